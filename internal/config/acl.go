@@ -10,16 +10,16 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// ACL is `acl [ZONES…] { ACTION [type QTYPES…] [net SOURCES…] }`. It may stand more than
-// once; the rules are gone through in the order of the file.
+// ACL is `acl [ZONES…] { ACTION [type QTYPES…] [net SOURCES…] }`. A block may have
+// several; the rules apply in the order of the file.
 type ACL struct {
 	Rules []ACLRule // never empty
 }
 
-// ACLRule is one acl. Its first policy that a query matches decides; where none does,
-// the next rule is asked.
+// ACLRule is one acl. The first of its policies that matches the query decides; if none
+// does, the next rule follows.
 type ACLRule struct {
-	Zones    []wire.Name // the block's zones where none are given
+	Zones    []wire.Name // by default the block's zones
 	Policies []ACLPolicy
 }
 
@@ -30,7 +30,7 @@ type ACLPolicy struct {
 	Nets   []netip.Prefix // nil is all; none is an IPv4 prefix in IPv6 form
 }
 
-// ACLAction is what becomes of a query.
+// ACLAction is what happens to a query.
 type ACLAction uint8
 
 // The actions, in the order of their names.
@@ -66,8 +66,8 @@ func (a *ACL) join(_ *parser, _ statement, next directive) {
 	a.Rules = append(a.Rules, next.(*ACL).Rules...)
 }
 
-// policy reads what a line has behind its action: sections that begin with `type` or
-// `net`, in any order.
+// policy reads the arguments of an action: sections that begin with `type` or `net`, in any
+// order.
 func (p *parser) policy(action ACLAction, args []token) ACLPolicy {
 	line := ACLPolicy{Action: action}
 	var allTypes, allNets bool
@@ -79,7 +79,7 @@ func (p *parser) policy(action ACLAction, args []token) ACLPolicy {
 		case !isSection(head):
 			p.unknown(head, "word", []string{"net", "type"})
 		case len(values) == 0:
-			p.errorf(head, "nothing stands behind %q; name some, or * for all", head.text)
+			p.errorf(head, "%q needs a value; name some, or * for all", head.text)
 		case strings.EqualFold(head.text, "type"):
 			line.Types, allTypes = p.qtypes(line.Types, values), allTypes || matchesAll(values)
 		default:
@@ -95,8 +95,8 @@ func (p *parser) policy(action ACLAction, args []token) ACLPolicy {
 	return line
 }
 
-// cutSection splits args before its second section: into the word that the first begins
-// with, those behind it, and the rest.
+// cutSection splits args into the keyword of the first section, its values, and the other
+// sections.
 func cutSection(args []token) (head token, values, rest []token) {
 	n := 1
 	for n < len(args) && !isSection(args[n]) {

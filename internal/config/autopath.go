@@ -14,10 +14,10 @@ import (
 // Autopath is `autopath [ZONES…] RESOLV-CONF|@kubernetes`: finish a client's search
 // path here.
 type Autopath struct {
-	// Zones are those it is done in; the block's where none are given.
+	// Zones are the zones in which it applies, by default the block's.
 	Zones []wire.Name
-	// Kubernetes is `@kubernetes`: the search path is that of the pod that asks, and
-	// Search what stands behind it.
+	// Kubernetes is `@kubernetes`: the search path is that of the pod that asks, followed
+	// by Search.
 	Kubernetes bool
 	// Search are the search domains of the file, or of the machine's own resolv.conf
 	// with `@kubernetes`: in its order, each once and without the root. It is never
@@ -26,9 +26,7 @@ type Autopath struct {
 }
 
 const (
-	// maxSearch is the longest search path that Kubernetes gives a pod. Half of it
-	// cuts paths that pods have; with twice as many one query of a client could
-	// cost 64 here.
+	// maxSearch is the longest search path that Kubernetes gives a pod.
 	maxSearch = 32
 	// podSearch are the domains of the cluster that a pod's search path starts
 	// with: its namespace's, that of all services, and the cluster's.
@@ -54,7 +52,7 @@ func (a *Autopath) parse(p *parser, s statement) {
 	}
 }
 
-// file reads the search path off the file that w names.
+// file reads the search path from the file that w names.
 func (a *Autopath) file(p *parser, w token) {
 	text, err := readFile(w.text)
 	if errors.Is(err, os.ErrNotExist) {
@@ -74,9 +72,9 @@ func (a *Autopath) file(p *parser, w token) {
 	}
 }
 
-// host reads what the kubelet puts behind the cluster's own domains on a pod's search
-// path: the machine's domains, as many as there is place for. A machine without the
-// file has none.
+// host reads the machine's search domains, which the kubelet appends to the cluster's
+// domains in a pod's search path as far as there is room. A machine without the file has
+// none.
 func (a *Autopath) host(p *parser, w token) {
 	path := p.opts.ResolvConf
 	text, err := readFile(path)
@@ -84,7 +82,7 @@ func (a *Autopath) host(p *parser, w token) {
 		return
 	}
 	if err != nil {
-		p.errorf(w, "can't read %q, whose search domains stand at the end of a pod's: %v", path, err)
+		p.errorf(w, "can't read %q, whose search domains are at the end of a pod's search path: %v", path, err)
 		return
 	}
 	p.recordFile(path, text)
@@ -93,9 +91,8 @@ func (a *Autopath) host(p *parser, w token) {
 }
 
 // searches are the domains of text's last line of the keyword search or domain
-// (resolv.conf(5)), each once. What is no name is passed over, as the system's
-// resolver does; so is the root, since the name alone is what every search ends
-// with.
+// (resolv.conf(5)), each once. It skips words that are not names, as the system's resolver
+// does, and the root, because every search ends with the name itself.
 func searches(text []byte) []wire.Name {
 	var list []wire.Name
 	lines := bufio.NewScanner(bytes.NewReader(text))

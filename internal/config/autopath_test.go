@@ -87,7 +87,7 @@ func TestAutopathFiles(t *testing.T) {
 	opts := node(t)
 	opts.ResolvConf = folder
 	_, err := Parse(Source{Path: "Corefile", Text: []byte(". {\nkubernetes\nautopath @kubernetes\n}\n"), Options: opts})
-	want := fmt.Sprintf(`Corefile:3: autopath: can't read %q, whose search domains stand at the end of a pod's: %s is a folder`, folder, folder)
+	want := fmt.Sprintf(`Corefile:3: autopath: can't read %q, whose search domains are at the end of a pod's search path: %s is a folder`, folder, folder)
 	if err == nil || err.Error() != want {
 		t.Errorf("error %v\nwant  %s", err, want)
 	}

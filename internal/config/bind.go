@@ -7,10 +7,10 @@ import (
 
 // Bind is `bind ADDRESS|INTERFACE… { except ADDRESS|INTERFACE… }`: where the block
 // listens. Without it the block listens on every address of -localip, or on all
-// addresses if there is none. It may stand more than once; the addresses add up.
+// addresses if there is none. A block may have several; their addresses add up.
 type Bind struct {
-	// Addrs are without duplicates; interfaces are replaced by the addresses they
-	// had when the Config was made, exceptions are taken out. Never empty.
+	// Addrs has no duplicates and is never empty. Interfaces are replaced by the addresses
+	// they had when the Config was made, and exceptions are removed.
 	Addrs []netip.Addr
 }
 

@@ -8,8 +8,8 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// listenKey is where the queries for a block come in: as CoreDNS groups them, before
-// addresses.
+// listenKey is the transport and port on which a block listens: CoreDNS groups blocks by
+// these, not by addresses.
 type listenKey struct {
 	transport Transport
 	port      uint16
@@ -52,18 +52,18 @@ func (p *parser) blocks(g group) []*Block {
 	return list
 }
 
-// checkCertificate notes a block that has no certificate for its transport.
+// checkCertificate reports a block that has no certificate for its transport.
 func (p *parser) checkCertificate() {
 	b := p.block
 	if b.Transport == PlainDNS || b.TLS != nil {
 		return
 	}
 	at := token{text: b.Transport.String() + "://", file: b.File, line: b.Line}
-	p.errorf(at, "%s needs a certificate, else nothing would be encrypted; add `%s` to the block, or write its zones without %s", at.text, certificateUsage, at.text)
+	p.errorf(at, "%s needs a certificate; add `%s` to the block, or write its zones without %s", at.text, certificateUsage, at.text)
 }
 
-// checkCluster notes directives that answer from the block's view of the cluster where
-// there is none.
+// checkCluster reports directives that need the block's kubernetes directive if there is
+// none.
 func (p *parser) checkCluster() {
 	defer func() { p.name = "" }()
 	if p.block.Kubernetes != nil {
@@ -79,8 +79,7 @@ func (p *parser) checkCluster() {
 	}
 }
 
-// setListen fills p.block's addresses in and refuses upstreams that are one of
-// them.
+// setListen sets p.block's addresses and reports upstreams that are one of them.
 func (p *parser) setListen() {
 	b := p.block
 	addrs := p.opts.LocalIPs
@@ -105,17 +104,16 @@ func (p *parser) setListen() {
 			}
 			at := p.firsts["forward"]
 			at.text = to.String()
-			p.errorf(at, "the upstream %s is an address that this block listens on, so queries would go in a circle; name another upstream%s", to, from)
+			p.errorf(at, "the upstream %s is an address that this block listens on, so queries would loop; name another upstream%s", to, from)
 		}
 	}
 }
 
-// ListensAt reports whether a packet to the address to certainly comes in at b.
+// ListensAt reports whether b certainly receives packets to the address to.
 func (b *Block) ListensAt(to netip.AddrPort) bool { return listensOn(b.Listen, to) }
 
-// listensOn reports whether a packet to the address to certainly comes in at one
-// of listen. Of a block that listens on all addresses only the loopback ones and
-// the wildcard itself are known to be its own.
+// listensOn reports whether packets to the address to certainly arrive at one of listen. For
+// a listener on all addresses, only loopback and unspecified addresses are certain.
 func listensOn(listen []netip.AddrPort, to netip.AddrPort) bool {
 	for _, at := range listen {
 		if at.Port() != to.Port() {
@@ -130,7 +128,7 @@ func listensOn(listen []netip.AddrPort, to netip.AddrPort) bool {
 	return false
 }
 
-// checkBlocks looks at the blocks together.
+// checkBlocks checks the blocks together.
 func (p *parser) checkBlocks(path string, blocks []*Block) {
 	if len(blocks) == 0 {
 		p.errorf(token{file: path}, `no server block; a Corefile has at least one, such as ". { forward . /etc/resolv.conf }"`)
@@ -154,8 +152,8 @@ func (p *parser) checkBlocks(path string, blocks []*Block) {
 	p.checkServices(blocks)
 }
 
-// checkSharedSockets notes blocks that can't share the address they listen on: it is one socket,
-// of one transport and with one certificate.
+// checkSharedSockets reports blocks that can't share an address: it is one socket, with one
+// transport and one certificate.
 func (p *parser) checkSharedSockets(blocks []*Block) {
 	firsts := make(map[netip.AddrPort]*Block)
 	for _, b := range blocks {
@@ -168,21 +166,22 @@ func (p *parser) checkSharedSockets(blocks []*Block) {
 			at := token{text: addr.String(), file: b.File, line: b.Line}
 			switch {
 			case first.Transport != b.Transport:
-				p.errorf(at, "the block at %s:%d serves %s:// on %s already, so that this one can't serve %s:// there; give one of them another port",
+				p.errorf(at, "the block at %s:%d already serves %s:// on %s, so this one can't serve %s:// there; give one of them another port",
 					first.File, first.Line, first.Transport, addr, b.Transport)
 			case b.Transport != PlainDNS && first.TLS != nil && b.TLS != nil && *first.TLS != *b.TLS:
-				p.errorf(at, "the block at %s:%d listens on %s with another certificate or client_auth; there can be one: write the same `tls` in both, or bind them to different addresses",
+				p.errorf(at, "the block at %s:%d listens on %s with another certificate or client_auth; write the same `tls` in both, or bind them to different addresses",
 					first.File, first.Line, addr)
 			default:
 				continue
 			}
-			break // its other addresses are at fault in the same way
+			break // its other addresses have the same error
 		}
 	}
 }
 
-// checkOverlap reports whether b serves zone where first, whose view has the same name, does
-// already, and notes it. A block without bind listens everywhere, as CoreDNS counts it.
+// checkOverlap reports whether first already serves zone on an address of b, with a view of
+// the same name, and adds an error then. A block without bind listens everywhere, as in
+// CoreDNS.
 func (p *parser) checkOverlap(first, b *Block, zone wire.Name) bool {
 	if first.Bind != nil && b.Bind != nil {
 		shared := slices.ContainsFunc(b.Bind.Addrs, func(a netip.Addr) bool { return slices.Contains(first.Bind.Addrs, a) })
@@ -192,10 +191,10 @@ func (p *parser) checkOverlap(first, b *Block, zone wire.Name) bool {
 	}
 	at := token{text: zone.String(), file: b.File, line: b.Line}
 	if b.View != nil {
-		p.errorf(at, "the zone %s on port %d has a view %q already, in the block at %s:%d; give this one another name", zone, b.Port, b.View.Name, first.File, first.Line)
+		p.errorf(at, "the zone %s on port %d already has a view %q, in the block at %s:%d; give this one another name", zone, b.Port, b.View.Name, first.File, first.Line)
 		return true
 	}
-	p.errorf(at, "the zone %s on port %d is served already by the block at %s:%d; make one block of them, or bind them to different addresses",
+	p.errorf(at, "the zone %s on port %d is already served by the block at %s:%d; merge the two blocks, or bind them to different addresses",
 		zone, b.Port, first.File, first.Line)
 	return true
 }

@@ -8,59 +8,58 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// Cache is `cache [TTL] [ZONES…] { … }`. It is comparable with reflect.DeepEqual: a
-// reload keeps what is cached where nothing of it has changed.
+// Cache is `cache [TTL] [ZONES…] { … }`. A reload keeps a cache whose Cache is unchanged by
+// reflect.DeepEqual.
 type Cache struct {
-	Zones    []wire.Name   // the block's zones where none are given
+	Zones    []wire.Name   // by default the block's zones
 	Success  CacheLimits   // 9984 entries, 3600s, 5s
 	Denial   CacheLimits   // 9984 entries, 1800s, 5s
-	Servfail time.Duration // 5s; 0 keeps none
+	Servfail time.Duration // 5s; 0: failures are not cached
 	Prefetch Prefetch
 	Stale    Stale
-	// KeepTTL gives an answer's first TTL for as long as it is kept.
+	// KeepTTL serves answers with their original TTL until they expire.
 	KeepTTL bool
-	// NXDomainCut answers names below one that does not exist without asking (RFC 8020). It
-	// is on where the block is for all names: those of a part of the name space are mostly
-	// asked of servers of one's own, CoreDNS among them, which deny names that others are
-	// below of.
+	// NXDomainCut denies names below one that does not exist, without asking upstream (RFC
+	// 8020). By default it is on in blocks for the root zone. Private zones are often on
+	// servers, such as CoreDNS, that deny names although there are names below.
 	NXDomainCut bool
 }
 
 // Prefetch is `prefetch AMOUNT [DURATION [PERCENT%]]`.
 type Prefetch struct {
-	Amount  int           // hits that make a name worth it; 0 is off
-	Within  time.Duration // no two of them further apart; 1m
-	Percent int           // of its life that is left when it is fetched again; 10
+	Amount  int           // hits that make a name popular; 0: off
+	Within  time.Duration // the longest pause between two of them; 1m
+	Percent int           // of the TTL that is left when the name is refreshed; 10
 }
 
-// StaleMode is when an expired answer is given.
+// StaleMode says when an expired answer is served.
 type StaleMode uint8
 
 // The modes.
 const (
-	// StaleFallback asks first, and gives the expired answer where that fails or takes
-	// long (RFC 8767, 5). It is the default.
+	// StaleFallback asks upstream first and serves the expired answer if that fails or takes
+	// too long (RFC 8767, 5). It is the default.
 	StaleFallback StaleMode = iota
-	// StaleImmediate gives the expired answer and asks behind the client's back.
+	// StaleImmediate serves the expired answer and refreshes it in the background.
 	StaleImmediate
-	// StaleVerify asks first every time.
+	// StaleVerify asks upstream first every time.
 	StaleVerify
 )
 
 // Stale is `serve_stale` and `serve_stale_policy`.
 type Stale struct {
-	// For is how long after its end an answer may be given; 0 is not at all.
+	// For is how long after its expiry an answer may be served; 0: not at all.
 	For  time.Duration
 	Mode StaleMode
-	// ClientTimeout is how long a client waits before it gets the expired answer, 0 until the
-	// ask has ended; it means nothing with StaleImmediate.
+	// ClientTimeout is how long a client waits before it gets the expired answer (RFC 8767,
+	// 5); 0: until the upstreams have answered or failed. StaleImmediate ignores it.
 	ClientTimeout time.Duration
-	// TTL is that of expired answers, in whole seconds.
+	// TTL is the TTL of expired answers, in whole seconds.
 	TTL time.Duration
-	// Recheck is how long a name is not asked for again after it failed.
+	// Recheck is how long a name is not refreshed after a failure (RFC 8767, 5).
 	Recheck time.Duration
-	// PreferPositive keeps an answer as long as it may be given, whatever comes that is
-	// none.
+	// PreferPositive keeps an answer, as long as it may be served, when a reply without an
+	// answer arrives.
 	PreferPositive bool
 }
 
@@ -68,16 +67,15 @@ type Stale struct {
 type CacheLimits struct {
 	Entries        int
 	MaxTTL, MinTTL time.Duration // MinTTL is at most MaxTTL
-	Disabled       []wire.Name   // zones of which nothing is kept
+	Disabled       []wire.Name   // zones that are not cached
 }
 
 const (
-	// maxEntries keeps a slip of the finger from being a promise of memory: ten
-	// million replies are some gigabytes.
+	// maxEntries catches typing errors: ten million replies take some gigabytes.
 	maxEntries = 10_000_000
-	// maxTTL is the largest TTL there is (RFC 2181, 8).
+	// maxTTL is the highest TTL (RFC 2181, 8).
 	maxTTL = 1<<31 - 1
-	// maxServfail is the longest a failure may be kept (RFC 2308, 7.1).
+	// maxServfail is the longest time for which a failure may be cached (RFC 2308, 7.1).
 	maxServfail = 5 * time.Minute
 )
 
@@ -113,7 +111,7 @@ func (c *Cache) parse(p *parser, s statement) {
 	}
 }
 
-// defaultCache is `cache` without more.
+// defaultCache is `cache` without arguments.
 func defaultCache() Cache {
 	return Cache{
 		Success:  CacheLimits{Entries: 9984, MaxTTL: time.Hour, MinTTL: 5 * time.Second},
@@ -136,7 +134,7 @@ func (c *Cache) limits(p *parser, name string, dst *CacheLimits) option {
 	}}
 }
 
-// disable is the option of that name. Written twice for one kind, the last one counts,
+// disable is the `disable` option. If it is given twice for one kind, the last one counts,
 // as in CoreDNS.
 func (c *Cache) disable(p *parser, args []token) {
 	limits, ok := choice(p, args[0], "kind", map[string]*CacheLimits{"success": &c.Success, "denial": &c.Denial})

@@ -1,16 +1,13 @@
 // Package config turns a Corefile into one typed, validated [Config].
 //
-// A Corefile is a list of server blocks; each names zones and holds directives.
-// The lexer of the Caddyfile format finds the blocks and tokens, the placeholders
-// of NodeLocal DNSCache's base Corefile are filled in before it, and what this
-// package adds is meaning: each directive is one file, which holds its type and
-// the method that reads its tokens, and one line in [Block], the table of all
-// directives in the order in which a query meets them. Reading goes on after a
-// fault, so one error names all that is wrong, each as a [ParseError]; when every block
-// is read, blocks that claim the same zone and upstreams that lead straight back
-// are looked for. Files are read (imports, resolv.conf files, the kube-dns
-// ConfigMap), and nothing is touched, so a Config can be made, looked at and
-// thrown away.
+// A Corefile is a list of server blocks, which have zones and directives. The package fills
+// in the placeholders of NodeLocal DNSCache's base Corefile, and the lexer of the Caddyfile
+// format finds the blocks and tokens. Each directive has one file, with its type and the
+// method that reads its tokens, and one line in [Block], the table of all directives in the
+// order in which they apply to a query. Reading continues after an error: the error of
+// [Parse] joins a [ParseError] for each mistake. At the end the blocks are checked together,
+// for example for zones that two blocks serve. The package reads files (imports, resolv.conf
+// files, the kube-dns ConfigMap) and changes nothing.
 //
 // To add a directive: a file with its type and a parse method on the pointer to it,
 // and a field with a `directive` tag in [Block].
@@ -30,46 +27,45 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// Config is what a Corefile says. It is not changed once it is made.
+// Config is the meaning of a Corefile. It is immutable.
 type Config struct {
 	// Path is the file it was read from, Hash the hex SHA-512 of its expanded
 	// text: coredns_reload_version_info's value.
 	Path string
 	Hash string
-	// Digest is that of all that was read, the files of name servers and search
-	// domains included: it differs where a reload may have something to do.
+	// Digest is the hash of everything that was read, including the files of name servers
+	// and search domains. A reload is necessary only if it differs.
 	Digest string
-	// Sums tell apart what the files that are no part of the Corefile's text have held,
-	// by path: those of name servers and search domains, and certificates.
+	// Sums are hashes of the files that are not part of the Corefile's text, by path: files of
+	// name servers and search domains, and certificates.
 	Sums map[string][sha256.Size]byte
-	// Files are all the files it was made from, Path first: imports, resolv.conf
-	// files and the kube-dns ConfigMap's. A change in one is a reason to read anew.
+	// Files are all files that were read, Path first: imports, resolv.conf files and the
+	// kube-dns ConfigMap's. A change to one of them is a reason for a reload.
 	Files []string
-	// Warnings are what is odd and no fault, each in the form of a [ParseError]'s error.
+	// Warnings are not errors; each has the form of a [ParseError]'s text.
 	Warnings []string
-	// Blocks are the server blocks, in the file's order, and behind them one for
-	// each stub domain of the kube-dns ConfigMap. A block whose keys name several
-	// ports is one Block for each port.
+	// Blocks are the server blocks in the order of the file, followed by one for each stub
+	// domain of the kube-dns ConfigMap. A block whose keys name several ports is one Block
+	// for each port.
 	Blocks []*Block
 }
 
-// Block is one server block, and at the same time the table of directives: each
-// field with a `directive` tag is the directive of that name, nil where the block
-// does not have it.
+// Block is a server block and the table of directives: each field with a `directive` tag is
+// the directive of that name, nil if the block does not have it.
 type Block struct {
 	// Zones are the zones of the block's keys, without duplicates. CIDR keys are
 	// expanded to their reverse zones.
 	Zones []wire.Name
 	// Transport is how clients reach the block.
 	Transport Transport
-	// Port is the port of the block's keys. Where they name none it is the transport's
-	// usual one, for plain DNS that of -dns.port.
+	// Port is the port of the block's keys. By default it is the transport's port, for plain
+	// DNS that of -dns.port.
 	Port uint16
 	// File and Line are where the block starts.
 	File string
 	Line int
-	// Listen are the addresses the block listens on, over UDP and TCP: those of
-	// bind, else the local IPs, else "[::]" for all addresses of both families.
+	// Listen are the addresses on which the block listens: those of bind, or the local IPs, or
+	// "[::]" for all addresses of both families.
 	Listen []netip.AddrPort
 
 	TLS         *TLSServer   `directive:"tls"`
@@ -105,34 +101,34 @@ type Block struct {
 	Whoami      *Whoami      `directive:"whoami"`
 }
 
-// Options are what a Corefile's meaning depends on besides its text. The zero
-// value is that of a plain Corefile on this machine.
+// Options are the settings outside of a Corefile on which its meaning depends. The zero
+// value suits a plain Corefile on this machine.
 type Options struct {
-	// Port is -dns.port: the port of keys that name none. 0 is 53.
+	// Port is -dns.port: the port of keys without one. 0 is 53.
 	Port uint16
-	// LocalIPs are -localip's addresses: __PILLAR__LOCAL__DNS__, and where blocks
-	// without bind listen.
+	// LocalIPs are -localip's addresses: __PILLAR__LOCAL__DNS__, and the addresses on which
+	// blocks without bind listen.
 	LocalIPs []netip.Addr
 	// UpstreamService is -upstreamsvc: the Service whose ClusterIP is
 	// __PILLAR__CLUSTER__DNS__. "" is kube-dns.
 	UpstreamService string
 	// PrometheusAddr is __PROMETHEUS__ENDPOINT__; "" is ":9253".
 	PrometheusAddr string
-	// KubeDNS is -kubednscm: the folder the kube-dns ConfigMap is mounted at. "",
-	// or a folder that does not exist, is none.
+	// KubeDNS is -kubednscm: the directory where the kube-dns ConfigMap is mounted. "", or a
+	// directory that does not exist, means that there is none.
 	KubeDNS string
-	// ResolvConf is what __PILLAR__UPSTREAM__SERVERS__ means without upstream name
-	// servers in the kube-dns ConfigMap. "" is /etc/resolv.conf.
+	// ResolvConf is the value of __PILLAR__UPSTREAM__SERVERS__ if the kube-dns ConfigMap has
+	// no upstream name servers. "" is /etc/resolv.conf.
 	ResolvConf string
-	// LookupEnv finds an environment variable; nil is [os.LookupEnv]. The lexer's
-	// own {$NAME} always reads the process's environment.
+	// LookupEnv looks up an environment variable; nil is [os.LookupEnv]. The lexer's
+	// {$NAME} always uses the process's environment.
 	LookupEnv func(name string) (string, bool)
-	// Interface gives the addresses of a network interface, for `bind`; nil asks
-	// the machine. Its error is shown to the user behind the interface's name.
+	// Interface returns the addresses of a network interface, for `bind`; nil is
+	// [InterfaceAddrs]. Its error is shown to the user after the interface's name.
 	Interface func(name string) ([]netip.Addr, error)
 }
 
-// withDefaults is o with its zero fields filled.
+// withDefaults returns o with defaults for its zero fields.
 func (o Options) withDefaults() Options {
 	o.Port = cmp.Or(o.Port, 53)
 	o.UpstreamService = cmp.Or(o.UpstreamService, "kube-dns")
@@ -147,8 +143,8 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// InterfaceAddrs asks the machine for an interface's addresses. Link-local IPv6
-// addresses carry their zone.
+// InterfaceAddrs returns the addresses of one of the machine's interfaces. Link-local IPv6
+// addresses have their zone.
 func InterfaceAddrs(name string) ([]netip.Addr, error) {
 	link, err := net.InterfaceByName(name)
 	if err != nil {
@@ -175,14 +171,14 @@ func InterfaceAddrs(name string) ([]netip.Addr, error) {
 
 // Source is a Corefile before it is read.
 type Source struct {
-	// Path is what errors call it; relative imports start from its folder.
+	// Path is the Corefile's path in errors. Relative imports start from its directory.
 	Path string
-	// Text is the Corefile, with or without placeholders. It is not changed.
+	// Text is the Corefile, with or without placeholders. Parse does not change it.
 	Text    []byte
 	Options Options
 }
 
-// Load reads the Corefile at path, as [Parse] does. Errors name the file.
+// Load is [Parse] for the Corefile at path. Errors name the file.
 func Load(path string, opts Options) (*Config, error) {
 	text, err := readFile(path)
 	if err != nil {
@@ -191,9 +187,9 @@ func Load(path string, opts Options) (*Config, error) {
 	return Parse(Source{Path: path, Text: text, Options: opts})
 }
 
-// Parse makes a Config of src: it fills the placeholders in, reads the blocks, adds
-// those of the stub domains, and checks the whole. The error joins all the
-// [ParseError]s found (see [errors.Join]); the Config is nil then.
+// Parse makes a Config of src: it fills in the placeholders, reads the blocks, adds those of
+// the stub domains, and checks the whole. Its error joins all [ParseError]s (see
+// [errors.Join]); the Config is nil then.
 func Parse(src Source) (*Config, error) {
 	src.Path = cmp.Or(src.Path, "Corefile")
 	opts := src.Options.withDefaults()
@@ -239,20 +235,20 @@ func Parse(src Source) (*Config, error) {
 	return c, nil
 }
 
-// recordPath notes a file that the Config is made from.
+// recordPath adds a file that the Config is made from.
 func (p *parser) recordPath(path string) {
 	if !slices.Contains(p.files, path) {
 		p.files = append(p.files, path)
 	}
 }
 
-// recordFile notes a file that the Config is made from, and what it held.
+// recordFile adds a file that the Config is made from, and its content.
 func (p *parser) recordFile(path string, text []byte) {
 	p.recordPath(path)
 	p.texts = append(p.texts, file{path: path, text: text})
 }
 
-// hash is the SHA-512 of all files' names and texts.
+// hash returns the SHA-512 of all files' names and texts.
 func hash(lists ...[]file) string {
 	h := sha512.New()
 	for _, f := range slices.Concat(lists...) {

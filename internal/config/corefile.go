@@ -11,15 +11,15 @@ import (
 	"github.com/coredns/caddy/caddyfile"
 )
 
-// token is one token and where it stands.
+// token is a token and its place.
 type token struct {
 	text string
 	file string
 	line int
 }
 
-// statement is one line of a block and what it holds in braces: a directive with
-// its options, or an option.
+// statement is a line of a block and its block in braces: a directive with its options, or
+// an option.
 type statement struct {
 	words []token // never empty
 	body  []statement
@@ -28,14 +28,14 @@ type statement struct {
 func (s statement) name() token   { return s.words[0] }
 func (s statement) args() []token { return s.words[1:] }
 
-// group is one server block as it stands in the file.
+// group is a server block of the file.
 type group struct {
 	keys       []token
 	directives []statement
 }
 
-// parseGroups finds the server blocks of src, with imports and snippets put in
-// place. heads are the headers of all files that count.
+// parseGroups finds the server blocks of src, with imports and snippets expanded. heads are
+// the headers of all files.
 func parseGroups(path string, text []byte, heads []header) ([]group, error) {
 	raw, err := caddyfile.Parse(path, bytes.NewReader(text), nil)
 	if err != nil {
@@ -44,7 +44,7 @@ func parseGroups(path string, text []byte, heads []header) ([]group, error) {
 	groups := make([]group, 0, len(raw))
 	for _, block := range raw {
 		var g group
-		// The lexer has lost the order of different directives, which has no meaning.
+		// The lexer does not keep the order of different directives, which is irrelevant.
 		for _, name := range slices.Sorted(maps.Keys(block.Tokens)) {
 			g.directives = append(g.directives, statements(path, name, block.Tokens[name])...)
 		}
@@ -54,8 +54,8 @@ func parseGroups(path string, text []byte, heads []header) ([]group, error) {
 	return groups, nil
 }
 
-// locate gives each key its place. The lexer's blocks don't carry one, so the
-// first header of the same keys that no block has taken is it. heads is used up.
+// locate gives each key its place. The lexer's blocks don't have one: it is the first unused
+// header with the same keys. heads is used up.
 func (g *group) locate(path string, keys []string, heads *[]header) []token {
 	at := token{file: path}
 	for _, d := range g.directives {
@@ -77,8 +77,8 @@ func (g *group) locate(path string, keys []string, heads *[]header) []token {
 	return words
 }
 
-// statements splits the tokens that the lexer has gathered under one directive's
-// name: one statement for each time the block has it.
+// statements splits the tokens that the lexer has collected for a directive: one statement
+// for each occurrence in the block.
 func statements(path, name string, tokens []caddyfile.Token) []statement {
 	words := make([]token, len(tokens))
 	for i, t := range tokens {
@@ -94,8 +94,8 @@ func statements(path, name string, tokens []caddyfile.Token) []statement {
 	return list
 }
 
-// expandedName is name where text is a reference to the environment, which the
-// lexer leaves unexpanded in a directive's own token.
+// expandedName returns name if text is a reference to the environment, which the lexer does
+// not expand in a directive's name.
 func expandedName(text, name string) string {
 	if strings.Contains(text, "{$") || strings.Contains(text, "{%") {
 		return name
@@ -103,17 +103,16 @@ func expandedName(text, name string) string {
 	return text
 }
 
-// sameLine reports whether next stands on the line that w ends on.
+// sameLine reports whether next is on the line on which w ends.
 func (w token) sameLine(next token) bool {
 	return w.file == next.file && w.line+strings.Count(w.text, "\n") == next.line
 }
 
-// maxNesting is one more than a Corefile has: directive, option. The rest is a
-// mistake that is better reported than followed.
+// maxNesting is one more than a valid Corefile has: directive, option.
 const maxNesting = 3
 
-// nest reads statements from words up to the closing brace of the block it is
-// called in, and gives the words left.
+// nest reads statements from words up to the closing brace of the current block, and returns
+// the remaining words.
 func nest(words []token, depth int) (list []statement, rest []token) {
 	fresh := true // the next word starts a statement
 	var last token
@@ -139,8 +138,7 @@ func nest(words []token, depth int) (list []statement, rest []token) {
 	return list, nil
 }
 
-// syntaxError puts the lexer's error ("FILE:LINE - Error during parsing: TEXT") in
-// this package's form.
+// syntaxError converts the lexer's error ("FILE:LINE - Error during parsing: TEXT").
 func syntaxError(path string, err error) error {
 	f := &ParseError{File: path, Text: err.Error()}
 	var fault *ParseError

@@ -5,26 +5,25 @@ import (
 	"slices"
 )
 
-// directive is what the type of each directive implements on its pointer. parse
-// sets the defaults and reads s; the value is a fresh zero value.
+// directive is implemented by the pointer to each directive's type. parse sets the defaults
+// of a zero value and reads s.
 type directive interface {
 	parse(p *parser, s statement)
 }
 
-// repeatable is implemented by directives that a block may have more than once:
-// join adds next, which was read from s, to the receiver.
+// repeatable is implemented by directives that a block may have several times: join adds
+// next, which was read from s, to the receiver.
 type repeatable interface {
 	join(p *parser, s statement, next directive)
 }
 
-// field is one line of the table: a directive's name and its field in [Block].
+// field is a line of the table: a directive's name and its field in [Block].
 type field struct {
 	name  string
 	index int
 }
 
-// fields reads the table off [Block]'s tags. It is called once for a Corefile, not
-// for queries.
+// fields reads the table from [Block]'s tags. It is not called for queries.
 func fields() []field {
 	var list []field
 	block := reflect.TypeFor[Block]()
@@ -36,8 +35,8 @@ func fields() []field {
 	return list
 }
 
-// Directives are the names of the directives of this version, in the order of the
-// table, which is the order in which a query meets them.
+// Directives returns the names of all directives in the order of the table, which is the
+// order in which they apply to a query.
 func Directives() []string {
 	var names []string
 	for _, s := range fields() {
@@ -46,7 +45,7 @@ func Directives() []string {
 	return names
 }
 
-// Directives are the names of the directives that b has, in the order of the table.
+// Directives returns the names of b's directives in the order of the table.
 func (b *Block) Directives() []string {
 	var names []string
 	v := reflect.ValueOf(b).Elem()
@@ -62,7 +61,7 @@ func (b *Block) Directives() []string {
 func (p *parser) directives(list []statement) {
 	table := fields()
 	for _, s := range list {
-		if len(p.errs) > 1000 { // no Corefile, and no error would show them all
+		if len(p.errs) > 1000 { // not a Corefile; no error would show them all
 			break
 		}
 		name := s.name()
@@ -94,22 +93,21 @@ func (p *parser) directive(at field, s statement) {
 		r.join(p, s, value)
 		return
 	}
-	p.errorf(s.name(), "%q stands twice in a block, first at %s:%d; keep one", at.name, first.file, first.line)
+	p.errorf(s.name(), "%q is in the block twice, first at %s:%d; keep one", at.name, first.file, first.line)
 }
 
-// unknownDirective notes a directive that is not in the table.
+// unknownDirective reports a directive that is not in the table.
 func (p *parser) unknownDirective(w token) {
 	if slices.Contains(coreDNS, w.text) {
-		f := p.errorf(w, "CoreDNS has the directive %q, this version of nodens doesn't: take it out, or forward the names that need it to a CoreDNS", w.text)
+		f := p.errorf(w, "CoreDNS has the directive %q, this version of nodens doesn't: remove it, or forward the names that need it to CoreDNS", w.text)
 		f.Allowed = slices.Sorted(slices.Values(Directives()))
 		return
 	}
 	p.unknown(w, "directive", Directives())
 }
 
-// coreDNS are the directives that CoreDNS is built with, so that a Corefile that
-// works there gets a better answer than "unknown". Those of this package's table
-// are found before this list is looked at.
+// coreDNS are CoreDNS's directives that this version doesn't have, for an error that is better
+// than "unknown".
 var coreDNS = []string{
 	"auto", "azure", "cancel", "chaos", "clouddns", "dnssec", "dynupdate", "erratic", "etcd", "file", "geoip",
 	"grpc", "grpc_server", "header", "https", "https3", "metadata", "multisocket", "nomad", "on", "proxyproto",

@@ -9,19 +9,19 @@ import (
 // Dnstap is `dnstap ENDPOINT [full] [WRITEBUFFER] [QUEUE] { … }`. A block may have
 // several. Without its Next it is comparable.
 type Dnstap struct {
-	// Network is "unix", "tcp" or "tls", Address what it is dialled at.
+	// Network is "unix", "tcp" or "tls"; Address is the address to dial.
 	Network, Address string
-	// Full says that the messages come with the packets.
+	// Full includes the packets in the messages.
 	Full bool
-	// WriteBuffer is what the kernel may keep of a TCP connection, in bytes; Queue is
-	// how many messages may wait.
+	// WriteBuffer is the size of a TCP connection's send buffer, in bytes; Queue is the
+	// maximum number of messages that wait.
 	WriteBuffer, Queue int
-	// Identity and Version are what the server says of itself; "" is its host name and
-	// what it is.
+	// Identity and Version describe the server in the messages; "" is its host name and its
+	// version.
 	Identity, Version string
-	// Extra is a text that comes with each message, with the placeholders of log.
+	// Extra is a text in each message, with the placeholders of log.
 	Extra string
-	// SkipVerify says that any certificate will do.
+	// SkipVerify accepts any certificate.
 	SkipVerify bool
 	// Next is the next dnstap of the same block, nil for the last.
 	Next *Dnstap
@@ -29,12 +29,12 @@ type Dnstap struct {
 
 const (
 	// DnstapQueue is the unit of the queue, in messages, and dnstapBuffer that of the
-	// write buffer, in bytes: CoreDNS's, as are the bounds.
+	// write buffer, in bytes. They and their limits are CoreDNS's.
 	DnstapQueue     = 10000
 	dnstapBuffer    = 1 << 20
 	maxDnstapQueue  = 4096
 	maxDnstapBuffer = 1024
-	// maxDnstaps bounds a block's chain, each of which every query is written to.
+	// maxDnstaps bounds the dnstaps of a block: every query is written to each of them.
 	maxDnstaps  = 8
 	dnstapUsage = "dnstap ENDPOINT [full] [WRITEBUFFER] [QUEUE] (ENDPOINT: the path of a Unix socket, tcp://HOST:PORT or tls://HOST:PORT)"
 )
@@ -42,7 +42,7 @@ const (
 func (x *Dnstap) parse(p *parser, s statement) {
 	*x = Dnstap{WriteBuffer: dnstapBuffer, Queue: DnstapQueue}
 	if args := s.args(); len(args) > 0 && args[0].text == "listen" {
-		f := p.errorf(args[0], "CoreDNS has dnstap listen, this version of nodens doesn't: let the collector listen, and name it here")
+		f := p.errorf(args[0], "CoreDNS has dnstap listen, this version of nodens doesn't: let the collector listen, and write its address here")
 		f.Allowed = []string{"ENDPOINT"}
 	} else if p.count(s, 1, 4, dnstapUsage) {
 		x.endpoint(p, args[0])
@@ -78,8 +78,8 @@ func (x *Dnstap) endpoint(p *parser, w token) {
 	}
 }
 
-// sizes reads [full] [WRITEBUFFER] [QUEUE]. As in CoreDNS, any other word in the place
-// of full is passed over, so that sizes can stand without it.
+// sizes reads [full] [WRITEBUFFER] [QUEUE]. As in CoreDNS, any other word in place of full is
+// ignored, so that sizes can be given without it.
 func (x *Dnstap) sizes(p *parser, args []token) {
 	if len(args) > 0 {
 		x.Full = args[0].text == "full"
@@ -98,13 +98,13 @@ func (x *Dnstap) sizes(p *parser, args []token) {
 func (x *Dnstap) join(p *parser, s statement, next directive) {
 	chain := slices.Collect(x.All)
 	if len(chain) == maxDnstaps {
-		p.errorf(s.name(), "a block has more than %d dnstaps; let one collector pass on to others", maxDnstaps)
+		p.errorf(s.name(), "a block has more than %d dnstaps; let one collector forward to the others", maxDnstaps)
 		return
 	}
 	chain[len(chain)-1].Next = next.(*Dnstap)
 }
 
-// All gives x and those behind it.
+// All iterates over x and the dnstaps after it.
 func (x *Dnstap) All(yield func(*Dnstap) bool) {
 	for ; x != nil && yield(x); x = x.Next {
 	}

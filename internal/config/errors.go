@@ -7,8 +7,8 @@ import (
 
 // Errors is `errors [stdout] { stacktrace; consolidate DURATION REGEXP [LEVEL] [show_first] }`.
 type Errors struct {
-	// Consolidate are the errors that are logged together; the first that matches
-	// takes an error.
+	// Consolidate are the patterns of errors that are logged together; the first that matches
+	// an error counts.
 	Consolidate []Consolidation
 }
 
@@ -16,29 +16,28 @@ type Errors struct {
 type Consolidation struct {
 	Period  time.Duration
 	Pattern *regexp.Regexp
-	// Level is "error" (also where none is given), "warning", "info" or "debug".
+	// Level is "error" (the default), "warning", "info" or "debug".
 	Level string
-	// ShowFirst says that the first error of a period is logged by itself.
+	// ShowFirst logs the first error of a period by itself.
 	ShowFirst bool
 }
 
 const (
-	// maxErrorPattern is CoreDNS's bound of a regular expression, in bytes.
+	// maxErrorPattern is CoreDNS's limit for a regular expression, in bytes.
 	maxErrorPattern = 10000
-	// maxErrorPatterns bounds what one error is held against. More than a few dozen are
-	// a list of names, which is better one expression.
+	// maxErrorPatterns bounds the patterns that an error is compared with.
 	maxErrorPatterns = 100
 
 	consolidateUsage = "consolidate DURATION REGEXP [error|warning|info|debug] [show_first]"
 )
 
 func (e *Errors) parse(p *parser, s statement) {
-	// The log has one place to go, so the one file CoreDNS takes is accepted.
+	// There is one log: accept the only file that CoreDNS accepts.
 	if p.count(s, 0, 1, "errors [stdout]") && len(s.args()) == 1 {
 		choice(p, s.args()[0], "log file", map[string]bool{"stdout": true})
 	}
 	p.body(s, options{
-		// The log of a panic always has its stack.
+		// Panics are always logged with their stack.
 		"stacktrace":  {usage: "stacktrace", set: func([]token) {}},
 		"consolidate": {usage: consolidateUsage, least: 2, most: 4, set: func(args []token) { e.consolidate(p, args) }},
 	})
@@ -63,13 +62,13 @@ func (e *Errors) consolidate(p *parser, args []token) {
 		case levels[w.text] && i == 0:
 			c.Level = w.text
 		case levels[w.text]:
-			p.errorf(w, "the level stands once, and before show_first; write: %s", consolidateUsage)
+			p.errorf(w, "the level may be given once, before show_first; write: %s", consolidateUsage)
 		default:
 			p.unknown(w, "option", []string{"error", "warning", "info", "debug", "show_first"})
 		}
 	}
 	if len(e.Consolidate) == maxErrorPatterns {
-		p.errorf(args[0], "there are more than %d patterns; make one regular expression of several", maxErrorPatterns)
+		p.errorf(args[0], "there are more than %d patterns; combine several into one regular expression", maxErrorPatterns)
 		return
 	}
 	e.Consolidate = append(e.Consolidate, c)

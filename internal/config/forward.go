@@ -12,7 +12,7 @@ import (
 // Policy is how `forward` chooses among its upstreams.
 type Policy uint8
 
-// The policies; Fastest is what is used where none is given.
+// The policies. Fastest is the default.
 const (
 	PolicyFastest Policy = iota
 	PolicyRandom
@@ -21,12 +21,12 @@ const (
 )
 
 // Forward is `forward FROM TO… { … }`. A block may have several: the first whose
-// From holds the qname, and whose Except doesn't, takes the query.
+// From contains the qname, and whose Except doesn't, applies to a query.
 type Forward struct {
 	From   wire.Name
 	Except []wire.Name
-	// To are the upstreams; resolv.conf files are read when the Config is made.
-	// Files are those files, so that a reload can look at them again.
+	// To are the upstreams, including those of resolv.conf files. Files are these files, so
+	// that a reload can read them again.
 	To                   []Target
 	Files                []string
 	ForceTCP, PreferUDP  bool
@@ -39,54 +39,52 @@ type Forward struct {
 	HealthDomain         wire.Name // the root
 	MaxConcurrent        int       // 0: no limit but the server's own
 	FailfastAllUnhealthy bool
-	// TLS is what upstreams over TLS or HTTPS are asked with and trusted by; nil is
-	// no certificate of ours and the system's roots.
+	// TLS has the certificates for upstreams over TLS or HTTPS; nil: no client certificate,
+	// and the system's roots.
 	TLS *TLSClient
-	// ServerName is the name that the certificates must be for where the target says
-	// none; "" is its Host or its address.
+	// ServerName is the name in the certificates of targets without a server name; "" is
+	// their Host or their address.
 	ServerName string
-	// MaxAge is how long a connection takes queries after it was made; 0: for ever.
+	// MaxAge is how long a connection is used; 0: no limit.
 	MaxAge time.Duration
-	// MaxIdle is how many idle connections are kept for each upstream; 0: as many as
-	// there are.
+	// MaxIdle is the maximum number of idle connections for each upstream; 0: no limit.
 	MaxIdle int
 	// DoHMethod is how upstreams over HTTPS are asked: "GET", or "POST" and "".
 	DoHMethod string
 	// SourceAddress is the address queries go out from; not valid: the system's choice.
 	SourceAddress netip.Addr
-	// MaxConnectAttempts is how many failed attempts a query may cost; 0 is two for
-	// each upstream, -1 no limit but the deadline.
+	// MaxConnectAttempts is the maximum number of failed attempts for a query; 0: two for
+	// each upstream, -1: no limit but the deadline.
 	MaxConnectAttempts int
 	// Failover are the rcodes for which the next upstream is asked.
 	Failover []wire.Rcode
-	// NextOn are the rcodes for which the block's next forward is asked, NextOnNodata
-	// says that it is for an empty answer, too.
+	// NextOn are the rcodes for which the block's next forward is asked. NextOnNodata does
+	// the same for NODATA.
 	NextOn       []wire.Rcode
 	NextOnNodata bool
-	// Resolver are the servers that names of upstreams are looked up at; nil: those
-	// of the system's resolv.conf.
+	// Resolver are the servers that resolve names of upstreams; nil: those of the system's
+	// resolv.conf.
 	Resolver []netip.AddrPort
 	// Next is the next forward of the same block, nil for the last.
 	Next *Forward
 }
 
-// TLSClient is `tls [CERT KEY] [CA]`: files in PEM. "" is none of ours, and the
-// system's roots.
+// TLSClient is `tls [CERT KEY] [CA]`: PEM files. "" is no client certificate, or the system's
+// roots.
 type TLSClient struct {
 	Cert, Key, CA string
 }
 
 const (
-	// maxUpstreams is CoreDNS's bound. More hide from the policies which of them
-	// works.
+	// maxUpstreams is CoreDNS's limit.
 	maxUpstreams = 15
-	// maxForwards bounds a block's chain, which is walked for each query; zones are
-	// looked up faster.
+	// maxForwards bounds the forwards of a block, which are searched for each query. Zones
+	// are found faster.
 	maxForwards  = 100
 	forwardUsage = "forward FROM TO… (TO: an IP address or a name, with or without a port, tls:// or https:// before it, a resolv.conf file, or k8s:NAMESPACE/NAME)"
 )
 
-// defaultForward is `forward .` without more.
+// defaultForward is `forward .` without options.
 func defaultForward() Forward {
 	return Forward{
 		From:           wire.Root,
@@ -112,8 +110,8 @@ func (f *Forward) parse(p *parser, s statement) {
 	f.checkNames(p, at)
 }
 
-// options are those of forward. Where a word is looked at once more when all is
-// read, it is left in at.
+// options returns forward's options. at gets the words that are checked again after all
+// options are read.
 func (f *Forward) options(p *parser, at map[string]token) options {
 	table := options{
 		"force_tcp":  flag("force_tcp", &f.ForceTCP),
@@ -199,7 +197,7 @@ func (f *Forward) from(p *parser, w token) {
 	}
 }
 
-// join appends a further forward to the chain.
+// join appends another forward to the chain.
 func (f *Forward) join(p *parser, s statement, next directive) {
 	last, n := f, 2
 	for ; last.Next != nil; n++ {

@@ -12,7 +12,7 @@ import (
 
 const tlsUsage = "tls [CERT KEY] [CA]"
 
-// transportOptions adds forward's options about how upstreams are reached.
+// transportOptions adds forward's options for connections to upstreams.
 func (f *Forward) transportOptions(p *parser, table options, at map[string]token) {
 	table["tls"] = option{usage: tlsUsage, most: 3, set: func(args []token) { f.TLS = tlsClient(p, args) }}
 	table["tls_servername"] = option{usage: "tls_servername NAME", least: 1, most: 1, set: func(args []token) {
@@ -36,8 +36,8 @@ func (f *Forward) transportOptions(p *parser, table options, at map[string]token
 	}}
 }
 
-// maxResolvers bounds the servers that names of upstreams are looked up at: one that
-// is silent costs seconds, and with more than that nobody waits for the last.
+// maxResolvers bounds the servers that resolve names of upstreams. Each one that does not
+// answer costs seconds.
 const maxResolvers = 15
 
 // resolvers reads addresses with or without a port.
@@ -60,7 +60,7 @@ func resolvers(p *parser, args []token) []netip.AddrPort {
 	return list
 }
 
-// tlsClient reads the files that args name, so that a broken one is found now.
+// tlsClient reads the files that args name, so that errors are found at the start.
 func tlsClient(p *parser, args []token) *TLSClient {
 	c := &TLSClient{}
 	switch len(args) {
@@ -94,7 +94,7 @@ func tlsClient(p *parser, args []token) *TLSClient {
 
 // rcodes reads names of rcodes, in any case.
 func rcodes(p *parser, args []token) []wire.Rcode {
-	const last = 23 // BADCOOKIE (IANA, DNS RCODEs); what is above is for private use
+	const last = 23 // BADCOOKIE (IANA, DNS RCODEs); higher codes are for private use
 	table := make(map[string]wire.Rcode)
 	for c := range wire.Rcode(last + 1) {
 		table[c.String()] = c
@@ -113,21 +113,21 @@ func rcodes(p *parser, args []token) []wire.Rcode {
 func failures(p *parser, args []token) []wire.Rcode {
 	for _, w := range args {
 		if strings.EqualFold(w.text, wire.NoError.String()) {
-			p.errorf(w, "NOERROR is no failure; next_on_nodata is the option about empty answers")
+			p.errorf(w, "NOERROR is not a failure; use next_on_nodata for empty answers")
 		}
 	}
 	return rcodes(p, args)
 }
 
-// checkNames looks at what the options say about the upstreams when both are known.
+// checkNames checks the options against the upstreams when both are known.
 func (f *Forward) checkNames(p *parser, at map[string]token) {
 	for _, to := range f.To {
 		if to.ServerName != "" && f.ServerName != "" {
-			p.errorf(at["tls_servername"], "the upstream %s names its certificate %s itself; take out one of the two", to, to.ServerName)
+			p.errorf(at["tls_servername"], "the upstream %s already has the server name %s; remove one of the two", to, to.ServerName)
 		}
 		addr := to.Addr.Addr()
 		if f.SourceAddress.IsValid() && addr.IsValid() && addr.Is4() != f.SourceAddress.Is4() {
-			p.errorf(at["source_address"], "the upstream %s is of the other address family than %s; write a forward for each family", to, f.SourceAddress)
+			p.errorf(at["source_address"], "the upstream %s and %s have different address families; write a forward for each family", to, f.SourceAddress)
 		}
 	}
 }

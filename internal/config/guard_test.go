@@ -75,7 +75,7 @@ func TestGuardFaults(t *testing.T) {
 		{"acl {\nblock {\ntype A\n}\n}", `4: acl: "block" takes no block in braces; write: block [type QTYPES…] [net SOURCES…]`},
 		{"acl {\nblock A\n}", `4: acl block: unknown word "A"; allowed: net, type`},
 		{"acl {\nblock nets 10.0.0.0/8\n}", `4: acl block: unknown word "nets" (did you mean "net"?); allowed: net, type`},
-		{"acl {\nblock type net 10.0.0.0/8\n}", `4: acl block: nothing stands behind "type"; name some, or * for all`},
+		{"acl {\nblock type net 10.0.0.0/8\n}", `4: acl block: "type" needs a value; name some, or * for all`},
 		{"acl {\nblock type AAAAA\n}", `4: acl block: "AAAAA" is not a type of records such as A, AAAA or TXT`},
 		{"acl {\nallow net 10.0.0.0/33\n}", `4: acl allow: "10.0.0.0/33" is not an address or a CIDR such as 10.0.0.0/8`},
 		{"acl {\nallow net eth0\n}", `4: acl allow: "eth0" is not an address or a CIDR such as 10.0.0.0/8`},
@@ -96,7 +96,7 @@ func TestGuardFaults(t *testing.T) {
 		{"view", `3: view: an argument is missing after "view"; write: view NAME`},
 		{"view a b", `3: view: "b" is one argument too many after "view"; write: view NAME`},
 		{`view ""`, `3: view: the name is empty; is an environment variable unset?`},
-		{"view a\nview b", `4: view: "view" stands twice in a block, first at Corefile:3; keep one`},
+		{"view a\nview b", `4: view: "view" is in the block twice, first at Corefile:3; keep one`},
 		{"view a {\nexpr\n}", `4: view: an argument is missing after "expr"; write: expr EXPRESSION`},
 		{"view a {\nwhen x\n}", `4: view: unknown option "when"; allowed: expr`},
 		{"view a {\nexpr name() ==\n}", `4: view expr: "name() ==" is no expression that is true or false: unexpected token EOF (1:9)`},
@@ -141,8 +141,8 @@ a.test b.test {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	for text, want := range map[string]string{
-		"a.test {\nview a\n}\na.test b.test {\nview a\n}\n":                          `Corefile:4: the zone a.test. on port 53 has a view "a" already, in the block at Corefile:1; give this one another name`,
-		"a.test {\nview a\n}\na.test {\n}\na.test {\n}\n":                            `Corefile:6: the zone a.test. on port 53 is served already by the block at Corefile:4; make one block of them, or bind them to different addresses`,
+		"a.test {\nview a\n}\na.test b.test {\nview a\n}\n":                          `Corefile:4: the zone a.test. on port 53 already has a view "a", in the block at Corefile:1; give this one another name`,
+		"a.test {\nview a\n}\na.test {\n}\na.test {\n}\n":                            `Corefile:6: the zone a.test. on port 53 is already served by the block at Corefile:4; merge the two blocks, or bind them to different addresses`,
 		"a.test {\nview a\n}\na.test:54 {\nview a\n}\n":                              "",
 		"a.test {\nbind 192.0.2.1\nview a\n}\na.test {\nbind 192.0.2.2\nview a\n}\n": "",
 	} {

@@ -8,23 +8,21 @@ import (
 	"strings"
 )
 
-// ParseError is one thing wrong in a Corefile or in a file it names. It says where it
-// stands and what to write instead. It is not changed once it is made.
+// ParseError is an error in a Corefile or in a file it names. It says where the error is and
+// what to write instead. It is immutable.
 type ParseError struct {
-	// File and Line are where Word stands; Line is 0 where the file as a whole is
-	// at fault.
+	// File and Line are the place of Word; Line is 0 if the error is about the whole file.
 	File string
 	Line int
-	// Directive is the directive at fault, or "" where it is the block or the file;
-	// Option the option whose value is at fault, or "".
+	// Directive and Option are the directive and the option with the error, or "".
 	Directive, Option string
-	// Word is the word at fault as it stands in the file, or "".
+	// Word is the wrong word as written in the file, or "".
 	Word string
-	// Text says what is wrong with it and what to do.
+	// Text says what is wrong and what to do.
 	Text string
-	// Nearest is the allowed word that Word is probably meant to be, or "".
+	// Nearest is the allowed word that Word probably means, or "".
 	Nearest string
-	// Allowed are the words that may stand there; nil where they can't be listed.
+	// Allowed are the words that are allowed there; nil if they can't be listed.
 	Allowed []string
 }
 
@@ -50,15 +48,14 @@ func (f *ParseError) Error() string {
 	return oneLine.Replace(b.String())
 }
 
-// oneLine keeps a quoted word with line breaks in it on the line of its error.
+// oneLine escapes line breaks in a quoted word.
 var oneLine = strings.NewReplacer("\n", `\n`, "\r", `\r`)
 
-// maxErrors bounds what one reading reports: a screenful. A file with more is most
-// often not a Corefile at all.
+// maxErrors bounds the errors that are reported. A file with more is probably not a Corefile.
 const maxErrors = 25
 
-// joinErrors makes one error of faults, by file and line and each text once; nil if there
-// are none.
+// joinErrors joins faults, sorted by file and line and without duplicates; nil if there are
+// none.
 func joinErrors(file string, faults []*ParseError) error {
 	slices.SortStableFunc(faults, func(a, b *ParseError) int {
 		return cmp.Or(strings.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line))
@@ -72,7 +69,7 @@ func joinErrors(file string, faults []*ParseError) error {
 		}
 		seen[text] = true
 		if len(errs) == maxErrors {
-			more := &ParseError{File: file, Text: "more is wrong; mend what is above first"}
+			more := &ParseError{File: file, Text: "there are more errors; fix these first"}
 			return errors.Join(append(errs, more)...)
 		}
 		errs = append(errs, f)
@@ -80,9 +77,9 @@ func joinErrors(file string, faults []*ParseError) error {
 	return errors.Join(errs...)
 }
 
-// closestMatch is the word of allowed that text is probably a slip of, or "".
+// closestMatch returns the word of allowed that text is probably a typing error for, or "".
 func closestMatch(text string, allowed []string) string {
-	// One slip in three letters: "lop" is loop, but "dns64" is not "ready".
+	// One wrong letter in three: "lop" is loop, but "dns64" is not "ready".
 	best, limit := "", max(1, len(text)/3)
 	if len(text) > 64 { // no directive or option is a third as long
 		return ""
@@ -95,8 +92,8 @@ func closestMatch(text string, allowed []string) string {
 	return best
 }
 
-// editDistance is how many letters to add, drop, change or swap with their neighbour
-// turn a into b (optimal string alignment).
+// editDistance returns the number of letters to add, drop, change or swap with their
+// neighbour to turn a into b (optimal string alignment distance).
 func editDistance(a, b string) int {
 	rows := [3][]int{make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)}
 	for j := range rows[0] {

@@ -23,8 +23,8 @@ func TestFaults(t *testing.T) {
 		{"relod", `3: unknown directive "relod" (did you mean "reload"?); allowed: ` + all},
 		{"forwrad . 192.0.2.1", `3: unknown directive "forwrad" (did you mean "forward"?); allowed: ` + all},
 		{"xyzzy", `3: unknown directive "xyzzy"; allowed: ` + all},
-		{"transfer x y", `3: CoreDNS has the directive "transfer", this version of nodens doesn't: take it out, or forward the names that need it to a CoreDNS; allowed: ` + all},
-		{"etcd a {\nb c\n}", `3: CoreDNS has the directive "etcd", this version of nodens doesn't: take it out, or forward the names that need it to a CoreDNS; allowed: ` + all},
+		{"transfer x y", `3: CoreDNS has the directive "transfer", this version of nodens doesn't: remove it, or forward the names that need it to CoreDNS; allowed: ` + all},
+		{"etcd a {\nb c\n}", `3: CoreDNS has the directive "etcd", this version of nodens doesn't: remove it, or forward the names that need it to CoreDNS; allowed: ` + all},
 
 		{"bind", `3: bind: an argument is missing after "bind"; write: bind ADDRESS|INTERFACE…`},
 		{"bind nosuch", `3: bind: "nosuch" is neither an IP address nor an interface of this machine: file does not exist`},
@@ -38,7 +38,7 @@ func TestFaults(t *testing.T) {
 		{"bufsize big", `3: bufsize: "big" is not a whole number; allowed: 512 to 4096`},
 		{"bufsize 512 513", `3: bufsize: "513" is one argument too many after "bufsize"; write: bufsize [SIZE]`},
 		{"bufsize {\na\n}", `4: bufsize: unknown option "a": bufsize takes no options`},
-		{"bufsize\nbufsize", `4: bufsize: "bufsize" stands twice in a block, first at Corefile:3; keep one`},
+		{"bufsize\nbufsize", `4: bufsize: "bufsize" is in the block twice, first at Corefile:3; keep one`},
 
 		{"reload 1s", `3: reload: 1s is out of range; allowed: 2s to 2562047h47m16.854775807s`},
 		{"reload 30", `3: reload: "30" is not a duration such as 500ms, 30s or 1m30s`},
@@ -109,7 +109,7 @@ func TestFaults(t *testing.T) {
 		{"kubernetes {\nmanifests " + folder + "/none\n}", `4: kubernetes manifests: can't read the manifests at "` + folder + `/none": file does not exist`},
 		{"kubernetes {\nmanifests " + folder + "/*.yaml\n}", `4: kubernetes manifests: no file matches "` + folder + `/*.yaml"`},
 		{"kubernetes {\nmanifests " + folder + "\nkubeconfig /f\n}", `5: kubernetes: "kubeconfig" and "manifests" (line 4) can't both be set: manifests stand in for the API server`},
-		{"kubernetes\nkubernetes", `4: kubernetes: "kubernetes" stands twice in a block, first at Corefile:3; keep one`},
+		{"kubernetes\nkubernetes", `4: kubernetes: "kubernetes" is in the block twice, first at Corefile:3; keep one`},
 
 		{"autopath", `3: autopath: an argument is missing after "autopath"; write: autopath [ZONES…] RESOLV-CONF|@kubernetes`},
 		{"autopath @kubernetes", `3: autopath: @kubernetes takes the search path from the block's kubernetes directive, and the block has none; add it, or name a resolv.conf file`},
@@ -120,7 +120,7 @@ func TestFaults(t *testing.T) {
 		{"autopath " + empty, "3: autopath: " + empty + " names no search domain; add a `search DOMAINS…` line to it"},
 		{"autopath " + long, `3: autopath: ` + long + ` names 33 search domains; allowed: 1 to 32`},
 		{"kubernetes\nautopath @kubernetes {\nx\n}", `5: autopath: unknown option "x": autopath takes no options`},
-		{"kubernetes\nautopath @kubernetes\nautopath @kubernetes", `5: autopath: "autopath" stands twice in a block, first at Corefile:4; keep one`},
+		{"kubernetes\nautopath @kubernetes\nautopath @kubernetes", `5: autopath: "autopath" is in the block twice, first at Corefile:4; keep one`},
 
 		{"k8s_external", `3: k8s_external: the Services are those of the block's kubernetes directive, and the block has none; add it, such as ` + "`kubernetes cluster.local`"},
 		{"kubernetes\nk8s_external a..b", `4: k8s_external: "a..b" is not a zone: not a domain name: "a..b" has an empty label`},
@@ -129,7 +129,7 @@ func TestFaults(t *testing.T) {
 		{"kubernetes\nk8s_external {\napex " + strings.Repeat("a", 64) + "\n}", `5: k8s_external apex: "` + strings.Repeat("a", 64) + `" is not one label of a domain name, such as dns`},
 		{"kubernetes\nk8s_external {\nttl 3601\n}", `5: k8s_external ttl: 3601 is out of range; allowed: 0 to 3600`},
 		{"kubernetes\nk8s_external {\nheadless all\n}", `5: k8s_external: "all" is one argument too many after "headless"; write: headless`},
-		{"kubernetes\nk8s_external\nk8s_external", `5: k8s_external: "k8s_external" stands twice in a block, first at Corefile:4; keep one`},
+		{"kubernetes\nk8s_external\nk8s_external", `5: k8s_external: "k8s_external" is in the block twice, first at Corefile:4; keep one`},
 
 		{"cache 0", `3: cache: 0 is out of range; allowed: 1 to 2147483647`},
 		{"cache {\nsuccess 0\n}", `4: cache success: 0 is out of range; allowed: 1 to 10000000`},
@@ -137,7 +137,7 @@ func TestFaults(t *testing.T) {
 		{"cache {\ndenial 5 5 -1\n}", `4: cache denial: -1 is out of range; allowed: 0 to 2147483647`},
 		{"cache {\ndenal 5\n}", `4: cache: unknown option "denal" (did you mean "denial"?); allowed: denial, disable, keepttl, nxdomain_cut, prefetch, serve_stale, serve_stale_policy, servfail, success`},
 		{"cache {\nservfail 6m\n}", `4: cache servfail: 6m is out of range; allowed: 0s to 5m0s`},
-		{"cache\ncache", `4: cache: "cache" stands twice in a block, first at Corefile:3; keep one`},
+		{"cache\ncache", `4: cache: "cache" is in the block twice, first at Corefile:3; keep one`},
 
 		{"forward .", `3: forward: an argument is missing after "forward"; write: forward FROM TO… (TO: an IP address or a name, with or without a port, tls:// or https:// before it, a resolv.conf file, or k8s:NAMESPACE/NAME)`},
 		{"forward 10.0.0.0/9 192.0.2.1", `3: forward: "10.0.0.0/9" is 128 reverse zones; write a forward for each, or a CIDR that ends at a label`},
@@ -149,8 +149,8 @@ func TestFaults(t *testing.T) {
 		{"forward . 192.0.2.1:0", `3: forward: "192.0.2.1:0" has port 0; allowed: 1 to 65535`},
 		{`forward . ""`, `3: forward: "" is empty: is an environment variable unset?`},
 		{"forward . " + strings.Join(many, " "), `3: forward: there are 16 upstreams; allowed: 1 to 15`},
-		{"forward . 169.254.20.10", `3: forward: the upstream 169.254.20.10:53 is an address that this block listens on, so queries would go in a circle; name another upstream`},
-		{"bind 0.0.0.0\nforward . 127.0.0.1", `4: forward: the upstream 127.0.0.1:53 is an address that this block listens on, so queries would go in a circle; name another upstream`},
+		{"forward . 169.254.20.10", `3: forward: the upstream 169.254.20.10:53 is an address that this block listens on, so queries would loop; name another upstream`},
+		{"bind 0.0.0.0\nforward . 127.0.0.1", `4: forward: the upstream 127.0.0.1:53 is an address that this block listens on, so queries would loop; name another upstream`},
 		{"forward . 192.0.2.1 {\nforce_tpc\n}", `4: forward: unknown option "force_tpc" (did you mean "force_tcp"?); allowed: ` + forwardOptions},
 		{"forward . 192.0.2.1 {\nforce_tcp yes\n}", `4: forward: "yes" is one argument too many after "force_tcp"; write: force_tcp`},
 		{"forward . 192.0.2.1 {\npolicy rondom\n}", `4: forward policy: unknown policy "rondom" (did you mean "random"?); allowed: fastest, random, round_robin, sequential`},
@@ -185,11 +185,11 @@ func TestFileFaults(t *testing.T) {
 		{"no space before the brace", ".:53{\nerrors\n}\n", `Corefile:1: ".:53{" is not a zone; put a space before the brace: ".:53 {"`},
 		{"missing import", ". {\nimport none\n}\n", `Corefile:2: File to import not found: none`},
 		{"snippet in a circle", "(a) {\nimport b\n}\n(b) {\nimport a\n}\n. {\nimport a\n}\n", `Corefile:2: (b) imports itself`},
-		{"zone twice", "a.test {\n}\nb.test a.test:53 {\n}\n", `Corefile:3: the zone a.test. on port 53 is served already by the block at Corefile:1; make one block of them, or bind them to different addresses`},
-		{"zone twice, one bound", "a.test {\nbind 192.0.2.1\n}\na.test {\n}\n", `Corefile:4: the zone a.test. on port 53 is served already by the block at Corefile:1; make one block of them, or bind them to different addresses`},
-		{"zone twice, an address shared", "a.test {\nbind 192.0.2.1 eth0\n}\na.test {\nbind 192.0.2.7\n}\n", `Corefile:4: the zone a.test. on port 53 is served already by the block at Corefile:1; make one block of them, or bind them to different addresses`},
+		{"zone twice", "a.test {\n}\nb.test a.test:53 {\n}\n", `Corefile:3: the zone a.test. on port 53 is already served by the block at Corefile:1; merge the two blocks, or bind them to different addresses`},
+		{"zone twice, one bound", "a.test {\nbind 192.0.2.1\n}\na.test {\n}\n", `Corefile:4: the zone a.test. on port 53 is already served by the block at Corefile:1; merge the two blocks, or bind them to different addresses`},
+		{"zone twice, an address shared", "a.test {\nbind 192.0.2.1 eth0\n}\na.test {\nbind 192.0.2.7\n}\n", `Corefile:4: the zone a.test. on port 53 is already served by the block at Corefile:1; merge the two blocks, or bind them to different addresses`},
 		{"saved over each other", "a.test {\nkubernetes {\nsave /view\n}\n}\nb.test c.test:54 {\nkubernetes {\nsave //view\nlabels a=b\n}\n}\n", `Corefile:6: kubernetes save: the block at Corefile:1 saves to /view too, and watches something else; name another file`},
-		{"CIDR twice", "10.0.0.0/9 {\n}\n10.3.0.0/16 {\n}\n", `Corefile:3: the zone 3.10.in-addr.arpa. on port 53 is served already by the block at Corefile:1; make one block of them, or bind them to different addresses`},
+		{"CIDR twice", "10.0.0.0/9 {\n}\n10.3.0.0/16 {\n}\n", `Corefile:3: the zone 3.10.in-addr.arpa. on port 53 is already served by the block at Corefile:1; merge the two blocks, or bind them to different addresses`},
 		{"several", ". {\ncache {\nsucces 1\n}\nerors\nforward . x! {\nexpire 1\n}\n}\n", `Corefile:3: cache: unknown option "succes" (did you mean "success"?); allowed: denial, disable, keepttl, nxdomain_cut, prefetch, serve_stale, serve_stale_policy, servfail, success
 Corefile:5: unknown directive "erors" (did you mean "errors"?); allowed: acl, any, autopath, bind, bufsize, cache, debug, dns64, dnstap, errors, forward, health, hosts, k8s_external, kubernetes, loadbalance, local, log, loop, minimal, nsid, pprof, prometheus, ready, reload, rewrite, template, timeouts, tls, view, whoami
 Corefile:6: forward: "x!" is neither an IP address, nor the name of a server, nor a file that exists; write IP, NAME, or one of them with :PORT
@@ -210,7 +210,7 @@ Corefile:7: forward expire: "1" is not a duration such as 500ms, 30s or 1m30s`},
 func TestManyFaults(t *testing.T) {
 	_, err := parse(t, ". {\n"+strings.Repeat("bufsize\n", 100)+"}\n")
 	lines := strings.Split(err.Error(), "\n")
-	if len(lines) != maxErrors+1 || lines[maxErrors] != "Corefile: more is wrong; mend what is above first" {
+	if len(lines) != maxErrors+1 || lines[maxErrors] != "Corefile: there are more errors; fix these first" {
 		t.Errorf("%d lines, the last is %q", len(lines), lines[len(lines)-1])
 	}
 }

@@ -19,35 +19,33 @@ const (
 	placeholderPrometheus = "__PROMETHEUS__ENDPOINT__"
 )
 
-// placeholderDomain stands in the manifest that installers fill in before the agent sees
-// it.
+// placeholderDomain is in the manifest; installers replace it.
 const placeholderDomain = "__PILLAR__DNS__DOMAIN__"
 
-// placeholderNames are the placeholders that are filled in.
+// placeholderNames are the placeholders that [Render] replaces.
 var placeholderNames = []string{placeholderCluster, placeholderUpstream, placeholderLocal, placeholderServer, placeholderPrometheus}
 
-// Placeholders are the values of a base Corefile's placeholders. A value that is missing
-// is an error only where its placeholder stands.
+// Placeholders are the values of a base Corefile's placeholders. A missing value is an error
+// only if its placeholder is used.
 type Placeholders struct {
-	// Path is what errors call the base Corefile.
+	// Path is the path of the base Corefile in errors.
 	Path string
 	// ClusterDNS is the ClusterIP of the cluster's DNS behind the agent, the value of
 	// the environment variable ServiceEnv. "" is not set.
 	ClusterDNS string
 	ServiceEnv string
-	// UpstreamServers are addresses or resolv.conf files, none of them empty or with
-	// spaces in it.
+	// UpstreamServers are addresses or resolv.conf files. None is empty or has spaces.
 	UpstreamServers []string
-	// LocalDNS are the local IPs. Where the placeholder is followed by a port, as in
-	// `health __PILLAR__LOCAL__DNS__:8080`, only the first is put, since such a place
-	// takes one address. __PILLAR__DNS__SERVER__ becomes nothing: the cluster's DNS
-	// address is one of the local IPs where it is served.
+	// LocalDNS are the local IPs. If a port follows the placeholder, as in
+	// `health __PILLAR__LOCAL__DNS__:8080`, only the first one is used, because only one
+	// address is allowed there. __PILLAR__DNS__SERVER__ is replaced by nothing: the cluster's
+	// DNS address is one of the local IPs if the agent serves it.
 	LocalDNS []netip.Addr
 	// PrometheusEndpoint is an address with a port.
 	PrometheusEndpoint string
 }
 
-// placeholders are the values that the options give.
+// placeholders returns the values from the options.
 func (o Options) placeholders(path string, upstreams []string) Placeholders {
 	env := serviceEnv(o.UpstreamService)
 	cluster, _ := o.LookupEnv(env)
@@ -70,10 +68,9 @@ func serviceEnv(service string) string {
 	return strings.ToUpper(strings.ReplaceAll(service, "-", "_")) + "_SERVICE_HOST"
 }
 
-// Render fills the placeholders of base in, outside of comments. Lines stay where
-// they are; a text without placeholders comes back as it is. base is not changed.
-// The error joins a [ParseError] for each placeholder that has no value or that nothing
-// fills in, such as one that the installer's own replacement has missed.
+// Render returns base with its placeholders replaced, except in comments. Line numbers don't
+// change. base is not changed. The error joins a [ParseError] for each placeholder that is
+// unknown or has no value, such as one that the installer has not replaced.
 func Render(base []byte, v Placeholders) ([]byte, error) {
 	v.Path = cmp.Or(v.Path, "Corefile")
 	if len(base) > maxFile {
@@ -97,7 +94,7 @@ func Render(base []byte, v Placeholders) ([]byte, error) {
 	return []byte(out.String()), nil
 }
 
-// line fills one line in.
+// line replaces the placeholders of one line.
 func (v Placeholders) line(code string, number int) (string, []*ParseError) {
 	var out strings.Builder
 	var faults []*ParseError
@@ -117,7 +114,7 @@ func (v Placeholders) line(code string, number int) (string, []*ParseError) {
 	}
 }
 
-// fault is what is the matter with the placeholder name.
+// fault returns the error of the placeholder name.
 func (v Placeholders) fault(name string, number int, problem string) *ParseError {
 	f := &ParseError{File: v.Path, Line: number, Word: name, Text: problem}
 	if slices.Contains(placeholderNames, name) {
@@ -130,7 +127,7 @@ func (v Placeholders) fault(name string, number int, problem string) *ParseError
 	return f
 }
 
-// nearestPlaceholder is like [closestMatch], for words in capitals.
+// nearestPlaceholder is [closestMatch] for words in upper case.
 func nearestPlaceholder(name string) string {
 	var lower []string
 	for _, n := range placeholderNames {
@@ -139,7 +136,7 @@ func nearestPlaceholder(name string) string {
 	return strings.ToUpper(closestMatch(name, lower))
 }
 
-// findPlaceholder is the first placeholder of code, known or not; start is -1 if there
+// findPlaceholder finds the first placeholder of code, known or not; start is -1 if there
 // is none.
 func findPlaceholder(code string) (start int, name string) {
 	start = strings.Index(code, "__PILLAR__")
@@ -158,8 +155,8 @@ func findPlaceholder(code string) (start int, name string) {
 	return start, strings.TrimSuffix(code[start:], rest)
 }
 
-// value is what name stands for, or what is the matter with it. ported is whether
-// a port follows it.
+// value returns the value of the placeholder name, or its problem. ported says whether a port
+// follows it.
 func (v Placeholders) value(name string, ported bool) (value, problem string) {
 	switch name {
 	case placeholderServer:
@@ -173,9 +170,9 @@ func (v Placeholders) value(name string, ported bool) (value, problem string) {
 	case placeholderCluster:
 		return v.cluster()
 	case placeholderDomain:
-		return "", name + " is for the installer to replace: write the cluster's domain, such as cluster.local"
+		return "", name + " must be replaced by the installer: write the cluster's domain, such as cluster.local"
 	}
-	return "", fmt.Sprintf("nothing fills the placeholder %s in; write its value", name)
+	return "", fmt.Sprintf("unknown placeholder %s; write its value", name)
 }
 
 func (v Placeholders) cluster() (value, problem string) {
@@ -203,13 +200,13 @@ func (v Placeholders) local(ported bool) (value, problem string) {
 	return strings.Join(list, " "), ""
 }
 
-// scanner tells comments from code, line by line, by the lexer's rules: a # begins
-// a comment anywhere but in quotes, and a quote begins only where a word does.
+// scanner separates comments from code by the lexer's rules: a # outside of quotes begins a
+// comment, and a quote begins only at the start of a word.
 type scanner struct {
 	quoted, escaped, word bool
 }
 
-// split cuts line in front of its comment.
+// split splits line before its comment.
 func (s *scanner) split(line string) (code, comment string) {
 	for i, c := range line {
 		switch {
@@ -230,7 +227,7 @@ func (s *scanner) split(line string) (code, comment string) {
 	return line, ""
 }
 
-// inside takes one character of a quoted word.
+// inside reads one character of a quoted word.
 func (s *scanner) inside(c rune) {
 	s.quoted = c != '"' || s.escaped
 	s.escaped = c == '\\' && !s.escaped

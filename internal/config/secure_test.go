@@ -101,8 +101,8 @@ func TestSecureFaults(t *testing.T) {
 	broken := write(t, t.TempDir(), "broken.pem", "no PEM")
 	files := "tls " + cert + " " + key
 	for _, tt := range []struct{ name, text, want string }{
-		{"no certificate", "tls://. {\n}\n", `Corefile:1: tls:// needs a certificate, else nothing would be encrypted; add ` + "`tls CERT KEY [CA]`" + ` to the block, or write its zones without tls://`},
-		{"no certificate", "\nhttps://. {\n}\n", `Corefile:2: https:// needs a certificate, else nothing would be encrypted; add ` + "`tls CERT KEY [CA]`" + ` to the block, or write its zones without https://`},
+		{"no certificate", "tls://. {\n}\n", `Corefile:1: tls:// needs a certificate; add ` + "`tls CERT KEY [CA]`" + ` to the block, or write its zones without tls://`},
+		{"no certificate", "\nhttps://. {\n}\n", `Corefile:2: https:// needs a certificate; add ` + "`tls CERT KEY [CA]`" + ` to the block, or write its zones without https://`},
 		{"ACME", "tls://. {\ntls {\nacme a.test\n}\n}\n", `Corefile:2: tls: this version of nodens asks nobody for certificates, so that there must be files; write: tls CERT KEY [CA]`},
 		{"no key", "tls://. {\ntls " + cert + "\n}\n", `Corefile:2: tls: an argument is missing after "tls"; write: tls CERT KEY [CA]`},
 		{"too much", "tls://. {\n" + files + " a b\n}\n", `Corefile:2: tls: "b" is one argument too many after "tls"; write: tls CERT KEY [CA]`},
@@ -113,13 +113,13 @@ func TestSecureFaults(t *testing.T) {
 		{"no roots", "tls://. {\n" + files + " " + broken + "\n}\n", `Corefile:2: tls: no certificate is in ` + broken + `; give a PEM file with the roots that clients' certificates are held against`},
 		{"kind", "tls://. {\n" + files + " {\nclient_auth verify\n}\n}\n", `Corefile:3: tls client_auth: unknown kind "verify"; allowed: nocert, request, require, require_and_verify, verify_if_given`},
 		{"keylog", "tls://. {\n" + files + " {\nkeylog /tmp/x\n}\n}\n", `Corefile:3: tls: CoreDNS has the option "keylog", this version of nodens doesn't: it writes no keys to a file, with which all could be read; take the line out; allowed: client_auth`},
-		{"twice", "tls://. {\n" + files + "\n" + files + "\n}\n", `Corefile:3: tls: "tls" stands twice in a block, first at Corefile:2; keep one`},
+		{"twice", "tls://. {\n" + files + "\n" + files + "\n}\n", `Corefile:3: tls: "tls" is in the block twice, first at Corefile:2; keep one`},
 
-		{"two transports", "a.test:853 {\n}\ntls://b.test {\n" + files + "\n}\n", `Corefile:3: the block at Corefile:1 serves dns:// on 169.254.20.10:853 already, so that this one can't serve tls:// there; give one of them another port`},
-		{"two transports of one zone", "a.test:853 {\n}\ntls://a.test {\n" + files + "\n}\n", `Corefile:3: the block at Corefile:1 serves dns:// on 169.254.20.10:853 already, so that this one can't serve tls:// there; give one of them another port`},
-		{"two transports in one block", "tls://a.test:443 https://a.test {\n" + files + "\n}\n", `Corefile:1: the block at Corefile:1 serves tls:// on 169.254.20.10:443 already, so that this one can't serve https:// there; give one of them another port`},
-		{"two certificates", "tls://a.test {\n" + files + "\n}\ntls://b.test {\n" + files + " {\nclient_auth request\n}\n}\n", `Corefile:4: the block at Corefile:1 listens on 169.254.20.10:853 with another certificate or client_auth; there can be one: write the same ` + "`tls`" + ` in both, or bind them to different addresses`},
-		{"a zone twice", "tls://a.test {\n" + files + "\n}\ntls://a.test {\n" + files + "\n}\n", `Corefile:4: the zone a.test. on port 853 is served already by the block at Corefile:1; make one block of them, or bind them to different addresses`},
+		{"two transports", "a.test:853 {\n}\ntls://b.test {\n" + files + "\n}\n", `Corefile:3: the block at Corefile:1 already serves dns:// on 169.254.20.10:853, so this one can't serve tls:// there; give one of them another port`},
+		{"two transports of one zone", "a.test:853 {\n}\ntls://a.test {\n" + files + "\n}\n", `Corefile:3: the block at Corefile:1 already serves dns:// on 169.254.20.10:853, so this one can't serve tls:// there; give one of them another port`},
+		{"two transports in one block", "tls://a.test:443 https://a.test {\n" + files + "\n}\n", `Corefile:1: the block at Corefile:1 already serves tls:// on 169.254.20.10:443, so this one can't serve https:// there; give one of them another port`},
+		{"two certificates", "tls://a.test {\n" + files + "\n}\ntls://b.test {\n" + files + " {\nclient_auth request\n}\n}\n", `Corefile:4: the block at Corefile:1 listens on 169.254.20.10:853 with another certificate or client_auth; write the same ` + "`tls`" + ` in both, or bind them to different addresses`},
+		{"a zone twice", "tls://a.test {\n" + files + "\n}\ntls://a.test {\n" + files + "\n}\n", `Corefile:4: the zone a.test. on port 853 is already served by the block at Corefile:1; merge the two blocks, or bind them to different addresses`},
 
 		{"no timeout", ". {\ntimeouts\n}\n", "Corefile:2: timeouts: no timeout is set; add a line such as `read 5s`, or take the directive out"},
 		{"argument", ". {\ntimeouts 5s\n}\n", `Corefile:2: timeouts: "5s" is one argument too many after "timeouts"; write: timeouts { read|write|idle DURATION }`},
