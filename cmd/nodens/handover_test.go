@@ -193,9 +193,9 @@ func TestInPod(t *testing.T) {
 		if !first.alive() {
 			t.Fatalf("the first agent has ended; log:\n%s", first.Log)
 		}
-		seen := strings.Count(first.Log.String(), "going on in its place")
+		seen := strings.Count(first.Log.String(), "serving again")
 		second.signal(syscall.SIGKILL)
-		first.Await("the first agent to go on", func() bool { return strings.Count(first.Log.String(), "going on in its place") > seen })
+		first.Await("the first agent to go on", func() bool { return strings.Count(first.Log.String(), "serving again") > seen })
 		first.Await("the first agent to be the one again", func() bool { return owner() == first.cmd.Process.Pid })
 	}
 	// An orderly end gives back, too, but for connections.
@@ -299,7 +299,7 @@ func TestSuccessorDies(t *testing.T) {
 			if passed.Load() == 0 {
 				t.Error("the connection over TCP was not passed on")
 			}
-			if strings.Contains(agent.Log.String(), "going on in its place") {
+			if strings.Contains(agent.Log.String(), "serving again") {
 				t.Error("the agent went on before its successor had ended")
 			}
 		}, "resumed"},
@@ -316,7 +316,7 @@ func TestSuccessorDies(t *testing.T) {
 			step.do(p)
 			_ = p.Close()
 			agent.Await("the agent to count it", func() bool {
-				if step.of == "resumed" && !strings.Contains(agent.Log.String(), "going on in its place") {
+				if step.of == "resumed" && !strings.Contains(agent.Log.String(), "serving again") {
 					return false // nor does anybody answer over HTTP
 				}
 				return agenttest.Metric(t, web, series) != before
@@ -410,7 +410,7 @@ func TestReloadPutOff(t *testing.T) {
 	takeSockets(t, next)
 	agenttest.WriteFile(t, agent.Conf, withCache(p[0], p[1], p[2])+"# another\n")
 	agent.signal(syscall.SIGUSR1)
-	agent.AwaitLog("put off")
+	agent.AwaitLog("deferred until")
 	if strings.Contains(agent.Log.String(), "is in force") {
 		t.Error("the configuration was taken on")
 	}

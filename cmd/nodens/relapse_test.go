@@ -25,9 +25,9 @@ func TestRelapse(t *testing.T) {
 			next := newAgentProcess(t, withCache(port, web, up), nil, append([]string{"-handover-dir", dir}, fault...)...)
 			next.AwaitLog("took over")
 			next.awaitExit(1)
-			agent.AwaitLog("going on in its place")
+			agent.AwaitLog("serving again")
 			// Then it leaves the node's rules alone, which are not made here.
-			if !strings.Contains(next.Log.String(), "the agent before this one goes on") {
+			if !strings.Contains(next.Log.String(), "the predecessor resumes") {
 				t.Errorf("the successor takes down what is not its own:\n%s", next.Log)
 			}
 			c.more(t)

@@ -45,7 +45,7 @@ func TestWarmStart(t *testing.T) {
 	saved[len(saved)/2] ^= 0x40
 	agenttest.WriteFile(t, filepath.Join(dir, "cache"), string(saved))
 	third := startAgentProcess(t, withCache(port, web, up), "-handover-dir", dir)
-	if got := third.Log.String(); strings.Count(got, "starting without the saved answers") != 1 {
+	if got := third.Log.String(); strings.Count(got, "reading the saved cache failed") != 1 {
 		t.Errorf("want one line about the broken file in the log:\n%s", got)
 	}
 	if got := agenttest.Metric(t, web, "nodens_cache_restored_entries"); got != "0" {

@@ -10,16 +10,16 @@ import (
 	"github.com/nodens-dns/nodens/internal/file"
 )
 
-// activeTasks is what only one of the agents on a node does, as long as it is the one: it looks
-// after link and rules, answers inside of the kernel, saves the cache, and says where it is
-// to be found. Run's goroutine has it to itself.
+// activeTasks are the tasks of the one agent on a node that serves: it maintains the interface
+// and the rules, answers in the kernel, saves the cache, and has the pidfile and the admin
+// socket. It belongs to the goroutine of [agent.run].
 type activeTasks struct {
-	cancel context.CancelFunc // nil: nobody takes care
+	cancel context.CancelFunc // nil: the tasks do not run
 	tasks  sync.WaitGroup
 	admin  *admin
 }
 
-// setUpInterface makes the link and gives it its addresses.
+// setUpInterface creates the interface and assigns its addresses.
 func (a *agent) setUpInterface(ctx context.Context) error {
 	if a.net == nil {
 		return nil
@@ -27,8 +27,8 @@ func (a *agent) setUpInterface(ctx context.Context) error {
 	return a.net.EnsureInterface(ctx)
 }
 
-// setUpRules makes the rules. Somebody else holding iptables' lock is no reason not to
-// serve: the next re-check finds it free.
+// setUpRules installs the rules. If another program holds the iptables lock, the agent serves
+// anyway: the next check installs them.
 func (a *agent) setUpRules(ctx context.Context) error {
 	if a.net == nil {
 		return nil
@@ -36,13 +36,13 @@ func (a *agent) setUpRules(ctx context.Context) error {
 	a.fallback.applyInitial(ctx)
 	err := a.net.EnsureRules(ctx)
 	if err != nil && onlyLockHeld(err) {
-		a.log.Warn("rules are missing until the next check", "interval", a.opts.SyncInterval, "err", err)
+		a.log.Warn("installing the rules failed; the next check tries again", "interval", a.opts.SyncInterval, "err", err)
 		return nil
 	}
 	return err
 }
 
-// startActive begins until endCare, or until ctx ends.
+// startActive starts the tasks. They run until stopActive, or until ctx ends.
 func (a *agent) startActive(ctx context.Context) (err error) {
 	if err := a.writePidfile(); err != nil {
 		return err
@@ -60,8 +60,8 @@ func (a *agent) startActive(ctx context.Context) (err error) {
 	return nil
 }
 
-// stopActive ends it, if it has begun. What it cared for stays; the file that says which
-// process it was, too: it is the next one's.
+// stopActive stops the tasks, if they run. The interface, the rules and the pidfile stay: the
+// successor replaces the pidfile.
 func (a *agent) stopActive() {
 	if a.active.cancel == nil {
 		return
@@ -73,13 +73,13 @@ func (a *agent) stopActive() {
 	a.active.admin = nil
 }
 
-// writePidfile writes the process id to -pidfile, over that of the agent before.
+// writePidfile writes the process ID to -pidfile, over the predecessor's.
 func (a *agent) writePidfile() error {
 	if a.opts.Pidfile == "" {
 		return nil
 	}
 	if err := file.Overwrite(a.opts.Pidfile, strconv.Itoa(os.Getpid())+"\n", 0o644); err != nil {
-		return fmt.Errorf("writing -pidfile %s: %w; name a file of its own, in a folder that only the agent's user can write to", a.opts.Pidfile, err)
+		return fmt.Errorf("writing -pidfile %s: %w; name a file of its own, in a directory that only the agent's user can write to", a.opts.Pidfile, err)
 	}
 	return nil
 }

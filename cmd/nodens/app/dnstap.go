@@ -17,7 +17,7 @@ func (a *builder) openTaps(g, old *generation) {
 			case old != nil && old.taps[key] != nil:
 				g.taps[key] = old.taps[key]
 			default:
-				g.taps[key] = dnstap.New(key, "nodens-"+a.opts.Build.Version, a.log)
+				g.taps[key] = dnstap.New(key, "nodens-"+a.opts.Build.Version, a.log.With("part", "dnstap"))
 			}
 		}
 	}

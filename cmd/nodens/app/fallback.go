@@ -10,35 +10,32 @@ import (
 )
 
 const (
-	// initialWait is how long a start waits for the cluster DNS's endpoints before it makes
-	// the rules: so long the rules of an earlier agent stand, or packets find their way
-	// without. It is ten times what a list takes; more would hold up a start in a cluster
-	// where there are none.
+	// initialWait is how long a start waits for the endpoints of the cluster DNS before it
+	// installs the rules. A list takes a tenth of that.
 	initialWait = time.Second
-	// minInterval is between two looks at endpoints that change: pods of the cluster DNS come
-	// and go over seconds, and each change is a transaction in the kernel. With ten times
-	// as long queries would go to a pod that has ended.
+	// minInterval is the least time between two changes of the rules. Each is a transaction
+	// in the kernel.
 	minInterval = 500 * time.Millisecond
 )
 
-// endpointsFunc gives the endpoints of a Service (see [kubernetes.View.Endpoints]).
+// endpointsFunc returns the endpoints of a Service (see [kubernetes.View.Endpoints]).
 type endpointsFunc func(service string, port uint16) (addrs []netip.AddrPort, changed <-chan struct{})
 
-// fallback follows the endpoints of the cluster DNS, where the kernel sends queries
-// while no agent listens.
+// fallback keeps the kernel's rules for a time without an agent up to date: they send queries
+// to the endpoints of the cluster DNS, which it follows in a view.
 type fallback struct {
 	log        *slog.Logger
-	services   []string // NAMESPACE/NAME; the first that has endpoints counts
+	services   []string // NAMESPACE/NAME; the first that has endpoints is used
 	setTargets func(context.Context, []netip.AddrPort) error
-	// view is nil where no view has endpoints.
+	// view is nil if no view has endpoints.
 	view atomic.Pointer[endpointsFunc]
-	// viewChanged has a value when view is another.
+	// viewChanged receives a value when view changes.
 	viewChanged chan struct{}
-	targets     []netip.AddrPort // in order
+	targets     []netip.AddrPort // sorted
 }
 
-// newFallback follows the Service that -upstreamsvc names, or else kube-dns, which has
-// the same endpoints wherever it is there.
+// newFallback returns a fallback to the endpoints of service in kube-system, else to those of
+// kube-dns, which are the same where both exist. It applies them by setTargets.
 func newFallback(log *slog.Logger, service string, divert func(context.Context, []netip.AddrPort) error) *fallback {
 	const namespace, usual = "kube-system/", "kube-dns"
 	d := &fallback{log: log, setTargets: divert, services: []string{namespace + service}, viewChanged: make(chan struct{}, 1)}
@@ -48,7 +45,7 @@ func newFallback(log *slog.Logger, service string, divert func(context.Context, 
 	return d
 }
 
-// useView looks at the endpoints that g knows. A nil diversion does nothing.
+// useView makes f follow the endpoints in g's view. A nil fallback does nothing.
 func (d *fallback) useView(g *generation) {
 	if d == nil {
 		return
@@ -62,7 +59,7 @@ func (d *fallback) useView(g *generation) {
 		}
 	}
 	if next == nil {
-		d.log.Warn("nobody answers the node's queries while the agent is down: the endpoints of the cluster DNS are not known; add a kubernetes directive to a server block")
+		d.log.Warn("no fallback while the agent is down: the endpoints of the cluster DNS are unknown; add a kubernetes directive to a server block")
 	}
 	d.view.Store(next)
 	select {
@@ -71,8 +68,9 @@ func (d *fallback) useView(g *generation) {
 	}
 }
 
-// endpoints gives the endpoints, in order, and what is closed when they may be others: after
-// a Service without endpoints the next one is looked at, too.
+// endpoints returns the endpoints of the first Service that has any, sorted, and channels that
+// are closed when they may have changed. They include those of earlier Services without
+// endpoints.
 func (d *fallback) endpoints() (to []netip.AddrPort, changed [2]<-chan struct{}) {
 	view := d.view.Load()
 	if view == nil {
@@ -89,7 +87,7 @@ func (d *fallback) endpoints() (to []netip.AddrPort, changed [2]<-chan struct{})
 	return to, changed
 }
 
-// waitChange ends when the endpoints may be others, or with ctx: then it is false.
+// waitChange waits until the endpoints may have changed. It returns false when ctx ends.
 func (d *fallback) waitChange(ctx context.Context, changed [2]<-chan struct{}) bool {
 	select {
 	case <-ctx.Done():
@@ -101,7 +99,8 @@ func (d *fallback) waitChange(ctx context.Context, changed [2]<-chan struct{}) b
 	return true
 }
 
-// applyInitial diverts to the endpoints that are known soon. A nil diversion does nothing.
+// applyInitial applies the endpoints that are known within initialWait. A nil fallback does
+// nothing.
 func (d *fallback) applyInitial(ctx context.Context) {
 	if d == nil || d.view.Load() == nil {
 		return
@@ -117,8 +116,7 @@ func (d *fallback) applyInitial(ctx context.Context) {
 	}
 }
 
-// run diverts to the endpoints that there are, until ctx ends. A nil diversion does
-// nothing.
+// run applies the endpoints at each change, until ctx ends. A nil fallback does nothing.
 func (d *fallback) run(ctx context.Context) {
 	if d == nil {
 		return
@@ -137,16 +135,16 @@ func (d *fallback) run(ctx context.Context) {
 	}
 }
 
-// update diverts to the servers, if they are others than before. Nobody is no news: those
-// that were the last may be back before anything else is.
+// update applies to, if it has changed. It ignores an empty list: the last endpoints are the
+// best guess.
 func (d *fallback) update(ctx context.Context, to []netip.AddrPort) {
 	if len(to) == 0 || slices.Equal(to, d.targets) {
 		return
 	}
 	d.targets = to
 	if err := d.setTargets(ctx, to); err != nil && ctx.Err() == nil {
-		d.log.Warn("diverting to the cluster DNS; the next check tries again", "to", to, "err", err)
+		d.log.Warn("setting the fallback to the cluster DNS failed; the next check tries again", "to", to, "err", err)
 		return
 	}
-	d.log.Info("while no agent listens, queries go to the cluster DNS", "to", to)
+	d.log.Info("fallback set: without an agent, queries go to the cluster DNS", "to", to)
 }

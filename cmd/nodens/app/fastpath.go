@@ -124,7 +124,7 @@ func openFastPath(opts *Options, log *slog.Logger, m platform) (*fastPath, error
 	if opts.FastPath == FastPathOff {
 		return nil, nil
 	}
-	s := &fastPath{log: log.With("part", "kernelpath"), platform: m}
+	s := &fastPath{log: log.With("part", "fastpath"), platform: m}
 	path, err := m.load(opts.FastPath, fastpath.Options{Order: opts.FastPathOrder})
 	switch {
 	case err == nil:

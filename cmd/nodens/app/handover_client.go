@@ -19,41 +19,39 @@ import (
 )
 
 const (
-	// connectTimeout is how long a start waits for the agent that runs: until it has handed
-	// over to somebody else, or has ended, which takes it five seconds. With half of it
-	// that would be a close thing; who waits for twice as long has no DNS meanwhile, if
-	// the other one hangs.
+	// connectTimeout is how long a start waits for a running agent that is busy or stopping.
+	// A stop takes five seconds. A node without DNS does not wait longer for an agent that
+	// hangs.
 	connectTimeout = 10 * time.Second
-	// syncTimeout is how long a successor waits for its view of the cluster: the other one
-	// serves meanwhile, so there is no hurry, and a view that is not whole would be a
-	// step back. It ends before the other one's patience does, a minute.
+	// syncTimeout is how long a successor waits for its view of the cluster. The predecessor
+	// serves meanwhile, and waits for a minute ([handover.Config.Patience]).
 	syncTimeout = 40 * time.Second
 )
 
-// The roles of sockets between agents of all versions (see [handover.Socket]).
+// The roles of sockets in a handover (see [handover.Socket]). All versions of the agent use
+// these names.
 const (
 	roleUDP  = "udp"
 	roleTCP  = "tcp"
 	roleHTTP = "http"
 )
 
-// handoverState is an agent's part in hand-overs: what it has from the one before it, and
-// how it gives all of it to the next. But for what is atomic run's goroutine has it to
-// itself.
+// handoverState is the agent's part in handovers, from its predecessor and to its successor.
+// Fields that are not atomic belong to the goroutine of [agent.run].
 type handoverState struct {
-	// predecessor is the agent that this one takes over from, nil for none, or when it has gone.
+	// predecessor is the agent that this one takes over from; nil: none, or it has ended.
 	predecessor *handover.Predecessor
-	// ownsNode: link, rules, and the files are this agent's, to keep and to take down.
+	// ownsNode: this agent maintains the interface, the rules and the files, and removes them.
 	ownsNode bool
 	// handoverServer waits for the next agent, nil for nobody; stopHost ends that.
 	handoverServer atomic.Pointer[handover.Server]
 	stopServer     context.CancelFunc
-	// yielded: the next one serves.
+	// yielded: the successor serves.
 	yielded atomic.Bool
-	// socketsShared is how many hand-overs had failed when the sockets were last given to
-	// somebody, and one more; 0 for never.
+	// socketsShared is one more than the number of failed handovers when a successor last
+	// received the sockets; 0: none has.
 	socketsShared uint64
-	// reloadPending: a reload was put off. asked: by a signal.
+	// reloadPending: a reload is deferred; reloadRequested: by a signal.
 	reloadPending, reloadRequested bool
 	// mainCalls are what the next one asks for, for run's goroutine to do; after deaf is
 	// closed nobody does.
@@ -64,15 +62,15 @@ type handoverState struct {
 	takeovers, takeoversFailed atomic.Uint64 // hand-overs from the one before
 }
 
-// connectPredecessor finds the agent that runs on this node. Without one the start is a cold one. An
-// error leaves everything to the other one.
+// connectPredecessor connects to the agent that runs on this node. Without one this agent
+// starts cold. An error leaves everything to the running agent.
 func (a *agent) connectPredecessor(ctx context.Context) error {
 	a.ownsNode = true
 	if a.opts.HandoverDir == "" {
 		return nil
 	}
 	if err := os.MkdirAll(a.opts.HandoverDir, 0o700); err != nil && !isDiskError(err) {
-		return fmt.Errorf("-handover-dir: %w; name a folder that can be made, or is there", err)
+		return fmt.Errorf("-handover-dir: %w; name a directory that exists or can be created", err)
 	}
 	limited, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
@@ -85,27 +83,26 @@ func (a *agent) connectPredecessor(ctx context.Context) error {
 	case errors.Is(err, handover.ErrBusy):
 		return fmt.Errorf("-handover-dir %s: %w; try again when it is done", a.opts.HandoverDir, err)
 	case err != nil:
-		// One that hangs, or speaks another language, must not keep this one from serving.
-		a.log.Warn("there is no hand-over: starting beside whoever runs", "dir", a.opts.HandoverDir, "err", err)
+		// An agent that hangs, or has another protocol, must not keep this one from serving.
+		a.log.Warn("no handover; starting beside the running agent", "dir", a.opts.HandoverDir, "err", err)
 	case from != nil:
 		a.predecessor, a.ownsNode = from, false
 	}
 	return nil
 }
 
-// receiveSockets takes over the sockets of the other agent, which goes on reading from them. It
-// comes as late as can be: whoever has a socket and does not read yet keeps the node's
-// queries waiting if the other one dies.
+// receiveSockets fetches duplicates of the predecessor's sockets, which it keeps reading. It
+// runs as late as possible: if the predecessor dies, queries wait until this agent reads.
 func (a *agent) receiveSockets(ctx context.Context) error {
 	sockets, err := a.predecessor.Sockets(ctx)
 	if err != nil {
-		return a.predecessorLost("getting the sockets", err)
+		return a.predecessorLost("receiving the sockets", err)
 	}
 	if !otherNetns(sockets) {
 		a.setInherited(sockets)
 		return nil
 	}
-	a.log.Warn("the agent that runs is in another network, such as another pod's: starting beside it", "dir", a.opts.HandoverDir)
+	a.log.Warn("the running agent is in another network namespace; starting beside it", "dir", a.opts.HandoverDir)
 	for _, s := range sockets {
 		_ = s.File.Close()
 	}
@@ -114,8 +111,8 @@ func (a *agent) receiveSockets(ctx context.Context) error {
 	return nil
 }
 
-// otherNetns reports whether sockets are those of another network namespace, where nobody
-// asks this agent. Kernels before 5.14 don't tell.
+// otherNetns reports whether sockets belong to another network namespace than this process.
+// Kernels before 5.14 cannot tell; then it returns false.
 func otherNetns(sockets []handover.Socket) bool {
 	if len(sockets) == 0 {
 		return false
@@ -126,7 +123,7 @@ func otherNetns(sockets []handover.Socket) bool {
 	}
 	defer func() { _ = unix.Close(fd) }()
 	here, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
-	raw, bad := sockets[0].File.SyscallConn() // not Fd, which would make the socket wait
+	raw, bad := sockets[0].File.SyscallConn() // not Fd, which makes the socket blocking
 	if err != nil || bad != nil {
 		return false
 	}
@@ -139,20 +136,22 @@ func otherNetns(sockets []handover.Socket) bool {
 	return there != here
 }
 
-// predecessorLost says what becomes of a hand-over that has failed: nil, and a cold start with
-// what has been got, if the other agent has gone, else an error.
+// predecessorLost handles the failure of a handover's step. If the predecessor has ended, it
+// returns nil, and the start continues with what has been received. Otherwise the predecessor
+// keeps serving, and the error ends this agent.
 func (a *agent) predecessorLost(doing string, err error) error {
 	a.takeoversFailed.Add(1)
 	if !errors.Is(err, handover.ErrGone) {
-		return fmt.Errorf("taking over from the agent that runs, %s: %w; it goes on serving; without -handover-dir this one starts beside it", doing, err)
+		return fmt.Errorf("taking over from the running agent, %s: %w; it keeps serving; without -handover-dir this agent starts beside it", doing, err)
 	}
-	a.log.Warn("the agent that ran has ended in the middle of the hand-over: going on alone", "step", doing, "err", err)
+	a.log.Warn("the predecessor has ended during the handover; continuing without it", "step", doing, "err", err)
 	_ = a.predecessor.Close()
 	a.predecessor, a.ownsNode = nil, true
 	return nil
 }
 
-// setInherited gives the sockets to the parts that listen. What none of them knows is closed.
+// setInherited passes the sockets to the DNS and HTTP servers, and closes those of unknown
+// roles.
 func (a *agent) setInherited(sockets []handover.Socket) {
 	var dns []server.SocketFile
 	web := make(map[string]*os.File)
@@ -164,7 +163,7 @@ func (a *agent) setInherited(sockets []handover.Socket) {
 		case err == nil && (s.Role == roleUDP || s.Role == roleTCP):
 			dns = append(dns, server.SocketFile{Addr: at, UDP: s.Role == roleUDP, File: s.File})
 		default:
-			a.log.Debug("a socket that nobody wants was handed over", "role", s.Role, "address", s.Addr)
+			a.log.Debug("received a socket of an unknown role", "role", s.Role, "address", s.Addr)
 			_ = s.File.Close()
 		}
 	}
@@ -172,7 +171,7 @@ func (a *agent) setInherited(sockets []handover.Socket) {
 	a.http.setInherited(web)
 }
 
-// restoreCache fills g's caches with what the other agent holds, or else with what was saved.
+// restoreCache fills g's caches with the predecessor's answers, else with the saved ones.
 // What can't be read is left: it is worth a line in the log, not more. An error leaves
 // everything to the other agent.
 func (a *agent) restoreCache(ctx context.Context, g *generation) error {
@@ -185,11 +184,11 @@ func (a *agent) restoreCache(ctx context.Context, g *generation) error {
 			a.restored.Store(uint64(n))
 			return nil
 		case errors.Is(err, cache.ErrStream):
-			a.log.Warn("not all answers could be handed over", "answers", n, "err", err)
+			a.log.Warn("the cache was handed over in part", "answers", n, "err", err)
 			a.restored.Store(uint64(n))
 			return nil
 		}
-		if err := a.predecessorLost("getting the cache", err); err != nil {
+		if err := a.predecessorLost("receiving the cache", err); err != nil {
 			return err
 		}
 	}
@@ -199,7 +198,7 @@ func (a *agent) restoreCache(ctx context.Context, g *generation) error {
 	}
 	n, err := loadCache(ctx, path, caches)
 	if err != nil {
-		a.log.Warn("starting without the saved answers", "err", err)
+		a.log.Warn("reading the saved cache failed; starting with an empty one", "err", err)
 	} else if n > 0 {
 		a.log.Info("saved answers were found", "answers", n)
 	}
@@ -207,7 +206,7 @@ func (a *agent) restoreCache(ctx context.Context, g *generation) error {
 	return nil
 }
 
-// receiveCache reads the stream of answers.
+// receiveCache reads the predecessor's answers into caches, and returns their number.
 func (a *agent) receiveCache(ctx context.Context, caches map[string]*cache.Cache) (int, error) {
 	stream, err := a.predecessor.Cache(ctx)
 	if err != nil {
@@ -217,13 +216,13 @@ func (a *agent) receiveCache(ctx context.Context, caches map[string]*cache.Cache
 	return n, errors.Join(err, stream.Close())
 }
 
-// commitHandover ends a hand-over: from now on this agent is the one.
+// commitHandover completes the handover: from now on this agent serves the node.
 func (a *agent) commitHandover(ctx context.Context) error {
 	if a.predecessor == nil {
 		return nil
 	}
 	if err := a.predecessor.Commit(ctx, a.adoptConn); err != nil {
-		return a.predecessorLost("taking its place", err)
+		return a.predecessorLost("committing", err)
 	}
 	a.ownsNode = true
 	a.takeovers.Add(1)
@@ -231,12 +230,12 @@ func (a *agent) commitHandover(ctx context.Context) error {
 	return nil
 }
 
-// adoptConn serves a connection that the other agent has passed on.
+// adoptConn serves a client's connection that the predecessor has passed on.
 func (a *agent) adoptConn(c handover.Conn) {
 	conn, err := net.FileConn(c.File) // a duplicate
 	_ = c.File.Close()
 	if err != nil {
-		a.log.Debug("a connection could not be passed on", "err", err)
+		a.log.Debug("dropped a connection of the predecessor", "err", err)
 		return
 	}
 	tcp, ok := conn.(*net.TCPConn)
@@ -252,8 +251,8 @@ func (a *agent) handoverConfig() handover.Config {
 	return handover.Config{Version: a.opts.Build.Version, Logger: a.log.With("part", "handover"), Ready: a.ready}
 }
 
-// listenForSuccessor waits for the next agent from now on. Once this one has taken over, or
-// where only the disk is at fault, it is better to serve without.
+// listenForSuccessor starts to wait for a successor. After a handover, or if the disk is at
+// fault, a failure is only logged: the agent serves without.
 func (a *agent) listenForSuccessor(ctx context.Context) error {
 	dir := a.opts.HandoverDir
 	if dir == "" {
@@ -263,7 +262,7 @@ func (a *agent) listenForSuccessor(ctx context.Context) error {
 	switch {
 	case err == nil:
 	case a.predecessor != nil || isDiskError(err):
-		a.log.Error("the next agent can't take over from this one", "dir", dir, "err", err)
+		a.log.Error("no successor can take over from this agent", "dir", dir, "err", err)
 		return nil
 	default:
 		return err
@@ -277,10 +276,10 @@ func (a *agent) listenForSuccessor(ctx context.Context) error {
 	return nil
 }
 
-// isDiskError reports whether err is no fault of the settings.
+// isDiskError reports whether err is a fault of the disk, not of the settings.
 func isDiskError(err error) bool {
-	for _, fault := range []error{syscall.ENOSPC, syscall.EDQUOT, syscall.EROFS, syscall.EIO} {
-		if errors.Is(err, fault) {
+	for _, diskErr := range []error{syscall.ENOSPC, syscall.EDQUOT, syscall.EROFS, syscall.EIO} {
+		if errors.Is(err, diskErr) {
 			return true
 		}
 	}

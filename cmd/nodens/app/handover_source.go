@@ -14,28 +14,24 @@ import (
 )
 
 const (
-	// saveInterval is between two saves of the cache: what a node has asked for in that time
-	// is all that a crash costs. Half of it writes twice as much to the node's disk for
-	// nothing that would be noticed.
+	// saveInterval is the time between two saves of the cache. A crash loses the answers of
+	// that time.
 	saveInterval = 5 * time.Minute
-	// finalSaveTimeout is how long the stop waits for the last save, which writes some
-	// megabytes: a disk that takes longer is not worth the end of the whole stop in five
-	// seconds.
+	// finalSaveTimeout bounds the save at a stop, which has five seconds in all.
 	finalSaveTimeout = time.Second
-	// handoverWait is how long the end waits for a hand-over under way: as long as a pod
-	// has to stop, 30 seconds, less what the stop itself takes.
+	// handoverWait is how long a stop waits for a handover in progress: the 30 seconds that a
+	// pod has, less the time for the stop itself.
 	handoverWait = 20 * time.Second
-	// reloadRetry is when a reload that was put off is looked at again: soon after any
-	// hand-over that comes to nothing.
+	// reloadRetry is the interval at which a deferred reload is tried again.
 	reloadRetry = time.Second
 )
 
-// handoverSource is what a running agent hands over (see [handover.Source]). Its methods are
-// called on a goroutine of the host's.
+// handoverSource is the agent as a [handover.Source]. The [handover.Server] calls its methods
+// on a goroutine of its own; they run on the agent's main goroutine.
 type handoverSource struct{ *agent }
 
-// callMain has run's goroutine do f, which gets the context that ends with the agent. False:
-// it does nothing any more.
+// callMain runs f on the goroutine of [agent.run] and waits for it. It returns false if the
+// agent is shutting down; f does not run then.
 func (s *handoverState) callMain(f func(context.Context)) bool {
 	done := make(chan struct{})
 	select {
@@ -47,8 +43,7 @@ func (s *handoverState) callMain(f func(context.Context)) bool {
 	}
 }
 
-// Sockets gives duplicates of everything that the agent listens with, its own socket
-// for hand-overs aside.
+// Sockets returns duplicates of all listening sockets but the one for handovers.
 func (e handoverSource) Sockets() (list []handover.Socket, err error) {
 	if e.stopping.Load() || !e.callMain(func(context.Context) { list, err = e.sockets() }) {
 		return nil, handover.ErrBusy
@@ -84,14 +79,14 @@ func (a *agent) sockets() (list []handover.Socket, err error) {
 	return list, nil
 }
 
-// WriteCache writes what the caches hold now.
+// WriteCache writes the answers in the caches.
 func (e handoverSource) WriteCache(ctx context.Context, w io.Writer) error {
 	n, err := cache.Write(ctx, w, e.current.Load().caches())
-	e.log.Info("handing over the cache", "answers", n, "complete", err == nil)
+	e.log.Info("cache handed over", "answers", n, "complete", err == nil)
 	return err
 }
 
-// Suspend leaves everything to the next agent, and returns when no query is under way.
+// Suspend leaves everything to the successor, and returns when no query is in flight.
 func (e handoverSource) Suspend(ctx context.Context, pass func(handover.Conn) error) error {
 	if !e.callMain(e.suspend) {
 		return handover.ErrBusy
@@ -106,23 +101,23 @@ func (e handoverSource) Suspend(ctx context.Context, pass func(handover.Conn) er
 	})
 }
 
-// Resume takes everything up again.
+// Resume serves again, after the successor has died.
 func (e handoverSource) Resume() { e.callMain(e.resume) }
 
-// suspend ends what only one agent on a node does, and stops accepting over HTTP.
+// suspend stops the tasks of the active agent, and stops accepting HTTP connections.
 func (a *agent) suspend(context.Context) {
 	a.yielded.Store(true)
-	a.log.Info("another agent takes over")
+	a.log.Info("a successor takes over")
 	a.stopActive()
 	a.http.suspend()
 }
 
-// resume is stepBack's reverse.
+// resume reverts suspend.
 func (a *agent) resume(ctx context.Context) {
 	if !a.yielded.Load() {
 		return
 	}
-	a.log.Warn("the agent that took over has ended: going on in its place")
+	a.log.Warn("the successor has ended; serving again")
 	a.socketsShared = 0
 	a.server.Resume()
 	a.http.resume()
@@ -139,13 +134,13 @@ func (a *agent) resume(ctx context.Context) {
 	}
 }
 
-// handoverInProgress reports whether another agent is about to take over, or has.
+// handoverInProgress reports whether a successor has the sockets, or has taken over.
 func (a *agent) handoverInProgress() bool {
 	return a.yielded.Load() || a.socketsShared != 0 && a.handoverServer.Load().Stats().Failed < a.socketsShared
 }
 
-// handedOver is closed when another agent has everything and this one may end by itself,
-// which in a pod it never may.
+// handedOver returns a channel that is closed when a successor has everything and this agent
+// may end. In a pod it is nil, because the kubelet would restart an agent that ends.
 func (a *agent) handedOver() <-chan struct{} {
 	host := a.handoverServer.Load()
 	if host == nil || inPod() {
@@ -154,16 +149,15 @@ func (a *agent) handedOver() <-chan struct{} {
 	return host.Done()
 }
 
-// waitHandover waits, but not for ever, until a hand-over under way has ended one way or the
-// other, and reports whether another agent serves now. If not, nobody can take over any
-// more.
+// waitHandover waits for the end of a handover in progress, at most for handoverWait. It
+// reports whether the successor serves. If not, no successor can take over any more.
 func (a *agent) waitHandover(ctx context.Context) bool {
 	host := a.handoverServer.Load()
 	if host == nil {
 		return false
 	}
 	if a.handoverInProgress() && !a.yielded.Load() {
-		a.log.Info("asked to stop in the middle of a hand-over: waiting for its end", "limit", handoverWait)
+		a.log.Info("stop requested during a handover; waiting for its end", "limit", handoverWait)
 	}
 	ended := make(chan bool, 1)
 	go func() {
@@ -175,13 +169,13 @@ func (a *agent) waitHandover(ctx context.Context) bool {
 		select {
 		case f := <-a.mainCalls:
 			f(ctx)
-		case yielded := <-ended:
-			return yielded
+		case handedOver := <-ended:
+			return handedOver
 		}
 	}
 }
 
-// inPod reports whether a kubelet starts this process anew when it ends.
+// inPod reports whether this process runs in a pod, where the kubelet restarts it.
 func inPod() bool { return os.Getenv("KUBERNETES_SERVICE_HOST") != "" }
 
 // save writes the cache to its file.
@@ -193,19 +187,19 @@ func (a *agent) save(ctx context.Context) {
 	}
 	n, err := saveCache(ctx, path, g.caches())
 	if err != nil {
-		a.log.Warn("the cache could not be saved", "err", err)
+		a.log.Warn("saving the cache failed", "err", err)
 		return
 	}
-	a.log.Debug("the cache was saved", "answers", n)
+	a.log.Debug("cache saved", "answers", n)
 }
 
-// saveLoop saves the cache now and then until ctx ends.
+// saveLoop saves the cache every saveInterval until ctx ends.
 func (a *agent) saveLoop(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(saveInterval - rand.N(saveInterval/10)): // the agents of a cluster not all at once
+		case <-time.After(saveInterval - rand.N(saveInterval/10)): // so that the agents of a cluster do not all write at once
 		}
 		a.save(ctx)
 	}

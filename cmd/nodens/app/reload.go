@@ -15,27 +15,24 @@ import (
 	"github.com/nodens-dns/nodens/internal/config"
 )
 
-// settleTime is how long after a change was seen the files are read once more: what is
-// being written just then is whole by that time. Half of it is close to what a slow
-// disk takes for a file, and twice as much is seen by whoever waits for a change.
+// settleTime is the time between two reads of changed files. A file that was being written at
+// the first read is complete by then.
 const settleTime = 100 * time.Millisecond
 
-// reloadState is what an agent remembers from one look at its files to the next. One
-// goroutine uses it; refused is for everybody.
+// reloadState is the state between two checks of the files. It belongs to the goroutine of
+// [agent.run], but for refused.
 type reloadState struct {
-	// pending is the digest of a configuration that lacks a file which the one in
-	// force was made from: it counts once a second look has found the same.
+	// pending is the digest of a configuration that misses a file of the current one. The
+	// agent accepts it when the next check finds it again.
 	pending string
-	// lastError is what the configuration that was refused last was refused for, ""
-	// after one that was not.
+	// lastError is the error of the last configuration, "" if it was accepted.
 	lastError string
-	// refused says that the files hold something else than what is in force.
+	// refused: the files hold a configuration that was not accepted.
 	refused atomic.Bool
 }
 
-// reloadInterval is when the configuration is looked at next: as the first reload
-// directive says, with its jitter, so that the agents of a cluster don't all read
-// at once; soon if a look was put off.
+// reloadInterval returns the time until the next check of the files: that of the first reload
+// directive, with its jitter, or reloadRetry if a reload is deferred.
 func (a *agent) reloadInterval() time.Duration {
 	if a.reloadPending {
 		return reloadRetry
@@ -51,11 +48,10 @@ func (a *agent) reloadInterval() time.Duration {
 	return never
 }
 
-// reload reads the configuration again and takes it on if it differs from what
-// runs. A broken one changes nothing but a counter and the log, once for what is
-// wrong with it: it is tried again at every look, but only a new fault is news.
-// Asked for, by a signal, it acts on what is there now. While another agent takes over
-// it is put off: what has been handed over must not change.
+// reload reads the configuration again and applies it if it has changed. An invalid one
+// changes nothing: it is logged and counted once for each error, and tried again at each
+// check. If asked (by a signal), reload does not wait for the files to settle. During a
+// handover it is deferred, because what has been handed over must not change.
 func (a *agent) reload(ctx context.Context, asked bool) {
 	asked = asked || a.reloadRequested
 	if a.deferReload(asked) {
@@ -63,7 +59,7 @@ func (a *agent) reload(ctx context.Context, asked bool) {
 	}
 	cfg, err := a.opts.LoadConfig()
 	if !asked && !a.stable(ctx, cfg, err) {
-		a.log.Debug("reload: what has changed is left to the next look")
+		a.log.Debug("reload: the files are still changing")
 		return
 	}
 	if err == nil && cfg.Digest == a.current.Load().cfg.Digest {
@@ -72,7 +68,7 @@ func (a *agent) reload(ctx context.Context, asked bool) {
 		if asked {
 			level = slog.LevelInfo
 		}
-		a.log.Log(ctx, level, "reload: the configuration is unchanged", "hash", cfg.Hash)
+		a.log.Log(ctx, level, "reload: the configuration is unchanged", "hash", shortHash(cfg))
 		return
 	}
 	if err == nil {
@@ -83,26 +79,26 @@ func (a *agent) reload(ctx context.Context, asked bool) {
 		return
 	}
 	a.clearRefused()
-	a.log.Info("reload: the new configuration is in force", "hash", cfg.Hash)
+	a.log.Info("reload: the new configuration is in force", "hash", shortHash(cfg))
 }
 
-// deferReload reports whether a hand-over is under way, or done, and remembers what was asked
-// for until it has come to nothing.
+// deferReload reports whether a handover is in progress or complete. If so, the reload is
+// deferred until the handover fails.
 func (a *agent) deferReload(asked bool) bool {
 	if !a.handoverInProgress() {
 		a.reloadPending, a.reloadRequested = false, false
 		return false
 	}
 	if !a.reloadPending {
-		a.log.Info("reload: put off until the hand-over has ended")
+		a.log.Info("reload: deferred until the handover has ended")
 	}
 	a.reloadPending, a.reloadRequested = true, asked
 	return true
 }
 
-// stable reports whether what a look at the files has found is more than a moment of
-// somebody writing them: a second look finds the same, and no file is missing that
-// was there, or not for the first time.
+// stable reports whether cfg, or err, is the final state of the files, and not a moment
+// during a write: a second read gives the same, and no file is missing, or not for the first
+// time.
 func (a *agent) stable(ctx context.Context, cfg *config.Config, err error) bool {
 	running := a.current.Load().cfg
 	if err == nil && cfg.Digest == running.Digest {
@@ -123,7 +119,7 @@ func (a *agent) stable(ctx context.Context, cfg *config.Config, err error) bool 
 	return false
 }
 
-// fingerprint tells what two reads have found apart.
+// fingerprint identifies the result of a read.
 func fingerprint(cfg *config.Config, err error) string {
 	if err != nil {
 		return err.Error()
@@ -131,7 +127,7 @@ func fingerprint(cfg *config.Config, err error) string {
 	return cfg.Digest
 }
 
-// missingFiles reports whether one of files, which have does without, is not there any more.
+// missingFiles reports whether a file of files that have does not list no longer exists.
 func missingFiles(have, files []string) bool {
 	return slices.ContainsFunc(files, func(f string) bool {
 		if slices.Contains(have, f) {
@@ -142,12 +138,13 @@ func missingFiles(have, files []string) bool {
 	})
 }
 
+// clearRefused records that the files hold the current configuration.
 func (a *agent) clearRefused() {
 	a.reloadState.pending, a.reloadState.lastError = "", ""
 	a.reloadState.refused.Store(false)
 }
 
-// setRefused counts and logs why a configuration was not taken on.
+// setRefused counts and logs the error of a configuration that is not applied.
 func (a *agent) setRefused(err error, asked bool) {
 	a.reloadState.refused.Store(true)
 	if text := err.Error(); asked || text != a.reloadState.lastError {
@@ -160,8 +157,8 @@ func (a *agent) setRefused(err error, asked bool) {
 
 // countConfigMapError counts err if it is about the mounted kube-dns ConfigMap.
 func (a *agent) countConfigMapError(err error) {
-	var fault *config.ParseError
-	if errors.As(err, &fault) && a.opts.KubeDNSDir != "" && filepath.Dir(fault.File) == filepath.Clean(a.opts.KubeDNSDir) {
+	var parseErr *config.ParseError
+	if errors.As(err, &parseErr) && a.opts.KubeDNSDir != "" && filepath.Dir(parseErr.File) == filepath.Clean(a.opts.KubeDNSDir) {
 		a.configMapFailed.Add(1)
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/nodens-dns/nodens/netsetup"
 )
 
-// lameduck goes on serving for a while after the end was asked for, with /ready
-// at 503, so that whoever routes to this agent can stop doing so.
+// lameduck keeps serving for the longest lameduck of the configuration, with /ready at 503,
+// so that clients are routed elsewhere. Meanwhile it saves the cache.
 func (a *agent) lameduck() {
 	a.stopping.Store(true)
 	var wait time.Duration
@@ -19,7 +19,7 @@ func (a *agent) lameduck() {
 		}
 	}
 	if wait > maxLameduck {
-		a.log.Warn("lameduck is cut so that the stop takes less than five seconds", "lameduck", wait, "cut", maxLameduck)
+		a.log.Warn("lameduck shortened so that the stop takes less than five seconds", "lameduck", wait, "limit", maxLameduck)
 		wait = maxLameduck
 	}
 	a.log.Info("stopping", "lameduck", wait)
@@ -28,7 +28,7 @@ func (a *agent) lameduck() {
 	limited, cancel := context.WithTimeout(context.Background(), max(wait, finalSaveTimeout))
 	defer cancel()
 	saved := make(chan struct{})
-	go func() { // on its own, as a disk that hangs does not mind ctx
+	go func() { // a hung disk ignores limited
 		defer close(saved)
 		a.save(limited)
 	}()
@@ -36,11 +36,12 @@ func (a *agent) lameduck() {
 	select {
 	case <-saved:
 	case <-limited.Done():
-		a.log.Warn("the cache could not be saved in time")
+		a.log.Warn("saving the cache timed out")
 	}
 }
 
-// onlyLockHeld reports whether all that is wrong is somebody else holding iptables' lock.
+// onlyLockHeld reports whether err consists only of errors about the iptables lock, which
+// another program holds.
 func onlyLockHeld(err error) bool {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		for _, e := range joined.Unwrap() {
@@ -54,23 +55,23 @@ func onlyLockHeld(err error) bool {
 	return errors.As(err, &failure) && failure.Type == netsetup.IptablesLock
 }
 
-// shutdown stops serving: rules first, so that new packets go to the cluster DNS,
-// then the sockets, then the addresses. Where another agent serves, all that is the
-// node's is left to it.
+// shutdown stops the agent: first the rules, so that new queries go to the cluster DNS, then
+// the sockets, then the addresses. If another agent serves, it keeps the node's network as it
+// is.
 func (a *agent) shutdown() error {
 	a.stopping.Store(true)
 	close(a.mainClosed)
-	mine := a.ownsNode && !a.yielded.Load() && !a.returnToPredecessor()
+	owns := a.ownsNode && !a.yielded.Load() && !a.returnToPredecessor()
 	a.stopActive()
 	drain := func() {
 		ctx, cancel := context.WithTimeout(context.Background(), shutdownGrace)
 		defer cancel()
 		if err := a.server.Shutdown(ctx); err != nil {
-			a.log.Warn("stopping", "err", err)
+			a.log.Warn("queries were in flight when the sockets closed", "err", err)
 		}
 	}
 	var err error
-	if a.net != nil && mine {
+	if a.net != nil && owns {
 		err = a.net.Teardown(drain)
 	} else {
 		drain()
@@ -84,15 +85,15 @@ func (a *agent) shutdown() error {
 		g.closeUnused(nil)
 	}
 	a.http.close()
-	if mine {
+	if owns {
 		a.removePidfile()
 	}
 	a.closeHandover()
 	return err
 }
 
-// closeHandover ends the connections to other agents: whoever waits for the end of this
-// one may begin.
+// closeHandover closes the connections to other agents. An agent that waits for the end of
+// this one starts then.
 func (a *agent) closeHandover() {
 	if a.handoverServer.Load() != nil {
 		a.stopServer()
@@ -102,8 +103,8 @@ func (a *agent) closeHandover() {
 	}
 }
 
-// returnToPredecessor leaves everything to the agent that this one has taken over from, if it is
-// still there: it goes on as if nothing had been.
+// returnToPredecessor reports whether the predecessor still lives, and if so, makes it resume
+// its work.
 func (a *agent) returnToPredecessor() bool {
 	if a.predecessor == nil || !a.ownsNode {
 		return false
@@ -113,7 +114,7 @@ func (a *agent) returnToPredecessor() bool {
 		return false
 	default:
 	}
-	a.log.Info("the agent before this one goes on")
+	a.log.Info("the predecessor resumes")
 	a.stopActive()
 	_ = a.predecessor.Close()
 	a.predecessor = nil

@@ -51,7 +51,7 @@ func (a *builder) openView(g *generation, b *config.Block, old *generation) (*ku
 		return old.views[key], nil
 	}
 	v, err := kubernetes.Open(b.Kubernetes, kubernetes.Options{
-		Log: a.log.With("part", "kubernetes"), ServerAddrs: addrs, Node: a.opts.NodeName, Zone: a.opts.NodeZone,
+		Log: a.log, ServerAddrs: addrs, Node: a.opts.NodeName, Zone: a.opts.NodeZone,
 		Epochs: a.epochs,
 	})
 	if err != nil {

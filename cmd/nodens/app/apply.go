@@ -1,0 +1,135 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"time"
+
+	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/upstream"
+)
+
+// apply replaces the served configuration by cfg. On an error the agent keeps serving the old
+// one.
+func (a *agent) apply(ctx context.Context, cfg *config.Config) error {
+	old := a.current.Load()
+	g, err := a.builder.build(cfg, old)
+	if err != nil {
+		return err
+	}
+	if a.predecessor == nil || old != nil { // else the predecessor still answers probes
+		if err := a.http.listen(a.handlers(g)); err != nil {
+			g.closeUnused(old)
+			return err
+		}
+	}
+	g.start(old, func(part any, run func(context.Context)) { a.launch(ctx, part, run) })
+	// Meanwhile the old generation serves; at the start, the predecessor or the cluster DNS.
+	err = a.waitSynced(ctx, g, old)
+	if err == nil {
+		err = a.server.Listen(g.listeners)
+	}
+	if err != nil {
+		a.stopUnused(g, old)
+		closePools(g.unusedPools(old))
+		if old != nil {
+			return errors.Join(err, a.http.listen(a.handlers(old)))
+		}
+		return err
+	}
+	a.current.Store(g)
+	a.applyProcessSettings(cfg)
+	for _, text := range cfg.Warnings {
+		a.log.Warn("configuration warning", "warning", text)
+	}
+	if old != nil {
+		a.replace(ctx, old, g)
+	}
+	a.fallback.useView(g)
+	a.watchLoops(ctx, g)
+	return nil
+}
+
+// waitSynced waits until g's views are synced, or the time for it is over. At a start it also
+// fetches the sockets and the cached answers of the predecessor, or reads the saved ones. It
+// returns the garbage of the first lists to the system, which would otherwise stay for
+// minutes.
+func (a *agent) waitSynced(ctx context.Context, g, old *generation) error {
+	if old != nil {
+		g.awaitSync(ctx, 0)
+		return nil
+	}
+	if a.predecessor == nil {
+		g.awaitSync(ctx, 0)
+		return a.restoreCache(ctx, g)
+	}
+	g.awaitSync(ctx, syncTimeout)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	debug.FreeOSMemory() // before this agent has queries to delay
+	if err := a.receiveSockets(ctx); err != nil {
+		return err
+	}
+	if err := g.synced(); err != nil && a.predecessor != nil {
+		return fmt.Errorf("taking over from the running agent: %w; it keeps serving; check why the API server does not answer", err)
+	}
+	if err := a.restoreCache(ctx, g); err != nil {
+		return err
+	}
+	return a.http.listen(a.handlers(g))
+}
+
+// launch runs a part until stopUnused stops it, or ctx ends.
+func (a *agent) launch(ctx context.Context, part any, run func(context.Context)) {
+	ctx, cancel := context.WithCancel(ctx)
+	a.cancels[part] = cancel
+	a.background.Go(func() { run(ctx) })
+}
+
+// stopUnused stops all parts of g but the pools and what keep (nil: none) owns.
+func (a *agent) stopUnused(g, keep *generation) {
+	for part, cancel := range a.cancels {
+		if g.owns(part) && !keep.owns(part) {
+			cancel()
+			delete(a.cancels, part)
+		}
+	}
+	g.stopUnused(keep)
+}
+
+const (
+	// drainTime is how long replaced pools stay open: the longest deadline of a query that
+	// was in flight at the reload, and a margin.
+	drainTime = upstream.DefaultDeadline + time.Second
+	// maxDraining bounds the generations with open old pools. At the limit the next reload
+	// waits; it takes a signal every 200 ms.
+	maxDraining = 32
+)
+
+// replace stops the parts of old that g does not reuse. Its pools stay open for drainTime,
+// for queries in flight.
+func (a *agent) replace(ctx context.Context, old, g *generation) {
+	pools := old.unusedPools(g)
+	a.stopUnused(old, g)
+	if len(pools) == 0 {
+		return
+	}
+	select {
+	case a.draining <- struct{}{}:
+	case <-ctx.Done(): // there will be no further reload
+	}
+	a.background.Go(func() {
+		select {
+		case <-time.After(drainTime):
+		case <-a.drained:
+		}
+		closePools(pools)
+		select {
+		case <-a.draining:
+		default:
+		}
+	})
+}
