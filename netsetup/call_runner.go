@@ -53,10 +53,6 @@ func newCallRunner() *callRunner {
 // time. The error is f's, ctx's, or says which bound was exceeded; program names the program
 // in it. f may outlive boundedCall, so it must not write to variables of the caller.
 func boundedCall[T any](ctx context.Context, r *callRunner, program string, f func() (T, error)) (T, error) {
-	type result struct {
-		value T
-		err   error
-	}
 	var none T
 	limited, cancel := context.WithTimeout(ctx, execTimeout)
 	defer cancel()
@@ -65,19 +61,7 @@ func boundedCall[T any](ctx context.Context, r *callRunner, program string, f fu
 	case <-limited.Done():
 		return none, fmt.Errorf("%s: %d earlier calls have not returned: %w", program, maxCalls, limited.Err())
 	}
-	started := make(chan *callThread, 1)
-	done := make(chan result, 1) // buffered: nobody reads an abandoned call's result
-	go func() {
-		defer func() { <-r.slots }()
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		t := newCallThread()
-		defer t.end()
-		started <- t
-		value, err := f()
-		done <- result{value, err}
-	}()
-	t := <-started
+	t, done := startCall(r, f)
 	tick := time.NewTicker(outputCheckInterval)
 	defer tick.Stop()
 	var exceeded error
@@ -104,6 +88,29 @@ func boundedCall[T any](ctx context.Context, r *callRunner, program string, f fu
 	case <-grace.C:
 	}
 	return none, exceeded
+}
+
+// callResult is what a call returned.
+type callResult[T any] struct {
+	value T
+	err   error
+}
+
+// startCall calls f on a thread of its own, and frees a slot when f returns.
+func startCall[T any](r *callRunner, f func() (T, error)) (*callThread, <-chan callResult[T]) {
+	started := make(chan *callThread, 1)
+	done := make(chan callResult[T], 1) // buffered: nobody reads an abandoned call's result
+	go func() {
+		defer func() { <-r.slots }()
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		t := newCallThread()
+		defer t.end()
+		started <- t
+		value, err := f()
+		done <- callResult[T]{value, err}
+	}()
+	return <-started, done
 }
 
 // callThread is the operating-system thread that makes a call.

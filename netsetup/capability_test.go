@@ -1,5 +1,7 @@
 package netsetup
 
+// Inside the package: other tests inside use this helper.
+
 import (
 	"os"
 	"runtime"

@@ -1,5 +1,7 @@
 package netsetup
 
+// Inside the package: parsing connection-tracking entries is not exported.
+
 import (
 	"net"
 	"net/netip"

@@ -1,5 +1,7 @@
 package netsetup
 
+// Inside the package: reading default routes is not exported.
+
 import (
 	"context"
 	"fmt"

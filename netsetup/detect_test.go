@@ -1,5 +1,7 @@
 package netsetup
 
+// Inside the package: choosing a backend is not exported.
+
 import (
 	"errors"
 	"os"

@@ -1,5 +1,7 @@
 package netsetup
 
+// Inside the package: running programs is not exported.
+
 import (
 	"context"
 	"errors"

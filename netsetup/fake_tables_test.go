@@ -1,5 +1,7 @@
 package netsetup
 
+// Inside the package: the tables belong to fakeNode.
+
 import (
 	"fmt"
 	"maps"

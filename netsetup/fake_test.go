@@ -1,5 +1,7 @@
 package netsetup
 
+// Inside the package: Node has unexported methods.
+
 import (
 	"context"
 	"errors"

@@ -1,5 +1,7 @@
 package netsetup
 
+// Inside the package: the tests use a fake Node, whose interface has unexported methods.
+
 import (
 	"context"
 	"log/slog"

@@ -1,5 +1,7 @@
 package netsetup
 
+// Inside the package: the tests use kernelNode and helpers that are not exported.
+
 import (
 	"context"
 	"errors"

@@ -1,5 +1,7 @@
 package netsetup
 
+// Inside the package: the netlink monitor is not exported.
+
 import (
 	"bytes"
 	"context"

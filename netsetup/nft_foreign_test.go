@@ -1,5 +1,7 @@
 package netsetup
 
+// Inside the package: the backend is not exported.
+
 import (
 	"errors"
 	"io/fs"

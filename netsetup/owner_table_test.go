@@ -1,5 +1,7 @@
 package netsetup
 
+// Inside the package: owner tables are not exported.
+
 import (
 	"errors"
 	"fmt"

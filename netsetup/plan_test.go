@@ -1,4 +1,4 @@
-package netsetup
+package netsetup_test
 
 import (
 	"net/netip"
@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodens-dns/nodens/netsetup"
 )
 
 func parseAddrs(words ...string) []netip.Addr {
@@ -17,21 +19,29 @@ func parseAddrs(words ...string) []netip.Addr {
 	return as
 }
 
+// validConfig returns a Config with addresses of both families that sets up everything.
+func validConfig() netsetup.Config {
+	return netsetup.Config{
+		Addresses: parseAddrs("169.254.20.10", "fd00::a"), DNSPort: 53, HealthPort: 8080,
+		SetupInterface: true, SetupIptables: true,
+	}
+}
+
 func TestPlan(t *testing.T) {
 	tests := []struct {
 		name   string
-		config Config
+		config netsetup.Config
 		want   string
 	}{{
 		name: "zero sets up nothing",
 		want: "nothing to set up",
 	}, {
 		name:   "nothing to set up is not checked",
-		config: Config{Addresses: parseAddrs("127.0.0.1", "127.0.0.1"), InterfaceName: "a/b"},
+		config: netsetup.Config{Addresses: parseAddrs("127.0.0.1", "127.0.0.1"), InterfaceName: "a/b"},
 		want:   "nothing to set up",
 	}, {
 		name: "interface only, both families",
-		config: Config{
+		config: netsetup.Config{
 			Addresses:      parseAddrs("169.254.20.10", "10.96.0.10", "fd00::a"),
 			SetupInterface: true,
 		},
@@ -42,7 +52,7 @@ address  10.96.0.10/32
 address  fd00::a/128`,
 	}, {
 		name: "rules only, no health port",
-		config: Config{
+		config: netsetup.Config{
 			Addresses:     parseAddrs("fd00::a"),
 			DNSPort:       5353,
 			SetupIptables: true,
@@ -72,7 +82,7 @@ COMMIT
 COMMIT`,
 	}, {
 		name: "everything on one address",
-		config: Config{
+		config: netsetup.Config{
 			Addresses:      parseAddrs("169.254.20.10"),
 			DNSPort:        53,
 			HealthPort:     8080,
@@ -110,7 +120,7 @@ COMMIT
 COMMIT`,
 	}, {
 		name: "external interfaces",
-		config: Config{
+		config: netsetup.Config{
 			Addresses:          parseAddrs("169.254.20.10", "10.96.0.10"),
 			DNSPort:            53,
 			SetupIptables:      true,
@@ -156,11 +166,11 @@ COMMIT
 COMMIT`,
 	}, {
 		name: "no rules at all",
-		config: Config{
+		config: netsetup.Config{
 			Addresses:      parseAddrs("169.254.20.10"),
 			SetupInterface: true,
 			SetupIptables:  true,
-			Netfilter:      NetfilterNone,
+			Netfilter:      netsetup.NetfilterNone,
 		},
 		want: `
 link     nodelocaldns (dummy)
@@ -168,7 +178,7 @@ address  169.254.20.10/32`,
 	}}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			p, err := NewPlan(tt.config)
+			p, err := netsetup.NewPlan(tt.config)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -182,38 +192,38 @@ address  169.254.20.10/32`,
 func TestPlanErrors(t *testing.T) {
 	tests := []struct {
 		name   string
-		change func(c *Config)
+		change func(c *netsetup.Config)
 		want   []string // each must be in the error
 	}{
-		{"no address", func(c *Config) { c.Addresses = nil }, []string{"-localip: no address", "-setupinterface=false"}},
-		{"twice the same", func(c *Config) { c.Addresses = parseAddrs("fd00::a", "fd00:0::a") }, []string{"-localip: fd00::a is given twice"}},
-		{"zero Addr", func(c *Config) { c.Addresses = []netip.Addr{{}} }, []string{"-localip: invalid IP is not an IP address"}},
-		{"unspecified IPv4", func(c *Config) { c.Addresses = parseAddrs("0.0.0.0") }, []string{"-localip: 0.0.0.0 stands for all addresses"}},
-		{"unspecified IPv6", func(c *Config) { c.Addresses = parseAddrs("::") }, []string{"-localip: :: stands for all addresses"}},
-		{"loopback IPv4", func(c *Config) { c.Addresses = parseAddrs("127.0.0.1") }, []string{"-localip: 127.0.0.1 is on every machine", "-setupiptables=false"}},
-		{"loopback IPv6", func(c *Config) { c.Addresses = parseAddrs("::1") }, []string{"-localip: ::1 is on every machine"}},
-		{"multicast IPv4", func(c *Config) { c.Addresses = parseAddrs("224.0.0.251") }, []string{"-localip: 224.0.0.251 is not a unicast address"}},
-		{"multicast IPv6", func(c *Config) { c.Addresses = parseAddrs("ff02::fb") }, []string{"-localip: ff02::fb is not a unicast address"}},
-		{"broadcast", func(c *Config) { c.Addresses = parseAddrs("255.255.255.255") }, []string{"-localip: 255.255.255.255 is not a unicast address"}},
-		{"IPv4 in IPv6", func(c *Config) { c.Addresses = parseAddrs("::ffff:169.254.20.10") }, []string{"-localip: ::ffff:169.254.20.10 is an IPv4 address", "write it as 169.254.20.10"}},
-		{"IPv6 link-local", func(c *Config) { c.Addresses = parseAddrs("fe80::a") }, []string{"-localip: fe80::a is valid on one interface only", "fd00::a"}},
-		{"zone", func(c *Config) { c.Addresses = parseAddrs("fd00::a%eth0") }, []string{"-localip: fd00::a%eth0 is valid on one interface only"}},
-		{"no DNS port", func(c *Config) { c.DNSPort = 0 }, []string{"-dns.port: 0", "-setupiptables=false"}},
-		{"health on the DNS port", func(c *Config) { c.HealthPort = 53 }, []string{"-health-port: 53 is also -dns.port"}},
-		{"negative interval", func(c *Config) { c.Interval = -time.Second }, []string{"-syncinterval: -1s is negative", "60s"}},
-		{"unknown filter", func(c *Config) { c.Netfilter = "ebtables" }, []string{`-netfilter: unknown value "ebtables"`, "auto, iptables, nftables or none"}},
-		{"long name", func(c *Config) { c.InterfaceName = "nodelocaldns-one" }, []string{`-interfacename: "nodelocaldns-one" is longer than the kernel's 15 bytes`}},
-		{"slash in name", func(c *Config) { c.InterfaceName = "a/b" }, []string{`-interfacename: "a/b" is not a valid interface name`}},
-		{"blank in name", func(c *Config) { c.InterfaceName = "a b" }, []string{`-interfacename: "a b" is not a valid interface name`}},
-		{"name is ..", func(c *Config) { c.InterfaceName = ".." }, []string{`-interfacename: ".." is not a valid interface name`}},
-		{"name is lo", func(c *Config) { c.InterfaceName = "lo" }, []string{`-interfacename: "lo" is the loopback interface`}},
-		{"all at once", func(c *Config) { c.Addresses, c.DNSPort, c.InterfaceName = nil, 0, "lo" }, []string{"-localip", "-dns.port", "-interfacename"}},
+		{"no address", func(c *netsetup.Config) { c.Addresses = nil }, []string{"-localip: no address", "-setupinterface=false"}},
+		{"twice the same", func(c *netsetup.Config) { c.Addresses = parseAddrs("fd00::a", "fd00:0::a") }, []string{"-localip: fd00::a is given twice"}},
+		{"zero Addr", func(c *netsetup.Config) { c.Addresses = []netip.Addr{{}} }, []string{"-localip: invalid IP is not an IP address"}},
+		{"unspecified IPv4", func(c *netsetup.Config) { c.Addresses = parseAddrs("0.0.0.0") }, []string{"-localip: 0.0.0.0 stands for all addresses"}},
+		{"unspecified IPv6", func(c *netsetup.Config) { c.Addresses = parseAddrs("::") }, []string{"-localip: :: stands for all addresses"}},
+		{"loopback IPv4", func(c *netsetup.Config) { c.Addresses = parseAddrs("127.0.0.1") }, []string{"-localip: 127.0.0.1 is on every machine", "-setupiptables=false"}},
+		{"loopback IPv6", func(c *netsetup.Config) { c.Addresses = parseAddrs("::1") }, []string{"-localip: ::1 is on every machine"}},
+		{"multicast IPv4", func(c *netsetup.Config) { c.Addresses = parseAddrs("224.0.0.251") }, []string{"-localip: 224.0.0.251 is not a unicast address"}},
+		{"multicast IPv6", func(c *netsetup.Config) { c.Addresses = parseAddrs("ff02::fb") }, []string{"-localip: ff02::fb is not a unicast address"}},
+		{"broadcast", func(c *netsetup.Config) { c.Addresses = parseAddrs("255.255.255.255") }, []string{"-localip: 255.255.255.255 is not a unicast address"}},
+		{"IPv4 in IPv6", func(c *netsetup.Config) { c.Addresses = parseAddrs("::ffff:169.254.20.10") }, []string{"-localip: ::ffff:169.254.20.10 is an IPv4 address", "write it as 169.254.20.10"}},
+		{"IPv6 link-local", func(c *netsetup.Config) { c.Addresses = parseAddrs("fe80::a") }, []string{"-localip: fe80::a is valid on one interface only", "fd00::a"}},
+		{"zone", func(c *netsetup.Config) { c.Addresses = parseAddrs("fd00::a%eth0") }, []string{"-localip: fd00::a%eth0 is valid on one interface only"}},
+		{"no DNS port", func(c *netsetup.Config) { c.DNSPort = 0 }, []string{"-dns.port: 0", "-setupiptables=false"}},
+		{"health on the DNS port", func(c *netsetup.Config) { c.HealthPort = 53 }, []string{"-health-port: 53 is also -dns.port"}},
+		{"negative interval", func(c *netsetup.Config) { c.Interval = -time.Second }, []string{"-syncinterval: -1s is negative", "60s"}},
+		{"unknown filter", func(c *netsetup.Config) { c.Netfilter = "ebtables" }, []string{`-netfilter: unknown value "ebtables"`, "auto, iptables, nftables or none"}},
+		{"long name", func(c *netsetup.Config) { c.InterfaceName = "nodelocaldns-one" }, []string{`-interfacename: "nodelocaldns-one" is longer than the kernel's 15 bytes`}},
+		{"slash in name", func(c *netsetup.Config) { c.InterfaceName = "a/b" }, []string{`-interfacename: "a/b" is not a valid interface name`}},
+		{"blank in name", func(c *netsetup.Config) { c.InterfaceName = "a b" }, []string{`-interfacename: "a b" is not a valid interface name`}},
+		{"name is ..", func(c *netsetup.Config) { c.InterfaceName = ".." }, []string{`-interfacename: ".." is not a valid interface name`}},
+		{"name is lo", func(c *netsetup.Config) { c.InterfaceName = "lo" }, []string{`-interfacename: "lo" is the loopback interface`}},
+		{"all at once", func(c *netsetup.Config) { c.Addresses, c.DNSPort, c.InterfaceName = nil, 0, "lo" }, []string{"-localip", "-dns.port", "-interfacename"}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			c := dualStack()
+			c := validConfig()
 			tt.change(&c)
-			p, err := NewPlan(c)
+			p, err := netsetup.NewPlan(c)
 			if err == nil {
 				t.Fatalf("no error; the plan is\n%v", p)
 			}
@@ -222,11 +232,11 @@ func TestPlanErrors(t *testing.T) {
 					t.Errorf("error lacks %q: %v", w, err)
 				}
 			}
-			if p.Interface != "" || p.Addresses != nil || p.rules.addrs != nil {
+			if p.String() != "nothing to set up" {
 				t.Errorf("an error came with a plan:\n%v", p)
 			}
-			if _, err := New(c, newFakeNode()); err == nil {
-				t.Error("New takes what NewPlan refuses")
+			if _, err := netsetup.New(c, nil); err == nil {
+				t.Error("New takes what netsetup.NewPlan refuses")
 			}
 		})
 	}
@@ -234,19 +244,10 @@ func TestPlanErrors(t *testing.T) {
 
 func TestInterfaceNames(t *testing.T) {
 	for _, name := range []string{"", "nodelocaldns", "dns-0.5", "nodelocaldns-15", "..."} {
-		c := dualStack()
+		c := validConfig()
 		c.InterfaceName = name
-		if _, err := NewPlan(c); err != nil {
+		if _, err := netsetup.NewPlan(c); err != nil {
 			t.Errorf("%q: %v", name, err)
 		}
 	}
 }
-
-func ports(words ...string) (to []netip.AddrPort) {
-	for _, w := range words {
-		to = append(to, netip.MustParseAddrPort(w))
-	}
-	return to
-}
-
-var comparePorts = cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })

@@ -1,5 +1,7 @@
 package netsetup
 
+// Inside the package: the tests read messages and limits that are not exported.
+
 import (
 	"context"
 	"fmt"

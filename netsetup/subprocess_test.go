@@ -1,5 +1,7 @@
 package netsetup
 
+// Inside the package: the subprocess uses owner tables, which are not exported.
+
 import (
 	"bufio"
 	"errors"

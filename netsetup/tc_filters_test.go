@@ -1,5 +1,7 @@
 package netsetup
 
+// Inside the package: the tests use the recorder of pod_interfaces_test.go.
+
 import (
 	"fmt"
 	"maps"

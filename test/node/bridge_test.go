@@ -10,9 +10,8 @@ import (
 	"github.com/nodens-dns/nodens/test/node/testbed"
 )
 
-// TestKernelBridge: a pod whose link is a bridge's port, and whose gateway is the bridge,
-// is answered by the kernel, too: its packets are for another link than the one they come
-// in on.
+// TestKernelBridge: the kernel also answers a pod whose interface is a bridge port and whose gateway is
+// the bridge. Its packets are addressed to another interface than the one they enter by.
 func TestKernelBridge(t *testing.T) {
 	l := newKernelNetwork(t)
 	for _, command := range splitCommands(`ip link add bridge0 type bridge
@@ -30,9 +29,8 @@ func TestKernelBridge(t *testing.T) {
 	}
 }
 
-// TestKernelReplies: no program on the node's end of the link sees what the kernel answers
-// on its way out. One that belongs to a policy would: it has not seen the query, which came
-// no further than to ours, and would take the reply for a packet that nobody has asked for.
+// TestKernelReplies: no program at the egress of the node's end of the veth sees the kernel's replies. A
+// policy's program there, which has not seen the query, would drop an unexpected reply.
 func TestKernelReplies(t *testing.T) {
 	l := newKernelNetwork(t)
 	p := l.startInKernel()
@@ -40,13 +38,13 @@ func TestKernelReplies(t *testing.T) {
 	query := pack(question("web.shop.svc.cluster.local.", dns.TypeA))
 	a.askUntilKernelAnswers(query)
 	out := l.loadProgram("out", tcxNext)
-	l.attach(out, "vpod", ebpf.AttachTCXEgress, link.Head()) // behind ours nothing would be answered
+	l.attach(out, "vpod", ebpf.AttachTCXEgress, link.Head()) // after ours, the kernel would not answer
 	known := l.kernelAnswers()
 	for range repeats {
 		a.pod.ask(query, false)
 	}
 	known = l.kernelAnswers() - known
 	if n := int(l.packets(out)); n != repeats-known || known == 0 {
-		t.Errorf("%d replies have left, the kernel has answered %d of %d queries", n, known, repeats)
+		t.Errorf("%d replies have passed, the kernel has answered %d of %d queries", n, known, repeats)
 	}
 }

@@ -20,16 +20,15 @@ import (
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
-// foreignFilter is a foreign program that the kernel's answers would bypass: it is behind
-// ours, and drops all of a pod's queries or all replies to it.
+// foreignFilter is a foreign program that the kernel's answers would bypass: it runs after ours, and
+// drops all queries from a pod or all replies to it.
 type foreignFilter struct {
 	name, addr string
-	// side is where a program of tcx is; parent is where a filter of tc is, below a qdisc.
+	// side is the hook of a tcx program; parent that of a tc filter, at a qdisc.
 	side   ebpf.AttachType
 	qdisc  string
 	parent uint32
-	// remaining are the programs of ours on the ingress while it is there, and nil if ours are behind
-	// it then.
+	// remaining are our programs at the ingress while the filter exists; nil: ours run after it.
 	remaining []string
 }
 
@@ -39,13 +38,13 @@ func foreignFilters() []foreignFilter {
 		{name: "clsact egress", addr: local4, qdisc: "clsact", parent: netlink.HANDLE_MIN_EGRESS, remaining: watched},
 		{name: "clsact ingress", addr: local6, qdisc: "clsact", parent: netlink.HANDLE_MIN_INGRESS, remaining: watched},
 		{name: "the ingress qdisc", addr: local4, qdisc: "ingress", parent: netlink.MakeHandle(0xffff, 0), remaining: watched},
-		{name: "a qdisc that replies leave by", addr: local6, qdisc: "htb", parent: netlink.MakeHandle(1, 0), remaining: watched},
+		{name: "an egress qdisc", addr: local6, qdisc: "htb", parent: netlink.MakeHandle(1, 0), remaining: watched},
 		{name: "tcx egress", addr: local4, side: ebpf.AttachTCXEgress},
 		{name: "tcx ingress", addr: local6, side: ebpf.AttachTCXIngress},
 	}
 }
 
-// attach has the program drop what it sees on a link of the node.
+// attach has the program drop the packets of an interface of the node.
 func (b foreignFilter) attach(l *network, p *program, port string) {
 	l.t.Helper()
 	if b.qdisc == "" {
@@ -64,7 +63,7 @@ func (b foreignFilter) attach(l *network, p *program, port string) {
 	}
 }
 
-// newQdisc is the qdisc that the filter is below.
+// newQdisc returns the qdisc of the filter.
 func (b foreignFilter) newQdisc(index int) netlink.Qdisc {
 	if b.qdisc == "htb" {
 		return netlink.NewHtb(netlink.QdiscAttrs{LinkIndex: index, Handle: b.parent, Parent: netlink.HANDLE_ROOT})
@@ -73,7 +72,7 @@ func (b foreignFilter) newQdisc(index int) netlink.Qdisc {
 	return &netlink.GenericQdisc{QdiscAttrs: attrs, QdiscType: b.qdisc}
 }
 
-// detach takes the program away. The qdisc stays if it can do no harm.
+// detach removes the program, and its qdisc unless that is harmless.
 func (b foreignFilter) detach(l *network, p *program, port string) {
 	l.t.Helper()
 	switch b.qdisc {
@@ -89,17 +88,17 @@ func (b foreignFilter) detach(l *network, p *program, port string) {
 	}
 }
 
-// filteredPod is a pod whose link has such a program.
+// filteredPod is a pod whose interface has a foreign filter.
 type filteredPod struct {
 	deniedPod
 	foreignFilter
 	p *program
 }
 
-// waitForAgent waits until ours answer nothing that the program does not see.
+// waitForAgent waits until our programs answer nothing that the filter does not see.
 func (b *filteredPod) waitForAgent(t *testing.T, agent *peer.Process) {
 	t.Helper()
-	agent.Must(t, b.foreignFilter.name+": the agent to look at the link", func(context.Context) error {
+	agent.Must(t, b.foreignFilter.name+": the agent to check the interface", func(context.Context) error {
 		got := b.l.ingressPrograms(b.port)
 		if b.remaining != nil && slices.Equal(got, b.remaining) {
 			return nil
@@ -111,15 +110,15 @@ func (b *filteredPod) waitForAgent(t *testing.T, agent *peer.Process) {
 	})
 }
 
-// agentIsBehind reports whether the agent's program on the side of the program of tcx is behind it.
+// agentIsBehind reports whether the agent's program at the same hook runs after the filter.
 func (b *filteredPod) agentIsBehind() bool {
 	names := b.l.programs(b.port, b.side)
 	at := slices.Index(names, b.p.name)
 	return at >= 0 && strings.HasPrefix(names[len(names)-1], "nodens_") && at < len(names)-1 && slices.Contains(b.l.ingressPrograms(b.port), answerProgram)
 }
 
-// wantAllDropped asks some times, and looks for an answer when the program has dropped all queries, or
-// the agent's replies to them.
+// wantAllDropped sends queries, waits until the filter has dropped them or the agent's replies, and
+// checks that no reply arrives.
 func (b *filteredPod) wantAllDropped(t *testing.T, query []byte) {
 	t.Helper()
 	answered, seen := b.l.kernelAnswers(), b.l.packets(b.p)
@@ -143,9 +142,9 @@ func (b *filteredPod) wantAllDropped(t *testing.T, query []byte) {
 	}
 }
 
-// TestKernelBypass: nobody is answered past a program that stands behind ours, as a tc filter or
-// by tcx, be it there before the agent or come later. When it goes the kernel answers again, also
-// where an empty clsact is left.
+// TestKernelBypass: the kernel's answers do not bypass a foreign program after ours, a tc filter or a
+// tcx program, whether it is added before the agent starts or later. When it is removed the kernel
+// answers again, even if an empty clsact is left.
 func TestKernelBypass(t *testing.T) {
 	l := newKernelNetwork(t)
 	query := pack(question("web.shop.svc.cluster.local.", dns.TypeA))
@@ -186,8 +185,8 @@ func TestKernelBypass(t *testing.T) {
 	}
 }
 
-// TestKernelForged: a pod that is kept from the agent is not answered because another one asks in
-// its name, whether it asks itself or not. When that ends it is answered again.
+// TestKernelForged: a pod that a policy denies gets no answers because another pod sends queries with
+// its address. When the policy is removed it gets answers again.
 func TestKernelForged(t *testing.T) {
 	l := newKernelNetwork(t)
 	p := l.startInKernel()
@@ -223,13 +222,13 @@ func TestKernelForged(t *testing.T) {
 		b.try(query, id, replyWait, nil)
 	}
 	if n := l.kernelAnswers() - answered; n != 0 {
-		t.Errorf("the kernel has answered %d queries of a pod that is kept from the agent", n)
+		t.Errorf("the kernel has answered %d queries of a denied pod", n)
 	}
 	b.setDenied(false)
 	b.waitForKernelAnswer(t, p, query)
 }
 
-// forgedSender has a pod send the query from another's address, each time it is called.
+// forgedSender returns a function that sends the query from a pod with another one's address.
 func (l *network) forgedSender(ns, client string, query []byte) (send, end func()) {
 	l.t.Helper()
 	var fd int
@@ -241,7 +240,7 @@ func (l *network) forgedSender(ns, client string, query []byte) (send, end func(
 		l.t.Fatal(err)
 	}
 	from, to := netip.MustParseAddrPort(client), netip.MustParseAddr(local4)
-	// From another port than the client's own, which would take the reply for its.
+	// Not from the client's own port, which would receive the reply.
 	packet := datagram(from.Addr(), to, from.Port()-1, 53, query)
 	send = func() {
 		if err := unix.Sendto(fd, packet, 0, &unix.SockaddrInet4{Addr: to.As4()}); err != nil {

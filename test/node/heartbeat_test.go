@@ -18,11 +18,11 @@ import (
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
-// heartbeatTimeout is for how long the kernel answers after the last sign of life of the agent's.
+// heartbeatTimeout is how long the kernel answers after the agent's last heartbeat.
 const heartbeatTimeout = 2 * time.Second
 
-// TestKernelHangs: the kernel answers for an agent that hangs, but for no longer than two
-// seconds, and again when it goes on.
+// TestKernelHangs: the kernel answers for an agent that hangs for at most two seconds, and again when
+// the agent continues.
 func TestKernelHangs(t *testing.T) {
 	l := newKernelNetwork(t)
 	p := l.startInKernel()
@@ -34,7 +34,7 @@ func TestKernelHangs(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer p.Signal(syscall.SIGCONT)
-	// The signal is sent, and a process of several threads stops within moments.
+	// A process with several threads takes a moment to stop.
 	p.Must(t, "the agent to hang", func(context.Context) error { return checkStopped(p.Pid()) })
 	hung := time.Now()
 	answers, last := 0, hung
@@ -61,7 +61,7 @@ func TestKernelHangs(t *testing.T) {
 	})
 }
 
-// checkStopped holds for a process that is stopped.
+// checkStopped returns nil if all threads of a process are stopped.
 func checkStopped(pid int) error {
 	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
 	if err != nil || len(tasks) == 0 {
@@ -79,9 +79,8 @@ func checkStopped(pid int) error {
 	return nil
 }
 
-// TestKernelUpgrades: twenty agents in a row that answer inside of the kernel, each of which
-// takes over from the one before it, under load: not a question is lost, none goes to the
-// cluster's DNS, and the kernel answers for each of them.
+// TestKernelUpgrades: twenty agents with the kernel path take over from one another under load. No query
+// is lost, none goes to the cluster DNS, and the kernel answers for each agent.
 func TestKernelUpgrades(t *testing.T) {
 	upgrades := 20
 	if testing.Short() {
@@ -96,7 +95,7 @@ func TestKernelUpgrades(t *testing.T) {
 	l.waitForKernelAnswers(p)
 	for n := range upgrades {
 		next := l.startAgentWith(args...)
-		if n%2 == 0 { // kubelet's way; an agent that is nobody's pod ends by itself
+		if n%2 == 0 { // as the kubelet does; outside a pod an agent ends by itself
 			if err := p.Signal(syscall.SIGTERM); err != nil {
 				t.Fatal(err)
 			}
@@ -113,8 +112,8 @@ func TestKernelUpgrades(t *testing.T) {
 	}
 }
 
-// enoughKernelAnswers is how many answers of the kernel say that it answers: so many come within a tenth of
-// a second of the load.
+// enoughKernelAnswers is how many answers prove that the kernel answers; the load makes that many in a
+// tenth of a second.
 const enoughKernelAnswers = 500
 
 // waitForKernelAnswers waits until the kernel has answered for the agent.
@@ -137,9 +136,9 @@ func (l *network) waitForKernelAnswers(p *peer.Process) {
 	})
 }
 
-// TestKernelStops: an agent that ends in an orderly way leaves nothing of its answers in the
-// kernel: the cluster's DNS answers, by the rules that are left. As these stay, a question that
-// has passed them when the socket closes finds nobody, one on each processor at most.
+// TestKernelStops: after a regular stop the kernel no longer answers; the cluster DNS does, through the
+// rules that are left. A query that passes them just before the socket closes is lost: at most one on
+// each CPU.
 func TestKernelStops(t *testing.T) {
 	l := newKernelNetwork(t)
 	l.addKubeProxy(testbed.ProxyIptablesNft)
@@ -148,7 +147,7 @@ func TestKernelStops(t *testing.T) {
 	job := testbed.LoadJob(local4, testbed.Service4)
 	job.Streams, job.OneShots = 0, 0 // a connection ends with its process
 	stop := l.startLoad(job)
-	l.waitForLookups(p, testbed.CacheStats{}) // all names are known
+	l.waitForLookups(p, testbed.CacheStats{}) // until all names are cached
 	l.waitForKernelAnswers(p)
 	ending := time.Now()
 	p.Stop()

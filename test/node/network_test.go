@@ -11,7 +11,7 @@ import (
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
-// TestMain is a load client's process if the first argument says so.
+// TestMain runs a load client if the first argument says so.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "load" {
 		if err := load.Serve(os.Stdin, os.Stdout); err != nil {
@@ -28,16 +28,16 @@ const (
 	upstreamIP     = testbed.UpstreamIP
 )
 
-// network is a testbed whose errors fail the test.
+// network is a testbed.Network whose errors fail the test.
 type network struct {
 	*testbed.Network
 	t                   *testing.T
 	pod, node, upstream string
 	nodens, dir         string
-	handoverPath        string // see estate
+	handoverPath        string // see handoverDir
 }
 
-// newNetwork makes a lab, or skips the test where the machine can't have one.
+// newNetwork creates a network, or skips the test if the machine can't have one.
 func newNetwork(t *testing.T) *network {
 	t.Helper()
 	if err := testbed.Usable(); err != nil {
@@ -79,8 +79,8 @@ func (l *network) file(name, text string) string {
 	return path
 }
 
-// agentArgs are the arguments of an agent at the link-local addresses, which looks after
-// its rules every second.
+// agentArgs returns the arguments of an agent at the link-local addresses that re-checks its rules
+// every second.
 func (l *network) agentArgs(more ...string) []string {
 	l.t.Helper()
 	args, err := l.AgentArgs([]string{local4, local6}, append([]string{"-syncinterval=1s"}, more...)...)
@@ -90,14 +90,14 @@ func (l *network) agentArgs(more ...string) []string {
 	return args
 }
 
-// startAgent runs the agent in the node until it is ready: rules come after the
-// sockets, so an answer alone does not say that it is.
+// startAgent starts the agent in the node and waits until it is ready. It answers before its rules
+// are in place, so an answer is not enough.
 func (l *network) startAgent(more ...string) *peer.Process {
 	l.t.Helper()
 	return l.startAgentWith(l.agentArgs(more...)...)
 }
 
-// startAgentWith runs an agent in the node with these arguments until it is ready.
+// startAgentWith starts an agent in the node with these arguments and waits until it is ready.
 func (l *network) startAgentWith(args ...string) *peer.Process {
 	l.t.Helper()
 	p := l.start(l.node, nil, args...)
@@ -105,10 +105,10 @@ func (l *network) startAgentWith(args ...string) *peer.Process {
 	return p
 }
 
-// dig asks from a namespace and gives what +short prints.
+// dig runs dig +short in a namespace and returns its output.
 func (l *network) dig(ns string, args ...string) (string, error) { return l.Dig(ns, args...) }
 
-// tracked gives the node's tracked connections of port 53.
+// tracked returns the node's tracked connections of port 53.
 func (l *network) tracked() string {
 	l.t.Helper()
 	lines, err := l.Tracked()
@@ -118,9 +118,8 @@ func (l *network) tracked() string {
 	return lines
 }
 
-// ruleList gives the node's rules and the chains that somebody made, one a line, each
-// with its table. Empty tables, which come with the first rule and stay when it
-// goes, are not told from missing ones.
+// ruleList returns the node's rules and added chains, one a line, with their tables. Empty tables,
+// which exist from the first rule on, look like missing ones.
 func (l *network) ruleList() string {
 	l.t.Helper()
 	var lines []string
@@ -139,7 +138,7 @@ func (l *network) ruleList() string {
 	return strings.Join(lines, "\n") + "\n"
 }
 
-// addresses gives the node's addresses, one a line.
+// addresses returns the node's addresses, one a line.
 func (l *network) addresses() string {
 	l.t.Helper()
 	return l.in(l.node, "ip", "-o", "-br", "addr")

@@ -20,26 +20,25 @@ import (
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
-// observation is what an answer says: its first address, with the TTL; and when it was asked
-// for and came.
+// observation is a reply's first address and TTL, with the times of the query and the reply.
 type observation struct {
 	sent, received time.Time
 	addr           [4]byte
 	ttl            uint32
 }
 
-// poller is a pod that asks one query, again and again, as fast as it is answered.
+// poller sends one query from the pod again and again, as fast as replies arrive.
 type poller struct {
 	network *network
 	stop    chan struct{}
 	done    chan struct{}
 
-	mu   sync.Mutex // holds what follows
+	mu   sync.Mutex // guards the fields below
 	seen []observation
 	err  error
 }
 
-// startPoller starts asking, until the test ends.
+// startPoller starts a poller, which stops when the test ends.
 func (l *network) startPoller(query []byte) *poller {
 	l.t.Helper()
 	c := l.client(l.pod, local4)
@@ -80,7 +79,7 @@ func (w *poller) poll(c *client, query []byte, id uint16) error {
 		return err
 	}
 	s.received = time.Now()
-	at := len(query) + 2 // behind the pointer to the name
+	at := len(query) + 2 // after the pointer to the name
 	if n < at+14 || b[0] != packet[0] || b[1] != packet[1] || b[3]&15 != 0 {
 		return fmt.Errorf("%x is no answer to %x", b[:n], packet)
 	}
@@ -92,7 +91,7 @@ func (w *poller) poll(c *client, query []byte, id uint16) error {
 	return nil
 }
 
-// waitForMore waits for some more answers, and gives all since it was called last.
+// waitForMore waits for more replies, and returns all since its last call.
 func (w *poller) waitForMore() (seen []observation) {
 	w.network.t.Helper()
 	w.mu.Lock()
@@ -116,8 +115,8 @@ func (w *poller) waitForMore() (seen []observation) {
 	return seen
 }
 
-// wantMostlyKernel checks that the kernel has given most of the answers since then, so that what is
-// said of all of them is said of it.
+// wantMostlyKernel checks that the kernel has sent most of the replies since then: otherwise the test
+// says little about the kernel.
 func (l *network) wantMostlyKernel(then, answers int) {
 	l.t.Helper()
 	n := l.kernelAnswers() - then
@@ -127,8 +126,7 @@ func (l *network) wantMostlyKernel(then, answers int) {
 	}
 }
 
-// TestKernelReload: from the moment at which a new configuration is in force no answer is one
-// of the configuration before.
+// TestKernelReload: once a new configuration is active, no reply comes from the previous one.
 func TestKernelReload(t *testing.T) {
 	l := newKernelNetwork(t)
 	p := l.startInKernel()
@@ -190,10 +188,10 @@ func exchangeTCP(c *dns.Conn, query []byte) (*dns.Msg, error) {
 	return m, err
 }
 
-// versionedUpstream is an upstream whose answer is the number of its generation, in an address.
+// versionedUpstream is an upstream whose answer is an address that contains its version.
 type versionedUpstream struct{ version atomic.Uint32 }
 
-// answerTTL is the TTL of its answers, in seconds: the least that the cache holds one for.
+// answerTTL is the TTL of its answers in seconds, the cache's minimum.
 const answerTTL = 5
 
 func (m *versionedUpstream) ServeDNS(w dns.ResponseWriter, q *dns.Msg) {
@@ -203,10 +201,10 @@ func (m *versionedUpstream) ServeDNS(w dns.ResponseWriter, q *dns.Msg) {
 		Hdr: dns.RR_Header{Name: q.Question[0].Name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: answerTTL},
 		A:   net.IPv4(10, 0, byte(n>>8), byte(n)),
 	}}
-	_ = w.WriteMsg(r) // whoever asks may have given up
+	_ = w.WriteMsg(r) // the client may have given up
 }
 
-// versionedUpstreamPort is where it listens.
+// versionedUpstreamPort is its port.
 const versionedUpstreamPort = "5301"
 
 func (l *network) startVersionedUpstream() *versionedUpstream {
@@ -228,8 +226,8 @@ func (l *network) startVersionedUpstream() *versionedUpstream {
 	return m
 }
 
-// TestKernelFlush: from the moment at which a flush is done no answer is what the cache held
-// before; and without a flush none is given for longer than its TTL, which counts down.
+// TestKernelFlush: after a flush no reply comes from the old cache entry. Without a flush no entry is
+// used for longer than its TTL, which counts down.
 func TestKernelFlush(t *testing.T) {
 	l := newKernelNetwork(t)
 	m := l.startVersionedUpstream()
@@ -246,7 +244,7 @@ func TestKernelFlush(t *testing.T) {
 	all, then := 0, l.kernelAnswers()
 	for n := uint32(1); n <= 20; n++ {
 		m.version.Store(n)
-		before := len(w.waitForMore()) // the old one is in use
+		before := len(w.waitForMore()) // the old version is in use
 		l.in(l.node, l.nodens, "flush", "-socket", filepath.Join(l.handoverDir(), "admin.sock"), name)
 		at := time.Now()
 		seen := w.waitForMore()
@@ -263,11 +261,11 @@ func TestKernelFlush(t *testing.T) {
 
 func versionOf(s observation) uint32 { return uint32(s.addr[2])<<8 | uint32(s.addr[3]) }
 
-// waitForExpiry has an answer come to the end of its time.
+// waitForExpiry waits until an answer has expired, and checks the TTLs before.
 func (w *poller) waitForExpiry(t *testing.T, m *versionedUpstream) (answers int) {
 	t.Helper()
 	old := m.version.Add(1) - 1
-	var first time.Time // when the old one was seen first, or later
+	var first time.Time // when the old version was first seen, or later
 	for ended := false; !ended; {
 		seen := w.waitForMore()
 		answers += len(seen)

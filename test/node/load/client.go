@@ -14,8 +14,8 @@ import (
 	"syscall"
 )
 
-// Run does the job in this process until its time is over or ctx is done. It blocks for
-// the job's patience longer at most.
+// Run runs the job in this process until its Duration is over or ctx is done, and then waits for at
+// most Timeout for answers.
 func (j Job) Run(ctx context.Context) (*Report, error) {
 	if err := j.check(); err != nil {
 		return nil, err
@@ -42,14 +42,14 @@ func (j Job) Run(ctx context.Context) (*Report, error) {
 	return r, err
 }
 
-// clientResult is what a client's process writes.
+// clientResult is the output of a client process, as JSON.
 type clientResult struct {
 	Report *Report
 	Error  string
 }
 
-// Serve is the process of a client: it reads a job from in, does it until in ends, and
-// writes the report to out.
+// Serve is the main function of a client process: it reads a job from in, runs it until in ends, and
+// writes the result to out.
 func Serve(in io.Reader, out io.Writer) error {
 	r := bufio.NewReader(in)
 	line, err := r.ReadBytes('\n')
@@ -63,7 +63,7 @@ func Serve(in io.Reader, out io.Writer) error {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
 	go func() {
-		_, _ = io.Copy(io.Discard, r) // the end of it is all that counts
+		_, _ = io.Copy(io.Discard, r) // wait for its end
 		stop()
 	}()
 	var o clientResult
@@ -73,21 +73,21 @@ func Serve(in io.Reader, out io.Writer) error {
 	return json.NewEncoder(out).Encode(o)
 }
 
-// Client is a client's process.
+// Client is a client process.
 type Client struct {
 	cmd *exec.Cmd
 	in  io.WriteCloser
 	out io.ReadCloser
 }
 
-// Start starts a process that calls [Serve] with its standard input and output, and gives
-// it the job. The caller calls Stop or Wait, once.
+// Start starts a process that calls [Serve] with its standard input and output, and sends it the job.
+// The caller calls Stop or Wait, once.
 func Start(j Job, path string, args ...string) (*Client, error) {
 	return StartCommand(j, exec.Command(path, args...))
 }
 
-// StartCommand is Start with a command that has not been started, and whose standard input, output
-// and error are not set.
+// StartCommand is Start with a command that is not started and has no standard input, output or
+// error.
 func StartCommand(j Job, cmd *exec.Cmd) (*Client, error) {
 	if err := j.check(); err != nil {
 		return nil, err
@@ -121,13 +121,13 @@ func StartCommand(j Job, cmd *exec.Cmd) (*Client, error) {
 	return c, nil
 }
 
-// Stop ends the asking and gives the report, when the last answers have come.
+// Stop stops sending, waits for the last answers and returns the report.
 func (c *Client) Stop() (*Report, error) {
 	c.in.Close()
 	return c.Wait()
 }
 
-// Wait is Stop at the end of the job's time.
+// Wait is Stop at the end of the job's Duration.
 func (c *Client) Wait() (*Report, error) {
 	var o clientResult
 	err := json.NewDecoder(c.out).Decode(&o)

@@ -1,10 +1,10 @@
-// Package load asks a DNS server thousands of questions a second, as the pods of a busy
-// node do, and says what became of every one: who answered (told by the address in the
-// answer), how long it took, or that nobody did.
+// Package load sends thousands of queries a second to DNS servers, as the pods of a busy
+// node do, and reports the outcome of each: who answered (recognised by the address in the
+// answer), how long it took, or that no answer arrived.
 //
-// The client is a process of its own, in the network namespace of a "pod": the program
-// that wants one runs itself again with an argument by which it calls [Serve], and talks
-// to it by [Start]. Over UDP one thread sends and receives, past Go's scheduler and with
-// the kernel's receive timestamps, so that what it measures is the servers and not
-// itself; where it could not keep up or lost packets of its own, the report says so.
+// The client is a separate process in the network namespace of a "pod". The program that
+// needs one runs itself again with an argument that makes it call [Serve], and controls it
+// by [Start]. Over UDP one thread sends and receives, independent of Go's scheduler and with
+// the kernel's receive timestamps, so that it measures the servers and not itself. The
+// report says how many queries the client skipped and how many packets it lost.
 package load

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// udpBufferDrops is how many UDP packets the kernel has dropped in this network namespace
-// because a socket's buffer was full.
+// udpBufferDrops returns the number of UDP packets that the kernel has dropped in this network
+// namespace because a socket buffer was full.
 func udpBufferDrops() (sum uint64) {
 	for _, file := range []string{"/proc/self/net/snmp", "/proc/self/net/snmp6"} {
 		text, err := os.ReadFile(file)
@@ -19,8 +19,8 @@ func udpBufferDrops() (sum uint64) {
 	return sum
 }
 
-// backlogDrops is how many packets the machine has dropped, of whatever namespace, because
-// more came than a CPU could look at.
+// backlogDrops returns the number of packets of all namespaces that the kernel has dropped because a
+// CPU's backlog was full.
 func backlogDrops() uint64 {
 	text, err := os.ReadFile("/proc/net/softnet_stat")
 	if err != nil {
@@ -29,7 +29,7 @@ func backlogDrops() uint64 {
 	return sumDrops(string(text))
 }
 
-// sumDrops adds up the second column, which is hexadecimal, of a line for each CPU.
+// sumDrops adds up the second column, hexadecimal, of /proc/net/softnet_stat.
 func sumDrops(text string) (sum uint64) {
 	for line := range strings.Lines(text) {
 		if f := strings.Fields(line); len(f) > 1 {
@@ -40,8 +40,8 @@ func sumDrops(text string) (sum uint64) {
 	return sum
 }
 
-// sumBufferErrors adds up the counters of full buffers in the text of /proc/net/snmp, where a line
-// of names precedes one of numbers, or of snmp6, with one of each a line.
+// sumBufferErrors adds up the UDP buffer errors in the text of /proc/net/snmp, where a line of names
+// precedes one of numbers, or of snmp6, with a name and a number a line.
 func sumBufferErrors(text string) (sum uint64) {
 	var names []string
 	for line := range strings.Lines(text) {
@@ -60,7 +60,7 @@ func sumBufferErrors(text string) (sum uint64) {
 	return sum
 }
 
-// bufferErrors is the value of a counter of full buffers, 0 of another one.
+// bufferErrors returns the value of a counter of buffer errors; 0 for other counters.
 func bufferErrors(name, value string) uint64 {
 	if !strings.HasSuffix(name, "bufErrors") {
 		return 0

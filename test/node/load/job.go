@@ -8,50 +8,48 @@ import (
 	"time"
 )
 
-// Job is what a client asks. All questions are of type A.
+// Job says what a client sends. All queries are of type A.
 type Job struct {
-	// Servers are asked in turn.
+	// Servers are queried in turn.
 	Servers []netip.AddrPort
-	// Local is the address in answers of the agent, and Cluster that in answers of the
-	// cluster's DNS. They may be the same if TTLs differ: the agent's are TTL seconds or
-	// more.
+	// Local is the address in the agent's answers, Cluster that in the cluster DNS's. They
+	// may be equal if the agent's answers have a TTL of at least TTL seconds, and the others
+	// less.
 	Local, Cluster netip.Addr
 	TTL            uint32
-	// Names is how many names there are, below Zone, a name with a dot at its end. One
-	// question in Fresh is for a name that nobody has asked for before; 0: none is.
+	// Names is the number of names below Zone, which ends with a dot. One query in FreshEvery is
+	// for a new name; 0: none is.
 	Names, FreshEvery int
 	Zone              string
-	// Timeout is how long an answer may take; one that comes later is lost. 0 is
-	// usualPatience.
+	// Timeout is how long an answer may take; a later one counts as lost. 0 means
+	// defaultTimeout.
 	Timeout time.Duration
-	// Duration is how long questions are asked, unless the client is stopped earlier.
+	// Duration is how long queries are sent, unless the client is stopped earlier.
 	Duration time.Duration
 
-	// Rate is how many questions a second are asked over UDP. They come from Sockets
-	// sockets in turn, each of which is replaced by one with another port after Reuse
-	// questions.
+	// Rate is the number of UDP queries a second. They come from Sockets sockets in turn, each
+	// of which is replaced by one with another port after QueriesPerSocket queries.
 	Rate, Sockets, QueriesPerSocket int
-	// Streams is the number of TCP connections that stay open, on each of which
-	// StreamRate questions a second are asked, one after the other.
+	// Streams is the number of persistent TCP connections, each with StreamRate queries a second,
+	// one after the other.
 	Streams, StreamRate int
-	// OneShots is how many questions a second come over a TCP connection of their own.
+	// OneShots is the number of queries a second with a TCP connection each.
 	OneShots int
 }
 
 const (
-	// defaultTimeout is less than the five seconds that resolvers in pods wait, and more
-	// than a name takes that has to be asked for far away.
+	// defaultTimeout is less than the five seconds that resolvers in pods wait.
 	defaultTimeout = 2 * time.Second
-	// maxQuestions bounds the memory of a report: half an hour at ten thousand a second.
+	// maxQuestions bounds the memory of a report.
 	maxQuestions = 20_000_000
-	// maxSockets keeps the client, with those that still wait for late answers, below
-	// the usual limit of 4,096 descriptors in a container.
+	// maxSockets keeps the client, with its replaced sockets, below the usual limit of 4,096
+	// descriptors in a container.
 	maxSockets = 1024
-	// maxQueriesPerSocket is the number of IDs that a socket's questions have.
+	// maxQueriesPerSocket is the number of message IDs.
 	maxQueriesPerSocket = 1 << 16
 )
 
-// check says what is wrong with the job.
+// check returns an error if the job is invalid.
 func (j Job) check() error {
 	switch {
 	case len(j.Servers) == 0:
@@ -70,7 +68,7 @@ func (j Job) check() error {
 
 func outOfRange(n, most int) bool { return n < 1 || n > most }
 
-// name is that of the n-th question of a client.
+// name returns the name of the n-th query.
 func (j Job) name(n int) string {
 	if j.FreshEvery > 0 && n%j.FreshEvery == j.FreshEvery-1 {
 		return fmt.Sprintf("fresh-%d.%s", n, j.Zone)

@@ -7,18 +7,18 @@ import (
 	"strings"
 )
 
-// Outcome is what became of a question.
+// Outcome is the result of a query.
 type Outcome string
 
-// The fates.
+// The outcomes.
 const (
-	// Local: the agent has answered, Cluster: the cluster's DNS has.
+	// Local: the agent answered. Cluster: the cluster DNS did.
 	Local   Outcome = "local"
 	Cluster Outcome = "cluster"
-	// Servfail is an answer with that rcode, Other any that is none of the above.
+	// Servfail is a reply with that rcode, Other any other reply.
 	Servfail Outcome = "servfail"
 	Other    Outcome = "other"
-	// Lost: no answer came in time.
+	// Lost: no reply in time.
 	Lost Outcome = "lost"
 )
 
@@ -29,7 +29,7 @@ const (
 	recordHeaderSize = 10 // type, class, TTL and length of a record
 )
 
-// appendQuery appends a question with the name, which ends with a dot, and its ID 0.
+// appendQuery appends a query with ID 0 for name, which ends with a dot.
 func appendQuery(b []byte, name string) []byte {
 	b = append(b, 0, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0) // RD, one question
 	for label := range strings.SplitSeq(strings.TrimSuffix(name, "."), ".") {
@@ -38,8 +38,7 @@ func appendQuery(b []byte, name string) []byte {
 	return append(b, 0, 0, typeA, 0, 1)
 }
 
-// classify says who has written the answer to the question. ok is false for what is no
-// answer to it.
+// classify returns the outcome for a reply. ok is false if msg is not a reply to query.
 func (j Job) classify(query, msg []byte) (f Outcome, ok bool) {
 	if len(msg) < len(query) || msg[2]&0x80 == 0 || !bytes.Equal(query[headerSize:], msg[headerSize:len(query)]) {
 		return "", false
@@ -58,8 +57,8 @@ func (j Job) classify(query, msg []byte) (f Outcome, ok bool) {
 	return Other, true
 }
 
-// address is the one in the first record of the answer, which starts at, with its TTL in
-// seconds; the zero one if that has none.
+// address returns the address and the TTL in seconds of the first answer record, which begins at
+// offset at; the zero Addr if that is not of type A.
 func address(msg []byte, at int) (a netip.Addr, ttl uint32) {
 	if binary.BigEndian.Uint16(msg[6:]) == 0 {
 		return a, 0

@@ -7,52 +7,49 @@ import (
 	"time"
 )
 
-// Report is what became of a job's questions.
+// Report has the outcomes of a job's queries.
 type Report struct {
-	// Start and Ended are the times of the first and the last question.
+	// Start and End are the times of the first and the last UDP query.
 	Start, End time.Time
-	// UDP, Stream and Shot are the three ways of asking.
+	// UDP, Stream and OneShot are by transport.
 	UDP, Stream, OneShot Stats
-	// Runs are the fates over UDP in the order of the questions, those in a row with the
-	// same fate as one. There are mostRuns at most; Cut is how many are missing after
-	// them.
+	// Runs are the UDP outcomes in the order of the queries; consecutive equal ones are one Run.
+	// There are at most maxRuns; OmittedRuns counts the missing ones at the end.
 	Runs        []Run
 	OmittedRuns int
-	// Seconds are the seconds of the time in which questions were asked over UDP.
+	// Seconds has the UDP outcomes by second.
 	Seconds []Second
-	// LongestSilence is the longest time without any answer over UDP, Away the longest without
-	// one of the agent: between two such answers, the start and the end.
+	// LongestSilence is the longest time without a UDP answer, LongestAgentAbsence without one
+	// from the agent. Start and End count as answers.
 	LongestSilence, LongestAgentAbsence time.Duration
-	// Skipped is how many questions were due while the client did not have its core,
-	// and were not asked; Dropped is how many packets its kernel lost for want of room.
-	// Both say that the client was too slow, and nothing of a server.
+	// Skipped counts queries that were not sent because the client got no CPU in time; Dropped
+	// counts packets lost in its socket buffers. Both mean that the client was too slow.
 	Skipped, Dropped uint64
-	// Backlog is how many packets the machine has dropped meanwhile, of this client or
-	// anybody else, because a CPU could not keep up: lost questions may be among them.
+	// Backlog counts packets of any process that the machine has dropped meanwhile because a
+	// CPU was too slow: lost queries may be among them.
 	Backlog uint64
-	// Refused counts ICMP errors: packets for a port where nobody listened.
+	// Refused counts ICMP errors for ports without a socket.
 	Refused uint64
 }
 
-// maxRuns bounds the report: a server whose answers change with each question is
-// not described by runs.
+// maxRuns bounds the report.
 const maxRuns = 10_000
 
-// Run is questions in a row with the same fate.
+// Run is a sequence of queries with the same outcome.
 type Run struct {
 	Outcome Outcome
-	// Count is how many; First and Last are when the first and the last was asked.
+	// Count is their number; First and Last are the times of the first and the last.
 	Count       int
 	First, Last time.Time
 }
 
-// Second is what became of the questions asked in one second.
+// Second has the outcomes of the queries sent in one second.
 type Second struct {
 	Counts
 	P99 time.Duration
 }
 
-// Counts are numbers of questions by their fates; Asked is the sum.
+// Counts has the numbers of queries by outcome; Asked is the sum.
 type Counts struct{ Asked, Local, Cluster, Servfail, Other, Lost uint64 }
 
 func (c *Counts) add(f Outcome) {
@@ -71,10 +68,10 @@ func (c *Counts) add(f Outcome) {
 	}
 }
 
-// Failed is how many got no answer that a client can use.
+// Failed returns the number of queries without a usable answer.
 func (c Counts) Failed() uint64 { return c.Lost + c.Servfail + c.Other }
 
-// Add adds the other counts.
+// Add adds o.
 func (c *Counts) Add(o Counts) {
 	c.Asked += o.Asked
 	c.Local += o.Local
@@ -84,16 +81,16 @@ func (c *Counts) Add(o Counts) {
 	c.Lost += o.Lost
 }
 
-// Stats is what became of the questions that were asked in one way.
+// Stats has the outcomes over one transport.
 type Stats struct {
 	Counts
-	// P50, P99 and Max are of the answers that came.
+	// P50, P99 and Max are percentiles of the latency of answers.
 	P50, P99, Max time.Duration
-	// Errors are the first few errors of connections, for the eye.
+	// Errors are the first few connection errors.
 	Errors []string
 }
 
-// All is the sum of what became of questions, however they were asked.
+// All returns the sum over all transports.
 func (r *Report) All() Counts {
 	var sum Counts
 	for _, t := range []Stats{r.UDP, r.Stream, r.OneShot} {
@@ -102,8 +99,8 @@ func (r *Report) All() Counts {
 	return sum
 }
 
-// WorstP99 is the greatest p99 over UDP of any second that ended after from and in which
-// at least a thousand answers came, fewer of which say nothing about their hundredth part.
+// WorstP99 returns the greatest UDP p99 of all seconds that end after from and have at least a thousand
+// answers, as a p99 needs.
 func (r *Report) WorstP99(from time.Time) time.Duration {
 	var worst time.Duration
 	for i, s := range r.Seconds {
@@ -114,8 +111,8 @@ func (r *Report) WorstP99(from time.Time) time.Duration {
 	return worst
 }
 
-// Between counts the questions over UDP that were asked at from or later, and before to.
-// Those of a run are taken as evenly spaced.
+// Between counts the UDP queries sent in [from, to). It assumes that those of a Run are evenly
+// spaced.
 func (r *Report) Between(from, to time.Time) Counts {
 	var c Counts
 	for _, run := range r.Runs {
@@ -152,13 +149,13 @@ func (r *Report) String() string {
 	return b.String()
 }
 
-// percentiles fills in the times; it sorts them.
+// percentiles sets the percentiles. It sorts took.
 func (t *Stats) percentiles(took []time.Duration) {
 	slices.Sort(took)
 	t.P50, t.P99, t.Max = percentile(took, 50), percentile(took, 99), percentile(took, 100)
 }
 
-// percentile is of sorted times, 0 of none.
+// percentile returns the p-th percentile of sorted durations; 0 for none.
 func percentile(sorted []time.Duration, p int) time.Duration {
 	if len(sorted) == 0 {
 		return 0
@@ -166,7 +163,7 @@ func percentile(sorted []time.Duration, p int) time.Duration {
 	return sorted[(len(sorted)*p+99)/100-1]
 }
 
-// maxErrors is how many errors a tally keeps.
+// maxErrors bounds Stats.Errors.
 const maxErrors = 5
 
 func (t *Stats) addError(err error) {
@@ -175,13 +172,13 @@ func (t *Stats) addError(err error) {
 	}
 }
 
-// record is one question over UDP. Times are Unix ones in nanoseconds.
+// record is a UDP query. Times are in nanoseconds since the epoch.
 type record struct {
 	asked, received int64 // came: 0 for none
 	outcome         Outcome
 }
 
-// addUDP writes what the records say into the report.
+// addUDP fills the report from the records.
 func (r *Report) addUDP(records []record) {
 	if len(records) == 0 {
 		return
@@ -210,7 +207,7 @@ func (r *Report) addUDP(records []record) {
 	r.LongestAgentAbsence = longestGap(records, first, last, func(f Outcome) bool { return f == Local })
 }
 
-// addRun adds one question to the runs.
+// addRun adds a query to the runs.
 func (r *Report) addRun(q record) {
 	at := time.Unix(0, q.asked)
 	if n := len(r.Runs); n > 0 && r.Runs[n-1].Outcome == q.outcome && r.OmittedRuns == 0 {
@@ -225,7 +222,7 @@ func (r *Report) addRun(q record) {
 	r.Runs = append(r.Runs, Run{Outcome: q.outcome, Count: 1, First: at, Last: at})
 }
 
-// longestGap is the longest time between two moments at which answers came that count.
+// longestGap returns the longest time between two answers with an outcome that counts.
 func longestGap(records []record, first, last int64, counts func(Outcome) bool) time.Duration {
 	moments := []int64{first, last}
 	for _, q := range records {

@@ -11,11 +11,10 @@ import (
 	"time"
 )
 
-// maxOpenConns bounds the connections that are open at once: those of two seconds at the
-// highest rate that makes sense.
+// maxOpenConns bounds the one-shot connections that are open at once.
 const maxOpenConns = 2000
 
-// ledger keeps what became of questions over TCP.
+// ledger collects the outcomes of TCP queries. It is safe for concurrent use.
 type ledger struct {
 	mu    sync.Mutex
 	stats Stats
@@ -32,14 +31,13 @@ func (b *ledger) record(f Outcome, took time.Duration, err error) {
 	}
 }
 
-// result is what the tally is in the end.
+// result returns the final Stats.
 func (b *ledger) result() Stats {
 	b.stats.percentiles(b.took)
 	return b.stats
 }
 
-// runStreams asks on connections that stay open, and returns when all answers are there
-// or lost.
+// runStreams sends queries on persistent connections, and returns when all are answered or lost.
 func (j Job) runStreams(ctx context.Context) Stats {
 	var b ledger
 	var wg sync.WaitGroup
@@ -50,8 +48,8 @@ func (j Job) runStreams(ctx context.Context) Stats {
 	return b.result()
 }
 
-// runStream is one such connection. Where it breaks under a question, that question is lost
-// and the next one gets a new connection.
+// runStream is one connection of runStreams. If it fails, the query is lost and the next one gets a new
+// connection.
 func (j Job) runStream(ctx context.Context, b *ledger, i int) {
 	to := j.Servers[i%len(j.Servers)]
 	var conn net.Conn
@@ -84,7 +82,7 @@ func (j Job) runStream(ctx context.Context, b *ledger, i int) {
 	}
 }
 
-// runOneShots asks over connections for one question each.
+// runOneShots sends each query on a connection of its own.
 func (j Job) runOneShots(ctx context.Context) Stats {
 	var b ledger
 	var wg sync.WaitGroup
@@ -117,7 +115,7 @@ func (j Job) askOnce(to netip.AddrPort, n int, began time.Time) (Outcome, error)
 	return j.exchange(conn, n, began)
 }
 
-// exchange asks the n-th question. After an error the connection is of no use any more.
+// exchange sends the n-th query and reads the reply. The connection is unusable after an error.
 func (j Job) exchange(conn net.Conn, n int, began time.Time) (Outcome, error) {
 	if err := conn.SetDeadline(began.Add(j.Timeout)); err != nil {
 		return Lost, err
@@ -137,11 +135,11 @@ func (j Job) exchange(conn net.Conn, n int, began time.Time) (Outcome, error) {
 		return Lost, fmt.Errorf("reading an answer: %w", err)
 	}
 	if len(msg) < headerSize || binary.BigEndian.Uint16(msg) != uint16(n) {
-		return Other, fmt.Errorf("%x is no answer to question %d", msg, n)
+		return Other, fmt.Errorf("%x is not a reply to query %d", msg, n)
 	}
 	fate, ok := j.classify(q[2:], msg)
 	if !ok {
-		return Other, fmt.Errorf("%x is no answer to %x", msg, q[2:])
+		return Other, fmt.Errorf("%x is not a reply to %x", msg, q[2:])
 	}
 	return fate, nil
 }

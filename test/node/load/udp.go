@@ -13,12 +13,11 @@ import (
 )
 
 const (
-	// tick is how often the loop looks for questions that are due: at ten thousand a
-	// second ten are, as many as a pod's look-up of a search path makes. Half of it
-	// would cost twice the wake-ups, and the agent's core on a small machine.
+	// tick is how often the loop sends the due queries: ten at a rate of ten thousand a second,
+	// as many as one look-up with a search path makes.
 	tick = time.Millisecond
-	// maxLag is how late a question may be asked. Later ones would come in a burst that
-	// overflows sockets' buffers, which nobody's pods did.
+	// maxLag is how late a query may be sent. Later ones are skipped: a burst would overflow
+	// socket buffers.
 	maxLag = 20 * time.Millisecond
 	// receiveBuffer is the receive buffer asked for: a socket has a few answers under way.
 	receiveBuffer = 1 << 18
@@ -26,7 +25,7 @@ const (
 	maxAnswer = 512
 )
 
-// socket is one source port.
+// socket is a UDP socket with its own source port.
 type socket struct {
 	fd         int
 	replacedAt int64          // when it was left, 0 while it is in use
@@ -39,7 +38,7 @@ type pendingQuery struct {
 	query []byte
 }
 
-// udpClient asks over UDP. Only one goroutine uses it.
+// udpClient sends queries over UDP. It belongs to one goroutine.
 type udpClient struct {
 	Job
 	epoll    int
@@ -52,8 +51,7 @@ type udpClient struct {
 	oob      [64]byte
 }
 
-// ask asks over UDP until the job's time is over or ctx is done, and then waits for
-// answers.
+// runUDP sends queries until the job's Duration is over or ctx is done, and then waits for answers.
 func (j Job) runUDP(ctx context.Context, r *Report) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -79,7 +77,7 @@ func (j Job) runUDP(ctx context.Context, r *Report) error {
 	return nil
 }
 
-// run is the time of asking and that of waiting.
+// run sends queries and then waits for answers.
 func (l *udpClient) run(ctx context.Context) error {
 	every := time.Second / time.Duration(l.Rate)
 	start := time.Now()
@@ -103,8 +101,7 @@ func (l *udpClient) run(ctx context.Context) error {
 	return nil
 }
 
-// hasPending says whether a question of the last ones, which may still be answered, has no
-// answer yet.
+// hasPending reports whether a query that has not timed out is unanswered.
 func (l *udpClient) hasPending() bool {
 	oldest := time.Now().Add(-l.Timeout).UnixNano()
 	for i := len(l.records) - 1; i >= 0 && l.records[i].asked > oldest; i-- {
@@ -115,7 +112,7 @@ func (l *udpClient) hasPending() bool {
 	return false
 }
 
-// send asks the next question.
+// send sends the next query.
 func (l *udpClient) send() error {
 	n := len(l.records)
 	i := n % len(l.socks)
@@ -133,23 +130,23 @@ func (l *udpClient) send() error {
 	binary.BigEndian.PutUint16(q, uint16(len(s.queries)))
 	s.queries = append(s.queries, pendingQuery{n, q})
 	l.records = append(l.records, record{asked: time.Now().UnixNano(), outcome: Lost})
-	// The first send after an ICMP error says so, and sends nothing.
+	// The first send after an ICMP error reports it and sends nothing.
 	for range 3 {
 		_, err := unix.SendmsgN(s.fd, q, nil, nil, 0)
 		if !errors.Is(err, unix.ECONNREFUSED) {
-			break // lost, if it is an error: the network has none to send it to
+			break // after another error the query is lost
 		}
 		l.report.Refused++
 	}
 	return nil
 }
 
-// receive waits for answers for d at most, and takes all there are.
+// receive waits for answers for at most d, and reads all of them.
 func (l *udpClient) receive(d time.Duration) {
 	var events [256]unix.EpollEvent
 	n, err := unix.EpollWait(l.epoll, events[:], int(d/time.Millisecond))
 	if err != nil {
-		return // a signal came
+		return // interrupted by a signal
 	}
 	for _, e := range events[:n] {
 		if s := l.byFD[int(e.Fd)]; s != nil {
@@ -159,7 +156,7 @@ func (l *udpClient) receive(d time.Duration) {
 	}
 }
 
-// receiveOne takes one answer; false if there is none.
+// receiveOne reads a reply and reports whether there was one.
 func (l *udpClient) receiveOne(s *socket) bool {
 	n, oobn, _, _, err := unix.Recvmsg(s.fd, l.buf[:], l.oob[:], 0)
 	if errors.Is(err, unix.ECONNREFUSED) {
@@ -187,7 +184,7 @@ func (l *udpClient) receiveOne(s *socket) bool {
 	return true
 }
 
-// receiveTime is the kernel's time of a packet, or now.
+// receiveTime returns the kernel's timestamp of a packet, or the current time.
 func receiveTime(oob []byte) int64 {
 	if list, err := unix.ParseSocketControlMessage(oob); err == nil {
 		for _, m := range list {
@@ -199,7 +196,7 @@ func receiveTime(oob []byte) int64 {
 	return time.Now().UnixNano()
 }
 
-// closeExpired closes the sockets whose answers are too late by now.
+// closeExpired closes replaced sockets whose queries have timed out.
 func (l *udpClient) closeExpired() {
 	oldest := time.Now().Add(-l.Timeout).UnixNano()
 	for len(l.replaced) > 0 && l.replaced[0].replacedAt < oldest {
@@ -220,7 +217,7 @@ func (l *udpClient) close() {
 	unix.Close(l.epoll)
 }
 
-// open opens a socket with a port of its own.
+// open opens a socket with a new port.
 func (l *udpClient) open(to netip.AddrPort) (*socket, error) {
 	family, sa := sockaddr(to)
 	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
