@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -28,27 +29,27 @@ const (
 
 // watchName keeps the addresses of the i-th target, a name, up to date until the Pool
 // closes.
-func (p *Pool) watchName(i int, t config.Target) {
+func (ms *members) watchName(i int, t config.Target) {
 	retry := firstRetry
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
 		select {
 		case <-timer.C:
-		case <-p.stop.Done():
+		case <-ms.stop.Done():
 			return
 		}
-		addrs, fresh, err := p.lookup(t.Host, t.Port)
+		addrs, fresh, err := ms.lookup(t.Host, t.Port)
 		if err != nil {
-			if p.stop.Err() == nil {
-				p.opts.Logger.Warn("upstream name lookup failed", "upstream", t.String(), "err", err, "again_in", retry)
+			if ms.stop.Err() == nil {
+				ms.opts.Logger.Warn("upstream name lookup failed", "upstream", t.String(), "err", err, "again_in", retry)
 			}
 			timer.Reset(retry)
 			retry = min(2*retry, maxRetry)
 			continue
 		}
 		retry = firstRetry
-		p.setAddrs(i, addrs)
+		ms.setAddrs(i, addrs)
 		timer.Reset(min(max(fresh, minRefresh), maxRefresh))
 	}
 }
@@ -58,19 +59,19 @@ var errNoAddress = errors.New("it has no A or AAAA records")
 
 // lookup returns the addresses of host, IPv4 first, and how long they are valid. If only
 // one of the two lookups succeeds, its addresses suffice.
-func (p *Pool) lookup(host string, port uint16) (addrs []netip.AddrPort, fresh time.Duration, err error) {
-	resolvers, err := p.resolvers()
+func (ms *members) lookup(host string, port uint16) (addrs []netip.AddrPort, fresh time.Duration, err error) {
+	resolvers, err := ms.resolvers()
 	if err != nil {
 		return nil, 0, err
 	}
 	names := New(&config.Forward{
-		From: wire.Root, To: resolvers, Policy: config.PolicySequential, ReadTimeout: p.cfg.ReadTimeout, Expire: minRefresh,
-		SourceAddress: p.cfg.SourceAddress,
-	}, Options{Deadline: p.opts.Deadline})
+		From: wire.Root, To: resolvers, Policy: config.PolicySequential, ReadTimeout: ms.cfg.ReadTimeout, Expire: minRefresh,
+		SourceAddress: ms.cfg.SourceAddress,
+	}, Options{Deadline: ms.opts.Deadline})
 	defer func() { _ = names.Close() }() // never fails
 	fresh = maxRefresh
 	for _, qtype := range []uint16{dns.TypeA, dns.TypeAAAA} {
-		list, ttl, failed := names.lookupType(p, host, qtype)
+		list, ttl, failed := lookupType(ms.stop, names, host, qtype)
 		if failed != nil {
 			err = failed
 			continue
@@ -93,15 +94,15 @@ func (p *Pool) lookup(host string, port uint16) (addrs []netip.AddrPort, fresh t
 
 // resolvers returns the servers used to look up names. The agent's own addresses are
 // excluded: it would need the upstreams that are being looked up.
-func (p *Pool) resolvers() (to []config.Target, err error) {
-	list := p.cfg.Resolver
+func (ms *members) resolvers() (to []config.Target, err error) {
+	list := ms.cfg.Resolver
 	if len(list) == 0 {
 		if list, err = config.Nameservers(resolvConf); err != nil {
 			return nil, err
 		}
 	}
 	for _, a := range list {
-		if t := (config.Target{Addr: a}); (p.opts.Own == nil || !p.opts.Own(a)) && !slices.Contains(to, t) {
+		if t := (config.Target{Addr: a}); (ms.opts.Own == nil || !ms.opts.Own(a)) && !slices.Contains(to, t) {
 			to = append(to, t)
 		}
 	}
@@ -111,8 +112,8 @@ func (p *Pool) resolvers() (to []config.Target, err error) {
 	return to[:min(len(to), maxAddrs)], nil
 }
 
-// lookupType queries p for host's addresses of one type, for the pool whose.
-func (p *Pool) lookupType(whose *Pool, host string, qtype uint16) (list []netip.Addr, ttl time.Duration, err error) {
+// lookupType asks resolvers for host's addresses of one type.
+func lookupType(ctx context.Context, resolvers *Pool, host string, qtype uint16) (list []netip.Addr, ttl time.Duration, err error) {
 	m := new(dns.Msg).SetQuestion(dns.Fqdn(host), qtype)
 	packet, err := m.Pack()
 	if err != nil {
@@ -122,7 +123,7 @@ func (p *Pool) lookupType(whose *Pool, host string, qtype uint16) (list []netip.
 	if q.Parse(packet) != wire.Serve {
 		return nil, 0, fmt.Errorf("%q is not a valid name", host)
 	}
-	answer, err := p.Exchange(whose.stop, &q, false)
+	answer, err := resolvers.Exchange(ctx, &q, false)
 	switch {
 	case err != nil:
 		return nil, 0, err

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nodens-dns/nodens/internal/config"
@@ -26,8 +27,12 @@ type member struct {
 // fixed reports whether the target is an address.
 func (m member) fixed() bool { return m.target.Addr.IsValid() }
 
-// members are the targets of a Pool, in the order of the directive.
+// members are the targets of a Pool, in the order of the directive, and the servers that
+// they currently stand for.
 type members struct {
+	*base
+	serverList atomic.Pointer[[]*server]
+
 	mu   sync.Mutex
 	list []member
 	// ready is closed once there is a server; nil if a target is an address.
@@ -36,81 +41,84 @@ type members struct {
 
 // initMembers adds the targets. Addresses become servers at once; names and Services are
 // watched.
-func (p *Pool) initMembers(targets []config.Target) {
-	p.serverList.Store(new([]*server))
+func (ms *members) initMembers(targets []config.Target) {
+	ms.serverList.Store(new([]*server))
 	for _, t := range targets {
 		m := member{target: t}
 		if m.fixed() {
 			m.addrs = []netip.AddrPort{t.Addr}
 		}
-		p.members.list = append(p.members.list, m)
+		ms.list = append(ms.list, m)
 	}
-	if !slices.ContainsFunc(p.members.list, member.fixed) && len(targets) > 0 {
-		p.members.ready = make(chan struct{})
+	if !slices.ContainsFunc(ms.list, member.fixed) && len(targets) > 0 {
+		ms.ready = make(chan struct{})
 	}
-	p.members.mu.Lock()
-	p.rebuild()
-	p.members.mu.Unlock()
+	ms.mu.Lock()
+	ms.rebuild()
+	ms.mu.Unlock()
 	for i, t := range targets {
 		switch {
 		case t.Service != "":
-			p.tasks.Go(func() { p.watchService(i, t) })
+			ms.tasks.Go(func() { ms.watchService(i, t) })
 		case t.Host != "":
-			p.tasks.Go(func() { p.watchName(i, t) })
+			ms.tasks.Go(func() { ms.watchName(i, t) })
 		}
 	}
 }
 
+// servers returns the current servers. The caller must not modify the list.
+func (ms *members) servers() []*server { return *ms.serverList.Load() }
+
 // setAddrs sets the addresses of the i-th target. Servers that stay keep their connections
 // and measurements; removed ones are closed once no exchange uses them.
-func (p *Pool) setAddrs(i int, addrs []netip.AddrPort) {
-	addrs = slices.DeleteFunc(slices.Clone(addrs), func(a netip.AddrPort) bool { return p.excluded(i, a) })
+func (ms *members) setAddrs(i int, addrs []netip.AddrPort) {
+	addrs = slices.DeleteFunc(slices.Clone(addrs), func(a netip.AddrPort) bool { return ms.excluded(i, a) })
 	addrs = addrs[:min(len(addrs), maxAddrs)]
-	p.members.mu.Lock()
-	defer p.members.mu.Unlock()
-	if p.stop.Err() != nil || len(addrs) == 0 || slices.Equal(addrs, p.members.list[i].addrs) {
+	ms.mu.Lock()
+	defer ms.mu.Unlock()
+	if ms.stop.Err() != nil || len(addrs) == 0 || slices.Equal(addrs, ms.list[i].addrs) {
 		return // no addresses: the old ones may still work
 	}
-	p.members.list[i].addrs = addrs
-	p.opts.Logger.Info("upstream addresses changed", "upstream", p.members.list[i].target.String(), "addresses", len(addrs))
-	for _, s := range p.rebuild() {
-		p.tasks.Go(func() { p.closeRemoved(s) })
+	ms.list[i].addrs = addrs
+	ms.opts.Logger.Info("upstream addresses changed", "upstream", ms.list[i].target.String(), "addresses", len(addrs))
+	for _, s := range ms.rebuild() {
+		ms.tasks.Go(func() { ms.closeRemoved(s) })
 	}
 }
 
 // excluded reports whether the i-th target must not be asked at a: a is the agent's own, or
 // not of the address family of the source address.
-func (p *Pool) excluded(i int, a netip.AddrPort) bool {
-	if source := p.cfg.SourceAddress; source.IsValid() && source.Is4() != a.Addr().Is4() {
+func (ms *members) excluded(i int, a netip.AddrPort) bool {
+	if source := ms.cfg.SourceAddress; source.IsValid() && source.Is4() != a.Addr().Is4() {
 		return true
 	}
-	if p.opts.Own == nil || !p.opts.Own(a) {
+	if ms.opts.Own == nil || !ms.opts.Own(a) {
 		return false
 	}
-	p.opts.Logger.Warn("ignored upstream address: it is the agent's own", "upstream", p.members.list[i].target.String(), "address", a.String())
+	ms.opts.Logger.Warn("ignored upstream address: it is the agent's own", "upstream", ms.list[i].target.String(), "address", a.String())
 	return true
 }
 
 // rebuild sets the list of servers from the members, and returns the removed servers. The
 // caller holds the members' lock.
-func (p *Pool) rebuild() (gone []*server) {
-	before := p.servers()
+func (ms *members) rebuild() (gone []*server) {
+	before := ms.servers()
 	var list []*server
-	for _, m := range p.members.list {
+	for _, m := range ms.list {
 		for _, to := range m.addrs {
 			if !m.fixed() && findServer(list, to, m.target) != nil {
 				continue
 			}
 			s := findServer(before, to, m.target)
 			if s == nil || slices.Contains(list, s) {
-				s = newServer(m.target, to, p.cfg)
+				s = newServer(m.target, to, ms.cfg)
 			}
 			list = append(list, s)
 		}
 	}
-	p.serverList.Store(&list)
-	if p.members.ready != nil && len(list) > 0 && len(before) == 0 {
-		close(p.members.ready)
+	ms.serverList.Store(&list)
+	if ms.ready != nil && len(list) > 0 && len(before) == 0 {
+		close(ms.ready)
 	}
 	return slices.DeleteFunc(slices.Clone(before), func(s *server) bool { return slices.Contains(list, s) })
 }
@@ -131,30 +139,30 @@ func findServer(in []*server, to netip.AddrPort, t config.Target) *server {
 
 // closeRemoved closes s, which was removed from the list, after the exchanges that may use
 // it.
-func (p *Pool) closeRemoved(s *server) {
+func (ms *members) closeRemoved(s *server) {
 	close(s.removed)
-	t := time.NewTimer(p.opts.Deadline + removalGrace)
+	t := time.NewTimer(ms.opts.Deadline + removalGrace)
 	defer t.Stop()
 	select {
 	case <-t.C:
-	case <-p.stop.Done():
+	case <-ms.stop.Done():
 	}
 	s.close()
 }
 
 // watchService keeps the addresses of the i-th target, a Service, up to date until the Pool
 // closes.
-func (p *Pool) watchService(i int, t config.Target) {
-	if p.opts.Endpoints == nil {
-		p.opts.Logger.Error("upstream has no servers: no server block has a `kubernetes` directive", "upstream", t.String())
+func (ms *members) watchService(i int, t config.Target) {
+	if ms.opts.Endpoints == nil {
+		ms.opts.Logger.Error("upstream has no servers: no server block has a `kubernetes` directive", "upstream", t.String())
 		return
 	}
 	for {
-		addrs, changed := p.opts.Endpoints(t.Service, t.Port)
-		p.setAddrs(i, addrs)
+		addrs, changed := ms.opts.Endpoints(t.Service, t.Port)
+		ms.setAddrs(i, addrs)
 		select {
 		case <-changed:
-		case <-p.stop.Done():
+		case <-ms.stop.Done():
 			return
 		}
 	}

@@ -132,35 +132,32 @@ func (b *hedgeBudget) withdraw() bool {
 
 // recordReply records a reply of s. Error rcodes count as errors of s only under the policy
 // fastest.
-func (p *Pool) recordReply(s *server, rcode wire.Rcode, now time.Time) {
-	if p.order.policy != config.PolicyFastest {
+func (m *healthMonitor) recordReply(s *server, rcode wire.Rcode, now time.Time) {
+	if m.cfg.Policy != config.PolicyFastest {
 		rcode = wire.NoError
 	}
-	if s.recordReply(rcode, p.timestamp(now)) && s.markSuspect() {
+	if s.recordReply(rcode, m.timestamp(now)) && s.markSuspect() {
 		s.suspectedCount.Add(1)
-		p.opts.Logger.Info("upstream is suspect: too many error replies", "to", s.label)
+		m.opts.Logger.Info("upstream is suspect: too many error replies", "to", s.label)
 	}
 }
 
 // recordUnanswered records a query that s left unanswered, and may make s suspect.
-func (p *Pool) recordUnanswered(s *server) {
+func (m *healthMonitor) recordUnanswered(s *server) {
 	if s.recordUnanswered() {
-		p.suspect(s)
+		m.suspect(s)
 	}
 }
 
 // suspect marks s suspect, so that other servers are asked first until s replies, and
 // starts probing it.
-func (p *Pool) suspect(s *server) {
-	if len(p.servers()) < 2 {
+func (m *healthMonitor) suspect(s *server) {
+	if len(m.members.servers()) < 2 {
 		return // there is no other server
 	}
 	if s.markSuspect() {
 		s.suspectedCount.Add(1)
-		p.opts.Logger.Info("upstream is suspect: queries unanswered", "to", s.label)
+		m.opts.Logger.Info("upstream is suspect: queries unanswered", "to", s.label)
 	}
-	p.startProbe(s)
+	m.startProbe(s)
 }
-
-// timestamp returns t in nanoseconds since the pool's creation; never 0.
-func (p *Pool) timestamp(t time.Time) int64 { return max(int64(t.Sub(p.created)), 1) }

@@ -115,35 +115,44 @@ type Options struct {
 // Pool is the servers of one forward directive. It is safe for concurrent use and holds
 // sockets and goroutines until [Pool.Close].
 type Pool struct {
-	cfg        *config.Forward
-	opts       Options
-	created    time.Time
-	serverList atomic.Pointer[[]*server]
+	*base
 	members
+	healthMonitor
 	next        *Pool // see Chain
 	order       serverOrder
 	limiter     limiter
 	exchanges   sync.Pool
 	hedgeBudget *hedgeBudget
-	// nextShadow is when the next shadow queries are due, as a timestamp of the pool.
-	nextShadow atomic.Int64
-
-	stop   context.Context // done when the Pool closes
-	cancel context.CancelFunc
-	tasks  sync.WaitGroup // probes, shadow queries, watchers and closeIdleLoop
 
 	allDownCount  atomic.Uint64
 	rejectedCount atomic.Uint64
 }
 
+// base is what the parts of a Pool share.
+type base struct {
+	cfg     *config.Forward
+	opts    Options
+	created time.Time
+
+	stop   context.Context // done when the Pool closes
+	cancel context.CancelFunc
+	tasks  sync.WaitGroup // probes, shadow queries, watchers and closeIdleLoop
+}
+
+// timestamp returns t in nanoseconds since the pool's creation; never 0.
+func (b *base) timestamp(t time.Time) int64 { return max(int64(t.Sub(b.created)), 1) }
+
 // New returns the Pool of cfg, which must not change afterwards. It opens no socket.
 // Without servers every Exchange returns [ErrNoUpstream].
 func New(cfg *config.Forward, opts Options) *Pool {
 	opts.setDefaults()
-	p := &Pool{cfg: cfg, opts: opts, created: time.Now(), hedgeBudget: newHedgeBudget(), order: serverOrder{policy: cfg.Policy}}
+	shared := &base{cfg: cfg, opts: opts, created: time.Now()}
+	shared.stop, shared.cancel = context.WithCancel(context.Background())
+	p := &Pool{base: shared, hedgeBudget: newHedgeBudget(), order: serverOrder{policy: cfg.Policy}}
+	p.members.base = shared
+	p.healthMonitor.base, p.healthMonitor.members = shared, &p.members
 	p.limiter = limiter{limit: cfg.MaxConcurrent, division: share.NewFairShare(cfg.MaxConcurrent), idle: make(chan struct{})}
 	p.exchanges.New = func() any { return newExchange(p) }
-	p.stop, p.cancel = context.WithCancel(context.Background())
 	p.initMembers(cfg.To)
 	if cfg.Expire > 0 && len(cfg.To) > 0 {
 		p.tasks.Go(p.closeIdleLoop)
@@ -281,9 +290,6 @@ func (p *Pool) awaitServers(ctx context.Context, x *exchange) {
 	}
 }
 
-// servers returns the current servers. The caller must not modify the list.
-func (p *Pool) servers() []*server { return *p.serverList.Load() }
-
 // failureLimit returns how many attempts may fail before the query fails, with n servers.
 func (p *Pool) failureLimit(n int) int {
 	switch limit := p.cfg.MaxConnectAttempts; {
@@ -312,6 +318,32 @@ func (p *Pool) closeIdleLoop() {
 			return
 		}
 	}
+}
+
+// Stats returns a snapshot, which the caller owns.
+func (p *Pool) Stats() Stats {
+	out := Stats{HealthcheckBroken: p.allDownCount.Load(), MaxConcurrentRejects: p.rejectedCount.Load()}
+	for _, s := range p.servers() {
+		v := Server{
+			To:                  s.addr,
+			Down:                p.down(s),
+			Durations:           s.durations.snapshot(),
+			HealthcheckFailures: s.probeFailures.Load(),
+			UnexpectedReplies:   s.unexpected.Load(),
+			Suspected:           s.suspected.Load(),
+			RTT:                 s.displayedRTT(),
+			Hedges:              s.hedges.Load(),
+			HedgeWins:           s.hedgeWins.Load(),
+			SuspectedTotal:      s.suspectedCount.Load(),
+			Broken:              s.brokenConns.Load(),
+		}
+		if s.udp != s.tcp {
+			v.UDP.Hits, v.UDP.Misses = s.udp.reuse()
+		}
+		v.TCP.Hits, v.TCP.Misses = s.tcp.reuse()
+		out.Servers = append(out.Servers, v)
+	}
+	return out
 }
 
 // Close ends every exchange with [ErrClosed], stops the background tasks and closes the

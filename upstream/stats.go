@@ -48,32 +48,6 @@ type Reuse struct {
 	Hits, Misses uint64
 }
 
-// Stats returns a snapshot, which the caller owns.
-func (p *Pool) Stats() Stats {
-	out := Stats{HealthcheckBroken: p.allDownCount.Load(), MaxConcurrentRejects: p.rejectedCount.Load()}
-	for _, s := range p.servers() {
-		v := Server{
-			To:                  s.addr,
-			Down:                p.down(s),
-			Durations:           s.durations.snapshot(),
-			HealthcheckFailures: s.probeFailures.Load(),
-			UnexpectedReplies:   s.unexpected.Load(),
-			Suspected:           s.suspected.Load(),
-			RTT:                 s.displayedRTT(),
-			Hedges:              s.hedges.Load(),
-			HedgeWins:           s.hedgeWins.Load(),
-			SuspectedTotal:      s.suspectedCount.Load(),
-			Broken:              s.brokenConns.Load(),
-		}
-		if s.udp != s.tcp {
-			v.UDP.Hits, v.UDP.Misses = s.udp.reuse()
-		}
-		v.TCP.Hits, v.TCP.Misses = s.tcp.reuse()
-		out.Servers = append(out.Servers, v)
-	}
-	return out
-}
-
 // displayedRTT returns [Server.RTT].
 func (s *server) displayedRTT() time.Duration {
 	if t := s.udpRTT.srtt.Load(); t > 0 {

@@ -2,16 +2,31 @@ package upstream
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/binary"
 	"net"
+	"net/netip"
 	"os"
-	"runtime"
+	"sync/atomic"
 	"time"
 
 	"github.com/nodens-dns/nodens/internal/share"
 )
 
 const (
+	// maxInFlightPerConn bounds the IDs in use on a connection. A random ID is then almost
+	// always free. maxConns times this bounds the queries in flight per server.
+	maxInFlightPerConn = 1024
+	// maxOrphans is how many IDs of canceled or expired queries a connection may hold
+	// before it is retired.
+	maxOrphans = maxInFlightPerConn / 4
+	// stalledAfter is how long a connection may be silent, with a reply owed, before new
+	// queries use another one. It is longer than Linux's shortest retransmission timeout of
+	// 200 ms.
+	stalledAfter = 250 * time.Millisecond
+	// closeStalledAfter is how long such a connection is kept in case it recovers: about
+	// the read timeout.
+	closeStalledAfter = 2 * time.Second
 	// yieldAbove is from how many queries in flight the writer yields first, so that other
 	// goroutines can queue their queries for the same write and TLS record.
 	yieldAbove = 8
@@ -19,6 +34,34 @@ const (
 	// connection's queries.
 	maxKeptWriteBuf = 32 << 10
 )
+
+// streamOptions are the settings of a [streamTransport].
+type streamOptions struct {
+	// tls selects DNS over TLS (RFC 7858); nil means TCP. It is cloned. An empty ServerName
+	// stands for the server's address.
+	tls *tls.Config
+	// source is the local address; the system chooses if it is invalid.
+	source netip.Addr
+	// expire is how long an idle connection is kept; 0 means not at all.
+	expire time.Duration
+	// maxAge is how long a connection takes new queries; 0 means without limit.
+	maxAge time.Duration
+	// maxIdle is the maximum number of idle connections kept; 0 means without limit.
+	maxIdle int
+	// unexpected counts messages that match no query; brokenConns counts connections that
+	// could not be opened or failed with queries in flight. Either may be nil.
+	unexpected, brokenConns *atomic.Uint64
+}
+
+// setDefaults replaces nil fields.
+func (o *streamOptions) setDefaults() {
+	if o.unexpected == nil {
+		o.unexpected = new(atomic.Uint64)
+	}
+	if o.brokenConns == nil {
+		o.brokenConns = new(atomic.Uint64)
+	}
+}
 
 // streamConn is one connection of a [streamTransport], from the first query assigned to it
 // to its end. The transport's lock guards it.
@@ -240,53 +283,4 @@ func (c *streamConn) claimWrite() bool {
 	}
 	c.writing = true
 	return true
-}
-
-// write writes the queries queued on c; the caller has claimed that. Queries queued
-// meanwhile are written by another goroutine, because the caller waits for its own reply.
-func (t *streamTransport) write(c *streamConn) {
-	if t.flush(c) {
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		if !c.closed { // so that close waits for the goroutine
-			t.tasks.Go(func() {
-				for t.flush(c) {
-				}
-			})
-		}
-	}
-}
-
-// flush writes once, without blocking, and reports whether more is queued.
-func (t *streamTransport) flush(c *streamConn) (more bool) {
-	t.mu.Lock()
-	if c.inFlight >= yieldAbove && len(c.writeBuf) < maxKeptWriteBuf {
-		t.mu.Unlock()
-		runtime.Gosched()
-		t.mu.Lock()
-	}
-	if c.closed || len(c.writeBuf) == 0 {
-		c.writing = false
-		t.mu.Unlock()
-		return false
-	}
-	b, conn := c.writeBuf, c.conn
-	c.writeBuf = c.spareBuf
-	t.mu.Unlock()
-	_, err := conn.Write(b)
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if c.closed {
-		return false
-	}
-	c.spareBuf = nil
-	if cap(b) <= maxKeptWriteBuf {
-		c.spareBuf = b[:0]
-	}
-	if err != nil {
-		t.closeConn(c, err, time.Now())
-		return false
-	}
-	c.writing = len(c.writeBuf) > 0
-	return c.writing
 }
