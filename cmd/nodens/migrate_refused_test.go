@@ -63,7 +63,7 @@ func TestMigrateRefuses(t *testing.T) {
 			[]string{"several DaemonSets", "kube-system/node-local-dns", "kube-system/second", "-daemonset"}},
 		{"no such name", set + confText, []string{"-image", "i", "-daemonset", "x"}, []string{"no DaemonSet x", "node-local-dns"}},
 		{"no such namespace", set + confText, []string{"-image", "i", "-n", "x"}, []string{"in namespace x"}},
-		{"is not a ConfigMap", set, []string{"-image", "i"}, []string{"ConfigMap kube-system/conf with the Corefile of", "-f"}},
+		{"no ConfigMap", set, []string{"-image", "i"}, []string{"ConfigMap kube-system/conf with the Corefile of", "-f"}},
 		{"no key", set + strings.ReplaceAll(confText, "Corefile:", "Other:"), []string{"-image", "i"}, []string{`no key "Corefile"`}},
 		{"nothing mounted", strings.ReplaceAll(set, "/etc/coredns", "/etc/other") + confText, []string{"-image", "i"}, []string{"volumeMounts", "/etc/Corefile, /etc/coredns/Corefile.base"}},
 		{"no ConfigMap's volume", strings.ReplaceAll(set, "configMap: {name: conf, items: [{key: Corefile, path: Corefile.base}]}", "emptyDir: {}") + confText,
