@@ -1,7 +1,5 @@
 package kubernetes
 
-import "strings"
-
 // The owners of an address are kept in order. An answer that iterates over them takes the
 // view's lock for a few at a time: tenants decide how long the lists are, and changes must
 // not wait. So an answer may mix two states. Each record was true when it was written, and
@@ -41,34 +39,6 @@ func (h addrOwners) each(yield func(addrOwner) bool) {
 			}
 		}
 	}
-}
-
-// nextOwners looks at the slices after last, nil for the beginning, until list is full. It
-// returns the owners among them, the last slice it looked at, and whether there may be
-// more. The view's lock is held for reading.
-func (x *index) nextOwners(at addrKey, last *slice, z *Zone, list []addrOwner, b *Budget) (some []addrOwner, end *slice, more bool) {
-	r, ok := x.endpoints[at]
-	if !ok {
-		return nil, last, false
-	}
-	some, looked := list[:0], 0
-	for s := range r.after(last, (*slice).compare) {
-		if more = looked == ownersPerLock || len(some) == len(list); more || !b.spend(lookupSteps) {
-			break
-		}
-		looked, last = looked+1, s
-		svc := x.services[s.key]
-		if svc.hasEndpoints() && (z == nil || z.exposesLocked(namespaceOf(s.key))) {
-			some = append(some, addrOwner{s, svc})
-		}
-	}
-	return some, last, more
-}
-
-// hasEndpoints reports whether s, which may be nil, is a service whose endpoints have
-// names.
-func (s *service) hasEndpoints() bool {
-	return s != nil && (s.kind == clusterIP || s.kind == headless)
 }
 
 // selectingServices iterates over the services that one of the agent's addresses is an
@@ -122,26 +92,4 @@ func (l externalServices) each(yield func(string) bool) {
 			}
 		}
 	}
-}
-
-// nextExternalServices looks at the keys after last until list is full. It returns those
-// that the zone exposes, the last key it looked at, and whether there may be more.
-func (z *Zone) nextExternalServices(at addrKey, last string, list []string, b *Budget) (some []string, end string, more bool) {
-	z.view.mu.RLock()
-	defer z.view.mu.RUnlock()
-	r, ok := z.view.index.externalAddrs[at]
-	if !ok {
-		return nil, last, false
-	}
-	some, looked := list[:0], 0
-	for key := range r.after(last, strings.Compare) {
-		if more = looked == len(list); more || !b.spend(lookupSteps) {
-			break
-		}
-		looked, last = looked+1, key
-		if z.exposesLocked(namespaceOf(key)) {
-			some = append(some, key)
-		}
-	}
-	return some, last, more
 }

@@ -41,9 +41,6 @@ func (w *answerWriter) write(m *match, qtype uint16) (target wire.Name, end node
 	return "", m.node
 }
 
-// isAlias reports whether m is a Service of type ExternalName.
-func (m *match) isAlias() bool { return m.node == serviceName && m.svc.kind == externalName }
-
 // ownerTypes maps each non-address record type, except SRV, to the node that owns such
 // records. Other types exist nowhere: the answer is NODATA.
 var ownerTypes = map[uint16]nodeType{
@@ -327,4 +324,11 @@ func reachableAddrs(all []netip.Addr) []netip.Addr {
 		}
 	}
 	return list
+}
+
+// writeNXDomain answers that the name does not exist.
+func (w *answerWriter) writeNXDomain() {
+	w.reply.SetAuthoritative()
+	w.reply.SetRcode(wire.NXDomain)
+	w.writeSOA(wire.Authority)
 }

@@ -62,28 +62,6 @@ func isHeadless(svc *corev1.Service) bool {
 		len(svc.Spec.ClusterIPs) > 0 && svc.Spec.ClusterIPs[0] == corev1.ClusterIPNone
 }
 
-func (s *service) addClusterIP(ip string, f *faults) {
-	if ip == "" { // not allocated yet
-		return
-	}
-	a, err := netip.ParseAddr(ip)
-	if err != nil || a.Zone() != "" {
-		f.add("cluster IP %q is not an IP address", ip)
-		return
-	}
-	packed := packAddr(a.Unmap())
-	for have := range s.each {
-		if have == packed {
-			return
-		}
-	}
-	if len(packed) == 4 {
-		s.v4 += packed
-	} else {
-		s.v6 += packed
-	}
-}
-
 // appendPort appends one port of a Service or a slice. A port without a number has no SRV
 // record, but its name exists.
 func appendPort(list portList, name, proto string, number *int32, f *faults) portList {

@@ -2,8 +2,6 @@ package kubernetes
 
 import (
 	"iter"
-	"slices"
-	"strings"
 
 	"github.com/nodens-dns/nodens/internal/wire"
 )
@@ -90,20 +88,6 @@ type hostnameIndex struct {
 // the index.
 const maxUnindexedHosts = 8
 
-// indexHosts builds the index of s's hostnames if there are many.
-func (s *slice) indexHosts() {
-	n := len(s.hosts)
-	if n <= maxUnindexedHosts || n > 1<<16 || s.byHost != nil {
-		return
-	}
-	o := hostnameIndex{list: make([]uint16, n), duplicateAddrs: s.hasDuplicateAddrs()}
-	for i := range o.list {
-		o.list[i] = uint16(i)
-	}
-	slices.SortStableFunc(o.list, func(a, b uint16) int { return strings.Compare(s.hosts[a], s.hosts[b]) })
-	s.byHost = &o
-}
-
 // next returns the first endpoint of s from i on whose hostname is label, s.len() if there
 // is none.
 func (o *hostnameIndex) next(s *slice, label []byte, i int) int {
@@ -140,19 +124,6 @@ func (h *hostnameMatch) cost(s *slice) int {
 		return 2 * sliceSteps
 	}
 	return sliceSteps + s.len()
-}
-
-// hasEndpoint reports whether h selects an endpoint of s.
-func (s *service) hasEndpoint(h *hostnameMatch, b *Budget) bool {
-	for _, sl := range s.slices {
-		if !b.spend(h.cost(sl)) {
-			return false
-		}
-		if h.nextEndpoint(sl, 0) < sl.len() {
-			return true
-		}
-	}
-	return false
 }
 
 // bestRank returns the rank of the nearest endpoint of m that s has at addr, 0 if there is
@@ -202,36 +173,6 @@ func (m *match) endpoints(s *slice, b *Budget) iter.Seq[int] {
 			passed = i
 		}
 		b.spend(1 + i - passed)
-	}
-}
-
-// writeEndpointAddrs writes the addresses of the endpoints that m selects, each once: the
-// nearest first if the zone is ordered, in random order within a distance.
-func (w *answerWriter) writeEndpointAddrs(m *match, owner int, qtype uint16) {
-	size := addrSize(qtype)
-	if m.node == endpointName {
-		if addr, n := m.singleAddr(size, w.budget); n < 2 {
-			w.reply.AddAddrs(wire.Answer, owner, qtype, w.ttl, addr)
-			return
-		}
-	}
-	var few [stackSlices]*slice
-	list, many := m.candidateSlices(few[:0], size, w.budget)
-	if w.budget.exhausted() {
-		return
-	}
-	g := endpointWriter{w: w, m: m, owner: owner, slices: list}
-	if many {
-		g.seen = make(map[string]struct{})
-	}
-	for _, r := range [...]rank{nodeRank, zoneRank, otherRank} {
-		before := w.reply.Count(wire.Answer)
-		for n := range g.slices {
-			g.writeRank(n, r)
-		}
-		if n := w.reply.Count(wire.Answer) - before; w.zone.ordered {
-			w.reply.ShuffleLast(n, qtype)
-		}
 	}
 }
 
@@ -390,4 +331,57 @@ func addrSize(qtype uint16) int {
 		return 4
 	}
 	return 16
+}
+
+// usesServiceAddrs reports whether m's SRV records are made of the service's own addresses
+// and ports, and not of its endpoints'.
+func (m *match) usesServiceAddrs() bool {
+	return m.node == externalService || m.node != endpointName && m.svc.kind == clusterIP
+}
+
+// serviceAddrs returns the addresses that these records lead to.
+func (m *match) serviceAddrs() addrSet {
+	if m.node == externalService {
+		return addrSet{m.svc.external4, m.svc.external6}
+	}
+	return addrSet{m.svc.v4, m.svc.v6}
+}
+
+// pairCount returns the number of pairs that m's SRV records are made of, up to [maxPairs].
+func (m *match) pairCount(b *Budget) (n int) {
+	switch m.node {
+	case externalService, serviceName, portName, endpointName, zonalName:
+	default:
+		return 0
+	}
+	switch {
+	case m.usesServiceAddrs():
+		list := m.serviceAddrs()
+		return min(maxPairs, m.port.count(m.svc.ports, b)*(len(list.v4)/4+len(list.v6)/16))
+	case !m.svc.hasEndpoints():
+		return 0
+	}
+	for _, s := range m.svc.slices {
+		if n += m.pairsInSlice(s, b); n >= maxPairs {
+			return maxPairs
+		}
+	}
+	return n
+}
+
+// pairsInSlice is pairCount for the endpoints of s that belong to m.
+func (m *match) pairsInSlice(s *slice, b *Budget) (n int) {
+	per := m.port.count(s.ports, b)
+	if s.ports == "" && m.port.isAny() {
+		per = 1 // no record, but part of the weight, like a port without a number
+	}
+	if per == 0 {
+		return 0
+	}
+	for range m.endpoints(s, b) {
+		if n += per; n >= maxPairs {
+			break
+		}
+	}
+	return n
 }

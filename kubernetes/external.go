@@ -2,10 +2,6 @@ package kubernetes
 
 import (
 	"context"
-	"net/netip"
-	"strings"
-
-	corev1 "k8s.io/api/core/v1"
 
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/wire"
@@ -180,40 +176,6 @@ func (e *External) endpointsNamed(svc *service, n int, rel []byte) bool {
 	return e.headless && svc.hasEndpoints() && (svc.kind == headless || n == 3 && rel[1] != '_')
 }
 
-// matchExternal returns the node of a name of m's service, which is externally reachable. A
-// single label in front of the service is ignored, as in CoreDNS, which takes it for an
-// endpoint.
-func (m match) matchExternal(rel []byte, at []int, b *Budget) match {
-	m.node = externalService
-	if len(at) != 5 {
-		return m
-	}
-	m.port = portMatch{proto: parseProtocol(trimUnderscore(rel[at[1]+1 : at[2]])), name: trimUnderscore(rel[1:at[1]])}
-	if m.port.proto == 0 || len(m.port.name) == 0 || !b.spend(m.svc.ports.steps()) || !m.svc.ports.has(m.port) {
-		return match{}
-	}
-	return m
-}
-
-// matchInternal returns the node of a name of m's service, which has names through its
-// endpoints.
-func (m match) matchInternal(rel []byte, at []int, b *Budget) match {
-	switch len(at) {
-	case 5:
-		return m.matchPort(rel[1:at[1]], rel[at[1]+1:at[2]], b)
-	case 4:
-		if e := m.matchEndpoint(rel[1:at[1]], b); m.svc.kind == headless || e.node == endpointName {
-			return e
-		}
-		return match{}
-	}
-	if !m.svc.ready { // headless: other services have no such name
-		return match{}
-	}
-	m.node = serviceName
-	return m
-}
-
 // write writes m's records of qtype, if there are any. target is the name that an alias
 // points to.
 func (e *External) write(w *answerWriter, m *match, qtype uint16) (target wire.Name) {
@@ -316,120 +278,4 @@ func (e *External) addrsOf(s *service, b *Budget) addrSet {
 		return addrSet{v4, v6}
 	}
 	return addrSet{s.external4, s.external6}
-}
-
-// writeExternal writes the records of qtype of an externally reachable service: its
-// addresses, or a CNAME if its load balancer has only a host name. Addresses take
-// precedence: a CNAME allows no other records (RFC 2181, section 10.1).
-func (w *answerWriter) writeExternal(m *match, qtype uint16) (target wire.Name) {
-	switch qtype {
-	case wire.TypeSRV:
-		if target = m.svc.loadBalancerName(); target != "" {
-			w.writeLoadBalancerSRV(m, target)
-			return ""
-		}
-		w.writeSRV(m)
-	case wire.TypeA, wire.TypeAAAA, wire.TypeCNAME:
-		if target = m.svc.loadBalancerName(); target != "" {
-			w.writeName(wire.Answer, wire.TypeCNAME, wire.AtQuestion, target)
-			if qtype == wire.TypeCNAME {
-				return ""
-			}
-			return target
-		}
-		list := m.svc.external4
-		if qtype == wire.TypeAAAA {
-			list = m.svc.external6
-		}
-		if n := len(list) / addrSize(qtype); qtype != wire.TypeCNAME && w.budget.spend(min(n, w.reply.AddrCapacity(wire.Answer, qtype))) {
-			w.reply.AddAddrs(wire.Answer, wire.AtQuestion, qtype, w.ttl, list)
-		}
-	}
-	return ""
-}
-
-// writeLoadBalancerSRV writes SRV records that point to the host name of a load balancer.
-// They have no glue: the name would have to be resolved first.
-func (w *answerWriter) writeLoadBalancerSRV(m *match, to wire.Name) {
-	t := srvWriter{answerWriter: *w, port: m.port, weight: srvWeight(m.port.count(m.svc.ports, w.budget)), done: make(map[srvTarget]struct{})}
-	if !t.readPorts(m.svc.ports) {
-		return
-	}
-	var buf [6 + wire.MaxName]byte
-	rdata := append(buf[:6], to...)
-	for _, number := range t.numbers {
-		if _, ok := t.writeRecord(srvTarget{"", number}, rdata); !ok {
-			return
-		}
-	}
-}
-
-// externallyReachable reports whether s has an address or a load balancer outside of the
-// cluster.
-func (s *service) externallyReachable() bool {
-	return s.external4 != "" || s.external6 != "" || s.loadBalancerName() != ""
-}
-
-// loadBalancerName returns the host name of the load balancer of s, "" if it has an address
-// or no name.
-func (s *service) loadBalancerName() wire.Name {
-	if s.kind == externalName || s.external4 != "" || s.external6 != "" {
-		return ""
-	}
-	return s.target
-}
-
-// eachExternal yields the external addresses of s, packed.
-func (s *service) eachExternal(yield func(string) bool) {
-	addrSet{s.external4, s.external6}.each(yield)
-}
-
-// addExternalAddrs adds the external IPs of svc and the addresses of its load balancer. If
-// the load balancer has host names, the first one counts: a name has one CNAME.
-func (s *service) addExternalAddrs(svc *corev1.Service, f *faults) {
-	for _, ip := range svc.Spec.ExternalIPs {
-		s.addExternalAddr(ip, "external IP", f)
-	}
-	for i := range svc.Status.LoadBalancer.Ingress {
-		in := &svc.Status.LoadBalancer.Ingress[i]
-		switch {
-		case in.IP != "":
-			s.addExternalAddr(in.IP, "load balancer's IP", f)
-		case in.Hostname != "" && s.target == "":
-			s.target = parseExternalName(in.Hostname, f)
-		}
-	}
-}
-
-func (s *service) addExternalAddr(ip, what string, f *faults) {
-	a, err := netip.ParseAddr(ip)
-	if err != nil || a.Zone() != "" {
-		f.add("%s %q is not an IP address", what, ip)
-		return
-	}
-	packed := packAddr(a.Unmap())
-	for have := range s.eachExternal {
-		if have == packed {
-			return
-		}
-	}
-	if len(packed) == 4 {
-		s.external4 += packed
-	} else {
-		s.external6 += packed
-	}
-}
-
-// linkExternals enters s under its external addresses.
-func (x *index) linkExternals(key string, s *service) {
-	for ip := range s.eachExternal {
-		addRef(x.externalAddrs, addrKeyOf(ip), key, strings.Compare)
-	}
-}
-
-// unlinkExternals is the inverse of linkExternals.
-func (x *index) unlinkExternals(key string, s *service) {
-	for ip := range s.eachExternal {
-		dropRef(x.externalAddrs, addrKeyOf(ip), key, strings.Compare)
-	}
 }

@@ -4,7 +4,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -243,42 +242,6 @@ func (s *handler) missingObjects() [][2]string {
 	})
 }
 
-func (x *index) serviceNames() (list [][2]string) {
-	for key, svc := range x.services {
-		if svc.kind != orphan {
-			list = append(list, [2]string{namespaceOf(key)[1:], key[1 : 1+key[0]]})
-		}
-	}
-	return list
-}
-
-func (x *index) sliceNames(src *sliceSource) (list [][2]string) {
-	for key, sl := range x.slices {
-		if src.covers(sl) {
-			ns, name, _ := strings.Cut(key, "/")
-			list = append(list, [2]string{ns, name})
-		}
-	}
-	return list
-}
-
-func (x *index) podNames() (list [][2]string) {
-	for key := range x.pods {
-		ns, name, _ := strings.Cut(key, "/")
-		list = append(list, [2]string{ns, name})
-	}
-	return list
-}
-
-func (x *index) namespaceNames() (list [][2]string) {
-	for label, ns := range x.namespaces {
-		if ns.hasObject {
-			list = append(list, [2]string{"", label[1:]})
-		}
-	}
-	return list
-}
-
 // indexKey returns the key of an object as missingObjects reads it from the index, where
 // names are in lower case.
 func (s *handler) indexKey(ns, name string) string {
@@ -305,22 +268,4 @@ func resourceVersionOf(o metav1.Object) uint64 {
 		return 0
 	}
 	return n
-}
-
-// observeProgramming measures the delay from the change that triggered an update of the
-// slice, by the slice controller's clock, to now.
-func (v *View) observeProgramming(key, trigger string) {
-	if trigger == "" {
-		return
-	}
-	at, err := time.Parse(time.RFC3339Nano, trigger)
-	if err != nil {
-		return
-	}
-	s := v.service([]byte(key), false)
-	if !s.hasEndpoints() {
-		return
-	}
-	// The clocks of two machines may differ.
-	v.programming[s.kind-clusterIP].Observe(max(0, v.now().Sub(at)).Seconds())
 }

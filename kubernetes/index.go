@@ -135,11 +135,6 @@ func (ns *namespace) countService(s *service, n int) {
 	ns.headlessCount += n
 }
 
-// hasLabelledSlice reports whether a slice of s has the headless label.
-func (s *service) hasLabelledSlice() bool {
-	return slices.ContainsFunc(s.slices, func(sl *slice) bool { return sl.labelled })
-}
-
 func (x *index) unlinkService(key string, s *service) {
 	x.unlinkExternals(key, s)
 	if s.kind != clusterIP {
@@ -149,9 +144,6 @@ func (x *index) unlinkService(key string, s *service) {
 		dropRef(x.clusterIPs, addrKeyOf(ip), key, strings.Compare)
 	}
 }
-
-// each yields the packed addresses of the service's own name.
-func (s *service) each(yield func(string) bool) { addrSet{s.v4, s.v6}.each(yield) }
 
 // putSlice adds s or replaces the slice of that name. It reports whether DNS answers
 // change.
@@ -334,5 +326,67 @@ func (ns *namespace) exists() bool { return ns != nil && (ns.hasObject || ns.obj
 func (x *index) removeIfUnused(ns *namespace) {
 	if !ns.exists() && ns.sourceCount == 0 {
 		delete(x.namespaces, ns.label)
+	}
+}
+
+// linkExternals enters s under its external addresses.
+func (x *index) linkExternals(key string, s *service) {
+	for ip := range s.eachExternal {
+		addRef(x.externalAddrs, addrKeyOf(ip), key, strings.Compare)
+	}
+}
+
+// unlinkExternals is the inverse of linkExternals.
+func (x *index) unlinkExternals(key string, s *service) {
+	for ip := range s.eachExternal {
+		dropRef(x.externalAddrs, addrKeyOf(ip), key, strings.Compare)
+	}
+}
+
+// bumpService invalidates the copies of answers made from the service of key, and those
+// that depend on the whole view. It precedes the change.
+func (x *index) bumpService(key string) {
+	if x.epochs != nil {
+		x.epochs.Bump(x.serviceGroup([]byte(key)))
+	}
+}
+
+// bumpNamespace invalidates copies before the object of ns is removed. With
+// `namespace_labels` its services' names disappear, too.
+func (x *index) bumpNamespace(ns *namespace) {
+	if ns.objectCount > 0 {
+		x.epochs.BumpAll()
+		return
+	}
+	x.epochs.BumpAny()
+}
+
+// broadcast closes the channel of those who wait for a change of the service's endpoints.
+func (x *index) broadcast(key string) {
+	if c := x.endpointWaiters[key]; c != nil {
+		close(c)
+		delete(x.endpointWaiters, key)
+	}
+}
+
+// recompute publishes the services for which isComplete has changed.
+func (x *index) recompute() {
+	for key, old := range x.services {
+		if old.kind != orphan && x.isComplete(old) != old.complete {
+			s := *old
+			x.publish(key, &s)
+		}
+	}
+}
+
+// closeSource makes the index ignore src from now on.
+func (x *index) closeSource(src *sliceSource) {
+	x.epochs.BumpAny() // reverse names depend on what is complete
+	src.closed = true
+	x.sources = slices.DeleteFunc(x.sources, func(have *sliceSource) bool { return have == src })
+	if src.ns != nil {
+		src.ns.complete = false
+		src.ns.sourceCount--
+		x.removeIfUnused(src.ns)
 	}
 }

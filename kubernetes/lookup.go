@@ -1,7 +1,7 @@
 package kubernetes
 
 import (
-	"bytes"
+	"strings"
 
 	"github.com/nodens-dns/nodens/internal/config"
 )
@@ -24,18 +24,6 @@ const (
 	reverseName               // a reverse name
 	externalService           // an externally reachable service
 )
-
-// match is the node of a name, with what its answer is made from.
-type match struct {
-	node nodeType
-	svc  *service
-	key  []byte // of svc; part of the qname
-	port portMatch
-	host hostnameMatch
-	addr packedAddr // podName, reverseName
-	pod  bool       // what is incomplete is a pod
-	zone zoneName   // zonalName; the zero value is all zones
-}
 
 // maxDepth is the largest number of labels of a name in the zone: _port._proto.svc.ns.svc.
 // Only zonal names have more.
@@ -146,22 +134,6 @@ func (z *Zone) lookupService(rel []byte, at []int, o *origin, b *Budget) match {
 	return m.matchBelowService(rel, at, b)
 }
 
-// hasNamespace reports whether o has names in that namespace (a label in wire form).
-func (o *origin) hasNamespace(v *View, ns []byte) bool {
-	return v.hasNamespace(ns) || o.imports && v.importsInto(ns)
-}
-
-// matchBelowService returns the node of the labels, if any, in front of a service.
-func (m match) matchBelowService(rel []byte, at []int, b *Budget) match {
-	switch len(at) {
-	case 4:
-		return m.matchEndpoint(rel[1:at[1]], b)
-	case 5:
-		return m.matchPort(rel[1:at[1]], rel[at[1]+1:at[2]], b)
-	}
-	return m
-}
-
 // needsSlices reports whether the answer for a name of n labels at or below s depends on
 // its slices. Below a service with a cluster IP only endpoints' names do, which don't begin
 // with an underscore.
@@ -175,13 +147,6 @@ func (z *Zone) needsSlices(s *service, n int, rel []byte) bool {
 	return false
 }
 
-func emptyIf(ok bool) match {
-	if ok {
-		return match{node: emptyNonTerminal}
-	}
-	return match{}
-}
-
 // hasName reports whether the service has a name. A headless one without ready endpoints
 // has none, nor has an ExternalName that is no CNAME target, nor, with `ignore
 // empty_service`, one without endpoints.
@@ -193,67 +158,6 @@ func (z *Zone) hasName(s *service) bool {
 		return s.ready
 	case externalName:
 		return s.target != ""
-	}
-	return false
-}
-
-// matchEndpoint returns the node of one label below a service: an endpoint, or the protocol
-// above its named ports.
-func (m match) matchEndpoint(label []byte, b *Budget) match {
-	if m.svc.kind == externalName {
-		return match{}
-	}
-	m.node, m.host = endpointName, newHostnameMatch(label)
-	if m.svc.hasEndpoint(&m.host, b) {
-		return m
-	}
-	proto := parseProtocol(trimUnderscore(label))
-	return emptyIf(proto != 0 && m.svc.hasNamed(proto, b))
-}
-
-// matchPort returns the node of two labels below a service: a named port. An empty port
-// name would be a wildcard and doesn't exist.
-func (m match) matchPort(name, proto []byte, b *Budget) match {
-	m.node = portName
-	m.port = portMatch{proto: parseProtocol(trimUnderscore(proto)), name: trimUnderscore(name)}
-	if m.port.proto == 0 || len(m.port.name) == 0 || !m.svc.hasPort(m.port, b) {
-		return match{}
-	}
-	return m
-}
-
-// trimUnderscore returns label without its underscore. RFC 2782 requires one; as in
-// CoreDNS, clients may leave it out.
-func trimUnderscore(label []byte) []byte { return bytes.TrimPrefix(label, []byte("_")) }
-
-// hasPort reports whether a port that pm selects has a record below s.
-func (s *service) hasPort(pm portMatch, b *Budget) bool {
-	if s.kind == clusterIP {
-		return b.spend(s.ports.steps()) && s.ports.has(pm)
-	}
-	for _, sl := range s.slices {
-		if !b.spend(sl.ports.steps()) {
-			return false
-		}
-		if sl.addrs != "" && sl.ports.has(pm) {
-			return s.kind == headless
-		}
-	}
-	return false
-}
-
-// hasNamed is hasPort for any named port of proto.
-func (s *service) hasNamed(proto byte, b *Budget) bool {
-	if s.kind == clusterIP {
-		return b.spend(s.ports.steps()) && s.ports.hasNamed(proto)
-	}
-	for _, sl := range s.slices {
-		if !b.spend(sl.ports.steps()) {
-			return false
-		}
-		if sl.addrs != "" && sl.ports.hasNamed(proto) {
-			return s.kind == headless
-		}
 	}
 	return false
 }
@@ -289,4 +193,132 @@ func (z *Zone) lookupPodAddr(label, ns []byte, b *Budget) match {
 		return match{}
 	}
 	return match{node: incomplete, pod: true}
+}
+
+// followAliases returns the node that the aliases from m lead to; an alias if they leave o
+// or don't end.
+func (z *Zone) followAliases(m match, o *origin, b *Budget) match {
+	for range maxCNAMEs {
+		if !m.isAlias() || !m.svc.target.Under(o.name) {
+			break
+		}
+		m = z.lookup([]byte(m.svc.target), o, b)
+	}
+	return m
+}
+
+// lookupServiceOrZonal is lookupService for zones with zonal names. at holds the offsets of
+// the last [maxDepth] labels; it begins above 0 if there are more.
+func (z *Zone) lookupServiceOrZonal(rel []byte, at []int, o *origin, b *Budget) match {
+	if n := len(at); n > 3 && string(rel[at[n-4]:at[n-3]]) == zoneLabel {
+		return z.lookupZonal(rel, at, b)
+	}
+	if at[0] > 0 {
+		return match{}
+	}
+	return z.lookupService(rel, at, o, b)
+}
+
+// lookupZonal finds a name at or below a service's _zone.
+func (z *Zone) lookupZonal(rel []byte, at []int, b *Budget) match {
+	n := len(at)
+	if !z.exposes(rel[at[n-2]:at[n-1]]) {
+		return match{}
+	}
+	m := match{node: zonalName, key: rel[at[n-3]:at[n-1]]}
+	m.svc = z.view.service(m.key, false)
+	if m.svc == nil || m.svc.kind != headless {
+		return match{} // a cluster IP is in no zone
+	}
+	if n == 4 {
+		return match{node: emptyNonTerminal}
+	}
+	return m.matchDirective(z.view, rel[at[0]:at[1]], rel[:at[0]], b)
+}
+
+// lookupReverse finds a name in a reverse zone; rel is the part in front of the zone.
+func (z *Zone) lookupReverse(name, rel []byte, b *Budget) match {
+	a, ok := parseReverse(name)
+	if !ok {
+		return lookupNameserver(rel)
+	}
+	if z.primary == nil {
+		return match{}
+	}
+	some, known := z.reverseExists(&a, b)
+	switch {
+	case !known:
+		return match{node: incomplete}
+	case !some:
+		return match{}
+	}
+	return match{node: reverseName, addr: a}
+}
+
+// reverseExists reports whether the address has a name: it is a cluster IP or an endpoint.
+// known is false if slices that are not in view might contain it.
+func (z *Zone) reverseExists(a *packedAddr, b *Budget) (some, known bool) {
+	at := addrKeyOf(string(a.bytes[:a.size]))
+	if z.clusterIPOwner(at, b) != "" {
+		return true, true
+	}
+	known = true
+	var last *slice
+	for more := true; more && !some; {
+		some, last, more = z.nextReverseOwner(at, last, b, &known)
+	}
+	return some, known
+}
+
+// nextReverseOwner looks at the slices after last that contain the address, up to the first
+// that gives it a name.
+func (z *Zone) nextReverseOwner(at addrKey, last *slice, b *Budget, known *bool) (some bool, end *slice, more bool) {
+	var list [1]addrOwner
+	z.view.mu.RLock()
+	defer z.view.mu.RUnlock()
+	x := &z.view.index
+	found, end, more := x.nextOwners(at, last, z, list[:], b)
+	some = len(found) > 0
+	*known = *known && (x.level == levelAll || x.level == levelWide && z.view.scope.cluster) || some && x.ownedByNodePod(at)
+	return some, end, more
+}
+
+// clusterIPOwner returns the key of the service with that cluster IP, "" if z exposes none.
+// If two Services have it for a moment, the first in order wins, so that the answer doesn't
+// depend on the order of events.
+func (z *Zone) clusterIPOwner(at addrKey, b *Budget) string {
+	z.view.mu.RLock()
+	defer z.view.mu.RUnlock()
+	r, ok := z.view.index.clusterIPs[at]
+	if !ok {
+		return ""
+	}
+	for key := range r.each {
+		if !b.spend(1) || z.exposesLocked(namespaceOf(key)) {
+			return key
+		}
+	}
+	return ""
+}
+
+// nextExternalServices looks at the keys after last until list is full. It returns those
+// that the zone exposes, the last key it looked at, and whether there may be more.
+func (z *Zone) nextExternalServices(at addrKey, last string, list []string, b *Budget) (some []string, end string, more bool) {
+	z.view.mu.RLock()
+	defer z.view.mu.RUnlock()
+	r, ok := z.view.index.externalAddrs[at]
+	if !ok {
+		return nil, last, false
+	}
+	some, looked := list[:0], 0
+	for key := range r.after(last, strings.Compare) {
+		if more = looked == len(list); more || !b.spend(lookupSteps) {
+			break
+		}
+		looked, last = looked+1, key
+		if z.exposesLocked(namespaceOf(key)) {
+			some = append(some, key)
+		}
+	}
+	return some, last, more
 }

@@ -4,8 +4,6 @@ import (
 	"context"
 	"math/rand/v2"
 	"time"
-
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
 // nodeLocation tells those who watch slices when the node's topology zone is known: the
@@ -79,38 +77,4 @@ func (c *apiSource) findNodeZone(ctx context.Context, l *nodeLocation) {
 		f := reflector{firstBackoff: v.firstBackoff}
 		sleep(ctx, max(f.backoff(failed), retryAfter(err)))
 	}
-}
-
-// reportZone logs the result of a request for the zone: the first failure, and the end of
-// failures. It reports whether no further request is needed.
-func (v *View) reportZone(zone string, err error, failed int) (settled bool) {
-	switch {
-	case err == nil:
-		if failed > 0 && zone != "" {
-			v.log.Info("topology zone of the node found, endpoints in it come first", "zone", zone)
-		}
-		return true
-	case apierrors.IsForbidden(err) || apierrors.IsNotFound(err):
-		v.log.Info("topology zone of the node unknown, endpoints in it don't come first",
-			"err", err, "fix", "set -node-zone or NODE_ZONE, or allow the agent to get nodes")
-		return true
-	case failed == 0:
-		v.log.Warn("topology zone of the node not found yet, endpoints in it don't come first",
-			"err", withoutURL(err), "fix", "set -node-zone or NODE_ZONE")
-	}
-	return false
-}
-
-// sliceConverter returns what slices are converted with.
-func (v *View) sliceConverter() converter {
-	v.mu.RLock()
-	defer v.mu.RUnlock()
-	return v.converter
-}
-
-// setZone sets the node's zone for the slices that are converted from now on.
-func (v *View) setZone(zone string) {
-	v.mu.Lock()
-	v.converter.zone = zone
-	v.mu.Unlock()
 }

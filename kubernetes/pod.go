@@ -2,6 +2,8 @@ package kubernetes
 
 import (
 	"net/netip"
+	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -43,57 +45,34 @@ func (p *pod) addIP(text string, f *faults) {
 	p.ips = append(p.ips, packAddr(a.Unmap()))
 }
 
-// ClientNamespace returns the namespace, as a label in wire form, of the pod of this node
-// whose address is client. ok is false if there is no such pod, or if it is not certain
-// which one it is. The result must not be changed. It is safe for concurrent use and does
-// not allocate.
-//
-// An address may be reused as soon as its pod is gone, possibly before the API server
-// reports either pod. A new pod is seen before it starts, without an address. As long as a
-// pod of this node has no address in view, any client could be that pod; and an address
-// that two pods claim belongs to neither.
-func (z *Zone) ClientNamespace(client netip.Addr) (namespace []byte, ok bool) {
-	v := z.view
-	at := addrKey(client.As16())
-	v.mu.RLock()
-	defer v.mu.RUnlock()
-	if v.index.pendingPods > 0 {
-		return nil, false
-	}
-	p := v.index.onlyPodAt(at)
-	if p == nil || !p.onNode || p.hostNetwork || p.terminating || !z.exposesLocked(p.ns) {
-		return nil, false
-	}
-	return p.label, true
+// pod is what DNS knows of a Pod. It is immutable.
+type pod struct {
+	name string // namespace/name of the object
+	ns   string // the namespace's label in wire form
+	ips  []string
+	// onNode says that the pod is on the agent's node, hostNetwork that it has the node's
+	// addresses, terminating that it is about to lose its own.
+	onNode, hostNetwork, terminating bool
+	// named says that the pod may have a name (`labels`). Other pods count, too: they may
+	// have been given the address.
+	named bool
+	// label is ns as bytes, for queries.
+	label []byte
 }
 
-// hasPod reports whether a pod in namespace ns (a label in wire form) that may have a name
-// has the address.
-func (v *View) hasPod(a packedAddr, ns []byte, b *Budget) bool {
-	at := addrKeyOf(string(a.bytes[:a.size]))
-	v.mu.RLock()
-	defer v.mu.RUnlock()
-	r, ok := v.index.podIPs[at]
-	if !ok {
-		return false
+// compare orders the pods of an address by namespace and name.
+func (p *pod) compare(q *pod) int {
+	if c := strings.Compare(p.ns, q.ns); c != 0 {
+		return c
 	}
-	for p := range r.each {
-		if !b.spend(1) {
-			return false
-		}
-		if p.named && string(p.label) == string(ns) {
-			return true
-		}
-	}
-	return false
+	return strings.Compare(p.name, q.name)
 }
 
-// ownedByNodePod reports whether the address belongs to exactly one pod, that pod is on
-// this node, and all slices of its namespace are in view.
-func (x *index) ownedByNodePod(at addrKey) bool {
-	p := x.onlyPodAt(at)
-	return p != nil && p.onNode && !p.hostNetwork && x.namespaces[p.ns].complete
+// awaitsAddr reports whether p will get an address that is not known yet.
+func (p *pod) awaitsAddr() bool {
+	return p.onNode && len(p.ips) == 0 && !p.hostNetwork && !p.terminating
 }
 
-// onlyPodAt returns the pod with that address, nil if there is none or several.
-func (x *index) onlyPodAt(at addrKey) *pod { return x.podIPs[at].one }
+func (p *pod) same(q *pod) bool {
+	return p.ns == q.ns && p.onNode == q.onNode && p.hostNetwork == q.hostNetwork && p.terminating == q.terminating && p.named == q.named && slices.Equal(p.ips, q.ips)
+}

@@ -1,30 +1,6 @@
 package kubernetes
 
-import (
-	"bytes"
-	"encoding/binary"
-
-	"github.com/nodens-dns/nodens/internal/wire"
-)
-
-// lookupReverse finds a name in a reverse zone; rel is the part in front of the zone.
-func (z *Zone) lookupReverse(name, rel []byte, b *Budget) match {
-	a, ok := parseReverse(name)
-	if !ok {
-		return lookupNameserver(rel)
-	}
-	if z.primary == nil {
-		return match{}
-	}
-	some, known := z.reverseExists(&a, b)
-	switch {
-	case !known:
-		return match{node: incomplete}
-	case !some:
-		return match{}
-	}
-	return match{node: reverseName, addr: a}
-}
+import "bytes"
 
 // parseReverse parses the address of a reverse name in lower case and wire form (RFC 1035,
 // section 3.5; RFC 3596, section 2.5).
@@ -69,80 +45,6 @@ func parseReverseIPv6(labels []byte) (a packedAddr, ok bool) {
 	return a, true
 }
 
-// reverseExists reports whether the address has a name: it is a cluster IP or an endpoint.
-// known is false if slices that are not in view might contain it.
-func (z *Zone) reverseExists(a *packedAddr, b *Budget) (some, known bool) {
-	at := addrKeyOf(string(a.bytes[:a.size]))
-	if z.clusterIPOwner(at, b) != "" {
-		return true, true
-	}
-	known = true
-	var last *slice
-	for more := true; more && !some; {
-		some, last, more = z.nextReverseOwner(at, last, b, &known)
-	}
-	return some, known
-}
-
-// nextReverseOwner looks at the slices after last that contain the address, up to the first
-// that gives it a name.
-func (z *Zone) nextReverseOwner(at addrKey, last *slice, b *Budget, known *bool) (some bool, end *slice, more bool) {
-	var list [1]addrOwner
-	z.view.mu.RLock()
-	defer z.view.mu.RUnlock()
-	x := &z.view.index
-	found, end, more := x.nextOwners(at, last, z, list[:], b)
-	some = len(found) > 0
-	*known = *known && (x.level == levelAll || x.level == levelWide && z.view.scope.cluster) || some && x.ownedByNodePod(at)
-	return some, end, more
-}
-
-// clusterIPOwner returns the key of the service with that cluster IP, "" if z exposes none.
-// If two Services have it for a moment, the first in order wins, so that the answer doesn't
-// depend on the order of events.
-func (z *Zone) clusterIPOwner(at addrKey, b *Budget) string {
-	z.view.mu.RLock()
-	defer z.view.mu.RUnlock()
-	r, ok := z.view.index.clusterIPs[at]
-	if !ok {
-		return ""
-	}
-	for key := range r.each {
-		if !b.spend(1) || z.exposesLocked(namespaceOf(key)) {
-			return key
-		}
-	}
-	return ""
-}
-
-// writePTRs writes the PTR records of m's address: the name of the service whose cluster IP
-// it is, else the names of all endpoints that have it.
-func (w *answerWriter) writePTRs(m *match) {
-	packed := string(m.addr.bytes[:m.addr.size])
-	at := addrKeyOf(packed)
-	var p ptrCompression
-	if key := w.zone.clusterIPOwner(at, w.budget); key != "" {
-		w.writePTR(&p, "", key)
-		return
-	}
-	dashed := string(appendDashed(nil, packed))
-	var hosts seenHosts
-	for h := range (addrOwners{w.zone.view, at, w.zone, w.budget}).each {
-		for i := h.searchAddr(packed); i < h.len() && h.addr(i) == packed; i++ {
-			host := h.host(i)
-			if host == "" {
-				host = dashed
-			}
-			if !w.budget.spend(dedupSteps) {
-				return
-			}
-			if hosts.add(h.slice, host) && !w.writePTR(&p, host, h.key) {
-				return
-			}
-		}
-	}
-}
-
 // seenHosts finds hostnames that a service has at the address in several slices. A
 // service's slices are visited one after the other; nearly always there is one.
 type seenHosts struct {
@@ -182,50 +84,6 @@ type ptrCompression struct {
 	keyAt      int            // 0 is none
 	namespaces map[string]int // by label
 	svcAt      int            // 0 is none
-}
-
-// writePTR writes one PTR record, compressed against p. It returns false if there is no
-// room for more.
-func (w *answerWriter) writePTR(p *ptrCompression, host, key string) bool {
-	svc := w.zone.primary.svc
-	if !w.budget.spend(lookupSteps) {
-		return false
-	}
-	if joinedLen(host, key, svc) > wire.MaxName {
-		return true
-	}
-	var buf [wire.MaxName]byte
-	b := buf[:0]
-	if host != "" {
-		b = append(b, byte(len(host)))
-		b = append(b, host...)
-	}
-	ns := namespaceOf(key)
-	keyAt, nsAt, svcAt := -1, -1, -1 // of the suffixes in this RDATA
-	switch at, ok := p.namespaces[ns]; {
-	case p.keyAt > 0 && p.key == key:
-		b = binary.BigEndian.AppendUint16(b, 0xC000|uint16(p.keyAt))
-	case ok:
-		keyAt = len(b)
-		b = append(b, key[:len(key)-len(ns)]...)
-		b = binary.BigEndian.AppendUint16(b, 0xC000|uint16(at))
-	default:
-		keyAt, nsAt = len(b), len(b)+len(key)-len(ns)
-		b = append(b, key...)
-		if p.svcAt > 0 {
-			b = binary.BigEndian.AppendUint16(b, 0xC000|uint16(p.svcAt))
-		} else {
-			svcAt = len(b)
-			b = append(b, svc...)
-		}
-	}
-	before := w.reply.Count(wire.Answer)
-	at := w.reply.Add(wire.Answer, wire.AtQuestion, wire.TypePTR, w.ttl, b)
-	if w.reply.Count(wire.Answer) == before {
-		return false // the message is full
-	}
-	p.record(at, key, keyAt, nsAt, svcAt)
-	return !w.reply.Overflows()
 }
 
 // record stores the offsets of the suffixes that the RDATA at offset at spells out, if

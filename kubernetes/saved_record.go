@@ -359,21 +359,6 @@ func distinctAddrs(packed string, size int) bool {
 	return len(slices.Compact(list)) == cap(list)
 }
 
-// wellFormed reports whether [appendPort] can make p.
-func (p portList) wellFormed() bool {
-	for p != "" {
-		if len(p) < 4 || len(p) < 4+int(p[3]) {
-			return false
-		}
-		name, proto, _, rest := p.next()
-		if proto < tcp || proto > sctp || name != "" && (lowerLabel(name) != name || len(name) == wire.MaxLabel) {
-			return false
-		}
-		p = rest
-	}
-	return true
-}
-
 // isTarget reports whether [parseExternalName] can return name.
 func isTarget(name wire.Name) bool {
 	if len(name) > wire.MaxName || name == wire.Root {

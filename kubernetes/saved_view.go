@@ -144,7 +144,7 @@ func (v *View) savedRecords() (savedHead, []func() savedRecord) {
 	for _, x := range []*index{&v.index, &v.imports} {
 		for key, s := range x.services {
 			if s.kind != orphan {
-				list = append(list, func() savedRecord { return savedRecord{Service: s.saved(key), Import: x == &v.imports} })
+				list = append(list, func() savedRecord { return savedRecord{Service: newSavedService(s, key), Import: x == &v.imports} })
 			}
 		}
 		for _, s := range x.slices {
@@ -159,7 +159,7 @@ func (p *pod) saved() *savedPod {
 	return &savedPod{Name: p.name, NS: p.ns, IPs: p.ips, Here: p.onNode, Host: p.hostNetwork, Ending: p.terminating, Shown: p.named}
 }
 
-func (s *service) saved(key string) *savedService {
+func newSavedService(s *service, key string) *savedService {
 	r := &savedService{
 		Key: key, Kind: s.kind, Ports: s.ports, Target: s.target, Selects: s.selects, Nearest: s.distribution,
 		External4: s.external4, External6: s.external6,

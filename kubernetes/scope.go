@@ -80,14 +80,6 @@ func (sc *scope) usedRecently(epoch uint32) bool {
 	return epoch > 0 && sc.tick.Load()-epoch <= idleTicks
 }
 
-// requestReconcile makes the sliceManager reconcile. It does not block.
-func (v *View) requestReconcile() {
-	select {
-	case v.scope.reconcileRequests <- struct{}{}:
-	default:
-	}
-}
-
 // more returns a channel that is closed when more data has come into view.
 func (sc *scope) more() <-chan struct{} {
 	sc.moreMu.Lock()
@@ -101,57 +93,4 @@ func (sc *scope) broadcast() {
 	defer sc.moreMu.Unlock()
 	close(sc.moreData)
 	sc.moreData = make(chan struct{})
-}
-
-// requireSlices reports whether all slices that s's names depend on are in view, and
-// records that they are in use. If they are not, it requests them.
-func (v *View) requireSlices(s *service) bool {
-	ns, sc := s.ns, v.scope
-	if epoch := sc.tick.Load(); ns.lastUsed.Load() != epoch {
-		ns.lastUsed.Store(epoch)
-	}
-	if s.kind == clusterIP && !ns.needsUnlabelled.Load() {
-		ns.needsUnlabelled.Store(true)
-	}
-	if s.complete {
-		return true
-	}
-	v.requestReconcile()
-	return false
-}
-
-// isComplete reports whether all slices that s's names depend on are in the index. Labelled
-// slices are not sufficient for a Service without a selector, whose slices are made by hand
-// or mirrored from Endpoints, nor for a Service none of whose slices has the label: these
-// need all slices of the namespace.
-func (x *index) isComplete(s *service) bool {
-	switch {
-	case x.level == levelAll, s.ns.complete:
-		return true
-	}
-	return x.level == levelWide && s.kind == headless && s.selects && s.hasLabelledSlice()
-}
-
-// recompute publishes the services for which isComplete has changed.
-func (x *index) recompute() {
-	for key, old := range x.services {
-		if old.kind != orphan && x.isComplete(old) != old.complete {
-			s := *old
-			x.publish(key, &s)
-		}
-	}
-}
-
-// setLevel sets the level that is in view.
-func (v *View) setLevel(l level) {
-	if level(v.scope.level.Load()) == l {
-		return
-	}
-	v.mu.Lock()
-	v.index.epochs.BumpAny() // reverse names depend on the level
-	v.index.level = l
-	v.index.recompute()
-	v.mu.Unlock()
-	v.scope.level.Store(uint32(l))
-	v.scope.broadcast()
 }

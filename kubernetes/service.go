@@ -3,7 +3,8 @@ package kubernetes
 import (
 	"net/netip"
 	"slices"
-	"strings"
+
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/nodens-dns/nodens/internal/wire"
 )
@@ -59,10 +60,6 @@ const (
 	preferSameNode
 )
 
-// localityBounds divide a list of addresses that is ordered by distance: addresses before
-// zoneStart are on the same node, those before otherStart in the same zone.
-type localityBounds struct{ zoneStart, otherStart uint16 }
-
 // addrSet is packed addresses of both families.
 type addrSet struct{ v4, v6 string }
 
@@ -89,209 +86,6 @@ func (s *service) same(t *service) bool {
 		return false
 	}
 	return s.kind == headless || s.v4 == t.v4 && s.v6 == t.v6
-}
-
-// slice holds the ready endpoints of one EndpointSlice. It is immutable.
-type slice struct {
-	name string // namespace/name of the object
-	key  string // of the service it belongs to
-	// cluster is the label, in wire form, of the cluster that a ServiceImport's endpoints are
-	// in; "" is none.
-	cluster string
-	size    int    // of an address: 4 or 16
-	addrs   string // packed RDATA in ascending order; an address with two hostnames occurs twice
-	// hosts are the endpoints' hostnames in lower case, "" for the dashed address; nil if all
-	// are "".
-	hosts []string
-	ports portList
-	// localities has the [locality] of each endpoint as a byte; "" if all are zero.
-	localities string
-	// zones are the topology zones of the endpoints, if zonal names are enabled; nil if none
-	// is known.
-	zones []zoneName
-	// version is the object's resourceVersion, 0 if it has none.
-	version uint64
-	// labelled says that the object has the label of headless services' slices.
-	labelled bool
-	byHost   *hostnameIndex // nil if there are few hosts
-}
-
-// len returns the number of endpoints.
-func (s *slice) len() int { return len(s.addrs) / s.size }
-
-// addr returns the packed address of endpoint i.
-func (s *slice) addr(i int) string { return s.addrs[i*s.size : (i+1)*s.size] }
-
-// each yields each address once.
-func (s *slice) each(yield func(string) bool) {
-	last := ""
-	for i := range s.len() {
-		addr := s.addr(i)
-		if addr != last && !yield(addr) {
-			return
-		}
-		last = addr
-	}
-}
-
-// compare orders the slices of an address by service and name.
-func (s *slice) compare(t *slice) int {
-	if c := strings.Compare(s.key, t.key); c != 0 {
-		return c
-	}
-	return strings.Compare(s.name, t.name)
-}
-
-// host returns the hostname of endpoint i, "" for the dashed address.
-func (s *slice) host(i int) string {
-	if s.hosts == nil {
-		return ""
-	}
-	return s.hosts[i]
-}
-
-// searchAddr returns the first endpoint whose address is not less than addr.
-func (s *slice) searchAddr(addr string) int {
-	lo, hi := 0, s.len()
-	for lo < hi {
-		mid := int(uint(lo+hi) >> 1)
-		if s.addr(mid) < addr {
-			lo = mid + 1
-		} else {
-			hi = mid
-		}
-	}
-	return lo
-}
-
-// hasDuplicateAddrs reports whether an address occurs twice, with two hostnames.
-func (s *slice) hasDuplicateAddrs() bool {
-	if s.byHost != nil {
-		return s.byHost.duplicateAddrs
-	}
-	for i := 1; s.hosts != nil && i < s.len(); i++ {
-		if s.addr(i) == s.addr(i-1) {
-			return true
-		}
-	}
-	return false
-}
-
-func (s *slice) same(t *slice) bool {
-	return s.key == t.key && s.cluster == t.cluster && s.addrs == t.addrs && s.ports == t.ports && s.localities == t.localities &&
-		s.labelled == t.labelled && slices.Equal(s.hosts, t.hosts) && slices.Equal(s.zones, t.zones)
-}
-
-// pod is what DNS knows of a Pod. It is immutable.
-type pod struct {
-	name string // namespace/name of the object
-	ns   string // the namespace's label in wire form
-	ips  []string
-	// onNode says that the pod is on the agent's node, hostNetwork that it has the node's
-	// addresses, terminating that it is about to lose its own.
-	onNode, hostNetwork, terminating bool
-	// named says that the pod may have a name (`labels`). Other pods count, too: they may
-	// have been given the address.
-	named bool
-	// label is ns as bytes, for queries.
-	label []byte
-}
-
-// compare orders the pods of an address by namespace and name.
-func (p *pod) compare(q *pod) int {
-	if c := strings.Compare(p.ns, q.ns); c != 0 {
-		return c
-	}
-	return strings.Compare(p.name, q.name)
-}
-
-// awaitsAddr reports whether p will get an address that is not known yet.
-func (p *pod) awaitsAddr() bool {
-	return p.onNode && len(p.ips) == 0 && !p.hostNetwork && !p.terminating
-}
-
-func (p *pod) same(q *pod) bool {
-	return p.ns == q.ns && p.onNode == q.onNode && p.hostNetwork == q.hostNetwork && p.terminating == q.terminating && p.named == q.named && slices.Equal(p.ips, q.ips)
-}
-
-// Protocols a port can have, as they stand in [portList]. Zero is none of them.
-const (
-	tcp byte = 1 + iota
-	udp
-	sctp
-)
-
-// parseProtocol returns the protocol of that name in lower case, 0 if it is unknown.
-func parseProtocol(name []byte) byte {
-	switch string(name) {
-	case "tcp":
-		return tcp
-	case "udp":
-		return udp
-	case "sctp":
-		return sctp
-	}
-	return 0
-}
-
-// portList is a list of ports in one string, which takes one allocation instead of one per
-// name. Each port is its protocol, its number (two bytes, 0 is none), the length of its
-// name, and the name in lower case.
-type portList string
-
-func (p portList) append(name string, proto byte, number uint16) portList {
-	return p + portList([]byte{proto, byte(number >> 8), byte(number), byte(len(name))}) + portList(name)
-}
-
-// steps is the cost of reading p.
-func (p portList) steps() int { return sliceSteps + len(p)/typicalPortBytes }
-
-// typicalPortBytes is the usual size of a port in a portList.
-const typicalPortBytes = 8
-
-// next returns the first port and the rest. p must not be empty.
-func (p portList) next() (name string, proto byte, number uint16, rest portList) {
-	end := 4 + int(p[3])
-	return string(p[4:end]), p[0], uint16(p[1])<<8 | uint16(p[2]), p[end:]
-}
-
-// portMatch selects ports by protocol (0 is any) and name ("" is any).
-type portMatch struct {
-	proto byte
-	name  []byte
-}
-
-func (m portMatch) isAny() bool { return m.proto == 0 && len(m.name) == 0 }
-
-func (m portMatch) matches(name string, proto byte) bool {
-	return (m.proto == 0 || m.proto == proto) && (len(m.name) == 0 || string(m.name) == name)
-}
-
-// has reports whether m selects a port of p. If m selects any port, p may be empty.
-func (p portList) has(m portMatch) bool {
-	if m.isAny() {
-		return true
-	}
-	for p != "" {
-		name, proto, _, rest := p.next()
-		if m.matches(name, proto) {
-			return true
-		}
-		p = rest
-	}
-	return false
-}
-
-// hasNamed reports whether p has a named port of that protocol.
-func (p portList) hasNamed(proto byte) bool {
-	for p != "" {
-		name, pr, _, rest := p.next()
-		if name != "" && pr == proto {
-			return true
-		}
-		p = rest
-	}
-	return false
 }
 
 // appendLabel appends name as one label in lower case. ok is false if name is not a label
@@ -353,4 +147,157 @@ func lowerLabel(name string) string {
 		return ""
 	}
 	return string(b[1:])
+}
+
+// hasLabelledSlice reports whether a slice of s has the headless label.
+func (s *service) hasLabelledSlice() bool {
+	return slices.ContainsFunc(s.slices, func(sl *slice) bool { return sl.labelled })
+}
+
+// each yields the packed addresses of the service's own name.
+func (s *service) each(yield func(string) bool) { addrSet{s.v4, s.v6}.each(yield) }
+
+// externallyReachable reports whether s has an address or a load balancer outside of the
+// cluster.
+func (s *service) externallyReachable() bool {
+	return s.external4 != "" || s.external6 != "" || s.loadBalancerName() != ""
+}
+
+// loadBalancerName returns the host name of the load balancer of s, "" if it has an address
+// or no name.
+func (s *service) loadBalancerName() wire.Name {
+	if s.kind == externalName || s.external4 != "" || s.external6 != "" {
+		return ""
+	}
+	return s.target
+}
+
+// eachExternal yields the external addresses of s, packed.
+func (s *service) eachExternal(yield func(string) bool) {
+	addrSet{s.external4, s.external6}.each(yield)
+}
+
+// hasPort reports whether a port that pm selects has a record below s.
+func (s *service) hasPort(pm portMatch, b *Budget) bool {
+	if s.kind == clusterIP {
+		return b.spend(s.ports.steps()) && s.ports.has(pm)
+	}
+	for _, sl := range s.slices {
+		if !b.spend(sl.ports.steps()) {
+			return false
+		}
+		if sl.addrs != "" && sl.ports.has(pm) {
+			return s.kind == headless
+		}
+	}
+	return false
+}
+
+// hasNamed is hasPort for any named port of proto.
+func (s *service) hasNamed(proto byte, b *Budget) bool {
+	if s.kind == clusterIP {
+		return b.spend(s.ports.steps()) && s.ports.hasNamed(proto)
+	}
+	for _, sl := range s.slices {
+		if !b.spend(sl.ports.steps()) {
+			return false
+		}
+		if sl.addrs != "" && sl.ports.hasNamed(proto) {
+			return s.kind == headless
+		}
+	}
+	return false
+}
+
+// hasEndpoint reports whether h selects an endpoint of s.
+func (s *service) hasEndpoint(h *hostnameMatch, b *Budget) bool {
+	for _, sl := range s.slices {
+		if !b.spend(h.cost(sl)) {
+			return false
+		}
+		if h.nextEndpoint(sl, 0) < sl.len() {
+			return true
+		}
+	}
+	return false
+}
+
+// hasEndpoints reports whether s, which may be nil, is a service whose endpoints have
+// names.
+func (s *service) hasEndpoints() bool {
+	return s != nil && (s.kind == clusterIP || s.kind == headless)
+}
+
+// findZone returns the zone of that name if s has an endpoint there.
+func (s *service) findZone(zone []byte, b *Budget) (z zoneName, ok bool) {
+	var none zoneName
+	for _, sl := range s.slices {
+		if !b.spend(sliceSteps + len(sl.zones)) {
+			return none, false
+		}
+		for _, z := range sl.zones {
+			if z != none && z.Value() == string(zone) {
+				return z, true
+			}
+		}
+	}
+	return none, false
+}
+
+func (s *service) addClusterIP(ip string, f *faults) {
+	if ip == "" { // not allocated yet
+		return
+	}
+	a, err := netip.ParseAddr(ip)
+	if err != nil || a.Zone() != "" {
+		f.add("cluster IP %q is not an IP address", ip)
+		return
+	}
+	packed := packAddr(a.Unmap())
+	for have := range s.each {
+		if have == packed {
+			return
+		}
+	}
+	if len(packed) == 4 {
+		s.v4 += packed
+	} else {
+		s.v6 += packed
+	}
+}
+
+func (s *service) addExternalAddr(ip, what string, f *faults) {
+	a, err := netip.ParseAddr(ip)
+	if err != nil || a.Zone() != "" {
+		f.add("%s %q is not an IP address", what, ip)
+		return
+	}
+	packed := packAddr(a.Unmap())
+	for have := range s.eachExternal {
+		if have == packed {
+			return
+		}
+	}
+	if len(packed) == 4 {
+		s.external4 += packed
+	} else {
+		s.external6 += packed
+	}
+}
+
+// addExternalAddrs adds the external IPs of svc and the addresses of its load balancer. If
+// the load balancer has host names, the first one counts: a name has one CNAME.
+func (s *service) addExternalAddrs(svc *corev1.Service, f *faults) {
+	for _, ip := range svc.Spec.ExternalIPs {
+		s.addExternalAddr(ip, "external IP", f)
+	}
+	for i := range svc.Status.LoadBalancer.Ingress {
+		in := &svc.Status.LoadBalancer.Ingress[i]
+		switch {
+		case in.IP != "":
+			s.addExternalAddr(in.IP, "load balancer's IP", f)
+		case in.Hostname != "" && s.target == "":
+			s.target = parseExternalName(in.Hostname, f)
+		}
+	}
 }

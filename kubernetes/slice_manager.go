@@ -33,29 +33,6 @@ func (src *sliceSource) covers(sl *slice) bool {
 	return !src.labelled || sl.labelled
 }
 
-// seenByOther reports whether a source other than from has reached version and satisfies
-// ok.
-func (x *index) seenByOther(version uint64, from *sliceSource, ok func(*sliceSource) bool) bool {
-	return slices.ContainsFunc(x.sources, func(src *sliceSource) bool { return src != from && src.version >= version && ok(src) })
-}
-
-// isStale reports whether sl, which from delivers, is outdated because another source is
-// ahead: it has delivered a later version, or it covers sl and has seen its deletion. With
-// a single source nothing is stale, even if the server's versions were set back.
-func (x *index) isStale(sl *slice, from *sliceSource) bool {
-	old := x.slices[sl.name]
-	if old == nil {
-		return x.seenByOther(sl.version, from, func(src *sliceSource) bool { return src.complete && src.covers(sl) })
-	}
-	return old.version > sl.version && x.seenByOther(old.version, from, func(*sliceSource) bool { return true })
-}
-
-// isStaleDelete is isStale for the deletion of the slice of that name.
-func (x *index) isStaleDelete(name string, version uint64, from *sliceSource) bool {
-	old := x.slices[name]
-	return old != nil && old.version >= version && x.seenByOther(old.version, from, func(*sliceSource) bool { return true })
-}
-
 // markComplete records that all slices of src are in view, as of version.
 func (src *sliceSource) markComplete(version uint64) {
 	v := src.view
@@ -136,47 +113,6 @@ func (k *sliceManager) reconcile(ctx context.Context) {
 	if known {
 		k.view.setListed(endpointSlices)
 	}
-}
-
-// desiredSources returns the keys of the sources that are needed. A level is left for a
-// lower one only at half the use that led to it, to avoid flapping.
-func (v *View) desiredSources() []string {
-	sc := v.scope
-	used, gaps, at := v.namespacesInUse()
-	most := func(l level) int {
-		if at >= l {
-			return sc.maxNamespaces / 2
-		}
-		return sc.maxNamespaces
-	}
-	wide := sc.cluster || len(used) > most(levelWide)
-	switch {
-	case sc.cluster && sc.all, sc.usedRecently(sc.reverseUsed.Load()), wide && len(gaps) > most(levelAll):
-		return []string{allSource}
-	case wide:
-		return append(gaps, wideSource)
-	}
-	return used
-}
-
-// namespacesInUse returns the labels of the namespaces in use, those of the namespaces
-// whose labelled slices are not sufficient, and the current level.
-func (v *View) namespacesInUse() (used, gaps []string, at level) {
-	v.mu.RLock()
-	defer v.mu.RUnlock()
-	for label, ns := range v.index.namespaces {
-		recent := ns.exists() && v.scope.usedRecently(ns.lastUsed.Load())
-		if !recent {
-			ns.needsUnlabelled.Store(false)
-		}
-		if recent || ns.nodePods > 0 && ns.headlessCount > 0 {
-			used = append(used, label)
-		}
-		if ns.selectorless > 0 || recent && ns.needsAllSlices() {
-			gaps = append(gaps, label)
-		}
-	}
-	return used, gaps, v.index.level
 }
 
 // needsAllSlices reports whether slices without the headless label are needed, too.
@@ -265,18 +201,6 @@ func (k *sliceManager) stopSources(desired []string) {
 	k.dropUncovered()
 	for _, src := range ended {
 		src.cancel()
-	}
-}
-
-// closeSource makes the index ignore src from now on.
-func (x *index) closeSource(src *sliceSource) {
-	x.epochs.BumpAny() // reverse names depend on what is complete
-	src.closed = true
-	x.sources = slices.DeleteFunc(x.sources, func(have *sliceSource) bool { return have == src })
-	if src.ns != nil {
-		src.ns.complete = false
-		src.ns.sourceCount--
-		x.removeIfUnused(src.ns)
 	}
 }
 

@@ -56,27 +56,6 @@ type srvTarget struct {
 // glue is an address of a target.
 type glue struct{ prefix, addr string }
 
-// writeSRV writes m's SRV records and the addresses of their targets.
-func (w *answerWriter) writeSRV(m *match) {
-	n := m.pairCount(w.budget)
-	if n == 0 {
-		return
-	}
-	t := srvWriter{
-		answerWriter: *w, port: m.port, key: string(m.key), weight: srvWeight(n),
-		written: make(map[string]srvName), done: make(map[srvTarget]struct{}), known: make(map[glue]struct{}),
-	}
-	if !t.writeAll(m) {
-		return
-	}
-	for _, g := range t.addrs {
-		if !w.budget.spend(dedupSteps) || w.reply.Overflows() {
-			return
-		}
-		w.writeAddr(wire.Additional, t.written[g.prefix].at, g.addr)
-	}
-}
-
 // writeAll writes the records of m. It returns false if the reply has no room for all of
 // them or the budget is exhausted.
 func (t *srvWriter) writeAll(m *match) bool {
@@ -212,77 +191,4 @@ func (t *srvWriter) writeRecord(to srvTarget, rdata []byte) (at int, ok bool) {
 	binary.BigEndian.PutUint16(rdata[4:], to.number)
 	at = t.reply.Add(wire.Answer, wire.AtQuestion, wire.TypeSRV, t.ttl, rdata)
 	return at, !t.reply.Overflows()
-}
-
-// usesServiceAddrs reports whether m's SRV records are made of the service's own addresses
-// and ports, and not of its endpoints'.
-func (m *match) usesServiceAddrs() bool {
-	return m.node == externalService || m.node != endpointName && m.svc.kind == clusterIP
-}
-
-// serviceAddrs returns the addresses that these records lead to.
-func (m *match) serviceAddrs() addrSet {
-	if m.node == externalService {
-		return addrSet{m.svc.external4, m.svc.external6}
-	}
-	return addrSet{m.svc.v4, m.svc.v6}
-}
-
-// pairCount returns the number of pairs that m's SRV records are made of, up to [maxPairs].
-func (m *match) pairCount(b *Budget) (n int) {
-	switch m.node {
-	case externalService, serviceName, portName, endpointName, zonalName:
-	default:
-		return 0
-	}
-	switch {
-	case m.usesServiceAddrs():
-		list := m.serviceAddrs()
-		return min(maxPairs, m.port.count(m.svc.ports, b)*(len(list.v4)/4+len(list.v6)/16))
-	case !m.svc.hasEndpoints():
-		return 0
-	}
-	for _, s := range m.svc.slices {
-		if n += m.pairsInSlice(s, b); n >= maxPairs {
-			return maxPairs
-		}
-	}
-	return n
-}
-
-// pairsInSlice is pairCount for the endpoints of s that belong to m.
-func (m *match) pairsInSlice(s *slice, b *Budget) (n int) {
-	per := m.port.count(s.ports, b)
-	if s.ports == "" && m.port.isAny() {
-		per = 1 // no record, but part of the weight, like a port without a number
-	}
-	if per == 0 {
-		return 0
-	}
-	for range m.endpoints(s, b) {
-		if n += per; n >= maxPairs {
-			break
-		}
-	}
-	return n
-}
-
-// count returns the number of ports of p that m selects, up to [maxPairs].
-func (m portMatch) count(p portList, b *Budget) (n int) {
-	for b.spend(1) && p != "" && n < maxPairs {
-		label, proto, _, rest := p.next()
-		if m.matches(label, proto) {
-			n++
-		}
-		p = rest
-	}
-	return n
-}
-
-// hostname returns the hostname of endpoint i, or its dashed address.
-func (s *slice) hostname(i int) string {
-	if host := s.host(i); host != "" {
-		return host
-	}
-	return string(appendDashed(nil, s.addr(i)))
 }

@@ -12,6 +12,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/nodens-dns/nodens/internal/config"
@@ -182,42 +184,6 @@ func (v *View) Synced() bool {
 	return true
 }
 
-// Stats returns a snapshot. It visits all slices: it is meant for scrapes, not for queries.
-func (v *View) Stats() Stats {
-	s := Stats{
-		Synced:    v.Synced(),
-		SyncTime:  time.Duration(v.syncTime.Load()),
-		Serial:    v.serial.Load(),
-		LastEvent: time.Unix(0, v.lastEvent.Load()),
-		Programming: map[string]stat.Snapshot{
-			"cluster_ip":             v.programming[0].Read(),
-			"headless_with_selector": v.programming[1].Read(),
-		},
-		Requests: v.requests.snapshot(),
-	}
-	v.faultsMu.Lock()
-	s.Faulty, s.Faults = len(v.faulty), v.faults
-	v.faultsMu.Unlock()
-	v.mu.RLock()
-	defer v.mu.RUnlock()
-	s.Slices, s.Pods, s.Level = len(v.index.slices), len(v.index.pods), v.index.level.String()
-	for _, ns := range v.index.namespaces {
-		if ns.exists() {
-			s.Namespaces++
-		}
-		s.Sources += ns.sourceCount
-	}
-	for _, svc := range v.index.services {
-		if svc.kind != orphan {
-			s.Services++
-		}
-	}
-	for _, sl := range v.index.slices {
-		s.Endpoints += sl.len()
-	}
-	return s
-}
-
 // setListed records that all objects of r have been listed once.
 func (v *View) setListed(r resource) {
 	if v.listed[r].Swap(true) {
@@ -316,45 +282,124 @@ func (v *View) pruneFaults(s *handler) {
 	}
 }
 
-// importsInto reports whether a ServiceImport, or a slice of one, is in the namespace of
-// that label (in wire form).
-func (v *View) importsInto(label []byte) bool {
-	v.mu.RLock()
-	ok := v.imports.namespaces[string(label)].exists()
-	v.mu.RUnlock()
-	return ok
+// setZone sets the node's zone for the slices that are converted from now on.
+func (v *View) setZone(zone string) {
+	v.mu.Lock()
+	v.converter.zone = zone
+	v.mu.Unlock()
 }
 
-// service returns the service, or the ServiceImport, with that key; nil if there is none.
-func (v *View) service(key []byte, imports bool) *service {
-	v.mu.RLock()
-	defer v.mu.RUnlock()
-	return v.indexFor(imports).services[string(key)]
-}
-
-// indexFor returns the index of Services or of ServiceImports.
-func (v *View) indexFor(imports bool) *index {
-	if imports {
-		return &v.imports
+// reportZone logs the result of a request for the zone: the first failure, and the end of
+// failures. It reports whether no further request is needed.
+func (v *View) reportZone(zone string, err error, failed int) (settled bool) {
+	switch {
+	case err == nil:
+		if failed > 0 && zone != "" {
+			v.log.Info("topology zone of the node found, endpoints in it come first", "zone", zone)
+		}
+		return true
+	case apierrors.IsForbidden(err) || apierrors.IsNotFound(err):
+		v.log.Info("topology zone of the node unknown, endpoints in it don't come first",
+			"err", err, "fix", "set -node-zone or NODE_ZONE, or allow the agent to get nodes")
+		return true
+	case failed == 0:
+		v.log.Warn("topology zone of the node not found yet, endpoints in it don't come first",
+			"err", withoutURL(err), "fix", "set -node-zone or NODE_ZONE")
 	}
-	return &v.index
+	return false
 }
 
-// hasNamespaceObject reports whether the Namespace with that label (in wire form) is in
-// view.
-func (v *View) hasNamespaceObject(label []byte) bool {
-	v.mu.RLock()
-	ns := v.index.namespaces[string(label)]
-	ok := ns != nil && ns.hasObject
-	v.mu.RUnlock()
-	return ok
+// setLevel sets the level that is in view.
+func (v *View) setLevel(l level) {
+	if level(v.scope.level.Load()) == l {
+		return
+	}
+	v.mu.Lock()
+	v.index.epochs.BumpAny() // reverse names depend on the level
+	v.index.level = l
+	v.index.recompute()
+	v.mu.Unlock()
+	v.scope.level.Store(uint32(l))
+	v.scope.broadcast()
 }
 
-// hasNamespace reports whether the namespace with that label (in wire form), or anything in
-// it, is in view.
-func (v *View) hasNamespace(label []byte) bool {
-	v.mu.RLock()
-	ok := v.index.namespaces[string(label)].exists()
-	v.mu.RUnlock()
-	return ok
+// requestReconcile makes the sliceManager reconcile. It does not block.
+func (v *View) requestReconcile() {
+	select {
+	case v.scope.reconcileRequests <- struct{}{}:
+	default:
+	}
+}
+
+// requestWholeCluster makes the view watch all that m, which is incomplete, depends on,
+// unless that is a single namespace.
+func (v *View) requestWholeCluster(m match) {
+	switch {
+	case m.node != incomplete || m.svc != nil:
+	case m.pod:
+		v.scope.allPodsOnce.Do(func() { close(v.scope.allPodsNeeded) })
+	default:
+		v.scope.reverseUsed.Store(v.scope.tick.Load())
+		v.requestReconcile()
+	}
+}
+
+// expireWaiters closes all channels that [View.Endpoints] has returned, so that those who
+// still want the endpoints call again.
+func (v *View) expireWaiters() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for key := range v.index.endpointWaiters {
+		v.index.broadcast(key)
+	}
+}
+
+// observeProgramming measures the delay from the change that triggered an update of the
+// slice, by the slice controller's clock, to now.
+func (v *View) observeProgramming(key, trigger string) {
+	if trigger == "" {
+		return
+	}
+	at, err := time.Parse(time.RFC3339Nano, trigger)
+	if err != nil {
+		return
+	}
+	s := v.service([]byte(key), false)
+	if !s.hasEndpoints() {
+		return
+	}
+	// The clocks of two machines may differ.
+	v.programming[s.kind-clusterIP].Observe(max(0, v.now().Sub(at)).Seconds())
+}
+
+// putImport adds o or replaces the import of that name.
+func (v *View) putImport(o *serviceImport, f *faults) {
+	key, rec, ok := convertImport(o, f)
+	if ok {
+		v.changeImports(func(x *index) bool { return x.putService(key, rec) })
+	}
+}
+
+// dropImport removes the import of that name.
+func (v *View) dropImport(ns, name string) {
+	key, ok := serviceKey(name, ns)
+	if ok {
+		v.changeImports(func(x *index) bool { return x.dropService(key) })
+	}
+}
+
+// putImportSlice adds es or replaces the slice of that name. A slice that belongs to no
+// import is removed.
+func (v *View) putImportSlice(es *discoveryv1.EndpointSlice, f *faults) {
+	rec := convertImportSlice(es, v.sliceConverter(), f)
+	if rec == nil {
+		v.dropImportSlice(es.Namespace, es.Name)
+		return
+	}
+	v.changeImports(func(x *index) bool { return x.putSlice(rec) })
+}
+
+// dropImportSlice removes the slice of that name.
+func (v *View) dropImportSlice(ns, name string) {
+	v.changeImports(func(x *index) bool { return x.dropSlice(objectKey(ns, name)) })
 }

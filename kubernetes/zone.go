@@ -2,9 +2,11 @@ package kubernetes
 
 import (
 	"context"
+	"net/netip"
 	"slices"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/epoch"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
@@ -56,40 +58,10 @@ type Zone struct {
 	ordered              bool // near endpoints come first
 }
 
-// origin is one zone of a directive.
-type origin struct {
-	name    wire.Name
-	svc     wire.Name // what services are below: "svc.<zone>"
-	reverse bool
-	imports bool // a multicluster zone
-	// server and mailbox are the labels, in wire form, in front of the zone in the SOA's
-	// MNAME and RNAME.
-	server, mailbox string
-	serial          *zoneSerial
-	zonal           bool // has names by topology zone
-}
-
 const (
 	arpa4 = "\x07in-addr\x04arpa\x00"
 	arpa6 = "\x03ip6\x04arpa\x00"
 )
-
-// newOrigin returns the zone called name, a multicluster zone if it is among imports.
-func newOrigin(v *View, name wire.Name, imports []wire.Name) origin {
-	o := origin{
-		name: name, svc: "\x03svc" + name,
-		reverse: name.Under(arpa4) || name.Under(arpa6),
-		imports: slices.Contains(imports, name),
-		server:  "\x02ns\x03dns", mailbox: "\x0ahostmaster", serial: &v.serial,
-	}
-	if o.imports {
-		o.serial = &v.importSerial
-	}
-	return o
-}
-
-// lacksServices reports whether o has no names of Services.
-func (o *origin) lacksServices() bool { return o.reverse || o.imports }
 
 // NewZone returns the zones of cfg, answered from v. It uses cfg's zones, `namespaces`,
 // `multicluster`, `ttl`, `pods`, `ignore`, `fallthrough`, `zonal` and `topology`. If no
@@ -199,36 +171,6 @@ func (z *Zone) Await(ctx context.Context, q *wire.Query) error {
 	})
 }
 
-// await waits until answer returns something other than [Incomplete] for q, or ctx ends.
-func (v *View) await(ctx context.Context, q *wire.Query, answer func(*wire.Query, *wire.Reply, *Budget) (Outcome, wire.Name)) error {
-	for {
-		more := v.scope.more()
-		var r wire.Reply
-		r.Start(nil, q)
-		if outcome, _ := answer(q, &r, nil); outcome != Incomplete {
-			return nil
-		}
-		select {
-		case <-more:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-}
-
-// requestWholeCluster makes the view watch all that m, which is incomplete, depends on,
-// unless that is a single namespace.
-func (v *View) requestWholeCluster(m match) {
-	switch {
-	case m.node != incomplete || m.svc != nil:
-	case m.pod:
-		v.scope.allPodsOnce.Do(func() { close(v.scope.allPodsNeeded) })
-	default:
-		v.scope.reverseUsed.Store(v.scope.tick.Load())
-		v.requestReconcile()
-	}
-}
-
 // Origins returns the zones of the directive, the longest first.
 func (z *Zone) Origins() []wire.Name {
 	names := make([]wire.Name, len(z.origins))
@@ -249,13 +191,6 @@ func (z *Zone) nameError(name []byte, o *origin, r *wire.Reply) Outcome {
 	w := answerWriter{zone: z, origin: o, reply: r, ttl: z.ttl}
 	w.writeNXDomain()
 	return Answered
-}
-
-// writeNXDomain answers that the name does not exist.
-func (w *answerWriter) writeNXDomain() {
-	w.reply.SetAuthoritative()
-	w.reply.SetRcode(wire.NXDomain)
-	w.writeSOA(wire.Authority)
 }
 
 // fallsThrough reports whether `fallthrough` applies to name errors for name.
@@ -279,4 +214,118 @@ func (z *Zone) origin(name []byte) *origin {
 		}
 	}
 	return nil
+}
+
+// Ordered reports whether the addresses of endpoints are ordered by distance, and at random
+// within a distance. The caller must not shuffle such answers.
+func (z *Zone) Ordered() bool { return z.ordered }
+
+// Rotatable reports whether the order of the addresses in the answer that [Zone.Answer] has
+// just given to q is random, so that a copy may be sent in another order. It is false in
+// doubt.
+func (z *Zone) Rotatable(q *wire.Query) bool {
+	o := z.origin(q.Name())
+	if o == nil || !isAddressType(q.Type) {
+		return false
+	}
+	var b Budget
+	b.Refill()
+	m := z.lookup(q.Name(), o, &b)
+	if b.exhausted() || m.node != serviceName || m.svc.kind != headless {
+		return false
+	}
+	list, cut := m.svc.addrs(q.Type, &b)
+	n := len(list) / addrSize(q.Type)
+	return !b.exhausted() && n <= wire.MaxAddrs && cut.uniform(n)
+}
+
+// ClientNamespace returns the namespace, as a label in wire form, of the pod of this node
+// whose address is client. ok is false if there is no such pod, or if it is not certain
+// which one it is. The result must not be changed. It is safe for concurrent use and does
+// not allocate.
+//
+// An address may be reused as soon as its pod is gone, possibly before the API server
+// reports either pod. A new pod is seen before it starts, without an address. As long as a
+// pod of this node has no address in view, any client could be that pod; and an address
+// that two pods claim belongs to neither.
+func (z *Zone) ClientNamespace(client netip.Addr) (namespace []byte, ok bool) {
+	v := z.view
+	at := addrKey(client.As16())
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	if v.index.pendingPods > 0 {
+		return nil, false
+	}
+	p := v.index.onlyPodAt(at)
+	if p == nil || !p.onNode || p.hostNetwork || p.terminating || !z.exposesLocked(p.ns) {
+		return nil, false
+	}
+	return p.label, true
+}
+
+// Mark returns the epoch mark of r, the answer that [Zone.Answer] has just given to q: when
+// it no longer matches, a copy of r is invalid. An answer made from one Service, or denied
+// because that Service does not exist, depends on the Service's group; other answers depend
+// on every change that queries can see. Negative answers carry the zone's serial.
+//
+// The caller reads [epoch.Table.Any] before Answer and discards the copy unless it is
+// unchanged after Mark. ok is false without [Options.Epochs], if r is not an answer of this
+// zone, and for an alias that leads out of it. Mark does not block and does not change r.
+func (z *Zone) Mark(q *wire.Query, r *wire.Reply) (mark epoch.Mark, ok bool) {
+	name := q.Name()
+	o := z.origin(name)
+	if o == nil {
+		return epoch.Mark{}, false
+	}
+	var b Budget
+	b.Refill()
+	m := z.lookup(name, o, &b)
+	switch {
+	case m.node == notFound && z.fallsThrough(name):
+		return epoch.Mark{}, false
+	case m.node == notFound:
+		m.key = o.absentServiceKey(name)
+	case m.isAlias() && isAddressType(q.Type):
+		end := z.followAliases(m, o, &b)
+		if end.isAlias() && !end.svc.target.Under(o.name) {
+			return epoch.Mark{}, false
+		}
+		m = match{node: end.node} // it depends on more than one Service
+	}
+	if b.exhausted() {
+		return epoch.Mark{}, false
+	}
+	return z.epochMark(&m, o, q, r)
+}
+
+// Touch records that q was answered from a copy: the data behind the answer stays in use.
+// It does not block.
+func (z *Zone) Touch(q *wire.Query) {
+	if o := z.origin(q.Name()); o != nil {
+		var b Budget
+		b.Refill()
+		m := z.lookup(q.Name(), o, &b) // which records the use
+		if isAddressType(q.Type) {
+			z.followAliases(m, o, &b)
+		}
+	}
+}
+
+// epochMark returns the mark of r, the answer to q made from m.
+func (z *Zone) epochMark(m *match, o *origin, q *wire.Query, r *wire.Reply) (epoch.Mark, bool) {
+	x := z.view.indexFor(o.imports)
+	positive := r.Rcode() == wire.NoError && r.Count(wire.Answer) > 0
+	switch {
+	case x.epochs == nil, m.node == incomplete, q.Type == wire.TypeAXFR, q.Type == wire.TypeIXFR, !positive && !z.view.Synced():
+		return epoch.Mark{}, false
+	case m.key == nil, z.needsNamespaceObject && (o.imports || !positive): // the Namespace may be in the other index, or be created
+		return x.epochs.MarkAny(), true
+	}
+	mark := x.epochs.Mark(x.serviceGroup(m.key))
+	if !positive {
+		if mark.Serial = o.serial.shared.Index; mark.Serial == 0 {
+			return x.epochs.MarkAny(), true
+		}
+	}
+	return mark, true
 }
