@@ -120,6 +120,15 @@ func (s *shard) tick(now time.Duration) time.Duration {
 	return s.lastTick
 }
 
+// newEntry makes an entry for k.
+func (k *key) newEntry(p wire.Packed, kd kind, expires, ttl time.Duration) *entry {
+	e := &entry{packed: p, expires: expires, ttl: seconds(ttl), flags: k.flags}
+	if kd == denial {
+		e.flags |= denialFlag
+	}
+	return e
+}
+
 // put stores f under k in place of the entry that is there; the shard is locked. It is
 // false if the entry that is there is better than f.
 func (k *key) put(f *fetched) bool {
@@ -127,10 +136,7 @@ func (k *key) put(f *fetched) bool {
 	if p.closed || p.lists[f.kind].lru == nil {
 		return true
 	}
-	e := &entry{packed: f.packed, expires: f.at + f.ttl, ttl: seconds(f.ttl), flags: k.flags}
-	if f.kind == denial {
-		e.flags |= denialFlag
-	}
+	e := k.newEntry(f.packed, f.kind, f.at+f.ttl, f.ttl)
 	if f.cut {
 		e.flags |= cutFlag
 	}

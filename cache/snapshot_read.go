@@ -183,10 +183,7 @@ func (c *Cache) restore(q *wire.Query, resp *wire.Response, sv savedEntry, now t
 		remaining = min(remaining, v.ttl-(sv.ttl-sv.remaining))
 	}
 	k := c.key(q)
-	e := &entry{packed: resp.Packed, expires: now + remaining, ttl: seconds(v.ttl), flags: k.flags}
-	if v.kind == denial {
-		e.flags |= denialFlag
-	}
+	e := k.newEntry(resp.Packed, v.kind, now+remaining, v.ttl)
 	if remaining <= 0 {
 		if !c.servable(e, now) {
 			return false

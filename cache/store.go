@@ -34,15 +34,15 @@ const (
 
 // Options are what a Store needs of its surroundings. The zero value is ready.
 type Options struct {
-	// Clock tells the time, also in place of the moments that Answer is given; nil is
-	// [clock.Now]. Only differences count.
+	// Clock is the store's clock, also in place of the times that callers pass; nil is
+	// [clock.Now]. Only differences matter.
 	Clock func() time.Duration
-	// Go runs f on a goroutine of its own, with a context that outlives the queries, and
-	// is false, without running it, where there is no place for one more. What panics in
-	// f is its to recover from. nil is as many as come, with no end to the context.
+	// Go runs f on a new goroutine, with a context that outlives the queries. It returns
+	// false, without running f, if too many run. It recovers from panics in f. nil starts any
+	// number of goroutines.
 	Go func(f func(ctx context.Context)) bool
-	// Epochs are moved when entries go, for those who keep copies of answers, see
-	// [Cache.Lease]; nil is nobody.
+	// Epochs are incremented when entries are removed or replaced, for copies of answers, see
+	// [Cache.Lease]; nil: there are no copies.
 	Epochs *epoch.Table
 }
 
