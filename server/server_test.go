@@ -6,7 +6,6 @@ import (
 	"net"
 	"net/netip"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -17,6 +16,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/server/hosts"
 	"github.com/nodens-dns/nodens/server/resolver"
+	"github.com/nodens-dns/nodens/test/fakedns"
 	"github.com/nodens-dns/nodens/test/peer"
 	"github.com/nodens-dns/nodens/upstream"
 )
@@ -28,41 +28,24 @@ var loopback = netip.MustParseAddr("127.0.0.1")
 
 // backend is a scripted upstream on loopback.
 type backend struct {
+	*fakedns.Server
 	addr netip.AddrPort
-
-	mu    sync.Mutex
-	asked map[string]int
 }
 
 // startBackend answers with reply; nil is silence.
 func startBackend(t testing.TB, reply func(q *dns.Msg) *dns.Msg) *backend {
 	t.Helper()
-	b := &backend{addr: netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0]), asked: make(map[string]int)}
-	handler := dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
-		b.mu.Lock()
-		b.asked[q.Question[0].Name]++
-		b.mu.Unlock()
-		go func() { // the package reads no more of a TCP connection until a handler is done
-			if m := reply(q); m != nil {
-				_ = w.WriteMsg(m)
+	s := fakedns.Start(t, func(q *fakedns.Query) {
+		go func() { // reply may block until the test ends
+			if m := reply(q.Msg); m != nil {
+				q.Reply(m)
 			}
 		}()
 	})
-	for _, network := range []string{"udp", "tcp"} {
-		started := make(chan struct{})
-		srv := &dns.Server{Addr: b.addr.String(), Net: network, Handler: handler, NotifyStartedFunc: func() { close(started) }}
-		go func() { _ = srv.ListenAndServe() }()
-		<-started
-		t.Cleanup(func() { _ = srv.Shutdown() })
-	}
-	return b
+	return &backend{s, s.Addr()}
 }
 
-func (b *backend) count(name string) int {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.asked[name]
-}
+func (b *backend) count(name string) int { return b.CountName(name) }
 
 // addressed answers every A question with one address.
 func addressed(ip string) func(*dns.Msg) *dns.Msg {

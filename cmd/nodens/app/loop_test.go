@@ -12,43 +12,34 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/test/agenttest"
+	"github.com/nodens-dns/nodens/test/fakedns"
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
-// circle is an upstream that asks the agent whatever it is asked, as long as it turns.
-type circle struct {
+// loopingUpstream asks the agent whatever it is asked, while loops is set.
+type loopingUpstream struct {
 	addr  string
-	turns atomic.Bool
+	loops atomic.Bool
 }
 
-// startCircle has turning set.
-func startCircle(t *testing.T, to uint16) *circle {
+// startLoopingUpstream starts an upstream that sends queries to the port of loopback.
+func startLoopingUpstream(t *testing.T, port uint16) *loopingUpstream {
 	t.Helper()
-	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := &circle{addr: conn.LocalAddr().String()}
-	c.turns.Store(true)
-	handler := dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
-		if c.turns.Load() {
-			client := dns.Client{Timeout: agenttest.Timeout}
-			if m, _, err := client.Exchange(q, fmt.Sprintf("127.0.0.1:%d", to)); err == nil {
-				_ = w.WriteMsg(m)
-			}
+	u := new(loopingUpstream)
+	u.loops.Store(true)
+	u.addr = fakedns.Start(t, func(q *fakedns.Query) {
+		if !u.loops.Load() {
+			q.Reply(fakedns.Address(q.Msg, 60, "192.0.2.1"))
 			return
 		}
-		m := new(dns.Msg).SetReply(q)
-		if q.Question[0].Qtype == dns.TypeA {
-			rr, _ := dns.NewRR(q.Question[0].Name + " 60 A 192.0.2.1")
-			m.Answer = []dns.RR{rr}
-		}
-		_ = w.WriteMsg(m)
-	})
-	s := &dns.Server{PacketConn: conn, Handler: handler}
-	go func() { _ = s.ActivateAndServe() }()
-	t.Cleanup(func() { _ = s.Shutdown() })
-	return c
+		go func() {
+			client := dns.Client{Timeout: agenttest.Timeout}
+			if m, _, err := client.Exchange(q.Msg, fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
+				q.Reply(m)
+			}
+		}()
+	}).Addr().String()
+	return u
 }
 
 // TestAgentLoop: an agent whose upstream forwards to it goes on running and answers what it
@@ -56,7 +47,7 @@ func startCircle(t *testing.T, to uint16) *circle {
 // is none forwarding goes on.
 func TestAgentLoop(t *testing.T) {
 	p := peer.Ports(t, 2)
-	up := startCircle(t, p[0])
+	up := startLoopingUpstream(t, p[0])
 	corefile := func(more string) string {
 		return fmt.Sprintf(".:%d {\n bind 127.0.0.1\n errors\n loop\n %s\n cache\n hosts {\n  192.0.2.9 by.hand\n  fallthrough\n }\n forward . %s\n prometheus 127.0.0.1:%d\n}\n", p[0], more, up.addr, p[1])
 	}
@@ -85,7 +76,7 @@ func TestAgentLoop(t *testing.T) {
 	if n := strings.Count(r.Log.String(), "forwarding stopped"); n != 1 {
 		t.Errorf("the log tells %d times that forwarding stops:\n%s", n, r.Log)
 	}
-	up.turns.Store(false)
+	up.loops.Store(false)
 	reload("minimal")
 	r.Await("forwarding to go on", func() bool { return detected("0") })
 	check("mended", "192.0.2.1")

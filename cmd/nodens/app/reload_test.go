@@ -3,7 +3,6 @@ package app
 import (
 	"context"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/nodens-dns/nodens/test/agenttest"
 	"github.com/nodens-dns/nodens/test/ca"
+	"github.com/nodens-dns/nodens/test/fakedns"
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
@@ -293,28 +293,12 @@ func askOn(t *testing.T, addr string, client int, asked, bad *atomic.Int64, done
 	}
 }
 
-// slowUpstream answers everything after a while.
+// slowUpstream answers every query after a while.
 func slowUpstream(t *testing.T) string {
 	t.Helper()
-	conn, err := net.ListenPacket("udp4", fmt.Sprintf("127.0.0.1:%d", peer.Ports(t, 1)[0]))
-	if err != nil {
-		t.Fatal(err)
-	}
-	ln, err := net.Listen("tcp4", conn.LocalAddr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	answer := dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
-		time.Sleep(20 * time.Millisecond)
-		m := new(dns.Msg).SetReply(q)
-		m.Answer = []dns.RR{&dns.A{Hdr: dns.RR_Header{Name: q.Question[0].Name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 60}, A: net.IPv4(192, 0, 2, 1)}}
-		_ = w.WriteMsg(m)
-	})
-	for _, s := range []*dns.Server{{PacketConn: conn, Handler: answer}, {Listener: ln, Handler: answer}} {
-		go func() { _ = s.ActivateAndServe() }()
-		t.Cleanup(func() { _ = s.Shutdown() })
-	}
-	return conn.LocalAddr().String()
+	return fakedns.Start(t, func(q *fakedns.Query) {
+		q.ReplyAfter(20*time.Millisecond, fakedns.Address(q.Msg, 60, "192.0.2.1"))
+	}).Addr().String()
 }
 
 // TestHeirsOfServices: upstreams that are Services come from the block's own view, or
