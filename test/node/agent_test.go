@@ -17,12 +17,11 @@ import (
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
-// TestPodAsks: what a pod gets, over both transports, both families, with and
-// without EDNS, of a cluster name and of a name that is forwarded; and that none
-// of it leaves a trace in the connection-tracking table.
+// TestPodAsks: a pod gets answers for a cluster name and a forwarded name over both transports and
+// families, with and without EDNS, and none of its queries is tracked.
 func TestPodAsks(t *testing.T) {
 	l := newNetwork(t)
-	// A rule that looks at a connection's state turns tracking on in the node.
+	// A rule that matches a connection's state turns tracking on.
 	l.in(l.node, "iptables", "-A", "FORWARD", "-m", "conntrack", "--ctstate", "INVALID", "-j", "DROP")
 	l.in(l.node, "ip6tables", "-A", "FORWARD", "-m", "conntrack", "--ctstate", "INVALID", "-j", "DROP")
 	l.startAgent()
@@ -51,7 +50,7 @@ func TestPodAsks(t *testing.T) {
 	if got := l.tracked(); got != "" {
 		t.Errorf("port 53 is tracked:\n%s", got)
 	}
-	// The same question around the agent is tracked: the check above can fail.
+	// A query that bypasses the agent is tracked: the check above can fail.
 	if _, err := l.dig(l.pod, "@"+upstreamIP, "www.example.org"); err != nil {
 		t.Fatal(err)
 	}
@@ -60,8 +59,8 @@ func TestPodAsks(t *testing.T) {
 	}
 }
 
-// TestRules: what the agent leaves in the node's rule sets while it runs, that a
-// rule somebody else removes comes back, and that a stop leaves nothing.
+// TestRules: the agent's rules and addresses are in place while it runs, removed rules are restored, and
+// a stop leaves nothing.
 func TestRules(t *testing.T) {
 	l := newNetwork(t)
 	l.in(l.node, "iptables", "-A", "INPUT", "-p", "udp", "--dport", "53", "-j", "ACCEPT", "-m", "comment", "--comment", "somebody else's")
@@ -98,7 +97,7 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// wantedRules are the agent's rules for both addresses, as iptables-save prints them.
+// wantedRules returns the agent's rules for both addresses, as iptables-save prints them.
 func wantedRules() []string {
 	var rules []string
 	for _, l := range []string{local4 + "/32", local6 + "/128"} {
@@ -122,8 +121,8 @@ func wantedRules() []string {
 	return rules
 }
 
-// TestKilled: after a SIGKILL the next agent takes over what the dead one left,
-// twice nothing, and leaves nothing itself.
+// TestKilled: after a SIGKILL the next agent adopts the rules and addresses, duplicates nothing, and
+// leaves nothing after its stop.
 func TestKilled(t *testing.T) {
 	l := newNetwork(t)
 	rules, addrs := l.ruleList(), l.addresses()
@@ -146,7 +145,7 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// TestSkipTeardown: the flag leaves everything for the next agent.
+// TestSkipTeardown: with -skipteardown everything stays for the next agent.
 func TestSkipTeardown(t *testing.T) {
 	l := newNetwork(t)
 	p := l.startAgent("-skipteardown")
@@ -160,8 +159,8 @@ func TestSkipTeardown(t *testing.T) {
 	}
 }
 
-// TestReadiness: /ready is 200 while the agent serves and 503 in its lame-duck
-// time, in which it still answers.
+// TestReadiness: /ready returns 200 while the agent serves, and 503 in its lame-duck time, in which it
+// still answers.
 func TestReadiness(t *testing.T) {
 	l := newNetwork(t)
 	args := l.agentArgs()
@@ -201,8 +200,8 @@ func TestReadiness(t *testing.T) {
 	}
 }
 
-// TestStartErrors: what stands in the way of a start is named with the flag that
-// turns that part off, the exit code is 1, and nothing is left behind.
+// TestStartErrors: the error of a failed start names the flag that turns the failed part off, the exit
+// code is 1, and nothing is left behind.
 func TestStartErrors(t *testing.T) {
 	l := newNetwork(t)
 	noTools := filepath.Join(l.dir, "empty")
@@ -240,8 +239,8 @@ func TestStartErrors(t *testing.T) {
 	}
 }
 
-// TestOfficial: NodeLocal DNSCache's own Corefile and arguments start the agent
-// unchanged; cluster names go to the upstream service over TCP.
+// TestOfficial: the agent runs with NodeLocal DNSCache's unchanged Corefile and arguments, and forwards
+// cluster names to the upstream service over TCP.
 func TestOfficial(t *testing.T) {
 	l := newNetwork(t)
 	root, err := peer.Root()
@@ -253,7 +252,7 @@ func TestOfficial(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Where the ConfigMap is mounted is the one thing that is the test's own.
+	// Only the mount point of the ConfigMap differs.
 	args := append(strings.Fields(string(text)), "-basecorefile", filepath.Join(fixture, "Corefile.base"))
 	p := l.start(l.node, []string{"KUBE_DNS_UPSTREAM_SERVICE_HOST=" + upstreamIP}, args...)
 	p.Must(t, "the agent to log that it serves", testbed.LogContains(p, "msg=serving"))

@@ -19,7 +19,7 @@ import (
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
-// headlessService are Services of several addresses, and what SRV records are about.
+// headlessService is a headless Service with several endpoints.
 const headlessService = `---
 apiVersion: v1
 kind: Service
@@ -39,7 +39,7 @@ endpoints:
 ports: [{name: http, port: 80, protocol: TCP}]
 `
 
-// newKernelNetwork makes a lab whose kernel can answer, or skips the test.
+// newKernelNetwork creates a network whose kernel can answer, or skips the test.
 func newKernelNetwork(t *testing.T) *network {
 	t.Helper()
 	if err := testbed.KernelPathUsable(); err != nil {
@@ -48,8 +48,8 @@ func newKernelNetwork(t *testing.T) *network {
 	return newNetwork(t)
 }
 
-// startInKernel runs an agent that answers inside of the kernel, at the link-local
-// addresses, with the sets among its Services, whose endpoints come in any order.
+// startInKernel starts an agent that answers inside the kernel at the link-local addresses, with
+// headlessService among its Services and endpoints in random order.
 func (l *network) startInKernel(more ...string) *peer.Process {
 	l.t.Helper()
 	args := append(l.agentArgs(testbed.KernelPathFlag), more...)
@@ -63,7 +63,7 @@ func (l *network) startInKernel(more ...string) *peer.Process {
 	return l.startAgentWith(args...)
 }
 
-// metric is a series of the agent's metrics, 0 if there is none.
+// metric returns the value of a series of the agent's metrics; 0 if it is missing.
 func (l *network) metric(series string) int {
 	l.t.Helper()
 	m, err := l.Metrics()
@@ -73,13 +73,13 @@ func (l *network) metric(series string) int {
 	return int(m[series])
 }
 
-// kernelAnswers is how many queries the kernel has answered since the agent started.
+// kernelAnswers returns how many queries the kernel has answered since the agent started.
 func (l *network) kernelAnswers() int {
 	l.t.Helper()
 	return l.metric(`nodens_kernel_path_queries_total{result="answered"}`)
 }
 
-// client is a UDP socket of a namespace, connected to a door of the agent.
+// client is a UDP socket in a namespace, connected to an address of the agent.
 type client struct {
 	net.Conn
 	t  *testing.T
@@ -96,8 +96,7 @@ func (l *network) client(ns, door string) *client {
 	return &client{Conn: conn, t: l.t}
 }
 
-// read is the next packet to the socket. What is waited for here comes, on a machine
-// that does nothing else within milliseconds.
+// read returns the next packet.
 func (c *client) read() []byte {
 	c.t.Helper()
 	_ = c.SetReadDeadline(time.Now().Add(answerTimeout))
@@ -116,9 +115,8 @@ func (c *client) write(packet []byte) {
 	}
 }
 
-// ask sends a query, whose ID is another one each time, and gives the reply with ID 0. To
-// one that is to get none it gives nil: by then the answer to another query has come, which
-// the agent itself gives, in the order of what it read from the socket.
+// ask sends a query with a new ID and returns the reply with ID 0. silent: no reply is expected, and ask
+// returns nil when the agent has answered a second query, which it has read after the first.
 func (c *client) ask(query []byte, silent bool) []byte {
 	c.t.Helper()
 	c.id += 2
@@ -143,7 +141,7 @@ func (c *client) ask(query []byte, silent bool) []byte {
 	return nil
 }
 
-// question is a query with ID 0, RD and without EDNS, after changes.
+// question returns a query with ID 0, RD and no EDNS, after the changes.
 func question(name string, kind uint16, changes ...func(*dns.Msg)) *dns.Msg {
 	m := new(dns.Msg)
 	m.SetQuestion(name, kind)
@@ -162,7 +160,7 @@ func pack(m *dns.Msg) []byte {
 	return wire
 }
 
-// queryForm is a way of asking, and whether the kernel is to answer it.
+// queryForm is a form of query, and whether the kernel answers it.
 type queryForm struct {
 	name     string
 	inKernel bool
@@ -224,7 +222,7 @@ func queryForms() []queryForm {
 	}
 }
 
-// mixedCase has every second letter in upper case.
+// mixedCase returns name with every second letter in upper case.
 func mixedCase(name string) string {
 	b := []byte(name)
 	for i := 0; i < len(b); i += 2 {
@@ -245,7 +243,7 @@ func (f queryForm) query(name string, kind uint16) []byte {
 	return b
 }
 
-// nameOfSize is the name below zone with the wanted number of bytes on the wire.
+// nameOfSize returns a name below zone with size bytes on the wire.
 func nameOfSize(size int, zone string) string {
 	room := size - (len(zone) + 1)
 	var b strings.Builder
@@ -260,8 +258,8 @@ func nameOfSize(size int, zone string) string {
 	return b.String() + zone
 }
 
-// TestKernelAnswers: what the kernel answers is byte for byte what the agent answers, and
-// what is not plain goes on to the agent, whatever of it may be known.
+// TestKernelAnswers: the kernel's replies equal the agent's byte for byte, and unusual queries go to the
+// agent even if the kernel knows an answer.
 func TestKernelAnswers(t *testing.T) {
 	l := newKernelNetwork(t)
 	p := l.startInKernel()
@@ -301,7 +299,7 @@ func TestKernelAnswers(t *testing.T) {
 	}
 }
 
-// checkRotation: the addresses of an answer take turns, as where the agent answers.
+// checkRotation checks that the addresses in an answer rotate, as in the agent's answers.
 func (a *comparer) checkRotation(t *testing.T) {
 	a.pod.t = t
 	query := pack(question("set.shop.svc.cluster.local.", dns.TypeA))
@@ -318,8 +316,8 @@ func (a *comparer) checkRotation(t *testing.T) {
 	t.Errorf("of three addresses, only %v are ever the first", first)
 }
 
-// comparer asks one door from the pod, whose queries the kernel may answer, and from the
-// node, where only the agent can.
+// comparer sends queries to one address from the pod, which the kernel may answer, and from the node,
+// which only the agent can answer.
 type comparer struct {
 	l         *network
 	p         *peer.Process
@@ -334,11 +332,11 @@ func newComparer(t *testing.T, l *network, p *peer.Process, door string) *compar
 	return &comparer{l, p, l.client(l.pod, door), l.client(l.node, door)}
 }
 
-// foreignRepeats is how often a query is asked that the kernel must not answer: it would be learned
-// from the first answer, or, where an upstream is asked, from the second.
+// foreignRepeats is how often a query is sent that the kernel must not answer: it would learn the answer
+// from the first reply, or from the second if that comes from an upstream.
 const foreignRepeats = 4
 
-// check asks the query from both sides.
+// check sends the query from both sides and compares the replies.
 func (a *comparer) check(t *testing.T, query []byte, in, silent bool) {
 	t.Helper()
 	a.pod.t, a.node.t = t, t
@@ -363,8 +361,8 @@ func (a *comparer) check(t *testing.T, query []byte, in, silent bool) {
 	}
 }
 
-// askUntilKernelAnswers asks until one query, of which exactly one is counted, was answered in the kernel,
-// and gives its answer.
+// askUntilKernelAnswers sends queries until the kernel has answered exactly one, and returns that
+// reply.
 func (a *comparer) askUntilKernelAnswers(query []byte) (reply []byte) {
 	before := a.l.kernelAnswers()
 	a.p.Must(a.pod.t, "an answer from the kernel", func(context.Context) error {
@@ -383,8 +381,7 @@ func (a *comparer) askUntilKernelAnswers(query []byte) (reply []byte) {
 	return reply
 }
 
-// sameReply compares replies whose addresses may come in any order: all else is the same byte
-// for byte.
+// sameReply compares replies whose addresses may be in any order; everything else must be equal.
 func sameReply(a, b []byte) bool {
 	if bytes.Equal(a, b) {
 		return true
@@ -396,7 +393,7 @@ func sameReply(a, b []byte) bool {
 	return slices.Equal(sortedText(x), sortedText(y))
 }
 
-// sortedText is the message as text, its answers sorted.
+// sortedText returns the message as text, with sorted answers.
 func sortedText(m *dns.Msg) []string {
 	answer := make([]string, 0, len(m.Answer))
 	for _, rr := range m.Answer {

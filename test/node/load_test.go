@@ -15,7 +15,7 @@ import (
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
-// startLoad starts a client in the pod; stop gives its report, which is logged.
+// startLoad starts a client in the pod; stop stops it, logs its report and returns it.
 func (l *network) startLoad(j load.Job) (stop func() *load.Report) {
 	l.t.Helper()
 	j.Timeout = answerTimeout
@@ -85,9 +85,8 @@ func (l *network) waitForLookups(p *peer.Process, then testbed.CacheStats) (now 
 // some that come after others in quick succession, with what those have passed on.
 const hitCheckEvery = 5
 
-// TestUpgrades: twenty agents in a row, each of which takes over from the one before it,
-// under load: not a question is lost or answered SERVFAIL, none goes to the cluster's
-// DNS, and the next agent finds in the cache what the last one has found.
+// TestUpgrades: twenty agents take over from one another under load. No query is lost or answered with
+// SERVFAIL, none goes to the cluster DNS, and each agent inherits the cache.
 func TestUpgrades(t *testing.T) {
 	upgrades := 20
 	if testing.Short() {
@@ -98,10 +97,10 @@ func TestUpgrades(t *testing.T) {
 	args := l.allAddrArgs()
 	p := l.startAgentWith(args...)
 	stop := l.startLoad(testbed.LoadJob(local4, testbed.Service4))
-	l.waitForLookups(p, testbed.CacheStats{}) // all names are known
+	l.waitForLookups(p, testbed.CacheStats{}) // until all names are cached
 	worst := 0.0
 	for n := range upgrades {
-		// To say what part of look-ups are hits takes as long as an upgrade, twice.
+		// Measuring the hit ratio takes as long as an upgrade, twice.
 		counts := n%hitCheckEvery == 0
 		var before testbed.CacheStats
 		if counts {
@@ -112,7 +111,7 @@ func TestUpgrades(t *testing.T) {
 			before = l.waitForLookups(p, then)
 		}
 		next := l.startAgentWith(args...)
-		if n%2 == 0 { // kubelet's way; an agent that is nobody's pod ends by itself
+		if n%2 == 0 { // as the kubelet does; outside a pod an agent ends by itself
 			if err := p.Signal(syscall.SIGTERM); err != nil {
 				t.Fatal(err)
 			}
@@ -125,11 +124,11 @@ func TestUpgrades(t *testing.T) {
 			worst = max(worst, math.Abs(l.waitForLookups(p, testbed.CacheStats{}).Ratio()-before.Ratio()))
 		}
 	}
-	t.Logf("the part of hits differs by %.4f at most", worst)
-	// A cache that starts empty differs by a tenth and more. How little this is on a quiet
-	// machine is for the bench to say: counters are scraped while they move.
+	t.Logf("the hit ratio differs by at most %.4f", worst)
+	// With an empty cache the ratio differs by a tenth and more. A smaller limit would fail on
+	// a busy machine, because the counters change during a scrape.
 	if worst > 0.03 {
-		t.Errorf("the part of hits differs by %.4f, want 0.03 at most", worst)
+		t.Errorf("the hit ratio differs by %.4f, want at most 0.03", worst)
 	}
 	r := stop()
 	if all := r.All(); all.Asked == 0 || all.Local != all.Asked {
@@ -137,9 +136,9 @@ func TestUpgrades(t *testing.T) {
 	}
 }
 
-// TestKilledUnderLoad: the cluster's DNS answers from the very next question after a
-// SIGKILL, those that are lost are the ones that were in the dead process or came while
-// it died, and the next agent answers from its first moment.
+// TestKilledUnderLoad: the cluster DNS answers from the first query after a SIGKILL on. Only queries that
+// the killed process had received, or that arrived while it died, are lost. The next agent answers as
+// soon as it is ready.
 func TestKilledUnderLoad(t *testing.T) {
 	for _, way := range append([]string{kernelPathCase}, testbed.ProxyModes...) {
 		t.Run(way, func(t *testing.T) {
@@ -164,13 +163,13 @@ func TestKilledUnderLoad(t *testing.T) {
 			ready := time.Now()
 			l.waitForLookups(back, testbed.CacheStats{})
 			r := stop()
-			// Lost are those in the sockets of the dead process, and those that it had
-			// asked its upstream for.
+			// Queries in the killed process's sockets, and those that it had forwarded, are
+			// lost.
 			if early := r.Between(r.Start, killed.Add(-answerTimeout)); early.Failed() > 0 {
 				t.Errorf("before the kill: %+v", early)
 			}
 			if dead := r.Between(gone, ready); dead.Asked == 0 || dead.Failed() > 0 || dead.Cluster == 0 {
-				t.Errorf("while nobody listened: %+v", dead)
+				t.Errorf("without an agent: %+v", dead)
 			}
 			if after := r.Between(ready, r.End); after.Asked == 0 || after.Local != after.Asked {
 				t.Errorf("after the restart: %+v", after)
@@ -183,18 +182,17 @@ func TestKilledUnderLoad(t *testing.T) {
 	}
 }
 
-// kernelPathCase is a node with kube-proxy and an agent that answers inside of the kernel.
+// kernelPathCase is a case with kube-proxy and an agent that answers inside the kernel.
 const kernelPathCase = "in the kernel"
 
-// inFlight is how many questions a process may have taken without an answer: what fits
-// into the buffers of its sockets if a core is busy for a few hundredths of a second, and
-// those that wait for an upstream next door.
+// inFlight is how many unanswered queries a process may have: those in its socket buffers after a few
+// hundredths of a second of a busy core, and those forwarded to an upstream.
 const inFlight = 400
 
-// TestSuccessorDies: an agent that dies while it takes over, at whatever step, takes no
-// more with it than what it had read; the one before it goes on, and the cluster's DNS is
-// never asked. The agents take themselves for pods: there the first one waits for kubelet
-// to end it, and so is still there when its successor dies late.
+// TestSuccessorDies: when an agent dies at any step of a handover, only the queries that it has read are
+// lost. The previous agent continues, and no query goes to the cluster DNS. The agents believe that they
+// run in pods, where the previous agent waits for the kubelet to stop it, and so still runs when its
+// successor dies at a late step.
 func TestSuccessorDies(t *testing.T) {
 	l := newNetwork(t)
 	l.addKubeProxy(testbed.ProxyIptablesNft)
@@ -220,7 +218,7 @@ func TestSuccessorDies(t *testing.T) {
 			t.Errorf("after the death at %q the first agent does not listen:\n%s", step, l.listening())
 		}
 	}
-	// It can still hand over.
+	// A handover still works.
 	next := l.startAgentWith(args...)
 	if err := p.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
@@ -235,7 +233,7 @@ func TestSuccessorDies(t *testing.T) {
 	}
 }
 
-// listening are the node's sockets that UDP queries can come in at.
+// listening returns the node's UDP sockets on port 53.
 func (l *network) listening() string {
 	l.t.Helper()
 	return l.in(l.node, "ss", "-Hlnup", "sport", "=", ":53")

@@ -28,13 +28,13 @@ func (c *client) setSocketOption(set func(fd int) error) {
 	}
 }
 
-// socketOption is one of a socket.
+// socketOption returns a function that sets a socket option.
 func socketOption(level, name int, value string) func(fd int) error {
 	return func(fd int) error { return unix.SetsockoptString(fd, level, name, value) }
 }
 
-// TestKernelFrames: a query that comes in an unusual packet has the same answer as any other,
-// and the kernel leaves those to the agent that have something between the headers it knows.
+// TestKernelFrames: a query in an unusual packet gets the same answer as any other. The kernel leaves
+// packets with unknown headers to the agent.
 func TestKernelFrames(t *testing.T) {
 	l := newKernelNetwork(t)
 	p := l.startInKernel()
@@ -81,8 +81,8 @@ func TestKernelFrames(t *testing.T) {
 	t.Run("VLAN", func(t *testing.T) { l.checkVLAN(t, newComparer(t, l, p, local4), plain) })
 }
 
-// checkVLAN sends queries in frames with the tag of a VLAN, of which the link knows none, and
-// without: only these are answered.
+// checkVLAN sends queries in frames with the tag of an unknown VLAN, and without: only the latter are
+// answered.
 func (l *network) checkVLAN(t *testing.T, a *comparer, query []byte) {
 	t.Helper()
 	a.pod.t, a.node.t = t, t
@@ -105,7 +105,7 @@ func (l *network) checkVLAN(t *testing.T, a *comparer, query []byte) {
 	}
 }
 
-// mac is the address of a link.
+// mac returns the hardware address of an interface.
 func (l *network) mac(ns, name string) []byte {
 	l.t.Helper()
 	mac, err := net.ParseMAC(strings.TrimSpace(l.in(ns, "cat", "/sys/class/net/"+name+"/address")))
@@ -115,7 +115,7 @@ func (l *network) mac(ns, name string) []byte {
 	return mac
 }
 
-// inject sends a frame from the pod, some times.
+// inject sends a frame from the pod repeatedly.
 func (l *network) inject(t *testing.T, frame []byte) {
 	t.Helper()
 	err := testbed.InNamespace(l.pod, func() error {
@@ -140,8 +140,8 @@ func (l *network) inject(t *testing.T, frame []byte) {
 	}
 }
 
-// checkSegments has the kernel send many queries as one packet that is cut up later, and not
-// before it comes to the node over a veth.
+// checkSegments sends many queries as one packet that the kernel segments (UDP GSO), not before it
+// reaches the node over a veth.
 func (a *comparer) checkSegments(t *testing.T, query []byte) {
 	t.Helper()
 	a.pod.t, a.node.t = t, t
@@ -165,7 +165,7 @@ func (a *comparer) checkSegments(t *testing.T, query []byte) {
 	}
 }
 
-// disableOffload has a link's packets leave with their checksums filled in.
+// disableOffload makes an interface send packets with complete checksums.
 func disableOffload(ns, name string) error {
 	const setTX, setSegments = 0x17, 0x24 // ETHTOOL_STXCSUM, ETHTOOL_SGSO
 	return testbed.InNamespace(ns, func() error {

@@ -20,7 +20,7 @@ import (
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
-// denyPolicy keeps a pod from the DNS, in one of the ways that network policies take.
+// denyPolicy denies a pod DNS, in one of the ways in which network policies are implemented.
 type denyPolicy struct {
 	name string
 	addr string
@@ -31,7 +31,7 @@ type denyPolicy struct {
 	program ebpf.AttachType
 }
 
-// splitCommands are the commands, one a line.
+// splitCommands splits text into commands, one a line.
 func splitCommands(text string) (commands [][]string) {
 	for line := range strings.Lines(text) {
 		if f := strings.Fields(line); len(f) > 0 {
@@ -70,7 +70,7 @@ func denyPolicies() []denyPolicy {
 	}
 }
 
-// deniedPod is a pod with its ban.
+// deniedPod is a pod with its policy.
 type deniedPod struct {
 	denyPolicy
 	*client
@@ -80,7 +80,7 @@ type deniedPod struct {
 	drop *program
 }
 
-// setDenied puts the ban in place, or lifts it.
+// setDenied applies the policy or removes it.
 func (b *deniedPod) setDenied(on bool) {
 	b.l.t.Helper()
 	if b.program != ebpf.AttachNone {
@@ -107,11 +107,10 @@ func (b *deniedPod) setDenied(on bool) {
 	}
 }
 
-// TestKernelPolicy: a pod that is kept from the agent by whatever means is not answered by
-// the kernel either, although other pods' queries have taught it the answer: not from the
-// start, not in another pod's name, and not for longer than two seconds where it was
-// answered before. When the ban is lifted it is answered again. Pods may come while the
-// agent runs.
+// TestKernelPolicy: the kernel does not answer a pod that a policy denies the agent, although it knows
+// the answer from other pods' queries: neither from the start, nor in reply to queries with another
+// pod's address, nor for longer than two seconds after it has answered the pod. When the policy is
+// removed it answers again. The pods are added while the agent runs.
 func TestKernelPolicy(t *testing.T) {
 	l := newKernelNetwork(t)
 	p := l.startInKernel()
@@ -162,7 +161,7 @@ func TestKernelPolicy(t *testing.T) {
 	}
 }
 
-// kernelQueries is how many queries the program in the kernel has looked at.
+// kernelQueries returns how many queries the program in the kernel has seen.
 func (l *network) kernelQueries() (n int) {
 	l.t.Helper()
 	m, err := l.Metrics()
@@ -177,8 +176,8 @@ func (l *network) kernelQueries() (n int) {
 	return n
 }
 
-// wantNoKernelAnswers asks some times, and looks for an answer when the kernel has looked at all of
-// the queries, and let them go on: there is nothing to wait for.
+// wantNoKernelAnswers sends queries, waits until the kernel has seen all of them, and checks that no
+// reply has arrived.
 func (b *deniedPod) wantNoKernelAnswers(t *testing.T, query []byte) {
 	t.Helper()
 	known, seen := b.l.kernelAnswers(), b.queriesSeen()
@@ -201,8 +200,8 @@ func (b *deniedPod) wantNoKernelAnswers(t *testing.T, query []byte) {
 	}
 }
 
-// queriesSeen is how many queries have come to the program in the kernel, or to the one that drops them
-// or their replies: ours moves behind that, and sees none.
+// queriesSeen returns how many queries have reached our program in the kernel, or the program that drops
+// them or their replies, which then runs before ours.
 func (b *deniedPod) queriesSeen() int {
 	if b.program != ebpf.AttachNone {
 		return int(b.l.packets(b.drop))
@@ -224,8 +223,8 @@ func (b *deniedPod) waitForKernelAnswer(t *testing.T, p *peer.Process, query []b
 	b.drain()
 }
 
-// try asks once, and gives the moment at which the answer came; the zero one if none came in
-// time. Answers to earlier queries go to late, which may be nil.
+// try sends one query and returns the time of the reply; the zero time if none arrives in time. It
+// passes the IDs of replies to earlier queries to late, which may be nil.
 func (c *client) try(query []byte, id uint16, wait time.Duration, late func(id uint16)) (came time.Time) {
 	packet := append([]byte{byte(id >> 8), byte(id)}, query[2:]...)
 	var buf [dns.MinMsgSize]byte
@@ -258,7 +257,7 @@ const (
 	extraTime = time.Second / 4
 )
 
-// queryStream is a pod that asks, one query after the other.
+// queryStream is a pod that sends one query after the other.
 type queryStream struct {
 	denied chan time.Time // when it was banned
 	done   chan struct{}
@@ -268,8 +267,8 @@ type queryStream struct {
 	n           int
 }
 
-// startQueries starts asking, with IDs that go up. The agent's last reply is to a query that was
-// under way when the ban came, or came before; two seconds later the kernel's is.
+// startQueries starts sending, with increasing IDs. The agent's last reply is to a query that was sent
+// before the policy was applied; the kernel's last one is at most two seconds later.
 func (b *deniedPod) startQueries(query []byte) *queryStream {
 	s := &queryStream{denied: make(chan time.Time, 1), done: make(chan struct{})}
 	go func() {
@@ -298,7 +297,7 @@ func (b *deniedPod) startQueries(query []byte) *queryStream {
 	return s
 }
 
-// checkLastAnswer looks at the last answer, when that must have come.
+// checkLastAnswer waits for the end of the stream and checks when the last answer arrived.
 func (s *queryStream) checkLastAnswer(t *testing.T, name string) {
 	t.Helper()
 	<-s.done
@@ -308,7 +307,7 @@ func (s *queryStream) checkLastAnswer(t *testing.T, name string) {
 	}
 }
 
-// drain reads what has come, without waiting, and says how many packets it was.
+// drain reads the packets that have arrived, without blocking, and returns their number.
 func (c *client) drain() (n int) {
 	c.t.Helper()
 	raw, err := c.Conn.(*net.UDPConn).SyscallConn()
@@ -329,8 +328,8 @@ func (c *client) drain() (n int) {
 	return n
 }
 
-// sendForged asks in the pod's name from another one, which is banned: nothing comes back to
-// either.
+// sendForged sends queries with the pod's address from another pod, which is denied, and checks that
+// the kernel answers none.
 func (l *network) sendForged(t *testing.T, ns string, query []byte) {
 	t.Helper()
 	var fd int
@@ -363,7 +362,7 @@ func (l *network) sendForged(t *testing.T, ns string, query []byte) {
 	}
 }
 
-// datagram is a UDP packet over IPv4 without a checksum, with its IP header.
+// datagram returns an IPv4 packet with a UDP datagram without a checksum.
 func datagram(from, to netip.Addr, sport, dport uint16, payload []byte) []byte {
 	b := make([]byte, 28, 28+len(payload))
 	b[0], b[8], b[9] = 0x45, 64, unix.IPPROTO_UDP

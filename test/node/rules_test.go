@@ -12,11 +12,10 @@ import (
 	"github.com/nodens-dns/nodens/test/node/testbed"
 )
 
-// TestFailOpen: whatever kube-proxy speaks, whatever address, family and protocol a pod
-// or the node itself asks over: the agent answers while it runs, without a trace in the
-// connection-tracking table; the cluster's DNS answers the very next query after a
-// SIGKILL; the agent answers again as soon as it is back; and a stop leaves the rule sets
-// byte for byte as they were.
+// TestFailOpen: for each mode of kube-proxy, address, family and protocol, and for queries from a pod and
+// from the node: the agent answers while it runs, and port 53 is not tracked; the cluster DNS answers the
+// first query after a SIGKILL; the agent answers again when it is back; and a stop leaves the rule sets
+// byte for byte as they were before.
 func TestFailOpen(t *testing.T) {
 	for _, way := range testbed.ProxyModes {
 		t.Run(way, func(t *testing.T) {
@@ -58,8 +57,7 @@ func TestFailOpen(t *testing.T) {
 	}
 }
 
-// allAddrArgs are the arguments of an agent at all four addresses, with its hand-over
-// folder.
+// allAddrArgs returns the arguments of an agent at all four addresses, with a handover folder.
 func (l *network) allAddrArgs(more ...string) []string {
 	l.t.Helper()
 	args, err := l.AgentArgs(testbed.AgentAddrs(), append([]string{"-handover-dir", l.handoverDir()}, more...)...)
@@ -69,8 +67,8 @@ func (l *network) allAddrArgs(more ...string) []string {
 	return args
 }
 
-// handoverDir is the agents' hand-over folder. A socket's path has 107 bytes at most, which
-// a test's own folder may exceed.
+// handoverDir returns the agents' handover folder. It is not below the test's folder, because a socket's
+// path has at most 107 bytes.
 func (l *network) handoverDir() string {
 	l.t.Helper()
 	if l.handoverPath == "" {
@@ -84,8 +82,8 @@ func (l *network) handoverDir() string {
 	return l.handoverPath
 }
 
-// addKubeProxy is a node with kube-proxy, in which all tables and hooks that rules may go to
-// exist: the first rule makes them, and nobody ever removes them.
+// addKubeProxy adds kube-proxy's rules to the node, and all tables and built-in chains that the agent may
+// use: the first rule creates them, and nothing deletes them.
 func (l *network) addKubeProxy(way string) {
 	l.t.Helper()
 	for _, tool := range iptablesTools {
@@ -101,17 +99,17 @@ func (l *network) addKubeProxy(way string) {
 	}
 }
 
-// iptablesTools are iptables in both flavours and families.
+// iptablesTools has the programs of iptables for both modes and families.
 var iptablesTools = []string{"iptables-nft", "ip6tables-nft", "iptables-legacy", "ip6tables-legacy"}
 
-// ruleSets is all that the node's kernel has of rules, without counters.
+// ruleSets returns all rules of the node's kernel, without counters.
 func (l *network) ruleSets() string {
 	l.t.Helper()
 	var b strings.Builder
 	for _, tool := range iptablesTools {
 		for line := range strings.Lines(l.in(l.node, tool+"-save")) {
 			if strings.HasPrefix(line, "#") {
-				continue // the time, and that there are tables of the other flavour
+				continue // the time, and a warning about tables of the other mode
 			}
 			if chain, _, ok := strings.Cut(line, " ["); ok && strings.HasPrefix(line, ":") {
 				line = chain + "\n"
@@ -123,8 +121,8 @@ func (l *network) ruleSets() string {
 	return b.String()
 }
 
-// TestClosedInput: where a node drops what comes in unless somebody accepts it, the agent
-// is reached, and its address by nothing else.
+// TestClosedInput: on a node whose policy for input is DROP, pods reach the agent's DNS port, and no other
+// port of its address.
 func TestClosedInput(t *testing.T) {
 	for _, way := range testbed.ProxyModes {
 		t.Run(way, func(t *testing.T) {
@@ -164,8 +162,8 @@ func TestClosedInput(t *testing.T) {
 	}
 }
 
-// checkOutsideHost has the host behind the node's default routes ask by way of the node: the agent
-// does not answer, and kube-proxy goes on leading what is for a Service to the cluster's DNS.
+// checkOutsideHost sends queries by way of the node from the host behind its default routes: the agent
+// does not answer, and kube-proxy still sends queries for a Service to the cluster DNS.
 func (l *network) checkOutsideHost() {
 	l.t.Helper()
 	for server, want := range map[string]string{
@@ -181,8 +179,7 @@ func (l *network) checkOutsideHost() {
 	}
 }
 
-// TestNoNetfilter: with -netfilter none the agent answers at its addresses, and no rule
-// set is touched.
+// TestNoNetfilter: with -netfilter none the agent answers at its addresses and changes no rules.
 func TestNoNetfilter(t *testing.T) {
 	l := newNetwork(t)
 	l.addKubeProxy(testbed.ProxyIptablesNft)

@@ -15,14 +15,14 @@ import (
 	"github.com/nodens-dns/nodens/test/node/testbed"
 )
 
-// What a tcx program makes of a packet.
+// Verdicts of tcx programs.
 const (
 	tcxNext = -1 // TCX_NEXT
 	tcxDrop = 2  // TCX_DROP
 )
 
-// program is somebody else's tcx program on a pod's link: it counts packets of UDP, and lets
-// all go on or none.
+// program is a foreign tcx program on a pod's interface: it counts UDP packets, and passes all or
+// none.
 type program struct {
 	*ebpf.Program
 	name    string
@@ -62,8 +62,7 @@ func (l *network) loadProgram(name string, verdict int32) *program {
 	return &program{Program: p, name: name, counter: counter}
 }
 
-// matchUDP lets all go on but UDP: without the packets by which neighbours look for each
-// other nobody would send any.
+// matchUDP passes everything but UDP: ARP and neighbour discovery must work.
 func matchUDP() asm.Instructions {
 	const protocol = 16                     // of struct __sk_buff
 	const v4, v6 = 0x0008, 0xdd86           // as on the wire
@@ -80,7 +79,7 @@ func matchUDP() asm.Instructions {
 	}
 }
 
-// attach puts p onto a link of the node, until it is detached or the test ends.
+// attach attaches p to an interface of the node, until it is detached or the test ends.
 func (l *network) attach(p *program, port string, at ebpf.AttachType, anchor link.Anchor) {
 	l.t.Helper()
 	index := l.ifindex(port)
@@ -101,7 +100,7 @@ func (p *program) detach() {
 	}
 }
 
-// packets is how many the program has seen.
+// packets returns how many packets the program has seen.
 func (l *network) packets(p *program) (n uint64) {
 	l.t.Helper()
 	if err := p.counter.Lookup(uint32(0), &n); err != nil {
@@ -166,8 +165,8 @@ const (
 	aheadProgram  = "nodens_ahead"
 )
 
-// TestKernelOrder: the agent's program stands where -kernel-path-order says, programs of
-// others before and behind it go on working, and all of ours is gone with the agent.
+// TestKernelOrder: the agent's program is where -kernel-path-order says, foreign programs before and
+// after it keep working, and our programs are gone after the agent's end.
 func TestKernelOrder(t *testing.T) {
 	l := newKernelNetwork(t)
 	const port = "vpod"
@@ -220,8 +219,8 @@ func TestKernelOrder(t *testing.T) {
 	}
 }
 
-// TestKernelLinks: a pod that comes while the agent runs is answered, and again when its link
-// has gone and another has come.
+// TestKernelLinks: the kernel answers a pod that is added while the agent runs, and again after its
+// interface was replaced.
 func TestKernelLinks(t *testing.T) {
 	l := newKernelNetwork(t)
 	p := l.startInKernel()

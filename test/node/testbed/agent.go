@@ -13,11 +13,11 @@ import (
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
-// AgentAddrs are the addresses that an agent answers at.
+// AgentAddrs returns the addresses at which an agent answers.
 func AgentAddrs() []string { return []string{Local4, Local6, Service4, Service6} }
 
-// AgentArgs are the flags of an agent at the addresses, with its Corefile and manifests
-// laid out; more flags follow them.
+// AgentArgs writes the Corefile and the manifests of an agent at the addresses, and returns its flags
+// followed by more.
 func (l *Network) AgentArgs(locals []string, more ...string) ([]string, error) {
 	shop, err := l.File("cluster.yaml", Manifests())
 	if err != nil {
@@ -41,11 +41,10 @@ func (l *Network) AgentArgs(locals []string, more ...string) ([]string, error) {
 	return append([]string{"-conf", conf, "-localip", strings.Join(locals, ","), "-metrics-listen-address="}, more...), err
 }
 
-// KernelPathFlag is the flag of an agent that answers inside of the kernel.
+// KernelPathFlag makes an agent answer inside the kernel.
 const KernelPathFlag = "-kernel-path=on"
 
-// KernelPathUsable says why an agent on this machine can't answer inside of the kernel; nil if it
-// can.
+// KernelPathUsable returns an error if an agent on this machine can't answer inside the kernel.
 func KernelPathUsable() error {
 	var u unix.Utsname
 	if err := unix.Uname(&u); err != nil {
@@ -62,8 +61,8 @@ func KernelPathUsable() error {
 	return nil
 }
 
-// StartAgent starts an agent in the node, and waits until it is ready. The process may be
-// anything that was started if there is an error.
+// StartAgent starts an agent in the node and waits until it is ready. With an error the process may be
+// nil, or one that is not ready.
 func (l *Network) StartAgent(args ...string) (*peer.Process, error) {
 	p, err := l.Spawn(l.Node, nil, append([]string{l.Nodens}, args...)...)
 	if err != nil {
@@ -72,8 +71,8 @@ func (l *Network) StartAgent(args ...string) (*peer.Process, error) {
 	return p, p.Await(context.Background(), "the agent to log that it serves", LogContains(p, "msg=serving"))
 }
 
-// StartCoreDNS starts a CoreDNS in the node at the addresses, with what an agent's Corefile
-// has. Somebody has to have given the node the addresses.
+// StartCoreDNS starts a CoreDNS in the node at the addresses, which the node must have, with the plugins
+// of an agent's Corefile.
 func (l *Network) StartCoreDNS(coredns string, locals ...string) (*peer.Process, error) {
 	conf, err := l.File("Corefile.coredns", ".:53 {\n    bind "+strings.Join(locals, " ")+`
     errors
@@ -90,7 +89,7 @@ func (l *Network) StartCoreDNS(coredns string, locals ...string) (*peer.Process,
 	return p, p.Await(context.Background(), "CoreDNS to answer", l.Answers(l.Node, FromAgent, "@"+locals[0]))
 }
 
-// SetNodeLocalInterface makes NodeLocal DNSCache's link with the addresses, or deletes it.
+// SetNodeLocalInterface adds NodeLocal DNSCache's interface with the addresses, or deletes it.
 func (l *Network) SetNodeLocalInterface(add bool, addrs ...string) error {
 	if !add {
 		_, err := l.In(l.Node, "ip", "link", "delete", "nodelocaldns")
@@ -107,7 +106,7 @@ func (l *Network) SetNodeLocalInterface(add bool, addrs ...string) error {
 	return nil
 }
 
-// LogContains holds when the process has written word.
+// LogContains returns a probe that succeeds when the process has logged word.
 func LogContains(p *peer.Process, word string) peer.Probe {
 	return func(context.Context) error {
 		if !strings.Contains(p.Tail(), word) {
@@ -117,7 +116,7 @@ func LogContains(p *peer.Process, word string) peer.Probe {
 	}
 }
 
-// Tmpfs mounts a file system of so many bytes, in a folder of Dir.
+// Tmpfs mounts a file system of size bytes in a folder below Dir, and returns the folder.
 func (l *Network) Tmpfs(name string, size int) (string, error) {
 	dir := filepath.Join(l.Dir, name)
 	if err := os.Mkdir(dir, 0o700); err != nil {
@@ -130,7 +129,7 @@ func (l *Network) Tmpfs(name string, size int) (string, error) {
 	return dir, err
 }
 
-// FillFilesystem fills the file system of a folder.
+// FillFilesystem writes a file to dir until its file system is full.
 func FillFilesystem(dir string) error {
 	f, err := os.Create(filepath.Join(dir, "full"))
 	if err != nil {

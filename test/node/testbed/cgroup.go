@@ -9,22 +9,20 @@ import (
 	"strconv"
 )
 
-// MemoryGroup is a control group that bounds memory.
+// MemoryGroup is a control group with a memory limit.
 type MemoryGroup struct{ dir string }
 
-// ErrNoMemoryGroup: this machine has no control groups that bound memory, or they can't be made
-// here.
+// ErrNoMemoryGroup: this process can't create control groups with a memory limit.
 var ErrNoMemoryGroup = errors.New("no control group for memory")
 
-// hierarchies are where memory is bounded, of version 1 and 2, with the file that holds
-// the bound.
+// hierarchies are the roots of cgroup versions 1 and 2, with the file of the memory limit.
 var hierarchies = []struct{ root, bound string }{
 	{"/sys/fs/cgroup/memory", "memory.limit_in_bytes"},
 	{"/sys/fs/cgroup", "memory.max"},
 }
 
-// NewMemoryGroup makes a group whose processes may take limit bytes together; Close of the lab
-// removes it. The error wraps ErrNoGroup where the machine can't.
+// NewMemoryGroup creates a group whose processes may use limit bytes together; Close removes it.
+// ErrNoMemoryGroup.
 func (l *Network) NewMemoryGroup(limit int64) (*MemoryGroup, error) {
 	var errs []error
 	for _, h := range hierarchies {
@@ -33,7 +31,7 @@ func (l *Network) NewMemoryGroup(limit int64) (*MemoryGroup, error) {
 			errs = append(errs, err)
 			continue
 		}
-		// The files are the kernel's: one that is not there can't be made.
+		// Files of the kernel can't be created.
 		err := writeFile(filepath.Join(g.dir, h.bound), strconv.FormatInt(limit, 10))
 		if err == nil {
 			l.Cleanup(func() { _ = os.Remove(g.dir) })
@@ -44,7 +42,7 @@ func (l *Network) NewMemoryGroup(limit int64) (*MemoryGroup, error) {
 	return nil, fmt.Errorf("%w: %w", ErrNoMemoryGroup, errors.Join(errs...))
 }
 
-// Add puts a process into the group. What it has taken before is not counted.
+// Add moves a process into the group. Memory that it has allocated before does not count.
 func (g *MemoryGroup) Add(pid int) error {
 	return writeFile(filepath.Join(g.dir, "cgroup.procs"), strconv.Itoa(pid))
 }

@@ -1,12 +1,11 @@
-// Package testbed makes a small cluster out of network namespaces joined by veth: a "pod", a
-// "node" in which an agent can run with its real rules, an "upstream" that the agent
-// forwards to, and a "cluster" with what stands in for the cluster's own DNS. It also has
-// what a node's other programs leave there: kube-proxy's rules for the ClusterIPs of that
-// DNS, in each of its ways, and NodeLocal DNSCache's.
+// Package testbed builds a small cluster from network namespaces connected by veth pairs: a
+// "pod", a "node" in which an agent can run with its real rules, an "upstream" that the agent
+// forwards to, and a "cluster" with a substitute for the cluster DNS. It also adds the rules of
+// other programs on a node: kube-proxy's rules for the ClusterIPs of the cluster DNS, in each
+// of its modes, and NodeLocal DNSCache's.
 //
-// Who has answered is told by the address in an answer: names below [Zone] have
-// [FromAgent] if the agent was asked, which has it from its upstream, and [FromCluster] if
-// the cluster's DNS was.
+// The address in an answer says who has answered: names below [Zone] resolve to [FromAgent] by
+// way of the agent and its upstream, and to [FromCluster] by way of the cluster DNS.
 //
 // It takes root, and on Debian the packages iproute2, iptables and nftables. What a Lab
 // has made is gone after Close.

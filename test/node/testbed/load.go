@@ -14,10 +14,9 @@ import (
 	"github.com/nodens-dns/nodens/test/node/load"
 )
 
-// LoadJob is what the pods of a busy node ask the servers, addresses without a port: ten
-// thousand questions a second in all, over UDP from ports that change, over TCP connections
-// that stay and over some that don't. One in twenty is a name that has to be asked for
-// upstream.
+// LoadJob returns the load of a busy node's pods for the servers, which are addresses without a port:
+// ten thousand queries a second over UDP from changing ports, and over persistent and one-shot TCP
+// connections. One query in twenty is for a name that is not cached.
 func LoadJob(servers ...string) load.Job {
 	j := load.Job{
 		Local: FromAgent, Cluster: FromCluster,
@@ -30,24 +29,23 @@ func LoadJob(servers ...string) load.Job {
 	return j
 }
 
-// StartLoad starts the job in the pod. The program is this one, which is to call [load.Serve]
-// when its first argument is "load".
+// StartLoad starts the job in the pod. program calls [load.Serve] if its first argument is "load".
 func (l *Network) StartLoad(j load.Job, program string) (*load.Client, error) {
 	return load.Start(j, "ip", "netns", "exec", l.Pod, program, "load")
 }
 
-// CacheStats is what a server's metrics say of its caches.
+// CacheStats has the counters of a server's caches.
 type CacheStats struct{ Requests, Hits float64 }
 
-// Since is the part that came after b.
+// Since returns the difference from b.
 func (a CacheStats) Since(b CacheStats) CacheStats {
 	return CacheStats{a.Requests - b.Requests, a.Hits - b.Hits}
 }
 
-// Ratio is the part of the requests that were hits.
+// Ratio returns the share of hits.
 func (a CacheStats) Ratio() float64 { return a.Hits / a.Requests }
 
-// CacheStats reads the metrics of whoever shows them in the node.
+// CacheStats reads the metrics of the server in the node.
 func (l *Network) CacheStats() (CacheStats, error) {
 	sums, err := l.SumMetrics("coredns_cache_requests_total{", "coredns_cache_hits_total{")
 	if err != nil {
@@ -56,8 +54,8 @@ func (l *Network) CacheStats() (CacheStats, error) {
 	return CacheStats{sums[0], sums[1]}, nil
 }
 
-// SumMetrics reads the metrics of whoever shows them in the node, and adds up, for each prefix,
-// the series whose names with their labels begin with it; 0 if none does.
+// SumMetrics reads the metrics of the server in the node and returns, for each prefix, the sum of the
+// series that begin with it; 0 for none.
 func (l *Network) SumMetrics(prefixes ...string) ([]float64, error) {
 	m, err := l.Metrics()
 	sums := make([]float64, len(prefixes))
@@ -71,8 +69,7 @@ func (l *Network) SumMetrics(prefixes ...string) ([]float64, error) {
 	return sums, err
 }
 
-// Metrics are the values of all series that somebody shows in the node, by what stands
-// before the value.
+// Metrics returns the values of all series of the server in the node, by name with labels.
 func (l *Network) Metrics() (map[string]float64, error) {
 	client := http.Client{Timeout: scrapeTimeout, Transport: &http.Transport{
 		DisableKeepAlives: true,
@@ -103,5 +100,5 @@ func (l *Network) Metrics() (map[string]float64, error) {
 	return m, lines.Err()
 }
 
-// scrapeTimeout ends a scrape of an agent that hangs.
+// scrapeTimeout bounds a scrape.
 const scrapeTimeout = 5 * time.Second

@@ -13,13 +13,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// InNamespace calls f on a thread that is in the namespace, and returns what f does. A socket
-// that f opens, and it alone, is of the namespace for as long as it lives; f starts no
-// goroutine that opens one.
+// InNamespace calls f on a thread in the namespace and returns its error. A socket that f opens stays
+// in the namespace. f must not open sockets in other goroutines.
 func InNamespace(ns string, f func() error) error {
 	result := make(chan error, 1)
 	go func() {
-		// A thread that stays locked ends with its goroutine: nobody else gets it.
+		// A locked thread ends with its goroutine.
 		runtime.LockOSThread()
 		file, err := os.Open("/run/netns/" + ns)
 		if err == nil {
@@ -35,7 +34,7 @@ func InNamespace(ns string, f func() error) error {
 	return <-result
 }
 
-// Dial connects from inside a namespace to an address that is no name.
+// Dial connects from a namespace to an address without a host name.
 func Dial(ns, network, address string) (conn net.Conn, err error) {
 	err = InNamespace(ns, func() error {
 		conn, err = net.Dial(network, address)
@@ -44,9 +43,8 @@ func Dial(ns, network, address string) (conn net.Conn, err error) {
 	return conn, err
 }
 
-// Relay has TCP connections to the address inside of a namespace lead to the same address
-// outside of all of them, until the lab is closed: that way something that runs on this
-// machine's loopback can be had on a node's.
+// Relay forwards TCP connections to the address inside a namespace to the same address outside the
+// namespaces until Close. It makes a server on this machine's loopback reachable on a node's.
 func (l *Network) Relay(ns, address string) error {
 	var at net.Listener
 	err := InNamespace(ns, func() (err error) {
@@ -81,7 +79,7 @@ func copyBoth(ctx context.Context, from net.Conn, address string) {
 	var d net.Dialer
 	to, err := d.DialContext(ctx, "tcp", address)
 	if err != nil {
-		return // whoever asked sees the end of the connection
+		return // the client sees the end of the connection
 	}
 	defer to.Close()
 	defer context.AfterFunc(ctx, func() { _ = errors.Join(from.Close(), to.Close()) })()

@@ -19,27 +19,27 @@ const (
 	Service4, Service6 = "10.96.0.10", "fd00:96::a"
 )
 
-// Addresses inside of the namespaces; the cluster's DNS listens at ClusterDNS.
+// Addresses in the namespaces. The cluster DNS listens at ClusterDNS4 and ClusterDNS6.
 const (
 	PodIP4, PodIP6           = "10.244.7.2", "fd00:244:7::2"
 	NodeIP4, NodeIP6         = "10.244.7.1", "fd00:244:7::1"
 	UpstreamIP, UpstreamIP6  = "10.201.0.2", "fd00:201::2"
 	ClusterDNS4, ClusterDNS6 = "10.202.0.2", "fd00:202::2"
-	// UpstreamPort keeps the agent's own queries to its upstream apart from what pods
-	// send to port 53.
+	// UpstreamPort distinguishes the agent's queries to its upstream from pods' queries, which
+	// go to port 53.
 	UpstreamPort = "5300"
 )
 
-// Zone is the domain whose names say who has answered.
+// Zone is the domain whose addresses say who has answered.
 const Zone = "load.test"
 
-// The addresses of names below Zone.
+// The addresses in answers for names below Zone.
 var (
 	FromAgent   = netip.MustParseAddr("192.0.2.1")
 	FromCluster = netip.MustParseAddr("192.0.2.53")
 )
 
-// Network is the namespaces. Its methods may be called from several goroutines, Close last.
+// Network is a set of connected namespaces. Its methods are safe for concurrent use, except Close.
 type Network struct {
 	// The namespaces' names.
 	Pod, Node, Upstream, Cluster string
@@ -55,7 +55,7 @@ type Network struct {
 // errUnusable says that a machine can't have a lab.
 var errUnusable = errors.New("no lab here")
 
-// Usable says why this machine can't have a lab; nil if it can.
+// Usable returns an error if this machine can't have a Network.
 func Usable() error {
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("%w: network namespaces need root", errUnusable)
@@ -71,7 +71,7 @@ func Usable() error {
 // networks counts the labs of this process: their namespaces have names of their own.
 var networks atomic.Int64
 
-// New makes a lab. The caller calls Close, also after an error.
+// New creates a Network. The caller calls Close, also after an error.
 func New(dir, nodens string) (*Network, error) {
 	n := networks.Add(1)
 	name := func(role string) string { return fmt.Sprintf("nodens-%d-%d-%s", os.Getpid(), n, role) }
@@ -92,13 +92,13 @@ func New(dir, nodens string) (*Network, error) {
 	if _, err := l.In(l.Node, "sysctl", "-qw", "net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1"); err != nil {
 		return l, err
 	}
-	// As on a node, there is a way out for whatever is for nobody here.
+	// A node has default routes.
 	_, err4 := l.In(l.Node, "ip", "route", "add", "default", "via", UpstreamIP)
 	_, err6 := l.In(l.Node, "ip", "-6", "route", "add", "default", "via", UpstreamIP6)
 	return l, errors.Join(err4, err6, l.startServers())
 }
 
-// addNamespace makes a namespace.
+// addNamespace adds a namespace, which Close deletes.
 func (l *Network) addNamespace(ns string) error {
 	if _, err := Run("ip", "netns", "add", ns); err != nil {
 		return err
@@ -108,8 +108,8 @@ func (l *Network) addNamespace(ns string) error {
 	return err
 }
 
-// AddPod makes one more pod, the n-th of them from 1 on, and gives its namespace. On the
-// node its link is called vpod and n.
+// AddPod adds the n-th pod, counted from 1, and returns its namespace. The node's end of its veth pair
+// is vpod followed by n.
 func (l *Network) AddPod(n int) (ns string, err error) {
 	ns = l.podNamespace(n)
 	if err := l.addNamespace(ns); err != nil {
@@ -120,17 +120,17 @@ func (l *Network) AddPod(n int) (ns string, err error) {
 
 func (l *Network) podNamespace(n int) string { return fmt.Sprintf("%s%d", l.Pod, n) }
 
-// ConnectPod connects the n-th pod, which has no link, or no longer one.
+// ConnectPod connects the n-th pod, which must have no interface.
 func (l *Network) ConnectPod(n int) error {
 	v4 := func(host int) string { return fmt.Sprintf("10.244.%d.%d", 100+n, host) }
 	v6 := func(host int) string { return fmt.Sprintf("fd00:244:%d::%d", 100+n, host) }
 	return l.connect(l.podNamespace(n), v4(2), v6(2), v4(1), v6(1))
 }
 
-// Cleanup has f called by Close, before what was given earlier.
+// Cleanup registers f for Close, which calls the last registered function first.
 func (l *Network) Cleanup(f func()) { l.cleanups = append(l.cleanups, f) }
 
-// Close takes the lab down.
+// Close stops all programs and deletes the namespaces.
 func (l *Network) Close() {
 	for i := len(l.cleanups) - 1; i >= 0; i-- {
 		l.cleanups[i]()
@@ -138,7 +138,7 @@ func (l *Network) Close() {
 	l.cleanups = nil
 }
 
-// connect connects ns to the node by veth, with the node as its gateway.
+// connect connects ns to the node by a veth pair, with the node as its gateway.
 func (l *Network) connect(ns, ip4, ip6, gw4, gw6 string) error {
 	port := "v" + ns[strings.LastIndex(ns, "-")+1:] // the node's end
 	_, err := Run("ip", "link", "add", port, "netns", l.Node, "type", "veth", "peer", "name", "eth0", "netns", ns)
@@ -164,7 +164,7 @@ func (l *Network) connect(ns, ip4, ip6, gw4, gw6 string) error {
 	return nil
 }
 
-// Run runs a command outside of the lab's namespaces and gives what it writes.
+// Run runs a command outside the namespaces and returns its output.
 func Run(args ...string) (string, error) { return run("", args) }
 
 // In is Run inside a namespace.
@@ -201,7 +201,7 @@ func (l *Network) Spawn(ns string, env []string, args ...string) (*peer.Process,
 	return p, err
 }
 
-// File writes a file in Dir and gives its path.
+// File writes a file in Dir and returns its path.
 func (l *Network) File(name, text string) (string, error) {
 	path := filepath.Join(l.Dir, name)
 	return path, os.WriteFile(path, []byte(text), 0o644)

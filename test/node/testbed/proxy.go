@@ -5,19 +5,18 @@ import (
 	"strings"
 )
 
-// The ways in which kube-proxy makes rules. What it makes here is what matters of it: the
-// marks by which a node's other programs see which way it is, and the translation of the
-// ClusterIPs of the cluster's DNS.
+// The modes of kube-proxy. The rules here are those that matter to the agent: the chains by which
+// other programs detect the mode, and the translation of the cluster DNS's ClusterIPs.
 const (
 	ProxyIptablesNft    = "iptables-nft"
 	ProxyIptablesLegacy = "iptables-legacy"
 	ProxyNftables       = "nftables"
 )
 
-// ProxyModes are all of them.
+// ProxyModes has all modes.
 var ProxyModes = []string{ProxyIptablesNft, ProxyIptablesLegacy, ProxyNftables}
 
-// KubeProxy puts kube-proxy's rules into the node.
+// KubeProxy adds kube-proxy's rules to the node.
 func (l *Network) KubeProxy(way string) error {
 	if way == ProxyNftables {
 		_, err := l.InWithInput(l.Node, proxyTable("ip", Service4, ClusterDNS4)+proxyTable("ip6", Service6, "["+ClusterDNS6+"]"), "nft", "-f", "-")

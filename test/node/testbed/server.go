@@ -10,7 +10,7 @@ import (
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
-// answerTemplate is a server block's answer to all names below Zone.
+// answerTemplate returns the part of a server block that answers all names below Zone.
 func answerTemplate(a netip.Addr) string {
 	return fmt.Sprintf(`    template IN A %s {
         answer "{{ .Name }} 3600 IN A %s"
@@ -18,8 +18,8 @@ func answerTemplate(a netip.Addr) string {
 `, Zone, a)
 }
 
-// startServers starts what the agent forwards to, which answers on port 53 as well, for
-// queries that go around the agent, and what stands in for the cluster's DNS.
+// startServers starts the upstream, which also answers on port 53 for queries that bypass the agent, and
+// the substitute for the cluster DNS.
 func (l *Network) startServers() error {
 	up, err := l.File("Corefile.upstream", `.:`+UpstreamPort+` .:53 {
     bind `+UpstreamIP+`
@@ -51,14 +51,14 @@ func (l *Network) startServers() error {
 	)
 }
 
-// Dig asks from a namespace and gives what +short prints. There is one try.
+// Dig runs dig +short with one try in a namespace and returns its output.
 func (l *Network) Dig(ns string, args ...string) (string, error) {
 	out, err := l.In(ns, append([]string{"dig", "+short", "+tries=1", "+time=2"}, args...)...)
 	return strings.TrimSpace(out), err
 }
 
-// Answers holds when dig with args gets an answer for a name below Zone that has come
-// from there.
+// Answers returns a probe that succeeds when dig with args gets the address from for a name below
+// Zone.
 func (l *Network) Answers(ns string, from netip.Addr, args ...string) peer.Probe {
 	return func(context.Context) error {
 		out, err := l.Dig(ns, append(args, "who."+Zone)...)
@@ -69,7 +69,7 @@ func (l *Network) Answers(ns string, from netip.Addr, args ...string) peer.Probe
 	}
 }
 
-// Tracked gives the node's tracked connections of port 53, one a line.
+// Tracked returns the node's tracked connections of port 53, one a line.
 func (l *Network) Tracked() (string, error) {
 	var lines strings.Builder
 	for _, family := range []string{"ipv4", "ipv6"} {
@@ -88,8 +88,7 @@ func (l *Network) Tracked() (string, error) {
 	return lines.String(), nil
 }
 
-// Manifests are the objects of the cluster: a Service to ask for, and the cluster's DNS
-// with its endpoints.
+// Manifests returns the objects of the cluster: a Service, and the cluster DNS with its endpoints.
 func Manifests() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, `apiVersion: v1
