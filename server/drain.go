@@ -109,7 +109,7 @@ func (s *Server) stopReaders(d *drain) ([]*listener, error) {
 	if !s.suspended.CompareAndSwap(nil, d) {
 		return nil, errSuspended
 	}
-	s.closeDoors()
+	s.disableFastPath()
 	var leaving []*listener
 	for _, l := range s.listeners {
 		leaving = append(leaving, l)
@@ -140,7 +140,7 @@ func (s *Server) Resume() {
 		balance(l.udp)
 		l.start()
 	}
-	s.openDoors()
+	s.enableFastPath()
 }
 
 func all(listeners []*listener, holds func(*listener) bool) bool {

@@ -55,12 +55,12 @@ func (l *listener) start() {
 	}
 	var readers sync.WaitGroup
 	l.active.Add(int32(len(l.udp)) + 1)
-	for i, p := range l.udp {
+	for i := range l.udp {
 		readers.Add(1)
 		s.running.Go(func() {
 			defer readers.Done()
 			defer l.active.Add(-1)
-			s.readUDP(l, p, i)
+			newUDPReader(l, i).run()
 		})
 	}
 	s.running.Go(func() {

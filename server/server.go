@@ -68,13 +68,13 @@ type Server struct {
 	inherited    inheritedSockets
 	suspended    atomic.Pointer[drain] // nil unless s is suspended
 
-	waiting *share.Limiter // places of waiting queries and of background work
-	running sync.WaitGroup // counts readers, connections and waiting queries
-	workers *workerPool    // in which UDP queries wait
-	copies  *copier        // nil without answers in the kernel
-	stop    context.CancelFunc
-	ctx     context.Context
-	own     context.Context // ctx of background work
+	waiting  *share.Limiter  // places of waiting queries and of background work
+	running  sync.WaitGroup  // counts readers, connections and waiting queries
+	workers  *workerPool     // in which UDP queries wait
+	fastPath *fastPathCopier // nil without answers in the kernel
+	stop     context.CancelFunc
+	ctx      context.Context
+	own      context.Context // ctx of background work
 
 	panics                atomic.Uint64
 	shed                  [shedReasons]atomic.Uint64
@@ -133,7 +133,7 @@ func (s *Server) Listen(configs map[netip.AddrPort]ListenerConfig) error {
 	if err != nil {
 		return err
 	}
-	s.closeDoors()
+	s.disableFastPath()
 	for addr, l := range s.listeners {
 		if _, stays := configs[addr]; !stays || fresh[addr] != nil {
 			l.stop()
@@ -149,7 +149,7 @@ func (s *Server) Listen(configs map[netip.AddrPort]ListenerConfig) error {
 		s.listeners[addr] = l
 		l.start()
 	}
-	s.openDoors()
+	s.enableFastPath()
 	return nil
 }
 
@@ -178,7 +178,7 @@ func (s *Server) bindNew(configs map[netip.AddrPort]ListenerConfig) (map[netip.A
 // sockets go on reading from them.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.mu.Lock()
-	s.closeDoors()
+	s.disableFastPath()
 	s.inherited.close()
 	s.inherited = nil
 	left := slices.Collect(maps.Values(s.listeners))

@@ -19,48 +19,46 @@ import (
 )
 
 const (
-	// readBufSize is read from a connection at once: ninety pipelined queries of a
-	// usual length. Longer queries get a larger buffer as they come.
+	// readBufSize is the size of the read buffer: ninety pipelined queries of typical length.
+	// For a longer query the buffer grows as it arrives.
 	readBufSize = 4096
-	// writeBufSize is how many bytes of replies are gathered before they are written:
-	// what a full inbox of queries for single addresses is answered with. Half of it
-	// would mean two writes for it; twice as much would only be memory.
+	// writeBufSize is how many bytes of replies are collected before they are written: the
+	// replies to a full read buffer of queries for single addresses.
 	writeBufSize = 8192
-	// lengthPrefix is the length before each message (RFC 1035, 4.2.2).
+	// lengthPrefix is the size of the length before each message (RFC 1035, 4.2.2).
 	lengthPrefix = 2
 )
 
-// tcpConn is one TCP connection. Its reader answers what can be answered at once,
-// in order, and gathers the replies to queries that came together into one write;
-// what has to wait is answered whenever it is ready (RFC 7766, 7).
+// tcpConn is one connection over TCP or TLS. Its reader answers at once what it can, in
+// order, and collects the replies to queries that came together into one write. Queries that
+// wait are answered in any order (RFC 7766, 7).
 //
-// A connection on which nothing happens holds no buffers: the reader takes them
-// when there is something to read, and gives them back when nothing is left of it.
-// One that sends half a query keeps what it has sent; one that doesn't read its
-// replies is not read from.
+// An idle connection holds no buffers: the reader takes them from a pool when data arrives
+// and returns them when none is left. A connection with half a query keeps its read buffer.
+// A client that does not read its replies is not read from.
 type tcpConn struct {
 	connState
 	s      *Server
 	l      *listener
 	raw    syscall.RawConn
 	writer connWriter
-	// tls is the connection under TLS, and below what is below of that; nil without.
+	// tls is the connection's TLS layer and transport what is below it; nil without TLS.
 	tls       *tls.Conn
 	transport *tlsTransport
 
-	// The rest belongs to the reader.
+	// The remaining fields belong to the reader.
 
-	// readBuf is the buffer that is read into, nil while nothing has come. What lies
-	// before had is the start of a query.
+	// readBuf is the buffer for reading, nil while no data has arrived. Its first buffered
+	// bytes are the start of a query.
 	readBuf  []byte
 	buffered int
-	// deadline is the deadline for what comes next, by package clock. While partial is
-	// set it is that of a query of which a part has come.
+	// deadline is when the next data must have arrived, by package clock. While partial is
+	// set, a part of a query has arrived and the rest of it must.
 	deadline time.Duration
 	partial  bool
-	queries  int  // queries that came
-	ended    bool // the connection has come to its end
-	adopted  bool // in holds what another process has read
+	queries  int  // queries received
+	ended    bool // the connection must be closed
+	adopted  bool // readBuf holds what another process has read
 }
 
 func newTCPConn(l *listener, conn *net.TCPConn, lane int) (*tcpConn, error) {
@@ -74,14 +72,14 @@ func newTCPConn(l *listener, conn *net.TCPConn, lane int) (*tcpConn, error) {
 	return c, nil
 }
 
-// readState is what answering takes. It is needed from a read to the write that follows.
+// readState is what answering needs, from a read to the write that follows. It is pooled.
 type readState struct {
 	x        resolver.Request
 	writeBuf [writeBufSize]byte
-	// replies is the replies so far, each with its length; in gather, unless a reply is
+	// replies is the replies so far, with their lengths. It is in writeBuf unless a reply is
 	// larger than that.
 	replies []byte
-	// gotQuery is whether a query was among what was read.
+	// gotQuery is set when a query has been read.
 	gotQuery bool
 }
 
@@ -90,7 +88,7 @@ var (
 	readBufs   = sync.Pool{New: func() any { return new([readBufSize]byte) }}
 )
 
-// serve answers the connection's queries until it ends, and then those that wait.
+// serve answers the connection's queries until it ends, then waits for pending ones.
 func (c *tcpConn) serve() {
 	defer func() {
 		c.writer.waitIdle()
@@ -101,8 +99,8 @@ func (c *tcpConn) serve() {
 		return
 	}
 	for {
-		// All reading is done inside of this one call. It waits for bytes whenever turn
-		// returns false, without forgetting those that came in the meantime.
+		// All reading happens in this one call. It waits for data whenever onReadable
+		// returns false, and does not miss data that has arrived meanwhile.
 		err := c.raw.Read(c.onReadable)
 		if !c.mayTransfer() {
 			if c.partial && errors.Is(err, os.ErrDeadlineExceeded) && !c.closing.Load() {
@@ -117,7 +115,8 @@ func (c *tcpConn) serve() {
 	}
 }
 
-// onReadable answers what has come. It is true when the connection has come to its end.
+// onReadable reads and answers what has arrived. It returns true if the connection must end
+// or be transferred.
 func (c *tcpConn) onReadable(fd uintptr) bool {
 	d := readStates.Get().(*readState)
 	d.x.Proto, d.x.Client, d.x.Stripe = resolver.TCP, c.client, c.lane
@@ -139,9 +138,9 @@ func (c *tcpConn) onReadable(fd uintptr) bool {
 	return !more || !c.resetDeadline(got)
 }
 
-// readAll reads and answers until nothing is left to read; false at the end of the
-// connection. It reads once more than there was something: only that tells the end
-// of what the client sends if it came together with the last query.
+// readAll reads and answers until no data is left. It returns false at the end of the
+// connection. It always reads until the kernel has no data: only that detects the end of the
+// stream if it arrived together with the last query.
 func (c *tcpConn) readAll(fd int, d *readState) bool {
 	if c.adopted {
 		c.adopted = false
@@ -160,7 +159,7 @@ func (c *tcpConn) readAll(fd int, d *readState) bool {
 	return false
 }
 
-// read is read(2), of what is in the envelope if there is one.
+// read reads like read(2), through TLS if there is TLS.
 func (c *tcpConn) read(fd int, buf []byte) (int, syscall.Errno) {
 	if c.tls != nil {
 		return c.readTLS(fd, buf)
@@ -168,15 +167,14 @@ func (c *tcpConn) read(fd int, buf []byte) (int, syscall.Errno) {
 	return rawIO(unix.SYS_READ, fd, buf)
 }
 
-// idleTooLong reports whether the last query is so long ago that the connection has to
-// end. The deadline for reading doesn't say so while there is always something to
-// read.
+// idleTooLong reports whether the last query is so long ago that the connection must end.
+// The read deadline does not expire while there is always data to read.
 func (c *tcpConn) idleTooLong(now time.Duration) bool {
 	return now > time.Duration(c.lastQuery.Load())+c.l.timeouts().idle*11/10
 }
 
-// answerQueries answers the queries in data, which is the beginning of c.in, and keeps
-// what is left of it. It is false if the connection has to end.
+// answerQueries answers the queries in data, which is the start of c.readBuf, and keeps what
+// is left of it. It returns false if the connection must end.
 func (c *tcpConn) answerQueries(fd int, d *readState, data []byte) bool {
 	d.x.Arrival = clock.Now()
 	most := c.l.timeouts().maxQueries
@@ -202,7 +200,7 @@ func (c *tcpConn) answerQueries(fd int, d *readState, data []byte) bool {
 	return c.flush(fd, d)
 }
 
-// splitFrame splits data behind its first message; false if that isn't whole.
+// splitFrame splits data after its first message; ok is false if that is incomplete.
 func splitFrame(data []byte) (packet, rest []byte, ok bool) {
 	if len(data) < lengthPrefix {
 		return nil, data, false
@@ -214,9 +212,9 @@ func splitFrame(data []byte) (packet, rest []byte, ok bool) {
 	return data[lengthPrefix:end], data[end:], true
 }
 
-// keepPartial moves rest, the start of a query, to where reading goes on. A buffer that is
-// full of it gives way to one twice as large, but not larger than a message can
-// be: the buffer grows by what has really come, not by what the length claims.
+// keepPartial moves rest, the start of a query, to the start of the buffer. A full buffer is
+// replaced by one twice as large, up to the size of a message: it grows by the data that has
+// arrived, not by what the length claims.
 func (c *tcpConn) keepPartial(rest []byte) {
 	c.buffered = len(rest)
 	if c.buffered == len(c.readBuf) {
@@ -225,9 +223,8 @@ func (c *tcpConn) keepPartial(rest []byte) {
 	copy(c.readBuf, rest)
 }
 
-// answerQuery answers one query, or has it answered when it is ready. What is no query
-// is passed over: the next one is found by its length. It is false if the
-// connection has to end.
+// answerQuery answers one query now or when it is ready. It ignores messages that are not
+// queries. It returns false if the connection must end.
 func (c *tcpConn) answerQuery(fd int, d *readState) bool {
 	if cap(d.replies)-len(d.replies) < lengthPrefix+replyBuffer && !c.flush(fd, d) {
 		return false
@@ -244,7 +241,7 @@ func (c *tcpConn) answerQuery(fd int, d *readState) bool {
 	return true
 }
 
-// addReply gathers a reply; nil is none. The reply may lie where it is to go already.
+// addReply collects a reply; nil is none. The reply may already be in its place.
 func (d *readState) addReply(msg []byte) {
 	if msg == nil {
 		return
@@ -253,13 +250,13 @@ func (d *readState) addReply(msg []byte) {
 	d.replies = appendFrame(d.replies, msg)
 }
 
-// appendFrame appends a message with its length.
+// appendFrame appends a message with its length prefix.
 func appendFrame(out, msg []byte) []byte {
 	return append(binary.BigEndian.AppendUint16(out, uint16(len(msg))), msg...)
 }
 
-// flush writes what is gathered, and does not return before the client has taken
-// it or has lost its connection, which is false.
+// flush writes the collected replies and blocks until the client has accepted them. It
+// returns false if the connection is lost.
 func (c *tcpConn) flush(fd int, d *readState) bool {
 	if len(d.replies) == 0 {
 		return true
@@ -269,13 +266,13 @@ func (c *tcpConn) flush(fd int, d *readState) bool {
 	return ok
 }
 
-// goAsync has a query that has to wait completed in a goroutine of its own, while
-// the connection is read on. It is false if the connection has to end.
+// goAsync completes a query that has to wait on a goroutine of its own, while the connection
+// is read from. It returns false if the connection must end.
 func (c *tcpConn) goAsync(fd int, d *readState, rt *resolver.Routes, o resolver.Outcome) bool {
 	d.gotQuery = true
 	limit := c.s.limits.Pipelined
 	if !c.writer.beginQuery(limit, false) {
-		// The reader is going to wait, which the replies before must not.
+		// The reader is going to wait; the replies so far must not.
 		if !c.flush(fd, d) || !c.writer.beginQuery(limit, true) {
 			return false
 		}
@@ -298,10 +295,10 @@ func (c *tcpConn) goAsync(fd int, d *readState, rt *resolver.Routes, o resolver.
 	return true
 }
 
-// resetDeadline sets the deadline for what comes next; false if the connection has to go. got
-// says that a query has come since the last time. The deadline for the next query
-// is set a tenth late, so that it is moved only when a tenth of the time has gone:
-// once a second, not with each query.
+// resetDeadline sets the deadline for what comes next. got says that a query has arrived
+// since the last call. It returns false if the connection must end. The deadline for the next
+// query is set a tenth late, so that it needs to be moved only once a second and not with
+// each query.
 func (c *tcpConn) resetDeadline(got bool) bool {
 	times, heard := c.l.timeouts(), time.Duration(c.lastQuery.Load())
 	switch {

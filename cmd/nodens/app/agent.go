@@ -95,7 +95,7 @@ func newAgent(opts *Options, log *slog.Logger, level *slog.LevelVar) (*agent, er
 	}
 	srv := server.New(log, server.Limits{Readers: opts.Readers, Poller: opts.Polled})
 	if path.available() {
-		srv.UseKernel(path.program)
+		srv.UseFastPath(path.program)
 	}
 	clusterEpochs, cacheEpochs := path.epochs()
 	addrs := newHostAddrs()

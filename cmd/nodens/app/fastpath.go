@@ -62,7 +62,7 @@ const (
 // program is [fastpath.Program], or a test's in its place. Nobody closes it: the parts of the
 // agent may use its memory to the last, and the end of the process does it.
 type program interface {
-	server.Kernel
+	server.FastPath
 	Update(ifindex int, filtered bool) (answers bool, err error)
 	Detach(ifindex int)
 	Links() (answering, watched int)

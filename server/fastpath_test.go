@@ -66,7 +66,7 @@ func withKernel(t *testing.T) (*Server, *register, *cache.Store) {
 	epochs := epoch.New(make([]atomic.Uint64, epoch.Words(4)), 0, 4)
 	k := &register{cached: epochs}
 	s := New(slog.New(slog.DiscardHandler), Limits{Readers: 1})
-	s.UseKernel(k)
+	s.UseFastPath(k)
 	t.Cleanup(func() { shutdown(t, s) })
 	return s, k, cache.NewStore(1<<20, cache.Options{Epochs: epochs})
 }

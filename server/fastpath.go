@@ -1,0 +1,124 @@
+package server
+
+import (
+	"net/netip"
+	"sync/atomic"
+
+	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/epoch"
+	"github.com/nodens-dns/nodens/server/fastpath"
+	"github.com/nodens-dns/nodens/server/resolver"
+)
+
+// FastPath is the part of [fastpath.Program] that the server uses.
+type FastPath interface {
+	Put(a *fastpath.Answer) bool
+	Clear()
+	SetListeners(doors map[netip.AddrPort]uint32) error
+	Epochs() (cluster, cached *epoch.Table)
+}
+
+// fastPathCopier copies answers into the kernel. The nil copier does nothing.
+type fastPathCopier struct {
+	program         FastPath
+	cluster, cached *epoch.Table
+	lastID          uint32 // the last fastPathID that was assigned
+}
+
+// UseFastPath copies the replies to UDP queries to f, which then answers the same queries in
+// the kernel. Call it before any other method.
+func (s *Server) UseFastPath(f FastPath) {
+	s.fastPath = &fastPathCopier{program: f}
+	s.fastPath.cluster, s.fastPath.cached = f.Epochs()
+}
+
+// activeConfig is what one address serves now.
+type activeConfig struct {
+	ListenerConfig
+	// fastPathID identifies this configuration in the kernel; 0 if nothing is copied.
+	fastPathID atomic.Uint32
+}
+
+// udpRequest is the request of a UDP reader, with what copying its reply needs.
+type udpRequest struct {
+	resolver.Request
+	epochs epochs
+	copy   resolver.Copy
+	answer fastpath.Answer
+}
+
+// HitReporter implements [fastpath.Source].
+func (r *udpRequest) HitReporter() fastpath.HitReporter {
+	return r.Copied(&r.copy, len(r.answer.Reply))
+}
+
+// epochs are the counters of all copies at the beginning of a query. If they have moved when
+// its reply is copied, the data behind the reply may have changed.
+type epochs struct{ cluster, cached uint64 }
+
+func (c *fastPathCopier) epochs() epochs {
+	if c == nil {
+		return epochs{}
+	}
+	return epochs{cluster: c.cluster.Any(), cached: c.cached.Any()}
+}
+
+// put copies msg, the reply to r, into the kernel if it may be copied.
+func (c *fastPathCopier) put(cfg *activeConfig, r *udpRequest, msg []byte) {
+	if c == nil || msg == nil || cfg.fastPathID.Load() == 0 {
+		return
+	}
+	var ok bool
+	if r.copy, ok = r.Copy(); !ok {
+		return
+	}
+	now := c.epochs()
+	if r.copy.FromCluster && now.cluster != r.epochs.cluster || !r.copy.FromCluster && now.cached != r.epochs.cached {
+		return
+	}
+	r.answer = fastpath.Answer{
+		Listener: cfg.fastPathID.Load(), Query: &r.Query, Reply: msg, Source: r,
+		Cluster: r.copy.FromCluster, Mark: r.copy.Mark, Expires: r.copy.Expires, Ends: r.copy.Ends,
+		Counts: r.copy.CountsDown, Life: r.copy.Life, MaxSize: r.copy.MaxSize, Shuffled: r.copy.Shuffled,
+	}
+	c.program.Put(&r.answer)
+}
+
+// disableFastPath makes the server receive all queries and drops all copies. It is called
+// before what is served changes and when the server stops answering.
+func (s *Server) disableFastPath() {
+	if s.fastPath == nil {
+		return
+	}
+	s.setFastPathListeners(nil)
+	s.fastPath.program.Clear()
+}
+
+// enableFastPath allows copies at all addresses that serve plain DNS and are not wildcards.
+// A new configuration gets a new number, so that copies from earlier ones are not found. The
+// caller holds s.mu.
+func (s *Server) enableFastPath() {
+	c := s.fastPath
+	if c == nil {
+		return
+	}
+	listeners := make(map[netip.AddrPort]uint32)
+	for addr, l := range s.listeners {
+		cfg := l.config.Load()
+		if cfg.Transport != config.PlainDNS || addr.Addr().IsUnspecified() {
+			continue
+		}
+		if cfg.fastPathID.Load() == 0 {
+			c.lastID++
+			cfg.fastPathID.Store(c.lastID)
+		}
+		listeners[addr] = cfg.fastPathID.Load()
+	}
+	s.setFastPathListeners(listeners)
+}
+
+func (s *Server) setFastPathListeners(listeners map[netip.AddrPort]uint32) {
+	if err := s.fastPath.program.SetListeners(listeners); err != nil {
+		s.log.Error("setting the listeners of the fast path failed", "err", err)
+	}
+}
