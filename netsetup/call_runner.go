@@ -74,10 +74,7 @@ func boundedCall[T any](ctx context.Context, r *callRunner, program string, f fu
 				exceeded = fmt.Errorf("%s: more than %d bytes of output", program, r.maxOutput)
 			}
 		case <-limited.Done():
-			exceeded = fmt.Errorf("%s is not done after %v", program, execTimeout)
-			if err := ctx.Err(); err != nil {
-				exceeded = fmt.Errorf("%s: %w", program, err)
-			}
+			exceeded = timeoutError(ctx, program)
 		}
 	}
 	t.killChildren()
@@ -88,6 +85,14 @@ func boundedCall[T any](ctx context.Context, r *callRunner, program string, f fu
 	case <-grace.C:
 	}
 	return none, exceeded
+}
+
+// timeoutError returns the error of a program that was stopped: ctx's, or that of execTimeout.
+func timeoutError(ctx context.Context, program string) error {
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("%s: %w", program, err)
+	}
+	return fmt.Errorf("%s is not done after %v", program, execTimeout)
 }
 
 // callResult is what a call returned.

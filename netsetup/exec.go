@@ -53,10 +53,8 @@ func execute(parent context.Context, input, program string, args ...string) (str
 	switch {
 	case err == nil:
 		return stdout.buf.String(), nil
-	case parent.Err() != nil:
-		return "", fmt.Errorf("%s: %w", program, parent.Err())
 	case ctx.Err() != nil:
-		return "", fmt.Errorf("%s is not done after %v", program, execTimeout)
+		return "", timeoutError(parent, program)
 	case errors.Is(err, exec.ErrNotFound):
 		return "", fmt.Errorf("%w: %w", ErrNoTool, err)
 	}
