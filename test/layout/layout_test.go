@@ -1,5 +1,5 @@
-// Package layout holds the rules of dependency and a few habits of the tree, as
-// ARCHITECTURE.md tells them.
+// Package layout checks the import rules of ARCHITECTURE.md and some conventions of
+// CONTRIBUTING.md.
 package layout
 
 import (
@@ -7,6 +7,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -52,80 +53,126 @@ func packages(t *testing.T) []pkg {
 }
 
 // where is the package's folder below the root.
-func (p pkg) where() string { return strings.TrimPrefix(p.ImportPath, module) }
+// dir is the package's directory relative to the root.
+func (p pkg) dir() string { return strings.TrimPrefix(p.ImportPath, module) }
 
-func below(path string, roots ...string) bool {
-	return slices.ContainsFunc(roots, func(r string) bool { return path == r || strings.HasPrefix(path, r+"/") })
+// within reports whether dir is one of roots or below it.
+func within(dir string, roots ...string) bool {
+	return slices.ContainsFunc(roots, func(r string) bool { return dir == r || strings.HasPrefix(dir, r+"/") })
 }
 
-// TestImports: the packet's way is a straight line. Siblings don't know each other,
-// the leaves know nobody, and each outside library has one room.
+// allowed lists, for each directory, the packages of this module that those below it may
+// import besides internal. The longest directory counts. The query path is a straight
+// line, so no entry leads back up: what is not listed imports internal only.
+var allowed = map[string][]string{
+	"cmd/nodens":         {"cmd/nodens/app", "cmd/nodens/migrate", "daemonset", "netsetup", "server/fastpath"},
+	"cmd/nodens/app":     {"server", "kubernetes", "cache", "upstream", "netsetup"},
+	"cmd/nodens/migrate": {"daemonset"},
+	"server":             {"server/resolver", "server/fastpath", "upstream"},
+	"server/resolver":    {"server/dnstap", "server/hosts", "server/rewrite", "server/template", "kubernetes", "cache", "upstream"},
+	"server/dnstap":      {},
+	"server/fastpath":    {},
+	"server/hosts":       {},
+	"server/rewrite":     {},
+	"server/template":    {},
+	"kubernetes":         {"kubernetes"},
+	"cache":              {},
+	"upstream":           {},
+	"netsetup":           {},
+	"internal":           {},
+}
+
+// libraries lists the packages that may import a library. Each stays in one place, so that
+// it can be replaced there.
+var libraries = []struct {
+	prefix string
+	users  []string
+}{
+	{"k8s.io/", []string{"kubernetes", "cmd/nodens/migrate"}},
+	{"github.com/vishvananda/", []string{"netsetup"}},
+	{"github.com/coreos/go-iptables", []string{"netsetup"}},
+	{"github.com/prometheus/", []string{"cmd/nodens/app"}},
+	{"github.com/hashicorp/golang-lru/", []string{"cache"}},
+	{"github.com/coredns/", []string{"internal/config"}},
+	{"github.com/cilium/", []string{"server/fastpath"}},
+	{"github.com/expr-lang/", []string{"internal/expression"}},
+}
+
+// TestImports checks the import rules that ARCHITECTURE.md draws.
 func TestImports(t *testing.T) {
-	rooms := []struct {
-		library string
-		rooms   []string
-		reason  string
-	}{
-		{"k8s.io/", []string{"kubernetes", "cmd/nodens/migrate"}, "the agent reads the API server there, and the migration edits a cluster's objects"},
-		{"github.com/vishvananda/", []string{"netsetup"}, "links and addresses are that package's business"},
-		{"github.com/coreos/go-iptables", []string{"netsetup"}, "rules are that package's business"},
-		{"github.com/prometheus/", []string{"cmd/nodens"}, "parts count in plain numbers; exposing them is the command's business"},
-		{"github.com/coredns/", []string{"internal/config"}, "the Corefile's syntax is that package's business"},
-		{"github.com/cilium/", []string{"server/fastpath"}, "programs in the kernel are that package's business"},
-		{"github.com/expr-lang/", []string{"internal/expression"}, "the language of conditions is that package's business"},
-	}
-	siblings := []string{"cache", "upstream", "netsetup", "kubernetes"}
 	for _, p := range packages(t) {
-		at := p.where()
-		if below(at, "test", "daemonset") {
+		dir := p.dir()
+		if within(dir, "test", "daemonset") {
 			continue
 		}
-		if below(at, "server/resolver") && slices.Contains(p.Imports, "net/http") {
-			t.Errorf("%s imports net/http: the query path does not know how a query came", at)
+		may, ok := rules(dir)
+		if !ok {
+			t.Errorf("%s: add it to allowed", dir)
+		}
+		if within(dir, "server/resolver") && slices.Contains(p.Imports, "net/http") {
+			t.Errorf("%s imports net/http: the query path does not know how a query came", dir)
 		}
 		for _, imported := range p.Imports {
-			for _, r := range rooms {
-				if strings.HasPrefix(imported, r.library) && !below(at, r.rooms...) {
-					t.Errorf("%s imports %s, which belongs to %v only: %s", at, imported, r.rooms, r.reason)
+			for _, l := range libraries {
+				if strings.HasPrefix(imported, l.prefix) && !within(dir, l.users...) {
+					t.Errorf("%s imports %s, which only %v may import", dir, imported, l.users)
 				}
 			}
 			to, ours := strings.CutPrefix(imported, module)
-			switch {
-			case !ours || below(to, "internal"):
-			case below(at, "internal"):
-				t.Errorf("%s imports %s: internal is leaf vocabulary and knows nobody", at, to)
-			case below(at, siblings...) && !below(to, at):
-				t.Errorf("%s imports %s: the steps of the path don't know each other; cmd/nodens joins them", at, to)
-			case below(at, "server/resolver") && (to == "server" || below(to, "server/fastpath")):
-				t.Errorf("%s imports %s: the query path knows no sockets and no program in the kernel", at, to)
-			case below(at, "server") && below(to, "netsetup", "cmd"):
-				t.Errorf("%s imports %s: a packet does not care how it got here", at, to)
-			case below(to, "test"):
-				t.Errorf("%s imports %s: tests are not part of the program", at, to)
+			if ours && !within(to, "internal") && !slices.ContainsFunc(may, func(m string) bool { return to == m || m == "server" && within(to, "server") }) {
+				t.Errorf("%s imports %s; it may import internal and %v", dir, to, may)
+			}
+			if within(dir, "internal") && ours && !within(to, "internal") {
+				t.Errorf("%s imports %s: packages below internal know none of their users", dir, to)
 			}
 		}
 	}
 }
 
-// TestFolders: the top level is what ARCHITECTURE.md draws.
-func TestFolders(t *testing.T) {
+// rules returns the entry of allowed for the longest directory that dir is in.
+func rules(dir string) (may []string, ok bool) {
+	for d := dir; d != "."; d = filepath.Dir(d) {
+		if may, ok = allowed[d]; ok {
+			return may, true
+		}
+	}
+	return nil, false
+}
+
+// TestTopLevel: the directories with packages at the top level are those of the house.
+func TestTopLevel(t *testing.T) {
 	want := []string{"cache", "cmd", "daemonset", "internal", "kubernetes", "netsetup", "server", "test", "upstream"}
 	var got []string
 	for _, p := range packages(t) {
-		top, _, _ := strings.Cut(p.where(), "/")
+		top, _, _ := strings.Cut(p.dir(), "/")
 		if !slices.Contains(got, top) {
 			got = append(got, top)
 		}
 	}
 	slices.Sort(got)
 	if !slices.Equal(got, want) {
-		t.Errorf("top-level folders with packages are %v, want %v", got, want)
+		t.Errorf("top-level directories with packages are %v, want %v", got, want)
 	}
 }
 
-// TestHabits: every package says what it does, nothing runs before main, and only
-// main ends the process.
-func TestHabits(t *testing.T) {
+// TestArchitecture: the document stays short enough to be read in one go.
+func TestArchitecture(t *testing.T) {
+	root, err := peer.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(root, "ARCHITECTURE.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(string(text), "\n"); n > 200 {
+		t.Errorf("ARCHITECTURE.md has %d lines, want 200 at most; details belong in package docs", n)
+	}
+}
+
+// TestConventions: every package has a package doc, nothing runs before main, only main
+// ends the process, errors are logged under the key err, and files are short.
+func TestConventions(t *testing.T) {
 	for _, p := range packages(t) {
 		if len(p.GoFiles) == 0 {
 			continue
@@ -135,12 +182,12 @@ func TestHabits(t *testing.T) {
 			words = max(words, checkFile(t, filepath.Join(p.Dir, name)))
 		}
 		if words < 12 {
-			t.Errorf("%s has a package doc of %d words; say how it works", p.where(), words)
+			t.Errorf("%s has a package doc of %d words; say how it works", p.dir(), words)
 		}
 	}
 }
 
-// checkFile gives the number of words of the file's package doc.
+// checkFile checks one file and returns the number of words of its package doc.
 func checkFile(t *testing.T, path string) (words int) {
 	t.Helper()
 	fset := token.NewFileSet()
@@ -160,16 +207,33 @@ func checkFile(t *testing.T, path string) (words int) {
 			continue
 		}
 		ast.Inspect(f, func(n ast.Node) bool {
-			if sel, ok := n.(*ast.SelectorExpr); ok && sel.Sel.Name == "Exit" {
-				if x, ok := sel.X.(*ast.Ident); ok && x.Name == "os" {
-					t.Errorf("%s: os.Exit outside of main", fset.Position(sel.Pos()))
+			switch n := n.(type) {
+			case *ast.SelectorExpr:
+				if x, ok := n.X.(*ast.Ident); ok && x.Name == "os" && n.Sel.Name == "Exit" {
+					t.Errorf("%s: os.Exit outside of main", fset.Position(n.Pos()))
 				}
+			case *ast.CallExpr:
+				checkLogKeys(t, fset, n)
 			}
 			return true
 		})
 	}
 	if lines := fset.File(file.Pos()).LineCount(); lines > 500 {
-		t.Errorf("%s has %d lines; a file is one subject", path, lines)
+		t.Errorf("%s has %d lines, want 500 at most", path, lines)
 	}
 	return len(strings.Fields(file.Doc.Text()))
+}
+
+// checkLogKeys reports calls of slog's methods that log an error under another key than err.
+func checkLogKeys(t *testing.T, fset *token.FileSet, call *ast.CallExpr) {
+	t.Helper()
+	sel, ok := call.Fun.(*ast.SelectorExpr)
+	if !ok || !slices.Contains([]string{"Debug", "Info", "Warn", "Error", "Log", "LogAttrs", "With", "String", "Any"}, sel.Sel.Name) {
+		return
+	}
+	for _, arg := range call.Args {
+		if lit, ok := arg.(*ast.BasicLit); ok && lit.Value == `"error"` {
+			t.Errorf("%s: log key %s, want \"err\"", fset.Position(lit.Pos()), lit.Value)
+		}
+	}
 }
