@@ -1,3 +1,5 @@
+// Internal: the fake server and the delays of a view are shared with tests of internals.
+
 package kubernetes
 
 import (
@@ -22,8 +24,8 @@ import (
 	"github.com/nodens-dns/nodens/internal/config"
 )
 
-// fakeServer is as much of an API server as a view's watches talk to: lists,
-// streamed lists and watches of the three resources, in JSON.
+// fakeServer is an API server for a view's watches: lists, streamed lists and watches of
+// the view's resources in JSON.
 type fakeServer struct {
 	*httptest.Server
 	mu       sync.Mutex
@@ -36,7 +38,7 @@ type fakeServer struct {
 	seen []string // paths and queries of all requests
 }
 
-// history is an event that a watch from an older version gets first.
+// history is an event that a watch from an older version receives first.
 type history struct {
 	version int
 	event   []byte
@@ -160,7 +162,7 @@ func (f *fakeServer) bookmark(plural string) []byte {
 	})
 }
 
-// put adds or changes o and tells the watchers.
+// put adds or replaces o and sends the event to the watches.
 func (f *fakeServer) put(o metav1.Object) {
 	plural := typed(o)
 	f.mu.Lock()
@@ -176,7 +178,7 @@ func (f *fakeServer) put(o metav1.Object) {
 	f.tell(plural, encodeEvent(kind, o))
 }
 
-// remove deletes o and tells the watchers.
+// remove deletes o and sends the event to the watches.
 func (f *fakeServer) remove(o metav1.Object) {
 	plural := typed(o)
 	f.mu.Lock()
@@ -212,7 +214,7 @@ func (f *fakeServer) setFail(fail func(*http.Request) (int, metav1.StatusReason)
 	f.fail = fail
 }
 
-// requests are the requests so far whose URL has all of the parts.
+// requests counts the requests so far whose URL has all of the parts.
 func (f *fakeServer) requests(parts ...string) (n int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -228,7 +230,7 @@ next:
 	return n
 }
 
-// typed sets o's kind and gives its plural.
+// typed sets o's kind and returns its plural.
 func typed(o metav1.Object) string {
 	switch o := o.(type) {
 	case *corev1.Service:
@@ -279,7 +281,7 @@ func openAndRunWith(t *testing.T, url string, opts Options, change func(*config.
 	return v, NewZone(v, cfg), log
 }
 
-// await polls until ok. The limit only ends a test that would hang.
+// await polls until ok returns true. The limit only ends a test that would hang.
 func await(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	limit := time.Now().Add(time.Minute)
@@ -348,7 +350,7 @@ func TestWatchFollows(t *testing.T) {
 	}
 }
 
-// A connection that breaks loses no event: the watch goes on where it was.
+// A broken connection loses no event: the watch resumes.
 func TestWatchResumes(t *testing.T) {
 	f := newFakeServer(t)
 	f.put(makeService("default", "x", "10.0.0.1"))
@@ -369,8 +371,8 @@ func TestWatchResumes(t *testing.T) {
 	await(t, "a new service", func() bool { return resolves(t, z, y, "10.0.0.2") })
 }
 
-// A version that is too old means a new list: what went meanwhile goes, what
-// stayed never does.
+// An expired resourceVersion leads to a new list: deleted objects disappear, and the others
+// are always there.
 func TestWatchExpires(t *testing.T) {
 	f := newFakeServer(t)
 	f.put(makeService("default", "x", "10.0.0.1"))
@@ -393,7 +395,7 @@ func TestWatchExpires(t *testing.T) {
 	})
 }
 
-// A server that can't stream lists is asked in the old way.
+// A server that can't stream lists is asked for pages.
 func TestWatchLists(t *testing.T) {
 	f := newFakeServer(t)
 	f.put(makeService("default", "x", "10.0.0.1"))
@@ -410,8 +412,8 @@ func TestWatchLists(t *testing.T) {
 	}
 }
 
-// A resource the agent may not see keeps the view unsynced, and the log says which
-// rule to add, once.
+// A forbidden resource keeps the view unsynced, and the log names the missing RBAC rule
+// once.
 func TestWatchForbidden(t *testing.T) {
 	f := newFakeServer(t)
 	f.put(makeService("default", "x", "10.0.0.1"))
@@ -439,8 +441,7 @@ func TestWatchForbidden(t *testing.T) {
 	await(t, "the sync after the rule was added", v.Synced)
 }
 
-// A server that isn't there at the start is waited for, and one that writes
-// nonsense is no harm.
+// A view waits for a server that is not there at the start, and survives invalid events.
 func TestWatchStartsLate(t *testing.T) {
 	f := newFakeServer(t)
 	var mu sync.Mutex

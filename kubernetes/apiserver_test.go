@@ -1,3 +1,5 @@
+// Internal: shortens the delays of a view.
+
 package kubernetes
 
 import (
@@ -20,8 +22,8 @@ func openAndRunScoped(t *testing.T, url string, change func(*config.Kubernetes))
 	return openAndRunWith(t, url, Options{Node: "n1", Zone: "z1"}, change)
 }
 
-// Whichever resource the agent may not see, the view is not synced, and the log says
-// which rule is missing.
+// Whichever resource is forbidden, the view is not synced, and the log names the missing
+// RBAC rule.
 func TestForbidden(t *testing.T) {
 	for plural, group := range map[string]string{
 		"services": "", "namespaces": "", "pods": "", "endpointslices": "discovery.k8s.io",
@@ -47,8 +49,8 @@ func TestForbidden(t *testing.T) {
 	}
 }
 
-// At the default scope slices are asked for by namespace: those of the node's pods
-// before the view is synced, others when somebody asks.
+// At the default scope slices are listed by namespace: those of the node's pods before the
+// view is synced, others when a query needs them.
 func TestFollowsByNamespace(t *testing.T) {
 	f := newFakeServer(t)
 	for _, ns := range []string{"a", "b", "c"} {
@@ -81,8 +83,8 @@ func TestFollowsByNamespace(t *testing.T) {
 	}
 }
 
-// Names of other nodes' pods are the cluster DNS's, and become the view's own when
-// somebody has no cluster DNS and waits.
+// Names of other nodes' pods are incomplete, until a caller without another server waits
+// for them.
 func TestVerifiedPods(t *testing.T) {
 	f := newFakeServer(t)
 	f.put(makePod("a", "here", "10.1.0.1", "fd00::1"))
@@ -125,8 +127,7 @@ func TestVerifiedPods(t *testing.T) {
 	}
 }
 
-// A view that was saved is answered from at once, and what has changed while nobody
-// looked comes with the first lists.
+// A saved view answers at once; changes since then come with the first lists.
 func TestFollowsFromSaved(t *testing.T) {
 	path := t.TempDir() + "/view"
 	save := func(c *config.Kubernetes) { c.Save = path }
@@ -152,8 +153,8 @@ func TestFollowsFromSaved(t *testing.T) {
 	await(t, "what has gone", func() bool { return !resolves(t, z, "old.a.svc.cluster.local", "10.0.0.9") })
 }
 
-// What is wrong with a slice that can't be shown at all is said once, however often
-// the slice comes.
+// The faults of a slice without any record are logged once, however often the slice
+// arrives.
 func TestInvalidSliceIsLoggedOnce(t *testing.T) {
 	v := emptyView()
 	log := new(buffer)
@@ -166,8 +167,7 @@ func TestInvalidSliceIsLoggedOnce(t *testing.T) {
 	}
 }
 
-// The race for a pod's address: whoever may have it by now, nobody is taken for the
-// pod that had it before.
+// When a pod's address may belong to a new pod, it belongs to no namespace.
 func TestClientNamespaceOfReusedAddress(t *testing.T) {
 	v := emptyView()
 	z := NewZone(v, testConfig(t))

@@ -1,3 +1,5 @@
+// Internal: feeds handlers directly.
+
 package kubernetes
 
 import (
@@ -15,7 +17,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// hot are the queries that a node makes all day.
+// hot are the usual queries of a node.
 var hot = []struct {
 	name, qname string
 	qtype       uint16
@@ -48,7 +50,7 @@ var hot = []struct {
 	{"elsewhere", "www.example.com", dns.TypeA, NotMine, 0},
 }
 
-// hotZone is the zone they are asked of, and one with names by topology zone.
+// hotZone returns the zone of these queries, and one with zonal names.
 func hotZone(t testing.TB) (z, zonal *Zone) {
 	cfg := testConfig(t)
 	cfg.Zonal = true
@@ -83,7 +85,7 @@ func hotZone(t testing.TB) (z, zonal *Zone) {
 	return NewZone(v, testConfig(t)), NewZone(v, cfg)
 }
 
-// answerer gives a function that answers one query into a buffer of its own.
+// answerer returns a function that answers one query into its own buffer.
 func answerer(t testing.TB, z answers, qname string, qtype uint16) func() (Outcome, int) {
 	packet := packQuery(t, qname, qtype)
 	q, r, buf := new(wire.Query), new(wire.Reply), make([]byte, 0, 4096)
@@ -96,8 +98,7 @@ func answerer(t testing.TB, z answers, qname string, qtype uint16) func() (Outco
 	}
 }
 
-// The path of every packet makes no garbage: an agent at its limit would spend a
-// part of the node on collecting it.
+// The usual answers allocate nothing.
 func TestAnswerAllocatesNothing(t *testing.T) {
 	plain, zonal := hotZone(t)
 	for _, c := range hot {
@@ -159,7 +160,7 @@ func makeSlice(ns, service, name string, addrs ...string) *discoveryv1.EndpointS
 	return es
 }
 
-// emptyView is a view that nothing feeds.
+// emptyView is a view without a source.
 func emptyView() *View {
 	v := newView(Options{Now: testClock})
 	v.setLevel(levelAll)
@@ -170,7 +171,7 @@ func emptyView() *View {
 	return v
 }
 
-// BenchmarkIndex measures what a view of 10,000 services takes, by sort of service.
+// BenchmarkIndex measures the memory of a view of 10,000 services by kind of service.
 func BenchmarkIndex(b *testing.B) {
 	const services = 10000
 	for _, c := range []struct {

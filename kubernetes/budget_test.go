@@ -1,3 +1,5 @@
+// Internal: counts the steps of a Budget.
+
 package kubernetes
 
 import (
@@ -16,7 +18,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// worstCase is a view with the dearest that tenants make.
+// worstCase is a view with the most expensive objects that tenants can create.
 type worstCase struct{ *View }
 
 func newWorstCase() worstCase {
@@ -27,14 +29,14 @@ func newWorstCase() worstCase {
 
 const agentAddr = "169.254.20.10"
 
-// service adds a Service of the namespace tenant and gives its key.
+// service adds a Service to the namespace tenant and returns its key.
 func (w worstCase) service(name string, s service) string {
 	key, _ := serviceKey(name, "tenant")
 	w.change(func(x *index) bool { return x.putService(key, s) })
 	return key
 }
 
-// slice adds a slice of that service with n endpoints from the address first on.
+// slice adds a slice of that service with n endpoints, from the address first on.
 func (w worstCase) slice(key, name string, first netip.Addr, n int, more func(*slice)) {
 	s := &slice{name: "tenant/" + name, key: key, size: 4, addrs: packed(first, n)}
 	if more != nil {
@@ -43,7 +45,7 @@ func (w worstCase) slice(key, name string, first netip.Addr, n int, more func(*s
 	w.change(func(x *index) bool { return x.putSlice(s) })
 }
 
-// packed are n addresses from first on.
+// packed returns n packed addresses from first on.
 func packed(first netip.Addr, n int) string {
 	var b []byte
 	four := first.As4()
@@ -54,7 +56,7 @@ func packed(first netip.Addr, n int) string {
 	return string(b)
 }
 
-// makePorts is n ports with names, of which every step-th has a number of its own.
+// makePorts returns n named ports, of which every step-th has its own number.
 func makePorts(n, step int) portList {
 	var b strings.Builder
 	for i := range n {
@@ -65,7 +67,7 @@ func makePorts(n, step int) portList {
 
 var podNet, podAddress = netip.MustParseAddr("10.2.0.0"), netip.MustParseAddr("10.1.2.3")
 
-// pod puts one address into n slices, each of a service of its own.
+// pod adds one address to n slices, each of its own service.
 func (w worstCase) pod(addr string, n int) {
 	a := netip.MustParseAddr(addr)
 	for i := range n {
@@ -74,7 +76,7 @@ func (w worstCase) pod(addr string, n int) {
 	}
 }
 
-// spread makes a headless service of n slices with each endpoints.
+// spread adds a headless service of n slices with each endpoints.
 func (w worstCase) spread(name string, n, each int, more func(i int, s *slice)) {
 	key := w.service(name, service{kind: headless, selects: true})
 	a := binary.BigEndian.Uint32([]byte{10, 8, 0, 0})
@@ -90,7 +92,7 @@ func (w worstCase) spread(name string, n, each int, more func(i int, s *slice)) 
 	}
 }
 
-// dearestAnswers are the dearest queries of each kind.
+// dearestAnswers are the most expensive queries of each kind.
 var dearestAnswers = []struct {
 	name  string
 	qname string
@@ -182,8 +184,8 @@ func aliases(w worstCase) {
 	w.service("web", service{kind: clusterIP, v4: packed(podNet, 1)})
 }
 
-// answer answers a query whose reply is expected to have at most limit bytes, and gives the
-// steps that took.
+// answer answers a query with a reply of at most limit bytes, and returns the steps that it
+// took.
 func (w worstCase) answer(t testing.TB, z answers, name string, qtype uint16, limit, steps int) (r *wire.Reply, outcome Outcome, took int) {
 	t.Helper()
 	q := parsed(t, name, qtype)
@@ -204,8 +206,8 @@ func (w worstCase) zone(t testing.TB) *Zone {
 	return NewZone(w.View, cfg)
 }
 
-// What an answer costs is bounded by what the reply can hold and, on a reader, by the
-// budget, whatever tenants make.
+// The cost of an answer is bounded by the size of the reply and, on a reader, by the
+// budget, whatever tenants create.
 func TestWorstAnswersAreBounded(t *testing.T) {
 	for _, c := range dearestAnswers {
 		t.Run(c.name, func(t *testing.T) {
@@ -236,8 +238,7 @@ func TestWorstAnswersAreBounded(t *testing.T) {
 	}
 }
 
-// checkCut holds what is sent of a reply that is known to be cut against that of one that
-// was made whole.
+// checkCut compares a truncated reply with the start of the complete one.
 func checkCut(t *testing.T, w worstCase, z answers, name string, qtype uint16) {
 	t.Helper()
 	for _, limit := range []int{512, 1232, 4096} {
@@ -250,7 +251,8 @@ func checkCut(t *testing.T, w worstCase, z answers, name string, qtype uint16) {
 	}
 }
 
-// BenchmarkWorstAnswer is what one such query costs a reader, at either size.
+// BenchmarkWorstAnswer measures the cost of one such query on a reader, at both reply
+// sizes.
 func BenchmarkWorstAnswer(b *testing.B) {
 	for _, c := range dearestAnswers {
 		w := newWorstCase()
@@ -282,8 +284,8 @@ func BenchmarkWorstAnswer(b *testing.B) {
 	}
 }
 
-// cpuTime is what the process has used: unlike the clock, it does not count those who share
-// the cores.
+// cpuTime returns the CPU time of the process, which does not depend on other users of the
+// cores.
 func cpuTime(t testing.TB) time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {

@@ -1,3 +1,5 @@
+// Internal: feeds handlers directly.
+
 package kubernetes
 
 import (
@@ -32,7 +34,7 @@ func dnsSlice(v *View, name, ports string, endpoints ...string) {
 
 func listOf(addrs []netip.AddrPort) string { return strings.Trim(fmt.Sprint(addrs), "[]") }
 
-// TestEndpointsPorts: which port of a Service is asked for DNS.
+// TestEndpointsPorts checks which port of a Service is used for DNS.
 func TestEndpointsPorts(t *testing.T) {
 	for _, c := range []struct {
 		name, ports string
@@ -57,7 +59,8 @@ func TestEndpointsPorts(t *testing.T) {
 	}
 }
 
-// TestEndpointsOrder: the nearest come first, each once, and there is a bound.
+// TestEndpointsOrder checks that the nearest endpoints come first, each once, and that
+// their number is bounded.
 func TestEndpointsOrder(t *testing.T) {
 	cfg := testConfig(t)
 	cfg.Topology = config.TopologyOrder
@@ -94,8 +97,8 @@ func closed(c <-chan struct{}) bool {
 	}
 }
 
-// TestEndpointsChange: the channel is closed when the Service or its endpoints change,
-// and not by another's.
+// TestEndpointsChange checks that the channel is closed when the Service or its endpoints
+// change, and not when others do.
 func TestEndpointsChange(t *testing.T) {
 	v := openPlaced(t, testConfig(t), "")
 	wants := func(what, want string, before <-chan struct{}) <-chan struct{} {
@@ -132,8 +135,8 @@ func TestEndpointsChange(t *testing.T) {
 	}
 }
 
-// TestEndpointsHold: endpoints come into view when somebody asks for them, stay while
-// somebody does, and go when nobody does.
+// TestEndpointsHold checks that calls bring endpoints into view and keep them there, and
+// that they are dropped without calls.
 func TestEndpointsHold(t *testing.T) {
 	l := newLab(t, func(*config.Kubernetes) {})
 	handlerFixture{l.view, services}.put(makeService("kube-system", "dns", "10.96.0.10"))
@@ -164,7 +167,7 @@ func TestEndpointsHold(t *testing.T) {
 	l.wantSources("")
 }
 
-// TestEndpointsBehind: who answers what is sent to a cluster IP.
+// TestEndpointsBehind checks the endpoints of a cluster IP.
 func TestEndpointsBehind(t *testing.T) {
 	v := openPlaced(t, testConfig(t), "")
 	handlerFixture{v, services}.put(makeService("kube-system", "dns", "10.96.0.10"))

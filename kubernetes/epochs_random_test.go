@@ -1,3 +1,5 @@
+// Internal: feeds handlers and reads the epochs.
+
 package kubernetes
 
 import (
@@ -18,14 +20,14 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// marked is what answers queries and says what its answers hang on.
+// marked answers queries and returns the epoch marks of its answers.
 type marked interface {
 	answers
 	Mark(*wire.Query, *wire.Reply) (epoch.Mark, bool)
 }
 
-// epochTable are a table whose groups are so many that hardly two keys share one: a counter
-// that fails to move would else be moved for another's sake.
+// epochTable is a table with so many groups that keys hardly ever share one: a missing bump
+// would otherwise be hidden by another key's.
 type epochTable struct {
 	*epoch.Table
 	words []atomic.Uint64
@@ -45,7 +47,7 @@ func (c *epochTable) isCurrent(m epoch.Mark) bool {
 	return c.words[m.Index-counterBase].Load() == m.Value
 }
 
-// newView has v move c, in place of nothing.
+// newView makes v use c.
 func (c *epochTable) newView(v *View) *View {
 	v.index.epochs, v.imports.epochs = c.Table, c.Table
 	v.serial.shared = c.AcquireValue()
@@ -61,7 +63,8 @@ type copied struct {
 	mark  epoch.Mark
 }
 
-// copy gets z's answer as those do who keep copies; ok is false if there is none to keep.
+// copy takes a copy of z's answer as the fast path does; ok is false if there is nothing to
+// copy.
 func (c *epochTable) copy(t testing.TB, z marked, name string, qtype uint16) (k copied, ok bool) {
 	t.Helper()
 	q := parsed(t, name, qtype)
@@ -78,7 +81,7 @@ func (c *epochTable) copy(t testing.TB, z marked, name string, qtype uint16) (k 
 	return k, ok && outcome == Answered && c.Any() == before
 }
 
-// checkSerial puts the serial into a copy that follows it.
+// checkSerial writes the current serial into a copy that shares it.
 func (c *epochTable) checkSerial(t testing.TB, m epoch.Mark, q *wire.Query, reply []byte) {
 	t.Helper()
 	if m.Serial == 0 {
@@ -109,7 +112,7 @@ type copySet struct {
 
 func (s *copySet) key(name string, qtype uint16) string { return name + " " + dns.TypeToString[qtype] }
 
-// store takes a copy of the answer, if there is none that is good.
+// store copies the answer, unless there is a current copy.
 func (s *copySet) store(name string, qtype uint16) {
 	key := s.key(name, qtype)
 	if k, ok := s.kept[key]; ok && s.isCurrent(k.mark) {
@@ -121,7 +124,7 @@ func (s *copySet) store(name string, qtype uint16) {
 	}
 }
 
-// check holds all copies that are good against the answers of now.
+// check compares all current copies with the present answers.
 func (s *copySet) check(after string) {
 	s.Helper()
 	for key, k := range s.kept {
@@ -159,14 +162,14 @@ func unpacked(t testing.TB, b []byte) *dns.Msg {
 	return m
 }
 
-// plainConfig is a directive whose answers are the same each time.
+// plainConfig is a directive with deterministic answers.
 func plainConfig(t testing.TB) *config.Kubernetes {
 	cfg := multiclusterConfig(t)
 	cfg.Topology, cfg.Zonal = config.TopologyOff, true
 	return cfg
 }
 
-// kindsOfZone are those that differ in what their answers are made of.
+// kindsOfZone are zones whose answers are made from different data.
 var kindsOfZone = []struct {
 	name   string
 	change func(*config.Kubernetes)
@@ -179,7 +182,8 @@ var kindsOfZone = []struct {
 	{"fallthrough", func(c *config.Kubernetes) { c.Fallthrough = &config.Fallthrough{} }},
 }
 
-// newCopySets are those of a zone, and of the outside of one, whose directive has that change.
+// newCopySets returns the copy sets of a zone and of an external zone with that change to
+// their directive.
 func (c *epochTable) newCopySets(t testing.TB, v *View, change func(*config.Kubernetes)) [2]*copySet {
 	cfg, out := plainConfig(t), externalConfig(t)
 	change(cfg)
@@ -190,7 +194,8 @@ func (c *epochTable) newCopySets(t testing.TB, v *View, change func(*config.Kube
 	}
 }
 
-// everyName is the names that the objects of a world may have, and some that none has.
+// everyName returns the names that the objects of a world may have, and some that don't
+// exist.
 func everyName() (list []string) {
 	add := func(labels string) {
 		list = append(list, labels+"cluster.local", labels+"clusterset.local", labels+"example.org")
@@ -219,7 +224,7 @@ func everyName() (list []string) {
 
 var copiedTypes = []uint16{dns.TypeA, dns.TypeAAAA, dns.TypeSRV, dns.TypeCNAME, dns.TypePTR, dns.TypeSOA, dns.TypeNS}
 
-// extra tells v of something that [objectWorld.next] knows nothing of.
+// extra makes a change to v that [objectWorld.step] does not.
 func (w *objectWorld) extra(v *View) string {
 	ns, f := w.pick("a", "b"), faults{}
 	service := w.pick("x", "y")
@@ -259,8 +264,8 @@ func (w *objectWorld) extra(v *View) string {
 	return "a Service of another sort"
 }
 
-// Whatever changes, copies that are good are what the zones answer, byte for byte. A name
-// is looked at only now and then: a copy should have seen several changes.
+// After any change, current copies equal the zones' answers byte for byte. Names are
+// checked only now and then, so that a copy sees several changes.
 func TestCurrentCopiesMatchAnswers(t *testing.T) {
 	var lasted [2]int
 	names := everyName()
@@ -299,8 +304,8 @@ func TestCurrentCopiesMatchAnswers(t *testing.T) {
 	}
 }
 
-// Whatever the keeper does, and however far the sources of slices have come, copies that
-// are good are what the zone answers.
+// Whatever the sliceManager does, and however far the sources have come, current copies
+// equal the zone's answers.
 func TestCurrentCopiesByScope(t *testing.T) {
 	lasted := 0
 	for seed := range uint64(40) {
@@ -343,7 +348,7 @@ func TestCurrentCopiesByScope(t *testing.T) {
 	}
 }
 
-// randomEvent is one thing that comes about, and says which.
+// randomEvent makes one random change and returns its description.
 func (l *sliceLab) randomEvent(rng *rand.Rand, ns string) string {
 	switch rng.IntN(8) {
 	case 0:
@@ -355,7 +360,7 @@ func (l *sliceLab) randomEvent(rng *rand.Rand, ns string) string {
 	case 2, 3:
 		l.keep.reconcile(l.ctx)
 		l.awaitSynced()
-		return "the keeper"
+		return "the sliceManager"
 	case 4:
 		if rng.IntN(3) == 0 {
 			l.idle()
@@ -375,9 +380,9 @@ func (l *sliceLab) randomEvent(rng *rand.Rand, ns string) string {
 	return "a source"
 }
 
-// While the cluster changes, nobody who has an answer finds an older one in a copy that is
-// good: neither a Service's nor, by the serial, that of a name that hangs on nothing else,
-// or on a Service that is not there.
+// While the cluster changes, a current copy is never older than an answer that was given
+// before: neither of a Service nor, by the serial, of a name that depends on nothing else
+// or on a missing Service.
 func TestCurrentCopiesAreNeverStale(t *testing.T) {
 	const enough = 300 // copies that were good when they were looked at, of each name
 	c := newCounters()
@@ -439,7 +444,8 @@ func TestCurrentCopiesAreNeverStale(t *testing.T) {
 	}
 }
 
-// remainingTTL is a number that grows from one answer of TestCopiesAreNeverOlder to the next.
+// remainingTTL returns a number that grows from one answer of
+// TestCurrentCopiesAreNeverStale to the next.
 func remainingTTL(m *dns.Msg) (n uint32) {
 	for _, rr := range append(m.Answer, m.Ns...) {
 		switch rr := rr.(type) {

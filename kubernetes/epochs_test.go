@@ -1,3 +1,5 @@
+// Internal: feeds handlers and reads the epochs.
+
 package kubernetes
 
 import (
@@ -13,7 +15,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// Each sort of change ends the copies of what it changes, and leaves those of others.
+// Each kind of change invalidates the copies that it affects, and no others.
 func TestMarks(t *testing.T) {
 	const web, db = "web.a.svc.cluster.local", "db.a.svc.cluster.local"
 	svc := func(v *View) handlerFixture { return handlerFixture{v, services} }
@@ -71,7 +73,7 @@ func TestMarks(t *testing.T) {
 	}
 }
 
-// What namespaces in view bring about ends with them, although nothing else does.
+// Copies that depend on a Namespace become invalid with it.
 func TestMarksOfNamespaces(t *testing.T) {
 	a := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default"}}
 	verified := testConfig(t)
@@ -129,7 +131,7 @@ func TestMarksOfNamespaces(t *testing.T) {
 	}
 }
 
-// There are no copies of what is not, or not only, an answer of the zone.
+// There are no marks for what is not, or not only, an answer of the zone.
 func TestNoMark(t *testing.T) {
 	c := newCounters()
 	v := c.newView(emptyView())
@@ -175,7 +177,7 @@ func TestNoMark(t *testing.T) {
 	}
 }
 
-// A view that comes back from its file ends the copies of what it is told next.
+// Events after the start from a saved view invalidate copies.
 func TestMarkOfSavedView(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "view")
 	cfg := savedConfig(t, path)
@@ -199,8 +201,8 @@ func TestMarkOfSavedView(t *testing.T) {
 	}
 }
 
-// What is answered with copies stays in view as if the zone had been asked, and so does
-// what an alias leads to.
+// Answers from copies keep data in view like queries to the zone, including the targets of
+// aliases.
 func TestTouch(t *testing.T) {
 	l := newLab(t, func(*config.Kubernetes) {})
 	s := makeService("c", "alias", "")

@@ -1,3 +1,5 @@
+// Internal: counts the steps of a Budget.
+
 package kubernetes
 
 import (
@@ -10,8 +12,8 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// What an answer about names outside of the cluster costs is bounded as other answers are:
-// by what the reply can hold, and on a reader by the budget.
+// The cost of answers for external names is bounded by the size of the reply and, on a
+// reader, by the budget.
 func TestExternalAnswersAreBounded(t *testing.T) {
 	const n = 5000
 	for _, c := range []struct {

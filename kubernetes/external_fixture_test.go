@@ -1,3 +1,5 @@
+// Internal: a fixture of internal tests.
+
 package kubernetes
 
 // outsideWorld are Services in every way that one is reached from outside.

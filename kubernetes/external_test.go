@@ -1,3 +1,5 @@
+// Internal: feeds handlers directly.
+
 package kubernetes
 
 import (
@@ -157,7 +159,7 @@ func TestExternalApex(t *testing.T) {
 	})
 }
 
-// The name server is reached where the Services that select the agent are.
+// The name server's addresses are the external ones of the Services that select the agent.
 func TestExternalNameserver(t *testing.T) {
 	e := openOutside(t, nil)
 	e.zone.view.addrs = reachableAddrs(addrs("10.1.0.1", "10.1.1.2"))
@@ -295,7 +297,7 @@ func TestExternalOptions(t *testing.T) {
 	}
 }
 
-// Before all lists are in, what is known is answered and nothing is denied.
+// Before all lists are complete, known names are answered and nothing is denied.
 func TestExternalUnsynced(t *testing.T) {
 	e := openOutside(t, nil)
 	e.zone.view.listed[services].Store(false)
@@ -307,7 +309,7 @@ func TestExternalUnsynced(t *testing.T) {
 	})
 }
 
-// What is known of an address follows its Services: changed, shared, and gone.
+// The names of an address follow changes of its Services.
 func TestExternalChanges(t *testing.T) {
 	v := emptyView()
 	e := NewExternal(v, externalConfig(t), testConfig(t))
@@ -356,7 +358,7 @@ func TestExternalChanges(t *testing.T) {
 	}
 }
 
-// Addresses and names that are none are left out, and said to be.
+// Invalid addresses and names are left out and reported.
 func TestExternalFaults(t *testing.T) {
 	svc := makeService("default", "web", "10.96.0.1")
 	svc.Spec.ExternalIPs = []string{"192.0.2.300", "fe80::1%eth0", "::ffff:192.0.2.1", "192.0.2.1"}
@@ -407,8 +409,7 @@ func addrs(list ...string) (out []netip.Addr) {
 	return out
 }
 
-// Names that hang on slices that are not in view are somebody else's to answer, or
-// waited for.
+// Names that depend on slices out of view are incomplete, and can be awaited.
 func TestExternalElsewhere(t *testing.T) {
 	e := openOutside(t, func(e *config.K8sExternal, _ *config.Kubernetes) { e.Headless = true })
 	v := e.zone.view

@@ -1,3 +1,5 @@
+// Internal: uses the fixtures of internal tests.
+
 package kubernetes
 
 import (
@@ -9,8 +11,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// Whatever is asked, the reply is a message others can read, names in it are whole,
-// and a denial has its SOA.
+// Every reply is a valid message with complete names, and every denial has an SOA.
 func FuzzAnswer(f *testing.F) {
 	for _, c := range hot {
 		f.Add(packQuery(f, c.qname, c.qtype))

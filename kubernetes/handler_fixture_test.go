@@ -1,3 +1,5 @@
+// Internal: a fixture of internal tests.
+
 package kubernetes
 
 import (
@@ -11,24 +13,23 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// handlerFixture is a view's source in tests: objects come as they are told, one by one or as
-// lists, without an API server.
+// handlerFixture feeds a view without an API server: single objects or lists.
 type handlerFixture struct {
 	view     *View
 	resource resource
 }
 
-func (t handlerFixture) sink() *handler { return &handler{view: t.view, resource: t.resource} }
+func (t handlerFixture) handler() *handler { return &handler{view: t.view, resource: t.resource} }
 
-// put tells of an object that is new or changed.
-func (t handlerFixture) put(obj metav1.Object) { t.sink().Upsert(obj.(runtime.Object), true) }
+// put adds or replaces an object.
+func (t handlerFixture) put(obj metav1.Object) { t.handler().Upsert(obj.(runtime.Object), true) }
 
-// drop tells that it is gone.
-func (t handlerFixture) drop(obj metav1.Object) { t.sink().Delete(obj.(runtime.Object)) }
+// drop deletes an object.
+func (t handlerFixture) drop(obj metav1.Object) { t.handler().Delete(obj.(runtime.Object)) }
 
-// list tells all there is.
+// list sends a list of objects.
 func (t handlerFixture) list(objects ...metav1.Object) {
-	s := t.sink()
+	s := t.handler()
 	s.BeginList()
 	for _, o := range objects {
 		s.Upsert(o.(runtime.Object), false)
@@ -36,7 +37,7 @@ func (t handlerFixture) list(objects ...metav1.Object) {
 	s.EndList(0)
 }
 
-// setNode says which node the view is on.
+// setNode sets the view's node.
 func (t handlerFixture) setNode(node string) { t.view.node = node }
 
 func netipAddr(t testing.TB, text string) netip.Addr {
@@ -48,7 +49,7 @@ func netipAddr(t testing.TB, text string) netip.Addr {
 	return a
 }
 
-// parsed is a query for name.
+// parsed returns a query for name.
 func parsed(t testing.TB, name string, qtype uint16) (q wire.Query) {
 	t.Helper()
 	if q.Parse(packQuery(t, name, qtype)) != wire.Serve {
@@ -57,7 +58,7 @@ func parsed(t testing.TB, name string, qtype uint16) (q wire.Query) {
 	return q
 }
 
-// makePod is a pod of the node n1.
+// makePod returns a pod on the node n1.
 func makePod(ns, name string, ips ...string) *corev1.Pod {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name}, Spec: corev1.PodSpec{NodeName: "n1"}}
 	for _, ip := range ips {

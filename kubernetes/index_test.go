@@ -1,3 +1,5 @@
+// Internal: compares indexes.
+
 package kubernetes
 
 import (
@@ -64,8 +66,7 @@ func (x *index) dump() string {
 	return strings.Join(lines, "\n")
 }
 
-// objectWorld is a random cluster: the objects there are at the moment, by resource and
-// name.
+// objectWorld is a random cluster: its current objects by resource and name.
 type objectWorld struct {
 	rng     *rand.Rand
 	objects [numResources]map[string]metav1.Object
@@ -81,7 +82,7 @@ func newWorld(seed uint64) *objectWorld {
 
 func (w *objectWorld) pick(list ...string) string { return list[w.rng.IntN(len(list))] }
 
-// make is a random object of r; names and addresses collide often.
+// make returns a random object of r; names and addresses collide often.
 func (w *objectWorld) make(r resource) metav1.Object {
 	ns := w.pick("a", "b", "a.b")
 	switch r {
@@ -117,8 +118,8 @@ func (w *objectWorld) make(r resource) metav1.Object {
 	return es
 }
 
-// step changes the cluster and tells v by one event, or, after some it did not
-// tell, by a new list.
+// step changes the cluster and sends one event to v or, after some changes without events,
+// a new list.
 func (w *objectWorld) step(v *View) {
 	r := resource(w.rng.IntN(int(serviceImports)))
 	s := handlerFixture{v, r}
@@ -160,8 +161,7 @@ func (w *objectWorld) change(r resource) (o metav1.Object, was bool) {
 	return o, was
 }
 
-// Whatever the order of events, the index is the one that a list of the final
-// objects makes.
+// Whatever the order of events, the index equals that of a list of the final objects.
 func TestIndexMatchesObjects(t *testing.T) {
 	for seed := range uint64(200) {
 		w, v := newWorld(seed), emptyView()
@@ -186,7 +186,7 @@ func TestIndexMatchesObjects(t *testing.T) {
 	}
 }
 
-// When everything is gone nothing is left behind.
+// When all objects are deleted, the index is empty.
 func TestIndexEmpties(t *testing.T) {
 	w, v := newWorld(7), emptyView()
 	for range 300 {
@@ -203,8 +203,8 @@ func TestIndexEmpties(t *testing.T) {
 	}
 }
 
-// A new list never makes a name that is in the old and the new one unknown, not
-// even for a moment: queries that run beside it always find it.
+// A new list never hides a name that exists before and after it, not even for a moment:
+// concurrent queries always find it.
 func TestReplaceKeepsNames(t *testing.T) {
 	v := emptyView()
 	z := NewZone(v, testConfig(t))
@@ -270,7 +270,7 @@ func TestServiceChangesType(t *testing.T) {
 	}
 }
 
-// The serial moves with what DNS can see, and with nothing else.
+// The serial changes with visible changes only.
 func TestSerial(t *testing.T) {
 	now := testClock()
 	v := emptyView()
@@ -307,7 +307,7 @@ func TestSerial(t *testing.T) {
 	}
 }
 
-// What DNS can't show is counted and named once, and the rest of it is right.
+// Values that DNS can't show are counted and logged once; the rest of the object is used.
 func TestFaults(t *testing.T) {
 	var log bytes.Buffer
 	v := emptyView()
@@ -360,8 +360,8 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// Names and reverse names of any bytes are read without trouble, and the dashed
-// form is read as net/netip reads the address it stands for.
+// Any bytes can be parsed, and dashed addresses are parsed like net/netip parses the
+// address.
 func FuzzParseDashed(f *testing.F) {
 	for _, s := range []string{"10-0-0-1", "fd00--1", "--", "--1", "1--", "1-2-3-4-5-6-7-8", "1-2-3-4-5-6-7--", "--ffff-1-2", "1-2--3", "01-2-3-4", "a-b-c-d", "1---2"} {
 		f.Add(s)
@@ -386,7 +386,7 @@ func FuzzParseDashed(f *testing.F) {
 	})
 }
 
-// undash reads a dashed address the slow way.
+// undash parses a dashed address with net/netip.
 func undash(s string) (netip.Addr, error) {
 	text := strings.ReplaceAll(s, "-", ":")
 	if strings.Count(s, "-") == 3 && !strings.Contains(s, "--") {
@@ -396,8 +396,8 @@ func undash(s string) (netip.Addr, error) {
 	return a.Unmap(), err
 }
 
-// A name that exists makes all names above it exist (RFC 8020), and a name exists
-// for all types or for none.
+// If a name exists, all names above it exist (RFC 8020), and a name exists for all types or
+// for none.
 func TestEmptyNonTerminals(t *testing.T) {
 	cfg := testConfig(t)
 	found := 0

@@ -1,3 +1,5 @@
+// Internal: fuzzes the reader of manifests.
+
 package kubernetes
 
 import (
@@ -159,8 +161,7 @@ func TestManifestErrors(t *testing.T) {
 	}
 }
 
-// Any bytes as a manifest are an error or objects, and whatever they are, queries
-// go on.
+// Any bytes are an error or objects, and queries keep working.
 func FuzzManifest(f *testing.F) {
 	for _, s := range []string{asYAML, asJSON, asDump, asTypedList, asFlow, cluster, "kind: List\nitems: [null]", "---\n---"} {
 		f.Add(s)
@@ -184,7 +185,7 @@ func FuzzManifest(f *testing.F) {
 	})
 }
 
-// openManifestFile gives the reader behind the view of one file.
+// openManifestFile returns the source of one file.
 func openManifestFile(t testing.TB, cfg *config.Kubernetes, text string) *manifestSource {
 	t.Helper()
 	m, ok := openText(t, cfg, text).source.(*manifestSource)

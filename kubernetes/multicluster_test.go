@@ -1,3 +1,5 @@
+// Internal: feeds handlers directly.
+
 package kubernetes
 
 import (
@@ -259,7 +261,7 @@ func TestMulticlusterNameservers(t *testing.T) {
 	})
 }
 
-// Each of the two kinds of zones has a serial that moves with its own changes.
+// Cluster zones and multicluster zones have separate serials.
 func TestMulticlusterSerial(t *testing.T) {
 	v := emptyView()
 	z := NewZone(v, multiclusterConfig(t))
@@ -306,7 +308,7 @@ func TestMulticlusterSerial(t *testing.T) {
 	}
 }
 
-// What no name can carry is left out, and said to be.
+// Values that no name can hold are left out and reported.
 func TestMulticlusterFaults(t *testing.T) {
 	v := emptyView()
 	z := NewZone(v, multiclusterConfig(t))

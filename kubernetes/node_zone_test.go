@@ -1,3 +1,5 @@
+// Internal: tests nodeLocation.
+
 package kubernetes
 
 import (
@@ -18,7 +20,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/config"
 )
 
-// nodeServer is a fakeServer that has Nodes as well.
+// nodeServer is a fakeServer that also has Nodes.
 type nodeServer struct {
 	*fakeServer
 	url   string
@@ -70,7 +72,7 @@ func spreadOut(ns string) *discoveryv1.EndpointSlice {
 	return es
 }
 
-// firsts are the addresses that come first in some answers for name.
+// firsts returns the addresses that come first in several answers for name.
 func firsts(t *testing.T, z *Zone, name string) map[string]bool {
 	seen := map[string]bool{}
 	for range 40 {
@@ -84,9 +86,9 @@ func firsts(t *testing.T, z *Zone, name string) map[string]bool {
 	return seen
 }
 
-// An API server that does not say where the node is holds nothing back, at either scope:
-// headless names are answered, the log has one line about it, and when the server says
-// it, the order is right and each set of slices has been listed once more.
+// An API server that doesn't return the Node delays nothing at either scope: headless names
+// are answered, the log has one line about it, and when the server returns the Node the
+// order is right and each source has listed once more.
 func TestNodeZoneUnavailable(t *testing.T) {
 	for name, scope := range map[string]config.Scope{"node": config.ScopeNode, "cluster": config.ScopeCluster} {
 		t.Run(name, func(t *testing.T) {
@@ -135,7 +137,7 @@ func TestNodeZoneUnavailable(t *testing.T) {
 	}
 }
 
-// One that takes the question and says nothing holds nothing back either.
+// A server that never replies for the Node delays nothing.
 func TestNodeZoneTimeout(t *testing.T) {
 	s := newNodeServer(t, func(_ http.ResponseWriter, req *http.Request) { <-req.Context().Done() })
 	s.put(makeService("a", "db", "None"))
@@ -145,8 +147,8 @@ func TestNodeZoneTimeout(t *testing.T) {
 	await(t, "the names", func() bool { return len(firsts(t, z, "db.a.svc.cluster.local")) > 1 })
 }
 
-// The head start ends with the first answer, at its limit, or with the context; what is
-// followed before the zone is known is followed again, and else once.
+// The wait ends with the first reply, at its limit, or with the context. reflect runs once
+// more if the zone becomes known while it runs, otherwise once.
 func TestRunWithZone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())

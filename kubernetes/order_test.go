@@ -1,3 +1,5 @@
+// Internal: compares with a model of the records.
+
 package kubernetes
 
 import (
@@ -13,9 +15,8 @@ import (
 	"github.com/nodens-dns/nodens/internal/config"
 )
 
-// Every answer is a permutation of the endpoints with the nearest first, and within
-// a distance each of them comes to stand everywhere: under the bare name, a port's, a
-// host's and a zone's.
+// Every answer is a permutation of the endpoints with the nearest first, and within a
+// distance every order occurs: for names of services, ports, hosts and zones.
 func TestOrderIsRandomWithinDistance(t *testing.T) {
 	cfg := testConfig(t)
 	cfg.Zonal = true
@@ -87,8 +88,8 @@ func checkOrder(t *testing.T, z *Zone, name string, qtype uint16, n int, ranks m
 	}
 }
 
-// The names below a service give the addresses that a plain reading of the rules
-// gives, for random slices: each once, by the nearest endpoint that the name selects.
+// For random slices, names below a service have the addresses of a simple model: each once,
+// by the nearest endpoint that the name selects.
 func TestEndpointAddrsMatchModel(t *testing.T) {
 	const bare = "db.default.svc.cluster.local"
 	hosts, zones, nodes := []string{"", " host=h", " host=g"}, []string{"east", "west", "-"}, []string{"n0", "n1"}
@@ -145,7 +146,7 @@ func TestEndpointAddrsMatchModel(t *testing.T) {
 	}
 }
 
-// With `topology off` nothing is put into an order, not even a random one.
+// With `topology off`, answers keep the order of the addresses.
 func TestTopologyOffKeepsOrder(t *testing.T) {
 	cfg := testConfig(t)
 	cfg.Topology = config.TopologyOff
@@ -169,7 +170,8 @@ func TestTopologyOffKeepsOrder(t *testing.T) {
 	}
 }
 
-// Of more endpoints than an answer has room for, all are given at some time.
+// If a service has more endpoints than fit into an answer, every one is returned at some
+// time.
 func TestMoreThanFit(t *testing.T) {
 	cfg := testConfig(t)
 	v := openPlaced(t, cfg, "")

@@ -1,3 +1,5 @@
+// Internal: tests refSet.
+
 package kubernetes
 
 import (
@@ -15,13 +17,13 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// placed is what tells two things that have one place in an order apart.
+// placed are values of which several compare equal.
 type placed struct{ place, version int }
 
 func byPlace(a, b *placed) int { return a.place - b.place }
 
-// What is under an address is what a plain list says, in order, after any changes: each
-// place once, with what was put there last, and only that can be taken away.
+// After any changes a refSet equals a sorted list: each place once, with the latest value,
+// which alone can be removed.
 func TestRefSetMatchesModel(t *testing.T) {
 	for _, most := range []int{2, 5, blockSize, 20 * blockSize} {
 		t.Run(fmt.Sprint(most), func(t *testing.T) {
@@ -86,8 +88,7 @@ func checkRefs(t *testing.T, m map[addrKey]refSet[*placed], at addrKey, want []*
 	}
 }
 
-// The reverse name of an address gives the names that a plain reading of the slices gives,
-// whatever came and went before.
+// The reverse names of an address match the current slices, after any history.
 func TestAddrOwnersMatchSlices(t *testing.T) {
 	const packedAddr = "\x0a\x01\x02\x03"
 	for seed := range uint64(30) {
@@ -160,8 +161,8 @@ func checkOwners(t *testing.T, z *Zone, addr string, current map[string]*slice, 
 	}
 }
 
-// A change costs what changes: not how many others have the address too, nor how many
-// endpoints the service has besides.
+// The cost of a change depends neither on how many others share the address nor on the
+// service's other endpoints.
 func TestChangesCostWhatChanges(t *testing.T) {
 	a := netip.MustParseAddr("10.1.2.3")
 	crowd := func(n int) worstCase {
@@ -232,8 +233,8 @@ func TestChangesCostWhatChanges(t *testing.T) {
 	}
 }
 
-// BenchmarkChange is what a change of a slice of 100 endpoints takes, all of it with the
-// view's lock held, where others have its addresses too.
+// BenchmarkChange measures the change of a slice of 100 endpoints whose addresses are
+// shared, all of it under the view's lock.
 func BenchmarkChange(b *testing.B) {
 	a := netip.MustParseAddr("10.1.2.3")
 	for _, n := range []int{0, 2000, 20000} {

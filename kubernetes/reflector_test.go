@@ -1,3 +1,5 @@
+// Internal: tests reflector.
+
 package kubernetes
 
 import (
@@ -22,8 +24,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// A list is streamed, and the watch goes on behind it and, when it breaks, from
-// the last version that a bookmark or an object had.
+// A list is streamed; the watch continues after it and, when it breaks, from the last
+// version of a bookmark or an object.
 func TestReflectorStreams(t *testing.T) {
 	inEncodings(t, func(t *testing.T, w encoding) {
 		s := newScriptedServer(t, w,
@@ -44,8 +46,7 @@ func TestReflectorStreams(t *testing.T) {
 	})
 }
 
-// An object that goes while the list is streamed is dropped, and one that
-// comes is the list's.
+// Deletions and additions during a streamed list are applied.
 func TestReflectorDeletesWhileListing(t *testing.T) {
 	inEncodings(t, func(t *testing.T, w encoding) {
 		s := newScriptedServer(t, w, reply{open: true, body: slices.Concat(
@@ -56,7 +57,7 @@ func TestReflectorDeletesWhileListing(t *testing.T) {
 	})
 }
 
-// A list that breaks off is never complete: it is begun again.
+// A list that breaks off never ends; a new one begins.
 func TestReflectorListBreaks(t *testing.T) {
 	inEncodings(t, func(t *testing.T, w encoding) {
 		second := w.encode(watch.Added, "b", "4")
@@ -71,8 +72,8 @@ func TestReflectorListBreaks(t *testing.T) {
 	})
 }
 
-// A server that can't stream is asked for pages; that is remembered. A page that
-// comes too late means a new list.
+// A server that can't stream is asked for pages from then on. An expired continue token
+// leads to a new list.
 func TestReflectorPages(t *testing.T) {
 	inEncodings(t, func(t *testing.T, w encoding) {
 		list := func(version, token string, names ...string) reply {
@@ -101,8 +102,8 @@ func TestReflectorPages(t *testing.T) {
 	})
 }
 
-// A version that the server no longer knows means a new list, whether the request
-// or the stream says so; other errors don't.
+// An expired version leads to a new list, whether the response or the stream reports it;
+// other errors don't.
 func TestReflectorExpires(t *testing.T) {
 	inEncodings(t, func(t *testing.T, w encoding) {
 		other := expiredStatus()
@@ -131,8 +132,8 @@ func TestReflectorExpires(t *testing.T) {
 	})
 }
 
-// A server that comes back after long, and has forgotten the version, is asked for a list
-// soon; one that forgets each list's version is asked ever more slowly.
+// A server that returns after a long time and no longer knows the version is soon asked for
+// a list; one that forgets each list's version is asked at growing intervals.
 func TestReflectorExpiresLate(t *testing.T) {
 	inEncodings(t, func(t *testing.T, w encoding) {
 		gone := reply{body: w.event(watch.Error, w.object(expiredStatus()))}
@@ -169,8 +170,8 @@ func TestReflectorExpiresLate(t *testing.T) {
 	})
 }
 
-// Errors that come out of streams are one trouble, which opening the next stream
-// doesn't end, and neither is it nothing when every stream ends early.
+// Errors in streams are one outage, which the start of the next stream does not end; so are
+// streams that all end early.
 func TestReflectorErrorInStream(t *testing.T) {
 	inEncodings(t, func(t *testing.T, w encoding) {
 		failure := expiredStatus()
@@ -198,7 +199,7 @@ func TestReflectorErrorInStream(t *testing.T) {
 	})
 }
 
-// An object that can't be read costs nothing but itself.
+// An unreadable object affects no other.
 func TestReflectorSkips(t *testing.T) {
 	inEncodings(t, func(t *testing.T, w encoding) {
 		pod := &corev1.Pod{TypeMeta: metav1.TypeMeta{Kind: "Pod", APIVersion: "v1"}}
@@ -228,7 +229,7 @@ func TestReflectorSkips(t *testing.T) {
 	})
 }
 
-// What is no event at all ends the stream, and the watch goes on from where it was.
+// Invalid data ends the stream, and the watch resumes.
 func TestReflectorGarbage(t *testing.T) {
 	inEncodings(t, func(t *testing.T, w encoding) {
 		garbage := []byte("\x00\x00\x00\x05\xff\xff\xff\xff\xff")
@@ -249,8 +250,8 @@ func TestReflectorGarbage(t *testing.T) {
 	})
 }
 
-// A server that takes a request and says nothing, or says nothing any more, is
-// given up. A list is asked for as a stream and in pages in turns then.
+// A server that stays silent, from the start or later, is given up. Lists are then streamed
+// and paged in turn.
 func TestReflectorSilence(t *testing.T) {
 	inEncodings(t, func(t *testing.T, w encoding) {
 		l := &corev1.ServiceList{ListMeta: metav1.ListMeta{ResourceVersion: "7"}}
@@ -278,7 +279,7 @@ func TestReflectorSilence(t *testing.T) {
 	})
 }
 
-// Followers of many agents start apart, and come back apart.
+// The reflectors of many agents start, and resume, at different times.
 func TestReflectorStartDelay(t *testing.T) {
 	w := encodings(t)[0]
 	synctest.Test(t, func(t *testing.T) {
@@ -315,13 +316,13 @@ func TestReflectorStartDelay(t *testing.T) {
 		cancel()
 		synctest.Wait()
 		if len(first) < n*9/10 || len(second) < n*9/10 {
-			t.Errorf("%d followers start at %d instants and come back at %d", n, len(first), len(second))
+			t.Errorf("%d reflectors start at %d instants and come back at %d", n, len(first), len(second))
 		}
 	})
 }
 
-// A server that is away for long is asked at the slowest pace, and what it has to
-// say of that is said once a minute.
+// A server that is away for long is asked at the longest interval, and logged once a
+// minute.
 func TestReflectorRetryAfter(t *testing.T) {
 	w := encodings(t)[0]
 	synctest.Test(t, func(t *testing.T) {
@@ -344,8 +345,8 @@ func TestReflectorRetryAfter(t *testing.T) {
 	})
 }
 
-// What a follower asks for is what it was made for, and a refusal says which rule
-// of which namespace is missing.
+// The request has the reflector's settings, and a rejection names the missing RBAC rule
+// with the namespace.
 func TestReflectorForbidden(t *testing.T) {
 	w := encodings(t)[0]
 	s := newScriptedServer(t, w,
@@ -372,8 +373,7 @@ func TestReflectorForbidden(t *testing.T) {
 	}
 }
 
-// Only the metadata of objects is asked for, and a server that sends them whole is
-// understood.
+// Only metadata is requested, and a server that sends whole objects is understood.
 func TestReflectorMetadata(t *testing.T) {
 	inEncodings(t, func(t *testing.T, w encoding) {
 		meta := func(version string) *metav1.PartialObjectMetadata {
@@ -401,8 +401,7 @@ func TestReflectorMetadata(t *testing.T) {
 	})
 }
 
-// The pauses between tries grow, differ, and end at twice the most; a server may
-// ask for one.
+// The pauses grow, differ, and stay below twice the longest; a server may ask for a pause.
 func TestReflectorBackoff(t *testing.T) {
 	f := &reflector{firstBackoff: minBackoff}
 	for failed := range 40 {
@@ -433,7 +432,7 @@ func TestReflectorBackoff(t *testing.T) {
 	}
 }
 
-// getNode gives the zone of a node and no more.
+// getNodeZone returns the zone of a Node or an error.
 func TestGetNodeZone(t *testing.T) {
 	inEncodings(t, func(t *testing.T, w encoding) {
 		node := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{Kind: "PartialObjectMetadata", APIVersion: "meta.k8s.io/v1"}}

@@ -1,3 +1,5 @@
+// Internal: uses the fixtures of internal tests.
+
 package kubernetes
 
 import (
@@ -42,8 +44,8 @@ func TestAnswerReverse(t *testing.T) {
 	})
 }
 
-// A pod behind many services has many names. Ten fit into one small answer, and
-// with so many that offsets leave the reach of pointers each is still right.
+// A pod behind many services has many names. Ten fit into one small answer; with so many
+// that offsets exceed the range of pointers, all are still right.
 func TestAnswerManyPointers(t *testing.T) {
 	const name = "1.0.1.10.in-addr.arpa"
 	for _, c := range []struct{ names, most int }{{10, 512}, {1000, wire.MaxMessage}} {

@@ -1,3 +1,5 @@
+// Internal: makes invalid records.
+
 package kubernetes
 
 import (
@@ -24,7 +26,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// encodeSaved is a saved view of those values, with its checksum.
+// encodeSaved returns a saved view of those values, with its checksum.
 func encodeSaved(t testing.TB, values ...any) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -42,14 +44,14 @@ func appendChecksum(data []byte) []byte {
 	return append(bytes.Clone(data), sum[:]...)
 }
 
-// fingerprintOf is what a view of cfg says of itself.
+// fingerprintOf returns the header of a saved view of cfg.
 func fingerprintOf(t *testing.T, cfg *config.Kubernetes) savedHead {
 	v, _ := openSaved(t, cfg)
 	return savedHead{Version: savedVersion, Made: v.fingerprint, At: testClock()}
 }
 
-// wantRefused opens a view with the file of cfg, which it must not take anything of, for that
-// reason, in one line.
+// wantRefused opens a view with the file of cfg, which must be rejected as a whole, with
+// one log line that contains want.
 func wantRefused(t *testing.T, cfg *config.Kubernetes, want string) {
 	t.Helper()
 	v, log := openSaved(t, cfg)
@@ -61,8 +63,7 @@ func wantRefused(t *testing.T, cfg *config.Kubernetes, want string) {
 	}
 }
 
-// A file that another user may have put there is not read, and does not hold up the
-// start.
+// A file that another user could have written is not read and does not block the start.
 func TestSavedViewFileOwner(t *testing.T) {
 	dir := t.TempDir()
 	good := filepath.Join(dir, "good")
@@ -100,7 +101,7 @@ func TestSavedViewFileOwner(t *testing.T) {
 	}
 }
 
-// invalidRecords are records that no object becomes, by what is wrong with them.
+// invalidRecords are records that no object can produce, by their fault.
 var invalidRecords = map[string]savedRecord{
 	"namespace without a label":      {Namespace: &savedNamespace{}},
 	"namespace cut off":              {Namespace: &savedNamespace{Label: "\x05a"}},
@@ -165,7 +166,7 @@ var invalidRecords = map[string]savedRecord{
 	"two in one":                     {Pod: &savedPod{Name: "n/p", NS: "\x01n"}, Namespace: &savedNamespace{Label: "\x01n"}},
 }
 
-// A record that can't come of an object refuses the file, with what stands before it.
+// A record that no object can produce rejects the whole file.
 func TestSavedRecordsAreChecked(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "view")
 	cfg := savedConfig(t, path)
@@ -195,7 +196,7 @@ func TestSavedRecordsAreChecked(t *testing.T) {
 	}
 }
 
-// A file that would take more than its size to read is refused before it does.
+// A file that needs more than the allowed memory is rejected before it is decoded.
 func TestSavedViewIsBounded(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "view")
 	cfg := savedConfig(t, path)
@@ -232,7 +233,7 @@ func TestSavedViewIsBounded(t *testing.T) {
 	}
 }
 
-// Whatever a tenant makes of an object, the file that the view is saved to can be read.
+// Whatever objects a tenant creates, the saved file can be read.
 func TestSavedViewAcceptsHandlerRecords(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "view")
 	cfg := savedConfig(t, path)
@@ -274,7 +275,7 @@ func TestSavedViewAcceptsHandlerRecords(t *testing.T) {
 	}
 }
 
-// A slice that no start would read is left out of the file, and the others are not.
+// A slice that is too large to be read is not saved; the others are.
 func TestSavedViewWithoutLongSlice(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "view")
 	cfg := savedConfig(t, path)
@@ -297,7 +298,7 @@ func TestSavedViewWithoutLongSlice(t *testing.T) {
 	}
 }
 
-// ascending is that many packed addresses in order.
+// ascending returns n packed addresses in order.
 func ascending(n int) (b []byte) {
 	for i := range n {
 		b = append(b, 10, byte(i>>16), byte(i>>8), byte(i))
@@ -305,8 +306,7 @@ func ascending(n int) (b []byte) {
 	return b
 }
 
-// Whatever stands in front of a right checksum, reading it does not panic, and nor does
-// what is asked of it then.
+// Reading any data before a right checksum, and querying the result, does not panic.
 func FuzzRestore(f *testing.F) {
 	head := savedHead{Version: savedVersion, Made: "m", At: testClock(), Level: levelAll}
 	unsealed := func(values ...any) []byte {
@@ -341,8 +341,8 @@ func randomSavedView(t testing.TB) []byte {
 	return b.Bytes()[:b.Len()-sha256.Size]
 }
 
-// The same for records whose fields are of the fuzzer's making: more of them get as far
-// as the index.
+// FuzzSavedRecord is FuzzRestore for records with fuzzed fields, which reach the index more
+// often.
 func FuzzSavedRecord(f *testing.F) {
 	f.Add(byte(1), "\x03web\x01n", "\x0a\x00\x00\x01", "", "\x01\x00\x50\x04http", "", "\x0a\x00\x00\x01", "", false)
 	f.Add(byte(3), "\x03web\x01n", "", "", "", "\x03com\x00", "", "", false)
@@ -376,7 +376,7 @@ func FuzzSavedRecord(f *testing.F) {
 	})
 }
 
-// queryEverything asks v for every name that it has.
+// queryEverything queries v for every name that it has.
 func queryEverything(t *testing.T, v *View) {
 	for i := range v.listed {
 		v.listed[i].Store(true)

@@ -1,3 +1,5 @@
+// Internal: compares indexes.
+
 package kubernetes
 
 import (
@@ -18,8 +20,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/file"
 )
 
-// savedConfig is the configuration of a view that is saved to path and can't reach
-// its API server.
+// savedConfig is a view that is saved to path and can't reach its API server.
 func savedConfig(t testing.TB, path string) *config.Kubernetes {
 	cfg := testConfig(t)
 	cfg.Manifests, cfg.Endpoint, cfg.Save = nil, "http://127.0.0.1:1", path
@@ -36,8 +37,7 @@ func openSaved(t *testing.T, cfg *config.Kubernetes) (*View, string) {
 	return v, log.String()
 }
 
-// Whatever a view holds comes back from its file, and an older one of its objects
-// does not push out what is newer.
+// A restored view equals the saved one, and outdated events don't replace newer objects.
 func TestSavedViewComesBack(t *testing.T) {
 	for seed := range uint64(40) {
 		path := filepath.Join(t.TempDir(), "view")
@@ -61,8 +61,7 @@ func TestSavedViewComesBack(t *testing.T) {
 	}
 }
 
-// A view without an API server answers what its file says, and saves itself at its
-// end.
+// A view without an API server answers from its file, and is saved when it stops.
 func TestSavedViewServes(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "view")
 	v, _ := openSaved(t, savedConfig(t, path))
@@ -114,7 +113,7 @@ func TestSavedViewServes(t *testing.T) {
 	}
 }
 
-// The zone that the API server has told stays known.
+// The topology zone from the API server is saved.
 func TestSavedZone(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "view")
 	v, _ := openSaved(t, savedConfig(t, path))
@@ -129,7 +128,7 @@ func TestSavedZone(t *testing.T) {
 	}
 }
 
-// A file that can't be used leaves the view empty and not synced, and says why.
+// An unusable file leaves the view empty and not synced, and the log says why.
 func TestSavedViewRefused(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "view")
 	cfg := savedConfig(t, path)
@@ -174,7 +173,7 @@ func TestSavedViewRefused(t *testing.T) {
 	}
 }
 
-// A folder that is not there is said so, and nothing is left beside the old file.
+// A missing directory is logged, and no temporary file remains.
 func TestSaveFails(t *testing.T) {
 	dir := t.TempDir()
 	cfg := savedConfig(t, filepath.Join(dir, "gone", "view"))
@@ -196,8 +195,7 @@ func TestSaveFails(t *testing.T) {
 	}
 }
 
-// What a saved view has stood in for and nobody follows any more goes when the rest
-// has come.
+// Restored data that no source covers is dropped when the sources are complete.
 func TestSavedViewIsReplaced(t *testing.T) {
 	l := newLab(t, func(*config.Kubernetes) {})
 	l.service("a", "db", true)

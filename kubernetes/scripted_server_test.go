@@ -1,3 +1,5 @@
+// Internal: a fixture of internal tests.
+
 package kubernetes
 
 import (
@@ -25,7 +27,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// eventRecorder is a target that writes down what it is told.
+// eventRecorder is an eventHandler that records its calls.
 type eventRecorder struct {
 	mu    sync.Mutex
 	lines []string
@@ -62,7 +64,7 @@ func describe(obj runtime.Object) string {
 	return o.GetName() + "@" + o.GetResourceVersion()
 }
 
-// encoding is one of the two forms that objects come in.
+// encoding is protobuf or JSON.
 type encoding struct {
 	name, contentType string
 	object            func(runtime.Object) []byte
@@ -138,8 +140,8 @@ func expiredStatus() *metav1.Status {
 	}
 }
 
-// reply answers one request: with an error, or with bytes, after which it ends or
-// stays open.
+// reply is the response to one request: an error, or a body, after which it ends or stays
+// open.
 type reply struct {
 	status int // 0 is 200
 	reason metav1.StatusReason
@@ -148,8 +150,7 @@ type reply struct {
 	silent bool // not even headers
 }
 
-// scriptedServer is a server that answers the first request with the first reply and so
-// on, and all that come after the last with the last.
+// scriptedServer answers the n-th request with the n-th reply, and repeats the last one.
 type scriptedServer struct {
 	*httptest.Server
 	wire    encoding
@@ -180,7 +181,7 @@ func (s *scriptedServer) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
-// queries are the parts of the requests so far that make a difference.
+// queries returns the significant query parameters of the requests so far.
 func (s *scriptedServer) queries() (list []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -205,7 +206,7 @@ func newScriptedServer(t *testing.T, w encoding, replies ...reply) *scriptedServ
 	return s
 }
 
-// newReflector makes one of the server's services, without running it.
+// newReflector returns a reflector of the server's services that is not running.
 func (s *scriptedServer) newReflector(t *testing.T) (*reflector, *eventRecorder, *buffer) {
 	t.Helper()
 	api, err := newClients(&rest.Config{Host: s.URL})
@@ -234,8 +235,8 @@ func (f *reflector) start(t *testing.T) {
 	})
 }
 
-// expect waits until the target was told as much as want, and compares. Followers
-// that go on for ever may have told more.
+// expect waits until there are as many calls as in want, and compares them. There may be
+// more.
 func (r *eventRecorder) expect(t *testing.T, want ...string) {
 	t.Helper()
 	await(t, want[len(want)-1], func() bool { return len(r.all()) >= len(want) })
@@ -265,8 +266,8 @@ func inEncodings(t *testing.T, test func(t *testing.T, w encoding)) {
 	}
 }
 
-// localTransport is the script without a network, for time that is made up. Bodies end with
-// their requests.
+// localTransport serves the script without a network, for fake time. Bodies end with their
+// requests.
 type localTransport struct{ *scriptedServer }
 
 func (l localTransport) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -289,7 +290,7 @@ func (l localTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// hangingBody is the rest of a body that never comes.
+// hangingBody is a body that delivers nothing until its context ends.
 type hangingBody struct{ context.Context }
 
 func (h hangingBody) Read([]byte) (int, error) {
@@ -297,7 +298,7 @@ func (h hangingBody) Read([]byte) (int, error) {
 	return 0, h.Err()
 }
 
-// newLocalReflector makes a follower of the script without a network.
+// newLocalReflector returns a reflector of a scripted server without a network.
 func newLocalReflector(t *testing.T, w encoding, replies ...reply) (*reflector, *scriptedServer, *eventRecorder, *buffer) {
 	t.Helper()
 	s := &scriptedServer{wire: w, replies: replies}
@@ -338,7 +339,7 @@ func (b *buffer) String() string {
 	return b.b.String()
 }
 
-// shortenDelays makes the pauses of a view's followers short.
+// shortenDelays shortens the pauses of a view's reflectors.
 func shortenDelays(v *View) {
 	v.firstBackoff = 5 * time.Millisecond
 	v.maxStartDelay = 0

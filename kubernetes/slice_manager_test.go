@@ -1,3 +1,5 @@
+// Internal: drives a sliceManager without an API server.
+
 package kubernetes
 
 import (
@@ -19,8 +21,8 @@ import (
 	"github.com/nodens-dns/nodens/internal/config"
 )
 
-// sliceServer is an API server's EndpointSlices: every change has a version, and each
-// source sees the changes at its own pace, which the test decides.
+// sliceServer has an API server's EndpointSlices. Every change has a version, and the test
+// decides how far each source has read.
 type sliceServer struct {
 	mu      sync.Mutex
 	version uint64
@@ -33,14 +35,14 @@ type sliceEvent struct {
 	gone  bool
 }
 
-// sliceReader is one source and how far it has come.
+// sliceReader is one source with its position.
 type sliceReader struct {
 	*handler
 	ctx  context.Context
 	next int // of the log; -1 before the list
 }
 
-// reflect is a keeper's; it returns when ctx ends.
+// reflect is a sliceManager's; it returns when ctx ends.
 func (a *sliceServer) reflect(ctx context.Context, src *sliceSource) {
 	s := &sliceReader{handler: &handler{view: src.view, resource: endpointSlices, source: src}, ctx: ctx, next: -1}
 	a.mu.Lock()
@@ -62,14 +64,13 @@ func (a *sliceServer) write(es *discoveryv1.EndpointSlice, gone bool) {
 	a.log = append(a.log, sliceEvent{es, gone})
 }
 
-// sees reports whether es is in what s asked for.
+// sees reports whether the source covers es.
 func (s *sliceReader) sees(es *discoveryv1.EndpointSlice) bool {
 	_, labelled := es.Labels[corev1.IsHeadlessService]
 	return (s.source.ns == nil || s.source.ns.label[1:] == es.Namespace) && (!s.source.labelled || labelled)
 }
 
-// advance brings s one event further, or gives it its list. It reports whether there
-// was anything.
+// advance delivers one event, or the list, to s. It reports whether there was one.
 func (a *sliceServer) advance(s *sliceReader) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -127,7 +128,7 @@ func (a *sliceServer) drain() {
 	}
 }
 
-// sliceLab is a view whose keeper runs against an API server of the test.
+// sliceLab is a view whose sliceManager uses a sliceServer.
 type sliceLab struct {
 	*testing.T
 	view *View
@@ -157,8 +158,8 @@ func newLab(t *testing.T, change func(*config.Kubernetes)) *sliceLab {
 	return l
 }
 
-// reconcile lets the keeper do what it does when it is woken, until it has nothing to
-// do, and brings the sources up to date.
+// reconcile runs the sliceManager until it has nothing to do, and brings the sources up to
+// date.
 func (l *sliceLab) reconcile() {
 	l.keep.reconcile(l.ctx)
 	l.awaitSynced()
@@ -167,8 +168,7 @@ func (l *sliceLab) reconcile() {
 	l.api.drain()
 }
 
-// awaitSynced waits until the API server knows all the sources that the keeper has, and
-// no others.
+// awaitSynced waits until the sliceServer has exactly the sliceManager's sources.
 func (l *sliceLab) awaitSynced() {
 	kept := slices.Collect(maps.Values(l.keep.sources))
 	for !l.api.readsFor(kept) {
@@ -188,7 +188,7 @@ func (a *sliceServer) readsFor(kept []*sliceSource) bool {
 	return len(a.open) == len(kept)
 }
 
-// idle passes the time of scope_idle.
+// idle lets scope_idle pass.
 func (l *sliceLab) idle() { l.view.scope.tick.Add(idleTicks + 1) }
 
 func (l *sliceLab) service(ns, name string, selects bool) {
@@ -199,7 +199,7 @@ func (l *sliceLab) service(ns, name string, selects bool) {
 	handlerFixture{l.view, services}.put(s)
 }
 
-// slice writes a slice of the service of that name; labelled as the controller does.
+// slice adds a slice to the service of that name; labelled adds the headless label.
 func (l *sliceLab) slice(ns, name string, labelled bool, addrs ...string) {
 	es := makeSlice(ns, name, name+"-1", addrs...)
 	if labelled {
@@ -208,8 +208,8 @@ func (l *sliceLab) slice(ns, name string, labelled bool, addrs ...string) {
 	l.api.write(es, false)
 }
 
-// addrs are the addresses that the name has; "?" if it is elsewhere, "-" if it does
-// not exist.
+// addrs returns the addresses of the name, "?" if it is incomplete, "-" if it does not
+// exist.
 func (l *sliceLab) addrs(name string) string {
 	l.Helper()
 	msg, outcome, _ := ask(l, l.zone, name, dns.TypeA)
@@ -237,7 +237,7 @@ func (l *sliceLab) want(name, addrs string) {
 	}
 }
 
-// sources are what is followed now.
+// sources returns the current sources.
 func (l *sliceLab) sources() string {
 	var cluster, local []string
 	for key := range l.keep.sources {
@@ -259,8 +259,7 @@ func (l *sliceLab) wantSources(want string) {
 	}
 }
 
-// A namespace comes into view when it is asked for, is followed, and goes when
-// nobody asks any more.
+// A query brings a namespace into view; without queries it is dropped.
 func TestScopeByQuery(t *testing.T) {
 	l := newLab(t, func(*config.Kubernetes) {})
 	l.service("a", "db", true)
@@ -294,7 +293,7 @@ func TestScopeByQuery(t *testing.T) {
 	}
 }
 
-// A namespace in which a pod of this node lives is in view before anybody asks.
+// The namespace of a pod of this node is in view before any query.
 func TestScopeByPod(t *testing.T) {
 	l := newLab(t, func(*config.Kubernetes) {})
 	l.service("a", "db", true)
@@ -316,7 +315,7 @@ func TestScopeByPod(t *testing.T) {
 	l.wantSources("")
 }
 
-// Services whose slices nobody labels get what there is, at every level.
+// Services with unlabelled slices have all their endpoints at every level.
 func TestScopeUnlabelledSlices(t *testing.T) {
 	for name, change := range map[string]func(*config.Kubernetes){
 		"node": func(*config.Kubernetes) {},
@@ -345,8 +344,8 @@ func TestScopeUnlabelledSlices(t *testing.T) {
 	}
 }
 
-// With more namespaces in use than scope_max the cluster is followed, and back, and
-// no name that was known is ever not.
+// With more namespaces in use than scope_max the view changes to the wide level, and back,
+// without ever hiding a known name.
 func TestScopeMax(t *testing.T) {
 	l := newLab(t, func(c *config.Kubernetes) { c.ScopeMax = 4 })
 	var names []string
@@ -390,7 +389,7 @@ func TestScopeMax(t *testing.T) {
 	}
 }
 
-// A namespace that is gone is not followed, and its name does not stay because it was.
+// A deleted namespace is not watched any more, and its names disappear.
 func TestScopeNamespaceGone(t *testing.T) {
 	l := newLab(t, func(*config.Kubernetes) {})
 	l.service("a", "db", false)
@@ -406,8 +405,8 @@ func TestScopeNamespaceGone(t *testing.T) {
 	}
 }
 
-// Reverse names of endpoints are known when the node's own pod has the address, or
-// when all slices are in view, which waiting for one brings about.
+// Reverse names of endpoints are known if the address belongs to a pod of this node, or if
+// all slices are in view, which Await brings about.
 func TestScopeReverse(t *testing.T) {
 	l := newLab(t, func(*config.Kubernetes) {})
 	l.service("a", "db", true)
@@ -455,9 +454,9 @@ func TestAwaitEnds(t *testing.T) {
 	}
 }
 
-// Whatever is asked and whatever changes, in whatever order the sources hear of it:
-// an answer that is given is one that was true between what the slowest source knows
-// and now, and when all is quiet every name that is asked for twice has its answer.
+// Whatever the queries, the changes and the order in which sources deliver them: every
+// answer was true at some time since the state that the slowest source knows, and once all
+// is quiet, every name that is queried twice has its answer.
 func TestScopeNeverGuesses(t *testing.T) {
 	for seed := range uint64(60) {
 		rng := rand.New(rand.NewPCG(seed, 3))

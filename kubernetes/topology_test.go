@@ -1,3 +1,5 @@
+// Internal: compares with a model of the records.
+
 package kubernetes
 
 import (
@@ -21,13 +23,13 @@ import (
 	"github.com/nodens-dns/nodens/internal/config"
 )
 
-// testNode is where the agent of these tests is.
+// testNode is the location of the agent in these tests.
 var testNode = Options{
 	Now: testClock, ServerAddrs: []netip.Addr{netip.MustParseAddr("169.254.20.10")},
 	Node: "n0", Zone: "east",
 }
 
-// openPlaced is openText for an agent that knows where it is.
+// openPlaced is openText for an agent with that location.
 func openPlaced(t testing.TB, cfg *config.Kubernetes, yaml string) *View {
 	t.Helper()
 	return openWith(t, cfg, testNode, yaml)
@@ -47,8 +49,8 @@ func openWith(t testing.TB, cfg *config.Kubernetes, opts Options, yaml string) *
 	return v
 }
 
-// endpointAt is an endpoint in few words: "10.0.0.1 n0 east host=h nodes=n0,n1 zones=east".
-// A dash stands for an unknown node or zone.
+// endpointAt parses an endpoint: "10.0.0.1 n0 east host=h nodes=n0,n1 zones=east". A dash
+// is an unknown node or zone.
 func endpointAt(text string) discoveryv1.Endpoint {
 	words := strings.Fields(text)
 	ep := discoveryv1.Endpoint{Addresses: words[:1]}
@@ -78,8 +80,7 @@ func endpointAt(text string) discoveryv1.Endpoint {
 	return ep
 }
 
-// headlessOf puts the headless service db, with a slice for each list of endpoints,
-// into v.
+// headlessOf adds the headless service db to v, with a slice for each list of endpoints.
 func headlessOf(v *View, distribution string, lists ...[]discoveryv1.Endpoint) {
 	svc := makeService("default", "db", "None")
 	if distribution != "" {
@@ -96,7 +97,7 @@ func headlessOf(v *View, distribution string, lists ...[]discoveryv1.Endpoint) {
 	}
 }
 
-// addresses are those that a query's answer holds, in order.
+// addresses returns the addresses of an answer in order.
 func addresses(t testing.TB, z *Zone, name string, qtype uint16) (list []string) {
 	t.Helper()
 	m, _, _ := ask(t, z, name, qtype)
@@ -111,8 +112,8 @@ func addresses(t testing.TB, z *Zone, name string, qtype uint16) (list []string)
 	return list
 }
 
-// addressGroups are the answers to a query, sorted within each distance; sizes says how many
-// addresses each distance has.
+// addressGroups returns the addresses of an answer, sorted within each distance; sizes are
+// the numbers of addresses by distance.
 func addressGroups(t *testing.T, z *Zone, name string, sizes ...int) string {
 	t.Helper()
 	list := addresses(t, z, name, dns.TypeA)
@@ -263,14 +264,13 @@ func arpa(addr string) string {
 	return name
 }
 
-// endpointEntry is an endpoint as the model of unite sees it.
+// endpointEntry is an endpoint in the model of TestHeadlessAddrsMatchModel.
 type endpointEntry struct {
 	addr  string
 	place locality
 }
 
-// The addresses of the bare name are what a plain reading of the rules gives, for
-// random slices.
+// For random slices, a headless service has the addresses of a simple model.
 func TestHeadlessAddrsMatchModel(t *testing.T) {
 	shared := 0
 	for seed := range uint64(3000) {
@@ -317,7 +317,7 @@ func TestHeadlessAddrsMatchModel(t *testing.T) {
 	}
 }
 
-// byRank are the addresses in packed by rank, sorted within it.
+// byRank splits packed by rank and sorts each part.
 func byRank(packed string, cut localityBounds, size int) (out [4][]string) {
 	for i := range len(packed) / size {
 		r := otherRank
@@ -335,7 +335,7 @@ func byRank(packed string, cut localityBounds, size int) (out [4][]string) {
 	return out
 }
 
-// expectedAddrs is unite, written to be read.
+// expectedAddrs is a simple model of service.headlessAddrs.
 func expectedAddrs(s *service, list []endpointEntry, size int, narrow bool) (out [4][]string, cut localityBounds) {
 	list = slices.DeleteFunc(slices.Clone(list), func(e endpointEntry) bool { return len(e.addr) != size })
 	some := func(p locality) bool {
@@ -371,8 +371,7 @@ func expectedAddrs(s *service, list []endpointEntry, size int, narrow bool) (out
 	return out, cut
 }
 
-// What only the place of an endpoint changes, answers and the serial follow.
-// Addresses turn only where their order is one of chance.
+// Answers may be rotated only if the order of all their addresses is random.
 func TestRotatable(t *testing.T) {
 	const bare = "db.default.svc.cluster.local"
 	for name, c := range map[string]struct {
@@ -423,6 +422,7 @@ func TestRotatable(t *testing.T) {
 	}
 }
 
+// Answers and serial follow a change of an endpoint's location.
 func TestTopologyChanges(t *testing.T) {
 	const bare = "db.default.svc.cluster.local"
 	cfg := testConfig(t)
@@ -476,8 +476,7 @@ func TestTrafficDistributionOf(t *testing.T) {
 	}
 }
 
-// A slice whose endpoints are all alike to the agent costs no more than their
-// addresses.
+// A slice whose endpoints are equally far shares its addresses with the service.
 func TestNoLocalityCostsNothing(t *testing.T) {
 	order, off := testConfig(t), testConfig(t)
 	order.Topology, off.Topology = config.TopologyOrder, config.TopologyOff
@@ -502,7 +501,7 @@ func TestNoLocalityCostsNothing(t *testing.T) {
 	}
 }
 
-// The count of addresses by distance has two bytes.
+// The counters of addresses by distance have two bytes.
 func TestLocalityBoundsSaturate(t *testing.T) {
 	var p localityBounds
 	for _, r := range []rank{nodeRank, zoneRank, otherRank} {

@@ -1,3 +1,5 @@
+// Internal: shortens the delays of a view.
+
 package kubernetes
 
 import (
@@ -19,8 +21,8 @@ import (
 	"github.com/nodens-dns/nodens/test/ca"
 )
 
-// secure makes f a server of HTTP/2 that counts its connections, and gives a
-// kubeconfig for it.
+// secure makes f an HTTP/2 server that counts its connections, and returns a kubeconfig for
+// it.
 func (f *fakeServer) secure(t *testing.T) (kubeconfig string, connections func() (open, all int)) {
 	t.Helper()
 	var mu sync.Mutex
@@ -87,7 +89,7 @@ func runView(t *testing.T, kubeconfig string) (v *View, end func()) {
 	return v, end
 }
 
-// Each view has one connection, for all its watches, and closes it at its end.
+// Each view has one connection for all its watches, and closes it when it stops.
 func TestConnectionPerView(t *testing.T) {
 	f := newFakeServer(t)
 	kubeconfig, connections := f.secure(t)
@@ -102,8 +104,8 @@ func TestConnectionPerView(t *testing.T) {
 	await(t, "the other to close", func() bool { open, _ := connections(); return open == 0 })
 }
 
-// A client that the server no longer knows comes with a new connection, and with
-// what its files say by then.
+// A client whose credentials are rejected opens a new connection with the credentials that
+// its files have by then.
 func TestConnectionRenewed(t *testing.T) {
 	f := newFakeServer(t)
 	kubeconfig, connections := f.secure(t)
@@ -123,8 +125,8 @@ func TestConnectionRenewed(t *testing.T) {
 	await(t, "a new service", func() bool { return v.Stats().Services == 1 })
 }
 
-// A server whose certificate is of another authority is believed as soon as the
-// file names that.
+// A server whose certificate has another authority is accepted as soon as the file names
+// that.
 func TestConnectionNewAuthority(t *testing.T) {
 	f := newFakeServer(t)
 	kubeconfig, connections := f.secure(t)

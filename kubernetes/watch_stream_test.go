@@ -1,3 +1,5 @@
+// Internal: tests decoders.
+
 package kubernetes
 
 import (
@@ -20,7 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// managed is what an API server adds to what was written.
+// managed adds the metadata that an API server adds.
 func managed(o *metav1.ObjectMeta, fields string) {
 	o.UID, o.ResourceVersion = types.UID("4b5a2f4e-7c1e-4f0e-9a53-0b6f1c0a3d11"), "123456"
 	o.CreationTimestamp = metav1.NewTime(time.Unix(1700000000, 0))
@@ -81,7 +83,7 @@ func realSlice(n int) *discoveryv1.EndpointSlice {
 	return s
 }
 
-// repeat gives the same bytes for ever.
+// repeat is an endless reader of the same bytes.
 type repeat struct{ whole, rest []byte }
 
 func (r *repeat) Read(b []byte) (int, error) {
@@ -122,7 +124,7 @@ func BenchmarkStream(b *testing.B) {
 	}
 }
 
-// needed is es without what a scratch leaves out.
+// needed returns es without what a sliceDecoder skips.
 func needed(es *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
 	n := &discoveryv1.EndpointSlice{AddressType: es.AddressType}
 	n.Name, n.Namespace, n.ResourceVersion = es.Name, es.Namespace, es.ResourceVersion
@@ -141,7 +143,7 @@ func needed(es *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
 	return n
 }
 
-// sliceOf makes up an EndpointSlice with all sorts of parts missing.
+// sliceOf returns a random EndpointSlice with missing parts.
 func sliceOf(r *rand.Rand) *discoveryv1.EndpointSlice {
 	es := realSlice(r.IntN(8))
 	maybe := func() bool { return r.IntN(3) == 0 }
@@ -183,11 +185,10 @@ func sliceOf(r *rand.Rand) *discoveryv1.EndpointSlice {
 	return es
 }
 
-// sameParts compares as the API does: empty is none.
+// sameParts compares as the API does: empty equals nil.
 var sameParts = cmpopts.EquateEmpty()
 
-// What a scratch reads is what the generated code reads, again and again with the
-// same scratch.
+// A sliceDecoder, used again and again, decodes the same as the generated code.
 func TestSliceDecoderMatchesGenerated(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	var s sliceDecoder
@@ -210,8 +211,7 @@ func TestSliceDecoderMatchesGenerated(t *testing.T) {
 	}
 }
 
-// A scratch forgets: no word stays for ever, and a small slice after a large
-// one has nothing of it.
+// A sliceDecoder keeps no string forever, and nothing of a large slice for the next one.
 func TestSliceDecoderForgets(t *testing.T) {
 	var s sliceDecoder
 	for i := range 5 * maxInterned {
@@ -242,8 +242,8 @@ func TestSliceDecoderForgets(t *testing.T) {
 	}
 }
 
-// FuzzStream reads any bytes as a stream: it ends, keeps nothing longer than what
-// came, and finds in a message what the generated code finds.
+// FuzzStream reads any bytes as a stream: reading ends, keeps no more than the data
+// received, and decodes a message like the generated code.
 func FuzzStream(f *testing.F) {
 	for _, w := range encodings(f) {
 		f.Add(w.event(watch.Added, w.object(realSlice(2))))

@@ -1,3 +1,5 @@
+// Internal: uses the fixtures of internal tests.
+
 package kubernetes
 
 import (
@@ -8,7 +10,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 )
 
-// zonalObjects are a headless service in three zones, and others beside it.
+// zonalObjects are a headless service in three zones, and other services.
 const zonalObjects = `
 apiVersion: v1
 kind: Service
@@ -127,8 +129,7 @@ func TestAnswerZonal(t *testing.T) {
 	})
 }
 
-// Without the option, and in the zones of ServiceImports, such names are too long to
-// be any.
+// Without the option, and in multicluster zones, zonal names don't exist.
 func TestZonalIsAsked(t *testing.T) {
 	cfg := testConfig(t)
 	cfg.Zonal = true
@@ -145,7 +146,7 @@ func TestZonalIsAsked(t *testing.T) {
 	}
 }
 
-// Before the first lists are whole, nobody knows that a zone has no endpoints.
+// Before the first lists are complete, no zone is known to be empty.
 func TestZonalUnsynced(t *testing.T) {
 	cfg := testConfig(t)
 	cfg.Zonal = true
@@ -161,8 +162,7 @@ func TestZonalUnsynced(t *testing.T) {
 	}
 }
 
-// A topology zone that is no domain name is told, if anybody could ask for it, and
-// its endpoint stays.
+// An invalid topology zone is logged if zonal names are enabled; its endpoint is used.
 func TestZonalFaults(t *testing.T) {
 	for _, zone := range []string{"east/1", "a..b", ".", "a.", strings.Repeat("x", 64)} {
 		es := makeSlice("default", "db", "db-1")

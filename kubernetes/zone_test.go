@@ -1,3 +1,5 @@
+// Internal: has the fixtures of internal tests.
+
 package kubernetes
 
 import (
@@ -17,7 +19,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// start is what the clock of test views says, and so the serial in every SOA.
+// start is the time of test views, and thereby the serial of every SOA.
 const start = 1700000000
 
 func testClock() time.Time { return time.Unix(start, 0) }
@@ -35,7 +37,7 @@ func names(t testing.TB, list ...string) []wire.Name {
 	return out
 }
 
-// testConfig is the directive of most tests: the cluster add-on's zones.
+// testConfig is the directive of most tests, with the zones of the cluster add-on.
 func testConfig(t testing.TB) *config.Kubernetes {
 	return &config.Kubernetes{
 		Zones: names(t, "cluster.local", "in-addr.arpa", "ip6.arpa"),
@@ -43,7 +45,7 @@ func testConfig(t testing.TB) *config.Kubernetes {
 	}
 }
 
-// openText opens the view of some manifests.
+// openText opens a view of the manifests in yaml.
 func openText(t testing.TB, cfg *config.Kubernetes, yaml string) *View {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "objects.yaml")
@@ -70,12 +72,12 @@ func packQuery(t testing.TB, name string, qtype uint16) []byte {
 	return b
 }
 
-// answers is what answers queries: a Zone or an External.
+// answers is a Zone or an External.
 type answers interface {
 	Answer(*wire.Query, *wire.Reply, *Budget) (Outcome, wire.Name)
 }
 
-// ask puts one question to z.
+// ask sends one query to z.
 func ask(t testing.TB, z answers, name string, qtype uint16) (*dns.Msg, Outcome, wire.Name) {
 	t.Helper()
 	var q wire.Query
@@ -92,7 +94,7 @@ func ask(t testing.TB, z answers, name string, qtype uint16) (*dns.Msg, Outcome,
 	return m, outcome, target
 }
 
-// format writes an answer down, a record a line, sorted within its section.
+// format returns an answer as text, one record a line, sorted within its section.
 func format(m *dns.Msg, outcome Outcome, target wire.Name) string {
 	var b strings.Builder
 	fmt.Fprintln(&b, [...]string{"not mine", "answered", "not synced", "alias", "refused", "elsewhere", "large"}[outcome], target, dns.RcodeToString[m.Rcode])
@@ -114,7 +116,7 @@ func format(m *dns.Msg, outcome Outcome, target wire.Name) string {
 	return strings.Join(strings.Fields(strings.ReplaceAll(b.String(), "\n", " | ")), " ")
 }
 
-// cluster is the sample that most cases ask about.
+// cluster is the cluster of most tests.
 const cluster = `
 apiVersion: v1
 kind: Namespace
@@ -461,7 +463,7 @@ func TestAnswerNameservers(t *testing.T) {
 	})
 }
 
-// Before all lists are in, what is known is answered and nothing is denied.
+// Before all lists are complete, known names are answered and nothing is denied.
 func TestAnswerUnsynced(t *testing.T) {
 	v := openText(t, testConfig(t), cluster)
 	v.listed[endpointSlices].Store(false)

@@ -1,3 +1,5 @@
+// Internal: tests bounds, and YAML output, of unexported functions.
+
 package migrate
 
 import (
@@ -105,8 +107,8 @@ func TestFetch(t *testing.T) {
 		name, extra, updated, image string
 		want, notes, none           []string
 	}{
-		{"first", "", "3", "new", []string{"image: new", "ports: null", "maxSurge: 0", "- -handover-dir"}, []string{"first step", "pods ask 10.0.0.10"}, []string{"kubernetes cluster.local", "status:", "uid:", "creationTimestamp"}},
-		{"its rollout is not done", `,"-handover-dir","/h"`, "2", "", []string{"maxSurge: 0"}, []string{"not done yet"}, []string{"kubernetes cluster.local"}},
+		{"first", "", "3", "new", []string{"image: new", "ports: null", "maxSurge: 0", "- -handover-dir"}, []string{"first step", "pods query 10.0.0.10"}, []string{"kubernetes cluster.local", "status:", "uid:", "creationTimestamp"}},
+		{"its rollout is not done", `,"-handover-dir","/h"`, "2", "", []string{"maxSurge: 0"}, []string{"is not complete"}, []string{"kubernetes cluster.local"}},
 		{"second", `,"-handover-dir","/h"`, "3", "", []string{
 			"\t\tpods verified\n    \t\tttl 7\n    \t\tendpoint_pod_names\n", "maxSurge: 1", "maxUnavailable: 0", "kind: ClusterRole\n", "name: dns\n", "- /h\n",
 		}, []string{"it has `rewrite`"}, []string{"example.test:53 {\n    \tkubernetes"}},
@@ -202,7 +204,7 @@ func TestFiles(t *testing.T) {
 	if len(o.list) != 1 || o.list[0].text("spec", "clusterIP") != "10.0.0.2" {
 		t.Errorf("read %v", o.list)
 	}
-	if err := o.Files([]string{t.TempDir()}, nil); err == nil || !strings.Contains(err.Error(), "holds no .yaml") {
+	if err := o.Files([]string{t.TempDir()}, nil); err == nil || !strings.Contains(err.Error(), "has no .yaml") {
 		t.Errorf("of an empty folder: %v", err)
 	}
 }
