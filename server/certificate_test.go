@@ -1,5 +1,7 @@
 package server
 
+// Inside the package: it sets how often files are checked.
+
 import (
 	"context"
 	"crypto/tls"
@@ -35,8 +37,8 @@ func mustCertificate(t testing.TB, files config.TLSServer) *Certificate {
 	return c
 }
 
-// startListener serves zones on a loopback address behind a door, with a new certificate
-// unless it has one, until the test ends. The roots are those of the certificate.
+// startListener serves zones on a loopback address with cfg, and with a new certificate
+// unless cfg has one, until the test ends. The roots are those of the new certificate.
 func startListener(t testing.TB, limits Limits, cfg ListenerConfig, zones ...*resolver.Zone) (*Server, netip.AddrPort, *x509.CertPool) {
 	t.Helper()
 	var roots *x509.CertPool
@@ -69,7 +71,7 @@ func withRoutes(cfg ListenerConfig, zones ...*resolver.Zone) ListenerConfig {
 	return cfg
 }
 
-// servedName is the name of the certificate that a client is shown now.
+// servedName returns the common name of the certificate that a new connection gets.
 func servedName(c *Certificate) string {
 	return c.tlsConfig(config.DNSOverTLS).Certificates[0].Leaf.Subject.CommonName
 }
@@ -172,7 +174,7 @@ func TestCertificateMissing(t *testing.T) {
 	}
 }
 
-// TestClientAuth: clients are asked for their own certificates where the door says so.
+// TestClientAuth checks that clients must authenticate as the configuration says.
 func TestClientAuth(t *testing.T) {
 	a, folder := ca.ForTest(t), t.TempDir()
 	files := writeCertificate(t, a, folder, "a server", time.Now().Add(time.Hour))

@@ -1,5 +1,7 @@
 package server
 
+// Inside the package: the writer is not exported.
+
 import (
 	"bytes"
 	"log/slog"
@@ -15,8 +17,8 @@ import (
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
-// newServerConn is a connection as the server holds it, without its reader, and the client's
-// end of it.
+// newServerConn returns the server's side of a connection, without its reader, and the
+// client's side.
 func newServerConn(t *testing.T, limits Limits) (*tcpConn, *tcpListener, *dns.Conn) {
 	t.Helper()
 	s := New(slog.New(slog.DiscardHandler), limits)
@@ -44,15 +46,15 @@ func newServerConn(t *testing.T, limits Limits) (*tcpConn, *tcpListener, *dns.Co
 	return c, ln, client
 }
 
-// isBlocked reports whether the client is seen not to read.
+// isBlocked reports whether the current write waits for the client.
 func (o *connWriter) isBlocked() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.blocked
 }
 
-// TestMaxUnsent: replies that come while their client takes none are held up to a bound,
-// beyond which it loses its connection, and nobody waits.
+// TestMaxUnsent checks that replies to a client that reads none are held up to a limit,
+// beyond which the client loses its connection, and that no goroutine waits.
 func TestMaxUnsent(t *testing.T) {
 	c, ln, _ := newServerConn(t, Limits{WriteTimeout: patience})
 	msg := make([]byte, 16<<10)
@@ -87,8 +89,8 @@ func TestMaxUnsent(t *testing.T) {
 	}
 }
 
-// TestEnqueue: replies of many at once, and of the reader, come whole, each once, in
-// the order of who gave them, whoever writes them.
+// TestEnqueue checks that replies of many goroutines, the reader among them, arrive whole,
+// once, and in the order of each goroutine.
 func TestEnqueue(t *testing.T) {
 	c, _, client := newServerConn(t, Limits{WriteTimeout: patience})
 	const writers, each = 16, 50
@@ -126,7 +128,7 @@ func TestEnqueue(t *testing.T) {
 	}
 }
 
-// TestClosingNotRead: a connection that has to go isn't read from, though its client sends.
+// TestClosingNotRead checks that a closing connection is not read from.
 func TestClosingNotRead(t *testing.T) {
 	c, ln, client := newServerConn(t, Limits{})
 	c.l.config.Store(&activeConfig{ListenerConfig: ListenerConfig{Routes: resolver.NewRoutes([]*resolver.Zone{byHand(t)}, resolver.NewStats())}})
@@ -141,8 +143,8 @@ func TestClosingNotRead(t *testing.T) {
 	}
 }
 
-// TestBeginQuery: no more queries wait than may, and a reader that waits for one to end
-// goes on when it does.
+// TestBeginQuery checks the limit of pending queries, and that a reader that waits for one to
+// end continues when it does.
 func TestBeginQuery(t *testing.T) {
 	c, _, _ := newServerConn(t, Limits{})
 	o := &c.writer

@@ -1,5 +1,7 @@
 package server
 
+// Inside the package: it inspects connections and uses the HTTP limits.
+
 import (
 	"bytes"
 	"context"
@@ -245,7 +247,7 @@ func TestDoHWaits(t *testing.T) {
 		<-release
 		return addressed("192.0.2.1")(q)
 	})
-	s, addr, roots := startListener(t, Limits{Waiting: 8}, dohConfig, byHand(t, b.addr))
+	s, addr, roots := startListener(t, Limits{Waiting: 8, ReadTimeout: patience}, dohConfig, byHand(t, b.addr))
 	c := openHTTPS(t, &tls.Config{RootCAs: roots}, true)
 	var all sync.WaitGroup
 	for i := range 3 {

@@ -1,5 +1,7 @@
 package server
 
+// Inside the package: it inspects sockets and connections during a hand-over.
+
 import (
 	"context"
 	"crypto/tls"
@@ -17,7 +19,7 @@ import (
 	"github.com/nodens-dns/nodens/server/resolver"
 )
 
-// plainConfig is s's routes as another server may have them.
+// plainConfig returns the configuration of a server that serves z at addr over plain DNS.
 func plainConfig(addr netip.AddrPort, z *resolver.Zone) map[netip.AddrPort]ListenerConfig {
 	return map[netip.AddrPort]ListenerConfig{addr: {Routes: resolver.NewRoutes([]*resolver.Zone{z}, resolver.NewStats())}}
 }
@@ -35,8 +37,8 @@ func checkServes(t *testing.T, addr netip.AddrPort) {
 	}
 }
 
-// TestSuspendEitherEnds: whichever of two servers with the same sockets ends, and however,
-// the other one goes on.
+// TestSuspendEitherEnds checks that when either of two servers with the same sockets ends,
+// the other goes on.
 func TestSuspendEitherEnds(t *testing.T) {
 	for _, first := range readerKinds {
 		for _, second := range readerKinds {
@@ -61,8 +63,8 @@ func TestSuspendEitherEnds(t *testing.T) {
 	}
 }
 
-// checkIdle fails if there is something to read from the sockets of s although nobody asks:
-// of one that was shut down that is always so.
+// checkIdle fails if a socket of s is readable although nobody asks. A socket that was shut
+// down always is.
 func checkIdle(t *testing.T, s *Server) {
 	t.Helper()
 	handles, err := s.SocketFiles()
@@ -83,7 +85,7 @@ func checkIdle(t *testing.T, s *Server) {
 	}
 }
 
-// TestSuspendResume: a server that gave way takes up again when the other one is gone.
+// TestSuspendResume checks that a suspended server serves again when the other one is gone.
 func TestSuspendResume(t *testing.T) {
 	for _, w := range readerKinds {
 		t.Run(w.name, func(t *testing.T) {
@@ -110,8 +112,8 @@ func TestSuspendResume(t *testing.T) {
 	}
 }
 
-// TestSocketMadeNonblocking: a socket that another process has kept from waiting is waited on
-// again, once that has to be.
+// TestSocketMadeNonblocking checks that a reader makes its socket blocking again after
+// another process has made it non-blocking.
 func TestSocketMadeNonblocking(t *testing.T) {
 	a, addr := startReaders(t, Limits{Readers: 1}, false, byHand(t))
 	p := a.listeners[addr].udp[0].(*blockingSocket)
@@ -134,7 +136,8 @@ func TestSocketMadeNonblocking(t *testing.T) {
 	checkServes(t, addr)
 }
 
-// TestSuspendPartialQuery: what has been read of a query goes along with its connection.
+// TestSuspendPartialQuery checks that the part of a query that was read is transferred with
+// its connection.
 func TestSuspendPartialQuery(t *testing.T) {
 	z := byHand(t)
 	a, addr := startReaders(t, Limits{}, false, z)
@@ -203,8 +206,8 @@ func blockingZone(t *testing.T) (z *resolver.Zone, asked chan string, release ch
 	return byHand(t, b.addr), asked, release
 }
 
-// TestSuspendPendingQueries: queries under way are answered by who has them, one behind them on
-// the same connection does not wait for them, and the connection goes when they are done.
+// TestSuspendPendingQueries checks that pending queries are answered by the server that has
+// them, that queries behind them do not wait, and that the connection then moves.
 func TestSuspendPendingQueries(t *testing.T) {
 	z, asked, release := blockingZone(t)
 	a, addr := startReaders(t, Limits{}, false, z)
@@ -271,7 +274,8 @@ func transferring(s *Server) bool {
 	return false
 }
 
-// TestSuspendBusyConn: a client that always has a query under way does not hold it up.
+// TestSuspendBusyConn checks that a client that always has pending queries does not hold up
+// the hand-over.
 func TestSuspendBusyConn(t *testing.T) {
 	z := slowZone(t)
 	a, addr := startReaders(t, Limits{}, false, z)
@@ -312,8 +316,8 @@ func TestSuspendBusyConn(t *testing.T) {
 	}
 }
 
-// TestSuspendForced: once a connection that doesn't come to rest has to, what comes behind
-// the query that waits is answered where the connection moves to.
+// TestSuspendForced checks that when a connection is forced to move, queries behind the
+// pending one are answered by the new server.
 func TestSuspendForced(t *testing.T) {
 	z, asked, release := blockingZone(t)
 	a, addr := startReaders(t, Limits{}, false, z)
@@ -345,8 +349,8 @@ func TestSuspendForced(t *testing.T) {
 	}
 }
 
-// TestSuspendTransferFails: connections that can't be passed on stay, and so do those that
-// are left when time is up.
+// TestSuspendTransferFails checks that connections that cannot be transferred, or are left
+// when ctx ends, are served on.
 func TestSuspendTransferFails(t *testing.T) {
 	a, addr := startReaders(t, Limits{}, false, byHand(t))
 	conns := []*dns.Conn{dial(t, loopback, addr), dial(t, loopback, addr)}
@@ -394,8 +398,8 @@ func TestSuspendTransferFails(t *testing.T) {
 	checkServes(t, addr)
 }
 
-// TestSuspendTLS: a connection over TLS or HTTPS that is silent is closed in the
-// proper way, and after Resume clients come in as before.
+// TestSuspendTLS checks that idle connections over TLS and HTTPS are closed properly, and
+// that clients can connect again after Resume.
 func TestSuspendTLS(t *testing.T) {
 	for _, via := range []config.Transport{config.DNSOverTLS, config.DNSOverHTTPS} {
 		t.Run(via.String(), func(t *testing.T) {

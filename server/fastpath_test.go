@@ -1,5 +1,7 @@
 package server
 
+// Inside the package: it inspects listeners and what is copied.
+
 import (
 	"fmt"
 	"log/slog"

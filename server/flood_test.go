@@ -1,5 +1,7 @@
 package server
 
+// Inside the package: a load generator for the tests of readers and connections, which uses their framing.
+
 import (
 	"encoding/binary"
 	"errors"

@@ -1,5 +1,7 @@
 package server
 
+// Inside the package: it shares helpers with the tests of sockets.
+
 import (
 	"bytes"
 	"encoding/json"

@@ -1,5 +1,7 @@
 package server
 
+// Inside the package: it inspects listeners and counters.
+
 import (
 	"context"
 	"log/slog"

@@ -1,5 +1,7 @@
 package server
 
+// Inside the package: the sampler is not exported.
+
 import (
 	"net"
 	"net/netip"

@@ -1,5 +1,7 @@
 package server
 
+// Inside the package: sockets are not exported.
+
 import (
 	"net"
 	"net/netip"

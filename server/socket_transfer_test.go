@@ -1,5 +1,7 @@
 package server
 
+// Inside the package: it inspects sockets and connections.
+
 import (
 	"context"
 	"errors"
@@ -21,7 +23,7 @@ import (
 	"github.com/nodens-dns/nodens/upstream"
 )
 
-// successor starts a server on what old listens with. It reads as soon as it listens.
+// successor starts a server on the sockets of old. It reads at once.
 func successor(t *testing.T, old *Server, limits Limits, routes map[netip.AddrPort]ListenerConfig) *Server {
 	t.Helper()
 	next := New(slog.New(slog.DiscardHandler), limits)
@@ -36,7 +38,7 @@ func successor(t *testing.T, old *Server, limits Limits, routes map[netip.AddrPo
 	return next
 }
 
-// adoptInto passes connections to s.
+// adoptInto returns a function that transfers connections to s.
 func adoptInto(s *Server) func(netip.AddrPort, *net.TCPConn, []byte) error {
 	return func(at netip.AddrPort, conn *net.TCPConn, read []byte) error {
 		f, err := conn.File()
@@ -55,7 +57,7 @@ func adoptInto(s *Server) func(netip.AddrPort, *net.TCPConn, []byte) error {
 	}
 }
 
-// suspendInto has s give way to next, which takes its connections.
+// suspendInto suspends s, which transfers its connections to next.
 func suspendInto(t *testing.T, s, next *Server) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -65,7 +67,7 @@ func suspendInto(t *testing.T, s, next *Server) {
 	}
 }
 
-// openConns are the connections of s.
+// openConns returns the number of s's connections.
 func openConns(s *Server) (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -93,7 +95,7 @@ func slowZoneAt(t *testing.T, addr netip.AddrPort) *resolver.Zone {
 	return z
 }
 
-// slowUpstream is that upstream.
+// slowUpstream answers after some milliseconds.
 func slowUpstream(t *testing.T) netip.AddrPort {
 	t.Helper()
 	conn, err := net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.AddrPortFrom(loopback, 0)))
@@ -119,8 +121,8 @@ func slowUpstream(t *testing.T) netip.AddrPort {
 	return conn.LocalAddr().(*net.UDPAddr).AddrPort()
 }
 
-// TestTransferChain: one server after the other takes over under load, of any kind, and
-// each query is answered once, over connections that last.
+// TestTransferChain checks that servers of every kind take over from each other under load,
+// and that each query is answered once, over connections that last.
 func TestTransferChain(t *testing.T) {
 	for _, from := range readerKinds {
 		for _, next := range readerKinds {
@@ -182,7 +184,7 @@ func socketsAt(t *testing.T, addr netip.AddrPort) (found []string) {
 	return found
 }
 
-// TestTransferBackAndForth: two servers give way to each other, twenty times.
+// TestTransferBackAndForth checks twenty hand-overs between two servers under load.
 func TestTransferBackAndForth(t *testing.T) {
 	for _, w := range readerKinds {
 		t.Run(w.name, func(t *testing.T) {
@@ -206,8 +208,8 @@ func TestTransferBackAndForth(t *testing.T) {
 	}
 }
 
-// TestSetInherited: of what is handed down, that is taken which is what it is said to be, the
-// rest is closed, and readers are as many as they should be.
+// TestSetInherited checks that a server takes the inherited sockets that match their
+// description, closes the others, and has the configured number of readers.
 func TestSetInherited(t *testing.T) {
 	z := byHand(t)
 	a, addr := startReaders(t, Limits{Readers: 2}, false, z)
@@ -261,8 +263,8 @@ func TestSetInherited(t *testing.T) {
 	eventually(t, "all files to be closed", func() bool { return openFDs(t) <= files })
 }
 
-// TestInheritedReuseport: packets are dealt out over adopted sockets and new ones alike, and to
-// the first one while it does the work alone.
+// TestInheritedReuseport checks that packets are distributed over inherited and new sockets
+// alike, and go to the first one only while it is alone.
 func TestInheritedReuseport(t *testing.T) {
 	a, addr := startReaders(t, Limits{Readers: 2}, false, byHand(t))
 	if err := a.Suspend(t.Context(), nil); err != nil {
@@ -298,7 +300,7 @@ func TestInheritedReuseport(t *testing.T) {
 	}
 }
 
-// TestAdoptConn: a connection that is passed on is a guest as any other.
+// TestAdoptConn checks that a transferred connection is served and limited as any other.
 func TestAdoptConn(t *testing.T) {
 	s, addr := startReaders(t, Limits{Conns: 1}, false, byHand(t))
 	whole := frame(t, question("by.hand.", dns.TypeA))

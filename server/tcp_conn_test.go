@@ -1,5 +1,7 @@
 package server
 
+// Inside the package: it uses buffer sizes and counters that are not exported.
+
 import (
 	"bytes"
 	"errors"

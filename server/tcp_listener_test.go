@@ -1,5 +1,7 @@
 package server
 
+// Inside the package: it inspects the connections of a listener.
+
 import (
 	"context"
 	"errors"

@@ -1,5 +1,7 @@
 package server
 
+// Inside the package: it inspects connections and counters.
+
 import (
 	"crypto/tls"
 	"crypto/x509"

@@ -1,5 +1,7 @@
 package server
 
+// Inside the package: it inspects sockets and the balancer.
+
 import (
 	"context"
 	"io"

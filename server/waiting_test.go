@@ -1,5 +1,7 @@
 package server
 
+// Inside the package: it inspects the places of waiting queries.
+
 import (
 	"context"
 	"fmt"

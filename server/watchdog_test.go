@@ -1,5 +1,7 @@
 package server
 
+// Inside the package: it checks the size of a reader's counter.
+
 import (
 	"log/slog"
 	"net/netip"
@@ -11,7 +13,7 @@ import (
 	"github.com/nodens-dns/nodens/server/resolver"
 )
 
-// blockedWriter is a log that is written when somebody lets it.
+// blockedWriter blocks each write until it is released.
 type blockedWriter struct{ entered, release chan struct{} }
 
 func (w blockedWriter) Write(p []byte) (int, error) {
@@ -20,8 +22,8 @@ func (w blockedWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestAlive: a server whose readers wait for packets is alive, and so is one that is busy;
-// one of whose readers is held up in the middle of a query is not, until it goes on.
+// TestAlive checks that a server whose readers wait or answer is alive, and that one is not
+// while a reader is blocked in the middle of a query.
 func TestAlive(t *testing.T) {
 	eachReader(t, nil, func(t *testing.T, s *Server, addr netip.AddrPort, z *resolver.Zone) {
 		for range 3 {
@@ -66,7 +68,7 @@ func TestAlive(t *testing.T) {
 	})
 }
 
-// TestProgressCacheLine: readers on different cores do not write to one cache line.
+// TestProgressCacheLine checks that readers do not share cache lines.
 func TestProgressCacheLine(t *testing.T) {
 	if size := unsafe.Sizeof(progress{}); size%64 != 0 {
 		t.Errorf("what a reader writes has %d bytes, want whole cache lines of 64", size)

@@ -1,5 +1,7 @@
 package server
 
+// Inside the package: the pool is not exported.
+
 import (
 	"context"
 	"testing"
@@ -7,8 +9,8 @@ import (
 	"time"
 )
 
-// TestWorkerPool: a goroutine that rests gets the next query, no more rest than may, and
-// none does when the server has stopped.
+// TestWorkerPool checks that idle workers get the next query, that their number is limited,
+// and that none is left when the server has stopped.
 func TestWorkerPool(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
@@ -43,7 +45,7 @@ func TestWorkerPool(t *testing.T) {
 	})
 }
 
-// TestWorkerPoolTrims: those that have nothing to do leave, half of them at a time.
+// TestWorkerPoolTrims checks that half of the idle workers end at each interval.
 func TestWorkerPoolTrims(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newWorkerPool(8)
