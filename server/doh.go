@@ -102,7 +102,7 @@ func isRequestError(msg []byte) bool {
 // answer walks the path, and waits where it has to; nil is for what is no query.
 func (h *httpsServer) answer(v *httpsConn, e *dohRequest, packet []byte) []byte {
 	s, x := h.s, &e.x
-	x.Proto, x.Client, x.Stripe = resolver.TCP, v.client, v.lane
+	x.Proto, x.Client, x.Stripe = resolver.TCP, v.client, v.stripe
 	x.Query.Packet, x.Arrival = packet, clock.Now()
 	rt := h.l.config.Load().Routes
 	place, verdict := s.waiting.Acquire(v.client.Addr())

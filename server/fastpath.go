@@ -14,7 +14,7 @@ import (
 type FastPath interface {
 	Put(a *fastpath.Answer) bool
 	Clear()
-	SetListeners(doors map[netip.AddrPort]uint32) error
+	SetListeners(listeners map[netip.AddrPort]uint32) error
 	Epochs() (cluster, cached *epoch.Table)
 }
 

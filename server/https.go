@@ -158,9 +158,9 @@ type httpsConn struct {
 	once sync.Once
 }
 
-func (h *httpsServer) newConn(conn *net.TCPConn, lane int) *httpsConn {
+func (h *httpsServer) newConn(conn *net.TCPConn, stripe int) *httpsConn {
 	v := &httpsConn{TCPConn: conn, h: h}
-	v.init(conn, lane)
+	v.init(conn, stripe)
 	return v
 }
 

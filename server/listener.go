@@ -161,13 +161,13 @@ func (l *listener) acceptConns() {
 	}
 }
 
-// newConn returns the clientConn for conn, which l has accepted. lane selects the
+// newConn returns the clientConn for conn, which l has accepted. stripe selects the
 // counters that the connection uses.
-func (l *listener) newConn(conn *net.TCPConn, lane int) (clientConn, error) {
+func (l *listener) newConn(conn *net.TCPConn, stripe int) (clientConn, error) {
 	if l.https != nil {
-		return l.https.newConn(conn, lane), nil
+		return l.https.newConn(conn, stripe), nil
 	}
-	return newTCPConn(l, conn, lane)
+	return newTCPConn(l, conn, stripe)
 }
 
 // serveConn serves v if the limits admit it. Otherwise it closes conn, which is v's

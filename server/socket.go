@@ -163,10 +163,10 @@ func explainBindError(err error, addr netip.AddrPort) error {
 // inherited socket of addr first, because packets in the queue of a socket without a
 // reader are lost. The order of the result is the order in which the kernel counts the
 // sockets (reuseport.go).
-func openUDPSockets(addr netip.AddrPort, limits Limits, legacy inheritedSockets) ([]udpSocket, error) {
+func openUDPSockets(addr netip.AddrPort, limits Limits, inherited inheritedSockets) ([]udpSocket, error) {
 	ports := make([]udpSocket, 0, limits.Readers)
 	for {
-		fd, err := legacy.takeUDP(addr)
+		fd, err := inherited.takeUDP(addr)
 		var p udpSocket
 		switch {
 		case err != nil:

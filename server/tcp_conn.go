@@ -61,13 +61,13 @@ type tcpConn struct {
 	adopted  bool // readBuf holds what another process has read
 }
 
-func newTCPConn(l *listener, conn *net.TCPConn, lane int) (*tcpConn, error) {
+func newTCPConn(l *listener, conn *net.TCPConn, stripe int) (*tcpConn, error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		return nil, err
 	}
 	c := &tcpConn{s: l.s, l: l, raw: raw}
-	c.init(conn, lane)
+	c.init(conn, stripe)
 	c.writer.c, c.writer.changed.L = c, &c.writer.mu
 	return c, nil
 }
@@ -119,7 +119,7 @@ func (c *tcpConn) serve() {
 // or be transferred.
 func (c *tcpConn) onReadable(fd uintptr) bool {
 	d := readStates.Get().(*readState)
-	d.x.Proto, d.x.Client, d.x.Stripe = resolver.TCP, c.client, c.lane
+	d.x.Proto, d.x.Client, d.x.Stripe = resolver.TCP, c.client, c.stripe
 	d.replies, d.gotQuery = d.writeBuf[:0], false
 	if c.readBuf == nil {
 		c.readBuf = readBufs.Get().(*[readBufSize]byte)[:]

@@ -25,7 +25,7 @@ const tcpBufferSize = 64 << 10
 type connState struct {
 	conn   *net.TCPConn
 	client netip.AddrPort
-	lane   int
+	stripe int
 	// hijacked is set when net/http serves the connection; the listener then closes it to
 	// end it. Guarded by the listener's lock.
 	hijacked bool
@@ -45,8 +45,8 @@ type connState struct {
 	transferring, forced atomic.Bool
 }
 
-func (g *connState) init(conn *net.TCPConn, lane int) {
-	g.conn, g.lane = conn, lane
+func (g *connState) init(conn *net.TCPConn, stripe int) {
+	g.conn, g.stripe = conn, stripe
 	if a, ok := conn.RemoteAddr().(*net.TCPAddr); ok {
 		g.client = netip.AddrPortFrom(a.AddrPort().Addr().Unmap(), uint16(a.Port))
 	}
@@ -87,8 +87,8 @@ type tcpListener struct {
 }
 
 // listenTCP takes the inherited listener of addr, or binds a new one.
-func listenTCP(addr netip.AddrPort, limits Limits, legacy inheritedSockets) (*tcpListener, error) {
-	ln, err := legacy.takeTCP(addr)
+func listenTCP(addr netip.AddrPort, limits Limits, inherited inheritedSockets) (*tcpListener, error) {
+	ln, err := inherited.takeTCP(addr)
 	if ln == nil && err == nil {
 		ln, err = bindTCP(addr)
 	}
