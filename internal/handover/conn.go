@@ -14,14 +14,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxSkipped messages of unknown kinds are passed over while something is waited
-// for. A later version may send some; whoever sends hundreds is out of his mind.
+// maxSkipped bounds the messages of unknown kinds that await skips. A later version may send
+// some.
 const maxSkipped = 256
 
-// errClosed: the other end of the line is closed, or its process has ended.
+// errClosed: the other end has closed the connection, or its process has ended.
 var errClosed = errors.New("the connection has ended")
 
-// peerConn is a connection to the other agent. One goroutine may receive while several send.
+// peerConn is a connection to another agent. One goroutine may receive while several send.
 type peerConn struct {
 	unixConn *net.UnixConn
 	// readBuf and control take the message that is being received.
@@ -32,26 +32,26 @@ type peerConn struct {
 }
 
 func newPeerConn(conn *net.UnixConn) *peerConn {
-	// What the kernel gives by default is enough for a message; an administrator may have
-	// made that less, and then asking may help. Sending says what is wrong if not.
+	// The kernel's default buffer holds a message, but the administrator may have lowered it.
+	// If this fails, sending returns the error.
 	_ = conn.SetWriteBuffer(4 * (maxHead + maxRest))
 	return &peerConn{
 		unixConn: conn,
 		readBuf:  make([]byte, 3+maxHead+maxRest),
-		// One file more than allowed is seen as one too many, and not as cut off.
+		// One more file than allowed is received as too many, not truncated.
 		controlBuf: make([]byte, unix.CmsgSpace(4*(maxFiles+1))),
 	}
 }
 
-// message is one that has been received. head and rest are good until the next one;
-// files belong to whoever has the message.
+// message is a received message. head and rest are valid until the next receive; the owner of
+// the message closes its files.
 type message struct {
 	kind       messageKind
 	head, rest []byte
 	files      []*os.File
 }
 
-// close closes what came with m.
+// close closes m's files.
 func (m *message) close() {
 	closeFiles(m.files)
 	m.files = nil
@@ -63,7 +63,7 @@ func closeFiles(files []*os.File) {
 	}
 }
 
-// receive waits for a message until the connection's deadline. At the end of the line
+// receive waits for a message until the connection's deadline. If the connection is closed,
 // the error is errClosed.
 func (l *peerConn) receive() (message, error) {
 	n, oobn, flags, _, err := l.unixConn.ReadMsgUnix(l.readBuf, l.controlBuf)
@@ -73,7 +73,7 @@ func (l *peerConn) receive() (message, error) {
 	case err != nil:
 		err = normalizeClosed(err)
 	case broken != nil:
-		err = fmt.Errorf("%w: its files can't be read: %w", errMalformed, broken)
+		err = fmt.Errorf("%w: unreadable files: %w", errMalformed, broken)
 	case flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0:
 		err = fmt.Errorf("%w: longer than %d bytes or with more than %d files, or this process may not open more",
 			errMalformed, len(l.readBuf), maxFiles)
@@ -89,7 +89,7 @@ func (l *peerConn) receive() (message, error) {
 	return m, nil
 }
 
-// unpackFiles gives all files in a control message, also if there is an error.
+// unpackFiles returns all files in a control message, even with an error.
 func unpackFiles(control []byte) (files []*os.File, err error) {
 	if len(control) == 0 {
 		return nil, nil
@@ -108,7 +108,7 @@ func unpackFiles(control []byte) (files []*os.File, err error) {
 	return files, err
 }
 
-// await receives until a message of one of these kinds comes. Others are skipped.
+// await receives a message of one of kinds, and skips others.
 func (l *peerConn) await(kinds ...messageKind) (message, error) {
 	for range maxSkipped {
 		m, err := l.receive()
@@ -122,32 +122,32 @@ func (l *peerConn) await(kinds ...messageKind) (message, error) {
 		}
 		m.close()
 	}
-	return message{}, fmt.Errorf("%d messages in a row that nobody has asked for", maxSkipped)
+	return message{}, fmt.Errorf("%d unexpected messages in a row", maxSkipped)
 }
 
-// drain receives and drops until the line ends, or its deadline.
+// drain receives and drops messages until the connection ends, or until its deadline.
 func (l *peerConn) drain() error {
 	for {
 		m, err := l.receive()
 		switch {
 		case err == nil:
 			m.close()
-		case errors.Is(err, errMalformed): // as good as unknown
+		case errors.Is(err, errMalformed): // like an unknown kind
 		default:
 			return err
 		}
 	}
 }
 
-// send sends a message, within the connection's deadline. The files stay the caller's; whether
-// they are blocking is not touched, since that is the socket's and not the descriptor's.
+// send sends a message within the connection's deadline. The files stay open, and their
+// blocking mode, which all descriptors of a socket share, is not changed.
 func (l *peerConn) send(k messageKind, head any, rest []byte, files ...*os.File) error {
 	l.writeMu.Lock()
 	defer l.writeMu.Unlock()
 	return l.write(k, head, rest, files)
 }
 
-// sendWithin is send with a deadline of its own, also while others send.
+// sendWithin is send with its own timeout. It is safe for concurrent use.
 func (l *peerConn) sendWithin(limit time.Duration, k messageKind, head any, rest []byte, files ...*os.File) error {
 	l.writeMu.Lock()
 	defer l.writeMu.Unlock()
@@ -167,7 +167,7 @@ func (l *peerConn) write(k messageKind, head any, rest []byte, files []*os.File)
 		for _, f := range files {
 			fd, err := descriptor(f)
 			if err != nil {
-				return fmt.Errorf("handing over a socket: %w", err)
+				return fmt.Errorf("sending a socket: %w", err)
 			}
 			fds = append(fds, fd)
 		}
@@ -178,8 +178,8 @@ func (l *peerConn) write(k messageKind, head any, rest []byte, files []*os.File)
 	return normalizeClosed(err)
 }
 
-// descriptor is f's number, good while f is open. (*os.File).Fd would make f blocking for
-// all who share it.
+// descriptor returns f's number, valid while f is open. (*os.File).Fd would make f blocking,
+// also in the process that shares it.
 func descriptor(f *os.File) (fd int, err error) {
 	raw, err := f.SyscallConn()
 	if err != nil {
@@ -189,7 +189,7 @@ func descriptor(f *os.File) (fd int, err error) {
 	return fd, err
 }
 
-// normalizeClosed gives all errors that say that the other end is closed as errClosed.
+// normalizeClosed returns errClosed for all errors that mean that the connection is closed.
 func normalizeClosed(err error) error {
 	for _, end := range []error{io.EOF, io.ErrUnexpectedEOF, unix.EPIPE, unix.ECONNRESET, unix.ENOTCONN, net.ErrClosed} {
 		if errors.Is(err, end) {
@@ -199,7 +199,7 @@ func normalizeClosed(err error) error {
 	return err
 }
 
-// withDeadline bounds what is received and sent until release by limit, and by ctx.
+// withDeadline bounds sending and receiving by limit and by ctx, until release is called.
 func (l *peerConn) withDeadline(ctx context.Context, limit time.Duration) (release func()) {
 	end := time.Now().Add(limit)
 	if t, set := ctx.Deadline(); set && t.Before(end) {
@@ -213,20 +213,20 @@ func (l *peerConn) withDeadline(ctx context.Context, limit time.Duration) (relea
 	})
 	return func() {
 		if !stop() {
-			<-fired // or it would end what comes next
+			<-fired // else it would cancel a later step
 		}
 	}
 }
 
-// setDeadline sets the deadline of what is received and sent; the zero time is none. An error of it
-// means that the line is closed, which the next step finds out.
+// setDeadline sets the deadline of sending and receiving; the zero time means none. It ignores
+// the error of a closed connection, which the next step returns.
 func (l *peerConn) setDeadline(t time.Time) { _ = l.unixConn.SetDeadline(t) }
 
-// close ends the line; what is under way on it ends with errClosed.
+// close closes the connection. Pending calls return errClosed.
 func (l *peerConn) close() { _ = l.unixConn.Close() }
 
-// peer is who is at the other end: of a listener, who has made it. The pid is 0 if it is
-// not visible in this process's namespace.
+// peer returns the process at the other end; for an accepted connection, the one that
+// connected. The pid is 0 if it is not visible in this process's namespace.
 func (l *peerConn) peer() (*unix.Ucred, error) {
 	raw, err := l.unixConn.SyscallConn()
 	if err != nil {
@@ -238,12 +238,12 @@ func (l *peerConn) peer() (*unix.Ucred, error) {
 		who, fault = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
 	})
 	if err = errors.Join(err, fault); err != nil {
-		return nil, fmt.Errorf("asking who is at the other end: %w", err)
+		return nil, fmt.Errorf("reading the peer credentials: %w", err)
 	}
 	return who, nil
 }
 
-// checkPeer gives an error unless the other end belongs to this user or to root.
+// checkPeer returns an error unless the other end belongs to this user or to root.
 func (l *peerConn) checkPeer() (*unix.Ucred, error) {
 	who, err := l.peer()
 	if err != nil {

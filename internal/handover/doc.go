@@ -1,54 +1,54 @@
-// Package handover lets a new agent take over from the one that runs on the same node: through
-// a Unix socket the old one gives its sockets away, so that what waits in the kernel is
-// read by whoever reads next, then the answers that it knows, and, once the new one
-// serves, its TCP connections.
+// Package handover lets a new agent take over from the agent that runs on the same node.
+// Through a Unix socket the running agent passes its listening sockets, so that queries in the
+// kernel's queues are read by either agent, then the answers in its cache, and, once the new
+// agent serves, its clients' TCP connections.
 //
-// The old agent is the [Server], the new one its successor, to whom the old one is the
-// [Predecessor]. Until the successor commits, nothing changes for the host: whatever goes wrong,
-// it goes on. From then on the connection is a lifeline: when it breaks while the host
-// still lives, the host goes back to work, unless somebody else is in charge by then.
+// The running agent is the [Server]. The new agent is its successor, which sees the running
+// one as its [Predecessor]. Until the successor commits, nothing changes for the server: it
+// keeps serving whatever goes wrong. After the commit the connection stays open. If it closes
+// while the server still lives, the server resumes its work, unless another agent has taken
+// over meanwhile.
 //
 // # Protocol
 //
-// The socket DIR/handover.sock is of type SOCK_SEQPACKET, so that a message is read whole
-// or not at all, together with the files that came with it. Both ends must belong to the
-// same user, or to root. A message is
+// The socket DIR/handover.sock is of type SOCK_SEQPACKET, so that a message arrives whole or
+// not at all, together with its files. Both ends must belong to the same user, or to root. A
+// message is
 //
 //	1 byte   kind
-//	2 bytes  length of the head, most significant first
+//	2 bytes  length of the head, big-endian
 //	head     a JSON object
 //	rest     raw bytes
 //
-// and there are these kinds (S is the successor, H the host):
+// The kinds are (S is the successor, R the running agent):
 //
 //	kind              from  head                                  rest, files
 //	1  hello          S     min max agent purpose patience_ms
-//	1  hello          H     min max agent state ready reason
+//	1  hello          R     min max agent state ready reason
 //	2  want sockets   S
-//	3  sockets        H     sockets: [{role addr}] more fault     a file for each, 64 at most
+//	3  sockets        R     sockets: [{role addr}] more fault     a file for each, 64 at most
 //	4  want cache     S
-//	5  cache          H     end fault                             a piece of the stream
+//	5  cache          R     end fault                             a piece of the stream
 //	6  commit         S
-//	7  committed      H
-//	8  connection     H     addr                                  what was read of it; one file
-//	9  yielded        H     fault
+//	7  committed      R
+//	8  connection     R     addr                                  bytes read from it; one file
+//	9  yielded        R     fault
 //	10 settled        S
 //
-// S says hello, and H answers. purpose is "takeover", "state" (H answers and closes) or
-// "watch" (H answers and keeps the connection open for as long as it lives). state is "ok",
-// "busy" (H closes; S comes back), "stopping" (H keeps the connection open; its end says that H
-// has ended) or "yielded" (to the purposes other than takeover). Then S asks for
-// the sockets and the cache, in this order or not at all, and commits. H says that it
-// is committed, stops reading, passes connections, and says that it has yielded. S says
-// that it is settled when it waits at the socket for a successor of its own.
+// S sends hello, and R replies. purpose is "takeover", "state" (R replies and closes) or
+// "watch" (R replies and keeps the connection open for as long as it lives). state is "ok",
+// "busy" (R closes; S tries again), "stopping" (R keeps the connection open; its end tells S
+// that R has ended) or "yielded" (for purposes other than takeover). Then S requests the
+// sockets and the cache, in either order or not at all, and commits. R confirms, stops
+// reading, passes connections, and sends yielded. S sends settled when it listens on the
+// socket for its own successor.
 //
-// A kind that one end does not know, it skips, and closes the files that came with it; a field
-// it does not know, too; a field that is missing is empty. So kinds and fields can be added
-// without further ado. What changes the meaning of one that is there, or must be
-// understood, takes a new version of the protocol. Each end says the least and
-// the greatest version that it speaks; spoken is the greatest that both know. The
-// hello itself is the same in all versions. Without a common version H keeps the connection open,
-// so that S can wait for its end.
+// A receiver skips unknown kinds, and closes their files. It ignores unknown fields, and takes
+// a missing field as empty. So kinds and fields can be added freely. A change to the meaning
+// of an existing one, or an addition that must be understood, needs a new version of the
+// protocol. Each end sends the lowest and the highest version that it speaks; they use the
+// highest that both know. hello is the same in all versions. Without a common version R keeps
+// the connection open, so that S can wait for its end.
 //
 //	version  nodens
 //	1        0.2

@@ -7,31 +7,28 @@ import (
 	"fmt"
 )
 
-// The versions of the protocol that this package speaks. doc.go has the list.
+// The protocol versions that this package speaks; see doc.go.
 const (
 	minVersion = 1
 	maxVersion = 1
 )
 
 const (
-	// maxHead: 64 sockets with their addresses are 6 KiB, and names of links in them may
-	// be longer than usual.
+	// maxHead is the maximum length of a head in bytes. That of 64 sockets takes 6 KiB.
 	maxHead = 16 << 10
-	// maxRest: the longest beginning of a DNS message over TCP, with its length
-	// (RFC 1035, 4.2.2).
+	// maxRest is the maximum length of a rest in bytes: a DNS message over TCP with its length
+	// (RFC 1035, section 4.2.2).
 	maxRest = 2 + 64<<10
-	// cachePieceSize is what the cache stream is cut into. With half of it there are twice the
-	// system calls; the double may not fit into a socket buffer that an
-	// administrator has cut down.
+	// cachePieceSize is the length of the pieces of the cache stream in bytes. Longer ones
+	// may not fit into a small socket buffer.
 	cachePieceSize = 32 << 10
-	// maxFiles come with one message. The kernel takes up to 253; a quarter of that
-	// leaves its limit alone, and nobody has so many sockets that it matters.
+	// maxFiles is the maximum number of files of a message. The kernel's is 253.
 	maxFiles = 64
-	// maxText of a version or an error of the other side goes into logs.
+	// maxText bounds texts of the other side in logs, in bytes.
 	maxText = 200
 )
 
-// messageKind says what a message means.
+// messageKind identifies the meaning of a message.
 type messageKind byte
 
 const (
@@ -47,14 +44,14 @@ const (
 	kindSettled
 )
 
-// The purposes of a connection, as the successor's hello names them.
+// The purposes of a connection, in the successor's hello.
 const (
 	purposeTakeover = "takeover"
 	purposeState    = "state"
 	purposeWatch    = "watch"
 )
 
-// What the host answers.
+// The states in the server's hello.
 const (
 	stateOK       = "ok"
 	stateBusy     = "busy"
@@ -62,7 +59,7 @@ const (
 	stateYielded  = "yielded"
 )
 
-// helloHead is the head of a hello in both directions.
+// helloHead is the head of a hello, in both directions.
 type helloHead struct {
 	Min   int    `json:"min"`
 	Max   int    `json:"max"`
@@ -76,7 +73,7 @@ type helloHead struct {
 	Reason string `json:"reason,omitempty"`
 }
 
-// commonVersion is the version that this end and g's speak with each other; 0 is none.
+// commonVersion returns the highest version that both ends speak, 0 if there is none.
 func (g helloHead) commonVersion() int {
 	v := min(g.Max, maxVersion)
 	if v < g.Min || v < minVersion {
@@ -88,35 +85,35 @@ func (g helloHead) commonVersion() int {
 // socketsHead is the head of a message with sockets.
 type socketsHead struct {
 	Sockets []socketInfo `json:"sockets"`
-	// More follow in the next message of the kind.
+	// More: the next message of this kind has further sockets.
 	More bool `json:"more,omitempty"`
-	// Fault: there are none, for this reason.
+	// Fault is the reason why there are none.
 	Fault string `json:"fault,omitempty"`
 }
 
-// socketInfo is what belongs to one socket of an inventory, in the order of the files.
+// socketInfo describes a socket, in the order of the files.
 type socketInfo struct {
 	Role string `json:"role"`
 	Addr string `json:"addr"`
 }
 
-// cacheHead is the head of a piece of the cache, and of yielded.
+// cacheHead is the head of a piece of the cache, and of a yielded message.
 type cacheHead struct {
 	// End: this is the last piece.
 	End bool `json:"end,omitempty"`
-	// Fault: it is not all, for this reason.
+	// Fault is the reason why it is incomplete.
 	Fault string `json:"fault,omitempty"`
 }
 
-// connHead is the head of a connection.
+// connHead is the head of a connection message.
 type connHead struct {
 	Addr string `json:"addr"`
 }
 
-// errMalformed: the other side says what no version of the protocol would.
+// errMalformed: no version of the protocol has such a message.
 var errMalformed = errors.New("malformed message")
 
-// pack appends a message to buf. A nil head is an empty one.
+// pack appends a message to buf. A nil head means an empty object.
 func pack(buf []byte, k messageKind, head any, rest []byte) ([]byte, error) {
 	text := []byte("{}")
 	if head != nil {
@@ -134,7 +131,7 @@ func pack(buf []byte, k messageKind, head any, rest []byte) ([]byte, error) {
 	return append(append(buf, text...), rest...), nil
 }
 
-// unpack takes a message apart. head and rest are parts of p.
+// unpack splits a message. head and rest alias p.
 func unpack(p []byte) (k messageKind, head, rest []byte, err error) {
 	if len(p) < 3 {
 		return 0, nil, nil, fmt.Errorf("%w of %d bytes", errMalformed, len(p))
@@ -146,7 +143,7 @@ func unpack(p []byte) (k messageKind, head, rest []byte, err error) {
 	return messageKind(p[0]), p[3 : 3+n], p[3+n:], nil
 }
 
-// decode reads the head of a message into to.
+// decode parses the head of a message into to.
 func decode(k messageKind, head []byte, to any) error {
 	if err := json.Unmarshal(head, to); err != nil {
 		return fmt.Errorf("%w of kind %d: %w", errMalformed, k, err)
@@ -154,7 +151,7 @@ func decode(k messageKind, head []byte, to any) error {
 	return nil
 }
 
-// truncate is a text of the other side as it may go into a log.
+// truncate shortens a text of the other side for logs.
 func truncate(s string) string {
 	if len(s) > maxText {
 		s = s[:maxText] + "…"

@@ -11,28 +11,28 @@ import (
 	"time"
 )
 
-// maxSockets a predecessor may have in all: eight addresses on a node of 256 cores, with
-// TCP and health in proportion. More is a predecessor gone wrong.
+// maxSockets bounds the sockets of a predecessor: eight addresses on a node of 256 cores have
+// about half as many.
 const maxSockets = 4096
 
-// Predecessor is the successor's side of a hand-over. Its methods are called one after the
-// other, Gone and Close excepted.
+// Predecessor is the successor's side of a handover. Only Gone and Close are safe for concurrent
+// use with the other methods.
 type Predecessor struct {
 	conn   *peerConn
 	dir    string
 	config Config
 	limits timeouts
 	gone   chan struct{}
-	// broken is why nothing more can be asked for.
+	// broken is the error that ended the connection.
 	broken error
-	cache  *stream // not read to its end
+	cache  *stream // nil: none is being read
 }
 
-// Connect finds the agent that runs at dir. Nobody, or no dir: nil, without an error. While it is busy with
-// another successor, or stopping, or speaks no common version, Connect waits for what comes
-// of it, until ctx is done; then the error is ErrBusy or ErrVersion. Other errors say
-// that somebody is there who can't be dealt with: who hangs, or is somebody else's;
-// ErrFolder, that anybody could be.
+// Connect connects to the agent that runs at dir. It returns nil without an error if there is
+// no agent, or no dir. While the agent is busy with another successor, or stopping, or speaks
+// no common version, Connect waits until ctx is done; then the error is ErrBusy or ErrVersion.
+// ErrFolder means that dir is not safe. Other errors mean that an agent is there and does not
+// answer, or belongs to another user.
 func Connect(ctx context.Context, dir string, c Config) (*Predecessor, error) {
 	return connect(ctx, dir, c, defaultTimeouts())
 }
@@ -45,7 +45,7 @@ func connect(ctx context.Context, dir string, c Config, limits timeouts) (*Prede
 	case err != nil:
 		return nil, err
 	}
-	f.close() // who is met there says itself whose process it is
+	f.close() // the peer credentials tell whose process listens there
 	a := attempt{dir: dir, config: c, limits: limits, log: c.logger(), reason: errNoReply}
 	for {
 		p, err := a.try(ctx)
@@ -60,25 +60,25 @@ func connect(ctx context.Context, dir string, c Config, limits timeouts) (*Prede
 }
 
 var (
-	// errAgain: not now.
+	// errAgain: the step should be tried again.
 	errAgain = errors.New("not now")
-	// errNoReply: there was no time to hear more.
+	// errNoReply: ctx was done before the agent replied.
 	errNoReply = errors.New("the running agent has not answered")
 )
 
-// attempt is one Connect.
+// attempt is the state of a Connect.
 type attempt struct {
 	dir    string
 	config Config
 	limits timeouts
 	log    *slog.Logger
-	// reason is what is waited for.
+	// reason is what Connect waits for.
 	reason error
-	// state has been logged.
+	// state is the last one logged.
 	state string
 }
 
-// try connects once. errAgain: it should be tried again.
+// try connects once. It may return errAgain.
 func (a *attempt) try(ctx context.Context) (*Predecessor, error) {
 	l, err := dial(a.dir)
 	if errors.Is(err, errBacklogFull) {
@@ -95,17 +95,17 @@ func (a *attempt) try(ctx context.Context) (*Predecessor, error) {
 	}
 	hi, err := l.exchangeHello(ctx, a.limits.hello, a.config.helloHead(purposeTakeover))
 	if errors.Is(err, errClosed) || err != nil && ctxDone(ctx) != nil {
-		err = errAgain // it ends, or has no room; or it is this agent that has no time
+		err = errAgain // the agent ends, or has no free connection, or ctx is done
 	} else if err != nil {
-		err = fmt.Errorf("-handover-dir %s: the agent there (pid %d) does not answer, so nothing can be taken over from it: %w", a.dir, who.Pid, err)
+		err = fmt.Errorf("-handover-dir %s: the agent there (pid %d) does not answer, and cannot hand over: %w", a.dir, who.Pid, err)
 	}
 	return a.result(ctx, l, who.Pid, hi, err)
 }
 
-// result is what comes of a hello to l, or err in its place.
+// result returns the predecessor, given its hello, or the error in its place.
 func (a *attempt) result(ctx context.Context, l *peerConn, pid int32, hi helloHead, err error) (*Predecessor, error) {
 	if err == nil && hi.commonVersion() != 0 && hi.State == stateOK {
-		a.log.Info("taking over from the agent that runs", "its_version", truncate(hi.Agent), "pid", pid)
+		a.log.Info("taking over from the running agent", "its_version", truncate(hi.Agent), "pid", pid)
 		return &Predecessor{conn: l, dir: a.dir, config: a.config, limits: a.limits, gone: make(chan struct{})}, nil
 	}
 	defer l.close()
@@ -115,7 +115,7 @@ func (a *attempt) result(ctx context.Context, l *peerConn, pid int32, hi helloHe
 	return nil, a.waitUnavailable(ctx, l, hi)
 }
 
-// waitUnavailable waits for what comes of an agent that does not hand over now.
+// waitUnavailable waits for an agent that does not hand over now, and returns errAgain.
 func (a *attempt) waitUnavailable(ctx context.Context, l *peerConn, hi helloHead) error {
 	state := hi.State
 	a.reason = ErrBusy
@@ -124,7 +124,7 @@ func (a *attempt) waitUnavailable(ctx context.Context, l *peerConn, hi helloHead
 	}
 	if state != a.state {
 		a.state = state
-		a.log.Warn("can't take over from the running agent yet; waiting", "state", truncate(state), "its_version", truncate(hi.Agent),
+		a.log.Warn("waiting for the running agent", "state", truncate(state), "its_version", truncate(hi.Agent),
 			"its_protocols", fmt.Sprintf("%d-%d", hi.Min, hi.Max), "protocols", fmt.Sprintf("%d-%d", minVersion, maxVersion))
 	}
 	if state == "version" || state == stateStopping {
@@ -133,7 +133,7 @@ func (a *attempt) waitUnavailable(ctx context.Context, l *peerConn, hi helloHead
 	return errAgain
 }
 
-// waitClosed waits until the line ends, or ctx is done.
+// waitClosed waits until the connection ends, or ctx is done.
 func (l *peerConn) waitClosed(ctx context.Context) {
 	l.setDeadline(time.Time{})
 	stop := context.AfterFunc(ctx, func() { l.setDeadline(time.Unix(1, 0)) })
@@ -141,8 +141,8 @@ func (l *peerConn) waitClosed(ctx context.Context) {
 	_ = l.drain()
 }
 
-// ctxDone is ctx's error, also if its deadline has passed and nobody has told it yet: a
-// connection's deadline may be faster.
+// ctxDone returns ctx's error. It also compares the deadline with the clock, because a
+// connection's deadline may fire before ctx's.
 func ctxDone(ctx context.Context) error {
 	if end, set := ctx.Deadline(); set && !time.Now().Before(end) {
 		return context.DeadlineExceeded
@@ -150,12 +150,12 @@ func ctxDone(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// helloHead is the successor's hello.
+// helloHead returns the successor's hello.
 func (c Config) helloHead(purpose string) helloHead {
 	return helloHead{Min: minVersion, Max: maxVersion, Agent: c.Version, Purpose: purpose, PatienceMS: c.Patience.Milliseconds()}
 }
 
-// exchangeHello says hi and gives the other end's answer.
+// exchangeHello sends hi and returns the other end's hello.
 func (l *peerConn) exchangeHello(ctx context.Context, limit time.Duration, hi helloHead) (helloHead, error) {
 	defer l.withDeadline(ctx, limit)()
 	if err := l.send(kindHello, hi, nil); err != nil {
@@ -164,8 +164,7 @@ func (l *peerConn) exchangeHello(ctx context.Context, limit time.Duration, hi he
 	return l.receiveHello()
 }
 
-// Sockets are what the predecessor listens with; the caller closes them. Without an
-// error they are all of them.
+// Sockets returns all sockets of the predecessor; the caller closes them.
 func (p *Predecessor) Sockets(ctx context.Context) ([]Socket, error) {
 	if err := p.request(ctx, kindWantSockets); err != nil {
 		return nil, fmt.Errorf("asking for the running agent's sockets: %w", err)
@@ -189,7 +188,7 @@ func (p *Predecessor) Sockets(ctx context.Context) ([]Socket, error) {
 	}
 }
 
-// receiveSockets receives one message of them.
+// receiveSockets receives one message with sockets.
 func (p *Predecessor) receiveSockets(ctx context.Context) (some []Socket, more bool, err error) {
 	m, err := p.await(ctx, p.limits.step, kindSockets)
 	if err != nil {
@@ -214,9 +213,9 @@ func (p *Predecessor) receiveSockets(ctx context.Context) (some []Socket, more b
 	return some, list.More, nil
 }
 
-// Cache is the stream that the predecessor's [Source.WriteCache] writes. It must be read to its
-// end or closed before the next call, while ctx lives. Reading ends with an error of
-// the predecessor's, or ErrGone; what has been read is whole pieces of what was written.
+// Cache returns the stream that the predecessor's [Source.WriteCache] writes. Read it to its end
+// or close it before the next call and before ctx is done. Reading fails with the
+// predecessor's error or with ErrGone; what was read before is valid.
 func (p *Predecessor) Cache(ctx context.Context) (io.ReadCloser, error) {
 	if err := p.request(ctx, kindWantCache); err != nil {
 		return nil, fmt.Errorf("asking for the running agent's cache: %w", err)
@@ -229,7 +228,7 @@ func (p *Predecessor) Cache(ctx context.Context) (io.ReadCloser, error) {
 type stream struct {
 	p    *Predecessor
 	ctx  context.Context
-	rest []byte // of the line's buffer
+	rest []byte // aliases the connection's buffer
 	err  error
 }
 
@@ -245,7 +244,7 @@ func (s *stream) Read(b []byte) (int, error) {
 	return 0, s.err
 }
 
-// next gives the next piece, and the error behind it.
+// next returns the next piece, and the error after it.
 func (s *stream) next() ([]byte, error) {
 	m, err := s.p.await(s.ctx, s.p.limits.piece, kindCache)
 	if err != nil {
@@ -265,7 +264,7 @@ func (s *stream) next() ([]byte, error) {
 	return m.rest, err
 }
 
-// Close reads the rest and drops it.
+// Close drops the rest of the stream.
 func (s *stream) Close() error {
 	s.rest = nil
 	for s.err == nil {
@@ -277,11 +276,11 @@ func (s *stream) Close() error {
 	return s.err
 }
 
-// Commit says that this agent reads from the sockets now. Each connection that the predecessor
-// passes is given to take, one after the other, on this goroutine. Commit returns
-// when the predecessor has finished all that was under way, 20 s at most after it has
-// stopped reading; or when it has ended, which is no error. An error says that it
-// lives and goes on, or will when this agent closes p.
+// Commit tells the predecessor that this agent reads from the sockets now. It calls take for
+// each connection that the predecessor passes, on this goroutine; take owns the file. Commit
+// returns when the predecessor has finished its queries in flight, 20 s at most after it has
+// stopped reading, or when it has ended, which is no error. After an error the predecessor
+// keeps serving, or resumes when this agent closes p.
 func (p *Predecessor) Commit(ctx context.Context, take func(Conn)) error {
 	err := p.commit(ctx, take)
 	if errors.Is(err, ErrGone) {
@@ -320,28 +319,28 @@ func (p *Predecessor) commit(ctx context.Context, take func(Conn)) error {
 		}
 		var from connHead
 		if len(m.files) != 1 || decode(m.kind, m.head, &from) != nil {
-			m.close() // one client's loss; breaking off would be everybody's
+			m.close() // loses one client's connection, not the handover
 			continue
 		}
 		take(Conn{Addr: from.Addr, Read: append([]byte(nil), m.rest...), File: m.files[0]})
 	}
 }
 
-// Settled says that this agent waits for a successor of its own now (see [Listen]). The
-// predecessor may end from then on; it waits for it for some seconds.
+// Settled tells the predecessor that this agent waits for its own successor now (see [Listen]).
+// The predecessor waits some seconds for it before it ends.
 func (p *Predecessor) Settled() {
-	_ = p.conn.sendWithin(p.limits.step, kindSettled, nil, nil) // if it is gone it need not know
+	_ = p.conn.sendWithin(p.limits.step, kindSettled, nil, nil) // it may have ended
 }
 
-// Gone is closed, after a Commit without an error, when the predecessor has ended.
+// Gone returns a channel that is closed when the predecessor has ended, after a successful
+// Commit.
 func (p *Predecessor) Gone() <-chan struct{} { return p.gone }
 
-// Close ends the hand-over. Before Commit it leaves everything to the predecessor; after
-// it, the predecessor goes back to work if it still lives. So it should stay open for as long
-// as this agent does.
+// Close ends the handover. Before Commit it leaves everything to the predecessor; after Commit
+// the predecessor resumes if it still lives. So p should stay open while this agent serves.
 func (p *Predecessor) Close() error { return p.conn.unixConn.Close() }
 
-// request sends a request.
+// request sends a message without content.
 func (p *Predecessor) request(ctx context.Context, k messageKind) error {
 	if p.cache != nil {
 		_ = p.cache.Close()
@@ -357,7 +356,7 @@ func (p *Predecessor) request(ctx context.Context, k messageKind) error {
 	return nil
 }
 
-// await receives a message of one of kinds. After an error nothing more can be asked for.
+// await receives a message of one of kinds. After an error p is broken.
 func (p *Predecessor) await(ctx context.Context, limit time.Duration, kinds ...messageKind) (message, error) {
 	if p.broken != nil {
 		return message{}, p.broken
@@ -370,7 +369,8 @@ func (p *Predecessor) await(ctx context.Context, limit time.Duration, kinds ...m
 	return m, nil
 }
 
-// fail closes the line and says what has happened: whether the predecessor lives.
+// fail closes the connection and returns err, or what it means: ErrGone if the predecessor has
+// ended.
 func (p *Predecessor) fail(ctx context.Context, err error) error {
 	if p.broken != nil {
 		return p.broken
@@ -382,14 +382,14 @@ func (p *Predecessor) fail(ctx context.Context, err error) error {
 	case ctxDone(ctx) != nil:
 		err = ctxDone(ctx)
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		err = errors.New("it does not go on, though it has not ended")
+		err = errors.New("it has stopped responding, but has not ended")
 	}
 	p.broken = err
 	return err
 }
 
-// checkPredecessor finds out whether the predecessor has ended, or has just broken off. If it is
-// stopping, its end is waited for.
+// checkPredecessor returns ErrGone if the predecessor has ended, and another error if it has
+// only closed the connection. It waits for the end of a predecessor that is stopping.
 func (p *Predecessor) checkPredecessor(ctx context.Context) error {
 	for {
 		err := p.checkOnce(ctx)
@@ -403,7 +403,7 @@ func (p *Predecessor) checkPredecessor(ctx context.Context) error {
 	}
 }
 
-// checkOnce looks once. errAgain: it can't be told yet.
+// checkOnce is one check. errAgain: it is not known yet.
 func (p *Predecessor) checkOnce(ctx context.Context) error {
 	l, err := dial(p.dir)
 	switch {
@@ -420,10 +420,10 @@ func (p *Predecessor) checkOnce(ctx context.Context) error {
 	case errors.Is(err, errClosed): // its process is ending
 		return errAgain
 	case err != nil:
-		return fmt.Errorf("it has broken off the hand-over, and does not answer: %w", err)
+		return fmt.Errorf("it has closed the connection and does not answer: %w", err)
 	case hi.State == stateStopping:
 		l.waitClosed(ctx)
 		return errAgain
 	}
-	return errors.New("it has broken off the hand-over, and goes on")
+	return errors.New("it has closed the connection and keeps serving")
 }

@@ -359,7 +359,7 @@ func TestOtherNamespace(t *testing.T) {
 	}
 	dir := t.TempDir()
 	startServer(t, dir, newFakeSource(t), nil)
-	for flags, want := range map[uintptr]string{0: "<nil>", syscall.CLONE_NEWPID: "is not this container's"} {
+	for flags, want := range map[uintptr]string{0: "<nil>", syscall.CLONE_NEWPID: "is not in this container"} {
 		c := spawn(t, "probe", dir, "", &syscall.SysProcAttr{Cloneflags: flags})
 		if !c.lines.Scan() || !strings.Contains(c.lines.Text(), want) {
 			t.Errorf("Ready in a process with the flags %#x says %q, want %q", flags, c.lines.Text(), want)

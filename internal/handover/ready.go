@@ -5,16 +5,16 @@ import (
 	"fmt"
 )
 
-// Ready asks the agent at dir whether it is ready, and gives nil if it is and runs in
-// this process's pid namespace: a probe inside of a container asks for the agent of that
-// container, not for the one that it takes over from. Without ctx's it takes 2 s at most.
+// Ready returns nil if the agent at dir is ready and runs in this process's PID namespace: a
+// probe in a container asks about the agent of that container, not about its predecessor.
+// Ready takes 2 s at most, or until ctx is done.
 func Ready(ctx context.Context, dir string) error {
 	l, err := dial(dir)
 	if err != nil {
 		return err
 	}
 	if l == nil {
-		return fmt.Errorf("-handover-dir %s: no agent waits there", dir)
+		return fmt.Errorf("-handover-dir %s: no agent listens there", dir)
 	}
 	defer l.close()
 	who, err := l.checkPeer()
@@ -22,7 +22,7 @@ func Ready(ctx context.Context, dir string) error {
 		return fmt.Errorf("-handover-dir %s: %w", dir, err)
 	}
 	if who.Pid <= 0 {
-		return fmt.Errorf("-handover-dir %s: the agent that waits there is not this container's", dir)
+		return fmt.Errorf("-handover-dir %s: the agent that listens there is not in this container", dir)
 	}
 	hi, err := l.exchangeHello(ctx, defaultTimeouts().hello, Config{}.helloHead(purposeState))
 	if err != nil {

@@ -13,27 +13,21 @@ import (
 	"time"
 )
 
-// timeouts are how long the other side may take for a step.
+// timeouts bound the steps of the other side.
 type timeouts struct {
-	// hello: nothing has to be looked up for it, so even on a crowded node it takes
-	// milliseconds; a second might cut off a process that the kernel has just swapped in.
+	// hello is the time for a hello and its reply.
 	hello time.Duration
-	// step is for a message or a request that takes a little work: duplicates of sockets, the
-	// word that a commit has come. More than hello, since the other has not been
-	// waiting for it.
+	// step is the time for other messages and requests, such as duplicating the sockets.
 	step time.Duration
-	// piece is for the next piece of the cache, on either side: the other one may be
-	// collecting garbage, writing or reading its store, on a node with no time to spare.
+	// piece is the time for the next piece of the cache, on either side.
 	piece time.Duration
-	// patience is how long a successor may take from its hello to commit, if it says
-	// nothing else: the views' first lists (startup_timeout is 5 s) and the cache, ten
-	// times over. It holds the place of the next successor, no more.
+	// patience is how long a successor may take from hello to commit, unless its hello says
+	// otherwise: for the views' first lists and the cache. Meanwhile other successors wait.
 	patience time.Duration
-	// drain is for what is under way: a query takes 6 s at most, a TCP connection without
-	// one 10 s. More would keep a node's upgrade waiting for one slow client.
+	// drain is the time for queries in flight, which take 6 s at most, and for TCP connections
+	// in the middle of a message, which have 10 s.
 	drain time.Duration
-	// settle is from then until the successor listens for its own one, which is the next
-	// thing it does.
+	// settle is the time after that until the successor listens for its own successor.
 	settle time.Duration
 }
 
@@ -45,36 +39,33 @@ func defaultTimeouts() timeouts {
 }
 
 const (
-	// maxPatience: a successor that asks for more is not believed. Views of large
-	// clusters may be given minutes.
+	// maxPatience bounds the patience that a hello asks for.
 	maxPatience = 10 * time.Minute
-	// maxConns are served at a time: one successor, the questions of probes, and agents that
-	// wait. Half of it would do; each is a goroutine and 100 KiB.
+	// maxConns bounds the connections: one successor, probes, and agents that wait. Each
+	// takes a goroutine and 100 KiB.
 	maxConns = 16
-	// retryDelay is the pause before something is tried again that somebody else is in the way
-	// of. Half would be as good.
+	// retryDelay is the pause before a step is tried again.
 	retryDelay = 100 * time.Millisecond
 )
 
-// phase is where a host is.
+// phase is the state of a server.
 type phase int
 
 const (
-	serving      phase = iota // in charge, alone
-	transferring              // in charge, a successor is at work
+	serving      phase = iota // reading, no successor
+	transferring              // reading, a successor is connected
 	draining                  // the successor has committed
-	done                      // the successor has all
+	done                      // the successor has everything
 )
 
-// Stats are a host's counts.
+// Stats are the counters of a Server.
 type Stats struct {
-	// Completed hand-overs, Failed ones (before the commit, so nothing has happened), and
-	// Resumed ones, which had been committed.
+	// Completed handovers, Failed ones (before the commit), and Resumed ones (after it).
 	Completed, Failed, Resumed uint64
 }
 
-// Server is the running agent's side: it waits for a successor. Its methods are safe for
-// concurrent use.
+// Server is the running agent's side of a handover: it waits for a successor. Its methods are
+// safe for concurrent use.
 type Server struct {
 	dir    string
 	source Source
@@ -87,37 +78,37 @@ type Server struct {
 	handedOver      chan struct{}
 	closeHandedOver sync.Once
 
-	conns   chan struct{} // one token for each line
+	conns   chan struct{} // holds a value for each connection
 	running sync.WaitGroup
 
 	mu           sync.Mutex
-	serveCtx     context.Context // Serve's, for the listeners to come
+	serveCtx     context.Context // Serve's context, for later listeners
 	listener     *net.UnixListener
-	socketInfo   os.FileInfo // of the listener's socket
+	socketInfo   os.FileInfo // of the listener's socket file
 	phase        phase
-	phaseChanged chan struct{} // closed and made anew at each change of phase
-	successor    *peerConn     // the successor's while giving
+	phaseChanged chan struct{} // closed and replaced at each change of phase
+	successor    *peerConn     // while transferring
 	stopping     bool
-	suspended    bool // Stop has said that the successor is in charge
+	suspended    bool // Stop has returned true
 }
 
-// Listen makes the socket in dir, in place of one that is there; dir is made if need be.
-// The caller calls Serve next. The errors name -handover-dir and what to do.
-func Listen(dir string, estate Source, c Config) (*Server, error) {
+// Listen creates the socket in dir and replaces an existing one. It creates dir if it does not
+// exist. The caller calls Serve next. Errors name -handover-dir and the remedy.
+func Listen(dir string, source Source, c Config) (*Server, error) {
 	l, info, err := listen(dir)
 	if err != nil {
 		return nil, err
 	}
 	return &Server{
-		dir: dir, source: estate, config: c, log: c.logger(), limits: defaultTimeouts(),
+		dir: dir, source: source, config: c, log: c.logger(), limits: defaultTimeouts(),
 		handedOver: make(chan struct{}), phaseChanged: make(chan struct{}), conns: make(chan struct{}, maxConns),
 		listener: l, socketInfo: info,
 	}, nil
 }
 
-// Serve hands over to those who ask, one at a time, until ctx is done, which should be at
-// the end of the process: that it is going to end, Stop says. After that nothing of
-// the Host is running. A successor that has committed stays in charge.
+// Serve hands over to successors, one at a time, until ctx is done, which should be at the end
+// of the process; call Stop first. When Serve returns, no goroutine of h runs. A successor
+// that has committed keeps serving.
 func (h *Server) Serve(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -132,28 +123,28 @@ func (h *Server) Serve(ctx context.Context) {
 	h.running.Wait()
 }
 
-// Suspended reports whether a successor is in charge: from its commit on, for as long as it
-// lives.
+// Suspended reports whether a successor serves: from its commit on, for as long as it lives.
 func (h *Server) Suspended() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.phase >= draining
 }
 
-// Done is closed when a successor has taken over everything and waits for one of its own. An
-// agent that nobody starts anew ends then. It stays closed if the successor dies later.
+// Done returns a channel that is closed when a successor has taken over everything and waits
+// for its own successor. An agent that is not restarted ends then. The channel stays closed if
+// the successor dies later.
 func (h *Server) Done() <-chan struct{} { return h.handedOver }
 
-// Stats gives the counts so far.
+// Stats returns the counters.
 func (h *Server) Stats() Stats {
 	return Stats{Completed: h.completed.Load(), Failed: h.failed.Load(), Resumed: h.resumed.Load()}
 }
 
-// Stop says that this agent is going to end. From here on no hand-over begins: those who
-// connect wait for the process's end. One that is under way is waited for until ctx is done, and
-// broken off then if the successor has not committed. The result is true if a successor
-// is in charge: it has everything, or ctx is done. The agent ends without a teardown
-// then, and without Resume. Else it stops as usual, and ends Serve last.
+// Stop announces that this agent is going to end. No handover begins after it: agents that
+// connect wait for the end of this process. Stop waits for a handover in progress until ctx is
+// done, and then ends it if the successor has not committed. It returns true if a successor
+// serves; then the agent ends without a teardown, and Resume is not called any more. If it
+// returns false, the agent stops as usual, and ends Serve last.
 func (h *Server) Stop(ctx context.Context) (yielded bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -178,14 +169,14 @@ func (h *Server) Stop(ctx context.Context) (yielded bool) {
 	return h.suspended
 }
 
-// setPhase sets the phase. The caller holds mu.
+// setPhase sets the phase. The caller holds h.mu.
 func (h *Server) setPhase(p phase) {
 	h.phase = p
 	close(h.phaseChanged)
 	h.phaseChanged = make(chan struct{})
 }
 
-// compareAndSetPhase sets the phase if it is from.
+// compareAndSetPhase sets the phase to to if it is from, and reports whether it was.
 func (h *Server) compareAndSetPhase(from, to phase) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -196,7 +187,7 @@ func (h *Server) compareAndSetPhase(from, to phase) bool {
 	return true
 }
 
-// accept starts to accept at the listener there is. The caller holds mu.
+// accept starts to accept connections of the current listener. The caller holds h.mu.
 func (h *Server) accept() {
 	l, ctx := h.listener, h.serveCtx
 	h.running.Go(func() {
@@ -207,19 +198,19 @@ func (h *Server) accept() {
 				h.serveConn(ctx, conn)
 			case errors.Is(err, net.ErrClosed):
 				return
-			default: // no more files, say
+			default: // for example, too many open files
 				pause(ctx, retryDelay)
 			}
 		}
 	})
 }
 
-// serveConn serves conn on a goroutine of its own, if there is room.
+// serveConn handles c on a goroutine of its own, or closes it if there are too many.
 func (h *Server) serveConn(ctx context.Context, conn *net.UnixConn) {
 	select {
 	case h.conns <- struct{}{}:
 	default:
-		_ = conn.Close() // they come again
+		_ = conn.Close() // the other end tries again
 		return
 	}
 	h.running.Go(func() {
@@ -232,17 +223,17 @@ func (h *Server) serveConn(ctx context.Context, conn *net.UnixConn) {
 	})
 }
 
-// handle finds out what the other end wants, and does it.
+// handle receives the hello and does what its purpose says.
 func (h *Server) handle(ctx context.Context, l *peerConn) {
 	who, err := l.checkPeer()
 	if err != nil {
-		h.log.Warn("hand-over refused", "err", err)
+		h.log.Warn("connection refused", "err", err)
 		return
 	}
 	l.setDeadline(time.Now().Add(h.limits.hello))
 	hi, err := l.receiveHello()
 	if err != nil {
-		h.log.Debug("somebody connected for a hand-over and did not say hello", "pid", who.Pid, "err", err)
+		h.log.Debug("connection without hello", "pid", who.Pid, "err", err)
 		return
 	}
 	switch hi.Purpose {
@@ -257,7 +248,7 @@ func (h *Server) handle(ctx context.Context, l *peerConn) {
 	}
 }
 
-// receiveHello receives the hello, which is the first message in every version.
+// receiveHello receives a hello, the first message in every version of the protocol.
 func (l *peerConn) receiveHello() (helloHead, error) {
 	m, err := l.receive()
 	if err != nil {
@@ -272,7 +263,7 @@ func (l *peerConn) receiveHello() (helloHead, error) {
 	return hi, err
 }
 
-// helloHead is this host's hello.
+// helloHead returns the hello of this server.
 func (h *Server) helloHead(state string) helloHead {
 	hi := helloHead{Min: minVersion, Max: maxVersion, Agent: h.config.Version, State: state, Ready: true}
 	if state == stateYielded {
@@ -297,13 +288,13 @@ func (h *Server) state() string {
 	return stateOK
 }
 
-// keepOpen keeps the line until the other side ends it, or Serve.
+// keepOpen waits until the other side closes the connection, or Serve ends.
 func (h *Server) keepOpen(l *peerConn) {
 	l.setDeadline(time.Time{})
 	_ = l.drain()
 }
 
-// relisten listens again if somebody else has taken the name since.
+// relisten creates the socket again if another agent's has replaced it.
 func (h *Server) relisten() {
 	if h.ownsSocket() {
 		return
@@ -315,7 +306,7 @@ func (h *Server) relisten() {
 	}
 	l, info, err := listen(h.dir)
 	if err != nil {
-		h.log.Error("no further agent can take over from this one", "err", err)
+		h.log.Error("no successor can take over from this agent", "err", err)
 		return
 	}
 	_ = h.listener.Close()
@@ -323,7 +314,7 @@ func (h *Server) relisten() {
 	h.accept()
 }
 
-// ownsSocket reports whether the socket that others find is this host's.
+// ownsSocket reports whether the socket file is this server's.
 func (h *Server) ownsSocket() bool {
 	now, err := os.Lstat(filepath.Join(h.dir, SocketName))
 	h.mu.Lock()

@@ -16,18 +16,17 @@ import (
 )
 
 const (
-	// SocketName is what the socket is called in its directory.
+	// SocketName is the file name of the socket in the handover directory.
 	SocketName = "handover.sock"
-	// tempPattern is what a socket is called until it takes the place of SocketName.
+	// tempPattern matches a socket's file before it is renamed to SocketName.
 	tempPattern = "handover.*.new"
-	// tempMaxAge: a fresh socket of this age is of a process that has died over it; those
-	// that live need milliseconds.
+	// tempMaxAge is the age at which such a file is left over from a process that has died.
 	tempMaxAge = time.Minute
-	// maxPath is the room for a path in struct sockaddr_un, less its final zero.
+	// maxPath is the longest path in struct sockaddr_un, without the final zero, in bytes.
 	maxPath = 107
 )
 
-// checkPath gives an error if a socket at path could not be reached.
+// checkPath returns an error if path is too long for a socket.
 func checkPath(dir, path string) error {
 	if len(path) > maxPath {
 		return fmt.Errorf("-handover-dir %s: the path of a socket in it would have %d bytes, %d are the most; use a shorter path",
@@ -36,18 +35,18 @@ func checkPath(dir, path string) error {
 	return nil
 }
 
-// socketDir is the directory of the socket, held open: what is made, moved and removed in it
-// is so in the directory that has been checked, whatever its path leads to by then.
+// socketDir is the directory of the socket, held open, so that files are created, renamed and
+// removed in the directory that was checked, even if its path is replaced.
 type socketDir struct {
 	dir  string // as it was named
 	file *os.File
 }
 
-// openSocketDir opens dir, and refuses one in which others could put a socket of theirs: who
-// can write there is given the sockets of the next agent that starts. These errors are
-// [ErrFolder]; without the directory it is one of fs.ErrNotExist. The caller closes it.
+// openSocketDir opens dir; the caller closes it. The error is [ErrFolder] if other users can
+// write there: they could place a socket of their own and receive the next agent's sockets.
+// It is fs.ErrNotExist if there is no dir.
 func openSocketDir(dir string) (*socketDir, error) {
-	// Without a slash at the end, with which a link would be followed.
+	// Clean removes a final slash, with which the kernel would follow a symbolic link.
 	fd, err := unix.Open(filepath.Clean(dir), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil && isLink(dir) {
 		return nil, fmt.Errorf("-handover-dir %s: %w: it is a symbolic link; name the directory it leads to", dir, ErrFolder)
@@ -68,7 +67,8 @@ func isLink(path string) bool {
 	return err == nil && info.Mode().Type() == fs.ModeSymlink
 }
 
-// check is an error unless the directory is this user's, and only this user may write to it.
+// check returns an error unless the directory belongs to this user, and only this user may
+// write to it.
 func (f *socketDir) check() error {
 	info, err := f.file.Stat()
 	if err != nil {
@@ -86,19 +86,19 @@ func (f *socketDir) check() error {
 	return nil
 }
 
-// at is a path of name in the directory itself, for this process.
+// at returns the path of name in the open directory, for this process.
 func (f *socketDir) at(name string) string {
 	fd, err := descriptor(f.file)
 	if err != nil {
-		return filepath.Join(f.dir, name) // it is closed, and so is this path
+		return filepath.Join(f.dir, name) // f is closed; the path is only for an error
 	}
 	return fmt.Sprintf("/proc/self/fd/%d/%s", fd, name)
 }
 
 func (f *socketDir) close() { _ = f.file.Close() }
 
-// listen makes a socket in dir in place of the one that is there, and says which it is.
-// The name is never without a socket meanwhile.
+// listen creates the socket in dir, replaces an existing one by a rename, and returns its file
+// info.
 func listen(dir string) (*net.UnixListener, os.FileInfo, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, nil, fmt.Errorf("-handover-dir %s: %w", dir, err)
@@ -131,8 +131,8 @@ func listen(dir string) (*net.UnixListener, os.FileInfo, error) {
 	return l, info, nil
 }
 
-// listenPrivate makes a socket that only this user can connect to, from its first moment on: its
-// file gets the mode that the socket has when it is bound.
+// listenPrivate creates a socket that only this user can connect to, from the first moment:
+// its file takes the mode that the socket has when it is bound.
 func listenPrivate(path string) (*net.UnixListener, error) {
 	config := net.ListenConfig{Control: func(_, _ string, conn syscall.RawConn) error {
 		var fault error
@@ -148,11 +148,11 @@ func listenPrivate(path string) (*net.UnixListener, error) {
 		_ = l.Close()
 		return nil, fmt.Errorf("listening gives a %T", l)
 	}
-	u.SetUnlinkOnClose(false) // by then the name may be a successor's
+	u.SetUnlinkOnClose(false) // the file may be a successor's by then
 	return u, nil
 }
 
-// removeStale removes fresh sockets of processes that have died.
+// removeStale removes temporary sockets of processes that have died.
 func removeStale(dir string) {
 	paths, _ := filepath.Glob(filepath.Join(dir, tempPattern))
 	for _, path := range paths {
@@ -162,8 +162,8 @@ func removeStale(dir string) {
 	}
 }
 
-// dial connects to the agent at dir. Nobody there: nil, without an error. An error that
-// is errCrowded: somebody is, but has no time.
+// dial connects to the agent at dir. It returns nil if no agent listens there, and
+// errBacklogFull if one does, but does not accept connections.
 func dial(dir string) (*peerConn, error) {
 	path := filepath.Join(dir, SocketName)
 	if err := checkPath(dir, path); err != nil {

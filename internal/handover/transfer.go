@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// handleTakeover answers one who wants to take over.
+// handleTakeover handles the hello of an agent that wants to take over.
 func (h *Server) handleTakeover(ctx context.Context, l *peerConn, hi helloHead) {
 	version := hi.commonVersion()
 	state := h.claimSuccessor(l, version != 0)
@@ -20,18 +20,19 @@ func (h *Server) handleTakeover(ctx context.Context, l *peerConn, hi helloHead) 
 	log := h.log.With("successor", truncate(hi.Agent))
 	switch {
 	case version == 0:
-		log.Warn("an agent would take over, but speaks no common version of the hand-over; it waits for the end of this one",
+		log.Warn("successor speaks no common protocol version; it waits for the end of this agent",
 			"its_versions", fmt.Sprintf("%d-%d", hi.Min, hi.Max), "versions", fmt.Sprintf("%d-%d", minVersion, maxVersion))
 		h.keepOpen(l)
 	case state == stateStopping:
-		log.Info("an agent would take over, but this one is stopping; it waits")
+		log.Info("successor waits for the end of this agent, which is stopping")
 		h.keepOpen(l)
 	case state == stateOK:
 		h.serveSuccessor(ctx, l, hi)
 	}
 }
 
-// claimSuccessor takes the successor's place for l if it is free and wanted.
+// claimSuccessor makes l the successor's connection if there is none, and if it is wanted. It
+// returns the state for the hello.
 func (h *Server) claimSuccessor(l *peerConn, wanted bool) (state string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -47,10 +48,10 @@ func (h *Server) claimSuccessor(l *peerConn, wanted bool) (state string) {
 	return stateOK
 }
 
-// serveSuccessor serves the successor at the other end from hello to its end, or this agent's.
+// serveSuccessor hands over to the successor at l. It returns when either agent ends.
 func (h *Server) serveSuccessor(ctx context.Context, l *peerConn, hi helloHead) {
 	log := h.log.With("successor", truncate(hi.Agent))
-	log.Info("another agent is going to take over")
+	log.Info("handover started")
 	patience := h.limits.patience
 	if hi.PatienceMS > 0 {
 		patience = min(time.Duration(min(hi.PatienceMS, maxPatience.Milliseconds()))*time.Millisecond, maxPatience)
@@ -62,19 +63,19 @@ func (h *Server) serveSuccessor(ctx context.Context, l *peerConn, hi helloHead) 
 	if err != nil {
 		h.failed.Add(1)
 		h.compareAndSetPhase(transferring, serving)
-		log.Warn("the hand-over has come to nothing; this agent goes on", "err", err)
+		log.Warn("handover failed; this agent keeps serving", "err", err)
 		return
 	}
 	h.suspend(ctx, l)
 }
 
-// awaitCommit does what the successor asks for, until it commits.
+// awaitCommit serves the requests of the successor until it commits.
 func (h *Server) awaitCommit(ctx context.Context, l *peerConn, end time.Time) error {
 	for range maxSkipped {
 		l.setDeadline(end)
 		m, err := l.await(kindWantSockets, kindWantCache, kindCommit)
 		if errors.Is(err, os.ErrDeadlineExceeded) {
-			return fmt.Errorf("it has not committed in time: %w", err)
+			return fmt.Errorf("it did not commit in time: %w", err)
 		}
 		if err != nil {
 			return err
@@ -92,7 +93,7 @@ func (h *Server) awaitCommit(ctx context.Context, l *peerConn, end time.Time) er
 			return err
 		}
 	}
-	return fmt.Errorf("it has asked for something %d times", maxSkipped)
+	return fmt.Errorf("it sent %d requests", maxSkipped)
 }
 
 func (h *Server) sendSockets(l *peerConn) error {
@@ -103,7 +104,7 @@ func (h *Server) sendSockets(l *peerConn) error {
 		}
 	}()
 	if err != nil {
-		h.log.Warn("the sockets can't be handed over", "err", err)
+		h.log.Warn("handing over the sockets failed", "err", err)
 		return l.sendWithin(h.limits.step, kindSockets, socketsHead{Fault: truncate(err.Error())}, nil)
 	}
 	for rest := all; ; {
@@ -124,7 +125,7 @@ func (h *Server) sendSockets(l *peerConn) error {
 	}
 }
 
-// sendCache lets the estate write the cache in pieces.
+// sendCache sends the cache in pieces.
 func (h *Server) sendCache(ctx context.Context, l *peerConn, end time.Time) error {
 	ctx, cancel := context.WithDeadline(ctx, end)
 	defer cancel()
@@ -132,7 +133,7 @@ func (h *Server) sendCache(ctx context.Context, l *peerConn, end time.Time) erro
 	last := cacheHead{End: true}
 	err := h.source.WriteCache(ctx, w)
 	if w.err == nil && err != nil {
-		h.log.Warn("the cache can't be handed over whole", "err", err)
+		h.log.Warn("the cache is handed over in part", "err", err)
 		last.Fault = truncate(err.Error())
 	}
 	if w.err == nil {
@@ -144,7 +145,7 @@ func (h *Server) sendCache(ctx context.Context, l *peerConn, end time.Time) erro
 	return nil
 }
 
-// cacheWriter cuts what is written to it into messages.
+// cacheWriter is an [io.Writer] that sends what is written to it in pieces.
 type cacheWriter struct {
 	conn  *peerConn
 	limit time.Duration
@@ -165,17 +166,17 @@ func (p *cacheWriter) Write(b []byte) (n int, err error) {
 	return n, p.err
 }
 
-// suspend hands over to a successor that has committed, and comes back when Serve ends, or
-// when nobody else is in charge any more.
+// suspend completes the handover to a successor that has committed. It returns when Serve ends,
+// or when this agent serves again.
 func (h *Server) suspend(ctx context.Context, l *peerConn) {
 	if err := l.sendWithin(h.limits.step, kindCommitted, nil, nil); err != nil {
 		h.failed.Add(1)
 		h.compareAndSetPhase(draining, serving)
-		h.log.Warn("the agent that was taking over has ended; this one goes on", "err", err)
+		h.log.Warn("the successor has ended; this agent keeps serving", "err", err)
 		return
 	}
 	life := h.watchSuccessor(l)
-	h.log.Info("another agent has taken over; finishing what is under way")
+	h.log.Info("the successor has committed; finishing queries in flight")
 	yctx, cancel := context.WithTimeout(ctx, h.limits.drain)
 	stop := context.AfterFunc(life.ctx, cancel)
 	p := connSender{line: l, limit: h.limits.step}
@@ -188,9 +189,9 @@ func (h *Server) suspend(ctx context.Context, l *peerConn) {
 		last.Fault = truncate(err.Error())
 	}
 	if err != nil && life.ctx.Err() == nil {
-		h.log.Warn("not everything that was under way could be finished", "err", err)
+		h.log.Warn("queries were still in flight at the end of the handover", "err", err)
 	}
-	_ = l.sendWithin(h.limits.step, kindYielded, last, nil) // at its end we hear of it anyway
+	_ = l.sendWithin(h.limits.step, kindYielded, last, nil) // if it has ended, life ends, too
 	life.awaitSettled(h.limits.settle)
 	if life.ctx.Err() == nil {
 		h.completed.Add(1)
@@ -202,8 +203,8 @@ func (h *Server) suspend(ctx context.Context, l *peerConn) {
 	h.afterCommit(ctx)
 }
 
-// afterCommit follows the end of a successor: somebody else may have taken over from it; if
-// not, this agent goes back to work.
+// afterCommit handles the end of a successor: if no other agent has taken over from it, this
+// agent serves again.
 func (h *Server) afterCommit(ctx context.Context) {
 	for ctx.Err() == nil {
 		l := h.currentServer(ctx)
@@ -219,22 +220,23 @@ func (h *Server) afterCommit(ctx context.Context) {
 	h.mu.Lock()
 	over := ctx.Err() != nil || h.suspended
 	if !over {
-		h.setPhase(draining) // Stop waits for what comes of it
+		h.setPhase(draining) // Stop waits for the result
 	}
 	h.mu.Unlock()
 	if over {
 		return
 	}
 	h.resumed.Add(1)
-	h.log.Warn("the agent that had taken over has ended; this one goes back to work")
-	h.relisten() // first, so that who comes now does not take the successor's socket for nobody's
+	h.log.Warn("the successor has ended; this agent resumes")
+	h.relisten() // first, so that a new agent does not find only the dead successor's socket
 	h.source.Resume()
 	h.mu.Lock()
 	h.setPhase(serving)
 	h.mu.Unlock()
 }
 
-// currentServer is a line to an agent in charge at the socket, or nil if there is none.
+// currentServer returns a connection to the agent that serves at the socket, nil if there is
+// none.
 func (h *Server) currentServer(ctx context.Context) *peerConn {
 	for ctx.Err() == nil && !h.ownsSocket() {
 		l, err := dial(h.dir)
@@ -253,18 +255,18 @@ func (h *Server) currentServer(ctx context.Context) *peerConn {
 		if err != nil && !errors.Is(err, errClosed) {
 			return nil
 		}
-		pause(ctx, retryDelay) // its process is ending, or about to find out what we have
+		pause(ctx, retryDelay) // its process is ending, or is about to find its successor dead
 	}
 	return nil
 }
 
-// successorWatch is a committed successor's connection.
+// successorWatch watches the connection of a successor that has committed.
 type successorWatch struct {
-	ctx     context.Context // done at its end
+	ctx     context.Context // done when the connection ends
 	settled chan struct{}   // closed when the successor is settled
 }
 
-// watchSuccessor receives from l from here on.
+// watchSuccessor starts to receive from l.
 func (h *Server) watchSuccessor(l *peerConn) *successorWatch {
 	ctx, cancel := context.WithCancel(context.Background())
 	life := &successorWatch{ctx: ctx, settled: make(chan struct{})}
@@ -288,7 +290,7 @@ func (h *Server) watchSuccessor(l *peerConn) *successorWatch {
 	return life
 }
 
-// awaitSettled waits until the successor has settled, has died, or limit has passed.
+// awaitSettled waits until the successor has settled, or has ended, or limit has passed.
 func (life *successorWatch) awaitSettled(limit time.Duration) {
 	t := time.NewTimer(limit)
 	defer t.Stop()
@@ -299,10 +301,10 @@ func (life *successorWatch) awaitSettled(limit time.Duration) {
 	}
 }
 
-// errOver: pass has been called after the end of Yield.
-var errOver = errors.New("the hand-over is over")
+// errOver: a connection was passed after Suspend had returned.
+var errOver = errors.New("the handover is over")
 
-// connSender lets connections through while it is open.
+// connSender sends connections to the successor until it is closed.
 type connSender struct {
 	line  *peerConn
 	limit time.Duration

@@ -203,7 +203,7 @@ func TestSuccessorDies(t *testing.T) {
 	job.Streams, job.OneShots = 0, 0 // a connection that has been passed on ends with its process
 	stop := l.startLoad(job)
 	l.waitForLookups(p, testbed.CacheStats{})
-	steps := []string{"taking over from the agent that runs", "answers were handed over", "rules set up", "took over"}
+	steps := []string{"taking over from the running agent", "answers were handed over", "rules set up", "took over"}
 	for _, step := range steps {
 		next := l.start(l.node, env, args...)
 		next.Must(t, "the successor to log: "+step, testbed.LogContains(next, step))

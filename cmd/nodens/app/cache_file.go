@@ -12,23 +12,19 @@ import (
 	"github.com/nodens-dns/nodens/internal/file"
 )
 
-// The saved cache is a file that holds one stream of [cache.Write], for the agent that
-// starts without one to take over from.
+// The saved cache is a file with one stream of [cache.Write]. An agent reads it if it starts
+// without a predecessor.
 
 const (
-	// maxCacheAge is the oldest file that is read. Half of it would leave out what a node
-	// that was down for maintenance could use of `serve_stale`; of one twice as old the
-	// answers have ended by the default's highest TTL, twice.
+	// maxCacheAge is the age at which a file is ignored: the highest TTL of a cache's default.
 	maxCacheAge = time.Hour
-	// maxCacheFile is the longest file that is read: what the highest -cache-size can fill.
-	// With half of it such a cache would be saved for nothing; what is longer isn't ours.
+	// maxCacheFile is the length at which a file is ignored, in bytes.
 	maxCacheFile = MaxCacheSize
 )
 
-// saveCache writes what caches hold to path, in place of what is there, and gives the
-// number of answers. There is the old file or the new one, whatever happens meanwhile, and
-// no other: on an error (a full disk, the end of ctx) the old one. Of two that save at once
-// one may get an error.
+// saveCache writes the answers of caches to path and returns their number. It replaces the
+// file in one step: after an error, such as a full disk or the end of ctx, the old file
+// remains. Of two concurrent calls one may fail.
 func saveCache(ctx context.Context, path string, caches map[string]*cache.Cache) (n int, err error) {
 	err = file.Replace(path, func(w io.Writer) error {
 		n, err = cache.Write(ctx, w, caches)
@@ -40,10 +36,9 @@ func saveCache(ctx context.Context, path string, caches map[string]*cache.Cache)
 	return n, nil
 }
 
-// loadCache puts what saveCache has written to path into caches of the same names, and
-// gives the number of answers taken. The whole file is checked before the first is.
-// Without a file there is nothing, and no error. An error says why the file is not used;
-// nothing was taken then, unless reading failed or ctx ended in the middle.
+// loadCache loads the answers that saveCache has written to path into caches of the same names,
+// and returns their number. It checks the whole file first. A missing file is no error. After
+// an error nothing was loaded, unless reading failed or ctx ended during the load.
 func loadCache(ctx context.Context, path string, caches map[string]*cache.Cache) (int, error) {
 	n, err := loadCacheUpTo(ctx, path, caches, maxCacheAge)
 	if err != nil {

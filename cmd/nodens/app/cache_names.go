@@ -10,11 +10,12 @@ import (
 	"github.com/nodens-dns/nodens/internal/config"
 )
 
-// maxCacheName bounds the name of a cache between agents. Blocks have a few zones and
-// upstreams, which fit; of a block with hundreds the rest of the name is a checksum.
+// maxCacheName bounds the name of a cache, in bytes. A checksum replaces the rest of a longer
+// one.
 const maxCacheName = 200
 
-// caches are g's, by names that agents of all versions give to the caches of such blocks.
+// caches returns g's caches by name. All versions of the agent use the same names, in handovers
+// and in the saved cache.
 func (g *generation) caches() map[string]*cache.Cache {
 	named := make(map[string]*cache.Cache)
 	for _, p := range g.blocks {
@@ -22,7 +23,7 @@ func (g *generation) caches() map[string]*cache.Cache {
 			continue
 		}
 		name := cacheName(p.block)
-		for n := 2; named[name] != nil; n++ { // on other addresses, say
+		for n := 2; named[name] != nil; n++ { // for example, on another address
 			name = fmt.Sprintf("%s #%d", cacheName(p.block), n)
 		}
 		named[name] = p.cache
@@ -30,8 +31,8 @@ func (g *generation) caches() map[string]*cache.Cache {
 	return named
 }
 
-// cacheName says what is in b's cache: what its upstreams have answered. The order of
-// zones does not matter, that of upstreams may.
+// cacheName returns a name for what is in b's cache: the zones, the listener and the
+// upstreams. The order of the zones does not matter.
 func cacheName(b *config.Block) string {
 	zones := make([]string, len(b.Zones))
 	for i, z := range b.Zones {

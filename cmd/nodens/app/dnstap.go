@@ -6,8 +6,8 @@ import (
 	"github.com/nodens-dns/nodens/server/resolver"
 )
 
-// openTaps makes the taps of g's directives, those of old (nil: none) where they are the
-// same. Directives that say the same share one.
+// openTaps opens the taps of g's directives, or reuses those of old (nil: none). Equal
+// directives share one tap.
 func (a *builder) openTaps(g, old *generation) {
 	for _, b := range g.cfg.Blocks {
 		for d := range b.Dnstap.All {
@@ -23,7 +23,7 @@ func (a *builder) openTaps(g, old *generation) {
 	}
 }
 
-// blockTaps are those of b in g.
+// blockTaps returns the taps of b.
 func (a *builder) blockTaps(g *generation, b *config.Block) (list []resolver.Tap) {
 	for d := range b.Dnstap.All {
 		t := resolver.Tap{To: g.taps[withoutNext(d)], Full: d.Full}
@@ -35,15 +35,14 @@ func (a *builder) blockTaps(g *generation, b *config.Block) (list []resolver.Tap
 	return list
 }
 
-// withoutNext is d without those behind it.
+// withoutNext returns d without the directives after it.
 func withoutNext(d *config.Dnstap) config.Dnstap {
 	key := *d
 	key.Next = nil
 	return key
 }
 
-// taps puts what collectors did not get. The label can't tell two taps of one
-// collector apart.
+// taps puts the dropped messages of each collector.
 func (s scrape) taps(g *generation) {
 	dropped := make(map[string]uint64)
 	for _, t := range g.taps {

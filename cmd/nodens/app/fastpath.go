@@ -21,17 +21,19 @@ import (
 // FastPathMode is the value of -kernel-path.
 type FastPathMode uint8
 
+// The modes.
 const (
-	FastPathOff FastPathMode = iota
-	FastPathAuto
-	FastPathOn
+	FastPathOff  FastPathMode = iota
+	FastPathAuto              // if this node's kernel can
+	FastPathOn                // an error if this node's kernel cannot
 )
 
-// kernelWords are the values' names.
-var kernelWords = [...]string{"off", "auto", "on"}
+// fastPathModes are the names of the modes.
+var fastPathModes = [...]string{"off", "auto", "on"}
 
+// Set sets k to the mode of that name.
 func (k *FastPathMode) Set(s string) error {
-	for i, word := range kernelWords {
+	for i, word := range fastPathModes {
 		if s == word {
 			*k = FastPathMode(i)
 			return nil
@@ -40,27 +42,22 @@ func (k *FastPathMode) Set(s string) error {
 	return errors.New("give off, auto or on")
 }
 
-func (k FastPathMode) String() string { return kernelWords[k] }
+// String returns the name of the mode.
+func (k FastPathMode) String() string { return fastPathModes[k] }
 
 const (
-	// heartbeatInterval is between two looks at whether the agent is well. Four fit into the time
-	// that answers are given without: three may be late on a busy node. With half of it
-	// an idle agent would wake twice as often for nothing; with twice as much, one late
-	// look takes the answers away.
+	// heartbeatInterval is the interval of health checks. On a busy node three heartbeats may
+	// be late before the kernel stops to answer.
 	heartbeatInterval = fastpath.HeartbeatTimeout / 4
-	// countersEvery is how many of these are from one sweep to the next: hits are brought to
-	// the counters, and to the cache's order of use, every second. Nobody sees the
-	// difference of half as many, as each scrape sweeps too; after twice as many the
-	// cache would drop what is in use more often.
+	// countersEvery is the number of heartbeats between two updates of the hit counters and
+	// the caches' order of use.
 	countersEvery = 2
-	// retryInterval is how long the links are left alone after they could not be followed: as
-	// long as it takes the kernel to have memory for a socket again. Half of it would be
-	// noise in the log, twice as much is not quicker seen than by an operator.
+	// retryInterval is the pause after the pods' interfaces could not be watched.
 	retryInterval = 10 * time.Second
 )
 
-// program is [fastpath.Program], or a test's in its place. Nobody closes it: the parts of the
-// agent may use its memory to the last, and the end of the process does it.
+// program is a [fastpath.Program], or a fake of a test. It is never closed, because parts of the
+// agent may use its memory until the process ends.
 type program interface {
 	server.FastPath
 	Update(ifindex int, filtered bool) (answers bool, err error)
@@ -73,7 +70,7 @@ type program interface {
 	Counters() fastpath.Counters
 }
 
-// platform is what a path depends on, for tests to have another.
+// platform is the fast path's access to the node. Tests replace it.
 type platform struct {
 	open   func(fastpath.Options) (program, error)
 	cilium func() (bool, error)
@@ -88,8 +85,8 @@ func hostPlatform() platform {
 	}
 }
 
-// load loads the program. Next to those of Cilium, which answer for what passes the pods'
-// links, it is only where an operator wants it.
+// load loads the program. With Cilium, whose own programs handle the traffic of the pods, only
+// FastPathOn loads it.
 func (m platform) load(want FastPathMode, opts fastpath.Options) (program, error) {
 	if want == FastPathAuto {
 		there, err := m.cilium()
@@ -103,23 +100,23 @@ func (m platform) load(want FastPathMode, opts fastpath.Options) (program, error
 	return m.open(opts)
 }
 
-// fastPath is the agent's path inside of the kernel: on which links it is, and that it
-// goes on only as long as the agent is well. What it answers is the server's affair. A nil
-// shortcut is that of an agent without one, and does nothing.
+// fastPath attaches the kernel's program to the pods' interfaces, and lets it answer only
+// while the agent is healthy. Package server decides what it answers. The methods of a nil
+// fastPath do nothing.
 type fastPath struct {
 	log      *slog.Logger
 	platform platform
-	program  program // nil: it can't be had, and -kernel-path=auto
+	program  program // nil: not supported, with FastPathAuto
 	active   atomic.Bool
-	failed   atomic.Uint64 // links that could not be attached to
-	// detaching is who takes the program off the links. That takes the kernel some ten
-	// milliseconds for each, longer in all than a stop or a hand-over may.
+	failed   atomic.Uint64 // interfaces that the program could not be attached to
+	// detaching counts the goroutines that detach the program. The kernel takes some ten
+	// milliseconds for each interface, too long for a stop or a handover to wait.
 	detaching   sync.WaitGroup
-	heartbeatMu sync.Mutex // held for a beat, and for the end of all
+	heartbeatMu sync.Mutex // held for a heartbeat, and for Stop
 }
 
-// openFastPath loads the program as -kernel-path says; it answers nothing yet. The error
-// is one of on: auto goes on without it.
+// openFastPath loads the program as -kernel-path says. It answers nothing yet. Only FastPathOn
+// fails if the program cannot be loaded.
 func openFastPath(opts *Options, log *slog.Logger, m platform) (*fastPath, error) {
 	if opts.FastPath == FastPathOff {
 		return nil, nil
@@ -132,14 +129,14 @@ func openFastPath(opts *Options, log *slog.Logger, m platform) (*fastPath, error
 	case opts.FastPath == FastPathOn:
 		return nil, fmt.Errorf("-kernel-path=on: %w; -kernel-path=auto serves without it", err)
 	case errors.Is(err, fastpath.ErrUnsupported):
-		s.log.Info("every query comes to the agent: -kernel-path=auto finds no other way", "why", err)
+		s.log.Info("kernel path is not supported; the agent answers all queries", "err", err)
 	default:
-		s.log.Warn("every query comes to the agent: -kernel-path=auto has failed", "err", err)
+		s.log.Warn("kernel path failed; the agent answers all queries", "err", err)
 	}
 	return s, nil
 }
 
-// epochs are what copies of answers hang on, nil where there are none.
+// epochs returns the tables that guard copied answers, nil without a program.
 func (s *fastPath) epochs() (cluster, cached *epoch.Table) {
 	if !s.available() {
 		return nil, nil
@@ -147,17 +144,17 @@ func (s *fastPath) epochs() (cluster, cached *epoch.Table) {
 	return s.program.Epochs()
 }
 
-// available reports whether there is anything to look after.
+// available reports whether there is a program.
 func (s *fastPath) available() bool { return s != nil && s.program != nil }
 
-// run has queries answered inside of the kernel until ctx ends, for as long as well says
-// so, which is asked twice a second and may wait. When it returns every query comes to the
-// agent. One goroutine calls it at a time.
+// run lets the kernel answer queries until ctx ends, while well returns true. It calls well
+// four times per heartbeat timeout; well may block. When run returns, all queries reach the
+// agent. It must not run twice at a time.
 func (s *fastPath) run(ctx context.Context, well func() bool) {
 	if !s.available() {
 		return
 	}
-	go s.heartbeats(ctx, well) // nobody waits for it, as it may wait for ever
+	go s.heartbeats(ctx, well) // not waited for, because well may block
 	defer func() {
 		s.heartbeatMu.Lock()
 		defer s.heartbeatMu.Unlock()
@@ -168,7 +165,7 @@ func (s *fastPath) run(ctx context.Context, well func() bool) {
 		if err == nil || ctx.Err() != nil {
 			break
 		}
-		s.log.Error("every query comes to the agent: the pods' links can't be followed", "again", retryInterval, "err", err)
+		s.log.Error("watching the pods' interfaces failed; the agent answers all queries", "retry", retryInterval, "err", err)
 		select {
 		case <-ctx.Done():
 		case <-time.After(retryInterval):
@@ -176,7 +173,8 @@ func (s *fastPath) run(ctx context.Context, well func() bool) {
 	}
 }
 
-// attach has the programs on all interfaces of pods, until ctx ends or they can't be followed.
+// attach keeps the program on all interfaces of pods until ctx ends, or until watching them
+// fails.
 func (s *fastPath) attach(ctx context.Context) error {
 	s.detaching.Wait()
 	v := podLinkWatch{fastPath: s, links: make(map[int]*podLink)}
@@ -199,21 +197,22 @@ func (s *fastPath) attach(ctx context.Context) error {
 	})
 }
 
-// podLinkWatch is what is known of the pods' interfaces while they are followed.
+// podLinkWatch is the state of the pods' interfaces while they are watched.
 type podLinkWatch struct {
 	*fastPath
 	links      map[int]*podLink
-	incomplete bool // said in the log
+	incomplete bool // logged that not all interfaces are watched
 }
 
-// podLink is one of them.
+// podLink is a pod's interface.
 type podLink struct {
 	name            string
-	failed, leftOut bool // said in the log
+	failed, leftOut bool // logged
 }
 
-// update has each interface answered on or only watched, by what others have there. While one of
-// them is not even watched no client is admitted: a pod behind it could ask in another's name.
+// update lets the program answer on each interface, or only watch it if other programs or
+// filters are there. While an interface is not even watched, no client is answered: a pod
+// behind it could send queries in another pod's name.
 func (v *podLinkWatch) update(at netsetup.PodInterfaceCheck) {
 	blind := at.Err
 	if blind == nil && at.Incomplete {
@@ -223,7 +222,7 @@ func (v *podLinkWatch) update(at netsetup.PodInterfaceCheck) {
 		l := v.links[index]
 		answers, err := v.program.Update(index, at.Err != nil || at.Filtered[index])
 		if errors.Is(err, fastpath.ErrGone) {
-			continue // which is told later
+			continue // Removed follows
 		}
 		if err != nil {
 			blind = fmt.Errorf("interface %s: %w", l.name, err)
@@ -234,26 +233,26 @@ func (v *podLinkWatch) update(at netsetup.PodInterfaceCheck) {
 		v.program.ConfirmWatched()
 	}
 	if blind != nil && !v.incomplete {
-		v.log.Warn("all queries come to the agent until every pod's interface can be watched", "err", blind)
+		v.log.Warn("not every pod's interface is watched; the agent answers all queries", "err", blind)
 	}
 	v.incomplete = blind != nil
 }
 
-// report says once of each interface that it is left out.
+// report logs once for each interface that the program does not answer there.
 func (v *podLinkWatch) report(l *podLink, answers bool, err error) {
 	switch {
 	case err != nil && !l.failed:
 		l.failed = true
 		v.failed.Add(1)
-		v.log.Warn("a pod's interface does not take the program", "link", l.name, "err", err)
+		v.log.Warn("attaching the program failed", "link", l.name, "err", err)
 	case err == nil && !answers && !l.leftOut:
-		v.log.Info("all queries of a pod come to the agent: programs or filters of others stand on its interface behind ours", "link", l.name)
+		v.log.Info("other programs or filters on a pod's interface; the agent answers its queries", "link", l.name)
 	}
 	l.leftOut = l.leftOut || err == nil && !answers
 }
 
-// heartbeats tells the program that the agent is well, and the owners of answers how often these
-// were given. It may be late to see the end of ctx, and does no harm then.
+// heartbeats sends a heartbeat to the program while the agent is healthy, and updates the hit
+// counters. It may run for a while after ctx has ended, without effect.
 func (s *fastPath) heartbeats(ctx context.Context, well func() bool) {
 	tick := time.NewTicker(heartbeatInterval)
 	defer tick.Stop()
@@ -270,7 +269,7 @@ func (s *fastPath) heartbeats(ctx context.Context, well func() bool) {
 	}
 }
 
-// heartbeatIf is one beat, if the agent is well and ctx has not ended.
+// heartbeatIf sends a heartbeat if well, unless ctx has ended.
 func (s *fastPath) heartbeatIf(ctx context.Context, well bool) {
 	s.heartbeatMu.Lock()
 	defer s.heartbeatMu.Unlock()
@@ -279,14 +278,14 @@ func (s *fastPath) heartbeatIf(ctx context.Context, well bool) {
 	}
 }
 
-// updateCounters has the hits until now counted. A scrape costs far more than that.
+// updateCounters brings the hit counters up to date.
 func (s *fastPath) updateCounters() {
 	if s.available() {
 		s.program.Sweep()
 	}
 }
 
-// fastPath puts what the path inside of the kernel counts; without one it is nothing.
+// fastPath puts the metrics of the kernel path, all 0 without a program.
 func (s scrape) fastPath(of *fastPath) {
 	var active, failed float64
 	var links, watched int
@@ -305,8 +304,8 @@ func (s scrape) fastPath(of *fastPath) {
 	}
 }
 
-// healthy reports whether answers come about as they should: nobody keeps a lock that they
-// take, or it waits for as long, and every reader has gone on since the last call.
+// healthy reports whether every reader has made progress since the last call. It takes the
+// locks of views and caches that answers need, and so blocks if one is never released.
 func (a *agent) healthy() bool {
 	if g := a.current.Load(); g != nil {
 		for _, v := range g.views {

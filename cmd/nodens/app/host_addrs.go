@@ -9,10 +9,9 @@ import (
 	"github.com/nodens-dns/nodens/internal/clock"
 )
 
-// hostAddrs tells the addresses of this machine from others. They are read on the first
-// request, and again a minute later: addresses come and go, and a node of a large cluster
-// may have thousands. It is safe for concurrent use. A nil hostAddrs knows only loopback
-// addresses.
+// hostAddrs knows the addresses of this machine. It caches them for hostAddrsAge, because a
+// node of a large cluster may have thousands. It is safe for concurrent use. A nil hostAddrs
+// knows only loopback addresses.
 type hostAddrs struct {
 	list func() ([]net.Addr, error) // net.InterfaceAddrs
 
@@ -21,13 +20,13 @@ type hostAddrs struct {
 	at    time.Duration           // when known was read, by package clock
 }
 
-// hostAddrsAge is how old the list of addresses may be.
+// hostAddrsAge is the age at which the list of addresses is read again.
 const hostAddrsAge = time.Minute
 
 func newHostAddrs() *hostAddrs { return &hostAddrs{list: net.InterfaceAddrs} }
 
-// has reports whether addr is an address of this machine. Nobody else can complete a TCP
-// handshake from one: the reply never leaves the machine.
+// has reports whether addr is an address of this machine. Other machines cannot complete a TCP
+// handshake from one, because the reply never leaves this machine.
 func (h *hostAddrs) has(addr netip.Addr) bool {
 	addr = addr.Unmap().WithZone("")
 	if addr.IsLoopback() || h == nil {
@@ -48,8 +47,7 @@ func (h *hostAddrs) cached() (known map[netip.Addr]struct{}, at time.Duration) {
 	return h.known, h.at
 }
 
-// refresh reads the list now. If that fails, the one before stays. A nil hostAddrs has
-// none.
+// refresh reads the list now. On an error it keeps the previous one.
 func (h *hostAddrs) refresh() {
 	if h == nil {
 		return

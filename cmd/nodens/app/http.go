@@ -25,8 +25,8 @@ import (
 // for concurrent use.
 type httpServers struct {
 	log *slog.Logger
-	// reusePort: another agent may listen at the same addresses, which this one starts
-	// beside where there can be no hand-over.
+	// reusePort: share addresses with another agent, beside which this one starts if a
+	// handover is not possible.
 	reusePort bool
 	// local reports whether an address is the node's own (see [httpConns]); nil: none is.
 	local  func(netip.Addr) bool
@@ -34,7 +34,7 @@ type httpServers struct {
 
 	mu        sync.Mutex
 	servers   map[string]*httpServer
-	inherited map[string]*os.File // what adopt was given, and listen has not taken yet
+	inherited map[string]*os.File // of setInherited, until listen takes or closes them
 }
 
 // httpServer is one HTTP address. Its handler can be swapped while it serves.
@@ -43,20 +43,17 @@ type httpServer struct {
 	server    *http.Server
 	conns     *httpConns
 	handler   atomic.Pointer[http.ServeMux]
-	suspended *os.File // the listener between yield and resume, else nil
+	suspended *os.File // the listener between suspend and resume, else nil
 }
 
-// httpTimeout bounds one request: a probe or a scrape takes milliseconds, a
-// client that takes longer is stuck.
+// httpTimeout bounds a request. Probes and scrapes take milliseconds.
 const httpTimeout = 10 * time.Second
 
-// maxHeader bounds a request's header; probes and scrapers send a few hundred
-// bytes.
+// maxHeader bounds a request's header, in bytes.
 const maxHeader = 16 << 10
 
-// listen serves exactly the given handlers, keyed by address and path. New
-// addresses are bound first: on an error nothing has changed, but for listeners that were
-// handed down, which are closed if nobody wants them.
+// listen serves exactly the given handlers, by address and path. It binds new addresses first:
+// on an error nothing has changed, except that unused inherited listeners are closed.
 func (e *httpServers) listen(want map[string]map[string]http.Handler) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -88,7 +85,7 @@ func (e *httpServers) listen(want map[string]map[string]http.Handler) error {
 	return nil
 }
 
-// bind listens on the addresses that nobody listens on yet, or on none.
+// bind listens on the addresses that have no server yet. On an error it closes all of them.
 func (e *httpServers) bind(want map[string]map[string]http.Handler) (map[string]*net.TCPListener, error) {
 	fresh := make(map[string]*net.TCPListener)
 	for addr := range want {
@@ -138,17 +135,17 @@ func (e *httpServers) newServer() *httpServer {
 	return s
 }
 
-// serve makes s serve what comes to ln, until one of the two is closed.
+// serve makes s serve the connections of ln, until either is closed.
 func (e *httpServers) serve(s *httpServer, ln *net.TCPListener) {
 	s.ln = ln
 	go func() {
 		if err := s.server.Serve(s.conns.listener(ln)); !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
-			e.log.Error("an HTTP endpoint stopped", "address", ln.Addr(), "err", err)
+			e.log.Error("HTTP server stopped", "address", ln.Addr(), "err", err)
 		}
 	}()
 }
 
-// close closes all that is open. Another process that has the same listeners goes on.
+// close closes all servers. Another process with the same listeners is not affected.
 func (e *httpServers) close() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -166,11 +163,11 @@ func (s *httpServer) close() {
 	}
 }
 
-// status is a plain-text probe answer: 200 with "OK" if every check passes, else
-// 503 with what is missing.
-func status(checks func() error) http.Handler {
+// status returns a handler for a probe: 200 and "OK" if check returns nil, else 503 and the
+// error.
+func status(check func() error) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		if err := checks(); err != nil {
+		if err := check(); err != nil {
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
 			return
 		}
@@ -178,18 +175,17 @@ func status(checks func() error) http.Handler {
 	})
 }
 
-// selfProbe measures, from outside, how long the agent's own health endpoint takes: a
-// process that is starved of CPU shows it here first.
+// selfProbe measures the response time of the agent's own health endpoint, which rises first
+// when the process lacks CPU.
 type selfProbe struct {
 	duration *stat.Histogram
 	failed   atomic.Uint64
 }
 
-// selfProbeInterval is between two looks. CoreDNS looks every second; a fifth of that
-// shows the same and leaves an idle node idle.
+// selfProbeInterval is the interval of probes. CoreDNS's is a second.
 const selfProbeInterval = 5 * time.Second
 
-// run looks at address until ctx ends.
+// run probes address until ctx ends.
 func (p *selfProbe) run(ctx context.Context, address string) {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {

@@ -7,8 +7,8 @@ import (
 	"github.com/nodens-dns/nodens/server"
 )
 
-// setInherited gives listeners of another agent, by the address that the configuration calls
-// them by. The next listen takes those it wants and closes the rest.
+// setInherited sets the listeners of the predecessor, by the address in its configuration. The
+// next listen takes those that it needs and closes the others.
 func (e *httpServers) setInherited(files map[string]*os.File) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -16,7 +16,7 @@ func (e *httpServers) setInherited(files map[string]*os.File) {
 	e.inherited = files
 }
 
-// closeInherited closes what was given to adopt and not taken. The caller holds e.mu.
+// closeInherited closes the inherited listeners. The caller holds e.mu.
 func (e *httpServers) closeInherited() {
 	for _, f := range e.inherited {
 		_ = f.Close()
@@ -24,8 +24,8 @@ func (e *httpServers) closeInherited() {
 	e.inherited = nil
 }
 
-// takeInherited gives the listener that was handed down for addr; nil if there is none that is
-// what it is said to be. The caller holds e.mu.
+// takeInherited returns the inherited listener for addr, nil if there is none, or if it listens
+// elsewhere. The caller holds e.mu.
 func (e *httpServers) takeInherited(addr string) *net.TCPListener {
 	f := e.inherited[addr]
 	if f == nil {
@@ -39,7 +39,7 @@ func (e *httpServers) takeInherited(addr string) *net.TCPListener {
 	}
 	want, err := net.ResolveTCPAddr("tcp", addr)
 	is, ok := ln.Addr().(*net.TCPAddr)
-	// Without an IP address it is one of the two that stand for all.
+	// Without an IP address it is either unspecified address.
 	if err != nil || !ok || want.Port != is.Port || want.IP == nil && !is.IP.IsUnspecified() || want.IP != nil && !want.IP.Equal(is.IP) {
 		_ = ln.Close()
 		return nil
@@ -47,7 +47,7 @@ func (e *httpServers) takeInherited(addr string) *net.TCPListener {
 	return ln.(*net.TCPListener)
 }
 
-// listenerFiles gives duplicates of all listeners, by address; the caller closes them.
+// listenerFiles returns duplicates of all listeners, by address; the caller closes them.
 func (e *httpServers) listenerFiles() (map[string]*os.File, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -72,16 +72,15 @@ func (s *httpServer) listenerFile() (*os.File, error) {
 	return server.Duplicate(s.ln)
 }
 
-// suspend leaves new connections to another process that has the same listeners, and
-// returns at once. Connections close as soon as nothing is under way on them; a request
-// has the time it always has, but for the end of this process.
+// suspend leaves new connections to another process with the same listeners. It does not
+// block. Open connections close after their current request.
 func (e *httpServers) suspend() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for addr, s := range e.servers {
 		f, err := s.listenerFile()
 		if s.suspended != nil || err != nil {
-			e.log.Error("an HTTP endpoint is not handed over", "address", addr, "err", err)
+			e.log.Error("handing over an HTTP listener failed", "address", addr, "err", err)
 			continue
 		}
 		s.suspended = f
@@ -91,7 +90,7 @@ func (e *httpServers) suspend() {
 	}
 }
 
-// resume goes back to serving what yield left to others.
+// resume serves again after suspend.
 func (e *httpServers) resume() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -101,7 +100,7 @@ func (e *httpServers) resume() {
 		}
 		ln, err := net.FileListener(s.suspended)
 		if err != nil {
-			e.log.Error("an HTTP endpoint is not served again", "address", addr, "err", err)
+			e.log.Error("resuming an HTTP listener failed", "address", addr, "err", err)
 			continue
 		}
 		_ = s.suspended.Close()

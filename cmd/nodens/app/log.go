@@ -24,7 +24,7 @@ const (
 	formatCoreDNS = "coredns"
 )
 
-// newLogger makes the log of the process. level may be changed while it is in use.
+// newLogger returns a logger that writes to w in one of the formats.
 func newLogger(format string, w io.Writer, level slog.Leveler) (*slog.Logger, error) {
 	opts := &slog.HandlerOptions{Level: level}
 	switch format {
@@ -39,15 +39,15 @@ func newLogger(format string, w io.Writer, level slog.Leveler) (*slog.Logger, er
 	}
 }
 
-// corednsHandler writes a log as CoreDNS does: the level in brackets, the message, and what else
-// is known behind it. It is safe for concurrent use.
+// corednsHandler writes log lines like CoreDNS: the level in brackets, the message, then the
+// attributes. It is safe for concurrent use.
 type corednsHandler struct {
 	out   *lockedWriter
 	level slog.Leveler
 	attrs string // of With, each with a space before it
 }
 
-// lockedWriter is a writer for one line at a time.
+// lockedWriter is a writer with a lock that is held for each line.
 type lockedWriter struct {
 	mu sync.Mutex
 	w  io.Writer
@@ -79,10 +79,10 @@ func (l *corednsHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
 	return &more
 }
 
-// WithGroup is not used in this program; names would only be longer.
+// WithGroup ignores groups, which this program does not use.
 func (l *corednsHandler) WithGroup(string) slog.Handler { return l }
 
-// formatAttr is " KEY=VALUE", quoted where it must be.
+// formatAttr returns " KEY=VALUE", with the value quoted if necessary.
 func formatAttr(a slog.Attr) string {
 	v := a.Value.Resolve().String()
 	if v == "" || strings.ContainsAny(v, " =\"\n\r\t") {
@@ -93,7 +93,7 @@ func formatAttr(a slog.Attr) string {
 
 var oneLine = strings.NewReplacer("\n", `\n`, "\r", `\r`)
 
-// levelName is CoreDNS's.
+// levelName returns CoreDNS's name of a level.
 func levelName(l slog.Level) string {
 	switch {
 	case l >= slog.LevelError:
@@ -106,8 +106,7 @@ func levelName(l slog.Level) string {
 	return "DEBUG"
 }
 
-// queryLog is the log of queries that b asks for, of a zone that is asked at addr. nil
-// if it asks for none.
+// queryLog returns the query log of b for a zone at addr, nil if b has none.
 func (a *builder) queryLog(b *config.Block, zone string, addr netip.Addr) *resolver.QueryLog {
 	if b.Log == nil {
 		return nil
@@ -128,7 +127,7 @@ func (a *builder) queryLog(b *config.Block, zone string, addr netip.Addr) *resol
 	return log
 }
 
-// errorLog is the log of failed queries that b asks for; nil if it asks for none.
+// errorLog returns the log of failed queries of b, nil if b has none.
 func (a *builder) errorLog(b *config.Block) *resolver.ErrorLog {
 	if b.Errors == nil {
 		return nil
@@ -145,7 +144,7 @@ func (a *builder) errorLog(b *config.Block) *resolver.ErrorLog {
 	return log
 }
 
-// levels are those of the Corefile.
+// levels are the log levels by their names in the Corefile.
 var levels = map[string]slog.Level{
 	"debug": slog.LevelDebug, "info": slog.LevelInfo, "warning": slog.LevelWarn, "error": slog.LevelError,
 }

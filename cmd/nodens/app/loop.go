@@ -25,10 +25,9 @@ func (a *builder) addLoops(g *generation, p *blockParts) error {
 	return nil
 }
 
-// loopSources says where a query that was sent to servers comes back from: one of them;
-// if a server is the cluster IP of a Service, one of its endpoints; or this node, where
-// another resolver may pass it on. A pod is none of these, unless it is on the node's
-// network.
+// loopSources returns which clients a query that was sent to servers may come back from: one
+// of them; an endpoint, if a server is the cluster IP of a Service; or this node, where another
+// resolver may forward it. A pod is none of these, unless it uses the node's network.
 func (a *builder) loopSources(g *generation) func([]netip.Addr) func(netip.Addr) bool {
 	return func(servers []netip.Addr) func(netip.Addr) bool {
 		expected := make(map[netip.Addr]struct{})
@@ -40,7 +39,7 @@ func (a *builder) loopSources(g *generation) func([]netip.Addr) func(netip.Addr)
 				}
 			}
 		}
-		a.addrs.refresh() // not when a reader asks
+		a.addrs.refresh() // here, because the returned function must not block a reader
 		return func(client netip.Addr) bool {
 			_, ok := expected[client]
 			return ok || a.addrs.has(client)
@@ -57,9 +56,8 @@ func (p *blockParts) hasLoop(part any) bool {
 	return false
 }
 
-// watchLoops looks, in the background, whether a zone's upstreams lead back here, which
-// would multiply every query until the node dies of it. The addresses of a block share a
-// zone's upstreams and its detector: one probe speaks for all.
+// watchLoops probes in the background whether a zone's upstreams forward back to this agent,
+// which would multiply every query. All addresses of a block share the detector.
 func (a *agent) watchLoops(ctx context.Context, g *generation) {
 	for _, p := range g.blocks {
 		for _, l := range p.loops {

@@ -21,19 +21,19 @@ import (
 	"github.com/nodens-dns/nodens/upstream"
 )
 
-// metrics is the handler of /metrics. The parts count in plain numbers; they get
-// their names and labels here, when somebody asks. The names are those that
-// dashboards and alerts for CoreDNS and NodeLocal DNSCache query.
+// metrics returns the handler of /metrics. The parts count in plain numbers; a scrape gives
+// them names and labels: those that dashboards and alerts for CoreDNS and NodeLocal DNSCache
+// query.
 func (a *agent) metrics() http.Handler {
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), a)
 	return promhttp.HandlerFor(reg, promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes, Timeout: httpTimeout})
 }
 
-// maxScrapes bounds scrapes at once: two Prometheus servers and somebody's curl.
+// maxScrapes bounds concurrent scrapes.
 const maxScrapes = 4
 
-// metricDesc is one metric: its name, its help and its labels.
+// metricDesc describes a metric: name, help, labels and kind.
 type metricDesc struct {
 	desc *prometheus.Desc
 	kind prometheus.ValueType
@@ -106,8 +106,8 @@ var (
 	forwardRejects  = counter("coredns_forward_max_concurrent_rejects_total", "Queries refused because of max_concurrent.")
 	loopDetected    = gauge("nodens_loop_detected", "1 while forwarding for the zone is stopped because its queries come back to the agent.", "server", "zone", "view")
 
-	// What the proxy metrics were called until CoreDNS 1.10. Dashboards and alerts still ask for
-	// them; the numbers are the same.
+	// The names of the proxy metrics until CoreDNS 1.10, which dashboards and alerts still
+	// query. The values are the same.
 	forwardRequests  = counter("coredns_forward_requests_total", "Upstream exchanges.", "to")
 	forwardResponses = counter("coredns_forward_responses_total", "Upstream exchanges, by rcode.", "to", "rcode")
 	forwardDuration  = counter("coredns_forward_request_duration_seconds", "Duration of upstream exchanges.", "to", "rcode")
@@ -151,17 +151,17 @@ var (
 	kernelAttachErrors = counter("nodens_kernel_path_attach_errors_total", "Failures to attach the program to a pod interface.")
 )
 
-// noView is the view label of what is in no view.
+// noView is the view label of zones without a view.
 const noView = ""
 
-// Describe says nothing: which metrics there are depends on the Corefile, and a
-// collector without descriptions is not held to a list.
+// Describe sends nothing, because the metrics depend on the Corefile: the agent is an unchecked
+// collector.
 func (a *agent) Describe(chan<- *prometheus.Desc) {}
 
 // Collect reads all counters of the agent.
 func (a *agent) Collect(ch chan<- prometheus.Metric) {
 	s := scrape(ch)
-	a.fastPath.updateCounters() // what is read from here on has it all
+	a.fastPath.updateCounters() // before the counters are read
 	b := a.opts.Build
 	s.put(buildInfo, 1, b.Version, b.Commit, b.GoVersion)
 	s.put(panics, float64(a.server.Panics()))
@@ -266,7 +266,7 @@ func (s scrape) certificates(g *generation) {
 	}
 }
 
-// serverLabel is CoreDNS's value of the server label.
+// serverLabel returns CoreDNS's value of the server label.
 func serverLabel(via config.Transport, addr netip.AddrPort) string {
 	if addr.Addr().IsUnspecified() {
 		return via.String() + "://:" + strconv.Itoa(int(addr.Port()))
@@ -274,7 +274,7 @@ func serverLabel(via config.Transport, addr netip.AddrPort) string {
 	return via.String() + "://" + addr.String()
 }
 
-// scrape is where the metrics of one scrape go.
+// scrape receives the metrics of one scrape.
 type scrape chan<- prometheus.Metric
 
 func (s scrape) put(f metricDesc, v float64, labels ...string) {
@@ -300,8 +300,7 @@ func (s scrape) zone(srv, zone, view string, st *resolver.Stats) {
 	s.put(doRequests, float64(st.DO()), srv, zone, view)
 }
 
-// parts puts the metrics of the steps. A cache or a pool that several addresses
-// share is counted once, under the first.
+// parts puts the metrics of the blocks' parts, under the first address of each block.
 func (s scrape) parts(g *generation) {
 	var broken, rejects, entries uint64
 	hasHosts := false
@@ -362,8 +361,7 @@ func (s scrape) cache(srv, zones, view string, st cache.Stats) {
 	}
 }
 
-// merge adds up what two pools count of one upstream: the labels can't tell them
-// apart.
+// merge sums the counters of one upstream in two pools, which have the same labels.
 func merge(a, b upstream.Server) upstream.Server {
 	b.Down = a.Down || b.Down
 	b.HealthcheckFailures += a.HealthcheckFailures
@@ -406,7 +404,7 @@ func (s scrape) upstream(to upstream.Server) {
 	s.put(upstreamConnFailures, float64(to.Broken), label)
 }
 
-// boolFloat is 1 for true.
+// boolFloat returns 1 for true and 0 for false.
 func boolFloat(b bool) float64 {
 	if b {
 		return 1
@@ -414,8 +412,7 @@ func boolFloat(b bool) float64 {
 	return 0
 }
 
-// views puts the sums over all views, which the labels can't tell apart; there is
-// more than one only where server blocks watch different things.
+// views puts the sums over all views, which have the same labels.
 func (s scrape) views(g *generation) {
 	if len(g.views) == 0 {
 		return
@@ -446,7 +443,7 @@ func (s scrape) views(g *generation) {
 	}
 }
 
-// viewSum adds up what views count.
+// viewSum sums the counters of views.
 type viewSum struct {
 	durations map[string]stat.Snapshot
 	requests  map[kubernetes.Requests]uint64 // Count is 0 in the keys

@@ -8,7 +8,7 @@ import (
 	"github.com/nodens-dns/nodens/server/resolver"
 )
 
-// policies are the steps of a server block that need no other part.
+// policies are the parts of a server block that depend on no other part.
 type policies struct {
 	acl   *resolver.ACL
 	local *resolver.Local
@@ -28,7 +28,7 @@ func newPolicies(b *config.Block) (g policies) {
 	return g
 }
 
-// setPolicies puts p's guards into z.
+// setPolicies sets p's policies in z.
 func (p *blockParts) setPolicies(z *resolver.Zone) {
 	b := p.block
 	z.ACL, z.Local, z.DNS64 = p.policies.acl, p.policies.local, p.policies.dns64
@@ -38,7 +38,7 @@ func (p *blockParts) setPolicies(z *resolver.Zone) {
 	}
 }
 
-// newView makes the view of b on addr, nil if it has none.
+// newView returns the view of b on addr, nil if it has none.
 func newView(b *config.Block, addr netip.AddrPort) *resolver.View {
 	if b.View == nil {
 		return nil
@@ -46,8 +46,7 @@ func newView(b *config.Block, addr netip.AddrPort) *resolver.View {
 	return resolver.NewView(b.View, addr)
 }
 
-// policyCounters adds up what the zones of one scrape count, where labels can't tell them
-// apart.
+// policyCounters sums the counters of zones with equal labels, for one scrape.
 type policyCounters struct {
 	localhosts uint64
 	local      bool
@@ -56,7 +55,7 @@ type policyCounters struct {
 	denied     map[metricDesc]map[aclKey]uint64 // by metric
 }
 
-// aclKey is the labels of a verdict.
+// aclKey are the labels of an ACL's counter.
 type aclKey struct{ server, zone, view string }
 
 func newPolicyCounters() *policyCounters {

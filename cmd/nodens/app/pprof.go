@@ -10,18 +10,17 @@ import (
 	"github.com/nodens-dns/nodens/internal/config"
 )
 
-// PprofPath is the path of the profiles, as the go tool asks for it.
+// PprofPath is the path of the profiles, as `go tool pprof` expects it.
 const PprofPath = "/debug/pprof/"
 
 const (
-	// maxProfiles bounds requests at once: one for CPU and one for something else.
+	// maxProfiles bounds concurrent requests.
 	maxProfiles = 2
-	// maxProfile is the longest profile in seconds, ten of the go tool's own: a
-	// request holds its place, and a trace its memory, for as long.
+	// maxProfile is the longest profile, in seconds.
 	maxProfile = 300
 )
 
-// addPprof adds the handlers of the directive pprof.
+// addPprof adds the handlers of the pprof directive.
 func addPprof(add func(path string, h http.Handler)) {
 	places := make(chan struct{}, maxProfiles)
 	for path, h := range map[string]http.HandlerFunc{
@@ -44,7 +43,8 @@ func addPprof(add func(path string, h http.Handler)) {
 	}
 }
 
-// applyProcessSettings sets what is one for the whole process, and what any block of cfg may ask for.
+// applyProcessSettings sets the log level and the block profile rate, which the whole process
+// shares: the highest that a block of cfg asks for.
 func (a *agent) applyProcessSettings(cfg *config.Config) {
 	level, rate := slog.LevelInfo, 0
 	for _, b := range cfg.Blocks {

@@ -5,7 +5,7 @@ import (
 	"net/http"
 )
 
-// ready is nil when the agent can take queries.
+// ready returns nil if the agent serves, and all views are synced.
 func (a *agent) ready() error {
 	switch g := a.current.Load(); {
 	case a.stopping.Load():
@@ -19,7 +19,7 @@ func (a *agent) ready() error {
 	}
 }
 
-// handlers are the HTTP paths that g's directives ask for, by address.
+// handlers returns the HTTP handlers of g's directives, by address and path.
 func (a *agent) handlers(g *generation) map[string]map[string]http.Handler {
 	want := make(map[string]map[string]http.Handler)
 	add := func(addr, path string, h http.Handler) {

@@ -7,7 +7,7 @@ import (
 	"github.com/nodens-dns/nodens/server"
 )
 
-// loadCertificates reads the certificates of g's blocks, but for those that old has.
+// loadCertificates loads the certificates of g's blocks, or reuses those of old (nil: none).
 func (a *builder) loadCertificates(g, old *generation) (err error) {
 	for _, b := range g.cfg.Blocks {
 		if b.Transport == config.PlainDNS {
@@ -27,8 +27,8 @@ func (a *builder) loadCertificates(g, old *generation) (err error) {
 	return nil
 }
 
-// listenerConfig is before with what b says of how clients come in: blocks on one address have
-// one door.
+// listenerConfig returns before with the settings of b. All blocks on an address share one
+// listener.
 func (g *generation) listenerConfig(before server.ListenerConfig, b *config.Block) server.ListenerConfig {
 	d := server.ListenerConfig{Transport: b.Transport, Timeouts: before.Timeouts.WithDefaults(b.Timeouts)}
 	if b.Transport != config.PlainDNS {
