@@ -217,3 +217,18 @@ func TestSavedViewIsReplaced(t *testing.T) {
 	l.want("db.a.svc.cluster.local", "10.1.0.1")
 	l.want("db.b.svc.cluster.local", "?")
 }
+
+// The fingerprint of a configuration is part of the file format: a file that an earlier
+// agent has saved is still used.
+func TestSavedViewFingerprint(t *testing.T) {
+	cfg := savedConfig(t, "/nowhere")
+	cfg.Endpoint, cfg.Labels, cfg.EndpointPodNames = "http://192.0.2.1", "a=b", true
+	v, err := Open(cfg, Options{Node: "n1", Zone: "z1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = `{podNames:true zonal:false near:true hints:true node:n1 zone:z1} ["http://192.0.2.1" "" "" "a=b" "" %!q(bool=false) []]`
+	if v.fingerprint != want {
+		t.Errorf("fingerprint %s, want %s", v.fingerprint, want)
+	}
+}

@@ -1,6 +1,7 @@
 package kubernetes
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"unique"
@@ -68,6 +69,11 @@ func newConverter(cfg *config.Kubernetes, opts Options) converter {
 		node:       opts.Node,
 		zone:       opts.Zone,
 	}
+}
+
+// fingerprint identifies p in saved views. Its text is part of the file format.
+func (p *converter) fingerprint() string {
+	return fmt.Sprintf("{podNames:%t zonal:%t near:%t hints:%t node:%s zone:%s}", p.podNames, p.zonal, p.localities, p.hints, p.node, p.zone)
 }
 
 // localityOf returns the locality of ep.

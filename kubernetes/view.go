@@ -118,7 +118,7 @@ func Open(cfg *config.Kubernetes, opts Options) (*View, error) {
 	if err != nil {
 		return nil, err
 	}
-	v.fingerprint = fmt.Sprintf("%+v %q", v.converter, []any{
+	v.fingerprint = fmt.Sprintf("%s %q", v.converter.fingerprint(), []any{
 		cfg.Endpoint, cfg.Kubeconfig, cfg.Context, cfg.Labels, cfg.NamespaceLabels, cfg.NoEndpoints, cfg.Multicluster,
 	})
 	if v.savePath = cfg.Save; v.savePath != "" {
