@@ -102,6 +102,12 @@ type actor struct {
 }
 
 func newActor(ctx context.Context, s scenario.Setup) (*actor, error) {
+	return newActorWith(ctx, s, false)
+}
+
+// newActorWith is newActor for an agent whose queries all begin on a worker, if startWaiting
+// is set.
+func newActorWith(ctx context.Context, s scenario.Setup, startWaiting bool) (*actor, error) {
 	a := &actor{log: new(agenttest.Log), reload: make(chan os.Signal, 1), ended: make(chan error, 1)}
 	a.now.Store(int64(time.Hour)) // later than the zero of an entry that was never stored
 	conf := filepath.Join(s.Dir, "Corefile")
@@ -122,7 +128,7 @@ func newActor(ctx context.Context, s scenario.Setup) (*actor, error) {
 		return nil, err
 	}
 	a.opts = f.Options
-	a.opts.Reload = a.reload
+	a.opts.Reload, a.opts.StartWaiting = a.reload, startWaiting
 	a.opts.CacheClock = func() time.Duration { return time.Duration(a.now.Load()) }
 	ctx, a.stop = context.WithCancel(ctx)
 	go func() { a.ended <- app.Serve(ctx, a.opts, a.log) }()

@@ -45,7 +45,10 @@ func (rt *Routes) Resolve(r *Request) Outcome {
 	z, refusal := rt.zoneFor(r)
 	r.zone = cmp.Or(z, rt.dropped)
 	r.limitSize()
-	if z == nil {
+	switch {
+	case rt.StartWaiting && r.direct && !r.mayWait():
+		return WouldWait
+	case z == nil:
 		return r.fail(refusal)
 	}
 	r.expect()

@@ -11,6 +11,10 @@ import (
 // Routes is what one listening address serves: its zones. It is not changed
 // once it is served; a reload makes a new one.
 type Routes struct {
+	// StartWaiting makes every client's query begin as one that may wait, on a worker. Only
+	// tests set it, before the routes are served, to see that it makes no difference.
+	StartWaiting bool
+
 	zones map[wire.Name]*Zone // the first of each name
 	all   []*Zone
 	depth int // labels of the longest zone

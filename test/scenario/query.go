@@ -102,7 +102,13 @@ type reply struct {
 func (st *run) startQuery(ctx context.Context, q *query) *sentQuery {
 	a := &sentQuery{query: q, replies: make([]reply, q.times)}
 	for i := range a.replies {
-		a.done.Go(func() { a.replies[i] = st.ask(ctx, q, q.message(i)) })
+		a.done.Go(func() {
+			m := q.message(i)
+			a.replies[i] = st.ask(ctx, q, m)
+			if observe := st.scenario.Observe; observe != nil {
+				observe(m, a.replies[i].msg, "")
+			}
+		})
 	}
 	return a
 }

@@ -5,6 +5,8 @@ import (
 	"math"
 	"strings"
 	"time"
+
+	"github.com/miekg/dns"
 )
 
 // Scenario is one file. It is not changed once it is parsed, and may be played any
@@ -23,6 +25,11 @@ type Scenario struct {
 	Upstreams []*Upstream
 	Files     []scenarioFile
 	Steps     []scenarioStep
+
+	// Observe, if it is not nil, is told of each query that a client or the agent sends: of a
+	// client's query with the reply, nil for none, and of the agent's with the upstream's name.
+	// It is called from several goroutines at once.
+	Observe func(query, reply *dns.Msg, upstream string)
 }
 
 // text is a block of lines and where its first one stands.

@@ -28,6 +28,7 @@ type server struct {
 	// stopped.
 	dns     *fakedns.Server
 	stopped bool
+	observe func(query, reply *dns.Msg, upstream string) // nil: nobody does
 	// release is closed when held replies may go out.
 	release  chan struct{}
 	released sync.Once
@@ -43,7 +44,7 @@ type server struct {
 func (st *run) newServer(ctx context.Context, u *Upstream, ip netip.Addr) (*server, error) {
 	s := &server{
 		script: u, addr: netip.AddrPortFrom(ip, u.port), ctx: ctx, fill: st.replace,
-		release: make(chan struct{}), hits: make(map[*rule]int),
+		release: make(chan struct{}), hits: make(map[*rule]int), observe: st.scenario.Observe,
 	}
 	if u.tls || u.https {
 		cert, err := newCertificate(st.ca, u.cert, ip)
@@ -115,6 +116,9 @@ func (s *server) handle(q *fakedns.Query) {
 	n, silent := len(s.seen), s.silent
 	r := s.choose(q.Msg, q.Transport)
 	s.mu.Unlock()
+	if s.observe != nil {
+		s.observe(q.Msg, nil, s.script.Name)
+	}
 	if silent || r == nil {
 		return
 	}

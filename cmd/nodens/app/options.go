@@ -65,6 +65,8 @@ type Options struct {
 	Reload <-chan os.Signal
 	// CacheClock is the clock of the caches; nil: package clock's. Tests set it.
 	CacheClock func() time.Duration
+	// StartWaiting is [resolver.Routes.StartWaiting]. Tests set it.
+	StartWaiting bool
 }
 
 // Build describes the binary.

@@ -30,6 +30,7 @@ func (a *builder) buildRoutes(g *generation) {
 	for addr, list := range zones {
 		l := g.listeners[addr]
 		l.Routes = resolver.NewRoutes(list, a.statsFor(l.Transport, addr, droppedZone, noView))
+		l.Routes.StartWaiting = a.opts.StartWaiting
 		g.listeners[addr] = l
 	}
 }
