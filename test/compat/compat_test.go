@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -110,11 +111,13 @@ func cached(t *testing.T, s *site, up *fakedns.Server, names []string) {
 	}
 }
 
-// found fails the test unless p, which serves, has said that it uses what it has found.
-func found(t *testing.T, p *peer.Process, text string) {
+// found fails the test unless p, which serves, has logged one of the messages, which differ
+// between this agent and the earlier one.
+func found(t *testing.T, p *peer.Process, messages ...string) {
 	t.Helper()
-	if log := p.Tail(); !strings.Contains(log, text) {
-		t.Fatalf("the agent does not say that %s:\n%s", text, log)
+	log := p.Tail()
+	if !slices.ContainsFunc(messages, func(m string) bool { return strings.Contains(log, m) }) {
+		t.Fatalf("the agent has logged none of %q:\n%s", messages, log)
 	}
 }
 
@@ -155,7 +158,7 @@ func TestSavedView(t *testing.T) {
 		}
 		end(t, first)
 		api.Close()
-		found(t, s.run(t, d.later, "msg=serving"), "saved view restored")
+		found(t, s.run(t, d.later, "msg=serving"), "saved view restored", "started from the saved view")
 		after := make(map[string]string)
 		for _, q := range questions {
 			after[q.String()] = ask(t, s.server(), q.name, q.qtype)
