@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"slices"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/outage"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
@@ -27,12 +29,21 @@ const (
 	resolvConf = "/etc/resolv.conf"
 )
 
+// lookupOutage are the log messages while the name of an upstream can't be resolved.
+var lookupOutage = outage.Messages{
+	Start:   "upstream name lookup failed",
+	Ongoing: "upstream name lookup still failing",
+	End:     "upstream name lookup works again",
+}
+
 // watchName keeps the addresses of the i-th target, a name, up to date until the Pool
 // closes.
 func (ms *members) watchName(i int, t config.Target) {
 	retry := firstRetry
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	outages := outage.Log{Messages: lookupOutage, Logger: ms.opts.Logger.With("upstream", t.String()), Level: slog.LevelWarn}
+	defer outages.Stop()
 	for {
 		select {
 		case <-timer.C:
@@ -42,13 +53,14 @@ func (ms *members) watchName(i int, t config.Target) {
 		addrs, fresh, err := ms.lookup(t.Host, t.Port)
 		if err != nil {
 			if ms.stop.Err() == nil {
-				ms.opts.Logger.Warn("upstream name lookup failed", "upstream", t.String(), "err", err, "again_in", retry)
+				outages.Fail(err)
 			}
 			timer.Reset(retry)
 			retry = min(2*retry, maxRetry)
 			continue
 		}
 		retry = firstRetry
+		outages.Recover()
 		ms.setAddrs(i, addrs)
 		timer.Reset(min(max(fresh, minRefresh), maxRefresh))
 	}

@@ -32,6 +32,7 @@ import (
 	"time"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/outage"
 )
 
 const (
@@ -58,6 +59,7 @@ const (
 type Tap struct {
 	cfg          config.Dnstap
 	log          *slog.Logger
+	dial         func(context.Context) (net.Conn, error)
 	commonFields []byte // encoded fields that are the same in each message
 
 	mu        sync.Mutex
@@ -68,6 +70,10 @@ type Tap struct {
 
 	wake    chan struct{}
 	dropped atomic.Uint64
+
+	outages       outage.Log
+	unreachable   bool          // the collector; only for Run
+	droppedBefore atomic.Uint64 // value of dropped when the collector became unreachable
 }
 
 // New returns the tap of cfg. The identity defaults to the host name and the version to the
@@ -80,9 +86,14 @@ func New(cfg config.Dnstap, version string, log *slog.Logger) *Tap {
 		cfg.Version = version
 	}
 	t := &Tap{cfg: cfg, log: log, wake: make(chan struct{}, 1), maxQueued: cfg.Queue}
+	t.dial = t.connect
 	t.maxBytes = max(1, cfg.Queue/config.DnstapQueue) * bufferSize
 	t.commonFields = appendBytes(t.commonFields, fieldIdentity, []byte(cfg.Identity))
 	t.commonFields = appendBytes(t.commonFields, fieldVersion, []byte(cfg.Version))
+	t.outages.Messages = outage.Messages{
+		Start: "collector unreachable", Ongoing: "collector still unreachable", End: "collector reachable again",
+	}
+	t.outages.Logger, t.outages.Level, t.outages.Fields = log, slog.LevelWarn, t.outageFields
 	return t
 }
 
@@ -126,53 +137,78 @@ func (t *Tap) swapBuffers(spare []byte) (frames []byte, n int) {
 // Run connects to the collector, sends messages, and reconnects after errors, until ctx
 // ends. Then it sends the remaining messages within closeTimeout.
 func (t *Tap) Run(ctx context.Context) {
-	pause, logged := minBackoff, false
+	backoff := minBackoff
+	defer t.outages.Stop()
 	for ctx.Err() == nil {
 		began := time.Now()
-		connected, err := t.session(ctx)
+		lost, err := t.session(ctx)
 		if err == nil {
 			return
 		}
-		if connected || !logged { // log an outage once
-			t.log.Warn("dnstap: collector unreachable", "endpoint", t.Endpoint(), "err", err, "dropped", t.dropped.Load())
-			logged = true
-		}
+		t.fail(lost, err)
 		if time.Since(began) > maxBackoff {
-			pause = minBackoff // it worked for a while
+			backoff = minBackoff // it worked for a while
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(pause):
+		case <-time.After(backoff):
 		}
-		pause = min(2*pause, maxBackoff)
+		backoff = min(2*backoff, maxBackoff)
 	}
 	_, n := t.swapBuffers(nil)
 	t.dropped.Add(uint64(n))
 }
 
-// session handles one connection until it fails, or until ctx ends, which is no error.
-// connected says that the handshake succeeded.
-func (t *Tap) session(ctx context.Context) (connected bool, err error) {
+// fail notes that the collector is unreachable, and that a broken connection has lost
+// messages.
+func (t *Tap) fail(lost int, err error) {
+	if !t.unreachable {
+		t.unreachable = true
+		t.droppedBefore.Store(t.dropped.Load())
+	}
+	t.dropped.Add(uint64(lost))
+	t.outages.Fail(err, t.outageFields()...)
+}
+
+// recovered notes that the collector is connected.
+func (t *Tap) recovered() {
+	if !t.unreachable {
+		t.log.Info("collector connected", "endpoint", t.Endpoint())
+		return
+	}
+	t.unreachable = false
+	t.outages.Recover(t.outageFields()...)
+}
+
+// outageFields returns the log fields of an outage: the collector, and the messages dropped
+// since it became unreachable.
+func (t *Tap) outageFields() []any {
+	return []any{"endpoint", t.Endpoint(), "dropped", t.dropped.Load() - t.droppedBefore.Load()}
+}
+
+// session handles one connection until it fails, or until ctx ends, which is no error. lost
+// is the number of messages lost with the connection.
+func (t *Tap) session(ctx context.Context) (lost int, err error) {
 	conn, err := t.dial(ctx)
 	if err != nil {
-		return false, err
+		return 0, err
 	}
 	defer conn.Close()
 	r := bufio.NewReader(conn)
 	if err := handshake(ctx, conn, r); err != nil {
-		return false, err
+		return 0, err
 	}
-	t.log.Info("dnstap: collector connected", "endpoint", t.Endpoint())
+	t.recovered()
 	gone := make(chan error, 1)
 	go func() { gone <- watchCollector(r) }()
-	if err := t.write(ctx, conn, gone); err != nil {
-		return true, err
+	if lost, err := t.write(ctx, conn, gone); err != nil {
+		return lost, err
 	}
 	_ = conn.SetDeadline(time.Now().Add(closeTimeout))
 	if err := sendStop(conn); err == nil {
 		<-gone //nolint:errcheck // whatever it is, the collector has taken all
 	}
-	return true, nil
+	return 0, nil
 }
 
 // handshake starts the stream. It fails when ctx ends or after dialTimeout.
@@ -200,15 +236,16 @@ func watchCollector(r *bufio.Reader) error {
 	return errors.New("the collector has ended the stream")
 }
 
-// write writes messages until ctx ends, and then returns nil.
-func (t *Tap) write(ctx context.Context, conn net.Conn, gone <-chan error) error {
+// write writes messages until ctx ends, and then returns no error. lost is the number of
+// messages that it failed to write.
+func (t *Tap) write(ctx context.Context, conn net.Conn, gone <-chan error) (lost int, err error) {
 	var frames []byte
 	for last := false; !last; {
 		select {
 		case <-ctx.Done():
 			last = true
 		case err := <-gone:
-			return err
+			return 0, err
 		case <-t.wake:
 		}
 		var n int
@@ -220,17 +257,17 @@ func (t *Tap) write(ctx context.Context, conn net.Conn, gone <-chan error) error
 			limit = closeTimeout
 		}
 		if err := conn.SetWriteDeadline(time.Now().Add(limit)); err != nil {
-			return err
+			return n, err
 		}
 		if _, err := conn.Write(frames); err != nil {
-			t.dropped.Add(uint64(n))
-			return fmt.Errorf("writing: %w", err)
+			return n, fmt.Errorf("writing: %w", err)
 		}
 	}
-	return nil
+	return 0, nil
 }
 
-func (t *Tap) dial(ctx context.Context) (net.Conn, error) {
+// connect opens a connection to the collector. It fails after dialTimeout.
+func (t *Tap) connect(ctx context.Context) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	var conn net.Conn

@@ -171,8 +171,8 @@ func clientQuery(port uint16) *Message {
 	return &Message{Type: ClientQuery, Protocol: UDP, Client: netip.AddrPortFrom(netip.MustParseAddr("192.0.2.7"), port), Query: time.Unix(1, 0)}
 }
 
-// run runs the tap until the end of the test or until the function given is called.
-func run(t *testing.T, tap *Tap) (stop func()) {
+// runTap runs the tap until the end of the test or until the function given is called.
+func runTap(t *testing.T, tap *Tap) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
@@ -200,7 +200,7 @@ func TestTap(t *testing.T) {
 	tap.Send(clientQuery(1))
 	tap.Send(clientQuery(2))
 	c := collect(t, path)
-	stop := run(t, tap)
+	stop := runTap(t, tap)
 	conn, r := c.accept()
 	tap.Send(clientQuery(3))
 	for want := 1; want <= 3; want++ {
@@ -255,7 +255,7 @@ func TestTapFull(t *testing.T) {
 	if len(large.pending) > bufferSize || large.Dropped() == 0 || large.queued >= config.DnstapQueue {
 		t.Errorf("%d messages of %d bytes wait, %d were dropped", large.queued, len(large.pending), large.Dropped())
 	}
-	run(t, tap)()
+	runTap(t, tap)()
 	if tap.Dropped() != 25 {
 		t.Errorf("%d messages were lost, want all of 25", tap.Dropped())
 	}
