@@ -1,7 +1,7 @@
 // Package apiserver runs a real Kubernetes API server with its etcd, and
 // nothing else of a cluster: no controllers and no nodes.
 //
-// Both listen on loopback. Each server has certificates of its own authority
+// Both listen on loopback. Each server has certificates of its own CA
 // and two users with a token each: an administrator who may do everything,
 // and the agent, who may do what the agent's ClusterRole allows. Because no
 // controller runs, the objects are exactly those that a test writes, besides

@@ -1,24 +1,20 @@
-// Package differential asks the agent and CoreDNS the same questions in one
-// run and compares what they say.
+// Package differential sends the same queries to the agent and to CoreDNS and compares the
+// replies.
 //
-// Both read the same API server, run the same Corefile but for the port, and
-// forward to the same scripted upstream. Where the Corefile has caches, every
-// question is asked twice, so that the second answer comes from one. A reply is
-// turned into a view of what a client can see of it: response code, flags,
-// question, the records of each section as a set with case and TTL, EDNS. A
-// SOA's serial and the order of records are not part of it, nor are the
-// records of a truncated reply, since which of them fit is any server's
-// choice. With caches, a TTL may have gone down by the time since the start,
-// and letters count in the query's own name only.
+// Both read the same API server, run the same Corefile but for the port, and forward to the same
+// scripted upstream. Where the Corefile has caches, every query is sent twice, so that the second
+// answer comes from the cache. A reply becomes a view of what a client sees: response code, flags,
+// question, the records of each section as a set with case and TTL, EDNS. The view leaves out the
+// serial of an SOA record, the order of records, and the records of a truncated reply, because any
+// server may choose which of them fit. With caches, a TTL may be lower by the time since the start,
+// and case counts in the name of the query only.
 //
-// The fixed part asks about a world that is one of each kind of object, under
-// Corefiles as they are installed. The random part makes a world from a seed for
-// each of a list of Corefiles that have the options of the cluster zone, changes
-// it round by round, and asks after each, when all servers have seen a last
-// object of every kind. There the agent runs three times: with a view of its
-// node's scope, the same before a cluster DNS, and with a view of everything.
+// The fixed part asks about one object of each kind, under Corefiles as people install them. The
+// random part makes objects from a seed for each of a list of Corefiles with the options of the
+// cluster zone, changes them in rounds, and asks after each round, once all servers have seen a last
+// object of every kind. There the agent runs three times: with scope node, with scope node in front
+// of a cluster DNS, and with scope cluster.
 //
-// Where the agent is meant to answer otherwise, an entry of the table allowed
-// says why and rewrites CoreDNS's view into the one the agent must give. An
-// entry that no question needs fails the test, so the table cannot rot.
+// Where the agent differs on purpose, an entry of knownDifferences gives the reason and rewrites
+// CoreDNS's view into the one that the agent must give. An entry that no query needs fails the test.
 package differential

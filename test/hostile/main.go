@@ -1,21 +1,18 @@
-// Command hostile sends an agent packets that nobody should send, and looks whether
-// those who ask properly still get their answers.
+// Command hostile sends malformed packets to an agent and checks that well-behaved clients still get
+// their answers.
 //
-// It starts the agent with every step of the query path: a hosts table, a cluster out
-// of files, a cache, and an upstream that is scripted here. Real queries of many
-// shapes are broken by a seeded mutator (mutate.go) and sent over UDP. Each flooder
-// sends a window of them and then a well-formed query, whose answer it waits for and
-// checks: so what was sent before has been read, and nothing is lost in full buffers.
-// Every broken packet with a whole header that is no response must be answered too,
-// once, readably, within the size it claims; the others never. Beside that run idle
-// connections, senders of a byte a second, broken frames of all kinds, each followed
-// by a well-formed query over TCP, and queries for names whose replies the upstream
-// breaks with the same mutator.
+// The agent runs every step of the query path: a hosts table, a cluster from files, a cache, and a
+// scripted upstream. A seeded mutator (package broken) breaks queries of many shapes, which flooders
+// send over UDP. A flooder sends a window of broken packets and then a well-formed query, and checks
+// its answer: by then the agent has read the window, and full buffers lose nothing. Every broken
+// packet with a complete header that is not a response must get one readable reply within the size
+// that it allows; the others must get none. Beside that run idle connections, senders of one byte a
+// second, broken frames of all kinds, each followed by a well-formed query over TCP, and queries for
+// names whose replies the upstream breaks with the same mutator.
 //
-// A run has two phases, a warm-up and the flood. After each, everything that was
-// opened is closed, and the agent must come back to the files and goroutines it had
-// at the start; the memory it has at its peak must be the same in both, but for a
-// few MiB, and it must be the same process without a panic.
+// A run has a warm-up and a flood. After each, the command closes what it has opened, and the agent
+// must return to its files and goroutines at the start. Its peak memory must be the same in both
+// phases but for a few MiB, and it must be the same process without a panic.
 package main
 
 import (

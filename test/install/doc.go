@@ -1,6 +1,5 @@
-// Package install applies daemonset/nodens.yaml to a real API server, the way
-// kubectl apply does it: server-side, with strict field validation. That finds what
-// decoding against the types does not: values and combinations that the server
-// refuses. Then it asks, as the service account that the manifest makes, for what
-// the agent asks for, and for what it must not get.
+// Package install applies daemonset/nodens.yaml to a real API server as kubectl apply does:
+// server-side, with strict field validation. That finds values and combinations that decoding
+// against the types accepts and the server refuses. As the manifest's service account it then sends
+// the requests that the agent needs, which must succeed, and others, which must be forbidden.
 package install

@@ -1,15 +1,13 @@
-// Command kernels shows on which kernels queries are answered inside of them: it boots
-// Debian's, one after the other, in a virtual machine, loads the product's program there,
-// puts it on a link, and runs the tests of its package, the verifier's and the fuzzer's
-// among them:
+// Command kernels tests answers from inside the kernel on the kernels of Debian's releases. It boots
+// each in a virtual machine, loads the product's program, attaches it to an interface, and runs the
+// tests of server/fastpath, those of the verifier and the fuzzer among them:
 //
 //	go run ./test/kernels
 //
-// On a kernel that is too old it has to be said what is missing. The machine is emulated
-// without help of the processor, so that it runs inside of virtual machines too, in a
-// minute a kernel. The kernels are Debian packages, named by version and by the file's hash,
-// fetched once (30 MB each) and kept beside the other things that tests keep; see package
-// daemonset/debian. It needs qemu-system-x86 and xz-utils, and amd64.
+// On a kernel that is too old the agent must say what is missing. The machine is fully emulated, so
+// that it also runs inside virtual machines; a kernel takes a minute. The kernels are Debian
+// packages, identified by version and hash, downloaded once (30 MB each) and kept in the tests' cache
+// (package daemonset/debian). The command needs qemu-system-x86, xz-utils and amd64.
 package main
 
 import (

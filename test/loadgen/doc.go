@@ -1,15 +1,14 @@
-// Package pace is the far end of a DNS server that is measured: its clients, who
-// ask at a fixed rate or with a fixed number of queries under way, and the
-// upstream that it forwards to.
+// Package loadgen is the load generator of tests and benchmarks.
 //
-// Both are one loop on one goroutine, which never sleeps while clients ask. So a
-// query leaves within a microsecond or two of when it is due, the arrival of an answer is
-// seen at once, an upstream's answer that is to come late comes at its time, and
-// none of the three waits for another's turn on the core. The loop makes its
-// system calls without telling Go's scheduler, because none of them blocks; it
-// allocates nothing while it runs, so there is no collection either.
+// A [Loop] plays the clients of a DNS server, which send at a fixed rate or keep a fixed number of
+// queries outstanding, and the upstream that the server forwards to. Both run in one loop on one
+// goroutine that never sleeps while clients send: a query leaves within a microsecond or two of its
+// time, an answer is seen at once, and a delayed reply of the upstream leaves on time. The loop makes
+// its system calls without telling Go's scheduler, because none of them blocks, and allocates nothing
+// while it runs, so there is no garbage collection. When another process or the hypervisor takes the
+// core away, the answers of that time are counted without their latencies.
 //
-// What takes the core away from the loop for a while (another process, the
-// hypervisor) blurs the times of what happens meanwhile: answers that arrived
-// then are counted but their latency is thrown away.
+// A [Schedule] sends single queries at a moderate rate from an ordinary socket and reports what
+// became of each. Package node/load, which runs in pods, reports what happens to queries while agents
+// are replaced.
 package loadgen

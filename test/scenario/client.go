@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log"
 	"net"
 	"net/http"
 	"net/netip"
@@ -34,9 +33,6 @@ const (
 	// look is the time between two looks at a condition.
 	look = 10 * time.Millisecond
 )
-
-// discardLogger is a log that nobody reads.
-func discardLogger() *log.Logger { return log.New(io.Discard, "", 0) }
 
 // ask sends m to the agent as q says, and gives the reply.
 func (st *run) ask(ctx context.Context, q *query, m *dns.Msg) reply {

@@ -1,6 +1,6 @@
-// Command summary reads what `go test -json` wrote and says what matters of it: a
-// line for each package, the output of what failed, the reason of what was
-// skipped, and the totals. It exits with 1 if anything failed or nothing ran.
+// Command summary reads the output of `go test -json` and prints a line for each package, the output
+// of failed tests, the reasons of skipped tests, and the totals. It exits with 1 if a test failed or
+// none ran.
 package main
 
 import (

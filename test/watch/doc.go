@@ -1,7 +1,5 @@
-// Package watch tests how the agent follows the API server: that every change
-// of an object reaches the answers, after how long, and what the agent says
-// while there is no API server to follow.
+// Package watch tests how the agent follows the API server: that every change of an object reaches
+// the answers, and what the agent answers while no API server is reachable.
 //
-// The delays are printed and never judged: what they are depends on the
-// machine. Judged is that each change is seen at all.
+// The tests print how long changes take and do not judge it, because that depends on the machine.
 package watch

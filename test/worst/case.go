@@ -56,7 +56,7 @@ const (
 	changed  = "rewrite.example."
 	listed   = "hosts.example."
 	searched = "search.example."
-	// Bombs is the zone for which [Upstream] sends replies full of compression pointers,
+	// Bombs is the zone for which the upstream sends replies full of compression pointers,
 	// and Silence the one for which it sends nothing.
 	Bombs   = "bomb.example."
 	Silence = "silent.example."

@@ -1,14 +1,12 @@
-// Package worst makes the largest things that tenants, upstreams and clients can put in
-// front of an agent, and the dearest query for each of them.
+// Package worst makes the most expensive queries that tenants, upstreams and clients can prepare,
+// and the largest objects for them.
 //
-// A [Case] is one of these: what is made, and the packets that an attacker then
-// sends. [Write] writes the files of all cases for one agent: the objects of a cluster
-// as manifests, and the server blocks of what an operator's Corefile may hold. Package
-// bench asks such an agent and measures what a victim sees beside each case; the tests
-// of this package hold that each case is as large as it says and gets an answer. How
-// many steps an answer takes is pinned in the packages that make it; [Case.Pinned]
-// names the test.
+// A [Case] says what is made and which packets an attacker then sends. [Write] writes the files of
+// all cases for one agent: the cluster's objects as manifests, and the server blocks of an
+// operator's Corefile. Package bench/attack sends the packets to such an agent and measures what a
+// victim sees. The tests of this package check that each case has its size and gets an answer. The
+// packages that make an answer pin the steps that it takes; [Case.Pinned] names the test.
 //
-// The sizes are what Kubernetes, DNS or the agent's own limits allow, or, where nothing
-// limits them, far more than a real cluster has.
+// The sizes are the limits of Kubernetes, of DNS or of the agent. Where nothing sets a limit, they
+// are far above what real clusters have.
 package worst

@@ -33,7 +33,7 @@ func sampleReport() *Report {
 	return r
 }
 
-// TestTargets holds what the numbers of a report say of each claim: all are met, and
+// TestTargets holds what the numbers of a report say of each target: all are met, and
 // each is missed by a victim that waits or gets no answer.
 func TestTargets(t *testing.T) {
 	missed := func(r *Report) (list []string) {

@@ -38,10 +38,10 @@ func proxyModeOf(s harness.Server) string {
 	return testbed.ProxyIptablesNft
 }
 
-// Result is what one mishap has done to clients.
+// Result is what one fault has done to clients.
 type Result struct {
 	*client.Report
-	// began is when the mishap began: all names are known by then.
+	// began is when the fault began: all names are known by then.
 	began time.Time
 	// Gone is when the process had ended, and spawned when the next one was started;
 	// zero if there was none.
@@ -49,7 +49,7 @@ type Result struct {
 	// hitChange is by how much the part of cache hits differs after an upgrade; below zero
 	// it has not been measured.
 	hitChange float64
-	// tracked is how many connections of port 53 were tracked before the mishap.
+	// tracked is how many connections of port 53 were tracked before the fault.
 	tracked int
 }
 
@@ -138,7 +138,7 @@ func Measure(ctx context.Context, p harness.Plan, upgrades int) (*Report, error)
 	return run.Out, nil
 }
 
-// MeasureFaults has every mishap befall every row, each in namespaces of its own.
+// MeasureFaults injects every fault into every row, each in namespaces of its own.
 func (b *Run) MeasureFaults(ctx context.Context, list []Fault, rows []harness.Server, rounds int) error {
 	for n := range rounds {
 		for _, m := range list {
@@ -166,7 +166,7 @@ func (b *Run) MeasureFaults(ctx context.Context, list []Fault, rows []harness.Se
 	return nil
 }
 
-// inject has a mishap befall a server under load.
+// inject injects a fault into a server under load.
 func (b *Run) inject(ctx context.Context, m Fault, s harness.Server) (h Result, err error) {
 	st, err := b.startNode(s)
 	if st != nil {

@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// sampleReport is a report of two rounds in which only CoreDNS came to harm, and nodens in
+// sampleReport is a report of two rounds in which only CoreDNS lost queries, and nodens in
 // the second round of a hang.
 func sampleReport() *Report {
 	at := func(ms int) time.Time { return time.UnixMilli(int64(ms)) }
@@ -57,7 +57,7 @@ func sampleReport() *Report {
 	return r
 }
 
-// TestTargets holds what the numbers of a report say of each claim.
+// TestTargets holds what the numbers of a report say of each target.
 func TestTargets(t *testing.T) {
 	r := sampleReport()
 	for _, c := range r.Targets() {
@@ -111,7 +111,7 @@ func TestFaultTable(t *testing.T) {
 	}
 }
 
-// TestMeasure has every mishap befall one of the servers, each of them at least one, once and
+// TestMeasure injects every fault into one of the servers, each of them at least one, once and
 // short. What is looked at is that it was measured, and what holds however fast the machine
 // is.
 func TestMeasure(t *testing.T) {
@@ -155,16 +155,16 @@ func TestMeasure(t *testing.T) {
 		})
 	}
 	if left != -1 { // the last one is for two servers
-		t.Errorf("%d mishaps did not befall anybody", left+1)
+		t.Errorf("%d faults were not injected", left+1)
 	}
 }
 
-// checkFault looks at what a mishap did to a server.
+// checkFault looks at what a fault did to a server.
 func checkFault(t *testing.T, r *Report, s harness.Server, m Fault) {
 	t.Helper()
 	list := r.Results[harness.Cell{Server: s.Name, Workload: m.Name}]
 	if len(list) != 1 && m.Name != outOfMemory {
-		t.Fatalf("%s, %s: %d harms", s.Name, m.Name, len(list))
+		t.Fatalf("%s, %s: %d results", s.Name, m.Name, len(list))
 	}
 	for _, h := range list {
 		if h.UDP.Asked == 0 || h.UDP.Local == 0 || h.Dropped > 0 {

@@ -12,15 +12,15 @@ import (
 	"github.com/nodens-dns/nodens/test/node/testbed"
 )
 
-// Fault is something that befalls an agent.
+// Fault is a fault that is injected into an agent.
 type Fault struct {
 	Name, what string
-	// unsupported is a program that it can't befall.
+	// unsupported is a program that the fault does not apply to.
 	unsupported string
 	run         func(ctx context.Context, s *node, h *Result) error
 }
 
-// The mishaps' names.
+// The faults' names.
 const (
 	upgraded         = "upgrade"
 	upgradedLong     = "twenty upgrades in a row"

@@ -32,7 +32,7 @@ func (r *Report) Targets() []harness.Target {
 	}
 }
 
-// worstOf are the values of nodens' rows under the mishaps; the worst round counts, not
+// worstOf are the values of nodens' rows under the faults; the worst round counts, not
 // the middle one.
 func (r *Report) worstOf(f func(Result) float64, names ...string) []harness.TargetValue {
 	var list []harness.TargetValue
@@ -51,7 +51,7 @@ func (r *Report) worstOf(f func(Result) float64, names ...string) []harness.Targ
 	return list
 }
 
-// ResultSpread applies f to a row's harms; false if there is none.
+// ResultSpread applies f to the results of a row; false if there is none.
 func (r *Report) ResultSpread(f func(Result) float64, at harness.Cell) (figures.Spread, bool) {
 	var values []float64
 	for _, h := range r.Results[at] {
@@ -63,7 +63,7 @@ func (r *Report) ResultSpread(f func(Result) float64, at harness.Cell) (figures.
 	return figures.SpreadOf(values), true
 }
 
-// faultColumns are the columns of the tables of mishaps. Numbers are medians, with the
+// faultColumns are the columns of the tables of faults. Numbers are medians, with the
 // greatest behind them where it is another.
 var faultColumns = []struct {
 	head, format string
@@ -77,7 +77,7 @@ var faultColumns = []struct {
 	{"worst p99, ms", "%.1f", Result.worstP99},
 }
 
-// FaultTable is the table of a mishap; empty if it was not measured.
+// FaultTable is the table of a fault; empty if it was not measured.
 func (r *Report) FaultTable(m Fault) string {
 	rows := [][]string{{"server"}}
 	for _, c := range faultColumns {
@@ -117,7 +117,7 @@ func (r *Report) Tables() (list []string) {
 	return list
 }
 
-// lossTable is one table of all mishaps: how many questions were lost, as a part of them.
+// lossTable is one table of all faults: how many questions were lost, as a part of them.
 func (r *Report) lossTable() string {
 	rows := [][]string{{"questions lost"}}
 	for _, s := range r.Servers {
@@ -147,8 +147,8 @@ func (r *Report) Render([]figures.PlotFile) ([]byte, error) {
 	data := struct {
 		harness.SectionData
 		Overall string
-		Mishaps []harness.TableEntry
-	}{SectionData: r.NewSectionData(r.Targets()), Overall: r.lossTable(), Mishaps: r.FaultEntries(Faults)}
+		Faults  []harness.TableEntry
+	}{SectionData: r.NewSectionData(r.Targets()), Overall: r.lossTable(), Faults: r.FaultEntries(Faults)}
 	return harness.FillTemplate(sectionText, data)
 }
 

@@ -270,7 +270,7 @@ func (b *Run) runStreams(ctx context.Context, r *RunningServer, w Workload, stre
 	return s, nil
 }
 
-// ToLoadResult converts what package pace says into the terms of dnsperf.
+// ToLoadResult converts what package loadgen says into the terms of dnsperf.
 func ToLoadResult(r loadgen.Result) LoadResult {
 	o := LoadResult{Sent: r.Sent, Completed: r.Answered, Lost: r.Lost, Rcodes: map[string]uint64{}, Elapsed: r.Elapsed}
 	if r.Sent > 0 {

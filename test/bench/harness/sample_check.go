@@ -8,28 +8,32 @@ import (
 // Problems returns what is wrong with a sample whatever the machine is: for tests of the
 // sections.
 func (s Sample) Problems(w Workload) (list []string) {
-	problem := func(format string, args ...any) { list = append(list, fmt.Sprintf(format, args...)) }
+	paced, flood := w.Tool == FixedRate || w.Tool == MissFlood, w.Tool == MissFlood
+	for _, p := range []struct {
+		wrong bool
+		text  string
+	}{
+		{s.Completed == 0 || s.Cpu <= 0 || s.Elapsed <= 0, "no query, CPU time or time"},
+		{s.Rss == 0 || s.Peak == 0, "no memory"},
+		{s.Kernel < 0 || s.Kernel > 1, "the kernel's part of the CPU time is not a part"},
+		{s.Response < s.Request, "answers shorter than queries"},
+		{paced != (len(s.Latencies)+int(s.blurred) > 0), "latencies without a rate, or a rate without latencies"},
+		{flood != (s.floodResult.Sent > 0), "a flood without queries, or queries without a flood"},
+	} {
+		if p.wrong {
+			list = append(list, fmt.Sprintf("%s: %+v", p.text, s.LoadResult))
+		}
+	}
 	// What a server drops under a flood is its own decision.
-	if w.Tool != CacheMisses && w.Tool != MissFlood {
-		if err := s.Check(dns.RcodeToString[w.Rcode]); err != nil {
-			problem("%v", err)
-		}
-		// dnsdist has an entry for each connection's first queries of the same name.
-		if s.misses > NameCount/10 {
-			problem("the upstream was asked %d times, want a warm cache", s.misses)
-		}
+	if w.Tool == CacheMisses || flood {
+		return list
 	}
-	if s.Completed == 0 || s.Cpu <= 0 || s.Elapsed <= 0 || s.Rss == 0 || s.Peak == 0 || s.Kernel < 0 || s.Kernel > 1 {
-		problem("nothing measured: %+v", s)
+	if err := s.Check(dns.RcodeToString[w.Rcode]); err != nil {
+		list = append(list, err.Error())
 	}
-	if s.Response < s.Request {
-		problem("answers of %d bytes to questions of %d", s.Response, s.Request)
-	}
-	if paced := w.Tool == FixedRate || w.Tool == MissFlood; paced != (len(s.Latencies)+int(s.blurred) > 0) {
-		problem("%d latencies", len(s.Latencies))
-	}
-	if (w.Tool == MissFlood) != (s.floodResult.Sent > 0) {
-		problem("a flood of %d", s.floodResult.Sent)
+	// dnsdist has an entry for each connection's first queries of the same name.
+	if s.misses > NameCount/10 {
+		list = append(list, fmt.Sprintf("the upstream was asked %d times, want a warm cache", s.misses))
 	}
 	return list
 }

@@ -85,11 +85,11 @@ type SectionData struct {
 type TableEntry struct{ Name, What, Table string }
 
 // NewSectionData fills a frame with the results of the targets.
-func (r *Report) NewSectionData(claims []Target) SectionData {
+func (r *Report) NewSectionData(targets []Target) SectionData {
 	p := marker{r.Plan.flag()}
 	f := SectionData{
 		Begin: p.Begin(), End: p.End(), Date: r.Date.UTC().Format(time.DateOnly), Commit: r.Commit,
-		Command: r.Plan.Command(), Results: TargetTable(claims, true), Notes: r.Notes,
+		Command: r.Plan.Command(), Results: TargetTable(targets, true), Notes: r.Notes,
 	}
 	for _, fact := range r.Facts {
 		f.Facts = append(f.Facts, TableEntry{Name: fact.Name, What: fact.Value})

@@ -27,7 +27,7 @@ type TargetValue struct {
 	Find func() (figures.Spread, bool)
 }
 
-// TargetResult is a claim with what was measured.
+// TargetResult is a target with what was measured.
 type TargetResult struct {
 	Target
 	Worst    string
@@ -51,7 +51,7 @@ func (s TargetResult) Verdict() string {
 	}
 }
 
-// Judge finds the claim's greatest value.
+// Judge finds the target's greatest value.
 func (c Target) Judge() TargetResult {
 	res := TargetResult{Target: c}
 	for _, v := range c.Of {
@@ -62,11 +62,11 @@ func (c Target) Judge() TargetResult {
 	return res
 }
 
-// TargetTable is the table of claims, without those that were not measured unless
+// TargetTable is the table of targets, without those that were not measured unless
 // all are asked for.
-func TargetTable(claims []Target, all bool) string {
+func TargetTable(targets []Target, all bool) string {
 	rows := [][]string{{"what", "at most", "median", "least–most", "of", ""}}
-	for _, c := range claims {
+	for _, c := range targets {
 		res := c.Judge()
 		if !res.Measured && !all {
 			continue

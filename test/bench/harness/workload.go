@@ -136,9 +136,9 @@ type loadTool int
 const (
 	SaturateUDP loadTool = iota // dnsperf over UDP, as fast as it goes
 	SaturateTCP                 // dnsperf over TCP connections that stay, as fast as it goes
-	FixedRate                   // package pace, at a rate
-	CacheMisses                 // package pace, new names of the late upstream, as fast as it goes
-	MissFlood                   // package pace, at a rate, beside a flood of such names
+	FixedRate                   // package loadgen, at a rate
+	CacheMisses                 // package loadgen, new names of the late upstream, as fast as it goes
+	MissFlood                   // package loadgen, at a rate, beside a flood of such names
 	FromPod                     // ask/ask.c, in a pod
 )
 

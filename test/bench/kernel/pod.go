@@ -22,7 +22,7 @@ import (
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
-// The rows of the section about answers from inside the kernel that claims are about.
+// The rows of the section about answers from inside the kernel that targets are about.
 const (
 	socketRow = "nodens, by its socket"
 	kernelRow = "nodens, in the kernel"
@@ -58,7 +58,7 @@ func podLoads() (list []harness.Workload) {
 	return list
 }
 
-// podFaults are what befalls nodens with and without the kernel's help.
+// podFaults are the faults that are injected into nodens with and without the kernel's help.
 func podFaults() (list []failover.Fault) {
 	for _, m := range failover.Faults {
 		if m.Name == failover.Killed || m.Name == failover.Hung {
@@ -68,7 +68,7 @@ func podFaults() (list []failover.Fault) {
 	return list
 }
 
-// maxFaultRounds bounds the time that mishaps take; more than three say little more of them.
+// maxFaultRounds bounds the time that faults take; more than three say little more of them.
 const maxFaultRounds = 3
 
 // run measures the queries of a pod.
@@ -300,7 +300,7 @@ func (d *podBench) attempt(ctx context.Context, s harness.Server, w harness.Work
 	return got, nil
 }
 
-// measurePodFaults has mishaps befall nodens with and without the kernel's help.
+// measurePodFaults injects faults into nodens with and without the kernel's help.
 func (b *run) measurePodFaults(ctx context.Context) error {
 	rows := slices.DeleteFunc(slices.Clone(b.Report.Servers), func(s harness.Server) bool { return s.Program != "nodens" })
 	return b.MeasureFaults(ctx, podFaults(), rows, min(b.Plan.Rounds, maxFaultRounds))

@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// sampleReport is a report of two rounds in which the kernel keeps all claims, each by half.
+// sampleReport is a report of two rounds in which the kernel meets all targets, each by half.
 func sampleReport() *Report {
 	r := &Report{&failover.Report{Report: &harness.Report{
 		Plan: harness.Plan{Rounds: 2, Length: time.Second, Section: harness.KernelMarker.Flag}, Date: time.Unix(0, 0),
@@ -66,8 +66,8 @@ func sampleReport() *Report {
 	return r
 }
 
-// TestTargets holds what the numbers of a report say of each claim: all are kept, and each is
-// missed when the kernel is slower, the agent busier and the mishaps worse.
+// TestTargets holds what the numbers of a report say of each target: all are kept, and each is
+// missed when the kernel is slower, the agent busier and the faults worse.
 func TestTargets(t *testing.T) {
 	r := sampleReport()
 	for _, c := range r.Targets() {

@@ -17,7 +17,7 @@ const (
 	// maxAgentLoad is what the agent may take of a core, in hundredths, while the kernel
 	// answers ten thousand queries a second.
 	maxAgentLoad = 1
-	// maxFaultRatio is how much worse a mishap may be than for the socket path: what two rows of
+	// maxFaultRatio is how much worse a fault may be than for the socket path: what two rows of
 	// the same agent differ by in -faults, where it is a matter of milliseconds.
 	maxFaultRatio = 1.25
 )
@@ -70,7 +70,7 @@ func (r *Report) agentLoads(w harness.Workload) []harness.TargetValue {
 	}}}
 }
 
-// ratioToSocket is a harm with the kernel's help in units of that without. Both are one more
+// ratioToSocket is a value with the kernel's help in units of that without. Both are one more
 // than they are, a question or a millisecond, so that none is a number too.
 func (r *Report) ratioToSocket(f func(failover.Result) float64, m failover.Fault) []harness.TargetValue {
 	return []harness.TargetValue{{Name: "", Find: func() (figures.Spread, bool) {
@@ -93,11 +93,11 @@ var sectionText string
 func (r *Report) Render([]figures.PlotFile) ([]byte, error) {
 	data := struct {
 		harness.SectionData
-		Loads, Mishaps []harness.TableEntry
+		Loads, Faults []harness.TableEntry
 	}{SectionData: r.NewSectionData(r.Targets())}
 	for _, w := range r.Workloads {
 		data.Loads = append(data.Loads, harness.TableEntry{Name: w.Name, What: w.LoadShape.What, Table: r.WorkloadTable(w)})
 	}
-	data.Mishaps = r.FaultEntries(podFaults())
+	data.Faults = r.FaultEntries(podFaults())
 	return harness.FillTemplate(sectionText, data)
 }

@@ -33,7 +33,7 @@ func sampleReport() *Report {
 	return r
 }
 
-// TestTargets holds what the numbers of a report say of each claim.
+// TestTargets holds what the numbers of a report say of each target.
 func TestTargets(t *testing.T) {
 	r := sampleReport()
 	for _, c := range r.Targets() {

@@ -78,7 +78,7 @@ func (r *Report) mainTargets() []harness.Target {
 	return list
 }
 
-// saturationTargets are the claims for cached or cluster names at saturation.
+// saturationTargets are the targets for cached or cluster names at saturation.
 func (r *Report) saturationTargets(what string, cluster bool) []harness.Target {
 	at := workloadsWhere(func(w harness.Workload) bool { return w.Tool == harness.SaturateUDP && w.Cluster == cluster })
 	what = "CPU per " + what + " at saturation, "

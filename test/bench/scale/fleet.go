@@ -22,7 +22,7 @@ import (
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
-// agent is one of a crowd.
+// agent is one of a fleet.
 type agent interface {
 	Run(ctx context.Context)
 	Synced() bool
@@ -37,7 +37,7 @@ type agentKind struct {
 	open func(kubeconfig string, node int) (agent, error)
 }
 
-// agentKinds are the rows of the table of crowds.
+// agentKinds are the rows of the table of fleets.
 func agentKinds() []agentKind {
 	view := func(scope config.Scope) func(string, int) (agent, error) {
 		return func(kubeconfig string, node int) (agent, error) {
@@ -70,7 +70,7 @@ func (c fleet) String() string {
 	return fmt.Sprintf("%.0f watches over %.1f connections, %.0f KiB first, %.0f KiB for 1,000 changes, %.1f µs for a change, %.2f MiB", c.watches, c.conns, c.firstKiB, c.changeKiB, c.cpu.Median, c.memory.Median)
 }
 
-// The crowd's changes come at a rate at which a hundred agents of the dearest kind
+// The changes come at a rate at which a hundred agents of the most expensive kind
 // keep up on one core of this process.
 const (
 	sliceRate = 50
@@ -79,7 +79,7 @@ const (
 	startedAtOnce = 4
 )
 
-// testCluster is the cluster that crowds watch.
+// testCluster is the cluster that fleets watch.
 type testCluster struct {
 	*run
 	world *objects.World
@@ -123,7 +123,7 @@ func (b *run) measureFleets(ctx context.Context) error {
 	return nil
 }
 
-// openTestCluster puts the crowds' cluster in place of the one that there may be.
+// openTestCluster replaces the cluster, if there is one, by the fleets' cluster.
 func (b *run) openTestCluster(ctx context.Context) (*testCluster, error) {
 	if b.Api != nil {
 		b.Api.Close()

@@ -32,7 +32,7 @@ const (
 	MinServices = 40
 )
 
-// fleetShape is the cluster that the agents of a crowd watch, with two fifths of the
+// fleetShape is the cluster that the agents of a fleet watch, with two fifths of the
 // Services, and has a node for each.
 func (n clusterSize) fleetShape() objects.Shape {
 	return objects.Crowd(max(MinServices, int(n)*2/5), max(2, int(n)/100))

@@ -34,7 +34,7 @@ func TestMeasure(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(r.Servers) != 2 || len(r.Workloads) != 3 || len(r.fleets) != 2 {
-		t.Fatalf("%d servers, %d workloads and %d crowds, want 2, 3 and 2", len(r.Servers), len(r.Workloads), len(r.fleets))
+		t.Fatalf("%d servers, %d workloads and %d fleets, want 2, 3 and 2", len(r.Servers), len(r.Workloads), len(r.fleets))
 	}
 	for i, s := range r.Servers {
 		if len(r.runs[s.Name]) != 1 {
@@ -52,7 +52,7 @@ func TestMeasure(t *testing.T) {
 		}
 		c := r.fleets[i]
 		if c.kind != s.Name || c.agents != 2 || c.firstKiB <= 0 || c.changeKiB <= 0 || c.conns != 1 {
-			t.Errorf("the crowd of %s: %+v", s.Name, c)
+			t.Errorf("the fleet of %s: %+v", s.Name, c)
 		}
 		checkWatches(t, s, c.watches)
 	}

@@ -197,7 +197,7 @@ func TestPerAgent(t *testing.T) {
 	}
 }
 
-// TestFleetCost works a crowd's costs out by hand.
+// TestFleetCost works a fleet's costs out by hand.
 func TestFleetCost(t *testing.T) {
 	c := fleet{watches: 23, firstKiB: 512, changeKiB: 102.4, cpu: figures.Spread{Median: 2}, memory: figures.Spread{Median: 1.024}}
 	got := c.cost()

@@ -96,7 +96,7 @@ type fleetCost struct {
 	cores    float64 // at fleetRate
 }
 
-// cost works the crowd's costs out for the fleet.
+// cost works the fleet's costs out for the fleet.
 func (c fleet) cost() fleetCost {
 	return fleetCost{
 		watches: c.watches * fleetNodes,
