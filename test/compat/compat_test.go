@@ -6,7 +6,9 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -57,7 +59,7 @@ func TestHandOver(t *testing.T) {
 		if err := first.Err(); err != nil {
 			t.Fatalf("the first agent ended with %v and wrote:\n%s", err, first.Tail())
 		}
-		awaitLog(t, first, fmt.Sprintf(`"everything is handed over" part=handover connections=%d`, streams))
+		awaitTransferred(t, first)
 		s.served(t, later)
 		stopped = true
 		r, err := client.Stop()
@@ -72,6 +74,25 @@ func TestHandOver(t *testing.T) {
 		if n, err := s.sum(t.Context(), `nodens_handovers_total{result="complete",role="successor"}`); n != 1 || err != nil {
 			t.Errorf("%v hand-overs are counted, %v; want one", n, err)
 		}
+	})
+}
+
+// transferred matches the message at the end of a hand-over.
+var transferred = regexp.MustCompile(`"everything is handed over" part=handover connections=(\d+)`)
+
+// awaitTransferred waits until the agent in p has handed everything over, the long-lived
+// connections included. A connection for a single question may be among them, too.
+func awaitTransferred(t *testing.T, p *peer.Process) {
+	t.Helper()
+	p.Must(t, "the end of the hand-over", func(context.Context) error {
+		m := transferred.FindStringSubmatch(p.Tail())
+		if m == nil {
+			return fmt.Errorf("it says:\n%s", p.Tail())
+		}
+		if n, err := strconv.Atoi(m[1]); err != nil || n < streams {
+			t.Fatalf("%s connections were handed over, want %d or more", m[1], streams)
+		}
+		return nil
 	})
 }
 
