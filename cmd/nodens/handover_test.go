@@ -112,18 +112,6 @@ func origin(t *testing.T, up uint16) *agenttest.Agent {
 	return startAgent(t, fmt.Sprintf(".:%d {\n bind 127.0.0.1\n hosts {\n 192.0.2.1 www.example.org\n 192.0.2.2 ftp.example.org\n ttl 3600\n }\n}\n", up))
 }
 
-// metric is a metric's value at the agent's endpoint.
-func metric(t *testing.T, web uint16, series string) string {
-	t.Helper()
-	_, text := agenttest.Get(t, web, "/metrics")
-	for line := range strings.Lines(text) {
-		if value, ok := strings.CutPrefix(line, series+" "); ok {
-			return strings.TrimSpace(value)
-		}
-	}
-	return ""
-}
-
 // TestHandover: one agent after the other takes over; no query is lost, on no connection;
 // each begins with the cache of the one before it, which then ends by itself.
 func TestHandover(t *testing.T) {

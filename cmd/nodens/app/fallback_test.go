@@ -75,8 +75,8 @@ func newSignpost(service string) (*signpost, *fallback) {
 	return s, d
 }
 
-// TestDiversion: the kernel sends queries to the endpoints that there are, or were last.
-func TestDiversion(t *testing.T) {
+// TestFallback: the kernel sends queries to the endpoints that there are, or were last.
+func TestFallback(t *testing.T) {
 	const named, usual = "kube-system/kube-dns-upstream", "kube-system/kube-dns"
 	synctest.Test(t, func(t *testing.T) {
 		s, d := newSignpost("kube-dns-upstream")
@@ -119,8 +119,8 @@ func TestDiversion(t *testing.T) {
 	})
 }
 
-// TestFirstDiversion: a start waits for endpoints, but not for ever.
-func TestFirstDiversion(t *testing.T) {
+// TestFallbackInitial: a start waits for endpoints, but not for ever.
+func TestFallbackInitial(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, d := newSignpost("kube-dns")
 		done := make(chan struct{})

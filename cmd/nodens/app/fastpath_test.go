@@ -157,15 +157,15 @@ func (s *stage) story() []string {
 	return slices.Clone(s.told)
 }
 
-func (p *player) shortcut(w io.Writer) *fastPath {
+func (p *player) newFastPath(w io.Writer) *fastPath {
 	return &fastPath{log: slog.New(slog.NewTextHandler(w, nil)), program: p, platform: platform{follow: p.follow}}
 }
 
 func always() bool { return true }
 
-// TestOpenShortcut: off opens nothing, auto goes on without what it can't have and says
+// TestOpenFastPath: off opens nothing, auto goes on without what it can't have and says
 // why, and on does not. Beside Cilium auto does not even try.
-func TestOpenShortcut(t *testing.T) {
+func TestOpenFastPath(t *testing.T) {
 	old, lost := fmt.Errorf("%w: the kernel is too old", fastpath.ErrUnsupported), errors.New("no links")
 	none := func() (bool, error) { return false, nil }
 	beside := func() (bool, error) { return true, nil }
@@ -221,13 +221,13 @@ func TestOpenShortcut(t *testing.T) {
 	}
 }
 
-// TestShortcutLinks: the program is on each link as long as it is there, one that does not
+// TestFastPathLinks: the program is on each link as long as it is there, one that does not
 // take it is told of once, and at the end no link has it.
-func TestShortcutLinks(t *testing.T) {
+func TestFastPathLinks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, p := new(agenttest.Log), newStage().player("a")
 		p.fail[2] = errors.New("no such device")
-		s := p.shortcut(w)
+		s := p.newFastPath(w)
 		news := make(chan func(seen, gone func(netsetup.PodInterface)))
 		s.platform.follow = func(ctx context.Context, o netsetup.PodInterfaceObserver) error {
 			seen := func(l netsetup.PodInterface) {
@@ -287,10 +287,10 @@ func TestShortcutLinks(t *testing.T) {
 	})
 }
 
-// TestShortcutLooks: an interface with filters is only watched, and so are all when nobody knows
+// TestFastPathChecks: an interface with filters is only watched, and so are all when nobody knows
 // which have some. Clients are admitted as long as all interfaces of pods are watched. What is
 // wrong is told once.
-func TestShortcutLooks(t *testing.T) {
+func TestFastPathChecks(t *testing.T) {
 	lost := errors.New("no buffer space")
 	gone := fmt.Errorf("interface 2: %w", fastpath.ErrGone)
 	for _, tt := range []struct {
@@ -313,7 +313,7 @@ func TestShortcutLooks(t *testing.T) {
 			if tt.fail != nil {
 				p.fail[2] = tt.fail
 			}
-			s := p.shortcut(w)
+			s := p.newFastPath(w)
 			s.platform.follow = func(_ context.Context, o netsetup.PodInterfaceObserver) error {
 				for _, l := range p.stage.links {
 					o.Added(l)
@@ -349,12 +349,12 @@ func TestShortcutLooks(t *testing.T) {
 	}
 }
 
-// TestShortcutRefollow: where links can't be followed the program is on none, until they
+// TestFastPathRetry: where links can't be followed the program is on none, until they
 // can again.
-func TestShortcutRefollow(t *testing.T) {
+func TestFastPathRetry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, p := new(agenttest.Log), newStage(1).player("a")
-		s := p.shortcut(w)
+		s := p.newFastPath(w)
 		cut := make(chan error)
 		s.platform.follow = func(ctx context.Context, o netsetup.PodInterfaceObserver) error {
 			o.Added(netsetup.PodInterface{Index: 1})
@@ -390,12 +390,12 @@ func TestShortcutRefollow(t *testing.T) {
 	})
 }
 
-// TestShortcutBeats: while the agent is well, four beats and two sweeps come within the
+// TestFastPathHeartbeats: while the agent is well, four beats and two sweeps come within the
 // time that answers are given without; when it is not, or does not say, none do.
-func TestShortcutBeats(t *testing.T) {
+func TestFastPathHeartbeats(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newStage(1).player("a")
-		s := p.shortcut(io.Discard)
+		s := p.newFastPath(io.Discard)
 		well, asked := make(chan bool), make(chan struct{}, 1)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
@@ -437,15 +437,15 @@ func TestShortcutBeats(t *testing.T) {
 	})
 }
 
-// TestShortcutAfterEnd: a look that comes back when all is over brings no beat.
-func TestShortcutAfterEnd(t *testing.T) {
+// TestFastPathAfterEnd: a look that comes back when all is over brings no beat.
+func TestFastPathAfterEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newStage(1).player("a")
 		well := make(chan bool)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() {
-			p.shortcut(io.Discard).run(ctx, func() bool { return <-well })
+			p.newFastPath(io.Discard).run(ctx, func() bool { return <-well })
 			close(done)
 		}()
 		synctest.Wait()
@@ -459,15 +459,15 @@ func TestShortcutAfterEnd(t *testing.T) {
 	})
 }
 
-// TestShortcutHandover: of two agents only that one is on the pods' links which serves:
+// TestFastPathHandover: of two agents only that one is on the pods' links which serves:
 // the next one when it has taken over, and the one before when it goes on.
-func TestShortcutHandover(t *testing.T) {
+func TestFastPathHandover(t *testing.T) {
 	t.Setenv("KUBERNETES_SERVICE_HOST", "192.0.2.1") // who has handed over waits
 	p := peer.Ports(t, 3)
 	dir := filepath.Join(t.TempDir(), "handover")
 	stage := newStage(1, 2)
 	start := func(name string) *agenttest.Agent {
-		return startChanged(t, withCache(p[0], p[1], p[2]), func(a *agent) { a.fastPath = stage.player(name).shortcut(io.Discard) },
+		return startChanged(t, withCache(p[0], p[1], p[2]), func(a *agent) { a.fastPath = stage.player(name).newFastPath(io.Discard) },
 			func(o *Options) { o.HandoverDir = dir })
 	}
 	await := func(r *agenttest.Agent, name string, n int) {

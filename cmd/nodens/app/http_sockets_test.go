@@ -49,9 +49,9 @@ func free(t *testing.T) string {
 	return fmt.Sprintf("127.0.0.1:%d", peer.Ports(t, 1)[0])
 }
 
-// TestEndpointsBequest: two sets of endpoints have the same listeners, give way to each
+// TestHTTPSocketsHandover: two sets of endpoints have the same listeners, give way to each
 // other, and no request in between fails or finds nobody.
-func TestEndpointsBequest(t *testing.T) {
+func TestHTTPSocketsHandover(t *testing.T) {
 	addr, other := free(t), free(t)
 	a, b := newEndpoints(), newEndpoints()
 	defer b.close()
@@ -111,8 +111,8 @@ func TestEndpointsBequest(t *testing.T) {
 	}
 }
 
-// TestEndpointsYieldBusy: a request under way when the listeners go is answered.
-func TestEndpointsYieldBusy(t *testing.T) {
+// TestHTTPSuspendBusy: a request under way when the listeners go is answered.
+func TestHTTPSuspendBusy(t *testing.T) {
 	addr := free(t)
 	begun, release := make(chan struct{}), make(chan struct{})
 	a := newEndpoints()
@@ -142,9 +142,9 @@ func TestEndpointsYieldBusy(t *testing.T) {
 	}
 }
 
-// TestEndpointsInherit: what is not the listener that it is said to be is not taken, and
+// TestHTTPInherit: what is not the listener that it is said to be is not taken, and
 // the address is bound anew.
-func TestEndpointsInherit(t *testing.T) {
+func TestHTTPInherit(t *testing.T) {
 	a, b := newEndpoints(), newEndpoints()
 	defer a.close()
 	defer b.close()

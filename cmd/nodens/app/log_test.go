@@ -16,8 +16,8 @@ import (
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
-// TestLines: the log in CoreDNS's form, one line for each record whatever is in it.
-func TestLines(t *testing.T) {
+// TestCoreDNSFormat: the log in CoreDNS's form, one line for each record whatever is in it.
+func TestCoreDNSFormat(t *testing.T) {
 	var out bytes.Buffer
 	level := new(slog.LevelVar)
 	log, err := newLogger(formatCoreDNS, &out, level)
@@ -43,9 +43,9 @@ func TestLines(t *testing.T) {
 	}
 }
 
-// TestJournal: what an agent writes of a query and of one that fails, by the form of
+// TestLogFormats: what an agent writes of a query and of one that fails, by the form of
 // its log.
-func TestJournal(t *testing.T) {
+func TestLogFormats(t *testing.T) {
 	const client = `127\.0\.0\.1`
 	for _, c := range []struct{ format, block, query, failed string }{
 		{"text", "log", `level=INFO msg=query plugin=log zone=\. client_ip=` + client + ` client_port=\d+ qname=by\.hand\. qtype=A .* rcode=NOERROR`,
@@ -71,9 +71,9 @@ func TestJournal(t *testing.T) {
 	}
 }
 
-// TestTune: what is one for the whole process comes with the configuration and goes
+// TestProcessSettings: what is one for the whole process comes with the configuration and goes
 // with it.
-func TestTune(t *testing.T) {
+func TestProcessSettings(t *testing.T) {
 	p := peer.Ports(t, 2)
 	block := func(more string) string {
 		return fmt.Sprintf(".:%d {\n bind 127.0.0.1\n hosts\n %s\n}\n", p[0], more)

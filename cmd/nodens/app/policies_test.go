@@ -9,9 +9,9 @@ import (
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
-// TestGuards: the steps that need no other part are wired to their directives, and
+// TestPolicies: the steps that need no other part are wired to their directives, and
 // counted by their names.
-func TestGuards(t *testing.T) {
+func TestPolicies(t *testing.T) {
 	p := peer.Ports(t, 2)
 	dnsPort, web := p[0], p[1]
 	startAgent(t, fmt.Sprintf(`.:%d {

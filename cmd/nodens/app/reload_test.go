@@ -169,8 +169,8 @@ func TestReloadWritten(t *testing.T) {
 	}
 }
 
-// TestHeirs: which cache a block has after a reload.
-func TestHeirs(t *testing.T) {
+// TestReuseOfCaches: which cache a block has after a reload.
+func TestReuseOfCaches(t *testing.T) {
 	p := peer.Ports(t, 2)
 	dir := t.TempDir()
 	resolv, stubs := filepath.Join(dir, "resolv.conf"), filepath.Join(dir, "stubDomains")
@@ -301,9 +301,9 @@ func slowUpstream(t *testing.T) string {
 	}).Addr().String()
 }
 
-// TestHeirsOfServices: upstreams that are Services come from the block's own view, or
+// TestReuseOfServiceUpstreams: upstreams that are Services come from the block's own view, or
 // from that of another block, wherever it stands; another view is another source.
-func TestHeirsOfServices(t *testing.T) {
+func TestReuseOfServiceUpstreams(t *testing.T) {
 	p := peer.Ports(t, 1)
 	dir := t.TempDir()
 	for _, name := range []string{"a", "b"} {

@@ -100,15 +100,23 @@ func matchParts(have, want []partKey) []int {
 			if match[i] >= 0 || w.content == nil {
 				continue
 			}
-			for j, h := range have {
-				if !used[j] && (h.place == w.place || !samePlace) && reflect.DeepEqual(h.content, w.content) {
-					match[i], used[j] = j, true
-					break
-				}
+			if j := findPart(have, used, w, samePlace); j >= 0 {
+				match[i], used[j] = j, true
 			}
 		}
 	}
 	return match
+}
+
+// findPart returns the index of the first unused part in have with w's content, and with its
+// place if samePlace; -1 if there is none.
+func findPart(have []partKey, used []bool, w partKey, samePlace bool) int {
+	for i, h := range have {
+		if !used[i] && (h.place == w.place || !samePlace) && reflect.DeepEqual(h.content, w.content) {
+			return i
+		}
+	}
+	return -1
 }
 
 // reuseParts gives the blocks of g the hosts tables, pools and caches of old (nil: none) that

@@ -16,9 +16,9 @@ import (
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
-// TestSecure: one block over all transports, whose certificate is replaced while it
+// TestTLSListeners: one block over all transports, whose certificate is replaced while it
 // runs, and whose numbers have CoreDNS's labels.
-func TestSecure(t *testing.T) {
+func TestTLSListeners(t *testing.T) {
 	p := peer.Ports(t, 4)
 	plain, dot, doh, web := p[0], p[1], p[2], p[3]
 	authority, folder := ca.ForTest(t), t.TempDir()

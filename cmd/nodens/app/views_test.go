@@ -86,9 +86,9 @@ func TestClusterDNSOfSeveral(t *testing.T) {
 	}
 }
 
-// TestWatched: blocks share a view unless an option says that they watch different
+// TestViewKey: blocks share a view unless an option says that they watch different
 // things.
-func TestWatched(t *testing.T) {
+func TestViewKey(t *testing.T) {
 	// What only shapes the answers.
 	shared := []string{"Zones", "Namespaces", "TTL", "IgnoreEmptyService", "StartupTimeout", "Fallthrough"}
 	addrs := []netip.Addr{netip.MustParseAddr("127.0.0.1")}

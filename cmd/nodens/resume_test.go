@@ -8,9 +8,9 @@ import (
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
-// TestRelapse: a successor that fails when it has taken over already gives everything
+// TestPredecessorResumes: a successor that fails when it has taken over already gives everything
 // back, and no query is lost.
-func TestRelapse(t *testing.T) {
+func TestPredecessorResumes(t *testing.T) {
 	for _, fault := range [][]string{
 		{"-pidfile", "/dev/null/pid"},
 		{"-admin-socket", "/dev/null/admin"},
