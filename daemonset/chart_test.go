@@ -21,25 +21,25 @@ import (
 	"github.com/nodens-dns/nodens/internal/config"
 )
 
-// template is what helm makes of the chart with a file of these values. helm knows no
+// templateChart is what helm makes of the chart with a file of these values. helm knows no
 // version of a cluster by itself.
-func template(t *testing.T, values string) ([]byte, error) {
+func templateChart(t *testing.T, values string) ([]byte, error) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "values.yaml")
 	if err := os.WriteFile(file, []byte(values), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return command(t, "helm", "template", "any", "chart", "--namespace", "kube-system", "--kube-version", "1.36.0", "--values", file)
+	return runTool(t, "helm", "template", "any", "chart", "--namespace", "kube-system", "--kube-version", "1.36.0", "--values", file)
 }
 
-// chart decodes what helm makes of it, without the labels that are for helm itself.
-func chart(t *testing.T, values string) []runtime.Object {
+// renderChart decodes what helm makes of it, without the labels that are for helm itself.
+func renderChart(t *testing.T, values string) []runtime.Object {
 	t.Helper()
-	text, err := template(t, values)
+	text, err := templateChart(t, values)
 	if err != nil {
 		t.Fatal(err)
 	}
-	objects, err := decode(text)
+	objects, err := decodeObjects(text)
 	if err != nil {
 		t.Fatalf("%v in:\n%s", err, text)
 	}
@@ -74,9 +74,9 @@ func TestChart(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.overlay, func(t *testing.T) {
-			objects := chart(t, tt.values)
-			same(t, overlay(t, tt.overlay), objects)
-			accepted(t, objects)
+			objects := renderChart(t, tt.values)
+			compareObjects(t, renderOverlay(t, tt.overlay), objects)
+			checkAccepted(t, objects)
 		})
 	}
 }
@@ -84,22 +84,22 @@ func TestChart(t *testing.T) {
 // TestChartKernelPath: on and off are what the flag takes, in YAML a boolean or a word. In
 // a pod's own network there are no pods' links.
 func TestChartKernelPath(t *testing.T) {
-	same(t, overlay(t, "link-local"), chart(t, "config: {kernelPath: off}"))
-	same(t, overlay(t, "cilium"), chart(t, "{cilium: {localRedirect: true}, config: {kernelPath: on}}"))
+	compareObjects(t, renderOverlay(t, "link-local"), renderChart(t, "config: {kernelPath: off}"))
+	compareObjects(t, renderOverlay(t, "cilium"), renderChart(t, "{cilium: {localRedirect: true}, config: {kernelPath: on}}"))
 	for _, value := range []string{"on", `"on"`, "true"} {
-		_, c, flags, _ := agent(t, "config: {kernelPath: "+value+"}")
+		_, c, flags, _ := renderAgent(t, "config: {kernelPath: "+value+"}")
 		if flags["kernel-path"] != "on" || !slices.Contains(c.SecurityContext.Capabilities.Add, "BPF") {
 			t.Errorf("%s: -kernel-path=%s, capabilities %v", value, flags["kernel-path"], c.SecurityContext.Capabilities.Add)
 		}
 	}
 }
 
-// agent is the chart's container with these values, its arguments, and the Corefile.
-func agent(t *testing.T, values string) (*appsv1.DaemonSet, *corev1.Container, map[string]string, string) {
+// renderAgent is the chart's container with these values, its arguments, and the Corefile.
+func renderAgent(t *testing.T, values string) (*appsv1.DaemonSet, *corev1.Container, map[string]string, string) {
 	t.Helper()
-	objects := chart(t, values)
-	set, _ := find[*appsv1.DaemonSet](t, objects, "")
-	maps, _ := find[*corev1.ConfigMap](t, objects, "")
+	objects := renderChart(t, values)
+	set, _ := findObject[*appsv1.DaemonSet](t, objects, "")
+	maps, _ := findObject[*corev1.ConfigMap](t, objects, "")
 	c := &set.Spec.Template.Spec.Containers[0]
 	return set, c, flagsOf(t, c.Args), maps.Data["Corefile"]
 }
@@ -111,7 +111,7 @@ func TestChartKnown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	set, c, flags, corefile := agent(t, string(text))
+	set, c, flags, corefile := renderAgent(t, string(text))
 	conf := parse(t, corefile, flags)
 	want := map[string]string{
 		"localip": "169.254.20.25,172.20.0.10", "basecorefile": "/etc/coredns/Corefile.base", "upstreamsvc": "kube-dns-upstream",
@@ -133,7 +133,7 @@ func TestChartKnown(t *testing.T) {
 	if seconds := rest.Cache.Success.MaxTTL.Seconds(); seconds != 60 {
 		t.Errorf("answers are kept for %v s, want 60", seconds)
 	}
-	if d := cmp.Diff([]string{"192.0.2.1:53", "192.0.2.2:53"}, texts(rest.Forward.To)); d != "" {
+	if d := cmp.Diff([]string{"192.0.2.1:53", "192.0.2.2:53"}, stringsOf(rest.Forward.To)); d != "" {
 		t.Errorf("the rest goes to (-want +got):\n%s", d)
 	}
 	blockOf(t, conf, "other.example")
@@ -147,7 +147,7 @@ func TestChartKnown(t *testing.T) {
 	if set.Spec.Template.Annotations["prometheus.io/scrape"] != "" {
 		t.Error("annotations and ServiceMonitor: every agent is scraped twice")
 	}
-	monitor, _ := find[*unstructured.Unstructured](t, chart(t, string(text)), "node-local-dns")
+	monitor, _ := findObject[*unstructured.Unstructured](t, renderChart(t, string(text)), "node-local-dns")
 	if got := monitor.GetNamespace(); got != "monitoring" {
 		t.Errorf("the ServiceMonitor is in namespace %s", got)
 	}
@@ -155,15 +155,15 @@ func TestChartKnown(t *testing.T) {
 
 // Without the directive there are no rights; a Corefile of one's own is taken as it is.
 func TestChartWithoutView(t *testing.T) {
-	objects := chart(t, "config: {kubernetes: false}")
-	maps, _ := find[*corev1.ConfigMap](t, objects, "")
+	objects := renderChart(t, "config: {kubernetes: false}")
+	maps, _ := findObject[*corev1.ConfigMap](t, objects, "")
 	if strings.Contains(maps.Data["Corefile"], "kubernetes") {
 		t.Error("the Corefile has the directive")
 	}
 	if len(objects) != 5 {
 		t.Errorf("%d objects, want 5: all but the role and its binding", len(objects))
 	}
-	_, _, _, corefile := agent(t, "config: {customConfig: \".:53 {\\n    whoami\\n}\"}")
+	_, _, _, corefile := renderAgent(t, "config: {customConfig: \".:53 {\\n    whoami\\n}\"}")
 	if want := ".:53 {\n    whoami\n}\n"; corefile != want {
 		t.Errorf("the Corefile is %q, want %q", corefile, want)
 	}
@@ -189,12 +189,12 @@ func TestChartRefuses(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if _, err := template(t, tt.values); err == nil || !strings.Contains(err.Error(), tt.want) {
+			if _, err := templateChart(t, tt.values); err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("%v, want an error with %s", err, tt.want)
 			}
 		})
 	}
-	_, err := command(t, "helm", "template", "any", "chart", "--kube-version", "1.36.0")
+	_, err := runTool(t, "helm", "template", "any", "chart", "--kube-version", "1.36.0")
 	if err == nil || !strings.Contains(err.Error(), "-n kube-system") {
 		t.Errorf("in the namespace default: %v, want an error that says where to", err)
 	}
@@ -217,13 +217,13 @@ func TestChartSchema(t *testing.T) {
 	}
 	// Helm puts global into every chart's values; the rest are lists of what may be
 	// left out.
-	covers(t, "", schema, values, []string{"/global", "/resources/claims"})
-	if out, err := command(t, "helm", "lint", "--strict", "chart", "--namespace", "kube-system"); err != nil {
+	checkSchema(t, "", schema, values, []string{"/global", "/resources/claims"})
+	if out, err := runTool(t, "helm", "lint", "--strict", "chart", "--namespace", "kube-system"); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}
 }
 
-func covers(t *testing.T, at string, schema, values map[string]any, optional []string) {
+func checkSchema(t *testing.T, at string, schema, values map[string]any, optional []string) {
 	t.Helper()
 	properties, _ := schema["properties"].(map[string]any)
 	if properties == nil {
@@ -239,7 +239,7 @@ func covers(t *testing.T, at string, schema, values map[string]any, optional []s
 			t.Errorf("values.yaml has no %s", path)
 		}
 		if next, ok := value.(map[string]any); ok {
-			covers(t, path, inner.(map[string]any), next, optional)
+			checkSchema(t, path, inner.(map[string]any), next, optional)
 		}
 	}
 	for name := range values {
@@ -252,14 +252,14 @@ func covers(t *testing.T, at string, schema, values map[string]any, optional []s
 // TestChartMonitoring: what the chart has for Prometheus and Grafana is what stands in
 // daemonset/monitoring.
 func TestChartMonitoring(t *testing.T) {
-	objects := chart(t, "podMonitor: {enabled: true, labels: {release: p}}\nprometheusRule: {enabled: true}\ndashboard: {enabled: true, namespace: grafana}")
+	objects := renderChart(t, "podMonitor: {enabled: true, labels: {release: p}}\nprometheusRule: {enabled: true}\ndashboard: {enabled: true, namespace: grafana}")
 	var want []runtime.Object
 	for _, name := range []string{"podmonitor.yaml", "rules.yaml"} {
 		text, err := os.ReadFile(filepath.Join("monitoring", name))
 		if err != nil {
 			t.Fatal(err)
 		}
-		list, err := decode(text)
+		list, err := decodeObjects(text)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -279,14 +279,14 @@ func TestChartMonitoring(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	board, _ := find[*corev1.ConfigMap](t, objects, "node-local-dns-dashboard")
+	board, _ := findObject[*corev1.ConfigMap](t, objects, "node-local-dns-dashboard")
 	if strings.TrimSpace(board.Data["nodens.json"]) != strings.TrimSpace(string(text)) {
 		t.Error("the dashboard is not that of daemonset/monitoring")
 	}
 	if board.Namespace != "grafana" || board.Labels["grafana_dashboard"] != "1" {
 		t.Errorf("the dashboard is in namespace %s with the labels %v", board.Namespace, board.Labels)
 	}
-	if set, _ := find[*appsv1.DaemonSet](t, objects, ""); set.Spec.Template.Annotations["prometheus.io/scrape"] != "" {
+	if set, _ := findObject[*appsv1.DaemonSet](t, objects, ""); set.Spec.Template.Annotations["prometheus.io/scrape"] != "" {
 		t.Error("annotations and PodMonitor: every agent is scraped twice")
 	}
 }
@@ -298,34 +298,34 @@ func TestNetworkPolicy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	plain, err := decode(text)
+	plain, err := decodeObjects(text)
 	if err != nil {
 		t.Fatal(err)
 	}
-	want, _ := find[*networkingv1.NetworkPolicy](t, plain, "")
+	want, _ := findObject[*networkingv1.NetworkPolicy](t, plain, "")
 	want.Namespace = "shop"
-	got, _ := find[*networkingv1.NetworkPolicy](t, chart(t, "networkPolicy: {enabled: true, namespaces: [shop]}"), "")
+	got, _ := findObject[*networkingv1.NetworkPolicy](t, renderChart(t, "networkPolicy: {enabled: true, namespaces: [shop]}"), "")
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("network-policy.yaml and the chart's (-file +chart):\n%s", d)
 	}
 	var blocks []string
-	objects := chart(t, "networkPolicy: {enabled: true, namespaces: [shop]}\nconfig: {localDns: '169.254.20.10,fd00::10', dnsServer: 10.96.0.10}")
-	both, _ := find[*networkingv1.NetworkPolicy](t, objects, "")
+	objects := renderChart(t, "networkPolicy: {enabled: true, namespaces: [shop]}\nconfig: {localDns: '169.254.20.10,fd00::10', dnsServer: 10.96.0.10}")
+	both, _ := findObject[*networkingv1.NetworkPolicy](t, objects, "")
 	for _, to := range both.Spec.Egress[0].To {
 		if to.IPBlock != nil {
 			blocks = append(blocks, to.IPBlock.CIDR)
 		}
 	}
-	if d := cmp.Diff([]string{local + "/32", "fd00::10/128", kubeDNS + "/32"}, blocks); d != "" {
+	if d := cmp.Diff([]string{localIP + "/32", "fd00::10/128", kubeDNS + "/32"}, blocks); d != "" {
 		t.Errorf("addresses (-want +got):\n%s", d)
 	}
 }
 
 // TestNetworkPolicyOfPods: an agent with a pod's network may be asked and may ask.
 func TestNetworkPolicyOfPods(t *testing.T) {
-	objects := chart(t, "networkPolicy: {enabled: true}\ncilium: {localRedirect: true}")
-	policy, _ := find[*networkingv1.NetworkPolicy](t, objects, "")
-	set, _ := find[*appsv1.DaemonSet](t, objects, "")
+	objects := renderChart(t, "networkPolicy: {enabled: true}\ncilium: {localRedirect: true}")
+	policy, _ := findObject[*networkingv1.NetworkPolicy](t, objects, "")
+	set, _ := findObject[*appsv1.DaemonSet](t, objects, "")
 	if d := cmp.Diff(set.Spec.Selector.MatchLabels, policy.Spec.PodSelector.MatchLabels); d != "" {
 		t.Errorf("its pods (-agent +policy):\n%s", d)
 	}

@@ -16,16 +16,16 @@ import (
 // type is Cilium's.
 func loadCilium(t *testing.T) (objects []runtime.Object, policy map[string]any) {
 	t.Helper()
-	objects = overlay(t, "cilium")
-	found, place := find[*unstructured.Unstructured](t, objects, "node-local-dns")
+	objects = renderOverlay(t, "cilium")
+	found, place := findObject[*unstructured.Unstructured](t, objects, "node-local-dns")
 	return slices.Delete(objects, place, place+1), found.Object
 }
 
 // TestCiliumShares: all but the ConfigMap and the DaemonSet is as in nodens.yaml.
 func TestCiliumShares(t *testing.T) {
-	usual, _ := find[*appsv1.DaemonSet](t, load(t), "")
+	usual, _ := findObject[*appsv1.DaemonSet](t, loadManifest(t), "")
 	objects, _ := loadCilium(t)
-	set, _ := find[*appsv1.DaemonSet](t, objects, "")
+	set, _ := findObject[*appsv1.DaemonSet](t, objects, "")
 	differs := func(o runtime.Object) bool {
 		switch o.(type) {
 		case *corev1.ConfigMap, *appsv1.DaemonSet:
@@ -33,7 +33,7 @@ func TestCiliumShares(t *testing.T) {
 		}
 		return false
 	}
-	same(t, slices.DeleteFunc(load(t), differs), slices.DeleteFunc(slices.Clone(objects), differs))
+	compareObjects(t, slices.DeleteFunc(loadManifest(t), differs), slices.DeleteFunc(slices.Clone(objects), differs))
 	if got, want := set.Spec.Template.Spec.Containers[0].Image, usual.Spec.Template.Spec.Containers[0].Image; got != want {
 		t.Errorf("the image is %s, in nodens.yaml %s", got, want)
 	}
@@ -47,7 +47,7 @@ func TestCiliumShares(t *testing.T) {
 // TestCiliumPolicy: what is for kube-dns goes to the ports of the agent's pods.
 func TestCiliumPolicy(t *testing.T) {
 	objects, policy := loadCilium(t)
-	set, _ := find[*appsv1.DaemonSet](t, objects, "")
+	set, _ := findObject[*appsv1.DaemonSet](t, objects, "")
 	c := set.Spec.Template.Spec.Containers[0]
 	var ports []any
 	for _, p := range c.Ports {
@@ -73,8 +73,8 @@ func TestCiliumPolicy(t *testing.T) {
 // leaves the node's network alone.
 func TestCiliumPod(t *testing.T) {
 	objects, _ := loadCilium(t)
-	maps, _ := find[*corev1.ConfigMap](t, objects, "")
-	set, _ := find[*appsv1.DaemonSet](t, objects, "")
+	maps, _ := findObject[*corev1.ConfigMap](t, objects, "")
+	set, _ := findObject[*appsv1.DaemonSet](t, objects, "")
 	spec := set.Spec.Template.Spec
 	c := spec.Containers[0]
 	if spec.HostNetwork || len(c.SecurityContext.Capabilities.Add) != 0 || c.SecurityContext.RunAsUser != nil {
@@ -96,7 +96,7 @@ func TestCiliumPod(t *testing.T) {
 	}
 	conf := parse(t, maps.Data["Corefile"], flags)
 	for _, b := range conf.Blocks {
-		if d := cmp.Diff([]string{"[::]:53"}, texts(b.Listen)); d != "" {
+		if d := cmp.Diff([]string{"[::]:53"}, stringsOf(b.Listen)); d != "" {
 			t.Errorf("zone %s listens at (-want +got):\n%s", b.Zones[0], d)
 		}
 	}

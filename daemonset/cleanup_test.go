@@ -17,13 +17,13 @@ func TestCleanup(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	objects, err := decode(text)
+	objects, err := decodeObjects(text)
 	if err != nil {
 		t.Fatalf("cleanup.yaml: %v", err)
 	}
-	set, _ := find[*appsv1.DaemonSet](t, objects, "")
+	set, _ := findObject[*appsv1.DaemonSet](t, objects, "")
 	spec := set.Spec.Template.Spec
-	agent, c := pod(t)
+	agent, c := podSpec(t)
 	if !spec.HostNetwork {
 		t.Error("it cleans up the pod's network, not the node's")
 	}

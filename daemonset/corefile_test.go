@@ -81,8 +81,8 @@ func parseName(t *testing.T, text string) wire.Name {
 	return name
 }
 
-// texts are the values of a list as text, in its order.
-func texts[T interface{ String() string }](list []T) []string {
+// stringsOf are the values of a list as text, in its order.
+func stringsOf[T interface{ String() string }](list []T) []string {
 	var out []string
 	for _, v := range list {
 		out = append(out, v.String())
@@ -91,16 +91,16 @@ func texts[T interface{ String() string }](list []T) []string {
 }
 
 func TestCorefile(t *testing.T) {
-	objects := load(t)
-	maps, _ := find[*corev1.ConfigMap](t, objects, "")
-	_, container := pod(t)
+	objects := loadManifest(t)
+	maps, _ := findObject[*corev1.ConfigMap](t, objects, "")
+	_, container := podSpec(t)
 	tests := []struct {
 		name, localip string
 		listen        []string
 	}{
-		{"link-local", local, []string{local}},
-		{"takeover", local + "," + kubeDNS, []string{local, kubeDNS}},
-		{"both families", local + ",fd00::10", []string{local, "fd00::10"}},
+		{"link-local", localIP, []string{localIP}},
+		{"takeover", localIP + "," + kubeDNS, []string{localIP, kubeDNS}},
+		{"both families", localIP + ",fd00::10", []string{localIP, "fd00::10"}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -114,10 +114,10 @@ func TestCorefile(t *testing.T) {
 				"cluster.local": clusterDNS, "in-addr.arpa": clusterDNS, "ip6.arpa": clusterDNS, ".": nodeServers,
 			} {
 				b := blockOf(t, c, zone)
-				if d := cmp.Diff(tt.listen, texts(b.Bind.Addrs)); d != "" {
+				if d := cmp.Diff(tt.listen, stringsOf(b.Bind.Addrs)); d != "" {
 					t.Errorf("zone %s listens at (-want +got):\n%s", zone, d)
 				}
-				if d := cmp.Diff([]string{to + ":53"}, texts(b.Forward.To)); d != "" {
+				if d := cmp.Diff([]string{to + ":53"}, stringsOf(b.Forward.To)); d != "" {
 					t.Errorf("zone %s is forwarded to (-want +got):\n%s", zone, d)
 				}
 				if b.Cache == nil || b.Errors == nil || b.Reload == nil || b.Loop == nil || b.Prometheus == nil {
@@ -132,8 +132,8 @@ func TestCorefile(t *testing.T) {
 }
 
 func TestClusterZone(t *testing.T) {
-	maps, _ := find[*corev1.ConfigMap](t, load(t), "")
-	_, container := pod(t)
+	maps, _ := findObject[*corev1.ConfigMap](t, loadManifest(t), "")
+	_, container := podSpec(t)
 	c := parse(t, maps.Data["Corefile"], flagsOf(t, container.Args))
 	k := blockOf(t, c, "cluster.local").Kubernetes
 	if k == nil {
@@ -162,9 +162,9 @@ func TestClusterZone(t *testing.T) {
 
 // The Corefile's ports and those of probes, Services and annotations are the same.
 func TestPorts(t *testing.T) {
-	objects := load(t)
-	maps, _ := find[*corev1.ConfigMap](t, objects, "")
-	spec, container := pod(t)
+	objects := loadManifest(t)
+	maps, _ := findObject[*corev1.ConfigMap](t, objects, "")
+	spec, container := podSpec(t)
 	c := parse(t, maps.Data["Corefile"], flagsOf(t, container.Args))
 	b := blockOf(t, c, "cluster.local")
 	if b.Health == nil || b.Ready == nil {
@@ -189,11 +189,11 @@ func TestPorts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	metrics, _ := find[*corev1.Service](t, objects, "node-local-dns")
+	metrics, _ := findObject[*corev1.Service](t, objects, "node-local-dns")
 	if got := strconv.Itoa(metrics.Spec.Ports[0].TargetPort.IntValue()); got != port {
 		t.Errorf("Service %s leads to port %s, metrics are at %s", metrics.Name, got, port)
 	}
-	set, _ := find[*appsv1.DaemonSet](t, objects, "")
+	set, _ := findObject[*appsv1.DaemonSet](t, objects, "")
 	for name, annotations := range map[string]map[string]string{
 		"Service": metrics.Annotations, "pod": set.Spec.Template.Annotations,
 	} {
@@ -211,8 +211,8 @@ func TestDeployed(t *testing.T) {
 		// cluster is where the cluster's names go.
 		cluster string
 	}{
-		{"iptables", []string{local, kubeDNS}, clusterDNS},
-		{"ipvs", []string{local}, kubeDNS},
+		{"iptables", []string{localIP, kubeDNS}, clusterDNS},
+		{"ipvs", []string{localIP}, kubeDNS},
 	}
 	for _, tt := range tests {
 		t.Run(tt.mode, func(t *testing.T) {
@@ -229,10 +229,10 @@ func TestDeployed(t *testing.T) {
 				"cluster.local": tt.cluster, "in-addr.arpa": tt.cluster, "ip6.arpa": tt.cluster, ".": nodeServers,
 			} {
 				b := blockOf(t, c, zone)
-				if d := cmp.Diff(tt.listen, texts(b.Bind.Addrs)); d != "" {
+				if d := cmp.Diff(tt.listen, stringsOf(b.Bind.Addrs)); d != "" {
 					t.Errorf("zone %s listens at (-want +got):\n%s", zone, d)
 				}
-				if d := cmp.Diff([]string{to + ":53"}, texts(b.Forward.To)); d != "" {
+				if d := cmp.Diff([]string{to + ":53"}, stringsOf(b.Forward.To)); d != "" {
 					t.Errorf("zone %s is forwarded to (-want +got):\n%s", zone, d)
 				}
 				if got, want := b.Forward.ForceTCP, zone != "."; got != want {
@@ -240,8 +240,8 @@ func TestDeployed(t *testing.T) {
 				}
 			}
 			b := blockOf(t, c, "cluster.local")
-			if b.Health == nil || b.Health.Addr != local+":8080" {
-				t.Errorf("health is %v, want it at %s:8080", b.Health, local)
+			if b.Health == nil || b.Health.Addr != localIP+":8080" {
+				t.Errorf("health is %v, want it at %s:8080", b.Health, localIP)
 			}
 			limits := [2]config.CacheLimits{b.Cache.Success, b.Cache.Denial}
 			for i, seconds := range []float64{30, 5} {

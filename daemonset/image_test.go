@@ -10,11 +10,11 @@ import (
 	"testing"
 )
 
-// pinned is an image by its short name, with a version for a tag: "latest" and
+// pinnedImage is an image by its short name, with a version for a tag: "latest" and
 // bare names of a distribution's release move on their own.
-var pinned = regexp.MustCompile(`^[a-z0-9-]+:[0-9]+\.[0-9]+[a-z0-9.-]*$`)
+var pinnedImage = regexp.MustCompile(`^[a-z0-9-]+:[0-9]+\.[0-9]+[a-z0-9.-]*$`)
 
-func TestPinned(t *testing.T) {
+func TestPinnedImage(t *testing.T) {
 	tests := []struct {
 		image string
 		want  bool
@@ -27,21 +27,21 @@ func TestPinned(t *testing.T) {
 		{"registry.example/debian:13.2", false},
 	}
 	for _, tt := range tests {
-		if got := pinned.MatchString(tt.image); got != tt.want {
+		if got := pinnedImage.MatchString(tt.image); got != tt.want {
 			t.Errorf("%s: pinned %v, want %v", tt.image, got, tt.want)
 		}
 	}
 }
 
-func TestImage(t *testing.T) {
-	_, c := pod(t)
-	if !pinned.MatchString(c.Image) {
+func TestManifestImage(t *testing.T) {
+	_, c := podSpec(t)
+	if !pinnedImage.MatchString(c.Image) {
 		t.Errorf("the manifest's image %s is not pinned", c.Image)
 	}
 }
 
-// instructions returns the Dockerfile's instructions, continued lines joined.
-func instructions(t *testing.T) []string {
+// dockerfileInstructions returns the Dockerfile's instructions, continued lines joined.
+func dockerfileInstructions(t *testing.T) []string {
 	t.Helper()
 	text, err := os.ReadFile("Dockerfile")
 	if err != nil {
@@ -65,7 +65,7 @@ func instructions(t *testing.T) []string {
 }
 
 func TestDockerfile(t *testing.T) {
-	list := instructions(t)
+	list := dockerfileInstructions(t)
 	args := map[string]string{}
 	var bases []string
 	for _, in := range list {
@@ -90,7 +90,7 @@ func TestDockerfile(t *testing.T) {
 	if len(bases) != 2 || bases[1] != "scratch" {
 		t.Fatalf("stages from %v, want two, and nothing in the second", bases)
 	}
-	if !pinned.MatchString(bases[0]) {
+	if !pinnedImage.MatchString(bases[0]) {
 		t.Errorf("FROM %s is not pinned", bases[0])
 	}
 	whole := strings.Join(list, "\n")
@@ -107,9 +107,9 @@ func TestDockerfile(t *testing.T) {
 	}
 }
 
-// ignored reports whether the Docker build does not see a file: the last pattern that
+// dockerIgnores reports whether the Docker build does not see a file: the last pattern that
 // matches it, or a folder above it, decides.
-func ignored(patterns []string, name string) (out bool) {
+func dockerIgnores(patterns []string, name string) (out bool) {
 	for _, p := range patterns {
 		p, back := strings.CutPrefix(p, "!")
 		anywhere, deep := strings.CutPrefix(p, "**/")
@@ -153,12 +153,12 @@ func TestIgnored(t *testing.T) {
 		t.Fatalf("go list knows of %d files only", len(needed))
 	}
 	for _, name := range needed {
-		if name = strings.TrimPrefix(name, "github.com/nodens-dns/nodens/"); ignored(patterns, name) {
+		if name = strings.TrimPrefix(name, "github.com/nodens-dns/nodens/"); dockerIgnores(patterns, name) {
 			t.Errorf("the Docker build needs %s and does not see it", name)
 		}
 	}
 	for _, name := range []string{"README.md", "test/peer/peer.go", "daemonset/nodens.yaml", "cache/cache_test.go", "netsetup/testdata/x", ".git/config", "bin/nodens"} {
-		if !ignored(patterns, name) {
+		if !dockerIgnores(patterns, name) {
 			t.Errorf("the Docker build sees %s and has no use for it", name)
 		}
 	}

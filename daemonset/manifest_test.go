@@ -21,10 +21,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/yaml"
 )
 
-// decode turns each document of a manifest into its object, in the manifest's
+// decodeObjects turns each document of a manifest into its object, in the manifest's
 // order. Unknown fields, fields given twice and unknown kinds are errors; of the kinds in
 // foreign it knows no more than that they are objects.
-func decode(text []byte) ([]runtime.Object, error) {
+func decodeObjects(text []byte) ([]runtime.Object, error) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, appsv1.AddToScheme, networkingv1.AddToScheme, rbacv1.AddToScheme} {
 		if err := add(scheme); err != nil {
@@ -44,7 +44,7 @@ func decode(text []byte) ([]runtime.Object, error) {
 			return nil, err
 		}
 		object, kind, err := strict.Decode(doc, nil, nil)
-		if runtime.IsNotRegisteredError(err) && slices.Contains(foreign, kind.GroupKind().String()) {
+		if runtime.IsNotRegisteredError(err) && slices.Contains(customKinds, kind.GroupKind().String()) {
 			var content map[string]any
 			err = yaml.UnmarshalStrict(doc, &content)
 			object = &unstructured.Unstructured{Object: content}
@@ -56,29 +56,29 @@ func decode(text []byte) ([]runtime.Object, error) {
 	}
 }
 
-// foreign are the kinds that others' definitions bring into a cluster.
-var foreign = []string{
+// customKinds are the kinds that others' definitions bring into a cluster.
+var customKinds = []string{
 	"CiliumLocalRedirectPolicy.cilium.io", "PodMonitor.monitoring.coreos.com",
 	"PrometheusRule.monitoring.coreos.com", "ServiceMonitor.monitoring.coreos.com",
 }
 
-// load decodes nodens.yaml.
-func load(t *testing.T) []runtime.Object {
+// loadManifest decodes nodens.yaml.
+func loadManifest(t *testing.T) []runtime.Object {
 	t.Helper()
 	text, err := os.ReadFile("base/nodens.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
-	objects, err := decode(text)
+	objects, err := decodeObjects(text)
 	if err != nil {
 		t.Fatalf("nodens.yaml: %v", err)
 	}
 	return objects
 }
 
-// find returns the manifest's only object of type T, by name if the name is not
+// findObject returns the manifest's only object of type T, by name if the name is not
 // empty, and its place in the manifest.
-func find[T metav1.Object](t *testing.T, objects []runtime.Object, name string) (T, int) {
+func findObject[T metav1.Object](t *testing.T, objects []runtime.Object, name string) (T, int) {
 	t.Helper()
 	var found T
 	place := -1
@@ -109,7 +109,7 @@ func TestDecodeIsStrict(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if objects, err := decode([]byte(tt.text)); err == nil {
+			if objects, err := decodeObjects([]byte(tt.text)); err == nil {
 				t.Errorf("decoded to %v, want an error", objects)
 			}
 		})
@@ -119,17 +119,17 @@ func TestDecodeIsStrict(t *testing.T) {
 // Each name is one that another object, an operator or an installed NodeLocal
 // DNSCache refers to; the order matters where a pod needs what comes before it.
 func TestObjects(t *testing.T) {
-	objects := load(t)
-	_, last := find[*appsv1.DaemonSet](t, objects, "node-local-dns")
+	objects := loadManifest(t)
+	_, last := findObject[*appsv1.DaemonSet](t, objects, "node-local-dns")
 	if want := len(objects) - 1; last != want {
 		t.Errorf("the DaemonSet is object %d, want it last (%d): its pods need the others", last, want)
 	}
-	find[*corev1.ServiceAccount](t, objects, "node-local-dns")
-	find[*corev1.ConfigMap](t, objects, "node-local-dns")
-	find[*corev1.Service](t, objects, "kube-dns-upstream")
-	find[*corev1.Service](t, objects, "node-local-dns")
-	find[*rbacv1.ClusterRole](t, objects, "nodens")
-	find[*rbacv1.ClusterRoleBinding](t, objects, "nodens")
+	findObject[*corev1.ServiceAccount](t, objects, "node-local-dns")
+	findObject[*corev1.ConfigMap](t, objects, "node-local-dns")
+	findObject[*corev1.Service](t, objects, "kube-dns-upstream")
+	findObject[*corev1.Service](t, objects, "node-local-dns")
+	findObject[*rbacv1.ClusterRole](t, objects, "nodens")
+	findObject[*rbacv1.ClusterRoleBinding](t, objects, "nodens")
 	if got, want := len(objects), 7; got != want {
 		t.Errorf("the manifest has %d objects, want %d", got, want)
 	}

@@ -19,10 +19,10 @@ import (
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
-// command runs kubectl or helm, and returns its standard output; an error has what it
+// runTool runs kubectl or helm, and returns its standard output; an error has what it
 // wrote on standard error. The files that it may read are looked at here, too: go test
 // takes a kept result for good unless a file has changed that the test itself opened.
-func command(t *testing.T, name string, args ...string) ([]byte, error) {
+func runTool(t *testing.T, name string, args ...string) ([]byte, error) {
 	t.Helper()
 	for _, dir := range []string{"base", "overlays", "chart"} {
 		err := filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
@@ -44,30 +44,30 @@ func command(t *testing.T, name string, args ...string) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// overlay decodes what kubectl makes of a folder below overlays.
-func overlay(t *testing.T, name string) []runtime.Object {
+// renderOverlay decodes what kubectl makes of a folder below overlays.
+func renderOverlay(t *testing.T, name string) []runtime.Object {
 	t.Helper()
-	text, err := command(t, "kubectl", "kustomize", filepath.Join("overlays", name))
+	text, err := runTool(t, "kubectl", "kustomize", filepath.Join("overlays", name))
 	if err != nil {
 		t.Fatal(err)
 	}
-	objects, err := decode(text)
+	objects, err := decodeObjects(text)
 	if err != nil {
 		t.Fatalf("overlay %s: %v", name, err)
 	}
 	return objects
 }
 
-// same compares two sets of objects, whatever their order.
-func same(t *testing.T, want, got []runtime.Object) {
+// compareObjects compares two sets of objects, whatever their order.
+func compareObjects(t *testing.T, want, got []runtime.Object) {
 	t.Helper()
-	if d := cmp.Diff(index(t, want), index(t, got)); d != "" {
+	if d := cmp.Diff(indexObjects(t, want), indexObjects(t, got)); d != "" {
 		t.Errorf("objects (-want +got):\n%s", d)
 	}
 }
 
-// index has objects by type, namespace and name.
-func index(t *testing.T, objects []runtime.Object) map[string]runtime.Object {
+// indexObjects has objects by type, namespace and name.
+func indexObjects(t *testing.T, objects []runtime.Object) map[string]runtime.Object {
 	t.Helper()
 	m := make(map[string]runtime.Object)
 	for _, o := range objects {
@@ -89,7 +89,7 @@ func TestOverlays(t *testing.T) {
 	policy := corev1.IPFamilyPolicyPreferDualStack
 	tests := map[string]func(*appsv1.DaemonSet, *corev1.Service){
 		"link-local": func(*appsv1.DaemonSet, *corev1.Service) {},
-		"takeover":   listen(local + "," + kubeDNS),
+		"takeover":   listen(localIP + "," + kubeDNS),
 		"nftables": func(set *appsv1.DaemonSet, _ *corev1.Service) {
 			c := &set.Spec.Template.Spec.Containers[0]
 			c.Args = append(c.Args, "-netfilter=nftables")
@@ -100,7 +100,7 @@ func TestOverlays(t *testing.T) {
 			c.SecurityContext.Capabilities.Add = append(c.SecurityContext.Capabilities.Add, "BPF", "PERFMON")
 		},
 		"dual-stack": func(set *appsv1.DaemonSet, upstream *corev1.Service) {
-			listen(local+",fd00:169:254:20::10")(set, upstream)
+			listen(localIP+",fd00:169:254:20::10")(set, upstream)
 			upstream.Spec.IPFamilyPolicy = &policy
 		},
 		"cilium": nil, // its own tests
@@ -118,12 +118,12 @@ func TestOverlays(t *testing.T) {
 			continue
 		}
 		t.Run(dir.Name(), func(t *testing.T) {
-			want, got := load(t), overlay(t, dir.Name())
-			set, _ := find[*appsv1.DaemonSet](t, want, "")
-			upstream, _ := find[*corev1.Service](t, want, "kube-dns-upstream")
+			want, got := loadManifest(t), renderOverlay(t, dir.Name())
+			set, _ := findObject[*appsv1.DaemonSet](t, want, "")
+			upstream, _ := findObject[*corev1.Service](t, want, "kube-dns-upstream")
 			change(set, upstream)
-			same(t, want, got)
-			accepted(t, got)
+			compareObjects(t, want, got)
+			checkAccepted(t, got)
 		})
 	}
 	if len(dirs) != len(tests) {
@@ -131,25 +131,25 @@ func TestOverlays(t *testing.T) {
 	}
 }
 
-// accepted: the agent takes the Corefile with the arguments, all of whose addresses it
+// checkAccepted: the agent takes the Corefile with the arguments, all of whose addresses it
 // serves, and the Service that it asks exists before its pods do.
-func accepted(t *testing.T, objects []runtime.Object) {
+func checkAccepted(t *testing.T, objects []runtime.Object) {
 	t.Helper()
-	set, last := find[*appsv1.DaemonSet](t, objects, "")
-	maps, _ := find[*corev1.ConfigMap](t, objects, "")
+	set, last := findObject[*appsv1.DaemonSet](t, objects, "")
+	maps, _ := findObject[*corev1.ConfigMap](t, objects, "")
 	flags := flagsOf(t, set.Spec.Template.Spec.Containers[0].Args)
 	for _, b := range parse(t, maps.Data["Corefile"], flags).Blocks {
 		if len(b.Listen) == 0 {
 			t.Errorf("zone %s is served nowhere", b.Zones[0])
 		}
 	}
-	if _, place := find[*corev1.Service](t, objects, flags["upstreamsvc"]); place > last {
+	if _, place := findObject[*corev1.Service](t, objects, flags["upstreamsvc"]); place > last {
 		t.Errorf("Service %s comes after the DaemonSet, whose pods need its address", flags["upstreamsvc"])
 	}
 }
 
-// TestPlain: the manifest at the top is the one that the overlays start from.
-func TestPlain(t *testing.T) {
+// TestBase: the manifest at the top is the one that the overlays start from.
+func TestBase(t *testing.T) {
 	var files []os.FileInfo
 	for _, name := range []string{"nodens.yaml", "base/nodens.yaml"} {
 		info, err := os.Stat(name)
@@ -161,13 +161,13 @@ func TestPlain(t *testing.T) {
 	if !os.SameFile(files[0], files[1]) {
 		t.Error("nodens.yaml is not base/nodens.yaml")
 	}
-	text, err := command(t, "kubectl", "kustomize", "base")
+	text, err := runTool(t, "kubectl", "kustomize", "base")
 	if err != nil {
 		t.Fatal(err)
 	}
-	objects, err := decode(text)
+	objects, err := decodeObjects(text)
 	if err != nil {
 		t.Fatal(err)
 	}
-	same(t, load(t), slices.Clone(objects))
+	compareObjects(t, loadManifest(t), slices.Clone(objects))
 }

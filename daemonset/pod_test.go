@@ -16,11 +16,11 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// local is the address that the manifest gives to the agent.
-const local = "169.254.20.10"
+// localIP is the address that the manifest gives to the agent.
+const localIP = "169.254.20.10"
 
-func TestPlace(t *testing.T) {
-	spec, _ := pod(t)
+func TestScheduling(t *testing.T) {
+	spec, _ := podSpec(t)
 	if !spec.HostNetwork {
 		t.Error("the pod is not in the node's network")
 	}
@@ -56,17 +56,17 @@ func tolerated(list []corev1.Toleration, taint corev1.Taint) bool {
 }
 
 func TestSelectors(t *testing.T) {
-	objects := load(t)
-	set, _ := find[*appsv1.DaemonSet](t, objects, "")
+	objects := loadManifest(t)
+	set, _ := findObject[*appsv1.DaemonSet](t, objects, "")
 	pods := labels.Set(set.Spec.Template.Labels)
 	if !labels.SelectorFromSet(set.Spec.Selector.MatchLabels).Matches(pods) || len(set.Spec.Selector.MatchLabels) == 0 {
 		t.Errorf("the DaemonSet selects %v, its pods have %v", set.Spec.Selector.MatchLabels, pods)
 	}
-	metrics, _ := find[*corev1.Service](t, objects, "node-local-dns")
+	metrics, _ := findObject[*corev1.Service](t, objects, "node-local-dns")
 	if !labels.SelectorFromSet(metrics.Spec.Selector).Matches(pods) || len(metrics.Spec.Selector) == 0 {
 		t.Errorf("Service %s selects %v, the agent's pods have %v", metrics.Name, metrics.Spec.Selector, pods)
 	}
-	upstream, _ := find[*corev1.Service](t, objects, "kube-dns-upstream")
+	upstream, _ := findObject[*corev1.Service](t, objects, "kube-dns-upstream")
 	if d := cmp.Diff(map[string]string{"k8s-app": "kube-dns"}, upstream.Spec.Selector); d != "" {
 		t.Errorf("Service %s selects (-want +got):\n%s", upstream.Name, d)
 	}
@@ -77,7 +77,7 @@ func TestSelectors(t *testing.T) {
 
 // TestRollout: on each node the new pod is ready before the old one is stopped.
 func TestRollout(t *testing.T) {
-	set, _ := find[*appsv1.DaemonSet](t, load(t), "")
+	set, _ := findObject[*appsv1.DaemonSet](t, loadManifest(t), "")
 	one, none := intstr.FromInt32(1), intstr.FromInt32(0)
 	want := appsv1.DaemonSetUpdateStrategy{
 		Type:          appsv1.RollingUpdateDaemonSetStrategyType,
@@ -94,7 +94,7 @@ func TestRollout(t *testing.T) {
 }
 
 func TestProbes(t *testing.T) {
-	_, c := pod(t)
+	_, c := podSpec(t)
 	tests := []struct {
 		name  string
 		probe *corev1.Probe
@@ -112,7 +112,7 @@ func TestProbes(t *testing.T) {
 			if tt.probe == nil || tt.probe.HTTPGet == nil {
 				t.Fatal("there is none over HTTP")
 			}
-			want := &corev1.HTTPGetAction{Host: local, Path: tt.path, Port: intstr.FromInt32(tt.port)}
+			want := &corev1.HTTPGetAction{Host: localIP, Path: tt.path, Port: intstr.FromInt32(tt.port)}
 			if d := cmp.Diff(want, tt.probe.HTTPGet); d != "" {
 				t.Errorf("(-want +got):\n%s", d)
 			}
@@ -127,11 +127,11 @@ func TestProbes(t *testing.T) {
 // TestStartupProbe: the probe asks the agent of the container that it is run in, with
 // the agent's own program and folder.
 func TestStartupProbe(t *testing.T) {
-	_, c := pod(t)
+	_, c := podSpec(t)
 	if c.StartupProbe == nil || c.StartupProbe.Exec == nil {
 		t.Fatal("there is none that runs a command: over HTTP the old pod's agent answers")
 	}
-	list := instructions(t)
+	list := dockerfileInstructions(t)
 	program, _ := strings.CutPrefix(list[len(list)-1], `ENTRYPOINT ["`)
 	program, _ = strings.CutSuffix(program, `"]`)
 	want := []string{program, "ready", "-handover-dir", flagsOf(t, c.Args)["handover-dir"]}
@@ -145,7 +145,7 @@ func TestStartupProbe(t *testing.T) {
 }
 
 func TestResources(t *testing.T) {
-	_, c := pod(t)
+	_, c := podSpec(t)
 	limit := c.Resources.Limits.Memory()
 	if limit.Cmp(*c.Resources.Requests.Memory()) < 0 {
 		t.Errorf("the memory limit %v is below the request", limit)
@@ -169,7 +169,7 @@ func TestResources(t *testing.T) {
 
 // The agent watches the pods of the node that it runs on.
 func TestNodeName(t *testing.T) {
-	_, c := pod(t)
+	_, c := podSpec(t)
 	place := slices.IndexFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == "NODE_NAME" })
 	if place < 0 {
 		t.Fatal("NODE_NAME is not set")
@@ -181,9 +181,9 @@ func TestNodeName(t *testing.T) {
 }
 
 func TestVolumes(t *testing.T) {
-	spec, c := pod(t)
-	objects := load(t)
-	config, _ := find[*corev1.ConfigMap](t, objects, "")
+	spec, c := podSpec(t)
+	objects := loadManifest(t)
+	config, _ := findObject[*corev1.ConfigMap](t, objects, "")
 	volumes := map[string]corev1.VolumeSource{}
 	for _, v := range spec.Volumes {
 		volumes[v.Name] = v.VolumeSource
@@ -255,10 +255,10 @@ func flagsOf(t *testing.T, args []string) map[string]string {
 }
 
 func TestArguments(t *testing.T) {
-	_, c := pod(t)
+	_, c := podSpec(t)
 	flags := flagsOf(t, c.Args)
 	want := map[string]string{
-		"localip":      local,
+		"localip":      localIP,
 		"basecorefile": "/etc/coredns/Corefile.base",
 		"upstreamsvc":  "kube-dns-upstream",
 		"handover-dir": "/var/lib/nodens",
@@ -270,5 +270,5 @@ func TestArguments(t *testing.T) {
 	if _, err := netip.ParseAddr(flags["localip"]); err != nil {
 		t.Errorf("-localip: %v", err)
 	}
-	find[*corev1.Service](t, load(t), flags["upstreamsvc"])
+	findObject[*corev1.Service](t, loadManifest(t), flags["upstreamsvc"])
 }

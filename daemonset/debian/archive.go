@@ -19,10 +19,10 @@ import (
 type Archive struct {
 	// Arch is Debian's name of the packages' architecture.
 	Arch string
-	// Wanted are the packages, which others come with that they need.
-	Wanted []string
-	// Alone leaves out what they need.
-	Alone bool
+	// Names are the packages, which others come with that they need.
+	Names []string
+	// WithoutDependencies leaves out what they need.
+	WithoutDependencies bool
 	// Suites are Debian's releases to look in; none are those that the machine has.
 	Suites []string
 	// Limit bounds what is unpacked of one package, in bytes.
@@ -35,11 +35,11 @@ type Archive struct {
 // says so, and then blocks for a download. Of several processes that want the same, one
 // does the work.
 func (a Archive) Packages(ctx context.Context, update bool) ([]*Package, error) {
-	name, text, err := a.list()
+	name, text, err := a.sourcesList()
 	if err != nil {
 		return nil, err
 	}
-	dir, unlock, err := a.kept(text)
+	dir, unlock, err := a.lockCacheDir(text)
 	if err != nil {
 		return nil, err
 	}
@@ -84,9 +84,9 @@ func Sources() (string, error) {
 	return "", errors.New("there is neither /etc/apt/sources.list.d/debian.sources nor /etc/apt/sources.list; " + hint)
 }
 
-// list is what apt is told about where packages come from, and the file's name, by whose
+// sourcesList is what apt is told about where packages come from, and the file's name, by whose
 // end it knows the form.
-func (a Archive) list() (name string, text []byte, err error) {
+func (a Archive) sourcesList() (name string, text []byte, err error) {
 	file := a.sources
 	if file == "" {
 		if file, err = Sources(); err != nil {
@@ -97,7 +97,7 @@ func (a Archive) list() (name string, text []byte, err error) {
 		return "", nil, err
 	}
 	if len(a.Suites) > 0 {
-		text, err = of(text, a.Suites)
+		text, err = selectSuites(text, a.Suites)
 	}
 	if err != nil {
 		return "", nil, fmt.Errorf("%s: %w", file, err)
@@ -105,9 +105,9 @@ func (a Archive) list() (name string, text []byte, err error) {
 	return filepath.Base(file), text, nil
 }
 
-// of is the first of the places of a file in the form of deb822 (sources.list(5)), with
+// selectSuites is the first of the places of a file in the form of deb822 (sources.list(5)), with
 // other suites. The first is Debian's own, where all suites are but those of security.
-func of(text []byte, suites []string) ([]byte, error) {
+func selectSuites(text []byte, suites []string) ([]byte, error) {
 	first, _, _ := strings.Cut(strings.TrimSpace(string(text)), "\n\n")
 	var b strings.Builder
 	changed := false
@@ -123,9 +123,9 @@ func of(text []byte, suites []string) ([]byte, error) {
 	return []byte(b.String() + "\n"), nil
 }
 
-// kept is the folder of the packages that these sources gave, in $NODENS_CACHE or the
+// lockCacheDir is the folder of the packages that these sources gave, in $NODENS_CACHE or the
 // user's cache folder. The caller has it for itself until unlock.
-func (a Archive) kept(sources []byte) (dir string, unlock func(), err error) {
+func (a Archive) lockCacheDir(sources []byte) (dir string, unlock func(), err error) {
 	base := os.Getenv("NODENS_CACHE")
 	if base == "" {
 		if base, err = os.UserCacheDir(); err != nil {
@@ -134,7 +134,7 @@ func (a Archive) kept(sources []byte) (dir string, unlock func(), err error) {
 		base = filepath.Join(base, "nodens")
 	}
 	// 32 bits tell the handful of sources apart that a machine ever has.
-	sum := sha256.Sum256(fmt.Append(sources, a.Wanted))
+	sum := sha256.Sum256(fmt.Append(sources, a.Names))
 	dir = filepath.Join(base, fmt.Sprintf("debian-%s-%x", a.Arch, sum[:4]))
 	if err := os.MkdirAll(base, 0o755); err != nil {
 		return "", nil, err
@@ -196,10 +196,10 @@ func (a Archive) download(ctx context.Context, name string, list []byte, dir str
 	}
 	defer os.RemoveAll(part)
 	get := []string{"install", "--download-only", "--yes"}
-	if a.Alone {
+	if a.WithoutDependencies {
 		get = []string{"download"} // into the working directory
 	}
-	for _, args := range [][]string{{"update"}, append(get, a.Wanted...)} {
+	for _, args := range [][]string{{"update"}, append(get, a.Names...)} {
 		cmd := exec.CommandContext(ctx, "apt-get", append([]string{"--config-file", conf, "--quiet"}, args...)...)
 		cmd.Dir = archives
 		if text, err := cmd.CombinedOutput(); err != nil {

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-func TestIdentify(t *testing.T) {
+func TestParseControl(t *testing.T) {
 	tests := []struct {
 		name, control, want string // name, version, architecture and source
 	}{
@@ -23,7 +23,7 @@ func TestIdentify(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			d := &Package{Control: tt.control}
-			err := d.identify()
+			err := d.parseControl()
 			if got := strings.Join([]string{d.Name, d.Version, d.Arch, d.Source}, " "); tt.want != "" && (got != tt.want || err != nil) {
 				t.Errorf("it is %s (%v), want %s", got, err, tt.want)
 			}
@@ -34,8 +34,8 @@ func TestIdentify(t *testing.T) {
 	}
 }
 
-// need skips the test where Debian's programs are missing.
-func need(t *testing.T, programs ...string) {
+// requirePrograms skips the test where Debian's programs are missing.
+func requirePrograms(t *testing.T, programs ...string) {
 	t.Helper()
 	for _, p := range programs {
 		if _, err := exec.LookPath(p); err != nil {
@@ -44,7 +44,7 @@ func need(t *testing.T, programs ...string) {
 	}
 }
 
-func fill(t *testing.T, path, text string) {
+func writeFile(t *testing.T, path, text string) {
 	t.Helper()
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		t.Fatal(err)
@@ -56,12 +56,12 @@ func fill(t *testing.T, path, text string) {
 
 // TestUnpack: a package's files are read as they are in it, those of /lib as of /usr/lib.
 func TestUnpack(t *testing.T) {
-	need(t, "dpkg-deb")
+	requirePrograms(t, "dpkg-deb")
 	dir := t.TempDir()
 	root, file := filepath.Join(dir, "root"), filepath.Join(dir, "tool.deb")
-	fill(t, filepath.Join(root, "DEBIAN", "control"), "Package: tool\nVersion: 1\nArchitecture: all\nMaintainer: x <x@example.test>\nDescription: x\n")
-	fill(t, filepath.Join(root, "lib", "libtool.so.1.0"), "library")
-	fill(t, filepath.Join(root, "usr", "bin", "tool"), "program")
+	writeFile(t, filepath.Join(root, "DEBIAN", "control"), "Package: tool\nVersion: 1\nArchitecture: all\nMaintainer: x <x@example.test>\nDescription: x\n")
+	writeFile(t, filepath.Join(root, "lib", "libtool.so.1.0"), "library")
+	writeFile(t, filepath.Join(root, "usr", "bin", "tool"), "program")
 	if err := os.Symlink("libtool.so.1.0", filepath.Join(root, "lib", "libtool.so.1")); err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +83,7 @@ func TestUnpack(t *testing.T) {
 			t.Errorf("/%s is %q, want %q", path, got, want)
 		}
 	}
-	fill(t, file, "no package")
+	writeFile(t, file, "no package")
 	if _, err := Unpack(t.Context(), file, 1<<20); err == nil {
 		t.Error("what is no package was unpacked")
 	}
@@ -91,13 +91,13 @@ func TestUnpack(t *testing.T) {
 
 // TestUnsigned: packages that nobody has signed are none, and nothing is left of them.
 func TestUnsigned(t *testing.T) {
-	need(t, "apt-get")
+	requirePrograms(t, "apt-get")
 	dir := t.TempDir()
-	fill(t, filepath.Join(dir, "archive", "dists", "stable", "Release"), "Origin: somebody\nSuite: stable\nComponents: main\n")
+	writeFile(t, filepath.Join(dir, "archive", "dists", "stable", "Release"), "Origin: somebody\nSuite: stable\nComponents: main\n")
 	list, out := filepath.Join(dir, "sources.list"), filepath.Join(dir, "debs")
-	fill(t, list, "deb file:"+filepath.Join(dir, "archive")+" stable main\n")
-	a := Archive{Arch: "amd64", Wanted: []string{"somebodys"}, sources: list}
-	name, text, err := a.list()
+	writeFile(t, list, "deb file:"+filepath.Join(dir, "archive")+" stable main\n")
+	a := Archive{Arch: "amd64", Names: []string{"somebodys"}, sources: list}
+	name, text, err := a.sourcesList()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,7 +110,7 @@ func TestUnsigned(t *testing.T) {
 	}
 }
 
-func TestMerged(t *testing.T) {
+func TestMergedPath(t *testing.T) {
 	for name, want := range map[string]string{
 		"lib/x86_64-linux-gnu/libc.so.6": "usr/lib/x86_64-linux-gnu/libc.so.6",
 		"lib64/ld-linux-x86-64.so.2":     "usr/lib64/ld-linux-x86-64.so.2",
@@ -118,17 +118,17 @@ func TestMerged(t *testing.T) {
 		"library/x":                      "library/x",
 		"etc/services":                   "etc/services",
 	} {
-		if got := Merged(name); got != want {
+		if got := MergedPath(name); got != want {
 			t.Errorf("/%s is /%s, want /%s", name, got, want)
 		}
 	}
 }
 
-// TestOf: packages of another release come from the machine's own mirror, by its own keys.
-func TestOf(t *testing.T) {
+// TestSelectSuites: packages of another release come from the machine's own mirror, by its own keys.
+func TestSelectSuites(t *testing.T) {
 	const text = "Types: deb\n# a remark\nURIs: http://mirror.example.test/debian\nSuites: here here-updates\nSigned-By: /a/key\n\n" +
 		"Types: deb\nURIs: http://other.example.test\nSuites: here-security\n"
-	got, err := of([]byte(text), []string{"there", "there-backports"})
+	got, err := selectSuites([]byte(text), []string{"there", "there-backports"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,7 +136,7 @@ func TestOf(t *testing.T) {
 	if string(got) != want {
 		t.Errorf("the list is\n%swant\n%s", got, want)
 	}
-	if _, err := of([]byte("deb http://mirror.example.test/debian here main\n"), []string{"there"}); err == nil || !strings.Contains(err.Error(), "deb822") {
+	if _, err := selectSuites([]byte("deb http://mirror.example.test/debian here main\n"), []string{"there"}); err == nil || !strings.Contains(err.Error(), "deb822") {
 		t.Errorf("error %v, want one that names the form", err)
 	}
 }

@@ -35,7 +35,7 @@ type Package struct {
 	Sum string
 	// Control is what the package says about itself.
 	Control string
-	// Files are all but folders, by their path in a tree as [Merged] has it.
+	// Files are all but folders, by their path in a tree as [MergedPath] has it.
 	Files map[string]File
 }
 
@@ -52,7 +52,7 @@ func Unpack(ctx context.Context, file string, limit int64) (*Package, error) {
 		return nil, fmt.Errorf("dpkg-deb --field: %w", err)
 	}
 	p := &Package{Control: string(control), Sum: hex.EncodeToString(sum[:]), Files: make(map[string]File)}
-	if err := p.identify(); err != nil {
+	if err := p.parseControl(); err != nil {
 		return nil, err
 	}
 	cmd := exec.CommandContext(ctx, "dpkg-deb", "--fsys-tarfile", file)
@@ -63,16 +63,16 @@ func Unpack(ctx context.Context, file string, limit int64) (*Package, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
-	err = p.read(tar.NewReader(io.LimitReader(pipe, limit)))
+	err = p.readFiles(tar.NewReader(io.LimitReader(pipe, limit)))
 	// The end of a tar file is not the end of the pipe; a program that writes to a
 	// closed one fails.
 	_, rest := io.Copy(io.Discard, pipe)
 	return p, errors.Join(err, rest, cmd.Wait())
 }
 
-// identify reads the package's fields. Those that it lacks are errors, but for the
+// parseControl reads the package's fields. Those that it lacks are errors, but for the
 // source, which then has the package's name.
-func (p *Package) identify() error {
+func (p *Package) parseControl() error {
 	fields := make(map[string]string)
 	for line := range strings.Lines(p.Control) {
 		if name, value, ok := strings.Cut(line, ":"); ok {
@@ -88,8 +88,8 @@ func (p *Package) identify() error {
 	return nil
 }
 
-// read takes the files of a package.
-func (p *Package) read(r *tar.Reader) error {
+// readFiles takes the files of a package.
+func (p *Package) readFiles(r *tar.Reader) error {
 	for {
 		h, err := r.Next()
 		if errors.Is(err, io.EOF) {
@@ -98,7 +98,7 @@ func (p *Package) read(r *tar.Reader) error {
 		if err != nil {
 			return err
 		}
-		f := File{Path: Merged(strings.Trim(strings.TrimPrefix(h.Name, "."), "/"))}
+		f := File{Path: MergedPath(strings.Trim(strings.TrimPrefix(h.Name, "."), "/"))}
 		switch h.Typeflag {
 		case tar.TypeReg:
 			f.Mode = fs.FileMode(h.Mode).Perm()
@@ -114,15 +114,15 @@ func (p *Package) read(r *tar.Reader) error {
 	}
 }
 
-// Merged is the path of a file in a tree where /lib, /sbin and the like are those of
+// MergedPath is the path of a file in a tree where /lib, /sbin and the like are those of
 // /usr, as newer packages have it from the start.
-func Merged(name string) string {
+func MergedPath(name string) string {
 	top, _, _ := strings.Cut(name, "/")
-	if slices.Contains(Aliases(), top) {
+	if slices.Contains(MergedDirs(), top) {
 		return "usr/" + name
 	}
 	return name
 }
 
-// Aliases are the folders that are those of /usr.
-func Aliases() []string { return []string{"bin", "lib", "lib64", "sbin"} }
+// MergedDirs are the folders that are those of /usr.
+func MergedDirs() []string { return []string{"bin", "lib", "lib64", "sbin"} }

@@ -41,7 +41,7 @@ const maxPackage = 64 << 20
 
 // packages fetches the Debian packages that the image is built from.
 func (a architecture) packages(ctx context.Context, update bool) ([]*debian.Package, error) {
-	return debian.Archive{Arch: a.name, Wanted: wanted(), Limit: maxPackage}.Packages(ctx, update)
+	return debian.Archive{Arch: a.name, Names: wanted(), Limit: maxPackage}.Packages(ctx, update)
 }
 
 // base is the image's first layer: everything below the agent.
@@ -116,7 +116,7 @@ func (b *base) choose(name string) error {
 		if !path.IsAbs(to) {
 			to = path.Join("/", path.Dir(name), to)
 		}
-		return b.choose(debian.Merged(strings.TrimPrefix(path.Clean(to), "/")))
+		return b.choose(debian.MergedPath(strings.TrimPrefix(path.Clean(to), "/")))
 	}
 	needed, err := b.needed(f.Body)
 	if err != nil {
@@ -149,7 +149,7 @@ func (b *base) needed(body []byte) (paths []string, err error) {
 			if _, err := p.ReadAt(loader, 0); err != nil {
 				return nil, err
 			}
-			paths = append(paths, debian.Merged(strings.Trim(string(loader), "/\x00")))
+			paths = append(paths, debian.MergedPath(strings.Trim(string(loader), "/\x00")))
 		}
 	}
 	libraries, err := e.ImportedLibraries()
@@ -224,7 +224,7 @@ func (b *base) copyrights() error {
 
 // finish adds the files that are in no package.
 func (b *base) finish() error {
-	for _, name := range debian.Aliases() {
+	for _, name := range debian.MergedDirs() {
 		used := func(path string) bool { return strings.HasPrefix(path, "usr/"+name+"/") }
 		if slices.ContainsFunc(slices.Collect(maps.Keys(b.chosen)), used) {
 			b.link(name, "usr/"+name)

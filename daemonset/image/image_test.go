@@ -278,7 +278,7 @@ func checkPrograms(t *testing.T, files map[string]entry, machine elf.Machine) {
 	}
 	programs, loaders := 0, 0
 	for name, e := range files {
-		if e.header.Typeflag == tar.TypeSymlink && !slices.Contains(debian.Aliases(), name) {
+		if e.header.Typeflag == tar.TypeSymlink && !slices.Contains(debian.MergedDirs(), name) {
 			if _, ok := resolve(files, name); !ok {
 				t.Errorf("/%s leads to %s, where nothing is", name, e.header.Linkname)
 			}

@@ -47,15 +47,15 @@ type Rule struct {
 // Rules are the groups of a PrometheusRule.
 func Rules(object []byte) ([]Group, error) {
 	var r struct {
-		kind
+		objectHeader
 		Spec struct {
 			Groups []Group `json:"groups"`
 		} `json:"spec"`
 	}
-	if err := strict(object, &r); err != nil {
+	if err := decodeStrict(object, &r); err != nil {
 		return nil, fmt.Errorf("reading a PrometheusRule: %w", err)
 	}
-	return r.Spec.Groups, r.is("PrometheusRule")
+	return r.Spec.Groups, r.checkKind("PrometheusRule")
 }
 
 // RuleFile is what the Prometheus operator makes of groups: a file that Prometheus and
@@ -64,8 +64,8 @@ func RuleFile(groups []Group) ([]byte, error) {
 	return json.Marshal(map[string][]Group{"groups": groups})
 }
 
-// kind is the head of an object.
-type kind struct {
+// objectHeader is the head of an object.
+type objectHeader struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
 	Metadata   struct {
@@ -75,16 +75,16 @@ type kind struct {
 	} `json:"metadata"`
 }
 
-// is nil if the object is of the operator's kind of that name.
-func (k kind) is(name string) error {
+// checkKind nil if the object is of the operator's kind of that name.
+func (k objectHeader) checkKind(name string) error {
 	if k.APIVersion != "monitoring.coreos.com/v1" || k.Kind != name {
 		return fmt.Errorf("a %s of %s where a %s of monitoring.coreos.com/v1 is needed", k.Kind, k.APIVersion, name)
 	}
 	return nil
 }
 
-// strict decodes YAML; an unknown field is an error.
-func strict(text []byte, into any) error {
+// decodeStrict decodes YAML; an unknown field is an error.
+func decodeStrict(text []byte, into any) error {
 	text, err := yaml.ToJSON(text)
 	if err != nil {
 		return err
@@ -102,9 +102,9 @@ type Query struct {
 	Expr string
 }
 
-// Filled is the expression with the variables filled in, as Grafana does it where
+// Expand is the expression with the variables filled in, as Grafana does it where
 // everything is chosen. A variable that nobody knows stays, and Prometheus refuses it.
-func (q Query) Filled() string {
+func (q Query) Expand() string {
 	return strings.NewReplacer(
 		"$__rate_interval", "1m", "$job", Job,
 		"$node", ".*", "$instance", ".*", "$zone", ".*",

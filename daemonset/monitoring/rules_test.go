@@ -13,8 +13,8 @@ import (
 	"testing"
 )
 
-// rules are those of rules.yaml.
-func rules(t *testing.T) []Group {
+// readRules are those of rules.yaml.
+func readRules(t *testing.T) []Group {
 	t.Helper()
 	groups, err := Rules(PrometheusRule)
 	if err != nil {
@@ -23,11 +23,11 @@ func rules(t *testing.T) []Group {
 	return groups
 }
 
-// alerts are the alerts among them.
-func alerts(t *testing.T) []Rule {
+// readAlerts are the alerts among them.
+func readAlerts(t *testing.T) []Rule {
 	t.Helper()
 	var all []Rule
-	for _, g := range rules(t) {
+	for _, g := range readRules(t) {
 		for _, r := range g.Rules {
 			if r.Alert != "" {
 				all = append(all, r)
@@ -40,27 +40,27 @@ func alerts(t *testing.T) []Rule {
 	return all
 }
 
-// save writes v as JSON, which is YAML.
-func save(t *testing.T, dir, name string, v any) string {
+// writeJSON writes v as JSON, which is YAML.
+func writeJSON(t *testing.T, dir, name string, v any) string {
 	t.Helper()
 	text, err := json.MarshalIndent(v, "", " ")
 	if err != nil {
 		t.Fatal(err)
 	}
 	file := filepath.Join(dir, name)
-	write(t, file, string(text))
+	writeFile(t, file, string(text))
 	return file
 }
 
-func write(t *testing.T, file, text string) {
+func writeFile(t *testing.T, file, text string) {
 	t.Helper()
 	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// promtool runs Prometheus' own checks.
-func promtool(t *testing.T, args ...string) {
+// runPromtool runs Prometheus' own checks.
+func runPromtool(t *testing.T, args ...string) {
 	t.Helper()
 	if _, err := exec.LookPath("promtool"); err != nil {
 		t.Skip("promtool is missing; `make test` installs it")
@@ -70,14 +70,14 @@ func promtool(t *testing.T, args ...string) {
 	}
 }
 
-// TestAlarms: each alert fires when it should, not before, and not when that is over, by
+// TestAlerts: each alert fires when it should, not before, and not when that is over, by
 // Prometheus' own reckoning.
-func TestAlarms(t *testing.T) {
+func TestAlerts(t *testing.T) {
 	dir := t.TempDir()
-	file := save(t, dir, "rules.json", map[string]any{"groups": rules(t)})
-	promtool(t, "check", "rules", "--lint-fatal", file)
+	file := writeJSON(t, dir, "rules.json", map[string]any{"groups": readRules(t)})
+	runPromtool(t, "check", "rules", "--lint-fatal", file)
 	var tests []any
-	for _, a := range alarms {
+	for _, a := range alertCases {
 		var input, asked []any
 		for _, name := range slices.Sorted(maps.Keys(a.series)) {
 			input = append(input, map[string]string{"series": name, "values": a.series[name]})
@@ -88,18 +88,18 @@ func TestAlarms(t *testing.T) {
 				asked = append(asked, map[string]any{"expr": expr, "eval_time": fmt.Sprintf("%dm", m), "exp_samples": samples})
 			}
 		}
-		ask(a.quiet, []any{})
-		ask(a.fires, []any{map[string]any{"labels": a.metric(), "value": 1}})
-		ask(a.over, []any{})
+		ask(a.inactive, []any{})
+		ask(a.firing, []any{map[string]any{"labels": a.expectedSeries(), "value": 1}})
+		ask(a.resolved, []any{})
 		tests = append(tests, map[string]any{"interval": "1m", "input_series": input, "promql_expr_test": asked})
 	}
-	promtool(t, "test", "rules", save(t, dir, "tests.json", map[string]any{
+	runPromtool(t, "test", "rules", writeJSON(t, dir, "tests.json", map[string]any{
 		"rule_files": []string{file}, "evaluation_interval": "1m", "tests": tests,
 	}))
 }
 
-// metric is the series that Prometheus makes of the alert while it fires.
-func (a alarm) metric() string {
+// expectedSeries is the series that Prometheus makes of the alert while it fires.
+func (a alertCase) expectedSeries() string {
 	labels := map[string]string{"alertname": a.alert, "alertstate": "firing", "severity": a.severity}
 	maps.Copy(labels, a.labels)
 	var pairs []string
@@ -109,15 +109,15 @@ func (a alarm) metric() string {
 	return "ALERTS{" + strings.Join(pairs, ", ") + "}"
 }
 
-// TestAlarmsComplete: every alert has a course of events in which it fires and which ends.
-func TestAlarmsComplete(t *testing.T) {
+// TestAlertCasesComplete: every alert has a course of events in which it fires and which ends.
+func TestAlertCasesComplete(t *testing.T) {
 	tried := make(map[string]bool)
-	for _, a := range alarms {
-		if len(a.quiet) > 0 && len(a.fires) > 0 && len(a.over) > 0 {
+	for _, a := range alertCases {
+		if len(a.inactive) > 0 && len(a.firing) > 0 && len(a.resolved) > 0 {
 			tried[a.alert+" "+a.severity] = true
 		}
 	}
-	for _, r := range alerts(t) {
+	for _, r := range readAlerts(t) {
 		name := r.Alert + " " + r.Labels["severity"]
 		if !tried[name] {
 			t.Errorf("no course of events raises and ends %s", name)
@@ -141,7 +141,7 @@ func TestRunbook(t *testing.T) {
 		told[m[1]] = true
 	}
 	known := make(map[string]bool)
-	for _, r := range alerts(t) {
+	for _, r := range readAlerts(t) {
 		known[r.Alert] = true
 		for _, key := range []string{"summary", "description"} {
 			if r.Annotations[key] == "" {

@@ -19,7 +19,7 @@ import (
 // scrape is what the checks of this part share: a Prometheus in the control plane's
 // network that is told of pods and endpoints as they are in the cluster.
 type scrape struct {
-	server  monitoring.Server
+	server  monitoring.Prometheus
 	process *peer.Process
 	alerts  []monitoring.Rule
 }
@@ -61,8 +61,8 @@ func (p *scrape) start(ctx context.Context, s *suite) error {
 	}
 	at := fmt.Sprintf("127.0.0.1:%d", promPort)
 	// Not ctx: the process outlives the check that starts it, and the last one stops it.
-	cmd := s.cluster.Command(context.WithoutCancel(ctx), "prometheus", monitoring.Arguments(config, filepath.Join(dir, "data"), at)...)
-	p.server = monitoring.Server{URL: "http://" + at, Client: &http.Client{Transport: &http.Transport{DialContext: s.cluster.Dial}}}
+	cmd := s.cluster.Command(context.WithoutCancel(ctx), "prometheus", monitoring.PrometheusArgs(config, filepath.Join(dir, "data"), at)...)
+	p.server = monitoring.Prometheus{URL: "http://" + at, Client: &http.Client{Transport: &http.Transport{DialContext: s.cluster.Dial}}}
 	p.process, err = peer.Spawn(peer.Command{Name: "prometheus", Path: cmd.Path, Args: cmd.Args[1:], Dir: dir})
 	return err
 }
@@ -81,7 +81,7 @@ func (p *scrape) configure(ctx context.Context, s *suite, dir string) (file stri
 		return "", err
 	}
 	file, rules := filepath.Join(dir, "prometheus.json"), filepath.Join(dir, "rules.json")
-	config, err := monitoring.Configuration(jobs, rules)
+	config, err := monitoring.PrometheusConfig(jobs, rules)
 	if err != nil {
 		return "", err
 	}
@@ -90,19 +90,19 @@ func (p *scrape) configure(ctx context.Context, s *suite, dir string) (file stri
 }
 
 // scrapeJobs are those of the PodMonitor and of the annotations, and one of the port 9353.
-func scrapeJobs(ctx context.Context, s *suite, dir string) ([]monitoring.ScrapeJob, error) {
-	jobs, err := monitoring.OperatorJobs(monitoring.PodMonitor)
+func scrapeJobs(ctx context.Context, s *suite, dir string) ([]monitoring.ScrapeConfig, error) {
+	jobs, err := monitoring.OperatorScrapeConfigs(monitoring.PodMonitor)
 	if err != nil {
 		return nil, err
 	}
-	jobs = append(jobs, monitoring.AnnotationJobs()...)
+	jobs = append(jobs, monitoring.AnnotationScrapeConfigs()...)
 	for i := range jobs {
 		jobs[i].Interval = "" // the checks would wait for a minute
 		if err := discover(ctx, s, dir, &jobs[i]); err != nil {
 			return nil, err
 		}
 	}
-	setup := monitoring.ScrapeJob{Name: portJob, Static: []monitoring.Static{{}}}
+	setup := monitoring.ScrapeConfig{Name: portJob, Static: []monitoring.StaticConfig{{}}}
 	for _, n := range s.cluster.Nodes() {
 		setup.Static[0].Targets = append(setup.Static[0].Targets, net.JoinHostPort(n.Addr, "9353"))
 	}
@@ -232,7 +232,7 @@ func (p *scrape) dashboard(ctx context.Context, s *suite) (string, error) {
 }
 
 func (p *scrape) known(ctx context.Context, s *suite) (string, error) {
-	return p.fill(ctx, s, monitoring.Known)
+	return p.fill(ctx, s, monitoring.CommunityQueries)
 }
 
 // headless is a Service whose endpoints come and go while the agents are scraped: how soon
@@ -257,7 +257,7 @@ func (p *scrape) fill(ctx context.Context, s *suite, queries []monitoring.Query)
 			err = p.ask(ctx, s, append(everyday, "fail.outside.test")...)
 		}
 		if err == nil {
-			left, err = p.server.Missing(ctx, left)
+			left, err = p.server.WithoutData(ctx, left)
 		}
 		if err == nil && len(left) > 0 {
 			err = fmt.Errorf("%d of %d have none: %v", len(left), len(queries), left)

@@ -83,7 +83,7 @@ func (k kernel) try(ctx context.Context, dir string, files map[string]string) (s
 
 // fetch gives the kernel's package.
 func (k kernel) fetch(ctx context.Context) (*debian.Package, error) {
-	packs, err := debian.Archive{Arch: "amd64", Wanted: []string{"linux-image-" + k.release}, Alone: true, Suites: k.suites, Limit: maxKernel}.Packages(ctx, false)
+	packs, err := debian.Archive{Arch: "amd64", Names: []string{"linux-image-" + k.release}, WithoutDependencies: true, Suites: k.suites, Limit: maxKernel}.Packages(ctx, false)
 	if err != nil {
 		return nil, err
 	}

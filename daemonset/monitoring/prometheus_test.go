@@ -17,9 +17,9 @@ import (
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
-// upstream starts an upstream and returns its address. Names below "none." do not exist, names
+// startUpstream starts an upstream and returns its address. Names below "none." do not exist, names
 // below "broken." are SERVFAIL, and all others have an IPv4 address.
-func upstream(t *testing.T) (addr string) {
+func startUpstream(t *testing.T) (addr string) {
 	t.Helper()
 	return fakedns.Start(t, fakedns.Answers(func(q *dns.Msg) *dns.Msg {
 		switch name := q.Question[0].Name; {
@@ -48,13 +48,13 @@ const corefile = `.:%d {
 }
 `
 
-// inCluster are the metrics that only an agent in a cluster has; test/e2e asks for them.
-var inCluster = []string{"coredns_kubernetes_", "nodens_netsetup_"}
+// clusterOnlyMetrics are the metrics that only an agent in a cluster has; test/e2e asks for them.
+var clusterOnlyMetrics = []string{"coredns_kubernetes_", "nodens_netsetup_"}
 
 // TestData: an agent that has answered something has data for every query of the dashboard
 // and of those that are in use with CoreDNS, as Prometheus sees it, and nothing about it
 // raises an alarm.
-func TestData(t *testing.T) {
+func TestDashboardData(t *testing.T) {
 	if _, err := exec.LookPath("prometheus"); err != nil {
 		t.Skip("prometheus is missing; `make test` installs it")
 	}
@@ -64,37 +64,37 @@ func TestData(t *testing.T) {
 	}
 	dir, ports := t.TempDir(), peer.Ports(t, 3)
 	conf := filepath.Join(dir, "Corefile")
-	write(t, conf, fmt.Sprintf(corefile, ports[0], ports[1], filepath.Join(root, "cmd/nodens/sample/manifests"), upstream(t)))
+	writeFile(t, conf, fmt.Sprintf(corefile, ports[0], ports[1], filepath.Join(root, "cmd/nodens/sample/manifests"), startUpstream(t)))
 	agent := peer.Start(t, peer.Command{Name: "nodens", Path: peer.Build(t, "nodens"), Args: []string{"-conf", conf, "-metrics-listen-address", ""}})
 	asked := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), ports[0])
 	agent.Must(t, "the agent to answer", peer.Answers(asked))
 
-	rules := save(t, dir, "rules.json", map[string]any{"groups": rules(t)})
-	config, err := Configuration([]ScrapeJob{{Name: "agents", Static: []Static{{
+	rules := writeJSON(t, dir, "rules.json", map[string]any{"groups": readRules(t)})
+	config, err := PrometheusConfig([]ScrapeConfig{{Name: "agents", Static: []StaticConfig{{
 		Targets: []string{fmt.Sprintf("127.0.0.1:%d", ports[1])}, Labels: map[string]string{"job": Job, "node": "a"},
 	}}}}, rules)
 	if err != nil {
 		t.Fatal(err)
 	}
-	write(t, filepath.Join(dir, "prometheus.json"), string(config))
+	writeFile(t, filepath.Join(dir, "prometheus.json"), string(config))
 	addr := fmt.Sprintf("127.0.0.1:%d", ports[2])
-	prometheus := peer.Start(t, peer.Command{Name: "prometheus", Path: "prometheus", Args: Arguments(filepath.Join(dir, "prometheus.json"), filepath.Join(dir, "data"), addr)})
-	s := Server{URL: "http://" + addr}
+	prometheus := peer.Start(t, peer.Command{Name: "prometheus", Path: "prometheus", Args: PrometheusArgs(filepath.Join(dir, "prometheus.json"), filepath.Join(dir, "data"), addr)})
+	s := Prometheus{URL: "http://" + addr}
 
 	queries, err := Queries(Dashboard)
 	if err != nil {
 		t.Fatal(err)
 	}
-	queries = slices.DeleteFunc(append(queries, Known...), func(q Query) bool {
-		return slices.ContainsFunc(inCluster, func(prefix string) bool { return strings.Contains(q.Expr, prefix) })
+	queries = slices.DeleteFunc(append(queries, CommunityQueries...), func(q Query) bool {
+		return slices.ContainsFunc(clusterOnlyMetrics, func(prefix string) bool { return strings.Contains(q.Expr, prefix) })
 	})
 	if len(queries) < 80 {
 		t.Fatalf("only %d queries were found", len(queries))
 	}
 	prometheus.Must(t, "every query to have data", func(ctx context.Context) error {
-		err := traffic(ctx, asked)
+		err := sendTraffic(ctx, asked)
 		if err == nil {
-			queries, err = s.Missing(ctx, queries)
+			queries, err = s.WithoutData(ctx, queries)
 		}
 		if err == nil && len(queries) > 0 {
 			err = fmt.Errorf("no data for %+v", queries)
@@ -105,14 +105,14 @@ func TestData(t *testing.T) {
 	if fire, err := s.Query(t.Context(), `ALERTS{alertname!="NodensErrorsHigh"}`); err != nil || len(fire) > 0 {
 		t.Errorf("an agent that is well raises %v (%v)", fire, err)
 	}
-	if none, err := s.Data(t.Context(), "coredns_no_such_metric"); !errors.Is(err, errEmpty) {
+	if none, err := s.QueryData(t.Context(), "coredns_no_such_metric"); !errors.Is(err, errNoData) {
 		t.Errorf("a metric that nobody has is %v (%v)", none, err)
 	}
 }
 
-// traffic asks for what panels are about: hits and misses, both protocols, every rcode
+// sendTraffic asks for what panels are about: hits and misses, both protocols, every rcode
 // they name, the DO bit.
-func traffic(ctx context.Context, server netip.AddrPort) error {
+func sendTraffic(ctx context.Context, server netip.AddrPort) error {
 	for _, network := range []string{"udp", "tcp"} {
 		c := dns.Client{Net: network}
 		for _, name := range []string{"web.shop.svc.cluster.local.", "gone.shop.svc.cluster.local.", "a.example.org.", "b.none.", "c.broken."} {

@@ -13,9 +13,9 @@ import (
 	"time"
 )
 
-// Configuration is a Prometheus configuration file: the jobs, scraped every second unless
+// PrometheusConfig is a Prometheus configuration file: the jobs, scraped every second unless
 // they say otherwise, and rules out of files.
-func Configuration(jobs []ScrapeJob, rules ...string) ([]byte, error) {
+func PrometheusConfig(jobs []ScrapeConfig, rules ...string) ([]byte, error) {
 	return json.Marshal(map[string]any{
 		"global":         map[string]string{"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
 		"rule_files":     rules,
@@ -23,16 +23,16 @@ func Configuration(jobs []ScrapeJob, rules ...string) ([]byte, error) {
 	})
 }
 
-// Arguments are those of a Prometheus that serves its API at addr, and keeps in dir what it
+// PrometheusArgs are those of a Prometheus that serves its API at addr, and keeps in dir what it
 // has been told by the configuration file to scrape.
-func Arguments(config, dir, addr string) []string {
+func PrometheusArgs(config, dir, addr string) []string {
 	return []string{
 		"--config.file=" + config, "--storage.tsdb.path=" + dir, "--web.listen-address=" + addr, "--log.level=warn",
 	}
 }
 
-// Server is a Prometheus that runs. Its methods may be called from several goroutines.
-type Server struct {
+// Prometheus is a Prometheus that runs. Its methods may be called from several goroutines.
+type Prometheus struct {
 	// URL is that of its HTTP API, without a path.
 	URL string
 	// Client reaches it; nil is http.DefaultClient.
@@ -45,11 +45,11 @@ type Sample struct {
 	Value  float64
 }
 
-// errEmpty says that an expression has no value.
-var errEmpty = errors.New("no data")
+// errNoData says that an expression has no value.
+var errNoData = errors.New("no data")
 
-// Data evaluates an expression. No value but NaN is an error: a panel would stay empty.
-func (s Server) Data(ctx context.Context, expr string) ([]Sample, error) {
+// QueryData evaluates an expression. No value but NaN is an error: a panel would stay empty.
+func (s Prometheus) QueryData(ctx context.Context, expr string) ([]Sample, error) {
 	all, err := s.Query(ctx, expr)
 	if err != nil {
 		return nil, err
@@ -59,15 +59,15 @@ func (s Server) Data(ctx context.Context, expr string) ([]Sample, error) {
 			return all, nil
 		}
 	}
-	return nil, fmt.Errorf("%w: %s", errEmpty, expr)
+	return nil, fmt.Errorf("%w: %s", errNoData, expr)
 }
 
-// Missing are those of the queries that have no data (see [Server.Data]), and all of them on
+// WithoutData are those of the queries that have no data (see [Prometheus.QueryData]), and all of them on
 // error.
-func (s Server) Missing(ctx context.Context, queries []Query) (left []Query, err error) {
+func (s Prometheus) WithoutData(ctx context.Context, queries []Query) (left []Query, err error) {
 	for _, q := range queries {
-		switch _, err := s.Data(ctx, q.Filled()); {
-		case errors.Is(err, errEmpty):
+		switch _, err := s.QueryData(ctx, q.Expand()); {
+		case errors.Is(err, errNoData):
 			left = append(left, q)
 		case err != nil:
 			return queries, fmt.Errorf("%s, %s: %w", q.Dashboard, q.Panel, err)
@@ -77,7 +77,7 @@ func (s Server) Missing(ctx context.Context, queries []Query) (left []Query, err
 }
 
 // Query evaluates an expression that is a vector, now.
-func (s Server) Query(ctx context.Context, expr string) ([]Sample, error) {
+func (s Prometheus) Query(ctx context.Context, expr string) ([]Sample, error) {
 	var data struct {
 		ResultType string `json:"resultType"`
 		Result     []struct {
@@ -104,20 +104,20 @@ func (s Server) Query(ctx context.Context, expr string) ([]Sample, error) {
 }
 
 const (
-	// mostReply bounds a reply: a hundred times what the largest panel of two nodes is.
-	mostReply = 4 << 20
-	// answered is how long Prometheus may take over an expression. It is its own limit
+	// maxReplySize bounds a reply: a hundred times what the largest panel of two nodes is.
+	maxReplySize = 4 << 20
+	// queryTimeout is how long Prometheus may take over an expression. It is its own limit
 	// doubled, so that it is Prometheus that gives up.
-	answered = 4 * time.Minute
+	queryTimeout = 4 * time.Minute
 )
 
 // get asks the API and decodes the data of its reply.
-func (s Server) get(ctx context.Context, path string, into any) error {
+func (s Prometheus) get(ctx context.Context, path string, into any) error {
 	client := s.Client
 	if client == nil {
 		client = http.DefaultClient
 	}
-	ctx, cancel := context.WithTimeout(ctx, answered)
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.URL+path, nil)
 	if err != nil {
@@ -133,7 +133,7 @@ func (s Server) get(ctx context.Context, path string, into any) error {
 		Error  string          `json:"error"`
 		Data   json.RawMessage `json:"data"`
 	}
-	if err := json.NewDecoder(io.LimitReader(resp.Body, mostReply)).Decode(&reply); err != nil {
+	if err := json.NewDecoder(io.LimitReader(resp.Body, maxReplySize)).Decode(&reply); err != nil {
 		return fmt.Errorf("%s: %w", resp.Status, err)
 	}
 	if reply.Status != "success" {

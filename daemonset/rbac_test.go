@@ -11,10 +11,10 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 )
 
-// pod returns the template of the DaemonSet's pods and its one container.
-func pod(t *testing.T) (*corev1.PodSpec, *corev1.Container) {
+// podSpec returns the template of the DaemonSet's pods and its one container.
+func podSpec(t *testing.T) (*corev1.PodSpec, *corev1.Container) {
 	t.Helper()
-	set, _ := find[*appsv1.DaemonSet](t, load(t), "")
+	set, _ := findObject[*appsv1.DaemonSet](t, loadManifest(t), "")
 	spec := &set.Spec.Template.Spec
 	if n := len(spec.Containers) + len(spec.InitContainers); n != 1 {
 		t.Fatalf("the pod has %d containers, want 1", n)
@@ -23,8 +23,8 @@ func pod(t *testing.T) (*corev1.PodSpec, *corev1.Container) {
 }
 
 func TestRole(t *testing.T) {
-	objects := load(t)
-	role, _ := find[*rbacv1.ClusterRole](t, objects, "")
+	objects := loadManifest(t)
+	role, _ := findObject[*rbacv1.ClusterRole](t, objects, "")
 	want := []rbacv1.PolicyRule{
 		{APIGroups: []string{""}, Resources: []string{"services", "namespaces", "pods"}, Verbs: []string{"list", "watch"}},
 		{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"get"}},
@@ -37,8 +37,8 @@ func TestRole(t *testing.T) {
 		t.Error("the role takes in the rules of others")
 	}
 
-	binding, _ := find[*rbacv1.ClusterRoleBinding](t, objects, "")
-	account, _ := find[*corev1.ServiceAccount](t, objects, "")
+	binding, _ := findObject[*rbacv1.ClusterRoleBinding](t, objects, "")
+	account, _ := findObject[*corev1.ServiceAccount](t, objects, "")
 	ref := rbacv1.RoleRef{APIGroup: "rbac.authorization.k8s.io", Kind: "ClusterRole", Name: role.Name}
 	if d := cmp.Diff(ref, binding.RoleRef); d != "" {
 		t.Errorf("the binding's role (-want +got):\n%s", d)
@@ -47,7 +47,7 @@ func TestRole(t *testing.T) {
 	if d := cmp.Diff(subjects, binding.Subjects); d != "" {
 		t.Errorf("the binding's subjects (-want +got):\n%s", d)
 	}
-	spec, _ := pod(t)
+	spec, _ := podSpec(t)
 	if spec.ServiceAccountName != account.Name {
 		t.Errorf("the pod's account is %q, want %q", spec.ServiceAccountName, account.Name)
 	}
@@ -72,21 +72,21 @@ func TestMulticlusterRule(t *testing.T) {
 		}
 		rule += "  " + inner
 	}
-	objects, err := decode([]byte("apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata:\n  name: nodens\nrules:\n" + rule))
+	objects, err := decodeObjects([]byte("apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata:\n  name: nodens\nrules:\n" + rule))
 	if err != nil {
 		t.Fatalf("%v in:\n%s", err, rule)
 	}
 	want := []rbacv1.PolicyRule{
 		{APIGroups: []string{"multicluster.x-k8s.io"}, Resources: []string{"serviceimports"}, Verbs: []string{"list", "watch"}},
 	}
-	role, _ := find[*rbacv1.ClusterRole](t, objects, "")
+	role, _ := findObject[*rbacv1.ClusterRole](t, objects, "")
 	if d := cmp.Diff(want, role.Rules); d != "" {
 		t.Errorf("rules (-want +got):\n%s", d)
 	}
 }
 
 func TestSecurityContext(t *testing.T) {
-	spec, c := pod(t)
+	spec, c := podSpec(t)
 	var root int64
 	yes, no := true, false
 	want := &corev1.SecurityContext{
@@ -115,7 +115,7 @@ func TestSecurityContext(t *testing.T) {
 // A container port of a hostNetwork pod is a host port, and those keep a second
 // pod off the node.
 func TestNoPorts(t *testing.T) {
-	_, c := pod(t)
+	_, c := podSpec(t)
 	if len(c.Ports) != 0 {
 		t.Errorf("ports %v are declared, want none", c.Ports)
 	}

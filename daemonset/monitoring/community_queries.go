@@ -1,6 +1,6 @@
 package monitoring
 
-// Known are the queries of dashboards and alerts that are in wide use with CoreDNS and
+// CommunityQueries are the queries of dashboards and alerts that are in wide use with CoreDNS and
 // NodeLocal DNSCache, one of each kind: what they ask is theirs, how it is written is not.
 // $job stands for the job that their users have, also where a dashboard asks for none, so
 // that no other server's series count. An agent that is scraped must have data
@@ -17,7 +17,7 @@ package monitoring
 // coredns_panic_count_total, coredns_cache_size), which 12539 asks for where the new
 // ones have no data, and the mixin's alert on coredns_nodecache_setup_errors beside the one on
 // coredns_nodecache_setup_errors_total.
-var Known = []Query{
+var CommunityQueries = []Query{
 	{"mixin", "up", `sum(up{job="$job"})`},
 	{"mixin", "panics", `sum(coredns_panics_total{job="$job"})`},
 	{"mixin", "replies by rcode", `sum by (rcode) (rate(coredns_dns_responses_total{job="$job"}[$__rate_interval]))`},
