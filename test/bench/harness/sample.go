@@ -218,7 +218,7 @@ func (b *Run) runWorkload(ctx context.Context, r *RunningServer, w Workload) (Sa
 
 // runFixedRate asks at the workload's rate, beside a flood if it says so.
 func (b *Run) runFixedRate(ctx context.Context, r *RunningServer, w Workload) (Sample, error) {
-	n := NameCount
+	n := w.Count()
 	if w.Tool == MissFlood {
 		n = hot
 	}

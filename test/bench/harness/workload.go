@@ -1,6 +1,7 @@
 package harness
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -16,8 +17,10 @@ type QuerySet struct {
 	Name string
 	// What says what the servers do for them.
 	What string
-	// Pattern makes a name of a number, of which there are nameCount.
+	// Pattern makes a name of a number below [QuerySet.Count].
 	Pattern string
+	// Size is the number of names of a pattern; 0 is NameCount.
+	Size int
 	// Names are the names themselves, in place of a pattern.
 	Names []string
 	// Edns says that the questions have an OPT record.
@@ -77,7 +80,7 @@ func (q QuerySet) Count() int {
 	if q.Names != nil {
 		return len(q.Names)
 	}
-	return NameCount
+	return cmp.Or(q.Size, NameCount)
 }
 
 // Last is the last name as a message.
@@ -205,6 +208,23 @@ func Workloads() []Workload {
 	}
 	for _, m := range ExtraShapes {
 		list = append(list, Workload{QuerySets[0], m, m.Name})
+	}
+	return list
+}
+
+// ManyNames is how many names the busiest nodes have in use within a TTL.
+const ManyNames = 100000
+
+// BeforeWorkloads are the workloads that compare the agent with an earlier one: all of
+// [Workloads], and cached names that don't fit into the CPU's caches.
+func BeforeWorkloads() []Workload {
+	many := QuerySet{
+		Name: "100,000 cached A", Pattern: "many-%06d.bench.example.", Size: ManyNames, Qtype: dns.TypeA, Rcode: dns.RcodeSuccess,
+		What: "A hundred times as many names of the upstream's.",
+	}
+	list := Workloads()
+	for _, m := range LoadShapes[:2] {
+		list = append(list, Workload{many, m, many.Name + ", " + m.Name})
 	}
 	return list
 }

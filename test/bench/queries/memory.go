@@ -52,7 +52,7 @@ func (b *run) measureIdle(ctx context.Context) error {
 
 // DefaultCacheNames is the number of names that are put into an empty cache: what the
 // busiest nodes have in use within a TTL, and the number that the limits are for.
-const DefaultCacheNames = 100000
+const DefaultCacheNames = harness.ManyNames
 
 // maxUnanswered is the part of them that may get no answer: what a hundredth of the
 // names takes is not seen in the sum, and a busy machine loses some.

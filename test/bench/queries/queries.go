@@ -43,7 +43,11 @@ func Measure(ctx context.Context, p harness.Plan) (*Report, error) {
 	}
 	defer b.Close()
 	q := &run{b, newQueriesReport(b.Report)}
-	for _, w := range harness.Workloads() {
+	workloads := harness.Workloads()
+	if p.Before != "" {
+		workloads = harness.BeforeWorkloads()
+	}
+	for _, w := range workloads {
 		if (p.Cluster || !w.Cluster) && p.Only.Workload(w) {
 			b.Workloads = append(b.Workloads, w)
 		}
@@ -81,9 +85,10 @@ func (b *run) startPeers(ctx context.Context) error {
 // startAll starts every server. One of the machine's own may be of a version that
 // wants another configuration; then there is no row of it.
 func (b *run) startAll(ctx context.Context) error {
+	large := slices.ContainsFunc(b.Workloads, func(w harness.Workload) bool { return w.Count() > harness.NameCount })
 	var rows []harness.Server
 	for _, s := range b.Report.Servers {
-		r, err := b.Start(ctx, s, false)
+		r, err := b.Start(ctx, s, large)
 		if err != nil && harness.Programs[s.Program].Foreign && ctx.Err() == nil {
 			fmt.Fprintln(b.Progress, err)
 			b.Omit(s, fmt.Errorf("%w with test/bench/harness/conf/%s", harness.ErrStart, s.Conf))
