@@ -49,6 +49,29 @@ func (c *Cache) Get(q *wire.Query, r *wire.Reply, now time.Duration) Result {
 	return res
 }
 
+// GetFinal is Get for a query that will not run again if there is a hit: it counts the hit at
+// once, which saves taking the lock twice. refresh is the result of [Result.Count]. A miss is
+// left to the caller to count, as after Get.
+func (c *Cache) GetFinal(q *wire.Query, r *wire.Reply, now time.Duration) (res Result, refresh bool) {
+	now = c.store.now(now)
+	k := c.key(q)
+	s := k.shard.shard
+	s.mu.Lock()
+	res = c.lookup(&k, now)
+	if res.entry == nil {
+		s.mu.Unlock()
+		if res = c.inferDenial(&k, r, now); res.Hit() {
+			refresh = res.Count()
+		}
+		return res, refresh
+	}
+	packed, ttl := res.entry.packed, c.ttl(res.entry, now)
+	refresh = res.count()
+	s.mu.Unlock()
+	r.Copy(packed, ttl)
+	return res, refresh
+}
+
 // lookup finds the entry that answers k without a wait; k's shard is locked.
 func (c *Cache) lookup(k *key, now time.Duration) Result {
 	res := Result{shard: k.shard, now: now}

@@ -166,8 +166,9 @@ type lookups struct {
 type lookup struct {
 	result cache.Result
 	zone   *Zone
-	qtype  uint16
-	name   []byte // in wire form, part of names
+	// name and qtype are the question of a subquery; name is nil for the client's own.
+	name  []byte // in wire form, part of names
+	qtype uint16
 }
 
 func (l *lookups) reset() {
@@ -177,21 +178,35 @@ func (l *lookups) reset() {
 
 // add notes the look-up of r's question.
 func (l *lookups) add(r *Request, result cache.Result) {
-	at := len(l.names)
-	l.names = append(l.names, r.Query.Name()...)
-	l.list = append(l.list, lookup{result: result, zone: r.zone, qtype: r.Query.Type, name: l.names[at:]})
+	n := lookup{result: result, zone: r.zone}
+	if !r.direct { // its buffers are used again
+		at := len(l.names)
+		l.names = append(l.names, r.Query.Name()...)
+		n.name, n.qtype = l.names[at:], r.Query.Type
+	}
+	l.list = append(l.list, n)
 }
 
-// countLookups counts the look-ups that led to r's reply, and has answers refreshed that
-// are about to expire, or have.
+// countLookups counts the look-ups that led to r's reply, and has answers refreshed that have
+// expired or are about to.
 func (r *Request) countLookups() {
 	for i := range r.ownLookups.list {
 		l := &r.ownLookups.list[i]
-		if l.result.Count() {
-			l.zone.refresh(r, l)
+		if !l.result.Count() {
+			continue
 		}
+		q := &r.Query
+		if l.name != nil {
+			q = new(wire.Query)
+			if q.Parse(wire.AppendQuery(nil, r.Query.ID, l.name, l.qtype, &r.Query, wire.MinUDP)) != wire.Serve {
+				continue
+			}
+		}
+		l.zone.refresh(q, r.Proto)
 	}
-	r.ownLookups.reset()
+	if len(r.ownLookups.list) > 0 {
+		r.ownLookups.reset()
+	}
 }
 
 // Proto is how a query came.
