@@ -47,20 +47,29 @@ func (r *Request) askView(v External, from source) Outcome {
 			return WouldWait
 		case kubernetes.NotSynced, kubernetes.Incomplete:
 		}
-		switch {
-		case from == fromCluster && r.zone.asksCluster(&r.Query):
-			return notMine
-		case found == kubernetes.NotSynced:
-			return r.fail(wire.ServFail)
-		case !r.mayWait():
-			return WouldWait
-		case waited:
-			r.err = errIncomplete
-			return r.fail(wire.ServFail)
-		case !r.awaitView(v):
-			return Answered
+		if o := r.completeView(v, from, found, waited); o != tryAgain {
+			return o
 		}
 	}
+}
+
+// completeView handles a query for which v is incomplete, or not synced yet. The outcome is
+// tryAgain if v has loaded what the answer needs; waited says that it had before.
+func (r *Request) completeView(v External, from source, found kubernetes.Outcome, waited bool) Outcome {
+	switch {
+	case from == fromCluster && r.zone.asksCluster(&r.Query):
+		return notMine
+	case found == kubernetes.NotSynced:
+		return r.fail(wire.ServFail)
+	case !r.mayWait():
+		return WouldWait
+	case waited:
+		r.err = errIncomplete
+		return r.fail(wire.ServFail)
+	case !r.awaitView(v):
+		return Answered
+	}
+	return tryAgain
 }
 
 // asksCluster reports whether q would be forwarded to the cluster's own DNS.

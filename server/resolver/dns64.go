@@ -27,7 +27,7 @@ func (d *DNS64) applies(r *Request) bool {
 	return d.ipv4 || r.Client.Addr().Unmap().Is6()
 }
 
-// needsSynthesis reports whether x, whose reply is complete, is to be answered anew: there is no
+// needsSynthesis reports whether r, whose reply is complete, is to be answered anew: there is no
 // address in it, and the name may still exist (RFC 6147, 5.1).
 func (d *DNS64) needsSynthesis(r *Request) bool {
 	if r.reply.Rcode() == wire.NXDomain || r.verdicts&dropped != 0 {

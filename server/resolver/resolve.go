@@ -24,6 +24,8 @@ const (
 	// Forward: the query is to be forwarded to the request's pool, and nothing else is left
 	// to do but [Request.Forward]. The run need not be repeated.
 	Forward
+	// tryAgain: a source that was incomplete is to be asked again. No step returns it.
+	tryAgain
 )
 
 // Resolve is the query path. It answers r in this order:
@@ -41,7 +43,7 @@ const (
 // is called where other clients' queries are behind this one; its result is [Answered],
 // [WouldWait] or [Forward]. With permission it is not [WouldWait]. r.err is why the reply is
 // an error.
-func (rt *Routes) Resolve(r *Request) Outcome {
+func (rt *Routes) Resolve(r *Request) Outcome { //nolint:gocyclo // the order of all steps, in one place
 	z, refusal := rt.zoneFor(r)
 	r.zone = cmp.Or(z, rt.dropped)
 	r.limitSize()
@@ -61,7 +63,7 @@ func (rt *Routes) Resolve(r *Request) Outcome {
 	case inet && z.builtin(r):
 		return Answered
 	}
-	o := Answered
+	var o Outcome
 	if z.Rewrite != nil {
 		o = rt.applyRewrite(r)
 	} else {
@@ -102,7 +104,7 @@ func (rt *Routes) ask(r *Request) Outcome {
 //  6. cache: answers of the upstreams. With permission to wait the forward step looks there.
 //  7. forward: the first pool that takes the name.
 //  8. whoami, or SERVFAIL: there is nobody to ask.
-func (z *Zone) sources(r *Request) Outcome {
+func (z *Zone) sources(r *Request) Outcome { //nolint:gocyclo // the order of all sources, in one place
 	if o := z.template(r); o != notMine {
 		return o
 	}

@@ -113,7 +113,7 @@ func (v *vetting) leave(n *wire.NameRef, r ruling) {
 	}
 }
 
-// family is the type of the addresses that x's name, of the reverse zones, is about.
+// family is the type of the addresses that r's name, of the reverse zones, is about.
 func (v *vetting) family() uint16 {
 	if wire.Under(v.r.Query.Name(), "\x03ip6\x04arpa\x00") {
 		return wire.TypeAAAA
@@ -121,7 +121,7 @@ func (v *vetting) family() uint16 {
 	return wire.TypeA
 }
 
-// judge is the ruling on a query of x's client for name and qtype.
+// judge is the ruling on a query of r's client for name and qtype.
 func (v *vetting) judge(name []byte, qtype uint16) ruling {
 	if name == nil {
 		return ruling{verdict: blocked}
@@ -158,7 +158,7 @@ func (r *Request) sentence(by ruling) {
 	r.deny()
 }
 
-// zoneOf is the zone that would take a query of x's client for name and qtype, nil if none
+// zoneOf is the zone that would take a query of r's client for name and qtype, nil if none
 // would.
 func (rt *Routes) zoneOf(r *Request, name []byte, qtype uint16) *Zone {
 	if !rt.views {
