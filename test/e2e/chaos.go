@@ -15,69 +15,69 @@ import (
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
-// mishap is something that befalls a cluster.
-type mishap struct {
+// fault is something that befalls a cluster.
+type fault struct {
 	name string
-	// promised is what the pods of the first node see of it, and those of the others.
-	promised [2]promise
+	// limits is what the pods of the first node see of it, and those of the others.
+	limits [2]lossLimit
 	// run does it, and returns when all is as before. deaths are of the agents of nodes.
-	run func(h *havoc, ctx context.Context) (deaths map[string]death, err error)
+	run func(h *chaosTest, ctx context.Context) (deaths map[string]podKill, err error)
 }
 
-// mishaps are all of them. The first gives the agents' answers the TTL by which those
+// faults are all of them. The first gives the agents' answers the TTL by which those
 // after it tell them from the cluster DNS's; meanwhile nothing tells who has answered. The
 // API server comes last: for a while after its absence the nodes count as lost, and a
 // rollout would not spare their agents.
-var mishaps = []mishap{
-	{"rolling update, with another Corefile", [2]promise{unseen, unseen}, (*havoc).roll},
-	{"agent pod deleted; agent killed on the other node", [2]promise{stopped, killed}, (*havoc).remove},
-	{"kubelets restarted", [2]promise{unseen, unseen}, (*havoc).restartKubelets},
-	{"CoreDNS scaled to zero", [2]promise{unseen, unseen}, (*havoc).scale},
-	{"node drained", [2]promise{unseen, unseen}, (*havoc).drain},
-	{"broken Corefile rolled out, and undone", [2]promise{superseded, superseded}, (*havoc).spoil},
-	{"API server stopped, and an agent killed meanwhile", [2]promise{killed, unseen}, (*havoc).lose},
+var faults = []fault{
+	{"rolling update, with another Corefile", [2]lossLimit{lossless, lossless}, (*chaosTest).rollMarked},
+	{"agent pod deleted; agent killed on the other node", [2]lossLimit{agentDeleted, agentKilled}, (*chaosTest).deleteAndKill},
+	{"kubelets restarted", [2]lossLimit{lossless, lossless}, (*chaosTest).restartKubelets},
+	{"CoreDNS scaled to zero", [2]lossLimit{lossless, lossless}, (*chaosTest).scaleCoreDNS},
+	{"node drained", [2]lossLimit{lossless, lossless}, (*chaosTest).drainNode},
+	{"broken Corefile rolled out, and undone", [2]lossLimit{rolledTwice, rolledTwice}, (*chaosTest).rollBroken},
+	{"API server stopped, and an agent killed meanwhile", [2]lossLimit{agentKilled, lossless}, (*chaosTest).stopAPIServer},
 }
 
 // chaos is the part of that name.
 func chaos() []check {
-	h := &havoc{}
-	list := []check{{"pods of all nodes ask their agents", h.begin}}
-	for _, m := range mishaps {
-		list = append(list, check{m.name, func(ctx context.Context, _ *suite) (string, error) { return h.befall(ctx, m) }})
+	h := &chaosTest{}
+	list := []check{{"pods of all nodes ask their agents", h.setUp}}
+	for _, m := range faults {
+		list = append(list, check{m.name, func(ctx context.Context, _ *suite) (string, error) { return h.runFault(ctx, m) }})
 	}
-	return append(list, check{"all is as before", h.end})
+	return append(list, check{"all is as before", h.restore})
 }
 
-// befall has the mishap happen under load, and holds what it did to what is promised.
-func (h *havoc) befall(ctx context.Context, m mishap) (string, error) {
+// runFault has the mishap happen under load, and holds what it did to what is promised.
+func (h *chaosTest) runFault(ctx context.Context, m fault) (string, error) {
 	if h.api == nil {
-		return "", errNotBegun
+		return "", errNoLoadPods
 	}
-	h.note = ""
-	tolls, err := h.under(ctx, func(ctx context.Context) (map[string]death, error) { return m.run(h, ctx) })
+	h.detail = ""
+	tolls, err := h.underLoad(ctx, func(ctx context.Context) (map[string]podKill, error) { return m.run(h, ctx) })
 	if err != nil {
 		return "", err
 	}
 	var seen []string
 	for i, t := range tolls {
 		seen = append(seen, t.String())
-		err = errors.Join(err, m.promised[min(i, 1)].broken(t))
+		err = errors.Join(err, m.limits[min(i, 1)].check(t))
 	}
-	return strings.Join(seen, "; ") + h.note, err
+	return strings.Join(seen, "; ") + h.detail, err
 }
 
-var errNotBegun = errors.New("the pods that ask are missing")
+var errNoLoadPods = errors.New("the pods that ask are missing")
 
 // kubectl is Kubectl in the agents' namespace, without its output.
-func (h *havoc) kubectl(ctx context.Context, args ...string) error {
-	_, err := h.cluster.Kubectl(ctx, "", append([]string{"-n", agentSpace}, args...)...)
+func (h *chaosTest) kubectl(ctx context.Context, args ...string) error {
+	_, err := h.cluster.Kubectl(ctx, "", append([]string{"-n", agentNamespace}, args...)...)
 	return err
 }
 
-// configure puts the Corefile into the agents' ConfigMap.
-func (h *havoc) configure(ctx context.Context, corefile string) error {
-	maps := h.api.CoreV1().ConfigMaps(agentSpace)
-	m, err := maps.Get(ctx, agentSet, metav1.GetOptions{})
+// setCorefile puts the Corefile into the agents' ConfigMap.
+func (h *chaosTest) setCorefile(ctx context.Context, corefile string) error {
+	maps := h.api.CoreV1().ConfigMaps(agentNamespace)
+	m, err := maps.Get(ctx, agentDaemonSet, metav1.GetOptions{})
 	if err != nil {
 		return err
 	}
@@ -86,20 +86,20 @@ func (h *havoc) configure(ctx context.Context, corefile string) error {
 	return err
 }
 
-// rollOut replaces all agents, and waits until only the new ones are left.
-func (h *havoc) rollOut(ctx context.Context) error {
-	if err := h.kubectl(ctx, "rollout", "restart", "daemonset/"+agentSet); err != nil {
+// restartAgents replaces all agents, and waits until only the new ones are left.
+func (h *chaosTest) restartAgents(ctx context.Context) error {
+	if err := h.kubectl(ctx, "rollout", "restart", "daemonset/"+agentDaemonSet); err != nil {
 		return err
 	}
-	if err := h.kubectl(ctx, "rollout", "status", "daemonset/"+agentSet, "--timeout=90s"); err != nil {
+	if err := h.kubectl(ctx, "rollout", "status", "daemonset/"+agentDaemonSet, "--timeout=90s"); err != nil {
 		return err
 	}
-	return h.settled(ctx)
+	return h.waitAgentsReady(ctx)
 }
 
 // markedCorefile is the agents' Corefile with two changes: they keep their view on the
 // node's disk, and their answers have the TTL markTTL.
-func (h *havoc) markedCorefile() (string, error) {
+func (h *chaosTest) markedCorefile() (string, error) {
 	const line, ttl = "kubernetes cluster.local in-addr.arpa ip6.arpa {\n", " ttl 30\n"
 	if strings.Count(h.corefile, line) != 1 || strings.Count(h.corefile, ttl) != 1 {
 		return "", fmt.Errorf("the agents' Corefile is not the one of daemonset/nodens.yaml:\n%s", h.corefile)
@@ -107,22 +107,22 @@ func (h *havoc) markedCorefile() (string, error) {
 	return strings.NewReplacer(line, line+"        save /var/lib/nodens/view\n", ttl, fmt.Sprintf(" ttl %d\n", markTTL)).Replace(h.corefile), nil
 }
 
-// roll rolls out the marked Corefile.
-func (h *havoc) roll(ctx context.Context) (map[string]death, error) {
+// rollMarked rolls out the marked Corefile.
+func (h *chaosTest) rollMarked(ctx context.Context) (map[string]podKill, error) {
 	marked, err := h.markedCorefile()
 	if err == nil {
-		err = h.configure(ctx, marked)
+		err = h.setCorefile(ctx, marked)
 	}
 	if err == nil {
-		err = h.rollOut(ctx)
+		err = h.restartAgents(ctx)
 	}
 	h.marked = err == nil
 	return nil, err
 }
 
 // agentOf is the name of the node's agent pod, and how often its agent was started anew.
-func (h *havoc) agentOf(ctx context.Context, n *cluster.Node) (pod string, restarts int32, err error) {
-	list, err := h.agents(ctx)
+func (h *chaosTest) agentOf(ctx context.Context, n *cluster.Node) (pod string, restarts int32, err error) {
+	list, err := h.agentPods(ctx)
 	for _, p := range list {
 		if p.Spec.NodeName == n.Name {
 			for _, c := range p.Status.ContainerStatuses {
@@ -134,8 +134,8 @@ func (h *havoc) agentOf(ctx context.Context, n *cluster.Node) (pod string, resta
 	return "", 0, errors.Join(err, fmt.Errorf("node %s has no agent", n.Name))
 }
 
-// remove deletes the first node's agent pod and kills the last node's agent.
-func (h *havoc) remove(ctx context.Context) (map[string]death, error) {
+// deleteAndKill deletes the first node's agent pod and kills the last node's agent.
+func (h *chaosTest) deleteAndKill(ctx context.Context) (map[string]podKill, error) {
 	first, last := h.nodes[0], h.nodes[len(h.nodes)-1]
 	pod, _, err := h.agentOf(ctx, first)
 	if err != nil {
@@ -145,7 +145,7 @@ func (h *havoc) remove(ctx context.Context) (map[string]death, error) {
 	if err != nil {
 		return nil, err
 	}
-	dead, err := h.kill(ctx, last)
+	dead, err := h.killAgent(ctx, last)
 	if err != nil {
 		return nil, err
 	}
@@ -155,25 +155,25 @@ func (h *havoc) remove(ctx context.Context) (map[string]death, error) {
 	err = peer.Await(ctx, "the killed agent to be started", func(ctx context.Context) error {
 		_, now, err := h.agentOf(ctx, last)
 		if err == nil && now == before {
-			linger(ctx, lookAgain)
+			sleep(ctx, pollInterval)
 			err = errors.New("the kubelet has not started it yet")
 		}
 		return err
 	})
 	if err == nil {
-		err = h.settled(ctx)
+		err = h.waitAgentsReady(ctx)
 	}
 	for _, n := range []*cluster.Node{first, last} {
 		if err == nil {
-			err = h.answered(ctx, n, h.services())
+			err = h.waitAnswered(ctx, n, h.serviceJob())
 		}
 	}
-	return map[string]death{last.Name: dead}, err
+	return map[string]podKill{last.Name: dead}, err
 }
 
-// kill ends the node's agent with SIGKILL. Its sockets are closed before its process is
+// killAgent ends the node's agent with SIGKILL. Its sockets are closed before its process is
 // nobody's any more.
-func (h *havoc) kill(ctx context.Context, n *cluster.Node) (d death, err error) {
+func (h *chaosTest) killAgent(ctx context.Context, n *cluster.Node) (d podKill, err error) {
 	const script = `for p in /proc/[0-9]*; do
 	read -r name 2>/dev/null <$p/comm && [ "$name" = nodens ] || continue
 	date +%s%N
@@ -189,21 +189,21 @@ done`
 	if err != nil {
 		return d, fmt.Errorf("killing the agent of %s: %w\n%s", n.Name, err, out)
 	}
-	return death{time.Unix(0, killed), time.Unix(0, gone)}, nil
+	return podKill{time.Unix(0, killed), time.Unix(0, gone)}, nil
 }
 
-func (h *havoc) restartKubelets(ctx context.Context) (map[string]death, error) {
+func (h *chaosTest) restartKubelets(ctx context.Context) (map[string]podKill, error) {
 	for _, n := range h.nodes {
 		if err := n.RestartKubelet(ctx); err != nil {
 			return nil, err
 		}
 	}
-	return nil, h.settled(ctx)
+	return nil, h.waitAgentsReady(ctx)
 }
 
-// scale takes all pods of the cluster's DNS away, has the pods ask without them, and
+// scaleCoreDNS takes all pods of the cluster's DNS away, has the pods ask without them, and
 // brings them back.
-func (h *havoc) scale(ctx context.Context) (map[string]death, error) {
+func (h *chaosTest) scaleCoreDNS(ctx context.Context) (map[string]podKill, error) {
 	const name, pods = "deployment/coredns", "k8s-app=kube-dns"
 	if err := h.kubectl(ctx, "scale", name, "--replicas=0"); err != nil {
 		return nil, err
@@ -211,97 +211,97 @@ func (h *havoc) scale(ctx context.Context) (map[string]death, error) {
 	if err := h.kubectl(ctx, "wait", "pod", "-l", pods, "--for=delete", "--timeout=60s"); err != nil {
 		return nil, err
 	}
-	linger(ctx, without)
+	sleep(ctx, outageTime)
 	if err := h.kubectl(ctx, "scale", name, "--replicas=2"); err != nil {
 		return nil, err
 	}
 	return nil, h.kubectl(ctx, "rollout", "status", name, "--timeout=60s")
 }
 
-// without is how long pods ask while something is away: several of the intervals in
+// outageTime is how long pods ask while something is away: several of the intervals in
 // which agents look at their upstreams.
-const without = 2 * time.Second
+const outageTime = 2 * time.Second
 
-// drain drains the first node, and takes it back. Pods of DaemonSets stay.
-func (h *havoc) drain(ctx context.Context) (map[string]death, error) {
+// drainNode drains the first node, and takes it back. Pods of DaemonSets stay.
+func (h *chaosTest) drainNode(ctx context.Context) (map[string]podKill, error) {
 	n := h.nodes[0]
 	err := h.kubectl(ctx, "drain", n.Name, "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=60s")
-	return nil, errors.Join(err, h.kubectl(ctx, "uncordon", n.Name), h.settled(ctx))
+	return nil, errors.Join(err, h.kubectl(ctx, "uncordon", n.Name), h.waitAgentsReady(ctx))
 }
 
-// lose stops the API server, kills the first node's agent, and has the one after it
+// stopAPIServer stops the API server, kills the first node's agent, and has the one after it
 // answer from what the last one has kept on the node. What is made when the API server is
 // back has to arrive at all agents.
-func (h *havoc) lose(ctx context.Context) (map[string]death, error) {
+func (h *chaosTest) stopAPIServer(ctx context.Context) (map[string]podKill, error) {
 	n := h.nodes[0]
 	if err := h.cluster.StopAPI(); err != nil {
 		return nil, err
 	}
 	began := time.Now()
-	dead, err := h.kill(ctx, n)
+	dead, err := h.killAgent(ctx, n)
 	if err == nil {
-		err = h.answered(ctx, n, h.services())
+		err = h.waitAnswered(ctx, n, h.serviceJob())
 	}
 	if err == nil {
-		linger(ctx, h.outage-time.Since(began))
+		sleep(ctx, h.outage-time.Since(began))
 	}
 	if err = errors.Join(err, h.cluster.StartAPI(ctx)); err != nil {
 		return nil, err
 	}
-	deaths, back := map[string]death{n.Name: dead}, time.Now()
+	deaths, back := map[string]podKill{n.Name: dead}, time.Now()
 	late := netip.MustParseAddr("10.96.77.53")
-	s := bare("name-0", late.String())
-	s["metadata"] = thing{"name": "name-0", "namespace": "default"}
-	if _, err := h.cluster.Kubectl(ctx, (things{s}).String(), "create", "-f", "-"); err != nil {
+	s := selectorlessService("name-0", late.String())
+	s["metadata"] = object{"name": "name-0", "namespace": "default"}
+	if _, err := h.cluster.Kubectl(ctx, (objectList{s}).String(), "create", "-f", "-"); err != nil {
 		return nil, err
 	}
 	for _, n := range h.nodes {
-		j := h.services()
+		j := h.serviceJob()
 		j.Zone, j.Names, j.Local, j.Cluster = "default.svc."+cluster.Domain+".", 1, late, late
-		if err := h.answered(ctx, n, j); err != nil {
+		if err := h.waitAnswered(ctx, n, j); err != nil {
 			return nil, err
 		}
 	}
-	h.note = fmt.Sprintf("; a new Service was answered on all nodes %.1f s after the API server's return", time.Since(back).Seconds())
+	h.detail = fmt.Sprintf("; a new Service was answered on all nodes %.1f s after the API server's return", time.Since(back).Seconds())
 	_, err = h.cluster.Kubectl(ctx, "", "-n", "default", "delete", "service", "name-0")
-	return deaths, errors.Join(err, h.settled(ctx))
+	return deaths, errors.Join(err, h.waitAgentsReady(ctx))
 }
 
-// spoil rolls out a Corefile with a fault. The agents that run go on, and the next ones
+// rollBroken rolls out a Corefile with a fault. The agents that run go on, and the next ones
 // end until the ConfigMap is as it was. Then the kubelet may start the one that has ended
 // once more, before the second rollout replaces it.
-func (h *havoc) spoil(ctx context.Context) (map[string]death, error) {
+func (h *chaosTest) rollBroken(ctx context.Context) (map[string]podKill, error) {
 	good, err := h.markedCorefile()
 	if err != nil {
 		return nil, err
 	}
-	if err := h.configure(ctx, "nonsense {\n"); err != nil {
+	if err := h.setCorefile(ctx, "nonsense {\n"); err != nil {
 		return nil, err
 	}
-	if err := h.kubectl(ctx, "rollout", "restart", "daemonset/"+agentSet); err != nil {
+	if err := h.kubectl(ctx, "rollout", "restart", "daemonset/"+agentDaemonSet); err != nil {
 		return nil, err
 	}
 	err = peer.Await(ctx, "an agent to end because of its Corefile", func(ctx context.Context) error {
-		list, err := h.agents(ctx)
+		list, err := h.agentPods(ctx)
 		if err != nil {
 			return err
 		}
-		running, ended := states(list)
+		running, ended := countAgents(list)
 		if running == len(h.nodes) && ended > 0 {
 			return nil
 		}
-		linger(ctx, lookAgain)
+		sleep(ctx, pollInterval)
 		return fmt.Errorf("%d agents are ready, %d have ended", running, ended)
 	})
-	err = errors.Join(err, h.configure(ctx, good))
+	err = errors.Join(err, h.setCorefile(ctx, good))
 	if err == nil {
-		err = h.rollOut(ctx)
+		err = h.restartAgents(ctx)
 	}
 	return nil, err
 }
 
-// states counts the agents that are ready, and those that have ended and are not.
-func states(list []corev1.Pod) (running, ended int) {
+// countAgents counts the agents that are ready, and those that have ended and are not.
+func countAgents(list []corev1.Pod) (running, ended int) {
 	for _, p := range list {
 		for _, c := range p.Status.ContainerStatuses {
 			switch {
@@ -315,14 +315,14 @@ func states(list []corev1.Pod) (running, ended int) {
 	return running, ended
 }
 
-// end takes away what the part has made. The agents take their Corefile from before with
+// restore takes away what the part has made. The agents take their Corefile from before with
 // their next reload.
-func (h *havoc) end(ctx context.Context, s *suite) (string, error) {
+func (h *chaosTest) restore(ctx context.Context, s *suite) (string, error) {
 	if h.api == nil {
-		return "", errNotBegun
+		return "", errNoLoadPods
 	}
 	_, err := s.cluster.Kubectl(ctx, "", "delete", "namespace", chaosNamespace, "--wait=false")
-	if err = errors.Join(err, h.configure(ctx, h.corefile), h.settled(ctx)); err != nil {
+	if err = errors.Join(err, h.setCorefile(ctx, h.corefile), h.waitAgentsReady(ctx)); err != nil {
 		return "", err
 	}
 	return fmt.Sprintf("%d agents ready, on %d nodes", len(h.nodes), len(h.nodes)), nil

@@ -16,30 +16,30 @@ import (
 )
 
 //go:embed testdata/nodelocaldns.yaml
-var official string
+var officialManifest string
 
 //go:embed testdata/asker.yaml
 var askerYAML string
 
 const (
-	// agentName is the image that `make image` makes, and officialName what it replaces.
-	agentName, officialName = "nodens:0.1.0", "k8s-dns-node-cache:1.26.4"
-	// askers is the namespace of the pods that ask, one on each node.
-	askers = "drop-in"
+	// agentImageRef is the image that `make image` makes, and officialName what it replaces.
+	agentImageRef, officialImageRef = "nodens:0.1.0", "k8s-dns-node-cache:1.26.4"
+	// askerNamespace is the namespace of the pods that ask, one on each node.
+	askerNamespace = "drop-in"
 )
 
 // dropIn is the part of that name: NodeLocal DNSCache's own manifest runs nodens, and
 // `nodens migrate` makes nodens' of it.
 func dropIn() []check {
-	var d drop
+	var d dropInState
 	checks := []check{
-		{"the official manifest runs nodens with its image replaced", d.install},
-		{"pods are answered at both addresses, by the agents", d.forwarded},
-		{"metrics and health are where they were", d.measured},
-		{"`kubernetes` and a ClusterRole turn on local answers", d.local},
-		{"deleted, it takes link and rules away, and kube-dns answers", d.deleted},
-		{"nodens migrate, first step: a rollout the old way", d.first},
-		{"nodens migrate, second step: local answers, hand-over", d.second},
+		{"the official manifest runs nodens with its image replaced", d.installOfficial},
+		{"pods are answered at both addresses, by the agents", d.checkForwarded},
+		{"metrics and health are where they were", d.checkMetrics},
+		{"`kubernetes` and a ClusterRole turn on local answers", d.enableLocal},
+		{"deleted, it takes link and rules away, and kube-dns answers", d.checkDeleted},
+		{"nodens migrate, first step: a rollout the old way", d.migrateFirst},
+		{"nodens migrate, second step: local answers, hand-over", d.migrateSecond},
 	}
 	for i, c := range checks {
 		checks[i].run = func(ctx context.Context, s *suite) (string, error) {
@@ -51,60 +51,60 @@ func dropIn() []check {
 			return seen, err
 		}
 	}
-	return append(checks, check{"cleaned up, the nodes are as they were", d.cleaned})
+	return append(checks, check{"cleaned up, the nodes are as they were", d.checkCleanup})
 }
 
-// drop is the state of the part.
-type drop struct {
+// dropInState is the state of the part.
+type dropInState struct {
 	// manifest is the official one with nodens' image.
 	manifest string
 	// binary is nodens, for its commands.
 	binary string
 	// pods are those that ask, by the node they are on.
 	pods map[string]string
-	// made is what migrate printed last.
-	made string
+	// migrated is what migrate printed last.
+	migrated string
 	// failed says that a check has failed: the others would wait in vain.
 	failed bool
 }
 
-// apply applies a manifest and waits for the agents.
-func (d *drop) apply(ctx context.Context, s *suite, manifest string) error {
+// applyAndWait applies a manifest and waits for the agents.
+func (d *dropInState) applyAndWait(ctx context.Context, s *suite, manifest string) error {
 	if _, err := s.cluster.Kubectl(ctx, manifest, "apply", "--filename=-"); err != nil {
 		return err
 	}
-	return d.rolledOut(ctx, s)
+	return d.waitServing(ctx, s)
 }
 
-// rolledOut waits until the agents serve. The official manifest has no probe that a
+// waitServing waits until the agents serve. The official manifest has no probe that a
 // rollout waits for.
-func (d *drop) rolledOut(ctx context.Context, s *suite) error {
-	if _, err := s.cluster.Kubectl(ctx, "", "rollout", "status", "--namespace="+agentSpace, "daemonset/"+agentSet, "--timeout=1m"); err != nil {
+func (d *dropInState) waitServing(ctx context.Context, s *suite) error {
+	if _, err := s.cluster.Kubectl(ctx, "", "rollout", "status", "--namespace="+agentNamespace, "daemonset/"+agentDaemonSet, "--timeout=1m"); err != nil {
 		return err
 	}
 	return peer.Await(ctx, "the agents to serve", func(ctx context.Context) error {
 		for _, n := range s.cluster.Nodes() {
-			if out, err := n.Command(ctx, "dig", "+time=1", "+tries=1", "@"+localDNS, dropNames[1].name).CombinedOutput(); err != nil {
+			if out, err := n.Command(ctx, "dig", "+time=1", "+tries=1", "@"+localDNS, dropInNames[1].name).CombinedOutput(); err != nil {
 				return fmt.Errorf("%w: %s", err, out)
 			}
 		}
-		_, err := d.counted(ctx, s, metricsPort, requests, "")
+		_, err := d.metricSum(ctx, s, metricsPort, requestsMetric, "")
 		return err
 	})
 }
 
-func (d *drop) install(ctx context.Context, s *suite) (string, error) {
-	d.manifest = strings.ReplaceAll(official, officialName, agentName)
+func (d *dropInState) installOfficial(ctx context.Context, s *suite) (string, error) {
+	d.manifest = strings.ReplaceAll(officialManifest, officialImageRef, agentImageRef)
 	if _, err := s.cluster.Kubectl(ctx, askerYAML, "apply", "--filename=-"); err != nil {
 		return "", err
 	}
-	if err := d.apply(ctx, s, d.manifest); err != nil {
+	if err := d.applyAndWait(ctx, s, d.manifest); err != nil {
 		return "", err
 	}
-	if _, err := s.cluster.Kubectl(ctx, "", "rollout", "status", "--namespace="+askers, "daemonset/asker", "--timeout=1m"); err != nil {
+	if _, err := s.cluster.Kubectl(ctx, "", "rollout", "status", "--namespace="+askerNamespace, "daemonset/asker", "--timeout=1m"); err != nil {
 		return "", err
 	}
-	out, err := s.cluster.Kubectl(ctx, "", "get", "pods", "--namespace="+askers, "--output=jsonpath={range .items[*]}{.spec.nodeName} {.metadata.name}{\"\\n\"}{end}")
+	out, err := s.cluster.Kubectl(ctx, "", "get", "pods", "--namespace="+askerNamespace, "--output=jsonpath={range .items[*]}{.spec.nodeName} {.metadata.name}{\"\\n\"}{end}")
 	if err != nil {
 		return "", err
 	}
@@ -119,18 +119,18 @@ func (d *drop) install(ctx context.Context, s *suite) (string, error) {
 	return "one line of 190 changed", nil
 }
 
-// dropNames are what pods ask for, and the address they have to get.
-var dropNames = []struct{ name, want string }{
+// dropInNames are what pods ask for, and the address they have to get.
+var dropInNames = []struct{ name, want string }{
 	{"kubernetes.default.svc." + cluster.Domain, "10.96.0.1"},
 	{"www.outside.test", cluster.Outside4},
 }
 
 // ask has each pod ask each of the servers for every name.
-func (d *drop) ask(ctx context.Context, s *suite, servers ...string) (asked int, err error) {
+func (d *dropInState) ask(ctx context.Context, s *suite, servers ...string) (asked int, err error) {
 	for _, pod := range d.pods {
 		for _, server := range servers {
-			for _, n := range dropNames {
-				out, err := s.cluster.Exec(ctx, askers, pod, "nslookup", "-type=a", n.name, server)
+			for _, n := range dropInNames {
+				out, err := s.cluster.Exec(ctx, askerNamespace, pod, "nslookup", "-type=a", n.name, server)
 				if err == nil && !regexp.MustCompile(`(?m)^Address: `+regexp.QuoteMeta(n.want)+`$`).MatchString(out) {
 					err = errors.New("another answer")
 				}
@@ -144,10 +144,10 @@ func (d *drop) ask(ctx context.Context, s *suite, servers ...string) (asked int,
 	return asked, nil
 }
 
-// counted is the sum over all nodes.
-func (d *drop) counted(ctx context.Context, s *suite, port int, metric, label string) (sum float64, err error) {
+// metricSum is the sum over all nodes.
+func (d *dropInState) metricSum(ctx context.Context, s *suite, port int, metric, label string) (sum float64, err error) {
 	for _, n := range s.cluster.Nodes() {
-		count, err := s.counted(ctx, n, port, metric, label)
+		count, err := s.metricSum(ctx, n, port, metric, label)
 		if err != nil {
 			return 0, err
 		}
@@ -156,9 +156,9 @@ func (d *drop) counted(ctx context.Context, s *suite, port int, metric, label st
 	return sum, nil
 }
 
-func (d *drop) forwarded(ctx context.Context, s *suite) (string, error) {
+func (d *dropInState) checkForwarded(ctx context.Context, s *suite) (string, error) {
 	servers := []string{localDNS, cluster.DNS}
-	before, err := d.perServer(ctx, s, servers)
+	before, err := d.queriesPerServer(ctx, s, servers)
 	if err != nil {
 		return "", err
 	}
@@ -166,7 +166,7 @@ func (d *drop) forwarded(ctx context.Context, s *suite) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	after, err := d.perServer(ctx, s, servers)
+	after, err := d.queriesPerServer(ctx, s, servers)
 	if err != nil {
 		return "", err
 	}
@@ -175,26 +175,26 @@ func (d *drop) forwarded(ctx context.Context, s *suite) (string, error) {
 			return "", fmt.Errorf("of %v questions to %s agents count %v: others are answered by somebody else", want, server, got)
 		}
 	}
-	own, err := d.counted(ctx, s, metricsPort, responses, fromView)
+	own, err := d.metricSum(ctx, s, metricsPort, responsesMetric, viewLabel)
 	if err == nil && own > 0 {
 		err = fmt.Errorf("%v replies are from a view of the cluster, without `kubernetes` in the Corefile", own)
 	}
 	return fmt.Sprintf("%d of %d right, all by the agents", asked, asked), err
 }
 
-// perServer is how many questions came to each server's address.
-func (d *drop) perServer(ctx context.Context, s *suite, servers []string) ([]float64, error) {
+// queriesPerServer is how many questions came to each server's address.
+func (d *dropInState) queriesPerServer(ctx context.Context, s *suite, servers []string) ([]float64, error) {
 	counts := make([]float64, len(servers))
 	var err error
 	for i, server := range servers {
-		if counts[i], err = d.counted(ctx, s, metricsPort, requests, `server="dns://`+server+`:53"`); err != nil {
+		if counts[i], err = d.metricSum(ctx, s, metricsPort, requestsMetric, `server="dns://`+server+`:53"`); err != nil {
 			return nil, err
 		}
 	}
 	return counts, nil
 }
 
-func (d *drop) measured(ctx context.Context, s *suite) (string, error) {
+func (d *dropInState) checkMetrics(ctx context.Context, s *suite) (string, error) {
 	for _, want := range []struct {
 		port         int
 		metric       string
@@ -205,7 +205,7 @@ func (d *drop) measured(ctx context.Context, s *suite) (string, error) {
 		{metricsPort, "coredns_forward_requests_total", "", 1, 1e6},
 		{9353, "coredns_nodecache_setup_errors_total", "", 0, 0},
 	} {
-		got, err := d.counted(ctx, s, want.port, want.metric, want.label)
+		got, err := d.metricSum(ctx, s, want.port, want.metric, want.label)
 		if err != nil {
 			return "", err
 		}
@@ -221,8 +221,8 @@ func (d *drop) measured(ctx context.Context, s *suite) (string, error) {
 	return "ports 9253 and 9353, and health at 8080", nil
 }
 
-// rights are nodens' ClusterRole and its binding, from the manifest that users have.
-func rights(s *suite) (string, error) {
+// clusterRole are nodens' ClusterRole and its binding, from the manifest that users have.
+func clusterRole(s *suite) (string, error) {
 	text, err := os.ReadFile(filepath.Join(s.root, "daemonset", "nodens.yaml"))
 	if err != nil {
 		return "", err
@@ -239,8 +239,8 @@ func rights(s *suite) (string, error) {
 	return strings.Join(docs, "\n---\n"), nil
 }
 
-func (d *drop) local(ctx context.Context, s *suite) (string, error) {
-	roles, err := rights(s)
+func (d *dropInState) enableLocal(ctx context.Context, s *suite) (string, error) {
+	roles, err := clusterRole(s)
 	if err != nil {
 		return "", err
 	}
@@ -253,46 +253,46 @@ func (d *drop) local(ctx context.Context, s *suite) (string, error) {
 		return "", err
 	}
 	// A kubelet brings a changed ConfigMap within two minutes; a new pod has it at once.
-	if _, err := s.cluster.Kubectl(ctx, "", "rollout", "restart", "--namespace="+agentSpace, "daemonset/"+agentSet); err != nil {
+	if _, err := s.cluster.Kubectl(ctx, "", "rollout", "restart", "--namespace="+agentNamespace, "daemonset/"+agentDaemonSet); err != nil {
 		return "", err
 	}
-	if err := d.rolledOut(ctx, s); err != nil {
+	if err := d.waitServing(ctx, s); err != nil {
 		return "", err
 	}
-	return d.alone(ctx, s)
+	return d.checkWithoutDNS(ctx, s)
 }
 
-// alone asks for a Service's name while there is no cluster DNS.
-func (d *drop) alone(ctx context.Context, s *suite) (seen string, err error) {
-	before, err := d.counted(ctx, s, metricsPort, responses, fromView)
+// checkWithoutDNS asks for a Service's name while there is no cluster DNS.
+func (d *dropInState) checkWithoutDNS(ctx context.Context, s *suite) (seen string, err error) {
+	before, err := d.metricSum(ctx, s, metricsPort, responsesMetric, viewLabel)
 	if err != nil {
 		return "", err
 	}
-	if err := d.scale(ctx, s, 0); err != nil {
+	if err := d.scaleCoreDNS(ctx, s, 0); err != nil {
 		return "", err
 	}
-	defer func() { err = errors.Join(err, d.scale(ctx, s, 2)) }()
+	defer func() { err = errors.Join(err, d.scaleCoreDNS(ctx, s, 2)) }()
 	asked := 0
 	for node, pod := range d.pods {
 		// Not asked for before, so that no cache has it.
 		name := "kube-dns.kube-system.svc." + cluster.Domain
 		for _, server := range []string{localDNS, cluster.DNS} {
-			out, err := s.cluster.Exec(ctx, askers, pod, "nslookup", "-type=a", name, server)
+			out, err := s.cluster.Exec(ctx, askerNamespace, pod, "nslookup", "-type=a", name, server)
 			if err != nil || !strings.Contains(out, "Address: "+cluster.DNS+"\n") {
 				return "", fmt.Errorf("%s on %s asks %s for %s: %w\n%s", pod, node, server, name, err, out)
 			}
 			asked++
 		}
 	}
-	after, err := d.counted(ctx, s, metricsPort, responses, fromView)
+	after, err := d.metricSum(ctx, s, metricsPort, responsesMetric, viewLabel)
 	if err == nil && after-before < float64(asked) {
 		err = fmt.Errorf("of %d replies %v are from the view of the cluster", asked, after-before)
 	}
 	return fmt.Sprintf("%d answers for a Service while no cluster DNS runs", asked), err
 }
 
-// scale has so many pods of the cluster DNS, and waits for it.
-func (d *drop) scale(ctx context.Context, s *suite, replicas int) error {
+// scaleCoreDNS has so many pods of the cluster DNS, and waits for it.
+func (d *dropInState) scaleCoreDNS(ctx context.Context, s *suite, replicas int) error {
 	if _, err := s.cluster.Kubectl(ctx, "", "scale", "--namespace=kube-system", "deployment/coredns", fmt.Sprint("--replicas=", replicas)); err != nil {
 		return err
 	}
@@ -304,17 +304,17 @@ func (d *drop) scale(ctx context.Context, s *suite, replicas int) error {
 	return err
 }
 
-// remove deletes objects and waits for the agents' end.
-func (d *drop) remove(ctx context.Context, s *suite, manifest string) error {
+// deleteObjects deletes objects and waits for the agents' end.
+func (d *dropInState) deleteObjects(ctx context.Context, s *suite, manifest string) error {
 	if _, err := s.cluster.Kubectl(ctx, manifest, "delete", "--ignore-not-found", "--filename=-", "--timeout=1m"); err != nil {
 		return err
 	}
-	_, err := s.cluster.Kubectl(ctx, "", "wait", "--namespace="+agentSpace, "--for=delete", "pod", "--selector=k8s-app="+agentSet, "--timeout=1m")
+	_, err := s.cluster.Kubectl(ctx, "", "wait", "--namespace="+agentNamespace, "--for=delete", "pod", "--selector=k8s-app="+agentDaemonSet, "--timeout=1m")
 	return err
 }
 
-// traces are what is on the nodes of an agent.
-func traces(ctx context.Context, s *suite) error {
+// checkNoTraces are what is on the nodes of an agent.
+func checkNoTraces(ctx context.Context, s *suite) error {
 	for _, n := range s.cluster.Nodes() {
 		for _, look := range [][]string{{"ip", "address"}, {"iptables-save"}, {"nft", "list", "tables"}} {
 			out, err := n.Command(ctx, look[0], look[1:]...).CombinedOutput()
@@ -331,14 +331,14 @@ func traces(ctx context.Context, s *suite) error {
 	return nil
 }
 
-func (d *drop) deleted(ctx context.Context, s *suite) (string, error) {
-	if traces(ctx, s) == nil {
+func (d *dropInState) checkDeleted(ctx context.Context, s *suite) (string, error) {
+	if checkNoTraces(ctx, s) == nil {
 		return "", errors.New("an agent that runs leaves no trace: what is looked for is something else")
 	}
-	if err := d.remove(ctx, s, d.manifest); err != nil {
+	if err := d.deleteObjects(ctx, s, d.manifest); err != nil {
 		return "", err
 	}
-	if err := traces(ctx, s); err != nil {
+	if err := checkNoTraces(ctx, s); err != nil {
 		return "", err
 	}
 	asked, err := d.ask(ctx, s, cluster.DNS)
@@ -346,7 +346,7 @@ func (d *drop) deleted(ctx context.Context, s *suite) (string, error) {
 }
 
 // migrate runs `nodens migrate` as its users do, by kubeconfig.
-func (d *drop) migrate(ctx context.Context, s *suite, args ...string) (notes []string, err error) {
+func (d *dropInState) migrate(ctx context.Context, s *suite, args ...string) (notes []string, err error) {
 	if d.binary == "" {
 		d.binary = filepath.Join(s.dir, "nodens")
 		build := exec.CommandContext(ctx, "go", "build", "-o", d.binary, "./cmd/nodens")
@@ -362,63 +362,63 @@ func (d *drop) migrate(ctx context.Context, s *suite, args ...string) (notes []s
 	if err != nil {
 		return nil, fmt.Errorf("nodens migrate: %w\n%s", err, &wrong)
 	}
-	d.made = string(out)
+	d.migrated = string(out)
 	return strings.Split(strings.TrimSpace(wrong.String()), "\n"), nil
 }
 
-func (d *drop) first(ctx context.Context, s *suite) (string, error) {
+func (d *dropInState) migrateFirst(ctx context.Context, s *suite) (string, error) {
 	// Not by kubectl apply, which would know by itself what the next one takes away.
 	if _, err := s.cluster.Kubectl(ctx, d.manifest, "create", "--filename=-"); err != nil {
 		return "", err
 	}
-	if err := d.rolledOut(ctx, s); err != nil {
+	if err := d.waitServing(ctx, s); err != nil {
 		return "", err
 	}
-	notes, err := d.migrate(ctx, s, "-image", agentName)
+	notes, err := d.migrate(ctx, s, "-image", agentImageRef)
 	if err != nil {
 		return "", err
 	}
-	lookups := d.begin(ctx, s)
-	if err := d.apply(ctx, s, d.made); err != nil {
-		return "", errors.Join(err, lookups.drop())
+	lookups := d.startLookups(ctx, s)
+	if err := d.applyAndWait(ctx, s, d.migrated); err != nil {
+		return "", errors.Join(err, lookups.discard())
 	}
-	seen, _, err := lookups.end()
+	seen, _, err := lookups.stop()
 	return fmt.Sprintf("%d notes; %s", len(notes), seen), err
 }
 
-func (d *drop) second(ctx context.Context, s *suite) (string, error) {
+func (d *dropInState) migrateSecond(ctx context.Context, s *suite) (string, error) {
 	notes, err := d.migrate(ctx, s)
 	if err != nil {
 		return "", err
 	}
-	lookups := d.begin(ctx, s)
-	if err := d.apply(ctx, s, d.made); err != nil {
-		return "", errors.Join(err, lookups.drop())
+	lookups := d.startLookups(ctx, s)
+	if err := d.applyAndWait(ctx, s, d.migrated); err != nil {
+		return "", errors.Join(err, lookups.discard())
 	}
 	// A new pod has the changed ConfigMap at once.
-	if _, err := s.cluster.Kubectl(ctx, "", "rollout", "restart", "--namespace="+agentSpace, "daemonset/"+agentSet); err != nil {
-		return "", errors.Join(err, lookups.drop())
+	if _, err := s.cluster.Kubectl(ctx, "", "rollout", "restart", "--namespace="+agentNamespace, "daemonset/"+agentDaemonSet); err != nil {
+		return "", errors.Join(err, lookups.discard())
 	}
-	if err := d.rolledOut(ctx, s); err != nil {
-		return "", errors.Join(err, lookups.drop())
+	if err := d.waitServing(ctx, s); err != nil {
+		return "", errors.Join(err, lookups.discard())
 	}
-	seen, failed, err := lookups.end()
+	seen, failed, err := lookups.stop()
 	if err == nil && failed > 0 {
 		err = fmt.Errorf("a hand-over loses nothing, but: %s", seen)
 	}
 	if err != nil {
 		return "", err
 	}
-	answered, err := d.alone(ctx, s)
+	answered, err := d.checkWithoutDNS(ctx, s)
 	return fmt.Sprintf("%d notes; %s; %s", len(notes), seen, answered), err
 }
 
-// cleaned deletes everything, since -skipteardown leaves link and rules on the nodes.
-func (d *drop) cleaned(ctx context.Context, s *suite) (string, error) {
-	if err := d.remove(ctx, s, d.made+"---\n"+d.manifest); err != nil {
+// checkCleanup deletes everything, since -skipteardown leaves link and rules on the nodes.
+func (d *dropInState) checkCleanup(ctx context.Context, s *suite) (string, error) {
+	if err := d.deleteObjects(ctx, s, d.migrated+"---\n"+d.manifest); err != nil {
 		return "", err
 	}
-	if !d.failed && traces(ctx, s) == nil {
+	if !d.failed && checkNoTraces(ctx, s) == nil {
 		return "", errors.New("nothing stays when an agent with -skipteardown ends")
 	}
 	text, err := os.ReadFile(filepath.Join(s.root, "daemonset", "cleanup.yaml"))
@@ -429,15 +429,15 @@ func (d *drop) cleaned(ctx context.Context, s *suite) (string, error) {
 	if _, err := s.cluster.Kubectl(ctx, cleanup, "apply", "--filename=-"); err != nil {
 		return "", err
 	}
-	if _, err := s.cluster.Kubectl(ctx, "", "rollout", "status", "--namespace="+agentSpace, "daemonset/node-local-dns-cleanup", "--timeout=1m"); err != nil {
+	if _, err := s.cluster.Kubectl(ctx, "", "rollout", "status", "--namespace="+agentNamespace, "daemonset/node-local-dns-cleanup", "--timeout=1m"); err != nil {
 		return "", err
 	}
-	if err := traces(ctx, s); err != nil {
+	if err := checkNoTraces(ctx, s); err != nil {
 		return "", err
 	}
 	if _, err := s.cluster.Kubectl(ctx, cleanup, "delete", "--filename=-", "--timeout=1m"); err != nil {
 		return "", err
 	}
-	_, err = s.cluster.Kubectl(ctx, "", "delete", "namespace", askers, "--timeout=1m")
+	_, err = s.cluster.Kubectl(ctx, "", "delete", "namespace", askerNamespace, "--timeout=1m")
 	return "no address, no rule", err
 }

@@ -18,29 +18,29 @@ import (
 func install() []check {
 	var i installation
 	return []check{
-		{"the README's commands install the agent", i.readme},
-		{"the API server takes overlays and chart", i.variants},
-		{"kube-dns's address is taken over as the README says", i.takeover},
-		{"the README's chart takes over from kubectl", i.chart},
-		{"helm upgrade and helm rollback do the same", i.releases},
-		{"after helm uninstall the cluster's DNS answers", i.uninstall},
+		{"the README's commands install the agent", i.followReadme},
+		{"the API server takes overlays and chart", i.checkManifests},
+		{"kube-dns's address is taken over as the README says", i.enableTakeover},
+		{"the README's chart takes over from kubectl", i.followChart},
+		{"helm upgrade and helm rollback do the same", i.upgradeAndRollback},
+		{"after helm uninstall the cluster's DNS answers", i.checkUninstall},
 	}
 }
 
 // installation is what the checks share.
 type installation struct {
-	reader reader
+	runner readmeRunner
 	// pods has a pod of each node that asks.
 	pods []string
 }
 
-// readme follows the section "Install it in a cluster".
-func (i *installation) readme(ctx context.Context, s *suite) (string, error) {
-	if err := i.reader.follow(ctx, s, "Install it in a cluster", false); err != nil {
+// followReadme follows the section "Install it in a cluster".
+func (i *installation) followReadme(ctx context.Context, s *suite) (string, error) {
+	if err := i.runner.runSection(ctx, s, "Install it in a cluster", false); err != nil {
 		return "", err
 	}
 	s.agent = true
-	if err := i.everywhere(ctx, s, localDNS, true); err != nil {
+	if err := i.waitAnsweredBy(ctx, s, localDNS, true); err != nil {
 		return "", err
 	}
 	image, err := s.cluster.Kubectl(ctx, "", "get", "daemonset", "node-local-dns", "--namespace=kube-system",
@@ -51,15 +51,15 @@ func (i *installation) readme(ctx context.Context, s *suite) (string, error) {
 	if want := registry + "/nodens:0.1.0 on 2"; image != want {
 		return "", fmt.Errorf("what runs is %s nodes, want %s", image, want)
 	}
-	return fmt.Sprintf("%d commands as they stand, %d stood in for; %s nodes", i.reader.ran, i.reader.stoodIn, image), nil
+	return fmt.Sprintf("%d commands as they stand, %d stood in for; %s nodes", i.runner.ran, i.runner.replaced, image), nil
 }
 
 //go:embed testdata/definitions.yaml
 var definitions string
 
-// define has the API server know the kinds that others bring.
-func (i *installation) define(ctx context.Context, s *suite) error {
-	if err := i.reader.open(ctx, s); err != nil {
+// applyDefinitions has the API server know the kinds that others bring.
+func (i *installation) applyDefinitions(ctx context.Context, s *suite) error {
+	if err := i.runner.prepare(ctx, s); err != nil {
 		return err
 	}
 	if _, err := s.cluster.Kubectl(ctx, definitions, "apply", "--filename=-"); err != nil {
@@ -69,13 +69,13 @@ func (i *installation) define(ctx context.Context, s *suite) error {
 	return err
 }
 
-// variants asks the API server what it thinks of each, without having it done.
-func (i *installation) variants(ctx context.Context, s *suite) (string, error) {
-	if err := i.define(ctx, s); err != nil {
+// checkManifests asks the API server what it thinks of each, without having it done.
+func (i *installation) checkManifests(ctx context.Context, s *suite) (string, error) {
+	if err := i.applyDefinitions(ctx, s); err != nil {
 		return "", err
 	}
 	const try = "kubectl apply --dry-run=server --validate=strict "
-	dirs, err := filepath.Glob(filepath.Join(i.reader.tree, "daemonset", "overlays", "*"))
+	dirs, err := filepath.Glob(filepath.Join(i.runner.tree, "daemonset", "overlays", "*"))
 	if err != nil || len(dirs) == 0 {
 		return "", fmt.Errorf("there are no overlays in daemonset/overlays (%w)", err)
 	}
@@ -87,7 +87,7 @@ func (i *installation) variants(ctx context.Context, s *suite) (string, error) {
 		lines = append(lines, "helm template any daemonset/chart --namespace kube-system --kube-version 1.36.0 --set '"+values+"' | "+try+"-f -")
 	}
 	for _, line := range lines {
-		out, err := i.reader.shell(ctx, s, "set -e; "+line)
+		out, err := i.runner.runShell(ctx, s, "set -e; "+line)
 		if err != nil {
 			return "", fmt.Errorf("%s: %w", line, err)
 		}
@@ -108,38 +108,38 @@ var chartVariants = []string{
 	"config.kubernetes=false,serviceAccount.create=false,updateStrategy.rollingUpdate.maxSurge=0,updateStrategy.rollingUpdate.maxUnavailable=10%",
 }
 
-// takeover follows the section "Modes". Before it kube-proxy has the address, and what
+// enableTakeover follows the section "Modes". Before it kube-proxy has the address, and what
 // is sent to it is tracked; afterwards the node's own agent answers, untracked.
-func (i *installation) takeover(ctx context.Context, s *suite) (string, error) {
-	if err := i.everywhere(ctx, s, cluster.DNS, false); err != nil {
+func (i *installation) enableTakeover(ctx context.Context, s *suite) (string, error) {
+	if err := i.waitAnsweredBy(ctx, s, cluster.DNS, false); err != nil {
 		return "", fmt.Errorf("before: %w", err)
 	}
-	if err := i.reader.follow(ctx, s, "Modes", false); err != nil {
+	if err := i.runner.runSection(ctx, s, "Modes", false); err != nil {
 		return "", err
 	}
-	if err := i.everywhere(ctx, s, cluster.DNS, true); err != nil {
+	if err := i.waitAnsweredBy(ctx, s, cluster.DNS, true); err != nil {
 		return "", err
 	}
 	return cluster.DNS + " is answered on both nodes, without connection tracking", nil
 }
 
-// chart follows what is left of "Install it in a cluster": Helm over what kubectl has
+// followChart follows what is left of "Install it in a cluster": Helm over what kubectl has
 // applied. Its defaults take no address over.
-func (i *installation) chart(ctx context.Context, s *suite) (string, error) {
-	if err := i.reader.follow(ctx, s, "Install it in a cluster", true); err != nil {
+func (i *installation) followChart(ctx context.Context, s *suite) (string, error) {
+	if err := i.runner.runSection(ctx, s, "Install it in a cluster", true); err != nil {
 		return "", err
 	}
-	if err := i.everywhere(ctx, s, cluster.DNS, false); err != nil {
+	if err := i.waitAnsweredBy(ctx, s, cluster.DNS, false); err != nil {
 		return "", err
 	}
-	if err := i.everywhere(ctx, s, localDNS, true); err != nil {
+	if err := i.waitAnsweredBy(ctx, s, localDNS, true); err != nil {
 		return "", err
 	}
-	return i.reader.shell(ctx, s, "helm list --namespace kube-system --output yaml | sed -n 's/^  chart: //p' | tr -d '\\n'")
+	return i.runner.runShell(ctx, s, "helm list --namespace kube-system --output yaml | sed -n 's/^  chart: //p' | tr -d '\\n'")
 }
 
-// releases changes a value, and takes the change back. Each time the notes say what is so.
-func (i *installation) releases(ctx context.Context, s *suite) (string, error) {
+// upgradeAndRollback changes a value, and takes the change back. Each time the notes say what is so.
+func (i *installation) upgradeAndRollback(ctx context.Context, s *suite) (string, error) {
 	const wait = " && kubectl -n kube-system rollout status daemonset/node-local-dns --timeout=2m"
 	const notes = " && helm get notes node-local-dns --namespace kube-system"
 	for _, step := range []struct {
@@ -151,45 +151,45 @@ func (i *installation) releases(ctx context.Context, s *suite) (string, error) {
 			"answer in kube-dns's place (" + cluster.DNS + ")", true},
 		{"helm rollback node-local-dns 1 --namespace kube-system", "set the kubelets' clusterDNS to " + localDNS, false},
 	} {
-		out, err := i.reader.shell(ctx, s, step.line+wait+notes)
+		out, err := i.runner.runShell(ctx, s, step.line+wait+notes)
 		if err != nil {
 			return "", fmt.Errorf("%s: %w", step.line, err)
 		}
 		if !strings.Contains(out, step.note) {
 			return "", fmt.Errorf("%s: the notes don't say %q:\n%s", step.line, step.note, out)
 		}
-		if err := i.everywhere(ctx, s, cluster.DNS, step.ours); err != nil {
+		if err := i.waitAnsweredBy(ctx, s, cluster.DNS, step.ours); err != nil {
 			return "", fmt.Errorf("%s: %w", step.line, err)
 		}
 	}
 	return cluster.DNS + " taken over, and given back", nil
 }
 
-// uninstall takes the release away, and installs the plain manifest for the parts that
+// checkUninstall takes the release away, and installs the plain manifest for the parts that
 // follow. The rules that agents leave lead to the cluster's DNS in between.
-func (i *installation) uninstall(ctx context.Context, s *suite) (string, error) {
+func (i *installation) checkUninstall(ctx context.Context, s *suite) (string, error) {
 	s.agent = false
 	line := "helm uninstall node-local-dns --namespace kube-system --wait && kubectl -n kube-system wait --for=delete pod -l k8s-app=node-local-dns --timeout=1m"
-	if _, err := i.reader.shell(ctx, s, line); err != nil {
+	if _, err := i.runner.runShell(ctx, s, line); err != nil {
 		return "", err
 	}
 	for _, pod := range i.pods {
-		if err := i.lookups(ctx, s, pod, apiserverAt(localDNS), apiserverAt(cluster.DNS)); err != nil {
+		if err := i.runLookups(ctx, s, pod, apiServerLookup(localDNS), apiServerLookup(cluster.DNS)); err != nil {
 			return "", err
 		}
 	}
 	if err := s.installAgent(ctx); err != nil {
 		return "", err
 	}
-	if err := i.everywhere(ctx, s, localDNS, true); err != nil {
+	if err := i.waitAnsweredBy(ctx, s, localDNS, true); err != nil {
 		return "", err
 	}
 	_, err := s.cluster.Kubectl(ctx, "", "delete", "pod", "--now", "--wait=false", "--selector=app=installation")
 	return "at " + localDNS + ", too; then installed again", err
 }
 
-// ask starts the pods that ask, one on each node.
-func (i *installation) ask(ctx context.Context, s *suite) error {
+// startPods starts the pods that ask, one on each node.
+func (i *installation) startPods(ctx context.Context, s *suite) error {
 	if len(i.pods) > 0 {
 		return nil
 	}
@@ -203,7 +203,7 @@ func (i *installation) ask(ctx context.Context, s *suite) error {
 	var pods []string
 	for _, node := range s.cluster.Nodes() {
 		pods = append(pods, "asks-on-"+node.Name)
-		fmt.Fprintf(&text, asking, pods[len(pods)-1], node.Name)
+		fmt.Fprintf(&text, podManifest, pods[len(pods)-1], node.Name)
 	}
 	if _, err := s.cluster.Kubectl(ctx, text.String(), "apply", "--filename=-"); err != nil {
 		return err
@@ -215,8 +215,8 @@ func (i *installation) ask(ctx context.Context, s *suite) error {
 	return err
 }
 
-// asking is such a pod, by its name and its node's.
-const asking = `---
+// podManifest is such a pod, by its name and its node's.
+const podManifest = `---
 apiVersion: v1
 kind: Pod
 metadata:
@@ -233,15 +233,15 @@ spec:
       command: [sleep, infinity]
 `
 
-// everywhere has a pod of each node ask the address, and says whether it is the node's own
+// waitAnsweredBy has a pod of each node ask the address, and says whether it is the node's own
 // agent that answers, by its counters and by what the kernel tracks.
-func (i *installation) everywhere(ctx context.Context, s *suite, address string, ours bool) error {
-	if err := i.ask(ctx, s); err != nil {
+func (i *installation) waitAnsweredBy(ctx context.Context, s *suite, address string, byAgent bool) error {
+	if err := i.startPods(ctx, s); err != nil {
 		return err
 	}
 	for n, node := range s.cluster.Nodes() {
 		err := peer.Await(ctx, address+" on "+node.Name, func(ctx context.Context) error {
-			return i.answers(ctx, s, node, i.pods[n], address, ours)
+			return i.checkAnsweredBy(ctx, s, node, i.pods[n], address, byAgent)
 		})
 		if err != nil {
 			return err
@@ -250,8 +250,8 @@ func (i *installation) everywhere(ctx context.Context, s *suite, address string,
 	return nil
 }
 
-func (i *installation) answers(ctx context.Context, s *suite, node *cluster.Node, pod, address string, ours bool) error {
-	before, err := s.counted(ctx, node, metricsPort, requests, `server="dns://`+net.JoinHostPort(address, "53")+`"`)
+func (i *installation) checkAnsweredBy(ctx context.Context, s *suite, node *cluster.Node, pod, address string, byAgent bool) error {
+	before, err := s.metricSum(ctx, node, metricsPort, requestsMetric, `server="dns://`+net.JoinHostPort(address, "53")+`"`)
 	if err != nil {
 		return err
 	}
@@ -261,30 +261,30 @@ func (i *installation) answers(ctx context.Context, s *suite, node *cluster.Node
 	}
 	// Nothing to delete is no error worth telling.
 	_ = node.Command(ctx, "conntrack", "-D", family, "--orig-dst", address).Run()
-	if err := i.resolve(ctx, s, pod, address); err != nil {
+	if err := i.lookupAPIServer(ctx, s, pod, address); err != nil {
 		return err
 	}
 	tracked, err := node.Command(ctx, "conntrack", "-L", family, "--orig-dst", address).Output()
 	if err != nil {
 		return fmt.Errorf("conntrack: %w", err)
 	}
-	after, err := s.counted(ctx, node, metricsPort, requests, `server="dns://`+net.JoinHostPort(address, "53")+`"`)
+	after, err := s.metricSum(ctx, node, metricsPort, requestsMetric, `server="dns://`+net.JoinHostPort(address, "53")+`"`)
 	if err != nil {
 		return err
 	}
-	if counted, seen := after > before, len(tracked) > 0; counted != ours || seen == ours {
-		return fmt.Errorf("the node's agent counts %v queries and then %v, and the kernel tracks %q; want the agent to answer: %v", before, after, tracked, ours)
+	if counted, seen := after > before, len(tracked) > 0; counted != byAgent || seen == byAgent {
+		return fmt.Errorf("the node's agent counts %v queries and then %v, and the kernel tracks %q; want the agent to answer: %v", before, after, tracked, byAgent)
 	}
 	return nil
 }
 
-// resolve looks a Service up at the address, from a pod.
-func (i *installation) resolve(ctx context.Context, s *suite, pod, address string) error {
-	return i.lookups(ctx, s, pod, apiserverAt(address))
+// lookupAPIServer looks a Service up at the address, from a pod.
+func (i *installation) lookupAPIServer(ctx context.Context, s *suite, pod, address string) error {
+	return i.runLookups(ctx, s, pod, apiServerLookup(address))
 }
 
-// apiserverAt is for a name that every cluster has.
-func apiserverAt(at string) lookup {
+// apiServerLookup is for a name that every cluster has.
+func apiServerLookup(at string) lookup {
 	return lookup{"a", "kubernetes.default.svc." + cluster.Domain + ".", "10.96.0.1", at}
 }
 
@@ -292,9 +292,9 @@ func apiserverAt(at string) lookup {
 // the server that is asked.
 type lookup struct{ kind, name, want, at string }
 
-// lookups has a pod ask one question after the other, in one go: a kubectl for each would
+// runLookups has a pod ask one question after the other, in one go: a kubectl for each would
 // take longer than all of them.
-func (i *installation) lookups(ctx context.Context, s *suite, pod string, list ...lookup) error {
+func (i *installation) runLookups(ctx context.Context, s *suite, pod string, list ...lookup) error {
 	const mark = "-- answered"
 	var script strings.Builder
 	for _, l := range list {

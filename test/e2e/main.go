@@ -21,9 +21,9 @@ import (
 	"github.com/nodens-dns/nodens/test/e2e/cluster"
 )
 
-// usualOutage is long enough for the agents' watches to have given up several times, at
+// defaultOutage is long enough for the agents' watches to have given up several times, at
 // intervals that grow to half a minute; longer ones are for who wants to see them.
-const usualOutage = 20 * time.Second
+const defaultOutage = 20 * time.Second
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -35,15 +35,15 @@ func main() {
 }
 
 func run(ctx context.Context) error {
-	if len(os.Args) > 1 && os.Args[1] == cluster.HoldArg {
-		return cluster.Hold(os.Stdin, os.Stdout, os.Args[2:])
+	if len(os.Args) > 1 && os.Args[1] == cluster.PauseArg {
+		return cluster.Pause(os.Stdin, os.Stdout, os.Args[2:])
 	}
 	var s suite
 	only := flag.String("only", "", "the parts to run, separated by commas; all if it is empty")
 	flag.BoolVar(&s.keep, "keep", false, "leave the cluster up until the program is interrupted")
 	flag.StringVar(&s.dir, "dir", "", "where files and logs go; a temporary folder if it is empty")
 	flag.StringVar(&s.out, "out", "", "a file to write the table to, in Markdown")
-	flag.DurationVar(&s.outage, "outage", usualOutage, "how long the API server is away in the part chaos")
+	flag.DurationVar(&s.outage, "outage", defaultOutage, "how long the API server is away in the part chaos")
 	flag.Parse()
 	var names []string
 	for _, p := range parts() {

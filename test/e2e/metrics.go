@@ -13,20 +13,20 @@ import (
 )
 
 const (
-	requests  = "coredns_dns_requests_total"
-	responses = "coredns_dns_responses_total"
-	// fromView are the replies that an agent makes of its own view of the cluster.
-	fromView = `plugin="kubernetes"`
+	requestsMetric  = "coredns_dns_requests_total"
+	responsesMetric = "coredns_dns_responses_total"
+	// viewLabel are the replies that an agent makes of its own view of the cluster.
+	viewLabel = `plugin="kubernetes"`
 	// metricsPort is where the agents of every manifest are scraped.
 	metricsPort = 9253
-	// mostMetrics bounds what is read of an agent's metrics, in bytes: ten times what
+	// maxMetricsSize bounds what is read of an agent's metrics, in bytes: ten times what
 	// one of two zones has.
-	mostMetrics = 4 << 20
+	maxMetricsSize = 4 << 20
 )
 
-// counted adds up the samples of a metric at a port of the node that have all the labels,
+// metricSum adds up the samples of a metric at a port of the node that have all the labels,
 // each as NAME="VALUE".
-func (s *suite) counted(ctx context.Context, n *cluster.Node, port int, metric string, labels ...string) (sum float64, err error) {
+func (s *suite) metricSum(ctx context.Context, n *cluster.Node, port int, metric string, labels ...string) (sum float64, err error) {
 	url := fmt.Sprintf("http://%s:%d/metrics", n.Addr, port)
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -38,7 +38,7 @@ func (s *suite) counted(ctx context.Context, n *cluster.Node, port int, metric s
 		return 0, err
 	}
 	defer resp.Body.Close()
-	lines := bufio.NewScanner(io.LimitReader(resp.Body, mostMetrics))
+	lines := bufio.NewScanner(io.LimitReader(resp.Body, maxMetricsSize))
 	for lines.Scan() {
 		line := lines.Text()
 		fits := strings.HasPrefix(line, metric+"{") || strings.HasPrefix(line, metric+" ")

@@ -15,7 +15,7 @@ import (
 // TestNamesManifest reads what is applied, and holds that every object has a name of its
 // own and that no pod has more of a search path than it may.
 func TestNamesManifest(t *testing.T) {
-	w := &world{nodes: []*cluster.Node{{Name: "a"}, {Name: "b"}}, coreDNS: "10.96.0.1"}
+	w := &namesFixture{nodes: []*cluster.Node{{Name: "a"}, {Name: "b"}}, coreDNS: "10.96.0.1"}
 	text, err := w.manifest()
 	if err != nil {
 		t.Fatal(err)
@@ -34,14 +34,14 @@ func TestNamesManifest(t *testing.T) {
 		}
 		seen[id] = true
 	}
-	for _, pod := range append(ordinary(), "host-1", "node-1", "many", "odd", "none", "stub", "unready") {
+	for _, pod := range append(ordinaryPods(), "host-1", "node-1", "many", "odd", "none", "stub", "unready") {
 		if !seen["Pod names/"+pod] {
 			t.Errorf("there is no pod %s", pod)
 		}
 	}
-	all := append([]string{"names.svc.cluster.local", "svc.cluster.local", "cluster.local"}, searches()...)
-	if n, size := len(all), len(strings.Join(all, " ")); n != maxSearches || size != maxSearch {
-		t.Errorf("%d search domains of %d characters, want %d of %d", n, size, maxSearches, maxSearch)
+	all := append([]string{"names.svc.cluster.local", "svc.cluster.local", "cluster.local"}, searchDomains()...)
+	if n, size := len(all), len(strings.Join(all, " ")); n != maxSearchDomains || size != maxSearchLength {
+		t.Errorf("%d search domains of %d characters, want %d of %d", n, size, maxSearchDomains, maxSearchLength)
 	}
 	for _, domain := range all {
 		if len(domain) > 253 {
@@ -55,10 +55,10 @@ func TestNamesManifest(t *testing.T) {
 	}
 }
 
-// TestJudge holds that a wrong answer, a missing one and one of another question are
+// TestCheckAnswers holds that a wrong answer, a missing one and one of another question are
 // faults.
-func TestJudge(t *testing.T) {
-	list := []question{q("host a", "10.0.0.1", "10.0.0.2"), none("host b").or("go", "= 10.0.0.9"), q("host c", "1 2 3").and("musl", "< 1 2 3")}
+func TestCheckAnswers(t *testing.T) {
+	list := []question{q("host a", "10.0.0.1", "10.0.0.2"), none("host b").orForResolver("go", "= 10.0.0.9"), q("host c", "1 2 3").forResolver("musl", "< 1 2 3")}
 	const good = `musl host a = 10.0.0.1 10.0.0.2
 musl host b ! none
 musl host c = 1 3
@@ -88,15 +88,15 @@ go host c = 1 2 3
 		{"another resolver", "go host c", "musl host c", true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if err := judge(strings.Replace(good, tt.old, tt.new, 1), list); (err != nil) != tt.fault {
+			if err := checkAnswers(strings.Replace(good, tt.old, tt.new, 1), list); (err != nil) != tt.fault {
 				t.Errorf("the error is %v, want one: %t", err, tt.fault)
 			}
 		})
 	}
 }
 
-// TestDiffer holds what is a difference from CoreDNS.
-func TestDiffer(t *testing.T) {
+// TestDifferences holds what is a difference from CoreDNS.
+func TestDifferences(t *testing.T) {
 	const query, reply = "udp 0 x.test A", "NOERROR qr aa rd; ;x.test. IN  A; answer x.test. 0 IN A 192.0.2.1; authority ; additional "
 	line := func(ttl, text string) string { return "a:53\t" + query + "\t" + ttl + "\t" + text + "\n" }
 	for _, tt := range []struct {
@@ -112,7 +112,7 @@ func TestDiffer(t *testing.T) {
 		{"another query", strings.ReplaceAll(line("30", reply), "udp 0", "tcp 0") + line("7", reply), false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			left, err := differ(tt.out, []string{query}, 1)
+			left, err := differences(tt.out, []string{query}, 1)
 			if (err == nil) != tt.same || (len(left) == 0) != tt.same {
 				t.Errorf("alike: %t, want %t: %v, %v", err == nil, tt.same, left, err)
 			}

@@ -24,20 +24,20 @@ const (
 	localDNS6 = "fd00:169:254:20::10"
 )
 
-// images are what the nodes have: each writes its file to the suite's folder.
-var images = []func(context.Context, *suite) (file string, err error){agentImage, dnsImage, probeImage, loadImage}
+// imageWriters are what the nodes have: each writes its file to the suite's folder.
+var imageWriters = []func(context.Context, *suite) (file string, err error){agentImage, coreDNSImage, probeImage, loadImage}
 
 // prepare brings up what the part needs and is not there yet.
 func (s *suite) prepare(ctx context.Context, p part) (string, error) {
-	if err := s.bring(ctx, p); err != nil {
+	if err := s.ensureCluster(ctx, p); err != nil {
 		return "", err
 	}
 	version, err := s.cluster.Kubectl(ctx, "", "get", "nodes", "--output=jsonpath={.items[0].status.nodeInfo.kubeletVersion}")
 	if err != nil {
 		return "", err
 	}
-	seen := fmt.Sprintf("Kubernetes %s, %d nodes, CoreDNS, kube-proxy %s", version, len(s.cluster.Nodes()), p.cluster.proxy)
-	if p.cluster.dualStack {
+	seen := fmt.Sprintf("Kubernetes %s, %d nodes, CoreDNS, kube-proxy %s", version, len(s.cluster.Nodes()), p.kind.proxy)
+	if p.kind.dualStack {
 		seen += ", dual-stack"
 	}
 	if s.agent {
@@ -46,17 +46,17 @@ func (s *suite) prepare(ctx context.Context, p part) (string, error) {
 	return seen, nil
 }
 
-// bring has the part's kind of cluster up, with the agent if the part wants it.
-func (s *suite) bring(ctx context.Context, p part) error {
-	if s.cluster != nil && s.stage != p.cluster {
-		if err := s.down(); err != nil {
+// ensureCluster has the part's kind of cluster up, with the agent if the part wants it.
+func (s *suite) ensureCluster(ctx context.Context, p part) error {
+	if s.cluster != nil && s.kind != p.kind {
+		if err := s.stopCluster(); err != nil {
 			return err
 		}
 	}
 	if s.cluster == nil {
-		if err := s.up(ctx, p.cluster); err != nil {
-			fmt.Println(s.picture(ctx))
-			return errors.Join(err, s.down())
+		if err := s.startCluster(ctx, p.kind); err != nil {
+			fmt.Println(s.diagnose(ctx))
+			return errors.Join(err, s.stopCluster())
 		}
 	}
 	if p.agent && !s.agent {
@@ -65,9 +65,9 @@ func (s *suite) bring(ctx context.Context, p part) error {
 	return nil
 }
 
-// up starts a cluster with its DNS.
-func (s *suite) up(ctx context.Context, kind stage) error {
-	packed := sync.OnceValue(func() error { return s.pack(ctx) })
+// startCluster starts a cluster with its DNS.
+func (s *suite) startCluster(ctx context.Context, kind clusterKind) error {
+	packed := sync.OnceValue(func() error { return s.writeImages(ctx) })
 	go packed()
 	dir, err := os.MkdirTemp(s.dir, "cluster-")
 	if err != nil {
@@ -77,7 +77,7 @@ func (s *suite) up(ctx context.Context, kind stage) error {
 	if kind.dualStack {
 		servers = append(servers, localDNS6)
 	}
-	s.stage = kind
+	s.kind = kind
 	s.cluster, err = cluster.Up(ctx, cluster.Options{
 		Dir: dir, Nodes: 2, Proxy: kind.proxy, DualStack: kind.dualStack,
 		ClusterDNS: servers,
@@ -89,17 +89,17 @@ func (s *suite) up(ctx context.Context, kind stage) error {
 	if err := errors.Join(err, packed()); err != nil {
 		return err
 	}
-	return s.clusterDNS(ctx)
+	return s.installCoreDNS(ctx)
 }
 
-// pack writes the images, once in a run.
-func (s *suite) pack(ctx context.Context) error {
+// writeImages writes the images, once in a run.
+func (s *suite) writeImages(ctx context.Context) error {
 	if s.images != nil {
 		return nil
 	}
-	files := make([]string, len(images))
-	errs := make(chan error, len(images))
-	for i, write := range images {
+	files := make([]string, len(imageWriters))
+	errs := make(chan error, len(imageWriters))
+	for i, write := range imageWriters {
 		go func() {
 			var err error
 			files[i], err = write(ctx, s)
@@ -107,7 +107,7 @@ func (s *suite) pack(ctx context.Context) error {
 		}()
 	}
 	var err error
-	for range images {
+	for range imageWriters {
 		err = errors.Join(err, <-errs)
 	}
 	if err == nil {
@@ -126,8 +126,8 @@ func agentImage(ctx context.Context, s *suite) (string, error) {
 	return file, nil
 }
 
-// dnsImage is CoreDNS.
-func dnsImage(ctx context.Context, s *suite) (string, error) {
+// coreDNSImage is CoreDNS.
+func coreDNSImage(ctx context.Context, s *suite) (string, error) {
 	binary, err := peer.Binary(ctx, "coredns", s.dir)
 	if err != nil {
 		return "", err
@@ -136,26 +136,26 @@ func dnsImage(ctx context.Context, s *suite) (string, error) {
 	if err := cluster.CopyFile(root, "coredns", binary); err != nil {
 		return "", err
 	}
-	return s.image(ctx, cluster.Image{Name: "coredns:e2e", Root: root, Entrypoint: []string{"/coredns"}})
+	return s.writeImage(ctx, cluster.Image{Name: "coredns:e2e", Root: root, Entrypoint: []string{"/coredns"}})
 }
 
-// image writes an image for the nodes to a file in the suite's folder.
-func (s *suite) image(ctx context.Context, image cluster.Image) (string, error) {
+// writeImage writes an image for the nodes to a file in the suite's folder.
+func (s *suite) writeImage(ctx context.Context, image cluster.Image) (string, error) {
 	base, _, _ := strings.Cut(image.Name, ":")
 	file := filepath.Join(s.dir, base+".tar")
 	return file, image.Write(ctx, file)
 }
 
 //go:embed testdata/coredns.yaml
-var dnsManifest string
+var coreDNSManifest string
 
-// clusterDNS installs CoreDNS as the cluster's DNS, and waits for it.
-func (s *suite) clusterDNS(ctx context.Context) error {
+// installCoreDNS installs CoreDNS as the cluster's DNS, and waits for it.
+func (s *suite) installCoreDNS(ctx context.Context) error {
 	addresses, policy := cluster.DNS, "SingleStack"
-	if s.stage.dualStack {
+	if s.kind.dualStack {
 		addresses, policy = cluster.DNS+", "+cluster.DNS6, "RequireDualStack"
 	}
-	text := strings.NewReplacer("CLUSTER_IPS", addresses, "CLUSTER_IP", cluster.DNS, "FAMILIES", policy, "DOMAIN", cluster.Domain).Replace(dnsManifest)
+	text := strings.NewReplacer("CLUSTER_IPS", addresses, "CLUSTER_IP", cluster.DNS, "FAMILIES", policy, "DOMAIN", cluster.Domain).Replace(coreDNSManifest)
 	if _, err := s.cluster.Kubectl(ctx, text, "apply", "--filename=-"); err != nil {
 		return err
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
-// readme gives the lines of the README's sh blocks.
-func readme(t *testing.T, root string) []string {
+// readmeLines gives the lines of the README's sh blocks.
+func readmeLines(t *testing.T, root string) []string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(root, "README.md"))
 	if err != nil {
@@ -50,7 +50,7 @@ func TestReadme(t *testing.T) {
 	t.Chdir(root)
 	var digs, others []string
 	seen := make(map[string]bool)
-	for _, line := range readme(t, root) {
+	for _, line := range readmeLines(t, root) {
 		seen[line] = true
 		switch {
 		case strings.HasPrefix(line, "dig "):
@@ -91,7 +91,7 @@ func TestReadme(t *testing.T) {
 	}
 	for _, line := range digs {
 		t.Run(line, func(t *testing.T) {
-			if err := answers(t.Context(), line); err != nil {
+			if err := checkDig(t.Context(), line); err != nil {
 				t.Error(err)
 			}
 		})
@@ -106,8 +106,8 @@ func TestReadme(t *testing.T) {
 	}
 }
 
-// answers runs a dig line and wants an address or a name in its answer.
-func answers(ctx context.Context, line string) error {
+// checkDig runs a dig line and wants an address or a name in its answer.
+func checkDig(ctx context.Context, line string) error {
 	out, err := exec.CommandContext(ctx, "sh", "-c", line).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("%w\n%s", err, out)

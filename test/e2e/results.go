@@ -12,9 +12,9 @@ import (
 	"github.com/nodens-dns/nodens/internal/file"
 )
 
-// record writes the table as a document in Markdown that takes the place of the file, with
+// writeResults writes the table as a document in Markdown that takes the place of the file, with
 // the commit it is of; "+" behind that says that the tree differs from it.
-func (s *suite) record(ctx context.Context, path string) error {
+func (s *suite) writeResults(ctx context.Context, path string) error {
 	commit, err := s.git(ctx, "rev-parse", "--short", "HEAD")
 	if err != nil {
 		return err
@@ -26,7 +26,7 @@ func (s *suite) record(ctx context.Context, path string) error {
 	if changes != "" {
 		commit += "+"
 	}
-	return file.Replace(path, func(w io.Writer) error { return s.document(w, commit) })
+	return file.Replace(path, func(w io.Writer) error { return s.writeMarkdown(w, commit) })
 }
 
 func (s *suite) git(ctx context.Context, args ...string) (string, error) {
@@ -39,9 +39,9 @@ func (s *suite) git(ctx context.Context, args ...string) (string, error) {
 	return strings.TrimSpace(string(out)), nil
 }
 
-func (s *suite) document(w io.Writer, commit string) error {
+func (s *suite) writeMarkdown(w io.Writer, commit string) error {
 	var took time.Duration
-	for _, l := range s.lines {
+	for _, l := range s.results {
 		took += l.took
 	}
 	_, err := fmt.Fprintf(w, `# What was checked in a real cluster
@@ -50,7 +50,7 @@ Written by `+"`go run ./test/e2e -out FILE`"+`: commit %s, %d CPUs, %.0f s in al
 the parts are.
 `, commit, runtime.NumCPU(), took.Seconds())
 	part := ""
-	for _, l := range s.lines {
+	for _, l := range s.results {
 		if err == nil && l.part != part {
 			part = l.part
 			_, err = fmt.Fprintf(w, "\n## %s\n\n| checked | s | seen |\n|---|--:|---|\n", part)
@@ -63,7 +63,7 @@ the parts are.
 }
 
 // cell is what was seen, on one line.
-func cell(l line) string {
+func cell(l result) string {
 	text := l.seen
 	if l.err != nil {
 		text = "**failed**: " + l.err.Error()

@@ -7,15 +7,15 @@ import (
 	"time"
 )
 
-// TestDocument: each line is a row of its part's table, and a failed one says so.
-func TestDocument(t *testing.T) {
-	s := suite{lines: []line{
+// TestWriteMarkdown: each line is a row of its part's table, and a failed one says so.
+func TestWriteMarkdown(t *testing.T) {
+	s := suite{results: []result{
 		{part: "one", name: "first", seen: "a | b", took: time.Second},
 		{part: "one", name: "second", err: errors.New("broken\ntwice"), took: 500 * time.Millisecond},
 		{part: "two", name: "third", seen: "node-a: 1; node-b: 2"},
 	}}
 	var b strings.Builder
-	if err := s.document(&b, "abc"); err != nil {
+	if err := s.writeMarkdown(&b, "abc"); err != nil {
 		t.Fatal(err)
 	}
 	_, got, _ := strings.Cut(b.String(), "the parts are.\n")

@@ -16,9 +16,9 @@ import (
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
-// scrape is what the checks of this part share: a Prometheus in the control plane's
+// scrapeTest is what the checks of this part share: a Prometheus in the control plane's
 // network that is told of pods and endpoints as they are in the cluster.
-type scrape struct {
+type scrapeTest struct {
 	server  monitoring.Prometheus
 	process *peer.Process
 	alerts  []monitoring.Rule
@@ -26,28 +26,28 @@ type scrape struct {
 
 // scraping is the part of that name.
 func scraping() []check {
-	p := new(scrape)
+	p := new(scrapeTest)
 	return []check{
-		{"the API server takes the PodMonitor and the rules", p.files},
-		{"Prometheus finds the agents by their annotations", p.annotations},
-		{"Prometheus finds the agents by the PodMonitor", p.podMonitor},
-		{"the ports 9253 and 9353 have the metrics of set-up", p.setup},
-		{"the rules are taken, and no alert fires for agents that are well", p.calm},
-		{"every panel of the dashboard has data", p.dashboard},
-		{"CoreDNS' and NodeLocal DNSCache's dashboards have data", p.known},
-		{"the alerts tell of an agent that hangs, and of its return", p.alarm},
+		{"the API server takes the PodMonitor and the rules", p.checkResources},
+		{"Prometheus finds the agents by their annotations", p.checkAnnotations},
+		{"Prometheus finds the agents by the PodMonitor", p.checkPodMonitor},
+		{"the ports 9253 and 9353 have the metrics of set-up", p.checkSetupMetrics},
+		{"the rules are taken, and no alert fires for agents that are well", p.checkNoAlerts},
+		{"every panel of the dashboard has data", p.checkDashboard},
+		{"CoreDNS' and NodeLocal DNSCache's dashboards have data", p.checkKnownDashboards},
+		{"the alerts tell of an agent that hangs, and of its return", p.checkAlerts},
 	}
 }
 
-// portJob is the scrape job of the port 9353.
-const portJob = "port-9353"
+// setupPortJob is the scrape job of the port 9353.
+const setupPortJob = "port-9353"
 
-// promPort is where Prometheus is, in the control plane's network, in which nobody else
+// prometheusPort is where Prometheus is, in the control plane's network, in which nobody else
 // has this port.
-const promPort = 9090
+const prometheusPort = 9090
 
 // start starts Prometheus, once.
-func (p *scrape) start(ctx context.Context, s *suite) error {
+func (p *scrapeTest) start(ctx context.Context, s *suite) error {
 	if p.process != nil {
 		return nil
 	}
@@ -59,7 +59,7 @@ func (p *scrape) start(ctx context.Context, s *suite) error {
 	if err != nil {
 		return err
 	}
-	at := fmt.Sprintf("127.0.0.1:%d", promPort)
+	at := fmt.Sprintf("127.0.0.1:%d", prometheusPort)
 	// Not ctx: the process outlives the check that starts it, and the last one stops it.
 	cmd := s.cluster.Command(context.WithoutCancel(ctx), "prometheus", monitoring.PrometheusArgs(config, filepath.Join(dir, "data"), at)...)
 	p.server = monitoring.Prometheus{URL: "http://" + at, Client: &http.Client{Transport: &http.Transport{DialContext: s.cluster.Dial}}}
@@ -68,7 +68,7 @@ func (p *scrape) start(ctx context.Context, s *suite) error {
 }
 
 // configure writes Prometheus' configuration and rules to dir.
-func (p *scrape) configure(ctx context.Context, s *suite, dir string) (file string, err error) {
+func (p *scrapeTest) configure(ctx context.Context, s *suite, dir string) (file string, err error) {
 	groups, err := monitoring.Rules(monitoring.PrometheusRule)
 	if err != nil {
 		return "", err
@@ -98,20 +98,20 @@ func scrapeJobs(ctx context.Context, s *suite, dir string) ([]monitoring.ScrapeC
 	jobs = append(jobs, monitoring.AnnotationScrapeConfigs()...)
 	for i := range jobs {
 		jobs[i].Interval = "" // the checks would wait for a minute
-		if err := discover(ctx, s, dir, &jobs[i]); err != nil {
+		if err := writeTargets(ctx, s, dir, &jobs[i]); err != nil {
 			return nil, err
 		}
 	}
-	setup := monitoring.ScrapeConfig{Name: portJob, Static: []monitoring.StaticConfig{{}}}
+	setup := monitoring.ScrapeConfig{Name: setupPortJob, Static: []monitoring.StaticConfig{{}}}
 	for _, n := range s.cluster.Nodes() {
 		setup.Static[0].Targets = append(setup.Static[0].Targets, net.JoinHostPort(n.Addr, "9353"))
 	}
 	return append(jobs, setup), nil
 }
 
-// await waits until the expression has a sample for each node, and returns them. Each value
+// waitForSamples waits until the expression has a sample for each node, and returns them. Each value
 // must be good.
-func (p *scrape) await(ctx context.Context, s *suite, expr string, good func(float64) bool) (samples []monitoring.Sample, err error) {
+func (p *scrapeTest) waitForSamples(ctx context.Context, s *suite, expr string, good func(float64) bool) (samples []monitoring.Sample, err error) {
 	if err := p.start(ctx, s); err != nil {
 		return nil, err
 	}
@@ -134,10 +134,10 @@ func (p *scrape) await(ctx context.Context, s *suite, expr string, good func(flo
 	return samples, err
 }
 
-func is1(v float64) bool { return v == 1 }
+func isOne(v float64) bool { return v == 1 }
 
-// files asks the API server what it thinks of what users of the operator apply.
-func (p *scrape) files(ctx context.Context, s *suite) (string, error) {
+// checkResources asks the API server what it thinks of what users of the operator apply.
+func (p *scrapeTest) checkResources(ctx context.Context, s *suite) (string, error) {
 	if _, err := s.cluster.Kubectl(ctx, definitions, "apply", "--filename=-"); err != nil {
 		return "", err
 	}
@@ -153,10 +153,10 @@ func (p *scrape) files(ctx context.Context, s *suite) (string, error) {
 	return "a PodMonitor, a PrometheusRule", err
 }
 
-func (p *scrape) annotations(ctx context.Context, s *suite) (string, error) {
+func (p *scrapeTest) checkAnnotations(ctx context.Context, s *suite) (string, error) {
 	var seen []string
 	for _, job := range []string{"kubernetes-pods", "kubernetes-service-endpoints"} {
-		samples, err := p.await(ctx, s, fmt.Sprintf(`up{job=%q, pod=~"node-local-dns-.*"}`, job), is1)
+		samples, err := p.waitForSamples(ctx, s, fmt.Sprintf(`up{job=%q, pod=~"node-local-dns-.*"}`, job), isOne)
 		if err != nil {
 			return "", err
 		}
@@ -165,8 +165,8 @@ func (p *scrape) annotations(ctx context.Context, s *suite) (string, error) {
 	return strings.Join(seen, ", "), nil
 }
 
-func (p *scrape) podMonitor(ctx context.Context, s *suite) (string, error) {
-	samples, err := p.await(ctx, s, fmt.Sprintf(`up{job=%q, namespace="kube-system"}`, monitoring.Job), is1)
+func (p *scrapeTest) checkPodMonitor(ctx context.Context, s *suite) (string, error) {
+	samples, err := p.waitForSamples(ctx, s, fmt.Sprintf(`up{job=%q, namespace="kube-system"}`, monitoring.Job), isOne)
 	if err != nil {
 		return "", err
 	}
@@ -181,26 +181,26 @@ func (p *scrape) podMonitor(ctx context.Context, s *suite) (string, error) {
 	return strings.Join(seen, ", "), nil
 }
 
-func (p *scrape) setup(ctx context.Context, s *suite) (string, error) {
-	for _, job := range []string{monitoring.Job, portJob} {
+func (p *scrapeTest) checkSetupMetrics(ctx context.Context, s *suite) (string, error) {
+	for _, job := range []string{monitoring.Job, setupPortJob} {
 		const expr = `sum by (instance) (coredns_nodecache_setup_errors_total{job=%q})`
-		if _, err := p.await(ctx, s, fmt.Sprintf(expr, job), func(v float64) bool { return v == 0 }); err != nil {
+		if _, err := p.waitForSamples(ctx, s, fmt.Sprintf(expr, job), func(v float64) bool { return v == 0 }); err != nil {
 			return "", err
 		}
 	}
-	if _, err := p.await(ctx, s, fmt.Sprintf(`nodens_netsetup_fail_open{job=%q}`, monitoring.Job), is1); err != nil {
+	if _, err := p.waitForSamples(ctx, s, fmt.Sprintf(`nodens_netsetup_fail_open{job=%q}`, monitoring.Job), isOne); err != nil {
 		return "", err
 	}
 	return "no set-up error, rules fail open", nil
 }
 
-// calm evaluates what alerts are about, whatever time they wait before they fire.
-func (p *scrape) calm(ctx context.Context, s *suite) (string, error) {
+// checkNoAlerts evaluates what alerts are about, whatever time they wait before they fire.
+func (p *scrapeTest) checkNoAlerts(ctx context.Context, s *suite) (string, error) {
 	if err := p.start(ctx, s); err != nil {
 		return "", err
 	}
 	if err := p.process.Await(ctx, "recorded series", func(ctx context.Context) error {
-		if err := p.ask(ctx, s, everyday...); err != nil {
+		if err := p.queryAgents(ctx, s, queriedNames...); err != nil {
 			return err
 		}
 		samples, err := p.server.Query(ctx, "node:nodens_dns_servfail:ratio_rate5m == 0")
@@ -223,38 +223,38 @@ func (p *scrape) calm(ctx context.Context, s *suite) (string, error) {
 	return fmt.Sprintf("%d alerts are quiet", len(p.alerts)), nil
 }
 
-func (p *scrape) dashboard(ctx context.Context, s *suite) (string, error) {
+func (p *scrapeTest) checkDashboard(ctx context.Context, s *suite) (string, error) {
 	queries, err := monitoring.Queries(monitoring.Dashboard)
 	if err != nil {
 		return "", err
 	}
-	return p.fill(ctx, s, queries)
+	return p.waitForData(ctx, s, queries)
 }
 
-func (p *scrape) known(ctx context.Context, s *suite) (string, error) {
-	return p.fill(ctx, s, monitoring.CommunityQueries)
+func (p *scrapeTest) checkKnownDashboards(ctx context.Context, s *suite) (string, error) {
+	return p.waitForData(ctx, s, monitoring.CommunityQueries)
 }
 
-// headless is a Service whose endpoints come and go while the agents are scraped: how soon
+// headlessService is a Service whose endpoints come and go while the agents are scraped: how soon
 // they are answered is one of the metrics.
-const headless = `{"apiVersion": "v1", "kind": "Service", "metadata": {"name": "e2e-scraping", "namespace": "kube-system"},
+const headlessService = `{"apiVersion": "v1", "kind": "Service", "metadata": {"name": "e2e-scraping", "namespace": "kube-system"},
 "spec": {"clusterIP": "None", "selector": {"k8s-app": "kube-dns"}, "ports": [{"port": 53}]}}`
 
-// fill has the agents do what panels are about until all queries have data.
-func (p *scrape) fill(ctx context.Context, s *suite, queries []monitoring.Query) (seen string, err error) {
+// waitForData has the agents do what panels are about until all queries have data.
+func (p *scrapeTest) waitForData(ctx context.Context, s *suite, queries []monitoring.Query) (seen string, err error) {
 	if err := p.start(ctx, s); err != nil {
 		return "", err
 	}
 	defer func() {
-		_, gone := s.cluster.Kubectl(context.WithoutCancel(ctx), headless, "delete", "--filename=-", "--ignore-not-found")
+		_, gone := s.cluster.Kubectl(context.WithoutCancel(ctx), headlessService, "delete", "--filename=-", "--ignore-not-found")
 		err = errors.Join(err, gone)
 	}()
 	left, verb, next := queries, "apply", "delete"
 	err = p.process.Await(ctx, "all queries to have data", func(ctx context.Context) error {
-		_, err := s.cluster.Kubectl(ctx, headless, verb, "--filename=-")
+		_, err := s.cluster.Kubectl(ctx, headlessService, verb, "--filename=-")
 		if err == nil {
 			verb, next = next, verb
-			err = p.ask(ctx, s, append(everyday, "fail.outside.test")...)
+			err = p.queryAgents(ctx, s, append(queriedNames, "fail.outside.test")...)
 		}
 		if err == nil {
 			left, err = p.server.WithoutData(ctx, left)
@@ -267,12 +267,12 @@ func (p *scrape) fill(ctx context.Context, s *suite, queries []monitoring.Query)
 	return fmt.Sprintf("%d queries", len(queries)), err
 }
 
-// everyday are names that pods ask for: of the cluster and others, those that exist and
+// queriedNames are names that pods ask for: of the cluster and others, those that exist and
 // those that don't.
-var everyday = []string{"kubernetes.default.svc.cluster.local", "gone.default.svc.cluster.local", "www.outside.test", "nx.outside.test"}
+var queriedNames = []string{"kubernetes.default.svc.cluster.local", "gone.default.svc.cluster.local", "www.outside.test", "nx.outside.test"}
 
-// ask has each agent answer over UDP and TCP, with the DO bit.
-func (p *scrape) ask(ctx context.Context, s *suite, names ...string) error {
+// queryAgents has each agent answer over UDP and TCP, with the DO bit.
+func (p *scrapeTest) queryAgents(ctx context.Context, s *suite, names ...string) error {
 	for _, n := range s.cluster.Nodes() {
 		for _, protocol := range []string{"+notcp", "+tcp"} {
 			args := []string{"@" + localDNS, "+dnssec", "+noall", "+tries=1", protocol}
@@ -284,28 +284,28 @@ func (p *scrape) ask(ctx context.Context, s *suite, names ...string) error {
 	return nil
 }
 
-// alarm stops the process of an agent for a moment. It is the last check: Prometheus ends
+// checkAlerts stops the process of an agent for a moment. It is the last check: Prometheus ends
 // with it.
-func (p *scrape) alarm(ctx context.Context, s *suite) (seen string, err error) {
+func (p *scrapeTest) checkAlerts(ctx context.Context, s *suite) (seen string, err error) {
 	if p.process == nil {
 		return "", errors.New("there is no Prometheus")
 	}
 	defer p.process.Stop()
 	n := s.cluster.Nodes()[0]
 	began := time.Now()
-	if err := p.kill(ctx, s, "STOP"); err != nil {
+	if err := p.signalAgent(ctx, s, "STOP"); err != nil {
 		return "", err
 	}
-	err = errors.Join(p.about(ctx, n.Name), p.kill(context.WithoutCancel(ctx), s, "CONT"))
+	err = errors.Join(p.waitForAlerts(ctx, n.Name), p.signalAgent(context.WithoutCancel(ctx), s, "CONT"))
 	hung := time.Since(began)
 	if err == nil {
-		err = p.about(ctx, "")
+		err = p.waitForAlerts(ctx, "")
 	}
 	return fmt.Sprintf("NodensAgentDown and NodensFailOpenActive were about %s, which hung for %.0f s", n.Name, hung.Seconds()), err
 }
 
-// kill sends a signal to the agent of the first node.
-func (p *scrape) kill(ctx context.Context, s *suite, name string) error {
+// signalAgent sends a signal to the agent of the first node.
+func (p *scrapeTest) signalAgent(ctx context.Context, s *suite, name string) error {
 	out, err := s.cluster.Nodes()[0].Command(ctx, "sh", "-c", "kill -"+name+" $(pidof nodens)").CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("sending %s to the agent: %w\n%s", name, err, out)
@@ -313,9 +313,9 @@ func (p *scrape) kill(ctx context.Context, s *suite, name string) error {
 	return nil
 }
 
-// about waits until the alerts on an agent that is away are about that node, or about
+// waitForAlerts waits until the alerts on an agent that is away are about that node, or about
 // none if it is empty.
-func (p *scrape) about(ctx context.Context, node string) error {
+func (p *scrapeTest) waitForAlerts(ctx context.Context, node string) error {
 	return p.process.Await(ctx, "alerts about "+node, func(ctx context.Context) error {
 		for _, r := range p.alerts {
 			if r.Alert != "NodensAgentDown" && r.Alert != "NodensFailOpenActive" {

@@ -15,17 +15,17 @@ import (
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
-// groupsAt is where control groups are mounted: of version 1 one folder for each
+// cgroupRoot is where control groups are mounted: of version 1 one folder for each
 // controller, of version 2 one for all. Version 2 follows the kernel's documentation, and
 // has not been tried: the machines that this runs on have version 1.
-const groupsAt = "/sys/fs/cgroup"
+const cgroupRoot = "/sys/fs/cgroup"
 
-// hierarchies are the folders that groups are made in.
-func hierarchies() ([]string, error) {
-	if _, err := os.Stat(filepath.Join(groupsAt, "cgroup.controllers")); err == nil {
-		return []string{groupsAt}, nil
+// cgroupHierarchies are the folders that groups are made in.
+func cgroupHierarchies() ([]string, error) {
+	if _, err := os.Stat(filepath.Join(cgroupRoot, "cgroup.controllers")); err == nil {
+		return []string{cgroupRoot}, nil
 	}
-	entries, err := os.ReadDir(groupsAt)
+	entries, err := os.ReadDir(cgroupRoot)
 	if err != nil {
 		return nil, err
 	}
@@ -33,38 +33,38 @@ func hierarchies() ([]string, error) {
 	for _, e := range entries {
 		// Links are second names of a folder.
 		if e.IsDir() {
-			found = append(found, filepath.Join(groupsAt, e.Name()))
+			found = append(found, filepath.Join(cgroupRoot, e.Name()))
 		}
 	}
 	return found, nil
 }
 
-// groupName is the name of the control groups of a cluster, of which one of this process
+// cgroupName is the name of the control groups of a cluster, of which one of this process
 // is the n-th.
-func groupName(pid int, n int64) string { return fmt.Sprintf("%s%d-%d", groupPrefix, pid, n) }
+func cgroupName(pid int, n int64) string { return fmt.Sprintf("%s%d-%d", cgroupPrefix, pid, n) }
 
-// groupPrefix begins the names of all clusters' control groups.
-const groupPrefix = "nodens-e2e-"
+// cgroupPrefix begins the names of all clusters' control groups.
+const cgroupPrefix = "nodens-e2e-"
 
-// sweep removes the control groups of clusters whose process was killed: all else ends
+// removeStaleCgroups removes the control groups of clusters whose process was killed: all else ends
 // with it.
-func sweep() error {
-	roots, err := hierarchies()
+func removeStaleCgroups() error {
+	roots, err := cgroupHierarchies()
 	if err != nil {
 		return err
 	}
 	for _, root := range roots {
-		found, err := filepath.Glob(filepath.Join(root, groupPrefix+"*"))
+		found, err := filepath.Glob(filepath.Join(root, cgroupPrefix+"*"))
 		if err != nil {
 			return err
 		}
 		for _, dir := range found {
-			pid, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(dir), groupPrefix), "-")
+			pid, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(dir), cgroupPrefix), "-")
 			if _, err := os.Stat(filepath.Join("/proc", pid)); err == nil {
 				continue
 			}
 			// One that is just ending is left to the next.
-			if err := removeFolders(dir); err != nil && !errors.Is(err, unix.EBUSY) {
+			if err := removeDirs(dir); err != nil && !errors.Is(err, unix.EBUSY) {
 				return fmt.Errorf("removing what a cluster has left: %w", err)
 			}
 		}
@@ -72,9 +72,9 @@ func sweep() error {
 	return nil
 }
 
-// makeGroup makes a control group, which may have groups above it, for each controller.
-func makeGroup(name string) error {
-	roots, err := hierarchies()
+// createCgroup makes a control group, which may have groups above it, for each controller.
+func createCgroup(name string) error {
+	roots, err := cgroupHierarchies()
 	if err != nil {
 		return err
 	}
@@ -83,19 +83,19 @@ func makeGroup(name string) error {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return err
 		}
-		if err := inherit(root, name); err != nil {
+		if err := initCgroup(root, name); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// inherit gives the group what it doesn't have by itself: of version 1 the processors and
+// initCgroup gives the group what it doesn't have by itself: of version 1 the processors and
 // the memory that its processes may use, of version 2 the controllers.
-func inherit(root, name string) error {
-	hand := processors
-	if root == groupsAt {
-		hand = controllers
+func initCgroup(root, name string) error {
+	hand := copyCPUSet
+	if root == cgroupRoot {
+		hand = enableControllers
 	}
 	dir := root
 	for part := range strings.SplitSeq(name, "/") {
@@ -108,8 +108,8 @@ func inherit(root, name string) error {
 	return nil
 }
 
-// processors copies what is only in the hierarchy of cpuset.
-func processors(parent, dir string) error {
+// copyCPUSet copies what is only in the hierarchy of cpuset.
+func copyCPUSet(parent, dir string) error {
 	for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
 		text, err := os.ReadFile(filepath.Join(parent, file))
 		if errors.Is(err, fs.ErrNotExist) {
@@ -125,8 +125,8 @@ func processors(parent, dir string) error {
 	return nil
 }
 
-// controllers has the parent's controllers in the groups below it too.
-func controllers(parent, _ string) error {
+// enableControllers has the parent's controllers in the groups below it too.
+func enableControllers(parent, _ string) error {
 	text, err := os.ReadFile(filepath.Join(parent, "cgroup.controllers"))
 	if err != nil {
 		return err
@@ -139,16 +139,16 @@ func controllers(parent, _ string) error {
 	return nil
 }
 
-// removeGroup removes a group with all below it. It waits for processes that are just
+// removeCgroup removes a group with all below it. It waits for processes that are just
 // ending.
-func removeGroup(ctx context.Context, name string) error {
-	roots, err := hierarchies()
+func removeCgroup(ctx context.Context, name string) error {
+	roots, err := cgroupHierarchies()
 	if err != nil {
 		return err
 	}
 	return peer.Await(ctx, "control groups to be empty", func(context.Context) error {
 		for _, root := range roots {
-			if err := removeFolders(filepath.Join(root, name)); err != nil {
+			if err := removeDirs(filepath.Join(root, name)); err != nil {
 				return err
 			}
 		}
@@ -156,8 +156,8 @@ func removeGroup(ctx context.Context, name string) error {
 	})
 }
 
-// removeFolders removes a folder of folders. Its files are the kernel's and go with it.
-func removeFolders(dir string) error {
+// removeDirs removes a folder of folders. Its files are the kernel's and go with it.
+func removeDirs(dir string) error {
 	var dirs []string
 	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {

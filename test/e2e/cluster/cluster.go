@@ -65,29 +65,29 @@ type Cluster struct {
 	options  Options
 	binaries map[string]string
 	ca       []byte
-	// group is the control group of all nodes.
-	group   string
-	control *room
+	// cgroup is the control group of all nodes.
+	cgroup  string
+	control *sandbox
 	nodes   []*Node
 	api     *peer.Process
 
-	// before is the machine before the cluster.
-	before machine
+	// initialState is the machine before the cluster.
+	initialState hostState
 
 	mu        sync.Mutex // for the rest
 	processes []*peer.Process
 	// namespaces are those that were made for the cluster, until it is down, and
 	// processesLeft who was in them then.
 	namespaces    []namespace
-	processesLeft []string
+	leftProcesses []string
 }
 
-// clusters counts those of this process: their control groups have names of their own.
-var clusters atomic.Int64
+// clusterCount counts those of this process: their control groups have names of their own.
+var clusterCount atomic.Int64
 
 // Up starts a cluster, whose nodes are ready when it returns. It leaves nothing on error.
 func Up(ctx context.Context, o Options) (c *Cluster, err error) {
-	c = &Cluster{options: o, group: groupName(os.Getpid(), clusters.Add(1))}
+	c = &Cluster{options: o, cgroup: cgroupName(os.Getpid(), clusterCount.Add(1))}
 	defer func() {
 		if err != nil {
 			err, c = errors.Join(fmt.Errorf("starting a cluster: %w", err), c.Down()), nil
@@ -100,7 +100,7 @@ func Up(ctx context.Context, o Options) (c *Cluster, err error) {
 	for _, n := range c.nodes {
 		work = append(work, n.boot)
 	}
-	if err := together(ctx, work...); err != nil {
+	if err := parallel(ctx, work...); err != nil {
 		return c, err
 	}
 	for _, n := range c.nodes {
@@ -108,11 +108,11 @@ func Up(ctx context.Context, o Options) (c *Cluster, err error) {
 			return c, err
 		}
 	}
-	return c, together(ctx, c.ways, c.await, c.give)
+	return c, parallel(ctx, c.addRoutes, c.waitReady, c.importImages)
 }
 
-// give gives the nodes their images.
-func (c *Cluster) give(ctx context.Context) error {
+// importImages gives the nodes their images.
+func (c *Cluster) importImages(ctx context.Context) error {
 	if c.options.Images == nil {
 		return nil
 	}
@@ -124,38 +124,38 @@ func (c *Cluster) give(ctx context.Context) error {
 	for _, n := range c.nodes {
 		work = append(work, func(ctx context.Context) error { return n.Import(ctx, files...) })
 	}
-	return together(ctx, work...)
+	return parallel(ctx, work...)
 }
 
 // prepare gets everything that processes are started from, and the control plane's
 // network.
 func (c *Cluster) prepare(ctx context.Context) (err error) {
-	if err := errors.Join(usable(), c.options.check()); err != nil {
+	if err := errors.Join(checkHost(), c.options.check()); err != nil {
 		return err
 	}
-	if err := sweep(); err != nil {
+	if err := removeStaleCgroups(); err != nil {
 		return err
 	}
-	if c.before, err = look(); err != nil {
+	if c.initialState, err = readHostState(); err != nil {
 		return err
 	}
 	for i := range c.options.Nodes {
 		letter := string(rune('a' + i))
-		n := &Node{Name: "node-" + letter, Zone: letter, of: c}
-		n.network(i+1, c.options.DualStack)
+		n := &Node{Name: "node-" + letter, Zone: letter, cluster: c}
+		n.setAddresses(i+1, c.options.DualStack)
 		c.nodes = append(c.nodes, n)
 	}
-	if err := c.files(ctx); err != nil {
+	if err := c.prepareFiles(ctx); err != nil {
 		return err
 	}
-	if c.control, err = c.open(syscall.CLONE_NEWNET, hold{}); err != nil {
+	if c.control, err = c.openSandbox(syscall.CLONE_NEWNET, pauseConfig{}); err != nil {
 		return err
 	}
-	return c.bridge(ctx)
+	return c.createBridge(ctx)
 }
 
-// files has programs, images and users there.
-func (c *Cluster) files(ctx context.Context) (err error) {
+// prepareFiles has programs, images and users there.
+func (c *Cluster) prepareFiles(ctx context.Context) (err error) {
 	if err := os.MkdirAll(c.path("logs"), 0o755); err != nil {
 		return err
 	}
@@ -165,12 +165,12 @@ func (c *Cluster) files(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	return errors.Join(c.writePauseImage(ctx), c.access())
+	return errors.Join(c.writePauseImage(ctx), c.writeAccess())
 }
 
 // startControl starts the control plane and the world outside.
 func (c *Cluster) startControl(ctx context.Context) error {
-	for _, start := range []func(context.Context) error{c.startOutside, c.startEtcd, c.StartAPI} {
+	for _, start := range []func(context.Context) error{c.startOutsideDNS, c.startEtcd, c.StartAPI} {
 		if err := start(ctx); err != nil {
 			return err
 		}
@@ -178,8 +178,8 @@ func (c *Cluster) startControl(ctx context.Context) error {
 	return c.startControllers()
 }
 
-// together does everything at the same time. The first error ends the rest.
-func together(ctx context.Context, work ...func(context.Context) error) error {
+// parallel does everything at the same time. The first error ends the rest.
+func parallel(ctx context.Context, work ...func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var wait sync.WaitGroup
@@ -195,8 +195,8 @@ func together(ctx context.Context, work ...func(context.Context) error) error {
 	return errors.Join(errs...)
 }
 
-// await waits until pods can run.
-func (c *Cluster) await(ctx context.Context) error {
+// waitReady waits until pods can run.
+func (c *Cluster) waitReady(ctx context.Context) error {
 	client, err := kubernetes.NewForConfig(c.Config())
 	if err != nil {
 		return err
@@ -210,7 +210,7 @@ func (c *Cluster) await(ctx context.Context) error {
 		return err
 	}
 	for _, n := range c.nodes {
-		if err := n.await(ctx, client, func(corev1.NodeCondition) bool { return true }); err != nil {
+		if err := n.waitReady(ctx, client, func(corev1.NodeCondition) bool { return true }); err != nil {
 			return err
 		}
 	}
@@ -222,9 +222,9 @@ func (c *Cluster) await(ctx context.Context) error {
 func (c *Cluster) Down() error {
 	var errs []error
 	for _, n := range c.nodes {
-		if n.room != nil {
-			errs = append(errs, n.room.close())
-			n.room = nil
+		if n.sandbox != nil {
+			errs = append(errs, n.sandbox.close())
+			n.sandbox = nil
 		}
 	}
 	c.mu.Lock()
@@ -238,8 +238,8 @@ func (c *Cluster) Down() error {
 		errs = append(errs, c.control.close())
 		c.control = nil
 	}
-	errs = append(errs, c.forget())
-	return errors.Join(append(errs, removeGroup(context.Background(), c.group))...)
+	errs = append(errs, c.closeNamespaces())
+	return errors.Join(append(errs, removeCgroup(context.Background(), c.cgroup))...)
 }
 
 // Nodes are the cluster's nodes.
@@ -264,8 +264,8 @@ func (o *Options) check() error {
 	return nil
 }
 
-// usable says why this machine can't have a cluster; nil if it can.
-func usable() error {
+// checkHost says why this machine can't have a cluster; nil if it can.
+func checkHost() error {
 	if os.Geteuid() != 0 {
 		return errors.New("a cluster takes root")
 	}

@@ -8,12 +8,12 @@ func (n *Node) kubeletConfig() object {
 	return object{
 		"apiVersion":     "kubelet.config.k8s.io/v1beta1",
 		"kind":           "KubeletConfiguration",
-		"authentication": object{"anonymous": object{"enabled": false}, "webhook": object{"enabled": false}, "x509": object{"clientCAFile": n.of.path("ca.crt")}},
+		"authentication": object{"anonymous": object{"enabled": false}, "webhook": object{"enabled": false}, "x509": object{"clientCAFile": n.cluster.path("ca.crt")}},
 		"authorization":  object{"mode": "AlwaysAllow"}, // only the API server has a certificate
 		"clusterDomain":  Domain,
-		"clusterDNS":     n.of.options.ClusterDNS,
+		"clusterDNS":     n.cluster.options.ClusterDNS,
 		"resolvConf":     n.path("resolv.conf"),
-		"cgroupRoot":     "/" + n.of.group + "/" + n.Name,
+		"cgroupRoot":     "/" + n.cluster.cgroup + "/" + n.Name,
 		"cgroupDriver":   "cgroupfs",
 		"failCgroupV1":   false,
 		"failSwapOn":     false,
@@ -34,14 +34,14 @@ func (n *Node) kubeletConfig() object {
 // proxyConfig is the KubeProxyConfiguration.
 func (n *Node) proxyConfig() object {
 	ranges := podRange4
-	if n.of.options.DualStack {
+	if n.cluster.options.DualStack {
 		ranges += "," + podRange6
 	}
 	return object{
 		"apiVersion":       "kubeproxy.config.k8s.io/v1alpha1",
 		"kind":             "KubeProxyConfiguration",
-		"mode":             n.of.options.Proxy,
-		"clientConnection": object{"kubeconfig": n.of.kubeconfig(proxy)},
+		"mode":             n.cluster.options.Proxy,
+		"clientConnection": object{"kubeconfig": n.cluster.kubeconfig(proxy)},
 		"clusterCIDR":      ranges,
 		"oomScoreAdj":      0,
 		// Their limits are the whole machine's, which is not the node's to set.
@@ -53,10 +53,10 @@ func (n *Node) proxyConfig() object {
 func (n *Node) pluginConfig() object {
 	var ranges [][]object
 	routes := []object{{"dst": "0.0.0.0/0"}}
-	for _, pods := range n.pods {
+	for _, pods := range n.podRanges {
 		ranges = append(ranges, []object{{"subnet": pods}})
 	}
-	if len(n.pods) > 1 {
+	if len(n.podRanges) > 1 {
 		routes = append(routes, object{"dst": "::/0"})
 	}
 	return object{

@@ -11,17 +11,17 @@ import (
 	"time"
 )
 
-// lag is how long the output of a program that was stopped is waited for, which a child
+// outputWait is how long the output of a program that was stopped is waited for, which a child
 // of its own may hold open. What it has to say then is there in a moment.
-const lag = 2 * time.Second
+const outputWait = 2 * time.Second
 
 // Command is a program in the network of the control plane, from which nodes, pods and
 // Services can be reached.
 func (c *Cluster) Command(ctx context.Context, path string, args ...string) *exec.Cmd {
-	argv := c.control.inside([]string{"net"}, path, args...)
+	argv := c.control.nsenterArgs([]string{"net"}, path, args...)
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	cmd.WaitDelay = lag
+	cmd.WaitDelay = outputWait
 	return cmd
 }
 
@@ -30,7 +30,7 @@ func (c *Cluster) Command(ctx context.Context, path string, args ...string) *exe
 func (c *Cluster) Kubectl(ctx context.Context, input string, args ...string) (string, error) {
 	cmd := c.Command(ctx, c.binaries["kubectl"], append([]string{"--kubeconfig=" + c.Kubeconfig()}, args...)...)
 	cmd.Stdin = strings.NewReader(input)
-	out, err := output(cmd)
+	out, err := runOutput(cmd)
 	if err != nil {
 		return out, fmt.Errorf("kubectl %s: %w", strings.Join(args, " "), err)
 	}
@@ -42,9 +42,9 @@ func (c *Cluster) Exec(ctx context.Context, namespace, pod string, argv ...strin
 	return c.Kubectl(ctx, "", append([]string{"exec", "--namespace=" + namespace, pod, "--"}, argv...)...)
 }
 
-// output runs the program and returns its standard output. An error has what it wrote on
+// runOutput runs the program and returns its standard output. An error has what it wrote on
 // standard error.
-func output(cmd *exec.Cmd) (string, error) {
+func runOutput(cmd *exec.Cmd) (string, error) {
 	var out, wrong bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &wrong
 	if err := cmd.Run(); err != nil {

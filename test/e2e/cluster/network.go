@@ -21,19 +21,19 @@ const (
 	podRange4, podRange6       = "10.244.0.0/16", "fd00:10:244::/48"
 )
 
-// network says what addresses the n-th node and its pods have, from 1.
-func (n *Node) network(number int, dual bool) {
+// setAddresses says what addresses the n-th node and its pods have, from 1.
+func (n *Node) setAddresses(number int, dual bool) {
 	n.Addr = fmt.Sprintf("172.30.0.%d", 10+number)
-	n.pods = []string{fmt.Sprintf("10.244.%d.0/24", number)}
+	n.podRanges = []string{fmt.Sprintf("10.244.%d.0/24", number)}
 	if dual {
 		n.Addr6 = fmt.Sprintf("fd00:172:30::%d", 10+number)
-		n.pods = append(n.pods, fmt.Sprintf("fd00:10:244:%d::/64", number))
+		n.podRanges = append(n.podRanges, fmt.Sprintf("fd00:10:244:%d::/64", number))
 	}
 }
 
-// batch runs lines of ip(8) in a room's network.
-func (r *room) batch(ctx context.Context, lines ...string) error {
-	argv := r.inside([]string{"net"}, "ip", "-batch", "-")
+// runIP runs lines of ip(8) in a room's network.
+func (r *sandbox) runIP(ctx context.Context, lines ...string) error {
+	argv := r.nsenterArgs([]string{"net"}, "ip", "-batch", "-")
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	cmd.Stdin = strings.NewReader(strings.Join(lines, "\n") + "\n")
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -42,9 +42,9 @@ func (r *room) batch(ctx context.Context, lines ...string) error {
 	return nil
 }
 
-// bridge makes the control plane's end of the network. What is for nowhere in the
+// createBridge makes the control plane's end of the network. What is for nowhere in the
 // cluster is refused there, as by a router with no way on.
-func (c *Cluster) bridge(ctx context.Context) error {
+func (c *Cluster) createBridge(ctx context.Context) error {
 	lines := []string{
 		"link set lo up",
 		"link add br0 type bridge",
@@ -60,14 +60,14 @@ func (c *Cluster) bridge(ctx context.Context) error {
 			"route add unreachable ::/0",
 		)
 	}
-	return c.control.batch(ctx, lines...)
+	return c.control.runIP(ctx, lines...)
 }
 
-// join connects a node to the bridge, and gives it ways to the pods of the others.
-func (c *Cluster) join(ctx context.Context, n *Node) error {
+// connectNode connects a node to the bridge, and gives it ways to the pods of the others.
+func (c *Cluster) connectNode(ctx context.Context, n *Node) error {
 	port := "v-" + n.Name
-	err := c.control.batch(ctx,
-		fmt.Sprintf("link add %s type veth peer name eth0 netns %d", port, n.room.pid()),
+	err := c.control.runIP(ctx,
+		fmt.Sprintf("link add %s type veth peer name eth0 netns %d", port, n.sandbox.pid()),
 		"link set "+port+" master br0 up",
 	)
 	if err != nil {
@@ -87,20 +87,20 @@ func (c *Cluster) join(ctx context.Context, n *Node) error {
 			lines = append(lines, other.routes()...)
 		}
 	}
-	return n.room.batch(ctx, lines...)
+	return n.sandbox.runIP(ctx, lines...)
 }
 
 // routes lead to the node's pods.
 func (n *Node) routes() []string {
-	lines := []string{"route add " + n.pods[0] + " via " + n.Addr}
+	lines := []string{"route add " + n.podRanges[0] + " via " + n.Addr}
 	if n.Addr6 != "" {
-		lines = append(lines, "route add "+n.pods[1]+" via "+n.Addr6)
+		lines = append(lines, "route add "+n.podRanges[1]+" via "+n.Addr6)
 	}
 	return lines
 }
 
-// ways lead from the control plane to all pods and, by the first node, to Services.
-func (c *Cluster) ways(ctx context.Context) error {
+// addRoutes lead from the control plane to all pods and, by the first node, to Services.
+func (c *Cluster) addRoutes(ctx context.Context) error {
 	var lines []string
 	for _, n := range c.nodes {
 		lines = append(lines, n.routes()...)
@@ -109,7 +109,7 @@ func (c *Cluster) ways(ctx context.Context) error {
 	if c.options.DualStack {
 		lines = append(lines, "route add "+ServiceRange6+" via "+c.nodes[0].Addr6)
 	}
-	return c.control.batch(ctx, lines...)
+	return c.control.runIP(ctx, lines...)
 }
 
 // Dial connects from the control plane's network, from which nodes, pods and Services can
@@ -120,7 +120,7 @@ func (c *Cluster) Dial(ctx context.Context, network, address string) (net.Conn, 
 
 // dial opens a connection in the room's network. A socket belongs to the network that
 // its thread is in when it is made, whoever uses it later.
-func (r *room) dial(ctx context.Context, network, address string) (net.Conn, error) {
+func (r *sandbox) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	if _, err := netip.ParseAddrPort(address); err != nil {
 		return nil, fmt.Errorf("dialing in a cluster's network: %w", err)
 	}

@@ -15,8 +15,8 @@ import (
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
-// kinds are the namespaces of a node, as nsenter calls them.
-var kinds = []string{"mount", "net", "uts", "ipc", "pid"}
+// nodeNamespaces are the namespaces of a node, as nsenter calls them.
+var nodeNamespaces = []string{"mount", "net", "uts", "ipc", "pid"}
 
 const nodeFlags = syscall.CLONE_NEWNS | syscall.CLONE_NEWNET | syscall.CLONE_NEWUTS | syscall.CLONE_NEWIPC | syscall.CLONE_NEWPID
 
@@ -29,29 +29,29 @@ type Node struct {
 	// Zone is its topology zone.
 	Zone string
 
-	of      *Cluster
-	pods    []string
-	room    *room
-	kubelet *peer.Process
+	cluster   *Cluster
+	podRanges []string
+	sandbox   *sandbox
+	kubelet   *peer.Process
 }
 
 // path is a file of the node's.
-func (n *Node) path(name string) string { return n.of.path(filepath.Join(n.Name, name)) }
+func (n *Node) path(name string) string { return n.cluster.path(filepath.Join(n.Name, name)) }
 
 // Command is a program in the node's namespaces, with the node's files. The end of ctx
 // ends it.
 func (n *Node) Command(ctx context.Context, path string, args ...string) *exec.Cmd {
-	argv := n.room.inside(kinds, path, args...)
+	argv := n.sandbox.nsenterArgs(nodeNamespaces, path, args...)
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
-	cmd.WaitDelay = lag
-	cmd.Cancel = func() error { return errors.Join(tell(cmd.Process.Pid, syscall.SIGKILL), cmd.Process.Kill()) }
+	cmd.WaitDelay = outputWait
+	cmd.Cancel = func() error { return errors.Join(signalChild(cmd.Process.Pid, syscall.SIGKILL), cmd.Process.Kill()) }
 	return cmd
 }
 
-// tell sends a signal to the program that an nsenter has started, which passes none on.
+// signalChild sends a signal to the program that an nsenter has started, which passes none on.
 // Nobody being there is no error.
-func tell(nsenter int, s syscall.Signal) error {
-	pid, err := child(nsenter)
+func signalChild(nsenter int, s syscall.Signal) error {
+	pid, err := onlyChild(nsenter)
 	if err != nil {
 		return nil //nolint:nilerr // it has ended, or was never started
 	}
@@ -63,24 +63,24 @@ func tell(nsenter int, s syscall.Signal) error {
 
 // spawn starts a program on the node.
 func (n *Node) spawn(name, path string, args ...string) (*peer.Process, error) {
-	argv := n.room.inside(kinds, path, args...)
-	return n.of.process(n.Name+"-"+name, argv)
+	argv := n.sandbox.nsenterArgs(nodeNamespaces, path, args...)
+	return n.cluster.process(n.Name+"-"+name, argv)
 }
 
 // boot makes the node as far as it needs nobody else: containers can run on it then.
 func (n *Node) boot(ctx context.Context) error {
-	if err := n.files(); err != nil {
+	if err := n.writeFiles(); err != nil {
 		return err
 	}
-	if err := makeGroup(filepath.Join(n.of.group, n.Name)); err != nil {
+	if err := createCgroup(filepath.Join(n.cluster.cgroup, n.Name)); err != nil {
 		return err
 	}
 	var err error
-	n.room, err = n.of.open(nodeFlags, hold{n.Name, n.path("")})
+	n.sandbox, err = n.cluster.openSandbox(nodeFlags, pauseConfig{n.Name, n.path("")})
 	if err != nil {
 		return fmt.Errorf("node %s: %w", n.Name, err)
 	}
-	if err := n.of.join(ctx, n); err != nil {
+	if err := n.cluster.connectNode(ctx, n); err != nil {
 		return fmt.Errorf("node %s: %w", n.Name, err)
 	}
 	p, err := n.spawn("containerd", "containerd", "--config="+n.path("containerd.toml"))
@@ -88,13 +88,13 @@ func (n *Node) boot(ctx context.Context) error {
 		return err
 	}
 	err = p.Await(ctx, "containerd on "+n.Name, func(ctx context.Context) error {
-		_, err := output(n.Command(ctx, "ctr", "version"))
+		_, err := runOutput(n.Command(ctx, "ctr", "version"))
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	return n.Import(ctx, n.of.path(pauseFile))
+	return n.Import(ctx, n.cluster.path(pauseFile))
 }
 
 // Import gives the node more images.
@@ -104,7 +104,7 @@ func (n *Node) Import(ctx context.Context, files ...string) error {
 		if err != nil {
 			return err
 		}
-		if _, err := output(n.Command(ctx, "ctr", "--namespace=k8s.io", "images", "import", file)); err != nil {
+		if _, err := runOutput(n.Command(ctx, "ctr", "--namespace=k8s.io", "images", "import", file)); err != nil {
 			return fmt.Errorf("giving %s the image %s: %w", n.Name, file, err)
 		}
 	}
@@ -116,7 +116,7 @@ func (n *Node) start() error {
 	if err := n.startKubelet(); err != nil {
 		return err
 	}
-	_, err := n.spawn("kube-proxy", n.of.binaries["kube-proxy"], "--config="+n.path("kube-proxy.yaml"), "--hostname-override="+n.Name)
+	_, err := n.spawn("kube-proxy", n.cluster.binaries["kube-proxy"], "--config="+n.path("kube-proxy.yaml"), "--hostname-override="+n.Name)
 	return err
 }
 
@@ -126,8 +126,8 @@ func (n *Node) startKubelet() error {
 		addresses += "," + n.Addr6
 	}
 	var err error
-	n.kubelet, err = n.spawn("kubelet", n.of.binaries["kubelet"],
-		"--config="+n.path("kubelet.yaml"), "--kubeconfig="+n.of.kubeconfig(n.user()),
+	n.kubelet, err = n.spawn("kubelet", n.cluster.binaries["kubelet"],
+		"--config="+n.path("kubelet.yaml"), "--kubeconfig="+n.cluster.kubeconfig(n.user()),
 		"--hostname-override="+n.Name, "--node-ip="+addresses,
 		"--node-labels=topology.kubernetes.io/zone="+n.Zone)
 	return err
@@ -136,8 +136,8 @@ func (n *Node) startKubelet() error {
 //go:embed containerd.toml
 var containerdConfig string
 
-// files writes the node's configuration.
-func (n *Node) files() error {
+// writeFiles writes the node's configuration.
+func (n *Node) writeFiles() error {
 	for _, dir := range []string{n.path(""), n.path("net.d")} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return err
@@ -160,5 +160,5 @@ func (n *Node) files() error {
 	if err := os.WriteFile(n.path("containerd.toml"), []byte(config), 0o644); err != nil {
 		return err
 	}
-	return os.WriteFile(n.path("resolv.conf"), []byte(n.of.resolvConf()), 0o644)
+	return os.WriteFile(n.path("resolv.conf"), []byte(n.cluster.resolvConf()), 0o644)
 }

@@ -42,15 +42,15 @@ func run(ctx context.Context, args []string) error {
 	return errors.New("want `load serve ADDRESS` or `load dial ADDRESS`")
 }
 
-// jobs is how many there are at once: two kinds of names are asked for at a time. Half of
+// maxJobs is how many there are at once: two kinds of names are asked for at a time. Half of
 // it would have a probe of the kubelet's, which is a connection too, take a job's place.
-const jobs = 4
+const maxJobs = 4
 
 // serve does the jobs that come over the listener's connections, and returns once ctx is
 // done. The listener is closed then; jobs under way end with the process.
 func serve(ctx context.Context, l net.Listener) error {
 	defer context.AfterFunc(ctx, func() { l.Close() })()
-	places := make(chan struct{}, jobs)
+	slots := make(chan struct{}, maxJobs)
 	for {
 		conn, err := l.Accept()
 		if ctx.Err() != nil {
@@ -59,9 +59,9 @@ func serve(ctx context.Context, l net.Listener) error {
 		if err != nil {
 			return err
 		}
-		places <- struct{}{}
+		slots <- struct{}{}
 		go func() {
-			defer func() { <-places }()
+			defer func() { <-slots }()
 			defer conn.Close()
 			if err := load.Serve(conn, conn); err != nil && !errors.Is(err, io.EOF) {
 				fmt.Fprintln(os.Stderr, "load:", err)

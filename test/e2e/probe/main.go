@@ -39,11 +39,11 @@ func run(ctx context.Context, args []string, in io.Reader, out io.Writer) error 
 		least, most int
 		run         func(args []string) error
 	}{
-		"every": {0, 0, func([]string) error { return every(ctx, in, out) }},
-		"go":    {0, 0, func([]string) error { return resolve(ctx, in, out) }},
-		"wire":  {1, mostArgs, func(servers []string) error { return wire(ctx, servers, in, out) }},
-		"until": {3, 3, func(args []string) error { return follow(ctx, args, out) }},
-		"serve": {1, mostArgs, func(ports []string) error { return serve(ctx, ports) }},
+		"every": {0, 0, func([]string) error { return askAll(ctx, in, out) }},
+		"go":    {0, 0, func([]string) error { return askGo(ctx, in, out) }},
+		"wire":  {1, maxArgs, func(servers []string) error { return queryServers(ctx, servers, in, out) }},
+		"until": {3, 3, func(args []string) error { return runUntil(ctx, args, out) }},
+		"serve": {1, maxArgs, func(ports []string) error { return serve(ctx, ports) }},
 	}
 	v, ok := verbs[args[0]]
 	if args = args[1:]; !ok || len(args) < v.least || len(args) > v.most {
@@ -52,15 +52,15 @@ func run(ctx context.Context, args []string, in io.Reader, out io.Writer) error 
 	return v.run(args)
 }
 
-// mostArgs is how many servers or ports there may be: all of both families and CoreDNS
+// maxArgs is how many servers or ports there may be: all of both families and CoreDNS
 // are five.
-const mostArgs = 16
+const maxArgs = 16
 
-// follow is until with its arguments as text.
-func follow(ctx context.Context, args []string, out io.Writer) error {
+// runUntil is until with its arguments as text.
+func runUntil(ctx context.Context, args []string, out io.Writer) error {
 	limit, err := time.ParseDuration(args[0])
 	if err != nil {
 		return fmt.Errorf("until, the limit: %w", err)
 	}
-	return until(ctx, limit, args[1], args[2], out)
+	return pollUntil(ctx, limit, args[1], args[2], out)
 }

@@ -15,9 +15,9 @@ import (
 	"sync"
 )
 
-// resolve asks Go's own resolver, which reads /etc/resolv.conf and /etc/hosts as the C
+// askGo asks Go's own resolver, which reads /etc/resolv.conf and /etc/hosts as the C
 // libraries do.
-func resolve(ctx context.Context, in io.Reader, out io.Writer) error {
+func askGo(ctx context.Context, in io.Reader, out io.Writer) error {
 	r := &net.Resolver{PreferGo: true}
 	lines := bufio.NewScanner(in)
 	for lines.Scan() {
@@ -25,13 +25,13 @@ func resolve(ctx context.Context, in io.Reader, out io.Writer) error {
 		if !ok {
 			return fmt.Errorf("%q is no question", lines.Text())
 		}
-		answers, err := ask(ctx, r, kind, what)
+		answers, err := lookup(ctx, r, kind, what)
 		if errors.Is(err, errKind) {
 			return err
 		}
-		text := "= " + strings.Join(distinct(answers), " ")
+		text := "= " + strings.Join(uniqueSorted(answers), " ")
 		if err != nil {
-			text = "! " + problem(err)
+			text = "! " + errorWord(err)
 		}
 		fmt.Fprintln(out, kind, what, text)
 	}
@@ -40,7 +40,7 @@ func resolve(ctx context.Context, in io.Reader, out io.Writer) error {
 
 var errKind = errors.New("a question is host, canon, name or srv")
 
-func ask(ctx context.Context, r *net.Resolver, kind, what string) ([]string, error) {
+func lookup(ctx context.Context, r *net.Resolver, kind, what string) ([]string, error) {
 	switch kind {
 	case "host":
 		return r.LookupHost(ctx, what)
@@ -65,16 +65,16 @@ func ask(ctx context.Context, r *net.Resolver, kind, what string) ([]string, err
 	}
 }
 
-// distinct are the words, each once, sorted by bytes.
-func distinct(words []string) []string {
+// uniqueSorted are the words, each once, sorted by bytes.
+func uniqueSorted(words []string) []string {
 	words = slices.Clone(words)
 	slices.Sort(words)
 	return slices.Compact(words)
 }
 
-// problem is resolve.c's word for the error. Go does not tell a name that is not there
+// errorWord is resolve.c's word for the error. Go does not tell a name that is not there
 // from one without such records.
-func problem(err error) string {
+func errorWord(err error) string {
 	var lookup *net.DNSError
 	if errors.As(err, &lookup) && lookup.IsNotFound {
 		return "none"
@@ -82,9 +82,9 @@ func problem(err error) string {
 	return "again"
 }
 
-// every runs all resolvers at once over the same questions. Each line begins with the
+// askAll runs all resolvers at once over the same questions. Each line begins with the
 // resolver's name; the lines of each are in the order of the questions.
-func every(ctx context.Context, in io.Reader, out io.Writer) error {
+func askAll(ctx context.Context, in io.Reader, out io.Writer) error {
 	questions, err := io.ReadAll(in)
 	if err != nil {
 		return err

@@ -12,11 +12,11 @@ import (
 	"github.com/miekg/dns"
 )
 
-// pause is between two queries of until: short against what is awaited, the way of an
+// pollInterval is between two queries of until: short against what is awaited, the way of an
 // event through the API server, and 100 queries a second are no load.
-const pause = 10 * time.Millisecond
+const pollInterval = 10 * time.Millisecond
 
-// until asks the name server of /etc/resolv.conf for the addresses of a name, by UDP, until
+// pollUntil asks the name server of /etc/resolv.conf for the addresses of a name, by UDP, until
 // the answer is the wanted one or the limit is over, which is an error. It writes a line
 // for the first answer and for each one that isn't the one before it:
 //
@@ -24,7 +24,7 @@ const pause = 10 * time.Millisecond
 //
 // ASKED is how many queries it took until then, and ANSWER a sorted list of addresses and
 // of names that the name stands for, or none, nodata, failed or an rcode.
-func until(ctx context.Context, limit time.Duration, name, want string, out io.Writer) error {
+func pollUntil(ctx context.Context, limit time.Duration, name, want string, out io.Writer) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	conf, err := dns.ClientConfigFromFile("/etc/resolv.conf")
@@ -35,11 +35,11 @@ func until(ctx context.Context, limit time.Duration, name, want string, out io.W
 		return errors.New("/etc/resolv.conf has no name server")
 	}
 	server := net.JoinHostPort(conf.Servers[0], conf.Port)
-	c := dns.Client{Timeout: patience}
+	c := dns.Client{Timeout: replyTimeout}
 	last := ""
 	for asked := 1; ; asked++ {
 		reply, _, err := c.ExchangeContext(ctx, new(dns.Msg).SetQuestion(dns.Fqdn(name), dns.TypeA), server)
-		got := word(reply, err)
+		got := summarize(reply, err)
 		if got != last {
 			fmt.Fprintln(out, time.Now().UnixNano(), asked, got)
 		}
@@ -50,13 +50,13 @@ func until(ctx context.Context, limit time.Duration, name, want string, out io.W
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("%s is still %s, not %s: %w", name, got, want, ctx.Err())
-		case <-time.After(pause):
+		case <-time.After(pollInterval):
 		}
 	}
 }
 
-// word is a reply in short. The error comes in place of a reply.
-func word(reply *dns.Msg, err error) string {
+// summarize is a reply in short. The error comes in place of a reply.
+func summarize(reply *dns.Msg, err error) string {
 	if err != nil {
 		return "failed"
 	}
@@ -77,5 +77,5 @@ func word(reply *dns.Msg, err error) string {
 	case len(all) == 0:
 		return "nodata"
 	}
-	return strings.Join(distinct(all), " ")
+	return strings.Join(uniqueSorted(all), " ")
 }

@@ -13,11 +13,11 @@ import (
 	"github.com/miekg/dns"
 )
 
-// patience is how long a server has for a reply: what a C library gives it. Half would
+// replyTimeout is how long a server has for a reply: what a C library gives it. Half would
 // count a busy machine as silence, and twice as much is more than any client waits.
-const patience = 5 * time.Second
+const replyTimeout = 5 * time.Second
 
-// wire sends each query, a line `PROTO SIZE NAME TYPE`, to each of the servers (ADDR:PORT)
+// queryServers sends each query, a line `PROTO SIZE NAME TYPE`, to each of the servers (ADDR:PORT)
 // and writes a line for each:
 //
 //	SERVER <tab> QUERY <tab> TTL <tab> REPLY
@@ -25,22 +25,22 @@ const patience = 5 * time.Second
 // SIZE is what EDNS offers; 0 is without it. TTL is the longest one of the reply, and
 // REPLY all of it that doesn't change from one reply to the next: records are sorted and
 // without their TTL, a SOA without its serial number.
-func wire(ctx context.Context, servers []string, in io.Reader, out io.Writer) error {
+func queryServers(ctx context.Context, servers []string, in io.Reader, out io.Writer) error {
 	lines := bufio.NewScanner(in)
 	for lines.Scan() {
-		q, proto, err := query(lines.Text())
+		q, proto, err := parseQuery(lines.Text())
 		if err != nil {
 			return err
 		}
 		for _, server := range servers {
-			c := dns.Client{Net: proto, Timeout: patience}
+			c := dns.Client{Net: proto, Timeout: replyTimeout}
 			if o := q.IsEdns0(); o != nil {
 				c.UDPSize = o.UDPSize()
 			}
 			reply, _, err := c.ExchangeContext(ctx, q, server)
 			ttl, text := uint32(0), fmt.Sprint(err)
 			if err == nil {
-				ttl, text = view(reply)
+				ttl, text = normalize(reply)
 			}
 			fmt.Fprintf(out, "%s\t%s\t%d\t%s\n", server, lines.Text(), ttl, text)
 		}
@@ -48,8 +48,8 @@ func wire(ctx context.Context, servers []string, in io.Reader, out io.Writer) er
 	return lines.Err()
 }
 
-// query reads a line.
-func query(line string) (q *dns.Msg, proto string, err error) {
+// parseQuery reads a line.
+func parseQuery(line string) (q *dns.Msg, proto string, err error) {
 	f := strings.Fields(line)
 	if len(f) != 4 {
 		return nil, "", fmt.Errorf("%q is not PROTO SIZE NAME TYPE", line)
@@ -69,8 +69,8 @@ func query(line string) (q *dns.Msg, proto string, err error) {
 	return q, f[0], nil
 }
 
-// view is the reply without what chance or time decides, and its longest TTL.
-func view(m *dns.Msg) (ttl uint32, text string) {
+// normalize is the reply without what chance or time decides, and its longest TTL.
+func normalize(m *dns.Msg) (ttl uint32, text string) {
 	var flags []string
 	for _, f := range []struct {
 		name string
@@ -88,15 +88,15 @@ func view(m *dns.Msg) (ttl uint32, text string) {
 		name    string
 		records []dns.RR
 	}{{"answer", m.Answer}, {"authority", m.Ns}, {"additional", m.Extra}} {
-		longest, records := sorted(section.records)
+		longest, records := sectionText(section.records)
 		ttl = max(ttl, longest)
 		out = append(out, section.name+" "+strings.Join(records, ", "))
 	}
 	return ttl, strings.ReplaceAll(strings.Join(out, "; "), "\t", " ")
 }
 
-// sorted are a section's records as text.
-func sorted(records []dns.RR) (longest uint32, text []string) {
+// sectionText are a section's records as text.
+func sectionText(records []dns.RR) (longest uint32, text []string) {
 	for _, r := range records {
 		r = dns.Copy(r)
 		switch r := r.(type) {

@@ -13,7 +13,7 @@ import (
 // with the serial into the authority section.
 func reply(t *testing.T, serial int, records ...string) *dns.Msg {
 	t.Helper()
-	q, _, err := query("udp 1232 x.test A")
+	q, _, err := parseQuery("udp 1232 x.test A")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,10 +34,10 @@ func reply(t *testing.T, serial int, records ...string) *dns.Msg {
 	return m
 }
 
-// TestView holds what makes two replies different and what doesn't.
-func TestView(t *testing.T) {
+// TestNormalize holds what makes two replies different and what doesn't.
+func TestNormalize(t *testing.T) {
 	const a, b = "x.test. 30 A 192.0.2.1", "x.test. 30 A 192.0.2.2"
-	ttl, want := view(reply(t, 1, a, b))
+	ttl, want := normalize(reply(t, 1, a, b))
 	if ttl != 30 {
 		t.Errorf("the longest TTL is %d, want 30", ttl)
 	}
@@ -63,37 +63,37 @@ func TestView(t *testing.T) {
 		{"no OPT", func(m *dns.Msg) *dns.Msg { m.Extra = nil; return m }, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if _, got := view(tt.change(reply(t, 1, a, b))); (got == want) != tt.same {
+			if _, got := normalize(tt.change(reply(t, 1, a, b))); (got == want) != tt.same {
 				t.Errorf("alike: %t, want %t:\n%s\n%s", got == want, tt.same, got, want)
 			}
 		})
 	}
 }
 
-func TestQuery(t *testing.T) {
+func TestParseQuery(t *testing.T) {
 	for _, line := range []string{"", "udp 0 x", "udp 0 x A more", "udp x x A", "udp 70000 x A", "udp 0 x NONE"} {
-		if _, _, err := query(line); err == nil {
+		if _, _, err := parseQuery(line); err == nil {
 			t.Errorf("%q is taken for a query", line)
 		}
 	}
-	q, proto, err := query("tcp 0 x.test A")
+	q, proto, err := parseQuery("tcp 0 x.test A")
 	if err != nil || proto != "tcp" || q.IsEdns0() != nil || q.Question[0].Name != "x.test." {
 		t.Errorf("the query is %v over %s: %v", q, proto, err)
 	}
 }
 
-func TestWord(t *testing.T) {
+func TestSummarize(t *testing.T) {
 	denied := reply(t, 1)
 	denied.Rcode = dns.RcodeNameError
 	broken := reply(t, 1)
 	broken.Rcode = dns.RcodeServerFailure
 	for want, got := range map[string]string{
-		"192.0.2.1 192.0.2.2": word(reply(t, 1, "x.test. 30 A 192.0.2.2", "x.test. 30 A 192.0.2.1"), nil),
-		"192.0.2.1 y.test":    word(reply(t, 1, "x.test. 30 CNAME y.test.", "y.test. 30 A 192.0.2.1"), nil),
-		"nodata":              word(reply(t, 1), nil),
-		"none":                word(denied, nil),
-		"SERVFAIL":            word(broken, nil),
-		"failed":              word(nil, errors.New("no route")),
+		"192.0.2.1 192.0.2.2": summarize(reply(t, 1, "x.test. 30 A 192.0.2.2", "x.test. 30 A 192.0.2.1"), nil),
+		"192.0.2.1 y.test":    summarize(reply(t, 1, "x.test. 30 CNAME y.test.", "y.test. 30 A 192.0.2.1"), nil),
+		"nodata":              summarize(reply(t, 1), nil),
+		"none":                summarize(denied, nil),
+		"SERVFAIL":            summarize(broken, nil),
+		"failed":              summarize(nil, errors.New("no route")),
 	} {
 		if got != want {
 			t.Errorf("the reply is %q in short, want %q", got, want)
@@ -101,9 +101,9 @@ func TestWord(t *testing.T) {
 	}
 }
 
-// TestResolveRefuses holds that a question that is none ends the program: the suite would
+// TestInvalidInput holds that a question that is none ends the program: the suite would
 // otherwise take the answers for those of other questions.
-func TestResolveRefuses(t *testing.T) {
+func TestInvalidInput(t *testing.T) {
 	for _, line := range []string{"host", "mx x.test"} {
 		var out strings.Builder
 		if err := run(t.Context(), []string{"go"}, strings.NewReader(line+"\n"), &out); err == nil {

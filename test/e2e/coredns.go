@@ -20,9 +20,9 @@ import (
 // around.
 func recordTypes() []string { return []string{"A", "AAAA", "SRV", "TXT", "MX", "HTTPS"} }
 
-// queries are the names of a table, as `probe wire` takes them. ways are protocol and
+// wireQueries are the names of a table, as `probe wire` takes them. ways are protocol and
 // size.
-func queries(table []question, ways ...string) (list []string) {
+func wireQueries(table []question, ways ...string) (list []string) {
 	var names []string
 	for _, q := range table {
 		kind, name, _ := strings.Cut(q.ask, " ")
@@ -31,14 +31,14 @@ func queries(table []question, ways ...string) (list []string) {
 		}
 		names = append(names, strings.ToLower(name))
 	}
-	for name := range strings.FieldsSeq(words(names...)) {
+	for name := range strings.FieldsSeq(uniqueWords(names...)) {
 		kinds := recordTypes()
 		if strings.HasSuffix(name, ".arpa.") {
 			kinds = []string{"PTR"}
 		}
-		for _, full := range written(name) {
+		for _, full := range spellings(name) {
 			for _, kind := range kinds {
-				if better(full, kind) {
+				if intendedDifference(full, kind) {
 					continue
 				}
 				for _, way := range ways {
@@ -51,19 +51,19 @@ func queries(table []question, ways ...string) (list []string) {
 	return slices.Compact(list)
 }
 
-// written are the ways to ask for a name: as it stands, and where a search path finds it.
-func written(name string) []string {
+// spellings are the ways to ask for a name: as it stands, and where a search path finds it.
+func spellings(name string) []string {
 	plain := strings.TrimSuffix(name, ".")
 	if plain != name || strings.HasSuffix(name, cluster.Domain) {
 		return []string{plain}
 	}
-	return []string{plain, plain + inNames, plain + ".svc." + cluster.Domain, plain + "." + cluster.Domain}
+	return []string{plain, plain + namesSuffix, plain + ".svc." + cluster.Domain, plain + "." + cluster.Domain}
 }
 
-// better says that nodens means to answer otherwise than CoreDNS: that makes up SRV
+// intendedDifference says that nodens means to answer otherwise than CoreDNS: that makes up SRV
 // records with port 0 for pods, and denies names that only have names below them if they
 // are asked for TXT (test/differential has all of that).
-func better(name, kind string) bool {
+func intendedDifference(name, kind string) bool {
 	pod := strings.Contains(name, ".pod."+cluster.Domain) && kind == "SRV"
 	return pod || kind == "TXT" && name == namesNS+".svc."+cluster.Domain
 }
@@ -71,52 +71,52 @@ func better(name, kind string) bool {
 // maxTTL is that of cluster names, in daemonset/nodens.yaml as in CoreDNS's Corefile.
 const maxTTL = 30
 
-// compared compares the names of all tables.
-func (w *world) compared(ctx context.Context, s *suite) (string, error) {
+// compareAll compares the names of all tables.
+func (w *namesFixture) compareAll(ctx context.Context, s *suite) (string, error) {
 	if w.client == nil {
-		return "", errNotMade
+		return "", errNoPods
 	}
-	return w.compare(ctx, s, slices.Concat(w.kubernetes(), w.clusterIP(), w.headless(), w.hostnames(), w.stateful(),
-		w.partial(), w.endpoints(), w.externalNames(), w.outside()), localDNS)
+	return w.compare(ctx, s, slices.Concat(w.apiServerQuestions(), w.clusterIPQuestions(), w.headlessQuestions(), w.hostnameQuestions(), w.statefulSetQuestions(),
+		w.partialNameQuestions(), w.endpointQuestions(), w.externalNameQuestions(), w.outsideQuestions()), localDNS)
 }
 
 // compare asks nodens, at its addresses on each node, and CoreDNS the same queries, and
 // wants the same replies, TTLs and the SOA's serial number excepted, and the case of
 // letters: CoreDNS's cache has that of who asked first.
-func (w *world) compare(ctx context.Context, s *suite, table []question, addresses ...string) (string, error) {
-	list := queries(table, "udp 0", "udp 1232", "tcp 0")
+func (w *namesFixture) compare(ctx context.Context, s *suite, table []question, addresses ...string) (string, error) {
+	list := wireQueries(table, "udp 0", "udp 1232", "tcp 0")
 	argv := []string{"probe", "wire"}
 	for _, a := range append(addresses, w.coreDNS) {
 		argv = append(argv, net.JoinHostPort(a, "53"))
 	}
-	var again atomic.Int64
-	err := each(ordinary()[:2], func(pod string) error {
+	var retries atomic.Int64
+	err := forEach(ordinaryPods()[:2], func(pod string) error {
 		left := list
 		// CoreDNS may still hold what was true up to 30 s ago.
 		return peer.Await(ctx, "CoreDNS and nodens to say the same", func(ctx context.Context) error {
 			out, err := w.exec(ctx, s, pod, strings.Join(left, "\n")+"\n", argv...)
 			if err == nil {
-				left, err = differ(out, left, len(addresses))
+				left, err = differences(out, left, len(addresses))
 			}
 			if err != nil {
-				again.Add(1)
+				retries.Add(1)
 			}
 			return err
 		})
 	})
 	seen := fmt.Sprintf("%d queries from each of 2 nodes", len(list)*len(addresses))
-	if n := again.Load(); n > 0 {
+	if n := retries.Load(); n > 0 {
 		seen += fmt.Sprintf(", alike after %d more looks", n)
 	}
 	return seen, err
 }
 
-// few is how many differences are told: enough to see what is wrong, and a screenful.
-const few = 5
+// maxShown is how many differences are told: enough to see what is wrong, and a screenful.
+const maxShown = 5
 
-// differ gives those of the queries that are answered differently, by what `probe wire`
+// differences gives those of the queries that are answered differently, by what `probe wire`
 // writes about n addresses of nodens and one of CoreDNS.
-func differ(out string, list []string, n int) (left []string, err error) {
+func differences(out string, list []string, n int) (left []string, err error) {
 	lines := strings.Split(strings.TrimSuffix(out, "\n"), "\n")
 	if len(lines) != (n+1)*len(list) {
 		return list, fmt.Errorf("%d lines for %d queries to %d servers", len(lines), len(list), n+1)
@@ -124,18 +124,18 @@ func differ(out string, list []string, n int) (left []string, err error) {
 	var errs []error
 	for i, query := range list {
 		answers := lines[i*(n+1) : (i+1)*(n+1)]
-		if err := alike(query, answers[:n], answers[n]); err != nil {
+		if err := checkSameReply(query, answers[:n], answers[n]); err != nil {
 			left, errs = append(left, query), append(errs, err)
 		}
 	}
-	if len(left) > few {
-		errs = append(errs[:few], fmt.Errorf("and %d more", len(left)-few))
+	if len(left) > maxShown {
+		errs = append(errs[:maxShown], fmt.Errorf("and %d more", len(left)-maxShown))
 	}
 	return left, errors.Join(errs...)
 }
 
-// alike compares lines of `probe wire` about a query. None of them may be about no reply.
-func alike(query string, ours []string, theirs string) error {
+// checkSameReply compares lines of `probe wire` about a query. None of them may be about no reply.
+func checkSameReply(query string, ours []string, theirs string) error {
 	want := strings.Split(theirs, "\t")
 	if len(want) != 4 || want[1] != query || !strings.Contains(want[3], "; answer ") {
 		return fmt.Errorf("CoreDNS gives no reply to %s: %s", query, theirs)

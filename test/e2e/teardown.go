@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// down ends the cluster that is up, and looks for what it leaves behind.
-func (s *suite) down() error {
+// stopCluster ends the cluster that is up, and looks for what it leaves behind.
+func (s *suite) stopCluster() error {
 	if s.cluster == nil {
 		return nil
 	}
@@ -20,29 +20,29 @@ func (s *suite) down() error {
 	if err := c.Down(); err != nil {
 		return err
 	}
-	left, err := c.Left()
-	s.left = append(s.left, left...)
+	left, err := c.Leftovers()
+	s.leftovers = append(s.leftovers, left...)
 	return err
 }
 
-// leave ends what is up, and fails if anything is left behind: of the clusters, or a
+// checkLeftovers ends what is up, and fails if anything is left behind: of the clusters, or a
 // process that a check has started.
-func leave(_ context.Context, s *suite) (string, error) {
-	if err := s.down(); err != nil {
+func checkLeftovers(_ context.Context, s *suite) (string, error) {
+	if err := s.stopCluster(); err != nil {
 		return "", err
 	}
-	children, err := children()
+	children, err := childProcesses()
 	if err != nil {
 		return "", err
 	}
-	if left := append(s.left, children...); len(left) > 0 {
+	if left := append(s.leftovers, children...); len(left) > 0 {
 		return "", errors.New(strings.Join(left, "; "))
 	}
 	return "no process, mount, control group, link, rule or setting", nil
 }
 
-// children are the processes of this one that are still there.
-func children() ([]string, error) {
+// childProcesses are the processes of this one that are still there.
+func childProcesses() ([]string, error) {
 	tasks, err := filepath.Glob("/proc/self/task/*/children")
 	if err != nil {
 		return nil, err
@@ -61,17 +61,17 @@ func children() ([]string, error) {
 	return found, nil
 }
 
-// view bounds how long looking at a cluster that is in trouble takes: what it has to say
+// diagnoseTimeout bounds how long looking at a cluster that is in trouble takes: what it has to say
 // it says at once, or not at all.
-const view = 10 * time.Second
+const diagnoseTimeout = 10 * time.Second
 
-// picture says how the cluster is, for whoever has to find out why a check fails; ""
+// diagnose says how the cluster is, for whoever has to find out why a check fails; ""
 // without one.
-func (s *suite) picture(ctx context.Context) string {
+func (s *suite) diagnose(ctx context.Context) string {
 	if s.cluster == nil {
 		return ""
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), view)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), diagnoseTimeout)
 	defer cancel()
 	var b strings.Builder
 	for _, args := range [][]string{

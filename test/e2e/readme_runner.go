@@ -15,17 +15,17 @@ import (
 // registry is what stands for YOUR-REGISTRY.
 const registry = "registry.test"
 
-// reader follows the README in a copy of the tree, with kubectl and helm of its own.
-type reader struct {
+// readmeRunner follows the README in a copy of the tree, with kubectl and helm of its own.
+type readmeRunner struct {
 	// tree is the copy, and programs the folder of kubectl and helm.
 	tree, programs string
 	// ran and stoodIn count the commands that were run as they stand, and those that
 	// something else was done for.
-	ran, stoodIn int
+	ran, replaced int
 }
 
-// open copies the tree, and finds the programs.
-func (r *reader) open(ctx context.Context, s *suite) error {
+// prepare copies the tree, and finds the programs.
+func (r *readmeRunner) prepare(ctx context.Context, s *suite) error {
 	if r.tree != "" {
 		return nil
 	}
@@ -47,16 +47,16 @@ func (r *reader) open(ctx context.Context, s *suite) error {
 		}
 	}
 	tree := filepath.Join(dir, "tree")
-	if err := duplicate(s.root, tree); err != nil {
+	if err := copyTree(s.root, tree); err != nil {
 		return fmt.Errorf("copying the tree: %w", err)
 	}
 	r.tree = tree
 	return nil
 }
 
-// duplicate copies the tree as it is now, without git's folder and what make has put
+// copyTree copies the tree as it is now, without git's folder and what make has put
 // into bin.
-func duplicate(from, to string) error {
+func copyTree(from, to string) error {
 	return filepath.WalkDir(from, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -74,13 +74,13 @@ func duplicate(from, to string) error {
 		case entry.IsDir():
 			return os.MkdirAll(target, 0o755)
 		default:
-			return replica(path, target, entry.Type())
+			return copyEntry(path, target, entry.Type())
 		}
 	})
 }
 
-// replica copies a file or a symbolic link.
-func replica(from, to string, kind fs.FileMode) error {
+// copyEntry copies a file or a symbolic link.
+func copyEntry(from, to string, kind fs.FileMode) error {
 	if kind == fs.ModeSymlink {
 		target, err := os.Readlink(from)
 		if err != nil {
@@ -99,8 +99,8 @@ func replica(from, to string, kind fs.FileMode) error {
 	return os.WriteFile(to, text, info.Mode().Perm())
 }
 
-// blocks are the console fences of a section, each with its commands.
-func blocks(text, section string) (list [][]string, err error) {
+// consoleBlocks are the console fences of a section, each with its commands.
+func consoleBlocks(text, section string) (list [][]string, err error) {
 	_, text, ok := strings.Cut(text, "\n## "+section+"\n")
 	if !ok {
 		return nil, fmt.Errorf("README.md has no section %q", section)
@@ -128,17 +128,17 @@ func blocks(text, section string) (list [][]string, err error) {
 	return list, nil
 }
 
-// follow runs the commands of those blocks of the section that name the program helm, or
+// runSection runs the commands of those blocks of the section that name the program helm, or
 // of those that don't.
-func (r *reader) follow(ctx context.Context, s *suite, section string, helm bool) error {
-	if err := r.open(ctx, s); err != nil {
+func (r *readmeRunner) runSection(ctx context.Context, s *suite, section string, helm bool) error {
+	if err := r.prepare(ctx, s); err != nil {
 		return err
 	}
 	text, err := os.ReadFile(filepath.Join(r.tree, "README.md"))
 	if err != nil {
 		return err
 	}
-	list, err := blocks(string(text), section)
+	list, err := consoleBlocks(string(text), section)
 	if err != nil {
 		return err
 	}
@@ -147,7 +147,7 @@ func (r *reader) follow(ctx context.Context, s *suite, section string, helm bool
 			continue
 		}
 		for _, command := range commands {
-			if err := r.command(ctx, s, command); err != nil {
+			if err := r.runCommand(ctx, s, command); err != nil {
 				return fmt.Errorf("%s: %w", command, err)
 			}
 		}
@@ -155,39 +155,39 @@ func (r *reader) follow(ctx context.Context, s *suite, section string, helm bool
 	return nil
 }
 
-// command runs one as it stands, in the network from which the cluster can be reached.
+// runCommand runs one as it stands, in the network from which the cluster can be reached.
 // What needs a registry is done by hand: every node gets the image, under the name that
 // it has there.
-func (r *reader) command(ctx context.Context, s *suite, command string) error {
+func (r *readmeRunner) runCommand(ctx context.Context, s *suite, command string) error {
 	program, _, _ := strings.Cut(command, " ")
 	switch program {
 	case "skopeo":
-		r.stoodIn++
-		return r.deliver(ctx, s)
+		r.replaced++
+		return r.importImage(ctx, s)
 	case "make":
 		// Debian's packages come from the network that this process has.
 		r.ran++
-		return r.finish(exec.CommandContext(ctx, "sh", "-c", command))
+		return r.run(exec.CommandContext(ctx, "sh", "-c", command))
 	default:
 		r.ran++
-		_, err := r.shell(ctx, s, strings.ReplaceAll(command, "YOUR-REGISTRY", registry))
+		_, err := r.runShell(ctx, s, strings.ReplaceAll(command, "YOUR-REGISTRY", registry))
 		return err
 	}
 }
 
-// shell runs a line of shell in the copy of the tree and returns its standard output.
-func (r *reader) shell(ctx context.Context, s *suite, line string) (string, error) {
+// runShell runs a line of shell in the copy of the tree and returns its standard output.
+func (r *readmeRunner) runShell(ctx context.Context, s *suite, line string) (string, error) {
 	cmd := s.cluster.Command(ctx, "sh", "-c", line)
 	cmd.Env = append(os.Environ(), "PATH="+r.programs+":"+os.Getenv("PATH"), "KUBECONFIG="+s.cluster.Kubeconfig(),
 		"HELM_CACHE_HOME="+r.programs, "HELM_CONFIG_HOME="+r.programs, "HELM_DATA_HOME="+r.programs)
 	var out strings.Builder
 	cmd.Stdout = &out
-	err := r.finish(cmd)
+	err := r.run(cmd)
 	return out.String(), err
 }
 
-// finish runs the program in the copy of the tree. An error has what it wrote.
-func (r *reader) finish(cmd *exec.Cmd) error {
+// run runs the program in the copy of the tree. An error has what it wrote.
+func (r *readmeRunner) run(cmd *exec.Cmd) error {
 	var wrote strings.Builder
 	cmd.Dir, cmd.Stderr = r.tree, &wrote
 	if cmd.Stdout == nil {
@@ -199,8 +199,8 @@ func (r *reader) finish(cmd *exec.Cmd) error {
 	return nil
 }
 
-// deliver gives every node the file that `make image` has written, as if it were pulled.
-func (r *reader) deliver(ctx context.Context, s *suite) error {
+// importImage gives every node the file that `make image` has written, as if it were pulled.
+func (r *readmeRunner) importImage(ctx context.Context, s *suite) error {
 	for _, node := range s.cluster.Nodes() {
 		if err := node.Import(ctx, filepath.Join(r.tree, "bin", "nodens-image.tar")); err != nil {
 			return err

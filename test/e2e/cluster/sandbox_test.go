@@ -19,8 +19,8 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == HoldArg {
-		if err := Hold(os.Stdin, os.Stdout, os.Args[2:]); err != nil {
+	if len(os.Args) > 1 && os.Args[1] == PauseArg {
+		if err := Pause(os.Stdin, os.Stdout, os.Args[2:]); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -29,22 +29,22 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// newRoom makes a room that is closed at the test's end at the latest, in a cluster that
+// newSandbox makes a room that is closed at the test's end at the latest, in a cluster that
 // has nothing else.
-func newRoom(t *testing.T, flags uintptr) (*Cluster, *room) {
+func newSandbox(t *testing.T, flags uintptr) (*Cluster, *sandbox) {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("namespaces take root")
 	}
-	c := &Cluster{options: Options{Dir: t.TempDir()}, group: groupName(os.Getpid(), clusters.Add(1))}
+	c := &Cluster{options: Options{Dir: t.TempDir()}, cgroup: cgroupName(os.Getpid(), clusterCount.Add(1))}
 	if err := os.Mkdir(c.path("logs"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	var err error
-	if c.before, err = look(); err != nil {
+	if c.initialState, err = readHostState(); err != nil {
 		t.Fatal(err)
 	}
-	if c.control, err = c.open(flags, hold{}); err != nil {
+	if c.control, err = c.openSandbox(flags, pauseConfig{}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -57,8 +57,8 @@ func newRoom(t *testing.T, flags uintptr) (*Cluster, *room) {
 
 // TestDial: a connection is made in the room, and this process stays where it is.
 func TestDial(t *testing.T) {
-	c, r := newRoom(t, syscall.CLONE_NEWNET)
-	if err := r.batch(t.Context(), "link set lo up", "addr add 192.0.2.7/32 dev lo"); err != nil {
+	c, r := newSandbox(t, syscall.CLONE_NEWNET)
+	if err := r.runIP(t.Context(), "link set lo up", "addr add 192.0.2.7/32 dev lo"); err != nil {
 		t.Fatal(err)
 	}
 	// Nobody listens there, but somebody is there to say so; outside nobody is.
@@ -80,17 +80,17 @@ func TestDial(t *testing.T) {
 	}
 }
 
-// TestClose: processes in a room with a process namespace end with it, and are seen until
+// TestSandboxClose: processes in a room with a process namespace end with it, and are seen until
 // then.
-func TestClose(t *testing.T) {
-	c, r := newRoom(t, syscall.CLONE_NEWNET|syscall.CLONE_NEWPID)
-	argv := r.inside([]string{"net", "pid"}, "sleep", "600")
+func TestSandboxClose(t *testing.T) {
+	c, r := newSandbox(t, syscall.CLONE_NEWNET|syscall.CLONE_NEWPID)
+	argv := r.nsenterArgs([]string{"net", "pid"}, "sleep", "600")
 	cmd := exec.Command(argv[0], argv[1:]...)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	err := peer.Await(t.Context(), "sleep", func(context.Context) error {
-		left, err := c.inNamespaces()
+		left, err := c.remainingProcesses()
 		if err == nil && !slices.ContainsFunc(left, func(l string) bool { return strings.Contains(l, "(sleep)") }) {
 			err = fmt.Errorf("only %q", left)
 		}
@@ -105,29 +105,29 @@ func TestClose(t *testing.T) {
 	if err := cmd.Wait(); err == nil {
 		t.Error("it has ended by itself")
 	}
-	if len(c.processesLeft) > 0 {
-		t.Errorf("%q is left", c.processesLeft)
+	if len(c.leftProcesses) > 0 {
+		t.Errorf("%q is left", c.leftProcesses)
 	}
 }
 
-// TestChanges: what is new, other or gone is named, and nothing else.
-func TestChanges(t *testing.T) {
-	was := machine{"link lo": "up", "link a": "up", "setting": "0", "rules": ""}
-	got := was.changes(machine{"link lo": "up", "link b": "up", "setting": "1", "rules": ""})
+// TestHostStateDiff: what is new, other or gone is named, and nothing else.
+func TestHostStateDiff(t *testing.T) {
+	was := hostState{"link lo": "up", "link a": "up", "setting": "0", "rules": ""}
+	got := was.diff(hostState{"link lo": "up", "link b": "up", "setting": "1", "rules": ""})
 	if want := []string{"link a is gone", "link b", "setting"}; !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
-	now, err := look()
+	now, err := readHostState()
 	if err != nil || now["link lo"] == "" || now["setting kernel/panic"] == "" {
 		t.Errorf("this machine is %v, %v", now, err)
 	}
 }
 
-// TestLeft: a process that joined the room's network from elsewhere is still there when the
+// TestLeftovers: a process that joined the room's network from elsewhere is still there when the
 // room is closed, and is named.
-func TestLeft(t *testing.T) {
-	c, r := newRoom(t, syscall.CLONE_NEWNET)
-	argv := r.inside([]string{"net"}, "cat")
+func TestLeftovers(t *testing.T) {
+	c, r := newSandbox(t, syscall.CLONE_NEWNET)
+	argv := r.nsenterArgs([]string{"net"}, "cat")
 	cmd := exec.Command(argv[0], argv[1:]...)
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -150,8 +150,8 @@ func TestLeft(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := fmt.Sprintf("process %d (cat) in a net namespace", cmd.Process.Pid)
-	if !slices.Equal(c.processesLeft, []string{want}) {
-		t.Errorf("%q is left, want %q", c.processesLeft, want)
+	if !slices.Equal(c.leftProcesses, []string{want}) {
+		t.Errorf("%q is left, want %q", c.leftProcesses, want)
 	}
 	in.Close()
 	if err := cmd.Wait(); err != nil {
@@ -159,10 +159,10 @@ func TestLeft(t *testing.T) {
 	}
 }
 
-// TestTell: a signal reaches the program and not only the nsenter before it.
-func TestTell(t *testing.T) {
-	_, r := newRoom(t, syscall.CLONE_NEWPID)
-	argv := r.inside([]string{"pid"}, "sh", "-c", "trap 'echo told; exit 7' TERM; echo up; while :; do sleep 0.05; done")
+// TestSignalChild: a signal reaches the program and not only the nsenter before it.
+func TestSignalChild(t *testing.T) {
+	_, r := newSandbox(t, syscall.CLONE_NEWPID)
+	argv := r.nsenterArgs([]string{"pid"}, "sh", "-c", "trap 'echo told; exit 7' TERM; echo up; while :; do sleep 0.05; done")
 	cmd := exec.Command(argv[0], argv[1:]...)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -174,7 +174,7 @@ func TestTell(t *testing.T) {
 	if _, err := io.ReadFull(out, make([]byte, len("up\n"))); err != nil {
 		t.Fatal(err)
 	}
-	if err := tell(cmd.Process.Pid, syscall.SIGTERM); err != nil {
+	if err := signalChild(cmd.Process.Pid, syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
 	text, err := io.ReadAll(out)
@@ -185,15 +185,15 @@ func TestTell(t *testing.T) {
 	if err := cmd.Wait(); !errors.As(err, &exit) || exit.ExitCode() != 7 {
 		t.Errorf("it ends with %v, want 7", err)
 	}
-	if err := tell(cmd.Process.Pid, syscall.SIGTERM); err != nil {
+	if err := signalChild(cmd.Process.Pid, syscall.SIGTERM); err != nil {
 		t.Errorf("telling nobody: %v", err)
 	}
 }
 
-// TestCancel: the end of the context ends a program on a node, with what waits for it.
-func TestCancel(t *testing.T) {
-	c, r := newRoom(t, syscall.CLONE_NEWNS|syscall.CLONE_NEWNET|syscall.CLONE_NEWUTS|syscall.CLONE_NEWIPC|syscall.CLONE_NEWPID)
-	n := &Node{of: c, room: r}
+// TestCommandCancel: the end of the context ends a program on a node, with what waits for it.
+func TestCommandCancel(t *testing.T) {
+	c, r := newSandbox(t, syscall.CLONE_NEWNS|syscall.CLONE_NEWNET|syscall.CLONE_NEWUTS|syscall.CLONE_NEWIPC|syscall.CLONE_NEWPID)
+	n := &Node{cluster: c, sandbox: r}
 	ctx, cancel := context.WithCancel(t.Context())
 	cmd := n.Command(ctx, "sh", "-c", "echo up; exec sleep 600")
 	out, err := cmd.StdoutPipe()
@@ -211,7 +211,7 @@ func TestCancel(t *testing.T) {
 		t.Error("it has ended by itself")
 	}
 	err = peer.Await(t.Context(), "the end of sleep", func(context.Context) error {
-		left, err := c.inNamespaces()
+		left, err := c.remainingProcesses()
 		if err == nil && slices.ContainsFunc(left, func(l string) bool { return strings.Contains(l, "(sleep)") }) {
 			err = errors.New("it is there")
 		}
@@ -222,18 +222,18 @@ func TestCancel(t *testing.T) {
 	}
 }
 
-// TestGroups: groups are made with what processes in them need, and removed with all
+// TestCgroups: groups are made with what processes in them need, and removed with all
 // below them; those of a process that is gone are swept, and no others.
-func TestGroups(t *testing.T) {
+func TestCgroups(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("control groups take root")
 	}
-	own := groupName(os.Getpid(), clusters.Add(1))
-	if err := makeGroup(own + "/node/pod"); err != nil {
+	own := cgroupName(os.Getpid(), clusterCount.Add(1))
+	if err := createCgroup(own + "/node/pod"); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := removeGroup(context.Background(), own); err != nil {
+		if err := removeCgroup(context.Background(), own); err != nil {
 			t.Error(err)
 		}
 	})
@@ -241,14 +241,14 @@ func TestGroups(t *testing.T) {
 	if err := gone.Run(); err != nil {
 		t.Fatal(err)
 	}
-	orphan := groupName(gone.Process.Pid, 1)
-	if err := makeGroup(orphan + "/node"); err != nil {
+	orphan := cgroupName(gone.Process.Pid, 1)
+	if err := createCgroup(orphan + "/node"); err != nil {
 		t.Fatal(err)
 	}
-	if err := sweep(); err != nil {
+	if err := removeStaleCgroups(); err != nil {
 		t.Fatal(err)
 	}
-	roots, err := hierarchies()
+	roots, err := cgroupHierarchies()
 	if err != nil || len(roots) == 0 {
 		t.Fatal(roots, err)
 	}
@@ -261,17 +261,17 @@ func TestGroups(t *testing.T) {
 			t.Errorf("%s/%s has no processors", root, own)
 		}
 	}
-	c := &Cluster{group: own}
-	if left, err := c.groupsLeft(); err != nil || len(left) != len(roots) {
+	c := &Cluster{cgroup: own}
+	if left, err := c.leftCgroups(); err != nil || len(left) != len(roots) {
 		t.Errorf("groups left: %q, %v", left, err)
 	}
 }
 
-// TestTogether: one that fails ends the others.
-func TestTogether(t *testing.T) {
+// TestParallel: one that fails ends the others.
+func TestParallel(t *testing.T) {
 	want := errors.New("no")
 	began := time.Now()
-	err := together(t.Context(),
+	err := parallel(t.Context(),
 		func(ctx context.Context) error { <-ctx.Done(); return context.Cause(ctx) },
 		func(context.Context) error { return want },
 	)

@@ -11,9 +11,9 @@ import (
 	"github.com/nodens-dns/nodens/test/e2e/cluster"
 )
 
-// lookups are pods that ask at kube-dns's address until they are told to end.
-type lookups struct {
-	d      *drop
+// lookupLoad are pods that ask at kube-dns's address until they are told to end.
+type lookupLoad struct {
+	d      *dropInState
 	s      *suite
 	ctx    context.Context
 	wait   sync.WaitGroup
@@ -23,20 +23,20 @@ type lookups struct {
 	failed int
 }
 
-// lookupLoop asks as long as there is no file /tmp/stop, and 3,000 times at most: a few
+// lookupScript asks as long as there is no file /tmp/stop, and 3,000 times at most: a few
 // minutes. It prints how often it asked, and how often in vain.
-const lookupLoop = `rm -f /tmp/stop; n=0; f=0
+const lookupScript = `rm -f /tmp/stop; n=0; f=0
 while [ ! -e /tmp/stop ] && [ $n -lt 3000 ]; do
   n=$((n+1)); nslookup -type=a kubernetes.default.svc.` + cluster.Domain + ` ` + cluster.DNS + ` >/dev/null 2>&1 || f=$((f+1))
   usleep 20000
 done; echo $n $f`
 
-// begin has every pod ask.
-func (d *drop) begin(ctx context.Context, s *suite) *lookups {
-	l := &lookups{d: d, s: s, ctx: ctx}
+// startLookups has every pod ask.
+func (d *dropInState) startLookups(ctx context.Context, s *suite) *lookupLoad {
+	l := &lookupLoad{d: d, s: s, ctx: ctx}
 	for _, pod := range d.pods {
 		l.wait.Go(func() {
-			out, err := s.cluster.Exec(ctx, askers, pod, "sh", "-c", lookupLoop)
+			out, err := s.cluster.Exec(ctx, askerNamespace, pod, "sh", "-c", lookupScript)
 			n, f, _ := strings.Cut(strings.TrimSpace(out), " ")
 			l.mu.Lock()
 			defer l.mu.Unlock()
@@ -49,10 +49,10 @@ func (d *drop) begin(ctx context.Context, s *suite) *lookups {
 	return l
 }
 
-// end tells the pods to end, and says how many of their questions failed.
-func (l *lookups) end() (seen string, failed int, err error) {
+// stop tells the pods to end, and says how many of their questions failed.
+func (l *lookupLoad) stop() (seen string, failed int, err error) {
 	for _, pod := range l.d.pods {
-		_, err := l.s.cluster.Exec(l.ctx, askers, pod, "touch", "/tmp/stop")
+		_, err := l.s.cluster.Exec(l.ctx, askerNamespace, pod, "touch", "/tmp/stop")
 		l.errs = append(l.errs, err)
 	}
 	l.wait.Wait()
@@ -65,8 +65,8 @@ func (l *lookups) end() (seen string, failed int, err error) {
 	return fmt.Sprintf("%d of %d lookups failed meanwhile", l.failed, l.asked), l.failed, nil
 }
 
-// drop is end for when something else is wrong.
-func (l *lookups) drop() error {
-	_, _, err := l.end()
+// discard is end for when something else is wrong.
+func (l *lookupLoad) discard() error {
+	_, _, err := l.stop()
 	return err
 }

@@ -14,59 +14,59 @@ import (
 // dualStack is the part of that name: the chart in a cluster of both families, whose
 // kube-proxy is in nftables mode, and the way out of it.
 func dualStack() []check {
-	d := twofold{before: make(map[string][]string)}
+	d := dualStackState{initialState: make(map[string][]string)}
 	return []check{
-		{"the chart installs agents at addresses of both families", d.chart},
-		{"pods resolve A and AAAA over IPv4 and IPv6", d.records},
-		{"names of both families, of one, and of pods", families},
-		{"the rules are one table, inet nodens", d.table},
-		{"without agents both families lead to the cluster's DNS", d.gone},
-		{"cleanup.yaml leaves nothing on the nodes", d.cleanup},
-		{"the overlay for Cilium needs no root, and no node", d.ownNetwork},
+		{"the chart installs agents at addresses of both families", d.installChart},
+		{"pods resolve A and AAAA over IPv4 and IPv6", d.checkRecords},
+		{"names of both families, of one, and of pods", dualStackNames},
+		{"the rules are one table, inet nodens", d.checkTable},
+		{"without agents both families lead to the cluster's DNS", d.checkUninstalled},
+		{"cleanup.yaml leaves nothing on the nodes", d.checkCleanup},
+		{"the overlay for Cilium needs no root, and no node", d.checkCilium},
 	}
 }
 
-// twofold is what the checks share.
-type twofold struct {
+// dualStackState is what the checks share.
+type dualStackState struct {
 	installation
-	// before has what was on each node before the agent.
-	before map[string][]string
+	// initialState has what was on each node before the agent.
+	initialState map[string][]string
 }
 
 // addresses are all that the agents listen at.
-func (d *twofold) addresses() []string {
+func (d *dualStackState) addresses() []string {
 	return []string{localDNS, localDNS6, cluster.DNS, cluster.DNS6}
 }
 
-// chart installs it by Helm, with kube-dns's addresses taken over.
-func (d *twofold) chart(ctx context.Context, s *suite) (string, error) {
+// installChart installs it by Helm, with kube-dns's addresses taken over.
+func (d *dualStackState) installChart(ctx context.Context, s *suite) (string, error) {
 	for _, node := range s.cluster.Nodes() {
-		state, err := d.state(ctx, node)
+		state, err := d.nodeState(ctx, node)
 		if err != nil {
 			return "", err
 		}
-		d.before[node.Name] = state
+		d.initialState[node.Name] = state
 	}
-	if _, err := s.cluster.Kubectl(ctx, bothFamilies, "apply", "--filename=-"); err != nil {
+	if _, err := s.cluster.Kubectl(ctx, dualStackService, "apply", "--filename=-"); err != nil {
 		return "", err
 	}
-	if err := d.reader.open(ctx, s); err != nil {
+	if err := d.runner.prepare(ctx, s); err != nil {
 		return "", err
 	}
 	line := fmt.Sprintf(`helm install node-local-dns daemonset/chart --namespace kube-system --set 'config.localDns=%s\,%s,config.dnsServer=%s\,%s,config.ipFamilyPolicy=RequireDualStack'`,
 		localDNS, localDNS6, cluster.DNS, cluster.DNS6)
-	if _, err := d.reader.shell(ctx, s, line+" && kubectl -n kube-system rollout status daemonset/node-local-dns --timeout=2m"); err != nil {
+	if _, err := d.runner.runShell(ctx, s, line+" && kubectl -n kube-system rollout status daemonset/node-local-dns --timeout=2m"); err != nil {
 		return "", err
 	}
 	s.agent = true
-	if err := d.ask(ctx, s); err != nil {
+	if err := d.startPods(ctx, s); err != nil {
 		return "", err
 	}
 	return strings.Join(d.addresses(), ", "), nil
 }
 
-// bothFamilies is a Service that has an address of each.
-const bothFamilies = `apiVersion: v1
+// dualStackService is a Service that has an address of each.
+const dualStackService = `apiVersion: v1
 kind: Service
 metadata:
   name: both
@@ -79,29 +79,29 @@ spec:
   ports: [{port: 80}]
 `
 
-// inBoth is for an address of IPv6 of that Service.
-func inBoth(at string) lookup {
+// aaaaLookup is for an address of IPv6 of that Service.
+func aaaaLookup(at string) lookup {
 	return lookup{"aaaa", "both.default.svc.cluster.local.", "fd00:10:96::7777", at}
 }
 
-// records asks each address for both types, inside of the cluster and outside, and has the
+// checkRecords asks each address for both types, inside of the cluster and outside, and has the
 // agent's counters and the kernel's table say who answered.
-func (d *twofold) records(ctx context.Context, s *suite) (string, error) {
+func (d *dualStackState) checkRecords(ctx context.Context, s *suite) (string, error) {
 	var list []lookup
 	for _, at := range d.addresses() {
 		list = append(list,
 			lookup{"a", "both.default.svc.cluster.local.", "10.96.77.77", at},
-			inBoth(at),
+			aaaaLookup(at),
 			lookup{"a", "www.outside.test.", cluster.Outside4, at},
 			lookup{"aaaa", "www.outside.test.", cluster.Outside6, at})
 	}
 	for _, pod := range d.pods {
-		if err := d.lookups(ctx, s, pod, list...); err != nil {
+		if err := d.runLookups(ctx, s, pod, list...); err != nil {
 			return "", err
 		}
 	}
 	for _, at := range d.addresses() {
-		if err := d.everywhere(ctx, s, at, true); err != nil {
+		if err := d.waitAnsweredBy(ctx, s, at, true); err != nil {
 			return "", err
 		}
 	}
@@ -115,8 +115,8 @@ func (d *twofold) records(ctx context.Context, s *suite) (string, error) {
 	return fmt.Sprintf("%d lookups, none of them tracked", len(list)*len(d.pods)), nil
 }
 
-// table looks at the nodes' rules.
-func (d *twofold) table(ctx context.Context, s *suite) (string, error) {
+// checkTable looks at the nodes' rules.
+func (d *dualStackState) checkTable(ctx context.Context, s *suite) (string, error) {
 	for _, node := range s.cluster.Nodes() {
 		out, err := node.Command(ctx, "nft", "list", "table", "inet", "nodens").Output()
 		if err != nil {
@@ -127,7 +127,7 @@ func (d *twofold) table(ctx context.Context, s *suite) (string, error) {
 				return "", fmt.Errorf("%s: the table says nothing of %s:\n%s", node.Name, at, out)
 			}
 		}
-		state, err := d.state(ctx, node)
+		state, err := d.nodeState(ctx, node)
 		if err != nil {
 			return "", err
 		}
@@ -138,47 +138,47 @@ func (d *twofold) table(ctx context.Context, s *suite) (string, error) {
 	return "on both nodes, with all addresses, and none of iptables'", nil
 }
 
-// gone takes the release away. What agents leave leads to CoreDNS.
-func (d *twofold) gone(ctx context.Context, s *suite) (string, error) {
+// checkUninstalled takes the release away. What agents leave leads to CoreDNS.
+func (d *dualStackState) checkUninstalled(ctx context.Context, s *suite) (string, error) {
 	s.agent = false
 	line := "helm uninstall node-local-dns --namespace kube-system --wait && kubectl -n kube-system wait --for=delete pod -l k8s-app=node-local-dns --timeout=1m"
-	if _, err := d.reader.shell(ctx, s, line); err != nil {
+	if _, err := d.runner.runShell(ctx, s, line); err != nil {
 		return "", err
 	}
 	var list []lookup
 	for _, at := range d.addresses() {
-		list = append(list, inBoth(at))
+		list = append(list, aaaaLookup(at))
 	}
 	for _, pod := range d.pods {
-		if err := d.lookups(ctx, s, pod, list...); err != nil {
+		if err := d.runLookups(ctx, s, pod, list...); err != nil {
 			return "", err
 		}
 	}
 	return "all four addresses answer", nil
 }
 
-// cleanup takes the rest away, by the manifest for it with the agents' addresses, and
+// checkCleanup takes the rest away, by the manifest for it with the agents' addresses, and
 // compares the nodes with what they were.
-func (d *twofold) cleanup(ctx context.Context, s *suite) (string, error) {
+func (d *dualStackState) checkCleanup(ctx context.Context, s *suite) (string, error) {
 	left := 0
 	for _, node := range s.cluster.Nodes() {
-		state, err := d.state(ctx, node)
+		state, err := d.nodeState(ctx, node)
 		if err != nil {
 			return "", err
 		}
-		left += len(except(state, d.before[node.Name]))
+		left += len(linesNotIn(state, d.initialState[node.Name]))
 	}
 	if left == 0 {
 		return "", errors.New("the agents have left nothing to clean up")
 	}
 	line := fmt.Sprintf("sed 's/- %s$/- %s/' daemonset/cleanup.yaml | kubectl apply -f - && kubectl -n kube-system rollout status daemonset/node-local-dns-cleanup --timeout=2m && kubectl delete -f daemonset/cleanup.yaml",
 		localDNS, strings.Join(d.addresses(), ","))
-	if _, err := d.reader.shell(ctx, s, line); err != nil {
+	if _, err := d.runner.runShell(ctx, s, line); err != nil {
 		return "", err
 	}
 	for _, node := range s.cluster.Nodes() {
 		if err := peer.Await(ctx, "what the agent left on "+node.Name, func(ctx context.Context) error {
-			return d.untouched(ctx, node)
+			return d.checkUnchanged(ctx, node)
 		}); err != nil {
 			return "", err
 		}
@@ -186,9 +186,9 @@ func (d *twofold) cleanup(ctx context.Context, s *suite) (string, error) {
 	return fmt.Sprintf("%d tables, chains and addresses are gone", left), nil
 }
 
-// state is what an agent may leave on a node: links, addresses, tables, and rules of
+// nodeState is what an agent may leave on a node: links, addresses, tables, and rules of
 // iptables with its name, each a line.
-func (d *twofold) state(ctx context.Context, node *cluster.Node) (lines []string, err error) {
+func (d *dualStackState) nodeState(ctx context.Context, node *cluster.Node) (lines []string, err error) {
 	const script = `ip -o link show type dummy; ip -o addr show dev lo; ip -o addr show dev nodelocaldns 2>/dev/null; nft list tables; iptables-save | grep -i nodens; ip6tables-save | grep -i nodens; true`
 	out, err := node.Command(ctx, "sh", "-c", script).Output()
 	if err != nil {
@@ -200,28 +200,28 @@ func (d *twofold) state(ctx context.Context, node *cluster.Node) (lines []string
 	return lines, nil
 }
 
-// untouched compares a node with what it was before the agent.
-func (d *twofold) untouched(ctx context.Context, node *cluster.Node) error {
-	state, err := d.state(ctx, node)
-	if more := except(state, d.before[node.Name]); err == nil && len(more) > 0 {
+// checkUnchanged compares a node with what it was before the agent.
+func (d *dualStackState) checkUnchanged(ctx context.Context, node *cluster.Node) error {
+	state, err := d.nodeState(ctx, node)
+	if more := linesNotIn(state, d.initialState[node.Name]); err == nil && len(more) > 0 {
 		err = fmt.Errorf("it has %q, which was not there before", more)
 	}
 	return err
 }
 
-// except has the lines that are not in the others.
-func except(lines, others []string) []string {
+// linesNotIn has the lines that are not in the others.
+func linesNotIn(lines, others []string) []string {
 	return slices.DeleteFunc(slices.Clone(lines), func(line string) bool { return slices.Contains(others, line) })
 }
 
-// ownNetwork runs the agent with a pod's network. What Cilium would send to it pods send by
+// checkCilium runs the agent with a pod's network. What Cilium would send to it pods send by
 // themselves.
-func (d *twofold) ownNetwork(ctx context.Context, s *suite) (string, error) {
-	if err := d.define(ctx, s); err != nil {
+func (d *dualStackState) checkCilium(ctx context.Context, s *suite) (string, error) {
+	if err := d.applyDefinitions(ctx, s); err != nil {
 		return "", err
 	}
 	const line = "kubectl apply -k daemonset/overlays/cilium && kubectl -n kube-system rollout status daemonset/node-local-dns --timeout=2m"
-	if _, err := d.reader.shell(ctx, s, line); err != nil {
+	if _, err := d.runner.runShell(ctx, s, line); err != nil {
 		return "", err
 	}
 	ips, err := s.cluster.Kubectl(ctx, "", "get", "pods", "--namespace=kube-system", "--selector=k8s-app=node-local-dns",
@@ -231,24 +231,24 @@ func (d *twofold) ownNetwork(ctx context.Context, s *suite) (string, error) {
 	}
 	var list []lookup
 	for at := range strings.FieldsSeq(ips) {
-		list = append(list, inBoth(at))
+		list = append(list, aaaaLookup(at))
 	}
 	for _, pod := range d.pods {
-		if err := d.lookups(ctx, s, pod, list...); err != nil {
+		if err := d.runLookups(ctx, s, pod, list...); err != nil {
 			return "", err
 		}
 	}
 	for _, node := range s.cluster.Nodes() {
-		if err := errors.Join(unprivileged(ctx, node), d.untouched(ctx, node)); err != nil {
+		if err := errors.Join(checkUnprivileged(ctx, node), d.checkUnchanged(ctx, node)); err != nil {
 			return "", fmt.Errorf("%s: %w", node.Name, err)
 		}
 	}
-	_, err = d.reader.shell(ctx, s, "kubectl delete -k daemonset/overlays/cilium --wait=false")
+	_, err = d.runner.runShell(ctx, s, "kubectl delete -k daemonset/overlays/cilium --wait=false")
 	return "user 65534, at " + strings.TrimSpace(ips), err
 }
 
-// unprivileged wants the node's only agent to run as nobody.
-func unprivileged(ctx context.Context, node *cluster.Node) error {
+// checkUnprivileged wants the node's only agent to run as nobody.
+func checkUnprivileged(ctx context.Context, node *cluster.Node) error {
 	const users = `sed -s -n '/^Name:\tnodens$/,/^Uid:/ s/^Uid:\t\([0-9]*\).*/\1/p' /proc/[0-9]*/status`
 	out, err := node.Command(ctx, "sh", "-c", users).Output()
 	if user := strings.TrimSpace(string(out)); err == nil && user != "65534" {

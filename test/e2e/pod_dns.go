@@ -9,10 +9,10 @@ import (
 	"github.com/nodens-dns/nodens/test/e2e/cluster"
 )
 
-// files holds what kubelet writes into pods, by which everything else is found.
-func (w *world) files(ctx context.Context, s *suite) (string, error) {
+// checkPodFiles holds what kubelet writes into pods, by which everything else is found.
+func (w *namesFixture) checkPodFiles(ctx context.Context, s *suite) (string, error) {
 	if w.client == nil {
-		return "", errNotMade
+		return "", errNoPods
 	}
 	const usual = "search names.svc.cluster.local svc.cluster.local cluster.local"
 	want := map[string][]string{
@@ -23,7 +23,7 @@ func (w *world) files(ctx context.Context, s *suite) (string, error) {
 		"host-0": {usual, "nameserver " + localDNS, "options ndots:5"},
 		"host-1": {usual, "nameserver " + localDNS, "options ndots:5"},
 		"node-0": {"nameserver " + cluster.Upstream},
-		"many":   {usual + " " + strings.Join(searches(), " "), "nameserver " + localDNS, "options ndots:5"},
+		"many":   {usual + " " + strings.Join(searchDomains(), " "), "nameserver " + localDNS, "options ndots:5"},
 		"odd":    {usual + " _http._tcp.names.svc.cluster.local .", "nameserver " + localDNS, "options edns0 ndots:2"},
 		"none":   {"search first.stub.test second.stub.test", "nameserver " + stubDNS, "options ndots:2"},
 	}
@@ -31,13 +31,13 @@ func (w *world) files(ctx context.Context, s *suite) (string, error) {
 	for pod := range want {
 		pods = append(pods, pod)
 	}
-	err := each(pods, func(pod string) error {
+	err := forEach(pods, func(pod string) error {
 		out, err := w.exec(ctx, s, pod, "", "cat", "/etc/resolv.conf")
 		if err != nil {
 			return err
 		}
 		for _, line := range want[pod] {
-			if !slices.ContainsFunc(strings.Split(out, "\n"), func(l string) bool { return words(l) == words(line) }) {
+			if !slices.ContainsFunc(strings.Split(out, "\n"), func(l string) bool { return uniqueWords(l) == uniqueWords(line) }) {
 				return fmt.Errorf("its resolv.conf has no line %q:\n%s", line, out)
 			}
 		}
@@ -46,36 +46,36 @@ func (w *world) files(ctx context.Context, s *suite) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	err = each(ordinary()[:2], func(pod string) error {
+	err = forEach(ordinaryPods()[:2], func(pod string) error {
 		out, err := w.exec(ctx, s, pod, "", "sh", "-c", "hostname; hostname -f; cat /etc/hosts")
 		if err != nil {
 			return err
 		}
 		name := strings.Replace(pod, "udp", "querier", 1)
-		full := name + ".querier" + inNames
-		entry := w.pod[pod] + "\t" + full + "\t" + name + "\n"
+		full := name + ".querier" + namesSuffix
+		entry := w.podIP[pod] + "\t" + full + "\t" + name + "\n"
 		if !strings.HasPrefix(out, name+"\n"+full+"\n") || !strings.Contains(out, entry) {
 			return fmt.Errorf("hostname, hostname -f or /etc/hosts don't have %s:\n%s", full, out)
 		}
 		return nil
 	})
-	return fmt.Sprintf("%d pods, search paths up to %d domains", len(pods), maxSearches), err
+	return fmt.Sprintf("%d pods, search paths up to %d domains", len(pods), maxSearchDomains), err
 }
 
-// typed asks with busybox's nslookup, which is what people type, and wants what it says if
+// checkNslookup asks with busybox's nslookup, which is what people type, and wants what it says if
 // CoreDNS is asked in the same way.
-func (w *world) typed(ctx context.Context, s *suite) (string, error) {
+func (w *namesFixture) checkNslookup(ctx context.Context, s *suite) (string, error) {
 	if w.client == nil {
-		return "", errNotMade
+		return "", errNoPods
 	}
 	const full = "kubernetes.default.svc." + cluster.Domain
-	ip := w.service["default/kubernetes"]
+	ip := w.clusterIP["default/kubernetes"]
 	list := [][2]string{ // what is asked, and a word of the answer
 		{full, ip},
-		{"headless" + inNames, w.pod["set-1"]},
+		{"headless" + namesSuffix, w.podIP["set-1"]},
 		{"www.outside.test", cluster.Outside4},
 		{"nx.outside.test", "NXDOMAIN"},
-		{"-type=srv _http._tcp.querier" + inNames, "querier-1.querier" + inNames},
+		{"-type=srv _http._tcp.querier" + namesSuffix, "querier-1.querier" + namesSuffix},
 		{ip, full},
 	}
 	var input strings.Builder
@@ -84,7 +84,7 @@ func (w *world) typed(ctx context.Context, s *suite) (string, error) {
 	}
 	// The first two lines of each are the server.
 	const script = `while read -r question; do nslookup $question "$0" 2>&1 </dev/null | sed 1,2d | sort | tr '\n' ' '; echo; done`
-	err := each(ordinary()[:2], func(pod string) error {
+	err := forEach(ordinaryPods()[:2], func(pod string) error {
 		var said [2][]string
 		for i, server := range []string{localDNS, w.coreDNS} {
 			out, err := w.exec(ctx, s, pod, input.String(), "sh", "-c", script, server)
@@ -105,17 +105,17 @@ func (w *world) typed(ctx context.Context, s *suite) (string, error) {
 	return fmt.Sprintf("%d questions on 2 nodes, answered as by CoreDNS", len(list)), err
 }
 
-// large asks for more addresses than a reply over UDP can hold. What doesn't fit is marked
+// checkLargeAnswers asks for more addresses than a reply over UDP can hold. What doesn't fit is marked
 // as cut off, and all of it comes over TCP. musl asks without EDNS, and before 1.2.4 not
 // over TCP: it makes do with what fits.
-func (w *world) large(ctx context.Context, s *suite) (string, error) {
-	all := words(big()...)
-	seen, err := w.ask(ctx, s, ordinary(), []question{q("host big", all).and("musl", "< "+all)})
+func (w *namesFixture) checkLargeAnswers(ctx context.Context, s *suite) (string, error) {
+	all := uniqueWords(bigAddresses()...)
+	seen, err := w.ask(ctx, s, ordinaryPods(), []question{q("host big", all).forResolver("musl", "< "+all)})
 	if err != nil {
 		return "", err
 	}
-	err = each(ordinary()[:2], func(pod string) error {
-		const name = " big" + inNames + " A\n"
+	err = forEach(ordinaryPods()[:2], func(pod string) error {
+		const name = " big" + namesSuffix + " A\n"
 		out, err := w.exec(ctx, s, pod, "udp 0"+name+"udp 1232"+name+"tcp 0"+name, "probe", "wire", localDNS+":53")
 		if err != nil {
 			return err
@@ -134,9 +134,9 @@ func (w *world) large(ctx context.Context, s *suite) (string, error) {
 	return fmt.Sprintf("%d addresses; %s", bigSize, seen), err
 }
 
-// hostNetwork asks from pods in their node's network.
-func (w *world) hostNetwork(ctx context.Context, s *suite) (string, error) {
-	list := slices.Concat(w.kubernetes(), w.partial(), w.stateful(), w.outside())
+// checkHostNetwork asks from pods in their node's network.
+func (w *namesFixture) checkHostNetwork(ctx context.Context, s *suite) (string, error) {
+	list := slices.Concat(w.apiServerQuestions(), w.partialNameQuestions(), w.statefulSetQuestions(), w.outsideQuestions())
 	inside, err := w.ask(ctx, s, []string{"host-0", "host-1"}, list)
 	if err != nil {
 		return "", err
@@ -146,14 +146,14 @@ func (w *world) hostNetwork(ctx context.Context, s *suite) (string, error) {
 		q("host www.outside.test", cluster.Outside4, cluster.Outside6),
 		none("host kubernetes.default.svc." + cluster.Domain),
 		none("host cluster"),
-		none("name " + w.service["names/cluster"]),
+		none("name " + w.clusterIP["names/cluster"]),
 	})
 	return inside + "; Default: " + outside, err
 }
 
-// dnsConfig asks from pods with settings of their own.
-func (w *world) dnsConfig(ctx context.Context, s *suite) (string, error) {
-	there, ip := w.service["elsewhere/there"], w.service["names/cluster"]
+// checkDNSConfig asks from pods with settings of their own.
+func (w *namesFixture) checkDNSConfig(ctx context.Context, s *suite) (string, error) {
+	there, ip := w.clusterIP["elsewhere/there"], w.clusterIP["names/cluster"]
 	// musl doesn't read lines of more than 255 characters: many has no search path then.
 	const musl = "! none"
 	for _, c := range []struct {
@@ -161,17 +161,17 @@ func (w *world) dnsConfig(ctx context.Context, s *suite) (string, error) {
 		list []question
 	}{
 		{"many", []question{
-			q("host there", there).and("musl", musl),
-			q("canon there", "there"+inFar).and("musl", musl),
-			q("host cluster", ip).and("musl", musl),
-			q("host kubernetes.default", w.service["default/kubernetes"]).and("musl", musl),
-			q("host cluster"+inNames, ip),
+			q("host there", there).forResolver("musl", musl),
+			q("canon there", "there"+elsewhereSuffix).forResolver("musl", musl),
+			q("host cluster", ip).forResolver("musl", musl),
+			q("host kubernetes.default", w.clusterIP["default/kubernetes"]).forResolver("musl", musl),
+			q("host cluster"+namesSuffix, ip),
 		}},
 		{"odd", []question{
 			q("host cluster", ip),
-			q("host kubernetes.default", w.service["default/kubernetes"]),
+			q("host kubernetes.default", w.clusterIP["default/kubernetes"]),
 			// musl doesn't search for names with ndots dots.
-			q("host there.elsewhere.svc", there).and("musl", musl),
+			q("host there.elsewhere.svc", there).forResolver("musl", musl),
 			q("host www.outside.test", cluster.Outside4, cluster.Outside6),
 		}},
 		{"none", []question{
@@ -186,28 +186,28 @@ func (w *world) dnsConfig(ctx context.Context, s *suite) (string, error) {
 			return "", err
 		}
 	}
-	return fmt.Sprintf("%d domains in %d characters", maxSearches, maxSearch), nil
+	return fmt.Sprintf("%d domains in %d characters", maxSearchDomains, maxSearchLength), nil
 }
 
-// counted asks the agents what they have counted: that it was they who answered, and over
+// checkMetrics asks the agents what they have counted: that it was they who answered, and over
 // TCP those resolvers that are told to use it, which musl does not look at.
-func (w *world) counted(ctx context.Context, s *suite) (string, error) {
+func (w *namesFixture) checkMetrics(ctx context.Context, s *suite) (string, error) {
 	if w.client == nil {
-		return "", errNotMade
+		return "", errNoPods
 	}
-	list := w.stateful()
+	list := w.statefulSetQuestions()
 	var seen []string
 	for i, n := range w.nodes {
 		for proto, resolvers := range map[string]int{"udp": len(resolvers()), "tcp": len(resolvers()) - 1} {
 			pod := fmt.Sprintf("%s-%d", proto, i)
-			before, err := s.counted(ctx, n, metricsPort, requests, fmt.Sprintf("proto=%q", proto))
+			before, err := s.metricSum(ctx, n, metricsPort, requestsMetric, fmt.Sprintf("proto=%q", proto))
 			if err != nil {
 				return "", err
 			}
 			if _, err := w.ask(ctx, s, []string{pod}, list); err != nil {
 				return "", err
 			}
-			after, err := s.counted(ctx, n, metricsPort, requests, fmt.Sprintf("proto=%q", proto))
+			after, err := s.metricSum(ctx, n, metricsPort, requestsMetric, fmt.Sprintf("proto=%q", proto))
 			if err != nil {
 				return "", err
 			}

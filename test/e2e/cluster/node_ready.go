@@ -12,8 +12,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// await waits until the node says that it is ready, in a condition that fits.
-func (n *Node) await(ctx context.Context, client kubernetes.Interface, fits func(corev1.NodeCondition) bool) error {
+// waitReady waits until the node says that it is ready, in a condition that fits.
+func (n *Node) waitReady(ctx context.Context, client kubernetes.Interface, fits func(corev1.NodeCondition) bool) error {
 	return n.kubelet.Await(ctx, n.Name+" to be ready", func(ctx context.Context) error {
 		object, err := client.CoreV1().Nodes().Get(ctx, n.Name, metav1.GetOptions{})
 		if err != nil {
@@ -34,11 +34,11 @@ func (n *Node) await(ctx context.Context, client kubernetes.Interface, fits func
 // RestartKubelet stops the node's kubelet, starts it again and waits until the node is
 // ready by its word.
 func (n *Node) RestartKubelet(ctx context.Context) error {
-	client, err := kubernetes.NewForConfig(n.of.Config())
+	client, err := kubernetes.NewForConfig(n.cluster.Config())
 	if err != nil {
 		return err
 	}
-	if err := tell(n.kubelet.Pid(), syscall.SIGTERM); err != nil {
+	if err := signalChild(n.kubelet.Pid(), syscall.SIGTERM); err != nil {
 		return err
 	}
 	select {
@@ -62,5 +62,5 @@ func (n *Node) RestartKubelet(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return n.await(ctx, client, func(corev1.NodeCondition) bool { return true })
+	return n.waitReady(ctx, client, func(corev1.NodeCondition) bool { return true })
 }

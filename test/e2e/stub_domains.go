@@ -18,30 +18,30 @@ import (
 // stubConfig is the ConfigMap that users of kube-dns have their stub domains in.
 const stubConfig = "kube-dns"
 
-// rereading is how long the agents may take to see a changed ConfigMap by themselves:
+// reloadTimeout is how long the agents may take to see a changed ConfigMap by themselves:
 // `reload` looks every 30 to 45 s, and twice if a file is gone; kubelet writes a changed
 // one once a minute. Twice all that is for a busy machine.
-const rereading = 4 * time.Minute
+const reloadTimeout = 4 * time.Minute
 
-// startStubs names a stub domain, and goes on without waiting until it is known: the
+// startStubDomain names a stub domain, and goes on without waiting until it is known: the
 // agents look at their configuration twice a minute, which is long enough for all the
 // other checks.
-func (w *world) startStubs(ctx context.Context, s *suite, client kubernetes.Interface) {
-	w.stubs = make(chan error, 1)
+func (w *namesFixture) startStubDomain(ctx context.Context, s *suite, client kubernetes.Interface) {
+	w.stubStarted = make(chan error, 1)
 	_, err := client.CoreV1().ConfigMaps("kube-system").Create(ctx, &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Name: stubConfig},
 		Data:       map[string]string{"stubDomains": `{"stub.test": ["` + stubDNS + `"]}`},
 	}, metav1.CreateOptions{})
 	if err != nil {
-		w.stubs <- err
+		w.stubStarted <- err
 		return
 	}
-	go func() { w.stubs <- touch(ctx, client) }()
+	go func() { w.stubStarted <- touchAgentPods(ctx, client) }()
 }
 
-// touch changes something about the agents' pods, whereupon kubelet looks at their volumes
+// touchAgentPods changes something about the agents' pods, whereupon kubelet looks at their volumes
 // at once and not only once a minute.
-func touch(ctx context.Context, client kubernetes.Interface) error {
+func touchAgentPods(ctx context.Context, client kubernetes.Interface) error {
 	pods, err := client.CoreV1().Pods("kube-system").List(ctx, metav1.ListOptions{LabelSelector: "k8s-app=node-local-dns"})
 	if err != nil {
 		return err
@@ -56,24 +56,24 @@ func touch(ctx context.Context, client kubernetes.Interface) error {
 	return nil
 }
 
-// stubbed waits for the stub domain, changes its server, adds upstreams, and takes
+// checkStubDomains waits for the stub domain, changes its server, adds upstreams, and takes
 // everything back.
-func (w *world) stubbed(ctx context.Context, s *suite) (seen string, err error) {
+func (w *namesFixture) checkStubDomains(ctx context.Context, s *suite) (seen string, err error) {
 	if w.client == nil {
-		return "", errNotMade
+		return "", errNoPods
 	}
 	began := time.Now()
-	if err := <-w.stubs; err != nil {
+	if err := <-w.stubStarted; err != nil {
 		return "", err
 	}
 	configs := w.client.CoreV1().ConfigMaps("kube-system")
-	if err := w.known(ctx, s, "a.stub.test", stub1); err != nil {
+	if err := w.waitAnswer(ctx, s, "a.stub.test", stub1); err != nil {
 		return "", err
 	}
 	waited := time.Since(began)
-	if _, err := w.ask(ctx, s, ordinary()[:4], []question{
+	if _, err := w.ask(ctx, s, ordinaryPods()[:4], []question{
 		q("host www.stub.test", stub1), none("host nx.stub.test"), q("canon a.b.stub.test", "a.b.stub.test"),
-		q("host www.outside.test", cluster.Outside4, cluster.Outside6), q("host cluster", w.service["names/cluster"]),
+		q("host www.outside.test", cluster.Outside4, cluster.Outside6), q("host cluster", w.clusterIP["names/cluster"]),
 	}); err != nil {
 		return "", err
 	}
@@ -81,39 +81,39 @@ func (w *world) stubbed(ctx context.Context, s *suite) (seen string, err error) 
 	if _, err := configs.Patch(ctx, stubConfig, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
 		return "", err
 	}
-	if err := w.reread(ctx, s, "b.stub.test", stub2); err != nil {
+	if err := w.reloadUntil(ctx, s, "b.stub.test", stub2); err != nil {
 		return "", err
 	}
-	if _, err := w.ask(ctx, s, ordinary()[:4], []question{
-		q("host www.b.stub.test", stub2), q("host other.outside.test", stub1), none("host nx.other.test"), q("host cluster", w.service["names/cluster"]),
+	if _, err := w.ask(ctx, s, ordinaryPods()[:4], []question{
+		q("host www.b.stub.test", stub2), q("host other.outside.test", stub1), none("host nx.other.test"), q("host cluster", w.clusterIP["names/cluster"]),
 	}); err != nil {
 		return "", err
 	}
 	if err := configs.Delete(ctx, stubConfig, metav1.DeleteOptions{}); err != nil {
 		return "", err
 	}
-	if err := w.reread(ctx, s, "c.stub.test", "none"); err != nil {
+	if err := w.reloadUntil(ctx, s, "c.stub.test", "none"); err != nil {
 		return "", err
 	}
-	_, err = w.ask(ctx, s, ordinary()[:4], []question{none("host www.c.stub.test"), q("host third.outside.test", cluster.Outside4, cluster.Outside6)})
+	_, err = w.ask(ctx, s, ordinaryPods()[:4], []question{none("host www.c.stub.test"), q("host third.outside.test", cluster.Outside4, cluster.Outside6)})
 	return fmt.Sprintf("added, waited for %.0f s more; changed; removed", waited.Seconds()), err
 }
 
-// known waits until pods of both nodes get the answer.
-func (w *world) known(ctx context.Context, s *suite, name, want string) error {
-	return each(ordinary()[:2], func(pod string) error {
-		f, err := w.followFor(ctx, s, rereading, pod, name, want)
+// waitAnswer waits until pods of both nodes get the answer.
+func (w *namesFixture) waitAnswer(ctx context.Context, s *suite, name, want string) error {
+	return forEach(ordinaryPods()[:2], func(pod string) error {
+		f, err := w.watchNameFor(ctx, s, reloadTimeout, pod, name, want)
 		if err == nil {
-			_, err = f.end()
+			_, err = f.wait()
 		}
 		return err
 	})
 }
 
-// reread is known for agents that are told to look at their configuration, by SIGUSR1, until
+// reloadUntil is known for agents that are told to look at their configuration, by SIGUSR1, until
 // kubelet has written it.
-func (w *world) reread(ctx context.Context, s *suite, name, want string) error {
-	if err := touch(ctx, w.client); err != nil {
+func (w *namesFixture) reloadUntil(ctx context.Context, s *suite, name, want string) error {
+	if err := touchAgentPods(ctx, w.client); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -139,7 +139,7 @@ func (w *world) reread(ctx context.Context, s *suite, name, want string) error {
 			}
 		}
 	}()
-	err := w.known(ctx, s, name, want)
+	err := w.waitAnswer(ctx, s, name, want)
 	cancel()
 	return errors.Join(err, <-told)
 }

@@ -17,12 +17,12 @@ import (
 //go:embed testdata/families.yaml
 var familiesYAML string
 
-// families asks for names that have IPv6 addresses, in a cluster of both families: from a
+// dualStackNames asks for names that have IPv6 addresses, in a cluster of both families: from a
 // pod of each node, of three resolvers, and query by query of all of the agents' addresses
 // and CoreDNS.
-func families(ctx context.Context, s *suite) (seen string, err error) {
-	var w world
-	client, err := w.open(ctx, s)
+func dualStackNames(ctx context.Context, s *suite) (seen string, err error) {
+	var w namesFixture
+	client, err := w.connect(ctx, s)
 	if err != nil {
 		return "", err
 	}
@@ -31,29 +31,29 @@ func families(ctx context.Context, s *suite) (seen string, err error) {
 		return "", err
 	}
 	w.client = client
-	defer func() { err = errors.Join(err, w.end(ctx)) }()
+	defer func() { err = errors.Join(err, w.deleteNamespaces(ctx)) }()
 	var pods, services map[string][]string
 	err = peer.Await(ctx, "the pods to run", func(ctx context.Context) (err error) {
-		pods, services, err = twoAddresses(ctx, client)
+		pods, services, err = dualStackAddresses(ctx, client)
 		return err
 	})
 	if err != nil {
 		return "", err
 	}
-	for _, pod := range ordinary()[:2] {
-		f, err := w.follow(ctx, s, pod, "querier"+inNames, words(pods["udp-0"][0], pods["udp-1"][0]))
+	for _, pod := range ordinaryPods()[:2] {
+		f, err := w.watchName(ctx, s, pod, "querier"+namesSuffix, uniqueWords(pods["udp-0"][0], pods["udp-1"][0]))
 		if err == nil {
-			_, err = f.end()
+			_, err = f.wait()
 		}
 		if err != nil {
 			return "", err
 		}
 	}
-	table, err := ofBoth(pods, services)
+	table, err := dualStackQuestions(pods, services)
 	if err != nil {
 		return "", err
 	}
-	resolved, err := w.ask(ctx, s, ordinary()[:2], table)
+	resolved, err := w.ask(ctx, s, ordinaryPods()[:2], table)
 	if err != nil {
 		return "", err
 	}
@@ -61,9 +61,9 @@ func families(ctx context.Context, s *suite) (seen string, err error) {
 	return resolved + "; " + compared, err
 }
 
-// twoAddresses are those of pods by name and of Services by NAMESPACE/NAME, IPv4 first. It
+// dualStackAddresses are those of pods by name and of Services by NAMESPACE/NAME, IPv4 first. It
 // is an error while they aren't all there.
-func twoAddresses(ctx context.Context, client kubernetes.Interface) (pods, services map[string][]string, err error) {
+func dualStackAddresses(ctx context.Context, client kubernetes.Interface) (pods, services map[string][]string, err error) {
 	if pods, err = podAddresses(ctx, client); err != nil {
 		return nil, nil, err
 	}
@@ -73,25 +73,25 @@ func twoAddresses(ctx context.Context, client kubernetes.Interface) (pods, servi
 	if services, err = serviceAddresses(ctx, client); err != nil {
 		return nil, nil, err
 	}
-	return pods, services, sliced(ctx, client, map[string]int{"querier": 4})
+	return pods, services, checkEndpoints(ctx, client, map[string]int{"querier": 4})
 }
 
-// ofBoth are the questions about names of both families, or of one.
-func ofBoth(pods, services map[string][]string) ([]question, error) {
+// dualStackQuestions are the questions about names of both families, or of one.
+func dualStackQuestions(pods, services map[string][]string) ([]question, error) {
 	a, b, both, six, four := pods["udp-0"], pods["udp-1"], services["names/both"], services["names/six"], services["names/four"]
 	if len(both) != 2 || len(six) != 1 || len(four) != 1 {
 		return nil, fmt.Errorf("the Services' addresses are %v", services)
 	}
 	list := []question{
 		q("host both", both...),
-		q("host both"+inNames, both...),
-		q("canon both.names", "both"+inNames),
-		q("name "+both[0], "both"+inNames),
-		q("name "+both[1], "both"+inNames),
+		q("host both"+namesSuffix, both...),
+		q("canon both.names", "both"+namesSuffix),
+		q("name "+both[0], "both"+namesSuffix),
+		q("name "+both[1], "both"+namesSuffix),
 		q("host six", six...),
-		q("name "+six[0], "six"+inNames),
+		q("name "+six[0], "six"+namesSuffix),
 		q("host four.names.svc", four...),
-		q("srv _http._tcp.six"+inNames, "0:100:80:six"+inNames),
+		q("srv _http._tcp.six"+namesSuffix, "0:100:80:six"+namesSuffix),
 		q("host querier", append(a, b...)...),
 		q("host querier-0.querier", a...),
 		// Not by its whole name, which a pod has in its /etc/hosts for itself, and glibc
@@ -106,7 +106,7 @@ func ofBoth(pods, services map[string][]string) ([]question, error) {
 			if err != nil {
 				return nil, err
 			}
-			list = append(list, own("name "+ip, fmt.Sprintf("querier-%d", i)))
+			list = append(list, ownAddress("name "+ip, fmt.Sprintf("querier-%d", i)))
 			if addr.Is6() {
 				list = append(list, q("host "+strings.ReplaceAll(ip, ":", "-")+".names.pod", ip))
 			}

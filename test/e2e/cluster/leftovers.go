@@ -13,12 +13,12 @@ import (
 	"strings"
 )
 
-// machine is what a cluster must not change of the machine it runs on, as text by name.
-type machine map[string]string
+// hostState is what a cluster must not change of the machine it runs on, as text by name.
+type hostState map[string]string
 
-// look looks at the machine.
-func look() (machine, error) {
-	m := make(machine)
+// readHostState looks at the machine.
+func readHostState() (hostState, error) {
+	m := make(hostState)
 	links, err := net.Interfaces()
 	if err != nil {
 		return nil, err
@@ -26,14 +26,14 @@ func look() (machine, error) {
 	for _, l := range links {
 		m["link "+l.Name] = l.Flags.String()
 	}
-	for name := range settings {
+	for name := range sysctls {
 		text, err := os.ReadFile(filepath.Join("/proc/sys", name))
 		if err != nil {
 			return nil, err
 		}
 		m["setting "+name] = string(text)
 	}
-	if m["rules"], err = output(exec.Command("nft", "--stateless", "list", "ruleset")); err != nil {
+	if m["rules"], err = runOutput(exec.Command("nft", "--stateless", "list", "ruleset")); err != nil {
 		return nil, err
 	}
 	entries, err := os.ReadDir("/run/netns")
@@ -49,16 +49,16 @@ func look() (machine, error) {
 	return m, nil
 }
 
-// Left says what is left of the cluster after Down: processes in its namespaces, control
+// Leftovers says what is left of the cluster after Down: processes in its namespaces, control
 // groups, mounts, and what is different about the machine's links, rules, settings and
 // named namespaces. Something else that changes those meanwhile is taken for the cluster.
-func (c *Cluster) Left() ([]string, error) {
-	now, err := look()
+func (c *Cluster) Leftovers() ([]string, error) {
+	now, err := readHostState()
 	if err != nil {
 		return nil, err
 	}
-	left := append(c.before.changes(now), c.processesLeft...)
-	for _, find := range []func() ([]string, error){c.groupsLeft, c.mountsLeft} {
+	left := append(c.initialState.diff(now), c.leftProcesses...)
+	for _, find := range []func() ([]string, error){c.leftCgroups, c.leftMounts} {
 		more, err := find()
 		if err != nil {
 			return nil, err
@@ -68,8 +68,8 @@ func (c *Cluster) Left() ([]string, error) {
 	return left, nil
 }
 
-// changes are the names of what is different now.
-func (m machine) changes(now machine) []string {
+// diff are the names of what is different now.
+func (m hostState) diff(now hostState) []string {
 	var changed []string
 	for name, text := range now {
 		if was, ok := m[name]; !ok || was != text {
@@ -85,8 +85,8 @@ func (m machine) changes(now machine) []string {
 	return changed
 }
 
-// inNamespaces are the processes in namespaces that were made for the cluster.
-func (c *Cluster) inNamespaces() ([]string, error) {
+// remainingProcesses are the processes in namespaces that were made for the cluster.
+func (c *Cluster) remainingProcesses() ([]string, error) {
 	var left []string
 	for _, kind := range []string{"net", "pid"} {
 		found, err := filepath.Glob("/proc/[0-9]*/ns/" + kind)
@@ -108,14 +108,14 @@ func (c *Cluster) inNamespaces() ([]string, error) {
 	return left, nil
 }
 
-// forget lets go of the namespaces, after a last look at who is in them.
-func (c *Cluster) forget() (err error) {
+// closeNamespaces lets go of the namespaces, after a last look at who is in them.
+func (c *Cluster) closeNamespaces() (err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.namespaces == nil {
 		return nil
 	}
-	c.processesLeft, err = c.inNamespaces()
+	c.leftProcesses, err = c.remainingProcesses()
 	for _, ns := range c.namespaces {
 		ns.file.Close()
 	}
@@ -123,14 +123,14 @@ func (c *Cluster) forget() (err error) {
 	return err
 }
 
-func (c *Cluster) groupsLeft() ([]string, error) {
-	roots, err := hierarchies()
+func (c *Cluster) leftCgroups() ([]string, error) {
+	roots, err := cgroupHierarchies()
 	if err != nil {
 		return nil, err
 	}
 	var left []string
 	for _, root := range roots {
-		dir := filepath.Join(root, c.group)
+		dir := filepath.Join(root, c.cgroup)
 		if _, err := os.Stat(dir); err == nil {
 			left = append(left, "control group "+dir)
 		}
@@ -138,7 +138,7 @@ func (c *Cluster) groupsLeft() ([]string, error) {
 	return left, nil
 }
 
-func (c *Cluster) mountsLeft() ([]string, error) {
+func (c *Cluster) leftMounts() ([]string, error) {
 	text, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		return nil, err
@@ -161,7 +161,7 @@ type namespace struct {
 
 // namespaces are the room's of the two kinds that no process of a node is without, as far
 // as they are not this process's too.
-func (r *room) namespaces() ([]namespace, error) {
+func (r *sandbox) namespaces() ([]namespace, error) {
 	var own []namespace
 	for _, kind := range []string{"net", "pid"} {
 		mine, err := os.Stat("/proc/self/ns/" + kind)

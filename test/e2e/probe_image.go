@@ -15,8 +15,8 @@ import (
 	"github.com/nodens-dns/nodens/test/e2e/cluster"
 )
 
-// probeName is the image that names are asked from.
-const probeName = "probe:e2e"
+// probeImageRef is the image that names are asked from.
+const probeImageRef = "probe:e2e"
 
 // probeImage writes the image that names are asked from: busybox, test/e2e/probe, and
 // test/e2e/probe/resolve once with musl and once with glibc, whose libraries are this
@@ -56,7 +56,7 @@ func probeImage(ctx context.Context, s *suite) (file string, err error) {
 	if err := addLibraries(ctx, root, filepath.Join(build, "resolve-glibc")); err != nil {
 		return "", err
 	}
-	return s.image(ctx, cluster.Image{Name: probeName, Root: root, Env: []string{"PATH=/bin"}, Command: []string{"sleep", "infinity"}})
+	return s.writeImage(ctx, cluster.Image{Name: probeImageRef, Root: root, Env: []string{"PATH=/bin"}, Command: []string{"sleep", "infinity"}})
 }
 
 // baseFiles writes what programs expect in every root directory.
@@ -98,7 +98,7 @@ func addShell(ctx context.Context, root string) error {
 // addLibraries adds what a dynamically linked program needs: the interpreter that it
 // names, and its libraries in a directory that every interpreter searches.
 func addLibraries(ctx context.Context, root, program string) error {
-	at, names, err := needs(program)
+	at, names, err := linkedLibraries(program)
 	if err != nil {
 		return err
 	}
@@ -122,8 +122,8 @@ func addLibraries(ctx context.Context, root, program string) error {
 	return nil
 }
 
-// needs are the interpreter and the libraries that a dynamic program names.
-func needs(program string) (interpreter string, names []string, err error) {
+// linkedLibraries are the interpreter and the libraries that a dynamic program names.
+func linkedLibraries(program string) (interpreter string, names []string, err error) {
 	file, err := elf.Open(program)
 	if err != nil {
 		return "", nil, err

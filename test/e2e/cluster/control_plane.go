@@ -18,7 +18,7 @@ var programs = []string{
 
 // spawn starts a program in the control plane's network.
 func (c *Cluster) spawn(name, path string, args ...string) (*peer.Process, error) {
-	return c.process(name, c.control.inside([]string{"net"}, path, args...))
+	return c.process(name, c.control.nsenterArgs([]string{"net"}, path, args...))
 }
 
 // process starts a program that ends with the cluster.
@@ -33,8 +33,8 @@ func (c *Cluster) process(name string, argv []string) (*peer.Process, error) {
 	return p, nil
 }
 
-// get looks whether a URL in the control plane's network answers with success.
-func (c *Cluster) get(url string) peer.Probe {
+// httpProbe looks whether a URL in the control plane's network answers with success.
+func (c *Cluster) httpProbe(url string) peer.Probe {
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(c.ca)
 	client := &http.Client{
@@ -63,7 +63,7 @@ func (c *Cluster) startEtcd(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return p.Await(ctx, "etcd", c.get(url+"/health"))
+	return p.Await(ctx, "etcd", c.httpProbe(url+"/health"))
 }
 
 // StartAPI undoes StopAPI.
@@ -91,7 +91,7 @@ func (c *Cluster) StartAPI(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return c.api.Await(ctx, "the API server", c.get(apiURL+"/readyz"))
+	return c.api.Await(ctx, "the API server", c.httpProbe(apiURL+"/readyz"))
 }
 
 // StopAPI kills the API server. The nodes go on without it, until StartAPI.

@@ -18,14 +18,14 @@ import (
 	"github.com/nodens-dns/nodens/daemonset/monitoring"
 )
 
-// meta is what the names of all labels begin with that tell of a target's objects.
-const meta = "__meta_kubernetes_"
+// metaPrefix is what the names of all labels begin with that tell of a target's objects.
+const metaPrefix = "__meta_kubernetes_"
 
-// discover has the job read from a file what it would ask the cluster for, since Debian
+// writeTargets has the job read from a file what it would ask the cluster for, since Debian
 // builds its Prometheus without Kubernetes: the targets of the roles pod and endpoints, and
 // their labels, as Prometheus' documentation lists them. What the job makes of them, its
 // relabelling, is Prometheus' own.
-func discover(ctx context.Context, s *suite, dir string, job *monitoring.ScrapeConfig) error {
+func writeTargets(ctx context.Context, s *suite, dir string, job *monitoring.ScrapeConfig) error {
 	client, err := kubernetes.NewForConfig(s.cluster.Config())
 	if err != nil {
 		return err
@@ -37,7 +37,7 @@ func discover(ctx context.Context, s *suite, dir string, job *monitoring.ScrapeC
 			namespaces = d.Namespaces.Names
 		}
 		for _, ns := range namespaces {
-			targets, err := roles[d.Role](ctx, client, ns)
+			targets, err := roleTargets[d.Role](ctx, client, ns)
 			if err != nil {
 				return fmt.Errorf("targets of %s: %w", job.Name, err)
 			}
@@ -53,8 +53,8 @@ func discover(ctx context.Context, s *suite, dir string, job *monitoring.ScrapeC
 	return os.WriteFile(file, text, 0o644)
 }
 
-// roles give the targets of a role in a namespace.
-var roles = map[string]func(context.Context, kubernetes.Interface, string) ([]monitoring.StaticConfig, error){
+// roleTargets give the targets of a role in a namespace.
+var roleTargets = map[string]func(context.Context, kubernetes.Interface, string) ([]monitoring.StaticConfig, error){
 	"pod": podTargets, "endpoints": endpointTargets,
 }
 
@@ -72,15 +72,15 @@ func podTargets(ctx context.Context, client kubernetes.Interface, ns string) ([]
 		}
 		for _, c := range p.Spec.Containers {
 			labels := podLabels(&p)
-			labels[meta+"pod_container_name"] = c.Name
+			labels[metaPrefix+"pod_container_name"] = c.Name
 			if len(c.Ports) == 0 {
 				all = append(all, monitoring.StaticConfig{Targets: []string{p.Status.PodIP}, Labels: labels})
 			}
 			for _, port := range c.Ports {
 				labels := maps.Clone(labels)
-				labels[meta+"pod_container_port_name"] = port.Name
-				labels[meta+"pod_container_port_number"] = fmt.Sprint(port.ContainerPort)
-				labels[meta+"pod_container_port_protocol"] = string(port.Protocol)
+				labels[metaPrefix+"pod_container_port_name"] = port.Name
+				labels[metaPrefix+"pod_container_port_number"] = fmt.Sprint(port.ContainerPort)
+				labels[metaPrefix+"pod_container_port_protocol"] = string(port.Protocol)
 				at := net.JoinHostPort(p.Status.PodIP, fmt.Sprint(port.ContainerPort))
 				all = append(all, monitoring.StaticConfig{Targets: []string{at}, Labels: labels})
 			}
@@ -91,23 +91,23 @@ func podTargets(ctx context.Context, client kubernetes.Interface, ns string) ([]
 
 func podLabels(p *corev1.Pod) map[string]string {
 	labels := map[string]string{
-		meta + "namespace":     p.Namespace,
-		meta + "pod_name":      p.Name,
-		meta + "pod_ip":        p.Status.PodIP,
-		meta + "pod_host_ip":   p.Status.HostIP,
-		meta + "pod_node_name": p.Spec.NodeName,
-		meta + "pod_phase":     string(p.Status.Phase),
+		metaPrefix + "namespace":     p.Namespace,
+		metaPrefix + "pod_name":      p.Name,
+		metaPrefix + "pod_ip":        p.Status.PodIP,
+		metaPrefix + "pod_host_ip":   p.Status.HostIP,
+		metaPrefix + "pod_node_name": p.Spec.NodeName,
+		metaPrefix + "pod_phase":     string(p.Status.Phase),
 	}
-	tell(labels, "pod", p)
+	addMetadata(labels, "pod", p)
 	return labels
 }
 
-// tell adds an object's labels and annotations.
-func tell(labels map[string]string, kind string, o metav1.Object) {
+// addMetadata adds an object's labels and annotations.
+func addMetadata(labels map[string]string, kind string, o metav1.Object) {
 	for what, values := range map[string]map[string]string{"label": o.GetLabels(), "annotation": o.GetAnnotations()} {
 		for k, v := range values {
-			labels[meta+kind+"_"+what+"_"+monitoring.SanitizeLabel(k)] = v
-			labels[meta+kind+"_"+what+"present_"+monitoring.SanitizeLabel(k)] = "true"
+			labels[metaPrefix+kind+"_"+what+"_"+monitoring.SanitizeLabel(k)] = v
+			labels[metaPrefix+kind+"_"+what+"present_"+monitoring.SanitizeLabel(k)] = "true"
 		}
 	}
 }
@@ -135,18 +135,18 @@ func endpointTargets(ctx context.Context, client kubernetes.Interface, ns string
 	for _, service := range services.Items {
 		for _, slice := range list.Items {
 			if slice.Namespace == service.Namespace && slice.Labels[discoveryv1.LabelServiceName] == service.Name {
-				all = append(all, behind(&service, &slice, byUID)...)
+				all = append(all, sliceTargets(&service, &slice, byUID)...)
 			}
 		}
 	}
 	return all, nil
 }
 
-// behind are the targets of one of the Service's slices.
-func behind(service *corev1.Service, slice *discoveryv1.EndpointSlice, pods map[types.UID]*corev1.Pod) (all []monitoring.StaticConfig) {
+// sliceTargets are the targets of one of the Service's slices.
+func sliceTargets(service *corev1.Service, slice *discoveryv1.EndpointSlice, pods map[types.UID]*corev1.Pod) (all []monitoring.StaticConfig) {
 	for _, e := range slice.Endpoints {
-		labels := map[string]string{meta + "namespace": service.Namespace, meta + "service_name": service.Name}
-		tell(labels, "service", service)
+		labels := map[string]string{metaPrefix + "namespace": service.Namespace, metaPrefix + "service_name": service.Name}
+		addMetadata(labels, "service", service)
 		if e.TargetRef != nil && pods[e.TargetRef.UID] != nil {
 			maps.Copy(labels, podLabels(pods[e.TargetRef.UID]))
 		}

@@ -25,15 +25,15 @@ const (
 	Stub4, Stub6 = "192.0.2.2", "2001:db8::2"
 )
 
-// startOutside starts the name server of the world outside.
-func (c *Cluster) startOutside(context.Context) error {
+// startOutsideDNS starts the name server of the world outside.
+func (c *Cluster) startOutsideDNS(context.Context) error {
 	binds := func(addresses ...string) string {
 		if !c.options.DualStack {
 			addresses = addresses[:1]
 		}
 		return strings.Join(addresses, " ")
 	}
-	text := fmt.Sprintf(outside, binds(controlAddr4, controlAddr6), Outside4, Outside6, binds(stubAddr4, stubAddr6), Stub4, Stub6)
+	text := fmt.Sprintf(outsideCorefile, binds(controlAddr4, controlAddr6), Outside4, Outside6, binds(stubAddr4, stubAddr6), Stub4, Stub6)
 	file := c.path("outside.conf")
 	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 		return err
@@ -42,8 +42,8 @@ func (c *Cluster) startOutside(context.Context) error {
 	return err
 }
 
-// outside is that server's Corefile.
-const outside = `. {
+// outsideCorefile is that server's Corefile.
+const outsideCorefile = `. {
     bind %[1]s
     template ANY ANY nx.outside.test {
         rcode NXDOMAIN

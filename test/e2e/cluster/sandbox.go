@@ -13,16 +13,16 @@ import (
 	"syscall"
 )
 
-// room is a set of namespaces and the process that holds them open: this program once
+// sandbox is a set of namespaces and the process that holds them open: this program once
 // more, in Hold. They have no names and end with it, and it ends with this process,
 // however that does.
-type room struct {
+type sandbox struct {
 	cmd   *exec.Cmd
 	stdin io.Closer
 }
 
-// open makes a room of the namespaces in flags and returns when Hold has furnished it.
-func (c *Cluster) open(flags uintptr, h hold) (*room, error) {
+// openSandbox makes a room of the namespaces in flags and returns when Hold has furnished it.
+func (c *Cluster) openSandbox(flags uintptr, h pauseConfig) (*sandbox, error) {
 	log := c.path("logs/" + cmp.Or(h.name, "control") + ".log")
 	self, err := os.Executable()
 	if err != nil {
@@ -33,7 +33,7 @@ func (c *Cluster) open(flags uintptr, h hold) (*room, error) {
 		return nil, err
 	}
 	defer out.Close()
-	cmd := exec.Command(self, append([]string{HoldArg}, h.args()...)...)
+	cmd := exec.Command(self, append([]string{PauseArg}, h.args()...)...)
 	cmd.Stderr = out
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: flags,
@@ -53,8 +53,8 @@ func (c *Cluster) open(flags uintptr, h hold) (*room, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("making namespaces, which takes root: %w", err)
 	}
-	r := &room{cmd: cmd, stdin: stdin}
-	if line, err := bufio.NewReader(stdout).ReadString('\n'); err != nil || line != ready {
+	r := &sandbox{cmd: cmd, stdin: stdin}
+	if line, err := bufio.NewReader(stdout).ReadString('\n'); err != nil || line != readyLine {
 		text, _ := os.ReadFile(log)
 		return nil, errors.Join(fmt.Errorf("namespaces: %s", text), r.close())
 	}
@@ -70,7 +70,7 @@ func (c *Cluster) open(flags uintptr, h hold) (*room, error) {
 
 // close ends the room with all processes in its process namespace, if it has one of its
 // own, and returns when they are gone.
-func (r *room) close() error {
+func (r *sandbox) close() error {
 	r.stdin.Close()
 	_ = r.cmd.Process.Kill() // it has ended then
 	var exit *exec.ExitError
@@ -81,11 +81,11 @@ func (r *room) close() error {
 }
 
 // pid is that of the process that holds the room.
-func (r *room) pid() int { return r.cmd.Process.Pid }
+func (r *sandbox) pid() int { return r.cmd.Process.Pid }
 
-// inside is the command line that runs a program in the room. kinds are nsenter's names
+// nsenterArgs is the command line that runs a program in the room. kinds are nsenter's names
 // of the namespaces.
-func (r *room) inside(kinds []string, path string, args ...string) []string {
+func (r *sandbox) nsenterArgs(kinds []string, path string, args ...string) []string {
 	argv := []string{"nsenter", "--target=" + strconv.Itoa(r.pid())}
 	for _, k := range kinds {
 		argv = append(argv, "--"+k)
@@ -93,9 +93,9 @@ func (r *room) inside(kinds []string, path string, args ...string) []string {
 	return append(append(argv, "--", path), args...)
 }
 
-// child is the only child of a process: nsenter stays outside of a process namespace
+// onlyChild is the only child of a process: nsenter stays outside of a process namespace
 // when it starts a program inside, and passes on no signals.
-func child(pid int) (int, error) {
+func onlyChild(pid int) (int, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
 	if err != nil {
 		return 0, err

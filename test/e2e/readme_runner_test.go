@@ -10,7 +10,7 @@ import (
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
-func TestBlocks(t *testing.T) {
+func TestConsoleBlocks(t *testing.T) {
 	const text = "# t\n\n## One\n\n```console\n$ a b\nout\n$ c\n```\n\n```yaml\n$ no\n```\n\n```console\n$ d\n```\n\n## Two\n\n```console\n$ e\n```\n\n## Three\n\nnothing\n\n## Four\n\n```console\n$ f\n"
 	tests := []struct {
 		section string
@@ -24,7 +24,7 @@ func TestBlocks(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.section, func(t *testing.T) {
-			got, err := blocks(text, tt.section)
+			got, err := consoleBlocks(text, tt.section)
 			if (err != nil) != (tt.want == nil) {
 				t.Errorf("error %v", err)
 			}
@@ -36,13 +36,13 @@ func TestBlocks(t *testing.T) {
 }
 
 // The copy has the tree's files as they are, links as links.
-func TestDuplicate(t *testing.T) {
+func TestCopyTree(t *testing.T) {
 	root, err := peer.Root()
 	if err != nil {
 		t.Fatal(err)
 	}
 	to := t.TempDir()
-	if err := duplicate(root, to); err != nil {
+	if err := copyTree(root, to); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"README.md", "daemonset/base/nodens.yaml", "test/run.sh"} {

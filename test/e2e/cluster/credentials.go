@@ -37,8 +37,8 @@ func (c *Cluster) kubeconfig(u user) string {
 	return c.path(strings.ReplaceAll(u.name, ":", "-") + ".kubeconfig")
 }
 
-// access writes the CA, the certificates and the users.
-func (c *Cluster) access() error {
+// writeAccess writes the CA, the certificates and the users.
+func (c *Cluster) writeAccess() error {
 	clusterCA, err := ca.New()
 	if err != nil {
 		return err

@@ -17,46 +17,46 @@ import (
 )
 
 //go:embed testdata/names.yaml
-var worldYAML string
+var namesYAML string
 
 const (
 	// namesNS is where the pods are that ask, and far where none is.
-	namesNS, farNS = "names", "elsewhere"
+	namesNS, elsewhereNS = "names", "elsewhere"
 	// stubDNS is the ClusterIP of a name server that knows everything. It is written
 	// down because pods' specs and the ConfigMap kube-dns need it before there is one.
 	stubDNS = "10.96.53.53"
 	// bigSize is how many addresses the big Service has: 90 make 1,500 bytes, which
 	// neither 512 nor the 1,232 that resolvers offer will hold; half would fit.
 	bigSize = 90
-	// maxSearches and maxSearch are the limits of a pod's search path, in domains and
+	// maxSearchDomains and maxSearch are the limits of a pod's search path, in domains and
 	// characters (validation of dnsConfig, since Kubernetes 1.22).
-	maxSearches, maxSearch = 32, 2048
+	maxSearchDomains, maxSearchLength = 32, 2048
 )
 
-// world is what the checks of names ask about.
-type world struct {
+// namesFixture is what the checks of names ask about.
+type namesFixture struct {
 	client kubernetes.Interface
 	nodes  []*cluster.Node
 	// coreDNS is an address of the cluster's DNS that no agent takes over.
 	coreDNS string
-	// service has ClusterIPs by NAMESPACE/NAME, and pod addresses by name.
-	service, pod map[string]string
-	// stubs is how the stub domain came to be known, which takes its time.
-	stubs chan error
+	// clusterIP has ClusterIPs by NAMESPACE/NAME, and pod addresses by name.
+	clusterIP, podIP map[string]string
+	// stubStarted is how the stub domain came to be known, which takes its time.
+	stubStarted chan error
 }
 
-// ordinary are the pods with the settings that every pod has, on each node, those whose
+// ordinaryPods are the pods with the settings that every pod has, on each node, those whose
 // resolver is told to use TCP, and one that asks CoreDNS what the others ask nodens.
-func ordinary() []string { return []string{"udp-0", "udp-1", "tcp-0", "tcp-1", "twin"} }
+func ordinaryPods() []string { return []string{"udp-0", "udp-1", "tcp-0", "tcp-1", "twin"} }
 
-// searches are as many and as long domains as a pod may have besides its usual three.
+// searchDomains are as many and as long domains as a pod may have besides its usual three.
 // There are no names in any but the last.
-func searches() []string {
+func searchDomains() []string {
 	const nowhere = ".nx.outside.test"
 	const usual, last = "names.svc.cluster.local svc.cluster.local cluster.local", "elsewhere.svc.cluster.local"
-	n := maxSearches - 3 - 1
+	n := maxSearchDomains - 3 - 1
 	// What is left for them when each has a space before it.
-	left := maxSearch - len(usual) - 1 - len(last)
+	left := maxSearchLength - len(usual) - 1 - len(last)
 	var list []string
 	for i := range n {
 		size := left/(n-i) - 1
@@ -67,8 +67,8 @@ func searches() []string {
 	return append(list, last)
 }
 
-// big are the addresses of the big Service.
-func big() []string {
+// bigAddresses are the addresses of the big Service.
+func bigAddresses() []string {
 	var list []string
 	for i := range bigSize {
 		list = append(list, fmt.Sprintf("10.98.0.%d", i+1))
@@ -77,9 +77,9 @@ func big() []string {
 }
 
 // manifest is the world as kubectl takes it.
-func (w *world) manifest() (string, error) {
+func (w *namesFixture) manifest() (string, error) {
 	group := func(pod string) string { name, _, _ := strings.Cut(pod, "-"); return name }
-	t, err := template.New("names").Funcs(template.FuncMap{"group": group}).Parse(worldYAML)
+	t, err := template.New("names").Funcs(template.FuncMap{"group": group}).Parse(namesYAML)
 	if err != nil {
 		return "", err
 	}
@@ -88,17 +88,17 @@ func (w *world) manifest() (string, error) {
 		nodes = append(nodes, n.Name)
 	}
 	var out strings.Builder
-	err = t.Execute(&out, map[string]any{"Nodes": nodes, "CoreDNS": w.coreDNS, "Stub": stubDNS, "Searches": searches(), "Big": big()})
+	err = t.Execute(&out, map[string]any{"Nodes": nodes, "CoreDNS": w.coreDNS, "Stub": stubDNS, "Searches": searchDomains(), "Big": bigAddresses()})
 	return out.String(), err
 }
 
-// make makes it all and waits until it is there.
-func (w *world) make(ctx context.Context, s *suite) (seen string, err error) {
-	client, err := w.open(ctx, s)
+// create makes it all and waits until it is there.
+func (w *namesFixture) create(ctx context.Context, s *suite) (seen string, err error) {
+	client, err := w.connect(ctx, s)
 	if err != nil {
 		return "", err
 	}
-	w.startStubs(ctx, s, client)
+	w.startStubDomain(ctx, s, client)
 	text, err := w.manifest()
 	if err != nil {
 		return "", err
@@ -106,15 +106,15 @@ func (w *world) make(ctx context.Context, s *suite) (seen string, err error) {
 	if _, err := s.cluster.Kubectl(ctx, text, "apply", "--server-side", "-f", "-"); err != nil {
 		return "", err
 	}
-	if err := peer.Await(ctx, "the pods to run", func(ctx context.Context) error { return w.look(ctx, client) }); err != nil {
+	if err := peer.Await(ctx, "the pods to run", func(ctx context.Context) error { return w.readAddresses(ctx, client) }); err != nil {
 		return "", err
 	}
 	w.client = client
-	return fmt.Sprintf("%d pods on %d nodes, %d Services", len(w.pod), len(w.nodes), len(w.service)), w.settle(ctx, s)
+	return fmt.Sprintf("%d pods on %d nodes, %d Services", len(w.podIP), len(w.nodes), len(w.clusterIP)), w.waitVisible(ctx, s)
 }
 
-// open finds out who is there to ask, and makes the namespaces.
-func (w *world) open(ctx context.Context, s *suite) (kubernetes.Interface, error) {
+// connect finds out who is there to ask, and makes the namespaces.
+func (w *namesFixture) connect(ctx context.Context, s *suite) (kubernetes.Interface, error) {
 	client, err := kubernetes.NewForConfig(s.cluster.Config())
 	if err != nil {
 		return nil, err
@@ -127,12 +127,12 @@ func (w *world) open(ctx context.Context, s *suite) (kubernetes.Interface, error
 		return nil, err
 	}
 	w.coreDNS = upstream.Spec.ClusterIP
-	return client, namespaces(ctx, client)
+	return client, createNamespaces(ctx, client)
 }
 
-// namespaces makes them and waits for the ServiceAccount that pods need.
-func namespaces(ctx context.Context, client kubernetes.Interface) error {
-	for _, name := range []string{namesNS, farNS} {
+// createNamespaces makes them and waits for the ServiceAccount that pods need.
+func createNamespaces(ctx context.Context, client kubernetes.Interface) error {
+	for _, name := range []string{namesNS, elsewhereNS} {
 		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
 		if _, err := client.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{}); err != nil {
 			return err
@@ -144,8 +144,8 @@ func namespaces(ctx context.Context, client kubernetes.Interface) error {
 	})
 }
 
-// look takes the addresses down, and is an error while a pod has none or isn't ready.
-func (w *world) look(ctx context.Context, client kubernetes.Interface) error {
+// readAddresses takes the addresses down, and is an error while a pod has none or isn't ready.
+func (w *namesFixture) readAddresses(ctx context.Context, client kubernetes.Interface) error {
 	pods, err := podAddresses(ctx, client)
 	if err != nil {
 		return err
@@ -157,12 +157,12 @@ func (w *world) look(ctx context.Context, client kubernetes.Interface) error {
 	if err != nil {
 		return err
 	}
-	w.pod, w.service = first(pods), first(services)
-	return sliced(ctx, client, map[string]int{"cluster": 2, "headless": 2, "set": 2, "querier": 2, "published": 1, "stub": 1})
+	w.podIP, w.clusterIP = firstOf(pods), firstOf(services)
+	return checkEndpoints(ctx, client, map[string]int{"cluster": 2, "headless": 2, "set": 2, "querier": 2, "published": 1, "stub": 1})
 }
 
-// first has the first address of each.
-func first(all map[string][]string) map[string]string {
+// firstOf has the first address of each.
+func firstOf(all map[string][]string) map[string]string {
 	one := make(map[string]string)
 	for name, addresses := range all {
 		one[name] = addresses[0]
@@ -208,10 +208,10 @@ func serviceAddresses(ctx context.Context, client kubernetes.Interface) (map[str
 	return all, nil
 }
 
-// sliced is an error while Services have not as many ready endpoints as wanted: they come
+// checkEndpoints is an error while Services have not as many ready endpoints as wanted: they come
 // a moment after the pods are ready, and CoreDNS must not be asked before, because it keeps
 // what it says for 30 s.
-func sliced(ctx context.Context, client kubernetes.Interface, wanted map[string]int) error {
+func checkEndpoints(ctx context.Context, client kubernetes.Interface, wanted map[string]int) error {
 	slices, err := client.DiscoveryV1().EndpointSlices(namesNS).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return err
@@ -232,18 +232,18 @@ func sliced(ctx context.Context, client kubernetes.Interface, wanted map[string]
 	return nil
 }
 
-// settle waits until those who answer have seen what the API server has.
-func (w *world) settle(ctx context.Context, s *suite) error {
-	set := w.pod["set-0"] + " " + w.pod["set-1"]
+// waitVisible waits until those who answer have seen what the API server has.
+func (w *namesFixture) waitVisible(ctx context.Context, s *suite) error {
+	set := w.podIP["set-0"] + " " + w.podIP["set-1"]
 	wants := []string{
-		"headless", set, "set", set, "querier", w.pod["udp-0"] + " " + w.pod["udp-1"],
-		"published", w.pod["unready"], "cluster", w.service["names/cluster"],
+		"headless", set, "set", set, "querier", w.podIP["udp-0"] + " " + w.podIP["udp-1"],
+		"published", w.podIP["unready"], "cluster", w.clusterIP["names/cluster"],
 	}
-	return each(ordinary()[:2], func(pod string) error {
+	return forEach(ordinaryPods()[:2], func(pod string) error {
 		for i := 0; i < len(wants); i += 2 {
-			f, err := w.follow(ctx, s, pod, wants[i]+".names.svc.cluster.local", words(wants[i+1]))
+			f, err := w.watchName(ctx, s, pod, wants[i]+".names.svc.cluster.local", uniqueWords(wants[i+1]))
 			if err == nil {
-				_, err = f.end()
+				_, err = f.wait()
 			}
 			if err != nil {
 				return err
@@ -253,10 +253,10 @@ func (w *world) settle(ctx context.Context, s *suite) error {
 	})
 }
 
-// end takes it all away, without waiting for the pods to be gone.
-func (w *world) end(ctx context.Context) error {
+// deleteNamespaces takes it all away, without waiting for the pods to be gone.
+func (w *namesFixture) deleteNamespaces(ctx context.Context) error {
 	var errs []error
-	for _, name := range []string{namesNS, farNS} {
+	for _, name := range []string{namesNS, elsewhereNS} {
 		errs = append(errs, w.client.CoreV1().Namespaces().Delete(ctx, name, metav1.DeleteOptions{}))
 	}
 	return errors.Join(errs...)
