@@ -1,3 +1,5 @@
+// Inside the package: BenchmarkLook measures the lookup under the shard's lock, and the rest shares its helpers.
+
 package cache
 
 import (
@@ -9,16 +11,15 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// TestAllocations pins what a look-up costs, and a miss that nobody else waits for:
-// nothing.
+// TestAllocations pins the allocations of a hit, a miss, and a Fetch without waiters.
 func TestAllocations(t *testing.T) {
 	c := newCache(nil, Options{})
-	hit, miss := question(t, "www.example.", dns.TypeA), question(t, notThere, dns.TypeA)
+	hit, miss := question(t, "www.example.", dns.TypeA), question(t, missingName, dns.TypeA)
 	fetch(t, c, hit, message{answer: []string{addr}})
 	buf := make([]byte, 0, 4096)
 	var r wire.Reply
 	r.Start(buf, hit)
-	ctx, none := t.Context(), never(t)
+	ctx, none := t.Context(), mustNotExchange(t)
 	if n := testing.AllocsPerRun(1000, func() {
 		r.Start(buf, hit)
 		if found, err := c.Fetch(ctx, hit, &r, none); !found || err != nil {
@@ -29,7 +30,7 @@ func TestAllocations(t *testing.T) {
 	}
 	if n := testing.AllocsPerRun(1000, func() {
 		r.Start(buf, hit)
-		if lookup(c, hit, &r, 0) == Miss {
+		if lookup(c, hit, &r, 0) == missed {
 			t.Error("a miss")
 		}
 		r.Finish(hit.Limit())
@@ -38,7 +39,7 @@ func TestAllocations(t *testing.T) {
 	}
 	if n := testing.AllocsPerRun(1000, func() {
 		r.Start(buf, miss)
-		if lookup(c, miss, &r, 0) != Miss {
+		if lookup(c, miss, &r, 0) != missed {
 			t.Error("a hit")
 		}
 	}); n != 0 {
@@ -50,13 +51,13 @@ func TestAllocations(t *testing.T) {
 	i := 0
 	queries := [2]*wire.Query{hit, miss}
 	asks := [2]ExchangeFunc{
-		give(response(t, hit, message{answer: []string{addr}})),
-		give(response(t, miss, message{answer: []string{notThere + " 300 IN A 192.0.2.1"}})),
+		returns(response(t, hit, message{answer: []string{addr}})),
+		returns(response(t, miss, message{answer: []string{missingName + " 300 IN A 192.0.2.1"}})),
 	}
-	if n := testing.AllocsPerRun(1000, func() { // each pushes out the other
+	if n := testing.AllocsPerRun(1000, func() { // each evicts the other
 		i ^= 1
 		r.Start(buf, queries[i])
-		if lookup(c, queries[i], &r, 0) != Miss || fetchErr(c.Fetch(ctx, queries[i], &r, asks[i])) != nil {
+		if lookup(c, queries[i], &r, 0) != missed || fetchErr(c.Fetch(ctx, queries[i], &r, asks[i])) != nil {
 			t.Fatal("a hit, or an error")
 		}
 	}); n > 2 { // the entry, and the list's element
@@ -82,7 +83,7 @@ func benchCache(b *testing.B) (*Cache, [][]byte) {
 	return c, packets
 }
 
-// BenchmarkHit is the way of a cached query: read, look up, write.
+// BenchmarkHit measures a cached query: parse, look up, write.
 func BenchmarkHit(b *testing.B) {
 	c, packets := benchCache(b)
 	var q wire.Query
@@ -92,15 +93,14 @@ func BenchmarkHit(b *testing.B) {
 	for i := 0; b.Loop(); i++ {
 		q.Parse(packets[i%benchNames])
 		r.Start(buf, &q)
-		if lookup(c, &q, &r, 0) == Miss {
+		if lookup(c, &q, &r, 0) == missed {
 			b.Fatal("a miss")
 		}
 		r.Finish(q.Limit())
 	}
 }
 
-// BenchmarkLook is a hit without its copy: the hash, the lock, the table, the move in
-// the list.
+// BenchmarkLook measures a hit without its copy: hash, lock, lookup, move in the list.
 func BenchmarkLook(b *testing.B) {
 	c, packets := benchCache(b)
 	queries := make([]wire.Query, len(packets))
@@ -119,7 +119,7 @@ func BenchmarkLook(b *testing.B) {
 	}
 }
 
-// BenchmarkAnswer is the look-up and the copy of one and the same name.
+// BenchmarkAnswer measures the lookup and the copy of one name.
 func BenchmarkAnswer(b *testing.B) {
 	c, packets := benchCache(b)
 	var q wire.Query
@@ -128,7 +128,7 @@ func BenchmarkAnswer(b *testing.B) {
 	r.Start(make([]byte, 0, 4096), &q)
 	b.ReportAllocs()
 	for b.Loop() {
-		if lookup(c, &q, &r, 0) == Miss {
+		if lookup(c, &q, &r, 0) == missed {
 			b.Fatal("a miss")
 		}
 	}
@@ -144,7 +144,7 @@ func BenchmarkHitParallel(b *testing.B) {
 		for i := 0; pb.Next(); i++ {
 			q.Parse(packets[i%benchNames])
 			r.Start(buf, &q)
-			if lookup(c, &q, &r, 0) == Miss {
+			if lookup(c, &q, &r, 0) == missed {
 				b.Error("a miss")
 				return
 			}
@@ -153,13 +153,13 @@ func BenchmarkHitParallel(b *testing.B) {
 	})
 }
 
-// BenchmarkFetch is a miss whose ask costs nothing.
+// BenchmarkFetch measures a miss whose exchange costs nothing.
 func BenchmarkFetch(b *testing.B) {
 	cfg := defaults()
 	cfg.Success.Entries = 0
 	c := newCache(cfg, Options{})
 	q := question(b, "www.example.", dns.TypeA)
-	ask := give(response(b, q, message{answer: []string{addr}}))
+	ask := returns(response(b, q, message{answer: []string{addr}}))
 	var r wire.Reply
 	r.Start(make([]byte, 0, 4096), q)
 	b.ReportAllocs()

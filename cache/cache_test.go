@@ -1,3 +1,5 @@
+// Inside the package: these helpers also serve the tests that check shards, keys and the store's clock.
+
 package cache
 
 import (
@@ -15,7 +17,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// defaults are the values of a bare `cache`.
+// defaults returns the settings of a `cache` directive without options.
 func defaults() *config.Cache {
 	return &config.Cache{
 		Success:  config.CacheLimits{Entries: 9984, MaxTTL: time.Hour, MinTTL: 5 * time.Second},
@@ -24,26 +26,26 @@ func defaults() *config.Cache {
 	}
 }
 
-// hand is a clock that moves by hand.
-type hand struct{ t time.Duration }
+// manualClock is a clock that moves only by advance.
+type manualClock struct{ t time.Duration }
 
-func (h *hand) now() time.Duration      { return h.t }
-func (h *hand) advance(d time.Duration) { h.t += d }
+func (h *manualClock) now() time.Duration      { return h.t }
+func (h *manualClock) advance(d time.Duration) { h.t += d }
 
-func newHand() *hand { return &hand{time.Hour} }
+func newManualClock() *manualClock { return &manualClock{time.Hour} }
 
-// budget is room for all that a test keeps, unless it is about that.
-const budget = 32 << 20
+// testBudget is enough for all entries of a test that is not about the budget.
+const testBudget = 32 << 20
 
-// newCache makes a cache in a store of its own, as cfg says (nil: a bare `cache`).
+// newCache returns a cache in a store of its own. A nil cfg means defaults.
 func newCache(cfg *config.Cache, opts Options) *Cache {
 	if cfg == nil {
 		cfg = defaults()
 	}
-	return NewStore(budget, opts).NewCache(cfg)
+	return NewStore(testBudget, opts).NewCache(cfg)
 }
 
-// question makes a query as a stub resolver sends it; shape may change it.
+// question returns a query as a stub resolver sends it, changed by shape.
 func question(t testing.TB, name string, qtype uint16, shape ...func(*dns.Msg)) *wire.Query {
 	t.Helper()
 	var m dns.Msg
@@ -70,7 +72,7 @@ func chaos(m *dns.Msg) {
 	m.Question[0].Qclass = dns.ClassCHAOS
 }
 
-// message is what an upstream says.
+// message describes an upstream's reply.
 type message struct {
 	rcode       int
 	tc          bool
@@ -80,7 +82,7 @@ type message struct {
 	compression bool
 }
 
-func records(t testing.TB, lines []string) []dns.RR {
+func parseRecords(t testing.TB, lines []string) []dns.RR {
 	t.Helper()
 	var rrs []dns.RR
 	for _, line := range lines {
@@ -93,7 +95,7 @@ func records(t testing.TB, lines []string) []dns.RR {
 	return rrs
 }
 
-// response reads what m is on the wire as the reply to q.
+// response packs m as the reply to q and parses it.
 func response(t testing.TB, q *wire.Query, m message) wire.Response {
 	t.Helper()
 	var req, out dns.Msg
@@ -104,9 +106,9 @@ func response(t testing.TB, q *wire.Query, m message) wire.Response {
 	out.RecursionAvailable = true
 	out.Truncated = m.tc
 	out.Compress = m.compression
-	out.Answer = records(t, m.answer)
-	out.Ns = records(t, m.authority)
-	out.Extra = records(t, m.additional)
+	out.Answer = parseRecords(t, m.answer)
+	out.Ns = parseRecords(t, m.authority)
+	out.Extra = parseRecords(t, m.additional)
 	packet, err := out.Pack()
 	if err != nil {
 		t.Fatalf("packing a response: %v", err)
@@ -118,16 +120,16 @@ func response(t testing.TB, q *wire.Query, m message) wire.Response {
 	return resp
 }
 
-// give is an ask that gives resp.
-func give(resp wire.Response) ExchangeFunc {
+// returns is an exchange that returns resp.
+func returns(resp wire.Response) ExchangeFunc {
 	return func(context.Context, *wire.Query) (wire.Response, error) { return resp, nil }
 }
 
-// never is an ask that must not be called.
-func never(t testing.TB) ExchangeFunc {
+// mustNotExchange is an exchange that fails the test.
+func mustNotExchange(t testing.TB) ExchangeFunc {
 	return func(context.Context, *wire.Query) (wire.Response, error) {
-		t.Error("asked, though the answer was there")
-		return wire.Response{}, errors.New("not to be asked")
+		t.Error("exchange called although the answer is cached")
+		return wire.Response{}, errors.New("unexpected exchange")
 	}
 }
 
@@ -138,8 +140,8 @@ func reply(q *wire.Query) *wire.Reply {
 	return &r
 }
 
-// sent is what the client of r gets.
-func sent(t testing.TB, r *wire.Reply) *dns.Msg {
+// replyMsg returns the message that r's client receives.
+func replyMsg(t testing.TB, r *wire.Reply) *dns.Msg {
 	t.Helper()
 	var m dns.Msg
 	if err := m.Unpack(r.Finish(wire.MaxMessage)); err != nil {
@@ -148,7 +150,7 @@ func sent(t testing.TB, r *wire.Reply) *dns.Msg {
 	return &m
 }
 
-// ttls are the distinct TTLs of m's records.
+// ttls returns the distinct TTLs of m's records.
 func ttls(m *dns.Msg) []uint32 {
 	seen := map[uint32]bool{}
 	var out []uint32
@@ -163,17 +165,17 @@ func ttls(m *dns.Msg) []uint32 {
 	return out
 }
 
-// fetch puts what m says through Fetch and gives what the client sees.
+// fetch calls Fetch with an exchange that returns m, and returns the client's reply.
 func fetch(t testing.TB, c *Cache, q *wire.Query, m message) *dns.Msg {
 	t.Helper()
 	r := reply(q)
-	if _, err := c.Fetch(t.Context(), q, r, give(response(t, q, m))); err != nil {
+	if _, err := c.Fetch(t.Context(), q, r, returns(response(t, q, m))); err != nil {
 		t.Fatalf("fetching: %v", err)
 	}
-	return sent(t, r)
+	return replyMsg(t, r)
 }
 
-// answer is what c answers q with by itself; nil is a miss.
+// answer returns c's reply from the cache, nil at a miss. It counts a hit.
 func answer(t testing.TB, c *Cache, q *wire.Query) *dns.Msg {
 	t.Helper()
 	r := reply(q)
@@ -182,40 +184,40 @@ func answer(t testing.TB, c *Cache, q *wire.Query) *dns.Msg {
 	if !res.Hit() {
 		return nil
 	}
-	return sent(t, r)
+	return replyMsg(t, r)
 }
 
-// Found is what a lookup that is counted comes to.
-type Found uint8
+// outcome is the result of a counted lookup.
+type outcome uint8
 
 const (
-	Miss    Found = iota
-	Hit           // the reply is complete
-	Refresh       // it is, and the name is to be fetched again
+	missed       outcome = iota
+	answered             // the reply is complete
+	needsRefresh         // it is, and the name is to be fetched again
 )
 
-// lookup asks c alone, and counts a hit: a miss is counted by the Fetch after it.
-func lookup(c *Cache, q *wire.Query, r *wire.Reply, now time.Duration) Found {
+// lookup calls Get and counts a hit. The Fetch that follows a miss counts the miss.
+func lookup(c *Cache, q *wire.Query, r *wire.Reply, now time.Duration) outcome {
 	res := c.Get(q, r, now)
 	switch {
 	case !res.Hit():
-		return Miss
+		return missed
 	case res.Count():
-		return Refresh
+		return needsRefresh
 	}
-	return Hit
+	return answered
 }
 
 const (
-	soa      = "example. %d IN SOA ns.example. admin.example. 1 7200 1800 86400 %d"
-	addr     = "www.example. 300 IN A 192.0.2.1"
-	notThere = "x.example."
+	soa         = "example. %d IN SOA ns.example. admin.example. 1 7200 1800 86400 %d"
+	addr        = "www.example. 300 IN A 192.0.2.1"
+	missingName = "x.example."
 )
 
-func soaOf(ttl, minimum int) []string { return []string{fmt.Sprintf(soa, ttl, minimum)} }
+func soaRecord(ttl, minimum int) []string { return []string{fmt.Sprintf(soa, ttl, minimum)} }
 
-func TestCountdown(t *testing.T) {
-	clock := newHand()
+func TestTTLCountsDown(t *testing.T) {
+	clock := newManualClock()
 	c := newCache(nil, Options{Clock: clock.now})
 	q := question(t, "www.example.", dns.TypeA)
 	fetch(t, c, q, message{answer: []string{addr}})
@@ -248,9 +250,9 @@ func TestCountdown(t *testing.T) {
 	}
 }
 
-func TestKey(t *testing.T) {
-	stored := func() (*Cache, *hand) {
-		clock := newHand()
+func TestKeyMatchesQuestion(t *testing.T) {
+	stored := func() (*Cache, *manualClock) {
+		clock := newManualClock()
 		c := newCache(nil, Options{Clock: clock.now})
 		fetch(t, c, question(t, "www.example.", dns.TypeA), message{answer: []string{addr}})
 		return c, clock
@@ -289,9 +291,9 @@ func TestKey(t *testing.T) {
 	}
 }
 
-func TestReplacement(t *testing.T) {
+func TestEntryReplacement(t *testing.T) {
 	good := message{answer: []string{addr}}
-	gone := message{rcode: dns.RcodeNameError, authority: soaOf(60, 60)}
+	gone := message{rcode: dns.RcodeNameError, authority: soaRecord(60, 60)}
 	fail := message{rcode: dns.RcodeServerFailure}
 	tests := map[string]struct {
 		first, second message
@@ -307,10 +309,10 @@ func TestReplacement(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			c := newCache(nil, Options{Clock: newHand().now})
+			c := newCache(nil, Options{Clock: newManualClock().now})
 			q := question(t, "www.example.", dns.TypeA)
-			// Fetch asks only for what isn't there, so the second comes from a
-			// flight that started before the first landed.
+			// Fetch runs an exchange only at a miss. The exchange itself stores the first
+			// response, as a concurrent call would.
 			r := reply(q)
 			if _, err := c.Fetch(t.Context(), q, r, func(context.Context, *wire.Query) (wire.Response, error) {
 				k := c.key(q)
@@ -330,7 +332,7 @@ func TestReplacement(t *testing.T) {
 		})
 	}
 	t.Run("a failure replaces an expired answer", func(t *testing.T) {
-		clock := newHand()
+		clock := newManualClock()
 		c := newCache(nil, Options{Clock: clock.now})
 		q := question(t, "www.example.", dns.TypeA)
 		fetch(t, c, q, good)
@@ -346,10 +348,10 @@ func TestReplacement(t *testing.T) {
 	})
 }
 
-func TestEviction(t *testing.T) {
+func TestEvictionByUse(t *testing.T) {
 	cfg := defaults()
 	cfg.Success.Entries, cfg.Denial.Entries = 3, 2 // small enough for one shard
-	clock := newHand()
+	clock := newManualClock()
 	c := newCache(cfg, Options{Clock: clock.now})
 	if len(c.shards) != 1 {
 		t.Fatalf("%d parts for 3 entries", len(c.shards))
@@ -373,7 +375,7 @@ func TestEviction(t *testing.T) {
 		t.Error("the entry used longest ago is not the one that went")
 	}
 	for i := 10; i < 15; i++ {
-		put(i, message{rcode: dns.RcodeNameError, authority: soaOf(60, 60)})
+		put(i, message{rcode: dns.RcodeNameError, authority: soaRecord(60, 60)})
 	}
 	want := Stats{
 		Requests: 14, Hits: Kinds{Success: 4}, Misses: 10,
@@ -423,7 +425,7 @@ func TestCovers(t *testing.T) {
 // what Answer gives.
 func TestSame(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
-	clock := newHand()
+	clock := newManualClock()
 	c := newCache(nil, Options{Clock: clock.now})
 	for i := range 500 {
 		name := fmt.Sprintf("n%d.example.", rng.IntN(50))
@@ -434,14 +436,14 @@ func TestSame(t *testing.T) {
 				m.answer = append(m.answer, fmt.Sprintf("%s %d IN A 192.0.2.%d", name, rng.IntN(100), rng.IntN(255)))
 			}
 		} else {
-			m.authority = soaOf(rng.IntN(100), rng.IntN(100))
+			m.authority = soaRecord(rng.IntN(100), rng.IntN(100))
 		}
 		resp := response(t, q, m)
 		r := reply(q)
-		if _, err := c.Fetch(t.Context(), q, r, give(resp)); err != nil {
+		if _, err := c.Fetch(t.Context(), q, r, returns(resp)); err != nil {
 			t.Fatal(err)
 		}
-		first := sent(t, r)
+		first := replyMsg(t, r)
 		second := answer(t, c, q)
 		if second == nil || first.String() != second.String() {
 			t.Fatalf("step %d: Fetch gave\n%s\nAnswer\n%v", i, first, second)

@@ -1,3 +1,5 @@
+// Inside the package: the helpers are those of cache_test.go, which need internals.
+
 package cache
 
 import (
@@ -10,8 +12,8 @@ import (
 	"github.com/nodens-dns/nodens/internal/config"
 )
 
-// TestRules is the list of what is kept, where, and for how long.
-func TestRules(t *testing.T) {
+// TestCacheability checks what is cached, in which list, and for how long.
+func TestCacheability(t *testing.T) {
 	const www = "www.example."
 	tests := map[string]struct {
 		qtype   uint16
@@ -50,7 +52,7 @@ func TestRules(t *testing.T) {
 		"an alias that leads nowhere": {
 			message: message{answer: []string{"www.example. 30 IN CNAME web.example."}}, ttl: 30},
 		"an alias that leads nowhere, with SOA": {
-			message: message{answer: []string{"www.example. 30 IN CNAME web.example."}, authority: soaOf(900, 600)},
+			message: message{answer: []string{"www.example. 30 IN CNAME web.example."}, authority: soaRecord(900, 600)},
 			want:    Kinds{Denial: 1}, ttl: 30},
 		"an alias with its target twice": {
 			message: message{answer: []string{"www.example. 30 IN CNAME web.example.", "www.example. 30 IN CNAME WEB.example.", "web.example. 20 IN A 192.0.2.1"}},
@@ -62,7 +64,7 @@ func TestRules(t *testing.T) {
 			message: message{answer: []string{"www.example. 30 IN CNAME other.example.", "www.example. 30 IN CNAME web.example.", "web.example. 30 IN A 192.0.2.1"}},
 			ttl:     30},
 		"an alias with two targets, with SOA": {
-			message: message{answer: []string{"www.example. 30 IN CNAME web.example.", "www.example. 30 IN CNAME other.example."}, authority: soaOf(900, 600)},
+			message: message{answer: []string{"www.example. 30 IN CNAME web.example.", "www.example. 30 IN CNAME other.example."}, authority: soaRecord(900, 600)},
 			ttl:     30},
 		"an alias with two targets further on": {
 			message: message{answer: []string{"www.example. 30 IN CNAME a.example.", "a.example. 30 IN CNAME b.example.", "a.example. 30 IN CNAME c.example.", "b.example. 30 IN A 192.0.2.1"}},
@@ -75,7 +77,7 @@ func TestRules(t *testing.T) {
 		"a circle of aliases": {
 			message: message{answer: []string{"www.example. 30 IN CNAME web.example.", "web.example. 30 IN CNAME www.example."}}, ttl: 30},
 		"a circle of aliases, with SOA": {
-			message: message{answer: []string{"www.example. 30 IN CNAME web.example.", "web.example. 30 IN CNAME www.example."}, authority: soaOf(900, 600)},
+			message: message{answer: []string{"www.example. 30 IN CNAME web.example.", "web.example. 30 IN CNAME www.example."}, authority: soaRecord(900, 600)},
 			ttl:     30},
 		"a circle of aliases beside an address": {
 			message: message{answer: []string{"www.example. 30 IN CNAME www.example.", "www.example. 30 IN A 192.0.2.1"}}, ttl: 30},
@@ -84,34 +86,34 @@ func TestRules(t *testing.T) {
 		"an address beside an alias that leads nowhere": {
 			message: message{answer: []string{"www.example. 30 IN A 192.0.2.1", "www.example. 30 IN CNAME web.example."}}, ttl: 30},
 		"an address beside an alias that leads nowhere, with SOA": {
-			message: message{answer: []string{"www.example. 30 IN A 192.0.2.1", "www.example. 30 IN CNAME web.example."}, authority: soaOf(900, 600)}, ttl: 30},
+			message: message{answer: []string{"www.example. 30 IN A 192.0.2.1", "www.example. 30 IN CNAME web.example."}, authority: soaRecord(900, 600)}, ttl: 30},
 		"an address beside an alias that leads to one": {
 			message: message{answer: []string{"www.example. 30 IN A 192.0.2.1", "www.example. 30 IN CNAME web.example.", "web.example. 30 IN A 192.0.2.1"}},
 			want:    Kinds{Success: 1}, ttl: 30},
 		"NXDOMAIN with an answer": {
-			message: message{rcode: dns.RcodeNameError, answer: []string{"www.example. 30 IN A 192.0.2.1"}, authority: soaOf(900, 600)}, ttl: 30},
+			message: message{rcode: dns.RcodeNameError, answer: []string{"www.example. 30 IN A 192.0.2.1"}, authority: soaRecord(900, 600)}, ttl: 30},
 		"NXDOMAIN behind an alias with two targets": {
-			message: message{rcode: dns.RcodeNameError, answer: []string{"www.example. 30 IN CNAME x.example.", "www.example. 30 IN CNAME y.example."}, authority: soaOf(900, 600)},
+			message: message{rcode: dns.RcodeNameError, answer: []string{"www.example. 30 IN CNAME x.example.", "www.example. 30 IN CNAME y.example."}, authority: soaRecord(900, 600)},
 			ttl:     30},
 		"records of another name": {
 			message: message{answer: []string{"web.example. 30 IN A 192.0.2.1"}}, ttl: 30},
 		"NXDOMAIN lives the SOA's TTL": {
-			message: message{rcode: dns.RcodeNameError, authority: soaOf(60, 900)}, want: Kinds{Denial: 1}, ttl: 60},
+			message: message{rcode: dns.RcodeNameError, authority: soaRecord(60, 900)}, want: Kinds{Denial: 1}, ttl: 60},
 		"NXDOMAIN lives the SOA's MINIMUM": {
-			message: message{rcode: dns.RcodeNameError, authority: soaOf(900, 60)}, want: Kinds{Denial: 1}, ttl: 60},
+			message: message{rcode: dns.RcodeNameError, authority: soaRecord(900, 60)}, want: Kinds{Denial: 1}, ttl: 60},
 		"NXDOMAIN above the cap": {
-			message: message{rcode: dns.RcodeNameError, authority: soaOf(86400, 86400)}, want: Kinds{Denial: 1}, ttl: 1800},
+			message: message{rcode: dns.RcodeNameError, authority: soaRecord(86400, 86400)}, want: Kinds{Denial: 1}, ttl: 1800},
 		"NXDOMAIN below the floor": {
-			message: message{rcode: dns.RcodeNameError, authority: soaOf(900, 0)}, want: Kinds{Denial: 1}, ttl: 5},
+			message: message{rcode: dns.RcodeNameError, authority: soaRecord(900, 0)}, want: Kinds{Denial: 1}, ttl: 5},
 		"NXDOMAIN behind an alias": {
-			message: message{rcode: dns.RcodeNameError, answer: []string{"www.example. 30 IN CNAME x.example."}, authority: soaOf(900, 600)},
+			message: message{rcode: dns.RcodeNameError, answer: []string{"www.example. 30 IN CNAME x.example."}, authority: soaRecord(900, 600)},
 			want:    Kinds{Denial: 1}, ttl: 30},
 		"NXDOMAIN without SOA": {
 			message: message{rcode: dns.RcodeNameError}},
 		"NXDOMAIN without SOA, with an NS": {
 			message: message{rcode: dns.RcodeNameError, authority: []string{"example. 60 IN NS ns.example."}}, ttl: 60},
 		"NODATA": {
-			message: message{authority: soaOf(900, 60)}, want: Kinds{Denial: 1}, ttl: 60},
+			message: message{authority: soaRecord(900, 60)}, want: Kinds{Denial: 1}, ttl: 60},
 		"NOERROR with nothing": {
 			message: message{}, want: Kinds{Success: 1}},
 		"NOERROR with a referral": {
@@ -119,7 +121,7 @@ func TestRules(t *testing.T) {
 		"SERVFAIL": {
 			message: message{rcode: dns.RcodeServerFailure}, want: Kinds{Denial: 1}},
 		"SERVFAIL with records": {
-			message: message{rcode: dns.RcodeServerFailure, authority: soaOf(900, 900)}, want: Kinds{Denial: 1}, ttl: 5},
+			message: message{rcode: dns.RcodeServerFailure, authority: soaRecord(900, 900)}, want: Kinds{Denial: 1}, ttl: 5},
 		"SERVFAIL, servfail 0": {
 			tune:    func(c *config.Cache) { c.Servfail = 0 },
 			message: message{rcode: dns.RcodeServerFailure}},
@@ -132,7 +134,7 @@ func TestRules(t *testing.T) {
 		"an answer cut short": {
 			message: message{tc: true, answer: []string{addr}}, ttl: 300},
 		"NXDOMAIN cut short": {
-			message: message{tc: true, rcode: dns.RcodeNameError, authority: soaOf(60, 60)}, ttl: 60},
+			message: message{tc: true, rcode: dns.RcodeNameError, authority: soaRecord(60, 60)}, ttl: 60},
 		"a zone transfer": {
 			qtype: dns.TypeAXFR, message: message{answer: []string{"www.example. 60 IN SOA a. b. 1 2 3 4 5"}}, ttl: 60},
 		"ANY": {
@@ -144,7 +146,7 @@ func TestRules(t *testing.T) {
 			message: message{answer: []string{addr}}, ttl: 300},
 		"no room for denials": {
 			tune:    func(c *config.Cache) { c.Denial.Entries = 0 },
-			message: message{rcode: dns.RcodeNameError, authority: soaOf(60, 60)}, ttl: 60},
+			message: message{rcode: dns.RcodeNameError, authority: soaRecord(60, 60)}, ttl: 60},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -152,7 +154,7 @@ func TestRules(t *testing.T) {
 			if tt.tune != nil {
 				tt.tune(cfg)
 			}
-			clock := newHand()
+			clock := newManualClock()
 			c := newCache(cfg, Options{Clock: clock.now})
 			qtype := dns.TypeA
 			if tt.qtype != 0 {

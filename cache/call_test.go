@@ -1,3 +1,5 @@
+// Inside the package: it checks that no call is left in a shard.
+
 package cache
 
 import (
@@ -18,15 +20,15 @@ import (
 
 var errUpstream = errors.New("no upstream answers")
 
-// ask counts its calls and ends when it is let go.
-type ask struct {
+// exchangeStub counts its calls. They block until gate is closed.
+type exchangeStub struct {
 	calls atomic.Int32
 	gate  chan struct{}
 	resp  wire.Response
 	err   error
 }
 
-func (a *ask) run(ctx context.Context, _ *wire.Query) (wire.Response, error) {
+func (a *exchangeStub) run(ctx context.Context, _ *wire.Query) (wire.Response, error) {
 	a.calls.Add(1)
 	select {
 	case <-a.gate:
@@ -36,16 +38,16 @@ func (a *ask) run(ctx context.Context, _ *wire.Query) (wire.Response, error) {
 	}
 }
 
-func newAsk(t testing.TB) *ask {
+func newExchangeStub(t testing.TB) *exchangeStub {
 	q := question(t, "www.example.", dns.TypeA)
-	return &ask{gate: make(chan struct{}), resp: response(t, q, message{answer: []string{addr}})}
+	return &exchangeStub{gate: make(chan struct{}), resp: response(t, q, message{answer: []string{addr}})}
 }
 
-func TestFlightIsShared(t *testing.T) {
+func TestConcurrentFetchesShareCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const clients = 1000
 		c := newCache(nil, Options{})
-		a := newAsk(t)
+		a := newExchangeStub(t)
 		var wg sync.WaitGroup
 		var good atomic.Int32
 		for range clients {
@@ -56,7 +58,7 @@ func TestFlightIsShared(t *testing.T) {
 					t.Errorf("fetching: %v", err)
 					return
 				}
-				if m := sent(t, r); len(m.Answer) == 1 && m.Answer[0].Header().Ttl == 300 {
+				if m := replyMsg(t, r); len(m.Answer) == 1 && m.Answer[0].Header().Ttl == 300 {
 					good.Add(1)
 				}
 			})
@@ -70,39 +72,39 @@ func TestFlightIsShared(t *testing.T) {
 		if a.calls.Load() != 1 || good.Load() != clients {
 			t.Errorf("%d asks, %d of %d clients answered", a.calls.Load(), good.Load(), clients)
 		}
-		landed(t, c)
+		checkNoCalls(t, c)
 	})
 }
 
-// landed checks that no flight is left behind.
-func landed(t *testing.T, c *Cache) {
+// checkNoCalls checks that no call is left in c's shards.
+func checkNoCalls(t *testing.T, c *Cache) {
 	t.Helper()
 	for i := range c.store.shards {
 		s := &c.store.shards[i]
 		s.mu.Lock()
 		for _, f := range s.calls {
 			if f != nil {
-				t.Errorf("a flight of shard %d never landed", i)
+				t.Errorf("a call of shard %d has not ended", i)
 			}
 		}
 		s.mu.Unlock()
 	}
 }
 
-// TestLateBoarding is the interleaving of the package's doc: whoever missed before
-// the entry came, and fetches after the flight has landed, doesn't ask again.
-func TestLateBoarding(t *testing.T) {
-	c := newCache(nil, Options{Clock: newHand().now})
+// TestFetchAfterCallEnded is the interleaving in the package doc: a client that missed before
+// the entry was stored, and calls Fetch after the call has ended, starts no second exchange.
+func TestFetchAfterCallEnded(t *testing.T) {
+	c := newCache(nil, Options{Clock: newManualClock().now})
 	q := question(t, "www.example.", dns.TypeA)
 	if answer(t, c, q) != nil {
-		t.Fatal("an empty cache answers")
+		t.Fatal("a hit in an empty cache")
 	}
 	fetch(t, c, q, message{answer: []string{addr}})
 	r := reply(q)
-	if _, err := c.Fetch(t.Context(), q, r, never(t)); err != nil {
+	if _, err := c.Fetch(t.Context(), q, r, mustNotExchange(t)); err != nil {
 		t.Fatal(err)
 	}
-	if m := sent(t, r); len(m.Answer) != 1 {
+	if m := replyMsg(t, r); len(m.Answer) != 1 {
 		t.Errorf("filled with\n%s", m)
 	}
 	if st := c.Stats(); st.Requests != 3 || st.Misses != 2 || st.Hits.Success != 1 {
@@ -110,10 +112,10 @@ func TestLateBoarding(t *testing.T) {
 	}
 }
 
-func TestFlightsApart(t *testing.T) {
+func TestDistinctQuestionsDontShareCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCache(nil, Options{})
-		a := newAsk(t)
+		a := newExchangeStub(t)
 		queries := []*wire.Query{
 			question(t, "www.example.", dns.TypeA),
 			question(t, "www.example.", dns.TypeA, noRD),
@@ -133,11 +135,11 @@ func TestFlightsApart(t *testing.T) {
 		}
 		close(a.gate)
 		synctest.Wait()
-		landed(t, c)
+		checkNoCalls(t, c)
 	})
 }
 
-func TestFailure(t *testing.T) {
+func TestExchangeFailure(t *testing.T) {
 	tests := map[string]struct {
 		err      error
 		servfail time.Duration
@@ -152,7 +154,7 @@ func TestFailure(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			cfg := defaults()
 			cfg.Servfail = tt.servfail
-			clock := newHand()
+			clock := newManualClock()
 			c := newCache(cfg, Options{Clock: clock.now})
 			q := question(t, "www.example.", dns.TypeA)
 			r := reply(q)
@@ -175,13 +177,13 @@ func TestFailure(t *testing.T) {
 			if m := answer(t, c, q); m != nil {
 				t.Errorf("still answered after servfail:\n%s", m)
 			}
-			landed(t, c)
+			checkNoCalls(t, c)
 		})
 	}
 }
 
-// TestLocalError: what only the first client may not ask is asked by those who wait for it,
-// once for all of them; an ask that took its time is asked anew by nobody.
+// TestLocalError: if the first client's exchange fails locally at once, its waiters run one
+// exchange for all of them. After a slow local failure nobody retries.
 func TestLocalError(t *testing.T) {
 	for name, tt := range map[string]struct {
 		takes time.Duration
@@ -194,7 +196,7 @@ func TestLocalError(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c := newCache(nil, Options{})
-				a := newAsk(t)
+				a := newExchangeStub(t)
 				var calls, good atomic.Int32
 				first := make(chan struct{})
 				run := func(ctx context.Context, q *wire.Query) (wire.Response, error) {
@@ -225,8 +227,8 @@ func TestLocalError(t *testing.T) {
 	}
 }
 
-func TestOtherQuestion(t *testing.T) {
-	c := newCache(nil, Options{Clock: newHand().now})
+func TestReplyToOtherQuestion(t *testing.T) {
+	c := newCache(nil, Options{Clock: newManualClock().now})
 	q := question(t, "www.example.", dns.TypeA)
 	other := question(t, "web.example.", dns.TypeA)
 	for name, resp := range map[string]wire.Response{
@@ -234,18 +236,18 @@ func TestOtherQuestion(t *testing.T) {
 		"nothing":      {},
 	} {
 		r := reply(q)
-		if _, err := c.Fetch(t.Context(), q, r, give(resp)); !errors.Is(err, ErrMismatch) {
+		if _, err := c.Fetch(t.Context(), q, r, returns(resp)); !errors.Is(err, ErrMismatch) {
 			t.Errorf("%s: error %v", name, err)
 		}
 	}
 	if st := c.Stats(); st.Drops != 2 || st.Entries != (Kinds{}) {
 		t.Errorf("stats %+v, want two drops and nothing kept", st)
 	}
-	landed(t, c)
+	checkNoCalls(t, c)
 }
 
-// TestPanic lets an ask not return: by a panic, and by the end of its goroutine.
-func TestPanic(t *testing.T) {
+// TestExchangePanics uses exchanges that don't return: they panic, or call runtime.Goexit.
+func TestExchangePanics(t *testing.T) {
 	ends := map[string]func(){
 		"panic":  func() { panic("boom") },
 		"goexit": runtime.Goexit,
@@ -270,7 +272,7 @@ func TestPanic(t *testing.T) {
 				var waited error
 				go func() {
 					q := question(t, "www.example.", dns.TypeA)
-					_, waited = c.Fetch(t.Context(), q, reply(q), never(t))
+					_, waited = c.Fetch(t.Context(), q, reply(q), mustNotExchange(t))
 				}()
 				synctest.Wait()
 				close(gate)
@@ -279,22 +281,22 @@ func TestPanic(t *testing.T) {
 					t.Errorf("the panic became %v", recovered)
 				}
 				if !errors.Is(waited, errPanicked) {
-					t.Errorf("the one that waits gets %v", waited)
+					t.Errorf("the waiter gets %v", waited)
 				}
 				if st := c.Stats(); st.Entries != (Kinds{}) {
 					t.Errorf("a panic was kept: %+v", st)
 				}
-				landed(t, c)
+				checkNoCalls(t, c)
 				fetch(t, c, question(t, "www.example.", dns.TypeA), message{answer: []string{addr}})
 			})
 		})
 	}
 }
 
-func TestWaiterGivesUp(t *testing.T) {
+func TestWaiterContextEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCache(nil, Options{})
-		a := newAsk(t)
+		a := newExchangeStub(t)
 		var mu sync.Mutex
 		results := make(map[string]error)
 		client := func(name string, ctx context.Context) {
@@ -327,15 +329,15 @@ func TestWaiterGivesUp(t *testing.T) {
 		if a.calls.Load() != 1 {
 			t.Errorf("%d asks", a.calls.Load())
 		}
-		landed(t, c)
+		checkNoCalls(t, c)
 	})
 }
 
-// TestCancelled ends the context that the ask has: that says nothing about the name.
-func TestCancelled(t *testing.T) {
+// TestExchangeContextCancelled: the end of an exchange's context is not cached as a failure.
+func TestExchangeContextCancelled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCache(nil, Options{})
-		a := newAsk(t)
+		a := newExchangeStub(t)
 		ctx, end := context.WithCancel(t.Context())
 		errs := make(chan error, 2)
 		for range 2 {
@@ -354,15 +356,15 @@ func TestCancelled(t *testing.T) {
 		if st := c.Stats(); st.Entries != (Kinds{}) {
 			t.Errorf("a cancelled ask was kept as a failure: %+v", st)
 		}
-		landed(t, c)
+		checkNoCalls(t, c)
 		fetch(t, c, question(t, "www.example.", dns.TypeA), message{answer: []string{addr}})
 	})
 }
 
 type ctxKey struct{}
 
-func TestAskSeesValues(t *testing.T) {
-	c := newCache(nil, Options{Clock: newHand().now})
+func TestExchangeSeesContextValues(t *testing.T) {
+	c := newCache(nil, Options{Clock: newManualClock().now})
 	q := question(t, "www.example.", dns.TypeA)
 	var seen any
 	_, _ = c.Fetch(context.WithValue(t.Context(), ctxKey{}, "v"), q, reply(q), func(ctx context.Context, _ *wire.Query) (wire.Response, error) {
@@ -374,9 +376,9 @@ func TestAskSeesValues(t *testing.T) {
 	}
 }
 
-// TestConcurrent lets every method run against the others, for the race detector,
-// and checks that the counts add up.
-func TestConcurrent(t *testing.T) {
+// TestConcurrentUse runs all methods concurrently, for the race detector, and checks the
+// counts.
+func TestConcurrentUse(t *testing.T) {
 	cfg := defaults()
 	cfg.Success.Entries, cfg.Denial.Entries = 64, 64 // fewer than the names
 	c := newCache(cfg, Options{})
@@ -387,7 +389,7 @@ func TestConcurrent(t *testing.T) {
 		name := fmt.Sprintf("n%d.example.", i)
 		m := message{answer: []string{name + " 300 IN A 192.0.2.1"}}
 		if i%2 == 1 {
-			m = message{rcode: dns.RcodeNameError, authority: soaOf(60, 60)}
+			m = message{rcode: dns.RcodeNameError, authority: soaRecord(60, 60)}
 		}
 		queries[i] = question(t, name, dns.TypeA)
 		responses[i] = response(t, queries[i], m)
@@ -399,8 +401,8 @@ func TestConcurrent(t *testing.T) {
 				n := (w*37 + i*11) % names
 				q := queries[n]
 				r := reply(q)
-				if lookup(c, q, r, c.store.clock()) == Miss {
-					if _, err := c.Fetch(t.Context(), q, r, give(responses[n])); err != nil {
+				if lookup(c, q, r, c.store.clock()) == missed {
+					if _, err := c.Fetch(t.Context(), q, r, returns(responses[n])); err != nil {
 						t.Errorf("fetching: %v", err)
 					}
 				}

@@ -1,3 +1,5 @@
+// Inside the package: it checks the store's invariants and the visits of a shard.
+
 package cache
 
 import (
@@ -16,12 +18,12 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// TestFlush removes random names and trees out of one cache or all, and compares what is
-// left with the rule.
+// TestFlush removes random names and subtrees from one cache or from all, and compares what is
+// left with a simple model.
 func TestFlush(t *testing.T) {
 	for seed := range uint64(6) {
 		rng := rand.New(rand.NewPCG(seed, 2))
-		store := NewStore(budget, Options{})
+		store := NewStore(testBudget, Options{})
 		caches := []*Cache{store.NewCache(defaults()), store.NewCache(defaults())}
 		type entry struct {
 			c     *Cache
@@ -40,7 +42,7 @@ func TestFlush(t *testing.T) {
 				shape = append(shape, do)
 			}
 			q := question(t, e.name, e.qtype, shape...)
-			m := message{rcode: dns.RcodeNameError, authority: soaOf(600, 600)}
+			m := message{rcode: dns.RcodeNameError, authority: soaRecord(600, 600)}
 			if rng.IntN(2) == 0 {
 				m = message{answer: []string{fmt.Sprintf("%s 600 IN TXT \"x\"", e.name), fmt.Sprintf("%s 600 IN A 192.0.2.1", e.name)}}
 			}
@@ -68,7 +70,7 @@ func TestFlush(t *testing.T) {
 		}
 		for e, q := range kept {
 			if answer(t, e.c, q) == nil {
-				t.Errorf("seed %d: %v went too", seed, e)
+				t.Errorf("seed %d: %v was removed, too", seed, e)
 			}
 		}
 		if n, m := caches[0].Stats().Entries, caches[1].Stats().Entries; n.Success+n.Denial+m.Success+m.Denial != uint64(len(kept)) {
@@ -87,7 +89,8 @@ func TestFlush(t *testing.T) {
 	}
 }
 
-// TestVisitRemoved: entries that are removed, or come, after the keys were read don't matter.
+// TestVisitRemoved: visiting tolerates entries that were removed or added after the keys were
+// read.
 func TestVisitRemoved(t *testing.T) {
 	c := newCache(nil, Options{})
 	queries := [3]*wire.Query{}
@@ -110,13 +113,13 @@ func TestVisitRemoved(t *testing.T) {
 	}
 }
 
-// TestFlushFlight: what is being asked for reaches those who wait, but is not kept, and
-// those who come later don't wait for it.
-func TestFlushFlight(t *testing.T) {
+// TestFlushDuringCall: waiters of a call receive its reply after a flush, but it is not stored,
+// and later clients start a new call.
+func TestFlushDuringCall(t *testing.T) {
 	for _, subtree := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			c := newCache(nil, Options{})
-			a, b := newAsk(t), newAsk(t)
+			a, b := newExchangeStub(t), newExchangeStub(t)
 			q := question(t, "www.example.", dns.TypeA)
 			got := make(chan error, 3)
 			client := func(ask ExchangeFunc) {
@@ -125,7 +128,7 @@ func TestFlushFlight(t *testing.T) {
 			}
 			go client(a.run)
 			synctest.Wait()
-			go client(never(t))
+			go client(mustNotExchange(t))
 			synctest.Wait()
 			name := wireName(t, "www.example.")
 			if subtree {
@@ -137,34 +140,35 @@ func TestFlushFlight(t *testing.T) {
 			go client(b.run)
 			synctest.Wait()
 			if b.calls.Load() != 1 {
-				t.Error("who comes after the flush waits for what was asked before")
+				t.Error("a client after the flush waits for a call from before it")
 			}
 			close(a.gate)
 			for range 2 {
 				if err := <-got; err != nil {
-					t.Errorf("who waits gets %v", err)
+					t.Errorf("the waiter gets %v", err)
 				}
 			}
 			if answer(t, c, q) != nil {
-				t.Error("what was asked for before the flush is kept")
+				t.Error("the reply to a call from before the flush is cached")
 			}
 			close(b.gate)
 			if err := <-got; err != nil || answer(t, c, q) == nil {
-				t.Errorf("what was asked for after it is not kept: %v", err)
+				t.Errorf("the reply to a call from after the flush is not cached: %v", err)
 			}
-			landed(t, c)
+			checkNoCalls(t, c)
 			c.store.check(t)
 		})
 	}
 }
 
-// TestFlushStale: after a flush nothing old is given, though it is being asked for anew.
-func TestFlushStale(t *testing.T) {
+// TestFlushRemovesStale: after a flush no expired answer is served, even if a refresh is under
+// way.
+func TestFlushRemovesStale(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := staleCache(t, fallback, Options{})
-		u := &upstream{t: t, m: fresh, after: 4 * time.Second}
+		u := &fakeUpstream{t: t, m: fresh, after: 4 * time.Second}
 		q := question(t, "www.example.", dns.TypeA)
-		if g := resolve(t, c, q, u.ask); g.Addr != old {
+		if g := resolve(t, c, q, u.ask); g.Addr != staleAddr {
 			t.Fatalf("%+v", g)
 		}
 		if n := c.Flush(q.Name(), false); n != 1 {
@@ -178,13 +182,13 @@ func TestFlushStale(t *testing.T) {
 		if answer(t, c, q) != nil {
 			t.Error("the late reply is kept")
 		}
-		landed(t, c)
+		checkNoCalls(t, c)
 	})
 }
 
-// TestFlushTogether flushes while clients of many caches come and go, for the race
+// TestConcurrentFlush flushes while clients use caches that open and close, for the race
 // detector and the invariants.
-func TestFlushTogether(t *testing.T) {
+func TestConcurrentFlush(t *testing.T) {
 	var wg, behind sync.WaitGroup
 	store := NewStore(1<<20, Options{Go: func(f func(context.Context)) bool {
 		behind.Go(func() { f(context.Background()) })
@@ -217,13 +221,13 @@ func TestFlushTogether(t *testing.T) {
 				q := *queries[n]
 				r := reply(&q)
 				switch lookup(c, &q, r, store.clock()+time.Duration(i)*10*time.Millisecond) {
-				case Miss:
-					if _, err := c.Fetch(context.Background(), &q, r, give(responses[n])); err != nil {
+				case missed:
+					if _, err := c.Fetch(context.Background(), &q, r, returns(responses[n])); err != nil {
 						t.Errorf("fetching: %v", err)
 					}
-				case Refresh:
-					c.Refresh(&q, give(responses[n]))
-				case Hit:
+				case needsRefresh:
+					c.Refresh(&q, returns(responses[n]))
+				case answered:
 				}
 				if r.Rcode() != responses[n].Rcode {
 					t.Errorf("%d became rcode %d", n, r.Rcode())

@@ -1,3 +1,5 @@
+// Inside the package: it checks the store's invariants after each step.
+
 package cache
 
 import (
@@ -15,119 +17,119 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// told is what an upstream says, in the order of a history's codes.
-type told uint8
+// upstreamReply is a kind of upstream reply. The order is that of the codes in a fuzz history.
+type upstreamReply uint8
 
 const (
-	answering told = iota // with an address
-	denying               // NXDOMAIN
-	lacking               // no such record
-	empty                 // NOERROR and nothing else
-	failing               // SERVFAIL
-	refusing              // REFUSED
-	cutting               // TC
-	unheard               // an error
-	local                 // an error that is nobody's
-	tellings
+	repliesAddress       upstreamReply = iota // with an address
+	repliesNXDomain                           // NXDOMAIN
+	repliesNoData                             // NODATA
+	repliesEmpty                              // NOERROR without records
+	repliesServFail                           // SERVFAIL
+	repliesRefused                            // REFUSED
+	repliesTruncated                          // TC
+	exchangeFails                             // an error
+	exchangeFailsLocally                      // ErrLocal
+	replyKinds
 )
 
-// message is what t is on the wire, about name, with a TTL.
-func (t told) message(name string, ttl int) message {
+// message returns the reply about name, with a TTL in seconds.
+func (t upstreamReply) message(name string, ttl int) message {
 	switch t {
-	case answering:
+	case repliesAddress:
 		return message{answer: []string{fmt.Sprintf("%s %d IN A 192.0.2.1", name, ttl)}}
-	case denying:
+	case repliesNXDomain:
 		return message{rcode: dns.RcodeNameError, authority: []string{fmt.Sprintf("test. %d IN SOA a. b. 1 2 3 4 %d", ttl, ttl)}}
-	case lacking:
+	case repliesNoData:
 		return message{authority: []string{fmt.Sprintf("test. %d IN SOA a. b. 1 2 3 4 %d", ttl, ttl)}}
-	case failing:
+	case repliesServFail:
 		return message{rcode: dns.RcodeServerFailure}
-	case refusing:
+	case repliesRefused:
 		return message{rcode: dns.RcodeRefused}
-	case cutting:
+	case repliesTruncated:
 		return message{tc: true, answer: []string{fmt.Sprintf("%s %d IN A 192.0.2.1", name, ttl)}}
 	}
 	return message{}
 }
 
-func (t told) rcode() int {
+func (t upstreamReply) rcode() int {
 	switch t {
-	case denying:
+	case repliesNXDomain:
 		return dns.RcodeNameError
-	case refusing:
+	case repliesRefused:
 		return dns.RcodeRefused
-	case failing, unheard:
+	case repliesServFail, exchangeFails:
 		return dns.RcodeServerFailure
 	}
 	return dns.RcodeSuccess
 }
 
-// bad reports whether something old is better.
-func (t told) bad() bool { return t >= failing }
+// prefersStale reports whether an expired answer is better than the reply.
+func (t upstreamReply) prefersStale() bool { return t >= repliesServFail }
 
-// page is what a ledger knows of one name.
-type page struct {
-	what  told
-	ends  time.Duration
-	life  int
-	rests bool
-	until time.Duration // no client is to ask before, if rests
-	hits  counter
-	taken bool // somebody is to fetch it again
+// modelRecord is the model's entry for a name.
+type modelRecord struct {
+	reply      upstreamReply
+	expires    time.Duration
+	life       int
+	backsOff   bool
+	until      time.Duration // no refresh before this time, if backsOff
+	hits       hitCounter
+	refreshing bool // a client was told to refresh it
 }
 
-// ledger is the simplest cache there is: it has room for all, and nobody in it ever waits.
-type ledger struct {
+// cacheModel is a simple model of the cache: one client at a time, no limits.
+type cacheModel struct {
 	cfg       *config.Cache
-	pages     map[string]*page
+	records   map[string]*modelRecord
 	failures  int
 	probe     time.Duration
 	recovered time.Duration
 }
 
-func (l *ledger) usable(p *page, now time.Duration) bool {
-	return now < p.ends+l.cfg.Stale.For && p.what != failing
+func (l *cacheModel) servable(p *modelRecord, now time.Duration) bool {
+	return now < p.expires+l.cfg.Stale.For && p.reply != repliesServFail
 }
 
-func (l *ledger) claim() time.Duration { return max(refreshTimeout, l.cfg.Stale.Recheck) }
+func (l *cacheModel) claimTime() time.Duration { return max(refreshTimeout, l.cfg.Stale.Recheck) }
 
-// answer says what the cache does with a query for name, and with which TTL.
-func (l *ledger) answer(name string, now time.Duration) (found Found, what told, ttl int) {
-	p := l.pages[name]
+// answer returns the outcome of a query for name, the reply and its TTL in seconds.
+func (l *cacheModel) answer(name string, now time.Duration) (found outcome, what upstreamReply, ttl int) {
+	p := l.records[name]
 	switch {
 	case p == nil:
-	case now < p.ends:
-		found, ttl = Hit, int((p.ends-now)/time.Second)
-		if f := l.cfg.Prefetch; f.Amount > 0 && !p.taken {
-			if p.hits.beat(now, f.Within) >= f.Amount && ttl <= (p.life*f.Percent+99)/100 {
-				found, p.taken = Refresh, true
+	case now < p.expires:
+		found, ttl = answered, int((p.expires-now)/time.Second)
+		if f := l.cfg.Prefetch; f.Amount > 0 && !p.refreshing {
+			if p.hits.count(now, f.Within) >= f.Amount && ttl <= (p.life*f.Percent+99)/100 {
+				found, p.refreshing = needsRefresh, true
 			}
 		}
 		if p.hits.last = now; l.cfg.KeepTTL {
 			ttl = p.life
 		}
-		return found, p.what, ttl
-	case l.usable(p, now):
-		old := l.recovered != 0 && l.recovered >= p.until-l.claim()
-		rests := p.rests && now < p.until && !old
+		return found, p.reply, ttl
+	case l.servable(p, now):
+		old := l.recovered != 0 && l.recovered >= p.until-l.claimTime()
+		rests := p.backsOff && now < p.until && !old
 		if rests && l.failures >= outageThreshold && now >= l.probe {
-			l.probe, p.rests = now+probeInterval, true
-			found, p.hits.last, p.until = Refresh, now, now+l.claim()
-			return found, p.what, int(l.cfg.Stale.TTL / time.Second)
+			l.probe, p.backsOff = now+probeInterval, true
+			found, p.hits.last, p.until = needsRefresh, now, now+l.claimTime()
+			return found, p.reply, int(l.cfg.Stale.TTL / time.Second)
 		}
 		mode := l.cfg.Stale.Mode
-		if rests || mode == config.StaleImmediate || mode == config.StaleFallback && p.rests {
-			found, p.hits.last = Hit, now
+		if rests || mode == config.StaleImmediate || mode == config.StaleFallback && p.backsOff {
+			found, p.hits.last = answered, now
 			if !rests {
-				found, p.rests, p.until = Refresh, true, now+l.claim()
+				found, p.backsOff, p.until = needsRefresh, true, now+l.claimTime()
 			}
-			return found, p.what, int(l.cfg.Stale.TTL / time.Second)
+			return found, p.reply, int(l.cfg.Stale.TTL / time.Second)
 		}
 	}
-	parent := name[2:] // of a name of two labels that is the TLD, which nobody asks for
-	if p := l.pages[parent]; l.cfg.NXDomainCut && p != nil && p.what == denying && now < p.ends {
+	parent := name[2:] // of a name of two labels: the TLD, which has no record
+	if p := l.records[parent]; l.cfg.NXDomainCut && p != nil && p.reply == repliesNXDomain && now < p.expires {
 		p.hits.last = now
-		found, what, ttl = Hit, denying, int((p.ends-now)/time.Second)
+		found, what, ttl = answered, repliesNXDomain, int((p.expires-now)/time.Second)
 		if l.cfg.KeepTTL {
 			ttl = p.life
 		}
@@ -135,47 +137,47 @@ func (l *ledger) answer(name string, now time.Duration) (found Found, what told,
 	return found, what, ttl
 }
 
-// keeps is for how long what is said of name is kept; 0 is not at all.
-func (l *ledger) keeps(name string, what told, ttl int) int {
+// cacheTTL returns the time in seconds for which a reply is cached; 0 means that it is not.
+func (l *cacheModel) cacheTTL(name string, what upstreamReply, ttl int) int {
 	disabled := func(limits config.CacheLimits) bool {
 		return len(limits.Disabled) > 0 && dns.IsSubDomain("b.test.", name)
 	}
 	switch {
-	case what == empty && !disabled(l.cfg.Success):
+	case what == repliesEmpty && !disabled(l.cfg.Success):
 		return 5
-	case what == answering && !disabled(l.cfg.Success), (what == denying || what == lacking) && !disabled(l.cfg.Denial):
+	case what == repliesAddress && !disabled(l.cfg.Success), (what == repliesNXDomain || what == repliesNoData) && !disabled(l.cfg.Denial):
 		return ttl
-	case (what == failing || what == unheard) && !disabled(l.cfg.Denial):
+	case (what == repliesServFail || what == exchangeFails) && !disabled(l.cfg.Denial):
 		return int(l.cfg.Servfail / time.Second)
 	}
 	return 0
 }
 
-// fetched takes down what came when name was asked for.
-func (l *ledger) fetched(name string, what told, ttl int, now time.Duration, warm bool) {
-	p := l.pages[name]
-	alive := p != nil && now < p.ends
-	life := l.keeps(name, what, ttl)
-	if what == local {
+// store records the result of an exchange for name.
+func (l *cacheModel) store(name string, what upstreamReply, ttl int, now time.Duration, warm bool) {
+	p := l.records[name]
+	alive := p != nil && now < p.expires
+	life := l.cacheTTL(name, what, ttl)
+	if what == exchangeFailsLocally {
 		if alive {
-			p.taken = false
+			p.refreshing = false
 		}
 		return
 	}
-	bad := what.bad()
-	holds := p != nil && (alive && p.what != failing || l.usable(p, now))
-	if life > 0 && holds && (bad || l.cfg.Stale.PreferPositive && p.what == answering && what != answering) {
+	bad := what.prefersStale()
+	holds := p != nil && (alive && p.reply != repliesServFail || l.servable(p, now))
+	if life > 0 && holds && (bad || l.cfg.Stale.PreferPositive && p.reply == repliesAddress && what != repliesAddress) {
 		life, bad = 0, true
 	}
 	if life > 0 {
-		n := &page{what: what, ends: now + time.Duration(life)*time.Second, life: life, hits: counter{last: now}}
-		if what == unheard {
-			n.what = failing
+		n := &modelRecord{reply: what, expires: now + time.Duration(life)*time.Second, life: life, hits: hitCounter{last: now}}
+		if what == exchangeFails {
+			n.reply = repliesServFail
 		}
 		if p != nil && warm {
 			n.hits.hits = l.cfg.Prefetch.Amount
 		}
-		l.pages[name], p, alive = n, n, true
+		l.records[name], p, alive = n, n, true
 	}
 	switch {
 	case !bad:
@@ -184,17 +186,17 @@ func (l *ledger) fetched(name string, what told, ttl int, now time.Duration, war
 		}
 		l.failures = 0
 	case p != nil && alive:
-		if p.taken {
-			p.taken, p.hits.hits = false, l.cfg.Prefetch.Amount
+		if p.refreshing {
+			p.refreshing, p.hits.hits = false, l.cfg.Prefetch.Amount
 		}
-	case p != nil && l.usable(p, now):
-		p.rests, p.until = true, now+l.cfg.Stale.Recheck
+	case p != nil && l.servable(p, now):
+		p.backsOff, p.until = true, now+l.cfg.Stale.Recheck
 		l.failures++
 	}
 }
 
-// configure reads a directive out of three bytes.
-func configure(a, b, c byte) *config.Cache {
+// configFromBytes derives a directive from three bytes.
+func configFromBytes(a, b, c byte) *config.Cache {
 	cfg := defaults()
 	cfg.Success.MinTTL, cfg.Denial.MinTTL = 0, 0
 	if a&1 != 0 {
@@ -216,9 +218,8 @@ func configure(a, b, c byte) *config.Cache {
 	return cfg
 }
 
-// FuzzHistory reads its input as a directive and a history of queries, flushes and
-// passing time, and compares the cache with a ledger. No history is long enough to push
-// anything out.
+// FuzzHistory reads its input as a directive and a history of queries, flushes and time steps,
+// and compares the cache with the model. A history is too short to evict entries.
 func FuzzHistory(f *testing.F) {
 	f.Add([]byte{0, 0, 0, 0, 1, 8, 9, 16, 1, 24, 0x81})
 	f.Add([]byte{1, 2, 3, 3, 4, 0x90, 3, 0xA0, 4, 5, 5})
@@ -226,11 +227,10 @@ func FuzzHistory(f *testing.F) {
 		// One name lives, expires, fails in all ways, is denied and flushed.
 		f.Add([]byte{mode, mode, 0xA2, 0, 0, 0x85, 0, 0, 0x88, 0x20, 0x28, 0x30, 0x8A, 0x38, 0x40, 0, 0x9E, 0x20, 0x20, 8, 12, 0x87, 8, 0x7F, 0, 12, 0x84, 0x10, 0xBC, 0x18, 0x20, 0x20})
 	}
-	f.Fuzz(live)
+	f.Fuzz(runHistory)
 }
 
-// TestHistory lives through random histories, some that are always the same and some that
-// never are.
+// TestHistory runs random histories: half of them with fixed seeds.
 func TestHistory(t *testing.T) {
 	for i := range uint64(150) {
 		seed := i
@@ -248,36 +248,36 @@ func TestHistory(t *testing.T) {
 				history[j] = 0x80 | byte(1+rng.IntN(1+rng.IntN(1+rng.IntN(70))))
 			}
 		}
-		live(t, history)
+		runHistory(t, history)
 		if t.Failed() {
 			t.Fatalf("seed %d", seed)
 		}
 	}
 }
 
-// historyRoom is enough for all names, and little enough for a look at all of it after
-// each step.
-const historyRoom = 64 << 10
+// fuzzBudget is enough for all names. It is small, so that checking the whole store after a
+// step is cheap.
+const fuzzBudget = 64 << 10
 
-// live goes through one history.
-func live(t *testing.T, history []byte) {
+// runHistory runs one history on a cache and its model.
+func runHistory(t *testing.T, history []byte) {
 	if len(history) < 3 {
 		return
 	}
-	clock := newHand()
+	clock := newManualClock()
 	inline := func(f func(context.Context)) bool {
 		f(context.Background())
 		return true
 	}
-	cfg := configure(history[0], history[1], history[2])
-	c := NewStore(historyRoom, Options{Clock: clock.now, Go: inline}).NewCache(cfg)
-	h := &comparison{t: t, c: c, clock: clock, ledger: &ledger{cfg: cfg, pages: make(map[string]*page)}}
+	cfg := configFromBytes(history[0], history[1], history[2])
+	c := NewStore(fuzzBudget, Options{Clock: clock.now, Go: inline}).NewCache(cfg)
+	h := &comparison{t: t, c: c, clock: clock, ledger: &cacheModel{cfg: cfg, records: make(map[string]*modelRecord)}}
 	for i, b := range history[3:min(len(history), 200)] {
 		switch {
 		case b&0x80 != 0: // time passes, 0 to 127 s
 			clock.advance(time.Duration(b&0x7F) * time.Second)
-		case told(b>>3) < tellings:
-			h.query(names[b&7], told(b>>3), 5+i%8)
+		case upstreamReply(b>>3) < replyKinds:
+			h.query(names[b&7], upstreamReply(b>>3), 5+i%8)
 		default:
 			h.flush(names[b&7], b&8 != 0)
 		}
@@ -288,22 +288,22 @@ func live(t *testing.T, history []byte) {
 	c.store.check(t)
 }
 
-// names are four, and one below each.
+// names are four names and one name below each.
 var names = [8]string{"a.test.", "b.test.", "c.test.", "d.test.", "x.a.test.", "x.b.test.", "x.c.test.", "x.d.test."}
 
-// comparison is a cache and its ledger.
+// comparison is a cache and its model.
 type comparison struct {
 	t      *testing.T
 	c      *Cache
-	clock  *hand
-	ledger *ledger
+	clock  *manualClock
+	ledger *cacheModel
 }
 
 func (h *comparison) flush(name string, subtree bool) {
 	want := 0
-	for n := range h.ledger.pages {
+	for n := range h.ledger.records {
 		if n == name || subtree && dns.IsSubDomain(name, n) {
-			delete(h.ledger.pages, n)
+			delete(h.ledger.records, n)
 			want++
 		}
 	}
@@ -312,17 +312,18 @@ func (h *comparison) flush(name string, subtree bool) {
 	}
 }
 
-// query asks both for name, of which an upstream says what, if it is asked.
-func (h *comparison) query(name string, what told, ttl int) {
+// query queries the cache and the model for name. reply is the upstream's reply if an exchange
+// runs.
+func (h *comparison) query(name string, what upstreamReply, ttl int) {
 	now := h.clock.now()
 	q := question(h.t, name, dns.TypeA)
 	asks := 0
 	ask := func(context.Context, *wire.Query) (wire.Response, error) {
 		asks++
 		switch what {
-		case unheard:
+		case exchangeFails:
 			return wire.Response{}, errUpstream
-		case local:
+		case exchangeFailsLocally:
 			return wire.Response{}, ErrLocal
 		}
 		return response(h.t, q, what.message(name, ttl)), nil
@@ -334,15 +335,15 @@ func (h *comparison) query(name string, what told, ttl int) {
 	if diff := cmp.Diff(before, h.c.Stats()); diff != "" {
 		h.t.Fatalf("%s: Get changed the stats:\n%s", name, diff)
 	}
-	if r = reply(q); found != Miss && ttl%2 == 0 { // Fetch alone does all of it
+	if r = reply(q); found != missed && ttl%2 == 0 { // Fetch without a Get before it
 		if hit, err := h.c.Fetch(h.t.Context(), q, r, ask); !hit || err != nil {
 			h.t.Fatalf("%s: hit %v, error %v", name, hit, err)
 		}
 		h.compare(name, r, has, left)
-		if found == Refresh {
-			h.ledger.fetched(name, what, ttl, now, true)
+		if found == needsRefresh {
+			h.ledger.store(name, what, ttl, now, true)
 		}
-		if found == Refresh && asks != 1 || found == Hit && asks != 0 {
+		if found == needsRefresh && asks != 1 || found == answered && asks != 0 {
 			h.t.Fatalf("%s: %d asks", name, asks)
 		}
 		return
@@ -351,14 +352,14 @@ func (h *comparison) query(name string, what told, ttl int) {
 		h.t.Fatalf("%s: found %d, want %d", name, got, found)
 	}
 	switch found {
-	case Hit:
+	case answered:
 		h.compare(name, r, has, left)
 		return
-	case Refresh:
+	case needsRefresh:
 		h.compare(name, r, has, left)
 		h.c.Refresh(q, ask)
-		h.ledger.fetched(name, what, ttl, now, true)
-	case Miss:
+		h.ledger.store(name, what, ttl, now, true)
+	case missed:
 		h.fetch(name, r, ask, what, ttl)
 	}
 	if asks != 1 {
@@ -367,30 +368,30 @@ func (h *comparison) query(name string, what told, ttl int) {
 }
 
 // fetch is a query that both miss.
-func (h *comparison) fetch(name string, r *wire.Reply, ask ExchangeFunc, what told, ttl int) {
+func (h *comparison) fetch(name string, r *wire.Reply, ask ExchangeFunc, what upstreamReply, ttl int) {
 	l, now := h.ledger, h.clock.now()
 	q := question(h.t, name, dns.TypeA)
 	r.Start(nil, q)
 	_, err := h.c.Fetch(h.t.Context(), q, r, ask)
-	p := l.pages[name]
-	if p != nil && l.usable(p, now) && (what.bad() || l.cfg.Stale.PreferPositive && p.what == answering && what != answering) {
+	p := l.records[name]
+	if p != nil && l.servable(p, now) && (what.prefersStale() || l.cfg.Stale.PreferPositive && p.reply == repliesAddress && what != repliesAddress) {
 		if err != nil {
 			h.t.Fatalf("%s: error %v, and there is an answer", name, err)
 		}
-		h.compare(name, r, p.what, int(l.cfg.Stale.TTL/time.Second))
-	} else if failed := what == unheard || what == local; failed != (err != nil) {
+		h.compare(name, r, p.reply, int(l.cfg.Stale.TTL/time.Second))
+	} else if failed := what == exchangeFails || what == exchangeFailsLocally; failed != (err != nil) {
 		h.t.Fatalf("%s: error %v", name, err)
 	} else if !failed {
 		h.compare(name, r, what, ttl)
 	} else if !errors.Is(err, errUpstream) && !errors.Is(err, ErrLocal) {
 		h.t.Fatalf("%s: error %v", name, err)
 	}
-	l.fetched(name, what, ttl, now, false)
+	l.store(name, what, ttl, now, false)
 }
 
-func (h *comparison) compare(name string, r *wire.Reply, what told, ttl int) {
-	m := sent(h.t, r)
-	if m.Rcode != what.rcode() || (len(m.Answer) > 0) != (what == answering || what == cutting) {
+func (h *comparison) compare(name string, r *wire.Reply, what upstreamReply, ttl int) {
+	m := replyMsg(h.t, r)
+	if m.Rcode != what.rcode() || (len(m.Answer) > 0) != (what == repliesAddress || what == repliesTruncated) {
 		h.t.Fatalf("%s: got\n%s\nwant what %d says", name, m, what)
 	}
 	for _, n := range ttls(m) {

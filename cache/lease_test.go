@@ -1,3 +1,5 @@
+// Inside the package: it replaces an entry without Fetch and checks the store's invariants.
+
 package cache
 
 import (
@@ -11,14 +13,14 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// TestTerm is the list of what copies may be kept of, and for how long.
-func TestTerm(t *testing.T) {
+// TestLease checks which answers may be copied, and for how long.
+func TestLease(t *testing.T) {
 	const start = time.Hour // newHand's
 	www := message{answer: []string{"www.example. 100 IN A 192.0.2.1"}}
-	denied := message{rcode: dns.RcodeNameError, authority: soaOf(60, 60)}
+	denied := message{rcode: dns.RcodeNameError, authority: soaRecord(60, 60)}
 	for name, c := range map[string]struct {
 		change func(*config.Cache)
-		of     string // what is asked for first; the question itself
+		of     string // the name fetched first; "" is the question's
 		m      message
 		later  time.Duration
 		hits   int
@@ -39,14 +41,14 @@ func TestTerm(t *testing.T) {
 		},
 		"the denial of a name above": {of: "example.", m: denied, change: func(c *config.Cache) { c.NXDomainCut = true }},
 		"with prefetch": {
-			m: www, change: walked["prefetch"],
+			m: www, change: copyConfigs["prefetch"],
 			ok: true, want: Lease{Expires: start + 100*time.Second, Renew: start + 70*time.Second, Life: 100, CountsDown: true},
 		},
-		"where prefetch begins": {m: www, later: 70 * time.Second, change: walked["prefetch"]},
-		"what is fetched again": {m: www, later: 70 * time.Second, hits: 3, change: walked["prefetch"]},
+		"where prefetch begins": {m: www, later: 70 * time.Second, change: copyConfigs["prefetch"]},
+		"what is fetched again": {m: www, later: 70 * time.Second, hits: 3, change: copyConfigs["prefetch"]},
 	} {
 		t.Run(name, func(t *testing.T) {
-			cfg, clock, epochs := defaults(), newHand(), newCounters()
+			cfg, clock, epochs := defaults(), newManualClock(), newEpochTable()
 			if c.change != nil {
 				c.change(cfg)
 			}
@@ -59,7 +61,7 @@ func TestTerm(t *testing.T) {
 			fetch(t, cache, first, c.m)
 			clock.advance(c.later)
 			for range c.hits {
-				look(cache, q)
+				lookupNow(cache, q)
 			}
 			got, ok := cache.Lease(q, 0)
 			if ok != c.ok {
@@ -69,39 +71,39 @@ func TestTerm(t *testing.T) {
 				return
 			}
 			c.want.Mark = got.Mark
-			if got != c.want || !epochs.good(got.Mark) {
+			if got != c.want || !epochs.isCurrent(got.Mark) {
 				t.Errorf("got %+v, want %+v", got, c.want)
 			}
 		})
 	}
 }
 
-func TestNoTerm(t *testing.T) {
+func TestLeaseRefused(t *testing.T) {
 	q := question(t, "www.example.", dns.TypeA)
 	c := newCache(nil, Options{})
-	fetch(t, c, q, hot)
+	fetch(t, c, q, hotMessage)
 	if _, ok := c.Lease(q, 0); ok {
-		t.Error("a term without epochs")
+		t.Error("a lease without epochs")
 	}
-	epochs := newCounters()
+	epochs := newEpochTable()
 	c = newCache(nil, Options{Epochs: epochs.Table})
 	if _, ok := c.Lease(q, 0); ok {
-		t.Error("a term of what isn't there")
+		t.Error("a lease of an entry that does not exist")
 	}
-	fetch(t, c, q, hot)
+	fetch(t, c, q, hotMessage)
 	c.Close()
 	if _, ok := c.Lease(q, 0); ok {
-		t.Error("a term of what is closed")
+		t.Error("a lease from a closed cache")
 	}
 }
 
-// An answer that was the denial of a name above is no copy of what comes in its place
-// before the term is asked for.
-func TestTermIsOfTheAnswer(t *testing.T) {
-	cfg, epochs := defaults(), newCounters()
+// TestLeaseOfReplacedDenial: if an answer replaces an inferred denial before Lease is called,
+// the epoch shows that the denial must not be copied.
+func TestLeaseOfReplacedDenial(t *testing.T) {
+	cfg, epochs := defaults(), newEpochTable()
 	cfg.NXDomainCut = true
 	c := newCache(cfg, Options{Epochs: epochs.Table})
-	fetch(t, c, question(t, "www.example.", dns.TypeA), message{rcode: dns.RcodeNameError, authority: soaOf(60, 60)})
+	fetch(t, c, question(t, "www.example.", dns.TypeA), message{rcode: dns.RcodeNameError, authority: soaRecord(60, 60)})
 	q := question(t, "a.www.example.", dns.TypeA)
 	before := epochs.Any()
 	if m := answer(t, c, q); m == nil || m.Rcode != dns.RcodeNameError {
@@ -110,16 +112,16 @@ func TestTermIsOfTheAnswer(t *testing.T) {
 	k := c.key(q)
 	put(c, &k, response(t, q, message{answer: []string{"a.www.example. 100 IN A 192.0.2.1"}}))
 	if _, ok := c.Lease(q, c.store.clock()); !ok {
-		t.Fatal("no term")
+		t.Fatal("no lease")
 	}
 	if epochs.Any() == before {
-		t.Error("nobody can tell that the answer is another")
+		t.Error("the epoch does not change with the answer")
 	}
 }
 
-// Hits of copies are the cache's hits: they are counted, are uses, and make a name worth
-// fetching again.
-func TestHits(t *testing.T) {
+// TestCountHits: hits of copies count as hits of the cache, as uses for the LRU, and for
+// prefetch.
+func TestCountHits(t *testing.T) {
 	q, other := question(t, "www.example.", dns.TypeA), question(t, "b.example.", dns.TypeA)
 	more := func(i int) (*wire.Query, message) {
 		name := fmt.Sprintf("c%d.example.", i)
@@ -127,9 +129,9 @@ func TestHits(t *testing.T) {
 	}
 	t.Run("counts", func(t *testing.T) {
 		c := newCache(nil, Options{})
-		fetch(t, c, q, hot)
+		fetch(t, c, q, hotMessage)
 		c.CountHits(q, 5, false, c.store.clock())
-		c.CountHits(other, 7, true, c.store.clock()) // which is gone
+		c.CountHits(other, 7, true, c.store.clock()) // not in the cache
 		if st := c.Stats(); st.Hits != (Kinds{5, 7}) || st.Requests != 13 || st.Misses != 1 {
 			t.Errorf("stats %+v", st)
 		}
@@ -141,43 +143,43 @@ func TestHits(t *testing.T) {
 		cfg := defaults()
 		cfg.Success.Entries = 2
 		c := newCache(cfg, Options{})
-		fetch(t, c, q, hot)
+		fetch(t, c, q, hotMessage)
 		fetch(t, c, other, message{answer: []string{"b.example. 100 IN A 192.0.2.1"}})
 		c.CountHits(q, 1, false, c.store.clock())
 		name, m := more(0)
 		fetch(t, c, name, m)
 		if answer(t, c, q) == nil || answer(t, c, other) != nil {
-			t.Error("it went although it was used")
+			t.Error("a used entry was evicted before an unused one")
 		}
 		c.store.check(t)
 	})
 	t.Run("expired", func(t *testing.T) {
-		cfg, clock := defaults(), newHand()
+		cfg, clock := defaults(), newManualClock()
 		cfg.Success.Entries = 2
 		c := newCache(cfg, Options{Clock: clock.now})
-		fetch(t, c, q, hot)
+		fetch(t, c, q, hotMessage)
 		clock.advance(100 * time.Second)
 		fetch(t, c, other, message{answer: []string{"b.example. 100 IN A 192.0.2.1"}})
 		c.CountHits(q, 1, false, 0)
 		name, m := more(0)
 		fetch(t, c, name, m)
 		if answer(t, c, other) == nil {
-			t.Error("one that lives went for one that has expired")
+			t.Error("a live entry was evicted before an expired one")
 		}
 	})
-	for hits, want := range map[uint64]Found{1: Hit, 2: Refresh, 1 << 20: Refresh} {
+	for hits, want := range map[uint64]outcome{1: answered, 2: needsRefresh, 1 << 20: needsRefresh} {
 		t.Run(fmt.Sprint("prefetch ", hits), func(t *testing.T) {
 			c, clock := hotCache(t, config.Prefetch{Amount: 3, Within: time.Minute, Percent: 30}, Options{})
 			clock.advance(65 * time.Second)
 			c.CountHits(q, hits, false, 0)
 			clock.advance(10 * time.Second)
-			if got := look(c, q); got != want {
+			if got := lookupNow(c, q); got != want {
 				t.Errorf("%d, want %d", got, want)
 			}
-			if want == Refresh {
+			if want == needsRefresh {
 				c.CountHits(q, hits, false, 0)
-				if got := look(c, q); got != Hit {
-					t.Errorf("a second one is told to fetch it: %d", got)
+				if got := lookupNow(c, q); got != answered {
+					t.Errorf("a second client is told to refresh it: %d", got)
 				}
 			}
 		})

@@ -1,3 +1,5 @@
+// Inside the package: it checks the invariants of shards and lists.
+
 package cache
 
 import (
@@ -15,8 +17,8 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// check holds what must be true of a store whenever none of its locks is held: the bytes
-// are those of the entries, and each entry is once in the right list, in the order of use.
+// check checks a store's invariants: the bytes are the sum of the entries' sizes, and each
+// entry is once in the right list, in order of use. No lock may be held.
 func (s *Store) check(t testing.TB) {
 	t.Helper()
 	total := int64(0)
@@ -71,7 +73,7 @@ func (p *cacheShard) check(t testing.TB) (bytes int64) {
 	return bytes
 }
 
-// modelKey is a key as a test thinks of it.
+// modelKey identifies an entry of the model.
 type modelKey struct {
 	cache *Cache
 	name  int
@@ -79,7 +81,7 @@ type modelKey struct {
 	do    bool
 }
 
-// modelEntry is what a model keeps: used is the step of the last use.
+// modelEntry is an entry of the model. used is the step of its last use.
 type modelEntry struct {
 	resp    wire.Response
 	kind    kind
@@ -87,15 +89,14 @@ type modelEntry struct {
 	used    int
 }
 
-// model is the simplest store of one shard: a map that is looked through from end to
-// end for what was unused longest.
+// model is a store of one shard as a plain map; eviction scans it.
 type model struct {
-	entries map[modelKey]*modelEntry
-	evicted map[*Cache]*[kinds]uint64
-	fixed   int // bytes of the empty store
-	budget  int
-	steps   int
-	tight   int // how often the budget was met
+	entries    map[modelKey]*modelEntry
+	evicted    map[*Cache]*[kinds]uint64
+	fixed      int // bytes of the empty store
+	budget     int
+	steps      int
+	overBudget int // how often the budget was met
 }
 
 func (m *model) bytes() int {
@@ -106,7 +107,7 @@ func (m *model) bytes() int {
 	return n
 }
 
-// evict removes the entry unused for longest among those that of takes.
+// evict removes the least recently used entry for which of returns true.
 func (m *model) evict(of func(modelKey, *modelEntry) bool) {
 	var oldest modelKey
 	var from *modelEntry
@@ -142,13 +143,13 @@ func (m *model) put(k modelKey, e *modelEntry, limit int, now time.Duration) {
 		m.evict(func(o modelKey, x *modelEntry) bool { return o.cache == k.cache && x.kind == e.kind })
 	}
 	for m.bytes() > m.budget {
-		m.tight++
+		m.overBudget++
 		m.evict(func(modelKey, *modelEntry) bool { return true })
 	}
 }
 
-// look finds what lives, and uses it.
-func (m *model) look(k modelKey, now time.Duration) *modelEntry {
+// lookup returns the live entry of k, and marks it as used.
+func (m *model) lookup(k modelKey, now time.Duration) *modelEntry {
 	e := m.entries[k]
 	if e == nil || now >= e.expires {
 		return nil
@@ -158,23 +159,23 @@ func (m *model) look(k modelKey, now time.Duration) *modelEntry {
 	return e
 }
 
-// history is a random walk of a store and its model, side by side.
-type history struct {
+// storeHistory runs random operations on a store and its model.
+type storeHistory struct {
 	t      *testing.T
 	rng    *rand.Rand
-	clock  *hand
+	clock  *manualClock
 	store  *Store
 	model  *model
 	caches []*Cache
 	limits map[*Cache][kinds]int
 }
 
-// historyBudget has room for about half of what the limits of three caches allow: so
-// that both bounds are met all the time.
+// historyBudget is about half of what the limits of three caches allow, so that both the limits
+// and the budget are reached.
 const historyBudget = 16 << 10
 
-func newHistory(t *testing.T, seed uint64) *history {
-	h := &history{t: t, rng: rand.New(rand.NewPCG(seed, 0)), clock: newHand(), limits: make(map[*Cache][kinds]int)}
+func newStoreHistory(t *testing.T, seed uint64) *storeHistory {
+	h := &storeHistory{t: t, rng: rand.New(rand.NewPCG(seed, 0)), clock: newManualClock(), limits: make(map[*Cache][kinds]int)}
 	h.store = NewStore(historyBudget, Options{Clock: h.clock.now})
 	h.model = &model{
 		entries: make(map[modelKey]*modelEntry), evicted: make(map[*Cache]*[kinds]uint64),
@@ -186,7 +187,7 @@ func newHistory(t *testing.T, seed uint64) *history {
 	return h
 }
 
-func (h *history) open() {
+func (h *storeHistory) open() {
 	cfg := defaults()
 	cfg.Success.Entries, cfg.Denial.Entries = h.rng.IntN(60), h.rng.IntN(40)
 	c := h.store.NewCache(cfg)
@@ -195,7 +196,7 @@ func (h *history) open() {
 	h.model.evicted[c] = new([kinds]uint64)
 }
 
-func (h *history) close(i int) {
+func (h *storeHistory) close(i int) {
 	c := h.caches[i]
 	h.caches = append(h.caches[:i], h.caches[i+1:]...)
 	c.Close()
@@ -209,8 +210,8 @@ func (h *history) close(i int) {
 	}
 }
 
-// some gives a random key and a query for it.
-func (h *history) some() (modelKey, *wire.Query) {
+// randomQuestion returns a random key and its query.
+func (h *storeHistory) randomQuestion() (modelKey, *wire.Query) {
 	k := modelKey{h.caches[h.rng.IntN(len(h.caches))], h.rng.IntN(40), dns.TypeA, h.rng.IntN(4) == 0}
 	if h.rng.IntN(4) == 0 {
 		k.qtype = dns.TypeTXT
@@ -222,13 +223,13 @@ func (h *history) some() (modelKey, *wire.Query) {
 	return k, question(h.t, fmt.Sprintf("n%d.example.", k.name), k.qtype, shape...)
 }
 
-// says is what an upstream says to q, in 30 to 2,000 bytes.
-func (h *history) says(k modelKey) message {
+// randomMessage returns an upstream's reply of 30 to 2,000 bytes.
+func (h *storeHistory) randomMessage(k modelKey) message {
 	switch h.rng.IntN(6) {
 	case 0:
 		return message{rcode: dns.RcodeServerFailure}
 	case 1, 2:
-		return message{rcode: dns.RcodeNameError, authority: soaOf(1+h.rng.IntN(60), 60)}
+		return message{rcode: dns.RcodeNameError, authority: soaRecord(1+h.rng.IntN(60), 60)}
 	}
 	m := message{compression: true}
 	for i := range 1 + h.rng.IntN(3) {
@@ -241,8 +242,8 @@ func (h *history) says(k modelKey) message {
 	return m
 }
 
-// step does one random thing to both.
-func (h *history) step() {
+// step runs one random operation on both.
+func (h *storeHistory) step() {
 	switch h.rng.IntN(20) {
 	case 0:
 		h.clock.advance(time.Duration(h.rng.IntN(8000)) * time.Millisecond)
@@ -261,8 +262,8 @@ func (h *history) step() {
 }
 
 // flush removes one name from one cache.
-func (h *history) flush() {
-	k, q := h.some()
+func (h *storeHistory) flush() {
+	k, q := h.randomQuestion()
 	want := 0
 	for o := range h.model.entries {
 		if o.cache == k.cache && o.name == k.name {
@@ -275,10 +276,10 @@ func (h *history) flush() {
 	}
 }
 
-// put keeps a reply without a look before it, as a flight does that began long ago.
-func (h *history) put() {
-	k, q := h.some()
-	resp := response(h.t, q, h.says(k))
+// put stores a reply without a lookup, as a call does that began long ago.
+func (h *storeHistory) put() {
+	k, q := h.randomQuestion()
+	resp := response(h.t, q, h.randomMessage(k))
 	stale := k.cache.key(q)
 	s := stale.shard.shard
 	s.mu.Lock()
@@ -288,7 +289,7 @@ func (h *history) put() {
 	h.modelPut(k, q, resp)
 }
 
-func (h *history) modelPut(k modelKey, q *wire.Query, resp wire.Response) {
+func (h *storeHistory) modelPut(k modelKey, q *wire.Query, resp wire.Response) {
 	v := k.cache.classify(q, &resp)
 	if limit := h.limits[k.cache][v.kind]; v.cacheable && limit > 0 {
 		now := h.clock.now()
@@ -296,17 +297,17 @@ func (h *history) modelPut(k modelKey, q *wire.Query, resp wire.Response) {
 	}
 }
 
-// ask is a client: Answer, and Fetch if it must.
-func (h *history) ask() {
-	k, q := h.some()
-	want := h.model.look(k, h.clock.now())
+// ask is a client: Get, and Fetch at a miss.
+func (h *storeHistory) ask() {
+	k, q := h.randomQuestion()
+	want := h.model.lookup(k, h.clock.now())
 	r := reply(q)
-	if got := lookup(k.cache, q, r, h.clock.now()) != Miss; got != (want != nil) {
+	if got := lookup(k.cache, q, r, h.clock.now()) != missed; got != (want != nil) {
 		h.t.Fatalf("%d, type %d: a hit is %v, want %v", k.name, k.qtype, got, want != nil)
 	}
-	resp := response(h.t, q, h.says(k))
+	resp := response(h.t, q, h.randomMessage(k))
 	if want == nil {
-		if _, err := k.cache.Fetch(h.t.Context(), q, r, give(resp)); err != nil {
+		if _, err := k.cache.Fetch(h.t.Context(), q, r, returns(resp)); err != nil {
 			h.t.Fatal(err)
 		}
 		h.modelPut(k, q, resp)
@@ -319,8 +320,8 @@ func (h *history) ask() {
 	}
 }
 
-// compare holds the store to the model.
-func (h *history) compare() {
+// compare compares the store with its model.
+func (h *storeHistory) compare() {
 	h.store.check(h.t)
 	if got, want := h.store.Bytes(), h.model.bytes(); got != want || got > historyBudget {
 		h.t.Errorf("%d bytes, want %d, at most %d", got, want, historyBudget)
@@ -337,13 +338,12 @@ func (h *history) compare() {
 	}
 }
 
-// TestModel walks a store of one shard, with three caches in it that come and go,
-// beside the model of it, for some seeds that are always the same and one that never
-// is.
-func TestModel(t *testing.T) {
+// TestStoreMatchesModel runs a store of one shard with three caches that open and close next to
+// its model, for fixed seeds and a random one.
+func TestStoreMatchesModel(t *testing.T) {
 	for _, seed := range []uint64{1, 2, 3, 4, rand.Uint64()} {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
-			h := newHistory(t, seed)
+			h := newStoreHistory(t, seed)
 			for i := range 3000 {
 				h.step()
 				if i%20 == 0 {
@@ -357,8 +357,8 @@ func TestModel(t *testing.T) {
 				h.close(0)
 				h.compare()
 			}
-			if h.model.tight == 0 {
-				t.Error("the walk never came to the end of the budget")
+			if h.model.overBudget == 0 {
+				t.Error("the history never exceeded the budget")
 			}
 			if n := h.store.Bytes(); n != h.model.fixed {
 				t.Errorf("the empty store has %d bytes, at first it had %d", n, h.model.fixed)
@@ -367,9 +367,9 @@ func TestModel(t *testing.T) {
 	}
 }
 
-// TestTogether lets clients of caches that come and go meet in one store, and looks
-// at the invariants afterwards.
-func TestTogether(t *testing.T) {
+// TestConcurrentCaches uses caches that open and close in one store concurrently, and then
+// checks the invariants.
+func TestConcurrentCaches(t *testing.T) {
 	const workers, rounds, names, limit = 4, 400, 60, 1 << 20
 	store := NewStore(limit, Options{})
 	empty := store.Bytes()
@@ -382,7 +382,7 @@ func TestTogether(t *testing.T) {
 	var responses [names]wire.Response
 	for i := range queries {
 		queries[i] = question(t, fmt.Sprintf("n%d.example.", i), dns.TypeTXT)
-		responses[i] = response(t, queries[i], large(i))
+		responses[i] = response(t, queries[i], largeMessage(i))
 	}
 	shared := store.NewCache(cfg)
 	var wg sync.WaitGroup
@@ -398,8 +398,8 @@ func TestTogether(t *testing.T) {
 				n := (w*7 + i*11) % names
 				q := *queries[n]
 				r := reply(&q)
-				if lookup(c, &q, r, store.clock()) == Miss {
-					if _, err := c.Fetch(context.Background(), &q, r, give(responses[n])); err != nil {
+				if lookup(c, &q, r, store.clock()) == missed {
+					if _, err := c.Fetch(context.Background(), &q, r, returns(responses[n])); err != nil {
 						t.Errorf("fetching: %v", err)
 					}
 				}
@@ -427,19 +427,19 @@ func TestTogether(t *testing.T) {
 	if n := store.Bytes(); n != empty {
 		t.Errorf("the empty store has %d bytes, at first it had %d", n, empty)
 	}
-	landed(t, shared)
+	checkNoCalls(t, shared)
 }
 
-// large is an answer of some ten kilobytes, or every fifth time a denial.
-func large(i int) message {
+// largeMessage returns an answer of some ten kilobytes; every fifth one is a denial.
+func largeMessage(i int) message {
 	if i%5 == 0 {
-		return message{rcode: dns.RcodeNameError, authority: soaOf(60, 60)}
+		return message{rcode: dns.RcodeNameError, authority: soaRecord(60, 60)}
 	}
-	return texts(fmt.Sprintf("n%d.example.", i), 30+i)
+	return txtMessage(fmt.Sprintf("n%d.example.", i), 30+i)
 }
 
-// texts are n records of a quarter of a kilobyte each.
-func texts(name string, n int) message {
+// txtMessage returns n TXT records of about 250 bytes each.
+func txtMessage(name string, n int) message {
 	m := message{compression: true}
 	for i := range n {
 		m.answer = append(m.answer, fmt.Sprintf("%s 300 IN TXT \"%0240d\"", name, i))

@@ -34,7 +34,7 @@ const arpa wire.Name = "\x04arpa\x00"
 // such entry.
 func (c *Cache) inferDenial(k *key, r *wire.Reply, now time.Duration) Result {
 	q, miss := k.q, Result{shard: k.shard, now: now}
-	if c.cuts.Load() == 0 || !k.mayInfer() {
+	if c.cuts.Load() == 0 || !mayInfer(k) {
 		return miss
 	}
 	name, shortest := q.Name(), c.boundaryLen(q.Name())
@@ -54,7 +54,7 @@ func (c *Cache) inferDenial(k *key, r *wire.Reply, now time.Duration) Result {
 }
 
 // mayInfer reports whether k's question may be answered by the denial of a name above.
-func (k *key) mayInfer() bool {
+func mayInfer(k *key) bool {
 	return k.q.Class == wire.ClassIN && k.flags == 0 && k.q.Type != wire.TypeAXFR && k.q.Type != wire.TypeIXFR
 }
 

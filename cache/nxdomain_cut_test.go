@@ -1,3 +1,5 @@
+// Inside the package: it stores and removes entries under a shard's lock.
+
 package cache
 
 import (
@@ -16,7 +18,7 @@ import (
 func cutCache(opts Options, bounds ...wire.Name) *Cache {
 	cfg := defaults()
 	cfg.NXDomainCut = true
-	return NewStore(budget, opts).NewCache(cfg, bounds...)
+	return NewStore(testBudget, opts).NewCache(cfg, bounds...)
 }
 
 func wireName(t testing.TB, s string) wire.Name {
@@ -28,15 +30,15 @@ func wireName(t testing.TB, s string) wire.Name {
 	return n
 }
 
-// TestCut is the list of what a name that does not exist says about others.
-func TestCut(t *testing.T) {
-	denial := message{rcode: dns.RcodeNameError, authority: soaOf(60, 60)}
+// TestNXDomainCut checks which names the denial of a name denies.
+func TestNXDomainCut(t *testing.T) {
+	denial := message{rcode: dns.RcodeNameError, authority: soaRecord(60, 60)}
 	aliased := denial
 	aliased.answer = []string{"x.example. 60 IN CNAME y.example."}
 	outside := message{rcode: dns.RcodeNameError, authority: []string{"other. 60 IN SOA ns.other. admin.other. 1 7200 1800 86400 60"}}
 	beside := message{rcode: dns.RcodeNameError, authority: []string{"a.x.example. 60 IN SOA ns.other. admin.other. 1 7200 1800 86400 60"}}
 	tests := map[string]struct {
-		of     string // what is denied; x.example.
+		of     string // the denied name; "" is x.example.
 		otype  uint16
 		oshape func(*dns.Msg)
 		m      message
@@ -69,7 +71,7 @@ func TestCut(t *testing.T) {
 		"a top-level domain":     {of: "example.", m: denial, name: "a.example."},
 		"a zone transfer":        {m: denial, name: "x.example.", qtype: dns.TypeAXFR},
 		"behind an alias":        {m: aliased, name: "a.x.example."},
-		"no such record":         {m: message{authority: soaOf(60, 60)}, name: "a.x.example."},
+		"no such record":         {m: message{authority: soaRecord(60, 60)}, name: "a.x.example."},
 		"no SOA":                 {m: message{rcode: dns.RcodeNameError}, name: "a.x.example."},
 		"an SOA of elsewhere":    {m: outside, name: "a.x.example."},
 		"an SOA from below":      {m: beside, name: "a.x.example."},
@@ -88,7 +90,7 @@ func TestCut(t *testing.T) {
 			for _, b := range tt.bounds {
 				bounds = append(bounds, wireName(t, b))
 			}
-			clock := newHand()
+			clock := newManualClock()
 			c := cutCache(Options{Clock: clock.now}, bounds...)
 			of, shape, oshape := tt.of, tt.shape, tt.oshape
 			if of == "" {
@@ -124,7 +126,7 @@ func TestCut(t *testing.T) {
 			if diff := cmp.Diff([]uint32{50}, ttls(m)); diff != "" {
 				t.Errorf("TTLs (-want +got):\n%s", diff)
 			}
-			want := records(t, tt.m.authority)[0]
+			want := parseRecords(t, tt.m.authority)[0]
 			want.Header().Ttl = 50
 			if got := m.Ns[0]; !strings.EqualFold(got.String(), want.String()) {
 				t.Errorf("SOA\n%s, want\n%s", got, want)
@@ -140,9 +142,9 @@ func TestCut(t *testing.T) {
 	}
 }
 
-// TestCutOff: without the option, and in another cache, nothing is denied.
-func TestCutOff(t *testing.T) {
-	store := NewStore(budget, Options{Clock: newHand().now})
+// TestNXDomainCutDisabled: without the option, and in another cache, nothing is denied.
+func TestNXDomainCutDisabled(t *testing.T) {
+	store := NewStore(testBudget, Options{Clock: newManualClock().now})
 	cfg := defaults()
 	off := store.NewCache(cfg)
 	cfg.NXDomainCut = true
@@ -167,9 +169,9 @@ func TestCutOff(t *testing.T) {
 	}
 }
 
-// TestCutOver: what is known of a name goes before what is known of one above it.
-func TestCutOver(t *testing.T) {
-	c := cutCache(Options{Clock: newHand().now})
+// TestNXDomainCutExpires: what is known of a name goes before what is known of one above it.
+func TestNXDomainCutExpires(t *testing.T) {
+	c := cutCache(Options{Clock: newManualClock().now})
 	below := question(t, "a.x.example.", dns.TypeA)
 	fetch(t, c, below, message{answer: []string{"a.x.example. 300 IN A 192.0.2.1"}})
 	fetch(t, c, question(t, "x.example.", dns.TypeA), gone)
@@ -186,9 +188,9 @@ func TestCutOver(t *testing.T) {
 	}
 }
 
-// TestCutModel asks for random names below random denials and compares with the rule,
+// TestNXDomainCutMatchesModel asks for random names below random denials and compares with the rule,
 // said in another way.
-func TestCutModel(t *testing.T) {
+func TestNXDomainCutMatchesModel(t *testing.T) {
 	for seed := range uint64(20) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		some := func() string {
@@ -199,7 +201,7 @@ func TestCutModel(t *testing.T) {
 			return name
 		}
 		bound := some()
-		c := cutCache(Options{Clock: newHand().now}, wire.Root, wireName(t, bound))
+		c := cutCache(Options{Clock: newManualClock().now}, wire.Root, wireName(t, bound))
 		denied := make(map[string]bool)
 		for range 200 {
 			name := some()
@@ -208,12 +210,12 @@ func TestCutModel(t *testing.T) {
 			at := name
 			if q.Type == dns.TypeA {
 				want = denied[name]
-				at = above(name)
+				at = parentName(name)
 			}
 			for range maxCutLookups {
 				parted := dns.IsSubDomain(bound, name) && !dns.IsSubDomain(bound, at)
 				want = want || denied[at] && !parted
-				at = above(at)
+				at = parentName(at)
 			}
 			m := answer(t, c, q)
 			if got := m != nil && m.Rcode == dns.RcodeNameError; got != want {
@@ -228,7 +230,7 @@ func TestCutModel(t *testing.T) {
 	}
 }
 
-func above(name string) string {
+func parentName(name string) string {
 	labels := dns.SplitDomainName(name)
 	if len(labels) == 0 {
 		return "."
@@ -236,14 +238,14 @@ func above(name string) string {
 	return dns.Fqdn(strings.Join(labels[1:], "."))
 }
 
-// TestCutAllocs pins what a name costs that is denied by one above it, and one that is
+// TestNXDomainCutAllocs pins what a name costs that is denied by one above it, and one that is
 // looked for in vain.
-func TestCutAllocs(t *testing.T) {
-	c := cutCache(Options{Clock: newHand().now})
+func TestNXDomainCutAllocs(t *testing.T) {
+	c := cutCache(Options{Clock: newManualClock().now})
 	fetch(t, c, question(t, "x.example.", dns.TypeA), gone)
 	buf := make([]byte, 0, 4096)
 	var r wire.Reply
-	for name, want := range map[string]Found{"c.b.a.x.example.": Hit, "c.b.a.y.example.": Miss} {
+	for name, want := range map[string]outcome{"c.b.a.x.example.": answered, "c.b.a.y.example.": missed} {
 		q := question(t, name, dns.TypeAAAA)
 		if n := testing.AllocsPerRun(1000, func() {
 			r.Start(buf, q)
@@ -271,7 +273,7 @@ func BenchmarkMiss(b *testing.B) {
 			r.Start(make([]byte, 0, 4096), q)
 			b.ReportAllocs()
 			for b.Loop() {
-				if lookup(c, q, &r, 0) != Miss {
+				if lookup(c, q, &r, 0) != missed {
 					b.Fatal("a hit")
 				}
 			}

@@ -1,3 +1,5 @@
+// Inside the package: it reads the outage detection and the store's clock.
+
 package cache
 
 import (
@@ -12,31 +14,31 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// TestStaleWorkingSet has all upstreams silent for a minute: every name is answered, each
-// first one within the client timer, all after it at once; and when an upstream is back
-// nobody is told old things for long.
-func TestStaleWorkingSet(t *testing.T) {
+// TestStaleDuringOutage has all upstreams silent for a minute. Every name is answered: the
+// first query within the client timeout, later ones at once. After the outage clients soon
+// receive fresh answers.
+func TestStaleDuringOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const names = 50
 		c := staleCache(t, fallback, Options{})
 		var queries [names]*wire.Query
 		for i := range queries {
 			queries[i] = question(t, fmt.Sprintf("n%d.example.", i), dns.TypeA)
-			fetch(t, c, queries[i], message{answer: []string{fmt.Sprintf("n%d.example. %d IN A %s", i, 5+i, old)}})
+			fetch(t, c, queries[i], message{answer: []string{fmt.Sprintf("n%d.example. %d IN A %s", i, 5+i, staleAddr)}})
 		}
-		u := &upstream{t: t, err: errUpstream, after: 5 * time.Second}
+		u := &fakeUpstream{t: t, err: errUpstream, after: 5 * time.Second}
 		ask := func(ctx context.Context, q *wire.Query) (wire.Response, error) {
 			if _, err := u.ask(ctx, q); err != nil {
 				return wire.Response{}, err
 			}
-			return response(t, q, message{answer: []string{nameOf(t, q) + " 300 IN A " + newer}}), nil
+			return response(t, q, message{answer: []string{nameOf(t, q) + " 300 IN A " + freshAddr}}), nil
 		}
 		waited := make([]int, names)
 		hurry := 0
 		for start := time.Now(); time.Since(start) < time.Minute; time.Sleep(100 * time.Millisecond) {
 			for i, q := range queries {
 				g := resolve(t, c, q, ask)
-				if g.Addr != old || g.Err != nil || g.Took > fallback.ClientTimeout {
+				if g.Addr != staleAddr || g.Err != nil || g.Took > fallback.ClientTimeout {
 					t.Fatalf("name %d after %v: %+v", i, time.Since(start), g)
 				}
 				if g.Took > 0 {
@@ -55,21 +57,21 @@ func TestStaleWorkingSet(t *testing.T) {
 		if hurry < names/2 {
 			t.Errorf("%d clients waited for a moment only, of %d that waited", hurry, names)
 		}
-		u.become(&upstream{after: 2 * time.Millisecond})
-		for range 70 { // the last asks that fail take five seconds
+		u.replaceBy(&fakeUpstream{after: 2 * time.Millisecond})
+		for range 70 { // the last failing exchanges take five seconds
 			for _, q := range queries {
 				resolve(t, c, q, ask)
 			}
 			time.Sleep(100 * time.Millisecond)
 		}
 		for i, q := range queries {
-			if g := resolve(t, c, q, ask); g.Addr != newer || g.Took > 0 {
+			if g := resolve(t, c, q, ask); g.Addr != freshAddr || g.Took > 0 {
 				t.Errorf("name %d is still %+v", i, g)
 			}
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		landed(t, c)
+		checkNoCalls(t, c)
 		c.store.check(t)
 	})
 }
@@ -84,17 +86,17 @@ func nameOf(t testing.TB, q *wire.Query) string {
 	return m.Question[0].Name
 }
 
-// TestRecovery: what failed in an outage is asked for as soon as an upstream has answered
-// for any name, though it would rest for longer.
-func TestRecovery(t *testing.T) {
+// TestRefreshAfterRecovery: once an upstream has answered for any name, names that failed in
+// the outage are refreshed although their backoff is not over.
+func TestRefreshAfterRecovery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := staleCache(t, fallback, Options{})
 		for i := range outageThreshold {
 			name := fmt.Sprintf("n%d.example.", i)
-			fetch(t, c, question(t, name, dns.TypeA), message{answer: []string{name + " 5 IN A " + old}})
+			fetch(t, c, question(t, name, dns.TypeA), message{answer: []string{name + " 5 IN A " + staleAddr}})
 		}
 		time.Sleep(10 * time.Second)
-		broken := &upstream{t: t, err: errUpstream}
+		broken := &fakeUpstream{t: t, err: errUpstream}
 		fail := func(n int) {
 			for i := range n {
 				resolve(t, c, question(t, fmt.Sprintf("n%d.example.", i), dns.TypeA), broken.ask)
@@ -108,17 +110,17 @@ func TestRecovery(t *testing.T) {
 		}
 		fail(outageThreshold - 1)
 		other()
-		if n := broken.count(); lookup(c, q, reply(q), c.store.clock()) != Hit || n != outageThreshold-1 {
+		if n := broken.count(); lookup(c, q, reply(q), c.store.clock()) != answered || n != outageThreshold-1 {
 			t.Errorf("names that are broken by themselves are not left alone, after %d asks", n)
 		}
 		time.Sleep(30 * time.Second)
-		fail(outageThreshold - 1) // behind the clients' backs
+		fail(outageThreshold - 1) // in the background
 		synctest.Wait()
 		resolve(t, c, question(t, "n3.example.", dns.TypeA), broken.ask)
 		for range 3 { // seconds, in each of which one asks
 			told := 0
 			for i := range 20 {
-				if lookup(c, question(t, fmt.Sprintf("n%d.example.", i%outageThreshold), dns.TypeA), reply(q), c.store.clock()) == Refresh {
+				if lookup(c, question(t, fmt.Sprintf("n%d.example.", i%outageThreshold), dns.TypeA), reply(q), c.store.clock()) == needsRefresh {
 					told++
 				}
 				time.Sleep(probeInterval / 20)
@@ -128,10 +130,10 @@ func TestRecovery(t *testing.T) {
 			}
 		}
 		other()
-		if lookup(c, q, reply(q), c.store.clock()) != Refresh {
+		if lookup(c, q, reply(q), c.store.clock()) != needsRefresh {
 			t.Error("the outage is over, and the name rests")
 		}
-		if lookup(c, q, reply(q), c.store.clock()) != Hit {
+		if lookup(c, q, reply(q), c.store.clock()) != answered {
 			t.Error("a second client is told to ask")
 		}
 	})

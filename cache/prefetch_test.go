@@ -1,3 +1,5 @@
+// Inside the package: it counts hits on an entry and checks the store's invariants.
+
 package cache
 
 import (
@@ -13,31 +15,31 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// hotCache is a cache with prefetch, whose clock is moved by hand, with www.example. in
-// it for a hundred seconds.
-func hotCache(t testing.TB, f config.Prefetch, opts Options) (*Cache, *hand) {
+// hotCache returns a cache with prefetch and a manual clock. It holds www.example. with a TTL
+// of 100 seconds.
+func hotCache(t testing.TB, f config.Prefetch, opts Options) (*Cache, *manualClock) {
 	t.Helper()
-	clock := newHand()
+	clock := newManualClock()
 	opts.Clock = clock.now
 	cfg := defaults()
 	cfg.Prefetch = f
 	c := newCache(cfg, opts)
-	fetch(t, c, question(t, "www.example.", dns.TypeA), hot)
+	fetch(t, c, question(t, "www.example.", dns.TypeA), hotMessage)
 	return c, clock
 }
 
-var hot = message{answer: []string{"www.example. 100 IN A 192.0.2.1"}}
+var hotMessage = message{answer: []string{"www.example. 100 IN A 192.0.2.1"}}
 
-// look is what Answer comes to.
-func look(c *Cache, q *wire.Query) Found { return lookup(c, q, reply(q), c.store.clock()) }
+// lookupNow calls lookup at the present time.
+func lookupNow(c *Cache, q *wire.Query) outcome { return lookup(c, q, reply(q), c.store.clock()) }
 
-// counter counts hits as the rule says: those that follow each other within gap.
-type counter struct {
+// hitCounter counts hits by the rule: hits count together if they are at most gap apart.
+type hitCounter struct {
 	hits int
 	last time.Duration
 }
 
-func (h *counter) beat(now, gap time.Duration) int {
+func (h *hitCounter) count(now, gap time.Duration) int {
 	if h.last < now-gap {
 		h.hits = 0
 	}
@@ -45,34 +47,34 @@ func (h *counter) beat(now, gap time.Duration) int {
 	return h.hits
 }
 
-// TestPrefetchRule walks at random over the life of an entry, and compares who is told to
-// fetch it again with the rule.
-func TestPrefetchRule(t *testing.T) {
+// TestPrefetchMatchesModel queries an entry at random times and compares the lookups that
+// request a refresh with the rule.
+func TestPrefetchMatchesModel(t *testing.T) {
 	told := 0
 	for seed := range uint64(300) {
 		rng := rand.New(rand.NewPCG(seed, 0))
 		f := config.Prefetch{Amount: 1 + rng.IntN(8), Within: time.Duration(1+rng.IntN(20)) * time.Second, Percent: 10 + rng.IntN(81)}
 		c, clock := hotCache(t, f, Options{})
 		q := question(t, "www.example.", dns.TypeA)
-		h := counter{last: clock.now()}
+		h := hitCounter{last: clock.now()}
 		start := clock.now()
 		for {
-			// The count of moments is in ticks of about a microsecond.
+			// Entries store times in ticks of about a microsecond.
 			clock.advance(time.Duration(1+rng.IntN(10_000)) * time.Millisecond)
 			age := clock.now() - start
 			if age >= 100*time.Second {
 				break
 			}
-			hits := h.beat(clock.now(), f.Within)
+			hits := h.count(clock.now(), f.Within)
 			left := 100 - int(age.Seconds())
-			want := Hit
+			want := answered
 			if hits >= f.Amount && left <= f.Percent {
-				want = Refresh
+				want = needsRefresh
 			}
-			if got := look(c, q); got != want {
+			if got := lookupNow(c, q); got != want {
 				t.Fatalf("seed %d, %+v, %v old, hit %d: %d, want %d", seed, f, age, hits, got, want)
 			}
-			if want == Refresh {
+			if want == needsRefresh {
 				told++
 				break
 			}
@@ -83,30 +85,30 @@ func TestPrefetchRule(t *testing.T) {
 	}
 }
 
-// TestPrefetch follows one name: it is fetched once, in time, and stays known as hot.
+// TestPrefetch follows one name: it is refreshed once, in time, and stays hot.
 func TestPrefetch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, clock := hotCache(t, config.Prefetch{Amount: 3, Within: 2 * time.Minute, Percent: 10}, Options{})
 		q := question(t, "www.example.", dns.TypeA)
-		u := &upstream{t: t, m: hot, after: time.Second}
+		u := &fakeUpstream{t: t, m: hotMessage, after: time.Second}
 		clock.advance(50 * time.Second)
 		for range 10 {
-			if got := look(c, q); got != Hit {
+			if got := lookupNow(c, q); got != answered {
 				t.Fatalf("%d in the middle of its life", got)
 			}
 		}
 		clock.advance(40 * time.Second)
-		if got := look(c, q); got != Refresh {
+		if got := lookupNow(c, q); got != needsRefresh {
 			t.Fatalf("%d at the end of its life", got)
 		}
-		if got := look(c, q); got != Hit {
+		if got := lookupNow(c, q); got != answered {
 			t.Errorf("%d for the second client", got)
 		}
 		c.Refresh(q, u.ask)
 		synctest.Wait()
-		c.Refresh(q, u.ask) // while the first asks
-		if look(c, q) != Hit {
-			t.Error("somebody is told to fetch what is being fetched")
+		c.Refresh(q, u.ask) // during the first exchange
+		if lookupNow(c, q) != answered {
+			t.Error("another client is told to fetch what is being fetched")
 		}
 		time.Sleep(time.Second)
 		synctest.Wait()
@@ -116,21 +118,21 @@ func TestPrefetch(t *testing.T) {
 		if m := answer(t, c, q); ttls(m)[0] != 100 {
 			t.Errorf("the TTL is %v", ttls(m))
 		}
-		clock.advance(90 * time.Second) // the second hit of the new one
-		if look(c, q) != Refresh {
+		clock.advance(90 * time.Second) // the second hit of the new entry
+		if lookupNow(c, q) != needsRefresh {
 			t.Error("its hits are forgotten")
 		}
-		landed(t, c)
+		checkNoCalls(t, c)
 		if st := c.Stats(); st.Prefetches != 1 || st.Misses != 1 {
 			t.Errorf("stats %+v", st)
 		}
 	})
 }
 
-// TestPrefetchFails: what came to nothing is tried again with the next hit, and the entry
-// lives to its end.
-func TestPrefetchFails(t *testing.T) {
-	for name, u := range map[string]*upstream{
+// TestPrefetchFailure: after a failed refresh the next hit requests another, and the entry
+// stays until it expires.
+func TestPrefetchFailure(t *testing.T) {
+	for name, u := range map[string]*fakeUpstream{
 		"error": {err: errUpstream}, "SERVFAIL": {m: message{rcode: dns.RcodeServerFailure}}, "a local error": {err: ErrLocal},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -140,7 +142,7 @@ func TestPrefetchFails(t *testing.T) {
 				q := question(t, "www.example.", dns.TypeA)
 				clock.advance(90 * time.Second)
 				for i := range 3 {
-					if look(c, q) != Refresh || look(c, q) != Hit {
+					if lookupNow(c, q) != needsRefresh || lookupNow(c, q) != answered {
 						t.Fatalf("not told once, at the %d. time", i+1)
 					}
 					c.Refresh(q, u.ask)
@@ -158,24 +160,24 @@ func TestPrefetchFails(t *testing.T) {
 			Options{Go: func(func(context.Context)) bool { return false }})
 		q := question(t, "www.example.", dns.TypeA)
 		clock.advance(90 * time.Second)
-		if look(c, q) != Refresh || look(c, q) != Hit {
+		if lookupNow(c, q) != needsRefresh || lookupNow(c, q) != answered {
 			t.Fatal("not told once")
 		}
-		c.Refresh(q, never(t))
-		if look(c, q) != Refresh {
+		c.Refresh(q, mustNotExchange(t))
+		if lookupNow(c, q) != needsRefresh {
 			t.Error("nobody is told to try again")
 		}
-		landed(t, c)
+		checkNoCalls(t, c)
 	})
 }
 
-// TestPrefetchReplaced: a name that is gone when it is fetched again is gone.
-func TestPrefetchReplaced(t *testing.T) {
+// TestPrefetchOfRemovedEntry: Refresh of an entry that has gone stores nothing.
+func TestPrefetchOfRemovedEntry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, clock := hotCache(t, config.Prefetch{Amount: 1, Within: time.Hour, Percent: 10}, Options{})
 		q := question(t, "www.example.", dns.TypeA)
 		clock.advance(95 * time.Second)
-		c.Refresh(q, (&upstream{t: t, m: gone}).ask)
+		c.Refresh(q, (&fakeUpstream{t: t, m: gone}).ask)
 		synctest.Wait()
 		if m := answer(t, c, q); m == nil || m.Rcode != dns.RcodeNameError {
 			t.Errorf("answered %v", m)
@@ -184,8 +186,8 @@ func TestPrefetchReplaced(t *testing.T) {
 	})
 }
 
-// TestCountHits holds the count at its bounds.
-func TestCountHits(t *testing.T) {
+// TestHitCountSaturates: an entry's hit count stops at its maximum.
+func TestHitCountSaturates(t *testing.T) {
 	var e entry
 	for i := range 100_000 {
 		e.countHits(0, time.Hour, 1)
@@ -208,9 +210,9 @@ func TestCountHits(t *testing.T) {
 	}
 }
 
-// TestKeepTTL gives the first TTL until the end.
+// TestKeepTTL: with keepttl the TTL stays the original one until the entry expires.
 func TestKeepTTL(t *testing.T) {
-	clock := newHand()
+	clock := newManualClock()
 	cfg := defaults()
 	cfg.KeepTTL, cfg.Stale = true, immediate
 	c := newCache(cfg, Options{Clock: clock.now})
@@ -225,7 +227,7 @@ func TestKeepTTL(t *testing.T) {
 			t.Errorf("after %v more: %v, want TTL %d", step.advance, m, step.want)
 		}
 		r := reply(q)
-		if _, err := c.Fetch(t.Context(), q, r, give(response(t, q, gone))); step.want == 300 && (err != nil || ttls(sent(t, r))[0] != 300) {
+		if _, err := c.Fetch(t.Context(), q, r, returns(response(t, q, gone))); step.want == 300 && (err != nil || ttls(replyMsg(t, r))[0] != 300) {
 			t.Errorf("after %v more, Fetch: %v", step.advance, err)
 		}
 	}

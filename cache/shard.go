@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"bytes"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -174,6 +175,13 @@ func (p *cacheShard) replace(hash uint64, old, e *entry, now time.Duration) {
 // remove removes the entry e, which is at hash; the shard is locked.
 func (p *cacheShard) remove(hash uint64, e *entry) { p.lists[e.kind()].lru.Remove(hash) }
 
+// open adds p to the caches of s.
+func (s *shard) open(p *cacheShard) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.caches = append(s.caches, p)
+}
+
 // openCaches returns the open caches' parts of the shard.
 func (s *shard) openCaches() []*cacheShard {
 	s.mu.Lock()
@@ -240,6 +248,27 @@ func (p *cacheShard) visitSome(hashes []uint64, f func(hash uint64, e *entry)) {
 			f(hash, e)
 		}
 	}
+}
+
+func (p *cacheShard) flush(name []byte, subtree bool) (removed int) {
+	matches := func(n []byte) bool {
+		return bytes.Equal(n, name) || subtree && wire.Under(n, wire.Name(name))
+	}
+	s := p.shard
+	s.mu.Lock()
+	for _, f := range s.calls {
+		for ; f != nil; f = f.next {
+			f.flushed = f.flushed || f.shard == p && matches(f.q.Name())
+		}
+	}
+	s.mu.Unlock()
+	p.visit(p.keys(), func(hash uint64, e *entry) {
+		if matches(e.packed.Name()) {
+			p.remove(hash, e)
+			removed++
+		}
+	})
+	return removed
 }
 
 // close removes p and its entries from the shard. It may be called again.

@@ -1,3 +1,5 @@
+// Inside the package: it builds single chunks and sets the clocks of reader and writer.
+
 package cache
 
 import (
@@ -21,40 +23,42 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// office is where streams are written and read by clocks that move by hand.
-type office struct{ timestamp }
+// snapshotClock holds the manual clocks for writing and reading snapshots.
+type snapshotClock struct{ timestamp }
 
-func newOffice() *office {
-	o := &office{timestamp{up: time.Hour, wall: 1 << 60}}
+func newSnapshotClock() *snapshotClock {
+	o := &snapshotClock{timestamp{up: time.Hour, wall: 1 << 60}}
 	copy(o.boot[:], "the first start of this machine, 0001")
 	return o
 }
 
-func (o *office) clock() *bootClock { return &bootClock{now: func() timestamp { return o.timestamp }} }
+func (o *snapshotClock) bootClock() *bootClock {
+	return &bootClock{now: func() timestamp { return o.timestamp }}
+}
 
-func (o *office) pass(d time.Duration) {
+func (o *snapshotClock) advance(d time.Duration) {
 	o.up += d
 	o.wall += int64(d)
 }
 
-func (o *office) write(t testing.TB, caches map[string]*Cache) []byte {
+func (o *snapshotClock) write(t testing.TB, caches map[string]*Cache) []byte {
 	t.Helper()
 	var b bytes.Buffer
-	if _, err := newWriter(&b, o.clock()).write(t.Context(), caches); err != nil {
+	if _, err := newWriter(&b, o.bootClock()).write(t.Context(), caches); err != nil {
 		t.Fatalf("writing: %v", err)
 	}
 	return b.Bytes()
 }
 
-func (o *office) read(t testing.TB, stream []byte, caches map[string]*Cache) (int, error) {
+func (o *snapshotClock) read(t testing.TB, stream []byte, caches map[string]*Cache) (int, error) {
 	t.Helper()
-	in := reader{chunkReader: chunkReader{r: bytes.NewReader(stream)}, clock: o.clock(), caches: caches}
+	in := reader{chunkReader: chunkReader{r: bytes.NewReader(stream)}, clock: o.bootClock(), caches: caches}
 	_, err := in.read(t.Context())
 	return in.stored, err
 }
 
-// move writes c and reads it into d.
-func (o *office) move(t testing.TB, c, d *Cache) int {
+// transfer writes c's snapshot, reads it into d, and returns the number of entries stored.
+func (o *snapshotClock) transfer(t testing.TB, c, d *Cache) int {
 	t.Helper()
 	n, err := o.read(t, o.write(t, map[string]*Cache{"c": c}), map[string]*Cache{"c": d})
 	if err != nil {
@@ -64,12 +68,12 @@ func (o *office) move(t testing.TB, c, d *Cache) int {
 	return n
 }
 
-// TestKeep lives through a random hour and moves all to a cache whose clock stands
-// elsewhere: both must answer alike, then and until nothing is left.
-func TestKeep(t *testing.T) {
+// TestSnapshotRoundTrip fills a cache in a random hour and transfers it to a cache with another
+// clock. Both must give the same answers until all entries have expired.
+func TestSnapshotRoundTrip(t *testing.T) {
 	for seed := range uint64(20) {
 		rng := rand.New(rand.NewPCG(seed, 1))
-		clock, other := newHand(), &hand{t: time.Duration(rng.Int64N(int64(time.Minute)))}
+		clock, other := newManualClock(), &manualClock{t: time.Duration(rng.Int64N(int64(time.Minute)))}
 		cfg := defaults()
 		if seed%2 == 1 {
 			cfg.Stale = fallback
@@ -78,10 +82,10 @@ func TestKeep(t *testing.T) {
 		cfg.KeepTTL, cfg.NXDomainCut = seed%3 == 0, seed%5 > 1
 		c, d := newCache(cfg, Options{Clock: clock.now}), newCache(cfg, Options{Clock: other.now})
 		queries := populate(t, rng, c, clock)
-		office := newOffice()
+		office := newSnapshotClock()
 		stream := office.write(t, map[string]*Cache{"a": c})
 		late := time.Duration(rng.IntN(3)) * 700 * time.Millisecond
-		office.pass(late)
+		office.advance(late)
 		clock.advance(late)
 		n, err := office.read(t, stream, map[string]*Cache{"a": d})
 		if err != nil || n == 0 {
@@ -105,8 +109,8 @@ func TestKeep(t *testing.T) {
 	}
 }
 
-// populate has c asked for all sorts of things in a random hour.
-func populate(t testing.TB, rng *rand.Rand, c *Cache, clock *hand) (queries []*wire.Query) {
+// populate queries c for names of all kinds in a random hour.
+func populate(t testing.TB, rng *rand.Rand, c *Cache, clock *manualClock) (queries []*wire.Query) {
 	t.Helper()
 	for i := range 400 {
 		name := fmt.Sprintf("N%d.test.", rng.IntN(300))
@@ -120,15 +124,15 @@ func populate(t testing.TB, rng *rand.Rand, c *Cache, clock *hand) (queries []*w
 			}
 		}
 		q := question(t, name, []uint16{dns.TypeA, dns.TypeAAAA, dns.TypeMX}[rng.IntN(3)], shape...)
-		m := told(rng.IntN(int(unheard))).message(name, 1+rng.IntN(900))
+		m := upstreamReply(rng.IntN(int(exchangeFails))).message(name, 1+rng.IntN(900))
 		if q.Type == dns.TypeMX && m.answer != nil {
 			m.answer = []string{name + " 60 IN MX 10 mx." + name, name + " 70 IN MX 20 MX2.other."}
 			m.additional = []string{"mx2.other. 30 IN AAAA 2001:db8::1"}
 		}
 		m.compression = i%2 == 0
-		if r := reply(q); lookup(c, q, r, clock.now()) == Miss {
+		if r := reply(q); lookup(c, q, r, clock.now()) == missed {
 			resp := response(t, q, m)
-			if _, err := c.Fetch(t.Context(), q, r, give(resp)); err != nil {
+			if _, err := c.Fetch(t.Context(), q, r, returns(resp)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -146,10 +150,10 @@ func text(m *dns.Msg) string {
 	return m.String()
 }
 
-// TestKeepOrder: of more answers than there is room for, those used last stay.
-func TestKeepOrder(t *testing.T) {
+// TestSnapshotKeepsRecentlyUsed: if the reader holds fewer entries, it keeps those used last.
+func TestSnapshotKeepsRecentlyUsed(t *testing.T) {
 	const most, room = 400, 100
-	clock, rng := newHand(), rand.New(rand.NewPCG(7, 7))
+	clock, rng := newManualClock(), rand.New(rand.NewPCG(7, 7))
 	c := newCache(nil, Options{Clock: clock.now})
 	queries := make([]*wire.Query, most)
 	for i := range queries {
@@ -165,7 +169,7 @@ func TestKeepOrder(t *testing.T) {
 	cfg := defaults()
 	cfg.Success.Entries, cfg.Denial.Entries = room, 0 // in one shard
 	d := newCache(cfg, Options{})
-	if n := newOffice().move(t, c, d); n != most {
+	if n := newSnapshotClock().transfer(t, c, d); n != most {
 		t.Errorf("%d answers came, want %d", n, most)
 	}
 	for at, i := range order {
@@ -175,18 +179,18 @@ func TestKeepOrder(t *testing.T) {
 	}
 }
 
-// TestKeepRule: what comes is held against the directive it comes to.
-func TestKeepRule(t *testing.T) {
+// TestSnapshotFollowsDirective: the reader applies its own directive to the entries.
+func TestSnapshotFollowsDirective(t *testing.T) {
 	const www = "www.example."
 	positive := message{answer: []string{www + " 300 IN A 192.0.2.1"}}
-	denied := message{rcode: dns.RcodeNameError, authority: soaOf(300, 300)}
+	denied := message{rcode: dns.RcodeNameError, authority: soaRecord(300, 300)}
 	for _, tt := range []struct {
 		name  string
 		from  message
 		shape func(*config.Cache)
-		age   time.Duration // when it is written
-		late  time.Duration // and until it is read
-		ttl   uint32        // it then has; 0 is a miss
+		age   time.Duration // age of the entry when it is written
+		late  time.Duration // time until it is read
+		ttl   uint32        // TTL after the transfer; 0 means a miss
 	}{
 		{name: "as it is", from: positive, ttl: 300},
 		{name: "aged", from: positive, age: 100 * time.Second, ttl: 200},
@@ -207,19 +211,19 @@ func TestKeepRule(t *testing.T) {
 		{name: "failure", from: message{rcode: dns.RcodeServerFailure}, age: time.Second, ttl: 1},
 		{name: "failure not kept here", from: message{rcode: dns.RcodeServerFailure}, shape: func(c *config.Cache) { c.Servfail = 0 }},
 		{name: "expired", from: positive, age: 400 * time.Second},
-		{name: "expired, and given here", from: positive, age: 400 * time.Second, shape: immediately(101 * time.Second), ttl: 30},
-		{name: "expired for too long", from: positive, age: 400 * time.Second, shape: immediately(100 * time.Second)},
-		{name: "expired on the way", from: positive, age: 299 * time.Second, late: 2 * time.Second, shape: immediately(time.Minute), ttl: 30},
+		{name: "expired, and given here", from: positive, age: 400 * time.Second, shape: staleImmediate(101 * time.Second), ttl: 30},
+		{name: "expired for too long", from: positive, age: 400 * time.Second, shape: staleImmediate(100 * time.Second)},
+		{name: "expired on the way", from: positive, age: 299 * time.Second, late: 2 * time.Second, shape: staleImmediate(time.Minute), ttl: 30},
 	} {
-		clock, office, cfg := newHand(), newOffice(), defaults()
+		clock, office, cfg := newManualClock(), newSnapshotClock(), defaults()
 		from := defaults()
-		from.Stale.For, from.Stale.TTL = time.Hour, 30*time.Second // else it writes none that has expired
+		from.Stale.For, from.Stale.TTL = time.Hour, 30*time.Second // otherwise expired entries are not written
 		c := newCache(from, Options{Clock: clock.now})
 		q := question(t, www, dns.TypeA)
 		fetch(t, c, q, tt.from)
 		clock.advance(tt.age)
 		stream := office.write(t, map[string]*Cache{"c": c})
-		office.pass(tt.late)
+		office.advance(tt.late)
 		if tt.shape != nil {
 			tt.shape(cfg)
 		}
@@ -241,25 +245,25 @@ func TestKeepRule(t *testing.T) {
 	}
 }
 
-// immediately gives what has expired for a time, and does not wait.
-func immediately(until time.Duration) func(*config.Cache) {
+// staleImmediate sets serve_stale with mode immediate for the given time.
+func staleImmediate(until time.Duration) func(*config.Cache) {
 	return func(c *config.Cache) {
 		c.Stale = immediate
 		c.Stale.For, c.Stale.TTL = until, 30*time.Second
 	}
 }
 
-// TestKeepCut: a denial goes on answering for the names below it, where the cache it
-// comes to has it so.
-func TestKeepCut(t *testing.T) {
+// TestSnapshotNXDomainCut: a denial still denies the names below it, if the reading cache has
+// nxdomain_cut.
+func TestSnapshotNXDomainCut(t *testing.T) {
 	for _, from := range []bool{false, true} {
 		for _, to := range []bool{false, true} {
 			cfg, here := defaults(), defaults()
 			cfg.NXDomainCut, here.NXDomainCut = from, to
 			c, d := newCache(cfg, Options{}), newCache(here, Options{})
-			fetch(t, c, question(t, "x.example.", dns.TypeA), message{rcode: dns.RcodeNameError, authority: soaOf(300, 300)})
-			fetch(t, c, question(t, "_y.example.", dns.TypeA), message{rcode: dns.RcodeNameError, authority: soaOf(300, 300)})
-			if n := newOffice().move(t, c, d); n != 2 {
+			fetch(t, c, question(t, "x.example.", dns.TypeA), message{rcode: dns.RcodeNameError, authority: soaRecord(300, 300)})
+			fetch(t, c, question(t, "_y.example.", dns.TypeA), message{rcode: dns.RcodeNameError, authority: soaRecord(300, 300)})
+			if n := newSnapshotClock().transfer(t, c, d); n != 2 {
 				t.Fatalf("%d answers moved, want 2", n)
 			}
 			if got := answer(t, d, question(t, "a.x.example.", dns.TypeTXT)) != nil; got != to {
@@ -272,14 +276,14 @@ func TestKeepCut(t *testing.T) {
 	}
 }
 
-// TestKeepRests: a name that is not to be asked for again for a while is left alone after
-// the move, too, and no longer than before.
-func TestKeepRests(t *testing.T) {
+// TestSnapshotBackoff: a name in backoff stays in backoff after the transfer, and no longer
+// than before.
+func TestSnapshotBackoff(t *testing.T) {
 	cfg := defaults()
 	cfg.Stale = fallback
 	cfg.Stale.For, cfg.Stale.Recheck, cfg.Stale.TTL = time.Hour, 20*time.Second, 30*time.Second
 	cfg.Stale.ClientTimeout = 0
-	clock, other := newHand(), &hand{t: time.Second}
+	clock, other := newManualClock(), &manualClock{t: time.Second}
 	c, d := newCache(cfg, Options{Clock: clock.now}), newCache(cfg, Options{Clock: other.now})
 	q := question(t, "www.example.", dns.TypeA)
 	fetch(t, c, q, message{answer: []string{addr}})
@@ -290,26 +294,27 @@ func TestKeepRests(t *testing.T) {
 		t.Fatalf("the expired answer is not given: %v", err)
 	}
 	clock.advance(2 * time.Second)
-	office := newOffice()
+	office := newSnapshotClock()
 	stream := office.write(t, map[string]*Cache{"c": c})
-	office.pass(3 * time.Second)
+	office.advance(3 * time.Second)
 	if n, err := office.read(t, stream, map[string]*Cache{"c": d}); n != 1 || err != nil {
 		t.Fatalf("%d answers moved, want 1; error %v", n, err)
 	}
 	for range 2 {
-		if found := lookup(d, q, reply(q), other.now()); found != Hit {
+		if found := lookup(d, q, reply(q), other.now()); found != answered {
 			t.Errorf("while it rests: found %d, want a hit", found)
 		}
 		other.advance(13 * time.Second) // 15 are left, of which the first may have begun
 	}
 	other.advance(-10 * time.Second)
-	if found := lookup(d, q, reply(q), other.now()); found != Refresh {
+	if found := lookup(d, q, reply(q), other.now()); found != needsRefresh {
 		t.Errorf("after its rest: found %d, want a refresh", found)
 	}
 }
 
-// TestKeepFresher: what is there stays if it is better than what comes.
-func TestKeepFresher(t *testing.T) {
+// TestSnapshotDoesNotReplaceFresher: an entry of the reading cache stays if it is better than
+// the snapshot's.
+func TestSnapshotDoesNotReplaceFresher(t *testing.T) {
 	old := message{answer: []string{"www.example. 900 IN A 192.0.2.1"}}
 	failed := message{rcode: dns.RcodeServerFailure}
 	fresh := message{answer: []string{"www.example. 60 IN A 192.0.2.2"}}
@@ -328,7 +333,7 @@ func TestKeepFresher(t *testing.T) {
 		{"by a failure", old, failed, -2 * time.Second, 0, false},
 		{"an ended one by a failure", fresh, failed, -70 * time.Second, 0, true},
 	} {
-		clock := newHand()
+		clock := newManualClock()
 		c, d := newCache(nil, Options{Clock: clock.now}), newCache(nil, Options{Clock: clock.now})
 		q := question(t, "www.example.", dns.TypeA)
 		if tt.age >= 0 {
@@ -340,15 +345,15 @@ func TestKeepFresher(t *testing.T) {
 			clock.advance(-tt.age)
 			fetch(t, c, q, tt.comes)
 		}
-		if took := newOffice().move(t, c, d) == 1; took != tt.takes {
+		if took := newSnapshotClock().transfer(t, c, d) == 1; took != tt.takes {
 			t.Errorf("%s: taken %v, want %v", tt.name, took, tt.takes)
 		}
 	}
 }
 
-// TestKeepFresherRests: of two that have ended one that rests stays, and what lives takes
-// its place.
-func TestKeepFresherRests(t *testing.T) {
+// TestSnapshotExpiredInBackoff: an expired entry in backoff stays if the snapshot's has
+// expired, too; a live one replaces it.
+func TestSnapshotExpiredInBackoff(t *testing.T) {
 	cfg := defaults()
 	cfg.Stale = fallback
 	cfg.Stale.ClientTimeout = 0
@@ -357,7 +362,7 @@ func TestKeepFresherRests(t *testing.T) {
 		age   time.Duration // of what comes
 		takes bool
 	}{{"ended", 301 * time.Second, false}, {"alive", 299 * time.Second, true}} {
-		clock := newHand()
+		clock := newManualClock()
 		c, d := newCache(cfg, Options{Clock: clock.now}), newCache(cfg, Options{Clock: clock.now})
 		q := question(t, "www.example.", dns.TypeA)
 		fetch(t, d, q, message{answer: []string{"www.example. 60 IN A 192.0.2.1"}})
@@ -369,14 +374,14 @@ func TestKeepFresherRests(t *testing.T) {
 		}
 		fetch(t, c, q, message{answer: []string{addr}})
 		clock.advance(tt.age)
-		if took := newOffice().move(t, c, d) == 1; took != tt.takes {
+		if took := newSnapshotClock().transfer(t, c, d) == 1; took != tt.takes {
 			t.Errorf("%s: taken %v, want %v", tt.name, took, tt.takes)
 		}
 	}
 }
 
-// TestKeepBudget: what comes makes place for itself, and only within the budget.
-func TestKeepBudget(t *testing.T) {
+// TestSnapshotWithinBudget: reading a snapshot evicts entries and stays within the budget.
+func TestSnapshotWithinBudget(t *testing.T) {
 	const room = 64 << 10
 	c := newCache(nil, Options{})
 	for i := range 2000 {
@@ -384,7 +389,7 @@ func TestKeepBudget(t *testing.T) {
 		fetch(t, c, question(t, name, dns.TypeA), message{answer: []string{name + " 3600 IN A 192.0.2.1"}})
 	}
 	d := NewStore(room, Options{}).NewCache(defaults())
-	newOffice().move(t, c, d)
+	newSnapshotClock().transfer(t, c, d)
 	if n := d.store.Bytes(); n > room || n < room/2 {
 		t.Errorf("%d bytes, the budget is %d", n, room)
 	}
@@ -393,23 +398,24 @@ func TestKeepBudget(t *testing.T) {
 	}
 }
 
-// small is a stream of two caches, one of which nobody has any more, and what to ask for.
-func small(t testing.TB) (stream []byte, q *wire.Query) {
+// smallSnapshot returns a snapshot of two caches, one of which the reader does not have, and a
+// query for an entry.
+func smallSnapshot(t testing.TB) (stream []byte, q *wire.Query) {
 	t.Helper()
 	c, d := newCache(nil, Options{}), newCache(nil, Options{})
 	q = question(t, "www.example.", dns.TypeA)
 	fetch(t, c, q, message{answer: []string{addr}})
 	fetch(t, d, q, message{answer: []string{addr}})
-	fetch(t, d, question(t, "x.example.", dns.TypeAAAA), message{rcode: dns.RcodeNameError, authority: soaOf(300, 300)})
-	return newOffice().write(t, map[string]*Cache{"gone": c, "here": d}), q
+	fetch(t, d, question(t, "x.example.", dns.TypeAAAA), message{rcode: dns.RcodeNameError, authority: soaRecord(300, 300)})
+	return newSnapshotClock().write(t, map[string]*Cache{"gone": c, "here": d}), q
 }
 
-// TestKeepBroken cuts a stream short at every byte and turns around every bit.
-func TestKeepBroken(t *testing.T) {
-	stream, q := small(t)
+// TestSnapshotCorrupt truncates a snapshot at every byte and flips every bit.
+func TestSnapshotCorrupt(t *testing.T) {
+	stream, q := smallSnapshot(t)
 	load := func(b []byte) (*Cache, int, error) {
 		d := NewStore(16<<10, Options{}).NewCache(defaults())
-		n, err := newOffice().read(t, b, map[string]*Cache{"here": d})
+		n, err := newSnapshotClock().read(t, b, map[string]*Cache{"here": d})
 		d.store.check(t)
 		return d, n, err
 	}
@@ -437,31 +443,31 @@ func TestKeepBroken(t *testing.T) {
 	}
 }
 
-// errReader fails.
+// errReader always fails.
 type errReader struct{}
 
 func (errReader) Read([]byte) (int, error) { return 0, errUpstream }
 
-// TestKeepExact: not a byte behind the stream is read.
-func TestKeepExact(t *testing.T) {
-	stream, _ := small(t)
+// TestSnapshotReadsNoFurther: no byte after the end of the snapshot is read.
+func TestSnapshotReadsNoFurther(t *testing.T) {
+	stream, _ := smallSnapshot(t)
 	r := bytes.NewReader(append(bytes.Clone(stream), "more"...))
-	in := reader{chunkReader: chunkReader{r: r}, clock: newOffice().clock()}
+	in := reader{chunkReader: chunkReader{r: r}, clock: newSnapshotClock().bootClock()}
 	if _, err := in.read(t.Context()); err != nil || r.Len() != len("more") {
 		t.Errorf("%d bytes are left, error %v", r.Len(), err)
 	}
 }
 
-// chunk is b as a chunk of type t.
+// chunk returns b as a chunk of type t.
 func chunk(t chunkType, b []byte) []byte {
 	out := binary.BigEndian.AppendUint32([]byte{byte(t)}, uint32(len(b)))
 	out = append(out, b...)
 	return binary.BigEndian.AppendUint32(out, crc32.Checksum(out, castagnoli))
 }
 
-// TestKeepLater reads what a later version may write.
-func TestKeepLater(t *testing.T) {
-	o := newOffice()
+// TestSnapshotOfLaterVersion reads what a later version may write.
+func TestSnapshotOfLaterVersion(t *testing.T) {
+	o := newSnapshotClock()
 	q := question(t, "www.example.", dns.TypeA)
 	msg := response(t, q, message{answer: []string{addr}}).Packed.Append(nil)
 	entry := func(head int, flags byte) []byte {
@@ -506,9 +512,9 @@ func TestKeepLater(t *testing.T) {
 	}
 }
 
-// TestStamp: how long ago something was is never guessed to be less.
-func TestStamp(t *testing.T) {
-	one, two := newOffice().timestamp, newOffice().timestamp
+// TestTimestampAge: an age is never underestimated.
+func TestTimestampAge(t *testing.T) {
+	one, two := newSnapshotClock().timestamp, newSnapshotClock().timestamp
 	two.boot[0]++
 	at := func(s timestamp, up, wall time.Duration) timestamp {
 		s.up, s.wall = s.up+up, s.wall+int64(wall)
@@ -541,8 +547,8 @@ func TestStamp(t *testing.T) {
 	}
 }
 
-// TestCheck reads without taking.
-func TestCheck(t *testing.T) {
+// TestCheckSnapshot checks a snapshot without storing its entries.
+func TestCheckSnapshot(t *testing.T) {
 	d := newCache(nil, Options{})
 	fetch(t, d, question(t, "www.example.", dns.TypeA), message{answer: []string{addr}})
 	var b bytes.Buffer
@@ -562,8 +568,8 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// TestKeepCancelled: neither side goes on when nobody wants it to.
-func TestKeepCancelled(t *testing.T) {
+// TestSnapshotCancelled: writing and reading end with their context.
+func TestSnapshotCancelled(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	c := newCache(nil, Options{})
@@ -571,7 +577,7 @@ func TestKeepCancelled(t *testing.T) {
 	if _, err := Write(ctx, io.Discard, map[string]*Cache{"c": c}); !errors.Is(err, context.Canceled) {
 		t.Errorf("writing: %v", err)
 	}
-	stream, _ := small(t)
+	stream, _ := smallSnapshot(t)
 	if _, err := Read(ctx, bytes.NewReader(stream), nil); !errors.Is(err, context.Canceled) {
 		t.Errorf("reading: %v", err)
 	}
@@ -580,17 +586,17 @@ func TestKeepCancelled(t *testing.T) {
 	}
 }
 
-// errWriter fails.
+// errWriter always fails.
 type errWriter struct{}
 
 func (errWriter) Write([]byte) (int, error) { return 0, errUpstream }
 
-// TestKeepTogether writes and reads caches in use: what comes and goes meanwhile may be in
-// the stream or not, which is whole all the same.
-func TestKeepTogether(t *testing.T) {
+// TestSnapshotOfCachesInUse writes and reads caches in use. Entries that come or go meanwhile
+// may be missing, but the snapshot is valid.
+func TestSnapshotOfCachesInUse(t *testing.T) {
 	cfg := defaults()
 	cfg.Success.Entries = 200
-	store := NewStore(budget, Options{})
+	store := NewStore(testBudget, Options{})
 	c, d := store.NewCache(cfg), store.NewCache(cfg)
 	var clients sync.WaitGroup
 	stop := make(chan struct{})
@@ -606,8 +612,8 @@ func TestKeepTogether(t *testing.T) {
 				q := question(t, name, dns.TypeA)
 				for _, c := range []*Cache{c, d} {
 					r := reply(q)
-					if lookup(c, q, r, store.clock()) == Miss {
-						_, _ = c.Fetch(context.Background(), q, r, give(response(t, q, message{answer: []string{name + " 60 IN A 192.0.2.1"}})))
+					if lookup(c, q, r, store.clock()) == missed {
+						_, _ = c.Fetch(context.Background(), q, r, returns(response(t, q, message{answer: []string{name + " 60 IN A 192.0.2.1"}})))
 					}
 				}
 				if n%97 == 0 {
@@ -634,15 +640,15 @@ func TestKeepTogether(t *testing.T) {
 	store.check(t)
 }
 
-// FuzzRead reads a stream that is right but for what its entries are. What is taken must
-// be there to be asked for, and what the client gets must be a message.
+// FuzzRead reads a snapshot with valid framing and arbitrary entries. Each stored entry must
+// answer its query with a well-formed message.
 func FuzzRead(f *testing.F) {
 	q := question(f, "www.example.", dns.TypeA)
 	head := []byte{0, 0, 0, 0, entryHeadLen, 0, 0, 0, 0, 0, 1, 44, 0, 0, 0, 46, 144, 237, 208, 0, 0, 0, 0, 0}
 	for _, m := range []message{
 		{answer: []string{addr}},
-		{rcode: dns.RcodeNameError, authority: soaOf(300, 300)},
-		{authority: soaOf(300, 300)},
+		{rcode: dns.RcodeNameError, authority: soaRecord(300, 300)},
+		{authority: soaRecord(300, 300)},
 		{rcode: dns.RcodeServerFailure},
 		{answer: []string{"www.example. 60 IN CNAME x.y.", "x.y. 60 IN A 192.0.2.9"}, compression: true},
 	} {
@@ -651,10 +657,10 @@ func FuzzRead(f *testing.F) {
 		f.Add(e, int64(0))
 		f.Add(append(bytes.Clone(e), e...), int64(time.Minute))
 	}
-	stream, _ := small(f)
+	stream, _ := smallSnapshot(f)
 	f.Add(stream, int64(-1))
 	f.Fuzz(func(t *testing.T, b []byte, late int64) {
-		o := newOffice()
+		o := newSnapshotClock()
 		cfg := defaults()
 		cfg.Stale = immediate
 		cfg.Stale.For, cfg.Stale.TTL, cfg.NXDomainCut = time.Hour, time.Second, true
@@ -665,18 +671,18 @@ func FuzzRead(f *testing.F) {
 			whole = append(whole, chunk(chunkName, []byte("\x00\x00c"))...)
 			whole = append(whole, chunk(chunkEntries, append(o.append(nil), b...))...)
 			b = append(whole, chunk(chunkEnd, []byte{0, 0, 0, 1})...)
-			o.pass(time.Duration(late))
+			o.advance(time.Duration(late))
 		}
 		if _, err := o.read(t, b, map[string]*Cache{"c": c}); err != nil && !errors.Is(err, ErrStream) {
 			t.Errorf("an error of its own: %v", err)
 		}
 		c.store.check(t)
-		askAll(t, c)
+		queryAll(t, c)
 	})
 }
 
-// askAll asks c for everything that is in it.
-func askAll(t *testing.T, c *Cache) {
+// queryAll queries c for all its entries.
+func queryAll(t *testing.T, c *Cache) {
 	t.Helper()
 	all, err := collect(t.Context(), []*Cache{c})
 	if err != nil {
@@ -693,7 +699,7 @@ func askAll(t *testing.T, c *Cache) {
 			t.Errorf("read again\n%x is\n%x", msg, again)
 		}
 		r := reply(&q)
-		if lookup(c, &q, r, c.store.clock()) == Miss {
+		if lookup(c, &q, r, c.store.clock()) == missed {
 			t.Errorf("not found: %x", msg)
 			continue
 		}
@@ -707,8 +713,8 @@ func askAll(t *testing.T, c *Cache) {
 
 const manyAnswers = 100_000
 
-// many is a cache of 100,000 names with an address each.
-func many(t testing.TB) *Cache {
+// manyEntries returns a cache of 100,000 names with one address each.
+func manyEntries(t testing.TB) *Cache {
 	t.Helper()
 	cfg := defaults()
 	cfg.Success.Entries = 2 * manyAnswers
@@ -719,16 +725,16 @@ func many(t testing.TB) *Cache {
 		name := fmt.Sprintf("svc%d.default.svc.cluster.local.", i)
 		q := question(t, name, dns.TypeA)
 		r.Start(buf, q)
-		if _, err := c.Fetch(t.Context(), q, &r, give(response(t, q, message{answer: []string{name + " 3600 IN A 192.0.2.1"}}))); err != nil {
+		if _, err := c.Fetch(t.Context(), q, &r, returns(response(t, q, message{answer: []string{name + " 3600 IN A 192.0.2.1"}}))); err != nil {
 			t.Fatal(err)
 		}
 	}
 	return c
 }
 
-// TestKeepMemory: writing needs what is said for each answer, and hardly more; reading what
-// the caches take.
-func TestKeepMemory(t *testing.T) {
+// TestSnapshotMemory bounds the memory for writing, by the number of entries, and for reading,
+// by the size of the caches.
+func TestSnapshotMemory(t *testing.T) {
 	const n = 10_000
 	cfg := defaults()
 	cfg.Success.Entries = 2 * n
@@ -751,7 +757,7 @@ func TestKeepMemory(t *testing.T) {
 	}
 }
 
-// allocated is how many bytes f allocates.
+// allocated returns the number of bytes that f allocates.
 func allocated(f func()) uint64 {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -760,9 +766,9 @@ func allocated(f func()) uint64 {
 	return after.TotalAlloc - before.TotalAlloc
 }
 
-// BenchmarkWrite writes 100,000 answers.
+// BenchmarkWrite writes a snapshot of 100,000 entries.
 func BenchmarkWrite(b *testing.B) {
-	caches := map[string]*Cache{"c": many(b)}
+	caches := map[string]*Cache{"c": manyEntries(b)}
 	b.ReportAllocs()
 	for b.Loop() {
 		if n, err := Write(b.Context(), io.Discard, caches); n != manyAnswers || err != nil {
@@ -771,9 +777,9 @@ func BenchmarkWrite(b *testing.B) {
 	}
 }
 
-// BenchmarkRead reads 100,000 answers into an empty cache.
+// BenchmarkRead reads a snapshot of 100,000 entries into an empty cache.
 func BenchmarkRead(b *testing.B) {
-	c := many(b)
+	c := manyEntries(b)
 	var stream bytes.Buffer
 	if _, err := Write(b.Context(), &stream, map[string]*Cache{"c": c}); err != nil {
 		b.Fatal(err)

@@ -1,3 +1,5 @@
+// Inside the package: it reads the store's clock and a call's waiters.
+
 package cache
 
 import (
@@ -15,15 +17,15 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// The modes as they are without further words.
+// The modes with their default settings.
 var (
 	fallback  = config.Stale{For: time.Hour, ClientTimeout: 1800 * time.Millisecond, TTL: 30 * time.Second, Recheck: 30 * time.Second}
 	immediate = config.Stale{For: time.Hour, Mode: config.StaleImmediate, TTL: 30 * time.Second, Recheck: 30 * time.Second}
 	verify    = config.Stale{For: time.Hour, Mode: config.StaleVerify, TTL: 30 * time.Second}
 )
 
-// staleCache is a cache on the clock of a bubble, with www.example. in it, whose TTL of
-// 300 seconds is over.
+// staleCache returns a cache on the clock of a synctest bubble. It holds www.example., whose
+// TTL of 300 seconds has just passed.
 func staleCache(t *testing.T, st config.Stale, opts Options) *Cache {
 	t.Helper()
 	start := time.Now()
@@ -36,8 +38,9 @@ func staleCache(t *testing.T, st config.Stale, opts Options) *Cache {
 	return c
 }
 
-// got is what one client got: the address, "" for none, its TTL and the time it took.
-type got struct {
+// clientResult is what a client received: the address ("" for none), its TTL, and the time it
+// took.
+type clientResult struct {
 	Addr  string
 	TTL   uint32
 	Rcode int
@@ -45,10 +48,10 @@ type got struct {
 	Err   error
 }
 
-func read(t testing.TB, r *wire.Reply) got {
+func readResult(t testing.TB, r *wire.Reply) clientResult {
 	t.Helper()
-	m := sent(t, r)
-	g := got{Rcode: m.Rcode}
+	m := replyMsg(t, r)
+	g := clientResult{Rcode: m.Rcode}
 	for _, ttl := range ttls(m) {
 		g.TTL = ttl
 	}
@@ -58,27 +61,27 @@ func read(t testing.TB, r *wire.Reply) got {
 	return g
 }
 
-// resolve is what the server does with a query: Answer, Refresh if it says so, and Fetch
-// at a miss.
-func resolve(t testing.TB, c *Cache, q *wire.Query, ask ExchangeFunc) got {
+// resolve does what the server does with a query: Get, Refresh if requested, and Fetch at a
+// miss.
+func resolve(t testing.TB, c *Cache, q *wire.Query, ask ExchangeFunc) clientResult {
 	t.Helper()
 	start, r := time.Now(), reply(q)
 	switch lookup(c, q, r, c.store.clock()) {
-	case Miss:
+	case missed:
 		if _, err := c.Fetch(t.Context(), q, r, ask); err != nil {
-			return got{Err: err, Took: time.Since(start)}
+			return clientResult{Err: err, Took: time.Since(start)}
 		}
-	case Refresh:
+	case needsRefresh:
 		c.Refresh(q, ask)
-	case Hit:
+	case answered:
 	}
-	g := read(t, r)
+	g := readResult(t, r)
 	g.Took = time.Since(start)
 	return g
 }
 
-// upstream answers after a while with what m says, or with err.
-type upstream struct {
+// fakeUpstream replies with m or fails with err, after a delay.
+type fakeUpstream struct {
 	t     testing.TB
 	m     message
 	err   error
@@ -87,7 +90,7 @@ type upstream struct {
 	mu    sync.Mutex
 }
 
-func (u *upstream) ask(_ context.Context, q *wire.Query) (wire.Response, error) {
+func (u *fakeUpstream) ask(_ context.Context, q *wire.Query) (wire.Response, error) {
 	u.mu.Lock()
 	u.asked = append(u.asked, time.Now())
 	m, err, after := u.m, u.err, u.after
@@ -99,33 +102,33 @@ func (u *upstream) ask(_ context.Context, q *wire.Query) (wire.Response, error) 
 	return response(u.t, q, m), nil
 }
 
-func (u *upstream) count() int {
+func (u *fakeUpstream) count() int {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return len(u.asked)
 }
 
-func (u *upstream) become(v *upstream) {
+func (u *fakeUpstream) replaceBy(v *fakeUpstream) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.m, u.err, u.after = v.m, v.err, v.after
 }
 
 const (
-	old   = "192.0.2.1"
-	newer = "192.0.2.2"
+	staleAddr = "192.0.2.1"
+	freshAddr = "192.0.2.2"
 )
 
 var (
-	fresh = message{answer: []string{"www.example. 60 IN A " + newer}}
-	gone  = message{rcode: dns.RcodeNameError, authority: soaOf(60, 60)}
+	fresh = message{answer: []string{"www.example. 60 IN A " + freshAddr}}
+	gone  = message{rcode: dns.RcodeNameError, authority: soaRecord(60, 60)}
 )
 
-// TestStale is the list of what a client gets whose answer has expired, and of what the
-// next one gets who comes when the ask has ended.
-func TestStale(t *testing.T) {
+// TestStaleModes checks what a client receives whose answer has expired, and what the next one
+// receives after the exchange has ended.
+func TestStaleModes(t *testing.T) {
 	const patience = 1800 * time.Millisecond
-	given := got{Addr: old, TTL: 30}
+	given := clientResult{Addr: staleAddr, TTL: 30}
 	late := given
 	late.Took = patience
 	changed := func(st config.Stale, f func(*config.Stale)) config.Stale {
@@ -134,45 +137,45 @@ func TestStale(t *testing.T) {
 	}
 	tests := map[string]struct {
 		stale       config.Stale
-		up          *upstream
-		first, next got
+		up          *fakeUpstream
+		first, next clientResult
 		asks        int // after both
 	}{
-		"an answer in time": {fallback, &upstream{m: fresh, after: time.Second},
-			got{Addr: newer, TTL: 60, Took: time.Second}, got{Addr: newer, TTL: 60}, 1},
-		"an answer too late": {fallback, &upstream{m: fresh, after: 2 * time.Second},
-			late, got{Addr: newer, TTL: 60}, 1},
-		"silence":  {fallback, &upstream{err: errUpstream, after: 5 * time.Second}, late, given, 1},
-		"an error": {fallback, &upstream{err: errUpstream}, given, given, 1},
-		"an error after a while": {fallback, &upstream{err: errUpstream, after: time.Second},
-			got{Addr: old, TTL: 30, Took: time.Second}, given, 1},
-		"SERVFAIL":            {fallback, &upstream{m: message{rcode: dns.RcodeServerFailure}}, given, given, 1},
-		"REFUSED":             {fallback, &upstream{m: message{rcode: dns.RcodeRefused}}, given, given, 1},
-		"a reply that is cut": {fallback, &upstream{m: message{tc: true, answer: fresh.answer}}, given, given, 1},
-		"to another question": {fallback, &upstream{m: message{answer: []string{addr}}, err: ErrMismatch}, given, given, 1},
-		"a local error":       {fallback, &upstream{err: ErrLocal}, given, given, 2},
-		"NXDOMAIN":            {fallback, &upstream{m: gone}, got{Rcode: 3, TTL: 60}, got{Rcode: 3, TTL: 60}, 1},
-		"NODATA":              {fallback, &upstream{m: message{authority: soaOf(60, 60)}}, got{TTL: 60}, got{TTL: 60}, 1},
-		"NXDOMAIN without SOA": {fallback, &upstream{m: message{rcode: dns.RcodeNameError}},
-			got{Rcode: 3}, got{Rcode: 3}, 2},
-		"too old": {changed(fallback, func(s *config.Stale) { s.For = 0 }), &upstream{err: errUpstream},
-			got{Err: errUpstream}, got{Rcode: 2}, 1},
-		"a TTL of its own": {changed(fallback, func(s *config.Stale) { s.TTL = 7 * time.Second }), &upstream{err: errUpstream},
-			got{Addr: old, TTL: 7}, got{Addr: old, TTL: 7}, 1},
+		"an answer in time": {fallback, &fakeUpstream{m: fresh, after: time.Second},
+			clientResult{Addr: freshAddr, TTL: 60, Took: time.Second}, clientResult{Addr: freshAddr, TTL: 60}, 1},
+		"an answer too late": {fallback, &fakeUpstream{m: fresh, after: 2 * time.Second},
+			late, clientResult{Addr: freshAddr, TTL: 60}, 1},
+		"silence":  {fallback, &fakeUpstream{err: errUpstream, after: 5 * time.Second}, late, given, 1},
+		"an error": {fallback, &fakeUpstream{err: errUpstream}, given, given, 1},
+		"an error after a while": {fallback, &fakeUpstream{err: errUpstream, after: time.Second},
+			clientResult{Addr: staleAddr, TTL: 30, Took: time.Second}, given, 1},
+		"SERVFAIL":            {fallback, &fakeUpstream{m: message{rcode: dns.RcodeServerFailure}}, given, given, 1},
+		"REFUSED":             {fallback, &fakeUpstream{m: message{rcode: dns.RcodeRefused}}, given, given, 1},
+		"a reply that is cut": {fallback, &fakeUpstream{m: message{tc: true, answer: fresh.answer}}, given, given, 1},
+		"to another question": {fallback, &fakeUpstream{m: message{answer: []string{addr}}, err: ErrMismatch}, given, given, 1},
+		"a local error":       {fallback, &fakeUpstream{err: ErrLocal}, given, given, 2},
+		"NXDOMAIN":            {fallback, &fakeUpstream{m: gone}, clientResult{Rcode: 3, TTL: 60}, clientResult{Rcode: 3, TTL: 60}, 1},
+		"NODATA":              {fallback, &fakeUpstream{m: message{authority: soaRecord(60, 60)}}, clientResult{TTL: 60}, clientResult{TTL: 60}, 1},
+		"NXDOMAIN without SOA": {fallback, &fakeUpstream{m: message{rcode: dns.RcodeNameError}},
+			clientResult{Rcode: 3}, clientResult{Rcode: 3}, 2},
+		"too old": {changed(fallback, func(s *config.Stale) { s.For = 0 }), &fakeUpstream{err: errUpstream},
+			clientResult{Err: errUpstream}, clientResult{Rcode: 2}, 1},
+		"a TTL of its own": {changed(fallback, func(s *config.Stale) { s.TTL = 7 * time.Second }), &fakeUpstream{err: errUpstream},
+			clientResult{Addr: staleAddr, TTL: 7}, clientResult{Addr: staleAddr, TTL: 7}, 1},
 
-		"immediate, an answer":  {immediate, &upstream{m: fresh}, given, got{Addr: newer, TTL: 60}, 1},
-		"immediate, NXDOMAIN":   {immediate, &upstream{m: gone}, given, got{Rcode: 3, TTL: 60}, 1},
-		"immediate, an error":   {immediate, &upstream{err: errUpstream}, given, given, 1},
-		"immediate, SERVFAIL":   {immediate, &upstream{m: message{rcode: dns.RcodeServerFailure}}, given, given, 1},
-		"immediate, no recheck": {changed(immediate, func(s *config.Stale) { s.Recheck = 0 }), &upstream{err: errUpstream}, given, given, 2},
+		"immediate, an answer":  {immediate, &fakeUpstream{m: fresh}, given, clientResult{Addr: freshAddr, TTL: 60}, 1},
+		"immediate, NXDOMAIN":   {immediate, &fakeUpstream{m: gone}, given, clientResult{Rcode: 3, TTL: 60}, 1},
+		"immediate, an error":   {immediate, &fakeUpstream{err: errUpstream}, given, given, 1},
+		"immediate, SERVFAIL":   {immediate, &fakeUpstream{m: message{rcode: dns.RcodeServerFailure}}, given, given, 1},
+		"immediate, no recheck": {changed(immediate, func(s *config.Stale) { s.Recheck = 0 }), &fakeUpstream{err: errUpstream}, given, given, 2},
 
-		"verify, an answer": {verify, &upstream{m: fresh, after: 3 * time.Second},
-			got{Addr: newer, TTL: 60, Took: 3 * time.Second}, got{Addr: newer, TTL: 60}, 1},
-		"verify, an error": {verify, &upstream{err: errUpstream, after: 3 * time.Second},
-			got{Addr: old, TTL: 30, Took: 3 * time.Second}, got{Addr: old, TTL: 30, Took: 3 * time.Second}, 2},
-		"verify for a while": {changed(verify, func(s *config.Stale) { s.ClientTimeout = time.Second }), &upstream{err: errUpstream, after: 3 * time.Second},
-			got{Addr: old, TTL: 30, Took: time.Second}, got{Addr: old, TTL: 30, Took: time.Second}, 2},
-		"verify, with a recheck": {changed(verify, func(s *config.Stale) { s.Recheck = 30 * time.Second }), &upstream{err: errUpstream},
+		"verify, an answer": {verify, &fakeUpstream{m: fresh, after: 3 * time.Second},
+			clientResult{Addr: freshAddr, TTL: 60, Took: 3 * time.Second}, clientResult{Addr: freshAddr, TTL: 60}, 1},
+		"verify, an error": {verify, &fakeUpstream{err: errUpstream, after: 3 * time.Second},
+			clientResult{Addr: staleAddr, TTL: 30, Took: 3 * time.Second}, clientResult{Addr: staleAddr, TTL: 30, Took: 3 * time.Second}, 2},
+		"verify for a while": {changed(verify, func(s *config.Stale) { s.ClientTimeout = time.Second }), &fakeUpstream{err: errUpstream, after: 3 * time.Second},
+			clientResult{Addr: staleAddr, TTL: 30, Took: time.Second}, clientResult{Addr: staleAddr, TTL: 30, Took: time.Second}, 2},
+		"verify, with a recheck": {changed(verify, func(s *config.Stale) { s.Recheck = 30 * time.Second }), &fakeUpstream{err: errUpstream},
 			given, given, 1},
 	}
 	for name, tt := range tests {
@@ -183,10 +186,10 @@ func TestStale(t *testing.T) {
 				u := tt.up
 				q := question(t, "www.example.", dns.TypeA)
 				first := resolve(t, c, q, u.ask)
-				for i := range q.Packet { // its buffer is used again
+				for i := range q.Packet { // the server reuses the buffer
 					q.Packet[i] = 0xFF
 				}
-				time.Sleep(tt.up.after - first.Took) // until the ask has ended
+				time.Sleep(tt.up.after - first.Took) // until the exchange has ended
 				synctest.Wait()
 				next := resolve(t, c, question(t, "www.example.", dns.TypeA), u.ask)
 				if diff := cmp.Diff(tt.first, first, cmp.Comparer(errors.Is)); diff != "" {
@@ -200,22 +203,22 @@ func TestStale(t *testing.T) {
 				if n := u.count(); n != tt.asks {
 					t.Errorf("%d asks, want %d", n, tt.asks)
 				}
-				landed(t, c)
+				checkNoCalls(t, c)
 				c.store.check(t)
 			})
 		})
 	}
 }
 
-// TestStaleCount: what is given after its end is counted, and nothing else.
-func TestStaleCount(t *testing.T) {
+// TestStaleIsCounted: only answers served after they expired count as stale.
+func TestStaleIsCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := staleCache(t, fallback, Options{})
-		u := &upstream{t: t, err: errUpstream}
+		u := &fakeUpstream{t: t, err: errUpstream}
 		for range 5 {
 			resolve(t, c, question(t, "www.example.", dns.TypeA), u.ask)
 		}
-		u.become(&upstream{m: fresh})
+		u.replaceBy(&fakeUpstream{m: fresh})
 		time.Sleep(30 * time.Second)
 		resolve(t, c, question(t, "www.example.", dns.TypeA), u.ask) // and asks
 		synctest.Wait()
@@ -227,17 +230,17 @@ func TestStaleCount(t *testing.T) {
 	})
 }
 
-// TestStaleCrowd: a thousand clients of one expired name are one ask.
-func TestStaleCrowd(t *testing.T) {
+// TestStaleClientsShareCall: a thousand clients of one expired name share one exchange.
+func TestStaleClientsShareCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const clients = 1000
 		c := staleCache(t, fallback, Options{})
-		u := &upstream{t: t, err: errUpstream, after: 5 * time.Second}
+		u := &fakeUpstream{t: t, err: errUpstream, after: 5 * time.Second}
 		var wg sync.WaitGroup
 		for range clients {
 			wg.Go(func() {
 				g := resolve(t, c, question(t, "www.example.", dns.TypeA), u.ask)
-				if g != (got{Addr: old, TTL: 30, Took: fallback.ClientTimeout}) {
+				if g != (clientResult{Addr: staleAddr, TTL: 30, Took: fallback.ClientTimeout}) {
 					t.Errorf("a client got %+v", g)
 				}
 			})
@@ -251,13 +254,13 @@ func TestStaleCrowd(t *testing.T) {
 		if n := c.failures.Load(); n != 1 {
 			t.Errorf("one name counts as %d failures", n)
 		}
-		landed(t, c)
+		checkNoCalls(t, c)
 	})
 }
 
-// TestVerifyTogether: with a time-out or a recheck one client verifies, and the others
-// don't wait; without, all do.
-func TestVerifyTogether(t *testing.T) {
+// TestConcurrentVerify: with a client timeout or recheck one client verifies and the others
+// don't wait. Otherwise all wait.
+func TestConcurrentVerify(t *testing.T) {
 	for name, tt := range map[string]struct {
 		edit func(*config.Stale)
 		took time.Duration
@@ -271,40 +274,41 @@ func TestVerifyTogether(t *testing.T) {
 				st := verify
 				tt.edit(&st)
 				c := staleCache(t, st, Options{})
-				u := &upstream{t: t, m: fresh, after: time.Second}
-				first := make(chan got)
+				u := &fakeUpstream{t: t, m: fresh, after: time.Second}
+				first := make(chan clientResult)
 				go func() { first <- resolve(t, c, question(t, "www.example.", dns.TypeA), u.ask) }()
 				synctest.Wait()
-				want := got{Addr: newer, TTL: 60, Took: time.Second}
+				want := clientResult{Addr: freshAddr, TTL: 60, Took: time.Second}
 				second := resolve(t, c, question(t, "www.example.", dns.TypeA), u.ask)
 				if g := <-first; g != want {
 					t.Errorf("the first client got %+v", g)
 				}
 				if tt.took == 0 {
-					want = got{Addr: old, TTL: 30}
+					want = clientResult{Addr: staleAddr, TTL: 30}
 				}
 				if second != want || u.count() != 1 {
 					t.Errorf("the second client got %+v, after %d asks", second, u.count())
 				}
-				landed(t, c)
+				checkNoCalls(t, c)
 			})
 		})
 	}
 }
 
-// TestNoPlace: where nothing can be asked for behind a client, it gets the expired answer.
-func TestNoPlace(t *testing.T) {
+// TestStaleWhenBusy: a client receives the expired answer if no exchange can start in the
+// background.
+func TestStaleWhenBusy(t *testing.T) {
 	for name, st := range map[string]config.Stale{"fallback": fallback, "immediate": immediate} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c := staleCache(t, st, Options{Go: func(func(context.Context)) bool { return false }})
 				q := question(t, "www.example.", dns.TypeA)
 				for range 3 {
-					if g := resolve(t, c, q, never(t)); g != (got{Addr: old, TTL: 30}) {
+					if g := resolve(t, c, q, mustNotExchange(t)); g != (clientResult{Addr: staleAddr, TTL: 30}) {
 						t.Errorf("%+v", g)
 					}
 				}
-				landed(t, c)
+				checkNoCalls(t, c)
 				if st := c.Stats(); st.Stale != 3 || st.Prefetches != 0 {
 					t.Errorf("stats %+v", st)
 				}
@@ -313,9 +317,9 @@ func TestNoPlace(t *testing.T) {
 	}
 }
 
-// TestStalePanic lets an ask behind a client's back not return: the clients get what
-// there is, and the next is not refused.
-func TestStalePanic(t *testing.T) {
+// TestStaleExchangePanics: if a background exchange does not return, clients receive the
+// expired answer, and the next exchange can start.
+func TestStaleExchangePanics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		panics := 0
 		c := staleCache(t, fallback, Options{Go: func(f func(context.Context)) bool {
@@ -331,28 +335,28 @@ func TestStalePanic(t *testing.T) {
 		}})
 		q := question(t, "www.example.", dns.TypeA)
 		g := resolve(t, c, q, func(context.Context, *wire.Query) (wire.Response, error) { panic("boom") })
-		if g != (got{Addr: old, TTL: 30}) {
+		if g != (clientResult{Addr: staleAddr, TTL: 30}) {
 			t.Errorf("the client gets %+v", g)
 		}
 		synctest.Wait()
-		landed(t, c)
-		u := &upstream{t: t, m: fresh}
-		if g := resolve(t, c, q, u.ask); g.Addr != newer || panics != 1 {
+		checkNoCalls(t, c)
+		u := &fakeUpstream{t: t, m: fresh}
+		if g := resolve(t, c, q, u.ask); g.Addr != freshAddr || panics != 1 {
 			t.Errorf("then %+v, after %d panics", g, panics)
 		}
 	})
 }
 
-// TestStaleKinds gives expired denials as well, but no failures.
-func TestStaleKinds(t *testing.T) {
+// TestStaleDenialAndFailure: expired denials are served as well, failures are not.
+func TestStaleDenialAndFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := staleCache(t, fallback, Options{})
 		q, bad := question(t, "x.example.", dns.TypeA), question(t, "bad.example.", dns.TypeA)
 		fetch(t, c, q, gone)
 		fetch(t, c, bad, message{rcode: dns.RcodeServerFailure})
 		time.Sleep(time.Minute)
-		u := &upstream{t: t, err: errUpstream}
-		if g := resolve(t, c, q, u.ask); g != (got{Rcode: dns.RcodeNameError, TTL: 30}) {
+		u := &fakeUpstream{t: t, err: errUpstream}
+		if g := resolve(t, c, q, u.ask); g != (clientResult{Rcode: dns.RcodeNameError, TTL: 30}) {
 			t.Errorf("a denial became %+v", g)
 		}
 		if g := resolve(t, c, bad, u.ask); !errors.Is(g.Err, errUpstream) {
@@ -361,14 +365,14 @@ func TestStaleKinds(t *testing.T) {
 	})
 }
 
-// TestStaleEnd: an answer may be given for an hour after its end, and not a moment longer.
-func TestStaleEnd(t *testing.T) {
+// TestStaleWindowEnds: an answer may be served for an hour after it has expired, and no longer.
+func TestStaleWindowEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := staleCache(t, immediate, Options{})
 		q := question(t, "www.example.", dns.TypeA)
-		u := &upstream{t: t, err: errUpstream}
+		u := &fakeUpstream{t: t, err: errUpstream}
 		time.Sleep(time.Hour - 1)
-		if g := resolve(t, c, q, u.ask); g.Addr != old {
+		if g := resolve(t, c, q, u.ask); g.Addr != staleAddr {
 			t.Errorf("within the hour: %+v", g)
 		}
 		time.Sleep(time.Nanosecond)
@@ -381,7 +385,7 @@ func TestStaleEnd(t *testing.T) {
 	})
 }
 
-// TestPreferPositive keeps an answer whatever comes that is none.
+// TestPreferPositive: with prefer_positive only a positive answer replaces one.
 func TestPreferPositive(t *testing.T) {
 	empty := message{}
 	referral := message{authority: []string{"example. 900 IN NS ns.example."}}
@@ -392,18 +396,18 @@ func TestPreferPositive(t *testing.T) {
 					st.PreferPositive = true
 					c := staleCache(t, st, Options{})
 					q := question(t, "www.example.", dns.TypeA)
-					u := &upstream{t: t, m: m}
+					u := &fakeUpstream{t: t, m: m}
 					for range 3 {
-						if g := resolve(t, c, q, u.ask); g != (got{Addr: old, TTL: 30}) {
+						if g := resolve(t, c, q, u.ask); g != (clientResult{Addr: staleAddr, TTL: 30}) {
 							t.Errorf("%+v", g)
 						}
 						synctest.Wait()
 					}
-					u.become(&upstream{m: fresh})
+					u.replaceBy(&fakeUpstream{m: fresh})
 					time.Sleep(time.Minute)
 					resolve(t, c, q, u.ask)
 					synctest.Wait()
-					if g := resolve(t, c, q, u.ask); g.Addr != newer {
+					if g := resolve(t, c, q, u.ask); g.Addr != freshAddr {
 						t.Errorf("an answer came, and the client gets %+v", g)
 					}
 				})
@@ -412,19 +416,18 @@ func TestPreferPositive(t *testing.T) {
 	}
 }
 
-// TestContradiction: a reply that contradicts itself goes to its client, and takes the
-// place of nothing: neither is there an entry that could be copied, nor is the expired
-// answer gone that the next failure is to be bridged with.
-func TestContradiction(t *testing.T) {
+// TestContradictionIsNotCached: a reply that contradicts itself goes to its client only. It is
+// not stored, cannot be copied, and does not replace the expired answer.
+func TestContradictionIsNotCached(t *testing.T) {
 	odd := message{
-		answer:    []string{"www.example. 60 IN CNAME www.example.", "www.example. 60 IN A " + newer},
-		authority: soaOf(60, 60),
+		answer:    []string{"www.example. 60 IN CNAME www.example.", "www.example. 60 IN A " + freshAddr},
+		authority: soaRecord(60, 60),
 	}
-	// Its first record is no address.
+	// The first record of the reply is not an address.
 	given := func(c *Cache, q *wire.Query) int { return len(fetch(t, c, q, odd).Answer) }
 	q := question(t, "www.example.", dns.TypeA)
 	synctest.Test(t, func(t *testing.T) {
-		c := newCache(nil, Options{Epochs: newCounters().Table})
+		c := newCache(nil, Options{Epochs: newEpochTable().Table})
 		for range 2 {
 			if n := given(c, q); n != 2 {
 				t.Errorf("the client gets %d records, want 2", n)
@@ -439,8 +442,8 @@ func TestContradiction(t *testing.T) {
 		if n := given(c, q); n != 2 {
 			t.Errorf("in place of an expired answer the client gets %d records, want 2", n)
 		}
-		u := &upstream{t: t, err: errors.New("no answer")}
-		if diff := cmp.Diff(got{Addr: old, TTL: 30}, resolve(t, c, q, u.ask)); diff != "" {
+		u := &fakeUpstream{t: t, err: errors.New("no answer")}
+		if diff := cmp.Diff(clientResult{Addr: staleAddr, TTL: 30}, resolve(t, c, q, u.ask)); diff != "" {
 			t.Errorf("when all has failed after it (-want +got):\n%s", diff)
 		}
 	})

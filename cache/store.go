@@ -121,12 +121,6 @@ func (s *Store) NewCache(cfg *config.Cache, boundaries ...wire.Name) *Cache {
 	return c
 }
 
-func (s *shard) open(p *cacheShard) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.caches = append(s.caches, p)
-}
-
 // shardsFor returns the number of shards, at most limit, for a cache of that capacity: few
 // enough that each list has a sensible length, but enough that none is too long to be read
 // under one lock, as long as the other kind has four entries for each shard.

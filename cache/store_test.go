@@ -1,3 +1,5 @@
+// Inside the package: it checks sizes, shards and hashes.
+
 package cache
 
 import (
@@ -22,8 +24,8 @@ func put(c *Cache, k *key, resp wire.Response) {
 	}
 }
 
-// TestSizes holds what entryOverhead adds up.
-func TestSizes(t *testing.T) {
+// TestStructSizes checks the sizes that entryOverhead assumes.
+func TestStructSizes(t *testing.T) {
 	if n := unsafe.Sizeof(entry{}); n != 48 {
 		t.Errorf("an entry has %d bytes, want 48", n)
 	}
@@ -32,7 +34,7 @@ func TestSizes(t *testing.T) {
 	}
 }
 
-func TestShares(t *testing.T) {
+func TestShardCount(t *testing.T) {
 	for _, tt := range []struct{ success, denial, want int }{
 		{0, 0, 1}, {1, 0, 1}, {255, 1, 1}, {256, 0, 2}, {0, 600, 4}, {9984, 9984, 32}, {9984, 0, 32}, {1 << 20, 1, 1}, {1 << 20, 0, 32},
 		{9984, 100, 4}, {16, 9984, 4}, {1, 9984, 1}, {7, 9984, 1}, {8, 9984, 2}, {4096, 8, 1}, {4097, 8, 2}, {100_000, 100_000, 32},
@@ -56,9 +58,9 @@ func TestShares(t *testing.T) {
 	}
 }
 
-// TestReplacedBytes replaces an expired entry by a smaller one.
-func TestReplacedBytes(t *testing.T) {
-	clock := newHand()
+// TestReplacementUpdatesBytes replaces an expired entry by a smaller one.
+func TestReplacementUpdatesBytes(t *testing.T) {
+	clock := newManualClock()
 	c := newCache(nil, Options{Clock: clock.now})
 	q := question(t, "www.example.", dns.TypeA)
 	fetch(t, c, q, message{answer: []string{addr, "www.example. 300 IN A 192.0.2.2"}})
@@ -71,19 +73,19 @@ func TestReplacedBytes(t *testing.T) {
 	c.store.check(t)
 }
 
-// TestBudget fills a cache with answers far larger than most.
+// TestBudget fills a cache with answers far larger than usual.
 func TestBudget(t *testing.T) {
 	const budget = 100 << 10
 	c := NewStore(budget, Options{}).NewCache(defaults())
 	for i := range 64 {
 		name := fmt.Sprintf("n%d.example.", i)
-		fetch(t, c, question(t, name, dns.TypeTXT), texts(name, 20+i))
+		fetch(t, c, question(t, name, dns.TypeTXT), txtMessage(name, 20+i))
 		if n := c.store.Bytes(); n > budget {
 			t.Fatalf("%d bytes after %d answers, the budget is %d", n, i+1, budget)
 		}
 	}
 	if st := c.Stats(); st.Entries.Success+st.Evictions.Success != 64 || st.Entries.Success < 1 {
-		t.Errorf("entries and evictions are not all that came: %+v", st)
+		t.Errorf("entries and evictions don't add up: %+v", st)
 	}
 	if answer(t, c, question(t, "n63.example.", dns.TypeTXT)) == nil {
 		t.Error("the newest entry is gone")
@@ -91,8 +93,8 @@ func TestBudget(t *testing.T) {
 	c.store.check(t)
 }
 
-// TestNoBudget keeps nothing, and still answers.
-func TestNoBudget(t *testing.T) {
+// TestZeroBudget: without a budget nothing is cached, and clients still receive answers.
+func TestZeroBudget(t *testing.T) {
 	for _, budget := range []int{-1, 0, 1} {
 		c := NewStore(budget, Options{}).NewCache(defaults())
 		q := question(t, "www.example.", dns.TypeA)
@@ -106,9 +108,9 @@ func TestNoBudget(t *testing.T) {
 	}
 }
 
-// TestHonest compares what the store says it takes with what the heap says, for
-// names with one address each.
-func TestHonest(t *testing.T) {
+// TestBytesMatchHeap compares the store's count of bytes with the heap, for names with one
+// address each.
+func TestBytesMatchHeap(t *testing.T) {
 	const entries = 20_000
 	cfg := defaults()
 	cfg.Success.Entries = 2 * entries // none is pushed out
@@ -135,10 +137,9 @@ func TestHonest(t *testing.T) {
 	runtime.KeepAlive(c)
 }
 
-// TestRoomElsewhere has a cache that lives in one shard take nearly all of the budget,
-// as long as no other wants it; then it gives the others their share, and they don't
-// push out what is theirs.
-func TestRoomElsewhere(t *testing.T) {
+// TestUnusedBudgetIsLent: a cache in one shard may use nearly the whole budget while no other
+// needs it. Other caches then evict its entries, not their own.
+func TestUnusedBudgetIsLent(t *testing.T) {
 	const budget, records, others = 2 << 20, 32, 20 // 8 KiB each
 	store := NewStore(budget, Options{})
 	if len(store.shards) < 8 {
@@ -146,7 +147,7 @@ func TestRoomElsewhere(t *testing.T) {
 	}
 	txt := func(c *Cache, i int) {
 		name := fmt.Sprintf("n%d.example.", i)
-		fetch(t, c, question(t, name, dns.TypeTXT), texts(name, records))
+		fetch(t, c, question(t, name, dns.TypeTXT), txtMessage(name, records))
 	}
 	cfg := defaults()
 	cfg.Success.Entries, cfg.Denial.Entries = 2*minList-1, 0
@@ -168,16 +169,16 @@ func TestRoomElsewhere(t *testing.T) {
 		}
 	}
 	if st := many.Stats(); st.Entries.Success != others || st.Evictions.Success != 0 {
-		t.Errorf("those who took the less had to give: %+v", st)
+		t.Errorf("caches within their share lost entries: %+v", st)
 	}
 	if st := one.Stats(); st.Evictions.Success == 0 || st.Entries.Success+st.Evictions.Success != 2*minList-1 {
-		t.Errorf("the one that took the most gave nothing: %+v", st)
+		t.Errorf("the largest cache lost no entries: %+v", st)
 	}
 	store.check(t)
 }
 
-// TestFlood lets a hundred times more denials come than there is room for.
-func TestFlood(t *testing.T) {
+// TestDenialsDontEvictAnswers stores a hundred times more denials than the cache holds.
+func TestDenialsDontEvictAnswers(t *testing.T) {
 	cfg := defaults()
 	cfg.Success.Entries, cfg.Denial.Entries = 50, 20
 	c := newCache(cfg, Options{})
@@ -186,7 +187,7 @@ func TestFlood(t *testing.T) {
 		fetch(t, c, question(t, name, dns.TypeA), message{answer: []string{name + " 300 IN A 192.0.2.1"}})
 	}
 	for i := range 2000 {
-		fetch(t, c, question(t, fmt.Sprintf("x%d.example.", i), dns.TypeA), message{rcode: dns.RcodeNameError, authority: soaOf(60, 60)})
+		fetch(t, c, question(t, fmt.Sprintf("x%d.example.", i), dns.TypeA), message{rcode: dns.RcodeNameError, authority: soaRecord(60, 60)})
 	}
 	want := Stats{Requests: 2050, Misses: 2050, Evictions: Kinds{Denial: 1980}, Entries: Kinds{Success: 50, Denial: 20}}
 	if diff := cmp.Diff(want, c.Stats()); diff != "" {
@@ -195,11 +196,11 @@ func TestFlood(t *testing.T) {
 	c.store.check(t)
 }
 
-// TestSpread checks that names and types are spread evenly over the shards. The bounds are
-// ten times what chance deviates by.
-func TestSpread(t *testing.T) {
+// TestHashSpread checks that names and types spread evenly over the shards. The bounds are ten
+// standard deviations wide.
+func TestHashSpread(t *testing.T) {
 	const names = 20000
-	store := NewStore(budget, Options{})
+	store := NewStore(testBudget, Options{})
 	c := store.NewCache(defaults())
 	shards, hashes := make([]int, len(store.shards)), make(map[uint64]bool)
 	for i := range names {
@@ -218,16 +219,16 @@ func TestSpread(t *testing.T) {
 	}
 }
 
-// TestCachesApart asks one cache for what another has.
-func TestCachesApart(t *testing.T) {
-	store := NewStore(budget, Options{})
+// TestCachesAreSeparate queries one cache for an entry of another.
+func TestCachesAreSeparate(t *testing.T) {
+	store := NewStore(testBudget, Options{})
 	a, b := store.NewCache(defaults()), store.NewCache(defaults())
 	q := question(t, "www.example.", dns.TypeA)
 	fetch(t, a, q, message{answer: []string{addr}})
 	if answer(t, b, q) != nil {
 		t.Error("a cache answers with what another keeps")
 	}
-	fetch(t, b, q, message{rcode: dns.RcodeNameError, authority: soaOf(60, 60)})
+	fetch(t, b, q, message{rcode: dns.RcodeNameError, authority: soaRecord(60, 60)})
 	if m := answer(t, a, q); m == nil || m.Rcode != dns.RcodeSuccess {
 		t.Errorf("the first answers %v", m)
 	}
@@ -235,7 +236,7 @@ func TestCachesApart(t *testing.T) {
 }
 
 func TestClose(t *testing.T) {
-	store := NewStore(budget, Options{})
+	store := NewStore(testBudget, Options{})
 	empty := store.Bytes()
 	c, other := store.NewCache(defaults()), store.NewCache(defaults())
 	q := question(t, "www.example.", dns.TypeA)
@@ -250,20 +251,20 @@ func TestClose(t *testing.T) {
 		return resp, nil
 	})
 	if err != nil {
-		t.Errorf("the client whose cache went meanwhile gets %v", err)
+		t.Errorf("the client of a cache closed meanwhile gets %v", err)
 	}
 	c.Close()
 	third := store.NewCache(defaults())
 	c.Close()
 	fetch(t, third, q, message{answer: []string{addr}})
 	if answer(t, c, q) != nil || c.Stats().Entries != (Kinds{}) {
-		t.Error("a closed cache keeps something")
+		t.Error("a closed cache has entries")
 	}
 	if m := fetch(t, c, q, message{answer: []string{addr}}); len(m.Answer) != 1 {
-		t.Errorf("a closed cache asks and gives\n%s", m)
+		t.Errorf("a closed cache returns\n%s", m)
 	}
 	if answer(t, c, q) != nil || answer(t, other, q) == nil || answer(t, third, q) == nil {
-		t.Error("closing one cache was felt in another, or kept what came later")
+		t.Error("closing one cache removed entries of another, or a reply was stored after it")
 	}
 	store.check(t)
 	other.Close()
@@ -271,30 +272,30 @@ func TestClose(t *testing.T) {
 	if n := store.Bytes(); n != empty {
 		t.Errorf("the empty store has %d bytes, at first it had %d", n, empty)
 	}
-	landed(t, c)
+	checkNoCalls(t, c)
 }
 
-// TestEarlierClock looks for an entry with a moment read before it came: the path
-// reads the clock when a packet comes, and meanwhile another fetched the name.
-func TestEarlierClock(t *testing.T) {
-	clock := newHand()
+// TestGetBeforeStoreTime calls Get with a time before the entry was stored: the server reads
+// the clock when a packet arrives, and another query may store the name meanwhile.
+func TestGetBeforeStoreTime(t *testing.T) {
+	clock := newManualClock()
 	c := newCache(nil, Options{Clock: clock.now})
 	q := question(t, "www.example.", dns.TypeA)
 	before := clock.now()
 	clock.advance(10 * time.Millisecond)
 	fetch(t, c, q, message{answer: []string{addr}})
 	r := reply(q)
-	if lookup(c, q, r, before) == Miss {
+	if lookup(c, q, r, before) == missed {
 		t.Fatal("a miss")
 	}
-	if diff := cmp.Diff([]uint32{300}, ttls(sent(t, r))); diff != "" {
+	if diff := cmp.Diff([]uint32{300}, ttls(replyMsg(t, r))); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 
-// TestCollision stores and finds questions whose hashes are the same: the later one replaces
-// the other, and neither is answered with the other's reply. Calls are told apart, too.
-func TestCollision(t *testing.T) {
+// TestHashCollision stores and finds questions with the same hash. The later entry replaces the
+// earlier one, neither question gets the other's reply, and their calls are separate.
+func TestHashCollision(t *testing.T) {
 	store := NewStore(minShardBytes, Options{})
 	a, b := store.NewCache(defaults()), store.NewCache(defaults())
 	keys := []key{

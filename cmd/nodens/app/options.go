@@ -82,7 +82,7 @@ func (b Build) String() string {
 }
 
 const (
-	// defaultCacheSize holds some 200,000 answers, ten times the entries of one cache
+	// defaultCacheSize holds some 130,000 answers, more than six times the entries of one cache
 	// directive with its defaults.
 	defaultCacheSize = 32 << 20
 	// MaxCacheSize is the highest CacheSize, about a hundred million answers.
