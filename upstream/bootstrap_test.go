@@ -1,3 +1,5 @@
+// Inside the package: the test shares the scripted server of this package.
+
 package upstream
 
 import (

@@ -1,3 +1,5 @@
+// Inside the package: the tests use the DoH transport without a Pool.
+
 package upstream
 
 import (

@@ -1,3 +1,5 @@
+// Inside the package: the tests fill a server's transport by its limits.
+
 package upstream
 
 import (

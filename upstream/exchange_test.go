@@ -1,3 +1,5 @@
+// Inside the package: the tests share the scripted server of this package, and compare with its limits.
+
 package upstream
 
 import (

@@ -1,3 +1,5 @@
+// Inside the package: a test starts a probe.
+
 package upstream
 
 import (

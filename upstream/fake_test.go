@@ -1,3 +1,5 @@
+// Inside the package: a Pool for tests has no budget for hedges.
+
 package upstream
 
 import (

@@ -1,3 +1,5 @@
+// Inside the package: the fuzzers call the readers of frames and replies.
+
 package upstream
 
 import (

@@ -1,3 +1,5 @@
+// Inside the package: the tests use stream transports without a Pool.
+
 package upstream
 
 import (

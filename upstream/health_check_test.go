@@ -1,3 +1,5 @@
+// Inside the package: the tests start probes and read their counters.
+
 package upstream
 
 import (

@@ -1,3 +1,5 @@
+// Inside the package: the tests set round-trip times, suspicion and the budget of hedges.
+
 package upstream
 
 import (

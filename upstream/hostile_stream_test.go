@@ -1,3 +1,5 @@
+// Inside the package: the tests use a stream transport without a Pool.
+
 package upstream
 
 import (

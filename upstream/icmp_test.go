@@ -1,3 +1,5 @@
+// Inside the package: the tests read the port and the ID of a query in flight.
+
 package upstream
 
 import (

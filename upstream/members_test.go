@@ -1,3 +1,5 @@
+// Inside the package: the tests read the list of servers and call lookup.
+
 package upstream
 
 import (

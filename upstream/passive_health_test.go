@@ -1,3 +1,5 @@
+// Inside the package: the test reports events to a server directly.
+
 package upstream
 
 import (

@@ -1,3 +1,5 @@
+// Inside the package: a test starts probes.
+
 package upstream
 
 import (

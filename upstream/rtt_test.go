@@ -1,3 +1,5 @@
+// Inside the package: the tests use the estimator of round-trip times.
+
 package upstream
 
 import (

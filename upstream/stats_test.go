@@ -1,3 +1,5 @@
+// Inside the package: a test fills a histogram directly.
+
 package upstream
 
 import (

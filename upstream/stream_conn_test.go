@@ -1,3 +1,5 @@
+// Inside the package: the tests use a streamConn without a connection.
+
 package upstream
 
 import (

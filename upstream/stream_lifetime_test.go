@@ -1,3 +1,5 @@
+// Inside the package: the tests change the times of a connection.
+
 package upstream
 
 import (

@@ -1,3 +1,5 @@
+// Inside the package: the tests use the stream transport and count its connections.
+
 package upstream
 
 import (

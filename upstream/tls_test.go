@@ -1,3 +1,5 @@
+// Inside the package: the tests use TLS transports without a Pool.
+
 package upstream
 
 import (

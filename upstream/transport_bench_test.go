@@ -1,3 +1,5 @@
+// Inside the package: the benchmarks use transports without a Pool.
+
 package upstream
 
 import (

@@ -1,3 +1,5 @@
+// Inside the package: the tests start a probe and set the budget of hedges.
+
 package upstream
 
 import (

@@ -1,3 +1,5 @@
+// Inside the package: the tests use a udpSocket without a transport.
+
 package upstream
 
 import (

@@ -1,3 +1,5 @@
+// Inside the package: the tests use the UDP transport and count its sockets.
+
 package upstream
 
 import (

@@ -1,3 +1,5 @@
+// Inside the package: the tests read protobuf field numbers, control frames and the buffer.
+
 package dnstap
 
 import (
@@ -21,7 +23,7 @@ import (
 // hangTimeout ends a test that would hang; no test measures it.
 const hangTimeout = 30 * time.Second
 
-// fields is a protobuf message: by number, numbers and bytes in their order.
+// fields decodes a protobuf message: the values of each field number, in their order.
 func fields(t *testing.T, b []byte) map[uint64][]any {
 	t.Helper()
 	out := make(map[uint64][]any)
@@ -63,7 +65,7 @@ func number(f map[uint64][]any, n uint64) uint64 {
 	return f[n][0].(uint64)
 }
 
-// TestMessage: every field has its number and its value, for messages short and long.
+// TestMessage: every field has its number and its value, in short and long messages.
 func TestMessage(t *testing.T) {
 	at := time.Unix(1_700_000_000, 123_456_789)
 	for _, size := range []int{0, 12, 60, 61, 127, 128, 300, 20_000, 65_535} {
@@ -107,7 +109,7 @@ func TestMessage(t *testing.T) {
 	}
 }
 
-// collector takes connections, as many as it is asked to.
+// collector accepts connections on a unix socket.
 type collector struct {
 	t  *testing.T
 	ln net.Listener
@@ -123,7 +125,7 @@ func collect(t *testing.T, path string) *collector {
 	return &collector{t, ln}
 }
 
-// accept takes one connection and its beginning.
+// accept accepts a connection and completes the handshake.
 func (c *collector) accept() (net.Conn, *bufio.Reader) {
 	c.t.Helper()
 	conn, err := c.ln.Accept()
@@ -146,7 +148,7 @@ func (c *collector) accept() (net.Conn, *bufio.Reader) {
 	return conn, r
 }
 
-// frame reads a data frame's client port; -1 is the end of the stream.
+// frame reads a data frame and returns its client port, or -1 at the end of the stream.
 func (c *collector) frame(r *bufio.Reader) int {
 	c.t.Helper()
 	head, err := r.Peek(4)
@@ -171,7 +173,7 @@ func clientQuery(port uint16) *Message {
 	return &Message{Type: ClientQuery, Protocol: UDP, Client: netip.AddrPortFrom(netip.MustParseAddr("192.0.2.7"), port), Query: time.Unix(1, 0)}
 }
 
-// runTap runs the tap until the end of the test or until the function given is called.
+// runTap runs tap until the test ends or stop is called.
 func runTap(t *testing.T, tap *Tap) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -184,16 +186,15 @@ func runTap(t *testing.T, tap *Tap) (stop func()) {
 		select {
 		case <-done:
 		case <-time.After(hangTimeout):
-			t.Error("the tap does not end")
+			t.Error("Run does not return")
 		}
 	}
 	t.Cleanup(stop)
 	return stop
 }
 
-// TestTap: messages arrive in their order, those that were sent before there was a
-// collector too; a new connection takes over where one broke; at the end what waits is
-// written.
+// TestTap: messages arrive in their order, also those sent before the collector started. A
+// new connection continues after a broken one. The remaining messages are written at the end.
 func TestTap(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	tap := New(config.Dnstap{Network: "unix", Address: path, Queue: 10}, "v", slog.New(slog.DiscardHandler))
@@ -235,8 +236,8 @@ func TestTap(t *testing.T) {
 	}
 }
 
-// TestTapFull: without a collector messages are dropped at the bound, of their number
-// and of their bytes, and counted; nobody waits.
+// TestTapFull: without a collector, messages beyond the limits of number and of bytes are
+// dropped and counted. Send does not block.
 func TestTapFull(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	tap := New(config.Dnstap{Network: "unix", Address: filepath.Join(t.TempDir(), "s"), Queue: 10}, "v", log)
@@ -261,7 +262,7 @@ func TestTapFull(t *testing.T) {
 	}
 }
 
-// TestSendAllocs: a message that finds place allocates nothing.
+// TestSendAllocs: a message that fits into the buffer allocates nothing.
 func TestSendAllocs(t *testing.T) {
 	tap := New(config.Dnstap{Network: "unix", Address: "none", Queue: 1 << 20}, "v", slog.New(slog.DiscardHandler))
 	tap.pending = make([]byte, 0, bufferSize)
@@ -272,7 +273,7 @@ func TestSendAllocs(t *testing.T) {
 	}
 }
 
-// TestHandshake: collectors that are none, or that want something else.
+// TestHandshake: peers that are no collectors, or want another content type, are rejected.
 func TestHandshake(t *testing.T) {
 	for name, c := range map[string]struct {
 		reply []byte
@@ -307,7 +308,7 @@ func TestHandshake(t *testing.T) {
 	}
 }
 
-// FuzzControl holds that nothing a collector sends does harm.
+// FuzzControl: no input from a collector causes a panic.
 func FuzzControl(f *testing.F) {
 	f.Add(controlFrame(controlAccept, contentType))
 	f.Fuzz(func(_ *testing.T, b []byte) {

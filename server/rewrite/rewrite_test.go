@@ -1,4 +1,4 @@
-package rewrite
+package rewrite_test
 
 import (
 	"runtime/debug"
@@ -10,19 +10,20 @@ import (
 
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/wire"
+	"github.com/nodens-dns/nodens/server/rewrite"
 )
 
-// parse makes the rules of lines, each a rewrite of its own.
-func parse(t testing.TB, lines ...string) *Rules {
+// parse returns the rules of these lines, each a rewrite directive.
+func parse(t testing.TB, lines ...string) *rewrite.Rules {
 	t.Helper()
 	c, err := config.Parse(config.Source{Text: []byte(". {\nrewrite " + strings.Join(lines, "\nrewrite ") + "\n}\n")})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return New(c.Blocks[0].Rewrite)
+	return rewrite.New(c.Blocks[0].Rewrite)
 }
 
-// query is one for name, given as it is on the wire or in presentation form.
+// query returns a query for name, in presentation form.
 func query(t testing.TB, name string, qtype uint16) *wire.Query {
 	t.Helper()
 	m := new(dns.Msg)
@@ -38,7 +39,7 @@ func query(t testing.TB, name string, qtype uint16) *wire.Query {
 	return q
 }
 
-// wireName is name in wire form.
+// wireName returns name in wire form.
 func wireName(t testing.TB, name string) []byte {
 	t.Helper()
 	b, ok := wire.AppendName(nil, []byte(name))
@@ -48,7 +49,7 @@ func wireName(t testing.TB, name string) []byte {
 	return b
 }
 
-// text is name in presentation form; "-" is none.
+// text returns name in presentation form; "-" for nil.
 func text(name []byte) string {
 	if name == nil {
 		return "-"
@@ -56,11 +57,11 @@ func text(name []byte) string {
 	return string(wire.AppendText(nil, name))
 }
 
-// TestApply: what is asked in place of a name. "" is that no rule takes it, "-" that there
-// is no such name.
+// TestApply: the name that is asked for instead. "" means that no rule matches, "-" that the
+// result is not a valid name.
 func TestApply(t *testing.T) {
 	for _, tt := range []struct {
-		rules string // by ;
+		rules string // separated by ;
 		names map[string]string
 	}{
 		{"name a.test b.test", map[string]string{"a.test.": "b.test.", "A.Test.": "b.test.", "x.a.test.": "", "aa.test.": ""}},
@@ -89,7 +90,7 @@ func TestApply(t *testing.T) {
 	} {
 		rules := parse(t, strings.Split(tt.rules, ";")...)
 		for name, want := range tt.names {
-			var c Change
+			var c rewrite.Change
 			taken, err := c.Apply(rules, query(t, name, dns.TypeA))
 			got := ""
 			switch {
@@ -107,7 +108,7 @@ func TestApply(t *testing.T) {
 
 // TestTypes: types, classes and rcodes.
 func TestTypes(t *testing.T) {
-	var c Change
+	var c rewrite.Change
 	if _, err := c.Apply(parse(t, "continue type ANY HINFO", "type HINFO TXT"), query(t, "a.", dns.TypeANY)); err != nil || c.Type != dns.TypeTXT {
 		t.Errorf("asked for type %d, %v", c.Type, err)
 	}
@@ -117,7 +118,7 @@ func TestTypes(t *testing.T) {
 	if _, err := c.Apply(rules, q); err != nil || c.Class != wire.ClassIN || c.Type != dns.TypeA || !rules.RewritesClass() {
 		t.Errorf("asked for class %d, type %d, %v", c.Class, c.Type, err)
 	}
-	if parse(t, "type A AAAA").RewritesClass() || (*Rules)(nil).RewritesClass() {
+	if parse(t, "type A AAAA").RewritesClass() || (*rewrite.Rules)(nil).RewritesClass() {
 		t.Error("rules for classes where there are none")
 	}
 	for rules, want := range map[string]wire.Rcode{
@@ -132,7 +133,7 @@ func TestTypes(t *testing.T) {
 		"continue name a.test b.test;rcode exact b.test SERVFAIL BADSIG":  16,
 		"continue name a.test b.test;rcode exact a.test SERVFAIL NOERROR": wire.ServFail,
 	} {
-		var c Change
+		var c rewrite.Change
 		if _, err := c.Apply(parse(t, strings.Split(rules, ";")...), query(t, "a.test.", dns.TypeA)); err != nil {
 			t.Fatal(err)
 		}
@@ -157,7 +158,7 @@ func TestTTL(t *testing.T) {
 		"stop ttl a.test -20;ttl a.test 40-":        {5, 20, 20},
 		"continue name a.test b.test;ttl b.test 30": {30, 30, 30},
 	} {
-		var c Change
+		var c rewrite.Change
 		if _, err := c.Apply(parse(t, strings.Split(rules, ";")...), query(t, "a.test.", dns.TypeA)); err != nil {
 			t.Fatal(err)
 		}
@@ -196,7 +197,7 @@ func TestReplyEdits(t *testing.T) {
 	} {
 		rules := parse(t, strings.Split(tt.rules, ";")...)
 		for name, want := range tt.names {
-			var c Change
+			var c rewrite.Change
 			if taken, err := c.Apply(rules, query(t, tt.qname, dns.TypeA)); err != nil || !taken {
 				t.Fatalf("%s: taken %t, %v", tt.rules, taken, err)
 			}
@@ -207,7 +208,8 @@ func TestReplyEdits(t *testing.T) {
 	}
 }
 
-// TestCNAMETarget: what is asked in place of an alias's target, and what the alias leads to.
+// TestCNAMETarget: the name that is asked for instead of a CNAME's target, and the target in
+// the reply.
 func TestCNAMETarget(t *testing.T) {
 	for _, tt := range []struct{ rules, target, ask, leads string }{
 		{"cname a.test b.test", "a.test.", "b.test.", "b.test."},
@@ -223,7 +225,7 @@ func TestCNAMETarget(t *testing.T) {
 		{"continue cname a.test c.test;name prefix q. r. answer value (.*)b(.*)\\. {1}a{2}", "b.test.", "c.test.", "c.test."},
 		{"cname regex ^(.*)\\.$ {1}..{1}", "a.test.", "", ""},
 	} {
-		var c Change
+		var c rewrite.Change
 		if _, err := c.Apply(parse(t, strings.Split(tt.rules, ";")...), query(t, "q.test.", dns.TypeA)); err != nil || !c.RewritesCNAME() {
 			t.Fatalf("%s: %v", tt.rules, err)
 		}
@@ -238,14 +240,14 @@ func TestCNAMETarget(t *testing.T) {
 	}
 }
 
-// TestApplyAllocs: a query that no rule takes allocates nothing, and neither does one that
-// gets another name by an exact rule, nor its reply.
+// TestApplyAllocs: neither a query that no rule matches nor one that an exact rule renames
+// allocates, nor does its reply.
 func TestApplyAllocs(t *testing.T) {
 	if raceEnabled() {
-		t.Skip("regexp's pools are not kept under the race detector")
+		t.Skip("the race detector drops items of regexp's pools")
 	}
 	rules := parse(t, "name a.test b.test", "name suffix .a.test .b.test answer auto", "name substring x. y.", `name regex ^(a.*)\.c\.test\.$ {1}.b.test`, "type MX A")
-	var c Change
+	var c rewrite.Change
 	owner := wireName(t, "b.test.")
 	for name, q := range map[string]*wire.Query{"taken": query(t, "a.test.", dns.TypeA), "not taken": query(t, "www.example.org.", dns.TypeA)} {
 		do := func() {
@@ -260,22 +262,21 @@ func TestApplyAllocs(t *testing.T) {
 	}
 }
 
-// raceEnabled reports whether the race detector is on, under which a [sync.Pool] forgets what it
-// is given now and then.
+// raceEnabled reports whether the race detector is on. With it, a [sync.Pool] drops items at
+// random.
 func raceEnabled() bool {
 	info, ok := debug.ReadBuildInfo()
 	return ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
 }
 
-// FuzzChange: whatever names come, the result is a name, and none is longer than one may
-// be.
+// FuzzChange: for any names, each result is a valid name.
 func FuzzChange(f *testing.F) {
 	long := strings.Repeat(strings.Repeat("a", 63)+".", 3)
 	f.Add([]byte("\x01a\x04test\x00"), []byte("\x01b\x04test\x00"))
 	f.Add(wireName(f, long+strings.Repeat("b", 61)+"."), wireName(f, long+strings.Repeat("c", 61)+"."))
 	f.Add(wireName(f, strings.Repeat("a.", 127)), wireName(f, strings.Repeat("a.", 127)))
 	f.Add(wireName(f, strings.Repeat(`\000.`, 127)), []byte{0})
-	rules := []*Rules{
+	rules := []*rewrite.Rules{
 		parse(f, "continue name substring a. aa.aa.", "continue name substring a. aa.aa.", `name regex (.*)\.$ {1}.{1}.{1} answer auto`),
 		parse(f, `name regex (.*) {1}{0}{1}x answer name (.*) {1}{1}.{1} value (.*)\. {1}.{1}`),
 		parse(f, "continue name suffix . .bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb answer auto", "continue name prefix a. bbb. answer auto", "cname substring . .aaaaaaaaaaaaaaaa."),
@@ -293,7 +294,7 @@ func FuzzChange(f *testing.F) {
 			return
 		}
 		for _, r := range rules {
-			var c Change
+			var c rewrite.Change
 			taken, err := c.Apply(r, &q)
 			if err != nil || !taken {
 				continue
@@ -309,7 +310,7 @@ func FuzzChange(f *testing.F) {
 	})
 }
 
-// checkWireName fails the test unless name is nil or a whole name.
+// checkWireName fails the test unless name is nil or a valid name in wire form.
 func checkWireName(t *testing.T, name []byte) {
 	t.Helper()
 	if name == nil {
@@ -327,12 +328,12 @@ func checkWireName(t *testing.T, name []byte) {
 	}
 }
 
-// BenchmarkApply is what the rules cost a query that they take.
+// BenchmarkApply measures matching and not matching rules.
 func BenchmarkApply(b *testing.B) {
 	for name, rule := range map[string]string{"exact": "name www.a.test b.test", "suffix": "name suffix .a.test .b.test answer auto", "regex": `name regex (.*)\.a\.test {1}.b.test answer auto`, "none": "name x.test y.test"} {
 		b.Run(name, func(b *testing.B) {
 			rules, q := parse(b, rule), query(b, "www.a.test.", dns.TypeA)
-			var c Change
+			var c rewrite.Change
 			b.ReportAllocs()
 			for b.Loop() {
 				if _, err := c.Apply(rules, q); err != nil {

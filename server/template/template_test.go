@@ -1,4 +1,4 @@
-package template
+package template_test
 
 import (
 	"errors"
@@ -13,21 +13,22 @@ import (
 
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/wire"
+	"github.com/nodens-dns/nodens/server/template"
 )
 
-func parse(t testing.TB, text string) *Templates {
+func parse(t testing.TB, text string) *template.Templates {
 	t.Helper()
 	c, err := config.Parse(config.Source{Text: []byte(". {\n" + text + "\n}\n")})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return New(c.Blocks[0].Template)
+	return template.New(c.Blocks[0].Template)
 }
 
 var client = netip.MustParseAddr("::ffff:192.0.2.7")
 
-// ask puts one query through t.
-func ask(t testing.TB, list *Templates, name string, qtype uint16, lookup Lookup) (Outcome, *dns.Msg, error) {
+// ask sends one query through list. It returns the outcome and the reply.
+func ask(t testing.TB, list *template.Templates, name string, qtype uint16, lookup template.Lookup) (template.Outcome, *dns.Msg, error) {
 	t.Helper()
 	m := new(dns.Msg)
 	m.SetQuestion(name, qtype)
@@ -50,7 +51,7 @@ func ask(t testing.TB, list *Templates, name string, qtype uint16, lookup Lookup
 	return outcome, got, err
 }
 
-// summary is a reply in one line: rcode, records by section, extended error.
+// summary returns a reply as one line: rcode, records by section, extended error.
 func summary(m *dns.Msg) string {
 	out := dns.RcodeToString[m.Rcode]
 	for _, section := range [][]dns.RR{m.Answer, m.Ns, m.Extra} {
@@ -73,18 +74,18 @@ func TestAnswer(t *testing.T) {
 	for _, tt := range []struct {
 		name, text, qname string
 		qtype             uint16
-		want              string // "" is not mine
+		want              string // "" for NotMine
 	}{
 		{"groups", ip, "IP-1-2.t.test.", dns.TypeA, "NOERROR | IP-1-2.t.test. 60 IN A 10.0.1.2; | |"},
 		{"any type", ip, "ip-1-2.t.test.", dns.TypeANY, "NOERROR | ip-1-2.t.test. 60 IN A 10.0.1.2; | |"},
 		{"another type", ip, "ip-1-2.t.test.", dns.TypeAAAA, ""},
 		{"another zone", ip, "ip-1-2.other.", dns.TypeA, ""},
-		{"no pattern takes it", ip, "ip-1.t.test.", dns.TypeA, "SERVFAIL | | |"},
-		{"no pattern takes it, fallthrough", strings.Replace(ip, "%s", "fallthrough\n", 1), "ip-1.t.test.", dns.TypeA, ""},
+		{"no pattern matches", ip, "ip-1.t.test.", dns.TypeA, "SERVFAIL | | |"},
+		{"no pattern matches, fallthrough", strings.Replace(ip, "%s", "fallthrough\n", 1), "ip-1.t.test.", dns.TypeA, ""},
 		{"fallthrough of another zone", strings.Replace(ip, "%s", "fallthrough x.t.test\n", 1), "ip-1.t.test.", dns.TypeA, "SERVFAIL | | |"},
 		{"fallthrough of a zone", strings.Replace(ip, "%s", "fallthrough x.t.test\n", 1), "ip-1.x.t.test.", dns.TypeA, ""},
 		{"no record", ip, "ip-1-999.t.test.", dns.TypeA, "SERVFAIL | | |"},
-		{"a group that is not there", ip, "second.t.test.", dns.TypeA, "SERVFAIL | | |"},
+		{"a missing group", ip, "second.t.test.", dns.TypeA, "SERVFAIL | | |"},
 		{"empty", "template ANY ANY", "x.", dns.TypeMX, "NOERROR | | |"},
 		{
 			"sections", "template IN ANY {\nadditional \"a. 1 IN A 192.0.2.1\" \"b. 1 IN A 192.0.2.2\"\nauthority \"{{ .Zone }} 2 IN SOA n. h. (1 2 3 4 5)\"\nanswer \"{{ .Name }} IN TXT {{ .Type }} {{ .Class }}\"\n}", "x.", dns.TypeTXT,
@@ -99,8 +100,8 @@ func TestAnswer(t *testing.T) {
 			"the query", "template IN TXT {\nmatch (x)\nanswer \"y. 1 IN TXT {{ .Question.Name }} {{ (index .Message.Question 0).Qtype }} [{{ .Meta `a/b` }}] {{ parseInt `7` 10 8 }} {{ .Remote }} {{ .Regex }}\"\n}", "X.", dns.TypeTXT,
 			`NOERROR | y. 1 IN TXT "X." "16" "[]" "7" "192.0.2.7" "x"; | |`,
 		},
-		{"nothing made", "template IN A {\nanswer \"\"\n}", "x.", dns.TypeA, "SERVFAIL | | |"},
-		{"too much", "template IN TXT {\nanswer \"{{ range $i, $e := .Match }}{{ printf `%070000d` $i }}{{ end }}\"\n}", "x.", dns.TypeTXT, "SERVFAIL | | |"},
+		{"no output", "template IN A {\nanswer \"\"\n}", "x.", dns.TypeA, "SERVFAIL | | |"},
+		{"output too long", "template IN TXT {\nanswer \"{{ range $i, $e := .Match }}{{ printf `%070000d` $i }}{{ end }}\"\n}", "x.", dns.TypeTXT, "SERVFAIL | | |"},
 		{"no such field", "template IN A {\nanswer \"{{ .Naem }}\"\n}", "x.", dns.TypeA, "SERVFAIL | | |"},
 		{"odd names", `template IN A {
 match "^(.*)[.]$"
@@ -111,12 +112,12 @@ answer "{{ .Name }} 1 IN A 192.0.2.1"
 		t.Run(tt.name, func(t *testing.T) {
 			outcome, m, err := ask(t, parse(t, strings.Replace(tt.text, "%s", "", 1)), tt.qname, tt.qtype, nil)
 			if tt.want == "" {
-				if outcome != NotMine || err != nil || summary(m) != "NOERROR | | |" || m.Authoritative {
+				if outcome != template.NotMine || err != nil || summary(m) != "NOERROR | | |" || m.Authoritative {
 					t.Fatalf("outcome %d, %v\n%s", outcome, err, m)
 				}
 				return
 			}
-			if got := summary(m); outcome != Answered || got != tt.want {
+			if got := summary(m); outcome != template.Answered || got != tt.want {
 				t.Errorf("outcome %d, %v\n%s, want\n%s", outcome, err, got, tt.want)
 			}
 			if failed := strings.HasPrefix(tt.want, "SERVFAIL"); m.Authoritative == failed {
@@ -126,10 +127,10 @@ answer "{{ .Name }} 1 IN A 192.0.2.1"
 	}
 }
 
-// TestCNAME: what an alias leads to is looked up for addresses, and stands behind it.
+// TestCNAME: the target of a CNAME is looked up, and its addresses follow the CNAME.
 func TestCNAME(t *testing.T) {
 	list := parse(t, "template IN ANY {\nanswer \"{{ .Name }} 1 IN CNAME Y.test.\" \"{{ .Name }} 1 IN A 192.0.2.9\"\nauthority \". 1 IN NS n.\"\n}")
-	if outcome, m, err := ask(t, list, "x.", dns.TypeA, nil); outcome != WouldWait || err != nil || len(m.Answer) != 0 {
+	if outcome, m, err := ask(t, list, "x.", dns.TypeA, nil); outcome != template.WouldWait || err != nil || len(m.Answer) != 0 {
 		t.Fatalf("outcome %d, %v\n%s", outcome, err, m)
 	}
 	var asked []string
@@ -143,7 +144,7 @@ func TestCNAME(t *testing.T) {
 		return &r, nil
 	})
 	const want = "NOERROR | x. 1 IN CNAME Y.test.; y.test. 5 IN A 192.0.2.1; x. 1 IN A 192.0.2.9; | . 1 IN NS n.; |"
-	if got := summary(m); outcome != Answered || err != nil || got != want {
+	if got := summary(m); outcome != template.Answered || err != nil || got != want {
 		t.Errorf("outcome %d, %v\n%s, want\n%s", outcome, err, got, want)
 	}
 	if diff := cmp.Diff([]string{"\x01y\x04test\x00"}, asked); diff != "" {
@@ -156,11 +157,11 @@ func TestCNAME(t *testing.T) {
 	}
 }
 
-// TestAnswerAllocs: a query that is of no template's zones and type allocates nothing, and one
-// that no pattern takes neither.
+// TestAnswerAllocs: a query allocates nothing if no template has its zone and type, or if no
+// pattern matches.
 func TestAnswerAllocs(t *testing.T) {
 	if raceEnabled() {
-		t.Skip("pools are not kept under the race detector")
+		t.Skip("the race detector drops items of pools")
 	}
 	list := parse(t, "template IN A a.test\ntemplate IN MX {\nfallthrough\n}\ntemplate IN A b.test {\nmatch ^c\nfallthrough\n}")
 	for _, name := range []string{"www.example.org.", "www.b.test."} {
@@ -175,7 +176,7 @@ func TestAnswerAllocs(t *testing.T) {
 		var r wire.Reply
 		r.Start(nil, &q)
 		if n := testing.AllocsPerRun(100, func() {
-			if outcome, _ := list.Answer(&q, client, &r, nil); outcome != NotMine {
+			if outcome, _ := list.Answer(&q, client, &r, nil); outcome != template.NotMine {
 				t.Fatal(outcome)
 			}
 		}); n != 0 {
@@ -184,14 +185,14 @@ func TestAnswerAllocs(t *testing.T) {
 	}
 }
 
-// raceEnabled reports whether the race detector is on, under which a [sync.Pool] forgets what it
-// is given now and then.
+// raceEnabled reports whether the race detector is on. With it, a [sync.Pool] drops items at
+// random.
 func raceEnabled() bool {
 	info, ok := debug.ReadBuildInfo()
 	return ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
 }
 
-// FuzzAnswer: whatever the name, the reply can be read.
+// FuzzAnswer: for any name, the reply can be unpacked.
 func FuzzAnswer(f *testing.F) {
 	f.Add([]byte("\x01a\x00"), uint16(1))
 	f.Add([]byte("\x02a.\x05 \x00@()\x00"), uint16(255))
@@ -204,7 +205,7 @@ func FuzzAnswer(f *testing.F) {
 		}
 		var r wire.Reply
 		r.Start(nil, &q)
-		if outcome, _ := list.Answer(&q, client, &r, func([]byte) (*wire.Reply, error) { return nil, nil }); outcome != Answered {
+		if outcome, _ := list.Answer(&q, client, &r, func([]byte) (*wire.Reply, error) { return nil, nil }); outcome != template.Answered {
 			t.Fatalf("outcome %d", outcome)
 		}
 		var m dns.Msg
