@@ -29,23 +29,23 @@ type fault struct {
 // API server comes last: for a while after its absence the nodes count as lost, and a
 // rollout would not spare their agents.
 var faults = []fault{
-	{"rolling update, with another Corefile", [2]lossLimit{lossless, lossless}, (*chaosTest).rollMarked},
+	{"rolling update with a changed Corefile", [2]lossLimit{lossless, lossless}, (*chaosTest).rollMarked},
 	{"agent pod deleted; agent killed on the other node", [2]lossLimit{agentDeleted, agentKilled}, (*chaosTest).deleteAndKill},
 	{"kubelets restarted", [2]lossLimit{lossless, lossless}, (*chaosTest).restartKubelets},
 	{"CoreDNS scaled to zero", [2]lossLimit{lossless, lossless}, (*chaosTest).scaleCoreDNS},
 	{"node drained", [2]lossLimit{lossless, lossless}, (*chaosTest).drainNode},
-	{"broken Corefile rolled out, and undone", [2]lossLimit{rolledTwice, rolledTwice}, (*chaosTest).rollBroken},
-	{"API server stopped, and an agent killed meanwhile", [2]lossLimit{agentKilled, lossless}, (*chaosTest).stopAPIServer},
+	{"broken Corefile rolled out and reverted", [2]lossLimit{rolledTwice, rolledTwice}, (*chaosTest).rollBroken},
+	{"API server stopped, an agent killed meanwhile", [2]lossLimit{agentKilled, lossless}, (*chaosTest).stopAPIServer},
 }
 
 // chaos is the part of that name.
 func chaos() []check {
 	h := &chaosTest{}
-	list := []check{{"pods of all nodes ask their agents", h.setUp}}
+	list := []check{{"pods on all nodes query their agents", h.setUp}}
 	for _, m := range faults {
 		list = append(list, check{m.name, func(ctx context.Context, _ *suite) (string, error) { return h.runFault(ctx, m) }})
 	}
-	return append(list, check{"all is as before", h.restore})
+	return append(list, check{"agents and configuration are restored", h.restore})
 }
 
 // runFault has the mishap happen under load, and holds what it did to what is promised.
@@ -262,7 +262,7 @@ func (h *chaosTest) stopAPIServer(ctx context.Context) (map[string]podKill, erro
 			return nil, err
 		}
 	}
-	h.detail = fmt.Sprintf("; a new Service was answered on all nodes %.1f s after the API server's return", time.Since(back).Seconds())
+	h.detail = fmt.Sprintf("; a new Service resolved on all nodes %.1f s after the API server returned", time.Since(back).Seconds())
 	_, err = h.cluster.Kubectl(ctx, "", "-n", "default", "delete", "service", "name-0")
 	return deaths, errors.Join(err, h.waitAgentsReady(ctx))
 }

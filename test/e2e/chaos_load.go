@@ -107,7 +107,7 @@ func (h *chaosTest) setUp(ctx context.Context, s *suite) (string, error) {
 		}
 	}
 	j, k := h.serviceJob(), h.outsideJob()
-	return fmt.Sprintf("%d pods, each %d questions a second for Services and %d for names outside, and %d TCP connections",
+	return fmt.Sprintf("%d pods, each %d queries/s for Services and %d/s for external names, and %d TCP connections",
 		len(h.pods), j.Rate, k.Rate, j.Streams), nil
 }
 

@@ -106,7 +106,7 @@ func (w *namesFixture) compare(ctx context.Context, s *suite, table []question, 
 	})
 	seen := fmt.Sprintf("%d queries from each of 2 nodes", len(list)*len(addresses))
 	if n := retries.Load(); n > 0 {
-		seen += fmt.Sprintf(", alike after %d more looks", n)
+		seen += fmt.Sprintf(", equal after %d retries", n)
 	}
 	return seen, err
 }

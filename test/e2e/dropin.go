@@ -33,13 +33,13 @@ const (
 func dropIn() []check {
 	var d dropInState
 	checks := []check{
-		{"the official manifest runs nodens with its image replaced", d.installOfficial},
-		{"pods are answered at both addresses, by the agents", d.checkForwarded},
-		{"metrics and health are where they were", d.checkMetrics},
-		{"`kubernetes` and a ClusterRole turn on local answers", d.enableLocal},
-		{"deleted, it takes link and rules away, and kube-dns answers", d.checkDeleted},
-		{"nodens migrate, first step: a rollout the old way", d.migrateFirst},
-		{"nodens migrate, second step: local answers, hand-over", d.migrateSecond},
+		{"NodeLocal DNSCache's manifest runs nodens, only the image replaced", d.installOfficial},
+		{"the agents answer pods at both addresses", d.checkForwarded},
+		{"metrics and health endpoints keep their ports", d.checkMetrics},
+		{"`kubernetes` and a ClusterRole enable local answers", d.enableLocal},
+		{"deleting it removes interface and rules; kube-dns answers", d.checkDeleted},
+		{"nodens migrate, step 1: rollout without handover", d.migrateFirst},
+		{"nodens migrate, step 2: local answers and handover", d.migrateSecond},
 	}
 	for i, c := range checks {
 		checks[i].run = func(ctx context.Context, s *suite) (string, error) {
@@ -51,7 +51,7 @@ func dropIn() []check {
 			return seen, err
 		}
 	}
-	return append(checks, check{"cleaned up, the nodes are as they were", d.checkCleanup})
+	return append(checks, check{"cleanup restores the nodes", d.checkCleanup})
 }
 
 // dropInState is the state of the part.
@@ -179,7 +179,7 @@ func (d *dropInState) checkForwarded(ctx context.Context, s *suite) (string, err
 	if err == nil && own > 0 {
 		err = fmt.Errorf("%v replies are from a view of the cluster, without `kubernetes` in the Corefile", own)
 	}
-	return fmt.Sprintf("%d of %d right, all by the agents", asked, asked), err
+	return fmt.Sprintf("%d of %d correct, all from the agents", asked, asked), err
 }
 
 // queriesPerServer is how many questions came to each server's address.
@@ -342,7 +342,7 @@ func (d *dropInState) checkDeleted(ctx context.Context, s *suite) (string, error
 		return "", err
 	}
 	asked, err := d.ask(ctx, s, cluster.DNS)
-	return fmt.Sprintf("no address, no rule; %d answers of kube-dns", asked), err
+	return fmt.Sprintf("no address, no rule; %d answers from kube-dns", asked), err
 }
 
 // migrate runs `nodens migrate` as its users do, by kubeconfig.

@@ -16,13 +16,13 @@ import (
 func dualStack() []check {
 	d := dualStackState{initialState: make(map[string][]string)}
 	return []check{
-		{"the chart installs agents at addresses of both families", d.installChart},
+		{"the chart installs agents on both address families", d.installChart},
 		{"pods resolve A and AAAA over IPv4 and IPv6", d.checkRecords},
-		{"names of both families, of one, and of pods", dualStackNames},
-		{"the rules are one table, inet nodens", d.checkTable},
-		{"without agents both families lead to the cluster's DNS", d.checkUninstalled},
+		{"names with both families, with one, and of pods", dualStackNames},
+		{"all rules are in the table inet nodens", d.checkTable},
+		{"cluster DNS answers on both families without agents", d.checkUninstalled},
 		{"cleanup.yaml leaves nothing on the nodes", d.checkCleanup},
-		{"the overlay for Cilium needs no root, and no node", d.checkCilium},
+		{"the Cilium overlay runs without root and node access", d.checkCilium},
 	}
 }
 
@@ -112,7 +112,7 @@ func (d *dualStackState) checkRecords(ctx context.Context, s *suite) (string, er
 	if !strings.Contains(resolver, "nameserver "+localDNS+"\nnameserver "+localDNS6+"\n") {
 		return "", fmt.Errorf("a pod's resolv.conf is %q, want both addresses in it", resolver)
 	}
-	return fmt.Sprintf("%d lookups, none of them tracked", len(list)*len(d.pods)), nil
+	return fmt.Sprintf("%d lookups, none in conntrack", len(list)*len(d.pods)), nil
 }
 
 // checkTable looks at the nodes' rules.
@@ -135,7 +135,7 @@ func (d *dualStackState) checkTable(ctx context.Context, s *suite) (string, erro
 			return "", fmt.Errorf("%s has rules of iptables, too: %s", node.Name, state[i])
 		}
 	}
-	return "on both nodes, with all addresses, and none of iptables'", nil
+	return "on both nodes, with all addresses, and no iptables rules", nil
 }
 
 // checkUninstalled takes the release away. What agents leave leads to CoreDNS.
@@ -183,7 +183,7 @@ func (d *dualStackState) checkCleanup(ctx context.Context, s *suite) (string, er
 			return "", err
 		}
 	}
-	return fmt.Sprintf("%d tables, chains and addresses are gone", left), nil
+	return fmt.Sprintf("%d tables, chains and addresses removed", left), nil
 }
 
 // nodeState is what an agent may leave on a node: links, addresses, tables, and rules of

@@ -19,11 +19,11 @@ func install() []check {
 	var i installation
 	return []check{
 		{"the README's commands install the agent", i.followReadme},
-		{"the API server takes overlays and chart", i.checkManifests},
-		{"kube-dns's address is taken over as the README says", i.enableTakeover},
-		{"the README's chart takes over from kubectl", i.followChart},
-		{"helm upgrade and helm rollback do the same", i.upgradeAndRollback},
-		{"after helm uninstall the cluster's DNS answers", i.checkUninstall},
+		{"the API server accepts overlays and chart", i.checkManifests},
+		{"kube-dns's ClusterIP is taken over as in the README", i.enableTakeover},
+		{"the README's chart replaces the kubectl installation", i.followChart},
+		{"helm upgrade and rollback switch the takeover on and off", i.upgradeAndRollback},
+		{"cluster DNS answers after helm uninstall", i.checkUninstall},
 	}
 }
 
@@ -51,7 +51,7 @@ func (i *installation) followReadme(ctx context.Context, s *suite) (string, erro
 	if want := registry + "/nodens:0.1.0 on 2"; image != want {
 		return "", fmt.Errorf("what runs is %s nodes, want %s", image, want)
 	}
-	return fmt.Sprintf("%d commands as they stand, %d stood in for; %s nodes", i.runner.ran, i.runner.replaced, image), nil
+	return fmt.Sprintf("%d commands as written, %d replaced; %s nodes", i.runner.ran, i.runner.replaced, image), nil
 }
 
 //go:embed testdata/definitions.yaml
@@ -162,7 +162,7 @@ func (i *installation) upgradeAndRollback(ctx context.Context, s *suite) (string
 			return "", fmt.Errorf("%s: %w", step.line, err)
 		}
 	}
-	return cluster.DNS + " taken over, and given back", nil
+	return cluster.DNS + " taken over and released", nil
 }
 
 // checkUninstall takes the release away, and installs the plain manifest for the parts that
@@ -185,7 +185,7 @@ func (i *installation) checkUninstall(ctx context.Context, s *suite) (string, er
 		return "", err
 	}
 	_, err := s.cluster.Kubectl(ctx, "", "delete", "pod", "--now", "--wait=false", "--selector=app=installation")
-	return "at " + localDNS + ", too; then installed again", err
+	return "at " + localDNS + " as well; then reinstalled", err
 }
 
 // startPods starts the pods that ask, one on each node.

@@ -85,10 +85,10 @@ func (t losses) String() string {
 		text += fmt.Sprintf(", %d wrong", c.Other)
 	}
 	if c.Cluster > 0 {
-		text += fmt.Sprintf(", %d by the cluster's DNS", c.Cluster)
+		text += fmt.Sprintf(", %d by cluster DNS", c.Cluster)
 	}
 	if n := t.skipped(); n > 0 {
-		text += fmt.Sprintf(", %d not asked for want of time", n)
+		text += fmt.Sprintf(", %d skipped by the client", n)
 	}
 	return text + fmt.Sprintf(", longest silence %d ms", t.longestSilence().Milliseconds())
 }

@@ -73,7 +73,7 @@ func TestLossesString(t *testing.T) {
 	a.Stream.Counts = load.Counts{Asked: 5, Local: 4, Other: 1}
 	b.UDP.Counts, b.LongestSilence = load.Counts{Asked: 4, Local: 3, Servfail: 1}, 12*time.Millisecond
 	got := losses{node: "a", reports: []*load.Report{&a, &b}}.String()
-	want := "a: 19 asked, 1 lost, 1 SERVFAIL, 1 wrong, 2 by the cluster's DNS, 77 not asked for want of time, longest silence 12 ms"
+	want := "a: 19 asked, 1 lost, 1 SERVFAIL, 1 wrong, 2 by cluster DNS, 77 skipped by the client, longest silence 12 ms"
 	if got != want {
 		t.Errorf("%s\nwant %s", got, want)
 	}

@@ -22,27 +22,27 @@ func names() []check {
 		}}
 	}
 	return []check{
-		{"pods to ask from, and names to ask for", w.create},
-		{"resolv.conf, /etc/hosts and hostname are what pods expect", w.checkPodFiles},
-		table("kubernetes.default, every way to write it", w.apiServerQuestions),
+		{"client pods and Services are ready", w.create},
+		{"resolv.conf, /etc/hosts and hostname in pods", w.checkPodFiles},
+		table("kubernetes.default in every spelling", w.apiServerQuestions),
 		table("ClusterIP Services: A, SRV, PTR", w.clusterIPQuestions),
 		table("headless Services: A, SRV, PTR of endpoints", w.headlessQuestions),
 		table("pods with hostname and subdomain, /etc/hosts", w.hostnameQuestions),
-		table("StatefulSet pods, several ports; pods by address", w.statefulSetQuestions),
+		table("StatefulSet pods with several ports; pods by IP", w.statefulSetQuestions),
 		table("partial names along the search path", w.partialNameQuestions),
-		table("Services without endpoints, or unready ones", w.endpointQuestions),
-		table("ExternalName Services, out of the cluster and inside", w.externalNameQuestions),
-		table("names outside; no such name, no such record", w.outsideQuestions),
+		table("Services with no or unready endpoints", w.endpointQuestions),
+		table("ExternalName Services, external and internal targets", w.externalNameQuestions),
+		table("external names, NXDOMAIN and NODATA", w.outsideQuestions),
 		{"busybox nslookup", w.checkNslookup},
-		{"each reply is CoreDNS's, query by query", w.compareAll},
-		{"answers of more than 512 and 1,232 bytes go on over TCP", w.checkLargeAnswers},
+		{"every reply equals CoreDNS's", w.compareAll},
+		{"answers above 512 and 1,232 bytes are retried over TCP", w.checkLargeAnswers},
 		{"hostNetwork pods: ClusterFirstWithHostNet, Default", w.checkHostNetwork},
-		{"dnsConfig: 32 search domains, odd ones, options; None", w.checkDNSConfig},
-		{"ExternalName changed to another, then to a ClusterIP", w.changeExternalName},
-		{"Services made, moved and deleted while they are asked for", w.changeServices},
-		{"it was nodens that answered, over UDP and TCP", w.checkMetrics},
-		{"stub domains, upstreams of ConfigMap kube-dns, reread", w.checkStubDomains},
-		{"all of it is taken away again", func(ctx context.Context, _ *suite) (string, error) {
+		{"dnsConfig: 32 and unusual search domains, options; None", w.checkDNSConfig},
+		{"ExternalName changed to another name, then to a ClusterIP", w.changeExternalName},
+		{"Services created, changed and deleted while queried", w.changeServices},
+		{"nodens counts the queries, over UDP and TCP", w.checkMetrics},
+		{"stub domains and upstreams from ConfigMap kube-dns reload", w.checkStubDomains},
+		{"test namespaces are deleted", func(ctx context.Context, _ *suite) (string, error) {
 			if w.client == nil {
 				return "", errNoPods
 			}

@@ -102,7 +102,7 @@ func (w *namesFixture) checkNslookup(ctx context.Context, s *suite) (string, err
 		}
 		return nil
 	})
-	return fmt.Sprintf("%d questions on 2 nodes, answered as by CoreDNS", len(list)), err
+	return fmt.Sprintf("%d questions on 2 nodes, same answers as CoreDNS", len(list)), err
 }
 
 // checkLargeAnswers asks for more addresses than a reply over UDP can hold. What doesn't fit is marked

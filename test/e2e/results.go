@@ -44,7 +44,7 @@ func (s *suite) writeMarkdown(w io.Writer, commit string) error {
 	for _, l := range s.results {
 		took += l.took
 	}
-	_, err := fmt.Fprintf(w, `# What was checked in a real cluster
+	_, err := fmt.Fprintf(w, `# Checks in a real cluster
 
 Written by `+"`go run ./test/e2e -out FILE`"+`: commit %s, %d CPUs, %.0f s in all. [README.md](README.md) says what
 the parts are.
@@ -53,7 +53,7 @@ the parts are.
 	for _, l := range s.results {
 		if err == nil && l.part != part {
 			part = l.part
-			_, err = fmt.Fprintf(w, "\n## %s\n\n| checked | s | seen |\n|---|--:|---|\n", part)
+			_, err = fmt.Fprintf(w, "\n## %s\n\n| check | s | result |\n|---|--:|---|\n", part)
 		}
 		if err == nil {
 			_, err = fmt.Fprintf(w, "| %s | %.1f | %s |\n", l.name, l.took.Seconds(), cell(l))

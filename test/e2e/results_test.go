@@ -22,14 +22,14 @@ func TestWriteMarkdown(t *testing.T) {
 	const want = `
 ## one
 
-| checked | s | seen |
+| check | s | result |
 |---|--:|---|
 | first | 1.0 | a \| b |
 | second | 0.5 | **failed**: broken twice |
 
 ## two
 
-| checked | s | seen |
+| check | s | result |
 |---|--:|---|
 | third | 0.0 | node-a: 1;<br>node-b: 2 |
 `

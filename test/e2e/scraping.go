@@ -28,14 +28,14 @@ type scrapeTest struct {
 func scraping() []check {
 	p := new(scrapeTest)
 	return []check{
-		{"the API server takes the PodMonitor and the rules", p.checkResources},
-		{"Prometheus finds the agents by their annotations", p.checkAnnotations},
-		{"Prometheus finds the agents by the PodMonitor", p.checkPodMonitor},
-		{"the ports 9253 and 9353 have the metrics of set-up", p.checkSetupMetrics},
-		{"the rules are taken, and no alert fires for agents that are well", p.checkNoAlerts},
+		{"the API server accepts the PodMonitor and the rules", p.checkResources},
+		{"Prometheus discovers the agents by annotations", p.checkAnnotations},
+		{"Prometheus discovers the agents by the PodMonitor", p.checkPodMonitor},
+		{"ports 9253 and 9353 serve the setup metrics", p.checkSetupMetrics},
+		{"rules load, and no alert fires for healthy agents", p.checkNoAlerts},
 		{"every panel of the dashboard has data", p.checkDashboard},
-		{"CoreDNS' and NodeLocal DNSCache's dashboards have data", p.checkKnownDashboards},
-		{"the alerts tell of an agent that hangs, and of its return", p.checkAlerts},
+		{"CoreDNS and NodeLocal DNSCache dashboards have data", p.checkKnownDashboards},
+		{"alerts fire for a hanging agent and resolve", p.checkAlerts},
 	}
 }
 
@@ -191,7 +191,7 @@ func (p *scrapeTest) checkSetupMetrics(ctx context.Context, s *suite) (string, e
 	if _, err := p.waitForSamples(ctx, s, fmt.Sprintf(`nodens_netsetup_fail_open{job=%q}`, monitoring.Job), isOne); err != nil {
 		return "", err
 	}
-	return "no set-up error, rules fail open", nil
+	return "no setup error, rules fail open", nil
 }
 
 // checkNoAlerts evaluates what alerts are about, whatever time they wait before they fire.
@@ -220,7 +220,7 @@ func (p *scrapeTest) checkNoAlerts(ctx context.Context, s *suite) (string, error
 			return "", fmt.Errorf("%s is about %v", r.Alert, samples)
 		}
 	}
-	return fmt.Sprintf("%d alerts are quiet", len(p.alerts)), nil
+	return fmt.Sprintf("%d alerts do not fire", len(p.alerts)), nil
 }
 
 func (p *scrapeTest) checkDashboard(ctx context.Context, s *suite) (string, error) {
@@ -301,7 +301,7 @@ func (p *scrapeTest) checkAlerts(ctx context.Context, s *suite) (seen string, er
 	if err == nil {
 		err = p.waitForAlerts(ctx, "")
 	}
-	return fmt.Sprintf("NodensAgentDown and NodensFailOpenActive were about %s, which hung for %.0f s", n.Name, hung.Seconds()), err
+	return fmt.Sprintf("NodensAgentDown and NodensFailOpenActive fired for %s, which hung for %.0f s", n.Name, hung.Seconds()), err
 }
 
 // signalAgent sends a signal to the agent of the first node.

@@ -96,7 +96,7 @@ func (w *namesFixture) checkStubDomains(ctx context.Context, s *suite) (seen str
 		return "", err
 	}
 	_, err = w.ask(ctx, s, ordinaryPods()[:4], []question{none("host www.c.stub.test"), q("host third.outside.test", cluster.Outside4, cluster.Outside6)})
-	return fmt.Sprintf("added, waited for %.0f s more; changed; removed", waited.Seconds()), err
+	return fmt.Sprintf("added, after %.0f s more; changed; removed", waited.Seconds()), err
 }
 
 // waitAnswer waits until pods of both nodes get the answer.

@@ -129,7 +129,7 @@ func (s *suite) makeDir() (remove func() error, err error) {
 // runPart runs a part's checks. One that fails doesn't keep the next from running, what
 // they need does.
 func (s *suite) runPart(ctx context.Context, p part) {
-	if !s.runCheck(ctx, p.name, check{"what it needs is up", func(ctx context.Context, s *suite) (string, error) {
+	if !s.runCheck(ctx, p.name, check{"the cluster is up", func(ctx context.Context, s *suite) (string, error) {
 		return s.prepare(ctx, p)
 	}}) {
 		return
@@ -156,13 +156,13 @@ func (l result) print(w io.Writer) {
 	if l.err != nil {
 		verdict, seen = "FAIL", l.err.Error()
 	}
-	fmt.Fprintf(w, "%s  %-11s %-58s %6.1f s  %s\n", verdict, l.part, l.name, l.took.Seconds(), seen)
+	fmt.Fprintf(w, "%s  %-11s %-66s %6.1f s  %s\n", verdict, l.part, l.name, l.took.Seconds(), seen)
 }
 
 // printSummary prints all lines, and is an error if one failed or there is none.
 func (s *suite) printSummary(w io.Writer) error {
 	failed := 0
-	fmt.Fprintln(w, "\nWhat was checked in a real cluster:")
+	fmt.Fprintln(w, "\nChecks in a real cluster:")
 	for _, l := range s.results {
 		l.print(w)
 		if l.err != nil {

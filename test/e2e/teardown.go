@@ -38,7 +38,7 @@ func checkLeftovers(_ context.Context, s *suite) (string, error) {
 	if left := append(s.leftovers, children...); len(left) > 0 {
 		return "", errors.New(strings.Join(left, "; "))
 	}
-	return "no process, mount, control group, link, rule or setting", nil
+	return "no process, mount, cgroup, interface, rule or sysctl", nil
 }
 
 // childProcesses are the processes of this one that are still there.
