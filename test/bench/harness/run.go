@@ -135,6 +135,9 @@ func (b *Run) FindBinary(ctx context.Context, s Server) error {
 		if err != nil {
 			return err
 		}
+		if err := machine.DropPageCache(path); err != nil {
+			return err
+		}
 		b.Binaries[s.binary()] = path
 		if release := p.versionLine(ctx, path); release != "" {
 			b.Report.Fact(strings.TrimSpace(s.Program+" "+s.commit), release)
