@@ -39,9 +39,11 @@ func TestPermission(t *testing.T) {
 			t.Parallel()
 			twice := playObserved(t, file, false)
 			once := playObserved(t, file, true)
-			if simultaneous(t, file) {
-				twice.forgetCounts()
-				once.forgetCounts()
+			for _, seen := range []*observations{&twice, &once} {
+				seen.forgetServers(t, file)
+				if simultaneous(t, file) {
+					seen.forgetCounts()
+				}
 			}
 			if diff := cmp.Diff(once, twice); diff != "" {
 				t.Errorf("with permission from the beginning (-), after a run without (+):\n%s", diff)
@@ -69,6 +71,26 @@ func simultaneous(t *testing.T, file string) bool {
 // it asks, each once: which server is asked, and how often, depends on how fast it answers.
 type observations struct {
 	Replies, Upstream, Log, Dnstap, Counters []string
+}
+
+// forgetServers leaves out which of several servers has answered, as far as their answers
+// differ in their addresses only: if one is slow, another one is asked, too.
+func (o *observations) forgetServers(t *testing.T, file string) {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Count(string(text), "\nUPSTREAM ") < 2 {
+		return
+	}
+	address := regexp.MustCompile(`192\.0\.2\.\d+`)
+	for _, list := range [][]string{o.Replies, o.Dnstap} {
+		for i, s := range list {
+			list[i] = address.ReplaceAllString(s, "192.0.2.*")
+		}
+		slices.Sort(list)
+	}
 }
 
 // forgetCounts leaves what is seen, but not how often.
