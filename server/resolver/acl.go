@@ -10,25 +10,25 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// ACL says which clients may ask what. It is immutable and safe for concurrent use.
+// ACL decides which clients may ask what. It is immutable and safe for concurrent use.
 type ACL struct {
 	rules []rule
 	zones map[wire.Name]*aclZone
 	depth int // labels of the longest zone
 }
 
-// rule is one directive, without its zones.
+// rule is one acl directive, without its zones.
 type rule struct {
 	policies []policy
 }
 
-// aclZone is a zone that rules are for.
+// aclZone is a zone for which there are rules.
 type aclZone struct {
 	name  wire.Name
 	rules []int // in order
 }
 
-// policy is what becomes of queries of types from nets; nil is all of either.
+// policy is the verdict on queries of some types from some nets; nil is all types, or all nets.
 type policy struct {
 	verdict verdicts
 	types   []uint16
@@ -59,8 +59,8 @@ func NewACL(cfg *config.ACL) *ACL {
 	return a
 }
 
-// joined makes one policy of those next to one another that differ in their nets only: a
-// list of thousands of lines then takes as few steps as one of thousands of nets.
+// joined merges adjacent policies that differ only in their nets, so that a list with thousands
+// of lines is as fast as one line with thousands of nets.
 func joined(list []config.ACLPolicy) (out []config.ACLPolicy) {
 	for _, p := range list {
 		last := len(out) - 1
@@ -82,10 +82,10 @@ var verdictOf = map[config.ACLAction]verdicts{
 	config.ACLAllow: allowed, config.ACLBlock: blocked, config.ACLDrop: dropped, config.ACLFilter: filtered,
 }
 
-// judge gives what becomes of a query for name and qtype from client, and the zone of the
-// rule that says so. What no rule speaks of is allowed; a client whose address nobody
-// knows, of which a rule might speak, is blocked. It allocates nothing. What it finds out
-// about the client goes into n, which may be nil.
+// judge returns the verdict on a query for name and qtype from client, and the zone of the rule
+// behind it. Queries that match no rule are allowed. A client without an address is blocked if
+// there is a rule for the name. judge keeps what it finds out about the client in n, which may
+// be nil, and allocates nothing.
 func (a *ACL) judge(name []byte, qtype uint16, client netip.Addr, n *decisions) (verdict verdicts, zone wire.Name) {
 	client = client.Unmap().WithZone("")
 	verdict, first := allowed, noRule
@@ -101,7 +101,7 @@ func (a *ACL) judge(name []byte, qtype uint16, client netip.Addr, n *decisions) 
 	}
 }
 
-// lastLabels is the end of name that has no more than so many labels.
+// lastLabels returns the end of name with at most so many labels.
 func lastLabels(name []byte, labels int) []byte {
 	have := 0
 	for rest := name; len(rest) > 1; rest = rest[1+rest[0]:] {
@@ -113,11 +113,11 @@ func lastLabels(name []byte, labels int) []byte {
 	return name
 }
 
-// noRule is the number of no rule, behind all others.
+// noRule is the index of no rule; it is larger than all others.
 const noRule = math.MaxInt
 
-// decide gives the first of z's rules that speaks of queries for qtype from client, and
-// what it says; [noRule] if none does.
+// decide returns the index and the verdict of the first of z's rules that matches a query for
+// qtype from client, or [noRule].
 func (a *ACL) decide(z *aclZone, qtype uint16, client netip.Addr) (first int, verdict verdicts) {
 	for _, i := range z.rules {
 		if !client.IsValid() {
@@ -132,8 +132,8 @@ func (a *ACL) decide(z *aclZone, qtype uint16, client netip.Addr) (first int, ve
 	return noRule, allowed
 }
 
-// decisions are what rules say of one client, so that the client is held against them once and
-// not for each of a reply's names. The zero value is ready.
+// decisions caches the verdicts of zones on one client, so that a reply with many names does
+// not match the client against the same rules again. The zero value is ready.
 type decisions struct {
 	list    [8]decision
 	next    int
@@ -147,7 +147,7 @@ type decision struct {
 	first   int
 }
 
-// consult is decide, by way of n, which may be nil.
+// consult is decide with the cache n, which may be nil.
 func (a *ACL) consult(z *aclZone, qtype uint16, client netip.Addr, n *decisions) (first int, verdict verdicts) {
 	if n == nil {
 		return a.decide(z, qtype, client)
@@ -168,11 +168,11 @@ func (p *policy) matches(qtype uint16, client netip.Addr) bool {
 	return (p.types == nil || slices.Contains(p.types, qtype)) && (p.nets == nil || p.nets.has(client))
 }
 
-// netSet is prefixes in order, none of which is in another: the one that an address is
-// in, if any, is the last that does not begin behind it.
+// netSet is a sorted list of prefixes that do not overlap. The prefix of an address, if there
+// is one, is the last that does not begin after it.
 type netSet []netip.Prefix
 
-// newNetSet is nil for a nil list. The prefixes are masked.
+// newNetSet returns nil for a nil list. The prefixes must be masked.
 func newNetSet(list []netip.Prefix) netSet {
 	if list == nil {
 		return nil
@@ -189,15 +189,15 @@ func newNetSet(list []netip.Prefix) netSet {
 	return set
 }
 
-// has reports whether addr, which has no zone, is in one of the prefixes.
+// has reports whether one of the prefixes contains addr, which has no zone.
 func (s netSet) has(addr netip.Addr) bool {
 	i, found := slices.BinarySearchFunc(s, addr, func(p netip.Prefix, a netip.Addr) int { return p.Addr().Compare(a) })
 	return found || i > 0 && s[i-1].Contains(addr)
 }
 
-// denied is the step of the ACL: true if the zone's sources are not to be asked, and then
-// the reply says so. It comes behind rewriting and search paths, so that no other name
-// leads around it, and before the first source.
+// denied is the step of the ACL, before the zone's sources. It returns true if the client may
+// not ask; the reply then says so. It comes after rewriting and the search path, so that
+// neither leads around the ACL.
 func (z *Zone) denied(r *Request) bool { return z.ACL != nil && z.judged(r) }
 
 func (z *Zone) judged(r *Request) bool {
@@ -206,7 +206,7 @@ func (z *Zone) judged(r *Request) bool {
 	return r.verdicts&anyDenial != 0 && r.deny()
 }
 
-// deny makes r's reply what the verdict in its marks says. It is true.
+// deny replies as the verdict says. It returns true.
 func (r *Request) deny() bool {
 	switch r.verdicts & anyDenial {
 	case blocked:

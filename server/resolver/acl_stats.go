@@ -2,14 +2,13 @@ package resolver
 
 import "github.com/nodens-dns/nodens/internal/wire"
 
-// verdictKey says which queries are counted: those that a rule of zone came to verdict
-// on.
+// verdictKey identifies a counter: queries on which a rule of zone came to verdict.
 type verdictKey struct {
 	zone    wire.Name
 	verdict verdicts
 }
 
-// mark counts what r's marks say. c is locked.
+// mark counts the verdicts on r. c is locked.
 func (c *counters) mark(r *Request) {
 	if r.verdicts&localhost != 0 {
 		c.localhost++
@@ -24,14 +23,14 @@ func (c *counters) mark(r *Request) {
 	c.verdicts[verdictKey{r.rule, verdict}]++
 }
 
-// Localhosts is the number of queries for names below localhost, or that begin so.
+// Localhosts returns the number of queries for names below localhost, or that begin with it.
 func (s *Stats) Localhosts() uint64 {
 	var sum uint64
 	s.each(func(c *counters) { sum += c.localhost })
 	return sum
 }
 
-// Mapped is the number of queries answered with addresses of the other family.
+// Mapped returns the number of queries answered with synthesized addresses.
 func (s *Stats) Mapped() uint64 {
 	var sum uint64
 	s.each(func(c *counters) {
@@ -42,14 +41,14 @@ func (s *Stats) Mapped() uint64 {
 	return sum
 }
 
-// Verdicts are the numbers of queries that an ACL came to one verdict on, by the zone
-// of its rule. CoreDNS does not tell zones apart in what is allowed.
+// Verdicts are numbers of queries by the verdict of an ACL and the zone of its rule. CoreDNS
+// has no zone label for allowed queries.
 type Verdicts struct {
 	Allowed                    uint64
 	Blocked, Filtered, Dropped map[wire.Name]uint64 // nil if there are none
 }
 
-// Verdicts gives what was counted.
+// Verdicts returns the verdicts so far.
 func (s *Stats) Verdicts() (v Verdicts) {
 	s.each(func(c *counters) {
 		for k, n := range c.verdicts {

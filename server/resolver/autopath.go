@@ -9,28 +9,27 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// Autopath finishes the search path of a client here, in place of one query from it
-// for each domain on the path: where the name with the client's first domain behind
-// it does not exist, it goes on with the other domains, and the reply leads from the
-// name that was asked for to the one that was found. It is immutable and safe for
-// concurrent use.
+// Autopath follows the client's search path on the server, so that the client need not send a
+// query for each domain. If the name in the first domain does not exist, it tries the other
+// domains. The reply has a CNAME from the client's name to the name it found. It is immutable
+// and safe for concurrent use.
 type Autopath struct {
 	zones []wire.Name // whose names it is done for
-	// clientNamespace gives the namespace that the first domain of the client's path starts
-	// with, as one label; nil is one path for all clients.
+	// clientNamespace returns the namespace that the first domain of the client's path begins
+	// with, as one label. nil: all clients have the same path.
 	clientNamespace func(client netip.Addr) (namespace []byte, ok bool)
 	paths           []searchPath
 }
 
-// searchPath is the domains on the path of a client that asks for a name in zone.
+// searchPath is the search path of clients that ask for a name in zone.
 type searchPath struct {
 	zone  wire.Name
 	first wire.Name   // the first domain, without the client's own label
 	rest  []wire.Name // the domains behind it, each once, the root among them
 }
 
-// NewAutopath makes the search of cfg. cluster is the one of the same server block;
-// it may be nil if cfg.Kubernetes isn't set.
+// NewAutopath makes the Autopath of cfg. cluster is the zone of the same server block; it may
+// be nil if cfg.Kubernetes is not set.
 func NewAutopath(cfg *config.Autopath, cluster Cluster) *Autopath {
 	s := &Autopath{zones: cfg.Zones}
 	if !cfg.Kubernetes {
@@ -54,13 +53,13 @@ func NewAutopath(cfg *config.Autopath, cluster Cluster) *Autopath {
 	return s
 }
 
-// prepend is the name in zone that begins with label; false if it is too long.
+// prepend returns label and zone as one name; false if that is too long.
 func prepend(label, zone wire.Name) (wire.Name, bool) {
 	return label + zone, len(label)+len(zone) <= wire.MaxName
 }
 
-// restOf is the rest of a path: the domains as they come, but none twice, and the
-// name as it was written, which is last unless it stands before.
+// restOf returns the domains after first, each once, and the root, which stands for the name as
+// the client wrote it.
 func restOf(first wire.Name, domains []wire.Name) (rest []wire.Name) {
 	for _, d := range append(slices.Clone(domains), wire.Root) {
 		if d != first && !slices.Contains(rest, d) {
@@ -70,9 +69,9 @@ func restOf(first wire.Name, domains []wire.Name) (rest []wire.Name) {
 	return rest
 }
 
-// find gives the path on which client asks for q, and how many bytes of the name
-// stand before the path's first domain: at least one label. A nil path says that the
-// name is not on the client's path, or that nobody knows the client's.
+// find returns the search path of client for q, and how many bytes of the name come before the
+// path's first domain: at least one label. The path is nil if the name is not on the client's
+// path, or the path is unknown.
 func (s *Autopath) find(q *wire.Query, client netip.Addr) (p *searchPath, base int) {
 	name := q.Name()
 	p = s.path(name)
@@ -93,7 +92,7 @@ func (s *Autopath) find(q *wire.Query, client netip.Addr) (p *searchPath, base i
 	return p, base
 }
 
-// path is the one of the longest zone that name is in, nil if it is in none.
+// path returns the path of the longest zone that has name, nil for none.
 func (s *Autopath) path(name []byte) *searchPath {
 	if len(s.zones) > 0 && !slices.ContainsFunc(s.zones, func(z wire.Name) bool { return wire.Under(name, z) }) {
 		return nil
@@ -106,7 +105,7 @@ func (s *Autopath) path(name []byte) *searchPath {
 	return nil
 }
 
-// endsWith reports whether label is the last one of labels.
+// endsWith reports whether label is the last of labels.
 func endsWith(labels, label []byte) bool {
 	for len(labels) > len(label) {
 		labels = labels[1+int(labels[0]):]
@@ -114,8 +113,8 @@ func endsWith(labels, label []byte) bool {
 	return bytes.Equal(labels, label)
 }
 
-// autopath is the step behind the zone's sources, which have come to o: a name that does not
-// exist is looked for further down the client's search path.
+// autopath is the step after the sources, whose outcome is o. It looks for a name that does not
+// exist further down the client's search path.
 func (rt *Routes) autopath(r *Request, o Outcome) Outcome {
 	if o == Answered && r.reply.Rcode() != wire.NXDomain {
 		return o
@@ -130,10 +129,9 @@ func (rt *Routes) autopath(r *Request, o Outcome) Outcome {
 	return rt.trySearchPath(r, p, base)
 }
 
-// trySearchPath asks for one name after the other along p, until one exists or can't be
-// resolved: that is what r's reply becomes. Where there is none the reply to the first name
-// stays. A name of the path that no zone takes belongs to r's zone: it would be REFUSED if
-// the client asked for it, but the client may know of another server.
+// trySearchPath asks for each name along p until one exists or fails; its reply becomes that to
+// r. If none exists the first reply stays. Names on the path that no zone takes belong to r's
+// zone: a client would be REFUSED, but may know another server.
 func (rt *Routes) trySearchPath(r *Request, p *searchPath, base int) Outcome {
 	sub := newSubquery()
 	defer sub.release()
@@ -156,9 +154,9 @@ func (rt *Routes) trySearchPath(r *Request, p *searchPath, base int) Outcome {
 	return Answered
 }
 
-// takeReply makes other's reply the one to r. Errors are passed on bare, so that the client
-// asks again. An answer that can't be moved to another name leaves the search to the client:
-// r's name does not exist.
+// takeReply makes other's reply the reply to r. Errors have no records, so that the client asks
+// again. If the answer can't be moved to r's name the reply is NXDOMAIN, and the client goes on
+// itself.
 func (r *Request) takeReply(other *Request) {
 	switch rcode := other.reply.Rcode(); {
 	case rcode != wire.NoError:

@@ -2,17 +2,17 @@ package resolver
 
 import "github.com/nodens-dns/nodens/internal/wire"
 
-// verdicts are what is to be remembered of a query besides its reply. At most one of the
-// verdicts is set.
+// verdicts are what ACLs and local names have decided about a query. At most one of the bits in
+// anyVerdict is set.
 type verdicts uint8
 
 const (
 	allowed   verdicts = 1 << iota // by an ACL
-	blocked                        // the reply is REFUSED
-	filtered                       // the reply holds nothing
-	dropped                        // there is no reply
-	localhost                      // asked for a name of the machine itself, other than localhost
-	listed                         // an ACL was asked about other names than the question's
+	blocked                        // REFUSED
+	filtered                       // NOERROR without records
+	dropped                        // no reply
+	localhost                      // the name is below localhost
+	listed                         // an ACL has judged other names than the question's
 )
 
 const (
@@ -40,8 +40,8 @@ const (
 	anyData = "\x0dANY obsoleted\x0cSee RFC 8482"
 )
 
-// whoami is the last step, of what nobody is there to be asked for: it answers with the
-// client's own address and port, if the zone has that, or else SERVFAIL.
+// whoami is the last step, for queries that no upstream takes. It answers with the client's
+// address and port if the directive is set, else with SERVFAIL.
 func (z *Zone) whoami(r *Request) Outcome {
 	if !z.Whoami {
 		return r.fail(wire.ServFail)
@@ -57,7 +57,7 @@ func (z *Zone) whoami(r *Request) Outcome {
 		a := client.As16()
 		r.reply.Add(wire.Additional, wire.AtQuestion, wire.TypeAAAA, 0, a[:])
 	}
-	label := "_tcp" // whatever is on top of it
+	label := "_tcp" // also for TLS and HTTPS
 	if r.Proto == UDP {
 		label = "_udp"
 	}

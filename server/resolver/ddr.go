@@ -2,11 +2,10 @@ package resolver
 
 import "github.com/nodens-dns/nodens/internal/wire"
 
-// resolverZone is where clients ask a resolver for other ways to reach it (RFC 9462).
-// The answer of an upstream designates the upstream: clients would ask it in place of
-// this server, past the cluster's names and past every rule. So these names are served
-// here, without records (RFC 9462, 6.1, 6.4), and are never forwarded by a pool that is
-// for other names too.
+// resolverZone is the zone in which clients look for encrypted endpoints of their resolver
+// (RFC 9462). An upstream's answer designates the upstream: clients would ask it directly, and
+// miss the cluster's names and every policy. So the zone is served empty here (RFC 9462, 6.1,
+// 6.4). Only a pool for just these names forwards them.
 const resolverZone = "\x08resolver\x04arpa\x00"
 
 const (
@@ -17,15 +16,14 @@ const (
 		"\x00\x00\x0e\x10" + "\x00\x00\x04\xb0" + "\x00\x09\x3a\x80" + "\x00\x00\x2a\x30"
 )
 
-// undesignated is the step in front of the cache and the upstreams: true if r's name is in
-// the resolver zone and would be forwarded, and then the reply says that there are no such
-// records.
+// undesignated is the step of the resolver zone: if r would be forwarded to a pool for other
+// names too, it answers NODATA and returns true.
 func (z *Zone) undesignated(r *Request) bool {
 	return endsInResolverZone(r.Query.Name()) && z.servesResolverZone(r)
 }
 
-// endsInResolverZone reports whether name's last bytes are those of the resolver zone. It is
-// all that other names pay for: a look at one byte, nearly always.
+// endsInResolverZone reports whether name ends in the bytes of the resolver zone. For nearly
+// all names it compares one byte.
 func endsInResolverZone(name []byte) bool {
 	n := len(name) - len(resolverZone)
 	return n >= 0 && name[n] == resolverZone[0] && string(name[n:]) == resolverZone
@@ -50,6 +48,5 @@ func (z *Zone) servesResolverZone(r *Request) bool {
 	return true
 }
 
-// InResolverZone reports whether name is one by which clients look for designated
-// resolvers.
+// InResolverZone reports whether name is in the zone for designated resolvers (RFC 9462).
 func InResolverZone(name wire.Name) bool { return name.Under(resolverZone) }

@@ -5,7 +5,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// DNS64 makes IPv6 addresses of IPv4 ones (RFC 6147). It is immutable and safe for
+// DNS64 synthesizes IPv6 addresses from IPv4 addresses (RFC 6147). It is immutable and safe for
 // concurrent use.
 type DNS64 struct {
 	prefix    wire.Prefix64
@@ -18,8 +18,8 @@ func NewDNS64(cfg *config.DNS64) *DNS64 {
 	return &DNS64{prefix: prefix, all: cfg.TranslateAll, ipv4: cfg.AllowIPv4}
 }
 
-// applies reports whether r may be answered with addresses made here. Who validates for
-// himself gets what there is: it would see through them (RFC 6147, 5.5).
+// applies reports whether r may be answered with synthesized addresses. A client that
+// validates for itself would reject them (RFC 6147, 5.5).
 func (d *DNS64) applies(r *Request) bool {
 	if r.Query.Type != wire.TypeAAAA || r.Query.CD() && r.Query.DO {
 		return false
@@ -27,8 +27,8 @@ func (d *DNS64) applies(r *Request) bool {
 	return d.ipv4 || r.Client.Addr().Unmap().Is6()
 }
 
-// needsSynthesis reports whether r, whose reply is complete, is to be answered anew: there is no
-// address in it, and the name may still exist (RFC 6147, 5.1).
+// needsSynthesis reports whether r, whose reply is complete, needs synthesized addresses: the
+// name may exist, and the reply has no address (RFC 6147, 5.1).
 func (d *DNS64) needsSynthesis(r *Request) bool {
 	if r.reply.Rcode() == wire.NXDomain || r.verdicts&dropped != 0 {
 		return false
@@ -37,8 +37,8 @@ func (d *DNS64) needsSynthesis(r *Request) bool {
 	return d.all || !has
 }
 
-// dns64 is the last step: the zone's sources have come to o. If that is a name without IPv6
-// addresses, the reply becomes addresses made of its IPv4 ones.
+// dns64 is the last step, after the sources, whose outcome is o. If the name has no IPv6
+// address, they are synthesized from its IPv4 addresses.
 func (rt *Routes) dns64(r *Request, o Outcome) Outcome {
 	d := r.zone.DNS64
 	if !d.applies(r) {
@@ -50,12 +50,12 @@ func (rt *Routes) dns64(r *Request, o Outcome) Outcome {
 	return rt.synthesize(r)
 }
 
-// unknownTTL is the most that an address made here is good for, in seconds, where the
-// name's own zone did not say how long it has none (RFC 6147, 5.1.7).
+// unknownTTL is the maximum TTL of a synthesized address, in seconds, if the negative answer
+// has no SOA record (RFC 6147, 5.1.7).
 const unknownTTL = 600
 
-// synthesize asks for the IPv4 addresses of r's name, through the whole path, and makes r's
-// reply of the answer.
+// synthesize asks for the IPv4 addresses of r's name, through the whole path, and replies with
+// addresses made of them.
 func (rt *Routes) synthesize(r *Request) Outcome {
 	maxTTL, ok := r.reply.FirstTTL(wire.Authority, wire.TypeSOA)
 	if !ok {

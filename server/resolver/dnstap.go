@@ -7,16 +7,16 @@ import (
 	"github.com/nodens-dns/nodens/server/dnstap"
 )
 
-// Tap is a collector that a zone's queries and replies are told to.
+// Tap is a dnstap collector of a zone's queries and replies.
 type Tap struct {
 	To *dnstap.Tap
-	// Full says that it gets the packets, too.
+	// Full says that messages contain the packets.
 	Full bool
-	// Extra is a line about the query that it gets; nil is none.
+	// Extra formats the extra field of messages; nil leaves it out.
 	Extra *Format
 }
 
-// tell tells t's collector of r and its reply, nil if there is none. It does not block.
+// tell sends the messages for r and its reply msg, nil for none, to t. It does not block.
 func (t *Tap) tell(r *Request, msg []byte, now time.Time) {
 	m := dnstap.Message{Type: dnstap.ClientQuery, Protocol: dnstap.TCP, Client: r.Client, Query: now.Add(-r.Latency)}
 	if r.Proto == UDP {
@@ -39,7 +39,7 @@ func (t *Tap) tell(r *Request, msg []byte, now time.Time) {
 	t.To.Send(&m)
 }
 
-// tell tells all of z's collectors.
+// tell sends the messages for r to all collectors of z.
 func (z *Zone) tell(r *Request, msg []byte) {
 	now := time.Now()
 	for i := range z.Taps {

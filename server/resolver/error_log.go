@@ -14,18 +14,17 @@ import (
 	"github.com/nodens-dns/nodens/upstream"
 )
 
-// ErrorLog is where a zone's failed queries are logged. It is safe for concurrent use.
+// ErrorLog logs a zone's failed queries. It is safe for concurrent use.
 type ErrorLog struct {
 	Logger *slog.Logger
-	// Plain says that the line is all there is, as CoreDNS writes it; else there are
-	// fields.
+	// Plain says that each line is text as in CoreDNS, without fields.
 	Plain bool
-	// Patterns are the errors that are logged together, the first that matches.
+	// Patterns consolidate errors; the first that matches takes the error.
 	Patterns []*Consolidation
 }
 
-// Consolidation is a kind of error of which there is one line for all of a period. It is safe
-// for concurrent use. It may hold a timer until [Consolidation.Stop].
+// Consolidation logs one line for all errors of a kind in a period. It is safe for concurrent
+// use. It may hold a timer until [Consolidation.Stop].
 type Consolidation struct {
 	Logger    *slog.Logger
 	Level     slog.Level
@@ -39,7 +38,7 @@ type Consolidation struct {
 	stopped bool
 }
 
-// take counts one error and reports whether it is still to be logged by itself.
+// take counts one error and reports whether the caller is to log it by itself.
 func (p *Consolidation) take() (alone bool) {
 	if p.count.Add(1) > 1 {
 		return false
@@ -54,7 +53,7 @@ func (p *Consolidation) take() (alone bool) {
 	return p.ShowFirst
 }
 
-// flush logs how many there were in the period that ends now.
+// flush logs the number of errors in the period that ends now.
 func (p *Consolidation) flush() {
 	n := p.count.Swap(0)
 	if n == 0 || n == 1 && p.ShowFirst {
@@ -63,7 +62,7 @@ func (p *Consolidation) flush() {
 	p.Logger.Log(context.Background(), p.Level, fmt.Sprintf("plugin/errors: %d errors like '%s' occurred in last %s", n, p.Match, p.Period))
 }
 
-// Stop logs what has been counted; errors that come later are logged by themselves.
+// Stop logs the errors counted so far; later ones are logged by themselves.
 func (p *Consolidation) Stop() {
 	p.mu.Lock()
 	p.stopped = true
@@ -74,7 +73,7 @@ func (p *Consolidation) Stop() {
 	}
 }
 
-// matching is the pattern that takes err, nil if none does.
+// matching returns the consolidation that takes err, nil for none.
 func (l *ErrorLog) matching(err error) *Consolidation {
 	if len(l.Patterns) == 0 {
 		return nil
@@ -91,8 +90,7 @@ func (l *ErrorLog) matching(err error) *Consolidation {
 	return nil
 }
 
-// failed logs that r ended with an error. Errors of no pattern are bounded by the zone's
-// limiter.
+// failed logs the error of r. limit bounds errors that no consolidation takes.
 func (l *ErrorLog) failed(r *Request, limit *limiter) {
 	err := r.err
 	level, missed := slog.LevelError, int64(0)

@@ -7,8 +7,8 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// Local answers for the names of the machine itself, so that nobody else is asked for
-// them (RFC 6761, 6.3; RFC 6303). It is immutable and safe for concurrent use.
+// Local answers localhost and the zones of the loopback addresses, which must not be
+// forwarded (RFC 6761, 6.3; RFC 6303). It is immutable and safe for concurrent use.
 type Local struct {
 	prefix bool
 }
@@ -25,9 +25,9 @@ var localZones = [...]wire.Name{
 }
 
 const (
-	// localPTR is the only name in the reverse zones but for their own.
+	// localPTR is the only name in the reverse zones besides their apexes.
 	localPTR = "\x011\x010\x010\x03127\x07in-addr\x04arpa\x00"
-	// localTTL is CoreDNS's: a week. Nothing of this ever changes.
+	// localTTL is a week, as in CoreDNS.
 	localTTL = 604800
 	// localSOA is the RDATA of each zone: server, mailbox, serial 1, no times, and the
 	// TTL once more.
@@ -40,7 +40,7 @@ var (
 	localAAAA = []byte{15: 1}
 )
 
-// answer is false for names that are not the machine's, and leaves them as they are.
+// answer answers r if its name is a local one; else it returns false and leaves the reply.
 func (l *Local) answer(r *Request) bool {
 	name := r.Query.Name()
 	if l.special(name) {
@@ -70,8 +70,7 @@ func (l *Local) answer(r *Request) bool {
 	return true
 }
 
-// special reports whether name is one below localhost or, as CoreDNS has it, one that
-// begins with localhost.
+// special reports whether name is below localhost or, as in CoreDNS, begins with localhost.
 func (l *Local) special(name []byte) bool {
 	host := string(localZones[0])
 	if len(name) <= len(host) {
@@ -80,8 +79,8 @@ func (l *Local) special(name []byte) bool {
 	return l.prefix && bytes.HasPrefix(name, []byte(host[:len(host)-1])) || wire.Under(name, localZones[0])
 }
 
-// localZone is the zone that name is in, "" if it is in none. Nearly all names end in
-// other bytes than the zones do.
+// localZone returns the local zone of name, "" for none. The comparison of the last bytes
+// rules out nearly all names.
 func localZone(name []byte) wire.Name {
 	for _, z := range localZones {
 		if len(name) >= len(z) && string(name[len(name)-len(z):]) == string(z) && wire.Under(name, z) {
@@ -104,8 +103,8 @@ func (r *Request) answerApex(zone wire.Name) {
 	}
 }
 
-// addLoopback adds the loopback address of the type that is asked for; false if it is
-// none of addresses.
+// addLoopback adds the loopback address for a query of type A or AAAA; it returns false for
+// other types.
 func addLoopback(r *Request) bool {
 	switch r.Query.Type {
 	case wire.TypeA:

@@ -8,13 +8,12 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// Format is a line about a query and its reply, with CoreDNS's placeholders. It is not
-// changed once it is made.
+// Format is the format of a log line, with CoreDNS's placeholders. It is immutable.
 type Format struct {
 	parts []part
 }
 
-// part is some text as it is, or, where field is not literal, what stands for it.
+// part is literal text, or a placeholder.
 type part struct {
 	text  string
 	field field
@@ -46,7 +45,7 @@ const (
 	fieldNone // what CoreDNS takes from plugins that are not here
 )
 
-// fields are the placeholders by their names.
+// fields are the placeholders by name.
 var fields = map[string]field{
 	"{type}": fieldType, "{name}": fieldName, "{class}": fieldClass, "{proto}": fieldProto, "{size}": fieldSize,
 	"{remote}": fieldRemote, "{port}": fieldPort, "{local}": fieldLocal,
@@ -55,8 +54,8 @@ var fields = map[string]field{
 	"{/log/class}": fieldLogClass, "{/log/type}": fieldLogType,
 }
 
-// ParseFormat reads a format. What is in braces and no placeholder stays as it is, but
-// for the labels of CoreDNS's metadata, {/NAME}, which are a dash.
+// ParseFormat parses a format. Braces that are no placeholder stay as they are, except labels
+// of CoreDNS's metadata, {/NAME}, which become a dash.
 func ParseFormat(text string) *Format {
 	f := new(Format)
 	for text != "" {
@@ -92,11 +91,11 @@ func (f *Format) add(text string, at field) {
 	}
 }
 
-// nothing is what stands for what is not known.
+// nothing stands for an unknown value.
 const nothing = "-"
 
-// line appends the line about r. msg is its reply, nil where there is none yet; local
-// is the address that was asked, which may not be known.
+// line appends the line about r to b. msg is the reply, nil for none; local is the address of
+// the listener, which may be invalid.
 func (f *Format) line(b []byte, r *Request, msg []byte, local netip.Addr) []byte {
 	for _, p := range f.parts {
 		switch {
@@ -113,7 +112,7 @@ func (f *Format) line(b []byte, r *Request, msg []byte, local netip.Addr) []byte
 	return b
 }
 
-// queryField appends what the query says.
+// queryField appends a field of the query.
 func (r *Request) queryField(b []byte, at field) []byte { //nolint:gocyclo // a table
 	switch at {
 	case fieldType:
@@ -142,8 +141,7 @@ func (r *Request) queryField(b []byte, at field) []byte { //nolint:gocyclo // a 
 	return append(b, nothing...)
 }
 
-// replyField appends what the reply says. A query that gets none has taken its time all
-// the same.
+// replyField appends a field of the reply. A query that an ACL drops has a duration, too.
 func (r *Request) replyField(b []byte, at field, msg []byte) []byte { //nolint:gocyclo // a case for each field
 	silent := msg == nil
 	switch {
@@ -169,7 +167,7 @@ func (r *Request) replyField(b []byte, at field, msg []byte) []byte { //nolint:g
 	return append(b, nothing...)
 }
 
-// bufsize is the largest reply that the client takes. `bufsize` bounds it.
+// bufsize returns the size that the client accepts, bounded by the bufsize directive.
 func (r *Request) bufsize() int {
 	switch {
 	case r.Proto != UDP:
@@ -180,7 +178,7 @@ func (r *Request) bufsize() int {
 	return r.Query.Limit()
 }
 
-// headerFlags are the bits of a header's third and fourth byte, in CoreDNS's order.
+// headerFlags are the bits of the header's third and fourth byte, in CoreDNS's order.
 var headerFlags = [...]struct {
 	at   int
 	bit  byte
@@ -203,7 +201,7 @@ func appendFlags(b, msg []byte) []byte {
 	return b
 }
 
-// appendAddr appends a, IPv6 in brackets.
+// appendAddr appends a, with brackets around IPv6.
 func appendAddr(b []byte, a netip.Addr) []byte {
 	switch {
 	case !a.IsValid() || a.IsUnspecified():

@@ -17,49 +17,50 @@ import (
 )
 
 const (
-	// loopProbes is how many probes in a row must come back before there is a loop. Each
-	// has a name of its own.
+	// loopProbes is the number of consecutive probes that must come back before a loop is
+	// certain. Each has its own name.
 	loopProbes = 3
-	// loopInterval is between two looks while there is a loop, or may be one: it bounds how
-	// long a zone goes without forwarding after its loop has ended.
+	// loopInterval is the time between two checks during a loop or a suspected one. It bounds
+	// how long forwarding stays stopped after the loop has ended.
 	loopInterval = 5 * time.Second
-	// loopLooks is how many looks without a clear result are enough: nothing comes back.
-	// It is also how many looks there are after the end of a loop.
+	// loopLooks is the number of unclear checks after which there is no loop, and the number of
+	// checks after the end of a loop.
 	loopLooks = 3
-	// loopSummary is between two log lines while there is a loop.
+	// loopSummary is the time between two log lines during a loop.
 	loopSummary = time.Minute
 )
 
-// errLoop is why a query is not forwarded.
+// errLoop is the error of a query that is not forwarded because of a loop.
 var errLoop = errors.New("forwarding loop")
 
-// LoopOptions is what a [Loop] needs beside its zone. Nil fields do without.
+// LoopOptions are the dependencies of a [Loop]. All fields may be nil.
 type LoopOptions struct {
-	// Logger is told when forwarding stops and when it goes on.
+	// Logger logs when forwarding stops and resumes.
 	Logger *slog.Logger
-	// Sources says which clients a query may come back from that went to the servers: the
-	// probes of others don't count. It is called once for each probe; what it returns is
-	// called by readers, which it must not hold up. nil: none may.
+	// Sources returns a function that reports whether a probe sent to servers may come back
+	// from client; other clients' probes do not count. Sources is called for each probe.
+	// Readers call its result, which must not block. nil: no client may.
 	Sources func(servers []netip.Addr) func(client netip.Addr) bool
-	// Was is the loop of an earlier configuration with the same upstreams, nil if there
-	// was none: while it has stopped forwarding, the new one begins with that.
+	// Was is the loop of an earlier configuration with the same upstreams, nil for none. If it
+	// has stopped forwarding, the new loop begins with forwarding stopped.
 	Was *Loop
 }
 
-// Loop finds out whether the queries that a zone forwards come back to the agent, and
-// stops forwarding while they do. It asks the zone's upstreams for a name that nobody
-// else asks for, and waits for a query for that name.
+// Loop detects that a zone's forwarded queries come back to the agent, and stops forwarding
+// while they do. It sends a probe, a query for a random name, to the zone's upstreams and
+// watches for a query for that name.
 //
-// A query that comes back has gone through the upstreams, so it comes from one of them or
-// from this node. Only such queries count: otherwise an upstream, which sees the name, and
-// a pod to which it gives the name could stop the zone's forwarding.
+// A probe that comes back has gone through the upstreams, so it comes from one of them or from
+// this node. Only those count. Otherwise an upstream, which sees the name, and a pod that it
+// tells could stop the zone's forwarding.
 //
-// It is safe for concurrent use. A nil Loop never sees anything.
+// It is safe for concurrent use. A nil Loop never finds a loop.
 type Loop struct {
 	zone wire.Name
 	opts LoopOptions
 	pool *upstream.Pool // that probes go to
-	// ask asks the upstreams; nil if the zone has none. servers are their addresses.
+	// ask sends a query to the upstreams; nil if the zone has none. servers returns their
+	// addresses.
 	ask      func(ctx context.Context, q *wire.Query) (wire.Response, error)
 	servers  func() []netip.Addr
 	interval time.Duration // loopInterval, but in tests
@@ -71,7 +72,7 @@ type Loop struct {
 	told    time.Time     // when the log was told last; Run's own
 }
 
-// probe is one query that is sent to find a loop.
+// probe is one query that looks for a loop.
 type probe struct {
 	name     wire.Name
 	expected func(client netip.Addr) bool
@@ -80,7 +81,7 @@ type probe struct {
 }
 
 // NewLoop makes the detector of a zone that forwards to pools. It sends nothing until
-// [Loop.Run]. It is an error if the zone's name is too long to have a probe below it.
+// [Loop.Run]. It returns an error if the zone's name is too long for a probe below it.
 func NewLoop(zone wire.Name, pools []*upstream.Pool, opts LoopOptions) (*Loop, error) {
 	name, err := probeName(zone)
 	if err != nil {
@@ -107,7 +108,7 @@ func NewLoop(zone wire.Name, pools []*upstream.Pool, opts LoopOptions) (*Loop, e
 	return l, nil
 }
 
-// servers are the addresses that p asks.
+// servers returns the addresses of p's servers.
 func servers(p *upstream.Pool) (list []netip.Addr) {
 	for _, s := range p.Stats().Servers {
 		list = append(list, s.To.Addr().Unmap())
@@ -115,8 +116,8 @@ func servers(p *upstream.Pool) (list []netip.Addr) {
 	return list
 }
 
-// probeName makes a name in zone with 64 random bits, so that neither a cache on the way
-// nor anybody's own query is taken for a probe.
+// probeName makes a name in zone with 64 random bits, which no cache has and no client asks
+// for.
 func probeName(zone wire.Name) (wire.Name, error) {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // never fails
@@ -137,7 +138,7 @@ func (l *Loop) Stopped() bool { return l != nil && l.stopped.Load() }
 // stops reports whether queries to p are not forwarded.
 func (l *Loop) stops(p *upstream.Pool) bool { return l.Stopped() && p == l.pool }
 
-// guard is ask, which asks p, or fails with [errLoop] while forwarding is stopped.
+// guard returns ask, or while forwarding to p is stopped a function that fails with [errLoop].
 func (l *Loop) guard(p *upstream.Pool, ask cache.ExchangeFunc) cache.ExchangeFunc {
 	if !l.stops(p) {
 		return ask
@@ -156,7 +157,7 @@ func (l *Loop) fail(r *wire.Reply) {
 	r.SetEDEText(wire.EDEOther, errLoop.Error())
 }
 
-// observe reports whether q, from client, is the probe under way, and remembers it.
+// observe reports whether q, from client, is the current probe, and records that it came back.
 func (l *Loop) observe(q *wire.Query, client netip.Addr) bool {
 	if l == nil {
 		return false
@@ -174,9 +175,8 @@ func (l *Loop) observe(q *wire.Query, client netip.Addr) bool {
 	return true
 }
 
-// Run looks for a loop now, and goes on looking while there is one, or may be one. It
-// returns when nothing comes back, or when ctx ends. The server must be listening. It is
-// called once.
+// Run looks for a loop, and goes on while there is one or may be one. It returns when no probe
+// comes back, or when ctx ends. The server must be listening. Run is called once.
 func (l *Loop) Run(ctx context.Context) {
 	if l.ask == nil {
 		return
@@ -199,9 +199,8 @@ func (l *Loop) Run(ctx context.Context) {
 	}
 }
 
-// settle does what follows from a look: stops forwarding, resumes it, or logs that it is
-// still stopped. It reports whether more looks are needed to trust the result. last says
-// that none are left: as many as there may be were unclear.
+// settle stops or resumes forwarding after a check, or logs that it is still stopped. It
+// reports whether more checks are needed. last says that none are left and all were unclear.
 func (l *Loop) settle(found finding, last bool) (more bool) {
 	switch {
 	case found == looped:
@@ -218,7 +217,7 @@ func (l *Loop) settle(found finding, last bool) (more bool) {
 	return more
 }
 
-// finding is what a look for a loop comes to.
+// finding is the result of a check.
 type finding uint8
 
 const (
@@ -227,7 +226,7 @@ const (
 	looped                 // every probe came back
 )
 
-// look sends probes, one after the other. While there is a loop one is enough.
+// look sends probes, one after the other. During a loop one probe is enough.
 func (l *Loop) look(ctx context.Context) finding {
 	probes := loopProbes
 	if l.Stopped() {
@@ -251,8 +250,8 @@ func (l *Loop) look(ctx context.Context) finding {
 	return looped
 }
 
-// send sends one probe and waits for what the upstreams say to it; answered is false if
-// that is nothing, or a failure.
+// send sends one probe and waits for the reply of the upstreams. answered is false if there is
+// none, or SERVFAIL.
 func (l *Loop) send(ctx context.Context) (p *probe, answered bool) {
 	p = &probe{expected: func(netip.Addr) bool { return false }}
 	p.name, _ = probeName(l.zone) // NewLoop has seen that it can be made
@@ -267,7 +266,7 @@ func (l *Loop) send(ctx context.Context) (p *probe, answered bool) {
 	return p, err == nil && resp.Rcode != wire.ServFail
 }
 
-// stop stops forwarding, if it is not stopped already.
+// stop stops forwarding if it is not stopped already.
 func (l *Loop) stop() {
 	if l.Stopped() {
 		return
@@ -281,13 +280,13 @@ func (l *Loop) stop() {
 		"fix", "take the agent's own address out of the forward directive, out of the resolv.conf it names, or out of the DNS servers that these upstreams forward to")
 }
 
-// resume goes on forwarding.
+// resume resumes forwarding.
 func (l *Loop) resume() {
 	l.stopped.Store(false)
 	l.opts.Logger.Info("forwarding resumed: the zone's queries do not come back any more", l.outage()...)
 }
 
-// outage are the log fields of the time in which forwarding is stopped.
+// outage returns the log fields of the time in which forwarding was stopped.
 func (l *Loop) outage() []any {
 	return []any{
 		"zone", l.zone.String(), "lasted", time.Since(time.Unix(0, l.since.Load())).Round(time.Second), "servfail", l.refused.Load(),

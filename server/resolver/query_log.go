@@ -10,18 +10,17 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// failuresPerSecond bounds the log lines of a zone whose upstreams are gone: ten
-// show what is wrong, and the log of a busy node stays readable.
+// failuresPerSecond bounds the error lines of a zone. Ten show what is wrong, and the log stays
+// readable.
 const failuresPerSecond = 10
 
-// limiter lets a number of events through each second. It is safe for concurrent
-// use; at the turn of a second it may let a few more through.
+// limiter lets a number of events pass each second. It is safe for concurrent use; when a
+// second begins it may let a few more pass.
 type limiter struct {
 	second, n, missed atomic.Int64
 }
 
-// allow reports whether the event at now may pass, and how many before it did
-// not.
+// allow reports whether the event at now may pass, and how many before it did not.
 func (l *limiter) allow(now time.Duration, perSecond int64) (ok bool, missed int64) {
 	if s := int64(now / time.Second); l.second.Swap(s) != s {
 		l.n.Store(0)
@@ -33,29 +32,29 @@ func (l *limiter) allow(now time.Duration, perSecond int64) (ok bool, missed int
 	return true, l.missed.Swap(0)
 }
 
-// QueryLog is where a zone's queries are logged.
+// QueryLog logs a zone's queries.
 type QueryLog struct {
 	Logger *slog.Logger
-	// Rules say which; the first that has the name decides.
+	// Rules select the queries; the first rule with the name decides.
 	Rules []LogRule
-	// Plain says that the line is all there is; else the fields come with it.
+	// Plain says that each line is only text, without fields.
 	Plain bool
-	// Local is the address that the zone is asked at; not valid or unspecified where
-	// that is one of several.
+	// Local is the address of the listener, for {local}. It is invalid or unspecified if there
+	// are several.
 	Local netip.Addr
 }
 
-// LogRule says what is logged of some names.
+// LogRule selects what is logged for some names.
 type LogRule struct {
-	// Names are those it is about, and all below them; empty is all.
+	// Names are the names of the rule, and all names below them; empty is all names.
 	Names []wire.Name
-	// Success, Denial and Error say which classes of replies are logged.
+	// Success, Denial and Error are the classes of replies that are logged.
 	Success, Denial, Error bool
-	// Format is the line; nil is none but the fields.
+	// Format is the text of the line; nil leaves it to the fields.
 	Format *Format
 }
 
-// rule is the one that has r logged; nil is none. A nil QueryLog has none.
+// rule returns the rule that has r logged, nil for none. A nil QueryLog has none.
 func (l *QueryLog) rule(r *Request) *LogRule {
 	if l == nil {
 		return nil
@@ -93,7 +92,7 @@ func (r *LogRule) wants(c class) bool {
 	}
 }
 
-// kind is what a reply comes to, as CoreDNS sorts them.
+// kind is the type of a reply in CoreDNS.
 type kind uint8
 
 const (
@@ -108,9 +107,8 @@ func (k kind) String() string {
 	return [...]string{"NOERROR", "NODATA", "NXDOMAIN", "SERVERERROR", "OTHERERROR"}[k]
 }
 
-// kind is that of r's reply. An answer without records and without a SOA is not said
-// to have none, so that it is one like others; an alias to a name that does not exist
-// is neither.
+// kind returns the kind of r's reply. A NOERROR reply without answers and authority is an
+// answer; an alias to a name that does not exist is neither an answer nor a denial.
 func (r *Request) kind() kind {
 	answers := r.reply.Count(wire.Answer) > 0
 	switch rcode := r.reply.Rcode(); {
@@ -128,7 +126,7 @@ func (r *Request) kind() kind {
 	return isOther
 }
 
-// class is one of the values of the log directive's option.
+// class is a value of the log directive's option class.
 type class uint8
 
 const (
@@ -150,8 +148,8 @@ func (k kind) class() class {
 	}
 }
 
-// write logs one query with its reply: the line of the rule's format, and the fields
-// of CoreDNS's structured log.
+// write logs r and its reply: the text of the rule's format, and the fields of CoreDNS's
+// structured log.
 func (l *QueryLog) write(rule *LogRule, r *Request, msg []byte) {
 	line := "query"
 	if rule.Format != nil {

@@ -7,8 +7,9 @@ import (
 	"github.com/nodens-dns/nodens/server/rewrite"
 )
 
-// applyRewrite asks r's question, or what the zone's rules make of it, and makes the reply
-// to that r's. Errors are for the log: without permission to wait they are [WouldWait].
+// applyRewrite asks the question that the zone's rules make of r's, and rewrites the reply. If
+// no rule matches it asks r's own question. An error has to be logged, so without permission to
+// wait it is [WouldWait].
 func (rt *Routes) applyRewrite(r *Request) Outcome {
 	sub := newSubquery()
 	defer sub.release()
@@ -28,7 +29,7 @@ func (rt *Routes) applyRewrite(r *Request) Outcome {
 	return rt.ask(r)
 }
 
-// failWith makes the reply SERVFAIL and has err logged, which takes permission to wait.
+// failWith replies SERVFAIL because of err, which is logged. That needs permission to wait.
 func (r *Request) failWith(err error) Outcome {
 	if !r.mayWait() {
 		return WouldWait
@@ -37,7 +38,7 @@ func (r *Request) failWith(err error) Outcome {
 	return r.fail(wire.ServFail)
 }
 
-// askRewritten asks sub's question, and turns the reply into r's.
+// askRewritten asks sub's question and rewrites the reply into r's.
 func (rt *Routes) askRewritten(r *Request, sub *subquery) Outcome {
 	if !rt.deniedElsewhere(&sub.Request) && sub.finishForward(rt.ask(&sub.Request)) == WouldWait {
 		return WouldWait

@@ -8,8 +8,8 @@ import (
 	"github.com/nodens-dns/nodens/upstream"
 )
 
-// Routes is what one listening address serves: its zones. It is not changed
-// once it is served; a reload makes a new one.
+// Routes are the zones of one listening address. They are immutable once they are served; a
+// reload makes new ones.
 type Routes struct {
 	// StartWaiting makes every client's query begin as one that may wait, on a worker. Only
 	// tests set it, before the routes are served, to see that it makes no difference.
@@ -18,18 +18,17 @@ type Routes struct {
 	zones map[wire.Name]*Zone // the first of each name
 	all   []*Zone
 	depth int // labels of the longest zone
-	// classes says that a zone has rules for queries of other classes than IN.
+	// classes is set if a zone has rewrite rules for other classes than IN.
 	classes bool
-	// views says that some zones are only for some clients: what others take is then
-	// decided by who asks, too.
+	// views is set if a zone has a view, so that the answer depends on the client.
 	views bool
-	// dropped is where queries that no zone takes are counted.
+	// dropped counts the queries that no zone takes.
 	dropped *Zone
 }
 
-// NewRoutes makes the routes of zones, which are of no other routes. Of zones of one
-// name the first takes a query whose view takes it. Queries that no zone takes are
-// counted in dropped.
+// NewRoutes makes the routes of zones, which must not belong to other routes. Of several zones
+// with one name, the first whose view matches takes a query. dropped counts the queries that
+// no zone takes.
 func NewRoutes(zones []*Zone, dropped *Stats) *Routes {
 	rt := &Routes{zones: make(map[wire.Name]*Zone, len(zones)), all: zones, dropped: &Zone{Stats: dropped}}
 	for _, z := range slices.Backward(zones) {
@@ -47,13 +46,13 @@ func NewRoutes(zones []*Zone, dropped *Stats) *Routes {
 	return rt
 }
 
-// Zones gives every zone, in the order in which they were given.
+// Zones returns all zones in the order of NewRoutes.
 func (rt *Routes) Zones() iter.Seq[*Zone] { return slices.Values(rt.all) }
 
-// Dropped are the counters of queries that no zone takes.
+// Dropped returns the counters of the queries that no zone takes.
 func (rt *Routes) Dropped() *Stats { return rt.dropped.Stats }
 
-// zoneFor is the zone that answers r; nil if there is none, and then why.
+// zoneFor returns the zone that answers r, or nil and the rcode of the error.
 func (rt *Routes) zoneFor(r *Request) (*Zone, wire.Rcode) {
 	if r.Query.Class != wire.ClassIN && !rt.classes {
 		return nil, wire.Refused
@@ -64,7 +63,7 @@ func (rt *Routes) zoneFor(r *Request) (*Zone, wire.Rcode) {
 	return rt.match(r), wire.Refused
 }
 
-// upstreams is the first pool that takes q's name, nil if there is none.
+// upstreams returns the first pool that takes q's name, nil for none.
 func (z *Zone) upstreams(q *wire.Query) *upstream.Pool {
 	for _, p := range z.Forward {
 		if p.Covers(q.Name()) {
@@ -74,7 +73,7 @@ func (z *Zone) upstreams(q *wire.Query) *upstream.Pool {
 	return nil
 }
 
-// zone is the zone called name that takes r, nil if there is none.
+// zone returns the zone with this name whose view takes r, nil for none.
 func (rt *Routes) zone(name []byte, r *Request) *Zone {
 	z := rt.zones[wire.Name(name)]
 	if z != nil && z.View != nil {
@@ -83,9 +82,9 @@ func (rt *Routes) zone(name []byte, r *Request) *Zone {
 	return z
 }
 
-// match finds the longest zone the qname is in, of those whose view takes r. A DS
-// record lives in the zone above the name it is about (RFC 4035, 3.1.4.1), so for it
-// the shortest zone wins, but never the root in place of one that matches.
+// match returns the longest zone of the qname whose view takes r. A DS record is in the zone
+// above its owner name (RFC 4035, 3.1.4.1), so for DS the shortest zone wins, but the root
+// only if no other zone matches.
 func (rt *Routes) match(r *Request) *Zone {
 	name := r.Query.Name()
 	for range r.Query.Labels() - rt.depth {
@@ -94,7 +93,7 @@ func (rt *Routes) match(r *Request) *Zone {
 	return rt.longest(name, r.Query.Type, r)
 }
 
-// longest is match for the last labels of a name and a type of its own.
+// longest is match for the last labels of a name and another type.
 func (rt *Routes) longest(name []byte, qtype uint16, r *Request) (found *Zone) {
 	for ; len(name) > 1; name = name[1+name[0]:] {
 		if z := rt.zone(name, r); z != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// source is which step of the path wrote a reply.
+// source is the step of the path that made a reply.
 type source uint8
 
 const (
@@ -32,18 +32,17 @@ const (
 	sources
 )
 
-// sourceNames are the plugin label's values: CoreDNS's names of what does the
-// same there.
+// sourceNames are the values of the plugin label: CoreDNS's names.
 var sourceNames = [sources]string{"", "hosts", "k8s_external", "kubernetes", "cache", "forward", "autopath", "local", "any", "acl", "dns64", "whoami", "template"}
 
-// Stats counts the queries of one zone on one address. Counting takes no label
-// look-up and no atomic addition: each reader has counters of its own, under a
-// lock that only a scrape ever shares with it. Stats is safe for concurrent use.
+// Stats counts the queries of one zone on one address. Each reader has a stripe of counters
+// with a lock that only a scrape contends for, so counting takes no label lookup and no atomic
+// operation. It is safe for concurrent use.
 type Stats struct {
 	stripes []counters
 }
 
-// counters are the counts of one lane.
+// counters are the counters of one stripe.
 type counters struct {
 	mu        sync.Mutex
 	requests  [transports][2][typeCount]uint64
@@ -59,8 +58,8 @@ type counters struct {
 	_ [64]byte // keeps the next lane's lock out of this one's cache line
 }
 
-// maxStripes bounds what the counters of a zone take, about 4 KiB a lane. Beyond it
-// readers share lanes, which costs them a few nanoseconds when they meet.
+// maxStripes bounds the memory of the counters, about 4 KiB a stripe. More readers share
+// stripes.
 const maxStripes = 16
 
 // NewStats makes counters at zero.
@@ -92,7 +91,7 @@ func whole(bounds []float64, perUnit float64) []uint64 {
 	return out
 }
 
-// count counts one query and its reply of size bytes.
+// count counts r and its reply of size bytes.
 func (s *Stats) count(r *Request, size int) {
 	family := 0
 	if r.v6() {
@@ -117,7 +116,7 @@ func (s *Stats) count(r *Request, size int) {
 	c.respSize[r.Proto].Observe(uint64(size))
 }
 
-// countCopies counts n queries like r that were answered with the copy h.
+// countCopies counts n queries like r that the copy c answered.
 func (s *Stats) countCopies(h *Copied, r *Request, n uint64) {
 	family := 0
 	if h.v6 {
@@ -136,7 +135,7 @@ func (s *Stats) countCopies(h *Copied, r *Request, n uint64) {
 	c.respSize[UDP].ObserveMany(uint64(h.size), n)
 }
 
-// each calls f for the counters of each lane, locked.
+// each calls f for the counters of each stripe, which is locked.
 func (s *Stats) each(f func(c *counters)) {
 	for i := range s.stripes {
 		c := &s.stripes[i]
@@ -146,30 +145,30 @@ func (s *Stats) each(f func(c *counters)) {
 	}
 }
 
-// Duration is the time from a query's arrival to its reply, in seconds.
+// Duration returns the times from a query to its reply, in seconds.
 func (s *Stats) Duration() stat.Snapshot {
 	var sum stat.Snapshot
 	s.each(func(c *counters) { sum = sum.Add(c.duration.Read(nanoseconds)) })
 	return sum
 }
 
-// DO is the number of queries with the DO bit.
+// DO returns the number of queries with the DO bit.
 func (s *Stats) DO() uint64 {
 	var sum uint64
 	s.each(func(c *counters) { sum += c.do })
 	return sum
 }
 
-// ViaSearch is the number of queries whose answer was found further down the client's
-// search path.
+// ViaSearch returns the number of queries whose answer was further down the client's search
+// path.
 func (s *Stats) ViaSearch() uint64 {
 	var sum uint64
 	s.each(func(c *counters) { sum += c.viaSearch })
 	return sum
 }
 
-// EachSize calls f for each transport that had queries, with the sizes of
-// requests and responses in bytes.
+// EachSize calls f for each protocol with queries, with the sizes of requests and responses in
+// bytes.
 func (s *Stats) EachSize(f func(proto string, req, resp stat.Snapshot)) {
 	for t := range Proto(transports) {
 		var req, resp stat.Snapshot
@@ -180,8 +179,8 @@ func (s *Stats) EachSize(f func(proto string, req, resp stat.Snapshot)) {
 	}
 }
 
-// EachRequest calls f for each combination that was counted. Family is "1" for
-// IPv4 and "2" for IPv6, as in CoreDNS's label.
+// EachRequest calls f for each combination of labels with queries. family is "1" for IPv4 and
+// "2" for IPv6, as in CoreDNS.
 func (s *Stats) EachRequest(f func(proto, family, qtype string, n uint64)) {
 	var sum [transports][2][typeCount]uint64
 	s.each(func(c *counters) {
@@ -202,8 +201,8 @@ func (s *Stats) EachRequest(f func(proto, family, qtype string, n uint64)) {
 	}
 }
 
-// EachResponse calls f for each combination that was counted. plugin is the step
-// that answered.
+// EachResponse calls f for each combination of labels with responses. plugin is the step that
+// answered.
 func (s *Stats) EachResponse(f func(rcode, plugin string, n uint64)) {
 	var sum [rcodeCount][sources]uint64
 	s.each(func(c *counters) {
@@ -220,7 +219,7 @@ func (s *Stats) EachResponse(f func(rcode, plugin string, n uint64)) {
 	}
 }
 
-// add adds each of more to its place in sum.
+// add adds each element of more to that of sum.
 func add(sum, more []uint64) {
 	for i, n := range more {
 		sum[i] += n
@@ -230,8 +229,8 @@ func add(sum, more []uint64) {
 // rcodeCount is one more than the last rcode with a name (BADCOOKIE, 23).
 const rcodeCount = 24
 
-// countedTypes are the values of the type label; all others are "other", so that
-// a client can't make labels.
+// countedTypes are the values of the type label. All other types are "other", so that clients
+// cannot create labels.
 var countedTypes = [...]struct {
 	qtype uint16
 	name  string
@@ -245,8 +244,8 @@ var countedTypes = [...]struct {
 
 const typeCount = len(countedTypes)
 
-// typeIndex is where qtype stands in countedTypes. The list is in order of how
-// often a node sees the types, so the walk is short.
+// typeIndex returns the index of qtype in countedTypes, which begins with the most frequent
+// types.
 func typeIndex(qtype uint16) int {
 	for i := 1; i < typeCount; i++ {
 		if countedTypes[i].qtype == qtype {

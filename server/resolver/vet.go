@@ -7,29 +7,29 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// Another name must not lead around an ACL: an alias, a rule of `rewrite`, an upstream's
-// CNAME, a PTR record. So where a zone of the routes has an ACL, every name that a reply
-// tells something of is judged as if the client had asked for it. It is judged by the zone
-// that would take the query, or where none would by the zone of the question. That is done
-// for each reply anew, since the next client may be another one.
+// An ACL must also hold for names that an alias, a rewrite rule, an upstream's CNAME or a PTR
+// record leads to. So where a zone of the routes has an ACL, every name in a reply is judged
+// as if the client had asked for it, by the zone that would take that query, or if there is
+// none by the zone of the question. Each reply is judged anew, because the next client may be
+// another one.
 //
-//   - The names of the chain, which are the owners in the answer section and the targets of
-//     CNAME, DNAME, SVCB and HTTPS records, are judged for the type asked for. The strictest
-//     verdict is that on the answer.
-//   - PTR records whose target the client may not ask for, of its own type or for the
-//     address at hand, are left out; if none is left the answer as a whole gets the
-//     strictest verdict.
-//   - Records of the additional section that the client may not ask for are left out.
+//   - The names of the chain are the owners in the answer section and the targets of CNAME,
+//     DNAME, SVCB and HTTPS records. They are judged for the type in the question. The
+//     strictest verdict applies to the whole answer.
+//   - A PTR record is removed if the client may not ask for its target, with type PTR or the
+//     type of the address. If no PTR record is left the strictest verdict applies to the
+//     whole answer.
+//   - Records in the additional section are removed if the client may not ask for them.
 //
-// Targets of other types (SRV, MX, NS) and the authority section tell names only: the
-// client has to ask for their addresses.
+// Targets of other types (SRV, MX, NS) and the authority section are not judged: they are only
+// names, whose addresses the client has to ask for.
 
-// maxUDPReply is the longest reply over UDP that `bufsize` allows. What stands behind it in a
-// reply reaches no client over UDP, and isn't judged.
+// maxUDPReply is the largest UDP reply that `bufsize` allows. Records after that do not reach a
+// client over UDP and are not judged.
 const maxUDPReply = 4096
 
-// vet judges the names in r's reply. It is true if the client may not have it, and then the
-// reply says so.
+// vet judges the names in the reply to r. It returns true if the client may not have the reply,
+// which then says so.
 func (rt *Routes) vet(r *Request) bool {
 	if r.verdicts&anyDenial != 0 { // of what an alias leads to
 		return r.source == fromACL || r.deny()
@@ -41,7 +41,7 @@ func (rt *Routes) vet(r *Request) bool {
 	return v.conclude()
 }
 
-// vetting judges the names in r's reply, as much of it as can reach the client.
+// vetting judges the names in the part of the reply that can reach the client.
 func (rt *Routes) vetting(r *Request) vetting {
 	if r.Proto == UDP {
 		r.reply.Truncate(maxUDPReply)
@@ -61,18 +61,18 @@ type vetting struct {
 	pointers     int   // PTR records that stay
 }
 
-// ruling is a verdict, and the zone of the rule that it is of.
+// ruling is a verdict and the zone of the rule behind it.
 type ruling struct {
 	verdict verdicts
 	zone    wire.Name
 }
 
-// strictness is the order of verdicts.
+// strictness orders verdicts; a higher one is stricter.
 func strictness(v verdicts) int {
 	return slices.Index([]verdicts{allowed, filtered, blocked, dropped}, v)
 }
 
-// add makes r the stricter one of itself and other.
+// add replaces r by other if other is stricter.
 func (r *ruling) add(other ruling) {
 	if other.verdict != allowed && strictness(other.verdict) > strictness(r.verdict) {
 		*r = other
@@ -102,7 +102,7 @@ func (v *vetting) names() {
 	}
 }
 
-// leave has n's record left out if r isn't that it is allowed.
+// leave marks n's record for removal unless r allows it.
 func (v *vetting) leave(n *wire.NameRef, r ruling) {
 	if r.verdict == allowed {
 		return
@@ -113,7 +113,7 @@ func (v *vetting) leave(n *wire.NameRef, r ruling) {
 	}
 }
 
-// family is the type of the addresses that r's name, of the reverse zones, is about.
+// family returns the type of address record that r's reverse name stands for.
 func (v *vetting) family() uint16 {
 	if wire.Under(v.r.Query.Name(), "\x03ip6\x04arpa\x00") {
 		return wire.TypeAAAA
@@ -121,7 +121,7 @@ func (v *vetting) family() uint16 {
 	return wire.TypeA
 }
 
-// judge is the ruling on a query of r's client for name and qtype.
+// judge returns the ruling on a query from the client for name and qtype.
 func (v *vetting) judge(name []byte, qtype uint16) ruling {
 	if name == nil {
 		return ruling{verdict: blocked}
@@ -135,7 +135,7 @@ func (v *vetting) judge(name []byte, qtype uint16) ruling {
 	return ruling{verdict, zone}
 }
 
-// conclude does what the judgement says; it is true if nothing is left of the reply.
+// conclude applies the judgement. It returns true if nothing of the reply is left.
 func (v *vetting) conclude() bool {
 	verdict := v.chain
 	if verdict.verdict == 0 && len(v.out) > 0 {
@@ -152,14 +152,14 @@ func (v *vetting) conclude() bool {
 	return true
 }
 
-// sentence makes r's reply what the ruling says.
+// sentence replies as the ruling says.
 func (r *Request) sentence(by ruling) {
 	r.verdicts, r.rule = r.verdicts&^anyVerdict|by.verdict, by.zone
 	r.deny()
 }
 
-// zoneOf is the zone that would take a query of r's client for name and qtype, nil if none
-// would.
+// zoneOf returns the zone that would take a query from the client for name and qtype, nil for
+// none.
 func (rt *Routes) zoneOf(r *Request, name []byte, qtype uint16) *Zone {
 	if !rt.views {
 		return rt.longest(lastLabels(name, rt.depth), qtype, r)
@@ -172,8 +172,8 @@ func (rt *Routes) zoneOf(r *Request, name []byte, qtype uint16) *Zone {
 	return rt.match(&sub.Request)
 }
 
-// deniedElsewhere judges r, which is asked of its zone by way of a rewrite rule, by the zone that
-// would have taken it from the client. It is true if the client may not ask.
+// deniedElsewhere judges r, which comes from a rewrite rule, by the zone that would have taken
+// the question from the client. It returns true if the client may not ask.
 func (rt *Routes) deniedElsewhere(r *Request) bool {
 	if r.zone.lists == nil {
 		return false
@@ -191,8 +191,8 @@ func (rt *Routes) deniedElsewhere(r *Request) bool {
 	return true
 }
 
-// vet judges the names in r's reply by the lists of its zone's routes. It is true if the
-// client may not have the reply, which then says so.
+// vet is [Routes.vet] for a request that may have failed: a reply that the client may not have
+// is no error.
 func (r *Request) vet() bool {
 	if !r.zone.lists.vet(r) {
 		return false
@@ -201,7 +201,7 @@ func (r *Request) vet() bool {
 	return true
 }
 
-// inherit makes the verdict on other, whose reply r's leads to, that on r, if it is a denial.
+// inherit copies a denial of other, whose answer is part of r's reply.
 func (r *Request) inherit(other *Request) {
 	r.verdicts |= other.verdicts & listed
 	if other.verdicts&anyDenial != 0 {
@@ -209,8 +209,7 @@ func (r *Request) inherit(other *Request) {
 	}
 }
 
-// copyVerdict gives r the marks of other, whose reply is r's. A verdict on other stands for
-// that on r.
+// copyVerdict makes the verdicts on other, whose reply becomes that to r, the verdicts on r.
 func (r *Request) copyVerdict(other *Request) {
 	if other.verdicts&anyVerdict != 0 {
 		r.verdicts, r.rule = r.verdicts&^anyVerdict, other.rule

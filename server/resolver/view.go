@@ -10,19 +10,19 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// View says which queries a zone takes. It is immutable and safe for concurrent use.
+// View decides which queries a zone takes. It is immutable and safe for concurrent use.
 type View struct {
 	name string
 	when []*expression.Expression
 	addr netip.AddrPort
 }
 
-// NewView makes the view of cfg for queries that come in on addr.
+// NewView makes the view of cfg for queries that arrive at addr.
 func NewView(cfg *config.View, addr netip.AddrPort) *View {
 	return &View{name: cfg.Name, when: cfg.When, addr: addr}
 }
 
-// Name is the view's name; that of no view is "".
+// Name returns the view's name, "" for a nil View.
 func (v *View) Name() string {
 	if v == nil {
 		return ""
@@ -30,7 +30,7 @@ func (v *View) Name() string {
 	return v.name
 }
 
-// matches reports whether all of the view's expressions are true of r.
+// matches reports whether all expressions of the view are true for r.
 func (v *View) matches(r *Request) bool {
 	f := viewEnv{r: r, server: v.addr}
 	for _, e := range v.when {
@@ -41,7 +41,8 @@ func (v *View) matches(r *Request) bool {
 	return true
 }
 
-// firstMatching is the first of z and the zones behind it that takes r, nil if none does.
+// firstMatching returns the first of z and the zones after it whose view matches r, nil for
+// none.
 func (z *Zone) firstMatching(r *Request) *Zone {
 	for ; z != nil; z = z.next {
 		if z.View == nil || z.View.matches(r) {
@@ -51,8 +52,8 @@ func (z *Zone) firstMatching(r *Request) *Zone {
 	return nil
 }
 
-// observeProbe reports whether r, which z takes, is the probe of z or of another view of the
-// same name, on its way back.
+// observeProbe reports whether r is a loop probe of z, or of a zone with the same name, that
+// has come back.
 func (rt *Routes) observeProbe(z *Zone, r *Request) bool {
 	if r.Query.Type != wire.TypeHINFO {
 		return false
@@ -65,8 +66,8 @@ func (rt *Routes) observeProbe(z *Zone, r *Request) bool {
 	return false
 }
 
-// viewEnv are what expressions ask of an exchange. Their strings are made when they are
-// asked for: only zones with views pay for them.
+// viewEnv is the environment of expressions about a request. It makes strings on demand, so
+// only zones with views pay for them.
 type viewEnv struct {
 	r      *Request
 	server netip.AddrPort
@@ -80,7 +81,7 @@ func (f *viewEnv) ID() int       { return int(f.r.Query.ID) }
 func (f *viewEnv) Opcode() int   { return f.r.Query.Opcode() }
 func (f *viewEnv) DO() bool      { return f.r.Query.DO }
 
-// Proto is tcp for all that runs on top of it, too.
+// Proto is tcp for TLS and HTTPS, too.
 func (f *viewEnv) Proto() string {
 	if f.r.Proto == UDP {
 		return "udp"

@@ -14,105 +14,102 @@ import (
 	"github.com/nodens-dns/nodens/upstream"
 )
 
-// Zone is what answers the names of one zone on one listening address: the steps
-// of the path, nil where the server block does not have them. The steps may be
-// shared between zones; the counters are the zone's own.
+// Zone answers the names of one zone on one listening address. Its fields are the steps of the
+// path; nil fields are steps that the server block does not have. Zones may share steps. All
+// exported fields are set before [NewRoutes] and do not change.
 type Zone struct {
 	Name wire.Name
-	// View says which queries the zone takes. nil: all.
+	// View decides which queries the zone takes; nil: all.
 	View *View
-	// Local answers for the machine's own names, Any answers ANY.
+	// Local answers localhost and the loopback zones. Any answers queries of type ANY.
 	Local *Local
 	Any   bool
-	// ACL says which clients may ask what. nil: all anything.
+	// ACL decides which clients may ask what; nil: every client may ask everything.
 	ACL *ACL
-	// DNS64 makes IPv6 addresses of IPv4 ones.
+	// DNS64 synthesizes IPv6 addresses from IPv4 addresses.
 	DNS64 *DNS64
-	// Rewrite are the rules by which queries are asked in another form.
+	// Rewrite changes questions before they are resolved.
 	Rewrite *rewrite.Rules
-	// Template answers with records made of the query.
+	// Template computes answers from the question.
 	Template *template.Templates
 	Hosts    *hosts.Table
-	// External are the names under which the cluster's Services are reached from
-	// outside.
+	// External has the names under which Services are reached from outside of the cluster.
 	External External
 	Cluster  Cluster
-	// Autopath finishes the search paths of clients.
+	// Autopath follows the search paths of clients.
 	Autopath *Autopath
 	Cache    *cache.Cache
-	// Forward are the pools to forward to; the first that takes a name gets it.
+	// Forward are the zone's upstream pools; the first that takes a name gets the query.
 	Forward []*upstream.Pool
-	// ClusterDNS reports whether p, one of Forward, leads to the cluster's own DNS,
-	// which knows what a view does not hold. It is called for every query that needs
-	// to know, by all readers at once. nil: none does.
+	// ClusterDNS reports whether p, one of Forward, leads to the cluster's DNS, which knows the
+	// names that a view has not loaded. All readers call it at the same time. nil: no pool
+	// does.
 	ClusterDNS func(p *upstream.Pool) bool
-	// Designates reports whether p, one of Forward, is for resolver.arpa or names below it
-	// and no others; what it says of designated resolvers is given to clients then. nil:
-	// none is.
+	// Designates reports whether p, one of Forward, is only for resolver.arpa or names below
+	// it. Its answers about designated resolvers are given to clients. nil: no pool is.
 	Designates func(p *upstream.Pool) bool
-	// Whoami answers what no pool takes with the client's address.
+	// Whoami answers queries that no pool takes with the client's address.
 	Whoami bool
 	Loop   *Loop
-	// Bufsize is the largest UDP reply, in bytes, for clients that take as much by EDNS;
-	// 0 is [wire.SafeUDP].
+	// Bufsize is the maximum size of a UDP reply, in bytes, for clients whose EDNS payload size
+	// allows it; 0 is [wire.SafeUDP].
 	Bufsize uint16
-	// Shuffle puts the addresses of answers in random order.
+	// Shuffle puts the addresses of an answer in random order.
 	Shuffle bool
-	// Ordered says that the answers of Cluster come in an order of their own, which
-	// Shuffle leaves as it is.
+	// Ordered says that Cluster orders its answers. Shuffle leaves these as they are.
 	Ordered bool
-	// Minimal leaves nothing but the answers of replies that have some.
+	// Minimal removes authority and additional records from positive answers.
 	Minimal bool
-	// NSID is what clients are told that ask which server answers; "" is nothing.
+	// NSID is the server identifier for clients that ask for it (RFC 5001); "" is none.
 	NSID string
-	// Errors logs failed queries, Log those it takes; nil logs none.
+	// Errors logs failed queries, and Log the queries that its rules select; nil logs none.
 	Errors *ErrorLog
 	Log    *QueryLog
-	// Taps are told of all queries and replies.
+	// Taps receive all queries and replies as dnstap messages.
 	Taps []Tap
-	// Stats are the zone's counters; they outlive the Zone, so that a reload
-	// does not start them from zero. Not nil.
+	// Stats are the zone's counters. They outlive the Zone, so that a reload does not reset
+	// them. They are not nil.
 	Stats *Stats
 
 	failed limiter
-	// lists are the routes that the zone is of, if any of their zones has an ACL; else nil.
+	// lists are the zone's routes if one of their zones has an ACL, else nil.
 	lists *Routes
-	// next is the zone of the same name that gets what the view does not take, nil if
-	// there is none.
+	// next is the next zone with the same name, which gets the queries that View does not
+	// match; nil for none.
 	next *Zone
 }
 
-// Cluster is what the path needs of [kubernetes.Zone], which says what each of its
-// methods does.
+// Cluster is the part of [kubernetes.Zone] that the path needs. See there for the methods.
 type Cluster interface {
 	view
 	// Answer leaves the reply as it is with every outcome that isn't an answer.
 	Answer(q *wire.Query, r *wire.Reply, b *kubernetes.Budget) (kubernetes.Outcome, wire.Name)
-	// Mark, Turns and Touch are about copies of answers.
+	// Mark, Rotatable and Touch are for copies of answers.
 	Mark(q *wire.Query, r *wire.Reply) (epoch.Mark, bool)
 	Rotatable(q *wire.Query) bool
 	Touch(q *wire.Query)
-	// ClientNamespace is false for a client that is nobody's pod, or not for certain.
+	// ClientNamespace returns false for a client that is no pod, or may not be.
 	ClientNamespace(client netip.Addr) (namespace []byte, ok bool)
-	// Origins are never none, and never change.
+	// Origins returns the zone's origins: at least one, and always the same.
 	Origins() []wire.Name
 }
 
-// External is what the path needs of [kubernetes.External].
+// External is the part of [kubernetes.External] that the path needs.
 type External interface {
 	view
 	// Answer leaves the reply as it is with every outcome that isn't an answer.
 	Answer(q *wire.Query, r *wire.Reply, b *kubernetes.Budget) (kubernetes.Outcome, wire.Name)
 }
 
-// view is what an answer hangs on that isn't there yet.
+// view is a view of the cluster that loads objects on demand.
 type view interface {
-	// Await blocks until the answer to q can be made, or gives ctx's error.
+	// Await blocks until the objects that the answer to q needs are loaded, or returns ctx's
+	// error.
 	Await(ctx context.Context, q *wire.Query) error
 }
 
-// maxSize bounds the UDP replies of z. The source address of a query may be forged:
-// then a reply larger than its query multiplies what the owner of that address gets.
+// maxSize returns the maximum size of UDP replies, in bytes. Clients can forge source
+// addresses, so replies that are larger than their queries amplify attacks.
 func (z *Zone) maxSize() uint16 {
 	if z.Bufsize == 0 {
 		return wire.SafeUDP
