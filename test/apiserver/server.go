@@ -188,7 +188,7 @@ func (s *Server) Close() {
 }
 
 // Pids returns the ids of the API server's process and of etcd's, for meters.
-func (s *Server) Pids() (api, etcd int) { return s.api.Pid(), s.etcd.Pid() }
+func (s *Server) Pids() (api, etcd int) { return s.api.PID(), s.etcd.PID() }
 
 // Addr returns the API server's address as host and port.
 func (s *Server) Addr() string { return strings.TrimPrefix(s.url, "https://") }

@@ -163,12 +163,12 @@ func (a *agent) readState(ctx context.Context) (agentState, error) {
 		return s, fmt.Errorf("reading the agent's metrics: %w", err)
 	}
 	s.goroutines = int(s.counted["go_goroutines"])
-	files, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", a.Pid()))
+	files, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", a.PID()))
 	if err != nil {
 		return s, err
 	}
 	s.files = len(files)
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", a.Pid()))
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", a.PID()))
 	if err != nil {
 		return s, err
 	}

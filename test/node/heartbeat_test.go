@@ -35,7 +35,7 @@ func TestKernelHangs(t *testing.T) {
 	}
 	defer p.Signal(syscall.SIGCONT)
 	// A process with several threads takes a moment to stop.
-	p.Must(t, "the agent to hang", func(context.Context) error { return checkStopped(p.Pid()) })
+	p.Must(t, "the agent to hang", func(context.Context) error { return checkStopped(p.PID()) })
 	hung := time.Now()
 	answers, last := 0, hung
 	for id := uint16(1); time.Since(hung) < heartbeatTimeout+extraTime; id++ {

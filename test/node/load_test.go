@@ -214,7 +214,7 @@ func TestSuccessorDies(t *testing.T) {
 			return err
 		})
 		l.waitForLookups(p, then)
-		if !strings.Contains(l.listening(), fmt.Sprintf("pid=%d,", p.Pid())) {
+		if !strings.Contains(l.listening(), fmt.Sprintf("pid=%d,", p.PID())) {
 			t.Errorf("after the death at %q the first agent does not listen:\n%s", step, l.listening())
 		}
 	}

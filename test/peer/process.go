@@ -102,9 +102,9 @@ func Spawn(c Command) (*Process, error) {
 	return p, nil
 }
 
-// Pid returns the process's id. After the process ended the id may belong to
+// PID returns the process's id. After the process ended the id may belong to
 // another one.
-func (p *Process) Pid() int { return p.cmd.Process.Pid }
+func (p *Process) PID() int { return p.cmd.Process.Pid }
 
 // Done is closed when the process has ended.
 func (p *Process) Done() <-chan struct{} { return p.done }

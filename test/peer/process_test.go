@@ -73,7 +73,7 @@ func TestOrphan(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		fmt.Printf("child %d\n", p.Pid())
+		fmt.Printf("child %d\n", p.PID())
 		<-p.Done()
 		return
 	}

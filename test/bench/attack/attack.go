@@ -218,7 +218,7 @@ func (b *run) measureVictim(ctx context.Context, t attackedAgent, c worst.Case, 
 		closeAll := openIdle(c.Connections, to, netip.AddrPortFrom(to.Addr(), uint16(t.agent.Metrics)))
 		defer closeAll()
 	}
-	before, err := machine.CpuClock(t.agent.Pid())
+	before, err := machine.CPUClock(t.agent.PID())
 	if err != nil {
 		return victim, err
 	}
@@ -226,7 +226,7 @@ func (b *run) measureVictim(ctx context.Context, t attackedAgent, c worst.Case, 
 	if err != nil {
 		return victim, err
 	}
-	after, err := machine.CpuClock(t.agent.Pid())
+	after, err := machine.CPUClock(t.agent.PID())
 	if err != nil {
 		return victim, err
 	}

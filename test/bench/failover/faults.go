@@ -108,7 +108,7 @@ func exhaustMemory(ctx context.Context, s *node, h *Result) error {
 	if err != nil {
 		return err
 	}
-	if err := g.Add(s.server.Pid()); err != nil {
+	if err := g.Add(s.server.PID()); err != nil {
 		return err
 	}
 	dir, err := s.Tmpfs("stuffing", tmpfsSize)
@@ -121,7 +121,7 @@ func exhaustMemory(ctx context.Context, s *node, h *Result) error {
 		return err
 	}
 	defer eater.Kill()
-	if err := g.Add(eater.Pid()); err != nil {
+	if err := g.Add(eater.PID()); err != nil {
 		return err
 	}
 	if err := os.WriteFile(dir+"/go", nil, 0o600); err != nil {

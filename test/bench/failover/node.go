@@ -61,7 +61,7 @@ func (b *Run) startNode(s harness.Server) (*node, error) {
 		return st, st.start()
 	}
 	// A file system of its own, small enough to be filled at once.
-	if st.handoverDir, err = st.Tmpfs("estate", 8<<20); err != nil {
+	if st.handoverDir, err = st.Tmpfs("handover", 8<<20); err != nil {
 		return st, err
 	}
 	st.args, err = st.AgentArgs(testbed.AgentAddrs(), append([]string{"-handover-dir", st.handoverDir, "-skipteardown"}, s.Flags...)...)

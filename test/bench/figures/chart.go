@@ -29,13 +29,13 @@ type ChartRow struct {
 // The measures of a drawing, in pixels. It is as wide as a page of text on GitHub
 // and its letters are then as large as the page's.
 const (
-	Wide    = 820
-	Left    = 130 // the longest server's name, in a letter seven pixels wide
-	right   = 70  // a value of seven digits
-	crown   = 56  // Title and legend
-	foot    = 26  // the axis's numbers
-	thick   = 12  // a bar, as high as its number's letters
-	between = 8
+	Wide         = 820
+	LeftMargin   = 130 // the longest server's name, in a letter seven pixels wide
+	rightMargin  = 70  // a value of seven digits
+	headerHeight = 56  // Title and legend
+	axisHeight   = 26  // the axis's numbers
+	barHeight    = 12  // a bar, as high as its number's letters
+	barGap       = 8
 )
 
 // style works on a light and on a dark page; a viewer that does not know the media
@@ -45,33 +45,33 @@ const style = `text{font:12px sans-serif;fill:#24292f}.title{font-size:14px;font
 .s0{fill:#2f81c5}.s1{fill:#d2752c}.s2{fill:#3f9a5b}.s3{fill:#a371d0}.s4{fill:#c8577e}
 @media(prefers-color-scheme:dark){text{fill:#e6edf3}.range{stroke:#c9d1d9}}`
 
-// Svg draws the chart. The same values give the same bytes.
-func (c Chart) Svg() []byte {
+// SVG draws the chart. The same values give the same bytes.
+func (c Chart) SVG() []byte {
 	var b strings.Builder
 	bars := len(c.Series)
 	if c.Log {
 		bars = 1 // the dots share a line
 	}
-	step := bars*thick + between
-	bottom := crown + len(c.Rows)*step
-	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%d" height="%d" role="img">`+"\n", Wide, bottom+foot, Wide, bottom+foot)
+	step := bars*barHeight + barGap
+	bottom := headerHeight + len(c.Rows)*step
+	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%d" height="%d" role="img">`+"\n", Wide, bottom+axisHeight, Wide, bottom+axisHeight)
 	fmt.Fprintf(&b, "<title>%s</title>\n<style>%s</style>\n", escape(c.Title), style)
 	svgText(&b, 8, 18, "title", "start", c.Title+", "+c.Unit)
 	c.legend(&b)
 	a := c.axis()
 	for _, tick := range a.ticks {
 		x := a.x(tick)
-		fmt.Fprintf(&b, `<line class="grid" x1="%s" y1="%d" x2="%s" y2="%d"/>`+"\n", px(x), crown-4, px(x), bottom)
+		fmt.Fprintf(&b, `<line class="grid" x1="%s" y1="%d" x2="%s" y2="%d"/>`+"\n", px(x), headerHeight-4, px(x), bottom)
 		svgText(&b, x, float64(bottom+16), "axis", "middle", strconv.FormatFloat(tick, 'f', -1, 64))
 	}
 	for i, row := range c.Rows {
-		y := float64(crown + i*step)
-		svgText(&b, Left-8, y+float64(bars*thick)/2+4, "", "end", row.Label)
+		y := float64(headerHeight + i*step)
+		svgText(&b, LeftMargin-8, y+float64(bars*barHeight)/2+4, "", "end", row.Label)
 		for n, v := range row.Values {
 			if c.Log {
 				drawDot(&b, a, n, v, y)
 			} else {
-				drawBar(&b, a, n, v, y+float64(n*thick))
+				drawBar(&b, a, n, v, y+float64(n*barHeight))
 			}
 		}
 	}
@@ -84,7 +84,7 @@ func (c Chart) legend(b *strings.Builder) {
 	if len(c.Series) < 2 {
 		return
 	}
-	x := float64(Left)
+	x := float64(LeftMargin)
 	for n, name := range c.Series {
 		fmt.Fprintf(b, `<rect class="s%d" x="%s" y="30" width="10" height="10"/>`+"\n", n, px(x))
 		svgText(b, x+14, 39, "", "start", name)
@@ -95,7 +95,7 @@ func (c Chart) legend(b *strings.Builder) {
 // drawBar draws a value as a bar, with a line from its least to its most.
 func drawBar(b *strings.Builder, a axis, n int, v Spread, y float64) {
 	x := a.x(v.Median)
-	fmt.Fprintf(b, `<rect class="s%d" x="%d" y="%s" width="%s" height="%d"/>`+"\n", n, Left, px(y), px(x-Left), thick-1)
+	fmt.Fprintf(b, `<rect class="s%d" x="%d" y="%s" width="%s" height="%d"/>`+"\n", n, LeftMargin, px(y), px(x-LeftMargin), barHeight-1)
 	if v.Most > v.Least {
 		fmt.Fprintf(b, `<line class="range" x1="%s" y1="%s" x2="%s" y2="%s"/>`+"\n", px(a.x(v.Least)), px(y+5.5), px(a.x(v.Most)), px(y+5.5))
 	}
@@ -104,7 +104,7 @@ func drawBar(b *strings.Builder, a axis, n int, v Spread, y float64) {
 
 // drawDot draws a value as a dot that tells its value to a pointer.
 func drawDot(b *strings.Builder, a axis, n int, v Spread, y float64) {
-	fmt.Fprintf(b, `<circle class="s%d" cx="%s" cy="%s" r="5"><title>%s</title></circle>`+"\n", n, px(a.x(v.Median)), px(y+thick/2), shortNumber(v.Median))
+	fmt.Fprintf(b, `<circle class="s%d" cx="%s" cy="%s" r="5"><title>%s</title></circle>`+"\n", n, px(a.x(v.Median)), px(y+barHeight/2), shortNumber(v.Median))
 }
 
 // axis maps values to pixels.
@@ -115,11 +115,11 @@ type axis struct {
 }
 
 func (a axis) x(v float64) float64 {
-	const room = Wide - Left - right
+	const room = Wide - LeftMargin - rightMargin
 	if a.log {
-		return Left + room*math.Log(max(v, a.least)/a.least)/math.Log(a.end/a.least)
+		return LeftMargin + room*math.Log(max(v, a.least)/a.least)/math.Log(a.end/a.least)
 	}
-	return Left + room*v/a.end
+	return LeftMargin + room*v/a.end
 }
 
 // axis makes an axis on which every value of the chart has its place.
@@ -194,7 +194,7 @@ func Draw(charts []Chart, dir string) ([]PlotFile, error) {
 	}
 	var list []PlotFile
 	for _, c := range charts {
-		if err := os.WriteFile(filepath.Join(at, c.File), c.Svg(), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(at, c.File), c.SVG(), 0o644); err != nil {
 			return nil, err
 		}
 		list = append(list, PlotFile{PlotDir + "/" + c.File, c.Title})

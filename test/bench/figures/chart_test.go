@@ -57,11 +57,11 @@ func TestBars(t *testing.T) {
 		{"nodens", []Spread{{2, 1, 3}, {4, 4, 4}}},
 		{"<CoreDNS>", []Spread{{8, 8, 8}, {0, 0, 0}}},
 	}}
-	text := c.Svg()
+	text := c.SVG()
 	var widths []float64
 	words := ""
 	for _, s := range shapes(t, text) {
-		if s.name == "rect" && s.attr["x"] == strconv.Itoa(Left) {
+		if s.name == "rect" && s.attr["x"] == strconv.Itoa(LeftMargin) {
 			widths = append(widths, pixels(t, s, "width"))
 		}
 		words += s.text + "\n"
@@ -74,7 +74,7 @@ func TestBars(t *testing.T) {
 			t.Errorf("the drawing lacks %q:\n%s", want, text)
 		}
 	}
-	if !bytes.Equal(text, c.Svg()) {
+	if !bytes.Equal(text, c.SVG()) {
 		t.Error("the same values give another drawing")
 	}
 }
@@ -84,7 +84,7 @@ func TestBars(t *testing.T) {
 func TestDots(t *testing.T) {
 	c := Chart{Log: true, Series: []string{"p50", "p99", "p99.9"}, Rows: []ChartRow{{"x", []Spread{{20, 20, 20}, {200, 200, 200}, {20000, 20000, 20000}}}}}
 	var at []float64
-	for _, s := range shapes(t, c.Svg()) {
+	for _, s := range shapes(t, c.SVG()) {
 		if s.name == "circle" {
 			at = append(at, pixels(t, s, "cx"))
 		}
@@ -92,7 +92,7 @@ func TestDots(t *testing.T) {
 	if len(at) != 3 {
 		t.Fatalf("%d dots, want 3", len(at))
 	}
-	if d := (at[2] - at[1]) - 2*(at[1]-at[0]); d < -0.2 || d > 0.2 || at[0] < Left || at[2] > Wide-right {
+	if d := (at[2] - at[1]) - 2*(at[1]-at[0]); d < -0.2 || d > 0.2 || at[0] < LeftMargin || at[2] > Wide-rightMargin {
 		t.Errorf("20, 200 and 20,000 are at %v", at)
 	}
 }
@@ -106,7 +106,7 @@ func TestAxis(t *testing.T) {
 			if n := len(a.ticks); n < 2 || n > 11 {
 				t.Errorf("%g, log %v: the ticks are %v", most, log, a.ticks)
 			}
-			if x := a.x(most); !(x >= Left && x <= Wide-right+0.1) {
+			if x := a.x(most); !(x >= LeftMargin && x <= Wide-rightMargin+0.1) {
 				t.Errorf("%g, log %v: drawn at %g", most, log, x)
 			}
 		}

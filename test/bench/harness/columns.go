@@ -32,9 +32,9 @@ func maxColumn(head, format string, f func(Sample) float64) column {
 // The columns that several tables have.
 var (
 	priceColumns = []column{
-		medianColumn("CPU µs per query", "%.2f", Sample.CpuPerQuery),
+		medianColumn("CPU µs per query", "%.2f", Sample.CPUPerQuery),
 		{"least–most", func(r *Report, at Cell) string {
-			v := r.Over(at, Sample.CpuPerQuery)
+			v := r.Over(at, Sample.CPUPerQuery)
 			return fmt.Sprintf("%.2f–%.2f", v.Least, v.Most)
 		}},
 	}
@@ -42,10 +42,10 @@ var (
 	rateColumn   = medianColumn("queries/s", "%.0f", func(s Sample) float64 { return float64(s.Completed) / s.Elapsed.Seconds() })
 	sleepColumn  = medianColumn("sleeps per query", "%.3f", Sample.sleeps)
 	coreColumns  = []column{
-		shareColumn("core busy", func(s Sample) float64 { return s.Cpu.Seconds() / s.Elapsed.Seconds() }),
+		shareColumn("core busy", func(s Sample) float64 { return s.CPU.Seconds() / s.Elapsed.Seconds() }),
 		shareColumn("by others", Sample.otherShare),
 	}
-	rssColumn      = medianColumn("RSS MiB", "%.0f", func(s Sample) float64 { return figures.Mebi(s.Rss) })
+	rssColumn      = medianColumn("RSS MiB", "%.0f", func(s Sample) float64 { return figures.Mebi(s.RSS) })
 	answerColumn   = medianColumn("answer bytes", "%.0f", func(s Sample) float64 { return float64(s.Response) })
 	missColumn     = maxColumn("misses", "%.0f", func(s Sample) float64 { return float64(s.misses) })
 	lostColumn     = maxColumn("lost", "%.0f", func(s Sample) float64 { return float64(s.Lost) })
@@ -66,7 +66,7 @@ var podColumns = []column{
 		return fmt.Sprintf("%.1f–%.1f", v.Least, v.Most)
 	}},
 	medianColumn("client's", "%.1f", func(s Sample) float64 { return float64(s.Client.Nanoseconds()) / 1e3 / s.answered() }),
-	medianColumn("server's", "%.2f", Sample.CpuPerQuery),
+	medianColumn("server's", "%.2f", Sample.CPUPerQuery),
 	medianColumn("p50 µs", "%.1f", Sample.P50),
 	medianColumn("p99 µs", "%.1f", Sample.P99),
 	{"p99.9 µs", func(r *Report, at Cell) string { return fmt.Sprintf("%.0f", r.pooledLatency(at, 0.999)) }},
@@ -91,7 +91,7 @@ func (w Workload) columns() []column {
 			shareColumn("flood failed", func(s Sample) float64 { return s.floodResult.Failed() }),
 			medianColumn("RSS MiB before", "%.0f", func(s Sample) float64 { return figures.Mebi(s.Before) }),
 			medianColumn("at most", "%.0f", func(s Sample) float64 { return figures.Mebi(s.Peak) }),
-			medianColumn("after", "%.0f", func(s Sample) float64 { return figures.Mebi(s.Rss) }),
+			medianColumn("after", "%.0f", func(s Sample) float64 { return figures.Mebi(s.RSS) }),
 		})
 	default:
 		return slices.Concat(priceColumns, []column{kernelColumn, rateColumn, sleepColumn}, coreColumns, []column{rssColumn, answerColumn, missColumn})

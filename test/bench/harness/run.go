@@ -59,7 +59,7 @@ type Run struct {
 	OwnClient              bool // the section does not use dnsperf
 	Loop                   *loadgen.Loop
 	Stream                 *dns.Server // the upstream over TCP
-	Api                    *apiserver.Server
+	API                    *apiserver.Server
 	Kubeconfig             string // empty without an API server
 	Binaries               map[string]string
 	Workloads              []Workload
@@ -203,8 +203,8 @@ func (b *Run) Close() {
 	for _, r := range slices.Backward(b.Running) {
 		r.Stop()
 	}
-	if b.Api != nil {
-		b.Api.Close()
+	if b.API != nil {
+		b.API.Close()
 	}
 	if b.Stream != nil {
 		_ = b.Stream.Shutdown()

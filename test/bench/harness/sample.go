@@ -27,9 +27,9 @@ type Sample struct {
 	blurred, Skipped uint64
 	// floodResult is what became of the flood.
 	floodResult LoadResult
-	// Cpu is the server's time and kernel the part of it that the kernel's work
+	// CPU is the server's time and kernel the part of it that the kernel's work
 	// takes, from 0 to 1.
-	Cpu    time.Duration
+	CPU    time.Duration
 	Kernel float64
 	// Idle is how long the server's core had nothing to do.
 	Idle time.Duration
@@ -37,7 +37,7 @@ type Sample struct {
 	Switches uint64
 	// Before is the server's memory before it was asked, rss afterwards, and peak
 	// the most of it in between, in bytes.
-	Before, Rss, Peak uint64
+	Before, RSS, Peak uint64
 	// misses counts the questions that the upstream was asked meanwhile for names
 	// that are not late.
 	misses uint64
@@ -52,8 +52,8 @@ type Sample struct {
 // answered is the number of answers that the CPU time was spent on.
 func (s Sample) answered() float64 { return float64(s.Completed + s.floodResult.Completed) }
 
-// CpuPerQuery is the CPU time of a query in microseconds.
-func (s Sample) CpuPerQuery() float64 { return float64(s.Cpu.Nanoseconds()) / 1e3 / s.answered() }
+// CPUPerQuery is the CPU time of a query in microseconds.
+func (s Sample) CPUPerQuery() float64 { return float64(s.CPU.Nanoseconds()) / 1e3 / s.answered() }
 
 // MachineCPU is what a pod's query costs all cores in microseconds, the client's share included,
 // without what they do anyhow.
@@ -64,14 +64,14 @@ func (s Sample) MachineCPU() float64 {
 // ProcessCPU is what the CPU clocks of client and server say that a pod's query costs, in
 // microseconds: less than whole by interrupts on idle cores, and right on a busy machine too.
 func (s Sample) ProcessCPU() float64 {
-	return float64((s.Client + s.Cpu).Nanoseconds()) / 1e3 / s.answered()
+	return float64((s.Client + s.CPU).Nanoseconds()) / 1e3 / s.answered()
 }
 
 // Interval is the time from one answer to the next in microseconds.
 func (s Sample) Interval() float64 { return s.Elapsed.Seconds() * 1e6 / s.answered() }
 
 // ServerLoad is the part of a core that the server takes, in hundredths.
-func (s Sample) ServerLoad() float64 { return 100 * s.Cpu.Seconds() / s.Elapsed.Seconds() }
+func (s Sample) ServerLoad() float64 { return 100 * s.CPU.Seconds() / s.Elapsed.Seconds() }
 
 // sleeps is how often the server went to sleep for a query.
 func (s Sample) sleeps() float64 { return float64(s.Switches) / s.answered() }
@@ -80,7 +80,7 @@ func (s Sample) sleeps() float64 { return float64(s.Switches) / s.answered() }
 // waiting: to other processes, or to other virtual machines.
 func (s Sample) otherShare() float64 {
 	// The core's clock has ticks, so the sum may be a little over the time.
-	return max(0, 1-(s.Cpu+s.Idle).Seconds()/s.Elapsed.Seconds())
+	return max(0, 1-(s.CPU+s.Idle).Seconds()/s.Elapsed.Seconds())
 }
 
 // Failed is the part of the queries that were lost or got no address.
@@ -100,7 +100,7 @@ func (s Sample) P50() float64 { return s.latency(0.5) }
 func (s Sample) P99() float64 { return s.latency(0.99) }
 
 func (s Sample) String() string {
-	text := fmt.Sprintf("%.2f µs, %.2f sleeps", s.CpuPerQuery(), s.sleeps())
+	text := fmt.Sprintf("%.2f µs, %.2f sleeps", s.CPUPerQuery(), s.sleeps())
 	if len(s.Latencies) > 0 {
 		text += fmt.Sprintf(", p50 %.0f, p99 %.0f, p99.9 %.0f µs", s.P50(), s.P99(), s.latency(0.999))
 	} else {
@@ -158,7 +158,7 @@ func (b *Run) attempt(ctx context.Context, r *RunningServer, w Workload) (Sample
 	if err := b.AskAll(ctx, r, w); err != nil {
 		return Sample{}, err
 	}
-	pid := r.asked(w).Pid()
+	pid := r.asked(w).PID()
 	if err := machine.ResetPeak(pid); err != nil {
 		return Sample{}, err
 	}
@@ -183,8 +183,8 @@ func (b *Run) attempt(ctx context.Context, r *RunningServer, w Workload) (Sample
 	if err != nil {
 		return Sample{}, err
 	}
-	s.Cpu, s.Idle = after.Cpu-before.Cpu, idleAfter-idle
-	s.Before, s.Rss, s.Peak = before.Rss, after.Rss, after.Peak
+	s.CPU, s.Idle = after.CPU-before.CPU, idleAfter-idle
+	s.Before, s.RSS, s.Peak = before.RSS, after.RSS, after.Peak
 	s.misses = b.Loop.Asked() - asked
 	// Threads that ended take their count with them.
 	s.Switches = after.Switches - min(after.Switches, before.Switches)

@@ -13,8 +13,8 @@ func (s Sample) Problems(w Workload) (list []string) {
 		wrong bool
 		text  string
 	}{
-		{s.Completed == 0 || s.Cpu <= 0 || s.Elapsed <= 0, "no query, CPU time or time"},
-		{s.Rss == 0 || s.Peak == 0, "no memory"},
+		{s.Completed == 0 || s.CPU <= 0 || s.Elapsed <= 0, "no query, CPU time or time"},
+		{s.RSS == 0 || s.Peak == 0, "no memory"},
 		{s.Kernel < 0 || s.Kernel > 1, "the kernel's part of the CPU time is not a part"},
 		{s.Response < s.Request, "answers shorter than queries"},
 		{paced != (len(s.Latencies)+int(s.blurred) > 0), "latencies without a rate, or a rate without latencies"},

@@ -99,7 +99,7 @@ type Settings struct {
 	// Upstreams are the upstreams in an outage, over TLS where ca is the file of their
 	// certificate; stale is CoreDNS's option to serve what has expired, or empty.
 	Upstreams []netip.AddrPort
-	Ca, Stale string
+	CA, Stale string
 	// Files is the folder of the files that package worst writes.
 	Files string
 }
@@ -142,14 +142,14 @@ func (s Settings) fillOutage(text string) string {
 	var to []string
 	stale, secure := s.Stale, ""
 	for _, u := range s.Upstreams {
-		if s.Ca != "" {
+		if s.CA != "" {
 			to = append(to, "tls://"+u.String())
 		} else {
 			to = append(to, u.String())
 		}
 	}
-	if s.Ca != "" {
-		secure = "tls " + s.Ca + "\n        tls_servername " + UpstreamHost
+	if s.CA != "" {
+		secure = "tls " + s.CA + "\n        tls_servername " + UpstreamHost
 	}
 	return strings.NewReplacer("@TO@", strings.Join(to, " "), "@STALE@", "        "+stale, "@TLS@", "        "+secure).Replace(text)
 }
@@ -157,9 +157,9 @@ func (s Settings) fillOutage(text string) string {
 func (s Settings) fillOutageUnbound(text string) string {
 	var to []string
 	stale, secure, name := "", "", ""
-	if s.Ca != "" {
+	if s.CA != "" {
 		name = "#" + UpstreamHost
-		secure = "    tls-cert-bundle: " + s.Ca
+		secure = "    tls-cert-bundle: " + s.CA
 		to = append(to, "    forward-tls-upstream: yes")
 	}
 	for _, u := range s.Upstreams {

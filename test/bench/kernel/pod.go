@@ -274,7 +274,7 @@ func (d *podBench) attempt(ctx context.Context, s harness.Server, w harness.Work
 			return got, err
 		}
 	}
-	before, err := machine.CpuClock(p.Pid())
+	before, err := machine.CPUClock(p.PID())
 	if err != nil {
 		return got, err
 	}
@@ -282,7 +282,7 @@ func (d *podBench) attempt(ctx context.Context, s harness.Server, w harness.Work
 	if err != nil {
 		return got, err
 	}
-	spent, err := machine.CpuClock(p.Pid())
+	spent, err := machine.CPUClock(p.PID())
 	if err != nil {
 		return got, err
 	}
@@ -294,7 +294,7 @@ func (d *podBench) attempt(ctx context.Context, s harness.Server, w harness.Work
 	slices.Sort(h.latencies)
 	got = harness.Sample{
 		LoadResult: h.outcome(len(d.question)), Latencies: h.latencies, Skipped: h.skipped,
-		Cpu: spent - before, Busy: h.busy(), Client: time.Duration(h.clientCPU),
+		CPU: spent - before, Busy: h.busy(), Client: time.Duration(h.clientCPU),
 	}
 	got.KernelShare = (after - answered) / max(1, float64(got.Completed))
 	return got, nil

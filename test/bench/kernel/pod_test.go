@@ -45,7 +45,7 @@ func sampleReport() *Report {
 			took, cpu = 5*time.Microsecond, 5*time.Millisecond
 		}
 		for _, w := range r.Workloads {
-			got := harness.Sample{Cpu: cpu, Busy: 2 * cpu, Client: cpu, IdleLoad: 0.001}
+			got := harness.Sample{CPU: cpu, Busy: 2 * cpu, Client: cpu, IdleLoad: 0.001}
 			got.LoadResult = harness.LoadResult{Sent: 1000, Completed: 1000, Elapsed: time.Second, Rcodes: map[string]uint64{"NOERROR": 1000}}
 			if s.Name == kernelRow && w.Rate == 0 {
 				got.Completed = 3000
@@ -207,7 +207,7 @@ func TestMeasure(t *testing.T) {
 // checkPod checks what holds on every machine.
 func checkPod(t *testing.T, s harness.Server, w harness.Workload, got harness.Sample) {
 	t.Helper()
-	if got.Completed == 0 || got.Rcodes["NOERROR"] != got.Completed || got.Busy <= 0 || got.Client <= 0 || got.Cpu <= 0 && s.Name != kernelRow {
+	if got.Completed == 0 || got.Rcodes["NOERROR"] != got.Completed || got.Busy <= 0 || got.Client <= 0 || got.CPU <= 0 && s.Name != kernelRow {
 		t.Errorf("%s, %s: nothing measured: %+v", w.Name, s.Name, got.LoadResult)
 	}
 	if got.Response <= got.Request || len(got.Latencies) != int(got.Completed) || !slices.IsSorted(got.Latencies) {

@@ -15,25 +15,25 @@ import (
 
 // ProcStat is what the kernel says about a process at one moment.
 type ProcStat struct {
-	// Cpu is the time its threads have run, dead ones included, in user and
+	// CPU is the time its threads have run, dead ones included, in user and
 	// Kernel mode.
-	Cpu time.Duration
+	CPU time.Duration
 	// User and kernel are the same time as the clock's ticks split it: right in
 	// their ratio, coarse in their sum.
 	User, Kernel uint64
 	// Switches is how often its living threads have gone to sleep of their own
 	// accord.
 	Switches uint64
-	// Rss is the memory it occupies, and peak the most that it has been since
+	// RSS is the memory it occupies, and peak the most that it has been since
 	// resetPeak, in bytes.
-	Rss, Peak uint64
+	RSS, Peak uint64
 }
 
 // ReadProcStat reads the meters of the process.
 func ReadProcStat(pid int) (ProcStat, error) {
 	var r ProcStat
 	var err error
-	if r.Cpu, err = CpuClock(pid); err != nil {
+	if r.CPU, err = CPUClock(pid); err != nil {
 		return r, err
 	}
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
@@ -48,7 +48,7 @@ func ReadProcStat(pid int) (ProcStat, error) {
 		return r, err
 	}
 	// The kernel says kB and means KiB.
-	r.Rss, r.Peak = field(status, "VmRSS:")<<10, field(status, "VmHWM:")<<10
+	r.RSS, r.Peak = field(status, "VmRSS:")<<10, field(status, "VmHWM:")<<10
 	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
 	if err != nil {
 		return r, err
@@ -68,10 +68,10 @@ func ResetPeak(pid int) error {
 	return os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte(peak), 0)
 }
 
-// CpuClock reads the process's CPU clock, whose unit is the nanosecond; the
+// CPUClock reads the process's CPU clock, whose unit is the nanosecond; the
 // ticks of /proc/PID/stat are ten milliseconds, more than a server uses in a
 // second at a low rate.
-func CpuClock(pid int) (time.Duration, error) {
+func CPUClock(pid int) (time.Duration, error) {
 	// clock_getcpuclockid(3): the inverted id above three bits, of which 2 says
 	// that the scheduler's count is meant and that it is a process's.
 	const scheduler = 2

@@ -72,17 +72,17 @@ func TestRead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if before.Cpu <= 0 || before.Rss == 0 {
+	if before.CPU <= 0 || before.RSS == 0 {
 		t.Errorf("a process that runs has %+v", before)
 	}
 	after := before
-	for after.Cpu == before.Cpu {
+	for after.CPU == before.CPU {
 		if after, err = ReadProcStat(os.Getpid()); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if after.Cpu < before.Cpu {
-		t.Errorf("the clock went from %v to %v", before.Cpu, after.Cpu)
+	if after.CPU < before.CPU {
+		t.Errorf("the clock went from %v to %v", before.CPU, after.CPU)
 	}
 	if _, err := ReadProcStat(1 << 30); err == nil {
 		t.Error("a process that can't be has meters")

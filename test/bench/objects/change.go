@@ -41,18 +41,18 @@ func (c Change) Shown(m *dns.Msg) bool {
 
 var byController = metav1.UpdateOptions{FieldManager: "kube-controller-manager"}
 
-// Shake changes n slices, each picked at random from all of the cluster's but the
+// ChangeSlices changes n slices, each picked at random from all of the cluster's but the
 // same ones every time, so that one call can be held against another: one endpoint's
 // address becomes another, as when a pod is replaced. The rate is in changes a second;
 // 0 is as fast as it goes. It blocks until all are made.
-func (w *World) Shake(ctx context.Context, n, rate int) error {
+func (w *World) ChangeSlices(ctx context.Context, n, rate int) error {
 	start := time.Now()
 	picked := rand.New(rand.NewPCG(3, 4)) // any seed will do, if it is always the same
 	picks := make([]*entry, n)
 	for i := range picks {
 		picks[i] = w.entries[picked.IntN(len(w.entries))]
 	}
-	return each(ctx, n, writers, func(ctx context.Context, i int) error {
+	return runParallel(ctx, n, writers, func(ctx context.Context, i int) error {
 		if rate > 0 {
 			if err := until(ctx, start.Add(time.Duration(i)*time.Second/time.Duration(rate))); err != nil {
 				return err
@@ -78,19 +78,19 @@ func until(ctx context.Context, at time.Time) error {
 	}
 }
 
-// Pace makes n changes that DNS shows, at the rate in changes a second, each to a
+// ChangeServices makes n changes that DNS shows, at the rate in changes a second, each to a
 // Service picked at random from those that are wanted: a headless one gets a new
 // address for one of its endpoints, another one a new port. After each it calls
 // shown, before the same Service may change again; at most underWay of these calls
 // run at once, and changes that find no place come later. It blocks until all have
 // returned, and gives up at the first error.
-func (w *World) Pace(ctx context.Context, n, rate, underWay int, wanted []Service, shown func(Change) error) error {
+func (w *World) ChangeServices(ctx context.Context, n, rate, underWay int, wanted []Service, shown func(Change) error) error {
 	start := time.Now()
-	return each(ctx, n, underWay, func(ctx context.Context, i int) error {
+	return runParallel(ctx, n, underWay, func(ctx context.Context, i int) error {
 		if err := until(ctx, start.Add(time.Duration(i)*time.Second/time.Duration(rate))); err != nil {
 			return err
 		}
-		e := w.take(wanted)
+		e := w.lockOne(wanted)
 		defer e.mu.Unlock()
 		c, err := w.visible(ctx, e)
 		if err != nil {
@@ -100,8 +100,8 @@ func (w *World) Pace(ctx context.Context, n, rate, underWay int, wanted []Servic
 	})
 }
 
-// take locks one of the wanted, which is not being changed if there is such a one.
-func (w *World) take(wanted []Service) *entry {
+// lockOne locks one of the wanted, which is not being changed if there is such a one.
+func (w *World) lockOne(wanted []Service) *entry {
 	for range wanted {
 		if e := w.entries[wanted[rand.IntN(len(wanted))].Number]; e.mu.TryLock() {
 			return e

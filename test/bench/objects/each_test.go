@@ -10,12 +10,12 @@ import (
 	"time"
 )
 
-func TestEach(t *testing.T) {
+func TestRunParallel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		seen := map[int]int{}
 		start := time.Now()
-		err := each(t.Context(), 70, 7, func(_ context.Context, i int) error {
+		err := runParallel(t.Context(), 70, 7, func(_ context.Context, i int) error {
 			mu.Lock()
 			seen[i]++
 			mu.Unlock()
@@ -36,12 +36,12 @@ func TestEach(t *testing.T) {
 	})
 }
 
-// TestEachError holds that the first error is the one that comes back, that those
+// TestRunParallelError holds that the first error is the one that comes back, that those
 // under way are told, and that no more are begun.
-func TestEachError(t *testing.T) {
+func TestRunParallelError(t *testing.T) {
 	sick := errors.New("sick")
 	var begun atomic.Int64
-	err := each(t.Context(), 1000, 4, func(ctx context.Context, i int) error {
+	err := runParallel(t.Context(), 1000, 4, func(ctx context.Context, i int) error {
 		begun.Add(1)
 		if i == 2 {
 			return sick
@@ -57,10 +57,10 @@ func TestEachError(t *testing.T) {
 	}
 }
 
-// TestEachEnd holds that the end of the context is an error.
-func TestEachEnd(t *testing.T) {
+// TestRunParallelCancel holds that the end of the context is an error.
+func TestRunParallelCancel(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	err := each(ctx, 10, 1, func(ctx context.Context, _ int) error {
+	err := runParallel(ctx, 10, 1, func(ctx context.Context, _ int) error {
 		cancel()
 		return ctx.Err()
 	})

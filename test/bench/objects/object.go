@@ -16,9 +16,9 @@ import (
 // nodes is how many nodes the endpoints are spread over.
 const nodes = 500
 
-// trigger is an annotation of a real controller's slices: when what they tell of
+// sliceAnnotations is an annotation of a real controller's slices: when what they tell of
 // changed last.
-var trigger = map[string]string{corev1.EndpointsLastChangeTriggerTime: "2026-01-02T03:04:05Z"}
+var sliceAnnotations = map[string]string{corev1.EndpointsLastChangeTriggerTime: "2026-01-02T03:04:05Z"}
 
 // yes and no are conditions of endpoints.
 var yes, no = true, false
@@ -37,8 +37,8 @@ func labels(name, ns string) map[string]string {
 	}
 }
 
-// id is an object's identity, as long as a real one.
-func id(kind, n int) types.UID {
+// objectUID is an object's identity, as long as a real one.
+func objectUID(kind, n int) types.UID {
 	return types.UID(fmt.Sprintf("%08x-0000-4000-8000-%012x", kind, n))
 }
 
@@ -93,13 +93,13 @@ func (s Service) object() *corev1.Service {
 		svc.Spec.ClusterIP = corev1.ClusterIPNone
 	}
 	if s.Number%4 == 0 {
-		svc.Annotations[corev1.LastAppliedConfigAnnotation] = applied(svc)
+		svc.Annotations[corev1.LastAppliedConfigAnnotation] = lastApplied(svc)
 	}
 	return svc
 }
 
-// applied is what `kubectl apply` writes beside an object: what was applied.
-func applied(svc *corev1.Service) string {
+// lastApplied is what `kubectl apply` writes beside an object: what was applied.
+func lastApplied(svc *corev1.Service) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, `{"apiVersion":"v1","kind":"Service","metadata":{"annotations":{},"labels":{`)
 	for _, key := range []string{"name", "instance", "version", "component", "part-of", "managed-by"} {
@@ -118,9 +118,9 @@ func (s Service) slice() *discoveryv1.EndpointSlice {
 	slice := &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: s.Namespace, Name: s.Name + "-x7f2k", GenerateName: s.Name + "-",
-			Labels: labels(s.Name, s.Namespace), Annotations: trigger,
+			Labels: labels(s.Name, s.Namespace), Annotations: sliceAnnotations,
 			OwnerReferences: []metav1.OwnerReference{{
-				APIVersion: "v1", Kind: "Service", Name: s.Name, UID: id(1, s.Number), Controller: &yes, BlockOwnerDeletion: &yes,
+				APIVersion: "v1", Kind: "Service", Name: s.Name, UID: objectUID(1, s.Number), Controller: &yes, BlockOwnerDeletion: &yes,
 			}},
 		},
 		AddressType: discoveryv1.AddressTypeIPv4,
@@ -150,7 +150,7 @@ func (s Service) endpoint(i int) discoveryv1.Endpoint {
 		Addresses:  []string{Address(n)},
 		Conditions: discoveryv1.EndpointConditions{Ready: &yes, Serving: &yes, Terminating: &no},
 		NodeName:   &node, Zone: &zone,
-		TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: s.Namespace, Name: s.Name + "-5d9c7b8f6d-" + fmt.Sprintf("%05x", n), UID: id(2, n)},
+		TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: s.Namespace, Name: s.Name + "-5d9c7b8f6d-" + fmt.Sprintf("%05x", n), UID: objectUID(2, n)},
 	}
 	if s.Headless {
 		name := hostname(s, i)
@@ -170,7 +170,7 @@ func nodeObject(i int) *corev1.Node {
 // uses. Its address is one that no endpoint has.
 func (s Shape) pod(node, i int) *corev1.Pod {
 	uses := s.Uses(node)
-	n := node*s.Pods + i
+	n := node*s.PodsPerNode + i
 	quantity := resource.MustParse("100m")
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{

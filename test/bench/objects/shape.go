@@ -12,39 +12,39 @@ import "fmt"
 type Shape struct {
 	// Namespaces is how many there are; Services are dealt out over them in turn.
 	Namespaces int
-	// Plain is how many Services have a cluster IP, with one slice of Backends
+	// ClusterIPServices is how many Services have a cluster IP, with one slice of Backends
 	// endpoints each, and Headless how many have none, with one slice of Members.
-	Plain, Headless   int
-	Backends, Members int
-	// Ten adds a headless Service of ten endpoints to every namespace that the first
+	ClusterIPServices, HeadlessServices       int
+	EndpointsPerService, EndpointsPerHeadless int
+	// HeadlessTen adds a headless Service of ten endpoints to every namespace that the first
 	// node uses.
-	Ten bool
+	HeadlessTen bool
 	// Nodes is how many nodes have pods, Used in how many namespaces each has some,
 	// and Pods how many it has.
-	Nodes, Used, Pods int
+	Nodes, UsedNamespaces, PodsPerNode int
 }
 
-// Large is the cluster of which one agent is measured: of so many Services a fifth
+// LargeCluster is the cluster of which one agent is measured: of so many Services a fifth
 // is headless, and a node uses a twenty-fifth of the namespaces.
-func Large(services int) Shape {
+func LargeCluster(services int) Shape {
 	used := max(1, services/500)
 	return Shape{
-		Namespaces: max(2, services/20),
-		Plain:      services - services/5, Headless: services / 5,
-		Backends: 3, Members: 50, Ten: true,
-		Nodes: 1, Used: used, Pods: 2 * used,
+		Namespaces:        max(2, services/20),
+		ClusterIPServices: services - services/5, HeadlessServices: services / 5,
+		EndpointsPerService: 3, EndpointsPerHeadless: 50, HeadlessTen: true,
+		Nodes: 1, UsedNamespaces: used, PodsPerNode: 2 * used,
 	}
 }
 
-// Crowd is the cluster of which many agents are measured: of so many Services a
+// FleetCluster is the cluster of which many agents are measured: of so many Services a
 // fifth is headless, and each of the nodes uses a tenth of the namespaces.
-func Crowd(services, nodes int) Shape {
+func FleetCluster(services, nodes int) Shape {
 	used := max(1, services/200)
 	return Shape{
-		Namespaces: max(2, services/20),
-		Plain:      services - services/5, Headless: services / 5,
-		Backends: 3, Members: 10,
-		Nodes: nodes, Used: used, Pods: used,
+		Namespaces:        max(2, services/20),
+		ClusterIPServices: services - services/5, HeadlessServices: services / 5,
+		EndpointsPerService: 3, EndpointsPerHeadless: 10,
+		Nodes: nodes, UsedNamespaces: used, PodsPerNode: used,
 	}
 }
 
@@ -73,13 +73,13 @@ func (s Shape) Services() []Service {
 		list = append(list, Service{namespace(ns), name, headless, endpoints, first, len(list)})
 		first += endpoints
 	}
-	for i := range s.Plain {
-		add(i%s.Namespaces, fmt.Sprintf("web-%05d", i), false, s.Backends)
+	for i := range s.ClusterIPServices {
+		add(i%s.Namespaces, fmt.Sprintf("web-%05d", i), false, s.EndpointsPerService)
 	}
-	for i := range s.Headless {
-		add(i%s.Namespaces, fmt.Sprintf("set-%05d", i), true, s.Members)
+	for i := range s.HeadlessServices {
+		add(i%s.Namespaces, fmt.Sprintf("set-%05d", i), true, s.EndpointsPerHeadless)
 	}
-	for i := 0; s.Ten && i < s.Used; i++ {
+	for i := 0; s.HeadlessTen && i < s.UsedNamespaces; i++ {
 		add(i, fmt.Sprintf("ten-%05d", i), true, 10)
 	}
 	return list
@@ -101,9 +101,9 @@ func namespace(i int) string { return fmt.Sprintf("team-%04d", i) }
 // first, and each other node's come after those of the one before it, so that
 // every namespace is used by equally many.
 func (s Shape) Uses(node int) []string {
-	list := make([]string, s.Used)
+	list := make([]string, s.UsedNamespaces)
 	for i := range list {
-		list[i] = namespace((node*s.Used + i) % s.Namespaces)
+		list[i] = namespace((node*s.UsedNamespaces + i) % s.Namespaces)
 	}
 	return list
 }

@@ -12,10 +12,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// TestLarge holds that the large cluster is the one that the limits are for.
-func TestLarge(t *testing.T) {
-	s := Large(10000)
-	want := Shape{Namespaces: 500, Plain: 8000, Headless: 2000, Backends: 3, Members: 50, Ten: true, Nodes: 1, Used: 20, Pods: 40}
+// TestLargeCluster holds that the large cluster is the one that the limits are for.
+func TestLargeCluster(t *testing.T) {
+	s := LargeCluster(10000)
+	want := Shape{Namespaces: 500, ClusterIPServices: 8000, HeadlessServices: 2000, EndpointsPerService: 3, EndpointsPerHeadless: 50, HeadlessTen: true, Nodes: 1, UsedNamespaces: 20, PodsPerNode: 40}
 	if d := cmp.Diff(want, s); d != "" {
 		t.Errorf("shape (-want +got):\n%s", d)
 	}
@@ -27,9 +27,9 @@ func TestLarge(t *testing.T) {
 	}
 }
 
-func TestCrowd(t *testing.T) {
-	want := Shape{Namespaces: 200, Plain: 3200, Headless: 800, Backends: 3, Members: 10, Nodes: 100, Used: 20, Pods: 20}
-	s := Crowd(4000, 100)
+func TestFleetCluster(t *testing.T) {
+	want := Shape{Namespaces: 200, ClusterIPServices: 3200, HeadlessServices: 800, EndpointsPerService: 3, EndpointsPerHeadless: 10, Nodes: 100, UsedNamespaces: 20, PodsPerNode: 20}
+	s := FleetCluster(4000, 100)
 	if d := cmp.Diff(want, s); d != "" {
 		t.Errorf("shape (-want +got):\n%s", d)
 	}
@@ -52,7 +52,7 @@ func TestCrowd(t *testing.T) {
 // TestObjects holds that the objects are ones that an API server takes, that no two
 // share an address, and that the same shape makes the same ones.
 func TestObjects(t *testing.T) {
-	s := Large(200)
+	s := LargeCluster(200)
 	addresses, names := map[string]bool{}, map[string]bool{}
 	fresh := func(a string) {
 		t.Helper()
@@ -97,7 +97,7 @@ func TestObjects(t *testing.T) {
 			}
 		}
 	}
-	for i := range s.Pods {
+	for i := range s.PodsPerNode {
 		fresh(s.pod(0, i).Status.PodIP)
 		fresh(s.pod(0, i).Status.HostIP + "/" + s.pod(0, i).Name)
 	}
@@ -112,17 +112,17 @@ func TestObjects(t *testing.T) {
 // TestPods holds that the node's pods are in the namespaces that it uses, and in all
 // of them.
 func TestPods(t *testing.T) {
-	s := Large(10000)
+	s := LargeCluster(10000)
 	seen := map[string]bool{}
-	for i := range s.Pods {
+	for i := range s.PodsPerNode {
 		p := s.pod(0, i)
 		seen[p.Namespace] = true
 		if p.Spec.NodeName != Node(0) || len(p.Status.PodIPs) != 1 {
 			t.Errorf("pod %s is on %q with %d addresses", p.Name, p.Spec.NodeName, len(p.Status.PodIPs))
 		}
 	}
-	if len(seen) != s.Used {
-		t.Errorf("the pods are in %d namespaces, want %d", len(seen), s.Used)
+	if len(seen) != s.UsedNamespaces {
+		t.Errorf("the pods are in %d namespaces, want %d", len(seen), s.UsedNamespaces)
 	}
 	for _, ns := range s.Uses(0) {
 		if !seen[ns] {
@@ -135,7 +135,7 @@ func TestPods(t *testing.T) {
 // some hundred bytes for a Service without what the API server adds and two hundred
 // for an endpoint.
 func TestSizes(t *testing.T) {
-	s := Large(100)
+	s := LargeCluster(100)
 	for _, svc := range s.Services() {
 		if n := svc.object().Size(); n < 500 || n > 2000 {
 			t.Errorf("the Service %s has %d bytes", svc.Name, n)
@@ -151,7 +151,7 @@ func TestSizes(t *testing.T) {
 }
 
 func TestSample(t *testing.T) {
-	s := Large(1000)
+	s := LargeCluster(1000)
 	headless := func(svc Service) bool { return svc.Headless }
 	some := s.Sample(50, headless)
 	if len(some) != 50 {

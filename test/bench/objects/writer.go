@@ -72,13 +72,13 @@ func Write(ctx context.Context, client kubernetes.Interface, s Shape) (*World, e
 		{"namespaces", s.Namespaces, w.writeNamespace},
 		{"nodes", s.Nodes, w.writeNode},
 		{"Services and slices", len(w.entries), w.writeService},
-		{"pods", s.Nodes * s.Pods, w.writePod},
+		{"pods", s.Nodes * s.PodsPerNode, w.writePod},
 	} {
-		if err := each(ctx, step.n, writers, step.do); err != nil {
+		if err := runParallel(ctx, step.n, writers, step.do); err != nil {
 			return nil, fmt.Errorf("writing %s: %w", step.what, err)
 		}
 	}
-	w.objects = s.Namespaces + s.Nodes + 2*len(w.entries) + s.Nodes*s.Pods
+	w.objects = s.Namespaces + s.Nodes + 2*len(w.entries) + s.Nodes*s.PodsPerNode
 	return w, nil
 }
 
@@ -103,8 +103,8 @@ func (w *World) Sizes() (service, plain, headless int) {
 	return service / max(1, len(w.entries)), plain / max(1, n[0]), headless / max(1, n[1])
 }
 
-// each calls do for the numbers below n, so many at once, until one fails.
-func each(ctx context.Context, n, atOnce int, do func(context.Context, int) error) error {
+// runParallel calls do for the numbers below n, so many at once, until one fails.
+func runParallel(ctx context.Context, n, atOnce int, do func(context.Context, int) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var next atomic.Int64
@@ -161,7 +161,7 @@ func (w *World) writeService(ctx context.Context, i int) error {
 
 // writePod writes a pod and then its status, which comes by another way.
 func (w *World) writePod(ctx context.Context, n int) error {
-	pod := w.pod(n/w.Pods, n%w.Pods)
+	pod := w.pod(n/w.PodsPerNode, n%w.PodsPerNode)
 	status := pod.Status
 	made, err := w.client.CoreV1().Pods(pod.Namespace).Create(ctx, pod, controller)
 	if err != nil {

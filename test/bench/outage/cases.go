@@ -227,7 +227,7 @@ func runOverTLS(ctx context.Context, b *run, s harness.Server) (t result, err er
 		return t, err
 	}
 	defer closeAll()
-	p, err := b.startWithUpstreams(ctx, s, harness.Settings{Ca: ca}, list...)
+	p, err := b.startWithUpstreams(ctx, s, harness.Settings{CA: ca}, list...)
 	if err != nil {
 		return t, err
 	}
@@ -236,7 +236,7 @@ func runOverTLS(ctx context.Context, b *run, s harness.Server) (t result, err er
 	if _, err := (loadgen.Schedule{Server: harness.LoopbackAddr(p.Port), Rate: tlsRate / 10, Count: tlsRate / 10, Name: func(i int) string { return "warm-" + missName(i) }}).Run(ctx); err != nil {
 		return t, err
 	}
-	before, err := machine.ReadProcStat(p.Pid())
+	before, err := machine.ReadProcStat(p.PID())
 	if err != nil {
 		return t, err
 	}
@@ -244,11 +244,11 @@ func runOverTLS(ctx context.Context, b *run, s harness.Server) (t result, err er
 	if err != nil {
 		return t, err
 	}
-	after, err := machine.ReadProcStat(p.Pid())
+	after, err := machine.ReadProcStat(p.PID())
 	if err != nil {
 		return t, err
 	}
-	t.cpu = after.Cpu - before.Cpu
+	t.cpu = after.CPU - before.CPU
 	t.add(results, func(int, loadgen.QueryResult) bool { return true })
 	t.countUpstream(list)
 	return t, nil

@@ -150,11 +150,11 @@ func (r *Report) Render([]figures.PlotFile) ([]byte, error) {
 	data := struct {
 		harness.SectionData
 		Corefile, Unbound string
-		Ordeals           []harness.TableEntry
+		Outages           []harness.TableEntry
 	}{SectionData: r.NewSectionData(r.Targets()), Corefile: harness.ConfigText("outage"), Unbound: harness.ConfigText("outage-unbound")}
 	for _, o := range outageCases {
 		if table := r.caseTable(o); table != "" {
-			data.Ordeals = append(data.Ordeals, harness.TableEntry{Name: o.name, What: o.what, Table: table})
+			data.Outages = append(data.Outages, harness.TableEntry{Name: o.name, What: o.what, Table: table})
 		}
 	}
 	return harness.FillTemplate(outageText, data)

@@ -18,14 +18,14 @@ func (r *Report) Charts() []figures.Chart {
 		kinds = append(kinds, harness.SeriesSource{Workload: q.Name + ", " + harness.LoadShapes[0].Name, Label: q.Name})
 	}
 	list := []figures.Chart{
-		r.FillSeries(figures.Chart{File: "rates.svg", Title: "CPU per query, " + first.Name, Unit: "µs"}, harness.Sample.CpuPerQuery,
+		r.FillSeries(figures.Chart{File: "rates.svg", Title: "CPU per query, " + first.Name, Unit: "µs"}, harness.Sample.CPUPerQuery,
 			at(harness.LoadShapes[0], harness.LoadShapes[0].Name), at(harness.LoadShapes[2], harness.LoadShapes[2].Name), at(harness.LoadShapes[1], harness.LoadShapes[1].Name)),
-		r.FillSeries(figures.Chart{File: "answers.svg", Title: "CPU per query at saturation, by what is asked", Unit: "µs"}, harness.Sample.CpuPerQuery, kinds...),
+		r.FillSeries(figures.Chart{File: "answers.svg", Title: "CPU per query at saturation, by what is asked", Unit: "µs"}, harness.Sample.CPUPerQuery, kinds...),
 		r.Percentiles(figures.Chart{File: "latency-1000.svg", Title: "Time to the answer at 1,000 queries/s, " + first.Name}, at(harness.LoadShapes[1], "")),
 		r.Percentiles(figures.Chart{File: "latency-10000.svg", Title: "Time to the answer at 10,000 queries/s, " + first.Name}, at(harness.LoadShapes[2], "")),
-		r.FillSeries(figures.Chart{File: "tcp.svg", Title: "CPU per query over TCP at saturation", Unit: "µs"}, harness.Sample.CpuPerQuery,
+		r.FillSeries(figures.Chart{File: "tcp.svg", Title: "CPU per query over TCP at saturation", Unit: "µs"}, harness.Sample.CPUPerQuery,
 			harness.SeriesSource{Workload: harness.ExtraShapes[0].Name, Label: "a dozen under way"}, harness.SeriesSource{Workload: harness.ExtraShapes[1].Name, Label: "one under way"}),
-		r.FillSeries(figures.Chart{File: "misses.svg", Title: "CPU per query with new names", Unit: "µs"}, harness.Sample.CpuPerQuery,
+		r.FillSeries(figures.Chart{File: "misses.svg", Title: "CPU per query with new names", Unit: "µs"}, harness.Sample.CPUPerQuery,
 			harness.SeriesSource{Workload: harness.ExtraShapes[2].Name, Label: "at saturation"}, harness.SeriesSource{Workload: harness.ExtraShapes[4].Name, Label: "20,000 queries/s, and hits beside"}),
 		r.FillSeries(figures.Chart{File: "flood.svg", Title: "p99 of hits", Unit: "µs", Log: true}, harness.Sample.P99,
 			harness.SeriesSource{Workload: harness.ExtraShapes[3].Name, Label: "alone"}, harness.SeriesSource{Workload: harness.ExtraShapes[4].Name, Label: "beside 20,000 misses/s"}),
@@ -38,7 +38,7 @@ func (r *Report) Charts() []figures.Chart {
 func (r *Report) memoryChart() figures.Chart {
 	c := figures.Chart{File: "memory.svg", Title: "Memory", Unit: "MiB", Series: []string{"after the start", fmt.Sprintf("with %d names", r.Plan.Names)}}
 	for _, s := range r.Servers {
-		if h, ok := r.holds[s.Name]; ok {
+		if h, ok := r.memory[s.Name]; ok {
 			c.Rows = append(c.Rows, figures.ChartRow{Label: s.Name, Values: []figures.Spread{figures.SpreadOf([]float64{figures.Mebi(h.idle)}), figures.SpreadOf([]float64{figures.Mebi(h.full)})}})
 		}
 	}

@@ -28,7 +28,7 @@ func (b *run) measureIdle(ctx context.Context) error {
 	before := make([]machine.ProcStat, len(b.Running))
 	var err error
 	for i, r := range b.Running {
-		if before[i], err = machine.ReadProcStat(r.Any().Pid()); err != nil {
+		if before[i], err = machine.ReadProcStat(r.Any().PID()); err != nil {
 			return err
 		}
 	}
@@ -38,12 +38,12 @@ func (b *run) measureIdle(ctx context.Context) error {
 	}
 	for i, r := range b.Running {
 		length := time.Since(start)
-		after, err := machine.ReadProcStat(r.Any().Pid())
+		after, err := machine.ReadProcStat(r.Any().PID())
 		if err != nil {
 			return err
 		}
-		b.out.rests[r.Name] = append(b.out.rests[r.Name], idleSample{
-			cpu: after.Cpu - before[i].Cpu, length: length,
+		b.out.idle[r.Name] = append(b.out.idle[r.Name], idleSample{
+			cpu: after.CPU - before[i].CPU, length: length,
 			switches: after.Switches - min(after.Switches, before[i].Switches),
 		})
 	}
@@ -93,7 +93,7 @@ func (b *run) measureMemory(ctx context.Context) error {
 			b.Report.Notes = append(b.Report.Notes, fmt.Sprintf("The memory of %s is not measured: %s.", s.Name, firstLine(err)))
 			continue
 		}
-		b.out.holds[s.Name] = h
+		b.out.memory[s.Name] = h
 		fmt.Fprintf(b.Progress, "memory of %s: idle %.1f MiB, with %d names %.1f MiB, %.1f %% kept\n",
 			s.Name, figures.Mebi(h.idle), b.Names, figures.Mebi(h.full), 100*h.kept)
 	}
@@ -126,7 +126,7 @@ func (b *run) fillCache(ctx context.Context, r *harness.RunningServer) (memorySa
 	if err := harness.Sleep(ctx, b.Length); err != nil {
 		return memorySample{}, err
 	}
-	pid := r.Any().Pid()
+	pid := r.Any().PID()
 	idle, err := machine.ReadProcStat(pid)
 	if err != nil {
 		return memorySample{}, err
@@ -144,7 +144,7 @@ func (b *run) fillCache(ctx context.Context, r *harness.RunningServer) (memorySa
 	if err := b.askStream(ctx, r, stream); err != nil {
 		return memorySample{}, err
 	}
-	return memorySample{idle: idle.Rss, full: full.Rss, kept: 1 - float64(b.Loop.Asked()-asked)/float64(b.Names)}, nil
+	return memorySample{idle: idle.RSS, full: full.RSS, kept: 1 - float64(b.Loop.Asked()-asked)/float64(b.Names)}, nil
 }
 
 // askStream asks all of a stream's names.

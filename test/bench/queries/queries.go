@@ -27,8 +27,8 @@ type run struct {
 // Report is its result.
 type Report struct {
 	*harness.Report
-	rests map[string][]idleSample // by server
-	holds map[string]memorySample // by server
+	idle   map[string][]idleSample // by server
+	memory map[string]memorySample // by server
 }
 
 func newQueriesReport(r *harness.Report) *Report {
@@ -74,10 +74,10 @@ func (b *run) startPeers(ctx context.Context) error {
 		return err
 	}
 	if b.Cluster {
-		if b.Api, err = startCluster(ctx, b.Dir); err != nil {
+		if b.API, err = startCluster(ctx, b.Dir); err != nil {
 			return err
 		}
-		b.Kubeconfig = b.Api.Kubeconfig(apiserver.Agent)
+		b.Kubeconfig = b.API.Kubeconfig(apiserver.Agent)
 	}
 	return b.WriteQueries()
 }

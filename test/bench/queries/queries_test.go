@@ -34,8 +34,8 @@ func sampleReport() *Report {
 	})
 	for name, micros := range map[string][]int{"nodens": {2, 8, 3}, "CoreDNS": {10, 20, 10}} {
 		for _, m := range micros {
-			s := harness.Sample{Cpu: time.Duration(m) * time.Millisecond, Kernel: 0.5, Switches: 10, Rss: 20 << 20}
-			s.Idle = 30*time.Millisecond - s.Cpu
+			s := harness.Sample{CPU: time.Duration(m) * time.Millisecond, Kernel: 0.5, Switches: 10, RSS: 20 << 20}
+			s.Idle = 30*time.Millisecond - s.CPU
 			s.LoadResult = harness.LoadResult{Sent: 1000, Completed: 1000, Elapsed: 50 * time.Millisecond, Request: 30, Response: 46}
 			r.Samples[harness.Cell{Server: name, Workload: w.Name}] = append(r.Samples[harness.Cell{Server: name, Workload: w.Name}], s)
 		}
@@ -47,12 +47,12 @@ func sampleReport() *Report {
 // would say 3 to 10.
 func TestRatio(t *testing.T) {
 	r := sampleReport()
-	got, ok := r.Ratio(harness.Sample.CpuPerQuery, harness.Cell{Server: "nodens", Workload: cachedAtSaturation().Name}, harness.Cell{Server: "CoreDNS", Workload: cachedAtSaturation().Name})
+	got, ok := r.Ratio(harness.Sample.CPUPerQuery, harness.Cell{Server: "nodens", Workload: cachedAtSaturation().Name}, harness.Cell{Server: "CoreDNS", Workload: cachedAtSaturation().Name})
 	want := figures.Spread{Median: 0.3, Least: 0.2, Most: 0.4}
 	if d := cmp.Diff(want, got, cmp.AllowUnexported(figures.Spread{})); !ok || d != "" {
 		t.Errorf("ratio %v (-want +got):\n%s", ok, d)
 	}
-	if _, ok := r.Ratio(harness.Sample.CpuPerQuery, harness.Cell{Server: "nodens", Workload: cachedAtSaturation().Name}, harness.Cell{Server: "nobody", Workload: cachedAtSaturation().Name}); ok {
+	if _, ok := r.Ratio(harness.Sample.CPUPerQuery, harness.Cell{Server: "nodens", Workload: cachedAtSaturation().Name}, harness.Cell{Server: "nobody", Workload: cachedAtSaturation().Name}); ok {
 		t.Error("a row that was not measured is compared")
 	}
 }
@@ -66,7 +66,7 @@ func TestNoteBusyCore(t *testing.T) {
 	r = sampleReport()
 	for _, samples := range r.Samples {
 		for i := range samples {
-			samples[i].Idle = samples[i].Elapsed - samples[i].Cpu
+			samples[i].Idle = samples[i].Elapsed - samples[i].CPU
 		}
 	}
 	r.NoteBusyCore()
@@ -147,21 +147,21 @@ func fullReport() *Report {
 	r := sampleReport()
 	r.Servers, r.Workloads = servers, harness.Workloads()
 	clear(r.Samples)
-	r.rests, r.holds = map[string][]idleSample{}, map[string]memorySample{}
+	r.idle, r.memory = map[string][]idleSample{}, map[string]memorySample{}
 	for _, s := range servers {
 		for _, w := range harness.Workloads() {
 			if w.Asks(s) {
 				r.Samples[harness.Cell{Server: s.Name, Workload: w.Name}] = []harness.Sample{equalSample()}
 			}
 		}
-		r.rests[s.Name] = []idleSample{{cpu: 3 * time.Millisecond, switches: 8, length: 2 * time.Second}}
-		r.holds[s.Name] = memorySample{idle: 20 << 20, full: 40 << 20, kept: 1}
+		r.idle[s.Name] = []idleSample{{cpu: 3 * time.Millisecond, switches: 8, length: 2 * time.Second}}
+		r.memory[s.Name] = memorySample{idle: 20 << 20, full: 40 << 20, kept: 1}
 	}
 	return r
 }
 
 func equalSample() harness.Sample {
-	s := harness.Sample{Cpu: 10 * time.Millisecond, Before: 1 << 20, Peak: 1 << 20, Rss: 1 << 20}
+	s := harness.Sample{CPU: 10 * time.Millisecond, Before: 1 << 20, Peak: 1 << 20, RSS: 1 << 20}
 	s.LoadResult = harness.LoadResult{Sent: 1000, Completed: 1000, Elapsed: time.Second, Rcodes: map[string]uint64{"NOERROR": 1000}}
 	for range 1000 {
 		s.Latencies = append(s.Latencies, 50*time.Microsecond)
@@ -205,7 +205,7 @@ func TestTargets(t *testing.T) {
 func scale(r *Report, c harness.Target, by float64) {
 	if c.Unit != "" {
 		size := uint64(by * (1 << 20))
-		r.holds["nodens"] = memorySample{idle: size, full: size}
+		r.memory["nodens"] = memorySample{idle: size, full: size}
 		return
 	}
 	for at, samples := range r.Samples {
@@ -213,7 +213,7 @@ func scale(r *Report, c harness.Target, by float64) {
 			continue
 		}
 		s := &samples[0]
-		s.Cpu = time.Duration(float64(s.Cpu) * by)
+		s.CPU = time.Duration(float64(s.CPU) * by)
 		s.Peak = uint64(float64(s.Peak) * by)
 		for i := range s.Latencies {
 			s.Latencies[i] = time.Duration(float64(s.Latencies[i]) * by)
@@ -226,7 +226,7 @@ func scale(r *Report, c harness.Target, by float64) {
 func TestWorstWorkloadCounts(t *testing.T) {
 	r := fullReport()
 	at := harness.Cell{Server: "nodens", Workload: "headless A, at saturation"}
-	r.Samples[at][0].Cpu *= 3
+	r.Samples[at][0].CPU *= 3
 	for _, c := range r.mainTargets() {
 		if !strings.HasPrefix(c.What, "CPU per answer from the cluster view at saturation") {
 			continue
@@ -322,10 +322,10 @@ func TestMeasure(t *testing.T) {
 		}
 	}
 	for _, s := range r.Servers {
-		if len(r.rests[s.Name]) != 1 {
-			t.Errorf("%s: %d measurements at rest, want 1", s.Name, len(r.rests[s.Name]))
+		if len(r.idle[s.Name]) != 1 {
+			t.Errorf("%s: %d measurements at rest, want 1", s.Name, len(r.idle[s.Name]))
 		}
-		h, ok := r.holds[s.Name]
+		h, ok := r.memory[s.Name]
 		// A note tells of those that a busy machine makes too slow.
 		noted := slices.ContainsFunc(r.Notes, func(n string) bool { return strings.Contains(n, "memory of "+s.Name+" is not") })
 		if want := !s.SaturationOnly && !harness.Programs[s.Program].PerSet && !noted; ok != want {

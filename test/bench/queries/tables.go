@@ -12,7 +12,7 @@ func (r *Report) idleTable() string {
 	rows := [][]string{{"server", "CPU ms per second", "least–most", "sleeps per second"}}
 	for _, s := range r.Servers {
 		var cpu, sleeps []float64
-		for _, n := range r.rests[s.Name] {
+		for _, n := range r.idle[s.Name] {
 			cpu = append(cpu, n.cpu.Seconds()*1e3/n.length.Seconds())
 			sleeps = append(sleeps, float64(n.switches)/n.length.Seconds())
 		}
@@ -33,7 +33,7 @@ func (r *Report) idleTable() string {
 func (r *Report) memoryTable() string {
 	rows := [][]string{{"server", "MiB after the start", fmt.Sprintf("with %d names", r.Plan.Names), "bytes per name", "kept"}}
 	for _, s := range r.Servers {
-		h, ok := r.holds[s.Name]
+		h, ok := r.memory[s.Name]
 		if !ok {
 			continue
 		}

@@ -72,7 +72,7 @@ type setup struct {
 }
 
 func newSetup(ctx context.Context, b *run, w *objects.World) (*setup, error) {
-	client, err := b.Api.Client()
+	client, err := b.API.Client()
 	if err != nil {
 		return nil, err
 	}
@@ -94,7 +94,7 @@ var memorySettles = settleRule{every: 250 * time.Millisecond, samples: 12, part:
 // measure starts the server, measures it and ends it.
 func (h *setup) measure(ctx context.Context, s harness.Server) (st clusterRun, err error) {
 	file := filepath.Join(h.Dir, "tapped.kubeconfig")
-	t, err := openTap(h.Api, file)
+	t, err := openTap(h.API, file)
 	if err != nil {
 		return st, err
 	}
@@ -157,10 +157,10 @@ func (h *setup) measureSettled(ctx context.Context, r *harness.RunningServer, t 
 	}
 	var now machine.ProcStat
 	_, err = memorySettles.await(ctx, func() (float64, error) {
-		now, err = machine.ReadProcStat(r.Any().Pid())
-		return float64(now.Rss), err
+		now, err = machine.ReadProcStat(r.Any().PID())
+		return float64(now.RSS), err
 	})
-	st.rss, st.peak = now.Rss, now.Peak
+	st.rss, st.peak = now.RSS, now.Peak
 	return err
 }
 
@@ -168,7 +168,7 @@ func (h *setup) measureSettled(ctx context.Context, r *harness.RunningServer, t 
 func (h *setup) measureChanges(ctx context.Context, r *harness.RunningServer, t *wiretap.Tap, st *clusterRun) error {
 	st.changes = h.size.changes()
 	before := t.Read()
-	if err := h.world.Shake(ctx, st.changes, 0); err != nil {
+	if err := h.world.ChangeSlices(ctx, st.changes, 0); err != nil {
 		return err
 	}
 	after, err := awaitQuiet(ctx, t)

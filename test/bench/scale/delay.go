@@ -45,7 +45,7 @@ func (h *setup) measureDelays(ctx context.Context, r *harness.RunningServer, _ *
 		st.delays = append(st.delays, max(0, shown.Sub(c.Made)))
 		st.whole = append(st.whole, shown.Sub(c.Sent))
 	}
-	err := h.world.Pace(ctx, n, changeRate, maxPending, h.usedServices, func(c objects.Change) error {
+	err := h.world.ChangeServices(ctx, n, changeRate, maxPending, h.usedServices, func(c objects.Change) error {
 		shown, ok, err := awaitChange(ctx, at, c)
 		if err == nil {
 			note(c, shown, ok)

@@ -125,15 +125,15 @@ func (b *run) measureFleets(ctx context.Context) error {
 
 // openTestCluster replaces the cluster, if there is one, by the fleets' cluster.
 func (b *run) openTestCluster(ctx context.Context) (*testCluster, error) {
-	if b.Api != nil {
-		b.Api.Close()
-		b.Api = nil
+	if b.API != nil {
+		b.API.Close()
+		b.API = nil
 	}
-	api, w, err := b.startCluster(ctx, "of the crowds", b.out.fleetShape)
+	api, w, err := b.startCluster(ctx, "of the fleets", b.out.fleetShape)
 	if err != nil {
 		return nil, err
 	}
-	b.Api = api
+	b.API = api
 	client, err := api.Client()
 	if err != nil {
 		return nil, err
@@ -166,13 +166,13 @@ func (t *testCluster) costWithoutAgents(ctx context.Context) (float64, error) {
 // changeSlices makes changes and returns the API server's time for one, in microseconds.
 // It waits until the tap, if there is one, has nothing more to pass on.
 func (t *testCluster) changeSlices(ctx context.Context, through *wiretap.Tap) (float64, error) {
-	api, _ := t.Api.Pids()
+	api, _ := t.API.Pids()
 	n := t.size.changes()
-	before, err := machine.CpuClock(api)
+	before, err := machine.CPUClock(api)
 	if err != nil {
 		return 0, err
 	}
-	if err := t.world.Shake(ctx, n, sliceRate); err != nil {
+	if err := t.world.ChangeSlices(ctx, n, sliceRate); err != nil {
 		return 0, err
 	}
 	if through != nil {
@@ -182,7 +182,7 @@ func (t *testCluster) changeSlices(ctx context.Context, through *wiretap.Tap) (f
 	} else if err := harness.Sleep(ctx, tapSettles.every*time.Duration(tapSettles.samples)); err != nil {
 		return 0, err // as long as the wait with agents takes
 	}
-	after, err := machine.CpuClock(api)
+	after, err := machine.CPUClock(api)
 	return float64((after - before).Nanoseconds()) / 1e3 / float64(n), err
 }
 
@@ -194,8 +194,8 @@ func (t *testCluster) measure(ctx context.Context, k agentKind) (c fleet, costs 
 	if err != nil {
 		return c, nil, err
 	}
-	file := filepath.Join(t.dir, "crowd.kubeconfig")
-	through, err := openTap(t.Api, file)
+	file := filepath.Join(t.dir, "fleet.kubeconfig")
+	through, err := openTap(t.API, file)
 	if err != nil {
 		return c, nil, err
 	}

@@ -35,7 +35,7 @@ const (
 // fleetShape is the cluster that the agents of a fleet watch, with two fifths of the
 // Services, and has a node for each.
 func (n clusterSize) fleetShape() objects.Shape {
-	return objects.Crowd(max(MinServices, int(n)*2/5), max(2, int(n)/100))
+	return objects.FleetCluster(max(MinServices, int(n)*2/5), max(2, int(n)/100))
 }
 
 // changes is how many slices change while the bytes are counted.
@@ -84,7 +84,7 @@ func Measure(ctx context.Context, p harness.Plan, services int) (*Report, error)
 	defer b.Close()
 	b.Cluster = true
 	size := clusterSize(services)
-	run := &run{b, size, &Report{Report: b.Report, size: size, shape: objects.Large(services), fleetShape: size.fleetShape(), runs: map[string][]clusterRun{}}}
+	run := &run{b, size, &Report{Report: b.Report, size: size, shape: objects.LargeCluster(services), fleetShape: size.fleetShape(), runs: map[string][]clusterRun{}}}
 	for _, step := range []func(context.Context) error{b.Build, run.measureServers, run.measureFleets} {
 		if err := step(ctx); err != nil {
 			return nil, err
@@ -140,7 +140,9 @@ func scaleWorkloads(s objects.Shape) []harness.Workload {
 	}
 	plain := func(svc objects.Service) bool { return !svc.Headless }
 	ten := func(svc objects.Service) bool { return svc.Headless && svc.Endpoints == 10 && within(svc) }
-	many := func(svc objects.Service) bool { return svc.Headless && svc.Endpoints == s.Members && within(svc) }
+	many := func(svc objects.Service) bool {
+		return svc.Headless && svc.Endpoints == s.EndpointsPerHeadless && within(svc)
+	}
 	var list []harness.Workload
 	for _, q := range []harness.QuerySet{
 		harness.QuerySets[0], harness.QuerySets[1],
@@ -151,7 +153,7 @@ func scaleWorkloads(s objects.Shape) []harness.Workload {
 		{Name: headlessTen, Names: hosts(ten, ""), Qtype: dns.TypeA, Rcode: dns.RcodeSuccess, Cluster: true,
 			What: "Headless Services with ten endpoints, in the namespaces that the node uses."},
 		{Name: headlessFifty, Names: hosts(many, ""), Qtype: dns.TypeA, Rcode: dns.RcodeSuccess, Cluster: true, Edns: true,
-			What: "Headless Services with " + strconv.Itoa(s.Members) + " endpoints, in the namespaces that the node uses. The questions have EDNS, so that the answer fits."},
+			What: "Headless Services with " + strconv.Itoa(s.EndpointsPerHeadless) + " endpoints, in the namespaces that the node uses. The questions have EDNS, so that the answer fits."},
 		{Name: clusterGone, Names: hosts(plain, "no-"), Qtype: dns.TypeA, Rcode: dns.RcodeNameError, Cluster: true,
 			What: "Services that do not exist, of all namespaces."},
 	} {
@@ -208,7 +210,7 @@ func (b *run) openSetup(ctx context.Context) (*setup, error) {
 		return nil, err
 	}
 	var w *objects.World
-	if b.Api, w, err = b.startCluster(ctx, "of one agent", shape); err != nil {
+	if b.API, w, err = b.startCluster(ctx, "of one agent", shape); err != nil {
 		return nil, err
 	}
 	if err := b.WriteQueries(); err != nil {
@@ -219,7 +221,7 @@ func (b *run) openSetup(ctx context.Context) (*setup, error) {
 
 // pinAll pins this process, the API server and etcd to the cores.
 func (b *run) pinAll(on machine.Cores) error {
-	api, etcd := b.Api.Pids()
+	api, etcd := b.API.Pids()
 	for _, pid := range []string{"self", strconv.Itoa(api), strconv.Itoa(etcd)} {
 		if err := machine.Pin(pid, on); err != nil {
 			return err

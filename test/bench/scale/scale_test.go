@@ -106,7 +106,7 @@ func sampleReport() *Report {
 			Plan: harness.Plan{Rounds: 2, Length: time.Second, Cluster: true, Section: harness.ScaleMarker.Flag},
 			Date: time.Unix(0, 0), Servers: scaleServers(), Samples: map[harness.Cell][]harness.Sample{},
 		},
-		size: DefaultServices, shape: objects.Large(DefaultServices), fleetShape: clusterSize(DefaultServices).fleetShape(), runs: map[string][]clusterRun{},
+		size: DefaultServices, shape: objects.LargeCluster(DefaultServices), fleetShape: clusterSize(DefaultServices).fleetShape(), runs: map[string][]clusterRun{},
 	}
 	for i, s := range r.Servers {
 		for round := range 2 {
@@ -130,7 +130,7 @@ func sampleReport() *Report {
 					micros *= 2
 				}
 				r.Samples[harness.Cell{Server: s.Name, Workload: w.Name}] = append(r.Samples[harness.Cell{Server: s.Name, Workload: w.Name}],
-					harness.Sample{Cpu: time.Duration(micros) * time.Millisecond, LoadResult: harness.LoadResult{Sent: 1000, Completed: 1000, Elapsed: time.Second}})
+					harness.Sample{CPU: time.Duration(micros) * time.Millisecond, LoadResult: harness.LoadResult{Sent: 1000, Completed: 1000, Elapsed: time.Second}})
 			}
 		}
 	}
@@ -216,7 +216,7 @@ func TestFleetCost(t *testing.T) {
 // TestWorkloads holds that every question is about what there is, and that there
 // are enough of them.
 func TestWorkloads(t *testing.T) {
-	s := objects.Large(DefaultServices)
+	s := objects.LargeCluster(DefaultServices)
 	hosts := map[string]objects.Service{}
 	for _, svc := range s.Services() {
 		hosts[svc.Host()] = svc
@@ -269,15 +269,15 @@ func TestCharts(t *testing.T) {
 		for _, name := range c.Series {
 			legend += 34 + 7*len(name) // as in chart.legend
 		}
-		if legend > figures.Wide-figures.Left {
+		if legend > figures.Wide-figures.LeftMargin {
 			t.Errorf("the legend of %s runs out of it: %q", c.File, c.Series)
 		}
 		for _, row := range c.Rows {
-			if 7*len(row.Label) > figures.Left-8 {
+			if 7*len(row.Label) > figures.LeftMargin-8 {
 				t.Errorf("%s has no room for the label %q", c.File, row.Label)
 			}
 		}
-		if svg := c.Svg(); rows != 3 || bytes.Count(svg, []byte("<rect"))+bytes.Count(svg, []byte("<circle")) < 3 {
+		if svg := c.SVG(); rows != 3 || bytes.Count(svg, []byte("<rect"))+bytes.Count(svg, []byte("<circle")) < 3 {
 			t.Errorf("%s has %d rows", c.File, rows)
 		}
 	}

@@ -14,22 +14,22 @@ var sectionText string
 func (r *Report) Render(plots []figures.PlotFile) ([]byte, error) {
 	data := struct {
 		harness.SectionData
-		Plots                      []figures.PlotFile
-		Following, Showing         string
-		Crowd, Fleet               string
-		Kinds, Questions           []harness.TableEntry
-		Shape, Crowds              any
-		Total, Endpoints           int
-		Changes, Rate, CrowdRate   int
-		Nodes, FleetRate           int
-		Conf                       string
-		CrowdTotal, CrowdEndpoints int
+		Plots                         []figures.PlotFile
+		Following, Showing            string
+		FleetTable, Fleet             string
+		Kinds, Questions              []harness.TableEntry
+		Shape, FleetShape             any
+		Total, Endpoints              int
+		Changes, Rate, SliceRate      int
+		Nodes, FleetRate              int
+		Conf                          string
+		FleetServices, FleetEndpoints int
 	}{
 		SectionData: r.NewSectionData(r.Targets()), Plots: plots,
-		Following: r.runTable(followColumns), Showing: r.runTable(delayColumns), Crowd: r.fleetTable(), Fleet: r.fleetCostTable(),
-		Shape: r.shape, Crowds: r.fleetShape, Total: len(r.shape.Services()), Endpoints: r.shape.Endpoints(),
-		Changes: r.size.changes(), Rate: changeRate, CrowdRate: sliceRate, Nodes: fleetNodes, FleetRate: fleetChangeRate,
-		Conf: harness.ConfigText("scale"), CrowdTotal: len(r.fleetShape.Services()), CrowdEndpoints: r.fleetShape.Endpoints(),
+		Following: r.runTable(followColumns), Showing: r.runTable(delayColumns), FleetTable: r.fleetTable(), Fleet: r.fleetCostTable(),
+		Shape: r.shape, FleetShape: r.fleetShape, Total: len(r.shape.Services()), Endpoints: r.shape.Endpoints(),
+		Changes: r.size.changes(), Rate: changeRate, SliceRate: sliceRate, Nodes: fleetNodes, FleetRate: fleetChangeRate,
+		Conf: harness.ConfigText("scale"), FleetServices: len(r.fleetShape.Services()), FleetEndpoints: r.fleetShape.Endpoints(),
 	}
 	for _, k := range agentKinds() {
 		data.Kinds = append(data.Kinds, harness.TableEntry{Name: k.name, What: k.what})

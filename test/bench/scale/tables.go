@@ -162,7 +162,7 @@ func (r *Report) Charts() []figures.Chart {
 		label, _, _ := strings.Cut(w.QuerySet.Name, ",")
 		asked = append(asked, harness.SeriesSource{Workload: w.Name, Label: label})
 	}
-	queries := r.FillSeries(figures.Chart{File: "scale-queries.svg", Title: "CPU per query in a large cluster, at saturation", Unit: "µs"}, harness.Sample.CpuPerQuery, asked...)
+	queries := r.FillSeries(figures.Chart{File: "scale-queries.svg", Title: "CPU per query in a large cluster, at saturation", Unit: "µs"}, harness.Sample.CPUPerQuery, asked...)
 	return harness.NonEmpty([]figures.Chart{
 		of(figures.Chart{File: "scale-memory.svg", Title: "Memory in a large cluster", Unit: "MiB", Series: []string{"after sync", "at most until then"}}, clusterRun.memory, clusterRun.peakMemory),
 		of(figures.Chart{File: "scale-bytes.svg", Title: "Bytes from the API server", Unit: "KiB", Log: true, Series: []string{"first sync", "1,000 slice changes"}}, clusterRun.firstReceived, clusterRun.changeReceived),

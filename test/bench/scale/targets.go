@@ -74,7 +74,7 @@ func (r *Report) ratioToHit(of, to string) []harness.TargetValue {
 			at := func(set string) harness.Cell {
 				return harness.Cell{Server: s, Workload: set + ", " + harness.LoadShapes[0].Name}
 			}
-			return r.Ratio(harness.Sample.CpuPerQuery, at(of), at(to))
+			return r.Ratio(harness.Sample.CPUPerQuery, at(of), at(to))
 		}})
 	}
 	return list

@@ -81,8 +81,8 @@ func (t *Tap) Close() {
 	t.group.Wait()
 }
 
-// keep notes a connection that Close has to end; false if that is over.
-func (t *Tap) keep(c net.Conn) bool {
+// addConn notes a connection that Close has to end; false if that is over.
+func (t *Tap) addConn(c net.Conn) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.open == nil {
@@ -93,14 +93,14 @@ func (t *Tap) keep(c net.Conn) bool {
 	return true
 }
 
-func (t *Tap) drop(c net.Conn) {
+func (t *Tap) removeConn(c net.Conn) {
 	c.Close()
 	t.mu.Lock()
 	delete(t.open, c)
 	t.mu.Unlock()
 }
 
-func (t *Tap) tally(n int) {
+func (t *Tap) counts(n int) {
 	t.mu.Lock()
 	t.clients += n
 	t.mu.Unlock()
@@ -112,7 +112,7 @@ func (t *Tap) accept() {
 		if err != nil {
 			return // closed: nothing else ends a listener on loopback
 		}
-		if !t.keep(c) {
+		if !t.addConn(c) {
 			return
 		}
 		t.count.conns.Add(1)
@@ -122,28 +122,28 @@ func (t *Tap) accept() {
 
 // serve passes a client's bytes on until both sides have nothing more to say.
 func (t *Tap) serve(client net.Conn) {
-	t.tally(1)
-	defer t.tally(-1)
-	defer t.drop(client)
+	t.counts(1)
+	defer t.counts(-1)
+	defer t.removeConn(client)
 	server, err := net.Dial("tcp", t.server)
-	if err != nil || !t.keep(server) {
+	if err != nil || !t.addConn(server) {
 		return
 	}
-	defer t.drop(server)
+	defer t.removeConn(server)
 	var wg sync.WaitGroup
-	wg.Go(func() { pass(server, client, &t.count.sent) })
-	wg.Go(func() { pass(client, server, &t.count.received) })
+	wg.Go(func() { copyBytes(server, client, &t.count.sent) })
+	wg.Go(func() { copyBytes(client, server, &t.count.received) })
 	wg.Wait()
 }
 
-// room is the size of a read: TLS records are 16 KiB, and twice that takes two
+// readSize is the size of a read: TLS records are 16 KiB, and twice that takes two
 // of them at once.
-const room = 32 << 10
+const readSize = 32 << 10
 
-// pass copies until the source ends and tells the other side so. An error on one
+// copyBytes copies until the source ends and tells the other side so. An error on one
 // way ends the other too: half of a TLS connection is of no use.
-func pass(to, from net.Conn, count *atomic.Uint64) {
-	buf := make([]byte, room)
+func copyBytes(to, from net.Conn, count *atomic.Uint64) {
+	buf := make([]byte, readSize)
 	for {
 		n, err := from.Read(buf)
 		// Counted before they arrive, so that who has seen them finds them counted.

@@ -116,8 +116,8 @@ func TestClose(t *testing.T) {
 	}
 }
 
-// TestNobody holds that a client of a server that is not there is told so.
-func TestNobody(t *testing.T) {
+// TestNoServer holds that a client of a server that is not there is told so.
+func TestNoServer(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

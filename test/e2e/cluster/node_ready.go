@@ -38,7 +38,7 @@ func (n *Node) RestartKubelet(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := signalChild(n.kubelet.Pid(), syscall.SIGTERM); err != nil {
+	if err := signalChild(n.kubelet.PID(), syscall.SIGTERM); err != nil {
 		return err
 	}
 	select {
