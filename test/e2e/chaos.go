@@ -15,19 +15,18 @@ import (
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
-// fault is something that befalls a cluster.
+// fault is an event that the cluster must survive.
 type fault struct {
 	name string
-	// limits is what the pods of the first node see of it, and those of the others.
+	// limits are the allowed losses on the first node and on the others.
 	limits [2]lossLimit
-	// run does it, and returns when all is as before. deaths are of the agents of nodes.
-	run func(h *chaosTest, ctx context.Context) (deaths map[string]podKill, err error)
+	// run causes the fault and returns after recovery. kills are by node.
+	run func(h *chaosTest, ctx context.Context) (kills map[string]podKill, err error)
 }
 
-// faults are all of them. The first gives the agents' answers the TTL by which those
-// after it tell them from the cluster DNS's; meanwhile nothing tells who has answered. The
-// API server comes last: for a while after its absence the nodes count as lost, and a
-// rollout would not spare their agents.
+// faults are all faults, in order. The first one sets the TTL that distinguishes the agents' answers
+// from the cluster DNS's for the faults after it. The API server comes last: after its outage the
+// nodes count as lost for a while, and a rollout would not spare their agents.
 var faults = []fault{
 	{"rolling update with a changed Corefile", [2]lossLimit{lossless, lossless}, (*chaosTest).rollMarked},
 	{"agent pod deleted; agent killed on the other node", [2]lossLimit{agentDeleted, agentKilled}, (*chaosTest).deleteAndKill},
@@ -38,7 +37,7 @@ var faults = []fault{
 	{"API server stopped, an agent killed meanwhile", [2]lossLimit{agentKilled, lossless}, (*chaosTest).stopAPIServer},
 }
 
-// chaos is the part of that name.
+// chaos returns the checks of the part chaos.
 func chaos() []check {
 	h := &chaosTest{}
 	list := []check{{"pods on all nodes query their agents", h.setUp}}
@@ -48,18 +47,18 @@ func chaos() []check {
 	return append(list, check{"agents and configuration are restored", h.restore})
 }
 
-// runFault has the mishap happen under load, and holds what it did to what is promised.
+// runFault causes the fault under load and compares the losses with the limits.
 func (h *chaosTest) runFault(ctx context.Context, m fault) (string, error) {
 	if h.api == nil {
 		return "", errNoLoadPods
 	}
 	h.detail = ""
-	tolls, err := h.underLoad(ctx, func(ctx context.Context) (map[string]podKill, error) { return m.run(h, ctx) })
+	perNode, err := h.underLoad(ctx, func(ctx context.Context) (map[string]podKill, error) { return m.run(h, ctx) })
 	if err != nil {
 		return "", err
 	}
 	var seen []string
-	for i, t := range tolls {
+	for i, t := range perNode {
 		seen = append(seen, t.String())
 		err = errors.Join(err, m.limits[min(i, 1)].check(t))
 	}
@@ -171,8 +170,8 @@ func (h *chaosTest) deleteAndKill(ctx context.Context) (map[string]podKill, erro
 	return map[string]podKill{last.Name: dead}, err
 }
 
-// killAgent ends the node's agent with SIGKILL. Its sockets are closed before its process is
-// nobody's any more.
+// killAgent kills the node's agent with SIGKILL and waits until its process is reaped; its sockets
+// are closed then.
 func (h *chaosTest) killAgent(ctx context.Context, n *cluster.Node) (d podKill, err error) {
 	const script = `for p in /proc/[0-9]*; do
 	read -r name 2>/dev/null <$p/comm && [ "$name" = nodens ] || continue
@@ -201,8 +200,7 @@ func (h *chaosTest) restartKubelets(ctx context.Context) (map[string]podKill, er
 	return nil, h.waitAgentsReady(ctx)
 }
 
-// scaleCoreDNS takes all pods of the cluster's DNS away, has the pods ask without them, and
-// brings them back.
+// scaleCoreDNS scales CoreDNS to zero, keeps the load running, and scales it up again.
 func (h *chaosTest) scaleCoreDNS(ctx context.Context) (map[string]podKill, error) {
 	const name, pods = "deployment/coredns", "k8s-app=kube-dns"
 	if err := h.kubectl(ctx, "scale", name, "--replicas=0"); err != nil {
@@ -218,20 +216,19 @@ func (h *chaosTest) scaleCoreDNS(ctx context.Context) (map[string]podKill, error
 	return nil, h.kubectl(ctx, "rollout", "status", name, "--timeout=60s")
 }
 
-// outageTime is how long pods ask while something is away: several of the intervals in
-// which agents look at their upstreams.
+// outageTime is the length of the load during an outage: several of the agents' health-check
+// intervals.
 const outageTime = 2 * time.Second
 
-// drainNode drains the first node, and takes it back. Pods of DaemonSets stay.
+// drainNode drains the first node and uncordons it. Pods of DaemonSets stay.
 func (h *chaosTest) drainNode(ctx context.Context) (map[string]podKill, error) {
 	n := h.nodes[0]
 	err := h.kubectl(ctx, "drain", n.Name, "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=60s")
 	return nil, errors.Join(err, h.kubectl(ctx, "uncordon", n.Name), h.waitAgentsReady(ctx))
 }
 
-// stopAPIServer stops the API server, kills the first node's agent, and has the one after it
-// answer from what the last one has kept on the node. What is made when the API server is
-// back has to arrive at all agents.
+// stopAPIServer stops the API server and kills the first node's agent. Its successor must answer from
+// the view saved on the node. A Service created after the API server's return must reach all agents.
 func (h *chaosTest) stopAPIServer(ctx context.Context) (map[string]podKill, error) {
 	n := h.nodes[0]
 	if err := h.cluster.StopAPI(); err != nil {
@@ -248,7 +245,7 @@ func (h *chaosTest) stopAPIServer(ctx context.Context) (map[string]podKill, erro
 	if err = errors.Join(err, h.cluster.StartAPI(ctx)); err != nil {
 		return nil, err
 	}
-	deaths, back := map[string]podKill{n.Name: dead}, time.Now()
+	kills, back := map[string]podKill{n.Name: dead}, time.Now()
 	late := netip.MustParseAddr("10.96.77.53")
 	s := selectorlessService("name-0", late.String())
 	s["metadata"] = object{"name": "name-0", "namespace": "default"}
@@ -264,12 +261,11 @@ func (h *chaosTest) stopAPIServer(ctx context.Context) (map[string]podKill, erro
 	}
 	h.detail = fmt.Sprintf("; a new Service resolved on all nodes %.1f s after the API server returned", time.Since(back).Seconds())
 	_, err = h.cluster.Kubectl(ctx, "", "-n", "default", "delete", "service", "name-0")
-	return deaths, errors.Join(err, h.waitAgentsReady(ctx))
+	return kills, errors.Join(err, h.waitAgentsReady(ctx))
 }
 
-// rollBroken rolls out a Corefile with a fault. The agents that run go on, and the next ones
-// end until the ConfigMap is as it was. Then the kubelet may start the one that has ended
-// once more, before the second rollout replaces it.
+// rollBroken rolls out an invalid Corefile. Running agents continue; new ones exit until the ConfigMap
+// is restored. The kubelet may then restart the exited agent before the second rollout replaces it.
 func (h *chaosTest) rollBroken(ctx context.Context) (map[string]podKill, error) {
 	good, err := h.markedCorefile()
 	if err != nil {
@@ -300,7 +296,7 @@ func (h *chaosTest) rollBroken(ctx context.Context) (map[string]podKill, error) 
 	return nil, err
 }
 
-// countAgents counts the agents that are ready, and those that have ended and are not.
+// countAgents returns the number of ready agents, and of agents that exited and are not ready.
 func countAgents(list []corev1.Pod) (running, ended int) {
 	for _, p := range list {
 		for _, c := range p.Status.ContainerStatuses {
@@ -315,8 +311,7 @@ func countAgents(list []corev1.Pod) (running, ended int) {
 	return running, ended
 }
 
-// restore takes away what the part has made. The agents take their Corefile from before with
-// their next reload.
+// restore deletes the part's objects and restores the Corefile; agents reload it later.
 func (h *chaosTest) restore(ctx context.Context, s *suite) (string, error) {
 	if h.api == nil {
 		return "", errNoLoadPods

@@ -22,13 +22,13 @@ import (
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
-// The program that asks, in its image, and the image's name.
+// The load client's program and image.
 const (
 	loadProgram  = "load"
 	loadImageRef = "load:e2e"
 )
 
-// loadImage writes the image of the pods that ask.
+// loadImage writes the image of the load client.
 func loadImage(ctx context.Context, s *suite) (file string, err error) {
 	root := filepath.Join(s.dir, "load.d")
 	program := filepath.Join(s.dir, loadProgram)
@@ -64,24 +64,24 @@ var (
 	outsideAddr = netip.MustParseAddr(cluster.Outside4)
 )
 
-// chaosTest is the part: what befalls a cluster whose pods go on asking.
+// chaosTest is the state of the part chaos.
 type chaosTest struct {
 	*suite
 	api   kubernetes.Interface
 	nodes []*cluster.Node
-	// pods are the addresses of those that ask, by node.
+	// pods maps nodes to the load clients' addresses.
 	pods map[string]netip.Addr
 	// corefile is the agents' before the part.
 	corefile string
-	// marked says that the agents' answers have the TTL markTTL by now.
+	// marked is true once the agents' answers have the TTL markTTL.
 	marked bool
-	// detail is what else a mishap has shown.
+	// detail is an additional result of a fault.
 	detail string
-	// zoneCount counts those below which nobody has asked for anything yet.
+	// zoneCount numbers the zones of outsideJob, so that each one is new to all caches.
 	zoneCount int
 }
 
-// setUp makes the pods and Services, and waits until every pod asks its node's agent.
+// setUp creates the pods and Services and waits until each node's agent answers its pod.
 func (h *chaosTest) setUp(ctx context.Context, s *suite) (string, error) {
 	api, err := kubernetes.NewForConfig(s.cluster.Config())
 	if err != nil {
@@ -111,7 +111,7 @@ func (h *chaosTest) setUp(ctx context.Context, s *suite) (string, error) {
 		len(h.pods), j.Rate, k.Rate, j.Streams), nil
 }
 
-// findPods notes the addresses of the pods that ask.
+// findPods reads the load clients' addresses.
 func (h *chaosTest) findPods(ctx context.Context) error {
 	list, err := h.api.CoreV1().Pods(chaosNamespace).List(ctx, metav1.ListOptions{LabelSelector: "app=load"})
 	if err != nil {
@@ -129,14 +129,14 @@ func (h *chaosTest) findPods(ctx context.Context) error {
 	return nil
 }
 
-// object is an object of the API, and things are a List of them.
+// object is an API object, objectList a List of objects.
 type (
 	object     map[string]any
 	objectList []object
 )
 
-// chaosObjects are the objects of the part. The Services are headless and have no pods, so
-// that all have the same address, by which answers are judged.
+// chaosObjects returns the objects of the part. The Services are headless and have no pods, so
+// all of them can have the one address that the load client expects.
 func chaosObjects() objectList {
 	items := objectList{
 		object{"apiVersion": "v1", "kind": "Namespace", "metadata": object{"name": chaosNamespace}},
@@ -171,7 +171,7 @@ func chaosObjects() objectList {
 	return items
 }
 
-// selectorlessService is a Service without pods.
+// selectorlessService returns a Service without a selector.
 func selectorlessService(name, clusterIP string) object {
 	return object{
 		"apiVersion": "v1", "kind": "Service", "metadata": object{"name": name, "namespace": chaosNamespace},
@@ -179,18 +179,17 @@ func selectorlessService(name, clusterIP string) object {
 	}
 }
 
-// String is the List as text.
+// String returns the List as JSON.
 func (t objectList) String() string {
 	text, err := json.Marshal(object{"apiVersion": "v1", "kind": "List", "items": t})
 	if err != nil {
-		panic(err) // strings and numbers have a form in JSON
+		panic(err) // unreachable: only strings, numbers and lists
 	}
 	return string(text)
 }
 
-// serviceJob asks for the Services' names: what a node's agent answers out of its view.
-// Rates are those of a node that is busy, and leave most of two cores to a cluster that
-// is being broken; with half of them a loss of a hundredth of a second shows as five.
+// serviceJob queries the Services' names, which the node's agent answers from its view. The rates
+// are those of a busy node and leave most of two cores to the cluster.
 func (h *chaosTest) serviceJob() load.Job {
 	j := load.Job{
 		Local: serviceAddr, Cluster: serviceAddr, Names: chaosNames, Zone: chaosNamespace + ".svc." + cluster.Domain + ".",
@@ -202,8 +201,8 @@ func (h *chaosTest) serviceJob() load.Job {
 	return h.commonJob(j)
 }
 
-// outsideJob asks for names outside of the cluster, one in ten of which has not been asked
-// for before. Nothing tells who has answered.
+// outsideJob queries external names. One query in ten is for a new name. The answers don't show
+// which server sent them.
 func (h *chaosTest) outsideJob() load.Job {
 	h.zoneCount++
 	return h.commonJob(load.Job{
@@ -212,15 +211,15 @@ func (h *chaosTest) outsideJob() load.Job {
 	})
 }
 
-// commonJob fills in what both have in common. The length is that of a part that hangs, and
-// an answer has to come before resolvers in pods ask again.
+// commonJob fills in the common fields. Duration only bounds a hanging fault; Timeout is less than
+// the resolvers' five seconds before a retry.
 func (h *chaosTest) commonJob(j load.Job) load.Job {
 	j.Servers = []netip.AddrPort{netip.AddrPortFrom(netip.MustParseAddr(localDNS), 53)}
 	j.Duration, j.Timeout = 5*time.Minute, 4*time.Second
 	return j
 }
 
-// startJob starts the job in the node's pod.
+// startJob starts the job in the node's load client.
 func (h *chaosTest) startJob(ctx context.Context, n *cluster.Node, j load.Job) (*load.Client, error) {
 	pod, ok := h.pods[n.Name]
 	if !ok {
@@ -230,14 +229,12 @@ func (h *chaosTest) startJob(ctx context.Context, n *cluster.Node, j load.Job) (
 	return load.StartCommand(j, h.cluster.Command(ctx, filepath.Join(h.dir, loadProgram), "dial", to))
 }
 
-// loadMargin is how long is asked before an event and after it: some hundred questions of each
-// kind. Twice that would cost ten seconds over all events.
+// loadMargin is the length of the load before and after an event.
 const loadMargin = 500 * time.Millisecond
 
-// underLoad has the event happen while the pods of all nodes ask, and gives what became of
-// their questions, in the order of the nodes. The event returns when all is as before,
-// and what agents it has killed, by node.
-func (h *chaosTest) underLoad(ctx context.Context, event func(context.Context) (map[string]podKill, error)) (tolls []losses, err error) {
+// underLoad runs the event while the load clients of all nodes send queries, and returns the
+// losses in the order of the nodes. The event returns the agents it killed, by node.
+func (h *chaosTest) underLoad(ctx context.Context, event func(context.Context) (map[string]podKill, error)) (perNode []losses, err error) {
 	var clients [][]*load.Client
 	for _, n := range h.nodes {
 		t := losses{node: n.Name, jobs: []load.Job{h.serviceJob(), h.outsideJob()}}
@@ -249,23 +246,23 @@ func (h *chaosTest) underLoad(ctx context.Context, event func(context.Context) (
 			}
 			asking = append(asking, c)
 		}
-		tolls, clients = append(tolls, t), append(clients, asking)
+		perNode, clients = append(perNode, t), append(clients, asking)
 	}
 	sleep(ctx, loadMargin)
-	deaths, err := event(ctx)
+	kills, err := event(ctx)
 	sleep(ctx, loadMargin)
 	for i, asking := range clients {
-		tolls[i].podKill = deaths[tolls[i].node]
+		perNode[i].podKill = kills[perNode[i].node]
 		for _, c := range asking {
 			r, failed := c.Stop()
 			err = errors.Join(err, failed)
-			tolls[i].reports = append(tolls[i].reports, r)
+			perNode[i].reports = append(perNode[i].reports, r)
 		}
 	}
-	return tolls, err
+	return perNode, err
 }
 
-// stopClients stops the clients.
+// stopClients stops the clients and discards their reports.
 func stopClients(clients [][]*load.Client) (err error) {
 	for _, asking := range clients {
 		for _, c := range asking {
@@ -276,7 +273,7 @@ func stopClients(clients [][]*load.Client) (err error) {
 	return err
 }
 
-// sleep is a length of the load, not a wait for something.
+// sleep lets the load run for d. It must not replace waiting for a condition.
 func sleep(ctx context.Context, d time.Duration) {
 	select {
 	case <-ctx.Done():
@@ -284,14 +281,14 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// shortJob is a job that is over at once.
+// shortJob returns a short version of the job.
 func shortJob(j load.Job) load.Job {
 	j.Rate, j.Sockets, j.Streams, j.OneShots, j.Duration = 100, 4, 0, 0, 100*time.Millisecond
 	j.Timeout = time.Second
 	return j
 }
 
-// waitAnswered waits until the node's agent answers the job's questions, all of them.
+// waitAnswered waits until the node's agent answers all queries of a short run of the job.
 func (h *chaosTest) waitAnswered(ctx context.Context, n *cluster.Node, j load.Job) error {
 	return peer.Await(ctx, "the agent of "+n.Name+" to answer below "+j.Zone, func(ctx context.Context) error {
 		c, err := h.startJob(ctx, n, shortJob(j))
@@ -306,11 +303,10 @@ func (h *chaosTest) waitAnswered(ctx context.Context, n *cluster.Node, j load.Jo
 	})
 }
 
-// pollInterval is the time between two requests to the API server for the same: a few within
-// the second that a kubelet takes to notice anything.
+// pollInterval is the time between two polls of the API server.
 const pollInterval = 200 * time.Millisecond
 
-// waitAgentsReady waits until every node has one agent, which is ready, and none that ends.
+// waitAgentsReady waits until every node has one ready agent and no terminating one.
 func (h *chaosTest) waitAgentsReady(ctx context.Context) error {
 	return peer.Await(ctx, "one ready agent on every node", func(ctx context.Context) error {
 		list, err := h.agentPods(ctx)
@@ -331,7 +327,7 @@ func (h *chaosTest) waitAgentsReady(ctx context.Context) error {
 	})
 }
 
-// agentPods are the pods of the agents.
+// agentPods returns the agents' pods.
 func (h *chaosTest) agentPods(ctx context.Context) ([]corev1.Pod, error) {
 	if h.api == nil {
 		return nil, errNoLoadPods

@@ -16,12 +16,11 @@ import (
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
-// recordTypes are what names are asked for: what resolvers ask, and what those ask who look
-// around.
+// recordTypes are the record types to query for each name.
 func recordTypes() []string { return []string{"A", "AAAA", "SRV", "TXT", "MX", "HTTPS"} }
 
-// wireQueries are the names of a table, as `probe wire` takes them. ways are protocol and
-// size.
+// wireQueries returns the names of a table as input lines for `probe wire`. Each of ways is
+// a protocol and an EDNS size.
 func wireQueries(table []question, ways ...string) (list []string) {
 	var names []string
 	for _, q := range table {
@@ -51,7 +50,7 @@ func wireQueries(table []question, ways ...string) (list []string) {
 	return slices.Compact(list)
 }
 
-// spellings are the ways to ask for a name: as it stands, and where a search path finds it.
+// spellings returns the name as written and with each suffix of the search path.
 func spellings(name string) []string {
 	plain := strings.TrimSuffix(name, ".")
 	if plain != name || strings.HasSuffix(name, cluster.Domain) {
@@ -60,18 +59,18 @@ func spellings(name string) []string {
 	return []string{plain, plain + namesSuffix, plain + ".svc." + cluster.Domain, plain + "." + cluster.Domain}
 }
 
-// intendedDifference says that nodens means to answer otherwise than CoreDNS: that makes up SRV
-// records with port 0 for pods, and denies names that only have names below them if they
-// are asked for TXT (test/differential has all of that).
+// intendedDifference reports whether nodens answers differently from CoreDNS on purpose. CoreDNS
+// invents SRV records with port 0 for pods and answers NXDOMAIN to TXT queries for empty
+// non-terminals. test/differential lists all differences.
 func intendedDifference(name, kind string) bool {
 	pod := strings.Contains(name, ".pod."+cluster.Domain) && kind == "SRV"
 	return pod || kind == "TXT" && name == namesNS+".svc."+cluster.Domain
 }
 
-// maxTTL is that of cluster names, in daemonset/nodens.yaml as in CoreDNS's Corefile.
+// maxTTL is the TTL of cluster names in seconds, in daemonset/nodens.yaml as in CoreDNS's Corefile.
 const maxTTL = 30
 
-// compareAll compares the names of all tables.
+// compareAll compares nodens with CoreDNS for the names of all tables.
 func (w *namesFixture) compareAll(ctx context.Context, s *suite) (string, error) {
 	if w.client == nil {
 		return "", errNoPods
@@ -80,9 +79,9 @@ func (w *namesFixture) compareAll(ctx context.Context, s *suite) (string, error)
 		w.partialNameQuestions(), w.endpointQuestions(), w.externalNameQuestions(), w.outsideQuestions()), localDNS)
 }
 
-// compare asks nodens, at its addresses on each node, and CoreDNS the same queries, and
-// wants the same replies, TTLs and the SOA's serial number excepted, and the case of
-// letters: CoreDNS's cache has that of who asked first.
+// compare sends the same queries to nodens, at its addresses on each node, and to CoreDNS. The
+// replies must be equal except for TTLs, the SOA serial number and letter case: CoreDNS's cache
+// keeps the case of the first query.
 func (w *namesFixture) compare(ctx context.Context, s *suite, table []question, addresses ...string) (string, error) {
 	list := wireQueries(table, "udp 0", "udp 1232", "tcp 0")
 	argv := []string{"probe", "wire"}
@@ -92,7 +91,7 @@ func (w *namesFixture) compare(ctx context.Context, s *suite, table []question, 
 	var retries atomic.Int64
 	err := forEach(ordinaryPods()[:2], func(pod string) error {
 		left := list
-		// CoreDNS may still hold what was true up to 30 s ago.
+		// CoreDNS may still have answers cached that are up to 30 s old.
 		return peer.Await(ctx, "CoreDNS and nodens to say the same", func(ctx context.Context) error {
 			out, err := w.exec(ctx, s, pod, strings.Join(left, "\n")+"\n", argv...)
 			if err == nil {
@@ -111,11 +110,11 @@ func (w *namesFixture) compare(ctx context.Context, s *suite, table []question, 
 	return seen, err
 }
 
-// maxShown is how many differences are told: enough to see what is wrong, and a screenful.
+// maxShown is the maximum number of differences in an error.
 const maxShown = 5
 
-// differences gives those of the queries that are answered differently, by what `probe wire`
-// writes about n addresses of nodens and one of CoreDNS.
+// differences returns the queries with different replies. out is the output of `probe wire` for
+// n addresses of nodens and one of CoreDNS.
 func differences(out string, list []string, n int) (left []string, err error) {
 	lines := strings.Split(strings.TrimSuffix(out, "\n"), "\n")
 	if len(lines) != (n+1)*len(list) {
@@ -134,7 +133,7 @@ func differences(out string, list []string, n int) (left []string, err error) {
 	return left, errors.Join(errs...)
 }
 
-// checkSameReply compares lines of `probe wire` about a query. None of them may be about no reply.
+// checkSameReply compares the lines of `probe wire` for a query. A missing reply is an error.
 func checkSameReply(query string, ours []string, theirs string) error {
 	want := strings.Split(theirs, "\t")
 	if len(want) != 4 || want[1] != query || !strings.Contains(want[3], "; answer ") {

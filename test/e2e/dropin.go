@@ -24,12 +24,12 @@ var askerYAML string
 const (
 	// agentImageRef is the image that `make image` makes, and officialName what it replaces.
 	agentImageRef, officialImageRef = "nodens:0.1.0", "k8s-dns-node-cache:1.26.4"
-	// askerNamespace is the namespace of the pods that ask, one on each node.
+	// askerNamespace has the client pods, one on each node.
 	askerNamespace = "drop-in"
 )
 
-// dropIn is the part of that name: NodeLocal DNSCache's own manifest runs nodens, and
-// `nodens migrate` makes nodens' of it.
+// dropIn returns the checks of the part drop-in: NodeLocal DNSCache's own manifest runs nodens, and
+// `nodens migrate` converts it to nodens' manifest.
 func dropIn() []check {
 	var d dropInState
 	checks := []check{
@@ -44,7 +44,7 @@ func dropIn() []check {
 	for i, c := range checks {
 		checks[i].run = func(ctx context.Context, s *suite) (string, error) {
 			if d.failed {
-				return "", errors.New("left out: what it builds on has failed")
+				return "", errors.New("skipped: an earlier check failed")
 			}
 			seen, err := c.run(ctx, s)
 			d.failed = err != nil
@@ -54,7 +54,7 @@ func dropIn() []check {
 	return append(checks, check{"cleanup restores the nodes", d.checkCleanup})
 }
 
-// dropInState is the state of the part.
+// dropInState is the state of the part drop-in.
 type dropInState struct {
 	// manifest is the official one with nodens' image.
 	manifest string
@@ -64,7 +64,7 @@ type dropInState struct {
 	pods map[string]string
 	// migrated is what migrate printed last.
 	migrated string
-	// failed says that a check has failed: the others would wait in vain.
+	// failed is set when a check fails; later checks that depend on it are skipped.
 	failed bool
 }
 
@@ -172,7 +172,7 @@ func (d *dropInState) checkForwarded(ctx context.Context, s *suite) (string, err
 	}
 	for i, server := range servers {
 		if got, want := after[i]-before[i], float64(asked/len(servers)); got < want {
-			return "", fmt.Errorf("of %v questions to %s agents count %v: others are answered by somebody else", want, server, got)
+			return "", fmt.Errorf("of %v questions to %s agents count %v: others got their answer elsewhere", want, server, got)
 		}
 	}
 	own, err := d.metricSum(ctx, s, metricsPort, responsesMetric, viewLabel)

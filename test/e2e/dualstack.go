@@ -26,7 +26,7 @@ func dualStack() []check {
 	}
 }
 
-// dualStackState is what the checks share.
+// dualStackState is the state of the part dual-stack.
 type dualStackState struct {
 	installation
 	// initialState has what was on each node before the agent.

@@ -27,7 +27,7 @@ func install() []check {
 	}
 }
 
-// installation is what the checks share.
+// installation is the state of the part install.
 type installation struct {
 	runner readmeRunner
 	// pods has a pod of each node that asks.

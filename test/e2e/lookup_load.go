@@ -11,7 +11,7 @@ import (
 	"github.com/nodens-dns/nodens/test/e2e/cluster"
 )
 
-// lookupLoad are pods that ask at kube-dns's address until they are told to end.
+// lookupLoad runs lookups at kube-dns's address in pods until it is stopped.
 type lookupLoad struct {
 	d      *dropInState
 	s      *suite
@@ -31,7 +31,7 @@ while [ ! -e /tmp/stop ] && [ $n -lt 3000 ]; do
   usleep 20000
 done; echo $n $f`
 
-// startLookups has every pod ask.
+// startLookups starts lookups in every pod. The caller must call stop or discard.
 func (d *dropInState) startLookups(ctx context.Context, s *suite) *lookupLoad {
 	l := &lookupLoad{d: d, s: s, ctx: ctx}
 	for _, pod := range d.pods {
@@ -49,7 +49,7 @@ func (d *dropInState) startLookups(ctx context.Context, s *suite) *lookupLoad {
 	return l
 }
 
-// stop tells the pods to end, and says how many of their questions failed.
+// stop stops the lookups and returns how many failed.
 func (l *lookupLoad) stop() (seen string, failed int, err error) {
 	for _, pod := range l.d.pods {
 		_, err := l.s.cluster.Exec(l.ctx, askerNamespace, pod, "touch", "/tmp/stop")
@@ -65,7 +65,7 @@ func (l *lookupLoad) stop() (seen string, failed int, err error) {
 	return fmt.Sprintf("%d of %d lookups failed meanwhile", l.failed, l.asked), l.failed, nil
 }
 
-// discard is end for when something else is wrong.
+// discard stops the lookups after another error.
 func (l *lookupLoad) discard() error {
 	_, _, err := l.stop()
 	return err

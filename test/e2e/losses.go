@@ -10,51 +10,49 @@ import (
 	"github.com/nodens-dns/nodens/test/node/load"
 )
 
-// lossLimit is what the README says that pods see of an event, in numbers.
+// lossLimit is what the README promises for an event, as limits.
 type lossLimit struct {
-	// name the promise is called in messages.
+	// name describes the limit in messages.
 	name string
-	// dying is how much time's worth of questions may be lost besides those of the time
-	// that an agent takes to die.
+	// dying is the time whose queries may be lost in addition to the time that a killed
+	// agent takes to exit.
 	dying time.Duration
-	// disconnects is how many times every TCP connection that is open may end, and with it its
-	// question.
+	// disconnects is how often each open TCP connection may end, losing its query.
 	disconnects uint64
-	// fallback says that the cluster's DNS may answer meanwhile.
+	// fallback allows answers from the cluster DNS.
 	fallback bool
 }
 
-// The promises: README.md, "When the agent is down" and "Upgrades".
+// The limits follow README.md, "When the agent is down" and "Upgrades".
 var (
-	// An upgrade, and whatever the agent has no part in, is not seen at all.
+	// lossless is for upgrades and for faults that don't touch the agent.
 	lossless = lossLimit{name: "nothing lost, all answered on the node"}
-	// rolledTwice is a rollout on the heels of another: the agent that has just taken over is
-	// stopped, and the connections that were passed on to it end with it.
+	// rolledTwice is for a rollout right after another one: the new agent is stopped, and the
+	// connections handed over to it end.
 	rolledTwice = lossLimit{name: "connections may end once, all answered on the node", disconnects: 1}
-	// An agent that is stopped answers what it has, and its TCP connections end with it;
-	// those that the cluster's DNS answers meanwhile end when the next agent listens.
+	// agentDeleted is for a deleted pod: a stopped agent answers its pending queries, and its TCP connections end. The
+	// connections to the cluster DNS end when the next agent listens.
 	agentDeleted = lossLimit{name: "only connections end, once with the agent and once with the next one's start", disconnects: 2, fallback: true}
-	// agentKilled takes the questions with it that it has, and those that come while the kernel
-	// gives back its memory, which is measured. The rest is what waits in its sockets and
-	// for its upstreams when it is killed: half of it is too little on a core that others
-	// want too, double would hide an agent that is missed.
+	// agentKilled is for a killed process: the agent loses its pending queries and those that arrive until the
+	// process is gone, which is measured. dying covers the queries in its socket buffers and
+	// at its upstreams.
 	agentKilled = lossLimit{name: "only what it had, and connections as above", dying: 50 * time.Millisecond, disconnects: 2, fallback: true}
 )
 
-// podKill is of a node's agent: when it was killed, and when it was gone. It is zero if it
-// was not killed.
+// podKill is when a node's agent was killed, and when its process was gone. The zero value means
+// that it was not killed.
 type podKill struct{ killed, gone time.Time }
 
-// losses is what an event has done to the pods of a node.
+// losses is the result of an event for the pods of a node.
 type losses struct {
 	node string
 	podKill
-	// jobs are what was asked, and reports what became of it, in the same order.
+	// jobs and reports correspond to each other.
 	jobs    []load.Job
 	reports []*load.Report
 }
 
-// total is of all that was asked.
+// total returns the sum of all counts.
 func (t losses) total() (all load.Counts) {
 	for _, r := range t.reports {
 		all.Add(r.All())
@@ -62,7 +60,7 @@ func (t losses) total() (all load.Counts) {
 	return all
 }
 
-// longestSilence is the longest time in which no answer came to one kind of question.
+// longestSilence returns the longest time without an answer in any job.
 func (t losses) longestSilence() (longest time.Duration) {
 	for _, r := range t.reports {
 		longest = max(longest, r.LongestSilence)
@@ -70,7 +68,7 @@ func (t losses) longestSilence() (longest time.Duration) {
 	return longest
 }
 
-// skipped is how many questions could not be asked.
+// skipped returns how many queries the clients could not send in time.
 func (t losses) skipped() (n uint64) {
 	for _, r := range t.reports {
 		n += r.Skipped
@@ -93,7 +91,7 @@ func (t losses) String() string {
 	return text + fmt.Sprintf(", longest silence %d ms", t.longestSilence().Milliseconds())
 }
 
-// check says how the toll breaks the promise; nil if it doesn't.
+// check returns an error if the losses exceed the limit.
 func (p lossLimit) check(t losses) error {
 	var errs []error
 	for i, r := range t.reports {
@@ -105,12 +103,11 @@ func (p lossLimit) check(t losses) error {
 	return nil
 }
 
-// skippedPerLost is how many questions a client has not asked, because others had its core, for each
-// one that the cluster's DNS may lose for the same reason: its sockets hold a few hundred.
+// skippedPerLost is the number of skipped queries (the client lacked CPU time) that excuse one lost
+// query of the cluster DNS, which lacked it too.
 const skippedPerLost = 100
 
-// checkJob is broken for one job. What the client or the machine has dropped themselves, for
-// want of time, is no fault of a server.
+// checkJob is check for one job. Queries that the client or the machine dropped don't count.
 func (p lossLimit) checkJob(j load.Job, r *load.Report, d podKill) error {
 	all, excused, away := r.All(), r.Dropped+r.Backlog, uint64(0)
 	if all.Local == 0 {
@@ -142,15 +139,15 @@ func (p lossLimit) checkJob(j load.Job, r *load.Report, d podKill) error {
 	return nil
 }
 
-// questionsDuring is how many questions are asked in the time at the rate.
+// questionsDuring returns the number of queries sent in d at the rate per second.
 func questionsDuring(d time.Duration, rate int) uint64 {
 	return uint64(math.Ceil(d.Seconds() * float64(rate)))
 }
 
-// runsShown is how many runs of a report a message has.
+// runsShown is the maximum number of runs in a message.
 const runsShown = 12
 
-// reportWithRuns is the report, with what was not as usual in it.
+// reportWithRuns formats the report and its runs with other outcomes than load.Local.
 func reportWithRuns(r *load.Report) string {
 	var b strings.Builder
 	b.WriteString(r.String())

@@ -20,42 +20,42 @@ import (
 var namesYAML string
 
 const (
-	// namesNS is where the pods are that ask, and far where none is.
+	// namesNS has the client pods; elsewhereNS has no pods.
 	namesNS, elsewhereNS = "names", "elsewhere"
-	// stubDNS is the ClusterIP of a name server that knows everything. It is written
-	// down because pods' specs and the ConfigMap kube-dns need it before there is one.
+	// stubDNS is the ClusterIP of a name server that answers every name. It is fixed
+	// because pod specs and the ConfigMap kube-dns need it before the Service exists.
 	stubDNS = "10.96.53.53"
-	// bigSize is how many addresses the big Service has: 90 make 1,500 bytes, which
-	// neither 512 nor the 1,232 that resolvers offer will hold; half would fit.
+	// bigSize is the number of addresses of the Service big. 90 of them need 1,500
+	// bytes, more than the EDNS sizes of 512 and 1,232 bytes.
 	bigSize = 90
 	// maxSearchDomains and maxSearch are the limits of a pod's search path, in domains and
 	// characters (validation of dnsConfig, since Kubernetes 1.22).
 	maxSearchDomains, maxSearchLength = 32, 2048
 )
 
-// namesFixture is what the checks of names ask about.
+// namesFixture is the pods and Services that the checks of the part names query.
 type namesFixture struct {
 	client kubernetes.Interface
 	nodes  []*cluster.Node
-	// coreDNS is an address of the cluster's DNS that no agent takes over.
+	// coreDNS is an address of the cluster DNS that no agent takes over.
 	coreDNS string
-	// clusterIP has ClusterIPs by NAMESPACE/NAME, and pod addresses by name.
+	// clusterIP maps NAMESPACE/NAME to ClusterIPs; podIP maps pod names to addresses.
 	clusterIP, podIP map[string]string
-	// stubStarted is how the stub domain came to be known, which takes its time.
+	// stubStarted receives the result of configuring the stub domain.
 	stubStarted chan error
 }
 
-// ordinaryPods are the pods with the settings that every pod has, on each node, those whose
-// resolver is told to use TCP, and one that asks CoreDNS what the others ask nodens.
+// ordinaryPods returns the pods with default DNS settings on each node, the pods with use-vc, and
+// one pod that asks CoreDNS.
 func ordinaryPods() []string { return []string{"udp-0", "udp-1", "tcp-0", "tcp-1", "twin"} }
 
-// searchDomains are as many and as long domains as a pod may have besides its usual three.
-// There are no names in any but the last.
+// searchDomains returns the most and longest domains that a pod may have besides its default
+// three. Only the last one has names.
 func searchDomains() []string {
 	const nowhere = ".nx.outside.test"
 	const usual, last = "names.svc.cluster.local svc.cluster.local cluster.local", "elsewhere.svc.cluster.local"
 	n := maxSearchDomains - 3 - 1
-	// What is left for them when each has a space before it.
+	// The space left for them, with a space before each.
 	left := maxSearchLength - len(usual) - 1 - len(last)
 	var list []string
 	for i := range n {
@@ -67,7 +67,7 @@ func searchDomains() []string {
 	return append(list, last)
 }
 
-// bigAddresses are the addresses of the big Service.
+// bigAddresses returns the addresses of the Service big.
 func bigAddresses() []string {
 	var list []string
 	for i := range bigSize {
@@ -76,7 +76,7 @@ func bigAddresses() []string {
 	return list
 }
 
-// manifest is the world as kubectl takes it.
+// manifest returns the manifest of the fixture's objects.
 func (w *namesFixture) manifest() (string, error) {
 	group := func(pod string) string { name, _, _ := strings.Cut(pod, "-"); return name }
 	t, err := template.New("names").Funcs(template.FuncMap{"group": group}).Parse(namesYAML)
@@ -92,7 +92,7 @@ func (w *namesFixture) manifest() (string, error) {
 	return out.String(), err
 }
 
-// create makes it all and waits until it is there.
+// create applies the fixture and waits until its names resolve.
 func (w *namesFixture) create(ctx context.Context, s *suite) (seen string, err error) {
 	client, err := w.connect(ctx, s)
 	if err != nil {
@@ -113,7 +113,7 @@ func (w *namesFixture) create(ctx context.Context, s *suite) (seen string, err e
 	return fmt.Sprintf("%d pods on %d nodes, %d Services", len(w.podIP), len(w.nodes), len(w.clusterIP)), w.waitVisible(ctx, s)
 }
 
-// connect finds out who is there to ask, and makes the namespaces.
+// connect reads the nodes and CoreDNS's address and creates the namespaces.
 func (w *namesFixture) connect(ctx context.Context, s *suite) (kubernetes.Interface, error) {
 	client, err := kubernetes.NewForConfig(s.cluster.Config())
 	if err != nil {
@@ -130,7 +130,7 @@ func (w *namesFixture) connect(ctx context.Context, s *suite) (kubernetes.Interf
 	return client, createNamespaces(ctx, client)
 }
 
-// createNamespaces makes them and waits for the ServiceAccount that pods need.
+// createNamespaces creates the namespaces and waits for the ServiceAccount that pods need.
 func createNamespaces(ctx context.Context, client kubernetes.Interface) error {
 	for _, name := range []string{namesNS, elsewhereNS} {
 		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
@@ -144,7 +144,7 @@ func createNamespaces(ctx context.Context, client kubernetes.Interface) error {
 	})
 }
 
-// readAddresses takes the addresses down, and is an error while a pod has none or isn't ready.
+// readAddresses reads the addresses. It returns an error while a pod has none or isn't ready.
 func (w *namesFixture) readAddresses(ctx context.Context, client kubernetes.Interface) error {
 	pods, err := podAddresses(ctx, client)
 	if err != nil {
@@ -161,7 +161,7 @@ func (w *namesFixture) readAddresses(ctx context.Context, client kubernetes.Inte
 	return checkEndpoints(ctx, client, map[string]int{"cluster": 2, "headless": 2, "set": 2, "querier": 2, "published": 1, "stub": 1})
 }
 
-// firstOf has the first address of each.
+// firstOf returns the first address of each.
 func firstOf(all map[string][]string) map[string]string {
 	one := make(map[string]string)
 	for name, addresses := range all {
@@ -170,8 +170,8 @@ func firstOf(all map[string][]string) map[string]string {
 	return one
 }
 
-// podAddresses are those of the pods that ask, by name. It is an error while one has none,
-// or isn't ready although it is meant to be.
+// podAddresses returns the client pods' addresses by name. It returns an error while a pod has
+// none or is unexpectedly not ready.
 func podAddresses(ctx context.Context, client kubernetes.Interface) (map[string][]string, error) {
 	pods, err := client.CoreV1().Pods(namesNS).List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -193,7 +193,7 @@ func podAddresses(ctx context.Context, client kubernetes.Interface) (map[string]
 	return all, nil
 }
 
-// serviceAddresses are the ClusterIPs of those Services that have any, by NAMESPACE/NAME.
+// serviceAddresses returns the ClusterIPs of all Services that have one, by NAMESPACE/NAME.
 func serviceAddresses(ctx context.Context, client kubernetes.Interface) (map[string][]string, error) {
 	services, err := client.CoreV1().Services("").List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -208,9 +208,8 @@ func serviceAddresses(ctx context.Context, client kubernetes.Interface) (map[str
 	return all, nil
 }
 
-// checkEndpoints is an error while Services have not as many ready endpoints as wanted: they come
-// a moment after the pods are ready, and CoreDNS must not be asked before, because it keeps
-// what it says for 30 s.
+// checkEndpoints returns an error while Services lack ready endpoints. Endpoints appear shortly
+// after the pods are ready. CoreDNS must not be asked earlier because it caches answers for 30 s.
 func checkEndpoints(ctx context.Context, client kubernetes.Interface, wanted map[string]int) error {
 	slices, err := client.DiscoveryV1().EndpointSlices(namesNS).List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -232,7 +231,7 @@ func checkEndpoints(ctx context.Context, client kubernetes.Interface, wanted map
 	return nil
 }
 
-// waitVisible waits until those who answer have seen what the API server has.
+// waitVisible waits until the DNS servers have seen the objects of the API server.
 func (w *namesFixture) waitVisible(ctx context.Context, s *suite) error {
 	set := w.podIP["set-0"] + " " + w.podIP["set-1"]
 	wants := []string{
@@ -253,7 +252,7 @@ func (w *namesFixture) waitVisible(ctx context.Context, s *suite) error {
 	})
 }
 
-// deleteNamespaces takes it all away, without waiting for the pods to be gone.
+// deleteNamespaces deletes the namespaces without waiting for the pods to end.
 func (w *namesFixture) deleteNamespaces(ctx context.Context) error {
 	var errs []error
 	for _, name := range []string{namesNS, elsewhereNS} {

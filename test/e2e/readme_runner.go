@@ -12,10 +12,10 @@ import (
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
-// registry is what stands for YOUR-REGISTRY.
+// registry replaces YOUR-REGISTRY in commands.
 const registry = "registry.test"
 
-// readmeRunner follows the README in a copy of the tree, with kubectl and helm of its own.
+// readmeRunner runs the README's commands in a copy of the tree, with its own kubectl and helm.
 type readmeRunner struct {
 	// tree is the copy, and programs the folder of kubectl and helm.
 	tree, programs string

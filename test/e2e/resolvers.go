@@ -16,22 +16,22 @@ import (
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
-// question is one of resolve/resolve.c's, with what every resolver has to answer, or with
-// what some of them do instead, by their names: musl, glibc, go.
+// question is a question in the form of resolve/resolve.c and its expected answer. perResolver has
+// different answers by resolver: musl, glibc, go.
 type question struct {
 	ask, want   string
 	perResolver map[string]string
 }
 
-// q makes a question that all resolvers answer alike: with the words, each once.
+// q returns a question that all resolvers answer with the given words, each once.
 func q(ask string, answers ...string) question {
 	return question{ask: ask, want: "= " + uniqueWords(answers...)}
 }
 
-// none makes one about a name that is not there.
+// none returns a question for a name that does not exist.
 func none(ask string) question { return question{ask: ask, want: "! none"} }
 
-// forResolver adds what one resolver does instead.
+// forResolver adds a different answer for one resolver.
 func (q question) forResolver(resolver, want string) question {
 	but := map[string]string{resolver: want}
 	for r, w := range q.perResolver {
@@ -41,19 +41,19 @@ func (q question) forResolver(resolver, want string) question {
 	return q
 }
 
-// orForResolver adds what one resolver may do as well.
+// orForResolver adds an alternative answer for one resolver.
 func (q question) orForResolver(resolver, want string) question {
 	return q.forResolver(resolver, q.want+" or "+want)
 }
 
-// uniqueWords are those of all texts, each once, sorted.
+// uniqueWords returns the words of all texts, each once, sorted.
 func uniqueWords(texts ...string) string {
 	list := strings.Fields(strings.Join(texts, " "))
 	slices.Sort(list)
 	return strings.Join(slices.Compact(list), " ")
 }
 
-// forEach runs f for every name at once and joins the errors, which get the name.
+// forEach runs f for every name concurrently and joins the errors, prefixed by the name.
 func forEach(names []string, f func(name string) error) error {
 	errs := make([]error, len(names))
 	var running sync.WaitGroup
@@ -95,7 +95,7 @@ func (w *namesFixture) ask(ctx context.Context, s *suite, pods []string, list []
 
 func resolvers() []string { return []string{"musl", "glibc", "go"} }
 
-// checkAnswers compares what `probe every` writes with what is wanted.
+// checkAnswers compares the output of `probe every` with the expected answers.
 func checkAnswers(out string, list []question) error {
 	lines := strings.Split(strings.TrimSpace(out), "\n")
 	if len(lines) != len(list)*len(resolvers()) {
@@ -117,8 +117,8 @@ func checkAnswers(out string, list []question) error {
 	return errors.Join(errs...)
 }
 
-// matches compares an answer with the wanted one, or those with " or " between them. One that
-// begins with < may lack some of its words, not all of them.
+// matches compares an answer with the expected one. Alternatives are separated by " or ". With the
+// prefix "< " a non-empty subset of the words is enough.
 func matches(got, want string) bool {
 	for one := range strings.SplitSeq(want, " or ") {
 		all, some := strings.CutPrefix(one, "< ")
@@ -129,7 +129,7 @@ func matches(got, want string) bool {
 	return false
 }
 
-// isSubset says that there are words and that all of them are among the others.
+// isSubset reports whether some is not empty and all of its words are in all.
 func isSubset(some, all string) bool {
 	list := strings.Fields(all)
 	for word := range strings.FieldsSeq(some) {
@@ -140,7 +140,7 @@ func isSubset(some, all string) bool {
 	return strings.TrimSpace(some) != ""
 }
 
-// nameWatch is a pod that asks for a name again and again until the answer is another.
+// nameWatch is a pod that queries a name repeatedly until the answer changes.
 type nameWatch struct {
 	cmd    *exec.Cmd
 	cancel context.CancelFunc
@@ -150,23 +150,22 @@ type nameWatch struct {
 	first  string
 }
 
-// nameChange is what a following has seen.
+// nameChange is the result of a nameWatch.
 type nameChange struct {
-	// first is the answer at the start, others are those between it and the wanted
-	// one, of which there should be none.
+	// first is the answer at the start, others are the answers between it and the
+	// expected one; there should be none.
 	first  string
 	others []string
-	// at is when the wanted one came.
+	// at is the time of the expected answer.
 	at    time.Time
 	asked int
 }
 
-// changeTimeout is how long a pod asks for an answer that doesn't come: longer than any event
-// takes through an API server, on a machine that does other things, and shorter than the
-// 30 s for which anybody who caches cluster names may keep the old answer.
+// changeTimeout bounds the wait for an expected answer. It is shorter than the 30 s for which a
+// cache may keep the old answer.
 const changeTimeout = 20 * time.Second
 
-// watchName starts one, which has had its first answer when follow returns. end ends it.
+// watchName starts a nameWatch and returns after its first answer. The caller must call wait.
 func (w *namesFixture) watchName(ctx context.Context, s *suite, pod, name, want string) (*nameWatch, error) {
 	return w.watchNameFor(ctx, s, changeTimeout, pod, name, want)
 }
@@ -176,7 +175,7 @@ func (w *namesFixture) watchNameFor(ctx context.Context, s *suite, limit time.Du
 	if err != nil {
 		return nil, err
 	}
-	// The probe gives up first, and says what the answer was.
+	// The probe's own limit ends first; its error has the last answer.
 	ctx, cancel := context.WithTimeout(ctx, limit+changeTimeout)
 	f := &nameWatch{name: name, cancel: cancel}
 	f.cmd = s.cluster.Command(ctx, kubectl, "--kubeconfig", s.cluster.Kubeconfig(),
@@ -199,7 +198,7 @@ func (w *namesFixture) watchNameFor(ctx context.Context, s *suite, limit time.Du
 	return nil, errors.Join(io.ErrUnexpectedEOF, err)
 }
 
-// wait waits for the wanted answer.
+// wait waits for the expected answer.
 func (f *nameWatch) wait() (nameChange, error) {
 	defer f.cancel()
 	lines := []string{f.first}

@@ -102,7 +102,7 @@ func podLabels(p *corev1.Pod) map[string]string {
 	return labels
 }
 
-// addMetadata adds an object's labels and annotations.
+// addMetadata adds target labels for an object's labels and annotations.
 func addMetadata(labels map[string]string, kind string, o metav1.Object) {
 	for what, values := range map[string]map[string]string{"label": o.GetLabels(), "annotation": o.GetAnnotations()} {
 		for k, v := range values {

@@ -24,7 +24,7 @@ type scrapeTest struct {
 	alerts  []monitoring.Rule
 }
 
-// scraping is the part of that name.
+// scraping returns the checks of the part scraping.
 func scraping() []check {
 	p := new(scrapeTest)
 	return []check{

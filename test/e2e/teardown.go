@@ -25,8 +25,7 @@ func (s *suite) stopCluster() error {
 	return err
 }
 
-// checkLeftovers ends what is up, and fails if anything is left behind: of the clusters, or a
-// process that a check has started.
+// checkLeftovers stops the cluster and fails if a cluster or a check left anything behind.
 func checkLeftovers(_ context.Context, s *suite) (string, error) {
 	if err := s.stopCluster(); err != nil {
 		return "", err
@@ -41,7 +40,7 @@ func checkLeftovers(_ context.Context, s *suite) (string, error) {
 	return "no process, mount, cgroup, interface, rule or sysctl", nil
 }
 
-// childProcesses are the processes of this one that are still there.
+// childProcesses returns this process's remaining children.
 func childProcesses() ([]string, error) {
 	tasks, err := filepath.Glob("/proc/self/task/*/children")
 	if err != nil {
@@ -65,8 +64,7 @@ func childProcesses() ([]string, error) {
 // it says at once, or not at all.
 const diagnoseTimeout = 10 * time.Second
 
-// diagnose says how the cluster is, for whoever has to find out why a check fails; ""
-// without one.
+// diagnose returns the state of the cluster for a failed check; "" without a cluster.
 func (s *suite) diagnose(ctx context.Context) string {
 	if s.cluster == nil {
 		return ""

@@ -14,14 +14,14 @@ import (
 	"github.com/nodens-dns/nodens/test/e2e/cluster"
 )
 
-// updateStep is a change in the API, and the answers to a name before and after it.
+// updateStep is a change in the API and the answers for a name before and after it.
 type updateStep struct {
 	old, new string
 	apply    func(context.Context) error
 }
 
-// runSteps makes the changes one by one while a pod of each node asks for the name 100 times
-// a second. Between the old answer and the new one there has to be no other.
+// runSteps applies the changes one by one while a pod on each node queries the name 100 times
+// a second. No other answer may appear between the old and the new one.
 func (w *namesFixture) runSteps(ctx context.Context, s *suite, name string, list []updateStep) (string, error) {
 	if w.client == nil {
 		return "", errNoPods
@@ -29,17 +29,17 @@ func (w *namesFixture) runSteps(ctx context.Context, s *suite, name string, list
 	var slowest time.Duration
 	asked := 0
 	for i, step := range list {
-		var followings []*nameWatch
+		var watches []*nameWatch
 		for _, pod := range ordinaryPods()[:2] {
 			f, err := w.watchName(ctx, s, pod, name, step.new)
 			if err != nil {
 				return "", fmt.Errorf("%s, step %d: %w", pod, i+1, err)
 			}
-			followings = append(followings, f)
+			watches = append(watches, f)
 		}
 		err := step.apply(ctx)
 		done := time.Now()
-		for _, f := range followings {
+		for _, f := range watches {
 			c, e := f.wait()
 			if e == nil && (c.first != step.old || len(c.others) > 0) {
 				e = fmt.Errorf("%s was %s, want %s, and then %q before %s", name, c.first, step.old, c.others, step.new)
@@ -55,12 +55,12 @@ func (w *namesFixture) runSteps(ctx context.Context, s *suite, name string, list
 	return fmt.Sprintf("%d times, %d queries, seen after %d ms", len(list), asked, slowest.Milliseconds()), nil
 }
 
-// changeExternalName changes where an ExternalName Service leads to.
+// changeExternalName changes the target of an ExternalName Service.
 func (w *namesFixture) changeExternalName(ctx context.Context, s *suite) (string, error) {
 	if w.client == nil {
 		return "", errNoPods
 	}
-	const ip = "10.96.99.1" // of nobody else: it is not in the part that is given out by itself
+	const ip = "10.96.99.1" // outside the range of automatic assignment
 	one, two := uniqueWords("one.outside.test", cluster.Outside4), uniqueWords("two.outside.test", cluster.Outside4)
 	patch := func(text string) func(context.Context) error {
 		return func(ctx context.Context) error {
@@ -79,7 +79,7 @@ func (w *namesFixture) changeExternalName(ctx context.Context, s *suite) (string
 	return seen, err
 }
 
-// changeServices makes a Service whose name was denied before, changes it and deletes it.
+// changeServices creates a Service whose name was NXDOMAIN before, changes it and deletes it.
 func (w *namesFixture) changeServices(ctx context.Context, s *suite) (string, error) {
 	if w.client == nil {
 		return "", errNoPods

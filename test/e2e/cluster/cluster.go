@@ -178,7 +178,7 @@ func (c *Cluster) startControl(ctx context.Context) error {
 	return c.startControllers()
 }
 
-// parallel does everything at the same time. The first error ends the rest.
+// parallel runs the functions concurrently. The first error cancels the others.
 func parallel(ctx context.Context, work ...func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -264,7 +264,7 @@ func (o *Options) check() error {
 	return nil
 }
 
-// checkHost says why this machine can't have a cluster; nil if it can.
+// checkHost returns an error if this machine cannot run a cluster.
 func checkHost() error {
 	if os.Geteuid() != 0 {
 		return errors.New("a cluster takes root")

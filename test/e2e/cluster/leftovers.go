@@ -16,7 +16,7 @@ import (
 // hostState is what a cluster must not change of the machine it runs on, as text by name.
 type hostState map[string]string
 
-// readHostState looks at the machine.
+// readHostState reads the machine's state.
 func readHostState() (hostState, error) {
 	m := make(hostState)
 	links, err := net.Interfaces()
@@ -159,7 +159,7 @@ type namespace struct {
 	info os.FileInfo
 }
 
-// namespaces are the room's of the two kinds that no process of a node is without, as far
+// namespaces are the sandbox's of the two kinds that no process of a node is without, as far
 // as they are not this process's too.
 func (r *sandbox) namespaces() ([]namespace, error) {
 	var own []namespace

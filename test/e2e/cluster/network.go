@@ -31,7 +31,7 @@ func (n *Node) setAddresses(number int, dual bool) {
 	}
 }
 
-// runIP runs lines of ip(8) in a room's network.
+// runIP runs lines of ip(8) in a sandbox's network.
 func (r *sandbox) runIP(ctx context.Context, lines ...string) error {
 	argv := r.nsenterArgs([]string{"net"}, "ip", "-batch", "-")
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
@@ -118,7 +118,7 @@ func (c *Cluster) Dial(ctx context.Context, network, address string) (net.Conn, 
 	return c.control.dial(ctx, network, address)
 }
 
-// dial opens a connection in the room's network. A socket belongs to the network that
+// dial opens a connection in the sandbox's network. A socket belongs to the network that
 // its thread is in when it is made, whoever uses it later.
 func (r *sandbox) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	if _, err := netip.ParseAddrPort(address); err != nil {

@@ -12,17 +12,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// PauseArg is the first argument of a program that uses this package when it is started
-// by it: it has to call Hold then, with the others.
+// PauseArg is the first argument when this package starts its own program again. The program must
+// then call Pause with the remaining arguments.
 const PauseArg = "pause-namespaces"
 
-// readyLine is what Hold writes when all is in its place.
+// readyLine is what Pause writes when the namespaces are set up.
 const readyLine = "ready\n"
 
-// pauseConfig is what Hold is to do.
+// pauseConfig configures Pause.
 type pauseConfig struct {
-	// name is the node's, and dir a folder of its own; without a name there is nothing
-	// to furnish.
+	// name is the node's, and dir a folder of its own; without a name, Pause
+	// sets up no mounts.
 	name, dir string
 }
 
@@ -51,7 +51,7 @@ func Pause(stdin io.Reader, stdout io.Writer, args []string) error {
 	return err
 }
 
-// reapOrphans waits for what has lost its parent, which becomes the first process's child.
+// reapOrphans reaps orphaned processes, which become children of the first process.
 func reapOrphans() {
 	ended := make(chan os.Signal, 1)
 	signal.Notify(ended, unix.SIGCHLD)

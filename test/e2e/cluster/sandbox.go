@@ -14,14 +14,14 @@ import (
 )
 
 // sandbox is a set of namespaces and the process that holds them open: this program once
-// more, in Hold. They have no names and end with it, and it ends with this process,
+// more, in Pause. They have no names and end with it, and it ends with this process,
 // however that does.
 type sandbox struct {
 	cmd   *exec.Cmd
 	stdin io.Closer
 }
 
-// openSandbox makes a room of the namespaces in flags and returns when Hold has furnished it.
+// openSandbox makes a sandbox of the namespaces in flags and returns when Pause has set it up.
 func (c *Cluster) openSandbox(flags uintptr, h pauseConfig) (*sandbox, error) {
 	log := c.path("logs/" + cmp.Or(h.name, "control") + ".log")
 	self, err := os.Executable()
@@ -68,7 +68,7 @@ func (c *Cluster) openSandbox(flags uintptr, h pauseConfig) (*sandbox, error) {
 	return r, nil
 }
 
-// close ends the room with all processes in its process namespace, if it has one of its
+// close ends the sandbox with all processes in its process namespace, if it has one of its
 // own, and returns when they are gone.
 func (r *sandbox) close() error {
 	r.stdin.Close()
@@ -80,10 +80,10 @@ func (r *sandbox) close() error {
 	return nil
 }
 
-// pid is that of the process that holds the room.
+// pid is that of the process that holds the sandbox.
 func (r *sandbox) pid() int { return r.cmd.Process.Pid }
 
-// nsenterArgs is the command line that runs a program in the room. kinds are nsenter's names
+// nsenterArgs is the command line that runs a program in the sandbox. kinds are nsenter's names
 // of the namespaces.
 func (r *sandbox) nsenterArgs(kinds []string, path string, args ...string) []string {
 	argv := []string{"nsenter", "--target=" + strconv.Itoa(r.pid())}

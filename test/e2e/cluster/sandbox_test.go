@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// newSandbox makes a room that is closed at the test's end at the latest, in a cluster that
+// newSandbox makes a sandbox that is closed at the test's end at the latest, in a cluster that
 // has nothing else.
 func newSandbox(t *testing.T, flags uintptr) (*Cluster, *sandbox) {
 	t.Helper()
@@ -55,7 +55,7 @@ func newSandbox(t *testing.T, flags uintptr) (*Cluster, *sandbox) {
 	return c, c.control
 }
 
-// TestDial: a connection is made in the room, and this process stays where it is.
+// TestDial: a connection is made in the sandbox, and this process stays where it is.
 func TestDial(t *testing.T) {
 	c, r := newSandbox(t, syscall.CLONE_NEWNET)
 	if err := r.runIP(t.Context(), "link set lo up", "addr add 192.0.2.7/32 dev lo"); err != nil {
@@ -72,7 +72,7 @@ func TestDial(t *testing.T) {
 	}
 	for _, a := range links {
 		if strings.HasPrefix(a.String(), "192.0.2.7/") {
-			t.Error("the room's address is this process's too")
+			t.Error("the sandbox's address is this process's too")
 		}
 	}
 	if _, err := c.Dial(t.Context(), "tcp", "localhost:9"); err == nil {
@@ -80,7 +80,7 @@ func TestDial(t *testing.T) {
 	}
 }
 
-// TestSandboxClose: processes in a room with a process namespace end with it, and are seen until
+// TestSandboxClose: processes in a sandbox with a process namespace end with it, and are seen until
 // then.
 func TestSandboxClose(t *testing.T) {
 	c, r := newSandbox(t, syscall.CLONE_NEWNET|syscall.CLONE_NEWPID)
@@ -123,7 +123,7 @@ func TestHostStateDiff(t *testing.T) {
 	}
 }
 
-// TestLeftovers: a process that joined the room's network from elsewhere is still there when the
+// TestLeftovers: a process that joined the sandbox's network from elsewhere is still there when the
 // room is closed, and is named.
 func TestLeftovers(t *testing.T) {
 	c, r := newSandbox(t, syscall.CLONE_NEWNET)
