@@ -10,18 +10,18 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// changes is how many objects a round changes: a third of the world, so that
+// changesPerRound is how many objects a round changes: a third of the world, so that
 // after three rounds few are as they were made.
-const changes = 50
+const changesPerRound = 50
 
 // nextChange changes the world and says how.
 func (g *generator) nextChange(d nameOptions) *change {
-	g.past = append(g.past, g.owners()...)
-	g.past = append(g.past, d.owners(&g.world)...)
+	g.formerNames = append(g.formerNames, g.owners()...)
+	g.formerNames = append(g.formerNames, d.owners(&g.world)...)
 	c := &change{}
 	// A client's pod is asked to go in every round.
 	for _, from := range clients {
-		if p := g.homes[from]; p != nil && p.DeletionTimestamp == nil {
+		if p := g.clientPods[from]; p != nil && p.DeletionTimestamp == nil {
 			g.terminatePod(c, p)
 			break
 		}
@@ -29,7 +29,7 @@ func (g *generator) nextChange(d nameOptions) *change {
 	if g.percent(70) {
 		g.changeNamespaces(c)
 	}
-	for range changes {
+	for range changesPerRound {
 		switch n := g.IntN(20); {
 		case n < 8:
 			g.changeService(c)
@@ -41,7 +41,7 @@ func (g *generator) nextChange(d nameOptions) *change {
 			g.changeImport(c)
 		}
 	}
-	g.news = c.owners(d)
+	g.changedNames = c.owners(d)
 	return c
 }
 
@@ -49,7 +49,7 @@ func (g *generator) nextChange(d nameOptions) *change {
 // the services that its slices are of.
 func (c *change) owners(d nameOptions) []string {
 	w := &world{}
-	for _, o := range slices.Concat(c.gone, c.made, c.updated) {
+	for _, o := range slices.Concat(c.deleted, c.created, c.updated) {
 		switch o := o.(type) {
 		case *corev1.Namespace:
 			w.namespaces = append(w.namespaces, o)
@@ -75,10 +75,10 @@ func (c *change) owners(d nameOptions) []string {
 // touched says that the round has done something to the object already: one
 // thing for each is enough, and two could go against each other.
 func (c *change) touched(o metav1.Object) bool {
-	if p, ok := o.(*corev1.Pod); ok && slices.Contains(c.leaving, p) {
+	if p, ok := o.(*corev1.Pod); ok && slices.Contains(c.terminating, p) {
 		return true
 	}
-	return slices.Contains(c.gone, o) || slices.Contains(c.made, o) || slices.Contains(c.updated, o)
+	return slices.Contains(c.deleted, o) || slices.Contains(c.created, o) || slices.Contains(c.updated, o)
 }
 
 // untouched returns an object that has not been touched, or false.
@@ -102,7 +102,7 @@ func (g *generator) changeNamespaces(c *change) {
 	all := g.world.objects()
 	for _, o := range all {
 		if o.GetNamespace() == old.Name || o == metav1.Object(old) {
-			c.leaving = removeItem(c.leaving, podOf(o))
+			c.terminating = removeItem(c.terminating, podOf(o))
 			g.deleteObject(c, o)
 		}
 	}
@@ -110,12 +110,12 @@ func (g *generator) changeNamespaces(c *change) {
 	for g.percent(60) || slices.ContainsFunc(g.namespaces, func(n *corev1.Namespace) bool { return n.Name == name }) {
 		name = g.pick(randomNamespaces)
 	}
-	c.made = append(c.made, g.addNamespace(name))
+	c.created = append(c.created, g.addNamespace(name))
 	for range 5 {
 		g.makeService(c, name, g.pick(randomLabels))
 	}
 	if ns, ok := untouched(g, c, g.namespaces); ok {
-		ns.Labels = g.marked()
+		ns.Labels = g.randomObjectLabels()
 		c.updated = append(c.updated, ns)
 	}
 }
@@ -128,13 +128,13 @@ func podOf(o metav1.Object) *corev1.Pod {
 
 // deleteObject deletes the object.
 func (g *generator) deleteObject(c *change, o metav1.Object) {
-	c.gone = append(c.gone, o)
+	c.deleted = append(c.deleted, o)
 	switch o := o.(type) {
 	case *corev1.Namespace:
 		g.namespaces = removeItem(g.namespaces, o)
 	case *corev1.Service:
 		g.services = removeItem(g.services, o)
-		g.free(o)
+		g.releaseClusterIPs(o)
 	case *discoveryv1.EndpointSlice:
 		g.slices = removeItem(g.slices, o)
 	case *corev1.Pod:
@@ -145,8 +145,8 @@ func (g *generator) deleteObject(c *change, o metav1.Object) {
 	}
 }
 
-// free gives the service's addresses back.
-func (g *generator) free(s *corev1.Service) {
+// releaseClusterIPs gives the service's addresses back.
+func (g *generator) releaseClusterIPs(s *corev1.Service) {
 	for _, ip := range s.Spec.ClusterIPs {
 		if ip == corev1.ClusterIPNone {
 			continue
@@ -160,9 +160,9 @@ func (g *generator) free(s *corev1.Service) {
 // makeService makes a service with slices.
 func (g *generator) makeService(c *change, ns, name string) {
 	s, made := g.addService(ns, name)
-	c.made = append(c.made, s)
+	c.created = append(c.created, s)
 	for _, slice := range made {
-		c.made = append(c.made, slice)
+		c.created = append(c.created, slice)
 	}
 }
 
@@ -181,14 +181,14 @@ func (g *generator) changeService(c *change) {
 		g.deleteObject(c, s)
 		g.makeService(c, s.Namespace, s.Name)
 	default:
-		if g.amendService(s) {
+		if g.updateService(s) {
 			c.updated = append(c.updated, s)
 		}
 	}
 }
 
-// amendService changes the service in place, if it can be.
-func (g *generator) amendService(s *corev1.Service) bool {
+// updateService changes the service in place, if it can be.
+func (g *generator) updateService(s *corev1.Service) bool {
 	switch {
 	case s.Spec.Type == corev1.ServiceTypeExternalName && g.percent(50):
 		s.Spec.ExternalName = g.pick(randomTargets)
@@ -201,7 +201,7 @@ func (g *generator) amendService(s *corev1.Service) bool {
 		// Its addresses are free only when the round is over.
 		s.Spec = corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: g.pick(randomTargets)}
 	case g.percent(30):
-		s.Labels = g.marked()
+		s.Labels = g.randomObjectLabels()
 	case g.percent(40):
 		s.Spec.ExternalIPs = g.externals()
 	default:
@@ -236,7 +236,7 @@ func (g *generator) changeSlice(c *change) {
 			return
 		}
 		_, labelled := s.Labels[corev1.IsHeadlessService]
-		c.made = append(c.made, g.addSlice(s.Namespace, label, fmt.Sprintf("n%d", g.named), of, labelled, servicePool))
+		c.created = append(c.created, g.addSlice(s.Namespace, label, fmt.Sprintf("n%d", g.named), of, labelled, servicePool))
 		return
 	case 2:
 		if s.Labels[serviceName] == "" {
@@ -257,7 +257,7 @@ func (g *generator) changePod(c *change) {
 	p, ok := untouched(g, c, g.pods)
 	switch n := g.IntN(10); {
 	case n < 4 || !ok:
-		c.made = append(c.made, g.addPod(g.anyNamespace()))
+		c.created = append(c.created, g.addPod(g.anyNamespace()))
 	case n < 6:
 		g.deleteObject(c, p)
 	case p.DeletionTimestamp != nil:
@@ -272,14 +272,14 @@ func (g *generator) changePod(c *change) {
 // terminatePod asks the pod to go. It stays for now, and keeps its addresses.
 func (g *generator) terminatePod(c *change, p *corev1.Pod) {
 	p.DeletionTimestamp = ptr(metav1.Now())
-	c.leaving = append(c.leaving, p)
+	c.terminating = append(c.terminating, p)
 }
 
 // releaseAddresses lets another pod have the addresses of clients that were this one's.
 func (g *generator) releaseAddresses(p *corev1.Pod) {
 	for _, ip := range p.Status.PodIPs {
-		if g.homes[ip.IP] == p {
-			delete(g.homes, ip.IP)
+		if g.clientPods[ip.IP] == p {
+			delete(g.clientPods, ip.IP)
 		}
 	}
 }
@@ -291,14 +291,14 @@ func (g *generator) changeImport(c *change) {
 	case n == 0 || !ok:
 		slices := len(g.slices)
 		g.addImport(g.anyNamespace())
-		c.made = append(c.made, g.imports[len(g.imports)-1])
+		c.created = append(c.created, g.imports[len(g.imports)-1])
 		for _, s := range g.slices[slices:] {
-			c.made = append(c.made, s)
+			c.created = append(c.created, s)
 		}
 	case n == 1:
 		g.deleteObject(c, o)
 	default:
-		g.specify(o, g.servicePorts())
+		g.fillImportSpec(o, g.servicePorts())
 		c.updated = append(c.updated, o)
 	}
 }

@@ -87,7 +87,7 @@ func TestParseViewHides(t *testing.T) {
 	}
 }
 
-func TestAge(t *testing.T) {
+func TestAdoptTTLs(t *testing.T) {
 	at := func(ttl string) view { return parseView(reply(t, nil, "x.test. "+ttl+" A 192.0.2.1"), 7) }
 	for _, tt := range []struct {
 		name     string
@@ -103,7 +103,7 @@ func TestAge(t *testing.T) {
 		{"a record more", at("30"), parseView(reply(t, nil, "x.test. 30 A 192.0.2.1", "x.test. 30 A 192.0.2.2"), 7), false, 2},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if diff := gocmp.Diff(tt.a.age(tt.b, tt.duration), tt.b); (diff == "") != tt.same {
+			if diff := gocmp.Diff(tt.a.adoptTTLs(tt.b, tt.duration), tt.b); (diff == "") != tt.same {
 				t.Errorf("the same: %t, want %t; the difference is %q", diff == "", tt.same, diff)
 			}
 		})
@@ -121,16 +121,16 @@ func TestMatchKnown(t *testing.T) {
 	same := func(a, b view) bool { return gocmp.Equal(a, b) }
 	name, nodata, failure := view{Rcode: "NXDOMAIN"}, view{Rcode: "NOERROR"}, view{Rcode: "SERVFAIL"}
 	x, y := comparison{query: query{name: "x."}, view: name}, comparison{query: query{name: "y."}, view: name}
-	if matchKnown(table, y, nodata, same) || toNodata.used > 0 {
+	if matchKnown(table, y, nodata, same) || toNodata.uses > 0 {
 		t.Error("an entry matches a query that it is not about")
 	}
-	if matchKnown(table, x, failure, same) || toNodata.used > 0 {
+	if matchKnown(table, x, failure, same) || toNodata.uses > 0 {
 		t.Error("an entry matches an answer that it doesn't ask for")
 	}
-	if !matchKnown(table, x, nodata, same) || toNodata.used == 0 {
+	if !matchKnown(table, x, nodata, same) || toNodata.uses == 0 {
 		t.Error("an entry doesn't match its own case")
 	}
-	if unneeded.used > 0 {
+	if unneeded.uses > 0 {
 		t.Error("an entry that changed nothing counts as used")
 	}
 }

@@ -14,31 +14,31 @@ import (
 	"github.com/nodens-dns/nodens/test/apiserver"
 )
 
-// subject is the program that is compared with CoreDNS. Setting
+// agentProgram is the program that is compared with CoreDNS. Setting
 // NODENS_SUBJECT=coredns compares CoreDNS with itself, which shows what the
 // comparison itself makes of two runs of the same program.
-func subject() string {
+func agentProgram() string {
 	if s := os.Getenv("NODENS_SUBJECT"); s != "" {
 		return s
 	}
 	return "nodens"
 }
 
-// most is how many kinds of difference of one Corefile are printed, each with
+// maxReported is how many kinds of difference of one Corefile are printed, each with
 // its first query and both answers.
-const most = 60
+const maxReported = 60
 
 func TestDifferential(t *testing.T) {
 	if testing.Short() {
 		t.Skip("building an API server and CoreDNS takes minutes: skipped under -short")
 	}
 	s := newSite(t)
-	s.always = fixedWorld()
-	if err := s.write(t.Context(), s.always); err != nil {
+	s.fixedWorld = fixedWorld()
+	if err := s.write(t.Context(), s.fixedWorld); err != nil {
 		t.Fatal(err)
 	}
 	s.deleteSome(t)
-	s.others = append(s.always.owners(), oddNames()...)
+	s.fixedNames = append(s.fixedWorld.owners(), oddNames()...)
 	n := seed(t)
 	t.Run("fixed", func(t *testing.T) { s.fixed(t, n) })
 	t.Run("random", func(t *testing.T) { s.random(t, n) })
@@ -61,34 +61,34 @@ func (s *site) fixed(t *testing.T, n uint64) {
 		t.Run(c.name, func(t *testing.T) {
 			r := s.run(t, c.caches)
 			r.coredns = s.serve(t, "coredns", c.text, apiserver.Admin)
-			r.agents = []agent{{name: subject(), addr: s.serve(t, subject(), c.text, apiserver.Agent)}}
-			if !c.caches && subject() == "nodens" {
+			r.agents = []agent{{name: agentProgram(), addr: s.serve(t, agentProgram(), c.text, apiserver.Agent)}}
+			if !c.caches && agentProgram() == "nodens" {
 				whole := strings.Replace(c.text, "pods insecure\n", "pods insecure\nscope cluster\nendpoints all\n", 1)
-				r.agents = append(r.agents, agent{name: "cluster", addr: s.serve(t, subject(), whole, apiserver.Agent)})
+				r.agents = append(r.agents, agent{name: "cluster", addr: s.serve(t, agentProgram(), whole, apiserver.Agent)})
 			}
-			r.podNames = strings.Contains(c.text, "endpoint_pod_names")
-			r.facts = collectFacts(s.always, &g.world)
+			r.endpointPodNames = strings.Contains(c.text, "endpoint_pod_names")
+			r.facts = collectFacts(s.fixedWorld, &g.world)
 			s.awaitMarks(t, marks{}, s.clusterDNS, r.coredns, r.agents[0].addr)
-			r.compare(fixedQueries(s.always))
-			r.compare(g.queries(nameOptions{}, fixedRandom, s.others))
+			r.compare(fixedQueries(s.fixedWorld))
+			r.compare(g.queries(nameOptions{}, fixedRandomQueries, s.fixedNames))
 			r.report()
 		})
 	}
 }
 
-// fixedRandom is how many random queries the fixed Corefiles get.
-const fixedRandom = 1000
+// fixedRandomQueries is how many random queries the fixed Corefiles get.
+const fixedRandomQueries = 1000
 
-// usualSeed is that of an ordinary run. A seed that nobody has tried finds what
+// defaultSeed is that of an ordinary run. A seed that nobody has tried finds what
 // nobody has decided upon, now and then, and that should not keep an unrelated
 // change from landing.
-const usualSeed = 15
+const defaultSeed = 15
 
 // seed returns the seed of the random part and logs it. NODENS_SEED sets it; the
 // word "random" is a new one for every run, to look for differences.
 func seed(t *testing.T) uint64 {
 	t.Helper()
-	n := uint64(usualSeed)
+	n := uint64(defaultSeed)
 	switch s := os.Getenv("NODENS_SEED"); s {
 	case "":
 	case "random":

@@ -130,7 +130,7 @@ func knownAccessLists() []*knownDifference {
 		reason: "an OPT record is for clients that sent one, with their DO bit (RFC 6891, 6.1.1; RFC 3225, 3); CoreDNS's acl gives every client one with DO",
 		expect: func(c comparison) (view, bool) {
 			v := c.view
-			if c.size == 0 {
+			if c.ednsSize == 0 {
 				v.EDNS = ""
 			} else if !c.do {
 				v.EDNS = strings.Replace(v.EDNS, ", do", "", 1)
@@ -166,7 +166,7 @@ func knownDNS64() []*knownDifference {
 				v := c.view
 				v.Flags = strings.Replace(v.Flags, "qr rd", "qr rd ra", 1)
 				local := strings.HasSuffix(strings.ToLower(c.name), "localhost.") // is answered before
-				return v, c.kind == dns.TypeAAAA && !strings.Contains(c.Flags, " ra") && c.Outcome == "answer" && !local
+				return v, c.qtype == dns.TypeAAAA && !strings.Contains(c.Flags, " ra") && c.Outcome == "answer" && !local
 			},
 		},
 		{
@@ -178,14 +178,14 @@ func knownDNS64() []*knownDifference {
 						v.Answer[i].Owner = c.name
 					}
 				}
-				return v, c.kind == dns.TypeAAAA
+				return v, c.qtype == dns.TypeAAAA
 			},
 		},
 	}
 }
 
-// asked are the names that every rule set is asked for.
-var asked = []string{
+// commonNames are the names that every rule set is asked for.
+var commonNames = []string{
 	"host.ext.test.", "HOST.ext.test.", "four.ext.test.", "six.ext.test.", "alias.ext.test.", "alias2.ext.test.", "dangling.ext.test.", "mixed.ext.test.",
 	"missing.ext.test.", "x.neg.test.", "_dns._udp.ext.test.", "servfail.ext.test.", "refused.ext.test.", "ext.test.", "1.2.0.192.in-addr.arpa.", ".",
 }
@@ -193,19 +193,19 @@ var asked = []string{
 // queries are the questions about the rule set, in an order of their own.
 func (b ruleSet) queries() []query {
 	var list []query
-	for _, name := range slices.Concat(asked, b.names) {
+	for _, name := range slices.Concat(commonNames, b.names) {
 		for _, kind := range []uint16{dns.TypeA, dns.TypeAAAA, dns.TypeTXT, dns.TypeMX, dns.TypeSRV, dns.TypePTR, dns.TypeCNAME, dns.TypeNS, dns.TypeSOA, dns.TypeSVCB, dns.TypeANY, dns.TypeHINFO} {
-			list = append(list, query{name: name, kind: kind})
+			list = append(list, query{name: name, qtype: kind})
 		}
 		for _, kind := range []uint16{dns.TypeA, dns.TypeAAAA} {
 			list = append(list,
-				query{name: name, kind: kind, size: ednsSize},
-				query{name: name, kind: kind, size: ednsSize, do: true},
-				query{name: name, kind: kind, cd: true},
-				query{name: name, kind: kind, tcp: true},
-				query{name: name, kind: kind, size: ednsSize, options: []dns.EDNS0{&dns.EDNS0_NSID{Code: dns.EDNS0NSID}}},
-				query{name: name, kind: kind, from: "127.0.1.1"},
-				query{name: name, kind: kind, from: "127.0.1.9", tcp: true})
+				query{name: name, qtype: kind, ednsSize: ednsSize},
+				query{name: name, qtype: kind, ednsSize: ednsSize, do: true},
+				query{name: name, qtype: kind, cd: true},
+				query{name: name, qtype: kind, tcp: true},
+				query{name: name, qtype: kind, ednsSize: ednsSize, options: []dns.EDNS0{&dns.EDNS0_NSID{Code: dns.EDNS0NSID}}},
+				query{name: name, qtype: kind, from: "127.0.1.1"},
+				query{name: name, qtype: kind, from: "127.0.1.9", tcp: true})
 		}
 	}
 	random := rand.New(rand.NewPCG(1, 2))
@@ -224,7 +224,7 @@ func TestDirectives(t *testing.T) {
 			s.table = b.allowed()
 			r := s.run(t, b.caches)
 			r.coredns = s.serve(t, "coredns", b.corefile(), apiserver.Admin)
-			r.agents = []agent{{name: subject(), addr: s.serve(t, subject(), b.corefile(), apiserver.Admin)}}
+			r.agents = []agent{{name: agentProgram(), addr: s.serve(t, agentProgram(), b.corefile(), apiserver.Admin)}}
 			r.compare(b.queries())
 			r.report()
 		})

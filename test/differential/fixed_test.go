@@ -6,8 +6,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// kinds are the types that every name is asked for.
-var kinds = []uint16{
+// allTypes are the types that every name is asked for.
+var allTypes = []uint16{
 	dns.TypeA, dns.TypeAAAA, dns.TypeSRV, dns.TypePTR, dns.TypeCNAME, dns.TypeTXT, dns.TypeMX,
 	dns.TypeNS, dns.TypeSOA, dns.TypeANY, dns.TypeHTTPS, dns.TypeDS, dns.TypeCAA,
 }
@@ -25,12 +25,12 @@ func fixedQueries(w *world) []query {
 	names := append(w.owners(), oddNames()...)
 	for _, name := range names {
 		// A hundred endpoints that are alike are asked for in the main types.
-		types := kinds
+		types := allTypes
 		if strings.Contains(name, "crowd-") || strings.Contains(name, "10-244-11-") || strings.Contains(name, ".11.244.10.") {
 			types = []uint16{dns.TypeA, dns.TypePTR}
 		}
 		for _, kind := range types {
-			qs = append(qs, query{name: name, kind: kind})
+			qs = append(qs, query{name: name, qtype: kind})
 		}
 	}
 	qs = append(qs, variations()...)
@@ -99,44 +99,44 @@ var someNames = []string{
 // variations asks some names in many ways.
 func variations() []query {
 	forms := []query{
-		{size: ednsSize},
-		{size: 512},
-		{size: 100},
-		{size: 4096, do: true},
-		{size: 65535},
-		{size: ednsSize, version: 1},
-		{size: ednsSize, options: []dns.EDNS0{&dns.EDNS0_COOKIE{Code: dns.EDNS0COOKIE, Cookie: "0102030405060708"}}},
-		{size: ednsSize, options: []dns.EDNS0{&dns.EDNS0_NSID{Code: dns.EDNS0NSID}}},
-		{size: ednsSize, options: []dns.EDNS0{&dns.EDNS0_PADDING{Padding: make([]byte, 16)}}},
-		{size: ednsSize, options: []dns.EDNS0{&dns.EDNS0_LOCAL{Code: 65001, Data: []byte("x")}}},
+		{ednsSize: ednsSize},
+		{ednsSize: 512},
+		{ednsSize: 100},
+		{ednsSize: 4096, do: true},
+		{ednsSize: 65535},
+		{ednsSize: ednsSize, version: 1},
+		{ednsSize: ednsSize, options: []dns.EDNS0{&dns.EDNS0_COOKIE{Code: dns.EDNS0COOKIE, Cookie: "0102030405060708"}}},
+		{ednsSize: ednsSize, options: []dns.EDNS0{&dns.EDNS0_NSID{Code: dns.EDNS0NSID}}},
+		{ednsSize: ednsSize, options: []dns.EDNS0{&dns.EDNS0_PADDING{Padding: make([]byte, 16)}}},
+		{ednsSize: ednsSize, options: []dns.EDNS0{&dns.EDNS0_LOCAL{Code: 65001, Data: []byte("x")}}},
 		{tcp: true},
-		{tcp: true, size: ednsSize},
+		{tcp: true, ednsSize: ednsSize},
 		{norec: true},
 		{cd: true},
 		{ad: true},
-		{ad: true, cd: true, size: ednsSize, do: true},
-		{class: dns.ClassCHAOS},
-		{class: dns.ClassHESIOD},
-		{class: dns.ClassNONE},
-		{class: dns.ClassANY},
+		{ad: true, cd: true, ednsSize: ednsSize, do: true},
+		{qclass: dns.ClassCHAOS},
+		{qclass: dns.ClassHESIOD},
+		{qclass: dns.ClassNONE},
+		{qclass: dns.ClassANY},
 	}
 	var qs []query
 	for _, name := range someNames {
 		for _, kind := range []uint16{dns.TypeA, dns.TypeSRV, dns.TypeTXT} {
 			for _, q := range forms {
-				q.name, q.kind = name, kind
+				q.name, q.qtype = name, kind
 				qs = append(qs, q)
 			}
 		}
 		for _, kind := range []uint16{dns.TypeAXFR, dns.TypeIXFR} {
-			qs = append(qs, query{name: name, kind: kind, tcp: true}, query{name: name, kind: kind})
+			qs = append(qs, query{name: name, qtype: kind, tcp: true}, query{name: name, qtype: kind})
 		}
 	}
 	for _, kind := range []uint16{0, dns.TypeOPT, dns.TypeTSIG, dns.TypeTKEY, dns.TypeMAILA, dns.TypeMAILB, dns.TypeNULL, 65280, 65535} {
-		qs = append(qs, query{name: someNames[0], kind: kind}, query{name: "gone.plain.svc." + zone, kind: kind}, query{name: "host.ext.test.", kind: kind})
+		qs = append(qs, query{name: someNames[0], qtype: kind}, query{name: "gone.plain.svc." + zone, qtype: kind}, query{name: "host.ext.test.", qtype: kind})
 	}
 	for _, name := range []string{"version.bind.", "id.server.", "hostname.bind."} {
-		qs = append(qs, query{name: name, kind: dns.TypeTXT, class: dns.ClassCHAOS})
+		qs = append(qs, query{name: name, qtype: dns.TypeTXT, qclass: dns.ClassCHAOS})
 	}
 	return qs
 }
@@ -145,16 +145,16 @@ func variations() []query {
 func truncated() []query {
 	var qs []query
 	for _, ask := range []query{
-		{name: "crowd.headless.svc." + zone, kind: dns.TypeA},
-		{name: "crowd.headless.svc." + zone, kind: dns.TypeSRV},
-		{name: "_http._tcp.crowd.headless.svc." + zone, kind: dns.TypeSRV},
-		{name: "group.headless.svc." + zone, kind: dns.TypeA},
-		{name: "_http._tcp.group.headless.svc." + zone, kind: dns.TypeSRV},
-		{name: "big.ext.test.", kind: dns.TypeTXT},
-		{name: "middle.ext.test.", kind: dns.TypeTXT},
+		{name: "crowd.headless.svc." + zone, qtype: dns.TypeA},
+		{name: "crowd.headless.svc." + zone, qtype: dns.TypeSRV},
+		{name: "_http._tcp.crowd.headless.svc." + zone, qtype: dns.TypeSRV},
+		{name: "group.headless.svc." + zone, qtype: dns.TypeA},
+		{name: "_http._tcp.group.headless.svc." + zone, qtype: dns.TypeSRV},
+		{name: "big.ext.test.", qtype: dns.TypeTXT},
+		{name: "middle.ext.test.", qtype: dns.TypeTXT},
 	} {
 		for _, size := range []uint16{0, 512, ednsSize, 4096, 65535} {
-			ask.size = size
+			ask.ednsSize = size
 			ask.tcp = false
 			qs = append(qs, ask)
 			ask.tcp = true
@@ -173,15 +173,15 @@ func forwarded() []query {
 		"_dns._udp.ext.test", "missing.ext.test", "Missing.Ext.Test", "a.b.c.missing.ext.test", "neg.test", "x.neg.test", "a.any.test", "B.any.test",
 		"servfail.ext.test", "refused.ext.test", "formerr.ext.test", "notimp.ext.test", "notauth.ext.test", "ad.ext.test", "ede.ext.test", "nowhere",
 	} {
-		for _, kind := range append(kinds, dns.TypeRRSIG, dns.TypeDNSKEY, uint16(65280)) {
-			qs = append(qs, query{name: name + ".", kind: kind})
+		for _, kind := range append(allTypes, dns.TypeRRSIG, dns.TypeDNSKEY, uint16(65280)) {
+			qs = append(qs, query{name: name + ".", qtype: kind})
 		}
 		for _, kind := range []uint16{dns.TypeA, dns.TypeTXT} {
 			qs = append(qs,
-				query{name: name + ".", kind: kind, size: ednsSize},
-				query{name: name + ".", kind: kind, size: ednsSize, do: true},
-				query{name: name + ".", kind: kind, cd: true},
-				query{name: name + ".", kind: kind, tcp: true})
+				query{name: name + ".", qtype: kind, ednsSize: ednsSize},
+				query{name: name + ".", qtype: kind, ednsSize: ednsSize, do: true},
+				query{name: name + ".", qtype: kind, cd: true},
+				query{name: name + ".", qtype: kind, tcp: true})
 		}
 	}
 	return qs

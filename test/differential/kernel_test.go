@@ -32,38 +32,38 @@ func (s *site) kernel(t *testing.T, n uint64) {
 	r.coredns = s.serve(t, "coredns", text, apiserver.Admin)
 	h := s.startFixture(t, text)
 	r.agents = []agent{{name: "kernel", addr: h.addr, pod: h.Pod}}
-	r.facts = collectFacts(s.always, &g.world)
+	r.facts = collectFacts(s.fixedWorld, &g.world)
 	s.awaitMarks(t, marks{}, r.coredns)
-	for _, qs := range [][]query{fixedQueries(s.always), g.queries(nameOptions{}, fixedRandom, s.others)} {
-		r.compare(slices.DeleteFunc(qs, ofServer))
+	for _, qs := range [][]query{fixedQueries(s.fixedWorld), g.queries(nameOptions{}, fixedRandomQueries, s.fixedNames)} {
+		r.compare(slices.DeleteFunc(qs, aboutServer))
 	}
 	r.report()
 	h.checkKernelShare(t, r.asked)
 }
 
-// ofServer is a query about the server itself, whose answer has the address at which it
+// aboutServer is a query about the server itself, whose answer has the address at which it
 // listens, unless that is on the loopback.
-func ofServer(q query) bool {
+func aboutServer(q query) bool {
 	name := strings.ToLower(q.name)
 	apex := name == zone || name == "in-addr.arpa." || name == "ip6.arpa."
-	return strings.HasPrefix(name, "ns.dns.") || apex && q.kind == dns.TypeNS
+	return strings.HasPrefix(name, "ns.dns.") || apex && q.qtype == dns.TypeNS
 }
 
-// fixture is a node with an agent, and a pod that asks it.
-type fixture struct {
+// nodeFixture is a node with an agent, and a pod that asks it.
+type nodeFixture struct {
 	*testbed.Network
 	addr netip.AddrPort
 }
 
 // The ports of an agent that has a namespace to itself.
 const (
-	housePort  = 53
-	houseReady = 8181
+	agentPort      = 53
+	agentReadyPort = 8181
 )
 
 // startFixture starts an agent with the Corefile. It has on its loopback what other servers have
 // on theirs.
-func (s *site) startFixture(t *testing.T, text string) *fixture {
+func (s *site) startFixture(t *testing.T, text string) *nodeFixture {
 	t.Helper()
 	l, err := testbed.New(t.TempDir(), s.binaries["nodens"])
 	t.Cleanup(l.Close)
@@ -76,7 +76,7 @@ func (s *site) startFixture(t *testing.T, text string) *fixture {
 	s.startUpstreamIn(t, l.Node)
 	conf, err := l.File("Corefile", strings.NewReplacer(
 		"bind 127.0.0.1", "bind "+testbed.NodeIP4,
-		"PORT", fmt.Sprint(housePort), "HEALTH", "8080", "READY", fmt.Sprint(houseReady), "METRICS", "9253",
+		"PORT", fmt.Sprint(agentPort), "HEALTH", "8080", "READY", fmt.Sprint(agentReadyPort), "METRICS", "9253",
 		"KUBECONFIG", s.api.Kubeconfig(apiserver.Agent), "UPSTREAM", s.upstream.String(),
 	).Replace(text))
 	if err != nil {
@@ -88,7 +88,7 @@ func (s *site) startFixture(t *testing.T, text string) *fixture {
 		t.Fatal(err)
 	}
 	p.Must(t, "the agent to log that it serves", testbed.LogContains(p, "msg=serving"))
-	return &fixture{l, netip.AddrPortFrom(netip.MustParseAddr(testbed.NodeIP4), housePort)}
+	return &nodeFixture{l, netip.AddrPortFrom(netip.MustParseAddr(testbed.NodeIP4), agentPort)}
 }
 
 // startUpstreamIn has the upstream answer in the namespace too, at the same address.
@@ -111,7 +111,7 @@ func (s *site) startUpstreamIn(t *testing.T, ns string) {
 
 // checkKernelShare looks at how much of it the kernel has answered: of each query the last time,
 // if it is one of those that the kernel answers at all.
-func (h *fixture) checkKernelShare(t *testing.T, asked int) {
+func (h *nodeFixture) checkKernelShare(t *testing.T, asked int) {
 	t.Helper()
 	m, err := h.Metrics()
 	if err != nil {
@@ -119,10 +119,10 @@ func (h *fixture) checkKernelShare(t *testing.T, asked int) {
 	}
 	inKernel := int(m[`nodens_kernel_path_queries_total{result="answered"}`])
 	t.Logf("the kernel has answered %d of %d queries", inKernel, asked)
-	if inKernel < asked/share {
+	if inKernel < asked/minKernelShare {
 		t.Errorf("the kernel has answered %d of %d queries, which says little about it", inKernel, asked)
 	}
 }
 
-// share is what part of the queries the kernel has to have answered.
-const share = 3
+// minKernelShare is what part of the queries the kernel has to have answered.
+const minKernelShare = 3

@@ -17,8 +17,8 @@ type knownDifference struct {
 	expect func(c comparison) (view, bool)
 	// query, in place of expect, returns the query that CoreDNS is to be asked instead.
 	query func(c comparison) (query, bool)
-	// used counts the differences that needed the entry.
-	used int
+	// uses counts the differences that needed the entry.
+	uses int
 }
 
 // comparison is a query, CoreDNS's answer to it, and the means to find out
@@ -30,20 +30,20 @@ type comparison struct {
 	caches bool
 	// ask asks CoreDNS another query. settle gives what the agent must answer
 	// to one, whoever asks.
-	ask, settle func(query) view
+	ask, agentAnswer func(query) view
 	// facts are what there is.
 	objectFacts
 	// zones are those that the cluster's answers come from.
 	zones []string
-	// verified says that only pods that are there have names, podNames that
+	// podsVerified says that only pods that are there have names, podNames that
 	// endpoints may go by those of their pods.
-	verified, podNames bool
+	podsVerified, endpointPodNames bool
 }
 
 // answerForType is CoreDNS's answer to the same query for another type.
 func (c comparison) answerForType(kind uint16) view {
 	q := c.query
-	q.kind = kind
+	q.qtype = kind
 	v := c.ask(q)
 	v.Question = c.Question
 	return v
@@ -75,9 +75,9 @@ func (c comparison) negativeReply(rcode string) view {
 		v.Flags = strings.Replace(v.Flags, "qr", "qr aa", 1)
 	}
 	v.Answer, v.Additional = nil, nil
-	v.Authority = c.ask(query{name: c.origin(), kind: dns.TypeSOA}).Answer
+	v.Authority = c.ask(query{name: c.origin(), qtype: dns.TypeSOA}).Answer
 	if c.caches {
-		return v.fold(c.name, true)
+		return v.lowerCase(c.name, true)
 	}
 	return v
 }
@@ -86,7 +86,7 @@ func (c comparison) negativeReply(rcode string) view {
 // which may be somebody else's where name errors fall through.
 func (c comparison) absentReply() view {
 	q := c.query
-	q.name, q.kind = "no-such-name."+c.origin(), dns.TypeDS
+	q.name, q.qtype = "no-such-name."+c.origin(), dns.TypeDS
 	v := c.ask(q)
 	v.Question = c.Question
 	return v
@@ -114,35 +114,35 @@ func (c comparison) outside() bool { return strings.EqualFold(c.origin(), extern
 
 // reversed says that the name is a reverse name that the cluster has.
 func (c comparison) reversed() bool {
-	if c.origin() == "" || c.inCluster() || c.outside() || c.overlong() || importPool.has(c.name) {
+	if c.origin() == "" || c.inCluster() || c.outside() || c.belowIPv6Reverse() || importPool.has(c.name) {
 		return false
 	}
 	v := c.answerForType(dns.TypePTR)
 	if !strings.Contains(v.Flags, "aa") || v.Rcode != "NOERROR" {
 		return false
 	}
-	return len(v.Answer) == 0 || slices.ContainsFunc(v.Answer, func(r record) bool { return !c.dangling(r) })
+	return len(v.Answer) == 0 || slices.ContainsFunc(v.Answer, func(r record) bool { return !c.danglingPTR(r) })
 }
 
-// overlong says that the name is below an IPv6 address's.
-func (c comparison) overlong() bool {
+// belowIPv6Reverse says that the name is below an IPv6 address's.
+func (c comparison) belowIPv6Reverse() bool {
 	const nibbles = 32
 	return dns.IsSubDomain("ip6.arpa.", c.name) && dns.CountLabel(c.name) > nibbles+2
 }
 
-// dangling says that a PTR record points at an endpoint's name that is not
+// danglingPTR says that a PTR record points at an endpoint's name that is not
 // there, or into a namespace that has no names.
-func (c comparison) dangling(r record) bool {
+func (c comparison) danglingPTR(r record) bool {
 	const depth = 6 // endpoint, service, namespace, svc, and the zone's two
 	n := dns.CountLabel(r.Data)
-	if r.Type != "PTR" || n < depth-1 || strings.HasPrefix(r.Data, dotted) || c.podNames && strings.HasPrefix(r.Data, undotted) {
+	if r.Type != "PTR" || n < depth-1 || strings.HasPrefix(r.Data, dotted) || c.endpointPodNames && strings.HasPrefix(r.Data, undotted) {
 		return false
 	}
 	name := r.Data
 	if n < depth {
 		name = parent(name)
 	}
-	return c.ask(query{name: name, kind: dns.TypeA}).Rcode == "NXDOMAIN"
+	return c.ask(query{name: name, qtype: dns.TypeA}).Rcode == "NXDOMAIN"
 }
 
 // labels are the labels left of the zone, in lower case.
@@ -162,10 +162,12 @@ func withoutFlags(flags string, names ...string) string {
 
 // knownDifferences are the differences that are meant. The table is used by one test
 // at a time.
-func knownDifferences() []*knownDifference { return append(knownPlain(), knownSearches()...) }
+func knownDifferences() []*knownDifference {
+	return append(clientIndependentDifferences(), knownSearches()...)
+}
 
-// knownPlain are those that have nothing to do with who asks.
-func knownPlain() []*knownDifference {
+// clientIndependentDifferences are those that have nothing to do with who asks.
+func clientIndependentDifferences() []*knownDifference {
 	return slices.Concat([]*knownDifference{knownSizes()}, knownNameDifferences(), knownSpellings(), knownImports(), knownExternal(), knownMessages(), knownMalformed(), knownTTLs())
 }
 
@@ -183,7 +185,7 @@ func knownNameDifferences() []*knownDifference {
 			reason: "a pod's name that has dots is no label, so its endpoint goes by its address; CoreDNS makes labels of it that it has no answer for",
 			expect: func(c comparison) (view, bool) {
 				v := c.view.clone()
-				endpoint := c.Rcode == "NXDOMAIN" && strings.HasPrefix(c.name, undotted) && c.podNames
+				endpoint := c.Rcode == "NXDOMAIN" && strings.HasPrefix(c.name, undotted) && c.endpointPodNames
 				if endpoint {
 					q := c.query
 					q.name = parent(c.name)
@@ -206,7 +208,7 @@ func knownNameDifferences() []*knownDifference {
 		{
 			reason: "a reverse name that has a PTR record exists for the other types too; CoreDNS denies them, or falls through to the upstream",
 			expect: func(c comparison) (view, bool) {
-				known := c.kind == dns.TypePTR || c.kind == dns.TypeSOA && c.Rcode == "NOERROR"
+				known := c.qtype == dns.TypePTR || c.qtype == dns.TypeSOA && c.Rcode == "NOERROR"
 				if known || c.inCluster() || !c.reversed() {
 					return view{}, false
 				}
@@ -216,7 +218,7 @@ func knownNameDifferences() []*knownDifference {
 		{
 			reason: "whether a name exists does not depend on the type: CoreDNS answers NODATA for SOA at any name",
 			expect: func(c comparison) (view, bool) {
-				if c.kind != dns.TypeSOA || len(c.Answer) > 0 || c.origin() == "" || c.reversed() {
+				if c.qtype != dns.TypeSOA || len(c.Answer) > 0 || c.origin() == "" || c.reversed() {
 					return view{}, false
 				}
 				return c.answerForType(dns.TypeDS), true
@@ -225,7 +227,7 @@ func knownNameDifferences() []*knownDifference {
 		{
 			reason: "whether a name exists does not depend on the type: CoreDNS denies TXT at names that have nothing but names below them",
 			expect: func(c comparison) (view, bool) {
-				if !(c.kind == dns.TypeTXT && c.origin() != "" && c.Rcode == "NXDOMAIN") {
+				if !(c.qtype == dns.TypeTXT && c.origin() != "" && c.Rcode == "NXDOMAIN") {
 					return view{}, false
 				}
 				return c.answerForType(dns.TypeDS), true
@@ -259,14 +261,14 @@ func knownSpellings() []*knownDifference {
 		{
 			reason: "an address has many spellings, and a verified pod's name may be any of them; CoreDNS knows the shortest",
 			expect: func(c comparison) (view, bool) {
-				name, ok := c.respelled()
-				if !ok || !c.verified {
+				name, ok := c.shortIPv6PodName()
+				if !ok || !c.podsVerified {
 					return view{}, false
 				}
 				q := c.query
 				q.name = name
-				if q.kind == dns.TypeSOA {
-					q.kind = dns.TypeDS
+				if q.qtype == dns.TypeSOA {
+					q.qtype = dns.TypeDS
 				}
 				v := c.ask(q)
 				v.Question = c.Question
@@ -279,7 +281,7 @@ func knownSpellings() []*knownDifference {
 		{
 			reason: "a pod has addresses only: CoreDNS makes up an SRV record with port 0",
 			expect: func(c comparison) (view, bool) {
-				if !(c.kind == dns.TypeSRV && c.underPod(3) && len(c.labels()) == 3 && len(c.Answer) > 0) {
+				if !(c.qtype == dns.TypeSRV && c.underPod(3) && len(c.labels()) == 3 && len(c.Answer) > 0) {
 					return view{}, false
 				}
 				return c.negativeReply("NOERROR"), true
@@ -311,7 +313,7 @@ func knownSpellings() []*knownDifference {
 		{
 			reason: "there is no name below an IPv6 address's: CoreDNS doesn't look at the labels there",
 			expect: func(c comparison) (view, bool) {
-				if c.kind != dns.TypePTR || !c.overlong() {
+				if c.qtype != dns.TypePTR || !c.belowIPv6Reverse() {
 					return view{}, false
 				}
 				return c.answerForType(dns.TypeDS), true
@@ -320,7 +322,7 @@ func knownSpellings() []*knownDifference {
 		{
 			reason: "a slice that names no service gives its addresses no names; CoreDNS makes a name with an empty label and sends nothing",
 			expect: func(c comparison) (view, bool) {
-				if c.kind != dns.TypePTR || c.Outcome != "silence" || !importPool.has(c.name) {
+				if c.qtype != dns.TypePTR || c.Outcome != "silence" || !importPool.has(c.name) {
 					return view{}, false
 				}
 				v := c.answerForType(dns.TypeDS)
@@ -335,15 +337,15 @@ func knownSpellings() []*knownDifference {
 					// Without what doesn't count it may fit.
 					c.tcp = true
 					c.view = c.ask(c.query)
-					if !slices.ContainsFunc(c.Answer, c.dangling) {
+					if !slices.ContainsFunc(c.Answer, c.danglingPTR) {
 						return view{}, false
 					}
 				}
-				if c.kind != dns.TypePTR || !strings.Contains(c.Flags, "aa") || len(c.Answer) == 0 {
+				if c.qtype != dns.TypePTR || !strings.Contains(c.Flags, "aa") || len(c.Answer) == 0 {
 					return view{}, false
 				}
 				v := c.view.clone()
-				v.Answer = filterRecords(v.Answer, func(r record) bool { return !c.dangling(r) })
+				v.Answer = filterRecords(v.Answer, func(r record) bool { return !c.danglingPTR(r) })
 				if len(v.Answer) == 0 {
 					return c.answerForType(dns.TypeDS), true
 				}
@@ -353,9 +355,9 @@ func knownSpellings() []*knownDifference {
 	}
 }
 
-// respelled is the pod's name with its IPv6 address written the short way. It
+// shortIPv6PodName is the pod's name with its IPv6 address written the short way. It
 // returns false for other names and for those that are short already.
-func (c comparison) respelled() (string, bool) {
+func (c comparison) shortIPv6PodName() (string, bool) {
 	if !c.underPod(3) || len(c.labels()) != 3 {
 		return "", false
 	}
@@ -381,12 +383,12 @@ func (c comparison) emptyNonTerminal() bool {
 	case l[0] == "_zone" && len(l) == 4, len(l) == 5 && (l[0] == "pin" || l[0] == "prefer") && l[1] == "_zone":
 		// A service of which there are zonal names has those of any zone.
 		service := strings.Join(l[len(l)-3:], ".") + "." + zone
-		return c.ask(query{name: "x.pin._zone." + service, kind: dns.TypeA}).Rcode == "NOERROR"
+		return c.ask(query{name: "x.pin._zone." + service, qtype: dns.TypeA}).Rcode == "NOERROR"
 	}
 	// Both servers take ports and protocols without underscores too.
 	lower := strings.ToLower(c.name)
 	for _, name := range slices.Concat(c.below[lower], c.below["_"+strings.TrimPrefix(lower, "_")]) {
-		if c.ask(query{name: name, kind: dns.TypeA}).Rcode == "NOERROR" {
+		if c.ask(query{name: name, qtype: dns.TypeA}).Rcode == "NOERROR" {
 			return true
 		}
 	}

@@ -23,8 +23,8 @@ type marks struct {
 	namespaces []string
 }
 
-// markSpace is the namespace of the nth marks.
-func markSpace(n int) string { return fmt.Sprintf("mark-%d", n) }
+// markNamespace is the namespace of the nth marks.
+func markNamespace(n int) string { return fmt.Sprintf("mark-%d", n) }
 
 // awaitMarks writes a last object of each kind, and slices in each namespace,
 // waits until every server has seen all that it can of them, and deletes them
@@ -32,8 +32,8 @@ func markSpace(n int) string { return fmt.Sprintf("mark-%d", n) }
 // been seen too.
 func (s *site) awaitMarks(t *testing.T, m marks, servers ...netip.AddrPort) {
 	t.Helper()
-	s.mark++
-	w := newMarks(s.mark, m.namespaces)
+	s.lastMark++
+	w := newMarks(s.lastMark, m.namespaces)
 	if err := s.write(t.Context(), w); err != nil {
 		t.Fatal(err)
 	}
@@ -64,7 +64,7 @@ func (s *site) awaitMarks(t *testing.T, m marks, servers ...netip.AddrPort) {
 // for.
 func newMarks(n int, namespaces []string) *world {
 	w := &world{}
-	own := markSpace(n)
+	own := markNamespace(n)
 	w.namespace(own)
 	http := port("http", 80, corev1.ProtocolTCP)
 	both := func(ns, svc string, ips []string) {
@@ -72,12 +72,12 @@ func newMarks(n int, namespaces []string) *world {
 		w.slice(ns, svc, "a", []discoveryv1.EndpointPort{ports(http)[0]}, ready("10.244.255.1"))
 	}
 	for _, ns := range namespaces {
-		both(ns, own, none)
-		both(ns, own+"-manual", none)
+		both(ns, own, noClusterIP)
+		both(ns, own+"-manual", noClusterIP)
 		delete(w.slices[len(w.slices)-1].Labels, corev1.IsHeadlessService)
 	}
 	both(own, "address", []string{fmt.Sprintf("10.96.%d.%d", 64+n/256, n%256)})
-	both(own, "mark", none)
+	both(own, "mark", noClusterIP)
 	s := w.slice(own, "import", "a", []discoveryv1.EndpointPort{ports(http)[0]}, ready("10.244.255.1"))
 	s.Labels = map[string]string{importName: "import", importCluster: "east"}
 	w.imports = append(w.imports, newImport(own, "import", importSpec{Type: "Headless"}))
@@ -91,7 +91,7 @@ func newMarks(n int, namespaces []string) *world {
 		if labels == nil {
 			labels = map[string]string{}
 		}
-		labels[chosen] = "yes"
+		labels[selectorLabel] = "yes"
 		o.SetLabels(labels)
 	}
 	return w

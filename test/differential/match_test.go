@@ -2,9 +2,9 @@ package differential
 
 import "testing"
 
-// askedAgain is c with CoreDNS's answer to the query that the known differences have it asked, and
+// applyQueryRewrites is c with CoreDNS's answer to the query that the known differences have it asked, and
 // those that changed the query.
-func askedAgain(table []*knownDifference, c comparison) (comparison, []*knownDifference) {
+func applyQueryRewrites(table []*knownDifference, c comparison) (comparison, []*knownDifference) {
 	var needed []*knownDifference
 	for _, a := range table {
 		if a.query == nil {
@@ -18,9 +18,9 @@ func askedAgain(table []*knownDifference, c comparison) (comparison, []*knownDif
 	return c, needed
 }
 
-// expected is the view that the agent must give by the known differences, and those
+// expectedView is the view that the agent must give by the known differences, and those
 // that changed something on the way there.
-func expected(table []*knownDifference, c comparison, same func(a, b view) bool) (view, []*knownDifference) {
+func expectedView(table []*knownDifference, c comparison, same func(a, b view) bool) (view, []*knownDifference) {
 	var needed []*knownDifference
 	for _, a := range table {
 		if a.expect == nil {
@@ -40,16 +40,16 @@ func expected(table []*knownDifference, c comparison, same func(a, b view) bool)
 // matchKnown says whether the known differences make CoreDNS's view into the agent's,
 // and marks those that were needed.
 func matchKnown(table []*knownDifference, c comparison, agent view, same func(a, b view) bool) bool {
-	c, needed := askedAgain(table, c)
+	c, needed := applyQueryRewrites(table, c)
 	if len(needed) == 0 || !same(c.view, agent) {
-		want, more := expected(table, c, same)
+		want, more := expectedView(table, c, same)
 		if !same(want, agent) {
 			return false
 		}
 		needed = append(needed, more...)
 	}
 	for _, a := range needed {
-		a.used++
+		a.uses++
 	}
 	return true
 }
@@ -57,8 +57,8 @@ func matchKnown(table []*knownDifference, c comparison, agent view, same func(a,
 // reportUnused fails the test for each entry that no query needed.
 func reportUnused(t *testing.T, table []*knownDifference) {
 	for _, a := range table {
-		t.Logf("%d differences: %s", a.used, a.reason)
-		if a.used == 0 {
+		t.Logf("%d differences: %s", a.uses, a.reason)
+		if a.uses == 0 {
 			t.Errorf("no difference needs this entry any more: %s", a.reason)
 		}
 	}

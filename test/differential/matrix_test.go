@@ -44,7 +44,7 @@ func externalLines(options ...string) string {
 // randomCases are the Corefiles. The options of each are CoreDNS's; the agent's own
 // are the variants'.
 func randomCases() []randomCase {
-	labelled := func(ns *corev1.Namespace) bool { return ns.Labels[chosen] != "" }
+	labelled := func(ns *corev1.Namespace) bool { return ns.Labels[selectorLabel] != "" }
 	some := []string{"r-a", "r-svc", "plain", "headless"}
 	return []randomCase{
 		{name: "insecure", options: []string{"pods insecure", "fallthrough in-addr.arpa ip6.arpa", "ttl 30"}},
@@ -55,8 +55,8 @@ func randomCases() []randomCase {
 			name: "namespaces", options: []string{"namespaces " + strings.Join(some, " ") + " MARKS", "pods insecure"},
 			exposed: func(ns *corev1.Namespace) bool { return slices.Contains(some, ns.Name) },
 		},
-		{name: "namespace-labels", options: []string{"namespace_labels " + chosen + "=yes", "pods verified"}, marks: marks{pods: true}, exposed: labelled},
-		{name: "labels", options: []string{"labels " + chosen + " in (yes)", "pods insecure"}},
+		{name: "namespace-labels", options: []string{"namespace_labels " + selectorLabel + "=yes", "pods verified"}, marks: marks{pods: true}, exposed: labelled},
+		{name: "labels", options: []string{"labels " + selectorLabel + " in (yes)", "pods insecure"}},
 		{name: "noendpoints", options: []string{"noendpoints", "pods insecure"}, marks: marks{noEndpoints: true}},
 		{name: "empty", options: []string{"ignore empty_service"}},
 		{name: "zonal", options: []string{"zonal", "pods insecure"}, nameOptions: nameOptions{zonal: true}},
@@ -94,8 +94,8 @@ type variant struct {
 }
 
 func variants(c randomCase) []variant {
-	if subject() != "nodens" {
-		return []variant{{name: subject()}}
+	if agentProgram() != "nodens" {
+		return []variant{{name: agentProgram()}}
 	}
 	whole := []string{"scope cluster", "endpoints all"}
 	if c.noEndpoints {
@@ -145,10 +145,10 @@ func (c randomCase) text(v variant) string {
 	return text
 }
 
-// regressions are seeds that have found a fault, with the Corefile that they
+// regressionSeeds are seeds that have found a fault, with the Corefile that they
 // found it in. A change of the generator gives a seed another world, so what
 // was found also belongs in the fixed world.
-var regressions = []struct {
+var regressionSeeds = []struct {
 	corefile string
 	seed     uint64
 }{
@@ -160,7 +160,7 @@ var regressions = []struct {
 func (s *site) random(t *testing.T, n uint64) {
 	for _, c := range randomCases() {
 		t.Run(c.name, func(t *testing.T) { s.randomCase(t, c, n) })
-		for _, r := range regressions {
+		for _, r := range regressionSeeds {
 			if r.corefile == c.name {
 				t.Run(c.name+"-again", func(t *testing.T) { s.randomCase(t, c, r.seed) })
 			}
@@ -181,11 +181,11 @@ func (s *site) randomCase(t *testing.T, c randomCase, n uint64) {
 	s.clusterDNS = r.coredns
 	servers := []netip.AddrPort{r.coredns}
 	for _, v := range variants(c) {
-		a := agent{name: v.name, addr: s.serve(t, subject(), s.fillMarks(c.text(v)), c.apiUser()), behind: v.behind}
+		a := agent{name: v.name, addr: s.serve(t, agentProgram(), s.fillMarks(c.text(v)), c.apiUser()), behind: v.behind}
 		r.agents = append(r.agents, a)
 		servers = append(servers, a.addr)
 	}
-	r.verified, r.podNames = c.pods, slices.Contains(c.options, "endpoint_pod_names")
+	r.podsVerified, r.endpointPodNames = c.pods, slices.Contains(c.options, "endpoint_pod_names")
 	if c.external {
 		r.zones = append(r.zones, externalZone)
 	}
@@ -205,8 +205,8 @@ func (s *site) randomCase(t *testing.T, c randomCase, n uint64) {
 			m.namespaces = c.exposedNamespaces(&g.world)
 		}
 		s.awaitMarks(t, m, servers...)
-		r.facts = collectFacts(s.always, &g.world)
-		r.compare(append(g.certainQueries(c.nameOptions), g.queries(c.nameOptions, randomQueries, s.others)...))
+		r.facts = collectFacts(s.fixedWorld, &g.world)
+		r.compare(append(g.certainQueries(c.nameOptions), g.queries(c.nameOptions, randomQueries, s.fixedNames)...))
 	}
 	r.report()
 }
@@ -226,7 +226,7 @@ func (c randomCase) exposedNamespaces(w *world) []string {
 func (s *site) fillMarks(text string) string {
 	var names []string
 	for i := range rounds {
-		names = append(names, markSpace(s.mark+1+i))
+		names = append(names, markNamespace(s.lastMark+1+i))
 	}
 	return strings.ReplaceAll(text, "MARKS", strings.Join(names, " "))
 }

@@ -14,8 +14,8 @@ func knownSizes() *knownDifference {
 		reason: "a reply over UDP has 1,232 bytes at most, and its OPT record says so; CoreDNS sends whatever the client claims to take",
 		query: func(c comparison) (query, bool) {
 			q := c.query
-			q.size = min(q.size, ednsSize)
-			return q, c.size > ednsSize && c.EDNS != ""
+			q.ednsSize = min(q.ednsSize, ednsSize)
+			return q, c.ednsSize > ednsSize && c.EDNS != ""
 		},
 	}
 }
@@ -25,7 +25,7 @@ func knownMessages() []*knownDifference {
 	return []*knownDifference{
 		{
 			reason: "only class IN is served; CoreDNS answers in any class with records of class IN",
-			expect: func(c comparison) (view, bool) { return c.bareReply("REFUSED"), c.class != 0 },
+			expect: func(c comparison) (view, bool) { return c.bareReply("REFUSED"), c.qclass != 0 },
 		},
 		{
 			reason: "the OPT of BADVERS carries the server's size like any other (RFC 6891, 6.1.3)",
@@ -45,7 +45,7 @@ func knownMessages() []*knownDifference {
 				for i, r := range v.Additional {
 					v.Additional[i].Owner = strings.ToLower(r.Owner)
 				}
-				return v, c.kind == dns.TypeSRV && c.inCluster()
+				return v, c.qtype == dns.TypeSRV && c.inCluster()
 			},
 		},
 		{
@@ -164,7 +164,7 @@ func knownTTLs() []*knownDifference {
 // uncached says that it is an answer that CoreDNS's cache doesn't take: a zone
 // transfer's, or a CNAME whose target is not there.
 func (c comparison) uncached() bool {
-	if c.kind == dns.TypeAXFR || c.kind == dns.TypeIXFR {
+	if c.qtype == dns.TypeAXFR || c.qtype == dns.TypeIXFR {
 		return true
 	}
 	dangling := c.Rcode == "NXDOMAIN" || c.inCluster()

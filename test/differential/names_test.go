@@ -147,7 +147,7 @@ func (g *generator) queries(d nameOptions, n int, others []string) []query {
 		for !validName(q.name) {
 			q.name = g.name(d, owners, others)
 			if d.searches {
-				g.search(&q)
+				g.useSearchPath(&q)
 			}
 		}
 		q.dropped = unanswered(q)
@@ -164,13 +164,13 @@ func (g *generator) name(d nameOptions, owners, others []string) string {
 		name = g.inventName(d)
 	case n < 30:
 		name = g.pick(others)
-	case n < 45 && len(g.past) > 0:
-		name = g.pick(g.past)
-	case n < 75 && len(g.news) > 0:
-		name = g.pick(g.news)
+	case n < 45 && len(g.formerNames) > 0:
+		name = g.pick(g.formerNames)
+	case n < 75 && len(g.changedNames) > 0:
+		name = g.pick(g.changedNames)
 	}
 	if g.percent(20) {
-		name = g.change(name)
+		name = g.alterName(name)
 	}
 	return name
 }
@@ -183,7 +183,7 @@ func validName(name string) bool {
 }
 
 // unanswered says that CoreDNS may have no answer to the query.
-func unanswered(q query) bool { return q.kind == dns.TypePTR && importPool.has(q.name) }
+func unanswered(q query) bool { return q.qtype == dns.TypePTR && importPool.has(q.name) }
 
 // certainQueries are queries that are asked in each round, whatever the seed: those
 // that show a difference that is meant and that few random ones would.
@@ -200,18 +200,18 @@ func (g *generator) certainQueries(d nameOptions) []query {
 	var qs []query
 	for _, name := range names {
 		for _, kind := range []uint16{dns.TypeA, dns.TypeAAAA, dns.TypeCNAME, dns.TypeSRV} {
-			qs = append(qs, query{name: name, kind: kind})
+			qs = append(qs, query{name: name, qtype: kind})
 		}
 	}
 	for _, from := range clients {
-		p := g.homes[from]
+		p := g.clientPods[from]
 		if !d.searches || p == nil {
 			continue
 		}
 		domain := p.Namespace + ".svc." + zone
 		for _, kind := range []uint16{dns.TypeA, dns.TypeHTTPS, dns.TypeMX} {
 			for _, name := range []string{"", "host.ext.test.", "servfail.ext.test.", "missing.ext.test."} {
-				qs = append(qs, query{name: name + domain, kind: kind, from: from})
+				qs = append(qs, query{name: name + domain, qtype: kind, from: from})
 			}
 		}
 	}
@@ -220,12 +220,12 @@ func (g *generator) certainQueries(d nameOptions) []query {
 
 // randomQuery is a query without its name.
 func (g *generator) randomQuery() query {
-	q := query{kind: kinds[g.IntN(len(kinds))], tcp: g.percent(5), norec: g.percent(5), cd: g.percent(5), ad: g.percent(5)}
+	q := query{qtype: allTypes[g.IntN(len(allTypes))], tcp: g.percent(5), norec: g.percent(5), cd: g.percent(5), ad: g.percent(5)}
 	if g.percent(60) {
-		q.kind = kinds[g.IntN(4)]
+		q.qtype = allTypes[g.IntN(4)]
 	}
 	if g.percent(30) {
-		q.size = ednsSize
+		q.ednsSize = ednsSize
 		q.do = g.percent(50)
 	}
 	return q
@@ -251,8 +251,8 @@ func (g *generator) inventName(d nameOptions) string {
 	return strings.Join(slices.DeleteFunc(labels, func(l string) bool { return l == "" }), ".") + "."
 }
 
-// change drops, adds or upper-cases a label.
-func (g *generator) change(name string) string {
+// alterName drops, adds or upper-cases a label.
+func (g *generator) alterName(name string) string {
 	labels := strings.Split(strings.TrimSuffix(name, "."), ".")
 	i := g.IntN(len(labels))
 	switch g.IntN(4) {
@@ -268,17 +268,17 @@ func (g *generator) change(name string) string {
 	return strings.Join(labels, ".") + "."
 }
 
-// search makes the query one that a client sends on its search path: from a
+// useSearchPath makes the query one that a client sends on its search path: from a
 // pod or a stranger, for a name that is short of some of its labels, below the
 // domain of a namespace, mostly the pod's own.
-func (g *generator) search(q *query) {
-	from := g.pick(append([]string{stranger}, clients...))
+func (g *generator) useSearchPath(q *query) {
+	from := g.pick(append([]string{unknownClientAddr}, clients...))
 	q.from = from
 	if g.percent(30) || importPool.has(q.name) {
 		return
 	}
 	ns := g.anyNamespace()
-	if p := g.homes[from]; p != nil && g.percent(80) {
+	if p := g.clientPods[from]; p != nil && g.percent(80) {
 		ns = p.Namespace
 	}
 	name := g.pick([]string{"host.ext.test.", "missing.ext.test.", "alias2.ext.test.", "neg.test.", "servfail.ext.test.", q.name})

@@ -16,20 +16,20 @@ type objectFacts struct {
 	// services and imports are by their first two labels, with the dot behind.
 	services map[string]*corev1.Service
 	imports  map[string]*serviceImport
-	// leaving are addresses of pods that have been asked to go.
-	leaving map[string]bool
-	// homes are the namespaces of the pods that clients' addresses belong to.
-	homes map[string]string
+	// terminatingAddrs are addresses of pods that have been asked to go.
+	terminatingAddrs map[string]bool
+	// clientNamespaces are the namespaces of the pods that clients' addresses belong to.
+	clientNamespaces map[string]string
 }
 
 // collectFacts gives the facts of the worlds.
 func collectFacts(worlds ...*world) objectFacts {
 	f := objectFacts{
-		below:    map[string][]string{},
-		services: map[string]*corev1.Service{},
-		imports:  map[string]*serviceImport{},
-		leaving:  map[string]bool{},
-		homes:    map[string]string{},
+		below:            map[string][]string{},
+		services:         map[string]*corev1.Service{},
+		imports:          map[string]*serviceImport{},
+		terminatingAddrs: map[string]bool{},
+		clientNamespaces: map[string]string{},
 	}
 	for _, w := range worlds {
 		for _, s := range w.services {
@@ -69,9 +69,9 @@ func collectFacts(worlds ...*world) objectFacts {
 			for _, ip := range p.Status.PodIPs {
 				switch {
 				case p.DeletionTimestamp != nil:
-					f.leaving[ip.IP] = true
+					f.terminatingAddrs[ip.IP] = true
 				case slices.Contains(clients, ip.IP):
-					f.homes[ip.IP] = p.Namespace
+					f.clientNamespaces[ip.IP] = p.Namespace
 				}
 			}
 		}

@@ -23,8 +23,8 @@ import (
 // server busy on two cores.
 const writers = 8
 
-// each calls do for all items, several at a time, and joins the errors.
-func each[T any](items []T, do func(T) error) error {
+// forEachParallel calls do for all items, several at a time, and joins the errors.
+func forEachParallel[T any](items []T, do func(T) error) error {
 	var (
 		wg   sync.WaitGroup
 		errs = make([]error, len(items))
@@ -49,12 +49,12 @@ type objectWriter struct {
 
 // write creates the world's objects, the namespaces first.
 func (s objectWriter) write(ctx context.Context, w *world) error {
-	return s.apply(ctx, &change{made: w.objects()})
+	return s.apply(ctx, &change{created: w.objects()})
 }
 
 // deleteAll deletes the world's objects, the namespaces last.
 func (s objectWriter) deleteAll(ctx context.Context, w *world) error {
-	return s.apply(ctx, &change{gone: w.objects()})
+	return s.apply(ctx, &change{deleted: w.objects()})
 }
 
 // objects are all of the world's.
@@ -80,20 +80,22 @@ func (w *world) objects() []metav1.Object {
 
 // change is what a round does to the objects.
 type change struct {
-	gone    []metav1.Object
-	made    []metav1.Object
+	deleted []metav1.Object
+	created []metav1.Object
 	updated []metav1.Object
-	// leaving are pods that are asked to go and stay for now.
-	leaving []*corev1.Pod
+	// terminating are pods that are asked to go and stay for now.
+	terminating []*corev1.Pod
 }
 
 // apply deletes first, so that names and addresses are free, then creates,
 // then updates.
 func (s objectWriter) apply(ctx context.Context, c *change) error {
-	goneSpaces, gone := splitNamespaces(c.gone)
-	madeSpaces, made := splitNamespaces(c.made)
+	goneSpaces, gone := splitNamespaces(c.deleted)
+	madeSpaces, made := splitNamespaces(c.created)
 	step := func(objects []metav1.Object, do func(context.Context, metav1.Object) error) func() error {
-		return func() error { return each(objects, func(o metav1.Object) error { return objectError(o, do(ctx, o)) }) }
+		return func() error {
+			return forEachParallel(objects, func(o metav1.Object) error { return objectError(o, do(ctx, o)) })
+		}
 	}
 	for _, step := range []func() error{
 		step(gone, s.remove),
@@ -101,7 +103,9 @@ func (s objectWriter) apply(ctx context.Context, c *change) error {
 		step(madeSpaces, s.create),
 		step(made, s.createRetrying),
 		step(c.updated, s.update),
-		func() error { return each(c.leaving, func(p *corev1.Pod) error { return s.terminatePod(ctx, p) }) },
+		func() error {
+			return forEachParallel(c.terminating, func(p *corev1.Pod) error { return s.terminatePod(ctx, p) })
+		},
 	} {
 		if err := step(); err != nil {
 			return err

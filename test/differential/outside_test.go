@@ -40,7 +40,7 @@ func (c comparison) addressed(ips []string) view {
 		if ipFamily(ip) == corev1.IPv6Protocol {
 			r.Type = "AAAA"
 		}
-		if r.Type == dns.Type(c.kind).String() {
+		if r.Type == dns.Type(c.qtype).String() {
 			v.Answer, v.Authority = append(v.Answer, r), nil
 		}
 	}
@@ -76,7 +76,7 @@ func knownExternal() []*knownDifference {
 			reason: "an endpoint has one name, and none with an underscore in front of it",
 			expect: func(c comparison) (view, bool) {
 				s, front := c.service()
-				if s == nil || front != 1 || c.name[0] != '_' || reached(s) || c.Rcode != "NOERROR" || c.emptyNonTerminal() {
+				if s == nil || front != 1 || c.name[0] != '_' || externallyReachable(s) || c.Rcode != "NOERROR" || c.emptyNonTerminal() {
 					return view{}, false
 				}
 				return c.negativeReply("NXDOMAIN"), true
@@ -124,8 +124,8 @@ func filterRecords(records []record, stays func(record) bool) []record {
 	return left
 }
 
-// reached says that the service is reached from outside.
-func reached(s *corev1.Service) bool {
+// externallyReachable says that the service is reached from outside.
+func externallyReachable(s *corev1.Service) bool {
 	return len(s.Spec.ExternalIPs)+len(s.Status.LoadBalancer.Ingress) > 0
 }
 
@@ -158,7 +158,7 @@ func knownLoadBalancers() []*knownDifference {
 			reason: "the alias that a load balancer's name makes is there for CNAME queries too",
 			expect: func(c comparison) (view, bool) {
 				s, _ := c.service()
-				if c.kind != dns.TypeCNAME || c.Rcode != "NOERROR" || !balancer(s) || len(s.Spec.ExternalIPs) > 0 {
+				if c.qtype != dns.TypeCNAME || c.Rcode != "NOERROR" || !balancer(s) || len(s.Spec.ExternalIPs) > 0 {
 					return view{}, false
 				}
 				v := c.answerForType(dns.TypeA)
@@ -170,7 +170,7 @@ func knownLoadBalancers() []*knownDifference {
 			reason: "the addresses of a load balancer's name are its own servers' to give",
 			expect: func(c comparison) (view, bool) {
 				s, _ := c.service()
-				if c.kind != dns.TypeSRV || !balancer(s) {
+				if c.qtype != dns.TypeSRV || !balancer(s) {
 					return view{}, false
 				}
 				v := c.view.clone()
@@ -182,7 +182,7 @@ func knownLoadBalancers() []*knownDifference {
 			reason: "an address counts once in the weights of SRV records, however often the service names it",
 			expect: func(c comparison) (view, bool) {
 				s, _ := c.service()
-				if c.kind != dns.TypeSRV || s == nil || !reached(s) {
+				if c.qtype != dns.TypeSRV || s == nil || !externallyReachable(s) {
 					return view{}, false
 				}
 				return c.withSRVWeights(), true

@@ -19,7 +19,7 @@ var clients = []string{"127.0.1.1", "127.0.1.2", "127.0.1.3", "127.0.1.4", "127.
 func (g *generator) addPod(ns string) *corev1.Pod {
 	g.named++
 	p := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: fmt.Sprintf("p%d", g.named), Labels: g.marked()},
+		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: fmt.Sprintf("p%d", g.named), Labels: g.randomObjectLabels()},
 		Spec: corev1.PodSpec{
 			NodeName:    node,
 			HostNetwork: g.percent(10),
@@ -37,23 +37,23 @@ func (g *generator) addPod(ns string) *corev1.Pod {
 // setPodStatus gives the pod a new status.
 func (g *generator) setPodStatus(p *corev1.Pod) {
 	p.Status = corev1.PodStatus{Phase: corev1.PodRunning}
-	maps.DeleteFunc(g.homes, func(_ string, owner *corev1.Pod) bool { return owner == p })
-	four := g.member(servicePool, false)
-	free := slices.DeleteFunc(slices.Clone(clients), func(c string) bool { return g.homes[c] != nil })
+	maps.DeleteFunc(g.clientPods, func(_ string, owner *corev1.Pod) bool { return owner == p })
+	four := g.endpointAddr(servicePool, false)
+	free := slices.DeleteFunc(slices.Clone(clients), func(c string) bool { return g.clientPods[c] != nil })
 	if len(free) > 0 && p.Spec.NodeName == node && !p.Spec.HostNetwork && g.percent(60) {
 		four = g.pick(free)
-		g.homes[four] = p
+		g.clientPods[four] = p
 	} else if g.percent(20) {
 		p.Status.Phase = []corev1.PodPhase{corev1.PodSucceeded, corev1.PodFailed, corev1.PodPending}[g.IntN(3)]
 	}
-	ips := [][]string{{four}, {four, g.member(servicePool, true)}, {g.member(servicePool, true), four}}
+	ips := [][]string{{four}, {four, g.endpointAddr(servicePool, true)}, {g.endpointAddr(servicePool, true), four}}
 	// A pod of this node without an address would keep every other pod from
 	// being known by its own.
 	if p.Spec.NodeName != node {
 		ips = append(ips, nil)
 	}
-	if g.homes[four] == nil {
-		ips = append(ips, []string{g.member(servicePool, true)})
+	if g.clientPods[four] == nil {
+		ips = append(ips, []string{g.endpointAddr(servicePool, true)})
 	}
 	for i, ip := range ips[g.IntN(len(ips))] {
 		if i == 0 {
@@ -67,7 +67,7 @@ func (g *generator) setPodStatus(p *corev1.Pod) {
 func (g *generator) addImport(ns string) {
 	o := newImport(ns, unique(g, g.imports, ns, g.pick(randomLabels)), importSpec{})
 	of := g.servicePorts()
-	g.specify(o, of)
+	g.fillImportSpec(o, of)
 	g.imports = append(g.imports, o)
 	for i := range g.IntN(4) {
 		p := importPool
@@ -94,8 +94,8 @@ const (
 
 var randomClusters = []string{"east", "west", "a", "svc"}
 
-// specify makes up what the import is.
-func (g *generator) specify(o *serviceImport, of []corev1.ServicePort) {
+// fillImportSpec makes up what the import is.
+func (g *generator) fillImportSpec(o *serviceImport, of []corev1.ServicePort) {
 	o.Spec = importSpec{Type: "Headless"}
 	if g.percent(60) {
 		o.Spec.Type = "ClusterSetIP"

@@ -26,17 +26,17 @@ const (
 // query is a question and how it is asked.
 type query struct {
 	name string
-	// kind is the qtype; class is IN where it is zero.
-	kind  uint16
-	class uint16
-	tcp   bool
-	// size is the advertised EDNS size; there is no OPT where it is zero.
-	size    uint16
-	do      bool
-	version uint8
-	options []dns.EDNS0
-	ad, cd  bool
-	norec   bool
+	// qtype is the qtype; class is IN where it is zero.
+	qtype  uint16
+	qclass uint16
+	tcp    bool
+	// ednsSize is the advertised EDNS size; there is no OPT where it is zero.
+	ednsSize uint16
+	do       bool
+	version  uint8
+	options  []dns.EDNS0
+	ad, cd   bool
+	norec    bool
 	// wire is sent as it is, in place of all of the above but tcp. Its first
 	// two bytes are the ID.
 	wire []byte
@@ -66,21 +66,21 @@ func (q query) String() string {
 		word string
 	}{
 		{q.tcp, "+tcp "},
-		{q.size == 0, "+noedns "},
-		{q.size != 0, fmt.Sprintf("+bufsize=%d ", q.size)},
+		{q.ednsSize == 0, "+noedns "},
+		{q.ednsSize != 0, fmt.Sprintf("+bufsize=%d ", q.ednsSize)},
 		{q.version != 0, fmt.Sprintf("+edns=%d ", q.version)},
 		{q.do, "+dnssec "},
 		{q.cd, "+cd "},
 		{q.ad, "+ad "},
 		{q.norec, "+norec "},
 		{q.from != "", "-b " + q.from + " "},
-		{q.class != 0, "-c " + dns.Class(q.class).String() + " "},
+		{q.qclass != 0, "-c " + dns.Class(q.qclass).String() + " "},
 	} {
 		if w.on {
 			s += w.word
 		}
 	}
-	return s + q.name + " " + dns.Type(q.kind).String()
+	return s + q.name + " " + dns.Type(q.qtype).String()
 }
 
 // pack returns the query's wire form.
@@ -91,16 +91,16 @@ func (q query) pack(id uint16) ([]byte, error) {
 		return wire, nil
 	}
 	m := new(dns.Msg)
-	m.SetQuestion(q.name, q.kind)
+	m.SetQuestion(q.name, q.qtype)
 	m.Id = id
 	m.RecursionDesired = !q.norec
 	m.AuthenticatedData = q.ad
 	m.CheckingDisabled = q.cd
-	if q.class != 0 {
-		m.Question[0].Qclass = q.class
+	if q.qclass != 0 {
+		m.Question[0].Qclass = q.qclass
 	}
-	if q.size != 0 {
-		m.SetEdns0(q.size, q.do)
+	if q.ednsSize != 0 {
+		m.SetEdns0(q.ednsSize, q.do)
 		m.IsEdns0().SetVersion(q.version)
 		m.IsEdns0().Option = q.options
 	}
@@ -171,5 +171,5 @@ func (q query) maxSize() int {
 		return dns.MaxMsgSize
 	}
 	// A smaller size than what every resolver takes counts as that.
-	return max(dns.MinMsgSize, int(q.size))
+	return max(dns.MinMsgSize, int(q.ednsSize))
 }

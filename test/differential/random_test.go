@@ -33,18 +33,18 @@ type generator struct {
 	freed []netip.Addr
 	// named counts the names that are made unique by a number.
 	named int
-	// homes are the pods that clients ask from, by address.
-	homes map[string]*corev1.Pod
-	// past are the names that objects of earlier rounds could own, news those
+	// clientPods are the pods that clients ask from, by address.
+	clientPods map[string]*corev1.Pod
+	// formerNames are the names that objects of earlier rounds could own, news those
 	// of the objects that the last round made, changed or deleted.
-	past, news []string
+	formerNames, changedNames []string
 }
 
 // node is the name of the node that the agent is told it runs on.
 const node = "node-1"
 
-// chosen is a label that some objects have and a selector asks for.
-const chosen = "chosen"
+// selectorLabel is a label that some objects have and a selector asks for.
+const selectorLabel = "chosen"
 
 var (
 	randomNamespaces = []string{"r-a", "r-b", "r-svc", "a", "tcp", "r-new"}
@@ -61,7 +61,7 @@ var (
 
 // newGenerator makes the first world of the seed.
 func newGenerator(seed uint64) *generator {
-	g := &generator{Rand: rand.New(rand.NewPCG(seed, 0)), used: map[netip.Addr]bool{}, homes: map[string]*corev1.Pod{}}
+	g := &generator{Rand: rand.New(rand.NewPCG(seed, 0)), used: map[netip.Addr]bool{}, clientPods: map[string]*corev1.Pod{}}
 	for _, name := range randomNamespaces[:len(randomNamespaces)-1] {
 		g.addNamespace(name)
 	}
@@ -96,11 +96,11 @@ func unique[T metav1.Object](g *generator, list []T, ns, name string) string {
 	return name
 }
 
-// marked are the labels of an object, with or without the one that selectors
+// randomObjectLabels are the labels of an object, with or without the one that selectors
 // ask for.
-func (g *generator) marked() map[string]string {
+func (g *generator) randomObjectLabels() map[string]string {
 	if g.percent(60) {
-		return map[string]string{chosen: "yes"}
+		return map[string]string{selectorLabel: "yes"}
 	}
 	return map[string]string{}
 }
@@ -108,7 +108,7 @@ func (g *generator) marked() map[string]string {
 func (g *generator) addNamespace(name string) *corev1.Namespace {
 	g.namespace(name)
 	ns := g.namespaces[len(g.namespaces)-1]
-	ns.Labels = g.marked()
+	ns.Labels = g.randomObjectLabels()
 	return ns
 }
 
@@ -117,7 +117,7 @@ func (g *generator) addService(ns, name string) (*corev1.Service, []*discoveryv1
 	name = unique(g, g.services, ns, name)
 	ports := g.servicePorts()
 	s := g.addKind(ns, name, ports)
-	s.Labels = g.marked()
+	s.Labels = g.randomObjectLabels()
 	if s.Spec.Type == corev1.ServiceTypeExternalName {
 		return s, nil
 	}
@@ -149,7 +149,7 @@ func (g *generator) addKind(ns, name string, ports []corev1.ServicePort) *corev1
 		return g.external(ns, name, g.pick(randomTargets))
 	}
 	if kind >= 9 {
-		return g.service(ns, name, none, ports...)
+		return g.service(ns, name, noClusterIP, ports...)
 	}
 	if len(ports) == 0 {
 		ports = []corev1.ServicePort{port("", 80, corev1.ProtocolTCP)}
@@ -245,7 +245,7 @@ func (g *generator) addSlice(ns, svc, suffix string, of []corev1.ServicePort, la
 	if !labelled {
 		delete(s.Labels, corev1.IsHeadlessService)
 	}
-	for k, v := range g.marked() {
+	for k, v := range g.randomObjectLabels() {
 		s.Labels[k] = v
 	}
 	return s
@@ -256,7 +256,7 @@ func (g *generator) endpoints(p pool, six bool) []discoveryv1.Endpoint {
 	var eps []discoveryv1.Endpoint
 	seen := map[string]bool{}
 	for range g.IntN(5) {
-		addr := g.member(p, six)
+		addr := g.endpointAddr(p, six)
 		if seen[addr] {
 			continue
 		}
@@ -289,8 +289,8 @@ func (p pool) has(name string) bool {
 	return dns.IsSubDomain(string(p)+".10.in-addr.arpa.", name) || dns.IsSubDomain(string(p[2])+"."+string(p[1])+"."+string(p[0])+".0.0.0.d.f.ip6.arpa.", name)
 }
 
-// member is an address of an endpoint or a pod.
-func (g *generator) member(p pool, six bool) string {
+// endpointAddr is an address of an endpoint or a pod.
+func (g *generator) endpointAddr(p pool, six bool) string {
 	if six {
 		return strings.Replace(g.pick(randomSix), "240", string(p), 1)
 	}

@@ -25,8 +25,8 @@ type oddReply struct {
 	reason string
 }
 
-// contradicts is why the agent keeps nothing that contradicts itself.
-const contradicts = "a reply that contradicts itself is not kept, even with an SOA, with which CoreDNS keeps it as a denial"
+// contradictsReason is why the agent keeps nothing that contradicts itself.
+const contradictsReason = "a reply that contradicts itself is not kept, even with an SOA, with which CoreDNS keeps it as a denial"
 
 // oddReplies are those that are compared.
 var oddReplies = []oddReply{
@@ -35,12 +35,12 @@ var oddReplies = []oddReply{
 	{name: "same-alias-twice", answer: []string{"OWNER 300 IN CNAME a.odd.test.", "OWNER 300 IN CNAME A.odd.test.", "a.odd.test. 300 IN A 192.0.2.1"}, kept: true},
 	{name: "two-aliases", answer: []string{"OWNER 300 IN CNAME a.odd.test.", "OWNER 300 IN CNAME b.odd.test.", "a.odd.test. 300 IN A 192.0.2.1"}},
 	{name: "two-aliases-further-on", answer: []string{"OWNER 300 IN CNAME a.odd.test.", "a.odd.test. 300 IN CNAME b.odd.test.", "a.odd.test. 300 IN CNAME c.odd.test.", "b.odd.test. 300 IN A 192.0.2.1"}},
-	{name: "two-aliases-soa", answer: []string{"OWNER 300 IN CNAME a.odd.test.", "OWNER 300 IN CNAME b.odd.test."}, authority: soaOfOdd, kept: true, reason: contradicts},
+	{name: "two-aliases-soa", answer: []string{"OWNER 300 IN CNAME a.odd.test.", "OWNER 300 IN CNAME b.odd.test."}, authority: soaOfOdd, kept: true, reason: contradictsReason},
 	{name: "circle", answer: []string{"OWNER 300 IN CNAME a.odd.test.", "a.odd.test. 300 IN CNAME OWNER"}},
-	{name: "circle-soa", answer: []string{"OWNER 300 IN CNAME OWNER"}, authority: soaOfOdd, kept: true, reason: contradicts},
+	{name: "circle-soa", answer: []string{"OWNER 300 IN CNAME OWNER"}, authority: soaOfOdd, kept: true, reason: contradictsReason},
 	{name: "circle-beside-address", answer: []string{"OWNER 300 IN CNAME OWNER", "OWNER 300 IN A 192.0.2.1"}},
 	{name: "alias-beside-address", answer: []string{"OWNER 300 IN A 192.0.2.1", "OWNER 300 IN CNAME a.odd.test."}},
-	{name: "alias-beside-address-soa", answer: []string{"OWNER 300 IN A 192.0.2.1", "OWNER 300 IN CNAME a.odd.test."}, authority: soaOfOdd, kept: true, reason: contradicts},
+	{name: "alias-beside-address-soa", answer: []string{"OWNER 300 IN A 192.0.2.1", "OWNER 300 IN CNAME a.odd.test."}, authority: soaOfOdd, kept: true, reason: contradictsReason},
 	{name: "alias-beside-address-to-address", answer: []string{"OWNER 300 IN A 192.0.2.1", "OWNER 300 IN CNAME a.odd.test.", "a.odd.test. 300 IN A 192.0.2.1"}, kept: true},
 	{name: "alias-alone", answer: []string{"OWNER 300 IN CNAME a.odd.test."}},
 	{name: "another-name", answer: []string{"a.odd.test. 300 IN A 192.0.2.1"}},
@@ -57,21 +57,21 @@ var oddReplies = []oddReply{
 	},
 
 	{name: "bare-formerr", bare: true, rcode: dns.RcodeFormatError},
-	{name: "bare-servfail", bare: true, rcode: dns.RcodeServerFailure, reason: bareErrors},
-	{name: "bare-refused", bare: true, rcode: dns.RcodeRefused, reason: bareErrors},
-	{name: "bare-nxdomain", bare: true, rcode: dns.RcodeNameError, reason: bareErrors},
+	{name: "bare-servfail", bare: true, rcode: dns.RcodeServerFailure, reason: bareErrorsReason},
+	{name: "bare-refused", bare: true, rcode: dns.RcodeRefused, reason: bareErrorsReason},
+	{name: "bare-nxdomain", bare: true, rcode: dns.RcodeNameError, reason: bareErrorsReason},
 }
 
-// bareErrors is why the agent answers as it does what has no question.
-const bareErrors = "a reply without a question is an error of the server's if it says so, which the client gets; any other is dropped as one to another question is, and the query is SERVFAIL in the end; CoreDNS makes FORMERR of both"
+// bareErrorsReason is why the agent answers as it does what has no question.
+const bareErrorsReason = "a reply without a question is an error of the server's if it says so, which the client gets; any other is dropped as one to another question is, and the query is SERVFAIL in the end; CoreDNS makes FORMERR of both"
 
 // oddZone is the end of the names with odd replies.
 const oddZone = ".odd.test."
 
 var soaOfOdd = []string{"odd.test. 300 IN SOA ns.odd.test. host.odd.test. 1 1800 900 604800 60"}
 
-// startOdd starts an upstream with odd replies that closes when the test ends.
-func startOdd(t *testing.T) *fakedns.Server {
+// startOddUpstream starts an upstream with odd replies that closes when the test ends.
+func startOddUpstream(t *testing.T) *fakedns.Server {
 	t.Helper()
 	return fakedns.Start(t, fakedns.Answers(func(q *dns.Msg) *dns.Msg {
 		label, _, _ := strings.Cut(q.Question[0].Name, ".")
@@ -121,14 +121,14 @@ func TestReplies(t *testing.T) {
 	s := newPlainSite(t)
 	s.table = knownReplies()
 	r := s.run(t, true)
-	theirs := startOdd(t)
+	theirs := startOddUpstream(t)
 	s.upstream = theirs.Addr()
 	r.coredns = s.serve(t, "coredns", text, apiserver.Admin)
-	ours := startOdd(t)
+	ours := startOddUpstream(t)
 	s.upstream = ours.Addr()
-	r.agents = []agent{{name: subject(), addr: s.serve(t, subject(), text, apiserver.Admin)}}
+	r.agents = []agent{{name: agentProgram(), addr: s.serve(t, agentProgram(), text, apiserver.Admin)}}
 	for _, o := range oddReplies {
-		if err := r.compareQuery(query{name: o.name + oddZone, kind: dns.TypeA}); err != nil {
+		if err := r.compareQuery(query{name: o.name + oddZone, qtype: dns.TypeA}); err != nil {
 			t.Fatal(err)
 		}
 		if kept := theirs.CountName(o.name+oddZone) == 1; kept != o.kept {
@@ -149,7 +149,7 @@ func TestReplies(t *testing.T) {
 func knownReplies() []*knownDifference {
 	return []*knownDifference{
 		{
-			reason: bareErrors,
+			reason: bareErrorsReason,
 			expect: func(c comparison) (view, bool) {
 				v := c.view
 				switch {

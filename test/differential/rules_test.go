@@ -50,7 +50,7 @@ func TestRules(t *testing.T) {
 		g := ruleGenerator{random}
 		for range ruleQuestions {
 			q := g.query()
-			if q.class != 0 && !strings.Contains(text, "class CH IN") {
+			if q.qclass != 0 && !strings.Contains(text, "class CH IN") {
 				continue // which CoreDNS forwards and the agent refuses
 			}
 			got := askRules(t, netip.AddrPortFrom(loopback, ports[2*i+1]), q)
@@ -87,16 +87,16 @@ func askRules(t *testing.T, addr netip.AddrPort, q query) view {
 	}
 	// Nobody has validated names that rules have made, which CoreDNS's flag says.
 	v.Flags = withoutFlags(v.Flags, "ad")
-	return v.fold(q.name, true)
+	return v.lowerCase(q.name, true)
 }
 
 // normalizeRules is CoreDNS's view with the differences that are meant.
 func normalizeRules(v view, q query) view {
-	class := cmp.Or(q.class, dns.ClassINET)
+	class := cmp.Or(q.qclass, dns.ClassINET)
 	if v.Outcome == "silence" { // it can't write a name that its rules have made
 		v = view{Outcome: "answer", Opcode: "QUERY", Rcode: "SERVFAIL", Flags: "qr rd"}
-		if q.size != 0 {
-			v.EDNS = fmt.Sprintf("version 0, size %d", q.size)
+		if q.ednsSize != 0 {
+			v.EDNS = fmt.Sprintf("version 0, size %d", q.ednsSize)
 			if q.do {
 				v.EDNS += ", do"
 			}
@@ -104,7 +104,7 @@ func normalizeRules(v view, q query) view {
 	}
 	// The question is always the client's; CoreDNS forgets that where no rule that it has
 	// gone past changes the reply.
-	v.Question = []string{fmt.Sprintf("%s %s %s", q.name, dns.Class(class), dns.Type(q.kind))}
+	v.Question = []string{fmt.Sprintf("%s %s %s", q.name, dns.Class(class), dns.Type(q.qtype))}
 	return v
 }
 
@@ -115,8 +115,8 @@ func knownRules() []*knownDifference {
 			reason: "the question of a reply is the client's; CoreDNS forgets that where no rule that it has gone past changes the reply",
 			expect: func(c comparison) (view, bool) {
 				v := c.view
-				v.Question = []string{fmt.Sprintf("%s IN %s", c.name, dns.Type(c.kind))}
-				return v, c.Outcome == "answer" && c.class == 0
+				v.Question = []string{fmt.Sprintf("%s IN %s", c.name, dns.Type(c.qtype))}
+				return v, c.Outcome == "answer" && c.qclass == 0
 			},
 		},
 		{
@@ -279,16 +279,16 @@ func (g ruleGenerator) query() query {
 	if g.IntN(5) == 0 {
 		name = strings.ToUpper(name[:1]) + name[1:]
 	}
-	q := query{name: name + ".", kind: dns.TypeA}
+	q := query{name: name + ".", qtype: dns.TypeA}
 	if g.IntN(2) == 0 {
 		kinds := []uint16{dns.TypeAAAA, dns.TypeCNAME, dns.TypeMX, dns.TypeTXT, dns.TypeSRV, dns.TypeSOA, dns.TypeNS, dns.TypeA, dns.TypePTR, dns.TypeCAA, dns.TypeHTTPS}
-		q.kind = kinds[g.IntN(len(kinds))]
+		q.qtype = kinds[g.IntN(len(kinds))]
 	}
 	if g.IntN(2) == 0 {
-		q.size, q.do = 4096, g.IntN(3) == 0
+		q.ednsSize, q.do = 4096, g.IntN(3) == 0
 	}
 	if g.IntN(12) == 0 {
-		q.class = dns.ClassCHAOS
+		q.qclass = dns.ClassCHAOS
 	}
 	q.tcp = g.IntN(8) == 0
 	return q

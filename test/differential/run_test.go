@@ -38,13 +38,13 @@ type run struct {
 	agents  []agent
 
 	// These are for comparison.
-	facts              objectFacts
-	zones              []string
-	verified, podNames bool
+	facts                          objectFacts
+	zones                          []string
+	podsVerified, endpointPodNames bool
 
 	tableMu sync.Mutex // holds the table and known
-	// known are the answers that known differences have asked for.
-	known map[string]view
+	// knownAnswers are the answers that known differences have asked for.
+	knownAnswers map[string]view
 
 	mu        sync.Mutex // holds what follows
 	id        uint16
@@ -64,7 +64,7 @@ type differenceGroup struct {
 // those that may stay without an answer are asked side by side.
 func (r *run) compare(qs []query) {
 	// The world may have changed since the last time.
-	r.known = map[string]view{}
+	r.knownAnswers = map[string]view{}
 	var aside []query
 	for _, q := range qs {
 		if q.dropped || !r.caches {
@@ -75,7 +75,7 @@ func (r *run) compare(qs []query) {
 			r.t.Fatal(err)
 		}
 	}
-	if err := each(aside, r.compareQuery); err != nil {
+	if err := forEachParallel(aside, r.compareQuery); err != nil {
 		r.t.Fatal(err)
 	}
 }
@@ -121,11 +121,11 @@ func (r *run) nextID() uint16 {
 // compareViews compares two answers and keeps what differs.
 func (r *run) compareViews(a agent, what string, q query, want, got view) {
 	if r.caches {
-		want, got = want.fold(q.name, true), got.fold(q.name, false)
+		want, got = want.lowerCase(q.name, true), got.lowerCase(q.name, false)
 	}
 	same := r.equal(want, got) || r.isKnown(a, q, want, got)
 	if !same && a.behind {
-		want, got = want.fold(q.name, true), got.fold(q.name, false)
+		want, got = want.lowerCase(q.name, true), got.lowerCase(q.name, false)
 		same = r.equal(want, got) || r.isKnown(a, q, want, got)
 	}
 	r.mu.Lock()
@@ -134,7 +134,7 @@ func (r *run) compareViews(a agent, what string, q query, want, got view) {
 	if same {
 		return
 	}
-	outline := fmt.Sprintf("%s: CoreDNS %s, %s %s", dns.Type(q.kind), want.outline(), a.name, got.outline())
+	outline := fmt.Sprintf("%s: CoreDNS %s, %s %s", dns.Type(q.qtype), want.outline(), a.name, got.outline())
 	g := r.different[outline]
 	if g == nil {
 		g = &differenceGroup{outline: outline, first: fmt.Sprintf("%s\nCoreDNS:\n%v%s:\n%v", what, want, a.name, got)}
@@ -155,18 +155,18 @@ func (r *run) isKnown(a agent, q query, want, got view) bool {
 		return false
 	}
 	// The names on a search path may be forwarded too.
-	c.settle = r.askCoreDNS
+	c.agentAnswer = r.askCoreDNS
 	return matchKnown(r.table, c, got, r.equal)
 }
 
 // comparison is the query with CoreDNS's answer, folded where the run's are.
 func (r *run) comparison(q query, want view) comparison {
 	return comparison{
-		query: q, view: want.clone(), objectFacts: r.facts, zones: r.zones, verified: r.verified, podNames: r.podNames, caches: r.caches, ask: r.askCoreDNS,
-		settle: func(q query) view {
-			table := knownPlain()
-			c, _ := askedAgain(table, r.comparison(q, r.askCoreDNS(q)))
-			v, _ := expected(table, c, r.equal)
+		query: q, view: want.clone(), objectFacts: r.facts, zones: r.zones, podsVerified: r.podsVerified, endpointPodNames: r.endpointPodNames, caches: r.caches, ask: r.askCoreDNS,
+		agentAnswer: func(q query) view {
+			table := clientIndependentDifferences()
+			c, _ := applyQueryRewrites(table, r.comparison(q, r.askCoreDNS(q)))
+			v, _ := expectedView(table, c, r.equal)
 			return v
 		},
 	}
@@ -174,7 +174,7 @@ func (r *run) comparison(q query, want view) comparison {
 
 // askCoreDNS is CoreDNS's answer to a query of a known difference.
 func (r *run) askCoreDNS(q query) view {
-	if v, ok := r.known[q.String()]; ok {
+	if v, ok := r.knownAnswers[q.String()]; ok {
 		return v
 	}
 	silent := q
@@ -184,23 +184,23 @@ func (r *run) askCoreDNS(q query) view {
 		r.t.Error(err)
 	}
 	if r.caches {
-		v = v.fold(q.name, true)
+		v = v.lowerCase(q.name, true)
 	}
-	r.known[q.String()] = v
+	r.knownAnswers[q.String()] = v
 	return v
 }
 
 func (r *run) equal(want, got view) bool {
-	return gocmp.Equal(r.aged(want, got), got)
+	return gocmp.Equal(r.adoptCacheTTLs(want, got), got)
 }
 
-// aged lets TTLs differ by the time that a cache may have held a record, and
+// adoptCacheTTLs lets TTLs differ by the time that a cache may have held a record, and
 // a second for the rounding, where the Corefile has caches.
-func (r *run) aged(want, got view) view {
+func (r *run) adoptCacheTTLs(want, got view) view {
 	if !r.caches {
 		return want
 	}
-	return want.age(got, uint32(time.Since(r.started)/time.Second)+1)
+	return want.adoptTTLs(got, uint32(time.Since(r.started)/time.Second)+1)
 }
 
 // report prints the differences, the most frequent ones first.
@@ -211,7 +211,7 @@ func (r *run) report() {
 	all := 0
 	for i, g := range groups {
 		all += g.count
-		if i < most {
+		if i < maxReported {
 			r.t.Errorf("%d times %s\nfor example %s", g.count, g.outline, g.first)
 		}
 	}

@@ -7,8 +7,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// stranger is an address that no pod has.
-const stranger = "127.0.1.99"
+// unknownClientAddr is an address that no pod has.
+const unknownClientAddr = "127.0.1.99"
 
 // knownSearches are about clients' search paths.
 func knownSearches() []*knownDifference {
@@ -16,7 +16,7 @@ func knownSearches() []*knownDifference {
 		{
 			reason: "a pod that has been asked to go is not taken for the client: its address may be another's by now",
 			expect: func(c comparison) (view, bool) {
-				if !c.leaving[c.from] {
+				if !c.terminatingAddrs[c.from] {
 					return view{}, false
 				}
 				return c.unknownClient(), true
@@ -25,7 +25,7 @@ func knownSearches() []*knownDifference {
 		{
 			reason: "the first domain of a path is no name on the path; CoreDNS fails",
 			expect: func(c comparison) (view, bool) {
-				ns := c.homes[c.from]
+				ns := c.clientNamespaces[c.from]
 				if ns == "" || !strings.EqualFold(c.name, ns+".svc."+zone) {
 					return view{}, false
 				}
@@ -48,14 +48,14 @@ func knownSearches() []*knownDifference {
 // unknownClient is what the agent must answer if nobody knows who asks.
 func (c comparison) unknownClient() view {
 	q := c.query
-	q.from = stranger
-	return c.settle(q)
+	q.from = unknownClientAddr
+	return c.agentAnswer(q)
 }
 
 // searchPath is the search path of the client's pod, if the name is on it, and the
 // name without the first domain.
 func (c comparison) searchPath() (base string, path []string) {
-	ns := c.homes[c.from]
+	ns := c.clientNamespaces[c.from]
 	first := ns + ".svc." + zone
 	if ns == "" || !dns.IsSubDomain(first, c.name) || len(c.name) == len(first) {
 		return "", nil
@@ -73,14 +73,14 @@ func (c comparison) searchPath() (base string, path []string) {
 // walkSearchPath is the answer of the first name on the path that has one.
 func (c comparison) walkSearchPath(base string, path []string) view {
 	q := c.query
-	q.from = stranger
+	q.from = unknownClientAddr
 	var first view
 	for i, domain := range path {
 		q.name = base + domain
 		if i == 0 {
 			q.name = c.name
 		}
-		v := c.settle(q)
+		v := c.agentAnswer(q)
 		switch {
 		case i == 0 && v.Rcode != "NXDOMAIN":
 			return v

@@ -131,11 +131,11 @@ type site struct {
 	clusterDNS netip.AddrPort
 	// binaries are the paths of the programs by name.
 	binaries map[string]string
-	// always is the fixed world, others are its names and the odd ones.
-	always *world
-	others []string
-	// mark numbers the marks.
-	mark int
+	// fixedWorld is the fixed world, others are its names and the odd ones.
+	fixedWorld *world
+	fixedNames []string
+	// lastMark numbers the marks.
+	lastMark int
 }
 
 // newSite starts what the servers need.
@@ -159,7 +159,7 @@ func newSite(t *testing.T) *site {
 func newPlainSite(t *testing.T) *site {
 	t.Helper()
 	s := &site{upstream: startUpstream(t), binaries: map[string]string{}}
-	for _, name := range []string{"coredns", subject()} {
+	for _, name := range []string{"coredns", agentProgram()} {
 		s.binaries[name] = peer.Build(t, name)
 	}
 	return s
@@ -170,7 +170,7 @@ func (s *site) run(t *testing.T, caches bool) *run {
 	return &run{
 		t: t, table: s.table, caches: caches, started: time.Now(),
 		zones:     []string{zone, "in-addr.arpa.", "ip6.arpa."},
-		different: map[string]*differenceGroup{}, known: map[string]view{},
+		different: map[string]*differenceGroup{}, knownAnswers: map[string]view{},
 	}
 }
 
@@ -209,7 +209,7 @@ func (s *site) serve(t *testing.T, program, text string, user apiserver.User) ne
 // rcode holds when the server answers the name with the code.
 func rcode(server netip.AddrPort, name string, code int) peer.Probe {
 	return func(context.Context) error {
-		v, _, err := ask(server, query{name: name, kind: dns.TypeA}, dns.Id())
+		v, _, err := ask(server, query{name: name, qtype: dns.TypeA}, dns.Id())
 		if err != nil {
 			return err
 		}

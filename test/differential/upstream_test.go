@@ -11,10 +11,10 @@ import (
 	"github.com/nodens-dns/nodens/test/fakedns"
 )
 
-// script is what the upstream knows. A name that has records of other types
+// upstreamScript is what the upstream knows. A name that has records of other types
 // is NODATA, any other name is NXDOMAIN, both with the SOA of the longest
 // zone that holds the name.
-const script = `
+const upstreamScript = `
 .                       86400 SOA   ns.root.test. host.root.test. 1 1800 900 604800 86400
 .                       86400 NS    ns.root.test.
 ext.test.               300   SOA   ns.ext.test. host.ext.test. 1 1800 900 604800 60
@@ -81,7 +81,7 @@ func startUpstream(t *testing.T) netip.AddrPort {
 
 func newUpstream() (*upstream, error) {
 	u := &upstream{names: map[string][]dns.RR{}}
-	p := dns.NewZoneParser(strings.NewReader(script), ".", "")
+	p := dns.NewZoneParser(strings.NewReader(upstreamScript), ".", "")
 	for rr, ok := p.Next(); ok; rr, ok = p.Next() {
 		name := dns.CanonicalName(rr.Header().Name)
 		u.names[name] = append(u.names[name], rr)
@@ -141,7 +141,7 @@ func (u *upstream) resolve(m *dns.Msg, name string, kind uint16) {
 			m.Ns = u.authority(name)
 			return
 		}
-		found, target := pick(rrs, kind, owner)
+		found, target := pickRecords(rrs, kind, owner)
 		m.Answer = append(m.Answer, found...)
 		if target == "" {
 			if len(found) == 0 {
@@ -153,9 +153,9 @@ func (u *upstream) resolve(m *dns.Msg, name string, kind uint16) {
 	}
 }
 
-// pick copies the records of the type with the owner as it was asked for;
+// pickRecords copies the records of the type with the owner as it was asked for;
 // where there is a CNAME instead, the target is the name to go on with.
-func pick(rrs []dns.RR, kind uint16, owner string) (found []dns.RR, target string) {
+func pickRecords(rrs []dns.RR, kind uint16, owner string) (found []dns.RR, target string) {
 	for _, rr := range rrs {
 		alias, isAlias := rr.(*dns.CNAME)
 		if rr.Header().Rrtype != kind && !isAlias {

@@ -177,11 +177,11 @@ func (v view) clone() view {
 	return v
 }
 
-// fold writes names in lower case. CoreDNS's cache gives a name with the
+// lowerCase writes names in lower case. CoreDNS's cache gives a name with the
 // letters of whoever asked for it first, in any of the records; the agent is
 // held to the letters of the query in the owner names that are the query's
 // name, which is why these are left alone, or set right for CoreDNS.
-func (v view) fold(qname string, setRight bool) view {
+func (v view) lowerCase(qname string, setRight bool) view {
 	v = v.clone()
 	for _, s := range [][]record{v.Answer, v.Authority, v.Additional} {
 		for i, r := range s {
@@ -200,9 +200,9 @@ func (v view) fold(qname string, setRight bool) view {
 	return v
 }
 
-// age takes the agent's TTLs into the view where the two differ by no more
+// adoptTTLs takes the agent's TTLs into the view where the two differ by no more
 // than the seconds for which either side may have held the record.
-func (v view) age(agent view, seconds uint32) view {
+func (v view) adoptTTLs(agent view, seconds uint32) view {
 	v = v.clone()
 	for _, s := range []struct{ mine, theirs []record }{
 		{v.Answer, agent.Answer},

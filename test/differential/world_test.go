@@ -128,8 +128,8 @@ func ipFamily(ip string) corev1.IPFamily {
 
 func ptr[T any](v T) *T { return &v }
 
-// none is the address of a headless service.
-var none = []string{corev1.ClusterIPNone}
+// noClusterIP is the address of a headless service.
+var noClusterIP = []string{corev1.ClusterIPNone}
 
 // fixedWorld is one of each kind of object, and the combinations that have
 // been got wrong by someone.
@@ -191,52 +191,52 @@ func (w *world) headless() {
 	http, admin := port("http", 80, corev1.ProtocolTCP), port("admin", 9000, corev1.ProtocolTCP)
 	both := ports(http, admin)
 
-	w.service(ns, "set", none, http, admin)
+	w.service(ns, "set", noClusterIP, http, admin)
 	w.slice(ns, "set", "a", both, named("set-0", "10.244.2.1"), named("set-1", "10.244.2.2"), unready("10.244.2.3"))
 	w.slice(ns, "set", "b", both, named("set-0", "fd00:244:2::1"), named("set-1", "fd00:244:2::2"))
 
-	w.service(ns, "bare", none, http)
+	w.service(ns, "bare", noClusterIP, http)
 	w.slice(ns, "bare", "a", ports(http), ready("10.244.3.1"), ready("10.244.3.2"))
 	w.slice(ns, "bare", "b", ports(http), ready("fd00:244:3::"), ready("fd00:244:3::2"))
 
 	unknown := ready("10.244.4.1")
 	unknown.Conditions.Ready = nil
-	w.service(ns, "unknown", none, http)
+	w.service(ns, "unknown", noClusterIP, http)
 	w.slice(ns, "unknown", "a", ports(http), unknown, unready("10.244.4.2"))
 
 	leaving := unready("10.244.5.1")
 	leaving.Conditions.Serving, leaving.Conditions.Terminating = ptr(true), ptr(true)
-	w.service(ns, "leaving", none, http)
+	w.service(ns, "leaving", noClusterIP, http)
 	w.slice(ns, "leaving", "a", ports(http), leaving)
 
 	// The controller has set ready for the sake of publishNotReadyAddresses.
 	early := named("early-0", "10.244.6.1")
 	early.Conditions.Serving, early.Conditions.Terminating = ptr(false), ptr(true)
-	w.service(ns, "early", none, http).Spec.PublishNotReadyAddresses = true
+	w.service(ns, "early", noClusterIP, http).Spec.PublishNotReadyAddresses = true
 	w.slice(ns, "early", "a", ports(http), early)
 
-	w.service(ns, "unready", none, http)
+	w.service(ns, "unready", noClusterIP, http)
 	w.slice(ns, "unready", "a", ports(http), unready("10.244.7.1"))
-	w.service(ns, "nothing", none, http)
-	w.service(ns, "hollow", none, http)
+	w.service(ns, "nothing", noClusterIP, http)
+	w.service(ns, "hollow", noClusterIP, http)
 	w.slice(ns, "hollow", "a", ports(http))
 
-	w.service(ns, "portless", none)
+	w.service(ns, "portless", noClusterIP)
 	w.slice(ns, "portless", "a", nil, ready("10.244.8.1"), named("h", "10.244.8.2"))
-	w.service(ns, "nameless", none, port("", 80, corev1.ProtocolTCP))
+	w.service(ns, "nameless", noClusterIP, port("", 80, corev1.ProtocolTCP))
 	w.slice(ns, "nameless", "a", ports(port("", 80, corev1.ProtocolTCP)), ready("10.244.9.1"), ready("10.244.9.2"))
-	w.service(ns, "allports", none, http)
+	w.service(ns, "allports", noClusterIP, http)
 	w.slice(ns, "allports", "a", []discoveryv1.EndpointPort{{Name: ptr("http")}}, ready("10.244.10.1"))
 
 	// Enough for an answer that no UDP reply of 512 bytes holds, and for one
 	// that needs more than 1232.
-	w.service(ns, "crowd", none, http)
+	w.service(ns, "crowd", noClusterIP, http)
 	var eps []discoveryv1.Endpoint
 	for i := range 100 {
 		eps = append(eps, named(fmt.Sprintf("crowd-%d", i), fmt.Sprintf("10.244.11.%d", i+1)))
 	}
 	w.slice(ns, "crowd", "a", ports(http), eps...)
-	w.service(ns, "group", none, http)
+	w.service(ns, "group", noClusterIP, http)
 	w.slice(ns, "group", "a", ports(http), eps[:40]...)
 }
 
@@ -245,44 +245,44 @@ func (w *world) twoSlices() {
 	const ns = "headless"
 	http, alt := port("http", 80, corev1.ProtocolTCP), port("alt", 8080, corev1.ProtocolTCP)
 
-	w.service(ns, "several", none, http)
+	w.service(ns, "several", noClusterIP, http)
 	w.slice(ns, "several", "a", ports(http), named("db", "10.244.12.1"), named("db", "10.244.12.2"), named("web", "10.244.12.3"))
 	w.slice(ns, "several", "b", ports(http), named("db", "10.244.12.4"))
 	w.slice(ns, "several", "c", ports(http), named("db", "fd00:244:12::1"))
 
-	w.service(ns, "double", none, http)
+	w.service(ns, "double", noClusterIP, http)
 	w.slice(ns, "double", "a", ports(http), ready("10.244.13.1"), ready("10.244.13.2"))
 	w.slice(ns, "double", "b", ports(http), ready("10.244.13.1"))
 
-	w.service(ns, "moving", none, http)
+	w.service(ns, "moving", noClusterIP, http)
 	w.slice(ns, "moving", "a", ports(http), unready("10.244.14.1"))
 	w.slice(ns, "moving", "b", ports(http), ready("10.244.14.1"))
 
-	w.service(ns, "split", none, http, alt)
+	w.service(ns, "split", noClusterIP, http, alt)
 	w.slice(ns, "split", "a", ports(http), ready("10.244.15.1"))
 	w.slice(ns, "split", "b", ports(alt), ready("10.244.15.2"), named("both", "10.244.15.1"))
 
 	// Endpoints without ports, which count in the weights of the others' records.
-	w.service(ns, "part", none, http)
+	w.service(ns, "part", noClusterIP, http)
 	w.slice(ns, "part", "a", ports(http), ready("10.244.23.1"), named("part", "10.244.23.2"))
 	w.slice(ns, "part", "b", nil, ready("10.244.23.3"))
 
 	// One pod in two services, and a pod on the node's address with a
 	// ClusterIP's backend.
-	w.service(ns, "shared-a", none, http)
+	w.service(ns, "shared-a", noClusterIP, http)
 	w.slice(ns, "shared-a", "a", ports(http), ready("10.244.16.1"))
-	w.service(ns, "shared-b", none, http)
+	w.service(ns, "shared-b", noClusterIP, http)
 	w.slice(ns, "shared-b", "a", ports(http), named("pod", "10.244.16.1"))
 
 	// So many that the names fit a reply of 512 bytes only when compressed.
 	for i := range 12 {
 		name := fmt.Sprintf("popular-%d", i)
-		w.service(ns, name, none, http)
+		w.service(ns, name, noClusterIP, http)
 		w.slice(ns, name, "a", ports(http), ready("10.244.16.2"))
 	}
 
 	// Made by hand: nothing says that the service is headless.
-	w.service(ns, "manual", none, http)
+	w.service(ns, "manual", noClusterIP, http)
 	s := w.slice(ns, "manual", "a", ports(http), ready("10.244.17.1"))
 	s.Labels = map[string]string{discoveryv1.LabelServiceName: "manual"}
 	w.slice(ns, "orphaned", "a", ports(http), ready("10.244.18.1"))
@@ -314,7 +314,7 @@ func (w *world) externals() {
 	} {
 		w.external(ns, name, target)
 	}
-	w.service(ns, "withports", none)
+	w.service(ns, "withports", noClusterIP)
 	s := w.services[len(w.services)-1]
 	s.Spec = corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "host.ext.test", Ports: []corev1.ServicePort{port("http", 80, corev1.ProtocolTCP)}}
 }
@@ -327,13 +327,13 @@ func (w *world) oddNames() {
 	w.service(ns, "svc", []string{"10.96.2.1"}, http)
 	w.service(ns, "pod", []string{"10.96.2.2"}, http)
 	w.service("svc", "svc", []string{"10.96.2.3"}, http)
-	w.service("pod", "pod", none, http)
+	w.service("pod", "pod", noClusterIP, http)
 	w.slice("pod", "pod", "a", ports(http), named("pod", "10.244.19.1"), ready("10.244.19.2"))
-	w.service(ns, "tcp", none, port("tcp", 80, corev1.ProtocolTCP), port("udp", 80, corev1.ProtocolUDP))
+	w.service(ns, "tcp", noClusterIP, port("tcp", 80, corev1.ProtocolTCP), port("udp", 80, corev1.ProtocolUDP))
 	w.slice(ns, "tcp", "a", ports(port("tcp", 80, corev1.ProtocolTCP), port("udp", 80, corev1.ProtocolUDP)), named("tcp", "10.244.20.1"), named("udp", "10.244.20.2"), named("10-244-20-4", "10.244.20.3"), ready("10.244.20.4"))
 	pod := ready("10.244.21.1")
 	pod.TargetRef = &corev1.ObjectReference{Kind: "Pod", Namespace: ns, Name: "p.q"}
-	w.service(ns, "dotted", none, http)
+	w.service(ns, "dotted", noClusterIP, http)
 	w.slice(ns, "dotted", "a", ports(http), pod)
 	w.service(ns, "dns-version", []string{"10.96.2.4"}, http)
 	w.service(ns, "a23456789-123456789-123456789-123456789-123456789-123456789-123", []string{"10.96.2.5"}, http)

@@ -48,12 +48,12 @@ type abuser struct {
 }
 
 func (b abuser) dial(ctx context.Context) (*net.TCPConn, error) {
-	d := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(b.from, 0)), Timeout: patience}
+	d := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(b.from, 0)), Timeout: replyTimeout}
 	c, err := d.DialContext(ctx, "tcp4", b.agent.addr.String())
 	if err != nil {
 		return nil, err
 	}
-	_ = c.SetDeadline(time.Now().Add(3 * patience))
+	_ = c.SetDeadline(time.Now().Add(3 * replyTimeout))
 	return c.(*net.TCPConn), nil
 }
 
@@ -101,7 +101,7 @@ func (b abuser) sendSlowly(ctx context.Context) {
 	}
 	defer c.Close()
 	b.slowly.Add(1)
-	for _, octet := range frame(make([]byte, broken.HeaderLen+5)) {
+	for _, octet := range writeFrame(make([]byte, broken.HeaderLen+5)) {
 		if _, err := c.Write([]byte{octet}); err != nil || !pause(ctx, slowPause) {
 			return
 		}
@@ -125,7 +125,7 @@ func pause(ctx context.Context, d time.Duration) bool {
 func sendBrokenFrames(ctx context.Context, a *agent, l *accounting, m *broken.Mutator) {
 	b := abuser{l, a, clientAddr(int(m.Uint32() & 0x7FFF))}
 	for i := 0; ctx.Err() == nil && l.faultCount() < maxFaults; i++ {
-		kind := breaks[i%len(breaks)]
+		kind := connectionAbuses[i%len(connectionAbuses)]
 		c, err := b.dial(ctx)
 		if err == nil {
 			err = kind.run(b, c, m)
@@ -147,24 +147,24 @@ func closed(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, &op) && !op.Timeout()
 }
 
-// breaks are what abusers do on a connection. An error other than the connection's
+// connectionAbuses are what abusers do on a connection. An error other than the connection's
 // end is a fault of the agent.
-var breaks = []struct {
+var connectionAbuses = []struct {
 	name string
 	run  func(b abuser, c *net.TCPConn, m *broken.Mutator) error
 }{
 	{"a frame of nothing", func(b abuser, c *net.TCPConn, _ *broken.Mutator) error { return b.expect(c, []byte{0, 0}) }},
 	{"a frame of less than a header", func(b abuser, c *net.TCPConn, m *broken.Mutator) error {
-		return b.expect(c, frame(make([]byte, 1+m.IntN(broken.HeaderLen-1))))
+		return b.expect(c, writeFrame(make([]byte, 1+m.IntN(broken.HeaderLen-1))))
 	}},
 	{"65,535 bytes of noise", func(b abuser, c *net.TCPConn, m *broken.Mutator) error {
 		noise := m.Garbage(nil, dns.MaxMsgSize)
 		noise[2] &^= 0x80
-		return b.expect(c, frame(noise))
+		return b.expect(c, writeFrame(noise))
 	}},
 	{"65,535 bytes behind a query", func(b abuser, c *net.TCPConn, m *broken.Mutator) error {
 		long := append(append([]byte(nil), m.Corpus[m.IntN(len(m.Corpus))]...), make([]byte, dns.MaxMsgSize)...)
-		return b.expect(c, frame(long[:dns.MaxMsgSize]))
+		return b.expect(c, writeFrame(long[:dns.MaxMsgSize]))
 	}},
 	{"65,535 bytes claimed, few sent", func(b abuser, c *net.TCPConn, m *broken.Mutator) error {
 		_, err := c.Write(append([]byte{0xFF, 0xFF}, m.Garbage(nil, m.IntN(5000))...))
@@ -186,7 +186,7 @@ var breaks = []struct {
 			if err != nil {
 				return err
 			}
-			if _, err := c.Write(frame(packet)); err != nil {
+			if _, err := c.Write(writeFrame(packet)); err != nil {
 				return err
 			}
 		}
@@ -195,7 +195,7 @@ var breaks = []struct {
 	{"a response", func(b abuser, c *net.TCPConn, m *broken.Mutator) error {
 		packet := append([]byte(nil), m.Corpus[m.IntN(len(m.Corpus))]...)
 		packet[2] |= 0x80
-		if _, err := c.Write(frame(packet)); err != nil {
+		if _, err := c.Write(writeFrame(packet)); err != nil {
 			return err
 		}
 		_ = c.CloseWrite()
@@ -233,7 +233,7 @@ func (b abuser) pipeline(c *net.TCPConn, m *broken.Mutator) error {
 	if err != nil {
 		return err
 	}
-	if _, err := c.Write(append(out, frame(packet)...)); err != nil {
+	if _, err := c.Write(append(out, writeFrame(packet)...)); err != nil {
 		return err
 	}
 	answered := false
@@ -266,7 +266,7 @@ func brokenFrames(m *broken.Mutator) (out []byte, n int) {
 			continue
 		}
 		binary.BigEndian.PutUint16(packet, uint16(n))
-		out = append(out, frame(packet)...)
+		out = append(out, writeFrame(packet)...)
 		n++
 	}
 	return out, n
@@ -297,7 +297,7 @@ func (b abuser) sendInPieces(c *net.TCPConn, m *broken.Mutator, end bool) error 
 		return err
 	}
 	_ = c.SetNoDelay(true)
-	out := frame(packet)
+	out := writeFrame(packet)
 	for len(out) > 0 {
 		n := min(len(out), 1+m.IntN(20))
 		if _, err := c.Write(out[:n]); err != nil {

@@ -24,14 +24,14 @@ var loopback = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 
 // Names that the agent answers out of its hosts table and its cluster of files.
 const (
-	byHand       = "by.hand."
-	clusterIP    = "web.shop.svc.cluster.local."
-	headless     = "db.shop.svc.cluster.local."
-	port         = "_sql._tcp.db.shop.svc.cluster.local."
-	aliasInside  = "mirror.shop.svc.cluster.local."
-	aliasOutside = "out.shop.svc.cluster.local."
-	aliasBroken  = "broken.shop.svc.cluster.local."
-	reverse      = "1.7.96.10.in-addr.arpa."
+	handWrittenNames = "by.hand."
+	clusterIP        = "web.shop.svc.cluster.local."
+	headless         = "db.shop.svc.cluster.local."
+	port             = "_sql._tcp.db.shop.svc.cluster.local."
+	aliasInside      = "mirror.shop.svc.cluster.local."
+	aliasOutside     = "out.shop.svc.cluster.local."
+	aliasBroken      = "broken.shop.svc.cluster.local."
+	reverse          = "1.7.96.10.in-addr.arpa."
 )
 
 // corefile has every step of the path. The caches are small so that they are full
@@ -259,9 +259,9 @@ func sockets(addr netip.AddrPort) (drops, queued uint64, err error) {
 	return drops, queued, nil
 }
 
-// spare is how many goroutines the agent keeps for the next queries that wait
+// maxExtraGoroutines is how many goroutines the agent keeps for the next queries that wait
 // (idleCrew in its package server).
-const spare = 256
+const maxExtraGoroutines = 256
 
 // awaitSettled waits until the agent holds no more files and goroutines than before, but
 // for the spare ones: its idle connections to the upstream close after ten seconds,
@@ -273,7 +273,7 @@ func (a *agent) awaitSettled(ctx context.Context, before agentState) (agentState
 		if s, err = a.readState(ctx); err != nil {
 			return err
 		}
-		if s.files > before.files || s.goroutines > before.goroutines+spare || s.queued > 0 {
+		if s.files > before.files || s.goroutines > before.goroutines+maxExtraGoroutines || s.queued > 0 {
 			return fmt.Errorf("%d files and %d goroutines, before it was %d and %d; %d bytes unread",
 				s.files, s.goroutines, before.files, before.goroutines, s.queued)
 		}
@@ -285,7 +285,7 @@ func (a *agent) awaitSettled(ctx context.Context, before agentState) (agentState
 // ask asks over UDP or TCP and waits for the answer. It is for single questions; the
 // connection is closed after it.
 func (a *agent) ask(ctx context.Context, network string, q *dns.Msg) (*dns.Msg, error) {
-	c := dns.Client{Net: network, Timeout: patience, UDPSize: dns.MaxMsgSize}
+	c := dns.Client{Net: network, Timeout: replyTimeout, UDPSize: dns.MaxMsgSize}
 	m, _, err := c.ExchangeContext(ctx, q, a.addr.String())
 	if m != nil && errors.Is(err, dns.ErrSecret) {
 		err = nil // the upstream's broken reply had a TSIG record; that can be read
@@ -293,9 +293,9 @@ func (a *agent) ask(ctx context.Context, network string, q *dns.Msg) (*dns.Msg, 
 	return m, err
 }
 
-// patience is how long an answer may take before the question counts as unanswered:
+// replyTimeout is how long an answer may take before the question counts as unanswered:
 // twice what the agent gives its upstreams.
-const patience = 10 * time.Second
+const replyTimeout = 10 * time.Second
 
 // discardAll reads r until the other side closes it.
 func discardAll(r net.Conn) { _, _ = io.Copy(io.Discard, r) }

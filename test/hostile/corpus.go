@@ -35,7 +35,7 @@ var corpusTypes = []uint16{
 // corpusNames have an answer from each step of the path, and all shapes that names
 // come in.
 var corpusNames = []string{
-	byHand, clusterIP, headless, port, aliasInside, aliasOutside, aliasBroken, reverse, "nobody.shop.svc.cluster.local.",
+	handWrittenNames, clusterIP, headless, port, aliasInside, aliasOutside, aliasBroken, reverse, "nobody.shop.svc.cluster.local.",
 	strings.ToUpper(clusterIP), "wEb.ShOp.SvC.cLuStEr.LoCaL.", "10-1-2-3.shop.pod.cluster.local.", "cluster.local.", ".",
 	// What a resolver's search list makes of a name, and what ndots:5 sends on.
 	"cached." + goodZone + "shop.svc.cluster.local.", "cached." + goodZone + "svc.cluster.local.", "cached." + goodZone,

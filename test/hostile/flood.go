@@ -16,15 +16,15 @@ import (
 )
 
 const (
-	// window is the most broken packets sent before a well-formed query is answered:
+	// maxOutstanding is the most broken packets sent before a well-formed query is answered:
 	// far fewer than fit into the smallest receive buffer there is (212,992 bytes
 	// hold some 270), with those of the other flooders.
-	window = 48
-	// ahead is the most broken packets of one flooder that wait for an answer from
+	maxOutstanding = 48
+	// maxAhead is the most broken packets of one flooder that wait for an answer from
 	// the upstream. Some fifty do because it is silent, for seconds. All flooders
 	// together stay far below the 4,096 that the agent lets wait before it sheds;
 	// with ten times as many its memory would follow the pace of the flood.
-	ahead = 150
+	maxAhead = 150
 	// long is the size of a datagram that ends a window: a few of 64 KiB would fill
 	// a receive buffer.
 	long = 4096
@@ -107,13 +107,13 @@ func (f *flooder) id(kind int, first, end uint16) uint16 {
 func (f *flooder) flood(n int) {
 	defer f.conn.Close()
 	for n > 0 && f.faultCount() < maxFaults {
-		sent := f.burst(min(n, 1+f.IntN(window)))
+		sent := f.burst(min(n, 1+f.IntN(maxOutstanding)))
 		n -= sent
 		f.sent.Add(uint64(sent))
 		if !f.askGood() {
 			return
 		}
-		f.await(ahead)
+		f.await(maxAhead)
 	}
 	f.await(0)
 	if f.open > 0 {
@@ -203,7 +203,7 @@ func (f *flooder) await(n int) {
 	}
 }
 
-func (f *flooder) deadline() { _ = f.conn.SetReadDeadline(time.Now().Add(patience)) }
+func (f *flooder) deadline() { _ = f.conn.SetReadDeadline(time.Now().Add(replyTimeout)) }
 
 // read reads until the answer to the well-formed query id comes.
 func (f *flooder) read(id uint16) (*dns.Msg, error) {

@@ -32,10 +32,10 @@ func TestHostile(t *testing.T) {
 	if err := r.verdict(); err != nil {
 		t.Error(err)
 	}
-	if n := r.asked.Load(); n < uint64(p.packets/(window+1)) || r.askedTCP.Load() == 0 || r.probed.Load() == 0 {
+	if n := r.asked.Load(); n < uint64(p.packets/(maxOutstanding+1)) || r.askedTCP.Load() == 0 || r.probed.Load() == 0 {
 		t.Errorf("%d well-formed queries over UDP, %d over TCP, %d for broken names", n, r.askedTCP.Load(), r.probed.Load())
 	}
-	if p.idle > 0 && r.end.counted[evicted] == 0 {
+	if p.idle > 0 && r.end.counted[cacheEvictions] == 0 {
 		t.Error("the idle connections never met the agent's limit")
 	}
 }
@@ -101,7 +101,7 @@ func TestShapes(t *testing.T) {
 		count("a qname that is a pointer to itself", b[12] == 0xC0 && b[13] == 12)
 		count("a qname that points forward", b[12] == 0xC0 && b[13] > 12)
 		count("a qname that points into the header", b[12] == 0xC0 && b[13] < 12)
-		for _, r := range broken.LayoutOf(b).Records {
+		for _, r := range broken.ParseLayout(b).Records {
 			if binary.BigEndian.Uint16(b[r.Data-10:]) == broken.TypeOPT {
 				count("an OPT of no bytes", binary.BigEndian.Uint16(b[r.Data-8:]) == 0)
 				count("an OPT of 65,535 bytes", binary.BigEndian.Uint16(b[r.Data-8:]) == 0xFFFF)
@@ -125,7 +125,7 @@ func TestLayout(t *testing.T) {
 		if err := m.Unpack(packet); err != nil {
 			t.Fatal(err)
 		}
-		l := broken.LayoutOf(packet)
+		l := broken.ParseLayout(packet)
 		if want := dns.CountLabel(m.Question[0].Name) + 1; len(l.Labels) != want || len(l.Records) != len(m.Extra) {
 			t.Errorf("%s: %d labels, want %d; %d records, want %d", m.Question[0].Name, len(l.Labels), want, len(l.Records), len(m.Extra))
 		}
@@ -161,7 +161,7 @@ func TestAnswers(t *testing.T) {
 		query := q.query(m.Rand)
 		query.Question[0].Name = q.name
 		query.Extra = nil
-		got := trueReply(query)
+		got := correctReply(query)
 		f(got)
 		if err := q.check(query, got, false); (err == nil) != (what == "nothing") {
 			t.Errorf("%s: %v", what, err)

@@ -22,10 +22,10 @@ type question struct {
 	cut bool
 }
 
-// known are questions to each step of the path.
-var known = []question{
-	{name: byHand, qtype: dns.TypeA, answers: []string{"A 192.0.2.9"}},
-	{name: byHand, qtype: dns.TypeAAAA, answers: []string{"AAAA 2001:db8::9"}},
+// knownQuestions are questions to each step of the path.
+var knownQuestions = []question{
+	{name: handWrittenNames, qtype: dns.TypeA, answers: []string{"A 192.0.2.9"}},
+	{name: handWrittenNames, qtype: dns.TypeAAAA, answers: []string{"AAAA 2001:db8::9"}},
 	{name: clusterIP, qtype: dns.TypeA, answers: []string{"A 10.96.7.1"}},
 	{name: clusterIP, qtype: dns.TypeAAAA, answers: []string{"AAAA fd00::7:1"}},
 	{name: clusterIP, qtype: dns.TypeHTTPS},
@@ -55,8 +55,8 @@ func newQuestion(n uint64) question {
 
 // randomQuestion is a question of known, or a fresh one.
 func randomQuestion(r *rand.Rand, n uint64) question {
-	if i := r.IntN(len(known) + 2); i < len(known) {
-		return known[i]
+	if i := r.IntN(len(knownQuestions) + 2); i < len(knownQuestions) {
+		return knownQuestions[i]
 	}
 	return newQuestion(n)
 }
@@ -125,7 +125,7 @@ type expectedReplies struct {
 // claims, as this package reads it, but 512 at least (RFC 6891, 6.2.3).
 func maxReplySize(packet []byte) uint16 {
 	limit := uint16(dns.MinMsgSize)
-	for _, r := range broken.LayoutOf(packet).Records {
+	for _, r := range broken.ParseLayout(packet).Records {
 		if at := r.Data - 10; packet[at] == 0 && packet[at+1] == broken.TypeOPT {
 			limit = max(limit, uint16(packet[at+2])<<8|uint16(packet[at+3]))
 		}

@@ -25,11 +25,11 @@ const (
 	// flooders is the number of sockets that broken packets come from: enough for
 	// the kernel to spread them over the agent's sockets.
 	flooders = 4
-	// framing is the number of clients with broken frames, asking that of the
+	// brokenFrameConns is the number of clients with broken frames, asking that of the
 	// clients that ask for names with broken replies: a few at once are enough for
 	// them to meet in the agent.
-	framing = 2
-	asking  = 8
+	brokenFrameConns  = 2
+	freshQueryClients = 8
 	// warmUp is the share of the packets that come before the first look, one in so
 	// many, and leastWarmUp the fewest: by then the caches are full and each
 	// buffer has been used by the longest packet.
@@ -43,10 +43,10 @@ const (
 // for each of ten million packets would be more.
 const growth = 16 << 20
 
-// lockout: at most one in so many of the connections that ask may be closed unheard.
+// maxLockout: at most one in so many of the connections that ask may be closed unheard.
 // In the moment when thousands of idle ones open, one whose query has not come yet
 // may be the one that is silent for longest.
-const lockout = 50
+const maxLockout = 50
 
 // report is what a run has found.
 type report struct {
@@ -109,10 +109,10 @@ func (r *report) phase(ctx context.Context, a *agent, number uint64, n int) (age
 	mutatorOf := func(i int) *broken.Mutator { return broken.New(r.seed, number<<16|uint64(i), queries) }
 	rest.Go(func() { openIdleConns(beside, a, &r.accounting, r.idle) })
 	rest.Go(func() { openSlowConns(beside, a, &r.accounting, r.slow) })
-	for i := range framing {
+	for i := range brokenFrameConns {
 		rest.Go(func() { sendBrokenFrames(beside, a, &r.accounting, mutatorOf(100+i)) })
 	}
-	for i := range asking {
+	for i := range freshQueryClients {
 		rest.Go(func() { sendProbes(beside, a, &r.accounting, mutatorOf(200+i)) })
 	}
 	var used sync.Mutex
@@ -161,16 +161,16 @@ func (r *report) follow(ctx context.Context, a *agent) {
 		for pause(ctx, 10*time.Second) {
 			if s, err := a.readState(ctx); err == nil {
 				fmt.Fprintf(r.progress, "%d packets, %d well-formed, %d faults; the agent: %.1f MiB, %d files, %d goroutines, %d drops\n",
-					r.sent.Load(), r.asked.Load(), r.faultCount(), mib(s.rss), s.files, s.goroutines, s.drops)
+					r.sent.Load(), r.asked.Load(), r.faultCount(), mebi(s.rss), s.files, s.goroutines, s.drops)
 			}
 		}
 	}()
 }
 
-// evicted is the agent's counter of connections closed to make room for new ones.
-const evicted = "nodens_dns_connections_evicted_total"
+// cacheEvictions is the agent's counter of connections closed to make room for new ones.
+const cacheEvictions = "nodens_dns_connections_evicted_total"
 
-func mib(b uint64) float64 { return float64(b) / (1 << 20) }
+func mebi(b uint64) float64 { return float64(b) / (1 << 20) }
 
 // judge adds to the faults what the numbers say.
 func (r *report) judge() {
@@ -178,7 +178,7 @@ func (r *report) judge() {
 		r.fault("%v queries panicked", n)
 	}
 	if r.end.peak > r.warm.peak+growth {
-		r.fault("the agent had %.1f MiB at its peak, in the warm-up %.1f", mib(r.end.peak), mib(r.warm.peak))
+		r.fault("the agent had %.1f MiB at its peak, in the warm-up %.1f", mebi(r.end.peak), mebi(r.warm.peak))
 	}
 	if n := r.upstream.strange.Load(); n > 0 {
 		r.fault("the upstream got %d queries that no forwarder should send", n)
@@ -193,7 +193,7 @@ func (r *report) judge() {
 	if read+r.end.drops < sent {
 		r.fault("%d packets were sent, %d read and %d dropped", sent, read, r.end.drops)
 	}
-	if n, of := r.refused.Load(), r.askedTCP.Load()+r.frames.Load(); n*lockout > of {
+	if n, of := r.refused.Load(), r.askedTCP.Load()+r.frames.Load(); n*maxLockout > of {
 		r.fault("of %d TCP connections of clients that behave %d were closed without an answer", of, n)
 	}
 	for _, name := range broken.Names() {
@@ -231,12 +231,12 @@ func (r *report) String() string {
 	line("connections", "idle %d, a byte a second %d, broken frames %d", r.silent.Load(), r.slowly.Load(), r.frames.Load())
 	line("the agent's counters: panics, shed", "%v, %v", r.end.counted["coredns_panics_total"], r.end.counted["nodens_dns_shed_total"])
 	line("  connections refused, evicted, cut", "%v, %v, %v", r.end.counted["nodens_dns_connections_refused_total"],
-		r.end.counted[evicted], r.end.counted["nodens_dns_connections_aborted_total"])
+		r.end.counted[cacheEvictions], r.end.counted["nodens_dns_connections_aborted_total"])
 	for _, s := range []struct {
 		when string
 		agentState
 	}{{"start", r.start}, {"warm-up", r.warm}, {"flood", r.end}} {
-		line("after the "+s.when, "%.1f MiB, at most %.1f, %d files, %d goroutines", mib(s.rss), mib(s.peak), s.files, s.goroutines)
+		line("after the "+s.when, "%.1f MiB, at most %.1f, %d files, %d goroutines", mebi(s.rss), mebi(s.peak), s.files, s.goroutines)
 	}
 	return b.String()
 }

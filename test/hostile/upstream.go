@@ -121,7 +121,7 @@ func (u *upstream) serveConn(c net.Conn) {
 		if err != nil {
 			return
 		}
-		broke := u.reply(m, query, dns.MaxMsgSize, func(reply []byte) { _, _ = c.Write(frame(reply)) })
+		broke := u.reply(m, query, dns.MaxMsgSize, func(reply []byte) { _, _ = c.Write(writeFrame(reply)) })
 		if broke && m.IntN(4) == 0 {
 			_, _ = c.Write([]byte{0xFF, 0xFF, 1, 2, 3}) // the beginning of a frame
 			return
@@ -177,7 +177,7 @@ func (u *upstream) maySilence() bool {
 
 // packedReply is the true reply to q, packed.
 func packedReply(q *dns.Msg, limit int) []byte {
-	m := trueReply(q)
+	m := correctReply(q)
 	if opt := q.IsEdns0(); limit == 0 && opt != nil {
 		limit = int(opt.UDPSize())
 	}
@@ -195,8 +195,8 @@ var recordData = map[uint16]string{
 	dns.TypeTXT: `TXT "some" "text"`,
 }
 
-// trueReply is the true reply to q.
-func trueReply(q *dns.Msg) *dns.Msg {
+// correctReply is the true reply to q.
+func correctReply(q *dns.Msg) *dns.Msg {
 	m := new(dns.Msg)
 	m.SetReply(q)
 	m.RecursionAvailable = true
@@ -264,8 +264,8 @@ func addressOf(name string) net.IP {
 	return net.IP(b[:])
 }
 
-// frame is msg with its length before it (RFC 1035, 4.2.2).
-func frame(msg []byte) []byte {
+// writeFrame is msg with its length before it (RFC 1035, 4.2.2).
+func writeFrame(msg []byte) []byte {
 	return append(binary.BigEndian.AppendUint16(make([]byte, 0, 2+len(msg)), uint16(len(msg))), msg...)
 }
 

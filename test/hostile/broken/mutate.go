@@ -115,7 +115,7 @@ var mutations = [...]struct {
 		return b
 	}},
 	{"splice", 40, (*Mutator).splice},
-	{"shift", 30, (*Mutator).shift},
+	{"shift", 30, (*Mutator).shiftBytes},
 	{"tiny", 10, func(m *Mutator, b []byte) []byte { return b[:min(len(b), m.IntN(HeaderLen))] }},
 	{"noise", 10, func(m *Mutator, b []byte) []byte { return m.Garbage(b[:0], m.IntN(600)) }},
 }
@@ -161,7 +161,7 @@ func (m *Mutator) Garbage(b []byte, n int) []byte {
 
 // label overwrites the length of one label of the question.
 func (m *Mutator) label(b []byte) []byte {
-	l := LayoutOf(b)
+	l := ParseLayout(b)
 	if len(l.Labels) == 0 {
 		return b
 	}
@@ -173,7 +173,7 @@ func (m *Mutator) label(b []byte) []byte {
 // pointer puts a compression pointer in the place of a label or of an owner: back,
 // forward, at itself, into the header, behind the end, or into a loop of two.
 func (m *Mutator) pointer(b []byte) []byte {
-	l := LayoutOf(b)
+	l := ParseLayout(b)
 	at := -1
 	if n := len(l.Labels) + len(l.Records); n > 0 {
 		if i := m.IntN(n); i < len(l.Labels) {
@@ -194,7 +194,7 @@ func (m *Mutator) pointer(b []byte) []byte {
 }
 
 func (m *Mutator) question(b []byte) []byte {
-	if l := LayoutOf(b); l.QuestionEnd > 0 {
+	if l := ParseLayout(b); l.QuestionEnd > 0 {
 		return m.field(b, l.QuestionEnd-2-2*m.IntN(2), m.edge())
 	}
 	return b
@@ -203,7 +203,7 @@ func (m *Mutator) question(b []byte) []byte {
 // recordField overwrites a field of a record: type, class (an OPT's size), TTL (its
 // rcode, version and flags), RDLENGTH, or a part of its RDATA.
 func (m *Mutator) recordField(b []byte) []byte {
-	l := LayoutOf(b)
+	l := ParseLayout(b)
 	if len(l.Records) == 0 {
 		return b
 	}
@@ -216,7 +216,7 @@ func (m *Mutator) recordField(b []byte) []byte {
 
 // option overwrites the code or the length of an option of the OPT record.
 func (m *Mutator) option(b []byte) []byte {
-	for _, r := range LayoutOf(b).Records {
+	for _, r := range ParseLayout(b).Records {
 		if binary.BigEndian.Uint16(b[r.Data-10:]) != TypeOPT || r.End-r.Data < 4 {
 			continue
 		}
@@ -255,8 +255,8 @@ func (m *Mutator) splice(b []byte) []byte {
 	return append(b[:m.IntN(len(b)+1)], other[m.IntN(len(other)+1):]...)
 }
 
-// shift takes out some bytes or puts some in.
-func (m *Mutator) shift(b []byte) []byte {
+// shiftBytes takes out some bytes or puts some in.
+func (m *Mutator) shiftBytes(b []byte) []byte {
 	at, n := m.IntN(len(b)+1), 1+m.IntN(4)
 	if m.IntN(2) == 0 {
 		return append(b[:at], b[min(len(b), at+n):]...)
@@ -266,29 +266,29 @@ func (m *Mutator) shift(b []byte) []byte {
 	return b
 }
 
-// Place is where a record stands: its owner, its RDATA, and the end of that.
-type Place struct{ Start, Data, End int }
+// RecordOffsets is where a record stands: its owner, its RDATA, and the end of that.
+type RecordOffsets struct{ Start, Data, End int }
 
 // Layout is where the parts of a packet stand, as far as it can be read.
 type Layout struct {
 	Labels      []int // the length bytes of the question's name, the root's too
 	QuestionEnd int   // 0 if it is cut
-	Records     []Place
+	Records     []RecordOffsets
 }
 
-// LayoutOf reads any bytes. It looks at no count but to end.
-func LayoutOf(b []byte) (l Layout) {
-	off := skip(b, HeaderLen, &l.Labels)
+// ParseLayout reads any bytes. It looks at no count but to end.
+func ParseLayout(b []byte) (l Layout) {
+	off := skipName(b, HeaderLen, &l.Labels)
 	if off < 0 || off+4 > len(b) {
 		return l
 	}
 	l.QuestionEnd = off + 4
 	for off = l.QuestionEnd; ; {
 		start := off
-		if off = skip(b, off, nil); off < 0 || off+10 > len(b) {
+		if off = skipName(b, off, nil); off < 0 || off+10 > len(b) {
 			return l
 		}
-		r := Place{Start: start, Data: off + 10, End: off + 10 + int(binary.BigEndian.Uint16(b[off+8:]))}
+		r := RecordOffsets{Start: start, Data: off + 10, End: off + 10 + int(binary.BigEndian.Uint16(b[off+8:]))}
 		if r.End > len(b) {
 			return l
 		}
@@ -297,9 +297,9 @@ func LayoutOf(b []byte) (l Layout) {
 	}
 }
 
-// skip gives the offset behind the name at off, -1 if there is none, and appends
+// skipName gives the offset behind the name at off, -1 if there is none, and appends
 // where its labels begin to labels, which may be nil.
-func skip(b []byte, off int, labels *[]int) int {
+func skipName(b []byte, off int, labels *[]int) int {
 	for off < len(b) {
 		if labels != nil {
 			*labels = append(*labels, off)
