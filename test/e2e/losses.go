@@ -98,7 +98,7 @@ func (p lossLimit) check(t losses) error {
 		errs = append(errs, p.checkJob(t.jobs[i], r, t.podKill))
 	}
 	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("%s: promised is %s: %w", t.node, p.name, err)
+		return fmt.Errorf("%s: the limit is %q: %w", t.node, p.name, err)
 	}
 	return nil
 }

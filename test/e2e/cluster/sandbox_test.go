@@ -61,7 +61,7 @@ func TestDial(t *testing.T) {
 	if err := r.runIP(t.Context(), "link set lo up", "addr add 192.0.2.7/32 dev lo"); err != nil {
 		t.Fatal(err)
 	}
-	// Nobody listens there, but somebody is there to say so; outside nobody is.
+	// The address exists only inside, without a listener: the kernel refuses the connection.
 	_, err := c.Dial(t.Context(), "tcp", "192.0.2.7:9")
 	if !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("dialing inside: %v", err)
@@ -124,7 +124,7 @@ func TestHostStateDiff(t *testing.T) {
 }
 
 // TestLeftovers: a process that joined the sandbox's network from elsewhere is still there when the
-// room is closed, and is named.
+// sandbox is closed, and is named.
 func TestLeftovers(t *testing.T) {
 	c, r := newSandbox(t, syscall.CLONE_NEWNET)
 	argv := r.nsenterArgs([]string{"net"}, "cat")
