@@ -21,8 +21,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/config"
 )
 
-// templateChart is what helm makes of the chart with a file of these values. helm knows no
-// version of a cluster by itself.
+// templateChart renders the chart with these values. helm needs the version of the cluster.
 func templateChart(t *testing.T, values string) ([]byte, error) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "values.yaml")
@@ -32,7 +31,7 @@ func templateChart(t *testing.T, values string) ([]byte, error) {
 	return runTool(t, "helm", "template", "any", "chart", "--namespace", "kube-system", "--kube-version", "1.36.0", "--values", file)
 }
 
-// renderChart decodes what helm makes of it, without the labels that are for helm itself.
+// renderChart renders and decodes the chart, without the labels for helm.
 func renderChart(t *testing.T, values string) []runtime.Object {
 	t.Helper()
 	text, err := templateChart(t, values)
@@ -61,8 +60,8 @@ func renderChart(t *testing.T, values string) []runtime.Object {
 	return objects
 }
 
-// TestChart: with these values the chart has the objects of nodens.yaml, and of each
-// overlay.
+// TestChart: with these values the chart renders the objects of nodens.yaml and of the
+// overlays.
 func TestChart(t *testing.T) {
 	tests := []struct{ overlay, values string }{
 		{"link-local", ""},

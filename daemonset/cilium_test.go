@@ -12,8 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// loadCilium decodes the overlay cilium: the API's own objects, and the policy, whose
-// type is Cilium's.
+// loadCilium renders the overlay cilium. It returns the objects of Kubernetes and Cilium's
+// policy.
 func loadCilium(t *testing.T) (objects []runtime.Object, policy map[string]any) {
 	t.Helper()
 	objects = renderOverlay(t, "cilium")
@@ -21,7 +21,7 @@ func loadCilium(t *testing.T) (objects []runtime.Object, policy map[string]any) 
 	return slices.Delete(objects, place, place+1), found.Object
 }
 
-// TestCiliumShares: all but the ConfigMap and the DaemonSet is as in nodens.yaml.
+// TestCiliumShares: all objects except the ConfigMap and the DaemonSet are as in nodens.yaml.
 func TestCiliumShares(t *testing.T) {
 	usual, _ := findObject[*appsv1.DaemonSet](t, loadManifest(t), "")
 	objects, _ := loadCilium(t)
@@ -39,12 +39,12 @@ func TestCiliumShares(t *testing.T) {
 	}
 	for _, v := range set.Spec.Template.Spec.Volumes {
 		if v.HostPath != nil {
-			t.Errorf("the pod has the node's %s", v.HostPath.Path)
+			t.Errorf("the pod mounts the node's %s", v.HostPath.Path)
 		}
 	}
 }
 
-// TestCiliumPolicy: what is for kube-dns goes to the ports of the agent's pods.
+// TestCiliumPolicy: the policy redirects kube-dns to the ports of the agent's pods.
 func TestCiliumPolicy(t *testing.T) {
 	objects, policy := loadCilium(t)
 	set, _ := findObject[*appsv1.DaemonSet](t, objects, "")
@@ -69,8 +69,7 @@ func TestCiliumPolicy(t *testing.T) {
 	}
 }
 
-// TestCiliumPod: the pod has an address of its own, at which the agent listens, and
-// leaves the node's network alone.
+// TestCiliumPod: the pod has its own network, and the agent listens there.
 func TestCiliumPod(t *testing.T) {
 	objects, _ := loadCilium(t)
 	maps, _ := findObject[*corev1.ConfigMap](t, objects, "")
@@ -78,12 +77,12 @@ func TestCiliumPod(t *testing.T) {
 	spec := set.Spec.Template.Spec
 	c := spec.Containers[0]
 	if spec.HostNetwork || len(c.SecurityContext.Capabilities.Add) != 0 || c.SecurityContext.RunAsUser != nil {
-		t.Errorf("the pod has the node's network (%v), or rights that it has no use for (%v)", spec.HostNetwork, c.SecurityContext)
+		t.Errorf("the pod has the node's network (%v), or unnecessary privileges (%v)", spec.HostNetwork, c.SecurityContext)
 	}
 	if p := spec.SecurityContext; p.RunAsNonRoot == nil || !*p.RunAsNonRoot || p.RunAsUser == nil || *p.RunAsUser == 0 {
 		t.Errorf("the pod runs as root: %v", p)
 	}
-	// Who is not root may listen on port 53 by this alone.
+	// Without root, only this allows port 53.
 	if d := cmp.Diff([]corev1.Sysctl{{Name: "net.ipv4.ip_unprivileged_port_start", Value: "53"}}, spec.SecurityContext.Sysctls); d != "" {
 		t.Errorf("settings of the pod's network (-want +got):\n%s", d)
 	}
@@ -110,6 +109,6 @@ func TestCiliumPod(t *testing.T) {
 		}
 	}
 	if b.Health.Lameduck == 0 {
-		t.Error("there is no lame duck: the old pod stops before Cilium sends queries to the new one")
+		t.Error("lameduck is not set: the old pod stops before Cilium sends queries to the new one")
 	}
 }

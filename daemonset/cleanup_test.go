@@ -10,8 +10,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// TestCleanup: cleanup.yaml runs the agent's own image, where the agent leaves things,
-// with what it takes to remove them.
+// TestCleanup: cleanup.yaml runs the agent's image with the volumes, arguments and
+// capabilities that the clean-up needs.
 func TestCleanup(t *testing.T) {
 	text, err := os.ReadFile("cleanup.yaml")
 	if err != nil {
@@ -25,7 +25,7 @@ func TestCleanup(t *testing.T) {
 	spec := set.Spec.Template.Spec
 	agent, c := podSpec(t)
 	if !spec.HostNetwork {
-		t.Error("it cleans up the pod's network, not the node's")
+		t.Error("it does not use the node's network")
 	}
 	if !cmp.Equal(set.Spec.Selector.MatchLabels, set.Spec.Template.Labels) {
 		t.Error("it does not select its own pods")
@@ -45,11 +45,11 @@ func TestCleanup(t *testing.T) {
 			t.Errorf("-%s is %q, the agent's %q", name, flags[name], agents[name])
 		}
 	}
-	// Its work is done by then; the image has nothing else that waits.
+	// The pod waits after the clean-up; the image has no other program that waits.
 	if rest := spec.Containers[0]; len(rest.Command) > 0 || !slices.Equal(rest.Args, []string{"wait"}) {
 		t.Errorf("after cleaning up it runs %q %q, want the agent's command wait", rest.Command, rest.Args)
 	}
-	// Rules of iptables' legacy flavour need the second one.
+	// iptables-legacy needs NET_RAW.
 	if want := []corev1.Capability{"NET_ADMIN", "NET_RAW"}; !slices.Equal(first.SecurityContext.Capabilities.Add, want) {
 		t.Errorf("it has the capabilities %v, want %v", first.SecurityContext.Capabilities.Add, want)
 	}

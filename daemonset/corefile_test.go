@@ -17,15 +17,15 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// What the cluster of these tests has in the place of the placeholders.
+// Addresses that replace the placeholders in these tests.
 const (
 	clusterDNS  = "10.96.12.34" // Service kube-dns-upstream
 	kubeDNS     = "10.96.0.10"  // Service kube-dns
 	nodeServers = "192.0.2.53"  // the node's resolv.conf
 )
 
-// parse reads a base Corefile as the agent does with the given arguments, in a pod
-// that has the environment and the files of the cluster above.
+// parse reads a base Corefile as the agent does with these arguments, in a pod with the
+// environment and the files of the cluster above.
 func parse(t *testing.T, corefile string, args map[string]string) *config.Config {
 	t.Helper()
 	resolv := filepath.Join(t.TempDir(), "resolv.conf")
@@ -57,7 +57,7 @@ func parse(t *testing.T, corefile string, args map[string]string) *config.Config
 	return c
 }
 
-// blockOf returns the block of a zone and fails if there is none.
+// blockOf returns the block of a zone. It fails the test if there is none.
 func blockOf(t *testing.T, c *config.Config, zone string) *config.Block {
 	t.Helper()
 	name := parseName(t, zone)
@@ -81,7 +81,7 @@ func parseName(t *testing.T, text string) wire.Name {
 	return name
 }
 
-// stringsOf are the values of a list as text, in its order.
+// stringsOf returns the values of a list as text, in the same order.
 func stringsOf[T interface{ String() string }](list []T) []string {
 	var out []string
 	for _, v := range list {
@@ -108,7 +108,7 @@ func TestCorefile(t *testing.T) {
 			args["localip"] = tt.localip
 			c := parse(t, maps.Data["Corefile"], args)
 			if got := len(c.Blocks); got != 2 {
-				t.Errorf("%d blocks, want one for the cluster and one for the rest", got)
+				t.Errorf("%d blocks, want one for the cluster and one for other names", got)
 			}
 			for zone, to := range map[string]string{
 				"cluster.local": clusterDNS, "in-addr.arpa": clusterDNS, "ip6.arpa": clusterDNS, ".": nodeServers,
@@ -125,7 +125,7 @@ func TestCorefile(t *testing.T) {
 				}
 			}
 			if blockOf(t, c, ".").Kubernetes != nil {
-				t.Error("the block of the rest has the cluster zone")
+				t.Error("the block for other names has the kubernetes directive")
 			}
 		})
 	}
@@ -160,7 +160,7 @@ func TestClusterZone(t *testing.T) {
 	}
 }
 
-// The Corefile's ports and those of probes, Services and annotations are the same.
+// TestPorts: the Corefile, probes, Services and annotations have the same ports.
 func TestPorts(t *testing.T) {
 	objects := loadManifest(t)
 	maps, _ := findObject[*corev1.ConfigMap](t, objects, "")
@@ -183,7 +183,7 @@ func TestPorts(t *testing.T) {
 	}
 	grace := *spec.TerminationGracePeriodSeconds
 	if lameduck := int64(b.Health.Lameduck.Seconds()); lameduck+5 >= grace {
-		t.Errorf("a lame duck of %d s and a stop of 5 do not fit into a grace period of %d", lameduck, grace)
+		t.Errorf("lameduck of %d s and 5 s to stop exceed the grace period of %d s", lameduck, grace)
 	}
 	_, port, err := net.SplitHostPort(b.Prometheus.Addr)
 	if err != nil {
@@ -203,12 +203,13 @@ func TestPorts(t *testing.T) {
 	}
 }
 
-// What NodeLocal DNSCache's users have installed, in both of its modes.
+// TestDeployed: the agent accepts the Corefiles and arguments of NodeLocal DNSCache, in both
+// of its modes.
 func TestDeployed(t *testing.T) {
 	tests := []struct {
 		mode   string
 		listen []string
-		// cluster is where the cluster's names go.
+		// cluster is the upstream of the cluster's names.
 		cluster string
 	}{
 		{"iptables", []string{localIP, kubeDNS}, clusterDNS},

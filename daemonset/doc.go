@@ -1,13 +1,12 @@
-// Package daemonset holds what puts the agent on the nodes of a cluster: the
-// manifest base/nodens.yaml, kustomize's overlays of it, the Helm chart that makes the
-// same objects, and the image's Dockerfile. There is no code in it, only
-// tests. They decode each object of the manifest against the API's own types, in
-// which an unknown field is an error, and hold what the types cannot say: that
-// probes, addresses, volumes and selectors agree with each other, that the pod
-// asks for no more rights than it uses, and that the Corefile is one the agent
-// takes. Overlays and chart are rendered by kubectl and helm, and compared with the
-// manifest object by object: what each changes stands in its test. testdata has the
-// Corefiles and arguments of NodeLocal DNSCache as its users have them deployed, and
-// values as users of its charts have them; the agent and the chart must take those
-// unchanged.
+// Package daemonset contains what installs the agent on the nodes of a cluster: the manifest
+// base/nodens.yaml, kustomize overlays of it, the Helm chart that renders the same objects,
+// and the Dockerfile of the image.
+//
+// Except for [Manifest], the package has only tests. They decode each object of the manifest
+// strictly with the API's own types, and check what the types don't: probes, addresses,
+// volumes and selectors must match, the pod must have no unnecessary privileges, and the
+// agent must accept the Corefile. kubectl and helm render overlays and chart; the tests
+// compare the result with the manifest object by object, and list what each changes.
+// testdata contains the Corefiles and arguments of NodeLocal DNSCache as deployed, which the
+// agent must accept unchanged, and values of its charts, which the chart must accept.
 package daemonset

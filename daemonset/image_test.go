@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// pinnedImage is an image by its short name, with a version for a tag: "latest" and
-// bare names of a distribution's release move on their own.
+// pinnedImage matches the short name of an image with a version as tag. "latest" and names of
+// releases change over time.
 var pinnedImage = regexp.MustCompile(`^[a-z0-9-]+:[0-9]+\.[0-9]+[a-z0-9.-]*$`)
 
 func TestPinnedImage(t *testing.T) {
@@ -40,7 +40,7 @@ func TestManifestImage(t *testing.T) {
 	}
 }
 
-// dockerfileInstructions returns the Dockerfile's instructions, continued lines joined.
+// dockerfileInstructions returns the instructions of the Dockerfile, with continued lines joined.
 func dockerfileInstructions(t *testing.T) []string {
 	t.Helper()
 	text, err := os.ReadFile("Dockerfile")
@@ -88,7 +88,7 @@ func TestDockerfile(t *testing.T) {
 		}
 	}
 	if len(bases) != 2 || bases[1] != "scratch" {
-		t.Fatalf("stages from %v, want two, and nothing in the second", bases)
+		t.Fatalf("stages from %v, want two, the second from scratch", bases)
 	}
 	if !pinnedImage.MatchString(bases[0]) {
 		t.Errorf("FROM %s is not pinned", bases[0])
@@ -98,17 +98,17 @@ func TestDockerfile(t *testing.T) {
 		"--platform=$BUILDPLATFORM", `go -C daemonset/image run . -arch "$TARGETARCH"`, "-root /image", "COPY --from=build /image/ /",
 	} {
 		if !strings.Contains(whole, want) {
-			t.Errorf("%q does not stand in the Dockerfile", want)
+			t.Errorf("the Dockerfile does not contain %q", want)
 		}
 	}
-	// The second stage runs nothing: it may be of another architecture.
+	// The second stage must not run programs: it may be of another architecture.
 	if _, second, _ := strings.Cut(whole, "FROM scratch"); strings.Contains(second, "\nRUN") {
-		t.Error("the second stage runs a program, which may be of another architecture, and there is none in it")
+		t.Error("the second stage runs a program")
 	}
 }
 
-// dockerIgnores reports whether the Docker build does not see a file: the last pattern that
-// matches it, or a folder above it, decides.
+// dockerIgnores reports whether the Docker build ignores a file: the last pattern that matches
+// it, or a folder above it, decides.
 func dockerIgnores(patterns []string, name string) (out bool) {
 	for _, p := range patterns {
 		p, back := strings.CutPrefix(p, "!")
@@ -127,7 +127,7 @@ func dockerIgnores(patterns []string, name string) (out bool) {
 	return out
 }
 
-// TestIgnored: the Docker build sees all that it compiles, and no more of the tree.
+// TestIgnored: the Docker context contains all files that the build needs, and no others.
 func TestIgnored(t *testing.T) {
 	text, err := os.ReadFile("Dockerfile.dockerignore")
 	if err != nil {
@@ -150,16 +150,16 @@ func TestIgnored(t *testing.T) {
 		needed = append(needed, strings.Fields(string(out))...)
 	}
 	if len(needed) < 100 {
-		t.Fatalf("go list knows of %d files only", len(needed))
+		t.Fatalf("go list found only %d files", len(needed))
 	}
 	for _, name := range needed {
 		if name = strings.TrimPrefix(name, "github.com/nodens-dns/nodens/"); dockerIgnores(patterns, name) {
-			t.Errorf("the Docker build needs %s and does not see it", name)
+			t.Errorf("the Docker build needs %s, which is ignored", name)
 		}
 	}
 	for _, name := range []string{"README.md", "test/peer/peer.go", "daemonset/nodens.yaml", "cache/cache_test.go", "netsetup/testdata/x", ".git/config", "bin/nodens"} {
 		if !dockerIgnores(patterns, name) {
-			t.Errorf("the Docker build sees %s and has no use for it", name)
+			t.Errorf("the Docker build does not need %s, which is not ignored", name)
 		}
 	}
 }

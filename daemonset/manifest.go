@@ -2,7 +2,7 @@ package daemonset
 
 import _ "embed"
 
-// Manifest is nodens.yaml, as it is applied to a cluster.
+// Manifest is the content of nodens.yaml.
 //
 //go:embed base/nodens.yaml
 var Manifest []byte

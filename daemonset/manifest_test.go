@@ -21,9 +21,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/yaml"
 )
 
-// decodeObjects turns each document of a manifest into its object, in the manifest's
-// order. Unknown fields, fields given twice and unknown kinds are errors; of the kinds in
-// foreign it knows no more than that they are objects.
+// decodeObjects decodes the documents of a manifest, in their order. Unknown fields,
+// duplicate fields and unknown kinds are errors. Objects of customKinds are not checked.
 func decodeObjects(text []byte) ([]runtime.Object, error) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, appsv1.AddToScheme, networkingv1.AddToScheme, rbacv1.AddToScheme} {
@@ -56,7 +55,7 @@ func decodeObjects(text []byte) ([]runtime.Object, error) {
 	}
 }
 
-// customKinds are the kinds that others' definitions bring into a cluster.
+// customKinds are the kinds of custom resources.
 var customKinds = []string{
 	"CiliumLocalRedirectPolicy.cilium.io", "PodMonitor.monitoring.coreos.com",
 	"PrometheusRule.monitoring.coreos.com", "ServiceMonitor.monitoring.coreos.com",
@@ -116,8 +115,8 @@ func TestDecodeIsStrict(t *testing.T) {
 	}
 }
 
-// Each name is one that another object, an operator or an installed NodeLocal
-// DNSCache refers to; the order matters where a pod needs what comes before it.
+// TestObjects: other objects, users or an installed NodeLocal DNSCache refer to these names.
+// Pods need the objects before the DaemonSet.
 func TestObjects(t *testing.T) {
 	objects := loadManifest(t)
 	_, last := findObject[*appsv1.DaemonSet](t, objects, "node-local-dns")

@@ -19,9 +19,9 @@ import (
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
-// runTool runs kubectl or helm, and returns its standard output; an error has what it
-// wrote on standard error. The files that it may read are looked at here, too: go test
-// takes a kept result for good unless a file has changed that the test itself opened.
+// runTool runs kubectl or helm and returns its standard output. The error contains its
+// standard error. runTool also stats the files that the program may read, so that go test
+// does not use a cached result after they have changed.
 func runTool(t *testing.T, name string, args ...string) ([]byte, error) {
 	t.Helper()
 	for _, dir := range []string{"base", "overlays", "chart"} {
@@ -44,7 +44,7 @@ func runTool(t *testing.T, name string, args ...string) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// renderOverlay decodes what kubectl makes of a folder below overlays.
+// renderOverlay renders an overlay with kubectl and decodes it.
 func renderOverlay(t *testing.T, name string) []runtime.Object {
 	t.Helper()
 	text, err := runTool(t, "kubectl", "kustomize", filepath.Join("overlays", name))
@@ -58,7 +58,7 @@ func renderOverlay(t *testing.T, name string) []runtime.Object {
 	return objects
 }
 
-// compareObjects compares two sets of objects, whatever their order.
+// compareObjects compares two sets of objects in any order.
 func compareObjects(t *testing.T, want, got []runtime.Object) {
 	t.Helper()
 	if d := cmp.Diff(indexObjects(t, want), indexObjects(t, got)); d != "" {
@@ -66,7 +66,7 @@ func compareObjects(t *testing.T, want, got []runtime.Object) {
 	}
 }
 
-// indexObjects has objects by type, namespace and name.
+// indexObjects returns the objects by type, namespace and name.
 func indexObjects(t *testing.T, objects []runtime.Object) map[string]runtime.Object {
 	t.Helper()
 	m := make(map[string]runtime.Object)
@@ -74,14 +74,14 @@ func indexObjects(t *testing.T, objects []runtime.Object) map[string]runtime.Obj
 		meta := o.(metav1.Object)
 		key := fmt.Sprintf("%T %s/%s", o, meta.GetNamespace(), meta.GetName())
 		if m[key] != nil {
-			t.Errorf("%s is there twice", key)
+			t.Errorf("%s is a duplicate", key)
 		}
 		m[key] = o
 	}
 	return m
 }
 
-// TestOverlays: what an overlay changes is this, and nothing else.
+// TestOverlays: each overlay makes these changes and no others.
 func TestOverlays(t *testing.T) {
 	listen := func(addrs string) func(*appsv1.DaemonSet, *corev1.Service) {
 		return func(set *appsv1.DaemonSet, _ *corev1.Service) { set.Spec.Template.Spec.Containers[0].Args[1] = addrs }
@@ -131,8 +131,8 @@ func TestOverlays(t *testing.T) {
 	}
 }
 
-// checkAccepted: the agent takes the Corefile with the arguments, all of whose addresses it
-// serves, and the Service that it asks exists before its pods do.
+// checkAccepted: checks that the agent accepts the Corefile with the arguments, that each zone has a
+// listener, and that the upstream Service comes before the DaemonSet.
 func checkAccepted(t *testing.T, objects []runtime.Object) {
 	t.Helper()
 	set, last := findObject[*appsv1.DaemonSet](t, objects, "")
@@ -140,7 +140,7 @@ func checkAccepted(t *testing.T, objects []runtime.Object) {
 	flags := flagsOf(t, set.Spec.Template.Spec.Containers[0].Args)
 	for _, b := range parse(t, maps.Data["Corefile"], flags).Blocks {
 		if len(b.Listen) == 0 {
-			t.Errorf("zone %s is served nowhere", b.Zones[0])
+			t.Errorf("zone %s has no listener", b.Zones[0])
 		}
 	}
 	if _, place := findObject[*corev1.Service](t, objects, flags["upstreamsvc"]); place > last {
@@ -148,7 +148,7 @@ func checkAccepted(t *testing.T, objects []runtime.Object) {
 	}
 }
 
-// TestBase: the manifest at the top is the one that the overlays start from.
+// TestBase: nodens.yaml is the base of the overlays.
 func TestBase(t *testing.T) {
 	var files []os.FileInfo
 	for _, name := range []string{"nodens.yaml", "base/nodens.yaml"} {

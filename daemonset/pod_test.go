@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// localIP is the address that the manifest gives to the agent.
+// localIP is the agent's address in the manifest.
 const localIP = "169.254.20.10"
 
 func TestScheduling(t *testing.T) {
@@ -25,7 +25,7 @@ func TestScheduling(t *testing.T) {
 		t.Error("the pod is not in the node's network")
 	}
 	if got, want := spec.DNSPolicy, corev1.DNSDefault; got != want {
-		t.Errorf("dnsPolicy %q, want %q: with the cluster's the agent asks itself", got, want)
+		t.Errorf("dnsPolicy %q, want %q: with the cluster's DNS the agent would query itself", got, want)
 	}
 	if got, want := spec.PriorityClassName, "system-node-critical"; got != want {
 		t.Errorf("priority class %q, want %q", got, want)
@@ -45,8 +45,8 @@ func TestScheduling(t *testing.T) {
 	}
 }
 
-// tolerated is the part of the scheduler's rule that the manifest makes use of:
-// an operator Exists, and empty fields match everything.
+// tolerated implements the part of the scheduler's rule that the manifest uses: the operator
+// Exists, for which empty fields match everything.
 func tolerated(list []corev1.Toleration, taint corev1.Taint) bool {
 	return slices.ContainsFunc(list, func(tol corev1.Toleration) bool {
 		return tol.Operator == corev1.TolerationOpExists &&
@@ -75,7 +75,7 @@ func TestSelectors(t *testing.T) {
 	}
 }
 
-// TestRollout: on each node the new pod is ready before the old one is stopped.
+// TestRollout: on each node the new pod becomes ready before the old one is stopped.
 func TestRollout(t *testing.T) {
 	set, _ := findObject[*appsv1.DaemonSet](t, loadManifest(t), "")
 	one, none := intstr.FromInt32(1), intstr.FromInt32(0)
@@ -86,10 +86,10 @@ func TestRollout(t *testing.T) {
 	if d := cmp.Diff(want, set.Spec.UpdateStrategy); d != "" {
 		t.Errorf("update strategy (-want +got):\n%s", d)
 	}
-	// The agent waits 20 s for a hand-over under way, and stops in 5 s.
+	// The agent waits 20 s for a hand-over in progress, and stops in 5 s.
 	grace := set.Spec.Template.Spec.TerminationGracePeriodSeconds
 	if grace == nil || *grace <= 25 {
-		t.Errorf("the grace period is %v s, want more than the 25 that the agent may take", grace)
+		t.Errorf("the grace period is %v s, want more than 25 s for a hand-over and the stop", grace)
 	}
 }
 
@@ -100,8 +100,7 @@ func TestProbes(t *testing.T) {
 		probe *corev1.Probe
 		path  string
 		port  int32
-		// within is the longest that a dead agent may go unnoticed, or a
-		// slow one may take.
+		// within is the maximum time until the probe fails.
 		within time.Duration
 	}{
 		{"liveness", c.LivenessProbe, "/health", 8080, time.Minute},
@@ -110,7 +109,7 @@ func TestProbes(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			if tt.probe == nil || tt.probe.HTTPGet == nil {
-				t.Fatal("there is none over HTTP")
+				t.Fatal("no HTTP probe")
 			}
 			want := &corev1.HTTPGetAction{Host: localIP, Path: tt.path, Port: intstr.FromInt32(tt.port)}
 			if d := cmp.Diff(want, tt.probe.HTTPGet); d != "" {
@@ -124,12 +123,12 @@ func TestProbes(t *testing.T) {
 	}
 }
 
-// TestStartupProbe: the probe asks the agent of the container that it is run in, with
-// the agent's own program and folder.
+// TestStartupProbe: the probe runs the agent's program with the agent's hand-over folder, so
+// that it asks the agent in the same container.
 func TestStartupProbe(t *testing.T) {
 	_, c := podSpec(t)
 	if c.StartupProbe == nil || c.StartupProbe.Exec == nil {
-		t.Fatal("there is none that runs a command: over HTTP the old pod's agent answers")
+		t.Fatal("no probe with a command: over HTTP the old pod's agent would answer")
 	}
 	list := dockerfileInstructions(t)
 	program, _ := strings.CutPrefix(list[len(list)-1], `ENTRYPOINT ["`)
@@ -140,7 +139,7 @@ func TestStartupProbe(t *testing.T) {
 	}
 	// A successor waits 10 s for its predecessor and 40 s for its view.
 	if seconds := c.StartupProbe.PeriodSeconds * c.StartupProbe.FailureThreshold; seconds <= 50 {
-		t.Errorf("the agent has %d s to start, want more than the 50 that a hand-over may take", seconds)
+		t.Errorf("the agent has %d s to start, want more than 50 s for a hand-over", seconds)
 	}
 }
 
@@ -163,11 +162,11 @@ func TestResources(t *testing.T) {
 		t.Fatalf("GOMEMLIMIT: %v", err)
 	}
 	if soft.Cmp(*limit) >= 0 {
-		t.Errorf("GOMEMLIMIT %v is not below the limit %v: the kernel kills first", &soft, limit)
+		t.Errorf("GOMEMLIMIT %v is not below the limit %v: the kernel kills the agent first", &soft, limit)
 	}
 }
 
-// The agent watches the pods of the node that it runs on.
+// TestNodeName: the agent gets the name of its node, whose pods it watches.
 func TestNodeName(t *testing.T) {
 	_, c := podSpec(t)
 	place := slices.IndexFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == "NODE_NAME" })
@@ -191,7 +190,7 @@ func TestVolumes(t *testing.T) {
 	mounts := map[string]corev1.VolumeMount{}
 	for _, m := range c.VolumeMounts {
 		if _, ok := volumes[m.Name]; !ok {
-			t.Errorf("mount %s: no such volume", m.MountPath)
+			t.Errorf("mount %s has no volume", m.MountPath)
 		}
 		mounts[m.MountPath] = m
 	}
@@ -222,7 +221,7 @@ func TestVolumes(t *testing.T) {
 	dir := flagsOf(t, c.Args)["handover-dir"]
 	given := volumes[mounts[dir].Name].HostPath
 	if given == nil || given.Path != dir || given.Type == nil || *given.Type != corev1.HostPathDirectoryOrCreate {
-		t.Errorf("-handover-dir %s is %v, want the node's folder, which both pods of an upgrade see", dir, given)
+		t.Errorf("-handover-dir %s is %v, want the node's folder, which both pods of an upgrade share", dir, given)
 	}
 	for at, m := range mounts {
 		if writable := at == "/run/xtables.lock" || at == dir; m.ReadOnly == writable {
@@ -231,8 +230,7 @@ func TestVolumes(t *testing.T) {
 	}
 }
 
-// flagsOf pairs each flag of args with its value; the value of a flag without
-// one is empty.
+// flagsOf returns the flags of args with their values; "" for a flag without a value.
 func flagsOf(t *testing.T, args []string) map[string]string {
 	t.Helper()
 	flags := map[string]string{}

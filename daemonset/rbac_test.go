@@ -11,7 +11,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 )
 
-// podSpec returns the template of the DaemonSet's pods and its one container.
+// podSpec returns the pod template of the DaemonSet and its only container.
 func podSpec(t *testing.T) (*corev1.PodSpec, *corev1.Container) {
 	t.Helper()
 	set, _ := findObject[*appsv1.DaemonSet](t, loadManifest(t), "")
@@ -34,7 +34,7 @@ func TestRole(t *testing.T) {
 		t.Errorf("rules (-want +got):\n%s", d)
 	}
 	if role.AggregationRule != nil {
-		t.Error("the role takes in the rules of others")
+		t.Error("the role aggregates other roles")
 	}
 
 	binding, _ := findObject[*rbacv1.ClusterRoleBinding](t, objects, "")
@@ -53,8 +53,8 @@ func TestRole(t *testing.T) {
 	}
 }
 
-// The rule for ServiceImports stands in comments: most clusters don't have them. It
-// must be right once the comments' marks are gone.
+// TestMulticlusterRule: the rule for ServiceImports is commented out, because most clusters
+// don't have them. It must be valid without the comment marks.
 func TestMulticlusterRule(t *testing.T) {
 	text, err := os.ReadFile("base/nodens.yaml")
 	if err != nil {
@@ -108,12 +108,12 @@ func TestSecurityContext(t *testing.T) {
 		t.Errorf("the pod's (-want +got):\n%s", d)
 	}
 	if spec.HostPID || spec.HostIPC {
-		t.Error("the pod shares more of the node than its network")
+		t.Error("the pod shares the node's processes or IPC")
 	}
 }
 
-// A container port of a hostNetwork pod is a host port, and those keep a second
-// pod off the node.
+// TestNoPorts: container ports of a hostNetwork pod are host ports, which prevent a second pod
+// on the node.
 func TestNoPorts(t *testing.T) {
 	_, c := podSpec(t)
 	if len(c.Ports) != 0 {

@@ -1,6 +1,7 @@
-// Package debian fetches Debian's packages by apt-get, which checks that they are signed,
-// from where this machine gets its own, keeps them in a folder outside of the tree, and
-// reads what is in them. Nothing is installed, and nothing of a package is run.
+// Package debian downloads Debian packages and reads their files. apt-get downloads them from
+// the machine's own package sources and checks their signatures. The packages are cached in a
+// folder outside of the repository. Nothing is installed, and no program or script of a
+// package is run.
 package debian
 
 import (
@@ -15,25 +16,24 @@ import (
 	"syscall"
 )
 
-// Archive says which packages are wanted, and where they come from.
+// Archive selects packages and their sources.
 type Archive struct {
-	// Arch is Debian's name of the packages' architecture.
+	// Arch is Debian's name of the architecture, such as amd64.
 	Arch string
-	// Names are the packages, which others come with that they need.
+	// Names are the packages. Their dependencies are added.
 	Names []string
-	// WithoutDependencies leaves out what they need.
+	// WithoutDependencies omits the dependencies.
 	WithoutDependencies bool
-	// Suites are Debian's releases to look in; none are those that the machine has.
+	// Suites are the Debian releases to use; nil for those of the machine.
 	Suites []string
-	// Limit bounds what is unpacked of one package, in bytes.
+	// Limit is the maximum size of an unpacked package, in bytes.
 	Limit int64
-	// sources is the file that says where packages come from; "" is the machine's.
+	// sources is the file with the package sources; "" for the machine's.
 	sources string
 }
 
-// Packages returns the wanted packages. It asks apt if they are not kept yet, or if update
-// says so, and then blocks for a download. Of several processes that want the same, one
-// does the work.
+// Packages returns the packages. It downloads them if they are not cached or if update is
+// set, and blocks meanwhile. Processes that use the same packages take turns.
 func (a Archive) Packages(ctx context.Context, update bool) ([]*Package, error) {
 	name, text, err := a.sourcesList()
 	if err != nil {
@@ -67,8 +67,8 @@ func (a Archive) Packages(ctx context.Context, update bool) ([]*Package, error) 
 	return packages, nil
 }
 
-// Sources is the file that says where Debian's packages come from. Others that a machine
-// may have beside it are not Debian's. The error says what the machine lacks.
+// Sources returns the file with the machine's Debian package sources. Other files beside it
+// are not Debian's. The error says what the machine lacks.
 func Sources() (string, error) {
 	const hint = "programs come from Debian packages here: run it on Debian; for the agent's image there is daemonset/Dockerfile"
 	for _, program := range []string{"apt-get", "dpkg-deb"} {
@@ -84,8 +84,8 @@ func Sources() (string, error) {
 	return "", errors.New("there is neither /etc/apt/sources.list.d/debian.sources nor /etc/apt/sources.list; " + hint)
 }
 
-// sourcesList is what apt is told about where packages come from, and the file's name, by whose
-// end it knows the form.
+// sourcesList returns the name and the content of the file with the package sources. apt
+// takes the format from the extension of the name.
 func (a Archive) sourcesList() (name string, text []byte, err error) {
 	file := a.sources
 	if file == "" {
@@ -105,8 +105,9 @@ func (a Archive) sourcesList() (name string, text []byte, err error) {
 	return filepath.Base(file), text, nil
 }
 
-// selectSuites is the first of the places of a file in the form of deb822 (sources.list(5)), with
-// other suites. The first is Debian's own, where all suites are but those of security.
+// selectSuites returns the first stanza of a file in deb822 format (sources.list(5)), with
+// these suites. The first stanza is Debian's own archive, which has all suites except the
+// security updates.
 func selectSuites(text []byte, suites []string) ([]byte, error) {
 	first, _, _ := strings.Cut(strings.TrimSpace(string(text)), "\n\n")
 	var b strings.Builder
@@ -118,22 +119,23 @@ func selectSuites(text []byte, suites []string) ([]byte, error) {
 		b.WriteString(line)
 	}
 	if !changed {
-		return nil, fmt.Errorf("its first place names no Suites:, so it can't be asked for %s; write it in the form of deb822, as debian.sources is", strings.Join(suites, " "))
+		return nil, fmt.Errorf("the first stanza has no Suites: field to replace by %s; use the deb822 format, like debian.sources", strings.Join(suites, " "))
 	}
 	return []byte(b.String() + "\n"), nil
 }
 
-// lockCacheDir is the folder of the packages that these sources gave, in $NODENS_CACHE or the
-// user's cache folder. The caller has it for itself until unlock.
+// lockCacheDir returns the cache folder for the packages from these sources, in
+// $NODENS_CACHE or the user's cache folder. It blocks until no other process uses the folder,
+// and locks it until unlock is called.
 func (a Archive) lockCacheDir(sources []byte) (dir string, unlock func(), err error) {
 	base := os.Getenv("NODENS_CACHE")
 	if base == "" {
 		if base, err = os.UserCacheDir(); err != nil {
-			return "", nil, fmt.Errorf("no folder to keep packages in, set NODENS_CACHE: %w", err)
+			return "", nil, fmt.Errorf("no folder to cache packages in; set NODENS_CACHE: %w", err)
 		}
 		base = filepath.Join(base, "nodens")
 	}
-	// 32 bits tell the handful of sources apart that a machine ever has.
+	// A machine has few sources, so 32 bits suffice.
 	sum := sha256.Sum256(fmt.Append(sources, a.Names))
 	dir = filepath.Join(base, fmt.Sprintf("debian-%s-%x", a.Arch, sum[:4]))
 	if err := os.MkdirAll(base, 0o755); err != nil {
@@ -152,8 +154,8 @@ func (a Archive) lockCacheDir(sources []byte) (dir string, unlock func(), err er
 	return dir, func() { _ = f.Close() }, nil
 }
 
-// aptConf has apt work for another architecture, in a folder of its own, without a look
-// at this machine's packages. How to reach Debian is as the machine is configured.
+// aptConf makes apt work for another architecture and in its own folder, independent of the
+// packages on this machine. Mirrors, proxies and keys are those of the machine.
 const aptConf = `APT::Architecture "%[1]s";
 #clear APT::Architectures;
 APT::Architectures { "%[1]s"; };
@@ -178,8 +180,8 @@ Dir::Etc::preferences "/dev/null";
 Dir::Etc::preferencesparts "/dev/null";
 `
 
-// download fetches the newest packages into dir, which is there with all of them or not
-// at all.
+// download downloads the newest packages and replaces dir by them. On error dir stays as it
+// was.
 func (a Archive) download(ctx context.Context, name string, list []byte, dir string) error {
 	part := dir + ".part"
 	archives, conf, sources := filepath.Join(part, "archives"), filepath.Join(part, "apt.conf"), filepath.Join(part, name)

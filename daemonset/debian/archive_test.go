@@ -1,3 +1,5 @@
+// Inside the package: the tests set package sources and call parseControl and selectSuites.
+
 package debian
 
 import (
@@ -25,16 +27,16 @@ func TestParseControl(t *testing.T) {
 			d := &Package{Control: tt.control}
 			err := d.parseControl()
 			if got := strings.Join([]string{d.Name, d.Version, d.Arch, d.Source}, " "); tt.want != "" && (got != tt.want || err != nil) {
-				t.Errorf("it is %s (%v), want %s", got, err, tt.want)
+				t.Errorf("parsed as %s (%v), want %s", got, err, tt.want)
 			}
 			if tt.want == "" && err == nil {
-				t.Error("it is a package")
+				t.Error("no error")
 			}
 		})
 	}
 }
 
-// requirePrograms skips the test where Debian's programs are missing.
+// requirePrograms skips the test if a program is missing.
 func requirePrograms(t *testing.T, programs ...string) {
 	t.Helper()
 	for _, p := range programs {
@@ -54,7 +56,7 @@ func writeFile(t *testing.T, path, text string) {
 	}
 }
 
-// TestUnpack: a package's files are read as they are in it, those of /lib as of /usr/lib.
+// TestUnpack: the files of a package are read; those in /lib become files in /usr/lib.
 func TestUnpack(t *testing.T) {
 	requirePrograms(t, "dpkg-deb")
 	dir := t.TempDir()
@@ -85,18 +87,18 @@ func TestUnpack(t *testing.T) {
 	}
 	writeFile(t, file, "no package")
 	if _, err := Unpack(t.Context(), file, 1<<20); err == nil {
-		t.Error("what is no package was unpacked")
+		t.Error("a file that is not a package was unpacked")
 	}
 }
 
-// TestUnsigned: packages that nobody has signed are none, and nothing is left of them.
+// TestUnsigned: unsigned packages are refused, and no file is left behind.
 func TestUnsigned(t *testing.T) {
 	requirePrograms(t, "apt-get")
 	dir := t.TempDir()
-	writeFile(t, filepath.Join(dir, "archive", "dists", "stable", "Release"), "Origin: somebody\nSuite: stable\nComponents: main\n")
+	writeFile(t, filepath.Join(dir, "archive", "dists", "stable", "Release"), "Origin: unknown\nSuite: stable\nComponents: main\n")
 	list, out := filepath.Join(dir, "sources.list"), filepath.Join(dir, "debs")
 	writeFile(t, list, "deb file:"+filepath.Join(dir, "archive")+" stable main\n")
-	a := Archive{Arch: "amd64", Names: []string{"somebodys"}, sources: list}
+	a := Archive{Arch: "amd64", Names: []string{"some-package"}, sources: list}
 	name, text, err := a.sourcesList()
 	if err != nil {
 		t.Fatal(err)
@@ -124,7 +126,7 @@ func TestMergedPath(t *testing.T) {
 	}
 }
 
-// TestSelectSuites: packages of another release come from the machine's own mirror, by its own keys.
+// TestSelectSuites: packages of another release come from the machine's mirror, with its keys.
 func TestSelectSuites(t *testing.T) {
 	const text = "Types: deb\n# a remark\nURIs: http://mirror.example.test/debian\nSuites: here here-updates\nSigned-By: /a/key\n\n" +
 		"Types: deb\nURIs: http://other.example.test\nSuites: here-security\n"
@@ -137,6 +139,6 @@ func TestSelectSuites(t *testing.T) {
 		t.Errorf("the list is\n%swant\n%s", got, want)
 	}
 	if _, err := selectSuites([]byte("deb http://mirror.example.test/debian here main\n"), []string{"there"}); err == nil || !strings.Contains(err.Error(), "deb822") {
-		t.Errorf("error %v, want one that names the form", err)
+		t.Errorf("error %v, want one that names the format", err)
 	}
 }

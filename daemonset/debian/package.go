@@ -16,7 +16,7 @@ import (
 	"strings"
 )
 
-// File is a regular file or a symbolic link of a package.
+// File is a regular file or a symbolic link in a package.
 type File struct {
 	// Path is relative to the root, without a leading slash.
 	Path string
@@ -33,14 +33,14 @@ type Package struct {
 	Name, Version, Arch, Source string
 	// Sum is the file's SHA-256.
 	Sum string
-	// Control is what the package says about itself.
+	// Control is the text of the control file.
 	Control string
-	// Files are all but folders, by their path in a tree as [MergedPath] has it.
+	// Files are the files and links, by their [MergedPath].
 	Files map[string]File
 }
 
-// Unpack reads a package, up to limit bytes of its files, which are an error if there are
-// more. Nothing of it is run, and nothing written. It blocks for as long as unpacking takes.
+// Unpack reads a package. It fails if the files are larger than limit bytes. It runs no
+// program or script of the package and writes no file.
 func Unpack(ctx context.Context, file string, limit int64) (*Package, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -64,14 +64,13 @@ func Unpack(ctx context.Context, file string, limit int64) (*Package, error) {
 		return nil, err
 	}
 	err = p.readFiles(tar.NewReader(io.LimitReader(pipe, limit)))
-	// The end of a tar file is not the end of the pipe; a program that writes to a
-	// closed one fails.
+	// Read what follows the end of the tar file: dpkg-deb fails if it can't write.
 	_, rest := io.Copy(io.Discard, pipe)
 	return p, errors.Join(err, rest, cmd.Wait())
 }
 
-// parseControl reads the package's fields. Those that it lacks are errors, but for the
-// source, which then has the package's name.
+// parseControl sets the fields of p from its control file. All are required except Source,
+// which defaults to the name of the package.
 func (p *Package) parseControl() error {
 	fields := make(map[string]string)
 	for line := range strings.Lines(p.Control) {
@@ -81,14 +80,14 @@ func (p *Package) parseControl() error {
 	}
 	p.Name, p.Version, p.Arch = fields["Package"], fields["Version"], fields["Architecture"]
 	if p.Name == "" || p.Version == "" || p.Arch == "" {
-		return errors.New("it is no package: name, version or architecture is missing")
+		return errors.New("not a package: name, version or architecture is missing")
 	}
-	// The source's version stands behind it if it is another.
+	// The version follows the source if it differs from that of the package.
 	p.Source, _, _ = strings.Cut(cmp.Or(fields["Source"], p.Name), " ")
 	return nil
 }
 
-// readFiles takes the files of a package.
+// readFiles adds the files of a tar archive.
 func (p *Package) readFiles(r *tar.Reader) error {
 	for {
 		h, err := r.Next()
@@ -108,14 +107,14 @@ func (p *Package) readFiles(r *tar.Reader) error {
 		case tar.TypeSymlink:
 			f.Mode, f.Link = fs.ModeSymlink|0o777, h.Linkname
 		default:
-			continue // folders are made where a file is; nothing else is wanted
+			continue // folders follow from the paths of files
 		}
 		p.Files[f.Path] = f
 	}
 }
 
-// MergedPath is the path of a file in a tree where /lib, /sbin and the like are those of
-// /usr, as newer packages have it from the start.
+// MergedPath returns the path of a file in a system with merged /usr, where /lib, /sbin and
+// the like are links to folders in /usr.
 func MergedPath(name string) string {
 	top, _, _ := strings.Cut(name, "/")
 	if slices.Contains(MergedDirs(), top) {
@@ -124,5 +123,5 @@ func MergedPath(name string) string {
 	return name
 }
 
-// MergedDirs are the folders that are those of /usr.
+// MergedDirs returns the top-level folders that are links to folders in /usr.
 func MergedDirs() []string { return []string{"bin", "lib", "lib64", "sbin"} }

@@ -1,11 +1,11 @@
 package monitoring
 
-// alertCase is a course of events that raises an alert and ends.
+// alertCase is a sequence of events that makes an alert fire, and its end.
 type alertCase struct {
 	alert, severity string
-	// series are what is scraped, a value a minute from minute 0, in promtool's notation.
+	// series are the scraped samples, one per minute from minute 0, in promtool's notation.
 	series map[string]string
-	// labels are those of the alert, except for its name and severity.
+	// labels are the labels of the alert except its name and severity.
 	labels map[string]string
 	// inactive and then over are minutes in which it doesn't fire, around fires, in which it
 	// does.
@@ -14,12 +14,12 @@ type alertCase struct {
 	resolved []int
 }
 
-// agentLabels are the labels of the agent that the series are of, and here those that alerts have.
+// agentLabels are the labels of the agent's series, and alertLabels those of its alerts.
 const agentLabels = `job="node-local-dns",node="a",instance="192.0.2.1:9253"`
 
 var alertLabels = map[string]string{"node": "a", "instance": "192.0.2.1:9253"}
 
-// alertLabelsWith is here with one more label.
+// alertLabelsWith returns alertLabels with more labels, given as names and values.
 func alertLabelsWith(labels ...string) map[string]string {
 	m := make(map[string]string)
 	for k, v := range alertLabels {
@@ -31,7 +31,7 @@ func alertLabelsWith(labels ...string) map[string]string {
 	return m
 }
 
-// alertCases has a course for each alert of rules.yaml.
+// alertCases has a case for each alert of rules.yaml.
 var alertCases = []alertCase{
 	{
 		alert: "NodensAbsent", severity: "critical",
@@ -42,7 +42,7 @@ var alertCases = []alertCase{
 		series: map[string]string{"up{" + agentLabels + "}": "1x9 0x9 1x9"},
 		labels: alertLabels, inactive: []int{5, 14}, firing: []int{15, 19}, resolved: []int{20},
 	}, {
-		// Two pods answer at one address during an upgrade: one that goes is no alarm.
+		// During an upgrade two pods have the same address: no alert for the old one.
 		alert: "NodensAgentDown", severity: "warning",
 		series: map[string]string{
 			"up{" + agentLabels + `,pod="old"}`: "1x9 0x19",
@@ -91,7 +91,7 @@ var alertCases = []alertCase{
 		},
 		labels: alertLabelsWith("role", "predecessor", "result", "resumed"), inactive: []int{5}, firing: []int{10, 30}, resolved: []int{45},
 	}, {
-		// A new agent counts its own failure before anybody scrapes it.
+		// A new agent counts its failure before its first scrape.
 		alert: "NodensHandoverFailed", severity: "warning",
 		series: map[string]string{
 			"nodens_handovers_total{" + agentLabels + `,role="successor",result="failed"}`:   "_x9 1x60",
@@ -115,7 +115,7 @@ var alertCases = []alertCase{
 		},
 		labels: alertLabels, inactive: []int{5, 12}, firing: []int{25, 39}, resolved: []int{50},
 	}, {
-		// One query that fails in a quiet night is no alarm.
+		// Few queries, and all fail: no alert.
 		alert: "NodensErrorsHigh", severity: "critical",
 		series: map[string]string{
 			"coredns_dns_requests_total{" + agentLabels + "}":                   "0+1x90",
@@ -184,7 +184,7 @@ var alertCases = []alertCase{
 		},
 		labels: alertLabels, inactive: []int{5, 20}, firing: []int{35, 49}, resolved: []int{60},
 	}, {
-		// A cache that is full and of use: most queries hit, and most misses push something out.
+		// A full cache with a high hit ratio: most misses evict an entry.
 		alert: "NodensCacheThrashing", severity: "warning",
 		series: map[string]string{
 			"coredns_cache_requests_total{" + agentLabels + "}":                 "0+10000x90",
@@ -194,7 +194,7 @@ var alertCases = []alertCase{
 		},
 		inactive: []int{5, 30, 60},
 	}, {
-		// One that is of little use, but not for want of room.
+		// A low hit ratio with few evictions.
 		alert: "NodensCacheThrashing", severity: "warning",
 		series: map[string]string{
 			"coredns_cache_requests_total{" + agentLabels + "}":                 "0+10000x90",
@@ -216,7 +216,7 @@ var alertCases = []alertCase{
 		},
 		labels: alertLabels, inactive: []int{5, 15, 20}, firing: []int{21, 29}, resolved: []int{30},
 	}, {
-		// A view made of files hears of nobody.
+		// A view made from files gets no events.
 		alert: "NodensViewStale", severity: "warning",
 		series:   map[string]string{"nodens_kubernetes_last_event_age_seconds{" + agentLabels + "}": "0+60x60"},
 		inactive: []int{5, 30, 60},
@@ -239,7 +239,7 @@ var alertCases = []alertCase{
 		},
 		labels: alertLabels, inactive: []int{5, 24}, firing: []int{25, 29}, resolved: []int{30},
 	}, {
-		// Where the rules don't fail open, that is what is to be mended.
+		// If the rules don't fail open, another alert fires.
 		alert: "NodensNoFallback", severity: "warning",
 		series: map[string]string{
 			"nodens_netsetup_fail_open{" + agentLabels + "}":          "0x60",

@@ -1,20 +1,19 @@
 package monitoring
 
-// CommunityQueries are the queries of dashboards and alerts that are in wide use with CoreDNS and
-// NodeLocal DNSCache, one of each kind: what they ask is theirs, how it is written is not.
-// $job stands for the job that their users have, also where a dashboard asks for none, so
-// that no other server's series count. An agent that is scraped must have data
-// for all of them.
+// CommunityQueries are equivalents of the queries in common dashboards and alerts for CoreDNS
+// and NodeLocal DNSCache, one of each kind. $job is the name of the scrape job, also where the
+// original has none, so that series of other servers don't count. A scraped agent must have
+// data for all of them.
 //
 //   - mixin: the CoreDNS mixin's dashboard and alerts, with those for node-local-dns;
 //   - 12539: the dashboard of that number on grafana.com, which updates 5926's names to those
 //     of CoreDNS 1.7, and which kube-prometheus-stack and the node-local-dns chart carry;
 //   - 15762: "Kubernetes / System / CoreDNS".
 //
-// Left out, because no CoreDNS since 1.7 has the metrics either: 5926's own names
+// Metrics that CoreDNS removed in 1.7 are omitted: the names of 5926
 // (coredns_dns_request_count_total, coredns_dns_request_type_count_total,
 // coredns_dns_request_do_count_total, coredns_dns_response_rcode_count_total,
-// coredns_panic_count_total, coredns_cache_size), which 12539 asks for where the new
+// coredns_panic_count_total, coredns_cache_size), which 12539 uses if the new
 // ones have no data, and the mixin's alert on coredns_nodecache_setup_errors beside the one on
 // coredns_nodecache_setup_errors_total.
 var CommunityQueries = []Query{

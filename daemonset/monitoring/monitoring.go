@@ -1,7 +1,6 @@
-// Package monitoring holds what Prometheus and Grafana need to watch the agents: a
-// PodMonitor, rules and a dashboard, as files to apply. Its code reads those files the way
-// the Prometheus operator and Grafana do, so that tests ask a real Prometheus, of whatever
-// cluster, exactly what an operator's Prometheus and Grafana would ask.
+// Package monitoring contains a PodMonitor, rules and a dashboard for Prometheus and Grafana.
+// Its code converts these files as the Prometheus operator and Grafana do, so that tests can
+// send the same queries to a real Prometheus.
 package monitoring
 
 import (
@@ -14,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/yaml"
 )
 
-// The files, as they are in this folder.
+// The files in this folder.
 var (
 	//go:embed podmonitor.yaml
 	PodMonitor []byte
@@ -24,10 +23,10 @@ var (
 	Dashboard []byte
 )
 
-// Job is what the agents are called in the label job, by the rules and the dashboard.
+// Job is the value of the label job in the rules and the dashboard.
 const Job = "node-local-dns"
 
-// Group is a group of rules.
+// Group is a group of rules, in the format of a rule file.
 type Group struct {
 	Name     string `json:"name"`
 	Interval string `json:"interval,omitempty"`
@@ -44,7 +43,7 @@ type Rule struct {
 	Annotations map[string]string `json:"annotations,omitempty"`
 }
 
-// Rules are the groups of a PrometheusRule.
+// Rules returns the groups of a PrometheusRule, in YAML.
 func Rules(object []byte) ([]Group, error) {
 	var r struct {
 		objectHeader
@@ -58,13 +57,13 @@ func Rules(object []byte) ([]Group, error) {
 	return r.Spec.Groups, r.checkKind("PrometheusRule")
 }
 
-// RuleFile is what the Prometheus operator makes of groups: a file that Prometheus and
-// promtool read.
+// RuleFile returns groups as a rule file for Prometheus and promtool, as the Prometheus
+// operator writes it.
 func RuleFile(groups []Group) ([]byte, error) {
 	return json.Marshal(map[string][]Group{"groups": groups})
 }
 
-// objectHeader is the head of an object.
+// objectHeader is the part that all objects have.
 type objectHeader struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
@@ -75,15 +74,15 @@ type objectHeader struct {
 	} `json:"metadata"`
 }
 
-// checkKind nil if the object is of the operator's kind of that name.
+// checkKind returns an error unless the object is of this kind of the Prometheus operator.
 func (k objectHeader) checkKind(name string) error {
 	if k.APIVersion != "monitoring.coreos.com/v1" || k.Kind != name {
-		return fmt.Errorf("a %s of %s where a %s of monitoring.coreos.com/v1 is needed", k.Kind, k.APIVersion, name)
+		return fmt.Errorf("got a %s of %s, want a %s of monitoring.coreos.com/v1", k.Kind, k.APIVersion, name)
 	}
 	return nil
 }
 
-// decodeStrict decodes YAML; an unknown field is an error.
+// decodeStrict decodes YAML. An unknown field is an error.
 func decodeStrict(text []byte, into any) error {
 	text, err := yaml.ToJSON(text)
 	if err != nil {
@@ -94,16 +93,16 @@ func decodeStrict(text []byte, into any) error {
 	return d.Decode(into)
 }
 
-// Query is one of a dashboard's.
+// Query is a query of a dashboard.
 type Query struct {
-	// Dashboard and Panel say where it is.
+	// Dashboard and Panel are their titles.
 	Dashboard, Panel string
-	// Expr is PromQL, with Grafana's variables in it.
+	// Expr is PromQL with Grafana's variables.
 	Expr string
 }
 
-// Expand is the expression with the variables filled in, as Grafana does it where
-// everything is chosen. A variable that nobody knows stays, and Prometheus refuses it.
+// Expand returns the expression with the values that Grafana's variables have if everything
+// is selected. Unknown variables stay, and Prometheus rejects them.
 func (q Query) Expand() string {
 	return strings.NewReplacer(
 		"$__rate_interval", "1m", "$job", Job,
@@ -111,8 +110,7 @@ func (q Query) Expand() string {
 	).Replace(q.Expr)
 }
 
-// Queries are those of the panels of a Grafana dashboard, and those that fill its
-// variables.
+// Queries returns the queries of a Grafana dashboard's variables and panels.
 func Queries(dashboard []byte) ([]Query, error) {
 	var d struct {
 		Title      string
@@ -129,7 +127,7 @@ func Queries(dashboard []byte) ([]Query, error) {
 		if v.Type != "query" {
 			continue
 		}
-		// label_values(SERIES, LABEL): the values are those of these series.
+		// label_values(SERIES, LABEL) lists the values of a label of these series.
 		call, ok := strings.CutPrefix(v.Definition, "label_values(")
 		series, label, found := cutLast(strings.TrimSuffix(call, ")"), ", ")
 		if !ok || !found {
@@ -147,7 +145,7 @@ func Queries(dashboard []byte) ([]Query, error) {
 	return all, nil
 }
 
-// panel is a panel, or a row, which has panels itself if it is folded.
+// panel is a panel or a row. A collapsed row contains its panels.
 type panel struct {
 	Title   string
 	Panels  []panel

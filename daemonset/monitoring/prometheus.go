@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// PrometheusConfig is a Prometheus configuration file: the jobs, scraped every second unless
-// they say otherwise, and rules out of files.
+// PrometheusConfig returns a configuration file for Prometheus with these jobs, which are scraped
+// every second by default, and these rule files.
 func PrometheusConfig(jobs []ScrapeConfig, rules ...string) ([]byte, error) {
 	return json.Marshal(map[string]any{
 		"global":         map[string]string{"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
@@ -23,32 +23,33 @@ func PrometheusConfig(jobs []ScrapeConfig, rules ...string) ([]byte, error) {
 	})
 }
 
-// PrometheusArgs are those of a Prometheus that serves its API at addr, and keeps in dir what it
-// has been told by the configuration file to scrape.
+// PrometheusArgs returns the arguments of a Prometheus that serves its API at addr, reads the
+// configuration file config and stores its data in dir.
 func PrometheusArgs(config, dir, addr string) []string {
 	return []string{
 		"--config.file=" + config, "--storage.tsdb.path=" + dir, "--web.listen-address=" + addr, "--log.level=warn",
 	}
 }
 
-// Prometheus is a Prometheus that runs. Its methods may be called from several goroutines.
+// Prometheus is a running Prometheus. It is safe for concurrent use.
 type Prometheus struct {
-	// URL is that of its HTTP API, without a path.
+	// URL is the base URL of its HTTP API, without a path.
 	URL string
-	// Client reaches it; nil is http.DefaultClient.
+	// Client sends the requests; nil for http.DefaultClient.
 	Client *http.Client
 }
 
-// Sample is one of the values that an expression has.
+// Sample is one element of an instant vector.
 type Sample struct {
 	Labels map[string]string
 	Value  float64
 }
 
-// errNoData says that an expression has no value.
+// errNoData means that the result of an expression is empty.
 var errNoData = errors.New("no data")
 
-// QueryData evaluates an expression. No value but NaN is an error: a panel would stay empty.
+// QueryData evaluates an expression. It fails if there is no value other than NaN, because a
+// panel would be empty.
 func (s Prometheus) QueryData(ctx context.Context, expr string) ([]Sample, error) {
 	all, err := s.Query(ctx, expr)
 	if err != nil {
@@ -62,7 +63,7 @@ func (s Prometheus) QueryData(ctx context.Context, expr string) ([]Sample, error
 	return nil, fmt.Errorf("%w: %s", errNoData, expr)
 }
 
-// WithoutData are those of the queries that have no data (see [Prometheus.QueryData]), and all of them on
+// WithoutData returns the queries that have no data (see [Prometheus.QueryData]), or all of them on
 // error.
 func (s Prometheus) WithoutData(ctx context.Context, queries []Query) (left []Query, err error) {
 	for _, q := range queries {
@@ -76,7 +77,7 @@ func (s Prometheus) WithoutData(ctx context.Context, queries []Query) (left []Qu
 	return left, nil
 }
 
-// Query evaluates an expression that is a vector, now.
+// Query evaluates an expression whose result is an instant vector.
 func (s Prometheus) Query(ctx context.Context, expr string) ([]Sample, error) {
 	var data struct {
 		ResultType string `json:"resultType"`
@@ -104,14 +105,14 @@ func (s Prometheus) Query(ctx context.Context, expr string) ([]Sample, error) {
 }
 
 const (
-	// maxReplySize bounds a reply: a hundred times what the largest panel of two nodes is.
+	// maxReplySize is the maximum size of a reply, in bytes.
 	maxReplySize = 4 << 20
-	// queryTimeout is how long Prometheus may take over an expression. It is its own limit
-	// doubled, so that it is Prometheus that gives up.
+	// queryTimeout bounds a query. It is twice Prometheus' own limit, so that Prometheus times out
+	// first and reports it.
 	queryTimeout = 4 * time.Minute
 )
 
-// get asks the API and decodes the data of its reply.
+// get sends a request to the API and decodes the data of the reply.
 func (s Prometheus) get(ctx context.Context, path string, into any) error {
 	client := s.Client
 	if client == nil {

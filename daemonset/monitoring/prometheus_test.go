@@ -33,8 +33,8 @@ func startUpstream(t *testing.T) (addr string) {
 	})).Addr().String()
 }
 
-// corefile is of the agent that is scraped: its ports are those of DNS and metrics, then
-// come the folder of manifests and an upstream.
+// corefile is the Corefile of the scraped agent. Its parameters are the ports of DNS and of
+// metrics, the folder of manifests and the upstream.
 const corefile = `.:%d {
     bind 127.0.0.1
     errors
@@ -48,12 +48,12 @@ const corefile = `.:%d {
 }
 `
 
-// clusterOnlyMetrics are the metrics that only an agent in a cluster has; test/e2e asks for them.
+// clusterOnlyMetrics are prefixes of metrics that only an agent in a cluster has; test/e2e queries
+// them.
 var clusterOnlyMetrics = []string{"coredns_kubernetes_", "nodens_netsetup_"}
 
-// TestData: an agent that has answered something has data for every query of the dashboard
-// and of those that are in use with CoreDNS, as Prometheus sees it, and nothing about it
-// raises an alarm.
+// TestDashboardData: Prometheus has data for every query of the dashboard and of common
+// CoreDNS dashboards after the agent has answered queries, and no alert fires.
 func TestDashboardData(t *testing.T) {
 	if _, err := exec.LookPath("prometheus"); err != nil {
 		t.Skip("prometheus is missing; `make test` installs it")
@@ -101,17 +101,17 @@ func TestDashboardData(t *testing.T) {
 		}
 		return err
 	})
-	// A fifth of the traffic is meant to fail.
+	// A fifth of the queries fail on purpose.
 	if fire, err := s.Query(t.Context(), `ALERTS{alertname!="NodensErrorsHigh"}`); err != nil || len(fire) > 0 {
-		t.Errorf("an agent that is well raises %v (%v)", fire, err)
+		t.Errorf("a healthy agent raises %v (%v)", fire, err)
 	}
 	if none, err := s.QueryData(t.Context(), "coredns_no_such_metric"); !errors.Is(err, errNoData) {
-		t.Errorf("a metric that nobody has is %v (%v)", none, err)
+		t.Errorf("an unknown metric is %v (%v)", none, err)
 	}
 }
 
-// sendTraffic asks for what panels are about: hits and misses, both protocols, every rcode
-// they name, the DO bit.
+// sendTraffic sends queries for all panels: hits and misses, both protocols, every rcode they name,
+// the DO bit.
 func sendTraffic(ctx context.Context, server netip.AddrPort) error {
 	for _, network := range []string{"udp", "tcp"} {
 		c := dns.Client{Net: network}

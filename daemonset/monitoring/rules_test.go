@@ -13,7 +13,7 @@ import (
 	"testing"
 )
 
-// readRules are those of rules.yaml.
+// readRules returns the rules of rules.yaml.
 func readRules(t *testing.T) []Group {
 	t.Helper()
 	groups, err := Rules(PrometheusRule)
@@ -23,7 +23,7 @@ func readRules(t *testing.T) []Group {
 	return groups
 }
 
-// readAlerts are the alerts among them.
+// readAlerts returns the alerts of rules.yaml.
 func readAlerts(t *testing.T) []Rule {
 	t.Helper()
 	var all []Rule
@@ -40,7 +40,7 @@ func readAlerts(t *testing.T) []Rule {
 	return all
 }
 
-// writeJSON writes v as JSON, which is YAML.
+// writeJSON writes v as JSON to a file and returns its path.
 func writeJSON(t *testing.T, dir, name string, v any) string {
 	t.Helper()
 	text, err := json.MarshalIndent(v, "", " ")
@@ -59,7 +59,8 @@ func writeFile(t *testing.T, file, text string) {
 	}
 }
 
-// runPromtool runs Prometheus' own checks.
+// runPromtool runs promtool and fails the test if it fails. It skips the test if there is no
+// promtool.
 func runPromtool(t *testing.T, args ...string) {
 	t.Helper()
 	if _, err := exec.LookPath("promtool"); err != nil {
@@ -70,8 +71,7 @@ func runPromtool(t *testing.T, args ...string) {
 	}
 }
 
-// TestAlerts: each alert fires when it should, not before, and not when that is over, by
-// Prometheus' own reckoning.
+// TestAlerts: promtool evaluates the rules; each alert fires in the expected minutes only.
 func TestAlerts(t *testing.T) {
 	dir := t.TempDir()
 	file := writeJSON(t, dir, "rules.json", map[string]any{"groups": readRules(t)})
@@ -98,7 +98,7 @@ func TestAlerts(t *testing.T) {
 	}))
 }
 
-// expectedSeries is the series that Prometheus makes of the alert while it fires.
+// expectedSeries returns the series that Prometheus has while the alert fires.
 func (a alertCase) expectedSeries() string {
 	labels := map[string]string{"alertname": a.alert, "alertstate": "firing", "severity": a.severity}
 	maps.Copy(labels, a.labels)
@@ -109,7 +109,7 @@ func (a alertCase) expectedSeries() string {
 	return "ALERTS{" + strings.Join(pairs, ", ") + "}"
 }
 
-// TestAlertCasesComplete: every alert has a course of events in which it fires and which ends.
+// TestAlertCasesComplete: every alert has a case in which it fires and resolves.
 func TestAlertCasesComplete(t *testing.T) {
 	tried := make(map[string]bool)
 	for _, a := range alertCases {
@@ -120,7 +120,7 @@ func TestAlertCasesComplete(t *testing.T) {
 	for _, r := range readAlerts(t) {
 		name := r.Alert + " " + r.Labels["severity"]
 		if !tried[name] {
-			t.Errorf("no course of events raises and ends %s", name)
+			t.Errorf("%s has no case in which it fires and resolves", name)
 		}
 		delete(tried, name)
 	}
@@ -129,8 +129,8 @@ func TestAlertCasesComplete(t *testing.T) {
 	}
 }
 
-// TestRunbook: who is woken by an alert finds what it is, and what to do, in README.md, and
-// README.md has no alerts that there are not.
+// TestRunbook: README.md has a section for every alert and for no other, and alerts link to
+// theirs.
 func TestRunbook(t *testing.T) {
 	text, err := os.ReadFile("README.md")
 	if err != nil {
@@ -162,7 +162,7 @@ func TestRunbook(t *testing.T) {
 	}
 	for name := range told {
 		if !known[name] {
-			t.Errorf("README.md tells of %s, which rules.yaml hasn't", name)
+			t.Errorf("README.md has a section %s, which is not an alert of rules.yaml", name)
 		}
 	}
 }

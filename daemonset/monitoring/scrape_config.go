@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// ScrapeConfig is an entry of Prometheus' scrape_configs. JSON is YAML, so it can be
-// marshalled into a configuration file as it is.
+// ScrapeConfig is an entry of Prometheus' scrape_configs. It can be marshalled as JSON, which
+// Prometheus reads as YAML.
 type ScrapeConfig struct {
 	Name       string                `json:"job_name"`
 	Interval   string                `json:"scrape_interval,omitempty"`
@@ -19,18 +19,18 @@ type ScrapeConfig struct {
 	Relabel    []map[string]any      `json:"relabel_configs,omitempty"`
 }
 
-// StaticConfig are targets that are known beforehand.
+// StaticConfig are fixed targets.
 type StaticConfig struct {
 	Targets []string          `json:"targets"`
 	Labels  map[string]string `json:"labels,omitempty"`
 }
 
-// FileDiscovery have targets, in the form of a list of Static.
+// FileDiscovery names files with lists of StaticConfig, in JSON.
 type FileDiscovery struct {
 	Names []string `json:"files"`
 }
 
-// KubernetesDiscovery is how Prometheus finds targets in the cluster that it runs in.
+// KubernetesDiscovery finds targets in the cluster that Prometheus runs in.
 type KubernetesDiscovery struct {
 	Role       string          `json:"role"`
 	Namespaces *NamespaceNames `json:"namespaces,omitempty"`
@@ -41,8 +41,7 @@ type NamespaceNames struct {
 	Names []string `json:"names"`
 }
 
-// podMonitor is what this package knows of one. A field that is not here is an error, since
-// nobody would say what the operator makes of it.
+// podMonitor has the fields of a PodMonitor that this package supports. Others are errors.
 type podMonitor struct {
 	objectHeader
 	Spec struct {
@@ -73,7 +72,8 @@ type relabeling struct {
 	Action       string   `json:"action"`
 }
 
-// OperatorScrapeConfigs are the scrape jobs that the Prometheus operator makes of a PodMonitor.
+// OperatorScrapeConfigs returns the scrape configs that the Prometheus operator makes from a
+// PodMonitor, in YAML.
 func OperatorScrapeConfigs(object []byte) ([]ScrapeConfig, error) {
 	var m podMonitor
 	if err := decodeStrict(object, &m); err != nil {
@@ -98,15 +98,15 @@ func OperatorScrapeConfigs(object []byte) ([]ScrapeConfig, error) {
 	return jobs, nil
 }
 
-// relabel are the operator's rules for an endpoint, in its order: which pods, which of
-// their ports, the labels that every target gets, and then the monitor's own.
+// relabel returns the operator's rules for an endpoint, in its order: selection of pods and of
+// their ports, labels of all targets, and the monitor's own rules.
 func (m podMonitor) relabel(e endpoint) []map[string]any {
 	rules := []map[string]any{filterRule("drop", "(Failed|Succeeded)", "__meta_kubernetes_pod_phase")}
 	for _, name := range sortedKeys(m.Spec.Selector.MatchLabels) {
 		rules = append(rules, filterRule("keep", "("+regexp.QuoteMeta(m.Spec.Selector.MatchLabels[name])+");true",
 			"__meta_kubernetes_pod_label_"+SanitizeLabel(name), "__meta_kubernetes_pod_labelpresent_"+SanitizeLabel(name)))
 	}
-	// Ports are those that containers declare.
+	// These are the ports that containers declare.
 	switch {
 	case e.Port != "":
 		rules = append(rules, filterRule("keep", e.Port, "__meta_kubernetes_pod_container_port_name"))
@@ -144,14 +144,14 @@ func (r relabeling) config() map[string]any {
 	return c
 }
 
-// AnnotationScrapeConfigs are the two scrape jobs that go by the annotations prometheus.io/scrape,
-// path and port, of pods and of Services, as many clusters have them.
+// AnnotationScrapeConfigs returns the common scrape configs for pods and Services with the
+// annotations prometheus.io/scrape, path and port.
 func AnnotationScrapeConfigs() []ScrapeConfig {
 	job := func(name, role, object string) ScrapeConfig {
 		annotation := "__meta_kubernetes_" + object + "_annotation_prometheus_io_"
 		path := copyRule("__metrics_path__", annotation+"path")
 		path["regex"] = "(.+)"
-		// A port that is there is left out: that of a Service's endpoint.
+		// The annotation replaces a port in the address, as in a Service's endpoint.
 		address := copyRule("__address__", "__address__", annotation+"port")
 		address["regex"], address["replacement"] = `(.+?)(?::\d+)?;(\d+)`, "$1:$2"
 		name6 := copyRule("__address__", "__meta_kubernetes_pod_ip", annotation+"port")
@@ -169,17 +169,17 @@ func AnnotationScrapeConfigs() []ScrapeConfig {
 	}
 }
 
-// filterRule is a rule about the labels' values.
+// filterRule returns a rule that keeps or drops targets whose labels match regex.
 func filterRule(action, regex string, labels ...string) map[string]any {
 	return map[string]any{"action": action, "regex": regex, "source_labels": labels}
 }
 
-// copyRule copies labels into another one.
+// copyRule returns a rule that sets label to the joined values of labels.
 func copyRule(label string, labels ...string) map[string]any {
 	return map[string]any{"target_label": label, "source_labels": labels}
 }
 
-// SanitizeLabel is how a label or annotation of Kubernetes is called in Prometheus.
+// SanitizeLabel returns the name in Prometheus of a Kubernetes label or annotation.
 func SanitizeLabel(label string) string {
 	return strings.Map(func(r rune) rune {
 		if r == '_' || '0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' {
