@@ -19,7 +19,8 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// fake is a scripted DNS server on one loopback port, over UDP and TCP.
+// fake is a scripted DNS server on one loopback port, over UDP and TCP. Unlike test/fakedns it gives
+// scripts the connection itself, to write parts of frames and to close it.
 type fake struct {
 	t      *testing.T
 	tls    *tls.Config // for DNS over TLS; nil for TCP

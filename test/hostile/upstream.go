@@ -1,3 +1,5 @@
+// The upstream does not use test/fakedns: it sends broken packets and stays silent on purpose.
+
 package main
 
 import (

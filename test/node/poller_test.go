@@ -1,3 +1,5 @@
+// The versioned upstream does not use test/fakedns: its sockets are opened inside a network namespace.
+
 package node
 
 import (

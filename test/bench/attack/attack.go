@@ -96,8 +96,8 @@ type Report struct {
 	results map[harness.Cell][]result
 }
 
-// Measure measures what a victim sees beside the dearest queries. Nothing that it
-// started runs when it returns.
+// Measure measures what a victim sees during the most expensive queries. It stops everything that
+// it started before it returns.
 func Measure(ctx context.Context, p harness.Plan) (*Report, error) {
 	b, err := harness.New(p, p.WithBefore(servers))
 	if err != nil {
@@ -205,8 +205,8 @@ func (b *run) startTarget(ctx context.Context, s harness.Server, upstream netip.
 // udpPayload is the size of the echo's replies: the most that the agent sends over UDP.
 const udpPayload = 1232
 
-// measureVictim asks the agent as the victim does while the case's packets go to the
-// address. What an attack before it has left to do is done by then.
+// measureVictim sends the victim's queries to the agent while the case's packets go to the
+// address. It first waits until the agent has finished the work of an earlier attack.
 func (b *run) measureVictim(ctx context.Context, t attackedAgent, c worst.Case, to netip.AddrPort) (victim victimResult, err error) {
 	if err := t.agent.Await(ctx, "an answer", peer.Answers(harness.LoopbackAddr(t.agent.Port))); err != nil {
 		return victim, err
@@ -261,8 +261,8 @@ func openIdle(n int, to ...netip.AddrPort) (closeAll func()) {
 	}
 }
 
-// Targets are what nodens has to show beside the dearest queries. What tenants make
-// comes apart from the rest: anybody may be one.
+// Targets returns the section's targets. Cases that any tenant can cause have targets of their
+// own.
 func (r *Report) Targets() []harness.Target {
 	var list []harness.Target
 	for _, part := range []struct {
@@ -342,8 +342,8 @@ func (r *Report) caseTable(s harness.Server) string {
 	return figures.Table(rows)
 }
 
-// cpuNoise is how far the difference of two of the agent's CPU times is from the truth, in
-// microseconds for each of the attacker's queries.
+// cpuNoise is the error of the difference of two CPU times of the agent, in microseconds per
+// query of the attacker.
 const cpuNoise = 300
 
 func cpuText(micros float64) string {
@@ -353,7 +353,7 @@ func cpuText(micros float64) string {
 	return fmt.Sprintf("%.0f", micros)
 }
 
-// Tables are those of all servers, as text for a terminal.
+// Tables returns the tables of all servers as text for a terminal.
 func (r *Report) Tables() (list []string) {
 	for _, s := range r.Servers {
 		if t := r.caseTable(s); t != "" {

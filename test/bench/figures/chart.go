@@ -32,7 +32,7 @@ const (
 	Wide         = 820
 	LeftMargin   = 130 // the longest server's name, in a letter seven pixels wide
 	rightMargin  = 70  // a value of seven digits
-	headerHeight = 56  // Title and legend
+	headerHeight = 56  // title and legend
 	axisHeight   = 26  // the axis's numbers
 	barHeight    = 12  // a bar, as high as its number's letters
 	barGap       = 8

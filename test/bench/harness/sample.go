@@ -27,24 +27,23 @@ type Sample struct {
 	blurred, Skipped uint64
 	// floodResult is what became of the flood.
 	floodResult LoadResult
-	// CPU is the server's time and kernel the part of it that the kernel's work
-	// takes, from 0 to 1.
+	// CPU is the server's CPU time, Kernel the share of it in kernel mode, from 0 to 1.
 	CPU    time.Duration
 	Kernel float64
 	// Idle is how long the server's core had nothing to do.
 	Idle time.Duration
 	// Switches counts how often the server went to sleep.
 	Switches uint64
-	// Before is the server's memory before it was asked, rss afterwards, and peak
-	// the most of it in between, in bytes.
+	// Before is the server's memory in bytes before the queries, RSS after them, and Peak
+	// the maximum in between.
 	Before, RSS, Peak uint64
 	// misses counts the questions that the upstream was asked meanwhile for names
 	// that are not late.
 	misses uint64
 
-	// Of a pod's queries: busy is the time of all cores, usual the part of one core's
-	// that they are busy while nobody asks, client the time of the client, and within
-	// the part of the answers that the kernel gave, from 0 to 1.
+	// For a pod's queries: Busy is the busy time of all cores, IdleLoad the share of one core
+	// that is busy without queries, Client the client's CPU time, and KernelShare the share of
+	// answers from the kernel, from 0 to 1.
 	Busy, Client          time.Duration
 	IdleLoad, KernelShare float64
 }

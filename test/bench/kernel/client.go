@@ -25,9 +25,8 @@ type clientReport struct {
 	sent, answered, wrong, skipped uint64
 	// length is that of an answer, in bytes.
 	length uint64
-	// elapsed is the time of the run, own the client's CPU time and idle that in which
-	// the machine's cores, of which there are so many, had nothing to do. They are
-	// nanoseconds, but idle is in ticks.
+	// elapsed is the duration of the run, clientCPU the client's CPU time, both in
+	// nanoseconds. idle is the idle time of the machine's cores in ticks.
 	elapsed, clientCPU, idle uint64
 	cores                    int
 	// latencies are the answers' times, in the order in which they came.

@@ -119,7 +119,7 @@ type podBench struct {
 	question []byte
 }
 
-// MeasurePod has the pod ask every server in turn, again and again.
+// measurePod has the pod ask every server in turn, again and again.
 func (b *run) measurePod(ctx context.Context) error {
 	if len(b.Workloads) == 0 {
 		return nil
@@ -141,7 +141,7 @@ func (b *run) measurePod(ctx context.Context) error {
 	return nil
 }
 
-// newPodBench makes a bed without a server. The caller closes its lab unless there is none.
+// newPodBench makes a podBench without a server. The caller closes its lab unless there is none.
 func (b *run) newPodBench(ctx context.Context) (*podBench, error) {
 	d := &podBench{run: b}
 	var err error

@@ -8,21 +8,21 @@ import (
 	"github.com/nodens-dns/nodens/test/bench/harness"
 )
 
-// What answers from inside the kernel have to be worth, in units of the C echo's.
+// The limits for answers from inside the kernel, as ratios to the C echo.
 const (
-	// maxKernelCPU, insideMedian and insideLate are the CPU, the p50 and the p99 of a query
-	// at a fixed rate, and insideInterval is the time per query at saturation.
+	// maxKernelCPU, maxKernelP50 and maxKernelP99 limit CPU time, p50 and p99 of a query at a
+	// fixed rate, maxKernelInterval the time per query at saturation.
 	maxKernelCPU, maxKernelP50, maxKernelP99 = 1.0 / 2, 1.0 / 6, 1.0 / 3
 	maxKernelInterval                        = 1 / 1.5
-	// maxAgentLoad is what the agent may take of a core, in hundredths, while the kernel
-	// answers ten thousand queries a second.
+	// maxAgentLoad is the agent's CPU use in percent of a core while the kernel answers
+	// 10,000 queries per second.
 	maxAgentLoad = 1
-	// maxFaultRatio is how much worse a fault may be than for the socket path: what two rows of
-	// the same agent differ by in -faults, where it is a matter of milliseconds.
+	// maxFaultRatio limits the effect of a fault compared with the socket path. Two rows of the
+	// same agent differ by as much in -faults.
 	maxFaultRatio = 1.25
 )
 
-// Targets are what nodens has to show.
+// Targets returns the section's targets.
 func (r *Report) Targets() []harness.Target {
 	var list []harness.Target
 	for _, w := range podLoads() {
@@ -59,7 +59,7 @@ func (r *Report) ratioToEcho(name string, f func(harness.Sample) float64, w harn
 	}}}
 }
 
-// agentLoads is what the agent takes of a core.
+// agentLoads returns the agent's CPU use in percent of a core.
 func (r *Report) agentLoads(w harness.Workload) []harness.TargetValue {
 	return []harness.TargetValue{{Name: "", Find: func() (figures.Spread, bool) {
 		at := harness.Cell{Server: kernelRow, Workload: w.Name}
@@ -70,8 +70,8 @@ func (r *Report) agentLoads(w harness.Workload) []harness.TargetValue {
 	}}}
 }
 
-// ratioToSocket is a value with the kernel's help in units of that without. Both are one more
-// than they are, a question or a millisecond, so that none is a number too.
+// ratioToSocket returns the value with kernel answers divided by the value without. It adds one to
+// both, because either may be zero.
 func (r *Report) ratioToSocket(f func(failover.Result) float64, m failover.Fault) []harness.TargetValue {
 	return []harness.TargetValue{{Name: "", Find: func() (figures.Spread, bool) {
 		a, b := r.Results[harness.Cell{Server: kernelRow, Workload: m.Name}], r.Results[harness.Cell{Server: socketRow, Workload: m.Name}]

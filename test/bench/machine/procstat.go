@@ -15,21 +15,20 @@ import (
 
 // ProcStat is what the kernel says about a process at one moment.
 type ProcStat struct {
-	// CPU is the time its threads have run, dead ones included, in user and
-	// Kernel mode.
+	// CPU is the CPU time of all threads, ended ones included, in user and kernel
+	// mode.
 	CPU time.Duration
-	// User and kernel are the same time as the clock's ticks split it: right in
-	// their ratio, coarse in their sum.
+	// User and Kernel are the same time in clock ticks: their ratio is exact, their sum
+	// is coarse.
 	User, Kernel uint64
 	// Switches is how often its living threads have gone to sleep of their own
 	// accord.
 	Switches uint64
-	// RSS is the memory it occupies, and peak the most that it has been since
-	// resetPeak, in bytes.
+	// RSS is the resident memory in bytes, Peak its maximum since ResetPeak.
 	RSS, Peak uint64
 }
 
-// ReadProcStat reads the meters of the process.
+// ReadProcStat reads the values of the process.
 func ReadProcStat(pid int) (ProcStat, error) {
 	var r ProcStat
 	var err error
@@ -62,7 +61,7 @@ func ReadProcStat(pid int) (ProcStat, error) {
 	return r, nil
 }
 
-// ResetPeak makes the process's peak what it occupies now.
+// ResetPeak sets the peak of the process to its current memory.
 func ResetPeak(pid int) error {
 	const peak = "5" // proc(5), clear_refs
 	return os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte(peak), 0)

@@ -41,10 +41,9 @@ func (c Change) Shown(m *dns.Msg) bool {
 
 var byController = metav1.UpdateOptions{FieldManager: "kube-controller-manager"}
 
-// ChangeSlices changes n slices, each picked at random from all of the cluster's but the
-// same ones every time, so that one call can be held against another: one endpoint's
-// address becomes another, as when a pod is replaced. The rate is in changes a second;
-// 0 is as fast as it goes. It blocks until all are made.
+// ChangeSlices changes n random slices of the cluster, the same ones in every call so that calls
+// can be compared. In each it replaces the address of one endpoint, as when a pod is replaced. rate
+// is in changes per second; 0 means no limit. It blocks until all changes are made.
 func (w *World) ChangeSlices(ctx context.Context, n, rate int) error {
 	start := time.Now()
 	picked := rand.New(rand.NewPCG(3, 4)) // any seed will do, if it is always the same
@@ -78,12 +77,11 @@ func until(ctx context.Context, at time.Time) error {
 	}
 }
 
-// ChangeServices makes n changes that DNS shows, at the rate in changes a second, each to a
-// Service picked at random from those that are wanted: a headless one gets a new
-// address for one of its endpoints, another one a new port. After each it calls
-// shown, before the same Service may change again; at most underWay of these calls
-// run at once, and changes that find no place come later. It blocks until all have
-// returned, and gives up at the first error.
+// ChangeServices makes n changes that DNS answers show, rate per second, each to a random Service of
+// wanted: a headless Service gets a new address for one endpoint, any other a new port. After each
+// change it calls shown; the Service does not change again until shown returns. At most underWay
+// calls run at once; further changes wait. It blocks until all calls have returned, and stops at the
+// first error.
 func (w *World) ChangeServices(ctx context.Context, n, rate, underWay int, wanted []Service, shown func(Change) error) error {
 	start := time.Now()
 	return runParallel(ctx, n, underWay, func(ctx context.Context, i int) error {

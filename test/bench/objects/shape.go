@@ -10,22 +10,22 @@ import "fmt"
 
 // Shape says what a cluster is made of.
 type Shape struct {
-	// Namespaces is how many there are; Services are dealt out over them in turn.
+	// Namespaces is the number of namespaces. Services are distributed over them in turn.
 	Namespaces int
-	// ClusterIPServices is how many Services have a cluster IP, with one slice of Backends
-	// endpoints each, and Headless how many have none, with one slice of Members.
+	// ClusterIPServices have a cluster IP and one slice of EndpointsPerService endpoints,
+	// HeadlessServices have one slice of EndpointsPerHeadless.
 	ClusterIPServices, HeadlessServices       int
 	EndpointsPerService, EndpointsPerHeadless int
 	// HeadlessTen adds a headless Service of ten endpoints to every namespace that the first
 	// node uses.
 	HeadlessTen bool
-	// Nodes is how many nodes have pods, Used in how many namespaces each has some,
-	// and Pods how many it has.
+	// Nodes is the number of nodes with pods. Each has PodsPerNode pods in UsedNamespaces
+	// namespaces.
 	Nodes, UsedNamespaces, PodsPerNode int
 }
 
-// LargeCluster is the cluster of which one agent is measured: of so many Services a fifth
-// is headless, and a node uses a twenty-fifth of the namespaces.
+// LargeCluster is the cluster that one agent is measured in: a fifth of the Services is headless,
+// and the node uses a twenty-fifth of the namespaces.
 func LargeCluster(services int) Shape {
 	used := max(1, services/500)
 	return Shape{
@@ -36,8 +36,8 @@ func LargeCluster(services int) Shape {
 	}
 }
 
-// FleetCluster is the cluster of which many agents are measured: of so many Services a
-// fifth is headless, and each of the nodes uses a tenth of the namespaces.
+// FleetCluster is the cluster that many agents are measured in: a fifth of the Services is headless,
+// and each node uses a tenth of the namespaces.
 func FleetCluster(services, nodes int) Shape {
 	used := max(1, services/200)
 	return Shape{

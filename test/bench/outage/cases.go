@@ -20,14 +20,14 @@ import (
 // testCase is a kind of outage.
 type testCase struct {
 	name, what string
-	// earlyLabel and after name the two parts of the time; empty is no column.
+	// earlyLabel and lateLabel name the two phases; empty means no column.
 	earlyLabel, lateLabel string
-	// unsupported is a program that can't be asked to go through it.
+	// unsupported is the program to which the outage does not apply.
 	unsupported string
 	run         func(ctx context.Context, b *run, s harness.Server) (result, error)
 }
 
-// The ordeals' names.
+// The names of the outages.
 const (
 	oneDead   = "one of two upstreams is dead"
 	oneFrozen = "one of two upstreams freezes"
@@ -64,9 +64,8 @@ const (
 	// shortTTL is that of the names, in seconds: the least that the servers keep.
 	shortTTL = 5
 
-	// sameNameClients is how many ask for one name; they come within a quarter of a second,
-	// since a socket's buffer does not hold as many, and slow is the time until the
-	// answer.
+	// sameNameClients query one name within a quarter of a second, because a socket's buffer
+	// does not hold as many queries. sameNameDelay is the time until the answer.
 	sameNameClients, sameNameRate = 1000, 4000
 	sameNameDelay                 = 300 * time.Millisecond
 
@@ -126,7 +125,7 @@ func (b *run) askNewNames(ctx context.Context, s harness.Server, list []*fakedns
 	return t, nil
 }
 
-// add takes down what became of questions; early says of which part one is.
+// add adds the results of queries; early reports whether a query belongs to the first phase.
 func (t *result) add(results []loadgen.QueryResult, early func(i int, f loadgen.QueryResult) bool) {
 	for i, f := range results {
 		t.asked++

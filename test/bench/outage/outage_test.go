@@ -77,7 +77,7 @@ func TestMeasure(t *testing.T) {
 		for _, s := range r.Servers {
 			at := harness.Cell{Server: s.Name, Workload: o.name}
 			if want := o.unsupported != s.Program; (len(r.results[at]) == 1) != want {
-				t.Fatalf("%s, %s: %d trials", s.Name, o.name, len(r.results[at]))
+				t.Fatalf("%s, %s: %d results", s.Name, o.name, len(r.results[at]))
 			}
 			if len(r.results[at]) == 0 {
 				continue

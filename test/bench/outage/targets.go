@@ -8,19 +8,19 @@ import (
 	"github.com/nodens-dns/nodens/test/bench/harness"
 )
 
-// What may be seen of upstreams that fail.
+// The limits for upstreams that fail.
 const (
-	// maxEarlyMiss and laterMissed are milliseconds for names that are not in the cache, in
+	// maxEarlyMiss and maxLateMiss are milliseconds for names that are not in the cache, in
 	// the first seconds of an outage and after.
 	maxEarlyMiss, maxLateMiss = 50, 10
-	// maxFirstStale and laterStale are milliseconds for names that have expired, asked for
-	// the first time in an outage and after.
+	// maxFirstStale and maxLaterStale are milliseconds for expired names, for the first query
+	// in an outage and for later ones.
 	maxFirstStale, maxLaterStale = 2000, 5
 	// mostConns is how many connections over TLS may be open.
 	mostConns = 4
 )
 
-// Targets are what nodens has to show when upstreams fail.
+// Targets returns the section's targets.
 func (r *Report) Targets() []harness.Target {
 	return []harness.Target{
 		{What: "questions that failed, one upstream dead or frozen", Limit: 0, Of: r.valuesOf(result.failures, oneDead, oneFrozen)},
@@ -40,7 +40,7 @@ func (r *Report) Targets() []harness.Target {
 	}
 }
 
-// valuesOf are nodens' values in the ordeals.
+// valuesOf returns nodens' values in the outages.
 func (r *Report) valuesOf(f func(result) float64, names ...string) []harness.TargetValue {
 	var list []harness.TargetValue
 	for _, name := range names {
@@ -51,7 +51,7 @@ func (r *Report) valuesOf(f func(result) float64, names ...string) []harness.Tar
 	return list
 }
 
-// resultSpread applies f to the trials of a row; false if there is none.
+// resultSpread applies f to the results of a row; false if there is none.
 func (r *Report) resultSpread(f func(result) float64, at harness.Cell) (figures.Spread, bool) {
 	var values []float64
 	for _, t := range r.results[at] {
@@ -76,7 +76,7 @@ func (r *Report) ratioTo(f func(result) float64, name, to string) (figures.Sprea
 	return figures.SpreadOf(values), true
 }
 
-// caseTable is the table of an ordeal; empty if it was not measured.
+// caseTable returns the table of an outage, or an empty string if it was not measured.
 func (r *Report) caseTable(o testCase) string {
 	type column struct {
 		head string

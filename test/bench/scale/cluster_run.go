@@ -60,7 +60,7 @@ func (s clusterRun) String() string {
 		s.syncSeconds(), s.memory(), s.peakMemory(), s.watches, s.firstReceived(), s.changeReceived(), s.p50(), s.p99(), s.unseen, s.rate)
 }
 
-// setup is what a stay takes: the cluster, and what it looks like with nobody in it.
+// setup is what a run needs: the cluster, and its state without an agent.
 type setup struct {
 	*run
 	world *objects.World

@@ -58,8 +58,8 @@ type fleet struct {
 	agents int
 	// watches is how many one has open, and conns how many connections.
 	watches, conns float64
-	// firstKiB is what one receives until it is synced, and news for a thousand
-	// changes, in KiB.
+	// firstKiB is what one agent receives until it is synced, changeKiB what it receives for
+	// 1,000 changes, in KiB.
 	firstKiB, changeKiB float64
 	// cpu is the API server's time for a change and an agent, in microseconds, and
 	// memory what it has in use for one, in MiB.
@@ -186,8 +186,8 @@ func (t *testCluster) changeSlices(ctx context.Context, through *wiretap.Tap) (f
 	return float64((after - before).Nanoseconds()) / 1e3 / float64(n), err
 }
 
-// measure lets the agents of a kind in, measures them and sends them away. The costs
-// are the API server's for a change, in microseconds, a round each.
+// measure starts the agents of a kind, measures them and stops them. costs is the API server's
+// CPU time per change in microseconds, one value per round.
 func (t *testCluster) measure(ctx context.Context, k agentKind) (c fleet, costs []float64, err error) {
 	c = fleet{kind: k.name, agents: t.world.Nodes}
 	empty, err := t.gauge.liveMemory(ctx)

@@ -197,7 +197,7 @@ func (b *run) measureServers(ctx context.Context) error {
 	return nil
 }
 
-// openSetup starts what a stay takes.
+// openSetup starts what a run needs.
 func (b *run) openSetup(ctx context.Context) (*setup, error) {
 	shape := b.out.shape
 	for _, w := range scaleWorkloads(shape) {

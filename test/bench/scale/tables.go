@@ -8,7 +8,7 @@ import (
 	"github.com/nodens-dns/nodens/test/bench/harness"
 )
 
-// runColumn is a column of the table of stays.
+// runColumn is a column of the table of runs.
 type runColumn struct {
 	head, format string
 	f            func(clusterRun) float64
@@ -36,7 +36,7 @@ var (
 	}
 )
 
-// runTable is a table of the stays; empty if there are none.
+// runTable returns a table of the runs, or an empty string if there are none.
 func (r *Report) runTable(columns []runColumn) string {
 	rows := [][]string{{"server"}}
 	for _, c := range columns {
@@ -78,10 +78,9 @@ func (r *Report) fleetTable() string {
 	return figures.Table(rows)
 }
 
-// What the costs are worked out for: as many nodes as Kubernetes says that it
-// stands, and slice changes as one of its rollouts makes them: twenty pods a second,
-// each in two Services, each of which changes when the pod comes, when it is ready,
-// and when the old one goes.
+// The cluster for which costs are calculated: the most nodes that Kubernetes supports, and the
+// slice changes of a rollout of 20 pods per second. Each pod is in two Services, whose slices
+// change when the pod is created, when it becomes ready, and when the old pod is deleted.
 const (
 	fleetNodes      = 5000
 	fleetChangeRate = 100
@@ -108,7 +107,7 @@ func (c fleet) cost() fleetCost {
 	}
 }
 
-// fleetCostTable is the table of the bills; empty if there are none.
+// fleetCostTable returns the table of costs, or an empty string if there are none.
 func (r *Report) fleetCostTable() string {
 	rows := [][]string{{fmt.Sprintf("%d agents", fleetNodes), "watches", "API server's memory GiB", "GiB if all start at once",
 		fmt.Sprintf("MiB/s at %d changes/s", fleetChangeRate), "cores at that rate"}}

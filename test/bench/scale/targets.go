@@ -5,24 +5,24 @@ import (
 	"github.com/nodens-dns/nodens/test/bench/harness"
 )
 
-// What a large cluster may cost.
+// The limits for a large cluster.
 const (
-	// maxNodeMemory and residentCluster are MiB: what fits into a pod's request of 64
-	// and of 128 beside the cache.
+	// maxNodeMemory and maxClusterMemory are in MiB: what fits beside the cache into a pod's
+	// memory request of 64 and of 128 MiB.
 	maxNodeMemory, maxClusterMemory = 45, 90
-	// maxNodeRatio and partCluster are parts of CoreDNS's memory.
+	// maxNodeRatio and maxClusterRatio are ratios to CoreDNS's memory.
 	maxNodeRatio, maxClusterRatio = 0.2, 0.4
-	// maxPeakRatio is what the first list may take beyond what stays.
+	// maxPeakRatio is the ratio of peak memory during the first list to memory afterwards.
 	maxPeakRatio = 1.3
-	// maxFirstRatio and newsPart are parts of the bytes that CoreDNS receives.
+	// maxFirstRatio and maxChangeRatio are ratios to the bytes that CoreDNS receives.
 	maxFirstRatio, maxChangeRatio = 0.4, 0.1
-	// maxDelay is the time in milliseconds within which a change shows.
+	// maxDelay is the longest time in milliseconds from a change to the answer that shows it.
 	maxDelay = 100
-	// maxHitRatio is the price of an answer out of the view in units of a cache hit's.
+	// maxHitRatio is the ratio of the CPU time of an answer from the view to a cache hit's.
 	maxHitRatio = 1.2
 )
 
-// Targets are what nodens has to show in a large cluster.
+// Targets returns the section's targets.
 func (r *Report) Targets() []harness.Target {
 	list := []harness.Target{
 		{What: "memory after sync, scope node", Limit: maxNodeMemory, Unit: "MiB", Of: r.valuesOf(clusterRun.memory, byNode)},
@@ -42,7 +42,7 @@ func (r *Report) Targets() []harness.Target {
 	return list
 }
 
-// valuesOf are the values of the servers' stays.
+// valuesOf returns the values of the servers' runs.
 func (r *Report) valuesOf(f func(clusterRun) float64, servers ...string) []harness.TargetValue {
 	var list []harness.TargetValue
 	for _, s := range servers {
@@ -80,7 +80,7 @@ func (r *Report) ratioToHit(of, to string) []harness.TargetValue {
 	return list
 }
 
-// runSpread applies f to the server's stays; false if there is none.
+// runSpread applies f to the server's runs; false if there is none.
 func (r *Report) runSpread(server string, f func(clusterRun) float64) (figures.Spread, bool) {
 	var values []float64
 	for _, s := range r.runs[server] {

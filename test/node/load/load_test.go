@@ -1,3 +1,5 @@
+// The servers here do not use test/fakedns: each answers one kind of query in a few lines.
+
 package load
 
 import (
