@@ -3,7 +3,6 @@ package kubernetes
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -16,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/selection"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/kubernetes/reflector"
 )
 
 // apiSource fills a view from an API server: all Services, the metadata of all Namespaces,
@@ -33,6 +33,10 @@ type apiSource struct {
 // stopTimeout is how long run waits for the reflectors to stop. They stop at once, except
 // for a credential plugin of a kubeconfig, which nothing interrupts.
 const stopTimeout = time.Second
+
+// maxStartDelay bounds the random delay of a process's first requests, so that a cluster
+// that updates its agents or gets its power back doesn't list everything at once.
+const maxStartDelay = 500 * time.Millisecond
 
 func openAPISource(v *View, cfg *config.Kubernetes, selector labels.Selector, opts Options) (*apiSource, error) {
 	namespaces, err := labels.Parse(cfg.NamespaceLabels)
@@ -63,14 +67,14 @@ func openAPISource(v *View, cfg *config.Kubernetes, selector labels.Selector, op
 // run watches the API server until ctx ends.
 func (c *apiSource) run(ctx context.Context) {
 	var wg sync.WaitGroup
-	wg.Go(func() { c.newReflector(services, c.selector, &handler{}).run(ctx) })
-	wg.Go(func() { c.newReflector(namespaces, c.namespaces, &handler{}).run(ctx) })
+	wg.Go(func() { c.newReflector(services, c.selector, &handler{}).Run(ctx) })
+	wg.Go(func() { c.newReflector(namespaces, c.namespaces, &handler{}).Run(ctx) })
 	wg.Go(func() { c.reflectPods(ctx) })
 	if c.withSlices {
 		wg.Go(func() { c.runSliceReflectors(ctx) })
 	}
 	if c.multicluster {
-		wg.Go(func() { c.newReflector(serviceImports, c.selector, &handler{}).run(ctx) })
+		wg.Go(func() { c.newReflector(serviceImports, c.selector, &handler{}).Run(ctx) })
 	}
 	done := make(chan struct{})
 	go func() {
@@ -86,27 +90,27 @@ func (c *apiSource) run(ctx context.Context) {
 }
 
 // newReflector returns a reflector of r that feeds s. It is not running.
-func (c *apiSource) newReflector(r resource, selector labels.Selector, s *handler) *reflector {
+func (c *apiSource) newReflector(r resource, selector labels.Selector, s *handler) *reflector.Reflector {
 	s.view, s.resource = c.view, r
-	f := &reflector{
-		client: c.clients.core, resource: r, labels: selector, handler: s, onActivity: c.view.noteActivity,
-		log: c.view.log, outages: c.view.outages, firstBackoff: c.view.firstBackoff, startDelay: c.view.maxStartDelay,
+	f := &reflector.Reflector{
+		Client: c.clients.core, Resource: r.groupResource(), Labels: selector, Handler: s, OnActivity: c.view.noteActivity,
+		Log: c.view.log, Outages: c.view.outages, FirstBackoff: c.view.firstBackoff, StartDelay: c.view.maxStartDelay,
 	}
 	switch r {
 	case services:
-		f.newObject = func() runtime.Object { return &corev1.Service{} }
+		f.NewObject = func() runtime.Object { return &corev1.Service{} }
 	case endpointSlices:
-		f.client, f.startDelay = c.clients.discovery, 0 // a query waits for it
-		f.newObject = func() runtime.Object { return &discoveryv1.EndpointSlice{} }
+		f.Client, f.StartDelay = c.clients.discovery, 0 // a query waits for it
+		f.NewObject = func() runtime.Object { return &discoveryv1.EndpointSlice{} }
 	case serviceImports:
-		f.client, f.newObject = c.clients.multicluster, func() runtime.Object { return &serviceImport{} }
+		f.Client, f.NewObject = c.clients.multicluster, func() runtime.Object { return &serviceImport{} }
 	case importSlices:
-		f.client, f.newObject = c.clients.discovery, func() runtime.Object { return &discoveryv1.EndpointSlice{} }
+		f.Client, f.NewObject = c.clients.discovery, func() runtime.Object { return &discoveryv1.EndpointSlice{} }
 	case pods:
-		f.newObject = func() runtime.Object { return &corev1.Pod{} }
+		f.NewObject = func() runtime.Object { return &corev1.Pod{} }
 	default:
-		f.metadata = true
-		f.newObject = func() runtime.Object { return &metav1.PartialObjectMetadata{} }
+		f.MetadataOnly = true
+		f.NewObject = func() runtime.Object { return &metav1.PartialObjectMetadata{} }
 	}
 	return f
 }
@@ -140,33 +144,22 @@ func (c *apiSource) checkSliceAccess(ctx context.Context) {
 	if c.view.scope.cluster {
 		return // it lists all slices anyway
 	}
-	f := c.newReflector(endpointSlices, c.selector, &handler{})
-	f.errors = newErrorLog(f.log, f.outages, f.resource, "")
-	defer f.errors.close()
-	for delay := f.firstBackoff; ctx.Err() == nil; delay = min(2*delay, maxBackoff) {
-		err := f.newRequest(&metav1.ListOptions{Limit: 1}).Do(ctx).Error()
-		if err == nil {
-			f.errors.recovered(true)
-			return
-		}
-		f.errors.report("list", err)
-		sleep(ctx, delay+rand.N(delay))
-	}
+	c.newReflector(endpointSlices, c.selector, &handler{}).CheckAccess(ctx)
 }
 
 // reflectSlices watches the EndpointSlices of src until ctx ends.
 func (c *apiSource) reflectSlices(ctx context.Context, src *sliceSource) {
 	f := c.newReflector(endpointSlices, c.selector, &handler{source: src})
 	if src.ns != nil {
-		f.namespace = src.ns.label[1:]
+		f.Namespace = src.ns.label[1:]
 	}
 	if src.labelled {
 		// The key and the operator are valid, so there is no error.
 		if has, err := labels.NewRequirement(corev1.IsHeadlessService, selection.Exists, nil); err == nil {
-			f.labels = c.selector.Add(*has)
+			f.Labels = c.selector.Add(*has)
 		}
 	}
-	f.run(ctx)
+	f.Run(ctx)
 }
 
 // reflectImportSlices watches the EndpointSlices of all ServiceImports until ctx ends.
@@ -174,9 +167,9 @@ func (c *apiSource) reflectImportSlices(ctx context.Context) {
 	f := c.newReflector(importSlices, c.selector, &handler{})
 	// The key and the operator are valid, so there is no error.
 	if has, err := labels.NewRequirement(labelImport, selection.Exists, nil); err == nil {
-		f.labels = c.selector.Add(*has)
+		f.Labels = c.selector.Add(*has)
 	}
-	f.run(ctx)
+	f.Run(ctx)
 }
 
 // reflectsAllPods reports whether all pods of the cluster are watched from the start.
@@ -202,12 +195,12 @@ func (c *apiSource) reflectPods(ctx context.Context) {
 		}()
 		if c.view.node != "" {
 			f := c.newReflector(pods, nil, &handler{})
-			f.fields = fieldselectors.AndSelectors(fieldselectors.OneTermEqualSelector("spec.nodeName", c.view.node), running).String()
-			f.run(here)
+			f.Fields = fieldselectors.AndSelectors(fieldselectors.OneTermEqualSelector("spec.nodeName", c.view.node), running).String()
+			f.Run(here)
 		}
 		<-here.Done()
 	}
 	f := c.newReflector(pods, nil, &handler{everyPod: true})
-	f.fields = running.String()
-	f.run(ctx)
+	f.Fields = running.String()
+	f.Run(ctx)
 }

@@ -5,34 +5,14 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/kubernetes/reflector"
 )
-
-// newCodecs returns codecs for the types of this package only. The scheme of client-go's
-// clientset registers all API groups, which costs an agent on each node memory.
-func newCodecs() (serializer.CodecFactory, error) {
-	s := runtime.NewScheme()
-	metav1.AddToGroupVersion(s, schema.GroupVersion{Version: "v1"})
-	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, discoveryv1.AddToScheme} {
-		if err := add(s); err != nil {
-			return serializer.CodecFactory{}, fmt.Errorf("kubernetes: registering API types: %w", err)
-		}
-	}
-	if err := metav1.AddMetaToScheme(s); err != nil {
-		return serializer.CodecFactory{}, fmt.Errorf("kubernetes: registering API types: %w", err)
-	}
-	s.AddKnownTypeWithName(multiclusterV1alpha1.WithKind("ServiceImport"), &serviceImport{})
-	metav1.AddToGroupVersion(s, multiclusterV1alpha1)
-	return serializer.NewCodecFactory(s), nil
-}
 
 // restConfig returns the address of the API server and the credentials. Errors name the
 // option at fault.
@@ -63,8 +43,6 @@ func restConfig(cfg *config.Kubernetes) (*rest.Config, error) {
 		}
 	}
 	c.UserAgent = "nodens"
-	c.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
-	c.ContentType = runtime.ContentTypeProtobuf
 	c.WarningHandler = rest.NoWarnings{}
 	if cfg.QPS > 0 {
 		c.QPS = cfg.QPS
@@ -79,36 +57,25 @@ func restConfig(cfg *config.Kubernetes) (*rest.Config, error) {
 type clients struct {
 	core, discovery, multicluster rest.Interface
 
-	conn *connection
+	conn *reflector.Connection
 }
 
 // newClients prepares the clients. It opens no connection.
 func newClients(c *rest.Config) (*clients, error) {
-	codec, err := newCodecs()
-	if err != nil {
-		return nil, err
-	}
 	set := &clients{}
-	if set.conn, err = newConnection(c); err != nil {
-		return nil, fmt.Errorf("kubernetes: credentials for the API server: %w", err)
-	}
-	http, err := set.conn.httpClient()
-	if err != nil {
+	var err error
+	if set.conn, err = reflector.Connect(c); err != nil {
 		return nil, fmt.Errorf("kubernetes: credentials for the API server: %w", err)
 	}
 	for _, group := range []struct {
 		client *rest.Interface
 		gv     schema.GroupVersion
-		path   string
 	}{
-		{&set.core, corev1.SchemeGroupVersion, "/api"},
-		{&set.discovery, discoveryv1.SchemeGroupVersion, "/apis"},
-		{&set.multicluster, multiclusterV1alpha1, "/apis"},
+		{&set.core, corev1.SchemeGroupVersion},
+		{&set.discovery, discoveryv1.SchemeGroupVersion},
+		{&set.multicluster, multiclusterV1alpha1},
 	} {
-		of := rest.CopyConfig(c)
-		of.GroupVersion, of.APIPath = &group.gv, group.path
-		of.NegotiatedSerializer = codec.WithoutConversion()
-		if *group.client, err = rest.RESTClientForConfigAndClient(of, http); err != nil {
+		if *group.client, err = set.conn.Client(group.gv); err != nil {
 			return nil, fmt.Errorf("kubernetes: client for %s: %w", group.gv, err)
 		}
 	}
@@ -116,4 +83,4 @@ func newClients(c *rest.Config) (*clients, error) {
 }
 
 // close closes the connection and cancels all requests.
-func (c *clients) close() { c.conn.close() }
+func (c *clients) close() { c.conn.Close() }

@@ -12,11 +12,10 @@
 // namespaces in use. Slices are most of a cluster's changes, and a node's pods use few of
 // them.
 //
-// A reflector lists a resource once, as a streamed list if the server can, and then watches
-// it. Each object goes to its handler as it arrives, becomes a few packed records and is
-// not kept. A broken watch resumes from its last resourceVersion, and nothing is removed
-// before a new list is complete. EndpointSlices are decoded straight from protobuf into one
-// set of buffers. In place of an API server, manifest files can feed the handlers.
+// A reflector (package reflector) lists and watches a resource. Each object goes to its
+// handler as it arrives, becomes a few packed records and is not kept. Nothing is removed
+// before a new list is complete. In place of an API server, manifest files can feed the
+// handlers.
 //
 // The index has one immutable service value for each name, found by the wire bytes of its
 // two labels: a query takes them out of its qname, looks them up under a read lock, and
@@ -89,8 +88,6 @@
 //
 // # Outages
 //
-// While the API server is away the view keeps what it knows and retries. An outage is
-// logged at its start, once a minute, and at its end, for all resources together; a request
-// that the server rejects, for instance for missing RBAC rules, is an outage of its own
-// resource.
+// While the API server is away, or the manifests are unreadable, the view keeps what it
+// knows and retries. All its sources log to one reflector.OutageLog.
 package kubernetes

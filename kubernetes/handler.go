@@ -9,6 +9,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
 // resource is a kind of object that a view watches.
@@ -24,12 +25,15 @@ const (
 	numResources
 )
 
-// plural returns the resource's name in paths and RBAC rules, group its API group.
+// plural returns the resource's name in paths and RBAC rules.
 func (r resource) plural() string {
 	return [...]string{"services", "endpointslices", "namespaces", "pods", "serviceimports", "endpointslices"}[r]
 }
-func (r resource) group() string {
-	return [...]string{"", discoveryv1.GroupName, "", "", multiclusterV1alpha1.Group, discoveryv1.GroupName}[r]
+
+// groupResource returns the API group and the name of r.
+func (r resource) groupResource() schema.GroupResource {
+	group := [...]string{"", discoveryv1.GroupName, "", "", multiclusterV1alpha1.Group, discoveryv1.GroupName}[r]
+	return schema.GroupResource{Group: group, Resource: r.plural()}
 }
 
 // handler receives the objects of one resource, converts them to records and puts these
@@ -46,10 +50,10 @@ type handler struct {
 	seen map[string]struct{}
 }
 
-// BeginList implements eventHandler.
+// BeginList implements reflector.Handler.
 func (s *handler) BeginList() { s.seen = make(map[string]struct{}) }
 
-// EndList implements eventHandler. It removes the objects that were not in the list, last,
+// EndList implements reflector.Handler. It removes the objects that were not in the list, last,
 // so that a name that exists before and after the list never disappears.
 func (s *handler) EndList(version uint64) {
 	since := version
@@ -72,7 +76,7 @@ func (s *handler) EndList(version uint64) {
 	s.view.setListed(s.resource)
 }
 
-// Upsert implements eventHandler.
+// Upsert implements reflector.Handler.
 func (s *handler) Upsert(obj runtime.Object, live bool) {
 	meta, ok := obj.(metav1.Object)
 	if !ok {
@@ -152,7 +156,7 @@ func (s *handler) putPod(o *corev1.Pod, f *faults) {
 	s.view.requestReconcile()
 }
 
-// Delete implements eventHandler.
+// Delete implements reflector.Handler.
 func (s *handler) Delete(obj runtime.Object) {
 	if o, ok := obj.(metav1.Object); ok {
 		s.noteVersion(resourceVersionOf(o))

@@ -3,8 +3,11 @@
 package kubernetes
 
 import (
+	"bytes"
 	"net/netip"
+	"sync"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -67,4 +70,28 @@ func makePod(ns, name string, ips ...string) *corev1.Pod {
 		}
 	}
 	return p
+}
+
+// buffer is a log that can be read while it is written.
+type buffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+// shortenDelays shortens the pauses of a view's reflectors.
+func shortenDelays(v *View) {
+	v.firstBackoff = 5 * time.Millisecond
+	v.maxStartDelay = 0
 }

@@ -19,9 +19,11 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/util/yaml"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/kubernetes/reflector"
 )
 
 // manifestSource fills a view from files instead of an API server: YAML or JSON, one
@@ -40,17 +42,26 @@ type manifestSource struct {
 	hash  [sha256.Size]byte
 }
 
+// manifestOutage are the messages of an outage of the files.
+var manifestOutage = reflector.OutageTexts{
+	Start:   "manifests unreadable, serving last known data",
+	Ongoing: "manifests still unreadable",
+	End:     "manifests readable again",
+}
+
 // defaultPollInterval is the default of [Options.PollInterval].
 const defaultPollInterval = 2 * time.Second
 
 func openManifestSource(v *View, cfg *config.Kubernetes, selector labels.Selector, poll time.Duration) (*manifestSource, error) {
-	codec, err := newCodecs()
-	if err != nil {
-		return nil, err
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, discoveryv1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			return nil, fmt.Errorf("kubernetes: registering API types: %w", err)
+		}
 	}
 	m := &manifestSource{
 		view: v, paths: cfg.Manifests, selector: selector, withSlices: !cfg.NoEndpoints,
-		decoder: codec.UniversalDeserializer(), interval: poll,
+		decoder: serializer.NewCodecFactory(scheme).UniversalDeserializer(), interval: poll,
 	}
 	if m.interval <= 0 {
 		m.interval = defaultPollInterval
@@ -64,8 +75,8 @@ func openManifestSource(v *View, cfg *config.Kubernetes, selector labels.Selecto
 func (m *manifestSource) run(ctx context.Context) {
 	t := time.NewTicker(m.interval)
 	defer t.Stop()
-	failing := outageParticipant{resource: "manifests"}
-	defer m.view.outages.remove(&failing)
+	failing := reflector.OutageParticipant{Resource: "manifests"}
+	defer m.view.outages.Remove(&failing)
 	for {
 		select {
 		case <-ctx.Done():
@@ -73,9 +84,9 @@ func (m *manifestSource) run(ctx context.Context) {
 		case <-t.C:
 		}
 		if err := m.refresh(); err != nil {
-			m.view.outages.fail(&failing, "manifests", manifestOutage, err)
+			m.view.outages.Fail(&failing, "manifests", manifestOutage, err)
 		} else {
-			m.view.outages.recovered(&failing)
+			m.view.outages.Recovered(&failing)
 		}
 	}
 }

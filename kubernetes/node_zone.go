@@ -4,6 +4,10 @@ import (
 	"context"
 	"math/rand/v2"
 	"time"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/nodens-dns/nodens/kubernetes/reflector"
 )
 
 // nodeLocation tells those who watch slices when the node's topology zone is known: the
@@ -74,7 +78,28 @@ func (c *apiSource) findNodeZone(ctx context.Context, l *nodeLocation) {
 		if ctx.Err() != nil || v.reportZone(zone, err, failed) {
 			return
 		}
-		f := reflector{firstBackoff: v.firstBackoff}
-		sleep(ctx, max(f.backoff(failed), retryAfter(err)))
+		sleep(ctx, reflector.Backoff(v.firstBackoff, failed, err))
+	}
+}
+
+// zoneLabelKey is the Node label that holds the topology zone.
+const zoneLabelKey = "topology.kubernetes.io/zone"
+
+// getNodeZone returns the topology zone of a Node, "" if it has none.
+func getNodeZone(ctx context.Context, core rest.Interface, name string) (zone string, err error) {
+	node, err := reflector.GetNode(ctx, core, name)
+	if err != nil {
+		return "", err
+	}
+	return node.Labels[zoneLabelKey], nil
+}
+
+// sleep waits for d, or until ctx ends.
+func sleep(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
 	}
 }

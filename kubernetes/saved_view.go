@@ -294,7 +294,10 @@ func readRecord(m *gobMessages, dec *gob.Decoder) (*savedRecord, error) {
 	}
 	var r savedRecord
 	if err := dec.Decode(&r); err != nil {
-		return nil, fmt.Errorf("decoding: %w", unexpectedEOF(err))
+		if errors.Is(err, io.EOF) {
+			err = io.ErrUnexpectedEOF
+		}
+		return nil, fmt.Errorf("decoding: %w", err)
 	}
 	return &r, r.check()
 }

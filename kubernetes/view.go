@@ -19,6 +19,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/epoch"
 	"github.com/nodens-dns/nodens/internal/stat"
+	"github.com/nodens-dns/nodens/kubernetes/reflector"
 )
 
 // Options are the settings of a view besides its directive. The zero value is valid.
@@ -52,7 +53,7 @@ type View struct {
 	source        source
 	scope         *scope
 	allPods       atomic.Bool   // all pods of the cluster are in view
-	firstBackoff  time.Duration // between requests to the API server
+	firstBackoff  time.Duration // between requests to the API server; 0 is the reflector's default
 	maxStartDelay time.Duration // of the first requests
 	seed          maphash.Seed  // of the order of equally near endpoints
 
@@ -69,7 +70,7 @@ type View struct {
 	savePath     string // "" is none
 	fingerprint  string // of the options that shape saved records
 
-	outages  *outageLog
+	outages  *reflector.OutageLog
 	opened   time.Time
 	syncTime atomic.Int64 // from opened to the first sync, in nanoseconds; 0 before
 
@@ -135,7 +136,6 @@ func newView(opts Options) *View {
 		log:           opts.Log,
 		now:           opts.Now,
 		addrs:         reachableAddrs(opts.ServerAddrs),
-		firstBackoff:  minBackoff,
 		maxStartDelay: maxStartDelay,
 		seed:          maphash.MakeSeed(),
 		index:         newIndex(opts.Epochs), imports: newIndex(opts.Epochs),
@@ -154,7 +154,7 @@ func newView(opts Options) *View {
 		v.now = time.Now
 	}
 	v.opened = v.now()
-	v.outages = newOutageLog(v.log, v.now)
+	v.outages = reflector.NewOutageLog(v.log, v.now)
 	return v
 }
 
@@ -304,7 +304,7 @@ func (v *View) reportZone(zone string, err error, failed int) (settled bool) {
 		return true
 	case failed == 0:
 		v.log.Warn("topology zone of the node not found yet, endpoints in it don't come first",
-			"err", withoutURL(err), "fix", "set -node-zone or NODE_ZONE")
+			"err", reflector.WithoutURL(err), "fix", "set -node-zone or NODE_ZONE")
 	}
 	return false
 }

@@ -65,21 +65,22 @@ func within(dir string, roots ...string) bool {
 // import besides internal. The longest directory counts. The query path is a straight
 // line, so no entry leads back up: what is not listed imports internal only.
 var allowed = map[string][]string{
-	"cmd/nodens":         {"cmd/nodens/app", "cmd/nodens/migrate", "daemonset", "netsetup", "server/fastpath"},
-	"cmd/nodens/app":     {"server", "kubernetes", "cache", "upstream", "netsetup"},
-	"cmd/nodens/migrate": {"daemonset"},
-	"server":             {"server/resolver", "server/fastpath", "upstream"},
-	"server/resolver":    {"server/dnstap", "server/hosts", "server/rewrite", "server/template", "kubernetes", "cache", "upstream"},
-	"server/dnstap":      {},
-	"server/fastpath":    {},
-	"server/hosts":       {},
-	"server/rewrite":     {},
-	"server/template":    {},
-	"kubernetes":         {"kubernetes"},
-	"cache":              {},
-	"upstream":           {},
-	"netsetup":           {},
-	"internal":           {},
+	"cmd/nodens":           {"cmd/nodens/app", "cmd/nodens/migrate", "daemonset", "netsetup", "server/fastpath"},
+	"cmd/nodens/app":       {"server", "kubernetes", "cache", "upstream", "netsetup"},
+	"cmd/nodens/migrate":   {"daemonset"},
+	"server":               {"server/resolver", "server/fastpath", "upstream"},
+	"server/resolver":      {"server/dnstap", "server/hosts", "server/rewrite", "server/template", "kubernetes", "cache", "upstream"},
+	"server/dnstap":        {},
+	"server/fastpath":      {},
+	"server/hosts":         {},
+	"server/rewrite":       {},
+	"server/template":      {},
+	"kubernetes":           {"kubernetes/reflector"},
+	"kubernetes/reflector": {},
+	"cache":                {},
+	"upstream":             {},
+	"netsetup":             {},
+	"internal":             {},
 }
 
 // libraries lists the packages that may import a library. Each stays in one place, so that

@@ -1,4 +1,4 @@
-package kubernetes
+package reflector
 
 import (
 	"context"
@@ -14,22 +14,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 )
 
-// The back-off between requests to an API server that fails. Each pause is lengthened at
-// random by up to its own length, so that the nodes of a cluster don't retry in step. At
-// the longest pause, 5,000 nodes make under 200 requests a second per resource.
 const (
-	minBackoff = 800 * time.Millisecond
-	maxBackoff = 30 * time.Second
-)
-
-const (
-	// maxStartDelay bounds the random delay of a process's first requests, so that a cluster
-	// that updates its agents or gets its power back doesn't list everything at once.
-	maxStartDelay = 500 * time.Millisecond
 	// watchSilenceTimeout ends a watch that delivers nothing. A healthy server sends a
 	// bookmark about once a minute.
 	watchSilenceTimeout = 3 * time.Minute
@@ -42,10 +32,6 @@ const (
 	watchEndTolerance = 5 * time.Second
 )
 
-// acceptMetadata is the Accept header that asks for objects without spec and status.
-const acceptMetadata = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1," +
-	"application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
-
 var (
 	// errSilent ends a watch that neither ends nor delivers.
 	errSilent = errors.New("no data from the server, not even bookmarks")
@@ -55,47 +41,44 @@ var (
 	errNoVersion = errors.New("the list has no resourceVersion")
 )
 
-// eventHandler receives a reflector's objects. Its methods are called one at a time. They
-// must not wait for another reflector: all reflectors of a view share one connection and
-// its flow-control window.
-type eventHandler interface {
+// Handler receives the objects of a [Reflector]. Its methods are called one at a time. They
+// must not wait for another reflector of the same [Connection]: the reflectors share its
+// flow-control window.
+type Handler interface {
 	// BeginList starts a list: the objects upserted until EndList are its items. A list that
 	// breaks off is followed by another BeginList.
 	BeginList()
 	// Upsert adds obj or replaces its previous version. live says that it comes from a watch
 	// and not from a list. obj, with its maps and slices, is valid until Upsert returns; its
-	// strings may be kept. An EndpointSlice has only the fields that DNS needs (see
-	// sliceDecoder).
+	// strings may be kept. An EndpointSlice that was sent in protobuf lacks the fields that
+	// the package doc excludes.
 	Upsert(obj runtime.Object, live bool)
 	// Delete removes obj. obj is its last state, with the resourceVersion of the deletion,
-	// and valid as for Upsert.
+	// and valid as for Upsert. Deletions occur during a streamed list, too.
 	Delete(obj runtime.Object)
 	// EndList ends a list: objects that were not in it no longer exist. version is the list's
 	// resourceVersion, 0 if that isn't a number.
 	EndList(version uint64)
 }
 
-// reflector keeps one set of objects up to date. It lists them, as a streamed list if the
-// server can, and then watches them. Each object goes to the handler as it arrives and is
-// not kept. After a failure the reflector resumes from the last resourceVersion, and lists
-// again only if the server no longer knows that version. The fields up to silenceTimeout
-// are set before run and not changed afterwards. run is called once.
-type reflector struct {
-	client     rest.Interface
-	resource   resource
-	namespace  string          // "" is all
-	labels     labels.Selector // nil or empty is all
-	fields     string          // a field selector, "" is all
-	metadata   bool            // ask for metadata only
-	newObject  func() runtime.Object
-	handler    eventHandler
-	onActivity func() // called on every sign of life of the objects; may be nil
-	log        *slog.Logger
-	outages    *outageLog // shared by all reflectors of the view
+// Reflector keeps one set of objects up to date: it lists and watches them and passes each
+// to its Handler. Set the exported fields before Run or CheckAccess, and don't change them
+// afterwards. Call one of the two, once.
+type Reflector struct {
+	Client       rest.Interface // of the resource's API group
+	Resource     schema.GroupResource
+	Namespace    string                // "" is all
+	Labels       labels.Selector       // nil or empty is all
+	Fields       string                // a field selector, "" is all
+	MetadataOnly bool                  // request PartialObjectMetadata, which NewObject returns
+	NewObject    func() runtime.Object // returns an empty object of the type to decode
+	Handler      Handler
+	OnActivity   func() // called for each object, page and bookmark, before the handler; may be nil
+	Log          *slog.Logger
+	Outages      *OutageLog // shared by the reflectors of one API server
 
-	firstBackoff   time.Duration // 0 is minBackoff
-	startDelay     time.Duration // bound of the random delay of the first request; 0 is none
-	silenceTimeout time.Duration // 0 is watchSilenceTimeout
+	FirstBackoff time.Duration // the first pause after a failure; 0 is 800 ms
+	StartDelay   time.Duration // bound of a random delay before the first request; 0 is none
 
 	errors  errorLog
 	version string // the last resourceVersion seen; "" if a list is due
@@ -104,18 +87,13 @@ type reflector struct {
 	cannotStream, tryPaging bool
 }
 
-// run lists and watches until ctx ends. It returns as soon as its requests are torn down.
-func (f *reflector) run(ctx context.Context) {
-	f.errors = newErrorLog(f.log, f.outages, f.resource, f.namespace)
+// Run lists and watches until ctx ends. It logs errors and retries. It returns as soon as
+// its requests are torn down.
+func (f *Reflector) Run(ctx context.Context) {
+	f.errors = newErrorLog(f.Log, f.Outages, f.Resource, f.Namespace)
 	defer f.errors.close()
-	if f.firstBackoff == 0 {
-		f.firstBackoff = minBackoff
-	}
-	if f.silenceTimeout == 0 {
-		f.silenceTimeout = watchSilenceTimeout
-	}
-	if f.startDelay > 0 {
-		sleep(ctx, rand.N(f.startDelay))
+	if f.StartDelay > 0 {
+		sleep(ctx, rand.N(f.StartDelay))
 	}
 	relisted := false
 	for failed := 0; ctx.Err() == nil; {
@@ -132,13 +110,29 @@ func (f *reflector) run(ctx context.Context) {
 		if ctx.Err() != nil || f.handleResult(verb, err, failed > 0) {
 			continue
 		}
-		sleep(ctx, max(f.backoff(failed), retryAfter(err)))
+		sleep(ctx, Backoff(f.FirstBackoff, failed, err))
 		failed++
 	}
 }
 
+// CheckAccess lists one object, without the handler, until the API server allows it or ctx
+// ends. It logs errors as Run does.
+func (f *Reflector) CheckAccess(ctx context.Context) {
+	f.errors = newErrorLog(f.Log, f.Outages, f.Resource, "")
+	defer f.errors.close()
+	for delay := firstBackoff(f.FirstBackoff); ctx.Err() == nil; delay = min(2*delay, maxBackoff) {
+		err := f.newRequest(&metav1.ListOptions{Limit: 1}).Do(ctx).Error()
+		if err == nil {
+			f.errors.recovered(true)
+			return
+		}
+		f.errors.report("list", err)
+		sleep(ctx, delay+rand.N(delay))
+	}
+}
+
 // listOrWatch lists or watches once and returns the verb and the error.
-func (f *reflector) listOrWatch(ctx context.Context) (verb string, err error) {
+func (f *Reflector) listOrWatch(ctx context.Context) (verb string, err error) {
 	if f.version == "" && (f.cannotStream || f.tryPaging) {
 		return "list", f.list(ctx)
 	}
@@ -147,7 +141,7 @@ func (f *reflector) listOrWatch(ctx context.Context) (verb string, err error) {
 
 // handleResult processes the result of a request, and reports whether the next request may
 // follow at once. again says that the request before failed as well.
-func (f *reflector) handleResult(verb string, err error, again bool) bool {
+func (f *Reflector) handleResult(verb string, err error, again bool) bool {
 	if err == nil {
 		f.tryPaging = false
 		return true
@@ -167,7 +161,7 @@ func (f *reflector) handleResult(verb string, err error, again bool) bool {
 
 // switchListMode chooses, after a failed list, between streaming and paging, and reports
 // whether the other mode is known to work.
-func (f *reflector) switchListMode(err error) bool {
+func (f *Reflector) switchListMode(err error) bool {
 	if !f.cannotStream && rejected(err) {
 		f.cannotStream = true
 		return true
@@ -183,35 +177,6 @@ func (f *reflector) switchListMode(err error) bool {
 // connection breaks when a server restarts, and an expired version only needs a list.
 func transient(err error) bool {
 	return errors.Is(err, errConnBroken) || errors.Is(err, errEndedEarly) || expired(err)
-}
-
-// retryAfter returns the delay that the server asks for, at most maxBackoff.
-func retryAfter(err error) time.Duration {
-	seconds, _ := apierrors.SuggestsClientDelay(err)
-	return min(time.Duration(max(seconds, 0))*time.Second, maxBackoff)
-}
-
-// backoff returns the pause after a failure that failed others came before.
-func (f *reflector) backoff(failed int) time.Duration {
-	if failed == 0 {
-		return rand.N(f.firstBackoff)
-	}
-	d := f.firstBackoff
-	for i := 1; i < failed && d < maxBackoff; i++ {
-		d *= 2
-	}
-	d = min(d, maxBackoff)
-	return d + rand.N(d)
-}
-
-// sleep waits for d, or until ctx ends.
-func sleep(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-ctx.Done():
-	}
 }
 
 // rejected reports whether the server doesn't accept this kind of request.
@@ -234,27 +199,27 @@ func (e streamError) Unwrap() error { return e.error }
 
 // newRequest returns a request for the reflector's objects. client-go must not retry it: it
 // would do so without a log line.
-func (f *reflector) newRequest(o *metav1.ListOptions) *rest.Request {
-	if f.labels != nil && !f.labels.Empty() {
-		o.LabelSelector = f.labels.String()
+func (f *Reflector) newRequest(o *metav1.ListOptions) *rest.Request {
+	if f.Labels != nil && !f.Labels.Empty() {
+		o.LabelSelector = f.Labels.String()
 	}
-	o.FieldSelector = f.fields
-	req := f.client.Get().Resource(f.resource.plural()).VersionedParams(o, metav1.ParameterCodec).MaxRetries(0)
-	if f.namespace != "" {
-		req.Namespace(f.namespace)
+	o.FieldSelector = f.Fields
+	req := f.Client.Get().Resource(f.Resource.Resource).VersionedParams(o, metav1.ParameterCodec).MaxRetries(0)
+	if f.Namespace != "" {
+		req.Namespace(f.Namespace)
 	}
-	if f.metadata {
+	if f.MetadataOnly {
 		req.SetHeader("Accept", acceptMetadata)
 	}
 	return req
 }
 
 // withSilenceTimeout returns a context that ends with errSilent when alive isn't called for
-// f.silenceTimeout. release must be called.
-func (f *reflector) withSilenceTimeout(ctx context.Context) (guarded context.Context, alive, release func()) {
+// watchSilenceTimeout. release must be called.
+func (f *Reflector) withSilenceTimeout(ctx context.Context) (guarded context.Context, alive, release func()) {
 	guarded, cancel := context.WithCancelCause(ctx)
-	timer := time.AfterFunc(f.silenceTimeout, func() { cancel(errSilent) })
-	return guarded, func() { timer.Reset(f.silenceTimeout) }, func() {
+	timer := time.AfterFunc(watchSilenceTimeout, func() { cancel(errSilent) })
+	return guarded, func() { timer.Reset(watchSilenceTimeout) }, func() {
 		timer.Stop()
 		cancel(nil)
 	}
@@ -269,8 +234,8 @@ func silenceOr(ctx context.Context, err error) error {
 }
 
 // list lists page by page.
-func (f *reflector) list(ctx context.Context) error {
-	f.handler.BeginList()
+func (f *Reflector) list(ctx context.Context) error {
+	f.Handler.BeginList()
 	for p := (listPage{}); ; {
 		var err error
 		if p, err = f.fetchPage(ctx, p.token); err != nil {
@@ -285,7 +250,7 @@ func (f *reflector) list(ctx context.Context) error {
 }
 
 // fetchPage reads one page of a list.
-func (f *reflector) fetchPage(ctx context.Context, token string) (listPage, error) {
+func (f *Reflector) fetchPage(ctx context.Context, token string) (listPage, error) {
 	guarded, _, release := f.withSilenceTimeout(ctx)
 	defer release()
 	body, err := f.newRequest(&metav1.ListOptions{Limit: pageSize, Continue: token}).Stream(guarded)
@@ -297,12 +262,12 @@ func (f *reflector) fetchPage(ctx context.Context, token string) (listPage, erro
 	return p, silenceOr(guarded, err)
 }
 
-func (f *reflector) newDecoder() *decoder {
-	return &decoder{newObject: f.newObject, metadata: f.metadata}
+func (f *Reflector) newDecoder() *decoder {
+	return &decoder{newObject: f.NewObject, metadata: f.MetadataOnly}
 }
 
 // endList ends a list at its resourceVersion.
-func (f *reflector) endList(version string) error {
+func (f *Reflector) endList(version string) error {
 	if version == "" {
 		return errNoVersion
 	}
@@ -311,30 +276,30 @@ func (f *reflector) endList(version string) error {
 	if err != nil {
 		n = 0
 	}
-	f.handler.EndList(n)
+	f.Handler.EndList(n)
 	return nil
 }
 
 // noteActivity records that the server has delivered something.
-func (f *reflector) noteActivity() {
+func (f *Reflector) noteActivity() {
 	f.errors.recovered(true)
-	if f.onActivity != nil {
-		f.onActivity()
+	if f.OnActivity != nil {
+		f.OnActivity()
 	}
 }
 
 // upsert passes an object to the handler.
-func (f *reflector) upsert(obj runtime.Object, live bool) {
+func (f *Reflector) upsert(obj runtime.Object, live bool) {
 	if _, ok := obj.(*metav1.Status); ok {
 		f.errors.skip(errors.New("a Status in place of an object"))
 		return
 	}
-	f.handler.Upsert(obj, live)
+	f.Handler.Upsert(obj, live)
 }
 
 // watch watches from the last resourceVersion, or from a streamed list if there is none,
 // until the stream ends. It returns nil if the stream ended at its time.
-func (f *reflector) watch(ctx context.Context) error {
+func (f *Reflector) watch(ctx context.Context) error {
 	lasts := minWatchDuration + rand.N(minWatchDuration)
 	seconds := int64(lasts / time.Second)
 	o := metav1.ListOptions{Watch: true, AllowWatchBookmarks: true, TimeoutSeconds: &seconds, ResourceVersion: f.version}
@@ -363,9 +328,9 @@ func (f *reflector) watch(ctx context.Context) error {
 }
 
 // readEvents reads the stream of a watch. It returns io.EOF at its regular end.
-func (f *reflector) readEvents(body io.Reader, alive func()) error {
+func (f *Reflector) readEvents(body io.Reader, alive func()) error {
 	if f.version == "" {
-		f.handler.BeginList()
+		f.Handler.BeginList()
 	}
 	form := f.newDecoder()
 	defer form.release()
@@ -389,7 +354,7 @@ func (f *reflector) readEvents(body io.Reader, alive func()) error {
 }
 
 // handleEvent processes one event.
-func (f *reflector) handleEvent(kind watch.EventType, obj runtime.Object) error {
+func (f *Reflector) handleEvent(kind watch.EventType, obj runtime.Object) error {
 	if kind == watch.Error {
 		return fmt.Errorf("error event: %w", apierrors.FromObject(obj))
 	}
@@ -402,9 +367,9 @@ func (f *reflector) handleEvent(kind watch.EventType, obj runtime.Object) error 
 	listing := f.version == ""
 	switch kind {
 	case watch.Added, watch.Modified:
-		f.handler.Upsert(obj, !listing)
+		f.Handler.Upsert(obj, !listing)
 	case watch.Deleted:
-		f.handler.Delete(obj)
+		f.Handler.Delete(obj)
 	case watch.Bookmark:
 		if listing {
 			return f.handleBookmark(o)
@@ -421,42 +386,9 @@ func (f *reflector) handleEvent(kind watch.EventType, obj runtime.Object) error 
 }
 
 // handleBookmark processes a bookmark during a streamed list; one of them ends the list.
-func (f *reflector) handleBookmark(o metav1.Object) error {
+func (f *Reflector) handleBookmark(o metav1.Object) error {
 	if o.GetAnnotations()[metav1.InitialEventsAnnotationKey] != "true" {
 		return nil
 	}
 	return f.endList(o.GetResourceVersion())
-}
-
-// getNodeTimeout bounds one getNodeZone.
-const getNodeTimeout = 2 * time.Second
-
-// zoneLabelKey is the Node label that holds the topology zone.
-const zoneLabelKey = "topology.kubernetes.io/zone"
-
-// getNodeZone returns the topology zone of a Node, "" if it has none. It blocks for
-// getNodeTimeout at most.
-func getNodeZone(ctx context.Context, core rest.Interface, name string) (zone string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, getNodeTimeout)
-	defer cancel()
-	body, err := core.Get().Resource("nodes").Name(name).SetHeader("Accept", acceptMetadata).MaxRetries(0).Stream(ctx)
-	if err != nil {
-		return "", fmt.Errorf("getting the node %s: %w", name, err)
-	}
-	defer body.Close()
-	data, err := io.ReadAll(io.LimitReader(body, maxEventBytes))
-	if err != nil {
-		return "", fmt.Errorf("getting the node %s: %w", name, err)
-	}
-	f := decoder{metadata: true, newObject: func() runtime.Object { return &metav1.PartialObjectMetadata{} }}
-	f.acquire()
-	obj, err := f.decode(data)
-	if err != nil {
-		return "", fmt.Errorf("getting the node %s: %w", name, err)
-	}
-	node, ok := obj.(*metav1.PartialObjectMetadata)
-	if !ok {
-		return "", fmt.Errorf("getting the node %s: the reply is a %T", name, obj)
-	}
-	return node.Labels[zoneLabelKey], nil
 }

@@ -1,6 +1,6 @@
 // Internal: a fixture of internal tests.
 
-package kubernetes
+package reflector
 
 import (
 	"bytes"
@@ -14,6 +14,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -22,12 +23,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 )
 
-// eventRecorder is an eventHandler that records its calls.
+// eventRecorder is an Handler that records its calls.
 type eventRecorder struct {
 	mu    sync.Mutex
 	lines []string
@@ -49,7 +51,7 @@ func (r *eventRecorder) Delete(obj runtime.Object) { r.add("drop %s", describe(o
 
 func (r *eventRecorder) EndList(version uint64) { r.add("complete %d", version) }
 
-func (r *eventRecorder) all() []string {
+func (r *eventRecorder) calls() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clone(r.lines)
@@ -170,7 +172,7 @@ func (s *scriptedServer) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	if r.status != 0 {
-		writeStatus(w, r.status, r.reason)
+		s.writeStatus(w, r)
 		return
 	}
 	w.Header().Set("Content-Type", s.wire.contentType)
@@ -179,6 +181,17 @@ func (s *scriptedServer) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	if r.open {
 		<-req.Context().Done()
 	}
+}
+
+// writeStatus answers with an error status in the server's encoding.
+func (s *scriptedServer) writeStatus(w http.ResponseWriter, r reply) {
+	contentType, _, _ := strings.Cut(s.wire.contentType, ";")
+	w.Header().Set("Content-Type", contentType)
+	w.WriteHeader(r.status)
+	_, _ = w.Write(s.wire.object(&metav1.Status{
+		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},
+		Status:   metav1.StatusFailure, Code: int32(r.status), Reason: r.reason, Message: "the test says so",
+	}))
 }
 
 // queries returns the significant query parameters of the requests so far.
@@ -207,28 +220,32 @@ func newScriptedServer(t *testing.T, w encoding, replies ...reply) *scriptedServ
 }
 
 // newReflector returns a reflector of the server's services that is not running.
-func (s *scriptedServer) newReflector(t *testing.T) (*reflector, *eventRecorder, *buffer) {
+func (s *scriptedServer) newReflector(t *testing.T) (*Reflector, *eventRecorder, *buffer) {
 	t.Helper()
-	api, err := newClients(&rest.Config{Host: s.URL})
+	conn, err := Connect(&rest.Config{Host: s.URL})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(api.close)
+	t.Cleanup(conn.Close)
+	client, err := conn.Client(corev1.SchemeGroupVersion)
+	if err != nil {
+		t.Fatal(err)
+	}
 	rec, log := new(eventRecorder), new(buffer)
-	return &reflector{
-		client: api.core, resource: services, handler: rec, firstBackoff: time.Millisecond,
-		newObject: func() runtime.Object { return &corev1.Service{} },
-		log:       slog.New(slog.NewTextHandler(log, nil)),
-		outages:   newOutageLog(slog.New(slog.NewTextHandler(log, nil)), time.Now),
+	return &Reflector{
+		Client: client, Resource: services, Handler: rec, FirstBackoff: time.Millisecond,
+		NewObject: func() runtime.Object { return &corev1.Service{} },
+		Log:       slog.New(slog.NewTextHandler(log, nil)),
+		Outages:   NewOutageLog(slog.New(slog.NewTextHandler(log, nil)), time.Now),
 	}, rec, log
 }
 
 // start runs f until the test ends.
-func (f *reflector) start(t *testing.T) {
+func (f *Reflector) start(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
-	go func() { f.run(ctx); close(done) }()
+	go func() { f.Run(ctx); close(done) }()
 	t.Cleanup(func() {
 		cancel()
 		<-done
@@ -239,11 +256,13 @@ func (f *reflector) start(t *testing.T) {
 // more.
 func (r *eventRecorder) expect(t *testing.T, want ...string) {
 	t.Helper()
-	await(t, want[len(want)-1], func() bool { return len(r.all()) >= len(want) })
-	if d := cmp.Diff(want, r.all()[:len(want)]); d != "" {
+	await(t, want[len(want)-1], func() bool { return len(r.calls()) >= len(want) })
+	if d := cmp.Diff(want, r.calls()[:len(want)]); d != "" {
 		t.Errorf("the target is told, -want +got:\n%s", d)
 	}
 }
+
+var services = schema.GroupResource{Resource: "services"}
 
 const (
 	streamed = "resourceVersionMatch=NotOlderThan&sendInitialEvents=true&watch=true"
@@ -299,25 +318,23 @@ func (h hangingBody) Read([]byte) (int, error) {
 }
 
 // newLocalReflector returns a reflector of a scripted server without a network.
-func newLocalReflector(t *testing.T, w encoding, replies ...reply) (*reflector, *scriptedServer, *eventRecorder, *buffer) {
+func newLocalReflector(t *testing.T, w encoding, replies ...reply) (*Reflector, *scriptedServer, *eventRecorder, *buffer) {
 	t.Helper()
 	s := &scriptedServer{wire: w, replies: replies}
-	codec, err := newCodecs()
+	conn, err := Connect(&rest.Config{Host: "http://localhost", WrapTransport: func(http.RoundTripper) http.RoundTripper { return localTransport{s} }})
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &rest.Config{Host: "http://localhost", APIPath: "/api"}
-	c.GroupVersion, c.NegotiatedSerializer = &corev1.SchemeGroupVersion, codec.WithoutConversion()
-	client, err := rest.RESTClientForConfigAndClient(c, &http.Client{Transport: localTransport{s}})
+	client, err := conn.Client(corev1.SchemeGroupVersion)
 	if err != nil {
 		t.Fatal(err)
 	}
 	rec, log := new(eventRecorder), new(buffer)
-	return &reflector{
-		client: client, resource: services, handler: rec,
-		newObject: func() runtime.Object { return &corev1.Service{} },
-		log:       slog.New(slog.NewTextHandler(log, nil)),
-		outages:   newOutageLog(slog.New(slog.NewTextHandler(log, nil)), time.Now),
+	return &Reflector{
+		Client: client, Resource: services, Handler: rec,
+		NewObject: func() runtime.Object { return &corev1.Service{} },
+		Log:       slog.New(slog.NewTextHandler(log, nil)),
+		Outages:   NewOutageLog(slog.New(slog.NewTextHandler(log, nil)), time.Now),
 	}, s, rec, log
 }
 
@@ -339,8 +356,19 @@ func (b *buffer) String() string {
 	return b.b.String()
 }
 
-// shortenDelays shortens the pauses of a view's reflectors.
-func shortenDelays(v *View) {
-	v.firstBackoff = 5 * time.Millisecond
-	v.maxStartDelay = 0
+// roundTripFunc is a transport.
+type roundTripFunc func(*http.Request) (*http.Response, error)
+
+func (f roundTripFunc) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
+
+// await polls until ok returns true. The limit only ends a test that would hang.
+func await(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	limit := time.Now().Add(time.Minute)
+	for !ok() {
+		if time.Now().After(limit) {
+			t.Fatalf("gave up waiting for %s", what)
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
 }

@@ -1,4 +1,4 @@
-package kubernetes
+package reflector
 
 import (
 	"errors"
@@ -7,6 +7,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
 // repeatInterval is the time until the same unreadable object is logged again.
@@ -28,16 +29,15 @@ func (n *repeatFilter) due(text string) bool {
 	return true
 }
 
-// errorLog logs the errors of one reflector: failed requests to the outage log that the
-// view's reflectors share, unreadable objects to the log. It is for one goroutine at a
-// time.
+// errorLog logs the errors of one reflector: failed requests to the shared [OutageLog],
+// unreadable objects to the log. It is for one goroutine at a time.
 type errorLog struct {
 	log       *slog.Logger
-	outages   *outageLog
-	resource  resource
+	outages   *OutageLog
+	resource  schema.GroupResource
 	namespace string // "" is all
 
-	participant outageParticipant
+	participant OutageParticipant
 	failing     bool
 	// inStream says that the last error came out of a response that had begun, so that
 	// the start of the next response is no sign of recovery.
@@ -45,10 +45,10 @@ type errorLog struct {
 	skipped  repeatFilter
 }
 
-func newErrorLog(log *slog.Logger, outages *outageLog, r resource, namespace string) errorLog {
+func newErrorLog(log *slog.Logger, outages *OutageLog, r schema.GroupResource, namespace string) errorLog {
 	return errorLog{
 		log: log, outages: outages, resource: r, namespace: namespace,
-		participant: outageParticipant{resource: r.plural()},
+		participant: OutageParticipant{Resource: r.Resource},
 	}
 }
 
@@ -60,12 +60,12 @@ func (t *errorLog) report(verb string, err error) {
 	cause, texts := "", serverOutage
 	args := append(t.args(), "verb", verb)
 	if isRejection(err) {
-		cause, texts = t.resource.plural(), rejectedRequest
+		cause, texts = t.resource.Resource, rejectedRequest
 	}
 	if apierrors.IsForbidden(err) {
 		args = append(args, "fix", t.rule())
 	}
-	t.outages.fail(&t.participant, cause, texts, err, args...)
+	t.outages.Fail(&t.participant, cause, texts, err, args...)
 }
 
 // rule returns the RBAC rule that is missing.
@@ -75,7 +75,7 @@ func (t *errorLog) rule() string {
 		role = fmt.Sprintf("the ClusterRole (or a Role in the namespace %s)", t.namespace)
 	}
 	return fmt.Sprintf(`add to %s of the agent's ServiceAccount: {apiGroups: [%q], resources: [%q], verbs: ["list", "watch"]}`,
-		role, t.resource.group(), t.resource.plural())
+		role, t.resource.Group, t.resource.Resource)
 }
 
 // skip logs that one object can't be read.
@@ -92,17 +92,17 @@ func (t *errorLog) recovered(objects bool) {
 		return
 	}
 	t.failing, t.inStream = false, false
-	t.outages.recovered(&t.participant)
+	t.outages.Recovered(&t.participant)
 }
 
 // close ends the reflector's part in an outage.
 func (t *errorLog) close() {
 	t.failing = false
-	t.outages.remove(&t.participant)
+	t.outages.Remove(&t.participant)
 }
 
 func (t *errorLog) args() []any {
-	args := []any{"resource", t.resource.plural()}
+	args := []any{"resource", t.resource.Resource}
 	if t.namespace != "" {
 		args = append(args, "namespace", t.namespace)
 	}

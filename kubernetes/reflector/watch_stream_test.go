@@ -1,6 +1,6 @@
 // Internal: tests decoders.
 
-package kubernetes
+package reflector
 
 import (
 	"bytes"

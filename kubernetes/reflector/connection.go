@@ -1,4 +1,4 @@
-package kubernetes
+package reflector
 
 import (
 	"context"
@@ -10,6 +10,11 @@ import (
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/transport"
 )
@@ -25,7 +30,7 @@ const (
 	// connection is closed. Both are client-go's.
 	pingInterval = 30 * time.Second
 	pingTimeout  = 15 * time.Second
-	// idleConnTimeout closes a connection without requests. A view always has a watch, so
+	// idleConnTimeout closes a connection without requests. Its user always has a watch, so
 	// only a replaced connection is idle.
 	idleConnTimeout = 90 * time.Second
 	// dialTimeout bounds the TCP handshake and the TLS handshake; three lost packets in a row
@@ -33,28 +38,48 @@ const (
 	dialTimeout = 10 * time.Second
 )
 
-// connection is a view's own transport to its API server. client-go would share one among
-// all views with the same credentials, with windows for a controller rather than an agent
+// Connection is the transport of one user to an API server. client-go would share one among
+// all users with the same credentials, with windows for a controller rather than an agent
 // on each node. The transport is replaced, and credential files are read again, when the
 // server's certificate can't be verified or the server rejects the credentials. Safe for
 // concurrent use.
-type connection struct {
+type Connection struct {
 	config *rest.Config
+	http   *http.Client // authenticates over the connection
+	// codecs decode the Status of a request that fails: objects are decoded by [Reflector].
+	// The scheme of client-go's clientset registers all API groups, which costs an agent on
+	// each node memory.
+	codecs serializer.CodecFactory
 
 	mu      sync.Mutex
 	current *http.Transport
 	open    map[net.Conn]struct{} // nil once it is closed
 }
 
-// newConnection prepares a connection. It opens none.
-func newConnection(c *rest.Config) (*connection, error) {
-	conn := &connection{config: c, open: map[net.Conn]struct{}{}}
+// Connect prepares a connection to the API server of config, with its credentials, rate
+// limits and wrappers. It opens none. Don't change config afterwards. Errors are about the
+// credentials.
+func Connect(config *rest.Config) (*Connection, error) {
+	scheme := runtime.NewScheme()
+	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
+	c := &Connection{config: config, codecs: serializer.NewCodecFactory(scheme), open: map[net.Conn]struct{}{}}
 	var err error
-	conn.current, err = conn.newTransport()
-	return conn, err
+	if c.current, err = c.newTransport(); err != nil {
+		return nil, err
+	}
+	conf, err := config.TransportConfig()
+	if err != nil {
+		return nil, err
+	}
+	rt, err := transport.HTTPWrappersForConfig(conf, c)
+	if err != nil {
+		return nil, fmt.Errorf("wrapping the transport: %w", err)
+	}
+	c.http = &http.Client{Transport: rt}
+	return c, nil
 }
 
-func (c *connection) newTransport() (*http.Transport, error) {
+func (c *Connection) newTransport() (*http.Transport, error) {
 	conf, err := c.config.TransportConfig()
 	if err != nil {
 		return nil, err
@@ -89,7 +114,7 @@ func (c *connection) newTransport() (*http.Transport, error) {
 }
 
 // RoundTrip implements http.RoundTripper.
-func (c *connection) RoundTrip(req *http.Request) (*http.Response, error) {
+func (c *Connection) RoundTrip(req *http.Request) (*http.Response, error) {
 	c.mu.Lock()
 	t := c.current
 	c.mu.Unlock()
@@ -104,7 +129,7 @@ func (c *connection) RoundTrip(req *http.Request) (*http.Response, error) {
 // replaceTransport replaces old, unless another caller has. Requests on old continue; its
 // connections close when they are idle. If the credentials can't be read, old stays: the
 // files may be half written.
-func (c *connection) replaceTransport(old *http.Transport) {
+func (c *Connection) replaceTransport(old *http.Transport) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.current != old {
@@ -119,7 +144,7 @@ func (c *connection) replaceTransport(old *http.Transport) {
 type dialFunc func(ctx context.Context, network, address string) (net.Conn, error)
 
 // track returns a dialFunc whose connections close can close.
-func (c *connection) track(dial dialFunc) dialFunc {
+func (c *Connection) track(dial dialFunc) dialFunc {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		raw, err := dial(ctx, network, address)
 		if err != nil {
@@ -139,7 +164,7 @@ func (c *connection) track(dial dialFunc) dialFunc {
 // trackedConn removes itself from its owner when it is closed.
 type trackedConn struct {
 	net.Conn
-	owner *connection
+	owner *Connection
 }
 
 func (k *trackedConn) Close() error {
@@ -149,8 +174,8 @@ func (k *trackedConn) Close() error {
 	return k.Conn.Close()
 }
 
-// close closes all connections, which ends all requests. Later requests fail.
-func (c *connection) close() {
+// Close closes all connections, which ends all requests. Later requests fail.
+func (c *Connection) Close() {
 	c.mu.Lock()
 	open := c.open
 	c.open = nil
@@ -160,15 +185,20 @@ func (c *connection) close() {
 	}
 }
 
-// httpClient returns a client that authenticates over c.
-func (c *connection) httpClient() (*http.Client, error) {
-	conf, err := c.config.TransportConfig()
-	if err != nil {
-		return nil, err
+// Client returns a client of one API group. Each client has its own rate limit. Requests
+// accept protobuf and JSON.
+func (c *Connection) Client(gv schema.GroupVersion) (rest.Interface, error) {
+	of := rest.CopyConfig(c.config)
+	of.GroupVersion, of.APIPath = &gv, "/apis"
+	if gv.Group == corev1.GroupName {
+		of.APIPath = "/api"
 	}
-	rt, err := transport.HTTPWrappersForConfig(conf, c)
+	of.NegotiatedSerializer = c.codecs.WithoutConversion()
+	of.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
+	of.ContentType = runtime.ContentTypeProtobuf
+	client, err := rest.RESTClientForConfigAndClient(of, c.http)
 	if err != nil {
-		return nil, fmt.Errorf("wrapping the transport: %w", err)
+		return nil, err // names what is wrong
 	}
-	return &http.Client{Transport: rt}, nil
+	return client, nil
 }

@@ -1,6 +1,6 @@
 // Internal: tests reflector.
 
-package kubernetes
+package reflector
 
 import (
 	"bytes"
@@ -20,6 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 )
@@ -144,7 +145,7 @@ func TestReflectorExpiresLate(t *testing.T) {
 			replies = append(replies, slices.Repeat([]reply{gone, {body: w.endOfList("8")}}, 10)...)
 			f, s, _, _ := newLocalReflector(t, w, replies...)
 			var asked []time.Time
-			c := f.client.(*rest.RESTClient)
+			c := f.Client.(*rest.RESTClient)
 			inner := c.Client.Transport
 			c.Client.Transport = roundTripFunc(func(req *http.Request) (*http.Response, error) {
 				asked = append(asked, time.Now())
@@ -281,6 +282,7 @@ func TestReflectorSilence(t *testing.T) {
 
 // The reflectors of many agents start, and resume, at different times.
 func TestReflectorStartDelay(t *testing.T) {
+	const maxStartDelay = 500 * time.Millisecond
 	w := encodings(t)[0]
 	synctest.Test(t, func(t *testing.T) {
 		zero := time.Now()
@@ -290,11 +292,11 @@ func TestReflectorStartDelay(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		for range n {
 			f, _, _, _ := newLocalReflector(t, w, reply{status: http.StatusBadGateway})
-			f.startDelay = maxStartDelay
+			f.StartDelay = maxStartDelay
 			calls := 0
-			f.onActivity = func() { t.Error("nothing is to be heard") }
-			f.newObject = nil // nothing is to be read either
-			c := f.client.(*rest.RESTClient)
+			f.OnActivity = func() { t.Error("nothing is to be heard") }
+			f.NewObject = nil // nothing is to be read either
+			c := f.Client.(*rest.RESTClient)
 			c.Client.Transport = roundTripFunc(func(req *http.Request) (*http.Response, error) {
 				mu.Lock()
 				defer mu.Unlock()
@@ -310,7 +312,7 @@ func TestReflectorStartDelay(t *testing.T) {
 				}
 				return nil, errors.New("no route")
 			})
-			go f.run(ctx)
+			go f.Run(ctx)
 		}
 		time.Sleep(maxStartDelay + 2*minBackoff)
 		cancel()
@@ -354,9 +356,9 @@ func TestReflectorForbidden(t *testing.T) {
 		reply{status: http.StatusForbidden, reason: metav1.StatusReasonForbidden},
 		reply{body: w.endOfList("7"), open: true})
 	f, rec, log := s.newReflector(t)
-	f.namespace, f.fields = "shop", "spec.nodeName=n1"
+	f.Namespace, f.Fields = "shop", "spec.nodeName=n1"
 	var err error
-	if f.labels, err = labels.Parse("a in (b)"); err != nil {
+	if f.Labels, err = labels.Parse("a in (b)"); err != nil {
 		t.Fatal(err)
 	}
 	f.start(t)
@@ -364,7 +366,7 @@ func TestReflectorForbidden(t *testing.T) {
 	s.mu.Lock()
 	u := s.seen[0].URL
 	s.mu.Unlock()
-	if q := u.Query(); u.Path != "/api/v1/namespaces/shop/services" || q.Get("fieldSelector") != f.fields || q.Get("labelSelector") != "a in (b)" {
+	if q := u.Query(); u.Path != "/api/v1/namespaces/shop/services" || q.Get("fieldSelector") != f.Fields || q.Get("labelSelector") != "a in (b)" {
 		t.Errorf("it asks for %s", u)
 	}
 	const rule = `Role in the namespace shop) of the agent's ServiceAccount: {apiGroups: [\"\"], resources: [\"services\"], verbs: [\"list\", \"watch\"]}`
@@ -389,8 +391,8 @@ func TestReflectorMetadata(t *testing.T) {
 		s := newScriptedServer(t, w, reply{open: true, body: slices.Concat(
 			w.event(watch.Added, w.object(meta("3"))), w.event(watch.Bookmark, w.object(end)), w.event(watch.Added, w.object(whole)))})
 		f, rec, _ := s.newReflector(t)
-		f.resource, f.metadata = namespaces, true
-		f.newObject = func() runtime.Object { return &metav1.PartialObjectMetadata{} }
+		f.Resource, f.MetadataOnly = schema.GroupResource{Resource: "namespaces"}, true
+		f.NewObject = func() runtime.Object { return &metav1.PartialObjectMetadata{} }
 		f.start(t)
 		rec.expect(t, "begin", "put x@3", "complete 7", "put y@8 live")
 		s.mu.Lock()
@@ -403,16 +405,15 @@ func TestReflectorMetadata(t *testing.T) {
 
 // The pauses grow, differ, and stay below twice the longest; a server may ask for a pause.
 func TestReflectorBackoff(t *testing.T) {
-	f := &reflector{firstBackoff: minBackoff}
 	for failed := range 40 {
-		low, high := f.firstBackoff<<min(max(failed-1, 0), 20), f.firstBackoff<<min(failed, 20)
+		low, high := minBackoff<<min(max(failed-1, 0), 20), minBackoff<<min(failed, 20)
 		if failed == 0 {
 			low = 0
 		}
 		low, high = min(low, maxBackoff), min(high, 2*maxBackoff)
 		seen := map[time.Duration]bool{}
 		for range 100 {
-			d := f.backoff(failed)
+			d := Backoff(0, failed, nil)
 			seen[d] = true
 			if d < low || d >= high {
 				t.Fatalf("after %d failures it waits for %v, want [%v, %v)", failed, d, low, high)
@@ -423,38 +424,11 @@ func TestReflectorBackoff(t *testing.T) {
 		}
 	}
 	for seconds, want := range map[int]time.Duration{0: 0, 7: 7 * time.Second, 9999: maxBackoff, -3: 0} {
-		if got := retryAfter(apierrors.NewTooManyRequests("slow down", seconds)); got != want {
+		if got := Backoff(1, 0, apierrors.NewTooManyRequests("slow down", seconds)); got != want {
 			t.Errorf("asked for %d s it waits for %v", seconds, got)
 		}
 	}
-	if got := retryAfter(errors.New("no status")); got != 0 {
+	if got := Backoff(1, 0, errors.New("no status")); got != 0 {
 		t.Errorf("not asked for a pause it waits for %v", got)
 	}
-}
-
-// getNodeZone returns the zone of a Node or an error.
-func TestGetNodeZone(t *testing.T) {
-	inEncodings(t, func(t *testing.T, w encoding) {
-		node := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{Kind: "PartialObjectMetadata", APIVersion: "meta.k8s.io/v1"}}
-		node.Labels = map[string]string{zoneLabelKey: "z1"}
-		s := newScriptedServer(t, w,
-			reply{body: w.object(node)},
-			reply{status: http.StatusForbidden, reason: metav1.StatusReasonForbidden},
-			reply{body: []byte("<html>")},
-			reply{body: w.object(expiredStatus())})
-		f, _, _ := s.newReflector(t)
-		if zone, err := getNodeZone(t.Context(), f.client, "n1"); zone != "z1" || err != nil {
-			t.Errorf("zone %q, error %v", zone, err)
-		}
-		for range 3 {
-			if zone, err := getNodeZone(t.Context(), f.client, "n1"); zone != "" || err == nil || !strings.Contains(err.Error(), "node n1") {
-				t.Errorf("zone %q, error %v", zone, err)
-			}
-		}
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if len(s.seen) != 4 || s.seen[0].URL.Path != "/api/v1/nodes/n1" {
-			t.Errorf("%d requests, the first for %s", len(s.seen), s.seen[0].URL)
-		}
-	})
 }

@@ -1,0 +1,178 @@
+package reflector
+
+import (
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
+// outageInterval is the time between two summaries of an outage.
+const outageInterval = time.Minute
+
+// OutageTexts are the messages of one kind of outage: of its first line, of the summaries,
+// and of its last line.
+type OutageTexts struct{ Start, Ongoing, End string }
+
+var (
+	serverOutage = OutageTexts{
+		Start:   "API server unavailable, serving last known data",
+		Ongoing: "API server still unavailable",
+		End:     "API server available again",
+	}
+	rejectedRequest = OutageTexts{
+		Start:   "API server rejects request, serving last known data",
+		Ongoing: "API server still rejects request",
+		End:     "API server no longer rejects request",
+	}
+)
+
+// OutageLog logs outages. All reflectors of one API server share it, so that a server that
+// goes away costs one line at the start, one summary a minute and one line at the end,
+// however many requests fail. Safe for concurrent use.
+type OutageLog struct {
+	log *slog.Logger
+	now func() time.Time
+
+	mu     sync.Mutex
+	active map[string]*outage // by cause
+}
+
+// outage is one outage. It lasts while at least one participant fails.
+type outage struct {
+	cause    string
+	texts    OutageTexts
+	start    time.Time
+	failures int
+	lastErr  error
+	failing  map[*OutageParticipant]struct{}
+	timer    *time.Timer // of the next summary
+}
+
+// OutageParticipant is something that can fail, such as a reflector. It belongs to one
+// OutageLog and must not be copied after its first failure.
+type OutageParticipant struct {
+	Resource string  // named in the summaries; not changed after the first failure
+	outage   *outage // the OutageLog's own; nil: it works
+}
+
+// NewOutageLog returns an OutageLog that writes to log. now is the clock of the outages'
+// durations.
+func NewOutageLog(log *slog.Logger, now func() time.Time) *OutageLog {
+	return &OutageLog{log: log, now: now, active: make(map[string]*outage)}
+}
+
+// Fail reports that p failed with err. Failures of the same cause are one outage; if p
+// failed for another cause before, it has recovered from that. texts are the outage's
+// messages and args fields of its first line, both used only if this failure starts it. The
+// URL of an HTTP request is left out of err.
+func (l *OutageLog) Fail(p *OutageParticipant, cause string, texts OutageTexts, err error, args ...any) {
+	err = WithoutURL(err)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if p.outage != nil && p.outage.cause != cause {
+		l.leave(p, true) // it fails for another reason now
+	}
+	o := l.active[cause]
+	if o == nil {
+		o = &outage{cause: cause, texts: texts, start: l.now(), failing: make(map[*OutageParticipant]struct{})}
+		o.timer = time.AfterFunc(outageInterval, func() { l.summarize(o) })
+		l.active[cause] = o
+		l.log.Error(texts.Start, append(args, "err", err)...)
+	}
+	o.failures++
+	o.lastErr = err
+	o.failing[p] = struct{}{}
+	p.outage = o
+}
+
+// Recovered reports that p works, which ends the outage if nothing else fails for the same
+// cause.
+func (l *OutageLog) Recovered(p *OutageParticipant) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.leave(p, true)
+}
+
+// Remove forgets p, which has stopped. If p was the last that failed, the outage ends
+// without a line: nothing is known about its cause any more.
+func (l *OutageLog) Remove(p *OutageParticipant) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.leave(p, false)
+}
+
+// leave takes p out of its outage and ends the outage if nothing fails any more. The lock
+// is held.
+func (l *OutageLog) leave(p *OutageParticipant, works bool) {
+	o := p.outage
+	if o == nil {
+		return
+	}
+	p.outage = nil
+	delete(o.failing, p)
+	if len(o.failing) > 0 {
+		return
+	}
+	o.timer.Stop()
+	delete(l.active, o.cause)
+	if works {
+		l.log.Info(o.texts.End, "resource", p.Resource, "failures", o.failures, "duration", l.lasted(o))
+	}
+}
+
+// summarize logs the state of o, and again after each [outageInterval].
+func (l *OutageLog) summarize(o *outage) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.active[o.cause] != o {
+		return
+	}
+	l.log.Error(o.texts.Ongoing, "resources", o.resources(), "failures", o.failures, "duration", l.lasted(o), "err", o.lastErr)
+	o.timer.Reset(outageInterval)
+}
+
+// lasted returns the duration of o so far, in whole seconds.
+func (l *OutageLog) lasted(o *outage) time.Duration { return l.now().Sub(o.start).Round(time.Second) }
+
+// resources lists what fails, sorted and separated by commas.
+func (o *outage) resources() string {
+	var list []string
+	for p := range o.failing {
+		list = append(list, p.Resource)
+	}
+	slices.Sort(list)
+	return strings.Join(slices.Compact(list), ",")
+}
+
+// WithoutURL returns err without the URL that net/http puts in front of it: the URL of a
+// watch is long and has a random timeout.
+func WithoutURL(err error) error {
+	var u *url.Error
+	if errors.As(err, &u) {
+		return u.Err
+	}
+	return err
+}
+
+// isRejection reports whether err is the API server's answer to one request, and says
+// nothing about the others. Refused credentials and a server that asks for patience
+// concern all requests.
+func isRejection(err error) bool {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		return false
+	}
+	switch code := status.Status().Code; code {
+	case http.StatusUnauthorized, http.StatusRequestTimeout, http.StatusTooManyRequests:
+		return false
+	default:
+		return code >= 400 && code < 500
+	}
+}
