@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// fixedLen is what a record with a compressed owner has before its RDATA: the
+// fixedLen is the length of a record with a compressed owner before its RDATA: the
 // pointer, type, class, TTL and RDLENGTH. stride4 and stride6 are the lengths of
 // whole address records.
 const (
@@ -15,17 +15,16 @@ const (
 	stride6  = fixedLen + 16
 )
 
-// MaxAddrs is more addresses than any reply has room for: 64 KiB of the shortest
-// address records there are.
+// MaxAddrs is more than the addresses that fit into any reply: 64 KiB of A records.
 const MaxAddrs = MaxMessage / stride4
 
-// AddAddrs is [Reply.Add] for each address in packed, the RDATA of one after the
-// other; rtype is A or AAAA and says how long each is. The bytes are the same, for a
-// fraction of the price: a service may have hundreds of addresses. The result is how
-// many of them were written: those that found room or, where more are known to be cut
-// off, as many as [Reply.Shuffle] may put in their place. packed is not kept.
+// AddAddrs adds each address in packed, which holds their RDATA one after another. rtype is A
+// or AAAA. It writes the same bytes as [Reply.Add] for each address, but faster: a Service may
+// have hundreds of addresses. It returns the number of records written: those that fit, or
+// fewer if the others would be truncated anyway and [Reply.Shuffle] would not select them.
+// packed is not kept.
 func (r *Reply) AddAddrs(s Section, owner int, rtype uint16, ttl uint32, packed string) int {
-	if owner > maxPointed { // owners are written out there: rare, and large
+	if owner > maxPointed { // a pointer cannot reach the owner
 		return r.addEachAddr(s, owner, rtype, ttl, packed)
 	}
 	stride := addrStride(rtype)
@@ -51,21 +50,20 @@ func (r *Reply) AddAddrs(s Section, owner int, rtype uint16, ttl uint32, packed 
 	return n
 }
 
-// AddrCapacity is how many addresses of rtype [Reply.AddAddrs] would write in s, however many it
-// is given.
+// AddrCapacity returns the most addresses of rtype that [Reply.AddAddrs] would write to s.
 func (r *Reply) AddrCapacity(s Section, rtype uint16) int {
 	stride := addrStride(rtype)
 	return min(r.capacity(s, stride), r.usefulRecords(stride))
 }
 
-// usefulRecords is how many records of stride bytes may make a difference to what is sent: those
-// up to the first that is cut off, and those that [Reply.Shuffle] may put in their place.
+// usefulRecords returns the number of records of stride bytes that can affect the reply: those
+// up to the first truncated one, and those that [Reply.Shuffle] may select.
 func (r *Reply) usefulRecords(stride int) int {
 	return max(MaxShuffled, 1+(r.limit-len(r.b))/stride)
 }
 
-// capacity is how many records of stride bytes Add would find room for in s. It asks for
-// as much as the longest owner takes.
+// capacity returns the number of records of stride bytes that fit into s. It allows for the
+// longest owner.
 func (r *Reply) capacity(s Section, stride int) int {
 	left := MaxMessage - len(r.b) - (MaxName + stride - 2 + optLen)
 	if left < 0 || r.full || s < r.section {
@@ -74,8 +72,8 @@ func (r *Reply) capacity(s Section, stride int) int {
 	return left/stride + 1
 }
 
-// appendA fills b with records of the IPv4 addresses in packed, which begin with head
-// and tail. The lengths are constants so that each is three stores.
+// appendA fills b with records for the IPv4 addresses in packed. head and tail are the fixed
+// part of a record. The lengths are constants, so that each record takes three stores.
 func appendA(b []byte, head uint64, tail uint32, packed string) {
 	for len(b) >= stride4 && len(packed) >= 4 {
 		binary.BigEndian.PutUint64(b, head)
@@ -85,7 +83,7 @@ func appendA(b []byte, head uint64, tail uint32, packed string) {
 	}
 }
 
-// appendAAAA is fill4 for IPv6.
+// appendAAAA is appendA for IPv6.
 func appendAAAA(b []byte, head uint64, tail uint32, packed string) {
 	for len(b) >= stride6 && len(packed) >= 16 {
 		binary.BigEndian.PutUint64(b, head)
@@ -95,7 +93,7 @@ func appendAAAA(b []byte, head uint64, tail uint32, packed string) {
 	}
 }
 
-// addEachAddr is AddAddrs, record by record.
+// addEachAddr is AddAddrs record by record.
 func (r *Reply) addEachAddr(s Section, owner int, rtype uint16, ttl uint32, packed string) (n int) {
 	size := addrStride(rtype) - fixedLen
 	var rdata [16]byte
@@ -108,8 +106,7 @@ func (r *Reply) addEachAddr(s Section, owner int, rtype uint16, ttl uint32, pack
 	return n
 }
 
-// addrStride is the length of a whole record of rtype, which is A or AAAA, with a
-// compressed owner.
+// addrStride returns the length of a record of rtype, A or AAAA, with a compressed owner.
 func addrStride(rtype uint16) int {
 	if rtype == TypeA {
 		return stride4
@@ -117,13 +114,13 @@ func addrStride(rtype uint16) int {
 	return stride6
 }
 
-// ShuffleLast puts the RDATA of the last n records written in random order. They
-// must be addresses of one type, rtype, with one owner and one TTL; owners that are
-// written out keep their order. It is for answers whose order means something:
-// unlike [Reply.Shuffle] it leaves what stands before them alone.
+// ShuffleLast shuffles the RDATA of the last n records. They
+// must be addresses of type rtype with one owner and one TTL; owners that are
+// written out keep their order. It is for answers whose order matters:
+// unlike [Reply.Shuffle] it leaves the records before them alone.
 //
-// It is the shuffle of Fisher and Yates on one random number, stretched by a linear
-// congruential generator of 2^64 states: spreading clients needs no secret, and a
+// It is a Fisher-Yates shuffle on one random number, extended by a linear
+// congruential generator of 2^64 states: load balancing needs no secret, and a
 // random number for each address would cost more than writing it.
 func (r *Reply) ShuffleLast(n int, rtype uint16) {
 	first := len(r.b) - n*addrStride(rtype)
@@ -134,7 +131,7 @@ func (r *Reply) ShuffleLast(n int, rtype uint16) {
 	if rtype == TypeA {
 		for i := uint64(n - 1); i > 0; i-- {
 			x = x*lcgFactor + lcgStep
-			j := (x >> 32) * (i + 1) >> 32 // the upper bits are the good ones
+			j := (x >> 32) * (i + 1) >> 32 // the upper bits are more random
 			p, q := (*[4]byte)(b[i*stride4:]), (*[4]byte)(b[j*stride4:])
 			*p, *q = *q, *p
 		}
@@ -149,8 +146,8 @@ func (r *Reply) ShuffleLast(n int, rtype uint16) {
 }
 
 // The generator's constants give it its full period (step odd, factor ≡ 1 mod 4:
-// Hull and Dobell); the factor is a published one whose upper bits pass the spectral
-// test. Others of that kind would do as well.
+// Hull and Dobell). The factor is a published one whose upper bits pass the spectral
+// test.
 const (
 	lcgFactor = 6364136223846793005
 	lcgStep   = 1442695040888963407

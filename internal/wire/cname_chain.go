@@ -2,29 +2,28 @@ package wire
 
 import "slices"
 
-// maxChain bounds the owners looked at along the CNAMEs of one response. Public chains
-// have fewer than ten.
+// maxChain bounds the CNAMEs followed in one response. Public chains have fewer than ten.
 const maxChain = 16
 
-// followAliases goes along the CNAMEs of the answer section (RFC 1034, 3.6.2) from the qname, in
-// whatever order they stand, and says whether they lead to an answer, or contradict one
+// followAliases follows the CNAMEs of the answer section (RFC 1034, 3.6.2) from the qname, in
+// any order, and records whether they lead to an answer, or contradict one
 // another:
 //
 //   - a name on the way has two CNAMEs with different targets (RFC 2181, 10.1);
-//   - the CNAMEs lead back to a name that they have passed;
-//   - a name on the way has a record of the type asked for beside its CNAME, which leads
+//   - the CNAMEs form a loop;
+//   - a name on the way has a record of the qtype beside its CNAME, and the chain leads
 //     to none;
-//   - there is an answer although the rcode says that there is no such name.
+//   - there is an answer although the rcode is NXDOMAIN.
 //
-// All records must have been checked. It costs a walk over the answers for each name on
-// the way, and takes what it reads behind pointers from s.left.
+// All records must have been checked. It scans the answers once for each name, and
+// takes what it reads after pointers from s.left.
 func (s *responseScan) followAliases(msg []byte, q *Query) {
 	if s.Answers > 0 && (s.Rcode == NoError || s.Rcode == NXDomain) {
 		s.followChain(msg, q)
 	}
 }
 
-// followChain is follow where there is something to follow.
+// followChain is followAliases for a reply with answers.
 func (s *responseScan) followChain(msg []byte, q *Query) {
 	var buf [MaxName]byte
 	var passed [maxChain]int // the targets followed
@@ -46,23 +45,24 @@ func (s *responseScan) followChain(msg []byte, q *Query) {
 	s.Contradictory = beside
 }
 
-// endChain is the end of the way: whether there is what was asked for, and whether it was
-// beside an alias on the way.
+// endChain records how the chain ends: whether the last owner has a record of the qtype, and
+// whether one was beside an alias on the way.
 func (s *responseScan) endChain(asked, beside bool) {
 	s.Answered = asked && s.Rcode == NoError
 	s.Contradictory = asked && s.Rcode == NXDomain || !asked && beside
 }
 
-// ownerRecords is what the answer section has for one owner.
+// ownerRecords describes the answers of one owner.
 type ownerRecords struct {
-	alias     int  // where the target of its first CNAME stands; 0: it has none
+	alias     int  // offset of the target of its first CNAME, 0 if there is none
 	ambiguous bool // another CNAME has another target
-	asked     bool // it has a record of the type asked for
+	asked     bool // it has a record of the qtype
 }
 
-// recordsOf looks through the answers for those of name, lower case and uncompressed.
+// recordsOf returns what the answer section has for name, which is in lower case and
+// uncompressed.
 func (s *responseScan) recordsOf(msg []byte, q *Query, name []byte) (o ownerRecords) {
-	var last uint16 // the pointer compared last, and what came of it; 0: none
+	var last uint16 // the pointer compared last (0: none), and same is the result
 	same := false
 	off := q.questionEnd()
 	for range s.Answers {
@@ -84,7 +84,7 @@ func (s *responseScan) recordsOf(msg []byte, q *Query, name []byte) (o ownerReco
 	return o
 }
 
-// addRecord adds rr, which is one of the owner's, to o.
+// addRecord adds rr, a record of the owner, to o.
 func (s *responseScan) addRecord(msg []byte, o *ownerRecords, rr Record, asked uint16) {
 	o.asked = o.asked || rr.Type == asked || asked == TypeANY
 	switch {
@@ -96,7 +96,7 @@ func (s *responseScan) addRecord(msg []byte, o *ownerRecords, rr Record, asked u
 	}
 }
 
-// sameTarget compares the names at two offsets, without case.
+// sameTarget compares the names at two offsets without regard to case.
 func (s *responseScan) sameTarget(msg []byte, a, b int) bool {
 	var buf [MaxName]byte
 	n, _ := unpackName(buf[:], msg, a, &s.left)

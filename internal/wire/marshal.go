@@ -2,35 +2,36 @@ package wire
 
 import "fmt"
 
-// Append appends the message that p is made of to b, for [Query.Restore]: ID 0, the
-// question in lower case, the TTLs as they came. p is not the zero Packed.
+// Append appends the message in p to b, for [Query.Restore]: with ID 0, the question in lower
+// case, and the original TTLs. p must not be zero.
 func (p Packed) Append(b []byte) []byte { return append(b, p.message()...) }
 
-// Restore reads msg, what [Packed.Append] gave in this process or in another one, and
-// packs it again. It is checked as strictly as what comes from an upstream, since
-// whatever had it in the meantime may have changed it. q becomes the query that it is
-// the reply to, with RD set and DO and CD as said. Its Packet is written over what it
-// was before, so that who restores many allocates it once; it has no OPT record. The
-// result holds no reference to msg or q. Errors wrap [ErrResponse]; q is of no use then.
+// Restore parses and packs msg, a message written by [Packed.Append] in this or another
+// process. It checks msg as strictly as a reply from an upstream, because a file may have been
+// changed. q becomes the query for the reply, with RD set, DO and CD as given, and no OPT
+// record; the buffer of q.Packet is reused, so that a caller who restores many messages
+// allocates it once. The response holds no reference to msg or q. Errors wrap [ErrResponse]; q
+// must not be used after one.
 func (q *Query) Restore(msg []byte, do, cd bool) (Response, error) {
 	if len(msg) < HeaderLen || len(msg) > MaxMessage {
-		return Response{}, fmt.Errorf("%w: %d bytes are no message", ErrResponse, len(msg))
+		return Response{}, fmt.Errorf("%w: a message cannot have %d bytes", ErrResponse, len(msg))
 	}
 	if flags := u16(msg[2:]); flags&flagQR == 0 || flags>>opcodeShift&opcodeMask != 0 || u16(msg[4:]) != 1 {
-		return Response{}, fmt.Errorf("%w: it is not the reply to a query with one question", ErrResponse)
+		return Response{}, fmt.Errorf("%w: not a reply to a query with one question", ErrResponse)
 	}
 	flags := uint16(flagRD)
 	if cd {
 		flags |= flagCD
 	}
 	if !q.setQuestion(msg, flags) {
-		return Response{}, fmt.Errorf("%w: its question is cut off or malformed", ErrResponse)
+		return Response{}, fmt.Errorf("%w: the question is truncated or malformed", ErrResponse)
 	}
 	q.EDNS, q.DO = do, do
 	return ParseResponse(msg, q)
 }
 
-// setQuestion makes q the query with flags for the first question of msg, which has a whole header.
+// setQuestion makes q the query with the first question of msg and the given flags. msg has a
+// whole header.
 func (q *Query) setQuestion(msg []byte, flags uint16) bool {
 	end := skipName(msg, HeaderLen) + 4
 	if end < HeaderLen+4 || end > len(msg) {

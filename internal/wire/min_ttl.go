@@ -1,7 +1,7 @@
 package wire
 
-// MinTTL gives the least TTL of msg's records but for its OPT record, in seconds: for how
-// long all of it holds. ok is false where it has none, or is not a message.
+// MinTTL returns the lowest TTL, in seconds, of the records of msg except OPT. ok is false if
+// there is no such record or msg is malformed.
 func MinTTL(msg []byte) (ttl uint32, ok bool) {
 	if len(msg) < HeaderLen {
 		return 0, false

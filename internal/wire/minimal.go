@@ -1,6 +1,7 @@
 package wire
 
-// FirstTTL is the TTL of the first record of type rtype in s; false if there is none.
+// FirstTTL returns the TTL, in seconds, of the first record of type rtype in s; ok is false if
+// there is none.
 func (r *Reply) FirstTTL(s Section, rtype uint16) (ttl uint32, ok bool) {
 	off := r.q.questionEnd()
 	for at := range s + 1 {
@@ -18,9 +19,8 @@ func (r *Reply) FirstTTL(s Section, rtype uint16) (ttl uint32, ok bool) {
 	return 0, false
 }
 
-// Minimize leaves nothing but the answers of a reply that answers: not of an error, of
-// one that says that there is nothing, or of one that refers to other servers, which
-// are what their authority section says.
+// Minimize removes the authority and additional sections of a positive answer. Errors, denials
+// and referrals keep theirs, since the authority section is what they say.
 func (r *Reply) Minimize() {
 	if r.rcode != NoError || r.count[Authority]+r.count[Additional] == 0 {
 		return
@@ -45,8 +45,8 @@ func (r *Reply) Minimize() {
 	r.count[Authority], r.count[Additional] = 0, 0
 }
 
-// AddChild is [Reply.Add] for an owner that is label and then the qname. It adds nothing
-// where that is no name, since it is too long.
+// AddChild is [Reply.Add] for the owner label.qname. It adds nothing if that name would be too
+// long.
 func (r *Reply) AddChild(s Section, label string, rtype uint16, ttl uint32, rdata []byte) {
 	if r.q.nameLen+1+len(label) > MaxName {
 		return

@@ -1,42 +1,41 @@
 package wire
 
-// NameRef is a name in a reply that says what is known of another name than the question's:
-// the owner of a record, or the target of one of the types in [Names.Next].
+// NameRef is a name in a reply other than the question's: the owner of a record, or the target
+// of one of the types listed at [Names.Next].
 type NameRef struct {
 	Section Section
 	Record  int    // the record's number in the reply, from 0
 	Type    uint16 // of the record
-	Target  bool   // the name stands in the record's data
-	// Name is in lower case and wire form, nil if it is none, or if the names before it
-	// have taken as long to read as those of one message may. It is valid until the next
+	Target  bool   // the name is in the RDATA
+	// Name is in lower case and wire form. It is nil if the name is malformed, or if the
+	// read budget of the message is exhausted. It is valid until the next
 	// call.
 	Name []byte
 }
 
-// Names goes over the names in the answer and additional sections of a reply. It is made by
-// [Reply.Names], and of no use once the reply changes. It allocates nothing.
+// Names iterates over the names in the answer and additional sections of a reply. [Reply.Names]
+// returns one. It must not be used after the reply has changed. It does not allocate.
 type Names struct {
 	r       *Reply
 	section Section
-	left    uint16 // records of the section behind rr
+	left    uint16 // records of the section after rr
 	number  int
 	off     int
 	rr      Record
-	target  bool       // rr's data has a name, which comes next
-	owner   uint16     // the compression pointer that the record before began with
-	budget  readBudget // for what is left of r
+	target  bool       // the name in rr's RDATA comes next
+	owner   uint16     // the compression pointer at the start of the previous record
+	budget  readBudget // for the rest of r
 	name    [MaxName]byte
 }
 
-// Names starts before the first name of r.
+// Names returns an iterator that is before the first name of r.
 func (r *Reply) Names() Names {
 	return Names{r: r, left: r.count[Answer], number: -1, off: r.q.questionEnd(), owner: questionPointer, budget: newReadBudget(len(r.b))}
 }
 
-// Next gives the next name; false if there is none. In the answer section these are the
-// owners, but for the question's and those of several records next to one another, which
-// come once; and the targets of CNAME, DNAME, PTR, SVCB
-// and HTTPS records. In the additional section they are all owners.
+// Next returns the next name; ok is false at the end. In the answer section these are owners,
+// except the question's name and repetitions in consecutive records, and the targets of CNAME,
+// DNAME, PTR, SVCB and HTTPS records. In the additional section they are all owners.
 func (n *Names) Next() (NameRef, bool) {
 	for {
 		if n.target {
@@ -56,7 +55,7 @@ func (n *Names) Next() (NameRef, bool) {
 	}
 }
 
-// nextRecord reads the next record; false if there is none.
+// nextRecord reads the next record; it returns false at the end.
 func (n *Names) nextRecord() bool {
 	for n.left == 0 || n.section == Authority {
 		if n.section == Additional {
@@ -83,7 +82,7 @@ func (n *Names) nextRecord() bool {
 	return true
 }
 
-// nameRef is the name at off.
+// nameRef returns the name at off.
 func (n *Names) nameRef(off int, target bool) NameRef {
 	size, _ := unpackName(n.name[:], n.r.b, off, &n.budget)
 	item := NameRef{Section: n.section, Record: n.number, Type: n.rr.Type, Target: target}
@@ -98,8 +97,7 @@ const (
 	typeHTTPS uint16 = 65
 )
 
-// targetAt is where the target stands in the data of a record of type t that leads to
-// another name or tells one, -1 for other types.
+// targetAt returns the offset of the target name in RDATA of type t, -1 if the type has none.
 func targetAt(t uint16) int {
 	switch t {
 	case TypeCNAME, TypeDNAME, TypePTR:
@@ -110,8 +108,7 @@ func targetAt(t uint16) int {
 	return -1
 }
 
-// Truncate shortens r to size bytes, as [Reply.Finish] does, and has it go out with TC set if
-// something is lost.
+// Truncate shortens r to size bytes, as [Reply.Finish] does, and sets TC if records are lost.
 func (r *Reply) Truncate(size int) {
 	if len(r.b) > size {
 		r.truncate(size)
@@ -119,11 +116,11 @@ func (r *Reply) Truncate(size int) {
 	}
 }
 
-// CopyTC has r go out with TC set if other does.
+// CopyTC sets TC in r if it is set in other.
 func (r *Reply) CopyTC(other *Reply) { r.full = r.full || other.full }
 
-// Remove takes records, by their numbers in order, out of r. It is false if r can't be
-// written anew, and r is then what it was.
+// Remove removes records, given by their numbers in ascending order, from r. It returns false
+// and leaves r unchanged if a record cannot be rewritten.
 func (r *Reply) Remove(records []int) bool {
 	var out Reply
 	out.Start(make([]byte, 0, len(r.b)), r.q)

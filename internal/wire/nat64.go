@@ -7,15 +7,15 @@ import (
 	"github.com/miekg/dns"
 )
 
-// Prefix64 is where IPv4 addresses are in the IPv6 address space (RFC 6052). The zero
-// value is none.
+// Prefix64 is the IPv6 prefix in which IPv4 addresses are embedded (RFC 6052). The zero value
+// is not valid.
 type Prefix64 struct {
 	bytes [16]byte
 	head  int // bytes of the prefix
 }
 
-// NewPrefix64 is the mapping by p, whose length is one of those that RFC 6052, 2.2,
-// allows; false for any other.
+// NewPrefix64 returns the prefix p. ok is false if its length is not one of those in RFC 6052,
+// 2.2.
 func NewPrefix64(p netip.Prefix) (Prefix64, bool) {
 	if !p.IsValid() || !p.Addr().Is6() || p.Addr().Is4In6() {
 		return Prefix64{}, false
@@ -27,7 +27,8 @@ func NewPrefix64(p netip.Prefix) (Prefix64, bool) {
 	return Prefix64{}, false
 }
 
-// Embed is the IPv6 address of a, four bytes. Bits 64 to 71 are left out (RFC 6052, 2.2).
+// Embed returns the IPv6 address for the IPv4 address a, which has four bytes. Bits 64 to 71
+// stay zero (RFC 6052, 2.2).
 func (p *Prefix64) Embed(a []byte) (addr [16]byte) {
 	addr = p.bytes
 	at := p.head
@@ -41,11 +42,12 @@ func (p *Prefix64) Embed(a []byte) (addr [16]byte) {
 	return addr
 }
 
-// Synthesize64 makes r, whatever it holds, the reply that a, to an A question for r's name, is
-// with p's addresses in place of those it holds, with TTLs of most at most; the other
-// records stay as they are (RFC 6147, 5.3 and 5.4). AD is not taken along, because
-// nobody has validated what is made here, and AA because no zone has it. a is used up.
-// An error is a record that can't be read; r is empty then.
+// Synthesize64 makes r, a reply to an AAAA query, from a, the reply to an A query for the same
+// name: it replaces each A record by an AAAA record with the address embedded in p and a TTL of
+// at most most seconds, and keeps the other records (RFC 6147, 5.3 and 5.4). The previous
+// contents of r are dropped. AD is cleared because nobody has validated the result, and AA
+// because no zone has it. The contents of a are not usable afterwards. On an error, a record
+// that cannot be read, r is empty.
 func (r *Reply) Synthesize64(a *Reply, p *Prefix64, most uint32) error {
 	r.Reset()
 	if !r.synthesize64(a, p, most) {
@@ -61,9 +63,9 @@ func (r *Reply) Synthesize64(a *Reply, p *Prefix64, most uint32) error {
 	return nil
 }
 
-// synthesize64 is Map64 for the usual shapes: aliases and then addresses and no more, or no
-// address at all. It is false for any other, where what stands behind the addresses may
-// point to what is between them.
+// synthesize64 is Synthesize64 for the common replies: aliases followed by addresses and
+// nothing else, or no address at all. It returns false for others, because a name after the
+// addresses may point into their records.
 func (r *Reply) synthesize64(a *Reply, p *Prefix64, most uint32) bool {
 	end := a.q.questionEnd()
 	off, ahead := end, uint16(0)
@@ -90,8 +92,8 @@ func (r *Reply) synthesize64(a *Reply, p *Prefix64, most uint32) bool {
 	return r.addMapped(a, off, p, most)
 }
 
-// addMapped appends an IPv6 address for each record from off on. It is false if one of
-// them is something else, or has an owner that is written out or stands in between.
+// addMapped appends an AAAA record for each record from off on. It returns false if one is not
+// an A record, or its owner is not a pointer to before the first address.
 func (r *Reply) addMapped(a *Reply, off int, p *Prefix64, most uint32) bool {
 	for first := off; off < len(a.b); {
 		rr, ok := readRecord(a.b, off)
@@ -109,7 +111,8 @@ func (r *Reply) addMapped(a *Reply, off int, p *Prefix64, most uint32) bool {
 	return true
 }
 
-// synthesize64Unpacked is Map64 for the rest: a rare path, through objects.
+// synthesize64Unpacked is Synthesize64 for all other replies. It unpacks the message; such
+// replies are rare.
 func (r *Reply) synthesize64Unpacked(a *Reply, p *Prefix64, most uint32) error {
 	m, err := Unpack(a.Finish(MaxMessage))
 	if err != nil {
@@ -139,7 +142,7 @@ func (r *Reply) synthesize64Unpacked(a *Reply, p *Prefix64, most uint32) error {
 	}
 	end := r.q.questionEnd()
 	if len(out) < end || len(out)+optLen > MaxMessage {
-		return fmt.Errorf("%w: it has %d bytes with its addresses mapped", ErrResponse, len(out))
+		return fmt.Errorf("%w: %d bytes with synthesized addresses are too long", ErrResponse, len(out))
 	}
 	r.b = append(r.b, out[end:]...)
 	r.count = [3]uint16{uint16(len(m.Answer)), uint16(len(m.Ns)), uint16(len(m.Extra))}

@@ -1,23 +1,10 @@
 package wire
 
-// Name is the name that p is the reply about, lower case and in wire form. p is not the
-// zero Packed, and the bytes are p's.
-func (p Packed) Name() []byte {
-	end := HeaderLen
-	for p.data[end] != 0 {
-		end += 1 + int(p.data[end])
-	}
-	return p.data[HeaderLen : end+1]
-}
-
-// Answers is the number of records in p's answer section. p is not the zero Packed.
-func (p Packed) Answers() int { return int(u16(p.data[6:])) }
-
-// Deny makes r the denial of its name by p, the denial of the same name or of one above
-// it: NXDOMAIN with the SOA of p (RFC 8020, 2; RFC 2308, 3), whose TTL becomes ttl, with
-// the flags of p but AD, which nobody has validated for this name. It is false, and r
-// untouched, where p has answers, or no SOA of a zone that the denied name is in.
-// Nothing is allocated but what r's buffer needs to grow.
+// Deny makes r the denial of its name that follows from p, the denial of the same name or of
+// one above it: NXDOMAIN with p's SOA and the TTL ttl in seconds (RFC 8020, 2; RFC 2308, 3).
+// The flags are those of p except AD, because nobody has validated them for this name. Deny
+// returns false and leaves r unchanged if p has answers, or no SOA of a zone that the denied
+// name is in. It allocates only to grow r's buffer.
 func (r *Reply) Deny(p Packed, ttl uint32) bool {
 	msg := p.message()
 	denied := p.Name()
@@ -64,7 +51,7 @@ func (r *Reply) writeDenial(msg []byte, soa Record, denied []byte, ttl uint32) b
 // soaNumbers is the size of what follows the names in an SOA.
 const soaNumbers = 20
 
-// setDenialHeader gives r the rest of a denial.
+// setDenialHeader sets r's flags and rcode to those of a denial.
 func (r *Reply) setDenialHeader(flags uint16) bool {
 	r.flags, r.rcode = flags&(flagAA|flagRA), NXDomain
 	return true

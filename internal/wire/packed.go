@@ -30,6 +30,19 @@ func (p Packed) Rcode() Rcode { return Rcode(u16(p.data[2:]) & rcodeMask) }
 // IsZero reports whether p is the zero Packed.
 func (p Packed) IsZero() bool { return p.data == nil }
 
+// Name returns the qname of the reply, in lower case and wire form. p must not be zero; the
+// bytes belong to p.
+func (p Packed) Name() []byte {
+	end := HeaderLen
+	for p.data[end] != 0 {
+		end += 1 + int(p.data[end])
+	}
+	return p.data[HeaderLen : end+1]
+}
+
+// Answers returns the number of records in the answer section. p must not be zero.
+func (p Packed) Answers() int { return int(u16(p.data[6:])) }
+
 // IsReplyTo reports whether p is a reply to q's question. It is false for the zero Packed.
 func (p Packed) IsReplyTo(q *Query) bool {
 	end := q.questionEnd()

@@ -1,5 +1,7 @@
 package wire
 
+import "iter"
+
 // ParseResult says how a packet is answered.
 type ParseResult uint8
 
@@ -184,4 +186,24 @@ func AppendQuery(b []byte, id uint16, name []byte, qtype uint16, like *Query, si
 	b = append16(b, TypeOPT)
 	b = append16(b, size)
 	return append(b, 0, 0, do, 0, 0, 0)
+}
+
+// QuestionEnd returns the offset after the question section of q and of replies to q.
+func (q *Query) QuestionEnd() int { return q.questionEnd() }
+
+// Records iterates over the records of reply, a whole reply to q, in order, each with its
+// section. It ends early at a record that exceeds the message.
+func (q *Query) Records(reply []byte) iter.Seq2[Section, Record] {
+	return func(yield func(Section, Record) bool) {
+		off := q.questionEnd()
+		for s := Answer; s <= Additional; s++ {
+			for range u16(reply[6+2*s:]) {
+				r, ok := readRecord(reply, off)
+				if !ok || !yield(s, r) {
+					return
+				}
+				off = r.End
+			}
+		}
+	}
 }

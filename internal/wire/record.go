@@ -6,26 +6,29 @@ import (
 	"github.com/miekg/dns"
 )
 
-// Record is where one resource record stands in a message.
+// Record describes the place of one resource record in a message, as offsets.
 type Record struct {
-	// Start is the offset of the owner name, Data that of the RDATA, End the
-	// one behind it.
+	// Start is the offset of the owner name, Data the offset of the RDATA, End the
+	// offset after it.
 	Start, Data, End int
 	Type, Class      uint16
 	TTL              uint32
 }
 
-// ttlOffset is where the record's TTL stands: four bytes and the RDLENGTH
-// before its RDATA.
+// ttlOffset returns the offset of the TTL: four bytes and the RDLENGTH
+// before the RDATA.
 func (r Record) ttlOffset() int { return r.Data - 6 }
 
-// address reports whether the record is an address.
+// TTLOffset returns the offset of the record's TTL.
+func (r Record) TTLOffset() int { return r.ttlOffset() }
+
+// address reports whether the record holds an address of the right length.
 func (r Record) address() bool {
 	n := addressLen(r.Type)
 	return n > 0 && n == r.End-r.Data
 }
 
-// readRecord reads the record at off; ok is false if it leaves msg.
+// readRecord reads the record at off; ok is false if it exceeds msg.
 func readRecord(msg []byte, off int) (r Record, ok bool) {
 	r.Start = off
 	off = skipName(msg, off)
@@ -40,9 +43,9 @@ func readRecord(msg []byte, off int) (r Record, ok bool) {
 	return r, r.End <= len(msg)
 }
 
-// rdataNames says, for the types whose RDATA may hold compressed names (RFC
-// 3597, section 4), how the RDATA is laid out: bytes before the names, the
-// number of names, bytes behind them. tail -1: anything.
+// rdataNames describes the RDATA of the types that may hold compressed names (RFC 3597, 4): the
+// bytes before the names, the number of names, and the bytes after them. A tail of -1 means any
+// number of bytes.
 var rdataNames = map[uint16]struct{ head, names, tail int }{
 	TypeNS:    {0, 1, 0},
 	3:         {0, 1, 0}, // MD
@@ -66,7 +69,7 @@ var rdataNames = map[uint16]struct{ head, names, tail int }{
 	39:        {0, 1, 0}, // DNAME
 }
 
-// addressLen is the RDATA length of an address of type t; 0 if t is none of an address.
+// addressLen returns the RDATA length of an address of type t, 0 for other types.
 func addressLen(t uint16) int {
 	switch t {
 	case TypeA:
@@ -77,24 +80,24 @@ func addressLen(t uint16) int {
 	return 0
 }
 
-// checker checks the records of one message, from the first to the last, so that no
-// client trips over one. The zero value is ready.
+// checker checks the records of one message in order, so that no client receives a malformed
+// one. The zero value is ready.
 type checker struct {
-	ttls []uint16   // where the TTLs of the records up to now stand
-	left readBudget // for the whole message; below zero it is refused
-	// lastOwner is the pointer that the last owner was which is one: sets of records have one
-	// owner, and the same pointer leads to the same name. 0: none.
+	ttls []uint16   // offsets of the TTLs of the records so far
+	left readBudget // for the whole message; it is rejected if negative
+	// lastOwner is the last owner that was a pointer, 0 if none was: the records of an
+	// RRset have one owner, and the same pointer leads to the same name.
 	lastOwner uint16
-	// masked is a copy of the message for miekg/dns, nil until it is needed. What
-	// moves is overwritten up to the record ttls[unmasked].
+	// masked is a copy of the message for miekg/dns, nil until it is needed. Its mutable
+	// bytes are overwritten up to the record ttls[unmasked].
 	masked   []byte
 	unmasked int
 }
 
-// record reports whether r, whose bounds are in msg, can be passed on.
+// record reports whether r, which lies within msg, may be passed on.
 func (c *checker) record(msg []byte, section Section, r Record) bool {
-	if r.Type == TypeOPT { // goes no further than here
-		// Elsewhere (RFC 6891, 6.1.1) what stands where its TTL should is no TTL.
+	if r.Type == TypeOPT { // not passed on
+		// OPT belongs in the additional section (RFC 6891, 6.1.1); its TTL field is no TTL.
 		return section == Additional && c.owner(msg, r)
 	}
 	c.ttls = append(c.ttls, uint16(r.ttlOffset()))
@@ -115,17 +118,17 @@ func (c *checker) owner(msg []byte, r Record) bool {
 	return true
 }
 
-// name reports whether a name is at off, stays one, and ends at or before most.
+// name reports whether a valid name is at off, ends at or before most, and stays the same when
+// TTLs and addresses change.
 func (c *checker) name(msg []byte, off, most int) bool {
 	var buf [MaxName]byte
 	n, end := unpackName(buf[:], msg, off, &c.left)
 	return n > 0 && end <= most && c.left >= 0 && c.isStable(msg, off)
 }
 
-// rdata reports whether the RDATA of r is what its type says: fixed sizes, and names
-// that end, don't loop and don't leave it. Types without a table here, nearly all of
-// them of DNSSEC and HTTPS, are read by miekg/dns; what it does not know is taken as
-// it is (RFC 3597, 3).
+// rdata reports whether the RDATA of r is valid for its type: the right size, and well-formed
+// names within it. miekg/dns checks types without an entry here, mostly those of DNSSEC and
+// HTTPS. Types that it does not know are accepted (RFC 3597, 3).
 func (c *checker) rdata(msg []byte, r Record) bool {
 	if n := addressLen(r.Type); n > 0 {
 		return r.End-r.Data == n
@@ -150,8 +153,7 @@ func (c *checker) rdata(msg []byte, r Record) bool {
 	return r.End-off == shape.tail
 }
 
-// stringsFill reports whether data is <character-string>s (RFC 1035, 3.3) to its
-// last byte.
+// stringsFill reports whether data consists of whole <character-string>s (RFC 1035, 3.3).
 func stringsFill(data []byte) bool {
 	for len(data) > 0 {
 		n := 1 + int(data[0])
@@ -163,8 +165,8 @@ func stringsFill(data []byte) bool {
 	return true
 }
 
-// unpacks reports whether miekg/dns can read r's RDATA, whatever stands in the parts
-// of the message that move.
+// unpacks reports whether miekg/dns can read r's RDATA, independent of the mutable bytes of the
+// message.
 func (c *checker) unpacks(msg []byte, r Record) bool {
 	if _, known := dns.TypeToRR[r.Type]; !known {
 		return true
@@ -175,7 +177,7 @@ func (c *checker) unpacks(msg []byte, r Record) bool {
 	}
 	if c.masked == nil {
 		c.masked = append([]byte(nil), msg...)
-		mask(c.masked[:HeaderLen]) // moves too: a name there would change with the ID
+		mask(c.masked[:HeaderLen]) // the header is mutable, too: a name there would change with the ID
 	}
 	for ; c.unmasked < len(c.ttls); c.unmasked++ {
 		ttl, from, to := mutableRanges(msg, int(c.ttls[c.unmasked]))
@@ -187,26 +189,25 @@ func (c *checker) unpacks(msg []byte, r Record) bool {
 	return err == nil
 }
 
-// mask overwrites b with what no label begins with.
+// mask overwrites b with a byte that no label begins with.
 func mask(b []byte) {
 	for i := range b {
 		b[i] = 0x80
 	}
 }
 
-// mutableRanges gives what changes between two replies of one record, whose TTL stands at
-// ttl: that, and the bytes from..to if they are an address that [Reply.Shuffle] moves.
+// mutableRanges returns the ranges of a record that differ between two replies: its TTL, at
+// ttl, and the bytes from..to if they are an address that [Reply.Shuffle] moves.
 func mutableRanges(msg []byte, ttl int) (at, from, to int) {
 	from = ttl + 6
 	return ttl, from, from + addressLen(u16(msg[ttl-4:]))
 }
 
-// isStable reports whether the name at off, which unpackName has read, stays a name
-// when TTLs and addresses change: a pointer may lead anywhere, but no writer makes
-// it lead to those.
+// isStable reports whether the name at off, which unpackName has read, stays the same when TTLs
+// and addresses change. A pointer may lead into those, although no known encoder writes one.
 func (c *checker) isStable(msg []byte, off int) bool {
-	// behind is how many TTLs begin at off or before, -1 as long as no pointer was
-	// followed: then what is read is of the record itself.
+	// behind is ttlsBefore(off), or -1 as long as no pointer was followed: then the
+	// bytes belong to the record itself.
 	for behind := -1; ; {
 		n := int(msg[off])
 		pointer := n&0xC0 == 0xC0
@@ -228,10 +229,10 @@ func (c *checker) isStable(msg []byte, off int) bool {
 	}
 }
 
-// ttlsBefore is how many TTLs begin at off or before.
+// ttlsBefore returns the number of TTLs that begin at or before off.
 func (c *checker) ttlsBefore(off int) int {
 	if len(c.ttls) == 0 || off < int(c.ttls[0]) {
-		return 0 // of the question or the first owner, where most pointers lead
+		return 0 // the question or the first owner: most pointers lead there
 	}
 	i, found := slices.BinarySearch(c.ttls, uint16(off))
 	if found {
@@ -240,7 +241,7 @@ func (c *checker) ttlsBefore(off int) int {
 	return i
 }
 
-// ttlsBeforeFrom is find for an off that is not before the one that gave behind.
+// ttlsBeforeFrom is ttlsBefore for an off at or after the one for which behind is the result.
 func (c *checker) ttlsBeforeFrom(behind, off int) int {
 	for behind < len(c.ttls) && int(c.ttls[behind]) <= off {
 		behind++
@@ -248,9 +249,8 @@ func (c *checker) ttlsBeforeFrom(behind, off int) int {
 	return behind
 }
 
-// isMutable reports whether the byte at off, which so many TTLs begin at or before, is of a
-// TTL or of an address that may change. It is of the record whose TTL is the last of
-// them, or of the next one's owner, type and class.
+// isMutable reports whether the byte at off belongs to a TTL or to an address that may change.
+// behind is ttlsBefore(off).
 func (c *checker) isMutable(msg []byte, off, behind int) bool {
 	if behind == 0 {
 		return false

@@ -2,15 +2,13 @@ package wire
 
 import "github.com/miekg/dns"
 
-// CopyAsAlias makes r, whatever it holds, the reply that other is to a question for another
-// name: the records, the rcode and the flags of other behind r's own question. Where
-// other has answers, an alias leads from r's name to other's, in the case of other's
-// query, with the TTL of the first of them; without answers there is nothing to lead
-// to. AD is not taken along: nobody has validated the alias. other stays as it is.
-//
-// It is false, and r empty, where a record can't be moved: names in its RDATA that
-// only its own type tells from other bytes, pointers to what is no name, or beyond
-// what a pointer reaches. Nothing is allocated but what r's buffer needs to grow.
+// CopyAsAlias makes r the reply other for r's own name; the previous contents of r are dropped.
+// If other has answers, r begins with a CNAME from r's name to other's, in the case of other's
+// query, with the TTL of other's first answer. The rcode and the flags are those of other
+// except AD, because nobody has validated the alias. other is not changed. CopyAsAlias returns
+// false and leaves r empty if a record cannot be moved: its type may have names in the RDATA
+// that this package does not know, a pointer does not lead to a name, or the target is beyond
+// the reach of a pointer. It allocates only to grow r's buffer.
 func (r *Reply) CopyAsAlias(other *Reply) bool {
 	r.Reset()
 	m := relocator{from: other.b, to: r, question: other.q.questionEnd()}
@@ -39,28 +37,29 @@ func (r *Reply) CopyAsAlias(other *Reply) bool {
 	return true
 }
 
-// maxShifts bounds the places in a message from which on all stands further away
-// from where it stood. There is one more for each name of the question's that is
-// written out, and those differ in their first label: hosts, zones, the root.
+// maxShifts bounds the places after which the distance between the old and the new offset
+// changes. Each name of the question that is written out adds one; those differ in their first
+// label: hosts, zones, the root.
 const maxShifts = 8
 
-// relocator copies records from one message to another with a question of another length,
-// so that the pointers in it (RFC 1035, 4.1.4) lead to what they led to.
+// relocator copies records to a message whose question has another length, and adjusts the
+// compression pointers (RFC 1035, 4.1.4).
 type relocator struct {
 	from []byte
 	to   *Reply
-	// question is the end of from's question section. The part of its name that
-	// starts at anchor stands in the other message at placed.
+	// question is the end of from's question section. The part of the qname that
+	// starts at anchor is at placed in the other message.
 	question, anchor, placed int
 
 	shifts [maxShifts]struct{ from, by int }
 	n      int
-	// labels has a bit for each byte of from at which a label of the question's name is, or
-	// a label or a pointer of a name was copied: what a pointer may lead to.
+	// labels has a bit for each byte of from that a pointer may lead to: a label of the
+	// qname, or a label or pointer of a copied name.
 	labels [(maxPointed + 1) / 64]uint64
 }
 
-// markShift notes that what comes next in from, at off, comes next in the other message.
+// markShift records that the byte of from at off is copied to the present end of the other
+// message.
 func (m *relocator) markShift(off int) bool {
 	if m.n == maxShifts {
 		return false
@@ -70,7 +69,7 @@ func (m *relocator) markShift(off int) bool {
 	return true
 }
 
-// copyRecords copies all of other's.
+// copyRecords copies all records of other.
 func (m *relocator) copyRecords(other *Reply) bool {
 	off := m.question
 	for range int(other.count[Answer]) + int(other.count[Authority]) + int(other.count[Additional]) {
@@ -99,8 +98,8 @@ func (m *relocator) copyRecord(rr Record) bool {
 
 func (m *relocator) copyBytes(from, to int) { m.to.b = append(m.to.b, m.from[from:to]...) }
 
-// copyRdata copies r's. RDATA without names is copied as it is, and so is that of types
-// nobody knows, which is never compressed (RFC 3597, 4).
+// copyRdata copies the RDATA of r. RDATA without names, and RDATA of unknown types, which is
+// never compressed (RFC 3597, 4), is copied unchanged.
 func (m *relocator) copyRdata(r Record) bool {
 	shape, named := rdataNames[r.Type]
 	if !named {
@@ -121,7 +120,7 @@ func (m *relocator) copyRdata(r Record) bool {
 	return shape.tail >= 0
 }
 
-// copyName copies the name at off, and gives the offset behind it.
+// copyName copies the name at off, and returns the offset after it.
 func (m *relocator) copyName(off int) (end int, ok bool) {
 	for {
 		if off <= maxPointed {
@@ -141,8 +140,9 @@ func (m *relocator) copyName(off int) (end int, ok bool) {
 	}
 }
 
-// copyPointer ends a name as a pointer to the byte to of from does; next is what stands
-// behind that pointer.
+// copyPointer writes a pointer to the place to which the byte at offset to of from has moved.
+// If that part of the question is not in the other message yet, it is written out instead. next
+// is the offset after the pointer in from.
 func (m *relocator) copyPointer(to, next int) bool {
 	switch {
 	case m.labels[to/64]&(1<<(to%64)) == 0:
@@ -163,7 +163,7 @@ func (m *relocator) writePointer(at int) bool {
 	return at <= maxPointed
 }
 
-// shiftAt is how far what stands at off in from has moved.
+// shiftAt returns by how many bytes the byte at off in from has moved.
 func (m *relocator) shiftAt(off int) int {
 	i := m.n - 1
 	for i > 0 && m.shifts[i].from > off {

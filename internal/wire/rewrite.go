@@ -8,42 +8,40 @@ import (
 	"github.com/miekg/dns"
 )
 
-// TypeDNAME and TypeNAPTR have names in their RDATA that an [Editor] is asked about.
+// TypeDNAME and TypeNAPTR are types whose RDATA has a name that an [Editor] may change.
 const (
 	TypeNAPTR uint16 = 35
 	TypeDNAME uint16 = 39
 )
 
-// Editor says what becomes of the records of a reply. Names are in wire form and in the
-// case they came in; the result is used before the next call, and may be what was given.
-// A nil name says that the record can't be written.
+// Editor decides how [Reply.Rewrite] changes records. Names are in wire form and keep their
+// case. A result is used before the next call, and may be the argument. A nil name means that
+// the record cannot be written.
 type Editor interface {
-	// Owner is asked for each record's owner.
+	// Owner returns the new owner of a record.
 	Owner(name []byte) []byte
-	// Value is asked for the names that the RDATA of CNAME, DNAME, MX, NAPTR, NS, PTR
-	// and SRV records hold, and for the first of a SOA's.
+	// Value returns the new name in the RDATA of CNAME, DNAME, MX, NAPTR, NS, PTR
+	// and SRV records, and the new MNAME of a SOA record.
 	Value(name []byte) []byte
-	// TTL is asked for each record's TTL.
+	// TTL returns the new TTL of a record, in seconds.
 	TTL(ttl uint32) uint32
 }
 
-// Splice is other answers in place of those behind an alias.
+// Splice replaces the answers after an alias.
 type Splice struct {
-	// At is which of the answers is the alias, a CNAME; only aliases are kept before it.
+	// At is the index of the alias, a CNAME. Of the answers before it only aliases stay.
 	At int
-	// Target is what it leads to instead, in wire form.
+	// Target is the new target of the alias, in wire form.
 	Target []byte
-	// Answers has the answers that come behind it.
+	// Answers holds the answers that follow the alias.
 	Answers *Reply
 }
 
-// Rewrite makes r, whatever it holds, what e makes of the records of other, a reply to
-// another question: behind r's own question, with other's rcode, extended error and flags but AD, since
-// nobody has validated the names. s, if not nil, says what takes the place of some
-// answers. other stays as it is.
-//
-// It is false, and r empty, where e says that a record can't be written, or the names of
-// other take too long to read. What is longer than a message is cut, with TC set.
+// Rewrite makes r a reply with the records of other as e changes them; the previous contents of
+// r are dropped. Rcode, extended error and flags are those of other except AD, because nobody
+// has validated the names. If s is not nil, it replaces some of the answers. other is not
+// changed. Rewrite returns false and leaves r empty if e returns a nil name, or if the names of
+// other exceed the read budget. A reply longer than a message is truncated, with TC set.
 func (r *Reply) Rewrite(other *Reply, e Editor, s *Splice) bool {
 	r.Reset()
 	w := rewriter{from: other.b, left: rewriteBudget(other.b), to: r, e: e, splice: s}
@@ -75,7 +73,7 @@ func (w *rewriter) sections(other *Reply) bool {
 	return true
 }
 
-// recordOrSplice writes rr, the record number i of its section, or leaves it out by the splice.
+// recordOrSplice writes rr, record i of its section, unless the splice replaces it.
 func (w *rewriter) recordOrSplice(section Section, i int, rr Record) bool {
 	w.target = nil
 	if s := w.splice; s != nil && section == Answer {
@@ -89,7 +87,7 @@ func (w *rewriter) recordOrSplice(section Section, i int, rr Record) bool {
 	return w.record(section, rr)
 }
 
-// spliceAnswers writes those of other as they are.
+// spliceAnswers writes the answers of other unchanged.
 func (w *rewriter) spliceAnswers(other *Reply) bool {
 	from, left, e := w.from, w.left, w.e
 	w.from, w.left, w.e, w.target = other.b, rewriteBudget(other.b), unchanged{}, nil
@@ -106,10 +104,10 @@ func (w *rewriter) spliceAnswers(other *Reply) bool {
 	return true
 }
 
-// AddRecord writes rr, of any type, owner and class, in s; the rest is as in [Reply.Add].
-// An error is a record that has no wire form. It wraps [ErrResponse].
+// AddRecord adds rr, of any type, owner and class, to s; otherwise it is like [Reply.Add]. It
+// returns an error that wraps [ErrResponse] if rr has no wire form.
 func (r *Reply) AddRecord(s Section, rr dns.RR) error {
-	buf := make([]byte, dns.Len(rr)+1) // which says no less than it takes uncompressed
+	buf := make([]byte, dns.Len(rr)+1) // dns.Len is at least the uncompressed length
 	end, err := dns.PackRR(rr, buf, 0, nil, false)
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrResponse, err)
@@ -122,8 +120,8 @@ func (r *Reply) AddRecord(s Section, rr dns.RR) error {
 	return nil
 }
 
-// AddAnswers writes the answers of other, to whatever question, behind r's own. It is
-// false if one of them can't be read.
+// AddAnswers adds the answers of other to r. other may be a reply to any question. It returns
+// false if an answer cannot be read.
 func (r *Reply) AddAnswers(other *Reply) bool {
 	w := rewriter{to: r}
 	return w.spliceAnswers(other)
@@ -136,14 +134,13 @@ func (unchanged) Owner(name []byte) []byte { return name }
 func (unchanged) Value(name []byte) []byte { return name }
 func (unchanged) TTL(ttl uint32) uint32    { return ttl }
 
-// keeps reports whether the answer at i, of type t, stays.
+// keeps reports whether answer i, of type t, stays.
 func (s *Splice) keeps(i int, t uint16) bool {
 	return i == s.At || i < s.At && t == TypeCNAME
 }
 
-// maxKnown bounds the names that later ones may point to, besides the question's. A reply
-// has few different owners, next to one another; with twice as many each record of a long
-// one would be held against all.
+// maxKnown bounds the names, besides the question's, that later names may point to. Each record
+// is compared with all of them; a reply has few different owners, next to one another.
 const maxKnown = 4
 
 // rewriter writes the records of one message into another.
@@ -153,20 +150,20 @@ type rewriter struct {
 	to     *Reply
 	e      Editor
 	splice *Splice // nil: none
-	// target, if not nil, is what the next record, an alias, leads to.
+	// target, if not nil, is the new target of the next record, an alias.
 	target []byte
 	// known are the names written out last.
 	known [maxKnown]struct{ at, n int }
-	last  int // which was noted last
+	last  int // index of the newest
 	name  [MaxName]byte
-	plain bool // no name in from is compressed, and nobody is asked about those in RDATA
+	plain bool // names in from are not compressed, and those in RDATA stay
 }
 
-// rewriteBudget is what reading from may take. It is more than a message may take that
-// comes in: there the owner of a set of records counts once, and here it is read for each.
+// rewriteBudget returns the budget for reading from. It is larger than that for a message from
+// an upstream: there the owner of an RRset counts once, here it is read for each record.
 func rewriteBudget(from []byte) readBudget { return 4 * newReadBudget(len(from)) }
 
-// record writes rr, as the editor has it.
+// record writes rr as changed by the editor.
 func (w *rewriter) record(section Section, rr Record) bool {
 	r := w.to
 	n, _ := expandName(w.name[:], w.from, rr.Start, &w.left)
@@ -197,9 +194,9 @@ func (w *rewriter) record(section Section, rr Record) bool {
 	return true
 }
 
-// compressName writes name, as a pointer where it stands in the message already. An owner that is
-// the question's name is that in any case, so that it comes in the client's; all other names
-// keep their own.
+// compressName writes name, as a pointer if it is already in the message. An owner equal to the
+// question's name always becomes a pointer to it, and so takes the client's case. Other names
+// keep their case.
 func (w *rewriter) compressName(name []byte, owner bool) {
 	r := w.to
 	if owner && EqualNames(r.q.Name(), name) {
@@ -219,7 +216,7 @@ func (w *rewriter) compressName(name []byte, owner bool) {
 	w.writeName(name)
 }
 
-// writeName writes name out, and notes where.
+// writeName writes name out and records its offset.
 func (w *rewriter) writeName(name []byte) {
 	if at := len(w.to.b); at <= maxPointed && len(name) > 1 {
 		w.last = (w.last + 1) % maxKnown
@@ -228,7 +225,7 @@ func (w *rewriter) writeName(name []byte) {
 	w.to.b = append(w.to.b, name...)
 }
 
-// hasSuffix reports whether name is q or what q ends with, from a label on.
+// hasSuffix reports whether q is name or a name below it. Case matters.
 func hasSuffix(q, name []byte) bool {
 	for len(q) > len(name) {
 		q = q[1+int(q[0]):]
@@ -236,7 +233,7 @@ func hasSuffix(q, name []byte) bool {
 	return string(q) == string(name)
 }
 
-// EqualNames compares two names in wire form but for their case (RFC 4343).
+// EqualNames compares two names in wire form without regard to case (RFC 4343).
 func EqualNames(a, b []byte) bool {
 	if len(a) != len(b) {
 		return false
@@ -249,7 +246,7 @@ func EqualNames(a, b []byte) bool {
 	return true
 }
 
-// rdata writes rr's.
+// rdata writes the RDATA of rr.
 func (w *rewriter) rdata(rr Record) bool {
 	shape, named := rdataNames[rr.Type]
 	if !named {
@@ -280,7 +277,7 @@ func (w *rewriter) rdata(rr Record) bool {
 	return true
 }
 
-// value is what the editor makes of a name in RDATA.
+// value returns the replacement for a name in RDATA.
 func (w *rewriter) value(name []byte) []byte {
 	if w.target != nil {
 		return w.target
@@ -288,7 +285,7 @@ func (w *rewriter) value(name []byte) []byte {
 	return w.e.Value(name)
 }
 
-// editable reports whether an editor is asked about the first name of RDATA of type t.
+// editable reports whether [Editor.Value] is called for the first name in RDATA of type t.
 func editable(t uint16) bool {
 	switch t {
 	case TypeCNAME, TypeDNAME, TypeMX, TypeNAPTR, TypeNS, TypePTR, TypeSRV, TypeSOA:
@@ -297,8 +294,8 @@ func editable(t uint16) bool {
 	return false
 }
 
-// compressible reports whether everybody reads pointers in RDATA of type t, as those do
-// that RFC 1035 defines (RFC 3597, 4).
+// compressible reports whether names in RDATA of type t may be compressed: only those of RFC
+// 1035's types (RFC 3597, 4).
 func compressible(t uint16) bool {
 	switch t {
 	case TypeCNAME, TypeMX, TypeNS, TypePTR, TypeSOA:
@@ -307,8 +304,8 @@ func compressible(t uint16) bool {
 	return false
 }
 
-// copyRdata writes RDATA that has no names, or none that this package has a table for:
-// those are written out by miekg/dns, since pointers in them would lead nowhere.
+// copyRdata writes RDATA without names, or of a type that has no entry in rdataNames. miekg/dns
+// decompresses the latter, because pointers would lead to the wrong place.
 func (w *rewriter) copyRdata(rr Record) bool {
 	_, object := dns.TypeToRR[rr.Type]
 	if addressLen(rr.Type) > 0 || !object || rr.Type == TypeTXT || w.plain || rr.Data == rr.End {
@@ -328,7 +325,7 @@ func (w *rewriter) copyRdata(rr Record) bool {
 	if err != nil {
 		return false
 	}
-	data := buf[1+10 : end] // behind the root as owner
+	data := buf[1+10 : end] // after the root as owner
 	if rr.Type == TypeNAPTR {
 		return w.rewriteNAPTR(data)
 	}
@@ -336,8 +333,8 @@ func (w *rewriter) copyRdata(rr Record) bool {
 	return true
 }
 
-// rewriteNAPTR writes the RDATA of a NAPTR record (RFC 3403, 4.1), data, whose name is
-// behind two numbers and three strings.
+// rewriteNAPTR writes data, the RDATA of a NAPTR record (RFC 3403, 4.1). Its name follows two
+// numbers and three strings.
 func (w *rewriter) rewriteNAPTR(data []byte) bool {
 	off := 4
 	for range 3 {
@@ -359,12 +356,10 @@ func (w *rewriter) rewriteNAPTR(data []byte) bool {
 	return true
 }
 
-// expandName copies the name at off, decompressed and in its own case, to dst. It gives
-// the bytes of dst used and the offset behind the name in msg; n is 0 if the name is
-// broken. What is read behind its first pointer is taken from left, whose end does not
-// end it.
-//
-//nolint:gocyclo // as unpackName
+// expandName copies the name at off to dst, decompressed and in its own case. It returns the
+// number of bytes in dst and the offset after the name in msg; n is 0 if the name is malformed.
+// Bytes read after the first pointer are taken from left; the caller checks whether left is
+// exhausted.
 func expandName(dst, msg []byte, off int, left *readBudget) (n, end int) {
 	end = -1
 	for jumps := 0; off < len(msg); {
@@ -399,9 +394,9 @@ func expandName(dst, msg []byte, off int, left *readBudget) (n, end int) {
 	return 0, -1
 }
 
-// Aliases goes over the aliases among r's answers: the number of each, and its target in
-// wire form and its own case. The target is in buf, which holds a whole name, until the
-// next. It ends early at what can't be read.
+// Aliases iterates over the CNAME records among r's answers: the number of the answer, and its
+// target in wire form and its own case. The target is in buf, of at least [MaxName] bytes, and
+// valid until the next one. The iteration ends early at a malformed record.
 func (r *Reply) Aliases(buf []byte) iter.Seq2[int, []byte] {
 	return func(yield func(int, []byte) bool) {
 		off, left := r.q.questionEnd(), newReadBudget(len(r.b))

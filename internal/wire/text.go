@@ -1,9 +1,9 @@
 package wire
 
-// AppendText appends the presentation form of name, in its own case and with the last
-// dot, to b. name is in wire form, whole and uncompressed. The characters that mean
-// something in a zone file are escaped (RFC 1035, 5.1), as miekg/dns escapes them: what
-// patterns in Corefiles are written for is its form.
+// AppendText appends the presentation form of name, in its own case and with the trailing dot,
+// to b. name is in wire form, whole and uncompressed. Characters special in zone files are
+// escaped (RFC 1035, 5.1) the way miekg/dns does it, because patterns in Corefiles are written
+// for that form.
 func AppendText(b, name []byte) []byte {
 	if len(name) < 2 {
 		return append(b, '.')
@@ -34,9 +34,9 @@ func needsEscape(c byte) bool {
 	return false
 }
 
-// AppendName appends the wire form of text, a name in presentation form with or without
-// the last dot, to b, in its own case. false, and b as it was, says that text is no name
-// ([ParseName] tells why).
+// AppendName appends the wire form of text, a name in presentation form with or without the
+// trailing dot, to b, in its own case. If text is not a name, it returns b unchanged and false;
+// [ParseName] returns the reason.
 func AppendName(b, text []byte) (_ []byte, ok bool) {
 	if len(text) == 1 && text[0] == '.' {
 		return append(b, 0), true
@@ -57,8 +57,8 @@ func AppendName(b, text []byte) (_ []byte, ok bool) {
 	return b, true
 }
 
-// appendLabel appends the first label of text, which is not empty, to b. n is the bytes
-// read, the dot behind it among them; 0 if an escape is broken.
+// appendLabel appends the first label of text, which is not empty, to b. n is the number of
+// bytes read, including the dot, or 0 if an escape is malformed.
 func appendLabel(b, text []byte) (_ []byte, n int) {
 	for n < len(text) {
 		c := text[n]
@@ -78,7 +78,8 @@ func appendLabel(b, text []byte) (_ []byte, n int) {
 	return b, n
 }
 
-// finishLabel writes the length of the label at its start, and reports whether it can be one.
+// finishLabel writes the length of the label at its start. It returns false if the length is
+// not valid.
 func finishLabel(b []byte, start int) bool {
 	n := len(b) - start - 1
 	if n < 1 || n > MaxLabel {
