@@ -1,6 +1,6 @@
 package config
 
-// Any is `any`: ANY is answered with a HINFO record that says so (RFC 8482).
+// Any is `any`: ANY queries are answered with a HINFO record (RFC 8482).
 type Any struct{}
 
 func (a *Any) parse(p *parser, s statement) {

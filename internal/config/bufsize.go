@@ -2,8 +2,8 @@ package config
 
 import "github.com/nodens-dns/nodens/internal/wire"
 
-// Bufsize is `bufsize [SIZE]`: the most a client's EDNS payload size counts for,
-// 512 to 4096 bytes. A block without it has [wire.SafeUDP].
+// Bufsize is `bufsize [SIZE]`: the upper limit of a client's EDNS payload size, 512 to 4096
+// bytes. The default is [wire.SafeUDP].
 type Bufsize struct {
 	Size uint16
 }

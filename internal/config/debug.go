@@ -1,7 +1,6 @@
 package config
 
-// Debug is `debug`: lines of the lowest level are logged. In one block it is for the
-// whole process.
+// Debug is `debug`: log at debug level. In any block it applies to the whole process.
 type Debug struct{}
 
 func (*Debug) parse(p *parser, s statement) {

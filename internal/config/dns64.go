@@ -6,17 +6,17 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// DNS64 is `dns64 [PREFIX] { prefix PREFIX; translate_all; allow_ipv4 }`: names without
-// IPv6 addresses get some made of their IPv4 ones (RFC 6147).
+// DNS64 is `dns64 [PREFIX] { prefix PREFIX; translate_all; allow_ipv4 }`: it synthesizes IPv6
+// addresses from IPv4 addresses for names without any (RFC 6147).
 type DNS64 struct {
-	Prefix netip.Prefix // 64:ff9b::/96 by default; its length is one that RFC 6052 allows
-	// TranslateAll does so for names that have IPv6 addresses, too.
+	Prefix netip.Prefix // 64:ff9b::/96 by default; the length is one that RFC 6052 allows
+	// TranslateAll includes names that have IPv6 addresses.
 	TranslateAll bool
-	// AllowIPv4 does so for clients that come over IPv4, too.
+	// AllowIPv4 includes clients that query over IPv4.
 	AllowIPv4 bool
 }
 
-// wellKnown is the prefix that everybody may use (RFC 6052, 2.1).
+// wellKnown is the well-known prefix (RFC 6052, 2.1).
 var wellKnown = netip.PrefixFrom(netip.AddrFrom16([16]byte{0, 0x64, 0xff, 0x9b}), 96)
 
 func (d *DNS64) parse(p *parser, s statement) {

@@ -10,7 +10,7 @@ import (
 // fallthrough [ZONES…] }`: the addresses under which Services are reached from
 // outside, below zones of their own.
 type K8sExternal struct {
-	Zones []wire.Name // the block's zones where none are given
+	Zones []wire.Name // the block's zones by default
 	// Apex is the label of the name servers' names, in lower case; "dns" by default.
 	Apex string
 	TTL  uint32 // seconds, 5 by default

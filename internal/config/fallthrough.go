@@ -2,8 +2,8 @@ package config
 
 import "github.com/nodens-dns/nodens/internal/wire"
 
-// Fallthrough is `fallthrough [ZONES…]`: names in Zones that a directive would
-// answer with NXDOMAIN go on to the next one. nil is none; empty Zones are all.
+// Fallthrough is `fallthrough [ZONES…]`: for names in Zones, the next directive answers instead
+// of an NXDOMAIN. nil means never; empty Zones mean all names.
 type Fallthrough struct {
 	Zones []wire.Name
 }

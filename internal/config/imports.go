@@ -19,7 +19,7 @@ const (
 	// hundred bytes.
 	maxWord = 16 << 10
 	// maxWords bounds a Corefile with its imports in place. The largest in use have
-	// some thousand words; snippets that import snippets grow without any bound.
+	// some thousand words; snippets that import snippets may grow exponentially.
 	maxWords = 200_000
 )
 
@@ -29,13 +29,13 @@ type file struct {
 	text []byte
 }
 
-// header is the start of a server block.
+// header is the beginning of a server block.
 type header struct {
 	at   token
 	keys []string
 }
 
-// snippet is the NAME of a header (NAME), or "" if h is a server block's.
+// snippet returns NAME if the header is (NAME), and "" for a server block.
 func (h header) snippet() string {
 	if len(h.keys) != 1 || !strings.HasPrefix(h.keys[0], "(") || !strings.HasSuffix(h.keys[0], ")") {
 		return ""
@@ -43,9 +43,9 @@ func (h header) snippet() string {
 	return strings.TrimSuffix(h.keys[0][1:], ")")
 }
 
-// imports walks a Corefile and all it imports before the lexer does, to bound the
-// size, to refuse a file or snippet that imports itself, to know which files count
-// and on which lines blocks start.
+// imports walks a Corefile and its imports before the lexer does. It limits the size, rejects
+// files and snippets that import themselves, and records the files and the lines on which
+// blocks begin.
 type imports struct {
 	snippets map[string][]token
 	files    []file
@@ -53,7 +53,7 @@ type imports struct {
 	words    int
 }
 
-// walk adds a file's words. open are the files and snippets that the walk is in.
+// walk adds a file's words. open lists the files and snippets that contain it.
 func (im *imports) walk(f file, open []string) error {
 	im.files = append(im.files, f)
 	words, err := lex(f)
@@ -83,7 +83,7 @@ func lex(f file) ([]token, error) {
 	return words, nil
 }
 
-// blocks notes the headers and snippets among words.
+// blocks records the headers and snippets among words.
 func (im *imports) blocks(words []token) error {
 	for i := 0; i < len(words); {
 		if words[i].text == "import" && i+1 < len(words) {
@@ -96,7 +96,7 @@ func (im *imports) blocks(words []token) error {
 			im.heads = append(im.heads, head)
 			return nil
 		}
-		if len(head.keys) == 0 && len(im.files) == 1 { // an import may be a part of a block
+		if len(head.keys) == 0 && len(im.files) == 1 { // an imported file may be a part of a block
 			return &ParseError{File: head.at.file, Line: head.at.line, Word: "{", Text: `a server block needs a zone before its "{", such as "." for all names`}
 		}
 		end := closing(words, i)
@@ -110,9 +110,9 @@ func (im *imports) blocks(words []token) error {
 	return nil
 }
 
-// keys reads a block's keys from words[i:] and gives the index behind them.
+// keys reads a block's keys from words[i:] and returns the index after them.
 func keys(words []token, i int, head *header) int {
-	more := false // a comma says that another key follows, maybe on the next line
+	more := false // after a comma another key follows, possibly on the next line
 	for start := i; i < len(words) && words[i].text != "{"; i++ {
 		if i > start && !more && words[i].line != words[i-1].line {
 			break
@@ -126,8 +126,8 @@ func keys(words []token, i int, head *header) int {
 	return i
 }
 
-// closing is the index of the brace that closes the block which starts at
-// words[open], with or without a brace of its own, or the last index.
+// closing returns the index of the brace that closes the block starting at words[open], with or
+// without an opening brace, or the last index.
 func closing(words []token, open int) int {
 	depth := 0
 	if words[open].text != "{" {
@@ -146,7 +146,7 @@ func closing(words []token, open int) int {
 	return len(words) - 1
 }
 
-// follow counts words and goes into what they import.
+// follow counts words and follows their imports.
 func (im *imports) follow(words []token, open []string) error {
 	for i, w := range words {
 		if im.words++; im.words > maxWords {
@@ -194,15 +194,15 @@ func enter(w token, name string, open []string) ([]string, error) {
 	if slices.Contains(open, name) {
 		return nil, &ParseError{File: w.file, Line: w.line, Word: w.text, Text: fmt.Sprintf("%s imports itself", name)}
 	}
-	// Real nesting is two or three; this keeps the walk's own stack small.
+	// Actual nesting is two or three levels; the limit keeps the stack small.
 	if len(open) > 64 {
 		return nil, &ParseError{File: w.file, Line: w.line, Word: w.text, Text: "imports are nested more than 64 deep"}
 	}
 	return append(slices.Clone(open), name), nil
 }
 
-// glob are the files that an import in the file from means: none where the
-// pattern is one that the lexer refuses by itself.
+// glob returns the files for an import in the file from. It returns none for patterns that the
+// lexer rejects.
 func glob(from, pattern string) []string {
 	if !filepath.IsAbs(pattern) {
 		abs, err := filepath.Abs(from)
@@ -221,7 +221,7 @@ func glob(from, pattern string) []string {
 	return paths
 }
 
-// expand puts the environment's values for {$NAME} and {%NAME%}, as the lexer does.
+// expand replaces {$NAME} and {%NAME%} by the environment's values, as the lexer does.
 func expand(s string) string {
 	for _, ref := range [][2]string{{"{%", "%}"}, {"{$", "}"}} {
 		var b strings.Builder

@@ -15,17 +15,17 @@ import (
 	"time"
 )
 
-// The keys of the kube-dns ConfigMap that a node's agent obeys
+// The keys of the kube-dns ConfigMap that apply to a node's agent
 // (kubernetes.io/docs/tasks/administer-cluster/dns-custom-nameservers/).
 const (
 	stubDomainsKey = "stubDomains"
 	upstreamsKey   = "upstreamNameservers"
 )
 
-// stubTTL is the cache of a stub domain: NodeLocal DNSCache's.
+// stubTTL is the cache time of a stub domain, as in NodeLocal DNSCache.
 const stubTTL = 30 * time.Second
 
-// kubeDNS is what the kube-dns ConfigMap says.
+// kubeDNS is the content of the kube-dns ConfigMap.
 type kubeDNS struct {
 	files     []file
 	stubs     []stub
@@ -38,7 +38,7 @@ type stub struct {
 	servers []token
 }
 
-// readKubeDNS reads the folder the ConfigMap is mounted at. No folder, or one
+// readKubeDNS reads the folder at which the ConfigMap is mounted. A missing folder, or one
 // without the two keys, is an empty kubeDNS.
 func readKubeDNS(folder string) (kubeDNS, error) {
 	var k kubeDNS
@@ -68,8 +68,8 @@ func readKubeDNS(folder string) (kubeDNS, error) {
 	return k, nil
 }
 
-// checkServer reads a server as forward would, and refuses what would be more than
-// one word of a Corefile.
+// checkServer parses a server as forward does, and rejects text that is more than one word of a
+// Corefile.
 func checkServer(server string) error {
 	if strings.ContainsAny(server, " \t\r\n\"{}#") {
 		return fmt.Errorf("%q is not an IP address", server)
@@ -78,8 +78,8 @@ func checkServer(server string) error {
 	return err
 }
 
-// read decodes the file of one key. A file that is not there is nothing; path is
-// its name, text what it holds.
+// read decodes the file of one key into dst; a missing file leaves dst unchanged. path is the
+// file's name, text its content.
 func (k *kubeDNS) read(folder, key string, dst any, shape string) (text []byte, path string, err error) {
 	path = filepath.Join(folder, key)
 	text, err = readFile(path)
@@ -106,7 +106,7 @@ func (k *kubeDNS) read(folder, key string, dst any, shape string) (text []byte, 
 	return text, path, nil
 }
 
-// errorLine is the line of text at which decoding failed, 0 if that is not known.
+// errorLine returns the line of text at which decoding failed, 0 if it is unknown.
 func errorLine(text []byte, err error) int {
 	var syntax *json.SyntaxError
 	var kind *json.UnmarshalTypeError
@@ -125,8 +125,7 @@ func errorLine(text []byte, err error) int {
 	return 1 + bytes.Count(text[:offset], []byte{'\n'})
 }
 
-// keyLine is the line of text on which the JSON key stands, 0 if it is written with
-// escapes.
+// keyLine returns the line of text with the JSON key, 0 if the key is written with escapes.
 func keyLine(text []byte, key string) int {
 	i := bytes.Index(text, []byte(`"`+key+`"`))
 	if i < 0 {
@@ -135,8 +134,8 @@ func keyLine(text []byte, key string) int {
 	return 1 + bytes.Count(text[:i], []byte{'\n'})
 }
 
-// stubBlocks makes the block of each stub domain, as NodeLocal DNSCache writes it:
-// bound to the local IPs, with errors, a cache of 30 s, and the domain's servers.
+// stubBlocks returns the block for each stub domain, as NodeLocal DNSCache writes it: bound to
+// the local IPs, with errors, a cache of 30 s, and the domain's servers.
 func (p *parser) stubBlocks(list []stub) []*Block {
 	var blocks []*Block
 	for _, s := range list {

@@ -16,16 +16,16 @@ import (
 
 // Kubernetes is the `kubernetes [ZONES…] { … }` directive.
 type Kubernetes struct {
-	Zones []wire.Name // the block's zones where none are given
-	// Endpoint, TLS and Kubeconfig say where the API server is; all empty is the
-	// pod's own service account. Manifests replaces it by files or folders.
+	Zones []wire.Name // the block's zones by default
+	// Endpoint, TLS and Kubeconfig locate the API server; if all are empty, the pod's
+	// service account does. Manifests replaces it by files or folders.
 	Endpoint           string
 	TLS                *TLS
 	Kubeconfig         string
 	Context            string
 	Manifests          []string // as written: files, folders or glob patterns
-	Namespaces         []string // empty is all
-	NamespaceLabels    string   // a selector; with it only namespaces that match have names
+	Namespaces         []string // empty: all
+	NamespaceLabels    string   // a selector: only names in matching namespaces exist
 	Labels             string
 	TTL                uint32 // seconds, 5 by default
 	Pods               PodMode
@@ -33,10 +33,10 @@ type Kubernetes struct {
 	NoEndpoints        bool
 	IgnoreEmptyService bool
 	StartupTimeout     time.Duration // 5s by default
-	QPS                float32       // apiserver_qps; 0 is client-go's own
-	Burst              int           // apiserver_burst; 0 is client-go's own
+	QPS                float32       // apiserver_qps; 0: client-go's default
+	Burst              int           // apiserver_burst; 0: client-go's default
 	Fallthrough        *Fallthrough
-	Multicluster       []wire.Name // zones whose names are those of ServiceImports
+	Multicluster       []wire.Name // zones with the names of ServiceImports
 	Zonal              bool
 	// Scope says how much of the cluster is watched; ScopeIdle and ScopeMax are
 	// [ScopeNode]'s: how long a namespace that nobody asks for stays in view (1h by
@@ -44,11 +44,11 @@ type Kubernetes struct {
 	Scope     Scope
 	ScopeIdle time.Duration
 	ScopeMax  int
-	// AllEndpoints is `endpoints all`: endpoints of services that have a cluster IP
+	// AllEndpoints is `endpoints all`: endpoints of Services with a cluster IP
 	// have names too.
 	AllEndpoints bool
 	Topology     Topology
-	// Save is a file that the view is saved to and started from; "" is none.
+	// Save is the file to which the view is saved; "": none. The next start reads it.
 	Save string
 }
 
@@ -120,7 +120,7 @@ func (k *Kubernetes) options(p *parser) options {
 	return table
 }
 
-// access adds the options that say where the objects come from.
+// access adds the options for the source of the objects.
 func (k *Kubernetes) access(p *parser, table options) {
 	table["endpoint"] = option{usage: "endpoint URL", least: 1, most: 1, set: func(args []token) { k.endpoint(p, args[0]) }}
 	table["tls"] = option{usage: "tls CERT KEY CACERT", least: 3, most: 3, set: func(args []token) {
@@ -138,14 +138,14 @@ func (k *Kubernetes) access(p *parser, table options) {
 		n, _ := p.number(args[0], 0, 1<<31-1)
 		k.Burst = int(n)
 	}}
-	// A bound on requests in flight has no use: there is one list or watch for each
+	// No limit on requests in flight is needed: there is one list or watch for each
 	// of a few kinds and for each namespace in use, and scope_max bounds those.
 	table["apiserver_max_inflight"] = option{usage: "apiserver_max_inflight NUMBER", least: 1, most: 1, set: func(args []token) {
 		p.number(args[0], 0, 1<<31-1)
 	}}
 }
 
-// multicluster reads zones, each of which must be one of the directive's own.
+// multicluster reads zones, each of which must be one of the directive's.
 func (k *Kubernetes) multicluster(p *parser, words []token) {
 	own := slices.DeleteFunc(slices.Clone(k.Zones), reverse)
 	for _, w := range words {
@@ -162,7 +162,7 @@ func (k *Kubernetes) multicluster(p *parser, words []token) {
 	}
 }
 
-// displayNames are the zones as an error names them.
+// displayNames returns the zones as errors show them.
 func displayNames(zones []wire.Name) []string {
 	list := make([]string, len(zones))
 	for i, zone := range zones {
@@ -189,8 +189,7 @@ func (k *Kubernetes) qps(p *parser, w token) {
 	k.QPS = float32(n)
 }
 
-// manifests checks that each path leads to something, so that a slip is seen at the
-// start and not as a cluster without services.
+// manifests checks that each path matches a file, so that a typo is an error at the start.
 func (k *Kubernetes) manifests(p *parser, words []token) {
 	for _, w := range words {
 		k.Manifests = append(k.Manifests, w.text)
@@ -213,7 +212,7 @@ func (k *Kubernetes) manifests(p *parser, words []token) {
 	}
 }
 
-// conflicts are options that don't go together, and why.
+// conflicts are options that exclude each other, with the reason.
 var conflicts = []struct{ name, with, why string }{
 	{"endpoint", "manifests", "manifests stand in for the API server"},
 	{"kubeconfig", "manifests", "manifests stand in for the API server"},
@@ -224,7 +223,7 @@ var conflicts = []struct{ name, with, why string }{
 	{"endpoints", "noendpoints", "one asks for endpoints and the other for none; take one of the two out"},
 }
 
-// check looks at options that don't go together; given are those that were written.
+// check reports options that exclude each other. given holds the options in the block.
 func (k *Kubernetes) check(p *parser, given map[string]token) {
 	for _, c := range conflicts {
 		w, ok := given[c.name]
@@ -233,7 +232,7 @@ func (k *Kubernetes) check(p *parser, given map[string]token) {
 			p.errorf(w, "%q and %q (line %d) can't both be set: %s", c.name, c.with, with.line, c.why)
 		}
 	}
-	// CoreDNS goes by the kubeconfig where both are there.
+	// CoreDNS uses the kubeconfig if both are given.
 	if k.Kubeconfig != "" {
 		k.Endpoint, k.TLS = "", nil
 	}

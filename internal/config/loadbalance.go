@@ -1,6 +1,6 @@
 package config
 
-// Loadbalance is `loadbalance [round_robin]`: addresses are put in random order.
+// Loadbalance is `loadbalance [round_robin]`: addresses are shuffled.
 type Loadbalance struct{}
 
 func (l *Loadbalance) parse(p *parser, s statement) {

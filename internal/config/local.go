@@ -1,7 +1,7 @@
 package config
 
-// Local is `local { localhost_prefix on|off }`: names of the machine itself are
-// answered here.
+// Local is `local { localhost_prefix on|off }`: localhost and other names of the machine are
+// answered locally.
 type Local struct {
 	// Prefix: names that only begin with the label localhost are such names as well.
 	Prefix bool // true by default

@@ -7,8 +7,8 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// Log is `log [NAMES…] [FORMAT] { class … }`. A block may have several: the first whose
-// Names hold the qname takes the query, whatever its classes are.
+// Log is `log [NAMES…] [FORMAT] { class … }`. A block may have several: the first whose Names
+// contain the qname applies, whatever its classes.
 type Log struct {
 	// Names are the zones logged; empty means all.
 	Names []wire.Name

@@ -1,7 +1,7 @@
 package config
 
-// Loop is `loop`: find out whether the upstreams lead back here, and forward nothing to
-// them while they do.
+// Loop is `loop`: detect whether the upstreams forward queries back to this server, and stop
+// forwarding to them while they do.
 type Loop struct{}
 
 func (l *Loop) parse(p *parser, s statement) {

@@ -1,6 +1,6 @@
 package config
 
-// Minimal is `minimal`: what has answers has nothing else.
+// Minimal is `minimal`: positive answers have no authority and additional sections.
 type Minimal struct{}
 
 func (m *Minimal) parse(p *parser, s statement) {

@@ -7,7 +7,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// NSID is `nsid [DATA]`: who asks for it is told which server answers.
+// NSID is `nsid [DATA]`: the server's identifier for clients that request it (RFC 5001).
 type NSID struct {
 	ID string // the host's name by default
 }
@@ -25,7 +25,7 @@ func (n *NSID) parse(p *parser, s statement) {
 	}
 }
 
-// ownName is the host's name, as far as it is known and fits.
+// ownName returns the host's name, "" if it is unknown or too long.
 func ownName() string {
 	name, err := os.Hostname()
 	if err != nil || name == "" {

@@ -11,9 +11,9 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// parser is what a directive's parse method works with: the block it stands in,
-// the options of the whole reading, and the list of faults. A method that finds a
-// fault notes it and goes on, so that one run shows all of them.
+// parser is the state of parsing: the block of the current directive, the options, and the list
+// of errors. A method that finds an error records it and continues, so that one run reports all
+// errors.
 type parser struct {
 	opts  *Options
 	block *Block
@@ -21,38 +21,38 @@ type parser struct {
 	name   string
 	option string
 	files  []string
-	texts  []file // of the files that are no part of the Corefile's own text
+	texts  []file // content of the files outside the Corefile's own text
 	errs   []*ParseError
-	// warnings are what is odd and no fault.
+	// warnings are about valid but suspicious settings.
 	warnings []string
-	// firsts are the directives the block has already had.
+	// firsts holds the first occurrence of each directive in the block.
 	firsts map[string]token
 }
 
 // option is one option of a directive.
 type option struct {
-	// usage is how to write it, its own name included.
+	// usage is the syntax, including the option's name.
 	usage string
-	// least and most bound its arguments; most -1 is any number.
+	// least and most bound the number of arguments; most -1: no limit.
 	least, most int
 	// set reads the arguments.
 	set func(args []token)
-	// advice, if not empty, says that CoreDNS has the option and this version of
-	// nodens doesn't, and what to do.
+	// advice, if not empty, means that CoreDNS has the option and this version of
+	// nodens doesn't. It says what to do.
 	advice string
 }
 
-// options are the options a directive takes, by name.
+// options are a directive's options by name.
 type options map[string]option
 
-// errorf notes what is wrong with w.
+// errorf records an error at w.
 func (p *parser) errorf(w token, format string, args ...any) *ParseError {
 	f := &ParseError{File: w.file, Line: w.line, Directive: p.name, Option: p.option, Word: w.text, Text: fmt.Sprintf(format, args...)}
 	p.errs = append(p.errs, f)
 	return f
 }
 
-// warn notes what is odd about w and yet can be done.
+// warn records a warning at w.
 func (p *parser) warn(w token, format string, args ...any) {
 	f := &ParseError{File: w.file, Line: w.line, Directive: p.name, Option: p.option, Text: fmt.Sprintf(format, args...)}
 	if text := f.Error(); len(p.warnings) < maxErrors && !slices.Contains(p.warnings, text) {
@@ -60,7 +60,7 @@ func (p *parser) warn(w token, format string, args ...any) {
 	}
 }
 
-// unknown notes that w is none of allowed; what is the kind of word it should be.
+// unknown records that w is not one of allowed. what is the kind of word.
 func (p *parser) unknown(w token, what string, allowed []string) {
 	allowed = slices.Sorted(slices.Values(allowed))
 	f := p.errorf(w, "unknown %s %q", what, w.text)
@@ -90,7 +90,7 @@ func (p *parser) body(s statement, table options) {
 	}
 }
 
-// names are the options that this version takes.
+// names returns the options that this version supports.
 func (o options) names() []string {
 	var names []string
 	for _, name := range slices.Sorted(maps.Keys(o)) {
@@ -101,15 +101,15 @@ func (o options) names() []string {
 	return names
 }
 
-// flag is an option without arguments, which sets dst.
+// flag returns an option without arguments that sets dst.
 func flag(name string, dst *bool) option {
 	return option{usage: name, set: func([]token) { *dst = true }}
 }
 
-// replacedBy is an option that CoreDNS has and this version doesn't.
+// replacedBy returns an option of CoreDNS that this version does not support.
 func replacedBy(advice string) option { return option{advice: advice} }
 
-// count reports whether s has from least to most arguments, and notes it if not.
+// count reports whether s has least to most arguments, and records an error if not.
 func (p *parser) count(s statement, least, most int, usage string) bool {
 	if n := len(s.args()); n >= least && (most < 0 || n <= most) {
 		return true
@@ -123,7 +123,7 @@ func (p *parser) count(s statement, least, most int, usage string) bool {
 	return false
 }
 
-// duration reads a duration of least to most.
+// duration parses a duration from least to most.
 func (p *parser) duration(w token, least, most time.Duration) (time.Duration, bool) {
 	d, err := time.ParseDuration(w.text)
 	if err != nil {
@@ -137,7 +137,7 @@ func (p *parser) duration(w token, least, most time.Duration) (time.Duration, bo
 	return d, true
 }
 
-// number reads a whole number of least to most.
+// number parses an integer from least to most.
 func (p *parser) number(w token, least, most int64) (int64, bool) {
 	n, err := strconv.ParseInt(w.text, 10, 64)
 	if err != nil {
@@ -151,7 +151,7 @@ func (p *parser) number(w token, least, most int64) (int64, bool) {
 	return n, true
 }
 
-// choice reads one of some words.
+// choice looks up a word in table.
 func choice[T any](p *parser, w token, what string, table map[string]T) (v T, ok bool) {
 	if v, ok = table[w.text]; !ok {
 		p.unknown(w, what, slices.Collect(maps.Keys(table)))
@@ -159,8 +159,8 @@ func choice[T any](p *parser, w token, what string, table map[string]T) (v T, ok
 	return v, ok
 }
 
-// listen reads a host:port to serve HTTP at. The host may be empty (all addresses)
-// or a name; the port is a number.
+// listen parses a host:port for an HTTP server. The host may be a name or empty (all
+// addresses); the port is a number.
 func (p *parser) listen(w token) (string, bool) {
 	_, port, err := net.SplitHostPort(w.text)
 	if err != nil {
@@ -174,7 +174,7 @@ func (p *parser) listen(w token) (string, bool) {
 	return w.text, true
 }
 
-// zones reads zones: names, or CIDRs for their reverse zones. nil if words is.
+// zones parses zones: names, or CIDRs for their reverse zones. It returns nil if words is nil.
 func (p *parser) zones(words []token) []wire.Name {
 	var zones []wire.Name
 	for _, w := range words {
@@ -192,7 +192,7 @@ func (p *parser) zones(words []token) []wire.Name {
 	return zones
 }
 
-// zonesOr reads zones as [parser.zones] does; none given are the block's.
+// zonesOr is [parser.zones]; without words it returns the block's zones.
 func (p *parser) zonesOr(words []token) []wire.Name {
 	if len(words) == 0 {
 		return slices.Clone(p.block.Zones)
@@ -200,7 +200,7 @@ func (p *parser) zonesOr(words []token) []wire.Name {
 	return p.zones(words)
 }
 
-// texts are the words' texts.
+// texts returns the texts of words.
 func texts(words []token) []string {
 	list := make([]string, len(words))
 	for i, w := range words {

@@ -5,8 +5,8 @@ import "math"
 // Pprof is `pprof [ADDRESS] { block [RATE] }`: profiles over HTTP.
 type Pprof struct {
 	Addr string // "localhost:6053" by default
-	// BlockRate is one of how many nanoseconds of waiting are in the profile of it; 0
-	// is none.
+	// BlockRate is the sampling rate of the block profile: one sample for as many
+	// nanoseconds of blocking; 0: none.
 	BlockRate int
 }
 

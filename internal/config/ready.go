@@ -12,8 +12,8 @@ func (r *Ready) parse(p *parser, s statement) {
 		r.Addr, _ = p.listen(s.args()[0])
 	}
 	p.body(s, options{
-		// Both are the same here: what readiness waits for (sockets, the first sync)
-		// does not come undone before the stop, which is reported at once.
+		// Both are the same here: sockets and the first sync, which readiness
+		// waits for, stay until shutdown, which ends readiness at once.
 		"monitor": {usage: "monitor until-ready|continuously", least: 1, most: 1, set: func(args []token) {
 			choice(p, args[0], "monitor", map[string]bool{"until-ready": true, "continuously": true})
 		}},

@@ -5,9 +5,8 @@ import (
 	"time"
 )
 
-// Reload is `reload [INTERVAL] [JITTER]`: how often the Corefile is looked at for
-// changes. Interval 0 is "off". Jitter is at most half the
-// interval.
+// Reload is `reload [INTERVAL] [JITTER]`: how often the Corefile is checked for changes.
+// Interval 0 means "off". Jitter is at most half the interval.
 type Reload struct {
 	Interval, Jitter time.Duration
 }
@@ -15,13 +14,12 @@ type Reload struct {
 const (
 	defaultInterval = 30 * time.Second
 	defaultJitter   = 15 * time.Second
-	// minInterval and minJitter are CoreDNS's: a ConfigMap's mount changes at most
-	// once a minute, so less only costs reads.
+	// minInterval and minJitter are CoreDNS's limits.
 	minInterval = 2 * time.Second
 	minJitter   = time.Second
 )
 
-// longest is the upper bound of durations that have none of their own.
+// longest is the upper limit of durations without one of their own.
 const longest = time.Duration(math.MaxInt64)
 
 func (r *Reload) parse(p *parser, s statement) {
@@ -48,7 +46,7 @@ func (r *Reload) parse(p *parser, s statement) {
 	r.Jitter = min(r.Jitter, r.Interval/2)
 }
 
-// isZero reports whether w is a duration of nothing, which turns a thing off.
+// isZero reports whether w is a zero duration, which disables a function.
 func isZero(w token) bool {
 	d, err := time.ParseDuration(w.text)
 	return err == nil && d == 0

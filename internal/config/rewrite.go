@@ -13,16 +13,16 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// Rewrite is `rewrite [continue|stop] FIELD …`, all those of a block in their order.
+// Rewrite is `rewrite [continue|stop] FIELD …`: all rules of a block, in order.
 type Rewrite struct {
 	Rules []RewriteRule // never empty
 }
 
-// RewriteField is what a rule changes.
+// RewriteField is the field that a rule changes.
 type RewriteField uint8
 
-// The fields. RewriteNothing takes every query and changes none: what it would take out
-// of a query never leaves the agent.
+// The fields. RewriteNothing matches every query and changes nothing: the options that
+// it would remove from a query are never forwarded.
 const (
 	RewriteNothing RewriteField = iota
 	RewriteName
@@ -36,17 +36,17 @@ const (
 // RewriteRule is one rule.
 type RewriteRule struct {
 	Field RewriteField
-	// Continue goes on with the next rule where this one has taken the query.
+	// Continue applies the next rule even if this one matches.
 	Continue bool
-	// Match says which queries the rule takes, by their name; for RewriteCNAME which
-	// targets. It means nothing for types and classes.
+	// Match is for the qname; for RewriteCNAME it is for the
+	// targets. It is unused for types and classes.
 	Match NameMatch
-	// To is what the name, or the target, becomes, in presentation form: all of it, or
-	// what takes the place of what matched, with {0}, {1} … for the groups of a pattern.
+	// To is the new name or target in presentation form: all of it, or
+	// the replacement for the match, with {0}, {1} … for the groups of a pattern.
 	To string
-	// Auto says that names in the reply are turned back.
+	// Auto: names in the reply are rewritten back.
 	Auto bool
-	// Answers are what is made of names in the reply besides, in their order.
+	// Answers are further rules for names in the reply, in order.
 	Answers []RewriteAnswer
 	// FromCode and ToCode are types, classes or rcodes.
 	FromCode, ToCode uint16
@@ -56,16 +56,16 @@ type RewriteRule struct {
 
 // RewriteAnswer is `answer name|value FROM TO`.
 type RewriteAnswer struct {
-	// Value says that it is for names in the records' data, not for their owners.
+	// Value: the rule is for names in RDATA, not for owners.
 	Value   bool
 	Pattern *regexp.Regexp
 	To      string
 }
 
-// MatchKind is how a name is held against a text.
+// MatchKind is how a name is compared with a text.
 type MatchKind uint8
 
-// The kinds; exact is what is used where none is given.
+// The kinds. The default is exact.
 const (
 	MatchExact MatchKind = iota
 	MatchPrefix
@@ -79,28 +79,27 @@ var matchKinds = map[string]MatchKind{
 	"exact": MatchExact, "prefix": MatchPrefix, "suffix": MatchSuffix, "substring": MatchSubstring, "regex": MatchRegex,
 }
 
-// NameMatch takes some names, in presentation form with the last dot.
+// NameMatch matches names in presentation form with the trailing dot.
 type NameMatch struct {
 	Kind MatchKind
-	// Text is what is looked for, in lower case; "" for a pattern.
+	// Text is the text to match, in lower case; "" for a pattern.
 	Text string
 	// Pattern is nil for all kinds but MatchRegex.
 	Pattern *regexp.Regexp
 }
 
 const (
-	// maxRules bounds a block's rules, each of which is held against every query: half may
-	// be too few for a file that a program writes, and twice as many patterns cost every
-	// query more than a millisecond.
+	// maxRules bounds the rules of a block; each query is compared with all of them. As many
+	// patterns take about a millisecond.
 	maxRules = 1000
-	// maxPattern bounds a pattern, in bytes, as CoreDNS does. A longer one takes more
-	// memory compiled than the agent has to spare.
+	// maxPattern is CoreDNS's limit for a pattern, in bytes. It bounds the memory of a compiled
+	// pattern.
 	maxPattern   = 10000
 	rewriteUsage = "rewrite [continue|stop] name|type|class|ttl|rcode|cname [exact|prefix|suffix|substring|regex] FROM TO"
 )
 
-// rewriteParser is what the fields' methods read from: the rule's words behind the field, and
-// its place for what is missing.
+// rewriteParser parses one rule: its words after the field, and the position for errors about
+// missing words.
 type rewriteParser struct {
 	p    *parser
 	at   token
@@ -148,7 +147,7 @@ var rewriteFields = map[string]func(*rewriteParser){
 	"edns0": (*rewriteParser).edns0,
 }
 
-// read reads the whole rule.
+// read parses the whole rule.
 func (r *rewriteParser) read() {
 	if len(r.args) > 0 {
 		switch strings.ToLower(r.args[0].text) {
@@ -180,8 +179,8 @@ func (r *rewriteParser) read() {
 	r.p.option = ""
 }
 
-// has reports whether the rule has from least to most words behind its field, and notes
-// it if not.
+// has reports whether the rule has least to most words after its field, and records an error if
+// not.
 func (r *rewriteParser) has(least, most int, usage string) bool {
 	switch n := len(r.args); {
 	case n < least:
@@ -194,8 +193,7 @@ func (r *rewriteParser) has(least, most int, usage string) bool {
 	return false
 }
 
-// match reads the kind, where there is one before the values words at the end, and what
-// is looked for.
+// match parses the kind, if there is one before the last values words, and the text to match.
 func (r *rewriteParser) match(values int) bool {
 	kind := MatchExact
 	if len(r.args) > values+1 {
@@ -217,7 +215,7 @@ func (r *rewriteParser) match(values int) bool {
 	return r.name(kind, from)
 }
 
-// name notes w if a rule of this kind needs it to be a name and it is none.
+// name records an error if a rule of this kind needs a name and w is not one.
 func (r *rewriteParser) name(kind MatchKind, w token) bool {
 	if kind != MatchExact {
 		return true
@@ -229,10 +227,10 @@ func (r *rewriteParser) name(kind MatchKind, w token) bool {
 	return err == nil
 }
 
-// canonical is a name, or a part of one, in lower case and with the last dot.
+// canonical returns a name, or a part of one, in lower case and with the trailing dot.
 func canonical(text string) string { return strings.ToLower(dns.Fqdn(text)) }
 
-// pattern reads a regular expression; nil, and a fault, if it is none.
+// pattern compiles a regular expression. It records an error and returns nil if w is not one.
 func (p *parser) pattern(w token) *regexp.Regexp {
 	if len(w.text) > maxPattern {
 		p.errorf(token{file: w.file, line: w.line}, "the pattern has %d bytes; allowed: up to %d", len(w.text), maxPattern)
@@ -248,7 +246,7 @@ func (p *parser) pattern(w token) *regexp.Regexp {
 // groupRef is a reference to a group of a pattern.
 var groupRef = regexp.MustCompile(`\{[0-9]+\}`)
 
-// replaces reads what the pattern is replaced with; nil is no pattern.
+// replaces parses the replacement for a match of from. from is nil if the rule has no pattern.
 func (r *rewriteParser) replaces(w token, from *regexp.Regexp) (to string) {
 	if from == nil {
 		return canonical(w.text)
@@ -264,7 +262,7 @@ func (r *rewriteParser) replaces(w token, from *regexp.Regexp) (to string) {
 
 const nameUsage = "rewrite [continue|stop] name [exact|prefix|suffix|substring|regex] FROM TO [answer auto|answer name FROM TO|answer value FROM TO]"
 
-// names reads `name [TYPE] FROM TO [answer …]`.
+// names parses `name [TYPE] FROM TO [answer …]`.
 func (r *rewriteParser) names() {
 	if !r.has(2, math.MaxInt, nameUsage) {
 		return
@@ -283,8 +281,8 @@ func (r *rewriteParser) names() {
 	r.answers()
 }
 
-// answers reads what is behind a name rule: `answer auto|name FROM TO|value FROM TO`,
-// with answer only needed before the first.
+// answers parses the words after a name rule: `answer auto|name FROM TO|value FROM TO`. Only
+// the first needs the word answer.
 func (r *rewriteParser) answers() {
 	auto, named := false, false
 	for first := true; len(r.args) > 0; first = false {
@@ -301,7 +299,7 @@ func (r *rewriteParser) answers() {
 	r.rule.Auto = r.rule.Auto || auto
 }
 
-// kind reads `[answer] auto|name|value`, where first must have the answer.
+// kind parses `[answer] auto|name|value`. first requires the word answer.
 func (r *rewriteParser) kind(first bool) (kind token, ok bool) {
 	switch w := r.args[0]; {
 	case w.text == "answer":
@@ -322,7 +320,7 @@ func (r *rewriteParser) kind(first bool) (kind token, ok bool) {
 	return kind, ok
 }
 
-// answer reads FROM TO behind kind.
+// answer parses FROM TO after kind.
 func (r *rewriteParser) answer(kind token) bool {
 	if len(r.args) < 2 {
 		r.p.errorf(kind, "an argument is missing behind %q; write: answer %s FROM TO", kind.text, kind.text)
@@ -339,7 +337,7 @@ func (r *rewriteParser) answer(kind token) bool {
 	return true
 }
 
-// types reads `type FROM TO`.
+// types parses `type FROM TO`.
 func (r *rewriteParser) types() {
 	if r.has(2, 2, "rewrite [continue|stop] type FROM TO") {
 		r.rule.Field = RewriteType
@@ -348,7 +346,7 @@ func (r *rewriteParser) types() {
 	}
 }
 
-// classes reads `class FROM TO`.
+// classes parses `class FROM TO`.
 func (r *rewriteParser) classes() {
 	if !r.has(2, 2, "rewrite [continue|stop] class FROM TO") {
 		return
@@ -361,7 +359,7 @@ func (r *rewriteParser) classes() {
 	}
 }
 
-// code reads a type or a class by its name.
+// code parses a type or a class by its name.
 func (r *rewriteParser) code(w token, what string, table map[string]uint16) uint16 {
 	v, ok := table[strings.ToUpper(w.text)]
 	if !ok || v == 0 {
@@ -370,7 +368,7 @@ func (r *rewriteParser) code(w token, what string, table map[string]uint16) uint
 	return v
 }
 
-// ttl reads `ttl [TYPE] FROM SECONDS|MIN-MAX`.
+// ttl parses `ttl [TYPE] FROM SECONDS|MIN-MAX`.
 func (r *rewriteParser) ttl() {
 	const usage = "rewrite [continue|stop] ttl [exact|prefix|suffix|substring|regex] NAME SECONDS|MIN-MAX|MIN-|-MAX"
 	if !r.has(2, 3, usage) || !r.match(1) {
@@ -380,7 +378,7 @@ func (r *rewriteParser) ttl() {
 	r.rule.MinTTL, r.rule.MaxTTL = r.p.ttls(r.args[0])
 }
 
-// ttls reads SECONDS or a range, which may be open at one end.
+// ttls parses SECONDS or a range, which may be open at one end.
 func (p *parser) ttls(w token) (least, most uint32) {
 	low, high, ranged := strings.Cut(w.text, "-")
 	switch {
@@ -399,7 +397,7 @@ func (p *parser) ttls(w token) (least, most uint32) {
 	return uint32(a), uint32(b)
 }
 
-// rcodes reads `rcode [TYPE] NAME FROM TO`.
+// rcodes parses `rcode [TYPE] NAME FROM TO`.
 func (r *rewriteParser) rcodes() {
 	if !r.has(3, 4, "rewrite [continue|stop] rcode [exact|prefix|suffix|substring|regex] NAME FROM TO") || !r.match(2) {
 		return
@@ -411,7 +409,7 @@ func (r *rewriteParser) rcodes() {
 // maxRcode is the last rcode with a name (BADCOOKIE).
 const maxRcode = 23
 
-// rcode reads an rcode by its name or its number.
+// rcode parses an rcode, given by name or number.
 func (p *parser) rcode(w token) uint16 {
 	if n, err := strconv.ParseUint(w.text, 10, 16); err == nil && n <= maxRcode {
 		return uint16(n)
@@ -423,7 +421,7 @@ func (p *parser) rcode(w token) uint16 {
 	return uint16(n)
 }
 
-// cname reads `cname [TYPE] FROM TO`.
+// cname parses `cname [TYPE] FROM TO`.
 func (r *rewriteParser) cname() {
 	if !r.has(2, 3, "rewrite [continue|stop] cname [exact|prefix|suffix|substring|regex] FROM TO") {
 		return
@@ -448,8 +446,8 @@ func (r *rewriteParser) cname() {
 	}
 }
 
-// edns0 reads `edns0 local|nsid|subnet set|replace|append|unset …`. Options of clients go
-// no further than here, so that to unset one is done already.
+// edns0 parses `edns0 local|nsid|subnet set|replace|append|unset …`. Clients' options are never
+// forwarded, so that unset has no further effect.
 func (r *rewriteParser) edns0() {
 	const usage = "rewrite [continue|stop] edns0 local|nsid|subnet unset [CODE]"
 	if !r.has(2, math.MaxInt, usage) {

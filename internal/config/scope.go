@@ -13,48 +13,43 @@ type Scope uint8
 
 // The scopes.
 const (
-	// ScopeNode watches what this node's pods ask for.
+	// ScopeNode watches the namespaces that this node's pods query.
 	ScopeNode Scope = iota
-	// ScopeCluster watches all of the cluster.
+	// ScopeCluster watches the whole cluster.
 	ScopeCluster
 )
 
-// Topology is the `topology` option: what an answer of endpoints makes of where
-// they are.
+// Topology is the `topology` option: how the location of endpoints affects an answer.
 type Topology uint8
 
 // The topologies.
 const (
-	// TopologyHints gives only the nearest endpoints of services that ask for it,
-	// and those of all others in order. It is the default.
+	// TopologyHints returns only the nearest endpoints of Services with hints enabled,
+	// and TopologyOrder's answer for all others. It is the default.
 	TopologyHints Topology = iota
-	// TopologyOrder gives all, those of this node first, then those of its zone.
+	// TopologyOrder returns all endpoints: this node's first, then those in its zone.
 	TopologyOrder
-	// TopologyOff gives all in any order.
+	// TopologyOff returns all endpoints in any order.
 	TopologyOff
 )
 
 const (
-	// defaultScopeIdle keeps what an hourly job asks for in view between its runs.
-	// With half of it each run would find its namespace gone; twice as much keeps
-	// the namespaces of pods that have long left the node.
+	// defaultScopeIdle keeps namespaces that an hourly job uses.
 	defaultScopeIdle = time.Hour
-	// minScopeIdle: what is asked for every minute would be listed anew every
-	// minute with less, and a list costs the API server more than the watch saved.
+	// minScopeIdle avoids that a namespace used every minute is listed each time: a list costs
+	// the API server more than the watch.
 	minScopeIdle = time.Minute
-	// maxScopeIdle covers what happens daily. A node that keeps namespaces for
-	// longer ends up with those of every pod it ever had, which is `scope cluster`.
+	// maxScopeIdle covers daily jobs. If a node kept namespaces longer, `scope cluster` would
+	// be cheaper.
 	maxScopeIdle = 24 * time.Hour
-	// defaultScopeMax is more namespaces than a node's pods use by far, so that a
-	// cluster's many small namespaces make no node watch all of it; a watch takes
-	// some 80 KiB of the API server, so twice as many would be 5 MiB for one node.
+	// defaultScopeMax is far more than the namespaces that a node's pods usually use. A watch
+	// costs the API server some 80 KiB.
 	defaultScopeMax = 32
-	// maxScopeMax is above the number of pods that a node can run, so a larger
-	// number means the same; half of it is within reach of the largest nodes.
+	// maxScopeMax is more than the pods that a node can run.
 	maxScopeMax = 1000
 )
 
-// scopeOptions adds the options that say how much is watched and what of it is given.
+// scopeOptions adds the options that limit what is watched and returned.
 func (k *Kubernetes) scopeOptions(p *parser, table options) {
 	table["scope"] = option{usage: "scope node|cluster", least: 1, most: 1, set: func(args []token) {
 		k.Scope, _ = choice(p, args[0], "value", map[string]Scope{"node": ScopeNode, "cluster": ScopeCluster})
@@ -77,8 +72,8 @@ func (k *Kubernetes) scopeOptions(p *parser, table options) {
 	table["save"] = option{usage: "save FILE", least: 1, most: 1, set: func(args []token) { k.save(p, args[0]) }}
 }
 
-// save checks that there is a place for the file, so that a mount that was forgotten
-// is seen at the start and not at the next one, which would find nothing saved.
+// save checks the file's folder, so that a missing mount is an error at the start, not at the
+// next restart.
 func (k *Kubernetes) save(p *parser, w token) {
 	if !filepath.IsAbs(w.text) {
 		p.errorf(w, "%q is not an absolute path such as /var/lib/nodens/view", w.text)
@@ -103,8 +98,7 @@ func (k *Kubernetes) save(p *parser, w token) {
 	k.Save = filepath.Clean(w.text)
 }
 
-// checkSaves notes views that would be saved over each other: after a restart one block
-// would start from what the other one watches.
+// checkSaves reports blocks that save different views to one file.
 func (p *parser) checkSaves(blocks []*Block) {
 	p.name, p.option = "kubernetes", "save"
 	defer func() { p.name, p.option = "", "" }()
@@ -126,7 +120,7 @@ func (p *parser) checkSaves(blocks []*Block) {
 	}
 }
 
-// watchedOnly is k without what only answers depend on.
+// watchedOnly returns k without the options that only affect answers.
 func (k Kubernetes) watchedOnly() Kubernetes {
 	k.Zones, k.Multicluster, k.Namespaces, k.Fallthrough = nil, nil, nil, nil
 	k.TTL, k.Pods, k.Topology, k.StartupTimeout = 0, 0, 0, 0

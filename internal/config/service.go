@@ -2,9 +2,8 @@ package config
 
 import "slices"
 
-// Cluster gives the one of blocks whose view of the cluster has the endpoints of b's
-// upstreams of the form k8s:NAMESPACE/NAME: b itself, else the first with a
-// kubernetes directive. nil if none has one.
+// Cluster returns the block whose view has the endpoints for b's upstreams of the form
+// k8s:NAMESPACE/NAME: b itself, else the first block with a kubernetes directive, or nil.
 func Cluster(blocks []*Block, b *Block) *Block {
 	if b.Kubernetes != nil {
 		return b
@@ -16,8 +15,7 @@ func Cluster(blocks []*Block, b *Block) *Block {
 	return blocks[i]
 }
 
-// checkServices notes upstreams that are Services where there is no view that has their
-// endpoints.
+// checkServices reports upstreams that are Services if no view has their endpoints.
 func (p *parser) checkServices(blocks []*Block) {
 	p.name = "forward"
 	defer func() { p.name = "" }()

@@ -9,26 +9,19 @@ import (
 )
 
 const (
-	// defaultStale is CoreDNS's. RFC 8767 has one to three days in mind for resolvers
-	// that many share; what a node's pods ask for changes with each deployment.
+	// defaultStale is CoreDNS's default. RFC 8767 recommends one to three days for shared
+	// resolvers; the names that a node's pods use change with each deployment.
 	defaultStale = time.Hour
-	// maxStale is a year. What has not been asked for in that time is pushed out long
-	// before; a larger number is a slip.
+	// maxStale is a year. Entries unused for so long are evicted earlier anyway.
 	maxStale = 365 * 24 * time.Hour
-	// staleClientTimeout is the client response timer of RFC 8767, 5: just under the two
-	// seconds after which many clients ask again. Half of it would give expired answers
-	// where a name server far away had only lost one packet; with twice as much, the
-	// client has asked again.
+	// staleClientTimeout is the client response timer of RFC 8767, 5: just below the two
+	// seconds after which many clients retry.
 	staleClientTimeout = 1800 * time.Millisecond
-	// staleTTL is that of expired answers (RFC 8767, 4). With half of it clients ask twice
-	// as often while upstreams are down; with twice as much they stay with what is old for
-	// a minute longer than need be.
+	// staleTTL is the TTL of expired answers (RFC 8767, 4).
 	staleTTL = 30 * time.Second
-	// staleRecheck is the failure recheck timer of RFC 8767, 5. Half of it would double
-	// what a server gets that is down; twice as much is a minute in which it may be up
-	// again.
+	// staleRecheck is the failure recheck timer of RFC 8767, 5.
 	staleRecheck = 30 * time.Second
-	// maxClientTimeout is far more than any ask takes, so that a larger number means the same.
+	// maxClientTimeout is longer than any exchange.
 	maxClientTimeout = time.Hour
 	// maxRecheck is the longest a failure may be remembered (RFC 8767, 5).
 	maxRecheck = 5 * time.Minute
@@ -37,12 +30,11 @@ const (
 	policyUsage   = "serve_stale_policy prefer_positive"
 	prefetchUsage = "prefetch AMOUNT [DURATION [PERCENT%]]"
 
-	// maxPrefetch is more hits than tell anything: a name asked for so often is asked for
-	// all the time. The count has 16 bits.
+	// maxPrefetch fits the hit count of 16 bits.
 	maxPrefetch = 60_000
-	// maxGap is far more than any TTL a name asked for so rarely should have.
+	// maxGap is longer than the TTL of most names.
 	maxGap = 24 * time.Hour
-	// CoreDNS's defaults, and what it takes for the percentage.
+	// CoreDNS's defaults and limits.
 	prefetchGap               = time.Minute
 	prefetchPercent           = 10
 	leastPercent, mostPercent = 10, 90
@@ -69,7 +61,7 @@ func (f *Prefetch) percent(p *parser, w token) {
 	f.Percent = n
 }
 
-// options adds the options that are about expired answers; s is the directive.
+// options adds the options for expired answers. s is the directive.
 func (st *Stale) options(p *parser, s statement, table options) {
 	table["serve_stale"] = option{usage: staleUsage, most: 5, set: func(args []token) { st.parse(p, args) }}
 	table["serve_stale_policy"] = option{usage: policyUsage, least: 1, most: 1, set: func(args []token) {
@@ -99,7 +91,7 @@ func (st *Stale) parse(p *parser, args []token) {
 		return
 	}
 	st.Mode, args = mode, args[2:]
-	if mode == StaleVerify { // as CoreDNS has it: every time, for as long as it takes
+	if mode == StaleVerify { // as in CoreDNS: each time, without a limit
 		st.ClientTimeout, st.Recheck = 0, 0
 		if len(args) > 0 {
 			st.ClientTimeout, _ = p.duration(args[0], 0, maxClientTimeout)
@@ -109,13 +101,13 @@ func (st *Stale) parse(p *parser, args []token) {
 	st.rest(p, args)
 }
 
-// lowerToken is w in lower case, for words that CoreDNS takes in any.
+// lowerToken returns w in lower case, for words that CoreDNS accepts in any case.
 func lowerToken(w token) token {
 	w.text = strings.ToLower(w.text)
 	return w
 }
 
-// rest reads what both modes have in the end.
+// rest reads the arguments that both modes have last.
 func (st *Stale) rest(p *parser, args []token) {
 	if len(args) > 0 {
 		ttl, ok := p.duration(args[0], 0, maxTTL*time.Second)
@@ -132,8 +124,8 @@ func (st *Stale) rest(p *parser, args []token) {
 	}
 }
 
-// Boundaries are the names at which another source begins than above them: a denial of a
-// name above one of them says nothing about what is below.
+// Boundaries returns the names whose data comes from another source than that of the names
+// above. The denial of a name above such a boundary does not apply below it.
 func (b *Block) Boundaries() []wire.Name {
 	bounds := append([]wire.Name(nil), b.Zones...)
 	for f := b.Forward; f != nil; f = f.Next {

@@ -6,7 +6,7 @@ import (
 	"strconv"
 )
 
-// Transport is how DNS messages are carried, to an upstream or from a client.
+// Transport is the protocol for DNS messages, to an upstream or from a client.
 type Transport uint8
 
 // The transports, with their usual ports.
@@ -16,7 +16,7 @@ const (
 	DNSOverHTTPS                  // RFC 8484, 443
 )
 
-// String is the transport's scheme in a Corefile.
+// String returns the transport's scheme in a Corefile.
 func (t Transport) String() string {
 	switch t {
 	case DNSOverTLS:
@@ -28,8 +28,8 @@ func (t Transport) String() string {
 	}
 }
 
-// Target is one TO of `forward`: a server by its address, a server by its name, or
-// the endpoints of a Service. It is comparable.
+// Target is one TO of `forward`: a server's address, a server's name, or a Service, whose
+// endpoints are the servers. It is comparable.
 type Target struct {
 	Transport Transport
 	// Addr is the server's address; not valid where Host or Service is set.
@@ -47,7 +47,7 @@ type Target struct {
 	ServerName string
 }
 
-// String is t as a Corefile has it, with its port and without its ServerName.
+// String returns t as in a Corefile, with its port and without its ServerName.
 func (t Target) String() string {
 	var where string
 	switch {

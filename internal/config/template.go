@@ -12,19 +12,19 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// Template is `template CLASS TYPE [ZONES…] { … }`. A block may have several: the first
-// that is for the query and has a pattern for its name answers.
+// Template is `template CLASS TYPE [ZONES…] { … }`. A block may have several: the first one
+// whose type and patterns match the query answers.
 type Template struct {
-	// Type is the type it answers for, [wire.TypeANY] for all.
+	// Type is the qtype, [wire.TypeANY] for all.
 	Type  uint16
-	Zones []wire.Name // the block's zones where none are given
-	// Match are patterns for the qname, in presentation form and lower case with the last
-	// dot, in their order; empty takes all.
+	Zones []wire.Name // the block's zones by default
+	// Match are patterns for the qname, in presentation form and lower case with the trailing
+	// dot, in order; empty matches all.
 	Match []*regexp.Regexp
 	// Answer, Additional and Authority make one record each.
 	Answer, Additional, Authority []*template.Template
 	Rcode                         wire.Rcode
-	// EDE is the extended error that goes with it, nil for none.
+	// EDE is the extended error of the reply, nil for none.
 	EDE         *ExtendedError
 	Fallthrough *Fallthrough
 	// Next is the next template of the same block, nil for the last.
@@ -38,12 +38,11 @@ type ExtendedError struct {
 }
 
 const (
-	// maxTemplates bounds a block's chain, which is gone through for every query: half may
-	// be too few for a file that a program writes, and twice as many patterns cost a query
-	// more than a millisecond.
+	// maxTemplates bounds the templates of a block; each query is compared with all of them. As
+	// many patterns take about a millisecond.
 	maxTemplates = 1000
-	// maxMade bounds the records of one template in a section: half is less than a reply
-	// may hold, twice as many don't fit into one.
+	// maxMade bounds the records of one template in a section: about as many as fit into a
+	// reply.
 	maxMade       = 1000
 	templateUsage = "template CLASS TYPE [ZONES…] { … }"
 )
@@ -62,7 +61,7 @@ func (t *Template) parse(p *parser, s statement) {
 	p.body(s, t.options(p))
 }
 
-// class reads CLASS. Queries of other classes than IN don't get as far as here.
+// class parses CLASS. Queries of other classes than IN do not reach templates.
 func (t *Template) class(p *parser, w token) {
 	switch class, ok := dns.StringToClass[strings.ToUpper(w.text)]; {
 	case !ok:
@@ -90,14 +89,14 @@ func (t *Template) options(p *parser) options {
 		}},
 		"ederror":     {usage: "ederror CODE [TEXT]", least: 1, most: 2, set: func(args []token) { t.EDE = p.extended(args) }},
 		"fallthrough": p.fallthroughs(&t.Fallthrough),
-		// CoreDNS passes it over: targets of aliases are always resolved by the server itself.
+		// CoreDNS ignores it: the server always resolves targets of aliases itself.
 		"upstream": {usage: "upstream", most: -1, set: func([]token) {}},
 		"var":      replacedBy(advice),
 		"expr":     replacedBy(advice),
 	}
 }
 
-// templateOption is an option whose arguments are templates of one record each.
+// templateOption returns an option whose arguments are templates of one record each.
 func (p *parser) templateOption(name string, dst *[]*template.Template) option {
 	return option{usage: name + " RECORD…", least: 1, most: -1, set: func(args []token) {
 		for _, w := range args {
@@ -115,7 +114,7 @@ func (p *parser) templateOption(name string, dst *[]*template.Template) option {
 	}}
 }
 
-// extended reads an extended error.
+// extended parses an extended error.
 func (p *parser) extended(args []token) *ExtendedError {
 	n, _ := p.number(args[0], 0, 65535)
 	e := &ExtendedError{Code: uint16(n)}
@@ -141,7 +140,7 @@ func (t *Template) join(p *parser, s statement, next directive) {
 	last.Next = next.(*Template)
 }
 
-// All gives the templates of a block in their order; none for nil.
+// All returns the templates of a block in order; none if t is nil.
 func (t *Template) All() []*Template {
 	var list []*Template
 	for ; t != nil; t = t.Next {

@@ -5,18 +5,17 @@ import (
 	"time"
 )
 
-// Timeouts is `timeouts { read D; write D; idle D; maxtcpqueries N }`: how long
-// clients may take over TCP, TLS and HTTPS. Zero fields are the server's own.
+// Timeouts is `timeouts { read D; write D; idle D; maxtcpqueries N }` for clients over TCP, TLS
+// and HTTPS. A zero field means the server's default.
 type Timeouts struct {
 	Read, Write, Idle time.Duration
-	// MaxTCPQueries is how many queries a connection over TCP or TLS may carry, -1
-	// for any number.
+	// MaxTCPQueries is the maximum number of queries on a TCP or TLS connection, -1
+	// for no limit.
 	MaxTCPQueries int
 }
 
 const (
-	// leastTimeout and mostTimeout are CoreDNS's bounds: with less, a lost segment
-	// ends the connection; a day is longer than any connection lives.
+	// leastTimeout and mostTimeout are CoreDNS's limits.
 	leastTimeout = time.Second
 	mostTimeout  = 24 * time.Hour
 )
@@ -43,7 +42,7 @@ func (x *Timeouts) parse(p *parser, s statement) {
 	})
 }
 
-// option is the option that sets dst. A number without a unit is seconds.
+// option returns the option that sets dst. A number without a unit means seconds.
 func (x *Timeouts) option(p *parser, name string, dst *time.Duration) option {
 	return option{usage: name + " DURATION", least: 1, most: 1, set: func(args []token) {
 		w := args[0]
@@ -54,7 +53,7 @@ func (x *Timeouts) option(p *parser, name string, dst *time.Duration) option {
 	}}
 }
 
-// WithDefaults is x with what next sets in its place. Both may be nil, which sets nothing.
+// WithDefaults returns x with zero fields replaced by those of next. Both may be nil.
 func (x *Timeouts) WithDefaults(next *Timeouts) Timeouts {
 	var sum Timeouts
 	for _, t := range []*Timeouts{x, next} {

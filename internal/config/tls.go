@@ -8,17 +8,17 @@ import (
 	"io/fs"
 )
 
-// TLSServer is `tls CERT KEY [CA] { client_auth KIND }`: what the block's tls:// and
-// https:// keys show their clients, and ask of them. It is comparable.
+// TLSServer is `tls CERT KEY [CA] { client_auth KIND }`: the certificate for the block's tls://
+// and https:// keys, and whether clients need one. It is comparable.
 type TLSServer struct {
 	// Cert, Key and CA are the paths of PEM files: the certificate with those between
-	// it and a root, its key, and the roots that clients' certificates are held
-	// against. An empty CA is the system's roots.
+	// it and a root, its key, and the roots for verifying clients'
+	// certificates. An empty CA means the system's roots.
 	Cert, Key, CA string
-	ClientAuth    tls.ClientAuthType // none is asked for by default
+	ClientAuth    tls.ClientAuthType // none by default
 }
 
-// clientAuths are the words of `client_auth`.
+// clientAuths returns the values of `client_auth`.
 func clientAuths() map[string]tls.ClientAuthType {
 	return map[string]tls.ClientAuthType{
 		"nocert": tls.NoClientCert, "request": tls.RequestClientCert, "require": tls.RequireAnyClientCert,
@@ -57,7 +57,7 @@ func (x *TLSServer) parse(p *parser, s statement) {
 	}
 }
 
-// fileError is what is wrong with the file of the directive's argument arg.
+// fileError is an error in the file that argument arg of the directive names.
 type fileError struct {
 	arg  int
 	text string
@@ -65,8 +65,8 @@ type fileError struct {
 
 func (e *fileError) Error() string { return e.text }
 
-// Load reads the files: the certificate with its key and, where a CA is named, its
-// roots. Its errors name the file and say what to do.
+// Load reads the certificate with its key and, if a CA is given, its roots. Its errors name the
+// file and say what to do.
 func (x *TLSServer) Load() (cert tls.Certificate, roots *x509.CertPool, err error) {
 	var pem [3][]byte
 	for i, path := range []string{x.Cert, x.Key, x.CA} {

@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// upstreams reads TO….
+// upstreams parses TO….
 func (f *Forward) upstreams(p *parser, words []token) {
 	for _, w := range words {
 		to, path, err := parseUpstream(w.text)
@@ -58,9 +58,8 @@ func (f *Forward) file(p *parser, w token, path string) {
 	}
 }
 
-// Nameservers reads the name servers of the resolv.conf file at path, in its order
-// and with port 53: what a reload compares with [Forward.To]. A file without any is
-// an empty list and no error.
+// Nameservers returns the name servers in the resolv.conf file at path, in order, with port 53.
+// A reload compares them with [Forward.To]. A file without name servers is not an error.
 func Nameservers(path string) ([]netip.AddrPort, error) {
 	text, err := readFile(path)
 	if err != nil {
@@ -69,8 +68,8 @@ func Nameservers(path string) ([]netip.AddrPort, error) {
 	return nameservers(text), nil
 }
 
-// nameservers are the addresses of text's nameserver lines. Lines that hold none
-// are passed over, as the system's resolver does (resolv.conf(5)).
+// nameservers returns the addresses of the nameserver lines of text. It skips lines without an
+// address, as the system's resolver does (resolv.conf(5)).
 func nameservers(text []byte) []netip.AddrPort {
 	var list []netip.AddrPort
 	lines := bufio.NewScanner(bytes.NewReader(text))
@@ -87,7 +86,7 @@ func nameservers(text []byte) []netip.AddrPort {
 	return list
 }
 
-// parseUpstream reads one TO: a target, or the path of a file.
+// parseUpstream parses one TO: a target, or the path of a file.
 func parseUpstream(text string) (to Target, path string, err error) {
 	if service, ok := strings.CutPrefix(text, "k8s:"); ok {
 		to, err = parseService(service)
@@ -124,7 +123,7 @@ const (
 	httpsPort = 443
 )
 
-// parseSecure reads HOST[%SERVERNAME][:PORT][/PATH], the path for HTTPS only.
+// parseSecure parses HOST[%SERVERNAME][:PORT][/PATH]; only HTTPS has a path.
 func parseSecure(transport Transport, text string) (to Target, err error) {
 	to.Transport = transport
 	port := uint16(tlsPort)
@@ -147,7 +146,7 @@ func parseSecure(transport Transport, text string) (to Target, err error) {
 	return to, err
 }
 
-// cutServerName takes the name behind the last percent sign out of "IP%NAME:PORT" or
+// cutServerName removes the name after the last percent sign from "IP%NAME:PORT" or
 // "[IP%NAME]:PORT".
 func cutServerName(text string) (rest, name string) {
 	at := strings.LastIndexByte(text, '%')
@@ -161,7 +160,7 @@ func cutServerName(text string) (rest, name string) {
 	return rest, name
 }
 
-// parseService reads NAMESPACE/NAME[:PORT].
+// parseService parses NAMESPACE/NAME[:PORT].
 func parseService(text string) (to Target, err error) {
 	service, port, ported := strings.Cut(text, ":")
 	namespace, name, ok := strings.Cut(service, "/")
@@ -175,8 +174,8 @@ func parseService(text string) (to Target, err error) {
 	return to, err
 }
 
-// address reads IP or IP:PORT, with port where there is none. What is no address at
-// all is not valid and no error.
+// address parses IP or IP:PORT; port is the default. If text is not an address, the result is
+// not valid and err is nil.
 func address(text string, port uint16) (netip.AddrPort, error) {
 	if addr, err := netip.ParseAddr(unbracket(text)); err == nil {
 		return netip.AddrPortFrom(addr.Unmap(), port), nil
@@ -184,14 +183,14 @@ func address(text string, port uint16) (netip.AddrPort, error) {
 	to, err := netip.ParseAddrPort(text)
 	switch {
 	case err != nil: // the name of a server, or a file
-		return netip.AddrPort{}, nil //nolint:nilerr // no address is no fault here
+		return netip.AddrPort{}, nil //nolint:nilerr // not an address, but not an error here
 	case to.Port() == 0:
 		return netip.AddrPort{}, fmt.Errorf("%q has port 0; allowed: 1 to 65535", text)
 	}
 	return netip.AddrPortFrom(to.Addr().Unmap(), to.Port()), nil
 }
 
-// parseHost reads NAME or NAME:PORT, with port where there is none.
+// parseHost parses NAME or NAME:PORT; port is the default.
 func parseHost(text string, port uint16) (string, uint16, error) {
 	host, digits, ported := strings.Cut(text, ":")
 	if ported {
@@ -214,9 +213,9 @@ func parsePort(text string) (uint16, error) {
 	return uint16(port), nil
 }
 
-// hostname reports whether s can be the name of a host: labels of letters, digits,
-// hyphens and underscores, the last of which is no number, as in addresses that are
-// mistyped (RFC 1123, 2.1).
+// hostname reports whether s can be a host name: labels of letters, digits, hyphens and
+// underscores. The last label is not a number, which excludes mistyped addresses (RFC 1123,
+// 2.1).
 func hostname(s string) bool {
 	s = strings.TrimSuffix(s, ".")
 	if len(s) > 253 {
@@ -232,8 +231,8 @@ func hostname(s string) bool {
 	return strings.Trim(last, "0123456789") != ""
 }
 
-// label reports whether s is a label of lower-case letters, digits and hyphens
-// inside (RFC 1123, 2.1).
+// label reports whether s is a label of lower-case letters, digits and inner hyphens (RFC 1123,
+// 2.1).
 func label(s string) bool {
 	if s == "" || len(s) > 63 || s[0] == '-' || s[len(s)-1] == '-' {
 		return false
@@ -241,7 +240,7 @@ func label(s string) bool {
 	return strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789-") == ""
 }
 
-// cutScheme takes the scheme off; none is "dns".
+// cutScheme removes the scheme; the default is "dns".
 func cutScheme(text string) (Transport, string, error) {
 	scheme, rest, ok := strings.Cut(text, "://")
 	if !ok {
@@ -260,7 +259,7 @@ func cutScheme(text string) (Transport, string, error) {
 	return 0, "", fmt.Errorf("%q has an unknown scheme %q; allowed: dns, https, tls", text, scheme)
 }
 
-// unbracket takes the brackets off "[::1]".
+// unbracket removes the brackets from "[::1]".
 func unbracket(s string) string {
 	if inner, ok := strings.CutPrefix(s, "["); ok {
 		if inner, ok := strings.CutSuffix(inner, "]"); ok {

@@ -6,16 +6,14 @@ import (
 	"github.com/nodens-dns/nodens/internal/expression"
 )
 
-// View is `view NAME { expr EXPRESSION }`: the block takes only queries of which all
-// expressions are true. What it does not take goes on to the next block of the same
-// zone.
+// View is `view NAME { expr EXPRESSION }`: the block only takes queries for which all
+// expressions are true. Others go to the next block of the same zone.
 type View struct {
 	Name string
-	When []*expression.Expression // empty takes all
+	When []*expression.Expression // empty: all queries
 }
 
-// maxExpressions bounds how many expressions a view may have, since each is evaluated
-// for each query: more than a hand writes.
+// maxExpressions bounds the expressions of a view; each is evaluated for every query.
 const maxExpressions = 32
 
 func (v *View) parse(p *parser, s statement) {
@@ -40,7 +38,7 @@ func (v *View) parse(p *parser, s statement) {
 	})
 }
 
-// ViewName is the name of b's view, "" if it has none.
+// ViewName returns the name of b's view, "" if it has none.
 func (b *Block) ViewName() string {
 	if b.View == nil {
 		return ""

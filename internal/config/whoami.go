@@ -1,6 +1,6 @@
 package config
 
-// Whoami is `whoami`: queries that nothing else takes are answered with the client's
+// Whoami is `whoami`: queries that no other directive answers are answered with the client's
 // address and port.
 type Whoami struct{}
 

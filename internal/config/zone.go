@@ -9,18 +9,17 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// key is what a server block's key means.
+// key is the parsed key of a server block.
 type key struct {
 	transport Transport
 	zones     []wire.Name
 	port      uint16
-	// ported is whether the key names a port.
+	// ported: the key has a port.
 	ported bool
 }
 
-// parseKey reads a key as CoreDNS does: [dns://|tls://|https://]ZONE[:PORT], where
-// ZONE is a name or a CIDR that stands for its reverse zones. Its errors lack the
-// place.
+// parseKey parses a key as CoreDNS does: [dns://|tls://|https://]ZONE[:PORT]. ZONE is a name,
+// or a CIDR for its reverse zones. Its errors don't include the file and line.
 func parseKey(text string) (key, error) {
 	rest := text
 	var via Transport
@@ -51,7 +50,7 @@ func parseKey(text string) (key, error) {
 	return k, err
 }
 
-// parseScheme reads what stands before "://".
+// parseScheme parses the text before "://".
 func parseScheme(scheme, text string) (Transport, error) {
 	for _, t := range []Transport{PlainDNS, DNSOverTLS, DNSOverHTTPS} {
 		if scheme == t.String() {
@@ -66,7 +65,7 @@ func parseScheme(scheme, text string) (Transport, error) {
 	return 0, fmt.Errorf("%q has an unknown scheme %q; %s", text, scheme, allowed)
 }
 
-// defaultPort is the port of keys that name none; plain is that of plain DNS.
+// defaultPort returns the port for keys without one; plain is the port for plain DNS.
 func (t Transport) defaultPort(plain uint16) uint16 {
 	switch t {
 	case DNSOverTLS:
@@ -78,8 +77,8 @@ func (t Transport) defaultPort(plain uint16) uint16 {
 	}
 }
 
-// cutPort cuts :PORT off. What is behind the last colon is a port if it is all
-// digits, unless s as a whole is an IPv6 address, bare or in brackets.
+// cutPort removes :PORT. The text after the last colon is a port if it is all digits, unless s
+// is an IPv6 address, bare or in brackets.
 func cutPort(s string) (zone, port string, ok bool) {
 	colon := strings.LastIndexByte(s, ':')
 	if colon < 0 {
@@ -95,7 +94,7 @@ func cutPort(s string) (zone, port string, ok bool) {
 	return s[:colon], port, true
 }
 
-// parseZone reads a zone without scheme and port; text is the whole word.
+// parseZone parses a zone without scheme and port; text is the whole word.
 func parseZone(zone, text string) ([]wire.Name, error) {
 	if _, err := netip.ParseAddr(strings.Trim(zone, "[]")); err == nil {
 		return nil, fmt.Errorf("%q is an address, not a zone; write its reverse zone as ADDRESS/BITS, or say with `bind` where to listen", text)
@@ -119,9 +118,9 @@ func parseZone(zone, text string) ([]wire.Name, error) {
 	return []wire.Name{name}, nil
 }
 
-// reverseZones are the zones that hold the PTR records of all of prefix: one if
-// its length is at a label of the reverse tree (8 bits, or 4 in IPv6), else as many
-// as fill it up to the next label, at most 128 (RFC 1035, 3.5; RFC 3596, 2.5).
+// reverseZones returns the zones with the PTR records of prefix: one if its length is at a
+// label of the reverse tree (8 bits, or 4 in IPv6), else all zones at the next label, at most
+// 128 (RFC 1035, 3.5; RFC 3596, 2.5).
 func reverseZones(prefix netip.Prefix) []wire.Name {
 	unit, digits, suffix := 8, prefix.Addr().AsSlice(), "in-addr.arpa"
 	if prefix.Addr().Is6() {
@@ -147,7 +146,7 @@ func reverseZones(prefix netip.Prefix) []wire.Name {
 		}
 		name, err := wire.ParseName(b.String() + suffix)
 		if err != nil {
-			continue // digits and dots are always a name
+			continue // digits and dots always form a name
 		}
 		zones = append(zones, name)
 	}
@@ -162,7 +161,7 @@ func nibbles(bytes []byte) []byte {
 	return list
 }
 
-// reverse reports whether zone lies in the reverse tree.
+// reverse reports whether zone is in the reverse tree.
 func reverse(zone wire.Name) bool {
 	for _, text := range []string{"in-addr.arpa", "ip6.arpa"} {
 		if root, err := wire.ParseName(text); err == nil && zone.Under(root) {
