@@ -11,13 +11,13 @@ import (
 	"github.com/miekg/dns"
 )
 
-// Whatever stands in a reply, addresses that are added together are the bytes that
-// they are when added one by one.
-func TestAddAddrsIsAdd(t *testing.T) {
+// TestAddAddrsEqualsAdd: AddAddrs writes the same bytes as Add for each address, whatever the
+// reply holds.
+func TestAddAddrsEqualsAdd(t *testing.T) {
 	types := []uint16{TypeA, TypeAAAA}
 	for seed := range uint64(300) {
 		rng := rand.New(rand.NewPCG(seed, 1))
-		q := ask(t, "a.example.", dns.TypeA, func(m *dns.Msg) { m.SetEdns0(4096, true) })
+		q := stubQuery(t, "a.example.", dns.TypeA, func(m *dns.Msg) { m.SetEdns0(4096, true) })
 		var many, each Reply
 		many.Start(nil, q)
 		each.Start(nil, q)
@@ -49,12 +49,12 @@ func TestAddAddrsIsAdd(t *testing.T) {
 	}
 }
 
-// Every order comes up, each as often as any other, and nothing else is touched.
+// TestShuffleLast: every order occurs equally often, and nothing else changes.
 func TestShuffleLast(t *testing.T) {
 	const first, shuffled, rounds = 2, 4, 24_000
 	for _, rtype := range []uint16{TypeA, TypeAAAA} {
 		t.Run(dns.TypeToString[rtype], func(t *testing.T) {
-			q := ask(t, "a.example.", rtype)
+			q := stubQuery(t, "a.example.", rtype)
 			packed := make([]byte, (first+shuffled)*(addrStride(rtype)-fixedLen))
 			for i := range packed {
 				packed[i] = byte(i)
@@ -62,7 +62,7 @@ func TestShuffleLast(t *testing.T) {
 			var r Reply
 			r.Start(nil, q)
 			r.AddAddrs(Answer, AtQuestion, rtype, 30, string(packed))
-			ordered := written(t, &r)
+			ordered := addressesOf(t, &r)
 			seen := map[string]int{}
 			for range rounds {
 				r.Reset()
@@ -75,7 +75,7 @@ func TestShuffleLast(t *testing.T) {
 				}
 			}
 			slices.Sort(ordered)
-			if diff := cmp.Diff(ordered, slices.Sorted(slices.Values(written(t, &r)))); diff != "" {
+			if diff := cmp.Diff(ordered, slices.Sorted(slices.Values(addressesOf(t, &r)))); diff != "" {
 				t.Errorf("the records are others (-want +got):\n%s", diff)
 			}
 			// 1,000 of each are to be expected, give or take 31: 300 is ten times that.
@@ -91,10 +91,11 @@ func TestShuffleLast(t *testing.T) {
 	}
 }
 
-// Fewer than two have no order, and owners that are written out keep theirs.
-func TestShuffleLastLeaves(t *testing.T) {
+// TestShuffleLastUnchanged: fewer than two addresses, and owners that are written out, keep
+// their order.
+func TestShuffleLastUnchanged(t *testing.T) {
 	var r Reply
-	r.Start(nil, ask(t, "a.", dns.TypeA))
+	r.Start(nil, stubQuery(t, "a.", dns.TypeA))
 	r.ShuffleLast(0, TypeA)
 	r.Add(Answer, AtQuestion, 65280, 1, make([]byte, maxPointed))
 	at := r.Add(Answer, AtQuestion, TypeCNAME, 1, []byte("\x03far\x00"))
@@ -109,7 +110,7 @@ func TestShuffleLastLeaves(t *testing.T) {
 	}
 }
 
-func written(t *testing.T, r *Reply) (list []string) {
+func addressesOf(t *testing.T, r *Reply) (list []string) {
 	t.Helper()
 	for _, rr := range unpacked(t, r.Finish(MaxMessage)).Answer {
 		list = append(list, rr.String())

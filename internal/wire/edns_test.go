@@ -15,8 +15,8 @@ var (
 	cookie = &dns.EDNS0_COOKIE{Code: dns.EDNS0COOKIE, Cookie: "0102030405060708"}
 )
 
-// TestOptions: the options are in the OPT record, if there is one, and are gone with
-// what they explain.
+// TestOptions: the options are in the OPT record, if there is one, and Reset removes them with
+// the records.
 func TestOptions(t *testing.T) {
 	edns := func(m *dns.Msg) { m.SetEdns0(1232, true) }
 	blocked := func(r *Reply) { r.SetEDE(EDEBlocked) }
@@ -36,7 +36,7 @@ func TestOptions(t *testing.T) {
 		"failed":          {edns, []func(*Reply){blocked, func(r *Reply) { r.Fail(ServFail) }}, []string{}},
 		"without EDNS":    {func(*dns.Msg) {}, []func(*Reply){named, blocked}, nil},
 	} {
-		q := ask(t, "www.example.", dns.TypeA, tt.shape)
+		q := stubQuery(t, "www.example.", dns.TypeA, tt.shape)
 		var r Reply
 		for range 2 { // nothing is left from one query to the next
 			r.Start(nil, q)
@@ -54,7 +54,7 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// optionsOf are the options of m's OPT record, nil if it has none.
+// optionsOf returns the options of m's OPT record, nil if it has none.
 func optionsOf(m *dns.Msg) []string {
 	opt := m.IsEdns0()
 	if opt == nil {
@@ -73,8 +73,8 @@ func optionsOf(m *dns.Msg) []string {
 	return list
 }
 
-// TestBrokenOptions: what is no option is passed over.
-func TestBrokenOptions(t *testing.T) {
+// TestMalformedOptions: malformed options are ignored.
+func TestMalformedOptions(t *testing.T) {
 	for options, want := range map[string]bool{
 		"": false, "0003": false, "00030000": true, "0003000161": true, "00030002 61": false, "0003ffff": false,
 		"000a0002 6162 00030000": true, "000a0003 6162 00030000": false, "00030000 ffffff": true, "00030000 ffffffff": true, "0300 0000": false,
@@ -86,16 +86,16 @@ func TestBrokenOptions(t *testing.T) {
 		if v := q.Parse(packet); v != Serve || q.NSID != want {
 			t.Errorf("%s: verdict %d, asked for %v", options, v, q.NSID)
 		}
-		if q.Parse(ask(t, "a.", dns.TypeA).Packet); q.NSID {
+		if q.Parse(stubQuery(t, "a.", dns.TypeA).Packet); q.NSID {
 			t.Errorf("%s: the next query asks, too", options)
 		}
 	}
 }
 
-// TestOptionsFit: the largest options fit behind the largest question into the smallest
-// reply, and a cut reply keeps them.
+// TestOptionsFit: the largest options and the largest question fit into the smallest reply, and
+// a truncated reply keeps them.
 func TestOptionsFit(t *testing.T) {
-	q := ask(t, long(63, 63, 63, 61), dns.TypeA, func(m *dns.Msg) { m.SetEdns0(512, true) })
+	q := stubQuery(t, longName(63, 63, 63, 61), dns.TypeA, func(m *dns.Msg) { m.SetEdns0(512, true) })
 	var r Reply
 	r.Start(nil, q)
 	for range 100 {

@@ -9,11 +9,10 @@ import (
 	"github.com/miekg/dns"
 )
 
-// FuzzRestore: what was packed and saved is read as what it was, and is the same bytes when
-// it is saved again.
+// FuzzRestore: a saved message is restored unchanged, and saved again as the same bytes.
 func FuzzRestore(f *testing.F) {
 	addReplies(f, 100)
-	q := ask(f, "a.", dns.TypeA)
+	q := stubQuery(f, "a.", dns.TypeA)
 	f.Fuzz(func(t *testing.T, counts, body []byte, flags uint16) {
 		msg, ok := replyTo(counts, body, flags)
 		if !ok {
@@ -43,13 +42,12 @@ func FuzzRestore(f *testing.F) {
 	})
 }
 
-// FuzzRestoreAny reads any bytes as what was saved: they are refused, or good for the
-// query they are said to answer.
+// FuzzRestoreAny restores arbitrary bytes. They are rejected, or valid for the returned query.
 func FuzzRestoreAny(f *testing.F) {
-	f.Add(ErrorResponse(ask(f, "a.example.", dns.TypeA), ServFail).Packed.Append(nil), false)
+	f.Add(ErrorResponse(stubQuery(f, "a.example.", dns.TypeA), ServFail).Packed.Append(nil), false)
 	for seed := range uint64(50) {
 		m := newMaker(seed)
-		q := ask(f, m.mixed(m.names[0]), dns.TypeA)
+		q := stubQuery(f, m.mixed(m.names[0]), dns.TypeA)
 		resp, err := ParseResponse(packed(f, m.response(f, q)), q)
 		if err != nil {
 			f.Fatal(err)
@@ -80,9 +78,9 @@ func FuzzRestoreAny(f *testing.F) {
 	})
 }
 
-// TestRestoreRefuses what is no reply to one question.
+// TestRestoreRefuses rejects messages that are not replies to one question.
 func TestRestoreRefuses(t *testing.T) {
-	good := ErrorResponse(ask(t, "a.example.", dns.TypeA), NXDomain).Packed.Append(nil)
+	good := ErrorResponse(stubQuery(t, "a.example.", dns.TypeA), NXDomain).Packed.Append(nil)
 	change := func(at int, to ...byte) []byte {
 		b := bytes.Clone(good)
 		copy(b[at:], to)

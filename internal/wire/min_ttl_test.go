@@ -6,8 +6,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// TestAge: the least TTL of all sections counts, and the OPT record's is none.
-func TestAge(t *testing.T) {
+// TestMinTTL: the lowest TTL of all sections counts; the OPT record has none.
+func TestMinTTL(t *testing.T) {
 	rr := func(text string) dns.RR {
 		r, err := dns.NewRR(text)
 		if err != nil {

@@ -8,9 +8,9 @@ import (
 	"github.com/miekg/dns"
 )
 
-// whole makes a reply that passes a response with records on, those of each section
-// behind one another, "--" between them. rcode is its first word.
-func whole(t testing.TB, q *Query, text string) *Reply {
+// replyFromText returns a reply that copies a response with records. The sections follow each
+// other, with "--" between them. The rcode is the first word.
+func replyFromText(t testing.TB, q *Query, text string) *Reply {
 	t.Helper()
 	rcode, text, _ := strings.Cut(text, " ")
 	var m dns.Msg
@@ -39,7 +39,7 @@ func whole(t testing.TB, q *Query, text string) *Reply {
 	return &r
 }
 
-// sectionsOf is m in the form that whole reads, without the OPT record.
+// sectionsOf returns m in the form that replyFromText reads, without the OPT record.
 func sectionsOf(m *dns.Msg) string {
 	parts := make([]string, 3)
 	for i, section := range [][]dns.RR{m.Answer, m.Ns, m.Extra} {
@@ -51,16 +51,16 @@ func sectionsOf(m *dns.Msg) string {
 		}
 		parts[i] = strings.Join(list, "; ")
 	}
-	return tidy(dns.RcodeToString[m.Rcode] + " " + strings.Join(parts, " -- "))
+	return normalizeText(dns.RcodeToString[m.Rcode] + " " + strings.Join(parts, " -- "))
 }
 
-// tidy is text in the form that sectionsOf gives.
-func tidy(text string) string {
+// normalizeText returns text in the form of sectionsOf.
+func normalizeText(text string) string {
 	return strings.Join(strings.Fields(strings.TrimRight(text, " -")), " ")
 }
 
-// long is a name of labels of those lengths.
-func long(lengths ...int) string {
+// longName returns a name with labels of the given lengths.
+func longName(lengths ...int) string {
 	var b strings.Builder
 	for _, n := range lengths {
 		b.WriteString(strings.Repeat("a", n) + ".")
@@ -88,8 +88,8 @@ func TestMinimize(t *testing.T) {
 		{"only what is beside it", "NOERROR -- -- " + webNSA, "NOERROR"},
 		{"an error", "SERVFAIL -- " + webNS, "SERVFAIL -- " + webNS},
 	} {
-		q := ask(t, "www.example.", dns.TypeA)
-		r := whole(t, q, tt.from)
+		q := stubQuery(t, "www.example.", dns.TypeA)
+		r := replyFromText(t, q, tt.from)
 		r.Minimize()
 		if diff := cmp.Diff(tt.want, sectionsOf(unpacked(t, r.Finish(MinUDP)))); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
@@ -97,8 +97,8 @@ func TestMinimize(t *testing.T) {
 	}
 }
 
-func TestFirst(t *testing.T) {
-	r := whole(t, ask(t, "www.example.", dns.TypeA), "NOERROR "+webA+" -- "+webNS+"; "+strings.Replace(webSOA, "60", "7", 1)+" -- "+webNSA)
+func TestFirstTTL(t *testing.T) {
+	r := replyFromText(t, stubQuery(t, "www.example.", dns.TypeA), "NOERROR "+webA+" -- "+webNS+"; "+strings.Replace(webSOA, "60", "7", 1)+" -- "+webNSA)
 	for _, tt := range []struct {
 		s     Section
 		rtype uint16
@@ -113,23 +113,23 @@ func TestFirst(t *testing.T) {
 	}
 }
 
-func TestAddBelow(t *testing.T) {
+func TestAddChild(t *testing.T) {
 	for _, tt := range []struct{ name, want string }{
 		{"www.example.", "_udp.www.example. 9 IN SRV 0 0 53 ."},
 		{".", "_udp. 9 IN SRV 0 0 53 ."},
-		{long(63, 63, 63, 56), "_udp." + long(63, 63, 63, 56) + " 9 IN SRV 0 0 53 ."},
-		{long(63, 63, 63, 57), ""},
+		{longName(63, 63, 63, 56), "_udp." + longName(63, 63, 63, 56) + " 9 IN SRV 0 0 53 ."},
+		{longName(63, 63, 63, 57), ""},
 	} {
 		var r Reply
-		r.Start(nil, ask(t, tt.name, dns.TypeA))
+		r.Start(nil, stubQuery(t, tt.name, dns.TypeA))
 		r.AddChild(Additional, "_udp", TypeSRV, 9, []byte{0, 0, 0, 0, 0, 53, 0})
-		want := tidy("NOERROR -- -- " + tt.want)
+		want := normalizeText("NOERROR -- -- " + tt.want)
 		if got := sectionsOf(unpacked(t, r.Finish(MaxMessage))); got != want {
 			t.Errorf("%s: %s, want %s", tt.name, got, want)
 		}
 	}
 	var r Reply
-	r.Start(nil, ask(t, "www.example.", dns.TypeA))
+	r.Start(nil, stubQuery(t, "www.example.", dns.TypeA))
 	r.Add(Additional, AtQuestion, TypeA, 1, []byte{1, 2, 3, 4})
 	size := len(r.b)
 	r.AddChild(Answer, "_udp", TypeSRV, 9, nil) // a section that is over

@@ -9,8 +9,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// copied is a reply that copies m, a response to q.
-func copied(t testing.TB, q *Query, m *dns.Msg) *Reply {
+// copyOf returns a reply that copies m, a response to q.
+func copyOf(t testing.TB, q *Query, m *dns.Msg) *Reply {
 	t.Helper()
 	resp, err := ParseResponse(packed(t, m), q)
 	if err != nil {
@@ -22,13 +22,12 @@ func copied(t testing.TB, q *Query, m *dns.Msg) *Reply {
 	return r
 }
 
-// TestNames: all names of all random replies are found that are owners or targets, but for
-// those that were found just before.
+// TestNames: all owners and targets of random replies are returned, except repetitions.
 func TestNames(t *testing.T) {
 	for seed := range uint64(300) {
 		maker := newMaker(seed)
-		q := ask(t, maker.names[0], dns.TypeA)
-		r := copied(t, q, maker.response(t, q))
+		q := stubQuery(t, maker.names[0], dns.TypeA)
+		r := copyOf(t, q, maker.response(t, q))
 		var got []string
 		for names := r.Names(); ; {
 			n, ok := names.Next()
@@ -78,10 +77,10 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestNamesOnce: the owners of a usual answer are looked at once, and the question's not at
-// all.
-func TestNamesOnce(t *testing.T) {
-	q := ask(t, "www.a.test.", dns.TypeA)
+// TestNamesSkipsRepeatedOwners: an answer's owner is returned once, and the question's name not
+// at all.
+func TestNamesSkipsRepeatedOwners(t *testing.T) {
+	q := stubQuery(t, "www.a.test.", dns.TypeA)
 	r := answers(t, q, true, "www.a.test. 60 IN CNAME b.test.", "b.test. 60 IN A 192.0.2.1", "b.test. 60 IN A 192.0.2.2", "b.test. 60 IN A 192.0.2.3")
 	var got []string
 	for names := r.Names(); ; {
@@ -105,13 +104,13 @@ func TestNamesOnce(t *testing.T) {
 	}
 }
 
-// TestRemove: what is taken out is gone, and all else stays as it was.
+// TestRemove: the records are removed and the others stay unchanged.
 func TestRemove(t *testing.T) {
 	for seed := range uint64(300) {
 		maker := newMaker(seed)
-		q := ask(t, maker.names[0], dns.TypeA)
+		q := stubQuery(t, maker.names[0], dns.TypeA)
 		m := maker.response(t, q)
-		r, whole := copied(t, q, m), copied(t, q, m)
+		r, whole := copyOf(t, q, m), copyOf(t, q, m)
 		all := unpacked(t, whole.Finish(MaxMessage))
 		var out []int
 		var want [3][]string
@@ -139,9 +138,9 @@ func TestRemove(t *testing.T) {
 	}
 }
 
-// TestCut: what is cut has TC, what is short enough is left alone.
-func TestCut(t *testing.T) {
-	q := ask(t, "a.test.", dns.TypeA)
+// TestTruncate: a truncated reply has TC; a short one does not change.
+func TestTruncate(t *testing.T) {
+	q := stubQuery(t, "a.test.", dns.TypeA)
 	for size, want := range map[int]int{104: 5, 103: 4, 1000: 5} {
 		r := answers(t, q, true, slices.Repeat([]string{"a.test. 60 IN A 192.0.2.1"}, 5)...)
 		r.Truncate(size)

@@ -11,7 +11,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// TestPrefix64: the addresses are those of RFC 6052, 2.4.
+// TestPrefix64 uses the addresses of RFC 6052, 2.4.
 func TestPrefix64(t *testing.T) {
 	for prefix, want := range map[string]string{
 		"2001:db8::/32":            "2001:db8:c000:221::",
@@ -37,7 +37,7 @@ func TestPrefix64(t *testing.T) {
 	}
 }
 
-func wellKnown(t testing.TB) *Prefix64 {
+func wellKnownPrefix(t testing.TB) *Prefix64 {
 	t.Helper()
 	p, ok := NewPrefix64(netip.MustParsePrefix("64:ff9b::/96"))
 	if !ok {
@@ -46,8 +46,8 @@ func wellKnown(t testing.TB) *Prefix64 {
 	return &p
 }
 
-// asAAAA is q's question for IPv6 addresses.
-func asAAAA(t testing.TB, q *Query) *Query {
+// aaaaQuery returns q with the type AAAA.
+func aaaaQuery(t testing.TB, q *Query) *Query {
 	t.Helper()
 	m := unpacked(t, q.Packet)
 	m.Question[0].Qtype = dns.TypeAAAA
@@ -58,7 +58,7 @@ func asAAAA(t testing.TB, q *Query) *Query {
 	return &six
 }
 
-func TestMap64(t *testing.T) {
+func TestSynthesize64(t *testing.T) {
 	const mapped = "www.example. 30 IN AAAA 64:ff9b::c000:201"
 	for _, tt := range []struct{ name, from, want string }{
 		{"addresses", "NOERROR " + webA + "; www.example. 10 IN A 192.0.2.3", "NOERROR " + mapped + "; www.example. 10 IN AAAA 64:ff9b::c000:203"},
@@ -71,13 +71,13 @@ func TestMap64(t *testing.T) {
 		{"no such name", "NXDOMAIN www.example. 60 IN CNAME x.test. -- " + webSOA, "NXDOMAIN www.example. 60 IN CNAME x.test. -- " + webSOA},
 		{"an error", "SERVFAIL", "SERVFAIL"},
 	} {
-		q := ask(t, "www.example.", dns.TypeA)
-		a := whole(t, q, tt.from)
+		q := stubQuery(t, "www.example.", dns.TypeA)
+		a := replyFromText(t, q, tt.from)
 		a.flags |= flagAA | flagAD | flagRA
 		var r Reply
-		r.Start(nil, asAAAA(t, q))
+		r.Start(nil, aaaaQuery(t, q))
 		r.Add(Authority, AtQuestion, TypeTXT, 1, nil) // what was there goes
-		if err := r.Synthesize64(a, wellKnown(t), 30); err != nil {
+		if err := r.Synthesize64(a, wellKnownPrefix(t), 30); err != nil {
 			t.Errorf("%s: %v", tt.name, err)
 			continue
 		}
@@ -91,14 +91,15 @@ func TestMap64(t *testing.T) {
 	}
 }
 
-// TestMap64Limit: what grows over the largest message is cut, and says so.
-func TestMap64Limit(t *testing.T) {
-	q := ask(t, "www.example.", dns.TypeA)
+// TestSynthesize64Limit: a reply that grows beyond the largest message is truncated, with TC
+// set.
+func TestSynthesize64Limit(t *testing.T) {
+	q := stubQuery(t, "www.example.", dns.TypeA)
 	var a, r Reply
 	a.Start(nil, q)
 	a.AddAddrs(Answer, AtQuestion, TypeA, 60, strings.Repeat("\xc0\x00\x02\x01", 3900))
-	r.Start(nil, asAAAA(t, q))
-	if err := r.Synthesize64(&a, wellKnown(t), 30); err != nil {
+	r.Start(nil, aaaaQuery(t, q))
+	if err := r.Synthesize64(&a, wellKnownPrefix(t), 30); err != nil {
 		t.Fatal(err)
 	}
 	if m := unpacked(t, r.Finish(MaxMessage)); !m.Truncated || len(m.Answer) < 2300 {
@@ -106,10 +107,10 @@ func TestMap64Limit(t *testing.T) {
 	}
 }
 
-// TestMap64Owners: owners that point to one another lead to the same name when what is
-// between them has grown.
-func TestMap64Owners(t *testing.T) {
-	q := ask(t, "www.example.", dns.TypeA)
+// TestSynthesize64Owners: pointers between owners stay valid when the records between them
+// grow.
+func TestSynthesize64Owners(t *testing.T) {
+	q := stubQuery(t, "www.example.", dns.TypeA)
 	var a, r Reply
 	a.Start(nil, q)
 	owner := AtQuestion
@@ -118,8 +119,8 @@ func TestMap64Owners(t *testing.T) {
 		a.Add(Answer, owner, TypeA, 9, []byte{192, 0, 2, i})
 		owner = at
 	}
-	r.Start(nil, asAAAA(t, q))
-	if err := r.Synthesize64(&a, wellKnown(t), 30); err != nil {
+	r.Start(nil, aaaaQuery(t, q))
+	if err := r.Synthesize64(&a, wellKnownPrefix(t), 30); err != nil {
 		t.Fatal(err)
 	}
 	m := unpacked(t, r.Finish(MinUDP))
@@ -130,15 +131,14 @@ func TestMap64Owners(t *testing.T) {
 	}
 }
 
-// FuzzMap64: the reply has the same records as the one it is made of, but for the
-// addresses, whichever way it is made.
-func FuzzMap64(f *testing.F) {
+// FuzzSynthesize64: on both paths only the addresses of the reply change.
+func FuzzSynthesize64(f *testing.F) {
 	for seed := range uint64(200) {
 		f.Add(seed, uint32(seed))
 	}
 	f.Fuzz(func(t *testing.T, seed uint64, most uint32) {
 		m := newMaker(seed)
-		q := ask(t, m.names[0], dns.TypeA)
+		q := stubQuery(t, m.names[0], dns.TypeA)
 		from := m.response(t, q)
 		for range m.IntN(3) {
 			from.Ns, from.Extra = nil, nil
@@ -157,31 +157,31 @@ func FuzzMap64(f *testing.F) {
 		a.CopyRaw(resp.Packed)
 		again.Start(nil, q)
 		again.CopyRaw(resp.Packed)
-		r.Start(nil, asAAAA(t, q))
-		want := remap(unpacked(t, again.Finish(MaxMessage)), wellKnown(t), most)
-		if err := r.Synthesize64(&a, wellKnown(t), most); err != nil {
+		r.Start(nil, aaaaQuery(t, q))
+		want := synthesizedLines(unpacked(t, again.Finish(MaxMessage)), wellKnownPrefix(t), most)
+		if err := r.Synthesize64(&a, wellKnownPrefix(t), most); err != nil {
 			t.Fatal(err)
 		}
 		got := unpacked(t, r.Finish(MaxMessage))
-		if diff := cmp.Diff(want, folded(strings.Split(sectionsOf(got), "; "))); diff != "" {
+		if diff := cmp.Diff(want, lowerAll(strings.Split(sectionsOf(got), "; "))); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
 		var way Reply
-		way.Start(nil, asAAAA(t, q))
+		way.Start(nil, aaaaQuery(t, q))
 		a.Start(nil, q)
 		a.CopyRaw(resp.Packed)
-		if err := way.synthesize64Unpacked(&a, wellKnown(t), most); err != nil {
+		if err := way.synthesize64Unpacked(&a, wellKnownPrefix(t), most); err != nil {
 			t.Fatal(err)
 		}
 		way.rcode = Rcode(got.Rcode)
-		if diff := cmp.Diff(want, folded(strings.Split(sectionsOf(unpacked(t, way.Finish(MaxMessage))), "; "))); diff != "" {
+		if diff := cmp.Diff(want, lowerAll(strings.Split(sectionsOf(unpacked(t, way.Finish(MaxMessage))), "; "))); diff != "" {
 			t.Errorf("through objects (-want +got):\n%s", diff)
 		}
 	})
 }
 
-// remap is m with p's addresses in place of its own, as text.
-func remap(m *dns.Msg, p *Prefix64, most uint32) []string {
+// synthesizedLines returns m as text, with its addresses embedded in p.
+func synthesizedLines(m *dns.Msg, p *Prefix64, most uint32) []string {
 	m = m.Copy()
 	for i, rr := range m.Answer {
 		if a, ok := rr.(*dns.A); ok {
@@ -194,15 +194,15 @@ func remap(m *dns.Msg, p *Prefix64, most uint32) []string {
 			m.Answer[i] = rr
 		}
 	}
-	return folded(slices.Clone(strings.Split(sectionsOf(m), "; ")))
+	return lowerAll(slices.Clone(strings.Split(sectionsOf(m), "; ")))
 }
 
-// TestMap64Allocs: the usual shape allocates nothing.
-func TestMap64Allocs(t *testing.T) {
-	q := ask(t, "www.example.", dns.TypeA)
-	six := asAAAA(t, q)
-	a := whole(t, q, "NOERROR www.example. 60 IN CNAME x.test.; x.test. 60 IN A 192.0.2.1")
-	p := wellKnown(t)
+// TestSynthesize64Allocs: the common path does not allocate.
+func TestSynthesize64Allocs(t *testing.T) {
+	q := stubQuery(t, "www.example.", dns.TypeA)
+	six := aaaaQuery(t, q)
+	a := replyFromText(t, q, "NOERROR www.example. 60 IN CNAME x.test.; x.test. 60 IN A 192.0.2.1")
+	p := wellKnownPrefix(t)
 	buf := make([]byte, 0, 4096)
 	var r Reply
 	if n := testing.AllocsPerRun(100, func() {

@@ -7,10 +7,10 @@ import (
 	"github.com/miekg/dns"
 )
 
-// denial is what says that there is no name.
+// denial returns a packed NXDOMAIN reply.
 func denial(t testing.TB, name string, compress bool, authority ...string) Packed {
 	t.Helper()
-	q := ask(t, name, dns.TypeA)
+	q := stubQuery(t, name, dns.TypeA)
 	var m dns.Msg
 	m.SetRcode(unpacked(t, q.Packet), dns.RcodeNameError)
 	m.Compress, m.RecursionAvailable, m.AuthenticatedData, m.Authoritative = compress, true, true, true
@@ -28,7 +28,7 @@ func denial(t testing.TB, name string, compress bool, authority ...string) Packe
 	return resp.Packed
 }
 
-// TestDeny: the SOA of a denial is that of a name below it.
+// TestDeny: the SOA of a denial also denies the names below.
 func TestDeny(t *testing.T) {
 	const rest = " 900 IN SOA ns.example. Admin.x.test. 1 7200 1800 86400 60"
 	long := strings.Repeat(strings.Repeat("l", 60)+".", 3)
@@ -54,7 +54,7 @@ func TestDeny(t *testing.T) {
 		for _, compress := range []bool{false, true} {
 			t.Run(name, func(t *testing.T) {
 				p := denial(t, tt.denied, compress, tt.authority...)
-				q := ask(t, tt.qname, dns.TypeSRV)
+				q := stubQuery(t, tt.qname, dns.TypeSRV)
 				var r Reply
 				r.Start(nil, q)
 				r.SetRcode(NotImp)
@@ -87,9 +87,9 @@ func TestDeny(t *testing.T) {
 	}
 }
 
-// TestDenyAnswers: what an alias leads to is another name.
-func TestDenyAnswers(t *testing.T) {
-	q := ask(t, "x.example.", dns.TypeA)
+// TestDenyRefusesAnswers: a denial behind an alias is about another name.
+func TestDenyRefusesAnswers(t *testing.T) {
+	q := stubQuery(t, "x.example.", dns.TypeA)
 	var m dns.Msg
 	m.SetRcode(unpacked(t, q.Packet), dns.RcodeNameError)
 	cname, _ := dns.NewRR("x.example. 60 IN CNAME y.example.")
@@ -103,14 +103,14 @@ func TestDenyAnswers(t *testing.T) {
 		t.Errorf("%d answers", n)
 	}
 	var r Reply
-	r.Start(nil, ask(t, "a.x.example.", dns.TypeA))
+	r.Start(nil, stubQuery(t, "a.x.example.", dns.TypeA))
 	if r.Deny(resp.Packed, 5) {
 		t.Error("denied")
 	}
 }
 
-// FuzzDeny makes denials of any bytes that are taken as a reply, for the same name and
-// one below it: what is sent can be read, and its SOA is one of the reply's.
+// FuzzDeny infers denials from any accepted reply, for its name and for one below it. The
+// result is well-formed, and its SOA is the reply's.
 func FuzzDeny(f *testing.F) {
 	addReplies(f, 30)
 	for _, authority := range []string{"a. 60 IN SOA ns.a. x.ns.a. 1 2 3 4 5", ". 60 IN SOA a. a. 1 2 3 4 5"} {
@@ -119,7 +119,7 @@ func FuzzDeny(f *testing.F) {
 			f.Add(b[6:12], b[HeaderLen+3+4:], uint16(0x8183))
 		}
 	}
-	q, below := ask(f, "a.", dns.TypeA), ask(f, "b.a.", dns.TypeTXT)
+	q, below := stubQuery(f, "a.", dns.TypeA), stubQuery(f, "b.a.", dns.TypeTXT)
 	f.Fuzz(func(t *testing.T, counts, body []byte, flags uint16) {
 		msg, ok := replyTo(counts, body, flags|3)
 		if !ok {

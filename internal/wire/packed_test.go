@@ -19,7 +19,7 @@ func FuzzRoundTrip(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, seed uint64, limit uint16, edns bool) {
 		m := newMaker(seed)
-		q := ask(t, m.mixed(m.names[0]), []uint16{dns.TypeA, dns.TypeAAAA, dns.TypeCNAME, dns.TypeMX, dns.TypeANY}[m.IntN(5)],
+		q := stubQuery(t, m.mixed(m.names[0]), []uint16{dns.TypeA, dns.TypeAAAA, dns.TypeCNAME, dns.TypeMX, dns.TypeANY}[m.IntN(5)],
 			func(msg *dns.Msg) {
 				msg.AuthenticatedData = m.IntN(2) == 0
 				if edns {
@@ -50,7 +50,7 @@ func FuzzRoundTrip(f *testing.F) {
 	})
 }
 
-// checkFields compares what the walk over the bytes found with what the objects say.
+// checkFields compares the parsed response with the unpacked message.
 func checkFields(t *testing.T, q *Query, from *dns.Msg, got Response) {
 	t.Helper()
 	want := Response{Rcode: Rcode(from.Rcode), Answers: len(from.Answer), MinTTL: 1<<32 - 1}
@@ -73,7 +73,7 @@ func checkFields(t *testing.T, q *Query, from *dns.Msg, got Response) {
 	if want.Records == 0 {
 		want.MinTTL = 0
 	}
-	if answers, contradicts := leads(from.Answer, from.Question[0].Name, q.Type); from.Rcode == dns.RcodeSuccess {
+	if answers, contradicts := followsAliases(from.Answer, from.Question[0].Name, q.Type); from.Rcode == dns.RcodeSuccess {
 		want.Answered, want.Contradictory = answers, contradicts
 	} else if from.Rcode == dns.RcodeNameError {
 		want.Contradictory = answers || contradicts
@@ -84,9 +84,9 @@ func checkFields(t *testing.T, q *Query, from *dns.Msg, got Response) {
 	}
 }
 
-// leads says whether the aliases in rrs lead from name to a record of qtype, and whether
-// they contradict one another.
-func leads(rrs []dns.RR, name string, qtype uint16) (answers, contradicts bool) {
+// followsAliases reports whether the aliases in rrs lead from name to a record of qtype, and
+// whether they contradict one another.
+func followsAliases(rrs []dns.RR, name string, qtype uint16) (answers, contradicts bool) {
 	targets, has := map[string]string{}, map[string]bool{}
 	for _, rr := range rrs {
 		owner := dns.CanonicalName(rr.Header().Name)
@@ -150,7 +150,7 @@ func checkWhole(t *testing.T, q *Query, from, got *dns.Msg, ttl uint32) {
 	}
 }
 
-// checkCut compares a reply cut to size with the whole one.
+// checkCut compares a reply truncated to size with the whole one.
 func checkCut(t *testing.T, cut, whole []byte, size int) {
 	t.Helper()
 	if len(cut) > size {
@@ -223,7 +223,7 @@ func unhex(t testing.TB, s string) []byte {
 }
 
 func TestHostileResponses(t *testing.T) {
-	q := ask(t, "a.", dns.TypeA)
+	q := stubQuery(t, "a.", dns.TypeA)
 	for name, tt := range hostile {
 		t.Run(name, func(t *testing.T) {
 			msg := unhex(t, "0000 8180 0001"+tt.counts+"0161 00 0001 0001"+tt.body)
@@ -245,10 +245,9 @@ func TestHostileResponses(t *testing.T) {
 	}
 }
 
-// TestPointerChain: pointers to pointers are followed as far as others follow them,
-// and no further.
+// TestPointerChain: chains of pointers are followed up to the limit, and no further.
 func TestPointerChain(t *testing.T) {
-	q := ask(t, "a.", dns.TypeA)
+	q := stubQuery(t, "a.", dns.TypeA)
 	taken := 0
 	for n := range 2 * maxPointers {
 		data := []byte("\x01b\x00")
@@ -276,7 +275,7 @@ func TestPointerChain(t *testing.T) {
 // TestRepackGrows has records whose names are compressed where no writer may
 // compress them, behind an OPT record: written anew they don't fit a message.
 func TestRepackGrows(t *testing.T) {
-	q := ask(t, strings.Repeat(strings.Repeat("a", 60)+".", 4), dns.TypeSRV)
+	q := stubQuery(t, strings.Repeat(strings.Repeat("a", 60)+".", 4), dns.TypeSRV)
 	msg := append([]byte(nil), q.Packet...)
 	put16(msg[2:], flagQR)
 	const n = 1500
@@ -299,7 +298,7 @@ func addReplies(f *testing.F, seeds uint64) {
 	for seed := range seeds {
 		m := newMaker(seed)
 		m.names[0] = "a."
-		b := packed(f, m.response(f, ask(f, "a.", dns.TypeA)))
+		b := packed(f, m.response(f, stubQuery(f, "a.", dns.TypeA)))
 		f.Add(b[6:12], b[HeaderLen+3+4:], u16(b[2:]))
 	}
 	for i := range worstShapes {
@@ -328,7 +327,7 @@ func replyTo(counts, body []byte, flags uint16) ([]byte, bool) {
 // of the size asked for after a cut.
 func FuzzResponse(f *testing.F) {
 	addReplies(f, 30)
-	q := ask(f, "a.", dns.TypeA)
+	q := stubQuery(f, "a.", dns.TypeA)
 	f.Fuzz(func(t *testing.T, counts, body []byte, flags uint16) {
 		msg, ok := replyTo(counts, body, flags)
 		if !ok {
@@ -380,7 +379,7 @@ func checkWalk(t *testing.T, b []byte, q *Query) {
 	}
 }
 
-func TestMatches(t *testing.T) {
+func TestResponseMatchesQuery(t *testing.T) {
 	query := unhex(t, "1234 0100 0001 0000 0000 0000 0161 0162 00 0001 0001")
 	tests := map[string]struct {
 		msg  string
@@ -420,19 +419,19 @@ func TestMatches(t *testing.T) {
 	}
 }
 
-func TestFor(t *testing.T) {
-	q := ask(t, "www.example.", dns.TypeA)
+func TestIsReplyTo(t *testing.T) {
+	q := stubQuery(t, "www.example.", dns.TypeA)
 	p := ErrorResponse(q, ServFail).Packed
 	for name, tt := range map[string]struct {
 		q    *Query
 		want bool
 	}{
 		"the same":     {q, true},
-		"another case": {ask(t, "WWW.example.", dns.TypeA), true},
-		"another type": {ask(t, "www.example.", dns.TypeAAAA), false},
-		"shorter":      {ask(t, "example.", dns.TypeA), false},
-		"longer":       {ask(t, "a.www.example.", dns.TypeA), false},
-		"other bytes":  {ask(t, "wwx.example.", dns.TypeA), false},
+		"another case": {stubQuery(t, "WWW.example.", dns.TypeA), true},
+		"another type": {stubQuery(t, "www.example.", dns.TypeAAAA), false},
+		"shorter":      {stubQuery(t, "example.", dns.TypeA), false},
+		"longer":       {stubQuery(t, "a.www.example.", dns.TypeA), false},
+		"other bytes":  {stubQuery(t, "wwx.example.", dns.TypeA), false},
 	} {
 		if got := p.IsReplyTo(tt.q); got != tt.want {
 			t.Errorf("%s: %v", name, got)
@@ -443,10 +442,10 @@ func TestFor(t *testing.T) {
 	}
 }
 
-// TestBareError reads a reply that is only a header, as servers send that can't
+// TestHeaderOnlyError reads a reply that is only a header, as servers send that can't
 // read the query.
-func TestBareError(t *testing.T) {
-	q := ask(t, "www.Example.", dns.TypeA)
+func TestHeaderOnlyError(t *testing.T) {
+	q := stubQuery(t, "www.Example.", dns.TypeA)
 	resp, err := ParseResponse(unhex(t, "0000 8181 0000 0000 0000 0000"), q)
 	if err != nil {
 		t.Fatal(err)
@@ -461,7 +460,7 @@ func TestBareError(t *testing.T) {
 }
 
 func TestExtendedRcode(t *testing.T) {
-	q := ask(t, "a.", dns.TypeA)
+	q := stubQuery(t, "a.", dns.TypeA)
 	resp, err := ParseResponse(unhex(t, "0000 8180 0001 0000 0000 0001 0161 00 0001 0001 00 0029 04d0 01000000 0000"), q)
 	if err != nil {
 		t.Fatal(err)
@@ -473,7 +472,7 @@ func TestExtendedRcode(t *testing.T) {
 
 // TestOtherClass answers with a record that is of the qname and qtype only.
 func TestOtherClass(t *testing.T) {
-	q := ask(t, "a.", dns.TypeA)
+	q := stubQuery(t, "a.", dns.TypeA)
 	for class, want := range map[string]bool{"0001": true, "0003": false} {
 		resp, err := ParseResponse(unhex(t, "0000 8180 0001 0001 0000 0000 0161 00 0001 0001 c00c 0001"+class+"0000003c 0004 c0000201"), q)
 		if err != nil {

@@ -72,7 +72,7 @@ func TestParse(t *testing.T) {
 	}
 	for name, shape := range tests {
 		t.Run(name, func(t *testing.T) {
-			q := ask(t, "wWw.Example.", dns.TypeAAAA, shape)
+			q := stubQuery(t, "wWw.Example.", dns.TypeAAAA, shape)
 			want, ok := fieldsOfMsg(unpacked(t, q.Packet))
 			if !ok {
 				t.Fatal("the name can't be compared")
@@ -84,8 +84,8 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// verdicts are packets that are no query like others, by name.
-var verdicts = map[string]struct {
+// parseResults are packets that are not ordinary queries, by name.
+var parseResults = map[string]struct {
 	packet string
 	want   ParseResult
 }{
@@ -130,11 +130,11 @@ func labels(lengths ...int) string {
 	return string(b)
 }
 
-func TestVerdicts(t *testing.T) {
-	for name, tt := range verdicts {
+func TestParseResults(t *testing.T) {
+	for name, tt := range parseResults {
 		t.Run(name, func(t *testing.T) {
 			var q Query
-			q.Parse(ask(t, "left.over.", dns.TypeA, func(m *dns.Msg) { m.SetEdns0(4096, true) }).Packet)
+			q.Parse(stubQuery(t, "left.over.", dns.TypeA, func(m *dns.Msg) { m.SetEdns0(4096, true) }).Packet)
 			packet := unhex(t, tt.packet)
 			if got := q.Parse(packet); got != tt.want {
 				t.Errorf("verdict %d, want %d", got, tt.want)
@@ -153,10 +153,10 @@ func TestVerdicts(t *testing.T) {
 // FuzzQuery feeds any packet. What both this package and miekg/dns read as a query
 // must be the same query, and any reply to it a message.
 func FuzzQuery(f *testing.F) {
-	for _, v := range verdicts {
+	for _, v := range parseResults {
 		f.Add(unhex(f, v.packet))
 	}
-	f.Add(ask(f, "wWw.Example.", dns.TypeA, func(m *dns.Msg) { m.SetEdns0(1232, true) }).Packet)
+	f.Add(stubQuery(f, "wWw.Example.", dns.TypeA, func(m *dns.Msg) { m.SetEdns0(1232, true) }).Packet)
 	f.Fuzz(func(t *testing.T, packet []byte) {
 		var q Query
 		if q.Parse(packet) != Serve {
@@ -185,9 +185,9 @@ func FuzzQuery(f *testing.F) {
 	})
 }
 
-// exception says why Parse may refuse a packet that objects read as a query with one
-// question and few enough records; nothing if it must take it.
-func exception(packet []byte, m *dns.Msg) string {
+// parseException returns why Parse may reject a packet that unpacks as a query with one
+// question and few records; "" if it must accept it.
+func parseException(packet []byte, m *dns.Msg) string {
 	if m.Response || m.Opcode != dns.OpcodeQuery {
 		return "it is a response, or another opcode than QUERY"
 	}
@@ -229,7 +229,7 @@ func exception(packet []byte, m *dns.Msg) string {
 // one. The exceptions are those of the function exception; each is a packet that no
 // resolver sends.
 func FuzzPathsParse(f *testing.F) {
-	for _, v := range verdicts {
+	for _, v := range parseResults {
 		f.Add(unhex(f, v.packet))
 	}
 	for seed := range uint64(50) {
@@ -241,7 +241,7 @@ func FuzzPathsParse(f *testing.F) {
 		&dns.EDNS0_SUBNET{Code: dns.EDNS0SUBNET, Family: 1, SourceNetmask: 24, Address: []byte{192, 0, 2, 0}},
 		&dns.EDNS0_PADDING{Padding: make([]byte, 100)}, &dns.EDNS0_NSID{Code: dns.EDNS0NSID},
 	} {
-		f.Add(ask(f, "www.example.", dns.TypeA, func(m *dns.Msg) {
+		f.Add(stubQuery(f, "www.example.", dns.TypeA, func(m *dns.Msg) {
 			m.SetEdns0(1232, true)
 			m.IsEdns0().Option = []dns.EDNS0{option}
 			m.SetTsig("key.", dns.HmacSHA256, 300, 0)
@@ -256,7 +256,7 @@ func FuzzPathsParse(f *testing.F) {
 			u16(packet[6:]) > 1 || u16(packet[8:]) > 1 || u16(packet[10:]) > 2 {
 			return
 		}
-		reason := exception(packet, &m)
+		reason := parseException(packet, &m)
 		var q Query
 		verdict := q.Parse(packet)
 		if (verdict == Serve) != (reason == "") {
@@ -285,12 +285,12 @@ func TestAppendQuery(t *testing.T) {
 		want fields
 	}{
 		"of its own":       {nil, fields{RD: true}},
-		"like a plain one": {ask(t, "a.", dns.TypeA), fields{RD: true, AD: true}},
-		"like one with CD, AD, DO": {ask(t, "a.", dns.TypeA, func(m *dns.Msg) {
+		"like a plain one": {stubQuery(t, "a.", dns.TypeA), fields{RD: true, AD: true}},
+		"like one with CD, AD, DO": {stubQuery(t, "a.", dns.TypeA, func(m *dns.Msg) {
 			m.CheckingDisabled, m.AuthenticatedData = true, true
 			m.SetEdns0(512, true)
 		}), fields{RD: true, CD: true, AD: true, DO: true}},
-		"like one without RD": {ask(t, "a.", dns.TypeA, func(m *dns.Msg) { m.RecursionDesired = false }), fields{AD: true}},
+		"like one without RD": {stubQuery(t, "a.", dns.TypeA, func(m *dns.Msg) { m.RecursionDesired = false }), fields{AD: true}},
 	}
 	for label, tt := range tests {
 		t.Run(label, func(t *testing.T) {

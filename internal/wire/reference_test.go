@@ -10,13 +10,13 @@ import (
 	"github.com/miekg/dns"
 )
 
-// sized is a record and the bytes it takes in the message under test.
-type sized struct {
+// sizedRecord is a record and its size in the message under test.
+type sizedRecord struct {
 	rr   dns.RR
 	size int
 }
 
-type sections [3][]sized
+type sections [3][]sizedRecord
 
 // reference is the reply to query as one would write it with objects and no thought
 // of speed: the flags of from that are passed on, the client's own, and of the records
@@ -87,7 +87,7 @@ func FuzzPathsCopy(f *testing.F) {
 		}
 		size := max(MinUDP, int(limit))
 		own := m.IntN(2) == 0 // the TTLs it came with
-		got := replied(q, resp.Packed, ttl, size)
+		got := replyBytes(q, resp.Packed, ttl, size)
 		if own {
 			var r Reply
 			r.Start(nil, q)
@@ -95,7 +95,7 @@ func FuzzPathsCopy(f *testing.F) {
 			got = r.Finish(size)
 		}
 		query := unpacked(t, q.Packet)
-		want := reference(query, from.MsgHdr, measured(t, from, ttl, own), size)
+		want := reference(query, from.MsgHdr, measureRecords(t, from, ttl, own), size)
 		wantText, gotText := text(want), text(unpacked(t, got))
 		for _, lines := range [][]string{wantText, gotText} {
 			for i := 2; i < len(lines); i++ { // the question keeps its case
@@ -113,10 +113,10 @@ func FuzzPathsCopy(f *testing.F) {
 	})
 }
 
-// measured gives the records of from with the bytes that each takes in it: what it
+// measureRecords gives the records of from with the bytes that each takes in it: what it
 // adds to a message that ends with it. Names point back only, so that what follows
 // does not matter.
-func measured(t *testing.T, from *dns.Msg, ttl uint32, own bool) sections {
+func measureRecords(t *testing.T, from *dns.Msg, ttl uint32, own bool) sections {
 	t.Helper()
 	part := &dns.Msg{MsgHdr: from.MsgHdr, Question: from.Question, Compress: true}
 	before := len(packed(t, part))
@@ -132,7 +132,7 @@ func measured(t *testing.T, from *dns.Msg, ttl uint32, own bool) sections {
 			if !own {
 				copied.Header().Ttl = ttl
 			}
-			out[i] = append(out[i], sized{copied, n - before})
+			out[i] = append(out[i], sizedRecord{copied, n - before})
 			before = n
 		}
 	}
@@ -230,7 +230,7 @@ func FuzzPathsBuilt(f *testing.F) {
 }
 
 // addresses adds addresses of one type at the qname.
-func (m *maker) addresses(t *testing.T, r *Reply, qname string) (out []sized) {
+func (m *maker) addresses(t *testing.T, r *Reply, qname string) (out []sizedRecord) {
 	t.Helper()
 	shape := []string{"A 192.0.2.%d", "AAAA 2001:db8::%d"}[m.IntN(2)]
 	ttl := m.IntN(1000)
@@ -241,7 +241,7 @@ func (m *maker) addresses(t *testing.T, r *Reply, qname string) (out []sized) {
 		}
 		data := rdata(t, rr)
 		r.Add(Answer, AtQuestion, rr.Header().Rrtype, uint32(ttl), data)
-		out = append(out, sized{rr, 2 + 10 + len(data)})
+		out = append(out, sizedRecord{rr, 2 + 10 + len(data)})
 	}
 	return out
 }
@@ -262,7 +262,7 @@ func (m *maker) build(t *testing.T, r *Reply, q *Query) (out sections) {
 		for range []int{0, 1, 4, 40}[m.IntN(4)] {
 			rr, more := m.add(t, r, s, owners[m.IntN(len(owners))])
 			owners = append(owners, more...)
-			out[s] = append(out[s], sized{rr, 2 + 10 + len(rdata(t, rr))})
+			out[s] = append(out[s], sizedRecord{rr, 2 + 10 + len(rdata(t, rr))})
 		}
 	}
 	return out
@@ -290,7 +290,7 @@ func FuzzPathsFailed(f *testing.F) {
 			t.Errorf("from bytes\n%x, from objects\n%x", got, want)
 		}
 		from.Rcode &= rcodeMask
-		kept := replied(q, ErrorResponse(q, Rcode(from.Rcode)).Packed, 1, MinUDP)
+		kept := replyBytes(q, ErrorResponse(q, Rcode(from.Rcode)).Packed, 1, MinUDP)
 		if want := packed(t, reference(query, from, sections{}, MinUDP)); !bytes.Equal(kept, want) {
 			t.Errorf("kept: from bytes\n%x, from objects\n%x", kept, want)
 		}

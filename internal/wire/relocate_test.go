@@ -9,12 +9,11 @@ import (
 	"github.com/miekg/dns"
 )
 
-// searched is the query for name and the one of the same type for target, as one that
-// goes down a search path makes it.
-func searched(t testing.TB, name, target string, qtype uint16, shape ...func(*dns.Msg)) (q, sub *Query) {
+// searchQueries returns a query for name, and the one for target that the search path leads to.
+func searchQueries(t testing.TB, name, target string, qtype uint16, shape ...func(*dns.Msg)) (q, sub *Query) {
 	t.Helper()
-	q = ask(t, name, qtype, shape...)
-	asked := ask(t, target, qtype)
+	q = stubQuery(t, name, qtype, shape...)
+	asked := stubQuery(t, target, qtype)
 	sub = new(Query)
 	if v := sub.Parse(AppendQuery(nil, 0, asked.Packet[HeaderLen:asked.questionEnd()-4], qtype, q, MinUDP)); v != Serve {
 		t.Fatalf("verdict %d", v)
@@ -22,9 +21,9 @@ func searched(t testing.TB, name, target string, qtype uint16, shape ...func(*dn
 	return q, sub
 }
 
-// adopted is the reply to q with what msg answers to sub; ok is false if it can't be
-// made. It holds what both ways must leave behind.
-func adopted(t testing.TB, q, sub *Query, msg []byte, ttl uint32) (r Reply, ok bool) {
+// copyAsAlias returns the reply to q made from msg, the reply to sub; ok is false if that is
+// not possible. It checks the invariants of both cases.
+func copyAsAlias(t testing.TB, q, sub *Query, msg []byte, ttl uint32) (r Reply, ok bool) {
 	t.Helper()
 	resp, err := ParseResponse(msg, sub)
 	if err != nil {
@@ -46,7 +45,7 @@ func adopted(t testing.TB, q, sub *Query, msg []byte, ttl uint32) (r Reply, ok b
 	return r, ok
 }
 
-func TestAdopt(t *testing.T) {
+func TestCopyAsAlias(t *testing.T) {
 	const name = "WWW.Example.org.shop.svc.cluster.local."
 	const target = "WWW.Example.org."
 	alias := name + "\t9\tIN\tCNAME\t" + target
@@ -74,7 +73,7 @@ func TestAdopt(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			q, sub := searched(t, name, target, tt.qtype, func(m *dns.Msg) { m.SetEdns0(1232, false); m.AuthenticatedData = true })
+			q, sub := searchQueries(t, name, target, tt.qtype, func(m *dns.Msg) { m.SetEdns0(1232, false); m.AuthenticatedData = true })
 			m := new(dns.Msg).SetReply(unpacked(t, sub.Packet))
 			m.Question[0].Name = strings.ToLower(target) // as upstreams are asked
 			m.Compress, m.AuthenticatedData, m.RecursionAvailable = true, true, true
@@ -87,7 +86,7 @@ func TestAdopt(t *testing.T) {
 					*section = append(*section, rr)
 				}
 			}
-			r, ok := adopted(t, q, sub, packed(t, m), 9)
+			r, ok := copyAsAlias(t, q, sub, packed(t, m), 9)
 			if ok == tt.refused {
 				t.Fatalf("adopted: %v", ok)
 			}
@@ -110,9 +109,9 @@ func TestAdopt(t *testing.T) {
 						want = append(want, fmt.Sprintf("%d %s", i, rr))
 					}
 				}
-				want, have = folded(want), folded(have)
+				want, have = lowerAll(want), lowerAll(have)
 			}
-			want = append(want, folded([]string{"2 OPT 1232 bytes, DO false, version 0, []"})...)
+			want = append(want, lowerAll([]string{"2 OPT 1232 bytes, DO false, version 0, []"})...)
 			have[len(have)-1] = strings.ToLower(have[len(have)-1])
 			if diff := cmp.Diff(want, have); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
@@ -121,7 +120,7 @@ func TestAdopt(t *testing.T) {
 	}
 }
 
-func folded(list []string) []string {
+func lowerAll(list []string) []string {
 	out := make([]string, len(list))
 	for i, s := range list {
 		out[i] = strings.ToLower(s)
@@ -129,9 +128,9 @@ func folded(list []string) []string {
 	return out
 }
 
-// TestAdoptFar: names that no pointer reaches any more are not moved.
-func TestAdoptFar(t *testing.T) {
-	q, sub := searched(t, "a."+strings.Repeat("long.", 40), "a.", dns.TypeTXT)
+// TestCopyAsAliasBeyondPointers: names beyond the reach of a pointer are not copied.
+func TestCopyAsAliasBeyondPointers(t *testing.T) {
+	q, sub := searchQueries(t, "a."+strings.Repeat("long.", 40), "a.", dns.TypeTXT)
 	for _, size := range []int{15000, 16200} {
 		m := new(dns.Msg).SetReply(unpacked(t, sub.Packet))
 		m.Compress = true
@@ -149,14 +148,14 @@ func TestAdoptFar(t *testing.T) {
 			}
 			m.Ns = append(m.Ns, rr)
 		}
-		if _, ok := adopted(t, q, sub, packed(t, m), 9); ok != (size == 15000) {
+		if _, ok := copyAsAlias(t, q, sub, packed(t, m), 9); ok != (size == 15000) {
 			t.Errorf("%d bytes: adopted %v", size, ok)
 		}
 	}
 }
 
-// FuzzPathsAdopt: moving records as bytes gives what moving them as objects does.
-func FuzzPathsAdopt(f *testing.F) {
+// FuzzPathsCopyAsAlias: copying records as bytes has the same result as copying them unpacked.
+func FuzzPathsCopyAsAlias(f *testing.F) {
 	for seed := range uint64(200) {
 		f.Add(seed, uint32(seed*7), uint16(512+seed*5))
 	}
@@ -165,10 +164,10 @@ func FuzzPathsAdopt(f *testing.F) {
 		m := newMaker(seed)
 		q := m.query(t, m.mixed(m.names[0])+"Search.Test.")
 		query := unpacked(t, q.Packet)
-		q, sub := searched(t, query.Question[0].Name, m.names[0], q.Type, func(msg *dns.Msg) { *msg = *query })
+		q, sub := searchQueries(t, query.Question[0].Name, m.names[0], q.Type, func(msg *dns.Msg) { *msg = *query })
 		from := m.canonical(t, sub)
 		from.Rcode = dns.RcodeSuccess
-		r, ok := adopted(t, q, sub, packed(t, from), ttl)
+		r, ok := copyAsAlias(t, q, sub, packed(t, from), ttl)
 		if movable := movable(from); ok != movable {
 			t.Fatalf("adopted: %v, want %v\n%s", ok, movable, from)
 		}
@@ -177,7 +176,7 @@ func FuzzPathsAdopt(f *testing.F) {
 		}
 		var records sections
 		if len(from.Answer) > 0 {
-			records[Answer] = []sized{{rr: &dns.CNAME{
+			records[Answer] = []sizedRecord{{rr: &dns.CNAME{
 				Hdr:    dns.RR_Header{Name: query.Question[0].Name, Rrtype: dns.TypeCNAME, Class: dns.ClassINET, Ttl: ttl},
 				Target: m.names[0],
 			}}}
@@ -187,14 +186,14 @@ func FuzzPathsAdopt(f *testing.F) {
 				if rr.Header().Rrtype != dns.TypeOPT {
 					rr = dns.Copy(rr)
 					rr.Header().Ttl = ttl
-					records[i] = append(records[i], sized{rr: rr})
+					records[i] = append(records[i], sizedRecord{rr: rr})
 				}
 			}
 		}
 		from.AuthenticatedData = false
-		want := folded(text(reference(query, from.MsgHdr, records, MaxMessage)))
+		want := lowerAll(text(reference(query, from.MsgHdr, records, MaxMessage)))
 		whole := unpacked(t, r.Finish(MaxMessage))
-		if diff := cmp.Diff(want, folded(text(whole))); diff != "" {
+		if diff := cmp.Diff(want, lowerAll(text(whole))); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
 	})
@@ -216,17 +215,16 @@ func movable(m *dns.Msg) bool {
 	return true
 }
 
-// FuzzAdopt: whatever an upstream's reply looks like that is taken, what is made of it
-// can be read.
-func FuzzAdopt(f *testing.F) {
+// FuzzCopyAsAlias: the result for any accepted reply is well-formed.
+func FuzzCopyAsAlias(f *testing.F) {
 	addReplies(f, 100)
-	q, sub := searched(f, "a.search.test.", "a.", dns.TypeA)
+	q, sub := searchQueries(f, "a.search.test.", "a.", dns.TypeA)
 	f.Fuzz(func(t *testing.T, counts, body []byte, flags uint16) {
 		msg, ok := replyTo(counts, body, flags)
 		if !ok {
 			return
 		}
-		r, ok := adopted(t, q, sub, msg, 9)
+		r, ok := copyAsAlias(t, q, sub, msg, 9)
 		if !ok {
 			return
 		}
@@ -241,7 +239,7 @@ func FuzzAdopt(f *testing.F) {
 	})
 }
 
-func BenchmarkAdopt(b *testing.B) {
+func BenchmarkCopyAsAlias(b *testing.B) {
 	for _, c := range []struct {
 		name    string
 		records []string
@@ -250,7 +248,7 @@ func BenchmarkAdopt(b *testing.B) {
 		{"chain", []string{"www.example.org. CNAME x.cdn.test.", "x.cdn.test. CNAME y.cdn.test.", "y.cdn.test. A 192.0.2.1", "y.cdn.test. A 192.0.2.2"}},
 	} {
 		b.Run(c.name, func(b *testing.B) {
-			q, sub := searched(b, "www.example.org.shop.svc.cluster.local.", "www.example.org.", dns.TypeA)
+			q, sub := searchQueries(b, "www.example.org.shop.svc.cluster.local.", "www.example.org.", dns.TypeA)
 			from := answers(b, sub, true, c.records...)
 			var r Reply
 			r.Start(make([]byte, 0, 2048), q)

@@ -10,7 +10,7 @@ import (
 )
 
 func TestAdd(t *testing.T) {
-	q := ask(t, "_dns._UDP.Example.", dns.TypeSRV)
+	q := stubQuery(t, "_dns._UDP.Example.", dns.TypeSRV)
 	var r Reply
 	r.Start(nil, q)
 	r.SetAuthoritative()
@@ -33,7 +33,7 @@ func TestAdd(t *testing.T) {
 	}
 }
 
-func TestFull(t *testing.T) {
+func TestFullReply(t *testing.T) {
 	big := make([]byte, 60000)
 	tests := map[string]func(r *Reply){
 		"too many bytes": func(r *Reply) {
@@ -48,7 +48,7 @@ func TestFull(t *testing.T) {
 	for name, fill := range tests {
 		t.Run(name, func(t *testing.T) {
 			var r Reply
-			r.Start(nil, ask(t, "a.", dns.TypeA, func(m *dns.Msg) { m.SetEdns0(4096, true) }))
+			r.Start(nil, stubQuery(t, "a.", dns.TypeA, func(m *dns.Msg) { m.SetEdns0(4096, true) }))
 			fill(&r)
 			out := r.Finish(MaxMessage)
 			m := unpacked(t, out)
@@ -63,10 +63,10 @@ func TestFull(t *testing.T) {
 	}
 }
 
-// TestFarOwner names an owner that no pointer reaches.
-func TestFarOwner(t *testing.T) {
+// TestOwnerBeyondPointers uses an owner that no pointer reaches.
+func TestOwnerBeyondPointers(t *testing.T) {
 	var r Reply
-	r.Start(nil, ask(t, "a.", dns.TypeA))
+	r.Start(nil, stubQuery(t, "a.", dns.TypeA))
 	r.Add(Answer, AtQuestion, 65280, 1, make([]byte, maxPointed))
 	at := r.Add(Answer, AtQuestion, TypeCNAME, 1, []byte("\x03far\x00"))
 	if at <= maxPointed {
@@ -81,7 +81,7 @@ func TestFarOwner(t *testing.T) {
 
 func TestExtendedRcodeOut(t *testing.T) {
 	var r Reply
-	r.Start(nil, ask(t, "a.", dns.TypeA, func(m *dns.Msg) { m.SetEdns0(100, true) }))
+	r.Start(nil, stubQuery(t, "a.", dns.TypeA, func(m *dns.Msg) { m.SetEdns0(100, true) }))
 	r.Fail(BadVers)
 	m := unpacked(t, r.Finish(MinUDP))
 	if m.Rcode != dns.RcodeBadVers || m.IsEdns0() == nil || !m.IsEdns0().Do() || m.IsEdns0().UDPSize() != 100 {
@@ -136,7 +136,7 @@ func TestShuffle(t *testing.T) {
 	for name, tt := range tests {
 		for _, compress := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%s, compressed %v", name, compress), func(t *testing.T) {
-				q := ask(t, "www.example.", dns.TypeANY)
+				q := stubQuery(t, "www.example.", dns.TypeANY)
 				before := lines(unpacked(t, answers(t, q, compress, tt.records...).Finish(MaxMessage)).Answer, 0)
 				moved := false
 				for range 200 { // 8 addresses stay in place once in 40,320 times
@@ -158,7 +158,7 @@ func TestShuffle(t *testing.T) {
 }
 
 func TestShuffleSpreads(t *testing.T) {
-	q := ask(t, "www.example.", dns.TypeA)
+	q := stubQuery(t, "www.example.", dns.TypeA)
 	first := map[string]int{}
 	for range 400 {
 		r := answers(t, q, true, "www.example. 60 IN A 192.0.2.1", "www.example. 60 IN A 192.0.2.2", "www.example. 60 IN A 192.0.2.3", "www.example. 60 IN A 192.0.2.4")
@@ -175,9 +175,9 @@ func TestShuffleSpreads(t *testing.T) {
 	}
 }
 
-// TestShuffleKeepsTTLs: an address takes its own TTL along.
+// TestShuffleKeepsTTLs: an address keeps its TTL when it moves.
 func TestShuffleKeepsTTLs(t *testing.T) {
-	q := ask(t, "www.example.", dns.TypeA)
+	q := stubQuery(t, "www.example.", dns.TypeA)
 	for range 50 { // two addresses stay in place in half of them
 		r := answers(t, q, true, "www.example. 10 IN A 192.0.2.10", "www.example. 20 IN A 192.0.2.20")
 		r.Shuffle()
@@ -189,9 +189,9 @@ func TestShuffleKeepsTTLs(t *testing.T) {
 	}
 }
 
-// TestAllocations pins the way of a packed answer: nothing is allocated.
+// TestAllocations: replying from a packed answer does not allocate.
 func TestAllocations(t *testing.T) {
-	q := ask(t, "www.example.", dns.TypeA, func(m *dns.Msg) { m.SetEdns0(1232, true) })
+	q := stubQuery(t, "www.example.", dns.TypeA, func(m *dns.Msg) { m.SetEdns0(1232, true) })
 	full := answers(t, q, true, "www.example. 60 IN A 192.0.2.1", "www.example. 60 IN A 192.0.2.2").Finish(MaxMessage)
 	resp, err := ParseResponse(full, q)
 	if err != nil {

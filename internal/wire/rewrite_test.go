@@ -9,12 +9,12 @@ import (
 	"github.com/miekg/dns"
 )
 
-// moved is an [Editor] that puts names of one zone into another, and adds to TTLs.
-type moved struct{ from, to []byte }
+// zoneEditor is an [Editor] that moves names of one zone to another, and increments TTLs.
+type zoneEditor struct{ from, to []byte }
 
-func (m moved) Owner(name []byte) []byte { return m.Value(name) }
+func (m zoneEditor) Owner(name []byte) []byte { return m.Value(name) }
 
-func (m moved) Value(name []byte) []byte {
+func (m zoneEditor) Value(name []byte) []byte {
 	head, ok := slices.Clone(name), false
 	if n := len(name) - len(m.from); n >= 0 && EqualNames(name[n:], m.from) {
 		head, ok = head[:n], true
@@ -28,9 +28,9 @@ func (m moved) Value(name []byte) []byte {
 	return nil
 }
 
-func (m moved) TTL(ttl uint32) uint32 { return ttl + 1 }
+func (m zoneEditor) TTL(ttl uint32) uint32 { return ttl + 1 }
 
-func wired(t testing.TB, name string) []byte {
+func wireName(t testing.TB, name string) []byte {
 	t.Helper()
 	b, ok := AppendName(nil, []byte(name))
 	if !ok {
@@ -67,16 +67,16 @@ func TestRewrite(t *testing.T) {
 		{"the root", "NOERROR www.b.test. 1 IN MX 0 . -- . 1 IN NS .", "NOERROR WWW.a.test. 2 IN MX 0 . -- . 2 IN NS ."},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			q := ask(t, "WWW.a.test.", dns.TypeA, func(m *dns.Msg) { m.SetEdns0(1232, true) })
-			other := whole(t, ask(t, "www.b.test.", dns.TypeA), tt.from)
+			q := stubQuery(t, "WWW.a.test.", dns.TypeA, func(m *dns.Msg) { m.SetEdns0(1232, true) })
+			other := replyFromText(t, stubQuery(t, "www.b.test.", dns.TypeA), tt.from)
 			before := string(other.b)
 			var r Reply
 			r.Start(nil, q)
 			r.Add(Additional, AtQuestion, TypeA, 1, []byte{1, 2, 3, 4}) // goes
-			if !r.Rewrite(other, moved{wired(t, "b.test."), wired(t, "a.test.")}, nil) {
+			if !r.Rewrite(other, zoneEditor{wireName(t, "b.test."), wireName(t, "a.test.")}, nil) {
 				t.Fatal("refused")
 			}
-			if got := sectionsOf(unpacked(t, r.Finish(MaxMessage))); got != tidy(tt.want) {
+			if got := sectionsOf(unpacked(t, r.Finish(MaxMessage))); got != normalizeText(tt.want) {
 				t.Errorf("got\n%s\nwant\n%s", got, tt.want)
 			}
 			if string(other.b) != before {
@@ -86,15 +86,14 @@ func TestRewrite(t *testing.T) {
 	}
 }
 
-// TestRewriteRefused: a name that is none leaves nothing behind, and AD does not outlive
-// a rewrite.
+// TestRewriteRefused: after a nil name the reply is empty, and AD is cleared by a rewrite.
 func TestRewriteRefused(t *testing.T) {
-	q := ask(t, "www.a.test.", dns.TypeA, func(m *dns.Msg) { m.SetEdns0(1232, true) })
-	other := whole(t, ask(t, "www.b.test.", dns.TypeA), "NOERROR www.b.test. 60 IN A 192.0.2.1; www.b.test. 1 IN MX 10 "+long(63, 63, 63, 55)+"b.")
+	q := stubQuery(t, "www.a.test.", dns.TypeA, func(m *dns.Msg) { m.SetEdns0(1232, true) })
+	other := replyFromText(t, stubQuery(t, "www.b.test.", dns.TypeA), "NOERROR www.b.test. 60 IN A 192.0.2.1; www.b.test. 1 IN MX 10 "+longName(63, 63, 63, 55)+"b.")
 	other.flags |= flagAD | flagAA
 	var r Reply
 	r.Start(nil, q)
-	if r.Rewrite(other, moved{wired(t, "b."), wired(t, "longer.")}, nil) || len(r.b) != q.questionEnd() || r.count != [3]uint16{} {
+	if r.Rewrite(other, zoneEditor{wireName(t, "b."), wireName(t, "longer.")}, nil) || len(r.b) != q.questionEnd() || r.count != [3]uint16{} {
 		t.Errorf("%v records in %d bytes are left", r.count, len(r.b))
 	}
 	if !r.Rewrite(other, unchanged{}, nil) {
@@ -105,11 +104,11 @@ func TestRewriteRefused(t *testing.T) {
 	}
 }
 
-// TestSplice: other answers stand in place of those behind an alias.
+// TestSplice: other answers replace those after an alias.
 func TestSplice(t *testing.T) {
-	q := ask(t, "www.a.test.", dns.TypeA)
+	q := stubQuery(t, "www.a.test.", dns.TypeA)
 	const chain = "NOERROR www.a.test. 9 IN CNAME x.test.; www.a.test. 9 IN RRSIG CNAME 13 3 3600 20300101000000 20200101000000 1 a.test. aGVsbG8=; x.test. 8 IN CNAME y.test.; y.test. 7 IN CNAME z.test.; z.test. 6 IN A 192.0.2.1 -- z.test. 1 IN NS ns.test."
-	other := whole(t, q, chain)
+	other := replyFromText(t, q, chain)
 	var buf [MaxName]byte
 	var targets []string
 	for _, name := range other.Aliases(buf[:]) {
@@ -118,10 +117,10 @@ func TestSplice(t *testing.T) {
 	if diff := cmp.Diff([]string{"x.test.", "y.test.", "z.test."}, targets); diff != "" {
 		t.Errorf("targets (-want +got):\n%s", diff)
 	}
-	rest := whole(t, ask(t, "n.test.", dns.TypeA), "NOERROR n.test. 5 IN CNAME m.test.; m.test. 4 IN A 192.0.2.2 -- m.test. 1 IN NS ns.test.")
+	rest := replyFromText(t, stubQuery(t, "n.test.", dns.TypeA), "NOERROR n.test. 5 IN CNAME m.test.; m.test. 4 IN A 192.0.2.2 -- m.test. 1 IN NS ns.test.")
 	var r Reply
 	r.Start(nil, q)
-	if !r.Rewrite(other, unchanged{}, &Splice{At: 2, Target: wired(t, "n.test."), Answers: rest}) {
+	if !r.Rewrite(other, unchanged{}, &Splice{At: 2, Target: wireName(t, "n.test."), Answers: rest}) {
 		t.Fatal("refused")
 	}
 	const want = "NOERROR www.a.test. 9 IN CNAME x.test.; x.test. 8 IN CNAME n.test.; n.test. 5 IN CNAME m.test.; m.test. 4 IN A 192.0.2.2 -- z.test. 1 IN NS ns.test."
@@ -136,7 +135,7 @@ func TestSplice(t *testing.T) {
 
 // TestAddRecord: records of any type, and a message that is full.
 func TestAddRecord(t *testing.T) {
-	q := ask(t, "www.a.test.", dns.TypeA)
+	q := stubQuery(t, "www.a.test.", dns.TypeA)
 	var r Reply
 	r.Start(nil, q)
 	const want = `NOERROR www.a.test. 1 IN A 192.0.2.1; x.test. 2 CH TXT "v"; www.a.test. 1 IN HTTPS 1 . alpn="h2" -- a.test. 3 IN SOA ns.a.test. host.a.test. 1 2 3 4 5 -- ns.a.test. 4 IN AAAA 2001:db8::1`
@@ -170,13 +169,13 @@ func TestAddRecord(t *testing.T) {
 	}
 }
 
-// FuzzRewrite: whatever an upstream's reply looks like that is taken, a rewrite that
-// changes nothing but the question's name changes nothing else.
+// FuzzRewrite: for any accepted reply, a rewrite without changes only changes the question's
+// name.
 func FuzzRewrite(f *testing.F) {
 	addReplies(f, 100)
 	f.Add([]byte{0, 1, 0, 0, 0, 0}, []byte("\xc0\f\x00\xfa000000\x00\x00"), uint16(0x8180)) // TSIG without data
-	sub := ask(f, "a.", dns.TypeA)
-	q := ask(f, "other.test.", dns.TypeA)
+	sub := stubQuery(f, "a.", dns.TypeA)
+	q := stubQuery(f, "other.test.", dns.TypeA)
 	f.Fuzz(func(t *testing.T, counts, body []byte, flags uint16) {
 		msg, ok := replyTo(counts, body, flags)
 		if !ok {
@@ -207,8 +206,8 @@ func FuzzRewrite(f *testing.F) {
 
 // BenchmarkRewrite is an address under another name.
 func BenchmarkRewrite(b *testing.B) {
-	q := ask(b, "www.a.test.", dns.TypeA)
-	other := whole(b, ask(b, "www.b.test.", dns.TypeA), "NOERROR www.b.test. 60 IN A 192.0.2.1")
+	q := stubQuery(b, "www.a.test.", dns.TypeA)
+	other := replyFromText(b, stubQuery(b, "www.b.test.", dns.TypeA), "NOERROR www.b.test. 60 IN A 192.0.2.1")
 	var r Reply
 	r.Start(make([]byte, 0, 2048), q)
 	e := Editor(unchanged{})

@@ -28,8 +28,8 @@ func unpacked(t testing.TB, b []byte) *dns.Msg {
 	return &m
 }
 
-// ask makes a query as a stub resolver does.
-func ask(t testing.TB, name string, qtype uint16, shape ...func(*dns.Msg)) *Query {
+// stubQuery returns a query as a stub resolver sends it.
+func stubQuery(t testing.TB, name string, qtype uint16, shape ...func(*dns.Msg)) *Query {
 	t.Helper()
 	var m dns.Msg
 	m.SetQuestion(name, qtype)

@@ -10,10 +10,10 @@ import (
 	"github.com/miekg/dns"
 )
 
-// worst builds a reply to the query "a. A" whose names cost as much to read as they can:
-// the first record holds names that are a pointer after each label, and all others lead
+// worstCaseReply builds a reply to the query "a. A" whose names are as expensive as possible:
+// the first record holds names with a pointer after each label, and all other names point
 // there.
-type worst struct {
+type worstCaseReply struct {
 	b     []byte
 	count uint16
 	names []int // the offsets of those names, the dearest last
@@ -22,10 +22,10 @@ type worst struct {
 // headLen is the end of the question of a worst.
 const headLen = HeaderLen + 3 + 4
 
-// newWorst begins a reply, with names of up to depth pointers; with none they have the
+// newWorstCaseReply begins a reply, with names of up to depth pointers; with none they have the
 // longest labels there are.
-func newWorst(depth int) *worst {
-	w := &worst{b: []byte{0, 0, 0x81, 0x80, 0, 1, 0, 0, 0, 0, 0, 0, 1, 'a', 0, 0, 1, 0, 1}}
+func newWorstCaseReply(depth int) *worstCaseReply {
+	w := &worstCaseReply{b: []byte{0, 0, 0x81, 0x80, 0, 1, 0, 0, 0, 0, 0, 0, 1, 'a', 0, 0, 1, 0, 1}}
 	w.record(questionPointer, 65280, func() {
 		w.names = append(w.names, len(w.b))
 		if depth == 0 {
@@ -50,7 +50,7 @@ func newWorst(depth int) *worst {
 }
 
 // record appends a record with a compressed owner, and the RDATA that data appends.
-func (w *worst) record(owner, rtype uint16, data func()) {
+func (w *worstCaseReply) record(owner, rtype uint16, data func()) {
 	w.b = append16(w.b, owner)
 	w.b = append16(w.b, rtype)
 	w.b = append16(w.b, ClassIN)
@@ -64,27 +64,27 @@ func (w *worst) record(owner, rtype uint16, data func()) {
 }
 
 // owner is a pointer to one of the dearest names, never the one of the record before.
-func (w *worst) owner() uint16 {
+func (w *worstCaseReply) owner() uint16 {
 	return 0xC000 | uint16(w.names[len(w.names)-1-int(w.count)%min(2, len(w.names))])
 }
 
 // point appends a pointer to the dearest name.
-func (w *worst) point() { w.b = append16(w.b, 0xC000|uint16(w.names[len(w.names)-1])) }
+func (w *worstCaseReply) point() { w.b = append16(w.b, 0xC000|uint16(w.names[len(w.names)-1])) }
 
 // worstShapes are replies that are dear to read, each in another way: what they begin
 // with, and what each of their records is.
 var worstShapes = []struct {
 	name       string
-	begin, one func(*worst)
+	begin, one func(*worstCaseReply)
 	plain      bool // it points to little
 }{
-	{name: "owners", one: func(w *worst) { w.record(w.owner(), TypeA, func() { w.b = append(w.b, 192, 0, 2, 1) }) }},
-	{name: "RDATA", one: func(w *worst) { w.record(questionPointer, TypePTR, w.point) }},
-	{name: "owners and RDATA", one: func(w *worst) { w.record(w.owner(), TypePTR, w.point) }},
-	{name: "two names in RDATA", one: func(w *worst) { w.record(w.owner(), 17, func() { w.point(); w.point() }) }},
+	{name: "owners", one: func(w *worstCaseReply) { w.record(w.owner(), TypeA, func() { w.b = append(w.b, 192, 0, 2, 1) }) }},
+	{name: "RDATA", one: func(w *worstCaseReply) { w.record(questionPointer, TypePTR, w.point) }},
+	{name: "owners and RDATA", one: func(w *worstCaseReply) { w.record(w.owner(), TypePTR, w.point) }},
+	{name: "two names in RDATA", one: func(w *worstCaseReply) { w.record(w.owner(), 17, func() { w.point(); w.point() }) }},
 	{
 		name: "behind sixteen aliases",
-		begin: func(w *worst) {
+		begin: func(w *worstCaseReply) {
 			next := questionPointer
 			for i := range byte(maxChain) {
 				w.record(uint16(next), TypeCNAME, func() {
@@ -96,15 +96,19 @@ var worstShapes = []struct {
 				})
 			}
 		},
-		one: func(w *worst) { w.record(w.owner(), TypePTR, w.point) },
+		one: func(w *worstCaseReply) { w.record(w.owner(), TypePTR, w.point) },
 	},
 	{
-		name: "aliases in a circle", begin: func(w *worst) { w.record(questionPointer, TypeCNAME, func() { w.b = append16(w.b, questionPointer) }) },
-		one: func(w *worst) { w.record(w.owner(), TypePTR, w.point) },
+		name: "aliases in a circle", begin: func(w *worstCaseReply) {
+			w.record(questionPointer, TypeCNAME, func() { w.b = append16(w.b, questionPointer) })
+		},
+		one: func(w *worstCaseReply) { w.record(w.owner(), TypePTR, w.point) },
 	},
-	{name: "aliases of one name", one: func(w *worst) { w.record(questionPointer, TypeCNAME, w.point) }},
-	{name: "RDATA of objects", one: func(w *worst) { w.record(questionPointer, 47, func() { w.point(); w.b = append(w.b, 0, 1, 0x40) }) }},
-	{name: "many names in RDATA", one: func(w *worst) {
+	{name: "aliases of one name", one: func(w *worstCaseReply) { w.record(questionPointer, TypeCNAME, w.point) }},
+	{name: "RDATA of objects", one: func(w *worstCaseReply) {
+		w.record(questionPointer, 47, func() { w.point(); w.b = append(w.b, 0, 1, 0x40) })
+	}},
+	{name: "many names in RDATA", one: func(w *worstCaseReply) {
 		w.record(questionPointer, typeHIP, func() {
 			w.b = append(w.b, 0, 0, 0, 0)
 			for range 100 {
@@ -114,19 +118,19 @@ var worstShapes = []struct {
 	}},
 	{
 		name: "a rare shape",
-		begin: func(w *worst) { // an owner that the question could stand for
+		begin: func(w *worstCaseReply) { // an owner that the question could stand for
 			w.b = append(w.b, 1, 'a', 0, 0, 1, 0, 1, 0, 0, 1, 44, 0, 4, 192, 0, 2, 1)
 			w.count++
 		},
-		one: func(w *worst) { w.record(w.owner(), TypePTR, w.point) },
+		one: func(w *worstCaseReply) { w.record(w.owner(), TypePTR, w.point) },
 	},
 	{
 		name: "a rare shape with one owner",
-		begin: func(w *worst) {
+		begin: func(w *worstCaseReply) {
 			w.b = append(w.b, 1, 'a', 0, 0, 1, 0, 1, 0, 0, 1, 44, 0, 4, 192, 0, 2, 1)
 			w.count++
 		},
-		one: func(w *worst) {
+		one: func(w *worstCaseReply) {
 			w.record(0xC000|uint16(w.names[len(w.names)-1]), TypePTR, func() { w.b = append(w.b, 1, byte(w.count), 0) })
 		},
 		plain: true,
@@ -135,7 +139,7 @@ var worstShapes = []struct {
 
 // worstReply is the i-th shape with n records at most, in size bytes at most.
 func worstReply(i, depth, size, n int) []byte {
-	w := newWorst(depth)
+	w := newWorstCaseReply(depth)
 	if begin := worstShapes[i].begin; begin != nil {
 		begin(w)
 	}
@@ -150,8 +154,8 @@ func worstReply(i, depth, size, n int) []byte {
 	return w.b
 }
 
-// dearest is the longest of worstReply that is taken, in size bytes at most.
-func dearest(q *Query, i, depth, size int) []byte {
+// longestAccepted returns the longest accepted worstReply of at most size bytes.
+func longestAccepted(q *Query, i, depth, size int) []byte {
 	low, high := 0, MaxMessage/14
 	for low < high {
 		n := (low + high + 1) / 2
@@ -168,11 +172,11 @@ func dearest(q *Query, i, depth, size int) []byte {
 var worstSizes = []int{1232, MaxMessage}
 
 func BenchmarkWorst(b *testing.B) {
-	q := ask(b, "a.", TypeA)
+	q := stubQuery(b, "a.", TypeA)
 	for _, size := range worstSizes {
 		for i := range worstShapes {
 			for _, depth := range []int{0, 3, 30, 124} {
-				for name, msg := range map[string][]byte{"taken": dearest(q, i, depth, size), "refused": worstReply(i, depth, size, MaxMessage)} {
+				for name, msg := range map[string][]byte{"taken": longestAccepted(q, i, depth, size), "refused": worstReply(i, depth, size, MaxMessage)} {
 					if _, err := ParseResponse(msg, q); (err == nil) != (name == "taken") {
 						continue // the worst of this shape is within its budget
 					}
@@ -198,7 +202,7 @@ func TestWorst(t *testing.T) {
 	if most := newReadBudget(1232); most > 6_600 {
 		t.Errorf("a datagram may take %d steps, want 6,600 at most", most)
 	}
-	q := ask(t, "a.", TypeA)
+	q := stubQuery(t, "a.", TypeA)
 	for _, size := range worstSizes {
 		for i, shape := range worstShapes {
 			refused := 0
@@ -214,7 +218,7 @@ func TestWorst(t *testing.T) {
 						t.Errorf("%s, %d pointers, %d bytes: %v", shape.name, depth, size, err)
 					}
 				}
-				checkUse(t, q, dearest(q, i, depth, size))
+				checkUse(t, q, longestAccepted(q, i, depth, size))
 			}
 			if refused == 0 && size == MaxMessage && !shape.plain {
 				t.Errorf("%s, %d bytes: taken with any number of pointers", shape.name, size)
@@ -237,7 +241,7 @@ func checkUse(t *testing.T, q *Query, msg []byte) {
 	r.Start(nil, q)
 	r.Copy(resp.Packed, 60)
 	r.Shuffle()
-	other.Start(nil, ask(t, "b.", TypeA))
+	other.Start(nil, stubQuery(t, "b.", TypeA))
 	w := rewriter{from: r.b, left: rewriteBudget(r.b), to: &other, e: unchanged{}}
 	if !w.sections(&r) && w.left < 0 {
 		t.Errorf("%x is taken, and can't be rewritten", msg)
@@ -248,8 +252,8 @@ func checkUse(t *testing.T, q *Query, msg []byte) {
 	_, _ = Unpack(append([]byte(nil), r.Finish(MaxMessage)...))
 }
 
-// large are long replies as servers send them: the question, and the records number i.
-var large = []struct {
+// largeReplies are long replies as servers send them: the question, and the records number i.
+var largeReplies = []struct {
 	name, qname string
 	qtype       uint16
 	answer      func(i int) string
@@ -297,9 +301,9 @@ var large = []struct {
 // TestLarge: the longest replies that servers send are taken, whatever their shape, and
 // can be given to clients in every way.
 func TestLarge(t *testing.T) {
-	for _, tt := range large {
+	for _, tt := range largeReplies {
 		for _, optFirst := range []bool{false, true} {
-			q := ask(t, tt.qname, tt.qtype)
+			q := stubQuery(t, tt.qname, tt.qtype)
 			m := new(dns.Msg).SetReply(unpacked(t, q.Packet))
 			m.Compress = true
 			if optFirst { // a rare shape
@@ -335,7 +339,7 @@ func TestLarge(t *testing.T) {
 			var r, other Reply
 			r.Start(nil, q)
 			r.Copy(resp.Packed, 60)
-			other.Start(nil, ask(t, "another-name.example.org.", tt.qtype))
+			other.Start(nil, stubQuery(t, "another-name.example.org.", tt.qtype))
 			if !other.Rewrite(&r, unchanged{}, nil) {
 				t.Errorf("%s can't be rewritten", tt.name)
 			}
@@ -346,9 +350,9 @@ func TestLarge(t *testing.T) {
 	}
 }
 
-// TestObjectNames: the names in the RDATA of all types that miekg/dns reads are counted
+// TestNamesInUnpackedTypes: the names in the RDATA of all types that miekg/dns reads are counted
 // before it reads them.
-func TestObjectNames(t *testing.T) {
+func TestNamesInUnpackedTypes(t *testing.T) {
 	for number, make := range dns.TypeToRR {
 		rr := reflect.TypeOf(make()).Elem()
 		_, compressible := rdataNames[number]

@@ -17,8 +17,8 @@ func samePrefix() cmp.Option {
 
 func nets(list ...string) []netip.Prefix { return each(list, netip.MustParsePrefix) }
 
-// TestGuards reads the directives that need no other part.
-func TestGuards(t *testing.T) {
+// TestStandaloneDirectives reads the directives that need no other part.
+func TestStandaloneDirectives(t *testing.T) {
 	zone := names(t, "example.org")
 	host, err := os.Hostname()
 	if err != nil {
@@ -67,8 +67,8 @@ func TestGuards(t *testing.T) {
 	}
 }
 
-// TestGuardFaults reads a directive at line 3 of a block.
-func TestGuardFaults(t *testing.T) {
+// TestStandaloneDirectiveErrors reads a directive at line 3 of a block.
+func TestStandaloneDirectiveErrors(t *testing.T) {
 	for _, tt := range []struct{ text, want string }{
 		{"acl a..b", `3: acl: "a..b" is not a zone: not a domain name: "a..b" has an empty label`},
 		{"acl {\nblok\n}", `4: acl: unknown action "blok" (did you mean "block"?); allowed: allow, block, drop, filter`},

@@ -64,8 +64,8 @@ func TestTransports(t *testing.T) {
 	}
 }
 
-// TestSecureDirectives: what tls and timeouts say.
-func TestSecureDirectives(t *testing.T) {
+// TestTLSAndTimeouts: what tls and timeouts say.
+func TestTLSAndTimeouts(t *testing.T) {
 	a, folder := ca.ForTest(t), t.TempDir()
 	cert, key := a.ServerFiles(t, folder, "a server", time.Now().Add(-time.Hour)) // expired: clients say so
 	caFile := a.RootFile(t, folder)
@@ -94,8 +94,8 @@ func TestSecureDirectives(t *testing.T) {
 	}
 }
 
-// TestSecureFaults: each error names the place and says what to do.
-func TestSecureFaults(t *testing.T) {
+// TestTLSErrors: each error names the place and says what to do.
+func TestTLSErrors(t *testing.T) {
 	cert, key := serverPair(t)
 	_, other := serverPair(t)
 	broken := write(t, t.TempDir(), "broken.pem", "no PEM")
@@ -153,9 +153,9 @@ func TestLoadTLS(t *testing.T) {
 	}
 }
 
-// TestTimeoutsOver: blocks on one address have one set of time-outs, of which the last
+// TestTimeoutsOfSharedAddress: blocks on one address have one set of time-outs, of which the last
 // word counts.
-func TestTimeoutsOver(t *testing.T) {
+func TestTimeoutsOfSharedAddress(t *testing.T) {
 	one, two := &Timeouts{Read: 1, Write: 2, MaxTCPQueries: 3}, &Timeouts{Write: 4, Idle: 5}
 	if got, want := one.WithDefaults(two), (Timeouts{1, 4, 5, 3}); got != want {
 		t.Errorf("%v, want %v", got, want)

@@ -14,9 +14,9 @@ import (
 // them reads or writes, the other must read or write too. What may differ is said
 // where it is let pass.
 
-// throughObjects is ParseResponse that always takes the path of rare shapes. ok is
-// false if one of the paths does not take msg.
-func throughObjects(t *testing.T, msg []byte, q *Query) (p Packed, written []byte, ok bool) {
+// parseUnpacked is ParseResponse by unpacking, whatever the shape of msg. ok is false if either
+// path rejects msg.
+func parseUnpacked(t *testing.T, msg []byte, q *Query) (p Packed, written []byte, ok bool) {
 	t.Helper()
 	first, err := scanResponse(msg, q, newReadBudget(len(msg)))
 	if err != nil {
@@ -43,17 +43,17 @@ func throughObjects(t *testing.T, msg []byte, q *Query) (p Packed, written []byt
 	return p, written, true
 }
 
-// FuzzPathsFixpoint: what the path of objects writes, the path of bytes takes as it
-// is, and objects write the same from it again.
+// FuzzPathsFixpoint: the byte path accepts the output of the unpacking path, which writes the
+// same bytes again.
 func FuzzPathsFixpoint(f *testing.F) {
 	addReplies(f, 100)
-	q := ask(f, "a.", dns.TypeA)
+	q := stubQuery(f, "a.", dns.TypeA)
 	f.Fuzz(func(t *testing.T, counts, body []byte, flags uint16) {
 		msg, ok := replyTo(counts, body, flags)
 		if !ok {
 			return
 		}
-		once, written, ok := throughObjects(t, msg, q)
+		once, written, ok := parseUnpacked(t, msg, q)
 		if !ok {
 			return
 		}
@@ -69,7 +69,7 @@ func FuzzPathsFixpoint(f *testing.F) {
 		if !bytes.Equal(direct.Packed.data, once.data) {
 			t.Errorf("packed from bytes\n%x, through objects\n%x", direct.Packed.data, once.data)
 		}
-		again, _, ok := throughObjects(t, written, q)
+		again, _, ok := parseUnpacked(t, written, q)
 		again.data[3] = again.data[3]&^rcodeMask | once.data[3]&rcodeMask
 		if !ok || !bytes.Equal(again.data, once.data) {
 			t.Errorf("through objects twice (%v)\n%x, once\n%x", ok, again.data, once.data)
@@ -106,8 +106,7 @@ func (m *maker) canonical(t testing.TB, q *Query) *dns.Msg {
 	return msg
 }
 
-// FuzzPathsCanonical: for a reply as servers send it, both paths give the client the
-// same bytes.
+// FuzzPathsCanonical: for common replies, both paths write the same bytes.
 func FuzzPathsCanonical(f *testing.F) {
 	for seed := range uint64(200) {
 		f.Add(seed, uint32(seed*7), uint16(512+seed*5))
@@ -124,19 +123,19 @@ func FuzzPathsCanonical(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		forced, _, ok := throughObjects(t, msg, q)
+		forced, _, ok := parseUnpacked(t, msg, q)
 		if !ok {
 			t.Fatalf("the path of objects refuses %x", msg)
 		}
 		size := max(MinUDP, int(limit))
-		if a, b := replied(q, direct.Packed, ttl, size), replied(q, forced, ttl, size); !bytes.Equal(a, b) {
+		if a, b := replyBytes(q, direct.Packed, ttl, size), replyBytes(q, forced, ttl, size); !bytes.Equal(a, b) {
 			t.Errorf("from bytes\n%x, through objects\n%x", a, b)
 		}
 	})
 }
 
-// replied is what the client of q gets of p.
-func replied(q *Query, p Packed, ttl uint32, limit int) []byte {
+// replyBytes returns the reply that q's client receives for p.
+func replyBytes(q *Query, p Packed, ttl uint32, limit int) []byte {
 	var r Reply
 	r.Start(nil, q)
 	r.Copy(p, ttl)
@@ -146,7 +145,7 @@ func replied(q *Query, p Packed, ttl uint32, limit int) []byte {
 // query is a query for name with random case, type, flags and EDNS.
 func (m *maker) query(t testing.TB, name string) *Query {
 	types := []uint16{dns.TypeA, dns.TypeAAAA, dns.TypeCNAME, dns.TypeMX, dns.TypeSRV, dns.TypeTXT, dns.TypeANY}
-	return ask(t, m.mixed(name), types[m.IntN(len(types))], func(msg *dns.Msg) {
+	return stubQuery(t, m.mixed(name), types[m.IntN(len(types))], func(msg *dns.Msg) {
 		msg.Id = uint16(m.Uint32())
 		msg.RecursionDesired = m.IntN(4) > 0
 		msg.CheckingDisabled = m.IntN(3) == 0
@@ -183,7 +182,7 @@ func FuzzPathsAlias(f *testing.F) {
 		var r Reply
 		r.Start(nil, q)
 		r.Add(Answer, AtQuestion, TypeCNAME, 30, []byte(target))
-		if err := r.AppendAnswers(replied(&sub, resp.Packed, ttl, MaxMessage)); err != nil {
+		if err := r.AppendAnswers(replyBytes(&sub, resp.Packed, ttl, MaxMessage)); err != nil {
 			t.Fatal(err)
 		}
 		size := max(MinUDP, int(limit))
@@ -195,7 +194,7 @@ func FuzzPathsAlias(f *testing.F) {
 		for _, rr := range from.Answer {
 			rr = dns.Copy(rr)
 			rr.Header().Ttl = ttl
-			records[Answer] = append(records[Answer], sized{rr, dns.Len(rr)}) // names written out
+			records[Answer] = append(records[Answer], sizedRecord{rr, dns.Len(rr)}) // names written out
 		}
 		want, have := text(reference(query, dns.MsgHdr{}, records, size)), text(unpacked(t, got))
 		for _, lines := range [][]string{want, have} {

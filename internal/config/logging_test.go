@@ -9,8 +9,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestJournal: the directives that say what is told of queries, and to whom.
-func TestJournal(t *testing.T) {
+// TestLoggingDirectives: the directives that say what is told of queries, and to whom.
+func TestLoggingDirectives(t *testing.T) {
 	tap := func(edit func(x *Dnstap)) *Dnstap {
 		x := &Dnstap{Network: "unix", Address: "/tmp/s", WriteBuffer: 1 << 20, Queue: 10000}
 		edit(x)
@@ -70,8 +70,8 @@ func TestConsolidate(t *testing.T) {
 	}
 }
 
-// TestJournalFaults: what is wrong in them, and what to do.
-func TestJournalFaults(t *testing.T) {
+// TestLoggingDirectiveErrors: what is wrong in them, and what to do.
+func TestLoggingDirectiveErrors(t *testing.T) {
 	for _, tt := range []struct{ text, want string }{
 		{"log a..b \"{name}\"", `log: "a..b" is not a zone`},
 		{strings.Repeat("log a.test\n", 102), "log: a block has more than 100 logs"},
