@@ -360,6 +360,8 @@ func (w *rewriter) rewriteNAPTR(data []byte) bool {
 // number of bytes in dst and the offset after the name in msg; n is 0 if the name is malformed.
 // Bytes read after the first pointer are taken from left; the caller checks whether left is
 // exhausted.
+//
+//nolint:gocyclo // as unpackName
 func expandName(dst, msg []byte, off int, left *readBudget) (n, end int) {
 	end = -1
 	for jumps := 0; off < len(msg); {
