@@ -21,6 +21,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/test/resolvertest"
 )
 
 // httpsClient asks over HTTPS.
@@ -84,8 +85,8 @@ func eachHTTP(t *testing.T, cfg *tls.Config, f func(t *testing.T, c httpsClient)
 
 // TestDoH: what is asked in either way is answered, with how long it holds.
 func TestDoH(t *testing.T) {
-	b := startBackend(t, func(q *dns.Msg) *dns.Msg {
-		m := addressed("192.0.2.1")(q)
+	b := resolvertest.StartBackend(t, func(q *dns.Msg) *dns.Msg {
+		m := resolvertest.Address("192.0.2.1")(q)
 		switch q.Question[0].Name {
 		case "fails.test.":
 			m.Answer, m.Rcode = nil, dns.RcodeServerFailure
@@ -102,7 +103,7 @@ func TestDoH(t *testing.T) {
 		}
 		return m
 	})
-	_, addr, roots := startListener(t, Limits{}, dohConfig, byHand(t, b.addr))
+	_, addr, roots := startListener(t, Limits{}, dohConfig, byHand(t, b.Addr()))
 	for _, tt := range []struct {
 		name, age string
 		rcode     int
@@ -239,15 +240,15 @@ func TestDoHBounds(t *testing.T) {
 func TestDoHWaits(t *testing.T) {
 	release, waits := make(chan struct{}), make(chan struct{}, 100)
 	var asked sync.Map
-	b := startBackend(t, func(q *dns.Msg) *dns.Msg {
+	b := resolvertest.StartBackend(t, func(q *dns.Msg) *dns.Msg {
 		// On a busy machine an upstream is asked twice.
 		if _, again := asked.LoadOrStore(q.Question[0].Name, true); !again {
 			waits <- struct{}{}
 		}
 		<-release
-		return addressed("192.0.2.1")(q)
+		return resolvertest.Address("192.0.2.1")(q)
 	})
-	s, addr, roots := startListener(t, Limits{Waiting: 8, ReadTimeout: patience}, dohConfig, byHand(t, b.addr))
+	s, addr, roots := startListener(t, Limits{Waiting: 8, ReadTimeout: patience}, dohConfig, byHand(t, b.Addr()))
 	c := openHTTPS(t, &tls.Config{RootCAs: roots}, true)
 	var all sync.WaitGroup
 	for i := range 3 {

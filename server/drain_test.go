@@ -17,6 +17,7 @@ import (
 
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/server/resolver"
+	"github.com/nodens-dns/nodens/test/resolvertest"
 )
 
 // plainConfig returns the configuration of a server that serves z at addr over plain DNS.
@@ -198,12 +199,12 @@ func allAcked(t *testing.T, conn net.Conn) bool {
 func blockingZone(t *testing.T) (z *resolver.Zone, asked chan string, release chan struct{}) {
 	t.Helper()
 	asked, release = make(chan string, 100), make(chan struct{})
-	b := startBackend(t, func(q *dns.Msg) *dns.Msg {
+	b := resolvertest.StartBackend(t, func(q *dns.Msg) *dns.Msg {
 		asked <- q.Question[0].Name
 		<-release
-		return addressed("192.0.2.1")(q)
+		return resolvertest.Address("192.0.2.1")(q)
 	})
-	return byHand(t, b.addr), asked, release
+	return byHand(t, b.Addr()), asked, release
 }
 
 // TestSuspendPendingQueries checks that pending queries are answered by the server that has
@@ -327,7 +328,7 @@ func TestSuspendForced(t *testing.T) {
 	}
 	<-asked
 	there := byHand(t)
-	there.Hosts = table(t, true, "192.0.2.10 by.hand")
+	there.Hosts = resolvertest.Hosts(t, true, "192.0.2.10 by.hand")
 	b := successor(t, a, Limits{}, plainConfig(addr, there))
 	defer func() { shutdown(t, b) }()
 	ended := make(chan error, 1)

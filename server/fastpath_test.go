@@ -23,6 +23,7 @@ import (
 	"github.com/nodens-dns/nodens/server/fastpath"
 	"github.com/nodens-dns/nodens/server/resolver"
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/resolvertest"
 )
 
 // register is a kernel that notes what it is told, and who owns the copies.
@@ -79,7 +80,7 @@ var roomy = config.CacheLimits{Entries: 1000, MaxTTL: time.Hour}
 func TestCopiesCount(t *testing.T) {
 	s, k, store := withKernel(t)
 	c := store.NewCache(&config.Cache{Success: roomy, Denial: roomy})
-	z := &resolver.Zone{Name: zoneName(t, "."), Cache: c, Forward: pool(t, startBackend(t, addressed("192.0.2.1")).addr), Stats: resolver.NewStats()}
+	z := &resolver.Zone{Name: resolvertest.ZoneName(t, "."), Cache: c, Forward: resolvertest.Pool(t, resolvertest.StartBackend(t, resolvertest.Address("192.0.2.1")).Addr()), Stats: resolver.NewStats()}
 	addr := netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0])
 	if err := s.Listen(map[netip.AddrPort]ListenerConfig{addr: {Routes: resolver.NewRoutes([]*resolver.Zone{z}, resolver.NewStats())}}); err != nil {
 		t.Fatal(err)
@@ -129,9 +130,9 @@ func TestCopiesCount(t *testing.T) {
 // TestNoCopiesBesideViews: an answer is not copied where another client would get that of
 // a view, for the same name or for the names above it.
 func TestNoCopiesBesideViews(t *testing.T) {
-	up := startBackend(t, addressed("192.0.2.1"))
+	up := resolvertest.StartBackend(t, resolvertest.Address("192.0.2.1"))
 	zone := func(name string, view *resolver.View) *resolver.Zone {
-		return &resolver.Zone{Name: zoneName(t, name), View: view, Forward: pool(t, up.addr), Stats: resolver.NewStats()}
+		return &resolver.Zone{Name: resolvertest.ZoneName(t, name), View: view, Forward: resolvertest.Pool(t, up.Addr()), Stats: resolver.NewStats()}
 	}
 	nobody := func() *resolver.View {
 		c, err := config.Parse(config.Source{Text: []byte(". {\nview nobody {\nexpr type() == 'NONE'\n}\n}\n")})
@@ -178,7 +179,7 @@ func TestDoors(t *testing.T) {
 	addr := netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0])
 	listen := func() {
 		t.Helper()
-		z := &resolver.Zone{Name: zoneName(t, "."), Hosts: table(t, false, "192.0.2.1 by.hand"), Stats: resolver.NewStats()}
+		z := &resolver.Zone{Name: resolvertest.ZoneName(t, "."), Hosts: resolvertest.Hosts(t, false, "192.0.2.1 by.hand"), Stats: resolver.NewStats()}
 		if err := s.Listen(map[netip.AddrPort]ListenerConfig{addr: {Routes: resolver.NewRoutes([]*resolver.Zone{z}, resolver.NewStats())}}); err != nil {
 			t.Fatal(err)
 		}
@@ -200,8 +201,8 @@ func TestDoors(t *testing.T) {
 // TestNoCopiesBesideACL: an answer of a zone without an ACL is not copied into the kernel if
 // it leads to a name that an ACL judges; others are, with the size that their zone allows.
 func TestNoCopiesBesideACL(t *testing.T) {
-	b := startBackend(t, func(q *dns.Msg) *dns.Msg {
-		m := addressed("192.0.2.66")(q)
+	b := resolvertest.StartBackend(t, func(q *dns.Msg) *dns.Msg {
+		m := resolvertest.Address("192.0.2.66")(q)
 		if q.Question[0].Name == "alias.test." {
 			alias, _ := dns.NewRR("alias.test. 60 CNAME x.secret.test.")
 			m.Answer[0].Header().Name = "x.secret.test."
@@ -210,13 +211,13 @@ func TestNoCopiesBesideACL(t *testing.T) {
 		return m
 	})
 	acl := resolver.NewACL(&config.ACL{Rules: []config.ACLRule{{
-		Zones:    []wire.Name{zoneName(t, "secret.test.")},
+		Zones:    []wire.Name{resolvertest.ZoneName(t, "secret.test.")},
 		Policies: []config.ACLPolicy{{Action: config.ACLBlock, Nets: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}},
 	}}})
 	s, kernel, store := withKernel(t)
 	zones := []*resolver.Zone{
-		{Name: zoneName(t, "secret.test."), ACL: acl, Stats: resolver.NewStats()},
-		{Name: wire.Root, Forward: pool(t, b.addr), Cache: store.NewCache(&config.Cache{Success: roomy, Denial: roomy}), Stats: resolver.NewStats()},
+		{Name: resolvertest.ZoneName(t, "secret.test."), ACL: acl, Stats: resolver.NewStats()},
+		{Name: wire.Root, Forward: resolvertest.Pool(t, b.Addr()), Cache: store.NewCache(&config.Cache{Success: roomy, Denial: roomy}), Stats: resolver.NewStats()},
 	}
 	addr := netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0])
 	if err := s.Listen(map[netip.AddrPort]ListenerConfig{addr: {Routes: resolver.NewRoutes(zones, resolver.NewStats())}}); err != nil {

@@ -20,6 +20,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/test/ca"
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/resolvertest"
 )
 
 // TestDoTShutdown: queries that wait are answered when the server stops, connections
@@ -28,12 +29,12 @@ func TestDoTShutdown(t *testing.T) {
 	for _, via := range []config.Transport{config.DNSOverTLS, config.DNSOverHTTPS} {
 		t.Run(via.String(), func(t *testing.T) {
 			release, waits := make(chan struct{}), make(chan struct{}, 100)
-			b := startBackend(t, func(q *dns.Msg) *dns.Msg {
+			b := resolvertest.StartBackend(t, func(q *dns.Msg) *dns.Msg {
 				waits <- struct{}{}
 				<-release
-				return addressed("192.0.2.1")(q)
+				return resolvertest.Address("192.0.2.1")(q)
 			})
-			s, addr, roots := startListener(t, Limits{IdleTimeout: time.Hour, ReadTimeout: time.Hour}, ListenerConfig{Transport: via}, byHand(t, b.addr))
+			s, addr, roots := startListener(t, Limits{IdleTimeout: time.Hour, ReadTimeout: time.Hour}, ListenerConfig{Transport: via}, byHand(t, b.Addr()))
 			silent, idle := dial(t, loopback, addr), openTLS(t, addr, roots)
 			answered := make(chan error, 1)
 			go func() { answered <- exchangeOnce(t, "slow.test.", via, addr, &tls.Config{RootCAs: roots}) }()
@@ -66,8 +67,8 @@ func TestDoTShutdownStuck(t *testing.T) {
 	for _, via := range []config.Transport{config.DNSOverTLS, config.DNSOverHTTPS} {
 		t.Run(via.String(), func(t *testing.T) {
 			waits := make(chan struct{}, 16)
-			b := startBackend(t, func(*dns.Msg) *dns.Msg { waits <- struct{}{}; return nil })
-			s, addr, roots := startListener(t, Limits{}, ListenerConfig{Transport: via}, byHand(t, b.addr))
+			b := resolvertest.StartBackend(t, func(*dns.Msg) *dns.Msg { waits <- struct{}{}; return nil })
+			s, addr, roots := startListener(t, Limits{}, ListenerConfig{Transport: via}, byHand(t, b.Addr()))
 			answered := make(chan error, 1)
 			go func() { answered <- exchangeOnce(t, "never.test.", via, addr, &tls.Config{RootCAs: roots}) }()
 			<-waits

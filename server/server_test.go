@@ -13,98 +13,17 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nodens-dns/nodens/cache"
-	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/server/hosts"
 	"github.com/nodens-dns/nodens/server/resolver"
-	"github.com/nodens-dns/nodens/test/fakedns"
 	"github.com/nodens-dns/nodens/test/peer"
-	"github.com/nodens-dns/nodens/upstream"
+	"github.com/nodens-dns/nodens/test/resolvertest"
 )
 
 // patience ends a test that would hang; no test measures it.
 const patience = 30 * time.Second
 
 var loopback = netip.MustParseAddr("127.0.0.1")
-
-// backend is a scripted upstream on loopback.
-type backend struct {
-	*fakedns.Server
-	addr netip.AddrPort
-}
-
-// startBackend answers with reply; nil is silence.
-func startBackend(t testing.TB, reply func(q *dns.Msg) *dns.Msg) *backend {
-	t.Helper()
-	s := fakedns.Start(t, func(q *fakedns.Query) {
-		go func() { // reply may block until the test ends
-			if m := reply(q.Msg); m != nil {
-				q.Reply(m)
-			}
-		}()
-	})
-	return &backend{s, s.Addr()}
-}
-
-func (b *backend) count(name string) int { return b.CountName(name) }
-
-// addressed answers every A question with one address.
-func addressed(ip string) func(*dns.Msg) *dns.Msg {
-	return func(q *dns.Msg) *dns.Msg {
-		m := new(dns.Msg)
-		m.SetReply(q)
-		m.RecursionAvailable = true
-		if q.Question[0].Qtype == dns.TypeA {
-			m.Answer = []dns.RR{&dns.A{
-				Hdr: dns.RR_Header{Name: q.Question[0].Name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 60},
-				A:   net.ParseIP(ip),
-			}}
-		}
-		return m
-	}
-}
-
-func zoneName(t testing.TB, s string) wire.Name {
-	t.Helper()
-	n, err := wire.ParseName(s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return n
-}
-
-func pool(t testing.TB, to ...netip.AddrPort) []*upstream.Pool {
-	t.Helper()
-	var targets []config.Target
-	for _, addr := range to {
-		targets = append(targets, config.Target{Addr: addr})
-	}
-	p := upstream.New(&config.Forward{
-		From: wire.Root, To: targets, MaxFails: 2, Expire: 10 * time.Second,
-		ReadTimeout: 2 * time.Second, HealthInterval: time.Second, HealthDomain: wire.Root,
-	}, upstream.Options{})
-	t.Cleanup(func() { _ = p.Close() })
-	return []*upstream.Pool{p}
-}
-
-func answers() *cache.Cache {
-	limits := config.CacheLimits{Entries: 1000, MaxTTL: time.Hour, MinTTL: 5 * time.Second}
-	return cache.NewStore(1<<20, cache.Options{}).NewCache(&config.Cache{Success: limits, Denial: limits, Servfail: 5 * time.Second})
-}
-
-func table(t testing.TB, through bool, lines ...string) *hosts.Table {
-	t.Helper()
-	cfg := &config.Hosts{File: t.TempDir() + "/none", Zones: []wire.Name{wire.Root}, Inline: lines, TTL: 3600}
-	if through {
-		cfg.Fallthrough = &config.Fallthrough{}
-	}
-	h, err := hosts.New(cfg, hosts.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return h
-}
 
 // start serves zones on a loopback address until the test ends.
 func start(t testing.TB, limits Limits, zones ...*resolver.Zone) (*Server, netip.AddrPort) {
@@ -158,13 +77,13 @@ func eventually(t testing.TB, what string, holds func() bool) {
 
 // TestPath: who answers what, over both transports.
 func TestPath(t *testing.T) {
-	b := startBackend(t, addressed("192.0.2.1"))
-	inner := startBackend(t, addressed("192.0.2.2"))
+	b := resolvertest.StartBackend(t, resolvertest.Address("192.0.2.1"))
+	inner := resolvertest.StartBackend(t, resolvertest.Address("192.0.2.2"))
 	_, addr := start(t, Limits{},
-		&resolver.Zone{Name: wire.Root, Hosts: table(t, true, "192.0.2.9 by.hand"), Cache: answers(), Forward: pool(t, b.addr)},
-		&resolver.Zone{Name: zoneName(t, "corp.test."), Forward: pool(t, inner.addr)},
-		&resolver.Zone{Name: zoneName(t, "a.corp.test."), Forward: pool(t, b.addr)},
-		&resolver.Zone{Name: zoneName(t, "empty.test.")},
+		&resolver.Zone{Name: wire.Root, Hosts: resolvertest.Hosts(t, true, "192.0.2.9 by.hand"), Cache: resolvertest.Cache(), Forward: resolvertest.Pool(t, b.Addr())},
+		&resolver.Zone{Name: resolvertest.ZoneName(t, "corp.test."), Forward: resolvertest.Pool(t, inner.Addr())},
+		&resolver.Zone{Name: resolvertest.ZoneName(t, "a.corp.test."), Forward: resolvertest.Pool(t, b.Addr())},
+		&resolver.Zone{Name: resolvertest.ZoneName(t, "empty.test.")},
 	)
 	for _, c := range []struct {
 		name, qname string
@@ -200,14 +119,14 @@ func TestPath(t *testing.T) {
 			})
 		}
 	}
-	if n := b.count("www.example.org."); n != 1 {
+	if n := b.Count("www.example.org."); n != 1 {
 		t.Errorf("the cached name was asked for %d times, want once", n)
 	}
 }
 
 // TestErrors: what is no ordinary question.
 func TestErrors(t *testing.T) {
-	_, addr := start(t, Limits{}, &resolver.Zone{Name: zoneName(t, "only.test."), Hosts: table(t, false, "192.0.2.9 www.only.test")})
+	_, addr := start(t, Limits{}, &resolver.Zone{Name: resolvertest.ZoneName(t, "only.test."), Hosts: resolvertest.Hosts(t, false, "192.0.2.9 www.only.test")})
 	edit := func(f func(*dns.Msg)) []byte {
 		m := question("www.only.test.", dns.TypeA)
 		f(m)
@@ -257,7 +176,7 @@ func TestErrors(t *testing.T) {
 
 // TestNoReply: what must not be answered is not, and what follows is.
 func TestNoReply(t *testing.T) {
-	_, addr := start(t, Limits{}, &resolver.Zone{Name: wire.Root, Hosts: table(t, false, "192.0.2.9 www.only.test")})
+	_, addr := start(t, Limits{}, &resolver.Zone{Name: wire.Root, Hosts: resolvertest.Hosts(t, false, "192.0.2.9 www.only.test")})
 	conn, err := dns.DialTimeout("udp", addr.String(), patience)
 	if err != nil {
 		t.Fatal(err)
@@ -295,7 +214,7 @@ func TestTruncation(t *testing.T) {
 	for i := range lines {
 		lines[i] = "10.0.0." + itoa(i+1) + " many.test"
 	}
-	_, addr := start(t, Limits{}, &resolver.Zone{Name: wire.Root, Hosts: table(t, false, lines...), Shuffle: true, Bufsize: 4096})
+	_, addr := start(t, Limits{}, &resolver.Zone{Name: wire.Root, Hosts: resolvertest.Hosts(t, false, lines...), Shuffle: true, Bufsize: 4096})
 	for _, size := range []uint16{0, 512, 1232, 4096} {
 		q := question("many.test.", dns.TypeA)
 		limit := 512
@@ -334,11 +253,11 @@ func shed(s *Server) (all uint64) {
 func TestShed(t *testing.T) {
 	const limit, more = 8, 5
 	release := make(chan struct{})
-	b := startBackend(t, func(q *dns.Msg) *dns.Msg {
+	b := resolvertest.StartBackend(t, func(q *dns.Msg) *dns.Msg {
 		<-release
-		return addressed("192.0.2.1")(q)
+		return resolvertest.Address("192.0.2.1")(q)
 	})
-	s, addr := start(t, Limits{Waiting: 2 * limit}, &resolver.Zone{Name: wire.Root, Hosts: table(t, true, "192.0.2.9 by.hand"), Forward: pool(t, b.addr)})
+	s, addr := start(t, Limits{Waiting: 2 * limit}, &resolver.Zone{Name: wire.Root, Hosts: resolvertest.Hosts(t, true, "192.0.2.9 by.hand"), Forward: resolvertest.Pool(t, b.Addr())})
 	conn, err := dns.DialTimeout("udp", addr.String(), patience)
 	if err != nil {
 		t.Fatal(err)
@@ -382,8 +301,8 @@ func TestShed(t *testing.T) {
 
 // TestPanic: one query's panic is its SERVFAIL, and is counted.
 func TestPanic(t *testing.T) {
-	broken := &resolver.Zone{Name: zoneName(t, "broken.test."), Hosts: new(hosts.Table)} // was never made by hosts.New
-	s, addr := start(t, Limits{}, broken, &resolver.Zone{Name: wire.Root, Hosts: table(t, false, "192.0.2.9 by.hand")})
+	broken := &resolver.Zone{Name: resolvertest.ZoneName(t, "broken.test."), Hosts: new(hosts.Table)} // was never made by hosts.New
+	s, addr := start(t, Limits{}, broken, &resolver.Zone{Name: wire.Root, Hosts: resolvertest.Hosts(t, false, "192.0.2.9 by.hand")})
 	for i, network := range []string{"udp", "tcp"} {
 		m := query(t, network, addr, question("www.broken.test.", dns.TypeA))
 		if m.Rcode != dns.RcodeServerFailure {
@@ -409,7 +328,7 @@ func TestListen(t *testing.T) {
 	defer taken.Close()
 	busy := taken.LocalAddr().(*net.UDPAddr).AddrPort()
 	rt := func() *resolver.Routes {
-		return resolver.NewRoutes([]*resolver.Zone{{Name: wire.Root, Stats: resolver.NewStats(), Hosts: table(t, false, "192.0.2.9 by.hand")}}, resolver.NewStats())
+		return resolver.NewRoutes([]*resolver.Zone{{Name: wire.Root, Stats: resolver.NewStats(), Hosts: resolvertest.Hosts(t, false, "192.0.2.9 by.hand")}}, resolver.NewStats())
 	}
 	err = s.Listen(map[netip.AddrPort]ListenerConfig{first: {Routes: rt()}, busy: {Routes: rt()}})
 	if err == nil || !strings.Contains(err.Error(), "-localip") || !strings.Contains(err.Error(), busy.String()) {
@@ -451,8 +370,8 @@ func TestListen(t *testing.T) {
 func TestWildcard(t *testing.T) {
 	port := peer.Ports(t, 1)[0]
 	s := New(slog.New(slog.DiscardHandler), Limits{})
-	rt := resolver.NewRoutes([]*resolver.Zone{{Name: wire.Root, Stats: resolver.NewStats(), Hosts: table(t, true, "192.0.2.9 by.hand"),
-		Forward: pool(t, startBackend(t, addressed("192.0.2.1")).addr)}}, resolver.NewStats())
+	rt := resolver.NewRoutes([]*resolver.Zone{{Name: wire.Root, Stats: resolver.NewStats(), Hosts: resolvertest.Hosts(t, true, "192.0.2.9 by.hand"),
+		Forward: resolvertest.Pool(t, resolvertest.StartBackend(t, resolvertest.Address("192.0.2.1")).Addr())}}, resolver.NewStats())
 	if err := s.Listen(map[netip.AddrPort]ListenerConfig{netip.AddrPortFrom(netip.IPv6Unspecified(), port): {Routes: rt}}); err != nil {
 		t.Fatal(err)
 	}
@@ -478,14 +397,14 @@ func TestShutdown(t *testing.T) {
 	}{{"answered", true}, {"dropped", false}} {
 		t.Run(c.name, func(t *testing.T) {
 			asked, release := make(chan struct{}), make(chan struct{})
-			b := startBackend(t, func(q *dns.Msg) *dns.Msg {
+			b := resolvertest.StartBackend(t, func(q *dns.Msg) *dns.Msg {
 				close(asked)
 				<-release
-				return addressed("192.0.2.1")(q)
+				return resolvertest.Address("192.0.2.1")(q)
 			})
 			addr := netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0])
 			s := New(slog.New(slog.DiscardHandler), Limits{})
-			z := &resolver.Zone{Name: wire.Root, Stats: resolver.NewStats(), Forward: pool(t, b.addr)}
+			z := &resolver.Zone{Name: wire.Root, Stats: resolver.NewStats(), Forward: resolvertest.Pool(t, b.Addr())}
 			if err := s.Listen(map[netip.AddrPort]ListenerConfig{addr: {Routes: resolver.NewRoutes([]*resolver.Zone{z}, resolver.NewStats())}}); err != nil {
 				t.Fatal(err)
 			}
@@ -523,8 +442,8 @@ func TestShutdown(t *testing.T) {
 
 // TestServeAllocPin: a query that needs no upstream allocates nothing.
 func TestServeAllocPin(t *testing.T) {
-	b := startBackend(t, addressed("192.0.2.1"))
-	z := &resolver.Zone{Name: wire.Root, Stats: resolver.NewStats(), Hosts: table(t, true, "192.0.2.9 by.hand"), Cache: answers(), Forward: pool(t, b.addr), Shuffle: true}
+	b := resolvertest.StartBackend(t, resolvertest.Address("192.0.2.1"))
+	z := &resolver.Zone{Name: wire.Root, Stats: resolver.NewStats(), Hosts: resolvertest.Hosts(t, true, "192.0.2.9 by.hand"), Cache: resolvertest.Cache(), Forward: resolvertest.Pool(t, b.Addr()), Shuffle: true}
 	rt := resolver.NewRoutes([]*resolver.Zone{z}, resolver.NewStats())
 	s := New(slog.New(slog.DiscardHandler), Limits{})
 	var x resolver.Request

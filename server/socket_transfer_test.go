@@ -20,6 +20,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/server/resolver"
+	"github.com/nodens-dns/nodens/test/resolvertest"
 	"github.com/nodens-dns/nodens/upstream"
 )
 
@@ -103,7 +104,7 @@ func slowUpstream(t *testing.T) netip.AddrPort {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	reply := addressed("192.0.2.1")
+	reply := resolvertest.Address("192.0.2.1")
 	go func() {
 		for buf := make([]byte, 512); ; {
 			n, from, err := conn.ReadFromUDPAddrPort(buf)

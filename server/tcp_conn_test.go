@@ -16,17 +16,18 @@ import (
 
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/server/resolver"
+	"github.com/nodens-dns/nodens/test/resolvertest"
 )
 
 // TestPipelining: queries of one connection are answered as they are ready, and no
 // more of them wait at once than the limit says.
 func TestPipelining(t *testing.T) {
 	release := make(chan struct{})
-	b := startBackend(t, func(q *dns.Msg) *dns.Msg {
+	b := resolvertest.StartBackend(t, func(q *dns.Msg) *dns.Msg {
 		<-release
-		return addressed("192.0.2.1")(q)
+		return resolvertest.Address("192.0.2.1")(q)
 	})
-	_, addr := start(t, Limits{}, &resolver.Zone{Name: wire.Root, Hosts: table(t, true, "192.0.2.9 by.hand"), Forward: pool(t, b.addr)})
+	_, addr := start(t, Limits{}, &resolver.Zone{Name: wire.Root, Hosts: resolvertest.Hosts(t, true, "192.0.2.9 by.hand"), Forward: resolvertest.Pool(t, b.Addr())})
 	conn := dial(t, loopback, addr)
 	for id, name := range []string{"slow.test.", "slower.test.", "by.hand."} {
 		q := question(name, dns.TypeA)
@@ -57,11 +58,11 @@ func TestPipelining(t *testing.T) {
 // before one of them is answered, but what was asked before it is answered first.
 func TestPipelinedLimit(t *testing.T) {
 	release := make(chan struct{})
-	b := startBackend(t, func(q *dns.Msg) *dns.Msg {
+	b := resolvertest.StartBackend(t, func(q *dns.Msg) *dns.Msg {
 		<-release
-		return addressed("192.0.2.1")(q)
+		return resolvertest.Address("192.0.2.1")(q)
 	})
-	s, addr := start(t, Limits{Pipelined: 1}, byHand(t, b.addr))
+	s, addr := start(t, Limits{Pipelined: 1}, byHand(t, b.Addr()))
 	conn := dial(t, loopback, addr)
 	var all []byte
 	for _, name := range []string{"slow.test.", "by.hand.", "slower.test.", "by.hand."} {
@@ -167,7 +168,7 @@ func TestManyAnswers(t *testing.T) {
 	for i := range 3000 {
 		lines = append(lines, netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}).String()+" many.test")
 	}
-	_, addr := start(t, Limits{}, &resolver.Zone{Name: wire.Root, Hosts: table(t, false, lines...)})
+	_, addr := start(t, Limits{}, &resolver.Zone{Name: wire.Root, Hosts: resolvertest.Hosts(t, false, lines...)})
 	conn := dial(t, loopback, addr)
 	const n = 400
 	var all []byte
@@ -196,12 +197,12 @@ func TestManyAnswers(t *testing.T) {
 // end.
 func TestHalfClose(t *testing.T) {
 	release, asked := make(chan struct{}), make(chan struct{}, 1)
-	b := startBackend(t, func(q *dns.Msg) *dns.Msg {
+	b := resolvertest.StartBackend(t, func(q *dns.Msg) *dns.Msg {
 		asked <- struct{}{}
 		<-release
-		return addressed("192.0.2.1")(q)
+		return resolvertest.Address("192.0.2.1")(q)
 	})
-	_, addr := start(t, Limits{}, byHand(t, b.addr))
+	_, addr := start(t, Limits{}, byHand(t, b.Addr()))
 	conn := dial(t, loopback, addr)
 	all := append(frame(t, question("slow.test.", dns.TypeA)), frame(t, question("by.hand.", dns.TypeA))...)
 	if _, err := conn.Conn.Write(all); err != nil {

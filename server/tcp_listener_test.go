@@ -18,6 +18,7 @@ import (
 
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/server/resolver"
+	"github.com/nodens-dns/nodens/test/resolvertest"
 )
 
 // dial opens a connection from an address of the loopback network. buffers are the
@@ -45,9 +46,9 @@ func dial(t testing.TB, from netip.Addr, to netip.AddrPort, buffers ...int) *dns
 
 // byHand is a zone that answers by.hand. at once, and all else from an upstream.
 func byHand(t testing.TB, to ...netip.AddrPort) *resolver.Zone {
-	z := &resolver.Zone{Name: wire.Root, Hosts: table(t, true, "192.0.2.9 by.hand"), Stats: resolver.NewStats()}
+	z := &resolver.Zone{Name: wire.Root, Hosts: resolvertest.Hosts(t, true, "192.0.2.9 by.hand"), Stats: resolver.NewStats()}
 	if len(to) > 0 {
-		z.Forward = pool(t, to...)
+		z.Forward = resolvertest.Pool(t, to...)
 	}
 	return z
 }
@@ -58,7 +59,7 @@ func manyAddressesZone(t *testing.T) *resolver.Zone {
 	for i := range lines {
 		lines[i] = "10.0.0." + itoa(i+1) + " many.test"
 	}
-	return &resolver.Zone{Name: wire.Root, Hosts: table(t, false, lines...)}
+	return &resolver.Zone{Name: wire.Root, Hosts: resolvertest.Hosts(t, false, lines...)}
 }
 
 // isServed reports whether the connection answers a query that need not wait.
@@ -99,11 +100,11 @@ func connections(s *Server, addr netip.AddrPort) int {
 // longest goes; one whose query waits does not.
 func TestEviction(t *testing.T) {
 	release := make(chan struct{})
-	b := startBackend(t, func(q *dns.Msg) *dns.Msg { // may be asked again for what is late
+	b := resolvertest.StartBackend(t, func(q *dns.Msg) *dns.Msg { // may be asked again for what is late
 		<-release
-		return addressed("192.0.2.1")(q)
+		return resolvertest.Address("192.0.2.1")(q)
 	})
-	s, addr := start(t, Limits{Conns: 2, ClientConns: 2, IdleTimeout: time.Hour}, byHand(t, b.addr))
+	s, addr := start(t, Limits{Conns: 2, ClientConns: 2, IdleTimeout: time.Hour}, byHand(t, b.Addr()))
 	first, second := dial(t, loopback, addr), dial(t, loopback, addr)
 	if !isServed(second) || !isServed(first) { // so second is the more silent one
 		t.Fatal("a connection within the limit is not served")
@@ -123,7 +124,7 @@ func TestEviction(t *testing.T) {
 		if err := conn.WriteMsg(question(name, dns.TypeA)); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "the query to wait", func() bool { return b.count(name) > 0 })
+		eventually(t, "the query to wait", func() bool { return b.Count(name) > 0 })
 	}
 	if isServed(dial(t, loopback, addr)) {
 		t.Error("a connection is served for which one with a query that waits had to go")
@@ -279,12 +280,12 @@ func TestIdle(t *testing.T) {
 // not who is silent, nor who never stops asking.
 func TestShutdownTCP(t *testing.T) {
 	release, asked := make(chan struct{}), make(chan struct{}, 1)
-	b := startBackend(t, func(q *dns.Msg) *dns.Msg {
+	b := resolvertest.StartBackend(t, func(q *dns.Msg) *dns.Msg {
 		asked <- struct{}{}
 		<-release
-		return addressed("192.0.2.1")(q)
+		return resolvertest.Address("192.0.2.1")(q)
 	})
-	s, addr := start(t, Limits{}, byHand(t, b.addr))
+	s, addr := start(t, Limits{}, byHand(t, b.Addr()))
 	idle, busy, waiting := dial(t, loopback, addr), dial(t, loopback, addr), dial(t, loopback, addr)
 	if !isServed(idle) {
 		t.Fatal("not served")

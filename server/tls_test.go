@@ -15,6 +15,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/test/resolvertest"
 )
 
 // askOnce asks for by.hand. once, over a connection of its own.
@@ -116,16 +117,16 @@ func TestDoT(t *testing.T) {
 // they come in pieces, and long replies whole.
 func TestDoTOrder(t *testing.T) {
 	release := make(chan struct{})
-	b := startBackend(t, func(q *dns.Msg) *dns.Msg {
+	b := resolvertest.StartBackend(t, func(q *dns.Msg) *dns.Msg {
 		<-release
-		return addressed("192.0.2.1")(q)
+		return resolvertest.Address("192.0.2.1")(q)
 	})
-	z := byHand(t, b.addr)
+	z := byHand(t, b.Addr())
 	lines := []string{"192.0.2.9 by.hand"}
 	for i := range 4000 {
 		lines = append(lines, fmt.Sprintf("10.1.%d.%d many.test", i>>8, i&255))
 	}
-	z.Hosts = table(t, true, lines...)
+	z.Hosts = resolvertest.Hosts(t, true, lines...)
 	_, addr, roots := startListener(t, Limits{}, dotConfig, z)
 	conn := openTLS(t, addr, roots)
 	var stream []byte

@@ -21,6 +21,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/server/resolver"
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/resolvertest"
 )
 
 // readerKinds are all ways a reader can wait.
@@ -40,7 +41,7 @@ func eachReader(t *testing.T, log *resolver.QueryLog, f func(t *testing.T, s *Se
 	t.Helper()
 	for _, w := range readerKinds {
 		t.Run(w.name, func(t *testing.T) {
-			z := &resolver.Zone{Name: wire.Root, Stats: resolver.NewStats(), Hosts: table(t, false, "192.0.2.9 by.hand"), Log: log}
+			z := &resolver.Zone{Name: wire.Root, Stats: resolver.NewStats(), Hosts: resolvertest.Hosts(t, false, "192.0.2.9 by.hand"), Log: log}
 			s, addr := startReaders(t, w.limits, w.plain, z)
 			f(t, s, addr, z)
 		})
@@ -259,7 +260,7 @@ func TestReaderShutdown(t *testing.T) {
 		for _, state := range []string{"not begun", "silent", "busy"} {
 			t.Run(w.name+", "+state, func(t *testing.T) {
 				procs, files := runtime.GOMAXPROCS(0), openFDs(t)
-				z := &resolver.Zone{Name: wire.Root, Stats: resolver.NewStats(), Hosts: table(t, false, "192.0.2.9 by.hand")}
+				z := &resolver.Zone{Name: wire.Root, Stats: resolver.NewStats(), Hosts: resolvertest.Hosts(t, false, "192.0.2.9 by.hand")}
 				addr := netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0])
 				s := New(slog.New(slog.DiscardHandler), w.limits)
 				s.limits.noMmsg = w.plain
@@ -351,12 +352,12 @@ func TestReaderLateReply(t *testing.T) {
 	for _, w := range readerKinds {
 		t.Run(w.name, func(t *testing.T) {
 			asked, release := make(chan struct{}), make(chan struct{})
-			b := startBackend(t, func(q *dns.Msg) *dns.Msg {
+			b := resolvertest.StartBackend(t, func(q *dns.Msg) *dns.Msg {
 				close(asked)
 				<-release
-				return addressed("192.0.2.1")(q)
+				return resolvertest.Address("192.0.2.1")(q)
 			})
-			s, addr := startReaders(t, w.limits, w.plain, &resolver.Zone{Name: wire.Root, Stats: resolver.NewStats(), Forward: pool(t, b.addr)})
+			s, addr := startReaders(t, w.limits, w.plain, &resolver.Zone{Name: wire.Root, Stats: resolver.NewStats(), Forward: resolvertest.Pool(t, b.Addr())})
 			conn, err := dns.Dial("udp", addr.String())
 			if err != nil {
 				t.Fatal(err)
@@ -408,7 +409,7 @@ func TestReuseport(t *testing.T) {
 	if runtime.NumCPU() < 2 {
 		t.Skip("one core has one reader")
 	}
-	z := &resolver.Zone{Name: wire.Root, Stats: resolver.NewStats(), Hosts: table(t, false, "192.0.2.9 by.hand")}
+	z := &resolver.Zone{Name: wire.Root, Stats: resolver.NewStats(), Hosts: resolvertest.Hosts(t, false, "192.0.2.9 by.hand")}
 	s, addr := startReaders(t, Limits{Readers: 2}, false, z)
 	c := newClient(t, addr)
 	busy := func() (n int) {

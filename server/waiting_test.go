@@ -19,6 +19,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/server/resolver"
+	"github.com/nodens-dns/nodens/test/resolvertest"
 	"github.com/nodens-dns/nodens/upstream"
 )
 
@@ -28,7 +29,7 @@ func withholding(release <-chan struct{}) func(*dns.Msg) *dns.Msg {
 		if strings.HasSuffix(q.Question[0].Name, ".hold.test.") {
 			<-release
 		}
-		return addressed("192.0.2.1")(q)
+		return resolvertest.Address("192.0.2.1")(q)
 	}
 }
 
@@ -94,8 +95,8 @@ func TestClientShare(t *testing.T) {
 	for name, format := range map[string]string{"many names": "n%s.hold.test.", "one name": "n%.0s.hold.test."} {
 		t.Run(name, func(t *testing.T) {
 			release := make(chan struct{})
-			b := startBackend(t, withholding(release))
-			s, addr := start(t, Limits{Waiting: 16}, &resolver.Zone{Name: wire.Root, Cache: answers(), Forward: patientPool(t, b.addr)})
+			b := resolvertest.StartBackend(t, withholding(release))
+			s, addr := start(t, Limits{Waiting: 16}, &resolver.Zone{Name: wire.Root, Cache: resolvertest.Cache(), Forward: patientPool(t, b.Addr())})
 			victim := newAsker(t, "udp", "127.0.0.1", addr)
 			held := 0
 			for i, places := range []int{8, 4, 2} {
@@ -131,14 +132,14 @@ func TestClientShare(t *testing.T) {
 // name lost that both ask for.
 func TestBusyIsNotKept(t *testing.T) {
 	release := make(chan struct{})
-	b := startBackend(t, withholding(release))
-	s, addr := start(t, Limits{}, &resolver.Zone{Name: wire.Root, Cache: answers(), Forward: patientPool(t, b.addr)})
+	b := resolvertest.StartBackend(t, withholding(release))
+	s, addr := start(t, Limits{}, &resolver.Zone{Name: wire.Root, Cache: resolvertest.Cache(), Forward: patientPool(t, b.Addr())})
 	victim, flood := newAsker(t, "udp", "127.0.0.1", addr), newAsker(t, "udp", "127.0.0.9", addr)
 	flights := 0
 	for turned := false; !turned; turned = reasons(s)["upstream"] > 0 {
 		name := fmt.Sprintf("n%d.hold.test.", flights)
 		flood.send(name)
-		eventually(t, "it to be asked, or turned away", func() bool { return b.count(name) > 0 || reasons(s)["upstream"] > 0 })
+		eventually(t, "it to be asked, or turned away", func() bool { return b.Count(name) > 0 || reasons(s)["upstream"] > 0 })
 		flights++
 		if flights > 2048 {
 			t.Fatal("one client has as many queries in flight as there may be")

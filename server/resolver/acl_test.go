@@ -13,6 +13,7 @@ import (
 	"github.com/nodens-dns/nodens/server"
 	"github.com/nodens-dns/nodens/server/resolver"
 	"github.com/nodens-dns/nodens/server/rewrite"
+	"github.com/nodens-dns/nodens/test/resolvertest"
 )
 
 func aclOf(t testing.TB, text string) *resolver.ACL {
@@ -51,7 +52,7 @@ func TestACL(t *testing.T) {
 		{"198.51.100.1:53", "x.test. MX", filteredText},
 		{"192.0.2.1:53", "www.a.test. MX", "NOERROR aa"},
 	} {
-		z := &resolver.Zone{Name: wire.Root, ACL: aclOf(t, rules), Hosts: table(t, false, "192.0.2.9 www.a.test")}
+		z := &resolver.Zone{Name: wire.Root, ACL: aclOf(t, rules), Hosts: resolvertest.Hosts(t, false, "192.0.2.9 www.a.test")}
 		if got := told(newDesk(t, z).from(tt.client, resolver.UDP).ask(asked(tt.query))); got != tt.want {
 			t.Errorf("%s from %s is %s, want %s", tt.query, tt.client, got, tt.want)
 		}
@@ -71,7 +72,7 @@ func TestACLCounts(t *testing.T) {
 	for _, query := range []string{"x.a.test. A", "b.a.test. A", "y.b.a.test. A", "b.test. MX", "b.test. SRV", "x. SRV", "x. A", "b.test. AAAA", "y. A"} {
 		d.ask(asked(query))
 	}
-	a, b, ba := zoneName(t, "a.test."), zoneName(t, "b.test."), zoneName(t, "b.a.test.")
+	a, b, ba := resolvertest.ZoneName(t, "a.test."), resolvertest.ZoneName(t, "b.test."), resolvertest.ZoneName(t, "b.a.test.")
 	want := resolver.Verdicts{
 		Allowed: 3, Blocked: map[wire.Name]uint64{a: 1, ba: 2},
 		Filtered: map[wire.Name]uint64{b: 1}, Dropped: map[wire.Name]uint64{wire.Root: 2},
@@ -87,8 +88,8 @@ func TestACLCounts(t *testing.T) {
 // TestACLDetours: neither another name for it nor the search path leads to what a
 // client may not see.
 func TestACLDetours(t *testing.T) {
-	b := startBackend(t, outer)
-	z, _ := searching(t, b.addr, "corp.test.")
+	b := resolvertest.StartBackend(t, outer)
+	z, _ := searching(t, b.Addr(), "corp.test.")
 	z.ACL = aclOf(t, "acl example.org {\nblock net 127.0.0.0/8\n}")
 	d := newDesk(t, z).from(netip.AddrPortFrom(shopper, 53).String(), resolver.UDP)
 	if got := told(d.ask(asked("www.example.org" + inShop + " A edns"))); got != "REFUSED +15:15 (Blocked): ()" {
@@ -100,7 +101,7 @@ func TestACLDetours(t *testing.T) {
 			t.Errorf("what is at the end of the search path is %s", got)
 		}
 	}
-	if n := b.count("www.example.org."); n != 0 {
+	if n := b.Count("www.example.org."); n != 0 {
 		t.Errorf("the upstream was asked %d times", n)
 	}
 }
@@ -112,7 +113,7 @@ func TestACLRewritten(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := startBackend(t, addressed("192.0.2.9"))
+	b := resolvertest.StartBackend(t, resolvertest.Address("192.0.2.9"))
 	for _, tt := range []struct{ rules, query, want string }{
 		{"block", "door.test. A edns", "REFUSED +15:15 (Blocked): ()"},
 		{"filter", "door.test. A edns", "NOERROR +15:17 (Filtered): ()"},
@@ -123,7 +124,7 @@ func TestACLRewritten(t *testing.T) {
 	} {
 		z := &resolver.Zone{
 			Name: wire.Root, Rewrite: rewrite.New(c.Blocks[0].Rewrite), ACL: aclOf(t, "acl room.test {\n"+tt.rules+"\n}"),
-			DNS64: mapping(t, func(*config.DNS64) {}), Forward: pool(t, b.addr), Cache: answers(),
+			DNS64: mapping(t, func(*config.DNS64) {}), Forward: resolvertest.Pool(t, b.Addr()), Cache: resolvertest.Cache(),
 		}
 		d := newDesk(t, z).from("[2001:db8::1]:53", resolver.UDP)
 		for range 2 {
@@ -136,9 +137,9 @@ func TestACLRewritten(t *testing.T) {
 
 // TestACLOfOthers: what one zone does is nothing to the next query, of another zone.
 func TestACLOfOthers(t *testing.T) {
-	hosts := table(t, true, "192.0.2.9 by.hand")
+	hosts := resolvertest.Hosts(t, true, "192.0.2.9 by.hand")
 	local := &resolver.Zone{Name: wire.Root, Local: resolver.NewLocal(&config.Local{Prefix: true}), Hosts: hosts}
-	d := newDesk(t, &resolver.Zone{Name: zoneName(t, "a.test."), ACL: aclOf(t, "acl {\ndrop\n}")}, local).from("192.0.2.1:53", resolver.UDP)
+	d := newDesk(t, &resolver.Zone{Name: resolvertest.ZoneName(t, "a.test."), ACL: aclOf(t, "acl {\ndrop\n}")}, local).from("192.0.2.1:53", resolver.UDP)
 	for _, tt := range []struct{ query, want string }{
 		{"x.a.test. A", "nothing"}, {"by.hand. A", "NOERROR aa | by.hand. 3600 A 192.0.2.9"},
 		{"a.localhost. A", "NOERROR | a.localhost. 604800 A 127.0.0.1"}, {"by.hand. A edns nsid", "NOERROR aa | by.hand. 3600 A 192.0.2.9"},
@@ -154,8 +155,8 @@ func TestACLOfOthers(t *testing.T) {
 
 // TestACLSilence: a query that is dropped gets no reply and is in nobody's way.
 func TestACLSilence(t *testing.T) {
-	b := startBackend(t, addressed("192.0.2.1"))
-	z := &resolver.Zone{Name: wire.Root, Forward: pool(t, b.addr), ACL: aclOf(t, "acl {\ndrop type SRV\n}")}
+	b := resolvertest.StartBackend(t, resolvertest.Address("192.0.2.1"))
+	z := &resolver.Zone{Name: wire.Root, Forward: resolvertest.Pool(t, b.Addr()), ACL: aclOf(t, "acl {\ndrop type SRV\n}")}
 	_, addr := start(t, server.Limits{}, z)
 	for _, network := range []string{"udp", "tcp"} {
 		conn, err := dns.DialTimeout(network, addr.String(), patience)

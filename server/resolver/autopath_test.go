@@ -18,6 +18,7 @@ import (
 	"github.com/nodens-dns/nodens/server"
 	"github.com/nodens-dns/nodens/server/resolver"
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/resolvertest"
 )
 
 // Clients of the tests: pods of two namespaces, and somebody else.
@@ -111,9 +112,9 @@ func searching(t testing.TB, to netip.AddrPort, search ...string) (*resolver.Zon
 	p.live(ghost, "ghost")
 	cfg := &config.Autopath{Kubernetes: true}
 	for _, s := range search {
-		cfg.Search = append(cfg.Search, zoneName(t, s))
+		cfg.Search = append(cfg.Search, resolvertest.ZoneName(t, s))
 	}
-	return &resolver.Zone{Name: wire.Root, Stats: resolver.NewStats(), Hosts: table(t, true, "192.0.2.9 by.hand"), Cluster: p, Autopath: resolver.NewAutopath(cfg, p), Cache: answers(), Forward: pool(t, to)}, p
+	return &resolver.Zone{Name: wire.Root, Stats: resolver.NewStats(), Hosts: resolvertest.Hosts(t, true, "192.0.2.9 by.hand"), Cluster: p, Autopath: resolver.NewAutopath(cfg, p), Cache: resolvertest.Cache(), Forward: resolvertest.Pool(t, to)}, p
 }
 
 // texts are the records of a section in short.
@@ -195,8 +196,8 @@ func TestSearch(t *testing.T) {
 	} {
 		for _, network := range []string{"udp", "tcp"} {
 			t.Run(c.name+"/"+network, func(t *testing.T) {
-				b := startBackend(t, outer)
-				z, _ := searching(t, b.addr, "corp.test", long, "cluster.local", "corp.test")
+				b := resolvertest.StartBackend(t, outer)
+				z, _ := searching(t, b.Addr(), "corp.test", long, "cluster.local", "corp.test")
 				_, addr := start(t, server.Limits{}, z)
 				for range 2 {
 					q := question(c.qname, c.qtype)
@@ -216,12 +217,12 @@ func TestSearch(t *testing.T) {
 					}
 				}
 				for _, name := range c.asked {
-					if n := b.count(name); n != 1 && c.rcode != dns.RcodeRefused { // which is not cached
+					if n := b.Count(name); n != 1 && c.rcode != dns.RcodeRefused { // which is not cached
 						t.Errorf("the upstream was asked %d times for %s, want once", n, name)
 					}
 				}
-				if n := b.names(); n != len(c.asked) {
-					t.Errorf("the upstream was asked for %d names, want %d: %v", n, len(c.asked), b.asked)
+				if n := len(b.Asked()); n != len(c.asked) {
+					t.Errorf("the upstream was asked for %d names, want %d: %v", n, len(c.asked), b.Asked())
 				}
 				if n := z.Stats.ViaSearch(); n != 2*c.found {
 					t.Errorf("%d were found, want %d", n, 2*c.found)
@@ -239,17 +240,11 @@ func TestSearch(t *testing.T) {
 	}
 }
 
-func (b *backend) names() int {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return len(b.asked)
-}
-
 // TestSearchCached: the answer of one client's path is no other's, whoever comes
 // first, although both ask for the same name and there is a cache.
 func TestSearchCached(t *testing.T) {
-	b := startBackend(t, outer)
-	z, p := searching(t, b.addr)
+	b := resolvertest.StartBackend(t, outer)
+	z, p := searching(t, b.Addr())
 	_, addr := start(t, server.Limits{}, z)
 	name := "www.example.org" + inShop
 	for _, c := range []struct {
@@ -274,8 +269,8 @@ func TestSearchCached(t *testing.T) {
 // TestSearchHomeChanges: an address that changes hands while its query waits has no
 // path that is anybody's.
 func TestSearchHomeChanges(t *testing.T) {
-	b := startBackend(t, outer)
-	z, p := searching(t, b.addr)
+	b := resolvertest.StartBackend(t, outer)
+	z, p := searching(t, b.Addr())
 	name := "www.example.org" + inShop
 	p.lacks(name, kubernetes.Incomplete)
 	p.awaited = func(context.Context) error {
@@ -294,8 +289,8 @@ func TestSearchLacks(t *testing.T) {
 	const found = "db.other.svc.cluster.local."
 	name := "db.other" + inShop
 	for _, lacking := range []string{found, name} {
-		b := startBackend(t, outer)
-		z, p := searching(t, b.addr)
+		b := resolvertest.StartBackend(t, outer)
+		z, p := searching(t, b.Addr())
 		p.lacks(lacking, kubernetes.Incomplete)
 		p.awaited = func(context.Context) error { p.lacks(lacking, kubernetes.Answered); return nil }
 		_, addr := start(t, server.Limits{}, z)
@@ -317,27 +312,27 @@ func TestSearchLacks(t *testing.T) {
 // TestSearchZones: the path of a file is everybody's, and only some zones may have one;
 // a name that no zone takes is answered by the one that searches.
 func TestSearchZones(t *testing.T) {
-	b := startBackend(t, outer)
-	inner := startBackend(t, addressed("192.0.2.3"))
-	file := &config.Autopath{Search: []wire.Name{zoneName(t, "shop.svc.cluster.local"), zoneName(t, "corp.test"), wire.Root}}
-	narrow := &config.Autopath{Search: file.Search, Zones: []wire.Name{zoneName(t, "example.org")}}
+	b := resolvertest.StartBackend(t, outer)
+	inner := resolvertest.StartBackend(t, resolvertest.Address("192.0.2.3"))
+	file := &config.Autopath{Search: []wire.Name{resolvertest.ZoneName(t, "shop.svc.cluster.local"), resolvertest.ZoneName(t, "corp.test"), wire.Root}}
+	narrow := &config.Autopath{Search: file.Search, Zones: []wire.Name{resolvertest.ZoneName(t, "example.org")}}
 	for _, c := range []struct {
 		name  string
 		zones []*resolver.Zone
 		qname string
 		want  []string
 	}{
-		{"a file", []*resolver.Zone{{Name: wire.Root, Autopath: resolver.NewAutopath(file, nil), Cluster: newPartial(t, "cluster.local"), Forward: pool(t, b.addr)}},
+		{"a file", []*resolver.Zone{{Name: wire.Root, Autopath: resolver.NewAutopath(file, nil), Cluster: newPartial(t, "cluster.local"), Forward: resolvertest.Pool(t, b.Addr())}},
 			"intern" + inShop, []string{"intern" + inShop + " 40 CNAME intern.corp.test.", "intern.corp.test. 40 A 192.0.2.7"}},
-		{"other zones", []*resolver.Zone{{Name: wire.Root, Autopath: resolver.NewAutopath(narrow, nil), Cluster: newPartial(t, "cluster.local"), Forward: pool(t, b.addr)}},
+		{"other zones", []*resolver.Zone{{Name: wire.Root, Autopath: resolver.NewAutopath(narrow, nil), Cluster: newPartial(t, "cluster.local"), Forward: resolvertest.Pool(t, b.Addr())}},
 			"intern" + inShop, []string{}},
-		{"no domains", []*resolver.Zone{{Name: wire.Root, Autopath: resolver.NewAutopath(&config.Autopath{}, nil), Cluster: newPartial(t, "cluster.local"), Forward: pool(t, b.addr)}},
+		{"no domains", []*resolver.Zone{{Name: wire.Root, Autopath: resolver.NewAutopath(&config.Autopath{}, nil), Cluster: newPartial(t, "cluster.local"), Forward: resolvertest.Pool(t, b.Addr())}},
 			"intern" + inShop, []string{}},
-		{"no other zone", []*resolver.Zone{{Name: zoneName(t, "cluster.local"), Autopath: resolver.NewAutopath(file, nil), Cluster: newPartial(t, "cluster.local"), Forward: pool(t, b.addr)}},
+		{"no other zone", []*resolver.Zone{{Name: resolvertest.ZoneName(t, "cluster.local"), Autopath: resolver.NewAutopath(file, nil), Cluster: newPartial(t, "cluster.local"), Forward: resolvertest.Pool(t, b.Addr())}},
 			"intern" + inShop, []string{"intern" + inShop + " 40 CNAME intern.corp.test.", "intern.corp.test. 40 A 192.0.2.7"}},
 		{"another zone", []*resolver.Zone{
-			{Name: zoneName(t, "cluster.local"), Autopath: resolver.NewAutopath(file, nil), Cluster: newPartial(t, "cluster.local"), Forward: pool(t, b.addr)},
-			{Name: zoneName(t, "corp.test"), Forward: pool(t, inner.addr)}},
+			{Name: resolvertest.ZoneName(t, "cluster.local"), Autopath: resolver.NewAutopath(file, nil), Cluster: newPartial(t, "cluster.local"), Forward: resolvertest.Pool(t, b.Addr())},
+			{Name: resolvertest.ZoneName(t, "corp.test"), Forward: resolvertest.Pool(t, inner.Addr())}},
 			"intern" + inShop, []string{"intern" + inShop + " 60 CNAME intern.corp.test.", "intern.corp.test. 60 A 192.0.2.3"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -354,7 +349,7 @@ func TestSearchZones(t *testing.T) {
 func TestNewSearch(t *testing.T) {
 	names := func(list ...string) (out []wire.Name) {
 		for _, s := range list {
-			out = append(out, zoneName(t, s))
+			out = append(out, resolvertest.ZoneName(t, s))
 		}
 		return out
 	}
@@ -374,8 +369,8 @@ func TestNewSearch(t *testing.T) {
 			[]path{{"\x01a\x04test\x00", "\x01a\x04test\x00", names("b.test", ".", "c.test")}}},
 		{"no domains", false, nil, nil},
 		{"pods", true, names("cluster.local", "corp.test"), []path{
-			{zoneName(t, "a.cluster.local"), zoneName(t, "svc.a.cluster.local"), names("svc.a.cluster.local", "a.cluster.local", "cluster.local", "corp.test", ".")},
-			{zoneName(t, "cluster.local"), zoneName(t, "svc.cluster.local"), names("svc.cluster.local", "cluster.local", "corp.test", ".")},
+			{resolvertest.ZoneName(t, "a.cluster.local"), resolvertest.ZoneName(t, "svc.a.cluster.local"), names("svc.a.cluster.local", "a.cluster.local", "cluster.local", "corp.test", ".")},
+			{resolvertest.ZoneName(t, "cluster.local"), resolvertest.ZoneName(t, "svc.cluster.local"), names("svc.cluster.local", "cluster.local", "corp.test", ".")},
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -393,9 +388,9 @@ func TestNewSearch(t *testing.T) {
 // TestSearchAlias: what an alias of the cluster leads to is a whole name, and on
 // nobody's path.
 func TestSearchAlias(t *testing.T) {
-	b := startBackend(t, outer)
-	search := resolver.NewAutopath(&config.Autopath{Search: []wire.Name{zoneName(t, "example.org"), zoneName(t, "corp.test")}}, nil)
-	_, addr := start(t, server.Limits{}, &resolver.Zone{Name: wire.Root, Autopath: search, Cluster: newPartial(t, "cluster.local"), Forward: pool(t, b.addr)})
+	b := resolvertest.StartBackend(t, outer)
+	search := resolver.NewAutopath(&config.Autopath{Search: []wire.Name{resolvertest.ZoneName(t, "example.org"), resolvertest.ZoneName(t, "corp.test")}}, nil)
+	_, addr := start(t, server.Limits{}, &resolver.Zone{Name: wire.Root, Autopath: search, Cluster: newPartial(t, "cluster.local"), Forward: resolvertest.Pool(t, b.Addr())})
 	m := query(t, "udp", addr, question("lost.other.svc.cluster.local.", dns.TypeA))
 	if diff := cmp.Diff([]string{"lost.other.svc.cluster.local. 30 CNAME intern.example.org."}, texts(m.Answer)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -407,7 +402,7 @@ func TestSearchAlias(t *testing.T) {
 
 // TestSearchCut: an answer that is too long for the client has TC.
 func TestSearchCut(t *testing.T) {
-	b := startBackend(t, func(q *dns.Msg) *dns.Msg {
+	b := resolvertest.StartBackend(t, func(q *dns.Msg) *dns.Msg {
 		m := new(dns.Msg)
 		m.SetReply(q)
 		m.Compress = true
@@ -416,7 +411,7 @@ func TestSearchCut(t *testing.T) {
 		}
 		return m
 	})
-	z, _ := searching(t, b.addr)
+	z, _ := searching(t, b.Addr())
 	_, addr := start(t, server.Limits{}, z)
 	name := "www.example.org" + inShop
 	for range 2 {
@@ -435,14 +430,14 @@ func TestSearchCut(t *testing.T) {
 // up, and its socket with it.
 func TestSearchShutdown(t *testing.T) {
 	asked, release := make(chan struct{}), make(chan struct{})
-	b := startBackend(t, func(q *dns.Msg) *dns.Msg {
+	b := resolvertest.StartBackend(t, func(q *dns.Msg) *dns.Msg {
 		if q.Question[0].Name == "www.example.org." {
 			close(asked)
 			<-release
 		}
 		return outer(q)
 	})
-	z, _ := searching(t, b.addr)
+	z, _ := searching(t, b.Addr())
 	s := server.New(slog.New(slog.DiscardHandler), server.Limits{})
 	addr := netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0])
 	if err := s.Listen(map[netip.AddrPort]server.ListenerConfig{addr: {Routes: resolver.NewRoutes([]*resolver.Zone{z}, resolver.NewStats())}}); err != nil {

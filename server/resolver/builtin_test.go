@@ -13,6 +13,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/server/resolver"
+	"github.com/nodens-dns/nodens/test/resolvertest"
 )
 
 // counterDesk is a server without sockets, which is asked in the name of any client.
@@ -163,7 +164,7 @@ func TestLocal(t *testing.T) {
 }
 
 func TestAny(t *testing.T) {
-	d := newDesk(t, &resolver.Zone{Name: wire.Root, Any: true, Hosts: table(t, true, "192.0.2.9 by.hand")}).from("192.0.2.1:53", resolver.UDP)
+	d := newDesk(t, &resolver.Zone{Name: wire.Root, Any: true, Hosts: resolvertest.Hosts(t, true, "192.0.2.9 by.hand")}).from("192.0.2.1:53", resolver.UDP)
 	for query, want := range map[string]string{
 		"By.hand. ANY": `NOERROR | By.hand. 8482 HINFO "ANY obsoleted" "See RFC 8482"`,
 		"nobody. ANY":  `NOERROR | nobody. 8482 HINFO "ANY obsoleted" "See RFC 8482"`,
@@ -225,7 +226,7 @@ func TestGuardAllocs(t *testing.T) {
 	}}}}
 	d := newDesk(t, &resolver.Zone{
 		Name: wire.Root, ACL: resolver.NewACL(acl), Local: resolver.NewLocal(&config.Local{Prefix: true}), Any: true, Whoami: true, Minimal: true, NSID: "a server",
-		Hosts: table(t, true, "192.0.2.9 by.hand"), DNS64: resolver.NewDNS64(&config.DNS64{Prefix: netip.MustParsePrefix("64:ff9b::/96"), AllowIPv4: true}),
+		Hosts: resolvertest.Hosts(t, true, "192.0.2.9 by.hand"), DNS64: resolver.NewDNS64(&config.DNS64{Prefix: netip.MustParsePrefix("64:ff9b::/96"), AllowIPv4: true}),
 	})
 	for _, query := range []string{
 		"a.localhost. A", "localhost. SOA edns", "x. ANY do", "by.hand. A nsid edns", "by.hand. AAAA nsid edns", "by.hand. MX edns", "by.hand. SRV", "who. A",
@@ -255,9 +256,9 @@ func repliesBy(z *resolver.Zone) map[string]uint64 {
 func guardedZones(f *testing.F, dns64 bool) *counterDesk {
 	z := func(name string, v *resolver.View) *resolver.Zone {
 		made := &resolver.Zone{
-			Name: zoneName(f, name), View: v, ACL: aclOf(f, "acl blocked.test {\nblock type A\nfilter type MX\ndrop type SRV net 10.0.0.0/8\n}"),
+			Name: resolvertest.ZoneName(f, name), View: v, ACL: aclOf(f, "acl blocked.test {\nblock type A\nfilter type MX\ndrop type SRV net 10.0.0.0/8\n}"),
 			Local: resolver.NewLocal(&config.Local{Prefix: true}), Any: true, Whoami: true, Minimal: v != nil, NSID: "a server", Shuffle: true,
-			Hosts: table(f, true, "192.0.2.9 by.hand v4.test", "2001:db8::9 by.hand", "192.0.2.8 by.hand blocked.test"),
+			Hosts: resolvertest.Hosts(f, true, "192.0.2.9 by.hand v4.test", "2001:db8::9 by.hand", "192.0.2.8 by.hand blocked.test"),
 		}
 		if dns64 {
 			made.DNS64 = mapping(f, func(c *config.DNS64) { c.AllowIPv4 = v != nil })

@@ -13,16 +13,17 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/server"
 	"github.com/nodens-dns/nodens/server/resolver"
+	"github.com/nodens-dns/nodens/test/resolvertest"
 )
 
 // caching starts a server whose only zone has a cache as cfg says and forwards to b.
-func caching(t *testing.T, cfg config.Cache, b *backend, bounds ...wire.Name) (c *cache.Cache, ask func(network, name string, qtype uint16) *dns.Msg) {
+func caching(t *testing.T, cfg config.Cache, b *resolvertest.Backend, bounds ...wire.Name) (c *cache.Cache, ask func(network, name string, qtype uint16) *dns.Msg) {
 	t.Helper()
 	var s atomic.Pointer[server.Server]
 	limits := config.CacheLimits{Entries: 1000, MaxTTL: time.Hour}
 	cfg.Success, cfg.Denial, cfg.Servfail = limits, limits, 5*time.Second
 	c = cache.NewStore(1<<20, cache.Options{Go: func(f func(context.Context)) bool { return s.Load().Go(f) }}).NewCache(&cfg, bounds...)
-	srv, addr := start(t, server.Limits{}, &resolver.Zone{Name: wire.Root, Cache: c, Forward: pool(t, b.addr)})
+	srv, addr := start(t, server.Limits{}, &resolver.Zone{Name: wire.Root, Cache: c, Forward: resolvertest.Pool(t, b.Addr())})
 	s.Store(srv)
 	return c, func(network, name string, qtype uint16) *dns.Msg {
 		t.Helper()
@@ -36,7 +37,7 @@ func passing(silent *atomic.Bool) func(*dns.Msg) *dns.Msg {
 		if silent.Load() {
 			return nil
 		}
-		m := addressed("192.0.2.1")(q)
+		m := resolvertest.Address("192.0.2.1")(q)
 		for _, rr := range m.Answer {
 			rr.Header().Ttl = 1
 		}
@@ -54,7 +55,7 @@ func TestServeStale(t *testing.T) {
 		for _, network := range []string{"udp", "tcp"} {
 			t.Run(name+"/"+network, func(t *testing.T) {
 				var silent atomic.Bool
-				b := startBackend(t, passing(&silent))
+				b := resolvertest.StartBackend(t, passing(&silent))
 				c, ask := caching(t, config.Cache{Stale: st}, b)
 				ask(network, "www.example.org.", dns.TypeA)
 				silent.Store(true)
@@ -87,7 +88,7 @@ func TestPrefetch(t *testing.T) {
 	for _, network := range []string{"udp", "tcp"} {
 		t.Run(network, func(t *testing.T) {
 			var silent atomic.Bool
-			b := startBackend(t, passing(&silent))
+			b := resolvertest.StartBackend(t, passing(&silent))
 			c, ask := caching(t, config.Cache{Prefetch: config.Prefetch{Amount: 2, Within: time.Minute, Percent: 90}}, b)
 			eventually(t, "two in advance", func() bool {
 				if m := ask(network, "www.example.org.", dns.TypeA); m.Rcode != dns.RcodeSuccess || len(m.Answer) != 1 {
@@ -95,7 +96,7 @@ func TestPrefetch(t *testing.T) {
 				}
 				return c.Stats().Prefetches >= 2
 			})
-			eventually(t, "the upstream to be asked", func() bool { return b.count("www.example.org.") >= 3 })
+			eventually(t, "the upstream to be asked", func() bool { return b.Count("www.example.org.") >= 3 })
 		})
 	}
 }
@@ -103,13 +104,13 @@ func TestPrefetch(t *testing.T) {
 // TestCut: what is below a name that does not exist is not asked for, unless another
 // server may know it.
 func TestCut(t *testing.T) {
-	b := startBackend(t, func(q *dns.Msg) *dns.Msg {
+	b := resolvertest.StartBackend(t, func(q *dns.Msg) *dns.Msg {
 		m := new(dns.Msg).SetRcode(q, dns.RcodeNameError)
 		soa, _ := dns.NewRR("org. 600 IN SOA ns.org. admin.org. 1 2 3 4 600")
 		m.Ns = []dns.RR{soa}
 		return m
 	})
-	c, ask := caching(t, config.Cache{NXDomainCut: true}, b, zoneName(t, "corp.gone.org."))
+	c, ask := caching(t, config.Cache{NXDomainCut: true}, b, resolvertest.ZoneName(t, "corp.gone.org."))
 	ask("udp", "gone.org.", dns.TypeA)
 	for _, network := range []string{"udp", "tcp"} {
 		m := ask(network, "Www.gone.org.", dns.TypeAAAA)
@@ -117,11 +118,11 @@ func TestCut(t *testing.T) {
 			t.Errorf("over %s\n%s", network, m)
 		}
 	}
-	if n, st := b.count("www.gone.org."), c.Stats(); n != 0 || st.Cuts != 2 {
+	if n, st := b.Count("www.gone.org."), c.Stats(); n != 0 || st.Cuts != 2 {
 		t.Errorf("asked for %d times, %d cuts", n, st.Cuts)
 	}
 	ask("udp", "www.corp.gone.org.", dns.TypeA)
-	if n := b.count("www.corp.gone.org."); n != 1 {
+	if n := b.Count("www.corp.gone.org."); n != 1 {
 		t.Errorf("what another server may know was asked for %d times", n)
 	}
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/nodens-dns/nodens/server"
 	"github.com/nodens-dns/nodens/server/resolver"
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/resolvertest"
 	"github.com/nodens-dns/nodens/upstream"
 )
 
@@ -68,7 +69,7 @@ func newPartial(t testing.TB, zones ...string) *partial {
 	}
 	cfg := &config.Kubernetes{Manifests: []string{file}, TTL: 30}
 	for _, z := range zones {
-		cfg.Zones = append(cfg.Zones, zoneName(t, z))
+		cfg.Zones = append(cfg.Zones, resolvertest.ZoneName(t, z))
 	}
 	view, err := kubernetes.Open(cfg, kubernetes.Options{})
 	if err != nil {
@@ -184,14 +185,14 @@ func TestElsewhere(t *testing.T) {
 	} {
 		for _, network := range []string{"udp", "tcp"} {
 			t.Run(c.name+"/"+network, func(t *testing.T) {
-				b := startBackend(t, addressed("192.0.2.1"))
+				b := resolvertest.StartBackend(t, resolvertest.Address("192.0.2.1"))
 				p := newPartial(t, "cluster.local")
 				p.lacks(name, c.outcome)
 				if c.awaited != nil {
 					p.awaited = c.awaited(p)
 				}
 				var log bytes.Buffer
-				z := &resolver.Zone{Name: wire.Root, Cluster: p, ClusterDNS: c.dns, Cache: answers(), Forward: pool(t, b.addr),
+				z := &resolver.Zone{Name: wire.Root, Cluster: p, ClusterDNS: c.dns, Cache: resolvertest.Cache(), Forward: resolvertest.Pool(t, b.Addr()),
 					Errors: &resolver.ErrorLog{Logger: slog.New(slog.NewTextHandler(&log, nil))}}
 				s, addr := start(t, server.Limits{}, z)
 				m := query(t, network, addr, question(name, dns.TypeA))
@@ -202,7 +203,7 @@ func TestElsewhere(t *testing.T) {
 				if m.Rcode != c.rcode || got != c.want {
 					t.Errorf("%s %q, want %s %q", dns.RcodeToString[m.Rcode], got, dns.RcodeToString[c.rcode], c.want)
 				}
-				if n := b.count(name); n != c.asked {
+				if n := b.Count(name); n != c.asked {
 					t.Errorf("the upstream was asked %d times, want %d", n, c.asked)
 				}
 				if counted := counts(t, z.Stats, 1); counted[c.plugin] != 1 {
@@ -223,10 +224,10 @@ func TestElsewhere(t *testing.T) {
 // view has the name.
 func TestElsewhereCached(t *testing.T) {
 	const name = "web.shop.svc.cluster.local."
-	b := startBackend(t, addressed("192.0.2.1"))
+	b := resolvertest.StartBackend(t, resolvertest.Address("192.0.2.1"))
 	p := newPartial(t, "cluster.local")
 	p.lacks(name, kubernetes.Incomplete)
-	z := &resolver.Zone{Name: wire.Root, Cluster: p, ClusterDNS: always, Cache: answers(), Forward: pool(t, b.addr)}
+	z := &resolver.Zone{Name: wire.Root, Cluster: p, ClusterDNS: always, Cache: resolvertest.Cache(), Forward: resolvertest.Pool(t, b.Addr())}
 	_, addr := start(t, server.Limits{}, z)
 	for _, want := range []string{"192.0.2.1", "192.0.2.1", "10.96.0.9", "192.0.2.1"} {
 		if want == "10.96.0.9" {
@@ -240,7 +241,7 @@ func TestElsewhereCached(t *testing.T) {
 			p.lacks(name, kubernetes.Incomplete)
 		}
 	}
-	if n := b.count(name); n != 1 {
+	if n := b.Count(name); n != 1 {
 		t.Errorf("the upstream was asked %d times, want once", n)
 	}
 }
@@ -265,12 +266,12 @@ func TestAwaitBound(t *testing.T) {
 // TestAwaitAge: what the cache holds is as old as it is after the wait.
 func TestAwaitAge(t *testing.T) {
 	const name = "web.shop.svc.cluster.local."
-	b := startBackend(t, addressed("192.0.2.1"))
+	b := resolvertest.StartBackend(t, resolvertest.Address("192.0.2.1"))
 	p := newPartial(t, "cluster.local")
 	p.lacks(name, kubernetes.NotMine)
 	const life = time.Second // the least
 	kept := cache.NewStore(1<<20, cache.Options{}).NewCache(&config.Cache{Success: config.CacheLimits{Entries: 10, MaxTTL: life}})
-	z := &resolver.Zone{Name: wire.Root, Cluster: p, Cache: kept, Forward: pool(t, b.addr)}
+	z := &resolver.Zone{Name: wire.Root, Cluster: p, Cache: kept, Forward: resolvertest.Pool(t, b.Addr())}
 	rt := resolver.NewRoutes([]*resolver.Zone{z}, resolver.NewStats())
 	came := clock.Now()
 	packet, err := question(name, dns.TypeA).Pack()
@@ -306,7 +307,7 @@ func TestAwaitAge(t *testing.T) {
 	p.awaited = func(context.Context) error { p.lacks(name, kubernetes.NotMine); return nil }
 	eventually(t, "what is kept to be too old", func() bool { return clock.Now() > since+life })
 	reply(0) // it came before
-	if n := b.count(name); n != 2 {
+	if n := b.Count(name); n != 2 {
 		t.Errorf("the upstream was asked %d times, want again for what was too old after the wait", n)
 	}
 }
@@ -415,7 +416,7 @@ func TestExternal(t *testing.T) {
 			o := &outside{name: c.qname, outcome: c.outcome}
 			o.awaited = func() error { o.outcome = kubernetes.Answered; return nil }
 			z := &resolver.Zone{Name: wire.Root, External: o, Cluster: newPartial(t, "cluster.local"), ClusterDNS: always,
-				Forward: pool(t, startBackend(t, addressed("192.0.2.1")).addr)}
+				Forward: resolvertest.Pool(t, resolvertest.StartBackend(t, resolvertest.Address("192.0.2.1")).Addr())}
 			_, addr := start(t, server.Limits{}, z)
 			m := query(t, "udp", addr, question(c.qname, dns.TypeA))
 			got := ""
@@ -441,9 +442,9 @@ func TestOrdered(t *testing.T) {
 		lines = append(lines, "10.0.0."+itoa(i+1)+" many.test")
 	}
 	ordered := &ordered{}
-	search := resolver.NewAutopath(&config.Autopath{Search: []wire.Name{zoneName(t, "first.test"), zoneName(t, "second.test")}}, nil)
-	_, addr := start(t, server.Limits{}, &resolver.Zone{Name: wire.Root, Hosts: table(t, true, lines...), Autopath: search, Cluster: ordered, Shuffle: true, Ordered: true},
-		&resolver.Zone{Name: zoneName(t, "shuffled.test"), Cluster: ordered, Shuffle: true})
+	search := resolver.NewAutopath(&config.Autopath{Search: []wire.Name{resolvertest.ZoneName(t, "first.test"), resolvertest.ZoneName(t, "second.test")}}, nil)
+	_, addr := start(t, server.Limits{}, &resolver.Zone{Name: wire.Root, Hosts: resolvertest.Hosts(t, true, lines...), Autopath: search, Cluster: ordered, Shuffle: true, Ordered: true},
+		&resolver.Zone{Name: resolvertest.ZoneName(t, "shuffled.test"), Cluster: ordered, Shuffle: true})
 	orders := func(name string) int {
 		seen := make(map[string]bool)
 		for range 20 {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/server/resolver"
+	"github.com/nodens-dns/nodens/test/resolvertest"
 	"github.com/nodens-dns/nodens/upstream"
 )
 
@@ -14,7 +15,7 @@ import (
 // type and at no name of the resolver zone, unless they are what it forwards; one that
 // does not forward says what it said before.
 func TestUndesignated(t *testing.T) {
-	b := startBackend(t, addressed("192.0.2.66"))
+	b := resolvertest.StartBackend(t, resolvertest.Address("192.0.2.66"))
 	denial := "NOERROR aa |  | resolver.arpa. 10800 SOA resolver.arpa. nobody.invalid. 1 3600 1200 604800 10800"
 	found := func(name string) string { return "NOERROR | " + name + " 60 A 192.0.2.66" }
 	all := func(*upstream.Pool) bool { return true }
@@ -22,15 +23,15 @@ func TestUndesignated(t *testing.T) {
 		zone        *resolver.Zone
 		query, want string
 	}{
-		{&resolver.Zone{Forward: pool(t, b.addr)}, "_dns.resolver.arpa. SVCB", denial},
-		{&resolver.Zone{Forward: pool(t, b.addr), Cache: answers()}, "_dns.resolver.arpa. A", denial},
-		{&resolver.Zone{Forward: pool(t, b.addr)}, "resolver.arpa. NS", denial},
-		{&resolver.Zone{Forward: pool(t, b.addr)}, "resolver.arpa. DS", denial},
-		{&resolver.Zone{Forward: pool(t, b.addr)}, "a.b.c.resolver.arpa. ANY", denial},
-		{&resolver.Zone{Forward: pool(t, b.addr)}, "myresolver.arpa. A", found("myresolver.arpa.")},
-		{&resolver.Zone{Forward: pool(t, b.addr)}, "arpa. A", found("arpa.")},
-		{&resolver.Zone{Forward: pool(t, b.addr), Designates: all}, "x.resolver.arpa. A", found("x.resolver.arpa.")},
-		{&resolver.Zone{Forward: pool(t, b.addr)}, "x\\008resolver.arpa. A", found("x\\008resolver.arpa.")},
+		{&resolver.Zone{Forward: resolvertest.Pool(t, b.Addr())}, "_dns.resolver.arpa. SVCB", denial},
+		{&resolver.Zone{Forward: resolvertest.Pool(t, b.Addr()), Cache: resolvertest.Cache()}, "_dns.resolver.arpa. A", denial},
+		{&resolver.Zone{Forward: resolvertest.Pool(t, b.Addr())}, "resolver.arpa. NS", denial},
+		{&resolver.Zone{Forward: resolvertest.Pool(t, b.Addr())}, "resolver.arpa. DS", denial},
+		{&resolver.Zone{Forward: resolvertest.Pool(t, b.Addr())}, "a.b.c.resolver.arpa. ANY", denial},
+		{&resolver.Zone{Forward: resolvertest.Pool(t, b.Addr())}, "myresolver.arpa. A", found("myresolver.arpa.")},
+		{&resolver.Zone{Forward: resolvertest.Pool(t, b.Addr())}, "arpa. A", found("arpa.")},
+		{&resolver.Zone{Forward: resolvertest.Pool(t, b.Addr()), Designates: all}, "x.resolver.arpa. A", found("x.resolver.arpa.")},
+		{&resolver.Zone{Forward: resolvertest.Pool(t, b.Addr())}, "x\\008resolver.arpa. A", found("x\\008resolver.arpa.")},
 		{&resolver.Zone{}, "_dns.resolver.arpa. SVCB", "SERVFAIL"},
 	} {
 		tt.zone.Name = wire.Root
@@ -41,7 +42,7 @@ func TestUndesignated(t *testing.T) {
 			}
 		}
 	}
-	if n := b.count("_dns.resolver.arpa."); n != 0 {
+	if n := b.Count("_dns.resolver.arpa."); n != 0 {
 		t.Errorf("the upstream was asked %d times", n)
 	}
 }

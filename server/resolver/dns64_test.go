@@ -12,6 +12,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/kubernetes"
 	"github.com/nodens-dns/nodens/server/resolver"
+	"github.com/nodens-dns/nodens/test/resolvertest"
 )
 
 // sixless is an upstream that knows these names. What it knows of no record of theirs
@@ -64,7 +65,7 @@ const soa300 = "test. 300 SOA ns.test. host.test. 1 2 3 4 300"
 func TestDNS64(t *testing.T) {
 	usual, all, four := func(*config.DNS64) {}, func(c *config.DNS64) { c.TranslateAll = true }, func(c *config.DNS64) { c.AllowIPv4 = true }
 	const v4, v6 = "192.0.2.77:53", "[2001:db8::77]:53"
-	b := startBackend(t, sixless)
+	b := resolvertest.StartBackend(t, sixless)
 	for _, tt := range []struct {
 		name, client string
 		edit         func(*config.DNS64)
@@ -90,7 +91,7 @@ func TestDNS64(t *testing.T) {
 		{"by hand", v6, usual, "by.hand. AAAA", "NOERROR | by.hand. 600 AAAA 64:ff9b::c000:209"},
 	} {
 		z := &resolver.Zone{
-			Name: wire.Root, DNS64: mapping(t, tt.edit), Forward: pool(t, b.addr), Hosts: table(t, true, "192.0.2.9 by.hand"),
+			Name: wire.Root, DNS64: mapping(t, tt.edit), Forward: resolvertest.Pool(t, b.Addr()), Hosts: resolvertest.Hosts(t, true, "192.0.2.9 by.hand"),
 			Local: resolver.NewLocal(&config.Local{}), NSID: "x",
 		}
 		if got := told(newDesk(t, z).from(tt.client, resolver.UDP).ask(asked(tt.query))); got != tt.want {
@@ -102,8 +103,8 @@ func TestDNS64(t *testing.T) {
 // TestDNS64Cached: both families are kept, what is made of them is made each time,
 // without waiting, and counted.
 func TestDNS64Cached(t *testing.T) {
-	b := startBackend(t, sixless)
-	z := &resolver.Zone{Name: wire.Root, DNS64: mapping(t, func(*config.DNS64) {}), Forward: pool(t, b.addr), Cache: answers()}
+	b := resolvertest.StartBackend(t, sixless)
+	z := &resolver.Zone{Name: wire.Root, DNS64: mapping(t, func(*config.DNS64) {}), Forward: resolvertest.Pool(t, b.Addr()), Cache: resolvertest.Cache()}
 	d := newDesk(t, z).from("[2001:db8::77]:53", resolver.UDP)
 	packet, err := asked("alias.test. AAAA edns").Pack()
 	if err != nil {
@@ -115,7 +116,7 @@ func TestDNS64Cached(t *testing.T) {
 			t.Errorf("%s, want %s", got, want)
 		}
 	}
-	if n := b.count("alias.test."); n != 2 {
+	if n := b.Count("alias.test."); n != 2 {
 		t.Errorf("the upstream was asked %d times", n)
 	}
 	if n := testing.AllocsPerRun(100, func() { d.serve(packet) }); n != 0 {
@@ -129,7 +130,7 @@ func TestDNS64Cached(t *testing.T) {
 
 // TestDNS64ACL: it makes nothing of addresses that the client may not see.
 func TestDNS64ACL(t *testing.T) {
-	b := startBackend(t, sixless)
+	b := resolvertest.StartBackend(t, sixless)
 	for rules, want := range map[string]string{
 		"acl {\nblock type A\n}":  "REFUSED +15:15 (Blocked): ()",
 		"acl {\nfilter type A\n}": "NOERROR +15:17 (Filtered): ()",
@@ -138,7 +139,7 @@ func TestDNS64ACL(t *testing.T) {
 		// As CoreDNS has it: an error is as good as no address.
 		"acl {\nblock type AAAA\n}": "NOERROR | v4.test. 600 AAAA 64:ff9b::c000:201, v4.test. 20 AAAA 64:ff9b::c000:202",
 	} {
-		z := &resolver.Zone{Name: wire.Root, DNS64: mapping(t, func(*config.DNS64) {}), Forward: pool(t, b.addr), ACL: aclOf(t, rules), Cache: answers()}
+		z := &resolver.Zone{Name: wire.Root, DNS64: mapping(t, func(*config.DNS64) {}), Forward: resolvertest.Pool(t, b.Addr()), ACL: aclOf(t, rules), Cache: resolvertest.Cache()}
 		d := newDesk(t, z).from("[2001:db8::77]:53", resolver.UDP)
 		for i := range 2 {
 			got := told(d.ask(asked("v4.test. AAAA edns")))
@@ -155,10 +156,10 @@ func TestDNS64ACL(t *testing.T) {
 // TestDNS64Cluster: names of the cluster are mapped as well, and what an alias out of it
 // leads to is.
 func TestDNS64Cluster(t *testing.T) {
-	b := startBackend(t, sixless)
+	b := resolvertest.StartBackend(t, sixless)
 	z := &resolver.Zone{
 		Name: wire.Root, Cluster: newPartial(t, "cluster.local"), External: &outside{name: "out.test.", outcome: kubernetes.Alias},
-		DNS64: mapping(t, func(*config.DNS64) {}), Forward: pool(t, b.addr),
+		DNS64: mapping(t, func(*config.DNS64) {}), Forward: resolvertest.Pool(t, b.Addr()),
 	}
 	d := newDesk(t, z).from("[2001:db8::77]:53", resolver.UDP)
 	for query, want := range map[string]string{

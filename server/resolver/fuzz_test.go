@@ -12,6 +12,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/kubernetes"
 	"github.com/nodens-dns/nodens/server/resolver"
+	"github.com/nodens-dns/nodens/test/resolvertest"
 )
 
 const fuzzManifest = `
@@ -34,16 +35,16 @@ func fuzzRoutes(f *testing.F) *resolver.Routes {
 	if err := os.WriteFile(file, []byte(fuzzManifest), 0o644); err != nil {
 		f.Fatal(err)
 	}
-	cfg := &config.Kubernetes{Zones: []wire.Name{zoneName(f, "cluster.local"), zoneName(f, "in-addr.arpa")}, Manifests: []string{file}, TTL: 30, Pods: config.PodsInsecure}
+	cfg := &config.Kubernetes{Zones: []wire.Name{resolvertest.ZoneName(f, "cluster.local"), resolvertest.ZoneName(f, "in-addr.arpa")}, Manifests: []string{file}, TTL: 30, Pods: config.PodsInsecure}
 	view, err := kubernetes.Open(cfg, kubernetes.Options{})
 	if err != nil {
 		f.Fatal(err)
 	}
-	search := resolver.NewAutopath(&config.Autopath{Search: []wire.Name{zoneName(f, "shop.svc.cluster.local"), zoneName(f, "svc.cluster.local")}}, nil)
+	search := resolver.NewAutopath(&config.Autopath{Search: []wire.Name{resolvertest.ZoneName(f, "shop.svc.cluster.local"), resolvertest.ZoneName(f, "svc.cluster.local")}}, nil)
 	return resolver.NewRoutes([]*resolver.Zone{
-		{Name: wire.Root, Autopath: search, Hosts: table(f, true, "192.0.2.9 by.hand", "2001:db8::9 by.hand"), Cluster: kubernetes.NewZone(view, cfg),
-			Cache: answers(), Stats: resolver.NewStats(), Shuffle: true},
-		{Name: zoneName(f, "none.test"), Bufsize: 512, Stats: resolver.NewStats()},
+		{Name: wire.Root, Autopath: search, Hosts: resolvertest.Hosts(f, true, "192.0.2.9 by.hand", "2001:db8::9 by.hand"), Cluster: kubernetes.NewZone(view, cfg),
+			Cache: resolvertest.Cache(), Stats: resolver.NewStats(), Shuffle: true},
+		{Name: resolvertest.ZoneName(f, "none.test"), Bufsize: 512, Stats: resolver.NewStats()},
 	}, resolver.NewStats())
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/nodens-dns/nodens/kubernetes"
 	"github.com/nodens-dns/nodens/server"
 	"github.com/nodens-dns/nodens/server/resolver"
+	"github.com/nodens-dns/nodens/test/resolvertest"
 )
 
 // crowded is a cluster in which a tenant has n Services on one pod, and what it came to
@@ -50,7 +51,7 @@ endpoints: [{addresses: [10.1.2.3]}]
 	if err := os.WriteFile(file, []byte(b.String()), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	cfg := &config.Kubernetes{Manifests: []string{file}, TTL: 30, Zones: []wire.Name{zoneName(t, "cluster.local"), zoneName(t, "in-addr.arpa")}}
+	cfg := &config.Kubernetes{Manifests: []string{file}, TTL: 30, Zones: []wire.Name{resolvertest.ZoneName(t, "cluster.local"), resolvertest.ZoneName(t, "in-addr.arpa")}}
 	view, err := kubernetes.Open(cfg, kubernetes.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -150,8 +151,8 @@ func TestLargeIsShed(t *testing.T) {
 func TestOneBudget(t *testing.T) {
 	c := newCrowded(t, 3)
 	path := resolver.NewTestAutopath([]byte("\x04shop"), resolver.SearchPath{
-		Zone: zoneName(t, "cluster.local"), First: zoneName(t, "svc.cluster.local"),
-		Rest: []wire.Name{zoneName(t, "svc.cluster.local"), zoneName(t, "cluster.local"), zoneName(t, "a.cluster.local"), zoneName(t, "b.cluster.local")},
+		Zone: resolvertest.ZoneName(t, "cluster.local"), First: resolvertest.ZoneName(t, "svc.cluster.local"),
+		Rest: []wire.Name{resolvertest.ZoneName(t, "svc.cluster.local"), resolvertest.ZoneName(t, "cluster.local"), resolvertest.ZoneName(t, "a.cluster.local"), resolvertest.ZoneName(t, "b.cluster.local")},
 	})
 	for _, v := range []struct {
 		name, asked string

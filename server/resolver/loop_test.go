@@ -21,6 +21,7 @@ import (
 	"github.com/nodens-dns/nodens/server"
 	"github.com/nodens-dns/nodens/server/resolver"
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/resolvertest"
 	"github.com/nodens-dns/nodens/upstream"
 )
 
@@ -192,7 +193,7 @@ func TestLoopReload(t *testing.T) {
 
 // relay is an upstream that passes queries on to the agent while loops is set.
 type relay struct {
-	*backend
+	*resolvertest.Backend
 	from  net.Addr
 	to    netip.AddrPort
 	loops atomic.Bool
@@ -203,9 +204,9 @@ type relay struct {
 func startRelay(t *testing.T, from netip.Addr, to netip.AddrPort) *relay {
 	r := &relay{from: net.UDPAddrFromAddrPort(netip.AddrPortFrom(from, 0)), to: to}
 	r.times.Store(1)
-	r.backend = startBackend(t, func(q *dns.Msg) *dns.Msg {
+	r.Backend = resolvertest.StartBackend(t, func(q *dns.Msg) *dns.Msg {
 		if !r.loops.Load() {
-			return addressed("192.0.2.1")(q)
+			return resolvertest.Address("192.0.2.1")(q)
 		}
 		c := dns.Client{Dialer: &net.Dialer{LocalAddr: r.from}, Timeout: patience}
 		var m *dns.Msg
@@ -223,11 +224,11 @@ func startRelay(t *testing.T, from netip.Addr, to netip.AddrPort) *relay {
 func TestLoop(t *testing.T) {
 	addr := netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0])
 	r := startRelay(t, loopback, addr)
-	other := startBackend(t, addressed("192.0.2.2"))
-	z := &resolver.Zone{Name: wire.Root, Stats: resolver.NewStats(), Hosts: table(t, true, "192.0.2.9 by.hand"), Cache: answers(), Forward: pool(t, r.addr)}
+	other := resolvertest.StartBackend(t, resolvertest.Address("192.0.2.2"))
+	z := &resolver.Zone{Name: wire.Root, Stats: resolver.NewStats(), Hosts: resolvertest.Hosts(t, true, "192.0.2.9 by.hand"), Cache: resolvertest.Cache(), Forward: resolvertest.Pool(t, r.Addr())}
 	z.Loop = newLoop(t, z.Forward, new(strings.Builder), fromServers)
 	z.Loop.SetInterval(time.Millisecond)
-	elsewhere := &resolver.Zone{Name: zoneName(t, "other.test."), Stats: resolver.NewStats(), Forward: pool(t, other.addr)}
+	elsewhere := &resolver.Zone{Name: resolvertest.ZoneName(t, "other.test."), Stats: resolver.NewStats(), Forward: resolvertest.Pool(t, other.Addr())}
 	s := server.New(slog.New(slog.DiscardHandler), server.Limits{})
 	if err := s.Listen(map[netip.AddrPort]server.ListenerConfig{addr: {Routes: resolver.NewRoutes([]*resolver.Zone{z, elsewhere}, resolver.NewStats())}}); err != nil {
 		t.Fatal(err)
@@ -259,7 +260,7 @@ func TestLoop(t *testing.T) {
 			t.Errorf("%s: the reply does not say why: %v", name, opt)
 		}
 	}
-	if n := r.count("new.test."); n != 0 {
+	if n := r.Count("new.test."); n != 0 {
 		t.Errorf("the upstream was asked %d times for a name that is not forwarded", n)
 	}
 	r.loops.Store(false)
@@ -276,7 +277,7 @@ func TestLoopColluders(t *testing.T) {
 	r := startRelay(t, netip.MustParseAddr("127.0.0.66"), addr)
 	r.loops.Store(true)
 	r.times.Store(resolver.LoopProbes)
-	z := &resolver.Zone{Name: wire.Root, Stats: resolver.NewStats(), Forward: pool(t, r.addr)}
+	z := &resolver.Zone{Name: wire.Root, Stats: resolver.NewStats(), Forward: resolvertest.Pool(t, r.Addr())}
 	z.Loop = newLoop(t, z.Forward, new(strings.Builder), fromServers)
 	z.Loop.SetInterval(time.Millisecond)
 	s := server.New(slog.New(slog.DiscardHandler), server.Limits{})
@@ -289,10 +290,7 @@ func TestLoopColluders(t *testing.T) {
 	if z.Loop.Stopped() {
 		t.Error("forwarding is stopped")
 	}
-	r.mu.Lock()
-	probes := len(r.asked)
-	r.mu.Unlock()
-	if probes != resolver.LoopLooks {
+	if probes := len(r.Asked()); probes != resolver.LoopLooks {
 		t.Errorf("the upstream saw %d probes, want %d", probes, resolver.LoopLooks)
 	}
 	r.loops.Store(false)
@@ -303,7 +301,7 @@ func TestLoopColluders(t *testing.T) {
 
 // TestLoopName: a zone whose name leaves no room for a probe is refused.
 func TestLoopName(t *testing.T) {
-	long := zoneName(t, strings.Repeat(strings.Repeat("a", 60)+".", 4))
+	long := resolvertest.ZoneName(t, strings.Repeat(strings.Repeat("a", 60)+".", 4))
 	if _, err := resolver.NewLoop(long, nil, resolver.LoopOptions{}); err == nil {
 		t.Error("a probe is longer than a name may be")
 	}

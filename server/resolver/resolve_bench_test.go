@@ -8,13 +8,14 @@ import (
 
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/server/resolver"
+	"github.com/nodens-dns/nodens/test/resolvertest"
 )
 
 // BenchmarkServe is what a query costs without a socket: a hit in the cache, and the run that
 // finds out that a query has to be forwarded, with the copy for the worker.
 func BenchmarkServe(b *testing.B) {
-	backend := startBackend(b, addressed("192.0.2.1"))
-	z := &resolver.Zone{Name: wire.Root, Stats: resolver.NewStats(), Hosts: table(b, true, "192.0.2.9 by.hand"), Cache: answers(), Forward: pool(b, backend.addr), Shuffle: true}
+	backend := resolvertest.StartBackend(b, resolvertest.Address("192.0.2.1"))
+	z := &resolver.Zone{Name: wire.Root, Stats: resolver.NewStats(), Hosts: resolvertest.Hosts(b, true, "192.0.2.9 by.hand"), Cache: resolvertest.Cache(), Forward: resolvertest.Pool(b, backend.Addr()), Shuffle: true}
 	rt := resolver.NewRoutes([]*resolver.Zone{z}, resolver.NewStats())
 	x := resolver.Request{Client: netip.MustParseAddrPort("192.0.2.7:53")}
 	out := make([]byte, 0, replyBuffer)

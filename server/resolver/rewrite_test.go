@@ -19,6 +19,7 @@ import (
 	"github.com/nodens-dns/nodens/server/resolver"
 	"github.com/nodens-dns/nodens/server/rewrite"
 	"github.com/nodens-dns/nodens/server/template"
+	"github.com/nodens-dns/nodens/test/resolvertest"
 )
 
 // ruled is a zone with the rewrite and template directives of text, in front of hosts, a
@@ -29,7 +30,7 @@ func ruled(t testing.TB, text string, to netip.AddrPort) *resolver.Zone {
 	if err != nil {
 		t.Fatal(err)
 	}
-	z := &resolver.Zone{Name: wire.Root, Stats: resolver.NewStats(), Hosts: table(t, true, "192.0.2.9 by.hand"), Cache: answers(), Forward: pool(t, to)}
+	z := &resolver.Zone{Name: wire.Root, Stats: resolver.NewStats(), Hosts: resolvertest.Hosts(t, true, "192.0.2.9 by.hand"), Cache: resolvertest.Cache(), Forward: resolvertest.Pool(t, to)}
 	if b := c.Blocks[0]; b.Rewrite != nil {
 		z.Rewrite = rewrite.New(b.Rewrite)
 	}
@@ -83,8 +84,8 @@ func TestRules(t *testing.T) {
 	} {
 		for _, network := range []string{"udp", "tcp"} {
 			t.Run(tt.name+"/"+network, func(t *testing.T) {
-				b := startBackend(t, outer)
-				_, addr := start(t, server.Limits{}, ruled(t, tt.text, b.addr))
+				b := resolvertest.StartBackend(t, outer)
+				_, addr := start(t, server.Limits{}, ruled(t, tt.text, b.Addr()))
 				for range 2 {
 					m := query(t, network, addr, question(tt.qname, tt.qtype))
 					// What the cache holds may be a second older.
@@ -98,13 +99,11 @@ func TestRules(t *testing.T) {
 				if tt.asked == nil {
 					return
 				}
-				b.mu.Lock()
-				defer b.mu.Unlock()
 				want := map[string]int{}
 				for _, name := range tt.asked {
 					want[name] = 1
 				}
-				if diff := cmp.Diff(want, b.asked); diff != "" {
+				if diff := cmp.Diff(want, b.Asked()); diff != "" {
 					t.Errorf("asked (-want +got):\n%s", diff)
 				}
 			})
@@ -115,8 +114,8 @@ func TestRules(t *testing.T) {
 // TestRulesEnd: a template that leads to itself by many ways is still answered, in a bounded
 // time.
 func TestRulesEnd(t *testing.T) {
-	b := startBackend(t, outer)
-	_, addr := start(t, server.Limits{}, ruled(t, "template IN A t.test {\nanswer"+strings.Repeat(" \"{{ .Name }} 5 IN CNAME {{ .Name }}\"", 500)+"\n}", b.addr))
+	b := resolvertest.StartBackend(t, outer)
+	_, addr := start(t, server.Limits{}, ruled(t, "template IN A t.test {\nanswer"+strings.Repeat(" \"{{ .Name }} 5 IN CNAME {{ .Name }}\"", 500)+"\n}", b.Addr()))
 	if m := query(t, "tcp", addr, question("x.t.test.", dns.TypeA)); m.Rcode != dns.RcodeSuccess || len(m.Answer) < 500 {
 		t.Errorf("%s with %d answers", dns.RcodeToString[m.Rcode], len(m.Answer))
 	}
@@ -125,11 +124,11 @@ func TestRulesEnd(t *testing.T) {
 // TestClasses: a rule may have queries of another class answered; all others are refused,
 // wherever they come.
 func TestClasses(t *testing.T) {
-	b := startBackend(t, outer)
-	corp := ruled(t, "rewrite name a.test b.test", b.addr)
-	corp.Name = zoneName(t, "corp.test.")
-	plain := &resolver.Zone{Name: zoneName(t, "plain.test."), Forward: pool(t, b.addr)}
-	_, addr := start(t, server.Limits{}, ruled(t, "rewrite continue class CH IN\nrewrite name a.test www.example.org", b.addr), corp, plain)
+	b := resolvertest.StartBackend(t, outer)
+	corp := ruled(t, "rewrite name a.test b.test", b.Addr())
+	corp.Name = resolvertest.ZoneName(t, "corp.test.")
+	plain := &resolver.Zone{Name: resolvertest.ZoneName(t, "plain.test."), Forward: resolvertest.Pool(t, b.Addr())}
+	_, addr := start(t, server.Limits{}, ruled(t, "rewrite continue class CH IN\nrewrite name a.test www.example.org", b.Addr()), corp, plain)
 	for _, network := range []string{"udp", "tcp"} {
 		for _, c := range []struct {
 			name  string
@@ -156,8 +155,8 @@ func TestClasses(t *testing.T) {
 // TestRulesCounted: replies are counted under who answered, and what fails by a rule is
 // logged once.
 func TestRulesCounted(t *testing.T) {
-	b := startBackend(t, outer)
-	z := ruled(t, "rewrite name suffix .a.test .example.org\nrewrite name suffix .h.test .hand\nrewrite name regex ^(bad)\\. {1}..\ntemplate IN A t.test {\nanswer \"{{ .Name }} A 192.0.2.8\"\n}\ntemplate IN A f.test {\nanswer x\n}", b.addr)
+	b := resolvertest.StartBackend(t, outer)
+	z := ruled(t, "rewrite name suffix .a.test .example.org\nrewrite name suffix .h.test .hand\nrewrite name regex ^(bad)\\. {1}..\ntemplate IN A t.test {\nanswer \"{{ .Name }} A 192.0.2.8\"\n}\ntemplate IN A f.test {\nanswer x\n}", b.Addr())
 	var log bytes.Buffer
 	var mu sync.Mutex
 	z.Errors = &resolver.ErrorLog{Logger: slog.New(slog.NewTextHandler(&locked{w: &log, mu: &mu}, nil))}
@@ -199,8 +198,8 @@ func (l *locked) Write(b []byte) (int, error) {
 
 // TestRulesStampede: many clients at once get their own answers.
 func TestRulesStampede(t *testing.T) {
-	b := startBackend(t, outer)
-	_, addr := start(t, server.Limits{}, ruled(t, "rewrite continue ttl prefix x 9\nrewrite name regex ^(.)\\.(a|b)\\.test {2}{1}.example.org answer auto\ntemplate IN A example.org {\nmatch ^(a|b)(.)\nanswer \"{{ .Name }} 5 IN CNAME {{ index .Match 2 }}.any\" \"{{ .Name }} 5 IN TXT {{ .Name }}\"\n}", b.addr))
+	b := resolvertest.StartBackend(t, outer)
+	_, addr := start(t, server.Limits{}, ruled(t, "rewrite continue ttl prefix x 9\nrewrite name regex ^(.)\\.(a|b)\\.test {2}{1}.example.org answer auto\ntemplate IN A example.org {\nmatch ^(a|b)(.)\nanswer \"{{ .Name }} 5 IN CNAME {{ index .Match 2 }}.any\" \"{{ .Name }} 5 IN TXT {{ .Name }}\"\n}", b.Addr()))
 	var all sync.WaitGroup
 	for i := range 8 {
 		all.Go(func() {
@@ -248,8 +247,8 @@ func TestRulesAllocs(t *testing.T) {
 	if raced() {
 		t.Skip("pools are not kept under the race detector")
 	}
-	b := startBackend(t, outer)
-	serve := unconnected(t, ruled(t, "rewrite name suffix .a.test .example.org answer auto\nrewrite ttl prefix x 5\ntemplate IN MX t.test", b.addr))
+	b := resolvertest.StartBackend(t, outer)
+	serve := unconnected(t, ruled(t, "rewrite name suffix .a.test .example.org answer auto\nrewrite ttl prefix x 5\ntemplate IN MX t.test", b.Addr()))
 	for name, most := range map[string]float64{"www.example.org.": 0, "www.a.test.": 2} {
 		serve(name)
 		if n := testing.AllocsPerRun(100, func() {

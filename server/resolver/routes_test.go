@@ -7,12 +7,13 @@ import (
 
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/server/resolver"
+	"github.com/nodens-dns/nodens/test/resolvertest"
 )
 
 // TestDS: a DS record is the parent's.
 func TestDS(t *testing.T) {
 	z := func(name string) *resolver.Zone {
-		return &resolver.Zone{Name: zoneName(t, name), Stats: resolver.NewStats()}
+		return &resolver.Zone{Name: resolvertest.ZoneName(t, name), Stats: resolver.NewStats()}
 	}
 	rt := resolver.NewRoutes([]*resolver.Zone{z("."), z("test."), z("a.test."), z("b.a.test.")}, resolver.NewStats())
 	for _, c := range []struct {

@@ -8,14 +8,15 @@ import (
 
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/server/resolver"
+	"github.com/nodens-dns/nodens/test/resolvertest"
 )
 
 // TestUDPSize: a reply over UDP is no larger than bufsize, or else 1,232 bytes, whatever
 // the client claims to take and whatever answers; so is the size in its OPT record. What
 // is longer has TC, and is whole over TCP.
 func TestUDPSize(t *testing.T) {
-	b := startBackend(t, func(q *dns.Msg) *dns.Msg {
-		m := addressed("192.0.2.1")(q)
+	b := resolvertest.StartBackend(t, func(q *dns.Msg) *dns.Msg {
+		m := resolvertest.Address("192.0.2.1")(q)
 		m.Answer = slices.Repeat(m.Answer, 700)
 		m.Compress = true
 		return m
@@ -26,9 +27,9 @@ func TestUDPSize(t *testing.T) {
 	}
 	zones := func(bufsize uint16) []*resolver.Zone {
 		return []*resolver.Zone{
-			{Name: zoneName(t, "hosts.test."), Hosts: table(t, false, lines...), Bufsize: bufsize},
-			{Name: zoneName(t, "cached.test."), Forward: pool(t, b.addr), Cache: answers(), Bufsize: bufsize},
-			{Name: zoneName(t, "forwarded.test."), Forward: pool(t, b.addr), Bufsize: bufsize},
+			{Name: resolvertest.ZoneName(t, "hosts.test."), Hosts: resolvertest.Hosts(t, false, lines...), Bufsize: bufsize},
+			{Name: resolvertest.ZoneName(t, "cached.test."), Forward: resolvertest.Pool(t, b.Addr()), Cache: resolvertest.Cache(), Bufsize: bufsize},
+			{Name: resolvertest.ZoneName(t, "forwarded.test."), Forward: resolvertest.Pool(t, b.Addr()), Bufsize: bufsize},
 		}
 	}
 	for _, tt := range []struct {
@@ -84,7 +85,7 @@ func edns(t *testing.T, name string, size uint16) []byte {
 
 // TestUDPSizeRefused: replies of no zone say the same size in their OPT record.
 func TestUDPSizeRefused(t *testing.T) {
-	d := newDesk(t, &resolver.Zone{Name: zoneName(t, "a.test."), Bufsize: 4096})
+	d := newDesk(t, &resolver.Zone{Name: resolvertest.ZoneName(t, "a.test."), Bufsize: 4096})
 	for _, version := range []uint8{0, 1} {
 		m := question("www.b.test.", dns.TypeA)
 		m.SetEdns0(65535, false)

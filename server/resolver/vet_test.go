@@ -15,11 +15,12 @@ import (
 	"github.com/nodens-dns/nodens/server/resolver"
 	"github.com/nodens-dns/nodens/server/rewrite"
 	"github.com/nodens-dns/nodens/server/template"
+	"github.com/nodens-dns/nodens/test/resolvertest"
 )
 
 // scripted answers each name with its lines, whatever their owners, as far as they are of the
 // type asked for or aliases; those behind "+" are in the additional section.
-func scripted(t *testing.T, script map[string][]string) *backend {
+func scripted(t *testing.T, script map[string][]string) *resolvertest.Backend {
 	t.Helper()
 	records := make(map[string][]dns.RR)
 	extra := make(map[string][]dns.RR)
@@ -37,7 +38,7 @@ func scripted(t *testing.T, script map[string][]string) *backend {
 			}
 		}
 	}
-	return startBackend(t, func(q *dns.Msg) *dns.Msg {
+	return resolvertest.StartBackend(t, func(q *dns.Msg) *dns.Msg {
 		m := new(dns.Msg)
 		m.SetReply(q)
 		m.Compress = true
@@ -111,16 +112,16 @@ func TestACLChains(t *testing.T) {
 	zones := func() []*resolver.Zone {
 		p := newPartial(t, "cluster.local")
 		return []*resolver.Zone{
-			{Name: zoneName(t, "secret.test."), ACL: aclOf(t, aclText), Forward: pool(t, b.addr), Cache: answers()},
-			{Name: zoneName(t, "cluster.local."), Cluster: p, ACL: aclOf(t, "acl other.svc.cluster.local {\nblock net 192.0.2.0/24\n}")},
-			{Name: zoneName(t, "ext.test."), External: &outside{name: "web.ext.test.", outcome: kubernetes.Alias}, Cluster: p},
-			{Name: zoneName(t, "cached.test."), Forward: pool(t, b.addr), Cache: answers()},
-			{Name: zoneName(t, "six.test."), DNS64: mapping(t, func(c *config.DNS64) { c.AllowIPv4 = true }), Rewrite: rulesOf(t, "rewrite name suffix .six.test .test answer auto"), Forward: pool(t, b.addr)},
-			{Name: zoneName(t, "back.test."), Rewrite: rulesOf(t, "rewrite name suffix .back.test .test answer auto"), Forward: pool(t, b.addr)},
-			{Name: zoneName(t, "made.test."), Template: template.New(c.Blocks[0].Template)},
-			{Name: zoneName(t, "by.hand."), Hosts: table(t, false, "192.0.2.1 x.by.hand")},
-			{Name: zoneName(t, "7.0.10.in-addr.arpa."), Hosts: table(t, false, "10.0.7.1 x.secret.test")},
-			{Name: wire.Root, Forward: pool(t, b.addr), Cache: answers()},
+			{Name: resolvertest.ZoneName(t, "secret.test."), ACL: aclOf(t, aclText), Forward: resolvertest.Pool(t, b.Addr()), Cache: resolvertest.Cache()},
+			{Name: resolvertest.ZoneName(t, "cluster.local."), Cluster: p, ACL: aclOf(t, "acl other.svc.cluster.local {\nblock net 192.0.2.0/24\n}")},
+			{Name: resolvertest.ZoneName(t, "ext.test."), External: &outside{name: "web.ext.test.", outcome: kubernetes.Alias}, Cluster: p},
+			{Name: resolvertest.ZoneName(t, "cached.test."), Forward: resolvertest.Pool(t, b.Addr()), Cache: resolvertest.Cache()},
+			{Name: resolvertest.ZoneName(t, "six.test."), DNS64: mapping(t, func(c *config.DNS64) { c.AllowIPv4 = true }), Rewrite: rulesOf(t, "rewrite name suffix .six.test .test answer auto"), Forward: resolvertest.Pool(t, b.Addr())},
+			{Name: resolvertest.ZoneName(t, "back.test."), Rewrite: rulesOf(t, "rewrite name suffix .back.test .test answer auto"), Forward: resolvertest.Pool(t, b.Addr())},
+			{Name: resolvertest.ZoneName(t, "made.test."), Template: template.New(c.Blocks[0].Template)},
+			{Name: resolvertest.ZoneName(t, "by.hand."), Hosts: resolvertest.Hosts(t, false, "192.0.2.1 x.by.hand")},
+			{Name: resolvertest.ZoneName(t, "7.0.10.in-addr.arpa."), Hosts: resolvertest.Hosts(t, false, "10.0.7.1 x.secret.test")},
+			{Name: wire.Root, Forward: resolvertest.Pool(t, b.Addr()), Cache: resolvertest.Cache()},
 		}
 	}
 	const mail = "NOERROR | mx.test. 60 MX 10 x.secret.test. |  | open.test. 60 A 192.0.2.1, "
@@ -184,14 +185,14 @@ func TestACLStrictest(t *testing.T) {
 		"a.test.": alias("a.test", "filter", "block", "drop"), "b.test.": alias("b.test", "block", "filter"), "c.test.": alias("c.test", "filter", "open"),
 		"d.test.": alias("d.test", "drop", "block"), "e.test.": alias("e.test", "open", "filter", "block"),
 	})
-	z := &resolver.Zone{Name: wire.Root, ACL: aclOf(t, "acl filter {\nfilter\n}\nacl block {\nblock\n}\nacl drop {\ndrop\n}"), Forward: pool(t, b.addr)}
+	z := &resolver.Zone{Name: wire.Root, ACL: aclOf(t, "acl filter {\nfilter\n}\nacl block {\nblock\n}\nacl drop {\ndrop\n}"), Forward: resolvertest.Pool(t, b.Addr())}
 	d := newDesk(t, z).from("192.0.2.1:53", resolver.UDP)
 	for query, want := range map[string]string{"a.test.": "nothing", "b.test.": isBlocked, "c.test.": isFiltered, "d.test.": "nothing", "e.test.": isBlocked} {
 		if got := told(d.ask(asked(query + " A edns"))); got != want {
 			t.Errorf("%s is %s, want %s", query, got, want)
 		}
 	}
-	name := func(s string) wire.Name { return zoneName(t, s+".") }
+	name := func(s string) wire.Name { return resolvertest.ZoneName(t, s+".") }
 	want := resolver.Verdicts{Blocked: map[wire.Name]uint64{name("block"): 2}, Filtered: map[wire.Name]uint64{name("filter"): 1}, Dropped: map[wire.Name]uint64{name("drop"): 2}}
 	if diff := cmp.Diff(want, z.Stats.Verdicts()); diff != "" {
 		t.Errorf("counted (-want +got):\n%s", diff)
@@ -207,7 +208,7 @@ func TestACLRewrites(t *testing.T) {
 		"turn.in.test.":  {"turn.in.test. 60 CNAME elsewhere.test.", "elsewhere.test. 60 A 192.0.2.1"},
 	})
 	z := &resolver.Zone{
-		Name: wire.Root, Forward: pool(t, b.addr),
+		Name: wire.Root, Forward: resolvertest.Pool(t, b.Addr()),
 		Rewrite: rulesOf(t, "rewrite continue cname exact elsewhere.test. x.secret.test.\nrewrite name suffix .out.test .in.test answer auto"),
 		ACL:     aclOf(t, "acl own.out.test hidden.out.test {\nblock net 192.0.2.0/24\n}\nacl secret.test {\nfilter net 192.0.2.0/24\n}"),
 	}
@@ -224,11 +225,11 @@ func TestACLRewrites(t *testing.T) {
 			}
 		}
 	}
-	want := resolver.Verdicts{Allowed: 5, Blocked: map[wire.Name]uint64{zoneName(t, "own.out.test."): 1, zoneName(t, "hidden.out.test."): 1}, Filtered: map[wire.Name]uint64{zoneName(t, "secret.test."): 1}}
+	want := resolver.Verdicts{Allowed: 5, Blocked: map[wire.Name]uint64{resolvertest.ZoneName(t, "own.out.test."): 1, resolvertest.ZoneName(t, "hidden.out.test."): 1}, Filtered: map[wire.Name]uint64{resolvertest.ZoneName(t, "secret.test."): 1}}
 	if diff := cmp.Diff(want, z.Stats.Verdicts()); diff != "" {
 		t.Errorf("counted (-want +got):\n%s", diff)
 	}
-	if n := b.count("own.in.test."); n != 1 {
+	if n := b.Count("own.in.test."); n != 1 {
 		t.Errorf("the upstream was asked %d times for a name that one of two clients may ask for", n)
 	}
 }
@@ -237,9 +238,9 @@ func TestACLRewrites(t *testing.T) {
 func TestACLByView(t *testing.T) {
 	b := scripted(t, map[string][]string{"alias.test.": {"alias.test. 60 CNAME x.secret.test.", "x.secret.test. 60 A 192.0.2.66"}})
 	d := newDesk(t,
-		&resolver.Zone{Name: zoneName(t, "secret.test."), View: viewOf(t, "pods", "incidr(client_ip(), '10.0.0.0/8') && name() == 'x.secret.test.'"), ACL: aclOf(t, "acl {\nblock\n}")},
-		&resolver.Zone{Name: zoneName(t, "secret.test."), Forward: pool(t, b.addr)},
-		&resolver.Zone{Name: wire.Root, Forward: pool(t, b.addr)},
+		&resolver.Zone{Name: resolvertest.ZoneName(t, "secret.test."), View: viewOf(t, "pods", "incidr(client_ip(), '10.0.0.0/8') && name() == 'x.secret.test.'"), ACL: aclOf(t, "acl {\nblock\n}")},
+		&resolver.Zone{Name: resolvertest.ZoneName(t, "secret.test."), Forward: resolvertest.Pool(t, b.Addr())},
+		&resolver.Zone{Name: wire.Root, Forward: resolvertest.Pool(t, b.Addr())},
 	)
 	for client, want := range map[string]string{"10.0.0.1:53": isBlocked, "192.0.2.1:53": "NOERROR | alias.test. 60 CNAME x.secret.test., x.secret.test. 60 A 192.0.2.66"} {
 		if got := told(d.from(client, resolver.UDP).ask(asked("alias.test. A edns"))); got != want {
@@ -249,7 +250,7 @@ func TestACLByView(t *testing.T) {
 }
 
 // pointers is an upstream with a reply of n PTR records, one of which leads to name.
-func pointers(t *testing.T, n int, name string) *backend {
+func pointers(t *testing.T, n int, name string) *resolvertest.Backend {
 	list := []string{"6.2.0.192.in-addr.arpa. 60 PTR " + name}
 	for i := range n {
 		list = append(list, fmt.Sprintf("6.2.0.192.in-addr.arpa. 60 PTR n%d.z%d.test.", i, i%3))
@@ -268,7 +269,7 @@ func TestACLChainCost(t *testing.T) {
 		fmt.Fprintf(&text, "block net 10.%d.%d.0/30\n", i/250, i%250)
 	}
 	text.WriteString("}\nacl z1.test {\nfilter type TXT\n}\n")
-	z := &resolver.Zone{Name: wire.Root, ACL: aclOf(t, text.String()), Forward: pool(t, pointers(t, names, "x.test.").addr), Cache: answers()}
+	z := &resolver.Zone{Name: wire.Root, ACL: aclOf(t, text.String()), Forward: resolvertest.Pool(t, pointers(t, names, "x.test.").Addr()), Cache: resolvertest.Cache()}
 	if n := z.ACL.Policies(0); n != 1 {
 		t.Errorf("lines that differ in nets only are %d policies", n)
 	}
@@ -298,7 +299,7 @@ func TestACLChainCost(t *testing.T) {
 // TestACLChainAllocs: a reply that is given costs no allocation for its names.
 func TestACLChainAllocs(t *testing.T) {
 	b := scripted(t, map[string][]string{"alias.test.": {"alias.test. 60 CNAME x.other.test.", "x.other.test. 60 A 192.0.2.1", "x.other.test. 60 A 192.0.2.2"}})
-	d := newDesk(t, &resolver.Zone{Name: wire.Root, ACL: aclOf(t, "acl other.test {\nblock net 10.0.0.0/8\n}"), Forward: pool(t, b.addr), Cache: answers()})
+	d := newDesk(t, &resolver.Zone{Name: wire.Root, ACL: aclOf(t, "acl other.test {\nblock net 10.0.0.0/8\n}"), Forward: resolvertest.Pool(t, b.Addr()), Cache: resolvertest.Cache()})
 	d.from("192.0.2.1:53", resolver.UDP)
 	packet, err := asked("alias.test. A edns").Pack()
 	if err != nil {
@@ -314,9 +315,9 @@ func TestACLChainAllocs(t *testing.T) {
 func BenchmarkACLChain(b *testing.B) {
 	for _, withACL := range []bool{false, true} {
 		b.Run(fmt.Sprintf("acl=%v", withACL), func(b *testing.B) {
-			z := &resolver.Zone{Name: wire.Root, Cluster: newPartial(b, "cluster.local"), Hosts: table(b, true, "192.0.2.9 by.hand")}
+			z := &resolver.Zone{Name: wire.Root, Cluster: newPartial(b, "cluster.local"), Hosts: resolvertest.Hosts(b, true, "192.0.2.9 by.hand")}
 			if withACL {
-				z.ACL = resolver.NewACL(&config.ACL{Rules: []config.ACLRule{{Zones: []wire.Name{zoneName(b, "secret.test.")}, Policies: []config.ACLPolicy{{Action: config.ACLBlock}}}}})
+				z.ACL = resolver.NewACL(&config.ACL{Rules: []config.ACLRule{{Zones: []wire.Name{resolvertest.ZoneName(b, "secret.test.")}, Policies: []config.ACLPolicy{{Action: config.ACLBlock}}}}})
 			}
 			d := newDesk(b, z).from("192.0.2.1:53", resolver.UDP)
 			packet, err := asked("web.shop.svc.cluster.local. A").Pack()

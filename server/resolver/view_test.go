@@ -15,6 +15,7 @@ import (
 	"github.com/nodens-dns/nodens/server"
 	"github.com/nodens-dns/nodens/server/resolver"
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/resolvertest"
 )
 
 func viewOf(t testing.TB, name string, expressions ...string) *resolver.View {
@@ -32,12 +33,12 @@ func viewOf(t testing.TB, name string, expressions ...string) *resolver.View {
 
 // split is three blocks for one zone and one for the zone above.
 func split(t testing.TB) *counterDesk {
-	zone := zoneName(t, "a.test.")
+	zone := resolvertest.ZoneName(t, "a.test.")
 	return newDesk(t,
-		&resolver.Zone{Name: zone, View: viewOf(t, "pods", "incidr(client_ip(), '10.0.0.0/8')", "type() in ['A', 'AAAA', 'DS']"), Hosts: table(t, false, "192.0.2.1 www.a.test")},
-		&resolver.Zone{Name: zone, View: viewOf(t, "large", "proto() == 'tcp' || do() && bufsize() == 1232"), Hosts: table(t, false, "192.0.2.2 www.a.test")},
-		&resolver.Zone{Name: zone, View: viewOf(t, "self", "server_ip() + ':' + server_port() == client_ip() + ':' + port()"), Hosts: table(t, false, "192.0.2.3 www.a.test")},
-		&resolver.Zone{Name: wire.Root, View: viewOf(t, "named", "name() startsWith 'www.' and size() > 20 and class() == 'IN' and opcode() == 0"), Hosts: table(t, false, "192.0.2.4 www.a.test")},
+		&resolver.Zone{Name: zone, View: viewOf(t, "pods", "incidr(client_ip(), '10.0.0.0/8')", "type() in ['A', 'AAAA', 'DS']"), Hosts: resolvertest.Hosts(t, false, "192.0.2.1 www.a.test")},
+		&resolver.Zone{Name: zone, View: viewOf(t, "large", "proto() == 'tcp' || do() && bufsize() == 1232"), Hosts: resolvertest.Hosts(t, false, "192.0.2.2 www.a.test")},
+		&resolver.Zone{Name: zone, View: viewOf(t, "self", "server_ip() + ':' + server_port() == client_ip() + ':' + port()"), Hosts: resolvertest.Hosts(t, false, "192.0.2.3 www.a.test")},
+		&resolver.Zone{Name: wire.Root, View: viewOf(t, "named", "name() startsWith 'www.' and size() > 20 and class() == 'IN' and opcode() == 0"), Hosts: resolvertest.Hosts(t, false, "192.0.2.4 www.a.test")},
 	)
 }
 
@@ -69,10 +70,10 @@ func TestView(t *testing.T) {
 // TestViewOrder: a zone without a view takes what comes to it, and hides those behind.
 func TestViewOrder(t *testing.T) {
 	pods := func() *resolver.Zone {
-		return &resolver.Zone{Name: wire.Root, View: viewOf(t, "pods", "incidr(client_ip(), '10.0.0.0/8')"), Hosts: table(t, false, "192.0.2.1 www.a.test")}
+		return &resolver.Zone{Name: wire.Root, View: viewOf(t, "pods", "incidr(client_ip(), '10.0.0.0/8')"), Hosts: resolvertest.Hosts(t, false, "192.0.2.1 www.a.test")}
 	}
 	all := func() *resolver.Zone {
-		return &resolver.Zone{Name: wire.Root, Hosts: table(t, false, "192.0.2.2 www.a.test")}
+		return &resolver.Zone{Name: wire.Root, Hosts: resolvertest.Hosts(t, false, "192.0.2.2 www.a.test")}
 	}
 	for name, tt := range map[string]struct {
 		zones []*resolver.Zone
@@ -102,10 +103,10 @@ func TestViewOrder(t *testing.T) {
 
 // TestViewWithin: what a query leads to is in its client's view, too.
 func TestViewWithin(t *testing.T) {
-	b := startBackend(t, addressed("192.0.2.77"))
+	b := resolvertest.StartBackend(t, resolvertest.Address("192.0.2.77"))
 	d := newDesk(t,
-		&resolver.Zone{Name: zoneName(t, "lb.test."), View: viewOf(t, "pods", "incidr(client_ip(), '10.0.0.0/8') && proto() == 'tcp' && id() == 4242"), Hosts: table(t, false, "192.0.2.1 lb.test")},
-		&resolver.Zone{Name: zoneName(t, "lb.test."), Forward: pool(t, b.addr)},
+		&resolver.Zone{Name: resolvertest.ZoneName(t, "lb.test."), View: viewOf(t, "pods", "incidr(client_ip(), '10.0.0.0/8') && proto() == 'tcp' && id() == 4242"), Hosts: resolvertest.Hosts(t, false, "192.0.2.1 lb.test")},
+		&resolver.Zone{Name: resolvertest.ZoneName(t, "lb.test."), Forward: resolvertest.Pool(t, b.Addr())},
 		&resolver.Zone{Name: wire.Root, External: &outside{name: "out.test.", outcome: kubernetes.Alias}},
 	)
 	for client, want := range map[string]string{"10.0.0.1:53": "192.0.2.1", "192.0.2.9:53": "192.0.2.77"} {
@@ -121,8 +122,8 @@ func TestViewWithin(t *testing.T) {
 // TestViewLoop: a probe that comes back is known whichever view takes it.
 func TestViewLoop(t *testing.T) {
 	addr := netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0])
-	l := newLoop(t, pool(t, addr), new(strings.Builder), fromServers)
-	z := &resolver.Zone{Name: wire.Root, View: viewOf(t, "none", "client_ip() == '192.0.2.1'"), Stats: resolver.NewStats(), Loop: l, Forward: pool(t, addr)}
+	l := newLoop(t, resolvertest.Pool(t, addr), new(strings.Builder), fromServers)
+	z := &resolver.Zone{Name: wire.Root, View: viewOf(t, "none", "client_ip() == '192.0.2.1'"), Stats: resolver.NewStats(), Loop: l, Forward: resolvertest.Pool(t, addr)}
 	s := server.New(slog.New(slog.DiscardHandler), server.Limits{})
 	rt := resolver.NewRoutes([]*resolver.Zone{{Name: wire.Root, View: viewOf(t, "all"), Stats: resolver.NewStats()}, z}, resolver.NewStats())
 	if err := s.Listen(map[netip.AddrPort]server.ListenerConfig{addr: {Routes: rt}}); err != nil {
