@@ -243,15 +243,8 @@ func (a agent) frames(ctx context.Context, binary string) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	loaded, end := context.WithCancel(ctx)
-	var clients sync.WaitGroup
-	for range 2 {
-		clients.Go(func() { repeat(loaded, address, "cached.example.") })
-	}
 	file := filepath.Join(a.dir, "profile")
-	err = fetch(ctx, "http://"+pprof+"/debug/pprof/profile?seconds=10", file)
-	end()
-	clients.Wait()
+	err = profile(ctx, address, "http://"+pprof+"/debug/pprof/profile?seconds=10", file)
 	if err := errors.Join(err, stop()); err != nil {
 		return 0, err
 	}
@@ -265,16 +258,33 @@ func (a agent) frames(ctx context.Context, binary string) (int, error) {
 			depths[d]++
 		}
 	}
-	best := 0
-	for d, n := range depths {
-		if n > depths[best] || n == depths[best] && d < best {
-			best = d
-		}
-	}
-	if best == 0 {
+	if len(depths) == 0 {
 		return 0, errors.New("no sample of the profile is in package cache")
 	}
-	return best, nil
+	return mostFrequent(depths), nil
+}
+
+// mostFrequent returns the key with the largest count, the smallest of several.
+func mostFrequent(counts map[int]int) (best int) {
+	for k, n := range counts {
+		if n > counts[best] || n == counts[best] && k < best {
+			best = k
+		}
+	}
+	return best
+}
+
+// profile writes a CPU profile of an agent that is asked for a cached name all the time.
+func profile(ctx context.Context, address netip.AddrPort, url, file string) error {
+	loaded, end := context.WithCancel(ctx)
+	var clients sync.WaitGroup
+	for range 2 {
+		clients.Go(func() { repeat(loaded, address, "cached.example.") })
+	}
+	err := fetch(ctx, url, file)
+	end()
+	clients.Wait()
+	return err
 }
 
 // depth counts the frames of the module in a stack trace of pprof, which lists the innermost

@@ -180,9 +180,8 @@ const window = 6
 // lines, comments, imports, package clauses and lines without a letter. Code that stands
 // in more than eight places is a pattern of the language and is not counted.
 func (s *source) duplicates(include func(file) bool) (pairs int) {
-	type place struct{ file, line int }
 	var texts [][]string
-	places := make(map[string][]place)
+	places := make(map[string][]place) // of each run of lines
 	for _, f := range s.files {
 		if !include(f) {
 			continue
@@ -194,23 +193,33 @@ func (s *source) duplicates(include func(file) bool) (pairs int) {
 			places[key] = append(places[key], place{len(texts) - 1, i})
 		}
 	}
-	equal := func(a, b place) bool {
-		return a.line >= 0 && b.line >= 0 && texts[a.file][a.line] == texts[b.file][b.line]
-	}
 	for _, at := range places {
-		if len(at) < 2 || len(at) > 8 {
+		if len(at) > 8 {
 			continue
 		}
 		for i, a := range at {
 			for _, b := range at[i+1:] {
-				// Only the first window of a longer run counts.
-				if !equal(place{a.file, a.line - 1}, place{b.file, b.line - 1}) && (a.file != b.file || max(a.line, b.line)-min(a.line, b.line) >= window) {
+				if !a.overlaps(b) && !a.continues(b, texts) {
 					pairs++
 				}
 			}
 		}
 	}
 	return pairs
+}
+
+// place is where a run of equal lines starts.
+type place struct{ file, line int }
+
+// overlaps reports whether two runs have lines in common.
+func (a place) overlaps(b place) bool {
+	return a.file == b.file && max(a.line, b.line)-min(a.line, b.line) < window
+}
+
+// continues reports whether the lines before a and b are equal, too: then both are counted
+// further up.
+func (a place) continues(b place, texts [][]string) bool {
+	return a.line > 0 && b.line > 0 && texts[a.file][a.line-1] == texts[b.file][b.line-1]
 }
 
 // codeLines returns the lines that count, without indentation.

@@ -28,6 +28,11 @@ func (s Sample) Problems(w Workload) (list []string) {
 	if w.Tool == CacheMisses || flood {
 		return list
 	}
+	return append(list, s.answerProblems(w)...)
+}
+
+// answerProblems returns what is wrong with the answers.
+func (s Sample) answerProblems(w Workload) (list []string) {
 	if err := s.Check(dns.RcodeToString[w.Rcode]); err != nil {
 		list = append(list, err.Error())
 	}
