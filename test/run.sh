@@ -79,8 +79,9 @@ suites=$(go list ./test/node ./test/differential ./test/... ./daemonset/... | gr
 # shellcheck disable=SC2086
 {
 	CGO_ENABLED=1 run "unit tests" tests units -race -p 3 -timeout 20m $units
-	# Tests that count allocations run without it. Benchmarks run once, to keep them working.
-	run "allocation pins and benchmarks" tests pins -run Alloc -bench . -benchtime 1x -timeout 10m $units
+	# Tests that count allocations run without it, and so does a test that compares runs in
+	# which a slow machine asks upstreams twice. Benchmarks run once, to keep them working.
+	run "allocation pins and benchmarks" tests pins -run 'Alloc|^TestPermission$' -bench . -benchtime 1x -timeout 10m $units
 	run "suites against real peers" tests suites -p 2 -timeout 40m $suites
 	run "the image" image
 	run "dnstap, read by golang-dnstap" dnstap

@@ -104,7 +104,7 @@ func startBenchPeer(b *testing.B, over string, wait time.Duration) transport {
 	if err != nil {
 		b.Fatal(err)
 	}
-	cmd := exec.Command(self, "-test.run", "^TestCostServer$")
+	cmd := exec.Command(self, "-test.run", "^TestBenchServer$")
 	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s:%s", benchServerEnv, over, wait))
 	stdin, err := cmd.StdinPipe()
 	if err != nil {

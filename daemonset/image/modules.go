@@ -106,6 +106,7 @@ func licenses(text string) string {
 		{"ISC", "Permission to use, copy, modify, and/or distribute this software for any purpose"},
 		{"MIT", "Permission is hereby granted, free of charge, to any person obtaining a copy"},
 		{"MPL-2.0", "Mozilla Public License Version 2.0"},
+		{"MPL-2.0", "Mozilla Public License, version 2.0"},
 	} {
 		if strings.Contains(text, l.words) && !slices.Contains(found, l.id) {
 			found = append(found, l.id)

@@ -24,6 +24,16 @@ type container struct {
 	uid  uint32
 }
 
+// bindNull gives a container's root directory the file /dev/null, as every runtime does.
+func bindNull(root string) error {
+	null := filepath.Join(root, "dev", "null")
+	return errors.Join(
+		os.MkdirAll(filepath.Dir(null), 0o755),
+		os.WriteFile(null, nil, 0o644),
+		unix.Mount("/dev/null", null, "", unix.MS_BIND, ""),
+	)
+}
+
 // inContainer runs body on a thread with a network and mounts of its own, whose programs
 // get these capabilities and no others. What is left there goes with the thread.
 func inContainer(t *testing.T, root string, capabilities []uintptr, body func(c container)) {
@@ -38,6 +48,7 @@ func inContainer(t *testing.T, root string, capabilities []uintptr, body func(c 
 			unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""),
 			os.MkdirAll(proc, 0o755),
 			unix.Mount("proc", proc, "proc", 0, ""),
+			bindNull(root),
 			exec.Command("ip", "link", "set", "lo", "up").Run(),
 			unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0),
 		)

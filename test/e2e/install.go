@@ -148,7 +148,7 @@ func (i *installation) upgradeAndRollback(ctx context.Context, s *suite) (string
 	}{
 		// All nodes at once, for the sake of time; the way back is one by one.
 		{"helm upgrade node-local-dns daemonset/chart --namespace kube-system --reuse-values --set config.dnsServer=" + cluster.DNS + ",updateStrategy.rollingUpdate.maxSurge=100%",
-			"answer in kube-dns's place (" + cluster.DNS + ")", true},
+			"take over kube-dns's ClusterIP (" + cluster.DNS + ")", true},
 		{"helm rollback node-local-dns 1 --namespace kube-system", "set the kubelets' clusterDNS to " + localDNS, false},
 	} {
 		out, err := i.runner.runShell(ctx, s, step.line+wait+notes)

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -54,6 +55,7 @@ type run struct {
 	dir        string
 	listen     netip.AddrPort
 	ca         *ca.CA
+	mu         sync.RWMutex // guards servers while upstreams start
 	servers    map[string]*server
 	agent      Agent
 	queries    map[string]*sentQuery // by label
@@ -169,7 +171,7 @@ func (st *run) startUpstreams(ctx context.Context, addrs []netip.Addr) (err erro
 	for i, u := range st.scenario.Upstreams {
 		s, err := st.newServer(ctx, u, addrs[i+1])
 		if s != nil {
-			st.servers[u.Name] = s
+			st.addServer(u.Name, s)
 		}
 		if err != nil {
 			return err
@@ -259,10 +261,20 @@ func (st *run) address(name string) (netip.AddrPort, bool) {
 	case "https":
 		return st.httpsAddr(), true
 	}
+	st.mu.RLock()
+	defer st.mu.RUnlock()
 	if s := st.servers[name]; s != nil {
 		return s.addr, true
 	}
 	return netip.AddrPort{}, false
+}
+
+// addServer makes a server known. Those that run already may look for it, because a query
+// may come to an address that an earlier scenario has used.
+func (st *run) addServer(name string, s *server) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.servers[name] = s
 }
 
 func (st *run) file(name string) (string, bool) {
