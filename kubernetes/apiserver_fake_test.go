@@ -22,6 +22,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/test/poll"
+	"github.com/nodens-dns/nodens/test/testlog"
 )
 
 // fakeServer is an API server for a view's watches: lists, streamed lists and watches of
@@ -251,20 +253,20 @@ func typed(o metav1.Object) string {
 
 // openAndRun opens a view of all that the server at url has and runs it until the test
 // ends.
-func openAndRun(t *testing.T, url string) (*View, *Zone, *buffer) {
+func openAndRun(t *testing.T, url string) (*View, *Zone, *testlog.Buffer) {
 	t.Helper()
 	return openAndRunWith(t, url, Options{}, func(c *config.Kubernetes) { c.Scope, c.AllEndpoints = config.ScopeCluster, true })
 }
 
 // openAndRunWith opens a view of the server at url and runs it until the test ends.
-func openAndRunWith(t *testing.T, url string, opts Options, change func(*config.Kubernetes)) (*View, *Zone, *buffer) {
+func openAndRunWith(t *testing.T, url string, opts Options, change func(*config.Kubernetes)) (*View, *Zone, *testlog.Buffer) {
 	t.Helper()
 	cfg := testConfig(t)
 	cfg.Endpoint = url
 	if change != nil {
 		change(cfg)
 	}
-	log := new(buffer)
+	log := new(testlog.Buffer)
 	opts.Log, opts.Now = slog.New(slog.NewTextHandler(log, nil)), testClock
 	v, err := Open(cfg, opts)
 	if err != nil {
@@ -279,18 +281,6 @@ func openAndRunWith(t *testing.T, url string, opts Options, change func(*config.
 		<-done
 	})
 	return v, NewZone(v, cfg), log
-}
-
-// await polls until ok returns true. The limit only ends a test that would hang.
-func await(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	limit := time.Now().Add(time.Minute)
-	for !ok() {
-		if time.Now().After(limit) {
-			t.Fatalf("gave up waiting for %s", what)
-		}
-		time.Sleep(2 * time.Millisecond)
-	}
 }
 
 // resolves reports whether name has exactly the addresses.
@@ -317,22 +307,22 @@ func TestWatchFollows(t *testing.T) {
 	f.put(makeService("default", "x", "10.0.0.1"))
 	f.put(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "bare"}})
 	v, z, _ := openAndRun(t, f.URL)
-	await(t, "the first sync", v.Synced)
+	poll.Until(t, "the first sync", v.Synced)
 	if !resolves(t, z, x, "10.0.0.1") {
 		t.Error("a service of the first list does not resolve")
 	}
 	f.put(makeService("default", "y", "None"))
 	es := makeSlice("default", "y", "y-1", "10.1.0.1")
 	es.Annotations = map[string]string{corev1.EndpointsLastChangeTriggerTime: testClock().Add(-3 * time.Second).Format(time.RFC3339)}
-	await(t, "the new service", func() bool { return v.Stats().Services == 2 })
+	poll.Until(t, "the new service", func() bool { return v.Stats().Services == 2 })
 	f.put(es)
-	await(t, "its endpoint", func() bool { return resolves(t, z, y, "10.1.0.1") })
+	poll.Until(t, "its endpoint", func() bool { return resolves(t, z, y, "10.1.0.1") })
 	f.put(makeSlice("default", "y", "y-1", "10.1.0.2"))
-	await(t, "its new endpoint", func() bool { return resolves(t, z, y, "10.1.0.2") })
+	poll.Until(t, "its new endpoint", func() bool { return resolves(t, z, y, "10.1.0.2") })
 	f.remove(makeSlice("default", "y", "y-1"))
-	await(t, "an endpoint to go", func() bool { return resolves(t, z, y) })
+	poll.Until(t, "an endpoint to go", func() bool { return resolves(t, z, y) })
 	f.remove(makeService("default", "x", "10.0.0.1"))
-	await(t, "a service to go", func() bool { return resolves(t, z, x) })
+	poll.Until(t, "a service to go", func() bool { return resolves(t, z, x) })
 
 	st := v.Stats()
 	if h := st.Programming["headless_with_selector"]; h.Count != 1 || h.Sum != 3 {
@@ -355,20 +345,20 @@ func TestWatchResumes(t *testing.T) {
 	f := newFakeServer(t)
 	f.put(makeService("default", "x", "10.0.0.1"))
 	v, z, log := openAndRun(t, f.URL)
-	await(t, "the first sync", v.Synced)
+	poll.Until(t, "the first sync", v.Synced)
 	f.setFail(func(*http.Request) (int, metav1.StatusReason) {
 		return http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable
 	})
 	f.disconnect()
-	await(t, "a failed request", func() bool { return strings.Contains(log.String(), "API server unavailable") })
+	poll.Until(t, "a failed request", func() bool { return strings.Contains(log.String(), "API server unavailable") })
 	if !resolves(t, z, x, "10.0.0.1") || !v.Synced() {
 		t.Error("what was known is gone with the connection")
 	}
 	f.setFail(nil)
-	await(t, "the watch to come back", func() bool { return strings.Contains(log.String(), "API server available again") })
-	await(t, "all watches", func() bool { return f.requests("/services", "watch=true") >= 2 })
+	poll.Until(t, "the watch to come back", func() bool { return strings.Contains(log.String(), "API server available again") })
+	poll.Until(t, "all watches", func() bool { return f.requests("/services", "watch=true") >= 2 })
 	f.put(makeService("default", "y", "10.0.0.2"))
-	await(t, "a new service", func() bool { return resolves(t, z, y, "10.0.0.2") })
+	poll.Until(t, "a new service", func() bool { return resolves(t, z, y, "10.0.0.2") })
 }
 
 // An expired resourceVersion leads to a new list: deleted objects disappear, and the others
@@ -378,7 +368,7 @@ func TestWatchExpires(t *testing.T) {
 	f.put(makeService("default", "x", "10.0.0.1"))
 	f.put(makeService("default", "y", "10.0.0.2"))
 	v, z, _ := openAndRun(t, f.URL)
-	await(t, "the first sync", v.Synced)
+	poll.Until(t, "the first sync", v.Synced)
 	f.setFail(func(req *http.Request) (int, metav1.StatusReason) {
 		if req.URL.Query().Get("resourceVersion") != "" {
 			return http.StatusGone, metav1.StatusReasonExpired
@@ -387,7 +377,7 @@ func TestWatchExpires(t *testing.T) {
 	})
 	f.disconnect()
 	f.remove(makeService("default", "y", "10.0.0.2"))
-	await(t, "the service that went", func() bool {
+	poll.Until(t, "the service that went", func() bool {
 		if !resolves(t, z, x, "10.0.0.1") {
 			t.Fatal("a service that stayed is gone")
 		}
@@ -406,7 +396,7 @@ func TestWatchLists(t *testing.T) {
 		return 0, ""
 	})
 	v, z, _ := openAndRun(t, f.URL)
-	await(t, "the first sync", v.Synced)
+	poll.Until(t, "the first sync", v.Synced)
 	if !resolves(t, z, x, "10.0.0.1") {
 		t.Error("the service does not resolve")
 	}
@@ -424,8 +414,8 @@ func TestWatchForbidden(t *testing.T) {
 		return 0, ""
 	})
 	v, z, log := openAndRun(t, f.URL)
-	await(t, "the service", func() bool { return resolves(t, z, x, "10.0.0.1") })
-	await(t, "three tries", func() bool { return f.requests("endpointslices") >= 3 })
+	poll.Until(t, "the service", func() bool { return resolves(t, z, x, "10.0.0.1") })
+	poll.Until(t, "three tries", func() bool { return f.requests("endpointslices") >= 3 })
 	if v.Synced() {
 		t.Error("the view says it is synced")
 	}
@@ -438,7 +428,7 @@ func TestWatchForbidden(t *testing.T) {
 		t.Errorf("the log is\n%s", got)
 	}
 	f.setFail(nil)
-	await(t, "the sync after the rule was added", v.Synced)
+	poll.Until(t, "the sync after the rule was added", v.Synced)
 }
 
 // A view waits for a server that is not there at the start, and survives invalid events.
@@ -457,16 +447,16 @@ func TestWatchStartsLate(t *testing.T) {
 	})
 	f.put(makeService("default", "x", "10.0.0.1"))
 	v, z, _ := openAndRun(t, f.URL)
-	await(t, "the first sync", v.Synced)
+	poll.Until(t, "the first sync", v.Synced)
 	f.mu.Lock()
 	f.tell("services", []byte("{\"type\":\"MODIFIED\",\"object\":{\"kind\"]}\n"))
 	f.mu.Unlock()
-	await(t, "a new watch", func() bool { return f.requests("/services", "watch=true") > 3 })
+	poll.Until(t, "a new watch", func() bool { return f.requests("/services", "watch=true") > 3 })
 	if !resolves(t, z, x, "10.0.0.1") {
 		t.Error("what was known is gone")
 	}
 	f.put(makeService("default", "y", "10.0.0.2"))
-	await(t, "a new service", func() bool { return resolves(t, z, y, "10.0.0.2") })
+	poll.Until(t, "a new service", func() bool { return resolves(t, z, y, "10.0.0.2") })
 }
 
 func TestOpenSaysWhatIsWrong(t *testing.T) {

@@ -13,11 +13,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/test/poll"
+	"github.com/nodens-dns/nodens/test/testlog"
 )
 
 // openAndRunScoped opens a view of the default scope, on node n1, and runs it until the
 // test ends.
-func openAndRunScoped(t *testing.T, url string, change func(*config.Kubernetes)) (*View, *Zone, *buffer) {
+func openAndRunScoped(t *testing.T, url string, change func(*config.Kubernetes)) (*View, *Zone, *testlog.Buffer) {
 	t.Helper()
 	return openAndRunWith(t, url, Options{Node: "n1", Zone: "z1"}, change)
 }
@@ -38,13 +40,13 @@ func TestForbidden(t *testing.T) {
 			})
 			v, _, log := openAndRunScoped(t, f.URL, nil)
 			rule := `apiGroups: [\"` + group + `\"], resources: [\"` + plural + `\"]`
-			await(t, "the rule in the log", func() bool { return strings.Contains(log.String(), rule) })
-			await(t, "three tries", func() bool { return f.requests("/"+plural) >= 3 })
+			poll.Until(t, "the rule in the log", func() bool { return strings.Contains(log.String(), rule) })
+			poll.Until(t, "three tries", func() bool { return f.requests("/"+plural) >= 3 })
 			if v.Synced() {
 				t.Error("the view says it is synced")
 			}
 			f.setFail(nil)
-			await(t, "the sync after the rule was added", v.Synced)
+			poll.Until(t, "the sync after the rule was added", v.Synced)
 		})
 	}
 }
@@ -59,14 +61,14 @@ func TestFollowsByNamespace(t *testing.T) {
 	}
 	f.put(makePod("a", "p", "10.1.0.1"))
 	v, z, _ := openAndRunScoped(t, f.URL, nil)
-	await(t, "the sync", v.Synced)
+	poll.Until(t, "the sync", v.Synced)
 	if !resolves(t, z, "db.a.svc.cluster.local", "10.1.0.1") {
 		t.Error("the namespace of the node's pod is not in view")
 	}
 	if _, outcome, _ := ask(t, z, "db.b.svc.cluster.local", dns.TypeA); outcome != Incomplete {
 		t.Errorf("outcome %d, want %d", outcome, Incomplete)
 	}
-	await(t, "the namespace that was asked for", func() bool { return resolves(t, z, "db.b.svc.cluster.local", "10.1.0.1") })
+	poll.Until(t, "the namespace that was asked for", func() bool { return resolves(t, z, "db.b.svc.cluster.local", "10.1.0.1") })
 	for path, want := range map[string]int{
 		"/namespaces/a/endpointslices": 1, "/namespaces/b/endpointslices": 1, "/namespaces/c/endpointslices": 0, "v1/endpointslices?limit=1": 1,
 	} {
@@ -91,7 +93,7 @@ func TestVerifiedPods(t *testing.T) {
 	f.put(makeService("a", "web", "10.0.0.1"))
 	verified := func(c *config.Kubernetes) { c.Pods, c.Labels = config.PodsVerified, "!hidden" }
 	v, z, _ := openAndRunScoped(t, f.URL, verified)
-	await(t, "the sync", v.Synced)
+	poll.Until(t, "the sync", v.Synced)
 	for name, want := range map[string]struct {
 		qtype   uint16
 		outcome Outcome
@@ -118,7 +120,7 @@ func TestVerifiedPods(t *testing.T) {
 	f.put(hidden)
 	shown := makePod("a", "shown", "10.1.0.4")
 	f.put(shown)
-	await(t, "a new pod's name", func() bool { return resolves(t, z, "10-1-0-4.a.pod.cluster.local", "10.1.0.4") })
+	poll.Until(t, "a new pod's name", func() bool { return resolves(t, z, "10-1-0-4.a.pod.cluster.local", "10.1.0.4") })
 	if resolves(t, z, "10-1-0-3.a.pod.cluster.local", "10.1.0.3") {
 		t.Error("a pod that labels leaves out has a name")
 	}
@@ -138,8 +140,8 @@ func TestFollowsFromSaved(t *testing.T) {
 	f.put(makePod("a", "p", "10.1.0.1"))
 	t.Run("first", func(t *testing.T) {
 		v, z, _ := openAndRunScoped(t, f.URL, save)
-		await(t, "the sync", v.Synced)
-		await(t, "the slices", func() bool { return resolves(t, z, "db.a.svc.cluster.local", "10.1.0.1") })
+		poll.Until(t, "the sync", v.Synced)
+		poll.Until(t, "the slices", func() bool { return resolves(t, z, "db.a.svc.cluster.local", "10.1.0.1") })
 	})
 	f.remove(makeService("a", "old", "10.0.0.9"))
 	f.put(makeSlice("a", "db", "db-1", "10.1.0.2"))
@@ -149,15 +151,15 @@ func TestFollowsFromSaved(t *testing.T) {
 		t.Fatalf("not started from the file: %s", log)
 	}
 	f.setFail(nil)
-	await(t, "what has changed", func() bool { return resolves(t, z, "db.a.svc.cluster.local", "10.1.0.2") })
-	await(t, "what has gone", func() bool { return !resolves(t, z, "old.a.svc.cluster.local", "10.0.0.9") })
+	poll.Until(t, "what has changed", func() bool { return resolves(t, z, "db.a.svc.cluster.local", "10.1.0.2") })
+	poll.Until(t, "what has gone", func() bool { return !resolves(t, z, "old.a.svc.cluster.local", "10.0.0.9") })
 }
 
 // The faults of a slice without any record are logged once, however often the slice
 // arrives.
 func TestInvalidSliceIsLoggedOnce(t *testing.T) {
 	v := emptyView()
-	log := new(buffer)
+	log := new(testlog.Buffer)
 	v.log = slog.New(slog.NewTextHandler(log, nil))
 	for range 3 {
 		handlerFixture{v, endpointSlices}.put(makeSlice("a", "no.label", "x-1", "10.1.0.1"))

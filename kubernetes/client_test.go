@@ -19,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nodens-dns/nodens/test/ca"
+	"github.com/nodens-dns/nodens/test/poll"
 )
 
 // secure makes f an HTTP/2 server that counts its connections, and returns a kubeconfig for
@@ -95,13 +96,13 @@ func TestConnectionPerView(t *testing.T) {
 	kubeconfig, connections := f.secure(t)
 	one, endOne := runView(t, kubeconfig)
 	two, endTwo := runView(t, kubeconfig)
-	await(t, "both views", func() bool { return one.Synced() && two.Synced() })
+	poll.Until(t, "both views", func() bool { return one.Synced() && two.Synced() })
 	// Watches that start at the same instant dial each; one connection is kept.
-	await(t, "two connections", func() bool { open, _ := connections(); return open == 2 })
+	poll.Until(t, "two connections", func() bool { open, _ := connections(); return open == 2 })
 	endOne()
-	await(t, "one connection to close", func() bool { open, _ := connections(); return open == 1 })
+	poll.Until(t, "one connection to close", func() bool { open, _ := connections(); return open == 1 })
 	endTwo()
-	await(t, "the other to close", func() bool { open, _ := connections(); return open == 0 })
+	poll.Until(t, "the other to close", func() bool { open, _ := connections(); return open == 0 })
 }
 
 // A client whose credentials are rejected opens a new connection with the credentials that
@@ -110,8 +111,8 @@ func TestConnectionRenewed(t *testing.T) {
 	f := newFakeServer(t)
 	kubeconfig, connections := f.secure(t)
 	v, _ := runView(t, kubeconfig)
-	await(t, "the view", v.Synced)
-	await(t, "a single connection", func() bool { open, _ := connections(); return open == 1 })
+	poll.Until(t, "the view", v.Synced)
+	poll.Until(t, "a single connection", func() bool { open, _ := connections(); return open == 1 })
 	_, before := connections()
 	f.setFail(func(*http.Request) (int, metav1.StatusReason) {
 		if _, all := connections(); all <= before {
@@ -120,9 +121,9 @@ func TestConnectionRenewed(t *testing.T) {
 		return 0, ""
 	})
 	f.disconnect()
-	await(t, "another connection", func() bool { _, all := connections(); return all > before })
+	poll.Until(t, "another connection", func() bool { _, all := connections(); return all > before })
 	f.put(makeService("default", "x", "10.0.0.1"))
-	await(t, "a new service", func() bool { return v.Stats().Services == 1 })
+	poll.Until(t, "a new service", func() bool { return v.Stats().Services == 1 })
 }
 
 // A server whose certificate has another authority is accepted as soon as the file names
@@ -142,10 +143,10 @@ func TestConnectionNewAuthority(t *testing.T) {
 	}
 	writeFile(t, rc.CAFile, ca.ForTest(t).PEM())
 	v, _ := runView(t, kubeconfig)
-	await(t, "two refused connections", func() bool { _, all := connections(); return all >= 2 })
+	poll.Until(t, "two refused connections", func() bool { _, all := connections(); return all >= 2 })
 	if v.Synced() {
 		t.Error("a server is believed that can't be verified")
 	}
 	writeFile(t, rc.CAFile, right)
-	await(t, "the view", v.Synced)
+	poll.Until(t, "the view", v.Synced)
 }

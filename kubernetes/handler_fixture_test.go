@@ -3,9 +3,7 @@
 package kubernetes
 
 import (
-	"bytes"
 	"net/netip"
-	"sync"
 	"testing"
 	"time"
 
@@ -70,24 +68,6 @@ func makePod(ns, name string, ips ...string) *corev1.Pod {
 		}
 	}
 	return p
-}
-
-// buffer is a log that can be read while it is written.
-type buffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *buffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
 }
 
 // shortenDelays shortens the pauses of a view's reflectors.

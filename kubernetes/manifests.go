@@ -23,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/yaml"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/outage"
 	"github.com/nodens-dns/nodens/kubernetes/reflector"
 )
 
@@ -43,7 +44,7 @@ type manifestSource struct {
 }
 
 // manifestOutage are the messages of an outage of the files.
-var manifestOutage = reflector.OutageTexts{
+var manifestOutage = outage.Messages{
 	Start:   "manifests unreadable, serving last known data",
 	Ongoing: "manifests still unreadable",
 	End:     "manifests readable again",

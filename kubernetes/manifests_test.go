@@ -16,6 +16,8 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/test/poll"
+	"github.com/nodens-dns/nodens/test/testlog"
 )
 
 // An object in each of the forms that files hold it in.
@@ -88,7 +90,7 @@ func TestManifestsAreFollowed(t *testing.T) {
 	write(t, filepath.Join(dir, ".hidden.yaml"), "no manifest")
 	cfg := testConfig(t)
 	cfg.Manifests = []string{dir}
-	log := new(buffer)
+	log := new(testlog.Buffer)
 	v, err := Open(cfg, Options{PollInterval: time.Millisecond, Log: slog.New(slog.NewTextHandler(log, nil))})
 	if err != nil {
 		t.Fatal(err)
@@ -102,10 +104,10 @@ func TestManifestsAreFollowed(t *testing.T) {
 	}()
 	z := NewZone(v, cfg)
 	write(t, filepath.Join(dir, "y.json"), strings.NewReplacer(`"x"`, `"y"`, "10.0.0.1", "10.0.0.2").Replace(asJSON))
-	await(t, "a new file", func() bool { return resolves(t, z, y, "10.0.0.2") })
+	poll.Until(t, "a new file", func() bool { return resolves(t, z, y, "10.0.0.2") })
 
 	write(t, filepath.Join(dir, "x.yaml"), strings.Replace(asYAML, "10.0.0.1", "10.0.0.3", 1)+"---\nkind: Service\nmetadata: [\n")
-	await(t, "the complaint", func() bool { return strings.Contains(log.String(), "manifests unreadable") })
+	poll.Until(t, "the complaint", func() bool { return strings.Contains(log.String(), "manifests unreadable") })
 	if got := log.String(); !strings.Contains(got, "x.yaml, document 4: ") {
 		t.Errorf("the log does not say where:\n%s", got)
 	}
@@ -114,14 +116,14 @@ func TestManifestsAreFollowed(t *testing.T) {
 	}
 
 	write(t, filepath.Join(dir, "x.yaml"), strings.Replace(asYAML, "10.0.0.1", "10.0.0.3", 1))
-	await(t, "the mended file", func() bool { return resolves(t, z, x, "10.0.0.3") })
+	poll.Until(t, "the mended file", func() bool { return resolves(t, z, x, "10.0.0.3") })
 	if n := strings.Count(log.String(), "manifests unreadable"); n != 1 {
 		t.Errorf("one bad file is logged %d times", n)
 	}
 	if err := os.Remove(filepath.Join(dir, "y.json")); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "a file to go", func() bool { return resolves(t, z, y) })
+	poll.Until(t, "a file to go", func() bool { return resolves(t, z, y) })
 }
 
 func TestManifestGlob(t *testing.T) {

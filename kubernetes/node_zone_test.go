@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/test/poll"
 )
 
 // nodeServer is a fakeServer that also has Nodes.
@@ -103,11 +104,11 @@ func TestNodeZoneUnavailable(t *testing.T) {
 			}
 			s.put(makePod("a", "p", "10.1.0.1"))
 			v, z, log := openAndRunWith(t, s.url, Options{Node: "n1"}, func(c *config.Kubernetes) { c.Scope = scope })
-			await(t, "the sync", v.Synced)
+			poll.Until(t, "the sync", v.Synced)
 			for _, ns := range []string{"a", "b"} {
-				await(t, "names of "+ns, func() bool { return len(firsts(t, z, "db."+ns+".svc.cluster.local")) > 1 })
+				poll.Until(t, "names of "+ns, func() bool { return len(firsts(t, z, "db."+ns+".svc.cluster.local")) > 1 })
 			}
-			await(t, "five questions for the node", func() bool { return s.asked.Load() >= 5 })
+			poll.Until(t, "five questions for the node", func() bool { return s.asked.Load() >= 5 })
 			if n := strings.Count(log.String(), "topology zone"); n != 1 || !strings.Contains(log.String(), "not found yet") {
 				t.Errorf("%d lines about the zone, want one:\n%s", n, log)
 			}
@@ -115,7 +116,7 @@ func TestNodeZoneUnavailable(t *testing.T) {
 			node := http.HandlerFunc(inZ1)
 			s.node.Store(&node)
 			for _, ns := range []string{"a", "b"} {
-				await(t, "the order of "+ns, func() bool {
+				poll.Until(t, "the order of "+ns, func() bool {
 					f := firsts(t, z, "db."+ns+".svc.cluster.local")
 					return len(f) == 1 && f["10.1.0.9"]
 				})
@@ -129,7 +130,7 @@ func TestNodeZoneUnavailable(t *testing.T) {
 			}
 			asked := s.asked.Load()
 			s.put(makeService("a", "last", "10.0.0.1"))
-			await(t, "a later change", func() bool { return resolves(t, z, "last.a.svc.cluster.local", "10.0.0.1") })
+			poll.Until(t, "a later change", func() bool { return resolves(t, z, "last.a.svc.cluster.local", "10.0.0.1") })
 			if n := s.asked.Load(); n != asked {
 				t.Errorf("the node is asked for %d times more, though it is known", n-asked)
 			}
@@ -144,7 +145,7 @@ func TestNodeZoneTimeout(t *testing.T) {
 	s.put(spreadOut("a"))
 	s.put(makePod("a", "p", "10.1.0.1"))
 	_, z, _ := openAndRunWith(t, s.url, Options{Node: "n1"}, nil)
-	await(t, "the names", func() bool { return len(firsts(t, z, "db.a.svc.cluster.local")) > 1 })
+	poll.Until(t, "the names", func() bool { return len(firsts(t, z, "db.a.svc.cluster.local")) > 1 })
 }
 
 // The wait ends with the first reply, at its limit, or with the context. reflect runs once

@@ -154,7 +154,7 @@ func newView(opts Options) *View {
 		v.now = time.Now
 	}
 	v.opened = v.now()
-	v.outages = reflector.NewOutageLog(v.log, v.now)
+	v.outages = reflector.NewOutageLog(v.log)
 	return v
 }
 

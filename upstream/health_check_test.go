@@ -3,7 +3,6 @@
 package upstream
 
 import (
-	"bytes"
 	"errors"
 	"log/slog"
 	"strings"
@@ -15,6 +14,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/test/testlog"
 )
 
 // fastProbes returns a directive with a short read timeout.
@@ -85,7 +85,7 @@ func queriesReceived(f *fake) int {
 
 func TestAllDownThenRecover(t *testing.T) {
 	a, b := startFake(t, ignore), startFake(t, ignore)
-	var log lockedBuffer
+	var log testlog.Buffer
 	p := New(fastProbes(a, b), Options{
 		Logger: slog.New(slog.NewTextHandler(&log, nil)), ProbeTimeout: 50 * time.Millisecond, Deadline: 30 * time.Second,
 	})
@@ -117,24 +117,6 @@ func TestAllDownThenRecover(t *testing.T) {
 			t.Errorf("%q is logged %d times, want once per server:\n%s", line, n, log.String())
 		}
 	}
-}
-
-// lockedBuffer is a log for several goroutines.
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }
 
 func TestFailfast(t *testing.T) {

@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -19,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
+	"github.com/nodens-dns/nodens/test/race"
 	"github.com/nodens-dns/nodens/test/scenario"
 )
 
@@ -27,7 +27,7 @@ import (
 // The second time must not be noticed: replies, upstream queries, counters, query logs and
 // dnstap messages are the same, so a run that ends in "would wait" leaves nothing behind.
 func TestPermission(t *testing.T) {
-	if raceEnabled() {
+	if race.Enabled() {
 		t.Skip("under the race detector upstreams answer so late that others are asked, too; test/run.sh runs it without")
 	}
 	files, err := filepath.Glob("../../test/scenario/testdata/*.txt")
@@ -54,12 +54,6 @@ func TestPermission(t *testing.T) {
 			}
 		})
 	}
-}
-
-// raceEnabled reports whether the race detector is on.
-func raceEnabled() bool {
-	info, ok := debug.ReadBuildInfo()
-	return ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
 }
 
 // chance are the scenarios in which chance or speed decides which server answers, or which

@@ -15,6 +15,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/handover"
 
 	"github.com/nodens-dns/nodens/test/agenttest"
+	"github.com/nodens-dns/nodens/test/testlog"
 )
 
 // asProcess is the variable that makes the test's binary be something else: "agent", or
@@ -103,7 +104,7 @@ type process struct {
 func startProcess(t *testing.T, as string, env []string, args ...string) *process {
 	t.Helper()
 	p := &process{
-		Agent:  &agenttest.Agent{T: t, Log: new(agenttest.Log)},
+		Agent:  &agenttest.Agent{T: t, Log: new(testlog.Buffer)},
 		cmd:    exec.Command(os.Args[0], args...),
 		exited: make(chan struct{}),
 	}

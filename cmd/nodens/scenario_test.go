@@ -21,6 +21,7 @@ import (
 	"github.com/nodens-dns/nodens/test/agenttest"
 	"github.com/nodens-dns/nodens/test/peer"
 	"github.com/nodens-dns/nodens/test/scenario"
+	"github.com/nodens-dns/nodens/test/testlog"
 )
 
 // absent are the features that scenarios may need and that are not there yet.
@@ -94,7 +95,7 @@ func play(t *testing.T, file string) {
 // actor is an agent in this process whose cache has a clock that the test sets.
 type actor struct {
 	opts   app.Options
-	log    *agenttest.Log
+	log    *testlog.Buffer
 	now    atomic.Int64
 	reload chan os.Signal
 	stop   context.CancelFunc
@@ -108,7 +109,7 @@ func newActor(ctx context.Context, s scenario.Setup) (*actor, error) {
 // newActorWith is newActor for an agent whose queries all begin on a worker, if startWaiting
 // is set.
 func newActorWith(ctx context.Context, s scenario.Setup, startWaiting bool) (*actor, error) {
-	a := &actor{log: new(agenttest.Log), reload: make(chan os.Signal, 1), ended: make(chan error, 1)}
+	a := &actor{log: new(testlog.Buffer), reload: make(chan os.Signal, 1), ended: make(chan error, 1)}
 	a.now.Store(int64(time.Hour)) // later than the zero of an entry that was never stored
 	conf := filepath.Join(s.Dir, "Corefile")
 	if err := os.WriteFile(conf, []byte(s.Corefile), 0o600); err != nil {

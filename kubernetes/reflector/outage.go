@@ -8,25 +8,19 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/nodens-dns/nodens/internal/outage"
 )
 
-// outageInterval is the time between two summaries of an outage.
-const outageInterval = time.Minute
-
-// OutageTexts are the messages of one kind of outage: of its first line, of the summaries,
-// and of its last line.
-type OutageTexts struct{ Start, Ongoing, End string }
-
 var (
-	serverOutage = OutageTexts{
+	serverOutage = outage.Messages{
 		Start:   "API server unavailable, serving last known data",
 		Ongoing: "API server still unavailable",
 		End:     "API server available again",
 	}
-	rejectedRequest = OutageTexts{
+	rejectedRequest = outage.Messages{
 		Start:   "API server rejects request, serving last known data",
 		Ongoing: "API server still rejects request",
 		End:     "API server no longer rejects request",
@@ -38,42 +32,35 @@ var (
 // however many requests fail. Safe for concurrent use.
 type OutageLog struct {
 	log *slog.Logger
-	now func() time.Time
 
 	mu     sync.Mutex
-	active map[string]*outage // by cause
+	active map[string]*sharedOutage // by cause
 }
 
-// outage is one outage. It lasts while at least one participant fails.
-type outage struct {
-	cause    string
-	texts    OutageTexts
-	start    time.Time
-	failures int
-	lastErr  error
-	failing  map[*OutageParticipant]struct{}
-	timer    *time.Timer // of the next summary
+// sharedOutage is one outage. It lasts while at least one participant fails.
+type sharedOutage struct {
+	cause   string
+	log     *outage.Log
+	failing map[*OutageParticipant]struct{}
 }
 
 // OutageParticipant is something that can fail, such as a reflector. It belongs to one
 // OutageLog and must not be copied after its first failure.
 type OutageParticipant struct {
-	Resource string  // named in the summaries; not changed after the first failure
-	outage   *outage // the OutageLog's own; nil: it works
+	Resource string        // named in the summaries; not changed after the first failure
+	outage   *sharedOutage // the OutageLog's own; nil: it works
 }
 
-// NewOutageLog returns an OutageLog that writes to log. now is the clock of the outages'
-// durations.
-func NewOutageLog(log *slog.Logger, now func() time.Time) *OutageLog {
-	return &OutageLog{log: log, now: now, active: make(map[string]*outage)}
+// NewOutageLog returns an OutageLog that writes to log.
+func NewOutageLog(log *slog.Logger) *OutageLog {
+	return &OutageLog{log: log, active: make(map[string]*sharedOutage)}
 }
 
 // Fail reports that p failed with err. Failures of the same cause are one outage; if p
-// failed for another cause before, it has recovered from that. texts are the outage's
-// messages and args fields of its first line, both used only if this failure starts it. The
+// failed for another cause before, it has recovered from that. messages are the outage's
+// and args fields of its first line, both used only if this failure starts it. The
 // URL of an HTTP request is left out of err.
-func (l *OutageLog) Fail(p *OutageParticipant, cause string, texts OutageTexts, err error, args ...any) {
-	err = WithoutURL(err)
+func (l *OutageLog) Fail(p *OutageParticipant, cause string, messages outage.Messages, err error, args ...any) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if p.outage != nil && p.outage.cause != cause {
@@ -81,13 +68,11 @@ func (l *OutageLog) Fail(p *OutageParticipant, cause string, texts OutageTexts, 
 	}
 	o := l.active[cause]
 	if o == nil {
-		o = &outage{cause: cause, texts: texts, start: l.now(), failing: make(map[*OutageParticipant]struct{})}
-		o.timer = time.AfterFunc(outageInterval, func() { l.summarize(o) })
+		o = &sharedOutage{cause: cause, failing: make(map[*OutageParticipant]struct{})}
+		o.log = &outage.Log{Messages: messages, Logger: l.log, Level: slog.LevelError, Fields: func() []any { return []any{"resources", l.resources(o)} }}
 		l.active[cause] = o
-		l.log.Error(texts.Start, append(args, "err", err)...)
 	}
-	o.failures++
-	o.lastErr = err
+	o.log.Fail(WithoutURL(err), args...)
 	o.failing[p] = struct{}{}
 	p.outage = o
 }
@@ -120,29 +105,18 @@ func (l *OutageLog) leave(p *OutageParticipant, works bool) {
 	if len(o.failing) > 0 {
 		return
 	}
-	o.timer.Stop()
 	delete(l.active, o.cause)
 	if works {
-		l.log.Info(o.texts.End, "resource", p.Resource, "failures", o.failures, "duration", l.lasted(o))
+		o.log.Recover("resource", p.Resource)
+	} else {
+		o.log.Stop()
 	}
 }
 
-// summarize logs the state of o, and again after each [outageInterval].
-func (l *OutageLog) summarize(o *outage) {
+// resources lists what fails in o, sorted and separated by commas.
+func (l *OutageLog) resources(o *sharedOutage) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.active[o.cause] != o {
-		return
-	}
-	l.log.Error(o.texts.Ongoing, "resources", o.resources(), "failures", o.failures, "duration", l.lasted(o), "err", o.lastErr)
-	o.timer.Reset(outageInterval)
-}
-
-// lasted returns the duration of o so far, in whole seconds.
-func (l *OutageLog) lasted(o *outage) time.Duration { return l.now().Sub(o.start).Round(time.Second) }
-
-// resources lists what fails, sorted and separated by commas.
-func (o *outage) resources() string {
 	var list []string
 	for p := range o.failing {
 		list = append(list, p.Resource)

@@ -15,6 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/nodens-dns/nodens/test/poll"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -123,7 +124,7 @@ func TestReflectorExpires(t *testing.T) {
 		rec.expect(t, "begin", "complete 7", "begin", "complete 8", "begin", "complete 9", "put a@10 live")
 		s.wantQueries(t, streamed, fmt.Sprintf(resumed, 7), streamed, fmt.Sprintf(resumed, 8), streamed,
 			fmt.Sprintf(resumed, 9), fmt.Sprintf(resumed, 9), fmt.Sprintf(resumed, 9))
-		await(t, "the recovery", func() bool {
+		poll.Until(t, "the recovery", func() bool {
 			lines := strings.Split(strings.TrimSpace(log.String()), "\n")
 			return strings.Contains(lines[len(lines)-1], "API server available again")
 		})

@@ -20,6 +20,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/nodens-dns/nodens/test/poll"
+	"github.com/nodens-dns/nodens/test/testlog"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -220,7 +222,7 @@ func newScriptedServer(t *testing.T, w encoding, replies ...reply) *scriptedServ
 }
 
 // newReflector returns a reflector of the server's services that is not running.
-func (s *scriptedServer) newReflector(t *testing.T) (*Reflector, *eventRecorder, *buffer) {
+func (s *scriptedServer) newReflector(t *testing.T) (*Reflector, *eventRecorder, *testlog.Buffer) {
 	t.Helper()
 	conn, err := Connect(&rest.Config{Host: s.URL})
 	if err != nil {
@@ -231,12 +233,12 @@ func (s *scriptedServer) newReflector(t *testing.T) (*Reflector, *eventRecorder,
 	if err != nil {
 		t.Fatal(err)
 	}
-	rec, log := new(eventRecorder), new(buffer)
+	rec, log := new(eventRecorder), new(testlog.Buffer)
 	return &Reflector{
 		Client: client, Resource: services, Handler: rec, FirstBackoff: time.Millisecond,
 		NewObject: func() runtime.Object { return &corev1.Service{} },
 		Log:       slog.New(slog.NewTextHandler(log, nil)),
-		Outages:   NewOutageLog(slog.New(slog.NewTextHandler(log, nil)), time.Now),
+		Outages:   NewOutageLog(slog.New(slog.NewTextHandler(log, nil))),
 	}, rec, log
 }
 
@@ -256,7 +258,7 @@ func (f *Reflector) start(t *testing.T) {
 // more.
 func (r *eventRecorder) expect(t *testing.T, want ...string) {
 	t.Helper()
-	await(t, want[len(want)-1], func() bool { return len(r.calls()) >= len(want) })
+	poll.Until(t, want[len(want)-1], func() bool { return len(r.calls()) >= len(want) })
 	if d := cmp.Diff(want, r.calls()[:len(want)]); d != "" {
 		t.Errorf("the target is told, -want +got:\n%s", d)
 	}
@@ -272,7 +274,7 @@ const (
 // wantQueries compares the first requests.
 func (s *scriptedServer) wantQueries(t *testing.T, want ...string) {
 	t.Helper()
-	await(t, "the last request", func() bool { return len(s.queries()) >= len(want) })
+	poll.Until(t, "the last request", func() bool { return len(s.queries()) >= len(want) })
 	if d := cmp.Diff(want, s.queries()[:len(want)]); d != "" {
 		t.Errorf("requests, -want +got:\n%s", d)
 	}
@@ -318,7 +320,7 @@ func (h hangingBody) Read([]byte) (int, error) {
 }
 
 // newLocalReflector returns a reflector of a scripted server without a network.
-func newLocalReflector(t *testing.T, w encoding, replies ...reply) (*Reflector, *scriptedServer, *eventRecorder, *buffer) {
+func newLocalReflector(t *testing.T, w encoding, replies ...reply) (*Reflector, *scriptedServer, *eventRecorder, *testlog.Buffer) {
 	t.Helper()
 	s := &scriptedServer{wire: w, replies: replies}
 	conn, err := Connect(&rest.Config{Host: "http://localhost", WrapTransport: func(http.RoundTripper) http.RoundTripper { return localTransport{s} }})
@@ -329,46 +331,16 @@ func newLocalReflector(t *testing.T, w encoding, replies ...reply) (*Reflector, 
 	if err != nil {
 		t.Fatal(err)
 	}
-	rec, log := new(eventRecorder), new(buffer)
+	rec, log := new(eventRecorder), new(testlog.Buffer)
 	return &Reflector{
 		Client: client, Resource: services, Handler: rec,
 		NewObject: func() runtime.Object { return &corev1.Service{} },
 		Log:       slog.New(slog.NewTextHandler(log, nil)),
-		Outages:   NewOutageLog(slog.New(slog.NewTextHandler(log, nil)), time.Now),
+		Outages:   NewOutageLog(slog.New(slog.NewTextHandler(log, nil))),
 	}, s, rec, log
-}
-
-// buffer is a log that can be read while it is written.
-type buffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *buffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
 }
 
 // roundTripFunc is a transport.
 type roundTripFunc func(*http.Request) (*http.Response, error)
 
 func (f roundTripFunc) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
-
-// await polls until ok returns true. The limit only ends a test that would hang.
-func await(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	limit := time.Now().Add(time.Minute)
-	for !ok() {
-		if time.Now().After(limit) {
-			t.Fatalf("gave up waiting for %s", what)
-		}
-		time.Sleep(2 * time.Millisecond)
-	}
-}

@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"log/slog"
 	"net/netip"
-	"runtime/debug"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -19,6 +17,7 @@ import (
 	"github.com/nodens-dns/nodens/server/resolver"
 	"github.com/nodens-dns/nodens/server/rewrite"
 	"github.com/nodens-dns/nodens/server/template"
+	"github.com/nodens-dns/nodens/test/race"
 	"github.com/nodens-dns/nodens/test/resolvertest"
 )
 
@@ -244,7 +243,7 @@ func unconnected(t testing.TB, z *resolver.Zone) func(name string) resolver.Outc
 // TestRulesAllocs: a hit that no rule takes costs no allocation, and one by another name at
 // most two.
 func TestRulesAllocs(t *testing.T) {
-	if raced() {
+	if race.Enabled() {
 		t.Skip("pools are not kept under the race detector")
 	}
 	b := resolvertest.StartBackend(t, outer)
@@ -259,13 +258,6 @@ func TestRulesAllocs(t *testing.T) {
 			t.Errorf("%s: %v allocations, at most %v are meant", name, n, most)
 		}
 	}
-}
-
-// raced reports whether the race detector is on, under which a [sync.Pool] forgets what it
-// is given now and then.
-func raced() bool {
-	info, ok := debug.ReadBuildInfo()
-	return ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
 }
 
 // BenchmarkRewritten is a hit by another name.

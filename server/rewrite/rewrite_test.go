@@ -1,8 +1,6 @@
 package rewrite_test
 
 import (
-	"runtime/debug"
-	"slices"
 	"strings"
 	"testing"
 
@@ -11,6 +9,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/server/rewrite"
+	"github.com/nodens-dns/nodens/test/race"
 )
 
 // parse returns the rules of these lines, each a rewrite directive.
@@ -243,7 +242,7 @@ func TestCNAMETarget(t *testing.T) {
 // TestApplyAllocs: neither a query that no rule matches nor one that an exact rule renames
 // allocates, nor does its reply.
 func TestApplyAllocs(t *testing.T) {
-	if raceEnabled() {
+	if race.Enabled() {
 		t.Skip("the race detector drops items of regexp's pools")
 	}
 	rules := parse(t, "name a.test b.test", "name suffix .a.test .b.test answer auto", "name substring x. y.", `name regex ^(a.*)\.c\.test\.$ {1}.b.test`, "type MX A")
@@ -260,13 +259,6 @@ func TestApplyAllocs(t *testing.T) {
 			t.Errorf("%s: %v allocations", name, n)
 		}
 	}
-}
-
-// raceEnabled reports whether the race detector is on. With it, a [sync.Pool] drops items at
-// random.
-func raceEnabled() bool {
-	info, ok := debug.ReadBuildInfo()
-	return ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
 }
 
 // FuzzChange: for any names, each result is a valid name.

@@ -3,8 +3,6 @@ package template_test
 import (
 	"errors"
 	"net/netip"
-	"runtime/debug"
-	"slices"
 	"strings"
 	"testing"
 
@@ -14,6 +12,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/server/template"
+	"github.com/nodens-dns/nodens/test/race"
 )
 
 func parse(t testing.TB, text string) *template.Templates {
@@ -160,7 +159,7 @@ func TestCNAME(t *testing.T) {
 // TestAnswerAllocs: a query allocates nothing if no template has its zone and type, or if no
 // pattern matches.
 func TestAnswerAllocs(t *testing.T) {
-	if raceEnabled() {
+	if race.Enabled() {
 		t.Skip("the race detector drops items of pools")
 	}
 	list := parse(t, "template IN A a.test\ntemplate IN MX {\nfallthrough\n}\ntemplate IN A b.test {\nmatch ^c\nfallthrough\n}")
@@ -183,13 +182,6 @@ func TestAnswerAllocs(t *testing.T) {
 			t.Errorf("%s: %v allocations", name, n)
 		}
 	}
-}
-
-// raceEnabled reports whether the race detector is on. With it, a [sync.Pool] drops items at
-// random.
-func raceEnabled() bool {
-	info, ok := debug.ReadBuildInfo()
-	return ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
 }
 
 // FuzzAnswer: for any name, the reply can be unpacked.

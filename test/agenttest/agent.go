@@ -4,7 +4,6 @@
 package agenttest
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -12,43 +11,23 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/miekg/dns"
+	"github.com/nodens-dns/nodens/test/testlog"
 )
 
 // Timeout ends a test that would hang. No test measures it.
 const Timeout = 30 * time.Second
-
-// Log collects an agent's log. It is safe for concurrent use.
-type Log struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-// Write appends p. It never fails.
-func (l *Log) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.Write(p)
-}
-
-// String returns the log so far.
-func (l *Log) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.String()
-}
 
 // Agent is an agent and its files. Its methods fail the test on errors; call them from the
 // test's goroutine.
 type Agent struct {
 	T    testing.TB
 	Conf string // path of the Corefile
-	Log  *Log
+	Log  *testlog.Buffer
 
 	cancel context.CancelFunc
 	ended  chan error // of capacity 1; closed after the agent's error
@@ -59,7 +38,7 @@ type Agent struct {
 // the file conf until ctx ends, and logs to log in text form.
 func Start(tb testing.TB, corefile string, serve func(ctx context.Context, conf string, log io.Writer) error) *Agent {
 	tb.Helper()
-	a := &Agent{T: tb, Conf: WriteCorefile(tb, corefile), Log: new(Log), ended: make(chan error, 1)}
+	a := &Agent{T: tb, Conf: WriteCorefile(tb, corefile), Log: new(testlog.Buffer), ended: make(chan error, 1)}
 	ctx, cancel := context.WithCancel(context.Background())
 	a.cancel = cancel
 	go func() {

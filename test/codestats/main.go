@@ -16,9 +16,7 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"os/signal"
-	"path/filepath"
 
 	"github.com/nodens-dns/nodens/test/peer"
 )
@@ -54,7 +52,7 @@ func run(ctx context.Context, out io.Writer, before string, static bool) error {
 			return err
 		}
 		defer os.RemoveAll(earlier)
-		if err := checkout(ctx, root, before, earlier); err != nil {
+		if err := peer.Checkout(ctx, root, before, earlier); err != nil {
 			return err
 		}
 		trees = []string{earlier, root}
@@ -92,20 +90,6 @@ func printSpreadTypes(out io.Writer) error {
 		fmt.Fprintln(out, name)
 	}
 	return nil
-}
-
-// checkout writes the files of a commit to the directory to.
-func checkout(ctx context.Context, root, commit, to string) error {
-	archive := filepath.Join(to, ".tar")
-	for _, args := range [][]string{
-		{"git", "-C", root, "archive", "--format=tar", "-o", archive, commit},
-		{"tar", "-x", "-f", archive, "-C", to},
-	} {
-		if text, err := exec.CommandContext(ctx, args[0], args[1:]...).CombinedOutput(); err != nil {
-			return fmt.Errorf("%q: %w\n%s", args, err, text)
-		}
-	}
-	return os.Remove(archive)
 }
 
 // row is one figure of the table.

@@ -20,6 +20,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nodens-dns/nodens/test/fakedns"
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
@@ -50,11 +51,11 @@ func measurePaths(ctx context.Context, tree string, s *source) (p paths, err err
 		return p, err
 	}
 	defer os.RemoveAll(dir)
-	forward, err := newUpstream()
+	forward, err := fakedns.Open(fakedns.Answers(func(q *dns.Msg) *dns.Msg { return fakedns.Address(q, 3600, "192.0.2.1") }), fakedns.Options{})
 	if err != nil {
 		return p, err
 	}
-	defer forward.close()
+	defer forward.Close()
 	covered, plain := filepath.Join(dir, "covered"), filepath.Join(dir, "plain")
 	for _, args := range [][]string{
 		{"-cover", "-covermode=atomic", "-coverpkg=./...", "-o", covered},
@@ -66,7 +67,7 @@ func measurePaths(ctx context.Context, tree string, s *source) (p paths, err err
 			return p, fmt.Errorf("building: %w\n%s", err, text)
 		}
 	}
-	a := agent{dir: dir, forward: forward.address}
+	a := agent{dir: dir, forward: forward.Addr()}
 	hit := func(int) string { return "cached.example." }
 	idle, err := a.coverage(ctx, covered, 0, hit)
 	if err != nil {
@@ -96,50 +97,11 @@ func perQuery(idle, with map[string]int, names map[string]string) (n int) {
 	return n
 }
 
-// upstream answers every query with one address.
-type upstream struct {
-	conn    *net.UDPConn
-	address string
-	done    chan struct{}
-}
-
-func newUpstream() (*upstream, error) {
-	conn, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
-	if err != nil {
-		return nil, err
-	}
-	u := &upstream{conn: conn, address: conn.LocalAddr().String(), done: make(chan struct{})}
-	go u.serve()
-	return u, nil
-}
-
-func (u *upstream) serve() {
-	defer close(u.done)
-	buf := make([]byte, dns.MaxMsgSize)
-	for {
-		n, from, err := u.conn.ReadFromUDPAddrPort(buf)
-		if errors.Is(err, net.ErrClosed) {
-			return
-		}
-		var m dns.Msg
-		if err != nil || m.Unpack(buf[:n]) != nil || len(m.Question) != 1 {
-			continue
-		}
-		m.Response, m.RecursionAvailable = true, true
-		m.Answer = []dns.RR{&dns.A{Hdr: dns.RR_Header{Name: m.Question[0].Name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 3600}, A: net.IPv4(192, 0, 2, 1)}}
-		if text, err := m.Pack(); err == nil {
-			_, _ = u.conn.WriteToUDPAddrPort(text, from)
-		}
-	}
-}
-
-func (u *upstream) close() {
-	_ = u.conn.Close()
-	<-u.done
-}
-
 // agent starts agents.
-type agent struct{ dir, forward string }
+type agent struct {
+	dir     string
+	forward netip.AddrPort
+}
 
 // start runs the agent until stop, which waits for its end.
 func (a agent) start(ctx context.Context, binary string, env ...string) (address netip.AddrPort, pprof string, stop func() error, err error) {

@@ -62,15 +62,16 @@ func earlier(ctx context.Context, root, commit string) (path string, err error) 
 	return keep("nodens-earlier", fmt.Sprintf("%s-%s-%s", commit, runtime.Version(), runtime.GOARCH), func(part string) (err error) {
 		tree := part + ".tree"
 		defer func() { err = errors.Join(err, os.RemoveAll(tree)) }()
-		if err := checkout(ctx, root, commit, tree); err != nil {
+		if err := Checkout(ctx, root, commit, tree); err != nil {
 			return err
 		}
 		return compile(ctx, tree, part, []string{"-trimpath", "./cmd/nodens"})
 	})
 }
 
-// checkout writes the files of commit into the folder to, which it makes anew.
-func checkout(ctx context.Context, root, commit, to string) error {
+// Checkout writes the files of commit, of the repository at root, into the directory to,
+// which it makes anew.
+func Checkout(ctx context.Context, root, commit, to string) error {
 	if err := errors.Join(os.RemoveAll(to), os.MkdirAll(to, 0o755)); err != nil {
 		return err
 	}

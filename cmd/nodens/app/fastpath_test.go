@@ -22,6 +22,7 @@ import (
 	"github.com/nodens-dns/nodens/server/fastpath"
 	"github.com/nodens-dns/nodens/test/agenttest"
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/testlog"
 )
 
 // stage is the pods' links of a node, and what paths in its kernel do with them.
@@ -191,7 +192,7 @@ func TestOpenFastPath(t *testing.T) {
 			if err := opts.FastPath.Set(tt.flag); err != nil {
 				t.Fatal(err)
 			}
-			w, stage := new(agenttest.Log), newStage()
+			w, stage := new(testlog.Buffer), newStage()
 			s, err := openFastPath(opts, slog.New(slog.NewTextHandler(w, nil)), platform{cilium: tt.cilium, follow: stage.follow, open: func(o fastpath.Options) (program, error) {
 				if o.Order.After != "policy" {
 					t.Errorf("opened with the order %+v", o.Order)
@@ -225,7 +226,7 @@ func TestOpenFastPath(t *testing.T) {
 // take it is told of once, and at the end no link has it.
 func TestFastPathLinks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w, p := new(agenttest.Log), newStage().player("a")
+		w, p := new(testlog.Buffer), newStage().player("a")
 		p.fail[2] = errors.New("no such device")
 		s := p.newFastPath(w)
 		news := make(chan func(seen, gone func(netsetup.PodInterface)))
@@ -309,7 +310,7 @@ func TestFastPathChecks(t *testing.T) {
 		{name: "one that is gone", fail: gone, watched: true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			w, p := new(agenttest.Log), newStage(1, 2).player("a")
+			w, p := new(testlog.Buffer), newStage(1, 2).player("a")
 			if tt.fail != nil {
 				p.fail[2] = tt.fail
 			}
@@ -353,7 +354,7 @@ func TestFastPathChecks(t *testing.T) {
 // can again.
 func TestFastPathRetry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w, p := new(agenttest.Log), newStage(1).player("a")
+		w, p := new(testlog.Buffer), newStage(1).player("a")
 		s := p.newFastPath(w)
 		cut := make(chan error)
 		s.platform.follow = func(ctx context.Context, o netsetup.PodInterfaceObserver) error {

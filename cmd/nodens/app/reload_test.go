@@ -17,20 +17,21 @@ import (
 	"github.com/nodens-dns/nodens/test/ca"
 	"github.com/nodens-dns/nodens/test/fakedns"
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/testlog"
 )
 
 // looked is an agent that reads its files when the test says so.
 type looked struct {
 	*agent
 	t    *testing.T
-	log  *agenttest.Log
+	log  *testlog.Buffer
 	conf string
 }
 
 // lookedAt returns an agent that serves the Corefile, without a main loop.
 func lookedAt(t *testing.T, corefile string, changes ...func(*Options)) *looked {
 	t.Helper()
-	l := &looked{t: t, log: new(agenttest.Log), conf: agenttest.WriteCorefile(t, corefile)}
+	l := &looked{t: t, log: new(testlog.Buffer), conf: agenttest.WriteCorefile(t, corefile)}
 	a, cfg, err := prepare(testOptions(l.conf, changes...), l.log)
 	if err != nil {
 		t.Fatal(err)
