@@ -119,7 +119,7 @@ func TestPath(t *testing.T) {
 			})
 		}
 	}
-	if n := b.Count("www.example.org."); n != 1 {
+	if n := b.CountName("www.example.org."); n != 1 {
 		t.Errorf("the cached name was asked for %d times, want once", n)
 	}
 }

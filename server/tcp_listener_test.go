@@ -124,7 +124,7 @@ func TestEviction(t *testing.T) {
 		if err := conn.WriteMsg(question(name, dns.TypeA)); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "the query to wait", func() bool { return b.Count(name) > 0 })
+		eventually(t, "the query to wait", func() bool { return b.CountName(name) > 0 })
 	}
 	if isServed(dial(t, loopback, addr)) {
 		t.Error("a connection is served for which one with a query that waits had to go")

@@ -101,7 +101,7 @@ func TestACLDetours(t *testing.T) {
 			t.Errorf("what is at the end of the search path is %s", got)
 		}
 	}
-	if n := b.Count("www.example.org."); n != 0 {
+	if n := b.CountName("www.example.org."); n != 0 {
 		t.Errorf("the upstream was asked %d times", n)
 	}
 }

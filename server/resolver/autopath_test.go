@@ -217,7 +217,7 @@ func TestSearch(t *testing.T) {
 					}
 				}
 				for _, name := range c.asked {
-					if n := b.Count(name); n != 1 && c.rcode != dns.RcodeRefused { // which is not cached
+					if n := b.CountName(name); n != 1 && c.rcode != dns.RcodeRefused { // which is not cached
 						t.Errorf("the upstream was asked %d times for %s, want once", n, name)
 					}
 				}

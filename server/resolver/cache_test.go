@@ -96,7 +96,7 @@ func TestPrefetch(t *testing.T) {
 				}
 				return c.Stats().Prefetches >= 2
 			})
-			eventually(t, "the upstream to be asked", func() bool { return b.Count("www.example.org.") >= 3 })
+			eventually(t, "the upstream to be asked", func() bool { return b.CountName("www.example.org.") >= 3 })
 		})
 	}
 }
@@ -118,11 +118,11 @@ func TestCut(t *testing.T) {
 			t.Errorf("over %s\n%s", network, m)
 		}
 	}
-	if n, st := b.Count("www.gone.org."), c.Stats(); n != 0 || st.Cuts != 2 {
+	if n, st := b.CountName("www.gone.org."), c.Stats(); n != 0 || st.Cuts != 2 {
 		t.Errorf("asked for %d times, %d cuts", n, st.Cuts)
 	}
 	ask("udp", "www.corp.gone.org.", dns.TypeA)
-	if n := b.Count("www.corp.gone.org."); n != 1 {
+	if n := b.CountName("www.corp.gone.org."); n != 1 {
 		t.Errorf("what another server may know was asked for %d times", n)
 	}
 }

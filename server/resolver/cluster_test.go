@@ -203,7 +203,7 @@ func TestElsewhere(t *testing.T) {
 				if m.Rcode != c.rcode || got != c.want {
 					t.Errorf("%s %q, want %s %q", dns.RcodeToString[m.Rcode], got, dns.RcodeToString[c.rcode], c.want)
 				}
-				if n := b.Count(name); n != c.asked {
+				if n := b.CountName(name); n != c.asked {
 					t.Errorf("the upstream was asked %d times, want %d", n, c.asked)
 				}
 				if counted := counts(t, z.Stats, 1); counted[c.plugin] != 1 {
@@ -241,7 +241,7 @@ func TestElsewhereCached(t *testing.T) {
 			p.lacks(name, kubernetes.Incomplete)
 		}
 	}
-	if n := b.Count(name); n != 1 {
+	if n := b.CountName(name); n != 1 {
 		t.Errorf("the upstream was asked %d times, want once", n)
 	}
 }
@@ -307,7 +307,7 @@ func TestAwaitAge(t *testing.T) {
 	p.awaited = func(context.Context) error { p.lacks(name, kubernetes.NotMine); return nil }
 	eventually(t, "what is kept to be too old", func() bool { return clock.Now() > since+life })
 	reply(0) // it came before
-	if n := b.Count(name); n != 2 {
+	if n := b.CountName(name); n != 2 {
 		t.Errorf("the upstream was asked %d times, want again for what was too old after the wait", n)
 	}
 }

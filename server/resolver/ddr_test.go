@@ -42,7 +42,7 @@ func TestUndesignated(t *testing.T) {
 			}
 		}
 	}
-	if n := b.Count("_dns.resolver.arpa."); n != 0 {
+	if n := b.CountName("_dns.resolver.arpa."); n != 0 {
 		t.Errorf("the upstream was asked %d times", n)
 	}
 }

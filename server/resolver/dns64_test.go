@@ -116,7 +116,7 @@ func TestDNS64Cached(t *testing.T) {
 			t.Errorf("%s, want %s", got, want)
 		}
 	}
-	if n := b.Count("alias.test."); n != 2 {
+	if n := b.CountName("alias.test."); n != 2 {
 		t.Errorf("the upstream was asked %d times", n)
 	}
 	if n := testing.AllocsPerRun(100, func() { d.serve(packet) }); n != 0 {

@@ -260,7 +260,7 @@ func TestLoop(t *testing.T) {
 			t.Errorf("%s: the reply does not say why: %v", name, opt)
 		}
 	}
-	if n := r.Count("new.test."); n != 0 {
+	if n := r.CountName("new.test."); n != 0 {
 		t.Errorf("the upstream was asked %d times for a name that is not forwarded", n)
 	}
 	r.loops.Store(false)

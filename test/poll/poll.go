@@ -1,4 +1,6 @@
-// Package poll waits for conditions in tests.
+// Package poll waits for conditions in tests. A test says what it waits for instead of
+// sleeping for a time that a loaded machine may exceed. Conditions that an error describes,
+// and those of other processes, are the job of test/peer.
 package poll
 
 import (

@@ -4,10 +4,7 @@
 package resolvertest
 
 import (
-	"maps"
-	"net"
 	"net/netip"
-	"sync"
 	"testing"
 	"time"
 
@@ -22,60 +19,34 @@ import (
 )
 
 // Backend is a scripted upstream on loopback. It is safe for concurrent use.
-type Backend struct {
-	*fakedns.Server
+type Backend struct{ *fakedns.Server }
 
-	mu    sync.Mutex
-	asked map[string]int // by name
-}
-
-// StartBackend starts an upstream that answers with what reply returns; nil is silence. reply
-// may block, and is called concurrently.
+// StartBackend starts an upstream that answers with what reply returns; nil is no reply. reply
+// may block until the end of the test, and is called concurrently.
 func StartBackend(tb testing.TB, reply func(q *dns.Msg) *dns.Msg) *Backend {
 	tb.Helper()
-	b := &Backend{asked: make(map[string]int)}
-	b.Server = fakedns.Start(tb, func(q *fakedns.Query) {
-		b.mu.Lock()
-		b.asked[q.Msg.Question[0].Name]++
-		b.mu.Unlock()
-		go func() { // the server closes only after its handlers are done
+	return &Backend{fakedns.Start(tb, func(q *fakedns.Query) {
+		go func() { // not q.Go: the server would wait for a reply that blocks
 			if m := reply(q.Msg); m != nil {
 				q.Reply(m)
 			}
 		}()
-	})
-	return b
+	})}
 }
 
-// Count returns how many queries for name there were.
-func (b *Backend) Count(name string) int {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.asked[name]
-}
-
-// Asked returns how many queries for each name there were.
+// Asked returns how many queries for each name there were. Names are in lower case.
 func (b *Backend) Asked() map[string]int {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return maps.Clone(b.asked)
+	asked := make(map[string]int)
+	for _, q := range b.Queries() {
+		asked[q.Name]++
+	}
+	return asked
 }
 
-// Address answers every A question with one address and a TTL of a minute, and all others with no
-// data.
+// Address answers every query for A records with one address and a TTL of a minute, and all
+// others with NODATA.
 func Address(ip string) func(*dns.Msg) *dns.Msg {
-	return func(q *dns.Msg) *dns.Msg {
-		m := new(dns.Msg)
-		m.SetReply(q)
-		m.RecursionAvailable = true
-		if q.Question[0].Qtype == dns.TypeA {
-			m.Answer = []dns.RR{&dns.A{
-				Hdr: dns.RR_Header{Name: q.Question[0].Name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 60},
-				A:   net.ParseIP(ip),
-			}}
-		}
-		return m
-	}
+	return func(q *dns.Msg) *dns.Msg { return fakedns.Address(q, 60, ip) }
 }
 
 // ZoneName parses a name.

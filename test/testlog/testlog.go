@@ -1,4 +1,5 @@
-// Package testlog holds what a program under test logs.
+// Package testlog collects the log of an agent, or of a part of it, that runs in the test's
+// process. The test reads the log while goroutines still write to it.
 package testlog
 
 import (
