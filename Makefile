@@ -1,7 +1,7 @@
 # These targets install what they need: on Debian, as root, from its packages; the rest
 # from Go modules.
 
-.PHONY: run test lint bench build image e2e kernels
+.PHONY: run test soak lint bench build image e2e kernels
 
 build:
 	go build -trimpath -buildvcs=auto -o bin/nodens ./cmd/nodens
@@ -11,9 +11,14 @@ run: build
 	@sh test/install.sh dig || echo "install dig (Debian: bind9-dnsutils) to try the lines below" >&2
 	@exec bin/nodens sample
 
-# Every test, with a summary. Needs root for namespaces and rules.
+# Every test, with few rounds, and a summary. Needs root for namespaces and rules.
 test:
 	@bash test/clean.sh bash test/run.sh
+
+# The same tests with long seeds, rounds and counts, and an agent under churn for TIME.
+TIME ?= 1h
+soak:
+	@bash test/clean.sh bash test/run.sh -soak -time $(TIME)
 
 # The image, for amd64 and arm64, as one file: bin/nodens-image.tar
 image:

@@ -11,7 +11,7 @@ fi
 bin=${NODENS_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/nodens}/lint
 mkdir -p "$bin"
 GOBIN=$bin go -C test/lint install github.com/golangci/golangci-lint/v2/cmd/golangci-lint
-. test/stage.sh # shares the build cache with the tests
+. test/goenv.sh # shares the build cache with the tests
 for module in . daemonset/image test/dnstap; do
 	go -C "$module" vet ./...
 	(cd "$module" && "$bin/golangci-lint" run ./...)

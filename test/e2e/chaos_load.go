@@ -24,24 +24,24 @@ import (
 
 // The load client's program and image.
 const (
-	loadProgram  = "load"
+	loadProgram  = "podload"
 	loadImageRef = "load:e2e"
 )
 
 // loadImage writes the image of the load client.
 func loadImage(ctx context.Context, s *suite) (file string, err error) {
-	root := filepath.Join(s.dir, "load.d")
+	root := filepath.Join(s.dir, "podload.d")
 	program := filepath.Join(s.dir, loadProgram)
-	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", program, "./test/e2e/load")
+	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", program, "./test/e2e/podload")
 	build.Dir = s.root
 	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false")
 	if out, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("building the load client: %w\n%s", err, out)
 	}
-	if err := cluster.CopyFile(root, "load", program); err != nil {
+	if err := cluster.CopyFile(root, loadProgram, program); err != nil {
 		return "", err
 	}
-	return s.writeImage(ctx, cluster.Image{Name: loadImageRef, Root: root, Entrypoint: []string{"/load"}, Command: []string{"serve", fmt.Sprint(":", loadPort)}})
+	return s.writeImage(ctx, cluster.Image{Name: loadImageRef, Root: root, Entrypoint: []string{"/" + loadProgram}, Command: []string{"serve", fmt.Sprint(":", loadPort)}})
 }
 
 const (

@@ -14,7 +14,7 @@ import (
 	"github.com/nodens-dns/nodens/test/node/load"
 )
 
-// TestMain is `load dial` if the first argument says so.
+// TestMain runs `podload dial` if the first argument is dial.
 func TestMain(m *testing.M) {
 	if len(os.Args) == 3 && os.Args[1] == "dial" {
 		if run(context.Background(), os.Args[1:]) != nil {

@@ -1,9 +1,9 @@
-// Command load asks a DNS server thousands of questions a second from inside of a pod, as
-// package test/node/load does it, for somebody outside who must not depend on the API
-// server, the kubelet or DNS meanwhile.
+// Command podload sends thousands of DNS queries per second from inside a pod. It runs jobs
+// of test/node/load for a client outside, which must not depend on the API server, the
+// kubelet or DNS while it does so.
 //
-//	load serve ADDRESS   in the pod: does a job for each TCP connection
-//	load dial ADDRESS    outside: joins standard input and output with that pod
+//	podload serve ADDRESS   in the pod: runs a job for each TCP connection
+//	podload dial ADDRESS    outside: connects standard input and output with that pod
 package main
 
 import (
@@ -23,7 +23,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := run(ctx, os.Args[1:]); err != nil {
-		fmt.Fprintln(os.Stderr, "load:", err)
+		fmt.Fprintln(os.Stderr, "podload:", err)
 		os.Exit(1)
 	}
 }
@@ -39,15 +39,15 @@ func run(ctx context.Context, args []string) error {
 	if len(args) == 2 && args[0] == "dial" {
 		return dial(ctx, args[1], os.Stdin, os.Stdout)
 	}
-	return errors.New("want `load serve ADDRESS` or `load dial ADDRESS`")
+	return errors.New("want `podload serve ADDRESS` or `podload dial ADDRESS`")
 }
 
-// maxJobs is how many there are at once: two kinds of names are asked for at a time. Half of
-// it would have a probe of the kubelet's, which is a connection too, take a job's place.
+// maxJobs limits the jobs that run at once. A test runs two; the rest is for the kubelet's
+// probes, which are connections, too.
 const maxJobs = 4
 
-// serve does the jobs that come over the listener's connections, and returns once ctx is
-// done. The listener is closed then; jobs under way end with the process.
+// serve runs the jobs of the listener's connections until ctx is done. Then it closes the
+// listener and returns; running jobs end with the process.
 func serve(ctx context.Context, l net.Listener) error {
 	defer context.AfterFunc(ctx, func() { l.Close() })()
 	slots := make(chan struct{}, maxJobs)
@@ -64,14 +64,14 @@ func serve(ctx context.Context, l net.Listener) error {
 			defer func() { <-slots }()
 			defer conn.Close()
 			if err := load.Serve(conn, conn); err != nil && !errors.Is(err, io.EOF) {
-				fmt.Fprintln(os.Stderr, "load:", err)
+				fmt.Fprintln(os.Stderr, "podload:", err)
 			}
 		}()
 	}
 }
 
-// dial sends in to the address until it ends, and writes to out what comes back until
-// that ends, or ctx does.
+// dial copies in to the address, and what it sends back to out, until the connection or ctx
+// ends.
 func dial(ctx context.Context, addr string, in io.Reader, out io.Writer) error {
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "tcp", addr)

@@ -1,0 +1,53 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nodens-dns/nodens/test/peer"
+)
+
+// openBinaries returns the directory of the test binaries, and a function that gives it back.
+// The binaries stay there for the next run: the go command does not link a binary again that
+// would not change, which saves minutes. Only one run at a time uses them; another one gets a
+// temporary directory.
+func openBinaries() (dir string, release func(), err error) {
+	cache, err := peer.CacheDir()
+	if err != nil {
+		return "", nil, err
+	}
+	dir = filepath.Join(cache, "tests")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", nil, err
+	}
+	lock, err := os.Open(dir)
+	if err != nil {
+		return "", nil, err
+	}
+	err = unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if err == nil {
+		return dir, func() { _ = lock.Close() }, nil
+	}
+	_ = lock.Close()
+	if !errors.Is(err, unix.EWOULDBLOCK) {
+		return "", nil, fmt.Errorf("locking %s: %w", dir, err)
+	}
+	dir, err = os.MkdirTemp("", "nodens-tests-")
+	return dir, func() { _ = os.RemoveAll(dir) }, err
+}
+
+// keepBinaries makes the go command write the test binaries of a stage with events to a
+// directory of the stage below binaries, without the tables for debuggers.
+func (s *stage) keepBinaries(binaries string) error {
+	if !s.events {
+		return nil
+	}
+	dir := filepath.Join(binaries, s.fileName())
+	s.args = slices.Insert(s.args, 2, "-o", dir+"/", "-ldflags=-s -w")
+	return os.MkdirAll(dir, 0o755)
+}

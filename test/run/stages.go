@@ -1,0 +1,178 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// module is the prefix of the packages' import paths.
+const module = "github.com/nodens-dns/nodens/"
+
+// stage is one command of the run.
+type stage struct {
+	name string
+	dir  string   // relative to the repository's root; empty for the root
+	env  []string // in addition to the run's own
+	args []string // the program and its arguments
+	// events says that the command prints the events of `go test -json`. Otherwise it counts as one
+	// check, which passes if the exit code is 0.
+	events bool
+	tests  int // top-level tests, for progress; 0 if unknown
+}
+
+// fileName returns the stage's name as part of a file's name.
+func (s stage) fileName() string {
+	return strings.NewReplacer(",", "", " ", "-").Replace(s.name)
+}
+
+// goTest returns the stage of a `go test` with these flags and packages.
+func goTest(name string, packages []pkg, flags ...string) stage {
+	args := append([]string{"go", "test", "-count=1", "-json"}, flags...)
+	s := stage{name: name, args: args, events: true}
+	filter := regexp.MustCompile("")
+	if i := slices.Index(flags, "-run"); i >= 0 {
+		filter = regexp.MustCompile(flags[i+1])
+	}
+	for _, p := range packages {
+		s.args = append(s.args, p.path)
+		for _, test := range p.tests {
+			if filter.MatchString(test) {
+				s.tests++
+			}
+		}
+	}
+	return s
+}
+
+// race makes the stage run under the race detector, which needs cgo. It delays the end of a
+// process by one second, so that other threads can report races; tests start hundreds of
+// processes, and 20 ms are enough.
+func (s stage) race() stage {
+	i := slices.Index(s.args, "-json")
+	s.args = slices.Insert(slices.Clone(s.args), i, "-race")
+	s.env = append(s.env, "CGO_ENABLED=1", "GORACE=atexit_sleep_ms=20")
+	return s
+}
+
+// slowest are packages that take long. A stage starts with them, so that it does not end with
+// one of them alone.
+var slowest = []string{"netsetup", "cmd/nodens", "cmd/nodens/app", "test/node", "test/differential", "test/watch", "test/hostile"}
+
+// plan returns the lists of stages that run side by side. Unit tests run under the race
+// detector, and a second time without it where they count allocations or compare runs.
+// Benchmarks run once there, to keep them working. The suites below test/ and daemonset/ talk
+// to other processes, which the race detector can't observe. Test binaries stay in the
+// directory binaries.
+func plan(ctx context.Context, o options, binaries string) ([][]stage, error) {
+	packages := make(map[string][]pkg)
+	for _, dir := range []string{".", "daemonset/image", "test/dnstap"} {
+		list, err := listPackages(ctx, dir)
+		if err != nil {
+			return nil, err
+		}
+		packages[dir] = list
+	}
+	var units, suites []pkg
+	for _, p := range packages["."] {
+		if strings.HasPrefix(p.path, module+"test/") || strings.HasPrefix(p.path, module+"daemonset") {
+			suites = append(suites, p)
+		} else {
+			units = append(units, p)
+		}
+	}
+	inModule := func(dir string, flags ...string) stage {
+		s := goTest(path.Base(dir), packages[dir], append(flags, "-timeout", o.timeout())...)
+		s.dir = dir
+		return s
+	}
+	first := []stage{
+		goTest("unit tests", units, "-p", "2", "-timeout", o.timeout()).race(),
+		goTest("pins, benchmarks", units, "-run", "Alloc|^TestPermission$", "-bench", ".", "-benchtime", "1x", "-timeout", o.timeout()),
+		inModule("daemonset/image"),
+		inModule("test/dnstap", "-bench", ".", "-benchtime", "1x"),
+		{name: "fuzzers", args: []string{"bash", "test/fuzz.sh"}},
+	}
+	second := []stage{goTest("suites", suites, "-p", "4", "-timeout", o.timeout())}
+	if o.soak {
+		second = append(second, stage{name: "churn", args: []string{"go", "run", "./test/churn", "-time", o.churn.String()}})
+	}
+	lists := [][]stage{first, second}
+	for _, list := range lists {
+		for i := range list {
+			if err := list[i].keepBinaries(binaries); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return lists, nil
+}
+
+// timeout ends a package's tests that hang.
+func (o options) timeout() string {
+	if o.soak {
+		return "2h"
+	}
+	return "40m"
+}
+
+// pkg is a package with tests.
+type pkg struct {
+	path  string
+	tests []string // top-level
+}
+
+var testFunction = regexp.MustCompile(`(?m)^func (Test[A-Z_]\w*)\(`)
+
+// listPackages returns the packages of the module in dir that have tests, slow ones first.
+func listPackages(ctx context.Context, dir string) ([]pkg, error) {
+	const format = `{{$p := .}}{{range .TestGoFiles}}{{$p.ImportPath}} {{$p.Dir}}/{{.}}{{"\n"}}{{end}}{{range .XTestGoFiles}}{{$p.ImportPath}} {{$p.Dir}}/{{.}}{{"\n"}}{{end}}`
+	cmd := exec.CommandContext(ctx, "go", "list", "-f", format, "./...")
+	cmd.Dir, cmd.Stderr = dir, os.Stderr
+	text, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("listing the packages in %s: %w", dir, err)
+	}
+	var packages []pkg
+	for line := range strings.Lines(string(text)) {
+		path, file, ok := strings.Cut(strings.TrimSpace(line), " ")
+		if !ok {
+			continue
+		}
+		if n := len(packages); n == 0 || packages[n-1].path != path {
+			packages = append(packages, pkg{path: path})
+		}
+		p := &packages[len(packages)-1]
+		if p.tests, err = appendTests(p.tests, file); err != nil {
+			return nil, err
+		}
+	}
+	rank := func(p pkg) int {
+		if i := slices.Index(slowest, strings.TrimPrefix(p.path, module)); i >= 0 {
+			return i
+		}
+		return len(slowest)
+	}
+	slices.SortStableFunc(packages, func(a, b pkg) int { return rank(a) - rank(b) })
+	return packages, nil
+}
+
+// appendTests appends the names of the file's test functions.
+func appendTests(tests []string, file string) ([]string, error) {
+	text, err := os.ReadFile(filepath.Clean(file))
+	if err != nil {
+		return nil, err
+	}
+	for _, match := range testFunction.FindAllSubmatch(text, -1) {
+		if name := string(match[1]); name != "TestMain" {
+			tests = append(tests, name)
+		}
+	}
+	return tests, nil
+}
