@@ -41,10 +41,10 @@ func openBinaries() (dir string, release func(), err error) {
 	return dir, func() { _ = os.RemoveAll(dir) }, err
 }
 
-// keepBinaries makes the go command write the test binaries of a stage with events to a
-// directory of the stage below binaries, without the tables for debuggers.
+// keepBinaries makes a stage of go test write its test binaries to a directory of the stage
+// below binaries, without the tables for debuggers.
 func (s *stage) keepBinaries(binaries string) error {
-	if !s.events {
+	if s.args[0] != "go" || s.args[1] != "test" {
 		return nil
 	}
 	dir := filepath.Join(binaries, s.fileName())

@@ -26,6 +26,7 @@ func main() {
 	var o options
 	flag.BoolVar(&o.soak, "soak", false, "run the long form of all tests, and churn for -time")
 	flag.DurationVar(&o.churn, "time", time.Hour, "with -soak: how long to change, reload and replace an agent")
+	flag.StringVar(&o.only, "only", "", "run only stages whose names match this `regexp`")
 	flag.IntVar(&o.slowest, "slowest", 10, "how many of the slowest tests to list")
 	flag.StringVar(&o.events, "events", "", "write the events of `go test -json` to this `directory`, a file for each stage")
 	flag.Parse()
@@ -41,6 +42,7 @@ func main() {
 type options struct {
 	soak    bool
 	churn   time.Duration
+	only    string // empty: all stages
 	slowest int
 	events  string // empty: the events are not kept
 }

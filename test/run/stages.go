@@ -97,21 +97,35 @@ func plan(ctx context.Context, o options, binaries string) ([][]stage, error) {
 		goTest("pins, benchmarks", units, "-run", "Alloc|^TestPermission$", "-bench", ".", "-benchtime", "1x", "-timeout", o.timeout()),
 		inModule("daemonset/image"),
 		inModule("test/dnstap", "-bench", ".", "-benchtime", "1x"),
-		{name: "fuzzers", args: []string{"bash", "test/fuzz.sh"}},
+		{name: "fuzzers", args: []string{"bash", "test/fuzz.sh", "all", o.fuzzTime(), "/dev/stdout"}, events: true},
 	}
 	second := []stage{goTest("suites", suites, "-p", "4", "-timeout", o.timeout())}
 	if o.soak {
 		second = append(second, stage{name: "churn", args: []string{"go", "run", "./test/churn", "-time", o.churn.String()}})
 	}
-	lists := [][]stage{first, second}
-	for _, list := range lists {
-		for i := range list {
-			if err := list[i].keepBinaries(binaries); err != nil {
+	return o.selectStages(binaries, first, second)
+}
+
+// selectStages returns the stages that the flags select. Their test binaries stay in the
+// directory binaries.
+func (o options) selectStages(binaries string, lists ...[]stage) ([][]stage, error) {
+	only, err := regexp.Compile(o.only)
+	if err != nil {
+		return nil, fmt.Errorf("-only: %w", err)
+	}
+	selected := make([][]stage, len(lists))
+	for i, list := range lists {
+		for _, s := range list {
+			if !only.MatchString(s.name) {
+				continue
+			}
+			if err := s.keepBinaries(binaries); err != nil {
 				return nil, err
 			}
+			selected[i] = append(selected[i], s)
 		}
 	}
-	return lists, nil
+	return selected, nil
 }
 
 // timeout ends a package's tests that hang.
@@ -120,6 +134,15 @@ func (o options) timeout() string {
 		return "2h"
 	}
 	return "40m"
+}
+
+// fuzzTime is how many new inputs each fuzzer tries. It is a count, because a fuzzer that
+// reaches a time limit at the wrong moment reports a failure.
+func (o options) fuzzTime() string {
+	if o.soak {
+		return "50000x"
+	}
+	return "500x"
 }
 
 // pkg is a package with tests.
