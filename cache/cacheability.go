@@ -22,9 +22,9 @@ type cacheability struct {
 //
 //   - The TTL of an answer to the question is the least TTL of all its records.
 //   - The TTL of a denial (NXDOMAIN, or NOERROR without an answer to the question) is
-//     min(SOA TTL, SOA MINIMUM) (RFC 2308, 5), or that of its CNAME records if it is
+//     min(SOA TTL, SOA MINIMUM) (RFC 2308, 5), or the TTL of its CNAME records if it is
 //     less. A denial without an SOA is not cached.
-//   - The TTL of a SERVFAIL is that of the `servfail` option (RFC 9520).
+//   - A SERVFAIL is kept for the time of the `servfail` option (RFC 9520).
 //   - Other rcodes are not cached: they are about the query, not about the name.
 //   - Truncated replies, zone transfers and what `disable` names are not cached, nor are
 //     replies to queries without RD, which may lack what the next client wants.

@@ -46,7 +46,7 @@ import (
 
 const (
 	magic = "nodensCA"
-	// formatVersion is that of all the above.
+	// formatVersion is the version of this format.
 	formatVersion = 1
 	preambleLen   = len(magic) + 2
 )

@@ -170,7 +170,7 @@ func expandPath(path string) ([]string, error) {
 	return files, nil
 }
 
-// listManifests returns the manifests in dir by name. Subdirectories are skipped: those of
+// listManifests returns the manifests in dir by name. Subdirectories are skipped: the ones in
 // a mounted ConfigMap hold the same files again.
 func listManifests(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
@@ -191,7 +191,7 @@ func listManifests(dir string) ([]string, error) {
 // objectLists are the objects of manifests by resource.
 type objectLists [numResources][]runtime.Object
 
-// load replaces the view's objects with those of the texts, unless one of these is invalid.
+// load replaces the view's objects with the objects in the texts, unless one of these is invalid.
 func (m *manifestSource) load(files []string, texts [][]byte) error {
 	var all objectLists
 	for i, text := range texts {

@@ -38,7 +38,7 @@ const (
 	// EndpointSlice with dozens of addresses for each endpoint can be larger; it is not
 	// saved.
 	maxRecordBytes = 4 << 20
-	// maxTypeBytes bounds the type definitions, with room for those of later versions.
+	// maxTypeBytes bounds the type definitions, with room for the definitions of later versions.
 	maxTypeBytes = 64 << 10
 	// savedVersion is the version of the format. Files of other versions are not read.
 	savedVersion = 1

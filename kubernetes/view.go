@@ -207,7 +207,7 @@ func (v *View) setSynced() {
 		"namespaces", s.Namespaces, "pods", s.Pods, "level", s.Level, "took", took.Round(time.Millisecond))
 }
 
-// bumpSerial sets the SOA serials to the current Unix time: that of the last visible
+// bumpSerial sets the SOA serials to the current Unix time: the time of the last visible
 // change.
 func (v *View) bumpSerial() {
 	now := uint32(v.now().Unix())

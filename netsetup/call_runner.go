@@ -87,7 +87,7 @@ func boundedCall[T any](ctx context.Context, r *callRunner, program string, f fu
 	return none, exceeded
 }
 
-// timeoutError returns the error of a program that was stopped: ctx's, or that of execTimeout.
+// timeoutError returns the error of a program that was stopped: ctx's, or the one of execTimeout.
 func timeoutError(ctx context.Context, program string) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("%s: %w", program, err)

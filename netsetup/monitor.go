@@ -47,7 +47,7 @@ type watchSpec struct {
 	iface string
 	// addrs are addresses on any interface, of both families.
 	addrs []netip.Addr
-	// rules: watch our rules in nf_tables, which include those of iptables-nft.
+	// rules: watch our rules in nf_tables, which include the rules of iptables-nft.
 	rules bool
 }
 

@@ -29,7 +29,7 @@ const (
 // each version prints rules differently. A new process therefore writes once, even if everything is
 // in place.
 type nftBackend struct {
-	// programs are those of iptables, for the chains that it manages.
+	// programs are the programs of iptables, for the chains that it manages.
 	programs *programSet
 	// lastScript is the table as last written, and lastState what the kernel held then.
 	lastScript string

@@ -89,7 +89,7 @@ type Plan struct {
 	// rules is what rules are to do; without locals there are none. netfilter says how.
 	rules     desiredRules
 	netfilter Netfilter
-	// followsRoutes: the external interfaces are those of the default routes, which are
+	// followsRoutes: the external interfaces are the interfaces of the default routes, which are
 	// not in want then. open are interfaces of default routes that are not external, each
 	// with its kind; only Preview knows them.
 	followsRoutes bool

@@ -115,7 +115,7 @@ type podWatcher struct {
 	listAt time.Time
 	// missedEvents: events were dropped, so that a known index may be another interface now.
 	missedEvents bool
-	// checkedAt is the time of the last check, checkAt that of the next.
+	// checkedAt is the time of the last check, checkAt the time of the next.
 	checkedAt, checkAt time.Time
 	filters            filterCache
 }

@@ -18,7 +18,7 @@ type ListenerConfig struct {
 	// Certificate is the server certificate. It is required for DNS over TLS and
 	// over HTTPS and ignored for plain DNS.
 	Certificate *Certificate
-	// Timeouts override those of [Limits] where they are not zero.
+	// Timeouts override the timeouts of [Limits] where they are not zero.
 	Timeouts config.Timeouts
 }
 
@@ -28,7 +28,7 @@ type timeouts struct {
 	maxQueries        int           // 0 means no limit
 }
 
-// timeouts returns l's timeouts, overridden by those of t that are set.
+// timeouts returns l's timeouts, overridden by the ones that t sets.
 func (l *Limits) timeouts(t config.Timeouts) timeouts {
 	return timeouts{
 		idle:       orDefault(t.Idle, l.IdleTimeout),

@@ -192,7 +192,7 @@ func contextError(ctx context.Context, q *query) error {
 	return err
 }
 
-// orderServers sets the order in which the servers are asked: that of the policy, with
+// orderServers sets the order in which the servers are asked: the policy's, with
 // suspect servers last and without servers that are down. If all are down the order is
 // random, since the probes may be at fault rather than all servers.
 func (x *exchange) orderServers() {

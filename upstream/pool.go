@@ -222,7 +222,7 @@ func (p *Pool) Exchange(ctx context.Context, q *wire.Query, overTCP bool) (wire.
 // ExchangeFrom asks the servers for q and returns the first valid reply, whatever its
 // rcode. It blocks until there is a reply, the deadline passes, ctx ends, or the Pool is
 // closed. q is read until ExchangeFrom returns; the response refers neither to q nor to the
-// Pool. Errors are those of this package or wrap that of ctx.
+// Pool. Errors are errors of this package, or wrap the error of ctx.
 //
 // The limits of a Pool, max_concurrent and the queries in flight to a server, are divided
 // among the clients as described in package share.

@@ -53,7 +53,7 @@ const (
 // (see [streamTransport.headOfLineBlocked]).
 //
 // An ID is not reused on a connection before its reply has arrived, even if the query was
-// canceled or has expired. So a late reply is never taken for that of another query.
+// canceled or has expired. So a late reply is never taken for another query's.
 type streamTransport struct {
 	addr netip.AddrPort
 	streamOptions

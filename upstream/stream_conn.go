@@ -86,7 +86,7 @@ type streamConn struct {
 	closed     bool
 	unexpected int
 
-	// queries has the IDs in use; nil for those of canceled or expired queries.
+	// queries has the IDs in use; nil for canceled or expired queries.
 	queries      map[uint16]*query
 	inFlight     int              // non-nil entries of queries
 	division     *share.FairShare // of all connections of the transport

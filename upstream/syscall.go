@@ -42,7 +42,7 @@ func (b *batch) datagram(i int) []byte { return b.buffers[i][:b.messages[i].Len]
 
 // read reads the datagrams waiting on fd, a non-blocking socket, and returns their number.
 // Fewer than batchSize means that none are left, so the next one makes the socket readable
-// again. An error is that of the socket, such as ECONNREFUSED after an ICMP message; the n
+// again. An error is an error of the socket, such as ECONNREFUSED after an ICMP message; the n
 // datagrams before it are valid.
 func (b *batch) read(fd uintptr) (n int, err error) {
 	if !b.noRecvmmsg {

@@ -82,7 +82,7 @@ func (f *agentFlags) register(fs *flag.FlagSet) {
 	fs.StringVar(&f.InterfaceName, "interfacename", f.InterfaceName, "`name` of that interface")
 	fs.BoolVar(&f.SetupIptables, "setupiptables", f.SetupIptables, "install rules for the -localip addresses; false means -netfilter=none")
 	fs.Func("netfilter", "backend of the rules: `auto`, the same as the node's kube-proxy; iptables; nftables; or none (default auto)", f.setNetfilter)
-	fs.StringVar(&f.ExternalInterfaces, "external-interfaces", f.ExternalInterfaces, "`interfaces` that lead to hosts outside of the node, whose traffic the rules keep from the agent: auto, those of the default routes; none; or names separated by commas")
+	fs.StringVar(&f.ExternalInterfaces, "external-interfaces", f.ExternalInterfaces, "`interfaces` that lead to hosts outside of the node, whose traffic the rules keep from the agent: auto, the interfaces of the default routes; none; or names separated by commas")
 	fs.Func("syncinterval", "interval between two checks of the interface and the rules, in `seconds` or as a duration (default 60)", f.setSyncInterval)
 	fs.BoolVar(&f.SkipTeardown, "skipteardown", f.SkipTeardown, "keep the interface and the rules at exit: queries go to the cluster DNS until the next start; nodens cleanup removes them")
 	fs.Func("health-port", "`port` of the health endpoint, for the rules; 0 for none (default 8080)", portFlag(&f.HealthPort, 0))

@@ -4,7 +4,7 @@
 //
 // This package is the command line only: flags, help and the commands. Package app is the
 // agent. Without a command the program runs the agent; `nodens -help` lists the commands.
-// The flags are those of NodeLocal DNSCache and take one dash or two.
+// The flags have the names of NodeLocal DNSCache's and take one dash or two.
 package main
 
 import (

@@ -10,7 +10,7 @@ import (
 
 // runReady returns nil if the agent in this container can take queries. It asks through
 // -handover-dir, because on the node's network the health and readiness endpoints may be
-// those of another agent.
+// the addresses of another agent.
 func runReady(ctx context.Context, f *agentFlags, _, _ io.Writer) error {
 	if f.HandoverDir == "" {
 		return errors.New("ready asks the agent through -handover-dir; set it as the agent has it")

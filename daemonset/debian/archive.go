@@ -24,7 +24,7 @@ type Archive struct {
 	Names []string
 	// WithoutDependencies omits the dependencies.
 	WithoutDependencies bool
-	// Suites are the Debian releases to use; nil for those of the machine.
+	// Suites are the Debian releases to use; nil for the machine's.
 	Suites []string
 	// Limit is the maximum size of an unpacked package, in bytes.
 	Limit int64
@@ -155,7 +155,7 @@ func (a Archive) lockCacheDir(sources []byte) (dir string, unlock func(), err er
 }
 
 // aptConf makes apt work for another architecture and in its own folder, independent of the
-// packages on this machine. Mirrors, proxies and keys are those of the machine.
+// packages on this machine. Mirrors, proxies and keys are the machine's.
 const aptConf = `APT::Architecture "%[1]s";
 #clear APT::Architectures;
 APT::Architectures { "%[1]s"; };

@@ -82,7 +82,7 @@ func (p *Package) parseControl() error {
 	if p.Name == "" || p.Version == "" || p.Arch == "" {
 		return errors.New("not a package: name, version or architecture is missing")
 	}
-	// The version follows the source if it differs from that of the package.
+	// The version follows the source if it differs from the package's version.
 	p.Source, _, _ = strings.Cut(cmp.Or(fields["Source"], p.Name), " ")
 	return nil
 }

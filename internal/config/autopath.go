@@ -16,7 +16,7 @@ import (
 type Autopath struct {
 	// Zones are the zones in which it applies, by default the block's.
 	Zones []wire.Name
-	// Kubernetes is `@kubernetes`: the search path is that of the pod that asks, followed
+	// Kubernetes is `@kubernetes`: the search path is the asking pod's, followed
 	// by Search.
 	Kubernetes bool
 	// Search are the search domains of the file, or of the machine's own resolv.conf
@@ -29,7 +29,7 @@ const (
 	// maxSearch is the longest search path that Kubernetes gives a pod.
 	maxSearch = 32
 	// podSearch are the domains of the cluster that a pod's search path starts
-	// with: its namespace's, that of all services, and the cluster's.
+	// with: its namespace's, the one of all services, and the cluster's.
 	podSearch     = 3
 	autopathUsage = "autopath [ZONES…] RESOLV-CONF|@kubernetes"
 )

@@ -28,7 +28,7 @@ type Dnstap struct {
 }
 
 const (
-	// DnstapQueue is the unit of the queue, in messages, and dnstapBuffer that of the
+	// DnstapQueue is the unit of the queue, in messages, and dnstapBuffer the unit of the
 	// write buffer, in bytes. They and their limits are CoreDNS's.
 	DnstapQueue     = 10000
 	dnstapBuffer    = 1 << 20

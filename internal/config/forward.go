@@ -62,7 +62,7 @@ type Forward struct {
 	// the same for NODATA.
 	NextOn       []wire.Rcode
 	NextOnNodata bool
-	// Resolver are the servers that resolve names of upstreams; nil: those of the system's
+	// Resolver are the servers that resolve names of upstreams; nil: the servers of the system's
 	// resolv.conf.
 	Resolver []netip.AddrPort
 	// Next is the next forward of the same block, nil for the last.

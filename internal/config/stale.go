@@ -124,7 +124,7 @@ func (st *Stale) rest(p *parser, args []token) {
 	}
 }
 
-// Boundaries returns the names whose data comes from another source than that of the names
+// Boundaries returns the names whose data comes from another source than the data of the names
 // above. The denial of a name above such a boundary does not apply below it.
 func (b *Block) Boundaries() []wire.Name {
 	bounds := append([]wire.Name(nil), b.Zones...)

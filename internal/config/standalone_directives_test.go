@@ -99,8 +99,8 @@ func TestStandaloneDirectiveErrors(t *testing.T) {
 		{"view a\nview b", `4: view: "view" is in the block twice, first at Corefile:3; keep one`},
 		{"view a {\nexpr\n}", `4: view: an argument is missing after "expr"; write: expr EXPRESSION`},
 		{"view a {\nwhen x\n}", `4: view: unknown option "when"; allowed: expr`},
-		{"view a {\nexpr name() ==\n}", `4: view expr: "name() ==" is no expression that is true or false: unexpected token EOF (1:9)`},
-		{"view a {\nexpr name()\n}", `4: view expr: "name()" is no expression that is true or false: expected bool, but got string`},
+		{"view a {\nexpr name() ==\n}", `4: view expr: "name() ==" is not a boolean expression: unexpected token EOF (1:9)`},
+		{"view a {\nexpr name()\n}", `4: view expr: "name()" is not a boolean expression: expected bool, but got string`},
 		{"view a {\n" + strings.Repeat("expr do()\n", 33) + "}", `36: view expr: the view has more than 32 expressions; join some by &&`},
 		{"dns64 {\ntranslate\n}", `4: dns64: unknown option "translate"; allowed: allow_ipv4, prefix, translate_all`},
 	} {

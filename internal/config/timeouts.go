@@ -53,7 +53,7 @@ func (x *Timeouts) option(p *parser, name string, dst *time.Duration) option {
 	}}
 }
 
-// WithDefaults returns x with zero fields replaced by those of next. Both may be nil.
+// WithDefaults returns x with zero fields replaced by next's. Both may be nil.
 func (x *Timeouts) WithDefaults(next *Timeouts) Timeouts {
 	var sum Timeouts
 	for _, t := range []*Timeouts{x, next} {

@@ -30,7 +30,7 @@ const certificateUsage = "tls CERT KEY [CA]"
 
 func (x *TLSServer) parse(p *parser, s statement) {
 	if len(s.args()) == 0 {
-		p.errorf(s.name(), "this version of nodens asks nobody for certificates, so that there must be files; write: %s", certificateUsage)
+		p.errorf(s.name(), "nodens does not request certificates; name files instead: %s", certificateUsage)
 		return
 	}
 	if !p.count(s, 2, 3, certificateUsage) {
@@ -83,7 +83,7 @@ func (x *TLSServer) Load() (cert tls.Certificate, roots *x509.CertPool, err erro
 	if x.CA != "" {
 		roots = x509.NewCertPool()
 		if !roots.AppendCertsFromPEM(pem[2]) {
-			return cert, nil, &fileError{2, fmt.Sprintf("no certificate is in %s; give a PEM file with the roots that clients' certificates are held against", x.CA)}
+			return cert, nil, &fileError{2, fmt.Sprintf("%s has no certificate; name a PEM file with the roots that verify clients' certificates", x.CA)}
 		}
 	}
 	return cert, roots, nil

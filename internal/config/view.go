@@ -28,7 +28,7 @@ func (v *View) parse(p *parser, s statement) {
 			e, err := expression.Parse(text)
 			switch {
 			case err != nil:
-				p.errorf(token{text: text, file: args[0].file, line: args[0].line}, "%q is no expression that is true or false: %v", text, err)
+				p.errorf(token{text: text, file: args[0].file, line: args[0].line}, "%q is not a boolean expression: %v", text, err)
 			case len(v.When) == maxExpressions:
 				p.errorf(args[0], "the view has more than %d expressions; join some by &&", maxExpressions)
 			default:

@@ -21,7 +21,7 @@ type Message struct {
 }
 
 // Receive fills ms in order and returns how many it filled. ms must not be empty. flags are
-// those of recvmmsg(2). The errno is 0 unless nothing was received.
+// the errors of recvmmsg(2). The errno is 0 unless nothing was received.
 func Receive(fd uintptr, ms []Message, flags int) (int, syscall.Errno) {
 	return call(unix.SYS_RECVMMSG, fd, ms, flags)
 }

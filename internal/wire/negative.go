@@ -2,7 +2,7 @@ package wire
 
 // Deny makes r the denial of its name that follows from p, the denial of the same name or of
 // one above it: NXDOMAIN with p's SOA and the TTL ttl in seconds (RFC 8020, 2; RFC 2308, 3).
-// The flags are those of p except AD, because nobody has validated them for this name. Deny
+// The flags are taken from p, except AD, because nobody has validated them for this name. Deny
 // returns false and leaves r unchanged if p has answers, or no SOA of a zone that the denied
 // name is in. It allocates only to grow r's buffer.
 func (r *Reply) Deny(p Packed, ttl uint32) bool {
@@ -51,7 +51,7 @@ func (r *Reply) writeDenial(msg []byte, soa Record, denied []byte, ttl uint32) b
 // soaNumbers is the size of what follows the names in an SOA.
 const soaNumbers = 20
 
-// setDenialHeader sets r's flags and rcode to those of a denial.
+// setDenialHeader sets the flags and the rcode of a denial.
 func (r *Reply) setDenialHeader(flags uint16) bool {
 	r.flags, r.rcode = flags&(flagAA|flagRA), NXDomain
 	return true

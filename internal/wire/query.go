@@ -161,7 +161,7 @@ func (q *Query) Limit() int {
 func (q *Query) questionEnd() int { return HeaderLen + q.nameLen + 4 }
 
 // AppendQuery appends a query for name to b, with an OPT record for payload size size. Its
-// RD, CD and DO bits are those of like; if like is nil, only RD is set. With like it has AD
+// RD, CD and DO bits are taken from like; if like is nil, only RD is set. With like it has AD
 // set (RFC 6840, 5.7), because the reply may be cached for a client that asks for AD;
 // [Reply.Finish] clears AD for others. id must be unpredictable (RFC 5452, 9.2).
 func AppendQuery(b []byte, id uint16, name []byte, qtype uint16, like *Query, size uint16) []byte {

@@ -127,7 +127,7 @@ func (c *checker) name(msg []byte, off, most int) bool {
 }
 
 // rdata reports whether the RDATA of r is valid for its type: the right size, and well-formed
-// names within it. miekg/dns checks types without an entry here, mostly those of DNSSEC and
+// names within it. miekg/dns checks types without an entry here, mostly the types of DNSSEC and
 // HTTPS. Types that it does not know are accepted (RFC 3597, 3).
 func (c *checker) rdata(msg []byte, r Record) bool {
 	if n := addressLen(r.Type); n > 0 {

@@ -4,7 +4,7 @@ import "github.com/miekg/dns"
 
 // CopyAsAlias makes r the reply other for r's own name; the previous contents of r are dropped.
 // If other has answers, r begins with a CNAME from r's name to other's, in the case of other's
-// query, with the TTL of other's first answer. The rcode and the flags are those of other
+// query, with the TTL of other's first answer. The rcode and the flags are taken from other
 // except AD, because nobody has validated the alias. other is not changed. CopyAsAlias returns
 // false and leaves r empty if a record cannot be moved: its type may have names in the RDATA
 // that this package does not know, a pointer does not lead to a name, or the target is beyond

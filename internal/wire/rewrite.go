@@ -38,7 +38,7 @@ type Splice struct {
 }
 
 // Rewrite makes r a reply with the records of other as e changes them; the previous contents of
-// r are dropped. Rcode, extended error and flags are those of other except AD, because nobody
+// r are dropped. Rcode, extended error and flags are taken from other, except AD, because nobody
 // has validated the names. If s is not nil, it replaces some of the answers. other is not
 // changed. Rewrite returns false and leaves r empty if e returns a nil name, or if the names of
 // other exceed the read budget. A reply longer than a message is truncated, with TC set.

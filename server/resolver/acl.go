@@ -137,7 +137,7 @@ func (a *ACL) decide(z *aclZone, qtype uint16, client netip.Addr) (first int, ve
 type decisions struct {
 	list    [8]decision
 	next    int
-	decided int // how often a client was held against the rules of a zone
+	decided int // how often a client was checked against the rules of a zone
 }
 
 type decision struct {

@@ -38,7 +38,7 @@ func (a *ACL) Judge(name []byte, qtype uint16, client netip.Addr) (isAllowed boo
 }
 
 // VetCost vets r's reply as z would, and returns how many PTR records stay and how often the
-// client was held against the rules of a zone.
+// client was checked against the rules of a zone.
 func (rt *Routes) VetCost(z *Zone, r *Request) (pointers, decided int) {
 	r.zone = z
 	v := rt.vetting(r)

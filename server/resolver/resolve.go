@@ -97,7 +97,7 @@ func (rt *Routes) ask(r *Request) Outcome {
 // sources asks the zone's sources in this order, until one has the answer:
 //
 //  1. template: answers computed from the question.
-//  2. hosts: names written down by hand, which override those of the cluster.
+//  2. hosts: names written down by hand, which override the cluster's.
 //  3. external: names of the cluster's Services outside of the cluster.
 //  4. cluster: Services, endpoints and pods.
 //  5. resolver.arpa, which must not be forwarded (ddr.go).

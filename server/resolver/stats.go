@@ -219,7 +219,7 @@ func (s *Stats) EachResponse(f func(rcode, plugin string, n uint64)) {
 	}
 }
 
-// add adds each element of more to that of sum.
+// add adds more to sum, element by element.
 func add(sum, more []uint64) {
 	for i, n := range more {
 		sum[i] += n

@@ -259,7 +259,7 @@ func pointers(t *testing.T, n int, name string) *resolvertest.Backend {
 }
 
 // TestACLChainCost: however many names a reply has, and however many lines the list, the
-// client is held against the rules of each zone once for each type; and over UDP no names
+// client is checked against the rules of each zone once for each type; and over UDP no names
 // are judged that reach no client.
 func TestACLChainCost(t *testing.T) {
 	const lines, names = 10000, 2500
@@ -291,7 +291,7 @@ func TestACLChainCost(t *testing.T) {
 			t.Errorf("over %s %d names were judged, want %d", via, pointers, want)
 		}
 		if decided > 2*3 {
-			t.Errorf("over %s the client was held against the rules %d times, of three zones for two types", via, decided)
+			t.Errorf("over %s the client was checked against the rules %d times, of three zones for two types", via, decided)
 		}
 	}
 }

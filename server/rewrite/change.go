@@ -11,7 +11,7 @@ import (
 // Change is what the rules do with one query and its reply. The zero value is valid. A
 // Change is reused for many queries; it is not safe for concurrent use.
 type Change struct {
-	// Type and Class are those of the rewritten query.
+	// Type and Class are the type and class of the rewritten query.
 	Type, Class uint16
 
 	name      []byte // of the rewritten query, in wire format and lower case

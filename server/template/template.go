@@ -179,7 +179,7 @@ func newData(q *wire.Query, client netip.Addr, n *nameText, zone wire.Name, re *
 	return d
 }
 
-// setType sets the type: that of the query, or that of the template for ANY.
+// setType sets the type: the query's, or the template's for ANY.
 func (d *Data) setType(q *wire.Query, c *config.Template) {
 	d.Type = dns.TypeToString[q.Type]
 	if q.Type == wire.TypeANY {

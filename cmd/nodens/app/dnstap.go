@@ -6,7 +6,7 @@ import (
 	"github.com/nodens-dns/nodens/server/resolver"
 )
 
-// openTaps opens the taps of g's directives, or reuses those of old (nil: none). Equal
+// openTaps opens the taps of g's directives, or reuses old's taps (nil: none). Equal
 // directives share one tap.
 func (a *builder) openTaps(g, old *generation) {
 	for _, b := range g.cfg.Blocks {

@@ -150,7 +150,7 @@ func (a *agent) predecessorLost(doing string, err error) error {
 	return nil
 }
 
-// setInherited passes the sockets to the DNS and HTTP servers, and closes those of unknown
+// setInherited passes the sockets to the DNS and HTTP servers, and closes the sockets of unknown
 // roles.
 func (a *agent) setInherited(sockets []handover.Socket) {
 	var dns []server.SocketFile

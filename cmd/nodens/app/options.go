@@ -24,7 +24,7 @@ type Options struct {
 	// LocalIPs are the addresses of the interface and the rules. Without any the agent
 	// leaves the node's network alone.
 	LocalIPs []netip.Addr
-	// Conf is the path of the Corefile, and BaseConf that of its template. The agent reads
+	// Conf is the path of the Corefile, BaseConf the path of its template. The agent reads
 	// BaseConf if there is no Conf, or if PreferBaseConf is set.
 	Conf, BaseConf string
 	PreferBaseConf bool
@@ -46,7 +46,7 @@ type Options struct {
 	SkipTeardown       bool          // keep the interface and the rules at the end
 	HealthPort         uint16        // of the health endpoint, for the rules; 0: none
 
-	MetricsAddr    string // listen address of the metrics; "": none but those of the Corefile
+	MetricsAddr    string // listen address of the metrics; "": only the addresses in the Corefile
 	Pidfile        string // "": none
 	ReloadBySignal bool   // check for a changed configuration every SyncInterval
 	NodeName       string // name of the Node object of this machine; "": unknown

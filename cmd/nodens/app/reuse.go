@@ -88,7 +88,7 @@ func sorted(names []wire.Name) []wire.Name {
 }
 
 // matchParts returns for each of want the index of the part in have to reuse, -1 for none.
-// Contents must be equal. Among several of equal content, those of the same place match
+// Contents must be equal. Among several of equal content, the ones in the same place match
 // first, then the others in file order. No part matches twice.
 func matchParts(have, want []partKey) []int {
 	match, used := make([]int, len(want)), make([]bool, len(have))

@@ -7,7 +7,7 @@ import (
 	"github.com/nodens-dns/nodens/server"
 )
 
-// loadCertificates loads the certificates of g's blocks, or reuses those of old (nil: none).
+// loadCertificates loads the certificates of g's blocks, or reuses old's certificates (nil: none).
 func (a *builder) loadCertificates(g, old *generation) (err error) {
 	for _, b := range g.cfg.Blocks {
 		if b.Transport == config.PlainDNS {

@@ -179,7 +179,7 @@ func (o *Objects) store(obj object) error {
 	case !slices.Contains(wanted, kind) || o.replace(obj):
 		return nil
 	case len(o.list) == maxObjects:
-		return fmt.Errorf("more than %d objects; pass only those of NodeLocal DNSCache", maxObjects)
+		return fmt.Errorf("more than %d objects; pass only the objects of NodeLocal DNSCache", maxObjects)
 	}
 	if o.index == nil {
 		o.index = make(map[string]int)

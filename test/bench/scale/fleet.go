@@ -90,7 +90,7 @@ type testCluster struct {
 }
 
 // measureFleets measures what many agents cost the API server, kind by kind. Between them
-// the same changes are made with no agent, which is what the rest is held against.
+// the same changes are made with no agent, for comparison.
 func (b *run) measureFleets(ctx context.Context) error {
 	if !b.Only.MatchesName("agents") {
 		return nil
