@@ -1,7 +1,7 @@
 # These targets install what they need: on Debian, as root, from its packages; the rest
 # from Go modules.
 
-.PHONY: run test soak lint bench build image e2e kernels
+.PHONY: run test soak flaky lint bench build image e2e kernels
 
 build:
 	go build -trimpath -buildvcs=auto -o bin/nodens ./cmd/nodens
@@ -19,6 +19,13 @@ test:
 TIME ?= 1h
 soak:
 	@bash test/clean.sh bash test/run.sh -soak -time $(TIME)
+
+# Every test many times, on a machine that is busy with something else: 20 times if it takes
+# less than a second, otherwise five times. It takes hours; for parts of it:
+# make flaky FLAKY='-since HEAD~1 -limit 10m', or go run ./test/flaky -help
+flaky:
+	@sh test/install.sh ip dig iptables nft conntrack dnsperf gcc curl setpriv sysctl pgrep git prometheus
+	@bash test/clean.sh go run ./test/flaky $(FLAKY)
 
 # The image, for amd64 and arm64, as one file: bin/nodens-image.tar
 image:

@@ -1,0 +1,56 @@
+// Package example has tests that fail sometimes.
+package example
+
+import (
+	"fmt"
+	"testing"
+)
+
+// runs counts the runs of each test in this process.
+var runs = make(map[string]int)
+
+// everyNth reports whether the test runs for the nth time since it last did.
+func everyNth(t *testing.T, n int) bool {
+	runs[t.Name()]++
+	return runs[t.Name()]%n == 0
+}
+
+func TestPasses(*testing.T) {}
+
+func TestSkips(t *testing.T) { t.Skip("always") }
+
+func TestSometimes(t *testing.T) {
+	if everyNth(t, 4) {
+		t.Errorf("run %d", runs[t.Name()])
+	}
+}
+
+func TestParts(t *testing.T) {
+	for _, name := range []string{"a", "b"} {
+		t.Run(name, func(t *testing.T) {
+			if name == "b" && everyNth(t, 5) {
+				t.Error("b is wrong")
+			}
+		})
+	}
+}
+
+func TestPanics(t *testing.T) {
+	if everyNth(t, 8) {
+		panic("boom")
+	}
+}
+
+func TestAfterPanic(*testing.T) {}
+
+func FuzzNothing(f *testing.F) {
+	f.Add(1)
+	f.Fuzz(func(*testing.T, int) {})
+}
+
+func Example() {
+	fmt.Println("hello")
+	// Output: hello
+}
+
+func Example_unchecked() { fmt.Println("never run") }
