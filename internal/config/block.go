@@ -75,7 +75,7 @@ func (p *parser) checkCluster() {
 	}
 	if p.block.K8sExternal != nil {
 		p.name = "k8s_external"
-		p.errorf(p.firsts[p.name], "the block needs a kubernetes directive which finds the Services; add one, such as `kubernetes cluster.local`")
+		p.errorf(p.firsts[p.name], "the block needs a kubernetes directive, which finds the Services; add one, such as `kubernetes cluster.local`")
 	}
 }
 

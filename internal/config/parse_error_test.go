@@ -122,7 +122,7 @@ func TestFaults(t *testing.T) {
 		{"kubernetes\nautopath @kubernetes {\nx\n}", `5: autopath: unknown option "x": autopath takes no options`},
 		{"kubernetes\nautopath @kubernetes\nautopath @kubernetes", `5: autopath: "autopath" is in the block twice, first at Corefile:4; keep one`},
 
-		{"k8s_external", `3: k8s_external: the block needs a kubernetes directive which finds the Services; add one, such as ` + "`kubernetes cluster.local`"},
+		{"k8s_external", `3: k8s_external: the block needs a kubernetes directive, which finds the Services; add one, such as ` + "`kubernetes cluster.local`"},
 		{"kubernetes\nk8s_external a..b", `4: k8s_external: "a..b" is not a zone: not a domain name: "a..b" has an empty label`},
 		{"kubernetes\nk8s_external {\napx a\n}", `5: k8s_external: unknown option "apx" (did you mean "apex"?); allowed: apex, fallthrough, headless, ttl`},
 		{"kubernetes\nk8s_external {\napex a.b\n}", `5: k8s_external apex: "a.b" is not one label of a domain name, such as dns`},
