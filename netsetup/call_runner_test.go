@@ -1,3 +1,5 @@
+// These tests use boundedCall, maxCalls and calls, which are not exported.
+
 package netsetup
 
 // Inside the package: the runner is not exported.

@@ -1,3 +1,5 @@
+// These tests use deleteConntrack, kernelNode and originalDst, which are not exported.
+
 package netsetup
 
 // Inside the package: parsing connection-tracking entries is not exported.

@@ -1,3 +1,5 @@
+// These tests use hopHeader, isDefaultRouteChange and kernelNode, which are not exported.
+
 package netsetup
 
 // Inside the package: reading default routes is not exported.

@@ -1,3 +1,5 @@
+// These tests use chooseBackend, kernelNode and name, which are not exported.
+
 package netsetup
 
 // Inside the package: choosing a backend is not exported.

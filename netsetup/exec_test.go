@@ -1,3 +1,5 @@
+// These tests use execute, errNoChain and retryLocked, which are not exported.
+
 package netsetup
 
 // Inside the package: running programs is not exported.

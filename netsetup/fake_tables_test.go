@@ -1,3 +1,5 @@
+// These tests use errNoChain, which is not exported.
+
 package netsetup
 
 // Inside the package: the tables belong to fakeNode.

@@ -1,3 +1,5 @@
+// These tests use defaultInterface, backendChoice and loopback, which are not exported.
+
 package netsetup
 
 // Inside the package: Node has unexported methods.

@@ -1,3 +1,5 @@
+// These tests use errNoChain, list and open, which are not exported.
+
 package netsetup
 
 // Inside the package: the programs are not exported.

@@ -1,3 +1,5 @@
+// These tests use backend, desiredRules and diagnose, which are not exported.
+
 package netsetup
 
 // Inside the package: the backend is not exported.

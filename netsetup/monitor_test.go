@@ -1,3 +1,5 @@
+// These tests use monitorSource, isInterfaceRemoval and open, which are not exported.
+
 package netsetup
 
 // Inside the package: the netlink monitor is not exported.

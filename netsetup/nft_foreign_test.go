@@ -1,3 +1,5 @@
+// These tests use newNftBackend, newProgramSet and ensure, which are not exported.
+
 package netsetup
 
 // Inside the package: the backend is not exported.

@@ -1,3 +1,5 @@
+// These tests use desiredRules, newNftBackend and newProgramSet, which are not exported.
+
 package netsetup
 
 // Inside the package: the backend is not exported.

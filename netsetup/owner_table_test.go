@@ -1,3 +1,5 @@
+// These tests use newOwnerTable, attrText and minOwnerFD, which are not exported.
+
 package netsetup
 
 // Inside the package: owner tables are not exported.

@@ -1,3 +1,5 @@
+// These tests use interfaces, maxPodInterfaces and podInterface, which are not exported.
+
 package netsetup
 
 // Inside the package: the tests read messages and limits that are not exported.

@@ -1,3 +1,5 @@
+// These tests use recheck and kernelNode, which are not exported.
+
 package netsetup
 
 // Inside the package: the tests use kernelNode and helpers that are not exported.

@@ -1,3 +1,5 @@
+// These tests use recheck and lockWait, which are not exported.
+
 package netsetup
 
 // Inside the package: the tests use a fake Node, whose interface has unexported methods.

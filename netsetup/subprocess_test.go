@@ -1,3 +1,5 @@
+// These tests use newOwnerTable and notify, which are not exported.
+
 package netsetup
 
 // Inside the package: the subprocess uses owner tables, which are not exported.

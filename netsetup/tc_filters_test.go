@@ -1,3 +1,5 @@
+// These tests use handleFilter, checkedAt and nextDeadline, which are not exported.
+
 package netsetup
 
 // Inside the package: the tests use the recorder of pod_interfaces_test.go.

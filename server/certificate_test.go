@@ -1,3 +1,5 @@
+// These tests use interval, lastCheck and tlsConfig, which are not exported.
+
 package server
 
 // Inside the package: it sets how often files are checked.

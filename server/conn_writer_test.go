@@ -1,3 +1,5 @@
+// These tests use writer, enqueue and beginQuery, which are not exported.
+
 package server
 
 // Inside the package: the writer is not exported.

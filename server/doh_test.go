@@ -1,3 +1,5 @@
+// These tests use dnsMessageType, dohPath and closeUnused, which are not exported.
+
 package server
 
 // Inside the package: it inspects connections and uses the HTTP limits.

@@ -1,3 +1,5 @@
+// These tests use readBufSize, tcp and listeners, which are not exported.
+
 package server
 
 // Inside the package: it inspects sockets and connections during a hand-over.

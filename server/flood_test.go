@@ -1,3 +1,5 @@
+// These tests use appendFrame, lengthPrefix and past, which are not exported.
+
 package server
 
 // Inside the package: a load generator for the tests of readers and connections, which uses their framing.

@@ -1,3 +1,5 @@
+// These tests use listeners, which is not exported.
+
 package server
 
 // Inside the package: it inspects listeners and goroutines.

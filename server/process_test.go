@@ -1,3 +1,5 @@
+// These tests use withFD, which is not exported.
+
 package server
 
 // Inside the package: it shares helpers with the tests of sockets.

@@ -1,3 +1,5 @@
+// These tests use listeners, serve and ctx, which are not exported.
+
 package server
 
 // Inside the package: it inspects listeners and counters.

@@ -1,3 +1,5 @@
+// These tests use delays, sample and next, which are not exported.
+
 package server
 
 // Inside the package: the sampler is not exported.

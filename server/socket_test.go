@@ -1,3 +1,5 @@
+// These tests use readBatch, udpSocket and batchSize, which are not exported.
+
 package server
 
 // Inside the package: sockets are not exported.

@@ -1,3 +1,5 @@
+// These tests use lengthPrefix, sockaddr and waiting, which are not exported.
+
 package server
 
 // Inside the package: it uses buffer sizes and counters that are not exported.

@@ -1,3 +1,5 @@
+// These tests use listeners, tcp and conns, which are not exported.
+
 package server
 
 // Inside the package: it inspects the connections of a listener.

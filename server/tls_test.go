@@ -1,3 +1,5 @@
+// These tests use config, listeners and unsent, which are not exported.
+
 package server
 
 // Inside the package: it inspects connections and counters.

@@ -1,3 +1,5 @@
+// These tests use balancer, listeners and limits, which are not exported.
+
 package server
 
 // Inside the package: it inspects sockets and the balancer.

@@ -1,3 +1,5 @@
+// These tests use waiting, which is not exported.
+
 package server
 
 // Inside the package: it inspects the places of waiting queries.

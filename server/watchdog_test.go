@@ -1,3 +1,5 @@
+// These tests use progress, which is not exported.
+
 package server
 
 // Inside the package: it checks the size of a reader's counter.

@@ -1,3 +1,5 @@
+// These tests use idle, running and dispatch, which are not exported.
+
 package server
 
 // Inside the package: the pool is not exported.

@@ -1,3 +1,5 @@
+// These tests use maxSearch, searches and podSearch, which are not exported.
+
 package config
 
 import (

@@ -1,3 +1,5 @@
+// These tests use defaultCache, which is not exported.
+
 package config
 
 import (

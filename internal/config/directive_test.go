@@ -1,3 +1,5 @@
+// These tests use name, coreDNS and defaultForward, which are not exported.
+
 package config
 
 import (

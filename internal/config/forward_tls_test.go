@@ -1,3 +1,5 @@
+// These tests use defaultForward and maxUpstreams, which are not exported.
+
 package config
 
 import (

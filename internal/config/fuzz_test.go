@@ -1,3 +1,5 @@
+// These tests use maxScopeIdle, maxScopeMax and maxSearch, which are not exported.
+
 package config
 
 import (

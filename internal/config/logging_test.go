@@ -1,3 +1,5 @@
+// These tests use consolidateUsage, which is not exported.
+
 package config
 
 import (

@@ -1,3 +1,5 @@
+// These tests use maxErrors, maxFile and closestMatch, which are not exported.
+
 package config
 
 import (

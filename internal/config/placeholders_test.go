@@ -1,3 +1,5 @@
+// These tests use maxFile, placeholderNames and serviceEnv, which are not exported.
+
 package config
 
 import (

@@ -1,3 +1,5 @@
+// These tests use arg and fileError, which are not exported.
+
 package config
 
 import (

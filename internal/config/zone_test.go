@@ -1,3 +1,5 @@
+// These tests use parseKey, port and ported, which are not exported.
+
 package config
 
 import (

@@ -1,3 +1,5 @@
+// These tests use values, which is not exported.
+
 package epoch
 
 import (

@@ -1,3 +1,5 @@
+// These tests use maxText, which is not exported.
+
 package expression
 
 import (

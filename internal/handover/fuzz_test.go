@@ -1,3 +1,5 @@
+// These tests use decode, helloHead and cacheHead, which are not exported.
+
 package handover
 
 import (

@@ -1,3 +1,5 @@
+// These tests use conns, listen and maxRest, which are not exported.
+
 package handover
 
 import (

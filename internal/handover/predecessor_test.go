@@ -1,3 +1,5 @@
+// These tests use stateOK, await and close, which are not exported.
+
 package handover
 
 import (

@@ -1,3 +1,5 @@
+// These tests use serving, cachePieceSize and conns, which are not exported.
+
 package handover
 
 import (

@@ -1,3 +1,5 @@
+// These tests use phase and phaseChanged, which are not exported.
+
 package handover
 
 import (

@@ -1,3 +1,5 @@
+// These tests use kindHello, serving and errClosed, which are not exported.
+
 package handover
 
 import (

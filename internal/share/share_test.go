@@ -1,3 +1,5 @@
+// These tests use chains and clients, which are not exported.
+
 package share
 
 import (

@@ -1,3 +1,5 @@
+// These tests use maxBuckets, which is not exported.
+
 package stat
 
 import (

@@ -1,3 +1,5 @@
+// These tests use addrStride, count and fixedLen, which are not exported.
+
 package wire
 
 import (

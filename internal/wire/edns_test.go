@@ -1,3 +1,5 @@
+// These tests use append16, which is not exported.
+
 package wire
 
 import (

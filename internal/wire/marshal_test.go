@@ -1,3 +1,5 @@
+// These tests use data and rcodeMask, which are not exported.
+
 package wire
 
 import (

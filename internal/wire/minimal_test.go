@@ -1,3 +1,5 @@
+// These tests use b, which is not exported.
+
 package wire
 
 import (

@@ -1,3 +1,5 @@
+// These tests use newReadBudget and unpackName, which are not exported.
+
 package wire
 
 import (

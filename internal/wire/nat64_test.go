@@ -1,3 +1,5 @@
+// These tests use flagAA, flagAD and flagRA, which are not exported.
+
 package wire
 
 import (

@@ -1,3 +1,5 @@
+// These tests use message, which is not exported.
+
 package wire
 
 import (

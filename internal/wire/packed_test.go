@@ -1,3 +1,5 @@
+// These tests use u16, append16 and left, which are not exported.
+
 package wire
 
 import (

@@ -1,3 +1,5 @@
+// These tests use u16 and questionEnd, which are not exported.
+
 package wire
 
 import (

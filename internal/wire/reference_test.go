@@ -1,3 +1,5 @@
+// These tests use rcodeMask and optLen, which are not exported.
+
 package wire
 
 import (

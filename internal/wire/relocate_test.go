@@ -1,3 +1,5 @@
+// These tests use count, questionEnd and rcode, which are not exported.
+
 package wire
 
 import (

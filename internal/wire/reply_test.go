@@ -1,3 +1,5 @@
+// These tests use maxPointed, which is not exported.
+
 package wire
 
 import (

@@ -1,3 +1,5 @@
+// These tests use unchanged, count and flagAA, which are not exported.
+
 package wire
 
 import (

@@ -1,3 +1,5 @@
+// These tests use expandName and readBudget, which are not exported.
+
 package wire
 
 import (

@@ -1,3 +1,5 @@
+// These tests use data, rcodeMask and repack, which are not exported.
+
 package wire
 
 import (

@@ -1,3 +1,5 @@
+// These tests use questionPointer, append16 and left, which are not exported.
+
 package wire
 
 import (

@@ -1,3 +1,5 @@
+// These tests use fold, sumOf and objects, which are not exported.
+
 package fastpath
 
 // Inside the package: it needs the objects that Open has loaded.

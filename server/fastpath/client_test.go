@@ -1,3 +1,5 @@
+// These tests use clients, objects and clientIdle, which are not exported.
+
 package fastpath
 
 // Inside the package: it needs the objects that Open has loaded.

@@ -1,3 +1,5 @@
+// These tests use fold and sumOf, which are not exported.
+
 package fastpath
 
 // Inside the package: it checks checksums and headers of frames.

@@ -1,3 +1,5 @@
+// These tests use loadProgram and programObjects, which are not exported.
+
 package fastpath
 
 // Inside the package: the program objects are not exported.

@@ -1,3 +1,5 @@
+// These tests use failed, failuresPerSecond and zone, which are not exported.
+
 package resolver
 
 import (

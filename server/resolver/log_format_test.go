@@ -1,3 +1,5 @@
+// These tests use class, failure and reply, which are not exported.
+
 package resolver
 
 import (

@@ -1,3 +1,5 @@
+// These tests use agent, opts and writePidfile, which are not exported.
+
 package app
 
 import (

@@ -1,3 +1,5 @@
+// These tests use close, openAdmin and configState, which are not exported.
+
 package app
 
 import (

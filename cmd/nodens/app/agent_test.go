@@ -1,3 +1,5 @@
+// These tests use onlyLockHeld, which is not exported.
+
 package app
 
 import (

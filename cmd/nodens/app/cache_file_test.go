@@ -1,3 +1,5 @@
+// These tests use maxCacheAge, saveCache and loadCache, which are not exported.
+
 package app
 
 import (

@@ -1,3 +1,5 @@
+// These tests use blocks, cache and maxCacheName, which are not exported.
+
 package app
 
 import (

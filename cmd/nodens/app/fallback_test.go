@@ -1,3 +1,5 @@
+// These tests use applyInitial, fallback and run, which are not exported.
+
 package app
 
 import (

@@ -1,3 +1,5 @@
+// These tests use active, platform and follow, which are not exported.
+
 package app
 
 import (

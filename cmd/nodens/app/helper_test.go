@@ -1,3 +1,5 @@
+// These tests use agent, prepare and run, which are not exported.
+
 package app
 
 import (

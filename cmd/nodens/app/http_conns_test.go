@@ -1,3 +1,5 @@
+// These tests use httpClientConns, counts and has, which are not exported.
+
 package app
 
 import (

@@ -1,3 +1,5 @@
+// These tests use close, listen and httpServers, which are not exported.
+
 package app
 
 import (

@@ -1,3 +1,5 @@
+// These tests use logLevel, newLogger and formatCoreDNS, which are not exported.
+
 package app
 
 import (

@@ -1,3 +1,5 @@
+// These tests use builder, addrs and current, which are not exported.
+
 package app
 
 import (

@@ -1,3 +1,5 @@
+// These tests use current, blocks and pools, which are not exported.
+
 package app
 
 import (

@@ -1,3 +1,5 @@
+// These tests use partKey, cancels and hosts, which are not exported.
+
 package app
 
 // In the package, because no one outside sees which part a block has.

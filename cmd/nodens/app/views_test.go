@@ -1,3 +1,5 @@
+// These tests use viewKey, clusterDNS and pools, which are not exported.
+
 package app
 
 import (
