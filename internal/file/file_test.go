@@ -1,4 +1,4 @@
-package file
+package file_test
 
 import (
 	"errors"
@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+
+	"github.com/nodens-dns/nodens/internal/file"
 )
 
 // TestReplace: the new content is there whole, with nothing beside it, and whoever has the
@@ -24,7 +26,7 @@ func TestReplace(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer reader.Close()
-	if err := Replace(path, text("new")); err != nil {
+	if err := file.Replace(path, text("new")); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := os.ReadFile(path); string(got) != "new" {
@@ -42,11 +44,11 @@ func TestReplace(t *testing.T) {
 func TestReplaceFails(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "state")
-	if err := Replace(path, text("old")); err != nil {
+	if err := file.Replace(path, text("old")); err != nil {
 		t.Fatal(err)
 	}
 	full := errors.New("no space")
-	err := Replace(path, func(w io.Writer) error { return errors.Join(text("half")(w), full) })
+	err := file.Replace(path, func(w io.Writer) error { return errors.Join(text("half")(w), full) })
 	if !errors.Is(err, full) {
 		t.Errorf("error %v, want %v", err, full)
 	}
@@ -56,7 +58,7 @@ func TestReplaceFails(t *testing.T) {
 	if got, want := list(t, dir), []string{"state"}; !slices.Equal(got, want) {
 		t.Errorf("the folder holds %q, want %q", got, want)
 	}
-	if err := Replace(filepath.Join(dir, "no", "state"), text("new")); !errors.Is(err, os.ErrNotExist) {
+	if err := file.Replace(filepath.Join(dir, "no", "state"), text("new")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("error %v for a folder that does not exist", err)
 	}
 }

@@ -1,4 +1,4 @@
-package file
+package file_test
 
 import (
 	"errors"
@@ -9,6 +9,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/nodens-dns/nodens/internal/file"
 )
 
 // odd makes what is no file of one's own at a path; kept is one that is.
@@ -43,7 +45,7 @@ func eachOdd(t *testing.T, dir, kept string, check func(name, path, want string)
 func TestOpen(t *testing.T) {
 	dir := t.TempDir()
 	kept := write(t, filepath.Join(dir, "kept"), 0o600)
-	f, err := Open(kept, 4)
+	f, err := file.Open(kept, 4)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +53,7 @@ func TestOpen(t *testing.T) {
 	if text, err := io.ReadAll(f); string(text) != "kept" || err != nil {
 		t.Errorf("read %q, %v", text, err)
 	}
-	if _, err := Open(filepath.Join(dir, "gone"), 4); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := file.Open(filepath.Join(dir, "gone"), 4); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("without a file: %v", err)
 	}
 	eachOdd(t, dir, kept, func(_, path, want string) { refused(t, path, 4, want) })
@@ -70,7 +72,7 @@ func TestOpen(t *testing.T) {
 
 func refused(t *testing.T, path string, most int64, want string) {
 	t.Helper()
-	f, err := Open(path, most)
+	f, err := file.Open(path, most)
 	if err == nil {
 		f.Close()
 	}
@@ -79,13 +81,13 @@ func refused(t *testing.T, path string, most int64, want string) {
 	}
 }
 
-// TestOverwrite: a new file has the mode, an old one keeps its own and loses what it held,
-// and what stands for another file is left alone, with that file.
+// TestOverwrite: a new file gets the mode. An existing one keeps its mode and loses its text.
+// A symbolic or hard link fails, and its target stays as it was.
 func TestOverwrite(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "pid")
 	for _, text := range []string{"a long first text\n", "42\n"} {
-		if err := Overwrite(path, text, 0o640); err != nil {
+		if err := file.Overwrite(path, text, 0o640); err != nil {
 			t.Fatal(err)
 		}
 		if got, err := os.ReadFile(path); string(got) != text || err != nil {
@@ -96,11 +98,11 @@ func TestOverwrite(t *testing.T) {
 		t.Errorf("%v, %v", st.Mode(), err)
 	}
 	kept := write(t, filepath.Join(dir, "kept"), 0o600)
-	if err := Overwrite(filepath.Join(dir, "gone", "pid"), "42", 0o600); !errors.Is(err, fs.ErrNotExist) {
+	if err := file.Overwrite(filepath.Join(dir, "gone", "pid"), "42", 0o600); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("without a folder: %v", err)
 	}
 	eachOdd(t, dir, kept, func(name, path, want string) {
-		if err := Overwrite(path, "42", 0o600); err == nil || !strings.Contains(err.Error(), want) {
+		if err := file.Overwrite(path, "42", 0o600); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: error %v, want one with %q", name, err, want)
 		}
 	})
@@ -108,7 +110,7 @@ func TestOverwrite(t *testing.T) {
 	if err := os.Link(kept, second); err != nil {
 		t.Fatal(err)
 	}
-	if err := Overwrite(second, "42", 0o600); err == nil || !strings.Contains(err.Error(), "hard link") {
+	if err := file.Overwrite(second, "42", 0o600); err == nil || !strings.Contains(err.Error(), "hard link") {
 		t.Errorf("a second name: error %v", err)
 	}
 	if got, err := os.ReadFile(kept); string(got) != "kept" || err != nil {

@@ -1,9 +1,11 @@
-package mmsg
+package mmsg_test
 
 import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nodens-dns/nodens/internal/mmsg"
 )
 
 // place is a message and what it points to.
@@ -12,8 +14,8 @@ type place struct {
 	vec   unix.Iovec
 }
 
-func messages(places []place, length int) []Message {
-	ms := make([]Message, len(places))
+func messages(places []place, length int) []mmsg.Message {
+	ms := make([]mmsg.Message, len(places))
 	for i := range places {
 		p := &places[i]
 		p.vec.Base = &p.bytes[0]
@@ -33,18 +35,18 @@ func TestRoundTrip(t *testing.T) {
 	}
 	defer unix.Close(fds[0])
 	defer unix.Close(fds[1])
-	if Unavailable(uintptr(fds[0])) {
+	if mmsg.Unavailable(uintptr(fds[0])) {
 		t.Skip("a filter refuses the system calls")
 	}
 	out, in := make([]place, 3), make([]place, 5)
 	for i := range out {
 		out[i].bytes[0] = byte('a' + i)
 	}
-	if n, errno := Send(uintptr(fds[0]), messages(out, 4), unix.MSG_DONTWAIT); n != 3 || errno != 0 {
+	if n, errno := mmsg.Send(uintptr(fds[0]), messages(out, 4), unix.MSG_DONTWAIT); n != 3 || errno != 0 {
 		t.Fatalf("%d sent, %v", n, errno)
 	}
 	got := messages(in, 16)
-	if n, errno := Receive(uintptr(fds[1]), got, unix.MSG_DONTWAIT); n != 3 || errno != 0 {
+	if n, errno := mmsg.Receive(uintptr(fds[1]), got, unix.MSG_DONTWAIT); n != 3 || errno != 0 {
 		t.Fatalf("%d received, %v", n, errno)
 	}
 	for i := range out {
@@ -52,14 +54,14 @@ func TestRoundTrip(t *testing.T) {
 			t.Errorf("message %d has %d bytes, %v", i, got[i].Len, in[i].bytes)
 		}
 	}
-	if n, errno := Receive(uintptr(fds[1]), got, unix.MSG_DONTWAIT); n != 0 || errno != unix.EAGAIN {
+	if n, errno := mmsg.Receive(uintptr(fds[1]), got, unix.MSG_DONTWAIT); n != 0 || errno != unix.EAGAIN {
 		t.Errorf("%d received from an empty socket, %v", n, errno)
 	}
 }
 
 // TestRefused: a descriptor that is no socket is no refusal.
 func TestRefused(t *testing.T) {
-	if Unavailable(^uintptr(0)) {
+	if mmsg.Unavailable(^uintptr(0)) {
 		t.Error("EBADF is taken for a refusal")
 	}
 }

@@ -1,14 +1,16 @@
-package stat
+package stat_test
 
 import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodens-dns/nodens/internal/stat"
 )
 
 // TestTally: a tally says what a histogram of the same values says.
 func TestTally(t *testing.T) {
-	tally, h := NewLocalHistogram([]uint64{1000, 2000, 4000}), NewHistogram([]float64{1, 2, 4})
+	tally, h := stat.NewLocalHistogram([]uint64{1000, 2000, 4000}), stat.NewHistogram([]float64{1, 2, 4})
 	for _, v := range []uint64{0, 1000, 1500, 4000, 5000} {
 		tally.Observe(v)
 		h.Observe(float64(v) / 1000)
