@@ -27,6 +27,20 @@ flaky:
 	@sh test/install.sh ip dig iptables nft conntrack dnsperf gcc curl setpriv sysctl pgrep git prometheus
 	@bash test/clean.sh go run ./test/flaky $(FLAKY)
 
+.PHONY: cover mutants
+
+# Statement coverage of the unit tests for each package, and what no test reaches on the query
+# path. Needs root like the tests.
+cover:
+	@bash test/clean.sh bash test/cover.sh
+
+# Changes the code in MUTANTS places, chosen by SEED, and counts the changes that unit tests
+# notice. Takes hours; run it once a week. See docs/testing.md.
+MUTANTS ?= 400
+SEED ?= 1
+mutants:
+	@bash test/clean.sh bash test/mutants.sh -count $(MUTANTS) -seed $(SEED)
+
 # The image, for amd64 and arm64, as one file: bin/nodens-image.tar
 image:
 	go -C daemonset/image run . -out "$(CURDIR)/bin/nodens-image.tar"

@@ -92,6 +92,7 @@ func rerun(t *testing.T, namespaces uintptr, env ...string) {
 	defer cancel()
 	test, _, _ := strings.Cut(t.Name(), "/")
 	cmd := exec.CommandContext(ctx, "/proc/self/exe", "-test.v", "-test.count=1", "-test.run=^"+test+"$")
+	cmd.Args = append(cmd.Args, coverageFlag()...)
 	// A child that is killed leaves its temporary files.
 	cmd.Env = append(append(os.Environ(), "TMPDIR="+t.TempDir()), env...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: namespaces, Pdeathsig: syscall.SIGKILL}

@@ -1,0 +1,167 @@
+package main
+
+// Inside the package: a command has no outside.
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+const shop = `package shop
+
+func Sum(n int) (total int) {
+	for i := 0; i < n; i++ {
+		total += i
+	}
+	if n > 100 {
+		println("large" + "!")
+	}
+	return total
+}
+`
+
+const shopTest = `package shop
+
+import "testing"
+
+func TestSum(t *testing.T) {
+	if got := Sum(4); got != 6 {
+		t.Error(got)
+	}
+}
+`
+
+// writeModule writes a module with one package and returns its directory.
+func writeModule(t *testing.T) string {
+	t.Helper()
+	root := t.TempDir()
+	if err := os.Mkdir(filepath.Join(root, "shop"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{
+		"go.mod": "module example.com\n\ngo 1.26\n", "shop/shop.go": shop, "shop/shop_test.go": shopTest,
+	} {
+		if err := os.WriteFile(filepath.Join(root, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return root
+}
+
+func TestTry(t *testing.T) {
+	r := &run{root: writeModule(t), dir: t.TempDir(), env: os.Environ(), known: known{
+		`shop/shop.go` + "\x00" + `if n {> to >=} 100 {`: true,
+	}}
+	shopTester, err := r.newTester("shop")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		name   string
+		mutant mutant
+		want   outcome
+	}{
+		{"noticed", mutant{line: 4, column: 16, kind: "CONDITIONALS_BOUNDARY"}, killed},
+		{"not noticed", mutant{line: 7, column: 7, kind: "CONDITIONALS_NEGATION"}, survived},
+		{"does not compile", mutant{line: 8, column: 19, kind: "ARITHMETIC_BASE"}, notViable},
+		{"listed", mutant{line: 7, column: 7, kind: "CONDITIONALS_BOUNDARY"}, equivalent},
+	} {
+		m := test.mutant
+		m.file = "shop/shop.go"
+		if !m.fill([]byte(shop)) {
+			t.Errorf("%s: no operator at %v", test.name, m)
+			continue
+		}
+		got, detail, err := shopTester.try(m)
+		if got != test.want || err != nil {
+			t.Errorf("%s: %s (%s), %v; want %s", m, got, detail, err, test.want)
+		}
+	}
+}
+
+// TestSurvivors: the output of a run names what a repeated run tests.
+func TestSurvivors(t *testing.T) {
+	want := mutant{file: "shop/shop.go", line: 5, column: 9, kind: "INVERT_ASSIGNMENTS"}
+	if !want.fill([]byte(shop)) {
+		t.Fatal("no operator")
+	}
+	output := filepath.Join(t.TempDir(), "output")
+	text := "# shop: 2 mutants\nkilled     " + want.String() + " (3 s) TestSum\nsurvived   " + want.String() + " (3 s) \n"
+	if err := os.WriteFile(output, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	got, err := readSurvivors(output)
+	if err != nil || len(got) != 1 {
+		t.Fatal(got, err)
+	}
+	if !got[0].fill([]byte(shop)) || got[0] != want {
+		t.Errorf("got %v, want %v", got[0], want)
+	}
+}
+
+func TestReadKnown(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "equivalent.txt")
+	text := "# A heading.\n\nshop/shop.go\n\t# Reason.\n\tif n {> to >=} 100 {\n\nshop/till.go\n\ti{++ to --}\n"
+	if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	got, err := readKnown(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(known{"shop/shop.go\x00if n {> to >=} 100 {": true, "shop/till.go\x00i{++ to --}": true}, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestEquivalents: each listed mutant still names a line of the code.
+func TestEquivalents(t *testing.T) {
+	list, err := readKnown("equivalent.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for key := range list {
+		if !namesLine(t, key) {
+			t.Errorf("equivalent.txt: no such line: %q", key)
+		}
+	}
+}
+
+// TestShuffle: the seed alone decides, also if the list comes in another order.
+func TestShuffle(t *testing.T) {
+	var list []mutant
+	for line := range 50 {
+		list = append(list, mutant{file: "a.go", line: line})
+	}
+	other := slices.Clone(list)
+	slices.Reverse(other)
+	shuffle(list, 1, "shop")
+	shuffle(other, 1, "shop")
+	if !slices.Equal(list, other) {
+		t.Error("two orders with one seed")
+	}
+	shuffle(other, 2, "shop")
+	if slices.Equal(list, other) {
+		t.Error("one order with two seeds")
+	}
+}
+
+// namesLine reports whether a key of known names a line of a file in the repository.
+func namesLine(t *testing.T, key string) bool {
+	t.Helper()
+	file, marked, _ := strings.Cut(key, "\x00")
+	text, err := os.ReadFile(filepath.Join("../..", file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Contains(string(text), change.ReplaceAllString(marked, "$1"))
+}
+
+// change matches the change in a marked line.
+var change = regexp.MustCompile(`\{(\S+) to \S+\}`)
