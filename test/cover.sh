@@ -16,7 +16,7 @@ mkdir "$dir/counters"
 # namespace add theirs.
 # shellcheck disable=SC2086
 go test -count=1 -p 3 -timeout 20m -covermode=atomic -coverpkg="$(echo $units | tr ' ' ,)" $units \
-	-args -test.gocoverdir="$dir/counters" >"$dir/tests" || { cat "$dir/tests"; failed=1; }
+	-args -test.gocoverdir="$dir/counters" >"$dir/tests" || { grep -v -e "^ok" -e "^coverage:" "$dir/tests" >&2; failed=1; }
 go tool covdata textfmt -i="$dir/counters" -o="$profile"
 go run ./test/coverage/report -in server,server/resolver,server/fastpath,cache,kubernetes,kubernetes/reflector,netsetup,internal/wire "$profile"
 exit $failed

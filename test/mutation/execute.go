@@ -2,14 +2,15 @@ package main
 
 import (
 	"bytes"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -28,7 +29,6 @@ const (
 // limits of one run of a package's tests. The factor leaves room for a busy machine.
 const (
 	limitFactor = 5
-	limitFloor  = 30 * time.Second
 	// memoryLimit bounds the address space of a test binary, in KiB: some mutants
 	// allocate without end.
 	memoryLimit = 8 << 20
@@ -37,84 +37,113 @@ const (
 // tester runs the tests of one package.
 type tester struct {
 	*run
-	pkg   string
+	pkg     string
+	dir     string         // has the binary
+	mutants map[int]mutant // by number
+
+	mu    sync.Mutex
 	limit time.Duration
 }
 
-// newTester runs the unchanged package's tests, to measure them.
-func (r *run) newTester(pkg string) (*tester, error) {
+// newTester builds the tests of a package with the first count mutants of list that compile, and
+// runs them without any.
+func (r *run) newTester(pkg string, list []mutant, count int) (*tester, error) {
 	t := &tester{run: r, pkg: pkg, limit: 10 * time.Minute}
-	dir, err := os.MkdirTemp(r.dir, "base-")
+	var err error
+	if t.dir, err = os.MkdirTemp(r.dir, "tests-"); err != nil {
+		return nil, err
+	}
+	overlay, err := t.choose(list, count)
 	if err != nil {
 		return nil, err
 	}
-	if out, err := t.build(dir, ""); err != nil {
-		return nil, fmt.Errorf("building %s: %w\n%s", pkg, err, out)
+	cmd := exec.Command("go", "test", "-c", "-ldflags=-s -w", "-overlay="+overlay, "-o", filepath.Join(t.dir, "test"), "./"+pkg)
+	cmd.Dir, cmd.Env = r.root, r.env
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("building the tests of %s: %w\n%s", pkg, err, out)
 	}
-	began := time.Now()
-	if result, detail := t.test(dir); result != survived {
-		return nil, fmt.Errorf("the tests of unchanged %s: %s, %s", pkg, result, detail)
-	}
-	t.limit = max(limitFloor, limitFactor*time.Since(began))
-	return t, nil
+	return t, t.measure()
 }
 
-// try runs the tests against a mutant. detail names the first test that failed.
-func (t *tester) try(m mutant) (result outcome, detail string, err error) {
-	path := filepath.Join(t.root, m.file)
-	text, err := os.ReadFile(path)
+// choose sets t.mutants to the first count mutants of list that compile.
+func (t *tester) choose(list []mutant, count int) (overlay string, err error) {
+	tried := 0
+	for chosen := make(map[int]mutant); ; {
+		for need := count - len(chosen); need > 0 && tried < len(list); need-- {
+			chosen[tried+1] = list[tried]
+			tried++
+		}
+		before := len(chosen)
+		if chosen, overlay, err = t.viable(t.dir, chosen); err != nil {
+			return "", err
+		}
+		for range before - len(chosen) {
+			t.tally.add(t.pkg, notViable)
+		}
+		if len(chosen) == min(count, before) || tried == len(list) {
+			t.mutants = chosen
+			return overlay, nil
+		}
+	}
+}
+
+// measure runs the tests without a mutant and sets the time limit.
+func (t *tester) measure() error {
+	began := time.Now()
+	if result, detail := t.test(0, 10*time.Minute); result != survived {
+		return fmt.Errorf("the tests of %s without a mutant: %s, %s", t.pkg, result, detail)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.limit = max(t.floor, limitFactor*time.Since(began))
+	return nil
+}
+
+func (t *tester) timeLimit() time.Duration {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.limit
+}
+
+// try runs the tests with a mutant. detail names the first test that failed. A mutant that
+// exceeds the time limit gets another chance if the machine has become slower since.
+func (t *tester) try(id int) (result outcome, detail string, err error) {
+	m := t.mutants[id]
+	text, err := os.ReadFile(filepath.Join(t.root, m.file))
 	if err != nil {
 		return "", "", err
 	}
 	if t.known[m.file+"\x00"+m.marked(text)] {
 		return equivalent, "", nil
 	}
-	dir, err := os.MkdirTemp(t.dir, "mutant-")
-	if err != nil {
+	limit := t.timeLimit()
+	if result, detail = t.test(id, limit); result != timedOut {
+		return result, detail, nil
+	}
+	if err := t.measure(); err != nil {
 		return "", "", err
 	}
-	defer os.RemoveAll(dir)
-	overlay, err := writeOverlay(dir, path, m.apply(text))
-	if err != nil {
-		return "", "", err
+	if now := t.timeLimit(); now > limit {
+		result, detail = t.test(id, now)
 	}
-	if _, err := t.build(dir, overlay); err != nil {
-		return notViable, "", nil
-	}
-	result, detail = t.test(dir)
 	return result, detail, nil
-}
-
-// writeOverlay writes files into dir that replace the contents of the file at path for the go
-// command, and returns the argument for its flag -overlay.
-func writeOverlay(dir, path string, text []byte) (overlay string, err error) {
-	changed, overlay := filepath.Join(dir, "changed.go"), filepath.Join(dir, "overlay.json")
-	list, err := json.Marshal(map[string]any{"Replace": map[string]string{path: changed}})
-	if err != nil {
-		return "", err
-	}
-	return overlay, errors.Join(os.WriteFile(changed, text, 0o600), os.WriteFile(overlay, list, 0o600))
-}
-
-// build compiles the package's tests into dir, with the files that overlay replaces.
-func (t *tester) build(dir, overlay string) (out []byte, err error) {
-	cmd := exec.Command("go", "test", "-c", "-ldflags=-s -w", "-overlay="+overlay, "-o", filepath.Join(dir, "test"), "./"+t.pkg)
-	cmd.Dir, cmd.Env = t.root, t.env
-	return cmd.CombinedOutput()
 }
 
 // firstFailure finds the first test or panic in the output of a failed test binary.
 var firstFailure = regexp.MustCompile(`(?m)^\s*--- FAIL: (\S+)|^(panic: .*)|^(fatal error: .*)`)
 
-// test runs the binary in dir. Whatever it starts ends with it.
-func (t *tester) test(dir string) (result outcome, detail string) {
-	tmp := filepath.Join(dir, "tmp")
-	if err := os.Mkdir(tmp, 0o700); err != nil {
+// test runs the tests with the mutant of a number. Whatever they start ends with them.
+func (t *tester) test(id int, limit time.Duration) (result outcome, detail string) {
+	tmp, err := os.MkdirTemp(t.dir, "tmp-")
+	if err != nil {
 		return "", err.Error()
 	}
+	defer os.RemoveAll(tmp)
+	// Allocation pins are left out: functions with mutants are not inlined.
 	cmd := exec.Command("sh", "-c", fmt.Sprintf(`ulimit -v %d && exec "$@"`, memoryLimit), "sh",
-		filepath.Join(dir, "test"), "-test.short", "-test.failfast", "-test.timeout="+t.limit.String())
-	cmd.Dir, cmd.Env = filepath.Join(t.root, t.pkg), append(t.env, "TMPDIR="+tmp)
+		filepath.Join(t.dir, "test"), "-test.short", "-test.failfast", "-test.skip=Alloc", "-test.timeout="+limit.String())
+	cmd.Dir = filepath.Join(t.root, t.pkg)
+	cmd.Env = append(slices.Clone(t.env), "TMPDIR="+tmp, "NODENS_MUTANT="+strconv.Itoa(id))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.WaitDelay = 10 * time.Second
 	var out bytes.Buffer
@@ -123,8 +152,8 @@ func (t *tester) test(dir string) (result outcome, detail string) {
 		return "", err.Error()
 	}
 	// A test binary that does not end by itself after its time limit.
-	end := time.AfterFunc(t.limit+time.Minute, func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
-	err := cmd.Wait()
+	end := time.AfterFunc(limit+time.Minute, func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
+	err = cmd.Wait()
 	hung := !end.Stop()
 	_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
 	switch text := out.String(); {

@@ -2,8 +2,9 @@
 // of the code at a time and runs the package's tests: a change that makes a test fail is killed,
 // one that no test notices survives. Gremlins (test/mutation/gremlins) finds the possible changes in
 // code that tests reach; this command chooses some of them by a seed, because gremlins can only run
-// all of them, and runs each with a time limit derived from the tests' own duration. The
-// repository's files don't change: the compiler reads the changed file through an overlay.
+// all of them, and it compiles each. This command compiles a package once, with all its mutants, and
+// runs the tests once for each, with a time limit derived from their own duration. The repository's
+// files don't change: the compiler reads the changed files through an overlay.
 //
 //	go run ./test/mutation -gremlins PROGRAM [-count 400] [-seed 1] [PACKAGE DIRECTORY...]
 //	go run ./test/mutation -again OUTPUT
@@ -15,9 +16,11 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 )
@@ -32,12 +35,13 @@ type run struct {
 	gremlins  string
 	workers   int
 	seed      uint64
+	floor     time.Duration // of time limits
 	known     known
 	tally     tally
 }
 
 func main() {
-	r := &run{tally: make(tally), env: os.Environ()}
+	r := &run{tally: make(tally), env: os.Environ(), floor: 10 * time.Second}
 	flag.StringVar(&r.gremlins, "gremlins", "gremlins", "the `program`")
 	flag.IntVar(&r.workers, "workers", 1, "mutants tested at the same time")
 	flag.Uint64Var(&r.seed, "seed", 1, "chooses the mutants")
@@ -116,50 +120,33 @@ func (r *run) repeat(name string) error {
 	return nil
 }
 
-// test tests mutants of list in order, until quota of them compiled.
-func (r *run) test(pkg string, list []mutant, quota int) error {
-	t, err := r.newTester(pkg)
+// test tests the first count mutants of list that compile.
+func (r *run) test(pkg string, list []mutant, count int) error {
+	t, err := r.newTester(pkg, list, count)
 	if err != nil {
 		return err
 	}
 	fmt.Printf("# %s: a mutant's tests end after %v\n", pkg, t.limit.Round(time.Second))
-	for quota > 0 && len(list) > 0 {
-		batch := list[:min(quota, len(list))]
-		list = list[len(batch):]
-		counted, err := r.batch(t, batch)
-		if err != nil {
-			return err
-		}
-		quota -= counted
-	}
-	return nil
-}
-
-// batch tests mutants, some at the same time, and returns how many of them count.
-func (r *run) batch(t *tester, list []mutant) (counted int, err error) {
-	next := make(chan mutant)
+	next := make(chan int)
 	var workers sync.WaitGroup
-	var mu sync.Mutex // guards counted, err, r.tally and the order of lines
+	var mu sync.Mutex // guards err, r.tally and the order of lines
 	for range r.workers {
 		workers.Go(func() {
-			for m := range next {
+			for id := range next {
 				began := time.Now()
-				result, detail, failed := t.try(m)
+				result, detail, failed := t.try(id)
 				mu.Lock()
 				err = errors.Join(err, failed)
-				r.tally.add(t.pkg, result)
-				if result != notViable {
-					counted++
-					fmt.Printf("%-10s %s (%.0f s) %s\n", result, m, time.Since(began).Seconds(), detail)
-				}
+				r.tally.add(pkg, result)
+				fmt.Printf("%-10s %s (%.0f s) %s\n", result, t.mutants[id], time.Since(began).Seconds(), detail)
 				mu.Unlock()
 			}
 		})
 	}
-	for _, m := range list {
-		next <- m
+	for _, id := range slices.Sorted(maps.Keys(t.mutants)) {
+		next <- id
 	}
 	close(next)
 	workers.Wait()
-	return counted, err
+	return err
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -24,6 +25,17 @@ func Sum(n int) (total int) {
 	}
 	return total
 }
+
+func First[T comparable](list []T, other ...T) (none T) {
+	if len(list) == 0 {
+		return none
+	}
+	return list[0]
+}
+
+type Till struct{}
+
+func (Till) Price(int, string) int { return 2 + 2 }
 `
 
 const shopTest = `package shop
@@ -32,6 +44,12 @@ import "testing"
 
 func TestSum(t *testing.T) {
 	if got := Sum(4); got != 6 {
+		t.Error(got)
+	}
+	if got := First([]string{"a"}, "b"); got != "a" {
+		t.Error(got)
+	}
+	if got := (Till{}).Price(0, ""); got != 4 {
 		t.Error(got)
 	}
 }
@@ -55,14 +73,7 @@ func writeModule(t *testing.T) string {
 }
 
 func TestTry(t *testing.T) {
-	r := &run{root: writeModule(t), dir: t.TempDir(), env: os.Environ(), known: known{
-		`shop/shop.go` + "\x00" + `if n {> to >=} 100 {`: true,
-	}}
-	shopTester, err := r.newTester("shop")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, test := range []struct {
+	tests := []struct {
 		name   string
 		mutant mutant
 		want   outcome
@@ -71,16 +82,33 @@ func TestTry(t *testing.T) {
 		{"not noticed", mutant{line: 7, column: 7, kind: "CONDITIONALS_NEGATION"}, survived},
 		{"does not compile", mutant{line: 8, column: 19, kind: "ARITHMETIC_BASE"}, notViable},
 		{"listed", mutant{line: 7, column: 7, kind: "CONDITIONALS_BOUNDARY"}, equivalent},
-	} {
+		{"endless", mutant{line: 4, column: 22, kind: "INCREMENT_DECREMENT"}, timedOut},
+		{"generic", mutant{line: 14, column: 15, kind: "CONDITIONALS_NEGATION"}, killed},
+		{"unnamed parameter", mutant{line: 22, column: 47, kind: "ARITHMETIC_BASE"}, killed},
+	}
+	var list []mutant
+	for _, test := range tests {
 		m := test.mutant
 		m.file = "shop/shop.go"
 		if !m.fill([]byte(shop)) {
-			t.Errorf("%s: no operator at %v", test.name, m)
-			continue
+			t.Fatalf("%s: no operator at %v", test.name, m)
 		}
-		got, detail, err := shopTester.try(m)
+		list = append(list, m)
+	}
+	r := &run{root: writeModule(t), dir: t.TempDir(), env: os.Environ(), tally: make(tally), floor: 5 * time.Second, known: known{
+		`shop/shop.go` + "\x00" + `if n {> to >=} 100 {`: true,
+	}}
+	shopTester, err := r.newTester("shop", list, len(list))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, test := range tests {
+		got, detail := notViable, ""
+		if _, ok := shopTester.mutants[i+1]; ok {
+			got, detail, err = shopTester.try(i + 1)
+		}
 		if got != test.want || err != nil {
-			t.Errorf("%s: %s (%s), %v; want %s", m, got, detail, err, test.want)
+			t.Errorf("%s: %s: %s (%s), %v; want %s", test.name, list[i], got, detail, err, test.want)
 		}
 	}
 }
