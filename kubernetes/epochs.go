@@ -45,13 +45,4 @@ func (e *External) Mark(q *wire.Query, r *wire.Reply) (mark epoch.Mark, ok bool)
 	return e.zone.epochMark(&m, o, q, r)
 }
 
-// Touch is [Zone.Touch] for the answers of e.
-func (e *External) Touch(q *wire.Query) {
-	if o := e.zone.origin(q.Name()); o != nil {
-		var b Budget
-		b.Refill()
-		e.lookup(q.Name(), o, &b)
-	}
-}
-
 func isAddressType(qtype uint16) bool { return qtype == wire.TypeA || qtype == wire.TypeAAAA }

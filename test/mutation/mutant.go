@@ -72,12 +72,6 @@ func (m mutant) offset(text []byte) (at int, ok bool) {
 	return at, at < len(text)
 }
 
-// apply returns text with the change.
-func (m mutant) apply(text []byte) []byte {
-	at, _ := m.offset(text)
-	return slices.Concat(text[:at], []byte(m.to), text[at+len(m.from):])
-}
-
 // marked returns the line of text that m changes, with the change marked: "if a {< to <=} b {".
 func (m mutant) marked(text []byte) string {
 	at, _ := m.offset(text)
