@@ -99,6 +99,9 @@ func (t *table) write(set, way int, tag uint64, owner HitReporter) {
 	t.reportHits(place)
 	t.info[place] = slotInfo{reporter: owner, reported: atomic.LoadUint32(&s.Hits)}
 	atomic.AddUint32(&s.Seq, 1)
+	// On arm64 without LSE, the addition may become visible after the writes below. No write
+	// overtakes a load-acquire, which in turn does not overtake the addition's store-release.
+	atomic.LoadUint32(&s.Seq)
 	f := &t.fresh
 	s.Used, s.Expires, s.Ends, s.Epoch, s.EpochAt, s.Life = 0, f.Expires, f.Ends, f.Epoch, f.EpochAt, f.Life
 	s.Sum, s.TailLen, s.MaxSize, s.Head, s.Ttls, s.Odd = f.Sum, f.TailLen, f.MaxSize, f.Head, f.Ttls, f.Odd
