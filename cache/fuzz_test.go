@@ -232,7 +232,11 @@ func FuzzHistory(f *testing.F) {
 
 // TestHistory runs random histories: half of them with fixed seeds.
 func TestHistory(t *testing.T) {
-	for i := range uint64(150) {
+	histories := 150
+	if testing.Short() {
+		histories = 15
+	}
+	for i := range uint64(histories) {
 		seed := i
 		if i%2 == 1 {
 			seed = rand.Uint64()

@@ -71,7 +71,11 @@ func (o *snapshotClock) transfer(t testing.TB, c, d *Cache) int {
 // TestSnapshotRoundTrip fills a cache in a random hour and transfers it to a cache with another
 // clock. Both must give the same answers until all entries have expired.
 func TestSnapshotRoundTrip(t *testing.T) {
-	for seed := range uint64(20) {
+	seeds := 20
+	if testing.Short() {
+		seeds = 4
+	}
+	for seed := range uint64(seeds) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		clock, other := newManualClock(), &manualClock{t: time.Duration(rng.Int64N(int64(time.Minute)))}
 		cfg := defaults()
