@@ -28,6 +28,7 @@ package() {
 	musl-gcc) echo musl-tools musl-dev ;;
 	clang-14) echo clang-14 ;;
 	qemu-system-x86_64) echo qemu-system-x86 ;;
+	qemu-aarch64) echo qemu-user ;;
 	xz) echo xz-utils ;;
 	llvm-strip-14) echo llvm-14 ;;
 	*) echo "test/install.sh: unknown program $1" >&2; exit 1 ;;
