@@ -1,7 +1,7 @@
 # These targets install what they need: on Debian, as root, from its packages; the rest
 # from Go modules.
 
-.PHONY: run test soak flaky lint bench build image e2e kernels
+.PHONY: run test soak flaky test-arm64 fuzz lint bench build image e2e kernels
 
 build:
 	go build -trimpath -buildvcs=auto -o bin/nodens ./cmd/nodens
@@ -40,6 +40,16 @@ MUTANTS ?= 400
 SEED ?= 1
 mutants:
 	@bash test/clean.sh bash test/mutants.sh -count $(MUTANTS) -seed $(SEED)
+
+# Unit tests compiled for arm64, in emulation. Takes some minutes.
+test-arm64:
+	@bash test/arm64.sh all
+
+# Runs the fuzzer FUZZ for TIME, a duration or a number of inputs such as 500x. PKG chooses
+# between packages with a fuzzer of that name. Without FUZZ it lists all fuzzers.
+fuzz: TIME = 1m
+fuzz:
+	@go run ./test/fuzz -fuzz '$(FUZZ)' -package '$(PKG)' -time '$(TIME)'
 
 # The image, for amd64 and arm64, as one file: bin/nodens-image.tar
 image:

@@ -97,7 +97,8 @@ func plan(ctx context.Context, o options, binaries string) ([][]stage, error) {
 		goTest("pins, benchmarks", units, "-run", "Alloc|^TestPermission$", "-bench", ".", "-benchtime", "1x", "-timeout", o.timeout()),
 		inModule("daemonset/image"),
 		inModule("test/dnstap", "-bench", ".", "-benchtime", "1x"),
-		{name: "fuzzers", args: []string{"bash", "test/fuzz.sh", "all", o.fuzzTime(), "/dev/stdout"}, events: true},
+		{name: "fuzzers", args: append([]string{"go", "run", "./test/fuzz", "-all", "-events", "/dev/stdout"}, o.fuzzFlags()...), events: true},
+		{name: "arm64", args: []string{"bash", "test/arm64.sh", "short", "/dev/stdout"}, events: true},
 	}
 	second := []stage{goTest("suites", suites, "-p", "4", "-timeout", o.timeout())}
 	if o.soak {
@@ -136,13 +137,14 @@ func (o options) timeout() string {
 	return "40m"
 }
 
-// fuzzTime is how many new inputs each fuzzer tries. It is a count, because a fuzzer that
-// reaches a time limit at the wrong moment reports a failure.
-func (o options) fuzzTime() string {
+// fuzzFlags says how many inputs each fuzzer tries. It is a count, because a fuzzer that
+// reaches a time limit at the wrong moment reports a failure. The long form starts with what
+// earlier runs found.
+func (o options) fuzzFlags() []string {
 	if o.soak {
-		return "50000x"
+		return []string{"-time", "50000x"}
 	}
-	return "500x"
+	return []string{"-time", "500x", "-fresh"}
 }
 
 // pkg is a package with tests.
