@@ -20,6 +20,7 @@ import (
 // TestPodAsks: a pod gets answers for a cluster name and a forwarded name over both transports and
 // families, with and without EDNS, and none of its queries is tracked.
 func TestPodAsks(t *testing.T) {
+	t.Parallel()
 	l := newNetwork(t)
 	// A rule that matches a connection's state turns tracking on.
 	l.in(l.node, "iptables", "-A", "FORWARD", "-m", "conntrack", "--ctstate", "INVALID", "-j", "DROP")
@@ -62,6 +63,7 @@ func TestPodAsks(t *testing.T) {
 // TestRules: the agent's rules and addresses are in place while it runs, removed rules are restored, and
 // a stop leaves nothing.
 func TestRules(t *testing.T) {
+	t.Parallel()
 	l := newNetwork(t)
 	l.in(l.node, "iptables", "-A", "INPUT", "-p", "udp", "--dport", "53", "-j", "ACCEPT", "-m", "comment", "--comment", "somebody else's")
 	l.in(l.node, "ip6tables", "-t", "raw", "-A", "PREROUTING", "-p", "udp", "--dport", "5353", "-j", "NOTRACK")
@@ -124,6 +126,7 @@ func wantedRules() []string {
 // TestKilled: after a SIGKILL the next agent adopts the rules and addresses, duplicates nothing, and
 // leaves nothing after its stop.
 func TestKilled(t *testing.T) {
+	t.Parallel()
 	l := newNetwork(t)
 	rules, addrs := l.ruleList(), l.addresses()
 	p := l.startAgent()
@@ -147,6 +150,7 @@ func TestKilled(t *testing.T) {
 
 // TestSkipTeardown: with -skipteardown everything stays for the next agent.
 func TestSkipTeardown(t *testing.T) {
+	t.Parallel()
 	l := newNetwork(t)
 	p := l.startAgent("-skipteardown")
 	during := l.ruleList() + l.addresses()
@@ -162,6 +166,7 @@ func TestSkipTeardown(t *testing.T) {
 // TestReadiness: /ready returns 200 while the agent serves, and 503 in its lame-duck time, in which it
 // still answers.
 func TestReadiness(t *testing.T) {
+	t.Parallel()
 	l := newNetwork(t)
 	args := l.agentArgs()
 	conf := args[1]
@@ -203,6 +208,7 @@ func TestReadiness(t *testing.T) {
 // TestStartErrors: the error of a failed start names the flag that turns the failed part off, the exit
 // code is 1, and nothing is left behind.
 func TestStartErrors(t *testing.T) {
+	t.Parallel()
 	l := newNetwork(t)
 	noTools := filepath.Join(l.dir, "empty")
 	if err := os.Mkdir(noTools, 0o755); err != nil {
@@ -242,6 +248,7 @@ func TestStartErrors(t *testing.T) {
 // TestOfficial: the agent runs with NodeLocal DNSCache's unchanged Corefile and arguments, and forwards
 // cluster names to the upstream service over TCP.
 func TestOfficial(t *testing.T) {
+	t.Parallel()
 	l := newNetwork(t)
 	root, err := peer.Root()
 	if err != nil {

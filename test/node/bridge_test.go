@@ -13,6 +13,7 @@ import (
 // TestKernelBridge: the kernel also answers a pod whose interface is a bridge port and whose gateway is
 // the bridge. Its packets are addressed to another interface than the one they enter by.
 func TestKernelBridge(t *testing.T) {
+	t.Parallel()
 	l := newKernelNetwork(t)
 	for _, command := range splitCommands(`ip link add bridge0 type bridge
 		ip link set bridge0 up
@@ -32,6 +33,7 @@ func TestKernelBridge(t *testing.T) {
 // TestKernelReplies: no program at the egress of the node's end of the veth sees the kernel's replies. A
 // policy's program there, which has not seen the query, would drop an unexpected reply.
 func TestKernelReplies(t *testing.T) {
+	t.Parallel()
 	l := newKernelNetwork(t)
 	p := l.startInKernel()
 	a := newComparer(t, l, p, local4)

@@ -146,6 +146,7 @@ func (b *filteredPod) wantAllDropped(t *testing.T, query []byte) {
 // tcx program, whether it is added before the agent starts or later. When it is removed the kernel
 // answers again, even if an empty clsact is left.
 func TestKernelBypass(t *testing.T) {
+	t.Parallel()
 	l := newKernelNetwork(t)
 	query := pack(question("web.shop.svc.cluster.local.", dns.TypeA))
 	var pods []*filteredPod
@@ -188,6 +189,7 @@ func TestKernelBypass(t *testing.T) {
 // TestKernelForged: a pod that a policy denies gets no answers because another pod sends queries with
 // its address. When the policy is removed it gets answers again.
 func TestKernelForged(t *testing.T) {
+	t.Parallel()
 	l := newKernelNetwork(t)
 	p := l.startInKernel()
 	query := pack(question("web.shop.svc.cluster.local.", dns.TypeA))

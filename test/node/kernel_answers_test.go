@@ -261,6 +261,7 @@ func nameOfSize(size int, zone string) string {
 // TestKernelAnswers: the kernel's replies equal the agent's byte for byte, and unusual queries go to the
 // agent even if the kernel knows an answer.
 func TestKernelAnswers(t *testing.T) {
+	t.Parallel()
 	l := newKernelNetwork(t)
 	p := l.startInKernel()
 	for _, door := range []string{local4, local6} {

@@ -36,6 +36,7 @@ func socketOption(level, name int, value string) func(fd int) error {
 // TestKernelFrames: a query in an unusual packet gets the same answer as any other. The kernel leaves
 // packets with unknown headers to the agent.
 func TestKernelFrames(t *testing.T) {
+	t.Parallel()
 	l := newKernelNetwork(t)
 	p := l.startInKernel()
 	plain := pack(question("web.shop.svc.cluster.local.", dns.TypeA))

@@ -112,6 +112,7 @@ func (b *deniedPod) setDenied(on bool) {
 // pod's address, nor for longer than two seconds after it has answered the pod. When the policy is
 // removed it answers again. The pods are added while the agent runs.
 func TestKernelPolicy(t *testing.T) {
+	t.Parallel()
 	l := newKernelNetwork(t)
 	p := l.startInKernel()
 	query := pack(question("web.shop.svc.cluster.local.", dns.TypeA))

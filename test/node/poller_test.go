@@ -130,6 +130,7 @@ func (l *network) wantMostlyKernel(then, answers int) {
 
 // TestKernelReload: once a new configuration is active, no reply comes from the previous one.
 func TestKernelReload(t *testing.T) {
+	t.Parallel()
 	l := newKernelNetwork(t)
 	p := l.startInKernel()
 	conf := filepath.Join(l.dir, "Corefile")
@@ -206,15 +207,12 @@ func (m *versionedUpstream) ServeDNS(w dns.ResponseWriter, q *dns.Msg) {
 	_ = w.WriteMsg(r) // the client may have given up
 }
 
-// versionedUpstreamPort is its port.
-const versionedUpstreamPort = "5301"
-
 func (l *network) startVersionedUpstream() *versionedUpstream {
 	l.t.Helper()
 	m := &versionedUpstream{}
 	var conn net.PacketConn
 	err := testbed.InNamespace(l.upstream, func() (err error) {
-		conn, err = net.ListenPacket("udp", net.JoinHostPort(upstreamIP, versionedUpstreamPort))
+		conn, err = net.ListenPacket("udp", net.JoinHostPort(upstreamIP, ownUpstreamPort))
 		return err
 	})
 	if err != nil {
@@ -231,14 +229,11 @@ func (l *network) startVersionedUpstream() *versionedUpstream {
 // TestKernelFlush: after a flush no reply comes from the old cache entry. Without a flush no entry is
 // used for longer than its TTL, which counts down.
 func TestKernelFlush(t *testing.T) {
+	t.Parallel()
 	l := newKernelNetwork(t)
 	m := l.startVersionedUpstream()
 	args := l.agentArgs(testbed.KernelPathFlag, "-admin-socket", filepath.Join(l.handoverDir(), "admin.sock"))
-	conf, err := os.ReadFile(filepath.Join(l.dir, "Corefile"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	l.file("Corefile", strings.Replace(string(conf), ":"+testbed.UpstreamPort, ":"+versionedUpstreamPort, 1))
+	l.useOwnUpstream()
 	l.startAgentWith(args...)
 	const name = "moving.test."
 	w := l.startPoller(pack(question(name, dns.TypeA)))

@@ -17,8 +17,10 @@ import (
 // first query after a SIGKILL; the agent answers again when it is back; and a stop leaves the rule sets
 // byte for byte as they were before.
 func TestFailOpen(t *testing.T) {
+	t.Parallel()
 	for _, way := range testbed.ProxyModes {
 		t.Run(way, func(t *testing.T) {
+			t.Parallel()
 			l := newNetwork(t)
 			l.addKubeProxy(way)
 			before := l.ruleSets()
@@ -124,8 +126,10 @@ func (l *network) ruleSets() string {
 // TestClosedInput: on a node whose policy for input is DROP, pods reach the agent's DNS port, and no other
 // port of its address.
 func TestClosedInput(t *testing.T) {
+	t.Parallel()
 	for _, way := range testbed.ProxyModes {
 		t.Run(way, func(t *testing.T) {
+			t.Parallel()
 			l := newNetwork(t)
 			l.addKubeProxy(way)
 			if way == testbed.ProxyNftables {
@@ -181,6 +185,7 @@ func (l *network) checkOutsideHost() {
 
 // TestNoNetfilter: with -netfilter none the agent answers at its addresses and changes no rules.
 func TestNoNetfilter(t *testing.T) {
+	t.Parallel()
 	l := newNetwork(t)
 	l.addKubeProxy(testbed.ProxyIptablesNft)
 	before := l.ruleSets()

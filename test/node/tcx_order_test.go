@@ -168,6 +168,7 @@ const (
 // TestKernelOrder: the agent's program is where -kernel-path-order says, foreign programs before and
 // after it keep working, and our programs are gone after the agent's end.
 func TestKernelOrder(t *testing.T) {
+	t.Parallel()
 	l := newKernelNetwork(t)
 	const port = "vpod"
 	first, second := l.loadProgram("first", tcxNext), l.loadProgram("second", tcxNext)
@@ -222,6 +223,7 @@ func TestKernelOrder(t *testing.T) {
 // TestKernelLinks: the kernel answers a pod that is added while the agent runs, and again after its
 // interface was replaced.
 func TestKernelLinks(t *testing.T) {
+	t.Parallel()
 	l := newKernelNetwork(t)
 	p := l.startInKernel()
 	ns, err := l.AddPod(1)

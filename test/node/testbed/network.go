@@ -93,9 +93,8 @@ func New(dir, nodens string) (*Network, error) {
 		return l, err
 	}
 	// A node has default routes.
-	_, err4 := l.In(l.Node, "ip", "route", "add", "default", "via", UpstreamIP)
-	_, err6 := l.In(l.Node, "ip", "-6", "route", "add", "default", "via", UpstreamIP6)
-	return l, errors.Join(err4, err6, l.startServers())
+	err = configure(l.Node, "route add default via "+UpstreamIP+"\nroute add default via "+UpstreamIP6+"\n")
+	return l, errors.Join(err, l.startServers())
 }
 
 // addNamespace adds a namespace, which Close deletes.
@@ -104,8 +103,7 @@ func (l *Network) addNamespace(ns string) error {
 		return err
 	}
 	l.Cleanup(func() { _, _ = Run("ip", "netns", "delete", ns) })
-	_, err := l.In(ns, "ip", "link", "set", "lo", "up")
-	return err
+	return configure(ns, "link set lo up\n")
 }
 
 // AddPod adds the n-th pod, counted from 1, and returns its namespace. The node's end of its veth pair
@@ -145,23 +143,19 @@ func (l *Network) connect(ns, ip4, ip6, gw4, gw6 string) error {
 	if err != nil {
 		return err
 	}
-	for _, end := range []struct{ ns, dev, ip4, ip6 string }{{ns, "eth0", ip4, ip6}, {l.Node, port, gw4, gw6}} {
-		for _, args := range [][]string{
-			{"link", "set", end.dev, "up"},
-			{"addr", "add", end.ip4 + "/24", "dev", end.dev},
-			{"addr", "add", end.ip6 + "/64", "dev", end.dev, "nodad"},
-		} {
-			if _, err := l.In(end.ns, append([]string{"ip"}, args...)...); err != nil {
-				return err
-			}
-		}
+	up := func(dev, ip4, ip6 string) string {
+		return fmt.Sprintf("link set %s up\naddr add %s/24 dev %[1]s\naddr add %[3]s/64 dev %[1]s nodad\n", dev, ip4, ip6)
 	}
-	for _, args := range [][]string{{"ip", "route", "add", "default", "via", gw4}, {"ip", "-6", "route", "add", "default", "via", gw6}} {
-		if _, err := l.In(ns, args...); err != nil {
-			return err
-		}
-	}
-	return nil
+	return errors.Join(
+		configure(l.Node, up(port, gw4, gw6)),
+		configure(ns, up("eth0", ip4, ip6)+"route add default via "+gw4+"\nroute add default via "+gw6+"\n"),
+	)
+}
+
+// configure runs commands of ip(8), one a line, in a namespace.
+func configure(ns, commands string) error {
+	_, err := run(commands, []string{"ip", "-netns", ns, "-batch", "-"})
+	return err
 }
 
 // Run runs a command outside the namespaces and returns its output.
