@@ -15,9 +15,7 @@ import (
 const changesPerRound = 50
 
 // nextChange changes the world and says how.
-func (g *generator) nextChange(d nameOptions) *change {
-	g.formerNames = append(g.formerNames, g.owners()...)
-	g.formerNames = append(g.formerNames, d.owners(&g.world)...)
+func (g *generator) nextChange() *change {
 	c := &change{}
 	// A client's pod is asked to go in every round.
 	for _, from := range clients {
@@ -41,7 +39,6 @@ func (g *generator) nextChange(d nameOptions) *change {
 			g.changeImport(c)
 		}
 	}
-	g.changedNames = c.owners(d)
 	return c
 }
 

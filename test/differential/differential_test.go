@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/nodens-dns/nodens/test/apiserver"
+	"github.com/nodens-dns/nodens/test/soak"
 )
 
 // agentProgram is the program that is compared with CoreDNS. Setting
@@ -42,14 +43,14 @@ func TestDifferential(t *testing.T) {
 	n := seed(t)
 	t.Run("fixed", func(t *testing.T) { s.fixed(t, n) })
 	t.Run("random", func(t *testing.T) { s.random(t, n) })
-	t.Run("kernel", func(t *testing.T) { s.kernel(t, n) })
 	if !t.Failed() && flag.Lookup("test.run").Value.String() == "" {
 		reportUnused(t, s.table)
 	}
 }
 
 // fixed compares each of the fixed Corefiles, by queries about everything in
-// the fixed world and random ones about the seed's first world.
+// the fixed world and random ones about the seed's first world. In the usual form
+// the first Corefile gets all queries, and the others share them among each other.
 func (s *site) fixed(t *testing.T, n uint64) {
 	g := newGenerator(n)
 	if err := s.write(t.Context(), &g.world); err != nil {
@@ -57,7 +58,15 @@ func (s *site) fixed(t *testing.T, n uint64) {
 	}
 	defer s.clean(t, &g.world)
 	s.clusterDNS = s.serve(t, "coredns", corefiles[0].text, apiserver.Admin)
-	for _, c := range corefiles {
+	facts := collectFacts(s.fixedWorld, &g.world)
+	queries := func(i int) []query {
+		fixed := fixedQueries(s.fixedWorld)
+		if i > 0 {
+			fixed = everyNth(fixed, i-1, soak.Choose(len(corefiles), 1))
+		}
+		return append(fixed, newAsker(g, nameOptions{}, n, uint64(i)).queries(fixedRandomQueries(), s.fixedNames)...)
+	}
+	for i, c := range corefiles {
 		t.Run(c.name, func(t *testing.T) {
 			r := s.run(t, c.caches)
 			r.coredns = s.serve(t, "coredns", c.text, apiserver.Admin)
@@ -67,17 +76,26 @@ func (s *site) fixed(t *testing.T, n uint64) {
 				r.agents = append(r.agents, agent{name: "cluster", addr: s.serve(t, agentProgram(), whole, apiserver.Agent)})
 			}
 			r.endpointPodNames = strings.Contains(c.text, "endpoint_pod_names")
-			r.facts = collectFacts(s.fixedWorld, &g.world)
-			s.awaitMarks(t, marks{}, s.clusterDNS, r.coredns, r.agents[0].addr)
-			r.compare(fixedQueries(s.fixedWorld))
-			r.compare(g.queries(nameOptions{}, fixedRandomQueries, s.fixedNames))
+			r.facts = facts
+			s.awaitMarks(t, []watcher{{server: s.clusterDNS}, {server: r.coredns}, {server: r.agents[0].addr}})
+			r.compare(queries(i))
 			r.report()
 		})
 	}
+	t.Run("kernel", func(t *testing.T) { s.kernel(t, facts, queries(len(corefiles))) })
+}
+
+// everyNth returns every nth of the queries from the one with that index on. n of them
+// with the indexes below n have all queries.
+func everyNth(qs []query, first, n int) (some []query) {
+	for i := first; i < len(qs); i += n {
+		some = append(some, qs[i])
+	}
+	return some
 }
 
 // fixedRandomQueries is how many random queries the fixed Corefiles get.
-const fixedRandomQueries = 1000
+func fixedRandomQueries() int { return soak.Choose(300, 1000) }
 
 // defaultSeed is that of an ordinary run. A seed that nobody has tried finds what
 // nobody has decided upon, now and then, and that should not keep an unrelated

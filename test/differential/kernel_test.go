@@ -18,25 +18,18 @@ import (
 // kernel compares the add-on's Corefile once more, which has all that copies are made of,
 // with an agent that answers inside of the kernel and is asked by a pod: the last answer to
 // a query is the kernel's where it may be.
-func (s *site) kernel(t *testing.T, n uint64) {
+func (s *site) kernel(t *testing.T, facts objectFacts, queries []query) {
 	if err := errors.Join(testbed.Usable(), testbed.KernelPathUsable()); err != nil {
 		t.Skip(err)
 	}
-	g := newGenerator(n)
-	if err := s.write(t.Context(), &g.world); err != nil {
-		t.Fatal(err)
-	}
-	defer s.clean(t, &g.world)
 	text := addonText
 	r := s.run(t, true)
 	r.coredns = s.serve(t, "coredns", text, apiserver.Admin)
 	h := s.startFixture(t, text)
 	r.agents = []agent{{name: "kernel", addr: h.addr, pod: h.Pod}}
-	r.facts = collectFacts(s.fixedWorld, &g.world)
-	s.awaitMarks(t, marks{}, r.coredns)
-	for _, qs := range [][]query{fixedQueries(s.fixedWorld), g.queries(nameOptions{}, fixedRandomQueries, s.fixedNames)} {
-		r.compare(slices.DeleteFunc(qs, aboutServer))
-	}
+	r.facts = facts
+	s.awaitMarks(t, []watcher{{server: r.coredns}})
+	r.compare(slices.DeleteFunc(queries, aboutServer))
 	r.report()
 	h.checkKernelShare(t, r.asked)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -26,19 +27,30 @@ type marks struct {
 // markNamespace is the namespace of the nth marks.
 func markNamespace(n int) string { return fmt.Sprintf("mark-%d", n) }
 
-// awaitMarks writes a last object of each kind, and slices in each namespace,
-// waits until every server has seen all that it can of them, and deletes them
-// again. Events of one watch come in order, so whatever was written before has
-// been seen too.
-func (s *site) awaitMarks(t *testing.T, m marks, servers ...netip.AddrPort) {
+// watcher is a server and the marks that it can see.
+type watcher struct {
+	marks
+	server netip.AddrPort
+}
+
+// awaitMarks writes a last object of each kind, and slices in each namespace that
+// any server can see, waits until every server has seen all that it can of them, and
+// deletes them again. Events of one watch come in order, so whatever was written
+// before has been seen too.
+func (s *site) awaitMarks(t *testing.T, watchers []watcher) {
 	t.Helper()
 	s.lastMark++
-	w := newMarks(s.lastMark, m.namespaces)
+	var namespaces []string
+	for _, m := range watchers {
+		namespaces = append(namespaces, m.namespaces...)
+	}
+	slices.Sort(namespaces)
+	w := newMarks(s.lastMark, slices.Compact(namespaces))
 	if err := s.write(t.Context(), w); err != nil {
 		t.Fatal(err)
 	}
-	names := m.names(w)
-	for _, server := range servers {
+	for _, m := range watchers {
+		names, server := m.names(w), m.server
 		// What a cache holds about the name from before would be NXDOMAIN,
 		// for five seconds at most.
 		err := peer.Await(t.Context(), fmt.Sprintf("%s to see the last objects", server), func(ctx context.Context) error {
@@ -53,7 +65,6 @@ func (s *site) awaitMarks(t *testing.T, m marks, servers ...netip.AddrPort) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		names = m.names(w)
 	}
 	if err := s.deleteAll(t.Context(), w); err != nil {
 		t.Fatal(err)

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/nodens-dns/nodens/test/apiserver"
+	"github.com/nodens-dns/nodens/test/soak"
 )
 
 // randomCase is a Corefile that is compared over a random world that changes.
@@ -28,12 +29,12 @@ type randomCase struct {
 	keys string
 }
 
-// The random part's size: three rounds change most of the world, and each
-// asks about as many names as it has.
-const (
-	rounds        = 3
-	randomQueries = 700
-)
+// rounds is how often the random part asks: the world changes before each round but the first,
+// and three rounds change most of it.
+func rounds() int { return soak.Choose(2, 3) }
+
+// randomQueries is how many random queries a Corefile gets in a round. A world has about 700 names.
+func randomQueries() int { return soak.Choose(200, 700) }
 
 // externalLines is the directive of names outside of the cluster.
 func externalLines(options ...string) string {
@@ -155,36 +156,87 @@ var regressionSeeds = []struct {
 	{"zonal", 2}, // weights of SRV records next to endpoints without ports
 }
 
+// casesPerWorld is how many Corefiles are compared over one world at the same time: writing a world
+// costs as much as comparing the answers about it, and each Corefile takes four processes.
+const casesPerWorld = 8
+
 // random compares each Corefile of the matrix over a world of the seed, and
 // over those of the seeds that have found something.
 func (s *site) random(t *testing.T, n uint64) {
-	for _, c := range randomCases() {
-		t.Run(c.name, func(t *testing.T) { s.randomCase(t, c, n) })
-		for _, r := range regressionSeeds {
-			if r.corefile == c.name {
-				t.Run(c.name+"-again", func(t *testing.T) { s.randomCase(t, c, r.seed) })
-			}
-		}
+	for group := range slices.Chunk(randomCases(), casesPerWorld) {
+		s.randomWorld(t, group, n)
+	}
+	for _, r := range regressionSeeds {
+		of := slices.DeleteFunc(randomCases(), func(c randomCase) bool { return c.name != r.corefile })
+		s.randomWorld(t, of, r.seed)
 	}
 }
 
-// randomCase compares the variants of one Corefile with CoreDNS over a world that
+// caseServers are the servers of one Corefile, and the queries for them.
+type caseServers struct {
+	randomCase
+	coredns netip.AddrPort
+	agents  []agent
+	asker   *asker
+}
+
+// randomWorld compares the variants of each Corefile with CoreDNS over a world that
 // changes.
-func (s *site) randomCase(t *testing.T, c randomCase, n uint64) {
+func (s *site) randomWorld(t *testing.T, cases []randomCase, n uint64) {
 	g := newGenerator(n)
 	if err := s.write(t.Context(), &g.world); err != nil {
 		t.Fatal(err)
 	}
 	defer s.clean(t, &g.world)
-	r := s.run(t, false)
-	r.coredns = s.serve(t, "coredns", s.fillMarks(c.text(variant{})), apiserver.Admin)
-	s.clusterDNS = r.coredns
-	servers := []netip.AddrPort{r.coredns}
-	for _, v := range variants(c) {
-		a := agent{name: v.name, addr: s.serve(t, agentProgram(), s.fillMarks(c.text(v)), c.apiUser()), behind: v.behind}
-		r.agents = append(r.agents, a)
-		servers = append(servers, a.addr)
+	all := make([]*caseServers, len(cases))
+	for i, c := range cases {
+		all[i] = s.startCase(t, c)
+		all[i].asker = newAsker(g, c.nameOptions, n, uint64(i))
 	}
+	for round := range rounds() {
+		if round > 0 {
+			for _, c := range all {
+				c.asker.keepNames()
+			}
+			change := g.nextChange()
+			if err := s.apply(t.Context(), change); err != nil {
+				t.Fatal(err)
+			}
+			for _, c := range all {
+				c.asker.noteChange(change)
+			}
+		}
+		s.awaitCaseMarks(t, all, &g.world, round)
+		facts := collectFacts(s.fixedWorld, &g.world)
+		for _, c := range all {
+			t.Run(fmt.Sprintf("seed-%d/round-%d/%s", n, round+1, c.name), func(t *testing.T) {
+				r := s.caseRun(t, c)
+				r.facts = facts
+				r.compare(append(c.asker.certainQueries(), c.asker.queries(randomQueries(), s.fixedNames)...))
+				r.report()
+			})
+		}
+	}
+}
+
+// startCase starts CoreDNS with the Corefile, and the agents that are compared with it.
+func (s *site) startCase(t *testing.T, c randomCase) *caseServers {
+	t.Helper()
+	started := &caseServers{randomCase: c, coredns: s.serve(t, "coredns", s.fillMarks(c.text(variant{})), apiserver.Admin)}
+	s.clusterDNS = started.coredns
+	for _, v := range variants(c) {
+		started.agents = append(started.agents, agent{
+			name: v.name, addr: s.serve(t, agentProgram(), s.fillMarks(c.text(v)), c.apiUser()), behind: v.behind,
+		})
+	}
+	return started
+}
+
+// caseRun is a comparison of the servers of a Corefile.
+func (s *site) caseRun(t *testing.T, c *caseServers) *run {
+	t.Helper()
+	r := s.run(t, false)
+	r.coredns, r.agents = c.coredns, c.agents
 	r.podsVerified, r.endpointPodNames = c.pods, slices.Contains(c.options, "endpoint_pod_names")
 	if c.external {
 		r.zones = append(r.zones, externalZone)
@@ -192,23 +244,26 @@ func (s *site) randomCase(t *testing.T, c randomCase, n uint64) {
 	if c.imports {
 		r.zones = append(r.zones, importZone)
 	}
-	for round := range rounds {
-		if round > 0 {
-			if err := s.apply(t.Context(), g.nextChange(c.nameOptions)); err != nil {
-				t.Fatal(err)
-			}
-		}
+	return r
+}
+
+// awaitCaseMarks waits until all servers have seen the world as it is in that round.
+func (s *site) awaitCaseMarks(t *testing.T, all []*caseServers, w *world, round int) {
+	t.Helper()
+	var watchers []watcher
+	for _, c := range all {
 		m := c.marks
 		m.clusters = c.imports
 		// The first round's slices come into view when they are asked for.
 		if round > 0 {
-			m.namespaces = c.exposedNamespaces(&g.world)
+			m.namespaces = c.exposedNamespaces(w)
 		}
-		s.awaitMarks(t, m, servers...)
-		r.facts = collectFacts(s.fixedWorld, &g.world)
-		r.compare(append(g.certainQueries(c.nameOptions), g.queries(c.nameOptions, randomQueries, s.fixedNames)...))
+		watchers = append(watchers, watcher{m, c.coredns})
+		for _, a := range c.agents {
+			watchers = append(watchers, watcher{m, a.addr})
+		}
 	}
-	r.report()
+	s.awaitMarks(t, watchers)
 }
 
 // exposedNamespaces are the namespaces of the world whose names the Corefile has.
@@ -225,7 +280,7 @@ func (c randomCase) exposedNamespaces(w *world) []string {
 // fillMarks fills in the namespaces that the next marks will have.
 func (s *site) fillMarks(text string) string {
 	var names []string
-	for i := range rounds {
+	for i := range rounds() {
 		names = append(names, markNamespace(s.lastMark+1+i))
 	}
 	return strings.ReplaceAll(text, "MARKS", strings.Join(names, " "))

@@ -22,11 +22,21 @@ const (
 	randomImports  = 12
 )
 
-// generator makes a random world, changes it round by round, and makes random
-// queries for it. The words that names are made of are few, so that names meet
-// in unexpected places. The same seed makes the same worlds and queries.
+// dice makes random choices.
+type dice struct{ *rand.Rand }
+
+func newDice(seed, sequence uint64) dice { return dice{rand.New(rand.NewPCG(seed, sequence))} }
+
+func (d dice) pick(words []string) string { return words[d.IntN(len(words))] }
+
+// percent is true n times out of a hundred.
+func (d dice) percent(n int) bool { return d.IntN(100) < n }
+
+// generator makes a random world and changes it round by round. The words that
+// names are made of are few, so that names meet in unexpected places. The same
+// seed makes the same worlds.
 type generator struct {
-	*rand.Rand
+	dice
 	world
 	// used are the cluster addresses that are taken, freed those that were.
 	used  map[netip.Addr]bool
@@ -35,9 +45,6 @@ type generator struct {
 	named int
 	// clientPods are the pods that clients ask from, by address.
 	clientPods map[string]*corev1.Pod
-	// formerNames are the names that objects of earlier rounds could own, news those
-	// of the objects that the last round made, changed or deleted.
-	formerNames, changedNames []string
 }
 
 // node is the name of the node that the agent is told it runs on.
@@ -61,7 +68,7 @@ var (
 
 // newGenerator makes the first world of the seed.
 func newGenerator(seed uint64) *generator {
-	g := &generator{Rand: rand.New(rand.NewPCG(seed, 0)), used: map[netip.Addr]bool{}, clientPods: map[string]*corev1.Pod{}}
+	g := &generator{dice: newDice(seed, 0), used: map[netip.Addr]bool{}, clientPods: map[string]*corev1.Pod{}}
 	for _, name := range randomNamespaces[:len(randomNamespaces)-1] {
 		g.addNamespace(name)
 	}
@@ -76,11 +83,6 @@ func newGenerator(seed uint64) *generator {
 	}
 	return g
 }
-
-func (g *generator) pick(words []string) string { return words[g.IntN(len(words))] }
-
-// percent is true n times out of a hundred.
-func (g *generator) percent(n int) bool { return g.IntN(100) < n }
 
 // anyNamespace is one of the namespaces that are there.
 func (g *generator) anyNamespace() string { return g.namespaces[g.IntN(len(g.namespaces))].Name }
