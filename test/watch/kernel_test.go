@@ -17,11 +17,13 @@ import (
 
 	"github.com/nodens-dns/nodens/test/apiserver"
 	"github.com/nodens-dns/nodens/test/node/testbed"
+	"github.com/nodens-dns/nodens/test/soak"
 )
 
+// changed returns how many Services change.
+func changed() int { return soak.Choose(80, 1000) }
+
 const (
-	// changed is how many Services change.
-	changed = 1000
 	// after is how many times a Service is asked for at least once its change is
 	// acknowledged: the first few are answered by the agent, and what comes then by the
 	// kernel again. An answer that is too old would be the first.
@@ -34,7 +36,7 @@ const (
 func testKernel(t *testing.T, binary string, api *apiserver.Server, client kubernetes.Interface) {
 	l := pods(t, binary, api)
 	w := &witness{t: t, udp: dial(t, l.Pod, "udp"), tcp: &dns.Conn{Conn: dial(t, l.Node, "tcp")}}
-	for n := range changed {
+	for n := range changed() {
 		for _, c := range turn(client, n) {
 			w.watch(c)
 		}
