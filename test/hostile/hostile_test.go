@@ -14,13 +14,17 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/test/hostile/broken"
+	"github.com/nodens-dns/nodens/test/soak"
 )
 
 // TestHostile is a run that is short enough for every day: each mutation meets each
 // packet of the corpus a few times, and there are more idle connections than the
 // agent takes.
 func TestHostile(t *testing.T) {
-	p := plan{packets: 300_000, seed: 1, idle: 1500, slow: 20, dir: t.TempDir()}
+	p := plan{
+		packets: soak.Choose(80_000, 300_000), warmUp: soak.Choose(40_000, leastWarmUp),
+		seed: 1, idle: 1500, slow: 20, dir: t.TempDir(),
+	}
 	if testing.Short() {
 		p.packets, p.idle = 20_000, 0
 	}

@@ -38,7 +38,7 @@ func main() {
 
 // run is the program.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
-	p := plan{progress: stderr}
+	p := plan{progress: stderr, warmUp: leastWarmUp}
 	fs := flag.NewFlagSet("hostile", flag.ContinueOnError)
 	fs.SetOutput(stderr)
 	// Ten million are a few minutes; every mutation has met every packet of the

@@ -15,6 +15,7 @@ import (
 // plan is what a run does.
 type plan struct {
 	packets    int
+	warmUp     int // how many of them come before the first look, at least; see leastWarmUp
 	seed       uint64
 	idle, slow int
 	dir        string // for the agent's files
@@ -30,10 +31,10 @@ const (
 	// them to meet in the agent.
 	brokenFrameConns  = 2
 	freshQueryClients = 8
-	// warmUp is the share of the packets that come before the first look, one in so
-	// many, and leastWarmUp the fewest: by then the caches are full and each
+	// warmUpShare is the share of the packets that come before the first look, one in so
+	// many, and leastWarmUp the fewest of a long run: by then the caches are full and each
 	// buffer has been used by the longest packet.
-	warmUp      = 10
+	warmUpShare = 10
 	leastWarmUp = 100_000
 )
 
@@ -79,7 +80,7 @@ func (p plan) run(ctx context.Context) (*report, error) {
 	if r.start, err = a.readState(ctx); err != nil {
 		return nil, err
 	}
-	warm := max(p.packets/warmUp, min(p.packets, leastWarmUp))
+	warm := max(p.packets/warmUpShare, min(p.packets, p.warmUp))
 	if r.warm, err = r.phase(ctx, a, 0, warm); err != nil {
 		return nil, err
 	}
@@ -167,6 +168,9 @@ func (r *report) follow(ctx context.Context, a *agent) {
 	}()
 }
 
+// enoughForAll is how many packets use every mutation.
+const enoughForAll = 50_000
+
 // cacheEvictions is the agent's counter of connections closed to make room for new ones.
 const cacheEvictions = "nodens_dns_connections_evicted_total"
 
@@ -197,7 +201,7 @@ func (r *report) judge() {
 		r.fault("of %d TCP connections of clients that behave %d were closed without an answer", of, n)
 	}
 	for _, name := range broken.Names() {
-		if r.mutations[name] == 0 && r.packets > leastWarmUp {
+		if r.mutations[name] == 0 && r.packets >= enoughForAll {
 			r.fault("no packet was broken by %q", name)
 		}
 	}
