@@ -65,7 +65,7 @@ func run(ctx context.Context, out io.Writer, before string, static bool) error {
 		}
 		rows := source.rows()
 		if !static {
-			paths, err := measurePaths(ctx, tree, source)
+			paths, err := measurePaths(ctx, tree, source, profileSeconds)
 			if err != nil {
 				return fmt.Errorf("running the agent of %s: %w", tree, err)
 			}

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodens-dns/nodens/test/soak"
 )
 
 // tree writes files into a directory of their own.
@@ -92,7 +94,7 @@ func TestPaths(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := measurePaths(t.Context(), root, s)
+	p, err := measurePaths(t.Context(), root, s, soak.Choose(1, profileSeconds))
 	if err != nil {
 		t.Fatal(err)
 	}

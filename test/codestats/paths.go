@@ -29,6 +29,9 @@ const module = "github.com/nodens-dns/nodens/"
 // queries is how often a query is sent to find the functions that each one runs.
 const queries = 200
 
+// profileSeconds is how long the agent is profiled.
+const profileSeconds = 10
+
 // paths says what the agent runs for a query.
 type paths struct {
 	frames, hit, miss int
@@ -43,9 +46,9 @@ func (p paths) rows() []row {
 }
 
 // measurePaths builds the agent of a tree with coverage counters, and counts the functions
-// that run at least once for each hit and for each miss. A profile of an agent without the
-// counters says how deep the stack is.
-func measurePaths(ctx context.Context, tree string, s *source) (p paths, err error) {
+// that run at least once for each hit and for each miss. A profile of that many seconds of an
+// agent without the counters says how deep the stack is.
+func measurePaths(ctx context.Context, tree string, s *source, seconds int) (p paths, err error) {
 	dir, err := os.MkdirTemp("", "nodens-paths-")
 	if err != nil {
 		return p, err
@@ -83,7 +86,7 @@ func measurePaths(ctx context.Context, tree string, s *source) (p paths, err err
 	}
 	names := s.functionAt()
 	p.hit, p.miss = perQuery(idle, hits, names), perQuery(idle, misses, names)
-	p.frames, err = a.frames(ctx, plain)
+	p.frames, err = a.frames(ctx, plain, seconds)
 	return p, err
 }
 
@@ -199,20 +202,38 @@ func ask(ctx context.Context, address netip.AddrPort, name string) (*dns.Msg, er
 
 // frames profiles the agent under a load of hits, and returns how many frames of its own
 // functions are on the stack, counted from the function that reads packets up to the first
-// function of package cache, most often.
-func (a agent) frames(ctx context.Context, binary string) (int, error) {
+// function of package cache, most often. A busy machine may leave the agent too little of the
+// processor for a sample in that package, so there are several profiles.
+func (a agent) frames(ctx context.Context, binary string, seconds int) (int, error) {
 	address, pprof, stop, err := a.start(ctx, binary)
 	if err != nil {
 		return 0, err
 	}
 	file := filepath.Join(a.dir, "profile")
-	err = profile(ctx, address, "http://"+pprof+"/debug/pprof/profile?seconds=10", file)
+	url := fmt.Sprintf("http://%s/debug/pprof/profile?seconds=%d", pprof, seconds)
+	var depths map[int]int
+	for n := 0; n < maxProfiles && len(depths) == 0 && err == nil; n++ {
+		if err = profile(ctx, address, url, file); err == nil {
+			depths, err = readDepths(ctx, binary, file)
+		}
+	}
 	if err := errors.Join(err, stop()); err != nil {
 		return 0, err
 	}
+	if len(depths) == 0 {
+		return 0, errors.New("no sample of the profile is in package cache")
+	}
+	return mostFrequent(depths), nil
+}
+
+// maxProfiles is how often an agent is profiled at most.
+const maxProfiles = 20
+
+// readDepths counts the depths of the samples of a profile that are in package cache.
+func readDepths(ctx context.Context, binary, file string) (map[int]int, error) {
 	out, err := exec.CommandContext(ctx, "go", "tool", "pprof", "-traces", binary, file).Output()
 	if err != nil {
-		return 0, fmt.Errorf("go tool pprof: %w", err)
+		return nil, fmt.Errorf("go tool pprof: %w", err)
 	}
 	depths := make(map[int]int)
 	for trace := range strings.SplitSeq(string(out), "-----------+") {
@@ -220,10 +241,7 @@ func (a agent) frames(ctx context.Context, binary string) (int, error) {
 			depths[d]++
 		}
 	}
-	if len(depths) == 0 {
-		return 0, errors.New("no sample of the profile is in package cache")
-	}
-	return mostFrequent(depths), nil
+	return depths, nil
 }
 
 // mostFrequent returns the key with the largest count, the smallest of several.
