@@ -1,6 +1,7 @@
 package loadgen
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"net/netip"
@@ -26,6 +27,8 @@ type Stream struct {
 	// Count, if it is not 0, ends the stream after so many queries; else the job's
 	// length does.
 	Count int
+	// Patience is how long an answer may take; 0 is a second.
+	Patience time.Duration
 	// Sockets is from how many sockets the queries come, in turn.
 	Sockets int
 	// From is the IPv4 address that they come from; the zero Addr is the one that the
@@ -55,10 +58,10 @@ type Result struct {
 	Elapsed time.Duration
 }
 
-// patience is how long an answer may take: servers give up on an upstream after
+// defaultPatience is how long an answer may take: servers give up on an upstream after
 // two seconds and more, but this one answers in milliseconds, so what takes a
 // second has been thrown away somewhere.
-const patience = time.Second
+const defaultPatience = time.Second
 
 // burst is how many queries of a Window are sent before the loop looks for
 // answers: few enough that those of other streams are not late for it.
@@ -97,6 +100,7 @@ type client struct {
 // an error.
 func newClient(s Stream, to netip.AddrPort, length time.Duration) (*client, error) {
 	c := &client{Stream: s, fresh: s.First}
+	c.Patience = cmp.Or(s.Patience, defaultPatience)
 	if s.Server.IsValid() {
 		to = s.Server
 	}
@@ -110,7 +114,7 @@ func newClient(s Stream, to netip.AddrPort, length time.Duration) (*client, erro
 	}
 	if s.Rate > 0 {
 		c.every = time.Second / time.Duration(s.Rate)
-		c.Latencies = make([]time.Duration, 0, int(length/c.every)+1)
+		c.Latencies = make([]time.Duration, 0, max(int(length/c.every)+1, s.Count))
 	}
 	for range s.Sockets {
 		fd, err := open(s.From, to)
@@ -148,7 +152,7 @@ func (c *client) asked() bool { return c.Count > 0 && c.Sent >= uint64(c.Count) 
 
 // ask sends what is due.
 func (c *client) ask(now time.Duration) {
-	if now-c.swept > patience/100 {
+	if now-c.swept > c.Patience/100 {
 		c.sweep(now)
 	}
 	switch {
@@ -254,7 +258,7 @@ func (c *client) sweep(now time.Duration) {
 	for _, s := range c.socks {
 		for ; s.tail != s.head; s.tail++ {
 			sent := &s.sent[uint16(s.tail)]
-			if *sent != 0 && now-*sent < patience {
+			if *sent != 0 && now-*sent < c.Patience {
 				break
 			}
 			if *sent != 0 {

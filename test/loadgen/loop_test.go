@@ -176,7 +176,7 @@ func TestLost(t *testing.T) {
 	r := run(t, start(t), Job{Server: at, Streams: []Stream{
 		{Questions: [][]byte{ask(t, "a.example.", dns.TypeA)}, Window: 9, Count: 9, Sockets: 2},
 	}})[0]
-	if r.Answered != 3 || r.Lost != 6 || r.Elapsed < patience {
+	if r.Answered != 3 || r.Lost != 6 || r.Elapsed < defaultPatience {
 		t.Errorf("%d of 9 answered and %d lost in %v", r.Answered, r.Lost, r.Elapsed)
 	}
 }
