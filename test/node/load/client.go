@@ -123,11 +123,14 @@ func StartCommand(j Job, cmd *exec.Cmd) (*Client, error) {
 
 // Stop stops sending, waits for the last answers and returns the report.
 func (c *Client) Stop() (*Report, error) {
-	c.in.Close()
+	c.EndLoad()
 	return c.Wait()
 }
 
-// Wait is Stop at the end of the job's Duration.
+// EndLoad stops sending. The caller calls Wait.
+func (c *Client) EndLoad() { c.in.Close() }
+
+// Wait is Stop at the end of the job's Duration, or after EndLoad.
 func (c *Client) Wait() (*Report, error) {
 	var o clientResult
 	err := json.NewDecoder(c.out).Decode(&o)

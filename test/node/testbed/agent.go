@@ -129,9 +129,15 @@ func (l *Network) Tmpfs(name string, size int) (string, error) {
 	return dir, err
 }
 
+// fillerFile is the file that takes up a full file system.
+const fillerFile = "full"
+
+// EmptyFilesystem deletes the file that FillFilesystem has written to dir.
+func EmptyFilesystem(dir string) error { return os.Remove(filepath.Join(dir, fillerFile)) }
+
 // FillFilesystem writes a file to dir until its file system is full.
 func FillFilesystem(dir string) error {
-	f, err := os.Create(filepath.Join(dir, "full"))
+	f, err := os.Create(filepath.Join(dir, fillerFile))
 	if err != nil {
 		return err
 	}
