@@ -1,10 +1,17 @@
 package main
 
 import (
+	"errors"
 	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/nodens-dns/nodens/test/bench/figures"
+	"github.com/nodens-dns/nodens/test/bench/harness"
+	"github.com/nodens-dns/nodens/test/bench/machine"
 	"github.com/nodens-dns/nodens/test/bench/scale"
 )
 
@@ -35,5 +42,37 @@ func TestFlags(t *testing.T) {
 		if err != nil || o.plan.Rounds != test.rounds || o.services != test.services || o.plan.Command() != test.command {
 			t.Errorf("%q: %d rounds, %d Services, %v, %s", test.args, o.plan.Rounds, o.services, err, o.plan.Command())
 		}
+	}
+}
+
+// TestRun runs the program, which writes a page with its drawings.
+func TestRun(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it starts an agent: skipped under -short")
+	}
+	if _, err := exec.LookPath("dnsperf"); err != nil {
+		t.Skip(harness.ErrNoDnsperf)
+	}
+	if _, _, err := machine.SplitCores(); errors.Is(err, machine.ErrCores) {
+		t.Skip(err)
+	}
+	file := filepath.Join(t.TempDir(), "page.md")
+	var out strings.Builder
+	args := []string{"-rounds=1", "-seconds=0.1", "-cluster=false", "-only=^cached A, at saturation$/^nodens$", "-out=" + file}
+	if err := run(t.Context(), args, &out, t.Output()); err != nil {
+		t.Fatal(err)
+	}
+	page, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{out.String(), string(page)} {
+		if !strings.Contains(text, "| nodens ") {
+			t.Errorf("no row in\n%s", text)
+		}
+	}
+	plots, err := filepath.Glob(filepath.Join(filepath.Dir(file), figures.PlotDir, "*.svg"))
+	if err != nil || len(plots) == 0 {
+		t.Errorf("no drawings: %v", err)
 	}
 }

@@ -130,13 +130,15 @@ func (b *run) measureCases(ctx context.Context) error {
 	if b.Binaries["echo"], err = harness.Programs["echo"].Find(ctx, b.Dir); err != nil {
 		return fmt.Errorf("the control: %w", err)
 	}
+	targets := &targets{run: b, upstream: up.Addr(), kept: map[string]attackedAgent{}}
+	defer targets.close()
 	for n := range b.Plan.Rounds {
 		for _, c := range worst.Cases() {
 			if !b.Only.MatchesName(c.Name) {
 				continue
 			}
 			for _, s := range b.Report.Servers {
-				a, err := b.attack(ctx, s, c, up.Addr(), n%2 == 1)
+				a, err := b.attack(ctx, targets, s, c, n%2 == 1)
 				if err != nil {
 					return fmt.Errorf("measuring %s, %s: %w", s.Name, c.Name, err)
 				}
@@ -149,14 +151,47 @@ func (b *run) measureCases(ctx context.Context) error {
 	return nil
 }
 
-// attack starts an agent and the echo and measures one case.
-func (b *run) attack(ctx context.Context, s harness.Server, c worst.Case, upstream netip.AddrPort, controlFirst bool) (a result, err error) {
-	t, err := b.startTarget(ctx, s, upstream)
+// targets are the agents under attack: a new one for each measurement, but in the short form one of
+// each server for all.
+type targets struct {
+	*run
+	upstream netip.AddrPort
+	kept     map[string]attackedAgent // by server
+}
+
+// get returns an agent of the server. The caller calls release when it is done with it.
+func (t *targets) get(ctx context.Context, s harness.Server) (a attackedAgent, release func(), err error) {
+	if a, ok := t.kept[s.Name]; ok {
+		return a, func() {}, nil
+	}
+	if a, err = t.startTarget(ctx, s, t.upstream); err != nil {
+		return a, nil, err
+	}
+	if t.Short {
+		t.kept[s.Name] = a
+		return a, func() {}, nil
+	}
+	return a, a.stop, nil
+}
+
+func (t *targets) close() {
+	for _, a := range t.kept {
+		a.stop()
+	}
+}
+
+func (t attackedAgent) stop() {
+	t.echo.Stop()
+	t.agent.Stop()
+}
+
+// attack measures one case.
+func (b *run) attack(ctx context.Context, all *targets, s harness.Server, c worst.Case, controlFirst bool) (a result, err error) {
+	t, release, err := all.get(ctx, s)
 	if err != nil {
 		return a, err
 	}
-	defer t.agent.Stop()
-	defer t.echo.Stop()
+	defer release()
 	steps := []func() error{
 		func() error {
 			a.attack, err = b.measureVictim(ctx, t, c, harness.LoopbackAddr(t.agent.Port))
@@ -215,14 +250,14 @@ func (b *run) measureVictim(ctx context.Context, t attackedAgent, c worst.Case, 
 	if len(c.Queries) > 0 {
 		streams = append(streams, loadgen.Stream{Questions: c.Queries, Rate: c.Rate, Sockets: 1, From: attackerAddr, Server: to})
 	} else if to.Addr() != controlAddr {
-		closeAll := openIdle(c.Connections, to, netip.AddrPortFrom(to.Addr(), uint16(t.agent.Metrics)))
+		closeAll := openIdle(b.connections(c), to, netip.AddrPortFrom(to.Addr(), uint16(t.agent.Metrics)))
 		defer closeAll()
 	}
 	before, err := machine.CPUClock(t.agent.PID())
 	if err != nil {
 		return victim, err
 	}
-	results, err := b.Loop.Run(ctx, loadgen.Job{Server: harness.LoopbackAddr(t.agent.Port), Length: b.Length, Streams: streams})
+	results, err := b.Loop.Run(ctx, b.job(loadgen.Job{Server: harness.LoopbackAddr(t.agent.Port), Streams: streams}))
 	if err != nil {
 		return victim, err
 	}
@@ -236,6 +271,31 @@ func (b *run) measureVictim(ctx context.Context, t attackedAgent, c worst.Case, 
 		victim.attacked = results[1].Sent
 	}
 	return victim, nil
+}
+
+// The attack of the short form: some queries within the time that the victim's take. Nobody waits
+// long for their answers.
+const shortQueries, shortRate = 8, 125
+
+// job returns the job of the victim and the attacker.
+func (b *run) job(j loadgen.Job) loadgen.Job {
+	j = b.Job(j)
+	if b.Short && len(j.Streams) > 1 {
+		a := &j.Streams[1]
+		a.Rate, a.Count, a.Patience = shortRate, shortQueries, b.Length
+	}
+	return j
+}
+
+// shortConnections is more than the agent takes from one address at either port.
+const shortConnections = 150
+
+// connections returns how many connections an attacker opens to each port.
+func (b *run) connections(c worst.Case) int {
+	if b.Short {
+		return min(c.Connections, shortConnections)
+	}
+	return c.Connections
 }
 
 // openIdle opens n connections to each address, sends the start of a request on each,

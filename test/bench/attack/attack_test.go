@@ -13,6 +13,7 @@ import (
 	"github.com/nodens-dns/nodens/test/bench/harness"
 	"github.com/nodens-dns/nodens/test/bench/machine"
 	"github.com/nodens-dns/nodens/test/loadgen"
+	"github.com/nodens-dns/nodens/test/soak"
 	"github.com/nodens-dns/nodens/test/worst"
 )
 
@@ -79,7 +80,9 @@ func TestMeasure(t *testing.T) {
 	if _, _, err := machine.SplitCores(); errors.Is(err, machine.ErrCores) {
 		t.Skip(err)
 	}
-	r, err := Measure(t.Context(), harness.Plan{Rounds: 1, Length: 500 * time.Millisecond, Progress: t.Output(), Section: harness.AttackMarker.Flag})
+	r, err := Measure(t.Context(), harness.Plan{
+		Rounds: 1, Length: soak.Choose(50*time.Millisecond, 500*time.Millisecond), Short: !soak.Enabled(), Progress: t.Output(), Section: harness.AttackMarker.Flag,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

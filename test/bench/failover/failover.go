@@ -5,11 +5,14 @@
 package failover
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/nodens-dns/nodens/test/bench/figures"
@@ -17,6 +20,7 @@ import (
 	"github.com/nodens-dns/nodens/test/bench/machine"
 	client "github.com/nodens-dns/nodens/test/node/load"
 	"github.com/nodens-dns/nodens/test/node/testbed"
+	"github.com/nodens-dns/nodens/test/peer"
 )
 
 // servers are the rows of the section about an agent that goes away: nodens in both ways
@@ -94,11 +98,13 @@ type Run struct {
 	Out *Report
 	// upgrades is how many upgrades there are in a row.
 	upgrades int
+	nodens   string     // the path of the agent
+	mu       sync.Mutex // guards the report
 }
 
 // NewRun makes a run in which the agent stands so many upgrades in a row.
 func NewRun(b *harness.Run, upgrades int) *Run {
-	return &Run{b, &Report{b.Report, map[harness.Cell][]Result{}}, upgrades}
+	return &Run{Run: b, Out: &Report{b.Report, map[harness.Cell][]Result{}}, upgrades: upgrades}
 }
 
 // Report is its result.
@@ -138,53 +144,137 @@ func Measure(ctx context.Context, p harness.Plan, upgrades int) (*Report, error)
 	return run.Out, nil
 }
 
-// MeasureFaults injects every fault into every row, each in namespaces of its own.
+// MeasureFaults injects every fault into every row, each in namespaces of its own. In the short form
+// there is one round, rows run side by side, and a row has the same namespaces for all faults.
 func (b *Run) MeasureFaults(ctx context.Context, list []Fault, rows []harness.Server, rounds int) error {
+	if _, err := b.Nodens(ctx); err != nil {
+		return err
+	}
+	if b.Short {
+		var all []func() error
+		for _, s := range rows {
+			all = append(all, func() error { return b.measureRow(ctx, list, s) })
+		}
+		return b.RunAll(all)
+	}
 	for n := range rounds {
 		for _, m := range list {
-			if !b.Only.MatchesName(m.Name) {
-				continue
-			}
 			for _, s := range rows {
-				if s.Program == m.unsupported {
+				if !injects(b.Plan, m, s) {
 					continue
 				}
 				h, err := b.inject(ctx, m, s)
-				if errors.Is(err, testbed.ErrNoMemoryGroup) {
-					b.Omit(harness.Server{Name: s.Name + ", " + m.Name}, err)
-					continue
+				if err := b.add(m, s, fmt.Sprintf("round %d of %d", n+1, rounds), h, err); err != nil {
+					return err
 				}
-				if err != nil {
-					return fmt.Errorf("measuring %s, %s: %w", s.Name, m.Name, err)
-				}
-				at := harness.Cell{Server: s.Name, Workload: m.Name}
-				b.Out.Results[at] = append(b.Out.Results[at], h)
-				fmt.Fprintf(b.Progress, "round %d of %d, %s, %s: %s\n", n+1, rounds, m.Name, s.Name, h)
 			}
 		}
 	}
 	return nil
 }
 
-// inject injects a fault into a server under load.
-func (b *Run) inject(ctx context.Context, m Fault, s harness.Server) (h Result, err error) {
+// Nodens returns the path of the agent. Every node has agents as its upstream and its cluster DNS.
+func (b *Run) Nodens(ctx context.Context) (path string, err error) {
+	b.nodens = cmp.Or(b.nodens, b.Binaries["nodens"])
+	if b.nodens == "" {
+		b.nodens, err = peer.Binary(ctx, "nodens", b.Dir)
+	}
+	return b.nodens, err
+}
+
+// measureRow injects faults into a server, one after the other. While clients wait for their last
+// answers, the next fault is injected.
+func (b *Run) measureRow(ctx context.Context, list []Fault, s harness.Server) error {
 	st, err := b.startNode(s)
 	if st != nil {
 		defer st.close()
 	}
 	if err != nil {
-		return h, err
+		return err
 	}
+	var finish []func() error
+	for _, m := range list {
+		if !injects(b.Plan, m, s) {
+			continue
+		}
+		// Clients of the last fault may have asked the cluster's DNS.
+		if _, err := st.In(st.Node, "conntrack", "-F"); err != nil {
+			return err
+		}
+		report, err := b.injectInto(ctx, m, st)
+		finish = append(finish, func() error {
+			h, stopped := report()
+			return b.add(m, s, "short form", h, errors.Join(err, stopped))
+		})
+		if err != nil && !errors.Is(err, testbed.ErrNoMemoryGroup) {
+			break
+		}
+	}
+	return b.RunAll(finish)
+}
+
+// shortFaults are the faults that the short form injects into every server, because they depend on
+// its rules. It injects all others only into the server with nftables' rules.
+var shortFaults = []string{upgraded, Killed, Hung, rulesFlushed}
+
+// injects reports whether the fault is injected into the server.
+func injects(p harness.Plan, m Fault, s harness.Server) bool {
+	if s.Program == m.unsupported || !p.Only.MatchesName(m.Name) {
+		return false
+	}
+	return !p.Short || proxyModeOf(s) == testbed.ProxyNftables || slices.Contains(shortFaults, m.Name)
+}
+
+// add adds a result, or why there is none, to the report. It is safe for concurrent use.
+func (b *Run) add(m Fault, s harness.Server, round string, h Result, err error) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if errors.Is(err, testbed.ErrNoMemoryGroup) {
+		b.Omit(harness.Server{Name: s.Name + ", " + m.Name}, err)
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("measuring %s, %s: %w", s.Name, m.Name, err)
+	}
+	at := harness.Cell{Server: s.Name, Workload: m.Name}
+	b.Out.Results[at] = append(b.Out.Results[at], h)
+	fmt.Fprintf(b.Progress, "%s, %s, %s: %s\n", round, m.Name, s.Name, h)
+	return nil
+}
+
+// inject injects a fault into a server under load, on a node of its own.
+func (b *Run) inject(ctx context.Context, m Fault, s harness.Server) (Result, error) {
+	st, err := b.startNode(s)
+	if st != nil {
+		defer st.close()
+	}
+	if err != nil {
+		return Result{}, err
+	}
+	report, err := b.injectInto(ctx, m, st)
+	h, stopped := report()
+	return h, errors.Join(err, stopped)
+}
+
+// injectInto injects a fault into the server of a node under load. The load has ended when it returns;
+// report waits for the last answers.
+func (b *Run) injectInto(ctx context.Context, m Fault, st *node) (report func() (Result, error), err error) {
+	var h Result
+	report = func() (Result, error) { return h, nil }
 	self, err := os.Executable()
 	if err != nil {
-		return h, err
+		return report, err
 	}
-	asking, err := st.StartLoad(testbed.LoadJob(testbed.Service4), self)
+	then, err := st.CacheStats()
 	if err != nil {
-		return h, err
+		return report, err
+	}
+	asking, err := st.StartLoad(b.loadJob(), self)
+	if err != nil {
+		return report, err
 	}
 	h.hitChange = -1
-	err = errors.Join(st.awaitCached(ctx), harness.Sleep(ctx, b.Length))
+	err = errors.Join(st.awaitCached(ctx, then), harness.Sleep(ctx, b.Length))
 	if err == nil {
 		err = st.countTracked(&h)
 	}
@@ -195,7 +285,24 @@ func (b *Run) inject(ctx context.Context, m Fault, s harness.Server) (h Result, 
 	if err == nil {
 		err = harness.Sleep(ctx, b.Length)
 	}
-	report, stopped := asking.Stop()
-	h.Report = report
-	return h, errors.Join(err, stopped)
+	asking.EndLoad()
+	return sync.OnceValues(func() (Result, error) {
+		var stopped error
+		h.Report, stopped = asking.Wait()
+		return h, stopped
+	}), err
+}
+
+// shortTimeout is how long the clients of the short form wait for an answer. They count what is lost
+// on a machine that may be busy; the agent gives up on its upstream after five seconds.
+const shortTimeout = 6 * time.Second
+
+// loadJob returns the load of a node's pods; in the short form of a few clients.
+func (b *Run) loadJob() client.Job {
+	j := testbed.LoadJob(testbed.Service4)
+	if b.Short {
+		j.Names, j.Rate, j.Sockets, j.QueriesPerSocket, j.Timeout = 50, 400, 16, 16, shortTimeout
+		j.Streams, j.StreamRate, j.OneShots = 2, 20, 20
+	}
+	return j
 }

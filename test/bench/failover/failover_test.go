@@ -13,6 +13,7 @@ import (
 	client "github.com/nodens-dns/nodens/test/node/load"
 	"github.com/nodens-dns/nodens/test/node/testbed"
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/soak"
 )
 
 // TestMain is a load client's process if the first argument says so.
@@ -111,51 +112,41 @@ func TestFaultTable(t *testing.T) {
 	}
 }
 
-// TestMeasure injects every fault into one of the servers, each of them at least one, once and
-// short. What is looked at is that it was measured, and what holds however fast the machine
-// is.
+// TestMeasure injects every fault, once and short. The long form injects each into every server, with
+// nodes of their own, a full load and the faults' real times. What is looked at is that it was measured, and
+// what holds however fast the machine is.
 func TestMeasure(t *testing.T) {
 	if err := testbed.Usable(); err != nil {
 		t.Skip(err)
 	}
 	peer.Build(t, "coredns") // skips under -short
-	left := len(Faults)
-	for _, only := range []string{
-		"^(" + strings.Join([]string{upgraded, Killed, Hung, rulesFlushed}, "|") + ")$/nodens, iptables",
-		"^(" + strings.Join([]string{upgradedLong, restarted, outOfMemory, crashed, dirFull, cacheCorrupted, interfaceDeleted}, "|") + ")$/nodens, nftables",
-		"^" + Killed + "$/CoreDNS",
-	} {
-		t.Run(only, func(t *testing.T) {
-			chosen, err := harness.ParseFilter(only)
-			if err != nil {
-				t.Fatal(err)
-			}
-			r, err := Measure(t.Context(), harness.Plan{Rounds: 1, Length: 300 * time.Millisecond, Progress: t.Output(), Only: chosen, Section: harness.FailoverMarker.Flag}, 2)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, m := range Faults {
-				if chosen.MatchesName(m.Name) {
-					left--
-					checkFault(t, r, r.Servers[0], m)
-				}
-			}
-			for _, c := range r.Targets()[:2] { // those that no clock is needed for
-				if res := c.Judge(); res.Measured && !res.Met() {
-					t.Errorf("%s: %s", c.What, res.Verdict())
-				}
-			}
-			text, err := harness.Renew(r, nil, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if !strings.Contains(string(text), "\n## Agents that go away\n") {
-				t.Errorf("no section:\n%s", text)
-			}
-		})
+	r, err := Measure(t.Context(), harness.Plan{
+		Rounds: 1, Length: soak.Choose(50*time.Millisecond, 300*time.Millisecond), Short: !soak.Enabled(), Progress: t.Output(), Section: harness.FailoverMarker.Flag,
+	}, 2)
+	if err != nil {
+		t.Fatal(err)
 	}
-	if left != -1 { // the last one is for two servers
-		t.Errorf("%d faults were not injected", left+1)
+	for _, s := range r.Servers {
+		for _, m := range Faults {
+			if injects(r.Plan, m, s) {
+				checkFault(t, r, s, m)
+			}
+		}
+	}
+	if len(r.Servers) != len(servers()) {
+		t.Errorf("%d rows, want %d", len(r.Servers), len(servers()))
+	}
+	for _, c := range r.Targets()[:2] { // those that no clock is needed for
+		if res := c.Judge(); !res.Met() {
+			t.Errorf("%s: %s", c.What, res.Verdict())
+		}
+	}
+	text, err := harness.Renew(r, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(text), "\n## Agents that go away\n") {
+		t.Errorf("no section:\n%s", text)
 	}
 }
 

@@ -143,7 +143,7 @@ func hang(ctx context.Context, s *node, _ *Result) error {
 	if err := s.server.Signal(syscall.SIGSTOP); err != nil {
 		return err
 	}
-	err := harness.Sleep(ctx, hangTime)
+	err := harness.Sleep(ctx, s.plan.Wait(hangTime))
 	if stopped := s.server.Signal(syscall.SIGCONT); stopped != nil {
 		return stopped
 	}
@@ -157,7 +157,10 @@ func fillHandoverDir(ctx context.Context, s *node, h *Result) error {
 	if err := upgradeOnce(ctx, s, h); err != nil {
 		return err
 	}
-	return s.restart(ctx, h)
+	if err := s.restart(ctx, h); err != nil {
+		return err
+	}
+	return testbed.EmptyFilesystem(s.handoverDir)
 }
 
 func corruptCache(ctx context.Context, s *node, h *Result) error {

@@ -24,6 +24,7 @@ type node struct {
 	restartDelay time.Duration // how long it takes until a process that has ended is replaced
 	// upgrades is how many there are in a row.
 	upgrades int
+	plan     harness.Plan
 
 	// coredns is its path; empty: the server is nodens, with args.
 	coredns     string
@@ -44,12 +45,8 @@ func (b *Run) startNode(s harness.Server) (*node, error) {
 	if err != nil {
 		return nil, err
 	}
-	nodens, err := peer.Binary(context.Background(), "nodens", b.Dir)
-	if err != nil {
-		return nil, err
-	}
-	lab, err := testbed.New(dir, nodens)
-	st := &node{Network: lab, proxyMode: proxyModeOf(s), restartDelay: min(defaultRestartDelay, b.Length), upgrades: b.upgrades}
+	lab, err := testbed.New(dir, b.nodens)
+	st := &node{Network: lab, proxyMode: proxyModeOf(s), restartDelay: min(defaultRestartDelay, b.Length), upgrades: b.upgrades, plan: b.Plan}
 	if err != nil {
 		return st, err
 	}
@@ -142,16 +139,16 @@ func (s *node) upgrade(ctx context.Context, h *Result) error {
 	return nil
 }
 
-// awaitCached waits until the server has looked all names up.
-func (s *node) awaitCached(ctx context.Context) error {
-	_, err := s.awaitLookups(ctx, testbed.CacheStats{})
+// awaitCached waits until the server has looked all names up since then.
+func (s *node) awaitCached(ctx context.Context, then testbed.CacheStats) error {
+	_, err := s.awaitLookups(ctx, then)
 	return err
 }
 
 // lookups is how many look-ups say what part of them are hits: the names of the load twice,
 // and some. A scrape reads requests and hits one after the other, and on a busy machine
 // hundreds of look-ups come in between.
-const lookups = 12_000
+const lookups, shortLookups = 12_000, 200
 
 // betweenScrapes is the time between two scrapes: each starts two programs, on the cores of those
 // that are measured.
@@ -159,10 +156,14 @@ const betweenScrapes = 250 * time.Millisecond
 
 // awaitLookups waits until there have been enough look-ups since then, and gives them.
 func (s *node) awaitLookups(ctx context.Context, then testbed.CacheStats) (now testbed.CacheStats, err error) {
+	enough := float64(lookups)
+	if s.plan.Short {
+		enough = shortLookups
+	}
 	err = s.server.Await(ctx, "look-ups in the cache", func(ctx context.Context) error {
 		t, err := s.CacheStats()
-		if now = t.Since(then); err == nil && now.Requests < lookups {
-			err = errors.Join(fmt.Errorf("%.0f so far", now.Requests), harness.Sleep(ctx, betweenScrapes))
+		if now = t.Since(then); err == nil && now.Requests < enough {
+			err = errors.Join(fmt.Errorf("%.0f so far", now.Requests), harness.Sleep(ctx, s.plan.Wait(betweenScrapes)))
 		}
 		return err
 	})

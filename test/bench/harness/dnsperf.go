@@ -18,8 +18,11 @@ type dnsperf struct {
 	server Port
 	// file holds the questions.
 	file string
-	// length ends the run after a time; zero asks every question once.
+	// length ends the run after a time; zero asks every question passes times.
 	length time.Duration
+	passes int
+	// timeout is how long it waits for an answer; zero is dnsperf's own.
+	timeout time.Duration
 	// tcp asks over connections that stay.
 	tcp bool
 	// edns asks with an OPT record, for answers over 512 bytes.
@@ -58,7 +61,10 @@ func (l dnsperf) Run(ctx context.Context, on machine.Cores) (LoadResult, error) 
 	if l.length > 0 {
 		args = append(args, "-l", strconv.FormatFloat(l.length.Seconds(), 'f', 3, 64))
 	} else {
-		args = append(args, "-n", "1")
+		args = append(args, "-n", strconv.Itoa(l.passes))
+	}
+	if l.timeout > 0 {
+		args = append(args, "-t", strconv.FormatFloat(l.timeout.Seconds(), 'f', 0, 64))
 	}
 	text, err := exec.CommandContext(ctx, "taskset", args...).CombinedOutput()
 	if err != nil {

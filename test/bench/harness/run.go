@@ -45,6 +45,9 @@ type Plan struct {
 	Cluster bool
 	// Only is the choice of workloads and servers; empty is all.
 	Only filter
+	// Short is for tests, which look at counts and not at figures: few queries in place of a time,
+	// few names, low rates and short waits; servers run side by side or for several measurements.
+	Short bool
 	// Progress gets a line for each measurement.
 	Progress io.Writer
 }
@@ -66,6 +69,7 @@ type Run struct {
 	files                  map[string]string // data files by set
 	Lengths                map[string]int    // of an answer, by set
 	Fresh                  uint32            // the next new name
+	ports                  portSet
 	Running                []*RunningServer
 	Report                 *Report
 }
@@ -185,7 +189,7 @@ func (b *Run) WriteQueries() error {
 // sets are the questions of all workloads. Each comes once, and the first of all
 // comes anyhow: by it a server shows that it is there.
 func (b *Run) sets() []QuerySet {
-	list := QuerySets[:1:1]
+	list := []QuerySet{b.sizedSet(QuerySets[0])}
 	for _, w := range b.Workloads {
 		if !slices.ContainsFunc(list, func(q QuerySet) bool { return q.Name == w.QuerySet.Name }) {
 			list = append(list, w.QuerySet)

@@ -10,12 +10,36 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/test/peer"
 )
+
+// portSet has the ports of a run's processes: one that is free may be another process's that has not
+// bound it yet. It is safe for concurrent use.
+type portSet struct {
+	mu    sync.Mutex
+	taken map[Port]bool
+}
+
+// next returns a free port that it has not returned before.
+func (s *portSet) next() (Port, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.taken == nil {
+		s.taken = map[Port]bool{}
+	}
+	for {
+		p, err := peer.Port()
+		if at := Port(p); err != nil || !s.taken[at] {
+			s.taken[at] = true
+			return at, err
+		}
+	}
+}
 
 // Process is a server's process, which listens on the port and, if its
 // configuration says so, tells on another one whether it is ready.
@@ -91,11 +115,10 @@ func (b *Run) Start(ctx context.Context, s Server, large bool) (*RunningServer, 
 // Spawn starts one process on the server's core.
 func (b *Run) Spawn(s Server, with Settings) (Process, error) {
 	for _, to := range []*Port{&with.Port, &with.Metrics, &with.Ready} {
-		at, err := peer.Port()
-		if err != nil {
+		var err error
+		if *to, err = b.ports.next(); err != nil {
 			return Process{}, err
 		}
-		*to = Port(at)
 	}
 	with.Upstream = b.Loop.Addr()
 	with.Kubeconfig, with.Scope = b.Kubeconfig, s.Scope

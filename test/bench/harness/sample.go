@@ -110,10 +110,17 @@ func (s Sample) String() string {
 
 // LoadOf is dnsperf's run of a workload.
 func (b *Run) LoadOf(r *RunningServer, w Workload, length time.Duration) dnsperf {
-	return dnsperf{
-		server: r.asked(w).Port, file: b.files[w.QuerySet.Name], length: length,
+	l := dnsperf{
+		server: r.asked(w).Port, file: b.files[w.QuerySet.Name], length: length, passes: 1,
 		tcp: w.Tool == SaturateTCP, edns: w.Edns, clients: w.clients, outstanding: w.Outstanding,
 	}
+	if b.Short {
+		l.timeout = shortPatience
+		if length > 0 {
+			l.length, l.passes = 0, shortPasses
+		}
+	}
+	return l
 }
 
 // AskAll asks every question of the workload once, so that the answers are in the
@@ -219,7 +226,7 @@ func (b *Run) runWorkload(ctx context.Context, r *RunningServer, w Workload) (Sa
 func (b *Run) runFixedRate(ctx context.Context, r *RunningServer, w Workload) (Sample, error) {
 	n := w.Count()
 	if w.Tool == MissFlood {
-		n = hot
+		n = b.Number(hot)
 	}
 	known, err := w.packed(n)
 	if err != nil {
@@ -251,7 +258,7 @@ func (b *Run) NewNamesStream(s loadgen.Stream, name string) loadgen.Stream {
 // runStreams runs the streams, the first of which is the sample's outcome.
 func (b *Run) runStreams(ctx context.Context, r *RunningServer, w Workload, streams ...loadgen.Stream) (Sample, error) {
 	to := netip.AddrPortFrom(b.Loop.Addr().Addr(), uint16(r.asked(w).Port))
-	results, err := b.Loop.Run(ctx, loadgen.Job{Server: to, Length: b.Length, Streams: streams})
+	results, err := b.Loop.Run(ctx, b.Job(loadgen.Job{Server: to, Streams: streams}))
 	if err != nil {
 		return Sample{}, err
 	}

@@ -37,7 +37,7 @@ func (s Sample) answerProblems(w Workload) (list []string) {
 		list = append(list, err.Error())
 	}
 	// dnsdist has an entry for each connection's first queries of the same name.
-	if s.misses > NameCount/10 {
+	if s.misses > uint64(w.Count())/10 {
 		list = append(list, fmt.Sprintf("the upstream was asked %d times, want a warm cache", s.misses))
 	}
 	return list

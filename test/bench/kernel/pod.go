@@ -151,7 +151,7 @@ func (b *run) newPodBench(ctx context.Context) (*podBench, error) {
 	if d.question, err = b.Workloads[0].Last(); err != nil {
 		return nil, err
 	}
-	nodens, err := peer.Binary(ctx, "nodens", b.Dir)
+	nodens, err := b.Nodens(ctx)
 	if err != nil {
 		return nil, err
 	}

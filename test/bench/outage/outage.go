@@ -4,9 +4,10 @@ package outage
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/miekg/dns"
@@ -70,6 +71,7 @@ type run struct {
 	// silence is how long all upstreams are silent; with less than five seconds all outages
 	// are as short.
 	silence time.Duration
+	mu      sync.Mutex // guards out.results
 }
 
 // Report is its result.
@@ -86,7 +88,7 @@ func Measure(ctx context.Context, p harness.Plan, silence time.Duration) (*Repor
 		return nil, err
 	}
 	defer b.Close()
-	run := &run{b, &Report{b.Report, map[harness.Cell][]result{}}, silence}
+	run := &run{Run: b, out: &Report{b.Report, map[harness.Cell][]result{}}, silence: silence}
 	for _, step := range []func(context.Context) error{b.Build, b.SettleBesideServers, run.measureCases} {
 		if err := step(ctx); err != nil {
 			return nil, err
@@ -97,27 +99,35 @@ func Measure(ctx context.Context, p harness.Plan, silence time.Duration) (*Repor
 }
 
 // measureCases puts every server through every outage in turn, again and again, each in a
-// process of its own, while no other runs.
+// process of its own, while no other runs. In the short form all are put through at once.
 func (b *run) measureCases(ctx context.Context) error {
+	var list []func() error
 	for n := range b.Plan.Rounds {
 		for _, o := range outageCases {
 			if !b.Only.MatchesName(o.name) {
 				continue
 			}
 			for _, s := range b.Report.Servers {
-				if o.unsupported != "" && s.Program == o.unsupported {
-					continue
+				if o.unsupported == "" || s.Program != o.unsupported {
+					list = append(list, func() error { return b.measureCase(ctx, o, s, n) })
 				}
-				t, err := o.run(ctx, b, s)
-				if err != nil {
-					return fmt.Errorf("measuring %s, %s: %w", s.Name, o.name, err)
-				}
-				at := harness.Cell{Server: s.Name, Workload: o.name}
-				b.out.results[at] = append(b.out.results[at], t)
-				fmt.Fprintf(b.Progress, "round %d of %d, %s, %s: %s\n", n+1, b.Plan.Rounds, o.name, s.Name, t)
 			}
 		}
 	}
+	return b.RunAll(list)
+}
+
+// measureCase puts a server through an outage.
+func (b *run) measureCase(ctx context.Context, o testCase, s harness.Server, round int) error {
+	t, err := o.run(ctx, b, s)
+	if err != nil {
+		return fmt.Errorf("measuring %s, %s: %w", s.Name, o.name, err)
+	}
+	at := harness.Cell{Server: s.Name, Workload: o.name}
+	b.mu.Lock()
+	b.out.results[at] = append(b.out.results[at], t)
+	b.mu.Unlock()
+	fmt.Fprintf(b.Progress, "round %d of %d, %s, %s: %s\n", round+1, b.Plan.Rounds, o.name, s.Name, t)
 	return nil
 }
 
@@ -165,6 +175,10 @@ func (b *run) startWithUpstreams(ctx context.Context, s harness.Server, with har
 
 // writeCA writes the certificate of the upstreams over TLS to a file.
 func (b *run) writeCA(pem []byte) (string, error) {
-	path := filepath.Join(b.Dir, "upstream.pem")
-	return path, os.WriteFile(path, pem, 0o644)
+	f, err := os.CreateTemp(b.Dir, "upstream-*.pem")
+	if err != nil {
+		return "", err
+	}
+	_, err = f.Write(pem)
+	return f.Name(), errors.Join(err, f.Close())
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/nodens-dns/nodens/test/bench/harness"
 	"github.com/nodens-dns/nodens/test/bench/machine"
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/soak"
 )
 
 // sampleReport is a report of two rounds of two servers.
@@ -69,7 +70,9 @@ func TestMeasure(t *testing.T) {
 	if _, _, err := machine.SplitCores(); errors.Is(err, machine.ErrCores) {
 		t.Skip(err)
 	}
-	r, err := Measure(t.Context(), harness.Plan{Rounds: 1, Length: time.Second, Progress: t.Output(), Section: harness.OutageMarker.Flag}, time.Second)
+	r, err := Measure(t.Context(), harness.Plan{
+		Rounds: 1, Length: soak.Choose(50*time.Millisecond, time.Second), Short: !soak.Enabled(), Progress: t.Output(), Section: harness.OutageMarker.Flag,
+	}, soak.Choose(300*time.Millisecond, time.Second))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,8 +94,10 @@ func TestMeasure(t *testing.T) {
 			t.Errorf("nodens, %s: %s", o.name, tr[0])
 		}
 	}
-	if n := r.results[harness.Cell{Server: "nodens", Workload: atOnce}][0].upstream; n != 1 {
-		t.Errorf("%d questions to the upstream for one name, want 1", n)
+	// Beside other tests a reply may be delayed until the agent asks again.
+	tr := r.results[harness.Cell{Server: "nodens", Workload: atOnce}][0]
+	if most := soak.Choose(tr.asked/4, 1); tr.upstream > uint64(most) {
+		t.Errorf("%d clients made %d questions to the upstream for one name, want at most %d", tr.asked, tr.upstream, most)
 	}
 	text, err := harness.Renew(r, nil, nil)
 	if err != nil {

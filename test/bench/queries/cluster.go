@@ -15,14 +15,13 @@ import (
 	"github.com/nodens-dns/nodens/test/bench/harness"
 )
 
-// startCluster starts an API server with what the sets of questions ask for;
-// the caller closes it.
-func startCluster(ctx context.Context, dir string) (*apiserver.Server, error) {
+// startCluster starts an API server with what sets of n questions ask for; the caller closes it.
+func startCluster(ctx context.Context, dir string, n int) (*apiserver.Server, error) {
 	api, err := apiserver.Open(ctx, dir)
 	if err != nil {
 		return nil, err
 	}
-	if err := fillCluster(ctx, api); err != nil {
+	if err := fillCluster(ctx, api, n); err != nil {
 		api.Close()
 		return nil, fmt.Errorf("writing Services: %w", err)
 	}
@@ -33,7 +32,7 @@ func startCluster(ctx context.Context, dir string) (*apiserver.Server, error) {
 // server busy on its core.
 const writers = 4
 
-func fillCluster(ctx context.Context, api *apiserver.Server) error {
+func fillCluster(ctx context.Context, api *apiserver.Server, n int) error {
 	client, err := api.Client()
 	if err != nil {
 		return err
@@ -46,7 +45,7 @@ func fillCluster(ctx context.Context, api *apiserver.Server) error {
 	var wg sync.WaitGroup
 	for w := range writers {
 		wg.Go(func() {
-			for i := w; i < harness.NameCount && errs[w] == nil; i += writers {
+			for i := w; i < n && errs[w] == nil; i += writers {
 				errs[w] = fill(ctx, client, i)
 			}
 		})

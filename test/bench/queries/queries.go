@@ -47,7 +47,7 @@ func Measure(ctx context.Context, p harness.Plan) (*Report, error) {
 	if p.Before != "" {
 		workloads = harness.BeforeWorkloads()
 	}
-	for _, w := range workloads {
+	for _, w := range p.Sized(workloads) {
 		if (p.Cluster || !w.Cluster) && p.Only.Workload(w) {
 			b.Workloads = append(b.Workloads, w)
 		}
@@ -74,7 +74,7 @@ func (b *run) startPeers(ctx context.Context) error {
 		return err
 	}
 	if b.Cluster {
-		if b.API, err = startCluster(ctx, b.Dir); err != nil {
+		if b.API, err = startCluster(ctx, b.Dir, b.Number(harness.NameCount)); err != nil {
 			return err
 		}
 		b.Kubeconfig = b.API.Kubeconfig(apiserver.Agent)
@@ -106,8 +106,12 @@ func (b *run) startAll(ctx context.Context) error {
 // warmUp asks every server every question once, which fills its cache, and then
 // for a while, which lets its heap and its sockets reach their size.
 func (b *run) warmUp(ctx context.Context) error {
+	list := b.Workloads
+	if b.Short {
+		list = list[:1] // a measurement asks every question first
+	}
 	for _, r := range b.Running {
-		for _, w := range b.Workloads {
+		for _, w := range list {
 			if !w.Asks(r.Server) {
 				continue
 			}

@@ -18,6 +18,7 @@ import (
 	"github.com/nodens-dns/nodens/test/bench/harness"
 	"github.com/nodens-dns/nodens/test/bench/machine"
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/soak"
 )
 
 // cachedAtSaturation is the first set at saturation.
@@ -281,7 +282,9 @@ func TestMeasure(t *testing.T) {
 	if _, _, err := machine.SplitCores(); errors.Is(err, machine.ErrCores) {
 		t.Skip(err)
 	}
-	r, err := Measure(t.Context(), harness.Plan{Rounds: 1, Length: 200 * time.Millisecond, Names: 2000, Cluster: true, Progress: t.Output()})
+	r, err := Measure(t.Context(), harness.Plan{
+		Rounds: 1, Length: soak.Choose(20*time.Millisecond, 200*time.Millisecond), Names: soak.Choose(200, 2000), Short: !soak.Enabled(), Cluster: true, Progress: t.Output(),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -343,5 +346,45 @@ func TestMeasure(t *testing.T) {
 		if !strings.Contains(string(page), want) {
 			t.Errorf("the page lacks %q:\n%s", want, page)
 		}
+	}
+}
+
+// TestMeasureBefore measures an earlier agent beside this tree's. It is the one that test/compat
+// builds, too.
+func TestMeasureBefore(t *testing.T) {
+	if testing.Short() {
+		t.Skip("building an earlier agent takes minutes: skipped under -short")
+	}
+	if _, err := exec.LookPath("dnsperf"); err != nil {
+		t.Skip(harness.ErrNoDnsperf)
+	}
+	if _, _, err := machine.SplitCores(); errors.Is(err, machine.ErrCores) {
+		t.Skip(err)
+	}
+	text, err := os.ReadFile(filepath.Join("..", "..", "compat", "testdata", "base"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	base := strings.TrimSpace(string(text))
+	peer.Earlier(t, base) // skips in a shallow clone
+	only, err := harness.ParseFilter("^(100,000 )?cached A, at saturation/^nodens(, before)?$")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := Measure(t.Context(), harness.Plan{Rounds: 1, Length: 20 * time.Millisecond, Short: true, Before: base, Only: only, Progress: t.Output()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	measured := 0
+	for _, c := range r.beforeTargets() {
+		if c.Judge().Measured {
+			measured++
+		}
+	}
+	if len(r.Servers) != 2 || len(r.Workloads) != 2 || measured != 2 {
+		t.Errorf("%d servers, %d workloads and %d comparisons, want 2 of each", len(r.Servers), len(r.Workloads), measured)
+	}
+	if page, err := r.Render(nil); err != nil || !strings.Contains(string(page), "| "+harness.BeforeRow+" ") {
+		t.Errorf("the page lacks the earlier agent, %v:\n%s", err, page)
 	}
 }

@@ -17,7 +17,10 @@ import (
 )
 
 // apiserverMetrics reads what an API server says about itself.
-type apiserverMetrics struct{ client *kubernetes.Clientset }
+type apiserverMetrics struct {
+	client *kubernetes.Clientset
+	plan   harness.Plan
+}
 
 // scrape returns the API server's metrics.
 func (g apiserverMetrics) scrape(ctx context.Context) ([]byte, error) {
@@ -51,7 +54,7 @@ var watchesSettle = settleRule{every: 250 * time.Millisecond, samples: 8, limit:
 
 // settledWatches is how many watches are open once none comes or goes.
 func (g apiserverMetrics) settledWatches(ctx context.Context) (float64, error) {
-	return watchesSettle.await(ctx, func() (float64, error) { return g.watches(ctx) })
+	return watchesSettle.of(g.plan).await(ctx, func() (float64, error) { return g.watches(ctx) })
 }
 
 // memorySamples is how often the live memory is looked at; the least counts, because what
@@ -62,7 +65,11 @@ const memorySamples = 4
 // heap by a collection, and its stacks.
 func (g apiserverMetrics) liveMemory(ctx context.Context) (float64, error) {
 	var least float64
-	for n := range memorySamples {
+	samples := memorySamples
+	if g.plan.Short {
+		samples = 1
+	}
+	for n := range samples {
 		if err := g.client.RESTClient().Get().AbsPath("/debug/pprof/heap").Param("gc", "1").Do(ctx).Error(); err != nil {
 			return 0, err
 		}
@@ -126,6 +133,21 @@ type settleRule struct {
 	part         float64
 }
 
+// shortSamples is how often the short form looks at a value at rest.
+const shortSamples = 4
+
+// of returns the rule in the form of the plan.
+func (c settleRule) of(p harness.Plan) settleRule {
+	c.every = p.Wait(c.every)
+	if p.Short {
+		c.samples = min(c.samples, shortSamples)
+	}
+	return c
+}
+
+// length is how long a value has to be at rest.
+func (c settleRule) length() time.Duration { return c.every * time.Duration(c.samples) }
+
 func (c settleRule) await(ctx context.Context, look func() (float64, error)) (float64, error) {
 	end := time.Now().Add(c.limit)
 	var least, most float64
@@ -152,8 +174,8 @@ func (c settleRule) await(ctx context.Context, look func() (float64, error)) (fl
 var tapSettles = settleRule{every: 100 * time.Millisecond, samples: 10, limit: time.Minute}
 
 // awaitQuiet waits for silence on the tap and returns its count.
-func awaitQuiet(ctx context.Context, t *wiretap.Tap) (wiretap.Count, error) {
-	_, err := tapSettles.await(ctx, func() (float64, error) { return float64(t.Read().Bytes()), nil })
+func awaitQuiet(ctx context.Context, p harness.Plan, t *wiretap.Tap) (wiretap.Count, error) {
+	_, err := tapSettles.of(p).await(ctx, func() (float64, error) { return float64(t.Read().Bytes()), nil })
 	return t.Read(), err
 }
 

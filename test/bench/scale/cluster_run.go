@@ -63,7 +63,6 @@ func (s clusterRun) String() string {
 // setup is what a run needs: the cluster, and its state without an agent.
 type setup struct {
 	*run
-	world *objects.World
 	gauge apiserverMetrics
 	// before is how many watches the API server has of its own.
 	before float64
@@ -71,14 +70,14 @@ type setup struct {
 	usedServices []objects.Service
 }
 
-func newSetup(ctx context.Context, b *run, w *objects.World) (*setup, error) {
+func newSetup(ctx context.Context, b *run) (*setup, error) {
 	client, err := b.API.Client()
 	if err != nil {
 		return nil, err
 	}
-	h := &setup{run: b, world: w, gauge: apiserverMetrics{client}}
-	uses := w.Uses(0)
-	for _, s := range w.Services() {
+	h := &setup{run: b, gauge: apiserverMetrics{client, b.Plan}}
+	uses := b.world.Uses(0)
+	for _, s := range b.world.Services() {
 		if slices.Contains(uses, s.Namespace) {
 			h.usedServices = append(h.usedServices, s)
 		}
@@ -152,11 +151,11 @@ func (h *setup) measureSettled(ctx context.Context, r *harness.RunningServer, t 
 		return err
 	}
 	st.watches = open - h.before
-	if st.first, err = awaitQuiet(ctx, t); err != nil {
+	if st.first, err = awaitQuiet(ctx, h.Plan, t); err != nil {
 		return err
 	}
 	var now machine.ProcStat
-	_, err = memorySettles.await(ctx, func() (float64, error) {
+	_, err = memorySettles.of(h.Plan).await(ctx, func() (float64, error) {
 		now, err = machine.ReadProcStat(r.Any().PID())
 		return float64(now.RSS), err
 	})
@@ -166,12 +165,12 @@ func (h *setup) measureSettled(ctx context.Context, r *harness.RunningServer, t 
 
 // measureChanges counts the bytes while slices change.
 func (h *setup) measureChanges(ctx context.Context, r *harness.RunningServer, t *wiretap.Tap, st *clusterRun) error {
-	st.changes = h.size.changes()
+	st.changes = h.Number(h.size.changes())
 	before := t.Read()
 	if err := h.world.ChangeSlices(ctx, st.changes, 0); err != nil {
 		return err
 	}
-	after, err := awaitQuiet(ctx, t)
+	after, err := awaitQuiet(ctx, h.Plan, t)
 	st.changed = after.Sub(before)
 	return err
 }

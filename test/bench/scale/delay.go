@@ -32,6 +32,10 @@ const (
 // until the answer shows it.
 func (h *setup) measureDelays(ctx context.Context, r *harness.RunningServer, _ *wiretap.Tap, st *clusterRun) error {
 	n := int(h.delayTime().Seconds() * changeRate)
+	unseen := unseenAfter
+	if h.Short {
+		unseen = h.Patience()
+	}
 	at := r.Any().Port
 	start := time.Now()
 	var mu sync.Mutex
@@ -46,7 +50,7 @@ func (h *setup) measureDelays(ctx context.Context, r *harness.RunningServer, _ *
 		st.whole = append(st.whole, shown.Sub(c.Sent))
 	}
 	err := h.world.ChangeServices(ctx, n, changeRate, maxPending, h.usedServices, func(c objects.Change) error {
-		shown, ok, err := awaitChange(ctx, at, c)
+		shown, ok, err := awaitChange(ctx, at, c, unseen)
 		if err == nil {
 			note(c, shown, ok)
 		}
@@ -63,8 +67,8 @@ func (h *setup) measureDelays(ctx context.Context, r *harness.RunningServer, _ *
 func (h *setup) delayTime() time.Duration { return min(5*time.Second, 3*h.Length) }
 
 // awaitChange asks about a change until the answer shows it, and returns when that was;
-// false if it did not in time.
-func awaitChange(ctx context.Context, at harness.Port, c objects.Change) (time.Time, bool, error) {
+// false if it did not in the time unseen.
+func awaitChange(ctx context.Context, at harness.Port, c objects.Change, unseen time.Duration) (time.Time, bool, error) {
 	conn, err := net.Dial("udp", net.JoinHostPort("127.0.0.1", at.String()))
 	if err != nil {
 		return time.Time{}, false, err
@@ -78,7 +82,7 @@ func awaitChange(ctx context.Context, at harness.Port, c objects.Change) (time.T
 		if err == nil && c.Shown(m) {
 			return now, true, nil
 		}
-		if now.Sub(c.Made) > unseenAfter {
+		if now.Sub(c.Made) > unseen {
 			return now, false, nil
 		}
 		if err := harness.Sleep(ctx, pollInterval); err != nil {

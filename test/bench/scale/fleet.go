@@ -82,7 +82,6 @@ const (
 // testCluster is the cluster that fleets watch.
 type testCluster struct {
 	*run
-	world *objects.World
 	gauge apiserverMetrics
 	dir   string
 	// before is how many watches the API server has of its own.
@@ -125,20 +124,21 @@ func (b *run) measureFleets(ctx context.Context) error {
 
 // openTestCluster replaces the cluster, if there is one, by the fleets' cluster.
 func (b *run) openTestCluster(ctx context.Context) (*testCluster, error) {
-	if b.API != nil {
+	if b.API != nil && !b.Short {
 		b.API.Close()
 		b.API = nil
 	}
-	api, w, err := b.startCluster(ctx, "of the fleets", b.out.fleetShape)
+	if b.API == nil {
+		var err error
+		if b.API, b.world, err = b.startCluster(ctx, "of the fleets", b.out.fleetShape); err != nil {
+			return nil, err
+		}
+	}
+	client, err := b.API.Client()
 	if err != nil {
 		return nil, err
 	}
-	b.API = api
-	client, err := api.Client()
-	if err != nil {
-		return nil, err
-	}
-	t := &testCluster{run: b, world: w, gauge: apiserverMetrics{client}, dir: b.Dir}
+	t := &testCluster{run: b, gauge: apiserverMetrics{client, b.Plan}, dir: b.Dir}
 	t.before, err = t.gauge.settledWatches(ctx)
 	return t, err
 }
@@ -167,7 +167,7 @@ func (t *testCluster) costWithoutAgents(ctx context.Context) (float64, error) {
 // It waits until the tap, if there is one, has nothing more to pass on.
 func (t *testCluster) changeSlices(ctx context.Context, through *wiretap.Tap) (float64, error) {
 	api, _ := t.API.Pids()
-	n := t.size.changes()
+	n := t.Number(t.size.changes())
 	before, err := machine.CPUClock(api)
 	if err != nil {
 		return 0, err
@@ -176,10 +176,10 @@ func (t *testCluster) changeSlices(ctx context.Context, through *wiretap.Tap) (f
 		return 0, err
 	}
 	if through != nil {
-		if _, err := awaitQuiet(ctx, through); err != nil {
+		if _, err := awaitQuiet(ctx, t.Plan, through); err != nil {
 			return 0, err
 		}
-	} else if err := harness.Sleep(ctx, tapSettles.every*time.Duration(tapSettles.samples)); err != nil {
+	} else if err := harness.Sleep(ctx, tapSettles.of(t.Plan).length()); err != nil {
 		return 0, err // as long as the wait with agents takes
 	}
 	after, err := machine.CPUClock(api)
@@ -224,7 +224,7 @@ func (t *testCluster) measureSynced(ctx context.Context, through *wiretap.Tap, e
 	if err != nil {
 		return err
 	}
-	count, err := awaitQuiet(ctx, through)
+	count, err := awaitQuiet(ctx, t.Plan, through)
 	if err != nil {
 		return err
 	}
@@ -249,7 +249,7 @@ func (t *testCluster) measureChanges(ctx context.Context, through *wiretap.Tap, 
 		costs = append(costs, cost)
 	}
 	news := through.Read().Sub(before)
-	c.changeKiB = figures.Kibi(news.Received) * 1000 / float64(c.agents*len(costs)*t.size.changes())
+	c.changeKiB = figures.Kibi(news.Received) * 1000 / float64(c.agents*len(costs)*t.Number(t.size.changes()))
 	if news.Conns > 0 {
 		t.Report.Notes = append(t.Report.Notes, fmt.Sprintf("Of %d agents (%s), %d connections were opened anew while changes were made.", c.agents, c.kind, news.Conns))
 	}

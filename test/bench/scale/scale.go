@@ -41,6 +41,16 @@ func (n clusterSize) fleetShape() objects.Shape {
 // changes is how many slices change while the bytes are counted.
 func (n clusterSize) changes() int { return min(1000, max(50, int(n)/2)) }
 
+// shapes returns the clusters of one agent and of the fleets. In the short form they are one.
+func (n clusterSize) shapes(short bool) (one, fleets objects.Shape) {
+	one, fleets = objects.LargeCluster(int(n)), n.fleetShape()
+	if short {
+		one.Nodes = fleets.Nodes
+		fleets = one
+	}
+	return one, fleets
+}
+
 // Report is what was found out about a large cluster.
 type Report struct {
 	*harness.Report
@@ -70,8 +80,9 @@ func scaleServers() []harness.Server {
 // run measures a large cluster.
 type run struct {
 	*harness.Run
-	size clusterSize
-	out  *Report
+	size  clusterSize
+	out   *Report
+	world *objects.World // the API server's objects
 }
 
 // Measure measures what a large cluster costs. Nothing that it started runs
@@ -84,7 +95,8 @@ func Measure(ctx context.Context, p harness.Plan, services int) (*Report, error)
 	defer b.Close()
 	b.Cluster = true
 	size := clusterSize(services)
-	run := &run{b, size, &Report{Report: b.Report, size: size, shape: objects.LargeCluster(services), fleetShape: size.fleetShape(), runs: map[string][]clusterRun{}}}
+	run := &run{Run: b, size: size, out: &Report{Report: b.Report, size: size, runs: map[string][]clusterRun{}}}
+	run.out.shape, run.out.fleetShape = size.shapes(p.Short)
 	for _, step := range []func(context.Context) error{b.Build, run.measureServers, run.measureFleets} {
 		if err := step(ctx); err != nil {
 			return nil, err
@@ -200,7 +212,7 @@ func (b *run) measureServers(ctx context.Context) error {
 // openSetup starts what a run needs.
 func (b *run) openSetup(ctx context.Context) (*setup, error) {
 	shape := b.out.shape
-	for _, w := range scaleWorkloads(shape) {
+	for _, w := range b.Sized(scaleWorkloads(shape)) {
 		if b.Only.Workload(w) {
 			b.Workloads = append(b.Workloads, w)
 		}
@@ -209,14 +221,13 @@ func (b *run) openSetup(ctx context.Context) (*setup, error) {
 	if b.Loop, b.Stream, err = harness.StartUpstream(); err != nil {
 		return nil, err
 	}
-	var w *objects.World
-	if b.API, w, err = b.startCluster(ctx, "of one agent", shape); err != nil {
+	if b.API, b.world, err = b.startCluster(ctx, "of one agent", shape); err != nil {
 		return nil, err
 	}
 	if err := b.WriteQueries(); err != nil {
 		return nil, err
 	}
-	return newSetup(ctx, b, w)
+	return newSetup(ctx, b)
 }
 
 // pinAll pins this process, the API server and etcd to the cores.
