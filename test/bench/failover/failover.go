@@ -265,6 +265,9 @@ func (b *Run) injectInto(ctx context.Context, m Fault, st *node) (report func() 
 	if err != nil {
 		return report, err
 	}
+	if err := st.WarmCache(b.loadJob(), self); err != nil {
+		return report, err
+	}
 	then, err := st.CacheStats()
 	if err != nil {
 		return report, err
