@@ -256,3 +256,21 @@ func TestSkip(t *testing.T) {
 		t.Errorf("%d sent, %d skipped, want 3 and 8", c.Sent, c.Skipped)
 	}
 }
+
+// TestCount: a stream with a rate ends after its count, without a length, and waits for its answers as
+// long as its patience says.
+func TestCount(t *testing.T) {
+	l := start(t)
+	silent, _ := stand(t, func([]byte) []byte { return nil })
+	const patience = 30 * time.Millisecond
+	r := run(t, l, Job{Server: l.Addr(), Streams: []Stream{
+		{Questions: [][]byte{ask(t, "a.example.", dns.TypeA)}, Rate: 2000, Count: 30, Sockets: 2, Patience: time.Minute},
+		{Questions: [][]byte{ask(t, "a.example.", dns.TypeA)}, Rate: 2000, Count: 20, Sockets: 1, Patience: patience, Server: silent},
+	}})
+	if r[0].Sent != 30 || r[0].Answered != 30 {
+		t.Errorf("%d queries sent and %d answered, want 30", r[0].Sent, r[0].Answered)
+	}
+	if r[1].Sent != 20 || r[1].Lost != 20 || r[1].Elapsed < patience {
+		t.Errorf("%d queries sent and %d lost after %v, want 20 after %v", r[1].Sent, r[1].Lost, r[1].Elapsed, patience)
+	}
+}
