@@ -8,11 +8,9 @@ if [ -n "$unformatted" ]; then
 	echo "gofmt would change: $unformatted" >&2
 	exit 1
 fi
-bin=${NODENS_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/nodens}/lint
-mkdir -p "$bin"
-GOBIN=$bin go -C test/lint install github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 . test/goenv.sh # shares the build cache with the tests
+linter=$(go run ./test/peer/prebuild -path golangci-lint)
 for module in . daemonset/image test/dnstap; do
 	go -C "$module" vet ./...
-	(cd "$module" && "$bin/golangci-lint" run ./...)
+	(cd "$module" && "$linter" run ./...)
 done

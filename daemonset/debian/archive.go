@@ -7,13 +7,15 @@ package debian
 import (
 	"context"
 	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
+
+	"github.com/nodens-dns/nodens/test/toolcache"
 )
 
 // Archive selects packages and their sources.
@@ -32,6 +34,10 @@ type Archive struct {
 	sources string
 }
 
+// maxCached is the number of sets of packages that are cached for each architecture: one for
+// each caller and release of Debian.
+const maxCached = 12
+
 // Packages returns the packages. It downloads them if they are not cached or if update is
 // set, and blocks meanwhile. Processes that use the same packages take turns.
 func (a Archive) Packages(ctx context.Context, update bool) ([]*Package, error) {
@@ -39,22 +45,21 @@ func (a Archive) Packages(ctx context.Context, update bool) ([]*Package, error) 
 	if err != nil {
 		return nil, err
 	}
-	dir, unlock, err := a.lockCacheDir(text)
+	cache, err := toolcache.Open()
 	if err != nil {
 		return nil, err
 	}
-	defer unlock()
+	// A machine has few sources, so 32 bits suffice.
+	sum := sha256.Sum256(fmt.Append(text, a.Names))
+	entry := toolcache.Entry{Name: "debian-" + a.Arch, Key: hex.EncodeToString(sum[:4]), Limit: maxCached, Renew: update}
+	dir, release, err := cache.Use(ctx, entry, func(dir string) error { return a.download(ctx, name, text, dir) })
+	if err != nil {
+		return nil, err
+	}
+	defer release()
 	files, err := filepath.Glob(filepath.Join(dir, "*.deb"))
 	if err != nil {
 		return nil, err
-	}
-	if update || len(files) == 0 {
-		if err := a.download(ctx, name, text, dir); err != nil {
-			return nil, err
-		}
-		if files, err = filepath.Glob(filepath.Join(dir, "*.deb")); err != nil {
-			return nil, err
-		}
 	}
 	var packages []*Package
 	for _, file := range files {
@@ -122,36 +127,6 @@ func selectSuites(text []byte, suites []string) ([]byte, error) {
 		return nil, fmt.Errorf("the first stanza has no Suites: field to replace by %s; use the deb822 format, like debian.sources", strings.Join(suites, " "))
 	}
 	return []byte(b.String() + "\n"), nil
-}
-
-// lockCacheDir returns the cache folder for the packages from these sources, in
-// $NODENS_CACHE or the user's cache folder. It blocks until no other process uses the folder,
-// and locks it until unlock is called.
-func (a Archive) lockCacheDir(sources []byte) (dir string, unlock func(), err error) {
-	base := os.Getenv("NODENS_CACHE")
-	if base == "" {
-		if base, err = os.UserCacheDir(); err != nil {
-			return "", nil, fmt.Errorf("no folder to cache packages in; set NODENS_CACHE: %w", err)
-		}
-		base = filepath.Join(base, "nodens")
-	}
-	// A machine has few sources, so 32 bits suffice.
-	sum := sha256.Sum256(fmt.Append(sources, a.Names))
-	dir = filepath.Join(base, fmt.Sprintf("debian-%s-%x", a.Arch, sum[:4]))
-	if err := os.MkdirAll(base, 0o755); err != nil {
-		return "", nil, err
-	}
-	f, err := os.OpenFile(dir+".lock", os.O_CREATE|os.O_RDWR, 0o644)
-	if err != nil {
-		return "", nil, err
-	}
-	for err = syscall.EINTR; errors.Is(err, syscall.EINTR); {
-		err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX)
-	}
-	if err != nil {
-		return "", nil, errors.Join(fmt.Errorf("locking %s: %w", f.Name(), err), f.Close())
-	}
-	return dir, func() { _ = f.Close() }, nil
 }
 
 // aptConf makes apt work for another architecture and in its own folder, independent of the

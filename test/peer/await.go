@@ -14,21 +14,19 @@ import (
 	"github.com/miekg/dns"
 )
 
-// pause is the time between two looks at a condition: short against what is
-// waited for, long enough to leave the processor to the one that works on it.
+// pause is the time between two checks of a condition.
 const pause = 20 * time.Millisecond
 
-// limit ends a wait that would never end. It is not a measure of anything:
-// what is waited for takes a few seconds at most, on a machine that does
-// nothing else.
+// limit is the maximum time of a wait. It only ends waits that would never end: conditions
+// hold within seconds, unless the machine is busy.
 const limit = 2 * time.Minute
 
-// Probe looks at a condition once. Nil means that it holds; an error says
-// what is still missing.
+// Probe checks a condition once. It returns nil if the condition holds, else an error that
+// says what is missing.
 type Probe func(context.Context) error
 
-// Await looks at the condition again and again until it holds. The error, if
-// it never does, is the last look's.
+// Await calls probe until it returns nil. If ctx ends first, or after two minutes, the error
+// contains what, which describes the condition, and the last error of probe.
 func Await(ctx context.Context, what string, probe Probe) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -51,8 +49,8 @@ func Await(ctx context.Context, what string, probe Probe) error {
 	}
 }
 
-// Await is the function Await that gives up when the process ends. The error
-// then carries the end of the process's output.
+// Await is the function [Await]; it also returns when the process ends. The error then
+// contains the end of the process's output.
 func (p *Process) Await(ctx context.Context, what string, probe Probe) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -68,7 +66,7 @@ func (p *Process) Await(ctx context.Context, what string, probe Probe) error {
 	return Await(ctx, what, probe)
 }
 
-// Must is Await that fails the test.
+// Must is Await, and fails the test on an error.
 func (p *Process) Must(tb testing.TB, what string, probe Probe) {
 	tb.Helper()
 	if err := p.Await(tb.Context(), what, probe); err != nil {
@@ -76,8 +74,8 @@ func (p *Process) Must(tb testing.TB, what string, probe Probe) {
 	}
 }
 
-// Get holds when the URL answers with the given status. A nil client is
-// http.DefaultClient.
+// Get is the condition that a GET request of the URL returns the given status. A nil client
+// means http.DefaultClient.
 func Get(client *http.Client, url string, status int) Probe {
 	if client == nil {
 		client = http.DefaultClient
@@ -93,14 +91,14 @@ func Get(client *http.Client, url string, status int) Probe {
 		}
 		resp.Body.Close()
 		if resp.StatusCode != status {
-			return fmt.Errorf("%s answers %s", url, resp.Status)
+			return fmt.Errorf("GET %s returns %s, want %d", url, resp.Status, status)
 		}
 		return nil
 	}
 }
 
-// Answers holds when a DNS server at the address answers a query for the
-// root's name servers over UDP, whatever the answer says.
+// Answers is the condition that a DNS server replies to a query for the root's name servers
+// over UDP. Any reply counts.
 func Answers(server netip.AddrPort) Probe {
 	return func(ctx context.Context) error {
 		q := new(dns.Msg)
@@ -111,16 +109,14 @@ func Answers(server netip.AddrPort) Probe {
 	}
 }
 
-// The ports that Port picks from lie below the kernel's range for outgoing
-// connections (32768 and up), so that none of those takes a picked port
-// before its server does, and above the ports with a known use.
+// Port picks from a range below the kernel's ephemeral ports (32768 and up), so that no
+// outgoing connection takes a port before its server does, and above the well-known ports.
 const (
 	firstPort = 12000
 	lastPort  = 32000
 )
 
-// Port returns a port of the loopback addresses that is free for UDP and TCP
-// at the moment.
+// Port returns a port that is free for UDP and TCP on all addresses at the moment.
 func Port() (uint16, error) {
 	for range 1000 {
 		port := uint16(firstPort + rand.IntN(lastPort-firstPort))
@@ -131,16 +127,15 @@ func Port() (uint16, error) {
 	return 0, fmt.Errorf("no free port between %d and %d", firstPort, lastPort)
 }
 
-// free says whether UDP and TCP can be bound, on every address so that a
-// server on the wildcard counts too.
+// free reports whether UDP and TCP sockets can be bound to the port on the wildcard address.
 func free(port uint16) bool {
-	at := net.JoinHostPort("", fmt.Sprint(port))
-	tcp, err := net.Listen("tcp", at)
+	addr := net.JoinHostPort("", fmt.Sprint(port))
+	tcp, err := net.Listen("tcp", addr)
 	if err != nil {
 		return false
 	}
 	defer tcp.Close()
-	udp, err := net.ListenPacket("udp", at)
+	udp, err := net.ListenPacket("udp", addr)
 	if err != nil {
 		return false
 	}
@@ -148,7 +143,7 @@ func free(port uint16) bool {
 	return true
 }
 
-// Ports returns n different free ports, or fails the test.
+// Ports returns n different ports as [Port] does, and fails the test if it finds none.
 func Ports(tb testing.TB, n int) []uint16 {
 	tb.Helper()
 	seen := map[uint16]bool{}

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -13,47 +12,20 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/nodens-dns/nodens/test/toolcache"
 )
 
-// rootModule is the line that tells the tree's own go.mod from the nested
-// ones below it.
+// rootModule is the first line of the main module's go.mod. Nested modules have another.
 const rootModule = "module github.com/nodens-dns/nodens"
 
-// tool says where a program comes from.
-type tool struct {
-	// module is the nested module's folder, relative to the tree's root.
-	module string
-	// pkg is the main package.
-	pkg string
-	// versioned programs compare their versions with each other's and get
-	// them at link time.
-	versioned bool
-}
-
-// tools are the programs that are built once and kept.
-var tools = map[string]tool{
-	"coredns":                 {module: "test/coredns", pkg: "github.com/coredns/coredns"},
-	"etcd":                    {module: "test/cluster", pkg: "go.etcd.io/etcd/server/v3"},
-	"helm":                    {module: "test/helm", pkg: "helm.sh/helm/v3/cmd/helm"},
-	"kube-apiserver":          {module: "test/cluster", pkg: "k8s.io/kubernetes/cmd/kube-apiserver", versioned: true},
-	"kube-controller-manager": {module: "test/cluster", pkg: "k8s.io/kubernetes/cmd/kube-controller-manager", versioned: true},
-	"kube-proxy":              {module: "test/cluster", pkg: "k8s.io/kubernetes/cmd/kube-proxy", versioned: true},
-	"kube-scheduler":          {module: "test/cluster", pkg: "k8s.io/kubernetes/cmd/kube-scheduler", versioned: true},
-	"kubectl":                 {module: "test/cluster", pkg: "k8s.io/kubernetes/cmd/kubectl", versioned: true},
-	"kubelet":                 {module: "test/cluster", pkg: "k8s.io/kubernetes/cmd/kubelet", versioned: true},
-}
-
-// errUnknown says that a program has no entry in tools.
-var errUnknown = errors.New("no such program; package peer lists them in tools")
-
-// Build returns the path of the named program, after building it if no kept
-// binary fits. It blocks for as long as the build takes, minutes for a first
-// kube-apiserver. The test fails if the program cannot be built, and is
-// skipped under -short unless the program is the agent, which is always
-// quick to build.
+// Build returns the path of the named program, after building it if needed: the agent as it
+// is now, or a tool (see [Tool]). It blocks during the build, which takes minutes for a first
+// kube-apiserver. If the program can't be built, the test fails. Under -short, tests of
+// programs other than the agent are skipped.
 func Build(tb testing.TB, name string) string {
 	tb.Helper()
 	if testing.Short() && name != "nodens" {
@@ -66,34 +38,26 @@ func Build(tb testing.TB, name string) string {
 	return path
 }
 
-// Binary is Build for callers without a test, such as TestMain. The agent's
-// binary is written to dir, which the caller owns; the other programs are
-// kept outside of it.
+// Binary is [Build] for callers without a test, such as TestMain. It writes the agent's
+// binary to dir, which the caller owns. The other programs stay in the cache.
 func Binary(ctx context.Context, name, dir string) (string, error) {
+	if name != "nodens" {
+		path, _, err := Tool(ctx, name)
+		return path, err
+	}
 	root, err := Root()
+	out := filepath.Join(dir, name)
+	if err == nil {
+		err = buildAgent(ctx, root, out)
+	}
 	if err != nil {
 		return "", fmt.Errorf("building %s: %w", name, err)
 	}
-	if name == "nodens" {
-		out := filepath.Join(dir, name)
-		if err := agent(ctx, root, out); err != nil {
-			return "", fmt.Errorf("building %s: %w", name, err)
-		}
-		return out, nil
-	}
-	t, ok := tools[name]
-	if !ok {
-		return "", fmt.Errorf("building %s: %w", name, errUnknown)
-	}
-	path, err := t.kept(ctx, root, name)
-	if err != nil {
-		return "", fmt.Errorf("building %s: %w", name, err)
-	}
-	return path, nil
+	return out, nil
 }
 
-// Root returns the folder of the tree's own go.mod, looked for from the
-// working directory upwards; a test's working directory is its package.
+// Root returns the folder of the main module's go.mod. It searches the working directory and
+// the folders above it; the working directory of a test is its package's folder.
 func Root() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
@@ -120,26 +84,38 @@ func firstLine(text []byte) string {
 	return strings.TrimSpace(string(line))
 }
 
-// agent builds the agent and writes it to out. Linking takes longer than all else that
-// there is to do after a small change, and the go command leaves a file as it is that
-// needs none: so one is kept, which is the last that any tree has built, and copied.
-func agent(ctx context.Context, root, out string) error {
-	store, err := store()
+// maxClones is the number of clones whose last agent is kept.
+const maxClones = 6
+
+// buildAgent builds the agent of the repository at root and writes it to out. The binary is
+// kept for the next call: go build does not link a binary again that is up to date, and
+// linking takes most of the time after a small change.
+func buildAgent(ctx context.Context, root, out string) error {
+	cache, err := toolcache.Open()
 	if err != nil {
 		return err
 	}
-	unlock, err := lock(filepath.Join(store, "nodens.lock"))
+	sum := sha256.Sum256([]byte(root))
+	key := shortHash(sum[:])
+	dir, release, err := cache.Use(ctx, toolcache.Entry{Name: "nodens", Key: key, Limit: maxClones}, func(string) error { return nil })
+	if err != nil {
+		return err
+	}
+	defer release()
+	unlock, err := cache.Lock(ctx, filepath.Join("nodens", key, "lock"))
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	path := filepath.Join(store, "nodens")
-	// A build that is stopped half way must not leave its file under this name.
-	part := path + ".part"
-	if err := errors.Join(os.RemoveAll(part), ifThere(os.Rename(path, part))); err != nil {
+	// A build that is stopped halfway must not leave its file under the name of a complete
+	// one.
+	path, part := filepath.Join(dir, "nodens"), filepath.Join(dir, "nodens.part")
+	if err := os.RemoveAll(part); err != nil {
 		return err
 	}
-	// With the tree's folder in it the binary would be another one for each tree.
+	if err := os.Rename(path, part); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
 	if err := compile(ctx, root, part, []string{"-trimpath", "./cmd/nodens"}); err != nil {
 		return err
 	}
@@ -153,165 +129,23 @@ func agent(ctx context.Context, root, out string) error {
 	return os.WriteFile(out, text, 0o755)
 }
 
-// ifThere is the error, unless it says that there is no file.
-func ifThere(err error) error {
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	return err
-}
-
-// kept returns the kept binary, building it first if there is none.
-func (t tool) kept(ctx context.Context, root, name string) (string, error) {
-	module := filepath.Join(root, t.module)
-	args, err := t.args(module)
-	if err != nil {
-		return "", err
-	}
-	key, err := key(module, args)
-	if err != nil {
-		return "", err
-	}
-	return keep(name, key, func(part string) error { return compile(ctx, module, part, args) })
-}
-
-// keep returns the binary that is kept under the name and key, after building it if
-// there is none. Other processes that want the same name wait meanwhile.
-func keep(name, key string, build func(part string) error) (string, error) {
-	store, err := store()
-	if err != nil {
-		return "", err
-	}
-	unlock, err := lock(filepath.Join(store, name+".lock"))
-	if err != nil {
-		return "", err
-	}
-	defer unlock()
-	path := filepath.Join(store, name+"-"+key)
-	if _, err := os.Stat(path); err == nil {
-		return path, nil
-	}
-	// A build that is stopped half way must not leave a file under the
-	// name that says it is whole.
-	part := path + ".part"
-	defer os.Remove(part)
-	if err := build(part); err != nil {
-		return "", err
-	}
-	return path, os.Rename(part, path)
-}
-
-// args are the build's arguments after the ones that every build has.
-func (t tool) args(module string) ([]string, error) {
-	flags := []string{"-s", "-w"}
-	if t.versioned {
-		version, err := required(module, "k8s.io/kubernetes")
-		if err != nil {
-			return nil, err
-		}
-		flags = append(flags, stamp(version)...)
-	}
-	return []string{"-trimpath", "-ldflags", strings.Join(flags, " "), t.pkg}, nil
-}
-
-// stamp gives the linker's settings of a Kubernetes version such as v1.36.3.
-// A binary without them takes itself for v0.0.0, and other components refuse
-// to work with it.
-func stamp(version string) []string {
-	part := strings.SplitN(strings.TrimPrefix(version, "v"), ".", 3)
-	if len(part) < 2 {
-		part = []string{"", ""}
-	}
-	values := []string{
-		"gitVersion=" + version,
-		"gitMajor=" + part[0],
-		"gitMinor=" + part[1],
-		"gitTreeState=clean",
-		"gitCommit=" + version,
-		// Any moment will do; a fixed one keeps the binary the same.
-		"buildDate=1970-01-01T00:00:00Z",
-	}
-	var flags []string
-	for _, pkg := range []string{"k8s.io/component-base/version", "k8s.io/client-go/pkg/version"} {
-		for _, v := range values {
-			flags = append(flags, "-X "+pkg+"."+v)
-		}
-	}
-	return flags
-}
-
-// required returns the version of dep that the module's go.mod asks for.
-func required(module, dep string) (string, error) {
-	text, err := os.ReadFile(filepath.Join(module, "go.mod"))
-	if err != nil {
-		return "", err
-	}
-	for line := range strings.Lines(string(text)) {
-		f := strings.Fields(strings.TrimPrefix(line, "require"))
-		if len(f) >= 2 && f[0] == dep && strings.HasPrefix(f[1], "v") {
-			return f[1], nil
-		}
-	}
-	return "", fmt.Errorf("%s does not require %s", filepath.Join(module, "go.mod"), dep)
-}
-
-// key is a hash of all that the binary depends on.
-func key(module string, args []string) (string, error) {
-	h := sha256.New()
-	for _, name := range []string{"go.mod", "go.sum"} {
-		text, err := os.ReadFile(filepath.Join(module, name))
-		if err != nil {
-			return "", err
-		}
-		fmt.Fprintf(h, "%s %d\n", name, len(text))
-		h.Write(text)
-	}
-	fmt.Fprintf(h, "%s %s %s %q", runtime.Version(), runtime.GOOS, runtime.GOARCH, args)
-	// 64 bits: the store holds a handful of files, a clash needs billions.
-	return hex.EncodeToString(h.Sum(nil)[:8]), nil
-}
-
-// store returns the folder of the kept binaries, and makes it: $NODENS_CACHE,
-// or nodens in the user's cache folder.
-func store() (string, error) {
-	dir := os.Getenv("NODENS_CACHE")
-	if dir == "" {
-		base, err := os.UserCacheDir()
-		if err != nil {
-			return "", fmt.Errorf("no folder to keep binaries in, set NODENS_CACHE: %w", err)
-		}
-		dir = filepath.Join(base, "nodens")
-	}
-	return dir, os.MkdirAll(dir, 0o755)
-}
-
-// lock holds the file's lock until the returned function is called or the
-// process ends. It blocks while another process holds it.
-func lock(path string) (func(), error) {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
-	if err != nil {
-		return nil, err
-	}
-	for {
-		err = unix.Flock(int(f.Fd()), unix.LOCK_EX)
-		if !errors.Is(err, unix.EINTR) {
-			break
-		}
-	}
-	if err != nil {
-		f.Close()
-		return nil, fmt.Errorf("locking %s: %w", path, err)
-	}
-	return func() { f.Close() }, nil
-}
-
-// compile runs go build in dir.
+// compile runs go build in dir. When ctx or this process ends, the go command starts no more
+// compilers, and ends after those that run.
 func compile(ctx context.Context, dir, out string, args []string) error {
 	cmd := exec.CommandContext(ctx, "go", append([]string{"build", "-o", out}, args...)...)
 	cmd.Dir = dir
-	// GOFLAGS could name another -mod, GOWORK another set of modules.
+	// GOFLAGS could contain another -mod, GOWORK another set of modules.
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false", "GOWORK=off")
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGINT) }
+	cmd.WaitDelay = 20 * time.Second
+	// The kernel sends the signal when the thread ends that started the command.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGINT}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 	text, err := cmd.CombinedOutput()
+	if ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
 	if err != nil {
 		return fmt.Errorf("go build in %s: %w\n%s", dir, err, text)
 	}

@@ -1,17 +1,22 @@
 package peer
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+
+	"github.com/nodens-dns/nodens/internal/config"
 )
 
-// greeter writes a nested module with a program that prints a word.
-func greeter(t *testing.T) (root string, tl tool) {
+// writeGreeter writes a nested module with a program that prints a word.
+func writeGreeter(t *testing.T) (root string, greeter tool) {
 	t.Helper()
 	root = t.TempDir()
 	dir := filepath.Join(root, "nested")
@@ -30,17 +35,23 @@ func greeter(t *testing.T) (root string, tl tool) {
 	return root, tool{module: "nested", pkg: "example.test/greeter"}
 }
 
-func TestKept(t *testing.T) {
+// TestTool: of several callers one builds a program, which is kept until something changes
+// that the build depends on.
+func TestTool(t *testing.T) {
 	t.Setenv("NODENS_CACHE", t.TempDir())
-	root, tl := greeter(t)
-	// Several at once: one builds, the others get what it built.
+	root, greeter := writeGreeter(t)
+	source := filepath.Join(root, "nested", "main.go")
 	paths := make([]string, 3)
+	var builds atomic.Int32
 	var wg sync.WaitGroup
 	for i := range paths {
 		wg.Go(func() {
-			path, err := tl.kept(t.Context(), root, "greeter")
+			path, built, err := greeter.build(t.Context(), root, "greeter")
 			if err != nil {
 				t.Error(err)
+			}
+			if built {
+				builds.Add(1)
 			}
 			paths[i] = path
 		})
@@ -49,44 +60,77 @@ func TestKept(t *testing.T) {
 	if t.Failed() {
 		t.FailNow()
 	}
-	if paths[0] != paths[1] || paths[0] != paths[2] {
-		t.Fatalf("three builds of one program are kept as %q", paths)
+	if paths[0] != paths[1] || paths[0] != paths[2] || builds.Load() != 1 {
+		t.Fatalf("%d builds of one program, kept as %q", builds.Load(), paths)
 	}
 	out, err := exec.Command(paths[0]).CombinedOutput()
 	if err != nil || string(out) != "hello\n" {
-		t.Errorf("the program says %q, %v", out, err)
+		t.Errorf("the program printed %q, %v", out, err)
 	}
-	left, err := filepath.Glob(filepath.Join(filepath.Dir(paths[0]), "*.part*"))
+	left, err := filepath.Glob(filepath.Join(filepath.Dir(filepath.Dir(paths[0])), "*.part*"))
 	if err != nil || len(left) > 0 {
 		t.Errorf("left behind: %q, %v", left, err)
 	}
+	if path, built, err := greeter.build(t.Context(), root, "greeter"); path != paths[0] || built || err != nil {
+		t.Errorf("a kept program: %s, built: %t, %v", path, built, err)
+	}
 
-	// A program that is there already is not built again: it would fail.
-	if err := os.WriteFile(filepath.Join(root, "nested", "main.go"), []byte("broken"), 0o644); err != nil {
+	// A changed source is another program, and the caller gets the compiler's message.
+	if err := os.WriteFile(source, []byte("broken"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := tl.kept(t.Context(), root, "greeter"); err != nil {
-		t.Errorf("a kept program: %v", err)
-	}
-	// With another go.sum it is another program, and the build's own words
-	// reach the caller.
-	if err := os.WriteFile(filepath.Join(root, "nested", "go.sum"), []byte("\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tl.kept(t.Context(), root, "greeter"); err == nil || !strings.Contains(err.Error(), "main.go") {
-		t.Errorf("a build of a broken program: %v, want the compiler's message", err)
+	if _, _, err := greeter.build(t.Context(), root, "greeter"); err == nil || !strings.Contains(err.Error(), "main.go") {
+		t.Errorf("building a broken program: %v, want the compiler's message", err)
 	}
 }
 
-// TestAgent: an agent that has not changed is not linked again, and each caller has a file
-// of its own; what a build has left that was stopped is not taken for one.
+// TestCacheKey: every file of the module and every argument changes the key.
+func TestCacheKey(t *testing.T) {
+	root, _ := writeGreeter(t)
+	module := filepath.Join(root, "nested")
+	seen := map[string]string{}
+	add := func(change string, args ...string) {
+		t.Helper()
+		key, err := cacheKey(module, args)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if same, ok := seen[key]; ok {
+			t.Errorf("%s: the key is that of %s", change, same)
+		}
+		seen[key] = change
+	}
+	add("nothing")
+	add("an argument", "-trimpath")
+	for _, name := range []string{"go.mod", "go.sum", "main.go"} {
+		f, err := os.OpenFile(filepath.Join(module, name), os.O_APPEND|os.O_WRONLY, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.WriteString("\n"); err != nil {
+			t.Fatal(err)
+		}
+		f.Close()
+		add(name)
+	}
+}
+
+// TestStopped: the end of the context stops a build, and the error says so.
+func TestStopped(t *testing.T) {
+	t.Setenv("NODENS_CACHE", t.TempDir())
+	root, greeter := writeGreeter(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, _, err := greeter.build(ctx, root, "greeter"); !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v, want %v", err, context.Canceled)
+	}
+}
+
+// TestAgent: an agent that has not changed is not linked again, and each caller gets a file
+// of its own. What is left of a stopped build is not used.
 func TestAgent(t *testing.T) {
 	cache := t.TempDir()
 	t.Setenv("NODENS_CACHE", cache)
-	kept := filepath.Join(cache, "nodens")
-	if err := os.WriteFile(kept+".part", []byte("half"), 0o755); err != nil {
-		t.Fatal(err)
-	}
 	first := Build(t, "nodens")
 	text, err := exec.Command(first, "-version").CombinedOutput()
 	if err != nil {
@@ -95,9 +139,16 @@ func TestAgent(t *testing.T) {
 	if err := os.WriteFile(first, nil, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	// What is at the end of the kept file, where nobody looks, a new one would not have.
+	kept, err := filepath.Glob(filepath.Join(cache, "*", "nodens", "*", "nodens"))
+	if err != nil || len(kept) != 1 {
+		t.Fatalf("kept agents: %q, %v, want one", kept, err)
+	}
+	if err := os.WriteFile(kept[0]+".part", []byte("half"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	// Linking would remove this from the end of the kept file.
 	const mark = "still the same"
-	f, err := os.OpenFile(kept, os.O_APPEND|os.O_WRONLY, 0)
+	f, err := os.OpenFile(kept[0], os.O_APPEND|os.O_WRONLY, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,38 +158,65 @@ func TestAgent(t *testing.T) {
 	f.Close()
 	second, err := os.ReadFile(Build(t, "nodens"))
 	if err != nil || !strings.HasSuffix(string(second), mark) {
-		t.Errorf("it was linked again: %d bytes, %v", len(second), err)
+		t.Errorf("the agent was linked again: %d bytes, %v", len(second), err)
 	}
 }
 
 func TestBinaryUnknown(t *testing.T) {
-	if _, err := Binary(t.Context(), "nobody", t.TempDir()); !errors.Is(err, errUnknown) {
-		t.Errorf("Binary(nobody) = %v, want %v", err, errUnknown)
+	if _, err := Binary(t.Context(), "no-such-program", t.TempDir()); !errors.Is(err, ErrUnknown) {
+		t.Errorf("error %v, want %v", err, ErrUnknown)
 	}
 }
 
-// TestModules holds the table of tools against the nested modules: each
-// program is a tool of its module, and a versioned one finds its version.
+// TestModules checks the table of tools: a program is a tool of its module, or the module's
+// own main package, and a versioned one gets its version.
 func TestModules(t *testing.T) {
 	root, err := Root()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for name, tl := range tools {
-		text, err := os.ReadFile(filepath.Join(root, tl.module, "go.mod"))
+		module := filepath.Join(root, tl.module)
+		text, err := os.ReadFile(filepath.Join(module, "go.mod"))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !strings.Contains(string(text), tl.pkg+"\n") {
-			t.Errorf("%s: %s/go.mod has no tool %s", name, tl.module, tl.pkg)
+		if tl.pkg == "." {
+			_, err = os.Stat(filepath.Join(module, "main.go"))
+		} else if !strings.Contains(string(text), tl.pkg+"\n") {
+			err = fmt.Errorf("%s/go.mod has no tool %s", tl.module, tl.pkg)
 		}
-		args, err := tl.args(filepath.Join(root, tl.module))
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
-		stamped := strings.Contains(strings.Join(args, " "), "/version.gitVersion=v1.")
-		if stamped != tl.versioned {
-			t.Errorf("%s: arguments %q: version set: %t, want %t", name, args, stamped, tl.versioned)
+		args, err := tl.args(module)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		hasVersion := strings.Contains(strings.Join(args, " "), "/version.gitVersion=v1.")
+		if hasVersion != tl.versioned {
+			t.Errorf("%s: arguments %q set a version: %t, want %t", name, args, hasVersion, tl.versioned)
+		}
+	}
+}
+
+// TestPlugins: CoreDNS has a plugin for each directive of nodens, so that it reads the same
+// Corefiles.
+func TestPlugins(t *testing.T) {
+	root, err := Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(root, tools["coredns"].module, "main.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range config.Directives() {
+		if name == "prometheus" {
+			name = "metrics" // the plugin's package
+		}
+		if !strings.Contains(string(text), `/plugin/`+name+`"`) {
+			t.Errorf("CoreDNS is built without the plugin %s", name)
 		}
 	}
 }

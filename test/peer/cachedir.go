@@ -1,5 +1,13 @@
 package peer
 
-// CacheDir returns the directory that keeps programs between test runs, which it creates:
-// $NODENS_CACHE, or nodens in the user's cache directory.
-func CacheDir() (string, error) { return store() }
+import "github.com/nodens-dns/nodens/test/toolcache"
+
+// CacheDir returns the directory that keeps programs between test runs, which it creates. See
+// package toolcache.
+func CacheDir() (string, error) {
+	cache, err := toolcache.Open()
+	if err != nil {
+		return "", err
+	}
+	return cache.Dir(), nil
+}

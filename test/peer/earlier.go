@@ -11,13 +11,14 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+
+	"github.com/nodens-dns/nodens/test/toolcache"
 )
 
-// Earlier returns the path of the agent as of that commit, a full hash, of the tree's
-// history, after building it if no kept binary fits. In a shallow clone without the commit
-// the test is skipped, with what to do; it fails if the commit is not in the history of a
-// whole clone, or can't be built. It blocks for as long as the build takes, a minute or two
-// the first time.
+// Earlier returns the path of the agent as of a commit, given by its full hash, after building
+// it if no binary is kept. It blocks during the build, which takes a minute or two. The test
+// is skipped if the repository is a shallow clone without the commit. It fails if a complete
+// clone lacks the commit, or if the agent can't be built.
 func Earlier(tb testing.TB, commit string) string {
 	tb.Helper()
 	root, err := Root()
@@ -34,8 +35,8 @@ func Earlier(tb testing.TB, commit string) string {
 	return path
 }
 
-// EarlierBinary is [Earlier] for callers without a test. The commit may be anything that
-// git takes for one.
+// EarlierBinary is [Earlier] for callers without a test. commit is any expression that
+// git-rev-parse(1) accepts for a commit.
 func EarlierBinary(ctx context.Context, commit string) (string, error) {
 	root, err := Root()
 	if err != nil {
@@ -52,25 +53,39 @@ func EarlierBinary(ctx context.Context, commit string) (string, error) {
 	return path, nil
 }
 
-// errShallow says that the history is not there.
+// errShallow means that a shallow clone lacks a commit.
 var errShallow = errors.New("a shallow clone does not have it; run `git fetch --unshallow`")
 
-func earlier(ctx context.Context, root, commit string) (path string, err error) {
+// maxEarlier is the number of earlier agents that are kept: that of test/compat for a few
+// clones, and those of recent benchmarks.
+const maxEarlier = 4
+
+// earlier returns the path of the agent as of commit in the repository at root. The binary
+// stays in place for as long as this process lives.
+func earlier(ctx context.Context, root, commit string) (string, error) {
 	if _, err := hex.DecodeString(commit); err != nil || len(commit) != 40 {
 		return "", fmt.Errorf("%q is not the full hash of a commit", commit)
 	}
-	return keep("nodens-earlier", fmt.Sprintf("%s-%s-%s", commit, runtime.Version(), runtime.GOARCH), func(part string) (err error) {
-		tree := part + ".tree"
+	cache, err := toolcache.Open()
+	if err != nil {
+		return "", err
+	}
+	entry := toolcache.Entry{
+		Name: "nodens-earlier", Key: fmt.Sprintf("%s-%s-%s", commit, runtime.Version(), runtime.GOARCH), Limit: maxEarlier,
+	}
+	dir, _, err := cache.Use(ctx, entry, func(dir string) (err error) {
+		tree := filepath.Join(dir, "tree")
 		defer func() { err = errors.Join(err, os.RemoveAll(tree)) }()
 		if err := Checkout(ctx, root, commit, tree); err != nil {
 			return err
 		}
-		return compile(ctx, tree, part, []string{"-trimpath", "./cmd/nodens"})
+		return compile(ctx, tree, filepath.Join(dir, "nodens"), []string{"-trimpath", "./cmd/nodens"})
 	})
+	return filepath.Join(dir, "nodens"), err
 }
 
-// Checkout writes the files of commit, of the repository at root, into the directory to,
-// which it makes anew.
+// Checkout writes the files of a commit in the repository at root to the directory to. It
+// removes what is there first.
 func Checkout(ctx context.Context, root, commit, to string) error {
 	if err := errors.Join(os.RemoveAll(to), os.MkdirAll(to, 0o755)); err != nil {
 		return err
@@ -79,7 +94,7 @@ func Checkout(ctx context.Context, root, commit, to string) error {
 		if shallow, _ := exec.CommandContext(ctx, "git", "-C", root, "rev-parse", "--is-shallow-repository").Output(); strings.TrimSpace(string(shallow)) == "true" {
 			return errShallow
 		}
-		return fmt.Errorf("it is not in the history of %s, which must be a clone of the repository: %w\n%s", root, err, text)
+		return fmt.Errorf("%s has no such commit; it must be a clone of the repository: %w\n%s", root, err, text)
 	}
 	archive := filepath.Join(to, ".tar")
 	for _, args := range [][]string{

@@ -9,9 +9,9 @@ import (
 	"testing"
 )
 
-// history makes a repository of two commits, each with an agent that prints its own word,
-// and gives the hash of the first.
-func history(t *testing.T) (root, first string) {
+// commitAgents creates a repository with two commits, each with an agent that prints its own
+// word, and returns the hash of the first.
+func commitAgents(t *testing.T) (root, first string) {
 	t.Helper()
 	root = t.TempDir()
 	git := func(args ...string) string {
@@ -39,27 +39,26 @@ func history(t *testing.T) (root, first string) {
 	return root, git("rev-parse", "HEAD~1")
 }
 
-// TestEarlier: the agent of a commit is that commit's, built once, and the tree is left as
-// it is; a commit that is not there is an error that says what to do.
+// TestEarlier: the agent of a commit is built from that commit, and once. The error for a
+// missing commit says what to do.
 func TestEarlier(t *testing.T) {
-	cache := t.TempDir()
-	t.Setenv("NODENS_CACHE", cache)
-	root, first := history(t)
+	t.Setenv("NODENS_CACHE", t.TempDir())
+	root, first := commitAgents(t)
 	path, err := earlier(t.Context(), root, first)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if out, err := exec.Command(path).CombinedOutput(); err != nil || string(out) != "earlier\n" {
-		t.Errorf("it says %q, %v", out, err)
+		t.Errorf("the agent printed %q, %v", out, err)
 	}
-	left, err := filepath.Glob(filepath.Join(cache, "*"))
-	if err != nil || len(left) != 2 {
-		t.Errorf("the cache holds %q, want the binary and its lock", left)
+	left, err := filepath.Glob(filepath.Join(filepath.Dir(path), "*"))
+	if err != nil || len(left) != 1 {
+		t.Errorf("the entry holds %q, want the binary only", left)
 	}
-	// The second time there is nothing to build from.
+	// The second time no repository is needed.
 	again, err := earlier(t.Context(), t.TempDir(), first)
 	if err != nil || again != path {
-		t.Errorf("again: %s, %v", again, err)
+		t.Errorf("the second time: %s, %v", again, err)
 	}
 	shallow := filepath.Join(t.TempDir(), "shallow")
 	if out, err := exec.Command("git", "clone", "-q", "--depth=1", "file://"+root, shallow).CombinedOutput(); err != nil {

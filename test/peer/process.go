@@ -13,41 +13,40 @@ import (
 	"time"
 )
 
-// patience is how long a process may take to end after SIGTERM before it is
-// killed. The agent promises five seconds; twice that means it broke its word
-// and not that the machine was busy.
-const patience = 10 * time.Second
+// stopTimeout is the time between SIGTERM and SIGKILL. The agent ends within five seconds
+// unless the machine is busy.
+const stopTimeout = 10 * time.Second
 
-// tailSize is how much of a process's output is shown: enough for the last
-// hundred log lines, not enough to bury the test's own message.
+// tailSize is the size of the logged part of a process's output, in bytes: about a hundred
+// log lines.
 const tailSize = 16 << 10
 
 // Command describes a process to start.
 type Command struct {
-	// Name names the process in messages and its output file.
+	// Name is the name of the process in messages, and the start of its output file's name.
 	Name string
 	// Path is the program and Args are its arguments, without the program.
 	Path string
 	Args []string
-	// Env is appended to the test's own environment.
+	// Env is appended to the environment of the test.
 	Env []string
-	// Dir is the folder that receives the output file; Start fills in a
-	// temporary one if it is empty.
+	// Dir is the folder for the output file. If it is empty, Start uses a temporary folder of
+	// the test, and Spawn the system's.
 	Dir string
 }
 
-// Process is a process that Start or Spawn started. Its methods may be called
-// from several goroutines.
+// Process is a process that [Start] or [Spawn] started. Its methods may be called from several
+// goroutines.
 type Process struct {
 	name   string
 	output string
 	cmd    *exec.Cmd
 	done   chan struct{}
-	err    error // what Wait said; read it after done is closed
+	err    error // the result of cmd.Wait; to be read after done is closed
 }
 
-// Start starts a process that is stopped when the test ends. If the test
-// failed, the end of the process's output is logged.
+// Start starts a process and stops it when the test ends. If the test failed, it logs the end
+// of the process's output.
 func Start(tb testing.TB, c Command) *Process {
 	tb.Helper()
 	if c.Dir == "" {
@@ -66,11 +65,11 @@ func Start(tb testing.TB, c Command) *Process {
 	return p
 }
 
-// Spawn is Start for callers without a test; the caller calls Stop.
+// Spawn is [Start] for callers without a test. The caller must call Stop.
 //
-// The process runs in the network namespace of the test process, not in that
-// of the calling thread: to start it in another one, run it through
-// "ip netns exec", which becomes the program and keeps the pid.
+// The process runs in the network namespace of the test process, even if the calling thread
+// is in another one. To start it elsewhere, run it through "ip netns exec", which executes the
+// program in its own process.
 func Spawn(c Command) (*Process, error) {
 	out, err := os.CreateTemp(c.Dir, filepath.Base(c.Name)+"-*.log")
 	if err != nil {
@@ -83,8 +82,8 @@ func Spawn(c Command) (*Process, error) {
 	p := &Process{name: c.Name, output: out.Name(), cmd: cmd, done: make(chan struct{})}
 	started := make(chan error)
 	go func() {
-		// The kernel sends the death signal when the thread that forked
-		// ends, so the thread is held until the process is gone.
+		// The kernel sends Pdeathsig when the thread ends that started the process, so this
+		// goroutine keeps the thread until the process has ended.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		defer out.Close()
@@ -102,21 +101,20 @@ func Spawn(c Command) (*Process, error) {
 	return p, nil
 }
 
-// PID returns the process's id. After the process ended the id may belong to
-// another one.
+// PID returns the process's id. Another process may get the id after the process has ended.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
-// Done is closed when the process has ended.
+// Done returns a channel that is closed when the process has ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Err waits for the process's end and says how it ended: nil for exit code 0,
-// else an *exec.ExitError.
+// Err waits until the process has ended. It returns nil for exit code 0, else an
+// [*exec.ExitError].
 func (p *Process) Err() error {
 	<-p.done
 	return p.err
 }
 
-// Signal sends a signal to the process; one that has ended is no error.
+// Signal sends a signal to the process. If the process has ended, it does nothing.
 func (p *Process) Signal(sig os.Signal) error {
 	err := p.cmd.Process.Signal(sig)
 	if errors.Is(err, os.ErrProcessDone) {
@@ -125,12 +123,11 @@ func (p *Process) Signal(sig os.Signal) error {
 	return err
 }
 
-// Stop ends the process with SIGTERM, or SIGKILL when that does not help
-// within ten seconds, and returns when it is gone. Only the first call of
-// several has something to do.
+// Stop sends SIGTERM, and SIGKILL after ten seconds, and waits until the process has ended. It
+// may be called several times.
 func (p *Process) Stop() {
 	p.cmd.Process.Signal(syscall.SIGTERM)
-	t := time.NewTimer(patience)
+	t := time.NewTimer(stopTimeout)
 	defer t.Stop()
 	select {
 	case <-p.done:
@@ -139,13 +136,13 @@ func (p *Process) Stop() {
 	}
 }
 
-// Kill ends the process at once and returns when it is gone.
+// Kill sends SIGKILL and waits until the process has ended.
 func (p *Process) Kill() {
 	p.cmd.Process.Kill()
 	<-p.done
 }
 
-// Tail returns the end of what the process has written so far.
+// Tail returns the end of the process's output so far.
 func (p *Process) Tail() string {
 	f, err := os.Open(p.output)
 	if err != nil {

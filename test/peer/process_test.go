@@ -21,13 +21,12 @@ import (
 
 func TestProcess(t *testing.T) {
 	p := Start(t, Command{Name: "shell", Path: "/bin/sh", Args: []string{"-c", "echo $WORD; exec sleep 3600"}, Env: []string{"WORD=here"}})
-	said := func(context.Context) error {
+	p.Must(t, "the word", func(context.Context) error {
 		if p.Tail() != "here\n" {
-			return fmt.Errorf("it says %q", p.Tail())
+			return fmt.Errorf("the output is %q", p.Tail())
 		}
 		return nil
-	}
-	p.Must(t, "the word", said)
+	})
 	p.Stop()
 	var exit *exec.ExitError
 	if !errors.As(p.Err(), &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGTERM {
@@ -35,25 +34,25 @@ func TestProcess(t *testing.T) {
 	}
 	p.Stop()
 	if err := p.Signal(syscall.SIGHUP); err != nil {
-		t.Errorf("a signal to a process that ended: %v", err)
+		t.Errorf("sending a signal to an ended process: %v", err)
 	}
 }
 
 func TestSpawnFails(t *testing.T) {
 	_, err := Spawn(Command{Name: "nothing", Path: "/nonexistent", Dir: t.TempDir()})
 	if !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("starting a file that is not there: %v", err)
+		t.Errorf("starting a missing program: %v", err)
 	}
 }
 
-// TestAwaitEnd waits for what never comes from a process that gives up: the
-// wait ends with it and shows its last words.
+// TestAwaitEnd: waiting ends when the process ends, with an error that contains the last
+// error of the probe and the process's output.
 func TestAwaitEnd(t *testing.T) {
 	p := Start(t, Command{Name: "shell", Path: "/bin/sh", Args: []string{"-c", "echo no such zone; exit 3"}})
 	missing := errors.New("no answer")
 	err := p.Await(t.Context(), "an answer", func(context.Context) error { return missing })
 	if !errors.Is(err, missing) {
-		t.Errorf("the error lacks what was missing: %v", err)
+		t.Errorf("the error lacks the probe's: %v", err)
 	}
 	for _, want := range []string{"an answer", "exit status 3", "no such zone"} {
 		if !strings.Contains(fmt.Sprint(err), want) {
@@ -62,11 +61,11 @@ func TestAwaitEnd(t *testing.T) {
 	}
 }
 
-// orphan, in the environment, makes the test binary start a process, print
-// its pid, and wait.
+// orphan is an environment variable. With it the test binary starts a process, prints the
+// process's id, and waits.
 const orphan = "NODENS_PEER_ORPHAN"
 
-// TestOrphan kills a test process that has started another one.
+// TestOrphan: a process ends when the test process that started it is killed.
 func TestOrphan(t *testing.T) {
 	if dir := os.Getenv(orphan); dir != "" {
 		p, err := Spawn(Command{Name: "child", Path: "/bin/sleep", Args: []string{"3600"}, Dir: dir})
@@ -93,7 +92,7 @@ func TestOrphan(t *testing.T) {
 	parent.Kill()
 	err = Await(t.Context(), "the child's end", func(context.Context) error {
 		if text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)); err == nil && !strings.Contains(string(text), ") Z ") {
-			return fmt.Errorf("pid %d is still there", pid)
+			return fmt.Errorf("process %d is running", pid)
 		}
 		return nil
 	})
@@ -111,7 +110,7 @@ func TestGet(t *testing.T) {
 		t.Error(err)
 	}
 	if err := Get(nil, s.URL, http.StatusOK)(t.Context()); err == nil {
-		t.Error("503 passes for 200")
+		t.Error("status 503 counts as 200")
 	}
 }
 
@@ -123,7 +122,7 @@ func TestAnswers(t *testing.T) {
 	s.Close()
 	port := Ports(t, 1)[0]
 	if err := Answers(netip.AddrPortFrom(s.Addr().Addr(), port))(t.Context()); err == nil {
-		t.Error("a port without a server answers")
+		t.Error("a port without a server counts as a server")
 	}
 }
 
@@ -141,6 +140,6 @@ func TestPorts(t *testing.T) {
 	}
 	defer l.Close()
 	if port := l.Addr().(*net.TCPAddr).AddrPort().Port(); free(port) {
-		t.Errorf("port %d is in use and counts as free", port)
+		t.Errorf("port %d is in use but counts as free", port)
 	}
 }
