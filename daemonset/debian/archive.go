@@ -39,7 +39,7 @@ type Archive struct {
 const maxCached = 12
 
 // Packages returns the packages. It downloads them if they are not cached or if update is
-// set, and blocks meanwhile. Processes that use the same packages take turns.
+// set, and blocks meanwhile. Only one process at a time downloads packages of an architecture.
 func (a Archive) Packages(ctx context.Context, update bool) ([]*Package, error) {
 	name, text, err := a.sourcesList()
 	if err != nil {
@@ -49,9 +49,8 @@ func (a Archive) Packages(ctx context.Context, update bool) ([]*Package, error) 
 	if err != nil {
 		return nil, err
 	}
-	// A machine has few sources, so 32 bits suffice.
-	sum := sha256.Sum256(fmt.Append(text, a.Names))
-	entry := toolcache.Entry{Name: "debian-" + a.Arch, Key: hex.EncodeToString(sum[:4]), Limit: maxCached, Renew: update}
+	entry := a.cacheEntry(text)
+	entry.Renew = update
 	dir, release, err := cache.Use(ctx, entry, func(dir string) error { return a.download(ctx, name, text, dir) })
 	if err != nil {
 		return nil, err
@@ -70,6 +69,13 @@ func (a Archive) Packages(ctx context.Context, update bool) ([]*Package, error) 
 		packages = append(packages, p)
 	}
 	return packages, nil
+}
+
+// cacheEntry is the cache entry for the packages from these sources.
+func (a Archive) cacheEntry(sources []byte) toolcache.Entry {
+	// A machine has few sources, so 32 bits suffice.
+	sum := sha256.Sum256(fmt.Append(sources, a.Names))
+	return toolcache.Entry{Name: "debian-" + a.Arch, Key: hex.EncodeToString(sum[:4]), Limit: maxCached}
 }
 
 // Sources returns the file with the machine's Debian package sources. Other files beside it

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/nodens-dns/nodens/test/toolcache"
 )
 
 func TestParseControl(t *testing.T) {
@@ -88,6 +90,41 @@ func TestUnpack(t *testing.T) {
 	writeFile(t, file, "no package")
 	if _, err := Unpack(t.Context(), file, 1<<20); err == nil {
 		t.Error("a file that is not a package was unpacked")
+	}
+}
+
+// TestCached: cached packages are read without a download, and stay if a download fails.
+func TestCached(t *testing.T) {
+	requirePrograms(t, "apt-get", "dpkg-deb")
+	t.Setenv("NODENS_CACHE", t.TempDir())
+	dir := t.TempDir()
+	root, list := filepath.Join(dir, "root"), filepath.Join(dir, "sources.list")
+	writeFile(t, filepath.Join(root, "DEBIAN", "control"), "Package: tool\nVersion: 1\nArchitecture: all\nMaintainer: x <x@example.test>\nDescription: x\n")
+	writeFile(t, list, "deb file:"+filepath.Join(dir, "archive")+" stable main\n")
+	a := Archive{Arch: "amd64", Names: []string{"tool"}, Limit: 1 << 20, sources: list}
+	_, text, err := a.sourcesList()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cache, err := toolcache.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, release, err := cache.Use(t.Context(), a.cacheEntry(text), func(dir string) error {
+		return exec.Command("dpkg-deb", "--root-owner-group", "--build", root, filepath.Join(dir, "tool.deb")).Run()
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	release()
+	for _, update := range []bool{false, true, false} {
+		packages, err := a.Packages(t.Context(), update)
+		if update && err == nil {
+			t.Error("an update without an archive succeeded")
+		}
+		if !update && (err != nil || len(packages) != 1 || packages[0].Name != "tool") {
+			t.Errorf("got %d packages, %v, want the cached one", len(packages), err)
+		}
 	}
 }
 

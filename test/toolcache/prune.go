@@ -113,39 +113,42 @@ var firstLayout = []string{
 // maxUnusedOld. The code of that time does not record uses, so the time of the last access
 // counts, which Linux updates once a day (mount(8), relatime). Locks go with the last file.
 func (c *Cache) removeOldLayout(now time.Time) {
-	var kept bool
-	var locks []string
-	remove := func(path string) {
-		if now.Sub(lastAccess(path)) <= maxUnusedOld {
+	kept := false
+	files, locks := c.oldFiles()
+	for _, path := range files {
+		if now.Sub(lastAccess(path)) > maxUnusedOld {
+			_ = os.RemoveAll(path)
+		} else {
 			kept = true
-			return
-		}
-		_ = os.RemoveAll(path)
-	}
-	remove(filepath.Join(c.root, "lint", "golangci-lint"))
-	for _, name := range firstLayout {
-		for _, pattern := range []string{name, name + "-*", name + ".lock"} {
-			paths, err := filepath.Glob(filepath.Join(c.root, pattern))
-			if err != nil {
-				return
-			}
-			for _, path := range paths {
-				switch info, err := os.Lstat(path); {
-				case err != nil:
-				case strings.HasSuffix(path, ".lock"):
-					locks = append(locks, path)
-				case info.Mode().IsRegular() || strings.HasPrefix(name, "debian-"):
-					remove(path)
-				}
-			}
 		}
 	}
 	if kept {
 		return
 	}
-	for _, path := range append(locks, filepath.Join(c.root, "lint")) {
+	for _, path := range locks {
 		_ = os.Remove(path)
 	}
+}
+
+// oldFiles returns the files of the first layout, and its locks and empty folders.
+func (c *Cache) oldFiles() (files, locks []string) {
+	files = []string{filepath.Join(c.root, "lint", "golangci-lint")}
+	locks = []string{filepath.Join(c.root, "lint")}
+	for _, name := range firstLayout {
+		// The patterns are constant and well-formed, unless the folder's name has brackets.
+		binaries, _ := filepath.Glob(filepath.Join(c.root, name+"-*"))
+		for _, path := range append(binaries, filepath.Join(c.root, name), filepath.Join(c.root, name+".lock")) {
+			info, err := os.Lstat(path)
+			switch {
+			case err != nil:
+			case strings.HasSuffix(path, ".lock"):
+				locks = append(locks, path)
+			case info.Mode().IsRegular() || strings.HasPrefix(name, "debian-"):
+				files = append(files, path)
+			}
+		}
+	}
+	return files, locks
 }
 
 // LinkFirstLayout links a file of the first layout to path, and reports whether there is one. A
