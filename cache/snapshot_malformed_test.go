@@ -116,5 +116,8 @@ func TestSnapshotNameTooLong(t *testing.T) {
 		if (err == nil) != ok || (b.Len() > 0) != ok {
 			t.Errorf("a name of %d bytes: %d bytes written, error %v", length, b.Len(), err)
 		}
+		if err != nil && !strings.Contains(err.Error(), "at most 65536 caches") {
+			t.Errorf("the limit is missing: %v", err)
+		}
 	}
 }
