@@ -11,8 +11,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// FuzzRestore: a saved message is restored unchanged, and saved again as the same bytes.
-func FuzzRestore(f *testing.F) {
+// FuzzRestoreSaved: a saved message is restored unchanged, and saved again as the same bytes.
+func FuzzRestoreSaved(f *testing.F) {
 	addReplies(f, 100)
 	q := stubQuery(f, "a.", dns.TypeA)
 	f.Fuzz(func(t *testing.T, counts, body []byte, flags uint16) {

@@ -71,10 +71,10 @@ func text(m *dns.Msg) []string {
 	return out
 }
 
-// FuzzPathsCopy: a kept reply reaches the client as the reference writes it. Names
+// FuzzPathsKept: a kept reply reaches the client as the reference writes it. Names
 // are compared without case, but for owners that are the qname, which must have the
 // client's: those that end like it share its bytes and so its case.
-func FuzzPathsCopy(f *testing.F) {
+func FuzzPathsKept(f *testing.F) {
 	for seed := range uint64(200) {
 		f.Add(seed, uint32(seed*7), uint16(512+seed*5))
 	}
