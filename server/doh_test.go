@@ -240,16 +240,7 @@ func TestDoHBounds(t *testing.T) {
 // TestDoHWaits: queries of one connection wait side by side, no more than there may
 // be, and one that its client gives up holds nobody.
 func TestDoHWaits(t *testing.T) {
-	release, waits := make(chan struct{}), make(chan struct{}, 100)
-	var asked sync.Map
-	b := resolvertest.StartBackend(t, func(q *dns.Msg) *dns.Msg {
-		// On a busy machine an upstream is asked twice.
-		if _, again := asked.LoadOrStore(q.Question[0].Name, true); !again {
-			waits <- struct{}{}
-		}
-		<-release
-		return resolvertest.Address("192.0.2.1")(q)
-	})
+	b, asked, release := holdingBackend(t)
 	s, addr, roots := startListener(t, Limits{Waiting: 8, ReadTimeout: patience}, dohConfig, byHand(t, b.Addr()))
 	c := openHTTPS(t, &tls.Config{RootCAs: roots}, true)
 	var all sync.WaitGroup
@@ -259,7 +250,7 @@ func TestDoHWaits(t *testing.T) {
 				t.Errorf("%v, %v", m, err)
 			}
 		})
-		<-waits
+		<-asked
 	}
 	packet, err := question("gone.test.", dns.TypeA).Pack()
 	if err != nil {
@@ -279,7 +270,7 @@ func TestDoHWaits(t *testing.T) {
 			t.Error("a request that was given up is answered")
 		}
 	}()
-	<-waits
+	<-asked
 	if _, _, err := c.ask(addr, question("by.hand.", dns.TypeA)); err == nil || !strings.Contains(err.Error(), "503") {
 		t.Errorf("one request more than there may be: %v", err)
 	}

@@ -200,12 +200,7 @@ func allAcked(t *testing.T, conn net.Conn) bool {
 // blockingZone is byHand with an upstream that keeps all queries until they are let go.
 func blockingZone(t *testing.T) (z *resolver.Zone, asked chan string, release chan struct{}) {
 	t.Helper()
-	asked, release = make(chan string, 100), make(chan struct{})
-	b := resolvertest.StartBackend(t, func(q *dns.Msg) *dns.Msg {
-		asked <- q.Question[0].Name
-		<-release
-		return resolvertest.Address("192.0.2.1")(q)
-	})
+	b, asked, release := holdingBackend(t)
 	return byHand(t, b.Addr()), asked, release
 }
 
@@ -220,8 +215,8 @@ func TestSuspendPendingQueries(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer packets.Close()
-	for _, c := range []*dns.Conn{conn, packets} {
-		if err := c.WriteMsg(question("slow.test.", dns.TypeA)); err != nil {
+	for name, c := range map[string]*dns.Conn{"tcp.test.": conn, "udp.test.": packets} {
+		if err := c.WriteMsg(question(name, dns.TypeA)); err != nil {
 			t.Fatal(err)
 		}
 		<-asked

@@ -30,17 +30,12 @@ import (
 func TestDoTShutdown(t *testing.T) {
 	for _, via := range []config.Transport{config.DNSOverTLS, config.DNSOverHTTPS} {
 		t.Run(via.String(), func(t *testing.T) {
-			release, waits := make(chan struct{}), make(chan struct{}, 100)
-			b := resolvertest.StartBackend(t, func(q *dns.Msg) *dns.Msg {
-				waits <- struct{}{}
-				<-release
-				return resolvertest.Address("192.0.2.1")(q)
-			})
+			b, asked, release := holdingBackend(t)
 			s, addr, roots := startListener(t, Limits{IdleTimeout: time.Hour, ReadTimeout: time.Hour}, ListenerConfig{Transport: via}, byHand(t, b.Addr()))
 			silent, idle := dial(t, loopback, addr), openTLS(t, addr, roots)
 			answered := make(chan error, 1)
 			go func() { answered <- exchangeOnce(t, "slow.test.", via, addr, &tls.Config{RootCAs: roots}) }()
-			<-waits
+			<-asked
 			stopped := make(chan error)
 			go func() {
 				ctx, cancel := context.WithTimeout(context.Background(), patience)

@@ -254,12 +254,8 @@ func shed(s *Server) (all uint64) {
 // once, and hits are served as if nothing were.
 func TestShed(t *testing.T) {
 	const limit, more = 8, 5
-	release := make(chan struct{})
-	b := resolvertest.StartBackend(t, func(q *dns.Msg) *dns.Msg {
-		<-release
-		return resolvertest.Address("192.0.2.1")(q)
-	})
-	s, addr := start(t, Limits{Waiting: 2 * limit}, &resolver.Zone{Name: wire.Root, Hosts: resolvertest.Hosts(t, true, "192.0.2.9 by.hand"), Forward: resolvertest.Pool(t, b.Addr())})
+	b, _, release := holdingBackend(t)
+	s, addr := start(t, Limits{Waiting: 2 * limit}, byHand(t, b.Addr()))
 	conn, err := dns.DialTimeout("udp", addr.String(), patience)
 	if err != nil {
 		t.Fatal(err)
@@ -398,15 +394,10 @@ func TestShutdown(t *testing.T) {
 		answer bool
 	}{{"answered", true}, {"dropped", false}} {
 		t.Run(c.name, func(t *testing.T) {
-			asked, release := make(chan struct{}), make(chan struct{})
-			b := resolvertest.StartBackend(t, func(q *dns.Msg) *dns.Msg {
-				close(asked)
-				<-release
-				return resolvertest.Address("192.0.2.1")(q)
-			})
+			b, asked, release := holdingBackend(t)
 			addr := netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0])
 			s := New(slog.New(slog.DiscardHandler), Limits{})
-			z := &resolver.Zone{Name: wire.Root, Stats: resolver.NewStats(), Forward: resolvertest.Pool(t, b.Addr())}
+			z := &resolver.Zone{Name: wire.Root, Stats: resolver.NewStats(), Forward: patientPool(t, b.Addr())}
 			if err := s.Listen(map[netip.AddrPort]ListenerConfig{addr: {Routes: resolver.NewRoutes([]*resolver.Zone{z}, resolver.NewStats())}}); err != nil {
 				t.Fatal(err)
 			}

@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"runtime"
 	"testing"
+	"time"
 
 	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
@@ -24,12 +25,8 @@ import (
 // TestPipelining: queries of one connection are answered as they are ready, and no
 // more of them wait at once than the limit says.
 func TestPipelining(t *testing.T) {
-	release := make(chan struct{})
-	b := resolvertest.StartBackend(t, func(q *dns.Msg) *dns.Msg {
-		<-release
-		return resolvertest.Address("192.0.2.1")(q)
-	})
-	_, addr := start(t, Limits{}, &resolver.Zone{Name: wire.Root, Hosts: resolvertest.Hosts(t, true, "192.0.2.9 by.hand"), Forward: resolvertest.Pool(t, b.Addr())})
+	b, _, release := holdingBackend(t)
+	_, addr := start(t, Limits{}, byHand(t, b.Addr()))
 	conn := dial(t, loopback, addr)
 	for id, name := range []string{"slow.test.", "slower.test.", "by.hand."} {
 		q := question(name, dns.TypeA)
@@ -59,11 +56,7 @@ func TestPipelining(t *testing.T) {
 // TestPipelinedLimit: a query that finds as many waiting as may is not read on from
 // before one of them is answered, but what was asked before it is answered first.
 func TestPipelinedLimit(t *testing.T) {
-	release := make(chan struct{})
-	b := resolvertest.StartBackend(t, func(q *dns.Msg) *dns.Msg {
-		<-release
-		return resolvertest.Address("192.0.2.1")(q)
-	})
+	b, _, release := holdingBackend(t)
 	s, addr := start(t, Limits{Pipelined: 1}, byHand(t, b.Addr()))
 	conn := dial(t, loopback, addr)
 	var all []byte
@@ -198,12 +191,7 @@ func TestManyAnswers(t *testing.T) {
 // TestHalfClose: who has said all that he has to say gets every answer, and then the
 // end.
 func TestHalfClose(t *testing.T) {
-	release, asked := make(chan struct{}), make(chan struct{}, 1)
-	b := resolvertest.StartBackend(t, func(q *dns.Msg) *dns.Msg {
-		asked <- struct{}{}
-		<-release
-		return resolvertest.Address("192.0.2.1")(q)
-	})
+	b, asked, release := holdingBackend(t)
 	_, addr := start(t, Limits{}, byHand(t, b.Addr()))
 	conn := dial(t, loopback, addr)
 	all := append(frame(t, question("slow.test.", dns.TypeA)), frame(t, question("by.hand.", dns.TypeA))...)
@@ -242,6 +230,7 @@ func newExchanger(t testing.TB, addr netip.AddrPort, n int) func() {
 	queries := bytes.Repeat(q, n)
 	replies := make([]byte, n*(lengthPrefix+len(reply)))
 	return func() {
+		_ = conn.SetDeadline(time.Now().Add(patience))
 		if _, err := conn.Conn.Write(queries); err != nil {
 			t.Error(err)
 		}

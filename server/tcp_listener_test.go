@@ -50,7 +50,7 @@ func dial(t testing.TB, from netip.Addr, to netip.AddrPort, buffers ...int) *dns
 func byHand(t testing.TB, to ...netip.AddrPort) *resolver.Zone {
 	z := &resolver.Zone{Name: wire.Root, Hosts: resolvertest.Hosts(t, true, "192.0.2.9 by.hand"), Stats: resolver.NewStats()}
 	if len(to) > 0 {
-		z.Forward = resolvertest.Pool(t, to...)
+		z.Forward = patientPool(t, to...)
 	}
 	return z
 }
@@ -101,11 +101,7 @@ func connections(s *Server, addr netip.AddrPort) int {
 // TestEviction: with all places taken, the connection that has been silent for
 // longest goes; one whose query waits does not.
 func TestEviction(t *testing.T) {
-	release := make(chan struct{})
-	b := resolvertest.StartBackend(t, func(q *dns.Msg) *dns.Msg { // may be asked again for what is late
-		<-release
-		return resolvertest.Address("192.0.2.1")(q)
-	})
+	b, asked, release := holdingBackend(t)
 	s, addr := start(t, Limits{Conns: 2, ClientConns: 2, IdleTimeout: time.Hour}, byHand(t, b.Addr()))
 	first, second := dial(t, loopback, addr), dial(t, loopback, addr)
 	if !isServed(second) || !isServed(first) { // so second is the more silent one
@@ -126,7 +122,7 @@ func TestEviction(t *testing.T) {
 		if err := conn.WriteMsg(question(name, dns.TypeA)); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "the query to wait", func() bool { return b.CountName(name) > 0 })
+		<-asked
 	}
 	if isServed(dial(t, loopback, addr)) {
 		t.Error("a connection is served for which one with a query that waits had to go")
@@ -281,12 +277,7 @@ func TestIdle(t *testing.T) {
 // TestShutdownTCP: what is under way is answered, and nobody can put the end off:
 // not who is silent, nor who never stops asking.
 func TestShutdownTCP(t *testing.T) {
-	release, asked := make(chan struct{}), make(chan struct{}, 1)
-	b := resolvertest.StartBackend(t, func(q *dns.Msg) *dns.Msg {
-		asked <- struct{}{}
-		<-release
-		return resolvertest.Address("192.0.2.1")(q)
-	})
+	b, asked, release := holdingBackend(t)
 	s, addr := start(t, Limits{}, byHand(t, b.Addr()))
 	idle, busy, waiting := dial(t, loopback, addr), dial(t, loopback, addr), dial(t, loopback, addr)
 	if !isServed(idle) {

@@ -118,11 +118,7 @@ func TestDoT(t *testing.T) {
 // TestDoTOrder: queries that come together are answered as they are ready, also when
 // they come in pieces, and long replies whole.
 func TestDoTOrder(t *testing.T) {
-	release := make(chan struct{})
-	b := resolvertest.StartBackend(t, func(q *dns.Msg) *dns.Msg {
-		<-release
-		return resolvertest.Address("192.0.2.1")(q)
-	})
+	b, _, release := holdingBackend(t)
 	z := byHand(t, b.Addr())
 	lines := []string{"192.0.2.9 by.hand"}
 	for i := range 4000 {

@@ -353,13 +353,8 @@ func TestReaderReplaced(t *testing.T) {
 func TestReaderLateReply(t *testing.T) {
 	for _, w := range readerKinds {
 		t.Run(w.name, func(t *testing.T) {
-			asked, release := make(chan struct{}), make(chan struct{})
-			b := resolvertest.StartBackend(t, func(q *dns.Msg) *dns.Msg {
-				close(asked)
-				<-release
-				return resolvertest.Address("192.0.2.1")(q)
-			})
-			s, addr := startReaders(t, w.limits, w.plain, &resolver.Zone{Name: wire.Root, Stats: resolver.NewStats(), Forward: resolvertest.Pool(t, b.Addr())})
+			b, asked, release := holdingBackend(t)
+			s, addr := startReaders(t, w.limits, w.plain, byHand(t, b.Addr()))
 			conn, err := dns.Dial("udp", addr.String())
 			if err != nil {
 				t.Fatal(err)

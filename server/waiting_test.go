@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -35,11 +36,33 @@ func withholding(release <-chan struct{}) func(*dns.Msg) *dns.Msg {
 	}
 }
 
-// patientPool waits for its server as long as it takes.
-func patientPool(t *testing.T, to netip.AddrPort) []*upstream.Pool {
+// holdingBackend starts an upstream that keeps all queries until release is closed. asked gets
+// each name once, although an upstream is asked again when its reply is late.
+func holdingBackend(t *testing.T) (b *resolvertest.Backend, asked chan string, release chan struct{}) {
 	t.Helper()
+	asked, release = make(chan string, 100), make(chan struct{})
+	var names sync.Map
+	b = resolvertest.StartBackend(t, func(q *dns.Msg) *dns.Msg {
+		name := q.Question[0].Name
+		if _, again := names.LoadOrStore(name, true); !again {
+			asked <- name
+		}
+		<-release
+		return resolvertest.Address("192.0.2.1")(q)
+	})
+	return b, asked, release
+}
+
+// patientPool waits for its servers as long as it takes. It does not probe them, so they get
+// only the queries of the test.
+func patientPool(t testing.TB, to ...netip.AddrPort) []*upstream.Pool {
+	t.Helper()
+	targets := make([]config.Target, len(to))
+	for i, addr := range to {
+		targets[i].Addr = addr
+	}
 	p := upstream.New(&config.Forward{
-		From: wire.Root, To: []config.Target{{Addr: to}}, Expire: 10 * time.Second,
+		From: wire.Root, To: targets, Expire: 10 * time.Second,
 		ReadTimeout: time.Hour, HealthInterval: time.Second, HealthDomain: wire.Root,
 	}, upstream.Options{Deadline: time.Hour})
 	t.Cleanup(func() { _ = p.Close() })
