@@ -91,7 +91,7 @@ ON * *
     RAW 8180
 UPSTREAM dot tls expired
 UPSTREAM doh https unknown for other.test
-QUERY a A over tcp do cd ad aa -rd edns 512 nsid class CH from 127.0.0.1 times 3 spread again as x
+QUERY a A over tcp do cd ad aa -rd edns 512 nsid class CH from 127.0.0.1 times 3 spread window 2 again as x
 EXPECT NOERROR aa -tc any answers 1..2 bytes ..9 edns do nsid me ede 3 of x
 `
 	text = strings.Replace(text, "bytes ..9", "bytes 0..9", 1) + `    ANSWER a 1..2 A 192.0.2.1

@@ -1,6 +1,7 @@
 package scenario
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -23,12 +24,13 @@ type query struct {
 	nsid   bool
 	from   netip.Addr // not valid: any
 	times  int
+	window int    // how many are asked at once; 0: all
 	label  string // "" waits for the replies at once
 	spread bool   // each asks for a name of its own: N before the name
 	again  bool   // asked anew until the replies are as expected
 }
 
-const queryUsage = "NAME TYPE [over udp|tcp|tls|https] [do] [cd] [ad] [-rd] [edns SIZE] [nsid] [class C] [from IP] [times N [spread]] [again] [as LABEL]"
+const queryUsage = "NAME TYPE [over udp|tcp|tls|https] [do] [cd] [ad] [-rd] [edns SIZE] [nsid] [class C] [from IP] [times N [spread] [window M]] [again] [as LABEL]"
 
 // clientPayload is the UDP size of clients with EDNS that give none.
 const clientPayload = 1232
@@ -56,6 +58,7 @@ func (p *parser) query(w *tokens) {
 		"from":   func() { q.from = w.addr() },
 		"times":  func() { q.times = w.number("number", 1, maxTimes) },
 		"spread": func() { q.spread = true },
+		"window": func() { q.window = w.number("number", 1, maxTimes) },
 		"again":  func() { q.again = true },
 		"as":     func() { q.label = w.next("a label") },
 	})
@@ -98,11 +101,14 @@ type reply struct {
 	err   error // errSilence if nothing came
 }
 
-// startQuery begins to ask.
+// startQuery starts the queries of q, as many at once as its window says.
 func (st *run) startQuery(ctx context.Context, q *query) *sentQuery {
 	a := &sentQuery{query: q, replies: make([]reply, q.times)}
+	places := make(chan struct{}, cmp.Or(q.window, q.times))
 	for i := range a.replies {
 		a.done.Go(func() {
+			places <- struct{}{}
+			defer func() { <-places }()
 			m := q.message(i)
 			a.replies[i] = st.ask(ctx, q, m)
 			if observe := st.scenario.Observe; observe != nil {

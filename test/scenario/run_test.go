@@ -6,8 +6,11 @@ import (
 	"fmt"
 	"net"
 	"strings"
+	"sync"
 	"testing"
 	"time"
+
+	"github.com/miekg/dns"
 )
 
 // fakeAgent is an agent that hands each packet to the one upstream in its Corefile, and
@@ -151,6 +154,43 @@ EXPECT NOERROR answers 1
 	}
 	if err := runText(t, "TITLE t\nCOREFILE\nbad\nEND\nREFUSED is bad\n", nil); err != nil {
 		t.Errorf("a start that is refused: %v", err)
+	}
+}
+
+// TestWindow: no more queries are in flight than the window says, and all are sent.
+func TestWindow(t *testing.T) {
+	sc, err := Parse("f.txt", []byte(`TITLE t
+COREFILE
+$up
+END
+UPSTREAM up
+ON * *
+    DELAY 1ms
+    ANSWER @ 300 A 192.0.2.1
+QUERY a.test A times 30 spread window 3 as some
+EXPECT NOERROR answers 1 of some
+EXPECT-UPSTREAM up count 30
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var mu sync.Mutex
+	inFlight, most := 0, 0
+	sc.Observe = func(_, _ *dns.Msg, upstream string) {
+		mu.Lock()
+		defer mu.Unlock()
+		if upstream == "" { // the client has its reply
+			inFlight--
+			return
+		}
+		inFlight++
+		most = max(most, inFlight)
+	}
+	if err := Run(t.Context(), sc, t.TempDir(), startFakeAgent(nil)); err != nil {
+		t.Error(err)
+	}
+	if most > 3 {
+		t.Errorf("%d queries in flight, want 3 at most", most)
 	}
 }
 
