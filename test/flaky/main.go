@@ -4,8 +4,9 @@
 // second run 20 times, longer ones five times. Tests of different packages run beside
 // each other, those of one package do not.
 //
-// It prints what failed, how often, and the output of the first failure. It exits with 1
-// if a run failed. With -limit it lists what it did not run.
+// It prints the output of a test's first failure at once, and at the end what failed, how
+// often, and what did not run because of -limit or an interrupt. It exits with 1 if a run
+// failed.
 //
 //	go run ./test/flaky -packages './server ./upstream'
 //	go run ./test/flaky -run 'DoH|Reload' -limit 5m
@@ -106,7 +107,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (failed b
 	return test(ctx, o, root, stdout)
 }
 
-// test tests the packages of the repository at root that o selects.
+// test tests the packages of the repository at root that o selects. It reports what it has
+// found also when ctx ends.
 func test(ctx context.Context, o *options, root string, stdout io.Writer) (failed bool, err error) {
 	packages, err := selectPackages(ctx, o, root, stdout)
 	if err != nil {
@@ -118,10 +120,8 @@ func test(ctx context.Context, o *options, root string, stdout io.Writer) (faile
 	}
 	defer os.RemoveAll(dir)
 	r := &runner{options: o, packages: packages, dir: dir, out: stdout, began: time.Now()}
-	if err := r.run(ctx); err != nil {
-		return false, err
-	}
-	return r.report(stdout), nil
+	err = r.run(ctx)
+	return r.report(stdout), err
 }
 
 // selectPackages lists the packages to test.

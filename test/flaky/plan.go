@@ -85,7 +85,7 @@ func (j job) rest(got map[string]int) (jobs []job) {
 func (j job) timeout() time.Duration {
 	total := 10 * time.Minute
 	for _, t := range j.tests {
-		total += 20 * time.Duration(j.count) * t.elapsed
+		total += 50 * time.Duration(j.count) * t.elapsed
 	}
 	return total
 }

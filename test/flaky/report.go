@@ -41,25 +41,17 @@ func (p *testPackage) printMissing(w io.Writer) {
 }
 
 func (r *runner) printFailures(w io.Writer) {
-	each := func(f func(p *testPackage, name string, fail *failure)) {
-		for _, p := range r.packages {
-			for _, name := range slices.Sorted(maps.Keys(p.failures)) {
-				f(p, name, p.failures[name])
+	fmt.Fprintf(w, "\n%-28s %-60s %8s %8s\n", "package", "test", "runs", "failures")
+	for _, p := range r.packages {
+		for _, name := range slices.Sorted(maps.Keys(p.failures)) {
+			runs := "-"
+			top, _, _ := strings.Cut(name, "/")
+			if t := p.test(top); t != nil {
+				runs = strconv.Itoa(t.runs)
 			}
+			fmt.Fprintf(w, "%-28s %-60s %8s %8d\n", p.name(), label(name), runs, p.failures[name].count)
 		}
 	}
-	each(func(p *testPackage, name string, fail *failure) {
-		fmt.Fprintf(w, "\n--- %s %s, the first of %d failures:\n%s", p.name(), label(name), fail.count, fail.first)
-	})
-	fmt.Fprintf(w, "\n%-28s %-60s %8s %8s\n", "package", "test", "runs", "failures")
-	each(func(p *testPackage, name string, fail *failure) {
-		runs := "-"
-		top, _, _ := strings.Cut(name, "/")
-		if t := p.test(top); t != nil {
-			runs = strconv.Itoa(t.runs)
-		}
-		fmt.Fprintf(w, "%-28s %-60s %8s %8d\n", p.name(), label(name), runs, fail.count)
-	})
 }
 
 // label is the name of what failed.

@@ -29,6 +29,8 @@ type runner struct {
 type failure struct {
 	count int
 	first string // its output
+	// printed says that the output has been printed.
+	printed bool
 }
 
 // run builds, learns and repeats.
@@ -143,7 +145,10 @@ func (r *runner) printJob(p *testPackage, j job, failed []string) {
 	defer r.mu.Unlock()
 	r.printf("%s: %d tests, %d times", p.name(), len(j.tests), j.count)
 	for _, name := range failed {
-		r.printf("%s: FAILED %s", p.name(), label(name))
+		if f := p.failures[name]; !f.printed {
+			f.printed = true
+			r.printf("%s: FAILED %s\n%s", p.name(), label(name), f.first)
+		}
 	}
 }
 
