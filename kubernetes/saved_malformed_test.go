@@ -1,0 +1,114 @@
+// Internal: makes files with a correct checksum.
+
+package kubernetes
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/nodens-dns/nodens/internal/file"
+	"github.com/nodens-dns/nodens/internal/wire"
+)
+
+// TestSavedViewCutShort: a file that ends within a value is refused at every byte, although its
+// checksum is correct; at the end of a record it is a view with fewer objects.
+func TestSavedViewCutShort(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "view")
+	cfg := savedConfig(t, path)
+	v, _ := openSaved(t, cfg)
+	handlerFixture{v, services}.put(makeService("a", "web", "10.0.0.1"))
+	handlerFixture{v, services}.put(makeService("b", "web", "10.0.0.2"))
+	if err := file.Replace(path, v.writeSaved); err != nil {
+		t.Fatal(err)
+	}
+	good, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	records := good[:len(good)-sha256.Size]
+	read := make(map[int]int) // files by the number of Services in them
+	for n := range len(records) + 1 {
+		sum := sha256.Sum256(records[:n])
+		if err := os.WriteFile(path, append(records[:n:n], sum[:]...), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		v, log := openSaved(t, cfg)
+		if v.Synced() == strings.Contains(log, "unusable") {
+			t.Fatalf("%d bytes: synced %v, log %s", n, v.Synced(), log)
+		}
+		if v.Synced() {
+			read[len(v.index.services)]++
+		} else if len(v.index.services) > 0 {
+			t.Fatalf("%d bytes: a refused file has left %d Services", n, len(v.index.services))
+		}
+	}
+	for n := range 3 {
+		if read[n] == 0 {
+			t.Errorf("no file with %d Services: %v", n, read)
+		}
+	}
+}
+
+// TestIsTarget checks which names a saved alias may lead to.
+func TestIsTarget(t *testing.T) {
+	label := func(n int) string { return fmt.Sprintf("%c%s", n, strings.Repeat("x", n)) }
+	for _, tt := range []struct {
+		name wire.Name
+		want bool
+	}{
+		{"\x03www\x07example\x00", true},
+		{"\x03w_1\x00", true},
+		{wire.Name(label(63) + "\x00"), true},
+		{wire.Name(label(64) + "\x00"), false},
+		{"", false},
+		{"\x03www", false},
+		{"\x03ww\x00", false},
+		{"\x03www\x00\x00", false},
+		{"\x03www\x00\x01a\x00", false},
+		{"\x03Www\x00", false},
+		{"\x03wwZ\x00", false},
+		{"\x03w w\x00", false},
+		{"\x03w\x01w\x00", false},
+		{"\x03w\x7fw\x00", false},
+		{"\x03w~w\x00", true},
+		{"\x03w!w\x00", true},
+		{"\x03w\\w\x00", false},
+		{"\x03w.w\x00", false},
+	} {
+		if got := isTarget(tt.name); got != tt.want {
+			t.Errorf("%q: %v, want %v", tt.name, got, tt.want)
+		}
+	}
+}
+
+// TestNamespaceCounts: headless Services of each kind are counted as they come and go.
+func TestNamespaceCounts(t *testing.T) {
+	v := emptyView()
+	key, _ := namespaceKey("a")
+	check := func(after string, selectorless, headless int) {
+		t.Helper()
+		ns := v.index.namespaces[key]
+		if ns == nil {
+			t.Fatalf("%s: no namespace", after)
+		}
+		if ns.selectorless != selectorless || ns.headlessCount != headless {
+			t.Errorf("%s: %d without selector, %d headless, want %d, %d", after, ns.selectorless, ns.headlessCount, selectorless, headless)
+		}
+	}
+	one, two, three := makeService("a", "one", "None"), makeService("a", "two", "None"), makeService("a", "three", "None")
+	three.Spec.Selector = map[string]string{"app": "x"}
+	handlerFixture{v, services}.put(makeService("a", "web", "10.0.0.1"))
+	handlerFixture{v, services}.put(one)
+	handlerFixture{v, services}.put(two)
+	check("two without selector", 2, 2)
+	handlerFixture{v, services}.put(three)
+	check("one with a selector", 2, 3)
+	handlerFixture{v, services}.drop(one)
+	check("one deleted", 1, 2)
+	handlerFixture{v, services}.drop(two)
+	check("both deleted", 0, 1)
+}
