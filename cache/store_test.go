@@ -14,6 +14,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/internal/wire"
+	"github.com/nodens-dns/nodens/test/race"
 )
 
 // put stores resp under k as a call would; k's shard is locked.
@@ -111,6 +112,7 @@ func TestZeroBudget(t *testing.T) {
 // TestBytesMatchHeap compares the store's count of bytes with the heap, for names with one
 // address each.
 func TestBytesMatchHeap(t *testing.T) {
+	race.SkipSequential(t)
 	const entries = 20_000
 	cfg := defaults()
 	cfg.Success.Entries = 2 * entries // none is pushed out

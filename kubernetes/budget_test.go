@@ -16,6 +16,7 @@ import (
 
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/wire"
+	"github.com/nodens-dns/nodens/test/race"
 )
 
 // worstCase is a view with the most expensive objects that tenants can create.
@@ -209,6 +210,7 @@ func (w worstCase) zone(t testing.TB) *Zone {
 // The cost of an answer is bounded by the size of the reply and, on a reader, by the
 // budget, whatever tenants create.
 func TestWorstAnswersAreBounded(t *testing.T) {
+	race.SkipSequential(t)
 	for _, c := range dearestAnswers {
 		t.Run(c.name, func(t *testing.T) {
 			w := newWorstCase()

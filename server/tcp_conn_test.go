@@ -19,6 +19,7 @@ import (
 
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/server/resolver"
+	"github.com/nodens-dns/nodens/test/race"
 	"github.com/nodens-dns/nodens/test/resolvertest"
 )
 
@@ -242,6 +243,7 @@ func newExchanger(t testing.TB, addr netip.AddrPort, n int) func() {
 
 // TestTCPAllocPin: a hit over TCP allocates nothing, alone or with others.
 func TestTCPAllocPin(t *testing.T) {
+	race.SkipSequential(t)
 	_, addr := start(t, Limits{}, byHand(t))
 	for _, n := range []int{1, 20, 500} {
 		exchange := newExchanger(t, addr, n)

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/test/race"
 )
 
 // worstCaseReply builds a reply to the query "a. A" whose names are as expensive as possible:
@@ -198,6 +200,7 @@ func BenchmarkWorst(b *testing.B) {
 // length allows, or refused; a reply that is taken can be rewritten, moved and written out
 // within the same.
 func TestWorst(t *testing.T) {
+	race.SkipSequential(t)
 	if most := newReadBudget(MaxMessage); most > 136_000 {
 		t.Errorf("a message of 64 KiB may take %d steps, want 136,000 at most", most)
 	}
@@ -303,6 +306,7 @@ var largeReplies = []struct {
 // TestLarge: the longest replies that servers send are taken, whatever their shape, and
 // can be given to clients in every way.
 func TestLarge(t *testing.T) {
+	race.SkipSequential(t)
 	for _, tt := range largeReplies {
 		for _, optFirst := range []bool{false, true} {
 			q := stubQuery(t, tt.qname, tt.qtype)

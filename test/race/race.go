@@ -5,7 +5,18 @@ package race
 import (
 	"runtime/debug"
 	"slices"
+	"testing"
 )
+
+// SkipSequential skips a test under the race detector. It is for tests that compute much on one
+// goroutine, where the detector finds nothing, and for those that measure memory. test/run
+// runs them without the detector; their names are in its pattern.
+func SkipSequential(t testing.TB) {
+	t.Helper()
+	if Enabled() {
+		t.Skip("runs without the race detector only")
+	}
+}
 
 // Enabled reports whether the running program was built with -race.
 func Enabled() bool {

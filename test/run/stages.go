@@ -65,8 +65,12 @@ func (s stage) race() stage {
 // one of them alone.
 var slowest = []string{"netsetup", "cmd/nodens", "cmd/nodens/app", "test/node", "test/differential", "test/watch", "test/hostile"}
 
+// withoutRace matches the tests that are skipped under the race detector: they count allocations,
+// compute on one goroutine, or compare runs.
+const withoutRace = "Alloc|^Test(Permission$|Worst|Large$|ChangesCost|BytesMatchHeap|SnapshotMemory)"
+
 // plan returns the lists of stages that run side by side. Unit tests run under the race
-// detector, and a second time without it where they count allocations or compare runs.
+// detector, except for those that match withoutRace.
 // Benchmarks run once there, to keep them working. The suites below test/ and daemonset/ talk
 // to other processes, which the race detector can't observe. Test binaries stay in the
 // directory binaries.
@@ -94,7 +98,7 @@ func plan(ctx context.Context, o options, binaries string) ([][]stage, error) {
 	}
 	first := []stage{
 		goTest("unit tests", units, "-p", "2", "-timeout", o.timeout()).race(),
-		goTest("pins, benchmarks", units, "-run", "Alloc|^TestPermission$", "-bench", ".", "-benchtime", "1x", "-timeout", o.timeout()),
+		goTest("pins, benchmarks", units, "-run", withoutRace, "-bench", ".", "-benchtime", "1x", "-timeout", o.timeout()),
 		inModule("daemonset/image"),
 		inModule("test/dnstap", "-bench", ".", "-benchtime", "1x"),
 		{name: "fuzzers", args: append([]string{"go", "run", "./test/fuzz", "-all", "-events", "/dev/stdout"}, o.fuzzFlags()...), events: true},
