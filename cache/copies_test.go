@@ -16,6 +16,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/epoch"
 	"github.com/nodens-dns/nodens/internal/wire"
+	"github.com/nodens-dns/nodens/test/soak"
 )
 
 // epochTable is a table with so many groups that two keys rarely share one.
@@ -200,7 +201,7 @@ func (w *copyHistory) check(after string) {
 // TestCurrentCopiesEqualAnswers: a copy whose epoch is current equals the cache's answer,
 // whatever has happened to the store.
 func TestCurrentCopiesEqualAnswers(t *testing.T) {
-	seeds, lasted := 30, 0
+	seeds, lasted := soak.Choose(8, 30), 0
 	if testing.Short() {
 		seeds = 3
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/wire"
+	"github.com/nodens-dns/nodens/test/soak"
 )
 
 // upstreamReply is a kind of upstream reply. The order is that of the codes in a fuzz history.
@@ -232,7 +233,7 @@ func FuzzHistory(f *testing.F) {
 
 // TestHistory runs random histories: half of them with fixed seeds.
 func TestHistory(t *testing.T) {
-	histories := 150
+	histories := soak.Choose(50, 150)
 	if testing.Short() {
 		histories = 15
 	}

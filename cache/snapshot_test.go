@@ -21,6 +21,8 @@ import (
 
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/wire"
+	"github.com/nodens-dns/nodens/test/race"
+	"github.com/nodens-dns/nodens/test/soak"
 )
 
 // snapshotClock holds the manual clocks for writing and reading snapshots.
@@ -71,7 +73,7 @@ func (o *snapshotClock) transfer(t testing.TB, c, d *Cache) int {
 // TestSnapshotRoundTrip fills a cache in a random hour and transfers it to a cache with another
 // clock. Both must give the same answers until all entries have expired.
 func TestSnapshotRoundTrip(t *testing.T) {
-	seeds := 20
+	seeds := soak.Choose(6, 20)
 	if testing.Short() {
 		seeds = 4
 	}
@@ -739,6 +741,7 @@ func manyEntries(t testing.TB) *Cache {
 // TestSnapshotMemory bounds the memory for writing, by the number of entries, and for reading,
 // by the size of the caches.
 func TestSnapshotMemory(t *testing.T) {
+	race.SkipSequential(t)
 	const n = 10_000
 	cfg := defaults()
 	cfg.Success.Entries = 2 * n

@@ -15,6 +15,8 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/internal/wire"
+	"github.com/nodens-dns/nodens/test/race"
+	"github.com/nodens-dns/nodens/test/soak"
 )
 
 // placed are values of which several compare equal.
@@ -91,7 +93,7 @@ func checkRefs(t *testing.T, m map[addrKey]refSet[*placed], at addrKey, want []*
 // The reverse names of an address match the current slices, after any history.
 func TestAddrOwnersMatchSlices(t *testing.T) {
 	const packedAddr = "\x0a\x01\x02\x03"
-	for seed := range uint64(30) {
+	for seed := range soak.Choose[uint64](6, 30) {
 		rng := rand.New(rand.NewPCG(seed, 5))
 		w := newWorstCase()
 		z := w.zone(t)
@@ -164,6 +166,7 @@ func checkOwners(t *testing.T, z *Zone, addr string, current map[string]*slice, 
 // The cost of a change depends neither on how many others share the address nor on the
 // service's other endpoints.
 func TestChangesCostWhatChanges(t *testing.T) {
+	race.SkipSequential(t)
 	a := netip.MustParseAddr("10.1.2.3")
 	crowd := func(n int) worstCase {
 		w := newWorstCase()
