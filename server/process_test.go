@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nodens-dns/nodens/test/soak"
 )
 
 // childMessage is one message between a test and the server in its second process. A file that
@@ -240,7 +242,7 @@ func TestProcess(t *testing.T) {
 		here, there string
 		turns       int
 	}{
-		{"blocking", "blocking", 25}, {"blocking", "polled", 5}, {"polled", "blocking", 5}, {"polled", "polled", 5},
+		{"blocking", "blocking", soak.Choose(5, 25)}, {"blocking", "polled", soak.Choose(2, 5)}, {"polled", "blocking", soak.Choose(2, 5)}, {"polled", "polled", soak.Choose(2, 5)},
 	} {
 		t.Run(w.here+", "+w.there, func(t *testing.T) {
 			upstream := slowUpstream(t)

@@ -23,6 +23,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/server/resolver"
 	"github.com/nodens-dns/nodens/test/resolvertest"
+	"github.com/nodens-dns/nodens/test/soak"
 	"github.com/nodens-dns/nodens/upstream"
 )
 
@@ -139,7 +140,7 @@ func TestTransferChain(t *testing.T) {
 				kinds := []Limits{next.limits, from.limits}
 				kinds[0].noMmsg, kinds[1].noMmsg = next.plain, from.plain
 				f := startFlood(t, addr, 4, 2)
-				for turn := range 4 {
+				for turn := range soak.Choose(2, 4) {
 					awaitCount(t, f.answered.Load, 300)
 					n := successor(t, s, kinds[turn%2], routes)
 					awaitCount(t, f.answered.Load, 100)
@@ -198,7 +199,7 @@ func TestTransferBackAndForth(t *testing.T) {
 			defer func() { shutdown(t, b) }()
 			f := startFlood(t, addr, 4, 2)
 			suspendInto(t, a, b)
-			for range 10 {
+			for range soak.Choose(3, 10) {
 				awaitCount(t, f.answered.Load, 100)
 				a.Resume()
 				suspendInto(t, b, a)

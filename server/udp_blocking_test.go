@@ -24,6 +24,7 @@ import (
 	"github.com/nodens-dns/nodens/server/resolver"
 	"github.com/nodens-dns/nodens/test/peer"
 	"github.com/nodens-dns/nodens/test/resolvertest"
+	"github.com/nodens-dns/nodens/test/soak"
 )
 
 // readerKinds are all ways a reader can wait.
@@ -166,7 +167,7 @@ func awaitCount(t *testing.T, count func() uint64, n uint64) {
 func TestReaderGC(t *testing.T) {
 	eachReader(t, nil, func(t *testing.T, _ *Server, addr netip.AddrPort, _ *resolver.Zone) {
 		underLoad(t, addr, func(answered func() uint64) {
-			for range 30 {
+			for range soak.Choose(10, 30) {
 				runtime.GC()
 				awaitCount(t, answered, 20)
 			}
@@ -319,7 +320,7 @@ func TestReaderReplaced(t *testing.T) {
 		c.wait = time.Second
 		stop, failed := make(chan struct{}), make(chan error, 1)
 		go func() { failed <- c.until(stop) }()
-		turns := 20
+		turns := soak.Choose(10, 20)
 		if lossy {
 			turns = 2 // each with a query that is sent again, a second later
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/test/hostile/broken"
+	"github.com/nodens-dns/nodens/test/soak"
 )
 
 // passedOn is TCX_NEXT.
@@ -152,10 +153,7 @@ func TestBrokenPackets(t *testing.T) {
 			}
 		}
 	}
-	packets := 100_000
-	if testing.Short() {
-		packets /= 10
-	}
+	packets := soak.Choose(20_000, 100_000)
 	const seed = 8
 	mutator, r := broken.New(seed, 1, queries), rand.New(rand.NewPCG(seed, 2))
 	answered := 0
