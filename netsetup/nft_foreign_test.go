@@ -15,6 +15,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodens-dns/nodens/test/soak"
 )
 
 // nftFirewalls are rule sets of others, of which some drop what comes to the node.
@@ -196,7 +198,7 @@ table inet fw { chain in { type filter hook input priority 0; policy drop; ct st
 		over := make(chan struct{})
 		go func() {
 			defer close(over)
-			for range 100 {
+			for range soak.Choose(30, 100) {
 				if out, err := exec.Command("sh", "-c", reload).CombinedOutput(); err != nil {
 					t.Errorf("%v: %s", err, out)
 				}

@@ -20,6 +20,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodens-dns/nodens/test/soak"
 )
 
 var _ ruleBackend = (*nftBackend)(nil)
@@ -191,7 +193,7 @@ func TestNftReplacesAtomically(t *testing.T) {
 		n := newNftBackend(newProgramSet())
 		wantChanged(t, n, testRules(), 2)
 		l.wantAnswers(t, l.pod, "local")
-		const rounds, least = 200, 50 // queries of each client
+		const least = 50 // queries of each client
 		var over atomic.Bool
 		var clients sync.WaitGroup
 		for _, network := range []string{"udp", "tcp"} {
@@ -211,7 +213,7 @@ func TestNftReplacesAtomically(t *testing.T) {
 				})
 			}
 		}
-		for i := range rounds {
+		for i := range soak.Choose(60, 200) {
 			w := testRules()
 			w.diversion = labDiversion[:i%len(labDiversion)]
 			var err error

@@ -24,7 +24,7 @@ const (
 	nftLabEnv = "NODENS_TEST_NFT_LAB"
 
 	// waitLimit is when a test gives up on something that has to come.
-	waitLimit = 10 * time.Second
+	waitLimit = 30 * time.Second
 )
 
 // inNftNamespace runs body in a process with a network namespace of its own: this test binary

@@ -21,6 +21,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netlink"
+
+	"github.com/nodens-dns/nodens/test/soak"
 )
 
 // inBareNamespace runs body in a process with a network namespace of its own, where lo is up.
@@ -348,7 +350,7 @@ func TestPodInterfacesRandomChanges(t *testing.T) {
 		random := rand.New(rand.NewPCG(seed, 0))
 		f := startPodRecorder(t, nil)
 		runLines(t, "ip link add bridge1 type bridge")
-		for range 20 {
+		for range soak.Choose(8, 20) {
 			var lines strings.Builder
 			for range 1 + random.IntN(12) {
 				lines.WriteString(randomChange(random))

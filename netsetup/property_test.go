@@ -14,6 +14,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodens-dns/nodens/test/soak"
 )
 
 // history is one random history: our steps and a stranger's on one node.
@@ -135,7 +137,7 @@ func (w *history) foreignLines() []string {
 // what is foreign; one undisturbed start brings the whole plan in place, once; one
 // undisturbed teardown leaves nothing but what is foreign.
 func TestAnyHistoryConverges(t *testing.T) {
-	for seed := range uint64(300) {
+	for seed := range soak.Choose[uint64](100, 300) {
 		w := &history{rng: rand.New(rand.NewPCG(seed, 1)), node: newFakeNode()}
 		w.node.noDummy = seed%2 == 0
 		w.setup = newSetup(t, dualStack(), w.node)
