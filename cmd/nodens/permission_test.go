@@ -281,9 +281,9 @@ func startTapCollector(t *testing.T, o *observer) *tapCollector {
 			}
 			c.tasks.Go(func() {
 				defer conn.Close()
-				// An ACCEPT of anything: an escape, a length, a type.
-				_, _ = conn.Write(binary.BigEndian.AppendUint32([]byte{0, 0, 0, 0, 0, 0, 0, 4}, 1))
+				_, _ = conn.Write(controlFrame(controlAccept))
 				readTaps(bufio.NewReader(conn), o)
+				_, _ = conn.Write(controlFrame(controlFinish)) // the agent waits for it
 			})
 		}
 	})
@@ -296,8 +296,20 @@ func (c *tapCollector) close() {
 	c.tasks.Wait()
 }
 
-// readTaps reads frames until the end: a length and a message; a length of 0 leads in a
-// control frame.
+// The types of control frames.
+const (
+	controlAccept = 1
+	controlStop   = 3
+	controlFinish = 5
+)
+
+// controlFrame returns a control frame without fields: an escape, a length, a type.
+func controlFrame(kind uint32) []byte {
+	return binary.BigEndian.AppendUint32([]byte{0, 0, 0, 0, 0, 0, 0, 4}, kind)
+}
+
+// readTaps reads frames until the sender stops: a length and a message; a length of 0 leads in
+// a control frame.
 func readTaps(r *bufio.Reader, o *observer) {
 	for {
 		var n uint32
@@ -312,8 +324,11 @@ func readTaps(r *bufio.Reader, o *observer) {
 		if _, err := io.ReadFull(r, frame); err != nil {
 			return
 		}
-		if !control {
+		switch {
+		case !control:
 			o.add(&o.all.Dnstap, tapInWords(frame))
+		case n >= 4 && binary.BigEndian.Uint32(frame) == controlStop:
+			return
 		}
 	}
 }

@@ -25,6 +25,7 @@ const asProcess = "NODENS_TEST_PROCESS"
 func TestMain(m *testing.M) {
 	switch as := os.Getenv(asProcess); as {
 	case "":
+		playInParallel()
 		os.Exit(m.Run())
 	case "agent":
 		main()

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"net/http"
@@ -23,6 +24,21 @@ import (
 	"github.com/nodens-dns/nodens/test/scenario"
 	"github.com/nodens-dns/nodens/test/testlog"
 )
+
+// parallelScenarios is how many scenarios run at once. They wait more than they compute.
+const parallelScenarios = "4"
+
+// playInParallel runs parallelScenarios tests at once, unless -parallel is given.
+func playInParallel() {
+	flag.Parse()
+	parallel := flag.Lookup("test.parallel")
+	if parallel.Value.String() != parallel.DefValue {
+		return
+	}
+	if err := parallel.Value.Set(parallelScenarios); err != nil {
+		panic(err)
+	}
+}
 
 // absent are the features that scenarios may need and that are not there yet.
 var absent = []string{}

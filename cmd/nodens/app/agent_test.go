@@ -116,6 +116,7 @@ func TestStubDomains(t *testing.T) {
 // TestReloadDirective: the file is looked at by itself, and a change under the
 // manifests of the view does not need it.
 func TestReloadDirective(t *testing.T) {
+	t.Parallel() // it waits for the agent to look at files
 	p := peer.Ports(t, 1)
 	corefile := func(ip string) string {
 		return fmt.Sprintf(".:%d {\n bind 127.0.0.1\n reload 2s 1s\n hosts {\n %s x.by.hand\n }\n}\n", p[0], ip)

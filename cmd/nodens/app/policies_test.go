@@ -69,6 +69,7 @@ func TestPolicies(t *testing.T) {
 // TestViews: blocks of one zone with views of their own are told apart, in answers, in
 // metrics, and when a changed Corefile is taken on.
 func TestViews(t *testing.T) {
+	t.Parallel() // it waits for the agent to look at files
 	p := peer.Ports(t, 2)
 	dnsPort, web := p[0], p[1]
 	block := func(view, addr string) string {

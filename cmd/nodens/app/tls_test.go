@@ -19,6 +19,7 @@ import (
 // TestTLSListeners: one block over all transports, whose certificate is replaced while it
 // runs, and whose numbers have CoreDNS's labels.
 func TestTLSListeners(t *testing.T) {
+	t.Parallel() // it waits for the agent to look at files
 	p := peer.Ports(t, 4)
 	plain, dot, doh, web := p[0], p[1], p[2], p[3]
 	authority, folder := ca.ForTest(t), t.TempDir()
