@@ -16,9 +16,6 @@ import (
 type fuzzer struct {
 	name string
 	dir  string // of its package, as ./internal/wire
-	file string // its path below the root
-	pkg  string // the name in its package clause
-	decl *ast.FuncDecl
 }
 
 // find returns the fuzzers of the module in root, by directory and name.
@@ -64,9 +61,7 @@ func fuzzersOf(root, path string) (list []fuzzer, err error) {
 	}
 	for _, d := range parsed.Decls {
 		if f, ok := d.(*ast.FuncDecl); ok && f.Recv == nil && strings.HasPrefix(f.Name.Name, "Fuzz") && len(f.Type.Params.List) == 1 {
-			list = append(list, fuzzer{
-				name: f.Name.Name, dir: "./" + filepath.ToSlash(filepath.Dir(file)), file: file, pkg: parsed.Name.Name, decl: f,
-			})
+			list = append(list, fuzzer{name: f.Name.Name, dir: "./" + filepath.ToSlash(filepath.Dir(file))})
 		}
 	}
 	return list, nil

@@ -1,0 +1,62 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func write(t *testing.T, root, name, text string) {
+	t.Helper()
+	path := filepath.Join(root, name)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestFind finds fuzzers in test files of the module's own packages.
+func TestFind(t *testing.T) {
+	root := t.TempDir()
+	const fuzzA = "package a\nimport \"testing\"\nfunc FuzzA(f *testing.F) {}\n"
+	write(t, root, "go.mod", "module example")
+	write(t, root, "b/c/x_test.go", fuzzA+"func FuzzB(f *testing.F) {}\nfunc TestA(t *testing.T) {}\nfunc FuzzHelper() {}\n")
+	write(t, root, "a/a_test.go", strings.Replace(fuzzA, "package a", "package a_test", 1))
+	write(t, root, "a/a.go", fuzzA)
+	write(t, root, "a/testdata/x_test.go", fuzzA)
+	write(t, root, "nested/go.mod", "module other")
+	write(t, root, "nested/x_test.go", fuzzA)
+	all, err := find(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, f := range all {
+		got = append(got, f.dir+" "+f.name)
+	}
+	if diff := cmp.Diff([]string{"./a FuzzA", "./b/c FuzzA", "./b/c FuzzB"}, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+func TestChoose(t *testing.T) {
+	all := []fuzzer{{name: "FuzzA", dir: "./a"}, {name: "FuzzA", dir: "./b/c"}, {name: "FuzzB", dir: "./b/c"}}
+	for _, tt := range []struct{ name, dir, want, problem string }{
+		{name: "FuzzB", want: "./b/c"},
+		{name: "FuzzA", dir: "./a", want: "./a"},
+		{name: "FuzzA", dir: "b/c/", want: "./b/c"},
+		{name: "FuzzA", problem: "choose one with PKG: ./a, ./b/c"},
+		{name: "FuzzB", dir: "a", problem: "it is in ./b/c"},
+		{name: "FuzzC", problem: "no fuzzer is called FuzzC"},
+	} {
+		f, err := choose(all, tt.name, tt.dir)
+		if f.dir != tt.want || (err != nil) != (tt.problem != "") || err != nil && !strings.Contains(err.Error(), tt.problem) {
+			t.Errorf("%s in %q: %q, %v", tt.name, tt.dir, f.dir, err)
+		}
+	}
+}
