@@ -44,10 +44,14 @@ TestPredecessorFails/./far_too_many_files  qemu-user leaks descriptors for which
 TestSuccessorFails/./far_too_many_files    the same
 TestAllSilent              asserts what happens within limits of real time, which emulation exceeds
 TestBreakInFlight          the same
+TestClientAuth             the same
+TestDoHRequests            the same
 TestDoHUnderLoad           the same
+TestDoTReload              the same
 TestExchange               the same
 TestOneOfTwoDown           the same
 TestOutOfOrder             the same
+TestSendAfterClose         the same
 TestSocketsUnderLoad       the same
 '
 # long is what short leaves out in addition. It takes more than a second in emulation.

@@ -50,11 +50,10 @@ func copyTree(t *testing.T, root string) string {
 	}
 	to := t.TempDir()
 	for name := range strings.SplitSeq(strings.TrimRight(string(list), "\x00"), "\x00") {
-		from, info := filepath.Join(root, name), os.FileMode(0)
-		if i, err := os.Stat(from); err != nil || !i.Mode().IsRegular() {
+		from := filepath.Join(root, name)
+		info, err := os.Stat(from)
+		if err != nil || !info.Mode().IsRegular() {
 			continue // deleted, or a link
-		} else {
-			info = i.Mode()
 		}
 		b, err := os.ReadFile(from)
 		if err != nil {
@@ -63,7 +62,7 @@ func copyTree(t *testing.T, root string) string {
 		if err := os.MkdirAll(filepath.Dir(filepath.Join(to, name)), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(filepath.Join(to, name), b, info); err != nil {
+		if err := os.WriteFile(filepath.Join(to, name), b, info.Mode()); err != nil {
 			t.Fatal(err)
 		}
 	}
