@@ -215,7 +215,7 @@ func TestPredecessorFails(t *testing.T) {
 		for _, f := range faults {
 			t.Run("after "+hostSteps[n].name+"/"+f.name, func(t *testing.T) {
 				noLeak(t)
-				dir := t.TempDir()
+				dir := shortDir(t)
 				i := startFakePredecessor(t, dir, okay, f.later, func(i *fakePredecessor) {
 					for _, s := range hostSteps[:n+1] {
 						s.do(i)
@@ -436,4 +436,16 @@ func TestCacheClosed(t *testing.T) {
 	for _, s := range all {
 		s.File.Close()
 	}
+}
+
+// shortDir returns a directory for the test whose path, unlike that of t.TempDir, does not
+// contain the test's name: the paths of sockets are limited.
+func shortDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "Test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
 }

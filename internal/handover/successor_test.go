@@ -145,7 +145,7 @@ func TestSuccessorFails(t *testing.T) {
 			}
 			t.Run(at+"/"+f.name, func(t *testing.T) {
 				noLeak(t)
-				dir := t.TempDir()
+				dir := shortDir(t)
 				e := newFakeSource(t)
 				e.cache = make([]byte, 1<<19) // more than the buffers of a socket hold
 				h := startServer(t, dir, e, func(h *Server) {

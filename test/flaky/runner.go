@@ -127,7 +127,10 @@ func (r *runner) runJobs(ctx context.Context, p *testPackage, jobs []job) error 
 		}
 		j := jobs[0]
 		o, err := p.start(ctx, j, r.race(p))
-		if ctx.Err() != nil {
+		if o != nil && ctx.Err() != nil {
+			o.active = nil // an interrupt is no failure
+			_, failed := p.record(o, nil)
+			r.printJob(p, j, failed)
 			return ctx.Err()
 		}
 		if o == nil {
