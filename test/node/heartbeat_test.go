@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -165,7 +166,7 @@ func (l *network) stopUnderLoad(args []string) (lost int) {
 	if got := l.ingressPrograms("vpod"); len(got) > 0 {
 		l.t.Errorf("the agent leaves programs: %q", got)
 	}
-	if err := peer.Await(l.t.Context(), "the cluster's DNS to answer", l.Answers(l.pod, testbed.FromCluster, "@"+local4)); err != nil {
+	if err := peer.Await(l.t.Context(), "the cluster's DNS to answer", l.Answers(l.pod, testbed.FromCluster, "udp", net.JoinHostPort(local4, "53"))); err != nil {
 		l.t.Fatal(err)
 	}
 	r := stop()

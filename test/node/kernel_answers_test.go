@@ -362,11 +362,19 @@ func (a *comparer) check(t *testing.T, query []byte, in, silent bool) {
 	}
 }
 
+// quickTries is how often a test asks the kernel in quick succession. It takes two queries to learn an
+// answer, and ten seconds to believe a client that has moved to another interface.
+const quickTries = 20
+
 // askUntilKernelAnswers sends queries until the kernel has answered exactly one, and returns that
 // reply.
 func (a *comparer) askUntilKernelAnswers(query []byte) (reply []byte) {
 	before := a.l.kernelAnswers()
+	tries := 0
 	a.p.Must(a.pod.t, "an answer from the kernel", func(context.Context) error {
+		if tries++; tries > quickTries {
+			time.Sleep(scrapeInterval)
+		}
 		reply = a.pod.ask(query, false)
 		after := a.l.kernelAnswers()
 		n := after - before

@@ -214,7 +214,11 @@ func (b *deniedPod) queriesSeen() int {
 func (b *deniedPod) waitForKernelAnswer(t *testing.T, p *peer.Process, query []byte) {
 	t.Helper()
 	before := b.l.kernelAnswers()
+	tries := 0
 	p.Must(t, b.name+": an answer from the kernel", func(context.Context) error {
+		if tries++; tries > quickTries {
+			time.Sleep(scrapeInterval)
+		}
 		b.try(query, 1, replyWait, nil)
 		if b.l.kernelAnswers() == before {
 			return errors.New("the kernel has not answered")

@@ -20,6 +20,7 @@ import (
 
 	"github.com/nodens-dns/nodens/test/node/testbed"
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/soak"
 )
 
 // observation is a reply's first address and TTL, with the times of the query and the reply.
@@ -29,9 +30,10 @@ type observation struct {
 	ttl            uint32
 }
 
-// poller sends one query from the pod again and again, as fast as replies arrive.
+// poller sends one query from the pod again and again, as fast as replies arrive unless it pauses.
 type poller struct {
 	network *network
+	pause   atomic.Int64 // nanoseconds between two queries
 	stop    chan struct{}
 	done    chan struct{}
 
@@ -53,6 +55,7 @@ func (l *network) startPoller(query []byte) *poller {
 				return
 			default:
 			}
+			time.Sleep(time.Duration(w.pause.Load()))
 			if err := w.poll(c, query, id); err != nil {
 				w.mu.Lock()
 				w.err = err
@@ -239,7 +242,7 @@ func TestKernelFlush(t *testing.T) {
 	w := l.startPoller(pack(question(name, dns.TypeA)))
 	w.waitForMore()
 	all, then := 0, l.kernelAnswers()
-	for n := uint32(1); n <= 20; n++ {
+	for n := uint32(1); n <= soak.Choose[uint32](6, 20); n++ {
 		m.version.Store(n)
 		before := len(w.waitForMore()) // the old version is in use
 		l.in(l.node, l.nodens, "flush", "-socket", filepath.Join(l.handoverDir(), "admin.sock"), name)
@@ -262,6 +265,7 @@ func versionOf(s observation) uint32 { return uint32(s.addr[2])<<8 | uint32(s.ad
 func (w *poller) waitForExpiry(t *testing.T, m *versionedUpstream) (answers int) {
 	t.Helper()
 	old := m.version.Add(1) - 1
+	w.pause.Store(int64(time.Millisecond))
 	var first time.Time // when the old version was first seen, or later
 	for ended := false; !ended; {
 		seen := w.waitForMore()

@@ -31,8 +31,8 @@ func TestFailOpen(t *testing.T) {
 				t.Helper()
 				for _, ns := range askers {
 					for _, server := range testbed.AgentAddrs() {
-						for _, over := range []string{"+notcp", "+tcp"} {
-							got, err := l.dig(ns, "@"+server, over, "who."+testbed.Zone)
+						for _, over := range []string{"udp", "tcp"} {
+							got, err := l.Ask(ns, over, net.JoinHostPort(server, "53"))
 							if err != nil || got != from {
 								t.Errorf("%s, %s asks %s %s: %q, want %q; %v", when, ns, server, over, got, from, err)
 							}
@@ -148,8 +148,8 @@ func TestClosedInput(t *testing.T) {
 			before := l.ruleSets()
 			p := l.startAgentWith(l.allAddrArgs()...)
 			for _, server := range testbed.AgentAddrs() {
-				for _, over := range []string{"+notcp", "+tcp"} {
-					if got, err := l.dig(l.pod, "@"+server, over, "who."+testbed.Zone); err != nil || got != testbed.FromAgent.String() {
+				for _, over := range []string{"udp", "tcp"} {
+					if got, err := l.Ask(l.pod, over, net.JoinHostPort(server, "53")); err != nil || got != testbed.FromAgent.String() {
 						t.Errorf("%s %s: %q, %v", server, over, got, err)
 					}
 				}

@@ -16,6 +16,9 @@ const (
 	// tick is how often the loop sends the due queries: ten at a rate of ten thousand a second,
 	// as many as one look-up with a search path makes.
 	tick = time.Millisecond
+	// lateTick is how often the loop checks for unanswered queries once it has sent all. The kernel
+	// says when an answer came.
+	lateTick = 20 * time.Millisecond
 	// maxLag is how late a query may be sent. Later ones are skipped: a burst would overflow
 	// socket buffers.
 	maxLag = 20 * time.Millisecond
@@ -96,7 +99,7 @@ func (l *udpClient) run(ctx context.Context) error {
 		l.closeExpired()
 	}
 	for end := time.Now().Add(l.Timeout); time.Now().Before(end) && l.hasPending(); {
-		l.receive(tick)
+		l.receive(lateTick)
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -86,7 +87,7 @@ func (l *Network) StartCoreDNS(coredns string, locals ...string) (*peer.Process,
 	if err != nil {
 		return nil, err
 	}
-	return p, p.Await(context.Background(), "CoreDNS to answer", l.Answers(l.Node, FromAgent, "@"+locals[0]))
+	return p, p.Await(context.Background(), "CoreDNS to answer", l.Answers(l.Node, FromAgent, "udp", net.JoinHostPort(locals[0], "53")))
 }
 
 // SetNodeLocalInterface adds NodeLocal DNSCache's interface with the addresses, or deletes it.

@@ -1,6 +1,7 @@
 package testbed
 
 import (
+	"net"
 	"testing"
 
 	"github.com/nodens-dns/nodens/test/peer"
@@ -29,8 +30,8 @@ func TestKubeProxyModes(t *testing.T) {
 			}
 			for _, ns := range []string{l.Pod, l.Node} {
 				for _, service := range []string{Service4, Service6} {
-					for _, over := range []string{"+notcp", "+tcp"} {
-						if err := l.Answers(ns, FromCluster, "@"+service, over)(t.Context()); err != nil {
+					for _, over := range []string{"udp", "tcp"} {
+						if err := l.Answers(ns, FromCluster, over, net.JoinHostPort(service, "53"))(t.Context()); err != nil {
 							t.Error(err)
 						}
 					}
