@@ -34,7 +34,7 @@ type randomCase struct {
 func rounds() int { return soak.Choose(2, 3) }
 
 // randomQueries is how many random queries a Corefile gets in a round. A world has about 700 names.
-func randomQueries() int { return soak.Choose(200, 700) }
+func randomQueries() int { return soak.Choose(120, 700) }
 
 // externalLines is the directive of names outside of the cluster.
 func externalLines(options ...string) string {
