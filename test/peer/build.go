@@ -14,7 +14,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/nodens-dns/nodens/test/toolcache"
 )
@@ -129,17 +128,22 @@ func buildAgent(ctx context.Context, root, out string) error {
 	return os.WriteFile(out, text, 0o755)
 }
 
-// compile runs go build in dir. When ctx or this process ends, the go command starts no more
-// compilers, and ends after those that run.
-func compile(ctx context.Context, dir, out string, args []string) error {
+// compile runs go build in dir. Other files of the build go to the folder tmp beside out. When
+// ctx ends, the go command and its compilers are killed; when this process ends, the go command
+// is, and its compilers finish the packages that they have begun.
+func compile(ctx context.Context, dir, out string, args []string) (err error) {
+	tmp := filepath.Join(filepath.Dir(out), "tmp")
+	if err := errors.Join(os.RemoveAll(tmp), os.Mkdir(tmp, 0o755)); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(tmp)) }()
 	cmd := exec.CommandContext(ctx, "go", append([]string{"build", "-o", out}, args...)...)
 	cmd.Dir = dir
 	// GOFLAGS could contain another -mod, GOWORK another set of modules.
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false", "GOWORK=off")
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGINT) }
-	cmd.WaitDelay = 20 * time.Second
-	// The kernel sends the signal when the thread ends that started the command.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGINT}
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false", "GOWORK=off", "GOTMPDIR="+tmp)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	// The kernel sends Pdeathsig when the thread ends that started the command.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	text, err := cmd.CombinedOutput()
