@@ -30,7 +30,7 @@ const certificateUsage = "tls CERT KEY [CA]"
 
 func (x *TLSServer) parse(p *parser, s statement) {
 	if len(s.args()) == 0 {
-		p.errorf(s.name(), "nodens does not request certificates; name files instead: %s", certificateUsage)
+		p.errorf(s.name(), "this version of nodens does not request certificates; name files instead: %s", certificateUsage)
 		return
 	}
 	if !p.count(s, 2, 3, certificateUsage) {

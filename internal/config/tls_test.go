@@ -105,7 +105,7 @@ func TestTLSErrors(t *testing.T) {
 	for _, tt := range []struct{ name, text, want string }{
 		{"no certificate", "tls://. {\n}\n", `Corefile:1: tls:// needs a certificate; add ` + "`tls CERT KEY [CA]`" + ` to the block, or write its zones without tls://`},
 		{"no certificate", "\nhttps://. {\n}\n", `Corefile:2: https:// needs a certificate; add ` + "`tls CERT KEY [CA]`" + ` to the block, or write its zones without https://`},
-		{"ACME", "tls://. {\ntls {\nacme a.test\n}\n}\n", `Corefile:2: tls: nodens does not request certificates; name files instead: tls CERT KEY [CA]`},
+		{"ACME", "tls://. {\ntls {\nacme a.test\n}\n}\n", `Corefile:2: tls: this version of nodens does not request certificates; name files instead: tls CERT KEY [CA]`},
 		{"no key", "tls://. {\ntls " + cert + "\n}\n", `Corefile:2: tls: an argument is missing after "tls"; write: tls CERT KEY [CA]`},
 		{"too much", "tls://. {\n" + files + " a b\n}\n", `Corefile:2: tls: "b" is one argument too many after "tls"; write: tls CERT KEY [CA]`},
 		{"no such file", "tls://. {\ntls " + cert + " /nosuch\n}\n", `Corefile:2: tls: there is no file /nosuch; mount the Secret that it is in, or name another one`},
