@@ -292,18 +292,48 @@ func TestHedgeAllowed(t *testing.T) {
 	}
 }
 
-// TestAllSilent: with all servers silent, hedges stay within the budget.
+// TestAllSilent: with all servers silent, hedges stay within the budget, as long as no query
+// has waited so long that it is hedged regardless of it.
 func TestAllSilent(t *testing.T) {
 	a, b := startFake(t, ignore), startFake(t, ignore)
 	cfg := longTimeout(a, b)
-	cfg.MaxFails, cfg.ReadTimeout = 0, 300*time.Millisecond
+	cfg.MaxFails = 0
 	p := newHedgingPool(t, cfg)
-	const n = 200
 	for _, s := range p.servers() { // as after the first queries
 		s.suspected.Store(true)
 	}
+	const n = 200
+	hedges, forced := 0, 0
+	for range n {
+		p.hedgeBudget.deposit() // as Exchange does
+		x := newExchange(p)
+		now := time.Now()
+		x.failuresLeft, x.hedgesLeft = 4, 3
+		x.request, x.servers, x.deadline, x.order = question(t, "a.test."), p.servers(), now.Add(time.Hour), []int{0, 1}
+		x.askNext(now)
+		started := x.queries[0].attempt.started
+		if x.hedge(x.queries[0], started.Add(forceHedgeAfter-1)) {
+			hedges++
+		} else if x.hedge(x.queries[0], started.Add(forceHedgeAfter)) {
+			forced++
+		}
+		x.reset()
+	}
+	if most := maxHedgeBurst + n/queriesPerHedge; hedges == 0 || hedges > most {
+		t.Errorf("%d extra queries for %d, want 1 to %d", hedges, n, most)
+	}
+	if hedges+forced != n {
+		t.Errorf("%d queries are hedged in the end, want all %d", hedges+forced, n)
+	}
+}
+
+// TestSilentTimeouts: with all servers silent, concurrent queries all time out.
+func TestSilentTimeouts(t *testing.T) {
+	cfg := longTimeout(startFake(t, ignore), startFake(t, ignore))
+	cfg.MaxFails, cfg.ReadTimeout = 0, 300*time.Millisecond
+	p := newHedgingPool(t, cfg)
 	var wg sync.WaitGroup
-	for i := range n {
+	for i := range 200 {
 		wg.Go(func() {
 			q := question(t, fmt.Sprintf("n%d.test.", i))
 			if _, err := p.Exchange(t.Context(), q, false); !errors.Is(err, ErrTimeout) {
@@ -312,13 +342,6 @@ func TestAllSilent(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	hedges := 0
-	for _, s := range p.Stats().Servers {
-		hedges += int(s.Hedges)
-	}
-	if most := maxHedgeBurst + n/queriesPerHedge; hedges > most {
-		t.Errorf("%d extra queries for %d, want %d at most", hedges, n, most)
-	}
 }
 
 // TestBusyIsNotUnanswered: a server with too many queries in flight gets no more of them,
