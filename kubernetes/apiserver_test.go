@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/test/fakeapi"
 	"github.com/nodens-dns/nodens/test/poll"
 	"github.com/nodens-dns/nodens/test/testlog"
 )
@@ -31,8 +32,8 @@ func TestForbidden(t *testing.T) {
 		"services": "", "namespaces": "", "pods": "", "endpointslices": "discovery.k8s.io",
 	} {
 		t.Run(plural, func(t *testing.T) {
-			f := newFakeServer(t)
-			f.setFail(func(req *http.Request) (int, metav1.StatusReason) {
+			f := fakeapi.Start(t)
+			f.SetFail(func(req *http.Request) (int, metav1.StatusReason) {
 				if strings.HasSuffix(req.URL.Path, "/"+plural) {
 					return http.StatusForbidden, metav1.StatusReasonForbidden
 				}
@@ -41,11 +42,11 @@ func TestForbidden(t *testing.T) {
 			v, _, log := openAndRunScoped(t, f.URL, nil)
 			rule := `apiGroups: [\"` + group + `\"], resources: [\"` + plural + `\"]`
 			poll.Until(t, "the rule in the log", func() bool { return strings.Contains(log.String(), rule) })
-			poll.Until(t, "three tries", func() bool { return f.requests("/"+plural) >= 3 })
+			poll.Until(t, "three tries", func() bool { return f.Requests("/"+plural) >= 3 })
 			if v.Synced() {
 				t.Error("the view says it is synced")
 			}
-			f.setFail(nil)
+			f.SetFail(nil)
 			poll.Until(t, "the sync after the rule was added", v.Synced)
 		})
 	}
@@ -54,12 +55,12 @@ func TestForbidden(t *testing.T) {
 // At the default scope slices are listed by namespace: those of the node's pods before the
 // view is synced, others when a query needs them.
 func TestFollowsByNamespace(t *testing.T) {
-	f := newFakeServer(t)
+	f := fakeapi.Start(t)
 	for _, ns := range []string{"a", "b", "c"} {
-		f.put(makeService(ns, "db", "None"))
-		f.put(makeSlice(ns, "db", "db-"+ns, "10.1.0.1"))
+		f.Put(makeService(ns, "db", "None"))
+		f.Put(makeSlice(ns, "db", "db-"+ns, "10.1.0.1"))
 	}
-	f.put(makePod("a", "p", "10.1.0.1"))
+	f.Put(makePod("a", "p", "10.1.0.1"))
 	v, z, _ := openAndRunScoped(t, f.URL, nil)
 	poll.Until(t, "the sync", v.Synced)
 	if !resolves(t, z, "db.a.svc.cluster.local", "10.1.0.1") {
@@ -72,11 +73,11 @@ func TestFollowsByNamespace(t *testing.T) {
 	for path, want := range map[string]int{
 		"/namespaces/a/endpointslices": 1, "/namespaces/b/endpointslices": 1, "/namespaces/c/endpointslices": 0, "v1/endpointslices?limit=1": 1,
 	} {
-		if got := f.requests(path); got != want {
+		if got := f.Requests(path); got != want {
 			t.Errorf("%d requests for %s, want %d", got, path, want)
 		}
 	}
-	if n := f.requests("/pods", "spec.nodeName%3Dn1"); n != 1 {
+	if n := f.Requests("/pods", "spec.nodeName%3Dn1"); n != 1 {
 		t.Errorf("%d requests for the node's pods", n)
 	}
 	st := v.Stats()
@@ -88,9 +89,9 @@ func TestFollowsByNamespace(t *testing.T) {
 // Names of other nodes' pods are incomplete, until a caller without another server waits
 // for them.
 func TestVerifiedPods(t *testing.T) {
-	f := newFakeServer(t)
-	f.put(makePod("a", "here", "10.1.0.1", "fd00::1"))
-	f.put(makeService("a", "web", "10.0.0.1"))
+	f := fakeapi.Start(t)
+	f.Put(makePod("a", "here", "10.1.0.1", "fd00::1"))
+	f.Put(makeService("a", "web", "10.0.0.1"))
 	verified := func(c *config.Kubernetes) { c.Pods, c.Labels = config.PodsVerified, "!hidden" }
 	v, z, _ := openAndRunScoped(t, f.URL, verified)
 	poll.Until(t, "the sync", v.Synced)
@@ -117,14 +118,14 @@ func TestVerifiedPods(t *testing.T) {
 	}
 	hidden := makePod("a", "hidden", "10.1.0.3")
 	hidden.Labels = map[string]string{"hidden": "yes"}
-	f.put(hidden)
+	f.Put(hidden)
 	shown := makePod("a", "shown", "10.1.0.4")
-	f.put(shown)
+	f.Put(shown)
 	poll.Until(t, "a new pod's name", func() bool { return resolves(t, z, "10-1-0-4.a.pod.cluster.local", "10.1.0.4") })
 	if resolves(t, z, "10-1-0-3.a.pod.cluster.local", "10.1.0.3") {
 		t.Error("a pod that labels leaves out has a name")
 	}
-	if n := f.requests("/pods"); n != 2 {
+	if n := f.Requests("/pods"); n != 2 {
 		t.Errorf("%d requests for pods, want those of the node and then all", n)
 	}
 }
@@ -133,24 +134,24 @@ func TestVerifiedPods(t *testing.T) {
 func TestFollowsFromSaved(t *testing.T) {
 	path := t.TempDir() + "/view"
 	save := func(c *config.Kubernetes) { c.Save = path }
-	f := newFakeServer(t)
-	f.put(makeService("a", "db", "None"))
-	f.put(makeService("a", "old", "10.0.0.9"))
-	f.put(makeSlice("a", "db", "db-1", "10.1.0.1"))
-	f.put(makePod("a", "p", "10.1.0.1"))
+	f := fakeapi.Start(t)
+	f.Put(makeService("a", "db", "None"))
+	f.Put(makeService("a", "old", "10.0.0.9"))
+	f.Put(makeSlice("a", "db", "db-1", "10.1.0.1"))
+	f.Put(makePod("a", "p", "10.1.0.1"))
 	t.Run("first", func(t *testing.T) {
 		v, z, _ := openAndRunScoped(t, f.URL, save)
 		poll.Until(t, "the sync", v.Synced)
 		poll.Until(t, "the slices", func() bool { return resolves(t, z, "db.a.svc.cluster.local", "10.1.0.1") })
 	})
-	f.remove(makeService("a", "old", "10.0.0.9"))
-	f.put(makeSlice("a", "db", "db-1", "10.1.0.2"))
-	f.setFail(func(*http.Request) (int, metav1.StatusReason) { return http.StatusServiceUnavailable, "" })
+	f.Remove(makeService("a", "old", "10.0.0.9"))
+	f.Put(makeSlice("a", "db", "db-1", "10.1.0.2"))
+	f.SetFail(func(*http.Request) (int, metav1.StatusReason) { return http.StatusServiceUnavailable, "" })
 	v, z, log := openAndRunScoped(t, f.URL, save)
 	if !v.Synced() || !resolves(t, z, "db.a.svc.cluster.local", "10.1.0.1") || !resolves(t, z, "old.a.svc.cluster.local", "10.0.0.9") {
 		t.Fatalf("not started from the file: %s", log)
 	}
-	f.setFail(nil)
+	f.SetFail(nil)
 	poll.Until(t, "what has changed", func() bool { return resolves(t, z, "db.a.svc.cluster.local", "10.1.0.2") })
 	poll.Until(t, "what has gone", func() bool { return !resolves(t, z, "old.a.svc.cluster.local", "10.0.0.9") })
 }

@@ -19,16 +19,16 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nodens-dns/nodens/test/ca"
+	"github.com/nodens-dns/nodens/test/fakeapi"
 	"github.com/nodens-dns/nodens/test/poll"
 )
 
-// secure makes f an HTTP/2 server that counts its connections, and returns a kubeconfig for
-// it.
-func (f *fakeServer) secure(t *testing.T) (kubeconfig string, connections func() (open, all int)) {
+// secure serves f over HTTP/2, counts its connections, and returns a kubeconfig for it.
+func secure(t *testing.T, f *fakeapi.Server) (kubeconfig string, connections func() (open, all int)) {
 	t.Helper()
 	var mu sync.Mutex
 	open, all := map[net.Conn]bool{}, 0
-	s := httptest.NewUnstartedServer(http.HandlerFunc(f.serve))
+	s := httptest.NewUnstartedServer(f)
 	s.EnableHTTP2 = true
 	s.Config.ErrorLog = log.New(io.Discard, "", 0)
 	s.Config.ConnState = func(c net.Conn, state http.ConnState) {
@@ -45,7 +45,7 @@ func (f *fakeServer) secure(t *testing.T) (kubeconfig string, connections func()
 	}
 	s.StartTLS()
 	t.Cleanup(func() {
-		f.disconnect()
+		f.Disconnect()
 		s.Close()
 	})
 	kubeconfig = filepath.Join(t.TempDir(), "config")
@@ -92,8 +92,8 @@ func runView(t *testing.T, kubeconfig string) (v *View, end func()) {
 
 // Each view has one connection for all its watches, and closes it when it stops.
 func TestConnectionPerView(t *testing.T) {
-	f := newFakeServer(t)
-	kubeconfig, connections := f.secure(t)
+	f := fakeapi.Start(t)
+	kubeconfig, connections := secure(t, f)
 	one, endOne := runView(t, kubeconfig)
 	two, endTwo := runView(t, kubeconfig)
 	poll.Until(t, "both views", func() bool { return one.Synced() && two.Synced() })
@@ -108,29 +108,29 @@ func TestConnectionPerView(t *testing.T) {
 // A client whose credentials are rejected opens a new connection with the credentials that
 // its files have by then.
 func TestConnectionRenewed(t *testing.T) {
-	f := newFakeServer(t)
-	kubeconfig, connections := f.secure(t)
+	f := fakeapi.Start(t)
+	kubeconfig, connections := secure(t, f)
 	v, _ := runView(t, kubeconfig)
 	poll.Until(t, "the view", v.Synced)
 	poll.Until(t, "a single connection", func() bool { open, _ := connections(); return open == 1 })
 	_, before := connections()
-	f.setFail(func(*http.Request) (int, metav1.StatusReason) {
+	f.SetFail(func(*http.Request) (int, metav1.StatusReason) {
 		if _, all := connections(); all <= before {
 			return http.StatusUnauthorized, metav1.StatusReasonUnauthorized
 		}
 		return 0, ""
 	})
-	f.disconnect()
+	f.Disconnect()
 	poll.Until(t, "another connection", func() bool { _, all := connections(); return all > before })
-	f.put(makeService("default", "x", "10.0.0.1"))
+	f.Put(makeService("default", "x", "10.0.0.1"))
 	poll.Until(t, "a new service", func() bool { return v.Stats().Services == 1 })
 }
 
 // A server whose certificate has another authority is accepted as soon as the file names
 // that.
 func TestConnectionNewAuthority(t *testing.T) {
-	f := newFakeServer(t)
-	kubeconfig, connections := f.secure(t)
+	f := fakeapi.Start(t)
+	kubeconfig, connections := secure(t, f)
 	cfg := testConfig(t)
 	cfg.Kubeconfig = kubeconfig
 	rc, err := restConfig(cfg)

@@ -18,12 +18,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/test/fakeapi"
 	"github.com/nodens-dns/nodens/test/poll"
 )
 
-// nodeServer is a fakeServer that also has Nodes.
+// nodeServer is a fakeapi.Server that also has Nodes.
 type nodeServer struct {
-	*fakeServer
+	*fakeapi.Server
 	url   string
 	asked atomic.Int32
 	// node answers requests for a Node.
@@ -31,7 +32,7 @@ type nodeServer struct {
 }
 
 func newNodeServer(t *testing.T, node http.HandlerFunc) *nodeServer {
-	s := &nodeServer{fakeServer: newFakeServer(t)}
+	s := &nodeServer{Server: fakeapi.Start(t)}
 	s.node.Store(&node)
 	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if strings.HasPrefix(req.URL.Path, "/api/v1/nodes/") {
@@ -39,10 +40,10 @@ func newNodeServer(t *testing.T, node http.HandlerFunc) *nodeServer {
 			(*s.node.Load())(w, req)
 			return
 		}
-		s.serve(w, req)
+		s.ServeHTTP(w, req)
 	}))
 	t.Cleanup(func() {
-		s.disconnect()
+		s.Disconnect()
 		front.CloseClientConnections()
 		front.Close()
 	})
@@ -51,7 +52,7 @@ func newNodeServer(t *testing.T, node http.HandlerFunc) *nodeServer {
 }
 
 func unavailable(w http.ResponseWriter, _ *http.Request) {
-	writeStatus(w, http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable)
+	fakeapi.WriteStatus(w, http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable)
 }
 
 // inZ1 says that the node is in the zone z1.
@@ -97,12 +98,12 @@ func TestNodeZoneUnavailable(t *testing.T) {
 			for _, ns := range []string{"a", "b"} {
 				svc := makeService(ns, "db", "None")
 				svc.Spec.Selector = map[string]string{"app": "db"}
-				s.put(svc)
+				s.Put(svc)
 				es := spreadOut(ns)
 				es.Labels["service.kubernetes.io/headless"] = ""
-				s.put(es)
+				s.Put(es)
 			}
-			s.put(makePod("a", "p", "10.1.0.1"))
+			s.Put(makePod("a", "p", "10.1.0.1"))
 			v, z, log := openAndRunWith(t, s.url, Options{Node: "n1"}, func(c *config.Kubernetes) { c.Scope = scope })
 			poll.Until(t, "the sync", v.Synced)
 			for _, ns := range []string{"a", "b"} {
@@ -112,7 +113,7 @@ func TestNodeZoneUnavailable(t *testing.T) {
 			if n := strings.Count(log.String(), "topology zone"); n != 1 || !strings.Contains(log.String(), "not found yet") {
 				t.Errorf("%d lines about the zone, want one:\n%s", n, log)
 			}
-			before := s.requests("/endpointslices?", "watch=true")
+			before := s.Requests("/endpointslices?", "watch=true")
 			node := http.HandlerFunc(inZ1)
 			s.node.Store(&node)
 			for _, ns := range []string{"a", "b"} {
@@ -121,7 +122,7 @@ func TestNodeZoneUnavailable(t *testing.T) {
 					return len(f) == 1 && f["10.1.0.9"]
 				})
 			}
-			again := s.requests("/endpointslices?", "watch=true") - before
+			again := s.Requests("/endpointslices?", "watch=true") - before
 			if want := v.Stats().Sources; again > max(want, 1) {
 				t.Errorf("%d more lists of slices, want at most %d, one for each source", again, max(want, 1))
 			}
@@ -129,7 +130,7 @@ func TestNodeZoneUnavailable(t *testing.T) {
 				t.Errorf("%d lines about the zone, want one more for the end:\n%s", n, log)
 			}
 			asked := s.asked.Load()
-			s.put(makeService("a", "last", "10.0.0.1"))
+			s.Put(makeService("a", "last", "10.0.0.1"))
 			poll.Until(t, "a later change", func() bool { return resolves(t, z, "last.a.svc.cluster.local", "10.0.0.1") })
 			if n := s.asked.Load(); n != asked {
 				t.Errorf("the node is asked for %d times more, though it is known", n-asked)
@@ -141,9 +142,9 @@ func TestNodeZoneUnavailable(t *testing.T) {
 // A server that never replies for the Node delays nothing.
 func TestNodeZoneTimeout(t *testing.T) {
 	s := newNodeServer(t, func(_ http.ResponseWriter, req *http.Request) { <-req.Context().Done() })
-	s.put(makeService("a", "db", "None"))
-	s.put(spreadOut("a"))
-	s.put(makePod("a", "p", "10.1.0.1"))
+	s.Put(makeService("a", "db", "None"))
+	s.Put(spreadOut("a"))
+	s.Put(makePod("a", "p", "10.1.0.1"))
 	_, z, _ := openAndRunWith(t, s.url, Options{Node: "n1"}, nil)
 	poll.Until(t, "the names", func() bool { return len(firsts(t, z, "db.a.svc.cluster.local")) > 1 })
 }

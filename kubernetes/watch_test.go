@@ -1,0 +1,252 @@
+// Internal: the delays of a view are shared with tests of internals.
+
+package kubernetes
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/miekg/dns"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/test/fakeapi"
+	"github.com/nodens-dns/nodens/test/poll"
+	"github.com/nodens-dns/nodens/test/testlog"
+)
+
+// openAndRun opens a view of all that the server at url has and runs it until the test
+// ends.
+func openAndRun(t *testing.T, url string) (*View, *Zone, *testlog.Buffer) {
+	t.Helper()
+	return openAndRunWith(t, url, Options{}, func(c *config.Kubernetes) { c.Scope, c.AllEndpoints = config.ScopeCluster, true })
+}
+
+// openAndRunWith opens a view of the server at url and runs it until the test ends.
+func openAndRunWith(t *testing.T, url string, opts Options, change func(*config.Kubernetes)) (*View, *Zone, *testlog.Buffer) {
+	t.Helper()
+	cfg := testConfig(t)
+	cfg.Endpoint = url
+	if change != nil {
+		change(cfg)
+	}
+	log := new(testlog.Buffer)
+	opts.Log, opts.Now = slog.New(slog.NewTextHandler(log, nil)), testClock
+	v, err := Open(cfg, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	shortenDelays(v)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { v.Run(ctx); close(done) }()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+	})
+	return v, NewZone(v, cfg), log
+}
+
+// resolves reports whether name has exactly the addresses.
+func resolves(t *testing.T, z *Zone, name string, addrs ...string) bool {
+	m, _, _ := ask(t, z, name, dns.TypeA)
+	if len(m.Answer) != len(addrs) {
+		return false
+	}
+	for i, rr := range m.Answer {
+		if a, ok := rr.(*dns.A); !ok || a.A.String() != addrs[i] {
+			return false
+		}
+	}
+	return true
+}
+
+const (
+	x = "x.default.svc.cluster.local"
+	y = "y.default.svc.cluster.local"
+)
+
+func TestWatchFollows(t *testing.T) {
+	f := fakeapi.Start(t)
+	f.Put(makeService("default", "x", "10.0.0.1"))
+	f.Put(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "bare"}})
+	v, z, _ := openAndRun(t, f.URL)
+	poll.Until(t, "the first sync", v.Synced)
+	if !resolves(t, z, x, "10.0.0.1") {
+		t.Error("a service of the first list does not resolve")
+	}
+	f.Put(makeService("default", "y", "None"))
+	es := makeSlice("default", "y", "y-1", "10.1.0.1")
+	es.Annotations = map[string]string{corev1.EndpointsLastChangeTriggerTime: testClock().Add(-3 * time.Second).Format(time.RFC3339)}
+	poll.Until(t, "the new service", func() bool { return v.Stats().Services == 2 })
+	f.Put(es)
+	poll.Until(t, "its endpoint", func() bool { return resolves(t, z, y, "10.1.0.1") })
+	f.Put(makeSlice("default", "y", "y-1", "10.1.0.2"))
+	poll.Until(t, "its new endpoint", func() bool { return resolves(t, z, y, "10.1.0.2") })
+	f.Remove(makeSlice("default", "y", "y-1"))
+	poll.Until(t, "an endpoint to go", func() bool { return resolves(t, z, y) })
+	f.Remove(makeService("default", "x", "10.0.0.1"))
+	poll.Until(t, "a service to go", func() bool { return resolves(t, z, x) })
+
+	st := v.Stats()
+	if h := st.Programming["headless_with_selector"]; h.Count != 1 || h.Sum != 3 {
+		t.Errorf("programming duration: %d values of %v s together, want one of 3 s", h.Count, h.Sum)
+	}
+	if n := f.Requests("sendInitialEvents=true"); n != 3 {
+		t.Errorf("%d streamed lists, want 3", n)
+	}
+	if n := f.Requests("/services"); n != 1 {
+		t.Errorf("%d requests for services, want 1", n)
+	}
+	want := []Requests{{Code: "200", Method: "GET", Host: strings.TrimPrefix(f.URL, "http://"), Count: 3}}
+	if d := cmp.Diff(want, st.Requests); d != "" {
+		t.Errorf("requests -want +got:\n%s", d)
+	}
+}
+
+// A broken connection loses no event: the watch resumes.
+func TestWatchResumes(t *testing.T) {
+	f := fakeapi.Start(t)
+	f.Put(makeService("default", "x", "10.0.0.1"))
+	v, z, log := openAndRun(t, f.URL)
+	poll.Until(t, "the first sync", v.Synced)
+	f.SetFail(func(*http.Request) (int, metav1.StatusReason) {
+		return http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable
+	})
+	f.Disconnect()
+	poll.Until(t, "a failed request", func() bool { return strings.Contains(log.String(), "API server unavailable") })
+	if !resolves(t, z, x, "10.0.0.1") || !v.Synced() {
+		t.Error("what was known is gone with the connection")
+	}
+	f.SetFail(nil)
+	poll.Until(t, "the watch to come back", func() bool { return strings.Contains(log.String(), "API server available again") })
+	poll.Until(t, "all watches", func() bool { return f.Requests("/services", "watch=true") >= 2 })
+	f.Put(makeService("default", "y", "10.0.0.2"))
+	poll.Until(t, "a new service", func() bool { return resolves(t, z, y, "10.0.0.2") })
+}
+
+// An expired resourceVersion leads to a new list: deleted objects disappear, and the others
+// are always there.
+func TestWatchExpires(t *testing.T) {
+	f := fakeapi.Start(t)
+	f.Put(makeService("default", "x", "10.0.0.1"))
+	f.Put(makeService("default", "y", "10.0.0.2"))
+	v, z, _ := openAndRun(t, f.URL)
+	poll.Until(t, "the first sync", v.Synced)
+	f.SetFail(func(req *http.Request) (int, metav1.StatusReason) {
+		if req.URL.Query().Get("resourceVersion") != "" {
+			return http.StatusGone, metav1.StatusReasonExpired
+		}
+		return 0, ""
+	})
+	f.Disconnect()
+	f.Remove(makeService("default", "y", "10.0.0.2"))
+	poll.Until(t, "the service that went", func() bool {
+		if !resolves(t, z, x, "10.0.0.1") {
+			t.Fatal("a service that stayed is gone")
+		}
+		return resolves(t, z, y)
+	})
+}
+
+// A server that can't stream lists is asked for pages.
+func TestWatchLists(t *testing.T) {
+	f := fakeapi.Start(t)
+	f.Put(makeService("default", "x", "10.0.0.1"))
+	f.SetFail(func(req *http.Request) (int, metav1.StatusReason) {
+		if req.URL.Query().Get("sendInitialEvents") != "" {
+			return http.StatusUnprocessableEntity, metav1.StatusReasonInvalid
+		}
+		return 0, ""
+	})
+	v, z, _ := openAndRun(t, f.URL)
+	poll.Until(t, "the first sync", v.Synced)
+	if !resolves(t, z, x, "10.0.0.1") {
+		t.Error("the service does not resolve")
+	}
+}
+
+// A forbidden resource keeps the view unsynced, and the log names the missing RBAC rule
+// once.
+func TestWatchForbidden(t *testing.T) {
+	f := fakeapi.Start(t)
+	f.Put(makeService("default", "x", "10.0.0.1"))
+	f.SetFail(func(req *http.Request) (int, metav1.StatusReason) {
+		if strings.Contains(req.URL.Path, "endpointslices") {
+			return http.StatusForbidden, metav1.StatusReasonForbidden
+		}
+		return 0, ""
+	})
+	v, z, log := openAndRun(t, f.URL)
+	poll.Until(t, "the service", func() bool { return resolves(t, z, x, "10.0.0.1") })
+	poll.Until(t, "three tries", func() bool { return f.Requests("endpointslices") >= 3 })
+	if v.Synced() {
+		t.Error("the view says it is synced")
+	}
+	if _, outcome, _ := ask(t, z, y, dns.TypeA); outcome != NotSynced {
+		t.Errorf("a name that may exist: outcome %d, want %d", outcome, NotSynced)
+	}
+	const rule = `apiGroups: [\\\"discovery.k8s.io\\\"], resources: [\\\"endpointslices\\\"], verbs: [\\\"list\\\", \\\"watch\\\"]`
+	got := log.String()
+	if strings.Count(got, "API server rejects request") != 1 || !strings.Contains(got, strings.ReplaceAll(rule, `\\\"`, `\"`)) || !strings.Contains(got, "verb=watch") {
+		t.Errorf("the log is\n%s", got)
+	}
+	f.SetFail(nil)
+	poll.Until(t, "the sync after the rule was added", v.Synced)
+}
+
+// A view waits for a server that is not there at the start, and survives invalid events.
+func TestWatchStartsLate(t *testing.T) {
+	f := fakeapi.Start(t)
+	var mu sync.Mutex
+	broken := 0
+	f.SetFail(func(*http.Request) (int, metav1.StatusReason) {
+		mu.Lock()
+		defer mu.Unlock()
+		broken++
+		if broken <= 6 {
+			return http.StatusBadGateway, ""
+		}
+		return 0, ""
+	})
+	f.Put(makeService("default", "x", "10.0.0.1"))
+	v, z, _ := openAndRun(t, f.URL)
+	poll.Until(t, "the first sync", v.Synced)
+	f.SendRaw("services", []byte("{\"type\":\"MODIFIED\",\"object\":{\"kind\"]}\n"))
+	poll.Until(t, "a new watch", func() bool { return f.Requests("/services", "watch=true") > 3 })
+	if !resolves(t, z, x, "10.0.0.1") {
+		t.Error("what was known is gone")
+	}
+	f.Put(makeService("default", "y", "10.0.0.2"))
+	poll.Until(t, "a new service", func() bool { return resolves(t, z, y, "10.0.0.2") })
+}
+
+func TestOpenSaysWhatIsWrong(t *testing.T) {
+	t.Setenv("KUBERNETES_SERVICE_HOST", "")
+	cfg := testConfig(t)
+	for _, c := range []struct {
+		name   string
+		change func()
+		want   string
+	}{
+		{"nothing", func() {}, "no endpoint, kubeconfig or manifests"},
+		{"labels", func() { cfg.Labels = "a in (" }, `labels "a in ("`},
+		{"kubeconfig", func() { cfg.Kubeconfig = "/nowhere/config" }, "kubeconfig /nowhere/config"},
+		{"manifests", func() { cfg.Manifests = []string{"/nowhere/x.yaml"} }, "manifests: finding a manifest: stat /nowhere/x.yaml"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cfg = testConfig(t)
+			c.change()
+			if _, err := Open(cfg, Options{}); err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("error %v, want it to say %s", err, c.want)
+			}
+		})
+	}
+}
