@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"sync/atomic"
 	"time"
 
 	"github.com/miekg/dns"
@@ -23,6 +24,11 @@ type Schedule struct {
 	Name func(i int) string
 	// BeforeQuery is called before the i-th query is sent. It must not block. nil is no call.
 	BeforeQuery func(i int)
+	// Right reports whether the reply to the i-th query is the expected one. It runs on the
+	// goroutine that reads. nil expects an address.
+	Right func(i int, reply []byte) bool
+	// Stop, when closed, ends sending before Count. nil never does.
+	Stop <-chan struct{}
 }
 
 // QueryResult is the outcome of one query.
@@ -30,8 +36,8 @@ type QueryResult struct {
 	// Sent is the time since the first query, and Latency the time to the answer. Without an
 	// answer Latency is the time that the client has waited.
 	Sent, Latency time.Duration
-	// Failed says that no answer with an address came.
-	Failed bool
+	// Failed says that the expected answer did not come, Lost that no reply came.
+	Failed, Lost bool
 }
 
 // answerTimeout is how long an answer may take. Servers and clients give up after five
@@ -43,7 +49,7 @@ const answerTimeout = 6 * time.Second
 const maxWaiting = 1 << 15
 
 // Run sends the queries and waits for all answers. The results are in the order of the
-// queries.
+// queries; after Stop there are as many as were sent.
 func (s Schedule) Run(ctx context.Context) ([]QueryResult, error) {
 	if s.Rate < 1 || s.Rate > maxWaiting/int(answerTimeout/time.Second) {
 		return nil, fmt.Errorf("%d queries a second; between 1 and %d are possible", s.Rate, maxWaiting/int(answerTimeout/time.Second))
@@ -59,24 +65,28 @@ func (s Schedule) Run(ctx context.Context) ([]QueryResult, error) {
 		Schedule: s, conn: conn, start: time.Now(),
 		results: make([]QueryResult, s.Count), arrived: make([]time.Duration, s.Count), failed: make([]bool, s.Count),
 	}
+	r.target.Store(int64(s.Count))
 	read := make(chan error, 1)
 	go func() { read <- r.read() }()
-	err = r.send(ctx)
-	_ = conn.SetReadDeadline(time.Now().Add(answerTimeout))
-	if err != nil {
-		_ = conn.SetReadDeadline(time.Now())
+	sent, err := r.send(ctx)
+	r.target.Store(int64(sent))
+	limit := answerTimeout
+	if err != nil || r.answered.Load() >= int64(sent) {
+		limit = 0 // nothing more comes
 	}
+	_ = conn.SetReadDeadline(time.Now().Add(limit))
 	if err := errors.Join(err, <-read); err != nil {
 		return nil, err
 	}
-	for i := range r.results {
+	for i := range r.results[:sent] {
 		q := &r.results[i]
-		q.Latency, q.Failed = r.arrived[i]-q.Sent, r.failed[i] || r.arrived[i] == 0
-		if r.arrived[i] == 0 {
+		q.Lost = r.arrived[i] == 0
+		q.Latency, q.Failed = r.arrived[i]-q.Sent, r.failed[i] || q.Lost
+		if q.Lost {
 			q.Latency = answerTimeout
 		}
 	}
-	return r.results, nil
+	return r.results[:sent], nil
 }
 
 // receiveBuffer is the size of the receive buffer in bytes.
@@ -90,13 +100,22 @@ type scheduleRun struct {
 	results []QueryResult
 	arrived []time.Duration // since start; 0 before the answer
 	failed  []bool
+	// answered is the number of answers; the reader ends when it reaches target.
+	answered, target atomic.Int64
 }
 
-func (r *scheduleRun) send(ctx context.Context) error {
+// send sends the queries and returns their number.
+func (r *scheduleRun) send(ctx context.Context) (int, error) {
+	pause := time.NewTimer(0)
+	defer pause.Stop()
 	for i := range r.Count {
-		time.Sleep(time.Until(r.start.Add(time.Duration(i) * time.Second / time.Duration(r.Rate))))
-		if err := ctx.Err(); err != nil {
-			return err
+		pause.Reset(time.Until(r.start.Add(time.Duration(i) * time.Second / time.Duration(r.Rate))))
+		select {
+		case <-pause.C:
+		case <-r.Stop:
+			return i, nil
+		case <-ctx.Done():
+			return i, ctx.Err()
 		}
 		if r.BeforeQuery != nil {
 			r.BeforeQuery(i)
@@ -105,20 +124,20 @@ func (r *scheduleRun) send(ctx context.Context) error {
 		m.Id = uint16(i)
 		packed, err := m.Pack()
 		if err != nil {
-			return err
+			return i, err
 		}
 		r.results[i].Sent = time.Since(r.start)
 		if _, err := r.conn.Write(packed); err != nil {
-			return fmt.Errorf("asking %s: %w", r.Server, err)
+			return i, fmt.Errorf("asking %s: %w", r.Server, err)
 		}
 	}
-	return nil
+	return r.Count, nil
 }
 
 // read reads answers until all have come or the deadline has passed.
 func (r *scheduleRun) read() error {
 	buf := make([]byte, dns.MaxMsgSize)
-	for left := r.Count; left > 0; {
+	for r.answered.Load() < r.target.Load() {
 		n, err := r.conn.Read(buf)
 		var timeout net.Error
 		if errors.As(err, &timeout) && timeout.Timeout() {
@@ -138,7 +157,10 @@ func (r *scheduleRun) read() error {
 		}
 		rcode, answers := buf[3]&15, binary.BigEndian.Uint16(buf[6:])
 		r.arrived[i], r.failed[i] = now, rcode != 0 || answers == 0
-		left--
+		if r.Right != nil {
+			r.failed[i] = !r.Right(i, buf[:n])
+		}
+		r.answered.Add(1)
 	}
 	return nil
 }

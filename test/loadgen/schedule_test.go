@@ -31,7 +31,7 @@ func TestSchedule(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, r := range results {
-		if i < 20 && (r.Failed || r.Latency < delay) || i >= 20 && (!r.Failed || r.Latency != answerTimeout) {
+		if i < 20 && (r.Failed || r.Lost || r.Latency < delay) || i >= 20 && (!r.Failed || !r.Lost || r.Latency != answerTimeout) {
 			t.Errorf("query %d: %+v", i, r)
 		}
 	}
@@ -52,6 +52,32 @@ func TestScheduleFailed(t *testing.T) {
 	results, err := Schedule{Server: up.Addr(), Count: 2, Rate: 100, Name: func(i int) string { return names[i] }}.Run(t.Context())
 	if err != nil || len(results) != 2 || !results[0].Failed || !results[1].Failed || results[0].Latency >= answerTimeout {
 		t.Errorf("%+v, %v", results, err)
+	}
+}
+
+// TestScheduleStops: a closed channel ends sending, and the test says which replies are right.
+func TestScheduleStops(t *testing.T) {
+	up := fakedns.Start(t, fakedns.Answers(func(q *dns.Msg) *dns.Msg { return fakedns.Negative(q, dns.RcodeNameError, 7) }))
+	const wrong, last = 2, 4
+	stop := make(chan struct{})
+	results, err := Schedule{
+		Server: up.Addr(), Count: 10_000, Rate: 1000, Stop: stop,
+		Name:  func(i int) string { return fmt.Sprintf("n%d.test.", i) },
+		Right: func(i int, reply []byte) bool { return i != wrong && reply[3]&15 == dns.RcodeNameError },
+		BeforeQuery: func(i int) {
+			if i == last {
+				close(stop)
+			}
+		},
+	}.Run(t.Context())
+	// The query before which the channel is closed is sent; others may be.
+	if err != nil || len(results) <= last || len(results) == 10_000 {
+		t.Fatalf("%d results, %v", len(results), err)
+	}
+	for i, r := range results {
+		if r.Lost || r.Failed != (i == wrong) {
+			t.Errorf("query %d: %+v", i, r)
+		}
 	}
 }
 
