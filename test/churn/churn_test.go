@@ -1,0 +1,30 @@
+package main
+
+import (
+	"testing"
+	"time"
+
+	"github.com/nodens-dns/nodens/test/soak"
+)
+
+// TestChurn plays one round. `make soak` runs the command for longer.
+func TestChurn(t *testing.T) {
+	p := plan{
+		time: time.Hour, rounds: soak.Choose(1, 6), seed: 1, rate: 100, steady: 300 * time.Millisecond,
+		clients: 2, changes: 6, dir: t.TempDir(),
+	}
+	r, err := p.run(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.judge()
+	t.Logf("\n%s", r)
+	if err := r.verdict(); err != nil {
+		t.Error(err)
+	}
+	for _, p := range r.phases {
+		if p.asked == 0 {
+			t.Errorf("no query was asked in the phase %s", p.name)
+		}
+	}
+}

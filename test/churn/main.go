@@ -1,0 +1,106 @@
+// Command churn runs agents for an hour, or as long as asked, while everything around them
+// changes, and checks that they answer every query and that what they hold does not grow.
+//
+// Two agents run beside each other, with the same zones, a cluster at a scripted API server
+// and scripted upstreams. One stays the same process for the whole run; its successors fail
+// after they have taken over. The other is replaced by a successor in each round. A round has
+// these phases, with contents from the seed:
+//
+//   - connections: clients over TCP, TLS and HTTPS ask, stall and vanish;
+//   - objects: Services, EndpointSlices and pods are created, changed and deleted, and the
+//     watches break in the middle;
+//   - API server away: it goes away, objects change, and it returns, now and then without
+//     its history;
+//   - upstream away: one of two upstreams dies or falls silent, and returns;
+//   - reload: other zones, caches, hosts, upstreams, and at times another view; a broken
+//     Corefile; and the baseline again;
+//   - hand-over: the one agent is replaced, the other has a successor that fails;
+//   - steady: nothing changes.
+//
+// UDP queries go on in all phases. Until the steady phase they ask for calm names only, which
+// the round does not change: outside names, some of them new, and Services. In the steady
+// phase they ask for all names. Each query must be answered with what the name has; none may
+// be lost, answered wrongly or with SERVFAIL; see stallMonitor for the exception. Each change of
+// an object must become visible at both agents.
+//
+// At the end of each round, with the baseline Corefile and nothing under way, a sample is
+// taken of resident memory, heap, descriptors and goroutines. The median of the last quarter
+// of the samples is compared with that of the second quarter. Descriptors and goroutines may
+// not grow, memory by 10 % and some MiB.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	err := command(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "churn:", err)
+		os.Exit(1)
+	}
+}
+
+// plan is what a run does.
+type plan struct {
+	time   time.Duration // the run ends with the round in which this is over
+	rounds int           // or with this one; 0: no limit
+	seed   uint64
+	rate   int // queries a second for each agent
+	// steady is how long the steady phase lasts, clients how many clients of each kind and
+	// transport there are, changes how many objects change in a phase.
+	steady           time.Duration
+	clients, changes int
+	dir              string
+	progress         io.Writer
+}
+
+// command is the program.
+func command(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	p, err := parsePlan(args, stderr)
+	if errors.Is(err, flag.ErrHelp) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if p.dir, err = os.MkdirTemp("", "nodens-churn-"); err != nil {
+		return err
+	}
+	defer os.RemoveAll(p.dir)
+	r, err := p.run(ctx)
+	if err != nil && !errors.Is(err, errInterrupted) {
+		return err
+	}
+	r.judge()
+	fmt.Fprint(stdout, r)
+	return r.verdict()
+}
+
+func parsePlan(args []string, stderr io.Writer) (plan, error) {
+	p := plan{clients: 8, changes: 20, progress: stderr}
+	fs := flag.NewFlagSet("churn", flag.ContinueOnError)
+	fs.SetOutput(stderr)
+	fs.DurationVar(&p.time, "time", time.Hour, "end with the round that runs after this `time`")
+	fs.IntVar(&p.rounds, "rounds", 0, "end after `N` rounds; 0 is no limit")
+	fs.Uint64Var(&p.seed, "seed", 1, "`seed` of everything that is random")
+	fs.IntVar(&p.rate, "rate", 200, "ask each agent `N` queries a second")
+	fs.DurationVar(&p.steady, "steady", 5*time.Second, "length of the steady phase of each round")
+	if err := fs.Parse(args); err != nil {
+		return p, err
+	}
+	if fs.NArg() > 0 || min(p.time, p.steady) <= 0 || p.rounds < 0 || p.rate < sockets || p.rate > 10_000 {
+		return p, errors.New("no arguments but flags, some time, and from 4 to 10,000 queries a second; -help lists the flags")
+	}
+	return p, nil
+}
