@@ -97,7 +97,7 @@ skip=$(pattern) || exit 1
 [ "$1" = short ] || echo "of netsetup, only $netsetup runs" >&2
 echo "left out on arm64:$left_out" >&2
 
-binaries=${NODENS_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/nodens}/tests/arm64
+binaries=${NODENS_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/nodens}/v2/tests/arm64
 mkdir -p "$binaries"
 export GOARCH=arm64
 [ -z "${2:-}" ] || exec >"$2"

@@ -63,17 +63,17 @@ func (s stage) race() stage {
 
 // slowest are packages that take long. A stage starts with them, so that it does not end with
 // one of them alone.
-var slowest = []string{"netsetup", "cmd/nodens", "cmd/nodens/app", "test/node", "test/differential", "test/watch", "test/hostile"}
+var slowest = []string{"netsetup", "cmd/nodens", "cmd/nodens/app", "test/node", "test/differential", "test/bench/failover", "test/bench/queries", "test/watch", "test/hostile"}
 
 // withoutRace matches the tests that are skipped under the race detector: they count allocations,
 // compute on one goroutine, or compare runs.
 const withoutRace = "Alloc|^Test(Permission$|Worst|Large$|ChangesCost|BytesMatchHeap|SnapshotMemory)"
 
 // plan returns the lists of stages that run side by side. Unit tests run under the race
-// detector, except for those that match withoutRace.
-// Benchmarks run once there, to keep them working. The suites below test/ and daemonset/ talk
-// to other processes, which the race detector can't observe. Test binaries stay in the
-// directory binaries.
+// detector, except for those that match withoutRace. Benchmarks run once, to keep them working.
+// The suites below test/ and daemonset/ talk to other processes, which the race detector can't
+// observe. In the long form stages run one after the other, and the bench has one of its own,
+// because it measures. Test binaries stay in the directory binaries.
 func plan(ctx context.Context, o options, binaries string) ([][]stage, error) {
 	packages := make(map[string][]pkg)
 	for _, dir := range []string{".", "daemonset/image", "test/dnstap"} {
@@ -83,11 +83,14 @@ func plan(ctx context.Context, o options, binaries string) ([][]stage, error) {
 		}
 		packages[dir] = list
 	}
-	var units, suites []pkg
+	var units, suites, bench []pkg
 	for _, p := range packages["."] {
-		if strings.HasPrefix(p.path, module+"test/") || strings.HasPrefix(p.path, module+"daemonset") {
+		switch {
+		case o.soak && strings.HasPrefix(p.path, module+"test/bench"):
+			bench = append(bench, p)
+		case strings.HasPrefix(p.path, module+"test/") || strings.HasPrefix(p.path, module+"daemonset"):
 			suites = append(suites, p)
-		} else {
+		default:
 			units = append(units, p)
 		}
 	}
@@ -96,7 +99,7 @@ func plan(ctx context.Context, o options, binaries string) ([][]stage, error) {
 		s.dir = dir
 		return s
 	}
-	first := []stage{
+	code := []stage{
 		goTest("unit tests", units, "-p", "2", "-timeout", o.timeout()).race(),
 		goTest("pins, benchmarks", units, "-run", withoutRace, "-bench", ".", "-benchtime", "1x", "-timeout", o.timeout()),
 		inModule("daemonset/image"),
@@ -104,11 +107,14 @@ func plan(ctx context.Context, o options, binaries string) ([][]stage, error) {
 		{name: "fuzzers", args: append([]string{"go", "run", "./test/fuzz", "-all", "-events", "/dev/stdout"}, o.fuzzFlags()...), events: true},
 		{name: "arm64", args: []string{"bash", "test/arm64.sh", "short", "/dev/stdout"}, events: true},
 	}
-	second := []stage{goTest("suites", suites, "-p", "4", "-timeout", o.timeout())}
-	if o.soak {
-		second = append(second, stage{name: "churn", args: []string{"go", "run", "./test/churn", "-time", o.churn.String()}})
+	peers := stage{name: "other programs", args: []string{"go", "run", "./test/peer/prebuild", "test"}}
+	all := goTest("suites", suites, "-p", "4", "-timeout", o.timeout())
+	if !o.soak {
+		return o.selectStages(binaries, code, []stage{all}, []stage{peers})
 	}
-	return o.selectStages(binaries, first, second)
+	return o.selectStages(binaries, append(append([]stage{peers}, code...), all,
+		goTest("bench", bench, "-p", "1", "-timeout", o.timeout()),
+		stage{name: "churn", args: []string{"go", "run", "./test/churn", "-time", o.churn.String()}}))
 }
 
 // selectStages returns the stages that the flags select. Their test binaries stay in the
