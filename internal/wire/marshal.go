@@ -7,8 +7,8 @@ import "fmt"
 func (p Packed) Append(b []byte) []byte { return append(b, p.message()...) }
 
 // Restore parses and packs msg, a message written by [Packed.Append] in this or another
-// process. It checks msg as strictly as a reply from an upstream, because a file may have been
-// changed. q becomes the query for the reply, with RD set, DO and CD as given, and no OPT
+// process. It checks msg like a reply from an upstream, because a file may have been changed,
+// but allows more compression pointers. q becomes the query for the reply, with RD set, DO and CD as given, and no OPT
 // record; the buffer of q.Packet is reused, so that a caller who restores many messages
 // allocates it once. The response holds no reference to msg or q. Errors wrap [ErrResponse]; q
 // must not be used after one.
@@ -27,7 +27,9 @@ func (q *Query) Restore(msg []byte, do, cd bool) (Response, error) {
 		return Response{}, fmt.Errorf("%w: the question is truncated or malformed", ErrResponse)
 	}
 	q.EDNS, q.DO = do, do
-	return ParseResponse(msg, q)
+	// msg may be shorter than the reply that was accepted, whose OPT record is dropped and whose
+	// names are compressed again. It has to be good for rewriting only.
+	return parseResponse(msg, q, rewriteBudget(msg))
 }
 
 // setQuestion makes q the query with the first question of msg and the given flags. msg has a

@@ -125,13 +125,17 @@ func sameQuestion(msg, query []byte) bool {
 // ParseResponse checks and packs msg, a reply that [Matches] a query for q's question. The
 // result holds no reference to msg. Errors wrap [ErrResponse].
 func ParseResponse(msg []byte, q *Query) (Response, error) {
+	return parseResponse(msg, q, newReadBudget(len(msg)))
+}
+
+// parseResponse is ParseResponse with a budget.
+func parseResponse(msg []byte, q *Query, left readBudget) (Response, error) {
 	if len(msg) < HeaderLen {
 		return Response{}, fmt.Errorf("%w: %d bytes are no header", ErrResponse, len(msg))
 	}
 	if u16(msg[4:]) == 0 { // a bare error
 		return bareResponse(q, Rcode(u16(msg[2:])&rcodeMask)), nil
 	}
-	left := newReadBudget(len(msg))
 	s, err := scanResponse(msg, q, left)
 	if err != nil {
 		return Response{}, err
