@@ -33,9 +33,9 @@ if [ "$(sed -n 's/^package //p' "$dir"/*.go | sort -u | wc -l)" != 1 ]; then
 	exit 1
 fi
 if [ -n "$COMPILE" ]; then
-	for file in "$dir"/*_test.go; do mv "$file" "${file%_test.go}_libFuzzer.go"; done
+	for file in "$dir"/*_test.go; do [ ! -e "$file" ] || mv "$file" "${file%_test.go}_libFuzzer.go"; done
 	go build "./$dir"
-	for file in "$dir"/*_libFuzzer.go; do mv "$file" "${file%_libFuzzer.go}_test.go"; done
+	for file in "$dir"/*_libFuzzer.go; do [ ! -e "$file" ] || mv "$file" "${file%_libFuzzer.go}_test.go"; done
 fi
 `
 

@@ -87,7 +87,7 @@ prepare() {
 		rm "$file"
 	done
 	for file in $internal; do
-		grep -q '^func Fuzz' "$file" || mv "$file" "${file%_test.go}_exported.go"
+		mv "$file" "${file%_test.go}_exported.go"
 	done
 }
 
