@@ -28,3 +28,19 @@ func TestChurn(t *testing.T) {
 		}
 	}
 }
+
+// TestOver: a run ends by its time or its rounds, and 0 rounds are no limit.
+func TestOver(t *testing.T) {
+	for _, tt := range []struct {
+		rounds, round int
+		took          time.Duration
+		want          bool
+	}{
+		{0, 0, time.Second, false}, {0, 0, time.Hour, false}, {0, 1, time.Second, false}, {0, 1, time.Hour, true}, {2, 1, time.Second, false},
+		{2, 2, time.Second, true},
+	} {
+		if got := (plan{time: time.Minute, rounds: tt.rounds}).over(tt.round, tt.took); got != tt.want {
+			t.Errorf("round %d of %d after %s: over %v, want %v", tt.round, tt.rounds, tt.took, got, tt.want)
+		}
+	}
+}

@@ -65,6 +65,12 @@ type plan struct {
 	progress         io.Writer
 }
 
+// over reports whether the run ends after the round. Round 0, before anything changes, is not
+// the last.
+func (p plan) over(round int, took time.Duration) bool {
+	return round > 0 && (took >= p.time || round == p.rounds)
+}
+
 // command is the program.
 func command(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	p, err := parsePlan(args, stderr)

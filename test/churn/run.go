@@ -77,7 +77,7 @@ func (p plan) run(ctx context.Context) (*run, error) {
 			return r, nil
 		}
 		r.follow()
-		if r.took >= p.time || r.round == p.rounds {
+		if p.over(r.round, r.took) {
 			r.stop(ctx)
 			return r, nil
 		}
