@@ -68,16 +68,18 @@ func TestAliasLoop(t *testing.T) {
 }
 
 // TestACLAnyNet: policies that differ only in their nets are one; with one for any net it is for
-// all clients.
+// all clients. The policies after them stay.
 func TestACLAnyNet(t *testing.T) {
 	for _, order := range [][2]string{{"10.0.0.0/8", "*"}, {"*", "10.0.0.0/8"}} {
-		a := aclOf(t, "acl {\nblock type A net "+order[0]+"\nblock type A net "+order[1]+"\n}")
-		if n := a.Policies(0); n != 1 {
-			t.Errorf("%v: %d policies, want 1", order, n)
+		a := aclOf(t, "acl {\nblock type A net "+order[0]+"\nblock type A net "+order[1]+"\nblock type AAAA net *\n}")
+		if n := a.Policies(0); n != 2 {
+			t.Errorf("%v: %d policies, want 2", order, n)
 		}
 		for _, client := range []string{"10.0.0.1", "192.0.2.1", "2001:db8::1"} {
-			if a.Judge([]byte("\x01x\x00"), dns.TypeA, netip.MustParseAddr(client)) {
-				t.Errorf("%v: %s is allowed", order, client)
+			for _, qtype := range []uint16{dns.TypeA, dns.TypeAAAA} {
+				if a.Judge([]byte("\x01x\x00"), qtype, netip.MustParseAddr(client)) {
+					t.Errorf("%v: %s is allowed type %d", order, client, qtype)
+				}
 			}
 		}
 	}
@@ -151,5 +153,55 @@ func TestACLReversePointer(t *testing.T) {
 		if m := d.ask(question(name, dns.TypePTR)); len(m.Answer) != want {
 			t.Errorf("%s: %d names, want %d: %v", addr, len(m.Answer), want, m)
 		}
+	}
+}
+
+// TestLoopOtherQueries: only the current probe is taken for one; before the first there is none.
+func TestLoopOtherQueries(t *testing.T) {
+	l, err := resolver.NewLoop(wire.Root, nil, resolver.LoopOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := netip.MustParseAddr("192.0.2.9")
+	var other wire.Query
+	packet, err := question("www.test.", dns.TypeHINFO).Pack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if other.Parse(packet) != wire.Serve {
+		t.Fatal("no query")
+	}
+	if l.Observe(&other, client) {
+		t.Error("before the first probe, a query is taken for one")
+	}
+	asked := 0
+	l.Rehearse([]netip.Addr{client}, func(_ context.Context, q *wire.Query) (wire.Response, error) {
+		asked++
+		if l.Observe(&other, client) {
+			t.Error("a query for another name is taken for the probe")
+		}
+		return wire.ErrorResponse(q, wire.NXDomain), nil
+	})
+	l.Run(t.Context())
+	if asked != 1 || l.Stopped() {
+		t.Errorf("%d probes, stopped %v; want one, which nothing brings back", asked, l.Stopped())
+	}
+}
+
+// TestLookupCountedOnce: a look-up in a run that ends because the answer would have to wait is not
+// counted; the next run does it again.
+func TestLookupCountedOnce(t *testing.T) {
+	b := resolvertest.StartBackend(t, sixless)
+	c, pool := resolvertest.Cache(), resolvertest.Pool(t, b.Addr())
+	plain := newDesk(t, &resolver.Zone{Name: wire.Root, Cache: c, Forward: pool}).from("[2001:db8::9]:53", resolver.UDP)
+	plain.ask(question("v4.test.", dns.TypeAAAA)) // into the cache, without the A records
+	before := c.Stats()
+	z := &resolver.Zone{Name: wire.Root, Cache: c, Forward: pool, DNS64: mapping(t, func(*config.DNS64) {})}
+	if m := newDesk(t, z).from("[2001:db8::9]:53", resolver.UDP).ask(question("v4.test.", dns.TypeAAAA)); len(m.Answer) != 2 {
+		t.Fatalf("got %v", m)
+	}
+	after := c.Stats()
+	if hits, misses := after.Hits.Denial-before.Hits.Denial, after.Misses-before.Misses; hits != 1 || misses != 1 {
+		t.Errorf("%d hits and %d misses, want 1 and 1", hits, misses)
 	}
 }

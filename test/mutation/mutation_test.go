@@ -95,7 +95,7 @@ func TestTry(t *testing.T) {
 		}
 		list = append(list, m)
 	}
-	r := &run{root: writeModule(t), dir: t.TempDir(), env: os.Environ(), tally: make(tally), floor: 5 * time.Second, known: known{
+	r := &run{root: writeModule(t), dir: t.TempDir(), env: os.Environ(), tally: make(tally), floor: 3 * time.Second, known: known{
 		`shop/shop.go` + "\x00" + `if n {> to >=} 100 {`: true,
 	}}
 	shopTester, err := r.newTester("shop", list, len(list))
