@@ -73,5 +73,6 @@ func (l *Loop) Rehearse(servers []netip.Addr, ask func(ctx context.Context, q *w
 
 func (l *Loop) Observe(q *wire.Query, client netip.Addr) bool { return l.observe(q, client) }
 func (l *Loop) SetInterval(d time.Duration)                   { l.interval = d }
+func (l *Loop) Refused() uint64                               { return l.refused.Load() }
 func (l *Loop) AddRefused()                                   { l.refused.Add(1) }
 func (l *Loop) Options() LoopOptions                          { return l.opts }
