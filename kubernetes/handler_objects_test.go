@@ -226,3 +226,22 @@ func TestMalformedReverseNames(t *testing.T) {
 		}
 	}
 }
+
+// TestStatsCounts: the view counts what exists; a slice without a Service is none.
+func TestStatsCounts(t *testing.T) {
+	v := emptyView()
+	for _, ns := range []string{"a", "b"} {
+		handlerFixture{v, namespaces}.put(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}})
+	}
+	handlerFixture{v, services}.put(makeService("a", "web", "10.0.0.1"))
+	handlerFixture{v, services}.put(makeService("a", "db", "None"))
+	handlerFixture{v, services}.put(makeService("c", "web", "10.0.0.2")) // its namespace exists by it
+	handlerFixture{v, endpointSlices}.put(makeSlice("a", "db", "db-1", "10.1.0.1", "10.1.0.2"))
+	handlerFixture{v, endpointSlices}.put(makeSlice("a", "gone", "gone-1", "10.1.0.3"))
+	handlerFixture{v, pods}.put(makePod("a", "p", "10.1.0.1"))
+	s := v.Stats()
+	got := [...]int{s.Namespaces, s.Services, s.Slices, s.Endpoints, s.Pods}
+	if want := [...]int{3, 3, 2, 3, 1}; got != want {
+		t.Errorf("namespaces, Services, slices, endpoints and pods: %v, want %v", got, want)
+	}
+}

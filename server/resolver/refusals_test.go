@@ -205,3 +205,27 @@ func TestLookupCountedOnce(t *testing.T) {
 		t.Errorf("%d hits and %d misses, want 1 and 1", hits, misses)
 	}
 }
+
+// TestACLFirstOfEqualRulings: of several equally strict verdicts on a reply's names, the first one's
+// zone is counted.
+func TestACLFirstOfEqualRulings(t *testing.T) {
+	b := resolvertest.StartBackend(t, func(q *dns.Msg) *dns.Msg {
+		m := new(dns.Msg).SetReply(q)
+		for _, line := range []string{"www.test. 60 CNAME a.one.test.", "a.one.test. 60 CNAME b.two.test.", "b.two.test. 60 A 192.0.2.1"} {
+			rr, err := dns.NewRR(line)
+			if err != nil {
+				panic(err)
+			}
+			m.Answer = append(m.Answer, rr)
+		}
+		return m
+	})
+	z := &resolver.Zone{Name: wire.Root, ACL: aclOf(t, "acl two.test {\nblock\n}\nacl one.test {\nblock\n}"), Forward: resolvertest.Pool(t, b.Addr())}
+	if m := newDesk(t, z).from("192.0.2.9:53", resolver.UDP).ask(question("www.test.", dns.TypeA)); m.Rcode != dns.RcodeRefused {
+		t.Errorf("got %v", m)
+	}
+	blocked := z.Stats.Verdicts().Blocked
+	if len(blocked) != 1 || blocked[resolvertest.ZoneName(t, "one.test.")] != 1 {
+		t.Errorf("blocked by zone: %v, want one.test once", blocked)
+	}
+}

@@ -120,11 +120,10 @@ func (t *tester) try(id int) (result outcome, detail string, err error) {
 	if result, detail = t.test(id, limit); result != timedOut {
 		return result, detail, nil
 	}
-	if err := t.measure(); err != nil {
-		return "", "", err
-	}
-	if now := t.timeLimit(); now > limit {
-		result, detail = t.test(id, now)
+	if t.measure() == nil { // a test that fails now and then changes no limit
+		if now := t.timeLimit(); now > limit {
+			result, detail = t.test(id, now)
+		}
 	}
 	return result, detail, nil
 }
