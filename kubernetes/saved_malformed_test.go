@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/nodens-dns/nodens/internal/file"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
@@ -89,26 +91,30 @@ func TestIsTarget(t *testing.T) {
 func TestNamespaceCounts(t *testing.T) {
 	v := emptyView()
 	key, _ := namespaceKey("a")
-	check := func(after string, selectorless, headless int) {
+	check := func(after string, selectorless, unlabelled, headless int) {
 		t.Helper()
 		ns := v.index.namespaces[key]
 		if ns == nil {
 			t.Fatalf("%s: no namespace", after)
 		}
-		if ns.selectorless != selectorless || ns.headlessCount != headless {
-			t.Errorf("%s: %d without selector, %d headless, want %d, %d", after, ns.selectorless, ns.headlessCount, selectorless, headless)
+		if ns.selectorless != selectorless || ns.unlabelled != unlabelled || ns.headlessCount != headless {
+			t.Errorf("%s: %d without selector, %d without a labelled slice, %d headless, want %d, %d, %d",
+				after, ns.selectorless, ns.unlabelled, ns.headlessCount, selectorless, unlabelled, headless)
 		}
 	}
-	one, two, three := makeService("a", "one", "None"), makeService("a", "two", "None"), makeService("a", "three", "None")
-	three.Spec.Selector = map[string]string{"app": "x"}
+	put := func(name string, selector map[string]string) *corev1.Service {
+		o := makeService("a", name, "None")
+		o.Spec.Selector = selector
+		handlerFixture{v, services}.put(o)
+		return o
+	}
 	handlerFixture{v, services}.put(makeService("a", "web", "10.0.0.1"))
-	handlerFixture{v, services}.put(one)
-	handlerFixture{v, services}.put(two)
-	check("two without selector", 2, 2)
-	handlerFixture{v, services}.put(three)
-	check("one with a selector", 2, 3)
-	handlerFixture{v, services}.drop(one)
-	check("one deleted", 1, 2)
-	handlerFixture{v, services}.drop(two)
-	check("both deleted", 0, 1)
+	one, two := put("one", nil), put("two", nil)
+	check("two without selector", 2, 0, 2)
+	three, _ := put("three", map[string]string{"app": "x"}), put("four", map[string]string{"app": "x"})
+	check("two with a selector", 2, 2, 4)
+	for i, o := range []*corev1.Service{one, two, three} {
+		handlerFixture{v, services}.drop(o)
+		check("deleted "+o.Name, max(1-i, 0), 2-i/2, 3-i)
+	}
 }
