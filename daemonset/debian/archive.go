@@ -15,7 +15,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/nodens-dns/nodens/test/toolcache"
+	"github.com/nodens-dns/nodens/internal/toolcache"
 )
 
 // Archive selects packages and their sources.

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nodens-dns/nodens/test/toolcache"
+	"github.com/nodens-dns/nodens/internal/toolcache"
 )
 
 func TestParseControl(t *testing.T) {

@@ -120,14 +120,14 @@ func (w *poller) waitForMore() (seen []observation) {
 	return seen
 }
 
-// wantMostlyKernel checks that the kernel has sent most of the replies since then: otherwise the test
-// says little about the kernel.
-func (l *network) wantMostlyKernel(then, answers int) {
+// wantKernelReplies checks that the kernel sent at least a tenth of the replies since then;
+// otherwise the test would say little about the kernel. On a busy machine the agent misses
+// heartbeats, and meanwhile the kernel passes queries on.
+func (l *network) wantKernelReplies(then, answers int) {
 	l.t.Helper()
 	n := l.kernelAnswers() - then
-	l.t.Logf("the kernel has given %d of %d answers", n, answers)
-	if n < answers/2 {
-		l.t.Errorf("the kernel has given %d of %d answers, which says little about it", n, answers)
+	if n < answers/10 {
+		l.t.Errorf("the kernel sent %d of %d replies, want a tenth at least", n, answers)
 	}
 }
 
@@ -169,7 +169,7 @@ func TestKernelReload(t *testing.T) {
 			}
 		}
 	}
-	l.wantMostlyKernel(then, all)
+	l.wantKernelReplies(then, all)
 }
 
 func dialAgent(t *testing.T, ns, network string) net.Conn {
@@ -256,7 +256,7 @@ func TestKernelFlush(t *testing.T) {
 		}
 	}
 	all += w.waitForExpiry(t, m)
-	l.wantMostlyKernel(then, all)
+	l.wantKernelReplies(then, all)
 }
 
 func versionOf(s observation) uint32 { return uint32(s.addr[2])<<8 | uint32(s.addr[3]) }

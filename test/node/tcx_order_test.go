@@ -3,6 +3,7 @@ package node
 import (
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -13,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodens-dns/nodens/test/node/testbed"
+	"github.com/nodens-dns/nodens/test/poll"
 	"github.com/nodens-dns/nodens/test/soak"
 )
 
@@ -125,28 +127,39 @@ func (l *network) ingressPrograms(port string) (names []string) {
 	return l.programs(port, ebpf.AttachTCXIngress)
 }
 
-// programs are those on one side.
+// programs returns the names of the programs on one side of an interface, in the order in which
+// they run. It lists them again if the agent has attached or detached one meanwhile.
 func (l *network) programs(port string, side ebpf.AttachType) (names []string) {
 	l.t.Helper()
 	index := l.ifindex(port)
-	err := testbed.InNamespace(l.node, func() error {
-		list, err := link.QueryPrograms(link.QueryOptions{Target: index, Attach: side})
-		if err != nil {
+	poll.Until(l.t, "a list of the programs on "+port, func() bool {
+		err := testbed.InNamespace(l.node, func() (err error) {
+			names, err = programNames(index, side)
 			return err
+		})
+		if err != nil && !errors.Is(err, unix.ENOSPC) && !errors.Is(err, os.ErrNotExist) {
+			l.t.Fatal(err)
 		}
-		for _, there := range list.Programs {
-			name, err := programName(there.ID)
-			if err != nil {
-				return err
-			}
-			names = append(names, name)
-		}
-		return nil
+		return err == nil
 	})
-	if err != nil {
-		l.t.Fatal(err)
-	}
 	return names
+}
+
+// programNames lists the programs once. The error is ENOSPC or [os.ErrNotExist] if they
+// changed meanwhile.
+func programNames(index int, side ebpf.AttachType) (names []string, err error) {
+	list, err := link.QueryPrograms(link.QueryOptions{Target: index, Attach: side})
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range list.Programs {
+		name, err := programName(p.ID)
+		if err != nil {
+			return nil, err
+		}
+		names = append(names, name)
+	}
+	return names, nil
 }
 
 func programName(id ebpf.ProgramID) (string, error) {

@@ -15,7 +15,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/nodens-dns/nodens/test/toolcache"
+	"github.com/nodens-dns/nodens/internal/toolcache"
 )
 
 // rootModule is the first line of the main module's go.mod. Nested modules have another.

@@ -1,6 +1,6 @@
 package peer
 
-import "github.com/nodens-dns/nodens/test/toolcache"
+import "github.com/nodens-dns/nodens/internal/toolcache"
 
 // CacheDir returns the directory that keeps programs between test runs, which it creates. See
 // package toolcache.

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nodens-dns/nodens/test/toolcache"
+	"github.com/nodens-dns/nodens/internal/toolcache"
 )
 
 // Earlier returns the path of the agent as of a commit, given by its full hash, after building

@@ -12,7 +12,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/nodens-dns/nodens/test/toolcache"
+	"github.com/nodens-dns/nodens/internal/toolcache"
 )
 
 // tool is a program of a nested module.
