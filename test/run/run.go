@@ -33,6 +33,7 @@ type runner struct {
 
 	mu      sync.Mutex
 	running map[string]stage
+	counted map[string]bool // stages whose number of tests is known
 	times   []stageTime
 }
 
@@ -44,7 +45,7 @@ func run(ctx context.Context, out io.Writer, o options) error {
 			return err
 		}
 	}
-	r := &runner{opts: o, results: newResults(out), start: time.Now(), running: make(map[string]stage)}
+	r := &runner{opts: o, results: newResults(out), start: time.Now(), running: make(map[string]stage), counted: make(map[string]bool)}
 	binaries, release, err := openBinaries()
 	if err != nil {
 		return err
@@ -58,6 +59,7 @@ func run(ctx context.Context, out io.Writer, o options) error {
 	for _, list := range lists {
 		for _, s := range list {
 			total += s.tests
+			r.counted[s.name] = s.tests > 0
 		}
 	}
 	done := make(chan struct{})
@@ -116,8 +118,10 @@ func (r *runner) progress(total int) string {
 	defer r.mu.Unlock()
 	done, failures := r.results.progress()
 	ended := 0
-	for _, n := range done {
-		ended += n
+	for name, n := range done {
+		if r.counted[name] {
+			ended += n
+		}
 	}
 	var parts []string
 	for name, s := range r.running {

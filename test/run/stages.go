@@ -99,22 +99,26 @@ func plan(ctx context.Context, o options, binaries string) ([][]stage, error) {
 		s.dir = dir
 		return s
 	}
-	code := []stage{
+	first := []stage{
 		goTest("unit tests", units, "-p", "2", "-timeout", o.timeout()).race(),
 		goTest("pins, benchmarks", units, "-run", withoutRace, "-bench", ".", "-benchtime", "1x", "-timeout", o.timeout()),
+	}
+	second := []stage{
+		goTest("suites", suites, "-p", "4", "-timeout", o.timeout()),
 		inModule("daemonset/image"),
 		inModule("test/dnstap", "-bench", ".", "-benchtime", "1x"),
 		{name: "fuzzers", args: append([]string{"go", "run", "./test/fuzz", "-all", "-events", "/dev/stdout"}, o.fuzzFlags()...), events: true},
 		{name: "arm64", args: []string{"bash", "test/arm64.sh", "short", "/dev/stdout"}, events: true},
 	}
-	peers := stage{name: "other programs", args: []string{"go", "run", "./test/peer/prebuild", "test"}}
-	all := goTest("suites", suites, "-p", "4", "-timeout", o.timeout())
+	peers := []stage{{name: "other programs", args: []string{"go", "run", "./test/peer/prebuild", "test"}}}
 	if !o.soak {
-		return o.selectStages(binaries, code, []stage{all}, []stage{peers})
+		return o.selectStages(binaries, first, second, peers)
 	}
-	return o.selectStages(binaries, append(append([]stage{peers}, code...), all,
+	measured := []stage{
 		goTest("bench", bench, "-p", "1", "-timeout", o.timeout()),
-		stage{name: "churn", args: []string{"go", "run", "./test/churn", "-time", o.churn.String()}}))
+		{name: "churn", args: []string{"go", "run", "./test/churn", "-time", o.churn.String()}},
+	}
+	return o.selectStages(binaries, slices.Concat(peers, first, second, measured))
 }
 
 // selectStages returns the stages that the flags select. Their test binaries stay in the
