@@ -54,7 +54,7 @@ func pruneUnused(base string, now time.Time) {
 	if !ok {
 		return
 	}
-	defer syscall.Close(fd)
+	defer func() { _ = syscall.Close(fd) }()
 	for _, old := range entries(base) {
 		if now.Sub(old.used) > maxUnused {
 			removeUnused(old.path)

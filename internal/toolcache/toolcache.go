@@ -150,7 +150,7 @@ func replace(ctx context.Context, part, dir string) error {
 		return err
 	}
 	if err == nil {
-		defer syscall.Close(fd)
+		defer func() { _ = syscall.Close(fd) }()
 	}
 	return errors.Join(os.RemoveAll(dir), os.Rename(part, dir))
 }
