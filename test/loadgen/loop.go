@@ -169,6 +169,9 @@ func (l *Loop) serve() {
 		if l.up.head != l.up.tail {
 			wait = 1 // late answers go out; to the millisecond is enough here
 		}
+		if len(l.work) > 0 {
+			wait = 0 // the previous job has read the signal for this one
+		}
 		n, err := unix.EpollWait(l.epoll, l.events[:], wait)
 		if err != nil {
 			n = 0

@@ -274,3 +274,20 @@ func TestCount(t *testing.T) {
 		t.Errorf("%d queries sent and %d lost after %v, want 20 after %v", r[1].Sent, r[1].Lost, r[1].Elapsed, patience)
 	}
 }
+
+// TestJobsInTurn: jobs that come during another one run after it.
+func TestJobsInTurn(t *testing.T) {
+	l := start(t)
+	var jobs sync.WaitGroup
+	for range 20 {
+		jobs.Go(func() {
+			r, err := l.Run(t.Context(), Job{Server: l.Addr(), Streams: []Stream{
+				{Questions: [][]byte{ask(t, "a.example.", dns.TypeA)}, Rate: 2000, Count: 10, Sockets: 1, Patience: time.Minute},
+			}})
+			if err != nil || r[0].Answered != 10 {
+				t.Errorf("%+v, %v", r, err)
+			}
+		})
+	}
+	jobs.Wait()
+}

@@ -144,8 +144,21 @@ func (r *results) printFailure(id testID, e event, text string) {
 		fmt.Fprintf(r.out, "\n--- FAIL %s %s\n%s", id.pkg, id.test, text)
 	case !r.failedTest(id.stage, id.pkg):
 		r.failures++
-		fmt.Fprintf(r.out, "\n--- FAIL %s\n%s", id.pkg, text)
+		fmt.Fprintf(r.out, "\n--- FAIL %s\n%s%s", id.pkg, r.unfinished(id.stage, id.pkg), text)
 	}
+}
+
+// unfinished returns the output of the package's tests that have not ended: of those that panicked
+// or hung. r.mu is held.
+func (r *results) unfinished(stage, pkg string) string {
+	var text strings.Builder
+	for id, b := range r.output {
+		if id.stage == stage && id.pkg == pkg && id.test != "" {
+			text.WriteString(b.String())
+			delete(r.output, id)
+		}
+	}
+	return text.String()
 }
 
 // failedTest reports whether a test of the package failed. r.mu is held.

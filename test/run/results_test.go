@@ -26,6 +26,7 @@ go: downloading something
 {"Action":"fail","Package":"m/a","Elapsed":2}
 {"ImportPath":"m/b [m/b.test]","Action":"build-output","Output":"b_test.go:3: undefined: x\n"}
 {"Action":"fail","Package":"m/b","Elapsed":0,"FailedBuild":"m/b [m/b.test]"}
+{"Action":"output","Package":"m/c","Test":"TestHangs","Output":"goroutine 1 waits\n"}
 {"Action":"output","Package":"m/c","Output":"panic: no\n"}
 {"Action":"fail","Package":"m/c","Elapsed":0.3}
 `[1:]))
@@ -44,7 +45,7 @@ go: downloading something
 		"go: downloading something\n",
 		"--- FAIL m/a TestTwo/sub\na_test.go:7: is 1, want 2\n",
 		"--- m/b does not build\nb_test.go:3: undefined: x\n",
-		"--- FAIL m/c\npanic: no\n",
+		"--- FAIL m/c\ngoroutine 1 waits\npanic: no\n",
 		"--- FAIL churn churn\nmemory grows\nexit status 1\n",
 		"skipped m/a TestThree: needs root\n",
 		"      1.5 m/a TestOne (suites)\n      1.0 fuzzers fuzzers (fuzzers)\n",
