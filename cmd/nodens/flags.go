@@ -78,6 +78,7 @@ func (f *agentFlags) register(fs *flag.FlagSet) {
 	fs.StringVar(&f.BaseConf, "basecorefile", f.BaseConf, "Corefile template `file`, read instead of -conf if it is given, or if there is no -conf")
 	fs.StringVar(&f.KubeDNSDir, "kubednscm", f.KubeDNSDir, "`directory` where the kube-dns ConfigMap is mounted (stubDomains, upstreamNameservers)")
 	fs.StringVar(&f.UpstreamService, "upstreamsvc", f.UpstreamService, "`service` whose address replaces __PILLAR__CLUSTER__DNS__")
+	fs.StringVar(&f.TakeoverService, "takeover-service", f.TakeoverService, "`service` whose ClusterIP the agent takes over: the start fails if the ClusterIP is not in -localip; empty for no comparison")
 	fs.BoolVar(&f.SetupInterface, "setupinterface", f.SetupInterface, "create the interface and assign the -localip addresses to it")
 	fs.StringVar(&f.InterfaceName, "interfacename", f.InterfaceName, "`name` of that interface")
 	fs.BoolVar(&f.SetupIptables, "setupiptables", f.SetupIptables, "install rules for the -localip addresses; false means -netfilter=none")

@@ -47,7 +47,7 @@ type Placeholders struct {
 
 // placeholders returns the values from the options.
 func (o Options) placeholders(path string, upstreams []string) Placeholders {
-	env := serviceEnv(o.UpstreamService)
+	env := ServiceEnv(o.UpstreamService)
 	cluster, _ := o.LookupEnv(env)
 	if len(upstreams) == 0 {
 		upstreams = []string{o.ResolvConf}
@@ -62,9 +62,9 @@ func (o Options) placeholders(path string, upstreams []string) Placeholders {
 	}
 }
 
-// serviceEnv is the environment variable in which the kubelet hands a pod the
-// ClusterIP of a Service (kubernetes.io/docs/concepts/services-networking/service/).
-func serviceEnv(service string) string {
+// ServiceEnv returns the environment variable in which the kubelet hands a pod the
+// ClusterIP of a Service of its namespace (kubernetes.io/docs/concepts/services-networking/service/).
+func ServiceEnv(service string) string {
 	return strings.ToUpper(strings.ReplaceAll(service, "-", "_")) + "_SERVICE_HOST"
 }
 

@@ -1,4 +1,4 @@
-// These tests use maxFile, placeholderNames and serviceEnv, which are not exported.
+// These tests use maxFile, placeholderNames and ServiceEnv, which are not exported.
 
 package config
 
@@ -79,7 +79,7 @@ func TestRenderFaults(t *testing.T) {
 // TestServiceEnv holds the name of the variable to what the kubelet sets.
 func TestServiceEnv(t *testing.T) {
 	for service, want := range map[string]string{"kube-dns-upstream": "KUBE_DNS_UPSTREAM_SERVICE_HOST", "dns": "DNS_SERVICE_HOST"} {
-		if got := serviceEnv(service); got != want {
+		if got := ServiceEnv(service); got != want {
 			t.Errorf("%s: %s, want %s", service, got, want)
 		}
 	}

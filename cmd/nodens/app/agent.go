@@ -82,6 +82,9 @@ func prepare(opts *Options, w io.Writer) (*agent, *config.Config, error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	if err := opts.checkTakeover(log); err != nil {
+		return nil, nil, err
+	}
 	a, err := newAgent(opts, log, level)
 	return a, cfg, err
 }

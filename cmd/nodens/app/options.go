@@ -32,6 +32,9 @@ type Options struct {
 	// UpstreamService names the Service in namespace kube-system whose cluster IP replaces
 	// __PILLAR__CLUSTER__DNS__, and whose endpoints answer while no agent listens.
 	UpstreamService string
+	// TakeoverService names the Service in namespace kube-system whose cluster IP has to be one
+	// of LocalIPs; "": there is none to compare.
+	TakeoverService string
 	PrometheusAddr  string // replaces __PROMETHEUS__ENDPOINT__
 	DNSPort         uint16 // of server blocks that name none
 
