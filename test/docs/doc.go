@@ -1,7 +1,11 @@
-// Package docs holds what the documents say to what the code does. README.md is
-// read as an operator reads it: its tables of flags and directives are compared
-// with the program's own help and the parser's own list, each Corefile in it and
-// each line of the support table is run through the real parser, and each link to
-// a file of the tree leads somewhere. Whatever stands in a fence marked sh is
-// meant to be run as it is; what needs a cluster is marked console instead.
+// Package docs holds the documents to what the code does.
+//
+// Of every Markdown file of the tree it checks the links and their anchors, the languages of
+// fences, the phrases that pages avoid, and that nodens' flags have two dashes. Lines in a fence
+// marked sh need neither a cluster nor a replaced word. A fence marked console is run and its output
+// compared, unless the comment before it says why not. Corefiles run through the real parser.
+//
+// The reference pages are compared with their source: metrics with the table of
+// cmd/nodens/app, alerts with rules.yaml, log lines and bounds with the sources. What is
+// generated is written by go test ./test/docs -update.
 package docs

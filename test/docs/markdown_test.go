@@ -3,9 +3,12 @@ package docs
 import (
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"unicode"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -79,28 +82,104 @@ func code(cell string) (string, bool) {
 // fence is a fenced piece of a document.
 type fence struct {
 	language, text string
-	line           int // of the opening fence
+	line           int    // of the opening fence
+	before         string // the line before it, trimmed
 }
 
-// fences returns all fenced pieces. One that is not closed ends with the text.
+// fences returns all fenced pieces. Those in a list item lose its indentation. One that is not
+// closed ends with the text.
 func fences(text string) []fence {
 	var list []fence
-	open := false
-	n := 0
+	open, indent, last, n := false, "", "", 0
 	for line := range strings.Lines(text) {
 		n++
-		language, mark := strings.CutPrefix(strings.TrimRight(line, "\n"), "```")
+		trimmed := strings.TrimSpace(line)
+		language, mark := strings.CutPrefix(trimmed, "```")
 		switch {
 		case mark && open:
 			open = false
 		case mark:
-			list = append(list, fence{language: language, line: n})
-			open = true
+			list = append(list, fence{language: language, line: n, before: last})
+			open, indent = true, line[:strings.Index(line, "`")]
 		case open:
-			list[len(list)-1].text += line
+			list[len(list)-1].text += strings.TrimPrefix(line, indent)
 		}
+		last = trimmed
 	}
 	return list
+}
+
+// withoutFences returns the text with fenced pieces and comments replaced by empty lines, so that
+// line numbers stay.
+func withoutFences(text string) string {
+	text = comment.ReplaceAllStringFunc(text, func(s string) string { return strings.Repeat("\n", strings.Count(s, "\n")) })
+	var b strings.Builder
+	open := false
+	for line := range strings.Lines(text) {
+		mark := strings.HasPrefix(strings.TrimSpace(line), "```")
+		if !open && !mark {
+			b.WriteString(line)
+		} else {
+			b.WriteString("\n")
+		}
+		open = open != mark
+	}
+	return b.String()
+}
+
+// comment is an HTML comment.
+var comment = regexp.MustCompile(`(?s)<!--.*?-->`)
+
+// inlineCode is a code span.
+var inlineCode = regexp.MustCompile("``[^\n]+?``|`[^`\n]+`")
+
+// withoutCode returns the text without fenced pieces, comments and code spans.
+func withoutCode(text string) string {
+	return inlineCode.ReplaceAllString(withoutFences(text), "`")
+}
+
+// lineOf returns the number of the line at an offset.
+func lineOf(text string, offset int) int { return 1 + strings.Count(text[:offset], "\n") }
+
+// heading is a line that begins with number signs.
+var heading = regexp.MustCompile(`(?m)^(#{1,6}) +(.+?) *#* *$`)
+
+// anchors returns the fragments that GitHub makes for the headings of a page, and those that
+// the page names with id or name attributes.
+func anchors(text string) map[string]bool {
+	text = withoutFences(text)
+	found := make(map[string]bool)
+	for _, m := range heading.FindAllStringSubmatch(text, -1) {
+		slug := slugOf(m[2])
+		for n := 1; found[slug]; n++ {
+			slug = slugOf(m[2]) + "-" + strconv.Itoa(n)
+		}
+		found[slug] = true
+	}
+	for _, m := range explicitAnchor.FindAllStringSubmatch(text, -1) {
+		found[m[1]] = true
+	}
+	return found
+}
+
+var (
+	explicitAnchor = regexp.MustCompile(`<[a-z0-9]+ [^>]*?(?:id|name)="([^"]+)"`)
+	linkText       = regexp.MustCompile(`!?\[([^\]]*)\]\([^)]*\)`)
+)
+
+// slugOf returns the fragment that GitHub makes of a heading: lower case, spaces become hyphens,
+// and only letters, digits, hyphens and underscores stay.
+func slugOf(heading string) string {
+	heading = linkText.ReplaceAllString(heading, "$1")
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == ' ':
+			return '-'
+		case r == '-' || r == '_' || unicode.IsLetter(r) || unicode.IsDigit(r):
+			return unicode.ToLower(r)
+		}
+		return -1
+	}, heading)
 }
 
 func TestTable(t *testing.T) {
@@ -125,9 +204,26 @@ func TestTable(t *testing.T) {
 }
 
 func TestFences(t *testing.T) {
-	got := fences("x\n```sh\nmake\n```\n```\ny\n```\n")
-	want := []fence{{"sh", "make\n", 2}, {"", "y\n", 5}}
+	got := fences("x\n```sh\nmake\n```\n```\ny\n```\n- z\n  ```text\n  a\n    b\n  ```\n")
+	want := []fence{{"sh", "make\n", 2, "x"}, {"", "y\n", 5, "```"}, {"text", "a\n  b\n", 9, "- z"}}
 	if d := cmp.Diff(want, got, cmp.AllowUnexported(fence{})); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
+	}
+}
+
+func TestAnchors(t *testing.T) {
+	text := "# A `b` c\n## D, e: F!\n### [g](h) & i\n## D, e: F!\n```sh\n# no heading\n```\n<a id=\"named\"></a>\n## under_score-hyphen\n## Ünïcode 1.36\n"
+	want := map[string]bool{
+		"a-b-c": true, "d-e-f": true, "d-e-f-1": true, "g--i": true, "named": true, "under_score-hyphen": true, "ünïcode-136": true,
+	}
+	if d := cmp.Diff(want, anchors(text)); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+}
+
+func TestWithoutCode(t *testing.T) {
+	got := withoutCode("a `b` c\n```sh\nd\n```\ne <!-- f\ng --> h\n")
+	if want := "a ` c\n\n\n\ne \n h\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }

@@ -1,11 +1,9 @@
 package docs
 
 import (
-	"errors"
 	"io/fs"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -29,48 +27,6 @@ func documents(t *testing.T) []string {
 		names = append(names, paths...)
 	}
 	return names
-}
-
-// link is a Markdown link; what is not under a scheme is a file of the tree.
-var link = regexp.MustCompile(`\]\(([^)#]+)(#[^)]*)?\)`)
-
-func TestLinks(t *testing.T) {
-	for _, name := range documents(t) {
-		t.Run(name, func(t *testing.T) {
-			text, root := document(t, name)
-			for _, m := range link.FindAllStringSubmatch(text, -1) {
-				if strings.Contains(m[1], "://") {
-					continue
-				}
-				if _, err := os.Stat(filepath.Join(root, filepath.Dir(name), m[1])); errors.Is(err, fs.ErrNotExist) {
-					t.Errorf("the link to %s leads nowhere", m[1])
-				} else if err != nil {
-					t.Error(err)
-				}
-			}
-		})
-	}
-}
-
-// The languages say what a reader, and a test, can do with a fence. Only lines that
-// need neither a cluster nor anything to be replaced first are sh.
-func TestFenceLanguages(t *testing.T) {
-	text, _ := document(t, "README.md")
-	languages := []string{"sh", "console", "corefile", "yaml"}
-	programs := []string{"make", "dig", "go"}
-	for _, f := range fences(text) {
-		if !slices.Contains(languages, f.language) {
-			t.Errorf("README.md:%d: language %q, want one of %v", f.line, f.language, languages)
-		}
-		if f.language != "sh" {
-			continue
-		}
-		for line := range strings.Lines(f.text) {
-			if program, _, _ := strings.Cut(strings.TrimSpace(line), " "); !slices.Contains(programs, program) {
-				t.Errorf("README.md:%d: %q does not start with one of %v", f.line, line, programs)
-			}
-		}
-	}
 }
 
 // The two commands that the README is about.
