@@ -120,8 +120,11 @@ func sameOutput(shown, printed string) bool {
 }
 
 // runnable is a command line that the test may run: it reads files of the tree, and changes nothing.
-// A pipe may lead to programs that only filter.
-var runnable = regexp.MustCompile(`^(?:nodens|go run \./(?:cmd/nodens|test/docs/pages))(?: [^|&;<>$` + "`" + `]*)?(?:\| *(?:nodens|grep|head|tail|sort|wc|jq)\b[^|&;<>$` + "`" + `]*)*$`)
+// A pipe may lead to programs that only filter, and output may be discarded.
+var (
+	runnable = regexp.MustCompile(`^(?:nodens|go run \./(?:cmd/nodens|test/docs/pages))(?: [^|&;<>$` + "`" + `]*)?(?:\| *(?:nodens|grep|head|tail|sort|wc|jq)\b[^|&;<>$` + "`" + `]*)*$`)
+	discard  = strings.NewReplacer("\\\n", " ", "2>&1", "", "2>/dev/null", "", "2> /dev/null", "", ">/dev/null", "", "> /dev/null", "", "\n", " ")
+)
 
 // TestConsole runs each console fence in the tree's root, with nodens in PATH, and compares what
 // is printed with what the page shows. A fence that can't be run here has a comment before it
@@ -163,7 +166,7 @@ func consoleSteps(text string) ([]step, error) {
 		err = errors.New("no command")
 	}
 	for _, s := range list {
-		if !runnable.MatchString(strings.TrimSuffix(strings.ReplaceAll(s.command, "\\\n", " "), "\n")) {
+		if !runnable.MatchString(discard.Replace(s.command)) {
 			return nil, fmt.Errorf("this test runs only nodens and filters of its output, not %q; "+
 				"write <!-- not run: REASON --> in the line before the fence, such as: needs a cluster", s.command)
 		}
