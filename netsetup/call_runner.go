@@ -10,8 +10,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 const (
@@ -130,7 +128,7 @@ type callThread struct {
 
 // newCallThread returns the calling thread, to which the caller is locked.
 func newCallThread() *callThread {
-	t := &callThread{id: unix.Gettid()}
+	t := &callThread{id: currentThread()}
 	t.before = t.children()
 	return t
 }

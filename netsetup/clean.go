@@ -10,8 +10,13 @@ import (
 // Clean removes what an agent of any version, or NodeLocal DNSCache, may have left on this node:
 // rules of every backend, c's addresses, and the interface. removed describes each removed
 // object; nil if there was nothing. Clean continues after errors and joins them.
+// On other systems than Linux the error is ErrNotLinux.
 func Clean(ctx context.Context, c Config) (removed []string, err error) {
-	return clean(ctx, c, &kernelNode{})
+	node, err := thisNode()
+	if err != nil {
+		return nil, err
+	}
+	return clean(ctx, c, node)
 }
 
 // clean implements Clean.

@@ -18,8 +18,8 @@ type backendChoice struct {
 	others  []ruleBackend
 }
 
-// chooseBackend implements Node. It changes nothing on the node.
-func (k *kernelNode) chooseBackend(ctx context.Context, setting Netfilter, addrs []netip.Addr) (backendChoice, error) {
+// chooseBackend implements Node's method. It changes nothing on the node.
+func chooseBackend(ctx context.Context, setting Netfilter, addrs []netip.Addr) (backendChoice, error) {
 	var c backendChoice
 	programs := newProgramSet()
 	installed, unusable := installedModes(ctx, programs, addrs)
@@ -146,30 +146,4 @@ func legacyTableLoaded(f Family, table string) bool {
 	}
 	names, err := os.ReadFile(path)
 	return err == nil && slices.Contains(strings.Fields(string(names)), table)
-}
-
-// Preview describes what New and its Setup would do on this node: interface, addresses,
-// external interfaces, and the rules in the syntax of the backend that they would use. It reads
-// the node's state and changes nothing. The error is NewPlan's, or of type *Error.
-func Preview(ctx context.Context, c Config) (string, error) {
-	p, err := NewPlan(c)
-	if err != nil {
-		return "", err
-	}
-	if len(p.rules.addrs) == 0 {
-		return p.String(), nil
-	}
-	chosen, err := (&kernelNode{}).chooseBackend(ctx, c.Netfilter, c.Addresses)
-	if err != nil {
-		return "", errors.Join(&Error{Type: Iptables, Op: "looking for a way to make rules", Hint: toolHint, Err: err})
-	}
-	if p.followsRoutes {
-		found, err := (&kernelNode{}).defaultInterfaces()
-		if err != nil {
-			return "", &Error{Type: InterfaceCheck, Op: "listing default routes", Hint: externalHint, Err: err}
-		}
-		p.rules.external, p.notExternal = splitExternal(found)
-		p.followsRoutes = false
-	}
-	return p.text(chosen.backend), nil
 }

@@ -51,6 +51,15 @@ func externalNames(setting string) (names []string, auto bool, err error) {
 	return names, false, nil
 }
 
+// defaultInterface is the interface of a default route of this node.
+type defaultInterface struct {
+	name string
+	// kind is the kernel's name of the driver; "device" for hardware.
+	kind string
+	// mayCarryPods: pods of this node use the interface, or may do so.
+	mayCarryPods bool
+}
+
 // splitExternal splits the interfaces of default routes, sorted by name. external are those that
 // no pod of this node uses. open are the others, each with its kind, including those that rules
 // can't name and those beyond maxExternal.

@@ -8,8 +8,6 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
-
-	"github.com/coreos/go-iptables/iptables"
 )
 
 // ruleProgram is one family's pair of iptables programs in one mode: iptables, which lists and
@@ -39,11 +37,27 @@ type ruleProgram interface {
 // xtables lock (RESOURCE_PROBLEM).
 const exitResource = 4
 
+// ruleTool is what iptablesProgram uses of go-iptables. Errors of the programs are a
+// ruleToolError.
+type ruleTool interface {
+	ChainExists(table, chain string) (bool, error)
+	List(table, chain string) ([]string, error)
+	Delete(table, chain string, rule ...string) error
+	ClearAndDeleteChain(table, chain string) error
+}
+
+// ruleToolError is go-iptables' Error.
+type ruleToolError interface {
+	error
+	ExitStatus() int
+	IsNotExist() bool
+}
+
 // iptablesProgram implements ruleProgram by go-iptables, and by iptables-restore for what that
 // library does not have. It is safe for concurrent use.
 type iptablesProgram struct {
 	name  string // such as ip6tables-nft
-	tool  *iptables.IPTables
+	tool  ruleTool
 	calls *callRunner
 }
 
@@ -66,13 +80,7 @@ func (s *programSet) open(ctx context.Context, f Family, name string) (*iptables
 	if _, err := exec.LookPath(name + "-restore"); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrNoTool, err)
 	}
-	protocol := iptables.ProtocolIPv4
-	if f == IPv6 {
-		protocol = iptables.ProtocolIPv6
-	}
-	tool, err := boundedCall(ctx, s.calls, name, func() (*iptables.IPTables, error) {
-		return iptables.New(iptables.Path(name), iptables.IPFamily(protocol), iptables.Timeout(int(lockWait.Seconds())))
-	})
+	tool, err := boundedCall(ctx, s.calls, name, func() (ruleTool, error) { return openRuleTool(f, name) })
 	if errors.Is(err, exec.ErrNotFound) {
 		return nil, fmt.Errorf("%w: %w", ErrNoTool, err)
 	}
@@ -137,7 +145,7 @@ func (p *iptablesProgram) restore(ctx context.Context, script string) error {
 // programError adds this package's sentinels to an error of go-iptables. Its message is on
 // one line.
 func programError(err error) error {
-	var failed *iptables.Error
+	var failed ruleToolError
 	switch {
 	case err == nil:
 		return nil

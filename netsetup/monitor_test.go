@@ -267,7 +267,7 @@ func TestMonitorEndsWithContext(t *testing.T) {
 			if err := pprof.Lookup("goroutine").WriteTo(&stacks, 2); err != nil {
 				t.Fatal(err)
 			}
-			if !strings.Contains(stacks.String(), "netsetup/monitor.go") {
+			if !strings.Contains(stacks.String(), "netsetup/monitor_linux.go") {
 				return
 			}
 			runtime.Gosched()

@@ -26,6 +26,8 @@ var (
 	ErrNoTool = errors.New("program not found")
 	// ErrNoSocket: the kernel cannot match packets by socket.
 	ErrNoSocket = errors.New("the kernel cannot match packets by socket")
+	// ErrNotLinux: this machine runs another system than Linux.
+	ErrNotLinux = errors.New("nodes run Linux, and this machine does not")
 	// ErrLocked: another program is changing the rules.
 	ErrLocked = errors.New("another program holds the xtables lock")
 )

@@ -44,15 +44,17 @@ type Setup struct {
 	ownerTable io.Closer
 }
 
-// New plans c and returns a Setup. It touches nothing. The error is NewPlan's. A nil node means
-// this machine; a Config that sets nothing up needs neither root nor iptables.
+// New plans c and returns a Setup. It touches nothing. The error is NewPlan's, or ErrNotLinux. A
+// nil node means this machine; a Config that sets nothing up needs neither root nor iptables.
 func New(c Config, node Node) (*Setup, error) {
 	plan, err := NewPlan(c)
 	if err != nil {
 		return nil, err
 	}
 	if node == nil {
-		node = &kernelNode{}
+		if node, err = thisNode(); err != nil {
+			return nil, err
+		}
 	}
 	s := &Setup{
 		plan:         plan,

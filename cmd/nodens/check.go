@@ -6,7 +6,7 @@ import (
 	"io"
 	"strings"
 
-	"github.com/nodens-dns/nodens/cmd/nodens/app"
+	"github.com/nodens-dns/nodens/cmd/nodens/options"
 	"github.com/nodens-dns/nodens/internal/config"
 )
 
@@ -19,7 +19,7 @@ func runCheck(_ context.Context, f *agentFlags, stdout, _ io.Writer) error {
 	if err != nil {
 		return err
 	}
-	network, err := describeNetwork(&f.Options)
+	network, err := describeNetwork(&f.Agent)
 	if err != nil {
 		return err
 	}
@@ -30,13 +30,13 @@ func runCheck(_ context.Context, f *agentFlags, stdout, _ io.Writer) error {
 	for _, b := range cfg.Blocks {
 		fmt.Fprintln(stdout)
 		describeBlock(stdout, b)
-		if f.FastPath != app.FastPathOff {
+		if f.FastPath != options.FastPathOff {
 			fmt.Fprintf(stdout, "  kernel path    %s\n", fastPathStatus(b, cfg.Blocks))
 		}
 	}
 	fmt.Fprintf(stdout, "\nnetwork:\n%s", indent(network))
-	if f.FastPath != app.FastPathOff {
-		fmt.Fprintf(stdout, "\nkernel path:\n%s", indent(describeFastPath(&f.Options)))
+	if f.FastPath != options.FastPathOff {
+		fmt.Fprintf(stdout, "\nkernel path:\n%s", indent(describeFastPath(&f.Agent)))
 	}
 	if dir := f.HandoverDir; dir != "" {
 		fmt.Fprintf(stdout, "\nhandover:\n%s", indent("from the previous agent and to the next one, through "+dir+"\nanswers are saved to "+f.CachePath()))
@@ -113,7 +113,7 @@ func describeEndpoints(w io.Writer, b *config.Block) {
 		fmt.Fprintf(w, "  prometheus     http %s/metrics\n", b.Prometheus.Addr)
 	}
 	if b.Pprof != nil {
-		fmt.Fprintf(w, "  pprof          http %s%s\n", b.Pprof.Addr, app.PprofPath)
+		fmt.Fprintf(w, "  pprof          http %s%s\n", b.Pprof.Addr, config.PprofPath)
 	}
 	for d := range b.Dnstap.All {
 		fmt.Fprintf(w, "  dnstap         to %s://%s\n", d.Network, d.Address)

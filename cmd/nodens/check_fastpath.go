@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/nodens-dns/nodens/cmd/nodens/app"
+	"github.com/nodens-dns/nodens/cmd/nodens/options"
 	"github.com/nodens-dns/nodens/internal/config"
 )
 
@@ -43,9 +43,9 @@ func fastPathStatus(b *config.Block, blocks []*config.Block) string {
 
 // describeFastPath returns when the kernel's program is in use, and its position on each
 // pod's interface.
-func describeFastPath(opts *app.Options) string {
+func describeFastPath(opts *options.Agent) string {
 	text := "required: the agent does not start without it"
-	if opts.FastPath == app.FastPathAuto {
+	if opts.FastPath == options.FastPathAuto {
 		text = "if this node's kernel supports it and Cilium is not installed"
 	}
 	order := "after all other programs"

@@ -12,14 +12,13 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nodens-dns/nodens/cmd/nodens/app"
+	"github.com/nodens-dns/nodens/cmd/nodens/options"
 	"github.com/nodens-dns/nodens/netsetup"
-	"github.com/nodens-dns/nodens/server/fastpath"
 )
 
 // agentFlags are the flags of the agent, which most commands take as well.
 type agentFlags struct {
-	app.Options
+	options.Agent
 	version bool
 	given   map[string]bool // the flags that are set, by name
 }
@@ -66,7 +65,7 @@ func parseFlags(args []string, stderr io.Writer) (*agentFlags, error) {
 }
 
 func newAgentFlags() *agentFlags {
-	f := &agentFlags{Options: app.DefaultOptions(), given: make(map[string]bool)}
+	f := &agentFlags{Agent: options.Default(), given: make(map[string]bool)}
 	f.Build = buildInfo()
 	return f
 }
@@ -202,7 +201,7 @@ func (f *agentFlags) setCacheSize(s string) error {
 		}
 	}
 	n, err := strconv.ParseUint(digits, 10, 64)
-	if err != nil || n > app.MaxCacheSize>>shift || n<<shift < minCacheSize {
+	if err != nil || n > options.MaxCacheSize>>shift || n<<shift < minCacheSize {
 		return errors.New("give bytes, or a number of Ki, Mi or Gi, such as 32Mi, from 1Mi to 16Gi")
 	}
 	f.CacheSize = int(n << shift)
@@ -213,13 +212,13 @@ func (f *agentFlags) setFastPathOrder(s string) error {
 	where, name, _ := strings.Cut(s, ":")
 	switch {
 	case s == "last":
-		f.FastPathOrder = fastpath.Order{}
+		f.FastPathOrder = options.FastPathOrder{}
 	case s == "first":
-		f.FastPathOrder = fastpath.Order{First: true}
+		f.FastPathOrder = options.FastPathOrder{First: true}
 	case where == "before" && name != "":
-		f.FastPathOrder = fastpath.Order{Before: name}
+		f.FastPathOrder = options.FastPathOrder{Before: name}
 	case where == "after" && name != "":
-		f.FastPathOrder = fastpath.Order{After: name}
+		f.FastPathOrder = options.FastPathOrder{After: name}
 	default:
 		return errors.New("give last, first, before:NAME or after:NAME, with the name of a program in the kernel, such as before:cil_from_container")
 	}

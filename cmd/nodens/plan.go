@@ -7,7 +7,7 @@ import (
 	"log/slog"
 	"strings"
 
-	"github.com/nodens-dns/nodens/cmd/nodens/app"
+	"github.com/nodens-dns/nodens/cmd/nodens/options"
 	"github.com/nodens-dns/nodens/netsetup"
 )
 
@@ -29,7 +29,7 @@ func runPlan(ctx context.Context, f *agentFlags, stdout, _ io.Writer) error {
 }
 
 // describeNetwork returns the node's network as text, without looking at the node.
-func describeNetwork(opts *app.Options) (string, error) {
+func describeNetwork(opts *options.Agent) (string, error) {
 	if !opts.SetsUpNetwork() {
 		return networkUnchanged, nil
 	}

@@ -7,13 +7,8 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"os"
-	"os/signal"
 	"slices"
 	"strings"
-	"syscall"
-
-	"github.com/nodens-dns/nodens/cmd/nodens/app"
 )
 
 // The exit codes.
@@ -90,15 +85,6 @@ func withFlags(run func(ctx context.Context, f *agentFlags, stdout, stderr io.Wr
 		}
 		return run(ctx, f, stdout, stderr)
 	}
-}
-
-// runAgent runs the agent. SIGUSR1 makes it reload its configuration.
-func runAgent(ctx context.Context, f *agentFlags, _, stderr io.Writer) error {
-	reload := make(chan os.Signal, 1)
-	signal.Notify(reload, syscall.SIGUSR1)
-	defer signal.Stop(reload)
-	f.Reload = reload
-	return app.Serve(ctx, f.Options, stderr)
 }
 
 // runWait does nothing until ctx ends.

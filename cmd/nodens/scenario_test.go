@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/nodens-dns/nodens/cmd/nodens/app"
+	"github.com/nodens-dns/nodens/cmd/nodens/options"
 	"github.com/nodens-dns/nodens/test/agenttest"
 	"github.com/nodens-dns/nodens/test/peer"
 	"github.com/nodens-dns/nodens/test/scenario"
@@ -110,7 +111,7 @@ func play(t *testing.T, file string) {
 
 // actor is an agent in this process whose cache has a clock that the test sets.
 type actor struct {
-	opts   app.Options
+	opts   options.Agent
 	log    *testlog.Buffer
 	now    atomic.Int64
 	reload chan os.Signal
@@ -144,7 +145,7 @@ func newActorWith(ctx context.Context, s scenario.Setup, startWaiting bool) (*ac
 	if err != nil {
 		return nil, err
 	}
-	a.opts = f.Options
+	a.opts = f.Agent
 	a.opts.Reload, a.opts.StartWaiting = a.reload, startWaiting
 	a.opts.CacheClock = func() time.Duration { return time.Duration(a.now.Load()) }
 	ctx, a.stop = context.WithCancel(ctx)

@@ -5,7 +5,7 @@ import (
 	"runtime"
 	"runtime/debug"
 
-	"github.com/nodens-dns/nodens/cmd/nodens/app"
+	"github.com/nodens-dns/nodens/cmd/nodens/options"
 )
 
 // version and revision are set by the linker in released binaries.
@@ -13,7 +13,7 @@ var version, revision = "dev", ""
 
 // buildInfo describes this binary. The commit is the one the linker was given, else the
 // one that the go tool recorded.
-func buildInfo() app.Build {
+func buildInfo() options.Build {
 	commit := revision
 	if info, ok := debug.ReadBuildInfo(); ok && commit == "" {
 		for _, s := range info.Settings {
@@ -22,5 +22,5 @@ func buildInfo() app.Build {
 			}
 		}
 	}
-	return app.Build{Version: version, Commit: cmp.Or(commit, "unknown"), GoVersion: runtime.Version()}
+	return options.Build{Version: version, Commit: cmp.Or(commit, "unknown"), GoVersion: runtime.Version()}
 }

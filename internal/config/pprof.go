@@ -2,6 +2,9 @@ package config
 
 import "math"
 
+// PprofPath is the path of the profiles, as `go tool pprof` expects it.
+const PprofPath = "/debug/pprof/"
+
 // Pprof is `pprof [ADDRESS] { block [RATE] }`: profiles over HTTP.
 type Pprof struct {
 	Addr string // "localhost:6053" by default

@@ -65,9 +65,10 @@ func within(dir string, roots ...string) bool {
 // import besides internal. The longest directory counts. The query path is a straight
 // line, so no entry leads back up: what is not listed imports internal only.
 var allowed = map[string][]string{
-	"cmd/nodens":           {"cmd/nodens/app", "cmd/nodens/migrate", "daemonset", "netsetup", "server/fastpath"},
-	"cmd/nodens/app":       {"server", "kubernetes", "cache", "upstream", "netsetup"},
+	"cmd/nodens":           {"cmd/nodens/app", "cmd/nodens/options", "cmd/nodens/migrate", "daemonset", "netsetup"},
+	"cmd/nodens/app":       {"cmd/nodens/options", "server", "kubernetes", "cache", "upstream", "netsetup"},
 	"cmd/nodens/migrate":   {"daemonset"},
+	"cmd/nodens/options":   {"netsetup"},
 	"server":               {"server/resolver", "server/fastpath", "upstream"},
 	"server/resolver":      {"server/dnstap", "server/hosts", "server/rewrite", "server/template", "kubernetes", "cache", "upstream"},
 	"server/dnstap":        {},

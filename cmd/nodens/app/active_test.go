@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nodens-dns/nodens/cmd/nodens/options"
 	"github.com/nodens-dns/nodens/test/agenttest"
 )
 
@@ -20,7 +21,7 @@ func TestPidfileThroughLink(t *testing.T) {
 	if err := os.Symlink(kept, path); err != nil {
 		t.Fatal(err)
 	}
-	a := &agent{opts: &Options{Pidfile: path}}
+	a := &agent{opts: &options.Agent{Pidfile: path}}
 	err := a.writePidfile()
 	if err == nil || !strings.Contains(err.Error(), "-pidfile "+path) || !strings.Contains(err.Error(), "symbolic link") {
 		t.Errorf("error %v, want one that names -pidfile and the link", err)

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nodens-dns/nodens/cmd/nodens/options"
 	"github.com/nodens-dns/nodens/test/agenttest"
 	"github.com/nodens-dns/nodens/test/peer"
 )
@@ -45,7 +46,7 @@ func TestAdminSocket(t *testing.T) {
 	p := peer.Ports(t, 1)
 	dir := t.TempDir()
 	socket := filepath.Join(dir, "a.sock")
-	r := startAgent(t, fmt.Sprintf("test:%d example.org:%d {\n bind 127.0.0.1\n cache\n forward example.org 192.0.2.1\n forward . 192.0.2.2\n}\n", p[0], p[0]), func(o *Options) { o.AdminSocket = socket })
+	r := startAgent(t, fmt.Sprintf("test:%d example.org:%d {\n bind 127.0.0.1\n cache\n forward example.org 192.0.2.1\n forward . 192.0.2.2\n}\n", p[0], p[0]), func(o *options.Agent) { o.AdminSocket = socket })
 	info, err := os.Lstat(socket)
 	if err != nil || info.Mode() != os.ModeSocket|0o600 {
 		t.Fatalf("the socket's mode is %v, %v", info.Mode(), err)

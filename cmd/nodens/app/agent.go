@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nodens-dns/nodens/cache"
+	"github.com/nodens-dns/nodens/cmd/nodens/options"
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/stat"
 	"github.com/nodens-dns/nodens/netsetup"
@@ -30,7 +31,7 @@ const (
 // agent is a running agent. Fields without another comment belong to the goroutine of run, or
 // are safe for concurrent use.
 type agent struct {
-	opts     *Options
+	opts     *options.Agent
 	log      *slog.Logger
 	logLevel *slog.LevelVar // of log
 	server   *server.Server
@@ -63,7 +64,7 @@ type agent struct {
 // Serve runs an agent until ctx ends, or until it has handed over to another agent. It logs
 // to log. An error means that the agent did not start, or could not continue; it names the
 // setting at fault.
-func Serve(ctx context.Context, opts Options, log io.Writer) error {
+func Serve(ctx context.Context, opts options.Agent, log io.Writer) error {
 	a, cfg, err := prepare(&opts, log)
 	if err != nil {
 		return err
@@ -72,7 +73,7 @@ func Serve(ctx context.Context, opts Options, log io.Writer) error {
 }
 
 // prepare returns an agent that logs to w, and the configuration to serve.
-func prepare(opts *Options, w io.Writer) (*agent, *config.Config, error) {
+func prepare(opts *options.Agent, w io.Writer) (*agent, *config.Config, error) {
 	level := new(slog.LevelVar)
 	log, err := newLogger(opts.LogFormat, w, level)
 	if err != nil {
@@ -82,7 +83,7 @@ func prepare(opts *Options, w io.Writer) (*agent, *config.Config, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := opts.checkTakeover(log); err != nil {
+	if err := checkTakeover(opts, log); err != nil {
 		return nil, nil, err
 	}
 	a, err := newAgent(opts, log, level)
@@ -91,7 +92,7 @@ func prepare(opts *Options, w io.Writer) (*agent, *config.Config, error) {
 
 // newAgent returns an agent without a configuration. level is the level of log; the
 // configuration sets it.
-func newAgent(opts *Options, log *slog.Logger, level *slog.LevelVar) (*agent, error) {
+func newAgent(opts *options.Agent, log *slog.Logger, level *slog.LevelVar) (*agent, error) {
 	path, err := openFastPath(opts, log, hostPlatform())
 	if err != nil {
 		return nil, err
@@ -129,7 +130,7 @@ func newAgent(opts *Options, log *slog.Logger, level *slog.LevelVar) (*agent, er
 	if a.net, err = netsetup.New(opts.Network(log), nil); err != nil {
 		return nil, err
 	}
-	if opts.rules() {
+	if opts.SetsUpRules() {
 		a.fallback = newFallback(log.With("part", "netsetup"), opts.UpstreamService, a.net.Divert)
 	}
 	return a, nil

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nodens-dns/nodens/cmd/nodens/options"
 	"github.com/nodens-dns/nodens/netsetup"
 	"github.com/nodens-dns/nodens/test/agenttest"
 	"github.com/nodens-dns/nodens/test/peer"
@@ -151,7 +152,7 @@ func TestMetricNames(t *testing.T) {
     cache 30
     forward . 127.0.0.1:%d
 }
-`, dnsPort, health, ready, web, manifests, up), func(o *Options) { o.Pidfile = pidfile })
+`, dnsPort, health, ready, web, manifests, up), func(o *options.Agent) { o.Pidfile = pidfile })
 	for name, want := range map[string]string{"by.hand.": "192.0.2.9", "web.shop.svc.cluster.local.": "10.96.0.9", "www.example.org.": "192.0.2.1", "no.svc.cluster.local.": "NXDOMAIN"} {
 		if got := agenttest.Ask(t, dnsPort, name); got != want {
 			t.Errorf("%s is %s, want %s", name, got, want)

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 
 	"github.com/nodens-dns/nodens/cache"
+	"github.com/nodens-dns/nodens/cmd/nodens/options"
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/epoch"
 	"github.com/nodens-dns/nodens/internal/wire"
@@ -50,7 +51,7 @@ type statsKey struct {
 
 // builder builds generations. It is not safe for concurrent use.
 type builder struct {
-	opts  *Options
+	opts  *options.Agent
 	log   *slog.Logger
 	stats map[statsKey]*resolver.Stats
 	store *cache.Store // of all caches

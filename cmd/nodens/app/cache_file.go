@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nodens-dns/nodens/cache"
+	"github.com/nodens-dns/nodens/cmd/nodens/options"
 	"github.com/nodens-dns/nodens/internal/file"
 )
 
@@ -19,7 +20,7 @@ const (
 	// maxCacheAge is the age at which a file is ignored: the highest TTL of a cache's default.
 	maxCacheAge = time.Hour
 	// maxCacheFile is the length at which a file is ignored, in bytes.
-	maxCacheFile = MaxCacheSize
+	maxCacheFile = options.MaxCacheSize
 )
 
 // saveCache writes the answers of caches to path and returns their number. It replaces the

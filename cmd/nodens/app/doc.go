@@ -12,7 +12,7 @@
 //
 // # Reload
 //
-// A reload (the `reload` directive, or a value on [Options.Reload]) reads and checks the
+// A reload (the `reload` directive, or a value on [options.Agent.Reload]) reads and checks the
 // configuration again. If any of its files differs, it builds a new generation, which reuses
 // the parts that are made of the same as before: views, taps, certificates, hosts tables,
 // pools and caches (reuse.go). New sockets are bound first; then the routes of each listener
@@ -22,7 +22,7 @@
 //
 // # Handover
 //
-// With [Options.HandoverDir], a new agent takes over from the running one without a lost
+// With [options.Agent.HandoverDir], a new agent takes over from the running one without a lost
 // query. Package handover is the protocol and knows nothing of DNS; handover_client.go is the
 // new agent's side, handover_source.go the running agent's:
 //
@@ -49,6 +49,6 @@
 // When its context ends, the agent reports 503 on /ready, waits for `lameduck` (2 s at most)
 // and saves the cache. Then it removes the rules, so that new queries go to the cluster DNS,
 // closes the sockets, gives queries in flight one second, and removes the addresses. With
-// [Options.SkipTeardown] the rules and the addresses stay, and the rules lead to the cluster
+// [options.Agent.SkipTeardown] the rules and the addresses stay, and the rules lead to the cluster
 // DNS. An agent that has handed over ends without any of this.
 package app

@@ -12,38 +12,12 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/nodens-dns/nodens/cmd/nodens/options"
 	"github.com/nodens-dns/nodens/internal/epoch"
 	"github.com/nodens-dns/nodens/netsetup"
 	"github.com/nodens-dns/nodens/server"
 	"github.com/nodens-dns/nodens/server/fastpath"
 )
-
-// FastPathMode is the value of -kernel-path.
-type FastPathMode uint8
-
-// The modes.
-const (
-	FastPathOff  FastPathMode = iota
-	FastPathAuto              // if this node's kernel can
-	FastPathOn                // an error if this node's kernel cannot
-)
-
-// fastPathModes are the names of the modes.
-var fastPathModes = [...]string{"off", "auto", "on"}
-
-// Set sets k to the mode of that name.
-func (k *FastPathMode) Set(s string) error {
-	for i, word := range fastPathModes {
-		if s == word {
-			*k = FastPathMode(i)
-			return nil
-		}
-	}
-	return errors.New("give off, auto or on")
-}
-
-// String returns the name of the mode.
-func (k FastPathMode) String() string { return fastPathModes[k] }
 
 const (
 	// heartbeatInterval is the interval of health checks. On a busy node three heartbeats may
@@ -87,8 +61,8 @@ func hostPlatform() platform {
 
 // load loads the program. With Cilium, whose own programs handle the traffic of the pods, only
 // FastPathOn loads it.
-func (m platform) load(want FastPathMode, opts fastpath.Options) (program, error) {
-	if want == FastPathAuto {
+func (m platform) load(want options.FastPathMode, opts fastpath.Options) (program, error) {
+	if want == options.FastPathAuto {
 		there, err := m.cilium()
 		if err != nil {
 			return nil, err
@@ -117,16 +91,16 @@ type fastPath struct {
 
 // openFastPath loads the program as -kernel-path says. It answers nothing yet. Only FastPathOn
 // fails if the program cannot be loaded.
-func openFastPath(opts *Options, log *slog.Logger, m platform) (*fastPath, error) {
-	if opts.FastPath == FastPathOff {
+func openFastPath(opts *options.Agent, log *slog.Logger, m platform) (*fastPath, error) {
+	if opts.FastPath == options.FastPathOff {
 		return nil, nil
 	}
 	s := &fastPath{log: log.With("part", "fastpath"), platform: m}
-	path, err := m.load(opts.FastPath, fastpath.Options{Order: opts.FastPathOrder})
+	path, err := m.load(opts.FastPath, fastpath.Options{Order: fastpath.Order(opts.FastPathOrder)})
 	switch {
 	case err == nil:
 		s.program = path
-	case opts.FastPath == FastPathOn:
+	case opts.FastPath == options.FastPathOn:
 		return nil, fmt.Errorf("-kernel-path=on: %w; -kernel-path=auto serves without it", err)
 	case errors.Is(err, fastpath.ErrUnsupported):
 		s.log.Info("kernel path is not supported; the agent answers all queries", "err", err)

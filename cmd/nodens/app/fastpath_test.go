@@ -19,6 +19,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/nodens-dns/nodens/cmd/nodens/options"
 	"github.com/nodens-dns/nodens/internal/epoch"
 	"github.com/nodens-dns/nodens/netsetup"
 	"github.com/nodens-dns/nodens/server/fastpath"
@@ -190,7 +191,7 @@ func TestOpenFastPath(t *testing.T) {
 		{name: "auto without links", flag: "auto", cilium: func() (bool, error) { return false, lost }, log: "level=WARN;no links"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			opts := &Options{FastPathOrder: fastpath.Order{After: "policy"}}
+			opts := &options.Agent{FastPathOrder: options.FastPathOrder{After: "policy"}}
 			if err := opts.FastPath.Set(tt.flag); err != nil {
 				t.Fatal(err)
 			}
@@ -471,7 +472,7 @@ func TestFastPathHandover(t *testing.T) {
 	stage := newStage(1, 2)
 	start := func(name string) *agenttest.Agent {
 		return startChanged(t, withCache(p[0], p[1], p[2]), func(a *agent) { a.fastPath = stage.player(name).newFastPath(io.Discard) },
-			func(o *Options) { o.HandoverDir = dir })
+			func(o *options.Agent) { o.HandoverDir = dir })
 	}
 	await := func(r *agenttest.Agent, name string, n int) {
 		t.Helper()

@@ -12,14 +12,15 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/nodens-dns/nodens/cmd/nodens/options"
 	"github.com/nodens-dns/nodens/test/agenttest"
 )
 
 // testOptions returns the options of an agent on conf that leaves the node alone, after
 // changes.
-func testOptions(conf string, changes ...func(*Options)) *Options {
-	o := DefaultOptions()
-	o.Build = Build{Version: "dev", Commit: "unknown"}
+func testOptions(conf string, changes ...func(*options.Agent)) *options.Agent {
+	o := options.Default()
+	o.Build = options.Build{Version: "dev", Commit: "unknown"}
 	o.Conf, o.KubeDNSDir, o.MetricsAddr = conf, "", ""
 	o.SetupInterface, o.SetupIptables = false, false
 	for _, change := range changes {
@@ -29,13 +30,13 @@ func testOptions(conf string, changes ...func(*Options)) *Options {
 }
 
 // startAgent runs an agent on a Corefile until the test ends, and waits until it serves.
-func startAgent(t *testing.T, corefile string, changes ...func(*Options)) *agenttest.Agent {
+func startAgent(t *testing.T, corefile string, changes ...func(*options.Agent)) *agenttest.Agent {
 	t.Helper()
 	return startChanged(t, corefile, func(*agent) {}, changes...)
 }
 
 // startChanged is startAgent after change has changed the agent.
-func startChanged(t *testing.T, corefile string, change func(*agent), changes ...func(*Options)) *agenttest.Agent {
+func startChanged(t *testing.T, corefile string, change func(*agent), changes ...func(*options.Agent)) *agenttest.Agent {
 	t.Helper()
 	return agenttest.Start(t, corefile, func(ctx context.Context, conf string, log io.Writer) error {
 		reload := make(chan os.Signal, 1)
@@ -59,8 +60,8 @@ func withCache(port, web, up uint16) string {
 
 // withStubs makes the agent read the kube-dns ConfigMap in dir, and serve its stub domains at
 // port.
-func withStubs(dir string, port uint16) func(*Options) {
-	return func(o *Options) {
+func withStubs(dir string, port uint16) func(*options.Agent) {
+	return func(o *options.Agent) {
 		o.KubeDNSDir, o.LocalIPs, o.DNSPort = dir, []netip.Addr{netip.MustParseAddr("127.0.0.1")}, port
 	}
 }

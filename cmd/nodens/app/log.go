@@ -13,26 +13,20 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/nodens-dns/nodens/cmd/nodens/options"
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/server/resolver"
-)
-
-// The values of -log-format.
-const (
-	formatText    = "text"
-	formatJSON    = "json"
-	formatCoreDNS = "coredns"
 )
 
 // newLogger returns a logger that writes to w in one of the formats.
 func newLogger(format string, w io.Writer, level slog.Leveler) (*slog.Logger, error) {
 	opts := &slog.HandlerOptions{Level: level}
 	switch format {
-	case formatText:
+	case options.LogText:
 		return slog.New(slog.NewTextHandler(w, opts)), nil
-	case formatJSON:
+	case options.LogJSON:
 		return slog.New(slog.NewJSONHandler(w, opts)), nil
-	case formatCoreDNS:
+	case options.LogCoreDNS:
 		return slog.New(&corednsHandler{out: &lockedWriter{w: w}, level: level}), nil
 	default:
 		return nil, fmt.Errorf("-log-format %q is not known; give text, json or coredns", format)
@@ -112,14 +106,14 @@ func (a *builder) queryLog(b *config.Block, zone string, addr netip.Addr) *resol
 		return nil
 	}
 	form := a.opts.LogFormat
-	log := &resolver.QueryLog{Plain: form == formatCoreDNS, Local: addr, Logger: a.log.With("plugin", "log", "zone", zone)}
+	log := &resolver.QueryLog{Plain: form == options.LogCoreDNS, Local: addr, Logger: a.log.With("plugin", "log", "zone", zone)}
 	if log.Plain {
 		log.Logger = a.log // nothing but the line
 	}
 	for l := b.Log; l != nil; l = l.Next {
 		wants := func(class string) bool { return len(l.Classes) == 0 || slices.Contains(l.Classes, class) }
 		rule := resolver.LogRule{Names: l.Names, Success: wants("success"), Denial: wants("denial"), Error: wants("error")}
-		if l.Format != "" || form != formatText {
+		if l.Format != "" || form != options.LogText {
 			rule.Format = resolver.ParseFormat(cmp.Or(l.Format, config.CommonLogFormat))
 		}
 		log.Rules = append(log.Rules, rule)
@@ -132,7 +126,7 @@ func (a *builder) errorLog(b *config.Block) *resolver.ErrorLog {
 	if b.Errors == nil {
 		return nil
 	}
-	log := &resolver.ErrorLog{Plain: a.opts.LogFormat == formatCoreDNS, Logger: a.log.With("plugin", "errors")}
+	log := &resolver.ErrorLog{Plain: a.opts.LogFormat == options.LogCoreDNS, Logger: a.log.With("plugin", "errors")}
 	if log.Plain {
 		log.Logger = a.log // nothing but the line
 	}

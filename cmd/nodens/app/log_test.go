@@ -1,4 +1,4 @@
-// These tests use logLevel, newLogger and formatCoreDNS, which are not exported.
+// These tests use logLevel and newLogger, which are not exported.
 
 package app
 
@@ -14,6 +14,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nodens-dns/nodens/cmd/nodens/options"
 	"github.com/nodens-dns/nodens/test/agenttest"
 	"github.com/nodens-dns/nodens/test/peer"
 )
@@ -22,7 +23,7 @@ import (
 func TestCoreDNSFormat(t *testing.T) {
 	var out bytes.Buffer
 	level := new(slog.LevelVar)
-	log, err := newLogger(formatCoreDNS, &out, level)
+	log, err := newLogger(options.LogCoreDNS, &out, level)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +62,7 @@ func TestLogFormats(t *testing.T) {
 	} {
 		t.Run(c.format+" "+c.block, func(t *testing.T) {
 			port := peer.Ports(t, 1)[0]
-			l := lookedAt(t, fmt.Sprintf(".:%d {\n bind 127.0.0.1\n errors\n %s\n hosts {\n  192.0.2.1 by.hand\n  fallthrough\n }\n forward . 127.0.0.1:1\n}\n", port, c.block), func(o *Options) { o.LogFormat = c.format })
+			l := lookedAt(t, fmt.Sprintf(".:%d {\n bind 127.0.0.1\n errors\n %s\n hosts {\n  192.0.2.1 by.hand\n  fallthrough\n }\n forward . 127.0.0.1:1\n}\n", port, c.block), func(o *options.Agent) { o.LogFormat = c.format })
 			_ = agenttest.Ask(t, port, "by.hand.")
 			_ = agenttest.Ask(t, port, "none.test.")
 			for _, want := range []string{c.query, c.failed} {

@@ -10,9 +10,6 @@ import (
 	"github.com/nodens-dns/nodens/internal/config"
 )
 
-// PprofPath is the path of the profiles, as `go tool pprof` expects it.
-const PprofPath = "/debug/pprof/"
-
 const (
 	// maxProfiles bounds concurrent requests.
 	maxProfiles = 2
@@ -24,8 +21,8 @@ const (
 func addPprof(add func(path string, h http.Handler)) {
 	places := make(chan struct{}, maxProfiles)
 	for path, h := range map[string]http.HandlerFunc{
-		PprofPath: pprof.Index, PprofPath + "cmdline": pprof.Cmdline, PprofPath + "profile": pprof.Profile,
-		PprofPath + "symbol": pprof.Symbol, PprofPath + "trace": pprof.Trace,
+		config.PprofPath: pprof.Index, config.PprofPath + "cmdline": pprof.Cmdline, config.PprofPath + "profile": pprof.Profile,
+		config.PprofPath + "symbol": pprof.Symbol, config.PprofPath + "trace": pprof.Trace,
 	} {
 		add(path, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if s, err := strconv.ParseFloat(r.FormValue("seconds"), 64); err == nil && !(s <= maxProfile) {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nodens-dns/nodens/cmd/nodens/options"
 	"github.com/nodens-dns/nodens/test/agenttest"
 	"github.com/nodens-dns/nodens/test/ca"
 	"github.com/nodens-dns/nodens/test/fakedns"
@@ -31,7 +32,7 @@ type looked struct {
 }
 
 // lookedAt returns an agent that serves the Corefile, without a main loop.
-func lookedAt(t *testing.T, corefile string, changes ...func(*Options)) *looked {
+func lookedAt(t *testing.T, corefile string, changes ...func(*options.Agent)) *looked {
 	t.Helper()
 	l := &looked{t: t, log: new(testlog.Buffer), conf: agenttest.WriteCorefile(t, corefile)}
 	a, cfg, err := prepare(testOptions(l.conf, changes...), l.log)

@@ -8,17 +8,18 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/nodens-dns/nodens/cmd/nodens/options"
 	"github.com/nodens-dns/nodens/internal/config"
 )
 
-// checkTakeover compares LocalIPs with the ClusterIP of TakeoverService, before the agent
+// checkTakeover compares o.LocalIPs with the ClusterIP of o.TakeoverService, before the agent
 // changes the node's network. With another address the agent would answer where no pod
 // asks, and could take the address of another Service.
 //
 // The kubelet sets the environment variable again at each start of the container. A
 // dual-stack Service's second ClusterIP is in no variable and is not compared. If there is
 // no such variable, the Service may have another name, which is a warning and no error.
-func (o *Options) checkTakeover(log *slog.Logger) error {
+func checkTakeover(o *options.Agent, log *slog.Logger) error {
 	if o.TakeoverService == "" || !o.SetsUpNetwork() {
 		return nil
 	}

@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/nodens-dns/nodens/cmd/nodens/options"
 )
 
 func TestCheckTakeover(t *testing.T) {
@@ -35,14 +37,14 @@ func TestCheckTakeover(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Setenv(variable, tt.env)
 			t.Setenv("COREDNS_SERVICE_HOST", "")
-			o := testOptions("", func(o *Options) {
+			o := testOptions("", func(o *options.Agent) {
 				o.TakeoverService, o.SetupInterface = tt.service, tt.setup
 				for s := range strings.SplitSeq(tt.localIPs, ",") {
 					o.LocalIPs = append(o.LocalIPs, netip.MustParseAddr(s))
 				}
 			})
 			var log bytes.Buffer
-			err := o.checkTakeover(slog.New(slog.NewTextHandler(&log, nil)))
+			err := checkTakeover(o, slog.New(slog.NewTextHandler(&log, nil)))
 			if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("error %v, want %q", err, tt.want)
 			}
@@ -62,7 +64,7 @@ func TestTakeoverMismatchFailsStart(t *testing.T) {
 	if err := os.WriteFile(conf, []byte(".:53 {\n bind 127.0.0.1\n whoami\n}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	opts := testOptions(conf, func(o *Options) {
+	opts := testOptions(conf, func(o *options.Agent) {
 		o.LocalIPs = []netip.Addr{netip.MustParseAddr("10.96.0.10")}
 		o.TakeoverService, o.SetupInterface, o.InterfaceName = "kube-dns", true, "no-such-interface-name"
 	})

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/nodens-dns/nodens/cache"
+	"github.com/nodens-dns/nodens/cmd/nodens/options"
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/server/resolver"
@@ -28,7 +29,7 @@ func assembled(t *testing.T, corefile string) *blockParts {
 		t.Fatal(err)
 	}
 	log := slog.New(slog.DiscardHandler)
-	a := builder{opts: &Options{}, log: log, stats: make(map[statsKey]*resolver.Stats), store: cache.NewStore(1<<20, cache.Options{})}
+	a := builder{opts: &options.Agent{}, log: log, stats: make(map[statsKey]*resolver.Stats), store: cache.NewStore(1<<20, cache.Options{})}
 	g, err := a.build(cfg, nil)
 	if err != nil {
 		t.Fatal(err)

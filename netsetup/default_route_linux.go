@@ -12,15 +12,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// defaultInterface is the interface of a default route of this node.
-type defaultInterface struct {
-	name string
-	// kind is the kernel's name of the driver; "device" for hardware.
-	kind string
-	// mayCarryPods: pods of this node use the interface, or may do so.
-	mayCarryPods bool
-}
-
 // maxStackDepth is how many stacked interfaces are followed, such as a VLAN on a bond on hardware.
 // The kernel allows eight. Pods may use a deeper stack.
 const maxStackDepth = 4

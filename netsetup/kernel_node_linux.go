@@ -20,6 +20,11 @@ const maxDumpTries = 3
 // with one short-lived socket per request. The zero value is ready.
 type kernelNode struct{}
 
+// chooseBackend implements Node.
+func (k *kernelNode) chooseBackend(ctx context.Context, setting Netfilter, addrs []netip.Addr) (backendChoice, error) {
+	return chooseBackend(ctx, setting, addrs)
+}
+
 // openOwnerTable implements Node.
 func (k *kernelNode) openOwnerTable(addrs []netip.Addr, dns uint16) (io.Closer, error) {
 	return newOwnerTable(addrs, dns)

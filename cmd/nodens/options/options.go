@@ -1,4 +1,7 @@
-package app
+// Package options has the settings of an agent: what its flags set, their defaults, and the
+// values of them that more than one package knows. It builds on every system, so that the
+// commands for an operator's workstation can use it without the agent.
+package options
 
 import (
 	"errors"
@@ -13,12 +16,11 @@ import (
 
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/netsetup"
-	"github.com/nodens-dns/nodens/server/fastpath"
 )
 
-// Options are the settings of an agent beside its Corefile, one for each flag of the
-// command. [DefaultOptions] has their defaults. The agent does not change them.
-type Options struct {
+// Agent are the settings of an agent beside its Corefile, one for each flag of the command.
+// [Default] has their defaults. The agent does not change them.
+type Agent struct {
 	Build Build // of the binary, for metrics, logs and other agents
 
 	// LocalIPs are the addresses of the interface and the rules. Without any the agent
@@ -59,9 +61,9 @@ type Options struct {
 	CacheSize      int    // bytes that all caches together may take
 	AdminSocket    string // path of the admin socket; "": none
 	HandoverDir    string // directory for handovers and the saved cache; "": none
-	LogFormat      string // text, json or coredns
+	LogFormat      string // LogText, LogJSON or LogCoreDNS
 	FastPath       FastPathMode
-	FastPathOrder  fastpath.Order // of the program among others on an interface
+	FastPathOrder  FastPathOrder
 
 	// Reload makes the agent read its configuration again, whenever a value arrives; nil: only
 	// what the configuration says does.
@@ -84,6 +86,13 @@ func (b Build) String() string {
 	return fmt.Sprintf("nodens-%s %s/%s, %s, %s", b.Version, runtime.GOOS, runtime.GOARCH, b.GoVersion, b.Commit)
 }
 
+// The values of -log-format.
+const (
+	LogText    = "text"
+	LogJSON    = "json"
+	LogCoreDNS = "coredns"
+)
+
 const (
 	// defaultCacheSize holds some 130,000 answers, more than six times the entries of one cache
 	// directive with its defaults.
@@ -92,9 +101,9 @@ const (
 	MaxCacheSize = 16 << 30
 )
 
-// DefaultOptions returns the defaults of all flags.
-func DefaultOptions() Options {
-	return Options{
+// Default returns the defaults of all flags.
+func Default() Agent {
+	return Agent{
 		Conf:               "/etc/Corefile",
 		BaseConf:           "/etc/coredns/Corefile.base",
 		KubeDNSDir:         "/etc/kube-dns",
@@ -110,12 +119,12 @@ func DefaultOptions() Options {
 		HealthPort:         8080,
 		MetricsAddr:        "0.0.0.0:9353",
 		CacheSize:          defaultCacheSize,
-		LogFormat:          formatText,
+		LogFormat:          LogText,
 	}
 }
 
 // LoadConfig reads the Corefile and the files it names. It changes nothing on the node.
-func (o *Options) LoadConfig() (*config.Config, error) {
+func (o *Agent) LoadConfig() (*config.Config, error) {
 	path, err := o.corefile()
 	if err != nil {
 		return nil, err
@@ -132,7 +141,7 @@ func (o *Options) LoadConfig() (*config.Config, error) {
 
 // interfaceAddrs returns the addresses of the network interface that `bind` names. The
 // agent's own interface may not exist yet, but its addresses are known.
-func (o *Options) interfaceAddrs(name string) ([]netip.Addr, error) {
+func (o *Agent) interfaceAddrs(name string) ([]netip.Addr, error) {
 	if name == o.InterfaceName && o.SetupInterface && len(o.LocalIPs) > 0 {
 		return o.LocalIPs, nil
 	}
@@ -141,7 +150,7 @@ func (o *Options) interfaceAddrs(name string) ([]netip.Addr, error) {
 
 // corefile returns the path of the file to read: BaseConf or Conf. NodeLocal DNSCache
 // renders the one into the other; here the rendered text stays in memory.
-func (o *Options) corefile() (string, error) {
+func (o *Agent) corefile() (string, error) {
 	if o.PreferBaseConf {
 		return o.BaseConf, nil
 	}
@@ -155,24 +164,24 @@ func (o *Options) corefile() (string, error) {
 	return "", fmt.Errorf("reading the Corefile: %w; name one with -conf or -basecorefile", confErr)
 }
 
-// rules reports whether the agent installs rules.
-func (o *Options) rules() bool { return o.SetupIptables && o.Netfilter != netsetup.NetfilterNone }
+// SetsUpRules reports whether the agent installs rules for the addresses that it has.
+func (o *Agent) SetsUpRules() bool { return o.SetupIptables && o.Netfilter != netsetup.NetfilterNone }
 
 // SetsUpNetwork reports whether the agent creates an interface or rules. It needs an
 // address for either.
-func (o *Options) SetsUpNetwork() bool {
-	return len(o.LocalIPs) > 0 && (o.SetupInterface || o.rules())
+func (o *Agent) SetsUpNetwork() bool {
+	return len(o.LocalIPs) > 0 && (o.SetupInterface || o.SetsUpRules())
 }
 
 // Network returns the settings of the node's network. Package netsetup logs to log.
-func (o *Options) Network(log *slog.Logger) netsetup.Config {
+func (o *Agent) Network(log *slog.Logger) netsetup.Config {
 	return netsetup.Config{
 		Addresses:      o.LocalIPs,
 		DNSPort:        o.DNSPort,
 		HealthPort:     o.HealthPort,
 		InterfaceName:  o.InterfaceName,
 		SetupInterface: o.SetupInterface,
-		SetupIptables:  o.rules(),
+		SetupIptables:  o.SetsUpRules(),
 		Netfilter:      o.Netfilter,
 		Interval:       o.SyncInterval,
 		SkipTeardown:   o.SkipTeardown,
@@ -183,7 +192,7 @@ func (o *Options) Network(log *slog.Logger) netsetup.Config {
 }
 
 // CachePath returns the path of the saved cache, "" if the agent saves none.
-func (o *Options) CachePath() string {
+func (o *Agent) CachePath() string {
 	if o.HandoverDir == "" {
 		return ""
 	}

@@ -1,0 +1,26 @@
+//go:build !linux
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"runtime"
+)
+
+// needsLinux returns the error of a command that runs on nodes only.
+func needsLinux(what string) error {
+	return fmt.Errorf("%s needs Linux; on %s run it in a Linux virtual machine or container. "+
+		"check, plan, migrate and flush work here, too", what, runtime.GOOS)
+}
+
+func runAgent(context.Context, *agentFlags, io.Writer, io.Writer) error {
+	return needsLinux("the agent")
+}
+
+func runCleanup(context.Context, *agentFlags, io.Writer, io.Writer) error {
+	return needsLinux("cleanup")
+}
+
+func runReady(context.Context, *agentFlags, io.Writer, io.Writer) error { return needsLinux("ready") }

@@ -1,0 +1,53 @@
+package netsetup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// Preview describes what New and its Setup would do on this node: interface, addresses,
+// external interfaces, and the rules in the syntax of the backend that they would use. It reads
+// the node's state and changes nothing. The error is NewPlan's, or of type *Error.
+//
+// On other systems than Linux it describes what they would do on a node, without the interfaces
+// of the default routes. Netfilter has to name the backend then; if not, the error is ErrNotLinux.
+func Preview(ctx context.Context, c Config) (string, error) {
+	node, err := thisNode()
+	if err != nil {
+		return previewElsewhere(c)
+	}
+	p, err := NewPlan(c)
+	if err != nil {
+		return "", err
+	}
+	if len(p.rules.addrs) == 0 {
+		return p.String(), nil
+	}
+	chosen, err := node.chooseBackend(ctx, c.Netfilter, c.Addresses)
+	if err != nil {
+		return "", errors.Join(&Error{Type: Iptables, Op: "looking for a way to make rules", Hint: toolHint, Err: err})
+	}
+	if p.followsRoutes {
+		found, err := node.defaultInterfaces()
+		if err != nil {
+			return "", &Error{Type: InterfaceCheck, Op: "listing default routes", Hint: externalHint, Err: err}
+		}
+		p.rules.external, p.notExternal = splitExternal(found)
+		p.followsRoutes = false
+	}
+	return p.text(chosen.backend), nil
+}
+
+// previewElsewhere is Preview on other systems than Linux.
+func previewElsewhere(c Config) (string, error) {
+	p, err := NewPlan(c)
+	if err != nil {
+		return "", err
+	}
+	if len(p.rules.addrs) > 0 && p.netfilter != NetfilterIptables && p.netfilter != NetfilterNftables {
+		return "", fmt.Errorf("-netfilter: %s follows the node's kube-proxy (%w); give %s or %s",
+			NetfilterAuto, ErrNotLinux, NetfilterIptables, NetfilterNftables)
+	}
+	return p.String(), nil
+}
