@@ -55,7 +55,7 @@ fuzz:
 image:
 	go -C daemonset/image run . -out "$(CURDIR)/bin/nodens-image.tar"
 
-# A real cluster of two nodes on this machine: installs nodens as the README says, queries
+# A real cluster of two nodes on this machine: installs nodens as the guides say, queries
 # and scrapes it, breaks things, and prints a table of all checks. Needs root.
 e2e:
 	@sh test/install.sh nsenter ip iptables nft conntrack dig curl gcc ctr runc /usr/lib/cni/bridge prometheus busybox musl-gcc

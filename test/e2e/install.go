@@ -13,15 +13,15 @@ import (
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
-// install is the part of that name: what the README tells users to type, kustomize's
+// install is the part of that name: what the how-to guides tell users to type, kustomize's
 // overlays, the chart, and the way from one to the other while pods ask.
 func install() []check {
 	var i installation
 	return []check{
-		{"the README's commands install the agent", i.followReadme},
+		{"the guide's commands install the agent", i.followKustomize},
 		{"the API server accepts overlays and chart", i.checkManifests},
-		{"kube-dns's ClusterIP is taken over as in the README", i.enableTakeover},
-		{"the README's chart replaces the kubectl installation", i.followChart},
+		{"kube-dns's ClusterIP is taken over as in the guide", i.enableTakeover},
+		{"the guide's chart replaces the kubectl installation", i.followChart},
 		{"helm upgrade and rollback switch the takeover on and off", i.upgradeAndRollback},
 		{"cluster DNS answers after helm uninstall", i.checkUninstall},
 	}
@@ -29,14 +29,14 @@ func install() []check {
 
 // installation is the state of the part install.
 type installation struct {
-	runner readmeRunner
+	runner guideRunner
 	// pods has a pod of each node that asks.
 	pods []string
 }
 
-// followReadme follows the section "Install it in a cluster".
-func (i *installation) followReadme(ctx context.Context, s *suite) (string, error) {
-	if err := i.runner.runSection(ctx, s, "Install it in a cluster", false); err != nil {
+// followKustomize follows the guide to kubectl and kustomize.
+func (i *installation) followKustomize(ctx context.Context, s *suite) (string, error) {
+	if err := i.runner.runSection(ctx, s, "install-with-kustomize.md", "Install"); err != nil {
 		return "", err
 	}
 	s.agent = true
@@ -108,13 +108,13 @@ var chartVariants = []string{
 	"config.kubernetes=false,serviceAccount.create=false,updateStrategy.rollingUpdate.maxSurge=0,updateStrategy.rollingUpdate.maxUnavailable=10%",
 }
 
-// enableTakeover follows the section "Modes". Before it kube-proxy has the address, and what
+// enableTakeover follows the guide to the modes. Before it kube-proxy has the address, and what
 // is sent to it is tracked; afterwards the node's own agent answers, untracked.
 func (i *installation) enableTakeover(ctx context.Context, s *suite) (string, error) {
 	if err := i.waitAnsweredBy(ctx, s, cluster.DNS, false); err != nil {
 		return "", fmt.Errorf("before: %w", err)
 	}
-	if err := i.runner.runSection(ctx, s, "Modes", false); err != nil {
+	if err := i.runner.runSection(ctx, s, "choose-a-mode.md", "Takeover"); err != nil {
 		return "", err
 	}
 	if err := i.waitAnsweredBy(ctx, s, cluster.DNS, true); err != nil {
@@ -123,10 +123,9 @@ func (i *installation) enableTakeover(ctx context.Context, s *suite) (string, er
 	return cluster.DNS + " is answered on both nodes, without connection tracking", nil
 }
 
-// followChart follows what is left of "Install it in a cluster": Helm over what kubectl has
-// applied. Its defaults take no address over.
+// followChart follows the guide to Helm, over what kubectl has applied. Its defaults take no address over.
 func (i *installation) followChart(ctx context.Context, s *suite) (string, error) {
-	if err := i.runner.runSection(ctx, s, "Install it in a cluster", true); err != nil {
+	if err := i.runner.runSection(ctx, s, "install-with-helm.md", "Install"); err != nil {
 		return "", err
 	}
 	if err := i.waitAnsweredBy(ctx, s, cluster.DNS, false); err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/nodens-dns/nodens/test/node/load"
 )
 
-// lossLimit is what the README promises for an event, as limits.
+// lossLimit is what docs/explanation/promises.md promises for an event, as limits.
 type lossLimit struct {
 	// name describes the limit in messages.
 	name string
@@ -23,7 +23,7 @@ type lossLimit struct {
 	fallback bool
 }
 
-// The limits follow README.md, "When the agent is down" and "Upgrades".
+// The limits follow docs/explanation/promises.md.
 var (
 	// lossless is for upgrades and for faults that don't touch the agent.
 	lossless = lossLimit{name: "nothing lost, all answered on the node"}

@@ -15,8 +15,9 @@ import (
 // registry replaces YOUR-REGISTRY in commands.
 const registry = "registry.test"
 
-// readmeRunner runs the README's commands in a copy of the tree, with its own kubectl and helm.
-type readmeRunner struct {
+// guideRunner runs the commands of the how-to guides in a copy of the tree, with its own kubectl and
+// helm.
+type guideRunner struct {
 	// tree is the copy, and programs the folder of kubectl and helm.
 	tree, programs string
 	// ran and stoodIn count the commands that were run as they stand, and those that
@@ -25,7 +26,7 @@ type readmeRunner struct {
 }
 
 // prepare copies the tree, and finds the programs.
-func (r *readmeRunner) prepare(ctx context.Context, s *suite) error {
+func (r *guideRunner) prepare(ctx context.Context, s *suite) error {
 	if r.tree != "" {
 		return nil
 	}
@@ -103,7 +104,7 @@ func copyEntry(from, to string, kind fs.FileMode) error {
 func consoleBlocks(text, section string) (list [][]string, err error) {
 	_, text, ok := strings.Cut(text, "\n## "+section+"\n")
 	if !ok {
-		return nil, fmt.Errorf("README.md has no section %q", section)
+		return nil, fmt.Errorf("there is no section %q", section)
 	}
 	text, _, _ = strings.Cut(text, "\n## ")
 	for {
@@ -128,24 +129,20 @@ func consoleBlocks(text, section string) (list [][]string, err error) {
 	return list, nil
 }
 
-// runSection runs the commands of those blocks of the section that name the program helm, or
-// of those that don't.
-func (r *readmeRunner) runSection(ctx context.Context, s *suite, section string, helm bool) error {
+// runSection runs the commands in that section of a guide, a file's name in docs/how-to.
+func (r *guideRunner) runSection(ctx context.Context, s *suite, guide, section string) error {
 	if err := r.prepare(ctx, s); err != nil {
 		return err
 	}
-	text, err := os.ReadFile(filepath.Join(r.tree, "README.md"))
+	text, err := os.ReadFile(filepath.Join(r.tree, "docs", "how-to", guide))
 	if err != nil {
 		return err
 	}
 	list, err := consoleBlocks(string(text), section)
 	if err != nil {
-		return err
+		return fmt.Errorf("%s: %w", guide, err)
 	}
 	for _, commands := range list {
-		if strings.Contains(strings.Join(commands, "\n"), "helm ") != helm {
-			continue
-		}
 		for _, command := range commands {
 			if err := r.runCommand(ctx, s, command); err != nil {
 				return fmt.Errorf("%s: %w", command, err)
@@ -158,7 +155,7 @@ func (r *readmeRunner) runSection(ctx context.Context, s *suite, section string,
 // runCommand runs one as it stands, in the network from which the cluster can be reached.
 // What needs a registry is done by hand: every node gets the image, under the name that
 // it has there.
-func (r *readmeRunner) runCommand(ctx context.Context, s *suite, command string) error {
+func (r *guideRunner) runCommand(ctx context.Context, s *suite, command string) error {
 	program, _, _ := strings.Cut(command, " ")
 	switch program {
 	case "skopeo":
@@ -176,7 +173,7 @@ func (r *readmeRunner) runCommand(ctx context.Context, s *suite, command string)
 }
 
 // runShell runs a line of shell in the copy of the tree and returns its standard output.
-func (r *readmeRunner) runShell(ctx context.Context, s *suite, line string) (string, error) {
+func (r *guideRunner) runShell(ctx context.Context, s *suite, line string) (string, error) {
 	cmd := s.cluster.Command(ctx, "sh", "-c", line)
 	cmd.Env = append(os.Environ(), "PATH="+r.programs+":"+os.Getenv("PATH"), "KUBECONFIG="+s.cluster.Kubeconfig(),
 		"HELM_CACHE_HOME="+r.programs, "HELM_CONFIG_HOME="+r.programs, "HELM_DATA_HOME="+r.programs)
@@ -187,7 +184,7 @@ func (r *readmeRunner) runShell(ctx context.Context, s *suite, line string) (str
 }
 
 // run runs the program in the copy of the tree. An error has what it wrote.
-func (r *readmeRunner) run(cmd *exec.Cmd) error {
+func (r *guideRunner) run(cmd *exec.Cmd) error {
 	var wrote strings.Builder
 	cmd.Dir, cmd.Stderr = r.tree, &wrote
 	if cmd.Stdout == nil {
@@ -200,7 +197,7 @@ func (r *readmeRunner) run(cmd *exec.Cmd) error {
 }
 
 // importImage gives every node the file that `make image` has written, as if it were pulled.
-func (r *readmeRunner) importImage(ctx context.Context, s *suite) error {
+func (r *guideRunner) importImage(ctx context.Context, s *suite) error {
 	for _, node := range s.cluster.Nodes() {
 		if err := node.Import(ctx, filepath.Join(r.tree, "bin", "nodens-image.tar")); err != nil {
 			return err

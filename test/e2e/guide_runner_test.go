@@ -3,6 +3,8 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -63,5 +65,36 @@ func TestCopyTree(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(to, ".git")); err == nil {
 		t.Error("the copy has git's own folder")
+	}
+}
+
+// The sections that the cluster runs have commands.
+func TestGuides(t *testing.T) {
+	root, err := peer.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests := []struct {
+		guide, section string
+		program        string // of one command at least
+	}{
+		{"install-with-kustomize.md", "Install", "kubectl"},
+		{"choose-a-mode.md", "Takeover", "kubectl"},
+		{"install-with-helm.md", "Install", "helm"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.guide, func(t *testing.T) {
+			text, err := os.ReadFile(filepath.Join(root, "docs", "how-to", tt.guide))
+			if err != nil {
+				t.Fatal(err)
+			}
+			list, err := consoleBlocks(string(text), tt.section)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !slices.ContainsFunc(slices.Concat(list...), func(c string) bool { return strings.HasPrefix(c, tt.program+" ") }) {
+				t.Errorf("section %q: no command begins with %s", tt.section, tt.program)
+			}
+		})
 	}
 }
