@@ -26,7 +26,7 @@ var unfinished = []string{"README.md", "BENCHMARKS.md"}
 func TestFenceLanguages(t *testing.T) {
 	languages := []string{"sh", "console", "corefile", "yaml", "json", "text"}
 	programs := []string{"make", "dig", "go"}
-	for _, name := range pages(t) {
+	for _, name := range documents(t) {
 		text, _ := document(t, name)
 		for _, f := range fences(text) {
 			if !slices.Contains(languages, f.language) && !slices.Contains(unfinished, name) {
@@ -54,7 +54,7 @@ var (
 // TestCommandsExist: the targets, packages and manifests that commands name are there.
 func TestCommandsExist(t *testing.T) {
 	makefile, root := document(t, "Makefile")
-	for _, name := range pages(t) {
+	for _, name := range documents(t) {
 		text, _ := document(t, name)
 		for _, f := range fences(text) {
 			if f.language != "sh" && f.language != "console" {
@@ -132,7 +132,7 @@ var (
 func TestConsole(t *testing.T) {
 	var run, skipped int
 	bin := "" // the folder of nodens, built for the first fence that runs
-	for _, name := range pages(t) {
+	for _, name := range documents(t) {
 		if slices.Contains(unfinished, name) {
 			continue
 		}

@@ -15,8 +15,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// pages are the names of all Markdown files of the tree, from its root.
-func pages(t *testing.T) []string {
+// documents are the names of all Markdown files of the tree, from its root.
+func documents(t *testing.T) []string {
 	t.Helper()
 	return files(t, func(name string) bool { return strings.HasSuffix(name, ".md") })
 }
@@ -107,7 +107,7 @@ var lineFragment = regexp.MustCompile(`^L[0-9]+(-L[0-9]+)?$`)
 func TestLinks(t *testing.T) {
 	_, root := document(t, "README.md")
 	known := make(map[string]map[string]bool) // anchors by page
-	for _, name := range pages(t) {
+	for _, name := range documents(t) {
 		text, _ := document(t, name)
 		known[name] = anchors(text)
 	}

@@ -20,7 +20,7 @@ func isLong(name, text string) bool {
 
 // TestSizes: the README and the pages of docs have a bounded number of lines.
 func TestSizes(t *testing.T) {
-	for _, name := range pages(t) {
+	for _, name := range documents(t) {
 		limit := maxPage
 		switch {
 		case name == "README.md":
@@ -49,7 +49,7 @@ func TestMap(t *testing.T) {
 			}
 		}
 	}
-	for _, name := range pages(t) {
+	for _, name := range documents(t) {
 		if strings.HasPrefix(name, "docs/") && !reached[name] {
 			t.Logf("%s is not linked from %s, nor from a page linked there", name, start)
 		}
@@ -58,7 +58,7 @@ func TestMap(t *testing.T) {
 
 // TestTitles: every page of docs begins with its title, and then says what it gives.
 func TestTitles(t *testing.T) {
-	for _, name := range pages(t) {
+	for _, name := range documents(t) {
 		if !strings.HasPrefix(name, "docs/") {
 			continue
 		}

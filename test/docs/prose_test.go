@@ -34,7 +34,7 @@ var history = []string{"CHANGELOG.md"}
 // proseOf returns the names of the pages whose prose is checked.
 func proseOf(t *testing.T) []string {
 	t.Helper()
-	return slices.DeleteFunc(pages(t), func(name string) bool {
+	return slices.DeleteFunc(documents(t), func(name string) bool {
 		return slices.Contains(unfinished, name) || slices.Contains(history, name)
 	})
 }
@@ -55,7 +55,7 @@ func TestRefusedPhrases(t *testing.T) {
 var home = regexp.MustCompile(`(?:^|[\s"'` + "`" + `(=:])(/(?:root|home|Users)/[^\s"'` + "`" + `)]+)`)
 
 func TestNoPersonalPaths(t *testing.T) {
-	for _, name := range pages(t) {
+	for _, name := range documents(t) {
 		text, _ := document(t, name)
 		for _, at := range home.FindAllStringSubmatchIndex(text, -1) {
 			t.Errorf("%s:%d: %s is a path of one machine", name, lineOf(text, at[2]), text[at[2]:at[3]])

@@ -1,8 +1,6 @@
 package docs
 
 import (
-	"io/fs"
-	"os"
 	"os/exec"
 	"regexp"
 	"slices"
@@ -13,21 +11,6 @@ import (
 
 	"github.com/nodens-dns/nodens/test/peer"
 )
-
-// documents are the names of those at the top of the tree and in docs.
-func documents(t *testing.T) []string {
-	t.Helper()
-	_, root := document(t, "README.md")
-	var names []string
-	for _, pattern := range []string{"*.md", "docs/*.md"} {
-		paths, err := fs.Glob(os.DirFS(root), pattern)
-		if err != nil {
-			t.Fatal(err)
-		}
-		names = append(names, paths...)
-	}
-	return names
-}
 
 // The two commands that the README is about.
 func TestCommands(t *testing.T) {
@@ -67,40 +50,5 @@ func TestFlags(t *testing.T) {
 	slices.Sort(got)
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("flags of the program and of README.md (-program +README):\n%s", d)
-	}
-}
-
-// family is a metric as the program's table has it. Those about the upstreams share
-// a prefix there.
-var family = regexp.MustCompile(`\b(counter|gauge|proxy)\("([a-z0-9_]+)"`)
-
-func TestMetrics(t *testing.T) {
-	source, _ := document(t, "cmd/nodens/app/metrics.go")
-	var want []string
-	for _, m := range family.FindAllStringSubmatch(source, -1) {
-		if m[1] == "proxy" {
-			m[2] = "coredns_proxy_" + m[2]
-		}
-		want = append(want, m[2])
-	}
-	if len(want) == 0 {
-		t.Fatal("cmd/nodens/app/metrics.go has no metrics, or in another form")
-	}
-	text, _ := document(t, "README.md")
-	var got []string
-	rows := slices.Concat(data(table(text, "metric")), data(table(text, "own metric")))
-	for _, r := range rows {
-		for cell := range strings.SplitSeq(r[0], ", ") {
-			name, ok := code(cell)
-			if !ok {
-				t.Errorf("the metric %s is not code", cell)
-			}
-			got = append(got, name)
-		}
-	}
-	slices.Sort(want)
-	slices.Sort(got)
-	if d := cmp.Diff(want, got); d != "" {
-		t.Errorf("metrics of the program and of README.md (-program +README):\n%s", d)
 	}
 }
