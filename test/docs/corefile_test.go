@@ -62,7 +62,11 @@ func block(written string) string {
 // scratch changes to a folder that has the files the documents' Corefiles name.
 func scratch(t *testing.T) {
 	t.Helper()
+	_, root := document(t, "README.md")
 	t.Chdir(t.TempDir())
+	if err := os.Symlink(filepath.Join(root, "cmd"), "cmd"); err != nil { // the sample of a cluster is there
+		t.Fatal(err)
+	}
 	for name, text := range map[string]string{"cluster.yaml": "", "resolv.conf": "search example.org\n"} {
 		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
