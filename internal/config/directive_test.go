@@ -1,10 +1,11 @@
-// These tests use name, coreDNS and defaultForward, which are not exported.
+// These tests use fields, refused and defaultForward, which are not exported.
 
 package config
 
 import (
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -236,12 +237,12 @@ func TestTable(t *testing.T) {
 			t.Errorf("%s: %s has no parse method", s.name, field.Type)
 		}
 	}
-	for _, name := range coreDNS {
-		if slices.Contains(want, name) {
-			t.Errorf("%s is in the table and in the list of those that are not", name)
+	for _, r := range refused {
+		if slices.Contains(want, r.name) || r.remedy == "" {
+			t.Errorf("%s is in the table, or is refused without a remedy", r.name)
 		}
 	}
-	if !slices.IsSorted(coreDNS) {
-		t.Error("the list of CoreDNS's directives is not sorted")
+	if !slices.IsSortedFunc(refused, func(a, b refusal) int { return strings.Compare(a.name, b.name) }) {
+		t.Error("the list of refused directives is not sorted")
 	}
 }

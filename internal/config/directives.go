@@ -98,18 +98,57 @@ func (p *parser) directive(at field, s statement) {
 
 // unknownDirective reports a directive that is not in the table.
 func (p *parser) unknownDirective(w token) {
-	if slices.Contains(coreDNS, w.text) {
-		f := p.errorf(w, "CoreDNS has the directive %q, this version of nodens doesn't: remove it, or forward the names that need it to CoreDNS", w.text)
-		f.Allowed = slices.Sorted(slices.Values(Directives()))
+	i := slices.IndexFunc(refused, func(r refusal) bool { return r.name == w.text })
+	if i < 0 {
+		p.unknown(w, "directive", Directives())
 		return
 	}
-	p.unknown(w, "directive", Directives())
+	f := p.errorf(w, "CoreDNS has the directive %q, this version of nodens doesn't: %s", w.text, refused[i].remedy)
+	f.Allowed = slices.Sorted(slices.Values(Directives()))
 }
 
-// coreDNS are CoreDNS's directives that this version doesn't have, for an error that is better
+// refusal is a directive of CoreDNS that this version doesn't have, and what to do instead.
+type refusal struct{ name, remedy string }
+
+// Remedies that several directives share.
+const (
+	serveElsewhere = "serve the zone with CoreDNS, and forward its names to it"
+	alwaysLimited  = "take it out; connections and queries in flight are always limited"
+	noTransport    = "take it out; write tls:// or https:// before the block's zones, or serve these clients with CoreDNS"
+)
+
+// refused are CoreDNS's directives that this version doesn't have, for an error that is better
 // than "unknown".
-var coreDNS = []string{
-	"auto", "azure", "cancel", "chaos", "clouddns", "dnssec", "dynupdate", "erratic", "etcd", "file", "geoip",
-	"grpc", "grpc_server", "header", "https", "https3", "metadata", "multisocket", "nomad", "on", "proxyproto",
-	"quic", "root", "route53", "secondary", "shed", "sign", "siit", "trace", "transfer", "tsig",
+var refused = []refusal{
+	{"auto", serveElsewhere},
+	{"azure", serveElsewhere},
+	{"cancel", "take it out; a query has at most 5 seconds anyway"},
+	{"chaos", "take it out; only the class IN is served"},
+	{"clouddns", serveElsewhere},
+	{"dnssec", serveElsewhere},
+	{"dynupdate", serveElsewhere},
+	{"erratic", "take it out; it is for tests of clients"},
+	{"etcd", serveElsewhere},
+	{"file", serveElsewhere},
+	{"geoip", "take it out; a view selects clients by their addresses"},
+	{"grpc", "use forward with tls:// or https:// upstreams"},
+	{"grpc_server", noTransport},
+	{"header", "take it out; the flags of a reply can't be changed"},
+	{"https", alwaysLimited},
+	{"https3", noTransport},
+	{"metadata", "take it out; {/log/class} and {/log/type} of log work without it"},
+	{"multisocket", "take it out; every address has a socket for each core, or as many as the flag --readers says"},
+	{"nomad", serveElsewhere},
+	{"on", "take it out; run the command outside the agent"},
+	{"proxyproto", "take it out; let clients reach the agent without a proxy"},
+	{"quic", noTransport},
+	{"root", "take it out, and write absolute paths"},
+	{"route53", serveElsewhere},
+	{"secondary", serveElsewhere},
+	{"shed", "take it out; queries beyond what the agent can hold are always shed"},
+	{"sign", serveElsewhere},
+	{"siit", "forward the names that need it to CoreDNS"},
+	{"trace", "take it out; use log or dnstap"},
+	{"transfer", serveElsewhere},
+	{"tsig", serveElsewhere},
 }

@@ -25,8 +25,8 @@ func TestFaults(t *testing.T) {
 		{"relod", `3: unknown directive "relod" (did you mean "reload"?); allowed: ` + all},
 		{"forwrad . 192.0.2.1", `3: unknown directive "forwrad" (did you mean "forward"?); allowed: ` + all},
 		{"xyzzy", `3: unknown directive "xyzzy"; allowed: ` + all},
-		{"transfer x y", `3: CoreDNS has the directive "transfer", this version of nodens doesn't: remove it, or forward the names that need it to CoreDNS; allowed: ` + all},
-		{"etcd a {\nb c\n}", `3: CoreDNS has the directive "etcd", this version of nodens doesn't: remove it, or forward the names that need it to CoreDNS; allowed: ` + all},
+		{"transfer x y", `3: CoreDNS has the directive "transfer", this version of nodens doesn't: serve the zone with CoreDNS, and forward its names to it; allowed: ` + all},
+		{"etcd a {\nb c\n}", `3: CoreDNS has the directive "etcd", this version of nodens doesn't: serve the zone with CoreDNS, and forward its names to it; allowed: ` + all},
 
 		{"bind", `3: bind: an argument is missing after "bind"; write: bind ADDRESS|INTERFACE…`},
 		{"bind nosuch", `3: bind: "nosuch" is neither an IP address nor an interface of this machine: file does not exist`},
