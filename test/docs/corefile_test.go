@@ -2,10 +2,14 @@ package docs
 
 import (
 	"errors"
+	"io/fs"
+	"math"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -16,38 +20,40 @@ import (
 	"github.com/nodens-dns/nodens/test/ca"
 )
 
-// support is a line of README.md's support table.
-type support struct{ directive, written, level string }
+// reference is the folder with a page for each directive.
+const reference = "docs/reference/corefile/"
 
-// What a line says of the Corefile in it.
+// form is a row of a page's table of forms.
+type form struct{ written, result, notes string }
+
+// The results of a form.
 const (
-	works   = "yes"
-	ignored = "accepted, no effect"
-	missing = "not yet"
+	works    = "yes"
+	ignored  = "accepted, no effect"
+	rejected = "refused"
 )
 
-func supported(t *testing.T) []support {
+// forms returns the table of forms on a directive's page.
+func forms(t *testing.T, directive string) []form {
 	t.Helper()
-	text, _ := document(t, "README.md")
-	var list []support
-	for _, r := range data(table(text, "directive", "written", "support")) {
-		directive, ok := code(r[0])
-		written, also := code(r[1])
-		if !ok || !also {
-			t.Fatalf("the line %q does not have code in its first two cells", r)
+	text, _ := document(t, reference+directive+".md")
+	var list []form
+	for _, r := range data(table(text, "form", "result", "notes")) {
+		written, ok := code(r[0])
+		if !ok || len(r) != 3 {
+			t.Fatalf("%s.md: the row %q does not have three cells with code in the first one", directive, r)
 		}
-		list = append(list, support{directive, written, r[2]})
+		list = append(list, form{written, r[1], r[2]})
 	}
 	if len(list) == 0 {
-		t.Fatal("README.md has no support table")
+		t.Fatalf("%s.md has no table of forms", directive)
 	}
 	return list
 }
 
-// block makes a server block of a directive as the table writes it: the lines of its
-// block are parted by semicolons. Braces without spaces around them, such as those
-// of a log format, are no block. What the table says that a directive needs in its
-// block is added.
+// block makes a server block of a directive as the tables write it: the lines of its
+// block are separated by semicolons. Braces without spaces around them, such as those
+// of a log format, are no block. A kubernetes directive is added if this one needs it.
 func block(written string) string {
 	text := written
 	if head, options, ok := strings.Cut(strings.TrimSuffix(written, " }"), " { "); ok {
@@ -59,12 +65,13 @@ func block(written string) string {
 	return ".:53 {\n" + text + "\n}\n"
 }
 
-// scratch changes to a folder that has the files the documents' Corefiles name.
+// scratch changes to a folder that has the files the documents' Corefiles name. Those of the
+// tree are there too, because commands are run from its root.
 func scratch(t *testing.T) {
 	t.Helper()
 	_, root := document(t, "README.md")
 	t.Chdir(t.TempDir())
-	if err := os.Symlink(filepath.Join(root, "cmd"), "cmd"); err != nil { // the sample of a cluster is there
+	if err := os.Symlink(filepath.Join(root, "cmd"), "cmd"); err != nil {
 		t.Fatal(err)
 	}
 	for name, text := range map[string]string{"cluster.yaml": "", "resolv.conf": "search example.org\n"} {
@@ -108,111 +115,320 @@ func TestBlock(t *testing.T) {
 	}
 }
 
-func TestSupport(t *testing.T) {
-	lines := supported(t)
-	scratch(t)
-	for _, s := range lines {
-		t.Run(s.written, func(t *testing.T) {
-			if name, _, _ := strings.Cut(s.written, " "); name != s.directive {
-				t.Errorf("stands under %q", s.directive)
-			}
-			err := parse(block(s.written))
-			switch s.level {
-			case works, ignored:
-				if err != nil {
-					t.Errorf("%q, but: %v", s.level, err)
-				}
-			case missing:
-				// The error is of what CoreDNS has and nodens does not, and
-				// not of something else that is wrong in the line.
-				if err == nil || !strings.Contains(err.Error(), "this version of nodens") {
-					t.Errorf("%q, but: %v", s.level, err)
-				}
-			default:
-				t.Errorf("support is %q, want %q, %q or %q", s.level, works, ignored, missing)
-			}
-		})
+// Each directive of the parser has a page, and there is no page for another one.
+func TestDirectivePages(t *testing.T) {
+	_, root := document(t, "README.md")
+	paths, err := fs.Glob(os.DirFS(root), reference+"*.md")
+	if err != nil {
+		t.Fatal(err)
 	}
-}
-
-// A directive that the parser takes has a line that says so.
-func TestDirectivesComplete(t *testing.T) {
 	var got []string
-	for _, s := range supported(t) {
-		if s.level == works && !slices.Contains(got, s.directive) {
-			got = append(got, s.directive)
+	for _, path := range paths {
+		name := strings.TrimSuffix(filepath.Base(path), ".md")
+		if !slices.Contains([]string{"README", "directives", "syntax", "differences"}, name) {
+			got = append(got, name)
 		}
 	}
 	slices.Sort(got)
 	if d := cmp.Diff(slices.Sorted(slices.Values(config.Directives())), got); d != "" {
-		t.Errorf("directives of the parser and of README.md (-parser +README):\n%s", d)
+		t.Errorf("directives of the parser and pages in %s (-parser +pages):\n%s", reference, d)
 	}
 }
 
-// An option that the parser takes has a line that says so. The parser itself tells
-// which there are, in its error for one that there is not.
-func TestOptionsComplete(t *testing.T) {
-	lines := supported(t)
-	scratch(t)
+// The sections of a directive's page, in order. Those in optional may be missing.
+var (
+	sections = []string{"Syntax", "Options", "Forms", "Example", "Details", "Differences from CoreDNS", "Metrics", "See also"}
+	optional = []string{"Options", "Details", "Metrics"}
+)
+
+func TestDirectivePageSections(t *testing.T) {
 	for _, directive := range config.Directives() {
+		text, _ := document(t, reference+directive+".md")
+		if !strings.HasPrefix(text, "# "+directive+"\n\n") {
+			t.Errorf("%s.md: the title is not %q", directive, directive)
+		}
+		var got []string
+		for line := range strings.Lines(text) {
+			if title, ok := strings.CutPrefix(strings.TrimSpace(line), "## "); ok {
+				got = append(got, title)
+			}
+		}
+		want := slices.DeleteFunc(slices.Clone(sections), func(s string) bool {
+			return slices.Contains(optional, s) && !slices.Contains(got, s)
+		})
+		if d := cmp.Diff(want, got); d != "" {
+			t.Errorf("sections of %s.md (-want +got):\n%s", directive, d)
+		}
+	}
+}
+
+// TestForms parses each form. What is refused gets an error that holds the row's notes.
+func TestForms(t *testing.T) {
+	for _, directive := range config.Directives() {
+		list := forms(t, directive)
 		t.Run(directive, func(t *testing.T) {
-			at := slices.IndexFunc(lines, func(s support) bool { return s.directive == directive && s.level == works })
-			if at < 0 {
-				t.Fatal("no line of the table is of it")
-			}
-			head, _, _ := strings.Cut(lines[at].written, " { ")
-			if directive == "rewrite" { // its block has rules, and no options
-				return
-			}
-			var got []string
-			for _, s := range lines {
-				if s.directive == directive && s.level != missing {
-					got = append(got, options(s.written)...)
+			scratch(t)
+			for _, f := range list {
+				if name, _, _ := strings.Cut(f.written, " "); name != directive {
+					t.Errorf("%s: on the page of %s", f.written, directive)
 				}
-			}
-			for _, option := range allowed(t, block(head+" { nothing-of-the-kind }")) {
-				if !slices.Contains(got, option) {
-					t.Errorf("the option %q has no line", option)
+				err := parse(block(f.written))
+				switch f.result {
+				case works, ignored:
+					if err != nil {
+						t.Errorf("%s: %q, but: %v", f.written, f.result, err)
+					}
+				case rejected:
+					remedy := strings.ReplaceAll(f.notes, "`", "")
+					// The error is about what CoreDNS has and nodens doesn't, and not about
+					// something else that is wrong in the row.
+					if err == nil || remedy == "" || !strings.Contains(err.Error(), "this version of nodens") || !strings.Contains(err.Error(), remedy) {
+						t.Errorf("%s: %q with %q, but: %v", f.written, f.result, remedy, err)
+					}
+				default:
+					t.Errorf("%s: the result is %q, want %q, %q or %q", f.written, f.result, works, ignored, rejected)
 				}
 			}
 		})
 	}
 }
 
-// options are the names of the options in a directive's block.
-func options(written string) []string {
-	_, inner, ok := strings.Cut(strings.TrimSuffix(written, " }"), " { ")
-	if !ok {
-		return nil
+// nonsense is no word of any directive.
+const nonsense = "nothing-of-the-kind"
+
+// usages returns the syntax of each option of a directive, by its name. The parser tells
+// which there are in its error for an option that there is not, and how one is written in its
+// error for an option that has a block of its own. head is the directive without its options.
+func usages(t *testing.T, head string) map[string]string {
+	t.Helper()
+	list := make(map[string]string)
+	if head == "rewrite" {
+		for _, field := range allowed(t, block(head+" "+nonsense+" x")) {
+			usage := advised(t, block(head+" "+field))
+			list[field] = strings.TrimPrefix(usage, "rewrite [continue|stop] ")
+		}
+		return list
 	}
-	var names []string
-	for option := range strings.SplitSeq(inner, "; ") {
-		name, _, _ := strings.Cut(option, " ")
-		names = append(names, name)
+	for _, option := range allowed(t, block(head+" { "+nonsense+" }")) {
+		list[option] = advised(t, block(head+" { "+option+" {\nx\n} }"))
 	}
-	return names
+	if strings.HasPrefix(head, "hosts ") {
+		list["192.0.2.1"] = advised(t, block("hosts { 192.0.2.1 }"))
+	}
+	return list
 }
 
-// allowed are the options that the fault of the text's option names instead.
+// allowed returns the words that the error about [nonsense] in text names instead.
 func allowed(t *testing.T, text string) []string {
 	t.Helper()
 	err := parse(text)
 	var fault *config.ParseError
-	if !errors.As(err, &fault) || fault.Word != "nothing-of-the-kind" {
-		t.Fatalf("%s: %v, want a fault of nothing-of-the-kind", text, err)
+	if !errors.As(err, &fault) || fault.Word != nonsense {
+		t.Fatalf("%s: %v, want a fault of %s", text, err, nonsense)
 	}
 	return fault.Allowed
 }
 
+// advised returns the syntax that the error about text says to write.
+func advised(t *testing.T, text string) string {
+	t.Helper()
+	err := parse(text)
+	if err == nil {
+		t.Fatalf("%s: no error", text)
+	}
+	_, usage, ok := strings.Cut(err.Error(), "; write: ")
+	if !ok {
+		t.Fatalf("%s: %v, which does not say what to write", text, err)
+	}
+	return usage
+}
+
+// head returns a directive as its first accepted form writes it, without options.
+func head(t *testing.T, directive string) string {
+	t.Helper()
+	for _, f := range forms(t, directive) {
+		if f.result == works && directive != "rewrite" {
+			head, _, _ := strings.Cut(f.written, " { ")
+			return head
+		}
+	}
+	return directive
+}
+
+// TestOptions compares the options on a directive's page with the parser's: those of the table
+// of options, and those in the block of the syntax. Each one has an accepted form.
+func TestOptions(t *testing.T) {
+	for _, directive := range config.Directives() {
+		text, _ := document(t, reference+directive+".md")
+		list, head := forms(t, directive), head(t, directive)
+		t.Run(directive, func(t *testing.T) {
+			scratch(t)
+			want := usages(t, head)
+			var syntaxes []string
+			for option, usage := range want {
+				syntaxes = append(syntaxes, usage)
+				if !slices.ContainsFunc(list, func(f form) bool { return f.result != rejected && uses(f.written, option) }) {
+					t.Errorf("the option %q has no form", option)
+				}
+			}
+			slices.Sort(syntaxes)
+			var got []string
+			for _, r := range optionRows(text) {
+				usage, ok := code(r[0])
+				if !ok || len(r) != 4 {
+					t.Errorf("the row %q does not have four cells with code in the first one", r)
+				}
+				got = append(got, usage)
+			}
+			slices.Sort(got)
+			if d := cmp.Diff(syntaxes, got); d != "" {
+				t.Errorf("options of the parser and of the table (-parser +table):\n%s", d)
+			}
+			if directive == "rewrite" {
+				return
+			}
+			if d := cmp.Diff(syntaxes, blockLines(text)); d != "" {
+				t.Errorf("options of the parser and of the syntax (-parser +syntax):\n%s", d)
+			}
+		})
+	}
+}
+
+// optionRows returns the rows of a page's table of options. A | in a cell is written \|.
+func optionRows(text string) [][]string {
+	rows := data(table(strings.ReplaceAll(text, `\|`, "\x00"), "option", "default", "bounds", "meaning"))
+	for _, r := range rows {
+		for i := range r {
+			r[i] = strings.ReplaceAll(r[i], "\x00", "|")
+		}
+	}
+	return rows
+}
+
+// blockLines returns the lines within braces of a page's syntax, sorted.
+func blockLines(text string) []string {
+	_, rest, _ := strings.Cut(text, "\n## Syntax\n")
+	var lines []string
+	for _, f := range fences(rest)[:1] {
+		for line := range strings.Lines(f.text) {
+			if strings.HasPrefix(line, "    ") {
+				lines = append(lines, strings.TrimSpace(line))
+			}
+		}
+	}
+	slices.Sort(lines)
+	return lines
+}
+
+// uses reports whether a form has the option, or the field of a rewrite rule.
+func uses(written, option string) bool {
+	if strings.HasPrefix(written, "rewrite ") {
+		return slices.Contains(strings.Fields(written), option)
+	}
+	_, inner, _ := strings.Cut(strings.TrimSuffix(written, " }"), " { ")
+	for line := range strings.SplitSeq(inner, "; ") {
+		if name, _, _ := strings.Cut(line, " "); name == option {
+			return true
+		}
+	}
+	return false
+}
+
+// bounds is what the parser says of a number or a duration that is out of range.
+var bounds = regexp.MustCompile(`out of range; allowed: (\S+) to (\S+)`)
+
+// TestBounds gives each option a first argument below all bounds. The bounds that the parser
+// names are those of the table.
+func TestBounds(t *testing.T) {
+	checked := 0
+	for _, directive := range config.Directives() {
+		text, _ := document(t, reference+directive+".md")
+		head := head(t, directive)
+		if directive == "rewrite" {
+			continue
+		}
+		t.Run(directive, func(t *testing.T) {
+			scratch(t)
+			for _, r := range optionRows(text) {
+				usage, _ := code(r[0])
+				name, _, _ := strings.Cut(usage, " ")
+				for _, low := range []string{"-1000000h", "-9223372036854775808"} {
+					err := parse(block(head + " { " + name + " " + low + " }"))
+					if err == nil {
+						continue
+					}
+					m := bounds.FindStringSubmatch(err.Error())
+					if m == nil {
+						continue
+					}
+					checked++
+					if want := rangeText(m[1], m[2]); !strings.Contains(r[2], want) {
+						t.Errorf("%s: the bounds are %q, want %q", usage, r[2], want)
+					}
+				}
+			}
+		})
+	}
+	if checked < 20 {
+		t.Errorf("%d options have bounds, want 20 or more", checked)
+	}
+}
+
+// rangeText writes a range as the tables do: "1 to 60,000", "1m to 24h", "0 or more".
+func rangeText(low, high string) string {
+	if high == strconv.Itoa(math.MaxInt32) || high == time.Duration(math.MaxInt64).String() {
+		return short(low) + " or more"
+	}
+	return short(low) + " to " + short(high)
+}
+
+// short drops the zero units of a duration, and groups the digits of a number.
+func short(s string) string {
+	if _, err := strconv.ParseInt(s, 10, 64); err == nil {
+		for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
+			s = s[:i] + "," + s[i:]
+		}
+		return s
+	}
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
+}
+
+// corefiles returns the documents of the whole tree that may have a Corefile.
+func corefiles(t *testing.T) []string {
+	t.Helper()
+	_, root := document(t, "README.md")
+	names, err := fs.Glob(os.DirFS(root), "*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = fs.WalkDir(os.DirFS(root), "docs", func(path string, _ fs.DirEntry, err error) error {
+		if strings.HasSuffix(path, ".md") {
+			names = append(names, path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return names
+}
+
+// TestCorefiles parses each Corefile in the documents. Each directive's page has one.
 func TestCorefiles(t *testing.T) {
-	n := 0
-	for _, name := range documents(t) {
+	n := make(map[string]int)
+	for _, name := range corefiles(t) {
 		text, _ := document(t, name)
 		for _, f := range fences(text) {
 			if f.language != "corefile" {
 				continue
 			}
-			n++
+			n[name]++
 			t.Run(name, func(t *testing.T) {
 				scratch(t)
 				if err := parse(f.text); err != nil {
@@ -221,28 +437,34 @@ func TestCorefiles(t *testing.T) {
 			})
 		}
 	}
-	if n == 0 {
-		t.Error("no document has a Corefile")
+	for _, directive := range config.Directives() {
+		if n[reference+directive+".md"] == 0 {
+			t.Errorf("%s.md has no Corefile", directive)
+		}
 	}
 }
 
-// The Corefiles that README.md tells to look at are there.
+// conf is the flag for a Corefile, and its value.
+var conf = regexp.MustCompile(`--?conf[ =](\S+)`)
+
+// The Corefiles that the documents tell to look at are there.
 func TestNamedCorefiles(t *testing.T) {
-	text, root := document(t, "README.md")
-	const flag = "-conf "
 	found := false
-	for _, f := range fences(text) {
-		_, rest, ok := strings.Cut(f.text, flag)
-		if f.language != "sh" || !ok {
-			continue
-		}
-		found = true
-		path := strings.Fields(rest)[0]
-		if _, err := config.Load(filepath.Join(root, path), config.Options{}); err != nil {
-			t.Errorf("line %d: %v", f.line, err)
+	for _, name := range corefiles(t) {
+		text, root := document(t, name)
+		for _, f := range fences(text) {
+			if f.language != "sh" {
+				continue
+			}
+			for _, m := range conf.FindAllStringSubmatch(f.text, -1) {
+				found = true
+				if _, err := config.Load(filepath.Join(root, m[1]), config.Options{}); err != nil {
+					t.Errorf("%s:%d: %v", name, f.line, err)
+				}
+			}
 		}
 	}
 	if !found {
-		t.Errorf("no sh fence of README.md uses %q", flag)
+		t.Error("no sh fence names a Corefile")
 	}
 }
