@@ -70,14 +70,15 @@ kernels:
 lint:
 	@bash test/lint.sh
 
-# Measures the numbers of BENCHMARKS.md on this machine, in about 70 minutes. For parts of
+# Measures the numbers in docs/benchmarks on this machine, in about 70 minutes. For parts of
 # it: go run ./test/bench -help
 bench:
 	@sh test/install.sh dnsperf gcc
-	@sh test/install.sh unbound dnsdist kresd pdns_recursor || echo "BENCHMARKS.md is made without them" >&2
-	go run ./test/bench -out BENCHMARKS.md
-	go run ./test/bench -scale -out BENCHMARKS.md
-	go run ./test/bench -outage -out BENCHMARKS.md
-	go run ./test/bench -faults -out BENCHMARKS.md
-	go run ./test/bench -kernel -out BENCHMARKS.md
-	go run ./test/bench -worst -rounds 9 -out BENCHMARKS.md
+	@sh test/install.sh unbound dnsdist kresd pdns_recursor || echo "measuring without them" >&2
+	go run ./test/bench -out docs/benchmarks
+	go run ./test/bench -scale -out docs/benchmarks
+	go run ./test/bench -outage -out docs/benchmarks
+	go run ./test/bench -faults -out docs/benchmarks
+	go run ./test/bench -kernel -out docs/benchmarks
+	go run ./test/bench -worst -rounds 9 -out docs/benchmarks
+	go test ./test/bench/summary -update

@@ -1,9 +1,9 @@
-// Command bench measures DNS servers and writes BENCHMARKS.md.
+// Command bench measures DNS servers and writes the pages in docs/benchmarks.
 //
-// Without a section's flag it measures the main part of the page (package queries). Each other
-// section has a flag, a package and a part of the page of its own: -scale (package scale), -outage
-// (outage), -faults (failover), -kernel (kernel) and -worst (attack). A run replaces its part of
-// the page and leaves the others as they are.
+// Without a section's flag it measures the main part (package queries). Each other section has a
+// flag, a package and a page of its own: -scale (package scale), -outage (outage), -faults
+// (failover), -kernel (kernel) and -worst (attack). A run replaces its own pages and leaves the
+// others as they are. Package summary draws the pictures of BENCHMARKS.md from the pages' tables.
 //
 // One core is the server's; dnsperf, package loadgen and the API server run on the others. The
 // sections about failing agents pin nothing.
@@ -20,7 +20,6 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"syscall"
 	"time"
 
@@ -65,7 +64,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if o.out == "" {
 		return nil
 	}
-	return write(s, o.out)
+	if err := harness.Write(s, o.out); err != nil {
+		return fmt.Errorf("writing -out %s: %w", o.out, err)
+	}
+	return nil
 }
 
 // options are the flags.
@@ -96,7 +98,7 @@ func parseFlags(args []string, stderr io.Writer) (options, error) {
 	fs.BoolVar(&o.kernel, "kernel", false, "measure the section about answers from inside the kernel, and that alone")
 	fs.BoolVar(&o.worst, "worst", false, "measure the section about the most expensive queries, and that alone")
 	fs.StringVar(&o.plan.Before, "before", "", "measure the agent of `COMMIT` beside this tree's")
-	fs.StringVar(&o.out, "out", "", "write the report to `FILE`, as Markdown, and its drawings to "+figures.PlotDir+" beside it")
+	fs.StringVar(&o.out, "out", "", "write the report to `FOLDER`, as Markdown pages, and its drawings to "+figures.PlotDir+" from there")
 	if err := fs.Parse(args); err != nil {
 		return o, err
 	}
@@ -146,24 +148,24 @@ func (o options) defaultRounds() int {
 func (o options) section() string {
 	switch {
 	case o.scale && o.services != scale.DefaultServices:
-		return fmt.Sprintf("%s -scale-services %d", harness.ScaleMarker.Flag, o.services)
+		return fmt.Sprintf("%s -scale-services %d", harness.ScaleFlag, o.services)
 	case o.scale:
-		return harness.ScaleMarker.Flag
+		return harness.ScaleFlag
 	case o.outage && o.silence != outage.DefaultSilence:
-		return fmt.Sprintf("%s -outage-silence %s", harness.OutageMarker.Flag, o.silence)
+		return fmt.Sprintf("%s -outage-silence %s", harness.OutageFlag, o.silence)
 	case o.outage:
-		return harness.OutageMarker.Flag
+		return harness.OutageFlag
 	case o.faults:
-		return harness.FailoverMarker.Flag
+		return harness.FailoverFlag
 	case o.kernel:
-		return harness.KernelMarker.Flag
+		return harness.KernelFlag
 	case o.worst:
-		return harness.AttackMarker.Flag
+		return harness.AttackFlag
 	}
 	return ""
 }
 
-// measure measures the section, or the main part of the page.
+// measure measures the section, or the main part.
 func (o options) measure(ctx context.Context) (harness.Section, error) {
 	switch {
 	case o.scale:
@@ -178,22 +180,4 @@ func (o options) measure(ctx context.Context) (harness.Section, error) {
 		return attack.Measure(ctx, o.plan)
 	}
 	return queries.Measure(ctx, o.plan)
-}
-
-// write writes the section to its place in the page, and the drawings beside the page. The
-// other sections stay.
-func write(s harness.Section, file string) error {
-	plots, err := figures.Draw(s.Charts(), filepath.Dir(file))
-	if err != nil {
-		return fmt.Errorf("drawing for -out %s: %w", file, err)
-	}
-	old, err := os.ReadFile(file)
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("reading -out %s: %w", file, err)
-	}
-	text, err := harness.Renew(s, old, plots)
-	if err != nil {
-		return fmt.Errorf("writing -out %s: %w", file, err)
-	}
-	return os.WriteFile(file, text, 0o644)
 }

@@ -23,10 +23,10 @@ func TestFlags(t *testing.T) {
 		command  string
 		fails    string
 	}{
-		{nil, 5, scale.DefaultServices, "go run ./test/bench -rounds 5 -seconds 2 -out BENCHMARKS.md", ""},
-		{[]string{"-scale"}, 3, scale.DefaultServices, "go run ./test/bench -scale -rounds 3 -seconds 2 -out BENCHMARKS.md", ""},
+		{nil, 5, scale.DefaultServices, "go run ./test/bench -rounds 5 -seconds 2 -out docs/benchmarks", ""},
+		{[]string{"-scale"}, 3, scale.DefaultServices, "go run ./test/bench -scale -rounds 3 -seconds 2 -out docs/benchmarks", ""},
 		{[]string{"-scale", "-rounds=1", "-scale-services=200", "-only=agents"}, 1, 200,
-			"go run ./test/bench -scale -scale-services 200 -rounds 1 -seconds 2 -only 'agents' -out BENCHMARKS.md", ""},
+			"go run ./test/bench -scale -scale-services 200 -rounds 1 -seconds 2 -only 'agents' -out docs/benchmarks", ""},
 		{args: []string{"-scale-services=39"}, fails: "at least 40 Services"},
 		{args: []string{"-rounds=-1"}, fails: "at least one round"},
 		{args: []string{"-only=("}, fails: "-only"},
@@ -45,7 +45,7 @@ func TestFlags(t *testing.T) {
 	}
 }
 
-// TestRun runs the program, which writes a page with its drawings.
+// TestRun runs the program, which writes pages with their drawings.
 func TestRun(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it starts an agent: skipped under -short")
@@ -56,13 +56,13 @@ func TestRun(t *testing.T) {
 	if _, _, err := machine.SplitCores(); errors.Is(err, machine.ErrCores) {
 		t.Skip(err)
 	}
-	file := filepath.Join(t.TempDir(), "page.md")
+	dir := filepath.Join(t.TempDir(), "docs", "benchmarks")
 	var out strings.Builder
-	args := []string{"-rounds=1", "-seconds=0.1", "-cluster=false", "-only=^cached A, at saturation$/^nodens$", "-out=" + file}
+	args := []string{"-rounds=1", "-seconds=0.1", "-cluster=false", "-only=^cached A, at saturation$/^nodens$", "-out=" + dir}
 	if err := run(t.Context(), args, &out, t.Output()); err != nil {
 		t.Fatal(err)
 	}
-	page, err := os.ReadFile(file)
+	page, err := os.ReadFile(filepath.Join(dir, "hits.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +71,7 @@ func TestRun(t *testing.T) {
 			t.Errorf("no row in\n%s", text)
 		}
 	}
-	plots, err := filepath.Glob(filepath.Join(filepath.Dir(file), figures.PlotDir, "*.svg"))
+	plots, err := filepath.Glob(filepath.Join(dir, figures.PlotDir, "bench-*.svg"))
 	if err != nil || len(plots) == 0 {
 		t.Errorf("no drawings: %v", err)
 	}

@@ -426,17 +426,17 @@ func (r *Report) Tables() (list []string) {
 //go:embed section.md.tmpl
 var sectionText string
 
-// Render returns the report about the dearest queries as a section of the page.
-func (r *Report) Render([]figures.PlotFile) ([]byte, error) {
+// Render returns the page about the most expensive queries.
+func (r *Report) Render(plots []figures.PlotFile) ([]harness.Page, error) {
 	data := struct {
 		harness.SectionData
 		Cases    []worst.Case
 		Tables   []harness.TableEntry
 		Rate     int
 		Corefile string
-	}{SectionData: r.NewSectionData(r.Targets()), Cases: worst.Cases(), Rate: victimRate, Corefile: worst.Corefile()}
+	}{SectionData: r.NewSectionData(r.Targets(), plots), Cases: worst.Cases(), Rate: victimRate, Corefile: worst.Corefile()}
 	for _, s := range r.Servers {
 		data.Tables = append(data.Tables, harness.TableEntry{Name: s.Name, Table: r.caseTable(s)})
 	}
-	return harness.FillTemplate(sectionText, data)
+	return harness.OnePage("attacks.md", sectionText, data)
 }

@@ -20,7 +20,7 @@ import (
 // sampleReport is a report of two rounds in which attacks make no difference.
 func sampleReport() *Report {
 	r := &Report{&harness.Report{
-		Plan: harness.Plan{Rounds: 2, Length: time.Second, Section: harness.AttackMarker.Flag}, Date: time.Unix(0, 0), Servers: servers,
+		Plan: harness.Plan{Rounds: 2, Length: time.Second, Section: harness.AttackFlag}, Date: time.Unix(0, 0), Servers: servers,
 	}, map[harness.Cell][]result{}}
 	for _, c := range worst.Cases() {
 		v := victimResult{Result: loadgen.Result{Sent: 2, Answered: 2, Latencies: []time.Duration{time.Millisecond, 2 * time.Millisecond}}}
@@ -49,8 +49,8 @@ func TestTargets(t *testing.T) {
 	if list := missed(r); list != nil {
 		t.Errorf("missed: %q", list)
 	}
-	if text, err := harness.Renew(r, nil, nil); err != nil || !strings.Contains(string(text), "| aliases ") {
-		t.Errorf("the section lacks a case, %v:\n%s", err, text)
+	if pages, err := r.Render(nil); err != nil || len(pages) != 1 || !strings.Contains(string(pages[0].Text), "| aliases ") {
+		t.Errorf("the page lacks a case, %v:\n%v", err, pages)
 	}
 	late := r.results[harness.Cell{Server: "nodens", Workload: "aliases"}]
 	for i := range late {
@@ -81,7 +81,7 @@ func TestMeasure(t *testing.T) {
 		t.Skip(err)
 	}
 	r, err := Measure(t.Context(), harness.Plan{
-		Rounds: 1, Length: soak.Choose(50*time.Millisecond, 500*time.Millisecond), Short: !soak.Enabled(), Progress: t.Output(), Section: harness.AttackMarker.Flag,
+		Rounds: 1, Length: soak.Choose(50*time.Millisecond, 500*time.Millisecond), Short: !soak.Enabled(), Progress: t.Output(), Section: harness.AttackFlag,
 	})
 	if err != nil {
 		t.Fatal(err)

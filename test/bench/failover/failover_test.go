@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 func sampleReport() *Report {
 	at := func(ms int) time.Time { return time.UnixMilli(int64(ms)) }
 	r := &Report{&harness.Report{
-		Plan: harness.Plan{Rounds: 2, Length: time.Second, Section: harness.FailoverMarker.Flag},
+		Plan: harness.Plan{Rounds: 2, Length: time.Second, Section: harness.FailoverFlag},
 		Date: time.Unix(0, 0), Servers: servers(),
 	}, map[harness.Cell][]Result{}}
 	for _, s := range r.Servers {
@@ -121,7 +121,7 @@ func TestMeasure(t *testing.T) {
 	}
 	peer.Build(t, "coredns") // skips under -short
 	r, err := Measure(t.Context(), harness.Plan{
-		Rounds: 1, Length: soak.Choose(50*time.Millisecond, 300*time.Millisecond), Short: !soak.Enabled(), Progress: t.Output(), Section: harness.FailoverMarker.Flag,
+		Rounds: 1, Length: soak.Choose(50*time.Millisecond, 300*time.Millisecond), Short: !soak.Enabled(), Progress: t.Output(), Section: harness.FailoverFlag,
 	}, 2)
 	if err != nil {
 		t.Fatal(err)
@@ -141,12 +141,14 @@ func TestMeasure(t *testing.T) {
 			t.Errorf("%s: %s", c.What, res.Verdict())
 		}
 	}
-	text, err := harness.Renew(r, nil, nil)
-	if err != nil {
-		t.Fatal(err)
+	pages, err := r.Render(nil)
+	if err != nil || len(pages) != 1 {
+		t.Fatalf("%d pages: %v", len(pages), err)
 	}
-	if !strings.Contains(string(text), "\n## Agents that go away\n") {
-		t.Errorf("no section:\n%s", text)
+	for _, m := range Faults {
+		if !strings.Contains(string(pages[0].Text), "\n## "+m.Name+"\n") {
+			t.Errorf("the page lacks %q:\n%s", m.Name, pages[0].Text)
+		}
 	}
 }
 

@@ -32,25 +32,25 @@ const (
 	dirFull          = "no room in the hand-over folder"
 	cacheCorrupted   = "broken saved cache"
 	rulesFlushed     = "all rules flushed"
-	interfaceDeleted = "link deleted"
+	interfaceDeleted = "interface deleted"
 )
 
 // Faults are all of them.
 var Faults = []Fault{
-	{Name: upgraded, run: upgradeOnce, what: "Nodens: another agent takes over from the one that runs, which then gets SIGTERM, as with maxSurge 1. " +
-		"CoreDNS: SIGTERM, NodeLocal DNSCache's teardown of link and rules, and a start after two seconds, as with maxUnavailable."},
-	{Name: upgradedLong, run: upgradeRepeatedly, unsupported: "coredns", what: "The same twenty times, one after the other."},
+	{Name: upgraded, run: upgradeOnce, what: "nodens: a new agent takes over from the running one, which then gets SIGTERM, as with `maxSurge: 1`. " +
+		"CoreDNS: SIGTERM, NodeLocal DNSCache's teardown of interface and rules, and a start after two seconds, as with `maxUnavailable`."},
+	{Name: upgradedLong, run: upgradeRepeatedly, unsupported: "coredns", what: "The same, twenty times in a row."},
 	{Name: restarted, run: func(ctx context.Context, s *node, h *Result) error { return s.restart(ctx, h) },
-		what: "SIGTERM without a successor, and a start after two seconds. Nodens runs with -skipteardown, as its manifest has it."},
+		what: "SIGTERM without a successor, and a start after two seconds. nodens runs with `--skipteardown`, as in its manifest."},
 	{Name: Killed, run: killWith(syscall.SIGKILL), what: "SIGKILL, and a start after two seconds."},
-	{Name: outOfMemory, run: exhaustMemory, what: "The kernel's OOM killer ends the process, whose control group has no memory left; a start after two seconds."},
-	{Name: crashed, run: killWith(syscall.SIGABRT), what: "SIGABRT, by which a Go program ends as it does after an error that nothing recovers from; a start after two seconds."},
-	{Name: Hung, run: hang, what: "SIGSTOP, and SIGCONT five seconds later: a process that hangs with its sockets open. Nobody restarts it so soon: liveness takes longer to notice."},
-	{Name: dirFull, run: fillHandoverDir, unsupported: "coredns", what: "The file system of -handover-dir is full: an upgrade, and then a stop and a start."},
+	{Name: outOfMemory, run: exhaustMemory, what: "The process has used up the memory of its control group and the kernel kills it; a start after two seconds."},
+	{Name: crashed, run: killWith(syscall.SIGABRT), what: "SIGABRT, which ends a Go program in the same way as an unrecoverable error; a start after two seconds."},
+	{Name: Hung, run: hang, what: "SIGSTOP, and SIGCONT five seconds later: a process that hangs with its sockets open. It is not restarted, because a liveness probe takes longer than that to fail."},
+	{Name: dirFull, run: fillHandoverDir, unsupported: "coredns", what: "The file system of `--handover-dir` is full: an upgrade, and then a stop and a start."},
 	{Name: cacheCorrupted, run: corruptCache, unsupported: "coredns", what: "The agent stops, its saved cache is overwritten with noise, and it starts after two seconds."},
-	{Name: rulesFlushed, run: flushRules, what: "`iptables -F` in all tables and both families, or `nft flush ruleset`; kube-proxy's rules go as well, and don't come back."},
-	{Name: interfaceDeleted, run: deleteInterface, what: "`ip link delete` of the link with the addresses. NodeLocal DNSCache looks after it every minute, which is later than the end of this. " +
-		"Where the kernel can't make nodens' link, the addresses are deleted from the loopback link, one after the other."},
+	{Name: rulesFlushed, run: flushRules, what: "`iptables -F` in all tables and both families, or `nft flush ruleset`. kube-proxy's rules are removed as well and stay removed."},
+	{Name: interfaceDeleted, run: deleteInterface, what: "`ip link delete` of the interface with the addresses. NodeLocal DNSCache checks it every minute, which is later than the end of this measurement. " +
+		"If the kernel has no dummy driver, the addresses are deleted from the loopback interface, one after the other."},
 }
 
 // upgradeOnce is one upgrade, with what it does to the cache.

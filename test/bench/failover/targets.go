@@ -142,14 +142,14 @@ func (r *Report) lossTable() string {
 //go:embed section.md.tmpl
 var sectionText string
 
-// Render returns the report about an agent that goes away as a section of the page.
-func (r *Report) Render([]figures.PlotFile) ([]byte, error) {
+// Render returns the page about agents that go away.
+func (r *Report) Render(plots []figures.PlotFile) ([]harness.Page, error) {
 	data := struct {
 		harness.SectionData
 		Overall string
 		Faults  []harness.TableEntry
-	}{SectionData: r.NewSectionData(r.Targets()), Overall: r.lossTable(), Faults: r.FaultEntries(Faults)}
-	return harness.FillTemplate(sectionText, data)
+	}{SectionData: r.NewSectionData(r.Targets(), plots), Overall: r.lossTable(), Faults: r.FaultEntries(Faults)}
+	return harness.OnePage("agents-that-go-away.md", sectionText, data)
 }
 
 // FaultEntries are the tables of those of list that were tried.

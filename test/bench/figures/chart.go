@@ -16,8 +16,10 @@ import (
 type Chart struct {
 	File, Title, Unit string
 	Log               bool
-	Series            []string
-	Rows              []ChartRow
+	// Whole says that the values are counts, which are shown without decimals.
+	Whole  bool
+	Series []string
+	Rows   []ChartRow
 }
 
 // ChartRow is a row: a value for each series.
@@ -99,17 +101,17 @@ func drawBar(b *strings.Builder, a axis, n int, v Spread, y float64) {
 	if v.Most > v.Least {
 		fmt.Fprintf(b, `<line class="range" x1="%s" y1="%s" x2="%s" y2="%s"/>`+"\n", px(a.x(v.Least)), px(y+5.5), px(a.x(v.Most)), px(y+5.5))
 	}
-	svgText(b, max(x, a.x(v.Most))+4, y+9.5, "value", "start", shortNumber(v.Median))
+	svgText(b, max(x, a.x(v.Most))+4, y+9.5, "value", "start", a.number(v.Median))
 }
 
 // drawDot draws a value as a dot that tells its value to a pointer.
 func drawDot(b *strings.Builder, a axis, n int, v Spread, y float64) {
-	fmt.Fprintf(b, `<circle class="s%d" cx="%s" cy="%s" r="5"><title>%s</title></circle>`+"\n", n, px(a.x(v.Median)), px(y+barHeight/2), shortNumber(v.Median))
+	fmt.Fprintf(b, `<circle class="s%d" cx="%s" cy="%s" r="5"><title>%s</title></circle>`+"\n", n, px(a.x(v.Median)), px(y+barHeight/2), a.number(v.Median))
 }
 
-// axis maps values to pixels.
+// axis maps values to pixels, and shows them as numbers.
 type axis struct {
-	log        bool
+	log, whole bool
 	least, end float64
 	ticks      []float64
 }
@@ -120,6 +122,14 @@ func (a axis) x(v float64) float64 {
 		return LeftMargin + room*math.Log(max(v, a.least)/a.least)/math.Log(a.end/a.least)
 	}
 	return LeftMargin + room*v/a.end
+}
+
+// number is a value as text.
+func (a axis) number(v float64) string {
+	if a.whole {
+		return strconv.FormatFloat(v, 'f', 0, 64)
+	}
+	return shortNumber(v)
 }
 
 // axis makes an axis on which every value of the chart has its place.
@@ -134,7 +144,7 @@ func (c Chart) axis() axis {
 		least, most = 1, 1 // nothing to draw, or nothing but zeros
 	}
 	if c.Log {
-		a := axis{log: true, least: math.Pow(10, math.Floor(math.Log10(max(least, most/1e6)))), end: math.Pow(10, math.Ceil(math.Log10(most)))}
+		a := axis{log: true, whole: c.Whole, least: math.Pow(10, math.Floor(math.Log10(max(least, most/1e6)))), end: math.Pow(10, math.Ceil(math.Log10(most)))}
 		a.end = max(a.end, a.least*10)
 		for t := a.least; t <= a.end*1.001; t *= 10 {
 			a.ticks = append(a.ticks, t)
@@ -149,7 +159,7 @@ func (c Chart) axis() axis {
 	case n < 5:
 		step /= 2
 	}
-	a := axis{end: most}
+	a := axis{whole: c.Whole, end: most}
 	for i := 0; float64(i)*step <= most*1.001; i++ {
 		a.ticks = append(a.ticks, math.Round(float64(i)*step*1e6)/1e6)
 	}
@@ -180,13 +190,17 @@ func escape(words string) string {
 	return b.String()
 }
 
-// PlotDir is where the drawings are, seen from the page.
-const PlotDir = "test/bench/plots"
+// PlotDir is where the drawings are, seen from the folder of the pages. Their names begin with
+// plotPrefix.
+const (
+	PlotDir    = "../images"
+	plotPrefix = "bench-"
+)
 
-// PlotFile is a drawing in a file, seen from the page.
+// PlotFile is a drawing in a file, seen from the folder of the pages.
 type PlotFile struct{ File, Title string }
 
-// Draw writes the drawings below the page's folder.
+// Draw writes the drawings to [PlotDir], seen from dir.
 func Draw(charts []Chart, dir string) ([]PlotFile, error) {
 	at := filepath.Join(dir, PlotDir)
 	if err := os.MkdirAll(at, 0o755); err != nil {
@@ -194,10 +208,11 @@ func Draw(charts []Chart, dir string) ([]PlotFile, error) {
 	}
 	var list []PlotFile
 	for _, c := range charts {
-		if err := os.WriteFile(filepath.Join(at, c.File), c.SVG(), 0o644); err != nil {
+		name := plotPrefix + c.File
+		if err := os.WriteFile(filepath.Join(at, name), c.SVG(), 0o644); err != nil {
 			return nil, err
 		}
-		list = append(list, PlotFile{PlotDir + "/" + c.File, c.Title})
+		list = append(list, PlotFile{PlotDir + "/" + name, c.Title})
 	}
 	return list, nil
 }

@@ -67,9 +67,9 @@ func (r *Report) NoteBusyCore() {
 		return
 	}
 	if v := figures.SpreadOf(all); v.Median > MaxOtherShare {
-		r.Notes = append(r.Notes, fmt.Sprintf("**The machine was not quiet.** In the median measurement %s of the server's core went to others. "+
-			"What shares a core with other work loses its caches to it, the larger program more of them: "+
-			"these prices are too high, and their ratios only say in which direction they point.", figures.Percent(v.Median)))
+		r.Notes = append(r.Notes, fmt.Sprintf("**The machine was not quiet.** In the median measurement other work took %s of the server's core, "+
+			"and displaced the servers' data from the CPU's caches, more so for larger programs. "+
+			"The costs are too high, and ratios between them show only a direction.", figures.Percent(v.Median)))
 	}
 }
 
@@ -92,7 +92,7 @@ func Terminal(s Section) string {
 	return b.String()
 }
 
-// Section is the result of a run, which becomes a part of the page.
+// Section is the result of a run, which becomes one page or several.
 type Section interface {
 	// base returns what the reports of all sections have.
 	base() *Report
@@ -100,8 +100,8 @@ type Section interface {
 	Tables() []string
 	Targets() []Target
 	Charts() []figures.Chart
-	// Render returns the section as Markdown; plots are the charts' files.
-	Render(plots []figures.PlotFile) ([]byte, error)
+	// Render returns the section's pages; plots are the charts' files.
+	Render(plots []figures.PlotFile) ([]Page, error)
 }
 
 func (r *Report) base() *Report           { return r }
@@ -123,7 +123,7 @@ func (p Plan) Command() string {
 	if p.Only.text != "" {
 		text += fmt.Sprintf(" -only '%s'", p.Only.text)
 	}
-	return text + " -out BENCHMARKS.md"
+	return text + " -out docs/benchmarks"
 }
 
 // Commit names the tree that was measured.

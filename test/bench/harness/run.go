@@ -4,7 +4,7 @@
 // server, and servers pinned to one core. A [Server] is a row of a table: a program with a
 // configuration. A [Workload] is a set of queries and how they are sent, and a [Sample] is one
 // measurement of it. A [Report] collects samples. A [Target] compares values of a report with a
-// limit. A [Section] is the result of a run, which replaces its own part of BENCHMARKS.md.
+// limit. A [Section] is the result of a run, which replaces its own pages in docs/benchmarks.
 //
 // To add a server, add a row to programs (program.go), a file to conf, and a row to the servers
 // of a section. To add a workload, add a row to querySets or loadShapes (workload.go).

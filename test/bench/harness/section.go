@@ -3,93 +3,73 @@ package harness
 import (
 	"bytes"
 	"fmt"
-	"strings"
+	"os"
+	"path/filepath"
 	"text/template"
 	"time"
 
 	"github.com/nodens-dns/nodens/test/bench/figures"
 )
 
-// marker is a section of the report that a kind of run of its own writes: what is between
-// its lines is that run's, all else the others'.
-type marker struct{ Flag string }
-
-// The parts.
-var (
-	ScaleMarker    = marker{"-scale"}
-	OutageMarker   = marker{"-outage"}
-	FailoverMarker = marker{"-faults"}
-	KernelMarker   = marker{"-kernel"}
-	AttackMarker   = marker{"-worst"}
+// The flags of the sections. The main part has none.
+const (
+	ScaleFlag    = "-scale"
+	OutageFlag   = "-outage"
+	FailoverFlag = "-faults"
+	KernelFlag   = "-kernel"
+	AttackFlag   = "-worst"
 )
 
-// Flag is the flag of the section, without its options.
-func (p Plan) flag() string {
-	flag, _, _ := strings.Cut(p.Section, " ")
-	return flag
+// Page is a page of a section.
+type Page struct {
+	// File is the name of its file, without a folder.
+	File string
+	// Text is Markdown.
+	Text []byte
 }
 
-func (p marker) Begin() string { return "<!-- written by go run ./test/bench " + p.Flag + " -->\n" }
-func (p marker) End() string   { return "<!-- end of what " + p.Flag + " has written -->\n" }
-
-// cut returns what is before, in and after the part, with its lines; all of it is
-// before if there is no such part.
-func (p marker) cut(page []byte) (before, section, after []byte) {
-	begin := bytes.Index(page, []byte(p.Begin()))
-	if begin < 0 {
-		return page, nil, nil
-	}
-	end := bytes.Index(page[begin:], []byte(p.End()))
-	if end < 0 {
-		return page, nil, nil
-	}
-	end += begin + len(p.End())
-	return page[:begin], page[begin:end], page[end:]
-}
-
-// Renew returns the page with the section in place of the old one and everything else as it is.
-// The page may be empty.
-func Renew(s Section, page []byte, plots []figures.PlotFile) ([]byte, error) {
-	text, err := s.Render(plots)
+// Write writes the pages to the folder, and the drawings to [figures.PlotDir] as seen from
+// there. Pages of other sections stay as they are.
+func Write(s Section, dir string) error {
+	plots, err := figures.Draw(s.Charts(), dir)
 	if err != nil {
-		return nil, err
+		return fmt.Errorf("drawing: %w", err)
 	}
-	if p := (marker{s.base().Plan.flag()}); p.Flag != "" {
-		return p.put(page, text), nil
+	pages, err := s.Render(plots)
+	if err != nil {
+		return err
 	}
-	for _, p := range []marker{ScaleMarker, OutageMarker, FailoverMarker, KernelMarker, AttackMarker} {
-		if _, section, _ := p.cut(page); section != nil {
-			text = bytes.Join([][]byte{text, section}, []byte("\n"))
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	for _, p := range pages {
+		if err := os.WriteFile(filepath.Join(dir, p.File), p.Text, 0o644); err != nil {
+			return err
 		}
 	}
-	return text, nil
+	return nil
 }
 
-// put returns the page with the part's text in its place, or at the end.
-func (p marker) put(page, text []byte) []byte {
-	before, section, after := p.cut(page)
-	if section == nil && len(before) > 0 {
-		before = append(bytes.TrimRight(before, "\n"), "\n\n"...)
-	}
-	return bytes.Join([][]byte{before, text, after}, nil)
-}
-
-// SectionData is what the text of every part has.
+// SectionData is what the templates of all pages have in common.
 type SectionData struct {
-	Begin, End, Date, Commit, Command, Results string
-	Notes                                      []string
-	Facts                                      []TableEntry
+	Date, Commit, Command, Results string
+	Notes                          []string
+	Facts                          []TableEntry
+	Plots                          map[string]figures.PlotFile // by the chart's file
 }
 
 // TableEntry is something with a name, what it is, and what was measured of it.
 type TableEntry struct{ Name, What, Table string }
 
-// NewSectionData fills a frame with the results of the targets.
-func (r *Report) NewSectionData(targets []Target) SectionData {
-	p := marker{r.Plan.flag()}
+// NewSectionData returns the common data of a section with these targets and drawings.
+func (r *Report) NewSectionData(targets []Target, plots []figures.PlotFile) SectionData {
 	f := SectionData{
-		Begin: p.Begin(), End: p.End(), Date: r.Date.UTC().Format(time.DateOnly), Commit: r.Commit,
+		Date: r.Date.UTC().Format(time.DateOnly), Commit: r.Commit,
 		Command: r.Plan.Command(), Results: TargetTable(targets, true), Notes: r.Notes,
+		Plots: map[string]figures.PlotFile{},
+	}
+	for _, p := range plots {
+		f.Plots[filepath.Base(p.File)] = p
 	}
 	for _, fact := range r.Facts {
 		f.Facts = append(f.Facts, TableEntry{Name: fact.Name, What: fact.Value})
@@ -97,15 +77,29 @@ func (r *Report) NewSectionData(targets []Target) SectionData {
 	return f
 }
 
-// FillTemplate fills in a section's text.
-func FillTemplate(text string, data any) ([]byte, error) {
-	t, err := template.New("section").Parse(text)
+// NewPage returns a page that ends with one line break.
+func NewPage(file string, text []byte) Page {
+	return Page{File: file, Text: append(bytes.TrimRight(text, "\n"), '\n')}
+}
+
+// FillTemplate makes a page of a template.
+func FillTemplate(file, text string, data any) (Page, error) {
+	t, err := template.New(file).Parse(text)
 	if err != nil {
-		return nil, err
+		return Page{}, err
 	}
 	var b bytes.Buffer
 	if err := t.Execute(&b, data); err != nil {
-		return nil, fmt.Errorf("writing the section: %w", err)
+		return Page{}, fmt.Errorf("writing %s: %w", file, err)
 	}
-	return b.Bytes(), nil
+	return NewPage(file, b.Bytes()), nil
+}
+
+// OnePage makes the only page of a section.
+func OnePage(file, text string, data any) ([]Page, error) {
+	p, err := FillTemplate(file, text, data)
+	if err != nil {
+		return nil, err
+	}
+	return []Page{p}, nil
 }

@@ -35,24 +35,24 @@ type QuerySet struct {
 var QuerySets = []QuerySet{
 	{
 		Name: "cached A", Pattern: "name-%04d.bench.example.", Qtype: dns.TypeA, Rcode: dns.RcodeSuccess,
-		What: "Names of the upstream's, in the cache of every server: one address each.",
+		What: "Names of an upstream with one address each, in the cache of every server.",
 	},
 	{
 		Name: "cached NXDOMAIN", Pattern: "gone-%04d." + loadgen.Missing, Qtype: dns.TypeA, Rcode: dns.RcodeNameError,
-		What: "Names that do not exist at the upstream; the answer, with its SOA, is in the cache.",
+		What: "Names that do not exist at the upstream. The answer, with its SOA, is in the cache.",
 	},
 	{
 		Name: "Service A", Pattern: "web-%04d." + Namespace + ".svc.cluster.local.", Qtype: dns.TypeA, Rcode: dns.RcodeSuccess, Cluster: true,
-		What: "Services of a real API server that both watch. nodens answers from its view of them; " +
-			"CoreDNS answers from its cache, because cache stands before kubernetes in its chain.",
+		What: "Services of a real API server, which both servers watch. nodens answers from its view; " +
+			"CoreDNS answers from its cache, because its `cache` plugin comes before `kubernetes`.",
 	},
 	{
 		Name: "headless A", Pattern: "set-%04d." + Namespace + ".svc.cluster.local.", Qtype: dns.TypeA, Rcode: dns.RcodeSuccess, Cluster: true,
-		What: fmt.Sprintf("Headless Services with %d endpoints each, every one of which is in the answer.", EndpointCount),
+		What: fmt.Sprintf("Headless Services with %d endpoints each; the answer contains all of them.", EndpointCount),
 	},
 	{
 		Name: "cluster NXDOMAIN", Pattern: "none-%04d." + Namespace + ".svc.cluster.local.", Qtype: dns.TypeA, Rcode: dns.RcodeNameError, Cluster: true,
-		What: "Services that do not exist, as a pod's search list asks for them all day.",
+		What: "Services that do not exist. A pod's search list causes many such queries.",
 	},
 }
 
@@ -180,21 +180,21 @@ type Workload struct {
 var (
 	LoadShapes = []LoadShape{
 		{Name: "at saturation", Tool: SaturateUDP, clients: Clients, Outstanding: Outstanding,
-			What: "With more queries waiting than the server's core can answer."},
-		{Name: "1,000 qps", Tool: FixedRate, Rate: 1000, What: "A query every millisecond: a node with a few hundred pods."},
-		{Name: "10,000 qps", Tool: FixedRate, Rate: 10000, What: "A query every 100 µs: a busy node."},
+			What: "More queries wait than the server's core can answer."},
+		{Name: "1,000 qps", Tool: FixedRate, Rate: 1000, What: "One query per millisecond: a node with a few hundred pods."},
+		{Name: "10,000 qps", Tool: FixedRate, Rate: 10000, What: "One query per 100 µs: a busy node."},
 	}
 	ExtraShapes = []LoadShape{
 		{Name: "TCP", Tool: SaturateTCP, clients: Clients, Outstanding: Outstanding,
-			What: "Connections that stay, each with a dozen queries under way, at saturation."},
+			What: "Long-lived connections with a dozen queries in flight on each, at saturation."},
 		{Name: "TCP, one under way", Tool: SaturateTCP, clients: open, Outstanding: open,
-			What: "A hundred connections that stay; each waits for its answer before it asks again."},
+			What: "A hundred long-lived connections. Each waits for its answer before it sends the next query."},
 		{Name: "misses", Tool: CacheMisses,
-			What: "Every name is a new one, and the upstream takes 2 ms; at saturation."},
+			What: "Every name is new, and the upstream takes 2 ms; at saturation."},
 		{Name: "before the flood", Tool: FixedRate, Rate: 1000,
-			What: "A hundred cached names, 1,000 queries a second: what the next table is compared with."},
+			What: "A hundred cached names, 1,000 queries a second. The next table is compared with this one."},
 		{Name: "in the flood", Tool: MissFlood, Rate: 1000,
-			What: "The same, and beside them 20,000 queries a second for new names, of an upstream that takes 2 ms."},
+			What: "The same, together with 20,000 queries a second for new names of an upstream that takes 2 ms."},
 	}
 )
 
@@ -220,7 +220,7 @@ const ManyNames = 100000
 func BeforeWorkloads() []Workload {
 	many := QuerySet{
 		Name: "100,000 cached A", Pattern: "many-%06d.bench.example.", Size: ManyNames, Qtype: dns.TypeA, Rcode: dns.RcodeSuccess,
-		What: "A hundred times as many names of the upstream's.",
+		What: "A hundred times as many names of the upstream.",
 	}
 	list := Workloads()
 	for _, m := range LoadShapes[:2] {

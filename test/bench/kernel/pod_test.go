@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 // sampleReport is a report of two rounds in which the kernel meets all targets, each by half.
 func sampleReport() *Report {
 	r := &Report{&failover.Report{Report: &harness.Report{
-		Plan: harness.Plan{Rounds: 2, Length: time.Second, Section: harness.KernelMarker.Flag}, Date: time.Unix(0, 0),
+		Plan: harness.Plan{Rounds: 2, Length: time.Second, Section: harness.KernelFlag}, Date: time.Unix(0, 0),
 		Servers: podRows(), Workloads: podLoads(), Samples: map[harness.Cell][]harness.Sample{},
 	}, Results: map[harness.Cell][]failover.Result{}}}
 	for _, s := range r.Servers {
@@ -103,24 +103,17 @@ func TestTargets(t *testing.T) {
 	}
 }
 
-// TestSection: the section has the tables, takes its own place and leaves the others'.
-func TestSection(t *testing.T) {
+// TestPage: the page has all tables.
+func TestPage(t *testing.T) {
 	r := sampleReport()
-	other := harness.FailoverMarker.Begin() + "of others\n" + harness.FailoverMarker.End()
-	page, err := harness.Renew(r, []byte("# Page\n\n"+other), nil)
-	if err != nil {
-		t.Fatal(err)
+	pages, err := r.Render(nil)
+	if err != nil || len(pages) != 1 {
+		t.Fatalf("%d pages: %v", len(pages), err)
 	}
-	again, err := harness.Renew(r, page, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if d := cmp.Diff(string(page), string(again)); d != "" {
-		t.Errorf("written again (-first +second):\n%s", d)
-	}
-	want := []string{"# Page\n", other, harness.KernelMarker.Begin(), harness.KernelMarker.End(), "\n## Answers from inside the kernel\n", "\ngo run ./test/bench -kernel -rounds 2 ", harness.TargetTable(r.Targets(), true)}
+	page := pages[0].Text
+	want := []string{"# Benchmarks: answers inside the kernel\n", "\ngo run ./test/bench -kernel -rounds 2 ", harness.TargetTable(r.Targets(), true)}
 	for _, w := range r.Workloads {
-		want = append(want, "\n### "+w.Name+"\n", r.WorkloadTable(w))
+		want = append(want, "\n## "+w.Name+"\n", r.WorkloadTable(w))
 	}
 	for _, m := range podFaults() {
 		want = append(want, r.FaultTable(m))
@@ -165,7 +158,7 @@ func TestMeasure(t *testing.T) {
 	}
 	peer.Build(t, "coredns") // skips under -short
 	r, err := Measure(t.Context(), harness.Plan{
-		Rounds: 1, Length: soak.Choose(100*time.Millisecond, 200*time.Millisecond), Short: !soak.Enabled(), Progress: t.Output(), Section: harness.KernelMarker.Flag,
+		Rounds: 1, Length: soak.Choose(100*time.Millisecond, 200*time.Millisecond), Short: !soak.Enabled(), Progress: t.Output(), Section: harness.KernelFlag,
 	})
 	if errors.Is(err, machine.ErrCores) || errors.Is(err, harness.ErrAbsent) {
 		t.Skip(err)

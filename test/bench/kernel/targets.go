@@ -89,15 +89,15 @@ func (r *Report) ratioToSocket(f func(failover.Result) float64, m failover.Fault
 //go:embed section.md.tmpl
 var sectionText string
 
-// Render returns the report about answers from inside the kernel as a section of the page.
-func (r *Report) Render([]figures.PlotFile) ([]byte, error) {
+// Render returns the page about answers from inside the kernel.
+func (r *Report) Render(plots []figures.PlotFile) ([]harness.Page, error) {
 	data := struct {
 		harness.SectionData
 		Loads, Faults []harness.TableEntry
-	}{SectionData: r.NewSectionData(r.Targets())}
+	}{SectionData: r.NewSectionData(r.Targets(), plots)}
 	for _, w := range r.Workloads {
 		data.Loads = append(data.Loads, harness.TableEntry{Name: w.Name, What: w.LoadShape.What, Table: r.WorkloadTable(w)})
 	}
 	data.Faults = r.FaultEntries(podFaults())
-	return harness.FillTemplate(sectionText, data)
+	return harness.OnePage("kernel-path.md", sectionText, data)
 }

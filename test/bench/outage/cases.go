@@ -39,14 +39,14 @@ const (
 
 // outageCases are all kinds of outage.
 var outageCases = []testCase{
-	{name: oneDead, earlyLabel: "first 5 s", lateLabel: "after", run: runOneDead, what: fmt.Sprintf("Two upstreams answer after %s, but one has been silent from before the server's start, its socket open. "+
-		"%d names a second that nobody has asked for.", loadgen.Delay, uniqueRate)},
-	{name: oneFrozen, earlyLabel: "first 5 s", lateLabel: "after", run: runOneFrozen, what: fmt.Sprintf("The same, but both answer for %s before one falls silent, its socket open. The times run from then.", healthyTime)},
-	{name: allSilent, earlyLabel: "first of a name", lateLabel: "after", run: runAllSilent, what: fmt.Sprintf("%d names are in the cache and have expired when all upstreams fall silent. They are asked for "+
+	{name: oneDead, earlyLabel: "first 5 s", lateLabel: "after", run: runOneDead, what: fmt.Sprintf("Two upstreams answer after %s. One of them has been silent since before the server's start, with its socket open. "+
+		"%d new names a second.", loadgen.Delay, uniqueRate)},
+	{name: oneFrozen, earlyLabel: "first 5 s", lateLabel: "after", run: runOneFrozen, what: fmt.Sprintf("The same, but both answer for %s before one becomes silent, with its socket open. Times are counted from that moment.", healthyTime)},
+	{name: allSilent, earlyLabel: "first of a name", lateLabel: "after", run: runAllSilent, what: fmt.Sprintf("%d names are in the cache and have expired when all upstreams become silent. They are asked for "+
 		"in turn, %d a second.", workingSet, workingRate)},
 	{name: atOnce, earlyLabel: "all", run: runSameName, what: fmt.Sprintf("%d clients ask for a name that the upstream takes %s to answer.", sameNameClients, sameNameDelay)},
-	{name: overTLS, earlyLabel: "all", run: runOverTLS, what: fmt.Sprintf("%d names a second that nobody has asked for, over TLS to one upstream that answers after %s.", tlsRate, loadgen.Delay)},
-	{name: reloading, run: runReloads, unsupported: "unbound", what: fmt.Sprintf("%d questions a second for cached names, while the Corefile changes and is read anew (SIGUSR1) every %s.", reloadRate, reloadEvery)},
+	{name: overTLS, earlyLabel: "all", run: runOverTLS, what: fmt.Sprintf("%d new names a second, over TLS to one upstream that answers after %s.", tlsRate, loadgen.Delay)},
+	{name: reloading, run: runReloads, unsupported: "unbound", what: fmt.Sprintf("%d queries a second for cached names, while the Corefile is changed and reloaded (SIGUSR1) every %s.", reloadRate, reloadEvery)},
 }
 
 const (

@@ -18,7 +18,7 @@ import (
 // sampleReport is a report of two rounds of two servers.
 func sampleReport() *Report {
 	r := &Report{&harness.Report{
-		Plan: harness.Plan{Rounds: 2, Length: time.Second, Section: harness.OutageMarker.Flag},
+		Plan: harness.Plan{Rounds: 2, Length: time.Second, Section: harness.OutageFlag},
 		Date: time.Unix(0, 0), Servers: servers()[:2],
 	}, map[harness.Cell][]result{}}
 	for i, s := range r.Servers {
@@ -71,7 +71,7 @@ func TestMeasure(t *testing.T) {
 		t.Skip(err)
 	}
 	r, err := Measure(t.Context(), harness.Plan{
-		Rounds: 1, Length: soak.Choose(50*time.Millisecond, time.Second), Short: !soak.Enabled(), Progress: t.Output(), Section: harness.OutageMarker.Flag,
+		Rounds: 1, Length: soak.Choose(50*time.Millisecond, time.Second), Short: !soak.Enabled(), Progress: t.Output(), Section: harness.OutageFlag,
 	}, soak.Choose(300*time.Millisecond, time.Second))
 	if err != nil {
 		t.Fatal(err)
@@ -99,11 +99,11 @@ func TestMeasure(t *testing.T) {
 	if most := soak.Choose(tr.asked/4, 1); tr.upstream > uint64(most) {
 		t.Errorf("%d clients made %d questions to the upstream for one name, want at most %d", tr.asked, tr.upstream, most)
 	}
-	text, err := harness.Renew(r, nil, nil)
-	if err != nil {
-		t.Fatal(err)
+	pages, err := r.Render(nil)
+	if err != nil || len(pages) != 1 {
+		t.Fatalf("%d pages: %v", len(pages), err)
 	}
-	if !strings.Contains(string(text), "\n### "+oneFrozen+"\n") {
-		t.Errorf("the section lacks an outage:\n%s", text)
+	if !strings.Contains(string(pages[0].Text), "\n## "+oneFrozen+"\n") {
+		t.Errorf("the page lacks an outage:\n%s", pages[0].Text)
 	}
 }

@@ -145,17 +145,17 @@ func (r *Report) Tables() (list []string) {
 //go:embed section.md.tmpl
 var outageText string
 
-// Render returns the report about upstreams that fail as a section of the page.
-func (r *Report) Render([]figures.PlotFile) ([]byte, error) {
+// Render returns the page about upstreams that fail.
+func (r *Report) Render(plots []figures.PlotFile) ([]harness.Page, error) {
 	data := struct {
 		harness.SectionData
 		Corefile, Unbound string
 		Outages           []harness.TableEntry
-	}{SectionData: r.NewSectionData(r.Targets()), Corefile: harness.ConfigText("outage"), Unbound: harness.ConfigText("outage-unbound")}
+	}{SectionData: r.NewSectionData(r.Targets(), plots), Corefile: harness.ConfigText("outage"), Unbound: harness.ConfigText("outage-unbound")}
 	for _, o := range outageCases {
 		if table := r.caseTable(o); table != "" {
 			data.Outages = append(data.Outages, harness.TableEntry{Name: o.name, What: o.what, Table: table})
 		}
 	}
-	return harness.FillTemplate(outageText, data)
+	return harness.OnePage("upstreams-that-fail.md", outageText, data)
 }

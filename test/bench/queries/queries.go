@@ -1,4 +1,4 @@
-// Package queries measures the main part of BENCHMARKS.md: what a query costs a server, how long
+// Package queries measures the pages of docs/benchmarks about queries: what a query costs a server, how long
 // the answer takes, and how much memory the server uses.
 //
 // All servers are up, pinned to the same core; one at a time gets queries. Before each measurement
@@ -18,7 +18,7 @@ import (
 	"github.com/nodens-dns/nodens/test/bench/machine"
 )
 
-// run measures the main part of the page.
+// run measures the main part.
 type run struct {
 	*harness.Run
 	out *Report

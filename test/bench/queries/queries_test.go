@@ -89,26 +89,37 @@ func TestWorkloadTable(t *testing.T) {
 	}
 }
 
-// TestPage holds that the page carries what it takes to run it again.
-func TestPage(t *testing.T) {
+// pages returns the text of all pages.
+func pages(t *testing.T, r *Report, plots []figures.PlotFile) string {
+	t.Helper()
+	list, err := r.Render(plots)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var text strings.Builder
+	for _, p := range list {
+		text.Write(p.Text)
+	}
+	return text.String()
+}
+
+// TestPages holds that the pages carry what it takes to run the measurement again.
+func TestPages(t *testing.T) {
 	r := sampleReport()
 	r.Fact("kernel", "Linux 6.1")
 	r.Notes = []string{"The row C echo is left out: gcc: not installed."}
 	for _, cluster := range []bool{true, false} {
 		r.Plan.Cluster = cluster
-		page, err := r.Render(nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		command := "\ngo run ./test/bench -rounds 3 -seconds 1 -out BENCHMARKS.md\n"
+		page := pages(t, r, nil)
+		command := "\ngo run ./test/bench -rounds 3 -seconds 1 -out docs/benchmarks\n"
 		if !cluster {
 			command = strings.Replace(command, "-out", "-cluster=false -out", 1)
 		}
 		for _, want := range []string{
-			command, "1970-01-01", "\n- kernel: Linux 6.1\n", "\n" + r.Notes[0] + "\n", "\n## cached A\n\nNames of the",
+			command, "1970-01-01", "\n- kernel: Linux 6.1\n", "\n" + r.Notes[0] + "\n", "\n## cached A\n\nNames of an",
 			harness.TargetTable(r.Targets(), true), r.WorkloadTable(r.Workloads[0]),
 		} {
-			if !strings.Contains(string(page), want) {
+			if !strings.Contains(page, want) {
 				t.Errorf("cluster %v: the page lacks %q:\n%s", cluster, want, page)
 			}
 		}
@@ -240,7 +251,7 @@ func TestWorstWorkloadCounts(t *testing.T) {
 
 // TestDraw draws everything, and an empty report.
 func TestDraw(t *testing.T) {
-	dir := t.TempDir()
+	dir := filepath.Join(t.TempDir(), "benchmarks")
 	r := fullReport()
 	plots, err := figures.Draw(r.Charts(), dir)
 	if err != nil {
@@ -249,10 +260,7 @@ func TestDraw(t *testing.T) {
 	if want := len(r.Charts()); len(plots) != want || want != 8 {
 		t.Errorf("%d drawings of %d charts, want 8", len(plots), want)
 	}
-	page, err := r.Render(plots)
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := pages(t, r, plots)
 	for _, p := range plots {
 		text, err := os.ReadFile(filepath.Join(dir, p.File))
 		if err != nil {
@@ -262,7 +270,7 @@ func TestDraw(t *testing.T) {
 		if !strings.Contains(string(text), ">nodens<") {
 			t.Errorf("%s shows nothing:\n%s", p.File, text)
 		}
-		if !strings.Contains(string(page), "]("+p.File+")") {
+		if !strings.Contains(page, "]("+p.File+")") {
 			t.Errorf("the page does not show %s", p.File)
 		}
 	}
@@ -338,12 +346,9 @@ func TestMeasure(t *testing.T) {
 			t.Errorf("%s: memory %+v", s.Name, h)
 		}
 	}
-	page, err := r.Render(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := pages(t, r, nil)
 	for _, want := range []string{"| nodens ", "| CoreDNS ", "\n- coredns: CoreDNS-", "\n- nodens: nodens-", "\n- dnsperf: ", "\n## Service A\n"} {
-		if !strings.Contains(string(page), want) {
+		if !strings.Contains(page, want) {
 			t.Errorf("the page lacks %q:\n%s", want, page)
 		}
 	}
@@ -384,7 +389,7 @@ func TestMeasureBefore(t *testing.T) {
 	if len(r.Servers) != 2 || len(r.Workloads) != 2 || measured != 2 {
 		t.Errorf("%d servers, %d workloads and %d comparisons, want 2 of each", len(r.Servers), len(r.Workloads), measured)
 	}
-	if page, err := r.Render(nil); err != nil || !strings.Contains(string(page), "| "+harness.BeforeRow+" ") {
-		t.Errorf("the page lacks the earlier agent, %v:\n%s", err, page)
+	if page := pages(t, r, nil); !strings.Contains(page, "| "+harness.BeforeRow+" ") {
+		t.Errorf("the pages lack the earlier agent:\n%s", page)
 	}
 }

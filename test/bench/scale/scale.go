@@ -159,7 +159,7 @@ func scaleWorkloads(s objects.Shape) []harness.Workload {
 	for _, q := range []harness.QuerySet{
 		harness.QuerySets[0], harness.QuerySets[1],
 		{Name: cachedTen, Pattern: "name-%04d." + loadgen.Ten, Qtype: dns.TypeA, Rcode: dns.RcodeSuccess,
-			What: "Names of the upstream's with ten addresses, in the cache."},
+			What: "Names of the upstream with ten addresses, in the cache."},
 		{Name: serviceA, Names: hosts(plain, ""), Qtype: dns.TypeA, Rcode: dns.RcodeSuccess, Cluster: true,
 			What: "Services with a cluster IP, of all namespaces."},
 		{Name: headlessTen, Names: hosts(ten, ""), Qtype: dns.TypeA, Rcode: dns.RcodeSuccess, Cluster: true,

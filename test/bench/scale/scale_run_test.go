@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -28,7 +29,7 @@ func TestMeasure(t *testing.T) {
 	}
 	services := soak.Choose(MinServices, 100)
 	length := soak.Choose(100*time.Millisecond, 200*time.Millisecond)
-	r, err := Measure(t.Context(), harness.Plan{Rounds: 1, Length: length, Short: !soak.Enabled(), Progress: t.Output(), Section: harness.ScaleMarker.Flag}, services)
+	r, err := Measure(t.Context(), harness.Plan{Rounds: 1, Length: length, Short: !soak.Enabled(), Progress: t.Output(), Section: harness.ScaleFlag}, services)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,15 +56,16 @@ func TestMeasure(t *testing.T) {
 		}
 		checkWatches(t, s, c.watches)
 	}
-	plots, err := figures.Draw(r.Charts(), t.TempDir())
+	plots, err := figures.Draw(r.Charts(), filepath.Join(t.TempDir(), "benchmarks"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	page, err := r.Render(plots)
-	if err != nil {
-		t.Fatal(err)
+	pages, err := r.Render(plots)
+	if err != nil || len(pages) != 1 {
+		t.Fatalf("%d pages: %v", len(pages), err)
 	}
-	for _, want := range []string{harness.ScaleMarker.Begin(), fmt.Sprintf("\n## A cluster of %d Services\n", services+1), r.runTable(followColumns), r.runTable(delayColumns), r.fleetTable(), r.fleetCostTable(), figures.PlotDir + "/scale-memory.svg", harness.ScaleMarker.End()} {
+	page := pages[0].Text
+	for _, want := range []string{fmt.Sprintf("# Benchmarks: a cluster of %d Services\n", services+1), r.runTable(followColumns), r.runTable(delayColumns), r.fleetTable(), r.fleetCostTable(), figures.PlotDir + "/bench-scale-memory.svg"} {
 		if !strings.Contains(string(page), want) {
 			t.Errorf("the page lacks %q:\n%s", want, page)
 		}

@@ -103,7 +103,7 @@ func TestSettleRule(t *testing.T) {
 func sampleReport() *Report {
 	r := &Report{
 		Report: &harness.Report{
-			Plan: harness.Plan{Rounds: 2, Length: time.Second, Cluster: true, Section: harness.ScaleMarker.Flag},
+			Plan: harness.Plan{Rounds: 2, Length: time.Second, Cluster: true, Section: harness.ScaleFlag},
 			Date: time.Unix(0, 0), Servers: scaleServers(), Samples: map[harness.Cell][]harness.Sample{},
 		},
 		size: DefaultServices, shape: objects.LargeCluster(DefaultServices), fleetShape: clusterSize(DefaultServices).fleetShape(), runs: map[string][]clusterRun{},

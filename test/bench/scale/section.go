@@ -10,11 +10,10 @@ import (
 //go:embed section.md.tmpl
 var sectionText string
 
-// Render returns the report about a large cluster as a section of the page.
-func (r *Report) Render(plots []figures.PlotFile) ([]byte, error) {
+// Render returns the page about a large cluster.
+func (r *Report) Render(plots []figures.PlotFile) ([]harness.Page, error) {
 	data := struct {
 		harness.SectionData
-		Plots                         []figures.PlotFile
 		Following, Showing            string
 		FleetTable, Fleet             string
 		Kinds, Questions              []harness.TableEntry
@@ -25,8 +24,8 @@ func (r *Report) Render(plots []figures.PlotFile) ([]byte, error) {
 		Conf                          string
 		FleetServices, FleetEndpoints int
 	}{
-		SectionData: r.NewSectionData(r.Targets()), Plots: plots,
-		Following: r.runTable(followColumns), Showing: r.runTable(delayColumns), FleetTable: r.fleetTable(), Fleet: r.fleetCostTable(),
+		SectionData: r.NewSectionData(r.Targets(), plots),
+		Following:   r.runTable(followColumns), Showing: r.runTable(delayColumns), FleetTable: r.fleetTable(), Fleet: r.fleetCostTable(),
 		Shape: r.shape, FleetShape: r.fleetShape, Total: len(r.shape.Services()), Endpoints: r.shape.Endpoints(),
 		Changes: r.size.changes(), Rate: changeRate, SliceRate: sliceRate, Nodes: fleetNodes, FleetRate: fleetChangeRate,
 		Conf: harness.ConfigText("scale"), FleetServices: len(r.fleetShape.Services()), FleetEndpoints: r.fleetShape.Endpoints(),
@@ -37,5 +36,5 @@ func (r *Report) Render(plots []figures.PlotFile) ([]byte, error) {
 	for _, w := range r.Workloads {
 		data.Questions = append(data.Questions, harness.TableEntry{Name: w.QuerySet.Name, What: w.QuerySet.What, Table: r.WorkloadTable(w)})
 	}
-	return harness.FillTemplate(sectionText, data)
+	return harness.OnePage("cluster-scale.md", sectionText, data)
 }

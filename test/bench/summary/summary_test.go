@@ -1,0 +1,116 @@
+package summary
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodens-dns/nodens/test/bench/figures"
+	"github.com/nodens-dns/nodens/test/peer"
+)
+
+var update = flag.Bool("update", false, "write the generated parts of BENCHMARKS.md, and the charts")
+
+const remedy = "run go test ./test/bench/summary -update"
+
+// folder is where the pages are, seen from the repository's root.
+const folder = "docs/benchmarks"
+
+// TestSummary holds BENCHMARKS.md to the pages: its tables are made from their tables of targets,
+// and it says about each missed target whether that matters.
+func TestSummary(t *testing.T) {
+	root, targets := read(t)
+	file := filepath.Join(root, "BENCHMARKS.md")
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := string(b)
+	want := replace(t, text, "pages", PageTable(targets, folder))
+	want = replace(t, want, "missed", MissedTable(targets))
+	if *update {
+		if err := os.WriteFile(file, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	} else if d := cmp.Diff(want, text); d != "" {
+		t.Errorf("BENCHMARKS.md differs from %s; %s (-want +got):\n%s", folder, remedy, d)
+	}
+	list := Missed(targets)
+	if len(list) == 0 {
+		t.Error("no target is missed: is the tables' form another?")
+	}
+	for _, m := range list {
+		if !strings.Contains(want, "**"+m.What+"**") {
+			t.Errorf("BENCHMARKS.md does not say whether it matters that %q is missed", m.What)
+		}
+	}
+}
+
+// replace replaces the part of the text between the two comments of the name.
+func replace(t *testing.T, text, name, part string) string {
+	t.Helper()
+	begin := "<!-- begin generated: " + name + " -->\n"
+	before, rest, ok := strings.Cut(text, begin)
+	_, after, also := strings.Cut(rest, "<!-- end generated -->")
+	if !ok || !also {
+		t.Fatalf("BENCHMARKS.md lacks the part %s", name)
+	}
+	return before + begin + part + "<!-- end generated -->" + after
+}
+
+func read(t *testing.T) (root string, targets []Target) {
+	t.Helper()
+	root, err := peer.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if targets, err = ReadTargets(filepath.Join(root, folder)); err != nil {
+		t.Fatal(err)
+	}
+	return root, targets
+}
+
+// TestCharts holds the charts to the pages' tables.
+func TestCharts(t *testing.T) {
+	root, _ := read(t)
+	pages := filepath.Join(root, folder)
+	charts, err := Charts(pages)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if *update {
+		if _, err := figures.Draw(charts, pages); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range charts {
+		if len(c.Rows) < 3 {
+			t.Errorf("%s has %d rows", c.File, len(c.Rows))
+		}
+		got, err := os.ReadFile(filepath.Join(pages, figures.PlotDir, "bench-"+c.File))
+		if err != nil {
+			t.Errorf("%v; %s", err, remedy)
+			continue
+		}
+		if d := cmp.Diff(string(c.SVG()), string(got)); d != "" {
+			t.Errorf("%s differs from the table; %s (-want +got):\n%s", c.File, remedy, d)
+		}
+	}
+}
+
+func TestFindTable(t *testing.T) {
+	text := "| a | b |\n|---|--:|\n| 1 | 2 |\n\n| a | c |\n|---|---|\n| x |  |\nend\n"
+	if d := cmp.Diff([][]string{{"a", "b"}, {"1", "2"}}, findTable(text, "a")); d != "" {
+		t.Errorf("first table (-want +got):\n%s", d)
+	}
+	if d := cmp.Diff([][]string{{"a", "c"}, {"x", ""}}, findTable(text, "a", "c")); d != "" {
+		t.Errorf("second table (-want +got):\n%s", d)
+	}
+	if rows := findTable(text, "b"); rows != nil {
+		t.Errorf("a table that is not there: %q", rows)
+	}
+}
