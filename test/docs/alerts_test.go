@@ -1,0 +1,131 @@
+package docs
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/nodens-dns/nodens/daemonset/monitoring"
+)
+
+const alertsPage = "docs/reference/alerts.md"
+
+// Each section of an alert has these parts, in this order. What is before the first is
+// generated.
+var alertParts = []string{"**What it means.**", "**What pods notice.**", "**How to look.**", "**What to do.**"}
+
+// alertRules returns the alerts of rules.yaml by name, and their names in its order. An alert may
+// have a rule for each severity.
+func alertRules(t *testing.T) (rules map[string][]monitoring.Rule, names []string) {
+	t.Helper()
+	groups, err := monitoring.Rules(monitoring.PrometheusRule)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rules = make(map[string][]monitoring.Rule)
+	for _, g := range groups {
+		for _, r := range g.Rules {
+			if r.Alert == "" {
+				continue
+			}
+			if rules[r.Alert] == nil {
+				names = append(names, r.Alert)
+			}
+			rules[r.Alert] = append(rules[r.Alert], r)
+		}
+	}
+	if len(names) == 0 {
+		t.Fatal("rules.yaml has no alerts")
+	}
+	return rules, names
+}
+
+// alertFacts is the generated part of an alert's section.
+func alertFacts(rules []monitoring.Rule) string {
+	var b strings.Builder
+	for _, r := range rules {
+		when := "at once"
+		if r.For != "" {
+			when = "after " + r.For
+		}
+		fmt.Fprintf(&b, "Severity *%s*, fires %s:\n\n```text\n%s\n```\n\n", r.Labels["severity"], when, strings.TrimSpace(r.Expr))
+	}
+	return b.String()
+}
+
+// alertSection is the heading of an alert, the part that is generated, and the first part that is
+// not.
+var alertSection = regexp.MustCompile(`(?ms)^### (Nodens\w+)\n\n(.*?)(\*\*What it means\.\*\*|^### |\z)`)
+
+// TestAlerts: the page has a section for each alert, in the order of rules.yaml, and no other.
+// Each shows the alert's rules and has all parts.
+func TestAlerts(t *testing.T) {
+	rules, names := alertRules(t)
+	text, root := document(t, alertsPage)
+	var got []string
+	want := alertSection.ReplaceAllStringFunc(text, func(section string) string {
+		m := alertSection.FindStringSubmatch(section)
+		got = append(got, m[1])
+		return "### " + m[1] + "\n\n" + alertFacts(rules[m[1]]) + m[3]
+	})
+	if !slices.Equal(got, names) {
+		t.Errorf("%s has sections for\n%q, want\n%q", alertsPage, got, names)
+	}
+	compare(t, root, alertsPage, text, want, want)
+	sections := strings.Split(text, "\n### ")[1:]
+	for _, s := range sections {
+		name, _, _ := strings.Cut(s, "\n")
+		at := 0
+		for _, part := range alertParts {
+			i := strings.Index(s[at:], "\n"+part)
+			if i < 0 {
+				t.Errorf("%s: %s has no part %s, or has it in another place", alertsPage, name, part)
+				break
+			}
+			at += i
+		}
+	}
+}
+
+// TestRunbooks: an alert's annotation leads to its section.
+func TestRunbooks(t *testing.T) {
+	rules, _ := alertRules(t)
+	text, _ := document(t, alertsPage)
+	known := anchors(text)
+	for name, list := range rules {
+		for _, r := range list {
+			if link, ok := r.Annotations["runbook_url"]; ok {
+				file, fragment, err := resolve(alertsPage, link)
+				if err != nil || file != alertsPage || !known[fragment] || fragment != strings.ToLower(name) {
+					t.Errorf("the runbook of %s is %s: %v", name, link, err)
+				}
+			}
+		}
+	}
+}
+
+// TestRecordingRules: the page has the recording rules.
+func TestRecordingRules(t *testing.T) {
+	groups, err := monitoring.Rules(monitoring.PrometheusRule)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want, got []string
+	for _, g := range groups {
+		for _, r := range g.Rules {
+			if r.Record != "" {
+				want = append(want, r.Record)
+			}
+		}
+	}
+	text, _ := document(t, alertsPage)
+	for _, r := range data(table(text, "recording rule", "meaning")) {
+		name, _ := code(r[0])
+		got = append(got, name)
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("%s has the recording rules\n%q, want\n%q", alertsPage, got, want)
+	}
+}
