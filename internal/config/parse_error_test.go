@@ -1,4 +1,4 @@
-// These tests use maxErrors, maxFile and closestMatch, which are not exported.
+// These tests use maxErrors and maxFile, which are not exported.
 
 package config
 
@@ -239,31 +239,5 @@ func TestImportBounds(t *testing.T) {
 	}
 	if _, err := parse(t, ". {\nimport "+deep+"/0\n}\n"); err == nil || !strings.HasSuffix(err.Error(), ": imports are nested more than 64 deep") {
 		t.Errorf("error %v", err)
-	}
-}
-
-func TestNearest(t *testing.T) {
-	allowed := []string{"cache", "errors", "force_tcp", "loop"}
-	for text, want := range map[string]string{
-		"cahce": "cache", "Cache": "cache", "chache": "cache", "lop": "loop", "loops": "loop", "error": "errors", "forcetcp": "force_tcp",
-		"": "", "x": "", "dns64": "", "rewrite": "", strings.Repeat("cache", 100): "",
-	} {
-		if got := closestMatch(text, allowed); got != want {
-			t.Errorf("nearest to %q is %q, want %q", text, got, want)
-		}
-	}
-}
-
-func TestDistance(t *testing.T) {
-	for _, tt := range []struct {
-		a, b string
-		want int
-	}{
-		{"", "", 0}, {"", "abc", 3}, {"abc", "", 3}, {"abc", "abc", 0}, {"abc", "acb", 1}, {"abc", "abd", 1},
-		{"abc", "ab", 1}, {"abc", "xabc", 1}, {"ca", "abc", 3}, {"kitten", "sitting", 3},
-	} {
-		if got := editDistance(tt.a, tt.b); got != tt.want {
-			t.Errorf("distance of %q and %q is %d, want %d", tt.a, tt.b, got, tt.want)
-		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/nodens-dns/nodens/internal/spelling"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
@@ -64,7 +65,7 @@ func (p *parser) warn(w token, format string, args ...any) {
 func (p *parser) unknown(w token, what string, allowed []string) {
 	allowed = slices.Sorted(slices.Values(allowed))
 	f := p.errorf(w, "unknown %s %q", what, w.text)
-	f.Allowed, f.Nearest = allowed, closestMatch(w.text, allowed)
+	f.Allowed, f.Nearest = allowed, spelling.Closest(w.text, allowed)
 }
 
 // body reads a directive's options.

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"unicode"
+
+	"github.com/nodens-dns/nodens/internal/spelling"
 )
 
 // The placeholders of NodeLocal DNSCache's base Corefile.
@@ -127,13 +129,13 @@ func (v Placeholders) fault(name string, number int, problem string) *ParseError
 	return f
 }
 
-// nearestPlaceholder is [closestMatch] for words in upper case.
+// nearestPlaceholder is [spelling.Closest] for words in upper case.
 func nearestPlaceholder(name string) string {
 	var lower []string
 	for _, n := range placeholderNames {
 		lower = append(lower, strings.ToLower(n))
 	}
-	return strings.ToUpper(closestMatch(name, lower))
+	return strings.ToUpper(spelling.Closest(name, lower))
 }
 
 // findPlaceholder finds the first placeholder of code, known or not; start is -1 if there
