@@ -23,4 +23,4 @@ func runCleanup(context.Context, *agentFlags, io.Writer, io.Writer) error {
 	return needsLinux("cleanup")
 }
 
-func runReady(context.Context, *agentFlags, io.Writer, io.Writer) error { return needsLinux("ready") }
+func agentReady(context.Context, string) error { return needsLinux("ready") }

@@ -6,9 +6,29 @@ import (
 	"io"
 	"strings"
 
+	"github.com/spf13/cobra"
+
 	"github.com/nodens-dns/nodens/cmd/nodens/options"
+	"github.com/nodens-dns/nodens/internal/cli"
 	"github.com/nodens-dns/nodens/internal/config"
 )
+
+func newCheckCommand() *cobra.Command {
+	f := newAgentFlags()
+	cmd := &cobra.Command{
+		Use:   "check",
+		Short: "Print what the agent would do with a Corefile",
+		Long: `Print what the agent would do with its Corefile and flags, and change nothing. The agent's
+other flags are accepted and ignored, so that the arguments of a DaemonSet can be given.`,
+		Example: "  nodens check --conf Corefile --localip 169.254.20.10",
+		Args:    cli.NoArgs,
+		RunE:    f.runE(runCheck),
+	}
+	f.registerOnly(cmd.Flags(), "conf", "basecorefile", "kubednscm", "upstreamsvc", "localip", "setupinterface",
+		"interfacename", "setupiptables", "netfilter", "external-interfaces", "health-port", "dns.port", "handover-dir",
+		"kernel-path", "kernel-path-order", "prometheus-listen-address")
+	return cmd
+}
 
 // runCheck prints what the agent would do with its Corefile and flags. It changes nothing.
 func runCheck(_ context.Context, f *agentFlags, stdout, _ io.Writer) error {

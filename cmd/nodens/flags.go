@@ -3,16 +3,17 @@ package main
 import (
 	"cmp"
 	"errors"
-	"flag"
 	"fmt"
-	"io"
 	"net/netip"
 	"os"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/spf13/pflag"
+
 	"github.com/nodens-dns/nodens/cmd/nodens/options"
+	"github.com/nodens-dns/nodens/internal/cli"
 	"github.com/nodens-dns/nodens/netsetup"
 )
 
@@ -23,44 +24,19 @@ type agentFlags struct {
 	given   map[string]bool // the flags that are set, by name
 }
 
-const usage = `nodens is a node-local DNS agent for Kubernetes.
-
-  nodens [FLAGS]         run the agent
-  nodens check [FLAGS]   print what the agent would do with -conf; change nothing
-  nodens plan [FLAGS]    print the interface, addresses and rules for FLAGS; change nothing
-  nodens cleanup [FLAGS] remove what an agent, or NodeLocal DNSCache, has left on this
-                         node; -localip names its addresses
-  nodens ready -handover-dir DIR
-                         exit with 0 if the agent in this container is ready, else with 1
-  nodens sample          run without root or a cluster on 127.0.0.1:5353, with sample names
-  nodens wait            do nothing until a signal arrives, for a pod whose work is done
-` + flushUsage + migrateUsage + `
-`
-
-// parseFlags reads the agent's flags. For -help it prints the usage to stderr and returns
-// [flag.ErrHelp]. Other errors are of type *usageError and name the flag and its values.
-func parseFlags(args []string, stderr io.Writer) (*agentFlags, error) {
+// parseFlags reads the arguments of an agent's container. Its errors name the flag at fault.
+func parseFlags(args []string) (*agentFlags, error) {
 	f := newAgentFlags()
-	fs := flag.NewFlagSet("nodens", flag.ContinueOnError)
-	fs.SetOutput(io.Discard)
-	fs.Usage = func() {}
-	f.register(fs)
-	err := fs.Parse(args)
-	if errors.Is(err, flag.ErrHelp) {
-		fmt.Fprint(stderr, usage)
-		fs.SetOutput(stderr)
-		fs.PrintDefaults()
-		return nil, err
+	flags := pflag.NewFlagSet("nodens", pflag.ContinueOnError)
+	flags.Usage = func() {}
+	f.register(flags)
+	if err := flags.Parse(cli.NormalizeFlags(flags, args)); err != nil {
+		return nil, cli.FlagError(flags, err)
 	}
-	if err != nil {
-		return nil, &usageError{fmt.Errorf("%w; nodens -help lists the flags", err)}
+	if flags.NArg() > 0 {
+		return nil, fmt.Errorf("unexpected argument %q; a flag starts with dashes and takes its value as --name=value", flags.Arg(0))
 	}
-	if fs.NArg() > 0 {
-		return nil, &usageError{fmt.Errorf("unexpected argument %q; flags start with a dash and take their value as -name=value", fs.Arg(0))}
-	}
-	fs.Visit(func(set *flag.Flag) { f.given[set.Name] = true })
-	f.PreferBaseConf = f.given["basecorefile"]
-	f.NodeName, f.NodeZone = nodeName(f.NodeName), cmp.Or(f.NodeZone, os.Getenv("NODE_ZONE"))
+	f.complete(flags)
 	return f, nil
 }
 
@@ -70,38 +46,94 @@ func newAgentFlags() *agentFlags {
 	return f
 }
 
-// register adds the flags to fs. A usage text puts the value's name in backquotes.
-func (f *agentFlags) register(fs *flag.FlagSet) {
-	fs.Func("localip", "comma-separated `addresses` to answer on, such as 169.254.20.10", f.setLocalIPs)
-	fs.StringVar(&f.Conf, "conf", f.Conf, "Corefile `file`")
-	fs.StringVar(&f.BaseConf, "basecorefile", f.BaseConf, "Corefile template `file`, read instead of -conf if it is given, or if there is no -conf")
-	fs.StringVar(&f.KubeDNSDir, "kubednscm", f.KubeDNSDir, "`directory` where the kube-dns ConfigMap is mounted (stubDomains, upstreamNameservers)")
-	fs.StringVar(&f.UpstreamService, "upstreamsvc", f.UpstreamService, "`service` whose address replaces __PILLAR__CLUSTER__DNS__")
-	fs.StringVar(&f.TakeoverService, "takeover-service", f.TakeoverService, "`service` whose ClusterIP the agent takes over: the start fails if the ClusterIP is not in -localip; empty for no comparison")
-	fs.BoolVar(&f.SetupInterface, "setupinterface", f.SetupInterface, "create the interface and assign the -localip addresses to it")
-	fs.StringVar(&f.InterfaceName, "interfacename", f.InterfaceName, "`name` of that interface")
-	fs.BoolVar(&f.SetupIptables, "setupiptables", f.SetupIptables, "install rules for the -localip addresses; false means -netfilter=none")
-	fs.Func("netfilter", "backend of the rules: `auto`, the same as the node's kube-proxy; iptables; nftables; or none (default auto)", f.setNetfilter)
-	fs.StringVar(&f.ExternalInterfaces, "external-interfaces", f.ExternalInterfaces, "`interfaces` that lead to hosts outside of the node, whose traffic the rules keep from the agent: auto, the interfaces of the default routes; none; or names separated by commas")
-	fs.Func("syncinterval", "interval between two checks of the interface and the rules, in `seconds` or as a duration (default 60)", f.setSyncInterval)
-	fs.BoolVar(&f.SkipTeardown, "skipteardown", f.SkipTeardown, "keep the interface and the rules at exit: queries go to the cluster DNS until the next start; nodens cleanup removes them")
-	fs.Func("health-port", "`port` of the health endpoint, for the rules; 0 for none (default 8080)", portFlag(&f.HealthPort, 0))
-	fs.StringVar(&f.MetricsAddr, "metrics-listen-address", f.MetricsAddr, "`address` of the metrics about the node's network; empty for none")
-	fs.StringVar(&f.PrometheusAddr, "prometheus-listen-address", f.PrometheusAddr, "`address` that replaces __PROMETHEUS__ENDPOINT__")
-	fs.StringVar(&f.Pidfile, "pidfile", f.Pidfile, "`file` to write the process ID to")
-	fs.BoolVar(&f.ReloadBySignal, "reloadwithsignal", f.ReloadBySignal, "check for a changed configuration every -syncinterval, even without a reload directive; SIGUSR1 always reloads")
-	fs.Func("dns.port", "`port` of server blocks that name none (default 53)", portFlag(&f.DNSPort, 1))
-	fs.StringVar(&f.NodeName, "node-name", f.NodeName, "`name` of the Node object of this machine (default $NODE_NAME, else the host name)")
-	fs.StringVar(&f.NodeZone, "node-zone", f.NodeZone, "topology `zone` of this machine (default $NODE_ZONE, else the label of its Node object)")
-	fs.Func("readers", "`number` of UDP sockets and threads of each address; 0 for one per core (default 0)", f.setReaders)
-	fs.Func("reader-wait", "where readers wait for packets: in the `kernel`, or in Go's poller (default kernel)", f.setReaderWait)
-	fs.Func("cache-size", "`bytes` that all caches together may take, such as 32Mi (default 32Mi)", f.setCacheSize)
-	fs.StringVar(&f.AdminSocket, "admin-socket", f.AdminSocket, "`path` of the socket that nodens flush connects to; empty for none")
-	fs.StringVar(&f.HandoverDir, "handover-dir", f.HandoverDir, "`directory` through which the next agent on this node takes over the sockets and the cache, and where the cache is saved; empty for none")
-	fs.Func("kernel-path", "answer pods' queries in the kernel where the answer is known: `off`; auto, if this kernel can; or on, fail if it can't (default off)", f.FastPath.Set)
-	fs.Func("kernel-path-order", "position of -kernel-path's program among others on an interface: `last`, first, before:NAME or after:NAME of another program (default last)", f.setFastPathOrder)
-	fs.StringVar(&f.LogFormat, "log-format", f.LogFormat, "`text`, json, or coredns for the lines that CoreDNS writes")
-	fs.BoolVar(&f.version, "version", false, "print the version and exit")
+// complete sets what follows from parsed flags and the environment.
+func (f *agentFlags) complete(flags *pflag.FlagSet) {
+	flags.Visit(func(set *pflag.Flag) { f.given[set.Name] = true })
+	f.PreferBaseConf = f.given["basecorefile"]
+	f.NodeName, f.NodeZone = nodeName(f.NodeName), cmp.Or(f.NodeZone, os.Getenv("NODE_ZONE"))
+}
+
+// register adds the agent's flags to flags, by group.
+func (f *agentFlags) register(flags *pflag.FlagSet) {
+	for _, g := range []struct {
+		title string
+		add   func(*pflag.FlagSet)
+	}{
+		{"Configuration", f.addConfiguration},
+		{"Node network", f.addNetwork},
+		{"DNS service", f.addService},
+		{"Upgrade and cache", f.addCache},
+		{"Kernel path", f.addKernelPath},
+		{"Logging and metrics", f.addLogging},
+	} {
+		group := pflag.NewFlagSet(g.title, pflag.ContinueOnError)
+		group.SortFlags = false
+		g.add(group)
+		group.VisitAll(func(added *pflag.Flag) { cli.SetGroup(group, g.title, added.Name) })
+		flags.AddFlagSet(group)
+	}
+}
+
+// registerOnly adds the agent's flags for another command. Its help shows those of the names;
+// the others are accepted and ignored, so that the arguments of a DaemonSet can be given.
+func (f *agentFlags) registerOnly(flags *pflag.FlagSet, names ...string) {
+	f.register(flags)
+	cli.ShowOnly(flags, names...)
+}
+
+func (f *agentFlags) addConfiguration(flags *pflag.FlagSet) {
+	flags.StringVar(&f.Conf, "conf", f.Conf, "Corefile `file`")
+	flags.StringVar(&f.BaseConf, "basecorefile", f.BaseConf, "Corefile template `file`, read instead of --conf if it is given, or if there is no --conf")
+	flags.StringVar(&f.KubeDNSDir, "kubednscm", f.KubeDNSDir, "`directory` where the kube-dns ConfigMap is mounted (stubDomains, upstreamNameservers)")
+	flags.StringVar(&f.UpstreamService, "upstreamsvc", f.UpstreamService, "`service` whose address replaces __PILLAR__CLUSTER__DNS__")
+	flags.BoolVar(&f.ReloadBySignal, "reloadwithsignal", f.ReloadBySignal, "check for a changed configuration every --syncinterval, even without a reload directive; SIGUSR1 always reloads")
+	flags.StringVar(&f.NodeName, "node-name", f.NodeName, "`name` of the Node object of this machine; without it $NODE_NAME, else the host name")
+	flags.StringVar(&f.NodeZone, "node-zone", f.NodeZone, "topology `zone` of this machine; without it $NODE_ZONE, else the label of its Node object")
+	flags.StringVar(&f.Pidfile, "pidfile", f.Pidfile, "`file` to write the process ID to")
+}
+
+func (f *agentFlags) addNetwork(flags *pflag.FlagSet) {
+	cli.Func(flags, "localip", "", "comma-separated `addresses` to answer on, such as 169.254.20.10", f.setLocalIPs)
+	flags.BoolVar(&f.SetupInterface, "setupinterface", f.SetupInterface, "create the interface and assign the --localip addresses to it")
+	flags.StringVar(&f.TakeoverService, "takeover-service", f.TakeoverService, "`service` whose ClusterIP the agent takes over: the start fails if the ClusterIP is not in --localip; empty for no comparison")
+	flags.StringVar(&f.InterfaceName, "interfacename", f.InterfaceName, "`name` of that interface")
+	flags.BoolVar(&f.SetupIptables, "setupiptables", f.SetupIptables, "install rules for the --localip addresses; false means --netfilter=none")
+	cli.Enum(flags, "netfilter", string(f.Netfilter), "backend of the rules; auto is the one of the node's kube-proxy", netfilters,
+		func(text string) { f.Netfilter = netsetup.Netfilter(text) })
+	flags.StringVar(&f.ExternalInterfaces, "external-interfaces", f.ExternalInterfaces, "`interfaces` that lead to hosts outside of the node, whose traffic the rules keep from the agent: auto, the interfaces of the default routes; none; or names separated by commas")
+	cli.Func(flags, "syncinterval", "60", "interval between two checks of the interface and the rules, in `seconds` or as a duration", f.setSyncInterval)
+	flags.BoolVar(&f.SkipTeardown, "skipteardown", f.SkipTeardown, "keep the interface and the rules at exit: queries go to the cluster DNS until the next start; nodens cleanup removes them")
+	cli.Func(flags, "health-port", "8080", "`port` of the health endpoint, for the rules; 0 for none", portFlag(&f.HealthPort, 0))
+}
+
+func (f *agentFlags) addService(flags *pflag.FlagSet) {
+	cli.Func(flags, "dns.port", "53", "`port` of server blocks that name none", portFlag(&f.DNSPort, 1))
+	cli.Func(flags, "readers", "0", "`number` of UDP sockets and threads of each address; 0 for one per core", f.setReaders)
+	cli.Enum(flags, "reader-wait", "kernel", "where readers wait for packets: in the kernel, or in Go's poller", []string{"kernel", "poller"},
+		func(text string) { f.Polled = text == "poller" })
+}
+
+func (f *agentFlags) addCache(flags *pflag.FlagSet) {
+	cli.Func(flags, "cache-size", "32Mi", "`bytes` that all caches together may take, such as 32Mi", f.setCacheSize)
+	flags.StringVar(&f.AdminSocket, "admin-socket", f.AdminSocket, "`path` of the socket that nodens flush connects to; empty for none")
+	flags.StringVar(&f.HandoverDir, "handover-dir", f.HandoverDir, "`directory` through which the next agent on this node takes over the sockets and the cache, and where the cache is saved; empty for none")
+}
+
+func (f *agentFlags) addKernelPath(flags *pflag.FlagSet) {
+	cli.Enum(flags, "kernel-path", "off", "answer pods' queries in the kernel where the answer is known; auto: if this kernel can; on: fail if it can't", []string{"off", "auto", "on"},
+		func(text string) { _ = f.FastPath.Set(text) }) // it knows these words
+	cli.Func(flags, "kernel-path-order", "last", "`position` of --kernel-path's program among others on an interface: last, first, before:NAME or after:NAME of another program", f.setFastPathOrder)
+}
+
+func (f *agentFlags) addLogging(flags *pflag.FlagSet) {
+	cli.Enum(flags, "log-format", f.LogFormat, "format of the log; coredns for the lines that CoreDNS writes", []string{"text", "json", "coredns"},
+		func(text string) { f.LogFormat = text })
+	flags.StringVar(&f.MetricsAddr, "metrics-listen-address", f.MetricsAddr, "`address` of the metrics about the node's network; empty for none")
+	flags.StringVar(&f.PrometheusAddr, "prometheus-listen-address", f.PrometheusAddr, "`address` that replaces __PROMETHEUS__ENDPOINT__")
+}
+
+var netfilters = []string{
+	string(netsetup.NetfilterAuto), string(netsetup.NetfilterIptables), string(netsetup.NetfilterNftables), string(netsetup.NetfilterNone),
 }
 
 // nodeName returns the name of the Node object of this machine: given, else $NODE_NAME,
@@ -147,17 +179,7 @@ func (f *agentFlags) setSyncInterval(s string) error {
 	return nil
 }
 
-func (f *agentFlags) setNetfilter(s string) error {
-	switch backend := netsetup.Netfilter(s); backend {
-	case netsetup.NetfilterAuto, netsetup.NetfilterIptables, netsetup.NetfilterNftables, netsetup.NetfilterNone:
-		f.Netfilter = backend
-		return nil
-	default:
-		return errors.New("give auto, iptables, nftables or none")
-	}
-}
-
-// maxReaders bounds -readers; each takes some 150 KiB.
+// maxReaders bounds --readers; each takes some 150 KiB.
 const maxReaders = 1024
 
 func (f *agentFlags) setReaders(s string) error {
@@ -166,14 +188,6 @@ func (f *agentFlags) setReaders(s string) error {
 		return fmt.Errorf("give a number from 1 to %d, or 0 for one reader on each core", maxReaders)
 	}
 	f.Readers = n
-	return nil
-}
-
-func (f *agentFlags) setReaderWait(s string) error {
-	if s != "kernel" && s != "poller" {
-		return errors.New("give kernel or poller")
-	}
-	f.Polled = s == "poller"
 	return nil
 }
 

@@ -30,7 +30,7 @@ func TestPlace(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Setenv("NODE_NAME", tt.envNode)
 			t.Setenv("NODE_ZONE", tt.envZone)
-			o, err := parseFlags(strings.Fields(tt.args), io.Discard)
+			o, err := parseFlags(strings.Fields(tt.args))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -44,9 +44,9 @@ func TestPlace(t *testing.T) {
 // TestFlags: NodeLocal DNSCache's flags, with its values and its ways of writing
 // them, and errors that name the flag.
 func TestFlags(t *testing.T) {
-	o, err := parseFlags(strings.Fields("-localip 169.254.20.10,10.96.0.10,fd00::a -conf /etc/Corefile -upstreamsvc kube-dns-upstream "+
-		"-basecorefile /b -kubednscm /k -setupinterface=false -interfacename x0 -setupiptables=false -syncinterval 30 -skipteardown "+
-		"-health-port 8081 -metrics-listen-address 127.0.0.1:9353 -prometheus-listen-address :9254 -pidfile /p -reloadwithsignal -dns.port 1053"), io.Discard)
+	o, err := parseFlags(strings.Fields("-localip 169.254.20.10,10.96.0.10,fd00::a -conf /etc/Corefile -upstreamsvc kube-dns-upstream " +
+		"-basecorefile /b -kubednscm /k -setupinterface=false -interfacename x0 -setupiptables=false -syncinterval 30 -skipteardown " +
+		"-health-port 8081 -metrics-listen-address 127.0.0.1:9353 -prometheus-listen-address :9254 -pidfile /p -reloadwithsignal -dns.port 1053"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +54,7 @@ func TestFlags(t *testing.T) {
 		o.SetupInterface || o.SetupIptables || o.InterfaceName != "x0" || !o.ReloadBySignal || o.UpstreamService != "kube-dns-upstream" {
 		t.Errorf("flags are %+v", o)
 	}
-	if o, err := parseFlags([]string{"-syncinterval=90s"}, io.Discard); err != nil || o.SyncInterval != 90*time.Second {
+	if o, err := parseFlags([]string{"-syncinterval=90s"}); err != nil || o.SyncInterval != 90*time.Second {
 		t.Errorf("-syncinterval=90s: %v", err)
 	}
 	for arg, want := range map[string]int{"": 32 << 20, "1048576": 1 << 20, "2048Ki": 2 << 20, "64Mi": 64 << 20, "16Gi": 16 << 30} {
@@ -62,7 +62,7 @@ func TestFlags(t *testing.T) {
 		if arg == "" {
 			args = nil
 		}
-		if o, err := parseFlags(args, io.Discard); err != nil || o.CacheSize != want {
+		if o, err := parseFlags(args); err != nil || o.CacheSize != want {
 			t.Errorf("%v: %v, want %d bytes", args, err, want)
 		}
 	}

@@ -3,8 +3,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -13,21 +11,20 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nodens-dns/nodens/internal/cli"
 )
 
 const (
-	// defaultSocket is the agent's admin socket unless -socket names another.
+	// defaultSocket is the agent's admin socket unless --admin-socket names another.
 	defaultSocket = "/run/nodens/admin.sock"
 	// flushTimeout bounds the request: a walk over the largest cache takes a second.
 	flushTimeout = 10 * time.Second
 	// maxReply bounds the agent's reply, in bytes.
 	maxReply = 16 << 10
 )
-
-const flushUsage = `  nodens flush [-socket PATH] [-subtree] NAME
-                         remove a name, or with -subtree all names below it as well, from
-                         the cache of the agent that runs with -admin-socket PATH
-`
 
 // flushFlags are the flags and the argument of `nodens flush`.
 type flushFlags struct {
@@ -36,48 +33,51 @@ type flushFlags struct {
 	name    string
 }
 
-func parseFlush(args []string, stderr io.Writer) (*flushFlags, error) {
+func newFlushCommand() *cobra.Command {
 	f := new(flushFlags)
-	fs := flag.NewFlagSet("nodens flush", flag.ContinueOnError)
-	fs.SetOutput(io.Discard)
-	fs.Usage = func() {}
-	fs.StringVar(&f.socket, "socket", defaultSocket, "the agent's -admin-socket `path`")
-	fs.BoolVar(&f.subtree, "subtree", false, "all names below NAME as well")
-	if err := fs.Parse(args); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			fmt.Fprint(stderr, "nodens flush removes names from the cache of a running agent.\n\n"+flushUsage)
-			return nil, err
-		}
-		return nil, &usageError{fmt.Errorf("%w; nodens flush [-socket PATH] [-subtree] NAME", err)}
+	cmd := &cobra.Command{
+		Use:   "flush NAME",
+		Short: "Remove names from the cache of the agent on this node",
+		Long: `Remove a name, or with --subtree all names below it as well, from the cache of the agent that
+runs with the same --admin-socket. The name "." with --subtree removes everything.`,
+		Example: "  nodens flush www.example.org\n  nodens flush example.org --subtree",
+		Args:    cli.OneArg(`one name ("." means all names)`),
 	}
-	if fs.NArg() != 1 {
-		return nil, &usageError{errors.New(`flush takes one name, and -subtree goes before it: nodens flush -subtree example.org; "." means all names`)}
+	flags := cmd.Flags()
+	flags.StringVar(&f.socket, "admin-socket", defaultSocket, "`path` of the agent's admin socket")
+	flags.StringVar(&f.socket, "socket", defaultSocket, "earlier name of --admin-socket")
+	flags.Lookup("socket").Hidden = true
+	flags.BoolVar(&f.subtree, "subtree", false, "all names below NAME as well")
+	output := cli.AddOutput(flags)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		f.name = args[0]
+		return runFlush(cmd.Context(), f, output, cmd.OutOrStdout())
 	}
-	f.name = fs.Arg(0)
-	return f, nil
+	return cmd
+}
+
+// flushed is the agent's reply, and the result of the command.
+type flushed struct {
+	Entries int `json:"entries"`
 }
 
 // runFlush asks a running agent to remove a name from its caches, and prints how many
 // entries that were.
-func runFlush(ctx context.Context, args []string, stdout, stderr io.Writer) error {
-	f, err := parseFlush(args, stderr)
-	if err != nil {
-		return err
-	}
+func runFlush(ctx context.Context, f *flushFlags, output *cli.Output, stdout io.Writer) error {
 	ctx, cancel := context.WithTimeout(ctx, flushTimeout)
 	defer cancel()
 	body, err := f.post(ctx)
 	if err != nil {
 		return err
 	}
-	var removed struct {
-		Entries int `json:"entries"`
-	}
+	var removed flushed
 	if err := json.Unmarshal(body, &removed); err != nil {
 		return fmt.Errorf("the agent at %s sent no count: %w", f.socket, err)
 	}
-	_, err = fmt.Fprintf(stdout, "%d entries removed\n", removed.Entries)
-	return err
+	return output.Print(stdout, removed, func(w io.Writer) error {
+		_, err := fmt.Fprintf(w, "%d entries removed\n", removed.Entries)
+		return err
+	})
 }
 
 // post sends the request and returns the body of the agent's reply.
@@ -95,7 +95,7 @@ func (f *flushFlags) post(ctx context.Context) ([]byte, error) {
 	}
 	resp, err := client.Do(req)
 	if err != nil {
-		return nil, fmt.Errorf("asking the agent at %s: %w; is it running with -admin-socket %[1]s? -socket names another", f.socket, err)
+		return nil, fmt.Errorf("asking the agent at %s: %w; is it running with --admin-socket %[1]s? Give the path that the agent has", f.socket, err)
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxReply))

@@ -44,7 +44,7 @@ func TestFlush(t *testing.T) {
 		{"-subtree .", "3 entries removed\n", all},
 	} {
 		var out, stderr bytes.Buffer
-		args := append([]string{"flush", "-socket", socket}, strings.Fields(c.args)...)
+		args := append([]string{"flush", "--admin-socket", socket}, strings.Fields(c.args)...)
 		if code := run(t.Context(), args, &out, &stderr); code != 0 || out.String() != c.out {
 			t.Fatalf("flush %s: %d %q %q, want %q", c.args, code, &out, &stderr, c.out)
 		}
@@ -73,8 +73,8 @@ func TestFlushCommand(t *testing.T) {
 		{"flush", 2, "takes one name"},
 		{"flush a b", 2, "takes one name"},
 		{"flush -subtre a", 2, "subtre"},
-		{"flush -help", 0, "nodens flush [-socket PATH]"},
-		{"flush -socket /nonexistent/s example.org", 1, "-admin-socket /nonexistent/s"},
+		{"flush example.org -admin-socket /nonexistent/s", 1, "--admin-socket /nonexistent/s"},
+		{"flush -socket /nonexistent/s example.org", 1, "--admin-socket /nonexistent/s"}, // earlier name
 	} {
 		var stderr bytes.Buffer
 		if code := run(t.Context(), strings.Fields(c.args), io.Discard, &stderr); code != c.code || !strings.Contains(stderr.String(), c.want) {

@@ -2,22 +2,18 @@ package main
 
 import (
 	"context"
-	"errors"
-	"flag"
 	"fmt"
 	"io"
-	"os"
 	"slices"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/nodens-dns/nodens/cmd/nodens/migrate"
 	"github.com/nodens-dns/nodens/daemonset"
+	"github.com/nodens-dns/nodens/internal/cli"
 	"github.com/nodens-dns/nodens/internal/config"
 )
-
-const migrateUsage = `  nodens migrate -image IMAGE [-f FILE|DIR|-]… [-n NAMESPACE] [-kubeconfig FILE]
-                         print the manifest that replaces NodeLocal DNSCache, made from
-                         its DaemonSet and ConfigMap, and on standard error what changes
-`
 
 // defaultNamespace is the namespace of NodeLocal DNSCache in its own manifest.
 const defaultNamespace = "kube-system"
@@ -32,38 +28,40 @@ type migrateFlags struct {
 	minimal             bool
 }
 
-func parseMigrate(args []string, stderr io.Writer) (*migrateFlags, error) {
+const migrateLong = `Print the manifest that replaces NodeLocal DNSCache, made from its DaemonSet and ConfigMap, and on
+standard error what changes. The objects come from files or from the API server.`
+
+func newMigrateCommand() *cobra.Command {
 	f := new(migrateFlags)
-	fs := flag.NewFlagSet("nodens migrate", flag.ContinueOnError)
-	fs.SetOutput(io.Discard)
-	fs.Usage = func() {}
-	fs.Func("f", "a `file` of objects, a directory of such files, or - for standard input; may be repeated. Without it the objects come from the API server", func(path string) error {
-		f.files = append(f.files, path)
-		return nil
-	})
-	fs.StringVar(&f.kubeconfig, "kubeconfig", "", "`file` that names the API server (default $KUBECONFIG, ~/.kube/config, or a pod's service account)")
-	fs.StringVar(&f.context, "context", "", "`name` of a context in -kubeconfig")
-	fs.StringVar(&f.namespace, "n", "", "`namespace` of the DaemonSet (default kube-system with an API server, any with files)")
-	fs.StringVar(&f.name, "daemonset", "", "`name` of the DaemonSet, if several run NodeLocal DNSCache")
-	fs.StringVar(&f.image, "image", "", "`image` of nodens, in a registry that the nodes can pull from")
-	fs.StringVar(&f.domain, "domain", "", "cluster `domain` (default: the Corefile's)")
-	fs.BoolVar(&f.minimal, "minimal", false, "replace only the image")
-	if err := fs.Parse(args); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			fmt.Fprint(stderr, "nodens migrate prepares the move from NodeLocal DNSCache: nodens migrate … | kubectl apply -f -\n\n"+migrateUsage+"\n")
-			fs.SetOutput(stderr)
-			fs.PrintDefaults()
-			return nil, err
-		}
-		return nil, &usageError{fmt.Errorf("%w; nodens migrate -help lists the flags", err)}
+	cmd := &cobra.Command{
+		Use:   "migrate",
+		Short: "Print the manifest that replaces NodeLocal DNSCache",
+		Long:  migrateLong,
+		Example: `  nodens migrate --image registry.example/nodens:1 | kubectl apply -f -
+  nodens migrate --image registry.example/nodens:1 -f nodelocaldns.yaml`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return cli.Usagef("unexpected argument %q; files are given with -f", args[0])
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return runMigrate(cmd.Context(), f, cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
 	}
-	if fs.NArg() > 0 {
-		return nil, &usageError{fmt.Errorf("unexpected argument %q; files are given with -f", fs.Arg(0))}
-	}
-	if len(f.files) > 0 && f.kubeconfig+f.context != "" {
-		return nil, &usageError{errors.New("-f and -kubeconfig exclude each other: objects are read from files or from the API server")}
-	}
-	return f, nil
+	f.register(cmd.Flags())
+	return cmd
+}
+
+func (f *migrateFlags) register(flags *pflag.FlagSet) {
+	flags.StringArrayVarP(&f.files, "filename", "f", nil, "a `file` of objects, a directory of such files, or - for standard input; may be repeated. Without it the objects come from the API server")
+	flags.StringVar(&f.kubeconfig, "kubeconfig", "", "`file` that names the API server; without it $KUBECONFIG, ~/.kube/config, or a pod's service account")
+	flags.StringVar(&f.context, "context", "", "`name` of a context in --kubeconfig")
+	flags.StringVarP(&f.namespace, "namespace", "n", "", "`namespace` of the DaemonSet; without it kube-system with an API server, any with files")
+	flags.StringVar(&f.name, "daemonset", "", "`name` of the DaemonSet, if several run NodeLocal DNSCache")
+	flags.StringVar(&f.image, "image", "", "`image` of nodens, in a registry that the nodes can pull from")
+	flags.StringVar(&f.domain, "domain", "", "cluster `domain`; without it the Corefile's")
+	flags.BoolVar(&f.minimal, "minimal", false, "replace only the image")
 }
 
 // objects reads the cluster's objects from files or from the API server.
@@ -79,12 +77,11 @@ func (f *migrateFlags) objects(ctx context.Context, stdin io.Reader) (*migrate.O
 }
 
 // runMigrate prints the manifest on stdout and the notes on stderr.
-func runMigrate(ctx context.Context, args []string, stdout, stderr io.Writer) error {
-	f, err := parseMigrate(args, stderr)
-	if err != nil {
-		return err
+func runMigrate(ctx context.Context, f *migrateFlags, stdin io.Reader, stdout, stderr io.Writer) error {
+	if len(f.files) > 0 && f.kubeconfig+f.context != "" {
+		return cli.Usagef("-f and --kubeconfig exclude each other: objects are read from files or from the API server")
 	}
-	objects, err := f.objects(ctx, os.Stdin)
+	objects, err := f.objects(ctx, stdin)
 	if err != nil {
 		return err
 	}
@@ -104,10 +101,7 @@ func runMigrate(ctx context.Context, args []string, stdout, stderr io.Writer) er
 
 // parseAgentArgs reads the arguments of an agent's container.
 func parseAgentArgs(args []string) (*migrate.Flags, error) {
-	f, err := parseFlags(args, io.Discard)
-	if usage := (*usageError)(nil); errors.As(err, &usage) {
-		return nil, usage.error // in a file, not on this command's line
-	}
+	f, err := parseFlags(args)
 	if err != nil {
 		return nil, err
 	}
@@ -122,12 +116,8 @@ func parseAgentArgs(args []string) (*migrate.Flags, error) {
 
 // lookupFlag reports whether the agent has a flag, and whether that flag takes a value.
 func lookupFlag(name string) (known, value bool) {
-	fs := flag.NewFlagSet("nodens", flag.ContinueOnError)
-	newAgentFlags().register(fs)
-	f := fs.Lookup(name)
-	if f == nil {
-		return false, false
-	}
-	b, ok := f.Value.(interface{ IsBoolFlag() bool })
-	return true, !ok || !b.IsBoolFlag()
+	flags := pflag.NewFlagSet("nodens", pflag.ContinueOnError)
+	newAgentFlags().register(flags)
+	f := flags.Lookup(name)
+	return f != nil, f != nil && f.NoOptDefVal == ""
 }

@@ -95,15 +95,17 @@ func TestMigrateRefuses(t *testing.T) {
 
 // TestMigrateArguments: what the command itself refuses, and its help.
 func TestMigrateArguments(t *testing.T) {
+	if code, stdout, stderr := outcome(t, "migrate", "-help"); code != 0 || !strings.Contains(stdout, "kubectl apply -f -") || stderr != "" {
+		t.Errorf("migrate -help: exit code %d, %q, %q", code, stdout, stderr)
+	}
 	for _, c := range []struct {
 		args string
 		code int
 		want string
 	}{
-		{"migrate -x", 2, "migrate -help"},
+		{"migrate -x", 2, "migrate --help"},
 		{"migrate a.yaml", 2, "given with -f"},
 		{"migrate -f a -kubeconfig b", 2, "exclude each other"},
-		{"migrate -help", 0, "kubectl apply -f -"},
 		{"migrate -f /nonexistent/a.yaml", 1, "-f /nonexistent/a.yaml"},
 		{"migrate -kubeconfig /nonexistent/a", 1, "-kubeconfig"},
 	} {

@@ -11,7 +11,7 @@ import (
 
 // TestReadyCommand: it tells whether there is an agent, and whether that one is ready.
 func TestReadyCommand(t *testing.T) {
-	if code, _, stderr := outcome(t, "ready"); code != 1 || !strings.Contains(stderr, "-handover-dir") {
+	if code, _, stderr := outcome(t, "ready"); code != 2 || !strings.Contains(stderr, "--handover-dir") {
 		t.Errorf("without a folder: code %d, %s", code, stderr)
 	}
 	dir := filepath.Join(t.TempDir(), "handover")

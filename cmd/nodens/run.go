@@ -3,12 +3,12 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
-	"maps"
-	"slices"
-	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nodens-dns/nodens/internal/cli"
 )
 
 // The exit codes.
@@ -18,78 +18,88 @@ const (
 	exitUsage = 2 // the arguments are invalid
 )
 
-// command is one of the program's commands: it reads args and runs until it is done or
-// ctx ends.
-type command func(ctx context.Context, args []string, stdout, stderr io.Writer) error
-
-// commands lists all commands but the agent itself, which has no name.
-var commands = map[string]command{
-	"check":   withFlags(runCheck),
-	"cleanup": withFlags(runCleanup),
-	"flush":   runFlush,
-	"migrate": runMigrate,
-	"plan":    withFlags(runPlan),
-	"ready":   withFlags(runReady),
-	"sample":  withFlags(runSample),
-	"wait":    withFlags(runWait),
-}
-
 // run executes the program with args, without its name, and returns the exit code. It
 // returns when the command is done or ctx has ended, which is no error.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	execute, args, err := findCommand(args)
+	root := newRootCommand()
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	root.SetArgs(cli.Normalize(root, args))
+	err := root.ExecuteContext(ctx)
 	if err == nil {
-		err = execute(ctx, args, stdout, stderr)
-	}
-	var usage *usageError
-	switch {
-	case err == nil, errors.Is(err, flag.ErrHelp):
 		return exitOK
-	case errors.As(err, &usage):
-		fmt.Fprintln(stderr, "nodens:", err)
+	}
+	fmt.Fprintln(stderr, "nodens:", err)
+	if usage := (*cli.UsageError)(nil); errors.As(err, &usage) {
 		return exitUsage
-	default:
-		fmt.Fprintln(stderr, "nodens:", err)
-		return exitError
+	}
+	return exitError
+}
+
+const rootLong = `nodens is a node-local DNS agent for Kubernetes. It runs once on each node and answers the
+pods' queries from a cache and from its own view of the cluster. Without a command the agent runs.
+
+Flags have one dash or two, and may follow arguments: -localip=ADDRESS is --localip ADDRESS.
+
+Exit codes: 0 the command succeeded; 1 it failed, and the message says what to change;
+2 a command, a flag or an argument is not valid.`
+
+// newRootCommand returns the agent's command with all others below it.
+func newRootCommand() *cobra.Command {
+	f := newAgentFlags()
+	root := &cobra.Command{
+		Use:     "nodens [flags]",
+		Short:   "Run the node-local DNS agent",
+		Long:    rootLong,
+		Example: "  nodens --conf /etc/coredns/Corefile --localip 169.254.20.10,10.96.0.10\n  nodens sample",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return nil
+			}
+			return cli.UnknownCommand(cmd, args[0])
+		},
+		RunE: f.runE(func(ctx context.Context, f *agentFlags, stdout, stderr io.Writer) error {
+			if f.version {
+				_, err := fmt.Fprintln(stdout, f.Build)
+				return err
+			}
+			return runAgent(ctx, f, stdout, stderr)
+		}),
+	}
+	f.register(root.Flags())
+	root.Flags().BoolVar(&f.version, "version", false, "print the version and exit; nodens version -o json prints it as JSON")
+	root.AddCommand(
+		newCheckCommand(), newPlanCommand(), newCleanupCommand(), newMigrateCommand(),
+		newReadyCommand(), newWaitCommand(), newSampleCommand(), newFlushCommand(), newVersionCommand(),
+	)
+	root.SetHelpCommand(cli.NewHelpCommand())
+	cli.Prepare(root)
+	return root
+}
+
+// agentRun is the work of a command that takes the agent's flags.
+type agentRun func(ctx context.Context, f *agentFlags, stdout, stderr io.Writer) error
+
+// runE returns the RunE of a command whose flags are f.
+func (f *agentFlags) runE(run agentRun) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, _ []string) error {
+		f.complete(cmd.Flags())
+		return run(cmd.Context(), f, cmd.OutOrStdout(), cmd.ErrOrStderr())
 	}
 }
 
-// findCommand returns the command that args name, and its arguments.
-func findCommand(args []string) (command, []string, error) {
-	if len(args) == 0 || args[0] == "" || args[0][0] == '-' {
-		return withFlags(runAgent), args, nil
-	}
-	execute, ok := commands[args[0]]
-	if !ok {
-		names := strings.Join(slices.Sorted(maps.Keys(commands)), ", ")
-		return nil, nil, fmt.Errorf("unknown command %q; the commands are %s; without one the agent runs", args[0], names)
-	}
-	return execute, args[1:], nil
-}
-
-// usageError is an error in the arguments.
-type usageError struct{ error }
-
-func (e *usageError) Unwrap() error { return e.error }
-
-// withFlags returns a command that takes the agent's flags.
-func withFlags(run func(ctx context.Context, f *agentFlags, stdout, stderr io.Writer) error) command {
-	return func(ctx context.Context, args []string, stdout, stderr io.Writer) error {
-		f, err := parseFlags(args, stderr)
-		if err != nil {
-			return err
-		}
-		if f.version {
-			fmt.Fprintln(stdout, f.Build)
+// newWaitCommand returns `nodens wait`, which does nothing until a signal arrives.
+func newWaitCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "wait",
+		Short:   "Do nothing until a signal arrives",
+		Long:    "Do nothing until SIGTERM or SIGINT arrives. A pod whose work is done runs it, so that Kubernetes\ndoes not start the pod again.",
+		Example: "  nodens wait",
+		Args:    cli.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cmd.PrintErrln("nodens: waiting for a signal")
+			<-cmd.Context().Done()
 			return nil
-		}
-		return run(ctx, f, stdout, stderr)
+		},
 	}
-}
-
-// runWait does nothing until ctx ends.
-func runWait(ctx context.Context, _ *agentFlags, _, stderr io.Writer) error {
-	fmt.Fprintln(stderr, "nodens: waiting for a signal")
-	<-ctx.Done()
-	return nil
 }

@@ -8,6 +8,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nodens-dns/nodens/internal/cli"
 )
 
 // sampleFiles are a Corefile and the manifests it serves, for `make run`.
@@ -23,6 +27,19 @@ const sampleText = `nodens answers on 127.0.0.1:5353, its metrics are on http://
   dig @127.0.0.1 -p 5353 +noall +answer mirror.shop.svc.cluster.local AAAA
 
 `
+
+func newSampleCommand() *cobra.Command {
+	f := newAgentFlags()
+	cmd := &cobra.Command{
+		Use:     "sample",
+		Short:   "Run the agent on a sample cluster, without root and without Kubernetes",
+		Example: "  nodens sample",
+		Args:    cli.NoArgs,
+		RunE:    f.runE(runSample),
+	}
+	f.registerOnly(cmd.Flags(), "dns.port", "log-format", "admin-socket", "cache-size", "handover-dir")
+	return cmd
+}
 
 // runSample runs the agent on the embedded files, without root and without a cluster.
 func runSample(ctx context.Context, f *agentFlags, stdout, stderr io.Writer) error {

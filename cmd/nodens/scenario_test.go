@@ -141,7 +141,7 @@ func newActorWith(ctx context.Context, s scenario.Setup, startWaiting bool) (*ac
 		"-localip", s.Listen.Addr().String(), "-dns.port", fmt.Sprint(s.Listen.Port()),
 		"-setupinterface=false", "-setupiptables=false", "-kubednscm=",
 		"-admin-socket", filepath.Join(s.Dir, "admin.sock"),
-	}, s.Flags...), io.Discard)
+	}, s.Flags...))
 	if err != nil {
 		return nil, err
 	}
@@ -206,7 +206,7 @@ func (a *actor) Reload(ctx context.Context, corefile string) error {
 // Flush runs `nodens flush`.
 func (a *actor) Flush(name string, subtree bool) (n int, err error) {
 	var stdout, stderr bytes.Buffer
-	args := []string{"flush", "-socket", a.opts.AdminSocket, fmt.Sprintf("-subtree=%v", subtree), name}
+	args := []string{"flush", "--admin-socket", a.opts.AdminSocket, fmt.Sprintf("-subtree=%v", subtree), name}
 	if code := run(context.Background(), args, &stdout, &stderr); code != exitOK {
 		return 0, fmt.Errorf("exit code %d: %s", code, &stderr)
 	}

@@ -23,7 +23,7 @@ func TestCommands(t *testing.T) {
 }
 
 // help is a flag's line in what -help prints.
-var help = regexp.MustCompile(`(?m)^  -([a-z.-]+)`)
+var help = regexp.MustCompile(`(?m)^  --(\S+)`)
 
 func TestFlags(t *testing.T) {
 	out, err := exec.CommandContext(t.Context(), peer.Build(t, "nodens"), "-help").CombinedOutput()

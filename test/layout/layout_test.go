@@ -98,6 +98,7 @@ var libraries = []struct {
 	{"github.com/coredns/", []string{"internal/config"}},
 	{"github.com/cilium/", []string{"server/fastpath"}},
 	{"github.com/expr-lang/", []string{"internal/expression"}},
+	{"github.com/spf13/", []string{"cmd/nodens", "internal/cli"}},
 }
 
 // TestImports checks the import rules that ARCHITECTURE.md draws.

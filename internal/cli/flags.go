@@ -1,0 +1,150 @@
+package cli
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+)
+
+const (
+	// groupAnnotation holds the title of a flag's group.
+	groupAnnotation = "nodens_group"
+	// groupFlags is the group of flags that belong to no other.
+	groupFlags = "Flags"
+	// groupGeneral is the group of the flags that every command has.
+	groupGeneral = "General"
+)
+
+// Group is a list of flags with a title, for help and documents.
+type Group struct {
+	Title string
+	Flags []*pflag.Flag
+}
+
+// SetGroup puts flags that flags has, by name, into the group of that title.
+func SetGroup(flags *pflag.FlagSet, title string, names ...string) {
+	for _, name := range names {
+		setGroup(flags.Lookup(name), title)
+	}
+}
+
+func setGroup(f *pflag.Flag, title string) {
+	if f.Annotations == nil {
+		f.Annotations = make(map[string][]string)
+	}
+	f.Annotations[groupAnnotation] = []string{title}
+}
+
+// Groups returns the flags that are not hidden, in the order in which they were added. The
+// general flags are the last group.
+func Groups(flags *pflag.FlagSet) []Group {
+	var list []Group
+	general := Group{Title: groupGeneral}
+	flags.SortFlags = false
+	flags.VisitAll(func(f *pflag.Flag) {
+		if f.Hidden {
+			return
+		}
+		title := groupFlags
+		if t := f.Annotations[groupAnnotation]; len(t) > 0 {
+			title = t[0]
+		}
+		if title == groupGeneral {
+			general.Flags = append(general.Flags, f)
+			return
+		}
+		i := slices.IndexFunc(list, func(g Group) bool { return g.Title == title })
+		if i < 0 {
+			i, list = len(list), append(list, Group{Title: title})
+		}
+		list[i].Flags = append(list[i].Flags, f)
+	})
+	if len(general.Flags) > 0 {
+		list = append(list, general)
+	}
+	return list
+}
+
+// ShowOnly hides all flags but those of these names. The others are still accepted.
+func ShowOnly(flags *pflag.FlagSet, names ...string) {
+	flags.VisitAll(func(f *pflag.Flag) { f.Hidden = !slices.Contains(names, f.Name) })
+}
+
+// value is a flag whose text a function reads. It keeps the last text.
+type value struct {
+	text   string
+	values []string // the words to choose from; nil: any text
+	set    func(string) error
+}
+
+func (v *value) String() string { return v.text }
+
+func (v *value) Type() string { return "string" }
+
+func (v *value) Set(text string) error {
+	if err := v.set(text); err != nil {
+		return err
+	}
+	v.text = text
+	return nil
+}
+
+// Func adds a flag that set reads. byDefault is the text of the default, for help; set does
+// not get it. A name in backquotes in usage is the value's name.
+func Func(flags *pflag.FlagSet, name, byDefault, usage string, set func(string) error) {
+	flags.Var(&value{text: byDefault, set: set}, name, usage)
+}
+
+// Enum adds a flag that takes one of values. set gets no other text.
+func Enum(flags *pflag.FlagSet, name, byDefault, usage string, values []string, set func(string)) {
+	flags.Var(&value{text: byDefault, values: values, set: enumSet(values, set)}, name, usage)
+}
+
+// enumSet returns a function that calls set if its text is one of values.
+func enumSet(values []string, set func(string)) func(string) error {
+	return func(text string) error {
+		if !slices.Contains(values, text) {
+			return fmt.Errorf("give %s", orList(values))
+		}
+		set(text)
+		return nil
+	}
+}
+
+// orList returns "a, b or c".
+func orList(words []string) string {
+	last := len(words) - 1
+	if last < 1 {
+		return strings.Join(words, "")
+	}
+	return strings.Join(words[:last], ", ") + " or " + words[last]
+}
+
+// ValueName returns what stands for the value of f in help, such as FILE or auto|none; "" for a
+// flag without a value.
+func ValueName(f *pflag.Flag) string {
+	if f.Value.Type() == "bool" {
+		return ""
+	}
+	if v, ok := f.Value.(*value); ok && v.values != nil {
+		return strings.Join(v.values, "|")
+	}
+	name, _ := pflag.UnquoteUsage(f)
+	return strings.ToUpper(name)
+}
+
+// Usage returns the usage text of f without quotes.
+func Usage(f *pflag.Flag) string {
+	_, text := pflag.UnquoteUsage(f)
+	return text
+}
+
+// Default returns the text of f's default, "" if there is none.
+func Default(f *pflag.Flag) string {
+	if f.DefValue == "[]" || f.Value.Type() == "bool" && f.DefValue == "false" {
+		return ""
+	}
+	return f.DefValue
+}
