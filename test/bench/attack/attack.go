@@ -329,12 +329,12 @@ func (r *Report) Targets() []harness.Target {
 		what string
 		has  func(worst.Case) bool
 	}{
-		{"what tenants make", func(c worst.Case) bool { return c.Who == worst.Tenant }},
+		{"cases by tenants", func(c worst.Case) bool { return c.Who == worst.Tenant }},
 		{"the other cases", func(c worst.Case) bool { return c.Who != worst.Tenant }},
 	} {
 		list = append(list,
-			harness.Target{What: "p50 of a victim, " + part.what + ", beside the control = 1", Limit: 1.2, Of: r.valuesOf(part.has, result.p50)},
-			harness.Target{What: "p99 of a victim, " + part.what + ", beside the control = 1", Limit: 1.2, Of: r.valuesOf(part.has, result.p99)},
+			harness.Target{What: "p50 of a victim, " + part.what + ", relative to the control", Limit: 1.2, Of: r.valuesOf(part.has, result.p50)},
+			harness.Target{What: "p99 of a victim, " + part.what + ", relative to the control", Limit: 1.2, Of: r.valuesOf(part.has, result.p99)},
 			harness.Target{What: "queries that a victim lost, " + part.what, Limit: 0, Of: r.valuesOf(part.has, result.lost)})
 	}
 	return list
@@ -366,7 +366,7 @@ func (r *Report) resultSpread(f func(result) float64, at harness.Cell) (figures.
 
 // caseTable has a row for each case of one server; empty if none was measured.
 func (r *Report) caseTable(s harness.Server) string {
-	rows := [][]string{{"case", "made by", "attack, queries/s", "p50 µs", "control = 1", "p99 µs", "control = 1", "lost", "agent's CPU µs per query of the attack"}}
+	rows := [][]string{{"case", "made by", "attack, queries/s", "p50 µs", "relative to control", "p99 µs", "relative to control", "lost", "agent's CPU µs per query of the attack"}}
 	micros := func(part float64) func(result) float64 {
 		return func(a result) float64 { return a.attack.micros(part) }
 	}

@@ -61,9 +61,9 @@ func TestTargets(t *testing.T) {
 		silent[i].attack = victimResult{Result: loadgen.Result{Sent: 2, Lost: 2}}
 	}
 	want := []string{
-		"p99 of a victim, what tenants make, beside the control = 1: aliases",
-		"p50 of a victim, the other cases, beside the control = 1: access list",
-		"p99 of a victim, the other cases, beside the control = 1: access list",
+		"p99 of a victim, cases by tenants, relative to the control: aliases",
+		"p50 of a victim, the other cases, relative to the control: access list",
+		"p99 of a victim, the other cases, relative to the control: access list",
 		"queries that a victim lost, the other cases: access list",
 	}
 	if d := cmp.Diff(want, missed(r)); d != "" {

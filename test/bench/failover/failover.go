@@ -88,7 +88,7 @@ func (h Result) timeToAnswer() float64 {
 func (h Result) hitPoints() float64 { return 100 * h.hitChange }
 
 func (h Result) String() string {
-	return fmt.Sprintf("%.0f lost, %.0f SERVFAIL, %.0f by the cluster's DNS, at most %.1f ms without an answer, p99 %.1f ms; %d skipped, %d dropped by the client, %d by the machine",
+	return fmt.Sprintf("%.0f lost, %.0f SERVFAIL, %.0f by the cluster DNS, at most %.1f ms without an answer, p99 %.1f ms; %d skipped, %d dropped by the client, %d by the machine",
 		h.Lost(), h.servfails(), h.clusterAnswers(), h.MaxSilence(), h.worstP99(), h.Skipped, h.Dropped, h.Backlog)
 }
 

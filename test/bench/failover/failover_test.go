@@ -90,11 +90,11 @@ func TestTargets(t *testing.T) {
 func TestFaultTable(t *testing.T) {
 	r := sampleReport()
 	const want = `
-| server                     | questions |     lost | SERVFAIL | by the cluster's DNS | longest without an answer, ms | worst p99, ms |
-| -------------------------- | --------: | -------: | -------: | -------------------: | ----------------------------: | ------------: |
-| nodens, iptables           |       300 | 50 (100) |        0 |             50 (100) |                             0 |           2.0 |
-| nodens, nftables           |       300 | 50 (100) |        0 |             50 (100) |                             0 |           2.0 |
-| CoreDNS, NodeLocal's rules |       300 |      100 |        0 |                    0 |                             0 |           2.0 |
+| server                     | queries |     lost | SERVFAIL | by the cluster DNS | longest without an answer, ms | worst p99, ms |
+| -------------------------- | ------: | -------: | -------: | -----------------: | ----------------------------: | ------------: |
+| nodens, iptables           |     300 | 50 (100) |        0 |           50 (100) |                             0 |           2.0 |
+| nodens, nftables           |     300 | 50 (100) |        0 |           50 (100) |                             0 |           2.0 |
+| CoreDNS, NodeLocal's rules |     300 |      100 |        0 |                  0 |                             0 |           2.0 |
 `
 	for _, m := range Faults {
 		text := r.FaultTable(m)

@@ -29,7 +29,7 @@ const (
 	outOfMemory      = "out of memory"
 	crashed          = "crash"
 	Hung             = "hang for five seconds"
-	dirFull          = "no room in the hand-over folder"
+	dirFull          = "no space in the hand-over directory"
 	cacheCorrupted   = "broken saved cache"
 	rulesFlushed     = "all rules flushed"
 	interfaceDeleted = "interface deleted"

@@ -22,13 +22,13 @@ const (
 // Targets are what nodens has to show.
 func (r *Report) Targets() []harness.Target {
 	return []harness.Target{
-		{What: "questions lost in upgrades", Limit: 0, Of: r.worstOf(Result.Lost, upgraded, upgradedLong)},
+		{What: "queries lost in upgrades", Limit: 0, Of: r.worstOf(Result.Lost, upgraded, upgradedLong)},
 		{What: "SERVFAIL in upgrades", Limit: 0, Of: r.worstOf(Result.servfails, upgraded, upgradedLong)},
 		{What: "p99 of the worst second of an upgrade", Limit: maxUpgradeP99, Unit: "ms", Of: r.worstOf(Result.worstP99, upgraded, upgradedLong)},
-		{What: "difference of cache hits after an upgrade, in points of a hundred", Limit: maxHitPoints, Of: r.worstOf(Result.hitPoints, upgraded, upgradedLong)},
-		{What: "questions lost that were asked after the process was gone, by kill -9, for want of memory, by a crash", Limit: 0, Of: r.worstOf(Result.LostAfterExit, Killed, outOfMemory, crashed)},
+		{What: "change of the cache hit ratio by an upgrade, percentage points", Limit: maxHitPoints, Of: r.worstOf(Result.hitPoints, upgraded, upgradedLong)},
+		{What: "queries lost that were sent after the process had ended: kill -9, out of memory, crash", Limit: 0, Of: r.worstOf(Result.LostAfterExit, Killed, outOfMemory, crashed)},
 		{What: "time from the start after kill -9 to the first local answer", Limit: maxTimeToAnswer, Unit: "ms", Of: r.worstOf(Result.timeToAnswer, Killed)},
-		{What: "connections of port 53 that are tracked while the agent runs", Limit: 0, Of: r.worstOf(Result.trackedConns, upgraded, Killed, restarted)},
+		{What: "tracked connections of port 53 while the agent runs", Limit: 0, Of: r.worstOf(Result.trackedConns, upgraded, Killed, restarted)},
 	}
 }
 
@@ -69,10 +69,10 @@ var faultColumns = []struct {
 	head, format string
 	f            func(Result) float64
 }{
-	{"questions", "%.0f", func(h Result) float64 { return float64(h.All().Asked) }},
+	{"queries", "%.0f", func(h Result) float64 { return float64(h.All().Asked) }},
 	{"lost", "%.0f", Result.Lost},
 	{"SERVFAIL", "%.0f", Result.servfails},
-	{"by the cluster's DNS", "%.0f", Result.clusterAnswers},
+	{"by the cluster DNS", "%.0f", Result.clusterAnswers},
 	{"longest without an answer, ms", "%.0f", Result.MaxSilence},
 	{"worst p99, ms", "%.1f", Result.worstP99},
 }
@@ -119,7 +119,7 @@ func (r *Report) Tables() (list []string) {
 
 // lossTable is one table of all faults: how many questions were lost, as a part of them.
 func (r *Report) lossTable() string {
-	rows := [][]string{{"questions lost"}}
+	rows := [][]string{{"queries lost"}}
 	for _, s := range r.Servers {
 		rows[0] = append(rows[0], s.Name)
 	}

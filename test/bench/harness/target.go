@@ -65,7 +65,7 @@ func (c Target) Judge() TargetResult {
 // TargetTable is the table of targets, without those that were not measured unless
 // all are asked for.
 func TargetTable(targets []Target, all bool) string {
-	rows := [][]string{{"what", "at most", "median", "least–most", "of", ""}}
+	rows := [][]string{{"target", "at most", "median", "least–most", "of", ""}}
 	for _, c := range targets {
 		res := c.Judge()
 		if !res.Measured && !all {

@@ -187,7 +187,7 @@ var (
 	ExtraShapes = []LoadShape{
 		{Name: "TCP", Tool: SaturateTCP, clients: Clients, Outstanding: Outstanding,
 			What: "Long-lived connections with a dozen queries in flight on each, at saturation."},
-		{Name: "TCP, one under way", Tool: SaturateTCP, clients: open, Outstanding: open,
+		{Name: "TCP, one in flight", Tool: SaturateTCP, clients: open, Outstanding: open,
 			What: "A hundred long-lived connections. Each waits for its answer before it sends the next query."},
 		{Name: "misses", Tool: CacheMisses,
 			What: "Every name is new, and the upstream takes 2 ms; at saturation."},

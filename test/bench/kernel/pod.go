@@ -24,8 +24,8 @@ import (
 
 // The rows of the section about answers from inside the kernel that targets are about.
 const (
-	socketRow = "nodens, by its socket"
-	kernelRow = "nodens, in the kernel"
+	socketRow = "nodens, socket"
+	kernelRow = "nodens, kernel path"
 	echoRow   = "C echo"
 )
 

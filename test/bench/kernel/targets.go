@@ -27,27 +27,27 @@ func (r *Report) Targets() []harness.Target {
 	var list []harness.Target
 	for _, w := range podLoads() {
 		if w.Rate == 0 {
-			list = append(list, harness.Target{What: "time per query " + w.LoadShape.Name + ", C echo's = 1", Limit: maxKernelInterval, Of: r.ratioToEcho("", harness.Sample.Interval, w)})
+			list = append(list, harness.Target{What: "time per query " + w.LoadShape.Name + ", relative to C echo", Limit: maxKernelInterval, Of: r.ratioToEcho("", harness.Sample.Interval, w)})
 			continue
 		}
 		list = append(list,
-			harness.Target{What: "CPU per query, " + w.LoadShape.Name + ", C echo's = 1", Limit: maxKernelCPU,
+			harness.Target{What: "CPU per query, " + w.LoadShape.Name + ", relative to C echo", Limit: maxKernelCPU,
 				Of: append(r.ratioToEcho("all cores", harness.Sample.MachineCPU, w), r.ratioToEcho("client and server", harness.Sample.ProcessCPU, w)...)},
-			harness.Target{What: "p50, " + w.LoadShape.Name + ", C echo's = 1", Limit: maxKernelP50, Of: r.ratioToEcho("", harness.Sample.P50, w)},
-			harness.Target{What: "p99, " + w.LoadShape.Name + ", C echo's = 1", Limit: maxKernelP99, Of: r.ratioToEcho("", harness.Sample.P99, w)})
+			harness.Target{What: "p50, " + w.LoadShape.Name + ", relative to C echo", Limit: maxKernelP50, Of: r.ratioToEcho("", harness.Sample.P50, w)},
+			harness.Target{What: "p99, " + w.LoadShape.Name + ", relative to C echo", Limit: maxKernelP99, Of: r.ratioToEcho("", harness.Sample.P99, w)})
 		if w.Rate == 10000 {
 			list = append(list, harness.Target{What: "agent's own CPU, " + w.LoadShape.Name, Limit: maxAgentLoad, Below: true, Unit: "% of a core", Of: r.agentLoads(w)})
 		}
 	}
-	list = append(list, harness.Target{What: "questions lost that were asked after the process was gone, by " + failover.Killed, Limit: 0, Of: []harness.TargetValue{{Name: "", Find: func() (figures.Spread, bool) {
+	list = append(list, harness.Target{What: "queries lost that were sent after the process had ended: " + failover.Killed, Limit: 0, Of: []harness.TargetValue{{Name: "", Find: func() (figures.Spread, bool) {
 		v, ok := r.ResultSpread(failover.Result.LostAfterExit, harness.Cell{Server: kernelRow, Workload: failover.Killed})
 		v.Median = v.Most
 		return v, ok
 	}}}})
 	for _, m := range podFaults() {
 		list = append(list,
-			harness.Target{What: "questions lost by " + m.Name + ", by its socket = 1", Limit: maxFaultRatio, Of: r.ratioToSocket(failover.Result.Lost, m)},
-			harness.Target{What: "longest time without an answer by " + m.Name + ", by its socket = 1", Limit: maxFaultRatio, Of: r.ratioToSocket(failover.Result.MaxSilence, m)})
+			harness.Target{What: "queries lost by " + m.Name + ", relative to answers from the socket", Limit: maxFaultRatio, Of: r.ratioToSocket(failover.Result.Lost, m)},
+			harness.Target{What: "longest time without an answer by " + m.Name + ", relative to answers from the socket", Limit: maxFaultRatio, Of: r.ratioToSocket(failover.Result.MaxSilence, m)})
 	}
 	return list
 }

@@ -56,7 +56,7 @@ func TestTargets(t *testing.T) {
 		}
 	}
 	want := []string{
-		"questions that failed, one upstream dead or frozen", "p99 of misses in the first five seconds", "p99 of misses after them", "CPU per miss over TLS, CoreDNS's = 1",
+		"queries that failed, one upstream dead or frozen", "p99 of misses in the first five seconds", "p99 of misses later", "CPU per miss over TLS, relative to CoreDNS",
 	}
 	if d := cmp.Diff(want, missed); d != "" {
 		t.Errorf("missed (-want +got):\n%s", d)

@@ -23,20 +23,20 @@ const (
 // Targets returns the section's targets.
 func (r *Report) Targets() []harness.Target {
 	return []harness.Target{
-		{What: "questions that failed, one upstream dead or frozen", Limit: 0, Of: r.valuesOf(result.failures, oneDead, oneFrozen)},
+		{What: "queries that failed, one upstream dead or frozen", Limit: 0, Of: r.valuesOf(result.failures, oneDead, oneFrozen)},
 		{What: "p99 of misses in the first five seconds", Limit: maxEarlyMiss, Below: true, Unit: "ms", Of: r.valuesOf(result.p99Early, oneDead, oneFrozen)},
-		{What: "p99 of misses after them", Limit: maxLateMiss, Below: true, Unit: "ms", Of: r.valuesOf(result.p99Late, oneDead, oneFrozen)},
-		{What: "questions that failed, all upstreams silent", Limit: 0, Of: r.valuesOf(result.failures, allSilent)},
+		{What: "p99 of misses later", Limit: maxLateMiss, Below: true, Unit: "ms", Of: r.valuesOf(result.p99Late, oneDead, oneFrozen)},
+		{What: "queries that failed, all upstreams silent", Limit: 0, Of: r.valuesOf(result.failures, allSilent)},
 		{What: "p99 of the first answer of a name that has expired", Limit: maxFirstStale, Below: true, Unit: "ms", Of: r.valuesOf(result.p99Early, allSilent)},
-		{What: "p99 of those after it", Limit: maxLaterStale, Below: true, Unit: "ms", Of: r.valuesOf(result.p99Late, allSilent)},
-		{What: "upstream questions for a thousand misses of one name", Limit: 1, Of: r.valuesOf(func(t result) float64 { return float64(t.upstream) }, atOnce)},
-		{What: "questions that failed, of those thousand", Limit: 0, Of: r.valuesOf(result.failures, atOnce)},
-		{What: "CPU per miss over TLS, CoreDNS's = 1", Limit: 1, Below: true, Of: []harness.TargetValue{{Name: "", Find: func() (figures.Spread, bool) {
+		{What: "p99 of later answers", Limit: maxLaterStale, Below: true, Unit: "ms", Of: r.valuesOf(result.p99Late, allSilent)},
+		{What: "upstream queries for a thousand misses of one name", Limit: 1, Of: r.valuesOf(func(t result) float64 { return float64(t.upstream) }, atOnce)},
+		{What: "queries that failed, of these thousand", Limit: 0, Of: r.valuesOf(result.failures, atOnce)},
+		{What: "CPU per miss over TLS, relative to CoreDNS", Limit: 1, Below: true, Of: []harness.TargetValue{{Name: "", Find: func() (figures.Spread, bool) {
 			return r.ratioTo(result.cpuPerQuery, overTLS, harness.CoreDNS)
 		}}}},
 		{What: "connections over TLS", Limit: mostConns, Of: r.valuesOf(func(t result) float64 { return float64(t.conns) }, overTLS)},
-		{What: "questions that failed over TLS", Limit: 0, Of: r.valuesOf(result.failures, overTLS)},
-		{What: "questions lost while the configuration changes", Limit: 0, Of: r.valuesOf(result.failures, reloading)},
+		{What: "queries that failed over TLS", Limit: 0, Of: r.valuesOf(result.failures, overTLS)},
+		{What: "queries lost while the configuration changes", Limit: 0, Of: r.valuesOf(result.failures, reloading)},
 	}
 }
 
@@ -97,7 +97,7 @@ func (r *Report) caseTable(o testCase) string {
 			return fmt.Sprintf("%.0f", total)
 		}}
 	}
-	columns := []column{sum("questions", func(t result) float64 { return float64(t.asked) }), sum("failed", result.failures)}
+	columns := []column{sum("queries", func(t result) float64 { return float64(t.asked) }), sum("failed", result.failures)}
 	if o.earlyLabel != "" {
 		columns = append(columns, middle("p50 ms, "+o.earlyLabel, "%.1f", func(t result) float64 { return figures.Millis(figures.Percentile(t.early, 0.5)) }), middle("p99 ms, "+o.earlyLabel, "%.1f", result.p99Early))
 	}
@@ -107,9 +107,9 @@ func (r *Report) caseTable(o testCase) string {
 	columns = append(columns, column{"most ms", func(at harness.Cell) string {
 		v, _ := r.resultSpread(result.maxLatency, at)
 		return fmt.Sprintf("%.1f", v.Most)
-	}}, middle("upstream questions", "%.0f", func(t result) float64 { return float64(t.upstream) }))
+	}}, middle("upstream queries", "%.0f", func(t result) float64 { return float64(t.upstream) }))
 	if o.name == overTLS {
-		columns = append(columns, middle("connections", "%.0f", func(t result) float64 { return float64(t.conns) }), middle("CPU µs per question", "%.1f", result.cpuPerQuery))
+		columns = append(columns, middle("connections", "%.0f", func(t result) float64 { return float64(t.conns) }), middle("CPU µs per query", "%.1f", result.cpuPerQuery))
 	}
 	rows := [][]string{{"server"}}
 	for _, c := range columns {

@@ -24,7 +24,7 @@ func (r *Report) Charts() []figures.Chart {
 		r.Percentiles(figures.Chart{File: "latency-1000.svg", Title: "Time to the answer at 1,000 queries/s, " + first.Name}, at(harness.LoadShapes[1], "")),
 		r.Percentiles(figures.Chart{File: "latency-10000.svg", Title: "Time to the answer at 10,000 queries/s, " + first.Name}, at(harness.LoadShapes[2], "")),
 		r.FillSeries(figures.Chart{File: "tcp.svg", Title: "CPU per query over TCP at saturation", Unit: "µs"}, harness.Sample.CPUPerQuery,
-			harness.SeriesSource{Workload: harness.ExtraShapes[0].Name, Label: "a dozen under way"}, harness.SeriesSource{Workload: harness.ExtraShapes[1].Name, Label: "one under way"}),
+			harness.SeriesSource{Workload: harness.ExtraShapes[0].Name, Label: "a dozen in flight"}, harness.SeriesSource{Workload: harness.ExtraShapes[1].Name, Label: "one in flight"}),
 		r.FillSeries(figures.Chart{File: "misses.svg", Title: "CPU per query with new names", Unit: "µs"}, harness.Sample.CPUPerQuery,
 			harness.SeriesSource{Workload: harness.ExtraShapes[2].Name, Label: "at saturation"}, harness.SeriesSource{Workload: harness.ExtraShapes[4].Name, Label: "20,000 queries/s, and hits beside"}),
 		r.FillSeries(figures.Chart{File: "flood.svg", Title: "p99 of hits", Unit: "µs", Log: true}, harness.Sample.P99,

@@ -54,23 +54,23 @@ func (r *Report) mainTargets() []harness.Target {
 	for _, m := range harness.LoadShapes[1:] {
 		at := workloadsWhere(func(w harness.Workload) bool { return w.LoadShape.Name == m.Name })
 		list = append(list,
-			harness.Target{What: "CPU per query at " + m.Name + ", C echo's = 1", Limit: 1.3, Of: r.compared(harness.Sample.CPUPerQuery, "C echo", at...)},
-			harness.Target{What: "CPU per query at " + m.Name + ", CoreDNS's = 1", Limit: 0.4, Of: r.compared(harness.Sample.CPUPerQuery, "CoreDNS", at...)},
-			harness.Target{What: "p50 at " + m.Name + ", C echo's = 1", Limit: 1.3, Of: r.compared(harness.Sample.P50, "C echo", at...)},
-			harness.Target{What: "p99 at " + m.Name + ", C echo's = 1", Limit: 1.3, Of: r.compared(harness.Sample.P99, "C echo", at...)})
+			harness.Target{What: "CPU per query at " + m.Name + ", relative to C echo", Limit: 1.3, Of: r.compared(harness.Sample.CPUPerQuery, "C echo", at...)},
+			harness.Target{What: "CPU per query at " + m.Name + ", relative to CoreDNS", Limit: 0.4, Of: r.compared(harness.Sample.CPUPerQuery, "CoreDNS", at...)},
+			harness.Target{What: "p50 at " + m.Name + ", relative to C echo", Limit: 1.3, Of: r.compared(harness.Sample.P50, "C echo", at...)},
+			harness.Target{What: "p99 at " + m.Name + ", relative to C echo", Limit: 1.3, Of: r.compared(harness.Sample.P99, "C echo", at...)})
 	}
 	for _, w := range workloadsWhere(func(w harness.Workload) bool { return w.Tool == harness.SaturateTCP }) {
 		for _, to := range []string{"dnsdist", "CoreDNS"} {
-			list = append(list, harness.Target{What: fmt.Sprintf("CPU per query, %s, %s's = 1", w.LoadShape.Name, to), Limit: 1, Below: true, Of: r.compared(harness.Sample.CPUPerQuery, to, w)})
+			list = append(list, harness.Target{What: fmt.Sprintf("CPU per query, %s, relative to %s", w.LoadShape.Name, to), Limit: 1, Below: true, Of: r.compared(harness.Sample.CPUPerQuery, to, w)})
 		}
 	}
 	misses := workloadsWhere(func(w harness.Workload) bool { return w.Tool == harness.CacheMisses })
 	floods := workloadsWhere(func(w harness.Workload) bool { return w.Tool == harness.MissFlood })
 	list = append(list,
-		harness.Target{What: "CPU per query, misses at saturation, unbound's = 1", Limit: 1, Below: true, Of: r.compared(harness.Sample.CPUPerQuery, "unbound", misses...)},
-		harness.Target{What: "CPU per query in the flood, unbound's = 1", Limit: 1, Below: true, Of: r.compared(harness.Sample.CPUPerQuery, "unbound", floods...)},
-		harness.Target{What: "most memory in the flood, before it = 1", Limit: maxGrowth, Of: r.ownValues(harness.Sample.Growth, floods...)},
-		harness.Target{What: "p99 of hits in the flood, before it = 1", Limit: maxFloodSlowdown, Of: []harness.TargetValue{{Name: "cached A", Find: func() (figures.Spread, bool) {
+		harness.Target{What: "CPU per query, misses at saturation, relative to unbound", Limit: 1, Below: true, Of: r.compared(harness.Sample.CPUPerQuery, "unbound", misses...)},
+		harness.Target{What: "CPU per query in the flood, relative to unbound", Limit: 1, Below: true, Of: r.compared(harness.Sample.CPUPerQuery, "unbound", floods...)},
+		harness.Target{What: "most memory in the flood, relative to before", Limit: maxGrowth, Of: r.ownValues(harness.Sample.Growth, floods...)},
+		harness.Target{What: "p99 of hits in the flood, relative to before", Limit: maxFloodSlowdown, Of: []harness.TargetValue{{Name: "cached A", Find: func() (figures.Spread, bool) {
 			return r.Ratio(harness.Sample.P99, harness.Cell{Server: "nodens", Workload: "in the flood"}, harness.Cell{Server: "nodens", Workload: "before the flood"})
 		}}}},
 		harness.Target{What: fmt.Sprintf("memory with %d cached names", DefaultCacheNames), Limit: 60, Unit: "MiB", Of: r.memoryValues(func(h memorySample) uint64 { return h.full })},
@@ -83,10 +83,10 @@ func (r *Report) saturationTargets(what string, cluster bool) []harness.Target {
 	at := workloadsWhere(func(w harness.Workload) bool { return w.Tool == harness.SaturateUDP && w.Cluster == cluster })
 	what = "CPU per " + what + " at saturation, "
 	return []harness.Target{
-		{What: what + "C echo's = 1", Limit: 1.15, Of: r.compared(harness.Sample.CPUPerQuery, "C echo", at...)},
-		{What: what + "unbound's = 1", Limit: 1, Below: true, Of: r.compared(harness.Sample.CPUPerQuery, "unbound", at...)},
-		{What: what + "pdns-recursor's = 1", Limit: 1, Below: true, Of: r.compared(harness.Sample.CPUPerQuery, "pdns-recursor", at...)},
-		{What: what + "CoreDNS's = 1", Limit: 0.4, Of: r.compared(harness.Sample.CPUPerQuery, "CoreDNS", at...)},
+		{What: what + "relative to C echo", Limit: 1.15, Of: r.compared(harness.Sample.CPUPerQuery, "C echo", at...)},
+		{What: what + "relative to unbound", Limit: 1, Below: true, Of: r.compared(harness.Sample.CPUPerQuery, "unbound", at...)},
+		{What: what + "relative to pdns-recursor", Limit: 1, Below: true, Of: r.compared(harness.Sample.CPUPerQuery, "pdns-recursor", at...)},
+		{What: what + "relative to CoreDNS", Limit: 0.4, Of: r.compared(harness.Sample.CPUPerQuery, "CoreDNS", at...)},
 	}
 }
 
@@ -144,7 +144,7 @@ func (r *Report) beforeTargets() []harness.Target {
 			continue
 		}
 		list = append(list, harness.Target{
-			What: fmt.Sprintf("CPU per query, %s, before = 1", w.Name), Limit: costLimit(w),
+			What: fmt.Sprintf("CPU per query, %s, relative to before", w.Name), Limit: costLimit(w),
 			Of: []harness.TargetValue{{Name: "", Find: func() (figures.Spread, bool) {
 				return r.Ratio(harness.Sample.CPUPerQuery, harness.Cell{Server: "nodens", Workload: w.Name}, harness.Cell{Server: harness.BeforeRow, Workload: w.Name})
 			}}},

@@ -165,7 +165,7 @@ func scaleWorkloads(s objects.Shape) []harness.Workload {
 		{Name: headlessTen, Names: hosts(ten, ""), Qtype: dns.TypeA, Rcode: dns.RcodeSuccess, Cluster: true,
 			What: "Headless Services with ten endpoints, in the namespaces that the node uses."},
 		{Name: headlessFifty, Names: hosts(many, ""), Qtype: dns.TypeA, Rcode: dns.RcodeSuccess, Cluster: true, Edns: true,
-			What: "Headless Services with " + strconv.Itoa(s.EndpointsPerHeadless) + " endpoints, in the namespaces that the node uses. The questions have EDNS, so that the answer fits."},
+			What: "Headless Services with " + strconv.Itoa(s.EndpointsPerHeadless) + " endpoints, in the namespaces that the node uses. The queries have EDNS, so that the answer fits."},
 		{Name: clusterGone, Names: hosts(plain, "no-"), Qtype: dns.TypeA, Rcode: dns.RcodeNameError, Cluster: true,
 			What: "Services that do not exist, of all namespaces."},
 	} {

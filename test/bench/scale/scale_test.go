@@ -153,16 +153,16 @@ func TestTargets(t *testing.T) {
 		median float64
 		met    bool
 	}{
-		"memory after sync, scope node":                                     {15, true},
-		"memory after sync, scope node, CoreDNS's = 1":                      {1. / 3, false},
-		"memory after sync, scope cluster":                                  {30, true},
-		"most memory during the first list, after it = 1":                   {2, false},
-		"bytes received for the first sync, scope node, CoreDNS's = 1":      {1. / 3, true},
-		"bytes received for 1,000 slice changes, scope node, CoreDNS's = 1": {1. / 3, false},
-		"p99 from a change to the answer, 200 changes a second":             {30, true},
-		"CPU per " + serviceA + ", that per cached A = 1":                   {2, false},
-		"CPU per " + headlessTen + ", that per cached A of 10 = 1":          {2, false},
-		"CPU per cluster NXDOMAIN, uncached, that per cached NXDOMAIN = 1":  {2, false},
+		"memory after sync, scope node":                                           {15, true},
+		"memory after sync, scope node, relative to CoreDNS":                      {1. / 3, false},
+		"memory after sync, scope cluster":                                        {30, true},
+		"most memory during the first list, relative to after it":                 {2, false},
+		"bytes received for the first sync, scope node, relative to CoreDNS":      {1. / 3, true},
+		"bytes received for 1,000 slice changes, scope node, relative to CoreDNS": {1. / 3, false},
+		"p99 from a change to the answer, 200 changes a second":                   {30, true},
+		"CPU per " + serviceA + ", relative to cached A":                          {2, false},
+		"CPU per " + headlessTen + ", relative to cached A of 10":                 {2, false},
+		"CPU per cluster NXDOMAIN, uncached, relative to cached NXDOMAIN":         {2, false},
 	} {
 		res, ok := got[what]
 		if !ok || math.Abs(res.Spread.Median-want.median) > 1e-9 || res.Met() != want.met {

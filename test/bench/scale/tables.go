@@ -67,7 +67,7 @@ func (r *Report) runTable(columns []runColumn) string {
 // fleetTable is the table of what an agent costs the API server; empty if that was
 // not measured.
 func (r *Report) fleetTable() string {
-	rows := [][]string{{"an agent", "watches", "KiB for the first sync", "KiB for 1,000 slice changes", "API server's CPU µs per change", "least–most", "its live memory MiB"}}
+	rows := [][]string{{"agent", "watches", "KiB for the first sync", "KiB for 1,000 slice changes", "API server's CPU µs per change", "least–most", "API server's live memory MiB"}}
 	for _, c := range r.fleets {
 		rows = append(rows, []string{c.kind, fmt.Sprintf("%.0f", c.watches), fmt.Sprintf("%.0f", c.firstKiB), fmt.Sprintf("%.0f", c.changeKiB),
 			fmt.Sprintf("%.1f", c.cpu.Median), fmt.Sprintf("%.1f–%.1f", c.cpu.Least, c.cpu.Most), fmt.Sprintf("%.2f", c.memory.Median)})

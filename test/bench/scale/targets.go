@@ -26,18 +26,18 @@ const (
 func (r *Report) Targets() []harness.Target {
 	list := []harness.Target{
 		{What: "memory after sync, scope node", Limit: maxNodeMemory, Unit: "MiB", Of: r.valuesOf(clusterRun.memory, byNode)},
-		{What: "memory after sync, scope node, CoreDNS's = 1", Limit: maxNodeRatio, Of: r.ratioToCoreDNS(clusterRun.memory, byNode)},
+		{What: "memory after sync, scope node, relative to CoreDNS", Limit: maxNodeRatio, Of: r.ratioToCoreDNS(clusterRun.memory, byNode)},
 		{What: "memory after sync, scope cluster", Limit: maxClusterMemory, Unit: "MiB", Of: r.valuesOf(clusterRun.memory, byCluster)},
-		{What: "memory after sync, scope cluster, CoreDNS's = 1", Limit: maxClusterRatio, Of: r.ratioToCoreDNS(clusterRun.memory, byCluster)},
-		{What: "most memory during the first list, after it = 1", Limit: maxPeakRatio, Of: r.valuesOf(clusterRun.growth, byNode, byCluster)},
-		{What: "bytes received for the first sync, scope node, CoreDNS's = 1", Limit: maxFirstRatio, Of: r.ratioToCoreDNS(clusterRun.firstReceived, byNode)},
-		{What: "bytes received for 1,000 slice changes, scope node, CoreDNS's = 1", Limit: maxChangeRatio, Of: r.ratioToCoreDNS(clusterRun.changeReceived, byNode)},
+		{What: "memory after sync, scope cluster, relative to CoreDNS", Limit: maxClusterRatio, Of: r.ratioToCoreDNS(clusterRun.memory, byCluster)},
+		{What: "most memory during the first list, relative to after it", Limit: maxPeakRatio, Of: r.valuesOf(clusterRun.growth, byNode, byCluster)},
+		{What: "bytes received for the first sync, scope node, relative to CoreDNS", Limit: maxFirstRatio, Of: r.ratioToCoreDNS(clusterRun.firstReceived, byNode)},
+		{What: "bytes received for 1,000 slice changes, scope node, relative to CoreDNS", Limit: maxChangeRatio, Of: r.ratioToCoreDNS(clusterRun.changeReceived, byNode)},
 		{What: "p99 from a change to the answer, 200 changes a second", Limit: maxDelay, Below: true, Unit: "ms", Of: r.valuesOf(clusterRun.p99, byNode, byCluster)},
 	}
 	for _, p := range []struct{ of, to string }{
 		{serviceA, harness.QuerySets[0].Name}, {headlessTen, cachedTen}, {headlessTen, harness.QuerySets[0].Name}, {clusterGone, harness.QuerySets[1].Name},
 	} {
-		list = append(list, harness.Target{What: "CPU per " + p.of + ", that per " + p.to + " = 1", Limit: maxHitRatio, Of: r.ratioToHit(p.of, p.to)})
+		list = append(list, harness.Target{What: "CPU per " + p.of + ", relative to " + p.to, Limit: maxHitRatio, Of: r.ratioToHit(p.of, p.to)})
 	}
 	return list
 }

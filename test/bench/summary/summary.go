@@ -45,7 +45,7 @@ func ReadTargets(dir string) ([]Target, error) {
 		if err != nil {
 			return nil, err
 		}
-		rows := findTable(string(text), "what", targetHeader)
+		rows := findTable(string(text), "target", targetHeader)
 		if len(rows) == 0 {
 			return nil, fmt.Errorf("%s has no table of targets", p.file)
 		}
@@ -111,7 +111,7 @@ func lossChart(file string) (figures.Chart, error) {
 	if err != nil {
 		return c, err
 	}
-	rows := findTable(string(text), "questions lost")
+	rows := findTable(string(text), "queries lost")
 	if len(rows) == 0 {
 		return c, fmt.Errorf("%s has no table of lost queries", file)
 	}
@@ -142,7 +142,7 @@ func kernelChart(file string) (figures.Chart, error) {
 		c.Series = append(c.Series, rate)
 		for i, r := range rows[1:] {
 			if len(c.Series) == 1 {
-				c.Rows = append(c.Rows, figures.ChartRow{Label: shortName(r[0])})
+				c.Rows = append(c.Rows, figures.ChartRow{Label: r[0]})
 			}
 			values, err := spreads(r[1:2])
 			if err != nil {
@@ -152,11 +152,6 @@ func kernelChart(file string) (figures.Chart, error) {
 		}
 	}
 	return c, nil
-}
-
-// shortName is a row's name as short as a chart has room for.
-func shortName(name string) string {
-	return strings.NewReplacer("by its socket", "socket", "in the kernel", "kernel").Replace(name)
 }
 
 // spreads reads numbers. An error means that one of the cells is no number.
