@@ -1,7 +1,7 @@
 # These targets install what they need: on Debian, as root, from its packages; the rest
 # from Go modules.
 
-.PHONY: run test soak flaky test-arm64 fuzz lint bench build image e2e kernels
+.PHONY: run test soak flaky cover mutants test-arm64 fuzz lint bench build image e2e kernels
 
 build:
 	go build -trimpath -buildvcs=auto -o bin/nodens ./cmd/nodens
@@ -26,8 +26,6 @@ soak:
 flaky:
 	@sh test/install.sh ip dig iptables nft conntrack dnsperf gcc curl setpriv sysctl pgrep git prometheus
 	@bash test/clean.sh go run ./test/flaky $(FLAKY)
-
-.PHONY: cover mutants
 
 # Statement coverage of the unit tests for each package, and what no test reaches on the query
 # path. Needs root like the tests.

@@ -161,9 +161,8 @@ func TestTransferChain(t *testing.T) {
 	}
 }
 
-// socketsAt are those of this process's sockets that have the address, connections of
-// servers among them.
-func socketsAt(t *testing.T, addr netip.AddrPort) (found []string) {
+// descriptorsAt returns the descriptors of this process's sockets that have the local address.
+func descriptorsAt(t *testing.T, addr netip.AddrPort) (fds []int) {
 	t.Helper()
 	list, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
@@ -175,9 +174,18 @@ func socketsAt(t *testing.T, addr netip.AddrPort) (found []string) {
 			t.Fatal(err)
 		}
 		at, err := unix.Getsockname(fd)
-		if err != nil || !(socketKey{addr: addr}).hasAddr(at) {
-			continue
+		if err == nil && (socketKey{addr: addr}).hasAddr(at) {
+			fds = append(fds, fd)
 		}
+	}
+	return fds
+}
+
+// socketsAt describes this process's sockets that have the address, including the server's ends
+// of connections.
+func socketsAt(t *testing.T, addr netip.AddrPort) (found []string) {
+	t.Helper()
+	for _, fd := range descriptorsAt(t, addr) {
 		kind, _ := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE)
 		what := map[int]string{unix.SOCK_DGRAM: "udp", unix.SOCK_STREAM: "tcp"}[kind]
 		if peer, err := unix.Getpeername(fd); err == nil {

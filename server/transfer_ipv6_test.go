@@ -5,9 +5,7 @@ package server
 import (
 	"log/slog"
 	"net/netip"
-	"os"
 	"slices"
-	"strconv"
 	"testing"
 
 	"github.com/miekg/dns"
@@ -43,7 +41,7 @@ func TestTransferIPv6(t *testing.T) {
 	shutdown(t, s)
 	ask("the successor")
 	if after := inodesAt(t, addr); !slices.Equal(before, after) {
-		t.Errorf("sockets %v, want those of the first server, %v", after, before)
+		t.Errorf("sockets %v, want the first server's, %v", after, before)
 	}
 	shutdown(t, next)
 }
@@ -52,19 +50,7 @@ func TestTransferIPv6(t *testing.T) {
 // order: duplicates of a descriptor have the same.
 func inodesAt(t *testing.T, addr netip.AddrPort) (inodes []uint64) {
 	t.Helper()
-	list, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, f := range list {
-		fd, err := strconv.Atoi(f.Name())
-		if err != nil {
-			t.Fatal(err)
-		}
-		at, err := unix.Getsockname(fd)
-		if err != nil || !(socketKey{addr: addr}).hasAddr(at) {
-			continue
-		}
+	for _, fd := range descriptorsAt(t, addr) {
 		if _, err := unix.Getpeername(fd); err == nil {
 			continue
 		}

@@ -74,7 +74,7 @@ func (a architecture) base(debs []*debian.Package) (*base, error) {
 		"etc/protocols", "etc/services",
 		// Vulnerability scanners look here for the distribution.
 		osRelease)
-	// All matches and targets: listing a chain needs the ones of other programs' rules, too.
+	// All matches and targets: listing a chain needs the matches of other programs' rules, too.
 	for _, prefix := range []string{"libxt_", "libipt_", "libip6t_"} {
 		found := b.withPrefix("usr/lib/" + a.triple + "/xtables/" + prefix)
 		if len(found) == 0 {

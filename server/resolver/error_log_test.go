@@ -3,14 +3,12 @@
 package resolver
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"log/slog"
 	"regexp"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,33 +16,14 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/internal/wire"
+	"github.com/nodens-dns/nodens/test/testlog"
 	"github.com/nodens-dns/nodens/upstream"
 )
-
-// shared is a buffer that timers write to.
-type shared struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (s *shared) Write(b []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.buf.Write(b)
-}
-
-// take gives what was written since it was last called.
-func (s *shared) take() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	defer s.buf.Reset()
-	return s.buf.String()
-}
 
 // failing is an ErrorLog whose lines a test reads, with two patterns.
 func failing(t *testing.T, plain, first bool) (fail func(error), lines func() []string, log *ErrorLog) {
 	t.Helper()
-	var out shared
+	var out testlog.Buffer
 	strip := func(_ []string, a slog.Attr) slog.Attr {
 		if a.Key == slog.TimeKey || a.Key == "client" {
 			return slog.Attr{}
@@ -59,8 +38,11 @@ func failing(t *testing.T, plain, first bool) (fail func(error), lines func() []
 	x, _ := askedOf(t, func(*dns.Msg) {}, func(r *wire.Reply) { r.Fail(wire.ServFail) })
 	x.zone = &Zone{Name: wire.Root}
 	fail = func(err error) { x.err = err; log.failed(x, &x.zone.failed) }
+	seen := 0
 	lines = func() []string {
-		return strings.Split(strings.TrimSpace(out.take()), "\n")
+		text := out.String()[seen:]
+		seen += len(text)
+		return strings.Split(strings.TrimSpace(text), "\n")
 	}
 	return fail, lines, log
 }

@@ -86,9 +86,9 @@ func (c *client) dial(ctx context.Context) (net.Conn, error) {
 // queriesPerConn is the number of queries on a connection that is used as it should be.
 const queriesPerConn = 5
 
-// shortestLimit is the shortest time after which an agent may end a connection: that of a
-// handshake or of a query which does not arrive. On a busy machine it may seem so to the agent
-// although the client did what it could, and the client asks again on another connection.
+// shortestLimit is the shortest time after which an agent may end a connection: it waits this
+// long for a handshake or the rest of a query. On a busy machine a client may be too slow for
+// that; it asks again on another connection.
 const shortestLimit = 3 * time.Second
 
 // ask asks several questions on one connection, or several if the agent had to end one.

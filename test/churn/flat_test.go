@@ -16,7 +16,7 @@ func series(n int, f func(i int) float64) []float64 {
 	return s
 }
 
-// TestJudge judges made-up series as those of memory in MiB and of descriptors.
+// TestJudge judges made-up series of memory, in MiB, and of descriptors.
 func TestJudge(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	noise := func(most float64) float64 { return (2*random.Float64() - 1) * most }

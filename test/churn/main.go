@@ -24,8 +24,8 @@
 // an object must become visible at both agents.
 //
 // At the end of each round, with the baseline Corefile and nothing under way, a sample is
-// taken of resident memory, heap, descriptors and goroutines. The median of the last quarter
-// of the samples is compared with that of the second quarter. Descriptors and goroutines may
+// taken of resident memory, heap, descriptors and goroutines. The median of the second
+// quarter of the samples is compared with the median of the last quarter. Descriptors and goroutines may
 // not grow, memory by 10 % and some MiB.
 package main
 

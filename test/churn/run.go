@@ -30,11 +30,11 @@ type run struct {
 	// longLived is one process, upgraded one for each round. Both are in agents.
 	longLived, upgraded *agent
 
-	// calm has the names that no round changes, outside those of the upstreams.
+	// outside has names that the upstreams answer. calm has the names that no round changes.
 	outside, calm []question
 	stalled       sync.WaitGroup // clients that stall
 	stalls        stallMonitor
-	round         int // from 1; the number of complete rounds is that of an agent's samples
+	round         int // from 1; an agent has one sample for each complete round
 	generation    int // of the Corefile
 	phases        []*phase
 	counts        counts
@@ -186,7 +186,7 @@ type disturbance struct {
 	do   func(context.Context) error
 }
 
-// disturbances returns those of a round in their order; before the first round there is none.
+// disturbances returns the disturbances of a round in order. Round 0 has none.
 func (r *run) disturbances() []disturbance {
 	if r.round == 0 {
 		return nil
@@ -247,7 +247,7 @@ const freshEvery = 5
 
 // under calls do while both agents are asked the questions.
 func (r *run) under(ctx context.Context, name string, asked []question, do func(context.Context) error) error {
-	serial := r.phase(name).asked // differs from that of earlier calls
+	serial := r.phase(name).asked // differs in each call
 	ask := func(client, i int) question {
 		n := i*sockets + client
 		if n%freshEvery == 0 {

@@ -133,7 +133,7 @@ func (a *agent) count(ctx context.Context, s *sample) error {
 const idleWorker = "server.(*workerPool).waitForWork"
 
 // readGoroutines reads a profile: for each stack, a line that begins with the number of
-// goroutines and a line for each function, which ends with that of the go statement.
+// goroutines, then a line for each function. The last line is the function of the go statement.
 func (s *sample) readGoroutines(r io.Reader) error {
 	s.stacks = map[string]int{}
 	lines := bufio.NewScanner(r)
@@ -164,8 +164,8 @@ func (s *sample) readGoroutines(r io.Reader) error {
 	return lines.Err()
 }
 
-// settleLimit ends the wait for an agent that keeps what it should close. The longest time an
-// agent keeps anything is that of a silent connection, eleven seconds.
+// settleLimit ends the wait for an agent that keeps what it should close. An agent keeps silent
+// connections longest, for eleven seconds.
 const settleLimit = 30 * time.Second
 
 // looks is how many looks in a row must find no less before the first sample.

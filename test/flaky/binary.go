@@ -55,7 +55,7 @@ func (p *testPackage) command(ctx context.Context, race bool, args ...string) *e
 	return cmd
 }
 
-// start runs the job and blocks until the binary ends. The error is that of the process;
+// start runs the job and blocks until the binary ends. It returns the process's error;
 // a failed test is one.
 func (p *testPackage) start(ctx context.Context, j job, race bool) (*outcome, error) {
 	names := make([]string, len(j.tests))

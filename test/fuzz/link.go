@@ -2,16 +2,13 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 
-	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/internal/toolcache"
 )
 
 // link links the fuzzers of a package and returns the path of the binary. The binaries are kept
@@ -19,16 +16,16 @@ import (
 // command leaves a binary as it is if nothing has changed.
 func (r *runner) link(ctx context.Context, dir string) (string, error) {
 	name := strings.ReplaceAll(strings.TrimPrefix(dir, "./"), "/", "-") + ".test"
-	cache, err := peer.CacheDir()
+	cache, err := toolcache.Open()
 	if err != nil {
 		return "", err
 	}
-	keep := filepath.Join(cache, "fuzz")
+	keep := filepath.Join(cache.Dir(), "fuzz")
 	if err := os.MkdirAll(keep, 0o755); err != nil {
 		return "", err
 	}
 	kept := filepath.Join(keep, name)
-	unlock, err := lock(kept + ".lock")
+	unlock, err := cache.Lock(ctx, filepath.Join("fuzz", name+".lock"))
 	if err != nil {
 		return "", err
 	}
@@ -43,31 +40,9 @@ func (r *runner) link(ctx context.Context, dir string) (string, error) {
 	if os.Link(kept, to) == nil {
 		return to, nil
 	}
-	return to, copyBinary(kept, to)
-}
-
-// lock waits until no other process has the lock.
-func lock(path string) (unlock func(), err error) {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
+	body, err := os.ReadFile(kept) // r.bin is on another file system
 	if err != nil {
-		return nil, err
+		return "", err
 	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil {
-		return nil, errors.Join(fmt.Errorf("locking %s: %w", path, err), f.Close())
-	}
-	return func() { _ = f.Close() }, nil
-}
-
-func copyBinary(from, to string) error {
-	in, err := os.Open(from)
-	if err != nil {
-		return err
-	}
-	defer in.Close()
-	out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o755)
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(out, in)
-	return errors.Join(err, out.Close())
+	return to, os.WriteFile(to, body, 0o755)
 }

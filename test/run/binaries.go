@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/internal/toolcache"
 )
 
 // openBinaries returns the directory of the test binaries, and a function that gives it back.
@@ -17,11 +17,11 @@ import (
 // would not change, which saves minutes. Only one run at a time uses them; another one gets a
 // temporary directory.
 func openBinaries() (dir string, release func(), err error) {
-	cache, err := peer.CacheDir()
+	cache, err := toolcache.Open()
 	if err != nil {
 		return "", nil, err
 	}
-	dir = filepath.Join(cache, "tests")
+	dir = filepath.Join(cache.Dir(), "tests")
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", nil, err
 	}

@@ -37,8 +37,8 @@ type runner struct {
 	times   []stageTime
 }
 
-// run runs all stages and prints the summary to out. Errors are those of the run itself, and
-// errFailed.
+// run runs all stages and prints the summary to out. It returns errFailed if a test failed,
+// and other errors if the run itself did.
 func run(ctx context.Context, out io.Writer, o options) error {
 	if o.events != "" {
 		if err := os.MkdirAll(o.events, 0o755); err != nil {

@@ -80,7 +80,7 @@ func (r *sandbox) close() error {
 	return nil
 }
 
-// pid is that of the process that holds the sandbox.
+// pid is the process that holds the sandbox.
 func (r *sandbox) pid() int { return r.cmd.Process.Pid }
 
 // nsenterArgs is the command line that runs a program in the sandbox. kinds are nsenter's names
