@@ -72,7 +72,8 @@ func TestReadme(t *testing.T) {
 			}
 		})
 	}
-	p := peer.Start(t, peer.Command{Name: "make-run", Path: "make", Args: []string{"run"}})
+	temporary := t.TempDir()
+	p := peer.Start(t, peer.Command{Name: "make-run", Path: "make", Args: []string{"run"}, Env: []string{"TMPDIR=" + temporary}})
 	p.Must(t, "make run to serve", func(context.Context) error {
 		if !strings.Contains(p.Tail(), "msg=serving") {
 			return errors.New("its log does not say so yet")
@@ -101,7 +102,7 @@ func TestReadme(t *testing.T) {
 		t.Errorf("the metrics don't count the queries (%v):\n%.2000s", err, resp)
 	}
 	p.Stop()
-	if left, _ := filepath.Glob(filepath.Join(os.TempDir(), "nodens-sample-*")); len(left) > 0 {
+	if left, _ := filepath.Glob(filepath.Join(temporary, "nodens-sample-*")); len(left) > 0 {
 		t.Errorf("make run left %v behind", left)
 	}
 }
