@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Runs a command and fails if it leaves anything behind on the machine: network namespaces,
 # interfaces, addresses, mounts, control groups, packet-filter rules, kernel settings, temporary
-# directories, or processes of the programs that tests start. Things that disappear don't count.
+# files, or processes of the programs that tests start. Things that disappear don't count. The
+# command's TMPDIR is a new directory, so that files of other programs don't count either.
 #
 #	test/clean.sh COMMAND...
 set -uo pipefail
@@ -10,6 +11,17 @@ sh "$(dirname "$0")/install.sh" ip iptables nft sysctl || exit 1
 
 report=$(mktemp -d "${TMPDIR:-/tmp}/clean-XXXXXX")
 trap 'rm -rf "$report"' EXIT
+
+# The command's temporary files. The path is short because it becomes part of sockets' names.
+parent=${TMPDIR:-/tmp}
+TMPDIR=$(mktemp -d "$parent/nt-XXXX")
+export TMPDIR
+chmod 755 "$TMPDIR" # tests run processes as other users
+trap 'rm -rf "$report" "$TMPDIR"' EXIT
+
+# mark is in the environment of the command and its children.
+mark=NODENS_TEST_RUN=$TMPDIR
+export "${mark?}"
 
 # programs are the process names of what tests start.
 programs='nodens|coredns|etcd|kube|containerd|runc|pause|prometheus|helm|dnsperf|unbound|dnsdist|kresd|pdns_recursor'
@@ -26,8 +38,18 @@ inventory() {
 	nft --stateless list ruleset 2>/dev/null | grep '^table' | sed 's/^/nft /'
 	# kubelet and kube-proxy change these.
 	sysctl vm.overcommit_memory kernel.panic kernel.panic_on_oops net.netfilter.nf_conntrack_max 2>/dev/null
-	find "${TMPDIR:-/tmp}" -maxdepth 1 \( -name 'nodens*' -o -name 'Test*' \) | sed 's/^/file /'
-	ps -e -o comm= | grep -E "^($programs)" | sort | uniq -c | sed 's/^ */processes: /'
+	find "$TMPDIR" -mindepth 1 -maxdepth 1 | sed 's/^/file /'
+	processes | sort | uniq -c | sed 's/^ */processes: /'
+}
+
+# processes prints the names of the processes that the command has started, and of the programs
+# whose parent has ended. Others, such as tests in another clone, don't count.
+processes() {
+	ps -e -o pid=,ppid=,comm= | grep -E "^ *[0-9]+ +[0-9]+ ($programs)" | while read -r pid ppid name; do
+		if [ "$ppid" -eq 1 ] || grep -qzFx "$mark" "/proc/$pid/environ" 2>/dev/null; then
+			echo "$name"
+		fi
+	done
 }
 
 # ip(8) makes this mount for the first namespace and keeps it.
