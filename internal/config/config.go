@@ -10,7 +10,7 @@
 // files, the kube-dns ConfigMap) and changes nothing.
 //
 // To add a directive: a file with its type and a parse method on the pointer to it,
-// and a field with a `directive` tag in [Block].
+// a field with a `directive` tag in [Block], and a page in docs/reference/corefile.
 package config
 
 import (

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -72,6 +73,29 @@ func TestReference(t *testing.T) {
 	}
 	if diff := cmp.Diff(strings.Split(b.String(), "\n"), strings.Split(string(got), "\n")); diff != "" {
 		t.Errorf("%s is out of date; run go test ./internal/config -run TestReference -update (-want +got):\n%s", path, diff)
+	}
+}
+
+// TestSteps compares the steps with the numbered list in README.md.
+func TestSteps(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(reference, "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, list, _ := strings.Cut(string(text), "\n## The order of the steps\n")
+	list, _, _ = strings.Cut(list, "\n## ")
+	items := make(map[string]string) // by number
+	continued := regexp.MustCompile(`\n +`)
+	for item := range strings.SplitSeq(continued.ReplaceAllString(list, " "), "\n") {
+		number, text, ok := strings.Cut(item, ". ")
+		if ok && strings.Trim(number, "0123456789") == "" {
+			items[number] = text
+		}
+	}
+	for name, step := range steps {
+		if step != "sockets" && step != "process" && !strings.Contains(items[step], "]("+name+".md)") {
+			t.Errorf("step %s of README.md is %q, which does not name %s", step, items[step], name)
+		}
 	}
 }
 
