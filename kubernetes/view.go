@@ -204,7 +204,7 @@ func (v *View) setSynced() {
 	}
 	s := v.Stats()
 	v.log.Info("view synced", "services", s.Services, "endpointslices", s.Slices, "endpoints", s.Endpoints,
-		"namespaces", s.Namespaces, "pods", s.Pods, "level", s.Level, "took", took.Round(time.Millisecond))
+		"namespaces", s.Namespaces, "pods", s.Pods, "scope", s.Level, "took", took.Round(time.Millisecond))
 }
 
 // bumpSerial sets the SOA serials to the current Unix time: the time of the last visible

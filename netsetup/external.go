@@ -99,7 +99,7 @@ func (s *Setup) readDefaultRoutes() (changed bool) {
 	external, open := splitExternal(found)
 	if len(open) > 0 && !slices.Equal(open, s.notExternal) {
 		s.log.Warn("default route over an interface that pods may use: hosts behind it reach the agent; "+
-			"if no pod uses it, name it with -external-interfaces", "interfaces", open)
+			"if no pod uses it, name it with --external-interfaces", "interfaces", open)
 	}
 	s.notExternal = open
 	if slices.Equal(external, s.rules.external) {

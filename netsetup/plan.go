@@ -180,7 +180,7 @@ func (p Plan) text(backend ruleBackend) string {
 		lines = append(lines, "external none")
 	}
 	for _, o := range p.notExternal {
-		lines = append(lines, "open     "+o+": pods may use it too; if none does, name it with -external-interfaces")
+		lines = append(lines, "open     "+o+": pods may use it too; if none does, name it with --external-interfaces")
 	}
 	if len(p.rules.addrs) > 0 {
 		lines = append(lines, "rules    "+backend.name(), backend.describe(p.rules))

@@ -37,7 +37,7 @@ func (s *Setup) Teardown(between func()) error {
 	between = sync.OnceFunc(between)
 	defer between()
 	if s.skipTeardown {
-		s.log.Info("interface and rules stay in place because of -skipteardown")
+		s.log.Info("interface and rules stay in place because of --skipteardown")
 		return s.leaveInPlace()
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), teardownBudget)

@@ -218,9 +218,9 @@ func (v *podLinkWatch) report(l *podLink, answers bool, err error) {
 	case err != nil && !l.failed:
 		l.failed = true
 		v.failed.Add(1)
-		v.log.Warn("attaching the program failed", "link", l.name, "err", err)
+		v.log.Warn("attaching the program failed", "interface", l.name, "err", err)
 	case err == nil && !answers && !l.leftOut:
-		v.log.Info("other programs or filters on a pod's interface; the agent answers its queries", "link", l.name)
+		v.log.Info("other programs or filters on a pod's interface; the agent answers its queries", "interface", l.name)
 	}
 	l.leftOut = l.leftOut || err == nil && !answers
 }

@@ -263,7 +263,7 @@ func TestFastPathLinks(t *testing.T) {
 		if !s.active.Load() || p.answering() != 1 {
 			t.Errorf("active: %v, %d links, want 1", s.active.Load(), p.answering())
 		}
-		for text, want := range map[string]int{"link=veth2": 1, "every pod's interface": 1, "\n": 2} {
+		for text, want := range map[string]int{"interface=veth2": 1, "every pod's interface": 1, "\n": 2} {
 			if n := strings.Count(w.String(), text); s.failed.Load() != 1 || n != want {
 				t.Errorf("%d failures, want 1; %d times %q, want %d; log:\n%s", s.failed.Load(), n, text, want, w)
 			}
@@ -306,10 +306,10 @@ func TestFastPathChecks(t *testing.T) {
 		log      string
 	}{
 		{name: "nothing there", watched: true},
-		{name: "a filter", look: netsetup.PodInterfaceCheck{Filtered: map[int]bool{2: true}}, filtered: []int{2}, watched: true, log: "link=veth2"},
-		{name: "nobody knows", look: netsetup.PodInterfaceCheck{Err: lost}, filtered: []int{1, 2}, log: "link=veth1;link=veth2;no buffer space"},
+		{name: "a filter", look: netsetup.PodInterfaceCheck{Filtered: map[int]bool{2: true}}, filtered: []int{2}, watched: true, log: "interface=veth2"},
+		{name: "nobody knows", look: netsetup.PodInterfaceCheck{Err: lost}, filtered: []int{1, 2}, log: "interface=veth1;interface=veth2;no buffer space"},
 		{name: "an interface that is not followed", look: netsetup.PodInterfaceCheck{Incomplete: true}, log: "not veth"},
-		{name: "one that does not take the program", fail: lost, log: "link=veth2;interface veth2: no buffer space"},
+		{name: "one that does not take the program", fail: lost, log: "interface=veth2;interface veth2: no buffer space"},
 		{name: "one that is gone", fail: gone, watched: true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
