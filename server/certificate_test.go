@@ -18,6 +18,7 @@ import (
 
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/server/resolver"
+	"github.com/nodens-dns/nodens/test/agenttest"
 	"github.com/nodens-dns/nodens/test/ca"
 	"github.com/nodens-dns/nodens/test/peer"
 )
@@ -104,7 +105,7 @@ func TestCertificate(t *testing.T) {
 	if !c.Expiry().Equal(until.Add(time.Hour)) {
 		t.Errorf("ends at %s, want an hour later than %s", c.Expiry(), until)
 	}
-	peer.ReplaceFile(t, files.Cert, []byte("no certificate"))
+	agenttest.ReplaceFile(t, files.Cert, []byte("no certificate"))
 	is("second", 1)
 	if err := os.Remove(files.Key); err != nil {
 		t.Fatal(err)
@@ -117,7 +118,7 @@ func TestCertificate(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		peer.ReplaceFile(t, filepath.Join(folder, name), text)
+		agenttest.ReplaceFile(t, filepath.Join(folder, name), text)
 		is([]string{"second", "third"}[i], 3) // a certificate with no key, and then its own
 	}
 	writeCertificate(t, a, folder, "old", time.Now().Add(-time.Minute))

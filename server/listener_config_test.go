@@ -20,8 +20,8 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/test/agenttest"
 	"github.com/nodens-dns/nodens/test/ca"
-	"github.com/nodens-dns/nodens/test/peer"
 	"github.com/nodens-dns/nodens/test/resolvertest"
 )
 
@@ -151,7 +151,7 @@ func TestDoTReload(t *testing.T) {
 				name := itoa(i + 1)
 				writeCertificate(t, a, folder, name, time.Now().Add(time.Hour))
 				if i == 5 {
-					peer.ReplaceFile(t, folder+"/cert.pem", []byte("broken"))
+					agenttest.ReplaceFile(t, folder+"/cert.pem", []byte("broken"))
 					eventually(t, "the broken one to be seen", func() bool { return cert.ReloadFailures() > 0 })
 				}
 				if err := s.Listen(map[netip.AddrPort]ListenerConfig{addr: withRoutes(door, byHand(t))}); err != nil {

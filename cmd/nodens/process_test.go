@@ -1,7 +1,8 @@
+//go:build linux
+
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -72,14 +73,6 @@ func startAgent(t *testing.T, corefile string, args ...string) *agenttest.Agent 
 		}
 		return nil
 	})
-}
-
-// outcome runs a command to its end in this process.
-func outcome(t *testing.T, args ...string) (code int, stdout, stderr string) {
-	t.Helper()
-	var out, errors bytes.Buffer
-	code = run(t.Context(), args, &out, &errors)
-	return code, out.String(), errors.String()
 }
 
 // perish is a predecessor in dir that dies at a step.

@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -80,18 +79,6 @@ func (a *Agent) Await(what string, holds func() bool) {
 func (a *Agent) AwaitLog(text string) {
 	a.T.Helper()
 	a.Await("the log to say "+text, func() bool { return strings.Contains(a.Log.String(), text) })
-}
-
-// Reload replaces the Corefile, sends SIGUSR1 to this process, which makes all of its agents
-// reload, and waits until the log contains want once more.
-func (a *Agent) Reload(corefile, want string) {
-	a.T.Helper()
-	WriteFile(a.T, a.Conf, corefile)
-	before := strings.Count(a.Log.String(), want)
-	if err := syscall.Kill(os.Getpid(), syscall.SIGUSR1); err != nil {
-		a.T.Fatal(err)
-	}
-	a.Await("the log to say "+want, func() bool { return strings.Count(a.Log.String(), want) > before })
 }
 
 // WriteCorefile writes text to a new file and returns its path.

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/agenttest"
 )
 
 // Test is a CA whose methods fail the test instead of returning an error. Its server
@@ -35,8 +35,8 @@ func (c *Test) ServerFiles(t testing.TB, dir, name string, notAfter time.Time) (
 		t.Fatal(err)
 	}
 	certFile, keyFile = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
-	peer.ReplaceFile(t, keyFile, key)
-	peer.ReplaceFile(t, certFile, cert)
+	agenttest.ReplaceFile(t, keyFile, key)
+	agenttest.ReplaceFile(t, certFile, cert)
 	return certFile, keyFile
 }
 
@@ -61,6 +61,6 @@ func (c *Test) ClientCert(t testing.TB) tls.Certificate {
 func (c *Test) RootFile(t testing.TB, dir string) string {
 	t.Helper()
 	path := filepath.Join(dir, "ca.pem")
-	peer.ReplaceFile(t, path, c.PEM())
+	agenttest.ReplaceFile(t, path, c.PEM())
 	return path
 }

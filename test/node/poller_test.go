@@ -18,6 +18,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nodens-dns/nodens/test/agenttest"
 	"github.com/nodens-dns/nodens/test/node/testbed"
 	"github.com/nodens-dns/nodens/test/peer"
 	"github.com/nodens-dns/nodens/test/soak"
@@ -148,7 +149,7 @@ func TestKernelReload(t *testing.T) {
 	for n := range uint32(5) {
 		ttl := 10 + n
 		all += len(w.waitForMore())
-		peer.ReplaceFile(t, conf, []byte(strings.Replace(string(text), "manifests ", fmt.Sprintf("ttl %d\n        manifests ", ttl), 1)))
+		agenttest.ReplaceFile(t, conf, []byte(strings.Replace(string(text), "manifests ", fmt.Sprintf("ttl %d\n        manifests ", ttl), 1)))
 		if err := p.Signal(syscall.SIGUSR1); err != nil {
 			t.Fatal(err)
 		}

@@ -93,7 +93,7 @@ func TestTLSListeners(t *testing.T) {
 	}
 	authority.ServerFiles(t, folder, "second", until)
 	r.Await("the new certificate", func() bool { return shown() == "second" })
-	peer.ReplaceFile(t, cert, []byte("broken"))
+	agenttest.ReplaceFile(t, cert, []byte("broken"))
 	r.Await("the broken one to be counted", func() bool { return has(fmt.Sprintf(`nodens_tls_reload_failed_total{file=%q} 1`, cert)) })
 	if got := shown(); got != "second" {
 		t.Errorf("with a broken file: %s", got)
