@@ -21,14 +21,36 @@ import (
 	"github.com/nodens-dns/nodens/internal/config"
 )
 
-// templateChart renders the chart with these values. helm needs the version of the cluster.
+// templateChart renders the chart with these values.
 func templateChart(t *testing.T, values string) ([]byte, error) {
 	t.Helper()
-	file := filepath.Join(t.TempDir(), "values.yaml")
+	return templateFolder(t, "chart", values)
+}
+
+// templateFolder renders the chart in a folder. helm needs the version of the cluster. It does
+// not accept each file name, such as one with a comma or a percent sign.
+func templateFolder(t *testing.T, dir, values string) ([]byte, error) {
+	t.Helper()
+	file := filepath.Join(tempDir(t), "values.yaml")
 	if err := os.WriteFile(file, []byte(values), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return runTool(t, "helm", "template", "any", "chart", "--namespace", "kube-system", "--kube-version", "1.36.0", "--values", file)
+	return runTool(t, "helm", "template", "any", dir, "--namespace", "kube-system", "--kube-version", "1.36.0", "--values", file)
+}
+
+// tempDir is t.TempDir without the test's name in the path.
+func tempDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "nodens-chart-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
 }
 
 // renderChart renders and decodes the chart, without the labels for helm.
@@ -70,6 +92,7 @@ func TestChart(t *testing.T) {
 		{"kernel-path", "config: {kernelPath: auto}"},
 		{"dual-stack", "config: {localDns: '169.254.20.10,fd00:169:254:20::10', ipFamilyPolicy: PreferDualStack}"},
 		{"cilium", "cilium: {localRedirect: true}"},
+		{"first-rollout", "updateStrategy: {rollingUpdate: {maxUnavailable: 1}}"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.overlay, func(t *testing.T) {
@@ -113,7 +136,8 @@ func TestChartKnown(t *testing.T) {
 	set, c, flags, corefile := renderAgent(t, string(text))
 	conf := parse(t, corefile, flags)
 	want := map[string]string{
-		"localip": "169.254.20.25,172.20.0.10", "basecorefile": "/etc/coredns/Corefile.base", "upstreamsvc": "kube-dns-upstream",
+		// Without rules nothing leads to dnsServer's address, there as here.
+		"localip": "169.254.20.25", "basecorefile": "/etc/coredns/Corefile.base", "upstreamsvc": "kube-dns-upstream",
 		"handover-dir": "/var/lib/nodens", "health-port": "8090", "interfacename": "dns0", "setupiptables": "false",
 	}
 	if d := cmp.Diff(want, flags); d != "" {
@@ -180,7 +204,8 @@ func TestChartRefuses(t *testing.T) {
 		{"another protocol", "config: {commProtocol: udp}", "/config/commProtocol"},
 		{"another netfilter", "config: {netfilter: ipvs}", "/config/netfilter"},
 		{"a kernel path that is not", "config: {kernelPath: maybe}", "/config/kernelPath"},
-		{"no duration", "config: {serveStale: 1 hour}", "/config/serveStale"},
+		{"no duration", "config: {serveStale: {duration: 1 hour}}", "/config/serveStale/duration"},
+		{"no digest", "image: {digest: 'sha256:12'}", "/image/digest"},
 		{"no percentage", "config: {prefetch: {percentage: 20}}", "/config/prefetch/percentage"},
 		{"no DNS pods", "config: {upstreamServiceSelector: {k8s-app: null}}", "/config/upstreamServiceSelector"},
 		{"another strategy", "updateStrategy: {type: Recreate}", "/updateStrategy/type"},
@@ -214,9 +239,10 @@ func TestChartSchema(t *testing.T) {
 			t.Fatalf("%s: %v", file, err)
 		}
 	}
-	// Helm puts global into every chart's values; the rest are lists of what may be
-	// left out.
-	checkSchema(t, "", schema, values, []string{"/global", "/resources/claims"})
+	// Helm puts global into every chart's values; other charts have bindIp and port; the rest
+	// may be left out.
+	checkSchema(t, "", schema, values, []string{"/global", "/resources/claims", "/config/bindIp", "/config/port",
+		"/updateStrategy/rollingUpdate/maxSurge", "/updateStrategy/rollingUpdate/maxUnavailable"})
 	if out, err := runTool(t, "helm", "lint", "--strict", "chart", "--namespace", "kube-system"); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}

@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/nodens-dns/nodens/test/peer"
 )
@@ -24,7 +25,7 @@ import (
 // does not use a cached result after they have changed.
 func runTool(t *testing.T, name string, args ...string) ([]byte, error) {
 	t.Helper()
-	for _, dir := range []string{"base", "overlays", "chart"} {
+	for _, dir := range []string{"base", "overlays", "chart", "settings", "cleanup", "network-policy", "monitoring"} {
 		err := filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
 			if err == nil {
 				_, err = os.Stat(path)
@@ -72,7 +73,7 @@ func indexObjects(t *testing.T, objects []runtime.Object) map[string]runtime.Obj
 	m := make(map[string]runtime.Object)
 	for _, o := range objects {
 		meta := o.(metav1.Object)
-		key := fmt.Sprintf("%T %s/%s", o, meta.GetNamespace(), meta.GetName())
+		key := fmt.Sprintf("%T %s %s/%s", o, o.GetObjectKind().GroupVersionKind().Kind, meta.GetNamespace(), meta.GetName())
 		if m[key] != nil {
 			t.Errorf("%s is a duplicate", key)
 		}
@@ -89,7 +90,15 @@ func TestOverlays(t *testing.T) {
 	policy := corev1.IPFamilyPolicyPreferDualStack
 	tests := map[string]func(*appsv1.DaemonSet, *corev1.Service){
 		"link-local": func(*appsv1.DaemonSet, *corev1.Service) {},
-		"takeover":   listen(localIP + "," + kubeDNS),
+		"takeover": func(set *appsv1.DaemonSet, upstream *corev1.Service) {
+			listen(localIP+","+kubeDNS)(set, upstream)
+			c := &set.Spec.Template.Spec.Containers[0]
+			c.Args = append(c.Args, "-takeover-service=kube-dns")
+		},
+		"first-rollout": func(set *appsv1.DaemonSet, _ *corev1.Service) {
+			none, one := intstr.FromInt32(0), intstr.FromInt32(1)
+			set.Spec.UpdateStrategy.RollingUpdate = &appsv1.RollingUpdateDaemonSet{MaxSurge: &none, MaxUnavailable: &one}
+		},
 		"nftables": func(set *appsv1.DaemonSet, _ *corev1.Service) {
 			c := &set.Spec.Template.Spec.Containers[0]
 			c.Args = append(c.Args, "-netfilter=nftables")

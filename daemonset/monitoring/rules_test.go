@@ -129,17 +129,10 @@ func TestAlertCasesComplete(t *testing.T) {
 	}
 }
 
-// TestRunbook: README.md has a section for every alert and for no other, and alerts link to
-// theirs.
+// TestRunbook: docs/reference/alerts.md has a section for every alert and for no other, and
+// the alert's runbook_url leads to it. So does a heading of README.md, to which earlier versions
+// of the rules lead.
 func TestRunbook(t *testing.T) {
-	text, err := os.ReadFile("../../docs/reference/alerts.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	told := make(map[string]bool)
-	for _, m := range regexp.MustCompile(`(?m)^### (Nodens\w+)$`).FindAllStringSubmatch(string(text), -1) {
-		told[m[1]] = true
-	}
 	known := make(map[string]bool)
 	for _, r := range readAlerts(t) {
 		known[r.Alert] = true
@@ -148,21 +141,39 @@ func TestRunbook(t *testing.T) {
 				t.Errorf("%s has no %s", r.Alert, key)
 			}
 		}
-		if want := "daemonset/monitoring/README.md#" + strings.ToLower(r.Alert); r.Annotations["runbook"] != want {
-			t.Errorf("the runbook of %s is %q, want %q", r.Alert, r.Annotations["runbook"], want)
+		const page = "https://github.com/nodens-dns/nodens/blob/main/docs/reference/alerts.md#"
+		if want := page + strings.ToLower(r.Alert); r.Annotations["runbook_url"] != want {
+			t.Errorf("the runbook of %s is %q, want %q", r.Alert, r.Annotations["runbook_url"], want)
 		}
 		if s := r.Labels["severity"]; s != "warning" && s != "critical" {
 			t.Errorf("%s has the severity %q", r.Alert, s)
 		}
 	}
-	for name := range known {
-		if !told[name] {
-			t.Errorf("alerts.md has no heading %s", name)
+	for _, page := range []string{"../../docs/reference/alerts.md", "README.md"} {
+		told := alertHeadings(t, page)
+		for name := range known {
+			if !told[name] {
+				t.Errorf("%s has no heading %s", page, name)
+			}
+		}
+		for name := range told {
+			if !known[name] {
+				t.Errorf("%s has a section %s, which is not an alert of rules.yaml", page, name)
+			}
 		}
 	}
-	for name := range told {
-		if !known[name] {
-			t.Errorf("alerts.md has a section %s, which is not an alert of rules.yaml", name)
-		}
+}
+
+// alertHeadings returns the headings of a page that name an alert.
+func alertHeadings(t *testing.T, page string) map[string]bool {
+	t.Helper()
+	text, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
 	}
+	headings := make(map[string]bool)
+	for _, m := range regexp.MustCompile(`(?m)^### (Nodens\w+)$`).FindAllStringSubmatch(string(text), -1) {
+		headings[m[1]] = true
+	}
+	return headings
 }

@@ -171,8 +171,10 @@ func (d *dualStackState) checkCleanup(ctx context.Context, s *suite) (string, er
 	if left == 0 {
 		return "", errors.New("the agents have left nothing to clean up")
 	}
-	line := fmt.Sprintf("sed 's/- %s$/- %s/' daemonset/cleanup.yaml | kubectl apply -f - && kubectl -n kube-system rollout status daemonset/node-local-dns-cleanup --timeout=2m && kubectl delete -f daemonset/cleanup.yaml",
-		localDNS, strings.Join(d.addresses(), ","))
+	if err := d.runner.setSetting("- localDNS="+localDNS, "- localDNS="+strings.Join(d.addresses(), ",")); err != nil {
+		return "", err
+	}
+	const line = "kubectl apply -k daemonset/cleanup && kubectl -n kube-system rollout status daemonset/node-local-dns-cleanup --timeout=2m && kubectl delete -k daemonset/cleanup"
 	if _, err := d.runner.runShell(ctx, s, line); err != nil {
 		return "", err
 	}

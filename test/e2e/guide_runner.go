@@ -152,6 +152,20 @@ func (r *guideRunner) runSection(ctx context.Context, s *suite, guide, section s
 	return nil
 }
 
+// setSetting changes a setting of daemonset/settings in the copy of the tree, as a reader does
+// with an editor.
+func (r *guideRunner) setSetting(before, after string) error {
+	file := filepath.Join(r.tree, "daemonset", "settings", "kustomization.yaml")
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	if strings.Count(string(text), before+"\n") != 1 {
+		return fmt.Errorf("%s does not have one line %q", file, before)
+	}
+	return os.WriteFile(file, []byte(strings.Replace(string(text), before+"\n", after+"\n", 1)), 0o644)
+}
+
 // runCommand runs one as it stands, in the network from which the cluster can be reached.
 // What needs a registry is done by hand: every node gets the image, under the name that
 // it has there.

@@ -36,6 +36,12 @@ type installation struct {
 
 // followKustomize follows the guide to kubectl and kustomize.
 func (i *installation) followKustomize(ctx context.Context, s *suite) (string, error) {
+	if err := i.runner.prepare(ctx, s); err != nil {
+		return "", err
+	}
+	if err := i.runner.setSetting("newName: nodens", "newName: "+registry+"/nodens"); err != nil {
+		return "", err
+	}
 	if err := i.runner.runSection(ctx, s, "install-with-kustomize.md", "Install"); err != nil {
 		return "", err
 	}
@@ -79,7 +85,10 @@ func (i *installation) checkManifests(ctx context.Context, s *suite) (string, er
 	if err != nil || len(dirs) == 0 {
 		return "", fmt.Errorf("there are no overlays in daemonset/overlays (%w)", err)
 	}
-	lines := []string{try + "-f daemonset/base/nodens.yaml", try + "-f daemonset/cleanup.yaml", try + "-n default -f daemonset/network-policy.yaml"}
+	lines := []string{
+		try + "-f daemonset/base/nodens.yaml", try + "-f daemonset/cleanup.yaml", try + "-n default -f daemonset/network-policy.yaml",
+		try + "-k daemonset/cleanup", try + "-n default -k daemonset/network-policy", try + "-k daemonset/monitoring",
+	}
 	for _, dir := range dirs {
 		lines = append(lines, try+"-k daemonset/overlays/"+filepath.Base(dir))
 	}
@@ -106,7 +115,12 @@ var chartVariants = []string{
 	"podMonitor.enabled=true,prometheusRule.enabled=true,prometheusRule.labels.release=p,dashboard.enabled=true",
 	"cilium.localRedirect=true,networkPolicy.enabled=true",
 	"config.kubernetes=false,serviceAccount.create=false,updateStrategy.rollingUpdate.maxSurge=0,updateStrategy.rollingUpdate.maxUnavailable=10%",
+	"updateStrategy.rollingUpdate.maxUnavailable=10%,config.bindIp=false,securityContext.privileged=true,initContainers[0].name=first,initContainers[0].image=first:1," +
+		"resizePolicy[0].resourceName=cpu,resizePolicy[0].restartPolicy=NotRequired,lifecycle.preStop.sleep.seconds=1,nameOverride=dns,image.digest=sha256:" + zeroDigest,
 }
+
+// zeroDigest is the hexadecimal part of a digest.
+const zeroDigest = "0000000000000000000000000000000000000000000000000000000000000000"
 
 // enableTakeover follows the guide to the modes. Before it kube-proxy has the address, and what
 // is sent to it is tracked; afterwards the node's own agent answers, untracked.

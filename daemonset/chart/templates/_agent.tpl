@@ -1,6 +1,16 @@
-{{- /* nodens.name is the name of the objects. */ -}}
+{{- /* nodens.name is the name of the objects. It does not depend on the release, because a node
+has only one agent. */ -}}
 {{- define "nodens.name" -}}
-{{ .Values.fullnameOverride | default "node-local-dns" }}
+{{ coalesce .Values.fullnameOverride .Values.nameOverride "node-local-dns" }}
+{{- end }}
+
+{{- /* nodens.image is the image with its digest, or else with its tag. */ -}}
+{{- define "nodens.image" -}}
+{{- with .Values.image }}
+{{- if .digest }}{{ printf "%s@%s" .repository .digest }}
+{{- else }}{{ printf "%s:%s" .repository (.tag | default $.Chart.AppVersion) }}
+{{- end }}
+{{- end }}
 {{- end }}
 
 {{- /* nodens.account is the service account's name. */ -}}
@@ -15,25 +25,23 @@
 
 {{- /* nodens.labels are on every object, and not on pods: those keep theirs over an upgrade. */ -}}
 {{- define "nodens.labels" -}}
-app.kubernetes.io/name: {{ .Chart.Name }}
+app.kubernetes.io/name: {{ .Values.nameOverride | default .Chart.Name }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end }}
 
-{{- /* nodens.host is the address at which health and readiness are. */ -}}
+{{- /* nodens.host is the address of health and readiness. */ -}}
 {{- define "nodens.host" -}}
-{{ first (splitList "," .Values.config.localDns) }}
+{{ first (splitList "," (include "nodens.localDns" .)) }}
 {{- end }}
 
-{{- /* nodens.at is an address with the port, as the Corefile has it: (list . 8080). */ -}}
+{{- /* nodens.at is the address for a port in the Corefile: (list . 8080). The agent replaces the
+placeholder by its first address. */ -}}
 {{- define "nodens.at" -}}
 {{- $root := first . }}{{ $port := int (last . ) }}
-{{- if $root.Values.cilium.localRedirect }}:{{ $port }}
-{{- else }}{{ $host := include "nodens.host" $root }}
-{{- if contains ":" $host }}[{{ $host }}]:{{ $port }}{{ else }}{{ $host }}:{{ $port }}{{ end }}
-{{- end }}
+{{- $root.Values.cilium.localRedirect | ternary "" "__PILLAR__LOCAL__DNS__" }}:{{ $port }}
 {{- end }}
 
 {{- /* nodens.scrape are the annotations of what Prometheus finds by annotations. */ -}}

@@ -14,9 +14,9 @@
 {{- with .Values.config.prefetch }}{{ if .enabled }}
         prefetch {{ .amount }} {{ .duration }} {{ .percentage }}
 {{- end }}{{ end }}
-{{- with .Values.config.serveStale }}
-        serve_stale {{ . }}
-{{- end }}
+{{- with .Values.config.serveStale }}{{ if .enabled }}
+        serve_stale {{ trim (printf "%s %s" .duration .mode) }}
+{{- end }}{{ end }}
 {{- end }}
 
 {{- /* nodens.noipv6 answers for IPv6 addresses. */ -}}

@@ -1,0 +1,30 @@
+{{- /* nodens.warnings are the values that have no effect, or one that surprises, a line each. */ -}}
+{{- define "nodens.warnings" -}}
+{{- $c := .Values.config }}
+{{- if and (hasKey $c "bindIp") (not $c.bindIp) }}
+config.bindIp=false has no effect: the agent listens at its own addresses only.
+{{- end }}
+{{- with $c.port }}
+{{- if ne (int (.number | default 53)) 53 }}
+config.port.number={{ .number }} has no effect: the agent listens on port 53.
+{{- end }}
+{{- if or (ne (.tcp | default "dns-tcp") "dns-tcp") (ne (.udp | default "dns") "dns") }}
+config.port.tcp and config.port.udp have no effect: the names of the ports are dns-tcp and dns.
+{{- end }}
+{{- end }}
+{{- if and $c.dnsServer (not .Values.cilium.localRedirect) (not (include "nodens.takeover" .)) }}
+config.dnsServer has no effect: without rules (config.setupIptables, config.netfilter) no ClusterIP can be taken over.
+{{- end }}
+{{- if and .Values.cilium.localRedirect $c.dnsServer }}
+config.dnsServer has no effect with cilium.localRedirect.
+{{- end }}
+{{- range $hook, $handler := .Values.lifecycle }}
+{{- if hasKey ($handler | default dict) "exec" }}
+lifecycle.{{ $hook }}.exec: the image has no shell; only /usr/local/bin/nodens can run.
+{{- end }}
+{{- end }}
+{{- $strategy := include "nodens.updateStrategy" . | fromYaml }}
+{{- if and (eq $strategy.type "RollingUpdate") (has (toString $strategy.rollingUpdate.maxSurge) (list "0" "0%")) }}
+updateStrategy.rollingUpdate.maxUnavailable={{ $strategy.rollingUpdate.maxUnavailable }}: a node's agent stops before the new one starts, without a hand-over. Set maxSurge instead once nodens runs on all nodes.
+{{- end }}
+{{- end }}

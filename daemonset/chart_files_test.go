@@ -1,0 +1,47 @@
+package daemonset
+
+import (
+	"bytes"
+	"flag"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// update makes tests write the files that they compare.
+var update = flag.Bool("update", false, "write generated files")
+
+// compareGenerated compares a generated file with its content, or writes it with -update.
+// test is the name of the test.
+func compareGenerated(t *testing.T, file string, want []byte) {
+	t.Helper()
+	if *update {
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, want, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, err := os.ReadFile(file); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("%s is out of date (%v): go test ./daemonset -run '^%s$' -update", file, err, t.Name())
+	}
+}
+
+// TestChartFiles: the chart's files are copies of daemonset/monitoring's. Helm prints a
+// warning for each symbolic link, so there is none in the chart.
+func TestChartFiles(t *testing.T) {
+	for _, name := range []string{"dashboard.json", "podmonitor.yaml", "rules.yaml"} {
+		compareGenerated(t, filepath.Join("chart", "files", name), readFile(t, filepath.Join("monitoring", name)))
+	}
+	err := filepath.WalkDir("chart", func(path string, entry fs.DirEntry, err error) error {
+		if err == nil && !entry.IsDir() && !entry.Type().IsRegular() {
+			t.Errorf("%s is not a regular file", path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}

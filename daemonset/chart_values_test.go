@@ -1,0 +1,188 @@
+package daemonset
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/util/yaml"
+)
+
+// chartValue is a value of the chart.
+type chartValue struct {
+	path    []string
+	meaning string // the comment in front of it
+}
+
+// valueSection is a part of values.yaml with a heading.
+type valueSection struct {
+	title  string
+	values []chartValue
+}
+
+// valueSections reads values.yaml: headings, and values with the comments in front of them. A
+// value is a key to which the schema has no properties.
+func valueSections(t *testing.T, text string, schema map[string]any) (list []valueSection) {
+	t.Helper()
+	var comment, path []string
+	for line := range strings.Lines(text) {
+		trimmed := strings.TrimSpace(line)
+		if title, ok := strings.CutPrefix(trimmed, "## "); ok {
+			list, comment = append(list, valueSection{title: title}), nil
+			continue
+		}
+		if part, ok := strings.CutPrefix(trimmed, "# "); ok {
+			comment = append(comment, part)
+			continue
+		}
+		depth := (len(line) - len(strings.TrimLeft(line, " "))) / 2
+		key, _, ok := strings.Cut(trimmed, ":")
+		// Lists, and keys below a value, belong to that value.
+		if !ok || strings.HasPrefix(trimmed, "- ") || depth > len(path) {
+			comment = nil
+			continue
+		}
+		path = append(slices.Clone(path[:depth]), key)
+		property := schemaAt(schema, path)
+		if property == nil {
+			t.Fatalf("the schema has no %s", strings.Join(path, "."))
+		}
+		if property["properties"] != nil && !slices.Equal(path, []string{"resources"}) && !slices.Equal(path, []string{"updateStrategy", "rollingUpdate"}) {
+			comment = nil
+			continue
+		}
+		if len(comment) == 0 || len(list) == 0 {
+			t.Errorf("values.yaml: %s has no comment or no heading", strings.Join(path, "."))
+			continue
+		}
+		last := &list[len(list)-1]
+		last.values = append(last.values, chartValue{path, strings.Join(comment, " ")})
+		path, comment = path[:depth], nil
+	}
+	return list
+}
+
+// schemaAt returns the schema of a value, nil if there is none.
+func schemaAt(schema map[string]any, path []string) map[string]any {
+	for _, key := range path {
+		properties, _ := schema["properties"].(map[string]any)
+		schema, _ = properties[key].(map[string]any)
+	}
+	return schema
+}
+
+// typeNames are the names of the schema's types in the tables.
+var typeNames = map[string]string{
+	"string": "text", "integer": "integer", "boolean": "boolean", "object": "map", "array": "list", "null": "",
+}
+
+// typeText returns what the schema accepts.
+func typeText(schema map[string]any) string {
+	var words []string
+	switch kind := schema["type"].(type) {
+	case string:
+		words = append(words, typeNames[kind])
+	case []any:
+		for _, k := range kind {
+			words = append(words, typeNames[k.(string)])
+		}
+	}
+	enum, _ := schema["enum"].([]any)
+	for _, value := range enum {
+		if text, ok := value.(string); ok && text != "" {
+			words = append(words, "`"+text+"`")
+		}
+	}
+	return strings.Join(words, ", ")
+}
+
+// valueTables returns the tables of all values.
+func valueTables(t *testing.T) string {
+	t.Helper()
+	text := readFile(t, "chart/values.yaml")
+	var schema, defaults map[string]any
+	if err := json.Unmarshal(readFile(t, "chart/values.schema.json"), &schema); err != nil {
+		t.Fatal(err)
+	}
+	if err := yaml.Unmarshal(text, &defaults); err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	for _, section := range valueSections(t, string(text), schema) {
+		fmt.Fprintf(&out, "\n## %s\n\n| value | type | default | meaning |\n|---|---|---|---|\n", section.title)
+		for _, v := range section.values {
+			var value any = defaults
+			for _, key := range v.path {
+				value = value.(map[string]any)[key]
+			}
+			encoded, err := json.Marshal(value)
+			if err != nil {
+				t.Fatal(err)
+			}
+			fmt.Fprintf(&out, "| `%s` | %s | `%s` | %s |\n", strings.Join(v.path, "."), typeText(schemaAt(schema, v.path)), encoded, v.meaning)
+		}
+	}
+	out.WriteString("\n## Values of other charts\n\nThe chart accepts these values without effect, and the notes that helm prints name them.\n\n| value | meaning |\n|---|---|\n")
+	described := describedValues(nil, schema)
+	for _, key := range slices.Sorted(maps.Keys(described)) {
+		fmt.Fprintf(&out, "| `%s` | %s |\n", key, described[key])
+	}
+	return out.String()
+}
+
+// describedValues returns the values that the schema describes: those of other charts.
+func describedValues(path []string, schema map[string]any) map[string]string {
+	all := make(map[string]string)
+	properties, _ := schema["properties"].(map[string]any)
+	for key, property := range properties {
+		at := append(slices.Clone(path), key)
+		inner := property.(map[string]any)
+		if text, ok := inner["description"].(string); ok && key != "global" {
+			all[strings.Join(at, ".")] = text
+		}
+		maps.Copy(all, describedValues(at, inner))
+	}
+	return all
+}
+
+// The pages begin with these lines.
+const (
+	generatedMark = "<!-- Generated by go test ./daemonset -run TestChartValues -update; do not edit. -->\n"
+
+	chartReadme = `# Helm chart of nodens
+
+This chart installs nodens, a DNS agent, on every node of a cluster. Its defaults make the objects
+of [daemonset/nodens.yaml](../base/nodens.yaml). No pod uses the agent yet: set the kubelets'
+clusterDNS to ` + "`config.localDns`" + `, or set ` + "`config.dnsServer`" + ` to kube-dns's ClusterIP.
+
+The image is not published. Build it with ` + "`make image`" + ` and push it to a registry of yours; then, with
+Helm 3.17 or later, from the folder of this repository:
+
+<!-- not run: needs a registry and a cluster -->
+` + "```console" + `
+$ helm upgrade --install node-local-dns daemonset/chart --namespace kube-system --take-ownership --set image.repository=YOUR-REGISTRY/nodens
+$ kubectl -n kube-system rollout status daemonset/node-local-dns
+` + "```" + `
+
+For the first rollout in place of NodeLocal DNSCache, add
+` + "`--set updateStrategy.rollingUpdate.maxUnavailable=1`" + `. Values for deliveryhero's chart node-local-dns
+are accepted as they are, except for the image.
+`
+
+	chartPage = `# Values of the Helm chart
+
+This page lists each value of the chart in [daemonset/chart](../../daemonset/chart/README.md), with
+its type, its default and its meaning. Unknown names and invalid values are errors that name them.
+[Install with Helm](../how-to/install-with-helm.md) has the commands.
+`
+)
+
+// TestChartValues: the chart's README.md and the reference have the values of values.yaml.
+func TestChartValues(t *testing.T) {
+	tables := valueTables(t)
+	compareGenerated(t, "chart/README.md", []byte(generatedMark+"\n"+chartReadme+tables))
+	compareGenerated(t, "../docs/reference/chart-values.md", []byte(generatedMark+"\n"+chartPage+tables))
+}
