@@ -42,6 +42,24 @@ var deliveryhero = map[string]string{
 	"tolerations": `[{"key": "CriticalAddonsOnly", "operator": "Exists"}, {"effect": "NoExecute", "operator": "Exists"}, {"effect": "NoSchedule", "operator": "Exists"}]`,
 }
 
+// lablabs are the keys of the values of lablabs' chart node-local-dns with their defaults, in
+// JSON, except for config.zones, and with some that it has no default for.
+var lablabs = map[string]string{
+	"image.repository": `"registry.k8s.io/dns/k8s-dns-node-cache"`, "image.pullPolicy": `"IfNotPresent"`, "image.tag": `"1.23.1"`,
+	"image.args.interfaceName": `"nodelocaldns"`, "image.args.healthPort": `8080`, "image.args.setupInterface": `true`,
+	"image.args.skipTeardown": `true`, "image.args.setupIptables": `false`, "image.args.syncInterval": `"1ns"`,
+	"image.args.quiet": `false`, "image.args.setupEbtables": `false`, "image.args.upstreamSvc": `"kube-dns"`,
+	"imagePullSecrets": `[]`, "config.localDnsIp": `"169.254.20.11"`, "config.kubeDnsIp": `""`, "useHostNetwork": `true`,
+	"updateStrategy.rollingUpdate.maxUnavailable": `"10%"`, "priorityClassName": `"system-node-critical"`,
+	"podAnnotations": `{}`, "podSecurityContext": `{}`, "securityContext.capabilities.add": `["NET_ADMIN"]`, "readinessProbe": `{}`,
+	"serviceAccount.create": `true`, "serviceAccount.annotations": `{}`, "serviceAccount.name": `""`,
+	"nodeSelector": `{}`, "affinity": `{}`, "tolerations": `[{"operator": "Exists"}]`,
+	"resources.requests": `{"cpu": "30m", "memory": "50Mi"}`, "metrics.prometheusScrape": `"true"`, "metrics.port": `9253`,
+	"podmonitor.enabled": `false`, "podmonitor.metricRelabelings": `[]`,
+	"servicemonitor.enabled": `false`, "servicemonitor.honorLabels": `true`, "servicemonitor.honorTimestamps": `true`,
+	"servicemonitor.metricRelabelings": `[]`, "servicemonitor.relabelings": `[]`,
+}
+
 // valuesFile returns keys with values in JSON as a file of values, after changes.
 func valuesFile(t *testing.T, keys map[string]string, changes map[string]string) string {
 	t.Helper()
@@ -129,6 +147,40 @@ func TestChartDeliveryheroKeys(t *testing.T) {
 	}
 }
 
+// TestChartLablabs: the chart accepts lablabs' own values except for its zones, and they mean
+// what they mean there.
+func TestChartLablabs(t *testing.T) {
+	values := valuesFile(t, lablabs, map[string]string{
+		"config.kubeDnsIp": `"10.96.0.10"`, "image.args.setupIptables": `true`, "image.args.healthPort": `8090`, "image.args.interfaceName": `"dns0"`,
+		"metrics.prometheusScrape": `"false"`, "metrics.port": `9300`, "servicemonitor.enabled": `true`, "image.args.upstreamSvc": `"kube-dns-upstream"`,
+	})
+	set, c, flags, corefile := renderAgent(t, values)
+	want := map[string]string{
+		"localip": "169.254.20.11,10.96.0.10", "basecorefile": "/etc/coredns/Corefile.base", "upstreamsvc": "kube-dns-upstream",
+		"handover-dir": "/var/lib/nodens", "takeover-service": "kube-dns", "skipteardown": "", "health-port": "8090", "interfacename": "dns0",
+	}
+	if d := cmp.Diff(want, flags); d != "" {
+		t.Errorf("arguments (-want +got):\n%s", d)
+	}
+	b := blockOf(t, parse(t, corefile, flags), "cluster.local")
+	if b.Health.Addr != "169.254.20.11:8090" || c.LivenessProbe.HTTPGet.Port.IntValue() != 8090 || b.Prometheus.Addr != ":9300" {
+		t.Errorf("health is %v, the probe asks %v, metrics are at %v", b.Health, c.LivenessProbe.HTTPGet, b.Prometheus)
+	}
+	if set.Spec.Template.Annotations["prometheus.io/scrape"] != "" {
+		t.Error("metrics.prometheusScrape has no effect")
+	}
+	monitor, _ := findObject[*unstructured.Unstructured](t, renderChart(t, values), "node-local-dns")
+	if monitor.GetKind() != "ServiceMonitor" {
+		t.Errorf("a %s, want a ServiceMonitor", monitor.GetKind())
+	}
+	for _, zones := range []string{`{".:53": {"plugins": {"errors": true}}}`, `[{"zone": ".:53"}]`} {
+		_, err := templateChart(t, valuesFile(t, lablabs, map[string]string{"config.zones": zones}))
+		if err == nil || !strings.Contains(err.Error(), "write additional zones into config.extraServerBlocks") {
+			t.Errorf("%v, want an error that says where zones are", err)
+		}
+	}
+}
+
 // TestChartWarnings: the notes name values that have no effect, or a surprising one, and no
 // others.
 func TestChartWarnings(t *testing.T) {
@@ -138,6 +190,10 @@ func TestChartWarnings(t *testing.T) {
 	}{
 		{"defaults", "{}", nil},
 		{"deliveryhero", valuesFile(t, deliveryhero, nil), []string{"config.bindIp=false", "updateStrategy.rollingUpdate.maxUnavailable=10%"}},
+		{"lablabs", valuesFile(t, lablabs, map[string]string{"useHostNetwork": `false`, "readinessProbe": `{"timeoutSeconds": 3}`}), []string{
+			"image.args.syncInterval", "image.args.quiet", "image.args.setupEbtables", "useHostNetwork=false", "readinessProbe",
+			"servicemonitor.honorTimestamps", "updateStrategy.rollingUpdate.maxUnavailable=10%",
+		}},
 		{"bindIp", "config: {bindIp: true}", nil},
 		{"port", "config: {port: {number: 5353, tcp: a}}", []string{"config.port.number=5353", "config.port.tcp and config.port.udp"}},
 		{"lifecycle", "lifecycle: {preStop: {exec: {command: [sleep, '3']}}}", []string{"lifecycle.preStop.exec"}},

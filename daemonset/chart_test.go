@@ -239,10 +239,13 @@ func TestChartSchema(t *testing.T) {
 			t.Fatalf("%s: %v", file, err)
 		}
 	}
-	// Helm puts global into every chart's values; other charts have bindIp and port; the rest
+	// Helm puts global into every chart's values; described ones are of other charts; the rest
 	// may be left out.
-	checkSchema(t, "", schema, values, []string{"/global", "/resources/claims", "/config/bindIp", "/config/port",
-		"/updateStrategy/rollingUpdate/maxSurge", "/updateStrategy/rollingUpdate/maxUnavailable"})
+	optional := []string{"/global", "/resources/claims", "/updateStrategy/rollingUpdate/maxSurge", "/updateStrategy/rollingUpdate/maxUnavailable"}
+	for key := range describedValues(nil, schema) {
+		optional = append(optional, "/"+strings.ReplaceAll(key, ".", "/"))
+	}
+	checkSchema(t, "", schema, values, optional)
 	if out, err := runTool(t, "helm", "lint", "--strict", "chart", "--namespace", "kube-system"); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}

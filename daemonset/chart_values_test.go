@@ -125,7 +125,7 @@ func valueTables(t *testing.T) string {
 			fmt.Fprintf(&out, "| `%s` | %s | `%s` | %s |\n", strings.Join(v.path, "."), typeText(schemaAt(schema, v.path)), encoded, v.meaning)
 		}
 	}
-	out.WriteString("\n## Values of other charts\n\nThe chart accepts these values without effect, and the notes that helm prints name them.\n\n| value | meaning |\n|---|---|\n")
+	out.WriteString("\n## Values of other charts\n\nThe chart knows these values, so that files for the charts of deliveryhero and lablabs work. The notes that\nhelm prints name each one that has no effect.\n\n| value | meaning |\n|---|---|\n")
 	described := describedValues(nil, schema)
 	for _, key := range slices.Sorted(maps.Keys(described)) {
 		fmt.Fprintf(&out, "| `%s` | %s |\n", key, described[key])

@@ -18,6 +18,28 @@ config.dnsServer has no effect: without rules (config.setupIptables, config.netf
 {{- if and .Values.cilium.localRedirect $c.dnsServer }}
 config.dnsServer has no effect with cilium.localRedirect.
 {{- end }}
+{{- with dig "args" dict .Values.image }}
+{{- range $name := list "syncInterval" "quiet" "setupEbtables" }}
+{{- if hasKey $.Values.image.args $name }}
+image.args.{{ $name }} has no effect.
+{{- end }}
+{{- end }}
+{{- end }}
+{{- if eq (toString .Values.useHostNetwork) "false" }}
+useHostNetwork=false has no effect: set cilium.localRedirect for an agent with the network of a pod.
+{{- end }}
+{{- range $name := list "readinessProbe" "podSecurityContext" }}
+{{- if get $.Values $name }}
+{{ $name }} has no effect: the chart sets its own.
+{{- end }}
+{{- end }}
+{{- range $name, $keys := dict "podmonitor" (list "metricRelabelings") "servicemonitor" (list "honorTimestamps") }}
+{{- range $keys }}
+{{- if get (get $.Values $name | default dict) . }}
+{{ $name }}.{{ . }} has no effect.
+{{- end }}
+{{- end }}
+{{- end }}
 {{- range $hook, $handler := .Values.lifecycle }}
 {{- if hasKey ($handler | default dict) "exec" }}
 lifecycle.{{ $hook }}.exec: the image has no shell; only /usr/local/bin/nodens can run.
