@@ -15,6 +15,8 @@ func needsLinux(what string) error {
 		"check, plan, migrate and flush work here, too", what, runtime.GOOS)
 }
 
+func logFailure(_ string, w io.Writer, err error) { fmt.Fprintln(w, "nodens:", err) }
+
 func runAgent(context.Context, *agentFlags, io.Writer, io.Writer) error {
 	return needsLinux("the agent")
 }

@@ -95,7 +95,6 @@ func (f *agentFlags) addConfiguration(flags *pflag.FlagSet) {
 func (f *agentFlags) addNetwork(flags *pflag.FlagSet) {
 	cli.Func(flags, "localip", "", "comma-separated `addresses` to answer on, such as 169.254.20.10", f.setLocalIPs)
 	flags.BoolVar(&f.SetupInterface, "setupinterface", f.SetupInterface, "create the interface and assign the --localip addresses to it")
-	flags.StringVar(&f.TakeoverService, "takeover-service", f.TakeoverService, "`service` whose ClusterIP the agent takes over: the start fails if the ClusterIP is not in --localip; empty for no comparison")
 	flags.StringVar(&f.InterfaceName, "interfacename", f.InterfaceName, "`name` of that interface")
 	flags.BoolVar(&f.SetupIptables, "setupiptables", f.SetupIptables, "install rules for the --localip addresses; false means --netfilter=none")
 	cli.Enum(flags, "netfilter", string(f.Netfilter), "backend of the rules; auto is the one of the node's kube-proxy", netfilters,
@@ -104,6 +103,7 @@ func (f *agentFlags) addNetwork(flags *pflag.FlagSet) {
 	cli.Func(flags, "syncinterval", "60", "interval between two checks of the interface and the rules, in `seconds` or as a duration", f.setSyncInterval)
 	flags.BoolVar(&f.SkipTeardown, "skipteardown", f.SkipTeardown, "keep the interface and the rules at exit: queries go to the cluster DNS until the next start; nodens cleanup removes them")
 	cli.Func(flags, "health-port", "8080", "`port` of the health endpoint, for the rules; 0 for none", portFlag(&f.HealthPort, 0))
+	flags.StringVar(&f.TakeoverService, "takeover-service", f.TakeoverService, "`service` whose ClusterIP the agent takes over: the start fails if the ClusterIP is not in --localip; empty for no comparison")
 }
 
 func (f *agentFlags) addService(flags *pflag.FlagSet) {
@@ -126,8 +126,10 @@ func (f *agentFlags) addKernelPath(flags *pflag.FlagSet) {
 }
 
 func (f *agentFlags) addLogging(flags *pflag.FlagSet) {
-	cli.Enum(flags, "log-format", f.LogFormat, "format of the log; coredns for the lines that CoreDNS writes", []string{"text", "json", "coredns"},
+	cli.Enum(flags, "log-format", f.LogFormat, "format of the log; coredns for the lines that CoreDNS writes", []string{options.LogText, options.LogJSON, options.LogCoreDNS},
 		func(text string) { f.LogFormat = text })
+	cli.Enum(flags, "log-level", "info", "lowest level of the lines to log; the lines of the log directive have the level info; the debug directive means debug", []string{"debug", "info", "warn", "error"},
+		func(text string) { _ = f.LogLevel.UnmarshalText([]byte(text)) }) // it knows these words
 	flags.StringVar(&f.MetricsAddr, "metrics-listen-address", f.MetricsAddr, "`address` of the metrics about the node's network; empty for none")
 	flags.StringVar(&f.PrometheusAddr, "prometheus-listen-address", f.PrometheusAddr, "`address` that replaces __PROMETHEUS__ENDPOINT__")
 }

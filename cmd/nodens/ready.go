@@ -18,7 +18,7 @@ func newReadyCommand() *cobra.Command {
 		Short: "Exit with 0 if the agent in this container is ready",
 		Long: `Exit with 0 if the agent in this container can take queries, else with 1. It is the readiness
 probe of the DaemonSet: it asks through --handover-dir, because on the node's network the health
-and readiness endpoints may be another agent's. The agent's other flags are accepted and
+and readiness endpoints may belong to another agent. The agent's other flags are accepted and
 ignored.`,
 		Example: "  nodens ready --handover-dir /var/lib/nodens",
 		Args:    cli.NoArgs,

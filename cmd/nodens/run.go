@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/nodens-dns/nodens/cmd/nodens/options"
 	"github.com/nodens-dns/nodens/internal/cli"
 )
 
@@ -24,16 +26,36 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root := newRootCommand()
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	root.SetArgs(cli.Normalize(root, args))
-	err := root.ExecuteContext(ctx)
+	cmd, err := cli.Execute(ctx, root, args)
 	if err == nil {
 		return exitOK
 	}
-	fmt.Fprintln(stderr, "nodens:", err)
+	code := exitError
 	if usage := (*cli.UsageError)(nil); errors.As(err, &usage) {
-		return exitUsage
+		code = exitUsage
 	}
-	return exitError
+	// Usage errors are mostly a user's, whose log has the default format.
+	format := logFormat(cli.Normalize(root, args))
+	if cmd == root && (code == exitError || format == options.LogJSON || format == options.LogCoreDNS) {
+		logFailure(format, stderr, err)
+	} else {
+		fmt.Fprintln(stderr, "nodens:", err)
+	}
+	return code
+}
+
+// logFormat returns the last value of --log-format in normalized args, which may have errors.
+func logFormat(args []string) string {
+	const name = "--log-format"
+	format := options.LogText
+	for i, arg := range args {
+		if value, ok := strings.CutPrefix(arg, name+"="); ok {
+			format = value
+		} else if arg == name && i+1 < len(args) {
+			format = args[i+1]
+		}
+	}
+	return format
 }
 
 const rootLong = `nodens is a node-local DNS agent for Kubernetes. It runs once on each node and answers the
@@ -68,9 +90,11 @@ func newRootCommand() *cobra.Command {
 	}
 	f.register(root.Flags())
 	root.Flags().BoolVar(&f.version, "version", false, "print the version and exit; nodens version -o json prints it as JSON")
+	cli.SetGroup(root.Flags(), cli.GroupGeneral, "version")
 	root.AddCommand(
 		newCheckCommand(), newPlanCommand(), newCleanupCommand(), newMigrateCommand(),
-		newReadyCommand(), newWaitCommand(), newSampleCommand(), newFlushCommand(), newVersionCommand(),
+		newReadyCommand(), newWaitCommand(), newSampleCommand(), newFlushCommand(),
+		newCompletionCommand(), newVersionCommand(),
 	)
 	root.SetHelpCommand(cli.NewHelpCommand())
 	cli.Prepare(root)

@@ -2,12 +2,13 @@
 // dash or two before a long flag, errors that name the nearest command or flag, help on
 // standard output, and results as text or JSON.
 //
-// A tree of commands goes through [Prepare] once, and its arguments through [Normalize].
+// A tree of commands goes through [Prepare] once; [Execute] runs it.
 // Errors in the arguments are of type [UsageError], so that the program can tell them from
 // failures of the command.
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -28,6 +29,18 @@ func (e *UsageError) Unwrap() error { return e.Err }
 // Usagef returns a [UsageError] with the text of [fmt.Errorf].
 func Usagef(format string, args ...any) error { return &UsageError{fmt.Errorf(format, args...)} }
 
+// Execute runs the command of root that args name, and returns it. An error of type
+// [UsageError] is one in args.
+func Execute(ctx context.Context, root *cobra.Command, args []string) (*cobra.Command, error) {
+	if completing(args) {
+		if err := addCompletions(root); err != nil {
+			return root, err
+		}
+	}
+	root.SetArgs(Normalize(root, args))
+	return root.ExecuteContextC(ctx)
+}
+
 // Prepare sets the conventions for root and all commands below it. Call it when the tree is
 // complete. The caller prints errors.
 func Prepare(root *cobra.Command) {
@@ -44,7 +57,7 @@ func Prepare(root *cobra.Command) {
 		cmd.InitDefaultHelpFlag()
 		if f := cmd.Flags().Lookup("help"); f != nil {
 			f.Usage = "print this help and exit"
-			setGroup(f, groupGeneral)
+			setGroup(f, GroupGeneral)
 		}
 	})
 }

@@ -13,8 +13,8 @@ const (
 	groupAnnotation = "nodens_group"
 	// groupFlags is the group of flags that belong to no other.
 	groupFlags = "Flags"
-	// groupGeneral is the group of the flags that every command has.
-	groupGeneral = "General"
+	// GroupGeneral is the group of the flags that every command has.
+	GroupGeneral = "General"
 )
 
 // Group is a list of flags with a title, for help and documents.
@@ -41,7 +41,7 @@ func setGroup(f *pflag.Flag, title string) {
 // general flags are the last group.
 func Groups(flags *pflag.FlagSet) []Group {
 	var list []Group
-	general := Group{Title: groupGeneral}
+	general := Group{Title: GroupGeneral}
 	flags.SortFlags = false
 	flags.VisitAll(func(f *pflag.Flag) {
 		if f.Hidden {
@@ -51,7 +51,7 @@ func Groups(flags *pflag.FlagSet) []Group {
 		if t := f.Annotations[groupAnnotation]; len(t) > 0 {
 			title = t[0]
 		}
-		if title == groupGeneral {
+		if title == GroupGeneral {
 			general.Flags = append(general.Flags, f)
 			return
 		}

@@ -12,7 +12,7 @@ import (
 // a value, and stays, if the flag before it takes one; so do "-" and all after "--". One
 // letter that no flag has stays as it is, for the error message.
 func Normalize(root *cobra.Command, args []string) []string {
-	if len(args) > 0 && strings.HasPrefix(args[0], cobra.ShellCompRequestCmd) { // or ShellCompNoDescRequestCmd
+	if completing(args) {
 		last := len(args) - 1 // what is being typed
 		if last == 0 {
 			return args

@@ -26,7 +26,7 @@ type Messages struct {
 type Log struct {
 	Messages Messages
 	Logger   *slog.Logger
-	Level    slog.Level // of all lines but the end, which is an Info line
+	Level    slog.Level // of all lines but the end; see [Log.Recover]
 	// Fields returns further fields of a summary; nil for none. It is called without a lock
 	// of the Log, from any goroutine.
 	Fields func() []any
@@ -59,10 +59,15 @@ func (l *Log) Fail(err error, args ...any) {
 }
 
 // Recover reports a success. If this ends an outage, Recover logs the number of failures
-// and the duration; args are further fields of that line.
+// and the duration; args are further fields of that line. It is an Info line, unless those are
+// not logged: whoever reads of the start reads of the end.
 func (l *Log) Recover(args ...any) {
 	if o := l.end(); o != nil {
-		l.log(slog.LevelInfo, l.Messages.End, args, "failures", o.failures, "duration", o.duration())
+		level := slog.LevelInfo
+		if !l.Logger.Enabled(context.Background(), level) {
+			level = l.Level
+		}
+		l.log(level, l.Messages.End, args, "failures", o.failures, "duration", o.duration())
 	}
 }
 

@@ -75,6 +75,7 @@ func Serve(ctx context.Context, opts options.Agent, log io.Writer) error {
 // prepare returns an agent that logs to w, and the configuration to serve.
 func prepare(opts *options.Agent, w io.Writer) (*agent, *config.Config, error) {
 	level := new(slog.LevelVar)
+	level.Set(opts.LogLevel)
 	log, err := newLogger(opts.LogFormat, w, level)
 	if err != nil {
 		return nil, nil, err

@@ -33,6 +33,22 @@ func newLogger(format string, w io.Writer, level slog.Leveler) (*slog.Logger, er
 	}
 }
 
+// LogFailure writes to w, in one of the formats, the error that ended the agent: a line for each
+// error that err joins.
+func LogFailure(format string, w io.Writer, err error) {
+	log, formatErr := newLogger(format, w, slog.LevelError)
+	if formatErr != nil {
+		log = slog.New(slog.NewTextHandler(w, nil))
+	}
+	list := []error{err}
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		list = joined.Unwrap()
+	}
+	for _, e := range list {
+		log.Error("the agent failed", "err", e)
+	}
+}
+
 // corednsHandler writes log lines like CoreDNS: the level in brackets, the message, then the
 // attributes. It is safe for concurrent use.
 type corednsHandler struct {

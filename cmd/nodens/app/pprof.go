@@ -41,9 +41,10 @@ func addPprof(add func(path string, h http.Handler)) {
 }
 
 // applyProcessSettings sets the log level and the block profile rate, which the whole process
-// shares: the highest that a block of cfg asks for.
+// shares: the highest that a block of cfg asks for. The
+// `debug` directive logs more than --log-level says, never less.
 func (a *agent) applyProcessSettings(cfg *config.Config) {
-	level, rate := slog.LevelInfo, 0
+	level, rate := a.opts.LogLevel, 0
 	for _, b := range cfg.Blocks {
 		if b.Debug != nil {
 			level = slog.LevelDebug

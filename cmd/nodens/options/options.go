@@ -62,6 +62,7 @@ type Agent struct {
 	AdminSocket    string // path of the admin socket; "": none
 	HandoverDir    string // directory for handovers and the saved cache; "": none
 	LogFormat      string // LogText, LogJSON or LogCoreDNS
+	LogLevel       slog.Level
 	FastPath       FastPathMode
 	FastPathOrder  FastPathOrder
 
