@@ -29,17 +29,6 @@ func generated(t *testing.T, page, name, text string) {
 	compare(t, root, page, part, text, head+begin+text+"<!-- end generated -->"+tail)
 }
 
-// generatedPage compares a whole page with text, or writes it with -update.
-func generatedPage(t *testing.T, page, text string) {
-	t.Helper()
-	_, root := document(t, "README.md")
-	old, err := os.ReadFile(filepath.Join(root, page))
-	if err != nil && !*update {
-		t.Fatal(err)
-	}
-	compare(t, root, page, string(old), text, text)
-}
-
 // compare compares the generated part of a page with what it should be, or writes the page.
 func compare(t *testing.T, root, page, got, want, whole string) {
 	t.Helper()
@@ -51,11 +40,7 @@ func compare(t *testing.T, root, page, got, want, whole string) {
 		t.Errorf("%s differs from the code; run go test ./test/docs -run '^%s$' -update (-want +got):\n%s", page, name, cmp.Diff(want, got))
 		return
 	}
-	path := filepath.Join(root, page)
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte(whole), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(root, page), []byte(whole), 0o644); err != nil {
 		t.Fatal(err)
 	}
 }

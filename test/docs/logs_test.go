@@ -34,12 +34,7 @@ var outageLevels = map[string]string{
 func readLogs(t *testing.T) *logSources {
 	t.Helper()
 	s := &logSources{keys: make(map[string]string)}
-	sources := files(t, func(name string) bool {
-		top, _, _ := strings.Cut(name, "/")
-		return strings.HasSuffix(name, ".go") && !strings.HasSuffix(name, "_test.go") && !strings.HasPrefix(name, "internal/toolcache/") &&
-			slices.Contains([]string{"cmd", "internal", "server", "kubernetes", "cache", "upstream", "netsetup"}, top)
-	})
-	for _, source := range sources {
+	for _, source := range agentSources(t) {
 		text, _ := document(t, source)
 		file, err := parser.ParseFile(token.NewFileSet(), source, text, 0)
 		if err != nil {
