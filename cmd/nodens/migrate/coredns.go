@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -87,7 +88,7 @@ func readCoreDNSCorefile(text string) (*config.Config, error) {
 		return nil, err
 	}
 	defer os.RemoveAll(dir)
-	resolv := dir + "/resolv.conf"
+	resolv := filepath.ToSlash(dir) + "/resolv.conf"
 	if err := os.WriteFile(resolv, []byte(placeholderResolvConf), 0o600); err != nil {
 		return nil, err
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -39,7 +40,9 @@ func (m *migration) loadCorefile() (c *corefile, err error) {
 		return nil, fmt.Errorf("the ConfigMap %s with the Corefile of %s is not among the objects; add its file with -f",
 			strings.TrimPrefix(namespace+"/"+s.configMap, "/"), m.pod.daemonSet.describe())
 	}
-	c = &corefile{configMap: configMap.clone(), key: s.key, text: configMap.text("data", s.key)}
+	// Lines end in CRLF if the ConfigMap was made from a file on Windows.
+	text := strings.ReplaceAll(configMap.text("data", s.key), "\r\n", "\n")
+	c = &corefile{configMap: configMap.clone(), key: s.key, text: text}
 	if _, ok := configMap.value("data", s.key).(string); !ok {
 		return nil, fmt.Errorf("%s has no key %q with the Corefile of %s", configMap.describe(), s.key, m.pod.daemonSet.describe())
 	}
@@ -94,8 +97,11 @@ func (m *migration) writeInputs(c *corefile, s *configMapFile) error {
 	c.options.KubeDNS, c.options.ResolvConf = legacy, resolv
 	c.options.LookupEnv = func(name string) (string, bool) { return m.lookupEnv(name), true }
 	c.options.Interface = func(string) ([]netip.Addr, error) { return []netip.Addr{netip.MustParseAddr(placeholderAddr)}, nil }
-	c.replacePaths = strings.NewReplacer(m.placeholders(resolv, s.dir, base)...)
-	c.restorePaths = strings.NewReplacer(c.path, c.configMap.describe()+", "+c.key, base, s.dir, legacy, m.flags.KubeDNS, resolv, "/etc/resolv.conf")
+	// Paths in a Corefile have slashes, on Windows too.
+	slashBase, slashResolv := filepath.ToSlash(base), filepath.ToSlash(resolv)
+	c.replacePaths = strings.NewReplacer(m.placeholders(slashResolv, s.dir, slashBase)...)
+	c.restorePaths = strings.NewReplacer(c.path, c.configMap.describe()+", "+c.key, base, s.dir, slashBase, s.dir,
+		legacy, m.flags.KubeDNS, resolv, "/etc/resolv.conf", slashResolv, "/etc/resolv.conf")
 	return nil
 }
 
@@ -129,7 +135,7 @@ func (m *migration) kubeDNSFiles() (map[string]string, error) {
 	if m.flags.KubeDNS == "" {
 		return nil, nil
 	}
-	s, err := m.pod.mountedFile(filepath.Join(m.flags.KubeDNS, any))
+	s, err := m.pod.mountedFile(path.Join(m.flags.KubeDNS, any))
 	if s == nil || err != nil {
 		return nil, err
 	}

@@ -1,4 +1,6 @@
-package layout
+// Package portable builds the program for the systems of operators' workstations. The agent
+// needs Linux; check, plan, migrate, flush and the other commands that need no node run there.
+package portable
 
 import (
 	"context"
@@ -14,8 +16,7 @@ import (
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
-// systems are other systems than Linux, on which operators run the commands that need no
-// node, as GOOS/GOARCH.
+// systems are these systems, as GOOS/GOARCH.
 var systems = []string{"darwin/arm64", "windows/amd64"}
 
 // workstation are the packages with tests that build on these systems. They import neither
