@@ -31,7 +31,7 @@ func checkTakeover(o *options.Agent, log *slog.Logger) error {
 	}
 	actual, err := netip.ParseAddr(value)
 	if err != nil {
-		return fmt.Errorf("-takeover-service %s: the Service needs a ClusterIP, but %s is %q", o.TakeoverService, name, value)
+		return fmt.Errorf("--takeover-service %s: the Service needs a ClusterIP, but %s is %q", o.TakeoverService, name, value)
 	}
 	if slices.Contains(o.LocalIPs, actual) {
 		return nil
@@ -40,6 +40,6 @@ func checkTakeover(o *options.Agent, log *slog.Logger) error {
 	for _, a := range o.LocalIPs {
 		given = append(given, a.String())
 	}
-	return fmt.Errorf("-localip %s does not contain %s, the ClusterIP of the Service %s: add it to -localip in place of any other ClusterIP (clusterDNS in daemonset/settings, config.dnsServer in the chart), or remove -takeover-service",
+	return fmt.Errorf("--localip %s does not contain %s, the ClusterIP of the Service %s: add it to --localip in place of any other ClusterIP (clusterDNS in daemonset/settings, config.dnsServer in the chart), or remove --takeover-service",
 		strings.Join(given, ","), actual, o.TakeoverService)
 }
