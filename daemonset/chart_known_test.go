@@ -189,9 +189,9 @@ func TestChartWarnings(t *testing.T) {
 		want         []string // starts of the warnings
 	}{
 		{"defaults", "{}", nil},
-		{"deliveryhero", valuesFile(t, deliveryhero, nil), []string{"config.bindIp=false", "updateStrategy.rollingUpdate.maxUnavailable=10%"}},
+		{"deliveryhero", valuesFile(t, deliveryhero, nil), []string{"image.repository=registry.k8s.io/dns/k8s-dns-node-cache is NodeLocal", "config.bindIp=false", "updateStrategy.rollingUpdate.maxUnavailable=10%"}},
 		{"lablabs", valuesFile(t, lablabs, map[string]string{"useHostNetwork": `false`, "readinessProbe": `{"timeoutSeconds": 3}`}), []string{
-			"image.args.syncInterval", "image.args.quiet", "image.args.setupEbtables", "useHostNetwork=false", "readinessProbe",
+			"image.repository=", "image.args.syncInterval", "image.args.quiet", "image.args.setupEbtables", "useHostNetwork=false", "readinessProbe",
 			"servicemonitor.honorTimestamps", "updateStrategy.rollingUpdate.maxUnavailable=10%",
 		}},
 		{"bindIp", "config: {bindIp: true}", nil},

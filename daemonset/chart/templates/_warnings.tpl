@@ -1,6 +1,9 @@
 {{- /* nodens.warnings are the values that have no effect, or one that surprises, a line each. */ -}}
 {{- define "nodens.warnings" -}}
 {{- $c := .Values.config }}
+{{- if contains "k8s-dns-node-cache" .Values.image.repository }}
+image.repository={{ .Values.image.repository }} is NodeLocal DNSCache's image, which does not start with these arguments: set it to nodens' image.
+{{- end }}
 {{- if and (hasKey $c "bindIp") (not $c.bindIp) }}
 config.bindIp=false has no effect: the agent listens at its own addresses only.
 {{- end }}
