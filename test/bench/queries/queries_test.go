@@ -123,6 +123,9 @@ func TestPages(t *testing.T) {
 				t.Errorf("cluster %v: the page lacks %q:\n%s", cluster, want, page)
 			}
 		}
+		if strings.Contains(page, "![](") {
+			t.Errorf("cluster %v: the page shows a drawing that is not there:\n%s", cluster, page)
+		}
 	}
 }
 
