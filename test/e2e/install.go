@@ -115,7 +115,7 @@ var chartVariants = []string{
 	"podMonitor.enabled=true,prometheusRule.enabled=true,prometheusRule.labels.release=p,dashboard.enabled=true",
 	"cilium.localRedirect=true,networkPolicy.enabled=true",
 	"config.kubernetes=false,serviceAccount.create=false,updateStrategy.rollingUpdate.maxSurge=0,updateStrategy.rollingUpdate.maxUnavailable=10%",
-	"updateStrategy.rollingUpdate.maxUnavailable=10%,config.bindIp=false,securityContext.privileged=true,initContainers[0].name=first,initContainers[0].image=first:1," +
+	"updateStrategy.rollingUpdate.maxUnavailable=10%,config.bindIp=false,securityContext.capabilities.add={SYS_ADMIN},initContainers[0].name=first,initContainers[0].image=first:1," +
 		"resizePolicy[0].resourceName=cpu,resizePolicy[0].restartPolicy=NotRequired,lifecycle.preStop.sleep.seconds=1,nameOverride=dns,image.digest=sha256:" + zeroDigest,
 }
 

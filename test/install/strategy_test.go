@@ -1,0 +1,42 @@
+package install
+
+import (
+	"slices"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/yaml"
+
+	"github.com/nodens-dns/nodens/test/apiserver"
+)
+
+// TestUpdateStrategies: Kubernetes accepts a rolling update of which exactly one of maxSurge
+// and maxUnavailable is 0, and none is over 100 %. The chart refuses the others by this rule.
+func TestUpdateStrategies(t *testing.T) {
+	client, err := apiserver.Start(t).Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	objects := manifest(t)
+	at := slices.IndexFunc(objects, func(o object) bool { return o.Kind == "DaemonSet" })
+	var set appsv1.DaemonSet
+	if err := yaml.Unmarshal(objects[at].text, &set); err != nil {
+		t.Fatal(err)
+	}
+	values := []string{"0", "1", "0%", "10%", "100%", "101%"}
+	zero := []string{"0", "0%"}
+	for _, surge := range values {
+		for _, unavailable := range values {
+			s, u := intstr.Parse(surge), intstr.Parse(unavailable)
+			set.Spec.UpdateStrategy.RollingUpdate = &appsv1.RollingUpdateDaemonSet{MaxSurge: &s, MaxUnavailable: &u}
+			_, err := client.AppsV1().DaemonSets(set.Namespace).Create(t.Context(), &set, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+			accepted := slices.Contains(zero, surge) != slices.Contains(zero, unavailable) && surge != "101%" && unavailable != "101%"
+			if accepted && err != nil || !accepted && !apierrors.IsInvalid(err) {
+				t.Errorf("maxSurge %s, maxUnavailable %s: %v, want accepted %v", surge, unavailable, err, accepted)
+			}
+		}
+	}
+}
