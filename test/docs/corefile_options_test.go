@@ -197,9 +197,37 @@ func TestBounds(t *testing.T) {
 	}
 }
 
+// TestArgumentBounds does the same for arguments that are not the first one of an option.
+func TestArgumentBounds(t *testing.T) {
+	texts := make(map[string]string)
+	for _, directive := range config.Directives() {
+		texts[directive], _ = document(t, reference+directive+".md")
+	}
+	scratch(t)
+	for _, written := range []string{
+		"bufsize -1", "reload -1s", "reload 30s -1s", "dnstap /s full -1", "dnstap /s full 1 -1", "cache -1",
+		"cache { success 1 -1 }", "cache { success 1 1 -1 }", "cache { prefetch 1 -1s }",
+		"cache { serve_stale 1h immediate -1s }", "cache { serve_stale 1h immediate 1s -1s }", "cache { serve_stale 1h verify -1s }",
+	} {
+		directive, _, _ := strings.Cut(written, " ")
+		err := parse(block(written))
+		if err == nil {
+			t.Errorf("%s: no error", written)
+			continue
+		}
+		m := bounds.FindStringSubmatch(err.Error())
+		if m == nil {
+			t.Errorf("%s: %v, which names no bounds", written, err)
+		} else if want := rangeText(m[1], m[2]); !strings.Contains(texts[directive], want) {
+			t.Errorf("%s.md does not have the bounds %q of %s", directive, want, written)
+		}
+	}
+}
+
 // rangeText writes a range as the tables do: "1 to 60,000", "1m to 24h", "0 or more".
 func rangeText(low, high string) string {
-	if high == strconv.Itoa(math.MaxInt32) || high == time.Duration(math.MaxInt64).String() {
+	most := []string{strconv.Itoa(math.MaxInt32), (math.MaxInt32 * time.Second).String(), time.Duration(math.MaxInt64).String()}
+	if slices.Contains(most, high) {
 		return short(low) + " or more"
 	}
 	return short(low) + " to " + short(high)
