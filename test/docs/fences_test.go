@@ -17,10 +17,6 @@ import (
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
-// unfinished are the pages that are exempt from the rules about fences and prose until their text
-// is replaced.
-var unfinished = []string{"README.md"}
-
 // TestFenceLanguages: a fence's language tells a reader, and the other tests, what it is. Lines
 // marked sh need neither a cluster nor a replaced word.
 func TestFenceLanguages(t *testing.T) {
@@ -29,7 +25,7 @@ func TestFenceLanguages(t *testing.T) {
 	for _, name := range documents(t) {
 		text, _ := document(t, name)
 		for _, f := range fences(text) {
-			if !slices.Contains(languages, f.language) && !slices.Contains(unfinished, name) {
+			if !slices.Contains(languages, f.language) {
 				t.Errorf("%s:%d: language %q, want one of %v", name, f.line, f.language, languages)
 			}
 			if f.language != "sh" {
@@ -133,9 +129,6 @@ func TestConsole(t *testing.T) {
 	var run, skipped int
 	bin := "" // the folder of nodens, built for the first fence that runs
 	for _, name := range documents(t) {
-		if slices.Contains(unfinished, name) {
-			continue
-		}
 		text, root := document(t, name)
 		for _, f := range fences(text) {
 			if f.language != "console" {
