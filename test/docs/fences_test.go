@@ -100,7 +100,7 @@ func steps(text string) ([]step, error) {
 }
 
 // sameOutput reports whether a command printed what a page shows. A line "..." of the page
-// stands for any number of lines.
+// stands for any number of lines, and "…" in a line for any text.
 func sameOutput(shown, printed string) bool {
 	var b strings.Builder
 	b.WriteString("(?s)^")
@@ -108,22 +108,55 @@ func sameOutput(shown, printed string) bool {
 		if strings.TrimSpace(line) == "..." {
 			b.WriteString("(?:[^\n]*\n)*?")
 		} else {
-			b.WriteString(regexp.QuoteMeta(strings.TrimRight(line, " \n")) + ` *\n`)
+			b.WriteString(strings.ReplaceAll(regexp.QuoteMeta(strings.TrimRight(line, " \n")), "…", "[^\n]*") + ` *\n`)
 		}
 	}
 	b.WriteString("$")
 	return regexp.MustCompile(b.String()).MatchString(strings.TrimRight(printed, "\n") + "\n")
 }
 
-// runnable is a command line that the test may run: it reads files of the tree, and changes nothing.
-// A pipe may lead to programs that only filter, and output may be discarded.
+// runnable is a command line that the test may run: it reads files, and changes nothing. A pipe may
+// lead to programs that only filter, and output may be discarded.
 var (
-	runnable = regexp.MustCompile(`^(?:nodens|go run \./(?:cmd/nodens|test/docs/pages))(?: [^|&;<>$` + "`" + `]*)?(?:\| *(?:nodens|grep|head|tail|sort|wc|jq)\b[^|&;<>$` + "`" + `]*)*$`)
-	discard  = strings.NewReplacer("\\\n", " ", "2>&1", "", "2>/dev/null", "", "2> /dev/null", "", ">/dev/null", "", "> /dev/null", "", "\n", " ")
+	runnable = regexp.MustCompile(`^(?:sed [^|&;<>$` + "`" + `]*\| *)?(?:(?:bin/)?nodens|go run \./(?:cmd/nodens|test/docs/pages))(?: [^|&;<>$` + "`" + `]*)?` +
+		`(?:\| *(?:nodens|grep|head|tail|sort|wc|jq)\b[^|&;<>$` + "`" + `]*)*$`)
+	discard = strings.NewReplacer("\\\n", " ", "2>&1", "", "2>/dev/null", "", "2> /dev/null", "", ">/dev/null", "", "> /dev/null", "", "\n", " ")
 )
 
-// TestConsole runs each console fence in the tree's root, with nodens in PATH, and compares what
-// is printed with what the page shows. A fence that can't be run here has a comment before it
+// savedAs is the comment before a fence that the page tells to save under a name.
+var savedAs = regexp.MustCompile(`^<!-- file: ([A-Za-z][A-Za-z0-9.-]*) -->$`)
+
+// consoleDir makes the folder where a page's commands run: everything in the tree's root is there,
+// nodens as bin/nodens, and the files that the page tells to save.
+func consoleDir(t *testing.T, root, bin string, list []fence) string {
+	t.Helper()
+	dir := t.TempDir()
+	entries, err := os.ReadDir(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if name := e.Name(); name != "bin" && name != ".git" {
+			if err := os.Symlink(filepath.Join(root, name), filepath.Join(dir, name)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := os.Symlink(bin, filepath.Join(dir, "bin")); err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range list {
+		if m := savedAs.FindStringSubmatch(f.before); m != nil {
+			if err := os.WriteFile(filepath.Join(dir, m[1]), []byte(f.text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	return dir
+}
+
+// TestConsole runs each console fence in a folder like the tree's root, with nodens in PATH, and
+// compares what is printed with what the page shows. A fence that can't be run here has a comment before it
 // with the reason.
 func TestConsole(t *testing.T) {
 	var run, skipped int
@@ -146,7 +179,9 @@ func TestConsole(t *testing.T) {
 			if run++; bin == "" {
 				bin = filepath.Dir(peer.Build(t, "nodens"))
 			}
-			t.Run(fmt.Sprintf("%s:%d", name, f.line), func(t *testing.T) { runConsole(t, root, bin, list) })
+			t.Run(fmt.Sprintf("%s:%d", name, f.line), func(t *testing.T) {
+				runConsole(t, consoleDir(t, root, bin, fences(text)), bin, list)
+			})
 		}
 	}
 	t.Logf("%d console fences are run, %d say why they are not", run, skipped)
@@ -167,14 +202,14 @@ func consoleSteps(text string) ([]step, error) {
 	return list, err
 }
 
-// runConsole runs the commands of a fence one after the other, in the tree's root.
-func runConsole(t *testing.T, root, bin string, list []step) {
+// runConsole runs the commands of a fence one after the other.
+func runConsole(t *testing.T, dir, bin string, list []step) {
 	t.Helper()
 	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 	defer stop()
 	for _, s := range list {
 		c := exec.CommandContext(ctx, "sh", "-c", s.command)
-		c.Dir = root
+		c.Dir = dir
 		c.Env = append(os.Environ(), "PATH="+bin+string(filepath.ListSeparator)+os.Getenv("PATH"))
 		out, err := c.CombinedOutput()
 		switch {
@@ -209,6 +244,8 @@ func TestSameOutput(t *testing.T) {
 		{"a\n...\nd\n", "a\nd\n", true},
 		{"...\n", "a\nb\n", true},
 		{"a.c\n", "abc\n", false},
+		{"a … d\n", "a b c d\n", true},
+		{"a … d\n", "a b\nd\n", false},
 	}
 	for _, tt := range tests {
 		if got := sameOutput(tt.shown, tt.printed); got != tt.want {
