@@ -83,7 +83,7 @@ type fastPath struct {
 	program  program // nil: not supported, with FastPathAuto
 	active   atomic.Bool
 	failed   atomic.Uint64 // interfaces that the program could not be attached to
-	// detaching counts the goroutines that detach the program. The kernel takes some ten
+	// detaching counts the goroutines that detach the program. The kernel takes some 30
 	// milliseconds for each interface, too long for a stop or a handover to wait.
 	detaching   sync.WaitGroup
 	heartbeatMu sync.Mutex // held for a heartbeat, and for Stop
