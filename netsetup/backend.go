@@ -24,6 +24,9 @@ type ruleBackend interface {
 	// remove deletes everything that ensure may have made, in any version or process, and
 	// returns the number of deleted objects; 0 and no error if there was nothing.
 	remove(ctx context.Context) (removed int, err error)
+	// localAddrs returns the local addresses in the rules that remove would delete, with
+	// duplicates and in no order; nil if there are none. It changes nothing.
+	localAddrs(ctx context.Context) ([]netip.Addr, error)
 }
 
 // linkLocalAddrs returns the link-local addresses among addrs (RFC 3927, RFC 4291): no router

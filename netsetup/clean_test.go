@@ -7,6 +7,8 @@ package netsetup
 import (
 	"errors"
 	"net/netip"
+	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 
@@ -36,7 +38,7 @@ func TestClean(t *testing.T) {
 			"addr 169.254.20.10/32 on nodelocaldns\naddr fd00::a/128 on nodelocaldns\nlink nodelocaldns kind dummy up true\n"},
 	} {
 		f := newFakeNode()
-		if err := f.AddAddr(Addr{loopback, netip.MustParsePrefix(foreign)}); err != nil {
+		if err := f.AddAddr(Addr{Interface: loopback, Prefix: netip.MustParsePrefix(foreign)}); err != nil {
 			t.Fatal(err)
 		}
 		if err := f.runIptables("iptables -t filter -A INPUT -j DROP"); err != nil {
@@ -52,11 +54,11 @@ func TestClean(t *testing.T) {
 		}
 		c := dualStack()
 		tt.change(&c)
-		removed, err := clean(t.Context(), c, f)
+		result, err := clean(t.Context(), c, f)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(tt.want, removed); diff != "" {
+		if diff := cmp.Diff(tt.want, describeAll(result.Removed)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
 		}
 		got := f.dump()
@@ -70,8 +72,8 @@ func TestClean(t *testing.T) {
 			t.Errorf("%s (-before +after):\n%s", tt.name, diff)
 		}
 		again, err := clean(t.Context(), c, f)
-		if err != nil || again != nil {
-			t.Errorf("%s: the second time it removed %q, %v", tt.name, again, err)
+		if err != nil || again.Removed != nil {
+			t.Errorf("%s: the second time it removed %q, %v", tt.name, again.Removed, err)
 		}
 	}
 }
@@ -88,9 +90,9 @@ func TestCleanGoesOn(t *testing.T) {
 		}
 		return nil
 	}
-	removed, err := clean(t.Context(), dualStack(), f)
-	if !errors.Is(err, broken) || len(removed) != 4 {
-		t.Errorf("removed %q, %v", removed, err)
+	result, err := clean(t.Context(), dualStack(), f)
+	if !errors.Is(err, broken) || len(result.Removed) != 4 {
+		t.Errorf("removed %q, %v", result.Removed, err)
 	}
 	if got := f.dump(); strings.Contains(got, "iptables raw -N") || !strings.Contains(got, "ip6tables raw -N") || strings.Contains(got, "nodelocaldns") {
 		t.Errorf("left:\n%s", got)
@@ -100,4 +102,127 @@ func TestCleanGoesOn(t *testing.T) {
 	if _, err := clean(t.Context(), c, f); err == nil || !strings.Contains(err.Error(), "-interfacename") {
 		t.Errorf("a bad name: %v", err)
 	}
+}
+
+// describeAll returns the texts of objects.
+func describeAll(objects []CleanedObject) (texts []string) {
+	for _, o := range objects {
+		texts = append(texts, o.String())
+	}
+	return texts
+}
+
+// TestCleanFindsAddresses: without addresses, clean removes from lo what an agent has added there,
+// and reports what may be another program's.
+func TestCleanFindsAddresses(t *testing.T) {
+	lo := func(text string) Addr { return Addr{Interface: loopback, Prefix: netip.MustParsePrefix(text)} }
+	for _, tt := range []struct {
+		name          string
+		before        func(f *fakeNode, c *Config) error
+		removed, left []string
+	}{
+		{"added to lo", func(f *fakeNode, _ *Config) error { f.noDummy = true; return nil }, []string{
+			"50 rules of iptables (model)", "address 169.254.20.10/32 on lo", "address fd00::a/128 on lo",
+		}, nil},
+		{"on lo before", func(f *fakeNode, c *Config) error {
+			c.SetupInterface = false
+			return errors.Join(f.AddAddr(lo("169.254.20.10/32")), f.AddAddr(lo("fd00::a/128")))
+		}, []string{"50 rules of iptables (model)"}, []string{"address 169.254.20.10/32 on lo", "address fd00::a/128 on lo"}},
+		{"one of them on lo before", func(f *fakeNode, _ *Config) error {
+			f.noDummy = true
+			return f.AddAddr(lo("169.254.20.10/32"))
+		}, []string{"50 rules of iptables (model)"}, []string{"address 169.254.20.10/32 on lo", "address fd00::a/128 on lo"}},
+		{"another interface", func(_ *fakeNode, c *Config) error { c.InterfaceName = "dns0"; return nil },
+			[]string{"50 rules of iptables (model)"}, []string{"address 169.254.20.10/32 on dns0", "address fd00::a/128 on dns0"}},
+		{"another program's interface", func(f *fakeNode, c *Config) error {
+			c.SetupInterface = false
+			f.putInterface(Interface{Name: "eth0", Kind: "veth"})
+			return f.AddAddr(Addr{Interface: "eth0", Prefix: netip.MustParsePrefix("169.254.20.10/32")})
+		}, []string{"50 rules of iptables (model)"}, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			f, c := newFakeNode(), dualStack()
+			if err := tt.before(f, &c); err != nil {
+				t.Fatal(err)
+			}
+			if err := f.AddAddr(lo("192.0.2.9/32")); err != nil {
+				t.Fatal(err)
+			}
+			s := newSetup(t, c, f)
+			apply(t, s)
+			s.closeOwnerTable() // killed
+			result, err := clean(t.Context(), Config{}, f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tt.removed, describeAll(result.Removed)); diff != "" {
+				t.Errorf("removed (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(tt.left, describeAll(result.Left)); diff != "" {
+				t.Errorf("left (-want +got):\n%s", diff)
+			}
+			for _, o := range result.Left {
+				if !strings.Contains(o.Reason, "run nodens cleanup --") {
+					t.Errorf("%v: the reason %q names no remedy", o, o.Reason)
+				}
+			}
+			if got := f.dump(); !strings.Contains(got, "192.0.2.9/32 on lo") {
+				t.Errorf("a foreign address is gone:\n%s", got)
+			}
+		})
+	}
+}
+
+// TestKernelCleanFindsAddresses: on a real node whose kernel has no dummy driver, clean without
+// addresses finds those that the agent has added to lo, with rules of either backend. It leaves an
+// address that was there before, and reports it.
+func TestKernelCleanFindsAddresses(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		if _, err := exec.LookPath("nft"); err != nil {
+			t.Skip("nft is not installed:", err)
+		}
+		addForeignObjects(t)
+		for _, backend := range []Netfilter{NetfilterIptables, NetfilterNftables} {
+			before := run(t, "ip", "addr")
+			result := cleanAfterAgent(t, backend)
+			for _, want := range []string{"address 169.254.20.10/32 on lo", "address fd00::a/128 on lo"} {
+				if !slices.Contains(describeAll(result.Removed), want) {
+					t.Errorf("%s: %q was not removed: %+v", backend, want, result)
+				}
+			}
+			if result.Left != nil {
+				t.Errorf("%s: left %+v", backend, result.Left)
+			}
+			if diff := cmp.Diff(before, run(t, "ip", "addr")); diff != "" {
+				t.Errorf("%s (-before +after):\n%s", backend, diff)
+			}
+
+			run(t, "ip", "addr", "add", "169.254.20.10/32", "dev", "lo")
+			result = cleanAfterAgent(t, backend)
+			if got := describeAll(result.Left); !slices.Contains(got, "address 169.254.20.10/32 on lo") {
+				t.Errorf("%s: another program's address is not reported: %+v", backend, result)
+			}
+			if again, err := Clean(t.Context(), Config{}); err != nil || len(again.Left) != 1 {
+				t.Errorf("%s: the second time: %+v, %v", backend, again, err)
+			}
+			run(t, "ip", "addr", "del", "169.254.20.10/32", "dev", "lo")
+			run(t, "ip", "addr", "del", "fd00::a/128", "dev", "lo")
+		}
+	})
+}
+
+// cleanAfterAgent sets up a node without the dummy driver, as an agent that is then killed, and
+// cleans it without addresses.
+func cleanAfterAgent(t *testing.T, backend Netfilter) CleanResult {
+	t.Helper()
+	c := dualStack()
+	c.Netfilter = backend
+	s := newSetup(t, c, noDummy{&kernelNode{}})
+	apply(t, s)
+	s.closeOwnerTable()
+	result, err := Clean(t.Context(), Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return result
 }

@@ -83,8 +83,8 @@ func TestChooseBackendLeavesNoTraces(t *testing.T) {
 		if _, err := Preview(t.Context(), dualStack()); err != nil {
 			t.Fatal(err)
 		}
-		if removed, err := Clean(t.Context(), dualStack()); err != nil || removed != nil {
-			t.Errorf("Clean of nothing: %q, %v", removed, err)
+		if r, err := Clean(t.Context(), dualStack()); err != nil || r.Removed != nil || r.Left != nil {
+			t.Errorf("Clean of nothing: %+v, %v", r, err)
 		}
 		if after := state(); after != before {
 			t.Errorf("before:\n%s\nafter:\n%s", before, after)

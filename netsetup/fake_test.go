@@ -172,7 +172,7 @@ func (f *fakeNode) AddAddr(a Addr) error {
 	switch {
 	case f.find(a.Interface) < 0:
 		return ErrNotFound
-	case slices.Contains(f.addrs, a):
+	case slices.ContainsFunc(f.addrs, func(o Addr) bool { return sameAddr(o, a) }):
 		return ErrExists
 	case f.noIPv6 && a.Prefix.Addr().Is6():
 		return ErrNoIPv6
@@ -187,7 +187,7 @@ func (f *fakeNode) DeleteAddr(a Addr) error {
 		return err
 	}
 	defer f.mu.Unlock()
-	i := slices.Index(f.addrs, a)
+	i := slices.IndexFunc(f.addrs, func(o Addr) bool { return sameAddr(o, a) })
 	if i < 0 {
 		return ErrNotFound
 	}

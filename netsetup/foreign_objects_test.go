@@ -21,11 +21,11 @@ func TestAddressesOfOthers(t *testing.T) {
 		addr Addr
 		want string // in the error; empty: none
 	}{
-		{"same address elsewhere", Addr{"eth0", netip.PrefixFrom(local, 32)}, "in use on eth0"},
-		{"same address in a network elsewhere", Addr{"eth0", netip.PrefixFrom(local, 16)}, "in use on eth0"},
-		{"on lo", Addr{"lo", netip.PrefixFrom(local, 32)}, ""},
-		{"in a network on lo", Addr{"lo", netip.PrefixFrom(local, 16)}, ""},
-		{"another one elsewhere", Addr{"eth0", netip.MustParsePrefix("169.254.20.11/32")}, ""},
+		{"same address elsewhere", Addr{Interface: "eth0", Prefix: netip.PrefixFrom(local, 32)}, "in use on eth0"},
+		{"same address in a network elsewhere", Addr{Interface: "eth0", Prefix: netip.PrefixFrom(local, 16)}, "in use on eth0"},
+		{"on lo", Addr{Interface: "lo", Prefix: netip.PrefixFrom(local, 32)}, ""},
+		{"in a network on lo", Addr{Interface: "lo", Prefix: netip.PrefixFrom(local, 16)}, ""},
+		{"another one elsewhere", Addr{Interface: "eth0", Prefix: netip.MustParsePrefix("169.254.20.11/32")}, ""},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -87,11 +87,11 @@ func TestIPVS(t *testing.T) {
 		f.putInterface(Interface{Name: ipvsInterface, Kind: kindDummy})
 		if tt.ours {
 			f.putInterface(Interface{Name: DefaultInterfaceName, Kind: kindDummy, Up: true})
-			if err := f.AddAddr(Addr{DefaultInterfaceName, netip.MustParsePrefix("10.96.0.10/32")}); err != nil {
+			if err := f.AddAddr(Addr{Interface: DefaultInterfaceName, Prefix: netip.MustParsePrefix("10.96.0.10/32")}); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if err := f.AddAddr(Addr{ipvsInterface, netip.MustParsePrefix("10.96.0.10/32")}); err != nil {
+		if err := f.AddAddr(Addr{Interface: ipvsInterface, Prefix: netip.MustParsePrefix("10.96.0.10/32")}); err != nil {
 			t.Fatal(err)
 		}
 		c.Addresses = tt.locals
@@ -170,7 +170,7 @@ func TestLinkStaysWithAStrangersAddress(t *testing.T) {
 	s := newSetup(t, c, f)
 	apply(t, s)
 	for _, p := range []string{"192.0.2.9/32", "fe80::1/64"} {
-		if err := f.AddAddr(Addr{DefaultInterfaceName, netip.MustParsePrefix(p)}); err != nil {
+		if err := f.AddAddr(Addr{Interface: DefaultInterfaceName, Prefix: netip.MustParsePrefix(p)}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -187,7 +187,7 @@ link nodelocaldns kind dummy up true`
 	if !strings.Contains(log.String(), "keeping the interface") || !strings.Contains(log.String(), "192.0.2.9/32") {
 		t.Errorf("the log does not say why the interface stays:\n%s", log.String())
 	}
-	if err := f.DeleteAddr(Addr{DefaultInterfaceName, netip.MustParsePrefix("192.0.2.9/32")}); err != nil {
+	if err := f.DeleteAddr(Addr{Interface: DefaultInterfaceName, Prefix: netip.MustParsePrefix("192.0.2.9/32")}); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Teardown(nil); err != nil {

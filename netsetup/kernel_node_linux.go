@@ -103,7 +103,7 @@ func (k *kernelNode) Addrs() ([]Addr, error) {
 			name = l.Attrs().Name
 			names[f.LinkIndex] = name
 		}
-		addrs = append(addrs, Addr{Interface: name, Prefix: netip.PrefixFrom(ip.Unmap(), bits)})
+		addrs = append(addrs, Addr{Interface: name, Prefix: netip.PrefixFrom(ip.Unmap(), bits), Label: f.Label})
 	}
 	return addrs, nil
 }
@@ -114,7 +114,7 @@ func (k *kernelNode) AddAddr(a Addr) error {
 	if err != nil {
 		return netlinkError(err)
 	}
-	addr := &netlink.Addr{IPNet: ipNet(a.Prefix)}
+	addr := &netlink.Addr{IPNet: ipNet(a.Prefix), Label: a.Label}
 	if a.Prefix.Addr().Is6() {
 		addr.Flags = unix.IFA_F_NODAD // else it is tentative for a second, and bind fails
 	}

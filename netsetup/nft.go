@@ -2,9 +2,11 @@ package netsetup
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"strings"
 	"time"
 )
@@ -168,6 +170,33 @@ func (n *nftBackend) remove(ctx context.Context) (removed int, err error) {
 		}
 	}
 	return removed, err
+}
+
+// localAddrs implements ruleBackend: the addresses are in the sets of our table.
+func (n *nftBackend) localAddrs(ctx context.Context) (addrs []netip.Addr, err error) {
+	out, err := execute(ctx, "", "nft", "-j", "list", "table", "inet", "nodens")
+	if errors.Is(err, errNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	err = nftEachObject(out, func(key string, val json.RawMessage) error {
+		if key != "set" {
+			return nil
+		}
+		var set struct{ Elem []any }
+		if err := json.Unmarshal(val, &set); err != nil {
+			return err
+		}
+		for _, e := range set.Elem {
+			if a, err := netip.ParseAddr(fmt.Sprint(e)); err == nil { // else the name of an interface
+				addrs = append(addrs, a)
+			}
+		}
+		return nil
+	})
+	return addrs, err
 }
 
 // removeAccepts deletes our rules from foreign chains.

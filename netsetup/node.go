@@ -45,7 +45,17 @@ type Interface struct {
 type Addr struct {
 	Interface string
 	Prefix    netip.Prefix
+	// Label is the kernel's label of an IPv4 address, which is the interface's name unless
+	// another one was set. IPv6 addresses have none.
+	Label string
 }
+
+// loopbackLabel is the label of the IPv4 addresses that an agent adds to lo. [Clean] removes
+// no other address from lo that it finds by itself.
+const loopbackLabel = loopback + ":nodens"
+
+// sameAddr reports whether a and b are the same address on the same interface.
+func sameAddr(a, b Addr) bool { return a.Interface == b.Interface && a.Prefix == b.Prefix }
 
 // Node is the machine, reduced to what Setup needs. Every method may block for a short time.
 // Errors wrap a sentinel of this package or fs.ErrPermission where that is the cause. Setup
@@ -63,9 +73,11 @@ type Node interface {
 	// Addrs lists the addresses of all interfaces, in no order; nil if there are none.
 	Addrs() ([]Addr, error)
 	// AddAddr adds an address to an interface. It can be bound when AddAddr returns:
-	// there is no duplicate address detection. ErrNotFound, ErrExists, ErrNoIPv6.
+	// there is no duplicate address detection. An IPv6 address gets no label. ErrNotFound,
+	// ErrExists, ErrNoIPv6.
 	AddAddr(a Addr) error
-	// DeleteAddr returns ErrNotFound if the interface does not have the address.
+	// DeleteAddr deletes an address, whatever its label is. ErrNotFound if the interface does
+	// not have it.
 	DeleteAddr(a Addr) error
 
 	// chooseBackend returns the backend that setting selects on this machine for these

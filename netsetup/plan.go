@@ -157,33 +157,63 @@ func (c Config) makesRules() bool { return c.SetupIptables && c.Netfilter != Net
 // String returns the plan as text, without a newline at the end: a line for the interface, for each
 // address and for the external interfaces, then the rules in the syntax of a backend. Rules that depend
 // on the cluster DNS's endpoints or on the default routes are missing.
-func (p Plan) String() string {
+func (p Plan) String() string { return p.Describe().String() }
+
+// Describe returns what String prints.
+func (p Plan) Describe() Description {
 	var backend ruleBackend = &iptablesBackend{}
 	if p.netfilter == NetfilterNftables {
 		backend = newNftBackend(newProgramSet())
 	}
-	return p.text(backend)
+	return p.describe(backend)
 }
 
-// text is String with the rules in the syntax of backend.
-func (p Plan) text(backend ruleBackend) string {
-	var lines []string
-	if p.Interface != "" {
-		lines = append(lines, fmt.Sprintf("link     %s (%s)", p.Interface, kindDummy))
-	}
-	for _, a := range p.Addresses {
-		lines = append(lines, "address  "+a.String())
-	}
-	if len(p.rules.external) > 0 {
-		lines = append(lines, "external "+strings.Join(p.rules.external, ", "))
-	} else if len(p.rules.addrs) > 0 && !p.followsRoutes {
-		lines = append(lines, "external none")
-	}
-	for _, o := range p.notExternal {
-		lines = append(lines, "open     "+o+": pods may use it too; if none does, name it with --external-interfaces")
-	}
+// describe is Describe with the rules in the syntax of backend.
+func (p Plan) describe(backend ruleBackend) Description {
+	d := Description{Interface: p.Interface, Addresses: p.Addresses}
 	if len(p.rules.addrs) > 0 {
-		lines = append(lines, "rules    "+backend.name(), backend.describe(p.rules))
+		d.External, d.DefaultRoutes, d.NotExternal = p.rules.external, p.followsRoutes, p.notExternal
+		d.Backend, d.Rules = backend.name(), backend.describe(p.rules)
+	}
+	return d
+}
+
+// Description is a Plan in words. The zero value describes nothing to set up.
+type Description struct {
+	// Interface is the name of the dummy interface, "" if there is none. Addresses are host
+	// prefixes.
+	Interface string
+	Addresses []netip.Prefix
+	// External are the external interfaces. DefaultRoutes says that they are those of the
+	// default routes and not known here. NotExternal are interfaces of default routes that
+	// are not external, each with its kind.
+	External      []string
+	DefaultRoutes bool
+	NotExternal   []string
+	// Backend is the rule backend, "" if there are no rules, and Rules are the rules in its
+	// syntax, without a newline at the end.
+	Backend, Rules string
+}
+
+// String returns d as text, without a newline at the end.
+func (d Description) String() string {
+	var lines []string
+	if d.Interface != "" {
+		lines = append(lines, fmt.Sprintf("interface %s (%s)", d.Interface, kindDummy))
+	}
+	for _, a := range d.Addresses {
+		lines = append(lines, "address   "+a.String())
+	}
+	if len(d.External) > 0 {
+		lines = append(lines, "external  "+strings.Join(d.External, ", "))
+	} else if d.Backend != "" && !d.DefaultRoutes {
+		lines = append(lines, "external  none")
+	}
+	for _, o := range d.NotExternal {
+		lines = append(lines, "open      "+o+": pods may use it too; if none does, name it with --external-interfaces")
+	}
+	if d.Backend != "" {
+		lines = append(lines, "rules     "+d.Backend, d.Rules)
 	}
 	if len(lines) == 0 {
 		return "nothing to set up"

@@ -46,10 +46,10 @@ func TestPlan(t *testing.T) {
 			SetupInterface: true,
 		},
 		want: `
-link     nodelocaldns (dummy)
-address  169.254.20.10/32
-address  10.96.0.10/32
-address  fd00::a/128`,
+interface nodelocaldns (dummy)
+address   169.254.20.10/32
+address   10.96.0.10/32
+address   fd00::a/128`,
 	}, {
 		name: "rules only, no health port",
 		config: netsetup.Config{
@@ -58,7 +58,7 @@ address  fd00::a/128`,
 			SetupIptables: true,
 		},
 		want: `
-rules    iptables
+rules     iptables
 # ip6tables-restore --noflush
 *filter
 :NODENS-INPUT - [0:0]
@@ -92,9 +92,9 @@ COMMIT`,
 			Interval:       time.Second,
 		},
 		want: `
-link     dns0 (dummy)
-address  169.254.20.10/32
-rules    iptables
+interface dns0 (dummy)
+address   169.254.20.10/32
+rules     iptables
 # iptables-restore --noflush
 *filter
 :NODENS-INPUT - [0:0]
@@ -127,8 +127,8 @@ COMMIT`,
 			ExternalInterfaces: "eth1,eth0",
 		},
 		want: `
-external eth0, eth1
-rules    iptables
+external  eth0, eth1
+rules     iptables
 # iptables-restore --noflush
 *filter
 :NODENS-INPUT - [0:0]
@@ -173,8 +173,8 @@ COMMIT`,
 			Netfilter:      netsetup.NetfilterNone,
 		},
 		want: `
-link     nodelocaldns (dummy)
-address  169.254.20.10/32`,
+interface nodelocaldns (dummy)
+address   169.254.20.10/32`,
 	}}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -12,42 +12,42 @@ import (
 //
 // On other systems than Linux it describes what they would do on a node, without the interfaces
 // of the default routes. Netfilter has to name the backend then; if not, the error is ErrNotLinux.
-func Preview(ctx context.Context, c Config) (string, error) {
+func Preview(ctx context.Context, c Config) (Description, error) {
 	node, err := thisNode()
 	if err != nil {
 		return previewElsewhere(c)
 	}
 	p, err := NewPlan(c)
 	if err != nil {
-		return "", err
+		return Description{}, err
 	}
 	if len(p.rules.addrs) == 0 {
-		return p.String(), nil
+		return p.Describe(), nil
 	}
 	chosen, err := node.chooseBackend(ctx, c.Netfilter, c.Addresses)
 	if err != nil {
-		return "", errors.Join(&Error{Type: Iptables, Op: "looking for a way to make rules", Hint: toolHint, Err: err})
+		return Description{}, errors.Join(&Error{Type: Iptables, Op: "looking for a way to make rules", Hint: toolHint, Err: err})
 	}
 	if p.followsRoutes {
 		found, err := node.defaultInterfaces()
 		if err != nil {
-			return "", &Error{Type: InterfaceCheck, Op: "listing default routes", Hint: externalHint, Err: err}
+			return Description{}, &Error{Type: InterfaceCheck, Op: "listing default routes", Hint: externalHint, Err: err}
 		}
 		p.rules.external, p.notExternal = splitExternal(found)
 		p.followsRoutes = false
 	}
-	return p.text(chosen.backend), nil
+	return p.describe(chosen.backend), nil
 }
 
 // previewElsewhere is Preview on other systems than Linux.
-func previewElsewhere(c Config) (string, error) {
+func previewElsewhere(c Config) (Description, error) {
 	p, err := NewPlan(c)
 	if err != nil {
-		return "", err
+		return Description{}, err
 	}
 	if len(p.rules.addrs) > 0 && p.netfilter != NetfilterIptables && p.netfilter != NetfilterNftables {
-		return "", fmt.Errorf("-netfilter: %s follows the node's kube-proxy (%w); give %s or %s",
+		return Description{}, fmt.Errorf("-netfilter: %s follows the node's kube-proxy (%w); give %s or %s",
 			NetfilterAuto, ErrNotLinux, NetfilterIptables, NetfilterNftables)
 	}
-	return p.String(), nil
+	return p.Describe(), nil
 }

@@ -42,14 +42,14 @@ func (w *history) foreignStep() string {
 	case 0, 1:
 		return w.foreignRuleStep()
 	case 2:
-		return fmt.Sprintf("delete %v on %s: %v", own, link, w.node.DeleteAddr(Addr{link, own}))
+		return fmt.Sprintf("delete %v on %s: %v", own, link, w.node.DeleteAddr(Addr{Interface: link, Prefix: own}))
 	case 3:
-		return fmt.Sprintf("add %v on lo: %v", own, w.node.AddAddr(Addr{loopback, own}))
+		return fmt.Sprintf("add %v on lo: %v", own, w.node.AddAddr(Addr{Interface: loopback, Prefix: own}))
 	case 4:
 		if w.rng.IntN(2) == 0 {
-			return fmt.Sprintf("add foreign %v on %s: %v", other, link, w.node.AddAddr(Addr{link, other}))
+			return fmt.Sprintf("add foreign %v on %s: %v", other, link, w.node.AddAddr(Addr{Interface: link, Prefix: other}))
 		}
-		return fmt.Sprintf("delete foreign %v on %s: %v", other, link, w.node.DeleteAddr(Addr{link, other}))
+		return fmt.Sprintf("delete foreign %v on %s: %v", other, link, w.node.DeleteAddr(Addr{Interface: link, Prefix: other}))
 	case 5:
 		return fmt.Sprintf("delete link: %v", w.node.DeleteInterface(DefaultInterfaceName))
 	default:

@@ -193,7 +193,7 @@ func (s *Setup) ensureInterface(first bool) (changed int, err error) {
 	}
 	problems := []error{inUse}
 	for _, p := range missing {
-		err := s.node.AddAddr(Addr{Interface: iface, Prefix: p})
+		err := s.node.AddAddr(newAddr(iface, p))
 		switch {
 		case errors.Is(err, ErrExists): // another program was faster
 		case err != nil:
@@ -204,6 +204,15 @@ func (s *Setup) ensureInterface(first bool) (changed int, err error) {
 		}
 	}
 	return changed, errors.Join(problems...)
+}
+
+// newAddr returns the address to add to an interface, with the label that marks it as an agent's.
+func newAddr(iface string, p netip.Prefix) Addr {
+	a := Addr{Interface: iface, Prefix: p}
+	if iface == loopback && p.Addr().Is4() {
+		a.Label = loopbackLabel
+	}
+	return a
 }
 
 // missingAddrs returns the plan's addresses that no interface has, and an error for those on an

@@ -105,7 +105,7 @@ func TestOrderOfSteps(t *testing.T) {
 	s := newSetup(t, c, f)
 	apply(t, s)
 	want := []string{
-		"AddDummy nodelocaldns", "SetUp nodelocaldns", "AddAddr {nodelocaldns fd00::a/128}",
+		"AddDummy nodelocaldns", "SetUp nodelocaldns", "AddAddr {nodelocaldns fd00::a/128 }",
 		"openOwnerTable [fd00::a]", "ip6tables filter", "ip6tables nat", "ip6tables raw",
 	}
 	if diff := cmp.Diff(want, *calls); diff != "" {
