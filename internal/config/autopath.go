@@ -54,6 +54,9 @@ func (a *Autopath) parse(p *parser, s statement) {
 
 // file reads the search path from the file that w names.
 func (a *Autopath) file(p *parser, w token) {
+	if p.offNode(w.text) {
+		return
+	}
 	text, err := readFile(w.text)
 	if errors.Is(err, os.ErrNotExist) {
 		p.errorf(w, "%q is neither @kubernetes nor a file that exists; write: %s", w.text, autopathUsage)
@@ -77,6 +80,9 @@ func (a *Autopath) file(p *parser, w token) {
 // none.
 func (a *Autopath) host(p *parser, w token) {
 	path := p.opts.ResolvConf
+	if p.offNode(path) {
+		return
+	}
 	text, err := readFile(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return

@@ -24,6 +24,7 @@ func (b *Bind) parse(p *parser, s statement) {
 			except = append(except, p.addresses(args)...)
 		}},
 	})
+	p.suspectBind(s.args())
 	faults := len(p.errs)
 	for _, addr := range p.addresses(s.args()) {
 		if !slices.Contains(except, addr) {

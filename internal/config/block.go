@@ -32,10 +32,13 @@ func (p *parser) blocks(g group) []*Block {
 			if !slices.Contains(doors, d) {
 				doors = append(doors, d)
 			}
+			p.suspectZone(token{text: text, file: w.file, line: w.line})
 			for _, zone := range key.zones {
-				if !slices.Contains(zones[d], zone) {
-					zones[d] = append(zones[d], zone)
+				if slices.Contains(zones[d], zone) {
+					p.suspect(w, "the zone %q is named twice", text)
+					continue
 				}
+				zones[d] = append(zones[d], zone)
 			}
 		}
 	}
@@ -47,6 +50,7 @@ func (p *parser) blocks(g group) []*Block {
 		p.checkCluster()
 		p.setListen()
 		p.checkCertificate()
+		p.suspectBlock()
 		list = append(list, p.block)
 	}
 	return list

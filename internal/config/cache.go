@@ -77,6 +77,9 @@ const (
 	maxTTL = 1<<31 - 1
 	// maxServfail is the longest time for which a failure may be cached (RFC 2308, 7.1).
 	maxServfail = 5 * time.Minute
+	// longDenial is the time beyond which negative caching "has been found to be problematic"
+	// (RFC 2308, 5).
+	longDenial = 24 * time.Hour
 )
 
 func (c *Cache) parse(p *parser, s statement) {
@@ -106,8 +109,24 @@ func (c *Cache) parse(p *parser, s statement) {
 	}
 	c.Stale.options(p, s, table)
 	p.body(s, table)
+	p.suspectTTLs(s, c)
 	for _, limits := range []*CacheLimits{&c.Success, &c.Denial} {
 		limits.MinTTL = min(limits.MinTTL, limits.MaxTTL) // the upper bound wins
+	}
+}
+
+// suspectTTLs reports bounds that contradict each other, or that keep denials too long.
+func (p *parser) suspectTTLs(s statement, c *Cache) {
+	for _, kind := range []struct {
+		name   string
+		limits CacheLimits
+	}{{"success", c.Success}, {"denial", c.Denial}} {
+		if l := kind.limits; l.MinTTL > l.MaxTTL && l.MinTTL != defaultCache().Success.MinTTL {
+			p.suspect(s.name(), "%s: the minimum TTL %s is more than the maximum %s, which counts", kind.name, l.MinTTL, l.MaxTTL)
+		}
+	}
+	if c.Denial.MaxTTL > longDenial {
+		p.suspect(s.name(), "denial: names that do not exist are remembered for up to %s; more than a day causes trouble (RFC 2308, 5): write a lower TTL, such as `denial 9984 1800`", c.Denial.MaxTTL)
 	}
 }
 

@@ -44,6 +44,11 @@ type Config struct {
 	Files []string
 	// Warnings are not errors; each has the form of a [ParseError]'s text.
 	Warnings []string
+	// Suspicious are valid settings that are probably mistakes, such as the zone "30s". The
+	// agent does not log them; `nodens check` prints them.
+	Suspicious []*ParseError
+	// NotRead are the paths that were not read because of Options.OffNode, without duplicates.
+	NotRead []string
 	// Blocks are the server blocks in the order of the file, followed by one for each stub
 	// domain of the kube-dns ConfigMap. A block whose keys name several ports is one Block
 	// for each port.
@@ -126,7 +131,15 @@ type Options struct {
 	// Interface returns the addresses of a network interface, for `bind`; nil is
 	// [InterfaceAddrs]. Its error is shown to the user after the interface's name.
 	Interface func(name string) ([]netip.Addr, error)
+	// OffNode says that this machine is not the one that the Corefile is for. Files outside of
+	// the Corefile that are named by absolute paths are not read, and folders not looked at:
+	// [UnknownNameserver] stands for the name servers of a resolv.conf file.
+	OffNode bool
 }
+
+// UnknownNameserver stands for the name servers of a resolv.conf file that is not read (RFC
+// 5737).
+var UnknownNameserver = netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, 54}), 53)
 
 // withDefaults returns o with defaults for its zero fields.
 func (o Options) withDefaults() Options {
@@ -224,6 +237,8 @@ func Parse(src Source) (*Config, error) {
 	}
 	c.Blocks = append(c.Blocks, p.stubBlocks(legacy.stubs)...)
 	p.checkBlocks(src.Path, c.Blocks)
+	p.suspectBlocks(src.Path, c.Blocks)
+	c.Suspicious, c.NotRead = p.suspicious, p.notRead
 	c.Files, c.Warnings, c.Digest = p.files, p.warnings, hash(im.files, legacy.files, p.texts)
 	c.Sums = make(map[string][sha256.Size]byte)
 	for _, f := range p.texts {
@@ -240,6 +255,26 @@ func (p *parser) recordPath(path string) {
 	if !slices.Contains(p.files, path) {
 		p.files = append(p.files, path)
 	}
+}
+
+// offNode reports whether the file or folder at path belongs to another machine, and records it
+// then.
+func (p *parser) offNode(path string) bool {
+	if !p.opts.OffNode || !filepath.IsAbs(path) {
+		return false
+	}
+	if !slices.Contains(p.notRead, path) {
+		p.notRead = append(p.notRead, path)
+	}
+	return true
+}
+
+// anyOffNode is offNode for several files: it reports whether one of them is on another machine.
+func (p *parser) anyOffNode(paths []token) (any bool) {
+	for _, w := range paths {
+		any = p.offNode(w.text) || any
+	}
+	return any
 }
 
 // recordFile adds a file that the Config is made from, and its content.

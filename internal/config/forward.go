@@ -207,7 +207,14 @@ func (f *Forward) join(p *parser, s statement, next directive) {
 		p.errorf(s.name(), "a block has more than %d forwards; write a server block for each zone", maxForwards)
 		return
 	}
-	last.Next = next.(*Forward)
+	added := next.(*Forward)
+	for prev := f; prev != nil; prev = prev.Next {
+		if added.From.Under(prev.From) && len(prev.Except)+len(prev.NextOn) == 0 && !prev.NextOnNodata {
+			p.suspect(s.name(), "it gets no query: a forward before it takes all names in %s; write this one first", prev.From)
+			break
+		}
+	}
+	last.Next = added
 }
 
 // add appends an upstream once.

@@ -71,6 +71,9 @@ func tlsClient(p *parser, args []token) *TLSClient {
 	case 3:
 		c.Cert, c.Key, c.CA = args[0].text, args[1].text, args[2].text
 	}
+	if p.anyOffNode(args) {
+		return c
+	}
 	texts := make([][]byte, len(args))
 	for i, w := range args {
 		text, err := readFile(w.text)

@@ -30,7 +30,7 @@ func (h *Hosts) parse(p *parser, s statement) {
 		}
 	}
 	h.Zones = p.zonesOr(args)
-	var rest statement
+	rest := statement{words: s.words}
 	for _, line := range s.body {
 		if _, err := netip.ParseAddr(line.name().text); err != nil {
 			rest.body = append(rest.body, line)

@@ -193,6 +193,9 @@ func (k *Kubernetes) qps(p *parser, w token) {
 func (k *Kubernetes) manifests(p *parser, words []token) {
 	for _, w := range words {
 		k.Manifests = append(k.Manifests, w.text)
+		if p.offNode(w.text) {
+			continue
+		}
 		_, err := os.Stat(w.text)
 		if err == nil {
 			continue

@@ -77,5 +77,12 @@ func (l *Log) join(p *parser, s statement, next directive) {
 		p.errorf(s.name(), "a block has more than %d logs; put names of the same classes and format on one line", maxLogs)
 		return
 	}
-	last.Next = next.(*Log)
+	added := next.(*Log)
+	for prev := l; prev != nil; prev = prev.Next {
+		if prev.Names == nil || added.Names != nil && covered(prev.Names, added.Names) {
+			p.suspect(s.name(), "it logs nothing: a log before it takes all of its names; write this one first")
+			break
+		}
+	}
+	last.Next = added
 }

@@ -26,6 +26,12 @@ type parser struct {
 	errs   []*ParseError
 	// warnings are about valid but suspicious settings.
 	warnings []string
+	// suspicious are valid settings that are probably mistakes. zoneWords are the zones in the
+	// arguments of the block's directives.
+	suspicious []*ParseError
+	zoneWords  []zoneWord
+	// notRead are paths that were not read because of Options.OffNode.
+	notRead []string
 	// firsts holds the first occurrence of each directive in the block.
 	firsts map[string]token
 }
@@ -48,9 +54,14 @@ type options map[string]option
 
 // errorf records an error at w.
 func (p *parser) errorf(w token, format string, args ...any) *ParseError {
-	f := &ParseError{File: w.file, Line: w.line, Directive: p.name, Option: p.option, Word: w.text, Text: fmt.Sprintf(format, args...)}
+	f := p.parseError(w, format, args...)
 	p.errs = append(p.errs, f)
 	return f
+}
+
+// parseError returns an error at w, without recording it.
+func (p *parser) parseError(w token, format string, args ...any) *ParseError {
+	return &ParseError{File: w.file, Line: w.line, Directive: p.name, Option: p.option, Word: w.text, Text: fmt.Sprintf(format, args...)}
 }
 
 // warn records a warning at w.
@@ -70,6 +81,7 @@ func (p *parser) unknown(w token, what string, allowed []string) {
 
 // body reads a directive's options.
 func (p *parser) body(s statement, table options) {
+	p.suspectArguments(s, table)
 	for _, line := range s.body {
 		name := line.name()
 		o, ok := table[name.text]
@@ -177,6 +189,7 @@ func (p *parser) listen(w token) (string, bool) {
 
 // zones parses zones: names, or CIDRs for their reverse zones. It returns nil if words is nil.
 func (p *parser) zones(words []token) []wire.Name {
+	p.suspectZones(words)
 	var zones []wire.Name
 	for _, w := range words {
 		key, err := parseKey(w.text)

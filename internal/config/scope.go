@@ -79,6 +79,10 @@ func (k *Kubernetes) save(p *parser, w token) {
 		p.errorf(w, "%q is not an absolute path such as /var/lib/nodens/view", w.text)
 		return
 	}
+	if p.offNode(w.text) {
+		k.Save = filepath.Clean(w.text)
+		return
+	}
 	folder := filepath.Dir(w.text)
 	switch info, err := os.Stat(folder); {
 	case errors.Is(err, os.ErrNotExist):

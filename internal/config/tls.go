@@ -47,6 +47,9 @@ func (x *TLSServer) parse(p *parser, s statement) {
 		}},
 		"keylog": replacedBy("it writes no keys to a file, with which all could be read; take the line out"),
 	})
+	if p.anyOffNode(args) {
+		return
+	}
 	if _, _, err := x.Load(); err != nil {
 		at := args[0]
 		var f *fileError

@@ -22,6 +22,9 @@ func (f *Forward) upstreams(p *parser, words []token) {
 		case path != "":
 			f.file(p, w, path)
 		default:
+			if slices.Contains(f.To, to) {
+				p.suspect(w, "the upstream %s is named twice", to)
+			}
 			f.add(to)
 		}
 	}
@@ -32,6 +35,11 @@ func (f *Forward) upstreams(p *parser, words []token) {
 
 // file adds the name servers of a resolv.conf file.
 func (f *Forward) file(p *parser, w token, path string) {
+	if p.offNode(path) {
+		f.Files = append(f.Files, path)
+		f.add(Target{Addr: UnknownNameserver})
+		return
+	}
 	text, err := readFile(path)
 	if errors.Is(err, os.ErrNotExist) {
 		p.errorf(w, "%q is neither an IP address nor a file that exists; write an IP address, or the path of a resolv.conf file", w.text)
