@@ -6,7 +6,8 @@
 build:
 	go build -trimpath -buildvcs=auto -o bin/nodens ./cmd/nodens
 
-# An agent on 127.0.0.1:5353 with a sample cluster; no root, no cluster.
+# An agent on 127.0.0.1:1053 with a sample cluster; no root, no cluster. For another port:
+# bin/nodens sample --dns.port 1054
 run: build
 	@sh test/install.sh dig || echo "install dig (Debian: bind9-dnsutils) to try the lines below" >&2
 	@exec bin/nodens sample

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"runtime"
+
+	"github.com/nodens-dns/nodens/internal/cli"
 )
 
 // needsLinux returns the error of a command that runs on nodes only.
@@ -21,7 +23,7 @@ func runAgent(context.Context, *agentFlags, io.Writer, io.Writer) error {
 	return needsLinux("the agent")
 }
 
-func runCleanup(context.Context, *agentFlags, io.Writer, io.Writer) error {
+func runCleanup(context.Context, *agentFlags, *cli.Output, io.Writer) error {
 	return needsLinux("cleanup")
 }
 

@@ -1,6 +1,9 @@
 package main
 
 import (
+	"context"
+	"io"
+
 	"github.com/spf13/cobra"
 
 	"github.com/nodens-dns/nodens/internal/cli"
@@ -12,12 +15,16 @@ func newCleanupCommand() *cobra.Command {
 		Use:   "cleanup",
 		Short: "Remove what an agent, or NodeLocal DNSCache, has left on this node",
 		Long: `Remove the interface, the addresses, the rules and the files that an agent, or NodeLocal
-DNSCache, has left on this node. Stop the agent first. The agent's other flags are accepted and
-ignored, so that the arguments of a DaemonSet can be given.`,
-		Example: "  nodens cleanup --localip 169.254.20.10 --handover-dir /var/lib/nodens",
+DNSCache, has left on this node. Stop the agent first. Without --localip the command finds the
+addresses itself. It leaves an address that may be another program's, prints it, and exits with 1.
+The agent's other flags are accepted and ignored, so that the arguments of a DaemonSet can be given.`,
+		Example: "  nodens cleanup --handover-dir /var/lib/nodens\n  nodens cleanup --localip 169.254.20.10 -o json",
 		Args:    cli.NoArgs,
-		RunE:    f.runE(runCleanup),
 	}
+	output := cli.AddOutput(cmd.Flags())
+	cmd.RunE = f.runE(func(ctx context.Context, f *agentFlags, stdout, _ io.Writer) error {
+		return runCleanup(ctx, f, output, stdout)
+	})
 	f.registerOnly(cmd.Flags(), "localip", "setupinterface", "interfacename", "setupiptables", "netfilter",
 		"health-port", "dns.port", "handover-dir")
 	return cmd

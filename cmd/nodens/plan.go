@@ -39,10 +39,11 @@ DaemonSet can be given.`,
 func runPlan(ctx context.Context, f *agentFlags, stdout, _ io.Writer) error {
 	text := networkUnchanged
 	if f.SetsUpNetwork() {
-		var err error
-		if text, err = netsetup.Preview(ctx, f.Network(slog.New(slog.DiscardHandler))); err != nil {
+		d, err := netsetup.Preview(ctx, f.Network(slog.New(slog.DiscardHandler)))
+		if err != nil {
 			return err
 		}
+		text = d.String()
 	}
 	_, err := fmt.Fprintln(stdout, strings.TrimRight(text, "\n"))
 	return err

@@ -103,7 +103,7 @@ func startProcess(t *testing.T, as string, env []string, args ...string) *proces
 		exited: make(chan struct{}),
 	}
 	p.cmd.Env = append(append(os.Environ(), asProcess+"="+as), env...)
-	p.cmd.Stderr = p.Log
+	p.cmd.Stdout, p.cmd.Stderr = p.Log, p.Log
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}

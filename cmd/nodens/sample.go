@@ -3,11 +3,15 @@ package main
 import (
 	"context"
 	"embed"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -19,29 +23,51 @@ import (
 //go:embed sample
 var sampleFiles embed.FS
 
-// sampleText lists commands to try. Each works when pasted, without a network.
-const sampleText = `nodens answers on 127.0.0.1:5353, its metrics are on http://127.0.0.1:9253/metrics. Try:
+const (
+	// samplePort is the default port of the sample: 53 needs root, and 5353 is mDNS's.
+	samplePort = 1053
+	// sampleMetrics is the default address of the sample's metrics.
+	sampleMetrics = "127.0.0.1:9253"
+)
 
-  dig @127.0.0.1 -p 5353 +noall +answer web.shop.svc.cluster.local
-  dig @127.0.0.1 -p 5353 +noall +answer _sql._tcp.db.shop.svc.cluster.local SRV
-  dig @127.0.0.1 -p 5353 +noall +answer mirror.shop.svc.cluster.local AAAA
+// sampleNames are the questions of the commands to try. README.md has the same commands.
+var sampleNames = []string{
+	"web.shop.svc.cluster.local",
+	"db-0.db.shop.svc.cluster.local",
+	"mirror.shop.svc.cluster.local",
+	"dual.shop.svc.cluster.local AAAA",
+}
 
-`
+// sampleText returns what is printed when the sample serves: commands that work when pasted,
+// without a network.
+func sampleText(port uint16, metrics string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "nodens answers on 127.0.0.1:%d, its metrics are on http://%s/metrics. Try:\n\n", port, metrics)
+	for _, name := range sampleNames {
+		fmt.Fprintf(&b, "  dig @127.0.0.1 -p %d +noall +answer %s\n", port, name)
+	}
+	return b.String() + "\n"
+}
 
 func newSampleCommand() *cobra.Command {
 	f := newAgentFlags()
+	f.DNSPort, f.PrometheusAddr = samplePort, sampleMetrics
 	cmd := &cobra.Command{
-		Use:     "sample",
-		Short:   "Run the agent on a sample cluster, without root and without Kubernetes",
-		Example: "  nodens sample",
+		Use:   "sample",
+		Short: "Run the agent on a sample cluster, without root and without Kubernetes",
+		Long: `Run the agent on 127.0.0.1 with a sample cluster, without root and without Kubernetes. When it
+serves, it prints commands to try.`,
+		Example: "  nodens sample\n  nodens sample --dns.port 1054 --prometheus-listen-address 127.0.0.1:9254",
 		Args:    cli.NoArgs,
 		RunE:    f.runE(runSample),
 	}
-	f.registerOnly(cmd.Flags(), "dns.port", "log-format", "admin-socket", "cache-size", "handover-dir")
+	f.registerOnly(cmd.Flags(), "dns.port", "prometheus-listen-address", "log-format", "admin-socket", "cache-size", "handover-dir")
+	cmd.Flags().Lookup("dns.port").DefValue = strconv.Itoa(samplePort)
 	return cmd
 }
 
-// runSample runs the agent on the embedded files, without root and without a cluster.
+// runSample runs the agent on the embedded files, without root and without a cluster. It
+// prints what to try once the agent serves.
 func runSample(ctx context.Context, f *agentFlags, stdout, stderr io.Writer) error {
 	dir, err := os.MkdirTemp("", "nodens-sample-")
 	if err != nil {
@@ -61,6 +87,10 @@ func runSample(ctx context.Context, f *agentFlags, stdout, stderr io.Writer) err
 	}
 	f.Conf, f.BaseConf, f.PreferBaseConf = filepath.Join(dir, "Corefile"), "", false
 	f.LocalIPs, f.MetricsAddr = nil, ""
-	fmt.Fprint(stdout, sampleText)
-	return runAgent(ctx, f, stdout, stderr)
+	f.OnServing = func() { fmt.Fprint(stdout, sampleText(f.DNSPort, f.PrometheusAddr)) }
+	err = runAgent(ctx, f, stdout, stderr)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return fmt.Errorf("%w; the sample listens on port %d and on %s: choose others with --dns.port PORT and --prometheus-listen-address 127.0.0.1:PORT", err, f.DNSPort, f.PrometheusAddr)
+	}
+	return err
 }

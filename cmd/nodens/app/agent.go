@@ -152,6 +152,9 @@ func (a *agent) run(parent context.Context, cfg *config.Config) (err error) {
 		return err
 	}
 	a.logServing()
+	if a.opts.OnServing != nil {
+		a.opts.OnServing()
+	}
 	return a.loop(ctx)
 }
 

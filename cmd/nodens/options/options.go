@@ -69,6 +69,8 @@ type Agent struct {
 	// Reload makes the agent read its configuration again, whenever a value arrives; nil: only
 	// what the configuration says does.
 	Reload <-chan os.Signal
+	// OnServing is called once, when the start is complete; nil: nothing is.
+	OnServing func()
 	// CacheClock is the clock of the caches; nil: package clock's. Tests set it.
 	CacheClock func() time.Duration
 	// StartWaiting is [resolver.Routes.StartWaiting]. Tests set it.

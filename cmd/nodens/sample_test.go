@@ -1,0 +1,100 @@
+package main
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodens-dns/nodens/test/agenttest"
+	"github.com/nodens-dns/nodens/test/peer"
+)
+
+// TestSample: the sample listens on --dns.port, prints what to try when it serves, and answers it.
+func TestSample(t *testing.T) {
+	p := peer.Ports(t, 2)
+	metrics := fmt.Sprintf("127.0.0.1:%d", p[1])
+	text := sampleText(uint16(p[0]), metrics)
+	sample := startProcess(t, "agent", nil, "sample", "-dns.port", fmt.Sprint(p[0]), "-prometheus-listen-address", metrics)
+	sample.AwaitLog(strings.TrimSpace(text))
+	for name, want := range map[string]string{
+		"web.shop.svc.cluster.local.": "10.96.7.1", "db-0.db.shop.svc.cluster.local.": "10.244.1.10",
+		"dual.shop.svc.cluster.local.": "10.96.7.2",
+	} {
+		if got := agenttest.Ask(t, p[0], name); got != want {
+			t.Errorf("%s is %s, want %s", name, got, want)
+		}
+	}
+	sample.signal(syscall.SIGTERM)
+	sample.awaitExit(0)
+}
+
+// TestSamplePortInUse: the error names the flags to choose other ports.
+func TestSamplePortInUse(t *testing.T) {
+	p := peer.Ports(t, 2)
+	for i, taken := range p {
+		ln, err := net.Listen("tcp4", fmt.Sprintf("127.0.0.1:%d", taken))
+		if err != nil {
+			t.Fatal(err)
+		}
+		code, stdout, stderr := outcome(t, "sample", "-dns.port", fmt.Sprint(p[0]), "-prometheus-listen-address", fmt.Sprintf("127.0.0.1:%d", p[1]))
+		if code != exitError || !strings.Contains(stderr, "--dns.port PORT and --prometheus-listen-address") {
+			t.Errorf("port %d: code %d: %s", i, code, stderr)
+		}
+		if strings.Contains(stdout, "nodens answers") {
+			t.Errorf("port %d: it claims to answer:\n%s", i, stdout)
+		}
+		if err := ln.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestSampleDocumented: README.md's dig lines are those that the sample prints, and the tutorial
+// shows its text.
+func TestSampleDocumented(t *testing.T) {
+	text := sampleText(samplePort, sampleMetrics)
+	if got, want := digLines(t, "README.md"), linesWith(text, "dig "); !cmp.Equal(got, want) {
+		t.Errorf("README.md's dig lines differ from what `nodens sample` prints (-printed +README):\n%s", cmp.Diff(want, got))
+	}
+	tutorial, err := os.ReadFile(filepath.Join("..", "..", "docs", "tutorials", "first-steps.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(tutorial), "```text\n"+strings.TrimSpace(text)+"\n```\n") {
+		t.Errorf("docs/tutorials/first-steps.md does not show what `nodens sample` prints:\n%s", text)
+	}
+}
+
+// digLines returns the lines that begin with dig in the sh blocks of a document.
+func digLines(t *testing.T, document string) []string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("..", "..", document))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lines []string
+	for i, part := range strings.Split(string(text), "\n```") {
+		if inside := i%2 == 1; inside {
+			if body, ok := strings.CutPrefix(part, "sh\n"); ok {
+				lines = append(lines, linesWith(body, "dig ")...)
+			}
+		}
+	}
+	return lines
+}
+
+// linesWith returns the lines of text that begin with prefix, without the spaces around them.
+func linesWith(text, prefix string) []string {
+	lines := strings.Split(text, "\n")
+	for i := range lines {
+		lines[i] = strings.TrimSpace(lines[i])
+	}
+	return slices.DeleteFunc(lines, func(l string) bool { return !strings.HasPrefix(l, prefix) })
+}
