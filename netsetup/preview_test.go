@@ -17,12 +17,12 @@ func TestPreviewElsewhere(t *testing.T) {
 		want    string // part of the plan
 		isError bool
 	}{
-		{"iptables", func(c *Config) { c.Netfilter = NetfilterIptables }, "rules    iptables\n", false},
-		{"nftables", func(c *Config) { c.Netfilter = NetfilterNftables }, "rules    nftables\n", false},
-		{"no rules", func(c *Config) { c.Netfilter = NetfilterNone }, "address  169.254.20.10/32", false},
+		{"iptables", func(c *Config) { c.Netfilter = NetfilterIptables }, "rules     iptables\n", false},
+		{"nftables", func(c *Config) { c.Netfilter = NetfilterNftables }, "rules     nftables\n", false},
+		{"no rules", func(c *Config) { c.Netfilter = NetfilterNone }, "address   169.254.20.10/32", false},
 		{"auto", func(c *Config) { c.Netfilter = NetfilterAuto }, "", true},
 		{"zero value", func(*Config) {}, "", true},
-		{"auto without rules", func(c *Config) { c.SetupIptables = false }, "address  169.254.20.10/32", false},
+		{"auto without rules", func(c *Config) { c.SetupIptables = false }, "address   169.254.20.10/32", false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c := dualStack()
@@ -35,7 +35,7 @@ func TestPreviewElsewhere(t *testing.T) {
 				}
 				return
 			}
-			if err != nil || !strings.Contains(text, tt.want) {
+			if err != nil || !strings.Contains(text.String(), tt.want) {
 				t.Errorf("%q, error %v, want %q in it", text, err, tt.want)
 			}
 		})
