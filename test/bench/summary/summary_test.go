@@ -114,3 +114,41 @@ func TestFindTable(t *testing.T) {
 		t.Errorf("a table that is not there: %q", rows)
 	}
 }
+
+// TestProse holds the pages to the templates: prose that is changed in a page alone would be lost
+// with the next measurement.
+func TestProse(t *testing.T) {
+	root, _ := read(t)
+	templates := map[string]string{
+		"agents-that-go-away.md": "failover/section.md.tmpl",
+		"attacks.md":             "attack/section.md.tmpl",
+		"cluster-scale.md":       "scale/section.md.tmpl",
+		"kernel-path.md":         "kernel/section.md.tmpl",
+		"upstreams-that-fail.md": "outage/section.md.tmpl",
+	}
+	list, err := filepath.Glob(filepath.Join("..", "queries", "pages", "*.md.tmpl"))
+	if err != nil || len(list) == 0 {
+		t.Fatalf("%d templates of queries: %v", len(list), err)
+	}
+	for _, file := range list {
+		name := filepath.Base(file)
+		templates[strings.TrimSuffix(name, ".tmpl")] = "queries/pages/" + name
+	}
+	for name, file := range templates {
+		page, err := os.ReadFile(filepath.Join(root, folder, name))
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		text, err := os.ReadFile(filepath.Join("..", file))
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		for line := range strings.Lines(string(text)) {
+			if !strings.Contains(line, "{{") && !strings.Contains("\n"+string(page), "\n"+line) {
+				t.Errorf("%s lacks a line of test/bench/%s: %q", name, file, line)
+			}
+		}
+	}
+}
