@@ -260,7 +260,7 @@ func (p *parser) recordPath(path string) {
 // offNode reports whether the file or folder at path belongs to another machine, and records it
 // then.
 func (p *parser) offNode(path string) bool {
-	if !p.opts.OffNode || !filepath.IsAbs(path) {
+	if !p.opts.OffNode || !rooted(path) {
 		return false
 	}
 	if !slices.Contains(p.notRead, path) {

@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"os"
+	"path"
 	"path/filepath"
 	"reflect"
 	"time"
@@ -72,15 +73,19 @@ func (k *Kubernetes) scopeOptions(p *parser, table options) {
 	table["save"] = option{usage: "save FILE", least: 1, most: 1, set: func(args []token) { k.save(p, args[0]) }}
 }
 
+// rooted reports whether a path is absolute, on this machine or on a node. On Windows a node's
+// paths, such as /etc/hosts, are not absolute for package filepath.
+func rooted(name string) bool { return path.IsAbs(name) || filepath.IsAbs(name) }
+
 // save checks the file's folder, so that a missing mount is an error at the start, not at the
 // next restart.
 func (k *Kubernetes) save(p *parser, w token) {
-	if !filepath.IsAbs(w.text) {
+	if !rooted(w.text) {
 		p.errorf(w, "%q is not an absolute path such as /var/lib/nodens/view", w.text)
 		return
 	}
 	if p.offNode(w.text) {
-		k.Save = filepath.Clean(w.text)
+		k.Save = path.Clean(w.text)
 		return
 	}
 	folder := filepath.Dir(w.text)

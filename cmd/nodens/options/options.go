@@ -139,6 +139,7 @@ func (o *Agent) LoadConfig() (*config.Config, error) {
 		KubeDNS:         o.KubeDNSDir,
 		PrometheusAddr:  o.PrometheusAddr,
 		Interface:       o.interfaceAddrs,
+		OffNode:         runtime.GOOS != "linux", // nodes run Linux
 	})
 }
 
