@@ -181,6 +181,28 @@ func TestChartLablabs(t *testing.T) {
 	}
 }
 
+// TestChartReusedValues: the chart renders without values that its first version did not have,
+// and with the duration that serveStale was: helm upgrade --reuse-values keeps the defaults of
+// the chart that was installed.
+func TestChartReusedValues(t *testing.T) {
+	const values = `
+fullnameOverride: node-local-dns
+nameOverride: null
+image: {digest: null}
+config: {serveStale: 1h, dnsService: null, dnsServer: 10.96.0.10}
+updateStrategy: {rollingUpdate: {maxSurge: 1, maxUnavailable: 0}}
+securityContext: null
+lifecycle: null
+resizePolicy: null
+initContainers: null
+serviceMonitor: {enabled: true, namePrefix: null}
+prometheusRule: {enabled: true, runbookURL: null}
+`
+	const same = "{config: {dnsService: '', dnsServer: 10.96.0.10}, serviceMonitor: {enabled: true}, prometheusRule: {enabled: true}}"
+	compareObjects(t, renderChart(t, same), renderChart(t, values))
+	chartNotes(t, values)
+}
+
 // TestChartWarnings: the notes name values that have no effect, or a surprising one, and no
 // others.
 func TestChartWarnings(t *testing.T) {

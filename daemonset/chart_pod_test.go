@@ -177,3 +177,15 @@ func TestChartNames(t *testing.T) {
 		}
 	}
 }
+
+// TestChartRunbook: the runbook of each alert is on the page that the value names.
+func TestChartRunbook(t *testing.T) {
+	text, err := templateChart(t, "prometheusRule: {enabled: true, runbookURL: 'https://wiki.example/dns'}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := strings.Count(string(readFile(t, "monitoring/rules.yaml")), " runbook_url: ")
+	if got := strings.Count(string(text), " runbook_url: https://wiki.example/dns#nodens"); got != want || want == 0 {
+		t.Errorf("%d alerts lead there, want %d", got, want)
+	}
+}

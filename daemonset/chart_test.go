@@ -205,6 +205,7 @@ func TestChartRefuses(t *testing.T) {
 		{"another netfilter", "config: {netfilter: ipvs}", "/config/netfilter"},
 		{"a kernel path that is not", "config: {kernelPath: maybe}", "/config/kernelPath"},
 		{"no duration", "config: {serveStale: {duration: 1 hour}}", "/config/serveStale/duration"},
+		{"no duration for stale answers", "config: {serveStale: 1 hour}", "/config/serveStale"},
 		{"no digest", "image: {digest: 'sha256:12'}", "/image/digest"},
 		{"no percentage", "config: {prefetch: {percentage: 20}}", "/config/prefetch/percentage"},
 		{"no DNS pods", "config: {upstreamServiceSelector: {k8s-app: null}}", "/config/upstreamServiceSelector"},

@@ -14,9 +14,13 @@
 {{- with .Values.config.prefetch }}{{ if .enabled }}
         prefetch {{ .amount }} {{ .duration }} {{ .percentage }}
 {{- end }}{{ end }}
-{{- with .Values.config.serveStale }}{{ if .enabled }}
+{{- with .Values.config.serveStale }}
+{{- if kindIs "string" . }}
+        serve_stale {{ . }}
+{{- else if .enabled }}
         serve_stale {{ trim (printf "%s %s" .duration .mode) }}
-{{- end }}{{ end }}
+{{- end }}
+{{- end }}
 {{- end }}
 
 {{- /* nodens.noipv6 answers for IPv6 addresses. */ -}}

@@ -27,7 +27,7 @@ rollingUpdate:
 {{- /* nodens.securityContext is the container's: what the agent needs, and securityContext. */ -}}
 {{- define "nodens.securityContext" -}}
 {{- $cilium := .Values.cilium.localRedirect }}
-{{- $given := deepCopy .Values.securityContext }}
+{{- $given := deepCopy (.Values.securityContext | default dict) }}
 {{- $caps := dict "drop" (list "ALL") }}
 {{- $add := list }}
 {{- if not $cilium }}
