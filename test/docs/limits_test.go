@@ -37,7 +37,7 @@ var internalBounds = []string{
 	"cmd/nodens.maxReply",
 	"cmd/nodens/app.maxCacheFile", "cmd/nodens/app.maxCacheName", "cmd/nodens/app.maxListed", "cmd/nodens/app.maxSocketPath",
 	"internal/config.maxNesting", "internal/config.maxRcode", "internal/config.maxTTL",
-	"internal/handover.maxFiles", "internal/handover.maxHead", "internal/handover.maxPath", "internal/handover.maxPatience",
+	"internal/handover.maxHead", "internal/handover.maxPath", "internal/handover.maxPatience",
 	"internal/handover.maxRest", "internal/handover.maxSkipped", "internal/handover.maxText", "internal/handover.maxVersion",
 	"internal/stat.maxBuckets",
 	"internal/wire.maxKnown", "internal/wire.maxObjects", "internal/wire.maxPointed", "internal/wire.maxPointers",

@@ -49,7 +49,7 @@ func TestMap(t *testing.T) {
 	}
 	for _, name := range documents(t) {
 		if strings.HasPrefix(name, "docs/") && !reached[name] {
-			t.Logf("%s is not linked from %s, nor from a page linked there", name, start)
+			t.Errorf("%s is not linked from %s, nor from a page linked there; add a line to it", name, start)
 		}
 	}
 }
