@@ -53,7 +53,7 @@ func measure(ctx context.Context, rounds int) error {
 	}
 	load, _ := os.ReadFile("/proc/loadavg")
 	fmt.Printf("%s, %d CPUs, load %s\n", runtime.Version(), runtime.NumCPU(), strings.Join(strings.Fields(string(load))[:min(3, len(strings.Fields(string(load))))], " "))
-	fmt.Printf("seconds from `make run` to the first answer\n\n%-8s %8s %8s\n", "round", "cold", "warm")
+	fmt.Printf("seconds from `make run` to the first answer, and seconds of CPU\n\n%-8s %8s %8s %10s %10s\n", "round", "cold", "warm", "cold CPU", "warm CPU")
 	var cold, warm []time.Duration
 	var last start
 	for n := range rounds {
@@ -61,7 +61,7 @@ func measure(ctx context.Context, rounds int) error {
 		if err != nil {
 			return fmt.Errorf("round %d: %w", n+1, err)
 		}
-		fmt.Printf("%-8d %8.1f %8.1f\n", n+1, first.took.Seconds(), second.took.Seconds())
+		fmt.Printf("%-8d %8.1f %8.1f %10.1f %10.1f\n", n+1, first.took.Seconds(), second.took.Seconds(), first.cpu.Seconds(), second.cpu.Seconds())
 		cold, warm, last = append(cold, first.took), append(warm, second.took), second
 	}
 	fmt.Printf("%-8s %8.1f %8.1f\n", "median", median(cold).Seconds(), median(warm).Seconds())
@@ -130,6 +130,7 @@ type line struct{ command, output string }
 // start is one start of the agent.
 type start struct {
 	took  time.Duration // until the first answer
+	cpu   time.Duration // of all its processes until they were stopped, whatever else the machine did
 	lines []line
 }
 
@@ -143,7 +144,7 @@ func run(ctx context.Context, dir string, env []string) (s start, err error) {
 		return start{}, err
 	}
 	go func() { cancel(m.wait()) }()
-	defer m.stop()
+	defer func() { m.stop(); s.cpu = m.cpu() }()
 	for command := range m.commands {
 		output, err := answer(ctx, command, env)
 		if err != nil {

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/nodens-dns/nodens/test/testlog"
 )
@@ -73,6 +74,14 @@ func (m *makeRun) wait() error {
 		return fmt.Errorf("make run: %w", err)
 	}
 	return nil
+}
+
+// cpu returns the time on CPUs of all processes. Call it after stop.
+func (m *makeRun) cpu() time.Duration {
+	if m.cmd.ProcessState == nil {
+		return 0
+	}
+	return m.cmd.ProcessState.UserTime() + m.cmd.ProcessState.SystemTime()
 }
 
 // stop does what Ctrl-C does, and waits for the end.
