@@ -103,6 +103,9 @@ func (p *parser) suspectBlock() {
 		return // queries have other names, too
 	}
 	for _, w := range words {
+		if w.directive == "kubernetes" && b.K8sExternal != nil {
+			continue // k8s_external answers from it, whatever its zones are
+		}
 		if slices.ContainsFunc(w.zones, func(z wire.Name) bool { return reverse(z) || overlap(z, b.Zones) }) {
 			continue
 		}

@@ -36,6 +36,7 @@ func TestSuspicious(t *testing.T) {
 		{"upstream twice", ". {\nforward . 192.0.2.1 192.0.2.1:53\n}\n", nil, []string{`Corefile:2: forward: the upstream 192.0.2.1:53 is named twice`}},
 		{"zone outside of the block", "example.org {\ncache example.com\nforward . 192.0.2.1\n}\n", nil, []string{`Corefile:2: cache: the zone "example.com" has no effect: the block serves example.org.`}},
 		{"zone outside with rewrite", "example.org {\ncache example.com\nrewrite name suffix example.org example.com\nforward . 192.0.2.1\n}\n", nil, nil},
+		{"zones outside of the cluster", "services.example.org {\nkubernetes cluster.local\nk8s_external services.example.org\n}\n", nil, nil},
 		{"reverse zones", "cluster.local {\nkubernetes cluster.local in-addr.arpa\n}\n", nil, nil},
 		{"hosts without fallthrough", ". {\nhosts {\n192.0.2.1 a.test\n}\nforward . 192.0.2.1\n}\n", nil, []string{"Corefile:2: hosts: without `fallthrough` it answers SERVFAIL"}},
 		{"hosts of one zone", ". {\nhosts /etc/hosts a.test {\n192.0.2.1 a.test\n}\nforward . 192.0.2.1\n}\n", nil, nil},
