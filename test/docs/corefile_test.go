@@ -257,8 +257,14 @@ func TestCorefiles(t *testing.T) {
 			n[name]++
 			t.Run(name, func(t *testing.T) {
 				scratch(t)
-				if err := parse(f.text); err != nil {
-					t.Errorf("line %d: %v", f.line, err)
+				c, err := read(f.text)
+				if err != nil {
+					t.Fatalf("line %d: %v", f.line, err)
+				}
+				for _, s := range c.Suspicious {
+					if s.Line > 0 { // without one it is about addresses that an example need not serve
+						t.Errorf("line %d: probably a mistake: %v", f.line, s)
+					}
 				}
 			})
 		}
