@@ -103,15 +103,21 @@ func (p *parser) suspectBlock() {
 		return // queries have other names, too
 	}
 	for _, w := range words {
-		if w.directive == "kubernetes" && b.K8sExternal != nil {
-			continue // k8s_external answers from it, whatever its zones are
-		}
-		if slices.ContainsFunc(w.zones, func(z wire.Name) bool { return reverse(z) || overlap(z, b.Zones) }) {
+		if b.uses(w) {
 			continue
 		}
 		p.name = w.directive
 		p.suspect(w.at, "the zone %q has no effect: the block serves %s", w.at.text, strings.Join(displayNames(b.Zones), ", "))
 	}
+}
+
+// uses reports whether queries of the block may be for w, or the view that w names has an effect:
+// k8s_external answers from it, whatever its zones are.
+func (b *Block) uses(w zoneWord) bool {
+	if w.directive == "kubernetes" && b.K8sExternal != nil {
+		return true
+	}
+	return slices.ContainsFunc(w.zones, func(z wire.Name) bool { return reverse(z) || overlap(z, b.Zones) })
 }
 
 // covered reports whether each zone is one of others, or below one.
