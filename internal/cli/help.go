@@ -44,9 +44,11 @@ func NewHelpCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "help [COMMAND]",
 		Short: "Print the help of a command",
-		ValidArgsFunction: func(cmd *cobra.Command, _ []string, _ string) (names []string, _ cobra.ShellCompDirective) {
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, typed string) (names []string, _ cobra.ShellCompDirective) {
 			for _, c := range Commands(cmd.Root()) {
-				names = append(names, c.Name())
+				if len(args) == 0 && strings.HasPrefix(c.Name(), typed) {
+					names = append(names, c.Name())
+				}
 			}
 			return names, cobra.ShellCompDirectiveNoFileComp
 		},

@@ -90,3 +90,32 @@ func TestStop(t *testing.T) {
 		checkLines(t, out, "level=WARN msg=down err=refused", `level=WARN msg="still down" failures=1 duration=1m0s err=refused`)
 	})
 }
+
+// TestLevels: the end of an outage is an Info line, or, where those are not logged, a line of
+// the level that the start has.
+func TestLevels(t *testing.T) {
+	for _, tt := range []struct {
+		enabled slog.Level
+		want    []string
+	}{
+		{slog.LevelInfo, []string{"WARN", "INFO"}},
+		{slog.LevelWarn, []string{"WARN", "WARN"}},
+		{slog.LevelError, nil},
+	} {
+		var out bytes.Buffer
+		l := &outage.Log{
+			Messages: outage.Messages{Start: "down", Ongoing: "still down", End: "up"}, Level: slog.LevelWarn,
+			Logger: slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: tt.enabled})),
+		}
+		l.Fail(errors.New("refused"))
+		l.Recover()
+		var got []string
+		for line := range strings.Lines(out.String()) {
+			_, level, _ := strings.Cut(line, "level=")
+			got = append(got, strings.Fields(level)[0])
+		}
+		if diff := cmp.Diff(tt.want, got); diff != "" {
+			t.Errorf("levels when %v is logged (-want +got):\n%s", tt.enabled, diff)
+		}
+	}
+}

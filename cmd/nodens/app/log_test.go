@@ -107,3 +107,34 @@ func TestProcessSettings(t *testing.T) {
 	}
 	runtime.SetBlockProfileRate(0)
 }
+
+// TestLogLevel: lines below --log-level are left out, in every format; the debug directive logs
+// all.
+func TestLogLevel(t *testing.T) {
+	for _, format := range []string{options.LogText, options.LogJSON, options.LogCoreDNS} {
+		for _, tt := range []struct {
+			level           slog.Level
+			block           string
+			serving, failed bool
+		}{
+			{slog.LevelInfo, "", true, true},
+			{slog.LevelWarn, "", false, true},
+			{slog.LevelError, "", false, true},
+			{slog.LevelError, "debug", true, true},
+		} {
+			t.Run(fmt.Sprint(format, " ", tt.level, " ", tt.block), func(t *testing.T) {
+				port := peer.Ports(t, 1)[0]
+				l := lookedAt(t, fmt.Sprintf(".:%d {\n bind 127.0.0.1\n errors\n log\n %s\n forward . 127.0.0.1:1\n}\n", port, tt.block),
+					func(o *options.Agent) { o.LogFormat, o.LogLevel = format, tt.level })
+				_ = agenttest.Ask(t, port, "none.test.")
+				log := l.log.String()
+				if got := strings.Contains(log, "ERROR"); got != tt.failed {
+					t.Errorf("an ERROR line: %v, want %v; log:\n%s", got, tt.failed, log)
+				}
+				if got := strings.Contains(log, "INFO"); got != tt.serving {
+					t.Errorf("an INFO line: %v, want %v; log:\n%s", got, tt.serving, log)
+				}
+			})
+		}
+	}
+}
