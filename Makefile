@@ -4,7 +4,9 @@
 .PHONY: run test soak flaky cover mutants test-arm64 fuzz lint bench build image e2e kernels
 
 build:
+	@test -x bin/nodens || echo "compiling nodens; the first time takes a minute or two" >&2
 	go build -trimpath -buildvcs=auto -o bin/nodens ./cmd/nodens
+	@$(if $(filter build,$(MAKECMDGOALS)),echo "built bin/nodens; next: make run" >&2,:)
 
 # An agent on 127.0.0.1:1053 with a sample cluster; no root, no cluster. For another port:
 # bin/nodens sample --dns.port 1054

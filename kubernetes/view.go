@@ -300,11 +300,11 @@ func (v *View) reportZone(zone string, err error, failed int) (settled bool) {
 		return true
 	case apierrors.IsForbidden(err) || apierrors.IsNotFound(err):
 		v.log.Info("topology zone of the node unknown, endpoints in it don't come first",
-			"err", err, "fix", "set -node-zone or NODE_ZONE, or allow the agent to get nodes")
+			"err", err, "fix", "set --node-zone or NODE_ZONE, or allow the agent to get nodes")
 		return true
 	case failed == 0:
 		v.log.Warn("topology zone of the node not found yet, endpoints in it don't come first",
-			"err", reflector.WithoutURL(err), "fix", "set -node-zone or NODE_ZONE")
+			"err", reflector.WithoutURL(err), "fix", "set --node-zone or NODE_ZONE")
 	}
 	return false
 }

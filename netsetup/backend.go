@@ -9,7 +9,7 @@ import (
 // at a time. Every method may block for some seconds, but returns soon after ctx is done.
 // Errors wrap a sentinel of this package or fs.ErrPermission where that is the cause.
 type ruleBackend interface {
-	// name returns the -netfilter value with the mode of iptables: "iptables (nft)",
+	// name returns the --netfilter value with the mode of iptables: "iptables (nft)",
 	// "iptables (legacy)" or "nftables".
 	name() string
 	// describe returns the desired rules in the syntax of the backend's own tools, without

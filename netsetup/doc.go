@@ -65,7 +65,7 @@
 // # Hosts outside the node
 //
 // The rules are for packets from pods and from the node itself. A packet that enters by an
-// external interface (-external-interfaces; by default those of the default routes) is
+// external interface (--external-interfaces; by default those of the default routes) is
 // dropped in raw PREROUTING if it is for a link-local address. Otherwise all our chains
 // return it unchanged. An interface that pods may use is never external by default, because
 // a node without DNS is worse than an answered query from a neighbouring host. The default

@@ -128,33 +128,33 @@ func (c *counters) stats() Stats {
 // interfaceFailure counts a failure with interfaces and addresses, and adds a hint.
 func (s *Setup) interfaceFailure(t ErrorType, op string, err error) *Error {
 	s.counters.fail(t)
-	hint := "use -setupinterface=false to go without"
+	hint := "use --setupinterface=false to go without"
 	switch {
 	case errors.Is(err, fs.ErrPermission):
 		hint = "needs root or the capability NET_ADMIN; " +
-			"or set the interface up by other means and use -setupinterface=false"
+			"or set the interface up by other means and use --setupinterface=false"
 	case errors.Is(err, ErrNoIPv6):
-		hint = "take the IPv6 address out of -localip, or set the sysctl " +
-			"net.ipv6.conf.all.disable_ipv6=0; or use -setupinterface=false"
+		hint = "take the IPv6 address out of --localip, or set the sysctl " +
+			"net.ipv6.conf.all.disable_ipv6=0; or use --setupinterface=false"
 	}
 	return &Error{Type: t, Op: op, Hint: hint, Err: err}
 }
 
 // toolHint says what to do if no program can make rules.
-const toolHint = "install the iptables package, or nftables, and see -netfilter; " +
-	"or use -setupiptables=false to go without rules"
+const toolHint = "install the iptables package, or nftables, and see --netfilter; " +
+	"or use --setupiptables=false to go without rules"
 
 // ruleFailure counts a failure with rules, and adds a hint.
 func (s *Setup) ruleFailure(op string, err error) *Error {
 	t := Iptables
-	hint := "use -setupiptables=false to go without rules"
+	hint := "use --setupiptables=false to go without rules"
 	switch {
 	case errors.Is(err, ErrLocked):
 		t = IptablesLock
-		hint = "find the program that holds /run/xtables.lock; or use -setupiptables=false"
+		hint = "find the program that holds /run/xtables.lock; or use --setupiptables=false"
 	case errors.Is(err, fs.ErrPermission):
 		hint = "needs root or the capability NET_ADMIN, with the legacy mode of iptables NET_RAW too, " +
-			"and the host's /run/xtables.lock writable; or use -setupiptables=false"
+			"and the host's /run/xtables.lock writable; or use --setupiptables=false"
 	case errors.Is(err, ErrNoTool):
 		hint = toolHint
 	}

@@ -36,17 +36,17 @@ func externalNames(setting string) (names []string, auto bool, err error) {
 		name = strings.TrimSpace(name)
 		switch {
 		case !interfaceNamePattern.MatchString(name):
-			return nil, false, fmt.Errorf("-external-interfaces: %q is not the name of an interface; "+
+			return nil, false, fmt.Errorf("--external-interfaces: %q is not the name of an interface; "+
 				"give auto, none, or names separated by commas, such as eth0,eth1", name)
 		case name == loopback:
-			return nil, false, errors.New("-external-interfaces: lo carries the node's own queries; leave it out")
+			return nil, false, errors.New("--external-interfaces: lo carries the node's own queries; leave it out")
 		}
 		names = append(names, name)
 	}
 	slices.Sort(names)
 	names = slices.Compact(names)
 	if len(names) > maxExternal {
-		return nil, false, fmt.Errorf("-external-interfaces: %d names; give %d at most", len(names), maxExternal)
+		return nil, false, fmt.Errorf("--external-interfaces: %d names; give %d at most", len(names), maxExternal)
 	}
 	return names, false, nil
 }
@@ -76,7 +76,7 @@ func splitExternal(found []defaultInterface) (external, open []string) {
 }
 
 // externalHint says what to do if the external interfaces are unknown.
-const externalHint = "name them with -external-interfaces"
+const externalHint = "name them with --external-interfaces"
 
 // readDefaultRoutes updates the external interfaces of the desired rules from the default routes,
 // and reports whether they have changed. It does not write the rules. If there is no default

@@ -38,7 +38,7 @@ func TestAddressesOfOthers(t *testing.T) {
 			s := newSetup(t, dualStack(), f)
 			err := s.EnsureInterface(t.Context())
 			if tt.want != "" {
-				wantError(t, err, InterfaceCheck, tt.want, "-localip", "-setupinterface=false")
+				wantError(t, err, InterfaceCheck, tt.want, "--localip", "--setupinterface=false")
 				if diff := cmp.Diff(before, f.dump()); diff != "" {
 					t.Errorf("Links changed something first (-before +after):\n%s", diff)
 				}
@@ -77,7 +77,7 @@ func TestIPVS(t *testing.T) {
 		want   []string
 	}{
 		{"a link-local one is left", c.Addresses, false, []string{
-			"10.96.0.10/32", "in use on kube-ipvs0", "IPVS mode", "remove 10.96.0.10 from -localip",
+			"10.96.0.10/32", "in use on kube-ipvs0", "IPVS mode", "remove 10.96.0.10 from --localip",
 			`clusterDNS: ["169.254.20.11"]`, "--cluster-dns=169.254.20.11",
 		}},
 		{"it is ours, too", c.Addresses, true, []string{"in use on kube-ipvs0", `clusterDNS: ["169.254.20.11"]`}},
@@ -109,7 +109,7 @@ func TestLinksOfOthers(t *testing.T) {
 	f.putInterface(Interface{Name: DefaultInterfaceName, Kind: "veth", Up: true})
 	before := f.dump()
 	s := newSetup(t, dualStack(), f)
-	wantError(t, s.EnsureInterface(t.Context()), InterfaceCheck, "not a dummy interface", `"veth"`, "-interfacename")
+	wantError(t, s.EnsureInterface(t.Context()), InterfaceCheck, "not a dummy interface", `"veth"`, "--interfacename")
 	if err := s.Teardown(nil); err != nil {
 		t.Error(err)
 	}

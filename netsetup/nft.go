@@ -136,7 +136,7 @@ func (n *nftBackend) diagnose(ctx context.Context, desired desiredRules, err err
 	case refused == nil && errors.Is(err, fs.ErrPermission):
 		// Not wrapped: this process does have the permission.
 		return fmt.Errorf("another program owns a table that drops DNS; have that "+
-			"firewall accept port %d itself, or use -netfilter none: %s", desired.dnsPort, err)
+			"firewall accept port %d itself, or use --netfilter none: %s", desired.dnsPort, err)
 	case refused == nil, errors.Is(refused, fs.ErrPermission), errors.Is(refused, ErrLocked):
 		return err
 	case nftTable(desired) != with && nftCheck(ctx, nftTable(desired)) == nil && nftCheck(ctx, with) != nil:

@@ -22,10 +22,10 @@ const (
 	nameLimit = 15
 )
 
-// Netfilter selects the rule backend (-netfilter).
+// Netfilter selects the rule backend (--netfilter).
 type Netfilter string
 
-// The values of -netfilter. NetfilterAuto selects the backend that the node's kube-proxy uses.
+// The values of --netfilter. NetfilterAuto selects the backend that the node's kube-proxy uses.
 const (
 	NetfilterAuto     Netfilter = "auto"
 	NetfilterIptables Netfilter = "iptables"
@@ -35,36 +35,36 @@ const (
 
 // Config says what to set up. The zero value sets up nothing.
 type Config struct {
-	// Addresses are the local addresses (-localip), IPv4, IPv6 or both. Nil is an error if one
+	// Addresses are the local addresses (--localip), IPv4, IPv6 or both. Nil is an error if one
 	// of the two set-up fields is true.
 	Addresses []netip.Addr
 
-	// DNSPort is the port of the agent (-dns.port). Zero is an error with SetupIptables; without
+	// DNSPort is the port of the agent (--dns.port). Zero is an error with SetupIptables; without
 	// it the field is ignored.
 	DNSPort uint16
 
-	// HealthPort is the TCP port of the liveness probe (-health-port). Zero: no rules for it.
+	// HealthPort is the TCP port of the liveness probe (--health-port). Zero: no rules for it.
 	HealthPort uint16
 
-	// InterfaceName is the name of the dummy interface (-interfacename). Empty means
+	// InterfaceName is the name of the dummy interface (--interfacename). Empty means
 	// DefaultInterfaceName.
 	InterfaceName string
 
-	// SetupInterface turns on the interface and its addresses (-setupinterface).
+	// SetupInterface turns on the interface and its addresses (--setupinterface).
 	SetupInterface bool
 
-	// SetupIptables turns on the rules, in any backend (-setupiptables).
+	// SetupIptables turns on the rules, in any backend (--setupiptables).
 	SetupIptables bool
 
-	// Interval is the time between re-checks (-syncinterval). Zero means
+	// Interval is the time between re-checks (--syncinterval). Zero means
 	// DefaultInterval; negative is an error.
 	Interval time.Duration
 
-	// SkipTeardown makes Teardown leave everything in place (-skipteardown), for the next agent
+	// SkipTeardown makes Teardown leave everything in place (--skipteardown), for the next agent
 	// on the node.
 	SkipTeardown bool
 
-	// ExternalInterfaces are the interfaces to hosts outside the node (-external-interfaces),
+	// ExternalInterfaces are the interfaces to hosts outside the node (--external-interfaces),
 	// whose packets the rules keep away from the agent: names separated by commas,
 	// ExternalNone, or ExternalAuto for the interfaces of the default routes. The zero value
 	// means ExternalAuto.
@@ -128,7 +128,7 @@ func (c Config) check() error {
 	var problems []error
 	if c.Interval < 0 {
 		problems = append(problems, fmt.Errorf(
-			"-syncinterval: %v is negative; give a time such as 60s", c.Interval))
+			"--syncinterval: %v is negative; give a time such as 60s", c.Interval))
 	}
 	if c.SetupInterface || c.makesRules() {
 		problems = append(problems, checkAddresses(c.Addresses)...)
@@ -244,18 +244,18 @@ func (c Config) interval() time.Duration {
 
 func checkAddresses(addrs []netip.Addr) []error {
 	if len(addrs) == 0 {
-		return []error{errors.New("-localip: no address; give one, such as 169.254.20.10, " +
-			"or set nothing up with -setupinterface=false -setupiptables=false")}
+		return []error{errors.New("--localip: no address; give one, such as 169.254.20.10, " +
+			"or set nothing up with --setupinterface=false --setupiptables=false")}
 	}
 	var problems []error
 	seen := make(map[netip.Addr]bool, len(addrs))
 	for _, a := range addrs {
 		if why := whyUnusable(a); why != "" {
-			problems = append(problems, fmt.Errorf("-localip: %v %s", a, why))
+			problems = append(problems, fmt.Errorf("--localip: %v %s", a, why))
 			continue
 		}
 		if seen[a] {
-			problems = append(problems, fmt.Errorf("-localip: %v is given twice; give it once", a))
+			problems = append(problems, fmt.Errorf("--localip: %v is given twice; give it once", a))
 		}
 		seen[a] = true
 	}
@@ -272,7 +272,7 @@ func whyUnusable(a netip.Addr) string {
 	case a.IsUnspecified():
 		return "stands for all addresses; give the one to listen on, such as 169.254.20.10"
 	case a.IsLoopback():
-		return "is on every machine already; use -setupinterface=false -setupiptables=false " +
+		return "is on every machine already; use --setupinterface=false --setupiptables=false " +
 			"with it, or give another address, such as 169.254.20.10"
 	case a.IsMulticast(), a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
 		return "is not a unicast address; give one, such as 169.254.20.10"
@@ -296,17 +296,17 @@ func checkName(name string) error {
 	default:
 		return nil
 	}
-	return fmt.Errorf("-interfacename: %q %s; give another name, such as %s",
+	return fmt.Errorf("--interfacename: %q %s; give another name, such as %s",
 		name, why, DefaultInterfaceName)
 }
 
 func checkPorts(c Config) error {
 	if c.DNSPort == 0 {
-		return errors.New("-dns.port: 0 is not a port; " +
-			"give one, such as 53, or use -setupiptables=false")
+		return errors.New("--dns.port: 0 is not a port; " +
+			"give one, such as 53, or use --setupiptables=false")
 	}
 	if c.DNSPort == c.HealthPort {
-		return fmt.Errorf("-health-port: %d is also -dns.port; give another port, such as 8080",
+		return fmt.Errorf("--health-port: %d is also --dns.port; give another port, such as 8080",
 			c.HealthPort)
 	}
 	return nil
@@ -317,6 +317,6 @@ func checkNetfilter(n Netfilter) error {
 	case "", NetfilterAuto, NetfilterIptables, NetfilterNftables:
 		return nil
 	}
-	return fmt.Errorf("-netfilter: unknown value %q; give %s, %s, %s or %s",
+	return fmt.Errorf("--netfilter: unknown value %q; give %s, %s, %s or %s",
 		string(n), NetfilterAuto, NetfilterIptables, NetfilterNftables, NetfilterNone)
 }

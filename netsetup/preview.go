@@ -46,7 +46,7 @@ func previewElsewhere(c Config) (Description, error) {
 		return Description{}, err
 	}
 	if len(p.rules.addrs) > 0 && p.netfilter != NetfilterIptables && p.netfilter != NetfilterNftables {
-		return Description{}, fmt.Errorf("-netfilter: %s follows the node's kube-proxy (%w); give %s or %s",
+		return Description{}, fmt.Errorf("--netfilter: %s follows the node's kube-proxy (%w); give %s or %s",
 			NetfilterAuto, ErrNotLinux, NetfilterIptables, NetfilterNftables)
 	}
 	return p.Describe(), nil

@@ -256,7 +256,7 @@ const ipvsInterface = "kube-ipvs0"
 // inUseHint says what to do about an address of the plan that is on a foreign interface.
 func (s *Setup) inUseHint(p netip.Prefix, link string, where map[netip.Addr]string) string {
 	if link != ipvsInterface {
-		return "give another -localip, or bind it where it is with -setupinterface=false"
+		return "give another --localip, or bind it where it is with --setupinterface=false"
 	}
 	free := ""
 	for _, o := range s.plan.Addresses {
@@ -268,7 +268,7 @@ func (s *Setup) inUseHint(p netip.Prefix, link string, where map[netip.Addr]stri
 		free = "169.254.20.10"
 	}
 	return fmt.Sprintf("in IPVS mode only kube-proxy can serve a Service's address: "+
-		"remove %v from -localip, add %s there, and have the kubelet configure it in pods: "+
+		"remove %v from --localip, add %s there, and have the kubelet configure it in pods: "+
 		"clusterDNS: [%q] in its KubeletConfiguration, or --cluster-dns=%s", p.Addr(), free, free, free)
 }
 
@@ -332,8 +332,8 @@ func (s *Setup) wrongKind(link Interface) *Error {
 	return &Error{
 		Type: InterfaceCheck,
 		Op:   "adopting interface " + link.Name,
-		Hint: "give another name with -interfacename, such as " + DefaultInterfaceName +
-			", or use -setupinterface=false",
+		Hint: "give another name with --interfacename, such as " + DefaultInterfaceName +
+			", or use --setupinterface=false",
 		Err: fmt.Errorf("it exists and is not a dummy interface (kind %q)", link.Kind),
 	}
 }

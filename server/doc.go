@@ -40,7 +40,7 @@
 //
 // If more than one packet waits, up to 16 are read and answered with two system calls.
 // Where a seccomp profile refuses recvmmsg, recvmsg reads one packet at a time. With
-// -reader-wait=poller, readers use a net.UDPConn (udp_poller.go). Both implement udpSocket.
+// --reader-wait=poller, readers use a net.UDPConn (udp_poller.go). Both implement udpSocket.
 //
 // A BPF program (reuseport.go) distributes packets over the sockets of an address. One
 // reader gets all packets while it keeps up, because one thread that stays awake costs less

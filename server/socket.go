@@ -149,11 +149,11 @@ func enablePktinfo(fd int, is4 bool) error {
 func explainBindError(err error, addr netip.AddrPort) error {
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		return fmt.Errorf("%w: another program listens there; stop it, or choose another address (-localip, bind) or port (-dns.port)", err)
+		return fmt.Errorf("%w: another program listens there; stop it, or choose another address (--localip, bind) or port (--dns.port)", err)
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
-		return fmt.Errorf("%w: no interface has %s; leave -setupinterface on, or add the address yourself", err, addr.Addr())
+		return fmt.Errorf("%w: no interface has %s; leave --setupinterface on, or add the address yourself", err, addr.Addr())
 	case errors.Is(err, syscall.EACCES):
-		return fmt.Errorf("%w: ports below 1024 need NET_BIND_SERVICE; grant it, or choose another port (-dns.port)", err)
+		return fmt.Errorf("%w: ports below 1024 need NET_BIND_SERVICE; grant it, or choose another port (--dns.port)", err)
 	default:
 		return err
 	}

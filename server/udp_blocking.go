@@ -88,7 +88,7 @@ func newBlockingSocket(fd int, addr netip.AddrPort, plain bool) (*blockingSocket
 func (p *blockingSocket) setBlocking() error {
 	tv := unix.NsecToTimeval(int64(recvTimeout))
 	if err := unix.SetsockoptTimeval(p.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &tv); err != nil {
-		return fmt.Errorf("setting SO_RCVTIMEO: %w; -reader-wait=poller does without it", err)
+		return fmt.Errorf("setting SO_RCVTIMEO: %w; --reader-wait=poller does without it", err)
 	}
 	return os.NewSyscallError("fcntl", unix.SetNonblock(p.fd, false))
 }

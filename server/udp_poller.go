@@ -10,7 +10,7 @@ import (
 )
 
 // polledSocket is a udpSocket whose reader waits on Go's network poller. It is the
-// fallback for where no thread can be spared for each reader (-reader-wait=poller), and
+// fallback for where no thread can be spared for each reader (--reader-wait=poller), and
 // reads one packet at a time.
 type polledSocket struct {
 	conn     *net.UDPConn

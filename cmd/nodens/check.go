@@ -33,7 +33,7 @@ other flags are accepted and ignored, so that the arguments of a DaemonSet can b
 // runCheck prints what the agent would do with its Corefile and flags. It changes nothing.
 func runCheck(_ context.Context, f *agentFlags, stdout, _ io.Writer) error {
 	if f.given["conf"] && !f.given["basecorefile"] {
-		f.BaseConf = "" // without a fallback: a missing -conf is an error
+		f.BaseConf = "" // without a fallback: a missing --conf is an error
 	}
 	cfg, err := f.LoadConfig()
 	if err != nil {

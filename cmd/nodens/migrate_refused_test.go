@@ -52,27 +52,27 @@ func TestMigrateRefuses(t *testing.T) {
 		args       []string
 		want       []string
 	}{
-		{"no image", set + confText, nil, []string{"-image is not set"}},
-		{"nothing", "", []string{"-image", "i"}, []string{"no object"}},
-		{"not YAML", "a: [", []string{"-image", "i"}, []string{"in.yaml, document 1"}},
-		{"no object", "- a\n", []string{"-image", "i"}, []string{"not a Kubernetes object"}},
-		{"no kind", "metadata: {name: a}\n", []string{"-image", "i"}, []string{"has no kind"}},
-		{"another DaemonSet", strings.ReplaceAll(strings.ReplaceAll(setText, "NAME", "proxy"), "-localip", "-x"), []string{"-image", "i"},
-			[]string{"argument -localip", "DaemonSets there: proxy", "-n"}},
-		{"two", set + "---\n" + strings.ReplaceAll(setText, "NAME", "second") + confText, []string{"-image", "i"},
-			[]string{"several DaemonSets", "kube-system/node-local-dns", "kube-system/second", "-daemonset"}},
-		{"no such name", set + confText, []string{"-image", "i", "-daemonset", "x"}, []string{"no DaemonSet x", "node-local-dns"}},
-		{"no such namespace", set + confText, []string{"-image", "i", "-n", "x"}, []string{"in namespace x"}},
-		{"no ConfigMap", set, []string{"-image", "i"}, []string{"ConfigMap kube-system/conf with the Corefile of", "-f"}},
-		{"no key", set + strings.ReplaceAll(confText, "Corefile:", "Other:"), []string{"-image", "i"}, []string{`no key "Corefile"`}},
-		{"nothing mounted", strings.ReplaceAll(set, "/etc/coredns", "/etc/other") + confText, []string{"-image", "i"}, []string{"volumeMounts", "/etc/Corefile, /etc/coredns/Corefile.base"}},
+		{"no image", set + confText, nil, []string{"--image is not set"}},
+		{"nothing", "", []string{"--image", "i"}, []string{"no object"}},
+		{"not YAML", "a: [", []string{"--image", "i"}, []string{"in.yaml, document 1"}},
+		{"no object", "- a\n", []string{"--image", "i"}, []string{"not a Kubernetes object"}},
+		{"no kind", "metadata: {name: a}\n", []string{"--image", "i"}, []string{"has no kind"}},
+		{"another DaemonSet", strings.ReplaceAll(strings.ReplaceAll(setText, "NAME", "proxy"), "-localip", "-x"), []string{"--image", "i"},
+			[]string{"argument --localip", "DaemonSets there: proxy", "-n"}},
+		{"two", set + "---\n" + strings.ReplaceAll(setText, "NAME", "second") + confText, []string{"--image", "i"},
+			[]string{"several DaemonSets", "kube-system/node-local-dns", "kube-system/second", "--daemonset"}},
+		{"no such name", set + confText, []string{"--image", "i", "--daemonset", "x"}, []string{"no DaemonSet x", "node-local-dns"}},
+		{"no such namespace", set + confText, []string{"--image", "i", "-n", "x"}, []string{"in namespace x"}},
+		{"no ConfigMap", set, []string{"--image", "i"}, []string{"ConfigMap kube-system/conf with the Corefile of", "-f"}},
+		{"no key", set + strings.ReplaceAll(confText, "Corefile:", "Other:"), []string{"--image", "i"}, []string{`no key "Corefile"`}},
+		{"nothing mounted", strings.ReplaceAll(set, "/etc/coredns", "/etc/other") + confText, []string{"--image", "i"}, []string{"volumeMounts", "/etc/Corefile, /etc/coredns/Corefile.base"}},
 		{"no ConfigMap's volume", strings.ReplaceAll(set, "configMap: {name: conf, items: [{key: Corefile, path: Corefile.base}]}", "emptyDir: {}") + confText,
-			[]string{"-image", "i"}, []string{"volume config", "is not a ConfigMap"}},
-		{"a Corefile with faults", set + strings.ReplaceAll(confText, "cache 30", "cachee 30\n        forwart . 192.0.2.1"), []string{"-image", "i"},
+			[]string{"--image", "i"}, []string{"volume config", "is not a ConfigMap"}},
+		{"a Corefile with faults", set + strings.ReplaceAll(confText, "cache 30", "cachee 30\n        forwart . 192.0.2.1"), []string{"--image", "i"},
 			[]string{"would not start", "ConfigMap kube-system/conf, Corefile:2: ", "cachee", "Corefile:3: ", "forwart"}},
-		{"a bad argument", strings.ReplaceAll(set, "169.254.20.10", "169.254.20.1000") + confText, []string{"-image", "i"}, []string{"args", "localip", "169.254.20.1000"}},
-		{"another program", strings.ReplaceAll(set, "image: old", "command: [sh, -c]") + confText, []string{"-image", "i"}, []string{"command", `"sh"`}},
-		{"a bad domain", set + confText, []string{"-image", "i", "-domain", "a..b"}, []string{"-domain"}},
+		{"a bad argument", strings.ReplaceAll(set, "169.254.20.10", "169.254.20.1000") + confText, []string{"--image", "i"}, []string{"args", "localip", "169.254.20.1000"}},
+		{"another program", strings.ReplaceAll(set, "image: old", "command: [sh, -c]") + confText, []string{"--image", "i"}, []string{"command", `"sh"`}},
+		{"a bad domain", set + confText, []string{"--image", "i", "--domain", "a..b"}, []string{"--domain"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "in.yaml")
@@ -105,9 +105,9 @@ func TestMigrateArguments(t *testing.T) {
 	}{
 		{"migrate -x", 2, "migrate --help"},
 		{"migrate a.yaml", 2, "given with -f"},
-		{"migrate -f a -kubeconfig b", 2, "exclude each other"},
+		{"migrate -f a --kubeconfig b", 2, "exclude each other"},
 		{"migrate -f /nonexistent/a.yaml", 1, "-f /nonexistent/a.yaml"},
-		{"migrate -kubeconfig /nonexistent/a", 1, "-kubeconfig"},
+		{"migrate --kubeconfig /nonexistent/a", 1, "--kubeconfig"},
 	} {
 		var stderr bytes.Buffer
 		if code := run(t.Context(), strings.Fields(c.args), io.Discard, &stderr); code != c.code || !strings.Contains(stderr.String(), c.want) {
@@ -116,16 +116,16 @@ func TestMigrateArguments(t *testing.T) {
 	}
 }
 
-// TestMigrateMinimal: with -minimal the image changes and nothing else.
+// TestMigrateMinimal: with --minimal the image changes and nothing else.
 func TestMigrateMinimal(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "in.yaml")
 	set := strings.ReplaceAll(setText, "NAME", "node-local-dns")
 	agenttest.WriteFile(t, file, set+confText)
 	var plain, stdout, stderr bytes.Buffer
-	if code := run(t.Context(), []string{"migrate", "-minimal", "-image", "old", "-f", file}, &plain, &stderr); code != 0 {
+	if code := run(t.Context(), []string{"migrate", "--minimal", "--image", "old", "-f", file}, &plain, &stderr); code != 0 {
 		t.Fatalf("ends with %d:\n%s", code, &stderr)
 	}
-	if code := run(t.Context(), []string{"migrate", "-minimal", "-image", "new", "-f", file}, &stdout, &stderr); code != 0 {
+	if code := run(t.Context(), []string{"migrate", "--minimal", "--image", "new", "-f", file}, &stdout, &stderr); code != 0 {
 		t.Fatalf("ends with %d:\n%s", code, &stderr)
 	}
 	if want := strings.Replace(plain.String(), "image: old", "image: new", 1); stdout.String() != want {

@@ -68,8 +68,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err := s.complete(ctx); err != nil {
 		return err
 	}
+	start := time.Now()
 	var images []oci.Image
-	for _, arch := range s.arch {
+	for i, arch := range s.arch {
+		fmt.Fprintf(stderr, "image: %s, %d of %d: compiling nodens and adding Debian packages; the first time takes minutes\n", arch, i+1, len(s.arch))
 		image, sbom, err := s.image(ctx, architectures[arch])
 		if err != nil {
 			return fmt.Errorf("%s: %w", arch, err)
@@ -84,7 +86,12 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 			return err
 		}
 	}
-	return write(s.out, func(w io.Writer) error { return oci.Write(w, s.name, s.now, images...) })
+	if err := write(s.out, func(w io.Writer) error { return oci.Write(w, s.name, s.now, images...) }); err != nil {
+		return err
+	}
+	fmt.Fprintf(stderr, "image: wrote %s to %s in %s; next: docs/how-to/build-the-image.md says how to bring it to your nodes\n",
+		s.name, s.out, time.Since(start).Round(time.Second))
+	return nil
 }
 
 func parse(args []string, stderr io.Writer) (*settings, error) {

@@ -6,7 +6,7 @@ import (
 )
 
 // Bind is `bind ADDRESS|INTERFACE… { except ADDRESS|INTERFACE… }`: where the block
-// listens. Without it the block listens on every address of -localip, or on all
+// listens. Without it the block listens on every address of --localip, or on all
 // addresses if there is none. A block may have several; their addresses add up.
 type Bind struct {
 	// Addrs has no duplicates and is never empty. Interfaces are replaced by the addresses

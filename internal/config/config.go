@@ -64,7 +64,7 @@ type Block struct {
 	// Transport is how clients reach the block.
 	Transport Transport
 	// Port is the port of the block's keys. By default it is the transport's port, for plain
-	// DNS that of -dns.port.
+	// DNS that of --dns.port.
 	Port uint16
 	// File and Line are where the block starts.
 	File string
@@ -109,17 +109,17 @@ type Block struct {
 // Options are the settings outside of a Corefile on which its meaning depends. The zero
 // value suits a plain Corefile on this machine.
 type Options struct {
-	// Port is -dns.port: the port of keys without one. 0 is 53.
+	// Port is --dns.port: the port of keys without one. 0 is 53.
 	Port uint16
-	// LocalIPs are -localip's addresses: __PILLAR__LOCAL__DNS__, and the addresses on which
+	// LocalIPs are --localip's addresses: __PILLAR__LOCAL__DNS__, and the addresses on which
 	// blocks without bind listen.
 	LocalIPs []netip.Addr
-	// UpstreamService is -upstreamsvc: the Service whose ClusterIP is
+	// UpstreamService is --upstreamsvc: the Service whose ClusterIP is
 	// __PILLAR__CLUSTER__DNS__. "" is kube-dns.
 	UpstreamService string
 	// PrometheusAddr is __PROMETHEUS__ENDPOINT__; "" is ":9253".
 	PrometheusAddr string
-	// KubeDNS is -kubednscm: the directory where the kube-dns ConfigMap is mounted. "", or a
+	// KubeDNS is --kubednscm: the directory where the kube-dns ConfigMap is mounted. "", or a
 	// directory that does not exist, means that there is none.
 	KubeDNS string
 	// ResolvConf is the value of __PILLAR__UPSTREAM__SERVERS__ if the kube-dns ConfigMap has

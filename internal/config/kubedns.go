@@ -87,7 +87,7 @@ func (k *kubeDNS) read(folder, key string, dst any, shape string) (text []byte, 
 		return nil, path, nil
 	}
 	if err != nil {
-		return nil, path, &ParseError{File: path, Text: fmt.Sprintf("can't read the kube-dns ConfigMap's %s: %v; see -kubednscm", key, err)}
+		return nil, path, &ParseError{File: path, Text: fmt.Sprintf("can't read the kube-dns ConfigMap's %s: %v; see --kubednscm", key, err)}
 	}
 	k.files = append(k.files, file{path: path, text: text})
 	if len(bytes.TrimSpace(text)) == 0 {

@@ -95,7 +95,7 @@ func TestKubeDNSFaults(t *testing.T) {
 	opts := node(t)
 	opts.KubeDNS = write(t, t.TempDir(), "file", "")
 	_, err := Parse(Source{Options: opts, Text: []byte(nodeLocal)})
-	if err == nil || !strings.Contains(err.Error(), "see -kubednscm") {
+	if err == nil || !strings.Contains(err.Error(), "see --kubednscm") {
 		t.Errorf("a file for a folder: %v", err)
 	}
 }

@@ -179,17 +179,17 @@ func (v Placeholders) value(name string, ported bool) (value, problem string) {
 
 func (v Placeholders) cluster() (value, problem string) {
 	if v.ClusterDNS == "" {
-		return "", fmt.Sprintf("%s is the value of the environment variable %s, which is not set: create the Service that -upstreamsvc names before this pod, or name another one with -upstreamsvc", placeholderCluster, v.ServiceEnv)
+		return "", fmt.Sprintf("%s is the value of the environment variable %s, which is not set: create the Service that --upstreamsvc names before this pod, or name another one with --upstreamsvc", placeholderCluster, v.ServiceEnv)
 	}
 	if _, err := netip.ParseAddr(v.ClusterDNS); err != nil {
-		return "", fmt.Sprintf("%s is the value of the environment variable %s, and %q is not an IP address: the Service that -upstreamsvc names needs a ClusterIP", placeholderCluster, v.ServiceEnv, v.ClusterDNS)
+		return "", fmt.Sprintf("%s is the value of the environment variable %s, and %q is not an IP address: the Service that --upstreamsvc names needs a ClusterIP", placeholderCluster, v.ServiceEnv, v.ClusterDNS)
 	}
 	return v.ClusterDNS, ""
 }
 
 func (v Placeholders) local(ported bool) (value, problem string) {
 	if len(v.LocalDNS) == 0 {
-		return "", fmt.Sprintf("%s is the addresses of -localip, which is not set; set it to 169.254.20.10, for example", placeholderLocal)
+		return "", fmt.Sprintf("%s is the addresses of --localip, which is not set; set it to 169.254.20.10, for example", placeholderLocal)
 	}
 	if ported {
 		host := net.JoinHostPort(v.LocalDNS[0].String(), "")

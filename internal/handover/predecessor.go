@@ -54,7 +54,7 @@ func connect(ctx context.Context, dir string, c Config, limits timeouts) (*Prede
 		}
 		pause(ctx, retryDelay)
 		if ctx.Err() != nil {
-			return nil, fmt.Errorf("-handover-dir %s: %w (%w)", dir, a.reason, ctx.Err())
+			return nil, fmt.Errorf("--handover-dir %s: %w (%w)", dir, a.reason, ctx.Err())
 		}
 	}
 }
@@ -91,13 +91,13 @@ func (a *attempt) try(ctx context.Context) (*Predecessor, error) {
 	who, err := l.checkPeer()
 	if err != nil {
 		l.close()
-		return nil, fmt.Errorf("-handover-dir %s: %w", a.dir, err)
+		return nil, fmt.Errorf("--handover-dir %s: %w", a.dir, err)
 	}
 	hi, err := l.exchangeHello(ctx, a.limits.hello, a.config.helloHead(purposeTakeover))
 	if errors.Is(err, errClosed) || err != nil && ctxDone(ctx) != nil {
 		err = errAgain // the agent ends, or has no free connection, or ctx is done
 	} else if err != nil {
-		err = fmt.Errorf("-handover-dir %s: the agent there (pid %d) does not answer, and cannot hand over: %w", a.dir, who.Pid, err)
+		err = fmt.Errorf("--handover-dir %s: the agent there (pid %d) does not answer, and cannot hand over: %w", a.dir, who.Pid, err)
 	}
 	return a.result(ctx, l, who.Pid, hi, err)
 }

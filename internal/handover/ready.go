@@ -14,19 +14,19 @@ func Ready(ctx context.Context, dir string) error {
 		return err
 	}
 	if l == nil {
-		return fmt.Errorf("-handover-dir %s: no agent listens there", dir)
+		return fmt.Errorf("--handover-dir %s: no agent listens there", dir)
 	}
 	defer l.close()
 	who, err := l.checkPeer()
 	if err != nil {
-		return fmt.Errorf("-handover-dir %s: %w", dir, err)
+		return fmt.Errorf("--handover-dir %s: %w", dir, err)
 	}
 	if who.Pid <= 0 {
-		return fmt.Errorf("-handover-dir %s: the agent that listens there is not in this container", dir)
+		return fmt.Errorf("--handover-dir %s: the agent that listens there is not in this container", dir)
 	}
 	hi, err := l.exchangeHello(ctx, defaultTimeouts().hello, Config{}.helloHead(purposeState))
 	if err != nil {
-		return fmt.Errorf("-handover-dir %s: asking the agent there: %w", dir, err)
+		return fmt.Errorf("--handover-dir %s: asking the agent there: %w", dir, err)
 	}
 	if !hi.Ready {
 		return fmt.Errorf("the agent (pid %d) is not ready: %s", who.Pid, truncate(hi.Reason))

@@ -93,7 +93,7 @@ type Server struct {
 }
 
 // Listen creates the socket in dir and replaces an existing one. It creates dir if it does not
-// exist. The caller calls Serve next. Errors name -handover-dir and the remedy.
+// exist. The caller calls Serve next. Errors name --handover-dir and the remedy.
 func Listen(dir string, source Source, c Config) (*Server, error) {
 	l, info, err := listen(dir)
 	if err != nil {

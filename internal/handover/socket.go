@@ -29,7 +29,7 @@ const (
 // checkPath returns an error if path is too long for a socket.
 func checkPath(dir, path string) error {
 	if len(path) > maxPath {
-		return fmt.Errorf("-handover-dir %s: the path of a socket in it would have %d bytes, %d are the most; use a shorter path",
+		return fmt.Errorf("--handover-dir %s: the path of a socket in it would have %d bytes, %d are the most; use a shorter path",
 			dir, len(path), maxPath)
 	}
 	return nil
@@ -49,15 +49,15 @@ func openSocketDir(dir string) (*socketDir, error) {
 	// Clean removes a final slash, with which the kernel would follow a symbolic link.
 	fd, err := unix.Open(filepath.Clean(dir), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil && isLink(dir) {
-		return nil, fmt.Errorf("-handover-dir %s: %w: it is a symbolic link; name the directory it leads to", dir, ErrFolder)
+		return nil, fmt.Errorf("--handover-dir %s: %w: it is a symbolic link; name the directory it leads to", dir, ErrFolder)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("-handover-dir %s: %w", dir, err)
+		return nil, fmt.Errorf("--handover-dir %s: %w", dir, err)
 	}
 	f := &socketDir{dir: dir, file: os.NewFile(uintptr(fd), dir)}
 	if err := f.check(); err != nil {
 		f.close()
-		return nil, fmt.Errorf("-handover-dir %s: %w", dir, err)
+		return nil, fmt.Errorf("--handover-dir %s: %w", dir, err)
 	}
 	return f, nil
 }
@@ -101,7 +101,7 @@ func (f *socketDir) close() { _ = f.file.Close() }
 // info.
 func listen(dir string) (*net.UnixListener, os.FileInfo, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, nil, fmt.Errorf("-handover-dir %s: %w", dir, err)
+		return nil, nil, fmt.Errorf("--handover-dir %s: %w", dir, err)
 	}
 	f, err := openSocketDir(dir)
 	if err != nil {
@@ -117,7 +117,7 @@ func listen(dir string) (*net.UnixListener, os.FileInfo, error) {
 	}
 	l, err := listenPrivate(f.at(name))
 	if err != nil {
-		return nil, nil, fmt.Errorf("-handover-dir %s: %w", dir, err)
+		return nil, nil, fmt.Errorf("--handover-dir %s: %w", dir, err)
 	}
 	info, err := os.Lstat(f.at(name))
 	if err == nil {
@@ -126,7 +126,7 @@ func listen(dir string) (*net.UnixListener, os.FileInfo, error) {
 	if err != nil {
 		_ = l.Close()
 		os.Remove(f.at(name))
-		return nil, nil, fmt.Errorf("-handover-dir %s: %w", dir, err)
+		return nil, nil, fmt.Errorf("--handover-dir %s: %w", dir, err)
 	}
 	return l, info, nil
 }
@@ -176,7 +176,7 @@ func dial(dir string) (*peerConn, error) {
 	case errors.Is(err, unix.EAGAIN):
 		return nil, errBacklogFull
 	case err != nil:
-		return nil, fmt.Errorf("-handover-dir %s: %w", dir, err)
+		return nil, fmt.Errorf("--handover-dir %s: %w", dir, err)
 	}
 	return newPeerConn(conn), nil
 }

@@ -73,13 +73,13 @@ func (a *agent) stopActive() {
 	a.active.admin = nil
 }
 
-// writePidfile writes the process ID to -pidfile, over the predecessor's.
+// writePidfile writes the process ID to --pidfile, over the predecessor's.
 func (a *agent) writePidfile() error {
 	if a.opts.Pidfile == "" {
 		return nil
 	}
 	if err := file.Overwrite(a.opts.Pidfile, strconv.Itoa(os.Getpid())+"\n", 0o644); err != nil {
-		return fmt.Errorf("writing -pidfile %s: %w; name a file of its own, in a directory that only the agent's user can write to", a.opts.Pidfile, err)
+		return fmt.Errorf("writing --pidfile %s: %w; name a file of its own, in a directory that only the agent's user can write to", a.opts.Pidfile, err)
 	}
 	return nil
 }

@@ -38,7 +38,7 @@ func (a *agent) openAdmin(path string) (*admin, error) {
 	}
 	ln, inode, err := listenUnix(path)
 	if err != nil {
-		return nil, fmt.Errorf("listening at -admin-socket %s: %w", path, err)
+		return nil, fmt.Errorf("listening at --admin-socket %s: %w", path, err)
 	}
 	s := &admin{path: path, inode: inode, server: &http.Server{
 		Handler:           a.adminHandler(),

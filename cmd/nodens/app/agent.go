@@ -39,7 +39,7 @@ type agent struct {
 	builder  builder
 	net      *netsetup.Setup // nil: the node's network stays unchanged
 	fallback *fallback       // nil: there are no rules
-	fastPath *fastPath       // nil: -kernel-path=off
+	fastPath *fastPath       // nil: --kernel-path=off
 	active   activeTasks
 	handoverState
 	selfProbe *selfProbe

@@ -68,7 +68,7 @@ func (m platform) load(want options.FastPathMode, opts fastpath.Options) (progra
 			return nil, err
 		}
 		if there {
-			return nil, fmt.Errorf("%w beside Cilium, whose own programs are on the pods' links; -kernel-path=on does not look", fastpath.ErrUnsupported)
+			return nil, fmt.Errorf("%w beside Cilium, whose own programs are on the pods' links; --kernel-path=on does not look", fastpath.ErrUnsupported)
 		}
 	}
 	return m.open(opts)
@@ -89,7 +89,7 @@ type fastPath struct {
 	heartbeatMu sync.Mutex // held for a heartbeat, and for Stop
 }
 
-// openFastPath loads the program as -kernel-path says. It answers nothing yet. Only FastPathOn
+// openFastPath loads the program as --kernel-path says. It answers nothing yet. Only FastPathOn
 // fails if the program cannot be loaded.
 func openFastPath(opts *options.Agent, log *slog.Logger, m platform) (*fastPath, error) {
 	if opts.FastPath == options.FastPathOff {
@@ -101,7 +101,7 @@ func openFastPath(opts *options.Agent, log *slog.Logger, m platform) (*fastPath,
 	case err == nil:
 		s.program = path
 	case opts.FastPath == options.FastPathOn:
-		return nil, fmt.Errorf("-kernel-path=on: %w; -kernel-path=auto serves without it", err)
+		return nil, fmt.Errorf("--kernel-path=on: %w; --kernel-path=auto serves without it", err)
 	case errors.Is(err, fastpath.ErrUnsupported):
 		s.log.Info("kernel path is not supported; the agent answers all queries", "err", err)
 	default:

@@ -185,8 +185,8 @@ func TestOpenFastPath(t *testing.T) {
 		{name: "on", flag: "on", works: true},
 		{name: "auto on an old kernel", flag: "auto", cilium: none, fails: old, log: "level=INFO;kernel is too old"},
 		{name: "auto without memory", flag: "auto", cilium: none, fails: errors.New("no memory"), log: "level=WARN;no memory"},
-		{name: "on an old kernel", flag: "on", fails: old, err: "-kernel-path=on: answers in the kernel are not supported: the kernel is too old; -kernel-path=auto serves without it"},
-		{name: "auto beside Cilium", flag: "auto", cilium: beside, log: "level=INFO;beside Cilium;-kernel-path=on"},
+		{name: "on an old kernel", flag: "on", fails: old, err: "--kernel-path=on: answers in the kernel are not supported: the kernel is too old; --kernel-path=auto serves without it"},
+		{name: "auto beside Cilium", flag: "auto", cilium: beside, log: "level=INFO;beside Cilium;--kernel-path=on"},
 		{name: "on beside Cilium", flag: "on", cilium: beside, works: true},
 		{name: "auto without links", flag: "auto", cilium: func() (bool, error) { return false, lost }, log: "level=WARN;no links"},
 	} {

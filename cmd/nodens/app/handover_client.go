@@ -70,7 +70,7 @@ func (a *agent) connectPredecessor(ctx context.Context) error {
 		return nil
 	}
 	if err := os.MkdirAll(a.opts.HandoverDir, 0o700); err != nil && !isDiskError(err) {
-		return fmt.Errorf("-handover-dir: %w; name a directory that exists or can be created", err)
+		return fmt.Errorf("--handover-dir: %w; name a directory that exists or can be created", err)
 	}
 	limited, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
@@ -81,7 +81,7 @@ func (a *agent) connectPredecessor(ctx context.Context) error {
 	case errors.Is(err, handover.ErrFolder):
 		return err
 	case errors.Is(err, handover.ErrBusy):
-		return fmt.Errorf("-handover-dir %s: %w; try again when it is done", a.opts.HandoverDir, err)
+		return fmt.Errorf("--handover-dir %s: %w; try again when it is done", a.opts.HandoverDir, err)
 	case err != nil:
 		// An agent that hangs, or has another protocol, must not keep this one from serving.
 		a.log.Warn("no handover; starting beside the running agent", "dir", a.opts.HandoverDir, "err", err)
@@ -142,7 +142,7 @@ func otherNetns(sockets []handover.Socket) bool {
 func (a *agent) predecessorLost(doing string, err error) error {
 	a.takeoversFailed.Add(1)
 	if !errors.Is(err, handover.ErrGone) {
-		return fmt.Errorf("taking over from the running agent, %s: %w; it keeps serving; without -handover-dir this agent starts beside it", doing, err)
+		return fmt.Errorf("taking over from the running agent, %s: %w; it keeps serving; without --handover-dir this agent starts beside it", doing, err)
 	}
 	a.log.Warn("the predecessor has ended during the handover; continuing without it", "step", doing, "err", err)
 	_ = a.predecessor.Close()

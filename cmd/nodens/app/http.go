@@ -101,7 +101,7 @@ func (e *httpServers) bind(want map[string]map[string]http.Handler) (map[string]
 			for _, ln := range fresh {
 				_ = ln.Close()
 			}
-			return nil, fmt.Errorf("listening for health, ready or metrics on %s: %w; choose another address in the Corefile, or in -metrics-listen-address", addr, err)
+			return nil, fmt.Errorf("listening for health, ready or metrics on %s: %w; choose another address in the Corefile, or in --metrics-listen-address", addr, err)
 		}
 		fresh[addr] = ln.(*net.TCPListener)
 	}

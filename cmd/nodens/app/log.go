@@ -29,7 +29,7 @@ func newLogger(format string, w io.Writer, level slog.Leveler) (*slog.Logger, er
 	case options.LogCoreDNS:
 		return slog.New(&corednsHandler{out: &lockedWriter{w: w}, level: level}), nil
 	default:
-		return nil, fmt.Errorf("-log-format %q is not known; give text, json or coredns", format)
+		return nil, fmt.Errorf("--log-format %q is not known; give text, json or coredns", format)
 	}
 }
 

@@ -49,7 +49,7 @@ func (m *migration) setImage() error {
 	was := m.pod.container.text("image")
 	if m.Image == "" {
 		if !m.handsOver() && !m.hasEnv(nodeNameVar) {
-			return errors.New("-image is not set: name nodens' image in a registry that the nodes pull from, such as -image YOUR-REGISTRY/nodens:0.1.0")
+			return errors.New("--image is not set: name nodens' image in a registry that the nodes pull from, such as --image YOUR-REGISTRY/nodens:0.1.0")
 		}
 		return nil
 	}

@@ -243,7 +243,7 @@ func (m *migration) replaceCorefile(c *corefile, text string, n int) error {
 	}
 	cfg, err := c.parse(text)
 	if err != nil {
-		return errors.Join(errors.New("the directive kubernetes can't be added; -minimal leaves the Corefile unchanged"), err)
+		return errors.Join(errors.New("the directive kubernetes can't be added; --minimal leaves the Corefile unchanged"), err)
 	}
 	c.text, c.cfg = text, cfg
 	c.configMap.ensure("data")[c.key] = text
@@ -315,7 +315,7 @@ func (m *migration) clusterDomain(c *corefile, blocks []*config.Block) string {
 	case len(zones) == 1:
 		return zones[0]
 	case len(zones) > 1:
-		m.noteFor(Todo, where, "several zones are forwarded to the cluster's DNS (%s): set -domain to the cluster's, so that the agent answers its names", joinNames(zones))
+		m.noteFor(Todo, where, "several zones are forwarded to the cluster's DNS (%s): set --domain to the cluster's, so that the agent answers its names", joinNames(zones))
 	case !slices.ContainsFunc(c.cfg.Blocks, hasKubernetes):
 		m.noteFor(Todo, where, "no block forwards the cluster's domain to the cluster's DNS, so the agent answers none of its names: add `kubernetes DOMAIN in-addr.arpa ip6.arpa`")
 	}

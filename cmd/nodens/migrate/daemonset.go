@@ -15,7 +15,7 @@ type agentPod struct {
 }
 
 // findDaemonSet finds the DaemonSet that runs NodeLocal DNSCache, or nodens. It goes by the
-// argument -localip, which no other program has; image names depend on the mirror.
+// argument --localip, which no other program has; image names depend on the mirror.
 func (r *Request) findDaemonSet() (*agentPod, error) {
 	if len(r.Objects.list) == 0 {
 		return nil, errNoObjects
@@ -31,7 +31,7 @@ func (r *Request) findDaemonSet() (*agentPod, error) {
 	for i, p := range found {
 		names[i] = p.daemonSet.describe()
 	}
-	return nil, fmt.Errorf("several DaemonSets run NodeLocal DNSCache: %s; choose one with -daemonset, and its namespace with -n", strings.Join(names, ", "))
+	return nil, fmt.Errorf("several DaemonSets run NodeLocal DNSCache: %s; choose one with --daemonset, and its namespace with -n", strings.Join(names, ", "))
 }
 
 // candidates returns the DaemonSets that match, and the names of the others.
@@ -56,9 +56,9 @@ func (r *Request) notFoundError(others []string) error {
 		where = "in namespace " + r.Namespace
 	}
 	if r.Name != "" {
-		return fmt.Errorf("no DaemonSet %s %s with the argument -localip; DaemonSets there: %s", r.Name, where, joinNames(others))
+		return fmt.Errorf("no DaemonSet %s %s with the argument --localip; DaemonSets there: %s", r.Name, where, joinNames(others))
 	}
-	return fmt.Errorf("no DaemonSet %s has the argument -localip, like node-local-dns and nodelocaldns; "+
+	return fmt.Errorf("no DaemonSet %s has the argument --localip, like node-local-dns and nodelocaldns; "+
 		"DaemonSets there: %s; -n selects another namespace, -f reads files", where, joinNames(others))
 }
 
@@ -195,4 +195,4 @@ func (p *agentPod) volumeFiles(s *configMapFile, configMap object) map[string]st
 }
 
 // errNoCorefile is a container without a Corefile.
-var errNoCorefile = errors.New("no ConfigMap is mounted at the paths of -conf and -basecorefile")
+var errNoCorefile = errors.New("no ConfigMap is mounted at the paths of --conf and --basecorefile")

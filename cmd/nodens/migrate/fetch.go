@@ -32,7 +32,7 @@ func (o *Objects) Fetch(ctx context.Context, a Access) error {
 	rules.ExplicitPath = a.Kubeconfig
 	c, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: a.Context}).ClientConfig()
 	if err != nil {
-		return fmt.Errorf("finding the API server: %w; set -kubeconfig, or -f to read files", err)
+		return fmt.Errorf("finding the API server: %w; set --kubeconfig, or -f to read files", err)
 	}
 	client, err := rest.HTTPClientFor(c)
 	if err != nil {

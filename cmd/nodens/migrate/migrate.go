@@ -90,7 +90,7 @@ type Result struct {
 // migrated; the error for a Corefile that nodens would refuse lists all its errors.
 func Run(r Request) (*Result, error) {
 	if _, err := wire.ParseName(r.Domain); r.Domain != "" && err != nil {
-		return nil, fmt.Errorf("-domain %q is no domain name: %w", r.Domain, err)
+		return nil, fmt.Errorf("--domain %q is no domain name: %w", r.Domain, err)
 	}
 	own, err := readReference(r.Manifest)
 	if err != nil {

@@ -77,7 +77,7 @@ func (m *migration) checkResources() {
 	}
 	limit := box.text("resources", "limits", "memory")
 	if less(limit, recommendedLimit) {
-		m.note(Todo, "resources.limits.memory", "%s is too little for the default cache of 32Mi and a view of the cluster: set %s or more, or a smaller -cache-size", limit, recommendedLimit)
+		m.note(Todo, "resources.limits.memory", "%s is too little for the default cache of 32Mi and a view of the cluster: set %s or more, or a smaller --cache-size", limit, recommendedLimit)
 	}
 	if box.value("resources", "limits", "cpu") != nil {
 		m.note(Differs, "resources.limits.cpu", "an agent that reaches it is throttled, and with it all lookups of the node; nodens' own manifest has none")
@@ -129,7 +129,7 @@ func (m *migration) checkClusterDNS() {
 		}
 		servers := conf.texts("clusterDNS")
 		if len(servers) > 0 && !slices.ContainsFunc(servers, m.isLocalIP) {
-			m.noteFor(Todo, "the kubelet's clusterDNS", "pods query %s, but -localip is %v: no pod queries the agent, now or after the migration", strings.Join(servers, ", "), m.flags.Config.LocalIPs)
+			m.noteFor(Todo, "the kubelet's clusterDNS", "pods query %s, but --localip is %v: no pod queries the agent, now or after the migration", strings.Join(servers, ", "), m.flags.Config.LocalIPs)
 		}
 		return
 	}
@@ -149,7 +149,7 @@ func (m *migration) checkKubeProxy() {
 	}
 	for _, service := range m.Objects.list {
 		if addr := service.text("spec", "clusterIP"); service.text("kind") == "Service" && m.isLocalIP(addr) {
-			m.note(Todo, "args", "-localip has %s, the ClusterIP of %s: with kube-proxy in IPVS mode the node already has that address, and nodens refuses to start; remove it, and set the kubelet's clusterDNS to the link-local address",
+			m.note(Todo, "args", "--localip has %s, the ClusterIP of %s: with kube-proxy in IPVS mode the node already has that address, and nodens refuses to start; remove it, and set the kubelet's clusterDNS to the link-local address",
 				addr, service.describe())
 		}
 	}
@@ -175,7 +175,7 @@ func (m *migration) noteBlock(where string, b *config.Block) {
 		m.noteFor(Differs, at, "forward without `policy` queries the fastest of its servers, and another one if that is late; CoreDNS chooses at random, as does `policy random`")
 	}
 	if b.Log != nil && !strings.Contains(strings.Join(m.pod.container.texts("args"), " "), "-log-format") {
-		m.noteFor(Differs, at, "`log` writes named fields; -log-format coredns writes CoreDNS's format")
+		m.noteFor(Differs, at, "`log` writes named fields; --log-format coredns writes CoreDNS's format")
 	}
 	if b.Cache != nil && b.Kubernetes != nil {
 		m.noteFor(Differs, where, "answers from `kubernetes` are not cached, so changes are visible at once")

@@ -53,7 +53,7 @@ func (m *migration) addHandoverDir() error {
 	mount["name"], volume["name"] = name, name
 	m.pod.container["volumeMounts"] = append(m.pod.container.list("volumeMounts"), map[string]any(mount))
 	m.pod.podSpec["volumes"] = append(m.pod.podSpec.list("volumes"), map[string]any(volume))
-	m.note(Changed, "args and volumes", "-handover-dir %s, a directory of the node: the next agent takes over sockets and cache through it, and the cache is saved there", dir)
+	m.note(Changed, "args and volumes", "--handover-dir %s, a directory of the node: the next agent takes over sockets and cache through it, and the cache is saved there", dir)
 	return nil
 }
 
@@ -184,7 +184,7 @@ func (m *migration) setGracePeriod() {
 // keepNetwork keeps interface and rules on the node between one agent and the next.
 func (m *migration) keepNetwork() {
 	if m.setArgs("-skipteardown") {
-		m.note(Changed, "args", "-skipteardown: interface and rules stay when the agent stops, and lead to the cluster DNS. To remove them, run `nodens cleanup` on the nodes after deleting the DaemonSet, or apply daemonset/cleanup.yaml")
+		m.note(Changed, "args", "--skipteardown: interface and rules stay when the agent stops, and lead to the cluster DNS. To remove them, run `nodens cleanup` on the nodes after deleting the DaemonSet, or apply daemonset/cleanup.yaml")
 	}
 }
 

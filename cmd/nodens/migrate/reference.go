@@ -31,7 +31,7 @@ func readReference(text []byte) (*reference, error) {
 	}
 	o := &reference{account: ofKind[0], role: ofKind[1], binding: ofKind[2], pod: newAgentPod(ofKind[3])}
 	if o.pod.container == nil {
-		return nil, errors.New("nodens' own manifest has no container with -localip")
+		return nil, errors.New("nodens' own manifest has no container with --localip")
 	}
 	return o, nil
 }

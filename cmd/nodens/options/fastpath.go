@@ -2,7 +2,7 @@ package options
 
 import "errors"
 
-// FastPathMode is the value of -kernel-path.
+// FastPathMode is the value of --kernel-path.
 type FastPathMode uint8
 
 // The modes.
@@ -29,7 +29,7 @@ func (k *FastPathMode) Set(s string) error {
 // String returns the name of the mode.
 func (k FastPathMode) String() string { return fastPathModes[k] }
 
-// FastPathOrder is the value of -kernel-path-order: the position of the program among others on
+// FastPathOrder is the value of --kernel-path-order: the position of the program among others on
 // an interface. It has the fields of fastpath.Order.
 type FastPathOrder struct {
 	// First puts it in front of all others.

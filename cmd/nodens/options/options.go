@@ -89,7 +89,7 @@ func (b Build) String() string {
 	return fmt.Sprintf("nodens-%s %s/%s, %s, %s", b.Version, runtime.GOOS, runtime.GOARCH, b.GoVersion, b.Commit)
 }
 
-// The values of -log-format.
+// The values of --log-format.
 const (
 	LogText    = "text"
 	LogJSON    = "json"
@@ -165,7 +165,7 @@ func (o *Agent) corefile() (string, error) {
 	if _, err := os.Stat(o.BaseConf); err == nil && errors.Is(confErr, fs.ErrNotExist) {
 		return o.BaseConf, nil
 	}
-	return "", fmt.Errorf("reading the Corefile: %w; name one with -conf or -basecorefile", confErr)
+	return "", fmt.Errorf("reading the Corefile: %w; name one with --conf or --basecorefile", confErr)
 }
 
 // SetsUpRules reports whether the agent installs rules for the addresses that it has.
