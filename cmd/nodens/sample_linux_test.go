@@ -20,7 +20,7 @@ import (
 func TestSample(t *testing.T) {
 	p := peer.Ports(t, 2)
 	metrics := fmt.Sprintf("127.0.0.1:%d", p[1])
-	text := sampleText(uint16(p[0]), metrics)
+	text := sampleText(p[0], metrics)
 	sample := startProcess(t, "agent", nil, "sample", "-dns.port", fmt.Sprint(p[0]), "-prometheus-listen-address", metrics)
 	sample.AwaitLog(strings.TrimSpace(text))
 	for name, want := range map[string]string{

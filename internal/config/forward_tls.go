@@ -74,15 +74,9 @@ func tlsClient(p *parser, args []token) *TLSClient {
 	if p.anyOffNode(args) {
 		return c
 	}
-	texts := make([][]byte, len(args))
-	for i, w := range args {
-		text, err := readFile(w.text)
-		if err != nil {
-			p.errorf(w, "can't read %q: %v; write: %s", w.text, err, tlsUsage)
-			return c
-		}
-		p.recordFile(w.text, text)
-		texts[i] = text
+	texts, ok := tlsFiles(p, args)
+	if !ok {
+		return c
 	}
 	if len(args) >= 2 {
 		if _, err := tls.X509KeyPair(texts[0], texts[1]); err != nil {
@@ -93,6 +87,20 @@ func tlsClient(p *parser, args []token) *TLSClient {
 		p.errorf(args[n-1], "%q holds no certificate in PEM; name the file of the authority that signs the upstreams' certificates", args[n-1].text)
 	}
 	return c
+}
+
+// tlsFiles returns the content of the files that args name.
+func tlsFiles(p *parser, args []token) (texts [][]byte, ok bool) {
+	for _, w := range args {
+		text, err := readFile(w.text)
+		if err != nil {
+			p.errorf(w, "can't read %q: %v; write: %s", w.text, err, tlsUsage)
+			return nil, false
+		}
+		p.recordFile(w.text, text)
+		texts = append(texts, text)
+	}
+	return texts, true
 }
 
 // rcodes reads names of rcodes, in any case.

@@ -61,23 +61,37 @@ func (p *parser) suspectZone(w token) {
 	}
 	text, _, _ = cutPort(text)
 	text = strings.ToLower(strings.TrimSuffix(text, "."))
-	last := text[strings.LastIndexByte(text, '.')+1:]
 	d, err := time.ParseDuration(text)
 	switch {
 	case text == "":
-	case err == nil && strings.Trim(text, "0123456789") != "" && p.name == "cache":
-		p.suspect(w, "%q is read as a zone; the TTL is a number of seconds before the zones, such as `cache %d`", w.text, int(d.Seconds()))
-	case err == nil && strings.Trim(text, "0123456789") != "":
-		p.suspect(w, "%q is read as a zone, not as a duration", w.text)
-	case strings.Trim(text, "0123456789") == "" && p.name == "":
+	case err == nil && !isNumber(text):
+		p.suspectDuration(w, d)
+	case isNumber(text) && p.name == "":
 		p.suspect(w, "%q is read as a zone; write a port after a colon: `.:%s`", w.text, w.text)
-	case strings.Trim(last, "0123456789") == "":
+	case isNumber(text[strings.LastIndexByte(text, '.')+1:]):
 		p.suspect(w, "%q is read as a zone, and no domain ends in a number", w.text)
 	case strings.HasPrefix(text, "*"):
 		p.suspect(w, "%q: there are no wildcards in zones; a zone includes all names below it, so write it without the asterisk", w.text)
-	case p.name == "log" && (slices.Contains(classes, text) || text == "all" || text == "stdout"):
+	case p.name == "log" && isLogWord(text):
 		p.suspect(w, "%q is read as a zone; classes are written in braces: log { class denial error }", w.text)
 	}
+}
+
+// suspectDuration reports a duration where zones stand.
+func (p *parser) suspectDuration(w token, d time.Duration) {
+	if p.name == "cache" {
+		p.suspect(w, "%q is read as a zone; the TTL is a number of seconds before the zones, such as `cache %d`", w.text, int(d.Seconds()))
+		return
+	}
+	p.suspect(w, "%q is read as a zone, not as a duration", w.text)
+}
+
+// isNumber reports whether text has nothing but digits.
+func isNumber(text string) bool { return strings.Trim(text, "0123456789") == "" }
+
+// isLogWord reports whether text is a class, or a word that other programs have in its place.
+func isLogWord(text string) bool {
+	return slices.Contains(classes, text) || text == "all" || text == "stdout"
 }
 
 // suspectArguments reports arguments of a directive that are names of its options.
