@@ -55,12 +55,7 @@ type zoneWord struct {
 
 // suspectZone reports a word that is a valid zone and probably not meant as one.
 func (p *parser) suspectZone(w token) {
-	text := w.text
-	if _, after, ok := strings.Cut(text, "://"); ok {
-		text = after
-	}
-	text, _, _ = cutPort(text)
-	text = strings.ToLower(strings.TrimSuffix(text, "."))
+	text := zoneText(w.text)
 	d, err := time.ParseDuration(text)
 	switch {
 	case text == "":
@@ -75,6 +70,15 @@ func (p *parser) suspectZone(w token) {
 	case p.name == "log" && isLogWord(text):
 		p.suspect(w, "%q is read as a zone; classes are written in braces: log { class denial error }", w.text)
 	}
+}
+
+// zoneText returns a zone without its scheme, its port and the final dot, in lower case.
+func zoneText(text string) string {
+	if _, after, ok := strings.Cut(text, "://"); ok {
+		text = after
+	}
+	text, _, _ = cutPort(text)
+	return strings.ToLower(strings.TrimSuffix(text, "."))
 }
 
 // suspectDuration reports a duration where zones stand.
