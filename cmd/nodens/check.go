@@ -2,216 +2,206 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
-	"github.com/nodens-dns/nodens/cmd/nodens/options"
 	"github.com/nodens-dns/nodens/internal/cli"
-	"github.com/nodens-dns/nodens/internal/config"
 )
 
+const checkLong = `Print what the agent would do with a Corefile, warn of probable mistakes, and change nothing.
+
+A Corefile, a ConfigMap, a manifest with several objects, a folder of manifests, or - for standard
+input is an argument or the value of -f. It is checked as the configuration of other machines:
+files that it names by absolute paths are not read. If there is a DaemonSet among the objects, its
+arguments are the flags, except for those that are given. With --conf the Corefile is read as the
+agent on this machine would, with all files that it names.
+
+Exit codes: 0 the agent would start; 1 it would not, or there are warnings and --strict is set;
+2 a flag or an argument is not valid. The agent's other flags are accepted and ignored.`
+
+const checkExample = `  nodens check Corefile
+  nodens check --strict -f manifests/
+  kubectl -n kube-system get configmap node-local-dns -o yaml | nodens check --cluster-dns 10.96.0.11 -
+  nodens check --conf /etc/coredns/Corefile.base --localip 169.254.20.10`
+
+// checkFlags are the flags of `nodens check`.
+type checkFlags struct {
+	*agentFlags
+	set        *pflag.FlagSet // of the command line
+	files      []string
+	clusterDNS netip.Addr // not valid: not given
+	strict     bool
+}
+
 func newCheckCommand() *cobra.Command {
-	f := newAgentFlags()
+	f := &checkFlags{agentFlags: newAgentFlags()}
 	cmd := &cobra.Command{
-		Use:   "check",
-		Short: "Print what the agent would do with a Corefile",
-		Long: `Print what the agent would do with its Corefile and flags, and change nothing. The agent's
-other flags are accepted and ignored, so that the arguments of a DaemonSet can be given.`,
-		Example: "  nodens check --conf Corefile --localip 169.254.20.10",
-		Args:    cli.NoArgs,
-		RunE:    f.runE(runCheck),
+		Use:     "check [FILE|DIR|-]",
+		Short:   "Print what the agent would do with a Corefile, and warn of mistakes",
+		Long:    checkLong,
+		Example: checkExample,
+		Args:    cobra.ArbitraryArgs,
 	}
 	f.registerOnly(cmd.Flags(), "conf", "basecorefile", "kubednscm", "upstreamsvc", "localip", "setupinterface",
 		"interfacename", "setupiptables", "netfilter", "external-interfaces", "health-port", "dns.port", "handover-dir",
 		"kernel-path", "kernel-path-order", "prometheus-listen-address")
+	cmd.Flags().StringArrayVarP(&f.files, "filename", "f", nil, "a `file`, a folder, or - for standard input; may be repeated")
+	cli.Func(cmd.Flags(), "cluster-dns", "", "IP `address` that replaces __PILLAR__CLUSTER__DNS__; without it the environment's, as in a pod", f.setClusterDNS)
+	cmd.Flags().BoolVar(&f.strict, "strict", false, "exit with 1 if there are warnings")
+	output := cli.AddOutput(cmd.Flags())
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		f.files, f.set = append(f.files, args...), cmd.Flags()
+		f.complete(cmd.Flags())
+		return runCheck(cmd.Context(), f, cmd.InOrStdin(), func(r *checkResult) error {
+			return output.Print(cmd.OutOrStdout(), r, r.printText)
+		})
+	}
 	return cmd
 }
 
-// runCheck prints what the agent would do with its Corefile and flags. It changes nothing.
-func runCheck(_ context.Context, f *agentFlags, stdout, _ io.Writer) error {
-	if f.given["conf"] && !f.given["basecorefile"] {
-		f.BaseConf = "" // without a fallback: a missing --conf is an error
-	}
-	cfg, err := f.LoadConfig()
-	if err != nil {
-		return err
-	}
-	network, err := describeNetwork(&f.Agent)
-	if err != nil {
-		return err
-	}
-	fmt.Fprintf(stdout, "%s: %d server blocks, hash %.12s\n", cfg.Path, len(cfg.Blocks), cfg.Hash)
-	for _, text := range cfg.Warnings {
-		fmt.Fprintf(stdout, "warning: %s\n", text)
-	}
-	for _, b := range cfg.Blocks {
-		fmt.Fprintln(stdout)
-		describeBlock(stdout, b)
-		if f.FastPath != options.FastPathOff {
-			fmt.Fprintf(stdout, "  kernel path    %s\n", fastPathStatus(b, cfg.Blocks))
-		}
-	}
-	fmt.Fprintf(stdout, "\nnetwork:\n%s", indent(network))
-	if f.FastPath != options.FastPathOff {
-		fmt.Fprintf(stdout, "\nkernel path:\n%s", indent(describeFastPath(&f.Agent)))
-	}
-	if dir := f.HandoverDir; dir != "" {
-		fmt.Fprintf(stdout, "\nhandover:\n%s", indent("from the previous agent and to the next one, through "+dir+"\nanswers are saved to "+f.CachePath()))
+func (f *checkFlags) setClusterDNS(text string) (err error) {
+	if f.clusterDNS, err = netip.ParseAddr(text); err != nil {
+		return fmt.Errorf("%q is no IP address; give one, such as 10.96.0.11", text)
 	}
 	return nil
 }
 
-// describeBlock prints where b listens and what happens to a query, in the order in which
-// a query passes through the directives.
-func describeBlock(w io.Writer, b *config.Block) {
-	for _, z := range b.Zones {
-		fmt.Fprintf(w, "zone %s (line %d)\n", z, b.Line)
+// runCheck passes what the agent would do to print. It changes nothing.
+func runCheck(_ context.Context, f *checkFlags, stdin io.Reader, print func(*checkResult) error) error {
+	inputs, err := f.inputs(stdin)
+	if err != nil {
+		return err
 	}
-	describeListener(w, b)
-	describePolicies(w, b)
-	if a := b.Autopath; a != nil {
-		fmt.Fprintf(w, "  autopath       %s along %s\n", names(a.Zones), searchPath(a))
+	result := &checkResult{}
+	var problems []error
+	warnings := 0
+	for _, in := range inputs {
+		c, err := in.check()
+		if err != nil {
+			return err
+		}
+		problems = append(problems, in.errors()...)
+		warnings += len(c.Warnings)
+		result.Configurations = append(result.Configurations, c)
 	}
-	if b.Hosts != nil {
-		fmt.Fprintf(w, "  hosts          %s and %d lines in the Corefile\n", b.Hosts.File, len(b.Hosts.Inline))
+	if err := print(result); err != nil {
+		return err
 	}
-	if e := b.K8sExternal; e != nil {
-		fmt.Fprintf(w, "  k8s_external   %s with name servers below %s\n", names(e.Zones), e.Apex)
+	if f.strict && warnings > 0 {
+		problems = append(problems, errors.New("there are warnings, and --strict is set"))
 	}
-	if k := b.Kubernetes; k != nil {
-		fmt.Fprintf(w, "  kubernetes     %s from %s\n", names(k.Zones), clusterSource(k))
-		fmt.Fprintf(w, "  in view        %s\n", clusterScope(k))
-	}
-	if c := b.Cache; c != nil {
-		fmt.Fprintf(w, "  cache          %d answers up to %s, %d denials up to %s\n",
-			c.Success.Entries, c.Success.MaxTTL, c.Denial.Entries, c.Denial.MaxTTL)
-	}
-	describeForward(w, b)
-	describeEndpoints(w, b)
+	return errors.Join(problems...)
 }
 
-// describeForward says what happens to what nothing before has.
-func describeForward(w io.Writer, b *config.Block) {
-	switch {
-	case b.Forward != nil:
-	case b.Whoami != nil:
-		fmt.Fprintln(w, "  whoami         answers all other queries with the client's own address")
-	default:
-		fmt.Fprintln(w, "  forward        to no upstream; all other queries get SERVFAIL")
-	}
-	for f := b.Forward; f != nil; f = f.Next {
-		fmt.Fprintf(w, "  forward        %s to %s\n", f.From, names(f.To))
-	}
+// checkResult is the output of `nodens check -o json`.
+type checkResult struct {
+	// Configurations has one for each Corefile.
+	Configurations []*checkedConfig `json:"configurations"`
 }
 
-// describeListener prints the addresses and the transport of b.
-func describeListener(w io.Writer, b *config.Block) {
-	via := "udp and tcp"
-	if b.Transport != config.PlainDNS {
-		via = b.Transport.String()
-	}
-	for _, a := range b.Listen {
-		fmt.Fprintf(w, "  listens on     %s %s\n", via, a)
-	}
-	if b.Transport != config.PlainDNS {
-		fmt.Fprintf(w, "  certificate    %s\n", b.TLS.Cert)
-	}
+// checkedConfig is one Corefile, as the agent would use it. Lists are never null.
+type checkedConfig struct {
+	// Source is the path of the Corefile, or the objects that it comes from.
+	Source string `json:"source"`
+	// Hash is the hash of the Corefile, as in coredns_reload_version_info; "" if it comes from
+	// objects.
+	Hash string `json:"hash,omitempty"`
+	// Errors keep the agent from starting. Blocks and Network are empty then.
+	Errors []finding `json:"errors"`
+	// Warnings are about valid settings that are probably mistakes.
+	Warnings []finding `json:"warnings"`
+	// Notes say what is not known here.
+	Notes  []string       `json:"notes"`
+	Blocks []checkedBlock `json:"blocks"`
+	// Network is what the agent would set up on a node; null if nothing.
+	Network *planResult `json:"network"`
+
+	network, fastPath, handover string // as text
 }
 
-// describeEndpoints prints the HTTP and dnstap addresses of b.
-func describeEndpoints(w io.Writer, b *config.Block) {
-	if b.Health != nil {
-		fmt.Fprintf(w, "  health         http %s/health\n", b.Health.Addr)
-	}
-	if b.Ready != nil {
-		fmt.Fprintf(w, "  ready          http %s/ready\n", b.Ready.Addr)
-	}
-	if b.Prometheus != nil {
-		fmt.Fprintf(w, "  prometheus     http %s/metrics\n", b.Prometheus.Addr)
-	}
-	if b.Pprof != nil {
-		fmt.Fprintf(w, "  pprof          http %s%s\n", b.Pprof.Addr, config.PprofPath)
-	}
-	for d := range b.Dnstap.All {
-		fmt.Fprintf(w, "  dnstap         to %s://%s\n", d.Network, d.Address)
-	}
+// finding is an error or a warning. Line is 0 if it is about the whole file.
+type finding struct {
+	File      string   `json:"file,omitempty"`
+	Line      int      `json:"line,omitempty"`
+	Directive string   `json:"directive,omitempty"`
+	Option    string   `json:"option,omitempty"`
+	Word      string   `json:"word,omitempty"`
+	Message   string   `json:"message"`
+	Nearest   string   `json:"nearest,omitempty"`
+	Allowed   []string `json:"allowed,omitempty"`
+
+	text string // in one line, with the place
 }
 
-func names[T fmt.Stringer](list []T) string {
-	out := make([]string, len(list))
-	for i, n := range list {
-		out[i] = n.String()
-	}
-	return strings.Join(out, " ")
+// checkedBlock is a server block.
+type checkedBlock struct {
+	Zones     []string `json:"zones"`
+	File      string   `json:"file"`
+	Line      int      `json:"line"`
+	Transport string   `json:"transport"`
+	Listen    []string `json:"listen"`
+	// Steps are what the block does, in the order in which a query passes it.
+	Steps []checkedStep `json:"steps"`
 }
 
-func clusterSource(k *config.Kubernetes) string {
-	switch {
-	case len(k.Manifests) > 0:
-		return "the manifests in " + strings.Join(k.Manifests, ", ")
-	case k.Kubeconfig != "":
-		return "the API server in " + k.Kubeconfig
-	case k.Endpoint != "":
-		return "the API server " + k.Endpoint
-	default:
-		return "the API server of the pod's own cluster"
-	}
+// checkedStep is a directive, or a property of one. Zones are those that it applies to, if it has
+// some.
+type checkedStep struct {
+	Name  string   `json:"name"`
+	Zones []string `json:"zones,omitempty"`
+	Text  string   `json:"text"`
 }
 
-// clusterScope returns which Services and endpoints are watched.
-func clusterScope(k *config.Kubernetes) string {
-	switch {
-	case k.NoEndpoints:
-		return "services and namespaces, no endpoints"
-	case len(k.Manifests) > 0:
-		return "everything in the manifests"
-	case k.Scope == config.ScopeNode:
-		return fmt.Sprintf("all services; endpoints of the namespaces in use on this node, each until %s after its last use; endpoints of all namespaces when %d or more are in use",
-			k.ScopeIdle, k.ScopeMax+1)
-	case k.AllEndpoints:
-		return "all services and all endpoints"
-	default:
-		return "all services and the endpoints of headless ones"
+// printText writes r as text.
+func (r *checkResult) printText(w io.Writer) error {
+	for i, c := range r.Configurations {
+		if i > 0 {
+			fmt.Fprintln(w)
+		}
+		c.printText(w)
 	}
+	return nil
 }
 
-func searchPath(a *config.Autopath) string {
-	if !a.Kubernetes {
-		return names(a.Search)
+func (c *checkedConfig) printText(w io.Writer) {
+	if len(c.Errors) == 0 {
+		fmt.Fprintf(w, "%s: %d server blocks", c.Source, len(c.Blocks))
+		if c.Hash != "" {
+			fmt.Fprintf(w, ", hash %.12s", c.Hash)
+		}
+		fmt.Fprintln(w)
 	}
-	return strings.TrimSpace("the pod's own search path " + names(a.Search))
+	for _, f := range c.Warnings {
+		fmt.Fprintf(w, "warning: %s\n", f.text)
+	}
+	for _, text := range c.Notes {
+		fmt.Fprintf(w, "note: %s\n", text)
+	}
+	if len(c.Errors) > 0 {
+		return // standard error has them
+	}
+	for _, b := range c.Blocks {
+		fmt.Fprintln(w)
+		for _, z := range b.Zones {
+			fmt.Fprintf(w, "zone %s (line %d)\n", z, b.Line)
+		}
+		for _, s := range b.Steps {
+			fmt.Fprintf(w, "  %-14s %s\n", s.Name, s.Text)
+		}
+	}
+	for _, section := range []struct{ title, text string }{{"network", c.network}, {"kernel path", c.fastPath}, {"handover", c.handover}} {
+		if section.text != "" {
+			fmt.Fprintf(w, "\n%s:\n%s", section.title, indent(section.text))
+		}
+	}
 }
 
 func indent(s string) string {
 	return "  " + strings.ReplaceAll(strings.TrimRight(s, "\n"), "\n", "\n  ") + "\n"
-}
-
-// describePolicies prints the directives of b that decide who is answered, and how.
-func describePolicies(w io.Writer, b *config.Block) {
-	if v := b.View; v != nil {
-		fmt.Fprintf(w, "  view           %s takes %s\n", v.Name, conditions(v))
-	}
-	if a := b.ACL; a != nil {
-		for _, r := range a.Rules {
-			fmt.Fprintf(w, "  acl            %s by %d policies\n", names(r.Zones), len(r.Policies))
-		}
-	}
-	if d := b.DNS64; d != nil {
-		fmt.Fprintf(w, "  dns64          IPv4 addresses behind %s\n", d.Prefix)
-	}
-}
-
-// conditions returns which queries v takes.
-func conditions(v *config.View) string {
-	list := make([]string, len(v.When))
-	for i, e := range v.When {
-		list[i] = e.String()
-	}
-	if len(list) == 0 {
-		return "every query"
-	}
-	return "a query if " + strings.Join(list, ", and ")
 }

@@ -105,13 +105,18 @@ func parseAgentArgs(args []string) (*migrate.Flags, error) {
 	if err != nil {
 		return nil, err
 	}
+	return f.migrateFlags(), nil
+}
+
+// migrateFlags returns the flags that matter to a migration.
+func (f *agentFlags) migrateFlags() *migrate.Flags {
 	return &migrate.Flags{
 		Conf: f.Conf, Base: f.BaseConf, BaseGiven: f.given["basecorefile"], KubeDNS: f.KubeDNSDir, HandoverDir: f.HandoverDir,
 		Config: config.Options{
 			Port: f.DNSPort, LocalIPs: slices.Clone(f.LocalIPs),
 			UpstreamService: f.UpstreamService, PrometheusAddr: f.PrometheusAddr,
 		},
-	}, nil
+	}
 }
 
 // lookupFlag reports whether the agent has a flag, and whether that flag takes a value.

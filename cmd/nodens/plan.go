@@ -25,38 +25,79 @@ func newPlanCommand() *cobra.Command {
 		Long: `Print the interface, the addresses and the rules that the agent would set up on this node, and
 change nothing. The agent's other flags are accepted and ignored, so that the arguments of a
 DaemonSet can be given.`,
-		Example: "  nodens plan --localip 169.254.20.10,10.96.0.10",
+		Example: "  nodens plan --localip 169.254.20.10,10.96.0.10\n  nodens plan --localip 169.254.20.10 -o json",
 		Args:    cli.NoArgs,
-		RunE:    f.runE(runPlan),
 	}
 	f.registerOnly(cmd.Flags(), "localip", "setupinterface", "interfacename", "setupiptables", "netfilter",
 		"external-interfaces", "health-port", "dns.port")
+	output := cli.AddOutput(cmd.Flags())
+	cmd.RunE = f.runE(func(ctx context.Context, f *agentFlags, stdout, _ io.Writer) error {
+		return runPlan(ctx, f, output, stdout)
+	})
 	return cmd
+}
+
+// planResult is the output of `nodens plan -o json`. Lists are never null.
+type planResult struct {
+	// Interface is the name of the dummy interface; "" if the agent adds none. Addresses have
+	// prefix lengths.
+	Interface string   `json:"interface"`
+	Addresses []string `json:"addresses"`
+	// ExternalInterfaces lead to hosts outside of the node; OpenInterfaces have default routes,
+	// and are not external because pods may use them. DefaultRoutes says that the external
+	// interfaces are those of the node's default routes, which are not known here.
+	ExternalInterfaces []string `json:"externalInterfaces"`
+	OpenInterfaces     []string `json:"openInterfaces"`
+	DefaultRoutes      bool     `json:"defaultRoutes"`
+	// Backend is the rule backend; "" if there are no rules. Rules are the lines of the rules in
+	// its syntax.
+	Backend string   `json:"backend"`
+	Rules   []string `json:"rules"`
+}
+
+// newPlanResult returns d as a result.
+func newPlanResult(d netsetup.Description) *planResult {
+	r := &planResult{
+		Interface: d.Interface, Addresses: []string{}, ExternalInterfaces: append([]string{}, d.External...),
+		OpenInterfaces: append([]string{}, d.NotExternal...), DefaultRoutes: d.DefaultRoutes, Backend: d.Backend, Rules: []string{},
+	}
+	for _, a := range d.Addresses {
+		r.Addresses = append(r.Addresses, a.String())
+	}
+	if d.Rules != "" {
+		r.Rules = strings.Split(d.Rules, "\n")
+	}
+	return r
 }
 
 // runPlan prints the node's network as the agent would set it up, with the rules of the
 // backend that this node calls for. It changes nothing.
-func runPlan(ctx context.Context, f *agentFlags, stdout, _ io.Writer) error {
+func runPlan(ctx context.Context, f *agentFlags, output *cli.Output, stdout io.Writer) error {
 	text := networkUnchanged
+	var d netsetup.Description
 	if f.SetsUpNetwork() {
-		d, err := netsetup.Preview(ctx, f.Network(slog.New(slog.DiscardHandler)))
-		if err != nil {
+		var err error
+		if d, err = netsetup.Preview(ctx, f.Network(slog.New(slog.DiscardHandler))); err != nil {
 			return err
 		}
 		text = d.String()
 	}
-	_, err := fmt.Fprintln(stdout, strings.TrimRight(text, "\n"))
-	return err
+	return output.Print(stdout, newPlanResult(d), func(w io.Writer) error {
+		_, err := fmt.Fprintln(w, strings.TrimRight(text, "\n"))
+		return err
+	})
 }
 
-// describeNetwork returns the node's network as text, without looking at the node.
-func describeNetwork(opts *options.Agent) (string, error) {
+// describeNetwork returns the node's network, without looking at the node; nil if it stays
+// unchanged.
+func describeNetwork(opts *options.Agent) (*netsetup.Description, error) {
 	if !opts.SetsUpNetwork() {
-		return networkUnchanged, nil
+		return nil, nil
 	}
 	p, err := netsetup.NewPlan(opts.Network(slog.New(slog.DiscardHandler)))
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	return p.String(), nil
+	d := p.Describe()
+	return &d, nil
 }

@@ -51,6 +51,25 @@ func (f *ParseError) Error() string {
 // oneLine escapes line breaks in a quoted word.
 var oneLine = strings.NewReplacer("\n", `\n`, "\r", `\r`)
 
+// ParseErrors returns the errors that err joins, an error of another type as one without a place.
+// It returns nil if err is nil.
+func ParseErrors(err error) (list []*ParseError) {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // the joined errors, not one of them
+		for _, e := range joined.Unwrap() {
+			list = append(list, ParseErrors(e)...)
+		}
+		return list
+	}
+	var f *ParseError
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &f):
+		return []*ParseError{f}
+	}
+	return []*ParseError{{Text: err.Error()}}
+}
+
 // maxErrors bounds the errors that are reported. A file with more is probably not a Corefile.
 const maxErrors = 25
 

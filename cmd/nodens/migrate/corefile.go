@@ -25,11 +25,26 @@ type corefile struct {
 	path         string // of the Corefile in dir
 	options      config.Options
 	replacePaths *strings.Replacer // from paths of the container to paths in dir
-	restorePaths *strings.Replacer // from paths in dir to names for error texts
+	restorePairs []string          // paths in dir, each with its name for error texts
+	restorePaths *strings.Replacer // of restorePairs
 }
 
 // loadCorefile finds the Corefile and parses it. Without an error, close must be called.
-func (m *migration) loadCorefile() (c *corefile, err error) {
+func (m *migration) loadCorefile() (*corefile, error) {
+	c, err := m.openCorefile()
+	if err != nil {
+		return nil, err
+	}
+	if c.cfg, err = c.parse(c.text); err != nil {
+		c.close()
+		return nil, err
+	}
+	return c, nil
+}
+
+// openCorefile finds the Corefile and prepares to parse it. Without an error, close must be
+// called.
+func (m *migration) openCorefile() (c *corefile, err error) {
 	s, err := m.corefileSource()
 	if err != nil {
 		return nil, err
@@ -49,10 +64,7 @@ func (m *migration) loadCorefile() (c *corefile, err error) {
 	if c.dir, err = os.MkdirTemp("", "nodens-migrate-"); err != nil {
 		return nil, err
 	}
-	if err = m.writeInputs(c, s); err == nil {
-		c.cfg, err = c.parse(c.text)
-	}
-	if err != nil {
+	if err = m.writeInputs(c, s); err != nil {
 		c.close()
 		return nil, err
 	}
@@ -100,8 +112,11 @@ func (m *migration) writeInputs(c *corefile, s *configMapFile) error {
 	// Paths in a Corefile have slashes, on Windows too.
 	slashBase, slashResolv := filepath.ToSlash(base), filepath.ToSlash(resolv)
 	c.replacePaths = strings.NewReplacer(m.placeholders(slashResolv, s.dir, slashBase)...)
-	c.restorePaths = strings.NewReplacer(c.path, c.configMap.describe()+", "+c.key, base, s.dir, slashBase, s.dir,
-		legacy, m.flags.KubeDNS, resolv, "/etc/resolv.conf", slashResolv, "/etc/resolv.conf")
+	c.restorePairs = []string{
+		c.path, c.configMap.describe() + ", " + c.key, base, s.dir, slashBase, s.dir,
+		legacy, m.flags.KubeDNS, resolv, "/etc/resolv.conf", slashResolv, "/etc/resolv.conf",
+	}
+	c.restorePaths = strings.NewReplacer(c.restorePairs...)
 	return nil
 }
 
@@ -152,6 +167,9 @@ func (m *migration) kubeDNSFiles() (map[string]string, error) {
 // lookupEnv returns the value of a variable in the container: the address of a known
 // Service, or a placeholder.
 func (m *migration) lookupEnv(name string) string {
+	if m.ClusterDNS != "" {
+		return m.ClusterDNS
+	}
 	for _, obj := range m.Objects.list {
 		if obj.text("kind") == "Service" && obj.inNamespace(m.pod.daemonSet.namespace()) &&
 			strings.ToUpper(strings.ReplaceAll(obj.name(), "-", "_"))+"_SERVICE_HOST" == name {
@@ -160,6 +178,7 @@ func (m *migration) lookupEnv(name string) string {
 			}
 		}
 	}
+	m.clusterDNSUnknown = true
 	return placeholderClusterIP
 }
 
@@ -180,9 +199,14 @@ func (m *migration) placeholders(resolv, mounted, base string) []string {
 	return pairs
 }
 
+// load parses a Corefile as the agent would. The error has paths in c.dir.
+func (c *corefile) load(text string) (*config.Config, error) {
+	return config.Parse(config.Source{Path: c.path, Text: []byte(c.replacePaths.Replace(text)), Options: c.options})
+}
+
 // parse parses a Corefile as the agent would. The error lists all errors.
 func (c *corefile) parse(text string) (*config.Config, error) {
-	cfg, err := config.Parse(config.Source{Path: c.path, Text: []byte(c.replacePaths.Replace(text)), Options: c.options})
+	cfg, err := c.load(text)
 	if err != nil {
 		return nil, fmt.Errorf("nodens would not start with this Corefile:\n%s", c.restorePaths.Replace(err.Error()))
 	}

@@ -37,6 +37,8 @@ type Request struct {
 	Domain string
 	// Minimal replaces the image and what would prevent it from starting, nothing else.
 	Minimal bool
+	// ClusterDNS is the address of the cluster DNS, for [Check]; "" takes it from the Services.
+	ClusterDNS string
 	// Manifest is nodens' own manifest, from which additions are taken.
 	Manifest []byte
 	// Flags parses arguments of the agent. Its error names the one at fault.
@@ -129,6 +131,8 @@ type migration struct {
 	// secondStep says that this is the second step; rolloutPending that it will be when the
 	// first rollout is complete.
 	secondStep, rolloutPending bool
+	// clusterDNSUnknown says that the address of the cluster DNS was looked up and not found.
+	clusterDNSUnknown bool
 	// out are the objects to print in addition to the DaemonSet, in order.
 	out   []object
 	notes []Note

@@ -128,11 +128,16 @@ func Default() Agent {
 
 // LoadConfig reads the Corefile and the files it names. It changes nothing on the node.
 func (o *Agent) LoadConfig() (*config.Config, error) {
-	path, err := o.corefile()
+	path, err := o.Corefile()
 	if err != nil {
 		return nil, err
 	}
-	return config.Load(path, config.Options{
+	return config.Load(path, o.ConfigOptions())
+}
+
+// ConfigOptions returns the settings that the meaning of a Corefile depends on.
+func (o *Agent) ConfigOptions() config.Options {
+	return config.Options{
 		Port:            o.DNSPort,
 		LocalIPs:        o.LocalIPs,
 		UpstreamService: o.UpstreamService,
@@ -140,7 +145,7 @@ func (o *Agent) LoadConfig() (*config.Config, error) {
 		PrometheusAddr:  o.PrometheusAddr,
 		Interface:       o.interfaceAddrs,
 		OffNode:         runtime.GOOS != "linux", // nodes run Linux
-	})
+	}
 }
 
 // interfaceAddrs returns the addresses of the network interface that `bind` names. The
@@ -152,9 +157,9 @@ func (o *Agent) interfaceAddrs(name string) ([]netip.Addr, error) {
 	return config.InterfaceAddrs(name)
 }
 
-// corefile returns the path of the file to read: BaseConf or Conf. NodeLocal DNSCache
+// Corefile returns the path of the file to read: BaseConf or Conf. NodeLocal DNSCache
 // renders the one into the other; here the rendered text stays in memory.
-func (o *Agent) corefile() (string, error) {
+func (o *Agent) Corefile() (string, error) {
 	if o.PreferBaseConf {
 		return o.BaseConf, nil
 	}

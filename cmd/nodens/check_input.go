@@ -1,0 +1,310 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/nodens-dns/nodens/cmd/nodens/migrate"
+	"github.com/nodens-dns/nodens/cmd/nodens/options"
+	"github.com/nodens-dns/nodens/internal/cli"
+	"github.com/nodens-dns/nodens/internal/config"
+)
+
+// checkInput is one Corefile with the agent's flags.
+type checkInput struct {
+	source string
+	flags  *agentFlags
+	cfg    *config.Config // nil if there are errors
+	faults []*config.ParseError
+	notes  []string
+	probes []migrate.Probe
+	// show restores the names in texts, such as those of placeholders.
+	show *strings.Replacer
+	// objects says that the Corefile comes from a ConfigMap, daemonSet that the flags come from
+	// a DaemonSet.
+	objects, daemonSet bool
+}
+
+// errors returns the errors that keep the agent from starting.
+func (in *checkInput) errors() (list []error) {
+	for _, e := range in.faults {
+		list = append(list, e)
+	}
+	return list
+}
+
+// inputs reads all Corefiles.
+func (f *checkFlags) inputs(stdin io.Reader) ([]*checkInput, error) {
+	if len(f.files) == 0 {
+		in, err := f.localInput()
+		return []*checkInput{in}, err
+	}
+	if f.given["conf"] || f.given["basecorefile"] {
+		for _, path := range f.files {
+			if !mayHaveObjects(path) {
+				return nil, cli.Usagef("--conf and %s are two Corefiles; give one", path)
+			}
+		}
+	}
+	var corefiles []*checkInput
+	objects := new(migrate.Objects)
+	found := false
+	for _, path := range f.files {
+		name, text, err := readInput(path, stdin)
+		switch {
+		case err != nil:
+			return nil, err
+		case text == nil:
+			found = true
+			err = objects.Files([]string{path}, nil)
+		case mayHaveObjects(name) || migrate.IsObjects(text):
+			found = true
+			err = objects.Read(name, strings.NewReader(string(text)))
+		default:
+			corefiles = append(corefiles, f.corefileInput(name, text))
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	if !found {
+		return corefiles, nil
+	}
+	list, err := f.objectInputs(objects)
+	return append(corefiles, list...), err
+}
+
+// mayHaveObjects reports whether the file's name is that of a manifest.
+func mayHaveObjects(name string) bool {
+	return slices.Contains([]string{".yaml", ".yml", ".json"}, strings.ToLower(filepath.Ext(name)))
+}
+
+// maxInput bounds a file: the Objects have the same limit.
+const maxInput = 32 << 20
+
+// readInput reads a file, or standard input for "-". text is nil for a folder.
+func readInput(path string, stdin io.Reader) (name string, text []byte, err error) {
+	from := stdin
+	if name = "standard input"; path != "-" {
+		name = path
+		info, err := os.Stat(path)
+		if err != nil {
+			return name, nil, err
+		}
+		if info.IsDir() {
+			return name, nil, nil
+		}
+		file, err := os.Open(path)
+		if err != nil {
+			return name, nil, err
+		}
+		defer file.Close()
+		from = file
+	}
+	text, err = io.ReadAll(io.LimitReader(from, maxInput+1))
+	switch {
+	case err != nil:
+		return name, nil, fmt.Errorf("%s: %w", name, err)
+	case len(text) > maxInput:
+		return name, nil, fmt.Errorf("%s: more than %d MiB; pass only the objects of the agent", name, maxInput>>20)
+	case strings.TrimSpace(string(text)) == "":
+		return name, nil, fmt.Errorf("%s is empty; give a Corefile, or objects as kubectl get -o yaml prints them", name)
+	}
+	return name, text, nil
+}
+
+// localInput reads the Corefile of --conf or --basecorefile, as the agent on this machine would.
+func (f *checkFlags) localInput() (*checkInput, error) {
+	if f.given["conf"] && !f.given["basecorefile"] {
+		f.BaseConf = "" // without a fallback: a missing --conf is an error
+	}
+	opts := f.ConfigOptions()
+	unknown := f.lookupClusterDNS(&opts)
+	path, err := f.Corefile()
+	if err != nil {
+		return nil, err
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("reading the Corefile: %w", err)
+	}
+	in := &checkInput{source: path, flags: f.agentFlags}
+	in.parsed(config.Parse(config.Source{Path: path, Text: text, Options: opts}))
+	in.finish(*unknown && strings.Contains(string(text), clusterDNSPlaceholder))
+	return in, nil
+}
+
+// corefileInput reads a Corefile of other machines.
+func (f *checkFlags) corefileInput(name string, text []byte) *checkInput {
+	in := &checkInput{source: name, flags: f.agentFlags}
+	if strings.Contains(string(text), "__PILLAR__LOCAL__DNS__") {
+		in.assumeLocalIP()
+	}
+	opts := in.flags.ConfigOptions()
+	opts.OffNode, opts.Interface = true, migrate.UnknownInterface
+	if !f.given["kubednscm"] {
+		opts.KubeDNS = ""
+	}
+	unknown := f.lookupClusterDNS(&opts)
+	in.parsed(config.Parse(config.Source{Path: name, Text: text, Options: opts}))
+	in.finish(*unknown && strings.Contains(string(text), clusterDNSPlaceholder))
+	return in
+}
+
+// clusterDNSPlaceholder is replaced by the address of the cluster DNS.
+const clusterDNSPlaceholder = "__PILLAR__CLUSTER__DNS__"
+
+// assumedLocalIP is the address of NodeLocal DNSCache's manifest and of the agent's.
+const assumedLocalIP = "169.254.20.10"
+
+// assumeLocalIP sets --localip if it is not given, for a Corefile that has its placeholder.
+func (in *checkInput) assumeLocalIP() {
+	if len(in.flags.LocalIPs) > 0 {
+		return
+	}
+	with := *in.flags
+	with.LocalIPs = []netip.Addr{netip.MustParseAddr(assumedLocalIP)}
+	in.flags = &with
+	in.notes = append(in.notes, "--localip is not given: checked with "+assumedLocalIP)
+}
+
+// lookupClusterDNS makes opts take the cluster DNS's address from --cluster-dns or else from the
+// environment. If it is in neither, a placeholder is used and unknown becomes true.
+func (f *checkFlags) lookupClusterDNS(opts *config.Options) (unknown *bool) {
+	unknown = new(bool)
+	opts.LookupEnv = func(name string) (string, bool) {
+		if f.clusterDNS.IsValid() {
+			return f.clusterDNS.String(), true
+		}
+		if value, ok := os.LookupEnv(name); ok {
+			return value, true
+		}
+		*unknown = true
+		return migrate.ClusterDNSPlaceholder, true
+	}
+	return unknown
+}
+
+// parsed sets the result of the parser.
+func (in *checkInput) parsed(cfg *config.Config, err error) {
+	in.cfg, in.faults = cfg, config.ParseErrors(err)
+}
+
+// finish adds notes about what is not known.
+func (in *checkInput) finish(unknownClusterDNS bool) {
+	var pairs []string
+	if unknownClusterDNS {
+		pairs = append(pairs, migrate.ClusterDNSPlaceholder, "CLUSTER-DNS")
+		in.notes = append(in.notes, migrate.UnknownClusterDNS)
+	}
+	if in.cfg != nil {
+		in.notes = append(in.notes, notReadNote(in.cfg.NotRead)...)
+		pairs = append(pairs, resolvNames(in.cfg)...)
+	}
+	in.show = strings.NewReplacer(pairs...)
+}
+
+// notReadNote says which files belong to the node.
+func notReadNote(paths []string) []string {
+	if len(paths) == 0 {
+		return nil
+	}
+	return []string{"files of the node, not read here: " + strings.Join(paths, ", ")}
+}
+
+// resolvNames returns the pair that shows name servers of a resolv.conf that was not read.
+func resolvNames(cfg *config.Config) []string {
+	path := ""
+	for _, b := range cfg.Blocks {
+		for f := b.Forward; f != nil; f = f.Next {
+			if len(f.Files) > 0 && slices.Contains(cfg.NotRead, f.Files[0]) {
+				path = cmp.Or(path, f.Files[0])
+			}
+		}
+	}
+	if path == "" {
+		return nil
+	}
+	return []string{config.UnknownNameserver.String(), "the name servers in " + path}
+}
+
+// objectInputs reads the Corefiles among objects.
+func (f *checkFlags) objectInputs(objects *migrate.Objects) ([]*checkInput, error) {
+	var flags []*agentFlags
+	request := migrate.Request{
+		Objects: objects, Known: lookupFlag,
+		Flags: func(args []string) (*migrate.Flags, error) {
+			with, err := f.withArgs(args)
+			if err != nil {
+				return nil, err
+			}
+			if len(with.LocalIPs) == 0 && args == nil {
+				with.LocalIPs = []netip.Addr{netip.MustParseAddr(assumedLocalIP)}
+			}
+			flags = append(flags, with)
+			return with.migrateFlags(), nil
+		},
+	}
+	if f.clusterDNS.IsValid() {
+		request.ClusterDNS = f.clusterDNS.String()
+	}
+	list, err := migrate.Check(request)
+	if err != nil {
+		return nil, err
+	}
+	var inputs []*checkInput
+	for i, c := range list {
+		in := &checkInput{
+			source: c.Source, flags: flags[i], cfg: c.Config, faults: c.Errors, notes: c.Notes, probes: c.Probes,
+			objects: true, daemonSet: c.FromDaemonSet,
+		}
+		if !c.FromDaemonSet && !f.given["localip"] {
+			in.notes = append(in.notes, "--localip is not given: checked with "+assumedLocalIP)
+		}
+		var pairs []string
+		if slices.Contains(c.Notes, migrate.UnknownClusterDNS) {
+			pairs = append(pairs, migrate.ClusterDNSPlaceholder, "CLUSTER-DNS")
+		}
+		if c.Config != nil {
+			for _, path := range notReadNote(c.Config.NotRead) {
+				in.notes = append(in.notes, c.Names.Replace(path))
+			}
+			if pair := resolvNames(c.Config); pair != nil {
+				pairs = append(pairs, pair[0], c.Names.Replace(pair[1]))
+			}
+		}
+		in.show = strings.NewReplacer(append(pairs, c.NamePairs...)...)
+		inputs = append(inputs, in)
+	}
+	return inputs, nil
+}
+
+// withArgs returns the flags of a container with these arguments, replaced by those that are
+// given on the command line.
+func (f *checkFlags) withArgs(args []string) (*agentFlags, error) {
+	with := newAgentFlags()
+	flags := pflag.NewFlagSet("nodens", pflag.ContinueOnError)
+	with.register(flags)
+	if err := flags.Parse(cli.NormalizeFlags(flags, args)); err != nil {
+		return nil, cli.FlagError(flags, err)
+	}
+	var problem error
+	f.set.Visit(func(given *pflag.Flag) {
+		if flags.Lookup(given.Name) != nil && problem == nil {
+			problem = flags.Set(given.Name, given.Value.String())
+		}
+	})
+	with.complete(flags)
+	return with, problem
+}
+
+// agent returns the settings of the agent.
+func (in *checkInput) agent() *options.Agent { return &in.flags.Agent }

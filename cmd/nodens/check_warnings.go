@@ -1,0 +1,96 @@
+package main
+
+import (
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+
+	"github.com/nodens-dns/nodens/internal/config"
+)
+
+// warnings returns what is valid and probably a mistake.
+func (in *checkInput) warnings() []finding {
+	list := []finding{}
+	for _, text := range in.cfg.Warnings {
+		text = in.show.Replace(text)
+		list = append(list, finding{Message: text, text: text})
+	}
+	for _, e := range in.cfg.Suspicious {
+		list = append(list, in.finding(e))
+	}
+	for _, e := range slices.Concat(in.healthWarnings(), in.probeWarnings(), in.reloadWarnings()) {
+		list = append(list, in.finding(e))
+	}
+	return list
+}
+
+// finding returns e with the names of files and placeholders as they are shown.
+func (in *checkInput) finding(e *config.ParseError) finding {
+	return finding{
+		File: in.show.Replace(e.File), Line: e.Line, Directive: e.Directive, Option: e.Option, Word: in.show.Replace(e.Word),
+		Message: in.show.Replace(e.Text), Nearest: e.Nearest, Allowed: e.Allowed, text: in.show.Replace(e.Error()),
+	}
+}
+
+// healthWarnings reports health endpoints on another port than the rules are for.
+func (in *checkInput) healthWarnings() (list []*config.ParseError) {
+	if a := in.agent(); !a.SetsUpNetwork() || !a.SetupIptables || a.HealthPort == 0 {
+		return nil
+	}
+	for _, b := range in.cfg.Blocks {
+		if b.Health == nil || portOf(b.Health.Addr) == strconv.Itoa(int(in.flags.HealthPort)) {
+			continue
+		}
+		list = append(list, blockError(b, "health", fmt.Sprintf("it listens on port %s, and the rules are for --health-port %d; set both to the same port", portOf(b.Health.Addr), in.flags.HealthPort)))
+	}
+	return list
+}
+
+// probeWarnings reports HTTP probes of the DaemonSet that nothing answers.
+func (in *checkInput) probeWarnings() (list []*config.ParseError) {
+	for _, p := range in.probes {
+		var addrs []string
+		for _, b := range in.cfg.Blocks {
+			switch {
+			case p.Path == "/health" && b.Health != nil:
+				addrs = append(addrs, b.Health.Addr)
+			case p.Path == "/ready" && b.Ready != nil:
+				addrs = append(addrs, b.Ready.Addr)
+			}
+		}
+		directive := map[string]string{"/health": "health", "/ready": "ready"}[p.Path]
+		if directive == "" || slices.ContainsFunc(addrs, func(a string) bool { return portOf(a) == p.Port }) {
+			continue
+		}
+		if _, err := strconv.Atoi(p.Port); err != nil {
+			continue // the name of a port
+		}
+		list = append(list, &config.ParseError{File: in.cfg.Path, Text: fmt.Sprintf(
+			"the DaemonSet's %s asks %s on port %s, where no `%s` listens: the probe fails; write `%s %s`", p.Name, p.Path, p.Port, directive, directive, net.JoinHostPort(p.Host, p.Port))})
+	}
+	return list
+}
+
+// reloadWarnings reports a Corefile in a DaemonSet's ConfigMap that is read only once.
+func (in *checkInput) reloadWarnings() []*config.ParseError {
+	if !in.daemonSet || in.flags.ReloadBySignal ||
+		slices.ContainsFunc(in.cfg.Blocks, func(b *config.Block) bool { return b.Reload != nil && b.Reload.Interval > 0 }) {
+		return nil
+	}
+	return []*config.ParseError{{File: in.cfg.Path, Text: "no block has `reload`: a change of the ConfigMap takes effect when a pod starts; add `reload`"}}
+}
+
+// blockError returns a warning about a directive of b.
+func blockError(b *config.Block, directive, text string) *config.ParseError {
+	return &config.ParseError{File: b.File, Line: b.Line, Directive: directive, Text: text}
+}
+
+// portOf returns the port of host:port.
+func portOf(addr string) string {
+	_, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return ""
+	}
+	return port
+}

@@ -1,0 +1,199 @@
+package migrate
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/nodens-dns/nodens/internal/config"
+)
+
+// Checked is an agent's configuration among objects, as [Check] reads it.
+type Checked struct {
+	// Source names the ConfigMap and its key, and the DaemonSet if there is one.
+	Source string
+	// FromDaemonSet says that the flags are those of a DaemonSet.
+	FromDaemonSet bool
+	// Config is nil if there are errors.
+	Config *config.Config
+	Errors []*config.ParseError
+	// Notes say what is not known here.
+	Notes []string
+	// Probes are the HTTP probes of the container.
+	Probes []Probe
+	// Names replaces paths in texts of Config by names of objects and paths of the container.
+	Names *strings.Replacer
+	// NamePairs are the pairs of Names.
+	NamePairs []string
+}
+
+// Probe is an HTTP probe of a container.
+type Probe struct {
+	// Name is the field's name, such as livenessProbe.
+	Name, Host, Path, Port string
+}
+
+// IsObjects reports whether text is YAML or JSON of Kubernetes objects, rather than a Corefile.
+func IsObjects(text []byte) bool {
+	for part := range strings.SplitSeq(string(text), "\n---") {
+		tree, err := parseDocument([]byte(strings.TrimPrefix(part, "---")))
+		if err != nil {
+			return false
+		}
+		if m, ok := tree.(map[string]any); ok {
+			return object(m).text("kind") != "" || object(m).text("apiVersion") != ""
+		}
+	}
+	return false
+}
+
+// Check reads the configuration of each agent among r's objects: with the flags of a DaemonSet
+// that runs NodeLocal DNSCache or nodens, or of each ConfigMap with a Corefile if there is no such
+// DaemonSet. flags gets the arguments of each container, nil without a DaemonSet.
+func Check(r Request) ([]*Checked, error) {
+	pods, _ := r.candidates()
+	if len(pods) == 0 {
+		pods = r.standIns()
+	}
+	if len(pods) == 0 {
+		return nil, errors.New("no DaemonSet has the argument --localip, and no ConfigMap has a key Corefile; name a Corefile, or the files of the DaemonSet and its ConfigMap")
+	}
+	var list []*Checked
+	for _, p := range pods {
+		c, err := (&migration{Request: r, pod: p}).check()
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, c)
+	}
+	return list, nil
+}
+
+// check reads the configuration of m's pod.
+func (m *migration) check() (*Checked, error) {
+	result := &Checked{FromDaemonSet: m.pod.daemonSet.text("kind") == "DaemonSet"}
+	if result.FromDaemonSet {
+		if err := m.convertCommand(); err != nil {
+			return nil, err
+		}
+		result.Probes = m.pod.probes()
+	}
+	if err := m.convertArgs(); err != nil {
+		return nil, err
+	}
+	c, err := m.openCorefile()
+	if err != nil {
+		return nil, err
+	}
+	defer c.close()
+	c.options.OffNode, c.options.Port = true, m.flags.Config.Port
+	result.Source = c.configMap.describe() + ", " + c.key
+	if result.FromDaemonSet {
+		result.Source += ", with the flags of " + m.pod.daemonSet.describe()
+	}
+	result.Names, result.NamePairs = c.restorePaths, c.restorePairs
+	result.Config, err = c.load(c.text)
+	result.Errors = restoreErrors(err, c.restorePaths)
+	if strings.Contains(c.text, "__PILLAR__CLUSTER__DNS__") && m.clusterDNSUnknown {
+		result.Notes = append(result.Notes, UnknownClusterDNS)
+	}
+	for _, n := range m.sortedNotes() {
+		if n.Where != m.pod.daemonSet.describe()+", command" {
+			result.Notes = append(result.Notes, n.Where+": "+strings.Replace(n.Text, " removed: ", " ignored: ", 1))
+		}
+	}
+	return result, nil
+}
+
+// UnknownClusterDNS is the note about a placeholder whose value only a node knows.
+const UnknownClusterDNS = "cluster DNS address unknown off the cluster: __PILLAR__CLUSTER__DNS__ is shown as CLUSTER-DNS; give --cluster-dns IP"
+
+// ClusterDNSPlaceholder stands for the cluster DNS's address where that is not known.
+const ClusterDNSPlaceholder = placeholderClusterIP
+
+// restoreErrors returns the errors of a Corefile with the names that r restores.
+func restoreErrors(err error, r *strings.Replacer) []*config.ParseError {
+	var list []*config.ParseError
+	for _, e := range config.ParseErrors(err) {
+		e.File, e.Text, e.Word = r.Replace(e.File), r.Replace(e.Text), r.Replace(e.Word)
+		list = append(list, e)
+	}
+	return list
+}
+
+// standIns returns, for each ConfigMap with a Corefile, a pod that mounts it as NodeLocal
+// DNSCache's does. CoreDNS's own ConfigMap counts only if there is no other.
+func (r *Request) standIns() []*agentPod {
+	var pods, coredns []*agentPod
+	for _, obj := range r.Objects.list {
+		if obj.text("kind") != "ConfigMap" || !obj.inNamespace(r.Namespace) {
+			continue
+		}
+		for _, key := range corefileKeys(obj) {
+			p := standIn(obj, key)
+			if obj.name() == "coredns" {
+				coredns = append(coredns, p)
+			} else {
+				pods = append(pods, p)
+			}
+		}
+	}
+	if len(pods) == 0 {
+		return coredns
+	}
+	return pods
+}
+
+// corefileKeys returns the keys of a ConfigMap that are Corefiles, sorted.
+func corefileKeys(configMap object) (keys []string) {
+	for key := range configMap.child("data") {
+		if key == "Corefile" || strings.HasPrefix(key, "Corefile.") {
+			keys = append(keys, key)
+		}
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// standIn returns a pod with the ConfigMap at /etc/coredns, key as Corefile.base, and the kube-dns
+// ConfigMap.
+func standIn(configMap object, key string) *agentPod {
+	var items []any
+	for other := range configMap.child("data") {
+		name := other
+		if other == key {
+			name = "Corefile.base"
+		} else if other == "Corefile.base" {
+			continue
+		}
+		items = append(items, map[string]any{"key": other, "path": name})
+	}
+	container := object{"volumeMounts": []any{
+		map[string]any{"name": "config", "mountPath": "/etc/coredns"},
+		map[string]any{"name": "kube-dns", "mountPath": "/etc/kube-dns"},
+	}}
+	spec := object{"volumes": []any{
+		map[string]any{"name": "config", "configMap": map[string]any{"name": configMap.name(), "items": items}},
+		map[string]any{"name": "kube-dns", "configMap": map[string]any{"name": "kube-dns", "optional": true}},
+	}}
+	set := object{"kind": "ConfigMap", "metadata": map[string]any{"name": configMap.name(), "namespace": configMap.namespace()}}
+	return &agentPod{daemonSet: set, podSpec: spec, container: container}
+}
+
+// probes returns the HTTP probes of p's container.
+func (p *agentPod) probes() (list []Probe) {
+	for _, name := range []string{"livenessProbe", "readinessProbe", "startupProbe"} {
+		if get := p.container.child(name, "httpGet"); get != nil {
+			list = append(list, Probe{Name: name, Host: get.text("host"), Path: path.Clean("/" + get.text("path")), Port: fmt.Sprint(get["port"])})
+		}
+	}
+	return list
+}
+
+// UnknownInterface stands in for the addresses of an interface of a node, for `bind`.
+func UnknownInterface(string) ([]netip.Addr, error) {
+	return []netip.Addr{netip.MustParseAddr(placeholderAddr)}, nil
+}
