@@ -187,18 +187,22 @@ func (c *checkedConfig) printText(w io.Writer) {
 		return // standard error has them
 	}
 	for _, b := range c.Blocks {
-		fmt.Fprintln(w)
-		for _, z := range b.Zones {
-			fmt.Fprintf(w, "zone %s (line %d)\n", z, b.Line)
-		}
-		for _, s := range b.Steps {
-			fmt.Fprintf(w, "  %-14s %s\n", s.Name, s.Text)
-		}
+		b.printText(w)
 	}
 	for _, section := range []struct{ title, text string }{{"network", c.network}, {"kernel path", c.fastPath}, {"handover", c.handover}} {
 		if section.text != "" {
 			fmt.Fprintf(w, "\n%s:\n%s", section.title, indent(section.text))
 		}
+	}
+}
+
+func (b *checkedBlock) printText(w io.Writer) {
+	fmt.Fprintln(w)
+	for _, z := range b.Zones {
+		fmt.Fprintf(w, "zone %s (line %d)\n", z, b.Line)
+	}
+	for _, s := range b.Steps {
+		fmt.Fprintf(w, "  %-14s %s\n", s.Name, s.Text)
 	}
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"fmt"
 	"io"
@@ -47,39 +48,42 @@ func (f *checkFlags) inputs(stdin io.Reader) ([]*checkInput, error) {
 		in, err := f.localInput()
 		return []*checkInput{in}, err
 	}
-	if f.given["conf"] || f.given["basecorefile"] {
-		for _, path := range f.files {
-			if !mayHaveObjects(path) {
-				return nil, cli.Usagef("--conf and %s are two Corefiles; give one", path)
-			}
-		}
-	}
 	var corefiles []*checkInput
 	objects := new(migrate.Objects)
 	found := false
 	for _, path := range f.files {
-		name, text, err := readInput(path, stdin)
-		switch {
-		case err != nil:
-			return nil, err
-		case text == nil:
-			found = true
-			err = objects.Files([]string{path}, nil)
-		case mayHaveObjects(name) || migrate.IsObjects(text):
-			found = true
-			err = objects.Read(name, strings.NewReader(string(text)))
-		default:
-			corefiles = append(corefiles, f.corefileInput(name, text))
-		}
+		in, err := f.readFile(path, stdin, objects)
 		if err != nil {
 			return nil, err
 		}
+		if in == nil {
+			found = true
+			continue
+		}
+		corefiles = append(corefiles, in)
+	}
+	if len(corefiles) > 0 && (f.given["conf"] || f.given["basecorefile"]) {
+		return nil, cli.Usagef("--conf and %s are two Corefiles; give one", corefiles[0].source)
 	}
 	if !found {
 		return corefiles, nil
 	}
 	list, err := f.objectInputs(objects)
 	return append(corefiles, list...), err
+}
+
+// readFile reads a Corefile, or adds the objects of a file or a folder to objects and returns nil.
+func (f *checkFlags) readFile(path string, stdin io.Reader, objects *migrate.Objects) (*checkInput, error) {
+	name, text, err := readInput(path, stdin)
+	switch {
+	case err != nil:
+		return nil, err
+	case text == nil:
+		return nil, objects.Files([]string{path}, nil)
+	case mayHaveObjects(name) || migrate.IsObjects(text):
+		return nil, objects.Read(name, bytes.NewReader(text))
+	}
+	return f.corefileInput(name, text), nil
 }
 
 // mayHaveObjects reports whether the file's name is that of a manifest.
@@ -262,29 +266,34 @@ func (f *checkFlags) objectInputs(objects *migrate.Objects) ([]*checkInput, erro
 	}
 	var inputs []*checkInput
 	for i, c := range list {
-		in := &checkInput{
-			source: c.Source, flags: flags[i], cfg: c.Config, faults: c.Errors, notes: c.Notes, probes: c.Probes,
-			objects: true, daemonSet: c.FromDaemonSet,
-		}
-		if !c.FromDaemonSet && !f.given["localip"] {
-			in.notes = append(in.notes, "--localip is not given: checked with "+assumedLocalIP)
-		}
-		var pairs []string
-		if slices.Contains(c.Notes, migrate.UnknownClusterDNS) {
-			pairs = append(pairs, migrate.ClusterDNSPlaceholder, "CLUSTER-DNS")
-		}
-		if c.Config != nil {
-			for _, path := range notReadNote(c.Config.NotRead) {
-				in.notes = append(in.notes, c.Names.Replace(path))
-			}
-			if pair := resolvNames(c.Config); pair != nil {
-				pairs = append(pairs, pair[0], c.Names.Replace(pair[1]))
-			}
-		}
-		in.show = strings.NewReplacer(append(pairs, c.NamePairs...)...)
-		inputs = append(inputs, in)
+		inputs = append(inputs, f.objectInput(c, flags[i]))
 	}
 	return inputs, nil
+}
+
+// objectInput returns a Corefile among objects, with the flags that it was read with.
+func (f *checkFlags) objectInput(c *migrate.Checked, flags *agentFlags) *checkInput {
+	in := &checkInput{
+		source: c.Source, flags: flags, cfg: c.Config, faults: c.Errors, notes: c.Notes, probes: c.Probes,
+		objects: true, daemonSet: c.FromDaemonSet,
+	}
+	if !c.FromDaemonSet && !f.given["localip"] {
+		in.notes = append(in.notes, "--localip is not given: checked with "+assumedLocalIP)
+	}
+	var pairs []string
+	if slices.Contains(c.Notes, migrate.UnknownClusterDNS) {
+		pairs = append(pairs, migrate.ClusterDNSPlaceholder, "CLUSTER-DNS")
+	}
+	if c.Config != nil {
+		for _, path := range notReadNote(c.Config.NotRead) {
+			in.notes = append(in.notes, c.Names.Replace(path))
+		}
+		if pair := resolvNames(c.Config); pair != nil {
+			pairs = append(pairs, pair[0], c.Names.Replace(pair[1]))
+		}
+	}
+	in.show = strings.NewReplacer(append(pairs, c.NamePairs...)...)
+	return in
 }
 
 // withArgs returns the flags of a container with these arguments, replaced by those that are
