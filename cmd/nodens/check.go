@@ -27,7 +27,7 @@ Exit codes: 0 the agent would start; 1 it would not, or there are warnings and -
 
 const checkExample = `  nodens check Corefile
   nodens check --strict -f manifests/
-  kubectl -n kube-system get configmap node-local-dns -o yaml | nodens check --cluster-dns 10.96.0.11 -
+  kubectl -n kube-system get cm node-local-dns -o yaml | nodens check --cluster-dns 10.96.0.11 -
   nodens check --conf /etc/coredns/Corefile.base --localip 169.254.20.10`
 
 // checkFlags are the flags of `nodens check`.
