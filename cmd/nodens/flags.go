@@ -82,8 +82,8 @@ func (f *agentFlags) registerOnly(flags *pflag.FlagSet, names ...string) {
 }
 
 func (f *agentFlags) addConfiguration(flags *pflag.FlagSet) {
-	flags.StringVar(&f.Conf, "conf", f.Conf, "Corefile `file`")
-	flags.StringVar(&f.BaseConf, "basecorefile", f.BaseConf, "Corefile template `file`, read instead of --conf if it is given, or if there is no --conf")
+	flags.StringVar(&f.Conf, "conf", f.Conf, "`file` of the Corefile")
+	flags.StringVar(&f.BaseConf, "basecorefile", f.BaseConf, "`file` of the Corefile template, read instead of --conf if it is given, or if there is no --conf")
 	flags.StringVar(&f.KubeDNSDir, "kubednscm", f.KubeDNSDir, "`directory` where the kube-dns ConfigMap is mounted (stubDomains, upstreamNameservers)")
 	flags.StringVar(&f.UpstreamService, "upstreamsvc", f.UpstreamService, "`service` whose address replaces __PILLAR__CLUSTER__DNS__")
 	flags.BoolVar(&f.ReloadBySignal, "reloadwithsignal", f.ReloadBySignal, "check for a changed configuration every --syncinterval, even without a reload directive; SIGUSR1 always reloads")

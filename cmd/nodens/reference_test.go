@@ -133,7 +133,7 @@ func commandPage(cmd *cobra.Command) string {
 }
 
 // codeWords are flags, variables and placeholders.
-var codeWords = regexp.MustCompile(`(^|\s|\()(--?[a-z][a-z.-]+(=[A-Za-z]+)?|__[A-Z_]+__|\$[A-Z_]+)`)
+var codeWords = regexp.MustCompile(`(^|\s|\()(--?[a-z]([a-z.-]*[a-z])?(=[A-Za-z]+)?|__[A-Z_]+__|\$[A-Z_]+)`)
 
 // code is text with its flags, variables and placeholders as code.
 func code(text string) string { return codeWords.ReplaceAllString(text, "$1`$2`") }
