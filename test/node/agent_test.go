@@ -235,7 +235,8 @@ func TestStartErrors(t *testing.T) {
 			if !errors.As(err, &exit) || exit.ExitCode() != 1 {
 				t.Errorf("it ended with %v, want exit code 1\n%s", err, out)
 			}
-			if !strings.Contains(string(out), c.want) {
+			// The log quotes the error.
+			if text := strings.ReplaceAll(string(out), `\"`, `"`); !strings.Contains(text, c.want) {
 				t.Errorf("the error does not say %q:\n%s", c.want, out)
 			}
 			if diff := cmp.Diff(rules+addrs, l.ruleList()+l.addresses()); diff != "" {
