@@ -85,11 +85,11 @@ func (f *agentFlags) addConfiguration(flags *pflag.FlagSet) {
 	flags.StringVar(&f.Conf, "conf", f.Conf, "`file` of the Corefile")
 	flags.StringVar(&f.BaseConf, "basecorefile", f.BaseConf, "`file` of the Corefile template, read instead of --conf if it is given, or if there is no --conf")
 	flags.StringVar(&f.KubeDNSDir, "kubednscm", f.KubeDNSDir, "`directory` where the kube-dns ConfigMap is mounted (stubDomains, upstreamNameservers)")
-	flags.StringVar(&f.UpstreamService, "upstreamsvc", f.UpstreamService, "`service` whose address replaces __PILLAR__CLUSTER__DNS__")
+	flags.StringVar(&f.UpstreamService, "upstreamsvc", f.UpstreamService, "`service` whose address replaces __PILLAR__CLUSTER__DNS__, and whose endpoints answer while no agent listens")
 	flags.BoolVar(&f.ReloadBySignal, "reloadwithsignal", f.ReloadBySignal, "check for a changed configuration every --syncinterval, even without a reload directive; SIGUSR1 always reloads")
 	flags.StringVar(&f.NodeName, "node-name", f.NodeName, "`name` of the Node object of this machine; without it $NODE_NAME, else the host name")
 	flags.StringVar(&f.NodeZone, "node-zone", f.NodeZone, "topology `zone` of this machine; without it $NODE_ZONE, else the label of its Node object")
-	flags.StringVar(&f.Pidfile, "pidfile", f.Pidfile, "`file` to write the process ID to")
+	flags.StringVar(&f.Pidfile, "pidfile", f.Pidfile, "regular `file` to write the process ID to")
 }
 
 func (f *agentFlags) addNetwork(flags *pflag.FlagSet) {
@@ -114,9 +114,9 @@ func (f *agentFlags) addService(flags *pflag.FlagSet) {
 }
 
 func (f *agentFlags) addCache(flags *pflag.FlagSet) {
-	cli.Func(flags, "cache-size", "32Mi", "`bytes` that all caches together may take, such as 32Mi", f.setCacheSize)
-	flags.StringVar(&f.AdminSocket, "admin-socket", f.AdminSocket, "`path` of the socket that nodens flush connects to; empty for none")
-	flags.StringVar(&f.HandoverDir, "handover-dir", f.HandoverDir, "`directory` through which the next agent on this node takes over the sockets and the cache, and where the cache is saved; empty for none")
+	cli.Func(flags, "cache-size", "32Mi", "`bytes` that all caches together may take, such as 32Mi; the process grows by up to 2.5 times as much", f.setCacheSize)
+	flags.StringVar(&f.AdminSocket, "admin-socket", f.AdminSocket, "`path` of the socket that nodens flush connects to, for the agent's own user only; empty for none")
+	flags.StringVar(&f.HandoverDir, "handover-dir", f.HandoverDir, "`directory` through which the next agent on this node takes over the sockets and the cache, and where the cache is saved, on the node's disk and writable only by the agent's user; empty for none")
 }
 
 func (f *agentFlags) addKernelPath(flags *pflag.FlagSet) {

@@ -3,8 +3,8 @@
 // forwards all others.
 //
 // This package is the command line only: flags, help and the commands. Package app is the
-// agent. Without a command the program runs the agent; `nodens -help` lists the commands.
-// The flags have the names of NodeLocal DNSCache's and take one dash or two.
+// agent. Without a command the program runs the agent; `nodens --help` lists the commands.
+// The flags have the names of NodeLocal DNSCache's flags and take one dash or two.
 package main
 
 import (
