@@ -37,9 +37,9 @@ func TestSample(t *testing.T) {
 
 // TestSamplePortInUse: the error names the flags to choose other ports.
 func TestSamplePortInUse(t *testing.T) {
-	p := peer.Ports(t, 2)
-	for i, taken := range p {
-		ln, err := net.Listen("tcp4", fmt.Sprintf("127.0.0.1:%d", taken))
+	for i := range 2 {
+		p := peer.Ports(t, 2)
+		ln, err := net.Listen("tcp4", fmt.Sprintf("127.0.0.1:%d", p[i]))
 		if err != nil {
 			t.Fatal(err)
 		}
