@@ -101,7 +101,7 @@ func readInput(path string, stdin io.Reader) (name string, text []byte, err erro
 		name = path
 		info, err := os.Stat(path)
 		if err != nil {
-			return name, nil, err
+			return name, nil, fmt.Errorf("%w; give a Corefile, a manifest, a folder of manifests, or - for standard input", err)
 		}
 		if info.IsDir() {
 			return name, nil, nil
