@@ -3,8 +3,7 @@
 // A Corefile is a list of server blocks, which have zones and directives. The package fills
 // in the placeholders of NodeLocal DNSCache's base Corefile, and the lexer of the Caddyfile
 // format finds the blocks and tokens. Each directive has one file, with its type and the
-// method that reads its tokens, and one line in [Block], the table of all directives in the
-// order in which they apply to a query. Reading continues after an error: the error of
+// method that reads its tokens, and one line in [Block], the table of all directives. Reading continues after an error: the error of
 // [Parse] joins a [ParseError] for each mistake. At the end the blocks are checked together,
 // for example for zones that two blocks serve. The package reads files (imports, resolv.conf
 // files, the kube-dns ConfigMap) and changes nothing.

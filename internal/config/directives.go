@@ -35,8 +35,8 @@ func fields() []field {
 	return list
 }
 
-// Directives returns the names of all directives in the order of the table, which is the
-// order in which they apply to a query.
+// Directives returns the names of all directives in the order of the table. The steps of a query
+// have another order, see package resolver.
 func Directives() []string {
 	var names []string
 	for _, s := range fields() {
