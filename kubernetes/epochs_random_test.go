@@ -39,9 +39,12 @@ const (
 	counterBase = 3
 )
 
-func newCounters() *epochTable {
-	words := make([]atomic.Uint64, epoch.Words(counterBits))
-	return &epochTable{epoch.New(words, counterBase, counterBits), words}
+func newCounters() *epochTable { return newCountersOf(counterBits) }
+
+// newCountersOf returns a table of 1<<bits groups. With many, two names hardly ever share one.
+func newCountersOf(bits int) *epochTable {
+	words := make([]atomic.Uint64, epoch.Words(bits))
+	return &epochTable{epoch.New(words, counterBase, bits), words}
 }
 
 func (c *epochTable) isCurrent(m epoch.Mark) bool {

@@ -46,7 +46,7 @@ func TestMarks(t *testing.T) {
 		"an import":    {func(v *View) { v.putImport(testImport("web", "Headless", nil), &faults{}) }, true, true, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			counters := newCounters()
+			counters := newCountersOf(20)
 			v := counters.newView(emptyView())
 			for _, ns := range []string{"a", "empty"} {
 				handlerFixture{v, namespaces}.put(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}})
