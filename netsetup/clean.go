@@ -31,7 +31,7 @@ const (
 // CleanedObject is an object on a node, or a number of rules.
 type CleanedObject struct {
 	Kind ObjectKind
-	// Backend and Count are those of rules.
+	// Backend and Count are the backend and the number of rules.
 	Backend string
 	Count   int
 	// Interface is the name of an interface, or the one that Address is on.

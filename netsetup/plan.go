@@ -184,8 +184,8 @@ type Description struct {
 	// prefixes.
 	Interface string
 	Addresses []netip.Prefix
-	// External are the external interfaces. DefaultRoutes says that they are those of the
-	// default routes and not known here. NotExternal are interfaces of default routes that
+	// External are the external interfaces. DefaultRoutes says that they are the ones of
+	// the default routes, which are not known here. NotExternal are interfaces of default routes that
 	// are not external, each with its kind.
 	External      []string
 	DefaultRoutes bool
