@@ -52,7 +52,8 @@ func measure(ctx context.Context, rounds int) error {
 		return err
 	}
 	load, _ := os.ReadFile("/proc/loadavg")
-	fmt.Printf("%s, %d CPUs, load %s\n", runtime.Version(), runtime.NumCPU(), strings.Join(strings.Fields(string(load))[:min(3, len(strings.Fields(string(load))))], " "))
+	averages := strings.Fields(string(load))
+	fmt.Printf("%s, %d CPUs, load %s\n", runtime.Version(), runtime.NumCPU(), strings.Join(averages[:min(3, len(averages))], " "))
 	fmt.Printf("seconds from `make run` to the first answer, and seconds of CPU\n\n%-8s %8s %8s %10s %10s\n", "round", "cold", "warm", "cold CPU", "warm CPU")
 	var cold, warm []time.Duration
 	var last start
