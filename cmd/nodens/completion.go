@@ -1,9 +1,6 @@
 package main
 
 import (
-	"fmt"
-	"slices"
-
 	"github.com/spf13/cobra"
 
 	"github.com/nodens-dns/nodens/internal/cli"
@@ -23,15 +20,7 @@ powershell. Load it in the shell's start-up file.`,
   nodens completion fish > ~/.config/fish/completions/nodens.fish
   nodens completion powershell | Out-String | Invoke-Expression`,
 		ValidArgs: shells,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if err := cli.OneArg("one shell: bash, zsh, fish or powershell")(cmd, args); err != nil {
-				return err
-			}
-			if !slices.Contains(shells, args[0]) {
-				return cli.Usagef("no completion for %q; give bash, zsh, fish or powershell", args[0])
-			}
-			return nil
-		},
+		Args:      cli.OneArg("one shell: bash, zsh, fish or powershell"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			root, out := cmd.Root(), cmd.OutOrStdout()
 			switch args[0] {
@@ -44,7 +33,7 @@ powershell. Load it in the shell's start-up file.`,
 			case "powershell":
 				return root.GenPowerShellCompletionWithDesc(out)
 			}
-			return fmt.Errorf("no completion for %q", args[0])
+			return cli.Usagef("no completion for %q; give bash, zsh, fish or powershell", args[0])
 		},
 	}
 }
