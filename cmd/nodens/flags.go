@@ -69,12 +69,12 @@ func (f *agentFlags) register(flags *pflag.FlagSet) {
 		group := pflag.NewFlagSet(g.title, pflag.ContinueOnError)
 		group.SortFlags = false
 		g.add(group)
-		group.VisitAll(func(added *pflag.Flag) { cli.SetGroup(group, g.title, added.Name) })
+		group.VisitAll(func(added *pflag.Flag) { cli.SetGroup(added, g.title) })
 		flags.AddFlagSet(group)
 	}
 }
 
-// registerOnly adds the agent's flags for another command. Its help shows those of the names;
+// registerOnly adds the agent's flags for another command. Its help shows the named ones;
 // the others are accepted and ignored, so that the arguments of a DaemonSet can be given.
 func (f *agentFlags) registerOnly(flags *pflag.FlagSet, names ...string) {
 	f.register(flags)

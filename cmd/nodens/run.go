@@ -94,7 +94,7 @@ func newRootCommand() *cobra.Command {
 	}
 	f.register(root.Flags())
 	root.Flags().BoolVar(&f.version, "version", false, "print the version and exit; nodens version -o json prints it as JSON")
-	cli.SetGroup(root.Flags(), cli.GroupGeneral, "version")
+	cli.SetGroup(root.Flags().Lookup("version"), cli.GroupGeneral)
 	root.AddCommand(
 		newCheckCommand(), newPlanCommand(), newCleanupCommand(), newMigrateCommand(),
 		newReadyCommand(), newWaitCommand(), newSampleCommand(), newFlushCommand(),

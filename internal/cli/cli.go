@@ -57,7 +57,7 @@ func Prepare(root *cobra.Command) {
 		cmd.InitDefaultHelpFlag()
 		if f := cmd.Flags().Lookup("help"); f != nil {
 			f.Usage = "print this help and exit"
-			setGroup(f, GroupGeneral)
+			SetGroup(f, GroupGeneral)
 		}
 	})
 }

@@ -23,14 +23,8 @@ type Group struct {
 	Flags []*pflag.Flag
 }
 
-// SetGroup puts flags that flags has, by name, into the group of that title.
-func SetGroup(flags *pflag.FlagSet, title string, names ...string) {
-	for _, name := range names {
-		setGroup(flags.Lookup(name), title)
-	}
-}
-
-func setGroup(f *pflag.Flag, title string) {
+// SetGroup puts f into the group of that title.
+func SetGroup(f *pflag.Flag, title string) {
 	if f.Annotations == nil {
 		f.Annotations = make(map[string][]string)
 	}
@@ -67,7 +61,7 @@ func Groups(flags *pflag.FlagSet) []Group {
 	return list
 }
 
-// ShowOnly hides all flags but those of these names. The others are still accepted.
+// ShowOnly hides all flags except the named ones. Hidden flags are still accepted.
 func ShowOnly(flags *pflag.FlagSet, names ...string) {
 	flags.VisitAll(func(f *pflag.Flag) { f.Hidden = !slices.Contains(names, f.Name) })
 }
