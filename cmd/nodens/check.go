@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -58,7 +57,7 @@ func newCheckCommand() *cobra.Command {
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		f.files, f.set = append(f.files, args...), cmd.Flags()
 		f.complete(cmd.Flags())
-		return runCheck(cmd.Context(), f, cmd.InOrStdin(), func(r *checkResult) error {
+		return runCheck(f, cmd.InOrStdin(), func(r *checkResult) error {
 			return output.Print(cmd.OutOrStdout(), r, r.printText)
 		})
 	}
@@ -73,7 +72,7 @@ func (f *checkFlags) setClusterDNS(text string) (err error) {
 }
 
 // runCheck passes what the agent would do to print. It changes nothing.
-func runCheck(_ context.Context, f *checkFlags, stdin io.Reader, print func(*checkResult) error) error {
+func runCheck(f *checkFlags, stdin io.Reader, print func(*checkResult) error) error {
 	inputs, err := f.inputs(stdin)
 	if err != nil {
 		return err

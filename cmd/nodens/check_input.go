@@ -285,14 +285,15 @@ func (f *checkFlags) objectInput(c *migrate.Checked, flags *agentFlags) *checkIn
 		pairs = append(pairs, migrate.ClusterDNSPlaceholder, "CLUSTER-DNS")
 	}
 	if c.Config != nil {
+		names := strings.NewReplacer(c.Names...)
 		for _, path := range notReadNote(c.Config.NotRead) {
-			in.notes = append(in.notes, c.Names.Replace(path))
+			in.notes = append(in.notes, names.Replace(path))
 		}
 		if pair := resolvNames(c.Config); pair != nil {
-			pairs = append(pairs, pair[0], c.Names.Replace(pair[1]))
+			pairs = append(pairs, pair[0], names.Replace(pair[1]))
 		}
 	}
-	in.show = strings.NewReplacer(append(pairs, c.NamePairs...)...)
+	in.show = strings.NewReplacer(append(pairs, c.Names...)...)
 	return in
 }
 

@@ -15,7 +15,7 @@ import (
 type Checked struct {
 	// Source names the ConfigMap and its key, and the DaemonSet if there is one.
 	Source string
-	// FromDaemonSet says that the flags are those of a DaemonSet.
+	// FromDaemonSet says that a DaemonSet has the flags.
 	FromDaemonSet bool
 	// Config is nil if there are errors.
 	Config *config.Config
@@ -24,10 +24,9 @@ type Checked struct {
 	Notes []string
 	// Probes are the HTTP probes of the container.
 	Probes []Probe
-	// Names replaces paths in texts of Config by names of objects and paths of the container.
-	Names *strings.Replacer
-	// NamePairs are the pairs of Names.
-	NamePairs []string
+	// Names are arguments for [strings.NewReplacer]. They replace paths in texts of Config by names
+	// of objects and paths of the container.
+	Names []string
 }
 
 // Probe is an HTTP probe of a container.
@@ -52,7 +51,7 @@ func IsObjects(text []byte) bool {
 
 // Check reads the configuration of each agent among r's objects: with the flags of a DaemonSet
 // that runs NodeLocal DNSCache or nodens, or of each ConfigMap with a Corefile if there is no such
-// DaemonSet. flags gets the arguments of each container, nil without a DaemonSet.
+// DaemonSet.
 func Check(r Request) ([]*Checked, error) {
 	pods, _ := r.candidates()
 	if len(pods) == 0 {
@@ -94,7 +93,7 @@ func (m *migration) check() (*Checked, error) {
 	if result.FromDaemonSet {
 		result.Source += ", with the flags of " + m.pod.daemonSet.describe()
 	}
-	result.Names, result.NamePairs = c.restorePaths, c.restorePairs
+	result.Names = c.restorePairs
 	result.Config, err = c.load(c.text)
 	result.Errors = restoreErrors(err, c.restorePaths)
 	if strings.Contains(c.text, "__PILLAR__CLUSTER__DNS__") && m.clusterDNSUnknown {
