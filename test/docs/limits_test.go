@@ -36,6 +36,8 @@ var internalBounds = []string{
 	"cache.maxRemaining", "cache.maxRetries", "cache.maxShardBytes",
 	"cmd/nodens.maxReply",
 	"cmd/nodens/app.maxCacheFile", "cmd/nodens/app.maxCacheName", "cmd/nodens/app.maxListed", "cmd/nodens/app.maxSocketPath",
+	"internal/baseline.maxCount", "internal/baseline.maxName",
+	"internal/baseline.maxTime", "internal/baseline.maxViews",
 	"internal/config.maxNesting", "internal/config.maxRcode", "internal/config.maxTTL",
 	"internal/handover.maxHead", "internal/handover.maxPath", "internal/handover.maxPatience",
 	"internal/handover.maxRest", "internal/handover.maxSkipped", "internal/handover.maxText", "internal/handover.maxVersion",

@@ -1,0 +1,43 @@
+package baseline
+
+import (
+	"sync"
+	"time"
+)
+
+const (
+	// SampleInterval is the time between two samples of a [Window].
+	SampleInterval = 15 * time.Second
+	// windowSamples is the number of samples that a Window keeps: 5 minutes.
+	windowSamples = 20
+)
+
+// Window keeps samples of cumulative statistics, so that it knows what happened in the last
+// five minutes. The zero value is ready for use. It is safe for concurrent use.
+type Window struct {
+	mu      sync.Mutex
+	samples []Statistics // oldest first, at most windowSamples
+}
+
+// Add adds a sample: cumulative statistics, whose Interval is the agent's age. The owner calls
+// it every [SampleInterval].
+func (w *Window) Add(s Statistics) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.samples) == windowSamples {
+		copy(w.samples, w.samples[1:])
+		w.samples = w.samples[:windowSamples-1]
+	}
+	w.samples = append(w.samples, s)
+}
+
+// Last returns the statistics from the oldest sample until now, which is cumulative. Without a
+// sample it returns now.
+func (w *Window) Last(now Statistics) Statistics {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.samples) == 0 {
+		return now
+	}
+	return now.Sub(w.samples[0])
+}
