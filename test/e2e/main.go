@@ -2,7 +2,7 @@
 // would ask, breaks what breaks, and prints a table of what was checked. `make e2e` runs
 // it; it needs root, on Debian, and leaves nothing behind.
 //
-//	go run ./test/e2e [-only PART,…] [-keep] [-dir DIR] [-outage TIME] [-out FILE]
+//	go run ./test/e2e [-only PART,…] [-network NAME,…] [-keep] [-dir DIR] [-outage TIME] [-out FILE]
 //
 // Each part of the table is a file of its own; they run in the order of parts.
 package main
@@ -13,7 +13,6 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -40,20 +39,21 @@ func run(ctx context.Context) error {
 	}
 	var s suite
 	only := flag.String("only", "", "the parts to run, separated by commas; all if it is empty")
+	network := flag.String("network", "", "the pod networks, separated by commas, or all; if it is empty, "+
+		"ptp for the part network and bridge for the others")
 	flag.BoolVar(&s.keep, "keep", false, "leave the cluster up until the program is interrupted")
 	flag.StringVar(&s.dir, "dir", "", "where files and logs go; a temporary folder if it is empty")
 	flag.StringVar(&s.out, "out", "", "a file to write the table to, in Markdown")
 	flag.DurationVar(&s.outage, "outage", defaultOutage, "how long the API server is away in the part chaos")
 	flag.Parse()
-	var names []string
-	for _, p := range parts() {
-		names = append(names, p.name)
+	planned, err := plan(splitList(*only), splitList(*network))
+	if err != nil {
+		return err
 	}
-	wanted := strings.FieldsFunc(*only, func(r rune) bool { return r == ',' })
-	for _, name := range wanted {
-		if !slices.Contains(names, name) {
-			return fmt.Errorf("-only: there is no part %q; there are %s", name, strings.Join(names, ", "))
-		}
-	}
-	return s.run(ctx, wanted)
+	return s.run(ctx, planned)
+}
+
+// splitList returns the words between commas.
+func splitList(text string) []string {
+	return strings.FieldsFunc(text, func(r rune) bool { return r == ',' })
 }

@@ -36,7 +36,8 @@ func (s *suite) prepare(ctx context.Context, p part) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	seen := fmt.Sprintf("Kubernetes %s, %d nodes, CoreDNS, kube-proxy %s", version, len(s.cluster.Nodes()), p.kind.proxy)
+	seen := fmt.Sprintf("Kubernetes %s, %d nodes, CoreDNS, kube-proxy %s, network %s",
+		version, len(s.cluster.Nodes()), p.kind.proxy, p.kind.network)
 	if p.kind.dualStack {
 		seen += ", dual-stack"
 	}
@@ -77,9 +78,13 @@ func (s *suite) startCluster(ctx context.Context, kind clusterKind) error {
 	if kind.dualStack {
 		servers = append(servers, localDNS6)
 	}
+	network, err := cluster.FindPodNetwork(kind.network)
+	if err != nil {
+		return err
+	}
 	s.kind = kind
 	s.cluster, err = cluster.Up(ctx, cluster.Options{
-		Dir: dir, Nodes: 2, Proxy: kind.proxy, DualStack: kind.dualStack,
+		Dir: dir, Nodes: 2, Proxy: kind.proxy, DualStack: kind.dualStack, Network: network,
 		ClusterDNS: servers,
 		Images: func(context.Context) ([]string, error) {
 			err := packed()

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/nodens-dns/nodens/test/e2e/cluster"
@@ -37,6 +38,8 @@ type part struct {
 type clusterKind struct {
 	proxy     string
 	dualStack bool
+	// network is the name of the pod network.
+	network string
 }
 
 // The clusters that parts run in.
@@ -45,7 +48,7 @@ var (
 	dualStackKind   = clusterKind{proxy: "nftables", dualStack: true}
 )
 
-// parts are all of them, in their order.
+// parts returns all parts, in their order.
 func parts() []part {
 	return []part{
 		{name: "drop-in", kind: singleStackKind, checks: dropIn()},
@@ -55,6 +58,55 @@ func parts() []part {
 		{name: "chaos", kind: singleStackKind, agent: true, checks: chaos()},
 		{name: "dual-stack", kind: dualStackKind, checks: dualStack()},
 	}
+}
+
+// plan returns the wanted parts on the pod networks; all parts if none is wanted. Without networks,
+// the part network runs on another one than the other parts.
+func plan(wanted, networks []string) (planned []part, err error) {
+	var names []string
+	for _, p := range parts() {
+		names = append(names, p.name)
+	}
+	for _, name := range wanted {
+		if !slices.Contains(names, name) {
+			return nil, fmt.Errorf("-only: there is no part %q; there are %s", name, strings.Join(names, ", "))
+		}
+	}
+	usual := len(networks) == 0
+	if networks, err = networkNames(networks); err != nil {
+		return nil, fmt.Errorf("-network: %w", err)
+	}
+	for _, network := range networks {
+		for _, p := range parts() {
+			if len(wanted) > 0 && !slices.Contains(wanted, p.name) {
+				continue
+			}
+			if p.kind.network = network; usual && p.name == networkPart {
+				p.kind.network = usualOtherNetwork
+			}
+			planned = append(planned, p)
+		}
+	}
+	return planned, nil
+}
+
+// networkNames resolves all, and the default.
+func networkNames(wanted []string) (names []string, err error) {
+	if len(wanted) == 0 {
+		return []string{cluster.PodNetworks()[0].Name}, nil
+	}
+	if slices.Equal(wanted, []string{"all"}) {
+		for _, network := range cluster.PodNetworks() {
+			names = append(names, network.Name)
+		}
+		return names, nil
+	}
+	for _, name := range wanted {
+		if _, err := cluster.FindPodNetwork(name); err != nil {
+			return nil, err
+		}
+	}
+	return wanted, nil
 }
 
 // suite is one run.
@@ -86,8 +138,8 @@ type result struct {
 	took             time.Duration
 }
 
-// run runs the wanted parts, or all if none is named, and prints the table.
-func (s *suite) run(ctx context.Context, wanted []string) (err error) {
+// run runs the parts, and prints the table.
+func (s *suite) run(ctx context.Context, planned []part) (err error) {
 	if s.root, err = peer.Root(); err != nil {
 		return err
 	}
@@ -97,8 +149,8 @@ func (s *suite) run(ctx context.Context, wanted []string) (err error) {
 	}
 	defer func() { err = errors.Join(err, remove()) }()
 	defer func() { err = errors.Join(err, s.stopCluster()) }() // after a panic
-	for _, p := range parts() {
-		if ctx.Err() == nil && (len(wanted) == 0 || slices.Contains(wanted, p.name)) {
+	for _, p := range planned {
+		if ctx.Err() == nil {
 			s.runPart(ctx, p)
 		}
 	}

@@ -35,6 +35,8 @@ type Options struct {
 	Nodes int
 	// Proxy is kube-proxy's mode: iptables or nftables.
 	Proxy string
+	// Network is the pod network; one without a name is the first of PodNetworks.
+	Network PodNetwork
 	// DualStack gives nodes, pods and Services IPv6 addresses besides.
 	DualStack bool
 	// ClusterDNS are the servers that the kubelets write into pods' resolv.conf.
@@ -87,6 +89,9 @@ var clusterCount atomic.Int64
 
 // Up starts a cluster, whose nodes are ready when it returns. It leaves nothing on error.
 func Up(ctx context.Context, o Options) (c *Cluster, err error) {
+	if o.Network.Name == "" {
+		o.Network = PodNetworks()[0]
+	}
 	c = &Cluster{options: o, cgroup: cgroupName(os.Getpid(), clusterCount.Add(1))}
 	defer func() {
 		if err != nil {
@@ -108,7 +113,7 @@ func Up(ctx context.Context, o Options) (c *Cluster, err error) {
 			return c, err
 		}
 	}
-	return c, parallel(ctx, c.addRoutes, c.waitReady, c.importImages)
+	return c, parallel(ctx, c.addRoutes, c.startNetworks, c.waitReady, c.importImages)
 }
 
 // importImages gives the nodes their images.
@@ -165,7 +170,7 @@ func (c *Cluster) prepareFiles(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	return errors.Join(c.writePauseImage(ctx), c.writeAccess())
+	return errors.Join(c.networkPrograms(ctx), c.writePauseImage(ctx), c.writeAccess())
 }
 
 // startControl starts the control plane and the world outside.
@@ -260,6 +265,9 @@ func (o *Options) check() error {
 	}
 	if o.Proxy != "iptables" && o.Proxy != "nftables" {
 		return fmt.Errorf("kube-proxy's mode %q: give iptables or nftables", o.Proxy)
+	}
+	if o.DualStack && o.Network.SingleStack {
+		return fmt.Errorf("the pod network %s: it has no IPv6; give another for a dual-stack cluster", o.Network.Name)
 	}
 	return nil
 }

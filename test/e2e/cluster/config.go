@@ -48,26 +48,3 @@ func (n *Node) proxyConfig() object {
 		"conntrack": object{"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
 	}
 }
-
-// pluginConfig is the list of CNI plugins.
-func (n *Node) pluginConfig() object {
-	var ranges [][]object
-	routes := []object{{"dst": "0.0.0.0/0"}}
-	for _, pods := range n.podRanges {
-		ranges = append(ranges, []object{{"subnet": pods}})
-	}
-	if len(n.podRanges) > 1 {
-		routes = append(routes, object{"dst": "::/0"})
-	}
-	return object{
-		"cniVersion": "0.4.0",
-		"name":       "pods",
-		"plugins": []object{
-			{
-				"type": "bridge", "bridge": "cni0", "isGateway": true, "hairpinMode": true,
-				"ipam": object{"type": "host-local", "dataDir": "/run/cni", "ranges": ranges, "routes": routes},
-			},
-			{"type": "portmap", "capabilities": object{"portMappings": true}, "snat": true},
-		},
-	}
-}

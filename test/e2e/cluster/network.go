@@ -63,7 +63,8 @@ func (c *Cluster) createBridge(ctx context.Context) error {
 	return c.control.runIP(ctx, lines...)
 }
 
-// connectNode connects a node to the bridge, and gives it ways to the pods of the others.
+// connectNode connects a node to the bridge. It also makes the node's routes to the pods of the
+// others, if the pod network doesn't.
 func (c *Cluster) connectNode(ctx context.Context, n *Node) error {
 	port := "v-" + n.Name
 	err := c.control.runIP(ctx,
@@ -83,7 +84,7 @@ func (c *Cluster) connectNode(ctx context.Context, n *Node) error {
 		lines = append(lines, "addr add "+n.Addr6+"/64 dev eth0 nodad", "route add ::/0 via "+controlAddr6)
 	}
 	for _, other := range c.nodes {
-		if other != n {
+		if other != n && !c.options.Network.OwnRoutes {
 			lines = append(lines, other.routes()...)
 		}
 	}

@@ -138,15 +138,14 @@ var containerdConfig string
 
 // writeFiles writes the node's configuration.
 func (n *Node) writeFiles() error {
-	for _, dir := range []string{n.path(""), n.path("net.d")} {
+	for _, dir := range []string{n.path(pluginConfigDir), n.path(pluginDir)} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return err
 		}
 	}
 	for name, value := range map[string]any{
-		"kubelet.yaml":          n.kubeletConfig(),
-		"kube-proxy.yaml":       n.proxyConfig(),
-		"net.d/bridge.conflist": n.pluginConfig(),
+		"kubelet.yaml":    n.kubeletConfig(),
+		"kube-proxy.yaml": n.proxyConfig(),
 	} {
 		text, err := json.MarshalIndent(value, "", "  ")
 		if err != nil {
@@ -156,7 +155,10 @@ func (n *Node) writeFiles() error {
 			return err
 		}
 	}
-	config := strings.NewReplacer("NET_D", n.path("net.d"), "SANDBOX", pauseImage).Replace(containerdConfig)
+	if err := n.writePlugins(); err != nil {
+		return err
+	}
+	config := strings.NewReplacer("NET_D", n.path(pluginConfigDir), "CNI_BIN", n.path(pluginDir), "SANDBOX", pauseImage).Replace(containerdConfig)
 	if err := os.WriteFile(n.path("containerd.toml"), []byte(config), 0o644); err != nil {
 		return err
 	}
