@@ -66,7 +66,7 @@ func (p *testPackage) start(ctx context.Context, j job, race bool) (*outcome, er
 		"-test.count", strconv.Itoa(j.count), "-test.timeout", j.timeout().String())
 	r, w := io.Pipe()
 	test.Stdout, test.Stderr = w, w
-	convert := exec.Command("go", "tool", "test2json")
+	convert := exec.Command("go", "tool", "test2json", "-t") // without -t events have no times
 	convert.Dir, convert.Stdin = filepath.Dir(p.binary), r
 	events, err := convert.StdoutPipe()
 	if err != nil {

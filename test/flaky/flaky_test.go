@@ -62,7 +62,7 @@ func TestCommand(t *testing.T) {
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("failures (-want +got):\n%s\n%s", d, &out)
 	}
-	for _, text := range []string{"run 4\n", "panic: boom", "b is wrong", "8 tests, 148 runs, 3 failed; 1 tests skipped themselves"} {
+	for _, text := range []string{"run 4\n", "panic: boom", "b is wrong", "9 tests, 169 runs, 3 failed; 1 tests skipped themselves"} {
 		if !strings.Contains(out.String(), text) {
 			t.Errorf("the output lacks %q:\n%s", text, &out)
 		}
@@ -74,10 +74,12 @@ func TestCommand(t *testing.T) {
 
 // TestSlow: tests that take longer than the threshold run less often.
 func TestSlow(t *testing.T) {
-	var out strings.Builder
-	o := mustParse(t, "-seconds", "0", "-run", "^TestPasses$", "-race=false", "-load", "0")
-	if failed, err := test(t.Context(), o, exampleRoot(t), &out); failed || err != nil || !strings.Contains(out.String(), "\n1 tests, 6 runs, 0 failed") {
-		t.Errorf("failed %v, %v\n%s", failed, err, &out)
+	for _, args := range [][]string{{"-seconds", "0", "-run", "^TestPasses$"}, {"-seconds", "0.01", "-run", "^TestWaits$"}} {
+		var out strings.Builder
+		o := mustParse(t, append(args, "-race=false", "-load", "0")...)
+		if failed, err := test(t.Context(), o, exampleRoot(t), &out); failed || err != nil || !strings.Contains(out.String(), "\n1 tests, 6 runs, 0 failed") {
+			t.Errorf("%v: failed %v, %v\n%s", args, failed, err, &out)
+		}
 	}
 }
 

@@ -4,6 +4,7 @@ package example
 import (
 	"fmt"
 	"testing"
+	"time"
 )
 
 // runs counts the runs of each test in this process.
@@ -16,6 +17,9 @@ func everyNth(t *testing.T, n int) bool {
 }
 
 func TestPasses(*testing.T) {}
+
+// TestWaits takes long enough for a time of its own in the output.
+func TestWaits(*testing.T) { time.Sleep(20 * time.Millisecond) }
 
 func TestSkips(t *testing.T) { t.Skip("always") }
 
