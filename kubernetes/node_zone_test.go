@@ -126,7 +126,8 @@ func TestNodeZoneUnavailable(t *testing.T) {
 			if want := v.Stats().Sources; again > max(want, 1) {
 				t.Errorf("%d more lists of slices, want at most %d, one for each source", again, max(want, 1))
 			}
-			if n := strings.Count(log.String(), "topology zone"); n != 2 || !strings.Contains(log.String(), "node found") {
+			poll.Until(t, "the line for the end", func() bool { return strings.Contains(log.String(), "node found") })
+			if n := strings.Count(log.String(), "topology zone"); n != 2 {
 				t.Errorf("%d lines about the zone, want one more for the end:\n%s", n, log)
 			}
 			asked := s.asked.Load()
