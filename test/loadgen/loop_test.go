@@ -97,7 +97,7 @@ func TestWindow(t *testing.T) {
 	l := start(t)
 	const count = slots + 5000
 	r := run(t, l, Job{Server: l.Addr(), Streams: []Stream{
-		{Questions: [][]byte{ask(t, "00000000.example.", dns.TypeA)}, Fresh: true, Window: 16, Count: count, Sockets: 1},
+		{Questions: [][]byte{ask(t, "00000000.example.", dns.TypeA)}, Fresh: true, Window: 16, Count: count, Sockets: 1, Patience: time.Minute},
 	}})[0]
 	if r.Sent != count || r.Lost != 0 || l.Asked() != count {
 		t.Errorf("%d of %d asked, %d lost, %d seen", r.Sent, count, r.Lost, l.Asked())
