@@ -37,11 +37,21 @@ type Zone struct {
 	Queries  uint64 `json:"queries,omitempty"`
 	ServFail uint64 `json:"servfail,omitempty"`
 	// Lookups is the number of queries answered by the cache or by an upstream, and Hits how
-	// many of them the cache answered.
+	// many of them the cache answered; both without SERVFAIL.
 	Lookups uint64 `json:"lookups,omitempty"`
 	Hits    uint64 `json:"hits,omitempty"`
 	// Duration counts the times from a query to its reply.
 	Duration Histogram `json:"duration"`
+}
+
+// Add returns the sum of two zones with the same identity.
+func (z Zone) Add(y Zone) Zone {
+	z.Queries, z.ServFail = z.Queries+y.Queries, z.ServFail+y.ServFail
+	z.Lookups, z.Hits = z.Lookups+y.Lookups, z.Hits+y.Hits
+	for i, n := range y.Duration {
+		z.Duration[i] += n
+	}
+	return z
 }
 
 // numBuckets is the number of buckets for the bounds of [stat.DurationBuckets], and one for
@@ -64,8 +74,8 @@ func NewHistogram(s stat.Snapshot) (h Histogram) {
 	return h
 }
 
-// total returns the number of durations.
-func (h Histogram) total() (n uint64) {
+// Total returns the number of durations.
+func (h Histogram) Total() (n uint64) {
 	for _, count := range h {
 		n += count
 	}
@@ -76,10 +86,10 @@ func (h Histogram) total() (n uint64) {
 type View struct {
 	// Zone identifies the view: the first zone that it answers for.
 	Zone string `json:"zone"`
-	// Objects is the number of Services and namespaces. These are in view whatever the clients
-	// ask for.
+	// Objects is the number of Services and namespaces. All of them are in view, whatever the
+	// clients ask for.
 	Objects int `json:"objects"`
-	// Age is the time since the last sign of life of the API server.
+	// Age is the time since the last sign of life of the API server; 0 without one.
 	Age time.Duration `json:"age"`
 	// Synced says that the view has received its first lists.
 	Synced bool `json:"synced"`

@@ -119,7 +119,7 @@ func TestWindow(t *testing.T) {
 	for minutes := range 100 {
 		w.Add(now(minutes))
 	}
-	if diff := cmp.Diff(now(20), w.Last(now(100))); diff != "" {
+	if diff := cmp.Diff(now(10), w.Last(now(100))); diff != "" {
 		t.Errorf("with more samples than it keeps (-want +got):\n%s", diff)
 	}
 }

@@ -145,7 +145,7 @@ func compareServFail(before, now Zone) (kind, detail string) {
 }
 
 func compareLatency(before, now Zone) (kind, detail string) {
-	n, m := now.Duration.total(), before.Duration.total()
+	n, m := now.Duration.Total(), before.Duration.Total()
 	if n < minTimed || m < minTimed {
 		return "", ""
 	}
@@ -192,7 +192,7 @@ type bucket int
 
 // p99 returns the bucket with the 99th percentile.
 func (h Histogram) p99() bucket {
-	n := h.total()
+	n := h.Total()
 	longer := uint64(0)
 	for i := numBuckets - 1; i > 0; i-- {
 		longer += h[i]

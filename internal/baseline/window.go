@@ -7,9 +7,9 @@ import (
 
 const (
 	// SampleInterval is the time between two samples of a [Window].
-	SampleInterval = 15 * time.Second
+	SampleInterval = 30 * time.Second
 	// windowSamples is the number of samples that a Window keeps: 5 minutes.
-	windowSamples = 20
+	windowSamples = 10
 )
 
 // Window keeps samples of cumulative statistics, so that it knows what happened in the last

@@ -152,6 +152,39 @@ func (s *Stats) Duration() stat.Snapshot {
 	return sum
 }
 
+// Totals are the sums of a zone's counters over all labels.
+type Totals struct {
+	// Queries is the number of queries, and ServFail how many were answered SERVFAIL.
+	Queries, ServFail uint64
+	// Lookups is the number of queries that the cache or an upstream answered, and Hits how
+	// many of them the cache answered. Both are without SERVFAIL.
+	Lookups, Hits uint64
+	// Duration is [Stats.Duration].
+	Duration stat.Snapshot
+}
+
+// Totals returns the sums of the counters.
+func (s *Stats) Totals() Totals {
+	var sum Totals
+	s.each(func(c *counters) {
+		for rcode := range c.responses {
+			var all uint64
+			for _, n := range c.responses[rcode] {
+				all += n
+			}
+			sum.Queries += all
+			if wire.Rcode(rcode) == wire.ServFail {
+				sum.ServFail += all
+				continue
+			}
+			sum.Hits += c.responses[rcode][fromCache]
+			sum.Lookups += c.responses[rcode][fromCache] + c.responses[rcode][fromForward]
+		}
+		sum.Duration = sum.Duration.Add(c.duration.Read(nanoseconds))
+	})
+	return sum
+}
+
 // DO returns the number of queries with the DO bit.
 func (s *Stats) DO() uint64 {
 	var sum uint64

@@ -36,6 +36,7 @@ var internalBounds = []string{
 	"cache.maxRemaining", "cache.maxRetries", "cache.maxShardBytes",
 	"cmd/nodens.maxReply",
 	"cmd/nodens/app.maxCacheFile", "cmd/nodens/app.maxCacheName", "cmd/nodens/app.maxListed", "cmd/nodens/app.maxSocketPath",
+	"cmd/nodens/app.maxStatisticsZones",
 	"internal/baseline.maxCount", "internal/baseline.maxName",
 	"internal/baseline.maxTime", "internal/baseline.maxViews",
 	"internal/config.maxNesting", "internal/config.maxRcode", "internal/config.maxTTL",

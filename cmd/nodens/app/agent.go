@@ -12,6 +12,7 @@ import (
 
 	"github.com/nodens-dns/nodens/cache"
 	"github.com/nodens-dns/nodens/cmd/nodens/options"
+	"github.com/nodens-dns/nodens/internal/baseline"
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/stat"
 	"github.com/nodens-dns/nodens/netsetup"
@@ -43,6 +44,7 @@ type agent struct {
 	active   activeTasks
 	handoverState
 	selfProbe *selfProbe
+	window    baseline.Window // of statistics
 	created   time.Time
 
 	current  atomic.Pointer[generation]
@@ -177,6 +179,7 @@ func (a *agent) start(ctx context.Context, cfg *config.Config) error {
 		}
 	}
 	a.startSelfProbe(ctx)
+	a.background.Go(func() { a.sampleStatistics(ctx) })
 	if a.predecessor == nil { // else waitSynced has done it
 		debug.FreeOSMemory()
 	}

@@ -1,0 +1,107 @@
+package app
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/nodens-dns/nodens/internal/baseline"
+	"github.com/nodens-dns/nodens/internal/config"
+)
+
+// maxStatisticsZones bounds the zones of one sample. A Corefile with more is compared by its
+// busiest zones.
+const maxStatisticsZones = 4 * baseline.MaxZones
+
+// statistics returns what the agent has measured since its start. It is safe for concurrent
+// use. Zones are summed over the addresses that serve them: a successor may have others.
+func (a *agent) statistics() baseline.Statistics {
+	s := baseline.Statistics{Interval: time.Since(a.created)}
+	g := a.current.Load()
+	if g == nil {
+		return s
+	}
+	a.fastPath.updateCounters() // before the counters are read
+	s.Zones, s.Views = g.zoneStatistics(), g.viewStatistics()
+	if len(s.Zones) > maxStatisticsZones {
+		s.Sort()
+		s.Zones, s.More = s.Zones[:maxStatisticsZones], true
+	}
+	return s
+}
+
+func (g *generation) zoneStatistics() []baseline.Zone {
+	type key struct{ name, group string }
+	sums := make(map[key]baseline.Zone)
+	for _, l := range g.listeners {
+		for z := range l.Routes.Zones() {
+			k := key{z.Name.String(), zoneGroup(l.Transport, z.View.Name())}
+			total := z.Stats.Totals()
+			sums[k] = sums[k].Add(baseline.Zone{
+				Queries: total.Queries, ServFail: total.ServFail, Lookups: total.Lookups, Hits: total.Hits,
+				Duration: baseline.NewHistogram(total.Duration),
+			})
+		}
+	}
+	list := make([]baseline.Zone, 0, len(sums))
+	for k, z := range sums {
+		z.Name, z.Group = k.name, k.group
+		list = append(list, z)
+	}
+	return list
+}
+
+// zoneGroup returns what tells a zone from others with its name.
+func zoneGroup(transport config.Transport, view string) string {
+	var parts []string
+	if transport != config.PlainDNS {
+		parts = append(parts, "over "+transport.String())
+	}
+	if view != noView {
+		parts = append(parts, "in view "+view)
+	}
+	return strings.Join(parts, " ")
+}
+
+// viewStatistics returns the state of the views. Views with the same first zone are one: the
+// worst of each.
+func (g *generation) viewStatistics() (list []baseline.View) {
+	known := make(map[string]int) // by zone: index in list
+	for _, p := range g.blocks {
+		if p.view == nil {
+			continue
+		}
+		st := p.view.Stats()
+		v := baseline.View{Zone: p.cluster.Origins()[0].String(), Objects: st.Services + st.Namespaces, Synced: st.Synced}
+		if len(p.block.Kubernetes.Manifests) == 0 {
+			v.Age = max(0, time.Since(st.LastEvent))
+		}
+		i, ok := known[v.Zone]
+		if !ok {
+			known[v.Zone] = len(list)
+			list = append(list, v)
+			continue
+		}
+		list[i].Objects = min(list[i].Objects, v.Objects)
+		list[i].Age = max(list[i].Age, v.Age)
+		list[i].Synced = list[i].Synced && v.Synced
+	}
+	return list
+}
+
+// sampleStatistics adds samples to the agent's window until ctx ends.
+func (a *agent) sampleStatistics(ctx context.Context) {
+	tick := time.NewTicker(baseline.SampleInterval)
+	defer tick.Stop()
+	for {
+		a.window.Add(a.statistics())
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// recentStatistics returns what the agent has measured in the last minutes.
+func (a *agent) recentStatistics() baseline.Statistics { return a.window.Last(a.statistics()) }
