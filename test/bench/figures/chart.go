@@ -86,8 +86,12 @@ func (c Chart) legend(b *strings.Builder) {
 	if len(c.Series) < 2 {
 		return
 	}
-	x := float64(LeftMargin)
-	for n, name := range c.Series {
+	drawLegend(b, LeftMargin, c.Series)
+}
+
+// drawLegend names the series, from the position x on.
+func drawLegend(b *strings.Builder, x float64, series []string) {
+	for n, name := range series {
 		fmt.Fprintf(b, `<rect class="s%d" x="%s" y="30" width="10" height="10"/>`+"\n", n, px(x))
 		svgText(b, x+14, 39, "", "start", name)
 		x += 14 + 20 + 7*float64(len(name)) // seven pixels a letter, and a gap
@@ -151,7 +155,12 @@ func (c Chart) axis() axis {
 		}
 		return a
 	}
-	// Steps of 1, 2 or 5 times a power of ten, of which four to ten fit.
+	return axis{whole: c.Whole, end: most, ticks: linearTicks(most)}
+}
+
+// linearTicks returns the numbers of an axis from 0 to most: steps of 1, 2 or 5 times a power of
+// ten, of which four to ten fit.
+func linearTicks(most float64) (ticks []float64) {
 	step := math.Pow(10, math.Floor(math.Log10(most)))
 	switch n := most / step; {
 	case n < 2:
@@ -159,11 +168,10 @@ func (c Chart) axis() axis {
 	case n < 5:
 		step /= 2
 	}
-	a := axis{whole: c.Whole, end: most}
 	for i := 0; float64(i)*step <= most*1.001; i++ {
-		a.ticks = append(a.ticks, math.Round(float64(i)*step*1e6)/1e6)
+		ticks = append(ticks, math.Round(float64(i)*step*1e6)/1e6)
 	}
-	return a
+	return ticks
 }
 
 // shortNumber is a number with three digits that count.
