@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -23,6 +24,7 @@ type agent struct {
 	name   string
 	binary string
 	dir    string // for the Corefile, the handover and the logs
+	node   *node  // where it sets up addresses and rules; nil: it runs beside this process without any
 	ports  ports
 	*peer.Process
 	samples []sample
@@ -31,8 +33,8 @@ type agent struct {
 // ports are an agent's.
 type ports struct{ dns, tls, https, web uint16 }
 
-func newAgent(name, binary, dir string) (*agent, error) {
-	a := &agent{name: name, binary: binary, dir: filepath.Join(dir, name)}
+func newAgent(name, binary, dir string, n *node) (*agent, error) {
+	a := &agent{name: name, binary: binary, dir: filepath.Join(dir, name), node: n}
 	if err := os.MkdirAll(filepath.Join(a.dir, "handover"), 0o700); err != nil {
 		return nil, err
 	}
@@ -46,10 +48,35 @@ func newAgent(name, binary, dir string) (*agent, error) {
 		}
 		seen[*port] = true
 	}
+	if n != nil {
+		a.ports.dns = 53 // kube-proxy's rules are for that port
+	}
 	return a, nil
 }
 
-func (a *agent) server() netip.AddrPort { return netip.AddrPortFrom(loopback, a.ports.dns) }
+// addrs are the addresses at which the agent answers.
+func (a *agent) addrs() []netip.Addr {
+	if a.node != nil {
+		return []netip.Addr{serviceAddr, linkLocalAddr}
+	}
+	return []netip.Addr{loopback}
+}
+
+// servers are the addresses at which the agent answers over UDP and TCP.
+func (a *agent) servers() (list []netip.AddrPort) {
+	for _, addr := range a.addrs() {
+		list = append(list, netip.AddrPortFrom(addr, a.ports.dns))
+	}
+	return list
+}
+
+// web is the address of the HTTP endpoint.
+func (a *agent) web() netip.AddrPort {
+	if a.node != nil {
+		return netip.AddrPortFrom(nodeAddr, a.ports.web)
+	}
+	return netip.AddrPortFrom(loopback, a.ports.web)
+}
 
 func (a *agent) corefile() string { return filepath.Join(a.dir, "Corefile") }
 
@@ -63,13 +90,15 @@ func (a *agent) write(text string) error {
 
 // spawn starts a process beside the current one.
 func (a *agent) spawn(more ...string) (*peer.Process, error) {
-	return peer.Spawn(peer.Command{
-		Name: a.name, Path: a.binary, Dir: a.dir,
-		Args: append([]string{
-			"-conf", a.corefile(), "-setupinterface=false", "-setupiptables=false", "-health-port=0", "-metrics-listen-address=",
-			"-node-name=" + node, "-node-zone=z1", "-handover-dir", filepath.Join(a.dir, "handover"),
-		}, more...),
-	})
+	network := []string{"--setupinterface=false", "--setupiptables=false"}
+	if a.node != nil {
+		network = []string{"--localip=" + serviceAddr.String() + "," + linkLocalAddr.String(), "--skipteardown"}
+	}
+	args := []string{
+		"--conf", a.corefile(), "--health-port=0", "--metrics-listen-address=", "--node-name=" + nodeName, "--node-zone=z1",
+		"--handover-dir", filepath.Join(a.dir, "handover"),
+	}
+	return a.node.spawn(peer.Command{Name: a.name, Path: a.binary, Dir: a.dir, Args: slices.Concat(args, network, more)})
 }
 
 // start starts the first process and waits until it serves.
@@ -125,7 +154,7 @@ func ended(p *peer.Process) peer.Probe {
 // agent serves again.
 func (a *agent) failUpgrade(ctx context.Context) error {
 	before := strings.Count(a.log(), resumed)
-	next, err := a.spawn("-pidfile", "/dev/null/pid")
+	next, err := a.spawn("--pidfile", "/dev/null/pid")
 	if err != nil {
 		return err
 	}
@@ -171,7 +200,7 @@ func (a *agent) reload(ctx context.Context, text string, marker netip.Addr) erro
 func (a *agent) visible(ctx context.Context, q question) error {
 	return a.Await(ctx, a.name+" to answer "+q.name, func(ctx context.Context) error {
 		c := dns.Client{Timeout: replyTimeout}
-		m, _, err := c.ExchangeContext(ctx, new(dns.Msg).SetQuestion(q.name, dns.TypeA), a.server().String())
+		m, _, err := c.ExchangeContext(ctx, new(dns.Msg).SetQuestion(q.name, dns.TypeA), a.servers()[0].String())
 		if err != nil {
 			return err
 		}
@@ -180,6 +209,16 @@ func (a *agent) visible(ctx context.Context, q question) error {
 		}
 		return nil
 	})
+}
+
+// allVisible waits until the agent gives the expected answer to each question.
+func (a *agent) allVisible(ctx context.Context, asked []question) error {
+	for _, q := range asked {
+		if err := a.visible(ctx, q); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // replyTimeout ends a query that would wait forever. An agent gives up after five seconds.

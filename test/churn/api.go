@@ -7,6 +7,7 @@ import (
 	"log"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"time"
@@ -30,10 +31,10 @@ type apiServer struct {
 const idleTimeout = time.Second
 
 func openAPI(dir string, authority *ca.CA) (*apiServer, error) {
-	s := &apiServer{Server: fakeapi.New(), addr: "127.0.0.1:0", kubeconfig: filepath.Join(dir, "kubeconfig")}
+	s := &apiServer{Server: fakeapi.New(), addr: netip.AddrPortFrom(worldAddr, 0).String(), kubeconfig: filepath.Join(dir, "kubeconfig")}
 	s.UseProtobuf()
 	var err error
-	if s.cert, err = authority.Server("127.0.0.1"); err != nil {
+	if s.cert, err = authority.Server(worldAddr.String()); err != nil {
 		return nil, err
 	}
 	root := filepath.Join(dir, "api-ca.pem")

@@ -9,6 +9,18 @@ import (
 
 // TestChurn plays one round. `make soak` runs the command for longer.
 func TestChurn(t *testing.T) {
+	again, err := inNamespace(t.Context(), "-test.run=^TestChurn$", "-test.v", "-test.count=1", "-test.timeout=0")
+	if err != nil {
+		t.Skip(err)
+	}
+	if again != nil {
+		out, err := again.CombinedOutput()
+		t.Logf("%s", out)
+		if err != nil {
+			t.Error(err)
+		}
+		return
+	}
 	p := plan{
 		time: time.Hour, rounds: soak.Choose(1, 6), seed: 1, rate: 100, steady: 300 * time.Millisecond,
 		clients: 2, changes: 6, dir: t.TempDir(),

@@ -4,11 +4,11 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
-	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -40,7 +40,9 @@ type client struct {
 	asked  []question
 }
 
-func (c *client) addr() string { return fmt.Sprintf("127.0.0.1:%d", c.port(c.agent.ports)) }
+func (c *client) addr() string {
+	return netip.AddrPortFrom(c.agent.addrs()[0], c.port(c.agent.ports)).String()
+}
 
 // connections runs, beside each other, clients of each transport that ask and wait for the
 // answer, and clients that vanish without reading it. Clients that stall in the middle of a

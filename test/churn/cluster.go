@@ -22,8 +22,8 @@ type question struct {
 }
 
 const (
-	domain = "cluster.local."
-	node   = "n1"
+	domain   = "cluster.local."
+	nodeName = "n1"
 	// calmServices never change, changing ones do. Both are spread over the namespaces.
 	calmServices, changingServices = 20, 60
 	namespaces                     = 6
@@ -53,6 +53,7 @@ func newCluster(api *apiServer, random *rand.Rand) *cluster {
 	for n := range namespaces {
 		api.Put(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace(n)}})
 	}
+	c.putClusterDNS()
 	for n := range calmServices {
 		s := c.makeSlot(fmt.Sprintf("calm-%d", n), namespace(n), kind(n%int(kinds)))
 		c.put(&s)
@@ -62,6 +63,24 @@ func newCluster(api *apiServer, random *rand.Rand) *cluster {
 		c.change(n)
 	}
 	return c
+}
+
+// putClusterDNS adds the Service of the cluster DNS, which agents send queries to when they end.
+func (c *cluster) putClusterDNS() {
+	const ns, name, port = metav1.NamespaceSystem, "kube-dns", 53
+	c.api.Put(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}})
+	c.api.Put(&corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: ns},
+		Spec: corev1.ServiceSpec{
+			Type: corev1.ServiceTypeClusterIP, ClusterIP: serviceAddr.String(), ClusterIPs: []string{serviceAddr.String()},
+			Ports: []corev1.ServicePort{{Name: "dns", Port: port, Protocol: corev1.ProtocolUDP}},
+		},
+	})
+	c.api.Put(&discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{Name: name + "-1", Namespace: ns, Labels: map[string]string{discoveryv1.LabelServiceName: name}}, AddressType: discoveryv1.AddressTypeIPv4,
+		Endpoints: []discoveryv1.Endpoint{{Addresses: []string{clusterDNSAddr.String()}}},
+		Ports:     []discoveryv1.EndpointPort{{Name: new("dns"), Port: new(int32(port)), Protocol: new(corev1.ProtocolUDP)}},
+	})
 }
 
 func namespace(n int) string { return fmt.Sprintf("ns-%d", n%namespaces) }
@@ -147,7 +166,7 @@ func (c *cluster) makeSlot(name, ns string, k kind) slot {
 	if k == withPod {
 		a := addrs[0].As4()
 		s.pod = &corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: ns}, Spec: corev1.PodSpec{NodeName: node},
+			ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: ns}, Spec: corev1.PodSpec{NodeName: nodeName},
 			Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIP: addrs[0].String(), PodIPs: []corev1.PodIP{{IP: addrs[0].String()}}},
 		}
 		pod := fmt.Sprintf("%d-%d-%d-%d.%s.pod.%s", a[0], a[1], a[2], a[3], ns, domain)

@@ -53,24 +53,25 @@ func (r *run) corefile(a *agent, s settings) string {
 	}
 	forward += "    }"
 	for i := range s.zones {
-		fmt.Fprintf(&zones, "zone-%d.test:%d {\n    bind 127.0.0.1\n    cache %d\n    %s\n}\n", i, a.ports.dns, 10+i, forward)
+		fmt.Fprintf(&zones, "zone-%d.test:%d {\n    bind @BIND@\n    cache %d\n    %s\n}\n", i, a.ports.dns, 10+i, forward)
 	}
+	binds := strings.Trim(fmt.Sprint(a.addrs()), "[]")
 	scope := "node"
 	if s.wide {
 		scope = "cluster"
 	}
 	return strings.NewReplacer(
-		"@DNS@", fmt.Sprint(a.ports.dns), "@TLS@", fmt.Sprint(a.ports.tls), "@HTTPS@", fmt.Sprint(a.ports.https), "@WEB@", fmt.Sprintf("127.0.0.1:%d", a.ports.web),
+		"@DNS@", fmt.Sprint(a.ports.dns), "@TLS@", fmt.Sprint(a.ports.tls), "@HTTPS@", fmt.Sprint(a.ports.https), "@WEB@", a.web().String(),
 		"@CERT@", filepath.Join(r.dir, "server.crt"), "@KEY@", filepath.Join(r.dir, "server.key"), "@CA@", filepath.Join(r.dir, "ca.pem"),
 		"@CACHE@", fmt.Sprintf("cache 3600 {\n        success %d\n        denial %d\n    }", s.success, s.denial), "@FORWARD@", forward,
 		"@SECURE@", r.secure.Addr().String(), "@KUBECONFIG@", r.api.kubeconfig, "@SCOPE@", scope,
-		"@MARKER@", s.marker().String(), "@HOSTS@", hosts.String(), "@ZONES@", zones.String(),
-	).Replace(template)
+		"@MARKER@", s.marker().String(), "@HOSTS@", hosts.String(), "@ZONES@", strings.ReplaceAll(zones.String(), "@BIND@", binds), "@BIND@", binds,
+	).Replace(corefileTemplate)
 }
 
-// template is the part that all Corefiles have.
-const template = `.:@DNS@ {
-    bind 127.0.0.1
+// corefileTemplate is the part that all Corefiles have.
+const corefileTemplate = `.:@DNS@ {
+    bind @BIND@
     errors
     prometheus @WEB@
     pprof @WEB@
@@ -79,7 +80,7 @@ const template = `.:@DNS@ {
     @FORWARD@
 }
 cluster.local:@DNS@ {
-    bind 127.0.0.1
+    bind @BIND@
     errors
     kubernetes cluster.local {
         kubeconfig @KUBECONFIG@
@@ -89,14 +90,14 @@ cluster.local:@DNS@ {
     }
 }
 hosts.test:@DNS@ {
-    bind 127.0.0.1
+    bind @BIND@
     hosts {
         @MARKER@ marker.hosts.test
         203.0.113.250 calm.hosts.test
 @HOSTS@    }
 }
 tls.test:@DNS@ {
-    bind 127.0.0.1
+    bind @BIND@
     cache 30
     forward . tls://@SECURE@ {
         tls @CA@
@@ -105,13 +106,13 @@ tls.test:@DNS@ {
     }
 }
 tls://.:@TLS@ {
-    bind 127.0.0.1
+    bind @BIND@
     tls @CERT@ @KEY@
     cache
     @FORWARD@
 }
 https://.:@HTTPS@ {
-    bind 127.0.0.1
+    bind @BIND@
     tls @CERT@ @KEY@
     cache
     @FORWARD@

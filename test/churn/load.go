@@ -16,8 +16,9 @@ import (
 // tally counts the outcomes of queries.
 type tally struct {
 	asked, lost, servfail, wrong int
-	again                        int      // queries that were repeated on another connection
-	faults                       []string // the first of them
+	again                        int        // queries that were repeated
+	faults                       []string   // the first of them
+	unanswered                   []question // those that were lost over UDP
 }
 
 const maxFaults = 10
@@ -30,6 +31,7 @@ func (t *tally) add(o tally) {
 	t.again += o.again
 	t.faults = append(t.faults, o.faults...)
 	t.faults = t.faults[:min(len(t.faults), maxFaults)]
+	t.unanswered = append(t.unanswered, o.unanswered...)
 }
 
 // count adds the outcome of a query; nil is no reply.
@@ -81,14 +83,15 @@ const sockets = 4
 // maxQueries bounds what one socket sends in a phase, which takes some seconds.
 const maxQueries = 60_000
 
-// load asks the server, at rate queries a second, one of the questions at random after the
+// load asks the servers in turn, at rate queries a second, one of the questions at random after the
 // other, until stop is closed, and returns the outcomes. ask makes each client's questions
 // from the client's number and the number of the query.
-func load(ctx context.Context, server netip.AddrPort, rate int, stop <-chan struct{}, ask func(client, i int) question) (tally, error) {
+func load(ctx context.Context, servers []netip.AddrPort, rate int, stop <-chan struct{}, ask func(client, i int) question) (tally, error) {
 	var wg sync.WaitGroup
 	tallies, errs := make([]tally, sockets), make([]error, sockets)
 	for client := range sockets {
 		wg.Go(func() {
+			server := servers[client%len(servers)]
 			tallies[client], errs[client] = loadOne(ctx, loadgen.Schedule{Server: server, Count: maxQueries, Rate: max(1, rate/sockets), Stop: stop},
 				func(i int) question { return ask(client, i) })
 		})
@@ -117,6 +120,7 @@ func loadOne(ctx context.Context, s loadgen.Schedule, ask func(i int) question) 
 	for i, r := range results {
 		if r.Lost {
 			t.count(ask(i), nil)
+			t.unanswered = append(t.unanswered, ask(i))
 		}
 	}
 	return t, err

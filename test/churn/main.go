@@ -1,10 +1,11 @@
 // Command churn runs agents for an hour, or as long as asked, while everything around them
 // changes, and checks that they answer every query and that what they hold does not grow.
 //
-// Two agents run beside each other, with the same zones, a cluster at a scripted API server
+// Three agents run beside each other, with the same zones, a cluster at a scripted API server
 // and scripted upstreams. One stays the same process for the whole run; its successors fail
-// after they have taken over. The other is replaced by a successor in each round. A round has
-// these phases, with contents from the seed:
+// after they have taken over. One is replaced by a successor in each round. One runs on a node, in
+// a network namespace where it sets up addresses and rules; it is replaced, stopped and killed in
+// each round. A round has these phases, with contents from the seed:
 //
 //   - connections: clients over TCP, TLS and HTTPS ask, stall and vanish;
 //   - objects: Services, EndpointSlices and pods are created, changed and deleted, and the
@@ -14,19 +15,24 @@
 //   - upstream away: one of two upstreams dies or falls silent, and returns;
 //   - reload: other zones, caches, hosts, upstreams, and at times another view; a broken
 //     Corefile; and the baseline again;
-//   - hand-over: the one agent is replaced, the other has a successor that fails;
+//   - hand-over: two agents are replaced, the other has a successor that fails;
+//   - kill: the agent on the node ends by SIGTERM and by SIGKILL. The cluster DNS gets its
+//     queries until it is started again, and it answers from the saved cache then;
 //   - steady: nothing changes.
 //
 // UDP queries go on in all phases. Until the steady phase they ask for calm names only, which
 // the round does not change: outside names, some of them new, and Services. In the steady
 // phase they ask for all names. Each query must be answered with what the name has; none may
-// be lost, answered wrongly or with SERVFAIL; see stallMonitor for the exception. Each change of
-// an object must become visible at both agents.
+// be lost, answered wrongly or with SERVFAIL; see stallMonitor for the exception. Queries that a
+// killed process had received are repeated. Each change of an object must become visible at all
+// agents.
 //
 // At the end of each round, with the baseline Corefile and nothing under way, a sample is
-// taken of resident memory, heap, descriptors and goroutines. The median of the second
-// quarter of the samples is compared with the median of the last quarter. Descriptors and goroutines may
-// not grow, memory by 10 % and some MiB.
+// taken of resident memory, heap, descriptors and goroutines, and of the node's interfaces,
+// addresses and rules. The median of the second quarter of the samples is compared with the median
+// of the last quarter. Memory may grow by 10 % and some MiB, nothing else may grow.
+//
+// With -out, the samples are kept in a file, and a page with drawings is made of them.
 package main
 
 import (
@@ -63,6 +69,12 @@ type plan struct {
 	clients, changes int
 	dir              string
 	progress         io.Writer
+	out              string // directory of the page and the record; "": none
+}
+
+// command is the command line that repeats the run.
+func (p plan) command() string {
+	return fmt.Sprintf("go run ./test/churn -time %v -seed %d -rate %d -steady %v -out docs/benchmarks", p.time, p.seed, p.rate, p.steady)
 }
 
 // over reports whether the run ends after the round. Round 0, before anything changes, is not
@@ -80,6 +92,14 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	if err != nil {
 		return err
 	}
+	again, err := inNamespace(ctx, args...)
+	if err != nil {
+		return err
+	}
+	if again != nil {
+		again.Stdout, again.Stderr = stdout, stderr
+		return again.Run()
+	}
 	if p.dir, err = os.MkdirTemp("", "nodens-churn-"); err != nil {
 		return err
 	}
@@ -90,7 +110,7 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	}
 	r.judge()
 	fmt.Fprint(stdout, r)
-	return r.verdict()
+	return errors.Join(r.verdict(), r.writePage())
 }
 
 func parsePlan(args []string, stderr io.Writer) (plan, error) {
@@ -102,6 +122,7 @@ func parsePlan(args []string, stderr io.Writer) (plan, error) {
 	fs.Uint64Var(&p.seed, "seed", 1, "`seed` of everything that is random")
 	fs.IntVar(&p.rate, "rate", 200, "ask each agent `N` queries a second")
 	fs.DurationVar(&p.steady, "steady", 5*time.Second, "length of the steady phase of each round")
+	fs.StringVar(&p.out, "out", "", "`directory` for the page with the samples; their drawings go to ../images. Empty: none")
 	if err := fs.Parse(args); err != nil {
 		return p, err
 	}

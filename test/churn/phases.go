@@ -123,16 +123,9 @@ func (r *run) change(n int) []question {
 	return list
 }
 
-// visible waits until both agents answer as expected.
+// visible waits until all agents answer as expected.
 func (r *run) visible(ctx context.Context, asked []question) error {
-	return r.each(func(a *agent) error {
-		for _, q := range asked {
-			if err := a.visible(ctx, q); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
+	return r.each(func(a *agent) error { return a.allVisible(ctx, asked) })
 }
 
 // changeObjects changes objects, with watches that break in the middle.
@@ -232,14 +225,14 @@ func (r *run) loseUpstream(ctx context.Context) error {
 	return err
 }
 
-// handOver replaces the one agent, while the other has a successor that fails.
+// handOver replaces the agents, except for the long-lived one, whose successor fails.
 func (r *run) handOver(ctx context.Context) error {
+	r.counts.failedHandovers++
+	r.counts.handovers += len(r.agents) - 1
 	return r.each(func(a *agent) error {
-		if a == r.upgraded {
-			r.counts.handovers++
-			return a.upgrade(ctx)
+		if a == r.longLived {
+			return a.failUpgrade(ctx)
 		}
-		r.counts.failedHandovers++
-		return a.failUpgrade(ctx)
+		return a.upgrade(ctx)
 	})
 }

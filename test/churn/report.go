@@ -3,26 +3,35 @@ package main
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
 
 // quantity is one of the things that samples have.
 type quantity struct {
-	name  string
-	of    func(sample) float64
-	bound bound
-	verb  string // how values are printed
+	name string
+	// File is the name of the drawing, Title and unit are what it shows. Empty: there is none.
+	File, Title, unit string
+	of                func(sample) float64
+	bound             bound
+	decimals          int
+	// ofNode says that the values are the node's.
+	ofNode bool
 }
 
 // quantities are what must stay flat. A collection of garbage leaves some MiB more or less
 // in resident memory; the bounds are for that, and the first rounds fill caches and pools.
 var quantities = []quantity{
-	{"RSS, MiB", func(s sample) float64 { return s.rss }, bound{0.1, 6, 8}, "%.1f"},
-	{"heap, MiB", func(s sample) float64 { return s.heap }, bound{0.1, 2, 8}, "%.1f"},
-	{"descriptors", func(s sample) float64 { return s.files }, bound{}, "%.0f"},
-	{"goroutines", func(s sample) float64 { return s.goroutines }, bound{}, "%.0f"},
-	{"panics", func(s sample) float64 { return s.panics }, bound{}, "%.0f"},
+	{"RSS, MiB", "memory", "Resident memory", "MiB", func(s sample) float64 { return s.rss }, bound{0.1, 6, 8}, 1, false},
+	{"heap, MiB", "heap", "Heap after garbage collection", "MiB", func(s sample) float64 { return s.heap }, bound{0.1, 2, 8}, 1, false},
+	{"descriptors", "descriptors", "Descriptors", "", func(s sample) float64 { return s.files }, bound{}, 0, false},
+	{"goroutines", "goroutines", "Goroutines", "", func(s sample) float64 { return s.goroutines }, bound{}, 0, false},
+	{"rules, chains and tables", "rules", "Rules, chains and tables of the packet filter", "", func(s sample) float64 { return s.rules }, bound{}, 0, true},
+	{"interfaces", "interfaces", "Network interfaces of the node", "", func(s sample) float64 { return s.interfaces }, bound{}, 0, true},
+	{"addresses", "addresses", "Addresses of the node", "", func(s sample) float64 { return s.addrs }, bound{}, 0, true},
+	{"panics", "", "", "", func(s sample) float64 { return s.panics }, bound{}, 0, false},
 }
 
 func (e quantity) values(a *agent) []float64 {
@@ -74,6 +83,9 @@ func (r *run) follow() {
 	for _, a := range r.agents {
 		s := a.samples[len(a.samples)-1]
 		fmt.Fprintf(r.plan.progress, "; %s: RSS %.1f MiB, heap %.1f MiB, %.0f descriptors, %.0f goroutines", a.name, s.rss, s.heap, s.files, s.goroutines)
+		if a.node != nil {
+			fmt.Fprintf(r.plan.progress, ", %.0f rules, %.0f interfaces, %.0f addresses", s.rules, s.interfaces, s.addrs)
+		}
 		if more := s.more(a.samples[max(0, len(a.samples)-2)]); more != "" {
 			fmt.Fprintf(r.plan.progress, " (%s)", more)
 		}
@@ -81,28 +93,31 @@ func (r *run) follow() {
 	fmt.Fprintln(r.plan.progress)
 }
 
+// events returns what happened.
+func (r *run) events() []event {
+	return []event{
+		{"objects changed", r.counts.changes}, {"watches cut", r.counts.watchesCut}, {"API server away", r.counts.apiAway},
+		{"upstream away", r.counts.upstreamAway}, {"reloads", r.counts.reloads}, {"reloads refused", r.counts.refused},
+		{"hand-overs", r.counts.handovers}, {"failed hand-overs", r.counts.failedHandovers},
+		{"stops", r.counts.stops}, {"kills", r.counts.kills},
+		{"stalls of the machine", int(r.stalls.number.Load())},
+	}
+}
+
 // String is the report: what happened, what became of the queries, and the samples.
 func (r *run) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d rounds in %s, seed %d\n\n", r.rounds(), r.took.Round(time.Second), r.plan.seed)
-	for _, line := range []struct {
-		what string
-		n    int
-	}{
-		{"objects changed", r.counts.changes}, {"watches cut", r.counts.watchesCut}, {"API server away", r.counts.apiAway},
-		{"upstream away", r.counts.upstreamAway}, {"reloads", r.counts.reloads}, {"reloads refused", r.counts.refused},
-		{"hand-overs", r.counts.handovers}, {"failed hand-overs", r.counts.failedHandovers},
-		{"stalls of the machine", int(r.stalls.number.Load())},
-	} {
-		fmt.Fprintf(&b, "%-26s %8d\n", line.what, line.n)
+	for _, e := range r.events() {
+		fmt.Fprintf(&b, "%-34s %8d\n", e.What, e.N)
 	}
-	fmt.Fprintf(&b, "\n%-26s %8s %6s %6s %8s %6s\n", "queries", "asked", "lost", "wrong", "SERVFAIL", "again")
+	fmt.Fprintf(&b, "\n%-34s %8s %6s %6s %8s %6s\n", "queries", "asked", "lost", "wrong", "SERVFAIL", "again")
 	for _, p := range r.phases {
-		fmt.Fprintf(&b, "%-26s %8d %6d %6d %8d %6d\n", p.name, p.asked, p.lost, p.wrong, p.servfail, p.again)
+		fmt.Fprintf(&b, "%-34s %8d %6d %6d %8d %6d\n", p.name, p.asked, p.lost, p.wrong, p.servfail, p.again)
 	}
-	fmt.Fprintf(&b, "\n%-26s %8s %8s %8s %8s\n", "samples", "first", "warm", "middle", "end")
+	fmt.Fprintf(&b, "\n%-34s %8s %8s %8s %8s\n", "samples", "first", "warm", "middle", "end")
 	for _, a := range r.agents {
-		for _, e := range quantities[:4] {
+		for _, e := range quantities[:len(quantities)-1] {
 			r.writeQuantity(&b, a, e)
 		}
 	}
@@ -111,13 +126,24 @@ func (r *run) String() string {
 
 func (r *run) writeQuantity(b *strings.Builder, a *agent, e quantity) {
 	values := e.values(a)
-	if len(values) == 0 {
+	if len(values) == 0 || e.ofNode && a.node == nil {
 		return
 	}
-	fmt.Fprintf(b, "%-26s", a.name+", "+e.name)
-	n := len(values)
-	for _, v := range []float64{values[0], reference(values), median(values[n/2 : max(n*3/4, n/2+1)]), end(values)} {
-		fmt.Fprintf(b, " %8s", fmt.Sprintf(e.verb, v))
+	fmt.Fprintf(b, "%-34s", a.name+", "+e.name)
+	for _, text := range e.summary(values)[:4] {
+		fmt.Fprintf(b, " %8s", text)
 	}
 	b.WriteByte('\n')
+}
+
+// summary returns the first value, the medians of the second, third and last quarter, the least and
+// the most. values is not empty.
+func (e quantity) summary(values []float64) (list []string) {
+	n := len(values)
+	for _, v := range []float64{
+		values[0], reference(values), median(values[n/2 : max(n*3/4, n/2+1)]), end(values), slices.Min(values), slices.Max(values),
+	} {
+		list = append(list, strconv.FormatFloat(v, 'f', e.decimals, 64))
+	}
+	return list
 }

@@ -10,9 +10,11 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nodens-dns/nodens/test/ca"
+	"github.com/nodens-dns/nodens/test/fakedns"
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
@@ -27,8 +29,11 @@ type run struct {
 	secure    *upstream // over TLS
 	random    *rand.Rand
 	agents    []*agent
-	// longLived is one process, upgraded one for each round. Both are in agents.
-	longLived, upgraded *agent
+	// longLived is one process. upgraded is one for each round. killed is several, on the node.
+	// All are in agents.
+	longLived, upgraded, killed *agent
+	node                        *node
+	keptAsked                   atomic.Int64 // queries to upstreams for names below kept
 
 	// outside has names that the upstreams answer. calm has the names that no round changes.
 	outside, calm []question
@@ -40,10 +45,12 @@ type run struct {
 	counts        counts
 	faults        []string
 	took          time.Duration
+	ended         []roundRecord
+	commit        string
 }
 
 // counts are what has happened to the agents.
-type counts struct{ changes, watchesCut, apiAway, upstreamAway, reloads, refused, handovers, failedHandovers int }
+type counts struct{ changes, watchesCut, apiAway, upstreamAway, reloads, refused, handovers, failedHandovers, stops, kills int }
 
 // phase is a phase of all rounds.
 type phase struct {
@@ -57,7 +64,7 @@ var errInterrupted = errors.New("interrupted")
 // run does what the plan says. The error is about the run; what is wrong with the agents is
 // in the run's faults.
 func (p plan) run(ctx context.Context) (*run, error) {
-	r := &run{plan: p, dir: p.dir, random: rand.New(rand.NewPCG(p.seed, 0))}
+	r := &run{plan: p, dir: p.dir, random: rand.New(rand.NewPCG(p.seed, 0)), commit: commit(ctx)}
 	defer r.close()
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -76,7 +83,11 @@ func (p plan) run(ctx context.Context) (*run, error) {
 			r.fault("round %d: %v", r.round, err)
 			return r, nil
 		}
+		r.endRound()
 		r.follow()
+		if err := r.keep(); err != nil {
+			return nil, err
+		}
 		if p.over(r.round, r.took) {
 			r.stop(ctx)
 			return r, nil
@@ -96,6 +107,10 @@ func (r *run) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	// The servers' address is one of the node's network.
+	if r.node, err = openNode(ctx, fakedns.Answers(r.answerCluster)); err != nil {
+		return err
+	}
 	if err := r.startServers(); err != nil {
 		return err
 	}
@@ -109,8 +124,11 @@ func (r *run) start(ctx context.Context) error {
 	for i := range 10 {
 		r.calm = append(r.calm, outsideQuestion(fmt.Sprintf("calm-%d.%s", i, overTLS)))
 	}
-	for _, name := range []string{"long-lived", "upgraded"} {
-		a, err := newAgent(name, binary, r.dir)
+	for _, at := range []struct {
+		name string
+		node *node
+	}{{"long-lived", nil}, {"upgraded", nil}, {"killed", r.node}} {
+		a, err := newAgent(at.name, binary, r.dir, at.node)
 		if err != nil {
 			return err
 		}
@@ -119,7 +137,7 @@ func (r *run) start(ctx context.Context) error {
 		}
 		r.agents = append(r.agents, a)
 	}
-	r.longLived, r.upgraded = r.agents[0], r.agents[1]
+	r.longLived, r.upgraded, r.killed = r.agents[0], r.agents[1], r.agents[2]
 	return r.each(func(a *agent) error { return a.start(ctx) })
 }
 
@@ -144,11 +162,11 @@ func (r *run) startServers() error {
 		return err
 	}
 	for i := range r.upstreams {
-		if r.upstreams[i], err = openUpstream(nil); err != nil {
+		if r.upstreams[i], err = openUpstream(r.answerUpstream, nil); err != nil {
 			return err
 		}
 	}
-	r.secure, err = openUpstream(&tls.Config{Certificates: []tls.Certificate{cert}})
+	r.secure, err = openUpstream(answerOutside, &tls.Config{Certificates: []tls.Certificate{cert}})
 	return err
 }
 
@@ -178,6 +196,9 @@ func (r *run) close() {
 	if r.api != nil {
 		r.api.close()
 	}
+	if r.node != nil {
+		r.node.close()
+	}
 }
 
 // disturbance is a phase in which something changes.
@@ -199,6 +220,7 @@ func (r *run) disturbances() []disturbance {
 		{"upstream away", r.loseUpstream},
 		{"hand-over", r.handOver},
 		{"reload", r.reloadBaseline},
+		{killPhase, r.killAgent},
 	}
 }
 
@@ -263,12 +285,15 @@ func (r *run) under(ctx context.Context, name string, asked []question, do func(
 	var wg sync.WaitGroup
 	tallies, errs := make([]tally, len(r.agents)), make([]error, len(r.agents)+1)
 	for i, a := range r.agents {
-		wg.Go(func() { tallies[i], errs[i] = load(ctx, a.server(), r.plan.rate, stop, ask) })
+		wg.Go(func() { tallies[i], errs[i] = load(ctx, a.servers(), r.plan.rate, stop, ask) })
 	}
 	errs[len(r.agents)] = do(ctx)
 	close(stop)
 	wg.Wait()
 	for i, t := range tallies {
+		if name == killPhase && r.agents[i] == r.killed && errors.Join(errs...) == nil {
+			errs[i] = r.agents[i].repeat(ctx, &t)
+		}
 		r.record(name, r.agents[i], t, began)
 	}
 	return errors.Join(errs...)

@@ -22,6 +22,9 @@ type sample struct {
 	// the agent keeps up to 256 for a while.
 	files, goroutines float64
 	panics            float64
+	// Of the node: the packet filter's rules, chains and tables, interfaces and addresses. 0
+	// for an agent without a node.
+	rules, interfaces, addrs float64
 	// stacks counts goroutines by the innermost and the outermost function, descriptors by
 	// what they are.
 	stacks, descriptors map[string]int
@@ -46,7 +49,7 @@ const mebi = 1 << 20
 // get fetches a path from the agent's HTTP endpoint. The connection is closed: it would be
 // one of the agent's descriptors.
 func (a *agent) get(ctx context.Context, path string, read func(io.Reader) error) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d%s", a.ports.web, path), nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://%s%s", a.web(), path), nil)
 	if err != nil {
 		return err
 	}
@@ -209,6 +212,9 @@ func (a *agent) takeSample(ctx context.Context) error {
 	s, err := a.readMemory(ctx)
 	if err == nil {
 		err = a.settle(ctx, &s)
+	}
+	if err == nil && a.node != nil {
+		err = a.node.count(ctx, &s)
 	}
 	if err != nil {
 		return fmt.Errorf("reading the state of %s: %w", a.name, err)

@@ -16,12 +16,17 @@ import (
 const (
 	outside = "outside.test."
 	missing = "missing.outside.test."
+	kept    = "kept.outside.test."
 	// overTLS is asked for at an upstream over TLS.
 	overTLS = "tls.test."
 )
 
-// outsideTTL is longer than a round and shorter than a run.
-const outsideTTL = 60
+const (
+	// outsideTTL is longer than a round and shorter than a run.
+	outsideTTL = 60
+	// keptTTL is as long as an agent's cache allows.
+	keptTTL = 3600
+)
 
 func outsideAddr(name string) netip.Addr {
 	h := fnv.New32a()
@@ -42,18 +47,43 @@ func answerOutside(q *dns.Msg) *dns.Msg {
 	if dns.IsSubDomain(missing, name) {
 		return fakedns.Negative(q, dns.RcodeNameError, outsideTTL)
 	}
-	return fakedns.Address(q, outsideTTL, outsideAddr(name).String())
+	ttl := uint32(outsideTTL)
+	if dns.IsSubDomain(kept, name) {
+		ttl = keptTTL
+	}
+	return fakedns.Address(q, ttl, outsideAddr(name).String())
+}
+
+// answerUpstream is answerOutside, and counts queries for names below kept.
+func (r *run) answerUpstream(q *dns.Msg) *dns.Msg {
+	if dns.IsSubDomain(kept, q.Question[0].Name) {
+		r.keptAsked.Add(1)
+	}
+	return answerOutside(q)
+}
+
+// answer returns the reply that has what the question expects.
+func (q question) answer(m *dns.Msg) *dns.Msg {
+	if q.rcode != dns.RcodeSuccess {
+		return fakedns.Negative(m, q.rcode, outsideTTL)
+	}
+	addrs := make([]string, len(q.addrs))
+	for i, a := range q.addrs {
+		addrs[i] = a.String()
+	}
+	return fakedns.Address(m, outsideTTL, addrs...)
 }
 
 // upstream is a scripted upstream at a fixed address that can die and return.
 type upstream struct {
 	*fakedns.Server
+	handler fakedns.Handler
 	options fakedns.Options
 }
 
-func openUpstream(config *tls.Config) (*upstream, error) {
+func openUpstream(reply func(q *dns.Msg) *dns.Msg, config *tls.Config) (*upstream, error) {
 	// Malformed packets would be the agent's; they fail the queries.
-	u := &upstream{options: fakedns.Options{TLS: config}}
+	u := &upstream{handler: fakedns.Answers(reply), options: fakedns.Options{TLS: config, Addr: netip.AddrPortFrom(worldAddr, 0)}}
 	err := u.open()
 	if err == nil {
 		u.options.Addr = u.Addr()
@@ -63,6 +93,6 @@ func openUpstream(config *tls.Config) (*upstream, error) {
 
 // open starts the server, for the first time or after Close.
 func (u *upstream) open() (err error) {
-	u.Server, err = fakedns.Open(fakedns.Answers(answerOutside), u.options)
+	u.Server, err = fakedns.Open(u.handler, u.options)
 	return err
 }
