@@ -12,10 +12,9 @@ import (
 	"slices"
 	"strings"
 	"time"
-)
 
-// modules are the directories of the modules with tests, relative to the root.
-var modules = []string{".", "daemonset/image", "test/dnstap"}
+	"github.com/nodens-dns/nodens/test/modules"
+)
 
 // testPackage is a package and what has been found about its tests.
 type testPackage struct {
@@ -63,9 +62,9 @@ func (p *testPackage) name() string {
 // listPackages lists the packages of the repository at root that match; without patterns
 // all of every module. Packages without tests are listed, too.
 func listPackages(ctx context.Context, root string, patterns []string) ([]*testPackage, error) {
-	dirs := modules
+	dirs := modules.Tested()
 	if len(patterns) > 0 {
-		dirs = modules[:1]
+		dirs = []string{modules.Root}
 	} else {
 		patterns = []string{"./..."}
 	}
@@ -90,7 +89,7 @@ func listPackages(ctx context.Context, root string, patterns []string) ([]*testP
 			if err != nil {
 				return nil, err
 			}
-			p.isUnit = dir == "." && !strings.HasPrefix(rel, "test/") && !strings.HasPrefix(rel, "daemonset")
+			p.isUnit = dir == modules.Root && !strings.HasPrefix(rel, "test/") && !strings.HasPrefix(rel, "daemonset")
 		}
 		list = append(list, packages...)
 	}

@@ -10,6 +10,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/nodens-dns/nodens/test/modules"
 )
 
 // module is the prefix of the packages' import paths.
@@ -76,7 +78,7 @@ const withoutRace = "Alloc|^Test(Permission$|Worst|Large$|ChangesCost|BytesMatch
 // because it measures. Test binaries stay in the directory binaries.
 func plan(ctx context.Context, o options, binaries string) ([][]stage, error) {
 	packages := make(map[string][]pkg)
-	for _, dir := range []string{".", "daemonset/image", "test/dnstap"} {
+	for _, dir := range modules.Tested() {
 		list, err := listPackages(ctx, dir)
 		if err != nil {
 			return nil, err
@@ -84,7 +86,7 @@ func plan(ctx context.Context, o options, binaries string) ([][]stage, error) {
 		packages[dir] = list
 	}
 	var units, suites, bench []pkg
-	for _, p := range packages["."] {
+	for _, p := range packages[modules.Root] {
 		switch {
 		case o.soak && strings.HasPrefix(p.path, module+"test/bench"):
 			bench = append(bench, p)
@@ -105,8 +107,8 @@ func plan(ctx context.Context, o options, binaries string) ([][]stage, error) {
 	}
 	second := []stage{
 		goTest("suites", suites, "-p", "4", "-timeout", o.timeout()),
-		inModule("daemonset/image"),
-		inModule("test/dnstap", "-bench", ".", "-benchtime", "1x"),
+		inModule(modules.Image),
+		inModule(modules.Dnstap, "-bench", ".", "-benchtime", "1x"),
 		{name: "fuzzers", args: append([]string{"go", "run", "./test/fuzz", "-all", "-events", "/dev/stdout"}, o.fuzzFlags()...), events: true},
 		{name: "arm64", args: []string{"bash", "test/arm64.sh", "short", "/dev/stdout"}, events: true},
 	}
