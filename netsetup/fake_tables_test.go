@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -114,7 +115,12 @@ func (m fakeTables) apply(at, line string) error {
 	case "-A":
 		m[key] = append(m[key], rule)
 	case "-I":
-		m[key] = slices.Insert(m[key], 0, strings.TrimPrefix(rule, "1 "))
+		number, rule, _ := strings.Cut(rule, " ")
+		at, err := strconv.Atoi(number)
+		if err != nil || at < 1 || at > len(m[key])+1 {
+			return fmt.Errorf("no position for a rule: %s", line)
+		}
+		m[key] = slices.Insert(m[key], at-1, rule)
 	case "-D":
 		i := slices.Index(m[key], rule)
 		if i < 0 {

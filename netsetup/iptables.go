@@ -81,7 +81,8 @@ type chain struct {
 	table, name string
 	// hook is the built-in chain that jumps to it; "": another chain of ours does.
 	hook string
-	// jumpLast: the jump is the last rule of the built-in chain; otherwise the first.
+	// jumpLast: the jump is the last rule of the built-in chain; otherwise the first, or the
+	// first behind the jumps to policyChains.
 	jumpLast bool
 }
 
@@ -92,10 +93,14 @@ type chainState struct {
 	// jumps are the rules of the built-in chain that jump to it. nodeLocal are rules of
 	// NodeLocal DNSCache in the built-in chain, to be deleted.
 	jumps, nodeLocal []string
+	// policyRules and bypass are results of countPolicyRules for the built-in chain.
+	policyRules int
+	bypass      bool
 }
 
+// equal reports whether nothing of ours has changed.
 func (s chainState) equal(o chainState) bool {
-	return s.exists == o.exists && slices.Equal(s.rules, o.rules) &&
+	return s.exists == o.exists && s.bypass == o.bypass && slices.Equal(s.rules, o.rules) &&
 		slices.Equal(s.jumps, o.jumps) && slices.Equal(s.nodeLocal, o.nodeLocal)
 }
 
@@ -223,7 +228,7 @@ func isComplete(desired desiredRules, f Family, state map[chain]chainState) bool
 		if n > 0 && c.hook != "" {
 			jumps = 1
 		}
-		if len(s.rules) != n || len(s.jumps) != jumps || len(s.nodeLocal) > 0 {
+		if len(s.rules) != n || len(s.jumps) != jumps || len(s.nodeLocal) > 0 || s.bypass {
 			return false
 		}
 	}
@@ -345,6 +350,7 @@ func (t *iptablesBackend) readState(ctx context.Context, desired desiredRules, f
 				return nil, err
 			}
 			s.jumps, s.nodeLocal = t.pickRules(lines, c)
+			s.policyRules, s.bypass = countPolicyRules(lines, func(line string) bool { return slices.Contains(s.jumps, line) })
 		}
 		found[c] = s
 	}
@@ -448,10 +454,13 @@ func (t *iptablesBackend) program(f Family) (ruleProgram, error) {
 }
 
 // countChanges counts the rules that differ between two states. A modified rule counts once, and so
-// does a chain whose rules are in another order.
+// do a chain whose rules are in another order, and a jump on the other side of the network policies.
 func countChanges(before, after map[chain]chainState) (n int) {
 	for _, c := range chains() {
 		b, a := before[c], after[c]
+		if b.bypass != a.bypass {
+			n++
+		}
 		for _, lines := range [][2][]string{{b.rules, a.rules}, {b.jumps, a.jumps}, {b.nodeLocal, a.nodeLocal}} {
 			gone, come := countMissing(lines[0], lines[1]), countMissing(lines[1], lines[0])
 			if n += max(gone, come); gone+come == 0 && !slices.Equal(lines[0], lines[1]) {

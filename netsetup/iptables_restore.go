@@ -59,7 +59,7 @@ func tableScript(desired desiredRules, f Family, name string, before map[chain]c
 		case c.jumpLast:
 			fmt.Fprintf(&jumps, "-A %s %s-j %s\n", c.hook, jumpComment, c.name)
 		case c.hook != "":
-			fmt.Fprintf(&jumps, "-I %s 1 %s-j %s\n", c.hook, jumpComment, c.name)
+			fmt.Fprintf(&jumps, "-I %s %d %s-j %s\n", c.hook, state.policyRules+1, jumpComment, c.name)
 		}
 	}
 	return declarations.String() + rules.String() + jumps.String() + deletions.String()

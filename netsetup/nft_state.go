@@ -263,7 +263,7 @@ func (s nftState) isComplete(desired desiredRules) bool {
 		}
 	}
 	for _, c := range s.xtables {
-		if c.drops && len(c.ours) != strings.Count(c.accepts(desired), "\n") {
+		if c.bypass || c.drops && len(c.ours) != strings.Count(c.accepts(desired), "\n") {
 			return false
 		}
 	}
@@ -281,7 +281,7 @@ func (s nftState) parts() map[string]string {
 		parts[c.String()] = text
 	}
 	for _, c := range s.xtables {
-		parts[c.program.name+" "+c.String()] = fmt.Sprint("drops ", c.drops, "\n", strings.Join(c.ours, "\n"))
+		parts[c.program.name+" "+c.String()] = fmt.Sprint("drops ", c.drops, " bypass ", c.bypass, "\n", strings.Join(c.ours, "\n"))
 	}
 	return parts
 }

@@ -20,6 +20,9 @@ type nftXtables struct {
 	drops bool
 	// ours are our rules as the program prints them.
 	ours []string
+	// policyRules and bypass are results of countPolicyRules.
+	policyRules int
+	bypass      bool
 }
 
 // xtables returns the name of the program that may manage a chain of nf_tables: "" if the chain
@@ -54,9 +57,11 @@ func nftReadXtables(ctx context.Context, p nftHook, program *iptablesProgram) (n
 	if err != nil {
 		return c, err
 	}
+	isOurs := func(line string) bool { return strings.Contains(line, strconv.Quote(nftComment)) }
+	c.policyRules, c.bypass = countPolicyRules(lines, isOurs)
 	for _, line := range lines {
 		switch {
-		case strings.Contains(line, strconv.Quote(nftComment)):
+		case isOurs(line):
 			c.ours = append(c.ours, line)
 		case line != "" && line != "-P "+p.Name+" ACCEPT":
 			c.drops = true
@@ -92,7 +97,8 @@ func nftWriteXtables(ctx context.Context, chains []nftXtables, desired desiredRu
 	return nil
 }
 
-// accepts returns the commands that insert our rules at the chain's head.
+// accepts returns the commands that insert our rules at the chain's head, or behind its jumps to
+// policyChains.
 func (c nftXtables) accepts(desired desiredRules) string {
 	addr, port, from := "-d", "--dport", iptablesNotExternal(desired)
 	if c.Hook == "output" {
@@ -105,8 +111,8 @@ func (c nftXtables) accepts(desired desiredRules) string {
 		}
 		for _, local := range f.addrs {
 			for _, proto := range []string{"tcp", "udp"} {
-				fmt.Fprintf(&b, "-I %s %s%s %v -p %s %s %d -m comment --comment %q -j ACCEPT\n",
-					c.Name, from, addr, local, proto, port, desired.dnsPort, nftComment)
+				fmt.Fprintf(&b, "-I %s %d %s%s %v -p %s %s %d -m comment --comment %q -j ACCEPT\n",
+					c.Name, c.policyRules+1, from, addr, local, proto, port, desired.dnsPort, nftComment)
 			}
 		}
 	}

@@ -1,0 +1,152 @@
+package netsetup
+
+// Inside the package: the backends are not exported.
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestCountPolicyRules(t *testing.T) {
+	const (
+		policies = `-A INPUT -m comment --comment "kube-router netpol - X" -j KUBE-ROUTER-INPUT`
+		firewall = "-A INPUT -m conntrack --ctstate INVALID -j DROP"
+		jump     = `-A INPUT -m comment --comment "nodens: DNS of this node" -j NODENS-INPUT`
+	)
+	for _, tt := range []struct {
+		name   string
+		lines  []string
+		rules  int
+		bypass bool
+	}{
+		{"none", nil, 0, false},
+		{"no policies", []string{"-P INPUT DROP", jump, firewall}, 0, false},
+		{"policies only", []string{"-P INPUT DROP", policies}, 1, false},
+		{"behind", []string{"-P INPUT ACCEPT", firewall, policies, jump, firewall}, 2, false},
+		{"before", []string{"-N INPUT", jump, firewall, policies}, 2, true},
+		{"between two", []string{policies, jump, policies}, 2, true},
+		{"a chain of another name", []string{jump, "-A INPUT -j KUBE-ROUTER-INPUT-2", "-A INPUT -j cali-INPUT"}, 0, false},
+		{"a name in a comment", []string{jump, `-A INPUT -m comment --comment "not -j KUBE-ROUTER-INPUT" -j DROP`}, 0, false},
+	} {
+		rules, bypass := countPolicyRules(tt.lines, func(line string) bool { return line == jump })
+		if rules != tt.rules || bypass != tt.bypass {
+			t.Errorf("%s: %d, %v; want %d, %v", tt.name, rules, bypass, tt.rules, tt.bypass)
+		}
+	}
+}
+
+// policyEngine makes the rules of a network policy engine that are there before the agent: a chain
+// for policies, first in INPUT and OUTPUT, and a firewall that drops the rest.
+const policyEngine = `
+sysctl -qw net.ipv4.icmp_ratelimit=0 net.ipv6.icmp.ratelimit=0 # each refusal has to arrive
+for t in iptables ip6tables; do
+	for hook in INPUT OUTPUT; do
+		$t -w -N KUBE-ROUTER-$hook
+		$t -w -A $hook -m comment --comment "policies of pods" -j KUBE-ROUTER-$hook
+	done
+	$t -w -A INPUT -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT
+	$t -w -A INPUT -i lo -j ACCEPT
+	$t -w -A INPUT -p icmpv6 -j ACCEPT
+	$t -w -P INPUT DROP
+done`
+
+// denyDNS adds (-A) or deletes (-D) a policy that denies pods DNS.
+const denyDNS = `
+for proto in udp tcp; do
+	iptables -w VERB KUBE-ROUTER-INPUT -s 10.9.1.0/24 -p $proto -j REJECT
+	ip6tables -w VERB KUBE-ROUTER-INPUT -s fd09:1::/64 -p $proto -j REJECT
+done`
+
+// moveJumps moves the engine's jumps to the first place (-I) or the last one (-A).
+const moveJumps = `
+for t in iptables ip6tables; do
+	for hook in INPUT OUTPUT; do
+		$t -w -D $hook -m comment --comment "policies of pods" -j KUBE-ROUTER-$hook
+		$t -w VERB $hook -m comment --comment "policies of pods" -j KUBE-ROUTER-$hook
+	done
+done`
+
+// TestPolicyChains: rules of kube-router's that deny a pod DNS hold, whatever comes first, the agent
+// or kube-router, and whatever is repaired. A firewall behind them still lets DNS through.
+func TestPolicyChains(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		l := newNftTestbed(t)
+		stop := l.listen(t)
+		defer stop()
+		sh(t, policyEngine)
+		newBackends := map[string]func() ruleBackend{
+			"nftables": func() ruleBackend { return newNftBackend(newProgramSet()) },
+			"iptables": func() ruleBackend {
+				installed, err := installedModes(t.Context(), newProgramSet(), labLocals)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return installed[0]
+			},
+		}
+		for name, newBackend := range newBackends {
+			before := sh(t, "iptables -S; ip6tables -S")
+			l.wantPoliciesHold(t, newBackend)
+			if _, err := newBackend().remove(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(before, sh(t, "iptables -S; ip6tables -S")); diff != "" {
+				t.Errorf("%s (-before +after):\n%s", name, diff)
+			}
+		}
+	})
+}
+
+// wantPoliciesHold starts several agents in a row beside policies that change.
+func (l *nftTestbed) wantPoliciesHold(t *testing.T, newBackend func() ruleBackend) {
+	t.Helper()
+	ensure := func(b ruleBackend, changes bool) {
+		t.Helper()
+		if n, err := b.ensure(t.Context(), testRules()); err != nil || n > 0 != changes {
+			t.Errorf("ensure = %d, %v; want changes: %v", n, err, changes)
+		}
+	}
+	b := newBackend()
+	ensure(b, true)
+	l.wantAnswers(t, l.pod, "local")
+	ensure(b, false)
+	sh(t, strings.ReplaceAll(denyDNS, "VERB", "-A"))
+	l.wantDenied(t)
+	b = newBackend() // the next agent on the node
+	if _, err := b.ensure(t.Context(), testRules()); err != nil {
+		t.Fatal(err)
+	}
+	l.wantDenied(t)
+	sh(t, strings.ReplaceAll(moveJumps, "VERB", "-A"))
+	ensure(b, true)
+	l.wantDenied(t)
+	sh(t, strings.ReplaceAll(moveJumps, "VERB", "-I"))
+	ensure(b, false)
+	sh(t, strings.ReplaceAll(denyDNS, "VERB", "-D"))
+	l.wantAnswers(t, l.pod, "local")
+}
+
+// wantDenied asks from the pod at every local address, and wants no answer; and no rule of ours before
+// the jumps to policies.
+func (l *nftTestbed) wantDenied(t *testing.T) {
+	t.Helper()
+	for _, local := range labLocals {
+		for _, network := range []string{"udp", "tcp"} {
+			if got := askFrom(l.pod, network, netip.AddrPortFrom(local, 53)); !strings.Contains(got, "refused") {
+				t.Errorf("%s to %v: %q, want a refusal", network, local, got)
+			}
+		}
+	}
+	for _, hook := range []string{"INPUT", "OUTPUT"} {
+		for _, program := range []string{"iptables", "ip6tables"} {
+			rules, policies := sh(t, program+" -S "+hook), "KUBE-ROUTER-"+hook
+			before, _, found := strings.Cut(rules, policies)
+			if !found || strings.Contains(strings.ToLower(before), "nodens") {
+				t.Errorf("%s: a rule of ours before the policies:\n%s", program, rules)
+			}
+		}
+	}
+}
