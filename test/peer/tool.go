@@ -24,12 +24,16 @@ type tool struct {
 	// versioned programs have their version set at link time. Kubernetes' components
 	// compare their versions with each other's.
 	versioned bool
+	// versionOf is the module whose version is the program's, for ToolVersion; "" if no test
+	// asks for it.
+	versionOf string
 }
 
 // tools are the programs that are built once and kept.
 var tools = map[string]tool{
 	"coredns":                 {module: "test/coredns", pkg: "."},
 	"etcd":                    {module: "test/cluster", pkg: "go.etcd.io/etcd/server/v3"},
+	"flannel":                 {module: "test/networks/flannel", pkg: ".", versionOf: "github.com/flannel-io/flannel"},
 	"golangci-lint":           {module: "test/lint", pkg: "github.com/golangci/golangci-lint/v2/cmd/golangci-lint"},
 	"helm":                    {module: "test/helm", pkg: "helm.sh/helm/v3/cmd/helm"},
 	"kube-apiserver":          {module: "test/cluster", pkg: "k8s.io/kubernetes/cmd/kube-apiserver", versioned: true},
@@ -111,6 +115,19 @@ func (t tool) args(module string) ([]string, error) {
 		flags = append(flags, versionFlags(version)...)
 	}
 	return []string{"-trimpath", "-ldflags", strings.Join(flags, " "), t.pkg}, nil
+}
+
+// ToolVersion returns the version of the module that the program name is built from.
+func ToolVersion(name string) (string, error) {
+	t, ok := tools[name]
+	if !ok || t.versionOf == "" {
+		return "", fmt.Errorf("the version of %s: %w", name, ErrUnknown)
+	}
+	root, err := Root()
+	if err != nil {
+		return "", err
+	}
+	return requiredVersion(filepath.Join(root, t.module), t.versionOf)
 }
 
 // versionFlags returns the linker flags that set a Kubernetes version such as v1.36.3. A

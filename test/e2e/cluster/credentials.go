@@ -27,6 +27,8 @@ var (
 	controller = user{"system:kube-controller-manager", ""}
 	scheduler  = user{"system:kube-scheduler", ""}
 	proxy      = user{"system:kube-proxy", ""}
+	// network is the pod network's programs.
+	network = user{"pod-network", ""}
 )
 
 // node is the user that a node's kubelet is.
@@ -63,7 +65,7 @@ func (c *Cluster) writeAccess() error {
 			return err
 		}
 	}
-	users := []user{admin, controller, scheduler, proxy}
+	users := []user{admin, controller, scheduler, proxy, network}
 	for _, n := range c.nodes {
 		users = append(users, n.user())
 	}

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
@@ -32,7 +34,7 @@ type PodNetwork struct {
 	// Plugins are CNI plugins that Debian's package lacks, by their names in package peer.
 	Plugins []string
 	// Chain returns the node's CNI plugins with their configuration, in their order. If it is
-	// nil, Start has a file written to the node's folder pluginDir.
+	// nil, Start writes it with Node.writePluginList.
 	Chain func(*Node) []object
 	// Start starts the network's programs on a node. It is called once per node, concurrently,
 	// while the kubelet already runs. Nil: there are none.
@@ -49,7 +51,9 @@ type PodNetwork struct {
 }
 
 // PodNetworks returns all networks, the default one first.
-func PodNetworks() []PodNetwork { return []PodNetwork{bridgeNetwork(), ptpNetwork()} }
+func PodNetworks() []PodNetwork {
+	return []PodNetwork{bridgeNetwork(), ptpNetwork(), flannelNetwork("host-gw"), flannelNetwork("vxlan")}
+}
 
 // FindPodNetwork returns the network of that name.
 func FindPodNetwork(name string) (PodNetwork, error) {
@@ -124,14 +128,9 @@ const (
 // writePlugins writes the node's CNI configuration, if the network has a fixed one, and gives the
 // node the plugins.
 func (n *Node) writePlugins() error {
-	network := n.cluster.options.Network
-	if network.Chain != nil {
-		list := object{"cniVersion": "0.4.0", "name": "pods", "plugins": network.Chain(n)}
-		text, err := json.MarshalIndent(list, "", "  ")
-		if err != nil {
-			return err
-		}
-		if err := os.WriteFile(n.path(filepath.Join(pluginConfigDir, network.Name+".conflist")), text, 0o644); err != nil {
+	podNetwork := n.cluster.options.Network
+	if podNetwork.Chain != nil {
+		if err := n.writePluginList(podNetwork.Chain(n)); err != nil {
 			return err
 		}
 	}
@@ -139,7 +138,7 @@ func (n *Node) writePlugins() error {
 	if err != nil {
 		return err
 	}
-	for _, name := range network.Plugins {
+	for _, name := range podNetwork.Plugins {
 		programs = append(programs, n.cluster.binaries[name])
 	}
 	for _, program := range programs {
@@ -148,6 +147,43 @@ func (n *Node) writePlugins() error {
 		}
 	}
 	return nil
+}
+
+// writePluginList writes the node's CNI configuration: from then on the kubelet can start pods.
+func (n *Node) writePluginList(plugins []object) error {
+	list := object{"cniVersion": "0.4.0", "name": "pods", "plugins": plugins}
+	text, err := json.MarshalIndent(list, "", "  ")
+	if err != nil {
+		return err
+	}
+	// containerd must not read half of it.
+	path := n.path(filepath.Join(pluginConfigDir, n.cluster.options.Network.Name+".conflist"))
+	if err := os.WriteFile(path+".part", text, 0o644); err != nil {
+		return err
+	}
+	return os.Rename(path+".part", path)
+}
+
+// grantNetwork gives the user network the rights.
+func (c *Cluster) grantNetwork(ctx context.Context, rules []rbacv1.PolicyRule) error {
+	client, err := kubernetes.NewForConfig(c.Config())
+	if err != nil {
+		return err
+	}
+	name := metav1.ObjectMeta{Name: network.name}
+	_, err = client.RbacV1().ClusterRoles().Create(ctx, &rbacv1.ClusterRole{ObjectMeta: name, Rules: rules}, metav1.CreateOptions{})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return err
+	}
+	_, err = client.RbacV1().ClusterRoleBindings().Create(ctx, &rbacv1.ClusterRoleBinding{
+		ObjectMeta: name,
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: network.name},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: network.name}},
+	}, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) { // another node was first
+		return nil
+	}
+	return err
 }
 
 // startNetwork starts the network's programs on the node, whose object gets its pods' addresses
