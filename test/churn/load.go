@@ -92,7 +92,7 @@ func load(ctx context.Context, servers []netip.AddrPort, rate int, stop <-chan s
 	for client := range sockets {
 		wg.Go(func() {
 			server := servers[client%len(servers)]
-			tallies[client], errs[client] = loadOne(ctx, loadgen.Schedule{Server: server, Count: maxQueries, Rate: max(1, rate/sockets), Stop: stop},
+			tallies[client], errs[client] = loadOne(ctx, loadgen.Schedule{Server: server, Count: maxQueries, Rate: max(1, rate/sockets), Stop: stop, RefusedIsLost: true},
 				func(i int) question { return ask(client, i) })
 		})
 	}

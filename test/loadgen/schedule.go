@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+	"golang.org/x/sys/unix"
 )
 
 // Schedule sends one query after the other at a fixed rate and reports the outcome of each.
@@ -27,6 +28,9 @@ type Schedule struct {
 	// Right reports whether the reply to the i-th query is the expected one. It runs on the
 	// goroutine that reads. nil expects an address.
 	Right func(i int, reply []byte) bool
+	// RefusedIsLost says that queries are lost that reach no socket, which the server's kernel
+	// says. Otherwise they end the run with an error.
+	RefusedIsLost bool
 	// Stop, when closed, ends sending before Count. nil never does.
 	Stop <-chan struct{}
 }
@@ -127,7 +131,11 @@ func (r *scheduleRun) send(ctx context.Context) (int, error) {
 			return i, err
 		}
 		r.results[i].Sent = time.Since(r.start)
-		if _, err := r.conn.Write(packed); err != nil {
+		_, err = r.conn.Write(packed)
+		if r.refused(err) {
+			_, err = r.conn.Write(packed) // the error was an earlier query's
+		}
+		if err != nil && !r.refused(err) {
 			return i, fmt.Errorf("asking %s: %w", r.Server, err)
 		}
 	}
@@ -142,6 +150,9 @@ func (r *scheduleRun) read() error {
 		var timeout net.Error
 		if errors.As(err, &timeout) && timeout.Timeout() {
 			return nil
+		}
+		if r.refused(err) {
+			continue
 		}
 		if err != nil {
 			return fmt.Errorf("waiting for %s: %w", r.Server, err)
@@ -163,6 +174,11 @@ func (r *scheduleRun) read() error {
 		r.answered.Add(1)
 	}
 	return nil
+}
+
+// refused reports whether err says that a query is lost because it reached no socket.
+func (s Schedule) refused(err error) bool {
+	return s.RefusedIsLost && errors.Is(err, unix.ECONNREFUSED)
 }
 
 // latest returns the last query with the ID that has been sent by now, -1 if there is none.

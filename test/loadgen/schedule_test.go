@@ -3,12 +3,14 @@ package loadgen
 // This file needs scheduleRun.latest, which can't be observed without 65,536 queries.
 
 import (
+	"errors"
 	"fmt"
 	"runtime"
 	"testing"
 	"time"
 
 	"github.com/miekg/dns"
+	"golang.org/x/sys/unix"
 
 	"github.com/nodens-dns/nodens/test/fakedns"
 )
@@ -37,6 +39,43 @@ func TestSchedule(t *testing.T) {
 	}
 	if n := up.Count(); n != 40 {
 		t.Errorf("the upstream got %d queries, want 40", n)
+	}
+}
+
+// TestScheduleRefused asks a server that closes its socket in the middle.
+func TestScheduleRefused(t *testing.T) {
+	t.Parallel()
+	const answered = 5
+	for _, lost := range []bool{false, true} {
+		up := fakedns.Start(t, fakedns.Answers(func(q *dns.Msg) *dns.Msg { return fakedns.Address(q, 7, "192.0.2.1") }))
+		read := make(chan struct{}, answered)
+		results, err := Schedule{
+			Server: up.Addr(), Count: 20, Rate: 400, RefusedIsLost: lost,
+			Name:  func(i int) string { return fmt.Sprintf("n%d.test.", i) },
+			Right: func(int, []byte) bool { read <- struct{}{}; return true },
+			BeforeQuery: func(i int) {
+				if i == answered {
+					for range answered {
+						<-read
+					}
+					up.Close()
+				}
+			},
+		}.Run(t.Context())
+		if !lost {
+			if !errors.Is(err, unix.ECONNREFUSED) {
+				t.Errorf("%v, want %v", err, unix.ECONNREFUSED)
+			}
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, r := range results {
+			if r.Lost != (i >= answered) {
+				t.Errorf("query %d: %+v", i, r)
+			}
+		}
 	}
 }
 

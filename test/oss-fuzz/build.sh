@@ -9,6 +9,7 @@ fuzzers='
 cache FuzzHistory
 cache FuzzRead
 cmd/nodens/migrate FuzzMake
+internal/baseline FuzzDecode
 internal/config FuzzNameservers
 internal/config FuzzParse
 internal/config FuzzRender
