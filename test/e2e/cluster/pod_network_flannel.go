@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -85,13 +86,17 @@ func (n *Node) writeFlannelPlugins() error {
 	if err != nil {
 		return fmt.Errorf("flannel's file: %w", err)
 	}
+	pods, err := netip.ParsePrefix(values["FLANNEL_SUBNET"]) // it has the bridge's address
+	if err != nil {
+		return fmt.Errorf("flannel's file: %w", err)
+	}
 	return n.writePluginList([]object{
 		{
 			"type": "bridge", "bridge": "cni0", "isDefaultGateway": true, "hairpinMode": true,
 			"mtu": mtu, "ipMasq": values["FLANNEL_IPMASQ"] != "true",
 			"ipam": object{
 				"type": "host-local", "dataDir": "/run/cni",
-				"ranges": [][]object{{{"subnet": values["FLANNEL_SUBNET"]}}},
+				"ranges": [][]object{{{"subnet": pods.Masked().String()}}},
 				"routes": []object{{"dst": values["FLANNEL_NETWORK"]}},
 			},
 		},
