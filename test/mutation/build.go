@@ -19,9 +19,9 @@ import (
 
 // A build holds all mutants of a package that are tested, because compiling and linking takes
 // longer than most tests. Each mutant is a copy of the function that it changes. The function
-// itself calls the copy that the environment variable selects:
+// itself calls the copy that the environment variable selects. With -1 it records that it was called:
 //
-//	func less(a, b int) bool { switch nodensMutant { case 7: return less_mutant7(a, b) }
+//	func less(a, b int) bool { switch nodensMutant { case -1: nodensReach(7); case 7: return less_mutant7(a, b) }
 //		return a < b
 //	}
 //
@@ -36,11 +36,29 @@ const selectorFile = "nodens_mutant_selector.go"
 const selector = `package %s
 
 import (
+	"fmt"
 	"os"
 	"strconv"
+	"sync/atomic"
 )
 
 var nodensMutant, _ = strconv.Atoi(os.Getenv("NODENS_MUTANT"))
+
+var nodensReached [%d]atomic.Bool
+
+func nodensReach(ids ...int) {
+	if nodensReached[ids[0]].Swap(true) {
+		return
+	}
+	f, err := os.OpenFile(os.Getenv("NODENS_REACHED"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o666)
+	if err != nil {
+		panic(err)
+	}
+	defer f.Close()
+	for _, id := range ids {
+		fmt.Fprintln(f, id)
+	}
+}
 `
 
 // sourceFile is a file of the package with the functions that its mutants are in.
@@ -162,7 +180,7 @@ func (s *sourceFile) dispatch(f *ast.FuncDecl, ids []int) []byte {
 		return name
 	}
 	var calls strings.Builder
-	calls.WriteString("{ switch nodensMutant {")
+	fmt.Fprintf(&calls, "{ switch nodensMutant { case %d: nodensReach(%s);", record, strings.Trim(strings.ReplaceAll(fmt.Sprint(ids), " ", ", "), "[]"))
 	for _, id := range ids {
 		call := fmt.Sprintf("%s(%s)", callee(id), strings.Join(args, ", "))
 		if f.Type.Results == nil {
@@ -217,7 +235,9 @@ func parses(function []byte) bool {
 // and those that don't parse, are in none.
 func (t *tester) overlay(dir string, list map[int]mutant) (overlay string, regions map[string][]region, err error) {
 	byFile := make(map[string]map[int]mutant)
+	last := 0
 	for id, m := range list {
+		last = max(last, id)
 		if byFile[m.file] == nil {
 			byFile[m.file] = make(map[int]mutant)
 		}
@@ -242,7 +262,7 @@ func (t *tester) overlay(dir string, list map[int]mutant) (overlay string, regio
 	}
 	added := filepath.Join(dir, selectorFile)
 	replace[filepath.Join(t.root, t.pkg, selectorFile)] = added
-	if err := os.WriteFile(added, fmt.Appendf(nil, selector, name), 0o600); err != nil {
+	if err := os.WriteFile(added, fmt.Appendf(nil, selector, name, last+1), 0o600); err != nil {
 		return "", nil, err
 	}
 	text, err := json.Marshal(map[string]any{"Replace": replace})

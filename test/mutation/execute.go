@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 )
@@ -26,13 +25,19 @@ const (
 	notViable  outcome = "not viable" // does not compile; not counted
 )
 
-// limits of one run of a package's tests. The factor leaves room for a busy machine.
+// Limits of a run of tests. Both factors multiply what the tests took without a mutant, one after the
+// other; r.floor is added. A test that needs CPU time on a busy machine only waits longer, so the limit
+// of CPU time is the one that counts. The other one ends mutants that wait without end.
 const (
-	limitFactor = 5
+	cpuFactor  = 5
+	wallFactor = 10
 	// memoryLimit bounds the address space of a test binary, in KiB: some mutants
 	// allocate without end.
 	memoryLimit = 8 << 20
 )
+
+// quick is how long a test may take to run before the others.
+const quick = 200 * time.Millisecond
 
 // tester runs the tests of one package.
 type tester struct {
@@ -40,15 +45,13 @@ type tester struct {
 	pkg     string
 	dir     string         // has the binary
 	mutants map[int]mutant // by number
-
-	mu    sync.Mutex
-	limit time.Duration
+	tests   []measured
 }
 
 // newTester builds the tests of a package with the first count mutants of list that compile, and
-// runs them without any.
+// runs each of them without any.
 func (r *run) newTester(pkg string, list []mutant, count int) (*tester, error) {
-	t := &tester{run: r, pkg: pkg, limit: 10 * time.Minute}
+	t := &tester{run: r, pkg: pkg}
 	var err error
 	if t.dir, err = os.MkdirTemp(r.dir, "tests-"); err != nil {
 		return nil, err
@@ -87,26 +90,8 @@ func (t *tester) choose(list []mutant, count int) (overlay string, err error) {
 	}
 }
 
-// measure runs the tests without a mutant and sets the time limit.
-func (t *tester) measure() error {
-	began := time.Now()
-	if result, detail := t.test(0, 10*time.Minute); result != survived {
-		return fmt.Errorf("the tests of %s without a mutant: %s, %s", t.pkg, result, detail)
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.limit = max(t.floor, limitFactor*time.Since(began))
-	return nil
-}
-
-func (t *tester) timeLimit() time.Duration {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.limit
-}
-
-// try runs the tests with a mutant. detail names the first test that failed. A mutant that
-// exceeds the time limit gets another chance if the machine has become slower since.
+// try runs the tests that reach the function with the mutant, quick ones first. detail names the
+// first test that failed. Tests that wait for longer than the limit get a second chance.
 func (t *tester) try(id int) (result outcome, detail string, err error) {
 	m := t.mutants[id]
 	text, err := os.ReadFile(filepath.Join(t.root, m.file))
@@ -116,52 +101,95 @@ func (t *tester) try(id int) (result outcome, detail string, err error) {
 	if t.known[m.file+"\x00"+m.marked(text)] {
 		return equivalent, "", nil
 	}
-	limit := t.timeLimit()
-	if result, detail = t.test(id, limit); result != timedOut {
-		return result, detail, nil
-	}
-	if t.measure() == nil { // a test that fails now and then changes no limit
-		if now := t.timeLimit(); now > limit {
-			result, detail = t.test(id, now)
+	var last ended
+	for _, tests := range t.reaching(id) {
+		e := t.execution(id, tests)
+		if last, err = t.execute(e); last.detail == waited {
+			e.wall *= 2
+			last, err = t.execute(e)
+		}
+		if err != nil || last.result != survived {
+			break
 		}
 	}
-	return result, detail, nil
+	return last.result, last.detail, err
 }
 
 // firstFailure finds the first test or panic in the output of a failed test binary.
 var firstFailure = regexp.MustCompile(`(?m)^\s*--- FAIL: (\S+)|^(panic: .*)|^(fatal error: .*)`)
 
-// test runs the tests with the mutant of a number. Whatever they start ends with them.
-func (t *tester) test(id int, limit time.Duration) (result outcome, detail string) {
+// execution is one run of the test binary.
+type execution struct {
+	mutant    int    // or record, or 0
+	tests     string // a regular expression
+	reached   string // the file to record the mutants' functions in
+	cpu, wall time.Duration
+}
+
+// execution returns the run of tests with a mutant.
+func (t *tester) execution(mutant int, tests []measured) execution {
+	e := execution{mutant: mutant}
+	names := make([]string, len(tests))
+	for i, test := range tests {
+		names[i] = test.name
+		e.cpu += cpuFactor * test.cpu
+		e.wall += wallFactor * test.wall
+	}
+	e.tests = "^(" + strings.Join(names, "|") + ")$"
+	e.cpu += t.floor
+	e.wall += max(6*t.floor, e.cpu)
+	return e
+}
+
+// ended is the end of an execution.
+type ended struct {
+	result outcome
+	detail string // the first test that failed, or the limit that was exceeded
+	cpu    time.Duration
+}
+
+// Limits that ended.detail names.
+const (
+	computed = "CPU time"
+	waited   = "wall-clock time"
+)
+
+// execute runs tests. Whatever they start ends with them.
+func (t *tester) execute(e execution) (ended, error) {
 	tmp, err := os.MkdirTemp(t.dir, "tmp-")
 	if err != nil {
-		return "", err.Error()
+		return ended{}, err
 	}
 	defer os.RemoveAll(tmp)
+	seconds := int(e.cpu.Seconds()) + 1
 	// Allocation pins are left out: functions with mutants are not inlined.
-	cmd := exec.Command("sh", "-c", fmt.Sprintf(`ulimit -v %d && exec "$@"`, memoryLimit), "sh",
-		filepath.Join(t.dir, "test"), "-test.short", "-test.failfast", "-test.skip=Alloc", "-test.timeout="+limit.String())
+	cmd := exec.Command("sh", "-c", fmt.Sprintf(`ulimit -v %d && ulimit -t %d && exec "$@"`, memoryLimit, seconds), "sh",
+		filepath.Join(t.dir, "test"), "-test.short", "-test.failfast", "-test.skip=Alloc", "-test.run="+e.tests, "-test.timeout="+e.wall.String())
 	cmd.Dir = filepath.Join(t.root, t.pkg)
-	cmd.Env = append(slices.Clone(t.env), "TMPDIR="+tmp, "NODENS_MUTANT="+strconv.Itoa(id))
+	cmd.Env = append(slices.Clone(t.env), "TMPDIR="+tmp, "NODENS_MUTANT="+strconv.Itoa(e.mutant), "NODENS_REACHED="+e.reached)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.WaitDelay = 10 * time.Second
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	if err := cmd.Start(); err != nil {
-		return "", err.Error()
+		return ended{}, err
 	}
 	// A test binary that does not end by itself after its time limit.
-	end := time.AfterFunc(limit+time.Minute, func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
+	end := time.AfterFunc(e.wall+time.Minute, func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
 	err = cmd.Wait()
 	hung := !end.Stop()
 	_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+	cpu := cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
+	status, _ := cmd.ProcessState.Sys().(syscall.WaitStatus)
 	switch text := out.String(); {
 	case err == nil:
-		return survived, ""
+		return ended{survived, "", cpu}, nil
+	case status.Signaled() && status.Signal() == syscall.SIGKILL && !hung:
+		return ended{timedOut, computed, cpu}, nil
 	case hung || strings.Contains(text, "panic: test timed out after"):
-		return timedOut, ""
+		return ended{timedOut, waited, cpu}, nil
 	default:
-		return killed, failure(text)
+		return ended{killed, failure(text), cpu}, nil
 	}
 }
 

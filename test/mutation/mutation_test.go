@@ -36,6 +36,10 @@ func First[T comparable](list []T, other ...T) (none T) {
 type Till struct{}
 
 func (Till) Price(int, string) int { return 2 + 2 }
+
+func Unused() int {
+	return 1 + 1
+}
 `
 
 const shopTest = `package shop
@@ -53,6 +57,8 @@ func TestSum(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+func TestNothing(*testing.T) {}
 `
 
 // writeModule writes a module with one package and returns its directory.
@@ -95,7 +101,7 @@ func TestTry(t *testing.T) {
 		}
 		list = append(list, m)
 	}
-	r := &run{root: writeModule(t), dir: t.TempDir(), env: os.Environ(), tally: make(tally), floor: 3 * time.Second, known: known{
+	r := &run{root: writeModule(t), dir: t.TempDir(), env: os.Environ(), tally: make(tally), floor: 2 * time.Second, workers: 2, known: known{
 		`shop/shop.go` + "\x00" + `if n {> to >=} 100 {`: true,
 	}}
 	shopTester, err := r.newTester("shop", list, len(list))
@@ -110,6 +116,45 @@ func TestTry(t *testing.T) {
 		if got != test.want || err != nil {
 			t.Errorf("%s: %s: %s (%s), %v; want %s", test.name, list[i], got, detail, err, test.want)
 		}
+	}
+}
+
+// TestReaching: a mutant is tested with the tests that call its function, the quick ones first.
+func TestReaching(t *testing.T) {
+	fast, other := measured{name: "TestFast", wall: quick, reaches: []int{1, 2}}, measured{name: "TestOther", wall: quick, reaches: []int{2}}
+	slow := measured{name: "TestSlow", wall: 2 * quick, reaches: []int{2, 3}}
+	shopTester := &tester{run: new(run), tests: []measured{fast, other, slow}}
+	for id, want := range map[int]string{1: "^(TestFast)$", 2: "^(TestFast|TestOther)$ ^(TestSlow)$", 3: "^(TestSlow)$", 4: "^(TestFast|TestOther|TestSlow)$"} {
+		var got []string
+		for _, group := range shopTester.reaching(id) {
+			got = append(got, shopTester.execution(id, group).tests)
+		}
+		if strings.Join(got, " ") != want {
+			t.Errorf("mutant %d runs %v, want %s", id, got, want)
+		}
+	}
+}
+
+// TestMeasure: each test is measured, and records the mutants whose functions it calls.
+func TestMeasure(t *testing.T) {
+	called, uncalled := mutant{file: "shop/shop.go", line: 4, column: 16, kind: "CONDITIONALS_BOUNDARY"}, mutant{file: "shop/shop.go", line: 25, column: 11, kind: "ARITHMETIC_BASE"}
+	if !called.fill([]byte(shop)) || !uncalled.fill([]byte(shop)) {
+		t.Fatal("no operator")
+	}
+	r := &run{root: writeModule(t), dir: t.TempDir(), env: os.Environ(), tally: make(tally), floor: 2 * time.Second, workers: 2}
+	shopTester, err := r.newTester("shop", []mutant{called, uncalled}, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := make(map[string][]int)
+	for _, test := range shopTester.tests {
+		got[test.name] = test.reaches
+		if test.wall <= 0 || test.cpu <= 0 {
+			t.Errorf("%s takes %v, %v of CPU time", test.name, test.wall, test.cpu)
+		}
+	}
+	if diff := cmp.Diff(map[string][]int{"TestSum": {1}, "TestNothing": nil}, got); diff != "" {
+		t.Error(diff)
 	}
 }
 
