@@ -66,10 +66,10 @@ func (s *responseScan) recordsOf(msg []byte, q *Query, name []byte) (o ownerReco
 	same := false
 	off := q.questionEnd()
 	for range s.Answers {
-		rr, ok := readRecord(msg, off)
-		if !ok || s.left < 0 {
+		if s.left < 0 {
 			break
 		}
+		rr, _ := readRecord(msg, off)
 		off = rr.End
 		if at := u16(msg[rr.Start:]); at < 0xC000 || at != last {
 			same, last = s.left.equalNames(msg, rr.Start, name), 0

@@ -75,6 +75,28 @@ func optionsOf(m *dns.Msg) []string {
 	return list
 }
 
+// TestExplanationFits: the text of an extended error is left out if the question and the OPT record
+// would exceed the limit, and only then.
+func TestExplanationFits(t *testing.T) {
+	q := stubQuery(t, "www.example.", dns.TypeA, func(m *dns.Msg) { m.SetEdns0(1232, false) })
+	reply := func(text string, limit int) []byte {
+		var r Reply
+		r.Start(nil, q)
+		r.Add(Answer, AtQuestion, TypeA, 1, []byte{1, 2, 3, 4})
+		r.SetEDEText(EDEFiltered, text)
+		return r.Finish(limit)
+	}
+	const text = "see example.com"
+	size := len(reply(text, MaxMessage)) - stride4 // with the question and the OPT record only
+	for limit, want := range map[int]string{size + 1: text, size: text, size - 1: ""} {
+		msg := reply(text, limit)
+		ede, ok := unpacked(t, msg).IsEdns0().Option[0].(*dns.EDNS0_EDE)
+		if !ok || ede.ExtraText != want || len(msg) > limit {
+			t.Errorf("limit %d: %d bytes, %v; want the text %q", limit, len(msg), ede, want)
+		}
+	}
+}
+
 // TestMalformedOptions: malformed options are ignored.
 func TestMalformedOptions(t *testing.T) {
 	for options, want := range map[string]bool{

@@ -80,6 +80,19 @@ func FuzzRestoreAny(f *testing.F) {
 	})
 }
 
+// TestRestoredQuery: the query of a restored reply has RD set, and DO and CD as given.
+func TestRestoredQuery(t *testing.T) {
+	saved := ErrorResponse(stubQuery(t, "a.example.", dns.TypeA), NXDomain).Packed.Append(nil)
+	for _, do := range []bool{false, true} {
+		for _, cd := range []bool{false, true} {
+			var q Query
+			if _, err := q.Restore(saved, do, cd); err != nil || !q.RD() || q.DO != do || q.CD() != cd {
+				t.Errorf("DO %t, CD %t: RD %t, DO %t, CD %t, error %v", do, cd, q.RD(), q.DO, q.CD(), err)
+			}
+		}
+	}
+}
+
 // TestRestoreRefuses rejects messages that are not replies to one question.
 func TestRestoreRefuses(t *testing.T) {
 	good := ErrorResponse(stubQuery(t, "a.example.", dns.TypeA), NXDomain).Packed.Append(nil)

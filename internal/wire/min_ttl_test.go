@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/miekg/dns"
@@ -29,13 +30,16 @@ func TestMinTTL(t *testing.T) {
 		{"additional", []dns.RR{a}, nil, []dns.RR{b}, 7, true},
 		{"nothing", []dns.RR{rr("x.test. 0 IN A 192.0.2.1")}, nil, nil, 0, true},
 	} {
-		for _, opt := range []bool{false, true} {
-			t.Run(tt.name, func(t *testing.T) {
+		for _, opt := range []string{"none", "last", "first"} {
+			t.Run(tt.name+", OPT "+opt, func(t *testing.T) {
 				m := new(dns.Msg).SetQuestion("x.test.", dns.TypeA)
-				m.Answer, m.Ns, m.Extra = tt.answer, tt.ns, tt.extra
-				m.Compress = opt
-				if opt {
+				m.Answer, m.Ns, m.Extra = tt.answer, tt.ns, slices.Clone(tt.extra)
+				m.Compress = opt != "none"
+				if m.Compress {
 					m.SetEdns0(1232, false) // whose TTL is 0
+				}
+				if opt == "first" {
+					slices.Reverse(m.Extra)
 				}
 				msg, err := m.Pack()
 				if err != nil {

@@ -192,7 +192,7 @@ func skipName(msg []byte, off int) int {
 
 // unpackName copies the name at off, decompressed and in lower case, to dst. It
 // returns the number of bytes written and the offset after the name in msg; n is 0 if
-// the name is malformed, loops, or is longer than dst. It spends left for what it reads
+// the name is malformed, loops, or is longer than dst, which is not empty. It spends left for what it reads
 // after the first pointer, but doesn't stop when left is used up.
 //
 //nolint:gocyclo // one loop over three kinds of length byte, each with its bounds; apart they are harder to check
@@ -206,9 +206,6 @@ func unpackName(dst, msg []byte, off int, left *readBudget) (n, end int) {
 		}
 		switch {
 		case c == 0:
-			if n >= len(dst) {
-				return 0, -1
-			}
 			dst[n] = 0
 			if end < 0 {
 				end = off + 1
@@ -232,7 +229,7 @@ func unpackName(dst, msg []byte, off int, left *readBudget) (n, end int) {
 		case c&0xC0 != 0:
 			return 0, -1
 		}
-		if off+1+c > len(msg) || n+1+c > len(dst) {
+		if off+1+c > len(msg) || n+1+c >= len(dst) { // the root label must fit, too
 			return 0, -1
 		}
 		dst[n] = byte(c)

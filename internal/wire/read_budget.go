@@ -45,9 +45,6 @@ func (s *readBudget) equalNames(msg []byte, off int, name []byte) bool {
 			s.spend(n)
 		}
 		if n&0xC0 == 0xC0 {
-			if *s < 0 {
-				return false
-			}
 			off, pointed = int(u16(msg[off:])&0x3FFF), true
 			continue
 		}

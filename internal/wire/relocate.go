@@ -163,10 +163,10 @@ func (m *relocator) writePointer(at int) bool {
 	return at <= maxPointed
 }
 
-// shiftAt returns by how many bytes the byte at off in from has moved.
+// shiftAt returns by how many bytes the byte at off in from has moved. off is not in the question.
 func (m *relocator) shiftAt(off int) int {
 	i := m.n - 1
-	for i > 0 && m.shifts[i].from > off {
+	for m.shifts[i].from > off { // the first shift is at the end of the question
 		i--
 	}
 	return m.shifts[i].by

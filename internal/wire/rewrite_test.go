@@ -3,6 +3,7 @@
 package wire
 
 import (
+	"bytes"
 	"slices"
 	"strings"
 	"testing"
@@ -85,6 +86,58 @@ func TestRewrite(t *testing.T) {
 				t.Error("the other reply has changed")
 			}
 		})
+	}
+}
+
+// TestRewriteCompresses: a name in RDATA that is the question's, or that was written before, becomes
+// a pointer, for the types of RFC 1035.
+func TestRewriteCompresses(t *testing.T) {
+	for _, tt := range []struct {
+		name, from, once string
+	}{
+		{"the question's name", "NOERROR www.b.test. 60 IN MX 10 www.a.test.", "www.a.test."},
+		{"one name twice", "NOERROR www.b.test. 60 IN MX 10 mail.other.; www.b.test. 60 IN MX 20 mail.other.", "mail.other."},
+		{"the owner of a later record", "NOERROR www.b.test. 60 IN NS ns.other. -- -- ns.other. 60 IN A 192.0.2.1", "ns.other."},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			other := replyFromText(t, stubQuery(t, "www.b.test.", dns.TypeA), tt.from)
+			var r Reply
+			r.Start(nil, stubQuery(t, "www.a.test.", dns.TypeA))
+			if !r.Rewrite(other, unchanged{}, nil) {
+				t.Fatal("refused")
+			}
+			msg := r.Finish(MaxMessage)
+			if n := bytes.Count(msg, wireName(t, tt.once)); n != 1 {
+				t.Errorf("%s is written %d times in\n%s", tt.once, n, unpacked(t, msg))
+			}
+		})
+	}
+}
+
+// TestRewriteBudget: a record is refused if its owner and the names in its RDATA, read after
+// pointers, exceed the budget together.
+func TestRewriteBudget(t *testing.T) {
+	for _, record := range []string{
+		"www.b.test. 60 IN MX 10 mail.www.b.test.", "www.b.test. 60 IN SOA ns.www.b.test. host.www.b.test. 1 2 3 4 5",
+	} {
+		other := replyFromText(t, stubQuery(t, "www.b.test.", dns.TypeA), "NOERROR "+record)
+		write := func(left readBudget) (ok bool, rest readBudget) {
+			var r Reply
+			r.Start(nil, stubQuery(t, "www.a.test.", dns.TypeA))
+			w := rewriter{from: other.b, left: left, to: &r, e: unchanged{}}
+			ok = w.sections(other)
+			return ok, w.left
+		}
+		const plenty = 1000
+		ok, rest := write(plenty)
+		if need := plenty - rest; !ok || need < 2 {
+			t.Fatalf("%s: %d steps, taken %t", record, need, ok)
+		}
+		for left := range plenty - rest + 2 {
+			if ok, _ := write(left); ok != (left >= plenty-rest) {
+				t.Errorf("%s: with %d steps of %d: taken %t", record, left, plenty-rest, ok)
+			}
+		}
 	}
 }
 
