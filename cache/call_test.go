@@ -139,6 +139,40 @@ func TestDistinctQuestionsDontShareCall(t *testing.T) {
 	})
 }
 
+// TestManyCalls: each of many questions under way has one exchange, also where calls share a chain.
+func TestManyCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const questions = 4 * callBuckets
+		cfg := defaults()
+		cfg.Success.Entries, cfg.Denial.Entries = 1, 1 // one shard
+		c := newCache(cfg, Options{})
+		gate := make(chan struct{})
+		var calls atomic.Int32
+		exchange := func(_ context.Context, q *wire.Query) (wire.Response, error) {
+			calls.Add(1)
+			<-gate
+			return wire.ErrorResponse(q, wire.NXDomain), nil
+		}
+		for range 2 {
+			for i := range questions {
+				q := question(t, fmt.Sprintf("n%d.example.", i), dns.TypeA)
+				go func() {
+					if _, err := c.Fetch(t.Context(), q, reply(q), exchange); err != nil {
+						t.Errorf("fetching: %v", err)
+					}
+				}()
+			}
+			synctest.Wait()
+		}
+		if n := calls.Load(); n != questions {
+			t.Errorf("%d exchanges for %d questions", n, questions)
+		}
+		close(gate)
+		synctest.Wait()
+		checkNoCalls(t, c)
+	})
+}
+
 func TestExchangeFailure(t *testing.T) {
 	tests := map[string]struct {
 		err      error

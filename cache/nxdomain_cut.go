@@ -58,12 +58,8 @@ func mayInfer(k *key) bool {
 	return k.q.Class == wire.ClassIN && k.flags == 0 && k.q.Type != wire.TypeAXFR && k.q.Type != wire.TypeIXFR
 }
 
-func parent(name []byte) []byte {
-	if len(name) <= 1 {
-		return name
-	}
-	return name[1+name[0]:]
-}
+// parent returns name without its first label; it is empty for the root.
+func parent(name []byte) []byte { return name[1+name[0]:] }
 
 // boundaryLen returns the length of the longest boundary that name is under, 0 if there is
 // none. Names shorter than that belong to other servers.

@@ -223,7 +223,7 @@ func (k *key) restore(e *entry, now time.Duration) bool {
 // a failure, an entry that is alive than one that backs off, and otherwise the newer one.
 func (c *Cache) betterThan(e, old *entry, now time.Duration) bool {
 	if failed, before := e.packed.Rcode() == wire.ServFail, old.packed.Rcode() == wire.ServFail; failed != before {
-		return before || !old.alive(now) && !c.servable(old, now)
+		return before || !c.servable(old, now)
 	}
 	if (e.flags|old.flags)&failedFlag != 0 {
 		return e.alive(now) && !old.alive(now)

@@ -386,6 +386,38 @@ func TestSnapshotExpiredInBackoff(t *testing.T) {
 	}
 }
 
+// TestSnapshotFailureKeepsExpired: a failure in the snapshot does not replace an expired answer that
+// may still be served.
+func TestSnapshotFailureKeepsExpired(t *testing.T) {
+	cfg := defaults()
+	cfg.Stale = fallback
+	cfg.Stale.For = time.Hour
+	for age, takes := range map[time.Duration]bool{299 * time.Second: false, 301 * time.Second: false, 3901 * time.Second: true} {
+		clock := newManualClock()
+		c, d := newCache(cfg, Options{Clock: clock.now}), newCache(cfg, Options{Clock: clock.now})
+		q := question(t, "www.example.", dns.TypeA)
+		fetch(t, d, q, message{answer: []string{addr}}) // for 300 s
+		clock.advance(age)
+		fetch(t, c, q, message{rcode: dns.RcodeServerFailure})
+		if took := newSnapshotClock().transfer(t, c, d) == 1; took != takes {
+			t.Errorf("after %v: the failure is taken: %t, want %t", age, took, takes)
+		}
+	}
+}
+
+// TestSnapshotLongestTTL: an entry that lives for longer than a snapshot can say is moved, too.
+func TestSnapshotLongestTTL(t *testing.T) {
+	cfg := defaults()
+	cfg.Success.MaxTTL = 2 * maxRemaining
+	clock := newManualClock()
+	c, d := newCache(cfg, Options{Clock: clock.now}), newCache(cfg, Options{Clock: clock.now})
+	q := question(t, "www.example.", dns.TypeA)
+	fetch(t, c, q, message{answer: []string{fmt.Sprintf("www.example. %d IN A 192.0.2.1", 2*maxRemaining/time.Second)}})
+	if n := newSnapshotClock().transfer(t, c, d); n != 1 || answer(t, d, q) == nil {
+		t.Errorf("%d entries moved", n)
+	}
+}
+
 // TestSnapshotWithinBudget: reading a snapshot evicts entries and stays within the budget.
 func TestSnapshotWithinBudget(t *testing.T) {
 	const room = 64 << 10

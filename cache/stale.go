@@ -35,7 +35,8 @@ type staleAnswer struct {
 	positive bool
 }
 
-// servable reports whether e, which has expired, may be served at now.
+// servable reports whether e may be served at now: it is no failure, and is alive or may be served
+// although it has expired.
 func (c *Cache) servable(e *entry, now time.Duration) bool {
 	return now < e.expires+c.cfg.Stale.For && e.packed.Rcode() != wire.ServFail
 }
@@ -45,7 +46,7 @@ func (c *Cache) servable(e *entry, now time.Duration) bool {
 func (c *Cache) keepsOld(old *entry, n *fetched) bool {
 	failed := n.packed.Rcode() == wire.ServFail
 	lesser := c.cfg.Stale.PreferPositive && old.positive() && (n.kind == denial || n.packed.Answers() == 0)
-	return (failed || lesser) && (old.alive(n.at) && old.packed.Rcode() != wire.ServFail || c.servable(old, n.at))
+	return (failed || lesser) && c.servable(old, n.at)
 }
 
 // preferStale reports whether old is served in place of n.

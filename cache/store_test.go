@@ -179,6 +179,34 @@ func TestUnusedBudgetIsLent(t *testing.T) {
 	store.check(t)
 }
 
+// TestStatsOfAllShards: the statistics are those of all shards together.
+func TestStatsOfAllShards(t *testing.T) {
+	const names = 3 * minList
+	cfg := defaults()
+	cfg.Success.Entries, cfg.Denial.Entries = 2*minList, 2*minList
+	c := newCache(cfg, Options{})
+	if len(c.shards) < 2 {
+		t.Fatalf("%d shards", len(c.shards))
+	}
+	for i := range names {
+		found, missing := fmt.Sprintf("n%d.example.", i), fmt.Sprintf("x%d.example.", i)
+		fetch(t, c, question(t, found, dns.TypeA), message{answer: []string{found + " 300 IN A 192.0.2.1"}})
+		fetch(t, c, question(t, missing, dns.TypeA), message{rcode: dns.RcodeNameError, authority: soaRecord(60, 60)})
+	}
+	st := c.Stats()
+	if st.Requests != 2*names || st.Misses != 2*names {
+		t.Errorf("%d requests and %d misses of %d", st.Requests, st.Misses, 2*names)
+	}
+	for _, k := range []struct {
+		name               string
+		entries, evictions uint64
+	}{{"success", st.Entries.Success, st.Evictions.Success}, {"denial", st.Entries.Denial, st.Evictions.Denial}} {
+		if k.entries+k.evictions != names || k.entries > 2*minList {
+			t.Errorf("%s: %d entries and %d evictions of %d", k.name, k.entries, k.evictions, names)
+		}
+	}
+}
+
 // TestDenialsDontEvictAnswers stores a hundred times more denials than the cache holds.
 func TestDenialsDontEvictAnswers(t *testing.T) {
 	cfg := defaults()
