@@ -28,21 +28,4 @@ func (s *zoneSerial) Store(n uint32) {
 	s.value.Store(n)
 }
 
-// Mark is [Zone.Mark] for the answers of e. An answer that is the host name of a load
-// balancer has none.
-func (e *External) Mark(q *wire.Query, r *wire.Reply) (mark epoch.Mark, ok bool) {
-	name := q.Name()
-	o := e.zone.origin(name)
-	if o == nil {
-		return epoch.Mark{}, false
-	}
-	var b Budget
-	b.Refill()
-	m := e.lookup(name, o, &b)
-	if b.exhausted() || m.node == notFound && e.zone.fallsThrough(name) || m.node == externalService && m.svc.loadBalancerName() != "" && isAddressType(q.Type) {
-		return epoch.Mark{}, false
-	}
-	return e.zone.epochMark(&m, o, q, r)
-}
-
 func isAddressType(qtype uint16) bool { return qtype == wire.TypeA || qtype == wire.TypeAAAA }
