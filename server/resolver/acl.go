@@ -202,8 +202,9 @@ func (z *Zone) denied(r *Request) bool { return z.ACL != nil && z.judged(r) }
 
 func (z *Zone) judged(r *Request) bool {
 	verdict, zone := z.ACL.judge(r.Query.Name(), r.Query.Type, r.Client.Addr(), nil)
-	r.verdicts, r.rule = r.verdicts&^anyVerdict|verdict, zone
-	return r.verdicts&anyDenial != 0 && r.deny()
+	// There is no verdict yet, and with one no copy is made of the reply, as with listed.
+	r.verdicts, r.rule = verdict, zone
+	return verdict&anyDenial != 0 && r.deny()
 }
 
 // deny replies as the verdict says. It returns true.
