@@ -35,7 +35,7 @@ func epochCache() *cache.Cache {
 	limits := config.CacheLimits{Entries: 1000, MaxTTL: time.Hour, MinTTL: 5 * time.Second}
 	words := make([]atomic.Uint64, epoch.Words(8))
 	s := cache.NewStore(1<<20, cache.Options{Epochs: epoch.New(words, 0, 8)})
-	return s.NewCache(&config.Cache{Success: limits, Denial: limits})
+	return s.NewCache(&config.Cache{Success: limits, Denial: limits, Servfail: 5 * time.Second})
 }
 
 // TestCopy: answers of the cluster and of the cache may be copied, others may not. What the cache
@@ -73,6 +73,100 @@ func TestCopy(t *testing.T) {
 	}
 }
 
+// TestCopyOnlyPlain: there is a copy of an answer and of a denial, but of no failure, none where views
+// choose the zone, and none if an ACL was asked about a name.
+func TestCopyOnlyPlain(t *testing.T) {
+	b := resolvertest.StartBackend(t, func(q *dns.Msg) *dns.Msg {
+		switch q.Question[0].Name {
+		case "missing.test.":
+			m := new(dns.Msg).SetRcode(q, dns.RcodeNameError)
+			soa, _ := dns.NewRR("test. 60 SOA ns.test. host.test. 1 2 3 4 60")
+			m.Ns = []dns.RR{soa}
+			return m
+		case "failed.test.":
+			return new(dns.Msg).SetRcode(q, dns.RcodeServerFailure)
+		case "alias.test.":
+			m := new(dns.Msg).SetReply(q)
+			alias, _ := dns.NewRR("alias.test. 60 CNAME www.secret.test.")
+			address, _ := dns.NewRR("www.secret.test. 60 A 192.0.2.1")
+			m.Answer = []dns.RR{alias, address}
+			return m
+		}
+		return resolvertest.Address("192.0.2.1")(q)
+	})
+	for _, tt := range []struct {
+		name   string
+		other  *resolver.Zone // besides the root zone
+		wanted map[string]bool
+	}{
+		{"no other zone", nil, map[string]bool{"www.test.": true, "alias.test.": true, "missing.test.": true, "failed.test.": false}},
+		{
+			"a view", &resolver.Zone{Name: resolvertest.ZoneName(t, "other."), View: viewOf(t, "none", "name() == 'x.'")},
+			map[string]bool{"www.test.": false},
+		},
+		{
+			"an ACL", &resolver.Zone{Name: resolvertest.ZoneName(t, "secret.test."), ACL: aclOf(t, "acl {\nblock net 198.51.100.0/24\n}")},
+			map[string]bool{"www.test.": true, "alias.test.": false},
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			zones := []*resolver.Zone{{Name: wire.Root, Cache: epochCache(), Forward: resolvertest.Pool(t, b.Addr())}}
+			if tt.other != nil {
+				zones = append(zones, tt.other)
+			}
+			d := newDesk(t, zones...).from("192.0.2.9:53", resolver.UDP)
+			for name, want := range tt.wanted {
+				d.ask(question(name, dns.TypeA)) // into the cache
+				d.ask(question(name, dns.TypeA))
+				if _, ok := d.x.Copy(); ok != want {
+					t.Errorf("a copy of %s: %t, want %t", name, ok, want)
+				}
+			}
+		})
+	}
+}
+
+// fewAddresses answers every question with n addresses, whose order matters.
+type fewAddresses struct {
+	*markedCluster
+	n         byte
+	rotatable bool
+}
+
+func (c *fewAddresses) Rotatable(*wire.Query) bool { return c.rotatable }
+
+func (c *fewAddresses) Answer(_ *wire.Query, r *wire.Reply, _ *kubernetes.Budget) (kubernetes.Outcome, wire.Name) {
+	for i := range c.n {
+		r.Add(wire.Answer, wire.AtQuestion, wire.TypeA, 5, []byte{10, 0, 1, i})
+	}
+	if c.n == 0 {
+		r.SetRcode(wire.NXDomain)
+	}
+	return kubernetes.Answered, ""
+}
+
+// TestCopyOrdered: an ordered answer with two addresses or more is copied only if their order may
+// change. The addresses of positive answers are shuffled.
+func TestCopyOrdered(t *testing.T) {
+	for _, ordered := range []bool{false, true} {
+		for _, rotatable := range []bool{false, true} {
+			for n := range byte(4) {
+				c := &fewAddresses{&markedCluster{newPartial(t, "cluster.local"), nil}, n, rotatable}
+				z := &resolver.Zone{Name: wire.Root, Cluster: c, Ordered: ordered, Shuffle: !ordered}
+				d := newDesk(t, z).from("192.0.2.9:53", resolver.UDP)
+				d.ask(question("web.shop.svc.cluster.local.", dns.TypeA))
+				copied, ok := d.x.Copy()
+				if want := !ordered || n < 2 || rotatable; ok != want {
+					t.Errorf("ordered %t, rotatable %t, %d addresses: a copy %t, want %t", ordered, rotatable, n, ok, want)
+				}
+				if ok && copied.Shuffled != (n > 0) {
+					t.Errorf("ordered %t, %d addresses: shuffled %t", ordered, n, copied.Shuffled)
+				}
+			}
+		}
+	}
+}
+
 // TestReportHits: queries that a copy has answered are counted like others, and keep the data of
 // the cluster in use.
 func TestReportHits(t *testing.T) {
@@ -87,9 +181,12 @@ func TestReportHits(t *testing.T) {
 			t.Fatal("no copy")
 		}
 		before := requests(z.Stats)
+		if diff := cmp.Diff(map[string]uint64{"udp " + family + " A": 1}, before); diff != "" {
+			t.Errorf("%s, the first query: %s", client, diff)
+		}
 		d.x.Copied(&copied, m.Len()).ReportHits(3, time.Millisecond)
 		after := requests(z.Stats)
-		if diff := cmp.Diff(map[string]uint64{"udp " + family + " A": before["udp "+family+" A"] + 3}, after); diff != "" {
+		if diff := cmp.Diff(map[string]uint64{"udp " + family + " A": 4}, after); diff != "" {
 			t.Errorf("%s: %s", client, diff)
 		}
 		if c.touched[web] != 1 {

@@ -1,4 +1,4 @@
-// These tests use failed, failuresPerSecond and zone, which are not exported.
+// These tests use failed, failuresPerSecond and zone, matching and limiter, which are not exported.
 
 package resolver
 
@@ -99,6 +99,35 @@ func TestConsolidate(t *testing.T) {
 				want("after the end", fmt.Sprintf(byItself, "DEBUG", "a"))
 			})
 		})
+	}
+}
+
+// TestPatternOfTimeout: a pattern sees the whole text of a timeout, as CoreDNS words it.
+func TestPatternOfTimeout(t *testing.T) {
+	p := &Consolidation{Match: regexp.MustCompile(`^asking 192\.0\.2\.1:53: .*i/o timeout$`)}
+	log := &ErrorLog{Patterns: []*Consolidation{p}}
+	for server, want := range map[string]*Consolidation{"192.0.2.1:53": p, "192.0.2.2:53": nil} {
+		if got := log.matching(fmt.Errorf("asking %s: %w", server, upstream.ErrTimeout)); got != want {
+			t.Errorf("a timeout of %s matches: %t, want %t", server, got != nil, want != nil)
+		}
+	}
+}
+
+// TestLimiter: so many events pass in each second of the clock; the first one after that knows how
+// many did not.
+func TestLimiter(t *testing.T) {
+	var l limiter
+	for i, step := range []struct {
+		at     time.Duration
+		ok     bool
+		missed int64
+	}{
+		{1100 * time.Millisecond, true, 0}, {1500 * time.Millisecond, true, 0}, {1600 * time.Millisecond, false, 0}, {1999 * time.Millisecond, false, 0},
+		{2 * time.Second, true, 2}, {2001 * time.Millisecond, true, 0}, {2002 * time.Millisecond, false, 0}, {9 * time.Second, true, 1},
+	} {
+		if ok, missed := l.allow(step.at, 2); ok != step.ok || missed != step.missed {
+			t.Errorf("event %d at %v: passes %t after %d, want %t after %d", i, step.at, ok, missed, step.ok, step.missed)
+		}
 	}
 }
 

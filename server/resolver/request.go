@@ -204,9 +204,6 @@ func (r *Request) countLookups() {
 		}
 		l.zone.refresh(q, r.Proto)
 	}
-	if len(r.ownLookups.list) > 0 {
-		r.ownLookups.reset()
-	}
 }
 
 // Proto is how a query came.

@@ -209,10 +209,6 @@ func (r *Request) inherit(other *Request) {
 	}
 }
 
-// copyVerdict makes the verdicts on other, whose reply becomes that to r, the verdicts on r.
-func (r *Request) copyVerdict(other *Request) {
-	if other.verdicts&anyVerdict != 0 {
-		r.verdicts, r.rule = r.verdicts&^anyVerdict, other.rule
-	}
-	r.verdicts |= other.verdicts
-}
+// copyVerdict makes the verdicts on other, a subquery in r's zone whose reply becomes r's, the
+// verdicts on r.
+func (r *Request) copyVerdict(other *Request) { r.verdicts, r.rule = other.verdicts, other.rule }
