@@ -37,6 +37,9 @@ func run(ctx context.Context) error {
 	if len(os.Args) > 1 && os.Args[1] == cluster.PauseArg {
 		return cluster.Pause(os.Stdin, os.Stdout, os.Args[2:])
 	}
+	if len(os.Args) > 1 && os.Args[1] == cluster.PoliciesArg {
+		return cluster.EnforcePolicies(ctx, os.Args[2:])
+	}
 	var s suite
 	only := flag.String("only", "", "the parts to run, separated by commas; all if it is empty")
 	network := flag.String("network", "", "the pod networks, separated by commas, or all; if it is empty, "+

@@ -33,7 +33,7 @@ func readHostState() (hostState, error) {
 		}
 		m["setting "+name] = string(text)
 	}
-	if m["rules"], err = runOutput(exec.Command("nft", "--stateless", "list", "ruleset")); err != nil {
+	if err := m.readRouting(); err != nil {
 		return nil, err
 	}
 	entries, err := os.ReadDir("/run/netns")
@@ -47,6 +47,29 @@ func readHostState() (hostState, error) {
 		}
 	}
 	return m, nil
+}
+
+// readRouting reads rules, routes, the names of routing tables, and sets of addresses.
+func (m hostState) readRouting() (err error) {
+	for name, command := range map[string][]string{
+		"rules":         {"nft", "--stateless", "list", "ruleset"},
+		"routes":        {"ip", "route", "show", "table", "all"},
+		"routing rules": {"ip", "rule"},
+		"IP sets":       {"ipset", "list", "-name"},
+	} {
+		if _, err := exec.LookPath(command[0]); errors.Is(err, exec.ErrNotFound) {
+			continue // without ipset nothing here can make a set
+		}
+		if m[name], err = runOutput(exec.Command(command[0], command[1:]...)); err != nil {
+			return err
+		}
+	}
+	text, err := os.ReadFile("/etc/iproute2/rt_tables")
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	m["names of routing tables"] = string(text)
+	return nil
 }
 
 // Leftovers says what is left of the cluster after Down: processes in its namespaces, control

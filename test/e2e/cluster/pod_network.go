@@ -50,9 +50,21 @@ type PodNetwork struct {
 	Version func(context.Context) (string, error)
 }
 
-// PodNetworks returns all networks, the default one first.
+// PodNetworks returns the networks that this machine has programs for, the default one first.
 func PodNetworks() []PodNetwork {
-	return []PodNetwork{bridgeNetwork(), ptpNetwork(), flannelNetwork("host-gw"), flannelNetwork("vxlan")}
+	list := []PodNetwork{bridgeNetwork(), ptpNetwork(), policiesNetwork(), flannelNetwork("host-gw"), flannelNetwork("vxlan")}
+	if os.Getenv(KubeRouterEnv) != "" {
+		list = append(list, kubeRouterNetwork())
+	}
+	return list
+}
+
+// UntriedPodNetworks returns the networks that this machine has no programs for, with the reason.
+func UntriedPodNetworks() map[string]string {
+	if os.Getenv(KubeRouterEnv) != "" {
+		return nil
+	}
+	return map[string]string{"kube-router": "its program is not available as a Go module; " + KubeRouterEnv + " names one"}
 }
 
 // FindPodNetwork returns the network of that name.
