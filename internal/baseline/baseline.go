@@ -42,9 +42,42 @@ type Zone struct {
 	Hits    uint64 `json:"hits,omitempty"`
 	// Duration counts the times from a query to its reply.
 	Duration Histogram `json:"duration"`
+	// Peak has the worst values within the interval.
+	Peak Peak `json:"peak"`
 }
 
-// Add returns the sum of two zones with the same identity.
+// Peak has the worst values of a zone between two samples of a [Window] with enough queries. A
+// successor that is not worse than these is no worse than its predecessor was at times.
+type Peak struct {
+	// ServFail is the highest share of SERVFAIL, and Misses the highest share of lookups that the
+	// cache did not answer.
+	ServFail float64 `json:"servfail,omitempty"`
+	Misses   float64 `json:"misses,omitempty"`
+	// Bucket is the highest bucket of Duration with the 99th percentile.
+	Bucket int `json:"bucket,omitempty"`
+}
+
+// The minimum numbers of queries and lookups between two samples that count for the [Peak].
+const (
+	minPeakQueries = 20
+	minPeakLookups = 100
+)
+
+// raise raises p to the values of z.
+func (p Peak) raise(z Zone) Peak {
+	if z.Queries >= minPeakQueries {
+		p.ServFail = max(p.ServFail, share(z.ServFail, z.Queries))
+	}
+	if z.Lookups >= minPeakLookups {
+		p.Misses = max(p.Misses, share(z.Lookups-z.Hits, z.Lookups))
+	}
+	if z.Duration.Total() >= minPeakLookups {
+		p.Bucket = max(p.Bucket, int(z.Duration.p99()))
+	}
+	return p
+}
+
+// Add returns the sum of two zones with the same identity. Its Peak is z's.
 func (z Zone) Add(y Zone) Zone {
 	z.Queries, z.ServFail = z.Queries+y.Queries, z.ServFail+y.ServFail
 	z.Lookups, z.Hits = z.Lookups+y.Lookups, z.Hits+y.Hits

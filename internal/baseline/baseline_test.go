@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/nodens-dns/nodens/internal/baseline"
 	"github.com/nodens-dns/nodens/internal/stat"
@@ -24,6 +25,12 @@ func timed(name string, fast, slow uint64) baseline.Zone {
 	return z
 }
 
+// peaked returns z with peaks.
+func peaked(z baseline.Zone, p baseline.Peak) baseline.Zone {
+	z.Peak = p
+	return z
+}
+
 func zones(list ...baseline.Zone) baseline.Statistics { return baseline.Statistics{Zones: list} }
 
 func view(objects int, age time.Duration, synced bool) baseline.Statistics {
@@ -39,11 +46,17 @@ func TestCompare(t *testing.T) {
 		"equal":                        {zones(zone("a.", 1000, 10, 900)), zones(zone("a.", 1000, 10, 900)), nil},
 		"all of 10 fail":               {zones(zone("a.", 1000, 0, 0)), zones(zone("a.", 10, 10, 0)), []string{"servfail in a.: 100.0% of 10 queries failed; before 0.0% of 1000"}},
 		"all of 9 fail":                {zones(zone("a.", 1000, 0, 0)), zones(zone("a.", 9, 9, 0)), nil},
-		"the zone had 6 queries":       {zones(zone("a.", 6, 0, 0)), zones(zone("a.", 10, 10, 0)), []string{"servfail in a.: 100.0% of 10 queries failed; before 0.0% of 6"}},
-		"the zone had 5 queries":       {zones(zone("a.", 5, 0, 0)), zones(zone("a.", 10, 10, 0)), nil},
+		"the zone had 27 queries":      {zones(zone("a.", 27, 0, 0)), zones(zone("a.", 10, 10, 0)), []string{"servfail in a.: 100.0% of 10 queries failed; before 0.0% of 27"}},
+		"the zone had 26 queries":      {zones(zone("a.", 26, 0, 0)), zones(zone("a.", 10, 10, 0)), nil},
 		"the zone had none":            {zones(zone("a.", 0, 0, 0)), zones(zone("a.", 1000, 1000, 0)), nil},
 		"all failed before, too":       {zones(zone("a.", 10, 10, 0)), zones(zone("a.", 1000, 1000, 0)), nil},
 		"fewer fail":                   {zones(zone("a.", 1000, 500, 0)), zones(zone("a.", 1000, 0, 0)), nil},
+		"twice as many fail":           {zones(zone("a.", 1000, 100, 0)), zones(zone("a.", 1000, 240, 0)), nil},
+		"more than twice as many fail": {zones(zone("a.", 1000, 100, 0)), zones(zone("a.", 1000, 260, 0)), []string{"servfail in a.: 26.0% of 1000 queries failed; before 10.0% of 1000"}},
+		"all fail, most failed before": {zones(zone("a.", 1000, 800, 0)), zones(zone("a.", 1000, 1000, 0)), []string{"servfail in a.: 100.0% of 1000 queries failed; before 80.0% of 1000"}},
+		"as many failed at times":      {zones(peaked(zone("a.", 1000, 100, 0), baseline.Peak{ServFail: 0.5})), zones(zone("a.", 1000, 500, 0)), nil},
+		"as slow at times":             {zones(peaked(timed("a.", 1000, 0), baseline.Peak{Bucket: 10})), zones(timed("a.", 0, 200)), nil},
+		"as few hits at times":         {zones(peaked(zone("a.", 1000, 0, 900), baseline.Peak{Misses: 0.4})), zones(zone("a.", 1000, 0, 450)), nil},
 		"4 % more fail":                {zones(zone("a.", 10000, 0, 0)), zones(zone("a.", 10000, 400, 0)), nil},
 		"6 % more fail":                {zones(zone("a.", 10000, 0, 0)), zones(zone("a.", 10000, 600, 0)), []string{"servfail in a.: 6.0% of 10000 queries failed; before 0.0% of 10000"}},
 		"a zone of before":             {zones(zone("a.", 1000, 0, 0)), zones(zone("b.", 10, 10, 0)), nil},
@@ -124,6 +137,25 @@ func TestWindow(t *testing.T) {
 	}
 }
 
+// TestWindowPeaks: the peaks are the worst values between two samples that have enough queries.
+func TestWindowPeaks(t *testing.T) {
+	var w baseline.Window
+	sum := baseline.Zone{Name: "a."}
+	for _, slice := range []baseline.Zone{
+		{Queries: 1000, Lookups: 1000, Hits: 900, Duration: baseline.Histogram{1000}},
+		{Queries: 100, ServFail: 30, Lookups: 50, Duration: baseline.Histogram{90, 10}},
+		{Queries: 19, ServFail: 19, Duration: baseline.Histogram{9: 19}},
+		{Queries: 1000, ServFail: 10, Lookups: 900, Hits: 600, Duration: baseline.Histogram{980, 0, 0, 20}},
+	} {
+		w.Add(zones(sum))
+		sum = sum.Add(slice)
+	}
+	got := w.Last(zones(sum)).Zones[0].Peak
+	if diff := cmp.Diff(baseline.Peak{ServFail: 0.3, Misses: 1.0 / 3, Bucket: 3}, got, cmpopts.EquateApprox(0, 1e-9)); diff != "" {
+		t.Errorf("the peaks differ (-want +got):\n%s", diff)
+	}
+}
+
 func TestEncode(t *testing.T) {
 	var s baseline.Statistics
 	for i := range baseline.MaxZones + 10 {
@@ -174,6 +206,9 @@ func TestDecodeRefuses(t *testing.T) {
 		{`{"zones":[{"name":"a.","queries":1,"hits":1}]}`, "contradict"},
 		{`{"zones":[{"name":"a.","queries":9007199254740993}]}`, "contradict"},
 		{`{"zones":[{"name":"a.","duration":[9007199254740993]}]}`, "durations"},
+		{`{"zones":[{"name":"a.","peak":{"servfail":1.1}}]}`, "peak"},
+		{`{"zones":[{"name":"a.","peak":{"misses":-1}}]}`, "peak"},
+		{`{"zones":[{"name":"a.","peak":{"bucket":17}}]}`, "peak"},
 		{`{"views":[{"zone":"a.","objects":-1}]}`, "a view"},
 		{`{"views":[{"zone":"a."},{"zone":"a."}]}`, "twice"},
 		{`{"zones":[` + strings.Repeat(`{},`, 64) + `{}]}`, "65 zones"},

@@ -131,5 +131,12 @@ func (z Zone) check() error {
 			return fmt.Errorf("zone %q: the durations are out of range", z.Name)
 		}
 	}
+	return z.Peak.check(z.Name)
+}
+
+func (p Peak) check(zone string) error {
+	if p.ServFail < 0 || p.ServFail > 1 || p.Misses < 0 || p.Misses > 1 || p.Bucket < 0 || p.Bucket >= numBuckets {
+		return fmt.Errorf("zone %q: the peak is out of range", zone)
+	}
 	return nil
 }

@@ -32,16 +32,18 @@ func (r Regression) String() string { return r.Kind + " in " + r.Zone + ": " + r
 
 // The thresholds are far above what a healthy agent shows, because a needless way back stops
 // the rollout until an operator looks. A share counts as worse only if it differs by a minimum
-// (an effect that matters) and by minScore standard errors (not chance).
+// (an effect that matters) and by minScore standard errors (not chance). The minimum is above
+// the [Peak], because queries come in bursts, which standard errors don't know.
 const (
-	// minScore makes chance differences rarer than 1 in 30,000 comparisons. With it 10 failed
-	// queries are enough in a zone whose last 6 queries worked.
-	minScore = 4
+	// minScore is so high because a comparison is repeated every second for each zone, and rare
+	// failures are more frequent by chance than standard errors say. With it 10 failed queries
+	// are enough in a zone whose last 27 queries worked.
+	minScore = 6
 	// minServFail is the minimum number of SERVFAILs: resolvers repeat a failed query several
 	// times, so a few of them may be a single name.
 	minServFail = 10
-	// servFailRise is the minimum rise of the SERVFAIL share. Shares of names that fail
-	// because of their own servers change less.
+	// servFailRise is the minimum rise of the SERVFAIL share in a zone without SERVFAIL; see
+	// [servFailLimit].
 	servFailRise = 0.05
 
 	// minTimed is the minimum number of queries of both agents for the 99th percentile.
@@ -134,9 +136,16 @@ func score(a, n, b, m uint64) float64 {
 // share returns a of n.
 func share(a, n uint64) float64 { return float64(a) / float64(max(n, 1)) }
 
+// servFailLimit returns the share of SERVFAIL that is worse than before: twice as much and
+// servFailRise more, but half of the queries that worked before are always enough. The more
+// queries fail because of their names' own servers, the more does their share vary.
+func servFailLimit(before float64) float64 {
+	return min(2*before+servFailRise, (1+before)/2)
+}
+
 func compareServFail(before, now Zone) (kind, detail string) {
 	if now.ServFail < minServFail ||
-		share(now.ServFail, now.Queries)-share(before.ServFail, before.Queries) < servFailRise ||
+		share(now.ServFail, now.Queries) < servFailLimit(max(share(before.ServFail, before.Queries), before.Peak.ServFail)) ||
 		score(now.ServFail, now.Queries, before.ServFail, before.Queries) < minScore {
 		return "", ""
 	}
@@ -149,7 +158,7 @@ func compareLatency(before, now Zone) (kind, detail string) {
 	if n < minTimed || m < minTimed {
 		return "", ""
 	}
-	p99 := before.Duration.p99()
+	p99 := max(before.Duration.p99(), bucket(before.Peak.Bucket))
 	i := p99.slower()
 	slow, slowBefore := now.Duration.from(i), before.Duration.from(i)
 	if i == numBuckets || now.Duration.p99() < i ||
@@ -162,7 +171,7 @@ func compareLatency(before, now Zone) (kind, detail string) {
 
 func compareHits(before, now Zone) (kind, detail string) {
 	if now.Lookups < minLookups || before.Lookups < minLookups ||
-		share(before.Hits, before.Lookups)-share(now.Hits, now.Lookups) < hitsFall ||
+		min(share(before.Hits, before.Lookups), 1-before.Peak.Misses)-share(now.Hits, now.Lookups) < hitsFall ||
 		score(before.Hits, before.Lookups, now.Hits, now.Lookups) < minScore {
 		return "", ""
 	}

@@ -31,13 +31,32 @@ func (w *Window) Add(s Statistics) {
 	w.samples = append(w.samples, s)
 }
 
-// Last returns the statistics from the oldest sample until now, which is cumulative. Without a
-// sample it returns now.
+// Last returns the statistics from the oldest sample until now, which is cumulative, with the
+// peaks between. Without a sample it returns now.
 func (w *Window) Last(now Statistics) Statistics {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if len(w.samples) == 0 {
 		return now
 	}
-	return now.Sub(w.samples[0])
+	out := now.Sub(w.samples[0])
+	for i, earlier := range w.samples {
+		later := now
+		if i+1 < len(w.samples) {
+			later = w.samples[i+1]
+		}
+		out.addPeaks(later.Sub(earlier))
+	}
+	return out
+}
+
+// addPeaks raises the peaks of s's zones to the values of slice.
+func (s Statistics) addPeaks(slice Statistics) {
+	parts := make(map[[2]string]Zone, len(slice.Zones))
+	for _, z := range slice.Zones {
+		parts[[2]string{z.Name, z.Group}] = z
+	}
+	for i, z := range s.Zones {
+		s.Zones[i].Peak = z.Peak.raise(parts[[2]string{z.Name, z.Group}])
+	}
 }
