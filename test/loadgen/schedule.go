@@ -157,23 +157,26 @@ func (r *scheduleRun) read() error {
 		if err != nil {
 			return fmt.Errorf("waiting for %s: %w", r.Server, err)
 		}
-		now := time.Since(r.start)
-		if n < 12 {
-			continue
+		if n >= 12 {
+			r.take(buf[:n], time.Since(r.start))
 		}
-		// Earlier queries with the same ID have timed out.
-		i := r.latest(int(binary.BigEndian.Uint16(buf)), now)
-		if i < 0 || r.arrived[i] != 0 {
-			continue
-		}
-		rcode, answers := buf[3]&15, binary.BigEndian.Uint16(buf[6:])
-		r.arrived[i], r.failed[i] = now, rcode != 0 || answers == 0
-		if r.Right != nil {
-			r.failed[i] = !r.Right(i, buf[:n])
-		}
-		r.answered.Add(1)
 	}
 	return nil
+}
+
+// take records a reply, with a whole header, that has arrived now.
+func (r *scheduleRun) take(reply []byte, now time.Duration) {
+	// Earlier queries with the same ID have timed out.
+	i := r.latest(int(binary.BigEndian.Uint16(reply)), now)
+	if i < 0 || r.arrived[i] != 0 {
+		return
+	}
+	rcode, answers := reply[3]&15, binary.BigEndian.Uint16(reply[6:])
+	r.arrived[i], r.failed[i] = now, rcode != 0 || answers == 0
+	if r.Right != nil {
+		r.failed[i] = !r.Right(i, reply)
+	}
+	r.answered.Add(1)
 }
 
 // refused reports whether err says that a query is lost because it reached no socket.
