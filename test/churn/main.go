@@ -42,6 +42,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"os/signal"
 	"syscall"
 	"time"
@@ -51,6 +52,10 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	err := command(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		os.Exit(1) // the program in the namespace has said why
+	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "churn:", err)
 		os.Exit(1)
@@ -92,13 +97,8 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	if err != nil {
 		return err
 	}
-	again, err := inNamespace(ctx, args...)
-	if err != nil {
-		return err
-	}
-	if again != nil {
-		again.Stdout, again.Stderr = stdout, stderr
-		return again.Run()
+	if !inNamespace() {
+		return runInNamespace(ctx, stdout, stderr, args...)
 	}
 	if p.dir, err = os.MkdirTemp("", "nodens-churn-"); err != nil {
 		return err

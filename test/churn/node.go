@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -35,22 +36,30 @@ const namespaceEnv = "NODENS_CHURN_NAMESPACE"
 // errNoNamespace: this process can't have a network namespace.
 var errNoNamespace = errors.New("a network namespace needs root, and the programs ip, iptables, nft and nsenter")
 
-// inNamespace returns the command that runs this program again in a network namespace of its own,
-// which the kernel removes with its last process. nil: this process has one.
-func inNamespace(ctx context.Context, args ...string) (*exec.Cmd, error) {
-	if os.Getenv(namespaceEnv) != "" {
-		return nil, nil
-	}
+// inNamespace reports whether this process has a network namespace of its own.
+func inNamespace() bool { return os.Getenv(namespaceEnv) != "" }
+
+// runInNamespace runs this program again in a network namespace of its own, which the kernel removes
+// with its last process. When ctx ends it interrupts the program. The program ends with this process.
+// errNoNamespace; an *exec.ExitError if the program fails.
+func runInNamespace(ctx context.Context, stdout, stderr io.Writer, args ...string) error {
 	for _, program := range []string{"ip", "iptables", "nft", "nsenter"} {
 		if _, err := exec.LookPath(program); err != nil || os.Geteuid() != 0 {
-			return nil, errNoNamespace
+			return errNoNamespace
 		}
 	}
-	cmd := exec.CommandContext(ctx, "/proc/self/exe", args...)
+	// The kernel sends Pdeathsig when the thread ends that started the process.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	cmd := exec.Command("/proc/self/exe", args...)
 	cmd.Env = append(os.Environ(), namespaceEnv+"=1")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGINT) }
-	return cmd, nil
+	cmd.Stdout, cmd.Stderr = stdout, stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	defer context.AfterFunc(ctx, func() { _ = cmd.Process.Signal(syscall.SIGINT) })()
+	return cmd.Wait()
 }
 
 // node is a node with kube-proxy's rules in a network namespace of its own.
