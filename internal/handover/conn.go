@@ -67,6 +67,11 @@ func closeFiles(files []*os.File) {
 // the error is errClosed.
 func (l *peerConn) receive() (message, error) {
 	n, oobn, flags, _, err := l.unixConn.ReadMsgUnix(l.readBuf, l.controlBuf)
+	if errors.Is(err, unix.ECONNRESET) {
+		// The other end has closed without reading everything. The kernel says so once, before
+		// the messages that the other end had sent.
+		n, oobn, flags, _, err = l.unixConn.ReadMsgUnix(l.readBuf, l.controlBuf)
+	}
 	files, broken := unpackFiles(l.controlBuf[:max(oobn, 0)])
 	m := message{files: files}
 	switch {

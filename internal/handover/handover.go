@@ -31,7 +31,8 @@ type Conn struct {
 	File *os.File
 }
 
-// Source is the running agent, which is handed over. The Server calls one method at a time.
+// Source is an agent: the running agent, which is handed over, or the successor that gives back
+// what it has received. One method is called at a time.
 type Source interface {
 	// Sockets returns duplicates of all listening sockets; the caller closes them. The agent
 	// keeps reading its own. Neither agent may change their blocking mode, or shut them down,
@@ -45,9 +46,30 @@ type Source interface {
 	// After an error of pass the connection stays with this agent. Suspend returns when no
 	// query is in flight, or when ctx is done: after 15 s, or when the successor ends.
 	Suspend(ctx context.Context, pass func(Conn) error) error
-	// Resume starts reading again after Suspend, whatever Suspend returned: the successor has
-	// died.
+	// Resume makes the agent serve again after Suspend, whatever Suspend returned: the successor
+	// has died, or has finished after ResumeReading.
 	Resume()
+
+	// Statistics returns what a successor compares itself with: at most 64 KiB.
+	Statistics() []byte
+	// ReadCache adds the answers in r that are newer than the agent's own. r is what the
+	// successor's WriteCache writes.
+	ReadCache(ctx context.Context, r io.Reader) error
+	// ResumeReading starts reading again after Suspend, while the successor reads, too. Resume
+	// follows.
+	ResumeReading()
+	// Adopt serves a client's connection that a successor gives back. It owns the file.
+	Adopt(Conn)
+	// Release frees memory: the successor keeps what it has. Resume may follow nevertheless.
+	Release()
+}
+
+// Reason is why a successor gives back.
+type Reason struct {
+	Text string
+	// Kinds of what is worse than before, at most 8. Without any the successor is being stopped,
+	// and may take over again.
+	Kinds []string
 }
 
 // Config are the settings of either side of a handover.
@@ -62,6 +84,12 @@ type Config struct {
 	// Patience is how long this agent may take from Connect to Commit. Then its predecessor
 	// ends the handover. 0 means a minute; the most is ten.
 	Patience time.Duration
+	// Compare: as a successor, this agent compares itself with its predecessor after the commit.
+	// Until [Predecessor.Keep] it calls [Predecessor.Alive] at least every second.
+	Compare bool
+	// Identity identifies this agent as a successor. A server refuses the identity of a successor
+	// that has given back, unless Compare is false. "" is never refused.
+	Identity string
 }
 
 func (c Config) logger() *slog.Logger {
@@ -78,6 +106,8 @@ var (
 	ErrBusy = errors.New("the running agent hands over to another one already, or is stopping")
 	// ErrVersion: the running agent has not ended, and speaks no common protocol version.
 	ErrVersion = errors.New("the running agent speaks no common version of the handover protocol")
+	// ErrRefused: an agent of this identity has given back the node already.
+	ErrRefused = errors.New("the running agent has taken the node back from this agent")
 	// ErrGone: the predecessor has ended. What it has sent is valid.
 	ErrGone = errors.New("the running agent has ended")
 )

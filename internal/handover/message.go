@@ -26,6 +26,8 @@ const (
 	maxFiles = 64
 	// maxText bounds texts of the other side in logs, in bytes.
 	maxText = 200
+	// maxKinds bounds the kinds of a return.
+	maxKinds = 8
 )
 
 // messageKind identifies the meaning of a message.
@@ -42,6 +44,12 @@ const (
 	kindConnection
 	kindYielded
 	kindSettled
+	kindWantStatistics
+	kindStatistics
+	kindAlive
+	kindReturn
+	kindKept
+	kindResumed
 )
 
 // The purposes of a connection, in the successor's hello.
@@ -57,6 +65,7 @@ const (
 	stateBusy     = "busy"
 	stateStopping = "stopping"
 	stateYielded  = "yielded"
+	stateRefused  = "refused"
 )
 
 // helloHead is the head of a hello, in both directions.
@@ -71,6 +80,11 @@ type helloHead struct {
 	State  string `json:"state,omitempty"`
 	Ready  bool   `json:"ready,omitempty"`
 	Reason string `json:"reason,omitempty"`
+
+	// Compare: the successor compares itself with the server, or the server can take back.
+	Compare bool `json:"compare,omitempty"`
+	// Identity of the successor, "" if it has none.
+	Identity string `json:"identity,omitempty"`
 }
 
 // commonVersion returns the highest version that both ends speak, 0 if there is none.
@@ -103,6 +117,13 @@ type cacheHead struct {
 	End bool `json:"end,omitempty"`
 	// Fault is the reason why it is incomplete.
 	Fault string `json:"fault,omitempty"`
+}
+
+// reasonHead is the head of return and of resumed messages.
+type reasonHead struct {
+	Reason string `json:"reason"`
+	// Kinds of what is worse. Without any the successor was stopped, and may try again.
+	Kinds []string `json:"kinds,omitempty"`
 }
 
 // connHead is the head of a connection message.

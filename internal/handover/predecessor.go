@@ -7,7 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
-	"os"
+	"sync/atomic"
 	"time"
 )
 
@@ -18,14 +18,15 @@ const maxSockets = 4096
 // Predecessor is the successor's side of a handover. Only Gone and Close are safe for concurrent
 // use with the other methods.
 type Predecessor struct {
-	conn   *peerConn
+	receiver
 	dir    string
 	config Config
-	limits timeouts
+	hello  helloHead // the running agent's
 	gone   chan struct{}
-	// broken is the error that ended the connection.
-	broken error
-	cache  *stream // nil: none is being read
+	// requests are the predecessor's while this agent gives back.
+	requests chan messageKind
+	// resumed is why the predecessor serves again, once it has said so; before gone is closed.
+	resumed atomic.Pointer[string]
 }
 
 // Connect connects to the agent that runs at dir. It returns nil without an error if there is
@@ -102,11 +103,20 @@ func (a *attempt) try(ctx context.Context) (*Predecessor, error) {
 	return a.result(ctx, l, who.Pid, hi, err)
 }
 
+func newPredecessor(l *peerConn, a *attempt, hi helloHead) *Predecessor {
+	p := &Predecessor{
+		receiver: receiver{conn: l, limits: a.limits, closeOnError: true},
+		dir:      a.dir, config: a.config, hello: hi, gone: make(chan struct{}), requests: make(chan messageKind, 1),
+	}
+	p.closed = p.checkPredecessor
+	return p
+}
+
 // result returns the predecessor, given its hello, or the error in its place.
 func (a *attempt) result(ctx context.Context, l *peerConn, pid int32, hi helloHead, err error) (*Predecessor, error) {
 	if err == nil && hi.commonVersion() != 0 && hi.State == stateOK {
 		a.log.Info("taking over from the running agent", "its_version", truncate(hi.Agent), "pid", pid)
-		return &Predecessor{conn: l, dir: a.dir, config: a.config, limits: a.limits, gone: make(chan struct{})}, nil
+		return newPredecessor(l, a, hi), nil
 	}
 	defer l.close()
 	if err != nil {
@@ -118,6 +128,9 @@ func (a *attempt) result(ctx context.Context, l *peerConn, pid int32, hi helloHe
 // waitUnavailable waits for an agent that does not hand over now, and returns errAgain.
 func (a *attempt) waitUnavailable(ctx context.Context, l *peerConn, hi helloHead) error {
 	state := hi.State
+	if state == stateRefused {
+		return fmt.Errorf("%w: %s", ErrRefused, truncate(hi.Reason))
+	}
 	a.reason = ErrBusy
 	if hi.commonVersion() == 0 {
 		state, a.reason = "version", ErrVersion
@@ -152,7 +165,10 @@ func ctxDone(ctx context.Context) error {
 
 // helloHead returns the successor's hello.
 func (c Config) helloHead(purpose string) helloHead {
-	return helloHead{Min: minVersion, Max: maxVersion, Agent: c.Version, Purpose: purpose, PatienceMS: c.Patience.Milliseconds()}
+	return helloHead{
+		Min: minVersion, Max: maxVersion, Agent: c.Version, Purpose: purpose, PatienceMS: c.Patience.Milliseconds(),
+		Compare: c.Compare, Identity: c.Identity,
+	}
 }
 
 // exchangeHello sends hi and returns the other end's hello.
@@ -217,63 +233,11 @@ func (p *Predecessor) receiveSockets(ctx context.Context) (some []Socket, more b
 // or close it before the next call and before ctx is done. Reading fails with the
 // predecessor's error or with ErrGone; what was read before is valid.
 func (p *Predecessor) Cache(ctx context.Context) (io.ReadCloser, error) {
-	if err := p.request(ctx, kindWantCache); err != nil {
-		return nil, fmt.Errorf("asking for the running agent's cache: %w", err)
-	}
-	p.cache = &stream{p: p, ctx: ctx}
-	return p.cache, nil
-}
-
-// stream is the cache as it arrives.
-type stream struct {
-	p    *Predecessor
-	ctx  context.Context
-	rest []byte // aliases the connection's buffer
-	err  error
-}
-
-func (s *stream) Read(b []byte) (int, error) {
-	for len(s.rest) == 0 && s.err == nil {
-		s.rest, s.err = s.next()
-	}
-	if len(s.rest) > 0 {
-		n := copy(b, s.rest)
-		s.rest = s.rest[n:]
-		return n, nil
-	}
-	return 0, s.err
-}
-
-// next returns the next piece, and the error after it.
-func (s *stream) next() ([]byte, error) {
-	m, err := s.p.await(s.ctx, s.p.limits.piece, kindCache)
+	stream, err := p.requestCache(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("taking over the running agent's cache: %w", err)
+		return nil, fmt.Errorf("taking over from the running agent: %w", err)
 	}
-	m.close()
-	var at cacheHead
-	if err := decode(m.kind, m.head, &at); err != nil {
-		return nil, s.p.fail(s.ctx, err)
-	}
-	switch {
-	case at.Fault != "":
-		err = fmt.Errorf("taking over the running agent's cache: it reports: %s", truncate(at.Fault))
-	case at.End:
-		err = io.EOF
-	}
-	return m.rest, err
-}
-
-// Close drops the rest of the stream.
-func (s *stream) Close() error {
-	s.rest = nil
-	for s.err == nil {
-		_, s.err = s.next()
-	}
-	if errors.Is(s.err, io.EOF) {
-		return nil
-	}
-	return s.err
+	return stream, nil
 }
 
 // Commit tells the predecessor that this agent reads from the sockets now. It calls take for
@@ -291,38 +255,29 @@ func (p *Predecessor) Commit(ctx context.Context, take func(Conn)) error {
 		return fmt.Errorf("taking over from the running agent: %w", err)
 	}
 	p.conn.setDeadline(time.Time{})
-	go func() {
-		defer close(p.gone)
-		defer p.conn.close()
-		_ = p.conn.drain()
-	}()
+	go p.listen()
 	return nil
 }
 
-func (p *Predecessor) commit(ctx context.Context, take func(Conn)) error {
-	if err := p.request(ctx, kindCommit); err != nil {
-		return err
-	}
-	if _, err := p.await(ctx, p.limits.step, kindCommitted); err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, p.limits.drain+p.limits.step)
-	defer cancel()
+// listen receives what the predecessor sends after Commit, until the connection ends.
+func (p *Predecessor) listen() {
+	defer close(p.gone)
+	defer p.conn.close()
 	for {
-		m, err := p.await(ctx, p.limits.drain+p.limits.step, kindConnection, kindYielded)
+		m, err := p.conn.receive()
+		m.close()
 		switch {
+		case errors.Is(err, errMalformed): // like an unknown kind
 		case err != nil:
-			return err
-		case m.kind == kindYielded:
-			m.close()
-			return nil
+			return
+		case m.kind == kindResumed:
+			p.setResumed(m)
+		case m.kind == kindWantCache || m.kind == kindCommit:
+			select {
+			case p.requests <- m.kind:
+			default: // it sends one at a time
+			}
 		}
-		var from connHead
-		if len(m.files) != 1 || decode(m.kind, m.head, &from) != nil {
-			m.close() // loses one client's connection, not the handover
-			continue
-		}
-		take(Conn{Addr: from.Addr, Read: append([]byte(nil), m.rest...), File: m.files[0]})
 	}
 }
 
@@ -332,61 +287,13 @@ func (p *Predecessor) Settled() {
 	_ = p.conn.sendWithin(p.limits.step, kindSettled, nil, nil) // it may have ended
 }
 
-// Gone returns a channel that is closed when the predecessor has ended, after a successful
-// Commit.
+// Gone returns a channel that is closed when the predecessor has ended, or serves again (see
+// [Predecessor.Resumed]), after a successful Commit.
 func (p *Predecessor) Gone() <-chan struct{} { return p.gone }
 
 // Close ends the handover. Before Commit it leaves everything to the predecessor; after Commit
 // the predecessor resumes if it still lives. So p should stay open while this agent serves.
 func (p *Predecessor) Close() error { return p.conn.unixConn.Close() }
-
-// request sends a message without content.
-func (p *Predecessor) request(ctx context.Context, k messageKind) error {
-	if p.cache != nil {
-		_ = p.cache.Close()
-		p.cache = nil
-	}
-	if p.broken != nil {
-		return p.broken
-	}
-	defer p.conn.withDeadline(ctx, p.limits.step)()
-	if err := p.conn.send(k, nil, nil); err != nil {
-		return p.fail(ctx, err)
-	}
-	return nil
-}
-
-// await receives a message of one of kinds. After an error p is broken.
-func (p *Predecessor) await(ctx context.Context, limit time.Duration, kinds ...messageKind) (message, error) {
-	if p.broken != nil {
-		return message{}, p.broken
-	}
-	defer p.conn.withDeadline(ctx, limit)()
-	m, err := p.conn.await(kinds...)
-	if err != nil {
-		return message{}, p.fail(ctx, err)
-	}
-	return m, nil
-}
-
-// fail closes the connection and returns err, or what it means: ErrGone if the predecessor has
-// ended.
-func (p *Predecessor) fail(ctx context.Context, err error) error {
-	if p.broken != nil {
-		return p.broken
-	}
-	p.conn.close()
-	switch {
-	case errors.Is(err, errClosed):
-		err = p.checkPredecessor(ctx)
-	case ctxDone(ctx) != nil:
-		err = ctxDone(ctx)
-	case errors.Is(err, os.ErrDeadlineExceeded):
-		err = errors.New("it has stopped responding, but has not ended")
-	}
-	p.broken = err
-	return err
-}
 
 // checkPredecessor returns ErrGone if the predecessor has ended, and another error if it has
 // only closed the connection. It waits for the end of a predecessor that is stopping.

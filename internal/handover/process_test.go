@@ -115,6 +115,19 @@ func (e *successorSource) Suspend(context.Context, func(Conn) error) error { ret
 
 func (e *successorSource) Resume() {}
 
+func (e *successorSource) Statistics() []byte { return []byte("statistics") }
+
+func (e *successorSource) ReadCache(_ context.Context, r io.Reader) error {
+	_, err := io.Copy(io.Discard, r)
+	return err
+}
+
+func (e *successorSource) ResumeReading() {}
+
+func (e *successorSource) Adopt(c Conn) { _ = c.File.Close() }
+
+func (e *successorSource) Release() {}
+
 // stuckSource is one whose process is killed in the middle of last.
 type stuckSource struct {
 	successorSource

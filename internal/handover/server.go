@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -29,12 +30,17 @@ type timeouts struct {
 	drain time.Duration
 	// settle is the time after that until the successor listens for its own successor.
 	settle time.Duration
+	// alive is the time between two messages of a successor that compares itself. Then it hangs.
+	alive time.Duration
+	// back is the time for the cache that a successor gives back. Meanwhile it serves.
+	back time.Duration
 }
 
 func defaultTimeouts() timeouts {
 	return timeouts{
 		hello: 2 * time.Second, step: 5 * time.Second, piece: 10 * time.Second,
 		patience: time.Minute, drain: 15 * time.Second, settle: 5 * time.Second,
+		alive: 3 * time.Second, back: 3 * time.Second,
 	}
 }
 
@@ -60,8 +66,11 @@ const (
 
 // Stats are the counters of a Server.
 type Stats struct {
-	// Completed handovers, Failed ones (before the commit), and Resumed ones (after it).
-	Completed, Failed, Resumed uint64
+	// Completed handovers, Failed ones (before the commit), and Resumed ones (after it), without
+	// those that a successor gave back: Returned.
+	Completed, Failed, Resumed, Returned uint64
+	// Refused successors, because they had given back before.
+	Refused uint64
 }
 
 // Server is the running agent's side of a handover: it waits for a successor. Its methods are
@@ -73,7 +82,7 @@ type Server struct {
 	log    *slog.Logger
 	limits timeouts
 
-	completed, failed, resumed atomic.Uint64
+	completed, failed, resumed, returned, refused atomic.Uint64
 
 	handedOver      chan struct{}
 	closeHandedOver sync.Once
@@ -90,6 +99,7 @@ type Server struct {
 	successor    *peerConn     // while transferring
 	stopping     bool
 	suspended    bool // Stop has returned true
+	refusals     refusals
 }
 
 // Listen creates the socket in dir and replaces an existing one. It creates dir if it does not
@@ -130,14 +140,25 @@ func (h *Server) Suspended() bool {
 	return h.phase >= draining
 }
 
-// Done returns a channel that is closed when a successor has taken over everything and waits
-// for its own successor. An agent that is not restarted ends then. The channel stays closed if
-// the successor dies later.
+// Done returns a channel that is closed when a successor has taken over everything, waits for its
+// own successor, and, if it compares itself, has decided to keep everything. An agent that is not
+// restarted ends then. The channel stays closed if the successor dies later.
 func (h *Server) Done() <-chan struct{} { return h.handedOver }
 
 // Stats returns the counters.
 func (h *Server) Stats() Stats {
-	return Stats{Completed: h.completed.Load(), Failed: h.failed.Load(), Resumed: h.resumed.Load()}
+	return Stats{
+		Completed: h.completed.Load(), Failed: h.failed.Load(), Resumed: h.resumed.Load(), Returned: h.returned.Load(),
+		Refused: h.refused.Load(),
+	}
+}
+
+// TakenBack returns why this agent last took the node back from a successor that was worse or
+// failed while it compared itself, "" if it never has, and how often, by kind of the reason.
+func (h *Server) TakenBack() (reason string, kinds map[string]uint64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.refusals.last, maps.Clone(h.refusals.kinds)
 }
 
 // Stop announces that this agent is going to end. No handover begins after it: agents that
@@ -167,6 +188,13 @@ func (h *Server) Stop(ctx context.Context) (yielded bool) {
 	}
 	h.suspended = h.phase != serving
 	return h.suspended
+}
+
+// Continue undoes a Stop that has returned false: this agent does not end after all.
+func (h *Server) Continue() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.stopping = false
 }
 
 // setPhase sets the phase. The caller holds h.mu.
@@ -265,7 +293,7 @@ func (l *peerConn) receiveHello() (helloHead, error) {
 
 // helloHead returns the hello of this server.
 func (h *Server) helloHead(state string) helloHead {
-	hi := helloHead{Min: minVersion, Max: maxVersion, Agent: h.config.Version, State: state, Ready: true}
+	hi := helloHead{Min: minVersion, Max: maxVersion, Agent: h.config.Version, State: state, Ready: true, Compare: true}
 	if state == stateYielded {
 		hi.Ready, hi.Reason = false, "it has handed over to another agent"
 	} else if h.config.Ready != nil {

@@ -30,10 +30,14 @@ type fakeSource struct {
 	writeCache func(context.Context, io.Writer) error
 	yield      func(context.Context, func(Conn) error) error
 
-	mu     sync.Mutex
-	events []string
-	kept   int // connections that pass has refused
-	change chan struct{}
+	statistics []byte
+
+	mu       sync.Mutex
+	returned []byte // the cache that a successor gave back
+	adopted  int    // its connections
+	events   []string
+	kept     int // connections that pass has refused
+	change   chan struct{}
 }
 
 func newFakeSource(t testing.TB) *fakeSource {
@@ -118,6 +122,29 @@ func (e *fakeSource) Suspend(ctx context.Context, pass func(Conn) error) error {
 }
 
 func (e *fakeSource) Resume() { e.note("resume") }
+
+func (e *fakeSource) Statistics() []byte { return e.statistics }
+
+// ReadCache takes what is newer.
+func (e *fakeSource) ReadCache(_ context.Context, r io.Reader) error {
+	e.note("cache")
+	got, err := io.ReadAll(r)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.returned = got
+	return err
+}
+
+func (e *fakeSource) ResumeReading() { e.note("read") }
+
+func (e *fakeSource) Adopt(c Conn) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.adopted++
+	_ = c.File.Close()
+}
+
+func (e *fakeSource) Release() { e.note("release") }
 
 // runningServer is a Host that serves.
 type runningServer struct {
