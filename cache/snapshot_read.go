@@ -22,6 +22,14 @@ func Read(ctx context.Context, r io.Reader, caches map[string]*Cache) (int, erro
 	return in.stored, err
 }
 
+// ReadReturned is [Read] for the snapshot of an agent that may have had a fault: it skips SERVFAIL,
+// which may be this fault.
+func ReadReturned(ctx context.Context, r io.Reader, caches map[string]*Cache) (int, error) {
+	in := reader{chunkReader: chunkReader{r: r}, clock: newBootClock(), caches: caches, skipFailures: true}
+	_, err := in.read(ctx)
+	return in.stored, err
+}
+
 // Check reads a snapshot to its end as [Read] does, but stores nothing. It returns the
 // snapshot's age and the number of its entries.
 func Check(ctx context.Context, r io.Reader) (age time.Duration, entries int, err error) {
@@ -46,6 +54,8 @@ type reader struct {
 	q       wire.Query
 	entries uint32
 	stored  int
+	// skipFailures: SERVFAIL is not stored.
+	skipFailures bool
 }
 
 func (r *reader) read(ctx context.Context) (age time.Duration, err error) {
@@ -159,7 +169,10 @@ func (r *reader) readEntry(b []byte) error {
 // message that is malformed costs only itself.
 func (r *reader) store(b []byte, to *namedCache, e savedEntry) bool {
 	resp, err := r.q.Restore(b[b[0]:], b[1]&savedDO != 0, b[1]&savedCD != 0)
-	return err == nil && e.remaining <= maxRemaining && e.remaining >= -2*maxRemaining && to.cache.restore(&r.q, &resp, e, to.now)
+	if err != nil || r.skipFailures && resp.Packed.Rcode() == wire.ServFail {
+		return false
+	}
+	return e.remaining <= maxRemaining && e.remaining >= -2*maxRemaining && to.cache.restore(&r.q, &resp, e, to.now)
 }
 
 // savedEntry is what a snapshot says of a reply.

@@ -117,6 +117,7 @@ func (f *agentFlags) addCache(flags *pflag.FlagSet) {
 	cli.Func(flags, "cache-size", "32Mi", "`bytes` that all caches together may take, such as 32Mi; the process grows by up to 2.5 times as much", f.setCacheSize)
 	flags.StringVar(&f.AdminSocket, "admin-socket", f.AdminSocket, "`path` of the socket that nodens flush connects to, for the agent's own user only; empty for none")
 	flags.StringVar(&f.HandoverDir, "handover-dir", f.HandoverDir, "`directory` through which the next agent on this node takes over the sockets and the cache, and where the cache is saved, on the node's disk and writable only by the agent's user; empty for none")
+	cli.Func(flags, "handover-compare", "60s", "`duration` for which the agent, after it has taken over, compares itself with the agent before it, and gives the node back if it is worse; 0 for no comparison", f.setHandoverCompare)
 }
 
 func (f *agentFlags) addKernelPath(flags *pflag.FlagSet) {
@@ -221,6 +222,22 @@ func (f *agentFlags) setCacheSize(s string) error {
 		return errors.New("give bytes, or a number of Ki, Mi or Gi, such as 32Mi, from 1Mi to 16Gi")
 	}
 	f.CacheSize = int(n << shift)
+	return nil
+}
+
+// The bounds of --handover-compare: in less time there are too few queries to tell, and meanwhile
+// the agent before uses memory.
+const (
+	minHandoverCompare = 5 * time.Second
+	maxHandoverCompare = 10 * time.Minute
+)
+
+func (f *agentFlags) setHandoverCompare(s string) error {
+	d, err := time.ParseDuration(s)
+	if err != nil || d != 0 && (d < minHandoverCompare || d > maxHandoverCompare) {
+		return errors.New("give a duration from 5s to 10m, such as 60s, or 0 for no comparison")
+	}
+	f.HandoverCompare = d
 	return nil
 }
 

@@ -62,6 +62,16 @@ func (m mortal) Suspend(context.Context, func(handover.Conn) error) error {
 
 func (m mortal) Resume() {}
 
+func (m mortal) Statistics() []byte { return nil }
+
+func (m mortal) ReadCache(context.Context, io.Reader) error { return nil }
+
+func (m mortal) ResumeReading() {}
+
+func (m mortal) Adopt(handover.Conn) {}
+
+func (m mortal) Release() {}
+
 // startAgent runs the agent in this process on a Corefile until the test ends, and waits
 // until it serves.
 func startAgent(t *testing.T, corefile string, args ...string) *agenttest.Agent {
@@ -130,11 +140,17 @@ func startAgentProcess(t *testing.T, corefile string, args ...string) *process {
 	return p
 }
 
-// newAgentProcess is startAgentProcess without the wait, and with more environment.
+// newAgentProcess is startAgentProcess without the wait, and with more environment. It does not
+// compare itself with its predecessor, unless args say so.
 func newAgentProcess(t *testing.T, corefile string, env []string, args ...string) *process {
 	t.Helper()
-	conf := agenttest.WriteCorefile(t, corefile)
-	p := startProcess(t, "agent", env, append([]string{"-conf", conf, "-metrics-listen-address="}, args...)...)
+	return newProcessOn(t, agenttest.WriteCorefile(t, corefile), env, args...)
+}
+
+// newProcessOn is newAgentProcess on an existing Corefile.
+func newProcessOn(t *testing.T, conf string, env []string, args ...string) *process {
+	t.Helper()
+	p := startProcess(t, "agent", env, append([]string{"-conf", conf, "-metrics-listen-address=", "-handover-compare=0"}, args...)...)
 	p.Conf = conf
 	return p
 }

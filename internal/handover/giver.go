@@ -97,7 +97,7 @@ func (g *giver) sendCache(ctx context.Context, end time.Time) error {
 func (g *giver) sendStatistics() error {
 	text := g.source.Statistics()
 	if len(text) > maxRest {
-		g.log.Warn("the statistics are too long; the successor has nothing to compare itself with", "bytes", len(text), "limit", maxRest)
+		g.log.Warn("the statistics are too long; the successor has nothing to compare itself with", "max", maxRest)
 		text = nil
 	}
 	if err := g.conn.sendWithin(g.limits.step, kindStatistics, nil, text); err != nil {

@@ -137,7 +137,7 @@ func (w *successorWatch) settle() {
 	h := w.server
 	h.completed.Add(1)
 	h.compareAndSetPhase(draining, done)
-	h.log.Info("everything is handed over", "connections", w.conns, "compares", w.comparing)
+	h.log.Info("everything is handed over", "connections", w.conns)
 	w.end()
 }
 

@@ -96,7 +96,7 @@ func (a *agent) spawn(more ...string) (*peer.Process, error) {
 	}
 	args := []string{
 		"--conf", a.corefile(), "--health-port=0", "--metrics-listen-address=", "--node-name=" + nodeName, "--node-zone=z1",
-		"--handover-dir", filepath.Join(a.dir, "handover"),
+		"--handover-dir", filepath.Join(a.dir, "handover"), "--handover-compare=0",
 	}
 	return a.node.spawn(peer.Command{Name: a.name, Path: a.binary, Dir: a.dir, Args: slices.Concat(args, network, more)})
 }

@@ -1,10 +1,12 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
 	"log/slog"
+	"net"
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
@@ -164,6 +166,7 @@ func (a *agent) run(parent context.Context, cfg *config.Config) (err error) {
 // addresses, then the sockets, and only then the rules that take queries away from the
 // cluster DNS. A predecessor hands over at each step, and serves until commitHandover.
 func (a *agent) start(ctx context.Context, cfg *config.Config) error {
+	a.agentID = a.identity(cfg)
 	steps := []func(context.Context) error{
 		a.connectPredecessor,
 		a.setUpInterface,
@@ -184,17 +187,31 @@ func (a *agent) start(ctx context.Context, cfg *config.Config) error {
 		debug.FreeOSMemory()
 	}
 	a.serving.Store(true)
+	a.startComparison(ctx)
 	return nil
 }
 
 // startSelfProbe starts to probe the first health endpoint of the configuration.
 func (a *agent) startSelfProbe(ctx context.Context) {
-	for _, b := range a.current.Load().cfg.Blocks {
-		if b.Health != nil {
-			a.background.Go(func() { a.selfProbe.run(ctx, b.Health.Addr) })
-			return
-		}
+	if addr := a.healthAddr(); addr != "" {
+		a.background.Go(func() { a.selfProbe.run(ctx, addr) })
 	}
+}
+
+// healthAddr returns the address of the first health endpoint of the configuration, as a client
+// writes it; "" if there is none.
+func (a *agent) healthAddr() string {
+	for _, b := range a.current.Load().cfg.Blocks {
+		if b.Health == nil {
+			continue
+		}
+		host, port, err := net.SplitHostPort(b.Health.Addr)
+		if err != nil {
+			return ""
+		}
+		return net.JoinHostPort(cmp.Or(host, "localhost"), port)
+	}
+	return ""
 }
 
 // loop reloads, and runs the calls of callMain, until the agent has to end.
@@ -204,7 +221,7 @@ func (a *agent) loop(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
-			if !a.waitHandover(ctx) {
+			if !a.waitHandover(ctx) && !a.giveBackAtStop(ctx) {
 				a.lameduck()
 			}
 			return nil
@@ -212,6 +229,11 @@ func (a *agent) loop(ctx context.Context) error {
 			return err
 		case call := <-a.mainCalls:
 			call(ctx)
+			continue
+		case healthy := <-a.comparison.beat():
+			if err := a.compare(ctx, healthy); err != nil {
+				return err
+			}
 			continue
 		case <-a.handedOver():
 			a.log.Info("handover complete; ending")

@@ -46,8 +46,13 @@ type handoverState struct {
 	// handoverServer waits for the next agent, nil for nobody; stopHost ends that.
 	handoverServer atomic.Pointer[handover.Server]
 	stopServer     context.CancelFunc
-	// yielded: the successor serves.
-	yielded atomic.Bool
+	// yielded: the successor reads. inactive: it also maintains the node.
+	yielded  atomic.Bool
+	inactive bool
+	// comparison is nil if there is none.
+	comparison *comparison
+	comparing  atomic.Bool // there is one
+	agentID    string      // see [agent.identity]
 	// socketsShared is one more than the number of failed handovers when a successor last
 	// received the sockets; 0: none has.
 	socketsShared uint64
@@ -58,8 +63,10 @@ type handoverState struct {
 	mainCalls  chan func(context.Context)
 	mainClosed chan struct{}
 
-	restored                   atomic.Uint64 // answers that were found at the start
-	takeovers, takeoversFailed atomic.Uint64 // hand-overs from the one before
+	restored                   atomic.Uint64          // answers that were found at the start
+	takeovers, takeoversFailed atomic.Uint64          // hand-overs from the one before
+	returned                   atomic.Uint64          // to it
+	worse                      atomic.Pointer[string] // why this agent gives back; nil: it does not
 }
 
 // connectPredecessor connects to the agent that runs on this node. Without one this agent
@@ -80,6 +87,8 @@ func (a *agent) connectPredecessor(ctx context.Context) error {
 		return ctx.Err()
 	case errors.Is(err, handover.ErrFolder):
 		return err
+	case errors.Is(err, handover.ErrRefused):
+		return fmt.Errorf("--handover-dir %s: %w; %s", a.opts.HandoverDir, err, tryAgain)
 	case errors.Is(err, handover.ErrBusy):
 		return fmt.Errorf("--handover-dir %s: %w; try again when it is done", a.opts.HandoverDir, err)
 	case err != nil:
@@ -147,6 +156,7 @@ func (a *agent) predecessorLost(doing string, err error) error {
 	a.log.Warn("the predecessor has ended during the handover; continuing without it", "step", doing, "err", err)
 	_ = a.predecessor.Close()
 	a.predecessor, a.ownsNode = nil, true
+	a.stopComparison()
 	return nil
 }
 
@@ -221,6 +231,9 @@ func (a *agent) commitHandover(ctx context.Context) error {
 	if a.predecessor == nil {
 		return nil
 	}
+	if err := a.receiveStatistics(ctx); err != nil || a.predecessor == nil {
+		return err
+	}
 	if err := a.predecessor.Commit(ctx, a.adoptConn); err != nil {
 		return a.predecessorLost("committing", err)
 	}
@@ -248,7 +261,10 @@ func (a *agent) adoptConn(c handover.Conn) {
 }
 
 func (a *agent) handoverConfig() handover.Config {
-	return handover.Config{Version: a.opts.Build.Version, Logger: a.log.With("part", "handover"), Ready: a.ready}
+	return handover.Config{
+		Version: a.opts.Build.Version, Logger: a.log.With("part", "handover"), Ready: a.ready,
+		Compare: a.opts.HandoverCompare > 0, Identity: a.agentID,
+	}
 }
 
 // listenForSuccessor starts to wait for a successor. After a handover, or if the disk is at

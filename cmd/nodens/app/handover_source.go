@@ -7,9 +7,11 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"runtime/debug"
 	"time"
 
 	"github.com/nodens-dns/nodens/cache"
+	"github.com/nodens-dns/nodens/internal/baseline"
 	"github.com/nodens-dns/nodens/internal/handover"
 )
 
@@ -101,27 +103,49 @@ func (e handoverSource) Suspend(ctx context.Context, pass func(handover.Conn) er
 	})
 }
 
-// Resume serves again, after the successor has died.
+// Resume serves again, after the successor has died or given back.
 func (e handoverSource) Resume() { e.callMain(e.resume) }
+
+// ResumeReading reads again, beside the successor.
+func (e handoverSource) ResumeReading() { e.callMain(e.resumeReading) }
+
+// Statistics returns the statistics of the last minutes.
+func (e handoverSource) Statistics() []byte { return baseline.Encode(e.recentStatistics()) }
+
+// ReadCache adds a successor's answers to the caches.
+func (e handoverSource) ReadCache(ctx context.Context, r io.Reader) error {
+	n, err := cache.ReadReturned(ctx, r, e.current.Load().caches())
+	e.log.Info("answers were given back", "answers", n, "complete", err == nil)
+	return err
+}
+
+// Adopt serves a client's connection that a successor gives back.
+func (e handoverSource) Adopt(c handover.Conn) { e.adoptConn(c) }
+
+// Release frees the memory of the caches. The views stay, because Resume may follow.
+func (e handoverSource) Release() {
+	n := e.builder.store.Flush([]byte{0}, true)
+	debug.FreeOSMemory()
+	e.log.Info("the successor keeps the node; memory released", "answers", n)
+}
 
 // suspend stops the tasks of the active agent, and stops accepting HTTP connections.
 func (a *agent) suspend(context.Context) {
 	a.yielded.Store(true)
-	a.log.Info("a successor takes over")
+	a.inactive = true
+	a.keep()
+	a.log.Info("another agent takes over")
 	a.stopActive()
 	a.http.suspend()
 }
 
 // resume reverts suspend.
 func (a *agent) resume(ctx context.Context) {
-	if !a.yielded.Load() {
+	if !a.inactive {
 		return
 	}
-	a.log.Warn("the successor has ended; serving again")
-	a.socketsShared = 0
-	a.server.Resume()
-	a.http.resume()
-	a.yielded.Store(false)
+	a.resumeReading(ctx)
+	a.inactive = false
 	err := a.setUpInterface(ctx)
 	if err == nil {
 		err = a.setUpRules(ctx)
@@ -134,9 +158,22 @@ func (a *agent) resume(ctx context.Context) {
 	}
 }
 
-// handoverInProgress reports whether a successor has the sockets, or has taken over.
+// resumeReading reverts the part of suspend that concerns clients.
+func (a *agent) resumeReading(context.Context) {
+	if !a.yielded.Load() {
+		return
+	}
+	a.log.Warn("the other agent has ended or gives back; serving again")
+	a.socketsShared = 0
+	a.server.Resume()
+	a.http.resume()
+	a.yielded.Store(false)
+}
+
+// handoverInProgress reports whether a successor has the sockets, or has taken over, or whether
+// this agent compares itself with its predecessor.
 func (a *agent) handoverInProgress() bool {
-	return a.yielded.Load() || a.socketsShared != 0 && a.handoverServer.Load().Stats().Failed < a.socketsShared
+	return a.comparison != nil || a.yielded.Load() || a.socketsShared != 0 && a.handoverServer.Load().Stats().Failed < a.socketsShared
 }
 
 // handedOver returns a channel that is closed when a successor has everything and this agent

@@ -164,14 +164,20 @@ func (s *httpServer) close() {
 }
 
 // status returns a handler for a probe: 200 and "OK" if check returns nil, else 503 and the
-// error.
-func status(check func() error) http.Handler {
+// error. What notice (nil: none) returns is the second line.
+func status(check func() error, notice func() string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		if err := check(); err != nil {
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
 			return
 		}
-		_, _ = io.WriteString(w, "OK")
+		text := "OK"
+		if notice != nil {
+			if line := notice(); line != "" {
+				text += "\n" + line
+			}
+		}
+		_, _ = io.WriteString(w, text)
 	})
 }
 
@@ -187,13 +193,6 @@ const selfProbeInterval = 5 * time.Second
 
 // run probes address until ctx ends.
 func (p *selfProbe) run(ctx context.Context, address string) {
-	host, port, err := net.SplitHostPort(address)
-	if err != nil {
-		return
-	}
-	if host == "" {
-		host = "localhost"
-	}
 	client := &http.Client{Timeout: selfProbeInterval}
 	defer client.CloseIdleConnections()
 	tick := time.NewTicker(selfProbeInterval)
@@ -205,20 +204,28 @@ func (p *selfProbe) run(ctx context.Context, address string) {
 		case <-tick.C:
 		}
 		start := time.Now()
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+net.JoinHostPort(host, port)+"/health", nil)
-		if err != nil {
-			return
-		}
-		resp, err := client.Do(req)
+		err := requestHealth(ctx, client, address)
 		if ctx.Err() != nil {
 			return
 		}
 		p.duration.Observe(time.Since(start).Seconds())
 		if err != nil {
 			p.failed.Add(1)
-			continue
 		}
-		_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, maxHeader))
-		_ = resp.Body.Close()
 	}
+}
+
+// requestHealth requests /health at addr.
+func requestHealth(ctx context.Context, client *http.Client, addr string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+"/health", nil)
+	if err != nil {
+		return err
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return err
+	}
+	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, maxHeader))
+	_ = resp.Body.Close()
+	return nil
 }

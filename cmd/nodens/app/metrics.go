@@ -132,7 +132,10 @@ var (
 	setupRepairs         = counter("nodens_netsetup_repairs_total", "Interfaces, addresses and rules that were missing at a check, and were restored.")
 	setupFailOpen        = gauge("nodens_netsetup_fail_open", "1 while the rules take effect only as long as the agent listens, so that the node keeps DNS when the agent dies. Absent without rules.")
 	setupFallback        = gauge("nodens_netsetup_fallback_endpoints", "Cluster DNS endpoints that receive the queries while the agent is down. Absent without rules.")
-	handovers            = counter("nodens_handovers_total", "Handovers between agents, by this agent's role (successor or predecessor) and by result: complete; failed, before the successor committed; or resumed, because the successor died after it committed.", "role", "result")
+	handovers            = counter("nodens_handovers_total", "Handovers between agents, by this agent's role (successor or predecessor) and by result: complete; failed, before the successor committed; resumed, because the successor died after it committed; or returned, because the successor gave the node back.", "role", "result")
+	handoverComparing    = gauge("nodens_handover_comparing", "1 while the agent compares itself with its predecessor after a handover.")
+	handoverTakenBack    = counter("nodens_handover_taken_back_total", "How often the agent took the node back from a successor, by reason: what was worse (servfail, latency, hits, view, unready), or hang or ended if the successor stopped responding or ended while it compared itself.", "reason")
+	handoverRefused      = counter("nodens_handover_refused_total", "Attempts to take over that were refused because the same agent had given the node back before.")
 	cacheRestored        = gauge("nodens_cache_restored_entries", "Cache entries that the agent had at its start: handed over or loaded from the saved cache.")
 	tapDropped           = counter("nodens_dnstap_dropped_total", "Messages dropped because the dnstap collector was slow or unreachable, by collector.", "endpoint")
 	upstreamDown         = gauge("nodens_upstream_down", "1 while the upstream is out of service.", "to")
@@ -228,8 +231,10 @@ func (a *agent) Collect(ch chan<- prometheus.Metric) {
 
 func (s scrape) handovers(of *handoverState) {
 	var given handover.Stats
+	var takenBack map[string]uint64
 	if host := of.handoverServer.Load(); host != nil {
 		given = host.Stats()
+		_, takenBack = host.TakenBack()
 	}
 	const successor, predecessor = "successor", "predecessor"
 	s.put(handovers, float64(of.takeovers.Load()), successor, "complete")
@@ -237,6 +242,13 @@ func (s scrape) handovers(of *handoverState) {
 	s.put(handovers, float64(given.Completed), predecessor, "complete")
 	s.put(handovers, float64(given.Failed), predecessor, "failed")
 	s.put(handovers, float64(given.Resumed), predecessor, "resumed")
+	s.put(handovers, float64(given.Returned), predecessor, "returned")
+	s.put(handovers, float64(of.returned.Load()), successor, "returned")
+	s.put(handoverComparing, boolFloat(of.comparing.Load()))
+	s.put(handoverRefused, float64(given.Refused))
+	for reason, n := range takenBack {
+		s.put(handoverTakenBack, float64(n), reason)
+	}
 	s.put(cacheRestored, float64(of.restored.Load()))
 }
 

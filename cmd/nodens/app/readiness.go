@@ -10,6 +10,8 @@ func (a *agent) ready() error {
 	switch g := a.current.Load(); {
 	case a.stopping.Load():
 		return errors.New("stopping")
+	case a.worse.Load() != nil:
+		return errors.New(*a.worse.Load())
 	case a.yielded.Load():
 		return errors.New("another agent has taken over")
 	case g == nil || !a.serving.Load():
@@ -17,6 +19,17 @@ func (a *agent) ready() error {
 	default:
 		return g.synced()
 	}
+}
+
+// takenBack returns why this agent has the node back from a successor, "" if it never gave it
+// away.
+func (a *agent) takenBack() string {
+	if host := a.handoverServer.Load(); host != nil {
+		if reason, _ := host.TakenBack(); reason != "" {
+			return "the node is back from a successor: " + reason
+		}
+	}
+	return ""
 }
 
 // handlers returns the HTTP handlers of g's directives, by address and path.
@@ -34,10 +47,10 @@ func (a *agent) handlers(g *generation) map[string]map[string]http.Handler {
 	}
 	for _, b := range g.cfg.Blocks {
 		if b.Health != nil {
-			add(b.Health.Addr, "/health", status(func() error { return nil }))
+			add(b.Health.Addr, "/health", status(func() error { return nil }, nil))
 		}
 		if b.Ready != nil {
-			add(b.Ready.Addr, "/ready", status(a.ready))
+			add(b.Ready.Addr, "/ready", status(a.ready, a.takenBack))
 		}
 		if b.Prometheus != nil {
 			add(b.Prometheus.Addr, "/metrics", metrics)

@@ -61,10 +61,12 @@ type Agent struct {
 	CacheSize      int    // bytes that all caches together may take
 	AdminSocket    string // path of the admin socket; "": none
 	HandoverDir    string // directory for handovers and the saved cache; "": none
-	LogFormat      string // LogText, LogJSON or LogCoreDNS
-	LogLevel       slog.Level
-	FastPath       FastPathMode
-	FastPathOrder  FastPathOrder
+	// HandoverCompare is how long the agent compares itself with its predecessor; 0: not at all.
+	HandoverCompare time.Duration
+	LogFormat       string // LogText, LogJSON or LogCoreDNS
+	LogLevel        slog.Level
+	FastPath        FastPathMode
+	FastPathOrder   FastPathOrder
 
 	// Reload makes the agent read its configuration again, whenever a value arrives; nil: only
 	// what the configuration says does.
@@ -122,6 +124,7 @@ func Default() Agent {
 		HealthPort:         8080,
 		MetricsAddr:        "0.0.0.0:9353",
 		CacheSize:          defaultCacheSize,
+		HandoverCompare:    time.Minute,
 		LogFormat:          LogText,
 	}
 }

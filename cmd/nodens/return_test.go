@@ -1,0 +1,148 @@
+//go:build linux
+
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/test/agenttest"
+	"github.com/nodens-dns/nodens/test/peer"
+)
+
+// inPodEnv makes an agent that has handed over wait until it is stopped.
+var inPodEnv = []string{"KUBERNETES_SERVICE_HOST=192.0.2.1"}
+
+// withZone is withCache and another zone, which asks port to and has no cache.
+func withZone(port, web, up, to uint16) string {
+	return withCache(port, web, up) + fmt.Sprintf("shop.test:%d {\n bind 127.0.0.1\n forward . 127.0.0.1:%d\n}\n", port, to)
+}
+
+// failing asks for a name of the other zone until close, and counts what fails.
+type failing struct {
+	answered, failed atomic.Uint64
+	first            atomic.Int64 // when a query failed first, in nanoseconds
+	end              chan struct{}
+	over             chan struct{}
+}
+
+func startFailing(t *testing.T, port uint16) *failing {
+	f := &failing{end: make(chan struct{}), over: make(chan struct{})}
+	go func() {
+		defer close(f.over)
+		c := &dns.Client{Timeout: agenttest.Timeout}
+		for {
+			select {
+			case <-f.end:
+				return
+			case <-time.After(time.Millisecond):
+			}
+			m, _, err := c.Exchange(new(dns.Msg).SetQuestion("www.shop.test.", dns.TypeA), fmt.Sprintf("127.0.0.1:%d", port))
+			switch {
+			case err != nil:
+				t.Errorf("a query was lost: %v", err)
+				return
+			case len(m.Answer) == 1:
+				f.answered.Add(1)
+			default:
+				f.failed.Add(1)
+				f.first.CompareAndSwap(0, time.Now().UnixNano())
+			}
+		}
+	}()
+	return f
+}
+
+func (f *failing) more(a *agenttest.Agent) {
+	n := f.answered.Load()
+	a.Await("answers in the other zone", func() bool { return f.answered.Load() > n+100 })
+}
+
+func (f *failing) close() { close(f.end); <-f.over }
+
+// TestGiveBack: a successor that answers a zone with SERVFAIL gives the node back, without a lost
+// query, and does not get it again.
+func TestGiveBack(t *testing.T) {
+	p := peer.Ports(t, 5)
+	port, web, up, zone, dead := p[0], p[1], p[2], p[3], p[4]
+	dir := filepath.Join(t.TempDir(), "handover")
+	pidfile, socket := filepath.Join(t.TempDir(), "pid"), filepath.Join(t.TempDir(), "admin.sock")
+	upstream := origin(t, up)
+	startAgent(t, fmt.Sprintf(".:%d {\n bind 127.0.0.1\n hosts {\n 192.0.2.3 www.shop.test\n }\n}\n", zone))
+	args := []string{"-handover-dir", dir, "-pidfile", pidfile, "-admin-socket", socket, "-handover-compare", "1m"}
+	old := newAgentProcess(t, withZone(port, web, up, zone), inPodEnv, args...)
+	old.AwaitLog("msg=serving")
+	steady := newCrowd(port, "www.example.org.", "192.0.2.1")
+	other := startFailing(t, port)
+	steady.more(t)
+	other.more(old.Agent)
+
+	next := newAgentProcess(t, withZone(port, web, up, dead), inPodEnv, args...)
+	next.AwaitLog("comparing with the predecessor")
+	if got := agenttest.Ask(t, port, "ftp.example.org."); got != "192.0.2.2" { // which only this one has then
+		t.Errorf("answered with %s", got)
+	}
+	next.awaitExit(1)
+	t.Logf("ended %v after the first failed query", time.Since(time.Unix(0, other.first.Load())))
+	failed := other.failed.Load()
+	for _, want := range []string{"kind=servfail zone=shop.test.", "delete the pod", "--handover-compare=0"} {
+		if log := next.Log.String(); !strings.Contains(log, want) {
+			t.Errorf("the log of the successor has no %q:\n%s", want, log)
+		}
+	}
+	upstream.Stop()
+	old.Await("the node's tasks", func() bool {
+		text, _ := os.ReadFile(pidfile)
+		return strings.TrimSpace(string(text)) == fmt.Sprint(old.cmd.Process.Pid)
+	})
+	steady.more(t)
+	other.more(old.Agent)
+	if n := other.failed.Load(); n > failed {
+		t.Errorf("%d queries failed after the return", n-failed)
+	}
+	if got := agenttest.Ask(t, port, "ftp.example.org."); got != "192.0.2.2" {
+		t.Errorf("an answer of the successor's cache: %s", got)
+	}
+	if code, text := agenttest.Get(t, web, "/ready"); code != 200 || !strings.HasPrefix(text, "OK\nthe node is back from a successor: servfail shop.test.") {
+		t.Errorf("/ready is %d %q", code, text)
+	}
+	old.Await("the admin socket", func() bool {
+		code, _, _ := outcome(t, "flush", "no.test", "-admin-socket", socket)
+		return code == 0
+	})
+
+	again := newProcessOn(t, next.Conf, inPodEnv, args...)
+	again.awaitExit(1)
+	if log := again.Log.String(); !strings.Contains(log, "has taken the node back from this agent: servfail") || !strings.Contains(log, "delete the pod") {
+		t.Errorf("the log of the refused successor:\n%s", log)
+	}
+	for series, want := range map[string]string{
+		`nodens_handovers_total{result="returned",role="predecessor"}`: "1",
+		`nodens_handover_taken_back_total{reason="servfail"}`:           "1",
+		`nodens_handover_refused_total`:                                "1",
+	} {
+		if got := agenttest.Metric(t, web, series); got != want {
+			t.Errorf("%s is %q, want %s", series, got, want)
+		}
+	}
+	// Another pod may try again, and so may an agent that does not compare itself.
+	other.close()
+	pod := newProcessOn(t, next.Conf, append([]string{"POD_UID=another"}, inPodEnv...), args...)
+	pod.AwaitLog("comparing with the predecessor")
+	steady.more(t)
+	pod.signal(syscall.SIGTERM)
+	pod.awaitExit(0)
+	steady.more(t)
+	last := newProcessOn(t, next.Conf, inPodEnv, append(args, "-handover-compare", "0")...)
+	last.AwaitLog("msg=serving")
+	steady.more(t)
+	steady.close(t)
+}
