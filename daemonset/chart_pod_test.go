@@ -2,6 +2,7 @@ package daemonset
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -61,6 +62,29 @@ func TestChartUpdateStrategy(t *testing.T) {
 	set, _, _, _ := renderAgent(t, "updateStrategy: {type: OnDelete}")
 	if u := set.Spec.UpdateStrategy; u.Type != "OnDelete" || u.RollingUpdate != nil {
 		t.Errorf("the strategy is %v, want OnDelete", u)
+	}
+}
+
+// TestChartComparison: the agent compares itself as long as the old pod lives.
+func TestChartComparison(t *testing.T) {
+	for value, want := range map[string]string{"60": "", "5": "-handover-compare=5s", "600": "-handover-compare=600s", "0": "-handover-compare=0s"} {
+		set, _, _, _ := renderAgent(t, "minReadySeconds: "+value)
+		if got := fmt.Sprint(set.Spec.MinReadySeconds); got != value {
+			t.Errorf("minReadySeconds: %s gives %s", value, got)
+		}
+		args := set.Spec.Template.Spec.Containers[0].Args
+		i := slices.IndexFunc(args, func(arg string) bool { return strings.HasPrefix(arg, "-handover-compare") })
+		if i < 0 && want != "" || i >= 0 && args[i] != want {
+			t.Errorf("minReadySeconds: %s gives %q, want %q", value, args, want)
+		}
+	}
+	for _, value := range []string{"4", "601", "-1", "1m"} {
+		if _, err := templateChart(t, "minReadySeconds: "+value); err == nil || !strings.Contains(err.Error(), "minReadySeconds") {
+			t.Errorf("minReadySeconds: %s: %v, want an error", value, err)
+		}
+	}
+	if set, _, _, _ := renderAgent(t, "cilium: {localRedirect: true}"); set.Spec.MinReadySeconds != 0 {
+		t.Errorf("with Cilium, minReadySeconds is %d", set.Spec.MinReadySeconds)
 	}
 }
 

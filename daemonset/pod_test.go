@@ -14,6 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/nodens-dns/nodens/cmd/nodens/options"
 )
 
 // localIP is the agent's address in the manifest.
@@ -86,6 +88,10 @@ func TestRollout(t *testing.T) {
 	if d := cmp.Diff(want, set.Spec.UpdateStrategy); d != "" {
 		t.Errorf("update strategy (-want +got):\n%s", d)
 	}
+	// The old pod lives as long as the new agent compares itself.
+	if window := int32(options.Default().HandoverCompare.Seconds()); set.Spec.MinReadySeconds != window {
+		t.Errorf("minReadySeconds is %d, want %d, the default of --handover-compare", set.Spec.MinReadySeconds, window)
+	}
 	// The agent waits 20 s for a hand-over in progress, and stops in 5 s.
 	grace := set.Spec.Template.Spec.TerminationGracePeriodSeconds
 	if grace == nil || *grace <= 25 {
@@ -118,6 +124,11 @@ func TestProbes(t *testing.T) {
 			seconds := tt.probe.PeriodSeconds * tt.probe.FailureThreshold
 			if d := time.Duration(seconds) * time.Second; d <= 0 || d > tt.within {
 				t.Errorf("fails after %v, want at most %v", d, tt.within)
+			}
+			// A node is given back within 6 s, in which the shared /ready fails: an old pod that is
+			// not ready is deleted at once.
+			if tt.name == "readiness" && tt.probe.PeriodSeconds*(tt.probe.FailureThreshold-1) <= 6 {
+				t.Errorf("fails after %d failures every %d s, want more than 6 s between the first and the last", tt.probe.FailureThreshold, tt.probe.PeriodSeconds)
 			}
 		})
 	}
@@ -176,6 +187,22 @@ func TestNodeName(t *testing.T) {
 	want := &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "spec.nodeName"}}
 	if d := cmp.Diff(want, c.Env[place].ValueFrom); d != "" {
 		t.Errorf("NODE_NAME (-want +got):\n%s", d)
+	}
+}
+
+// TestPodIdentity: the agent knows its pod, and its last words are in the pod's status.
+func TestPodIdentity(t *testing.T) {
+	_, c := podSpec(t)
+	place := slices.IndexFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == "POD_UID" })
+	if place < 0 {
+		t.Fatal("POD_UID is not set")
+	}
+	want := &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.uid"}}
+	if d := cmp.Diff(want, c.Env[place].ValueFrom); d != "" {
+		t.Errorf("POD_UID (-want +got):\n%s", d)
+	}
+	if c.TerminationMessagePolicy != corev1.TerminationMessageFallbackToLogsOnError {
+		t.Errorf("the termination message policy is %q", c.TerminationMessagePolicy)
 	}
 }
 

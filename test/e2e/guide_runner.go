@@ -51,6 +51,9 @@ func (r *guideRunner) prepare(ctx context.Context, s *suite) error {
 	if err := copyTree(s.root, tree); err != nil {
 		return fmt.Errorf("copying the tree: %w", err)
 	}
+	if err := shortenComparisons(tree); err != nil {
+		return err
+	}
 	r.tree = tree
 	return nil
 }

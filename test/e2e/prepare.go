@@ -170,11 +170,18 @@ func (s *suite) installCoreDNS(ctx context.Context) error {
 
 // installAgent installs nodens on every node.
 func (s *suite) installAgent(ctx context.Context) error {
-	file := filepath.Join(s.root, "daemonset", "nodens.yaml")
-	if _, err := s.cluster.Kubectl(ctx, "", "apply", "--filename="+file); err != nil {
+	text, err := os.ReadFile(filepath.Join(s.root, "daemonset", "nodens.yaml"))
+	if err != nil {
 		return err
 	}
-	_, err := s.cluster.Kubectl(ctx, "", "rollout", "status", "--namespace=kube-system", "daemonset/node-local-dns", "--timeout=2m")
+	manifest, err := shortComparison(string(text))
+	if err != nil {
+		return err
+	}
+	if _, err := s.cluster.Kubectl(ctx, manifest, "apply", "--filename=-"); err != nil {
+		return err
+	}
+	_, err = s.cluster.Kubectl(ctx, "", "rollout", "status", "--namespace=kube-system", "daemonset/node-local-dns", "--timeout=2m")
 	s.agent = err == nil
 	return err
 }

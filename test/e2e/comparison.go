@@ -1,0 +1,54 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// compareSeconds is how long a new agent compares itself with the old one in this suite. With the
+// minute of the manifest and the chart each rollout would take two minutes.
+const compareSeconds = 5
+
+// shortComparison returns the text of daemonset/nodens.yaml with a comparison of compareSeconds.
+func shortComparison(manifest string) (string, error) {
+	return replaceOnce(manifest,
+		"\n  minReadySeconds: 60\n", fmt.Sprintf("\n  minReadySeconds: %d\n", compareSeconds),
+		"\n            - -skipteardown\n", fmt.Sprintf("\n            - -skipteardown\n            - -handover-compare=%ds\n", compareSeconds))
+}
+
+// shortenComparisons changes the manifest and the values of the chart in a copy of the tree.
+func shortenComparisons(tree string) error {
+	for name, edit := range map[string]func(string) (string, error){
+		"daemonset/base/nodens.yaml": shortComparison,
+		"daemonset/chart/values.yaml": func(values string) (string, error) {
+			return replaceOnce(values, "\nminReadySeconds: 60\n", fmt.Sprintf("\nminReadySeconds: %d\n", compareSeconds))
+		},
+	} {
+		file := filepath.Join(tree, filepath.FromSlash(name))
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		changed, err := edit(string(text))
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		if err := os.WriteFile(file, []byte(changed), 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// replaceOnce replaces pairs of texts, each of which has to be there once.
+func replaceOnce(text string, pairs ...string) (string, error) {
+	for i := 0; i < len(pairs); i += 2 {
+		if n := strings.Count(text, pairs[i]); n != 1 {
+			return "", fmt.Errorf("%q is there %d times, want once", pairs[i], n)
+		}
+		text = strings.Replace(text, pairs[i], pairs[i+1], 1)
+	}
+	return text, nil
+}
