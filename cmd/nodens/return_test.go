@@ -146,3 +146,79 @@ func TestGiveBack(t *testing.T) {
 	steady.more(t)
 	steady.close(t)
 }
+
+// TestHangs: the agent takes the node back from a successor that hangs or ends while it compares
+// itself, and does not hand over to it again.
+func TestHangs(t *testing.T) {
+	for _, fault := range []struct {
+		kind   string
+		signal syscall.Signal
+	}{{"hang", syscall.SIGSTOP}, {"ended", syscall.SIGKILL}} {
+		t.Run(fault.kind, func(t *testing.T) {
+			t.Parallel()
+			p := peer.Ports(t, 3)
+			port, web, up := p[0], p[1], p[2]
+			origin(t, up)
+			args := []string{"-handover-dir", filepath.Join(t.TempDir(), "handover"), "-handover-compare", "1m"}
+			old := newAgentProcess(t, withCache(port, web, up), inPodEnv, args...)
+			old.AwaitLog("msg=serving")
+			next := newAgentProcess(t, withCache(port, web, up), inPodEnv, args...)
+			next.AwaitLog("comparing with the predecessor")
+			next.signal(fault.signal)
+			old.AwaitLog("serving again")
+			if fault.signal == syscall.SIGSTOP {
+				next.signal(syscall.SIGCONT)
+				next.awaitExit(1)
+				if log := next.Log.String(); !strings.Contains(log, "the predecessor has taken the node back") {
+					t.Errorf("the log of the successor:\n%s", log)
+				}
+			}
+			c := newCrowd(port, "www.example.org.", "192.0.2.1")
+			c.more(t)
+			again := newProcessOn(t, next.Conf, inPodEnv, args...)
+			again.awaitExit(1)
+			if log := again.Log.String(); !strings.Contains(log, "has taken the node back from this agent") {
+				t.Errorf("the log of the refused successor:\n%s", log)
+			}
+			if got := agenttest.Metric(t, web, `nodens_handover_taken_back_total{reason="`+fault.kind+`"}`); got != "1" {
+				t.Errorf("%q times taken back, want 1", got)
+			}
+			c.more(t)
+			c.close(t)
+		})
+	}
+}
+
+// TestKept: a successor that is no worse keeps the node. Then its predecessor frees its memory, and
+// ends where nobody restarts it.
+func TestKept(t *testing.T) {
+	for _, env := range [][]string{nil, inPodEnv} {
+		t.Run(fmt.Sprint(env), func(t *testing.T) {
+			t.Parallel()
+			p := peer.Ports(t, 3)
+			port, web, up := p[0], p[1], p[2]
+			origin(t, up)
+			args := []string{"-handover-dir", filepath.Join(t.TempDir(), "handover"), "-handover-compare", "5s"}
+			old := newAgentProcess(t, withCache(port, web, up), env, args...)
+			old.AwaitLog("msg=serving")
+			c := newCrowd(port, "www.example.org.", "192.0.2.1")
+			c.more(t)
+			next := newAgentProcess(t, withCache(port, web, up), env, args...)
+			next.AwaitLog("comparing with the predecessor")
+			if got := agenttest.Metric(t, web, "nodens_handover_comparing"); got != "1" || !old.alive() {
+				t.Errorf("comparing is %q; the predecessor lives: %v", got, old.alive())
+			}
+			old.AwaitLog("memory released")
+			if env == nil {
+				old.awaitExit(0)
+			} else {
+				c.close(t)
+				next.signal(syscall.SIGKILL) // it resumes nevertheless
+				old.AwaitLog("serving again")
+				c = newCrowd(port, "www.example.org.", "192.0.2.1")
+			}
+			c.more(t)
+			c.close(t)
+		})
+	}
+}
