@@ -57,12 +57,19 @@ func (h *chaosTest) runFault(ctx context.Context, m fault) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	seen, err := m.checkLosses(perNode)
+	return seen + h.detail, err
+}
+
+// checkLosses compares the losses of the nodes with the limits.
+func (m fault) checkLosses(perNode []losses) (string, error) {
 	var seen []string
+	var errs []error
 	for i, t := range perNode {
 		seen = append(seen, t.String())
-		err = errors.Join(err, m.limits[min(i, 1)].check(t))
+		errs = append(errs, m.limits[min(i, 1)].check(t))
 	}
-	return strings.Join(seen, "; ") + h.detail, err
+	return strings.Join(seen, "; "), errors.Join(errs...)
 }
 
 var errNoLoadPods = errors.New("the pods that ask are missing")
@@ -90,7 +97,7 @@ func (h *chaosTest) restartAgents(ctx context.Context) error {
 	if err := h.kubectl(ctx, "rollout", "restart", "daemonset/"+agentDaemonSet); err != nil {
 		return err
 	}
-	if err := h.kubectl(ctx, "rollout", "status", "daemonset/"+agentDaemonSet, "--timeout=90s"); err != nil {
+	if err := h.kubectl(ctx, "rollout", "status", "daemonset/"+agentDaemonSet, "--timeout=3m"); err != nil {
 		return err
 	}
 	return h.waitAgentsReady(ctx)
@@ -151,23 +158,29 @@ func (h *chaosTest) deleteAndKill(ctx context.Context) (map[string]podKill, erro
 	if err := h.kubectl(ctx, "delete", "pod", pod); err != nil {
 		return nil, err
 	}
-	err = peer.Await(ctx, "the killed agent to be started", func(ctx context.Context) error {
-		_, now, err := h.agentOf(ctx, last)
-		if err == nil && now == before {
-			sleep(ctx, pollInterval)
-			err = errors.New("the kubelet has not started it yet")
-		}
-		return err
-	})
-	if err == nil {
-		err = h.waitAgentsReady(ctx)
-	}
+	err = h.waitRestarted(ctx, last, before)
 	for _, n := range []*cluster.Node{first, last} {
 		if err == nil {
 			err = h.waitAnswered(ctx, n, h.serviceJob())
 		}
 	}
 	return map[string]podKill{last.Name: dead}, err
+}
+
+// waitRestarted waits until the kubelet has restarted the node's agent, and all agents are ready.
+func (h *chaosTest) waitRestarted(ctx context.Context, n *cluster.Node, before int32) error {
+	err := peer.Await(ctx, "the killed agent to be started", func(ctx context.Context) error {
+		_, now, err := h.agentOf(ctx, n)
+		if err == nil && now == before {
+			sleep(ctx, pollInterval)
+			err = errors.New("the kubelet has not started it yet")
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return h.waitAgentsReady(ctx)
 }
 
 // killAgent kills the node's agent with SIGKILL and waits until its process is reaped; its sockets

@@ -71,6 +71,8 @@ type chaosTest struct {
 	nodes []*cluster.Node
 	// pods maps nodes to the load clients' addresses.
 	pods map[string]netip.Addr
+	// servers are the queried addresses.
+	servers []netip.Addr
 	// corefile is the agents' before the part.
 	corefile string
 	// marked is true once the agents' answers have the TTL markTTL.
@@ -92,13 +94,16 @@ func (h *chaosTest) setUp(ctx context.Context, s *suite) (string, error) {
 		return "", err
 	}
 	h.suite, h.api, h.nodes, h.corefile = s, api, s.cluster.Nodes(), old.Data["Corefile"]
+	if h.servers == nil {
+		h.servers = []netip.Addr{netip.MustParseAddr(localDNS)}
+	}
 	if _, err := s.cluster.Kubectl(ctx, chaosObjects().String(), "create", "-f", "-"); err != nil {
 		return "", err
 	}
 	if _, err := s.cluster.Kubectl(ctx, "", "-n", chaosNamespace, "rollout", "status", "daemonset/load", "--timeout=90s"); err != nil {
 		return "", err
 	}
-	if err := h.findPods(ctx); err != nil {
+	if h.pods, err = h.findPods(ctx, "load"); err != nil {
 		return "", err
 	}
 	for _, n := range h.nodes {
@@ -111,22 +116,22 @@ func (h *chaosTest) setUp(ctx context.Context, s *suite) (string, error) {
 		len(h.pods), j.Rate, k.Rate, j.Streams), nil
 }
 
-// findPods reads the load clients' addresses.
-func (h *chaosTest) findPods(ctx context.Context) error {
-	list, err := h.api.CoreV1().Pods(chaosNamespace).List(ctx, metav1.ListOptions{LabelSelector: "app=load"})
+// findPods returns the addresses of a DaemonSet's load clients by node.
+func (h *chaosTest) findPods(ctx context.Context, app string) (map[string]netip.Addr, error) {
+	list, err := h.api.CoreV1().Pods(chaosNamespace).List(ctx, metav1.ListOptions{LabelSelector: "app=" + app})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	h.pods = make(map[string]netip.Addr)
+	pods := make(map[string]netip.Addr)
 	for _, p := range list.Items {
-		if h.pods[p.Spec.NodeName], err = netip.ParseAddr(p.Status.PodIP); err != nil {
-			return fmt.Errorf("the address of pod %s: %w", p.Name, err)
+		if pods[p.Spec.NodeName], err = netip.ParseAddr(p.Status.PodIP); err != nil {
+			return nil, fmt.Errorf("the address of pod %s: %w", p.Name, err)
 		}
 	}
-	if len(h.pods) != len(h.nodes) {
-		return fmt.Errorf("pods ask on %d of %d nodes", len(h.pods), len(h.nodes))
+	if len(pods) != len(h.nodes) {
+		return nil, fmt.Errorf("pods ask on %d of %d nodes", len(pods), len(h.nodes))
 	}
-	return nil
+	return pods, nil
 }
 
 // object is an API object, objectList a List of objects.
@@ -140,24 +145,7 @@ type (
 func chaosObjects() objectList {
 	items := objectList{
 		object{"apiVersion": "v1", "kind": "Namespace", "metadata": object{"name": chaosNamespace}},
-		object{
-			"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": object{"name": "load", "namespace": chaosNamespace},
-			"spec": object{
-				"selector": object{"matchLabels": object{"app": "load"}},
-				"template": object{
-					"metadata": object{"labels": object{"app": "load"}},
-					"spec": object{
-						"terminationGracePeriodSeconds": 0,
-						"automountServiceAccountToken":  false,
-						"tolerations":                   []any{object{"operator": "Exists"}},
-						"containers": []any{object{
-							"name": "load", "image": loadImageRef, "imagePullPolicy": "Never",
-							"readinessProbe": object{"tcpSocket": object{"port": loadPort}, "periodSeconds": 1},
-						}},
-					},
-				},
-			},
-		},
+		loadDaemonSet("load"),
 	}
 	for n := range chaosNames {
 		name := fmt.Sprintf("name-%d", n)
@@ -169,6 +157,28 @@ func chaosObjects() objectList {
 		})
 	}
 	return items
+}
+
+// loadDaemonSet returns a DaemonSet of load clients.
+func loadDaemonSet(app string) object {
+	return object{
+		"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": object{"name": app, "namespace": chaosNamespace},
+		"spec": object{
+			"selector": object{"matchLabels": object{"app": app}},
+			"template": object{
+				"metadata": object{"labels": object{"app": app}},
+				"spec": object{
+					"terminationGracePeriodSeconds": 0,
+					"automountServiceAccountToken":  false,
+					"tolerations":                   []any{object{"operator": "Exists"}},
+					"containers": []any{object{
+						"name": "load", "image": loadImageRef, "imagePullPolicy": "Never",
+						"readinessProbe": object{"tcpSocket": object{"port": loadPort}, "periodSeconds": 1},
+					}},
+				},
+			},
+		},
+	}
 }
 
 // selectorlessService returns a Service without a selector.
@@ -214,7 +224,9 @@ func (h *chaosTest) outsideJob() load.Job {
 // commonJob fills in the common fields. Duration only bounds a hanging fault; Timeout is less than
 // the resolvers' five seconds before a retry.
 func (h *chaosTest) commonJob(j load.Job) load.Job {
-	j.Servers = []netip.AddrPort{netip.AddrPortFrom(netip.MustParseAddr(localDNS), 53)}
+	for _, server := range h.servers {
+		j.Servers = append(j.Servers, netip.AddrPortFrom(server, 53))
+	}
 	j.Duration, j.Timeout = 5*time.Minute, 4*time.Second
 	return j
 }
@@ -225,6 +237,11 @@ func (h *chaosTest) startJob(ctx context.Context, n *cluster.Node, j load.Job) (
 	if !ok {
 		return nil, errNoLoadPods
 	}
+	return h.startJobIn(ctx, pod, j)
+}
+
+// startJobIn starts the job in the load client at the address.
+func (h *chaosTest) startJobIn(ctx context.Context, pod netip.Addr, j load.Job) (*load.Client, error) {
 	to := netip.AddrPortFrom(pod, loadPort).String()
 	return load.StartCommand(j, h.cluster.Command(ctx, filepath.Join(h.dir, loadProgram), "dial", to))
 }

@@ -70,6 +70,14 @@ func intendedDifference(name, kind string) bool {
 // maxTTL is the TTL of cluster names in seconds, in daemonset/nodens.yaml as in CoreDNS's Corefile.
 const maxTTL = 30
 
+// ttlLimit returns the maximum TTL in the agents' replies.
+func (w *namesFixture) ttlLimit() int {
+	if w.marked {
+		return markTTL
+	}
+	return maxTTL
+}
+
 // compareAll compares nodens with CoreDNS for the names of all tables.
 func (w *namesFixture) compareAll(ctx context.Context, s *suite) (string, error) {
 	if w.client == nil {
@@ -79,43 +87,62 @@ func (w *namesFixture) compareAll(ctx context.Context, s *suite) (string, error)
 		w.partialNameQuestions(), w.endpointQuestions(), w.externalNameQuestions(), w.outsideQuestions()), localDNS)
 }
 
-// compare sends the same queries to nodens, at its addresses on each node, and to CoreDNS. The
-// replies must be equal except for TTLs, the SOA serial number and letter case: CoreDNS's cache
-// keeps the case of the first query.
+// compare sends the same queries to nodens, at its addresses on each node, and to CoreDNS.
 func (w *namesFixture) compare(ctx context.Context, s *suite, table []question, addresses ...string) (string, error) {
+	c, err := w.compareReplies(ctx, s, table, addresses...)
+	seen := fmt.Sprintf("%d queries from each of 2 nodes", c.queries/2)
+	if c.retries > 0 {
+		seen += fmt.Sprintf(", equal after %d retries", c.retries)
+	}
+	return seen, err
+}
+
+// comparison is the result of compareReplies.
+type comparison struct {
+	// queries is their number at all addresses from all pods, and different how many of them
+	// have another reply than CoreDNS's, at an address at least.
+	queries, different int
+	// retries is how often unequal replies were compared again.
+	retries int64
+}
+
+// compareReplies is compare, with the numbers. The replies must be equal except for TTLs, the SOA
+// serial number and letter case: CoreDNS's cache keeps the case of the first query.
+func (w *namesFixture) compareReplies(ctx context.Context, s *suite, table []question, addresses ...string) (comparison, error) {
 	list := wireQueries(table, "udp 0", "udp 1232", "tcp 0")
 	argv := []string{"probe", "wire"}
 	for _, a := range append(addresses, w.coreDNS) {
 		argv = append(argv, net.JoinHostPort(a, "53"))
 	}
-	var retries atomic.Int64
-	err := forEach(ordinaryPods()[:2], func(pod string) error {
+	pods := ordinaryPods()[:2]
+	var retries, different atomic.Int64
+	err := forEach(pods, func(pod string) error {
 		left := list
 		// CoreDNS may still have answers cached that are up to 30 s old.
-		return peer.Await(ctx, "CoreDNS and nodens to say the same", func(ctx context.Context) error {
+		err := peer.Await(ctx, "CoreDNS and nodens to say the same", func(ctx context.Context) error {
 			out, err := w.exec(ctx, s, pod, strings.Join(left, "\n")+"\n", argv...)
 			if err == nil {
-				left, err = differences(out, left, len(addresses))
+				left, err = differences(out, left, len(addresses), w.ttlLimit())
 			}
 			if err != nil {
 				retries.Add(1)
 			}
 			return err
 		})
+		if err != nil {
+			different.Add(int64(len(left)))
+		}
+		return err
 	})
-	seen := fmt.Sprintf("%d queries from each of 2 nodes", len(list)*len(addresses))
-	if n := retries.Load(); n > 0 {
-		seen += fmt.Sprintf(", equal after %d retries", n)
-	}
-	return seen, err
+	return comparison{queries: len(list) * len(addresses) * len(pods), different: int(different.Load()), retries: retries.Load()}, err
 }
 
 // maxShown is the maximum number of differences in an error.
 const maxShown = 5
 
 // differences returns the queries with different replies. out is the output of `probe wire` for
-// n addresses of nodens and one of CoreDNS.
-func differences(out string, list []string, n int) (left []string, err error) {
+// n addresses of nodens and one of CoreDNS. TTLs may be up to ttlLimit.
+func differences(out string, list []string, n, ttlLimit int) (left []string, err error) {
 	lines := strings.Split(strings.TrimSuffix(out, "\n"), "\n")
 	if len(lines) != (n+1)*len(list) {
 		return list, fmt.Errorf("%d lines for %d queries to %d servers", len(lines), len(list), n+1)
@@ -123,7 +150,7 @@ func differences(out string, list []string, n int) (left []string, err error) {
 	var errs []error
 	for i, query := range list {
 		answers := lines[i*(n+1) : (i+1)*(n+1)]
-		if err := checkSameReply(query, answers[:n], answers[n]); err != nil {
+		if err := checkSameReply(query, answers[:n], answers[n], ttlLimit); err != nil {
 			left, errs = append(left, query), append(errs, err)
 		}
 	}
@@ -134,7 +161,7 @@ func differences(out string, list []string, n int) (left []string, err error) {
 }
 
 // checkSameReply compares the lines of `probe wire` for a query. A missing reply is an error.
-func checkSameReply(query string, ours []string, theirs string) error {
+func checkSameReply(query string, ours []string, theirs string, ttlLimit int) error {
 	want := strings.Split(theirs, "\t")
 	if len(want) != 4 || want[1] != query || !strings.Contains(want[3], "; answer ") {
 		return fmt.Errorf("CoreDNS gives no reply to %s: %s", query, theirs)
@@ -144,7 +171,7 @@ func checkSameReply(query string, ours []string, theirs string) error {
 		if len(got) != 4 || got[1] != query {
 			return fmt.Errorf("what the probe writes is not about %s: %s", query, line)
 		}
-		if ttl, err := strconv.Atoi(got[2]); err != nil || ttl > maxTTL || !strings.EqualFold(got[3], want[3]) {
+		if ttl, err := strconv.Atoi(got[2]); err != nil || ttl > ttlLimit || !strings.EqualFold(got[3], want[3]) {
 			return fmt.Errorf("%s\n\tnodens, TTL %s: %s\n\tCoreDNS: %s", query, got[2], got[3], want[3])
 		}
 	}

@@ -3,6 +3,7 @@
 // it; it needs root, on Debian, and leaves nothing behind.
 //
 //	go run ./test/e2e [-only PART,…] [-network NAME,…] [-keep] [-dir DIR] [-outage TIME] [-out FILE]
+//	                    [-network-out FILE]
 //
 // Each part of the table is a file of its own; they run in the order of parts.
 package main
@@ -47,6 +48,7 @@ func run(ctx context.Context) error {
 	flag.BoolVar(&s.keep, "keep", false, "leave the cluster up until the program is interrupted")
 	flag.StringVar(&s.dir, "dir", "", "where files and logs go; a temporary folder if it is empty")
 	flag.StringVar(&s.out, "out", "", "a file to write the table to, in Markdown")
+	flag.StringVar(&s.networkOut, "network-out", "", "a file in Markdown whose table of networks to write")
 	flag.DurationVar(&s.outage, "outage", defaultOutage, "how long the API server is away in the part chaos")
 	flag.Parse()
 	planned, err := plan(splitList(*only), splitList(*network))

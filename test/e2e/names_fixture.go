@@ -43,6 +43,8 @@ type namesFixture struct {
 	clusterIP, podIP map[string]string
 	// stubStarted receives the result of configuring the stub domain.
 	stubStarted chan error
+	// marked: the agents' answers have the TTL markTTL.
+	marked bool
 }
 
 // ordinaryPods returns the pods with default DNS settings on each node, the pods with use-vc, and
@@ -99,6 +101,11 @@ func (w *namesFixture) create(ctx context.Context, s *suite) (seen string, err e
 		return "", err
 	}
 	w.startStubDomain(ctx, s, client)
+	return w.createObjects(ctx, s, client)
+}
+
+// createObjects applies the manifest and waits until its names resolve.
+func (w *namesFixture) createObjects(ctx context.Context, s *suite, client kubernetes.Interface) (seen string, err error) {
 	text, err := w.manifest()
 	if err != nil {
 		return "", err
@@ -133,8 +140,13 @@ func (w *namesFixture) connect(ctx context.Context, s *suite) (kubernetes.Interf
 // createNamespaces creates the namespaces and waits for the ServiceAccount that pods need.
 func createNamespaces(ctx context.Context, client kubernetes.Interface) error {
 	for _, name := range []string{namesNS, elsewhereNS} {
-		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
-		if _, err := client.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{}); err != nil {
+		// The namespace of an earlier part may still be terminating.
+		err := peer.Await(ctx, "namespace "+name+" to be created", func(ctx context.Context) error {
+			ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+			_, err := client.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{})
+			return err
+		})
+		if err != nil {
 			return err
 		}
 	}

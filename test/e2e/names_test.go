@@ -112,7 +112,7 @@ func TestDifferences(t *testing.T) {
 		{"another query", strings.ReplaceAll(line("30", reply), "udp 0", "tcp 0") + line("7", reply), false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			left, err := differences(tt.out, []string{query}, 1)
+			left, err := differences(tt.out, []string{query}, 1, maxTTL)
 			if (err == nil) != tt.same || (len(left) == 0) != tt.same {
 				t.Errorf("alike: %t, want %t: %v, %v", err == nil, tt.same, left, err)
 			}

@@ -36,6 +36,7 @@ func (s *suite) prepare(ctx context.Context, p part) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	s.kubernetesVersion = version
 	seen := fmt.Sprintf("Kubernetes %s, %d nodes, CoreDNS, kube-proxy %s, network %s",
 		version, len(s.cluster.Nodes()), p.kind.proxy, p.kind.network)
 	if p.kind.dualStack {

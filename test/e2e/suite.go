@@ -56,6 +56,7 @@ func parts() []part {
 		{name: "names", kind: singleStackKind, agent: true, checks: names()},
 		{name: "scraping", kind: singleStackKind, agent: true, checks: scraping()},
 		{name: "chaos", kind: singleStackKind, agent: true, checks: chaos()},
+		{name: networkPart, kind: singleStackKind, agent: true}, // its checks depend on the network
 		{name: "dual-stack", kind: dualStackKind, checks: dualStack()},
 	}
 }
@@ -84,10 +85,24 @@ func plan(wanted, networks []string) (planned []part, err error) {
 			if p.kind.network = network; usual && p.name == networkPart {
 				p.kind.network = usualOtherNetwork
 			}
+			if err := p.onNetwork(); err != nil {
+				return nil, fmt.Errorf("-network: %w", err)
+			}
 			planned = append(planned, p)
 		}
 	}
 	return planned, nil
+}
+
+// onNetwork completes the part network.
+func (p *part) onNetwork() error {
+	if p.name != networkPart {
+		return nil
+	}
+	network, err := cluster.FindPodNetwork(p.kind.network)
+	p.name += " " + network.Name
+	p.checks = networkChecks(network)
+	return err
 }
 
 // networkNames resolves all, and the default.
@@ -113,8 +128,9 @@ func networkNames(wanted []string) (names []string, err error) {
 type suite struct {
 	keep bool
 	dir  string
-	// out is the document to write; none if it is empty.
-	out string
+	// out is the document to write, and networkOut the one whose table of networks is
+	// written; none if it is empty.
+	out, networkOut string
 	// outage is how long the API server is away when that is looked at.
 	outage time.Duration
 	// root is the tree's top.
@@ -129,6 +145,9 @@ type suite struct {
 	// leftovers is what clusters have left behind.
 	leftovers []string
 	results   []result
+	// networkRows are the results of the part network, kubernetesVersion the clusters'.
+	networkRows       []*networkRow
+	kubernetesVersion string
 }
 
 // result is a check's outcome.
@@ -162,6 +181,9 @@ func (s *suite) run(ctx context.Context, planned []part) (err error) {
 	s.runCheck(ctx, "end", check{"nothing is left behind", checkLeftovers})
 	if s.out != "" {
 		err = s.writeResults(ctx, s.out)
+	}
+	if s.networkOut != "" {
+		err = errors.Join(err, s.writeNetworkTable(ctx, s.networkOut))
 	}
 	return errors.Join(interrupted, s.printSummary(os.Stdout), err)
 }
@@ -197,7 +219,7 @@ func (s *suite) runCheck(ctx context.Context, part string, c check) bool {
 	l := result{part: part, name: c.name, seen: seen, err: err, took: time.Since(began)}
 	s.results = append(s.results, l)
 	l.print(os.Stdout)
-	if err != nil && s.cluster != nil {
+	if err != nil && s.cluster != nil && !errors.Is(err, errNoLoadPods) {
 		fmt.Println(s.diagnose(ctx))
 	}
 	return err == nil
@@ -208,7 +230,7 @@ func (l result) print(w io.Writer) {
 	if l.err != nil {
 		verdict, seen = "FAIL", l.err.Error()
 	}
-	fmt.Fprintf(w, "%s  %-11s %-66s %6.1f s  %s\n", verdict, l.part, l.name, l.took.Seconds(), seen)
+	fmt.Fprintf(w, "%s  %-12s %-66s %6.1f s  %s\n", verdict, l.part, l.name, l.took.Seconds(), seen)
 }
 
 // printSummary prints all lines, and is an error if one failed or there is none.

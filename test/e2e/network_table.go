@@ -1,0 +1,131 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+
+	"github.com/nodens-dns/nodens/internal/file"
+	"github.com/nodens-dns/nodens/test/e2e/cluster"
+	"github.com/nodens-dns/nodens/test/node/load"
+)
+
+// networkRow is the result of the part network on a network in one mode of the kernel path.
+type networkRow struct {
+	network, kernelPath string
+	names               comparison
+	// upgrade has the losses of all rollouts, kill those of a killed agent's node.
+	upgrade, kill lossSum
+	// policy says that no policies are enforced. If it is empty, policyChecks is the number of the
+	// passed checks.
+	policy       string
+	policyChecks int
+}
+
+// allPolicyChecks is the number of checks of policies.
+const allPolicyChecks = 3
+
+// policyCheck returns a check that counts in the row if it passes.
+func (r *networkRow) policyCheck(name string, run func(context.Context, *suite) (string, error)) check {
+	return check{name, func(ctx context.Context, s *suite) (string, error) {
+		seen, err := run(ctx, s)
+		if err == nil {
+			r.policyChecks++
+		}
+		return seen, err
+	}}
+}
+
+// lossSum is the sum of losses of events that were within their limits.
+type lossSum struct{ lost, asked uint64 }
+
+func (l *lossSum) add(c load.Counts) { l.lost, l.asked = l.lost+c.Failed(), l.asked+c.Asked }
+
+// failedCell is the result of a check that failed or was not run.
+const failedCell = "**failed**"
+
+func (l lossSum) String() string {
+	if l.asked == 0 {
+		return failedCell
+	}
+	return fmt.Sprintf("%d of %d", l.lost, l.asked)
+}
+
+// String returns the row in Markdown.
+func (r *networkRow) String() string {
+	names, policy := failedCell, r.policy
+	if r.names.queries > 0 {
+		names = fmt.Sprintf("%d of %d", r.names.queries-r.names.different, r.names.queries)
+	}
+	switch {
+	case policy != "":
+	case r.policyChecks == allPolicyChecks:
+		policy = "yes"
+	default:
+		policy = failedCell
+	}
+	return fmt.Sprintf("| %s | %s | %s | %s | %s | %s |\n", r.network, r.kernelPath, names, r.upgrade, r.kill, policy)
+}
+
+// The lines of a document between which the table of networks is.
+const (
+	networkTableBegin = "<!-- Written by make e2e-networks -->\n"
+	networkTableEnd   = "<!-- End of what make e2e-networks writes -->\n"
+)
+
+// writeNetworkTable replaces the table in the document.
+func (s *suite) writeNetworkTable(ctx context.Context, path string) error {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	before, rest, begins := strings.Cut(string(text), networkTableBegin)
+	_, after, ends := strings.Cut(rest, networkTableEnd)
+	if !begins || !ends {
+		return fmt.Errorf("%s has no lines %q and %q for the table", path, networkTableBegin, networkTableEnd)
+	}
+	table, err := s.networkTable(ctx)
+	if err != nil {
+		return err
+	}
+	return file.Replace(path, func(w io.Writer) error {
+		_, err := io.WriteString(w, before+networkTableBegin+"\n"+table+"\n"+networkTableEnd+after)
+		return err
+	})
+}
+
+// networkTable returns the table, and the versions of what was run.
+func (s *suite) networkTable(ctx context.Context) (string, error) {
+	var b strings.Builder
+	b.WriteString("| network | kernel path | names right | lost in upgrades | lost in a kill | policy held |\n|---|---|--:|--:|--:|---|\n")
+	var versions []string
+	known := make(map[string]bool)
+	for _, row := range s.networkRows {
+		b.WriteString(row.String())
+		if known[row.network] {
+			continue
+		}
+		known[row.network] = true
+		network, err := cluster.FindPodNetwork(row.network)
+		if err != nil {
+			return "", err
+		}
+		version, err := network.Version(ctx)
+		if err != nil {
+			return "", fmt.Errorf("the version of %s: %w", row.network, err)
+		}
+		versions = append(versions, row.network+": "+version)
+	}
+	kernel, err := exec.CommandContext(ctx, "uname", "-r").Output()
+	if err != nil {
+		return "", fmt.Errorf("uname: %w", err)
+	}
+	fmt.Fprintf(&b, "\nVersions: Linux %s, Kubernetes %s\n", strings.TrimSpace(string(kernel)), s.kubernetesVersion)
+	for _, v := range versions {
+		b.WriteString("- " + v + "\n")
+	}
+	return b.String(), nil
+}
