@@ -1,7 +1,7 @@
 # These targets install what they need: on Debian, as root, from its packages; the rest
 # from Go modules.
 
-.PHONY: run test soak flaky cover mutants test-arm64 fuzz lint bench build image e2e kernels
+.PHONY: run test soak flaky cover mutants test-arm64 fuzz lint bench build image e2e e2e-networks kernels
 
 build:
 	@test -x bin/nodens || echo "compiling nodens; the first time takes a minute or two" >&2
@@ -61,6 +61,12 @@ image:
 e2e:
 	@sh test/install.sh nsenter ip iptables nft conntrack dig curl gcc ctr runc /usr/lib/cni/bridge prometheus busybox musl-gcc
 	@bash test/clean.sh go run ./test/e2e
+
+# Names, upgrades, kills and policies on each pod network, with the kernel path off and on.
+# Writes the table in docs/reference/networks.md.
+e2e-networks:
+	@sh test/install.sh nsenter ip iptables nft conntrack gcc ctr runc /usr/lib/cni/bridge busybox musl-gcc
+	@bash test/clean.sh go run ./test/e2e -only network -network all -network-out docs/reference/networks.md
 
 # Answers in the kernel, on the kernels of Debian's releases, each in a virtual machine.
 # Takes a few minutes and downloads 60 MB the first time.

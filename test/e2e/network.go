@@ -85,6 +85,14 @@ type faultFunc = func(*chaosTest, context.Context) (map[string]podKill, error)
 
 // setUp installs the agents with the overlay takeover, and starts all clients.
 func (t *networkTest) setUp(ctx context.Context, s *suite) (string, error) {
+	version, err := t.network.Version(ctx)
+	if err != nil {
+		return "", fmt.Errorf("the network's version: %w", err)
+	}
+	if s.versions == nil {
+		s.versions = make(map[string]string)
+	}
+	s.versions[t.network.Name] = version
 	for _, args := range [][]string{
 		{"apply", "--kustomize=" + filepath.Join(s.root, "daemonset/overlays/takeover")},
 		{"rollout", "status", "--namespace=" + agentNamespace, "daemonset/" + agentDaemonSet, "--timeout=2m"},

@@ -4,12 +4,13 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 
 	"github.com/nodens-dns/nodens/internal/file"
-	"github.com/nodens-dns/nodens/test/e2e/cluster"
 	"github.com/nodens-dns/nodens/test/node/load"
 )
 
@@ -101,31 +102,16 @@ func (s *suite) writeNetworkTable(ctx context.Context, path string) error {
 func (s *suite) networkTable(ctx context.Context) (string, error) {
 	var b strings.Builder
 	b.WriteString("| network | kernel path | names right | lost in upgrades | lost in a kill | policy held |\n|---|---|--:|--:|--:|---|\n")
-	var versions []string
-	known := make(map[string]bool)
 	for _, row := range s.networkRows {
 		b.WriteString(row.String())
-		if known[row.network] {
-			continue
-		}
-		known[row.network] = true
-		network, err := cluster.FindPodNetwork(row.network)
-		if err != nil {
-			return "", err
-		}
-		version, err := network.Version(ctx)
-		if err != nil {
-			return "", fmt.Errorf("the version of %s: %w", row.network, err)
-		}
-		versions = append(versions, row.network+": "+version)
 	}
 	kernel, err := exec.CommandContext(ctx, "uname", "-r").Output()
 	if err != nil {
 		return "", fmt.Errorf("uname: %w", err)
 	}
-	fmt.Fprintf(&b, "\nVersions: Linux %s, Kubernetes %s\n", strings.TrimSpace(string(kernel)), s.kubernetesVersion)
-	for _, v := range versions {
-		b.WriteString("- " + v + "\n")
+	fmt.Fprintf(&b, "\nVersions of this run: Linux %s, Kubernetes %s.\n\n", strings.TrimSpace(string(kernel)), s.kubernetesVersion)
+	for _, name := range slices.Sorted(maps.Keys(s.versions)) {
+		fmt.Fprintf(&b, "- %s: %s\n", name, s.versions[name])
 	}
 	return b.String(), nil
 }

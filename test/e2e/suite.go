@@ -145,8 +145,10 @@ type suite struct {
 	// leftovers is what clusters have left behind.
 	leftovers []string
 	results   []result
-	// networkRows are the results of the part network, kubernetesVersion the clusters'.
+	// networkRows are the results of the part network, versions those of the networks by name,
+	// and kubernetesVersion the clusters'.
 	networkRows       []*networkRow
+	versions          map[string]string
 	kubernetesVersion string
 }
 

@@ -1,0 +1,108 @@
+package main
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/nodens-dns/nodens/test/node/load"
+)
+
+// TestPlan: which parts run on which networks.
+func TestPlan(t *testing.T) {
+	for _, tt := range []struct {
+		only, networks string
+		want           string
+	}{
+		{"", "", "drop-in bridge, install bridge, names bridge, scraping bridge, chaos bridge, network ptp ptp, dual-stack bridge"},
+		{"names", "", "names bridge"},
+		{"network", "bridge,ptp", "network bridge bridge, network ptp ptp"},
+		{"names,network", "ptp", "names ptp, network ptp ptp"},
+		{"nothing", "", "error"},
+		{"", "nothing", "error"},
+	} {
+		t.Run(tt.only+" "+tt.networks, func(t *testing.T) {
+			got := "error"
+			planned, err := plan(splitList(tt.only), splitList(tt.networks))
+			if err == nil {
+				var names []string
+				for _, p := range planned {
+					names = append(names, p.name+" "+p.kind.network)
+					if len(p.checks) == 0 {
+						t.Errorf("%s has no checks", p.name)
+					}
+				}
+				got = strings.Join(names, ", ")
+			}
+			if got != tt.want {
+				t.Errorf("got  %s (%v)\nwant %s", got, err, tt.want)
+			}
+		})
+	}
+}
+
+// TestNetworkRow: a row says what failed, or was not reached.
+func TestNetworkRow(t *testing.T) {
+	row := &networkRow{network: "bridge", kernelPath: "off"}
+	const failed = "| bridge | off | **failed** | **failed** | **failed** | **failed** |\n"
+	if got := row.String(); got != failed {
+		t.Errorf("of a run that failed: %s", got)
+	}
+	row.names = comparison{queries: 10, different: 1}
+	row.upgrade.add(load.Counts{Asked: 20})
+	row.kill.add(load.Counts{Asked: 20, Lost: 3})
+	row.kill.add(load.Counts{Asked: 10, Servfail: 1})
+	pass := row.policyCheck("", func(context.Context, *suite) (string, error) { return "", nil })
+	for range allPolicyChecks {
+		if _, err := pass.run(t.Context(), nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, want := row.String(), "| bridge | off | 9 of 10 | 0 of 20 | 4 of 30 | yes |\n"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+// TestWriteNetworkTable: only what is between the two lines is replaced.
+func TestWriteNetworkTable(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "page.md")
+	const before, after = "# Page\n", "\nEnd.\n"
+	s := suite{networkRows: []*networkRow{{network: "bridge", kernelPath: "off"}}, kubernetesVersion: "v1"}
+	if err := os.WriteFile(path, []byte(before+after), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.writeNetworkTable(t.Context(), path); err == nil {
+		t.Error("a page without the lines is no error")
+	}
+	if err := os.WriteFile(path, []byte(before+networkTableBegin+"old"+networkTableEnd+after), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	s.versions = map[string]string{"bridge": "1.2"}
+	if err := s.writeNetworkTable(t.Context(), path); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := string(text)
+	for _, want := range []string{before + networkTableBegin, networkTableEnd + after, s.networkRows[0].String(), "Kubernetes v1", "- bridge: 1.2\n"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("no %q in:\n%s", want, got)
+		}
+	}
+	if strings.Contains(got, "old") {
+		t.Errorf("the old table is still there:\n%s", got)
+	}
+}
+
+// TestDNSConnections: only lines about port 53 count.
+func TestDNSConnections(t *testing.T) {
+	const dns, probe = "udp 17 src=10.0.0.1 dst=10.96.0.10 sport=53000 dport=53 [UNREPLIED]\n", "tcp 6 dst=10.96.0.10 sport=53 dport=8181 use=1\n"
+	if got := dnsConnections(probe + dns + probe); !slices.Equal(got, []string{dns}) {
+		t.Errorf("got %q", got)
+	}
+}
