@@ -234,20 +234,7 @@ func (t *networkTest) checkMode(ctx context.Context, on bool) (string, error) {
 		if on {
 			want = map[string]float64{kernelActiveMetric: 1, kernelWatchedMetric: 0, kernelInterfacesMetric: float64(pods[n.Name])}
 		}
-		err := peer.Await(ctx, "the metrics of the kernel path on "+n.Name, func(ctx context.Context) error {
-			for metric, value := range want {
-				got, err := t.metricSum(ctx, n, metricsPort, metric)
-				if err == nil && got != value {
-					sleep(ctx, pollInterval)
-					err = fmt.Errorf("%s is %v, want %v", metric, got, value)
-				}
-				if err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-		if err != nil {
+		if err := t.waitMetrics(ctx, n, want); err != nil {
 			return "", err
 		}
 	}
@@ -255,6 +242,23 @@ func (t *networkTest) checkMode(ctx context.Context, on bool) (string, error) {
 		return "no program", nil
 	}
 	return fmt.Sprintf("the program is on the interfaces of all pods: %v", pods), nil
+}
+
+// waitMetrics waits until the metrics of the node's agent have these values.
+func (t *networkTest) waitMetrics(ctx context.Context, n *cluster.Node, want map[string]float64) error {
+	return peer.Await(ctx, "the metrics of the agent on "+n.Name, func(ctx context.Context) error {
+		for metric, value := range want {
+			got, err := t.metricSum(ctx, n, metricsPort, metric)
+			if err == nil && got != value {
+				sleep(ctx, pollInterval)
+				err = fmt.Errorf("%s is %v, want %v", metric, got, value)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 // podsWithInterface returns the number of running pods outside of their node's network, by node.

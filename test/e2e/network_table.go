@@ -7,10 +7,10 @@ import (
 	"maps"
 	"os"
 	"os/exec"
-	"slices"
 	"strings"
 
 	"github.com/nodens-dns/nodens/internal/file"
+	"github.com/nodens-dns/nodens/test/e2e/cluster"
 	"github.com/nodens-dns/nodens/test/node/load"
 )
 
@@ -77,41 +77,54 @@ const (
 	networkTableEnd   = "<!-- End of what make e2e-networks writes -->\n"
 )
 
-// writeNetworkTable replaces the table in the document.
+// writeNetworkTable replaces the table in the document. Rows of networks that were not run stay.
 func (s *suite) writeNetworkTable(ctx context.Context, path string) error {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return err
 	}
 	before, rest, begins := strings.Cut(string(text), networkTableBegin)
-	_, after, ends := strings.Cut(rest, networkTableEnd)
+	old, after, ends := strings.Cut(rest, networkTableEnd)
 	if !begins || !ends {
 		return fmt.Errorf("%s has no lines %q and %q for the table", path, networkTableBegin, networkTableEnd)
 	}
-	table, err := s.networkTable(ctx)
+	kernel, err := exec.CommandContext(ctx, "uname", "-r").Output()
 	if err != nil {
-		return err
+		return fmt.Errorf("uname: %w", err)
 	}
+	table := s.networkTable(old) + fmt.Sprintf("- Linux %s, Kubernetes %s\n", strings.TrimSpace(string(kernel)), s.kubernetesVersion)
 	return file.Replace(path, func(w io.Writer) error {
 		_, err := io.WriteString(w, before+networkTableBegin+"\n"+table+"\n"+networkTableEnd+after)
 		return err
 	})
 }
 
-// networkTable returns the table, and the versions of what was run.
-func (s *suite) networkTable(ctx context.Context) (string, error) {
-	var b strings.Builder
-	b.WriteString("| network | kernel path | names right | lost in upgrades | lost in a kill | policy held |\n|---|---|--:|--:|--:|---|\n")
+// networkTable returns the table and the versions of the networks, with what the old text has about
+// networks that were not run.
+func (s *suite) networkTable(old string) string {
+	rows, versions := make(map[string]string), make(map[string]string)
+	for line := range strings.Lines(old) {
+		if cells := strings.Split(line, "|"); len(cells) > 2 {
+			rows[strings.TrimSpace(cells[1])] += line
+		}
+		if name, version, ok := strings.Cut(strings.TrimPrefix(line, "- "), ": "); ok {
+			versions[name] = strings.TrimSpace(version)
+		}
+	}
+	maps.Copy(versions, s.versions)
 	for _, row := range s.networkRows {
-		b.WriteString(row.String())
+		delete(rows, row.network)
 	}
-	kernel, err := exec.CommandContext(ctx, "uname", "-r").Output()
-	if err != nil {
-		return "", fmt.Errorf("uname: %w", err)
+	for _, row := range s.networkRows {
+		rows[row.network] += row.String()
 	}
-	fmt.Fprintf(&b, "\nVersions of this run: Linux %s, Kubernetes %s.\n\n", strings.TrimSpace(string(kernel)), s.kubernetesVersion)
-	for _, name := range slices.Sorted(maps.Keys(s.versions)) {
-		fmt.Fprintf(&b, "- %s: %s\n", name, s.versions[name])
+	var table, list strings.Builder
+	for _, network := range cluster.PodNetworks() {
+		if rows[network.Name] != "" {
+			table.WriteString(rows[network.Name])
+			fmt.Fprintf(&list, "- %s: %s\n", network.Name, versions[network.Name])
+		}
 	}
-	return b.String(), nil
+	return "| network | kernel path | names right | lost in upgrades | lost in a kill | policy held |\n|---|---|--:|--:|--:|---|\n" +
+		table.String() + "\nVersions:\n\n" + list.String()
 }

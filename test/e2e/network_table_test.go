@@ -66,10 +66,12 @@ func TestNetworkRow(t *testing.T) {
 	}
 }
 
-// TestWriteNetworkTable: only what is between the two lines is replaced.
+// TestWriteNetworkTable: only what is between the two lines is replaced, and of it not the rows of other
+// networks.
 func TestWriteNetworkTable(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "page.md")
 	const before, after = "# Page\n", "\nEnd.\n"
+	const old = "| ptp | off | kept |\n| bridge | off | old |\n- bridge: old\n- ptp: 7\n"
 	s := suite{networkRows: []*networkRow{{network: "bridge", kernelPath: "off"}}, kubernetesVersion: "v1"}
 	if err := os.WriteFile(path, []byte(before+after), 0o644); err != nil {
 		t.Fatal(err)
@@ -77,7 +79,7 @@ func TestWriteNetworkTable(t *testing.T) {
 	if err := s.writeNetworkTable(t.Context(), path); err == nil {
 		t.Error("a page without the lines is no error")
 	}
-	if err := os.WriteFile(path, []byte(before+networkTableBegin+"old"+networkTableEnd+after), 0o644); err != nil {
+	if err := os.WriteFile(path, []byte(before+networkTableBegin+old+networkTableEnd+after), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	s.versions = map[string]string{"bridge": "1.2"}
@@ -89,7 +91,7 @@ func TestWriteNetworkTable(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := string(text)
-	for _, want := range []string{before + networkTableBegin, networkTableEnd + after, s.networkRows[0].String(), "Kubernetes v1", "- bridge: 1.2\n"} {
+	for _, want := range []string{before + networkTableBegin, networkTableEnd + after, s.networkRows[0].String(), "Kubernetes v1", "- bridge: 1.2\n- ptp: 7\n", "| ptp | off | kept |\n"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("no %q in:\n%s", want, got)
 		}

@@ -64,34 +64,44 @@ func parts() []part {
 // plan returns the wanted parts on the pod networks; all parts if none is wanted. Without networks,
 // the part network runs on another one than the other parts.
 func plan(wanted, networks []string) (planned []part, err error) {
-	var names []string
-	for _, p := range parts() {
-		names = append(names, p.name)
-	}
-	for _, name := range wanted {
-		if !slices.Contains(names, name) {
-			return nil, fmt.Errorf("-only: there is no part %q; there are %s", name, strings.Join(names, ", "))
-		}
-	}
 	usual := len(networks) == 0
 	if networks, err = networkNames(networks); err != nil {
 		return nil, fmt.Errorf("-network: %w", err)
 	}
+	chosen, err := wantedParts(wanted)
+	if err != nil {
+		return nil, fmt.Errorf("-only: %w", err)
+	}
 	for _, network := range networks {
-		for _, p := range parts() {
-			if len(wanted) > 0 && !slices.Contains(wanted, p.name) {
-				continue
-			}
+		for _, p := range chosen {
 			if p.kind.network = network; usual && p.name == networkPart {
 				p.kind.network = usualOtherNetwork
 			}
 			if err := p.onNetwork(); err != nil {
-				return nil, fmt.Errorf("-network: %w", err)
+				return nil, err
 			}
 			planned = append(planned, p)
 		}
 	}
 	return planned, nil
+}
+
+// wantedParts returns the parts of these names in their order; all if there are no names.
+func wantedParts(names []string) (list []part, err error) {
+	all := parts()
+	var known []string
+	for _, p := range all {
+		known = append(known, p.name)
+	}
+	for _, name := range names {
+		if !slices.Contains(known, name) {
+			return nil, fmt.Errorf("there is no part %q; there are %s", name, strings.Join(known, ", "))
+		}
+	}
+	if len(names) == 0 {
+		return all, nil
+	}
+	return slices.DeleteFunc(all, func(p part) bool { return !slices.Contains(names, p.name) }), nil
 }
 
 // onNetwork completes the part network.
