@@ -3,8 +3,10 @@
 package kubernetes
 
 import (
+	"math/rand/v2"
 	"net/http"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -150,6 +152,107 @@ func TestProgrammingTrigger(t *testing.T) {
 		}
 		if got != tt.count {
 			t.Errorf("%s: %d measured, want %d", tt.name, got, tt.count)
+		}
+	}
+}
+
+// TestPortNumbers: a port has a number from 1 to 65535, or none.
+func TestPortNumbers(t *testing.T) {
+	number := func(n int32) *int32 { return &n }
+	var none portList
+	for _, tt := range []struct {
+		number *int32
+		want   portList
+	}{
+		{nil, none.append("x", tcp, 0)}, {number(1), none.append("x", tcp, 1)}, {number(65535), none.append("x", tcp, 65535)},
+		{number(0), none}, {number(-1), none}, {number(65536), none},
+	} {
+		var f faults
+		got := appendPort("", "x", "TCP", tt.number, &f)
+		if got != tt.want || (f == nil) != (tt.want != none) {
+			t.Errorf("%q, faults %v; want %q", got, f, tt.want)
+		}
+	}
+}
+
+// TestPortSet: the set tells new numbers from known ones, few or many.
+func TestPortSet(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	var set portSet
+	var list []uint16
+	known := make(map[uint16]bool)
+	for range 400 {
+		number := uint16(1 + rng.IntN(4*maxUnindexedPorts))
+		isNew := set.add(number, list)
+		if isNew == known[number] {
+			t.Fatalf("%d of %v is new: %t", number, list, isNew)
+		}
+		if isNew {
+			list, known[number] = append(list, number), true
+		}
+	}
+	if len(list) <= 2*maxUnindexedPorts {
+		t.Errorf("%d numbers", len(list))
+	}
+}
+
+// TestCandidateSlices: addresses are compared with each other only if that takes few comparisons, and
+// these are spent.
+func TestCandidateSlices(t *testing.T) {
+	for _, tt := range []struct {
+		slices, endpoints int
+		many              bool
+		spent             int // at least
+	}{{1, 200, false, 1}, {2, 100, false, 2 * 2 * 200}, {2, 150, true, 2}, {4, 100, true, 4}, {4, 10, false, 2 * 4 * 40}} {
+		s := &service{}
+		for n := range tt.slices {
+			var addrs strings.Builder
+			for i := range tt.endpoints {
+				addrs.Write([]byte{10, byte(n), byte(i / 250), byte(i % 250)})
+			}
+			s.slices = append(s.slices, &slice{size: 4, addrs: addrs.String()})
+		}
+		const steps = 100_000
+		b := Budget{steps}
+		m := match{node: serviceName, svc: s}
+		list, many := m.candidateSlices(nil, 4, &b)
+		if spent := steps - b.left; len(list) != tt.slices || many != tt.many || spent < tt.spent {
+			t.Errorf("%d slices of %d: %d candidates, many %t, %d steps; want many %t, %d steps", tt.slices, tt.endpoints, len(list), many, spent, tt.many, tt.spent)
+		}
+		if list, _ := m.candidateSlices(nil, 16, &b); len(list) != 0 {
+			t.Errorf("%d slices of the other family", len(list))
+		}
+	}
+}
+
+// TestClientNamespace: a client's namespace is known if it is a pod of this node with an address of
+// its own, in a namespace of the zone.
+func TestClientNamespace(t *testing.T) {
+	cfg := testConfig(t)
+	cfg.Namespaces = []string{"a"}
+	for _, tt := range []struct {
+		name   string
+		ns     string
+		change func(*corev1.Pod)
+		want   string
+	}{
+		{"pod", "a", func(*corev1.Pod) {}, "\x01a"},
+		{"another namespace", "b", func(*corev1.Pod) {}, ""},
+		{"host network", "a", func(p *corev1.Pod) { p.Spec.HostNetwork = true }, ""},
+		{"another node", "a", func(p *corev1.Pod) { p.Spec.NodeName = "n2" }, ""},
+		{"terminating", "a", func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: testClock()} }, ""},
+		{"ended", "a", func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }, ""},
+		{"another address", "a", func(p *corev1.Pod) { p.Status.PodIPs[0].IP = "10.1.0.2" }, ""},
+	} {
+		v := emptyView()
+		tell := handlerFixture{v, pods}
+		tell.setNode("n1")
+		p := makePod(tt.ns, "x", "10.1.0.1")
+		tt.change(p)
+		tell.put(p)
+		ns, ok := NewZone(v, cfg).ClientNamespace(netipAddr(t, "10.1.0.1"))
+		if string(ns) != tt.want || ok != (tt.want != "") {
+			t.Errorf("%s: %q, %t; want %q", tt.name, ns, ok, tt.want)
 		}
 	}
 }

@@ -172,14 +172,16 @@ func TestTopologyOffKeepsOrder(t *testing.T) {
 }
 
 // If a service has more endpoints than fit into an answer, every one is returned at some
-// time.
+// time, and neighbors in the list are seldom neighbors in the answer.
 func TestMoreThanFit(t *testing.T) {
 	cfg := testConfig(t)
 	v := openPlaced(t, cfg, "")
 	const n = 9000
 	var list []discoveryv1.Endpoint
+	at := map[string]int{}
 	for i := range n {
 		list = append(list, endpointAt(fmt.Sprintf("10.0.%d.%d n9 west", i/250, i%250)))
+		at[list[i].Addresses[0]] = i
 	}
 	headlessOf(v, "", list)
 	z := NewZone(v, cfg)
@@ -189,8 +191,15 @@ func TestMoreThanFit(t *testing.T) {
 		if len(got) < n*4/10 {
 			t.Fatalf("an answer of %d addresses", len(got))
 		}
-		for _, a := range got {
+		neighbors := 0
+		for i, a := range got {
 			seen[a] = true
+			if i > 0 && a == list[(at[got[i-1]]+1)%n].Addresses[0] {
+				neighbors++
+			}
+		}
+		if neighbors > len(got)/20 { // in random order there is one
+			t.Fatalf("an answer of %d addresses with %d neighbors", len(got), neighbors)
 		}
 	}
 	if len(seen) != n {

@@ -196,6 +196,16 @@ func TestSavedRecordsAreChecked(t *testing.T) {
 	}
 }
 
+// An object's name may have the maximum length.
+func TestSavedLongestName(t *testing.T) {
+	for n, want := range map[int]bool{maxObjectName: true, maxObjectName + 1: false} {
+		p := savedPod{Name: "n/" + strings.Repeat("x", n), NS: "\x01n"}
+		if err := p.check(false); (err == nil) != want {
+			t.Errorf("a name of %d bytes: %v", n, err)
+		}
+	}
+}
+
 // A file that needs more than the allowed memory is rejected before it is decoded.
 func TestSavedViewIsBounded(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "view")
