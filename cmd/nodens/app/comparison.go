@@ -81,21 +81,25 @@ func (a *agent) startComparison(ctx context.Context) {
 	now := time.Now()
 	c.start, c.end, c.next, c.ready, c.beats = a.statistics(), now.Add(a.opts.HandoverCompare), now.Add(compareInterval), now, make(chan bool)
 	ctx, c.stop = context.WithCancel(ctx)
-	addr := a.healthAddr()
-	a.background.Go(func() { c.probe(ctx, addr) })
+	addr, client := a.healthAddr(), &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	a.background.Go(func() {
+		c.probe(ctx, func(ctx context.Context) bool {
+			return (addr == "" || requestHealth(ctx, client, addr) == nil) && a.answersDNS(ctx)
+		})
+	})
 	a.comparing.Store(true)
 	a.log.Info("comparing with the predecessor", "limit", a.opts.HandoverCompare)
 }
 
-// probe asks the agent's health endpoint at addr every aliveInterval until ctx ends. Without an
-// address every probe succeeds.
-func (c *comparison) probe(ctx context.Context, addr string) {
-	client := &http.Client{Timeout: compareInterval}
-	defer client.CloseIdleConnections()
+// probe checks every aliveInterval until ctx ends whether the agent is healthy. A check may take
+// compareInterval.
+func (c *comparison) probe(ctx context.Context, isHealthy func(context.Context) bool) {
 	tick := time.NewTicker(aliveInterval)
 	defer tick.Stop()
 	for {
-		healthy := addr == "" || requestHealth(ctx, client, addr) == nil
+		limited, cancel := context.WithTimeout(ctx, compareInterval)
+		healthy := isHealthy(limited)
+		cancel()
 		select {
 		case c.beats <- healthy:
 		case <-ctx.Done():
