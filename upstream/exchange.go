@@ -58,8 +58,10 @@ type exchange struct {
 	fallback      wire.Response
 	hasFallback   bool
 	fallbackUntil time.Time
-	failovers     int   // replies with an rcode of `failover`
-	err           error // of the last failed attempt
+	// failedOver are the servers that have replied with an rcode of `failover`. They are not
+	// asked again.
+	failedOver []*server
+	err        error // of the last failed attempt
 	// localFailure says that an attempt failed for a local reason ([ErrLocal]); its server
 	// might have answered.
 	localFailure bool
@@ -106,7 +108,8 @@ func (x *exchange) reset() {
 			q.reset()
 		}
 	}
-	*x = exchange{pool: x.pool, order: x.order[:0], queries: x.queries, completed: x.completed, wakeup: x.wakeup, timer: x.timer, timerAt: x.timerAt}
+	clear(x.failedOver)
+	*x = exchange{pool: x.pool, order: x.order[:0], failedOver: x.failedOver[:0], queries: x.queries, completed: x.completed, wakeup: x.wakeup, timer: x.timer, timerAt: x.timerAt}
 }
 
 // cancelAll cancels the queries in flight.
@@ -271,8 +274,9 @@ func (x *exchange) askNext(now time.Time) bool {
 	return true
 }
 
-// nextServer returns the next server that is not down and does not have the query in
-// flight; nil if there is none. With trusted it skips suspect servers.
+// nextServer returns the next server that is not down, does not have the query in flight and
+// has not replied with an rcode of `failover`; nil if there is none. With trusted it skips
+// suspect servers.
 func (x *exchange) nextServer(trusted bool) *server {
 	for i := range x.order {
 		k := (x.nextIndex + i) % len(x.order)
@@ -281,7 +285,7 @@ func (x *exchange) nextServer(trusted bool) *server {
 			return s
 		}
 	}
-	if x.inFlight > 0 || x.allDown || len(x.order) == 0 {
+	if x.inFlight > 0 || x.allDown || len(x.order) == 0 || len(x.failedOver) > 0 {
 		return nil
 	}
 	x.enterAllDown() // all servers have gone down since the start
@@ -294,7 +298,7 @@ func (x *exchange) nextServer(trusted bool) *server {
 
 // eligible reports whether s may be asked now; with trusted, a suspect server may not.
 func (x *exchange) eligible(s *server, trusted bool) bool {
-	return !x.outstandingAt(s) && !(trusted && s.suspected.Load()) && (x.allDown || !x.pool.down(s))
+	return !x.outstandingAt(s) && !slices.Contains(x.failedOver, s) && !(trusted && s.suspected.Load()) && (x.allDown || !x.pool.down(s))
 }
 
 // outstandingAt reports whether the query is in flight to s.
@@ -408,9 +412,11 @@ func (x *exchange) accept(q *query, answer wire.Response, now time.Time) bool {
 	a := &q.attempt
 	a.server.durations.observe(answer.Rcode, now.Sub(a.started))
 	if slices.Contains(x.pool.cfg.Failover, answer.Rcode) {
-		x.failovers++
+		if !slices.Contains(x.failedOver, a.server) {
+			x.failedOver = append(x.failedOver, a.server)
+		}
 		x.keepFallback(answer, time.Time{})
-		if x.failovers < len(x.servers) && (x.inFlight > 0 || x.askNext(now)) {
+		if len(x.failedOver) < len(x.servers) && (x.inFlight > 0 || x.askNext(now)) {
 			return false
 		}
 	} else if x.inFlight > 0 && (answer.Rcode == wire.ServFail || answer.Rcode == wire.Refused) {

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/miekg/dns"
 
@@ -55,6 +56,23 @@ func TestFailover(t *testing.T) {
 				t.Errorf("the answer is %s after %v queries, want %s after %v", rcode, times, tt.want, tt.times)
 			}
 		})
+	}
+}
+
+// TestFailoverLate: a server that has failed over is not asked again while the next one is
+// late, and its reply does not end the exchange.
+func TestFailoverLate(t *testing.T) {
+	bad := startFake(t, answerRcode(dns.RcodeServerFailure))
+	late := startFake(t, func(r request) {
+		time.AfterFunc(20*defaultHedgeDelay, func() { r.reply(r.answer(1)) })
+	})
+	cfg := longTimeout(bad, late)
+	cfg.Failover, cfg.Policy = []wire.Rcode{wire.ServFail}, config.PolicySequential
+	p := newPool(t, cfg)
+	p.hedgeBudget = newHedgeBudget()
+	rcode, times := exchangeAll(t, p, bad, late)
+	if rcode != wire.NoError || times[0] != 1 {
+		t.Errorf("the answer is %s after %v queries, want NOERROR after one to the first server", rcode, times)
 	}
 }
 
