@@ -229,9 +229,7 @@ func TestExternalHosts(t *testing.T) {
 				l.wantAnswers(t, l.pod, "cluster")
 				l.wantAnswers(t, l.bridged, "cluster")
 				stop()
-				if err := s.Teardown(nil); err != nil {
-					t.Error(err)
-				}
+				tearDown(t, s)
 				if diff := cmp.Diff(before, ruleSets(t)); diff != "" {
 					t.Errorf("teardown (-before +after):\n%s", diff)
 				}
@@ -262,9 +260,7 @@ func TestExternalHostsOfOpenNode(t *testing.T) {
 			}
 			l.wantPodAnswers(t, "local")
 			stop()
-			if err := s.Teardown(nil); err != nil {
-				t.Error(err)
-			}
+			tearDown(t, s)
 		}
 	})
 }
@@ -307,9 +303,7 @@ func TestExternalHostsFollowRoutes(t *testing.T) {
 			if got := s.Stats(); got.Repairs != 0 {
 				t.Errorf("%d repairs counted", got.Repairs)
 			}
-			if err := s.Teardown(nil); err != nil {
-				t.Error(err)
-			}
+			tearDown(t, s)
 			if diff := cmp.Diff(before, ruleSets(t)); diff != "" {
 				t.Errorf("teardown (-before +after):\n%s", diff)
 			}

@@ -311,9 +311,7 @@ func TestMonitorTriggersRepair(t *testing.T) {
 			}
 			cancel()
 			<-ended
-			if err := s.Teardown(nil); err != nil {
-				t.Error(err)
-			}
+			tearDown(t, s)
 		}
 	})
 }

@@ -269,9 +269,7 @@ table inet fw { chain in { type filter hook input priority 0; policy drop; ct st
 			t.Errorf("%d repairs, want 1", got)
 		}
 		l.wantAnswers(t, l.pod, "local")
-		if err := s.Teardown(nil); err != nil {
-			t.Error(err)
-		}
+		tearDown(t, s)
 		if diff := cmp.Diff(before, sh(t, "nft -s list ruleset")); diff != "" {
 			t.Errorf("what teardown leaves (-before +after):\n%s", diff)
 		}

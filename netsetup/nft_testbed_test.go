@@ -23,8 +23,8 @@ const (
 	// own.
 	nftLabEnv = "NODENS_TEST_NFT_LAB"
 
-	// waitLimit is when a test gives up on something that has to come.
-	waitLimit = 30 * time.Second
+	// waitLimit is when a test gives up on something that has to come, on a machine however busy.
+	waitLimit = 3 * time.Minute
 )
 
 // inNftNamespace runs body in a process with a network namespace of its own: this test binary
