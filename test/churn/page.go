@@ -173,9 +173,7 @@ func (p page) Quantities() (list []quantityPart) {
 func (q quantityPart) lines() figures.Lines {
 	l := figures.Lines{Title: q.Title, Unit: q.unit, XTitle: timeTitle, X: q.minutes()}
 	for _, a := range q.Agents {
-		if values := a.Values[q.name]; len(values) > 0 {
-			l.Series = append(l.Series, figures.Line{Label: a.Name, Values: values})
-		}
+		l.Series = append(l.Series, figures.Line{Label: a.Name, Values: a.Values[q.name]})
 	}
 	return l
 }

@@ -23,6 +23,7 @@ type record struct {
 	Rounds  []roundRecord `json:"rounds"`
 	Agents  []agentRecord `json:"agents"`
 	Faults  []string      `json:"faults"`
+	Note    string        `json:"note,omitempty"` // added by hand; "": none
 }
 
 // event is how often something happened.

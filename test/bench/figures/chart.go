@@ -89,9 +89,12 @@ func (c Chart) legend(b *strings.Builder) {
 	drawLegend(b, LeftMargin, c.Series)
 }
 
-// drawLegend names the series, from the position x on.
+// drawLegend names the series, from the position x on. It leaves out empty names.
 func drawLegend(b *strings.Builder, x float64, series []string) {
 	for n, name := range series {
+		if name == "" {
+			continue
+		}
 		fmt.Fprintf(b, `<rect class="s%d" x="%s" y="30" width="10" height="10"/>`+"\n", n, px(x))
 		svgText(b, x+14, 39, "", "start", name)
 		x += 14 + 20 + 7*float64(len(name)) // seven pixels a letter, and a gap

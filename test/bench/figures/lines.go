@@ -14,7 +14,8 @@ type Lines struct {
 	Series      []Line
 }
 
-// Line is a value for each X.
+// Line is a value for each X. A line without values keeps its colour free, so that drawings of the
+// same series have the same colours.
 type Line struct {
 	Label  string
 	Values []float64
@@ -47,7 +48,9 @@ func (l Lines) SVG() []byte {
 	names := make([]string, len(l.Series))
 	most, last := 0.0, 0.0
 	for i, s := range l.Series {
-		names[i] = s.Label
+		if len(s.Values) > 0 {
+			names[i] = s.Label
+		}
 		for _, v := range s.Values {
 			most = max(most, v)
 		}
@@ -58,6 +61,9 @@ func (l Lines) SVG() []byte {
 	drawLegend(&b, linesLeft, names)
 	x, y := l.axes(&b, most, last)
 	for n, s := range l.Series {
+		if len(s.Values) == 0 {
+			continue
+		}
 		fmt.Fprintf(&b, `<polyline class="l%d" points="`, n)
 		for i, v := range s.Values {
 			if i > 0 {

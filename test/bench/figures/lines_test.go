@@ -1,6 +1,7 @@
 package figures
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -10,7 +11,7 @@ import (
 // and a number at each tick.
 func TestLines(t *testing.T) {
 	l := Lines{Title: "a < b", Unit: "MiB", XTitle: "minutes", X: []float64{0, 30, 60}, Series: []Line{
-		{"one", []float64{40, 41, 40}}, {"two", []float64{0, 20, 10}},
+		{"one", []float64{40, 41, 40}}, {"absent", nil}, {"two", []float64{0, 20, 10}},
 	}}
 	text := l.SVG()
 	var lines, words []string
@@ -40,13 +41,16 @@ func TestLines(t *testing.T) {
 			words = append(words, strings.TrimSpace(s.text))
 		}
 	}
-	if strings.Join(lines, " ") != "l0 l1" {
+	if strings.Join(lines, " ") != "l0 l2" {
 		t.Errorf("lines %q", lines)
 	}
 	for _, want := range []string{"a < b, MiB", "one", "two", "minutes", "0", "60", "40"} {
 		if !strings.Contains("\n"+strings.Join(words, "\n")+"\n", "\n"+want+"\n") {
 			t.Errorf("the drawing lacks %q: %q", want, words)
 		}
+	}
+	if slices.Contains(words, "absent") {
+		t.Errorf("the legend has a series without values: %q", words)
 	}
 	if string(text) != string(l.SVG()) {
 		t.Error("the same values give other bytes")
