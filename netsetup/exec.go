@@ -35,6 +35,8 @@ var (
 	errSyntax = errors.New("cannot be said in the language of nft")
 	// errNotXtables: a table has rules of nf_tables that iptables can't read.
 	errNotXtables = errors.New("the table is not for iptables")
+	// errIPSet: iptables cannot print a rule with an IP set, for which it needs NET_RAW.
+	errIPSet = errors.New("a rule with an IP set cannot be read")
 )
 
 // execute runs a program to its end, with input on its standard input, and returns its standard
@@ -116,6 +118,7 @@ func errorPatterns() []errorPattern {
 		// iptables-nft 1.8.9 says this about a missing chain, too.
 		{"is incompatible, use 'nft' tool", errNoChain},
 		{"is incompatible, use 'nft' tool", errNotXtables},
+		{"Can't open socket to ipset", errIPSet},
 		{"No such file or directory", errNotFound},
 		{"syntax error", errSyntax},
 	}

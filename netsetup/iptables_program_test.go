@@ -18,7 +18,7 @@ import (
 // TestProgramErrors: what the programs print and their exit status say what is wrong. The type
 // of the library stays in the chain.
 func TestProgramErrors(t *testing.T) {
-	sentinels := []error{fs.ErrPermission, ErrLocked, ErrNoTool, errNoChain, errNotXtables}
+	sentinels := []error{fs.ErrPermission, ErrLocked, ErrNoTool, errNoChain, errNotXtables, errIPSet}
 	for _, tt := range []struct {
 		name, says string
 		status     string
