@@ -122,7 +122,9 @@ func networkNames(wanted []string) (names []string, err error) {
 	}
 	if slices.Equal(wanted, []string{"all"}) {
 		for _, network := range cluster.PodNetworks() {
-			names = append(names, network.Name)
+			if network.Missing == "" {
+				names = append(names, network.Name)
+			}
 		}
 		return names, nil
 	}

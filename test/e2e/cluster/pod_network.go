@@ -46,31 +46,26 @@ type PodNetwork struct {
 	SingleStack bool
 	// Policies says that the network enforces NetworkPolicies.
 	Policies bool
+	// Missing says why the network cannot run on this machine, and what to do; "" if it can.
+	Missing string
 	// Version returns the versions of the network's programs.
 	Version func(context.Context) (string, error)
 }
 
-// PodNetworks returns the networks that this machine has programs for, the default one first.
+// PodNetworks returns all networks, the default one first.
 func PodNetworks() []PodNetwork {
-	list := []PodNetwork{bridgeNetwork(), ptpNetwork(), policiesNetwork(), flannelNetwork("host-gw"), flannelNetwork("vxlan")}
-	if os.Getenv(KubeRouterEnv) != "" {
-		list = append(list, kubeRouterNetwork())
+	return []PodNetwork{
+		bridgeNetwork(), ptpNetwork(), policiesNetwork(), flannelNetwork("host-gw"), flannelNetwork("vxlan"), kubeRouterNetwork(),
 	}
-	return list
 }
 
-// UntriedPodNetworks returns the networks that this machine has no programs for, with the reason.
-func UntriedPodNetworks() map[string]string {
-	if os.Getenv(KubeRouterEnv) != "" {
-		return nil
-	}
-	return map[string]string{"kube-router": "its program is not available as a Go module; " + KubeRouterEnv + " names one"}
-}
-
-// FindPodNetwork returns the network of that name.
+// FindPodNetwork returns the network of that name. A missing one is an error.
 func FindPodNetwork(name string) (PodNetwork, error) {
 	var names []string
 	for _, network := range PodNetworks() {
+		if network.Name == name && network.Missing != "" {
+			return PodNetwork{}, fmt.Errorf("the pod network %s: %s", name, network.Missing)
+		}
 		if network.Name == name {
 			return network, nil
 		}

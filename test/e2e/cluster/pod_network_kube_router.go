@@ -11,15 +11,20 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 )
 
-// KubeRouterEnv is the environment variable with the path of kube-router's program, which is not
-// available as a Go module. Without it there is no network kube-router.
-const KubeRouterEnv = "NODENS_KUBE_ROUTER"
+// kubeRouterEnv is the environment variable with the path of kube-router's program, which is not
+// available as a Go module.
+const kubeRouterEnv = "NODENS_KUBE_ROUTER"
 
 // kubeRouterNetwork has kube-router on each node: for routes between the nodes by BGP, and for
 // NetworkPolicies. Services are kube-proxy's.
 func kubeRouterNetwork() PodNetwork {
+	missing := ""
+	if os.Getenv(kubeRouterEnv) == "" {
+		missing = "its program is not available as a Go module; give the path of one in " + kubeRouterEnv
+	}
 	return PodNetwork{
-		Name: "kube-router",
+		Name:    "kube-router",
+		Missing: missing,
 		Chain: func(n *Node) []object {
 			return []object{
 				{"type": "bridge", "bridge": "kube-bridge", "isGateway": true, "hairpinMode": true, "ipam": n.hostLocal()},
@@ -31,9 +36,9 @@ func kubeRouterNetwork() PodNetwork {
 		SingleStack: true,
 		Policies:    true,
 		Version: func(ctx context.Context) (string, error) {
-			out, err := exec.CommandContext(ctx, os.Getenv(KubeRouterEnv), "--version").CombinedOutput() //nolint:gosec // the operator's choice
+			out, err := exec.CommandContext(ctx, os.Getenv(kubeRouterEnv), "--version").CombinedOutput() //nolint:gosec // the operator's choice
 			if err != nil {
-				return "", fmt.Errorf("%s: %w", KubeRouterEnv, err)
+				return "", fmt.Errorf("%s: %w", kubeRouterEnv, err)
 			}
 			line, _, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
 			return line, nil
@@ -59,7 +64,7 @@ func (n *Node) startKubeRouter(ctx context.Context) error {
 	const inOwnMounts = `mount --bind "$1" /etc/iproute2/rt_tables && shift && exec "$@"`
 	_, err = n.spawn("kube-router", "unshare", "--mount", "sh", "-c", inOwnMounts, "sh", n.path("rt_tables"),
 		"env", "NODE_NAME="+n.Name, "KUBE_ROUTER_CNI_CONF_FILE="+n.path(pluginConfigDir+"/kube-router.conflist"),
-		os.Getenv(KubeRouterEnv), "--kubeconfig="+n.cluster.kubeconfig(network),
+		os.Getenv(kubeRouterEnv), "--kubeconfig="+n.cluster.kubeconfig(network),
 		"--run-router=true", "--run-firewall=true", "--run-service-proxy=false",
 		// No tunnels: the nodes are in one subnet.
 		"--enable-overlay=false",
