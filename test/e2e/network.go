@@ -93,8 +93,12 @@ func (t *networkTest) setUp(ctx context.Context, s *suite) (string, error) {
 		s.versions = make(map[string]string)
 	}
 	s.versions[t.network.Name] = version
+	runner := &t.installed.runner // has a copy of the tree with short comparisons
+	if err := runner.prepare(ctx, s); err != nil {
+		return "", err
+	}
 	for _, args := range [][]string{
-		{"apply", "--kustomize=" + filepath.Join(s.root, "daemonset/overlays/takeover")},
+		{"apply", "--kustomize=" + filepath.Join(runner.tree, "daemonset/overlays/takeover")},
 		{"rollout", "status", "--namespace=" + agentNamespace, "daemonset/" + agentDaemonSet, "--timeout=2m"},
 	} {
 		if _, err := s.cluster.Kubectl(ctx, "", args...); err != nil {

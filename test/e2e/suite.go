@@ -56,7 +56,7 @@ func parts() []part {
 		{name: "names", kind: singleStackKind, agent: true, checks: names()},
 		{name: "scraping", kind: singleStackKind, agent: true, checks: scraping()},
 		{name: "chaos", kind: singleStackKind, agent: true, checks: chaos()},
-		{name: networkPart, kind: singleStackKind, agent: true}, // its checks depend on the network
+		{name: networkPart, kind: singleStackKind}, // its checks depend on the network
 		{name: "dual-stack", kind: dualStackKind, checks: dualStack()},
 	}
 }
