@@ -92,7 +92,8 @@ func (s *suite) writeNetworkTable(ctx context.Context, path string) error {
 	if err != nil {
 		return fmt.Errorf("uname: %w", err)
 	}
-	table := s.networkTable(old) + fmt.Sprintf("- Linux %s, Kubernetes %s\n", strings.TrimSpace(string(kernel)), s.kubernetesVersion)
+	release, _, _ := strings.Cut(strings.TrimSpace(string(kernel)), "-")
+	table := s.networkTable(old) + fmt.Sprintf("- Linux %s, Kubernetes %s\n", release, s.kubernetesVersion)
 	return file.Replace(path, func(w io.Writer) error {
 		_, err := io.WriteString(w, before+networkTableBegin+"\n"+table+"\n"+networkTableEnd+after)
 		return err
