@@ -26,6 +26,8 @@ type agent struct {
 	dir    string // for the Corefile, the handover and the logs
 	node   *node  // where it sets up addresses and rules; nil: it runs beside this process without any
 	ports  ports
+	// compare is how long a successor compares itself with the process before it; 0: not at all.
+	compare time.Duration
 	*peer.Process
 	samples []sample
 }
@@ -96,7 +98,7 @@ func (a *agent) spawn(more ...string) (*peer.Process, error) {
 	}
 	args := []string{
 		"--conf", a.corefile(), "--health-port=0", "--metrics-listen-address=", "--node-name=" + nodeName, "--node-zone=z1",
-		"--handover-dir", filepath.Join(a.dir, "handover"), "--handover-compare=0",
+		"--handover-dir", filepath.Join(a.dir, "handover"), "--handover-compare=" + a.compare.String(),
 	}
 	return a.node.spawn(peer.Command{Name: a.name, Path: a.binary, Dir: a.dir, Args: slices.Concat(args, network, more)})
 }

@@ -72,6 +72,7 @@ type plan struct {
 	// transport there are, changes how many objects change in a phase.
 	steady           time.Duration
 	clients, changes int
+	compare          time.Duration // of a hand-over with the agent before; 0: none
 	dir              string
 	progress         io.Writer
 	out              string // directory of the page and the record; "": none
@@ -122,6 +123,7 @@ func parsePlan(args []string, stderr io.Writer) (plan, error) {
 	fs.Uint64Var(&p.seed, "seed", 1, "`seed` of everything that is random")
 	fs.IntVar(&p.rate, "rate", 200, "ask each agent `N` queries a second")
 	fs.DurationVar(&p.steady, "steady", 5*time.Second, "length of the steady phase of each round")
+	fs.DurationVar(&p.compare, "compare", 0, "let successors compare themselves with their predecessors for this `time`, at least 5s; 0 is no comparison")
 	fs.StringVar(&p.out, "out", "", "`directory` for the page with the samples; their drawings go to ../images. Empty: none")
 	if err := fs.Parse(args); err != nil {
 		return p, err

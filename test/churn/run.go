@@ -61,6 +61,8 @@ type phase struct {
 // errInterrupted ends a run that is asked to end; what it has found so far counts.
 var errInterrupted = errors.New("interrupted")
 
+const longLivedName = "long-lived"
+
 // run does what the plan says. The error is about the run; what is wrong with the agents is
 // in the run's faults.
 func (p plan) run(ctx context.Context) (*run, error) {
@@ -127,13 +129,16 @@ func (r *run) start(ctx context.Context) error {
 	for _, at := range []struct {
 		name string
 		node *node
-	}{{"long-lived", nil}, {"upgraded", nil}, {"killed", r.node}} {
+	}{{longLivedName, nil}, {"upgraded", nil}, {"killed", r.node}} {
 		a, err := newAgent(at.name, binary, r.dir, at.node)
 		if err != nil {
 			return err
 		}
 		if err := a.write(r.corefile(a, baseline(0))); err != nil {
 			return err
+		}
+		if at.name != longLivedName {
+			a.compare = r.plan.compare // it has successors that stay
 		}
 		r.agents = append(r.agents, a)
 	}
