@@ -30,7 +30,7 @@ func FuzzUnpack(f *testing.F) {
 				t.Errorf("%+v: version %d is spoken", hi, v)
 			}
 		}
-		for _, to := range []any{new(socketsHead), new(cacheHead), new(connHead)} {
+		for _, to := range []any{new(socketsHead), new(cacheHead), new(connHead), new(reasonHead)} {
 			_ = decode(k, head, to)
 		}
 	})

@@ -72,8 +72,8 @@ type handoverState struct {
 // connectPredecessor connects to the agent that runs on this node. Without one this agent
 // starts cold. An error leaves everything to the running agent.
 func (a *agent) connectPredecessor(ctx context.Context) error {
-	a.ownsNode = true
 	if a.opts.HandoverDir == "" {
+		a.ownsNode = true
 		return nil
 	}
 	if err := os.MkdirAll(a.opts.HandoverDir, 0o700); err != nil && !isDiskError(err) {
@@ -94,9 +94,8 @@ func (a *agent) connectPredecessor(ctx context.Context) error {
 	case err != nil:
 		// An agent that hangs, or has another protocol, must not keep this one from serving.
 		a.log.Warn("no handover; starting beside the running agent", "dir", a.opts.HandoverDir, "err", err)
-	case from != nil:
-		a.predecessor, a.ownsNode = from, false
 	}
+	a.predecessor, a.ownsNode = from, from == nil
 	return nil
 }
 
