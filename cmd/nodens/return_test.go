@@ -126,7 +126,7 @@ func TestGiveBack(t *testing.T) {
 	}
 	for series, want := range map[string]string{
 		`nodens_handovers_total{result="returned",role="predecessor"}`: "1",
-		`nodens_handover_taken_back_total{reason="servfail"}`:           "1",
+		`nodens_handover_taken_back_total{reason="servfail"}`:          "1",
 		`nodens_handover_refused_total`:                                "1",
 	} {
 		if got := agenttest.Metric(t, web, series); got != want {
