@@ -115,7 +115,7 @@ func buildAgent(ctx context.Context, root, out string) error {
 	if err := os.Rename(path, part); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if err := compile(ctx, root, part, []string{"-trimpath", "./cmd/nodens"}); err != nil {
+	if err := compile(ctx, root, part, "build", []string{"-trimpath", "./cmd/nodens"}); err != nil {
 		return err
 	}
 	if err := os.Rename(part, path); err != nil {
@@ -128,16 +128,17 @@ func buildAgent(ctx context.Context, root, out string) error {
 	return os.WriteFile(out, text, 0o755)
 }
 
-// compile runs go build in dir. Other files of the build go to the folder tmp beside out. When
-// ctx ends, the go command and its compilers are killed; when this process ends, the go command
-// is, and its compilers finish the packages that they have begun.
-func compile(ctx context.Context, dir, out string, args []string) (err error) {
+// compile runs the go command in dir: build, or test with -c in args. Other files of the build go
+// to the folder tmp beside out. When ctx ends, the go command and its compilers are killed; when
+// this process ends, the go command is, and its compilers finish the packages that they have
+// begun.
+func compile(ctx context.Context, dir, out, command string, args []string) (err error) {
 	tmp := filepath.Join(filepath.Dir(out), "tmp")
 	if err := errors.Join(os.RemoveAll(tmp), os.Mkdir(tmp, 0o755)); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(tmp)) }()
-	cmd := exec.CommandContext(ctx, "go", append([]string{"build", "-o", out}, args...)...)
+	cmd := exec.CommandContext(ctx, "go", append([]string{command, "-o", out}, args...)...)
 	cmd.Dir = dir
 	// GOFLAGS could contain another -mod, GOWORK another set of modules.
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false", "GOWORK=off", "GOTMPDIR="+tmp)
@@ -151,7 +152,7 @@ func compile(ctx context.Context, dir, out string, args []string) (err error) {
 		err = context.Cause(ctx)
 	}
 	if err != nil {
-		return fmt.Errorf("go build in %s: %w\n%s", dir, err, text)
+		return fmt.Errorf("go %s in %s: %w\n%s", command, dir, err, text)
 	}
 	return nil
 }

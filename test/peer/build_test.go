@@ -84,6 +84,50 @@ func TestTool(t *testing.T) {
 	}
 }
 
+// TestToolTest: a tool can be the test binary of a package.
+func TestToolTest(t *testing.T) {
+	t.Setenv("NODENS_CACHE", t.TempDir())
+	root, greeter := writeGreeter(t)
+	const text = "package main\n\nimport \"testing\"\n\nfunc TestGreeting(t *testing.T) {}\n"
+	if err := os.WriteFile(filepath.Join(root, "nested", "main_test.go"), []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	greeter.test = true
+	path, _, err := greeter.build(t.Context(), root, "greeter.test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command(path, "-test.list=.").CombinedOutput()
+	if err != nil || string(out) != "TestGreeting\n" {
+		t.Errorf("the tests are %q, %v", out, err)
+	}
+}
+
+// TestReleases: the programs of Kubernetes are built from each release's module, whose version is
+// of that release. Other programs have no release.
+func TestReleases(t *testing.T) {
+	if got := InRelease("coredns", "v1.36"); got != "coredns" {
+		t.Errorf("CoreDNS is %s in a release of Kubernetes", got)
+	}
+	for _, release := range Releases() {
+		for name, own := range tools {
+			if own.module != clusterModule {
+				continue
+			}
+			if got, ok := findTool(InRelease(name, release)); !ok || got.module != releases[release] || got.pkg != own.pkg {
+				t.Errorf("%s in %s is %+v, %t", name, release, got, ok)
+			}
+		}
+		version, err := ToolVersion(InRelease("e2e.test", release))
+		if err != nil || !strings.HasPrefix(version, release+".") {
+			t.Errorf("the tests of %s are of %q, %v", release, version, err)
+		}
+	}
+	if _, ok := findTool("coredns-v1.36"); ok {
+		t.Error("CoreDNS has a release of Kubernetes")
+	}
+}
+
 // TestCacheKey: every file of the module and every argument changes the key.
 func TestCacheKey(t *testing.T) {
 	root, _ := writeGreeter(t)

@@ -79,7 +79,7 @@ func earlier(ctx context.Context, root, commit string) (string, error) {
 		if err := Checkout(ctx, root, commit, tree); err != nil {
 			return err
 		}
-		return compile(ctx, tree, filepath.Join(dir, "nodens"), []string{"-trimpath", "./cmd/nodens"})
+		return compile(ctx, tree, filepath.Join(dir, "nodens"), "build", []string{"-trimpath", "./cmd/nodens"})
 	})
 	return filepath.Join(dir, "nodens"), err
 }

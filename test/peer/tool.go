@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -27,21 +28,47 @@ type tool struct {
 	// versionOf is the module whose version is the program's, for ToolVersion; "" if no test
 	// asks for it.
 	versionOf string
+	// test programs are the package's test binary.
+	test bool
+}
+
+// clusterModule has the components of the cluster in which most tests run.
+const clusterModule = "test/cluster"
+
+// releases are the minor releases of Kubernetes for test/conformance, by their modules, which also
+// have the tests and the image agnhost.
+var releases = map[string]string{
+	"v1.36": "test/cluster/v1.36",
+}
+
+// Releases returns the minor releases of Kubernetes whose components and tests can be built, such
+// as v1.36, the oldest first.
+func Releases() []string { return slices.Sorted(maps.Keys(releases)) }
+
+// InRelease returns the name of the program as built from a release in [Releases]. For a program
+// that is no part of Kubernetes' cluster, it returns the name itself.
+func InRelease(name, release string) string {
+	if tools[name].module != clusterModule {
+		return name
+	}
+	return name + "-" + release
 }
 
 // tools are the programs that are built once and kept.
 var tools = map[string]tool{
+	"agnhost":                 {module: clusterModule, pkg: "k8s.io/kubernetes/test/images/agnhost"},
 	"coredns":                 {module: "test/coredns", pkg: "."},
-	"etcd":                    {module: "test/cluster", pkg: "go.etcd.io/etcd/server/v3"},
+	"e2e.test":                {module: clusterModule, pkg: "k8s.io/kubernetes/test/e2e", versioned: true, versionOf: "k8s.io/kubernetes", test: true},
+	"etcd":                    {module: clusterModule, pkg: "go.etcd.io/etcd/server/v3"},
 	"flannel":                 {module: "test/networks/flannel", pkg: ".", versionOf: "github.com/flannel-io/flannel"},
 	"golangci-lint":           {module: "test/lint", pkg: "github.com/golangci/golangci-lint/v2/cmd/golangci-lint"},
 	"helm":                    {module: "test/helm", pkg: "helm.sh/helm/v3/cmd/helm"},
-	"kube-apiserver":          {module: "test/cluster", pkg: "k8s.io/kubernetes/cmd/kube-apiserver", versioned: true},
-	"kube-controller-manager": {module: "test/cluster", pkg: "k8s.io/kubernetes/cmd/kube-controller-manager", versioned: true},
-	"kube-proxy":              {module: "test/cluster", pkg: "k8s.io/kubernetes/cmd/kube-proxy", versioned: true},
-	"kube-scheduler":          {module: "test/cluster", pkg: "k8s.io/kubernetes/cmd/kube-scheduler", versioned: true},
-	"kubectl":                 {module: "test/cluster", pkg: "k8s.io/kubernetes/cmd/kubectl", versioned: true},
-	"kubelet":                 {module: "test/cluster", pkg: "k8s.io/kubernetes/cmd/kubelet", versioned: true},
+	"kube-apiserver":          {module: clusterModule, pkg: "k8s.io/kubernetes/cmd/kube-apiserver", versioned: true},
+	"kube-controller-manager": {module: clusterModule, pkg: "k8s.io/kubernetes/cmd/kube-controller-manager", versioned: true},
+	"kube-proxy":              {module: clusterModule, pkg: "k8s.io/kubernetes/cmd/kube-proxy", versioned: true},
+	"kube-scheduler":          {module: clusterModule, pkg: "k8s.io/kubernetes/cmd/kube-scheduler", versioned: true},
+	"kubectl":                 {module: clusterModule, pkg: "k8s.io/kubernetes/cmd/kubectl", versioned: true},
+	"kubelet":                 {module: clusterModule, pkg: "k8s.io/kubernetes/cmd/kubelet", versioned: true},
 }
 
 // maxTools is the number of binaries of one program that are kept: this clone's and one for
@@ -56,7 +83,7 @@ var ErrUnknown = errors.New("unknown program: package peer lists those it can bu
 // program of the same module, until ctx ends. The binary stays in place for as long as this
 // process lives.
 func Tool(ctx context.Context, name string) (path string, built bool, err error) {
-	t, ok := tools[name]
+	t, ok := findTool(name)
 	if !ok {
 		return "", false, fmt.Errorf("building %s: %w", name, ErrUnknown)
 	}
@@ -68,6 +95,19 @@ func Tool(ctx context.Context, name string) (path string, built bool, err error)
 		return "", false, fmt.Errorf("building %s: %w", name, err)
 	}
 	return path, built, nil
+}
+
+// findTool returns the tool of that name, which [InRelease] may have changed.
+func findTool(name string) (t tool, ok bool) {
+	for release, module := range releases {
+		base, cut := strings.CutSuffix(name, "-"+release)
+		if t, ok := tools[base]; cut && ok && t.module == clusterModule {
+			t.module = module
+			return t, true
+		}
+	}
+	t, ok = tools[name]
+	return t, ok
 }
 
 // build is Tool for the repository at root.
@@ -99,12 +139,20 @@ func (t tool) build(ctx context.Context, root, name string) (path string, built 
 			return err
 		}
 		defer unlock()
-		return compile(ctx, module, out, args)
+		return compile(ctx, module, out, t.command(), args)
 	})
 	return filepath.Join(dir, name), built, err
 }
 
-// args returns the arguments of go build, except -o.
+// command returns the go command that builds the tool.
+func (t tool) command() string {
+	if t.test {
+		return "test"
+	}
+	return "build"
+}
+
+// args returns the arguments of the go command, except its first and -o.
 func (t tool) args(module string) ([]string, error) {
 	flags := []string{"-s", "-w"}
 	if t.versioned {
@@ -114,12 +162,17 @@ func (t tool) args(module string) ([]string, error) {
 		}
 		flags = append(flags, versionFlags(version)...)
 	}
-	return []string{"-trimpath", "-ldflags", strings.Join(flags, " "), t.pkg}, nil
+	args := []string{"-trimpath", "-ldflags", strings.Join(flags, " "), t.pkg}
+	if t.test {
+		// Without -vet=off, go test -c also vets all dependencies.
+		args = append([]string{"-c", "-vet=off"}, args...)
+	}
+	return args, nil
 }
 
 // ToolVersion returns the version of the module that the program name is built from.
 func ToolVersion(name string) (string, error) {
-	t, ok := tools[name]
+	t, ok := findTool(name)
 	if !ok || t.versionOf == "" {
 		return "", fmt.Errorf("the version of %s: %w", name, ErrUnknown)
 	}
