@@ -33,6 +33,8 @@ type Options struct {
 	Dir string
 	// Nodes is how many nodes there are.
 	Nodes int
+	// Release is a minor release of Kubernetes from peer.Releases; "" is the one of most tests.
+	Release string
 	// Proxy is kube-proxy's mode: iptables or nftables.
 	Proxy string
 	// Network is the pod network; one without a name is the first of PodNetworks.
@@ -166,7 +168,11 @@ func (c *Cluster) prepareFiles(ctx context.Context) (err error) {
 	}
 	c.binaries = make(map[string]string)
 	for _, name := range programs {
-		if c.binaries[name], err = peer.Binary(ctx, name, c.options.Dir); err != nil {
+		program := name
+		if c.options.Release != "" {
+			program = peer.InRelease(name, c.options.Release)
+		}
+		if c.binaries[name], err = peer.Binary(ctx, program, c.options.Dir); err != nil {
 			return err
 		}
 	}
