@@ -1,7 +1,7 @@
 # These targets install what they need: on Debian, as root, from its packages; the rest
 # from Go modules.
 
-.PHONY: run test soak flaky cover mutants test-arm64 fuzz lint bench build image e2e e2e-networks kernels
+.PHONY: run test soak flaky cover mutants test-arm64 fuzz lint bench build image e2e e2e-networks kernels conformance
 
 build:
 	@test -x bin/nodens || echo "compiling nodens; the first time takes a minute or two" >&2
@@ -73,6 +73,13 @@ e2e-networks:
 kernels:
 	@sh test/install.sh qemu-system-x86_64 xz ip
 	@bash test/clean.sh go run ./test/kernels
+
+# Kubernetes' own end-to-end tests of DNS in such a cluster: two releases of Kubernetes, with and
+# without CoreDNS and the kernel path. Writes the table in the document. The first time, the
+# builds take an hour of CPU time.
+conformance:
+	@sh test/install.sh dig nsenter ip iptables nft conntrack ctr runc /usr/lib/cni/bridge busybox
+	@bash test/clean.sh go run ./test/conformance -out docs/reference/conformance.md
 
 lint:
 	@bash test/lint.sh

@@ -1,0 +1,157 @@
+// Command conformance runs Kubernetes' own end-to-end tests of DNS, unchanged, in a cluster
+// of two nodes with nodens: with each release of Kubernetes in peer.Releases, with CoreDNS running
+// and scaled to zero, and with nodens' kernel path off and on. `make conformance` runs it; it
+// needs root, on Debian, and leaves nothing behind.
+//
+//	go run ./test/conformance [-only RELEASE,…] [-forms REGEXP] [-dir DIR] [-out FILE]
+//
+// The tests are built from the module k8s.io/kubernetes, and so is the image agnhost that they
+// start. A failed test, a test that does not run for an unknown reason, or an agent in another
+// state than the form says makes the command fail. Only a complete and successful run writes the
+// document.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/nodens-dns/nodens/test/e2e/cluster"
+	"github.com/nodens-dns/nodens/test/peer"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, os.Args[1:])
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "conformance:", err)
+		os.Exit(1)
+	}
+}
+
+// suite is one run of the command.
+type suite struct {
+	// root is the repository, and dir the folder for files and logs.
+	root, dir string
+	// agentImage is the file with nodens' image, and coreDNS the program.
+	agentImage, coreDNS string
+	// forms matches the forms to run.
+	forms   *regexp.Regexp
+	results []result
+}
+
+// result is what one form has shown.
+type result struct {
+	// version is Kubernetes' version, such as v1.36.3.
+	version string
+	form    form
+	report  report
+	// agentQueries and kernelQueries are the queries during the tests that the agents and
+	// the kernel answered.
+	agentQueries, kernelQueries float64
+	took                        time.Duration
+}
+
+// options are the command's options.
+type options struct {
+	releases []string
+	forms    *regexp.Regexp
+	dir, out string
+}
+
+// parseOptions reads the command's arguments.
+func parseOptions(args []string) (o options, err error) {
+	flags := flag.NewFlagSet("conformance", flag.ExitOnError)
+	only := flags.String("only", "", "the minor releases of Kubernetes to run, such as v1.36, separated by commas; all if it is empty")
+	forms := flags.String("forms", "", "a regular expression for the forms to run, such as 'scaled to zero, kernel path on'")
+	flags.StringVar(&o.dir, "dir", "", "the folder for files and logs; a temporary one if it is empty")
+	flags.StringVar(&o.out, "out", "", "the document whose table is replaced; none if it is empty")
+	if err := flags.Parse(args); err != nil {
+		return o, err
+	}
+	if o.out != "" && *only+*forms != "" {
+		return o, errors.New("-out: the document has all releases and forms; remove -only and -forms")
+	}
+	if o.forms, err = regexp.Compile(*forms); err != nil {
+		return o, fmt.Errorf("-forms: %w", err)
+	}
+	o.releases, err = parseReleases(*only)
+	return o, err
+}
+
+func run(ctx context.Context, args []string) (err error) {
+	if len(args) > 0 && args[0] == cluster.PauseArg {
+		return cluster.Pause(os.Stdin, os.Stdout, args[1:])
+	}
+	o, err := parseOptions(args)
+	if err != nil {
+		return err
+	}
+	s := suite{dir: o.dir, forms: o.forms}
+	remove, err := s.makeDir()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, remove()) }()
+	if err := s.prepare(ctx); err != nil {
+		return err
+	}
+	for _, release := range o.releases {
+		if err := s.runRelease(ctx, release); err != nil {
+			return err
+		}
+	}
+	if err := writeTables(os.Stdout, s.results); err != nil || o.out == "" {
+		return err
+	}
+	return writeDocument(o.out, s.results)
+}
+
+// parseReleases returns the releases in a list with commas, or all.
+func parseReleases(list string) ([]string, error) {
+	all := peer.Releases()
+	releases := strings.FieldsFunc(list, func(r rune) bool { return r == ',' })
+	for _, r := range releases {
+		if !slices.Contains(all, r) {
+			return nil, fmt.Errorf("-only: unknown release %q; use %s", r, strings.Join(all, ", "))
+		}
+	}
+	if len(releases) == 0 {
+		return all, nil
+	}
+	return releases, nil
+}
+
+// makeDir makes the folder for files and logs. The caller calls remove at the end.
+func (s *suite) makeDir() (remove func() error, err error) {
+	if s.dir == "" {
+		s.dir, err = os.MkdirTemp("", "nodens-conformance-")
+		return func() error { return os.RemoveAll(s.dir) }, err
+	}
+	if s.dir, err = filepath.Abs(s.dir); err == nil {
+		err = os.MkdirAll(s.dir, 0o755)
+	}
+	return func() error { return nil }, err
+}
+
+// prepare makes what all releases share.
+func (s *suite) prepare(ctx context.Context) (err error) {
+	if s.root, err = peer.Root(); err != nil {
+		return err
+	}
+	if s.coreDNS, err = peer.Binary(ctx, "coredns", s.dir); err != nil {
+		return err
+	}
+	s.agentImage, err = s.writeAgentImage(ctx)
+	return err
+}
