@@ -2,8 +2,8 @@
 // would ask, breaks what breaks, and prints a table of what was checked. `make e2e` runs
 // it; it needs root, on Debian, and leaves nothing behind.
 //
-//	go run ./test/e2e [-only PART,…] [-network NAME,…] [-keep] [-dir DIR] [-outage TIME] [-out FILE]
-//	                    [-network-out FILE]
+//	go run ./test/e2e [-only PART,…] [-network NAME,…] [-keep] [-dir DIR] [-outage TIME] [-bad AGENT,…]
+//	                    [-out FILE] [-network-out FILE]
 //
 // Each part of the table is a file of its own; they run in the order of parts.
 package main
@@ -50,9 +50,13 @@ func run(ctx context.Context) error {
 	flag.StringVar(&s.out, "out", "", "a file to write the table to, in Markdown")
 	flag.StringVar(&s.networkOut, "network-out", "", "a file in Markdown whose table of networks to write")
 	flag.DurationVar(&s.outage, "outage", defaultOutage, "how long the API server is away in the part chaos")
+	bad := flag.String("bad", usualBadAgents, "the bad agents of the part rollback, separated by commas")
 	flag.Parse()
 	planned, err := plan(splitList(*only), splitList(*network))
 	if err != nil {
+		return err
+	}
+	if s.bad, err = chooseBadAgents(splitList(*bad)); err != nil {
 		return err
 	}
 	return s.run(ctx, planned)

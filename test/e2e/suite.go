@@ -55,6 +55,7 @@ func parts() []part {
 		{name: "install", kind: singleStackKind, checks: install()},
 		{name: "names", kind: singleStackKind, agent: true, checks: names()},
 		{name: "scraping", kind: singleStackKind, agent: true, checks: scraping()},
+		{name: "rollback", kind: singleStackKind, agent: true, checks: rollback()},
 		{name: "chaos", kind: singleStackKind, agent: true, checks: chaos()},
 		{name: networkPart, kind: singleStackKind}, // its checks depend on the network
 		{name: "dual-stack", kind: dualStackKind, checks: dualStack()},
@@ -145,6 +146,8 @@ type suite struct {
 	out, networkOut string
 	// outage is how long the API server is away when that is looked at.
 	outage time.Duration
+	// bad are the bad agents that the part rollback rolls out.
+	bad []badAgent
 	// root is the tree's top.
 	root string
 	// cluster is the one that is up, of kind stage, and agent says that nodens is
