@@ -38,8 +38,8 @@ type networkTest struct {
 func networkChecks(network cluster.PodNetwork) []check {
 	t := &networkTest{network: network, chaosTest: chaosTest{servers: agentAddresses()}}
 	list := []check{{"the agents take kube-dns's ClusterIP over; pods query them", t.setUp}}
-	list = append(list, t.modeChecks(&networkRow{network: network.Name, kernelPath: "off"}, t.rollMarked)...)
-	list = append(list, t.modeChecks(&networkRow{network: network.Name, kernelPath: "on"}, t.enableKernelPath)...)
+	list = append(list, t.modeChecks(newNetworkRow(network, "off"), t.rollMarked)...)
+	list = append(list, t.modeChecks(newNetworkRow(network, "on"), t.enableKernelPath)...)
 	return append(list, check{"agents and configuration are restored", t.restore})
 }
 

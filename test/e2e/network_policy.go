@@ -83,9 +83,12 @@ func (t *networkTest) kubectlPolicies(ctx context.Context, verb string) error {
 	return err
 }
 
-// policyJob queries both addresses over UDP and TCP. Its answers may come from the cluster DNS.
+// policyJob queries the addresses that policies apply to, over UDP and TCP. Its answers may come from the cluster DNS.
 func (t *networkTest) policyJob(d time.Duration) load.Job {
 	j := t.serviceJob()
+	if t.network.ClusterIPsOpen {
+		j.Servers = []netip.AddrPort{netip.AddrPortFrom(netip.MustParseAddr(localDNS), 53)}
+	}
 	j.Rate, j.Sockets, j.Streams, j.OneShots, j.Duration, j.Timeout = 100, 4, 1, 10, d, 2*time.Second
 	return j
 }

@@ -24,6 +24,13 @@ type networkRow struct {
 	// passed checks.
 	policy       string
 	policyChecks int
+	// clusterIPsOpen: see cluster.PodNetwork.
+	clusterIPsOpen bool
+}
+
+// newNetworkRow returns the row of a network in one mode, without results.
+func newNetworkRow(network cluster.PodNetwork, kernelPath string) *networkRow {
+	return &networkRow{network: network.Name, kernelPath: kernelPath, clusterIPsOpen: network.ClusterIPsOpen}
 }
 
 // allPolicyChecks is the number of checks of policies.
@@ -63,10 +70,12 @@ func (r *networkRow) String() string {
 	}
 	switch {
 	case policy != "":
-	case r.policyChecks == allPolicyChecks:
-		policy = "yes"
-	default:
+	case r.policyChecks != allPolicyChecks:
 		policy = failedCell
+	case r.clusterIPsOpen:
+		policy = "at the link-local address"
+	default:
+		policy = "yes"
 	}
 	return fmt.Sprintf("| %s | %s | %s | %s | %s | %s |\n", r.network, r.kernelPath, names, r.upgrade, r.kill, policy)
 }

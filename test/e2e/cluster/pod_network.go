@@ -46,6 +46,8 @@ type PodNetwork struct {
 	SingleStack bool
 	// Policies says that the network enforces NetworkPolicies.
 	Policies bool
+	// ClusterIPsOpen says that it doesn't for packets to a ClusterIP that is an address of the node.
+	ClusterIPsOpen bool
 	// Missing says why the network cannot run on this machine, and what to do; "" if it can.
 	Missing string
 	// Version returns the versions of the network's programs.

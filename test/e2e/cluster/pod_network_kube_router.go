@@ -35,6 +35,8 @@ func kubeRouterNetwork() PodNetwork {
 		OwnRoutes:   true,
 		SingleStack: true,
 		Policies:    true,
+		// Its chain for packets to the node returns those for the range of ClusterIPs.
+		ClusterIPsOpen: true,
 		Version: func(ctx context.Context) (string, error) {
 			out, err := exec.CommandContext(ctx, os.Getenv(kubeRouterEnv), "--version").CombinedOutput() //nolint:gosec // the operator's choice
 			if err != nil {
