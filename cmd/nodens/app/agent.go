@@ -221,9 +221,7 @@ func (a *agent) loop(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
-			if !a.waitHandover(ctx) && !a.giveBackAtStop(ctx) {
-				a.lameduck()
-			}
+			a.endService(ctx)
 			return nil
 		case err := <-a.fatal:
 			return err
@@ -244,6 +242,14 @@ func (a *agent) loop(ctx context.Context) error {
 			a.reload(ctx, false)
 		}
 		timer.Reset(a.reloadInterval())
+	}
+}
+
+// endService leaves the node to the successor or to the predecessor, if there is one, or else serves
+// for the lame-duck time.
+func (a *agent) endService(ctx context.Context) {
+	if !a.waitHandover(ctx) && !a.giveBackAtStop(ctx) {
+		a.lameduck()
 	}
 }
 
