@@ -199,13 +199,22 @@ func (s *Server) Shutdown(ctx context.Context) error {
 		err = errors.New("queries that still waited for upstreams were dropped at the end of the grace period")
 	}
 	s.stop()
-	<-finished // everything that waits also waits for s.ctx
+	select {
+	case <-finished: // everything that waits also waits for s.ctx
+	case <-time.After(stuckTimeout):
+		return errors.New("queries don't end; they and their sockets end with the process")
+	}
 	s.workers.running.Wait()
 	for _, l := range left {
 		closeAll(l.udp)
 	}
 	return err
 }
+
+// stuckTimeout is how long [Server.Shutdown] waits for queries that ignore their context, as those
+// that wait for a lock that is never released. An agent that hangs must end, too: another one may
+// serve.
+const stuckTimeout = time.Second
 
 // serve runs the query path on the packet in r.Query.Packet. The reply is written to buf. msg
 // is the message to send, nil for none. With any outcome but [resolver.Answered] there is no
