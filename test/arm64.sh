@@ -42,15 +42,10 @@ TestOtherUsers             the same
 TestProcess                the same
 TestPredecessorFails/./far_too_many_files  qemu-user leaks descriptors for which a message has no room
 TestSuccessorFails/./far_too_many_files    the same
-TestBreakInFlight          asserts what happens within limits of real time, which emulation on a busy machine exceeds
-TestClientAuth             the same
+TestClientAuth             asserts what happens within limits of real time, which emulation on a busy machine exceeds
 TestDoHUnderLoad           the same
 TestDoTReload              the same
-TestExchange               the same
-TestOneOfTwoDown           the same
-TestOutOfOrder             the same
 TestSendAfterClose         the same
-TestSocketsUnderLoad       the same
 '
 # long is what short leaves out in addition. It takes more than a second in emulation.
 long='
