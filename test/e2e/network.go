@@ -93,20 +93,7 @@ func (t *networkTest) setUp(ctx context.Context, s *suite) (string, error) {
 		s.versions = make(map[string]string)
 	}
 	s.versions[t.network.Name] = version
-	runner := &t.installed.runner // has a copy of the tree with short comparisons
-	if err := runner.prepare(ctx, s); err != nil {
-		return "", err
-	}
-	for _, args := range [][]string{
-		{"apply", "--kustomize=" + filepath.Join(runner.tree, "daemonset/overlays/takeover")},
-		{"rollout", "status", "--namespace=" + agentNamespace, "daemonset/" + agentDaemonSet, "--timeout=2m"},
-	} {
-		if _, err := s.cluster.Kubectl(ctx, "", args...); err != nil {
-			return "", err
-		}
-	}
-	s.agent = true
-	if err := t.waitServed(ctx, s); err != nil {
+	if err := t.installTakeover(ctx, s); err != nil {
 		return "", err
 	}
 	client, err := t.names.connect(ctx, s)
@@ -122,6 +109,24 @@ func (t *networkTest) setUp(ctx context.Context, s *suite) (string, error) {
 		err = t.startRestricted(ctx)
 	}
 	return seen + "; " + load, err
+}
+
+// installTakeover installs the agents with the overlay takeover, and waits until they answer.
+func (t *networkTest) installTakeover(ctx context.Context, s *suite) error {
+	runner := &t.installed.runner // has a copy of the tree with short comparisons
+	if err := runner.prepare(ctx, s); err != nil {
+		return err
+	}
+	for _, args := range [][]string{
+		{"apply", "--kustomize=" + filepath.Join(runner.tree, "daemonset/overlays/takeover")},
+		{"rollout", "status", "--namespace=" + agentNamespace, "daemonset/" + agentDaemonSet, "--timeout=2m"},
+	} {
+		if _, err := s.cluster.Kubectl(ctx, "", args...); err != nil {
+			return err
+		}
+	}
+	s.agent = true
+	return t.waitServed(ctx, s)
 }
 
 // waitServed waits until the agents answer at both addresses.
