@@ -219,7 +219,14 @@ func TestModules(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, tl := range tools {
+	for name := range tools {
+		if tools[name].released {
+			name = InRelease(name, Releases()[0])
+		}
+		tl, ok := findTool(name)
+		if !ok {
+			t.Errorf("%s: not found", name)
+		}
 		module := filepath.Join(root, tl.module)
 		text, err := os.ReadFile(filepath.Join(module, "go.mod"))
 		if err != nil {

@@ -30,6 +30,8 @@ type tool struct {
 	versionOf string
 	// test programs are the package's test binary.
 	test bool
+	// released programs can be built only for a release: see InRelease.
+	released bool
 }
 
 // clusterModule has the components of the cluster in which most tests run.
@@ -56,9 +58,9 @@ func InRelease(name, release string) string {
 
 // tools are the programs that are built once and kept.
 var tools = map[string]tool{
-	"agnhost":                 {module: clusterModule, pkg: "k8s.io/kubernetes/test/images/agnhost"},
+	"agnhost":                 {module: clusterModule, pkg: "k8s.io/kubernetes/test/images/agnhost", released: true},
 	"coredns":                 {module: "test/coredns", pkg: "."},
-	"e2e.test":                {module: clusterModule, pkg: "k8s.io/kubernetes/test/e2e", versioned: true, versionOf: "k8s.io/kubernetes", test: true},
+	"e2e.test":                {module: clusterModule, pkg: "k8s.io/kubernetes/test/e2e", versioned: true, versionOf: "k8s.io/kubernetes", test: true, released: true},
 	"etcd":                    {module: clusterModule, pkg: "go.etcd.io/etcd/server/v3"},
 	"flannel":                 {module: "test/networks/flannel", pkg: ".", versionOf: "github.com/flannel-io/flannel"},
 	"golangci-lint":           {module: "test/lint", pkg: "github.com/golangci/golangci-lint/v2/cmd/golangci-lint"},
@@ -107,7 +109,7 @@ func findTool(name string) (t tool, ok bool) {
 		}
 	}
 	t, ok = tools[name]
-	return t, ok
+	return t, ok && !t.released
 }
 
 // build is Tool for the repository at root.
