@@ -28,22 +28,6 @@ func (s *Server) HandshakesFailed() uint64 { return s.handshakesFailed.Load() }
 // read, in seconds. It is sampled, at most once per millisecond and reader.
 func (s *Server) SocketDelay() stat.Snapshot { return s.delays.Read() }
 
-// Alive reports whether every UDP reader is making progress. It returns false if a
-// reader has been answering the same batch since the last call, as one that waits for a
-// lock that is never released would be. A reader that waits for packets is alive. Alive
-// blocks while [Server.Listen] changes addresses; only one goroutine may call it.
-func (s *Server) Alive() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	alive := true
-	for _, l := range s.listeners {
-		for i := range l.progress {
-			alive = !l.progress[i].stuck() && alive
-		}
-	}
-	return alive
-}
-
 // statusesAt returns the counters of addr, which last as long as s. The caller holds
 // s.mu.
 func (s *Server) statusesAt(addr netip.AddrPort) *httpStatuses {

@@ -6,19 +6,41 @@ import "sync/atomic"
 // answers a batch and even while it waits for packets. Only the reader writes it. The
 // padding gives each reader a cache line of its own, as it writes twice for each batch.
 type progress struct {
-	n    atomic.Uint64
-	last uint64 // the count at the last call of [Server.Alive]
-	_    [48]byte
+	n atomic.Uint64
+	_ [56]byte
 }
 
 // tick marks the beginning or the end of a batch.
 func (t *progress) tick() { t.n.Store(t.n.Load() + 1) }
 
-// stuck reports whether the reader is still answering the batch that it was answering at
-// the last call.
-func (t *progress) stuck() bool {
-	n := t.n.Load()
-	same := n == t.last
-	t.last = n
-	return same && n%2 == 1
+// Watchdog tells whether the UDP readers of a server make progress. It is not safe for concurrent
+// use; each user has its own.
+type Watchdog struct {
+	server *Server
+	// last are the counts at the last call of Alive.
+	last map[*progress]uint64
+}
+
+// NewWatchdog returns a watchdog for s.
+func (s *Server) NewWatchdog() *Watchdog { return &Watchdog{server: s} }
+
+// Alive reports whether every UDP reader is making progress. It returns false if a
+// reader has been answering the same batch since the last call, as one that waits for a
+// lock that is never released would be. A reader that waits for packets is alive. Alive
+// blocks while [Server.Listen] changes addresses.
+func (w *Watchdog) Alive() bool {
+	w.server.mu.Lock()
+	defer w.server.mu.Unlock()
+	alive, counts := true, make(map[*progress]uint64, len(w.last))
+	for _, l := range w.server.listeners {
+		for i := range l.progress {
+			reader := &l.progress[i]
+			n := reader.n.Load()
+			last, seen := w.last[reader]
+			alive = alive && (!seen || n != last || n%2 == 0)
+			counts[reader] = n
+		}
+	}
+	w.last = counts
+	return alive
 }

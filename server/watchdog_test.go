@@ -28,8 +28,9 @@ func (w blockedWriter) Write(p []byte) (int, error) {
 // while a reader is blocked in the middle of a query.
 func TestAlive(t *testing.T) {
 	eachReader(t, nil, func(t *testing.T, s *Server, addr netip.AddrPort, z *resolver.Zone) {
+		watchdog := s.NewWatchdog()
 		for range 3 {
-			if !s.Alive() {
+			if !watchdog.Alive() {
 				t.Fatal("nobody asks, and the server is not alive")
 			}
 		}
@@ -37,7 +38,7 @@ func TestAlive(t *testing.T) {
 			for range 50 {
 				awaitCount(t, answered, 10)
 				// Two looks may fall into one batch, but never so many.
-				for start := time.Now(); !s.Alive(); runtime.Gosched() {
+				for start := time.Now(); !watchdog.Alive(); runtime.Gosched() {
 					if time.Since(start) > patience {
 						t.Fatal("the readers answer, and the server is not alive")
 					}
@@ -52,9 +53,10 @@ func TestAlive(t *testing.T) {
 		c := newClient(t, addr)
 		go func() { asked <- c.ask() }()
 		<-w.entered
-		s.Alive() // the first that sees this batch
+		watchdog := s.NewWatchdog()
+		watchdog.Alive() // the first that sees this batch
 		for range 3 {
-			if s.Alive() {
+			if watchdog.Alive() {
 				t.Error("a reader is held up, and the server is alive")
 			}
 		}
@@ -62,7 +64,7 @@ func TestAlive(t *testing.T) {
 		if err := <-asked; err != nil {
 			t.Error(err)
 		}
-		for start := time.Now(); !s.Alive(); runtime.Gosched() {
+		for start := time.Now(); !watchdog.Alive(); runtime.Gosched() {
 			if time.Since(start) > patience {
 				t.Fatal("the reader has gone on, and the server is not alive")
 			}

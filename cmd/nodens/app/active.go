@@ -52,7 +52,7 @@ func (a *agent) startActive(ctx context.Context) (err error) {
 	}
 	ctx, a.active.cancel = context.WithCancel(ctx)
 	a.active.tasks.Go(func() { a.saveLoop(ctx) })
-	a.active.tasks.Go(func() { a.fastPath.run(ctx, a.healthy) })
+	a.active.tasks.Go(func() { a.fastPath.run(ctx, a.newHealthCheck()) })
 	if a.net != nil {
 		a.active.tasks.Go(func() { a.net.Run(ctx) })
 		a.active.tasks.Go(func() { a.fallback.run(ctx) })

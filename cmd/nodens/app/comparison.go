@@ -82,9 +82,10 @@ func (a *agent) startComparison(ctx context.Context) {
 	c.start, c.end, c.next, c.ready, c.beats = a.statistics(), now.Add(a.opts.HandoverCompare), now.Add(compareInterval), now, make(chan bool)
 	ctx, c.stop = context.WithCancel(ctx)
 	addr, client := a.healthAddr(), &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	readersAlive := a.newHealthCheck()
 	a.background.Go(func() {
 		c.probe(ctx, func(ctx context.Context) bool {
-			return (addr == "" || requestHealth(ctx, client, addr) == nil) && a.answersDNS(ctx)
+			return readersAlive() && (addr == "" || requestHealth(ctx, client, addr) == nil) && a.answersDNS(ctx)
 		})
 	})
 	a.comparing.Store(true)

@@ -278,18 +278,22 @@ func (s scrape) fastPath(of *fastPath) {
 	}
 }
 
-// healthy reports whether every reader has made progress since the last call. It takes the
-// locks of views and caches that answers need, and so blocks if one is never released.
-func (a *agent) healthy() bool {
-	if g := a.current.Load(); g != nil {
-		for _, v := range g.views {
-			v.IsClusterIP(netip.Addr{})
-		}
-		for _, p := range g.blocks {
-			if p.cache != nil {
-				p.cache.Stats()
+// newHealthCheck returns a function that reports whether every reader has made progress since its
+// last call. The function takes the locks of views and caches that answers need, and so blocks if
+// one is never released.
+func (a *agent) newHealthCheck() func() bool {
+	readers := a.server.NewWatchdog()
+	return func() bool {
+		if g := a.current.Load(); g != nil {
+			for _, v := range g.views {
+				v.IsClusterIP(netip.Addr{})
+			}
+			for _, p := range g.blocks {
+				if p.cache != nil {
+					p.cache.Stats()
+				}
 			}
 		}
+		return readers.Alive()
 	}
-	return a.server.Alive()
 }
