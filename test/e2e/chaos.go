@@ -97,10 +97,27 @@ func (h *chaosTest) restartAgents(ctx context.Context) error {
 	if err := h.kubectl(ctx, "rollout", "restart", "daemonset/"+agentDaemonSet); err != nil {
 		return err
 	}
-	if err := h.kubectl(ctx, "rollout", "status", "daemonset/"+agentDaemonSet, "--timeout=3m"); err != nil {
+	if err := h.awaitRollout(ctx); err != nil {
 		return err
 	}
 	return h.waitAgentsReady(ctx)
+}
+
+// awaitRollout waits until a rollout of the agents is complete. The DaemonSet controller looks at a
+// new pod again after minReadySeconds, but its queue keeps only the soonest of such times: while
+// one from an earlier pod is due, it drops the later one, and the rollout stands still. So
+// awaitRollout changes an annotation when nothing has happened for a while, as operators do.
+func (h *chaosTest) awaitRollout(ctx context.Context) (err error) {
+	const looks = 8
+	for look := range looks {
+		if err = h.kubectl(ctx, "rollout", "status", "daemonset/"+agentDaemonSet, "--timeout=20s"); err == nil || ctx.Err() != nil {
+			return err
+		}
+		if problem := h.kubectl(ctx, "annotate", "daemonset/"+agentDaemonSet, "--overwrite", fmt.Sprintf("nodens/look=%d", look)); problem != nil {
+			return errors.Join(err, problem)
+		}
+	}
+	return err
 }
 
 // markedCorefile is the agents' Corefile with two changes: they keep their view on the

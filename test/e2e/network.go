@@ -166,7 +166,7 @@ func (t *networkTest) enableKernelPath(_ *chaosTest, ctx context.Context) (map[s
 		 "value": ["NET_ADMIN", "NET_BIND_SERVICE", "BPF", "PERFMON"]}]`
 	err := t.kubectl(ctx, "patch", "daemonset/"+agentDaemonSet, "--type=json", "--patch="+patch)
 	if err == nil {
-		err = t.kubectl(ctx, "rollout", "status", "daemonset/"+agentDaemonSet, "--timeout=3m")
+		err = t.awaitRollout(ctx)
 	}
 	if err == nil {
 		err = t.waitAgentsReady(ctx)

@@ -164,7 +164,7 @@ func (h *rollbackTest) rollOut(ctx context.Context, b badAgent) (r badRollout, e
 func (h *rollbackTest) undo(ctx context.Context) error {
 	err := h.kubectl(ctx, "rollout", "undo", "daemonset/"+agentDaemonSet)
 	if err == nil {
-		err = h.kubectl(ctx, "rollout", "status", "daemonset/"+agentDaemonSet, "--timeout=90s")
+		err = h.awaitRollout(ctx)
 	}
 	return errors.Join(err, h.waitAgentsReady(ctx))
 }
@@ -314,7 +314,7 @@ func (h *rollbackTest) downgrade(ctx context.Context, _ *suite) (string, error) 
 		if err := h.kubectl(ctx, "patch", "daemonset", agentDaemonSet, "--type=json", "--patch="+earlierAgent); err != nil {
 			return nil, err
 		}
-		if err := h.kubectl(ctx, "rollout", "status", "daemonset/"+agentDaemonSet, "--timeout=90s"); err != nil {
+		if err := h.awaitRollout(ctx); err != nil {
 			return nil, err
 		}
 		for _, n := range h.nodes {
