@@ -108,9 +108,9 @@ func (h *chaosTest) restartAgents(ctx context.Context) error {
 // one from an earlier pod is due, it drops the later one, and the rollout stands still. So
 // awaitRollout changes an annotation when nothing has happened for a while, as operators do.
 func (h *chaosTest) awaitRollout(ctx context.Context) (err error) {
-	const looks = 8
+	const looks = 18
 	for look := range looks {
-		if err = h.kubectl(ctx, "rollout", "status", "daemonset/"+agentDaemonSet, "--timeout=20s"); err == nil || ctx.Err() != nil {
+		if err = h.kubectl(ctx, "rollout", "status", "daemonset/"+agentDaemonSet, "--timeout=10s"); err == nil || ctx.Err() != nil {
 			return err
 		}
 		if problem := h.kubectl(ctx, "annotate", "daemonset/"+agentDaemonSet, "--overwrite", fmt.Sprintf("nodens/look=%d", look)); problem != nil {
