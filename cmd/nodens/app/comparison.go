@@ -22,9 +22,6 @@ const (
 	aliveInterval = 500 * time.Millisecond
 	// compareInterval is the time between two comparisons.
 	compareInterval = time.Second
-	// unhealthyLimit is how long a comparing agent may fail its own probes. Its predecessor waits
-	// as long for a message, but longer for the first one.
-	unhealthyLimit = 3 * time.Second
 	// maxUnready is how long a comparing agent may be unready.
 	maxUnready = 2 * time.Second
 	// stopReturnTimeout bounds a return while the agent is stopped, which has five seconds.
@@ -41,7 +38,6 @@ type comparison struct {
 	before, start baseline.Statistics // the predecessor's, and this agent's at the start
 	end, next     time.Time           // of the comparison; when to compare next
 	ready         time.Time           // when the agent was ready last
-	healthy       time.Time           // when a probe last succeeded
 	beats         chan bool           // receives the result of each probe
 	stop          context.CancelFunc
 }
@@ -83,8 +79,7 @@ func (a *agent) startComparison(ctx context.Context) {
 		return
 	}
 	now := time.Now()
-	c.start, c.end, c.next, c.beats = a.statistics(), now.Add(a.opts.HandoverCompare), now.Add(compareInterval), make(chan bool)
-	c.ready, c.healthy = now, now
+	c.start, c.end, c.next, c.ready, c.beats = a.statistics(), now.Add(a.opts.HandoverCompare), now.Add(compareInterval), now, make(chan bool)
 	ctx, c.stop = context.WithCancel(ctx)
 	addr, client := a.healthAddr(), &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	readersAlive := a.newHealthCheck()
@@ -134,11 +129,10 @@ func (a *agent) compare(ctx context.Context, healthy bool) error {
 		return a.predecessorEnded()
 	default:
 	}
-	c, now := a.comparison, time.Now()
 	if healthy {
-		c.healthy = now
 		a.predecessor.Alive()
 	}
+	c, now := a.comparison, time.Now()
 	if now.Before(c.next) {
 		return nil
 	}
@@ -161,9 +155,6 @@ func (a *agent) regressions(now time.Time) []baseline.Regression {
 		c.ready = now
 	} else if d := now.Sub(c.ready); d >= maxUnready {
 		return []baseline.Regression{{Kind: kindUnready, Detail: fmt.Sprintf("not ready for %v: %v", d.Round(time.Millisecond), err)}}
-	}
-	if d := now.Sub(c.healthy); d >= unhealthyLimit {
-		return []baseline.Regression{{Kind: kindUnready, Detail: fmt.Sprintf("the DNS readers or the health endpoint have not responded for %v", d.Round(time.Millisecond))}}
 	}
 	return baseline.Compare(c.before, a.statistics().Sub(c.start))
 }
