@@ -124,10 +124,8 @@ func (c *comparison) beat() <-chan bool {
 
 // compare continues the comparison after a probe. An error ends the agent, which has given back.
 func (a *agent) compare(ctx context.Context, healthy bool) error {
-	select {
-	case <-a.predecessor.Gone():
+	if !a.predecessorLives() {
 		return a.predecessorEnded()
-	default:
 	}
 	if healthy {
 		a.predecessor.Alive()

@@ -106,13 +106,8 @@ func (a *agent) closeHandover() {
 // returnToPredecessor reports whether the predecessor still lives, and if so, makes it resume
 // its work.
 func (a *agent) returnToPredecessor() bool {
-	if a.predecessor == nil || !a.ownsNode {
+	if a.predecessor == nil || !a.ownsNode || !a.predecessorLives() {
 		return false
-	}
-	select {
-	case <-a.predecessor.Gone():
-		return false
-	default:
 	}
 	a.log.Info("the predecessor resumes")
 	a.stopActive()
