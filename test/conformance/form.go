@@ -1,18 +1,13 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
 
-	"github.com/nodens-dns/nodens/test/e2e/cluster"
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
@@ -101,7 +96,7 @@ func (r *release) checkAgents(ctx context.Context, f form) error {
 		return fmt.Errorf("%d agents for %d nodes", n, len(nodes))
 	}
 	for _, n := range nodes {
-		active, err := r.metric(ctx, n, "nodens_kernel_path_active", "")
+		active, err := r.cluster.MetricSum(ctx, n, metricsPort, "nodens_kernel_path_active")
 		if err != nil {
 			return err
 		}
@@ -118,11 +113,11 @@ type counts struct{ agents, kernel float64 }
 // count returns the counters of all agents.
 func (r *release) count(ctx context.Context) (c counts, err error) {
 	for _, n := range r.cluster.Nodes() {
-		agent, err := r.metric(ctx, n, "coredns_dns_requests_total", "")
+		agent, err := r.cluster.MetricSum(ctx, n, metricsPort, "coredns_dns_requests_total")
 		if err != nil {
 			return c, err
 		}
-		kernel, err := r.metric(ctx, n, "nodens_kernel_path_queries_total", `result="answered"`)
+		kernel, err := r.cluster.MetricSum(ctx, n, metricsPort, "nodens_kernel_path_queries_total", `result="answered"`)
 		if err != nil {
 			return c, err
 		}
@@ -132,39 +127,5 @@ func (r *release) count(ctx context.Context) (c counts, err error) {
 	return c, nil
 }
 
-// metricsPort is where the agents are scraped, and maxMetrics bounds what is read from them, in
-// bytes.
-const (
-	metricsPort = 9253
-	maxMetrics  = 4 << 20
-)
-
-// metric returns the sum of a metric's samples that have the label, at the agent of a node. It is
-// 0 if there are none.
-func (r *release) metric(ctx context.Context, n *cluster.Node, name, label string) (sum float64, err error) {
-	url := fmt.Sprintf("http://%s:%d/metrics", n.Addr, metricsPort)
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return 0, err
-	}
-	client := http.Client{Transport: &http.Transport{DialContext: r.cluster.Dial, DisableKeepAlives: true}}
-	resp, err := client.Do(req)
-	if err != nil {
-		return 0, err
-	}
-	defer resp.Body.Close()
-	lines := bufio.NewScanner(io.LimitReader(resp.Body, maxMetrics))
-	for lines.Scan() {
-		line := lines.Text()
-		rest, ok := strings.CutPrefix(line, name)
-		if !ok || !strings.HasPrefix(rest, "{") && !strings.HasPrefix(rest, " ") || !strings.Contains(rest, label) {
-			continue
-		}
-		value, err := strconv.ParseFloat(line[strings.LastIndexByte(line, ' ')+1:], 64)
-		if err != nil {
-			return 0, fmt.Errorf("%s: %q: %w", url, line, err)
-		}
-		sum += value
-	}
-	return sum, lines.Err()
-}
+// metricsPort is where the agents are scraped.
+const metricsPort = 9253

@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"strings"
 
 	"github.com/nodens-dns/nodens/test/e2e/cluster"
@@ -25,16 +24,6 @@ const registry = "registry.k8s.io/e2e-test-images/"
 
 // testImages are the images that the DNS tests start, without their tags.
 var testImages = []string{"agnhost", "glibc-dns-testing"}
-
-// writeAgentImage writes the image that users install, for this machine only.
-func (s *suite) writeAgentImage(ctx context.Context) (file string, err error) {
-	file = filepath.Join(s.dir, "nodens.tar")
-	cmd := exec.CommandContext(ctx, "go", "-C", filepath.Join(s.root, "daemonset/image"), "run", ".", "-arch", runtime.GOARCH, "-out", file)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("making the agent's image: %w\n%s", err, out)
-	}
-	return file, nil
-}
 
 // writeImages writes the images of a release's cluster to dir and returns the files.
 func (s *suite) writeImages(ctx context.Context, r *release, dir string) ([]string, error) {

@@ -98,11 +98,12 @@ func run(ctx context.Context, args []string) (err error) {
 		return err
 	}
 	s := suite{dir: o.dir, forms: o.forms}
-	remove, err := s.makeDir()
+	dir, remove, err := cluster.WorkDir(s.dir, "nodens-conformance-")
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, remove()) }()
+	s.dir = dir
 	if err := s.prepare(ctx); err != nil {
 		return err
 	}
@@ -132,18 +133,6 @@ func parseReleases(list string) ([]string, error) {
 	return releases, nil
 }
 
-// makeDir makes the folder for files and logs. The caller calls remove at the end.
-func (s *suite) makeDir() (remove func() error, err error) {
-	if s.dir == "" {
-		s.dir, err = os.MkdirTemp("", "nodens-conformance-")
-		return func() error { return os.RemoveAll(s.dir) }, err
-	}
-	if s.dir, err = filepath.Abs(s.dir); err == nil {
-		err = os.MkdirAll(s.dir, 0o755)
-	}
-	return func() error { return nil }, err
-}
-
 // prepare makes what all releases share.
 func (s *suite) prepare(ctx context.Context) (err error) {
 	if s.root, err = peer.Root(); err != nil {
@@ -152,6 +141,6 @@ func (s *suite) prepare(ctx context.Context) (err error) {
 	if s.coreDNS, err = peer.Binary(ctx, "coredns", s.dir); err != nil {
 		return err
 	}
-	s.agentImage, err = s.writeAgentImage(ctx)
-	return err
+	s.agentImage = filepath.Join(s.dir, "nodens.tar")
+	return cluster.WriteAgentImage(ctx, s.agentImage)
 }

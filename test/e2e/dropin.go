@@ -147,7 +147,7 @@ func (d *dropInState) ask(ctx context.Context, s *suite, servers ...string) (ask
 // metricSum is the sum over all nodes.
 func (d *dropInState) metricSum(ctx context.Context, s *suite, port int, metric, label string) (sum float64, err error) {
 	for _, n := range s.cluster.Nodes() {
-		count, err := s.metricSum(ctx, n, port, metric, label)
+		count, err := s.cluster.MetricSum(ctx, n, port, metric, label)
 		if err != nil {
 			return 0, err
 		}

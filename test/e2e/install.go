@@ -264,7 +264,7 @@ func (i *installation) waitAnsweredBy(ctx context.Context, s *suite, address str
 }
 
 func (i *installation) checkAnsweredBy(ctx context.Context, s *suite, node *cluster.Node, pod, address string, byAgent bool) error {
-	before, err := s.metricSum(ctx, node, metricsPort, requestsMetric, `server="dns://`+net.JoinHostPort(address, "53")+`"`)
+	before, err := s.cluster.MetricSum(ctx, node, metricsPort, requestsMetric, `server="dns://`+net.JoinHostPort(address, "53")+`"`)
 	if err != nil {
 		return err
 	}
@@ -282,7 +282,7 @@ func (i *installation) checkAnsweredBy(ctx context.Context, s *suite, node *clus
 		return fmt.Errorf("conntrack: %w", err)
 	}
 	tracked := dnsConnections(string(out))
-	after, err := s.metricSum(ctx, node, metricsPort, requestsMetric, `server="dns://`+net.JoinHostPort(address, "53")+`"`)
+	after, err := s.cluster.MetricSum(ctx, node, metricsPort, requestsMetric, `server="dns://`+net.JoinHostPort(address, "53")+`"`)
 	if err != nil {
 		return err
 	}

@@ -257,7 +257,7 @@ func (t *networkTest) checkMode(ctx context.Context, on bool) (string, error) {
 func (t *networkTest) waitMetrics(ctx context.Context, n *cluster.Node, want map[string]float64) error {
 	return peer.Await(ctx, "the metrics of the agent on "+n.Name, func(ctx context.Context) error {
 		for metric, value := range want {
-			got, err := t.metricSum(ctx, n, metricsPort, metric)
+			got, err := t.cluster.MetricSum(ctx, n, metricsPort, metric)
 			if err == nil && got != value {
 				sleep(ctx, pollInterval)
 				err = fmt.Errorf("%s is %v, want %v", metric, got, value)
@@ -323,7 +323,7 @@ func (t *networkTest) checkNames(ctx context.Context, row *networkRow) (string, 
 // kernelAnswers returns the number of queries answered in the kernel, of all nodes.
 func (t *networkTest) kernelAnswers(ctx context.Context) (sum float64, err error) {
 	for _, n := range t.nodes {
-		value, err := t.metricSum(ctx, n, metricsPort, kernelQueriesMetric, `result="answered"`)
+		value, err := t.cluster.MetricSum(ctx, n, metricsPort, kernelQueriesMetric, `result="answered"`)
 		if err != nil {
 			return 0, err
 		}

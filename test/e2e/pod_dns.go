@@ -200,14 +200,14 @@ func (w *namesFixture) checkMetrics(ctx context.Context, s *suite) (string, erro
 	for i, n := range w.nodes {
 		for proto, resolvers := range map[string]int{"udp": len(resolvers()), "tcp": len(resolvers()) - 1} {
 			pod := fmt.Sprintf("%s-%d", proto, i)
-			before, err := s.metricSum(ctx, n, metricsPort, requestsMetric, fmt.Sprintf("proto=%q", proto))
+			before, err := s.cluster.MetricSum(ctx, n, metricsPort, requestsMetric, fmt.Sprintf("proto=%q", proto))
 			if err != nil {
 				return "", err
 			}
 			if _, err := w.ask(ctx, s, []string{pod}, list); err != nil {
 				return "", err
 			}
-			after, err := s.metricSum(ctx, n, metricsPort, requestsMetric, fmt.Sprintf("proto=%q", proto))
+			after, err := s.cluster.MetricSum(ctx, n, metricsPort, requestsMetric, fmt.Sprintf("proto=%q", proto))
 			if err != nil {
 				return "", err
 			}

@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 
@@ -125,11 +123,7 @@ func (s *suite) writeImages(ctx context.Context) error {
 // agentImage is the one that users install, for this machine alone.
 func agentImage(ctx context.Context, s *suite) (string, error) {
 	file := filepath.Join(s.dir, "nodens.tar")
-	cmd := exec.CommandContext(ctx, "go", "-C", filepath.Join(s.root, "daemonset/image"), "run", ".", "-arch", runtime.GOARCH, "-out", file)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("making the agent's image: %w\n%s", err, out)
-	}
-	return file, nil
+	return file, cluster.WriteAgentImage(ctx, file)
 }
 
 // coreDNSImage is CoreDNS.

@@ -39,12 +39,12 @@ func rollback() []check {
 		{"images of bad agents and of an earlier one", h.writeVariants},
 		{"pods on all nodes query their agents", h.setUp},
 	}
-	for i, b := range badAgents {
+	for _, b := range badAgents {
 		list = append(list, check{"bad agent: " + b.name, func(ctx context.Context, s *suite) (string, error) {
 			if !h.chosen(b) {
 				return "not chosen by -bad", nil
 			}
-			return h.runBad(ctx, badAgents[i])
+			return h.runBad(ctx, b)
 		}})
 	}
 	return append(list,
@@ -241,7 +241,7 @@ func (h *rollbackTest) checkReason(ctx context.Context, b badAgent, node string)
 			err = errors.Join(err, h.checkOutput(ctx, b.reason, "logs", p.Name))
 		}
 	}
-	taken, problem := h.metricSum(ctx, h.nodes[i], metricsPort, takenBackMetric, `reason="`+b.kind+`"`)
+	taken, problem := h.cluster.MetricSum(ctx, h.nodes[i], metricsPort, takenBackMetric, `reason="`+b.kind+`"`)
 	if problem == nil && taken == 0 {
 		problem = fmt.Errorf("%s with the reason %s is 0 on %s", takenBackMetric, b.kind, node)
 	}
@@ -301,8 +301,8 @@ func (t losses) slowest() (slowest time.Duration) {
 	return slowest
 }
 
-// downgrade replaces the agents by those of the last release, with their flags, and takes that
-// back. Both ways nothing may be lost.
+// downgrade rolls out the agents of the last release, with the flags that they have, and undoes the
+// rollout. Neither may lose a query.
 func (h *rollbackTest) downgrade(ctx context.Context, _ *suite) (string, error) {
 	if h.api == nil {
 		return "", errNoLoadPods

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -160,8 +159,8 @@ type suite struct {
 	// leftovers is what clusters have left behind.
 	leftovers []string
 	results   []result
-	// networkRows are the results of the part network, versions those of the networks by name,
-	// and kubernetesVersion the clusters'.
+	// networkRows has the results of the part network, versions the version of each pod network by
+	// the network's name, and kubernetesVersion the release of the clusters.
 	networkRows       []*networkRow
 	versions          map[string]string
 	kubernetesVersion string
@@ -179,11 +178,12 @@ func (s *suite) run(ctx context.Context, planned []part) (err error) {
 	if s.root, err = peer.Root(); err != nil {
 		return err
 	}
-	remove, err := s.makeDir()
+	dir, remove, err := cluster.WorkDir(s.dir, "nodens-e2e-")
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, remove()) }()
+	s.dir = dir
 	defer func() { err = errors.Join(err, s.stopCluster()) }() // after a panic
 	for _, p := range planned {
 		if ctx.Err() == nil {
@@ -203,18 +203,6 @@ func (s *suite) run(ctx context.Context, planned []part) (err error) {
 		err = errors.Join(err, s.writeNetworkTable(ctx, s.networkOut))
 	}
 	return errors.Join(interrupted, s.printSummary(os.Stdout), err)
-}
-
-// makeDir has the folder there, and gives what to do with it at the end.
-func (s *suite) makeDir() (remove func() error, err error) {
-	if s.dir == "" {
-		s.dir, err = os.MkdirTemp("", "nodens-e2e-")
-		return func() error { return os.RemoveAll(s.dir) }, err
-	}
-	if s.dir, err = filepath.Abs(s.dir); err == nil {
-		err = os.MkdirAll(s.dir, 0o755)
-	}
-	return func() error { return nil }, err
 }
 
 // runPart runs a part's checks. One that fails doesn't keep the next from running, what

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 
 	"github.com/nodens-dns/nodens/test/peer"
@@ -50,4 +51,17 @@ func CopyFile(root, to, from string) error {
 		return err
 	}
 	return os.WriteFile(file, body, 0o755)
+}
+
+// WriteAgentImage writes the image that users install to a file, for this machine's processor only.
+func WriteAgentImage(ctx context.Context, file string) error {
+	top, err := peer.Root()
+	if err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(ctx, "go", "-C", filepath.Join(top, "daemonset/image"), "run", ".", "-arch", runtime.GOARCH, "-out", file)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("making the agent's image: %w\n%s", err, out)
+	}
+	return nil
 }

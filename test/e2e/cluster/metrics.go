@@ -1,0 +1,48 @@
+package cluster
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+)
+
+// maxMetricsSize bounds what is read of an agent's metrics, in bytes: ten times what one of two
+// zones has.
+const maxMetricsSize = 4 << 20
+
+// MetricSum adds up the samples of a metric at a port of the node that have all the labels,
+// each as NAME="VALUE".
+func (c *Cluster) MetricSum(ctx context.Context, n *Node, port int, metric string, labels ...string) (sum float64, err error) {
+	url := fmt.Sprintf("http://%s:%d/metrics", n.Addr, port)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return 0, err
+	}
+	client := http.Client{Transport: &http.Transport{DialContext: c.Dial, DisableKeepAlives: true}}
+	resp, err := client.Do(req)
+	if err != nil {
+		return 0, err
+	}
+	defer resp.Body.Close()
+	lines := bufio.NewScanner(io.LimitReader(resp.Body, maxMetricsSize))
+	for lines.Scan() {
+		line := lines.Text()
+		fits := strings.HasPrefix(line, metric+"{") || strings.HasPrefix(line, metric+" ")
+		for _, label := range labels {
+			fits = fits && strings.Contains(line, label)
+		}
+		if !fits {
+			continue
+		}
+		value, err := strconv.ParseFloat(line[strings.LastIndexByte(line, ' ')+1:], 64)
+		if err != nil {
+			return 0, fmt.Errorf("%s: %q: %w", url, line, err)
+		}
+		sum += value
+	}
+	return sum, lines.Err()
+}
