@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
@@ -160,7 +161,23 @@ func (s *Server) startAPI(ctx context.Context) error {
 	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: s.ca.Pool()}}
 	defer transport.CloseIdleConnections()
 	client := &http.Client{Transport: transport}
-	return s.api.Await(ctx, "the API server", peer.Get(client, s.url+"/readyz", http.StatusOK))
+	if err := s.api.Await(ctx, "the API server", peer.Get(client, s.url+"/readyz", http.StatusOK)); err != nil {
+		return err
+	}
+	return s.awaitNamespace(ctx)
+}
+
+// awaitNamespace waits for the namespace of the agent's objects. A controller of the API server
+// makes it, and readiness does not wait for that controller.
+func (s *Server) awaitNamespace(ctx context.Context) error {
+	client, err := s.Client()
+	if err != nil {
+		return err
+	}
+	return s.api.Await(ctx, "the namespace "+metav1.NamespaceSystem, func(ctx context.Context) error {
+		_, err := client.CoreV1().Namespaces().Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{})
+		return err
+	})
 }
 
 // Stop ends the API server; etcd goes on. Restart brings it back.

@@ -1,6 +1,7 @@
 package install
 
 import (
+	"context"
 	"slices"
 	"testing"
 
@@ -9,8 +10,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/kubernetes"
 
 	"github.com/nodens-dns/nodens/test/apiserver"
+	"github.com/nodens-dns/nodens/test/peer"
 )
 
 // TestUpdateStrategies: Kubernetes accepts a rolling update of which exactly one of maxSurge
@@ -32,11 +35,28 @@ func TestUpdateStrategies(t *testing.T) {
 		for _, unavailable := range values {
 			s, u := intstr.Parse(surge), intstr.Parse(unavailable)
 			set.Spec.UpdateStrategy.RollingUpdate = &appsv1.RollingUpdateDaemonSet{MaxSurge: &s, MaxUnavailable: &u}
-			_, err := client.AppsV1().DaemonSets(set.Namespace).Create(t.Context(), &set, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+			invalid := validate(t, client, &set)
 			accepted := slices.Contains(zero, surge) != slices.Contains(zero, unavailable) && surge != "101%" && unavailable != "101%"
-			if accepted && err != nil || !accepted && !apierrors.IsInvalid(err) {
-				t.Errorf("maxSurge %s, maxUnavailable %s: %v, want accepted %v", surge, unavailable, err, accepted)
+			if accepted != (invalid == nil) {
+				t.Errorf("maxSurge %s, maxUnavailable %s: %v, want accepted %v", surge, unavailable, invalid, accepted)
 			}
 		}
 	}
+}
+
+// validate returns Kubernetes' verdict about the object: nil or an error of type Invalid. Any
+// other error is about the request, which validate repeats.
+func validate(t *testing.T, client kubernetes.Interface, set *appsv1.DaemonSet) (invalid error) {
+	t.Helper()
+	err := peer.Await(t.Context(), "an answer to a dry run", func(ctx context.Context) error {
+		_, err := client.AppsV1().DaemonSets(set.Namespace).Create(ctx, set, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		if apierrors.IsInvalid(err) {
+			invalid, err = err, nil
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return invalid
 }
