@@ -65,26 +65,23 @@ func TestChartUpdateStrategy(t *testing.T) {
 	}
 }
 
-// TestChartComparison: the agent compares itself as long as the old pod lives.
+// TestChartComparison: the startup probe waits for the comparison.
 func TestChartComparison(t *testing.T) {
-	for value, want := range map[string]string{"60": "", "5": "-handover-compare=5s", "600": "-handover-compare=600s", "0": "-handover-compare=0s"} {
-		set, _, _, _ := renderAgent(t, "minReadySeconds: "+value)
-		if got := fmt.Sprint(set.Spec.MinReadySeconds); got != value {
-			t.Errorf("minReadySeconds: %s gives %s", value, got)
+	for seconds, want := range map[int]string{60: "", 5: "-handover-compare=5s", 600: "-handover-compare=600s", 0: "-handover-compare=0s"} {
+		set, _, _, _ := renderAgent(t, fmt.Sprintf("handoverCompareSeconds: %d", seconds))
+		c := set.Spec.Template.Spec.Containers[0]
+		i := slices.IndexFunc(c.Args, func(arg string) bool { return strings.HasPrefix(arg, "-handover-compare") })
+		if i < 0 && want != "" || i >= 0 && c.Args[i] != want {
+			t.Errorf("handoverCompareSeconds: %d gives %q, want %q", seconds, c.Args, want)
 		}
-		args := set.Spec.Template.Spec.Containers[0].Args
-		i := slices.IndexFunc(args, func(arg string) bool { return strings.HasPrefix(arg, "-handover-compare") })
-		if i < 0 && want != "" || i >= 0 && args[i] != want {
-			t.Errorf("minReadySeconds: %s gives %q, want %q", value, args, want)
+		if got := int(c.StartupProbe.PeriodSeconds * c.StartupProbe.FailureThreshold); got < seconds+startSeconds {
+			t.Errorf("handoverCompareSeconds: %d gives the agent %d s to start, want %d s more than the comparison", seconds, got, startSeconds)
 		}
 	}
 	for _, value := range []string{"4", "601", "-1", "1m"} {
-		if _, err := templateChart(t, "minReadySeconds: "+value); err == nil || !strings.Contains(err.Error(), "minReadySeconds") {
-			t.Errorf("minReadySeconds: %s: %v, want an error", value, err)
+		if _, err := templateChart(t, "handoverCompareSeconds: "+value); err == nil || !strings.Contains(err.Error(), "handoverCompareSeconds") {
+			t.Errorf("handoverCompareSeconds: %s: %v, want an error", value, err)
 		}
-	}
-	if set, _, _, _ := renderAgent(t, "cilium: {localRedirect: true}"); set.Spec.MinReadySeconds != 0 {
-		t.Errorf("with Cilium, minReadySeconds is %d", set.Spec.MinReadySeconds)
 	}
 }
 

@@ -15,11 +15,12 @@ func newReadyCommand() *cobra.Command {
 	f := newAgentFlags()
 	cmd := &cobra.Command{
 		Use:   "ready",
-		Short: "Exit with 0 if the agent in this container is ready",
-		Long: `Exit with 0 if the agent in this container can take queries, else with 1. It is the readiness
-probe of the DaemonSet: it asks through --handover-dir, because on the node's network the health
-and readiness endpoints may belong to another agent. The agent's other flags are accepted and
-ignored.`,
+		Short: "Exit with 0 if the agent in this container serves and keeps the node",
+		Long: `Exit with 0 if the agent in this container can take queries and keeps the node, else with 1. While it
+compares itself with its predecessor (--handover-compare), it may still give the node back. The
+command is the startup probe of the DaemonSet, so that a rollout waits for the comparison. It asks
+through --handover-dir, because on the node's network the health and readiness endpoints may belong
+to another agent. The agent's other flags are accepted and ignored.`,
 		Example: "  nodens ready --handover-dir /var/lib/nodens",
 		Args:    cli.NoArgs,
 	}
@@ -37,7 +38,7 @@ type readiness struct {
 	Reason string `json:"reason,omitempty"` // why not
 }
 
-// runReady returns nil if the agent that uses dir can take queries. Otherwise the error says why
+// runReady returns nil if the agent that uses dir can take queries and keeps the node. Otherwise the error says why
 // not; as JSON it is printed to stdout as well.
 func runReady(ctx context.Context, dir string, output *cli.Output, stdout io.Writer) error {
 	if dir == "" {

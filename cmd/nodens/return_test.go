@@ -198,7 +198,8 @@ func TestKept(t *testing.T) {
 			p := peer.Ports(t, 3)
 			port, web, up := p[0], p[1], p[2]
 			origin(t, up)
-			args := []string{"-handover-dir", filepath.Join(t.TempDir(), "handover"), "-handover-compare", "5s"}
+			dir := filepath.Join(t.TempDir(), "handover")
+			args := []string{"-handover-dir", dir, "-handover-compare", "5s"}
 			old := newAgentProcess(t, withCache(port, web, up), env, args...)
 			old.AwaitLog("msg=serving")
 			c := newCrowd(port, "www.example.org.", "192.0.2.1")
@@ -208,7 +209,16 @@ func TestKept(t *testing.T) {
 			if got := agenttest.Metric(t, web, "nodens_handover_comparing"); got != "1" || !old.alive() {
 				t.Errorf("comparing is %q; the predecessor lives: %v", got, old.alive())
 			}
+			if code, _, stderr := outcome(t, "ready", "-handover-dir", dir); code != 1 || !strings.Contains(stderr, "compares itself") {
+				t.Errorf("the startup probe: code %d, %s", code, stderr)
+			}
+			if code, text := agenttest.Get(t, web, "/ready"); code != 200 {
+				t.Errorf("/ready is %d %q", code, text)
+			}
 			old.AwaitLog("memory released")
+			if code, _, stderr := outcome(t, "ready", "-handover-dir", dir); code != 0 {
+				t.Errorf("the startup probe after the comparison: code %d, %s", code, stderr)
+			}
 			if env == nil {
 				old.awaitExit(0)
 			} else {

@@ -99,6 +99,12 @@ var alertCases = []alertCase{
 		},
 		labels: alertLabelsWith("role", "successor", "result", "failed"), inactive: []int{5}, firing: []int{10, 30}, resolved: []int{45},
 	}, {
+		alert: "NodensHandoverFailed", severity: "warning",
+		series: map[string]string{
+			"nodens_handovers_total{" + agentLabels + `,role="predecessor",result="returned"}`: "0x9 1x60",
+		},
+		labels: alertLabelsWith("role", "predecessor", "result", "returned"), inactive: []int{5}, firing: []int{10, 30}, resolved: []int{45},
+	}, {
 		alert: "NodensErrorsHigh", severity: "warning",
 		series: map[string]string{
 			"coredns_dns_requests_total{" + agentLabels + "}":                   "0+1000x90",

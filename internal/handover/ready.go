@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// Ready returns nil if the agent at dir is ready and runs in this process's PID namespace: a
+// Ready returns nil if the agent at dir is ready ([Config.Ready]) and runs in this process's PID namespace: a
 // probe in a container asks about the agent of that container, not about its predecessor.
 // Ready takes 2 s at most, or until ctx is done.
 func Ready(ctx context.Context, dir string) error {

@@ -103,21 +103,9 @@ func (h *chaosTest) restartAgents(ctx context.Context) error {
 	return h.waitAgentsReady(ctx)
 }
 
-// awaitRollout waits until a rollout of the agents is complete. The DaemonSet controller looks at a
-// new pod again after minReadySeconds, but its queue keeps only the soonest of such times: while
-// one from an earlier pod is due, it drops the later one, and the rollout stands still. So
-// awaitRollout changes an annotation when nothing has happened for a while, as operators do.
-func (h *chaosTest) awaitRollout(ctx context.Context) (err error) {
-	const looks = 18
-	for look := range looks {
-		if err = h.kubectl(ctx, "rollout", "status", "daemonset/"+agentDaemonSet, "--timeout=10s"); err == nil || ctx.Err() != nil {
-			return err
-		}
-		if problem := h.kubectl(ctx, "annotate", "daemonset/"+agentDaemonSet, "--overwrite", fmt.Sprintf("nodens/look=%d", look)); problem != nil {
-			return errors.Join(err, problem)
-		}
-	}
-	return err
+// awaitRollout waits until a rollout of the agents is complete.
+func (h *chaosTest) awaitRollout(ctx context.Context) error {
+	return h.kubectl(ctx, "rollout", "status", "daemonset/"+agentDaemonSet, "--timeout=180s")
 }
 
 // markedCorefile is the agents' Corefile with two changes: they keep their view on the

@@ -14,7 +14,6 @@ const compareSeconds = 5
 // shortComparison returns the text of daemonset/nodens.yaml with a comparison of compareSeconds.
 func shortComparison(manifest string) (string, error) {
 	return replaceOnce(manifest,
-		"\n  minReadySeconds: 60\n", fmt.Sprintf("\n  minReadySeconds: %d\n", compareSeconds),
 		"\n            - -skipteardown\n", fmt.Sprintf("\n            - -skipteardown\n            - -handover-compare=%ds\n", compareSeconds))
 }
 
@@ -23,7 +22,7 @@ func shortenComparisons(tree string) error {
 	for name, edit := range map[string]func(string) (string, error){
 		"daemonset/base/nodens.yaml": shortComparison,
 		"daemonset/chart/values.yaml": func(values string) (string, error) {
-			return replaceOnce(values, "\nminReadySeconds: 60\n", fmt.Sprintf("\nminReadySeconds: %d\n", compareSeconds))
+			return replaceOnce(values, "\nhandoverCompareSeconds: 60\n", fmt.Sprintf("\nhandoverCompareSeconds: %d\n", compareSeconds))
 		},
 	} {
 		file := filepath.Join(tree, filepath.FromSlash(name))

@@ -16,14 +16,9 @@ import (
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
-const (
-	// minReady is the DaemonSet's minReadySeconds in this part. It is longer than the comparison, so
-	// that an old agent on a busy machine is not stopped while it takes the node back.
-	minReady = 2 * compareSeconds
-	// noticeTime bounds the time from the first failed query to the last one of a bad agent. A
-	// fault shows within two comparisons, a hang after 3 s; the rest is for a busy machine.
-	noticeTime = 2 * compareSeconds * time.Second
-)
+// noticeTime bounds the time from the first failed query to the last one of a bad agent. A fault
+// shows within two comparisons, a hang after 8 s; the rest is for a busy machine.
+const noticeTime = 2 * compareSeconds * time.Second
 
 // rollbackTest is the state of the part rollback.
 type rollbackTest struct {
@@ -91,12 +86,7 @@ func (h *rollbackTest) setUp(ctx context.Context, s *suite) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return seen, errors.Join(h.minReady(ctx, minReady), h.waitAgentsReady(ctx))
-}
-
-// minReady sets minReadySeconds, which starts no rollout.
-func (h *rollbackTest) minReady(ctx context.Context, seconds int) error {
-	return h.kubectl(ctx, "patch", "daemonset", agentDaemonSet, "--type=merge", fmt.Sprintf(`--patch={"spec":{"minReadySeconds":%d}}`, seconds))
+	return seen, h.waitAgentsReady(ctx)
 }
 
 // surge sets the number of nodes whose agents are replaced at the same time.
@@ -339,5 +329,5 @@ func (h *rollbackTest) restore(ctx context.Context, s *suite) (string, error) {
 		return "", errNoLoadPods
 	}
 	_, err := s.cluster.Kubectl(ctx, "", "delete", "namespace", chaosNamespace, "--timeout=60s")
-	return "", errors.Join(err, h.minReady(ctx, compareSeconds), h.surge(ctx, "1"), h.waitAgentsReady(ctx))
+	return "", errors.Join(err, h.surge(ctx, "1"), h.waitAgentsReady(ctx))
 }

@@ -186,8 +186,8 @@ func (a *agent) start(ctx context.Context, cfg *config.Config) error {
 	if a.predecessor == nil { // else waitSynced has done it
 		debug.FreeOSMemory()
 	}
+	a.startComparison(ctx) // first, so that started does not return nil in between
 	a.serving.Store(true)
-	a.startComparison(ctx)
 	return nil
 }
 

@@ -261,7 +261,7 @@ func (a *agent) adoptConn(c handover.Conn) {
 
 func (a *agent) handoverConfig() handover.Config {
 	return handover.Config{
-		Version: a.opts.Build.Version, Logger: a.log.With("part", "handover"), Ready: a.ready,
+		Version: a.opts.Build.Version, Logger: a.log.With("part", "handover"), Ready: a.started,
 		Compare: a.opts.HandoverCompare > 0, Identity: a.agentID,
 	}
 }

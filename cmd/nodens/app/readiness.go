@@ -21,6 +21,18 @@ func (a *agent) ready() error {
 	}
 }
 
+// started returns nil if the agent is ready and keeps the node: it does not compare itself with its
+// predecessor any more. The startup probe asks for it.
+func (a *agent) started() error {
+	if err := a.ready(); err != nil {
+		return err
+	}
+	if a.comparing.Load() {
+		return errors.New("it serves, and compares itself with its predecessor")
+	}
+	return nil
+}
+
 // takenBack returns why this agent has the node back from a successor, "" if it never gave it
 // away.
 func (a *agent) takenBack() string {

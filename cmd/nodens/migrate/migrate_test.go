@@ -41,7 +41,8 @@ spec:
     spec:
       containers:
       - args: [-localip, a]
-        env: [{name: NODE_NAME, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}]
+        env: [{name: NODE_NAME, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}, {name: POD_UID, valueFrom: {fieldRef: {fieldPath: metadata.uid}}}]
+        terminationMessagePolicy: FallbackToLogsOnError
         startupProbe: {exec: {command: [nodens, ready, -handover-dir, /var/lib/nodens]}}
         volumeMounts: [{name: handover, mountPath: /var/lib/nodens}]
       volumes: [{name: handover, hostPath: {path: /var/lib/nodens}}]

@@ -19,6 +19,7 @@ func (m *migration) enableHandover() error {
 		return err
 	}
 	m.setStartupProbe()
+	m.setComparison()
 	m.removePorts()
 	m.setGracePeriod()
 	m.keepNetwork()
@@ -74,6 +75,18 @@ func (m *migration) setStartupProbe() {
 		m.note(Changed, "startupProbe", "nodens ready: a rollout waits until the new pod's own agent serves")
 	}
 	m.pod.container["startupProbe"] = map[string]any(own)
+}
+
+// setComparison adds what an agent that gives the node back needs besides the startup probe.
+func (m *migration) setComparison() {
+	if m.copyEnv(podUIDVar) {
+		m.note(Changed, "env", "%s: an agent that was worse than its predecessor is not tried again until its pod is replaced", podUIDVar)
+	}
+	const field = "terminationMessagePolicy"
+	if policy := m.reference.pod.container.text(field); policy != "" && m.pod.container.text(field) != policy {
+		m.pod.container[field] = policy
+		m.note(Changed, field, "%s: kubectl describe shows why an agent has ended", policy)
+	}
 }
 
 // handoverDir returns the value of that flag.

@@ -1,7 +1,10 @@
 package migrate
 
-// nodeNameVar is the environment variable with the name of the agent's node.
-const nodeNameVar = "NODE_NAME"
+// The environment variables with the name of the agent's node and with its pod's UID.
+const (
+	nodeNameVar = "NODE_NAME"
+	podUIDVar   = "POD_UID"
+)
 
 // setServiceAccount gives the pods what they need to use the API server: a service account,
 // its token, and the node's name.
@@ -18,11 +21,15 @@ func (m *migration) setServiceAccount() {
 		m.pod.podSpec["automountServiceAccountToken"] = true
 		m.note(Changed, "automountServiceAccountToken", "true: the agent uses the API server")
 	}
-	for _, e := range m.reference.pod.container.children("env") {
-		if e.text("name") == nodeNameVar && m.addEnv(e.clone()) {
-			m.note(Changed, "env", "%s: the agent watches the pods of its own node", nodeNameVar)
-		}
+	if m.copyEnv(nodeNameVar) {
+		m.note(Changed, "env", "%s: the agent watches the pods of its own node", nodeNameVar)
 	}
+}
+
+// copyEnv adds the variable of nodens' own manifest, and reports whether it was missing.
+func (m *migration) copyEnv(name string) bool {
+	e, err := findNamed(m.reference.pod.container.children("env"), name)
+	return err == nil && m.addEnv(e)
 }
 
 // serviceAccount returns the name of the pods' service account.
