@@ -121,7 +121,7 @@ func TestProbes(t *testing.T) {
 			if d := time.Duration(seconds) * time.Second; d <= 0 || d > tt.within {
 				t.Errorf("fails after %v, want at most %v", d, tt.within)
 			}
-			// Of an agent that hangs, the old one takes the node back after 8 s at most. Meanwhile the
+			// The old agent takes the node back from one that hangs after 8 s at most. Meanwhile the
 			// shared /ready fails: an old pod that is not ready is deleted at once.
 			if tt.name == "readiness" && tt.probe.PeriodSeconds*(tt.probe.FailureThreshold-1) <= 16 {
 				t.Errorf("fails after %d failures every %d s, want more than 16 s between the first and the last", tt.probe.FailureThreshold, tt.probe.PeriodSeconds)

@@ -59,9 +59,9 @@
 // the commit. The states of R after its yielded, if S compares itself:
 //
 //	S sends, or does         R
-//	settled                  waits for alive; without settled, 5 s after yielded
-//	alive                    waits 3 s for the next one
-//	no alive for 3 s         refuses S from now on, resumes, sends resumed, closes
+//	nothing after yielded    waits 8 s for settled or alive
+//	settled, alive           waits 3 s for the next alive
+//	alive is late            refuses S from now on, resumes, sends resumed, closes
 //	kept                     frees memory; ends, if it is not restarted; like without compare
 //	ends before kept         refuses S from now on, resumes
 //	return with kinds        refuses S from now on, takes back

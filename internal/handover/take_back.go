@@ -118,13 +118,21 @@ func (w *successorWatch) handle(k messageKind) {
 	switch {
 	case k == kindSettled:
 		w.settle()
-	case k == kindAlive && w.comparing:
-		w.hang.Reset(w.server.limits.alive)
+		w.expectAlive()
+	case k == kindAlive:
+		w.expectAlive()
 	case k == kindKept && w.comparing:
 		w.comparing = false
 		w.hang.Stop()
 		w.server.source.Release()
 		w.end()
+	}
+}
+
+// expectAlive makes hang fire unless the successor sends alive in time.
+func (w *successorWatch) expectAlive() {
+	if w.comparing {
+		w.hang.Reset(w.server.limits.alive)
 	}
 }
 
