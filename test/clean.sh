@@ -52,6 +52,19 @@ processes() {
 	done
 }
 
+# exclude_others leaves out what belongs to tests that another command runs at the same time: the
+# names of namespaces and control groups contain the process ID of the test, nodens-PID- or
+# nodens-e2e-PID-.
+exclude_others() {
+	while read -r line; do
+		if [[ $line =~ nodens-(e2e-)?([0-9]+)- ]] && [ -e "/proc/${BASH_REMATCH[2]}/environ" ] &&
+			! grep -qzFx "$mark" "/proc/${BASH_REMATCH[2]}/environ" 2>/dev/null; then
+			continue
+		fi
+		echo "$line"
+	done
+}
+
 # ip(8) makes this mount for the first namespace and keeps it.
 netns=/run/netns
 mountpoint -q $netns || mounted=$netns
@@ -64,7 +77,7 @@ while [ -n "${mounted:-}" ] && [ -z "$(ip netns list)" ] && mountpoint -q "$moun
 	umount "$mounted" || break
 done
 inventory | sort >"$report/after"
-comm -13 "$report/before" "$report/after" >"$report/left"
+comm -13 "$report/before" "$report/after" | exclude_others >"$report/left"
 if [ -s "$report/left" ]; then
 	echo "left behind by $*:" >&2
 	cat "$report/left" >&2
