@@ -27,14 +27,19 @@ type successorWatch struct {
 	// comparing: the successor sends alive until it sends kept or return.
 	comparing bool
 	settled   bool
-	hang      *time.Timer // fires if alive is late
-	conns     int         // connections that were passed to it
+	// ticks is the number of ticks until alive is late. Ticks are counted instead of time, because
+	// the successor can't send anything while the whole machine stands still.
+	ticks int
+	conns int // connections that were passed to it
 }
 
 type successorEvent struct {
 	kind   messageKind
 	reason reasonHead // of a return
 }
+
+// aliveTicks is the number of ticks in [timeouts.alive].
+const aliveTicks = 12
 
 // maxEvents bounds the events that wait while queries in flight end. More are dropped.
 const maxEvents = 16
@@ -88,11 +93,9 @@ const (
 func (w *successorWatch) follow() (ending, reasonHead) {
 	settle := time.NewTimer(w.server.limits.settle)
 	defer settle.Stop()
-	w.hang = time.NewTimer(w.server.limits.settle + w.server.limits.alive)
-	defer w.hang.Stop()
-	if !w.comparing {
-		w.hang.Stop()
-	}
+	tick := time.NewTicker(w.server.limits.alive / aliveTicks)
+	defer tick.Stop()
+	w.ticks = int((w.server.limits.settle + w.server.limits.alive) / (w.server.limits.alive / aliveTicks))
 	for {
 		select {
 		case <-w.ctx.Done():
@@ -100,7 +103,11 @@ func (w *successorWatch) follow() (ending, reasonHead) {
 				return closed, reasonHead{"it ended while it compared itself with this agent", []string{KindEnded}}
 			}
 			return closed, reasonHead{}
-		case <-w.hang.C:
+		case <-tick.C:
+			w.ticks--
+			if !w.comparing || w.ticks > 0 {
+				continue
+			}
 			return hangs, reasonHead{fmt.Sprintf("it did not respond for %v", w.server.limits.alive), []string{KindHang}}
 		case <-settle.C:
 			w.settle()
@@ -123,18 +130,13 @@ func (w *successorWatch) handle(k messageKind) {
 		w.expectAlive()
 	case k == kindKept && w.comparing:
 		w.comparing = false
-		w.hang.Stop()
 		w.server.source.Release()
 		w.end()
 	}
 }
 
-// expectAlive makes hang fire unless the successor sends alive in time.
-func (w *successorWatch) expectAlive() {
-	if w.comparing {
-		w.hang.Reset(w.server.limits.alive)
-	}
-}
+// expectAlive gives the successor the usual time until its next alive.
+func (w *successorWatch) expectAlive() { w.ticks = aliveTicks }
 
 // settle notes once that the successor waits for its own successor.
 func (w *successorWatch) settle() {

@@ -134,7 +134,10 @@ func (a *agent) upgrade(ctx context.Context) error {
 	old := a.Process
 	a.Process = next
 	err = peer.Await(ctx, "the end of the predecessor", ended(old))
-	if err == nil && old.Err() != nil {
+	switch {
+	case err != nil:
+		err = fmt.Errorf("%w; it wrote:\n%s\nand its successor:\n%s", err, old.Tail(), next.Tail())
+	case old.Err() != nil:
 		err = fmt.Errorf("the predecessor ended with %w and wrote:\n%s", old.Err(), old.Tail())
 	}
 	old.Stop()

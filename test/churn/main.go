@@ -80,7 +80,7 @@ type plan struct {
 
 // command is the command line that repeats the run.
 func (p plan) command() string {
-	return fmt.Sprintf("go run ./test/churn -time %v -seed %d -rate %d -steady %v -out docs/benchmarks", p.time, p.seed, p.rate, p.steady)
+	return fmt.Sprintf("go run ./test/churn -time %v -seed %d -rate %d -steady %v -compare %v -out docs/benchmarks", p.time, p.seed, p.rate, p.steady, p.compare)
 }
 
 // over reports whether the run ends after the round. Round 0, before anything changes, is not
