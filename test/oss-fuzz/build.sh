@@ -16,6 +16,7 @@ internal/config FuzzRender
 internal/config FuzzSearches
 internal/expression FuzzParse
 internal/handover FuzzUnpack
+internal/sketch FuzzBounds
 internal/wire FuzzCopyAsAlias
 internal/wire FuzzDeny
 internal/wire FuzzName

@@ -1,0 +1,203 @@
+package sketch
+
+import (
+	"bytes"
+	"encoding/binary"
+	"maps"
+	"slices"
+	"time"
+)
+
+// Window is a time for which [Windows] answers.
+type Window uint8
+
+const (
+	TenSeconds Window = iota
+	Minute
+	Hour
+	windows
+)
+
+// halves are half the lengths of the windows. Each one is a multiple of the one before.
+var halves = [windows]time.Duration{5 * time.Second, 30 * time.Second, 30 * time.Minute}
+
+// Length returns the length of w.
+func (w Window) Length() time.Duration { return 2 * halves[w] }
+
+// maxListBytes bounds the keys and counts of a half that has ended: some 110 names. Those with the
+// highest counts stay.
+const maxListBytes = 3584
+
+// Windows counts the keys of the last ten seconds, minute and hour. [NewWindows] makes it. It takes
+// 36 KiB at most. It is not safe for concurrent use.
+//
+// Each window has two halves. The current half ends when the time is a multiple of half the
+// window. A reader sees the current half and the one before: at least the last half of the window,
+// and less than all of it. [Report] says how long that is.
+//
+// Only the current half of ten seconds is a [Sketch]; Add costs no more than there. When it ends, its
+// counts and errors are added to the current half of a minute, and that one's to the current half of
+// an hour.
+//
+// Times are monotonic, such as those of package clock. An earlier time than before counts as the
+// latest one.
+type Windows struct {
+	current *Sketch
+	// started is the time of NewWindows or Reset, ends when the half of ten seconds ends.
+	started, ends time.Duration
+	// sums are of what has ended within the current half of the window, before of the half before.
+	// TenSeconds has no sum.
+	sums, before [windows]list
+}
+
+// Report is what a [Windows] knows of a window.
+type Report struct {
+	// Covered is the time that the counts are of.
+	Covered time.Duration
+	// Sum is the sum of all weights. It is exact.
+	Sum uint64
+	// Floor is the highest count that a key may have which is not in Entries because the table had
+	// no place for it; 0 if all keys are counted.
+	Floor uint64
+	// Entries have the highest counts first.
+	Entries []Entry
+}
+
+// NewWindows makes an empty Windows at now.
+func NewWindows(now time.Duration) *Windows {
+	w := &Windows{current: New()}
+	w.Reset(now)
+	return w
+}
+
+// Reset removes all keys.
+func (w *Windows) Reset(now time.Duration) {
+	w.current.Reset()
+	w.started, w.ends = now, now.Truncate(halves[TenSeconds])+halves[TenSeconds]
+	w.sums, w.before = [windows]list{}, [windows]list{}
+}
+
+// Add counts key weight times at now, as [Sketch.Add] does. It allocates only if a half has ended, once
+// in five seconds, and [Windows.Advance] was not called.
+func (w *Windows) Add(now time.Duration, key []byte, weight uint64) {
+	if now >= w.ends {
+		w.Advance(now)
+	}
+	w.current.Add(key, weight)
+}
+
+// Advance ends the halves that have ended by now, which takes some 0.2 ms. Add and Top do it, too; a
+// call every five seconds keeps it out of Add.
+func (w *Windows) Advance(now time.Duration) {
+	if now >= w.ends+Hour.Length() { // nothing that a window covers
+		started := w.started
+		w.Reset(now)
+		w.started = started
+		return
+	}
+	for now >= w.ends {
+		w.endHalf()
+		w.ends += halves[TenSeconds]
+	}
+}
+
+// endHalf ends the current half of ten seconds, and those of other windows that end with it.
+func (w *Windows) endHalf() {
+	done := w.current.counts()
+	w.current.Reset()
+	w.before[TenSeconds] = newList(done)
+	for i := Minute; i < windows; i++ {
+		done = w.sums[i].counts().add(done)
+		if w.ends%halves[i] != 0 {
+			w.sums[i] = newList(done)
+			return
+		}
+		w.before[i], w.sums[i] = newList(done), list{}
+	}
+}
+
+// Top returns the n keys of window with the highest counts.
+func (w *Windows) Top(now time.Duration, window Window, n int) Report {
+	w.Advance(now)
+	all := w.current.counts()
+	for i := Minute; i <= window; i++ {
+		all = w.sums[i].counts().add(all)
+	}
+	all = w.before[window].counts().add(all)
+	from := max(w.started, (w.ends-1).Truncate(halves[window])-halves[window])
+	return Report{Covered: max(0, now-from), Sum: all.sum, Floor: all.floor, Entries: all.entries[:max(0, min(n, len(all.entries)))]}
+}
+
+// counts are the keys of a stream, the highest counts first.
+type counts struct {
+	sum, floor uint64
+	entries    []Entry
+}
+
+func (s *Sketch) counts() counts { return counts{sum: s.sum, floor: s.floor, entries: s.Top(MaxKeys)} }
+
+// add returns the sum of two streams. A key that is in only one of them may have the other's floor
+// there. c is not used afterwards.
+func (c counts) add(d counts) counts {
+	switch {
+	case c.sum == 0:
+		return d
+	case d.sum == 0:
+		return c
+	}
+	sums := make(map[string]Entry, len(c.entries)+len(d.entries))
+	for _, e := range c.entries {
+		sums[e.Key] = Entry{Key: e.Key, Count: e.Count + d.floor, Error: e.Error + d.floor}
+	}
+	for _, e := range d.entries {
+		other, ok := sums[e.Key]
+		if ok {
+			other.Count, other.Error = other.Count-d.floor, other.Error-d.floor
+		} else {
+			other.Count, other.Error = c.floor, c.floor
+		}
+		sums[e.Key] = Entry{Key: e.Key, Count: e.Count + other.Count, Error: e.Error + other.Error}
+	}
+	return counts{c.sum + d.sum, c.floor + d.floor, slices.SortedFunc(maps.Values(sums), compareEntries)}
+}
+
+// list is [counts] in few bytes. The zero value is empty.
+type list struct {
+	sum, floor uint64
+	// data has the count, the error and the length of each key as varints, and the key.
+	data []byte
+}
+
+// newList returns c as a list. If it takes more than maxListBytes, the last keys are dropped, and the
+// floor rises to the highest count among them.
+func newList(c counts) list {
+	l := list{sum: c.sum, floor: c.floor}
+	var data, one []byte
+	for _, e := range c.entries {
+		one = binary.AppendUvarint(one[:0], e.Count)
+		one = binary.AppendUvarint(one, e.Error)
+		one = binary.AppendUvarint(one, uint64(len(e.Key)))
+		if len(data)+len(one)+len(e.Key) > maxListBytes {
+			l.floor = max(l.floor, e.Count)
+			break
+		}
+		data = append(append(data, one...), e.Key...)
+	}
+	l.data = bytes.Clone(data)
+	return l
+}
+
+// counts returns what newList got, less what it dropped.
+func (l list) counts() counts {
+	c := counts{sum: l.sum, floor: l.floor}
+	for data := l.data; len(data) > 0; {
+		var numbers [3]uint64
+		for i := range numbers {
+			n, size := binary.Uvarint(data)
+			numbers[i], data = n, data[size:]
+		}
+		c.entries = append(c.entries, Entry{Key: string(data[:numbers[2]]), Count: numbers[0], Error: numbers[1]})
+		data = data[numbers[2]:]
+	}
+	return c
+}
