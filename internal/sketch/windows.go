@@ -24,12 +24,12 @@ var halves = [windows]time.Duration{5 * time.Second, 30 * time.Second, 30 * time
 // Length returns the length of w.
 func (w Window) Length() time.Duration { return 2 * halves[w] }
 
-// maxListBytes bounds the keys and counts of a half that has ended: some 110 names. Those with the
+// maxListBytes bounds the keys and counts of a half that has ended: some 100 names. Those with the
 // highest counts stay.
-const maxListBytes = 3584
+const maxListBytes = 3072
 
 // Windows counts the keys of the last ten seconds, minute and hour. [NewWindows] makes it. It takes
-// 36 KiB at most. It is not safe for concurrent use.
+// 34 KiB at most. It is not safe for concurrent use.
 //
 // Each window has two halves. The current half ends when the time is a multiple of half the
 // window. A reader sees the current half and the one before: at least the last half of the window,

@@ -3,7 +3,6 @@ package sketch_test
 import (
 	"fmt"
 	"math/rand/v2"
-	"runtime"
 	"testing"
 	"time"
 
@@ -147,34 +146,6 @@ func TestWindowsFind(t *testing.T) {
 			t.Errorf("of %v: the floor is %d of %d", window.Length(), got.Floor, got.Sum)
 		}
 	}
-}
-
-// TestWindowsMemory counts the memory of six Windows with as many keys as they take.
-func TestWindowsMemory(t *testing.T) {
-	var list [6]*sketch.Windows
-	var before, after runtime.MemStats
-	runtime.GC()
-	runtime.ReadMemStats(&before)
-	for i := range list {
-		list[i] = sketch.NewWindows(0)
-		for at := range 3600 {
-			names := 2
-			if at > 3580 {
-				names = sketch.MaxKeys
-			}
-			for n := range names {
-				list[i].Add(seconds(at), fmt.Appendf(nil, "name-%d.example.com.svc.cluster.local", at*names+n), uint64(at))
-			}
-		}
-	}
-	runtime.GC()
-	runtime.ReadMemStats(&after)
-	if used := int64(after.HeapAlloc) - int64(before.HeapAlloc); used > 220<<10 {
-		t.Errorf("six Windows take %d KiB", used>>10)
-	} else {
-		t.Logf("six Windows take %d KiB", used>>10)
-	}
-	runtime.KeepAlive(&list)
 }
 
 func TestWindowsAllocate(t *testing.T) {
