@@ -1,0 +1,244 @@
+// Package clients counts queries by client, and says which pod, workload and namespace a
+// client is.
+//
+// A [Table] has counters for up to 512 client addresses. Each reader of queries counts in a
+// stripe of its own, under a lock that only readings contend for, so a query costs one hash,
+// one lock and some additions. The other addresses share one set of counters, called (other).
+//
+// The table keeps for each address its owner now: a pod, the node itself, or unknown. A
+// reading moves the counts of the stripes to the owners (settles them), and so does each
+// change of an owner, before it. So a count belongs to the owner at the time of the query,
+// and an address that a new pod has taken over never counts for the old one. Between the end
+// of the old pod ([Table.EndAddr]) and the watch's news of the new one ([Table.SetPod]) the
+// owner is unknown.
+//
+// Owners have totals, rates over three windows, and a histogram of the last latencies
+// ([Table.Report]). Namespaces and workloads have totals that outlive their pods
+// ([Table.Series]), for metrics.
+package clients
+
+import (
+	"context"
+	"hash/maphash"
+	"net/netip"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nodens-dns/nodens/internal/clock"
+	"github.com/nodens-dns/nodens/internal/wire"
+)
+
+const (
+	// maxClients is the default of [Options.MaxClients].
+	maxClients = 512
+	// maxStripes bounds the memory of the counters, about 180 bytes for each client and stripe.
+	maxStripes = 16
+	// maxPodAddrs bounds the addresses of pods, also of those that ask nothing. A node has 110
+	// pods by default, with one or two addresses each.
+	maxPodAddrs = 1024
+	// maxEnded bounds the addresses that are kept from ended pods which the watch still shows.
+	maxEnded = 512
+	// maxOwners bounds the owners, of which those of ended pods are kept for a minute.
+	maxOwners = 2048
+	// maxIdle is how long a client without queries keeps its counters.
+	maxIdle = 10 * time.Minute
+	// slowQuery is the default of [Options.Slow].
+	slowQuery = 100 * time.Millisecond
+)
+
+// Options are the settings of a Table. The zero value is valid.
+type Options struct {
+	// Clock is the clock; nil is package clock.
+	Clock func() time.Duration
+	// MaxClients is the number of addresses with counters of their own; 0 is 512.
+	MaxClients int
+	// Stripes is the number of sets of counters; 0 is one for each CPU, at most 16.
+	Stripes int
+	// Slow is the least latency of a slow query; 0 is 100 ms.
+	Slow time.Duration
+	// Host reports whether an address is one of the node's own. It is called from time to time
+	// for each client that is no pod, never from [Table.Count]. nil: none is.
+	Host func(netip.Addr) bool
+}
+
+// Query is what the table counts of a query and its reply.
+type Query struct {
+	Rcode wire.Rcode
+	// NoReply says that the client got no reply; Rcode is meaningless.
+	NoReply bool
+	// Upstream says that an upstream was asked, and Shed that the query was refused because too
+	// many waited; else the answer is a hit.
+	Upstream, Shed bool
+	// Waste says that the name does not exist and can only come from a search path.
+	Waste bool
+	// Latency is the time from the query's arrival to its reply.
+	Latency time.Duration
+}
+
+// Table counts queries by client. [New] makes it. It is safe for concurrent use.
+type Table struct {
+	opts    Options
+	seed    maphash.Seed
+	started time.Duration
+	stripes []stripe
+	// full says that each slot is taken, so that a new client is counted as (other).
+	full atomic.Bool
+
+	mu sync.Mutex // before the lock of a stripe
+	// addrs has each address that has a slot or a pod.
+	addrs map[addrKey]*client
+	// free are the numbers of slots that are not taken.
+	free []uint16
+	// podAddrs is the number of addresses that have a pod.
+	podAddrs int
+	// pods and others have the owners, those that are pods and the rest, until a minute after
+	// they have lost their last address.
+	pods   map[Pod]*owner
+	others map[*owner]struct{}
+	host   *owner // all of the node's own addresses
+	rest   *owner // (other)
+	// ended has for an address the UID of the pod that it was taken from by EndAddr.
+	ended   map[addrKey]string
+	windows [numWindows]window
+	series  [numLevels]seriesSet
+}
+
+// addrKey is an address, IPv4 in its IPv6-mapped form.
+type addrKey [16]byte
+
+func (k addrKey) addr() netip.Addr { return netip.AddrFrom16(k).Unmap() }
+
+// client is one address.
+type client struct {
+	key   addrKey
+	slot  uint16 // its number; noSlot for none
+	owner *owner // nil: not known yet whether it is the node's own
+	// active is when a reading last found queries, or when the slot was taken.
+	active time.Duration
+}
+
+// noSlot is the slot of an address that has asked nothing.
+const noSlot = ^uint16(0)
+
+// New makes a table.
+func New(o Options) *Table {
+	if o.Clock == nil {
+		o.Clock = clock.Now
+	}
+	if o.MaxClients == 0 {
+		o.MaxClients = maxClients
+	}
+	if o.Stripes == 0 {
+		o.Stripes = min(runtime.NumCPU(), maxStripes)
+	}
+	if o.Slow == 0 {
+		o.Slow = slowQuery
+	}
+	t := &Table{
+		opts: o, seed: maphash.MakeSeed(), started: o.Clock(), stripes: make([]stripe, o.Stripes),
+		addrs: make(map[addrKey]*client), pods: make(map[Pod]*owner), others: make(map[*owner]struct{}),
+		ended: make(map[addrKey]string),
+		host:  &owner{kind: Host}, rest: &owner{kind: Other},
+	}
+	t.others[t.host], t.others[t.rest] = struct{}{}, struct{}{}
+	t.free = make([]uint16, o.MaxClients)
+	for i := range t.free {
+		t.free[i] = uint16(o.MaxClients - 1 - i)
+	}
+	for i := range t.stripes {
+		t.stripes[i].index = make([]uint16, indexSize(o.MaxClients))
+	}
+	t.windows = newWindows(t.started)
+	t.series = newSeries()
+	return t
+}
+
+// Count counts q, which addr has asked. stripe chooses the counters; any number will do, and
+// callers with different numbers don't wait for each other. An IPv4 address and its
+// IPv6-mapped form are one client, and zones are ignored. It allocates only for the first query of a
+// client. A nil Table counts nothing.
+func (t *Table) Count(stripe int, addr netip.Addr, q Query) {
+	if t == nil {
+		return
+	}
+	key := addrKey(addr.As16())
+	h := maphash.Bytes(t.seed, key[:])
+	s := &t.stripes[uint(stripe)%uint(len(t.stripes))]
+	s.mu.Lock()
+	if sl := s.find(&key, h); sl != nil {
+		sl.count(&q, t.opts.Slow)
+		s.mu.Unlock()
+		return
+	}
+	s.mu.Unlock()
+	t.countNew(s, key, h, &q)
+}
+
+// CountKernel counts answered queries of addr that the kernel has answered, nxdomain of them
+// NXDOMAIN and the others NOERROR, since the last call. A nil Table counts nothing.
+func (t *Table) CountKernel(addr netip.Addr, answered, nxdomain uint64) {
+	if t == nil || answered == 0 {
+		return
+	}
+	key := addrKey(addr.As16())
+	h := maphash.Bytes(t.seed, key[:])
+	s := &t.stripes[0]
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	c := t.takeSlot(key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sl := &s.other
+	if c != nil {
+		sl = s.find(&key, h)
+	} else {
+		s.refuse(h)
+	}
+	sl.n[noError] += answered - nxdomain
+	sl.n[nxDomain] += nxdomain
+	sl.n[hits] += answered
+	sl.n[kernel] += answered
+}
+
+// countNew counts q of an address that has no slot in s.
+func (t *Table) countNew(s *stripe, key addrKey, h uint64, q *Query) {
+	if t.full.Load() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		sl := s.find(&key, h) // it may have taken the last slot just now
+		if sl == nil {
+			sl = &s.other
+			s.refuse(h)
+		}
+		sl.count(q, t.opts.Slow)
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	c := t.takeSlot(key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sl := &s.other
+	if c != nil {
+		sl = s.find(&key, h)
+	} else {
+		s.refuse(h)
+	}
+	sl.count(q, t.opts.Slow)
+}
+
+// Run sweeps the table until ctx ends.
+func (t *Table) Run(ctx context.Context) {
+	ticker := time.NewTicker(sweepInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			t.Sweep()
+		}
+	}
+}

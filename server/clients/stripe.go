@@ -1,0 +1,171 @@
+package clients
+
+import (
+	"math"
+	"math/bits"
+	"sync"
+	"time"
+
+	"github.com/nodens-dns/nodens/internal/wire"
+)
+
+// The counters of a client. Of the results, and of hits, upstream and shed, each query has one.
+const (
+	noError = iota
+	nxDomain
+	servFail
+	otherResult
+	hits
+	upstream
+	shed
+	waste
+	slow
+	kernel
+	numCounters
+)
+
+// counters are the counters of one client or of an owner.
+type counters [numCounters]uint64
+
+// add adds n to c.
+func (c *counters) add(n *counters) {
+	for i := range c {
+		c[i] += n[i]
+	}
+}
+
+// minus returns c without n.
+func (c *counters) minus(n *counters) (d counters) {
+	for i := range c {
+		d[i] = c[i] - n[i]
+	}
+	return d
+}
+
+// queries returns the number of queries.
+func (c *counters) queries() uint64 { return c[noError] + c[nxDomain] + c[servFail] + c[otherResult] }
+
+// slot has the counters of one client in one stripe.
+type slot struct {
+	key     addrKey
+	taken   bool
+	n       counters
+	latency [LatencyBuckets]uint32
+}
+
+// count counts q. slowFrom is the least latency of a slow query.
+func (s *slot) count(q *Query, slowFrom time.Duration) {
+	s.n[resultOf(q)]++
+	s.n[sourceOf(q)]++
+	if q.Waste {
+		s.n[waste]++
+	}
+	if q.Latency >= slowFrom {
+		s.n[slow]++
+	}
+	s.latency[latencyBucket(q.Latency)]++
+}
+
+// resultOf returns the counter of q's result.
+func resultOf(q *Query) int {
+	switch {
+	case q.NoReply:
+		return otherResult
+	case q.Rcode == wire.NoError:
+		return noError
+	case q.Rcode == wire.NXDomain:
+		return nxDomain
+	case q.Rcode == wire.ServFail:
+		return servFail
+	}
+	return otherResult
+}
+
+// sourceOf returns the counter of what answered q: hits, upstream or shed.
+func sourceOf(q *Query) int {
+	switch {
+	case q.Shed:
+		return shed
+	case q.Upstream:
+		return upstream
+	}
+	return hits
+}
+
+// stripe has the counters of some readers.
+type stripe struct {
+	mu sync.Mutex
+	// index is a hash table with linear probing of the taken slots, by number plus 1; 0 is
+	// empty. At most half of it is used.
+	index []uint16
+	slots []slot // by number
+	other slot
+	// refused is a linear-counting bitmap (Whang et al. 1990) of the addresses in other.
+	refused [refusedBits / 64]uint64
+
+	_ [64]byte // keeps the next stripe's lock out of this one's cache line
+}
+
+// refusedBits is enough to tell some 40,000 addresses apart.
+const refusedBits = 8192
+
+// indexSize returns the size of the index for n slots, a power of two.
+func indexSize(n int) int { return 1 << bits.Len(uint(2*n-1)) }
+
+// find returns the slot of the address, nil if it has none. h is its hash.
+func (s *stripe) find(key *addrKey, h uint64) *slot {
+	mask := uint64(len(s.index) - 1)
+	for i := h; ; i++ {
+		n := s.index[i&mask]
+		if n == 0 {
+			return nil
+		}
+		if sl := &s.slots[n-1]; sl.key == *key {
+			return sl
+		}
+	}
+}
+
+// take gives the slot number n to the address.
+func (s *stripe) take(n uint16, key addrKey, h uint64) {
+	if add := int(n) + 1 - len(s.slots); add > 0 {
+		s.slots = append(s.slots, make([]slot, add)...)
+	}
+	s.slots[n] = slot{key: key, taken: true}
+	s.link(n, h)
+}
+
+// link puts the slot number n into the index.
+func (s *stripe) link(n uint16, h uint64) {
+	mask := uint64(len(s.index) - 1)
+	for s.index[h&mask] != 0 {
+		h++
+	}
+	s.index[h&mask] = n + 1
+}
+
+// drop frees the slot number n. hash returns the hash of an address.
+func (s *stripe) drop(n uint16, hash func(*addrKey) uint64) {
+	s.slots[n] = slot{}
+	clear(s.index)
+	for i := range s.slots {
+		if s.slots[i].taken {
+			s.link(uint16(i), hash(&s.slots[i].key))
+		}
+	}
+}
+
+// refuse records that the address with the hash h is counted in other.
+func (s *stripe) refuse(h uint64) {
+	bit := h >> 32 % refusedBits
+	s.refused[bit/64] |= 1 << (bit % 64)
+}
+
+// estimate returns how many addresses have set the bits.
+func estimate(set *[refusedBits / 64]uint64) uint64 {
+	zero := refusedBits
+	for _, word := range set {
+		zero -= bits.OnesCount64(word)
+	}
+	return uint64(math.Round(-refusedBits * math.Log(max(float64(zero), 1)/refusedBits)))
+}

@@ -1,0 +1,70 @@
+package clients
+
+import (
+	"math/bits"
+	"time"
+)
+
+// Window is a period up to now over which queries are counted.
+type Window uint8
+
+const (
+	Seconds10 Window = iota
+	Minute
+	Hour
+	numWindows
+)
+
+// halves are half the lengths of the windows.
+var halves = [numWindows]time.Duration{5 * time.Second, 30 * time.Second, 30 * time.Minute}
+
+// sweepInterval is the shortest half.
+const sweepInterval = 5 * time.Second
+
+// window is the state of one window. It consists of a complete half and the current one, so
+// that it covers between half of its length and all of it.
+type window struct{ previous, current time.Duration } // when the halves began
+
+func newWindows(now time.Duration) (w [numWindows]window) {
+	for i := range w {
+		w[i] = window{now, now}
+	}
+	return w
+}
+
+// marks are an owner's counters at the beginnings of the halves of a window.
+type marks struct{ previous, current counters }
+
+// LatencyBuckets is the number of buckets of the latency histograms.
+const LatencyBuckets = 20
+
+// latencyShift makes the first bucket's bound 8.2 µs.
+const latencyShift = 13
+
+// LatencyBound returns the exclusive upper bound of bucket i: 8.192 µs for the first, and
+// twice the one before for each further one. The last bucket has none; its lower bound is
+// 2.1 s.
+func LatencyBound(i int) time.Duration { return 1 << (latencyShift + i) }
+
+func latencyBucket(d time.Duration) int {
+	return min(bits.Len64(uint64(max(d, 0))>>latencyShift), LatencyBuckets-1)
+}
+
+// latencies is a histogram of the last 30 to 60 seconds.
+type latencies struct{ previous, current [LatencyBuckets]uint64 }
+
+// rotate begins a new half of each window whose half is over.
+func (t *Table) rotate(now time.Duration) {
+	for w := range t.windows {
+		if now-t.windows[w].current < halves[w] {
+			continue
+		}
+		t.windows[w] = window{t.windows[w].current, now}
+		for o := range t.eachOwner {
+			o.marks[w] = marks{o.marks[w].current, o.total}
+			if Window(w) == Minute {
+				o.latency = latencies{previous: o.latency.current}
+			}
+		}
+	}
+}
