@@ -59,21 +59,21 @@ func (r result) checkQueries() error {
 func (s *suite) set(ctx context.Context, r *release, f form) error {
 	steps := [][]string{
 		{"scale", "--namespace=kube-system", "deployment/coredns", "--replicas=0"},
-		{"wait", "--namespace=kube-system", "--for=delete", "pod", "--selector=k8s-app=kube-dns", "--timeout=2m"},
+		{"wait", "--namespace=kube-system", "--for=delete", "pod", "--selector=k8s-app=kube-dns", "--timeout=5m"},
 	}
 	if f.coreDNS {
 		steps = [][]string{
 			{"scale", "--namespace=kube-system", "deployment/coredns", "--replicas=2"},
-			{"rollout", "status", "--namespace=kube-system", "deployment/coredns", "--timeout=2m"},
+			{"rollout", "status", "--namespace=kube-system", "deployment/coredns", "--timeout=5m"},
 		}
 	}
-	overlay := "daemonset/base"
+	overlay := "base"
 	if f.kernelPath {
-		overlay = "daemonset/overlays/kernel-path"
+		overlay = "overlays/kernel-path"
 	}
 	steps = append(steps,
-		[]string{"apply", "--kustomize=" + filepath.Join(s.root, overlay)},
-		[]string{"rollout", "status", "--namespace=kube-system", "daemonset/node-local-dns", "--timeout=2m"},
+		[]string{"apply", "--kustomize=" + filepath.Join(s.manifests, overlay)},
+		[]string{"rollout", "status", "--namespace=kube-system", "daemonset/node-local-dns", "--timeout=5m"},
 	)
 	for _, args := range steps {
 		if _, err := r.cluster.Kubectl(ctx, "", args...); err != nil {

@@ -45,6 +45,8 @@ type suite struct {
 	root, dir string
 	// agentImage is the file with nodens' image, and coreDNS the program.
 	agentImage, coreDNS string
+	// manifests is a copy of the folder daemonset, with a short comparison after a hand-over.
+	manifests string
 	// forms matches the forms to run.
 	forms   *regexp.Regexp
 	results []result
@@ -141,6 +143,23 @@ func (s *suite) prepare(ctx context.Context) (err error) {
 	if s.coreDNS, err = peer.Binary(ctx, "coredns", s.dir); err != nil {
 		return err
 	}
+	if err := s.copyManifests(); err != nil {
+		return err
+	}
 	s.agentImage = filepath.Join(s.dir, "nodens.tar")
 	return cluster.WriteAgentImage(ctx, s.agentImage)
+}
+
+// copyManifests writes s.manifests.
+func (s *suite) copyManifests() error {
+	const name = "daemonset"
+	tree, err := os.MkdirTemp(s.dir, "manifests-")
+	if err != nil {
+		return err
+	}
+	s.manifests = filepath.Join(tree, name)
+	if err := os.CopyFS(s.manifests, os.DirFS(filepath.Join(s.root, name))); err != nil {
+		return err
+	}
+	return cluster.ShortenComparisons(tree)
 }

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/nodens-dns/nodens/test/e2e/cluster"
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
@@ -51,7 +52,7 @@ func (r *guideRunner) prepare(ctx context.Context, s *suite) error {
 	if err := copyTree(s.root, tree); err != nil {
 		return fmt.Errorf("copying the tree: %w", err)
 	}
-	if err := shortenComparisons(tree); err != nil {
+	if err := cluster.ShortenComparisons(tree); err != nil {
 		return err
 	}
 	r.tree = tree

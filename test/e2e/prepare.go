@@ -169,7 +169,7 @@ func (s *suite) installAgent(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	manifest, err := shortComparison(string(text))
+	manifest, err := cluster.ShortComparison(string(text))
 	if err != nil {
 		return err
 	}

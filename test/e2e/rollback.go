@@ -18,7 +18,7 @@ import (
 
 // noticeTime bounds the time from the first failed query to the last one of a bad agent. A fault
 // shows within two comparisons, a hang after 3 s; the rest is for a busy machine.
-const noticeTime = 2 * compareSeconds * time.Second
+const noticeTime = 2 * cluster.CompareSeconds * time.Second
 
 // rollbackTest is the state of the part rollback.
 type rollbackTest struct {

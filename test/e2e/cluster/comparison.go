@@ -1,4 +1,4 @@
-package main
+package cluster
 
 import (
 	"fmt"
@@ -7,22 +7,23 @@ import (
 	"strings"
 )
 
-// compareSeconds is how long a new agent compares itself with the old one in this suite. With the
+// CompareSeconds is how long a new agent compares itself with the old one in a test cluster. With the
 // minute of the manifest and the chart each rollout would take two minutes.
-const compareSeconds = 5
+const CompareSeconds = 5
 
-// shortComparison returns the text of daemonset/nodens.yaml with a comparison of compareSeconds.
-func shortComparison(manifest string) (string, error) {
+// ShortComparison returns the text of daemonset/nodens.yaml with a comparison of CompareSeconds.
+func ShortComparison(manifest string) (string, error) {
 	return replaceOnce(manifest,
-		"\n            - -skipteardown\n", fmt.Sprintf("\n            - -skipteardown\n            - -handover-compare=%ds\n", compareSeconds))
+		"\n            - -skipteardown\n", fmt.Sprintf("\n            - -skipteardown\n            - -handover-compare=%ds\n", CompareSeconds))
 }
 
-// shortenComparisons changes the manifest and the values of the chart in a copy of the tree.
-func shortenComparisons(tree string) error {
+// ShortenComparisons changes the manifest and the values of the chart in a copy of the tree to a
+// comparison of CompareSeconds.
+func ShortenComparisons(tree string) error {
 	for name, edit := range map[string]func(string) (string, error){
-		"daemonset/base/nodens.yaml": shortComparison,
+		"daemonset/base/nodens.yaml": ShortComparison,
 		"daemonset/chart/values.yaml": func(values string) (string, error) {
-			return replaceOnce(values, "\nhandoverCompareSeconds: 60\n", fmt.Sprintf("\nhandoverCompareSeconds: %d\n", compareSeconds))
+			return replaceOnce(values, "\nhandoverCompareSeconds: 60\n", fmt.Sprintf("\nhandoverCompareSeconds: %d\n", CompareSeconds))
 		},
 	} {
 		file := filepath.Join(tree, filepath.FromSlash(name))

@@ -1,4 +1,4 @@
-package main
+package cluster
 
 import (
 	"os"
@@ -6,11 +6,11 @@ import (
 	"testing"
 )
 
-// TestShortenComparisons: the manifest and the chart have the lines that the suite changes.
+// TestShortenComparisons: the manifest and the chart have the lines that ShortenComparisons changes.
 func TestShortenComparisons(t *testing.T) {
 	tree := t.TempDir()
 	for _, name := range []string{"base/nodens.yaml", "chart/values.yaml"} {
-		text, err := os.ReadFile(filepath.Join("..", "..", "daemonset", name))
+		text, err := os.ReadFile(filepath.Join("..", "..", "..", "daemonset", name))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -22,10 +22,10 @@ func TestShortenComparisons(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := shortenComparisons(tree); err != nil {
+	if err := ShortenComparisons(tree); err != nil {
 		t.Fatal(err)
 	}
-	if err := shortenComparisons(tree); err == nil {
+	if err := ShortenComparisons(tree); err == nil {
 		t.Error("changed twice without an error")
 	}
 }
