@@ -30,17 +30,19 @@ type tool struct {
 	versionOf string
 	// test programs are the package's test binary.
 	test bool
-	// released programs can be built only for a release: see InRelease.
-	released bool
 }
 
-// clusterModule has the components of the cluster in which most tests run.
+// clusterModule has the components of the cluster in which most tests run, which is of the newest
+// release.
 const clusterModule = "test/cluster"
 
-// releases are the minor releases of Kubernetes for test/conformance, by their modules, which also
-// have the tests and the image agnhost.
+// releases are the minor releases of Kubernetes for test/conformance, by their modules. For a new
+// one, copy clusterModule to the folder of its present release. Then set the versions of Kubernetes,
+// of its staging modules and of etcd in clusterModule, remove its indirect requirements, and run
+// go mod tidy.
 var releases = map[string]string{
 	"v1.36": "test/cluster/v1.36",
+	"v1.37": clusterModule,
 }
 
 // Releases returns the minor releases of Kubernetes whose components and tests can be built, such
@@ -48,9 +50,10 @@ var releases = map[string]string{
 func Releases() []string { return slices.Sorted(maps.Keys(releases)) }
 
 // InRelease returns the name of the program as built from a release in [Releases]. For a program
-// that is no part of Kubernetes' cluster, it returns the name itself.
+// that is no part of Kubernetes' cluster, and for the release of clusterModule, it returns the
+// name itself.
 func InRelease(name, release string) string {
-	if tools[name].module != clusterModule {
+	if tools[name].module != clusterModule || releases[release] == clusterModule {
 		return name
 	}
 	return name + "-" + release
@@ -58,9 +61,9 @@ func InRelease(name, release string) string {
 
 // tools are the programs that are built once and kept.
 var tools = map[string]tool{
-	"agnhost":                 {module: clusterModule, pkg: "k8s.io/kubernetes/test/images/agnhost", released: true},
+	"agnhost":                 {module: clusterModule, pkg: "k8s.io/kubernetes/test/images/agnhost"},
 	"coredns":                 {module: "test/coredns", pkg: "."},
-	"e2e.test":                {module: clusterModule, pkg: "k8s.io/kubernetes/test/e2e", versioned: true, versionOf: "k8s.io/kubernetes", test: true, released: true},
+	"e2e.test":                {module: clusterModule, pkg: "k8s.io/kubernetes/test/e2e", versioned: true, versionOf: "k8s.io/kubernetes", test: true},
 	"etcd":                    {module: clusterModule, pkg: "go.etcd.io/etcd/server/v3"},
 	"flannel":                 {module: "test/networks/flannel", pkg: ".", versionOf: "github.com/flannel-io/flannel"},
 	"golangci-lint":           {module: "test/lint", pkg: "github.com/golangci/golangci-lint/v2/cmd/golangci-lint"},
@@ -102,6 +105,9 @@ func Tool(ctx context.Context, name string) (path string, built bool, err error)
 // findTool returns the tool of that name, which [InRelease] may have changed.
 func findTool(name string) (t tool, ok bool) {
 	for release, module := range releases {
+		if module == clusterModule {
+			continue
+		}
 		base, cut := strings.CutSuffix(name, "-"+release)
 		if t, ok := tools[base]; cut && ok && t.module == clusterModule {
 			t.module = module
@@ -109,7 +115,7 @@ func findTool(name string) (t tool, ok bool) {
 		}
 	}
 	t, ok = tools[name]
-	return t, ok && !t.released
+	return t, ok
 }
 
 // build is Tool for the repository at root.
