@@ -243,10 +243,7 @@ func TestNftSetup(t *testing.T) {
 table ip kube-proxy { chain services { type nat hook prerouting priority dstnat; ip daddr 10.96.0.1 tcp dport 443 dnat to 10.9.2.9:6443; }; }
 table inet fw { chain in { type filter hook input priority 0; policy drop; ct state established accept; iifname "lo" accept; meta l4proto ipv6-icmp accept; }; }'`)
 		before := sh(t, "nft -s list ruleset")
-		s, err := New(Config{Addresses: labLocals, DNSPort: 53, HealthPort: 8080, SetupIptables: true}, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := newSetup(t, Config{Addresses: labLocals, DNSPort: 53, HealthPort: 8080, SetupIptables: true}, nil)
 		stop := l.listen(t)
 		if err := s.EnsureRules(t.Context()); err != nil {
 			t.Fatal(err)

@@ -18,6 +18,8 @@ type Setup struct {
 	interval     time.Duration
 	skipTeardown bool
 	counters     counters
+	// teardownBudget is the constant of the same name, except in tests.
+	teardownBudget time.Duration
 
 	// sem holds one token, which guards the fields below. It is a channel and not a mutex so
 	// that a wait ends with a context.
@@ -64,6 +66,8 @@ func New(c Config, node Node) (*Setup, error) {
 		skipTeardown: c.SkipTeardown,
 		rules:        plan.rules,
 		sem:          make(chan struct{}, 1),
+
+		teardownBudget: teardownBudget,
 	}
 	s.sem <- struct{}{}
 	return s, nil

@@ -10,15 +10,13 @@ import (
 	"time"
 )
 
-const (
-	// teardownBudget is the time after which Teardown starts no further call. The 30 calls
-	// for two families take 6 ms each on an idle machine and 15 to 25 ms on a busy one.
-	teardownBudget = 1800 * time.Millisecond
+// teardownBudget is the time after which Teardown starts no further call. The 30 calls for two
+// families take 6 ms each on an idle machine and 15 to 25 ms on a busy one.
+const teardownBudget = 1800 * time.Millisecond
 
-	// teardownLimit is the time after which Teardown returns even if a call has not: the budget
-	// and one last call that waits for the xtables lock.
-	teardownLimit = teardownBudget + lockWait
-)
+// teardownLimit is the time after which Teardown returns even if a call has not: the budget and one
+// last call that waits for the xtables lock.
+func (s *Setup) teardownLimit() time.Duration { return s.teardownBudget + lockWait }
 
 // Teardown removes the plan's rules, then its addresses and interface, of the parts that the Config
 // turns on and whoever made them. It continues after errors, returns within 3 seconds, and reports
@@ -40,9 +38,9 @@ func (s *Setup) Teardown(between func()) error {
 		s.log.Info("interface and rules stay in place because of --skipteardown")
 		return s.leaveInPlace()
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), teardownBudget)
+	ctx, cancel := context.WithTimeout(context.Background(), s.teardownBudget)
 	defer cancel()
-	limit := time.NewTimer(teardownLimit)
+	limit := time.NewTimer(s.teardownLimit())
 	defer limit.Stop()
 	done := make(chan error, 1) // buffered: nobody reads it after the limit
 	go func() { done <- s.teardown(ctx, between) }()
@@ -51,14 +49,14 @@ func (s *Setup) Teardown(between func()) error {
 		return err
 	case <-limit.C:
 		return fmt.Errorf("tearing down: not finished after %v; "+
-			"the next start adopts what is left", teardownLimit)
+			"the next start adopts what is left", s.teardownLimit())
 	}
 }
 
 // leaveInPlace is Teardown with SkipTeardown. It closes the owner table before the sockets close, so
 // that queries from the node's own processes are diverted from then on.
 func (s *Setup) leaveInPlace() error {
-	ctx, cancel := context.WithTimeout(context.Background(), teardownBudget)
+	ctx, cancel := context.WithTimeout(context.Background(), s.teardownBudget)
 	defer cancel()
 	if err := s.acquire(ctx); err != nil {
 		return nil // a re-check hangs, and the process is about to end
