@@ -161,5 +161,5 @@ func (s *suite) copyManifests() error {
 	if err := os.CopyFS(s.manifests, os.DirFS(filepath.Join(s.root, name))); err != nil {
 		return err
 	}
-	return cluster.ShortenComparisons(tree)
+	return cluster.SetComparison(tree, 0)
 }

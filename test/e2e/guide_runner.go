@@ -52,7 +52,7 @@ func (r *guideRunner) prepare(ctx context.Context, s *suite) error {
 	if err := copyTree(s.root, tree); err != nil {
 		return fmt.Errorf("copying the tree: %w", err)
 	}
-	if err := cluster.ShortenComparisons(tree); err != nil {
+	if err := cluster.SetComparison(tree, 0); err != nil {
 		return err
 	}
 	r.tree = tree

@@ -169,7 +169,7 @@ func (s *suite) installAgent(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	manifest, err := cluster.ShortComparison(string(text))
+	manifest, err := cluster.WithComparison(string(text), cluster.CompareSeconds)
 	if err != nil {
 		return err
 	}

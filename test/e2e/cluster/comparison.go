@@ -7,23 +7,24 @@ import (
 	"strings"
 )
 
-// CompareSeconds is how long a new agent compares itself with the old one in a test cluster. With the
-// minute of the manifest and the chart each rollout would take two minutes.
+// CompareSeconds is how long a new agent compares itself with the old one where a test is about that:
+// the least time there is. With the minute of the manifest each rollout would take two minutes.
 const CompareSeconds = 5
 
-// ShortComparison returns the text of daemonset/nodens.yaml with a comparison of CompareSeconds.
-func ShortComparison(manifest string) (string, error) {
+// WithComparison returns the text of daemonset/nodens.yaml with a comparison of this many seconds; 0:
+// none.
+func WithComparison(manifest string, seconds int) (string, error) {
 	return replaceOnce(manifest,
-		"\n            - -skipteardown\n", fmt.Sprintf("\n            - -skipteardown\n            - -handover-compare=%ds\n", CompareSeconds))
+		"\n            - -skipteardown\n", fmt.Sprintf("\n            - -skipteardown\n            - -handover-compare=%ds\n", seconds))
 }
 
-// ShortenComparisons changes the manifest and the values of the chart in a copy of the tree to a
-// comparison of CompareSeconds.
-func ShortenComparisons(tree string) error {
+// SetComparison changes the manifest and the values of the chart in a copy of the tree to a comparison
+// of this many seconds; 0: none.
+func SetComparison(tree string, seconds int) error {
 	for name, edit := range map[string]func(string) (string, error){
-		"daemonset/base/nodens.yaml": ShortComparison,
+		"daemonset/base/nodens.yaml": func(manifest string) (string, error) { return WithComparison(manifest, seconds) },
 		"daemonset/chart/values.yaml": func(values string) (string, error) {
-			return replaceOnce(values, "\nhandoverCompareSeconds: 60\n", fmt.Sprintf("\nhandoverCompareSeconds: %d\n", CompareSeconds))
+			return replaceOnce(values, "\nhandoverCompareSeconds: 60\n", fmt.Sprintf("\nhandoverCompareSeconds: %d\n", seconds))
 		},
 	} {
 		file := filepath.Join(tree, filepath.FromSlash(name))

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestShortenComparisons: the manifest and the chart have the lines that ShortenComparisons changes.
-func TestShortenComparisons(t *testing.T) {
+// TestSetComparison: the manifest and the chart have the lines that ShortenComparisons changes.
+func TestSetComparison(t *testing.T) {
 	tree := t.TempDir()
 	for _, name := range []string{"base/nodens.yaml", "chart/values.yaml"} {
 		text, err := os.ReadFile(filepath.Join("..", "..", "..", "daemonset", name))
@@ -22,10 +22,10 @@ func TestShortenComparisons(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := ShortenComparisons(tree); err != nil {
+	if err := SetComparison(tree, CompareSeconds); err != nil {
 		t.Fatal(err)
 	}
-	if err := ShortenComparisons(tree); err == nil {
+	if err := SetComparison(tree, CompareSeconds); err == nil {
 		t.Error("changed twice without an error")
 	}
 }
