@@ -17,6 +17,9 @@ func (r *Request) Finish() []byte {
 	}
 	r.Latency = clock.Now() - r.Arrival
 	z.Stats.count(r, len(msg))
+	if r.routes.Clients != nil {
+		r.countClient()
+	}
 	if r.err != nil && z.Errors != nil {
 		z.Errors.failed(r, &z.failed)
 	}
@@ -32,7 +35,7 @@ func (r *Request) Finish() []byte {
 // Reject finishes a query for which there is no place to wait in: the reply is SERVFAIL.
 func (r *Request) Reject() []byte {
 	r.reply.Fail(wire.ServFail)
-	r.source, r.ordered, r.viaSearch, r.err = fromServer, false, false, nil
+	r.source, r.ordered, r.viaSearch, r.err, r.shed = fromServer, false, false, nil, true
 	return r.Finish()
 }
 

@@ -59,6 +59,7 @@ type result struct {
 	rule      wire.Name // the zone of the ACL rule that matched, "" for none
 	ordered   bool      // the order of the answers must stay
 	viaSearch bool      // the reply is to another name on the client's search path
+	shed      bool      // there was no place to wait in
 	err       error     // to be logged: why the reply is an error, or incomplete
 }
 
@@ -160,6 +161,8 @@ func (r *Request) parse(sub *Request, name []byte, qtype uint16, packet, reply [
 type lookups struct {
 	list  []lookup
 	names []byte
+	// upstream says that an upstream was asked for the client's query or a subquery.
+	upstream bool
 }
 
 // lookup is one look-up.
@@ -173,7 +176,7 @@ type lookup struct {
 
 func (l *lookups) reset() {
 	clear(l.list)
-	l.list, l.names = l.list[:0], l.names[:0]
+	l.list, l.names, l.upstream = l.list[:0], l.names[:0], false
 }
 
 // add notes the look-up of r's question.

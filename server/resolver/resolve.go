@@ -156,6 +156,7 @@ func (r *Request) Forward() {
 			r.reply.CopyRaw(resp.Packed)
 		}
 	}
+	r.lookups.upstream = r.lookups.upstream || !hit
 	switch {
 	case errors.Is(r.err, errLoop):
 		z.Loop.fail(&r.reply)

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/nodens-dns/nodens/internal/wire"
+	"github.com/nodens-dns/nodens/server/clients"
 	"github.com/nodens-dns/nodens/upstream"
 )
 
@@ -14,6 +15,11 @@ type Routes struct {
 	// StartWaiting makes every client's query begin as one that may wait, on a worker. Only
 	// tests set it, before the routes are served, to see that it makes no difference.
 	StartWaiting bool
+	// Clients counts the queries by client. It is set before the routes are served; nil counts
+	// none. Search are the search domains of the node, below which names that don't exist may
+	// come from a search path.
+	Clients *clients.Table
+	Search  []wire.Name
 
 	zones map[wire.Name]*Zone // the first of each name
 	all   []*Zone

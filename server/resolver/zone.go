@@ -90,6 +90,9 @@ type Cluster interface {
 	Touch(q *wire.Query)
 	// ClientNamespace returns false for a client that is no pod, or may not be.
 	ClientNamespace(client netip.Addr) (namespace []byte, ok bool)
+	// FromSearchPath reports whether a name that does not exist can only come from a client's
+	// search path.
+	FromSearchPath(name []byte) bool
 	// Origins returns the zone's origins: at least one, and always the same.
 	Origins() []wire.Name
 }
