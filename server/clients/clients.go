@@ -19,7 +19,7 @@ package clients
 
 import (
 	"context"
-	"hash/maphash"
+	"math/rand/v2"
 	"net/netip"
 	"runtime"
 	"sync"
@@ -80,7 +80,7 @@ type Query struct {
 // Table counts queries by client. [New] makes it. It is safe for concurrent use.
 type Table struct {
 	opts    Options
-	seed    maphash.Seed
+	seed    [2]uint64 // of hash
 	started time.Duration
 	stripes []stripe
 	// full says that each slot is taken, so that a new client is counted as (other).
@@ -137,7 +137,7 @@ func New(o Options) *Table {
 		o.Slow = slowQuery
 	}
 	t := &Table{
-		opts: o, seed: maphash.MakeSeed(), started: o.Clock(), stripes: make([]stripe, o.Stripes),
+		opts: o, seed: [2]uint64{rand.Uint64(), rand.Uint64()}, started: o.Clock(), stripes: make([]stripe, o.Stripes),
 		addrs: make(map[addrKey]*client), pods: make(map[Pod]*owner), others: make(map[*owner]struct{}),
 		ended: make(map[addrKey]string),
 		host:  &owner{kind: Host}, rest: &owner{kind: Other},
@@ -164,7 +164,7 @@ func (t *Table) Count(stripe int, addr netip.Addr, q Query) {
 		return
 	}
 	key := addrKey(addr.As16())
-	h := maphash.Bytes(t.seed, key[:])
+	h := t.hash(&key)
 	s := &t.stripes[uint(stripe)%uint(len(t.stripes))]
 	s.mu.Lock()
 	if sl := s.find(&key, h); sl != nil {
@@ -183,7 +183,7 @@ func (t *Table) CountKernel(addr netip.Addr, answered, nxdomain uint64) {
 		return
 	}
 	key := addrKey(addr.As16())
-	h := maphash.Bytes(t.seed, key[:])
+	h := t.hash(&key)
 	s := &t.stripes[0]
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -1,7 +1,6 @@
 package clients
 
 import (
-	"hash/maphash"
 	"net/netip"
 	"slices"
 	"time"
@@ -227,8 +226,6 @@ func (t *Table) dropSlot(key addrKey) {
 		delete(t.addrs, key)
 	}
 }
-
-func (t *Table) hash(key *addrKey) uint64 { return maphash.Bytes(t.seed, key[:]) }
 
 // evict frees the slot that was idle for longest among those of no pod.
 func (t *Table) evict() {
