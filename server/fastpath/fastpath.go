@@ -2,6 +2,7 @@ package fastpath
 
 import (
 	"errors"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -31,6 +32,16 @@ type Order struct {
 // Options configure a [Program].
 type Options struct {
 	Order Order
+	// Clients receives the numbers of answered queries by client; nil: nobody does.
+	Clients ClientReporter
+}
+
+// ClientReporter receives the number of answered queries of one client.
+type ClientReporter interface {
+	// ReportClient is called by [Program.Sweep] and [Program.ReportClient]. noError and nxDomain are
+	// the numbers of answers with these rcodes since the last call, of which one is not 0. It must not
+	// call the Program.
+	ReportClient(addr netip.Addr, noError, nxDomain uint64)
 }
 
 // Program is the programs in the kernel and the memory that the agent shares with them. It
@@ -90,16 +101,25 @@ type HitReporter interface {
 // block, and keeps nothing that a points to except the HitReporter.
 func (p *Program) Put(a *Answer) bool { return p.table.put(a) }
 
-// Sweep reports hits to all HitReporters and releases clients that no longer ask. Call it
-// every second or more often; clients are released every few seconds.
+// Sweep reports hits to all HitReporters and answers to the ClientReporter, and releases clients that
+// no longer ask. Call it every second or more often; clients are released every few seconds.
 func (p *Program) Sweep() {
 	took := time.Duration(0)
 	if n := p.count(programResultTIMED); n > 0 {
 		took = time.Duration(p.count(programResultTOOK) / n)
 	}
 	p.table.sweep(took)
+	p.clients.reportAll()
 	p.clients.sweep(kernelNow())
 }
+
+// ReportClient reports the answers to addr up to now to the ClientReporter. Call it before addr becomes
+// another client's.
+func (p *Program) ReportClient(addr netip.Addr) { p.clients.reportOne(addr) }
+
+// ClientsOf returns the addresses whose last query came in on the interface, of those that have asked
+// within the last minute.
+func (p *Program) ClientsOf(ifindex int) []netip.Addr { return p.clients.of(ifindex) }
 
 // Clear drops all answers and reports their remaining hits.
 func (p *Program) Clear() { p.table.clear() }

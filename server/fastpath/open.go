@@ -20,7 +20,7 @@ import (
 // Open loads the programs. They answer nothing before the first [Program.Heartbeat]. An
 // error wraps [ErrUnsupported] and says what the kernel or the process lacks.
 func Open(opts Options) (*Program, error) {
-	p := &Program{order: opts.Order, links: make(map[int]*attachment), agentPrograms: make(map[ebpf.ProgramID]bool)}
+	p := &Program{order: opts.Order, clients: clients{reporter: opts.Clients}, links: make(map[int]*attachment), agentPrograms: make(map[ebpf.ProgramID]bool)}
 	if err := p.load(); err != nil {
 		_ = p.Close()
 		return nil, fmt.Errorf("%w: %w", ErrUnsupported, err)
@@ -42,7 +42,7 @@ func (p *Program) load() error {
 	if err := checkTCX(); err != nil {
 		return err
 	}
-	if err := loadProgramObjects(&p.objects, nil); err != nil {
+	if err := p.loadObjects(); err != nil {
 		return explainLoadError(err)
 	}
 	var seed [8]byte
@@ -72,8 +72,18 @@ func (p *Program) load() error {
 	p.state, p.epochs = &states[0], words
 	p.table.seed = binary.NativeEndian.Uint64(seed[:]) | 1
 	p.table.offset = kernelNow() - clock.Now()
-	p.state.Seed = p.table.seed
+	p.state.Seed, p.state.Stripes = p.table.seed, uint64(clientStripes()-1)
 	return nil
+}
+
+// loadObjects loads the programs and their maps into the kernel.
+func (p *Program) loadObjects() error {
+	spec, err := loadProgram()
+	if err != nil {
+		return err
+	}
+	spec.Maps[programMapClientCounts].MaxEntries = uint32(clientStripes()) * spec.Maps[programMapClientStates].MaxEntries
+	return spec.LoadAndAssign(&p.objects, nil)
 }
 
 // programIDs returns the kernel's IDs of programs.

@@ -16,11 +16,12 @@ import (
 type programBound uint32
 
 const (
-	programBoundMAX_MESSAGE programBound = 512
-	programBoundSETS_BITS   programBound = 10
-	programBoundEPOCH_BITS  programBound = 12
-	programBoundSTAMP_TIME  programBound = 27
-	programBoundSTAMP_BITS  programBound = 31
+	programBoundMAX_MESSAGE    programBound = 512
+	programBoundSETS_BITS      programBound = 10
+	programBoundEPOCH_BITS     programBound = 12
+	programBoundCLIENT_STRIPES programBound = 16
+	programBoundSTAMP_TIME     programBound = 27
+	programBoundSTAMP_BITS     programBound = 31
 )
 
 type programClient struct {
@@ -28,9 +29,16 @@ type programClient struct {
 	Addr [4]uint32
 }
 
+type programClientCount struct {
+	_        structs.HostLayout
+	NoError  uint64
+	NxDomain uint64
+}
+
 type programClientState struct {
 	_      structs.HostLayout
 	Client programClient
+	Number uint64
 	Place  uint64
 	Barred uint64
 	Passes [4]struct {
@@ -115,6 +123,7 @@ type programState struct {
 	Ports    uint64
 	Watched  uint64
 	Unnoted  uint64
+	Stripes  uint64
 }
 
 type programVariant uint32
@@ -141,6 +150,7 @@ type programWork struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	programMapClientCounts  = "client_counts"
 	programMapClientStates  = "client_states"
 	programMapClients       = "clients"
 	programMapCounters      = "counters"
@@ -214,6 +224,7 @@ type programProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type programMapSpecs struct {
+	ClientCounts *ebpf.MapSpec `ebpf:"client_counts"`
 	ClientStates *ebpf.MapSpec `ebpf:"client_states"`
 	Clients      *ebpf.MapSpec `ebpf:"clients"`
 	Counters     *ebpf.MapSpec `ebpf:"counters"`
@@ -255,6 +266,7 @@ func (o *programObjects) Close() error {
 //
 // It can be passed to loadProgramObjects or ebpf.CollectionSpec.LoadAndAssign.
 type programMaps struct {
+	ClientCounts *ebpf.Map `ebpf:"client_counts"`
 	ClientStates *ebpf.Map `ebpf:"client_states"`
 	Clients      *ebpf.Map `ebpf:"clients"`
 	Counters     *ebpf.Map `ebpf:"counters"`
@@ -269,6 +281,7 @@ type programMaps struct {
 
 func (m *programMaps) Close() error {
 	return _ProgramClose(
+		m.ClientCounts,
 		m.ClientStates,
 		m.Clients,
 		m.Counters,

@@ -635,6 +635,7 @@ int nodens_answer(struct __sk_buff *skb)
 	*(volatile u64 *)&slot->used = now;
 	__sync_fetch_and_add(&slot->hits, 1);
 	count(ANSWERED, 1);
+	count_client(st, client, a.head[1] & 15);
 	if (!(slot->hits & (SAMPLED - 1))) {
 		count(TOOK, ktime_ns() - now);
 		count(TIMED, 1);

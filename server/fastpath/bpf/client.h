@@ -3,6 +3,8 @@
 #pragma once
 #include "memory.h"
 
+#define NXDOMAIN 3 /* RFC 1035, 4.1.1; the other answers are NOERROR */
+
 /* clients maps each address that asks to its number. The agent frees the numbers of addresses
  * that no longer ask. */
 struct {
@@ -19,6 +21,16 @@ struct {
 	TYPE(key, u32);
 	TYPE(value, struct client_state);
 } client_states SEC(".maps");
+
+/* client_counts has a set of counters for each stripe. The agent makes it smaller where there are
+ * fewer processors than stripes. */
+struct {
+	UINT(type, MAP_ARRAY);
+	UINT(map_flags, MAP_MMAPABLE);
+	UINT(max_entries, CLIENT_STRIPES * CLIENTS);
+	TYPE(key, u32);
+	TYPE(value, struct client_count);
+} client_counts SEC(".maps");
 
 /* free_clients has the free numbers. Their state is zero. */
 struct {
@@ -67,6 +79,7 @@ ALWAYS_INLINE int add_client(struct state *st, struct client *client, u64 place)
 	if (!c)
 		return 0;
 	c->client = *client;
+	c->number = n;
 	u64 unnoted = *(volatile u64 *)&st->unnoted;
 	c->barred = unnoted ? unnoted + QUARANTINE + (1 << STAMP_TIME) : 0;
 	*(volatile u64 *)&c->place = place;
@@ -152,4 +165,14 @@ ALWAYS_INLINE void admit(struct state *st, struct client *client, u32 ifindex, u
 	struct pass *pass = &c->passes[at & (PASSES - 1)];
 	pass->renew = now + RENEW;
 	*(volatile u64 *)&pass->until = stamp(now + ADMITTED, door);
+}
+
+/* count_client counts an answer with this rcode to a client. */
+ALWAYS_INLINE void count_client(struct state *st, struct client_state *c, u32 rcode)
+{
+	u32 at = (processor_id() & st->stripes) * CLIENTS + (c->number & (CLIENTS - 1));
+	struct client_count *n = map_lookup(&client_counts, &at);
+
+	if (n)
+		__sync_fetch_and_add(rcode == NXDOMAIN ? &n->nx_domain : &n->no_error, 1);
 }

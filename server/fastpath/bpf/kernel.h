@@ -74,6 +74,7 @@ static long (*map_push)(void *map, const void *value, u64 flags) = (void *)87;
 static long (*map_pop)(void *map, void *value) = (void *)88;
 static u64 (*ktime_ns)(void) = (void *)5;
 static u32 (*random_u32)(void) = (void *)7;
+static u32 (*processor_id)(void) = (void *)8;
 static long (*skb_store_bytes)(struct __sk_buff *skb, u32 at, const void *from, u32 len, u64 flags) = (void *)9;
 static long (*l4_csum_replace)(struct __sk_buff *skb, u32 at, u64 from, u64 to, u64 flags) = (void *)11;
 static long (*skb_load_bytes)(const void *skb, u32 at, void *to, u32 len) = (void *)26;

@@ -27,6 +27,8 @@ enum bound {
 	/* The number of epoch groups of each table, as a power of two: with four thousand, a
 	 * change of one Service rarely invalidates the answers of another. */
 	EPOCH_BITS = 12,
+	/* The most sets of counters of clients. Each processor has one, and more share. */
+	CLIENT_STRIPES = 16,
 	/* A stamp is a time and a number in one word, which is read and written atomically: the
 	 * time in units of 2^27 nanoseconds (134 ms), followed by 31 bits of the number. */
 	STAMP_TIME = 27,
@@ -149,6 +151,7 @@ struct state {
 	u64 watched;  /* until when all interfaces of pods count as watched */
 	/* Written by the program: when a query came from an address that had no room. */
 	u64 unnoted;
+	u64 stripes; /* the number of sets of counters of clients, less one; all bits are ones */
 };
 
 /* door is an address at which the agent listens; IPv4 in mapped form. */
@@ -176,7 +179,15 @@ struct pass {
  * counters, belongs to it until the agent frees it. Each field is written on its own. */
 struct client_state {
 	struct client client;
+	u64 number;
 	u64 place;  /* time and interface of its last query; 0: the number is free */
 	u64 barred; /* until when it must not be admitted */
 	struct pass passes[PASSES];
+};
+
+/* client_count is how many queries of a client were answered with NOERROR and with NXDOMAIN. The
+ * agent sets it to zero while the number is free. */
+struct client_count {
+	u64 no_error;
+	u64 nx_domain;
 };
