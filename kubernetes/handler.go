@@ -150,9 +150,11 @@ func (s *handler) putPod(o *corev1.Pod, f *faults) {
 	rec := convertPod(o, s.view.node, s.view.podSelector, f)
 	if rec == nil {
 		s.change(func(x *index) bool { x.dropPod(objectKey(o.Namespace, o.Name)); return false })
+		s.view.nodePods.drop(objectKey(o.Namespace, o.Name))
 		return
 	}
 	s.change(func(x *index) bool { x.putPod(rec); return false })
+	s.view.nodePods.put(o, rec)
 	s.view.requestReconcile()
 }
 
@@ -177,6 +179,9 @@ func (s *handler) noteVersion(version uint64) {
 // forget removes an object that was deleted at that version, and its faults.
 func (s *handler) forget(ns, name string, version uint64) {
 	s.remove(ns, name, version)
+	if s.resource == pods {
+		s.view.nodePods.drop(objectKey(ns, name))
+	}
 	s.view.noteFaults(s.resource, ns, name, nil)
 }
 

@@ -39,6 +39,9 @@ type Options struct {
 	PollInterval time.Duration
 	// Epochs is bumped when answers change, for holders of copies; nil is none.
 	Epochs *epoch.Table
+	// ObservePod is called whenever an address has another pod of Node, or none any more: the zero
+	// NodePod. Calls come one at a time, and must not block. nil is none.
+	ObservePod func(netip.Addr, NodePod)
 }
 
 // View is the index of one cluster, as one node's DNS needs it. It is safe for concurrent
@@ -50,6 +53,7 @@ type View struct {
 	converter     converter
 	node          string
 	podSelector   labels.Selector // selects the pods that may have names
+	nodePods      *nodePods       // nil: nobody observes them
 	source        source
 	scope         *scope
 	allPods       atomic.Bool   // all pods of the cluster are in view
@@ -139,7 +143,7 @@ func newView(opts Options) *View {
 		maxStartDelay: maxStartDelay,
 		seed:          maphash.MakeSeed(),
 		index:         newIndex(opts.Epochs), imports: newIndex(opts.Epochs),
-		scope:  newScope(&config.Kubernetes{}),
+		scope: newScope(&config.Kubernetes{}), nodePods: newNodePods(opts.ObservePod),
 		faulty: map[string]string{},
 		programming: [2]*stat.Histogram{
 			stat.NewHistogram(programmingBounds), stat.NewHistogram(programmingBounds),
@@ -159,8 +163,9 @@ func newView(opts Options) *View {
 }
 
 // Run keeps the view up to date until ctx ends. It retries a source that fails forever, and
-// keeps what it knows meanwhile.
+// keeps what it knows meanwhile. At the end no address has a pod any more.
 func (v *View) Run(ctx context.Context) {
+	defer v.nodePods.close()
 	defer v.index.epochs.Release(v.serial.shared)
 	if v.savePath == "" {
 		v.source.run(ctx)

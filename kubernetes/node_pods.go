@@ -1,0 +1,232 @@
+package kubernetes
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// NodePod is a pod of the agent's node. The zero value is none.
+type NodePod struct {
+	Namespace, Name, UID string
+	// WorkloadKind and WorkloadName are the pod's controller, such as Deployment and web. Without one
+	// they are Pod and the pod's name.
+	WorkloadKind, WorkloadName string
+}
+
+// nodePods reports which pod of the node has which address. It is safe for concurrent use. A nil
+// nodePods reports nothing.
+//
+// A pod in the node's network namespace has no address of its own. An address that two pods claim
+// belongs to the one that is not terminating; if that is not certain it belongs to none. It
+// belongs to no terminating pod either while another pod waits for an address: that may be
+// this one, and the API server may be late to say so.
+type nodePods struct {
+	observe func(netip.Addr, NodePod)
+
+	mu      sync.Mutex
+	pods    map[string]*nodePod // by namespace/name
+	claims  map[netip.Addr][]*nodePod
+	owners  map[netip.Addr]*nodePod // as reported
+	pending int                     // pods that wait for an address
+	closed  bool
+}
+
+// nodePod is one pod of the node.
+type nodePod struct {
+	NodePod
+	addrs       []netip.Addr
+	terminating bool
+	pending     bool
+}
+
+// newNodePods returns a nodePods that calls observe; nil for nil.
+func newNodePods(observe func(netip.Addr, NodePod)) *nodePods {
+	if observe == nil {
+		return nil
+	}
+	return &nodePods{
+		observe: observe, pods: make(map[string]*nodePod), claims: make(map[netip.Addr][]*nodePod), owners: make(map[netip.Addr]*nodePod),
+	}
+}
+
+// put adds or replaces the pod o, of which rec is the record. Pods of other nodes are ignored.
+func (n *nodePods) put(o *corev1.Pod, rec *pod) {
+	if n == nil {
+		return
+	}
+	if !rec.onNode || rec.hostNetwork {
+		n.drop(rec.name)
+		return
+	}
+	p := &nodePod{terminating: rec.terminating, pending: rec.awaitsAddr()}
+	p.Namespace, p.Name, _ = strings.Cut(rec.name, "/")
+	p.UID = strings.Clone(string(o.UID))
+	p.WorkloadKind, p.WorkloadName = workloadOf(o, p.Name)
+	for _, ip := range rec.ips {
+		if a := unpackAddr(ip); !slices.Contains(p.addrs, a) {
+			p.addrs = append(p.addrs, a)
+		}
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.replace(rec.name, p)
+}
+
+// drop removes the pod with that key.
+func (n *nodePods) drop(key string) {
+	if n == nil {
+		return
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.replace(key, nil)
+}
+
+// close removes all pods, and ignores later ones.
+func (n *nodePods) close() {
+	if n == nil {
+		return
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for key := range n.pods {
+		n.replace(key, nil)
+	}
+	n.closed = true
+}
+
+// replace makes p, or nothing if it is nil, the pod with that key, and reports what changes.
+func (n *nodePods) replace(key string, p *nodePod) {
+	if n.closed {
+		return
+	}
+	old, pending := n.pods[key], n.pending
+	var changed []netip.Addr
+	if old != nil {
+		delete(n.pods, key)
+		n.unclaim(old)
+		changed = old.addrs
+	}
+	if p != nil {
+		n.pods[key] = p
+		n.claim(p)
+		changed = append(changed[:len(changed):len(changed)], p.addrs...)
+	}
+	for _, a := range changed {
+		n.report(a)
+	}
+	if (pending > 0) != (n.pending > 0) {
+		for a := range n.claims {
+			n.report(a)
+		}
+	}
+}
+
+func (n *nodePods) claim(p *nodePod) {
+	for _, a := range p.addrs {
+		n.claims[a] = append(n.claims[a], p)
+	}
+	if p.pending {
+		n.pending++
+	}
+}
+
+func (n *nodePods) unclaim(p *nodePod) {
+	for _, a := range p.addrs {
+		var others []*nodePod
+		for _, q := range n.claims[a] {
+			if q != p {
+				others = append(others, q)
+			}
+		}
+		if n.claims[a] = others; len(others) == 0 {
+			delete(n.claims, a)
+		}
+	}
+	if p.pending {
+		n.pending--
+	}
+}
+
+// report reports the owner of the address if it has changed.
+func (n *nodePods) report(a netip.Addr) {
+	owner, was := n.ownerOf(a), n.owners[a]
+	if owner == nil {
+		delete(n.owners, a)
+	} else {
+		n.owners[a] = owner
+	}
+	var now, before NodePod
+	if owner != nil {
+		now = owner.NodePod
+	}
+	if was != nil {
+		before = was.NodePod
+	}
+	if now != before {
+		n.observe(a, now)
+	}
+}
+
+// ownerOf returns the pod that has the address; nil if there is none, or if that is not certain.
+func (n *nodePods) ownerOf(a netip.Addr) *nodePod {
+	var staying, terminating []*nodePod
+	for _, p := range n.claims[a] {
+		if p.terminating {
+			terminating = append(terminating, p)
+		} else {
+			staying = append(staying, p)
+		}
+	}
+	switch {
+	case len(staying) == 1:
+		return staying[0]
+	case len(staying) == 0 && len(terminating) == 1 && n.pending == 0:
+		return terminating[0]
+	}
+	return nil
+}
+
+// minCronJobDigits is the length of the number that a CronJob appends to the names of its Jobs: the
+// minutes since the epoch.
+const minCronJobDigits = 8
+
+// workloadOf returns the controller of the pod o, called name. A Deployment appends the
+// pod-template-hash to the names of its ReplicaSets, and a CronJob the time to those of its Jobs;
+// both are taken for the controller of what they control. The result shares no memory with o.
+func workloadOf(o *corev1.Pod, name string) (kind, workload string) {
+	ref := metav1.GetControllerOfNoCopy(o)
+	if ref == nil || ref.Kind == "Node" { // a static pod
+		return "Pod", name
+	}
+	kind, workload = ref.Kind, ref.Name
+	switch kind {
+	case "ReplicaSet":
+		if base, ok := cutHash(workload, o.Labels["pod-template-hash"]); ok {
+			kind, workload = "Deployment", base
+		}
+	case "Job":
+		if base, ok := cutTime(workload); ok {
+			kind, workload = "CronJob", base
+		}
+	}
+	return strings.Clone(kind), strings.Clone(workload)
+}
+
+// cutHash returns the name of the Deployment of a ReplicaSet with that name and pod-template-hash.
+func cutHash(name, hash string) (deployment string, ok bool) {
+	deployment, ok = strings.CutSuffix(name, "-"+hash)
+	return deployment, ok && hash != "" && deployment != ""
+}
+
+// cutTime returns the name of the CronJob of a Job with that name.
+func cutTime(name string) (cronJob string, ok bool) {
+	base := strings.TrimRight(name, "0123456789")
+	cronJob, ok = strings.CutSuffix(base, "-")
+	return cronJob, ok && cronJob != "" && len(name)-len(base) >= minCronJobDigits
+}
