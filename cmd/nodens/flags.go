@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/nodens-dns/nodens/cmd/nodens/options"
 	"github.com/nodens-dns/nodens/internal/cli"
+	"github.com/nodens-dns/nodens/internal/report"
 	"github.com/nodens-dns/nodens/netsetup"
 )
 
@@ -50,6 +52,9 @@ func newAgentFlags() *agentFlags {
 func (f *agentFlags) complete(flags *pflag.FlagSet) {
 	flags.Visit(func(set *pflag.Flag) { f.given[set.Name] = true })
 	f.PreferBaseConf = f.given["basecorefile"]
+	if !f.given["admin-socket"] && f.HandoverDir != "" {
+		f.AdminSocket, f.AdminSocketOptional = filepath.Join(f.HandoverDir, report.DefaultSocketName), true
+	}
 	f.NodeName, f.NodeZone = nodeName(f.NodeName), cmp.Or(f.NodeZone, os.Getenv("NODE_ZONE"))
 }
 
@@ -115,7 +120,7 @@ func (f *agentFlags) addService(flags *pflag.FlagSet) {
 
 func (f *agentFlags) addCache(flags *pflag.FlagSet) {
 	cli.Func(flags, "cache-size", "32Mi", "`bytes` that all caches together may take, such as 32Mi; the process grows by up to 2.5 times as much", f.setCacheSize)
-	flags.StringVar(&f.AdminSocket, "admin-socket", f.AdminSocket, "`path` of the socket that nodens flush connects to, for the agent's own user only; empty for none")
+	flags.StringVar(&f.AdminSocket, "admin-socket", f.AdminSocket, "`path` of the socket that nodens status, upstreams and flush connect to, for the agent's own user only; without it admin.sock in --handover-dir; empty for none")
 	flags.StringVar(&f.HandoverDir, "handover-dir", f.HandoverDir, "`directory` through which the next agent on this node takes over the sockets and the cache, and where the cache is saved, on the node's disk and writable only by the agent's user; empty for none")
 	cli.Func(flags, "handover-compare", "60s", "`duration` for which the agent, after it has taken over, compares itself with the agent before it, and gives the node back if it is worse; 0 for no comparison", f.setHandoverCompare)
 }

@@ -170,6 +170,15 @@ func TestInPod(t *testing.T) {
 		_, _ = fmt.Sscan(string(text), &pid)
 		return pid
 	}
+	// showsEvent waits until status, which asks in the hand-over folder, shows the last hand-over.
+	showsEvent := func(at *process, event string) {
+		t.Helper()
+		var shown string
+		at.Await("the status "+event, func() bool {
+			_, shown, _ = outcome(t, "status", "-handover-dir", dir, "-o", "json")
+			return strings.Contains(shown, `"event": "`+event+`"`)
+		})
+	}
 	crowded := func(over ...string) *crowd { return newCrowd(port, "www.example.org.", "192.0.2.1", over...) }
 	first := start()
 	for range 2 {
@@ -183,10 +192,12 @@ func TestInPod(t *testing.T) {
 		if !first.alive() {
 			t.Fatalf("the first agent has ended; log:\n%s", first.Log)
 		}
+		showsEvent(second, "took over")
 		seen := strings.Count(first.Log.String(), "serving again")
 		second.signal(syscall.SIGKILL)
 		first.Await("the first agent to go on", func() bool { return strings.Count(first.Log.String(), "serving again") > seen })
 		first.Await("the first agent to be the one again", func() bool { return owner() == first.cmd.Process.Pid })
+		showsEvent(first, "resumed")
 	}
 	// An orderly end gives back, too, but for connections.
 	c := crowded("udp", "udp", "udp")

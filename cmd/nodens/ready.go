@@ -16,8 +16,8 @@ func newReadyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ready",
 		Short: "Exit with 0 if the agent in this container serves and keeps the node",
-		Long: `Exit with 0 if the agent in this container can take queries and keeps the node, else with 1. While it
-compares itself with its predecessor (--handover-compare), it may still give the node back. The
+		Long: `Exit with 0 if the agent in this container can take queries and keeps the node, else with 1. While
+it compares itself with its predecessor (--handover-compare), it may still give the node back. The
 command is the startup probe of the DaemonSet, so that a rollout waits for the comparison. It asks
 through --handover-dir, because on the node's network the health and readiness endpoints may belong
 to another agent. The agent's other flags are accepted and ignored.`,

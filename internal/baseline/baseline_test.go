@@ -137,6 +137,47 @@ func TestWindow(t *testing.T) {
 	}
 }
 
+// TestWindowSince: a shorter time begins at the newest sample that is old enough, or at the oldest.
+func TestWindowSince(t *testing.T) {
+	var w baseline.Window
+	at := func(seconds int) baseline.Statistics {
+		return baseline.Statistics{Interval: time.Duration(seconds) * time.Second, Zones: []baseline.Zone{timed("a.", uint64(seconds), 0)}}
+	}
+	if diff := cmp.Diff(at(7), w.Since(at(7), time.Minute)); diff != "" {
+		t.Errorf("without samples (-want +got):\n%s", diff)
+	}
+	for seconds := 0; seconds <= 120; seconds += 30 {
+		w.Add(at(seconds))
+	}
+	for now, want := range map[int]int{120: 60, 125: 65, 149: 89, 150: 60} {
+		if diff := cmp.Diff(at(want), w.Since(at(now), time.Minute)); diff != "" {
+			t.Errorf("after %d s (-want +got):\n%s", now, diff)
+		}
+	}
+	if diff := cmp.Diff(at(130), w.Since(at(130), time.Hour)); diff != "" {
+		t.Errorf("longer than the samples (-want +got):\n%s", diff)
+	}
+}
+
+func TestQuantile(t *testing.T) {
+	for _, c := range []struct {
+		h    baseline.Histogram
+		p    uint64
+		want time.Duration
+	}{
+		{baseline.Histogram{}, 50, 0},
+		{baseline.Histogram{1}, 99, 250 * time.Microsecond},
+		{baseline.Histogram{99, 0, 1}, 99, 250 * time.Microsecond},
+		{baseline.Histogram{98, 0, 2}, 99, time.Millisecond},
+		{baseline.Histogram{0, 1, 1}, 50, 500 * time.Microsecond},
+		{baseline.Histogram{16: 5}, 50, 16384 * time.Millisecond},
+	} {
+		if got := c.h.Quantile(c.p); got != c.want {
+			t.Errorf("percentile %d of %v is %v, want %v", c.p, c.h, got, c.want)
+		}
+	}
+}
+
 // TestWindowPeaks: the peaks are the worst values between two samples that have enough queries.
 func TestWindowPeaks(t *testing.T) {
 	var w baseline.Window

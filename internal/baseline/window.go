@@ -50,6 +50,24 @@ func (w *Window) Last(now Statistics) Statistics {
 	return out
 }
 
+// Since returns the statistics of the last time d: from the newest sample that is at least as old until
+// now, which is cumulative; from the oldest sample if none is. Without a sample it returns now. It sets
+// no peaks.
+func (w *Window) Since(now Statistics, d time.Duration) Statistics {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.samples) == 0 {
+		return now
+	}
+	from := w.samples[0]
+	for _, s := range w.samples {
+		if now.Interval-s.Interval >= d {
+			from = s
+		}
+	}
+	return now.Sub(from)
+}
+
 // addPeaks raises the peaks of s's zones to the values of slice.
 func (s Statistics) addPeaks(slice Statistics) {
 	parts := make(map[[2]string]Zone, len(slice.Zones))

@@ -6,33 +6,66 @@ import (
 	"io"
 
 	"github.com/spf13/pflag"
+	"sigs.k8s.io/yaml"
+)
+
+// The values of -o, --output.
+const (
+	outputText  = "text"
+	outputTable = "table"
+	outputWide  = "wide"
+	outputJSON  = "json"
+	outputYAML  = "yaml"
 )
 
 // Output is how a command prints its result: the value of -o, --output.
-type Output struct{ json bool }
+type Output struct{ format string }
 
-// AddOutput adds the flag -o, --output to flags.
-func AddOutput(flags *pflag.FlagSet) *Output {
-	o := new(Output)
-	v := &value{text: "text", values: []string{"text", "json"}}
-	v.set = enumSet(v.values, func(text string) { o.json = text == "json" })
+// AddOutput adds the flag -o, --output to flags, for text or JSON.
+func AddOutput(flags *pflag.FlagSet) *Output { return addOutput(flags, outputText, outputJSON) }
+
+// AddTableOutput adds the flag -o, --output to flags, for a table with fewer or more columns, JSON or
+// YAML.
+func AddTableOutput(flags *pflag.FlagSet) *Output {
+	return addOutput(flags, outputTable, outputWide, outputJSON, outputYAML)
+}
+
+// addOutput adds the flag. The first format is the default.
+func addOutput(flags *pflag.FlagSet, formats ...string) *Output {
+	o := &Output{format: formats[0]}
+	v := &value{text: o.format, values: formats}
+	v.set = enumSet(v.values, func(text string) { o.format = text })
 	flags.VarP(v, "output", "o", "format of the result")
 	return o
 }
 
 // JSON reports whether the result is to be printed as JSON.
-func (o *Output) JSON() bool { return o.json }
+func (o *Output) JSON() bool { return o.format == outputJSON }
 
-// Print writes result to w as indented JSON, or calls text, which writes it as text.
+// Wide reports whether the table has all columns.
+func (o *Output) Wide() bool { return o.format == outputWide }
+
+// Print writes result to w as indented JSON or as YAML, or calls text, which writes it as text.
 func (o *Output) Print(w io.Writer, result any, text func(io.Writer) error) error {
-	if !o.json {
+	switch o.format {
+	case outputJSON:
+		e := json.NewEncoder(w)
+		e.SetEscapeHTML(false)
+		e.SetIndent("", "  ")
+		if err := e.Encode(result); err != nil {
+			return fmt.Errorf("printing the result as JSON: %w", err)
+		}
+		return nil
+	case outputYAML:
+		b, err := yaml.Marshal(result)
+		if err == nil {
+			_, err = w.Write(b)
+		}
+		if err != nil {
+			return fmt.Errorf("printing the result as YAML: %w", err)
+		}
+		return nil
+	default:
 		return text(w)
 	}
-	e := json.NewEncoder(w)
-	e.SetEscapeHTML(false)
-	e.SetIndent("", "  ")
-	if err := e.Encode(result); err != nil {
-		return fmt.Errorf("printing the result as JSON: %w", err)
-	}
-	return nil
 }

@@ -241,3 +241,37 @@ func checkLogKeys(t *testing.T, fset *token.FileSet, call *ast.CallExpr) {
 		}
 	}
 }
+
+// askingFiles are the files of cmd/nodens with commands that ask a running agent.
+var askingFiles = []string{"admin_socket.go", "flush.go", "status.go", "upstreams.go"}
+
+// TestAskingCommands: commands that ask a running agent know only its replies, and no part of it.
+func TestAskingCommands(t *testing.T) {
+	root, err := peer.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range askingFiles {
+		path := filepath.Join(root, "cmd/nodens", name)
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ImportsOnly)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, spec := range file.Imports {
+			imported := strings.Trim(spec.Path.Value, `"`)
+			if to, ours := strings.CutPrefix(imported, module); ours && to != "internal/cli" && to != "internal/report" {
+				t.Errorf("%s imports %s; it may import internal/cli and internal/report", path, to)
+			}
+		}
+	}
+	for _, p := range packages(t) {
+		if p.dir() != "internal/report" && p.dir() != "internal/sketch" {
+			continue
+		}
+		for _, imported := range p.Imports {
+			if strings.Contains(imported, ".") {
+				t.Errorf("%s imports %s; it may import the standard library only", p.dir(), imported)
+			}
+		}
+	}
+}

@@ -47,7 +47,12 @@ func (a *agent) startActive(ctx context.Context) (err error) {
 	if err := a.writePidfile(); err != nil {
 		return err
 	}
-	if a.active.admin, err = a.openAdmin(a.opts.AdminSocket); err != nil {
+	a.active.admin, err = a.openAdmin(a.opts.AdminSocket)
+	switch {
+	case err == nil:
+	case a.opts.AdminSocketOptional:
+		a.log.Warn("no admin socket: nodens status, upstreams and flush can't ask this agent", "err", err)
+	default:
 		return err
 	}
 	ctx, a.active.cancel = context.WithCancel(ctx)

@@ -14,8 +14,8 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// admin is the socket through which an operator on the node asks the agent for what no
-// query does: to flush the cache, and what it knows of its upstreams. It speaks HTTP.
+// admin is the socket through which an operator on the node asks how the agent is, and to flush the
+// cache. It speaks HTTP; package report has the replies.
 type admin struct {
 	path   string
 	inode  os.FileInfo
@@ -102,6 +102,7 @@ func (s *admin) close() {
 func (a *agent) adminHandler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /cache/flush", a.flushCache)
+	mux.HandleFunc("GET /status", a.showStatus)
 	mux.HandleFunc("GET /upstreams", a.showUpstreams)
 	mux.HandleFunc("GET /config", a.showConfig)
 	places := make(chan struct{}, adminRequests)
@@ -144,54 +145,6 @@ func (a *agent) flushCache(w http.ResponseWriter, r *http.Request) {
 	n := a.builder.store.Flush([]byte(name), subtree)
 	a.log.Info("the cache was flushed", "name", name.String(), "subtree", subtree, "entries", n)
 	writeJSON(w, flushResult{n})
-}
-
-// forwardState is one forward directive as /upstreams shows it.
-type forwardState struct {
-	Zones     []string        `json:"zones"` // of the server block
-	From      string          `json:"from"`
-	Upstreams []upstreamState `json:"upstreams"`
-}
-
-type upstreamState struct {
-	To                  string            `json:"to"`
-	Down                bool              `json:"down"`
-	HealthcheckFailures uint64            `json:"healthcheckFailures"`
-	UnexpectedReplies   uint64            `json:"unexpectedReplies"`
-	Exchanges           map[string]uint64 `json:"exchanges"` // by rcode
-	// MeanSeconds is over all exchanges.
-	MeanSeconds float64 `json:"meanSeconds"`
-}
-
-func (a *agent) showUpstreams(w http.ResponseWriter, _ *http.Request) {
-	list := []forwardState{}
-	for _, p := range a.current.Load().blocks {
-		f := p.block.Forward
-		for _, u := range p.pools {
-			show := forwardState{From: f.From.String(), Upstreams: []upstreamState{}}
-			for _, z := range p.block.Zones {
-				show.Zones = append(show.Zones, z.String())
-			}
-			for _, to := range u.Stats().Servers {
-				state := upstreamState{
-					To: fmt.Sprint(to.To), Down: to.Down, HealthcheckFailures: to.HealthcheckFailures, UnexpectedReplies: to.UnexpectedReplies,
-					Exchanges: make(map[string]uint64),
-				}
-				var n, sum float64
-				for rcode, h := range to.Durations {
-					state.Exchanges[rcode.String()] = h.Count
-					n, sum = n+float64(h.Count), sum+h.Sum
-				}
-				if n > 0 {
-					state.MeanSeconds = sum / n
-				}
-				show.Upstreams = append(show.Upstreams, state)
-			}
-			list = append(list, show)
-			f = f.Next
-		}
-	}
-	writeJSON(w, list)
 }
 
 // configState is what /config shows.

@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/nodens-dns/nodens/cmd/nodens/options"
+	"github.com/nodens-dns/nodens/internal/report"
 	"github.com/nodens-dns/nodens/test/agenttest"
 	"github.com/nodens-dns/nodens/test/peer"
 )
@@ -46,7 +47,7 @@ func TestAdminSocket(t *testing.T) {
 	p := peer.Ports(t, 1)
 	dir := t.TempDir()
 	socket := filepath.Join(dir, "a.sock")
-	r := startAgent(t, fmt.Sprintf("test:%d example.org:%d {\n bind 127.0.0.1\n cache\n forward example.org 192.0.2.1\n forward . 192.0.2.2\n}\n", p[0], p[0]), func(o *options.Agent) { o.AdminSocket = socket })
+	r := startAgent(t, fmt.Sprintf("test:%d example.org:%d {\n bind 127.0.0.1\n cache\n forward example.org 192.0.2.1\n forward . 192.0.2.2\n}\n", p[0], p[0]), func(o *options.Agent) { o.AdminSocket, o.NodeName = socket, "node-1" })
 	info, err := os.Lstat(socket)
 	if err != nil || info.Mode() != os.ModeSocket|0o600 {
 		t.Fatalf("the socket's mode is %v, %v", info.Mode(), err)
@@ -55,11 +56,14 @@ func TestAdminSocket(t *testing.T) {
 		t.Errorf("%v is left behind", left)
 	}
 	code, text := over(t, socket, "GET", "/upstreams")
-	var forwards []forwardState
-	if err := json.Unmarshal([]byte(text), &forwards); err != nil || code != http.StatusOK || len(forwards) != 2 {
+	var upstreams report.Upstreams
+	if err := json.Unmarshal([]byte(text), &upstreams); err != nil || code != http.StatusOK || len(upstreams.Forwards) != 2 {
 		t.Fatalf("/upstreams: %d %v\n%s", code, err, text)
 	}
-	if f := forwards[0]; f.From != "example.org." || len(f.Zones) != 2 || len(f.Upstreams) != 1 || f.Upstreams[0].To != "192.0.2.1:53" || f.Upstreams[0].Down {
+	if h := upstreams.Header; h.SchemaVersion != 1 || h.Node != "node-1" || len(h.Instance) != 16 {
+		t.Errorf("/upstreams begins with %+v", h)
+	}
+	if f := upstreams.Forwards[0]; f.From != "example.org." || len(f.Zones) != 2 || len(f.Upstreams) != 1 || f.Upstreams[0].To != "192.0.2.1:53" || f.Upstreams[0].Down {
 		t.Errorf("/upstreams: %+v", f)
 	}
 	code, text = over(t, socket, "GET", "/config")

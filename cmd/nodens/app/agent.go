@@ -45,9 +45,13 @@ type agent struct {
 	fastPath *fastPath       // nil: --kernel-path=off
 	active   activeTasks
 	handoverState
-	selfProbe *selfProbe
-	window    baseline.Window // of statistics
-	created   time.Time
+	selfProbe     *selfProbe
+	window        baseline.Window // of statistics
+	counterWindow counterWindow
+	created       time.Time
+	instance      string // another one for each start
+	times         statusTimes
+	faults        *faultRing // of log
 
 	current  atomic.Pointer[generation]
 	stopping atomic.Bool
@@ -98,6 +102,8 @@ func prepare(opts *options.Agent, w io.Writer) (*agent, *config.Config, error) {
 // newAgent returns an agent without a configuration. level is the level of log; the
 // configuration sets it.
 func newAgent(opts *options.Agent, log *slog.Logger, level *slog.LevelVar) (*agent, error) {
+	faults := new(faultRing)
+	log = faults.keepFaults(log)
 	path, err := openFastPath(opts, log, hostPlatform())
 	if err != nil {
 		return nil, err
@@ -112,6 +118,8 @@ func newAgent(opts *options.Agent, log *slog.Logger, level *slog.LevelVar) (*age
 		opts:     opts,
 		fastPath: path,
 		created:  time.Now(),
+		instance: newInstance(),
+		faults:   faults,
 		log:      log,
 		logLevel: level,
 		server:   srv,
@@ -188,6 +196,7 @@ func (a *agent) start(ctx context.Context, cfg *config.Config) error {
 	}
 	a.startComparison(ctx) // first, so that started does not return nil in between
 	a.serving.Store(true)
+	a.times.startedServing()
 	return nil
 }
 

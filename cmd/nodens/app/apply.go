@@ -39,6 +39,7 @@ func (a *agent) apply(ctx context.Context, cfg *config.Config) error {
 		}
 		return err
 	}
+	g.loaded = time.Now()
 	a.current.Store(g)
 	a.applyProcessSettings(cfg)
 	for _, text := range cfg.Warnings {

@@ -19,6 +19,7 @@ import (
 // next one, which reuses the parts that did not change.
 type generation struct {
 	cfg    *config.Config
+	loaded time.Time                     // when it came into force
 	blocks []*blockParts                 // in the order of the Corefile
 	views  map[string]*kubernetes.View   // by viewKey
 	taps   map[config.Dnstap]*dnstap.Tap // by directive, without Next

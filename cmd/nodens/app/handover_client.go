@@ -238,6 +238,7 @@ func (a *agent) commitHandover(ctx context.Context) error {
 	}
 	a.ownsNode = true
 	a.takeovers.Add(1)
+	a.times.recordHandover(eventTookOver)
 	a.log.Info("took over")
 	return nil
 }

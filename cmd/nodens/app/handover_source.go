@@ -168,6 +168,8 @@ func (a *agent) resumeReading(context.Context) {
 	a.server.Resume()
 	a.http.resume()
 	a.yielded.Store(false)
+	a.times.startedServing()
+	a.times.recordHandover(eventResumed)
 }
 
 // handoverInProgress reports whether a successor has the sockets, or has taken over, or whether

@@ -122,9 +122,9 @@ func (a *builder) queryLog(b *config.Block, zone string, addr netip.Addr) *resol
 		return nil
 	}
 	form := a.opts.LogFormat
-	log := &resolver.QueryLog{Plain: form == options.LogCoreDNS, Local: addr, Logger: a.log.With("plugin", "log", "zone", zone)}
+	log := &resolver.QueryLog{Plain: form == options.LogCoreDNS, Local: addr, Logger: withoutFaults(a.log).With("plugin", "log", "zone", zone)}
 	if log.Plain {
-		log.Logger = a.log // nothing but the line
+		log.Logger = withoutFaults(a.log) // nothing but the line
 	}
 	for l := b.Log; l != nil; l = l.Next {
 		wants := func(class string) bool { return len(l.Classes) == 0 || slices.Contains(l.Classes, class) }
@@ -142,9 +142,9 @@ func (a *builder) errorLog(b *config.Block) *resolver.ErrorLog {
 	if b.Errors == nil {
 		return nil
 	}
-	log := &resolver.ErrorLog{Plain: a.opts.LogFormat == options.LogCoreDNS, Logger: a.log.With("plugin", "errors")}
+	log := &resolver.ErrorLog{Plain: a.opts.LogFormat == options.LogCoreDNS, Logger: withoutFaults(a.log).With("plugin", "errors")}
 	if log.Plain {
-		log.Logger = a.log // nothing but the line
+		log.Logger = withoutFaults(a.log) // nothing but the line
 	}
 	for _, c := range b.Errors.Consolidate {
 		log.Patterns = append(log.Patterns, &resolver.Consolidation{

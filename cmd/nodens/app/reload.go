@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/report"
 )
 
 // settleTime is the time between two reads of changed files. A file that was being written at
@@ -147,6 +148,7 @@ func (a *agent) clearRefused() {
 // setRefused counts and logs the error of a configuration that is not applied.
 func (a *agent) setRefused(err error, asked bool) {
 	a.reloadState.refused.Store(true)
+	a.times.lastRejected.Store(&report.Rejection{Time: time.Now().UTC(), Error: cut(err.Error())})
 	if text := err.Error(); asked || text != a.reloadState.lastError {
 		a.reloadState.lastError = text
 		a.reloadFailed.Add(1)

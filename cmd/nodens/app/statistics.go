@@ -95,6 +95,7 @@ func (a *agent) sampleStatistics(ctx context.Context) {
 	defer tick.Stop()
 	for {
 		a.window.Add(a.statistics())
+		a.counterWindow.add(a.counters())
 		select {
 		case <-ctx.Done():
 			return

@@ -60,7 +60,9 @@ type Agent struct {
 	Polled         bool   // Go's poller waits for packets, not the reader's thread
 	CacheSize      int    // bytes that all caches together may take
 	AdminSocket    string // path of the admin socket; "": none
-	HandoverDir    string // directory for handovers and the saved cache; "": none
+	// AdminSocketOptional: the agent serves without the admin socket if it can't listen there.
+	AdminSocketOptional bool
+	HandoverDir         string // directory for handovers and the saved cache; "": none
 	// HandoverCompare is how long the agent compares itself with its predecessor; 0: not at all.
 	HandoverCompare time.Duration
 	LogFormat       string // LogText, LogJSON or LogCoreDNS

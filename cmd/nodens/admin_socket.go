@@ -1,0 +1,61 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/pflag"
+
+	"github.com/nodens-dns/nodens/internal/report"
+)
+
+// The admin sockets to look for without a flag: the one in the hand-over directory of the shipped
+// manifests, and the one of earlier manuals.
+const (
+	manifestSocket = "/var/lib/nodens/" + report.DefaultSocketName
+	runSocket      = "/run/nodens/admin.sock"
+)
+
+// adminSocket are the flags that say where the agent's admin socket is.
+type adminSocket struct{ path, handoverDir string }
+
+func (s *adminSocket) register(flags *pflag.FlagSet) {
+	flags.StringVar(&s.path, "admin-socket", "", "`path` of the agent's admin socket; without it admin.sock in --handover-dir, else "+manifestSocket+", else "+runSocket)
+	flags.StringVar(&s.handoverDir, "handover-dir", "", "hand-over `directory` of the agent, which has the admin socket")
+}
+
+// find returns the path of the socket.
+func (s *adminSocket) find() string {
+	if s.path != "" {
+		return s.path
+	}
+	if s.handoverDir != "" {
+		return filepath.Join(s.handoverDir, report.DefaultSocketName)
+	}
+	if _, err := os.Lstat(manifestSocket); err != nil {
+		if _, err := os.Lstat(runSocket); err == nil {
+			return runSocket
+		}
+	}
+	return manifestSocket
+}
+
+// ask is [report.Ask] at the agent's socket.
+func (s *adminSocket) ask(ctx context.Context, method, target string, query url.Values, reply any) error {
+	path := s.find()
+	err := report.Ask(ctx, path, method, target, query, reply)
+	switch {
+	case errors.Is(err, os.ErrPermission):
+		return fmt.Errorf("asking the agent at %s: %w; run the command as the agent's user", path, err)
+	case errors.Is(err, report.ErrNoAgent):
+		return fmt.Errorf("asking the agent at %s: %w; give the agent --handover-dir %s or --admin-socket %[1]s, and this command the same flag", path, err, cmp.Or(s.handoverDir, filepath.Dir(path)))
+	case err != nil:
+		return fmt.Errorf("asking the agent at %s: %w", path, err)
+	}
+	return nil
+}

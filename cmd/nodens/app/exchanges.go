@@ -1,0 +1,150 @@
+package app
+
+import (
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/nodens-dns/nodens/internal/baseline"
+	"github.com/nodens-dns/nodens/internal/report"
+	"github.com/nodens-dns/nodens/internal/wire"
+	"github.com/nodens-dns/nodens/upstream"
+)
+
+const (
+	// rateWindow is the time that rates are of, at least.
+	rateWindow = time.Minute
+	// counterSamples is the number of samples that cover rateWindow.
+	counterSamples = int(rateWindow/baseline.SampleInterval) + 1
+	// maxSampledUpstreams bounds the servers in one sample; others have no rates.
+	maxSampledUpstreams = 256
+)
+
+// counterSample has counters that [baseline.Statistics] has not.
+type counterSample struct {
+	age       time.Duration // of the agent
+	kernel    uint64        // queries answered in the kernel
+	upstreams map[netip.AddrPort]exchangeCounts
+}
+
+// exchangeCounts are the exchanges with one upstream.
+type exchangeCounts struct {
+	servfail  uint64
+	durations baseline.Histogram
+}
+
+// counterWindow keeps the last samples. The zero value is ready for use. It is safe for concurrent
+// use.
+type counterWindow struct {
+	mu      sync.Mutex
+	samples []counterSample // oldest first
+}
+
+func (w *counterWindow) add(s counterSample) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.samples) == counterSamples {
+		w.samples = append(w.samples[:0], w.samples[1:]...)
+	}
+	w.samples = append(w.samples, s)
+}
+
+// before returns the newest sample that is rateWindow older than an agent of that age, else the
+// oldest.
+func (w *counterWindow) before(age time.Duration) (s counterSample) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for i, sample := range w.samples {
+		if i == 0 || age-sample.age >= rateWindow {
+			s = sample
+		}
+	}
+	return s
+}
+
+// counters returns a sample.
+func (a *agent) counters() counterSample {
+	s := counterSample{age: time.Since(a.created), upstreams: make(map[netip.AddrPort]exchangeCounts)}
+	if a.fastPath.available() {
+		s.kernel = a.fastPath.program.Counters().Results["answered"]
+	}
+	g := a.current.Load()
+	if g == nil {
+		return s
+	}
+	for _, p := range g.blocks {
+		for _, pool := range p.pools {
+			for _, to := range pool.Stats().Servers {
+				if _, ok := s.upstreams[to.To]; ok || len(s.upstreams) < maxSampledUpstreams {
+					s.upstreams[to.To] = s.upstreams[to.To].add(to)
+				}
+			}
+		}
+	}
+	return s
+}
+
+// add returns the sum of e and an upstream in one pool.
+func (e exchangeCounts) add(to upstream.Server) exchangeCounts {
+	for rcode, h := range to.Durations {
+		if rcode == wire.ServFail {
+			e.servfail += h.Count
+		}
+		for i, n := range baseline.NewHistogram(h) {
+			e.durations[i] += n
+		}
+	}
+	return e
+}
+
+// since returns the rates between an earlier sample and s. The counters of a pool that a reload has
+// replaced begin again: then they are all of that time.
+func (e exchangeCounts) since(b exchangeCounts, seconds float64) report.Exchanges {
+	d := e
+	if b.servfail <= e.servfail && b.durations.Total() <= e.durations.Total() {
+		d.servfail -= b.servfail
+		for i := range d.durations {
+			d.durations[i] -= min(d.durations[i], b.durations[i])
+		}
+	}
+	n := d.durations.Total()
+	return report.Exchanges{
+		Seconds: seconds, PerSecond: perSecond(n, seconds), ServfailShare: ratio(d.servfail, n),
+		P50Seconds: d.durations.Quantile(50).Seconds(), P99Seconds: d.durations.Quantile(99).Seconds(),
+	}
+}
+
+// rates returns the rates of the last minute.
+func (a *agent) rates() report.Rates {
+	now := a.statistics()
+	s := a.window.Since(now, rateWindow)
+	counters := a.counters()
+	before := a.counterWindow.before(counters.age)
+	var sum baseline.Zone
+	for _, z := range s.Zones {
+		sum = sum.Add(z)
+	}
+	seconds := s.Interval.Seconds()
+	kernel := counters.kernel - min(counters.kernel, before.kernel)
+	return report.Rates{
+		Seconds: seconds, QueriesPerSecond: perSecond(sum.Queries, seconds), ServfailShare: ratio(sum.ServFail, sum.Queries),
+		P50Seconds: sum.Duration.Quantile(50).Seconds(), P99Seconds: sum.Duration.Quantile(99).Seconds(),
+		HitRatio: ratio(sum.Hits, sum.Lookups), KernelShare: min(1, ratio(kernel, sum.Queries)),
+	}
+}
+
+// ratio returns n of all, 0 if there are none.
+func ratio(n, all uint64) float64 {
+	if all == 0 {
+		return 0
+	}
+	return float64(n) / float64(all)
+}
+
+// perSecond returns n in seconds as a rate.
+func perSecond(n uint64, seconds float64) float64 {
+	if seconds <= 0 {
+		return 0
+	}
+	return float64(n) / seconds
+}

@@ -1,0 +1,62 @@
+package app
+
+import (
+	"net/http"
+
+	"github.com/nodens-dns/nodens/internal/report"
+	"github.com/nodens-dns/nodens/upstream"
+)
+
+// maxShownForwards bounds the forward directives in one reply. A kube-dns ConfigMap may have hundreds
+// of stub domains.
+const maxShownForwards = 256
+
+func (a *agent) showUpstreams(w http.ResponseWriter, _ *http.Request) { writeJSON(w, a.upstreams()) }
+
+// upstreams returns what /upstreams shows.
+func (a *agent) upstreams() *report.Upstreams {
+	list := &report.Upstreams{Header: a.header(), Forwards: []report.Forward{}}
+	now := a.counters()
+	before := a.counterWindow.before(now.age)
+	seconds := (now.age - before.age).Seconds()
+	for _, p := range a.current.Load().blocks {
+		f := p.block.Forward
+		for _, pool := range p.pools {
+			show := report.Forward{Zones: []string{}, From: f.From.String(), Upstreams: []report.Upstream{}}
+			for _, z := range p.block.Zones {
+				show.Zones = append(show.Zones, z.String())
+			}
+			for _, to := range pool.Stats().Servers {
+				u := newUpstream(to)
+				u.Recent = now.upstreams[to.To].since(before.upstreams[to.To], seconds)
+				show.Upstreams = append(show.Upstreams, u)
+			}
+			f = f.Next
+			if len(list.Forwards) == maxShownForwards {
+				list.More++
+				continue
+			}
+			list.Forwards = append(list.Forwards, show)
+		}
+	}
+	return list
+}
+
+// newUpstream returns to's counters.
+func newUpstream(to upstream.Server) report.Upstream {
+	u := report.Upstream{
+		To: to.To.String(), Down: to.Down, Suspect: to.Suspected, RTTSeconds: to.RTT.Seconds(), Exchanges: make(map[string]uint64),
+		HealthcheckFailures: to.HealthcheckFailures, ConnectionFailures: to.Broken, UnexpectedReplies: to.UnexpectedReplies,
+		Hedges: to.Hedges, HedgeWins: to.HedgeWins, Suspicions: to.SuspectedTotal,
+		ReusedConnections: to.UDP.Hits + to.TCP.Hits, NotReusedConnections: to.UDP.Misses + to.TCP.Misses,
+	}
+	var n, sum float64
+	for rcode, h := range to.Durations {
+		u.Exchanges[rcode.String()] = h.Count
+		n, sum = n+float64(h.Count), sum+h.Sum
+	}
+	if n > 0 {
+		u.MeanSeconds = sum / n
+	}
+	return u
+}

@@ -1,0 +1,163 @@
+package app
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"sync/atomic"
+	"time"
+
+	"github.com/nodens-dns/nodens/internal/report"
+)
+
+// statusTimes are what /status shows and nothing else needs. They are safe for concurrent use.
+type statusTimes struct {
+	servingSince atomic.Pointer[time.Time]
+	lastHandover atomic.Pointer[report.HandoverEvent]
+	lastRejected atomic.Pointer[report.Rejection]
+}
+
+// The events of [report.HandoverEvent].
+const (
+	eventTookOver = "took over"
+	eventResumed  = "resumed"
+)
+
+// startedServing records that the agent serves from now on.
+func (s *statusTimes) startedServing() {
+	now := time.Now().UTC()
+	s.servingSince.Store(&now)
+}
+
+// recordHandover records a hand-over.
+func (s *statusTimes) recordHandover(event string) {
+	s.lastHandover.Store(&report.HandoverEvent{Time: time.Now().UTC(), Event: event})
+}
+
+// newInstance returns a name for this start of an agent.
+func newInstance() string {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return hex.EncodeToString(b[:])
+}
+
+// header returns the beginning of each reply.
+func (a *agent) header() report.Header {
+	return report.Header{SchemaVersion: report.SchemaVersion, Node: a.opts.NodeName, Instance: a.instance}
+}
+
+// oldestView is the age at which a view counts as a problem: the API server sends an event after 75 s
+// at most.
+const oldestView = 5 * time.Minute
+
+func (a *agent) showStatus(w http.ResponseWriter, _ *http.Request) { writeJSON(w, a.status()) }
+
+// status returns what /status shows. It is safe for concurrent use.
+func (a *agent) status() *report.Status {
+	g := a.current.Load() // not nil, because the admin socket opens later
+	s := &report.Status{
+		Header: a.header(), Version: a.opts.Build.Version, Started: a.created.UTC(), Problems: []string{},
+		Config: report.Config{
+			Path: g.cfg.Path, Hash: g.cfg.Hash, Loaded: g.loaded.UTC(),
+			Rejected: a.reloadState.refused.Load(), LastRejected: a.times.lastRejected.Load(),
+		},
+		Handover: a.handoverReport(), View: g.viewReport(), Rates: a.rates(), Upstreams: g.countUpstreams(), Faults: a.faults.faults(),
+	}
+	if t := a.times.servingSince.Load(); t != nil {
+		s.ServingSince = *t
+	}
+	if a.net != nil {
+		st := a.net.Stats()
+		s.FailOpen = report.FailOpen{Rules: st.Backend, Active: st.Backend != "" && st.FailOpen, Servers: st.Diversion}
+	}
+	if a.fastPath.available() {
+		s.KernelPath.Active = a.fastPath.active.Load()
+		s.KernelPath.Answering, s.KernelPath.Watched = a.fastPath.program.Links()
+	}
+	a.judge(s)
+	return s
+}
+
+// judge sets Ready, Healthy and Problems from the rest of s.
+func (a *agent) judge(s *report.Status) {
+	problem := func(format string, args ...any) { s.Problems = append(s.Problems, fmt.Sprintf(format, args...)) }
+	if err := a.ready(); err != nil {
+		problem("not ready: %v", err)
+	}
+	s.Ready = len(s.Problems) == 0
+	if s.Config.Rejected && s.Config.LastRejected != nil {
+		problem("the configuration in the files is invalid: %s", s.Config.LastRejected.Error)
+	}
+	if u := s.Upstreams; u.Total > 0 && u.Down == u.Total {
+		problem("all upstreams are down")
+	}
+	if v := s.View; v != nil && v.AgeSeconds > oldestView.Seconds() {
+		problem("no sign of life of the API server for %v", time.Duration(v.AgeSeconds)*time.Second)
+	}
+	s.Healthy = len(s.Problems) == 0
+}
+
+// handoverReport returns the last hand-over, with the reason of a return.
+func (a *agent) handoverReport() report.Handover {
+	h := report.Handover{Comparing: a.comparing.Load(), Last: a.times.lastHandover.Load()}
+	if h.Last == nil || h.Last.Event != eventResumed {
+		return h
+	}
+	if host := a.handoverServer.Load(); host != nil {
+		last := *h.Last
+		last.Reason, _ = host.TakenBack()
+		h.Last = &last
+	}
+	return h
+}
+
+// viewReport returns the sum of g's views, nil if there is none.
+func (g *generation) viewReport() *report.View {
+	var sum *report.View
+	for _, p := range g.blocks {
+		if p.view == nil {
+			continue
+		}
+		if sum == nil {
+			sum = &report.View{Synced: true, Objects: make(map[string]int)}
+		}
+		st := p.view.Stats()
+		for kind, n := range map[string]int{
+			"service": st.Services, "endpointslice": st.Slices, "endpoint": st.Endpoints, "namespace": st.Namespaces, "pod": st.Pods,
+		} {
+			sum.Objects[kind] += n
+		}
+		sum.Synced = sum.Synced && st.Synced
+		sum.Faulty += st.Faulty
+		if len(p.block.Kubernetes.Manifests) == 0 {
+			sum.AgeSeconds = max(sum.AgeSeconds, time.Since(st.LastEvent).Seconds())
+		}
+	}
+	return sum
+}
+
+// countUpstreams counts the servers of all forward directives, each address once.
+func (g *generation) countUpstreams() (n report.Counts) {
+	type state struct{ down, suspect bool }
+	servers := make(map[netip.AddrPort]state)
+	for _, p := range g.blocks {
+		for _, pool := range p.pools {
+			for _, to := range pool.Stats().Servers {
+				s := servers[to.To]
+				servers[to.To] = state{s.down || to.Down, s.suspect || to.Suspected}
+			}
+		}
+	}
+	for _, s := range servers {
+		n.Total++
+		switch {
+		case s.down:
+			n.Down++
+		case s.suspect:
+			n.Suspect++
+		}
+	}
+	return n
+}

@@ -1,0 +1,212 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nodens-dns/nodens/internal/cli"
+	"github.com/nodens-dns/nodens/internal/report"
+)
+
+func newStatusCommand() *cobra.Command {
+	s := new(adminSocket)
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show how the agent on this node is",
+		Long: `Show how the agent on this node is: since when it serves, its configuration, the last hand-over,
+its view of the cluster, the rates of the last minute, its upstreams, and the last warnings and
+errors of its log. It asks the agent through its admin socket.
+
+Exit codes: 0 the agent is ready and has no problem; 1 it has one, or no agent answers; 2 a flag
+or an argument is not valid.`,
+		Example: "  nodens status\n  nodens status -o json",
+		Args:    cli.NoArgs,
+	}
+	s.register(cmd.Flags())
+	output := cli.AddTableOutput(cmd.Flags())
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		return runStatus(cmd.Context(), s, output, cmd.OutOrStdout())
+	}
+	return cmd
+}
+
+// runStatus prints the status of the agent. The error says what is wrong with the agent.
+func runStatus(ctx context.Context, socket *adminSocket, output *cli.Output, stdout io.Writer) error {
+	var s report.Status
+	if err := socket.ask(ctx, http.MethodGet, "/status", nil, &s); err != nil {
+		return err
+	}
+	err := output.Print(stdout, s, func(w io.Writer) error { return printStatus(w, &s, time.Now(), output.Wide()) })
+	if err == nil && !s.Healthy {
+		err = errors.New(strings.Join(s.Problems, "; "))
+	}
+	return err
+}
+
+// printStatus writes s as text.
+func printStatus(out io.Writer, s *report.Status, now time.Time, wide bool) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	line := func(name, format string, args ...any) { fmt.Fprintf(w, name+"\t"+format+"\n", args...) }
+	line("agent", "%s, version %s, instance %s", state(s), s.Version, s.Instance)
+	line("node", "%s", orUnknown(s.Node))
+	line("serving", "for %s; started %s ago", since(now, s.ServingSince), since(now, s.Started))
+	for _, p := range s.Problems {
+		line("problem", "%s", p)
+	}
+	line("hand-over", "%s", handoverText(s.Handover, now))
+	line("configuration", "%s, in force for %s", s.Config.Path, since(now, s.Config.Loaded))
+	if r := s.Config.LastRejected; r != nil {
+		line("last rejected", "%s ago: %s", since(now, r.Time), r.Error)
+	}
+	line("view", "%s", viewText(s.View, wide))
+	r := s.Rates
+	line("queries", "%.1f/s in the last %.0f s; SERVFAIL %s, hits %s, in the kernel %s", r.QueriesPerSecond, r.Seconds, percent(r.ServfailShare), percent(r.HitRatio), percent(r.KernelShare))
+	line("latency", "p50 %s, p99 %s", latency(r.P50Seconds), latency(r.P99Seconds))
+	line("upstreams", "%d; %d down, %d suspect", s.Upstreams.Total, s.Upstreams.Down, s.Upstreams.Suspect)
+	line("fail-open", "%s", failOpenText(s.FailOpen))
+	line("kernel path", "%s", kernelPathText(s.KernelPath))
+	if wide {
+		line("hash", "%s", s.Config.Hash)
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	return printFaults(out, s.Faults, wide)
+}
+
+func state(s *report.Status) string {
+	switch {
+	case s.Healthy:
+		return "healthy"
+	case s.Ready:
+		return "ready, with problems"
+	default:
+		return "not ready"
+	}
+}
+
+func orUnknown(text string) string {
+	if text == "" {
+		return "unknown"
+	}
+	return text
+}
+
+// since returns the time from then until now, in two units at most; "0s" if then is not set.
+func since(now, then time.Time) string {
+	if then.IsZero() {
+		return "0s"
+	}
+	d := max(0, now.Sub(then))
+	const day = 24 * time.Hour
+	switch {
+	case d >= day:
+		return fmt.Sprintf("%dd%dh", d/day, d%day/time.Hour)
+	case d >= time.Hour:
+		return fmt.Sprintf("%dh%dm", d/time.Hour, d%time.Hour/time.Minute)
+	default:
+		return d.Truncate(time.Second).String()
+	}
+}
+
+func handoverText(h report.Handover, now time.Time) string {
+	text := "none"
+	if h.Last != nil {
+		text = fmt.Sprintf("%s %s ago", h.Last.Event, since(now, h.Last.Time))
+		if h.Last.Reason != "" {
+			text += "; the other agent gave back: " + h.Last.Reason
+		}
+	}
+	if h.Comparing {
+		text += "; comparing with the predecessor"
+	}
+	return text
+}
+
+func viewText(v *report.View, wide bool) string {
+	if v == nil {
+		return "none"
+	}
+	var parts []string
+	for _, kind := range slices.Sorted(maps.Keys(v.Objects)) {
+		if n := v.Objects[kind]; n > 0 || wide {
+			parts = append(parts, fmt.Sprintf("%ss %d", kind, n))
+		}
+	}
+	text := strings.Join(parts, ", ")
+	if !v.Synced {
+		text = "not synced; " + text
+	}
+	if v.AgeSeconds > 0 {
+		text += fmt.Sprintf("; last event %.0f s ago", v.AgeSeconds)
+	}
+	if v.Faulty > 0 {
+		text += fmt.Sprintf("; %d objects that DNS can't show", v.Faulty)
+	}
+	return text
+}
+
+func failOpenText(f report.FailOpen) string {
+	switch {
+	case f.Rules == "":
+		return "no rules"
+	case !f.Active:
+		return fmt.Sprintf("not active (%s): without an agent, queries are lost", f.Rules)
+	default:
+		return fmt.Sprintf("active (%s); %d servers of the cluster DNS", f.Rules, f.Servers)
+	}
+}
+
+func kernelPathText(k report.KernelPath) string {
+	if !k.Active {
+		return "off"
+	}
+	return fmt.Sprintf("active; answers on %d pod interfaces, observes %d", k.Answering, k.Watched)
+}
+
+// printFaults writes the last faults: all of them if wide, else the newest five.
+func printFaults(w io.Writer, faults []report.Fault, wide bool) error {
+	const few = 5
+	if len(faults) == 0 {
+		return nil
+	}
+	if !wide && len(faults) > few {
+		faults = faults[len(faults)-few:]
+	}
+	if _, err := fmt.Fprintln(w, "\nLast warnings and errors:"); err != nil {
+		return err
+	}
+	for _, f := range faults {
+		text := strings.TrimSpace(f.Message + " " + f.Fields)
+		if _, err := fmt.Fprintf(w, "  %s %-5s %s\n", f.Time.Format(time.RFC3339), f.Level, text); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// percent returns share, which is from 0 to 1, as a percentage.
+func percent(share float64) string {
+	if share > 0 && share < 0.001 {
+		return "<0.1%"
+	}
+	return fmt.Sprintf("%.1f%%", 100*share)
+}
+
+// latency returns the upper bound of a latency, "-" without one.
+func latency(seconds float64) string {
+	if seconds == 0 {
+		return "-"
+	}
+	return "≤" + time.Duration(seconds*float64(time.Second)).Round(time.Microsecond).String()
+}

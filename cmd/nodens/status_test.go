@@ -1,0 +1,210 @@
+//go:build linux
+
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"sigs.k8s.io/yaml"
+
+	"github.com/nodens-dns/nodens/internal/report"
+	"github.com/nodens-dns/nodens/test/agenttest"
+	"github.com/nodens-dns/nodens/test/peer"
+)
+
+// adminOf starts an agent with the admin socket in its hand-over directory, whose path it returns.
+func adminOf(t *testing.T, corefile string) (*agenttest.Agent, string) {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "handover")
+	return startAgent(t, corefile, "-handover-dir", dir), dir
+}
+
+// TestStatusCommand: the formats of the status, and its exit code before and after an invalid
+// configuration.
+func TestStatusCommand(t *testing.T) {
+	p := peer.Ports(t, 2)
+	a, dir := adminOf(t, fmt.Sprintf(".:%d {\n bind 127.0.0.1\n forward . 127.0.0.1:%d\n}\n", p[0], p[1]))
+	for format, wants := range map[string][]string{
+		"table": {"agent          healthy, version", "hand-over      none", "upstreams      1; 0 down", "kernel path    off", "fail-open      no rules"},
+		"wide":  {"hash           "},
+	} {
+		code, out, stderr := outcome(t, "status", "--handover-dir", dir, "-o", format)
+		for _, want := range wants {
+			if code != 0 || !strings.Contains(out, want) {
+				t.Errorf("-o %s: %d, no %q in\n%s%s", format, code, want, out, stderr)
+			}
+		}
+	}
+	var asJSON, asYAML report.Status
+	_, out, _ := outcome(t, "status", "--admin-socket", filepath.Join(dir, "admin.sock"), "-o", "json")
+	if err := json.Unmarshal([]byte(out), &asJSON); err != nil || asJSON.SchemaVersion != 1 || !asJSON.Healthy || asJSON.Config.Path != a.Conf {
+		t.Errorf("as JSON: %v\n%s", err, out)
+	}
+	_, out, _ = outcome(t, "status", "--handover-dir", dir, "-o", "yaml")
+	if err := yaml.Unmarshal([]byte(out), &asYAML); err != nil || asYAML.Instance != asJSON.Instance || asYAML.Config.Hash != asJSON.Config.Hash {
+		t.Errorf("as YAML: %v\n%s", err, out)
+	}
+
+	a.Reload("nonsense {", "the old configuration stays")
+	code, out, stderr := outcome(t, "status", "--handover-dir", dir)
+	for _, want := range []string{"agent          ready, with problems", "last rejected  ", "problem        the configuration in the files is invalid", "Last warnings and errors:\n", " error reload: the old configuration stays err="} {
+		if !strings.Contains(out, want) {
+			t.Errorf("with an invalid configuration there is no %q in\n%s", want, out)
+		}
+	}
+	if code != 1 || !strings.Contains(stderr, "the configuration in the files is invalid") {
+		t.Errorf("with an invalid configuration the exit code is %d, %s", code, stderr)
+	}
+}
+
+// TestUpstreamsCommand: a line for each server of each forward directive.
+func TestUpstreamsCommand(t *testing.T) {
+	p := peer.Ports(t, 3)
+	startAgent(t, fmt.Sprintf(".:%d {\n bind 127.0.0.1\n hosts {\n  192.0.2.1 a.test\n }\n}\n", p[1]))
+	_, dir := adminOf(t, fmt.Sprintf("test:%d {\n bind 127.0.0.1\n forward . 127.0.0.1:%d\n}\norg:%[1]d {\n bind 127.0.0.1\n forward . 127.0.0.1:%[3]d\n}\n", p[0], p[1], p[2]))
+	if got := agenttest.Ask(t, p[0], "a.test."); got != "192.0.2.1" {
+		t.Fatalf("a.test is %s", got)
+	}
+	code, out, stderr := outcome(t, "upstreams", "--handover-dir", dir)
+	lines := strings.Split(strings.TrimSpace(out), "\n")
+	if code != 0 || len(lines) != 3 || !strings.HasPrefix(lines[0], "UPSTREAM ") || strings.Contains(lines[0], "ZONES") || !strings.Contains(lines[1], fmt.Sprintf("127.0.0.1:%d ", p[1])) {
+		t.Errorf("%d %s\n%s", code, stderr, out)
+	}
+	if _, out, _ := outcome(t, "upstreams", "--handover-dir", dir, "-o", "wide"); !strings.Contains(out, "ZONES") || !strings.Contains(out, "NOERROR=1") {
+		t.Errorf("wide:\n%s", out)
+	}
+	var u report.Upstreams
+	if _, out, _ := outcome(t, "upstreams", "--handover-dir", dir, "-o", "json"); json.Unmarshal([]byte(out), &u) != nil || len(u.Forwards) != 2 || u.Forwards[0].Upstreams[0].Exchanges["NOERROR"] != 1 {
+		t.Errorf("as JSON:\n%s", out)
+	}
+	_, none := adminOf(t, fmt.Sprintf("test:%d {\n bind 127.0.0.1\n hosts\n}\n", peer.Ports(t, 1)[0]))
+	if _, out, _ := outcome(t, "upstreams", "--handover-dir", none); out != "no forward directives\n" {
+		t.Errorf("without forward:\n%s", out)
+	}
+}
+
+// TestNoAgent: what the commands say if no agent answers, or one that does not know the request.
+func TestNoAgent(t *testing.T) {
+	dir := t.TempDir()
+	ln, err := net.Listen("unix", filepath.Join(dir, "old.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	old := &http.Server{Handler: http.NotFoundHandler()}
+	go func() { _ = old.Serve(ln) }()
+	defer old.Close()
+	for _, c := range []struct {
+		args string
+		code int
+		want string
+	}{
+		{"status --handover-dir " + dir, 1, "give the agent --handover-dir " + dir + " or --admin-socket " + dir + "/admin.sock"},
+		{"upstreams --admin-socket " + dir + "/none", 1, "give the agent --handover-dir " + dir + " or --admin-socket " + dir + "/none"},
+		{"status --admin-socket " + dir + "/old.sock", 1, "earlier version"},
+		{"status now", 2, "unexpected argument"},
+		{"status -o xml", 2, "give table, wide, json or yaml"},
+		{"upstreams -o text", 2, "give table, wide, json or yaml"},
+	} {
+		if code, out, stderr := outcome(t, strings.Fields(c.args)...); code != c.code || out != "" || !strings.Contains(stderr, c.want) {
+			t.Errorf("%s: %d %q %q, want %d %q", c.args, code, out, stderr, c.code, c.want)
+		}
+	}
+}
+
+// TestPrintStatus: the text of states that an agent of a test does not reach.
+func TestPrintStatus(t *testing.T) {
+	now := time.Date(2026, 3, 4, 12, 0, 0, 0, time.UTC)
+	s := &report.Status{
+		Version: "0.1.0", Started: now.Add(-50 * time.Hour), ServingSince: now.Add(-90 * time.Minute), Problems: []string{"one", "two"},
+		Header:     report.Header{Node: "node-1", Instance: "0a"},
+		Config:     report.Config{Path: "Corefile", Loaded: now.Add(-61 * time.Second), LastRejected: &report.Rejection{Time: now.Add(-time.Hour), Error: "bad"}},
+		Handover:   report.Handover{Comparing: true, Last: &report.HandoverEvent{Time: now.Add(-5 * time.Second), Event: "resumed", Reason: "slow"}},
+		View:       &report.View{Objects: map[string]int{"service": 4, "pod": 0}, AgeSeconds: 12, Faulty: 1},
+		Rates:      report.Rates{Seconds: 61, QueriesPerSecond: 1234.56, ServfailShare: 0.0001, P50Seconds: 0.00025, P99Seconds: 0.002, HitRatio: 0.987, KernelShare: 0.5},
+		Upstreams:  report.Counts{Total: 3, Down: 1, Suspect: 1},
+		FailOpen:   report.FailOpen{Rules: "nftables", Active: true, Servers: 2},
+		KernelPath: report.KernelPath{Active: true, Answering: 30, Watched: 1},
+	}
+	for i := range 7 {
+		s.Faults = append(s.Faults, report.Fault{Time: now, Level: "warn", Message: fmt.Sprint("fault ", i), Fields: "k=v"})
+	}
+	var b strings.Builder
+	if err := printStatus(&b, s, now, false); err != nil {
+		t.Fatal(err)
+	}
+	want := `agent          not ready, version 0.1.0, instance 0a
+node           node-1
+serving        for 1h30m; started 2d2h ago
+problem        one
+problem        two
+hand-over      resumed 5s ago; the other agent gave back: slow; comparing with the predecessor
+configuration  Corefile, in force for 1m1s
+last rejected  1h0m ago: bad
+view           not synced; services 4; last event 12 s ago; 1 objects that DNS can't show
+queries        1234.6/s in the last 61 s; SERVFAIL <0.1%, hits 98.7%, in the kernel 50.0%
+latency        p50 ≤250µs, p99 ≤2ms
+upstreams      3; 1 down, 1 suspect
+fail-open      active (nftables); 2 servers of the cluster DNS
+kernel path    active; answers on 30 pod interfaces, observes 1
+
+Last warnings and errors:
+  2026-03-04T12:00:00Z warn  fault 2 k=v
+  2026-03-04T12:00:00Z warn  fault 3 k=v
+  2026-03-04T12:00:00Z warn  fault 4 k=v
+  2026-03-04T12:00:00Z warn  fault 5 k=v
+  2026-03-04T12:00:00Z warn  fault 6 k=v
+`
+	if diff := cmp.Diff(want, b.String()); diff != "" {
+		t.Error(diff)
+	}
+	s.FailOpen.Active = false
+	b.Reset()
+	if err := printStatus(&b, s, now, true); err != nil || !strings.Contains(b.String(), "not active (nftables)") || strings.Count(b.String(), "fault ") != 7 {
+		t.Errorf("wide:\n%s", b.String())
+	}
+}
+
+// TestAdminSocketFlags: which socket an agent opens, and which one the commands ask.
+func TestAdminSocketFlags(t *testing.T) {
+	for _, c := range []struct {
+		args, path string
+		optional   bool
+	}{
+		{"", "", false},
+		{"-handover-dir /h", "/h/admin.sock", true},
+		{"-handover-dir /h -admin-socket /s", "/s", false},
+		{"-handover-dir /h -admin-socket=", "", false},
+		{"-admin-socket /s", "/s", false},
+	} {
+		f, err := parseFlags(strings.Fields(c.args))
+		if err != nil || f.AdminSocket != c.path || f.AdminSocketOptional != c.optional {
+			t.Errorf("%q: %q, optional %v, %v", c.args, f.AdminSocket, f.AdminSocketOptional, err)
+		}
+	}
+	for want, s := range map[string]adminSocket{
+		"/s":            {path: "/s", handoverDir: "/h"},
+		"/h/admin.sock": {handoverDir: "/h"},
+	} {
+		if got := s.find(); got != want {
+			t.Errorf("%+v: %s, want %s", s, got, want)
+		}
+	}
+	if _, err := os.Lstat(manifestSocket); err != nil {
+		want := manifestSocket
+		if _, err := os.Lstat(runSocket); err == nil {
+			want = runSocket
+		}
+		if got := new(adminSocket).find(); got != want {
+			t.Errorf("without flags: %s, want %s", got, want)
+		}
+	}
+}

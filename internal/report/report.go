@@ -1,0 +1,193 @@
+// Package report has the replies of the agent's admin socket as types, and asks for them. The agent
+// and the commands that show them share it; it knows nothing of either.
+//
+// Each reply is a JSON object that begins with a [Header]. docs/reference/admin-socket.md documents
+// all fields. SchemaVersion changes when a field goes away or changes its meaning; a new field alone
+// does not change it. Durations are seconds, times are RFC 3339 in UTC, lists are never null.
+package report
+
+import "time"
+
+// SchemaVersion is the version of the types in this package.
+const SchemaVersion = 1
+
+// DefaultSocketName is the name of the admin socket in the agent's hand-over directory.
+const DefaultSocketName = "admin.sock"
+
+// Header begins each reply.
+type Header struct {
+	SchemaVersion int `json:"schemaVersion"`
+	// Node is the name of the Node object, "" if it is not known. Instance is another one for each
+	// start of an agent.
+	Node     string `json:"node"`
+	Instance string `json:"instance"`
+}
+
+// Status is the reply to GET /status: how an agent is.
+type Status struct {
+	Header
+	Version string `json:"version"`
+	// Started is when the process started, ServingSince when it began to serve the node, or began
+	// again after a hand-over that came back.
+	Started      time.Time `json:"started"`
+	ServingSince time.Time `json:"servingSince"`
+	// Ready is what /ready says. Healthy is Ready and no Problems.
+	Ready    bool     `json:"ready"`
+	Healthy  bool     `json:"healthy"`
+	Problems []string `json:"problems"`
+
+	Config     Config     `json:"config"`
+	Handover   Handover   `json:"handover"`
+	View       *View      `json:"view"` // null without a kubernetes directive
+	Rates      Rates      `json:"rates"`
+	Upstreams  Counts     `json:"upstreams"`
+	FailOpen   FailOpen   `json:"failOpen"`
+	KernelPath KernelPath `json:"kernelPath"`
+	// Faults are the last warnings and errors in the log, the newest last.
+	Faults []Fault `json:"faults"`
+}
+
+// Config is the configuration in force.
+type Config struct {
+	Path   string    `json:"path"`
+	Hash   string    `json:"hash"`
+	Loaded time.Time `json:"loaded"`
+	// Rejected: the files hold another configuration, which is invalid. LastRejected is the last
+	// such configuration, null if there was none; it stays when the files are valid again.
+	Rejected     bool       `json:"rejected"`
+	LastRejected *Rejection `json:"lastRejected"`
+}
+
+// Rejection is a configuration that was not accepted.
+type Rejection struct {
+	Time  time.Time `json:"time"`
+	Error string    `json:"error"`
+}
+
+// Handover is what is known of hand-overs between agents on the node.
+type Handover struct {
+	// Last is the last hand-over, null if there was none.
+	Last *HandoverEvent `json:"last"`
+	// Comparing: the agent compares itself with its predecessor, and may give the node back.
+	Comparing bool `json:"comparing"`
+}
+
+// HandoverEvent is a hand-over.
+type HandoverEvent struct {
+	Time time.Time `json:"time"`
+	// Event is "took over": from the agent before; or "resumed": the next agent has ended or
+	// given the node back.
+	Event string `json:"event"`
+	// Reason is why a successor gave back; "" if it did not.
+	Reason string `json:"reason"`
+}
+
+// View is the agent's view of the cluster: the sum of all views.
+type View struct {
+	Synced  bool           `json:"synced"`
+	Objects map[string]int `json:"objects"` // by kind
+	// AgeSeconds is the time since the last sign of life of the API server; 0 for files.
+	AgeSeconds float64 `json:"ageSeconds"`
+	// Faulty is the number of objects with values that DNS can't show.
+	Faulty int `json:"faulty"`
+}
+
+// Rates are of the last minute. Shares are from 0 to 1, and 0 without queries.
+type Rates struct {
+	// Seconds is the time that the rates are of: 60 to 90, or less after a start.
+	Seconds          float64 `json:"seconds"`
+	QueriesPerSecond float64 `json:"queriesPerSecond"`
+	ServfailShare    float64 `json:"servfailShare"`
+	// P50Seconds and P99Seconds are the upper bounds of the histogram's buckets with these
+	// percentiles; longer times than the last bound count as twice that bound.
+	P50Seconds float64 `json:"p50Seconds"`
+	P99Seconds float64 `json:"p99Seconds"`
+	// HitRatio is the share that the cache answered of the queries that it or an upstream answered.
+	HitRatio float64 `json:"hitRatio"`
+	// KernelShare is the share of queries answered in the kernel.
+	KernelShare float64 `json:"kernelShare"`
+}
+
+// Counts are the numbers of upstream servers.
+type Counts struct {
+	Total   int `json:"total"`
+	Down    int `json:"down"`
+	Suspect int `json:"suspect"`
+}
+
+// FailOpen is what happens to queries while no agent listens.
+type FailOpen struct {
+	// Rules is the backend of the rules, "" without rules.
+	Rules string `json:"rules"`
+	// Active: the rules are in place, and apply only while a socket listens.
+	Active bool `json:"active"`
+	// Servers is the number of servers of the cluster DNS that get the queries then.
+	Servers int `json:"servers"`
+}
+
+// KernelPath is the state of the programs in the kernel.
+type KernelPath struct {
+	Active bool `json:"active"`
+	// Answering and Watched are numbers of pod interfaces: where the program may answer, and where
+	// it only observes.
+	Answering int `json:"answering"`
+	Watched   int `json:"watched"`
+}
+
+// Fault is a warning or an error in the log.
+type Fault struct {
+	Time    time.Time `json:"time"`
+	Level   string    `json:"level"` // warn or error
+	Message string    `json:"message"`
+	// Fields are the line's fields as KEY=VALUE.
+	Fields string `json:"fields"`
+}
+
+// Upstreams is the reply to GET /upstreams.
+type Upstreams struct {
+	Header
+	// Forwards are the forward directives in the order of the Corefile, More how many others there
+	// are.
+	Forwards []Forward `json:"forwards"`
+	More     int       `json:"more"`
+}
+
+// Forward is one forward directive.
+type Forward struct {
+	Zones     []string   `json:"zones"` // of the server block
+	From      string     `json:"from"`
+	Upstreams []Upstream `json:"upstreams"`
+}
+
+// Upstream is one server of a forward directive. Counters are since the pool was made.
+type Upstream struct {
+	To string `json:"to"`
+	// Down: health checks fail. Suspect: it left queries unanswered; others are asked first.
+	Down    bool `json:"down"`
+	Suspect bool `json:"suspect"`
+	// RTTSeconds is the smoothed response time; 0 without samples.
+	RTTSeconds float64 `json:"rttSeconds"`
+	// Exchanges are by rcode. MeanSeconds is over all of them.
+	Exchanges            map[string]uint64 `json:"exchanges"`
+	MeanSeconds          float64           `json:"meanSeconds"`
+	HealthcheckFailures  uint64            `json:"healthcheckFailures"`
+	ConnectionFailures   uint64            `json:"connectionFailures"`
+	UnexpectedReplies    uint64            `json:"unexpectedReplies"`
+	Hedges               uint64            `json:"hedges"`
+	HedgeWins            uint64            `json:"hedgeWins"`
+	Suspicions           uint64            `json:"suspicions"`
+	ReusedConnections    uint64            `json:"reusedConnections"`
+	NotReusedConnections uint64            `json:"notReusedConnections"`
+	// Recent is of all forward directives with this server.
+	Recent Exchanges `json:"recent"`
+}
+
+// Exchanges are the exchanges with an upstream in the last minute. P50Seconds and P99Seconds are as
+// in [Rates].
+type Exchanges struct {
+	Seconds       float64 `json:"seconds"`
+	PerSecond     float64 `json:"perSecond"`
+	ServfailShare float64 `json:"servfailShare"`
+	P50Seconds    float64 `json:"p50Seconds"`
+	P99Seconds    float64 `json:"p99Seconds"`
+}
