@@ -378,8 +378,13 @@ func (d *dropInState) migrateFirst(ctx context.Context, s *suite) (string, error
 	if err != nil {
 		return "", err
 	}
+	// Without a comparison, also in the second step, which keeps the arguments.
+	manifest, err := cluster.WithComparison(d.migrated, 0)
+	if err != nil {
+		return "", err
+	}
 	lookups := d.startLookups(ctx, s)
-	if err := d.applyAndWait(ctx, s, d.migrated); err != nil {
+	if err := d.applyAndWait(ctx, s, manifest); err != nil {
 		return "", errors.Join(err, lookups.discard())
 	}
 	seen, _, err := lookups.stop()

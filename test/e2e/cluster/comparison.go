@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 )
 
@@ -11,11 +12,15 @@ import (
 // the least time there is. With the minute of the manifest each rollout would take two minutes.
 const CompareSeconds = 5
 
-// WithComparison returns the text of daemonset/nodens.yaml with a comparison of this many seconds; 0:
-// none.
+// WithComparison returns a manifest with a comparison of this many seconds; 0: none. The agent must
+// have the argument -skipteardown, and no -handover-compare.
 func WithComparison(manifest string, seconds int) (string, error) {
-	return replaceOnce(manifest,
-		"\n            - -skipteardown\n", fmt.Sprintf("\n            - -skipteardown\n            - -handover-compare=%ds\n", seconds))
+	argument := regexp.MustCompile(`\n( *- )-skipteardown\n`)
+	places := argument.FindAllString(manifest, -1)
+	if len(places) != 1 || strings.Contains(manifest, "- -handover-compare") {
+		return "", fmt.Errorf("the manifest has -skipteardown %d times, want once, or has -handover-compare", len(places))
+	}
+	return argument.ReplaceAllString(manifest, fmt.Sprintf("$0$1-handover-compare=%ds\n", seconds)), nil
 }
 
 // SetComparison changes the manifest and the values of the chart in a copy of the tree to a comparison
