@@ -137,6 +137,8 @@ func (f *agentFlags) addLogging(flags *pflag.FlagSet) {
 	cli.Enum(flags, "log-level", "info", "lowest level of the lines to log; the lines of the log directive have the level info; the debug directive means debug", []string{"debug", "info", "warn", "error"},
 		func(text string) { _ = f.LogLevel.UnmarshalText([]byte(text)) }) // it knows these words
 	flags.StringVar(&f.MetricsAddr, "metrics-listen-address", f.MetricsAddr, "`address` of the metrics about the node's network; empty for none")
+	cli.Enum(flags, "client-metrics", f.ClientMetrics.String(), "labels of the metrics of pods' queries; off counts no queries by client, so that nodens_client_queries_total is absent", []string{"off", "namespace", "workload"},
+		func(text string) { _ = f.ClientMetrics.Set(text) }) // it knows these words
 	flags.StringVar(&f.PrometheusAddr, "prometheus-listen-address", f.PrometheusAddr, "`address` that replaces __PROMETHEUS__ENDPOINT__")
 }
 

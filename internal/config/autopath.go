@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"errors"
+	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -94,6 +95,17 @@ func (a *Autopath) host(p *parser, w token) {
 	p.recordFile(path, text)
 	a.Search = searches(text)
 	a.Search = a.Search[:min(len(a.Search), maxSearch-podSearch)]
+}
+
+// SearchDomains returns the search domains of the resolv.conf file at path, in order. A file without
+// any is not an error.
+func SearchDomains(path string) ([]wire.Name, error) {
+	text, err := readFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("reading the search domains: %w", err)
+	}
+	list := searches(text)
+	return list[:min(len(list), maxSearch)], nil
 }
 
 // searches are the domains of text's last line of the keyword search or domain

@@ -70,6 +70,7 @@ func TestEndedPod(t *testing.T) {
 	table.SetPod(addr(1), podNo(1))
 	table.Count(0, addr(1), clients.Query{})
 	table.EndAddr(addr(1))
+	table.SetPod(addr(1), clients.Pod{})
 	for _, step := range []struct {
 		after time.Duration
 		rows  int
@@ -79,6 +80,33 @@ func TestEndedPod(t *testing.T) {
 		if r := table.Report(clients.Pods, clients.Minute); len(r.Clients) != step.rows || r.Used != 0 {
 			t.Errorf("after %v: %d rows, %d slots in use", c.read(), len(r.Clients), r.Used)
 		}
+	}
+}
+
+// TestRestoredAddress: a pod that still has its address a minute after the address has ended gets it back,
+// unless it has lost it meanwhile.
+func TestRestoredAddress(t *testing.T) {
+	var c fakeClock
+	table := clients.New(clients.Options{Clock: c.read})
+	for i := 1; i <= 3; i++ {
+		table.SetPod(addr(i), podNo(i))
+		table.EndAddr(addr(i))
+	}
+	table.SetPod(addr(2), clients.Pod{})
+	table.SetPod(addr(3), clients.Pod{})
+	table.SetPod(addr(3), podNo(3)) // the news is late
+	ask := func(after time.Duration) {
+		c.advance(after)
+		table.Sweep()
+		for i := 1; i <= 3; i++ {
+			table.Count(0, addr(i), clients.Query{})
+		}
+	}
+	ask(59 * time.Second)
+	ask(time.Second)
+	want := map[string]uint64{addr(1).String(): 1, addr(2).String(): 2, addr(3).String(): 1, "pod-1": 1, "pod-3": 1}
+	if diff := cmp.Diff(want, queries(table.Report(clients.Pods, clients.Minute))); diff != "" {
+		t.Error(diff)
 	}
 }
 

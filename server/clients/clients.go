@@ -99,8 +99,8 @@ type Table struct {
 	others map[*owner]struct{}
 	host   *owner // all of the node's own addresses
 	rest   *owner // (other)
-	// ended has for an address the UID of the pod that it was taken from by EndAddr.
-	ended   map[addrKey]string
+	// ended has the addresses that EndAddr has taken from their pods.
+	ended   map[addrKey]*endedAddr
 	windows [numWindows]window
 	series  [numLevels]seriesSet
 }
@@ -139,7 +139,7 @@ func New(o Options) *Table {
 	t := &Table{
 		opts: o, seed: [2]uint64{rand.Uint64(), rand.Uint64()}, started: o.Clock(), stripes: make([]stripe, o.Stripes),
 		addrs: make(map[addrKey]*client), pods: make(map[Pod]*owner), others: make(map[*owner]struct{}),
-		ended: make(map[addrKey]string),
+		ended: make(map[addrKey]*endedAddr),
 		host:  &owner{kind: Host}, rest: &owner{kind: Other},
 	}
 	t.others[t.host], t.others[t.rest] = struct{}{}, struct{}{}
@@ -229,8 +229,11 @@ func (t *Table) countNew(s *stripe, key addrKey, h uint64, q *Query) {
 	sl.count(q, t.opts.Slow)
 }
 
-// Run sweeps the table until ctx ends.
+// Run sweeps the table until ctx ends. A nil Table returns at once.
 func (t *Table) Run(ctx context.Context) {
+	if t == nil {
+		return
+	}
 	ticker := time.NewTicker(sweepInterval)
 	defer ticker.Stop()
 	for {

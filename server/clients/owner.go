@@ -63,19 +63,32 @@ func (t *Table) eachOwner(yield func(*owner) bool) {
 	}
 }
 
+// endedAddr is an address that a pod has lost.
+type endedAddr struct {
+	pod Pod
+	at  time.Duration
+	// claimed says that by the watch the pod still has the address.
+	claimed bool
+}
+
 // SetPod says that addr belongs to p, a pod of this node; the zero Pod is none. A pod whose
-// address has ended does not get it back: the watch may be late.
+// address has ended gets it back only a minute later, if it still has it then: the watch may be late.
 func (t *Table) SetPod(addr netip.Addr, p Pod) {
 	key := addrKey(addr.As16())
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	ended := t.ended[key]
 	if p == (Pod{}) {
+		if ended != nil {
+			ended.claimed = false
+		}
 		t.release(key)
 		return
 	}
 	c := t.addrs[key]
 	switch {
-	case t.ended[key] == p.UID && p.UID != "":
+	case ended != nil && ended.pod.UID == p.UID:
+		ended.claimed = true
 		return
 	case c != nil && c.owner != nil && c.owner.kind == PodClient:
 		if c.owner.pod == p {
@@ -96,21 +109,35 @@ func (t *Table) EndAddr(addr netip.Addr) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if c := t.addrs[key]; c != nil && c.owner != nil && c.owner.kind == PodClient {
-		t.noteEnd(key, c.owner.pod.UID)
+		t.noteEnd(key, c.owner.pod)
 	}
 	t.release(key)
 	t.dropSlot(key)
 }
 
-// noteEnd records that the pod uid has lost the address for good.
-func (t *Table) noteEnd(key addrKey, uid string) {
+// noteEnd records that the pod has lost the address.
+func (t *Table) noteEnd(key addrKey, p Pod) {
 	if len(t.ended) >= maxEnded {
 		for oldest := range t.ended { // any: the watch is hardly late for so many
 			delete(t.ended, oldest)
 			break
 		}
 	}
-	t.ended[key] = uid
+	t.ended[key] = &endedAddr{pod: p, at: t.opts.Clock(), claimed: true}
+}
+
+// restoreEnded gives addresses that have ended a while ago back to pods that still have them: their
+// interface was replaced, or another pod has used the address.
+func (t *Table) restoreEnded(now time.Duration) {
+	for key, e := range t.ended {
+		if now-e.at < keepEnded {
+			continue
+		}
+		delete(t.ended, key)
+		if e.claimed && t.podAddrs < maxPodAddrs {
+			t.assign(key, t.ownerOf(e.pod))
+		}
+	}
 }
 
 // ownerOf returns the owner for p.

@@ -14,6 +14,7 @@ func (t *Table) Sweep() {
 	t.settleAll()
 	now := t.opts.Clock()
 	t.rotate(now)
+	t.restoreEnded(now)
 	t.freeIdle(now)
 	t.forget(keepEnded)
 	t.endSeries(now)

@@ -104,7 +104,9 @@ func prepare(opts *options.Agent, w io.Writer) (*agent, *config.Config, error) {
 func newAgent(opts *options.Agent, log *slog.Logger, level *slog.LevelVar) (*agent, error) {
 	faults := new(faultRing)
 	log = faults.keepFaults(log)
-	path, err := openFastPath(opts, log, hostPlatform())
+	addrs := newHostAddrs()
+	table := newClientTable(opts, addrs)
+	path, err := openFastPath(opts, log, hostPlatform(), table)
 	if err != nil {
 		return nil, err
 	}
@@ -113,7 +115,6 @@ func newAgent(opts *options.Agent, log *slog.Logger, level *slog.LevelVar) (*age
 		srv.UseFastPath(path.program)
 	}
 	clusterEpochs, cacheEpochs := path.epochs()
-	addrs := newHostAddrs()
 	a := &agent{
 		opts:     opts,
 		fastPath: path,
@@ -127,7 +128,7 @@ func newAgent(opts *options.Agent, log *slog.Logger, level *slog.LevelVar) (*age
 		builder: builder{
 			opts: opts, log: log, stats: make(map[statsKey]*resolver.Stats),
 			store:  cache.NewStore(opts.CacheSize, cache.Options{Go: srv.Go, Epochs: cacheEpochs, Clock: opts.CacheClock}),
-			epochs: clusterEpochs, addrs: addrs,
+			epochs: clusterEpochs, addrs: addrs, clients: newAttribution(table, path),
 		},
 		selfProbe: &selfProbe{duration: stat.NewHistogram(stat.DurationBuckets)},
 		cancels:   make(map[any]context.CancelFunc),
@@ -191,6 +192,7 @@ func (a *agent) start(ctx context.Context, cfg *config.Config) error {
 	}
 	a.startSelfProbe(ctx)
 	a.background.Go(func() { a.sampleStatistics(ctx) })
+	a.background.Go(func() { a.builder.clients.counted().Run(ctx) })
 	if a.predecessor == nil { // else waitSynced has done it
 		debug.FreeOSMemory()
 	}

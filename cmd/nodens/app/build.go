@@ -58,6 +58,8 @@ type builder struct {
 	addrs *hostAddrs
 	// epochs guard copies of the cluster's answers; nil: nobody copies them.
 	epochs *epoch.Table
+	// clients knows whose queries are counted; nil: none are.
+	clients *attribution
 }
 
 // build returns the generation that cfg describes. It reuses the parts of old (nil: none)

@@ -16,6 +16,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/epoch"
 	"github.com/nodens-dns/nodens/netsetup"
 	"github.com/nodens-dns/nodens/server"
+	"github.com/nodens-dns/nodens/server/clients"
 	"github.com/nodens-dns/nodens/server/fastpath"
 )
 
@@ -42,6 +43,8 @@ type program interface {
 	Stop()
 	Sweep()
 	Counters() fastpath.Counters
+	ReportClient(addr netip.Addr)
+	ClientsOf(ifindex int) []netip.Addr
 }
 
 // platform is the fast path's access to the node. Tests replace it.
@@ -80,7 +83,8 @@ func (m platform) load(want options.FastPathMode, opts fastpath.Options) (progra
 type fastPath struct {
 	log      *slog.Logger
 	platform platform
-	program  program // nil: not supported, with FastPathAuto
+	program  program        // nil: not supported, with FastPathAuto
+	clients  *clients.Table // counts the answers by client; nil: nobody does
 	active   atomic.Bool
 	failed   atomic.Uint64 // interfaces that the program could not be attached to
 	// detaching counts the goroutines that detach the program. The kernel takes some 30
@@ -91,12 +95,12 @@ type fastPath struct {
 
 // openFastPath loads the program as --kernel-path says. It answers nothing yet. Only FastPathOn
 // fails if the program cannot be loaded.
-func openFastPath(opts *options.Agent, log *slog.Logger, m platform) (*fastPath, error) {
+func openFastPath(opts *options.Agent, log *slog.Logger, m platform, table *clients.Table) (*fastPath, error) {
 	if opts.FastPath == options.FastPathOff {
 		return nil, nil
 	}
-	s := &fastPath{log: log.With("part", "fastpath"), platform: m}
-	path, err := m.load(opts.FastPath, fastpath.Options{Order: fastpath.Order(opts.FastPathOrder)})
+	s := &fastPath{log: log.With("part", "fastpath"), platform: m, clients: table}
+	path, err := m.load(opts.FastPath, fastpath.Options{Order: fastpath.Order(opts.FastPathOrder), Clients: kernelCounts{table}})
 	switch {
 	case err == nil:
 		s.program = path
@@ -164,6 +168,7 @@ func (s *fastPath) attach(ctx context.Context) error {
 	return s.platform.follow(ctx, netsetup.PodInterfaceObserver{
 		Added: func(l netsetup.PodInterface) { v.links[l.Index] = &podLink{name: l.Name} },
 		Removed: func(l netsetup.PodInterface) {
+			s.endClients(l.Index)
 			s.program.Detach(l.Index)
 			delete(v.links, l.Index)
 		},
@@ -249,6 +254,32 @@ func (s *fastPath) heartbeatIf(ctx context.Context, well bool) {
 	defer s.heartbeatMu.Unlock()
 	if well && ctx.Err() == nil {
 		s.program.Heartbeat()
+	}
+}
+
+// kernelCounts counts the kernel's answers by client.
+type kernelCounts struct{ table *clients.Table }
+
+// ReportClient implements [fastpath.ClientReporter].
+func (k kernelCounts) ReportClient(addr netip.Addr, noError, nxDomain uint64) {
+	k.table.CountKernel(addr, noError+nxDomain, nxDomain)
+}
+
+// reportClient brings the count of the kernel's answers to addr up to date.
+func (s *fastPath) reportClient(addr netip.Addr) {
+	if s.available() {
+		s.program.ReportClient(addr)
+	}
+}
+
+// endClients tells the table that the clients behind an interface have lost it.
+func (s *fastPath) endClients(ifindex int) {
+	if s.clients == nil {
+		return
+	}
+	for _, addr := range s.program.ClientsOf(ifindex) {
+		s.program.ReportClient(addr)
+		s.clients.EndAddr(addr)
 	}
 }
 

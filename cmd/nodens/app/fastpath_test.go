@@ -44,6 +44,8 @@ type player struct {
 
 	beats, sweeps, watched int
 	filtered               []int // what Update was told, whenever it was true
+	clients                map[int][]netip.Addr
+	report                 func(netip.Addr) // nil: nothing is reported
 }
 
 func (p *player) Update(index int, filtered bool) (answers bool, err error) {
@@ -201,7 +203,7 @@ func TestOpenFastPath(t *testing.T) {
 					t.Errorf("opened with the order %+v", o.Order)
 				}
 				return stage.player("a"), tt.fails
-			}})
+			}}, nil)
 			if got := fmt.Sprint(err); err != nil && got != tt.err || err == nil && tt.err != "" {
 				t.Errorf("error %q, want %q", got, tt.err)
 			}

@@ -27,10 +27,12 @@ func (a *builder) buildRoutes(g *generation) {
 			}
 		}
 	}
+	search := nodeSearch()
 	for addr, list := range zones {
 		l := g.listeners[addr]
 		l.Routes = resolver.NewRoutes(list, a.statsFor(l.Transport, addr, droppedZone, noView))
 		l.Routes.StartWaiting = a.opts.StartWaiting
+		l.Routes.Clients, l.Routes.Search = a.clients.counted(), search
 		g.listeners[addr] = l
 	}
 }

@@ -69,6 +69,7 @@ type Agent struct {
 	LogLevel        slog.Level
 	FastPath        FastPathMode
 	FastPathOrder   FastPathOrder
+	ClientMetrics   ClientMetrics
 
 	// Reload makes the agent read its configuration again, whenever a value arrives; nil: only
 	// what the configuration says does.
@@ -128,6 +129,7 @@ func Default() Agent {
 		CacheSize:          defaultCacheSize,
 		HandoverCompare:    time.Minute,
 		LogFormat:          LogText,
+		ClientMetrics:      ClientMetricsNamespace,
 	}
 }
 

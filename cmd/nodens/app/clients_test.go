@@ -1,0 +1,176 @@
+// These tests use attribution and fastPath, which are not exported.
+
+package app
+
+import (
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodens-dns/nodens/cmd/nodens/options"
+	"github.com/nodens-dns/nodens/kubernetes"
+	"github.com/nodens-dns/nodens/server/clients"
+	"github.com/nodens-dns/nodens/test/agenttest"
+	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/testlog"
+)
+
+// loopbackPod is a pod of the node n1 with the address of the test's clients, and a Service.
+const loopbackPod = `
+{apiVersion: v1, kind: Service, metadata: {name: web, namespace: shop}, spec: {clusterIP: 10.96.0.1, clusterIPs: [10.96.0.1]}}
+---
+apiVersion: v1
+kind: Pod
+metadata:
+  name: web-7c5ddbdf54-x2x4z
+  namespace: shop
+  uid: u1
+  labels: {pod-template-hash: 7c5ddbdf54}
+  ownerReferences: [{apiVersion: apps/v1, kind: ReplicaSet, name: web-7c5ddbdf54, uid: r1, controller: true}]
+spec: {nodeName: n1}
+status: {phase: Running, podIPs: [{ip: 127.0.0.1}]}
+`
+
+// TestClientMetrics: the metrics have a pod's queries by its namespace or workload, or not at all.
+func TestClientMetrics(t *testing.T) {
+	for mode, want := range map[options.ClientMetrics]string{
+		options.ClientMetricsOff:       "",
+		options.ClientMetricsNamespace: `namespace="shop",%sworkload=""`,
+		options.ClientMetricsWorkload:  `namespace="shop",%sworkload="Deployment/web"`,
+	} {
+		t.Run(mode.String(), func(t *testing.T) {
+			p := peer.Ports(t, 2)
+			file := filepath.Join(t.TempDir(), "objects.yaml")
+			agenttest.WriteFile(t, file, loopbackPod)
+			startAgent(t, fmt.Sprintf("cluster.local:%d {\n bind 127.0.0.1\n kubernetes {\n manifests %s\n }\n prometheus 127.0.0.1:%d\n}\n", p[0], file, p[1]),
+				func(o *options.Agent) { o.ClientMetrics, o.NodeName = mode, "n1" })
+			agenttest.Ask(t, p[0], "web.shop.svc.cluster.local.")
+			agenttest.Ask(t, p[0], "www.example.com.svc.cluster.local.")
+			_, text := agenttest.Get(t, p[1], "/metrics")
+			if want == "" {
+				if strings.Contains(text, "nodens_client_") {
+					t.Errorf("there are metrics by client:\n%s", text)
+				}
+				return
+			}
+			if line := "nodens_client_slow_total{" + fmt.Sprintf(want, "") + "}"; !strings.Contains(text, line) {
+				t.Errorf("the metrics have no %s", line)
+			}
+			for name, n := range map[string]int{
+				"queries_total{" + fmt.Sprintf(want, `result="noerror",`):  1,
+				"queries_total{" + fmt.Sprintf(want, `result="nxdomain",`): 1,
+				"queries_total{" + fmt.Sprintf(want, `result="servfail",`): 0,
+				"search_waste_total{" + fmt.Sprintf(want, ""):              1,
+				"upstream_queries_total{" + fmt.Sprintf(want, ""):          0,
+			} {
+				if line := fmt.Sprintf("nodens_client_%s} %d\n", name, n); !strings.Contains(text, line) {
+					t.Errorf("the metrics have no %s%s", line, text)
+				}
+			}
+		})
+	}
+}
+
+// TestClientsWithoutPods: without a view the queries of the node are its own.
+func TestClientsWithoutPods(t *testing.T) {
+	p := peer.Ports(t, 2)
+	startAgent(t, fmt.Sprintf(".:%d {\n bind 127.0.0.1\n whoami\n prometheus 127.0.0.1:%d\n}\n", p[0], p[1]))
+	agenttest.Ask(t, p[0], "example.org.")
+	if _, text := agenttest.Get(t, p[1], "/metrics"); !strings.Contains(text, `nodens_client_queries_total{namespace="(host)",result="noerror",workload=""} 1`) {
+		t.Errorf("the query is not counted:\n%s", text)
+	}
+}
+
+// nodePod returns a pod of the node.
+func nodePod(name string) kubernetes.NodePod {
+	return kubernetes.NodePod{Namespace: "ns", Name: name, UID: name, WorkloadKind: "Pod", WorkloadName: name}
+}
+
+// counted returns the number of queries of each pod and each unknown address.
+func counted(table *clients.Table) map[string]uint64 {
+	all := make(map[string]uint64)
+	for _, c := range table.Report(clients.Pods, clients.Minute).Clients {
+		name := c.Pod.Name
+		if name == "" {
+			name = c.Addrs[0].String()
+		}
+		all[name] += c.Total.Queries()
+	}
+	return all
+}
+
+// TestAttributionOfViews: an address is that of the pod that all views agree on, of those that know one.
+func TestAttributionOfViews(t *testing.T) {
+	table := clients.New(clients.Options{})
+	x := newAttribution(table, nil)
+	first, second := x.observer(), x.observer()
+	addr := netip.MustParseAddr("10.1.0.1")
+	for _, step := range []struct {
+		tell func()
+		want string
+	}{
+		{func() { first(addr, nodePod("a")) }, "a"},
+		{func() { second(addr, nodePod("a")) }, "a"},
+		{func() { first(addr, kubernetes.NodePod{}) }, "a"}, // the view is closed
+		{func() { first(addr, nodePod("b")) }, "10.1.0.1"},
+		{func() { second(addr, kubernetes.NodePod{}) }, "b"},
+		{func() { first(addr, kubernetes.NodePod{}) }, "10.1.0.1"},
+	} {
+		before := counted(table)
+		step.tell()
+		table.Count(0, addr, clients.Query{})
+		before[step.want]++
+		if diff := cmp.Diff(before, counted(table)); diff != "" {
+			t.Error(diff)
+		}
+	}
+	if len(x.pods) > 0 {
+		t.Errorf("%v is left", x.pods)
+	}
+}
+
+// TestAttributionOff: without a table nothing is observed.
+func TestAttributionOff(t *testing.T) {
+	for _, x := range []*attribution{nil, newAttribution(nil, nil)} {
+		if x.observer() != nil || x.counted() != nil {
+			t.Error("pods are observed")
+		}
+	}
+	new(fastPath).endClients(1)
+}
+
+// TestKernelAnswersOfPod: what the kernel has answered belongs to the pod that had the address, also
+// if that is only read after the watch, or the end of the pod's interface, says that it has lost it.
+func TestKernelAnswersOfPod(t *testing.T) {
+	table := clients.New(clients.Options{})
+	addr := netip.MustParseAddr("10.1.0.1")
+	p := newStage(1).player("a")
+	p.clients = map[int][]netip.Addr{1: {addr}}
+	p.report = func(a netip.Addr) { kernelCounts{table}.ReportClient(a, 2, 1) }
+	s := p.newFastPath(new(testlog.Buffer))
+	s.clients = table
+	tell := newAttribution(table, s).observer()
+	tell(addr, nodePod("a"))
+	tell(addr, nodePod("b"))
+	s.endClients(1)
+	s.reportClient(addr)
+	s.endClients(2)
+	want := map[string]uint64{"10.1.0.1": 6, "a": 3, "b": 3}
+	if diff := cmp.Diff(want, counted(table)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// ClientsOf returns the addresses that a test has set.
+func (p *player) ClientsOf(index int) []netip.Addr { return p.clients[index] }
+
+// ReportClient reports what a test has set.
+func (p *player) ReportClient(addr netip.Addr) {
+	if p.report != nil {
+		p.report(addr)
+	}
+}
