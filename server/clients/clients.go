@@ -14,7 +14,8 @@
 //
 // Owners have totals, rates over three windows, and a histogram of the last latencies
 // ([Table.Report]). Namespaces and workloads have totals that outlive their pods
-// ([Table.Series]), for metrics.
+// ([Table.Series]), for metrics. The names that are asked for most, fail, are slow, or only
+// come from search paths, are found in the last ten seconds, minute and hour ([Table.Names]).
 package clients
 
 import (
@@ -73,9 +74,16 @@ type Query struct {
 	Upstream, Shed bool
 	// Waste says that the name does not exist and can only come from a search path.
 	Waste bool
-	// Latency is the time from the query's arrival to its reply.
-	Latency time.Duration
+	// Latency is the time from the query's arrival to its reply, and Now the time of the reply by
+	// [Options.Clock].
+	Latency, Now time.Duration
+	// Name is the name in lower case and wire form. Count does not keep it. Without a name the query
+	// is in no report about names.
+	Name []byte
 }
+
+// failed reports whether the client got SERVFAIL.
+func (q *Query) failed() bool { return !q.NoReply && q.Rcode == wire.ServFail }
 
 // Table counts queries by client. [New] makes it. It is safe for concurrent use.
 type Table struct {
@@ -101,6 +109,7 @@ type Table struct {
 	rest   *owner // (other)
 	// ended has the addresses that EndAddr has taken from their pods.
 	ended   map[addrKey]*endedAddr
+	names   *names
 	windows [numWindows]window
 	series  [numLevels]seriesSet
 }
@@ -150,6 +159,7 @@ func New(o Options) *Table {
 	for i := range t.stripes {
 		t.stripes[i].index = make([]uint16, indexSize(o.MaxClients))
 	}
+	t.names = newNames(t.started)
 	t.windows = newWindows(t.started)
 	t.series = newSeries()
 	return t
@@ -167,13 +177,21 @@ func (t *Table) Count(stripe int, addr netip.Addr, q Query) {
 	h := t.hash(&key)
 	s := &t.stripes[uint(stripe)%uint(len(t.stripes))]
 	s.mu.Lock()
-	if sl := s.find(&key, h); sl != nil {
+	weight := uint64(0)
+	if len(q.Name) > 0 {
+		weight = s.sampler.sample(q.Now)
+	}
+	sl := s.find(&key, h)
+	if sl != nil {
 		sl.count(&q, t.opts.Slow)
-		s.mu.Unlock()
-		return
 	}
 	s.mu.Unlock()
-	t.countNew(s, key, h, &q)
+	if sl == nil {
+		t.countNew(s, key, h, &q)
+	}
+	if isSlow := q.Latency >= t.opts.Slow; weight > 0 || len(q.Name) > 0 && (isSlow || q.failed()) {
+		t.names.add(&key, &q, weight, isSlow)
+	}
 }
 
 // CountKernel counts answered queries of addr that the kernel has answered, nxdomain of them

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/nodens-dns/nodens/internal/clock"
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/server/clients"
 )
@@ -265,14 +266,15 @@ func TestHost(t *testing.T) {
 func TestCountAllocates(t *testing.T) {
 	table := clients.New(clients.Options{MaxClients: 1})
 	table.Count(0, addr(1), clients.Query{})
+	q := clients.Query{Rcode: wire.ServFail, Latency: time.Second, Now: clock.Now(), Name: []byte("\x03www\x04test\x00")}
 	for _, a := range []netip.Addr{addr(1), addr(2)} {
-		if n := testing.AllocsPerRun(100, func() { table.Count(0, a, clients.Query{Latency: time.Millisecond}) }); n > 0 {
+		if n := testing.AllocsPerRun(100, func() { table.Count(0, a, q) }); n > 0 {
 			t.Errorf("%s: %v allocations for each query", a, n)
 		}
 	}
 }
 
-// BenchmarkCount is the cost of one query of one of 250 clients.
+// BenchmarkCount is the cost of one query of one of 250 clients, at 330,000 queries a second.
 func BenchmarkCount(b *testing.B) {
 	table := clients.New(clients.Options{})
 	var list [250]netip.Addr
@@ -280,8 +282,9 @@ func BenchmarkCount(b *testing.B) {
 		list[i] = addr(i)
 		table.SetPod(list[i], podNo(i))
 	}
+	name := []byte("\x03web\x04shop\x03svc\x07cluster\x05local\x00")
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
-		table.Count(0, list[i%len(list)], clients.Query{Latency: 20 * time.Microsecond})
+		table.Count(0, list[i%len(list)], clients.Query{Latency: 20 * time.Microsecond, Name: name, Now: time.Duration(i) * 3 * time.Microsecond})
 	}
 }

@@ -101,6 +101,8 @@ type stripe struct {
 	index []uint16
 	slots []slot // by number
 	other slot
+	// sampler chooses queries for the tables of names.
+	sampler sampler
 	// refused is a linear-counting bitmap (Whang et al. 1990) of the addresses in other.
 	refused [refusedBits / 64]uint64
 

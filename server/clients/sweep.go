@@ -18,6 +18,7 @@ func (t *Table) Sweep() {
 	t.freeIdle(now)
 	t.forget(keepEnded)
 	t.endSeries(now)
+	t.names.advance(now)
 }
 
 // classify decides for each client that is no pod whether it is the node itself. [Options.Host]

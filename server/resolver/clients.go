@@ -12,7 +12,7 @@ import (
 func (r *Request) countClient() {
 	rcode := r.reply.Rcode()
 	r.routes.Clients.Count(r.Stripe, r.Client.Addr(), clients.Query{
-		Rcode: rcode, NoReply: r.Dropped(), Latency: r.Latency,
+		Rcode: rcode, NoReply: r.Dropped(), Latency: r.Latency, Now: r.Arrival + r.Latency, Name: r.Query.Name(),
 		Upstream: r.ownLookups.upstream,
 		Shed:     r.shed || r.err != nil && errors.Is(r.err, upstream.ErrBusy),
 		Waste:    rcode == wire.NXDomain && r.fromSearchPath(),

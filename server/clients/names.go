@@ -1,0 +1,196 @@
+package clients
+
+import (
+	"math/bits"
+	"math/rand/v2"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/nodens-dns/nodens/internal/sketch"
+	"github.com/nodens-dns/nodens/internal/wire"
+)
+
+// Topic is what a report about names is about.
+type Topic uint8
+
+const (
+	// TopNames are the names that are asked for most.
+	TopNames Topic = iota
+	// TopClientNames are names with the client that asks for them.
+	TopClientNames
+	// TopWaste are the parents of names that only a search path makes, such as
+	// example.com.svc.cluster.local for www.example.com.svc.cluster.local.
+	TopWaste
+	// TopFailing are names whose answer was SERVFAIL, with the reason.
+	TopFailing
+	// TopSlow are names whose answer took [Options.Slow] or longer, with where the time went.
+	TopSlow
+	numTopics
+)
+
+// Cause is why a query failed, or where the time of a slow one went.
+type Cause uint8
+
+const (
+	// UpstreamCause: an upstream did not answer, or answered late or with SERVFAIL.
+	UpstreamCause Cause = iota
+	// QueueCause: too many queries waited.
+	QueueCause
+	// LocalCause: the agent itself; of cluster names, their view.
+	LocalCause
+)
+
+// String returns a word for a table.
+func (c Cause) String() string { return [...]string{"upstream", "queue", "local"}[c] }
+
+func causeOf(q *Query) Cause {
+	switch {
+	case q.Shed:
+		return QueueCause
+	case q.Upstream:
+		return UpstreamCause
+	}
+	return LocalCause
+}
+
+// maxSamples is how many queries a stripe adds to the tables of names in a second. When there are
+// more, it adds a random part of them, with a weight that makes up for it.
+const maxSamples = 1000
+
+// sampler chooses the queries of a stripe that are added to the tables of names.
+type sampler struct {
+	began time.Duration // the second in which queries are counted
+	seen  uint32        // queries in it
+	shift uint8         // one in 2^shift is chosen
+	skip  uint32        // queries until the next one
+}
+
+// sample returns the weight of a query at now; 0 if it is not chosen.
+func (s *sampler) sample(now time.Duration) (weight uint64) {
+	if now-s.began >= time.Second {
+		s.shift = uint8(bits.Len32(s.seen / maxSamples))
+		s.began, s.seen = now, 0
+		s.skip = min(s.skip, 1<<s.shift)
+	}
+	s.seen++
+	if s.skip > 0 {
+		s.skip--
+		return 0
+	}
+	// A fixed distance could meet the same name of a periodic pattern each time.
+	s.skip = rand.Uint32N(2<<s.shift - 1)
+	return 1 << s.shift
+}
+
+// names has a table for each topic. It is safe for concurrent use.
+type names struct {
+	mu     sync.Mutex
+	topics [numTopics]*sketch.Windows
+	key    []byte
+}
+
+func newNames(now time.Duration) *names {
+	n := &names{key: make([]byte, 0, sketch.MaxKeyLen)}
+	for i := range n.topics {
+		n.topics[i] = sketch.NewWindows(now)
+	}
+	return n
+}
+
+// add adds q. weight is 0 if q was not sampled: then it counts only if it failed or was slow.
+func (n *names) add(key *addrKey, q *Query, weight uint64, isSlow bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if weight > 0 {
+		n.topics[TopNames].Add(q.Now, q.Name, weight)
+		n.key = append(append(n.key[:0], key[:]...), q.Name...)
+		n.topics[TopClientNames].Add(q.Now, n.key, weight)
+		if q.Waste { // it has a label, at least
+			n.topics[TopWaste].Add(q.Now, q.Name[1+q.Name[0]:], weight)
+		}
+	}
+	if q.failed() {
+		n.addCause(TopFailing, q)
+	}
+	if isSlow {
+		n.addCause(TopSlow, q)
+	}
+}
+
+func (n *names) addCause(topic Topic, q *Query) {
+	n.key = append(append(n.key[:0], byte(causeOf(q))), q.Name...)
+	n.topics[topic].Add(q.Now, n.key, 1)
+}
+
+// advance ends the windows that have ended, so that add need not.
+func (n *names) advance(now time.Duration) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, w := range n.topics {
+		w.Advance(now)
+	}
+}
+
+// NameCount is a row of a report about names.
+type NameCount struct {
+	// Name is in text form with the final dot. Of [TopWaste] it is the parent.
+	Name string
+	// Client is whose the client's address is now, and Addr the address, in [TopClientNames].
+	Kind Kind
+	Pod  Pod
+	Addr netip.Addr
+	// Cause is valid in [TopFailing] and [TopSlow].
+	Cause Cause
+	// Count is the number of queries, or an estimate where only a part was added. It is too high
+	// by Error at most, apart from what the estimate adds.
+	Count, Error uint64
+}
+
+// NameReport is what the table knows about names.
+type NameReport struct {
+	// Covered is the time that the counts are of.
+	Covered time.Duration
+	// Total is the number of queries of the topic. A name that is not in Names has at most Floor
+	// of them.
+	Total, Floor uint64
+	Names        []NameCount
+}
+
+// Names returns the limit most frequent names. Up to 1,000 queries a second in each stripe are all
+// counted; of more, a random part is, which keeps the counts right on average. [TopFailing] and
+// [TopSlow] count all. Answers of the kernel are not included.
+func (t *Table) Names(topic Topic, w Window, limit int) NameReport {
+	t.names.mu.Lock()
+	r := t.names.topics[topic].Top(t.opts.Clock(), sketchWindows[w], limit)
+	t.names.mu.Unlock()
+	report := NameReport{Covered: r.Covered, Total: r.Sum, Floor: r.Floor}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, e := range r.Entries {
+		report.Names = append(report.Names, t.nameCount(topic, e))
+	}
+	return report
+}
+
+// sketchWindows are the windows of the names' tables.
+var sketchWindows = [numWindows]sketch.Window{Seconds10: sketch.TenSeconds, Minute: sketch.Minute, Hour: sketch.Hour}
+
+// nameCount returns the row of an entry.
+func (t *Table) nameCount(topic Topic, e sketch.Entry) NameCount {
+	row := NameCount{Count: e.Count, Error: e.Error}
+	key := e.Key
+	switch topic {
+	case TopClientNames:
+		addr := addrKey([]byte(key[:len(addrKey{})]))
+		key = key[len(addr):]
+		row.Addr, row.Kind = addr.addr(), Unknown
+		if c := t.addrs[addr]; c != nil && c.owner != nil {
+			row.Kind, row.Pod = c.owner.kind, c.owner.pod
+		}
+	case TopFailing, TopSlow:
+		row.Cause, key = Cause(key[0]), key[1:]
+	}
+	row.Name = wire.Name(key).String()
+	return row
+}

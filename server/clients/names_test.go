@@ -1,0 +1,119 @@
+package clients_test
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodens-dns/nodens/internal/wire"
+	"github.com/nodens-dns/nodens/server/clients"
+)
+
+// nameTable is a table with a clock that the test sets.
+type nameTable struct {
+	*clients.Table
+	clock *fakeClock
+}
+
+func newNameTable() nameTable {
+	clock := new(fakeClock)
+	return nameTable{clients.New(clients.Options{Clock: clock.read, Stripes: 2}), clock}
+}
+
+// ask counts n queries of the i-th address for a name.
+func (t nameTable) ask(tb testing.TB, i int, name string, q clients.Query, n int) {
+	tb.Helper()
+	wireName, err := wire.ParseName(name)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	q.Name, q.Now = []byte(wireName), t.clock.read()
+	for range n {
+		t.Count(i, addr(i), q)
+	}
+}
+
+// TestNames: each topic has its names, with their clients and causes, and all of the queries below the
+// limit of samples are counted.
+func TestNames(t *testing.T) {
+	table := newNameTable()
+	table.SetPod(addr(1), podNo(1))
+	table.ask(t, 1, "web.shop.svc.cluster.local.", clients.Query{}, 30)
+	table.ask(t, 2, "web.shop.svc.cluster.local.", clients.Query{}, 20)
+	table.ask(t, 1, "www.example.com.svc.cluster.local.", clients.Query{Rcode: wire.NXDomain, Waste: true}, 7)
+	table.ask(t, 1, "api.example.com.svc.cluster.local.", clients.Query{Rcode: wire.NXDomain, Waste: true}, 4)
+	table.ask(t, 1, "broken.test.", clients.Query{Rcode: wire.ServFail, Upstream: true}, 3)
+	table.ask(t, 2, "shed.test.", clients.Query{Rcode: wire.ServFail, Shed: true}, 2)
+	table.ask(t, 2, "late.test.", clients.Query{Upstream: true, Latency: time.Second}, 5)
+	table.ask(t, 2, ".", clients.Query{}, 1)
+	pod := func(name string, n uint64) clients.NameCount {
+		return clients.NameCount{Name: name, Kind: clients.PodClient, Pod: podNo(1), Addr: addr(1), Count: n}
+	}
+	unknown := func(name string, n uint64) clients.NameCount {
+		return clients.NameCount{Name: name, Kind: clients.Unknown, Addr: addr(2), Count: n}
+	}
+	for _, topic := range []struct {
+		name  string
+		topic clients.Topic
+		total uint64
+		want  []clients.NameCount
+	}{
+		{"names", clients.TopNames, 72, []clients.NameCount{
+			{Name: "web.shop.svc.cluster.local.", Count: 50}, {Name: "www.example.com.svc.cluster.local.", Count: 7}, {Name: "late.test.", Count: 5},
+		}},
+		{"names of clients", clients.TopClientNames, 72, []clients.NameCount{
+			pod("web.shop.svc.cluster.local.", 30), unknown("web.shop.svc.cluster.local.", 20), pod("www.example.com.svc.cluster.local.", 7),
+		}},
+		{"waste", clients.TopWaste, 11, []clients.NameCount{{Name: "example.com.svc.cluster.local.", Count: 11}}},
+		{"failing", clients.TopFailing, 5, []clients.NameCount{
+			{Name: "broken.test.", Cause: clients.UpstreamCause, Count: 3}, {Name: "shed.test.", Cause: clients.QueueCause, Count: 2},
+		}},
+		{"slow", clients.TopSlow, 5, []clients.NameCount{{Name: "late.test.", Cause: clients.UpstreamCause, Count: 5}}},
+	} {
+		r := table.Names(topic.topic, clients.Minute, 3)
+		if d := cmp.Diff(topic.want, r.Names, cmp.Comparer(func(a, b clients.NameCount) bool { return a == b })); d != "" {
+			t.Errorf("%s (-want +got):\n%s", topic.name, d)
+		}
+		if r.Total != topic.total || r.Floor != 0 {
+			t.Errorf("%s: %d queries, floor %d, want %d and 0", topic.name, r.Total, r.Floor, topic.total)
+		}
+	}
+	table.clock.advance(time.Hour)
+	if r := table.Names(clients.TopNames, clients.Seconds10, 3); len(r.Names) > 0 || r.Total > 0 {
+		t.Errorf("an hour later: %v", r)
+	}
+}
+
+// TestNameSamples: of many queries a random part is added, with a weight that keeps the counts right on
+// average. Failing and slow ones are all counted.
+func TestNameSamples(t *testing.T) {
+	table := newNameTable()
+	const perSecond, seconds = 64_000, 4
+	table.ask(t, 0, "first.test.", clients.Query{}, perSecond) // the rate of the first second is not known yet
+	for range seconds {
+		table.clock.advance(time.Second)
+		for range perSecond / 4 { // a period of four names
+			table.ask(t, 0, "often.test.", clients.Query{}, 3)
+			table.ask(t, 0, "rarely.test.", clients.Query{Rcode: wire.ServFail}, 1)
+		}
+	}
+	counts := make(map[string]float64)
+	r := table.Names(clients.TopNames, clients.Minute, 10)
+	for _, n := range r.Names {
+		counts[n.Name] = float64(n.Count)
+	}
+	if counts["first.test."] != perSecond {
+		t.Errorf("%v queries in the first second are counted, want all %d", counts["first.test."], perSecond)
+	}
+	for name, want := range map[string]float64{"often.test.": seconds * perSecond * 3 / 4, "rarely.test.": seconds * perSecond / 4} {
+		// Some 1,000 samples of each in all: a standard deviation of 3 %.
+		if got := counts[name]; math.Abs(got-want) > want/3 {
+			t.Errorf("%s: %v queries, want about %v", name, got, want)
+		}
+	}
+	if r := table.Names(clients.TopFailing, clients.Minute, 1); r.Total != seconds*perSecond/4 {
+		t.Errorf("%d failing queries, want all %d", r.Total, seconds*perSecond/4)
+	}
+}
