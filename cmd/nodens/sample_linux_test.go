@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -33,6 +34,54 @@ func TestSample(t *testing.T) {
 	}
 	sample.signal(syscall.SIGTERM)
 	sample.awaitExit(0)
+}
+
+// TestSampleStatus: the how-to page shows what `nodens status` prints about the sample, but for numbers
+// and names.
+func TestSampleStatus(t *testing.T) {
+	p := peer.Ports(t, 2)
+	dir := filepath.Join(t.TempDir(), "handover")
+	sample := startProcess(t, "agent", nil, "sample", "-handover-dir", dir, "-dns.port", fmt.Sprint(p[0]), "-prometheus-listen-address", fmt.Sprintf("127.0.0.1:%d", p[1]))
+	sample.AwaitLog("nodens answers on")
+	agenttest.Ask(t, p[0], "web.shop.svc.cluster.local.")
+	page, err := readPage("docs/how-to/see-what-an-agent-does.md", "status --handover-dir ./handover\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	code, out, stderr := outcome(t, "status", "-handover-dir", dir)
+	out, _, _ = strings.Cut(out, "\nLast warnings") // the machine's resolv.conf may cause some
+	if code != 0 {
+		t.Errorf("exit code %d: %s", code, stderr)
+	}
+	if diff := cmp.Diff(withoutNumbers(page), withoutNumbers(out)); diff != "" {
+		t.Errorf("the page differs (-want +got):\n%s", diff)
+	}
+	sample.signal(syscall.SIGTERM)
+	sample.awaitExit(0)
+}
+
+// readPage returns the text of a document after the first occurrence of begin, up to the end of the fence.
+func readPage(name, begin string) (string, error) {
+	root, err := peer.Root()
+	if err != nil {
+		return "", err
+	}
+	page, err := os.ReadFile(filepath.Join(root, name))
+	if err != nil {
+		return "", err
+	}
+	_, text, ok := strings.Cut(string(page), begin)
+	if !ok {
+		return "", fmt.Errorf("%s does not have %q", name, begin)
+	}
+	text, _, _ = strings.Cut(text, "```")
+	return text, nil
+}
+
+// withoutNumbers replaces the parts of a status that differ from machine to machine.
+func withoutNumbers(text string) string {
+	text = regexp.MustCompile(`(version|instance|node +) ?[^,\n]+|/\S+/Corefile`).ReplaceAllString(text, "$1")
+	return strings.TrimSpace(regexp.MustCompile(`≤?\d[0-9a-zµ.%]*`).ReplaceAllString(text, "N"))
 }
 
 // TestSamplePortInUse: the error names the flags to choose other ports.

@@ -42,6 +42,9 @@ func addOutput(flags *pflag.FlagSet, formats ...string) *Output {
 // JSON reports whether the result is to be printed as JSON.
 func (o *Output) JSON() bool { return o.format == outputJSON }
 
+// Table reports whether the result is to be printed as a table, wide or not.
+func (o *Output) Table() bool { return o.format == outputTable || o.format == outputWide }
+
 // Wide reports whether the table has all columns.
 func (o *Output) Wide() bool { return o.format == outputWide }
 

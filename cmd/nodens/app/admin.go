@@ -103,6 +103,7 @@ func (a *agent) adminHandler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /cache/flush", a.flushCache)
 	mux.HandleFunc("GET /status", a.showStatus)
+	mux.HandleFunc("GET /clients", a.showClients)
 	mux.HandleFunc("GET /upstreams", a.showUpstreams)
 	mux.HandleFunc("GET /config", a.showConfig)
 	places := make(chan struct{}, adminRequests)

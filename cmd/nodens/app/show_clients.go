@@ -1,0 +1,103 @@
+package app
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/nodens-dns/nodens/internal/report"
+	"github.com/nodens-dns/nodens/server/clients"
+)
+
+// maxShownClients bounds the rows of one reply.
+const maxShownClients = 1024
+
+// The values of the parameters of /clients.
+var (
+	clientRows    = map[string]clients.By{"pod": clients.Pods, "workload": clients.Workloads, "namespace": clients.Namespaces}
+	clientWindows = map[string]clients.Window{"10s": clients.Seconds10, "1m": clients.Minute, "1h": clients.Hour}
+	clientKinds   = map[clients.Kind]string{clients.PodClient: "pod", clients.Host: "host", clients.Unknown: "unknown", clients.Other: "other"}
+)
+
+// showClients answers with the clients of a window.
+func (a *agent) showClients(w http.ResponseWriter, r *http.Request) {
+	table := a.builder.clients.counted()
+	if table == nil {
+		http.Error(w, "queries are not counted by client; run the agent without --client-metrics=off", http.StatusConflict)
+		return
+	}
+	values := r.URL.Query()
+	by, window := cmp.Or(values.Get("by"), "pod"), cmp.Or(values.Get("window"), "1m")
+	if _, ok := clientRows[by]; !ok {
+		http.Error(w, fmt.Sprintf("by is %q; give one of %s", by, sortedKeys(clientRows)), http.StatusBadRequest)
+		return
+	}
+	if _, ok := clientWindows[window]; !ok {
+		http.Error(w, fmt.Sprintf("window is %q; give one of %s", window, sortedKeys(clientWindows)), http.StatusBadRequest)
+		return
+	}
+	a.fastPath.updateCounters() // before the counters are read
+	c := clientReport(table, by, window)
+	c.Header = a.header()
+	writeJSON(w, c)
+}
+
+func sortedKeys[V any](m map[string]V) string {
+	return strings.Join(slices.Sorted(maps.Keys(m)), ", ")
+}
+
+// clientReport returns the rows of table in a window, without the header.
+func clientReport(table *clients.Table, by, window string) *report.Clients {
+	r := table.Report(clientRows[by], clientWindows[window])
+	out := &report.Clients{
+		By: by, Window: window, WindowSeconds: r.Window.Seconds(), SinceSeconds: r.Since.Seconds(),
+		Addresses: r.Used, AddressLimit: r.Max, Refused: r.Refused, Clients: make([]report.Client, 0, len(r.Clients)),
+	}
+	for i := range r.Clients {
+		row := newClientRow(&r.Clients[i])
+		out.Total = addCounts(out.Total, row.Window)
+		out.Clients = append(out.Clients, row)
+	}
+	for i := range out.Clients {
+		row := &out.Clients[i]
+		row.QueriesPerSecond = perSecond(row.Window.Queries, out.WindowSeconds)
+		row.Share = ratio(row.Window.Queries, out.Total.Queries)
+	}
+	slices.SortStableFunc(out.Clients, func(x, y report.Client) int { return cmp.Compare(y.Window.Queries, x.Window.Queries) })
+	if n := len(out.Clients); n > maxShownClients {
+		out.Clients, out.More = out.Clients[:maxShownClients], n-maxShownClients
+	}
+	return out
+}
+
+// newClientRow returns c as a row, without what depends on other rows.
+func newClientRow(c *clients.Client) report.Client {
+	row := report.Client{
+		Kind: clientKinds[c.Kind], Namespace: c.Pod.Namespace, Pod: c.Pod.Name,
+		WorkloadKind: c.Pod.Workload.Kind, Workload: c.Pod.Workload.Name, Addresses: []string{},
+		P50Seconds: c.Quantile(0.5).Seconds(), P99Seconds: c.Quantile(0.99).Seconds(),
+		Window: newClientCounts(c.Window), Total: newClientCounts(c.Total),
+	}
+	for _, addr := range c.Addrs {
+		row.Addresses = append(row.Addresses, addr.String())
+	}
+	return row
+}
+
+func newClientCounts(c clients.Counts) report.ClientCounts {
+	return report.ClientCounts{
+		Queries: c.Queries(), NoError: c.NoError, NXDomain: c.NXDomain, Servfail: c.ServFail, Other: c.Other,
+		Hits: c.Hits, Kernel: c.Kernel, Upstream: c.Upstream, Shed: c.Shed, Waste: c.Waste, Slow: c.Slow,
+	}
+}
+
+func addCounts(a, b report.ClientCounts) report.ClientCounts {
+	return report.ClientCounts{
+		Queries: a.Queries + b.Queries, NoError: a.NoError + b.NoError, NXDomain: a.NXDomain + b.NXDomain,
+		Servfail: a.Servfail + b.Servfail, Other: a.Other + b.Other, Hits: a.Hits + b.Hits, Kernel: a.Kernel + b.Kernel,
+		Upstream: a.Upstream + b.Upstream, Shed: a.Shed + b.Shed, Waste: a.Waste + b.Waste, Slow: a.Slow + b.Slow,
+	}
+}

@@ -1,0 +1,60 @@
+package report
+
+// Clients is the reply to GET /clients: who asks how much.
+type Clients struct {
+	Header
+	// By says what the rows are: pod, workload or namespace. Window is the one that was asked for:
+	// 10s, 1m or 1h. WindowSeconds is the time that the counts are of: half of it to all of it.
+	By            string  `json:"by"`
+	Window        string  `json:"window"`
+	WindowSeconds float64 `json:"windowSeconds"`
+	// SinceSeconds is how long the agent has counted.
+	SinceSeconds float64 `json:"sinceSeconds"`
+	// Addresses is the number of addresses with counters of their own, AddressLimit the most that
+	// there can be. Refused estimates how many others were counted as (other).
+	Addresses    int    `json:"addresses"`
+	AddressLimit int    `json:"addressLimit"`
+	Refused      uint64 `json:"refused"`
+	// Clients are the rows with the most queries in the window first, More how many others there
+	// are. Total is the sum over all of them.
+	Clients []Client     `json:"clients"`
+	More    int          `json:"more"`
+	Total   ClientCounts `json:"total"`
+}
+
+// Client is a row of [Clients].
+type Client struct {
+	// Kind is pod, host, unknown or other. Namespace, Workload and Pod are empty if the row is not
+	// about one.
+	Kind         string   `json:"kind"`
+	Namespace    string   `json:"namespace"`
+	WorkloadKind string   `json:"workloadKind"`
+	Workload     string   `json:"workload"`
+	Pod          string   `json:"pod"`
+	Addresses    []string `json:"addresses"`
+	// QueriesPerSecond is of the window, Share the row's share of all queries in it.
+	QueriesPerSecond float64 `json:"queriesPerSecond"`
+	Share            float64 `json:"share"`
+	// P50Seconds and P99Seconds are upper bounds of the latencies of the last 30 to 60 seconds,
+	// exact to a factor of two, without answers from the kernel; 0 without any.
+	P50Seconds float64      `json:"p50Seconds"`
+	P99Seconds float64      `json:"p99Seconds"`
+	Window     ClientCounts `json:"window"` // counts in the window
+	Total      ClientCounts `json:"total"`  // since the client's first query
+}
+
+// ClientCounts are numbers of queries. NoError, NXDomain, Servfail and Other are the results, of which
+// each query has one. Each query is one of Hits, Upstream and Shed.
+type ClientCounts struct {
+	Queries  uint64 `json:"queries"`
+	NoError  uint64 `json:"noerror"`
+	NXDomain uint64 `json:"nxdomain"`
+	Servfail uint64 `json:"servfail"`
+	Other    uint64 `json:"other"`
+	Hits     uint64 `json:"hits"`   // answered without an upstream
+	Kernel   uint64 `json:"kernel"` // those of them that were answered in the kernel
+	Upstream uint64 `json:"upstream"`
+	Shed     uint64 `json:"shed"`  // refused, because too many waited
+	Waste    uint64 `json:"waste"` // NXDOMAIN for a name that only a search path makes
+	Slow     uint64 `json:"slow"`
+}
