@@ -2,6 +2,7 @@ package clients_test
 
 import (
 	"fmt"
+	"runtime"
 	"testing"
 	"time"
 
@@ -201,4 +202,28 @@ func TestWindows(t *testing.T) {
 			t.Errorf("%d latencies", latencies)
 		}
 	}
+}
+
+// TestMemory: 250 pods on a node with 16 processors or more take less than 1.5 MiB.
+func TestMemory(t *testing.T) {
+	const pods, limit = 250, 3 << 19
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	table := clients.New(clients.Options{Stripes: 16})
+	for i := range pods {
+		table.SetPod(addr(i), podNo(i))
+		for stripe := range 16 {
+			table.Count(stripe, addr(i), clients.Query{})
+		}
+	}
+	table.Sweep()
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	bytes := int64(after.HeapAlloc) - int64(before.HeapAlloc)
+	t.Logf("%d bytes", bytes)
+	if bytes > limit {
+		t.Errorf("%d bytes, want at most %d", bytes, limit)
+	}
+	runtime.KeepAlive(table)
 }
