@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestSetComparison: the manifest and the chart have the lines that ShortenComparisons changes.
+// TestSetComparison: the manifest and the chart have the lines that SetComparison changes.
 func TestSetComparison(t *testing.T) {
 	tree := t.TempDir()
 	for _, name := range []string{"base/nodens.yaml", "chart/values.yaml"} {
@@ -27,5 +27,19 @@ func TestSetComparison(t *testing.T) {
 	}
 	if err := SetComparison(tree, CompareSeconds); err == nil {
 		t.Error("changed twice without an error")
+	}
+}
+
+// TestWithComparison: a manifest gets the argument once, at the place and with the indentation of
+// -skipteardown.
+func TestWithComparison(t *testing.T) {
+	got, err := WithComparison("args:\n  - -skipteardown\n  - -more\n", 7)
+	if want := "args:\n  - -skipteardown\n  - -handover-compare=7s\n  - -more\n"; got != want || err != nil {
+		t.Errorf("%q, %v, want %q", got, err, want)
+	}
+	for _, manifest := range []string{got, "args: []\n", "args:\n- -skipteardown\n- -more\n- -skipteardown\n"} {
+		if text, err := WithComparison(manifest, 7); err == nil {
+			t.Errorf("%q becomes %q, want an error", manifest, text)
+		}
 	}
 }
