@@ -1,10 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 
 	"github.com/nodens-dns/nodens/internal/file"
@@ -71,8 +73,8 @@ type skippedTest struct {
 	versions string
 }
 
-// skippedTests returns the tests that did not run in any form, each once, in the order of the
-// report.
+// skippedTests returns the tests that did not run in any form, each once. The order does not depend
+// on that of the reports, which is random.
 func skippedTests(results []result) []skippedTest {
 	var list []skippedTest
 	at := map[skipped]int{}
@@ -88,6 +90,9 @@ func skippedTests(results []result) []skippedTest {
 			}
 		}
 	}
+	slices.SortFunc(list, func(a, b skippedTest) int {
+		return cmp.Or(strings.Compare(a.versions, b.versions), strings.Compare(a.name, b.name))
+	})
 	return list
 }
 

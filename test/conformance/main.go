@@ -45,7 +45,7 @@ type suite struct {
 	root, dir string
 	// agentImage is the file with nodens' image, and coreDNS the program.
 	agentImage, coreDNS string
-	// manifests is a copy of the folder daemonset, with a short comparison after a hand-over.
+	// manifests is a copy of the folder daemonset, without a comparison after a hand-over.
 	manifests string
 	// forms matches the forms to run.
 	forms   *regexp.Regexp

@@ -137,3 +137,18 @@ func TestWriteDocument(t *testing.T) {
 		}
 	}
 }
+
+// TestSkippedTests: a test that does not run in several forms is listed once, and the list does not
+// depend on the order in which the tests ran.
+func TestSkippedTests(t *testing.T) {
+	a, b := skipped{"[sig] a", "no"}, skipped{"[sig] b", "no"}
+	results := []result{
+		{version: "v1.36.3", report: report{skipped: []skipped{b, a}}},
+		{version: "v1.36.3", report: report{skipped: []skipped{a, b}}},
+		{version: "v1.37.2", report: report{skipped: []skipped{b}}},
+	}
+	want := []skippedTest{{a, "v1.36.3"}, {b, "v1.36.3, v1.37.2"}}
+	if diff := cmp.Diff(want, skippedTests(results), cmp.AllowUnexported(skippedTest{}, skipped{})); diff != "" {
+		t.Errorf("skipped tests (-want +got):\n%s", diff)
+	}
+}
