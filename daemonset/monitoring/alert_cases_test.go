@@ -1,5 +1,7 @@
 package monitoring
 
+import "slices"
+
 // alertCase is a sequence of events that makes an alert fire, and its end.
 type alertCase struct {
 	alert, severity string
@@ -31,7 +33,10 @@ func alertLabelsWith(labels ...string) map[string]string {
 	return m
 }
 
-// alertCases has a case for each alert of rules.yaml.
+// allAlertCases has a case for each alert of rules.yaml.
+func allAlertCases() []alertCase { return slices.Concat(alertCases, clientAlertCases) }
+
+// alertCases are the cases of the alerts that are not about clients.
 var alertCases = []alertCase{
 	{
 		alert: "NodensAbsent", severity: "critical",

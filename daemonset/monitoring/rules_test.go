@@ -77,7 +77,7 @@ func TestAlerts(t *testing.T) {
 	file := writeJSON(t, dir, "rules.json", map[string]any{"groups": readRules(t)})
 	runPromtool(t, "check", "rules", "--lint-fatal", file)
 	var tests []any
-	for _, a := range alertCases {
+	for _, a := range allAlertCases() {
 		var input, asked []any
 		for _, name := range slices.Sorted(maps.Keys(a.series)) {
 			input = append(input, map[string]string{"series": name, "values": a.series[name]})
@@ -112,7 +112,7 @@ func (a alertCase) expectedSeries() string {
 // TestAlertCasesComplete: every alert has a case in which it fires and resolves.
 func TestAlertCasesComplete(t *testing.T) {
 	tried := make(map[string]bool)
-	for _, a := range alertCases {
+	for _, a := range allAlertCases() {
 		if len(a.inactive) > 0 && len(a.firing) > 0 && len(a.resolved) > 0 {
 			tried[a.alert+" "+a.severity] = true
 		}

@@ -10,13 +10,14 @@ import (
 // ScrapeConfig is an entry of Prometheus' scrape_configs. It can be marshalled as JSON, which
 // Prometheus reads as YAML.
 type ScrapeConfig struct {
-	Name       string                `json:"job_name"`
-	Interval   string                `json:"scrape_interval,omitempty"`
-	Path       string                `json:"metrics_path,omitempty"`
-	Static     []StaticConfig        `json:"static_configs,omitempty"`
-	Kubernetes []KubernetesDiscovery `json:"kubernetes_sd_configs,omitempty"`
-	Files      []FileDiscovery       `json:"file_sd_configs,omitempty"`
-	Relabel    []map[string]any      `json:"relabel_configs,omitempty"`
+	Name        string                `json:"job_name"`
+	Interval    string                `json:"scrape_interval,omitempty"`
+	Path        string                `json:"metrics_path,omitempty"`
+	HonorLabels bool                  `json:"honor_labels,omitempty"`
+	Static      []StaticConfig        `json:"static_configs,omitempty"`
+	Kubernetes  []KubernetesDiscovery `json:"kubernetes_sd_configs,omitempty"`
+	Files       []FileDiscovery       `json:"file_sd_configs,omitempty"`
+	Relabel     []map[string]any      `json:"relabel_configs,omitempty"`
 }
 
 // StaticConfig are fixed targets.
@@ -61,6 +62,7 @@ type endpoint struct {
 	PortNumber  int          `json:"portNumber"`
 	Path        string       `json:"path"`
 	Interval    string       `json:"interval"`
+	HonorLabels bool         `json:"honorLabels"`
 	Relabelings []relabeling `json:"relabelings"`
 }
 
@@ -90,7 +92,7 @@ func OperatorScrapeConfigs(object []byte) ([]ScrapeConfig, error) {
 	for i, e := range m.Spec.Endpoints {
 		jobs = append(jobs, ScrapeConfig{
 			Name:     fmt.Sprintf("podMonitor/%s/%s/%d", m.Metadata.Namespace, m.Metadata.Name, i),
-			Interval: e.Interval, Path: e.Path,
+			Interval: e.Interval, Path: e.Path, HonorLabels: e.HonorLabels,
 			Kubernetes: []KubernetesDiscovery{{Role: "pod", Namespaces: &NamespaceNames{namespaces}}},
 			Relabel:    m.relabel(e),
 		})
