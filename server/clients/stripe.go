@@ -116,10 +116,12 @@ const refusedBits = 8192
 func indexSize(n int) int { return 1 << bits.Len(uint(2*n-1)) }
 
 // hash returns the hash of an address: the folded product of its halves, which a random seed
-// hides. It is cheaper than package maphash's, and so few addresses need no better one.
+// hides, mixed so that neighbouring addresses are spread. It is cheaper than package maphash's.
 func (t *Table) hash(key *addrKey) uint64 {
 	hi, lo := bits.Mul64(binary.LittleEndian.Uint64(key[:8])^t.seed[0], binary.LittleEndian.Uint64(key[8:])^t.seed[1])
-	return hi ^ lo
+	h := hi ^ lo
+	h = (h ^ h>>32) * 0x9e3779b97f4a7c15 // the golden ratio, as in Fibonacci hashing
+	return h ^ h>>29
 }
 
 // find returns the slot of the address, nil if it has none. h is its hash.
