@@ -54,23 +54,25 @@ func causeOf(q *Query) Cause {
 	return LocalCause
 }
 
-// maxSamples is how many queries a stripe adds to the tables of names in a second. When there are
-// more, it adds a random part of them, with a weight that makes up for it.
+// maxSamples is how many queries of a second a stripe adds to the tables of names. When there are more,
+// it adds a random part of them, with a weight that makes up for it: after each maxSamples half as many
+// as before, and in the next second what that second's rate asks for.
 const maxSamples = 1000
 
 // sampler chooses the queries of a stripe that are added to the tables of names.
 type sampler struct {
-	began time.Duration // the second in which queries are counted
-	seen  uint32        // queries in it
-	shift uint8         // one in 2^shift is chosen
-	skip  uint32        // queries until the next one
+	began  time.Duration // the second in which queries are counted
+	seen   uint32        // queries in it
+	chosen uint32        // of them, since shift has changed
+	shift  uint8         // one in 2^shift is chosen
+	skip   uint32        // queries until the next one
 }
 
 // sample returns the weight of a query at now; 0 if it is not chosen.
 func (s *sampler) sample(now time.Duration) (weight uint64) {
 	if now-s.began >= time.Second {
-		s.shift = uint8(bits.Len32(s.seen / maxSamples))
-		s.began, s.seen = now, 0
+		s.shift = min(uint8(bits.Len32((max(s.seen, 1)-1)/maxSamples)), maxShift)
+		s.began, s.seen, s.chosen = now, 0, 0
 		s.skip = min(s.skip, 1<<s.shift)
 	}
 	s.seen++
@@ -78,10 +80,18 @@ func (s *sampler) sample(now time.Duration) (weight uint64) {
 		s.skip--
 		return 0
 	}
+	weight = 1 << s.shift
+	if s.chosen++; s.chosen == maxSamples && s.shift < maxShift {
+		s.chosen = 0
+		s.shift++
+	}
 	// A fixed distance could meet the same name of a periodic pattern each time.
 	s.skip = rand.Uint32N(2<<s.shift - 1)
-	return 1 << s.shift
+	return weight
 }
+
+// maxShift is enough for a billion queries a second.
+const maxShift = 20
 
 // names has a table for each topic. It is safe for concurrent use.
 type names struct {
@@ -157,8 +167,8 @@ type NameReport struct {
 	Names        []NameCount
 }
 
-// Names returns the limit most frequent names. Up to 1,000 queries a second in each stripe are all
-// counted; of more, a random part is, which keeps the counts right on average. [TopFailing] and
+// Names returns the limit most frequent names. While a stripe has up to 1,000 queries a
+// second, all are counted; of more, a random part is, which keeps the counts right on average. [TopFailing] and
 // [TopSlow] count all. Answers of the kernel are not included.
 func (t *Table) Names(topic Topic, w Window, limit int) NameReport {
 	t.names.mu.Lock()

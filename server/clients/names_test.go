@@ -104,10 +104,9 @@ func TestNameSamples(t *testing.T) {
 	for _, n := range r.Names {
 		counts[n.Name] = float64(n.Count)
 	}
-	if counts["first.test."] != perSecond {
-		t.Errorf("%v queries in the first second are counted, want all %d", counts["first.test."], perSecond)
-	}
-	for name, want := range map[string]float64{"often.test.": seconds * perSecond * 3 / 4, "rarely.test.": seconds * perSecond / 4} {
+	for name, want := range map[string]float64{
+		"first.test.": perSecond, "often.test.": seconds * perSecond * 3 / 4, "rarely.test.": seconds * perSecond / 4,
+	} {
 		// Some 1,000 samples of each in all: a standard deviation of 3 %.
 		if got := counts[name]; math.Abs(got-want) > want/3 {
 			t.Errorf("%s: %v queries, want about %v", name, got, want)
