@@ -177,6 +177,11 @@ func TestCertificateMissing(t *testing.T) {
 	}
 }
 
+// patientLimits returns limits under which no connection ends because the machine is busy.
+func patientLimits() Limits {
+	return Limits{IdleTimeout: patience, ReadTimeout: patience, WriteTimeout: patience}
+}
+
 // TestClientAuth checks that clients must authenticate as the configuration says.
 func TestClientAuth(t *testing.T) {
 	a, folder := ca.ForTest(t), t.TempDir()
@@ -197,7 +202,7 @@ func TestClientAuth(t *testing.T) {
 		for _, via := range []config.Transport{config.DNSOverTLS, config.DNSOverHTTPS} {
 			t.Run(tt.name+" "+via.String(), func(t *testing.T) {
 				files.ClientAuth = tt.auth
-				s, addr, _ := startListener(t, Limits{}, ListenerConfig{Transport: via, Certificate: mustCertificate(t, files)}, byHand(t))
+				s, addr, _ := startListener(t, patientLimits(), ListenerConfig{Transport: via, Certificate: mustCertificate(t, files)}, byHand(t))
 				failed := uint64(0)
 				for _, c := range []struct {
 					name string

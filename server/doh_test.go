@@ -105,7 +105,7 @@ func TestDoH(t *testing.T) {
 		}
 		return m
 	})
-	_, addr, roots := startListener(t, Limits{}, dohConfig, byHand(t, b.Addr()))
+	_, addr, roots := startListener(t, patientLimits(), dohConfig, byHand(t, b.Addr()))
 	for _, tt := range []struct {
 		name, age string
 		rcode     int

@@ -76,7 +76,10 @@ func checkIdle(t *testing.T, s *Server) {
 	}
 	for _, h := range handles {
 		if err := withFD(h.File, func(fd int) error {
-			n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN | unix.POLLRDHUP}}, 0)
+			n, err := 0, error(unix.EINTR)
+			for errors.Is(err, unix.EINTR) {
+				n, err = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN | unix.POLLRDHUP}}, 0)
+			}
 			if err == nil && n > 0 {
 				err = errors.New("there is something to read")
 			}

@@ -120,7 +120,9 @@ func TestDoTReload(t *testing.T) {
 			writeCertificate(t, a, folder, "0", time.Now().Add(time.Hour))
 			cert := mustCertificate(t, writeCertificate(t, a, folder, "0", time.Now().Add(time.Hour)))
 			door := ListenerConfig{Transport: via, Certificate: cert}
-			s, addr, _ := startListener(t, Limits{ClientConns: 500}, door, byHand(t))
+			limits := patientLimits()
+			limits.ClientConns = 500
+			s, addr, _ := startListener(t, limits, door, byHand(t))
 			cfg := &tls.Config{RootCAs: a.Pool()}
 			var done atomic.Bool
 			var rounds atomic.Int64
@@ -193,7 +195,10 @@ func newPersistentClient(via config.Transport, addr netip.AddrPort, cfg *tls.Con
 	if err != nil {
 		return persistentClient{func() error { return err }, func() {}}
 	}
-	return persistentClient{func() error { return askOver(conn) }, func() { _ = conn.Close() }}
+	return persistentClient{func() error {
+		_ = conn.SetDeadline(time.Now().Add(patience))
+		return askOver(conn)
+	}, func() { _ = conn.Close() }}
 }
 
 // TestListenChangesTransport: an address may change its transport; an address that stays keeps what it

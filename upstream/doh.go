@@ -133,7 +133,7 @@ func newDoHTransport(target config.Target, addr netip.AddrPort, opts dohOptions)
 		HTTP2: &http.HTTP2Config{
 			SendPingTimeout:  pingTimeout,
 			PingTimeout:      pingTimeout,
-			WriteByteTimeout: connectTimeout,
+			WriteByteTimeout: opts.connectTimeout,
 		},
 	}
 	return t

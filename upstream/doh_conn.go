@@ -201,7 +201,7 @@ func (t *dohTransport) tooManyIdle() bool {
 // connect opens a connection and wakes waiting queries; if that fails and there is no other
 // connection, they get the error.
 func (t *dohTransport) connect() {
-	ctx, cancel := context.WithTimeout(t.ctx, connectTimeout)
+	ctx, cancel := context.WithTimeout(t.ctx, t.connectTimeout)
 	defer cancel()
 	conn, err := t.client.NewClientConn(ctx, "https", t.url.Host)
 	if err != nil {

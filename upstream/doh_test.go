@@ -358,8 +358,9 @@ func loadDoH(t *testing.T, a *authority, two bool) {
 		time.Sleep(time.Duration(rand.IntN(3)) * time.Millisecond)
 		answerDoH(w, r)
 	})
-	d := w.newTransport(t, dohOptions{streamOptions: streamOptions{expire: time.Hour}})
-	d.client.HTTP2 = &http.HTTP2Config{} // no pings and limits: a busy machine answers later than they allow
+	// No limits of time: a busy machine answers later than they allow.
+	d := w.newTransport(t, dohOptions{streamOptions: streamOptions{expire: time.Hour, connectTimeout: time.Hour}})
+	d.client.HTTP2 = &http.HTTP2Config{}
 	var wg sync.WaitGroup
 	for i := range 60 {
 		wg.Go(func() {
@@ -371,7 +372,7 @@ func loadDoH(t *testing.T, a *authority, two bool) {
 				}
 				q.request, q.payload = question(t, fmt.Sprintf("n%d.m%d.test.", i, j)), DefaultPayload
 				q.build(true)
-				msg, err := roundTrip(ctx, d, q, time.Now().Add(20*time.Second))
+				msg, err := roundTrip(ctx, d, q, time.Now().Add(time.Hour))
 				if err != nil && !errors.Is(err, context.Canceled) {
 					t.Errorf("query %d of %d: %v", j, i, err)
 				}

@@ -28,7 +28,7 @@ const (
 	// a server that closes idle connections, twice for one that also restarts at that
 	// moment.
 	maxResends = 2
-	// connectTimeout bounds connecting, including the TLS handshake.
+	// connectTimeout is the default of the option.
 	connectTimeout = DefaultDeadline
 )
 
@@ -210,8 +210,8 @@ var errConnStuck error = localError{errors.New("the connection is stuck")}
 // dial starts connecting; t is locked and not closed.
 func (t *streamTransport) dial(now time.Time) *streamConn {
 	c := newStreamConn(now, &t.inFlight)
-	c.ctx, c.cancel = context.WithTimeout(t.ctx, connectTimeout)
-	c.timer = time.AfterFunc(connectTimeout, func() { t.onTimer(c) })
+	c.ctx, c.cancel = context.WithTimeout(t.ctx, t.connectTimeout)
+	c.timer = time.AfterFunc(t.connectTimeout, func() { t.onTimer(c) })
 	t.open = append(t.open, c)
 	t.live[c] = struct{}{}
 	t.tasks.Go(func() { t.run(c) })

@@ -48,13 +48,19 @@ type streamOptions struct {
 	maxAge time.Duration
 	// maxIdle is the maximum number of idle connections kept; 0 means without limit.
 	maxIdle int
+	// connectTimeout bounds connecting, including the TLS handshake; 0 means the constant of this
+	// name.
+	connectTimeout time.Duration
 	// unexpected counts messages that match no query; brokenConns counts connections that
 	// could not be opened or failed with queries in flight. Either may be nil.
 	unexpected, brokenConns *atomic.Uint64
 }
 
-// setDefaults replaces nil fields.
+// setDefaults replaces nil fields and connectTimeout.
 func (o *streamOptions) setDefaults() {
+	if o.connectTimeout == 0 {
+		o.connectTimeout = connectTimeout
+	}
 	if o.unexpected == nil {
 		o.unexpected = new(atomic.Uint64)
 	}

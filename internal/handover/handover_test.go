@@ -158,9 +158,8 @@ func TestBusy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	short, cancel := context.WithTimeout(context.Background(), 3*retryDelay)
-	defer cancel()
-	if _, err := Connect(short, dir, Config{}); !errors.Is(err, ErrBusy) {
+	waits, log := waitingContext(t)
+	if _, err := Connect(waits, dir, Config{Logger: log}); !errors.Is(err, ErrBusy) {
 		t.Errorf("while another one is at work: %v", err)
 	}
 	got := make(chan *Predecessor)

@@ -360,9 +360,8 @@ func TestSuccessorVersions(t *testing.T) {
 				t.Errorf("after the end of an agent of another version: %v, %v", p, err)
 			}
 			startFakePredecessor(t, dir, helloHead{Min: c.min, Max: c.max, State: stateOK}, "", func(i *fakePredecessor) {})
-			short, cancel := context.WithTimeout(context.Background(), retryDelay)
-			defer cancel()
-			if p, err := Connect(short, dir, Config{}); p != nil || !errors.Is(err, ErrVersion) {
+			waits, log := waitingContext(t)
+			if p, err := Connect(waits, dir, Config{Logger: log}); p != nil || !errors.Is(err, ErrVersion) {
 				t.Errorf("beside an agent of another version: %v, %v", p, err)
 			}
 		})

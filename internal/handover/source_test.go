@@ -239,6 +239,23 @@ func testContext(t testing.TB) context.Context {
 	return ctx
 }
 
+// waitingContext returns a context that ends when the logger gets the message that a successor waits.
+func waitingContext(t testing.TB) (context.Context, *slog.Logger) {
+	ctx, cancel := context.WithCancel(testContext(t))
+	t.Cleanup(cancel)
+	return ctx, slog.New(slog.NewTextHandler(waitWatcher(cancel), nil))
+}
+
+// waitWatcher is the function that is called at this message.
+type waitWatcher func()
+
+func (f waitWatcher) Write(p []byte) (int, error) {
+	if strings.Contains(string(p), "waiting for the running agent") {
+		f()
+	}
+	return len(p), nil
+}
+
 // descriptors counts this process's files.
 func descriptors(t testing.TB) int {
 	t.Helper()
