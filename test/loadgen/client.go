@@ -36,6 +36,9 @@ type Stream struct {
 	From netip.Addr
 	// Server is who is asked, if it is another one than the job's.
 	Server netip.AddrPort
+	// RefusedIsLost says that queries are lost that reach no socket, which the server's kernel
+	// says. Otherwise they end the job with an error.
+	RefusedIsLost bool
 }
 
 // Result is what became of a stream.
@@ -196,7 +199,7 @@ func (c *client) send() bool {
 	if errno := send(s.fd, q, nil); errno != 0 {
 		s.sent[id] = 0
 		if errno != unix.EAGAIN && errno != unix.ENOBUFS {
-			c.errno = errno
+			c.fail(errno)
 		}
 		return false
 	}
@@ -207,6 +210,13 @@ func (c *client) send() bool {
 	c.Sent++
 	c.RequestBytes += uint64(len(q))
 	return true
+}
+
+// fail ends the stream, unless the error says that nobody listens and that counts as a loss.
+func (c *client) fail(errno unix.Errno) {
+	if errno != unix.ECONNREFUSED || !c.RefusedIsLost {
+		c.errno = errno
+	}
 }
 
 // number writes n as eight hexadecimal digits.
@@ -225,7 +235,7 @@ func (s *socket) receive(buf []byte, at time.Duration, blurred bool) {
 	n, errno := receive(s.fd, buf, nil)
 	if errno != 0 {
 		if errno != unix.EAGAIN && errno != unix.EINTR {
-			c.errno = errno // nobody listens there any more
+			c.fail(errno)
 		}
 		return
 	}

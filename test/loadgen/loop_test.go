@@ -192,6 +192,21 @@ func TestRefused(t *testing.T) {
 	}
 }
 
+// TestRefusedIsLost: without a server each query is lost, if that is wanted.
+func TestRefusedIsLost(t *testing.T) {
+	at, stop := stand(t, func([]byte) []byte { return nil })
+	stop()
+	results, err := start(t).Run(t.Context(), Job{Server: at, Streams: []Stream{{
+		Questions: [][]byte{ask(t, "a.example.", dns.TypeA)}, Window: 1, Count: 3, Sockets: 1, Patience: time.Millisecond, RefusedIsLost: true,
+	}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r := results[0]; r.Sent != 3 || r.Lost != 3 || r.Answered != 0 {
+		t.Errorf("%d sent, %d lost, %d answered, want 3, 3 and 0", r.Sent, r.Lost, r.Answered)
+	}
+}
+
 // TestCancel ends a job that would take an hour, and then does another one.
 func TestCancel(t *testing.T) {
 	l := start(t)

@@ -284,7 +284,7 @@ func runReloads(ctx context.Context, b *run, s harness.Server) (t result, err er
 	go func() { changed <- changeCorefile(changing, p, b.Wait(reloadEvery)) }()
 	results, err := b.Loop.Run(ctx, loadgen.Job{
 		Server: harness.LoopbackAddr(p.Port), Length: b.phaseLength(outagePhase),
-		Streams: []loadgen.Stream{{Questions: questions, Rate: b.Rate(reloadRate), Sockets: 8, Patience: b.Patience()}},
+		Streams: []loadgen.Stream{{Questions: questions, Rate: b.Rate(reloadRate), Sockets: 8, Patience: b.Patience(), RefusedIsLost: true}},
 	})
 	stop()
 	last := <-changed
