@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
-	"net"
 	"net/http"
 	"net/netip"
 	"testing"
@@ -107,56 +105,4 @@ func Answers(server netip.AddrPort) Probe {
 		_, _, err := c.ExchangeContext(ctx, q, server.String())
 		return err
 	}
-}
-
-// Port picks from a range below the kernel's ephemeral ports (32768 and up), so that no
-// outgoing connection takes a port before its server does, and above the well-known ports.
-const (
-	firstPort = 12000
-	lastPort  = 32000
-)
-
-// Port returns a port that is free for UDP and TCP on all addresses at the moment.
-func Port() (uint16, error) {
-	for range 1000 {
-		port := uint16(firstPort + rand.IntN(lastPort-firstPort))
-		if free(port) {
-			return port, nil
-		}
-	}
-	return 0, fmt.Errorf("no free port between %d and %d", firstPort, lastPort)
-}
-
-// free reports whether UDP and TCP sockets can be bound to the port on the wildcard address.
-func free(port uint16) bool {
-	addr := net.JoinHostPort("", fmt.Sprint(port))
-	tcp, err := net.Listen("tcp", addr)
-	if err != nil {
-		return false
-	}
-	defer tcp.Close()
-	udp, err := net.ListenPacket("udp", addr)
-	if err != nil {
-		return false
-	}
-	udp.Close()
-	return true
-}
-
-// Ports returns n different ports as [Port] does, and fails the test if it finds none.
-func Ports(tb testing.TB, n int) []uint16 {
-	tb.Helper()
-	seen := map[uint16]bool{}
-	ports := make([]uint16, 0, n)
-	for len(ports) < n {
-		port, err := Port()
-		if err != nil {
-			tb.Fatal(err)
-		}
-		if !seen[port] {
-			seen[port] = true
-			ports = append(ports, port)
-		}
-	}
-	return ports
 }
