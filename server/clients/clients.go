@@ -202,22 +202,12 @@ func (t *Table) CountKernel(addr netip.Addr, answered, nxdomain uint64) {
 	}
 	key := addrKey(addr.As16())
 	h := t.hash(&key)
-	s := &t.stripes[0]
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	c := t.takeSlot(key)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	sl := &s.other
-	if c != nil {
-		sl = s.find(&key, h)
-	} else {
-		s.refuse(h)
-	}
-	sl.n[noError] += answered - nxdomain
-	sl.n[nxDomain] += nxdomain
-	sl.n[hits] += answered
-	sl.n[kernel] += answered
+	t.countTaken(&t.stripes[0], key, h, func(sl *slot) {
+		sl.n[noError] += answered - nxdomain
+		sl.n[nxDomain] += nxdomain
+		sl.n[hits] += answered
+		sl.n[kernel] += answered
+	})
 }
 
 // countNew counts q of an address that has no slot in s.
@@ -225,26 +215,21 @@ func (t *Table) countNew(s *stripe, key addrKey, h uint64, q *Query) {
 	if t.full.Load() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		sl := s.find(&key, h) // it may have taken the last slot just now
-		if sl == nil {
-			sl = &s.other
-			s.refuse(h)
-		}
-		sl.count(q, t.opts.Slow)
+		s.findOrOther(&key, h).count(q, t.opts.Slow) // it may have taken the last slot just now
 		return
 	}
+	t.countTaken(s, key, h, func(sl *slot) { sl.count(q, t.opts.Slow) })
+}
+
+// countTaken calls count for the slot of the address in s, after taking one if it has none, or for
+// (other) if there is none left.
+func (t *Table) countTaken(s *stripe, key addrKey, h uint64, count func(*slot)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	c := t.takeSlot(key)
+	t.takeSlot(key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	sl := &s.other
-	if c != nil {
-		sl = s.find(&key, h)
-	} else {
-		s.refuse(h)
-	}
-	sl.count(q, t.opts.Slow)
+	count(s.findOrOther(&key, h))
 }
 
 // Run sweeps the table until ctx ends. A nil Table returns at once.

@@ -138,6 +138,15 @@ func (s *stripe) find(key *addrKey, h uint64) *slot {
 	}
 }
 
+// findOrOther returns the slot of the address, or other, in which it is recorded then.
+func (s *stripe) findOrOther(key *addrKey, h uint64) *slot {
+	if sl := s.find(key, h); sl != nil {
+		return sl
+	}
+	s.refuse(h)
+	return &s.other
+}
+
 // take gives the slot number n to the address.
 func (s *stripe) take(n uint16, key addrKey, h uint64) {
 	if add := int(n) + 1 - len(s.slots); add > 0 {

@@ -104,7 +104,7 @@ func TestToolTest(t *testing.T) {
 }
 
 // TestReleases: the programs of Kubernetes are built from each release's module, whose version is
-// of that release. Those of the newest release are the cluster's own. Other programs have no release.
+// of that release. The newest release has the programs of the cluster. Other programs have no release.
 func TestReleases(t *testing.T) {
 	if got := InRelease("coredns", "v1.36"); got != "coredns" {
 		t.Errorf("CoreDNS is %s in a release of Kubernetes", got)

@@ -103,7 +103,7 @@ func counted(table *clients.Table) map[string]uint64 {
 	return all
 }
 
-// TestAttributionOfViews: an address is that of the pod that all views agree on, of those that know one.
+// TestAttributionOfViews: an address belongs to the pod on which all views agree that know one.
 func TestAttributionOfViews(t *testing.T) {
 	table := clients.New(clients.Options{})
 	x := newAttribution(table, nil)

@@ -150,7 +150,7 @@ func (b *Run) AskAll(ctx context.Context, r *RunningServer, w Workload) error {
 // maxPasses is how often AskAll asks a server that does not keep its answers.
 const maxPasses = 10
 
-// askOnce runs l until the answers are those of the workload.
+// askOnce runs l until all answers are what the workload expects.
 func (b *Run) askOnce(ctx context.Context, l dnsperf, w Workload) (err error) {
 	for range MaxAttempts {
 		var o LoadResult
