@@ -31,8 +31,8 @@ type nodePods struct {
 	mu      sync.Mutex
 	pods    map[string]*nodePod // by namespace/name
 	claims  map[netip.Addr][]*nodePod
-	owners  map[netip.Addr]*nodePod // as reported
-	pending int                     // pods that wait for an address
+	owners  map[netip.Addr]NodePod // as reported
+	pending int                    // pods that wait for an address
 	closed  bool
 }
 
@@ -50,7 +50,7 @@ func newNodePods(observe func(netip.Addr, NodePod)) *nodePods {
 		return nil
 	}
 	return &nodePods{
-		observe: observe, pods: make(map[string]*nodePod), claims: make(map[netip.Addr][]*nodePod), owners: make(map[netip.Addr]*nodePod),
+		observe: observe, pods: make(map[string]*nodePod), claims: make(map[netip.Addr][]*nodePod), owners: make(map[netip.Addr]NodePod),
 	}
 }
 
@@ -155,22 +155,19 @@ func (n *nodePods) unclaim(p *nodePod) {
 
 // report reports the owner of the address if it has changed.
 func (n *nodePods) report(a netip.Addr) {
-	owner, was := n.ownerOf(a), n.owners[a]
-	if owner == nil {
+	var owner NodePod
+	if p := n.ownerOf(a); p != nil {
+		owner = p.NodePod
+	}
+	if owner == n.owners[a] {
+		return
+	}
+	if owner == (NodePod{}) {
 		delete(n.owners, a)
 	} else {
 		n.owners[a] = owner
 	}
-	var now, before NodePod
-	if owner != nil {
-		now = owner.NodePod
-	}
-	if was != nil {
-		before = was.NodePod
-	}
-	if now != before {
-		n.observe(a, now)
-	}
+	n.observe(a, owner)
 }
 
 // ownerOf returns the pod that has the address; nil if there is none, or if that is not certain.
