@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// Ready returns nil if the agent at dir is ready ([Config.Ready]) and runs in this process's PID namespace: a
-// probe in a container asks about the agent of that container, not about its predecessor.
+// Ready returns nil if the agent at dir is ready ([Config.Ready]) and runs in this process's PID
+// namespace: a probe in a container asks about the agent of that container, not about its predecessor.
 // Ready takes 2 s at most, or until ctx is done.
 func Ready(ctx context.Context, dir string) error {
 	l, err := dial(dir)

@@ -97,15 +97,18 @@ func (w *successorWatch) follow() (ending, reasonHead) {
 	defer tick.Stop()
 	w.ticks = int((w.server.limits.settle + w.server.limits.alive) / (w.server.limits.alive / aliveTicks))
 	for {
+		var ticks <-chan time.Time // nil: alive is not expected
+		if w.comparing {
+			ticks = tick.C
+		}
 		select {
 		case <-w.ctx.Done():
 			if w.comparing {
 				return closed, reasonHead{"it ended while it compared itself with this agent", []string{KindEnded}}
 			}
 			return closed, reasonHead{}
-		case <-tick.C:
-			w.ticks--
-			if !w.comparing || w.ticks > 0 {
+		case <-ticks:
+			if w.ticks--; w.ticks > 0 {
 				continue
 			}
 			return hangs, reasonHead{fmt.Sprintf("it did not respond for %v", w.server.limits.alive), []string{KindHang}}
