@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -58,7 +59,7 @@ func printStatus(out io.Writer, s *report.Status, now time.Time, wide bool) erro
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	line := func(name, format string, args ...any) { fmt.Fprintf(w, name+"\t"+format+"\n", args...) }
 	line("agent", "%s, version %s, instance %s", state(s), s.Version, s.Instance)
-	line("node", "%s", orUnknown(s.Node))
+	line("node", "%s", cmp.Or(s.Node, "unknown"))
 	line("serving", "for %s; started %s ago", since(now, s.ServingSince), since(now, s.Started))
 	for _, p := range s.Problems {
 		line("problem", "%s", p)
@@ -93,13 +94,6 @@ func state(s *report.Status) string {
 	default:
 		return "not ready"
 	}
-}
-
-func orUnknown(text string) string {
-	if text == "" {
-		return "unknown"
-	}
-	return text
 }
 
 // since returns the time from then until now, in two units at most; "0s" if then is not set.

@@ -120,7 +120,7 @@ func (f *topFlags) ask(ctx context.Context) (*report.Clients, error) {
 func (f *topFlags) print(out io.Writer, c *report.Clients, wide bool) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(w, "node %s: %.1f queries/s in the last %.0f s, from %d addresses (limit %d)",
-		orUnknown(c.Node), rate(c.Total.Queries, c.WindowSeconds), c.WindowSeconds, c.Addresses, c.AddressLimit)
+		cmp.Or(c.Node, "unknown"), report.PerSecond(c.Total.Queries, c.WindowSeconds), c.WindowSeconds, c.Addresses, c.AddressLimit)
 	if c.Refused > 0 {
 		fmt.Fprintf(w, "; about %d others are (other)", c.Refused)
 	}
@@ -153,7 +153,7 @@ func topRow(c *report.Client, all *report.Clients, wide bool) []string {
 	}
 	row := []string{
 		clientName(c, all.By), fmt.Sprintf("%.1f", c.QueriesPerSecond), percent(c.Share), share(n.Hits), share(n.Kernel), share(n.NXDomain),
-		share(n.Waste), share(n.Servfail), fmt.Sprintf("%.1f", rate(n.Upstream, all.WindowSeconds)), latency(c.P50Seconds), latency(c.P99Seconds), fmt.Sprint(n.Shed),
+		share(n.Waste), share(n.Servfail), fmt.Sprintf("%.1f", report.PerSecond(n.Upstream, all.WindowSeconds)), latency(c.P50Seconds), latency(c.P99Seconds), fmt.Sprint(n.Shed),
 	}
 	if !wide {
 		return row
@@ -176,12 +176,4 @@ func clientName(c *report.Client, by string) string {
 	default:
 		return c.Namespace + "/" + c.Pod
 	}
-}
-
-// rate returns n in seconds as a rate.
-func rate(n uint64, seconds float64) float64 {
-	if seconds <= 0 {
-		return 0
-	}
-	return float64(n) / seconds
 }

@@ -191,3 +191,11 @@ type Exchanges struct {
 	P50Seconds    float64 `json:"p50Seconds"`
 	P99Seconds    float64 `json:"p99Seconds"`
 }
+
+// PerSecond returns n in seconds as a rate, 0 for no time.
+func PerSecond(n uint64, seconds float64) float64 {
+	if seconds <= 0 {
+		return 0
+	}
+	return float64(n) / seconds
+}

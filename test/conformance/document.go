@@ -73,8 +73,8 @@ type skippedTest struct {
 	versions string
 }
 
-// skippedTests returns the tests that did not run in any form, each once. The order does not depend
-// on that of the reports, which is random.
+// skippedTests returns the tests that did not run in any form, each once, in a fixed order; the order of
+// the reports is random.
 func skippedTests(results []result) []skippedTest {
 	var list []skippedTest
 	at := map[skipped]int{}

@@ -109,7 +109,7 @@ func (e exchangeCounts) since(b exchangeCounts, seconds float64) report.Exchange
 	}
 	n := d.durations.Total()
 	return report.Exchanges{
-		Seconds: seconds, PerSecond: perSecond(n, seconds), ServfailShare: ratio(d.servfail, n),
+		Seconds: seconds, PerSecond: report.PerSecond(n, seconds), ServfailShare: ratio(d.servfail, n),
 		P50Seconds: d.durations.Quantile(50).Seconds(), P99Seconds: d.durations.Quantile(99).Seconds(),
 	}
 }
@@ -127,7 +127,7 @@ func (a *agent) rates() report.Rates {
 	seconds := s.Interval.Seconds()
 	kernel := counters.kernel - min(counters.kernel, before.kernel)
 	return report.Rates{
-		Seconds: seconds, QueriesPerSecond: perSecond(sum.Queries, seconds), ServfailShare: ratio(sum.ServFail, sum.Queries),
+		Seconds: seconds, QueriesPerSecond: report.PerSecond(sum.Queries, seconds), ServfailShare: ratio(sum.ServFail, sum.Queries),
 		P50Seconds: sum.Duration.Quantile(50).Seconds(), P99Seconds: sum.Duration.Quantile(99).Seconds(),
 		HitRatio: ratio(sum.Hits, sum.Lookups), KernelShare: min(1, ratio(kernel, sum.Queries)),
 	}
@@ -139,12 +139,4 @@ func ratio(n, all uint64) float64 {
 		return 0
 	}
 	return float64(n) / float64(all)
-}
-
-// perSecond returns n in seconds as a rate.
-func perSecond(n uint64, seconds float64) float64 {
-	if seconds <= 0 {
-		return 0
-	}
-	return float64(n) / seconds
 }

@@ -63,7 +63,7 @@ func clientReport(table *clients.Table, by, window string) *report.Clients {
 	}
 	for i := range out.Clients {
 		row := &out.Clients[i]
-		row.QueriesPerSecond = perSecond(row.Window.Queries, out.WindowSeconds)
+		row.QueriesPerSecond = report.PerSecond(row.Window.Queries, out.WindowSeconds)
 		row.Share = ratio(row.Window.Queries, out.Total.Queries)
 	}
 	slices.SortStableFunc(out.Clients, func(x, y report.Client) int { return cmp.Compare(y.Window.Queries, x.Window.Queries) })
