@@ -55,7 +55,7 @@
 // iptables is listed and emptied by go-iptables. That library has no context and no
 // bound on output, so a runner kills the program where either is exceeded (see
 // callRunner). Transactions go to iptables-restore, which the library does not have; so does
-// the teardown of rules that this process wrote, because it must end within 3 seconds and
+// the teardown of rules that this process wrote, because a stop has 3 to 5 seconds for it and
 // each command on a large legacy table takes a tenth of a second.
 //
 // NodeLocal DNSCache's rules for the same addresses, which agents up to 0.1 wrote too, apply
@@ -87,7 +87,7 @@
 // # What teardown leaves
 //
 // Nothing of the Plan. iptables creates the built-in chains of a table on first use and never
-// deletes them; they stay, empty. Teardown returns within 3 seconds even if another program
+// deletes them; they stay, empty. Teardown returns within 3 to 5 seconds even if another program
 // holds the xtables lock; its error lists what is left, which the next start adopts. [Clean]
 // removes everything that any agent may have left.
 //

@@ -324,7 +324,7 @@ func TestRunFollowsRoutes(t *testing.T) {
 		}
 		cancel()
 		<-done
-		if err := s.Teardown(nil); err != nil {
+		if err := s.Teardown(0, nil); err != nil {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff(before, f.dump()); diff != "" {

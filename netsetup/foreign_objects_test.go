@@ -50,7 +50,7 @@ func TestAddressesOfOthers(t *testing.T) {
 			} else if err != nil {
 				t.Fatal(err)
 			}
-			if err := s.Teardown(nil); err != nil {
+			if err := s.Teardown(0, nil); err != nil {
 				t.Fatal(err)
 			}
 			want := before
@@ -110,7 +110,7 @@ func TestLinksOfOthers(t *testing.T) {
 	before := f.dump()
 	s := newSetup(t, dualStack(), f)
 	wantError(t, s.EnsureInterface(t.Context()), InterfaceCheck, "not a dummy interface", `"veth"`, "--interfacename")
-	if err := s.Teardown(nil); err != nil {
+	if err := s.Teardown(0, nil); err != nil {
 		t.Error(err)
 	}
 	if diff := cmp.Diff(before, f.dump()); diff != "" {
@@ -133,7 +133,7 @@ func TestAdoptsWhatAnEarlierRunLeft(t *testing.T) {
 	if got := s.Stats(); got.Repairs != 0 || totalErrors(s) != 0 {
 		t.Errorf("a start is no repair: %+v", got)
 	}
-	if err := s.Teardown(nil); err != nil {
+	if err := s.Teardown(0, nil); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(empty, f.dump()); diff != "" {
@@ -174,7 +174,7 @@ func TestLinkStaysWithAStrangersAddress(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := s.Teardown(nil); err != nil {
+	if err := s.Teardown(0, nil); err != nil {
 		t.Fatal(err)
 	}
 	const want = `addr 192.0.2.9/32 on nodelocaldns
@@ -190,7 +190,7 @@ link nodelocaldns kind dummy up true`
 	if err := f.DeleteAddr(Addr{Interface: DefaultInterfaceName, Prefix: netip.MustParsePrefix("192.0.2.9/32")}); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Teardown(nil); err != nil {
+	if err := s.Teardown(0, nil); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(newFakeNode().dump(), f.dump()); diff != "" {

@@ -69,7 +69,7 @@ func TestKernelCannotMatchBySocket(t *testing.T) {
 		if n := strings.Count(log.String(), "level=WARN msg=\"rules do not fail open"); n != 1 {
 			t.Errorf("%d warnings, want 1:\n%s", n, log.String())
 		}
-		if err := s.Teardown(nil); err != nil {
+		if err := s.Teardown(0, nil); err != nil {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff(before, dump(t)); diff != "" {

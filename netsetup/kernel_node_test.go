@@ -56,7 +56,7 @@ var servers = []netip.AddrPort{
 // tearDown removes everything.
 func tearDown(t *testing.T, s *Setup) {
 	t.Helper()
-	if err := s.Teardown(nil); err != nil {
+	if err := s.Teardown(0, nil); err != nil {
 		t.Error("Teardown:", err)
 	}
 }
@@ -417,7 +417,7 @@ func TestKernelGivesUpOnAHeldLock(t *testing.T) {
 			t.Errorf("a look under a held lock returned %v", err)
 		}
 		// Teardown ends, says so, and still takes the addresses away.
-		err = s.Teardown(nil)
+		err = s.Teardown(0, nil)
 		if !errors.Is(err, ErrLocked) {
 			t.Errorf("Teardown under a held lock returned %v", err)
 		}

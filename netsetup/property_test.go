@@ -107,7 +107,7 @@ func (w *history) ourStep(t *testing.T) string {
 	case 1:
 		return fmt.Sprintf("Rules: %v", w.setup.EnsureRules(t.Context()))
 	case 2:
-		return fmt.Sprintf("Teardown: %v", w.setup.Teardown(nil))
+		return fmt.Sprintf("Teardown: %v", w.setup.Teardown(0, nil))
 	case 3:
 		c := dualStack()
 		w.setup.closeOwnerTable() // as the kernel does
@@ -163,7 +163,7 @@ func (w *history) checkConverges(t *testing.T, seed uint64) {
 	before := w.foreignLines()
 	apply(t, w.setup)
 	wantComplete(t, w.node, w.setup, history)
-	if err := w.setup.Teardown(nil); err != nil {
+	if err := w.setup.Teardown(0, nil); err != nil {
 		t.Fatalf("%s\nTeardown: %v", history, err)
 	}
 	if diff := cmp.Diff(before, w.foreignLines()); diff != "" {

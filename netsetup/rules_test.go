@@ -174,7 +174,7 @@ func TestKernelRulesAreChangedByOthers(t *testing.T) {
 		if got := totalErrors(s); got != 0 {
 			t.Errorf("%d errors", got)
 		}
-		if err := s.Teardown(nil); err != nil {
+		if err := s.Teardown(0, nil); err != nil {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff(before, dump(t)); diff != "" {
@@ -254,7 +254,7 @@ func TestKernelRulesOfNodeLocalDNSCache(t *testing.T) {
 		if got := s.Stats().Repairs; got != 0 {
 			t.Errorf("a start counts %d repairs", got)
 		}
-		if err := s.Teardown(nil); err != nil {
+		if err := s.Teardown(0, nil); err != nil {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff(before, dump(t)); diff != "" {
@@ -294,7 +294,7 @@ func TestKernelTwoAgents(t *testing.T) {
 				t.Fatalf("both at once (-want +got):\n%s", diff)
 			}
 		}
-		if err := second.Teardown(nil); err != nil {
+		if err := second.Teardown(0, nil); err != nil {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff(before, dump(t)); diff != "" {

@@ -131,7 +131,7 @@ func TestRunKeepsOnlyWhatWasAskedFor(t *testing.T) {
 			t.Errorf("Run before Rules, so before the sockets listen, makes rules:\n%s", f.dump())
 		}
 		apply(t, s)
-		if err := s.Teardown(nil); err != nil {
+		if err := s.Teardown(0, nil); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(2 * DefaultInterval)
@@ -222,7 +222,7 @@ func TestTeardownWaitsForARecheck(t *testing.T) {
 		<-entered
 		cancel() // as SIGTERM does
 		down := make(chan error)
-		go func() { down <- s.Teardown(nil) }()
+		go func() { down <- s.Teardown(0, nil) }()
 		synctest.Wait()
 		select {
 		case err := <-down:
@@ -291,7 +291,7 @@ func TestTeardownIsBounded(t *testing.T) {
 					}
 					return fail(call)
 				}
-				err := s.Teardown(nil)
+				err := s.Teardown(0, nil)
 				if took := time.Since(start); took >= 3*time.Second {
 					t.Errorf("Teardown took %v of the 3 s it promises", took)
 				}
@@ -303,4 +303,30 @@ func TestTeardownIsBounded(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestTeardownExtra: a teardown that its own time is too short for completes in the time that the stop
+// has left for it.
+func TestTeardownExtra(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeNode()
+		s := newSetup(t, dualStack(), f)
+		s.teardownBudget = teardownBudget
+		apply(t, s)
+		f.fail = func(call string) error {
+			if strings.Contains(call, "tables") {
+				time.Sleep(time.Second)
+			}
+			return nil
+		}
+		if err := s.Teardown(0, nil); err == nil {
+			t.Fatal("the teardown was complete without extra time")
+		}
+		if err := s.Teardown(time.Hour, nil); err != nil {
+			t.Error("with extra time:", err)
+		}
+		if f.dump() != newFakeNode().dump() {
+			t.Errorf("left:\n%s", f.dump())
+		}
+	})
 }

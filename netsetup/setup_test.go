@@ -68,7 +68,7 @@ func TestNothingToSetUpTouchesNothing(t *testing.T) {
 	s := newSetup(t, Config{}, f)
 	apply(t, s)
 	s.recheck(t.Context())
-	if err := s.Teardown(nil); err != nil {
+	if err := s.Teardown(0, nil); err != nil {
 		t.Error(err)
 	}
 	// The kernel's own Node is not opened either: this needs no root.
@@ -116,7 +116,7 @@ func TestOrderOfSteps(t *testing.T) {
 	if err := s.Divert(t.Context(), servers[2:]); err != nil || *calls != nil {
 		t.Errorf("the same diversion again: %v, calls %q", err, *calls)
 	}
-	if err := s.Teardown(nil); err != nil {
+	if err := s.Teardown(0, nil); err != nil {
 		t.Fatal(err)
 	}
 	want = []string{"ip6tables raw", "ip6tables nat", "ip6tables filter", "DeleteInterface nodelocaldns"}
@@ -153,7 +153,7 @@ func TestEveryCallFails(t *testing.T) {
 			}
 			return &Error{Type: Iptables, Err: broken}
 		}},
-		{"Teardown", func(t *testing.T, s *Setup, _ *fakeNode) { apply(t, s) }, func(s *Setup) error { return s.Teardown(nil) }},
+		{"Teardown", func(t *testing.T, s *Setup, _ *fakeNode) { apply(t, s) }, func(s *Setup) error { return s.Teardown(0, nil) }},
 	}
 	for _, noDummy := range []bool{false, true} {
 		for _, step := range steps {
@@ -203,7 +203,7 @@ func TestEveryCallFails(t *testing.T) {
 					}
 
 					if step.name == "Teardown" {
-						err = s.Teardown(nil)
+						err = s.Teardown(0, nil)
 						if diff := cmp.Diff(before, f.dump()); err != nil || diff != "" {
 							t.Fatalf("%s fails: the second teardown: %v (-before +after):\n%s", failed, err, diff)
 						}
@@ -377,7 +377,7 @@ func TestOneFamilyDoesNotStopTheOther(t *testing.T) {
 					t.Errorf("%v rules are in place: %v", other, got)
 				}
 			}
-			if err := s.Teardown(nil); err == nil {
+			if err := s.Teardown(0, nil); err == nil {
 				t.Error("Teardown hides that it could not look")
 			}
 			if strings.Contains(fake.dump(), "NODENS") {
@@ -394,7 +394,7 @@ func TestSkipTeardown(t *testing.T) {
 	s := newSetup(t, c, f)
 	apply(t, s)
 	before := f.dump()
-	if err := s.Teardown(nil); err != nil {
+	if err := s.Teardown(0, nil); err != nil {
 		t.Fatal(err)
 	}
 	before = strings.Replace(before, "owner tables 1\n", "", 1) // goes with the process in any case
@@ -472,7 +472,7 @@ func TestTeardownCallback(t *testing.T) {
 		s := newSetup(t, c, fake)
 		apply(t, s)
 		calls := 0
-		if err := s.Teardown(func() {
+		if err := s.Teardown(0, func() {
 			calls++
 			dump := fake.dump()
 			if rules := strings.Contains(dump, "--dport"); rules != skip {

@@ -16,19 +16,19 @@ const teardownBudget = 1800 * time.Millisecond
 
 // teardownLimit is the time after which Teardown returns even if a call has not: the budget and one
 // last call that waits for the xtables lock.
-func (s *Setup) teardownLimit() time.Duration { return s.teardownBudget + lockWait }
+func teardownLimit(budget time.Duration) time.Duration { return budget + lockWait }
 
 // Teardown removes the plan's rules, then its addresses and interface, of the parts that the Config
-// turns on and whoever made them. It continues after errors, returns within 3 seconds, and reports
-// what is left. A Run that is still running restores nothing; EnsureInterface and EnsureRules start
+// turns on and whoever made them. It continues after errors, returns within 3 seconds and extra, and
+// reports what is left. A Run that is still running restores nothing; EnsureInterface and EnsureRules start
 // again. With SkipTeardown it removes nothing.
 //
 // Teardown calls between once in every case; nil is allowed. At that moment the rules are gone, so
 // that new packets take another way, and the addresses are still there, so that replies in flight
-// can leave from them: it is the time to stop listening. It counts towards the three seconds.
+// can leave from them: it is the time to stop listening. It counts towards this time.
 //
 // Teardown takes no context: the process's own is already done when it is called.
-func (s *Setup) Teardown(between func()) error {
+func (s *Setup) Teardown(extra time.Duration, between func()) error {
 	if between == nil {
 		between = func() {}
 	}
@@ -38,9 +38,10 @@ func (s *Setup) Teardown(between func()) error {
 		s.log.Info("interface and rules stay in place because of --skipteardown")
 		return s.leaveInPlace()
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), s.teardownBudget)
+	budget := s.teardownBudget + max(0, extra)
+	ctx, cancel := context.WithTimeout(context.Background(), budget)
 	defer cancel()
-	limit := time.NewTimer(s.teardownLimit())
+	limit := time.NewTimer(teardownLimit(budget))
 	defer limit.Stop()
 	done := make(chan error, 1) // buffered: nobody reads it after the limit
 	go func() { done <- s.teardown(ctx, between) }()
@@ -49,7 +50,7 @@ func (s *Setup) Teardown(between func()) error {
 		return err
 	case <-limit.C:
 		return fmt.Errorf("tearing down: not finished after %v; "+
-			"the next start adopts what is left", s.teardownLimit())
+			"the next start adopts what is left", teardownLimit(budget))
 	}
 }
 

@@ -67,6 +67,8 @@ type agent struct {
 
 	draining chan struct{} // holds a value for each old generation whose pools are still open
 	drained  chan struct{} // closed when no query is in flight any more
+	// lameduckTime is what [agent.lameduck] has taken.
+	lameduckTime time.Duration
 }
 
 // Serve runs an agent until ctx ends, or until it has handed over to another agent. It logs

@@ -11,6 +11,8 @@ import (
 // lameduck keeps serving for the longest lameduck of the configuration, with /ready at 503,
 // so that clients are routed elsewhere. Meanwhile it saves the cache.
 func (a *agent) lameduck() {
+	began := time.Now()
+	defer func() { a.lameduckTime = time.Since(began) }()
 	a.stopping.Store(true)
 	var wait time.Duration
 	for _, b := range a.current.Load().cfg.Blocks {
@@ -56,8 +58,8 @@ func onlyLockHeld(err error) bool {
 }
 
 // shutdown stops the agent: first the rules, so that new queries go to the cluster DNS, then
-// the sockets, then the addresses. If another agent serves, it keeps the node's network as it
-// is.
+// the sockets, then the addresses. The time that the lame duck has not used is the teardown's. If
+// another agent serves, it keeps the node's network as it is.
 func (a *agent) shutdown() error {
 	a.stopping.Store(true)
 	close(a.mainClosed)
@@ -72,7 +74,7 @@ func (a *agent) shutdown() error {
 	}
 	var err error
 	if a.net != nil && owns {
-		err = a.net.Teardown(drain)
+		err = a.net.Teardown(maxLameduck-a.lameduckTime, drain)
 	} else {
 		drain()
 	}
