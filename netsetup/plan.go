@@ -180,8 +180,8 @@ func (p Plan) describe(backend ruleBackend) Description {
 
 // Description is a Plan in words. The zero value describes nothing to set up.
 type Description struct {
-	// Interface is the name of the dummy interface, "" if there is none. Addresses are host
-	// prefixes.
+	// Interface is the name of the interface for the addresses: the dummy interface, or lo if the
+	// kernel has no such driver; "" if there is none. Addresses are host prefixes.
 	Interface string
 	Addresses []netip.Prefix
 	// External are the external interfaces. DefaultRoutes says that they are the ones of
@@ -198,7 +198,11 @@ type Description struct {
 // String returns d as text, without a newline at the end.
 func (d Description) String() string {
 	var lines []string
-	if d.Interface != "" {
+	switch d.Interface {
+	case "":
+	case loopback:
+		lines = append(lines, "interface "+loopback)
+	default:
 		lines = append(lines, fmt.Sprintf("interface %s (%s)", d.Interface, kindDummy))
 	}
 	for _, a := range d.Addresses {

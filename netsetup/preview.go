@@ -51,3 +51,23 @@ func previewElsewhere(c Config) (Description, error) {
 	}
 	return p.Describe(), nil
 }
+
+// Describe describes what s keeps in place: the interface, the addresses, and the rules with the
+// external interfaces and the servers of the cluster DNS that it knows now. Before EnsureRules it
+// describes the Plan. It waits for a change of the rules that is being made. The error is ctx's.
+func (s *Setup) Describe(ctx context.Context) (Description, error) {
+	if err := s.acquire(ctx); err != nil {
+		return Description{}, err
+	}
+	defer s.release()
+	p := s.plan
+	if s.onLoopback {
+		p.Interface = loopback
+	}
+	if s.backend == nil {
+		return p.Describe(), nil
+	}
+	p.rules, p.notExternal = s.rules, s.notExternal
+	p.followsRoutes = p.followsRoutes && !s.keepRules
+	return p.describe(s.backend), nil
+}

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/nodens-dns/nodens/internal/cli"
+	"github.com/nodens-dns/nodens/internal/report"
 )
 
 const checkLong = `Print what the agent would do with a Corefile, warn of probable mistakes, and change nothing.
@@ -119,7 +120,7 @@ type checkedConfig struct {
 	Notes  []string       `json:"notes"`
 	Blocks []checkedBlock `json:"blocks"`
 	// Network is what the agent would set up on a node; null if nothing.
-	Network *planResult `json:"network"`
+	Network *report.Network `json:"network"`
 
 	network, fastPath, handover string // as text
 }

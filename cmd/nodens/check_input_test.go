@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/nodens-dns/nodens/daemonset"
+	"github.com/nodens-dns/nodens/internal/report"
 	"github.com/nodens-dns/nodens/test/agenttest"
 )
 
@@ -143,7 +144,7 @@ func TestCheckJSON(t *testing.T) {
 		}
 	}
 	code, stdout, stderr := outcome(t, "plan", "-o", "json", "--localip", "169.254.20.10", "--netfilter=none")
-	var p planResult
+	var p report.Network
 	if err := json.Unmarshal([]byte(stdout), &p); code != exitOK || err != nil || p.Interface != "nodelocaldns" || len(p.Addresses) != 1 {
 		t.Errorf("plan: %d, %v, %s%s", code, err, stdout, stderr)
 	}

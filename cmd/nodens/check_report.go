@@ -26,7 +26,8 @@ func (in *checkInput) check() (*checkedConfig, error) {
 	}
 	c.network = networkUnchanged
 	if network != nil {
-		c.network, c.Network = network.String(), newPlanResult(*network)
+		n := options.NewNetwork(*network)
+		c.network, c.Network = network.String(), &n
 	}
 	if !in.objects {
 		c.Hash = in.cfg.Hash

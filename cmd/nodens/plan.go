@@ -1,16 +1,21 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
 	"log/slog"
+	"net/http"
+	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/nodens-dns/nodens/cmd/nodens/options"
 	"github.com/nodens-dns/nodens/internal/cli"
+	"github.com/nodens-dns/nodens/internal/report"
 	"github.com/nodens-dns/nodens/netsetup"
 )
 
@@ -21,71 +26,85 @@ func newPlanCommand() *cobra.Command {
 	f := newAgentFlags()
 	cmd := &cobra.Command{
 		Use:   "plan",
-		Short: "Print the interface, addresses and rules that the agent would set up",
-		Long: `Print the interface, the addresses and the rules that the agent would set up on this node, and
-change nothing. The agent's other flags are accepted and ignored, so that the arguments of a
-DaemonSet can be given.`,
-		Example: "  nodens plan --localip 169.254.20.10,10.96.0.10\n  nodens plan --localip 169.254.20.10 -o json",
+		Short: "Print the interface, addresses and rules that the agent sets up",
+		Long: `Print the interface, the addresses and the rules that the agent sets up on this node, and change
+nothing. Without flags it asks the running agent through its admin socket, and prints what that agent
+keeps in place. With flags it prints what an agent with these flags would set up. The agent's other
+flags are accepted and ignored, so that the arguments of a DaemonSet can be given.`,
+		Example: "  nodens plan\n  nodens plan --localip 169.254.20.10,10.96.0.10\n  nodens plan --localip 169.254.20.10 -o json",
 		Args:    cli.NoArgs,
 	}
 	f.registerOnly(cmd.Flags(), "localip", "setupinterface", "interfacename", "setupiptables", "netfilter",
-		"external-interfaces", "health-port", "dns.port")
+		"external-interfaces", "health-port", "dns.port", "admin-socket", "handover-dir")
 	output := cli.AddOutput(cmd.Flags())
 	cmd.RunE = f.runE(func(ctx context.Context, f *agentFlags, stdout, _ io.Writer) error {
-		return runPlan(ctx, f, output, stdout)
+		if f.describesAgent() {
+			return runPlan(ctx, f, output, stdout)
+		}
+		return showPlan(ctx, &adminSocket{path: f.AdminSocket, handoverDir: f.HandoverDir}, output, stdout)
 	})
 	return cmd
 }
 
-// planResult is the output of `nodens plan -o json`. Lists are never null.
-type planResult struct {
-	// Interface is the name of the dummy interface; "" if the agent adds none. Addresses have
-	// prefix lengths.
-	Interface string   `json:"interface"`
-	Addresses []string `json:"addresses"`
-	// ExternalInterfaces lead to hosts outside of the node; OpenInterfaces have default routes,
-	// and are not external because pods may use them. DefaultRoutes says that the external
-	// interfaces are those of the node's default routes, which are not known here.
-	ExternalInterfaces []string `json:"externalInterfaces"`
-	OpenInterfaces     []string `json:"openInterfaces"`
-	DefaultRoutes      bool     `json:"defaultRoutes"`
-	// Backend is the rule backend; "" if there are no rules. Rules are the lines of the rules in
-	// its syntax.
-	Backend string   `json:"backend"`
-	Rules   []string `json:"rules"`
+// describesAgent reports whether a flag is given that is about an agent's settings: any but those that
+// say where to ask the running agent, and how to print its reply.
+func (f *agentFlags) describesAgent() bool {
+	for name := range f.given {
+		if !slices.Contains([]string{"admin-socket", "handover-dir", "output"}, name) {
+			return true
+		}
+	}
+	return false
 }
 
-// newPlanResult returns d as a result.
-func newPlanResult(d netsetup.Description) *planResult {
-	r := &planResult{
-		Interface: d.Interface, Addresses: []string{}, ExternalInterfaces: append([]string{}, d.External...),
-		OpenInterfaces: append([]string{}, d.NotExternal...), DefaultRoutes: d.DefaultRoutes, Backend: d.Backend, Rules: []string{},
+// showPlan prints the node's network as the running agent keeps it in place.
+func showPlan(ctx context.Context, socket *adminSocket, output *cli.Output, stdout io.Writer) error {
+	var p report.Plan
+	if err := socket.ask(ctx, http.MethodGet, "/plan", nil, &p); err != nil {
+		return fmt.Errorf("%w; or give this command the agent's flags, such as --localip 169.254.20.10", err)
 	}
-	for _, a := range d.Addresses {
-		r.Addresses = append(r.Addresses, a.String())
-	}
-	if d.Rules != "" {
-		r.Rules = strings.Split(d.Rules, "\n")
-	}
-	return r
+	return output.Print(stdout, p, func(w io.Writer) error {
+		_, err := fmt.Fprintf(w, "agent     running on %s, asked at %s\n", cmp.Or(p.Node, "this node"), socket.find())
+		if err != nil {
+			return err
+		}
+		return printNetwork(w, &p.Network)
+	})
 }
 
 // runPlan prints the node's network as the agent would set it up, with the rules of the
 // backend that this node calls for. It changes nothing.
 func runPlan(ctx context.Context, f *agentFlags, output *cli.Output, stdout io.Writer) error {
-	text := networkUnchanged
 	var d netsetup.Description
 	if f.SetsUpNetwork() {
 		var err error
 		if d, err = netsetup.Preview(ctx, f.Network(slog.New(slog.DiscardHandler))); err != nil {
 			return err
 		}
-		text = d.String()
 	}
-	return output.Print(stdout, newPlanResult(d), func(w io.Writer) error {
-		_, err := fmt.Fprintln(w, strings.TrimRight(text, "\n"))
+	n := options.NewNetwork(d)
+	return output.Print(stdout, n, func(w io.Writer) error { return printNetwork(w, &n) })
+}
+
+// printNetwork writes n as text.
+func printNetwork(w io.Writer, n *report.Network) error {
+	if n.Interface == "" && n.Backend == "" {
+		_, err := io.WriteString(w, networkUnchanged)
 		return err
-	})
+	}
+	d := netsetup.Description{
+		Interface: n.Interface, External: n.ExternalInterfaces, DefaultRoutes: n.DefaultRoutes, NotExternal: n.OpenInterfaces,
+		Backend: n.Backend, Rules: strings.Join(n.Rules, "\n"),
+	}
+	for _, text := range n.Addresses {
+		a, err := netip.ParsePrefix(text)
+		if err != nil {
+			return fmt.Errorf("the agent's reply is not valid: %w", err)
+		}
+		d.Addresses = append(d.Addresses, a)
+	}
+	_, err := fmt.Fprintln(w, strings.TrimRight(d.String(), "\n"))
+	return err
 }
 
 // describeNetwork returns the node's network, without looking at the node; nil if it stays

@@ -20,7 +20,7 @@ func TestPlan(t *testing.T) {
 		{"external interfaces", []string{"-localip", "169.254.20.10", "-external-interfaces", "eth1,eth0"}, 0, []string{"external  eth0, eth1\n", "eth1"}},
 		{"no external interfaces", []string{"-localip", "169.254.20.10", "-external-interfaces=none"}, 0, []string{"external  none\n"}},
 		{"no such interface", []string{"-localip", "169.254.20.10", "-external-interfaces=eth*"}, 1, []string{"-external-interfaces: \"eth*\" is not the name"}},
-		{"no address", nil, 0, []string{"stays unchanged"}},
+		{"no address", []string{"-netfilter=none"}, 0, []string{"stays unchanged"}},
 		{"nothing", []string{"-localip", "169.254.20.10", "-setupinterface=false", "-setupiptables=false"}, 0, []string{"stays unchanged"}},
 		{"no such filter", []string{"-netfilter", "pf"}, 2, []string{"-netfilter", "give auto, iptables, nftables or none"}},
 	}

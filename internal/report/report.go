@@ -199,3 +199,26 @@ func PerSecond(n uint64, seconds float64) float64 {
 	}
 	return float64(n) / seconds
 }
+
+// Plan is the reply to GET /plan: the node's network as the agent keeps it in place.
+type Plan struct {
+	Header
+	Network
+}
+
+// Network is an interface, its addresses, and rules. Empty texts and lists are what an agent does not
+// set up.
+type Network struct {
+	// Interface is the name of the interface for the addresses, which have prefix lengths.
+	Interface string   `json:"interface"`
+	Addresses []string `json:"addresses"`
+	// ExternalInterfaces lead to hosts outside of the node; OpenInterfaces have default routes,
+	// and are not external because pods may use them. DefaultRoutes says that the external
+	// interfaces are those of the node's default routes, which are not known here.
+	ExternalInterfaces []string `json:"externalInterfaces"`
+	OpenInterfaces     []string `json:"openInterfaces"`
+	DefaultRoutes      bool     `json:"defaultRoutes"`
+	// Backend is the rule backend. Rules are the lines of the rules in its syntax.
+	Backend string   `json:"backend"`
+	Rules   []string `json:"rules"`
+}

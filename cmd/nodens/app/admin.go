@@ -105,6 +105,7 @@ func (a *agent) adminHandler() http.Handler {
 	mux.HandleFunc("GET /status", a.showStatus)
 	mux.HandleFunc("GET /clients", a.showClients)
 	mux.HandleFunc("GET /upstreams", a.showUpstreams)
+	mux.HandleFunc("GET /plan", a.showPlan)
 	mux.HandleFunc("GET /config", a.showConfig)
 	places := make(chan struct{}, adminRequests)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
