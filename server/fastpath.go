@@ -79,7 +79,7 @@ func (c *fastPathCopier) put(cfg *activeConfig, r *udpRequest, msg []byte) {
 	r.answer = fastpath.Answer{
 		Listener: cfg.fastPathID.Load(), Query: &r.Query, Reply: msg, Source: r,
 		Cluster: r.copy.FromCluster, Mark: r.copy.Mark, Expires: r.copy.Expires, Ends: r.copy.Ends,
-		Counts: r.copy.CountsDown, Life: r.copy.Life, MaxSize: r.copy.MaxSize, Shuffled: r.copy.Shuffled,
+		Counts: r.copy.CountsDown, Life: r.copy.Life, MaxSize: r.copy.MaxSize, Shuffled: r.copy.Shuffled, Waste: r.copy.Waste,
 	}
 	c.program.Put(&r.answer)
 }

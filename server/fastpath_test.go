@@ -20,6 +20,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/epoch"
 	"github.com/nodens-dns/nodens/internal/stat"
 	"github.com/nodens-dns/nodens/internal/wire"
+	"github.com/nodens-dns/nodens/server/clients"
 	"github.com/nodens-dns/nodens/server/fastpath"
 	"github.com/nodens-dns/nodens/server/resolver"
 	"github.com/nodens-dns/nodens/test/peer"
@@ -124,6 +125,38 @@ func TestCopiesCount(t *testing.T) {
 	now := z.Stats.Duration()
 	if got := now.Sum - took.Sum; now.Count-took.Count != 1000 || got < 0.0029 || got > 0.0031 {
 		t.Errorf("1,000 answers of 3 µs took %v s", got)
+	}
+}
+
+// TestCopyOfWaste: a copy says whether the agent counts its reply as search waste.
+func TestCopyOfWaste(t *testing.T) {
+	s, k, store := withKernel(t)
+	up := resolvertest.StartBackend(t, func(q *dns.Msg) *dns.Msg {
+		m := new(dns.Msg).SetRcode(q, dns.RcodeNameError)
+		m.Ns = []dns.RR{&dns.SOA{Hdr: dns.RR_Header{Name: "test.", Rrtype: dns.TypeSOA, Class: dns.ClassINET, Ttl: 60}, Ns: ".", Mbox: ".", Minttl: 60}}
+		return m
+	})
+	z := &resolver.Zone{Name: wire.Root, Cache: store.NewCache(&config.Cache{Success: roomy, Denial: roomy}), Forward: resolvertest.Pool(t, up.Addr()), Stats: resolver.NewStats()}
+	routes := resolver.NewRoutes([]*resolver.Zone{z}, resolver.NewStats())
+	routes.Clients, routes.Search = clients.New(clients.Options{}), []wire.Name{resolvertest.ZoneName(t, "corp.test.")}
+	addr := netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0])
+	if err := s.Listen(map[netip.AddrPort]ListenerConfig{addr: {Routes: routes}}); err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]bool{"www.example.com.corp.test.": true, "nosuch.corp.test.": false, "nosuch.test.": false}
+	for name := range want {
+		for range 2 { // the first is the upstream's
+			query(t, "udp", addr, question(name, dns.TypeA))
+		}
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	got := make(map[string]bool)
+	for i, a := range k.copies {
+		got[k.names[i]] = a.Waste
+	}
+	if !maps.Equal(got, want) {
+		t.Errorf("copied as waste: %v, want %v", got, want)
 	}
 }
 

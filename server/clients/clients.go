@@ -195,8 +195,9 @@ func (t *Table) Count(stripe int, addr netip.Addr, q Query) {
 }
 
 // CountKernel counts answered queries of addr that the kernel has answered, nxdomain of them
-// NXDOMAIN and the others NOERROR, since the last call. A nil Table counts nothing.
-func (t *Table) CountKernel(addr netip.Addr, answered, nxdomain uint64) {
+// NXDOMAIN and the others NOERROR, since the last call. wasted are those of nxdomain that are search
+// waste. A nil Table counts nothing.
+func (t *Table) CountKernel(addr netip.Addr, answered, nxdomain, wasted uint64) {
 	if t == nil || answered == 0 {
 		return
 	}
@@ -207,6 +208,7 @@ func (t *Table) CountKernel(addr netip.Addr, answered, nxdomain uint64) {
 		sl.n[nxDomain] += nxdomain
 		sl.n[hits] += answered
 		sl.n[kernel] += answered
+		sl.n[waste] += wasted
 	})
 }
 

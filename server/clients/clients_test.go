@@ -70,8 +70,8 @@ func TestCounts(t *testing.T) {
 	}
 	table.Count(7, netip.MustParseAddr("fd00::1"), clients.Query{Upstream: true, Latency: 3 * time.Second})
 	table.Count(7, netip.MustParseAddr("::ffff:10.1.0.1"), clients.Query{})
-	table.CountKernel(addr(1), 10, 3)
-	want := clients.Counts{NoError: 11, NXDomain: 4, ServFail: 1, Other: 2, Hits: 15, Kernel: 10, Upstream: 2, Waste: 1, Slow: 2, Shed: 1}
+	table.CountKernel(addr(1), 10, 3, 2)
+	want := clients.Counts{NoError: 11, NXDomain: 4, ServFail: 1, Other: 2, Hits: 15, Kernel: 10, Upstream: 2, Waste: 3, Slow: 2, Shed: 1}
 	pod := podNo(1)
 	for by, id := range map[clients.By]clients.Pod{
 		clients.Pods: pod, clients.Workloads: {Namespace: pod.Namespace, Workload: pod.Workload}, clients.Namespaces: {Namespace: pod.Namespace},
@@ -102,7 +102,7 @@ func TestCounts(t *testing.T) {
 func TestNil(*testing.T) {
 	var none *clients.Table
 	none.Count(0, addr(1), clients.Query{})
-	none.CountKernel(addr(1), 1, 0)
+	none.CountKernel(addr(1), 1, 0, 0)
 }
 
 // TestExact: with many goroutines, on stripes that they share or not, each address has exactly its
@@ -224,7 +224,7 @@ func TestReusedAddresses(t *testing.T) {
 			case 4:
 				table.Sweep()
 			case 5:
-				table.CountKernel(addr(a), 3, 1)
+				table.CountKernel(addr(a), 3, 1, 1)
 				m.ask(a, 3)
 			default:
 				table.Count(rng.IntN(9), addr(a), clients.Query{})

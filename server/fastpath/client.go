@@ -121,17 +121,22 @@ func (c *clients) reportOne(addr netip.Addr) {
 func (c *clients) report(n uint32) {
 	var sum programClientCount
 	for at := int(n); at < len(c.counts); at += len(c.states) {
-		sum.NoError += atomic.LoadUint64(&c.counts[at].NoError)
-		sum.NxDomain += atomic.LoadUint64(&c.counts[at].NxDomain)
+		sum.NoError += atomic.LoadUint32(&c.counts[at].NoError)
+		sum.NxDomain += atomic.LoadUint32(&c.counts[at].NxDomain)
+		sum.Waste += atomic.LoadUint32(&c.counts[at].Waste)
 	}
 	if sum == c.reported[n] {
 		return
 	}
 	before := c.reported[n]
 	c.reported[n] = sum
-	if c.reporter != nil {
-		c.reporter.ReportClient(clientAddr(&c.states[n].Client), sum.NoError-before.NoError, sum.NxDomain-before.NxDomain)
+	if c.reporter == nil {
+		return
 	}
+	waste := uint64(sum.Waste - before.Waste) // the differences are right when counters wrap around
+	c.reporter.ReportClient(clientAddr(&c.states[n].Client), ClientAnswers{
+		NoError: uint64(sum.NoError - before.NoError), NXDomain: uint64(sum.NxDomain-before.NxDomain) + waste, Waste: waste,
+	})
 }
 
 // reset sets the counters of a number that the program can't find to zero.

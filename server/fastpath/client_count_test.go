@@ -14,20 +14,36 @@ import (
 )
 
 // clientCounts is a ClientReporter that adds up.
-type clientCounts map[netip.Addr][2]uint64
+type clientCounts map[netip.Addr]ClientAnswers
 
-func (c clientCounts) ReportClient(addr netip.Addr, noError, nxDomain uint64) {
-	n := c[addr]
-	c[addr] = [2]uint64{n[0] + noError, n[1] + nxDomain}
+func (c clientCounts) ReportClient(addr netip.Addr, n ClientAnswers) {
+	sum := c[addr]
+	c[addr] = ClientAnswers{NoError: sum.NoError + n.NoError, NXDomain: sum.NXDomain + n.NXDomain, Waste: sum.Waste + n.Waste}
 }
 
-// newCountTest is an admissionTest with another name, which does not exist.
-func newCountTest(t *testing.T) (s *admissionTest, missing []byte, counted clientCounts) {
-	s, counted = newAdmissionTest(t), make(clientCounts)
-	s.clients.reporter = counted
-	missing = ask(t, "nosuch.default.svc.cluster.local.", dns.TypeA, nil)
-	s.put(answerTo(t, missing, answers["a name error"].reply))
-	return s, missing, counted
+// countTest is an admissionTest with two more names, which do not exist. One of them is search waste.
+type countTest struct {
+	*admissionTest
+	missing, wasted []byte // queries for these names
+	counted         clientCounts
+}
+
+func newCountTest(t *testing.T) *countTest {
+	s := &countTest{admissionTest: newAdmissionTest(t), counted: make(clientCounts)}
+	s.clients.reporter = s.counted
+	s.missing = ask(t, "nosuch.default.svc.cluster.local.", dns.TypeA, nil)
+	s.wasted = ask(t, "www.example.com.svc.cluster.local.", dns.TypeA, nil)
+	s.putMissing(s.missing, false)
+	s.putMissing(s.wasted, true)
+	return s
+}
+
+// putMissing puts the answer that the name of a query does not exist.
+func (s *countTest) putMissing(query []byte, waste bool) {
+	s.t.Helper()
+	a := answerTo(s.t, query, answers["a name error"].reply)
+	a.Waste = waste
+	s.put(a)
 }
 
 // askTimes sends a query until n have been answered. Those in between that the program passes on to the
@@ -51,7 +67,7 @@ func (s *admissionTest) askTimes(client netip.AddrPort, query []byte, n int) {
 // TestClientCounts checks that answers are counted by client and rcode, on whatever processor, and that
 // each is reported once.
 func TestClientCounts(t *testing.T) {
-	s, missing, counted := newCountTest(t)
+	s := newCountTest(t)
 	want := make(clientCounts)
 	for round := range 3 {
 		for cpu := range runtime.NumCPU() {
@@ -61,53 +77,92 @@ func TestClientCounts(t *testing.T) {
 				t.Fatal(err)
 			}
 			for i, client := range []netip.AddrPort{client4, client6} {
-				clear(counted)
+				clear(s.counted)
 				clear(want)
-				found, absent := 3+round+i, 2+cpu+i
+				found, absent, wasted := 3+round+i, 2+cpu+i, 1+i
 				s.askTimes(client, s.query, found)
-				s.askTimes(client, missing, absent)
-				want[client.Addr()] = [2]uint64{uint64(found), uint64(absent)}
+				s.askTimes(client, s.missing, absent)
+				s.askTimes(client, s.wasted, wasted)
+				want[client.Addr()] = ClientAnswers{NoError: uint64(found), NXDomain: uint64(absent + wasted), Waste: uint64(wasted)}
 				s.Sweep()
-				if !maps.Equal(counted, want) {
-					t.Fatalf("reported: %v, want %v", counted, want)
+				if !maps.Equal(s.counted, want) {
+					t.Fatalf("reported: %v, want %v", s.counted, want)
 				}
 			}
 		}
 	}
-	clear(counted)
+	clear(s.counted)
 	s.Sweep()
-	if len(counted) > 0 {
-		t.Errorf("reported again: %v", counted)
+	if len(s.counted) > 0 {
+		t.Errorf("reported again: %v", s.counted)
+	}
+}
+
+// TestClientCountsWrap checks that answers are counted right when a counter passes 2^32.
+func TestClientCountsWrap(t *testing.T) {
+	s := newCountTest(t)
+	s.isAnswered(client4, portB)
+	n := s.client(client4.Addr()).Number
+	for at := int(n); at < len(s.clients.counts); at += len(s.clients.states) {
+		s.clients.counts[at] = programClientCount{NoError: 1<<32 - 2, NxDomain: 1<<32 - 1, Waste: 1<<32 - 3}
+	}
+	s.Sweep()
+	clear(s.counted)
+	s.askTimes(client4, s.query, 5)
+	s.askTimes(client4, s.missing, 3)
+	s.askTimes(client4, s.wasted, 4)
+	s.Sweep()
+	if want := (clientCounts{client4.Addr(): {NoError: 5, NXDomain: 7, Waste: 4}}); !maps.Equal(s.counted, want) {
+		t.Errorf("reported: %v, want %v", s.counted, want)
+	}
+}
+
+// TestWasteChanges checks that a copy is counted as the agent's last answer for the same name was, though
+// nothing else has changed.
+func TestWasteChanges(t *testing.T) {
+	s := newCountTest(t)
+	for i, waste := range []bool{false, true, false} {
+		s.putMissing(s.missing, waste)
+		clear(s.counted)
+		s.askTimes(client4, s.missing, 2)
+		s.Sweep()
+		want := ClientAnswers{NXDomain: 2}
+		if waste {
+			want.Waste = 2
+		}
+		if got := s.counted[client4.Addr()]; got != want {
+			t.Errorf("answer %d: reported: %v, want %v", i, got, want)
+		}
 	}
 }
 
 // TestReportClient checks that one client is reported at once, and the others are not.
 func TestReportClient(t *testing.T) {
-	s, _, counted := newCountTest(t)
+	s := newCountTest(t)
 	s.askTimes(client4, s.query, 5)
 	s.askTimes(client6, s.query, 5)
 	s.ReportClient(client4.Addr())
-	want := clientCounts{client4.Addr(): {5}}
-	if !maps.Equal(counted, want) {
-		t.Errorf("reported: %v, want %v", counted, want)
+	want := clientCounts{client4.Addr(): {NoError: 5}}
+	if !maps.Equal(s.counted, want) {
+		t.Errorf("reported: %v, want %v", s.counted, want)
 	}
 	s.ReportClient(netip.MustParseAddr("192.0.2.1")) // asks nothing
-	if !maps.Equal(counted, want) {
-		t.Errorf("reported: %v, want %v", counted, want)
+	if !maps.Equal(s.counted, want) {
+		t.Errorf("reported: %v, want %v", s.counted, want)
 	}
 }
 
 // TestClientCountsReused checks that the answers of a client that no longer asks are reported before its
 // number is free, and that the next client with the number starts at zero.
 func TestClientCountsReused(t *testing.T) {
-	s, _, counted := newCountTest(t)
+	s := newCountTest(t)
 	s.askTimes(client4, s.query, 5)
 	number := s.client(client4.Addr()).Number
 	s.forget()
-	if want := (clientCounts{client4.Addr(): {5}}); !maps.Equal(counted, want) {
-		t.Errorf("reported: %v, want %v", counted, want)
+	if want := (clientCounts{client4.Addr(): {NoError: 5}}); !maps.Equal(s.counted, want) {
+		t.Errorf("reported: %v, want %v", s.counted, want)
 	}
-	clear(counted)
+	clear(s.counted)
 	for range len(s.clients.states) {
 		s.isAnswered(client6, portB)
 		if s.client(client6.Addr()).Number == number {
@@ -116,8 +171,8 @@ func TestClientCountsReused(t *testing.T) {
 		s.forget()
 	}
 	s.Sweep()
-	if len(counted) > 0 {
-		t.Errorf("reported: %v, want nothing: no answer was given", counted)
+	if len(s.counted) > 0 {
+		t.Errorf("reported: %v, want nothing: no answer was given", s.counted)
 	}
 }
 

@@ -118,7 +118,7 @@ func (t *table) encode(a *Answer) bool {
 	var b [8 * len(s.Tail)]byte
 	copy(b[:], tail)
 	s.Expires, s.Ends, s.Life = t.expiry(a), uint64(a.Ends+t.offset), a.Life
-	s.Epoch, s.EpochAt = a.Mark.Value, a.Mark.Index
+	s.Epoch, s.EpochAt, s.Waste = a.Mark.Value, a.Mark.Index, flag(a.Waste)
 	s.TailLen = uint16(len(tail))
 	s.Head = [10]byte(msg[2:])
 	l := layout{slot: s, query: a.Query, tail: b[:]}

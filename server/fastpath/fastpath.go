@@ -38,10 +38,17 @@ type Options struct {
 
 // ClientReporter receives the number of answered queries of one client.
 type ClientReporter interface {
-	// ReportClient is called by [Program.Sweep] and [Program.ReportClient]. noError and nxDomain are
-	// the numbers of answers with these rcodes since the last call, of which one is not 0. It must not
-	// call the Program.
-	ReportClient(addr netip.Addr, noError, nxDomain uint64)
+	// ReportClient is called by [Program.Sweep] and [Program.ReportClient]. n are the answers to addr since
+	// the last call, at least one. It must not call the Program.
+	ReportClient(addr netip.Addr, n ClientAnswers)
+}
+
+// ClientAnswers are numbers of answers to a client.
+type ClientAnswers struct {
+	// NoError and NXDomain are the answers with these rcodes; the kernel gives no others.
+	NoError, NXDomain uint64
+	// Waste are those of NXDomain for names that only a search path makes, see [Answer.Waste].
+	Waste uint64
 }
 
 // Program is the programs in the kernel and the memory that the agent shares with them. It
@@ -80,6 +87,8 @@ type Answer struct {
 	MaxSize uint16
 	// Shuffled means that the order of addresses changes with each reply.
 	Shuffled bool
+	// Waste means that the reply is NXDOMAIN for a name that only a search path makes.
+	Waste bool
 	// Source provides the HitReporter if the answer is kept.
 	Source Source
 }

@@ -31,8 +31,10 @@ type programClient struct {
 
 type programClientCount struct {
 	_        structs.HostLayout
-	NoError  uint64
-	NxDomain uint64
+	NoError  uint32
+	NxDomain uint32
+	Waste    uint32
+	Zero     uint32
 }
 
 type programClientState struct {
@@ -110,7 +112,8 @@ type programSlot struct {
 	TurnSize uint8
 	TurnAt   uint16
 	SerialAt uint16
-	Zero     uint16
+	Waste    uint8
+	Zero     uint8
 	TtlAt    [24]uint16
 	Key      programKey
 	Tail     [46]uint64

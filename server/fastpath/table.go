@@ -43,7 +43,7 @@ func (t *table) put(a *Answer) bool {
 	tag := key.tag(t.seed)
 	set := int(tag >> (64 - programBoundSETS_BITS))
 	way, there := t.chooseWay(set, tag, &key, a.Cluster)
-	if s := &t.slots[set*ways+way]; there && s.Epoch == a.Mark.Value && s.EpochAt == a.Mark.Index && s.Expires == t.expiry(a) {
+	if there && t.hasCopy(&t.slots[set*ways+way], a) {
 		return true
 	}
 	t.fresh.Key = key
@@ -52,6 +52,19 @@ func (t *table) put(a *Answer) bool {
 	}
 	t.write(set, way, tag, a.Source.HitReporter())
 	return true
+}
+
+// hasCopy reports whether the slot, whose key is a's, is a copy of the answer that a is.
+func (t *table) hasCopy(s *programSlot, a *Answer) bool {
+	return s.Epoch == a.Mark.Value && s.EpochAt == a.Mark.Index && s.Expires == t.expiry(a) && s.Waste == flag(a.Waste)
+}
+
+// flag returns 1 for true.
+func flag(b bool) uint8 {
+	if b {
+		return 1
+	}
+	return 0
 }
 
 // expiry returns from when on a is no longer given, on the kernel's clock.
@@ -107,6 +120,7 @@ func (t *table) write(set, way int, tag uint64, owner HitReporter) {
 	s.Sum, s.TailLen, s.MaxSize, s.Head, s.Ttls, s.Odd = f.Sum, f.TailLen, f.MaxSize, f.Head, f.Ttls, f.Odd
 	s.Serial, s.SerialAt = f.Serial, f.SerialAt
 	s.Turns, s.TurnSize, s.TurnAt, s.TtlAt, s.Key, s.Tail = f.Turns, f.TurnSize, f.TurnAt, f.TtlAt, f.Key, f.Tail
+	s.Waste = f.Waste
 	atomic.AddUint32(&s.Seq, 1)
 	atomic.StoreUint64(&t.sets[set].Tag[way], tag)
 }

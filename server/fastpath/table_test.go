@@ -155,6 +155,7 @@ func TestTableMemory(t *testing.T) {
 			a.Cluster, a.MaxSize, a.Counts, a.Life = i%2 == 0, e.maxSize, e.counts, life
 			a.Ends, a.Source = 2*time.Hour, new(hits)
 			a.Mark.Index, a.Mark.Value = 5, 1<<40+uint64(i)
+			a.Waste = i%3 == 0
 			if !tab.put(a) {
 				t.Fatalf("%s %d: not put", e.name, form)
 			}
@@ -185,7 +186,7 @@ func checkSlot(t *testing.T, tab *table, a *Answer, want []byte) {
 			!bytes.Equal(key.fields["type"], a.Query.Packet[a.Query.QuestionEnd()-4:][:2]) || !bytes.Equal(bytes.TrimRight(key.fields["name"], "\x00"), bytes.TrimRight(name, "\x00")) {
 			t.Errorf("the key of %x is %x", a.Query.Packet, slot.fields["key"])
 		}
-		if slot.number("seq")%2 != 0 || slot.number("epoch") != a.Mark.Value || slot.number("epoch_at") != uint64(a.Mark.Index) || slot.number("ends") != uint64(a.Ends) {
+		if slot.number("seq")%2 != 0 || slot.number("epoch") != a.Mark.Value || slot.number("epoch_at") != uint64(a.Mark.Index) || slot.number("ends") != uint64(a.Ends) || slot.number("waste") != uint64(flag(a.Waste)) {
 			t.Errorf("the slot of %x: %x", a.Query.Packet, slot.fields)
 		}
 		if got := slot.reply(a.Query); !bytes.Equal(got, want) {

@@ -11,11 +11,12 @@ import (
 // countClient counts r, which is finished, for its client.
 func (r *Request) countClient() {
 	rcode := r.reply.Rcode()
+	r.waste = rcode == wire.NXDomain && r.fromSearchPath()
 	r.routes.Clients.Count(r.Stripe, r.Client.Addr(), clients.Query{
 		Rcode: rcode, NoReply: r.Dropped(), Latency: r.Latency, Now: r.Arrival + r.Latency, Name: r.Query.Name(),
 		Upstream: r.ownLookups.upstream,
 		Shed:     r.shed || r.err != nil && errors.Is(r.err, upstream.ErrBusy),
-		Waste:    rcode == wire.NXDomain && r.fromSearchPath(),
+		Waste:    r.waste,
 	})
 }
 

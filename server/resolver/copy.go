@@ -26,6 +26,8 @@ type Copy struct {
 	MaxSize uint16
 	// Shuffled says that addresses are in another order in each reply.
 	Shuffled bool
+	// Waste says that the reply is counted as search waste.
+	Waste bool
 
 	denial bool // a negative answer in the cache
 }
@@ -37,7 +39,7 @@ func (r *Request) Copy() (c Copy, ok bool) {
 	if r.source != fromCluster && r.source != fromCache || !r.copied() {
 		return Copy{}, false
 	}
-	c = Copy{MaxSize: r.zone.maxSize(), Shuffled: (r.ordered || r.zone.Shuffle) && r.reply.Rcode() == wire.NoError}
+	c = Copy{MaxSize: r.zone.maxSize(), Shuffled: (r.ordered || r.zone.Shuffle) && r.reply.Rcode() == wire.NoError, Waste: r.waste}
 	if r.source == fromCluster {
 		c.FromCluster = true
 		c.Mark, ok = r.zone.Cluster.Mark(&r.Query, &r.reply)

@@ -60,6 +60,7 @@ type result struct {
 	ordered   bool      // the order of the answers must stay
 	viaSearch bool      // the reply is to another name on the client's search path
 	shed      bool      // there was no place to wait in
+	waste     bool      // the client's query is counted as search waste
 	err       error     // to be logged: why the reply is an error, or incomplete
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/nodens-dns/nodens/cmd/nodens/options"
 	"github.com/nodens-dns/nodens/kubernetes"
 	"github.com/nodens-dns/nodens/server/clients"
+	"github.com/nodens-dns/nodens/server/fastpath"
 	"github.com/nodens-dns/nodens/test/agenttest"
 	"github.com/nodens-dns/nodens/test/peer"
 	"github.com/nodens-dns/nodens/test/testlog"
@@ -150,7 +151,9 @@ func TestKernelAnswersOfPod(t *testing.T) {
 	addr := netip.MustParseAddr("10.1.0.1")
 	p := newStage(1).player("a")
 	p.clients = map[int][]netip.Addr{1: {addr}}
-	p.report = func(a netip.Addr) { kernelCounts{table}.ReportClient(a, 2, 1) }
+	p.report = func(a netip.Addr) {
+		kernelCounts{table}.ReportClient(a, fastpath.ClientAnswers{NoError: 2, NXDomain: 2, Waste: 1})
+	}
 	s := p.newFastPath(new(testlog.Buffer))
 	s.clients = table
 	tell := newAttribution(table, s).observer()
@@ -159,9 +162,14 @@ func TestKernelAnswersOfPod(t *testing.T) {
 	s.endClients(1)
 	s.reportClient(addr)
 	s.endClients(2)
-	want := map[string]uint64{"10.1.0.1": 6, "a": 3, "b": 3}
+	want := map[string]uint64{"10.1.0.1": 8, "a": 4, "b": 4}
 	if diff := cmp.Diff(want, counted(table)); diff != "" {
 		t.Error(diff)
+	}
+	for _, c := range table.Report(clients.Pods, clients.Minute).Clients {
+		if n := c.Total; n.Kernel != n.Queries() || n.NXDomain != n.Queries()/2 || n.Waste != n.Queries()/4 {
+			t.Errorf("%s: %+v", c.Pod.Name, n)
+		}
 	}
 }
 

@@ -261,8 +261,8 @@ func (s *fastPath) heartbeatIf(ctx context.Context, well bool) {
 type kernelCounts struct{ table *clients.Table }
 
 // ReportClient implements [fastpath.ClientReporter].
-func (k kernelCounts) ReportClient(addr netip.Addr, noError, nxDomain uint64) {
-	k.table.CountKernel(addr, noError+nxDomain, nxDomain)
+func (k kernelCounts) ReportClient(addr netip.Addr, n fastpath.ClientAnswers) {
+	k.table.CountKernel(addr, n.NoError+n.NXDomain, n.NXDomain, n.Waste)
 }
 
 // reportClient brings the count of the kernel's answers to addr up to date.

@@ -353,7 +353,7 @@ ALWAYS_INLINE void fence(struct work *w)
 struct answer {
 	u64 ends;
 	u32 life, sum;
-	u32 tail_len, max_size, ttls, odd, turns, turn_size, turn_at;
+	u32 tail_len, max_size, ttls, odd, turns, turn_size, turn_at, waste;
 	u8 head[12];
 };
 
@@ -382,6 +382,7 @@ ALWAYS_INLINE u32 copy(struct slot *slot, struct work *w, struct answer *a, u64 
 	a->turns = slot->turns;
 	a->turn_size = slot->turn_size;
 	a->turn_at = slot->turn_at;
+	a->waste = slot->waste;
 	__builtin_memcpy(a->head, slot->head, sizeof(slot->head));
 	u32 ttl = 0;
 	if (a->ttls && a->ends > now) {
@@ -635,7 +636,7 @@ int nodens_answer(struct __sk_buff *skb)
 	*(volatile u64 *)&slot->used = now;
 	__sync_fetch_and_add(&slot->hits, 1);
 	count(ANSWERED, 1);
-	count_client(st, client, a.head[1] & 15);
+	count_client(st, client, a.head[1] & 15, a.waste);
 	if (!(slot->hits & (SAMPLED - 1))) {
 		count(TOOK, ktime_ns() - now);
 		count(TIMED, 1);

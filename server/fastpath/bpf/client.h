@@ -167,12 +167,12 @@ ALWAYS_INLINE void admit(struct state *st, struct client *client, u32 ifindex, u
 	*(volatile u64 *)&pass->until = stamp(now + ADMITTED, door);
 }
 
-/* count_client counts an answer with this rcode to a client. */
-ALWAYS_INLINE void count_client(struct state *st, struct client_state *c, u32 rcode)
+/* count_client counts an answer with this rcode to a client. waste is that of the slot. */
+ALWAYS_INLINE void count_client(struct state *st, struct client_state *c, u32 rcode, u32 waste)
 {
 	u32 at = (processor_id() & st->stripes) * CLIENTS + (c->number & (CLIENTS - 1));
 	struct client_count *n = map_lookup(&client_counts, &at);
 
 	if (n)
-		__sync_fetch_and_add(rcode == NXDOMAIN ? &n->nx_domain : &n->no_error, 1);
+		__sync_fetch_and_add(rcode != NXDOMAIN ? &n->no_error : waste ? &n->waste : &n->nx_domain, 1);
 }

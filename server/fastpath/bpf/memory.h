@@ -133,7 +133,8 @@ struct slot {
 	u8 turn_size; /* bytes of each */
 	u16 turn_at;  /* offset of the first in tail */
 	u16 serial_at; /* offset of a SOA serial in tail, 0: none */
-	u16 zero;
+	u8 waste;     /* 1: NXDOMAIN for a name that only a search path makes */
+	u8 zero;
 	u16 ttl_at[MAX_TTLS];
 	struct key key;
 	u64 tail[TAIL_WORDS]; /* what follows the question, including OPT */
@@ -185,9 +186,12 @@ struct client_state {
 	struct pass passes[PASSES];
 };
 
-/* client_count is how many queries of a client were answered with NOERROR and with NXDOMAIN. The
- * agent sets it to zero while the number is free. */
+/* client_count is how many queries of a client were answered, modulo 2^32: with NOERROR, with
+ * NXDOMAIN, and with NXDOMAIN for a name that only a search path makes. Each answer is in one of
+ * them. The agent sets it to zero while the number is free. */
 struct client_count {
-	u64 no_error;
-	u64 nx_domain;
+	u32 no_error;
+	u32 nx_domain;
+	u32 waste;
+	u32 zero;
 };
