@@ -1,22 +1,18 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"io"
-	"net/http"
-	"net/url"
+	"maps"
 	"os"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/nodens-dns/nodens/internal/cli"
-	"github.com/nodens-dns/nodens/internal/report"
 )
 
 const (
@@ -30,37 +26,72 @@ const (
 
 // topFlags are the flags of `nodens top`.
 type topFlags struct {
-	socket           adminSocket
-	by, window, sort string
-	rows             int
+	socket                  adminSocket
+	by, topic, window, sort string
+	rows                    int
 }
 
-// topOrders are the values of --sort: what is compared, the highest first.
-var topOrders = map[string]func(*report.Client) float64{
-	"queries":  func(c *report.Client) float64 { return float64(c.Window.Queries) },
-	"nxdomain": func(c *report.Client) float64 { return float64(c.Window.NXDomain) },
-	"waste":    func(c *report.Client) float64 { return float64(c.Window.Waste) },
-	"servfail": func(c *report.Client) float64 { return float64(c.Window.Servfail) },
-	"upstream": func(c *report.Client) float64 { return float64(c.Window.Upstream) },
-	"p99":      func(c *report.Client) float64 { return c.P99Seconds },
-	"shed":     func(c *report.Client) float64 { return float64(c.Window.Shed) },
+// topTable is a reply that `nodens top` shows.
+type topTable interface {
+	// print writes a line about the node, and a row for each of the reply's.
+	print(out io.Writer, f *topFlags, wide bool) error
+	// reply returns the reply, as [report] has it.
+	reply() any
 }
+
+// topAsk asks the agent for a table, and sorts it.
+type topAsk func(ctx context.Context, f *topFlags) (topTable, error)
+
+// topTables are the values of --by.
+var topTables = map[string]topAsk{
+	"pod": askClients, "workload": askClients, "namespace": askClients, "name": askNames, "upstream": askUpstreams,
+}
+
+// check returns an error if flags don't go together.
+func (f *topFlags) check(topicGiven bool) error {
+	orders := slices.Sorted(maps.Keys(clientOrders))
+	switch f.by {
+	case "name":
+		orders = []string{"queries"}
+	case "upstream":
+		orders = slices.Sorted(maps.Keys(upstreamOrders))
+		if f.window != defaultTopWindow {
+			return cli.Usagef("--window does not go with --by upstream: its rates are of the last 60 to 90 seconds")
+		}
+	}
+	switch {
+	case topicGiven && f.by != "name":
+		return cli.Usagef("--topic does not go with --by %s; give --by name", f.by)
+	case !slices.Contains(orders, f.sort):
+		return cli.Usagef("--sort %s does not go with --by %s; give %s", f.sort, f.by, strings.Join(orders, ", "))
+	}
+	return nil
+}
+
+// defaultTopWindow is the default of --window.
+const defaultTopWindow = "1m"
 
 func newTopCommand() *cobra.Command {
-	f := &topFlags{by: "pod", window: "1m", sort: "queries"}
+	f := &topFlags{by: "pod", topic: "queries", window: defaultTopWindow, sort: "queries"}
 	cmd := &cobra.Command{
 		Use:   "top",
-		Short: "Show which pods of this node ask the agent how much",
+		Short: "Show which pods of this node ask the agent how much, and which names",
 		Long: `Show which pods, workloads or namespaces of this node ask the agent how much, and what they get: the
 share of queries answered without an upstream (HIT) and in the kernel, of NXDOMAIN, of NXDOMAIN for
 names that only a search path makes (WASTE), and of SERVFAIL; the queries per second for which an
-upstream was asked; and the latency of the last minute. On a terminal the table is shown again
-every two seconds, until Ctrl-C. It asks the agent through its admin socket.`,
-		Example: "  nodens top\n  nodens top --by workload --sort nxdomain --window 1h\n  nodens top -o json",
+upstream was asked; the latency of the last minute; and the name that is asked for most.
+
+With --by name, show the names that are asked for most. --topic chooses others: names with the client
+that asks (client), parents of names that only a search path makes (waste), and names whose queries fail
+(failing) or take 100 ms or longer (slow), with the cause. With --by upstream, show the servers that the
+agent forwards to. On a terminal the table is shown again every two seconds, until Ctrl-C. The command
+asks the agent through its admin socket.`,
+		Example: "  nodens top\n  nodens top --by workload --sort nxdomain --window 1h\n  nodens top --by name --topic failing\n  nodens top -o json",
 		Args:    cli.NoArgs,
 	}
 	flags := cmd.Flags()
-	cli.Enum(flags, "by", f.by, "what a row is", []string{"pod", "workload", "namespace"}, func(text string) { f.by = text })
+	cli.Enum(flags, "by", f.by, "what a row is", []string{"pod", "workload", "namespace", "name", "upstream"}, func(text string) { f.by = text })
+	cli.Enum(flags, "topic", f.topic, "which names with --by name", []string{"queries", "client", "waste", "failing", "slow"}, func(text string) { f.topic = text })
 	cli.Enum(flags, "window", f.window, "time that is counted: half of it to all of it, up to now", []string{"10s", "1m", "1h"}, func(text string) { f.window = text })
 	cli.Enum(flags, "sort", f.sort, "what the highest rows have most of", []string{"queries", "nxdomain", "waste", "servfail", "upstream", "p99", "shed"},
 		func(text string) { f.sort = text })
@@ -68,23 +99,27 @@ every two seconds, until Ctrl-C. It asks the agent through its admin socket.`,
 	f.socket.register(flags)
 	output := cli.AddTableOutput(flags)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := f.check(flags.Changed("topic")); err != nil {
+			return err
+		}
 		return runTop(cmd.Context(), f, output, cmd.OutOrStdout())
 	}
 	return cmd
 }
 
-// runTop prints the clients once, or until ctx ends if stdout is a terminal.
+// runTop prints the table once, or until ctx ends if stdout is a terminal.
 func runTop(ctx context.Context, f *topFlags, output *cli.Output, stdout io.Writer) error {
 	refresh := output.Table() && isTerminal(stdout)
 	for {
-		c, err := f.ask(ctx)
+		table, err := topTables[f.by](ctx, f)
 		if err != nil {
 			return err
 		}
 		if refresh {
 			fmt.Fprint(stdout, clearScreen)
 		}
-		if err := output.Print(stdout, c, func(w io.Writer) error { return f.print(w, c, output.Wide()) }); err != nil || !refresh {
+		text := func(w io.Writer) error { return table.print(w, f, output.Wide()) }
+		if err := output.Print(stdout, table.reply(), text); err != nil || !refresh {
 			return err
 		}
 		select {
@@ -105,75 +140,17 @@ func isTerminal(w io.Writer) bool {
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
-// ask asks the agent for the clients, and sorts them.
-func (f *topFlags) ask(ctx context.Context) (*report.Clients, error) {
-	c := new(report.Clients)
-	if err := f.socket.ask(ctx, http.MethodGet, "/clients", url.Values{"by": {f.by}, "window": {f.window}}, c); err != nil {
-		return nil, err
+// shown returns as many of rows as the table shows.
+func shown[T any](f *topFlags, rows []T) []T {
+	if f.rows <= 0 {
+		return rows
 	}
-	order := topOrders[f.sort]
-	slices.SortStableFunc(c.Clients, func(a, b report.Client) int { return cmp.Compare(order(&b), order(&a)) })
-	return c, nil
+	return rows[:min(f.rows, len(rows))]
 }
 
-// print writes a line about the node, and a row for each client.
-func (f *topFlags) print(out io.Writer, c *report.Clients, wide bool) error {
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "node %s: %.1f queries/s in the last %.0f s, from %d addresses (limit %d)",
-		cmp.Or(c.Node, "unknown"), report.PerSecond(c.Total.Queries, c.WindowSeconds), c.WindowSeconds, c.Addresses, c.AddressLimit)
-	if c.Refused > 0 {
-		fmt.Fprintf(w, "; about %d others are (other)", c.Refused)
-	}
-	columns := []string{strings.ToUpper(c.By), "QPS", "SHARE", "HIT", "KERNEL", "NXDOMAIN", "WASTE", "SERVFAIL", "UPSTREAM/s", "P50", "P99", "SHED"}
-	if wide {
-		columns = append(columns, "SLOW", "QUERIES", "TOTAL", "WORKLOAD", "ADDRESSES")
-	}
-	fmt.Fprintf(w, "\n\n%s\n", strings.Join(columns, "\t"))
-	rows := c.Clients
-	if f.rows > 0 {
-		rows = rows[:min(f.rows, len(rows))]
-	}
-	for i := range rows {
-		fmt.Fprintln(w, strings.Join(topRow(&rows[i], c, wide), "\t"))
-	}
-	if more := len(c.Clients) - len(rows) + c.More; more > 0 {
+// printMore writes how many rows are not shown.
+func printMore(w io.Writer, more int) {
+	if more > 0 {
 		fmt.Fprintf(w, "and %d more\n", more)
-	}
-	return w.Flush()
-}
-
-// topRow returns the columns of one client.
-func topRow(c *report.Client, all *report.Clients, wide bool) []string {
-	n := c.Window
-	share := func(part uint64) string {
-		if n.Queries == 0 {
-			return "-"
-		}
-		return percent(float64(part) / float64(n.Queries))
-	}
-	row := []string{
-		clientName(c, all.By), fmt.Sprintf("%.1f", c.QueriesPerSecond), percent(c.Share), share(n.Hits), share(n.Kernel), share(n.NXDomain),
-		share(n.Waste), share(n.Servfail), fmt.Sprintf("%.1f", report.PerSecond(n.Upstream, all.WindowSeconds)), latency(c.P50Seconds), latency(c.P99Seconds), fmt.Sprint(n.Shed),
-	}
-	if !wide {
-		return row
-	}
-	workload := strings.Trim(c.WorkloadKind+"/"+c.Workload, "/")
-	return append(row, fmt.Sprint(n.Slow), fmt.Sprint(n.Queries), fmt.Sprint(c.Total.Queries), cmp.Or(workload, "-"), cmp.Or(strings.Join(c.Addresses, ","), "-"))
-}
-
-// clientName returns the first column: NAMESPACE/NAME, an address, or (host), (unknown) or (other).
-func clientName(c *report.Client, by string) string {
-	switch {
-	case c.Kind == "unknown" && len(c.Addresses) > 0:
-		return c.Addresses[0]
-	case c.Kind != "pod":
-		return "(" + c.Kind + ")"
-	case by == "namespace":
-		return c.Namespace
-	case by == "workload":
-		return c.Namespace + "/" + c.Workload
-	default:
-		return c.Namespace + "/" + c.Pod
 	}
 }

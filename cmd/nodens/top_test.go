@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"net"
 	"net/http"
+	"net/url"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -23,15 +24,16 @@ var topReply = report.Clients{
 		{
 			Kind: "pod", Namespace: "shop", Pod: "web-1", WorkloadKind: "Deployment", Workload: "web", Addresses: []string{"10.0.0.1", "fd00::1"},
 			QueriesPerSecond: 16, Share: 0.8, P50Seconds: 0.001024, P99Seconds: 0.262144, Total: report.ClientCounts{Queries: 5000},
-			Window: report.ClientCounts{Queries: 800, NXDomain: 400, Waste: 200, Hits: 700, Kernel: 100, Upstream: 100, Slow: 3},
+			Window:  report.ClientCounts{Queries: 800, NXDomain: 400, Waste: 200, Hits: 700, Kernel: 100, Upstream: 100, Slow: 3},
+			TopName: &report.TopName{Name: "db.shop.svc.cluster.local.", Share: 0.4},
 		},
 		{Kind: "unknown", Addresses: []string{"10.0.0.9"}, QueriesPerSecond: 4, Share: 0.2, Window: report.ClientCounts{Queries: 200, Servfail: 50, Shed: 50, Hits: 150}},
 		{Kind: "host", Addresses: []string{}},
 	},
 }
 
-// topAgent answers /clients with topReply at the socket whose path it returns.
-func topAgent(t *testing.T, asked *string) string {
+// topAgent answers with topReply, or with what reply makes of a request, at the socket whose path it returns.
+func topAgent(t *testing.T, asked *string, reply func(url.Values) any) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "s")
 	ln, err := net.Listen("unix", path)
@@ -40,9 +42,7 @@ func topAgent(t *testing.T, asked *string) string {
 	}
 	s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		*asked = r.URL.String()
-		reply := topReply
-		reply.By = r.URL.Query().Get("by")
-		_ = json.NewEncoder(w).Encode(reply)
+		_ = json.NewEncoder(w).Encode(reply(r.URL.Query()))
 	})}
 	go func() { _ = s.Serve(ln) }()
 	t.Cleanup(func() { _ = s.Close() })
@@ -52,14 +52,18 @@ func topAgent(t *testing.T, asked *string) string {
 // TestTop: what the command asks for, and its tables.
 func TestTop(t *testing.T) {
 	var asked string
-	socket := topAgent(t, &asked)
+	socket := topAgent(t, &asked, func(values url.Values) any {
+		reply := topReply
+		reply.By = values.Get("by")
+		return reply
+	})
 	code, out, stderr := outcome(t, "top", "--admin-socket", socket)
 	want := `node node-1: 20.0 queries/s in the last 50 s, from 3 addresses (limit 512); about 7 others are (other)
 
-POD         QPS   SHARE  HIT    KERNEL  NXDOMAIN  WASTE  SERVFAIL  UPSTREAM/s  P50      P99         SHED
-shop/web-1  16.0  80.0%  87.5%  12.5%   50.0%     25.0%  0.0%      2.0         ≤1.024ms  ≤262.144ms  0
-10.0.0.9    4.0   20.0%  75.0%  0.0%    0.0%      0.0%   25.0%     0.0         -        -           50
-(host)      0.0   0.0%   -      -       -         -      -         0.0         -        -           0
+POD         QPS   SHARE  HIT    KERNEL  NXDOMAIN  WASTE  SERVFAIL  UPSTREAM/s  P50      P99         SHED  TOP-NAME
+shop/web-1  16.0  80.0%  87.5%  12.5%   50.0%     25.0%  0.0%      2.0         ≤1.024ms  ≤262.144ms  0  db.shop.svc.cluster.local. 40.0%
+10.0.0.9    4.0   20.0%  75.0%  0.0%    0.0%      0.0%   25.0%     0.0         -        -           50  -
+(host)      0.0   0.0%   -      -       -         -      -         0.0         -        -           0  -
 and 2 more
 `
 	if squeeze(out) != squeeze(want) || code != 0 || asked != "/clients?by=pod&window=1m" {
@@ -67,7 +71,7 @@ and 2 more
 	}
 	_, out, _ = outcome(t, "top", "--admin-socket", socket, "--by", "workload", "--window", "1h", "--sort", "servfail", "--rows", "1", "-o", "wide")
 	lines := strings.Split(squeeze(out), "\n")
-	if asked != "/clients?by=workload&window=1h" || len(lines) != 6 || !strings.HasPrefix(lines[3], "10.0.0.9 ") || !strings.HasSuffix(lines[3], " 0 200 0 - 10.0.0.9") || lines[4] != "and 4 more" {
+	if asked != "/clients?by=workload&window=1h" || len(lines) != 6 || !strings.HasPrefix(lines[3], "10.0.0.9 ") || !strings.HasSuffix(lines[3], " - 0 200 0 - 10.0.0.9") || lines[4] != "and 4 more" {
 		t.Errorf("asked %s\n%s", asked, out)
 	}
 	var got report.Clients
@@ -79,9 +83,117 @@ and 2 more
 			t.Errorf("by %s:\n%s", by, out)
 		}
 	}
-	for _, args := range []string{"--by client", "--window 1d", "--sort name", "--rows x", "now"} {
-		if code, _, stderr := outcome(t, append([]string{"top"}, strings.Fields(args)...)...); code != 2 {
-			t.Errorf("top %s: %d %s", args, code, stderr)
+}
+
+// TestTopNames: the names of each topic, with their bounds.
+func TestTopNames(t *testing.T) {
+	var asked string
+	socket := topAgent(t, &asked, func(values url.Values) any {
+		n := report.Names{
+			Header: report.Header{SchemaVersion: 1, Node: "node-1"}, Topic: values.Get("topic"), Window: "1m", WindowSeconds: 50, Queries: 1000, More: 3,
+			Names: []report.Name{{Name: "example.com.", Queries: 500, Error: 20, QueriesPerSecond: 10, Share: 0.5}, {Name: ".", Queries: 10, QueriesPerSecond: 0.2, Share: 0.01}},
+		}
+		switch n.Topic {
+		case "client":
+			n.Names[0].Client = &report.NameClient{Kind: "pod", Namespace: "shop", Pod: "web-1", Address: "10.0.0.1"}
+			n.Names[1].Client = &report.NameClient{Kind: "unknown", Address: "10.0.0.9"}
+		case "failing", "slow":
+			n.Names[0].Cause, n.Names[1].Cause = "upstream", "queue"
+		}
+		if n.Topic == "queries" {
+			n.Floor = 8
+		}
+		return n
+	})
+	for topic, want := range map[string]string{
+		"queries": `queries in the last 50 s, without answers from the kernel; names without a row: at most 8 each
+
+QPS SHARE QUERIES ERROR NAME
+10.0 50.0% 500 ≤20 example.com.
+0.2 1.0% 10 ≤0 .
+`,
+		"client": `queries in the last 50 s, without answers from the kernel
+
+POD QPS SHARE QUERIES ERROR NAME
+shop/web-1 10.0 50.0% 500 ≤20 example.com.
+10.0.0.9 0.2 1.0% 10 ≤0 .
+`,
+		"waste": `NXDOMAIN for names that only a search path makes in the last 50 s, without answers from the kernel
+
+QPS SHARE QUERIES ERROR NAME
+10.0 50.0% 500 ≤20 *.example.com.
+0.2 1.0% 10 ≤0 *.
+`,
+		"failing": `queries with SERVFAIL in the last 50 s, without answers from the kernel
+
+CAUSE QPS SHARE QUERIES ERROR NAME
+upstream 10.0 50.0% 500 ≤20 example.com.
+queue 0.2 1.0% 10 ≤0 .
+`,
+		"slow": `slow queries in the last 50 s, without answers from the kernel
+
+CAUSE QPS SHARE QUERIES ERROR NAME
+upstream 10.0 50.0% 500 ≤20 example.com.
+queue 0.2 1.0% 10 ≤0 .
+`,
+	} {
+		code, out, stderr := outcome(t, "top", "--admin-socket", socket, "--by", "name", "--topic", topic, "--window", "10s")
+		if want = squeeze("node node-1: 1000 " + want + "and 3 more\n"); squeeze(out) != want || code != 0 || asked != "/names?topic="+topic+"&window=10s" {
+			t.Errorf("%s: %d %q, asked %s\n%s", topic, code, stderr, asked, cmp.Diff(want, squeeze(out)))
+		}
+	}
+	if _, out, _ := outcome(t, "top", "--admin-socket", socket, "--by", "name", "--rows", "1"); !strings.HasSuffix(out, "and 4 more\n") || asked != "/names?topic=queries&window=1m" {
+		t.Errorf("one row, asked %s:\n%s", asked, out)
+	}
+	var got report.Names
+	if _, out, _ := outcome(t, "top", "--admin-socket", socket, "--by", "name", "-o", "json"); json.Unmarshal([]byte(out), &got) != nil || len(got.Names) != 2 || got.Floor != 8 {
+		t.Errorf("as JSON:\n%s", out)
+	}
+}
+
+// TestTopUpstreams: each server is in the table once, in the order of --sort.
+func TestTopUpstreams(t *testing.T) {
+	recent := report.Exchanges{Seconds: 70, PerSecond: 30, ServfailShare: 0.01, P50Seconds: 0.0005, P99Seconds: 0.008}
+	busy := report.Upstream{To: "10.0.0.1:53", RTTSeconds: 0.0004, Recent: recent}
+	suspect := busy
+	suspect.Suspect = true
+	failing := report.Upstream{To: "10.0.0.2:53", Down: true, Recent: report.Exchanges{Seconds: 70, PerSecond: 10, ServfailShare: 0.5}}
+	var asked string
+	socket := topAgent(t, &asked, func(url.Values) any {
+		return report.Upstreams{Header: report.Header{Node: "node-1"}, More: 2, Forwards: []report.Forward{
+			{From: ".", Upstreams: []report.Upstream{failing, busy}}, {From: "example.org.", Upstreams: []report.Upstream{suspect}},
+		}}
+	})
+	const busyRow, failingRow = "10.0.0.1:53 30.0 75.0% 1.0% ≤500µs ≤8ms 0.4ms suspect\n", "10.0.0.2:53 10.0 25.0% 50.0% - - - down\n"
+	for sort, rows := range map[string]string{"queries": busyRow + failingRow, "p99": busyRow + failingRow, "servfail": failingRow + busyRow} {
+		code, out, stderr := outcome(t, "top", "--admin-socket", socket, "--by", "upstream", "--sort", sort)
+		want := squeeze("node node-1: 40.0 exchanges/s in the last 70 s, with 2 upstreams\n\nUPSTREAM QPS SHARE SERVFAIL P50 P99 RTT STATE\n" + rows + "without 2 more forward directives\n")
+		if squeeze(out) != want || code != 0 || asked != "/upstreams" {
+			t.Errorf("--sort %s: %d %q, asked %s\n%s", sort, code, stderr, asked, cmp.Diff(want, squeeze(out)))
+		}
+	}
+	if _, out, _ := outcome(t, "top", "--admin-socket", socket, "--by", "upstream", "--rows", "1"); !strings.Contains(out, "and 1 more\n") {
+		t.Errorf("one row:\n%s", out)
+	}
+}
+
+// TestTopUsage: invalid values, and flags that don't go together, are errors that say what to give.
+func TestTopUsage(t *testing.T) {
+	for args, want := range map[string]string{
+		"--by client":                  "pod, workload, namespace, name or upstream",
+		"--window 1d":                  "10s, 1m or 1h",
+		"--sort name":                  "queries, nxdomain",
+		"--by name --topic name":       "queries, client, waste, failing or slow",
+		"--rows x":                     "--rows",
+		"now":                          "now",
+		"--topic waste":                "--topic does not go with --by pod; give --by name",
+		"--by name --sort nxdomain":    "--sort nxdomain does not go with --by name; give queries",
+		"--by upstream --sort waste":   "--sort waste does not go with --by upstream; give p99, queries, servfail",
+		"--by upstream --window 10s":   "--window does not go with --by upstream",
+		"--by upstream --topic client": "--topic does not go with --by upstream",
+	} {
+		if code, _, stderr := outcome(t, append([]string{"top"}, strings.Fields(args)...)...); code != 2 || !strings.Contains(stderr, want) {
+			t.Errorf("top %s: %d %s, want %q", args, code, stderr, want)
 		}
 	}
 }

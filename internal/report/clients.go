@@ -41,6 +41,15 @@ type Client struct {
 	P99Seconds float64      `json:"p99Seconds"`
 	Window     ClientCounts `json:"window"` // counts in the window
 	Total      ClientCounts `json:"total"`  // since the client's first query
+	// TopName is the name that the client asks for most; null if none is known.
+	TopName *TopName `json:"topName"`
+}
+
+// TopName is the name that a client asks for most. Share is the least share that it has in the client's
+// queries in the window, without answers from the kernel.
+type TopName struct {
+	Name  string  `json:"name"`
+	Share float64 `json:"share"`
 }
 
 // ClientCounts are numbers of queries. NoError, NXDomain, Servfail and Other are the results, of which

@@ -142,6 +142,13 @@ func (n *names) advance(now time.Duration) {
 	}
 }
 
+// top returns the limit keys of a topic with the highest counts.
+func (n *names) top(topic Topic, now time.Duration, w Window, limit int) sketch.Report {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.topics[topic].Top(now, sketchWindows[w], limit)
+}
+
 // NameCount is a row of a report about names.
 type NameCount struct {
 	// Name is in text form with the final dot. Of [TopWaste] it is the parent.
@@ -171,9 +178,8 @@ type NameReport struct {
 // second, all are counted; of more, a random part is, which keeps the counts right on average. [TopFailing] and
 // [TopSlow] count all. Answers of the kernel are not included.
 func (t *Table) Names(topic Topic, w Window, limit int) NameReport {
-	t.names.mu.Lock()
-	r := t.names.topics[topic].Top(t.opts.Clock(), sketchWindows[w], limit)
-	t.names.mu.Unlock()
+	t.classify()
+	r := t.names.top(topic, t.opts.Clock(), w, limit)
 	report := NameReport{Covered: r.Covered, Total: r.Sum, Floor: r.Floor}
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -52,6 +52,7 @@ type Client struct {
 	// Latency is a histogram of the queries that the agent has answered in the last 30 to 60
 	// seconds, with the bounds of [LatencyBound]. The kernel's answers are not included.
 	Latency [LatencyBuckets]uint64
+	TopName TopName // in the window
 }
 
 // Report is what the table knows at one moment.
@@ -95,13 +96,14 @@ func (t *Table) Report(by By, w Window) Report {
 	rows := make(map[rowKey]*Client)
 	for o := range t.eachOwner {
 		if o.total.queries() > 0 {
-			key := rowKeyOf(o, by)
+			key := o.rowKey(by)
 			if rows[key] == nil {
 				rows[key] = &Client{Kind: o.kind, Pod: key.pod}
 			}
 			rows[key].add(o, w, by)
 		}
 	}
+	t.setTopNames(rows, by, w, r.Window)
 	for _, row := range rows {
 		r.Clients = append(r.Clients, *row)
 	}
@@ -116,15 +118,25 @@ type rowKey struct {
 	addr netip.Addr // of an unknown client
 }
 
-func rowKeyOf(o *owner, by By) rowKey {
-	key := rowKey{kind: o.kind, pod: o.pod}
+// rowKey returns the key of the row that has o.
+func (o *owner) rowKey(by By) rowKey {
+	addr := netip.Addr{}
+	if o.kind == Unknown {
+		addr = o.addrs[0]
+	}
+	return rowKeyOf(o.kind, o.pod, addr, by)
+}
+
+// rowKeyOf returns the key of the row of a client. addr counts only if it is unknown.
+func rowKeyOf(kind Kind, pod Pod, addr netip.Addr, by By) rowKey {
+	key := rowKey{kind: kind, pod: pod}
 	switch {
-	case by == Pods && o.kind == Unknown:
-		key.addr = o.addrs[0]
+	case by == Pods && kind == Unknown:
+		key.addr = addr
 	case by == Workloads:
 		key.pod.Name, key.pod.UID = "", ""
 	case by == Namespaces:
-		key.pod = Pod{Namespace: o.pod.Namespace}
+		key.pod = Pod{Namespace: pod.Namespace}
 	}
 	return key
 }

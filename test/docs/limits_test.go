@@ -42,7 +42,7 @@ var internalBounds = []string{
 	"internal/config.maxNesting", "internal/config.maxRcode", "internal/config.maxTTL",
 	"internal/handover.maxEvents", "internal/handover.maxHead", "internal/handover.maxKinds", "internal/handover.maxPath", "internal/handover.maxPatience",
 	"internal/handover.maxRest", "internal/handover.maxSkipped", "internal/handover.maxText", "internal/handover.maxVersion",
-	"internal/sketch.maxChunks", "internal/sketch.maxListBytes",
+	"internal/sketch.maxChunks",
 	"internal/stat.maxBuckets",
 	"internal/wire.maxKnown", "internal/wire.maxObjects", "internal/wire.maxPointed", "internal/wire.maxPointers",
 	"internal/wire.maxShifts",

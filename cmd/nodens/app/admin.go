@@ -104,6 +104,7 @@ func (a *agent) adminHandler() http.Handler {
 	mux.HandleFunc("POST /cache/flush", a.flushCache)
 	mux.HandleFunc("GET /status", a.showStatus)
 	mux.HandleFunc("GET /clients", a.showClients)
+	mux.HandleFunc("GET /names", a.showNames)
 	mux.HandleFunc("GET /upstreams", a.showUpstreams)
 	mux.HandleFunc("GET /plan", a.showPlan)
 	mux.HandleFunc("GET /config", a.showConfig)

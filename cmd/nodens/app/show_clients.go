@@ -2,6 +2,7 @@ package app
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -24,25 +25,38 @@ var (
 
 // showClients answers with the clients of a window.
 func (a *agent) showClients(w http.ResponseWriter, r *http.Request) {
+	by, badBy := parameter(r, "by", "pod", clientRows)
+	window, badWindow := parameter(r, "window", "1m", clientWindows)
+	if table := a.countedTable(w, badBy, badWindow); table != nil {
+		c := clientReport(table, by, window)
+		c.Header = a.header()
+		writeJSON(w, c)
+	}
+}
+
+// parameter returns a parameter of a request, a key of values.
+func parameter[V any](r *http.Request, name, byDefault string, values map[string]V) (string, error) {
+	text := cmp.Or(r.URL.Query().Get(name), byDefault)
+	if _, ok := values[text]; !ok {
+		return "", fmt.Errorf("%s is %q; give one of %s", name, text, sortedKeys(values))
+	}
+	return text, nil
+}
+
+// countedTable returns the table of clients, up to date. If there is none, or one of the errors is not
+// nil, it replies so and returns nil.
+func (a *agent) countedTable(w http.ResponseWriter, errs ...error) *clients.Table {
 	table := a.builder.clients.counted()
 	if table == nil {
 		http.Error(w, "queries are not counted by client; run the agent without --client-metrics=off", http.StatusConflict)
-		return
+		return nil
 	}
-	values := r.URL.Query()
-	by, window := cmp.Or(values.Get("by"), "pod"), cmp.Or(values.Get("window"), "1m")
-	if _, ok := clientRows[by]; !ok {
-		http.Error(w, fmt.Sprintf("by is %q; give one of %s", by, sortedKeys(clientRows)), http.StatusBadRequest)
-		return
-	}
-	if _, ok := clientWindows[window]; !ok {
-		http.Error(w, fmt.Sprintf("window is %q; give one of %s", window, sortedKeys(clientWindows)), http.StatusBadRequest)
-		return
+	if err := errors.Join(errs...); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return nil
 	}
 	a.fastPath.updateCounters() // before the counters are read
-	c := clientReport(table, by, window)
-	c.Header = a.header()
-	writeJSON(w, c)
+	return table
 }
 
 func sortedKeys[V any](m map[string]V) string {
@@ -80,6 +94,9 @@ func newClientRow(c *clients.Client) report.Client {
 		WorkloadKind: c.Pod.Workload.Kind, Workload: c.Pod.Workload.Name, Addresses: []string{},
 		P50Seconds: c.Quantile(0.5).Seconds(), P99Seconds: c.Quantile(0.99).Seconds(),
 		Window: newClientCounts(c.Window), Total: newClientCounts(c.Total),
+	}
+	if c.TopName.Name != "" {
+		row.TopName = &report.TopName{Name: c.TopName.Name, Share: c.TopName.Share}
 	}
 	for _, addr := range c.Addrs {
 		row.Addresses = append(row.Addresses, addr.String())

@@ -1,0 +1,63 @@
+package app
+
+import (
+	"math"
+	"net/http"
+
+	"github.com/nodens-dns/nodens/internal/report"
+	"github.com/nodens-dns/nodens/server/clients"
+)
+
+// maxShownNames bounds the rows of one reply.
+const maxShownNames = 256
+
+// nameTopics are the values of the parameter topic of /names.
+var nameTopics = map[string]clients.Topic{
+	"queries": clients.TopNames, "client": clients.TopClientNames, "waste": clients.TopWaste, "failing": clients.TopFailing, "slow": clients.TopSlow,
+}
+
+// showNames answers with the names of a topic and a window.
+func (a *agent) showNames(w http.ResponseWriter, r *http.Request) {
+	topic, badTopic := parameter(r, "topic", "queries", nameTopics)
+	window, badWindow := parameter(r, "window", "1m", clientWindows)
+	if table := a.countedTable(w, badTopic, badWindow); table != nil {
+		n := nameReport(table, topic, window)
+		n.Header = a.header()
+		writeJSON(w, n)
+	}
+}
+
+// nameReport returns the names of a topic in a window, without the header.
+func nameReport(table *clients.Table, topic, window string) *report.Names {
+	r := table.Names(nameTopics[topic], clientWindows[window], math.MaxInt)
+	out := &report.Names{
+		Topic: topic, Window: window, WindowSeconds: r.Covered.Seconds(), Queries: r.Total, Floor: r.Floor,
+		Names: make([]report.Name, 0, min(len(r.Names), maxShownNames)),
+	}
+	for i := range r.Names {
+		if i == maxShownNames {
+			out.More = len(r.Names) - i
+			break
+		}
+		out.Names = append(out.Names, newNameRow(nameTopics[topic], &r.Names[i], &r))
+	}
+	return out
+}
+
+// newNameRow returns n, a row of r, as a row.
+func newNameRow(topic clients.Topic, n *clients.NameCount, r *clients.NameReport) report.Name {
+	row := report.Name{
+		Name: n.Name, Queries: n.Count, Error: n.Error,
+		QueriesPerSecond: report.PerSecond(n.Count, r.Covered.Seconds()), Share: min(1, ratio(n.Count, r.Total)),
+	}
+	switch topic {
+	case clients.TopClientNames:
+		row.Client = &report.NameClient{
+			Kind: clientKinds[n.Kind], Namespace: n.Pod.Namespace, Pod: n.Pod.Name,
+			WorkloadKind: n.Pod.Workload.Kind, Workload: n.Pod.Workload.Name, Address: n.Addr.String(),
+		}
+	case clients.TopFailing, clients.TopSlow:
+		row.Cause = n.Cause.String()
+	}
+	return row
+}

@@ -1,0 +1,107 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/nodens-dns/nodens/internal/report"
+)
+
+// clientOrders are the values of --sort: what is compared, the highest first.
+var clientOrders = map[string]func(*report.Client) float64{
+	"queries":  func(c *report.Client) float64 { return float64(c.Window.Queries) },
+	"nxdomain": func(c *report.Client) float64 { return float64(c.Window.NXDomain) },
+	"waste":    func(c *report.Client) float64 { return float64(c.Window.Waste) },
+	"servfail": func(c *report.Client) float64 { return float64(c.Window.Servfail) },
+	"upstream": func(c *report.Client) float64 { return float64(c.Window.Upstream) },
+	"p99":      func(c *report.Client) float64 { return c.P99Seconds },
+	"shed":     func(c *report.Client) float64 { return float64(c.Window.Shed) },
+}
+
+// clientTable is the table by pod, workload or namespace.
+type clientTable struct{ *report.Clients }
+
+func (t clientTable) reply() any { return t.Clients }
+
+// askClients asks the agent for the clients, and sorts them.
+func askClients(ctx context.Context, f *topFlags) (topTable, error) {
+	c := new(report.Clients)
+	if err := f.socket.ask(ctx, http.MethodGet, "/clients", url.Values{"by": {f.by}, "window": {f.window}}, c); err != nil {
+		return nil, err
+	}
+	order := clientOrders[f.sort]
+	slices.SortStableFunc(c.Clients, func(a, b report.Client) int { return cmp.Compare(order(&b), order(&a)) })
+	return clientTable{c}, nil
+}
+
+func (t clientTable) print(out io.Writer, f *topFlags, wide bool) error {
+	c := t.Clients
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(w, "node %s: %.1f queries/s in the last %.0f s, from %d addresses (limit %d)",
+		cmp.Or(c.Node, "unknown"), report.PerSecond(c.Total.Queries, c.WindowSeconds), c.WindowSeconds, c.Addresses, c.AddressLimit)
+	if c.Refused > 0 {
+		fmt.Fprintf(w, "; about %d others are (other)", c.Refused)
+	}
+	columns := []string{strings.ToUpper(c.By), "QPS", "SHARE", "HIT", "KERNEL", "NXDOMAIN", "WASTE", "SERVFAIL", "UPSTREAM/s", "P50", "P99", "SHED", "TOP-NAME"}
+	if wide {
+		columns = append(columns, "SLOW", "QUERIES", "TOTAL", "WORKLOAD", "ADDRESSES")
+	}
+	fmt.Fprintf(w, "\n\n%s\n", strings.Join(columns, "\t"))
+	rows := shown(f, c.Clients)
+	for i := range rows {
+		fmt.Fprintln(w, strings.Join(clientRow(&rows[i], c, wide), "\t"))
+	}
+	printMore(w, len(c.Clients)-len(rows)+c.More)
+	return w.Flush()
+}
+
+// clientRow returns the columns of one client.
+func clientRow(c *report.Client, all *report.Clients, wide bool) []string {
+	n := c.Window
+	share := func(part uint64) string {
+		if n.Queries == 0 {
+			return "-"
+		}
+		return percent(float64(part) / float64(n.Queries))
+	}
+	row := []string{
+		clientName(c, all.By), fmt.Sprintf("%.1f", c.QueriesPerSecond), percent(c.Share), share(n.Hits), share(n.Kernel), share(n.NXDomain),
+		share(n.Waste), share(n.Servfail), fmt.Sprintf("%.1f", report.PerSecond(n.Upstream, all.WindowSeconds)), latency(c.P50Seconds), latency(c.P99Seconds), fmt.Sprint(n.Shed), topNameText(c.TopName),
+	}
+	if !wide {
+		return row
+	}
+	workload := strings.Trim(c.WorkloadKind+"/"+c.Workload, "/")
+	return append(row, fmt.Sprint(n.Slow), fmt.Sprint(n.Queries), fmt.Sprint(c.Total.Queries), cmp.Or(workload, "-"), cmp.Or(strings.Join(c.Addresses, ","), "-"))
+}
+
+// topNameText returns the name that a client asks for most, with its share.
+func topNameText(n *report.TopName) string {
+	if n == nil {
+		return "-"
+	}
+	return n.Name + " " + percent(n.Share)
+}
+
+// clientName returns the first column: NAMESPACE/NAME, an address, or (host), (unknown) or (other).
+func clientName(c *report.Client, by string) string {
+	switch {
+	case c.Kind == "unknown" && len(c.Addresses) > 0:
+		return c.Addresses[0]
+	case c.Kind != "pod":
+		return "(" + c.Kind + ")"
+	case by == "namespace":
+		return c.Namespace
+	case by == "workload":
+		return c.Namespace + "/" + c.Workload
+	default:
+		return c.Namespace + "/" + c.Pod
+	}
+}

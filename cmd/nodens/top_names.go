@@ -1,0 +1,83 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/nodens-dns/nodens/internal/report"
+)
+
+// nameTopics say in the line above the table which queries are counted, by --topic.
+var nameTopics = map[string]string{
+	"queries": "queries",
+	"client":  "queries",
+	"waste":   "NXDOMAIN for names that only a search path makes",
+	"failing": "queries with SERVFAIL",
+	"slow":    "slow queries",
+}
+
+// nameTable is the table by name.
+type nameTable struct{ *report.Names }
+
+func (t nameTable) reply() any { return t.Names }
+
+// askNames asks the agent for the names.
+func askNames(ctx context.Context, f *topFlags) (topTable, error) {
+	n := new(report.Names)
+	if err := f.socket.ask(ctx, http.MethodGet, "/names", url.Values{"topic": {f.topic}, "window": {f.window}}, n); err != nil {
+		return nil, err
+	}
+	return nameTable{n}, nil
+}
+
+func (t nameTable) print(out io.Writer, f *topFlags, _ bool) error {
+	n := t.Names
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(w, "node %s: %d %s in the last %.0f s, without answers from the kernel", cmp.Or(n.Node, "unknown"), n.Queries, nameTopics[n.Topic], n.WindowSeconds)
+	if n.Floor > 0 {
+		fmt.Fprintf(w, "; names without a row: at most %d each", n.Floor)
+	}
+	columns := []string{"QPS", "SHARE", "QUERIES", "ERROR", "NAME"}
+	switch n.Topic {
+	case "client":
+		columns = append([]string{"POD"}, columns...)
+	case "failing", "slow":
+		columns = append([]string{"CAUSE"}, columns...)
+	}
+	fmt.Fprintf(w, "\n\n%s\n", strings.Join(columns, "\t"))
+	rows := shown(f, n.Names)
+	for i := range rows {
+		fmt.Fprintln(w, strings.Join(nameRow(&rows[i], n.Topic), "\t"))
+	}
+	printMore(w, len(n.Names)-len(rows)+n.More)
+	return w.Flush()
+}
+
+// nameRow returns the columns of one name.
+func nameRow(n *report.Name, topic string) (row []string) {
+	name := n.Name
+	switch {
+	case n.Client != nil:
+		row = append(row, nameClient(n.Client))
+	case n.Cause != "":
+		row = append(row, n.Cause)
+	case topic == "waste":
+		name = "*." + strings.TrimPrefix(name, ".")
+	}
+	return append(row, fmt.Sprintf("%.1f", n.QueriesPerSecond), percent(n.Share), fmt.Sprint(n.Queries), fmt.Sprintf("≤%d", n.Error), name)
+}
+
+// nameClient returns NAMESPACE/NAME, (host), (other), or the address of no known pod.
+func nameClient(c *report.NameClient) string {
+	row := report.Client{Kind: c.Kind, Namespace: c.Namespace, Pod: c.Pod}
+	if c.Address != "" {
+		row.Addresses = []string{c.Address}
+	}
+	return clientName(&row, "pod")
+}

@@ -1,0 +1,61 @@
+package clients
+
+import (
+	"math"
+	"time"
+)
+
+// TopName is the name that a client asks for most.
+type TopName struct {
+	// Name is in text form with the final dot, "" for none.
+	Name string
+	// Share is the least share of the client's queries that are for Name, without the kernel's answers.
+	Share float64
+}
+
+// topName sums up the names of one row.
+type topName struct {
+	queries map[string]uint64 // by name: at least
+	best    string
+}
+
+// setTopNames fills in the names that the rows ask for most.
+func (t *Table) setTopNames(rows map[rowKey]*Client, by By, w Window, counted time.Duration) {
+	r := t.names.top(TopClientNames, t.opts.Clock(), w, math.MaxInt)
+	tops := make(map[rowKey]*topName)
+	for _, e := range r.Entries {
+		n := t.nameCount(TopClientNames, e)
+		if n.Count == n.Error { // it may have asked for another name each time
+			continue
+		}
+		key := rowKeyOf(n.Kind, n.Pod, n.Addr, by)
+		if rows[key] == nil {
+			continue
+		}
+		if tops[key] == nil {
+			tops[key] = &topName{queries: make(map[string]uint64)}
+		}
+		tops[key].add(n.Name, n.Count-n.Error)
+	}
+	for key, top := range tops {
+		c := rows[key]
+		c.TopName = TopName{Name: top.best, Share: top.share(c.Window.Queries()-c.Window.Kernel, r.Covered, counted)}
+	}
+}
+
+// add adds n queries for name.
+func (x *topName) add(name string, n uint64) {
+	x.queries[name] += n
+	if x.best == "" || x.queries[name] > x.queries[x.best] {
+		x.best = name
+	}
+}
+
+// share returns the share of the best name in all queries. The windows of names and of counts have not the
+// same length: named and counted.
+func (x *topName) share(all uint64, named, counted time.Duration) float64 {
+	if all == 0 || named <= 0 || counted <= 0 {
+		return 0
+	}
+	return min(1, float64(x.queries[x.best])/named.Seconds()*counted.Seconds()/float64(all))
+}
