@@ -95,4 +95,5 @@ bench:
 	go run ./test/bench -faults -out docs/benchmarks
 	go run ./test/bench -kernel -out docs/benchmarks
 	go run ./test/bench -worst -rounds 9 -out docs/benchmarks
+	go run ./test/bench -attribution -out docs/benchmarks
 	go test ./test/bench/summary -update

@@ -2,8 +2,9 @@
 //
 // Without a section's flag it measures the main part (package queries). Each other section has a
 // flag, a package and a page of its own: -scale (package scale), -outage (outage), -faults
-// (failover), -kernel (kernel) and -worst (attack). A run replaces its own pages and leaves the
-// others as they are. Package summary draws the pictures of BENCHMARKS.md from the pages' tables.
+// (failover), -kernel (kernel), -worst (attack) and -attribution (attribution). A run replaces its own
+// pages and leaves the others as they are. Package summary draws the pictures of BENCHMARKS.md from
+// the pages' tables.
 //
 // One core is the server's; dnsperf, package loadgen and the API server run on the others. The
 // sections about failing agents pin nothing.
@@ -24,6 +25,7 @@ import (
 	"time"
 
 	"github.com/nodens-dns/nodens/test/bench/attack"
+	"github.com/nodens-dns/nodens/test/bench/attribution"
 	"github.com/nodens-dns/nodens/test/bench/failover"
 	"github.com/nodens-dns/nodens/test/bench/figures"
 	"github.com/nodens-dns/nodens/test/bench/harness"
@@ -74,6 +76,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 type options struct {
 	plan                                 harness.Plan
 	scale, outage, faults, kernel, worst bool
+	attribution                          bool
 	services                             int
 	silence                              time.Duration
 	out                                  string // empty for none
@@ -84,7 +87,7 @@ func parseFlags(args []string, stderr io.Writer) (options, error) {
 	o := options{plan: harness.Plan{Progress: stderr, Names: queries.DefaultCacheNames}}
 	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
 	fs.SetOutput(stderr)
-	fs.IntVar(&o.plan.Rounds, "rounds", 0, "measure every server and workload `N` times (default 5, with -scale, -outage or -faults 3)")
+	fs.IntVar(&o.plan.Rounds, "rounds", 0, "measure every server and workload `N` times (default 5, with -scale, -outage or -faults 3, with -attribution 9)")
 	// In two seconds a server gets 2,000 queries at the lowest rate, so twenty are slower than
 	// the p99.
 	seconds := fs.Float64("seconds", 2, "`length` of one measurement")
@@ -97,6 +100,7 @@ func parseFlags(args []string, stderr io.Writer) (options, error) {
 	fs.BoolVar(&o.faults, "faults", false, "measure the section about agents that are replaced or fail, and that alone")
 	fs.BoolVar(&o.kernel, "kernel", false, "measure the section about answers from inside the kernel, and that alone")
 	fs.BoolVar(&o.worst, "worst", false, "measure the section about the most expensive queries, and that alone")
+	fs.BoolVar(&o.attribution, "attribution", false, "measure the section about counting queries by client, and that alone")
 	fs.StringVar(&o.plan.Before, "before", "", "measure the agent of `COMMIT` beside this tree's")
 	fs.StringVar(&o.out, "out", "", "write the report to `FOLDER`, as Markdown pages, and its drawings to "+figures.PlotDir+" from there")
 	if err := fs.Parse(args); err != nil {
@@ -120,13 +124,13 @@ func parseFlags(args []string, stderr io.Writer) (options, error) {
 // check says what can't be measured.
 func (o options) check() error {
 	parts := 0
-	for _, on := range []bool{o.scale, o.outage, o.faults, o.kernel, o.worst} {
+	for _, on := range o.sections() {
 		if on {
 			parts++
 		}
 	}
 	if parts > 1 {
-		return errors.New("-scale, -outage, -faults, -kernel and -worst are sections of their own: measure one after the other")
+		return errors.New("-scale, -outage, -faults, -kernel, -worst and -attribution are sections of their own: measure one after the other")
 	}
 	if o.plan.Rounds < 1 || o.plan.Length < 100*time.Millisecond || o.services < scale.MinServices {
 		return fmt.Errorf("at least one round, at least 0.1 seconds, at least %d Services; -help lists the flags", scale.MinServices)
@@ -136,12 +140,23 @@ func (o options) check() error {
 
 // defaultRounds is the number of rounds unless one is given. The median of five is not
 // affected by two disturbed rounds. Where a round takes minutes there are three, which
-// tolerate one.
+// tolerate one. Differences of a hundredth take nine.
 func (o options) defaultRounds() int {
-	if o.scale || o.outage || o.faults {
+	switch {
+	case o.scale || o.outage || o.faults:
 		return 3
+	case o.attribution:
+		return 9
 	}
 	return 5
+}
+
+// sections are the flags of the sections, and whether they are set.
+func (o options) sections() map[string]bool {
+	return map[string]bool{
+		harness.ScaleFlag: o.scale, harness.OutageFlag: o.outage, harness.FailoverFlag: o.faults, harness.KernelFlag: o.kernel,
+		harness.AttackFlag: o.worst, harness.AttributionFlag: o.attribution,
+	}
 }
 
 // section returns the flag of the section with the options that are not the defaults.
@@ -149,18 +164,13 @@ func (o options) section() string {
 	switch {
 	case o.scale && o.services != scale.DefaultServices:
 		return fmt.Sprintf("%s -scale-services %d", harness.ScaleFlag, o.services)
-	case o.scale:
-		return harness.ScaleFlag
 	case o.outage && o.silence != outage.DefaultSilence:
 		return fmt.Sprintf("%s -outage-silence %s", harness.OutageFlag, o.silence)
-	case o.outage:
-		return harness.OutageFlag
-	case o.faults:
-		return harness.FailoverFlag
-	case o.kernel:
-		return harness.KernelFlag
-	case o.worst:
-		return harness.AttackFlag
+	}
+	for flag, set := range o.sections() {
+		if set {
+			return flag
+		}
 	}
 	return ""
 }
@@ -178,6 +188,8 @@ func (o options) measure(ctx context.Context) (harness.Section, error) {
 		return kernel.Measure(ctx, o.plan)
 	case o.worst:
 		return attack.Measure(ctx, o.plan)
+	case o.attribution:
+		return attribution.Measure(ctx, o.plan)
 	}
 	return queries.Measure(ctx, o.plan)
 }

@@ -34,6 +34,8 @@ type Stream struct {
 	// From is the IPv4 address that they come from; the zero Addr is the one that the
 	// kernel picks.
 	From netip.Addr
+	// Sources, if there are any, are the sockets' addresses, in turn, in place of From.
+	Sources []netip.Addr
 	// Server is who is asked, if it is another one than the job's.
 	Server netip.AddrPort
 	// RefusedIsLost says that queries are lost that reach no socket, which the server's kernel
@@ -119,8 +121,12 @@ func newClient(s Stream, to netip.AddrPort, length time.Duration) (*client, erro
 		c.every = time.Second / time.Duration(s.Rate)
 		c.Latencies = make([]time.Duration, 0, max(int(length/c.every)+1, s.Count))
 	}
-	for range s.Sockets {
-		fd, err := open(s.From, to)
+	for i := range s.Sockets {
+		from := s.From
+		if len(s.Sources) > 0 {
+			from = s.Sources[i%len(s.Sources)]
+		}
+		fd, err := open(from, to)
 		if err != nil {
 			return c, err
 		}
@@ -135,10 +141,10 @@ func (c *client) close() {
 	}
 }
 
-// begin starts the stream's time. Streams of a job begin half an interval after
-// each other's queries, so that theirs do not leave in pairs.
-func (c *client) begin(now time.Duration, length time.Duration) {
-	c.start, c.due, c.swept = now, now+c.every/2, now
+// begin starts the stream's time. phase, between 0 and 1, is when the first query is due, in units of the
+// interval: streams of the same rate with different phases don't send in pairs.
+func (c *client) begin(now, length time.Duration, phase float64) {
+	c.start, c.due, c.swept = now, now+time.Duration(phase*float64(c.every)), now
 	c.ends = now + length
 	if length == 0 {
 		c.ends = 1<<63 - 1

@@ -202,8 +202,8 @@ func (l *Loop) do(t task) error {
 	}
 	defer clear(l.socks)
 	before := l.now()
-	for _, c := range t.clients {
-		c.begin(before, t.job.Length)
+	for i, c := range t.clients {
+		c.begin(before, t.job.Length, (float64(i)+0.5)/float64(len(t.clients)))
 	}
 	for left := len(t.clients); left > 0; {
 		now := l.now()

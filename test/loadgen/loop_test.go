@@ -260,7 +260,7 @@ func TestSkip(t *testing.T) {
 	}
 	defer c.close()
 	c.clock = l.clock
-	c.begin(0, time.Second)
+	c.begin(0, time.Second, 0.5)
 	ms := time.Millisecond
 	for _, at := range []time.Duration{0, ms / 2, ms, 10 * ms, 10*ms + 1, 11 * ms} {
 		c.ask(at)
@@ -305,4 +305,36 @@ func TestJobsInTurn(t *testing.T) {
 		})
 	}
 	jobs.Wait()
+}
+
+// TestSources: the sockets of a stream have the addresses in turn.
+func TestSources(t *testing.T) {
+	server, err := net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.MustParseAddrPort("127.0.0.1:0")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	from := make(chan netip.Addr, 4)
+	go func() {
+		buf := make([]byte, size)
+		for {
+			n, at, err := server.ReadFromUDPAddrPort(buf)
+			if err != nil {
+				return
+			}
+			from <- at.Addr().Unmap()
+			buf[2] |= 0x80
+			_, _ = server.WriteToUDPAddrPort(buf[:n], at)
+		}
+	}()
+	a, b := netip.MustParseAddr("127.0.2.1"), netip.MustParseAddr("127.0.2.2")
+	to := server.LocalAddr().(*net.UDPAddr).AddrPort()
+	run(t, start(t), Job{Server: to, Streams: []Stream{
+		{Questions: [][]byte{ask(t, "a.example.", dns.TypeA)}, Window: 1, Count: 4, Sockets: 3, Sources: []netip.Addr{a, b}, Patience: time.Minute},
+	}})
+	for i, want := range []netip.Addr{a, b, a, a} {
+		if got := <-from; got != want {
+			t.Errorf("query %d is from %s, want %s", i, got, want)
+		}
+	}
 }

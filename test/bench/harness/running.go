@@ -42,11 +42,11 @@ func (s *portSet) next() (Port, error) {
 }
 
 // Process is a server's process, which listens on the port and, if its
-// configuration says so, tells on another one whether it is ready.
+// configuration says so, tells on others whether it is ready, its metrics and its profiles.
 type Process struct {
 	*peer.Process
-	Port, ready, Metrics Port
-	Conf                 string // the path of its configuration
+	Port, ready, Metrics, Pprof Port
+	Conf                        string // the path of its configuration
 }
 
 // RunningServer is a server that has been started.
@@ -114,7 +114,7 @@ func (b *Run) Start(ctx context.Context, s Server, large bool) (*RunningServer, 
 
 // Spawn starts one process on the server's core.
 func (b *Run) Spawn(s Server, with Settings) (Process, error) {
-	for _, to := range []*Port{&with.Port, &with.Metrics, &with.Ready} {
+	for _, to := range []*Port{&with.Port, &with.Metrics, &with.Ready, &with.Pprof} {
 		var err error
 		if *to, err = b.ports.next(); err != nil {
 			return Process{}, err
@@ -130,7 +130,7 @@ func (b *Run) Spawn(s Server, with Settings) (Process, error) {
 	if err != nil {
 		return Process{}, err
 	}
-	return Process{Process: proc, Port: with.Port, ready: with.Ready, Metrics: with.Metrics, Conf: conf}, nil
+	return Process{Process: proc, Port: with.Port, ready: with.Ready, Metrics: with.Metrics, Pprof: with.Pprof, Conf: conf}, nil
 }
 
 // WriteConfig writes the server's configuration, with the settings, into a folder of its own, and

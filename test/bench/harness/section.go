@@ -13,11 +13,12 @@ import (
 
 // The flags of the sections. The main part has none.
 const (
-	ScaleFlag    = "-scale"
-	OutageFlag   = "-outage"
-	FailoverFlag = "-faults"
-	KernelFlag   = "-kernel"
-	AttackFlag   = "-worst"
+	ScaleFlag       = "-scale"
+	OutageFlag      = "-outage"
+	FailoverFlag    = "-faults"
+	KernelFlag      = "-kernel"
+	AttackFlag      = "-worst"
+	AttributionFlag = "-attribution"
 )
 
 // Page is a page of a section.

@@ -85,12 +85,12 @@ const (
 
 // Settings are the values of the placeholders.
 type Settings struct {
-	Listen               string // an IPv4 address; empty is 127.0.0.1
-	Port, Metrics, Ready Port
-	Dir, Conf            string
-	Upstream             netip.AddrPort
-	Kubeconfig           string // empty without a cluster
-	Scope                string // an option of the kubernetes directive
+	Listen                      string // an IPv4 address; empty is 127.0.0.1
+	Port, Metrics, Ready, Pprof Port
+	Dir, Conf                   string
+	Upstream                    netip.AddrPort
+	Kubeconfig                  string // empty without a cluster
+	Scope                       string // an option of the kubernetes directive
 	// LargeCache asks for a cache of far more entries than a Corefile without a number
 	// gives.
 	LargeCache bool
@@ -119,6 +119,7 @@ func (s Settings) Fill(text string) string {
 		"@PORT@", s.Port.String(),
 		"@METRICS@", s.Metrics.String(),
 		"@READY@", s.Ready.String(),
+		"@PPROF@", s.Pprof.String(),
 		"@KUBECONFIG@", s.Kubeconfig,
 		"@SCOPE@", s.Scope,
 		"@CONF@", s.Conf,

@@ -1,0 +1,90 @@
+package attribution
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/test/bench/figures"
+	"github.com/nodens-dns/nodens/test/bench/harness"
+	"github.com/nodens-dns/nodens/test/bench/machine"
+	"github.com/nodens-dns/nodens/test/loadgen"
+)
+
+// memorySample is an agent's memory in bytes after a garbage collection.
+type memorySample struct{ heap, rss uint64 }
+
+// measureMemory measures the memory of two new agents, each of which has been asked once for all names.
+func (b *run) measureMemory(ctx context.Context, p *pair) error {
+	for i := range p.agents {
+		at := i ^ p.round%2
+		m, err := b.memoryOf(ctx, p, at)
+		if err != nil {
+			return fmt.Errorf("measuring memory: %w", err)
+		}
+		name := p.agents[at].Name
+		b.out.memory[name] = append(b.out.memory[name], m)
+		fmt.Fprintf(b.Progress, "round %d of %d, memory, %s: heap %.2f MiB, RSS %.2f MiB\n", p.round+1, b.Plan.Rounds, name, figures.Mebi(m.heap), figures.Mebi(m.rss))
+	}
+	return p.checkCounts(ctx)
+}
+
+func (b *run) memoryOf(ctx context.Context, p *pair, at int) (m memorySample, err error) {
+	from := b.sources()
+	names := b.NewNamesStream(loadgen.Stream{Server: harness.LoopbackAddr(p.agents[at].Any().Port), Window: len(from), Count: b.Names}, "00000000.full.example.")
+	names.Sources, names.Sockets = from, len(from)
+	s, err := b.ask(ctx, p, at, names, 0)
+	if err != nil {
+		return m, err
+	}
+	if err := s.Check(dns.RcodeToString[dns.RcodeSuccess]); err != nil {
+		return m, err
+	}
+	proc := p.agents[at].Any()
+	var text string
+	for range 2 { // the first collection keeps what sync.Pools have
+		if text, err = get(ctx, proc.Pprof, "/debug/pprof/heap?gc=1&debug=1"); err != nil {
+			return m, err
+		}
+	}
+	if m.heap, err = heapInUse(text); err != nil {
+		return m, err
+	}
+	stat, err := machine.ReadProcStat(proc.PID())
+	m.rss = stat.RSS
+	return m, err
+}
+
+// heapInUse returns the bytes of the spans in use, of a heap profile in text form.
+func heapInUse(text string) (uint64, error) {
+	for line := range strings.Lines(text) {
+		if value, ok := strings.CutPrefix(line, "# HeapInuse = "); ok {
+			return strconv.ParseUint(strings.TrimSpace(value), 10, 64)
+		}
+	}
+	return 0, errors.New("the heap profile does not say how much is in use")
+}
+
+// get reads a page of an agent.
+func get(ctx context.Context, at harness.Port, path string) (string, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+harness.LoopbackAddr(at).String()+path, nil)
+	if err != nil {
+		return "", err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return "", err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return "", fmt.Errorf("%s: %s", path, resp.Status)
+	}
+	text, err := io.ReadAll(resp.Body)
+	return string(text), err
+}
