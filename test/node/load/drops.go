@@ -7,7 +7,7 @@ import (
 )
 
 // udpBufferDrops returns the number of UDP packets that the kernel has dropped in this network
-// namespace because a socket buffer was full.
+// namespace because a receive buffer was full.
 func udpBufferDrops() (sum uint64) {
 	for _, file := range []string{"/proc/self/net/snmp", "/proc/self/net/snmp6"} {
 		text, err := os.ReadFile(file)
@@ -40,7 +40,7 @@ func sumDrops(text string) (sum uint64) {
 	return sum
 }
 
-// sumBufferErrors adds up the UDP buffer errors in the text of /proc/net/snmp, where a line of names
+// sumBufferErrors adds up the UDP errors of receive buffers in the text of /proc/net/snmp, where a line of names
 // precedes one of numbers, or of snmp6, with a name and a number a line.
 func sumBufferErrors(text string) (sum uint64) {
 	var names []string
@@ -60,9 +60,9 @@ func sumBufferErrors(text string) (sum uint64) {
 	return sum
 }
 
-// bufferErrors returns the value of a counter of buffer errors; 0 for other counters.
+// bufferErrors returns the value of a counter of errors of receive buffers; 0 for other counters.
 func bufferErrors(name, value string) uint64 {
-	if !strings.HasSuffix(name, "bufErrors") {
+	if !strings.HasSuffix(name, "RcvbufErrors") {
 		return 0
 	}
 	n, _ := strconv.ParseUint(value, 10, 64) // the kernel wrote it

@@ -23,8 +23,11 @@ type Report struct {
 	// from the agent. Start and End count as answers.
 	LongestSilence, LongestAgentAbsence time.Duration
 	// Skipped counts queries that were not sent because the client got no CPU in time; Dropped
-	// counts packets lost in its socket buffers. Both mean that the client was too slow.
+	// counts answers lost in its socket buffers. Both mean that the client was too slow.
 	Skipped, Dropped uint64
+	// Discarded counts packets that the client sent again because the kernel had discarded them
+	// before they left it.
+	Discarded uint64
 	// Backlog counts packets of any process that the machine has dropped meanwhile because a
 	// CPU was too slow: lost queries may be among them.
 	Backlog uint64
@@ -144,8 +147,8 @@ func (r *Report) String() string {
 			fmt.Fprintf(&b, "    %s\n", e)
 		}
 	}
-	fmt.Fprintf(&b, "longest silence %v, longest without the agent %v, worst p99 of a second %v; %d refused, %d skipped, %d dropped by the client, %d by the machine",
-		r.LongestSilence, r.LongestAgentAbsence, r.WorstP99(r.Start), r.Refused, r.Skipped, r.Dropped, r.Backlog)
+	fmt.Fprintf(&b, "longest silence %v, longest without the agent %v, worst p99 of a second %v; %d refused, %d skipped, %d discarded and sent again, %d dropped by the client, %d by the machine",
+		r.LongestSilence, r.LongestAgentAbsence, r.WorstP99(r.Start), r.Refused, r.Skipped, r.Discarded, r.Dropped, r.Backlog)
 	return b.String()
 }
 

@@ -24,6 +24,9 @@ const (
 	maxLag = 20 * time.Millisecond
 	// receiveBuffer is the receive buffer asked for: a socket has a few answers under way.
 	receiveBuffer = 1 << 18
+	// maxSends is how often a query is sent that the kernel discards because a queue is full, a
+	// tick apart.
+	maxSends = 1000
 	// maxAnswer is that of the largest answer without EDNS.
 	maxAnswer = 512
 )
@@ -133,15 +136,27 @@ func (l *udpClient) send() error {
 	binary.BigEndian.PutUint16(q, uint16(len(s.queries)))
 	s.queries = append(s.queries, pendingQuery{n, q})
 	l.records = append(l.records, record{asked: time.Now().UnixNano(), outcome: Lost})
-	// The first send after an ICMP error reports it and sends nothing.
-	for range 3 {
-		_, err := unix.SendmsgN(s.fd, q, nil, nil, 0)
-		if !errors.Is(err, unix.ECONNREFUSED) {
-			break // after another error the query is lost
-		}
-		l.report.Refused++
-	}
+	l.sendPacket(s.fd, q)
 	return nil
+}
+
+// sendPacket sends a query, again if an earlier ICMP error was reported instead, or if the kernel
+// discarded it because a queue was full. After another error the query is lost.
+func (l *udpClient) sendPacket(fd int, q []byte) {
+	refused := 0
+	for range maxSends {
+		_, err := unix.SendmsgN(fd, q, nil, nil, 0)
+		switch {
+		case errors.Is(err, unix.ECONNREFUSED) && refused < 3:
+			refused++
+			l.report.Refused++
+		case errors.Is(err, unix.ENOBUFS):
+			l.report.Discarded++
+			l.receive(tick)
+		default:
+			return
+		}
+	}
 }
 
 // receive waits for answers for at most d, and reads all of them.
@@ -152,9 +167,14 @@ func (l *udpClient) receive(d time.Duration) {
 		return // interrupted by a signal
 	}
 	for _, e := range events[:n] {
-		if s := l.byFD[int(e.Fd)]; s != nil {
-			for l.receiveOne(s) {
-			}
+		s := l.byFD[int(e.Fd)]
+		if s == nil {
+			continue
+		}
+		for l.receiveOne(s) {
+		}
+		if e.Events&unix.EPOLLERR != 0 {
+			l.clearErrors(s.fd)
 		}
 	}
 }
@@ -185,6 +205,15 @@ func (l *udpClient) receiveOne(s *socket) bool {
 	}
 	r.received, r.outcome = came, fate
 	return true
+}
+
+// clearErrors empties the error queue of a socket. Its errors were also returned by sending or receiving.
+func (l *udpClient) clearErrors(fd int) {
+	for {
+		if _, _, _, _, err := unix.Recvmsg(fd, l.buf[:], nil, unix.MSG_ERRQUEUE); err != nil {
+			return
+		}
+	}
 }
 
 // receiveTime returns the kernel's timestamp of a packet, or the current time.
@@ -230,6 +259,7 @@ func (l *udpClient) open(to netip.AddrPort) (*socket, error) {
 	err = errors.Join(
 		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer),
 		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1),
+		reportErrors(fd, family),
 		unix.Connect(fd, sa),
 		unix.EpollCtl(l.epoll, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd)}),
 	)
@@ -240,6 +270,15 @@ func (l *udpClient) open(to netip.AddrPort) (*socket, error) {
 	s := &socket{fd: fd}
 	l.byFD[fd] = s
 	return s, nil
+}
+
+// reportErrors makes sending return ENOBUFS if the kernel has discarded the packet. Without it the
+// kernel only counts that.
+func reportErrors(fd, family int) error {
+	if family == unix.AF_INET {
+		return unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_RECVERR, 1)
+	}
+	return unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_RECVERR, 1)
 }
 
 func sockaddr(to netip.AddrPort) (family int, sa unix.Sockaddr) {
