@@ -39,7 +39,10 @@ func askNames(ctx context.Context, f *topFlags) (topTable, error) {
 func (t nameTable) print(out io.Writer, f *topFlags, _ bool) error {
 	n := t.Names
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "node %s: %d %s in the last %.0f s, without answers from the kernel", cmp.Or(n.Node, "unknown"), n.Queries, nameTopics[n.Topic], n.WindowSeconds)
+	fmt.Fprintf(w, "node %s: %d %s in the last %.0f s", cmp.Or(n.Node, "unknown"), n.Queries, nameTopics[n.Topic], n.WindowSeconds)
+	if n.KernelSample > 0 {
+		fmt.Fprintf(w, "; of the answers from the kernel, 1 in %d is sampled", n.KernelSample)
+	}
 	if n.Floor > 0 {
 		fmt.Fprintf(w, "; names without a row: at most %d each", n.Floor)
 	}

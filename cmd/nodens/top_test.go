@@ -95,6 +95,7 @@ func TestTopNames(t *testing.T) {
 		}
 		switch n.Topic {
 		case "client":
+			n.KernelSample = 64
 			n.Names[0].Client = &report.NameClient{Kind: "pod", Namespace: "shop", Pod: "web-1", Address: "10.0.0.1"}
 			n.Names[1].Client = &report.NameClient{Kind: "unknown", Address: "10.0.0.9"}
 		case "failing", "slow":
@@ -106,31 +107,31 @@ func TestTopNames(t *testing.T) {
 		return n
 	})
 	for topic, want := range map[string]string{
-		"queries": `queries in the last 50 s, without answers from the kernel; names without a row: at most 8 each
+		"queries": `queries in the last 50 s; names without a row: at most 8 each
 
 QPS SHARE QUERIES ERROR NAME
 10.0 50.0% 500 ≤20 example.com.
 0.2 1.0% 10 ≤0 .
 `,
-		"client": `queries in the last 50 s, without answers from the kernel
+		"client": `queries in the last 50 s; of the answers from the kernel, 1 in 64 is sampled
 
 POD QPS SHARE QUERIES ERROR NAME
 shop/web-1 10.0 50.0% 500 ≤20 example.com.
 10.0.0.9 0.2 1.0% 10 ≤0 .
 `,
-		"waste": `NXDOMAIN for names that only a search path makes in the last 50 s, without answers from the kernel
+		"waste": `NXDOMAIN for names that only a search path makes in the last 50 s
 
 QPS SHARE QUERIES ERROR NAME
 10.0 50.0% 500 ≤20 *.example.com.
 0.2 1.0% 10 ≤0 *.
 `,
-		"failing": `queries with SERVFAIL in the last 50 s, without answers from the kernel
+		"failing": `queries with SERVFAIL in the last 50 s
 
 CAUSE QPS SHARE QUERIES ERROR NAME
 upstream 10.0 50.0% 500 ≤20 example.com.
 queue 0.2 1.0% 10 ≤0 .
 `,
-		"slow": `slow queries in the last 50 s, without answers from the kernel
+		"slow": `slow queries in the last 50 s
 
 CAUSE QPS SHARE QUERIES ERROR NAME
 upstream 10.0 50.0% 500 ≤20 example.com.

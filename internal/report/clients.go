@@ -46,7 +46,7 @@ type Client struct {
 }
 
 // TopName is the name that a client asks for most. Share is the least share that it has in the client's
-// queries in the window, without answers from the kernel.
+// queries in the window; of answers from the kernel it is an estimate.
 type TopName struct {
 	Name  string  `json:"name"`
 	Share float64 `json:"share"`

@@ -12,6 +12,9 @@ type Names struct {
 	// most Floor of them, apart from names in More.
 	Queries uint64 `json:"queries"`
 	Floor   uint64 `json:"floor"`
+	// KernelSample is 64 if one in 64 answers from the kernel is counted, with that weight. It is 0 if
+	// none is.
+	KernelSample int `json:"kernelSample"`
 	// Names are the rows with the most queries first, More how many others there are.
 	Names []Name `json:"names"`
 	More  int    `json:"more"`

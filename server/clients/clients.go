@@ -108,10 +108,12 @@ type Table struct {
 	host   *owner // all of the node's own addresses
 	rest   *owner // (other)
 	// ended has the addresses that EndAddr has taken from their pods.
-	ended   map[addrKey]*endedAddr
-	names   *names
-	windows [numWindows]window
-	series  [numLevels]seriesSet
+	ended map[addrKey]*endedAddr
+	names *names
+	// kernelSample is the weight of a query that SampleKernel adds; 0 while it is not called.
+	kernelSample atomic.Uint32
+	windows      [numWindows]window
+	series       [numLevels]seriesSet
 }
 
 // addrKey is an address, IPv4 in its IPv6-mapped form.
@@ -192,24 +194,6 @@ func (t *Table) Count(stripe int, addr netip.Addr, q Query) {
 	if isSlow := q.Latency >= t.opts.Slow; weight > 0 || len(q.Name) > 0 && (isSlow || q.failed()) {
 		t.names.add(&key, &q, weight, isSlow)
 	}
-}
-
-// CountKernel counts answered queries of addr that the kernel has answered, nxdomain of them
-// NXDOMAIN and the others NOERROR, since the last call. wasted are those of nxdomain that are search
-// waste. A nil Table counts nothing.
-func (t *Table) CountKernel(addr netip.Addr, answered, nxdomain, wasted uint64) {
-	if t == nil || answered == 0 {
-		return
-	}
-	key := addrKey(addr.As16())
-	h := t.hash(&key)
-	t.countTaken(&t.stripes[0], key, h, func(sl *slot) {
-		sl.n[noError] += answered - nxdomain
-		sl.n[nxDomain] += nxdomain
-		sl.n[hits] += answered
-		sl.n[kernel] += answered
-		sl.n[waste] += wasted
-	})
 }
 
 // countNew counts q of an address that has no slot in s.

@@ -103,6 +103,8 @@ func TestNil(*testing.T) {
 	var none *clients.Table
 	none.Count(0, addr(1), clients.Query{})
 	none.CountKernel(addr(1), 1, 0, 0)
+	none.SetKernelSample(64)
+	none.SampleKernel(addr(1), []byte{0}, false)
 }
 
 // TestExact: with many goroutines, on stripes that they share or not, each address has exactly its

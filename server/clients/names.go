@@ -171,16 +171,22 @@ type NameReport struct {
 	// Total is the number of queries of the topic. A name that is not in Names has at most Floor
 	// of them.
 	Total, Floor uint64
+	// KernelSample says that the kernel's answers are included as a sample of one in so many; 0 if
+	// there are none. Of [TopFailing] and [TopSlow] there are none.
+	KernelSample int
 	Names        []NameCount
 }
 
 // Names returns the limit most frequent names. While a stripe has up to 1,000 queries a
 // second, all are counted; of more, a random part is, which keeps the counts right on average. [TopFailing] and
-// [TopSlow] count all. Answers of the kernel are not included.
+// [TopSlow] count all. Of the kernel's answers a random sample is counted.
 func (t *Table) Names(topic Topic, w Window, limit int) NameReport {
 	t.classify()
 	r := t.names.top(topic, t.opts.Clock(), w, limit)
 	report := NameReport{Covered: r.Covered, Total: r.Sum, Floor: r.Floor}
+	if topic != TopFailing && topic != TopSlow {
+		report.KernelSample = int(t.kernelSample.Load())
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, e := range r.Entries {

@@ -9,7 +9,8 @@ import (
 type TopName struct {
 	// Name is in text form with the final dot, "" for none.
 	Name string
-	// Share is the least share of the client's queries that are for Name, without the kernel's answers.
+	// Share is the least share of the client's queries that are for Name. Of the kernel's answers it is an
+	// estimate.
 	Share float64
 }
 
@@ -39,7 +40,7 @@ func (t *Table) setTopNames(rows map[rowKey]*Client, by By, w Window, counted ti
 	}
 	for key, top := range tops {
 		c := rows[key]
-		c.TopName = TopName{Name: top.best, Share: top.share(c.Window.Queries()-c.Window.Kernel, r.Covered, counted)}
+		c.TopName = TopName{Name: top.best, Share: top.share(c.Window.Queries(), r.Covered, counted)}
 	}
 }
 

@@ -8,8 +8,8 @@ import (
 	"github.com/nodens-dns/nodens/server/clients"
 )
 
-// TestTopName: each row has the name that its addresses ask for most, with the share of the queries that
-// the agent has answered itself.
+// TestTopName: each row has the name that its addresses ask for most, with its share of the queries, those
+// answered in the kernel included.
 func TestTopName(t *testing.T) {
 	table := newNameTable()
 	table.SetPod(addr(1), podNo(1))
@@ -19,9 +19,11 @@ func TestTopName(t *testing.T) {
 	table.ask(t, 2, "both.test.", clients.Query{}, 30)
 	table.ask(t, 3, "broken.test.", clients.Query{Rcode: wire.ServFail}, 4)
 	table.Count(0, addr(4), clients.Query{Now: table.clock.read()}) // of no name
-	table.CountKernel(addr(1), 100, 0, 0)
+	table.SetKernelSample(64)
+	table.CountKernel(addr(1), 80, 0, 0)
+	table.SampleKernel(addr(1), wireName(t, "first.test."), false)
 	table.clock.advance(2 * time.Second)
-	pod, unknown := clients.TopName{Name: "both.test.", Share: 50.0 / 80}, clients.TopName{Name: "broken.test.", Share: 1}
+	pod, unknown := clients.TopName{Name: "first.test.", Share: 94.0 / 160}, clients.TopName{Name: "broken.test.", Share: 1}
 	for by, want := range map[clients.By][]clients.TopName{
 		clients.Pods:       {pod, unknown, {}},
 		clients.Workloads:  {pod, {Name: "broken.test.", Share: 4.0 / 5}},

@@ -11,26 +11,50 @@ import (
 
 	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
+
+	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// clientCounts is a ClientReporter that adds up.
+// clientCounts are answers by client.
 type clientCounts map[netip.Addr]ClientAnswers
 
-func (c clientCounts) ReportClient(addr netip.Addr, n ClientAnswers) {
-	sum := c[addr]
-	c[addr] = ClientAnswers{NoError: sum.NoError + n.NoError, NXDomain: sum.NXDomain + n.NXDomain, Waste: sum.Waste + n.Waste}
+// reports is a ClientReporter that keeps what is reported.
+type reports struct {
+	counted clientCounts
+	sampled []sampled
+}
+
+// ReportClient implements ClientReporter.
+func (r *reports) ReportClient(addr netip.Addr, n ClientAnswers) {
+	sum := r.counted[addr]
+	r.counted[addr] = ClientAnswers{NoError: sum.NoError + n.NoError, NXDomain: sum.NXDomain + n.NXDomain, Waste: sum.Waste + n.Waste}
+}
+
+// ReportSample implements ClientReporter.
+func (r *reports) ReportSample(addr netip.Addr, name []byte, waste bool) {
+	r.sampled = append(r.sampled, sampled{addr, wire.Name(name).String(), waste})
+}
+
+// sampled is a sample that was reported.
+type sampled struct {
+	addr  netip.Addr
+	name  string
+	waste bool
 }
 
 // countTest is an admissionTest with two more names, which do not exist. One of them is search waste.
 type countTest struct {
 	*admissionTest
 	missing, wasted []byte // queries for these names
-	counted         clientCounts
+	reported        *reports
 }
 
 func newCountTest(t *testing.T) *countTest {
-	s := &countTest{admissionTest: newAdmissionTest(t), counted: make(clientCounts)}
-	s.clients.reporter = s.counted
+	s := &countTest{admissionTest: newAdmissionTest(t), reported: &reports{counted: make(clientCounts)}}
+	s.clients.reporter = s.reported
+	if err := s.openSamples(); err != nil {
+		t.Fatal(err)
+	}
 	s.missing = ask(t, "nosuch.default.svc.cluster.local.", dns.TypeA, nil)
 	s.wasted = ask(t, "www.example.com.svc.cluster.local.", dns.TypeA, nil)
 	s.putMissing(s.missing, false)
@@ -77,7 +101,7 @@ func TestClientCounts(t *testing.T) {
 				t.Fatal(err)
 			}
 			for i, client := range []netip.AddrPort{client4, client6} {
-				clear(s.counted)
+				clear(s.reported.counted)
 				clear(want)
 				found, absent, wasted := 3+round+i, 2+cpu+i, 1+i
 				s.askTimes(client, s.query, found)
@@ -85,16 +109,16 @@ func TestClientCounts(t *testing.T) {
 				s.askTimes(client, s.wasted, wasted)
 				want[client.Addr()] = ClientAnswers{NoError: uint64(found), NXDomain: uint64(absent + wasted), Waste: uint64(wasted)}
 				s.Sweep()
-				if !maps.Equal(s.counted, want) {
-					t.Fatalf("reported: %v, want %v", s.counted, want)
+				if !maps.Equal(s.reported.counted, want) {
+					t.Fatalf("reported: %v, want %v", s.reported.counted, want)
 				}
 			}
 		}
 	}
-	clear(s.counted)
+	clear(s.reported.counted)
 	s.Sweep()
-	if len(s.counted) > 0 {
-		t.Errorf("reported again: %v", s.counted)
+	if len(s.reported.counted) > 0 {
+		t.Errorf("reported again: %v", s.reported.counted)
 	}
 }
 
@@ -107,13 +131,13 @@ func TestClientCountsWrap(t *testing.T) {
 		s.clients.counts[at] = programClientCount{NoError: 1<<32 - 2, NxDomain: 1<<32 - 1, Waste: 1<<32 - 3}
 	}
 	s.Sweep()
-	clear(s.counted)
+	clear(s.reported.counted)
 	s.askTimes(client4, s.query, 5)
 	s.askTimes(client4, s.missing, 3)
 	s.askTimes(client4, s.wasted, 4)
 	s.Sweep()
-	if want := (clientCounts{client4.Addr(): {NoError: 5, NXDomain: 7, Waste: 4}}); !maps.Equal(s.counted, want) {
-		t.Errorf("reported: %v, want %v", s.counted, want)
+	if want := (clientCounts{client4.Addr(): {NoError: 5, NXDomain: 7, Waste: 4}}); !maps.Equal(s.reported.counted, want) {
+		t.Errorf("reported: %v, want %v", s.reported.counted, want)
 	}
 }
 
@@ -123,14 +147,14 @@ func TestWasteChanges(t *testing.T) {
 	s := newCountTest(t)
 	for i, waste := range []bool{false, true, false} {
 		s.putMissing(s.missing, waste)
-		clear(s.counted)
+		clear(s.reported.counted)
 		s.askTimes(client4, s.missing, 2)
 		s.Sweep()
 		want := ClientAnswers{NXDomain: 2}
 		if waste {
 			want.Waste = 2
 		}
-		if got := s.counted[client4.Addr()]; got != want {
+		if got := s.reported.counted[client4.Addr()]; got != want {
 			t.Errorf("answer %d: reported: %v, want %v", i, got, want)
 		}
 	}
@@ -143,12 +167,12 @@ func TestReportClient(t *testing.T) {
 	s.askTimes(client6, s.query, 5)
 	s.ReportClient(client4.Addr())
 	want := clientCounts{client4.Addr(): {NoError: 5}}
-	if !maps.Equal(s.counted, want) {
-		t.Errorf("reported: %v, want %v", s.counted, want)
+	if !maps.Equal(s.reported.counted, want) {
+		t.Errorf("reported: %v, want %v", s.reported.counted, want)
 	}
 	s.ReportClient(netip.MustParseAddr("192.0.2.1")) // asks nothing
-	if !maps.Equal(s.counted, want) {
-		t.Errorf("reported: %v, want %v", s.counted, want)
+	if !maps.Equal(s.reported.counted, want) {
+		t.Errorf("reported: %v, want %v", s.reported.counted, want)
 	}
 }
 
@@ -159,10 +183,10 @@ func TestClientCountsReused(t *testing.T) {
 	s.askTimes(client4, s.query, 5)
 	number := s.client(client4.Addr()).Number
 	s.forget()
-	if want := (clientCounts{client4.Addr(): {NoError: 5}}); !maps.Equal(s.counted, want) {
-		t.Errorf("reported: %v, want %v", s.counted, want)
+	if want := (clientCounts{client4.Addr(): {NoError: 5}}); !maps.Equal(s.reported.counted, want) {
+		t.Errorf("reported: %v, want %v", s.reported.counted, want)
 	}
-	clear(s.counted)
+	clear(s.reported.counted)
 	for range len(s.clients.states) {
 		s.isAnswered(client6, portB)
 		if s.client(client6.Addr()).Number == number {
@@ -171,8 +195,8 @@ func TestClientCountsReused(t *testing.T) {
 		s.forget()
 	}
 	s.Sweep()
-	if len(s.counted) > 0 {
-		t.Errorf("reported: %v, want nothing: no answer was given", s.counted)
+	if len(s.reported.counted) > 0 {
+		t.Errorf("reported: %v, want nothing: no answer was given", s.reported.counted)
 	}
 }
 

@@ -32,15 +32,19 @@ type Order struct {
 // Options configure a [Program].
 type Options struct {
 	Order Order
-	// Clients receives the numbers of answered queries by client; nil: nobody does.
+	// Clients receives the numbers of answered queries by client, and samples of them; nil: nobody does.
 	Clients ClientReporter
 }
 
-// ClientReporter receives the number of answered queries of one client.
+// ClientReporter receives the numbers of answered queries of clients, and samples of them. Its methods are
+// called by [Program.Sweep] and [Program.ReportClient] and must not call the Program.
 type ClientReporter interface {
-	// ReportClient is called by [Program.Sweep] and [Program.ReportClient]. n are the answers to addr since
-	// the last call, at least one. It must not call the Program.
+	// ReportClient receives the answers to addr since its last call, at least one.
 	ReportClient(addr netip.Addr, n ClientAnswers)
+	// ReportSample receives the client and the name of an answer that was chosen at random, one of
+	// [SampleWeight]. name is in lower case and wire form; ReportSample does not keep it. waste is
+	// that of [Answer].
+	ReportSample(addr netip.Addr, name []byte, waste bool)
 }
 
 // ClientAnswers are numbers of answers to a client.
@@ -60,6 +64,7 @@ type Program struct {
 	state   *programState
 	epochs  []atomic.Uint64
 	clients clients
+	samples samples
 	own     []ebpf.ProgramID
 
 	mu            sync.Mutex
@@ -110,21 +115,26 @@ type HitReporter interface {
 // block, and keeps nothing that a points to except the HitReporter.
 func (p *Program) Put(a *Answer) bool { return p.table.put(a) }
 
-// Sweep reports hits to all HitReporters and answers to the ClientReporter, and releases clients that
-// no longer ask. Call it every second or more often; clients are released every few seconds.
+// Sweep reports hits to all HitReporters, answers and samples to the ClientReporter, and releases clients
+// that no longer ask. Call it every second or more often, or samples are dropped; clients are released
+// every few seconds.
 func (p *Program) Sweep() {
 	took := time.Duration(0)
 	if n := p.count(programResultTIMED); n > 0 {
 		took = time.Duration(p.count(programResultTOOK) / n)
 	}
 	p.table.sweep(took)
+	p.samples.read(p.clients.reporter)
 	p.clients.reportAll()
 	p.clients.sweep(kernelNow())
 }
 
-// ReportClient reports the answers to addr up to now to the ClientReporter. Call it before addr becomes
-// another client's.
-func (p *Program) ReportClient(addr netip.Addr) { p.clients.reportOne(addr) }
+// ReportClient reports the answers to addr up to now, and all samples, to the ClientReporter. Call it before
+// addr becomes another client's.
+func (p *Program) ReportClient(addr netip.Addr) {
+	p.samples.read(p.clients.reporter)
+	p.clients.reportOne(addr)
+}
 
 // ClientsOf returns the addresses whose last query came in on the interface, of those that have asked
 // within the last minute.
@@ -138,4 +148,6 @@ type Counters struct {
 	// Results is the number of packets by result: "answered", or why a packet was passed on
 	// to the agent.
 	Results map[string]uint64
+	// SamplesDropped is the number of samples that were lost because the buffer was full.
+	SamplesDropped uint64
 }

@@ -57,19 +57,13 @@ func (p *Program) load() error {
 	if err != nil {
 		return err
 	}
-	if p.table.sets, err = mapArray[programSet](p, p.objects.Sets); err != nil {
-		return err
-	}
-	if p.table.slots, err = mapArray[programSlot](p, p.objects.Slots); err != nil {
-		return err
-	}
-	if err := p.loadClients(); err != nil {
+	p.state, p.epochs = &states[0], words
+	if err := errors.Join(p.loadTable(), p.loadClients(), p.openSamples()); err != nil {
 		return err
 	}
 	if p.own, err = programIDs(p.objects.NodensAnswer, p.objects.NodensWatch, p.objects.NodensAhead, p.objects.NodensAdmit, p.objects.NodensIdle); err != nil {
 		return err
 	}
-	p.state, p.epochs = &states[0], words
 	p.table.seed = binary.NativeEndian.Uint64(seed[:]) | 1
 	p.table.offset = kernelNow() - clock.Now()
 	p.state.Seed, p.state.Stripes = p.table.seed, uint64(clientStripes()-1)
@@ -84,6 +78,15 @@ func (p *Program) loadObjects() error {
 	}
 	spec.Maps[programMapClientCounts].MaxEntries = uint32(clientStripes()) * spec.Maps[programMapClientStates].MaxEntries
 	return spec.LoadAndAssign(&p.objects, nil)
+}
+
+// loadTable maps the memory of the table.
+func (p *Program) loadTable() (err error) {
+	if p.table.sets, err = mapArray[programSet](p, p.objects.Sets); err != nil {
+		return err
+	}
+	p.table.slots, err = mapArray[programSlot](p, p.objects.Slots)
+	return err
 }
 
 // programIDs returns the kernel's IDs of programs.
@@ -149,7 +152,7 @@ func (p *Program) Close() error {
 	for ifindex := range p.links {
 		p.detach(ifindex)
 	}
-	return p.objects.Close()
+	return errors.Join(p.samples.close(), p.objects.Close())
 }
 
 // Epochs returns the counters that answers depend on: one table for cluster names, one

@@ -20,6 +20,8 @@ const (
 	programBoundSETS_BITS      programBound = 10
 	programBoundEPOCH_BITS     programBound = 12
 	programBoundCLIENT_STRIPES programBound = 16
+	programBoundSAMPLED        programBound = 64
+	programBoundSAMPLE_BYTES   programBound = 262144
 	programBoundSTAMP_TIME     programBound = 27
 	programBoundSTAMP_BITS     programBound = 31
 )
@@ -83,8 +85,17 @@ const (
 	programResultRESULTS  programResult = 11
 	programResultTOOK     programResult = 11
 	programResultTIMED    programResult = 12
-	programResultCOUNTERS programResult = 13
+	programResultDROPPED  programResult = 13
+	programResultCOUNTERS programResult = 14
 )
+
+type programSample struct {
+	_      structs.HostLayout
+	Client programClient
+	Waste  uint32
+	Zero   uint32
+	Key    programKey
+}
 
 type programSet struct {
 	_   structs.HostLayout
@@ -127,6 +138,7 @@ type programState struct {
 	Watched  uint64
 	Unnoted  uint64
 	Stripes  uint64
+	Sampling uint64
 }
 
 type programVariant uint32
@@ -140,13 +152,13 @@ const (
 )
 
 type programWork struct {
-	_     structs.HostLayout
-	Fence uint64
-	Zero  uint32
-	Msg   [664]uint8
-	_     [4]byte
-	Key   programKey
-	Tail  [128]uint64
+	_      structs.HostLayout
+	Fence  uint64
+	Skip   uint32
+	Msg    [664]uint8
+	_      [4]byte
+	Sample programSample
+	Tail   [128]uint64
 }
 
 // Names of all BPF objects in the ELF.
@@ -160,6 +172,7 @@ const (
 	programMapDoors         = "doors"
 	programMapEpochs        = "epochs"
 	programMapFreeClients   = "free_clients"
+	programMapSamples       = "samples"
 	programMapSets          = "sets"
 	programMapSlots         = "slots"
 	programMapStates        = "states"
@@ -234,6 +247,7 @@ type programMapSpecs struct {
 	Doors        *ebpf.MapSpec `ebpf:"doors"`
 	Epochs       *ebpf.MapSpec `ebpf:"epochs"`
 	FreeClients  *ebpf.MapSpec `ebpf:"free_clients"`
+	Samples      *ebpf.MapSpec `ebpf:"samples"`
 	Sets         *ebpf.MapSpec `ebpf:"sets"`
 	Slots        *ebpf.MapSpec `ebpf:"slots"`
 	States       *ebpf.MapSpec `ebpf:"states"`
@@ -276,6 +290,7 @@ type programMaps struct {
 	Doors        *ebpf.Map `ebpf:"doors"`
 	Epochs       *ebpf.Map `ebpf:"epochs"`
 	FreeClients  *ebpf.Map `ebpf:"free_clients"`
+	Samples      *ebpf.Map `ebpf:"samples"`
 	Sets         *ebpf.Map `ebpf:"sets"`
 	Slots        *ebpf.Map `ebpf:"slots"`
 	States       *ebpf.Map `ebpf:"states"`
@@ -291,6 +306,7 @@ func (m *programMaps) Close() error {
 		m.Doors,
 		m.Epochs,
 		m.FreeClients,
+		m.Samples,
 		m.Sets,
 		m.Slots,
 		m.States,

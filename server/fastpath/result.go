@@ -17,7 +17,7 @@ var results = [...]string{
 
 // Counters returns the sums over all CPUs.
 func (p *Program) Counters() Counters {
-	c := Counters{Results: make(map[string]uint64, len(results))}
+	c := Counters{Results: make(map[string]uint64, len(results)), SamplesDropped: p.count(programResultDROPPED)}
 	for i, name := range results {
 		c.Results[name] = p.count(programResult(i))
 	}

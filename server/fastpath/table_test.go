@@ -21,7 +21,7 @@ import (
 // gives them.
 var sharedTypes = map[string]any{
 	"key": programKey{}, "slot": programSlot{}, "set": programSet{}, "state": programState{},
-	"door": programDoor{}, "client": programClient{}, "client_state": programClientState{}, "client_count": programClientCount{},
+	"door": programDoor{}, "client": programClient{}, "client_state": programClientState{}, "client_count": programClientCount{}, "sample": programSample{},
 }
 
 // programStruct returns a structure as the compiler of the programs has laid it out.

@@ -100,10 +100,15 @@ func openFastPath(opts *options.Agent, log *slog.Logger, m platform, table *clie
 		return nil, nil
 	}
 	s := &fastPath{log: log.With("part", "fastpath"), platform: m, clients: table}
-	path, err := m.load(opts.FastPath, fastpath.Options{Order: fastpath.Order(opts.FastPathOrder), Clients: kernelCounts{table}})
+	settings := fastpath.Options{Order: fastpath.Order(opts.FastPathOrder)}
+	if table != nil {
+		settings.Clients = kernelCounts{table}
+	}
+	path, err := m.load(opts.FastPath, settings)
 	switch {
 	case err == nil:
 		s.program = path
+		table.SetKernelSample(fastpath.SampleWeight)
 	case opts.FastPath == options.FastPathOn:
 		return nil, fmt.Errorf("--kernel-path=on: %w; --kernel-path=auto serves without it", err)
 	case errors.Is(err, fastpath.ErrUnsupported):
@@ -265,6 +270,11 @@ func (k kernelCounts) ReportClient(addr netip.Addr, n fastpath.ClientAnswers) {
 	k.table.CountKernel(addr, n.NoError+n.NXDomain, n.NXDomain, n.Waste)
 }
 
+// ReportSample implements [fastpath.ClientReporter].
+func (k kernelCounts) ReportSample(addr netip.Addr, name []byte, waste bool) {
+	k.table.SampleKernel(addr, name, waste)
+}
+
 // reportClient brings the count of the kernel's answers to addr up to date.
 func (s *fastPath) reportClient(addr netip.Addr) {
 	if s.available() {
@@ -294,17 +304,18 @@ func (s *fastPath) updateCounters() {
 func (s scrape) fastPath(of *fastPath) {
 	var active, failed float64
 	var links, watched int
-	results := map[string]uint64{"answered": 0}
+	counters := fastpath.Counters{Results: map[string]uint64{"answered": 0}}
 	if of.available() {
 		active, failed = boolFloat(of.active.Load()), float64(of.failed.Load())
 		links, watched = of.program.Links()
-		results = of.program.Counters().Results
+		counters = of.program.Counters()
 	}
 	s.put(kernelActive, active)
 	s.put(kernelInterfaces, float64(links))
 	s.put(kernelWatched, float64(watched))
 	s.put(kernelAttachErrors, failed)
-	for result, n := range results {
+	s.put(kernelSamplesDropped, float64(counters.SamplesDropped))
+	for result, n := range counters.Results {
 		s.put(kernelQueries, float64(n), result)
 	}
 }

@@ -147,11 +147,12 @@ var (
 	upstreamConnFailures = counter("nodens_upstream_connection_failures_total", "Connections to the upstream that could not be opened, or failed with queries in flight.", "to")
 	upstreamUnexpected   = counter("nodens_upstream_unexpected_replies_total", "Messages from the upstream dropped because they match no query.", "to")
 
-	kernelActive       = gauge("nodens_kernel_path_active", "1 while programs in the kernel may answer queries; 0 with --kernel-path=off, on nodes that can't, and after a handover.")
-	kernelQueries      = counter("nodens_kernel_path_queries_total", "Queries seen by the program on pod interfaces: answered in the kernel, or passed to the agent for the reason in result.", "result")
-	kernelInterfaces   = gauge("nodens_kernel_path_interfaces", "Pod interfaces on which the program may answer.")
-	kernelWatched      = gauge("nodens_kernel_path_interfaces_watched", "Pod interfaces on which the program only observes, because answering would bypass other programs or filters.")
-	kernelAttachErrors = counter("nodens_kernel_path_attach_errors_total", "Failures to attach the program to a pod interface.")
+	kernelActive         = gauge("nodens_kernel_path_active", "1 while programs in the kernel may answer queries; 0 with --kernel-path=off, on nodes that can't, and after a handover.")
+	kernelQueries        = counter("nodens_kernel_path_queries_total", "Queries seen by the program on pod interfaces: answered in the kernel, or passed to the agent for the reason in result.", "result")
+	kernelInterfaces     = gauge("nodens_kernel_path_interfaces", "Pod interfaces on which the program may answer.")
+	kernelWatched        = gauge("nodens_kernel_path_interfaces_watched", "Pod interfaces on which the program only observes, because answering would bypass other programs or filters.")
+	kernelAttachErrors   = counter("nodens_kernel_path_attach_errors_total", "Failures to attach the program to a pod interface.")
+	kernelSamplesDropped = counter("nodens_kernel_path_samples_dropped_total", "Samples of clients and names of answered queries that were dropped because the agent had not read the earlier ones.")
 )
 
 // noView is the view label of zones without a view.

@@ -31,7 +31,7 @@ func (a *agent) showNames(w http.ResponseWriter, r *http.Request) {
 func nameReport(table *clients.Table, topic, window string) *report.Names {
 	r := table.Names(nameTopics[topic], clientWindows[window], math.MaxInt)
 	out := &report.Names{
-		Topic: topic, Window: window, WindowSeconds: r.Covered.Seconds(), Queries: r.Total, Floor: r.Floor,
+		Topic: topic, Window: window, WindowSeconds: r.Covered.Seconds(), Queries: r.Total, Floor: r.Floor, KernelSample: r.KernelSample,
 		Names: make([]report.Name, 0, min(len(r.Names), maxShownNames)),
 	}
 	for i := range r.Names {

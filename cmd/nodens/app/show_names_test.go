@@ -49,6 +49,10 @@ func TestNameReport(t *testing.T) {
 			t.Errorf("%s: %s", topic, diff)
 		}
 	}
+	table.SetKernelSample(64)
+	if r := nameReport(table, "client", "10s"); r.KernelSample != 64 {
+		t.Errorf("%d answers of the kernel for each sample", r.KernelSample)
+	}
 	if empty := nameReport(table, "waste", "1h"); empty.Names == nil || len(empty.Names) != 0 {
 		t.Errorf("waste: %+v", empty)
 	}

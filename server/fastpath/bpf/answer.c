@@ -53,6 +53,12 @@ struct {
 	TYPE(value, u64);
 } counters SEC(".maps");
 
+/* samples has answers that were chosen at random, until the agent reads them. */
+struct {
+	UINT(type, MAP_RINGBUF);
+	UINT(max_entries, SAMPLE_BYTES);
+} samples SEC(".maps");
+
 /* OPT_BYTES is an OPT record without options (RFC 6891, 6.1.2). */
 #define OPT_BYTES 11
 #define TYPE_OPT 41
@@ -71,9 +77,9 @@ struct {
  * by the longest message. */
 struct work {
 	u64 fence;
-	u32 zero;
+	u32 skip; /* how many answers there are until the next sample, with it; 0: not chosen yet */
 	u8 msg[HEADER_BYTES + QUESTION_MAX + MAX_MESSAGE + 8];
-	struct key key;
+	struct sample sample;
 	u64 tail[2 * ROOM / 8]; /* for an offset below ROOM and a length of ROOM */
 };
 
@@ -280,7 +286,7 @@ ALWAYS_INLINE u32 read_name(struct work *w, u64 *tag, u64 seed)
 			}
 			*tag = mixed(*tag, word, seed);
 		}
-		w->key.name[i] = word;
+		w->sample.key.name[i] = word;
 	}
 	return len;
 }
@@ -417,10 +423,10 @@ ALWAYS_INLINE u32 copy(struct slot *slot, struct work *w, struct answer *a, u64 
 			return BUSY;
 		be = htonl(*(volatile u64 *)epoch);
 		*(u32 *)((u8 *)w->tail + at_serial) = be;
-		a->sum += turned(fold(fold(be)), at_serial + w->key.name_len);
+		a->sum += turned(fold(fold(be)), at_serial + w->sample.key.name_len);
 	}
 	fence(w);
-	return seq == *(volatile u32 *)&slot->seq && matches(&w->key, &slot->key) ? ANSWERED : BUSY;
+	return seq == *(volatile u32 *)&slot->seq && matches(&w->sample.key, &slot->key) ? ANSWERED : BUSY;
 }
 
 /* put_tail writes the tail with its records rotated. */
@@ -526,7 +532,7 @@ ALWAYS_INLINE int reply(struct __sk_buff *skb, struct packet *p, struct work *w,
 			return -1;
 		old += turned(fold(fold(gone)), behind);
 	}
-	if (w->key.variant & EDNS) {
+	if (w->sample.key.variant & EDNS) {
 		u32 to = a->tail_len - 8;
 		if (to > TAIL_BYTES - 8)
 			return -1;
@@ -578,6 +584,24 @@ ALWAYS_INLINE u32 arrives(struct __sk_buff *skb, struct state *st, struct packet
 	return door && form == ODD ? ODD_DOOR : door;
 }
 
+/* sample passes the answer to the client to the agent if it is the next sample. Each processor
+ * chooses a random distance to the next one: a fixed distance could meet the same name of a
+ * periodic pattern each time. */
+ALWAYS_INLINE void sample(struct state *st, struct work *w, u32 *client, u32 waste)
+{
+	if (!st->sampling)
+		return;
+	if (!w->skip)
+		w->skip = 1 + random_u32() % (2 * SAMPLED - 1);
+	if (--w->skip)
+		return;
+	struct sample *s = &w->sample;
+	__builtin_memcpy(s->client.addr, client, 16);
+	s->waste = waste;
+	if (ringbuf_output(&samples, s, __builtin_offsetof(struct sample, key.name) + s->key.name_len, RB_NO_WAKEUP))
+		count(DROPPED, 1);
+}
+
 SEC("tcx/ingress")
 int nodens_answer(struct __sk_buff *skb)
 {
@@ -603,7 +627,7 @@ int nodens_answer(struct __sk_buff *skb)
 		return pass_on(SHAPE);
 	if (skb_load_bytes(skb, p.l4 + UDP_BYTES, w->msg, len))
 		return pass_on(SHAPE);
-	w->key.door = door;
+	w->sample.key.door = door;
 	u64 tag = door, seed = st->seed;
 	u32 name_len = read_name(w, &tag, seed);
 	u32 behind = HEADER_BYTES + name_len + 4;
@@ -615,13 +639,13 @@ int nodens_answer(struct __sk_buff *skb)
 	int variant = variant_of(w->msg, behind, len, &size);
 	if (variant < 0)
 		return pass_on(SHAPE);
-	w->key.name_len = name_len;
-	w->key.variant = variant;
-	w->key.type = *(u16 *)(w->msg + behind - 4);
-	tag = mixed(tag, (u64)w->key.type << 8 | (u32)variant, seed);
+	w->sample.key.name_len = name_len;
+	w->sample.key.variant = variant;
+	w->sample.key.type = *(u16 *)(w->msg + behind - 4);
+	tag = mixed(tag, (u64)w->sample.key.type << 8 | (u32)variant, seed);
 	tag |= !tag;
 
-	struct slot *slot = find(&w->key, tag);
+	struct slot *slot = find(&w->sample.key, tag);
 	if (!slot)
 		return pass_on(MISS);
 	u32 result = copy(slot, w, &a, now);
@@ -637,6 +661,7 @@ int nodens_answer(struct __sk_buff *skb)
 	__sync_fetch_and_add(&slot->hits, 1);
 	count(ANSWERED, 1);
 	count_client(st, client, a.head[1] & 15, a.waste);
+	sample(st, w, p.from, a.waste);
 	if (!(slot->hits & (SAMPLED - 1))) {
 		count(TOOK, ktime_ns() - now);
 		count(TIMED, 1);

@@ -21,12 +21,16 @@ enum {
 	MAP_ARRAY = 2,
 	MAP_PERCPU_ARRAY = 6,
 	MAP_QUEUE = 22,
+	MAP_RINGBUF = 27,
 };
 
 #define MAP_MMAPABLE (1 << 10)
 
 /* NOEXIST makes map_update fail if the key exists. */
 #define NOEXIST 1
+
+/* RB_NO_WAKEUP makes ringbuf_output wake nobody. */
+#define RB_NO_WAKEUP 1
 
 /* What a tcx program returns: run the next program, or drop the packet. */
 #define TCX_NEXT (-1)
@@ -81,6 +85,7 @@ static long (*skb_load_bytes)(const void *skb, u32 at, void *to, u32 len) = (voi
 static s64 (*csum_diff)(u32 *from, u32 from_size, u32 *to, u32 to_size, u32 seed) = (void *)28;
 static long (*skb_change_type)(struct __sk_buff *skb, u32 type) = (void *)32;
 static long (*skb_change_tail)(struct __sk_buff *skb, u32 len, u64 flags) = (void *)38;
+static long (*ringbuf_output)(void *ringbuf, void *data, u64 size, u64 flags) = (void *)130;
 static long (*redirect_peer)(u32 ifindex, u64 flags) = (void *)155;
 
 /* PACKET_HOST is the type of a packet addressed to the receiving machine. */

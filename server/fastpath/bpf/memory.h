@@ -29,6 +29,11 @@ enum bound {
 	EPOCH_BITS = 12,
 	/* The most sets of counters of clients. Each processor has one, and more share. */
 	CLIENT_STRIPES = 16,
+	/* Of so many answers one is timed, and one is passed to the agent as a sample. A power of two. */
+	SAMPLED = 64,
+	/* The buffer of samples, in bytes: a power of two, and a multiple of every page size. It is
+	 * enough for 3,500 samples of names of 40 bytes, or 230,000 answers between two readings. */
+	SAMPLE_BYTES = 1 << 18,
 	/* A stamp is a time and a number in one word, which is read and written atomically: the
 	 * time in units of 2^27 nanoseconds (134 ms), followed by 31 bits of the number. */
 	STAMP_TIME = 27,
@@ -71,9 +76,6 @@ enum bound {
  * the ClusterIP, of the new and of the old configuration. */
 #define PASSES 4
 
-/* SAMPLED is how many answers there are for each one that is timed; a power of two. */
-#define SAMPLED 64
-
 /* variant is the bits of a query that distinguish replies. */
 enum variant {
 	RD = 1,
@@ -97,9 +99,11 @@ enum result {
 	BUSY,     /* the agent is writing the slot */
 	FAILED,   /* the packet could not be changed */
 	RESULTS,
-	/* After the results: nanoseconds of the timed answers, and their number. */
+	/* After the results: nanoseconds of the timed answers, their number, and the number of samples
+	 * that found the buffer full. */
 	TOOK = RESULTS,
 	TIMED,
+	DROPPED,
 	COUNTERS,
 };
 
@@ -153,6 +157,7 @@ struct state {
 	/* Written by the program: when a query came from an address that had no room. */
 	u64 unnoted;
 	u64 stripes; /* the number of sets of counters of clients, less one; all bits are ones */
+	u64 sampling; /* 1: the agent reads samples */
 };
 
 /* door is an address at which the agent listens; IPv4 in mapped form. */
@@ -165,6 +170,14 @@ struct door {
 /* client is an address that asks; IPv4 in mapped form. */
 struct client {
 	u32 addr[4];
+};
+
+/* sample is an answer in the buffer of samples. Its name ends with the record. */
+struct sample {
+	struct client client;
+	u32 waste; /* that of the slot */
+	u32 zero;
+	struct key key;
 };
 
 /* STAMP_MASK selects the number in a stamp. */

@@ -1,0 +1,39 @@
+package clients
+
+import "net/netip"
+
+// CountKernel counts answered queries of addr that the kernel has answered, nxdomain of them
+// NXDOMAIN and the others NOERROR, since the last call. wasted are those of nxdomain that are search
+// waste. A nil Table counts nothing.
+func (t *Table) CountKernel(addr netip.Addr, answered, nxdomain, wasted uint64) {
+	if t == nil || answered == 0 {
+		return
+	}
+	key := addrKey(addr.As16())
+	h := t.hash(&key)
+	t.countTaken(&t.stripes[0], key, h, func(sl *slot) {
+		sl.n[noError] += answered - nxdomain
+		sl.n[nxDomain] += nxdomain
+		sl.n[hits] += answered
+		sl.n[kernel] += answered
+		sl.n[waste] += wasted
+	})
+}
+
+// SetKernelSample says that one in n of the answers that [Table.CountKernel] counts is passed to
+// [Table.SampleKernel], chosen at random. A nil Table ignores it.
+func (t *Table) SetKernelSample(n int) {
+	if t != nil {
+		t.kernelSample.Store(uint32(n))
+	}
+}
+
+// SampleKernel adds an answer of the kernel to the tables of names, with the weight of as many as it stands
+// for. name and wasted are as in [Query]. A nil Table ignores it.
+func (t *Table) SampleKernel(addr netip.Addr, name []byte, wasted bool) {
+	if t == nil || len(name) == 0 {
+		return
+	}
+	key := addrKey(addr.As16())
+	t.names.add(&key, &Query{Name: name, Waste: wasted, Now: t.opts.Clock()}, uint64(t.kernelSample.Load()), false)
+}
