@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/nodens-dns/nodens/internal/config"
@@ -24,7 +25,8 @@ type exchange struct {
 	pool     *Pool
 	request  *wire.Query
 	client   share.Client
-	tcp      bool // ask over TCP
+	hedged   *atomic.Bool // see From
+	tcp      bool         // ask over TCP
 	deadline time.Time
 
 	servers   []*server // all servers at the start of the exchange

@@ -105,6 +105,9 @@ func (x *exchange) hedge(q *query, now time.Time) bool {
 	}
 	x.hedgesLeft--
 	s.hedges.Add(1)
+	if x.hedged != nil {
+		x.hedged.Store(true)
+	}
 	x.ask(s, now, true)
 	return true
 }

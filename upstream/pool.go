@@ -211,6 +211,9 @@ type From struct {
 	// TCP says that the client used TCP. It decides the protocol unless force_tcp or
 	// prefer_udp is set.
 	TCP bool
+	// Hedged is set when a further server is asked because one is late; nil: it is of no
+	// interest.
+	Hedged *atomic.Bool
 }
 
 // Exchange is [Pool.ExchangeFrom] without a client, for background queries such as
@@ -264,7 +267,7 @@ func (p *Pool) exchange(ctx context.Context, q *wire.Query, from From) (wire.Res
 		x.reset()
 		p.exchanges.Put(x)
 	}()
-	x.request, x.client, x.servers = q, from.Client, p.servers()
+	x.request, x.client, x.hedged, x.servers = q, from.Client, from.Hedged, p.servers()
 	x.tcp = p.cfg.ForceTCP || from.TCP && !p.cfg.PreferUDP
 	x.deadline = time.Now().Add(p.opts.Deadline)
 	if d, ok := ctx.Deadline(); ok && d.Before(x.deadline) {

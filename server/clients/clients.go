@@ -74,6 +74,8 @@ type Query struct {
 	Upstream, Shed bool
 	// Waste says that the name does not exist and can only come from a search path.
 	Waste bool
+	// Cause is why the query failed or took long; meaningless for others.
+	Cause Cause
 	// Latency is the time from the query's arrival to its reply, and Now the time of the reply by
 	// [Options.Clock].
 	Latency, Now time.Duration

@@ -29,29 +29,29 @@ const (
 	numTopics
 )
 
-// Cause is why a query failed, or where the time of a slow one went.
+// Cause is why a query failed, or what a slow one waited for longest.
 type Cause uint8
 
 const (
-	// UpstreamCause: an upstream did not answer, or answered late or with SERVFAIL.
-	UpstreamCause Cause = iota
+	// LocalCause: none of the others; the agent itself.
+	LocalCause Cause = iota
+	// ViewCause: the view of the cluster had to load objects, or did not have them.
+	ViewCause
+	// UpstreamCause: an upstream took the time, answered SERVFAIL, or could not be asked.
+	UpstreamCause
+	// HedgeCause: an upstream took the time, and another one was asked because it was late.
+	HedgeCause
 	// QueueCause: too many queries waited.
 	QueueCause
-	// LocalCause: the agent itself; of cluster names, their view.
-	LocalCause
+	// TimeoutCause: no upstream answered in time.
+	TimeoutCause
+	// LoopCause: forwarding is stopped because queries come back from the upstreams.
+	LoopCause
 )
 
-// String returns a word for a table.
-func (c Cause) String() string { return [...]string{"upstream", "queue", "local"}[c] }
-
-func causeOf(q *Query) Cause {
-	switch {
-	case q.Shed:
-		return QueueCause
-	case q.Upstream:
-		return UpstreamCause
-	}
-	return LocalCause
+// String returns a word for reports.
+func (c Cause) String() string {
+	return [...]string{"local", "view", "upstream", "hedge", "queue", "timeout", "loop"}[c]
 }
 
 // maxSamples is how many queries of a second a stripe adds to the tables of names. When there are more,
@@ -129,7 +129,7 @@ func (n *names) add(key *addrKey, q *Query, weight uint64, isSlow bool) {
 }
 
 func (n *names) addCause(topic Topic, q *Query) {
-	n.key = append(append(n.key[:0], byte(causeOf(q))), q.Name...)
+	n.key = append(append(n.key[:0], byte(q.Cause)), q.Name...)
 	n.topics[topic].Add(q.Now, n.key, 1)
 }
 

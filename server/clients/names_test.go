@@ -44,9 +44,9 @@ func TestNames(t *testing.T) {
 	table.ask(t, 2, "web.shop.svc.cluster.local.", clients.Query{}, 20)
 	table.ask(t, 1, "www.example.com.svc.cluster.local.", clients.Query{Rcode: wire.NXDomain, Waste: true}, 7)
 	table.ask(t, 1, "api.example.com.svc.cluster.local.", clients.Query{Rcode: wire.NXDomain, Waste: true}, 4)
-	table.ask(t, 1, "broken.test.", clients.Query{Rcode: wire.ServFail, Upstream: true}, 3)
-	table.ask(t, 2, "shed.test.", clients.Query{Rcode: wire.ServFail, Shed: true}, 2)
-	table.ask(t, 2, "late.test.", clients.Query{Upstream: true, Latency: time.Second}, 5)
+	table.ask(t, 1, "broken.test.", clients.Query{Rcode: wire.ServFail, Upstream: true, Cause: clients.TimeoutCause}, 3)
+	table.ask(t, 2, "shed.test.", clients.Query{Rcode: wire.ServFail, Shed: true, Cause: clients.QueueCause}, 2)
+	table.ask(t, 2, "late.test.", clients.Query{Upstream: true, Cause: clients.HedgeCause, Latency: time.Second}, 5)
 	table.ask(t, 2, ".", clients.Query{}, 1)
 	pod := func(name string, n uint64) clients.NameCount {
 		return clients.NameCount{Name: name, Kind: clients.PodClient, Pod: podNo(1), Addr: addr(1), Count: n}
@@ -68,9 +68,9 @@ func TestNames(t *testing.T) {
 		}},
 		{"waste", clients.TopWaste, 11, []clients.NameCount{{Name: "example.com.svc.cluster.local.", Count: 11}}},
 		{"failing", clients.TopFailing, 5, []clients.NameCount{
-			{Name: "broken.test.", Cause: clients.UpstreamCause, Count: 3}, {Name: "shed.test.", Cause: clients.QueueCause, Count: 2},
+			{Name: "broken.test.", Cause: clients.TimeoutCause, Count: 3}, {Name: "shed.test.", Cause: clients.QueueCause, Count: 2},
 		}},
-		{"slow", clients.TopSlow, 5, []clients.NameCount{{Name: "late.test.", Cause: clients.UpstreamCause, Count: 5}}},
+		{"slow", clients.TopSlow, 5, []clients.NameCount{{Name: "late.test.", Cause: clients.HedgeCause, Count: 5}}},
 	} {
 		r := table.Names(topic.topic, clients.Minute, 3)
 		if d := cmp.Diff(topic.want, r.Names, cmp.Comparer(func(a, b clients.NameCount) bool { return a == b })); d != "" {

@@ -36,15 +36,18 @@ func (z *Zone) cached(r *Request) bool {
 // refresh has the answer to q fetched anew while no client waits for it.
 func (z *Zone) refresh(q *wire.Query, proto Proto) {
 	if p := z.upstreams(q); p != nil {
-		z.Cache.Refresh(q, z.Loop.guard(p, asker(p, proto, share.NoClient)))
+		z.Cache.Refresh(q, z.Loop.guard(p, asker(p, proto, upstream.From{})))
 	}
 }
 
-// asker asks the upstreams of p for the client that holds place. It holds on to no
+// asker asks the upstreams of p on behalf of from, whose query came over via. It holds on to no
 // exchange, since it may be used when the client has its reply.
-func asker(p *upstream.Pool, via Proto, place share.Client) cache.ExchangeFunc {
+func asker(p *upstream.Pool, via Proto, from upstream.From) cache.ExchangeFunc {
+	from.TCP = via == TCP
 	return func(ctx context.Context, q *wire.Query) (wire.Response, error) {
-		resp, err := p.ExchangeFrom(ctx, q, upstream.From{Client: payer(ctx, place), TCP: via == TCP})
+		from := from
+		from.Client = payer(ctx, from.Client)
+		resp, err := p.ExchangeFrom(ctx, q, from)
 		if errors.Is(err, upstream.ErrLocal) {
 			err = unkept{err}
 		}

@@ -1,7 +1,10 @@
 package resolver
 
 import (
+	"context"
 	"errors"
+	"sync/atomic"
+	"time"
 
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/server/clients"
@@ -14,10 +17,70 @@ func (r *Request) countClient() {
 	r.waste = rcode == wire.NXDomain && r.fromSearchPath()
 	r.routes.Clients.Count(r.Stripe, r.Client.Addr(), clients.Query{
 		Rcode: rcode, NoReply: r.Dropped(), Latency: r.Latency, Now: r.Arrival + r.Latency, Name: r.Query.Name(),
-		Upstream: r.ownLookups.upstream,
-		Shed:     r.shed || r.err != nil && errors.Is(r.err, upstream.ErrBusy),
-		Waste:    r.waste,
+		Upstream: r.ownLookups.asked, Cause: r.cause(rcode),
+		Shed:  r.wasShed(),
+		Waste: r.waste,
 	})
+}
+
+// waits are what a client's query and its subqueries have waited for.
+type waits struct {
+	asked          bool          // an upstream
+	hedged         bool          // a further one, because one was late
+	failure        clients.Cause // why the last one of them failed; LocalCause if none did
+	view, upstream time.Duration // the times, with upstream also that for another client's exchange
+}
+
+// exchanged notes that an exchange with an upstream took so long and ended with err. hedged is its
+// [upstream.From.Hedged].
+func (w *waits) exchanged(took time.Duration, hedged *atomic.Bool, err error) {
+	w.asked = true
+	w.upstream += took
+	w.hedged = w.hedged || hedged != nil && hedged.Load()
+	if err != nil {
+		w.failure = exchangeFailure(err)
+	}
+}
+
+// wasShed reports whether the query failed because there are too many.
+func (r *Request) wasShed() bool { return r.shed || r.err != nil && errors.Is(r.err, upstream.ErrBusy) }
+
+// cause returns why r's reply is SERVFAIL, or what r has waited for longest.
+func (r *Request) cause(rcode wire.Rcode) clients.Cause {
+	w := &r.ownLookups.waits
+	switch {
+	case r.wasShed():
+		return clients.QueueCause
+	case rcode == wire.ServFail:
+		return r.failureCause()
+	case w.view > w.upstream:
+		return clients.ViewCause
+	case w.hedged:
+		return clients.HedgeCause
+	case w.asked:
+		return clients.UpstreamCause
+	}
+	return clients.LocalCause
+}
+
+// failureCause returns why r's reply is SERVFAIL.
+func (r *Request) failureCause() clients.Cause {
+	w := &r.ownLookups.waits
+	if w.failure == clients.LocalCause && (w.asked || r.source == fromCache) { // which keeps failures of upstreams
+		return clients.UpstreamCause
+	}
+	return w.failure
+}
+
+// exchangeFailure returns why an exchange failed with err.
+func exchangeFailure(err error) clients.Cause {
+	switch {
+	case errors.Is(err, errLoop):
+		return clients.LoopCause
+	case errors.Is(err, upstream.ErrTimeout), errors.Is(err, context.DeadlineExceeded):
+		return clients.TimeoutCause
+	}
+	return clients.UpstreamCause
 }
 
 // fromSearchPath reports whether r's name, which does not exist, can only come from the search path of a

@@ -9,6 +9,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/clock"
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/kubernetes"
+	"github.com/nodens-dns/nodens/server/clients"
 )
 
 // external is the step of the names under which the cluster's Services are reached from
@@ -60,11 +61,12 @@ func (r *Request) completeView(v External, from source, found kubernetes.Outcome
 	case from == fromCluster && r.zone.asksCluster(&r.Query):
 		return notMine
 	case found == kubernetes.NotSynced:
+		r.lookups.failure = clients.ViewCause
 		return r.fail(wire.ServFail)
 	case !r.mayWait():
 		return WouldWait
 	case waited:
-		r.err = errIncomplete
+		r.err, r.lookups.failure = errIncomplete, clients.ViewCause
 		return r.fail(wire.ServFail)
 	case !r.awaitView(v):
 		return Answered
@@ -91,12 +93,15 @@ var errIncomplete = errors.New("the view of the cluster has not loaded the objec
 func (r *Request) awaitView(v External) bool {
 	limited, cancel := context.WithTimeout(r.ctx, clusterWait)
 	defer cancel()
-	if err := v.Await(limited, &r.Query); err != nil {
+	began := clock.Now()
+	err := v.Await(limited, &r.Query)
+	r.now = clock.Now() // what the cache holds has grown older
+	r.lookups.view += r.now - began
+	if err != nil {
 		r.reply.Fail(wire.ServFail)
-		r.err = fmt.Errorf("%w: %w", errIncomplete, err)
+		r.err, r.lookups.failure = fmt.Errorf("%w: %w", errIncomplete, err), clients.ViewCause
 		return false
 	}
-	r.now = clock.Now() // what the cache holds has grown older
 	return true
 }
 

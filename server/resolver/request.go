@@ -162,8 +162,7 @@ func (r *Request) parse(sub *Request, name []byte, qtype uint16, packet, reply [
 type lookups struct {
 	list  []lookup
 	names []byte
-	// upstream says that an upstream was asked for the client's query or a subquery.
-	upstream bool
+	waits
 }
 
 // lookup is one look-up.
@@ -177,7 +176,7 @@ type lookup struct {
 
 func (l *lookups) reset() {
 	clear(l.list)
-	l.list, l.names, l.upstream = l.list[:0], l.names[:0], false
+	l.list, l.names, l.waits = l.list[:0], l.names[:0], waits{}
 }
 
 // add notes the look-up of r's question.

@@ -3,7 +3,9 @@ package resolver
 import (
 	"cmp"
 	"errors"
+	"sync/atomic"
 
+	"github.com/nodens-dns/nodens/internal/clock"
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/upstream"
 )
@@ -143,7 +145,12 @@ func (z *Zone) choosePool(r *Request) bool {
 // Forward gets the answer from the upstreams, by way of the zone's cache. r may wait.
 func (r *Request) Forward() {
 	z, q := r.zone, &r.Query
-	exchange := z.Loop.guard(r.pool, asker(r.pool, r.Proto, r.Place))
+	from := upstream.From{Client: r.Place}
+	if r.routes.Clients != nil {
+		from.Hedged = new(atomic.Bool)
+	}
+	exchange := z.Loop.guard(r.pool, asker(r.pool, r.Proto, from))
+	began := clock.Now()
 	r.source = fromForward
 	var hit bool
 	if z.caches(q) {
@@ -156,7 +163,9 @@ func (r *Request) Forward() {
 			r.reply.CopyRaw(resp.Packed)
 		}
 	}
-	r.lookups.upstream = r.lookups.upstream || !hit
+	if !hit {
+		r.lookups.exchanged(clock.Now()-began, from.Hedged, r.err)
+	}
 	switch {
 	case errors.Is(r.err, errLoop):
 		z.Loop.fail(&r.reply)

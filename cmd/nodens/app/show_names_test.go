@@ -31,7 +31,7 @@ func TestNameReport(t *testing.T) {
 	for i := range 4 {
 		q := clients.Query{Name: []byte("\x03www\x04test\x00")}
 		if i == 0 {
-			q = clients.Query{Name: q.Name, Rcode: wire.ServFail, Shed: true}
+			q = clients.Query{Name: q.Name, Rcode: wire.ServFail, Shed: true, Cause: clients.QueueCause}
 		}
 		table.Count(0, addr, q)
 	}
