@@ -81,11 +81,11 @@ share of queries answered without an upstream (HIT) and in the kernel, of NXDOMA
 names that only a search path makes (WASTE), and of SERVFAIL; the queries per second for which an
 upstream was asked; the latency of the last minute; and the name that is asked for most.
 
-With --by name, show the names that are asked for most. --topic chooses others: names with the client
-that asks (client), parents of names that only a search path makes (waste), and names whose queries fail
-(failing) or take 100 ms or longer (slow), with the cause. With --by upstream, show the servers that the
-agent forwards to. On a terminal the table is shown again every two seconds, until Ctrl-C. The command
-asks the agent through its admin socket.`,
+With --by name, show the names that are asked for most. --topic chooses others: names with the
+client that asks (client), parents of names that only a search path makes (waste), and names whose
+queries fail (failing) or take 100 ms or longer (slow), with the cause. With --by upstream, show
+the servers that the agent forwards to. On a terminal the table is shown again every two seconds,
+until Ctrl-C. The command asks the agent through its admin socket.`,
 		Example: "  nodens top\n  nodens top --by workload --sort nxdomain --window 1h\n  nodens top --by name --topic failing\n  nodens top -o json",
 		Args:    cli.NoArgs,
 	}
