@@ -28,9 +28,9 @@ func newPlanCommand() *cobra.Command {
 		Use:   "plan",
 		Short: "Print the interface, addresses and rules that the agent sets up",
 		Long: `Print the interface, the addresses and the rules that the agent sets up on this node, and change
-nothing. Without flags it asks the running agent through its admin socket, and prints what that agent
-keeps in place. With flags it prints what an agent with these flags would set up. The agent's other
-flags are accepted and ignored, so that the arguments of a DaemonSet can be given.`,
+nothing. Without flags it asks the running agent through its admin socket, and prints what that
+agent keeps in place. With flags it prints what an agent with these flags would set up. The agent's
+other flags are accepted and ignored, so that the arguments of a DaemonSet can be given.`,
 		Example: "  nodens plan\n  nodens plan --localip 169.254.20.10,10.96.0.10\n  nodens plan --localip 169.254.20.10 -o json",
 		Args:    cli.NoArgs,
 	}
