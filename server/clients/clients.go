@@ -34,7 +34,7 @@ import (
 const (
 	// maxClients is the default of [Options.MaxClients].
 	maxClients = 512
-	// maxStripes bounds the memory of the counters, about 180 bytes for each client and stripe.
+	// maxStripes bounds the memory of the counters, about 200 bytes for each client and stripe.
 	maxStripes = 16
 	// maxPodAddrs bounds the addresses of pods, also of those that ask nothing. A node has 110
 	// pods by default, with one or two addresses each.
@@ -161,9 +161,9 @@ func New(o Options) *Table {
 		t.free[i] = uint16(o.MaxClients - 1 - i)
 	}
 	for i := range t.stripes {
-		t.stripes[i].index = make([]uint16, indexSize(o.MaxClients))
+		t.stripes[i].index, t.stripes[i].samples = make([]uint16, indexSize(o.MaxClients)), newSampleBuffer()
 	}
-	t.names = newNames(t.started)
+	t.names = newNames(t.started, t.stripes)
 	t.windows = newWindows(t.started)
 	t.series = newSeries()
 	return t
@@ -180,10 +180,13 @@ func (t *Table) Count(stripe int, addr netip.Addr, q Query) {
 	key := addrKey(addr.As16())
 	h := t.hash(&key)
 	s := &t.stripes[uint(stripe)%uint(len(t.stripes))]
+	isSlow, weight, buffered := q.Latency >= t.opts.Slow, uint64(0), true
 	s.mu.Lock()
-	weight := uint64(0)
 	if len(q.Name) > 0 {
 		weight = s.sampler.sample(q.Now)
+	}
+	if weight > 0 || len(q.Name) > 0 && (isSlow || q.failed()) {
+		buffered = s.samples.put(&key, &q, weight, isSlow)
 	}
 	sl := s.find(&key, h)
 	if sl != nil {
@@ -193,8 +196,8 @@ func (t *Table) Count(stripe int, addr netip.Addr, q Query) {
 	if sl == nil {
 		t.countNew(s, key, h, &q)
 	}
-	if isSlow := q.Latency >= t.opts.Slow; weight > 0 || len(q.Name) > 0 && (isSlow || q.failed()) {
-		t.names.add(&key, &q, weight, isSlow)
+	if !buffered {
+		t.names.addNow(s, &key, &q, weight, isSlow)
 	}
 }
 

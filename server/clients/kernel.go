@@ -35,5 +35,5 @@ func (t *Table) SampleKernel(addr netip.Addr, name []byte, wasted bool) {
 		return
 	}
 	key := addrKey(addr.As16())
-	t.names.add(&key, &Query{Name: name, Waste: wasted, Now: t.opts.Clock()}, uint64(t.kernelSample.Load()), false)
+	t.names.addSample(&t.stripes[0], &key, &Query{Name: name, Waste: wasted, Now: t.opts.Clock()}, uint64(t.kernelSample.Load()), false)
 }

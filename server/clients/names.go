@@ -85,8 +85,9 @@ func (s *sampler) sample(now time.Duration) (weight uint64) {
 		s.chosen = 0
 		s.shift++
 	}
-	// A fixed distance could meet the same name of a periodic pattern each time.
-	s.skip = rand.Uint32N(2<<s.shift - 1)
+	if s.shift > 0 { // a fixed distance could meet the same name of a periodic pattern each time
+		s.skip = rand.Uint32N(2<<s.shift - 1)
+	}
 	return weight
 }
 
@@ -95,23 +96,25 @@ const maxShift = 20
 
 // names has a table for each topic. It is safe for concurrent use.
 type names struct {
-	mu     sync.Mutex
-	topics [numTopics]*sketch.Windows
-	key    []byte
+	mu      sync.Mutex // before the lock of a stripe
+	topics  [numTopics]*sketch.Windows
+	key     []byte
+	stripes []stripe // have the samples that are to be added
+	// until is when the current halves of the shortest windows end.
+	until time.Duration
 }
 
-func newNames(now time.Duration) *names {
-	n := &names{key: make([]byte, 0, sketch.MaxKeyLen)}
+func newNames(now time.Duration, stripes []stripe) *names {
+	n := &names{key: make([]byte, 0, sketch.MaxKeyLen), stripes: stripes}
+	n.flush(now)
 	for i := range n.topics {
 		n.topics[i] = sketch.NewWindows(now)
 	}
 	return n
 }
 
-// add adds q. weight is 0 if q was not sampled: then it counts only if it failed or was slow.
-func (n *names) add(key *addrKey, q *Query, weight uint64, isSlow bool) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
+// addLocked adds q. weight is 0 if q was not sampled: then it counts only if it failed or was slow. n.mu is held.
+func (n *names) addLocked(key *addrKey, q *Query, weight uint64, isSlow bool) {
 	if weight > 0 {
 		n.topics[TopNames].Add(q.Now, q.Name, weight)
 		n.key = append(append(n.key[:0], key[:]...), q.Name...)
@@ -133,10 +136,11 @@ func (n *names) addCause(topic Topic, q *Query) {
 	n.topics[topic].Add(q.Now, n.key, 1)
 }
 
-// advance ends the windows that have ended, so that add need not.
+// advance ends the windows that have ended, so that addLocked need not.
 func (n *names) advance(now time.Duration) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	n.flush(now)
 	for _, w := range n.topics {
 		w.Advance(now)
 	}
@@ -146,6 +150,7 @@ func (n *names) advance(now time.Duration) {
 func (n *names) top(topic Topic, now time.Duration, w Window, limit int) sketch.Report {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	n.flush(now)
 	return n.topics[topic].Top(now, sketchWindows[w], limit)
 }
 

@@ -10,18 +10,19 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// The counters of a client. Of the results, and of hits, upstream and shed, each query has one.
+// The counters of a client. Of the results, and of hits, upstream and shed, each query has one. Those of most
+// queries come first, so that they are in one cache line with the slot's address.
 const (
 	noError = iota
 	nxDomain
-	servFail
-	otherResult
 	hits
 	upstream
-	shed
 	waste
-	slow
 	kernel
+	servFail
+	otherResult
+	shed
+	slow
 	numCounters
 )
 
@@ -46,12 +47,14 @@ func (c *counters) minus(n *counters) (d counters) {
 // queries returns the number of queries.
 func (c *counters) queries() uint64 { return c[noError] + c[nxDomain] + c[servFail] + c[otherResult] }
 
-// slot has the counters of one client in one stripe.
+// slot has the counters of one client in one stripe, in three cache lines. Most queries touch two.
 type slot struct {
 	key     addrKey
-	taken   bool
 	n       counters
 	latency [LatencyBuckets]uint32
+	taken   bool
+
+	_ [12]byte // fills the third cache line
 }
 
 // count counts q. slowFrom is the least latency of a slow query.
@@ -100,9 +103,10 @@ type stripe struct {
 	// empty. At most half of it is used.
 	index []uint16
 	slots []slot // by number
-	other slot
-	// sampler chooses queries for the tables of names.
+	// sampler chooses queries for the tables of names, and samples has them until they are added.
 	sampler sampler
+	samples sampleBuffer
+	other   slot
 	// refused is a linear-counting bitmap (Whang et al. 1990) of the addresses in other.
 	refused [refusedBits / 64]uint64
 

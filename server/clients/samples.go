@@ -1,0 +1,89 @@
+package clients
+
+import "time"
+
+const (
+	// sampleCount is the number of samples that a stripe keeps. To add them to the tables of names takes some
+	// 15 µs.
+	sampleCount = 64
+	// sampleNameBytes is the room for their names.
+	sampleNameBytes = 4 << 10
+	// sampleHalf is the length of the halves of the shortest window of names.
+	sampleHalf = 5 * time.Second
+)
+
+// sample is a query for the tables of names. The query's name is in the buffer.
+type sample struct {
+	key    addrKey
+	weight uint64 // 0 if it was not chosen but failed, or was slow
+	slow   bool
+	query  Query
+}
+
+// sampleBuffer has the queries of a stripe that are not yet in the tables of names. At low rates the CPU's caches
+// have neither these tables nor their code, so that many queries at once cost much less than one after
+// the other. The stripe's lock guards it.
+type sampleBuffer struct {
+	list  []sample
+	names []byte
+	// until is when the current half of a window ends. Later queries don't go into the buffer before the
+	// earlier ones are in the tables.
+	until time.Duration
+}
+
+func newSampleBuffer() sampleBuffer {
+	return sampleBuffer{list: make([]sample, 0, sampleCount), names: make([]byte, 0, sampleNameBytes)}
+}
+
+// put reports whether there was room for q.
+func (b *sampleBuffer) put(key *addrKey, q *Query, weight uint64, slow bool) bool {
+	at := len(b.names)
+	if q.Now >= b.until || len(b.list) == cap(b.list) || at+len(q.Name) > cap(b.names) {
+		return false
+	}
+	b.names = append(b.names, q.Name...)
+	b.list = append(b.list, sample{key: *key, weight: weight, slow: slow, query: *q})
+	b.list[len(b.list)-1].query.Name = b.names[at:]
+	return true
+}
+
+// addSample puts q into the buffer of s, or into the tables if the buffer has no room.
+func (n *names) addSample(s *stripe, key *addrKey, q *Query, weight uint64, slow bool) {
+	s.mu.Lock()
+	buffered := s.samples.put(key, q, weight, slow)
+	s.mu.Unlock()
+	if !buffered {
+		n.addNow(s, key, q, weight, slow)
+	}
+}
+
+// addNow adds q, for which the buffer of s has no room, and what is in the buffer: in all buffers if a half of
+// a window has ended.
+func (n *names) addNow(s *stripe, key *addrKey, q *Query, weight uint64, slow bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if q.Now >= n.until {
+		n.flush(q.Now)
+	} else {
+		n.flushStripe(s)
+	}
+	n.addLocked(key, q, weight, slow)
+}
+
+// flush adds what is in the buffers. n.mu is held.
+func (n *names) flush(now time.Duration) {
+	n.until = max(n.until, now.Truncate(sampleHalf)+sampleHalf)
+	for i := range n.stripes {
+		n.flushStripe(&n.stripes[i])
+	}
+}
+
+func (n *names) flushStripe(s *stripe) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	b := &s.samples
+	for i := range b.list {
+		n.addLocked(&b.list[i].key, &b.list[i].query, b.list[i].weight, b.list[i].slow)
+	}
+	b.list, b.names, b.until = b.list[:0], b.names[:0], n.until
+}
