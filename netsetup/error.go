@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"slices"
 	"sync/atomic"
+	"time"
 )
 
 // ErrorType is a value of the label errortype of coredns_nodecache_setup_errors_total, a metric of
@@ -88,6 +89,12 @@ type Stats struct {
 	// cluster DNS while the agent is down. False if the kernel can't match by socket, and
 	// while rules are missing.
 	FailOpen bool
+	// NoSocketMatch: the kernel can't match by socket. False until the rules are written.
+	NoSocketMatch bool
+	// RulesInPlace: no rule is missing. RulesSince is when that became true or false for the
+	// last time; the zero Time before EnsureRules.
+	RulesInPlace bool
+	RulesSince   time.Time
 	// Diversion is the number of servers that queries go to while the agent is down; 0 if
 	// none is known.
 	Diversion int
@@ -99,8 +106,23 @@ type counters struct {
 	repairs atomic.Uint64
 
 	backend   atomic.Pointer[string]
-	failOpen  atomic.Bool
 	diversion atomic.Int64
+	// noSocketMatch and rules are written while the token of the Setup is held.
+	noSocketMatch atomic.Bool
+	rules         atomic.Pointer[ruleState] // nil before EnsureRules
+}
+
+// ruleState says whether the rules are in place, and since when.
+type ruleState struct {
+	inPlace bool
+	since   time.Time
+}
+
+// setRules records whether the rules are in place.
+func (c *counters) setRules(inPlace bool) {
+	if old := c.rules.Load(); old == nil || old.inPlace != inPlace {
+		c.rules.Store(&ruleState{inPlace: inPlace, since: time.Now()})
+	}
 }
 
 func (c *counters) fail(t ErrorType) {
@@ -113,8 +135,12 @@ func (c *counters) stats() Stats {
 		Checks:  c.checks.Load(),
 		Repairs: c.repairs.Load(),
 
-		FailOpen:  c.failOpen.Load(),
-		Diversion: int(c.diversion.Load()),
+		NoSocketMatch: c.noSocketMatch.Load(),
+		Diversion:     int(c.diversion.Load()),
+	}
+	if r := c.rules.Load(); r != nil {
+		s.RulesInPlace, s.RulesSince = r.inPlace, r.since
+		s.FailOpen = r.inPlace && !s.NoSocketMatch
 	}
 	if name := c.backend.Load(); name != nil {
 		s.Backend = *name

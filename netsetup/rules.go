@@ -85,7 +85,8 @@ func (s *Setup) ensureRules(ctx context.Context) (changed int, err error) {
 		s.rules.matchSocket = false
 		changed, err = s.backend.ensure(ctx, s.rules)
 	}
-	s.counters.failOpen.Store(err == nil && s.rules.matchSocket)
+	s.counters.noSocketMatch.Store(!s.rules.matchSocket)
+	s.counters.setRules(err == nil)
 	if err != nil {
 		return changed, s.ruleFailures(ctx, "setting up", err)
 	}
@@ -157,7 +158,7 @@ func (s *Setup) removeRules(ctx context.Context) (removed int, problems []error)
 	if err := s.chooseBackend(ctx); err != nil {
 		return 0, []error{err}
 	}
-	s.counters.failOpen.Store(false)
+	s.counters.setRules(false)
 	removed, err := s.backend.remove(ctx)
 	if err != nil {
 		problems = append(problems, s.ruleFailures(ctx, "removing", err))

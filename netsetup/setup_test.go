@@ -342,6 +342,9 @@ func TestLockIsWaitedFor(t *testing.T) {
 				return nil
 			}
 			err := s.EnsureRules(t.Context())
+			if st := s.Stats(); st.RulesInPlace != (tt.want == "") || st.RulesSince.IsZero() || st.NoSocketMatch || st.FailOpen != st.RulesInPlace {
+				t.Errorf("the state of the rules is %+v", st)
+			}
 			if tt.want == "" {
 				if err != nil {
 					t.Fatal(err)
