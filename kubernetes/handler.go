@@ -48,6 +48,8 @@ type handler struct {
 	everyPod bool
 	// seen holds the keys of the objects of the current list; nil between lists.
 	seen map[string]struct{}
+	// listed says that a list was complete.
+	listed bool
 }
 
 // BeginList implements reflector.Handler.
@@ -66,6 +68,10 @@ func (s *handler) EndList(version uint64) {
 	s.view.pruneFaults(s)
 	s.seen = nil
 	s.view.noteActivity()
+	if s.listed && s.view.watchesAPI() {
+		s.view.gaps.relisted(s.view.now())
+	}
+	s.listed = true
 	if s.source != nil {
 		s.source.markComplete(version)
 		return

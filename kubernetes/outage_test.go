@@ -9,11 +9,15 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/wire"
@@ -193,12 +197,21 @@ func TestOutageOfServer(t *testing.T) {
 		if s := v.Stats(); !s.Synced || s.SyncTime <= 0 || s.SyncTime > 10*time.Second {
 			t.Errorf("synced %v after %v", s.Synced, s.SyncTime)
 		}
+		if diff := cmp.Diff(kubernetes.Gaps{}, v.Stats().Gaps, cmpopts.EquateEmpty()); diff != "" {
+			t.Errorf("gaps before the outage: %s", diff)
+		}
 
 		f.stop()
 		time.Sleep(10 * time.Minute)
+		if got := v.Stats().Gaps.Failing; !slices.Equal(got, []string{"endpointslices", "namespaces", "pods", "serviceimports", "services"}) {
+			t.Errorf("failing during the outage: %v", got)
+		}
 		f.restart()
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
+		if g := v.Stats().Gaps; g.Silences != 1 || g.LastSilent < 10*time.Minute || g.LastSilent > 12*time.Minute || time.Since(g.LastSilence) > 2*time.Minute || len(g.Failing) > 0 {
+			t.Errorf("gaps after the outage: %+v", g)
+		}
 		got := lines(log)
 		checkLines(t, got, map[string]string{
 			"API server unavailable, serving last known data": "1", "API server still unavailable": "9 10", "API server available again": "1",
@@ -241,6 +254,9 @@ func TestOutageOfOneResource(t *testing.T) {
 		}
 		if v.Stats().Synced {
 			t.Error("the view is synced without its namespaces")
+		}
+		if diff := cmp.Diff(kubernetes.Gaps{Unlisted: []string{"namespaces"}, Failing: []string{"namespaces"}}, v.Stats().Gaps); diff != "" {
+			t.Errorf("gaps: %s", diff)
 		}
 
 		// The server goes away as well: that is a second outage of all resources.

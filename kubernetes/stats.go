@@ -2,6 +2,7 @@ package kubernetes
 
 import (
 	"net/http"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -20,9 +21,10 @@ type Stats struct {
 	// counts addresses: one in two services is two.
 	Services, Slices, Endpoints, Namespaces, Pods int
 	// Level is how much of the cluster's EndpointSlices is in view: node, wide or all.
-	// Sources is the number of namespaces with a watch of their own.
-	Level   string
-	Sources int
+	// Sources is the number of namespaces with a watch of their own, MaxSources the most that there
+	// may be at the level node.
+	Level               string
+	Sources, MaxSources int
 	// Faulty is the number of objects with values that DNS can't show; Faults counts each
 	// time that an object became faulty.
 	Faulty int
@@ -31,10 +33,72 @@ type Stats struct {
 	Serial uint32
 	// LastEvent is the last sign of life of the API server, or the last change of the files.
 	LastEvent time.Time
+	// Gaps are what the view could not show.
+	Gaps Gaps
 	// Programming is dns_programming_duration_seconds by service_kind.
 	Programming map[string]stat.Snapshot
 	// Requests is rest_client_requests_total.
 	Requests []Requests
+}
+
+// Gaps are what a view could not show, or had to list again.
+type Gaps struct {
+	// Unlisted are the resources without a first list, Failing those whose requests fail now.
+	// Both are sorted.
+	Unlisted, Failing []string
+	// Relists counts the lists after the first one of a watch, because the API server could not
+	// resume the watch. LastRelist is the last one, the zero Time for none.
+	Relists    uint64
+	LastRelist time.Time
+	// Silences counts the times without a sign of life of the API server for longer than
+	// [SilentAfter], since Run. Changes arrived late then. LastSilence is the end of the last one,
+	// LastSilent how long it was.
+	Silences    uint64
+	LastSilence time.Time
+	LastSilent  time.Duration
+	// Unreadable counts events and list items that could not be decoded.
+	Unreadable uint64
+}
+
+// SilentAfter is the time without a sign of life of the API server after which a view has a gap: a
+// watch delivers a bookmark about once a minute, after 75 s at the latest.
+const SilentAfter = 2 * time.Minute
+
+// gapLog keeps the numbers of [Gaps]. It is safe for concurrent use.
+type gapLog struct {
+	mu   sync.Mutex
+	gaps Gaps
+}
+
+// relisted records a list after the first one.
+func (l *gapLog) relisted(now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.gaps.Relists++
+	l.gaps.LastRelist = now
+}
+
+// silent records that the API server was silent for d, until now.
+func (l *gapLog) silent(now time.Time, d time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.gaps.Silences++
+	l.gaps.LastSilence, l.gaps.LastSilent = now, d
+}
+
+// gapsNow returns the gaps of v until now.
+func (v *View) gapsNow() Gaps {
+	v.gaps.mu.Lock()
+	g := v.gaps.gaps
+	v.gaps.mu.Unlock()
+	for r := range numResources {
+		if name := r.plural(); !v.listed[r].Load() && !slices.Contains(g.Unlisted, name) {
+			g.Unlisted = append(g.Unlisted, name)
+		}
+	}
+	slices.Sort(g.Unlisted)
+	g.Failing, g.Unreadable = v.outages.Failing(), v.outages.Skipped()
+	return g
 }
 
 // Requests counts the requests to one API server with one outcome. Code is the

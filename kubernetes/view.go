@@ -75,6 +75,7 @@ type View struct {
 	fingerprint  string // of the options that shape saved records
 
 	outages  *reflector.OutageLog
+	gaps     gapLog
 	opened   time.Time
 	syncTime atomic.Int64 // from opened to the first sync, in nanoseconds; 0 before
 
@@ -235,12 +236,26 @@ func (v *View) changeIn(x *index, serial *zoneSerial, f func(*index) bool) {
 		serial.Store(uint32(now.Unix()))
 	}
 	v.mu.Unlock()
-	v.lastEvent.Store(now.UnixNano())
+	v.noteActivityAt(now)
 	v.changes.Add(1)
 }
 
 // noteActivity records a sign of life of the source.
-func (v *View) noteActivity() { v.lastEvent.Store(v.now().UnixNano()) }
+func (v *View) noteActivity() { v.noteActivityAt(v.now()) }
+
+// noteActivityAt is noteActivity at that time.
+func (v *View) noteActivityAt(now time.Time) {
+	last := time.Unix(0, v.lastEvent.Swap(now.UnixNano()))
+	if v.watchesAPI() && now.Sub(last) > SilentAfter && !last.Before(v.opened) {
+		v.gaps.silent(now, now.Sub(last))
+	}
+}
+
+// watchesAPI reports whether the view is filled from an API server.
+func (v *View) watchesAPI() bool {
+	_, ok := v.source.(*apiSource)
+	return ok
+}
 
 // noteFaults records the faults of an object, none if f is empty, and logs them when they
 // change.

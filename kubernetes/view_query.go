@@ -25,6 +25,7 @@ func (v *View) Stats() Stats {
 			"headless_with_selector": v.programming[1].Read(),
 		},
 		Requests: v.requests.snapshot(),
+		Gaps:     v.gapsNow(),
 	}
 	v.faultsMu.Lock()
 	s.Faulty, s.Faults = len(v.faulty), v.faults
@@ -32,6 +33,9 @@ func (v *View) Stats() Stats {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
 	s.Slices, s.Pods, s.Level = len(v.index.slices), len(v.index.pods), v.index.level.String()
+	if v.index.level == levelNode {
+		s.MaxSources = v.scope.maxNamespaces
+	}
 	for _, ns := range v.index.namespaces {
 		if ns.exists() {
 			s.Namespaces++

@@ -154,6 +154,9 @@ func TestWatchExpires(t *testing.T) {
 		}
 		return resolves(t, z, y)
 	})
+	if g := v.Stats().Gaps; g.Relists == 0 || !g.LastRelist.Equal(testClock()) {
+		t.Errorf("%d lists after the first, the last at %v", g.Relists, g.LastRelist)
+	}
 }
 
 // A server that can't stream lists is asked for pages.
@@ -223,6 +226,8 @@ func TestWatchStartsLate(t *testing.T) {
 	before := f.Requests("/services", "watch=true")
 	f.SendRaw("services", []byte("{\"type\":\"MODIFIED\",\"object\":{\"kind\"]}\n"))
 	poll.Until(t, "a new watch", func() bool { return f.Requests("/services", "watch=true") > before })
+	f.SendRaw("services", []byte("{\"type\":\"MODIFIED\",\"object\":{\"kind\":7}}\n"))
+	poll.Until(t, "an unreadable object", func() bool { return v.Stats().Gaps.Unreadable == 1 })
 	if !resolves(t, z, x, "10.0.0.1") {
 		t.Error("what was known is gone")
 	}

@@ -78,8 +78,9 @@ func (t *errorLog) rule() string {
 		role, t.resource.Group, t.resource.Resource)
 }
 
-// skip logs that one object can't be read.
+// skip counts and logs that one object can't be read.
 func (t *errorLog) skip(err error) {
+	t.outages.noteSkipped()
 	if t.skipped.due(err.Error()) {
 		t.log.Warn("unreadable object skipped", append(t.args(), "err", err)...)
 	}

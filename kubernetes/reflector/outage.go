@@ -33,8 +33,9 @@ var (
 type OutageLog struct {
 	log *slog.Logger
 
-	mu     sync.Mutex
-	active map[string]*sharedOutage // by cause
+	mu      sync.Mutex
+	active  map[string]*sharedOutage // by cause
+	skipped uint64                   // objects that could not be read
 }
 
 // sharedOutage is one outage. It lasts while at least one participant fails.
@@ -123,6 +124,34 @@ func (l *OutageLog) resources(o *sharedOutage) string {
 	}
 	slices.Sort(list)
 	return strings.Join(slices.Compact(list), ",")
+}
+
+// Failing returns the resources whose requests fail now, sorted.
+func (l *OutageLog) Failing() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var list []string
+	for _, o := range l.active {
+		for p := range o.failing {
+			list = append(list, p.Resource)
+		}
+	}
+	slices.Sort(list)
+	return slices.Compact(list)
+}
+
+// Skipped returns how often an object could not be read.
+func (l *OutageLog) Skipped() uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.skipped
+}
+
+// noteSkipped counts an object that could not be read.
+func (l *OutageLog) noteSkipped() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.skipped++
 }
 
 // WithoutURL returns err without the URL that net/http puts in front of it: the URL of a
