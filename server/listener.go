@@ -131,11 +131,7 @@ func (l *listener) isPlainDNS() bool { return l.config.Load().Transport == confi
 func (l *listener) stopped() bool { return l.active.Load() == 0 }
 
 // hasNoConns reports whether l has no connections.
-func (l *listener) hasNoConns() bool {
-	l.tcp.mu.Lock()
-	defer l.tcp.mu.Unlock()
-	return l.tcp.conns.Len() == 0
-}
+func (l *listener) hasNoConns() bool { return l.tcp.connCount() == 0 }
 
 // acceptRetryDelay is the delay after a failed accept, so that a process without free file
 // descriptors does not spin.

@@ -215,6 +215,13 @@ func (t *tcpListener) add(c *connState) (evicted, ok bool) {
 	return evicted, ok
 }
 
+// connCount returns the number of connections.
+func (t *tcpListener) connCount() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.conns.Len()
+}
+
 // remove removes c, which is closed.
 func (t *tcpListener) remove(c *connState) {
 	t.mu.Lock()

@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/internal/config"
@@ -145,6 +146,13 @@ func TestClientShare(t *testing.T) {
 				if rcode := victim.rcode(); rcode != "NOERROR" {
 					t.Errorf("beside %d that take what they can: %s", i+1, rcode)
 				}
+			}
+			want := Usages{
+				Waiting: Usage{Used: 14, Limit: 16}, Unsent: Usage{Limit: maxUnsent}, Requests: Usage{Limit: 16},
+				Conns: Usage{Used: 3, Limit: s.limits.Conns, Addr: addr},
+			}
+			if diff := cmp.Diff(want, s.Usage(), cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
+				t.Error(diff)
 			}
 			close(release)
 			eventually(t, "the places to be free again", func() bool { return s.waiting.InUse() == 0 })

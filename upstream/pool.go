@@ -325,7 +325,8 @@ func (p *Pool) closeIdleLoop() {
 
 // Stats returns a snapshot, which the caller owns.
 func (p *Pool) Stats() Stats {
-	out := Stats{HealthcheckBroken: p.allDownCount.Load(), MaxConcurrentRejects: p.rejectedCount.Load()}
+	out := Stats{HealthcheckBroken: p.allDownCount.Load(), MaxConcurrentRejects: p.rejectedCount.Load(), MaxConcurrent: p.limiter.limit}
+	out.InFlight = p.limiter.inFlight()
 	for _, s := range p.servers() {
 		v := Server{
 			To:                  s.addr,
@@ -339,6 +340,8 @@ func (p *Pool) Stats() Stats {
 			HedgeWins:           s.hedgeWins.Load(),
 			SuspectedTotal:      s.suspectedCount.Load(),
 			Broken:              s.brokenConns.Load(),
+			InFlight:            int(s.inFlight.Load()),
+			MaxInFlight:         s.maxInFlight(p.cfg.ForceTCP),
 		}
 		if s.udp != s.tcp {
 			v.UDP.Hits, v.UDP.Misses = s.udp.reuse()
@@ -401,6 +404,13 @@ func (l *limiter) release(c share.Client) {
 	if l.active--; l.active == 0 && l.closed {
 		close(l.idle)
 	}
+}
+
+// inFlight returns the number of exchanges.
+func (l *limiter) inFlight() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.active
 }
 
 func (l *limiter) close() <-chan struct{} {

@@ -143,6 +143,9 @@ func TestMaxConcurrent(t *testing.T) {
 	if _, err := p.Exchange(t.Context(), question(t, "example.org."), false); !errors.Is(err, ErrTooMany) {
 		t.Errorf("the second of one query is %v, want ErrTooMany", err)
 	}
+	if st := p.Stats(); st.InFlight != 1 || st.MaxConcurrent != 1 || st.Servers[0].InFlight != 1 || st.Servers[0].MaxInFlight != maxInFlightUDP {
+		t.Errorf("in flight: %+v", st)
+	}
 	close(release)
 	wg.Wait()
 	if first != nil {
@@ -151,8 +154,8 @@ func TestMaxConcurrent(t *testing.T) {
 	if _, err := p.Exchange(t.Context(), question(t, "example.org."), false); err != nil {
 		t.Errorf("with no query under way: %v", err)
 	}
-	if n := p.Stats().MaxConcurrentRejects; n != 1 {
-		t.Errorf("%d rejects counted, want 1", n)
+	if st := p.Stats(); st.MaxConcurrentRejects != 1 || st.InFlight != 0 || st.Servers[0].InFlight != 0 {
+		t.Errorf("at the end: %+v", st)
 	}
 }
 

@@ -4,18 +4,21 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/stat"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// Stats is a snapshot of a Pool's counters. All of them only grow, except Down, Suspected
-// and RTT. Counters read while queries are in flight may not add up.
+// Stats is a snapshot of a Pool's counters. All of them only grow, except Down, Suspected, RTT
+// and InFlight. Counters read while queries are in flight may not add up.
 type Stats struct {
 	Servers []Server
 	// HealthcheckBroken counts the queries for which all servers were down.
 	HealthcheckBroken uint64
 	// MaxConcurrentRejects counts the exchanges that returned [ErrTooMany].
 	MaxConcurrentRejects uint64
+	// InFlight is the number of exchanges, MaxConcurrent the most that there may be; 0 is no bound.
+	InFlight, MaxConcurrent int
 }
 
 // Server has the counters of one upstream address.
@@ -37,6 +40,9 @@ type Server struct {
 	Durations           map[wire.Rcode]stat.Snapshot
 	HealthcheckFailures uint64
 	UDP, TCP            Reuse
+	// InFlight is the number of queries without a reply yet, MaxInFlight the most that there may
+	// be over the transport that the pool prefers.
+	InFlight, MaxInFlight int
 	// UnexpectedReplies counts the messages dropped because their ID or question matches no
 	// query, or because they have no question and no error rcode. The kernel drops messages
 	// from other addresses, which are not counted.
@@ -46,6 +52,17 @@ type Server struct {
 // Reuse counts the queries that used an existing connection (Hits) and those that did not.
 type Reuse struct {
 	Hits, Misses uint64
+}
+
+// maxInFlight returns [Server.MaxInFlight].
+func (s *server) maxInFlight(forceTCP bool) int {
+	switch {
+	case s.target.Transport == config.DNSOverHTTPS:
+		return maxInFlightDoH
+	case s.udp == s.tcp || forceTCP:
+		return maxConns * maxInFlightPerConn
+	}
+	return maxInFlightUDP
 }
 
 // displayedRTT returns [Server.RTT].

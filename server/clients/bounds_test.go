@@ -26,6 +26,10 @@ func TestMaxClients(t *testing.T) {
 	if n := all["(other)"]; n != 2*more || len(all) != limit+1 || r.Used != limit || r.Max != limit {
 		t.Errorf("(other) has %d queries beside %d clients, used %d of %d", n, len(all)-1, r.Used, r.Max)
 	}
+	want := clients.Usage{Addresses: limit, MaxAddresses: limit, MaxNamespaces: 32, MaxWorkloads: 64}
+	if diff := cmp.Diff(want, table.Usage()); diff != "" {
+		t.Error(diff)
+	}
 	if r.Refused < more*9/10 || r.Refused > more*11/10 {
 		t.Errorf("%d addresses are estimated to be (other), want about %d", r.Refused, more)
 	}
@@ -33,6 +37,10 @@ func TestMaxClients(t *testing.T) {
 	table.Count(1, addr(limit+1), clients.Query{})
 	if n := queries(table.Report(clients.Pods, clients.Minute))["pod-1"]; n != 1 {
 		t.Errorf("the pod has %d queries, want 1", n)
+	}
+	want.Namespaces, want.Workloads = 1, 1
+	if diff := cmp.Diff(want, table.Usage()); diff != "" {
+		t.Errorf("with a pod: %s", diff)
 	}
 }
 

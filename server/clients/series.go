@@ -116,6 +116,24 @@ func (t *Table) endSeries(now time.Duration) {
 	}
 }
 
+// Usage is how much of a table's limits is in use.
+type Usage struct {
+	// Addresses have counters of their own, Namespaces and Workloads totals of their own.
+	Addresses, Namespaces, Workloads int
+	// The others are the most that there may be.
+	MaxAddresses, MaxNamespaces, MaxWorkloads int
+}
+
+// Usage returns how much of the limits is in use.
+func (t *Table) Usage() Usage {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return Usage{
+		Addresses: t.opts.MaxClients - len(t.free), Namespaces: t.series[ByNamespace].pods, Workloads: t.series[ByWorkload].pods,
+		MaxAddresses: t.opts.MaxClients, MaxNamespaces: maxNamespaces, MaxWorkloads: maxWorkloads,
+	}
+}
+
 // Series are the counts of one namespace or workload since its first query, or since its
 // series ended for the last time. They never decrease meanwhile.
 type Series struct {

@@ -146,7 +146,7 @@ func programTag(door uint32, q *wire.Query, variant programVariant, seed uint64)
 }
 
 // TestTableMemory checks that the program finds every answer in the table's memory, and all
-// parts of the agent's reply.
+// parts of the agent's reply; and that answers are counted until they are dropped.
 func TestTableMemory(t *testing.T) {
 	tab := &table{sets: make([]programSet, slotCount/ways), slots: make([]programSlot, slotCount), seed: 0x9E3779B97F4A7C15}
 	for i, e := range entries(new(uint32)) {
@@ -165,6 +165,12 @@ func TestTableMemory(t *testing.T) {
 			e.build(&r)
 			checkSlot(t, tab, a, r.Finish(512))
 		}
+	}
+	if n, most := tab.usage(), len(entries(new(uint32)))*len(queryForms()); n < 2 || n > most {
+		t.Errorf("%d answers are in use of %d", n, most)
+	}
+	if tab.clear(); tab.usage() != 0 {
+		t.Errorf("%d answers are in use after all were dropped", tab.usage())
 	}
 }
 
