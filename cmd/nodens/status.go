@@ -6,9 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"net/http"
-	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -45,6 +43,9 @@ or an argument is not valid.`,
 func runStatus(ctx context.Context, socket *adminSocket, output *cli.Output, stdout io.Writer) error {
 	var s report.Status
 	if err := socket.ask(ctx, http.MethodGet, "/status", nil, &s); err != nil {
+		if errors.Is(err, report.ErrNoAgent) {
+			err = fmt.Errorf("%w; while no agent answers, the cluster DNS serves the node if fail-open was active", err)
+		}
 		return err
 	}
 	err := output.Print(stdout, s, func(w io.Writer) error { return printStatus(w, &s, time.Now(), output.Wide()) })
@@ -60,7 +61,7 @@ func printStatus(out io.Writer, s *report.Status, now time.Time, wide bool) erro
 	line := func(name, format string, args ...any) { fmt.Fprintf(w, name+"\t"+format+"\n", args...) }
 	line("agent", "%s, version %s, instance %s", state(s), s.Version, s.Instance)
 	line("node", "%s", cmp.Or(s.Node, "unknown"))
-	line("serving", "for %s; started %s ago", since(now, s.ServingSince), since(now, s.Started))
+	line("serving", "%s; started %s ago", servedText(s, now), since(now, s.Started))
 	for _, p := range s.Problems {
 		line("problem", "%s", p)
 	}
@@ -69,13 +70,18 @@ func printStatus(out io.Writer, s *report.Status, now time.Time, wide bool) erro
 	if r := s.Config.LastRejected; r != nil {
 		line("last rejected", "%s ago: %s", since(now, r.Time), r.Error)
 	}
-	line("view", "%s", viewText(s.View, wide))
+	printView(line, s.View, now, wide)
 	r := s.Rates
 	line("queries", "%.1f/s in the last %.0f s; SERVFAIL %s, hits %s, in the kernel %s", r.QueriesPerSecond, r.Seconds, percent(r.ServfailShare), percent(r.HitRatio), percent(r.KernelShare))
 	line("latency", "p50 %s, p99 %s", latency(r.P50Seconds), latency(r.P99Seconds))
 	line("upstreams", "%d; %d down, %d suspect", s.Upstreams.Total, s.Upstreams.Down, s.Upstreams.Suspect)
 	line("fail-open", "%s", failOpenText(s.FailOpen))
 	line("kernel path", "%s", kernelPathText(s.KernelPath))
+	for _, l := range s.Limits {
+		if wide || l.Share >= report.NearLimit {
+			line("limit", "%s", limitText(&l))
+		}
+	}
 	if wide {
 		line("hash", "%s", s.Config.Hash)
 	}
@@ -83,6 +89,14 @@ func printStatus(out io.Writer, s *report.Status, now time.Time, wide bool) erro
 		return err
 	}
 	return printFaults(out, s.Faults, wide)
+}
+
+// printView writes the lines about the view with line.
+func printView(line func(name, format string, args ...any), v *report.View, now time.Time, wide bool) {
+	line("view", "%s", viewText(v, wide))
+	if text := gapsText(v, now); v != nil && (text != "" || wide) {
+		line("gaps", "%s", cmp.Or(text, "none"))
+	}
 }
 
 func state(s *report.Status) string {
@@ -125,40 +139,6 @@ func handoverText(h report.Handover, now time.Time) string {
 		text += "; comparing with the predecessor"
 	}
 	return text
-}
-
-func viewText(v *report.View, wide bool) string {
-	if v == nil {
-		return "none"
-	}
-	var parts []string
-	for _, kind := range slices.Sorted(maps.Keys(v.Objects)) {
-		if n := v.Objects[kind]; n > 0 || wide {
-			parts = append(parts, fmt.Sprintf("%ss %d", kind, n))
-		}
-	}
-	text := strings.Join(parts, ", ")
-	if !v.Synced {
-		text = "not synced; " + text
-	}
-	if v.AgeSeconds > 0 {
-		text += fmt.Sprintf("; last event %.0f s ago", v.AgeSeconds)
-	}
-	if v.Faulty > 0 {
-		text += fmt.Sprintf("; %d objects that DNS can't show", v.Faulty)
-	}
-	return text
-}
-
-func failOpenText(f report.FailOpen) string {
-	switch {
-	case f.Rules == "":
-		return "no rules"
-	case !f.Active:
-		return fmt.Sprintf("not active (%s): without an agent, queries are lost", f.Rules)
-	default:
-		return fmt.Sprintf("active (%s); %d servers of the cluster DNS", f.Rules, f.Servers)
-	}
 }
 
 func kernelPathText(k report.KernelPath) string {

@@ -34,8 +34,8 @@ func TestStatusCommand(t *testing.T) {
 	p := peer.Ports(t, 2)
 	a, dir := adminOf(t, fmt.Sprintf(".:%d {\n bind 127.0.0.1\n forward . 127.0.0.1:%d\n}\n", p[0], p[1]))
 	for format, wants := range map[string][]string{
-		"table": {"agent          healthy, version", "hand-over      none", "upstreams      1; 0 down", "kernel path    off", "fail-open      no rules"},
-		"wide":  {"hash           "},
+		"table": {"agent          healthy, version", "hand-over      none", "upstreams      1; 0 down", "kernel path    off", "fail-open      not capable: the agent sets up no rules", "serving        agent for "},
+		"wide":  {"hash           ", "limit          waiting queries: 0 of 4096 (0%)", "limit          cache: 0.0 MiB of 32.0 MiB (0%)"},
 	} {
 		code, out, stderr := outcome(t, "status", "--handover-dir", dir, "-o", format)
 		for _, want := range wants {
@@ -108,6 +108,7 @@ func TestNoAgent(t *testing.T) {
 		want string
 	}{
 		{"status --handover-dir " + dir, 1, "give the agent --handover-dir " + dir + " or --admin-socket " + dir + "/admin.sock"},
+		{"status --handover-dir " + dir, 1, "while no agent answers, the cluster DNS serves the node if fail-open was active"},
 		{"upstreams --admin-socket " + dir + "/none", 1, "give the agent --handover-dir " + dir + " or --admin-socket " + dir + "/none"},
 		{"status --admin-socket " + dir + "/old.sock", 1, "earlier version"},
 		{"status now", 2, "unexpected argument"},
@@ -123,15 +124,28 @@ func TestNoAgent(t *testing.T) {
 // TestPrintStatus: the text of states that an agent of a test does not reach.
 func TestPrintStatus(t *testing.T) {
 	now := time.Date(2026, 3, 4, 12, 0, 0, 0, time.UTC)
+	relisted := now.Add(-10 * time.Minute)
 	s := &report.Status{
 		Version: "0.1.0", Started: now.Add(-50 * time.Hour), ServingSince: now.Add(-90 * time.Minute), Problems: []string{"one", "two"},
-		Header:     report.Header{Node: "node-1", Instance: "0a"},
-		Config:     report.Config{Path: "Corefile", Loaded: now.Add(-61 * time.Second), LastRejected: &report.Rejection{Time: now.Add(-time.Hour), Error: "bad"}},
-		Handover:   report.Handover{Comparing: true, Last: &report.HandoverEvent{Time: now.Add(-5 * time.Second), Event: "resumed", Reason: "slow"}},
-		View:       &report.View{Objects: map[string]int{"service": 4, "pod": 0}, AgeSeconds: 12, Faulty: 1},
+		Header:   report.Header{Node: "node-1", Instance: "0a"},
+		Config:   report.Config{Path: "Corefile", Loaded: now.Add(-61 * time.Second), LastRejected: &report.Rejection{Time: now.Add(-time.Hour), Error: "bad"}},
+		Handover: report.Handover{Comparing: true, Last: &report.HandoverEvent{Time: now.Add(-5 * time.Second), Event: "resumed", Reason: "slow"}},
+		ServedBy: []report.Serving{
+			{By: report.ServedByAgent, Since: now.Add(-90 * time.Minute)}, {By: report.ServedByKernel, Since: now.Add(-89 * time.Minute)},
+			{By: report.ServedByClusterDNS, Since: now.Add(-30 * time.Second)},
+		},
+		View: &report.View{Objects: map[string]int{"service": 4, "pod": 0}, AgeSeconds: 12, Faulty: 1, Gaps: report.Gaps{
+			Unlisted: []string{"namespaces"}, Failing: []string{"namespaces", "pods"}, Relists: 3, LastRelist: &relisted,
+			Silences: 2, LastSilence: &report.Silence{End: now.Add(-time.Hour), Seconds: 300}, Unreadable: 1,
+		}},
+		Limits: []report.Limit{
+			{Name: "TCP connections", Of: "169.254.20.10:53", Used: 1024, Bound: 1024, Share: 1},
+			{Name: "cache", Unit: "bytes", Used: 30 << 20, Bound: 32 << 20, Share: 0.9375},
+			{Name: "waiting queries", Used: 40, Bound: 4096, Share: 40.0 / 4096},
+		},
 		Rates:      report.Rates{Seconds: 61, QueriesPerSecond: 1234.56, ServfailShare: 0.0001, P50Seconds: 0.00025, P99Seconds: 0.002, HitRatio: 0.987, KernelShare: 0.5},
 		Upstreams:  report.Counts{Total: 3, Down: 1, Suspect: 1},
-		FailOpen:   report.FailOpen{Rules: "nftables", Active: true, Servers: 2},
+		FailOpen:   report.FailOpen{Rules: "nftables", Capable: true, Active: true, Servers: 2},
 		KernelPath: report.KernelPath{Active: true, Answering: 30, Watched: 1},
 	}
 	for i := range 7 {
@@ -143,18 +157,21 @@ func TestPrintStatus(t *testing.T) {
 	}
 	want := `agent          not ready, version 0.1.0, instance 0a
 node           node-1
-serving        for 1h30m; started 2d2h ago
+serving        agent for 1h30m, kernel for 1h29m, cluster DNS for 30s; started 2d2h ago
 problem        one
 problem        two
 hand-over      resumed 5s ago; the other agent gave back: slow; comparing with the predecessor
 configuration  Corefile, in force for 1m1s
 last rejected  1h0m ago: bad
 view           not synced; services 4; last event 12 s ago; 1 objects that DNS can't show
+gaps           requests for namespaces, pods fail; no list yet of namespaces; listed again 3 times, last 10m0s ago; API server silent 2 times, last for 300 s until 1h0m ago; 1 unreadable objects
 queries        1234.6/s in the last 61 s; SERVFAIL <0.1%, hits 98.7%, in the kernel 50.0%
 latency        p50 ≤250µs, p99 ≤2ms
 upstreams      3; 1 down, 1 suspect
 fail-open      active (nftables); 2 servers of the cluster DNS
 kernel path    active; answers on 30 pod interfaces, observes 1
+limit          TCP connections: 1024 of 1024 (100%), at 169.254.20.10:53
+limit          cache: 30.0 MiB of 32.0 MiB (94%)
 
 Last warnings and errors:
   2026-03-04T12:00:00Z warn  fault 2 k=v
@@ -166,10 +183,23 @@ Last warnings and errors:
 	if diff := cmp.Diff(want, b.String()); diff != "" {
 		t.Error(diff)
 	}
-	s.FailOpen.Active = false
+	for want, f := range map[string]report.FailOpen{
+		"capable, but not active: the rules are not in place; without an agent, queries are lost": {Rules: "nftables", Capable: true, Reason: "the rules are not in place"},
+		"not capable: the agent sets up no rules; without an agent, queries are lost":             {Reason: "the agent sets up no rules"},
+	} {
+		if got := failOpenText(f); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+	s.View.Gaps = report.Gaps{}
 	b.Reset()
-	if err := printStatus(&b, s, now, true); err != nil || !strings.Contains(b.String(), "not active (nftables)") || strings.Count(b.String(), "fault ") != 7 {
-		t.Errorf("wide:\n%s", b.String())
+	if err := printStatus(&b, s, now, true); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"gaps           none\n", "limit          waiting queries: 40 of 4096 (1%)\n"} {
+		if !strings.Contains(b.String(), want) || strings.Count(b.String(), "fault ") != 7 {
+			t.Errorf("wide: no %q in\n%s", want, b.String())
+		}
 	}
 }
 

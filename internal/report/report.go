@@ -31,6 +31,8 @@ type Status struct {
 	// again after a hand-over that came back.
 	Started      time.Time `json:"started"`
 	ServingSince time.Time `json:"servingSince"`
+	// ServedBy is who answers the node's queries, the agent first.
+	ServedBy []Serving `json:"servedBy"`
 	// Ready is what /ready says. Healthy is Ready and no Problems.
 	Ready    bool     `json:"ready"`
 	Healthy  bool     `json:"healthy"`
@@ -43,9 +45,43 @@ type Status struct {
 	Upstreams  Counts     `json:"upstreams"`
 	FailOpen   FailOpen   `json:"failOpen"`
 	KernelPath KernelPath `json:"kernelPath"`
+	// Limits are how much of the agent's limits is in use, the highest share first.
+	Limits []Limit `json:"limits"`
 	// Faults are the last warnings and errors in the log, the newest last.
 	Faults []Fault `json:"faults"`
 }
+
+// Serving is one of those who answer the node's queries.
+type Serving struct {
+	// By is "agent"; "kernel", which answers repeated queries of pods; or "cluster DNS", which gets the
+	// queries to addresses of Services while the agent's rules are not in place.
+	By    string    `json:"by"`
+	Since time.Time `json:"since"`
+}
+
+// The values of [Serving.By].
+const (
+	ServedByAgent      = "agent"
+	ServedByKernel     = "kernel"
+	ServedByClusterDNS = "cluster DNS"
+)
+
+// Limit is how much of a limit is in use.
+type Limit struct {
+	// Name says what is limited. Of is the address or the server with the highest use if there is a
+	// limit for each, else "".
+	Name string `json:"name"`
+	Of   string `json:"of"`
+	// Used is what is in use, Bound the most that there may be; Unit is bytes or "".
+	Used  int64  `json:"used"`
+	Bound int64  `json:"bound"`
+	Unit  string `json:"unit"`
+	// Share is Used of Bound.
+	Share float64 `json:"share"`
+}
+
+// NearLimit is the share of a limit from which it is shown as close to its end.
+const NearLimit = 0.8
 
 // Config is the configuration in force.
 type Config struct {
@@ -89,7 +125,29 @@ type View struct {
 	// AgeSeconds is the time since the last sign of life of the API server; 0 for files.
 	AgeSeconds float64 `json:"ageSeconds"`
 	// Faulty is the number of objects with values that DNS can't show.
-	Faulty int `json:"faulty"`
+	Faulty int  `json:"faulty"`
+	Gaps   Gaps `json:"gaps"`
+}
+
+// Gaps are what a view could not show, or had to list again.
+type Gaps struct {
+	// Unlisted are the resources without a first list, Failing those whose requests fail now.
+	Unlisted []string `json:"unlisted"`
+	Failing  []string `json:"failing"`
+	// Relists counts the lists after the first one of a watch; LastRelist is null if there was none.
+	Relists    uint64     `json:"relists"`
+	LastRelist *time.Time `json:"lastRelist"`
+	// Silences counts the times without a sign of life of the API server for longer than two minutes.
+	Silences    uint64   `json:"silences"`
+	LastSilence *Silence `json:"lastSilence"` // null if there was none
+	// Unreadable counts the objects of lists and watches that could not be decoded.
+	Unreadable uint64 `json:"unreadable"`
+}
+
+// Silence is a time without a sign of life of the API server.
+type Silence struct {
+	End     time.Time `json:"end"`
+	Seconds float64   `json:"seconds"`
 }
 
 // Rates are of the last minute. Shares are from 0 to 1, and 0 without queries.
@@ -119,8 +177,12 @@ type Counts struct {
 type FailOpen struct {
 	// Rules is the backend of the rules, "" without rules.
 	Rules string `json:"rules"`
-	// Active: the rules are in place, and apply only while a socket listens.
-	Active bool `json:"active"`
+	// Capable: the agent sets up rules, and the kernel can match by socket.
+	Capable bool `json:"capable"`
+	// Active: the rules are in place, apply only while a socket listens, and lead to the cluster
+	// DNS. Else queries are lost without an agent, for the Reason.
+	Active bool   `json:"active"`
+	Reason string `json:"reason"`
 	// Servers is the number of servers of the cluster DNS that get the queries then.
 	Servers int `json:"servers"`
 }

@@ -243,7 +243,7 @@ func checkLogKeys(t *testing.T, fset *token.FileSet, call *ast.CallExpr) {
 }
 
 // askingFiles are the files of cmd/nodens with commands that ask a running agent.
-var askingFiles = []string{"admin_socket.go", "flush.go", "status.go", "top.go", "upstreams.go"}
+var askingFiles = []string{"admin_socket.go", "flush.go", "status.go", "status_text.go", "top.go", "upstreams.go"}
 
 // TestAskingCommands: commands that ask a running agent know only its replies, and no part of it.
 func TestAskingCommands(t *testing.T) {

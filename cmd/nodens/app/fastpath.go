@@ -43,6 +43,7 @@ type program interface {
 	Stop()
 	Sweep()
 	Counters() fastpath.Counters
+	Usage() (answers, limit int)
 	ReportClient(addr netip.Addr)
 	ClientsOf(ifindex int) []netip.Addr
 }
@@ -86,7 +87,8 @@ type fastPath struct {
 	program  program        // nil: not supported, with FastPathAuto
 	clients  *clients.Table // counts the answers by client; nil: nobody does
 	active   atomic.Bool
-	failed   atomic.Uint64 // interfaces that the program could not be attached to
+	since    atomic.Pointer[time.Time] // when it became active for the last time
+	failed   atomic.Uint64             // interfaces that the program could not be attached to
 	// detaching counts the goroutines that detach the program. The kernel takes some 30
 	// milliseconds for each interface, too long for a stop or a handover to wait.
 	detaching   sync.WaitGroup
@@ -130,6 +132,14 @@ func (s *fastPath) epochs() (cluster, cached *epoch.Table) {
 // available reports whether there is a program.
 func (s *fastPath) available() bool { return s != nil && s.program != nil }
 
+// activeSince returns when the programs became active for the last time; nil if they never did.
+func (s *fastPath) activeSince() *time.Time {
+	if s == nil {
+		return nil
+	}
+	return s.since.Load()
+}
+
 // run lets the kernel answer queries until ctx ends, while well returns true. It calls well
 // four times per heartbeat timeout; well may block. When run returns, all queries reach the
 // agent. It must not run twice at a time.
@@ -161,6 +171,8 @@ func (s *fastPath) run(ctx context.Context, well func() bool) {
 func (s *fastPath) attach(ctx context.Context) error {
 	s.detaching.Wait()
 	v := podLinkWatch{fastPath: s, links: make(map[int]*podLink)}
+	now := time.Now().UTC()
+	s.since.Store(&now)
 	s.active.Store(true)
 	defer func() {
 		s.active.Store(false)

@@ -117,6 +117,8 @@ func (p *player) Counters() fastpath.Counters {
 	return fastpath.Counters{Results: map[string]uint64{"answered": 7}}
 }
 
+func (p *player) Usage() (answers, limit int) { return 3, 4 }
+
 func (p *player) Stop() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

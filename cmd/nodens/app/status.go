@@ -64,18 +64,16 @@ func (a *agent) status() *report.Status {
 			Rejected: a.reloadState.refused.Load(), LastRejected: a.times.lastRejected.Load(),
 		},
 		Handover: a.handoverReport(), View: g.viewReport(), Rates: a.rates(), Upstreams: g.countUpstreams(), Faults: a.faults.faults(),
+		FailOpen: a.failOpenReport(), Limits: a.limits(g),
 	}
 	if t := a.times.servingSince.Load(); t != nil {
 		s.ServingSince = *t
-	}
-	if a.net != nil {
-		st := a.net.Stats()
-		s.FailOpen = report.FailOpen{Rules: st.Backend, Active: st.Backend != "" && st.FailOpen, Servers: st.Diversion}
 	}
 	if a.fastPath.available() {
 		s.KernelPath.Active = a.fastPath.active.Load()
 		s.KernelPath.Answering, s.KernelPath.Watched = a.fastPath.program.Links()
 	}
+	s.ServedBy = a.servedBy(s)
 	a.judge(s)
 	return s
 }
@@ -111,31 +109,6 @@ func (a *agent) handoverReport() report.Handover {
 		h.Last = &last
 	}
 	return h
-}
-
-// viewReport returns the sum of g's views, nil if there is none.
-func (g *generation) viewReport() *report.View {
-	var sum *report.View
-	for _, p := range g.blocks {
-		if p.view == nil {
-			continue
-		}
-		if sum == nil {
-			sum = &report.View{Synced: true, Objects: make(map[string]int)}
-		}
-		st := p.view.Stats()
-		for kind, n := range map[string]int{
-			"service": st.Services, "endpointslice": st.Slices, "endpoint": st.Endpoints, "namespace": st.Namespaces, "pod": st.Pods,
-		} {
-			sum.Objects[kind] += n
-		}
-		sum.Synced = sum.Synced && st.Synced
-		sum.Faulty += st.Faulty
-		if len(p.block.Kubernetes.Manifests) == 0 {
-			sum.AgeSeconds = max(sum.AgeSeconds, time.Since(st.LastEvent).Seconds())
-		}
-	}
-	return sum
 }
 
 // countUpstreams counts the servers of all forward directives, each address once.

@@ -53,6 +53,21 @@ func TestStatus(t *testing.T) {
 	if s.Started.IsZero() || s.ServingSince.Before(s.Started) || s.Config.Loaded.Before(s.Started) {
 		t.Errorf("started %v, configured %v, serving since %v", s.Started, s.Config.Loaded, s.ServingSince)
 	}
+	if want := (report.FailOpen{Reason: "the agent sets up no rules"}); s.FailOpen != want || len(s.ServedBy) != 1 || s.ServedBy[0] != (report.Serving{By: report.ServedByAgent, Since: s.ServingSince}) {
+		t.Errorf("fail-open %+v, served by %+v", s.FailOpen, s.ServedBy)
+	}
+	names := make(map[string]bool)
+	for i, l := range s.Limits {
+		names[l.Name] = true
+		if l.Bound <= 0 || l.Share != float64(l.Used)/float64(l.Bound) || i > 0 && l.Share > s.Limits[i-1].Share {
+			t.Errorf("limit %d of %+v", i, s.Limits)
+		}
+	}
+	for _, want := range []string{"waiting queries", "TCP connections", "unsent replies", "cache", "client addresses", "queries to an upstream"} {
+		if !names[want] {
+			t.Errorf("no limit %q in %+v", want, s.Limits)
+		}
+	}
 	if s.View != nil || s.Handover.Last != nil || s.Config.LastRejected != nil || s.Upstreams != (report.Counts{Total: 1}) {
 		t.Errorf("view %v, hand-over %v, rejected %v, upstreams %v", s.View, s.Handover, s.Config.LastRejected, s.Upstreams)
 	}

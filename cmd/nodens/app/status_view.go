@@ -1,0 +1,63 @@
+package app
+
+import (
+	"slices"
+	"time"
+
+	"github.com/nodens-dns/nodens/internal/report"
+	"github.com/nodens-dns/nodens/kubernetes"
+)
+
+// viewReport returns the sum of g's views, nil if there is none.
+func (g *generation) viewReport() *report.View {
+	var sum *report.View
+	known := make(map[*kubernetes.View]bool) // blocks may share one
+	for _, p := range g.blocks {
+		if p.view == nil || known[p.view] {
+			continue
+		}
+		known[p.view] = true
+		if sum == nil {
+			sum = &report.View{Synced: true, Objects: make(map[string]int), Gaps: report.Gaps{Unlisted: []string{}, Failing: []string{}}}
+		}
+		addView(sum, p.view.Stats(), len(p.block.Kubernetes.Manifests) == 0)
+	}
+	return sum
+}
+
+// addView adds a view to sum. watched says that it is filled from an API server.
+func addView(sum *report.View, st kubernetes.Stats, watched bool) {
+	for kind, n := range map[string]int{
+		"service": st.Services, "endpointslice": st.Slices, "endpoint": st.Endpoints, "namespace": st.Namespaces, "pod": st.Pods,
+	} {
+		sum.Objects[kind] += n
+	}
+	sum.Synced = sum.Synced && st.Synced
+	sum.Faulty += st.Faulty
+	if watched {
+		sum.AgeSeconds = max(sum.AgeSeconds, time.Since(st.LastEvent).Seconds())
+	}
+	addGaps(&sum.Gaps, &st.Gaps)
+}
+
+// addGaps adds the gaps of a view to sum.
+func addGaps(sum *report.Gaps, g *kubernetes.Gaps) {
+	sum.Unlisted = union(sum.Unlisted, g.Unlisted)
+	sum.Failing = union(sum.Failing, g.Failing)
+	sum.Relists += g.Relists
+	if t := g.LastRelist.UTC(); g.Relists > 0 && (sum.LastRelist == nil || t.After(*sum.LastRelist)) {
+		sum.LastRelist = &t
+	}
+	sum.Silences += g.Silences
+	if t := g.LastSilence.UTC(); g.Silences > 0 && (sum.LastSilence == nil || t.After(sum.LastSilence.End)) {
+		sum.LastSilence = &report.Silence{End: t, Seconds: g.LastSilent.Seconds()}
+	}
+	sum.Unreadable += g.Unreadable
+}
+
+// union returns the texts of a and b, sorted and each once; never nil.
+func union(a, b []string) []string {
+	list := append(append([]string{}, a...), b...)
+	slices.Sort(list)
+	return slices.Compact(list)
+}
