@@ -138,7 +138,7 @@ type programState struct {
 	Watched  uint64
 	Unnoted  uint64
 	Stripes  uint64
-	Sampling uint64
+	Counting uint64
 }
 
 type programVariant uint32

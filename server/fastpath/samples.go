@@ -26,7 +26,7 @@ type samples struct {
 	record ringbuf.Record
 }
 
-// openSamples makes the program take samples, if there is a reporter.
+// openSamples makes the program count answers by client and take samples, if there is a reporter.
 func (p *Program) openSamples() error {
 	if p.clients.reporter == nil {
 		return nil
@@ -36,7 +36,7 @@ func (p *Program) openSamples() error {
 		return fmt.Errorf("reading samples: %w", err)
 	}
 	r.SetDeadline(time.Unix(0, 0)) // in the past, so that no read waits
-	p.samples.reader, p.state.Sampling = r, 1
+	p.samples.reader, p.state.Counting = r, 1
 	return nil
 }
 

@@ -102,12 +102,16 @@ func TestSampleOfOldClient(t *testing.T) {
 	}
 }
 
-// TestNoSamples checks that there are no samples while the agent does not read them.
+// TestNoSamples checks that there are no samples and no counts by client while nobody wants them.
 func TestNoSamples(t *testing.T) {
 	s := &countTest{admissionTest: newAdmissionTest(t)}
 	s.sampleNext()
 	s.askTimes(client4, s.query, 1)
-	s.clients.reporter = &reports{counted: make(clientCounts)}
+	r := &reports{counted: make(clientCounts)}
+	s.clients.reporter = r
+	if s.Sweep(); len(r.counted) > 0 {
+		t.Errorf("counted: %v", r.counted)
+	}
 	if err := s.openSamples(); err != nil {
 		t.Fatal(err)
 	}

@@ -587,10 +587,8 @@ ALWAYS_INLINE u32 arrives(struct __sk_buff *skb, struct state *st, struct packet
 /* sample passes the answer to the client to the agent if it is the next sample. Each processor
  * chooses a random distance to the next one: a fixed distance could meet the same name of a
  * periodic pattern each time. */
-ALWAYS_INLINE void sample(struct state *st, struct work *w, u32 *client, u32 waste)
+ALWAYS_INLINE void sample(struct work *w, u32 *client, u32 waste)
 {
-	if (!st->sampling)
-		return;
 	if (!w->skip)
 		w->skip = 1 + random_u32() % (2 * SAMPLED - 1);
 	if (--w->skip)
@@ -660,8 +658,10 @@ int nodens_answer(struct __sk_buff *skb)
 	*(volatile u64 *)&slot->used = now;
 	__sync_fetch_and_add(&slot->hits, 1);
 	count(ANSWERED, 1);
-	count_client(st, client, a.head[1] & 15, a.waste);
-	sample(st, w, p.from, a.waste);
+	if (st->counting) {
+		count_client(st, client, a.head[1] & 15, a.waste);
+		sample(w, p.from, a.waste);
+	}
 	if (!(slot->hits & (SAMPLED - 1))) {
 		count(TOOK, ktime_ns() - now);
 		count(TIMED, 1);

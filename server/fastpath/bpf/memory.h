@@ -157,7 +157,7 @@ struct state {
 	/* Written by the program: when a query came from an address that had no room. */
 	u64 unnoted;
 	u64 stripes; /* the number of sets of counters of clients, less one; all bits are ones */
-	u64 sampling; /* 1: the agent reads samples */
+	u64 counting; /* 1: answers are counted by client, and the agent reads samples */
 };
 
 /* door is an address at which the agent listens; IPv4 in mapped form. */
