@@ -9,8 +9,9 @@ import (
 
 // event is a line of test2json.
 type event struct {
+	Time                 time.Time
 	Action, Test, Output string
-	Elapsed              float64 // seconds
+	Elapsed              float64 // seconds; without parallel subtests
 }
 
 // result is the end of one run of a top-level test.
@@ -26,8 +27,9 @@ type result struct {
 // outcome collects the events of one run of a test binary. The zero value is ready.
 type outcome struct {
 	results []result
-	// active are the top-level tests that have begun, are not paused and have not ended.
-	active  map[string]bool
+	// active are the top-level tests that have begun, are not paused and have not ended, with
+	// the time since when.
+	active  map[string]time.Time
 	process excerpt // output outside of tests
 
 	outputs  map[string]*excerpt          // of tests and subtests that run
@@ -36,14 +38,14 @@ type outcome struct {
 
 func (o *outcome) add(e event) {
 	if o.active == nil {
-		o.active, o.outputs = make(map[string]bool), make(map[string]*excerpt)
+		o.active, o.outputs = make(map[string]time.Time), make(map[string]*excerpt)
 		o.failures = make(map[string]map[string]string)
 	}
 	top, _, isSubtest := strings.Cut(e.Test, "/")
 	switch e.Action {
 	case "run", "cont":
 		if !isSubtest {
-			o.active[top] = true
+			o.active[top] = e.Time
 		}
 	case "pause":
 		delete(o.active, e.Test)
@@ -84,8 +86,8 @@ func (o *outcome) end(e event, top string, isSubtest bool) {
 	if isSubtest {
 		return
 	}
+	elapsed := max(time.Duration(e.Elapsed*float64(time.Second)), e.Time.Sub(o.active[top]))
 	delete(o.active, top)
-	elapsed := time.Duration(e.Elapsed * float64(time.Second))
 	o.results = append(o.results, result{test: top, action: e.Action, elapsed: elapsed, failures: o.failures[top]})
 	delete(o.failures, top)
 }

@@ -118,6 +118,10 @@ func TestRecord(t *testing.T) {
 		failed map[string]string
 	}{
 		{"pass", []event{{Action: "run", Test: "A"}, {Action: "pass", Test: "A", Elapsed: 1.5}}, nil, map[string]int{"A": 1}, nil},
+		{"parallel subtests", []event{
+			{Action: "run", Test: "A"}, {Action: "pause", Test: "A"}, {Time: time.Unix(10, 0), Action: "cont", Test: "A"},
+			{Time: time.Unix(11, 5e8), Action: "pass", Test: "A", Elapsed: 0.1},
+		}, nil, map[string]int{"A": 1}, nil},
 		{"subtest", []event{
 			{Action: "run", Test: "A"}, {Action: "run", Test: "A/x"}, {Action: "output", Test: "A/x", Output: "wrong\n"},
 			{Action: "output", Test: "A", Output: "--- FAIL: A (0.00s)\n"}, {Action: "fail", Test: "A/x"}, {Action: "fail", Test: "A"},
@@ -151,7 +155,7 @@ func TestRecord(t *testing.T) {
 			if d := cmp.Diff(tt.got, got); d != "" {
 				t.Errorf("runs (-want +got):\n%s", d)
 			}
-			if tt.name == "pass" && p.tests[0].elapsed != 1500*time.Millisecond {
+			if tt.err == nil && p.tests[0].elapsed != 1500*time.Millisecond {
 				t.Errorf("the test took %v, want 1.5s", p.tests[0].elapsed)
 			}
 			texts := make(map[string]string)
