@@ -1,5 +1,7 @@
 package kubernetes
 
+import "math"
+
 // Budget counts the steps that the answers to one query may still take on a goroutine that
 // must not be kept busy. Tenants decide how many objects an answer has to look at, so every
 // object counts; an answer that needs more steps than are left is [OverBudget]. A nil
@@ -7,7 +9,10 @@ package kubernetes
 //
 // A step is the cost of looking at one endpoint, port or slice, or of copying one address:
 // some 10 ns. More expensive operations take several steps.
-type Budget struct{ left int }
+type Budget struct {
+	left int
+	dry  bool // see [Budget.SetDryRun]
+}
 
 const (
 	// readerSteps is the budget of one query on a reader, which other clients' queries wait
@@ -26,7 +31,14 @@ const (
 )
 
 // Refill gives b the budget of one query on a reader.
-func (b *Budget) Refill() { b.left = readerSteps }
+func (b *Budget) Refill() { *b = Budget{left: readerSteps} }
+
+// SetDryRun makes b practically unlimited, and answers with it no use of the view: they neither request
+// objects nor keep them in view.
+func (b *Budget) SetDryRun() { *b = Budget{left: math.MaxInt, dry: true} }
+
+// dryRun reports whether an answer with b is no use of the view. It is false for nil.
+func (b *Budget) dryRun() bool { return b != nil && b.dry }
 
 // spend takes n steps. If it returns false, the budget is exhausted and stays so: the
 // caller returns at once with what it has.

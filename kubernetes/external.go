@@ -163,7 +163,7 @@ func (e *External) lookupService(rel []byte, at []int, b *Budget) match {
 		return m.matchExternal(rel, at, b)
 	case !e.endpointsNamed(m.svc, n, rel):
 		return match{}
-	case !e.zone.view.requireSlices(m.svc):
+	case !e.zone.view.requireSlices(m.svc, b):
 		return match{node: incomplete, svc: m.svc}
 	}
 	return m.matchInternal(rel, at, b)

@@ -213,7 +213,7 @@ func TestCandidateSlices(t *testing.T) {
 			s.slices = append(s.slices, &slice{size: 4, addrs: addrs.String()})
 		}
 		const steps = 100_000
-		b := Budget{steps}
+		b := Budget{left: steps}
 		m := match{node: serviceName, svc: s}
 		list, many := m.candidateSlices(nil, 4, &b)
 		if spent := steps - b.left; len(list) != tt.slices || many != tt.many || spent < tt.spent {
@@ -300,7 +300,7 @@ func TestExternalRefusals(t *testing.T) {
 		q := parsed(t, tt.name, tt.qtype)
 		var r wire.Reply
 		r.Start(nil, &q)
-		if got, _ := e.Answer(&q, &r, &Budget{tt.left}); got != tt.want {
+		if got, _ := e.Answer(&q, &r, &Budget{left: tt.left}); got != tt.want {
 			t.Errorf("%s %d with %d steps: outcome %d, want %d", tt.name, tt.qtype, tt.left, got, tt.want)
 		}
 	}

@@ -124,7 +124,7 @@ func (z *Zone) lookupService(rel []byte, at []int, o *origin, b *Budget) match {
 	switch {
 	case m.svc == nil:
 		return match{}
-	case z.needsSlices(m.svc, n, rel) && !z.view.requireSlices(m.svc):
+	case z.needsSlices(m.svc, n, rel) && !z.view.requireSlices(m.svc, b):
 		return match{node: incomplete, svc: m.svc}
 	case !z.hasName(m.svc):
 		return match{}

@@ -137,7 +137,7 @@ func (m match) matchDirective(v *View, directive, zone []byte, b *Budget) match 
 		return match{}
 	case len(zone) == 0:
 		return match{node: emptyNonTerminal}
-	case !v.requireSlices(m.svc):
+	case !v.requireSlices(m.svc, b):
 		return match{node: incomplete, svc: m.svc}
 	}
 	var found bool

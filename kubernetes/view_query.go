@@ -75,7 +75,7 @@ func (v *View) EndpointsBehind(a netip.Addr) (list []netip.Addr) {
 	}
 	v.mu.RUnlock()
 	for _, s := range owners {
-		if s == nil || s.kind == orphan || !v.requireSlices(s) {
+		if s == nil || s.kind == orphan || !v.requireSlices(s, nil) {
 			continue
 		}
 		for _, sl := range s.slices {
@@ -115,7 +115,7 @@ func (v *View) Endpoints(service string, port uint16) (addrs []netip.AddrPort, c
 	changed = v.index.endpointWaiters[key]
 	svc := v.index.services[key]
 	v.mu.Unlock()
-	if svc == nil || svc.kind == orphan || !v.requireSlices(svc) {
+	if svc == nil || svc.kind == orphan || !v.requireSlices(svc, nil) {
 		return nil, changed
 	}
 	return v.rankEndpoints(svc, port), changed
@@ -228,8 +228,11 @@ func (v *View) sliceConverter() converter {
 }
 
 // requireSlices reports whether all slices that s's names depend on are in view, and
-// records that they are in use. If they are not, it requests them.
-func (v *View) requireSlices(s *service) bool {
+// records that they are in use. If they are not, it requests them. In a dry run it only reports.
+func (v *View) requireSlices(s *service, b *Budget) bool {
+	if b.dryRun() {
+		return s.complete
+	}
 	ns, sc := s.ns, v.scope
 	if epoch := sc.tick.Load(); ns.lastUsed.Load() != epoch {
 		ns.lastUsed.Store(epoch)

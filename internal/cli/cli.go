@@ -79,9 +79,12 @@ func NoArgs(cmd *cobra.Command, args []string) error {
 }
 
 // OneArg is for commands with one argument; what describes it.
-func OneArg(what string) cobra.PositionalArgs {
+func OneArg(what string) cobra.PositionalArgs { return Args(1, 1, what) }
+
+// Args is for commands with least to most arguments; what describes them.
+func Args(least, most int, what string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
-		if len(args) == 1 {
+		if least <= len(args) && len(args) <= most {
 			return nil
 		}
 		return Usagef("%s takes %s, but it got %d arguments; %s", cmd.Name(), what, len(args), seeHelp(cmd))

@@ -40,6 +40,12 @@ func (p Packed) Name() []byte {
 	return p.data[HeaderLen : end+1]
 }
 
+// Question returns the type and the class of the question. p must not be zero.
+func (p Packed) Question() (qtype, class uint16) {
+	end := HeaderLen + len(p.Name())
+	return u16(p.data[end:]), u16(p.data[end+2:])
+}
+
 // Answers returns the number of records in the answer section. p must not be zero.
 func (p Packed) Answers() int { return int(u16(p.data[6:])) }
 

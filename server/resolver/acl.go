@@ -204,6 +204,9 @@ func (z *Zone) judged(r *Request) bool {
 	verdict, zone := z.ACL.judge(r.Query.Name(), r.Query.Type, r.Client.Addr(), nil)
 	// There is no verdict yet, and with one no copy is made of the reply, as with listed.
 	r.verdicts, r.rule = verdict, zone
+	if r.trace != nil {
+		r.traceVerdict("")
+	}
 	return verdict&anyDenial != 0 && r.deny()
 }
 

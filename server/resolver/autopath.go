@@ -123,6 +123,9 @@ func (rt *Routes) autopath(r *Request, o Outcome) Outcome {
 	if p == nil {
 		return o
 	}
+	if o == Forward || o == WouldWait {
+		r.mayBecome(fromSearch)
+	}
 	if o = r.finishForward(o); o != Answered || r.err != nil || r.reply.Rcode() != wire.NXDomain {
 		return o
 	}
@@ -144,10 +147,12 @@ func (rt *Routes) trySearchPath(r *Request, p *searchPath, base int) Outcome {
 			sub.zone = r.zone
 		}
 		if sub.finishForward(rt.ask(&sub.Request)) == WouldWait {
+			r.mayBecome(fromSearch)
 			return WouldWait
 		}
 		if sub.reply.Rcode() != wire.NXDomain {
 			r.takeReply(&sub.Request)
+			r.note(stepOf[fromSearch], Answered, "the name exists further down the client's search path, or failed there")
 			break
 		}
 	}

@@ -24,11 +24,13 @@ const (
 // the steps after it.
 func (z *Zone) builtin(r *Request) bool {
 	if z.Local != nil && z.Local.answer(r) {
+		r.note(stepOf[fromLocal], Answered, "a name of localhost or the loopback zones")
 		return true
 	}
 	if z.Any && r.Query.Type == wire.TypeANY {
 		r.reply.Add(wire.Answer, wire.AtQuestion, wire.TypeHINFO, anyTTL, []byte(anyData))
 		r.source = fromAny
+		r.note(stepOf[fromAny], Answered, "type ANY is not resolved (RFC 8482)")
 		return true
 	}
 	return false
@@ -44,10 +46,12 @@ const (
 // address and port if the directive is set, else with SERVFAIL.
 func (z *Zone) whoami(r *Request) Outcome {
 	if !z.Whoami {
+		r.note(stepZone, Answered, "no step of the server block answers the name, and no forward directive takes it")
 		return r.fail(wire.ServFail)
 	}
 	r.reply.SetAuthoritative()
 	r.source = fromWhoami
+	r.note(stepOf[fromWhoami], Answered, "")
 	client := r.Client.Addr().Unmap()
 	switch {
 	case client.Is4():

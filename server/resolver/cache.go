@@ -14,7 +14,7 @@ import (
 // leaves the reply as it was. The look-up is counted when the request is finished, but a hit
 // after which no step can have to wait is counted at once: that takes one lock less.
 func (z *Zone) cached(r *Request) bool {
-	if r.direct && z.Autopath == nil && z.DNS64 == nil && z.Rewrite == nil {
+	if r.direct && z.Autopath == nil && z.DNS64 == nil && z.Rewrite == nil && r.trace == nil {
 		found, due := z.Cache.GetFinal(&r.Query, &r.reply, r.now)
 		if !found.Hit() {
 			r.lookups.add(r, found)
@@ -25,6 +25,9 @@ func (z *Zone) cached(r *Request) bool {
 		}
 	} else {
 		found := z.Cache.Get(&r.Query, &r.reply, r.now)
+		if r.trace != nil {
+			z.traceCache(r, found.Hit())
+		}
 		if r.lookups.add(r, found); !found.Hit() {
 			return false
 		}

@@ -35,6 +35,9 @@ func (z *Zone) cluster(r *Request) Outcome {
 func (r *Request) askView(v External, from source) Outcome {
 	for waited := false; ; waited = true {
 		found, target := v.Answer(&r.Query, &r.reply, r.budget)
+		if r.trace != nil {
+			r.traceView(from, found, target)
+		}
 		switch found {
 		case kubernetes.Answered, kubernetes.Refused:
 			r.source, r.ordered = from, from == fromCluster && r.zone.Ordered
@@ -59,11 +62,14 @@ func (r *Request) askView(v External, from source) Outcome {
 func (r *Request) completeView(v External, from source, found kubernetes.Outcome, waited bool) Outcome {
 	switch {
 	case from == fromCluster && r.zone.asksCluster(&r.Query):
+		r.note(stepOf[from], notMine, "the cluster's own DNS knows the answer")
 		return notMine
 	case found == kubernetes.NotSynced:
 		r.lookups.failure = clients.ViewCause
 		return r.fail(wire.ServFail)
 	case !r.mayWait():
+		r.source = from // what it will be
+		r.mayBecome(fromServer)
 		return WouldWait
 	case waited:
 		r.err, r.lookups.failure = errIncomplete, clients.ViewCause
@@ -116,7 +122,7 @@ var errHops = errors.New("more than 8 aliases lead to one another")
 // the answers. An alias whose target does not resolve is still an answer: the CNAME alone
 // (DNS-Based Service Discovery, 2.5).
 func (r *Request) chase(target wire.Name) Outcome {
-	if !r.mayWait() {
+	if !r.mayTakeLong() {
 		return WouldWait
 	}
 	if r.zone.lists != nil && r.vet() { // nobody asks for a target that the client may not have
@@ -126,7 +132,10 @@ func (r *Request) chase(target wire.Name) Outcome {
 		r.err = errHops
 		return Answered
 	}
-	sub, _ := r.lookup([]byte(target), r.hops+1)
+	sub, o := r.lookup([]byte(target), r.hops+1)
+	if o == WouldWait { // only in a dry run
+		return WouldWait
+	}
 	if r.err = sub.err; r.err == nil {
 		r.reply.CopyTC(&sub.reply)
 		r.err = r.reply.AppendAnswers(sub.reply.Finish(wire.MaxMessage))

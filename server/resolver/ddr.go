@@ -39,6 +39,7 @@ func (z *Zone) servesResolverZone(r *Request) bool {
 		return false
 	}
 	r.source = fromLocal
+	r.note(stepOf[fromLocal], Answered, "resolver.arpa is served empty (RFC 9462)")
 	r.reply.SetAuthoritative()
 	section := wire.Authority
 	if len(r.Query.Name()) == len(resolverZone) && r.Query.Type == wire.TypeSOA {

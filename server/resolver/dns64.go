@@ -44,6 +44,9 @@ func (rt *Routes) dns64(r *Request, o Outcome) Outcome {
 	if !d.applies(r) {
 		return o
 	}
+	if o == Forward || o == WouldWait {
+		r.mayBecome(fromDNS64)
+	}
 	if o = r.finishForward(o); o != Answered || r.err != nil || !d.needsSynthesis(r) {
 		return o
 	}
@@ -68,14 +71,16 @@ func (rt *Routes) synthesize(r *Request) Outcome {
 		return Answered
 	}
 	if sub.finishForward(rt.Resolve(&sub.Request)) == WouldWait {
+		r.mayBecome(fromDNS64)
 		return WouldWait
 	}
 	if sub.verdicts&dropped != 0 { // the client may not have them
 		return Answered
 	}
 	r.source, r.ordered, r.err = fromDNS64, sub.ordered, sub.err
+	r.note(stepOf[fromDNS64], Answered, "IPv6 addresses are made of the IPv4 addresses")
 	if err := r.reply.Synthesize64(&sub.reply, &r.zone.DNS64.prefix, maxTTL); err != nil {
-		if !r.mayWait() { // to log the error
+		if !r.mayTakeLong() { // to log the error
 			return WouldWait
 		}
 		r.err = err

@@ -76,3 +76,6 @@ func (l *Loop) SetInterval(d time.Duration)                   { l.interval = d }
 func (l *Loop) Refused() uint64                               { return l.refused.Load() }
 func (l *Loop) AddRefused()                                   { l.refused.Add(1) }
 func (l *Loop) Options() LoopOptions                          { return l.opts }
+
+// Source is the name of the step that made r's reply.
+func (r *Request) Source() string { return sourceNames[r.source] }

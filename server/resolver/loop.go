@@ -157,13 +157,21 @@ func (l *Loop) fail(r *wire.Reply) {
 	r.SetEDEText(wire.EDEOther, errLoop.Error())
 }
 
+// probeOf returns the current probe if q is it, else nil.
+func (l *Loop) probeOf(q *wire.Query) *probe {
+	if l == nil {
+		return nil
+	}
+	if p := l.probe.Load(); p != nil && string(q.Name()) == string(p.name) {
+		return p
+	}
+	return nil
+}
+
 // observe reports whether q, from client, is the current probe, and records that it came back.
 func (l *Loop) observe(q *wire.Query, client netip.Addr) bool {
-	if l == nil {
-		return false
-	}
-	p := l.probe.Load()
-	if p == nil || string(q.Name()) != string(p.name) {
+	p := l.probeOf(q)
+	if p == nil {
 		return false
 	}
 	client = client.Unmap()

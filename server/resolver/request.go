@@ -38,6 +38,8 @@ type Request struct {
 	budget *kubernetes.Budget
 	// lookups are the look-ups in caches that are counted when the request is finished.
 	lookups *lookups
+	// trace makes the run a dry one and notes what the steps decide; nil except in [Routes.Explain].
+	trace *trace
 
 	reply wire.Reply
 	result
@@ -93,6 +95,9 @@ func (r *Request) Begin(rt *Routes, now time.Duration, buf []byte) {
 		r.ownBudget.Refill()
 		r.budget = &r.ownBudget
 	}
+	if r.trace != nil {
+		r.ownBudget.SetDryRun()
+	}
 	r.ownLookups.reset()
 }
 
@@ -104,6 +109,10 @@ func (r *Request) Clear() {
 
 // mayWait reports whether steps may wait, take as long as they need, and log errors.
 func (r *Request) mayWait() bool { return r.ctx != nil }
+
+// mayTakeLong reports whether steps may take as long as they need, except for waiting: with permission
+// to wait, and in a dry run.
+func (r *Request) mayTakeLong() bool { return r.ctx != nil || r.trace != nil }
 
 // fail makes the reply an error without records.
 func (r *Request) fail(rcode wire.Rcode) Outcome {
@@ -142,7 +151,7 @@ func (r *Request) derive(sub *Request) {
 	if r.mayWait() {
 		sub.now = clock.Now() // r may have waited
 	}
-	sub.ctx, sub.budget, sub.lookups = r.ctx, r.budget, r.lookups
+	sub.ctx, sub.budget, sub.lookups, sub.trace = r.ctx, r.budget, r.lookups, r.trace
 	sub.result = result{routes: r.routes}
 }
 

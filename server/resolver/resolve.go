@@ -48,9 +48,12 @@ const (
 func (rt *Routes) Resolve(r *Request) Outcome { //nolint:gocyclo // the order of all steps, in one place
 	z, refusal := rt.zoneFor(r)
 	r.zone = cmp.Or(z, rt.dropped)
+	if r.trace != nil {
+		rt.traceZone(r, z)
+	}
 	r.limitSize()
 	switch {
-	case rt.StartWaiting && r.direct && !r.mayWait():
+	case rt.StartWaiting && r.direct && !r.mayTakeLong():
 		return WouldWait
 	case z == nil:
 		return r.fail(refusal)
@@ -59,8 +62,10 @@ func (rt *Routes) Resolve(r *Request) Outcome { //nolint:gocyclo // the order of
 	inet := r.Query.Class == wire.ClassIN
 	switch {
 	case rt.observeProbe(z, r):
+		r.note(stepLoop, Answered, "a loop probe has come back")
 		return r.fail(wire.ServFail)
 	case !inet && z.Rewrite == nil:
+		r.note(stepZone, Answered, onlyIN)
 		return r.fail(wire.Refused)
 	case inet && z.builtin(r):
 		return Answered
@@ -110,8 +115,7 @@ func (z *Zone) sources(r *Request) Outcome { //nolint:gocyclo // the order of al
 	if o := z.template(r); o != notMine {
 		return o
 	}
-	if z.Hosts != nil && z.Hosts.Answer(&r.Query, &r.reply) {
-		r.source = fromHosts
+	if z.Hosts != nil && z.hosts(r) {
 		return Answered
 	}
 	if o := z.external(r); o != notMine {
@@ -135,10 +139,24 @@ func (z *Zone) sources(r *Request) Outcome { //nolint:gocyclo // the order of al
 	return z.whoami(r)
 }
 
+// hosts is the step of the names written down by hand.
+func (z *Zone) hosts(r *Request) bool {
+	if !z.Hosts.Answer(&r.Query, &r.reply) {
+		r.note(stepOf[fromHosts], notMine, "the table has no such name, or none of its zones has it")
+		return false
+	}
+	r.source = fromHosts
+	r.note(stepOf[fromHosts], Answered, "")
+	return true
+}
+
 // choosePool makes the first pool that takes the name the one to forward to; false if there
 // is none.
 func (z *Zone) choosePool(r *Request) bool {
 	r.pool = z.upstreams(&r.Query)
+	if r.trace != nil {
+		z.tracePool(r)
+	}
 	return r.pool != nil
 }
 
@@ -187,6 +205,7 @@ func (r *Request) finishForward(o Outcome) Outcome {
 		return o
 	}
 	if !r.mayWait() {
+		r.source = fromForward // what it will be
 		return WouldWait
 	}
 	r.Forward()

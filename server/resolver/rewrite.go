@@ -14,6 +14,9 @@ func (rt *Routes) applyRewrite(r *Request) Outcome {
 	sub := newSubquery()
 	defer sub.release()
 	matched, err := sub.change.Apply(r.zone.Rewrite, &r.Query)
+	if r.trace != nil {
+		r.traceRewrite(&sub.change, matched, err)
+	}
 	switch {
 	case err != nil:
 		return r.failWith(err)
@@ -24,6 +27,7 @@ func (rt *Routes) applyRewrite(r *Request) Outcome {
 		sub.zone = r.zone
 		return rt.askRewritten(r, sub)
 	case r.Query.Class != wire.ClassIN:
+		r.note(stepZone, Answered, onlyIN)
 		return r.fail(wire.Refused)
 	}
 	return rt.ask(r)
@@ -31,7 +35,7 @@ func (rt *Routes) applyRewrite(r *Request) Outcome {
 
 // failWith replies SERVFAIL because of err, which is logged. That needs permission to wait.
 func (r *Request) failWith(err error) Outcome {
-	if !r.mayWait() {
+	if !r.mayTakeLong() {
 		return WouldWait
 	}
 	r.err = err
@@ -41,10 +45,12 @@ func (r *Request) failWith(err error) Outcome {
 // askRewritten asks sub's question and rewrites the reply into r's.
 func (rt *Routes) askRewritten(r *Request, sub *subquery) Outcome {
 	if !rt.deniedElsewhere(&sub.Request) && sub.finishForward(rt.ask(&sub.Request)) == WouldWait {
+		r.source = sub.source // what it will be
 		return WouldWait
 	}
 	other, o, err := rt.resolveAlias(sub)
 	if o == WouldWait {
+		r.source = sub.source
 		return WouldWait
 	}
 	r.source, r.ordered, r.viaSearch = sub.source, sub.ordered, sub.viaSearch

@@ -32,7 +32,7 @@ func newSubquery() *subquery { return subqueries.Get().(*subquery) }
 // release returns s to the pool.
 func (s *subquery) release() {
 	s.result = result{} // zones and pools may be gone before the next time
-	s.ctx, s.budget, s.lookups = nil, nil, nil
+	s.ctx, s.budget, s.lookups, s.trace = nil, nil, nil, nil
 	subqueries.Put(s)
 }
 

@@ -12,12 +12,15 @@ func (z *Zone) template(r *Request) Outcome {
 		return notMine
 	}
 	var follow template.Lookup
-	if r.mayWait() {
+	if r.mayTakeLong() {
 		follow = r.followAliases()
 	}
 	found, err := z.Template.Answer(&r.Query, r.Client.Addr(), &r.reply, follow)
+	if r.trace != nil && r.traceTemplate(found, err) {
+		return WouldWait
+	}
 	switch {
-	case !r.mayWait() && (found == template.WouldWait || err != nil):
+	case !r.mayTakeLong() && (found == template.WouldWait || err != nil):
 		return WouldWait
 	case found == template.NotMine && err == nil:
 		return notMine
@@ -36,7 +39,10 @@ func (r *Request) followAliases() template.Lookup {
 			return nil, errHops
 		}
 		hops++
-		sub, _ := r.lookup(name, hops)
+		sub, o := r.lookup(name, hops)
+		if o == WouldWait { // only in a dry run
+			r.trace.waited = true
+		}
 		return &sub.reply, sub.err
 	}
 }

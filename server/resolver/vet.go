@@ -155,6 +155,9 @@ func (v *vetting) conclude() bool {
 // sentence replies as the ruling says.
 func (r *Request) sentence(by ruling) {
 	r.verdicts, r.rule = r.verdicts&^anyVerdict|by.verdict, by.zone
+	if r.trace != nil {
+		r.traceVerdict("because of another name that the reply leads to")
+	}
 	r.deny()
 }
 

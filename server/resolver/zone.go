@@ -19,6 +19,8 @@ import (
 // exported fields are set before [NewRoutes] and do not change.
 type Zone struct {
 	Name wire.Name
+	// Line is the line of the server block in the Corefile, for explanations.
+	Line int
 	// View decides which queries the zone takes; nil: all.
 	View *View
 	// Local answers localhost and the loopback zones. Any answers queries of type ANY.

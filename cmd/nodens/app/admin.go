@@ -107,6 +107,7 @@ func (a *agent) adminHandler() http.Handler {
 	mux.HandleFunc("GET /names", a.showNames)
 	mux.HandleFunc("GET /upstreams", a.showUpstreams)
 	mux.HandleFunc("GET /plan", a.showPlan)
+	mux.HandleFunc("GET /explain", a.showExplain)
 	mux.HandleFunc("GET /config", a.showConfig)
 	places := make(chan struct{}, adminRequests)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

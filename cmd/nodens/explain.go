@@ -1,0 +1,254 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nodens-dns/nodens/internal/cli"
+	"github.com/nodens-dns/nodens/internal/report"
+)
+
+// explainFlags are the flags and arguments of `nodens explain`.
+type explainFlags struct {
+	socket      adminSocket
+	name, qtype string
+	from        string
+	server      string
+	ndots       int
+	tcp, dnssec bool
+}
+
+// defaultNdots is the option ndots in the resolv.conf of pods.
+const defaultNdots = 5
+
+func newExplainCommand() *cobra.Command {
+	f := new(explainFlags)
+	cmd := &cobra.Command{
+		Use:   "explain NAME [TYPE]",
+		Short: "Show how the agent on this node would answer a query, and why",
+		Long: `Show how the agent on this node would answer a query, and why: the server block that takes it,
+what each step decides, which step makes the reply, what is cached, and which upstreams would be
+asked. The agent runs its own query path without leaving anything behind: it asks no upstream,
+counts nothing and changes no cache. TYPE is A by default.
+
+With a pod in --from, and unless NAME ends with a dot, it shows the queries that the pod's resolver
+sends, which tries the search domains of a pod with dnsPolicy ClusterFirst. It asks the agent
+through its admin socket.`,
+		Example: "  nodens explain example.org AAAA\n  nodens explain web --from shop/client-7d4f-x2\n  nodens explain db.shop.svc.cluster.local. --from 10.244.1.7 -o json",
+		Args:    cli.Args(1, 2, "a name, and perhaps a record type"),
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&f.from, "from", "", "`client`: NAMESPACE/NAME of a pod of this node, its name alone, or an address; without it the node itself")
+	flags.StringVar(&f.server, "server", "", "`address` of the listener that is asked; without it the first one for plain DNS in the Corefile")
+	flags.IntVar(&f.ndots, "ndots", defaultNdots, "`number` of dots from which on the client asks for NAME as it is first")
+	flags.BoolVar(&f.tcp, "tcp", false, "the query comes over TCP")
+	flags.BoolVar(&f.dnssec, "dnssec", false, "the query asks for DNSSEC records (DO bit)")
+	f.socket.register(flags)
+	output := cli.AddTableOutput(flags)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		f.name, f.qtype = args[0], "A"
+		if len(args) > 1 {
+			f.qtype = args[1]
+		}
+		return runExplain(cmd.Context(), f, output, cmd.OutOrStdout())
+	}
+	return cmd
+}
+
+func runExplain(ctx context.Context, f *explainFlags, output *cli.Output, stdout io.Writer) error {
+	query := url.Values{"name": {f.name}, "type": {f.qtype}, "from": {f.from}, "server": {f.server}, "ndots": {strconv.Itoa(f.ndots)}, "dnssec": {strconv.FormatBool(f.dnssec)}}
+	if f.tcp {
+		query.Set("protocol", "tcp")
+	}
+	var e report.Explanation
+	if err := f.socket.ask(ctx, http.MethodGet, "/explain", query, &e); err != nil {
+		return err
+	}
+	return output.Print(stdout, e, func(w io.Writer) error { return printExplanation(w, &e, output.Wide()) })
+}
+
+// printExplanation writes who asks, the queries if there are several, and the details of the last query, or
+// of all with wide.
+func printExplanation(out io.Writer, e *report.Explanation, wide bool) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(w, "listener\t%s, %s over %s\n", e.Listener.Address, e.Listener.Transport, e.Listener.Protocol)
+	fmt.Fprintf(w, "client\t%s\n", explainedClient(&e.Client))
+	if len(e.Search) > 0 {
+		fmt.Fprintf(w, "search path\t%s (ndots %d)\n", strings.Join(e.Search, " "), e.Ndots)
+	}
+	if len(e.Questions) > 1 {
+		fmt.Fprintln(w, "\nQUERY\tNAME\tANSWERED BY\tREPLY\tCOST")
+		for i := range e.Questions {
+			q := &e.Questions[i]
+			number := strconv.Itoa(i + 1)
+			if q.Conditional {
+				number += "?"
+			}
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", number, q.Name, sourceText(q), resultText(q), costText(q))
+		}
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	for i := range e.Questions {
+		if wide || i == len(e.Questions)-1 {
+			if err := printQuestion(out, &e.Questions[i]); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func explainedClient(c *report.ExplainedClient) string {
+	if c.Pod == "" {
+		return c.Address
+	}
+	return fmt.Sprintf("%s, pod %s/%s", c.Address, c.Namespace, c.Pod)
+}
+
+// sourceText says which step makes the reply.
+func sourceText(q *report.ExplainedQuestion) string {
+	text := cmp.Or(q.Source, "server")
+	for _, other := range q.Alternatives {
+		text += " or " + cmp.Or(other, "server")
+	}
+	return text
+}
+
+// resultText says what the reply is.
+func resultText(q *report.ExplainedQuestion) string {
+	switch {
+	case q.NoReply:
+		return "none"
+	case q.Rcode == "":
+		return "not known"
+	case q.Rcode == "NOERROR" && len(q.Answers) == 0:
+		return "NOERROR, no records"
+	}
+	return q.Rcode
+}
+
+// costText says what the query costs.
+func costText(q *report.ExplainedQuestion) string {
+	switch q.Waits {
+	case "view":
+		return "loads objects from the API server"
+	case "upstream":
+		if f := q.Forward; f != nil && len(f.Upstreams) > 0 && f.Upstreams[0].RTTSeconds > 0 {
+			return "asks an upstream, about " + milliseconds(f.Upstreams[0].RTTSeconds)
+		}
+		return "asks an upstream"
+	}
+	return "none"
+}
+
+// printQuestion writes the steps of one query, and the reply.
+func printQuestion(out io.Writer, q *report.ExplainedQuestion) error {
+	fmt.Fprintf(out, "\n%s %s\n\n", q.Name, q.Type)
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "STEP\tOUTCOME\tWHY")
+	for i := range q.Steps {
+		s := &q.Steps[i]
+		why := s.Reason
+		if s.Depth > 0 {
+			why = strings.TrimPrefix(why+"; for "+s.Name+" "+s.Type, "; ")
+		}
+		if s.Cached != nil {
+			why += "; " + entryTimes(s.Cached)
+		}
+		fmt.Fprintf(w, "%s%s\t%s\t%s\n", strings.Repeat("  ", s.Depth), s.Step, s.Outcome, cmp.Or(why, "-"))
+	}
+	if q.MoreSteps > 0 {
+		fmt.Fprintf(w, "and %d more steps\n", q.MoreSteps)
+	}
+	fmt.Fprintln(w)
+	line := func(name, format string, args ...any) { fmt.Fprintf(w, name+"\t"+format+"\n", args...) }
+	line("answered by", "%s", sourceText(q))
+	line("reply", "%s", replyLine(q))
+	for _, a := range q.Answers {
+		line("", "%s", a)
+	}
+	if q.MoreAnswers > 0 {
+		line("", "and %d more records", q.MoreAnswers)
+	}
+	if q.Error != "" {
+		line("error", "%s", q.Error)
+	}
+	if q.Forward != nil {
+		printForward(line, q.Forward)
+	}
+	for i := range q.Cached {
+		line("cached", "%s", entryText(&q.Cached[i]))
+	}
+	return w.Flush()
+}
+
+// replyLine is [resultText] with the TTL.
+func replyLine(q *report.ExplainedQuestion) string {
+	text := resultText(q)
+	if q.TTLSeconds != nil {
+		text += fmt.Sprintf(", TTL %d s", *q.TTLSeconds)
+	}
+	return text
+}
+
+// printForward writes the forward directive and its upstreams.
+func printForward(line func(name, format string, args ...any), f *report.ExplainedForward) {
+	text := fmt.Sprintf("%s, policy %s", f.From, f.Policy)
+	if f.Stopped {
+		text += "; stopped, because the zone's queries come back from its upstreams"
+	}
+	line("forward", "%s", text)
+	for _, to := range f.Upstreams {
+		u := report.Upstream{Down: to.Down, Suspect: to.Suspect}
+		line("upstream", "%s, %s, RTT %s", to.To, upstreamState(&u), milliseconds(to.RTTSeconds))
+	}
+	if len(f.Upstreams) == 0 {
+		line("upstream", "none is known")
+	}
+}
+
+// entryTimes says how old an entry is, and how long it stays.
+func entryTimes(e *report.CacheEntry) string {
+	age := "age not known"
+	if e.AgeSeconds != nil {
+		age = fmt.Sprintf("%.0f s old", *e.AgeSeconds)
+	}
+	text := fmt.Sprintf("%s, %.0f s left", age, e.TTLSeconds)
+	if e.TTLSeconds == 0 {
+		text = age + ", expired"
+	}
+	if e.StaleSeconds > 0 {
+		text += fmt.Sprintf(", may be served for %.0f s", e.StaleSeconds)
+	}
+	return text
+}
+
+// entryText describes an entry of the cache.
+func entryText(e *report.CacheEntry) string {
+	text := e.Type
+	if e.DNSSEC {
+		text += " with DO"
+	}
+	if e.CheckingDisabled {
+		text += " with CD"
+	}
+	text += ": " + e.Rcode + ", "
+	if text += fmt.Sprintf("%d record", e.Answers); e.Answers != 1 {
+		text += "s"
+	}
+	if e.Subtree {
+		text += ", also for all names below"
+	}
+	return text + "; " + entryTimes(e)
+}
