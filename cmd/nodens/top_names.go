@@ -36,7 +36,7 @@ func askNames(ctx context.Context, f *topFlags) (topTable, error) {
 	return nameTable{n}, nil
 }
 
-func (t nameTable) print(out io.Writer, f *topFlags, _ bool) error {
+func (t nameTable) print(out io.Writer, f *topFlags, wide bool) error {
 	n := t.Names
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(w, "node %s: %d %s in the last %.0f s", cmp.Or(n.Node, "unknown"), n.Queries, nameTopics[n.Topic], n.WindowSeconds)
@@ -49,21 +49,23 @@ func (t nameTable) print(out io.Writer, f *topFlags, _ bool) error {
 	columns := []string{"QPS", "SHARE", "QUERIES", "ERROR", "NAME"}
 	switch n.Topic {
 	case "client":
-		columns = append([]string{"POD"}, columns...)
+		if columns = append([]string{"POD"}, columns...); wide {
+			columns = append(columns, "ADDRESS")
+		}
 	case "failing", "slow":
 		columns = append([]string{"CAUSE"}, columns...)
 	}
 	fmt.Fprintf(w, "\n\n%s\n", strings.Join(columns, "\t"))
 	rows := shown(f, n.Names)
 	for i := range rows {
-		fmt.Fprintln(w, strings.Join(nameRow(&rows[i], n.Topic), "\t"))
+		fmt.Fprintln(w, strings.Join(nameRow(&rows[i], n.Topic, wide), "\t"))
 	}
 	printMore(w, len(n.Names)-len(rows)+n.More)
 	return w.Flush()
 }
 
 // nameRow returns the columns of one name.
-func nameRow(n *report.Name, topic string) (row []string) {
+func nameRow(n *report.Name, topic string, wide bool) (row []string) {
 	name := n.Name
 	switch {
 	case n.Client != nil:
@@ -73,7 +75,11 @@ func nameRow(n *report.Name, topic string) (row []string) {
 	case topic == "waste":
 		name = "*." + strings.TrimPrefix(name, ".")
 	}
-	return append(row, fmt.Sprintf("%.1f", n.QueriesPerSecond), percent(n.Share), fmt.Sprint(n.Queries), fmt.Sprintf("≤%d", n.Error), name)
+	row = append(row, fmt.Sprintf("%.1f", n.QueriesPerSecond), percent(n.Share), fmt.Sprint(n.Queries), fmt.Sprintf("≤%d", n.Error), name)
+	if wide && n.Client != nil {
+		row = append(row, cmp.Or(n.Client.Address, "-"))
+	}
+	return row
 }
 
 // nameClient returns NAMESPACE/NAME, (host), (other), or the address of no known pod.

@@ -146,6 +146,9 @@ queue 0.2 1.0% 10 ≤0 .
 	if _, out, _ := outcome(t, "top", "--admin-socket", socket, "--by", "name", "--rows", "1"); !strings.HasSuffix(out, "and 4 more\n") || asked != "/names?topic=queries&window=1m" {
 		t.Errorf("one row, asked %s:\n%s", asked, out)
 	}
+	if _, out, _ := outcome(t, "top", "--admin-socket", socket, "--by", "name", "--topic", "client", "-o", "wide"); !strings.Contains(squeeze(out), "≤20 example.com. 10.0.0.1\n") {
+		t.Errorf("wide:\n%s", out)
+	}
 	var got report.Names
 	if _, out, _ := outcome(t, "top", "--admin-socket", socket, "--by", "name", "-o", "json"); json.Unmarshal([]byte(out), &got) != nil || len(got.Names) != 2 || got.Floor != 8 {
 		t.Errorf("as JSON:\n%s", out)

@@ -35,7 +35,8 @@ type Name struct {
 	Share            float64 `json:"share"` // of the topic's queries
 }
 
-// NameClient is the client of a [Name]. Kind is as in [Client].
+// NameClient is the client of a [Name]: whose the address was when it asked. Kind is as in [Client]. Address
+// is empty for other, and for clients that are not known any more.
 type NameClient struct {
 	Kind         string `json:"kind"`
 	Namespace    string `json:"namespace"`

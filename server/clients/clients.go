@@ -112,6 +112,9 @@ type Table struct {
 	// ended has the addresses that EndAddr has taken from their pods.
 	ended map[addrKey]*endedAddr
 	names *names
+	// identities are by their numbers; lastIdentity is the highest one.
+	identities   map[uint32]*identity
+	lastIdentity uint32
 	// kernelSample is the weight of a query that SampleKernel adds; 0 while it is not called.
 	kernelSample atomic.Uint32
 	windows      [numWindows]window
@@ -128,6 +131,8 @@ type client struct {
 	key   addrKey
 	slot  uint16 // its number; noSlot for none
 	owner *owner // nil: not known yet whether it is the node's own
+	// identity is the number of its identity; 0 without a slot.
+	identity uint32
 	// active is when a reading last found queries, or when the slot was taken.
 	active time.Duration
 }
@@ -152,8 +157,8 @@ func New(o Options) *Table {
 	t := &Table{
 		opts: o, seed: [2]uint64{rand.Uint64(), rand.Uint64()}, started: o.Clock(), stripes: make([]stripe, o.Stripes),
 		addrs: make(map[addrKey]*client), pods: make(map[Pod]*owner), others: make(map[*owner]struct{}),
-		ended: make(map[addrKey]*endedAddr),
-		host:  &owner{kind: Host}, rest: &owner{kind: Other},
+		ended: make(map[addrKey]*endedAddr), identities: make(map[uint32]*identity),
+		host: &owner{kind: Host}, rest: &owner{kind: Other},
 	}
 	t.others[t.host], t.others[t.rest] = struct{}{}, struct{}{}
 	t.free = make([]uint16, o.MaxClients)
@@ -180,47 +185,50 @@ func (t *Table) Count(stripe int, addr netip.Addr, q Query) {
 	key := addrKey(addr.As16())
 	h := t.hash(&key)
 	s := &t.stripes[uint(stripe)%uint(len(t.stripes))]
-	isSlow, weight, buffered := q.Latency >= t.opts.Slow, uint64(0), true
+	isSlow, id, buffered := q.Latency >= t.opts.Slow, uint32(0), true
 	s.mu.Lock()
-	if len(q.Name) > 0 {
-		weight = s.sampler.sample(q.Now)
-	}
-	if weight > 0 || len(q.Name) > 0 && (isSlow || q.failed()) {
-		buffered = s.samples.put(&key, &q, weight, isSlow)
-	}
+	weight, sampled := s.choose(&q, isSlow)
 	sl := s.find(&key, h)
 	if sl != nil {
 		sl.count(&q, t.opts.Slow)
+		if id = sl.identity; sampled {
+			buffered = s.samples.put(id, &q, weight, isSlow)
+		}
 	}
 	s.mu.Unlock()
-	if sl == nil {
-		t.countNew(s, key, h, &q)
-	}
-	if !buffered {
-		t.names.addNow(s, &key, &q, weight, isSlow)
+	switch {
+	case !buffered:
+		t.names.addNow(s, id, &q, weight, isSlow)
+	case sl == nil:
+		if id = t.countNew(s, key, h, &q); sampled {
+			t.names.addSample(s, id, &q, weight, isSlow)
+		}
 	}
 }
 
-// countNew counts q of an address that has no slot in s.
-func (t *Table) countNew(s *stripe, key addrKey, h uint64, q *Query) {
+// countNew counts q of an address that has no slot in s, and returns the client's identity.
+func (t *Table) countNew(s *stripe, key addrKey, h uint64, q *Query) uint32 {
 	if t.full.Load() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.findOrOther(&key, h).count(q, t.opts.Slow) // it may have taken the last slot just now
-		return
+		sl := s.findOrOther(&key, h) // it may have taken the last slot just now
+		sl.count(q, t.opts.Slow)
+		return sl.identity
 	}
-	t.countTaken(s, key, h, func(sl *slot) { sl.count(q, t.opts.Slow) })
+	return t.countTaken(s, key, h, func(sl *slot) { sl.count(q, t.opts.Slow) })
 }
 
 // countTaken calls count for the slot of the address in s, after taking one if it has none, or for
-// (other) if there is none left.
-func (t *Table) countTaken(s *stripe, key addrKey, h uint64, count func(*slot)) {
+// (other) if there is none left. It returns the client's identity.
+func (t *Table) countTaken(s *stripe, key addrKey, h uint64, count func(*slot)) uint32 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.takeSlot(key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	count(s.findOrOther(&key, h))
+	sl := s.findOrOther(&key, h)
+	count(sl)
+	return sl.identity
 }
 
 // Run sweeps the table until ctx ends. A nil Table returns at once.

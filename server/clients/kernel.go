@@ -34,6 +34,11 @@ func (t *Table) SampleKernel(addr netip.Addr, name []byte, wasted bool) {
 	if t == nil || len(name) == 0 {
 		return
 	}
-	key := addrKey(addr.As16())
-	t.names.addSample(&t.stripes[0], &key, &Query{Name: name, Waste: wasted, Now: t.opts.Clock()}, uint64(t.kernelSample.Load()), false)
+	t.mu.Lock()
+	id := uint32(0)
+	if c := t.takeSlot(addr.As16()); c != nil {
+		id = c.identity
+	}
+	t.mu.Unlock()
+	t.names.addSample(&t.stripes[0], id, &Query{Name: name, Waste: wasted, Now: t.opts.Clock()}, uint64(t.kernelSample.Load()), false)
 }

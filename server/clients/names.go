@@ -1,9 +1,12 @@
 package clients
 
 import (
+	"cmp"
+	"encoding/binary"
 	"math/bits"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -91,6 +94,16 @@ func (s *sampler) sample(now time.Duration) (weight uint64) {
 	return weight
 }
 
+// choose says whether q is for the tables of names: with a weight if it was chosen, or because it failed or is
+// slow.
+func (s *stripe) choose(q *Query, isSlow bool) (weight uint64, chosen bool) {
+	if len(q.Name) == 0 {
+		return 0, false
+	}
+	weight = s.sampler.sample(q.Now)
+	return weight, weight > 0 || isSlow || q.failed()
+}
+
 // maxShift is enough for a billion queries a second.
 const maxShift = 20
 
@@ -113,11 +126,12 @@ func newNames(now time.Duration, stripes []stripe) *names {
 	return n
 }
 
-// addLocked adds q. weight is 0 if q was not sampled: then it counts only if it failed or was slow. n.mu is held.
-func (n *names) addLocked(key *addrKey, q *Query, weight uint64, isSlow bool) {
+// addLocked adds q of the client with the identity number id. weight is 0 if q was not sampled: then it counts
+// only if it failed or was slow. n.mu is held.
+func (n *names) addLocked(id uint32, q *Query, weight uint64, isSlow bool) {
 	if weight > 0 {
 		n.topics[TopNames].Add(q.Now, q.Name, weight)
-		n.key = append(append(n.key[:0], key[:]...), q.Name...)
+		n.key = append(binary.BigEndian.AppendUint32(n.key[:0], id), q.Name...)
 		n.topics[TopClientNames].Add(q.Now, n.key, weight)
 		if q.Waste { // it has a label, at least
 			n.topics[TopWaste].Add(q.Now, q.Name[1+q.Name[0]:], weight)
@@ -158,7 +172,9 @@ func (n *names) top(topic Topic, now time.Duration, w Window, limit int) sketch.
 type NameCount struct {
 	// Name is in text form with the final dot. Of [TopWaste] it is the parent.
 	Name string
-	// Client is whose the client's address is now, and Addr the address, in [TopClientNames].
+	// Kind, Pod and Addr are the client in [TopClientNames]: whose the address was at the time of the
+	// queries, and the address. Of (other) Addr is the zero Addr, and so it is of clients that are
+	// not known any more, which are Unknown.
 	Kind Kind
 	Pod  Pod
 	Addr netip.Addr
@@ -194,26 +210,45 @@ func (t *Table) Names(topic Topic, w Window, limit int) NameReport {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, e := range r.Entries {
-		report.Names = append(report.Names, t.nameCount(topic, e))
-	}
+	report.Names = t.nameCounts(topic, r.Entries)
+	report.Names = report.Names[:min(limit, len(report.Names))]
 	return report
+}
+
+// nameCounts returns the rows of entries. A client that has lost its address and got it back has one row for
+// a name.
+func (t *Table) nameCounts(topic Topic, entries []sketch.Entry) []NameCount {
+	rows := make([]NameCount, 0, len(entries))
+	index := make(map[NameCount]int, len(entries)) // by row without numbers
+	for _, e := range entries {
+		row := t.nameCount(topic, e.Key)
+		i, ok := index[row]
+		if !ok {
+			i = len(rows)
+			index[row] = i
+			rows = append(rows, row)
+		}
+		rows[i].Count += e.Count
+		rows[i].Error += e.Error
+	}
+	slices.SortStableFunc(rows, func(a, b NameCount) int { return cmp.Compare(b.Count, a.Count) })
+	return rows
 }
 
 // sketchWindows are the windows of the names' tables.
 var sketchWindows = [numWindows]sketch.Window{Seconds10: sketch.TenSeconds, Minute: sketch.Minute, Hour: sketch.Hour}
 
-// nameCount returns the row of an entry.
-func (t *Table) nameCount(topic Topic, e sketch.Entry) NameCount {
-	row := NameCount{Count: e.Count, Error: e.Error}
-	key := e.Key
+// nameCount returns the row of a key, without numbers.
+func (t *Table) nameCount(topic Topic, key string) (row NameCount) {
 	switch topic {
 	case TopClientNames:
-		addr := addrKey([]byte(key[:len(addrKey{})]))
-		key = key[len(addr):]
-		row.Addr, row.Kind = addr.addr(), Unknown
-		if c := t.addrs[addr]; c != nil && c.owner != nil {
-			row.Kind, row.Pod = c.owner.kind, c.owner.pod
+		id := binary.BigEndian.Uint32([]byte(key[:idLen]))
+		key = key[idLen:]
+		row.Kind = Unknown
+		if x := t.identities[id]; x != nil {
+			row.Kind, row.Pod, row.Addr = x.kind, x.pod, x.key.addr()
+		} else if id == 0 {
+			row.Kind = Other
 		}
 	case TopFailing, TopSlow:
 		row.Cause, key = Cause(key[0]), key[1:]
@@ -221,3 +256,6 @@ func (t *Table) nameCount(topic Topic, e sketch.Entry) NameCount {
 	row.Name = wire.Name(key).String()
 	return row
 }
+
+// idLen is the length of an identity's number in front of a name.
+const idLen = 4

@@ -162,7 +162,7 @@ func (t *Table) assign(key addrKey, o *owner) {
 	}
 	t.settle(c)
 	t.detach(c)
-	c.owner = o
+	t.setOwner(c, o)
 	o.live++
 	if addr := key.addr(); !slices.Contains(o.addrs, addr) {
 		o.addrs = append(o.addrs, addr)
@@ -194,6 +194,7 @@ func (t *Table) detach(c *client) {
 	if o == nil {
 		return
 	}
+	t.renewIdentity(c)
 	if o.live--; o.live == 0 {
 		o.ended = t.opts.Clock()
 		for _, s := range o.series {
@@ -218,11 +219,12 @@ func (t *Table) takeSlot(key addrKey) *client {
 	}
 	c.slot, t.free = t.free[len(t.free)-1], t.free[:len(t.free)-1]
 	c.active = t.opts.Clock()
+	t.newIdentity(c)
 	h := t.hash(&key)
 	for i := range t.stripes {
 		s := &t.stripes[i]
 		s.mu.Lock()
-		s.take(c.slot, key, h)
+		s.take(c.slot, c, h)
 		s.mu.Unlock()
 	}
 	t.full.Store(len(t.free) == 0) // now that each stripe has the slot
@@ -246,6 +248,7 @@ func (t *Table) dropSlot(key addrKey) {
 		}
 		t.free = append(t.free, c.slot)
 		c.slot = noSlot
+		t.endIdentity(c)
 		t.full.Store(false)
 	}
 	if c.owner == nil || c.owner.kind != PodClient {
@@ -299,7 +302,7 @@ func (t *Table) collect(c *client, s *slot) {
 
 // setUnknown makes an owner for c, an address of no known pod.
 func (t *Table) setUnknown(c *client) {
-	c.owner = &owner{kind: Unknown, addrs: []netip.Addr{c.key.addr()}, live: 1}
+	t.setOwner(c, &owner{kind: Unknown, addrs: []netip.Addr{c.key.addr()}, live: 1})
 	t.others[c.owner] = struct{}{}
 }
 

@@ -14,10 +14,10 @@ const (
 
 // sample is a query for the tables of names. The query's name is in the buffer.
 type sample struct {
-	key    addrKey
-	weight uint64 // 0 if it was not chosen but failed, or was slow
-	slow   bool
-	query  Query
+	identity uint32 // of the client
+	weight   uint64 // 0 if it was not chosen but failed, or was slow
+	slow     bool
+	query    Query
 }
 
 // sampleBuffer has the queries of a stripe that are not yet in the tables of names. At low rates the CPU's caches
@@ -36,30 +36,30 @@ func newSampleBuffer() sampleBuffer {
 }
 
 // put reports whether there was room for q.
-func (b *sampleBuffer) put(key *addrKey, q *Query, weight uint64, slow bool) bool {
+func (b *sampleBuffer) put(id uint32, q *Query, weight uint64, slow bool) bool {
 	at := len(b.names)
 	if q.Now >= b.until || len(b.list) == cap(b.list) || at+len(q.Name) > cap(b.names) {
 		return false
 	}
 	b.names = append(b.names, q.Name...)
-	b.list = append(b.list, sample{key: *key, weight: weight, slow: slow, query: *q})
+	b.list = append(b.list, sample{identity: id, weight: weight, slow: slow, query: *q})
 	b.list[len(b.list)-1].query.Name = b.names[at:]
 	return true
 }
 
 // addSample puts q into the buffer of s, or into the tables if the buffer has no room.
-func (n *names) addSample(s *stripe, key *addrKey, q *Query, weight uint64, slow bool) {
+func (n *names) addSample(s *stripe, id uint32, q *Query, weight uint64, slow bool) {
 	s.mu.Lock()
-	buffered := s.samples.put(key, q, weight, slow)
+	buffered := s.samples.put(id, q, weight, slow)
 	s.mu.Unlock()
 	if !buffered {
-		n.addNow(s, key, q, weight, slow)
+		n.addNow(s, id, q, weight, slow)
 	}
 }
 
 // addNow adds q, for which the buffer of s has no room, and what is in the buffer: in all buffers if a half of
 // a window has ended.
-func (n *names) addNow(s *stripe, key *addrKey, q *Query, weight uint64, slow bool) {
+func (n *names) addNow(s *stripe, id uint32, q *Query, weight uint64, slow bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if q.Now >= n.until {
@@ -67,7 +67,7 @@ func (n *names) addNow(s *stripe, key *addrKey, q *Query, weight uint64, slow bo
 	} else {
 		n.flushStripe(s)
 	}
-	n.addLocked(key, q, weight, slow)
+	n.addLocked(id, q, weight, slow)
 }
 
 // flush adds what is in the buffers. n.mu is held.
@@ -83,7 +83,7 @@ func (n *names) flushStripe(s *stripe) {
 	defer s.mu.Unlock()
 	b := &s.samples
 	for i := range b.list {
-		n.addLocked(&b.list[i].key, &b.list[i].query, b.list[i].weight, b.list[i].slow)
+		n.addLocked(b.list[i].identity, &b.list[i].query, b.list[i].weight, b.list[i].slow)
 	}
 	b.list, b.names, b.until = b.list[:0], b.names[:0], n.until
 }

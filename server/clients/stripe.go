@@ -49,12 +49,13 @@ func (c *counters) queries() uint64 { return c[noError] + c[nxDomain] + c[servFa
 
 // slot has the counters of one client in one stripe, in three cache lines. Most queries touch two.
 type slot struct {
-	key     addrKey
-	n       counters
-	latency [LatencyBuckets]uint32
-	taken   bool
+	key      addrKey
+	n        counters
+	identity uint32 // of the client; 0 in other
+	latency  [LatencyBuckets]uint32
+	taken    bool
 
-	_ [12]byte // fills the third cache line
+	_ [11]byte // fills the third cache line
 }
 
 // count counts q. slowFrom is the least latency of a slow query.
@@ -151,12 +152,12 @@ func (s *stripe) findOrOther(key *addrKey, h uint64) *slot {
 	return &s.other
 }
 
-// take gives the slot number n to the address.
-func (s *stripe) take(n uint16, key addrKey, h uint64) {
+// take gives the slot number n to c, whose address has the hash h.
+func (s *stripe) take(n uint16, c *client, h uint64) {
 	if add := int(n) + 1 - len(s.slots); add > 0 {
 		s.slots = append(s.slots, make([]slot, add)...)
 	}
-	s.slots[n] = slot{key: key, taken: true}
+	s.slots[n] = slot{key: c.key, taken: true, identity: c.identity}
 	s.link(n, h)
 }
 

@@ -18,6 +18,7 @@ func (t *Table) Sweep() {
 	t.freeIdle(now)
 	t.forget(keepEnded)
 	t.endSeries(now)
+	t.dropIdentities(now)
 	t.names.advance(now)
 }
 
@@ -52,7 +53,7 @@ func (t *Table) setHost(c *client, isHost bool) {
 	case c.owner == nil && !isHost:
 		t.setUnknown(c)
 	case c.owner == nil:
-		c.owner = t.host
+		t.setOwner(c, t.host)
 		t.host.live++
 	case c.owner.kind == PodClient || isHost == (c.owner == t.host):
 	default:

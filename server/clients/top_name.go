@@ -24,8 +24,7 @@ type topName struct {
 func (t *Table) setTopNames(rows map[rowKey]*Client, by By, w Window, counted time.Duration) {
 	r := t.names.top(TopClientNames, t.opts.Clock(), w, math.MaxInt)
 	tops := make(map[rowKey]*topName)
-	for _, e := range r.Entries {
-		n := t.nameCount(TopClientNames, e)
+	for _, n := range t.nameCounts(TopClientNames, r.Entries) {
 		if n.Count == n.Error { // it may have asked for another name each time
 			continue
 		}

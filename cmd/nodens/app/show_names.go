@@ -54,7 +54,10 @@ func newNameRow(topic clients.Topic, n *clients.NameCount, r *clients.NameReport
 	case clients.TopClientNames:
 		row.Client = &report.NameClient{
 			Kind: clientKinds[n.Kind], Namespace: n.Pod.Namespace, Pod: n.Pod.Name,
-			WorkloadKind: n.Pod.Workload.Kind, Workload: n.Pod.Workload.Name, Address: n.Addr.String(),
+			WorkloadKind: n.Pod.Workload.Kind, Workload: n.Pod.Workload.Name,
+		}
+		if n.Addr.IsValid() {
+			row.Client.Address = n.Addr.String()
 		}
 	case clients.TopFailing, clients.TopSlow:
 		row.Cause = n.Cause.String()
