@@ -291,6 +291,7 @@ func (p *Program) isAgentProgram(id ebpf.ProgramID) bool {
 // Detach undoes [Program.Update]. It is not needed for an interface that is gone, except
 // before another interface has its index.
 func (p *Program) Detach(ifindex int) {
+	p.clients.forgetIdle(ifindex)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.detach(ifindex)

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"runtime"
 	"sync"
@@ -21,6 +22,8 @@ const (
 	// sweepInterval is the least time between two sweeps. A number is reused only one sweep
 	// after it was released, when no packet can still be using it.
 	sweepInterval = 10 * time.Second
+	// maxIdle is twenty times as many addresses as a node has pods. Pods can forge more.
+	maxIdle = 2048
 )
 
 // clients is the agent's side of the clients that the program knows. It is safe for
@@ -32,10 +35,13 @@ type clients struct {
 	states  []programClientState // memory shared with the program
 	// counts has the counters of all clients by number, for each stripe; memory shared with the
 	// program. reported are their sums at the last report.
-	counts    []programClientCount
-	reported  []programClientCount
-	reporter  ClientReporter // nil: none
-	released  []uint32       // numbers that the program can no longer find
+	counts   []programClientCount
+	reported []programClientCount
+	reporter ClientReporter // nil: none
+	released []uint32       // numbers that the program can no longer find
+	// idle has the interfaces on which clients that have lost their number asked last, of maxIdle
+	// clients at most.
+	idle      map[programClient]int
 	lastSweep time.Duration
 }
 
@@ -92,8 +98,30 @@ func (c *clients) sweep(now time.Duration) {
 		}
 		if err := c.numbers.Delete(&s.Client); err == nil || errors.Is(err, ebpf.ErrKeyNotExist) {
 			c.released = append(c.released, uint32(n))
+			c.noteIdle(s.Client, stampNumber(place))
 		}
 	}
+}
+
+// noteIdle records on which interface a client that loses its number asked last.
+func (c *clients) noteIdle(client programClient, ifindex int) {
+	if c.idle == nil {
+		c.idle = make(map[programClient]int)
+	}
+	if len(c.idle) >= maxIdle {
+		for other := range c.idle { // any
+			delete(c.idle, other)
+			break
+		}
+	}
+	c.idle[client] = ifindex
+}
+
+// forgetIdle forgets the idle clients of an interface.
+func (c *clients) forgetIdle(ifindex int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	maps.DeleteFunc(c.idle, func(_ programClient, at int) bool { return at == ifindex })
 }
 
 // reportAll reports the answers of all clients since the last report.
@@ -111,10 +139,15 @@ func (c *clients) reportAll() {
 func (c *clients) reportOne(addr netip.Addr) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	var n uint32
-	if err := c.numbers.Lookup(programClient{Addr: listenerKey(netip.AddrPortFrom(addr, 0)).Addr}, &n); err == nil {
+	if n, ok := c.number(programClient{Addr: listenerKey(netip.AddrPortFrom(addr, 0)).Addr}); ok {
 		c.report(n)
 	}
+}
+
+// number returns the number of a client; ok is false if it has none.
+func (c *clients) number(client programClient) (n uint32, ok bool) {
+	err := c.numbers.Lookup(&client, &n)
+	return n, err == nil
 }
 
 // report reports the answers of one client since the last report.
@@ -151,10 +184,21 @@ func (c *clients) reset(n uint32) {
 func (c *clients) of(ifindex int) (list []netip.Addr) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	const mask = 1<<programBoundSTAMP_BITS - 1
 	for n := range c.states {
-		if place := atomic.LoadUint64(&c.states[n].Place); place != 0 && place&mask == uint64(ifindex)&mask {
-			list = append(list, clientAddr(&c.states[n].Client))
+		s := &c.states[n]
+		if place := atomic.LoadUint64(&s.Place); place == 0 || stampNumber(place) != ifindex {
+			continue
+		}
+		if now, ok := c.number(s.Client); ok && now == uint32(n) { // it has not lost this number
+			list = append(list, clientAddr(&s.Client))
+		}
+	}
+	for client, at := range c.idle {
+		if at != ifindex {
+			continue
+		}
+		if _, ok := c.number(client); !ok { // it has not asked again
+			list = append(list, clientAddr(&client))
 		}
 	}
 	return list
@@ -168,6 +212,9 @@ func clientAddr(c *programClient) netip.Addr {
 	}
 	return netip.AddrFrom16(b).Unmap()
 }
+
+// stampNumber returns the number in a stamp.
+func stampNumber(stamp uint64) int { return int(stamp & (1<<programBoundSTAMP_BITS - 1)) }
 
 // stampTime returns when the program has made a stamp, or up to 134 ms earlier.
 func stampTime(stamp uint64) time.Duration {

@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
@@ -200,17 +201,48 @@ func TestClientCountsReused(t *testing.T) {
 	}
 }
 
-// TestClientsOf checks that clients are found by the interface on which they have asked last.
+// TestClientsOf checks that clients are found by the interface on which they have asked last, also if that
+// was long ago.
 func TestClientsOf(t *testing.T) {
 	s := newAdmissionTest(t)
 	s.isAnswered(client4, portA)
 	s.isAnswered(client6, portB)
-	for port, want := range map[int]netip.AddrPort{portA: client4, portB: client6} {
-		if got := s.ClientsOf(port); !slices.Equal(got, []netip.Addr{want.Addr()}) {
-			t.Errorf("on interface %d: %v, want %v", port, got, want.Addr())
+	check := func(port int, want ...netip.Addr) {
+		t.Helper()
+		if got := s.ClientsOf(port); !slices.Equal(got, want) {
+			t.Errorf("on interface %d: %v, want %v", port, got, want)
 		}
 	}
-	if got := s.ClientsOf(portA + 1); len(got) > 0 {
-		t.Errorf("on an interface without clients: %v", got)
+	check(portA, client4.Addr())
+	check(portB, client6.Addr())
+	check(portA + 1)
+	for i := range 3 { // both lose their numbers, which then become free
+		s.clients.sweep(kernelNow() + clientIdle + 2*unit + time.Duration(i)*sweepInterval)
+		check(portA, client4.Addr())
+		check(portB, client6.Addr())
+	}
+	s.isAnswered(client4, portB)
+	check(portA)
+	if got := s.ClientsOf(portB); len(got) != 2 {
+		t.Errorf("after a client has moved: %v", got)
+	}
+	s.Detach(portB)
+	check(portB, client4.Addr()) // it has a number
+}
+
+// TestIdleClients checks that a bounded number of clients is kept that no longer ask.
+func TestIdleClients(t *testing.T) {
+	var c clients
+	for i := range 2 * maxIdle {
+		c.noteIdle(programClient{Addr: [4]uint32{uint32(i)}}, i%3)
+	}
+	if len(c.idle) != maxIdle {
+		t.Errorf("%d clients are kept", len(c.idle))
+	}
+	for i := range 3 {
+		c.forgetIdle(i)
+	}
+	if len(c.idle) != 0 {
+		t.Errorf("%d clients are left", len(c.idle))
 	}
 }

@@ -65,6 +65,11 @@
 // packet that may reach a listener is recorded, even in a form that is never answered;
 // otherwise a forged query could hide behind IP options or fragments.
 //
+// Under its number a client also has counters of its answers, in up to 16 sets, so that processors don't
+// share a cache line. The agent reads them before it frees the number ([ClientReporter]). One answer in
+// 64, at random, is copied into a ring buffer with the client's address and the name. Nobody is woken;
+// [Program.Sweep] reads the buffer. A sample that finds it full is dropped and counted.
+//
 // # Other programs on an interface
 //
 // Other programs and tc filters on an interface decide whether queries are answered there

@@ -124,8 +124,8 @@ func (p *Program) Sweep() {
 		took = time.Duration(p.count(programResultTOOK) / n)
 	}
 	p.table.sweep(took)
-	p.samples.read(p.clients.reporter)
 	p.clients.reportAll()
+	p.samples.read(p.clients.reporter)
 	p.clients.sweep(kernelNow())
 }
 
@@ -136,8 +136,8 @@ func (p *Program) ReportClient(addr netip.Addr) {
 	p.clients.reportOne(addr)
 }
 
-// ClientsOf returns the addresses whose last query came in on the interface, of those that have asked
-// within the last minute.
+// ClientsOf returns the addresses whose last query came in on the interface. An address is forgotten by
+// [Program.Detach], or when there are too many that have not asked for a minute.
 func (p *Program) ClientsOf(ifindex int) []netip.Addr { return p.clients.of(ifindex) }
 
 // Clear drops all answers and reports their remaining hits.

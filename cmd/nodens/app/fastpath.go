@@ -89,8 +89,9 @@ type fastPath struct {
 	active   atomic.Bool
 	since    atomic.Pointer[time.Time] // when it became active for the last time
 	failed   atomic.Uint64             // interfaces that the program could not be attached to
-	// detaching counts the goroutines that detach the program. The kernel takes some 30
-	// milliseconds for each interface, too long for a stop or a handover to wait.
+	// detaching counts the goroutines that detach the program and report its last answers. The
+	// kernel takes some 30 milliseconds for each interface, too long for a stop or a handover to
+	// wait.
 	detaching   sync.WaitGroup
 	heartbeatMu sync.Mutex // held for a heartbeat, and for Stop
 }
@@ -152,6 +153,7 @@ func (s *fastPath) run(ctx context.Context, well func() bool) {
 		s.heartbeatMu.Lock()
 		defer s.heartbeatMu.Unlock()
 		s.program.Stop()
+		s.detaching.Go(s.program.Sweep) // what was answered belongs to the present owners of the addresses
 	}()
 	for ctx.Err() == nil {
 		err := s.attach(ctx)

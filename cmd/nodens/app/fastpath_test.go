@@ -445,7 +445,8 @@ func TestFastPathHeartbeats(t *testing.T) {
 	})
 }
 
-// TestFastPathAfterEnd: a look that comes back when all is over brings no beat.
+// TestFastPathAfterEnd: a look that comes back when all is over brings no beat. The last answers are
+// reported at the end.
 func TestFastPathAfterEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newStage(1).player("a")
@@ -459,6 +460,10 @@ func TestFastPathAfterEnd(t *testing.T) {
 		synctest.Wait()
 		cancel()
 		<-done
+		synctest.Wait()
+		if _, sweeps := p.counted(); sweeps != 1 {
+			t.Errorf("%d sweeps at the end", sweeps)
+		}
 		well <- true
 		synctest.Wait()
 		if beats, _ := p.counted(); beats != 0 {
