@@ -119,14 +119,24 @@ func (b *run) sources() (list []netip.Addr) {
 
 // rounds measures everything again and again.
 func (b *run) rounds(ctx context.Context) error {
+	k, err := b.openKernel(ctx)
+	if err != nil {
+		return err
+	}
+	if k != nil {
+		defer k.close()
+	}
 	for n := range b.Plan.Rounds {
-		if err := b.withPair(ctx, n, b.measureQueries); err != nil {
-			return err
+		if len(b.Workloads) > 0 {
+			err = b.withPair(ctx, n, b.measureQueries)
 		}
-		if !b.Only.MatchesName("memory") {
-			continue
+		if err == nil && k != nil {
+			err = b.measureKernel(ctx, k, n)
 		}
-		if err := b.withPair(ctx, n, b.measureMemory); err != nil {
+		if err == nil && b.Only.MatchesName("memory") {
+			err = b.withPair(ctx, n, b.measureMemory)
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -171,16 +181,22 @@ func (b *run) measureQueries(ctx context.Context, p *pair) error {
 			return fmt.Errorf("measuring %s: %w", w.Name, err)
 		}
 		for i, s := range samples {
-			at := harness.Cell{Server: p.agents[i].Name, Workload: w.Name}
-			b.Report.Samples[at] = append(b.Report.Samples[at], s)
-			fmt.Fprintf(b.Progress, "round %d of %d, %s, %s: %.3f µs, %.0f queries/s\n", p.round+1, b.Plan.Rounds, w.Name, p.agents[i].Name, s.CPUPerQuery(), float64(s.Completed)/s.Elapsed.Seconds())
+			b.add(p.agents[i].Name, w, p.round, s)
 		}
-	}
-	if len(b.Workloads) == 0 {
-		return nil
 	}
 	return p.checkCounts(ctx)
 }
+
+// add adds a sample to the report.
+func (b *run) add(row string, w harness.Workload, round int, s harness.Sample) {
+	at := harness.Cell{Server: row, Workload: w.Name}
+	b.Report.Samples[at] = append(b.Report.Samples[at], s)
+	fmt.Fprintf(b.Progress, "round %d of %d, %s, %s: %.3f µs, %.0f queries/s\n", round+1, b.Plan.Rounds, w.Name, row, s.CPUPerQuery(), float64(s.Completed)/s.Elapsed.Seconds())
+}
+
+// turn is which agent the i-th slice of a round is for: one, the other one twice, and so on. Every other round
+// begins with the other one.
+func turn(i, round int) int { return (i+1)/2%2 ^ round%2 }
 
 // sample makes one measurement of each agent, again if queries are lost.
 func (b *run) sample(ctx context.Context, p *pair, w harness.Workload) (s [2]harness.Sample, err error) {
@@ -200,7 +216,7 @@ func (b *run) attempt(ctx context.Context, p *pair, w harness.Workload) (sums [2
 		return b.askBoth(ctx, p, w)
 	}
 	for i := range 2 * b.Number(numSlices) {
-		at := (i+1)/2%2 ^ p.round%2 // one, the other twice, and so on
+		at := turn(i, p.round)
 		s, err := b.ask(ctx, p, at, b.stream(w, p, at), b.Length/numSlices)
 		if err == nil {
 			err = s.Check(dns.RcodeToString[w.Rcode])

@@ -17,10 +17,13 @@ const (
 
 // Targets returns the section's targets.
 func (r *Report) Targets() []harness.Target {
-	list := []harness.Target{}
+	var list []harness.Target
 	for _, shape := range []string{"at saturation", "1,000 qps"} {
 		list = append(list, harness.Target{What: "CPU per hit, " + shape + ", relative to off", Limit: maxCost, Of: r.ratios(shape)})
 	}
+	list = append(list, harness.Target{What: "CPU of the programs per hit inside the kernel, relative to off", Limit: maxCost, Of: []harness.TargetValue{
+		{Find: func() (figures.Spread, bool) { return r.cost(kernelWorkload) }},
+	}})
 	return append(list, harness.Target{What: fmt.Sprintf("more heap with %d pods and %d names", podCount, r.Plan.Names), Limit: maxMemory, Unit: "MiB", Of: []harness.TargetValue{{Find: r.moreHeap}}})
 }
 
@@ -60,7 +63,7 @@ func (r *Report) more(f func(memorySample) uint64) (figures.Spread, bool) {
 // costTable is the table of CPU times.
 func (r *Report) costTable() string {
 	rows := [][]string{{"workload", "off: CPU µs per query", "on", "on relative to off", "least–most", "queries/s"}}
-	for _, w := range workloads() {
+	for _, w := range append(workloads(), kernelWorkload) {
 		ratio, ok := r.cost(w)
 		if !ok {
 			continue

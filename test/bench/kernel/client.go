@@ -44,7 +44,7 @@ const clientGrace = 30 * time.Second
 
 // ask has the client ask from the pod in the workload's manner, pinned to one of the load
 // generator's cores; the zero manner asks nothing for as long.
-func (d *podBench) ask(ctx context.Context, m harness.LoadShape, length time.Duration) (h clientReport, err error) {
+func (d *PodBench) ask(ctx context.Context, m harness.LoadShape, length time.Duration) (h clientReport, err error) {
 	ctx, cancel := context.WithTimeout(ctx, length+clientGrace)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "ip", "netns", "exec", d.lab.Pod, "taskset", "-c", d.LoadCores[:1].List(), d.client,

@@ -111,10 +111,11 @@ func Measure(ctx context.Context, p harness.Plan) (*Report, error) {
 	return run.out, nil
 }
 
-// podBench is a pod and a node with one server at a time, and the client in the pod.
-type podBench struct {
-	*run
+// PodBench is a pod and a node with one server at a time, and the client in the pod.
+type PodBench struct {
+	*failover.Run
 	lab      *testbed.Network
+	set      harness.QuerySet
 	client   string
 	question []byte
 }
@@ -124,13 +125,11 @@ func (b *run) measurePod(ctx context.Context) error {
 	if len(b.Workloads) == 0 {
 		return nil
 	}
-	d, err := b.newPodBench(ctx)
-	if d != nil {
-		defer d.lab.Close()
-	}
+	d, err := NewPodBench(ctx, b.Run, b.Workloads[0].QuerySet)
 	if err != nil {
 		return err
 	}
+	defer d.Close()
 	for n := range b.Plan.Rounds {
 		for _, s := range slices.Clone(b.Report.Servers) {
 			if err := d.measureServer(ctx, s, n); err != nil {
@@ -141,14 +140,15 @@ func (b *run) measurePod(ctx context.Context) error {
 	return nil
 }
 
-// newPodBench makes a podBench without a server. The caller closes its lab unless there is none.
-func (b *run) newPodBench(ctx context.Context) (*podBench, error) {
-	d := &podBench{run: b}
+// NewPodBench makes a PodBench without a server, whose client asks for the last name of a
+// set. The caller closes it.
+func NewPodBench(ctx context.Context, b *failover.Run, set harness.QuerySet) (*PodBench, error) {
+	d := &PodBench{Run: b, set: set}
 	var err error
 	if d.client, err = harness.CompileC("ask", askSource)(ctx, b.Dir); err != nil {
 		return nil, err
 	}
-	if d.question, err = b.Workloads[0].Last(); err != nil {
+	if d.question, err = set.Last(); err != nil {
 		return nil, err
 	}
 	nodens, err := b.Nodens(ctx)
@@ -159,16 +159,38 @@ func (b *run) newPodBench(ctx context.Context) (*podBench, error) {
 	if err != nil {
 		return nil, err
 	}
-	if d.lab, err = testbed.New(dir, nodens); err != nil {
-		return d, err
+	if d.lab, err = testbed.New(dir, nodens); err == nil {
+		// No rules but the address: what they cost is none of the kernel path's merit.
+		err = d.lab.SetNodeLocalInterface(true, testbed.Local4)
 	}
-	// No rules but the address: what they cost is none of the kernel path's merit.
-	return d, d.lab.SetNodeLocalInterface(true, testbed.Local4)
+	if err != nil {
+		d.Close()
+		return nil, err
+	}
+	return d, nil
+}
+
+// Close removes the namespaces.
+func (d *PodBench) Close() {
+	if d.lab != nil {
+		d.lab.Close()
+	}
+}
+
+// Metrics returns the sums of the series of the node's server that begin with the prefixes.
+func (d *PodBench) Metrics(prefixes ...string) ([]float64, error) {
+	return d.lab.SumMetrics(prefixes...)
+}
+
+// Ask has the client ask, and returns what became of the queries.
+func (d *PodBench) Ask(ctx context.Context, m harness.LoadShape, length time.Duration) (harness.LoadResult, error) {
+	h, err := d.ask(ctx, m, length)
+	return h.outcome(len(d.question)), err
 }
 
 // measureServer starts the server, measures it and stops it. One that does not start is no row.
-func (d *podBench) measureServer(ctx context.Context, s harness.Server, round int) error {
-	p, err := d.startServer(ctx, s)
+func (d *PodBench) measureServer(ctx context.Context, s harness.Server, round int) error {
+	p, err := d.Start(ctx, s)
 	if p != nil {
 		defer p.Stop()
 	}
@@ -203,12 +225,11 @@ func lastLine(err error) string {
 	return strings.TrimSuffix(text[strings.LastIndexByte(text, '\n')+1:], ".")
 }
 
-// startServer starts the server in the node, and waits until it answers, in the kernel if that is
+// Start starts the server in the node, and waits until it answers, in the kernel if that is
 // what it is to do. The process may be anything that was started if there is an error.
-func (d *podBench) startServer(ctx context.Context, s harness.Server) (*peer.Process, error) {
-	w := d.Workloads[0]
+func (d *PodBench) Start(ctx context.Context, s harness.Server) (*peer.Process, error) {
 	_, command, err := d.WriteConfig(s, harness.Settings{
-		Listen: testbed.Local4, Port: 53, Metrics: 9253, Ready: 8181, Length: d.Lengths[w.QuerySet.Name],
+		Listen: testbed.Local4, Port: 53, Metrics: 9253, Ready: 8181, Length: d.Lengths[d.set.Name],
 		Upstream: netip.MustParseAddrPort(testbed.UpstreamIP + ":" + testbed.UpstreamPort),
 	})
 	if err != nil {
@@ -225,8 +246,8 @@ func (d *podBench) startServer(ctx context.Context, s harness.Server) (*peer.Pro
 			return err
 		case h.answered == 0:
 			return fmt.Errorf("of %d queries none is answered", h.sent)
-		case d.Lengths[w.QuerySet.Name] == 0:
-			d.Lengths[w.QuerySet.Name] = int(h.length)
+		case d.Lengths[d.set.Name] == 0:
+			d.Lengths[d.set.Name] = int(h.length)
 		}
 		if s.Flags == nil {
 			return nil
@@ -240,7 +261,7 @@ func (d *podBench) startServer(ctx context.Context, s harness.Server) (*peer.Pro
 }
 
 // kernelAnswers is how many queries the node's server says the kernel has answered.
-func (d *podBench) kernelAnswers() (float64, error) {
+func (d *PodBench) kernelAnswers() (float64, error) {
 	sums, err := d.lab.SumMetrics(`nodens_kernel_path_queries_total{result="answered"}`)
 	if err != nil {
 		return 0, err
@@ -250,7 +271,7 @@ func (d *podBench) kernelAnswers() (float64, error) {
 
 // sample makes one measurement, again if too much was lost. The last one stands, since the
 // table says what was lost in it, unless all was.
-func (d *podBench) sample(ctx context.Context, s harness.Server, w harness.Workload, p *peer.Process) (got harness.Sample, err error) {
+func (d *PodBench) sample(ctx context.Context, s harness.Server, w harness.Workload, p *peer.Process) (got harness.Sample, err error) {
 	for range harness.MaxAttempts {
 		if got, err = d.attempt(ctx, s, w, p); err != nil || got.Check(dns.RcodeToString[dns.RcodeSuccess]) == nil {
 			return got, err
@@ -263,7 +284,7 @@ func (d *podBench) sample(ctx context.Context, s harness.Server, w harness.Workl
 }
 
 // attempt makes one measurement.
-func (d *podBench) attempt(ctx context.Context, s harness.Server, w harness.Workload, p *peer.Process) (got harness.Sample, err error) {
+func (d *PodBench) attempt(ctx context.Context, s harness.Server, w harness.Workload, p *peer.Process) (got harness.Sample, err error) {
 	length := d.Length
 	if w.Rate > 0 && w.Rate <= 1000 {
 		length *= 2 // of few queries the ticks of /proc/stat are a larger part

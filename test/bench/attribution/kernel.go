@@ -1,0 +1,183 @@
+package attribution
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/miekg/dns"
+	"golang.org/x/sys/unix"
+
+	"github.com/nodens-dns/nodens/test/bench/failover"
+	"github.com/nodens-dns/nodens/test/bench/harness"
+	"github.com/nodens-dns/nodens/test/bench/kernel"
+	"github.com/nodens-dns/nodens/test/node/testbed"
+)
+
+// kernelWorkload is what a pod asks, which the kernel answers. The CPU time is the programs'.
+var kernelWorkload = harness.Workload{
+	QuerySet:  harness.QuerySet{Name: "one name from a pod", Names: []string{"name-1." + testbed.Zone + "."}, Edns: true, Qtype: dns.TypeA},
+	LoadShape: harness.LoadShape{Name: "at saturation", Tool: harness.FromPod, Outstanding: 32},
+	Name:      "inside the kernel, at saturation",
+}
+
+// kernelRows are the agents with the kernel path.
+func kernelRows() []harness.Server {
+	list := rows()
+	for i := range list {
+		list[i].Conf, list[i].Flags = "deployed", append(list[i].Flags, "-kernel-path", "on")
+	}
+	return list
+}
+
+// kernelPair is two nodes with a pod each.
+type kernelPair [2]*kernel.PodBench
+
+// of returns the node for the agent of a row. In every other round it is the other one.
+func (k *kernelPair) of(at, round int) *kernel.PodBench { return k[at^round%2] }
+
+// openKernel makes the nodes. It returns nil, and notes why, if this machine cannot answer inside the kernel.
+func (b *run) openKernel(ctx context.Context) (*kernelPair, error) {
+	if !b.Only.Workload(kernelWorkload) {
+		return nil, nil
+	}
+	if err := errors.Join(testbed.Usable(), testbed.KernelPathUsable()); err != nil {
+		b.Report.Notes = append(b.Report.Notes, fmt.Sprintf("Answers inside the kernel are not measured: %v.", err))
+		return nil, nil
+	}
+	k := new(kernelPair)
+	for i := range k {
+		var err error
+		if k[i], err = kernel.NewPodBench(ctx, failover.NewRun(b.Run, 0), kernelWorkload.QuerySet); err != nil {
+			k.close()
+			return nil, err
+		}
+	}
+	return k, nil
+}
+
+func (k *kernelPair) close() {
+	for _, d := range k {
+		if d != nil {
+			d.Close()
+		}
+	}
+}
+
+// measureKernel measures a new pair of agents in turn, in short slices.
+func (b *run) measureKernel(ctx context.Context, k *kernelPair, round int) error {
+	stats, err := ebpf.EnableStats(unix.BPF_STATS_RUN_TIME)
+	if err != nil {
+		return fmt.Errorf("having the kernel measure programs: %w", err)
+	}
+	defer stats.Close()
+	var pids [2]int
+	for i, s := range kernelRows() {
+		p, err := k.of(i, round).Start(ctx, s)
+		if p != nil {
+			defer p.Stop()
+		}
+		if err != nil {
+			return err
+		}
+		pids[i] = p.PID()
+	}
+	var sums [2]harness.Sample
+	for i := range 2 * b.Number(numSlices) {
+		at := turn(i, round)
+		s, err := b.kernelSlice(ctx, k.of(at, round), pids[at])
+		if err != nil {
+			return err
+		}
+		sums[at] = sum(sums[at], s)
+	}
+	for at, s := range kernelRows() {
+		b.add(s.Name, kernelWorkload, round, sums[at])
+	}
+	return k.checkCounts(sums, round)
+}
+
+// kernelSlice has a pod ask. Queries that the agent answers are counted, too: they are a few in a second.
+func (b *run) kernelSlice(ctx context.Context, d *kernel.PodBench, pid int) (s harness.Sample, err error) {
+	for range harness.MaxAttempts {
+		before, err := programTime(pid)
+		if err != nil {
+			return s, err
+		}
+		if s.LoadResult, err = d.Ask(ctx, kernelWorkload.LoadShape, b.Length/numSlices); err != nil {
+			return s, err
+		}
+		after, err := programTime(pid)
+		if err != nil {
+			return s, err
+		}
+		s.CPU = after - before
+		if err = s.Check(dns.RcodeToString[dns.RcodeSuccess]); err == nil {
+			return s, nil
+		}
+	}
+	return s, err
+}
+
+// programTime returns how long the programs of an agent have run.
+func programTime(pid int) (time.Duration, error) {
+	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/fdinfo/*", pid))
+	if err != nil {
+		return 0, err
+	}
+	programs := make(map[uint64]uint64) // by number: a program may have several descriptors
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if errors.Is(err, os.ErrNotExist) {
+			continue // it was closed
+		}
+		if err != nil {
+			return 0, err
+		}
+		if took, ok := field(text, "run_time_ns:"); ok {
+			id, _ := field(text, "prog_id:")
+			programs[id] = took
+		}
+	}
+	if len(programs) == 0 {
+		return 0, fmt.Errorf("the agent with the process ID %d has no program in the kernel", pid)
+	}
+	var all uint64
+	for _, took := range programs {
+		all += took
+	}
+	return time.Duration(all), nil
+}
+
+// field returns the number of a line of fdinfo; false if there is none.
+func field(text []byte, key string) (uint64, bool) {
+	for line := range bytes.Lines(text) {
+		if value, ok := bytes.CutPrefix(line, []byte(key)); ok {
+			n, err := strconv.ParseUint(string(bytes.TrimSpace(value)), 10, 64)
+			return n, err == nil
+		}
+	}
+	return 0, false
+}
+
+// checkCounts returns an error unless the kernel has answered most of the queries of both, and the agent with attribution
+// has counted its own.
+func (k *kernelPair) checkCounts(sums [2]harness.Sample, round int) error {
+	for at := range k {
+		n, err := k.of(at, round).Metrics(`nodens_kernel_path_queries_total{result="answered"}`, "nodens_client_queries_total{")
+		if err != nil {
+			return err
+		}
+		asked := float64(sums[at].Completed)
+		if inside, counted := n[0], n[1]; inside < 0.9*asked || at == 0 && counted < asked || at == 1 && counted > 0 {
+			return fmt.Errorf("of %.0f queries the kernel has answered %.0f, and %.0f are counted by client", asked, inside, counted)
+		}
+	}
+	return nil
+}
