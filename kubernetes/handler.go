@@ -110,6 +110,7 @@ func (s *handler) Upsert(obj runtime.Object, live bool) {
 		key, ok := namespaceKey(name)
 		if ok {
 			s.view.change(func(x *index) bool { return x.putNamespace(key) })
+			s.view.annotations.put(name, meta.GetAnnotations()[ClientMetricsAnnotation])
 		} else {
 			f.add("name is not a DNS label")
 		}
@@ -185,8 +186,11 @@ func (s *handler) noteVersion(version uint64) {
 // forget removes an object that was deleted at that version, and its faults.
 func (s *handler) forget(ns, name string, version uint64) {
 	s.remove(ns, name, version)
-	if s.resource == pods {
+	switch s.resource {
+	case pods:
 		s.view.nodePods.drop(objectKey(ns, name))
+	case namespaces:
+		s.view.annotations.put(name, "")
 	}
 	s.view.noteFaults(s.resource, ns, name, nil)
 }

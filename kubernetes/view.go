@@ -42,6 +42,9 @@ type Options struct {
 	// ObservePod is called whenever an address has another pod of Node, or none any more: the zero
 	// NodePod. Calls come one at a time, and must not block. nil is none.
 	ObservePod func(netip.Addr, NodePod)
+	// ObserveNamespace is called whenever the annotation [ClientMetricsAnnotation] of a Namespace has
+	// another value; "" is none. Calls come one at a time, and must not block. nil is none.
+	ObserveNamespace func(namespace, value string)
 }
 
 // View is the index of one cluster, as one node's DNS needs it. It is safe for concurrent
@@ -54,6 +57,7 @@ type View struct {
 	node          string
 	podSelector   labels.Selector // selects the pods that may have names
 	nodePods      *nodePods       // nil: nobody observes them
+	annotations   *annotations    // nil: nobody observes them
 	source        source
 	scope         *scope
 	allPods       atomic.Bool   // all pods of the cluster are in view
@@ -144,7 +148,7 @@ func newView(opts Options) *View {
 		maxStartDelay: maxStartDelay,
 		seed:          maphash.MakeSeed(),
 		index:         newIndex(opts.Epochs), imports: newIndex(opts.Epochs),
-		scope: newScope(&config.Kubernetes{}), nodePods: newNodePods(opts.ObservePod),
+		scope: newScope(&config.Kubernetes{}), nodePods: newNodePods(opts.ObservePod), annotations: newAnnotations(opts.ObserveNamespace),
 		faulty: map[string]string{},
 		programming: [2]*stat.Histogram{
 			stat.NewHistogram(programmingBounds), stat.NewHistogram(programmingBounds),
@@ -164,9 +168,11 @@ func newView(opts Options) *View {
 }
 
 // Run keeps the view up to date until ctx ends. It retries a source that fails forever, and
-// keeps what it knows meanwhile. At the end no address has a pod any more.
+// keeps what it knows meanwhile. At the end no address has a pod any more, and no Namespace an
+// annotation.
 func (v *View) Run(ctx context.Context) {
 	defer v.nodePods.close()
+	defer v.annotations.close()
 	defer v.index.epochs.Release(v.serial.shared)
 	if v.savePath == "" {
 		v.source.run(ctx)

@@ -57,6 +57,8 @@ type Options struct {
 	MaxClients int
 	// Stripes is the number of sets of counters; 0 is one for each CPU, at most 16.
 	Stripes int
+	// Level is the level of the series of namespaces that [Table.SetLevel] does not name.
+	Level Level
 	// Slow is the least latency of a slow query; 0 is 100 ms.
 	Slow time.Duration
 	// Host reports whether an address is one of the node's own. It is called from time to time
@@ -118,7 +120,8 @@ type Table struct {
 	// kernelSample is the weight of a query that SampleKernel adds; 0 while it is not called.
 	kernelSample atomic.Uint32
 	windows      [numWindows]window
-	series       [numLevels]seriesSet
+	series       seriesSet
+	levels       map[string]Level // by namespace; without those at Options.Level
 }
 
 // addrKey is an address, IPv4 in its IPv6-mapped form.
@@ -170,7 +173,7 @@ func New(o Options) *Table {
 	}
 	t.names = newNames(t.started, t.stripes)
 	t.windows = newWindows(t.started)
-	t.series = newSeries()
+	t.series.all, t.levels = make(map[seriesKey]*series), make(map[string]Level)
 	return t
 }
 

@@ -90,11 +90,8 @@ func TestCounts(t *testing.T) {
 			t.Errorf("by %d: quantiles are %v and %v", by, p50, p99)
 		}
 	}
-	for _, l := range []clients.Level{clients.ByNamespace, clients.ByWorkload} {
-		list := table.Series(l)
-		if len(list) != 1 || list[0].Counts != want || list[0].Namespace != pod.Namespace {
-			t.Errorf("series of level %d: %+v", l, list)
-		}
+	if list := table.Series(); len(list) != 1 || list[0].Counts != want || list[0].Namespace != pod.Namespace {
+		t.Errorf("series: %+v", list)
 	}
 }
 
@@ -147,6 +144,13 @@ func TestExact(t *testing.T) {
 			t.Errorf("%s: %d queries were counted, want %d", addr(i), got[i], want)
 		}
 	}
+	var sum uint64
+	for _, n := range seriesOf(table) {
+		sum += n
+	}
+	if sum != readers*each {
+		t.Errorf("the series have %d queries, want %d", sum, readers*each)
+	}
 }
 
 // changeOwners gives each address one pod after the other, or none, until done is closed. Pod
@@ -167,6 +171,9 @@ func changeOwners(table *clients.Table, addrs int, done <-chan struct{}) {
 			table.SetPod(addr(i), clients.Pod{})
 		default:
 			table.SetPod(addr(i), podNo(i+addrs*rng.IntN(3)))
+		}
+		if round%10 == 0 {
+			table.SetLevel(podNo(i).Namespace, clients.Level(rng.IntN(3)))
 		}
 		if round%50 == 0 {
 			table.Sweep()

@@ -46,7 +46,7 @@ type owner struct {
 	total   counters
 	marks   [numWindows]marks
 	latency latencies
-	series  [numLevels]*series // nil: not counted yet
+	series  *series // nil: not counted yet
 }
 
 // eachOwner yields all owners.
@@ -197,9 +197,7 @@ func (t *Table) detach(c *client) {
 	t.renewIdentity(c)
 	if o.live--; o.live == 0 {
 		o.ended = t.opts.Clock()
-		for _, s := range o.series {
-			s.touch(o.ended)
-		}
+		o.series.touch(o.ended)
 	}
 }
 

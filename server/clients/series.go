@@ -2,13 +2,16 @@ package clients
 
 import "time"
 
-// Level is what a series of totals is about.
+// Level is what the series of a namespace's pods are about.
 type Level uint8
 
 const (
+	// ByNamespace: the namespace has one series.
 	ByNamespace Level = iota
+	// ByWorkload: each of its workloads has one.
 	ByWorkload
-	numLevels
+	// NoSeries: there is none. The queries are counted as (other).
+	NoSeries
 )
 
 // The bounds of the series of a node. The names come from tenants.
@@ -17,11 +20,20 @@ const (
 	maxWorkloads  = 64
 )
 
-// seriesKey names a series. Without a pod it has only a kind, whose name is the namespace.
+// seriesKey names a series. Without a pod it has only a kind, whose name is the namespace; without a
+// workload it is a namespace's.
 type seriesKey struct {
 	kind      Kind
 	namespace string
 	workload  Workload
+}
+
+// level returns the level of a pod's series.
+func (k *seriesKey) level() Level {
+	if k.workload == (Workload{}) {
+		return ByNamespace
+	}
+	return ByWorkload
 }
 
 // series are the totals of a namespace or a workload.
@@ -29,7 +41,7 @@ type series struct {
 	key   seriesKey
 	total counters
 	live  time.Duration // when it last had a pod
-	ended bool          // it is not in its set any more
+	ended bool          // it is not in the set any more
 }
 
 // touch records that s had a pod until now. A nil series is none.
@@ -39,29 +51,36 @@ func (s *series) touch(now time.Duration) {
 	}
 }
 
-// seriesSet has the series of one level.
+// seriesSet has all series.
 type seriesSet struct {
-	limit int // of the series of pods
-	pods  int
-	all   map[seriesKey]*series
+	pods [NoSeries]int // number of the series of pods, by level
+	all  map[seriesKey]*series
 }
 
-func newSeries() (sets [numLevels]seriesSet) {
-	for i, limit := range [numLevels]int{maxNamespaces, maxWorkloads} {
-		sets[i] = seriesSet{limit: limit, all: make(map[seriesKey]*series)}
+// seriesLimits are the most series of pods, by level.
+var seriesLimits = [NoSeries]int{ByNamespace: maxNamespaces, ByWorkload: maxWorkloads}
+
+// levelOf returns the level of a namespace.
+func (t *Table) levelOf(namespace string) Level {
+	if l, ok := t.levels[namespace]; ok {
+		return l
 	}
-	return sets
+	return t.opts.Level
 }
 
 // seriesKeyOf returns the key of o's series.
-func seriesKeyOf(o *owner, l Level) seriesKey {
-	switch {
-	case o.kind != PodClient:
+func (t *Table) seriesKeyOf(o *owner) seriesKey {
+	if o.kind != PodClient {
 		return seriesKey{kind: o.kind}
-	case l == ByNamespace:
-		return seriesKey{namespace: o.pod.Namespace}
 	}
-	return seriesKey{namespace: o.pod.Namespace, workload: o.pod.Workload}
+	switch t.levelOf(o.pod.Namespace) {
+	case ByNamespace:
+		return seriesKey{namespace: o.pod.Namespace}
+	case ByWorkload:
+		return seriesKey{namespace: o.pod.Namespace, workload: o.pod.Workload}
+	default:
+		return seriesKey{kind: Other}
+	}
 }
 
 // get returns the series of that key, or (other) if there are too many.
@@ -70,10 +89,11 @@ func (x *seriesSet) get(key seriesKey, now time.Duration) *series {
 		return s
 	}
 	if key.kind == PodClient {
-		if x.pods >= x.limit {
+		l := key.level()
+		if x.pods[l] >= seriesLimits[l] {
 			return x.get(seriesKey{kind: Other}, now)
 		}
-		x.pods++
+		x.pods[l]++
 	}
 	s := &series{key: key, live: now}
 	x.all[key] = s
@@ -83,42 +103,65 @@ func (x *seriesSet) get(key seriesKey, now time.Duration) *series {
 // creditSeries adds n to the series of o. An owner stays with a series of its own until that
 // ends; one that was counted as (other) gets one when there is room.
 func (t *Table) creditSeries(o *owner, n *counters) {
-	now := t.opts.Clock()
-	for l := range numLevels {
-		s := o.series[l]
-		if s == nil || s.ended || s.key.kind == Other {
-			s = t.series[l].get(seriesKeyOf(o, l), now)
-			o.series[l] = s
-		}
-		s.total.add(n)
+	s := o.series
+	if s == nil || s.ended || s.key.kind == Other {
+		s = t.series.get(t.seriesKeyOf(o), t.opts.Clock())
+		o.series = s
 	}
+	s.total.add(n)
 }
 
 // endSeries drops the series whose last pod ended a minute ago.
 func (t *Table) endSeries(now time.Duration) {
 	for _, o := range t.pods {
-		if o.live == 0 {
-			continue
-		}
-		for l := range numLevels {
-			t.series[l].all[seriesKeyOf(o, l)].touch(now)
+		if o.live > 0 {
+			t.series.all[t.seriesKeyOf(o)].touch(now)
 		}
 	}
-	for l := range t.series {
-		x := &t.series[l]
-		for key, s := range x.all {
-			if key.kind == PodClient && now-s.live >= keepEnded {
-				delete(x.all, key)
-				s.ended = true
-				x.pods--
+	for key, s := range t.series.all {
+		if key.kind == PodClient && now-s.live >= keepEnded {
+			delete(t.series.all, key)
+			s.ended = true
+			t.series.pods[key.level()]--
+		}
+	}
+}
+
+// SetLevel makes l the level of a namespace instead of [Options.Level]. What was counted so far stays in
+// the series that it is in, which end as if their last pods had ended now.
+func (t *Table) SetLevel(namespace string, l Level) {
+	t.changeLevel(namespace, func() { t.levels[namespace] = l })
+}
+
+// ResetLevel makes [Options.Level] the level of a namespace again.
+func (t *Table) ResetLevel(namespace string) {
+	t.changeLevel(namespace, func() { delete(t.levels, namespace) })
+}
+
+// changeLevel calls change, after which the pods of the namespace are counted in other series.
+func (t *Table) changeLevel(namespace string, change func()) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, c := range t.addrs {
+		if c.owner != nil && c.owner.kind == PodClient && c.owner.pod.Namespace == namespace {
+			t.settle(c)
+		}
+	}
+	change()
+	now := t.opts.Clock()
+	for _, o := range t.pods {
+		if o.pod.Namespace == namespace {
+			if o.live > 0 {
+				o.series.touch(now)
 			}
+			o.series = nil
 		}
 	}
 }
 
 // Usage is how much of a table's limits is in use.
 type Usage struct {
-	// Addresses have counters of their own, Namespaces and Workloads totals of their own.
+	// Addresses have counters of their own, Namespaces and Workloads series of their own.
 	Addresses, Namespaces, Workloads int
 	// The others are the most that there may be.
 	MaxAddresses, MaxNamespaces, MaxWorkloads int
@@ -129,7 +172,7 @@ func (t *Table) Usage() Usage {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return Usage{
-		Addresses: t.opts.MaxClients - len(t.free), Namespaces: t.series[ByNamespace].pods, Workloads: t.series[ByWorkload].pods,
+		Addresses: t.opts.MaxClients - len(t.free), Namespaces: t.series.pods[ByNamespace], Workloads: t.series.pods[ByWorkload],
 		MaxAddresses: t.opts.MaxClients, MaxNamespaces: maxNamespaces, MaxWorkloads: maxWorkloads,
 	}
 }
@@ -138,23 +181,23 @@ func (t *Table) Usage() Usage {
 // series ended for the last time. They never decrease meanwhile.
 type Series struct {
 	// Namespace is "(host)", "(unknown)" or "(other)" for what has none. (other) is also
-	// what exceeds 32 namespaces or 64 workloads.
+	// what exceeds 32 namespaces or 64 workloads, and namespaces without series.
 	Namespace string
-	// Workload is zero in a series of [ByNamespace].
+	// Workload is zero in the series of a namespace.
 	Workload Workload
 	Counts   Counts
 }
 
-// Series returns the totals by namespace or workload, in no order. A series exists from its
+// Series returns the totals, each query in one of them, in no order. A series exists from its
 // first query until 60 s after its last pod has ended; those of no pod stay.
-func (t *Table) Series(l Level) []Series {
+func (t *Table) Series() []Series {
 	t.classify()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.settleAll()
 	t.endSeries(t.opts.Clock())
-	list := make([]Series, 0, len(t.series[l].all))
-	for key, s := range t.series[l].all {
+	list := make([]Series, 0, len(t.series.all))
+	for key, s := range t.series.all {
 		out := Series{Namespace: key.namespace, Workload: key.workload, Counts: s.total.export()}
 		if key.kind != PodClient {
 			out.Namespace = key.kind.String()

@@ -130,7 +130,7 @@ func newAgent(opts *options.Agent, log *slog.Logger, level *slog.LevelVar) (*age
 		builder: builder{
 			opts: opts, log: log, stats: make(map[statsKey]*resolver.Stats),
 			store:  cache.NewStore(opts.CacheSize, cache.Options{Go: srv.Go, Epochs: cacheEpochs, Clock: opts.CacheClock}),
-			epochs: clusterEpochs, addrs: addrs, clients: newAttribution(table, path),
+			epochs: clusterEpochs, addrs: addrs, clients: newAttribution(table, path), clientLevels: newClientLevels(table, log),
 		},
 		selfProbe: &selfProbe{duration: stat.NewHistogram(stat.DurationBuckets)},
 		cancels:   make(map[any]context.CancelFunc),

@@ -60,6 +60,8 @@ type builder struct {
 	epochs *epoch.Table
 	// clients knows whose queries are counted; nil: none are.
 	clients *attribution
+	// clientLevels knows the level of the metrics of each namespace; nil: no queries are counted.
+	clientLevels *clientLevels
 }
 
 // build returns the generation that cfg describes. It reuses the parts of old (nil: none)

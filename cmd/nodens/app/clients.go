@@ -16,7 +16,7 @@ func newClientTable(opts *options.Agent, addrs *hostAddrs) *clients.Table {
 	if opts.ClientMetrics == options.ClientMetricsOff {
 		return nil
 	}
-	return clients.New(clients.Options{Host: addrs.has})
+	return clients.New(clients.Options{Host: addrs.has, Level: seriesLevel(opts.ClientMetrics)})
 }
 
 // attribution tells the table of clients whose the addresses are. It is safe for concurrent use. A nil

@@ -193,7 +193,7 @@ func (a *agent) Collect(ch chan<- prometheus.Metric) {
 		}
 	}
 	s.fastPath(a.fastPath)
-	s.clients(a.builder.clients.counted(), a.opts.ClientMetrics)
+	s.clients(a.builder.clients.counted())
 	s.handovers(&a.handoverState)
 	s.put(cacheBytes, float64(a.builder.store.Bytes()))
 	s.put(cacheBudget, float64(a.builder.store.Budget()))

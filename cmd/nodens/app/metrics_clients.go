@@ -1,29 +1,24 @@
 package app
 
 import (
-	"github.com/nodens-dns/nodens/cmd/nodens/options"
 	"github.com/nodens-dns/nodens/server/clients"
 )
 
 // The metrics by client. Clients are grouped, and the groups are bounded: names of pods would be a
 // series for each pod that ever ran.
 var (
-	clientQueries  = counter("nodens_client_queries_total", "Queries by the client's namespace, and with --client-metrics=workload by its workload, such as Deployment/web, and by result: noerror, nxdomain, servfail or other. The namespace is (host) for the node itself, (unknown) for addresses of no known pod, and (other) beyond 32 namespaces or 64 workloads. A series ends 60 s after the last pod.", "namespace", "workload", "result")
+	clientQueries  = counter("nodens_client_queries_total", "Queries by the client's namespace, and with --client-metrics=workload by its workload, such as Deployment/web, and by result: noerror, nxdomain, servfail or other. The namespace is (host) for the node itself, (unknown) for addresses of no known pod, and (other) beyond 32 namespaces or 64 workloads. The annotation nodens.dev/client-metrics of a Namespace chooses namespace, workload, or off, which counts its pods as (other). A series ends 60 s after the last pod.", "namespace", "workload", "result")
 	clientWaste    = counter("nodens_client_search_waste_total", "Queries of nodens_client_queries_total answered NXDOMAIN for names that only a search path makes.", "namespace", "workload")
 	clientUpstream = counter("nodens_client_upstream_queries_total", "Queries of nodens_client_queries_total for which an upstream was asked.", "namespace", "workload")
 	clientSlow     = counter("nodens_client_slow_total", "Queries of nodens_client_queries_total answered after 100 ms or later.", "namespace", "workload")
 )
 
 // clients puts the metrics by client. of is nil if none are counted.
-func (s scrape) clients(of *clients.Table, by options.ClientMetrics) {
+func (s scrape) clients(of *clients.Table) {
 	if of == nil {
 		return
 	}
-	level := clients.ByNamespace
-	if by == options.ClientMetricsWorkload {
-		level = clients.ByWorkload
-	}
-	for _, x := range of.Series(level) {
+	for _, x := range of.Series() {
 		labels := []string{x.Namespace, workloadLabel(x.Workload)}
 		for result, n := range map[string]uint64{
 			"noerror": x.Counts.NoError, "nxdomain": x.Counts.NXDomain, "servfail": x.Counts.ServFail, "other": x.Counts.Other,

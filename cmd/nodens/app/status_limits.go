@@ -58,8 +58,8 @@ func (a *agent) limits(g *generation) []report.Limit {
 	if t := a.builder.clients.counted(); t != nil {
 		u := t.Usage()
 		l.add("client addresses", "", u.Addresses, u.MaxAddresses)
-		l.add("namespaces with totals", "", u.Namespaces, u.MaxNamespaces)
-		l.add("workloads with totals", "", u.Workloads, u.MaxWorkloads)
+		l.add("namespaces with series", "", u.Namespaces, u.MaxNamespaces)
+		l.add("workloads with series", "", u.Workloads, u.MaxWorkloads)
 	}
 	if a.fastPath.available() {
 		answers, limit := a.fastPath.program.Usage()

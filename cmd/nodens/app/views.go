@@ -52,7 +52,7 @@ func (a *builder) openView(g *generation, b *config.Block, old *generation) (*ku
 	}
 	v, err := kubernetes.Open(b.Kubernetes, kubernetes.Options{
 		Log: a.log, ServerAddrs: addrs, Node: a.opts.NodeName, Zone: a.opts.NodeZone,
-		Epochs: a.epochs, ObservePod: a.clients.observer(),
+		Epochs: a.epochs, ObservePod: a.clients.observer(), ObserveNamespace: a.clientLevels.observer(),
 	})
 	if err != nil {
 		return nil, err
