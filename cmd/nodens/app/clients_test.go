@@ -151,8 +151,10 @@ func TestKernelAnswersOfPod(t *testing.T) {
 	addr := netip.MustParseAddr("10.1.0.1")
 	p := newStage(1).player("a")
 	p.clients = map[int][]netip.Addr{1: {addr}}
+	table.SetKernelSample(fastpath.SampleWeight)
 	p.report = func(a netip.Addr) {
 		kernelCounts{table}.ReportClient(a, fastpath.ClientAnswers{NoError: 2, NXDomain: 2, Waste: 1})
+		kernelCounts{table}.ReportSample(a, []byte("\x03www\x04test\x00"), false)
 	}
 	s := p.newFastPath(new(testlog.Buffer))
 	s.clients = table
@@ -170,6 +172,13 @@ func TestKernelAnswersOfPod(t *testing.T) {
 		if n := c.Total; n.Kernel != n.Queries() || n.NXDomain != n.Queries()/2 || n.Waste != n.Queries()/4 {
 			t.Errorf("%s: %+v", c.Pod.Name, n)
 		}
+	}
+	sampled := make(map[string]uint64)
+	for _, n := range table.Names(clients.TopClientNames, clients.Minute, 9).Names {
+		sampled[n.Kind.String()+n.Pod.Name] += n.Count
+	}
+	if diff := cmp.Diff(map[string]uint64{"(unknown)": 128, "a": 64, "b": 64}, sampled); diff != "" {
+		t.Errorf("names: %s", diff)
 	}
 }
 
