@@ -65,6 +65,18 @@ func (s *server) maxInFlight(forceTCP bool) int {
 	return maxInFlightUDP
 }
 
+// EachExchanges calls f for each server with the number of its exchanges. Unlike [Pool.Stats] it does
+// not allocate.
+func (p *Pool) EachExchanges(f func(to netip.AddrPort, n uint64)) {
+	for _, s := range p.servers() {
+		var n uint64
+		for _, h := range s.durations {
+			n += h.Count()
+		}
+		f(s.addr, n)
+	}
+}
+
 // displayedRTT returns [Server.RTT].
 func (s *server) displayedRTT() time.Duration {
 	if t := s.udpRTT.srtt.Load(); t > 0 {

@@ -54,6 +54,11 @@ func TestFlags(t *testing.T) {
 		o.SetupInterface || o.SetupIptables || o.InterfaceName != "x0" || !o.ReloadBySignal || o.UpstreamService != "kube-dns-upstream" {
 		t.Errorf("flags are %+v", o)
 	}
+	for arg, want := range map[string]string{"": "invalid AddrPort", "off": "invalid AddrPort", "127.0.0.1:8353": "127.0.0.1:8353", "[::1]:8353": "[::1]:8353"} {
+		if o, err := parseFlags([]string{"-page=" + arg}); err != nil || o.Page.String() != want {
+			t.Errorf("-page=%s: %v, %v", arg, o.Page, err)
+		}
+	}
 	if o, err := parseFlags([]string{"-syncinterval=90s"}); err != nil || o.SyncInterval != 90*time.Second {
 		t.Errorf("-syncinterval=90s: %v", err)
 	}
@@ -68,6 +73,13 @@ func TestFlags(t *testing.T) {
 	}
 	for arg, want := range map[string]string{
 		"-localip=169.254.20":    "-localip",
+		"-page=0.0.0.0:8353":     "not loopback",
+		"-page=10.0.0.1:8353":    "not loopback",
+		"-page=[::]:8353":        "not loopback",
+		"-page=:8353":            "-page",
+		"-page=localhost:8353":   "-page",
+		"-page=127.0.0.1":        "-page",
+		"-page=127.0.0.1:0":      "-page",
 		"-syncinterval=0":        "-syncinterval",
 		"-syncinterval=banana":   "-syncinterval",
 		"-health-port=70000":     "-health-port",

@@ -52,6 +52,14 @@ func (h *Histogram) Read() Snapshot {
 	return out
 }
 
+// Count returns the number of values counted so far. It does not allocate.
+func (h *Histogram) Count() (n uint64) {
+	for i := range h.buckets {
+		n += h.buckets[i].Load()
+	}
+	return n
+}
+
 // Add returns the sum of two snapshots with the same bounds. The zero Snapshot goes with any
 // bounds.
 func (s Snapshot) Add(t Snapshot) Snapshot {

@@ -36,3 +36,11 @@ func (t *LocalHistogram) Read(perUnit float64) Snapshot {
 	out.Count += t.buckets[len(t.bounds)]
 	return out
 }
+
+// AddCounts adds the number of values in each bucket to sum, which has one place more than there are
+// bounds. It does not allocate.
+func (t *LocalHistogram) AddCounts(sum []uint64) {
+	for i, n := range t.buckets {
+		sum[i] += n
+	}
+}

@@ -66,7 +66,8 @@ func within(dir string, roots ...string) bool {
 // line, so no entry leads back up: what is not listed imports internal only.
 var allowed = map[string][]string{
 	"cmd/nodens":           {"cmd/nodens/app", "cmd/nodens/options", "cmd/nodens/migrate", "daemonset", "netsetup"},
-	"cmd/nodens/app":       {"cmd/nodens/options", "server", "kubernetes", "cache", "upstream", "netsetup"},
+	"cmd/nodens/app":       {"cmd/nodens/app/page", "cmd/nodens/options", "server", "kubernetes", "cache", "upstream", "netsetup"},
+	"cmd/nodens/app/page":  {},
 	"cmd/nodens/migrate":   {"daemonset"},
 	"cmd/nodens/options":   {"netsetup"},
 	"server":               {"server/resolver", "server/fastpath", "upstream"},

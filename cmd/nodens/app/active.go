@@ -11,8 +11,8 @@ import (
 )
 
 // activeTasks are the tasks of the one agent on a node that serves: it maintains the interface
-// and the rules, answers in the kernel, saves the cache, and has the pidfile and the admin
-// socket. It belongs to the goroutine of [agent.run].
+// and the rules, answers in the kernel, saves the cache, serves the page, and has the pidfile and the
+// admin socket. It belongs to the goroutine of [agent.run].
 type activeTasks struct {
 	cancel context.CancelFunc // nil: the tasks do not run
 	tasks  sync.WaitGroup
@@ -58,6 +58,9 @@ func (a *agent) startActive(ctx context.Context) (err error) {
 	ctx, a.active.cancel = context.WithCancel(ctx)
 	a.active.tasks.Go(func() { a.saveLoop(ctx) })
 	a.active.tasks.Go(func() { a.fastPath.run(ctx, a.newHealthCheck()) })
+	if a.opts.Page.IsValid() {
+		a.active.tasks.Go(func() { a.servePage(ctx, a.opts.Page) })
+	}
 	if a.net != nil {
 		a.active.tasks.Go(func() { a.net.Run(ctx) })
 		a.active.tasks.Go(func() { a.fallback.run(ctx) })

@@ -48,6 +48,7 @@ type agent struct {
 	selfProbe     *selfProbe
 	window        baseline.Window // of statistics
 	counterWindow counterWindow
+	history       history
 	created       time.Time
 	instance      string // another one for each start
 	times         statusTimes
@@ -195,6 +196,9 @@ func (a *agent) start(ctx context.Context, cfg *config.Config) error {
 	a.startSelfProbe(ctx)
 	a.background.Go(func() { a.sampleStatistics(ctx) })
 	a.background.Go(func() { a.builder.clients.counted().Run(ctx) })
+	if a.opts.Page.IsValid() {
+		a.background.Go(func() { a.sampleHistory(ctx) })
+	}
 	if a.predecessor == nil { // else waitSynced has done it
 		debug.FreeOSMemory()
 	}

@@ -62,7 +62,9 @@ type Agent struct {
 	AdminSocket    string // path of the admin socket; "": none
 	// AdminSocketOptional: the agent serves without the admin socket if it can't listen there.
 	AdminSocketOptional bool
-	HandoverDir         string // directory for handovers and the saved cache; "": none
+	// Page is where the page is served; not valid: there is none. The address is loopback.
+	Page        netip.AddrPort
+	HandoverDir string // directory for handovers and the saved cache; "": none
 	// HandoverCompare is how long the agent compares itself with its predecessor; 0: not at all.
 	HandoverCompare time.Duration
 	LogFormat       string // LogText, LogJSON or LogCoreDNS

@@ -1,0 +1,99 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"net/netip"
+	"time"
+
+	"github.com/nodens-dns/nodens/cmd/nodens/app/page"
+	"github.com/nodens-dns/nodens/internal/connlimit"
+	"github.com/nodens-dns/nodens/internal/report"
+)
+
+const (
+	// pageConns bounds the connections to the page, all of which come from this host. A browser has
+	// six at most.
+	pageConns = 16
+	// pageRetry is the time between two attempts to listen.
+	pageRetry = 2 * time.Second
+	// pageDrain is the time that requests have to end when the agent hands the page over.
+	pageDrain = 100 * time.Millisecond
+)
+
+// pageSource is the agent as the page shows it.
+type pageSource struct{ *agent }
+
+// Status implements [page.Source].
+func (s pageSource) Status() *report.Status { return s.status() }
+
+// Upstreams implements [page.Source].
+func (s pageSource) Upstreams() *report.Upstreams { return s.upstreams() }
+
+// Clients implements [page.Source].
+func (s pageSource) Clients(by, window string) (*report.Clients, error) {
+	table := s.builder.clients.counted()
+	if table == nil {
+		return nil, errors.New("Queries are not counted by client; run the agent without --client-metrics=off.")
+	}
+	s.fastPath.updateCounters() // before the counters are read
+	c := clientReport(table, by, window)
+	c.Header = s.header()
+	return c, nil
+}
+
+// History implements [page.Source].
+func (s pageSource) History() page.History { return s.history.read() }
+
+// servePage serves the page at addr until ctx ends. If it can't listen there, it logs that once, and
+// tries again.
+func (a *agent) servePage(ctx context.Context, addr netip.AddrPort) {
+	failed := false
+	for ctx.Err() == nil {
+		// Without SO_REUSEPORT, so that another program at the port does not get part of the requests.
+		ln, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(addr))
+		if err == nil {
+			a.log.Info("the page is served", "url", "http://"+addr.String()+"/")
+			a.servePageAt(ctx, ln)
+			return
+		}
+		if !failed {
+			a.log.Warn("listening for the page failed; trying again", "address", addr, "interval", pageRetry, "err", err)
+			failed = true
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(pageRetry):
+		}
+	}
+}
+
+// servePageAt serves the page to the clients of ln until ctx ends. It closes ln.
+func (a *agent) servePageAt(ctx context.Context, ln *net.TCPListener) {
+	conns := &httpConns{counts: &a.http.counts, others: connlimit.Set[*httpConn]{Total: pageConns, PerClient: pageConns, Fair: true}}
+	server := &http.Server{
+		Handler:           conns.handler(page.New(pageSource{a}).ServeHTTP),
+		ConnContext:       connContext,
+		BaseContext:       func(net.Listener) context.Context { return ctx }, // ends the streams of events
+		ReadTimeout:       httpTimeout,
+		ReadHeaderTimeout: httpTimeout,
+		WriteTimeout:      httpTimeout,
+		IdleTimeout:       httpTimeout,
+		MaxHeaderBytes:    maxHeader,
+	}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(conns.listener(ln)) }()
+	select {
+	case <-ctx.Done():
+	case err := <-served:
+		a.log.Error("the page stopped", "err", err)
+		return
+	}
+	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), pageDrain)
+	defer cancel()
+	if server.Shutdown(limited) != nil {
+		_ = server.Close()
+	}
+}

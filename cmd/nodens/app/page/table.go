@@ -1,0 +1,145 @@
+package page
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+)
+
+// shownRows is the number of rows that a table shows unless all are asked for.
+const shownRows = 10
+
+// tableIDs are the IDs of the tables that can be sorted.
+var tableIDs = []string{"clients", "upstreams"}
+
+// table is a table as the template shows it.
+type table struct {
+	ID, Caption, Note string
+	Columns           []header
+	Rows              [][]cell
+	// Empty is the text in place of the rows if there are none. More is the number of rows that are
+	// not shown, and MoreHref the link that shows them.
+	Empty    string
+	More     int
+	MoreHref string
+}
+
+// header is the head of a column. AriaSort is ascending, descending or none.
+type header struct {
+	Title, Help, Href, AriaSort string
+	Number                      bool
+}
+
+// cell is one cell. Bar is the length of a bar in it, from 0 to 100.
+type cell struct {
+	Text, Href, Class string
+	Number, HasBar    bool
+	Bar               int
+}
+
+// column is how a column is made from rows of type T.
+type column[T any] struct {
+	key, title, help string
+	text             func(*T) cell
+	// value is what the column is sorted by, the highest first; nil: by text, the lowest first.
+	value func(*T) float64
+}
+
+// tableOf is how a table is made.
+type tableOf[T any] struct {
+	id, caption, empty string
+	columns            []column[T]
+	// order is the key of the column that the table is sorted by by default.
+	order string
+	// search returns the texts of a row that are searched.
+	search func(*T) []string
+}
+
+// build returns the table of rows, of which there are more others.
+func (t tableOf[T]) build(rows []T, more int, p parameters) table {
+	out := table{ID: t.id, Caption: t.caption, Empty: t.empty}
+	rows = t.filter(rows, p.Search)
+	if p.Search != "" {
+		more = 0
+		if len(rows) == 0 {
+			out.Empty = "Nothing matches the search."
+		}
+	}
+	key, reverse := t.sort(rows, p.sort[t.id])
+	for _, c := range t.columns {
+		out.Columns = append(out.Columns, t.header(c, key, reverse, p))
+	}
+	if !p.All && len(rows) > shownRows {
+		more += len(rows) - shownRows
+		rows = rows[:shownRows]
+		out.MoreHref = p.link(t.id, func(p *parameters) { p.All = true })
+	}
+	out.More = more
+	for i := range rows {
+		var cells []cell
+		for _, c := range t.columns {
+			shown := c.text(&rows[i])
+			shown.Number = c.value != nil
+			cells = append(cells, shown)
+		}
+		out.Rows = append(out.Rows, cells)
+	}
+	return out
+}
+
+// filter returns the rows that contain the search in one of their texts.
+func (t tableOf[T]) filter(rows []T, search string) []T {
+	if search == "" || t.search == nil {
+		return rows
+	}
+	search = strings.ToLower(search)
+	return slices.DeleteFunc(rows, func(row T) bool {
+		return !slices.ContainsFunc(t.search(&row), func(text string) bool { return strings.Contains(strings.ToLower(text), search) })
+	})
+}
+
+// sort sorts rows by order, or by the table's own order if there is no such column. It returns the column's
+// key, and whether its direction is reversed.
+func (t tableOf[T]) sort(rows []T, order string) (key string, reverse bool) {
+	key, reverse = strings.CutPrefix(order, "-")
+	i := slices.IndexFunc(t.columns, func(c column[T]) bool { return c.key == key })
+	if i < 0 {
+		key, reverse = t.order, false
+		i = slices.IndexFunc(t.columns, func(c column[T]) bool { return c.key == key })
+	}
+	if i < 0 {
+		return "", false
+	}
+	c := t.columns[i]
+	slices.SortStableFunc(rows, func(a, b T) int {
+		order := 0
+		if c.value != nil {
+			order = cmp.Compare(c.value(&b), c.value(&a))
+		} else {
+			order = strings.Compare(c.text(&a).Text, c.text(&b).Text)
+		}
+		if reverse {
+			return -order
+		}
+		return order
+	})
+	return key, reverse
+}
+
+// header returns the head of a column, in a table that is sorted by key. Its link sorts by the column, or
+// reverses it.
+func (t tableOf[T]) header(c column[T], key string, reverse bool, p parameters) header {
+	h := header{Title: c.title, Help: c.help, Number: c.value != nil, AriaSort: "none"}
+	next := c.key
+	if c.key == key {
+		h.AriaSort = "ascending"
+		if (c.value != nil) != reverse {
+			h.AriaSort = "descending"
+		}
+		if !reverse {
+			next = "-" + c.key
+		}
+	}
+	h.Href = p.link(t.id, func(p *parameters) { p.sort[t.id] = next })
+	return h
+}

@@ -1,0 +1,158 @@
+package page
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/nodens-dns/nodens/internal/report"
+)
+
+// clientsTable returns the table of clients, and a note about the counts.
+func clientsTable(source Source, p parameters) (table, string) {
+	t := tableOf[report.Client]{
+		id: "clients", caption: "Clients", order: "queries", empty: "No queries in this window.",
+		search: func(c *report.Client) []string {
+			return append([]string{clientName(c, p.By), c.Namespace + "/" + c.Pod, c.Workload}, c.Addresses...)
+		},
+	}
+	all, err := source.Clients(p.By, p.Window)
+	if err != nil {
+		t.empty = err.Error()
+		return t.build(nil, 0, p), ""
+	}
+	t.columns = clientColumns(all, p)
+	note := fmt.Sprintf("%s queries per second in the last %.0f s, from %d addresses (limit %d)",
+		perSecond(report.PerSecond(all.Total.Queries, all.WindowSeconds)), all.WindowSeconds, all.Addresses, all.AddressLimit)
+	if all.Refused > 0 {
+		note += fmt.Sprintf("; about %d others are (other)", all.Refused)
+	}
+	return t.build(all.Clients, all.More, p), note
+}
+
+// clientColumns returns the columns of the table of clients.
+func clientColumns(all *report.Clients, p parameters) []column[report.Client] {
+	number := func(key, title, help string, value func(*report.Client) float64, format func(float64) string) column[report.Client] {
+		return column[report.Client]{key, title, help, func(c *report.Client) cell { return cell{Text: format(value(c))} }, value}
+	}
+	share := func(key, title, help string, part func(*report.ClientCounts) uint64) column[report.Client] {
+		return number(key, title, help, func(c *report.Client) float64 {
+			return float64(part(&c.Window)) / float64(max(c.Window.Queries, 1))
+		}, percent)
+	}
+	first := column[report.Client]{key: "name", title: strings.ToUpper(all.By[:1]) + all.By[1:], help: "who asks", text: func(c *report.Client) cell {
+		return cell{Text: clientName(c, all.By), Href: p.link("clients", func(p *parameters) { p.Search = clientName(c, all.By) })}
+	}}
+	bar := number("share", "Share", "of all queries", func(c *report.Client) float64 { return c.Share }, percent)
+	text := bar.text
+	bar.text = func(c *report.Client) cell {
+		shown := text(c)
+		shown.HasBar, shown.Bar = true, int(100*c.Share+0.5)
+		return shown
+	}
+	return []column[report.Client]{
+		first,
+		number("queries", "QPS", "queries per second", func(c *report.Client) float64 { return c.QueriesPerSecond }, perSecond),
+		bar,
+		share("hit", "Hit", "answered without an upstream", func(n *report.ClientCounts) uint64 { return n.Hits }),
+		share("kernel", "Kernel", "answered in the kernel", func(n *report.ClientCounts) uint64 { return n.Kernel }),
+		share("nxdomain", "NXDOMAIN", "names that do not exist", func(n *report.ClientCounts) uint64 { return n.NXDomain }),
+		share("waste", "Waste", "NXDOMAIN for names that only a search path makes", func(n *report.ClientCounts) uint64 { return n.Waste }),
+		share("servfail", "SERVFAIL", "queries that failed", func(n *report.ClientCounts) uint64 { return n.Servfail }),
+		number("upstream", "Upstream/s", "queries per second for which an upstream was asked", func(c *report.Client) float64 {
+			return report.PerSecond(c.Window.Upstream, all.WindowSeconds)
+		}, perSecond),
+		number("p50", "p50", "upper bound of the latency of half of the queries of the last minute", func(c *report.Client) float64 { return c.P50Seconds }, latency),
+		number("p99", "p99", "upper bound of the latency of 99 % of the queries of the last minute", func(c *report.Client) float64 { return c.P99Seconds }, latency),
+		number("slow", "Slow", "queries answered after 100 ms or later", func(c *report.Client) float64 { return float64(c.Window.Slow) }, whole),
+		number("shed", "Shed", "queries refused because too many waited", func(c *report.Client) float64 { return float64(c.Window.Shed) }, whole),
+	}
+}
+
+func whole(n float64) string { return fmt.Sprintf("%.0f", n) }
+
+// clientName returns NAMESPACE/NAME, an address, or (host), (unknown) or (other).
+func clientName(c *report.Client, by string) string {
+	switch {
+	case c.Kind == "unknown" && len(c.Addresses) > 0:
+		return c.Addresses[0]
+	case c.Kind != "pod":
+		return "(" + c.Kind + ")"
+	case by == "namespace":
+		return c.Namespace
+	case by == "workload":
+		return c.Namespace + "/" + c.Workload
+	}
+	return c.Namespace + "/" + c.Pod
+}
+
+// upstreamRow is one server of one forward directive.
+type upstreamRow struct {
+	*report.Upstream
+	from, zones string
+}
+
+func (u *upstreamRow) state() (text, class string) {
+	switch {
+	case u.Down:
+		return "down", "bad"
+	case u.Suspect:
+		return "suspect", "warning"
+	}
+	return "up", "good"
+}
+
+// upstreamsTable returns the table of upstreams.
+func upstreamsTable(all *report.Upstreams, p parameters) table {
+	var rows []upstreamRow
+	for i := range all.Forwards {
+		f := &all.Forwards[i]
+		for j := range f.Upstreams {
+			rows = append(rows, upstreamRow{&f.Upstreams[j], f.From, strings.Join(f.Zones, " ")})
+		}
+	}
+	t := tableOf[upstreamRow]{
+		id: "upstreams", caption: "Upstreams", order: "exchanges", empty: "The configuration has no forward directive.",
+		search: func(u *upstreamRow) []string { return []string{u.To, u.from, u.zones} },
+	}
+	number := func(key, title, help string, value func(*upstreamRow) float64, format func(float64) string) column[upstreamRow] {
+		return column[upstreamRow]{key, title, help, func(u *upstreamRow) cell { return cell{Text: format(value(u))} }, value}
+	}
+	t.columns = []column[upstreamRow]{
+		{key: "name", title: "Upstream", help: "address and port", text: func(u *upstreamRow) cell { return cell{Text: u.To} }},
+		{key: "from", title: "From", help: "names that are forwarded to it", text: func(u *upstreamRow) cell { return cell{Text: u.from} }},
+		{key: "state", title: "State", help: "down: health checks fail; suspect: it left queries unanswered", text: func(u *upstreamRow) cell {
+			text, class := u.state()
+			return cell{Text: text, Class: class}
+		}},
+		number("exchanges", "Exchanges/s", "in the last minute, over all forward directives with this server", func(u *upstreamRow) float64 { return u.Recent.PerSecond }, perSecond),
+		number("servfail", "SERVFAIL", "share of the exchanges of the last minute", func(u *upstreamRow) float64 { return u.Recent.ServfailShare }, percent),
+		number("p50", "p50", "upper bound, in the last minute", func(u *upstreamRow) float64 { return u.Recent.P50Seconds }, latency),
+		number("p99", "p99", "upper bound, in the last minute", func(u *upstreamRow) float64 { return u.Recent.P99Seconds }, latency),
+		number("rtt", "RTT", "smoothed response time", func(u *upstreamRow) float64 { return u.RTTSeconds }, roundTrip),
+		{key: "rcodes", title: "Replies", help: "by rcode, since the configuration was loaded", text: func(u *upstreamRow) cell { return cell{Text: rcodesText(u.Exchanges)} }},
+	}
+	return t.build(rows, all.More, p)
+}
+
+// roundTrip returns a time in milliseconds, "–" without one.
+func roundTrip(seconds float64) string {
+	if seconds == 0 {
+		return "–"
+	}
+	return fmt.Sprintf("%.1f ms", 1000*seconds)
+}
+
+// rcodesText returns the numbers of replies by rcode, the highest first.
+func rcodesText(counts map[string]uint64) string {
+	rcodes := slices.SortedFunc(maps.Keys(counts), func(a, b string) int {
+		return cmp.Or(cmp.Compare(counts[b], counts[a]), strings.Compare(a, b))
+	})
+	var parts []string
+	for _, rcode := range rcodes {
+		parts = append(parts, fmt.Sprintf("%s %d", rcode, counts[rcode]))
+	}
+	return cmp.Or(strings.Join(parts, ", "), "–")
+}

@@ -1,0 +1,50 @@
+package pagetest_test
+
+import (
+	"flag"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/nodens-dns/nodens/cmd/nodens/app/page"
+	"github.com/nodens-dns/nodens/test/pagetest"
+)
+
+var pictures = flag.String("pictures", "", "directory to write the pictures of the documents to")
+
+// maxPicture bounds a picture, in bytes.
+const maxPicture = 200 << 10
+
+// TestPictures takes the pictures that the documents show: go test ./test/pagetest -run TestPictures -args
+// -pictures "$PWD/docs/images". Without the flag it only takes them.
+func TestPictures(t *testing.T) {
+	server := httptest.NewServer(page.New(pagetest.Sample{Now: time.Now().UTC()}))
+	t.Cleanup(server.Close)
+	tab := pagetest.Start(t).NewTab()
+	for name, view := range map[string]pagetest.View{
+		"page-light.png": {Width: 1180, Height: 1280},
+		"page-dark.png":  {Width: 1180, Height: 1280, Dark: true},
+		"page-phone.png": {Width: 390, Height: 1600, Phone: true},
+	} {
+		tab.Show(view)
+		tab.Open(server.URL + "/")
+		tab.Await("the first update", "document.getElementById('live').dataset.state === 'live'")
+		if wide := tab.Eval("document.documentElement.scrollWidth > innerWidth"); wide != "false" {
+			t.Errorf("%s: the page is wider than the window", name)
+		}
+		picture := tab.Picture()
+		if len(picture) > maxPicture {
+			t.Errorf("%s has %d bytes, want %d at most", name, len(picture), maxPicture)
+		}
+		if *pictures != "" {
+			if err := os.WriteFile(filepath.Join(*pictures, name), picture, 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for _, text := range tab.Errors() {
+		t.Errorf("console: %s", text)
+	}
+}

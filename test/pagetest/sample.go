@@ -1,0 +1,156 @@
+// Package pagetest tests the HTML page of an agent in a browser. It has a [Sample] to show, and a client
+// for the DevTools protocol of a headless Chromium ([Start]), which talks over two pipes and needs no
+// network.
+package pagetest
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"time"
+
+	"github.com/nodens-dns/nodens/cmd/nodens/app/page"
+	"github.com/nodens-dns/nodens/internal/report"
+)
+
+// Sample is a [page.Source] with an hour of made-up data: in its last twelve minutes one Deployment asks
+// for names that only its search path makes. The data are the same at each start.
+type Sample struct {
+	Now time.Time
+}
+
+// header begins each reply.
+var header = report.Header{SchemaVersion: report.SchemaVersion, Node: "worker-3", Instance: "5f0c6d1e9a2b7c34"}
+
+// Status implements [page.Source].
+func (s Sample) Status() *report.Status {
+	return &report.Status{
+		Header: header, Version: "0.2.0", Started: s.Now.Add(-75 * time.Hour), ServingSince: s.Now.Add(-75 * time.Hour),
+		Ready: true, Healthy: true, Problems: []string{},
+		Config:     report.Config{Path: "/etc/coredns/Corefile.base", Hash: "9d1c", Loaded: s.Now.Add(-26 * time.Hour)},
+		Handover:   report.Handover{Last: &report.HandoverEvent{Time: s.Now.Add(-75 * time.Hour), Event: "took over"}},
+		View:       &report.View{Synced: true, Objects: map[string]int{"service": 412, "endpointslice": 431, "endpoint": 1894, "namespace": 37, "pod": 61}, AgeSeconds: 4},
+		Rates:      report.Rates{Seconds: 60, QueriesPerSecond: 1284, ServfailShare: 0.0006, P50Seconds: 0.00025, P99Seconds: 0.008, HitRatio: 0.87, KernelShare: 0.52},
+		Upstreams:  report.Counts{Total: 3, Suspect: 1},
+		FailOpen:   report.FailOpen{Rules: "nftables", Active: true, Servers: 2},
+		KernelPath: report.KernelPath{Active: true, Answering: 58, Watched: 3},
+		Faults: []report.Fault{
+			{Time: s.Now.Add(-26 * time.Hour), Level: "warn", Message: "installing the rules failed; the next check tries again", Fields: "part=netsetup interval=1m0s"},
+			{Time: s.Now.Add(-9 * time.Minute), Level: "warn", Message: "an upstream left queries unanswered; others are asked first", Fields: "part=upstream to=10.40.0.12:53"},
+		},
+	}
+}
+
+// Upstreams implements [page.Source].
+func (s Sample) Upstreams() *report.Upstreams {
+	server := func(to string, perSecond, rtt float64, suspect bool, servfail uint64) report.Upstream {
+		return report.Upstream{
+			To: to, Suspect: suspect, RTTSeconds: rtt, Exchanges: map[string]uint64{"NOERROR": uint64(perSecond * 81000), "NXDOMAIN": uint64(perSecond * 9000), "SERVFAIL": servfail},
+			Recent: report.Exchanges{Seconds: 60, PerSecond: perSecond, ServfailShare: float64(servfail) / (perSecond * 90000), P50Seconds: 4 * rtt / 3, P99Seconds: 8 * rtt},
+		}
+	}
+	return &report.Upstreams{Header: header, Forwards: []report.Forward{
+		{Zones: []string{"cluster.local.", "."}, From: "cluster.local.", Upstreams: []report.Upstream{server("10.96.113.7:53", 1.3, 0.0006, false, 2)}},
+		{Zones: []string{"."}, From: ".", Upstreams: []report.Upstream{server("10.40.0.11:53", 118.4, 0.0021, false, 410), server("10.40.0.12:53", 9.7, 0.0384, true, 2280)}},
+	}}
+}
+
+// workload is one Deployment of the sample. Shares are of its queries.
+type workload struct {
+	namespace, name                     string
+	pods                                int
+	rate                                float64 // of all its pods
+	hit, kernel, nxdomain, waste, fails float64
+	p99                                 float64
+}
+
+var workloads = []workload{
+	{"shop", "checkout", 3, 611, 0.98, 0.31, 0.83, 0.82, 0, 0.004},
+	{"shop", "frontend", 6, 228, 0.95, 0.78, 0.04, 0.02, 0, 0.016},
+	{"payments", "ledger", 4, 143, 0.91, 0.66, 0.02, 0, 0, 0.031},
+	{"search", "indexer", 2, 96, 0.58, 0.2, 0.11, 0.05, 0.004, 0.25},
+	{"platform", "gateway", 3, 71, 0.93, 0.81, 0.01, 0, 0, 0.008},
+	{"media", "thumbnails", 8, 52, 0.44, 0.1, 0.07, 0.01, 0.012, 0.5},
+	{"monitoring", "scraper", 1, 33, 0.99, 0.9, 0, 0, 0, 0.001},
+	{"payments", "fraud", 2, 21, 0.76, 0.4, 0.3, 0.28, 0, 0.062},
+}
+
+// Clients implements [page.Source].
+func (s Sample) Clients(by, window string) (*report.Clients, error) {
+	c := &report.Clients{Header: header, By: by, Window: window, WindowSeconds: 47, SinceSeconds: 270000, Addresses: 74, AddressLimit: 512}
+	random := rand.New(rand.NewPCG(1, 2))
+	add := func(w workload, pod string, rate float64) {
+		n := func(share float64) uint64 { return uint64(math.Round(rate * c.WindowSeconds * share)) }
+		counts := report.ClientCounts{
+			Queries: n(1), NXDomain: n(w.nxdomain), Servfail: n(w.fails), NoError: n(1 - w.nxdomain - w.fails),
+			Hits: n(w.hit), Kernel: n(w.kernel), Upstream: n(1 - w.hit), Waste: n(w.waste), Slow: n((1 - w.hit) * 0.01),
+		}
+		row := report.Client{
+			Kind: "pod", Namespace: w.namespace, WorkloadKind: "Deployment", Workload: w.name, Pod: pod, Addresses: []string{},
+			QueriesPerSecond: rate, P50Seconds: 0.000256, P99Seconds: w.p99, Window: counts, Total: counts,
+		}
+		switch by {
+		case "workload":
+			row.Pod = ""
+		case "namespace":
+			row.Pod, row.Workload, row.WorkloadKind = "", "", ""
+		}
+		c.Clients, c.Total.Queries = append(c.Clients, row), c.Total.Queries+counts.Queries
+	}
+	for _, w := range workloads {
+		if by != "pod" {
+			add(w, "", w.rate)
+			continue
+		}
+		for i := range w.pods {
+			add(w, fmt.Sprintf("%s-%08x-%s", w.name, len(w.name)*0x1a7d35b, podSuffix(random)), w.rate/float64(w.pods)*(1.1-0.2*float64(i)/float64(w.pods)))
+		}
+	}
+	c.Clients = append(c.Clients, report.Client{Kind: "host", Addresses: []string{}, QueriesPerSecond: 28, P50Seconds: 0.000256, P99Seconds: 0.002, Window: report.ClientCounts{Queries: 1316, NoError: 1300, NXDomain: 16, Hits: 1270, Upstream: 46}})
+	c.Total.Queries += 1316
+	for i := range c.Clients {
+		c.Clients[i].Share = float64(c.Clients[i].Window.Queries) / float64(c.Total.Queries)
+	}
+	return c, nil
+}
+
+// podSuffix returns five characters as Kubernetes appends them to the names of pods.
+func podSuffix(random *rand.Rand) string {
+	const letters = "bcdfghjklmnpqrstvwxz2456789"
+	var text [5]byte
+	for i := range text {
+		text[i] = letters[random.IntN(len(letters))]
+	}
+	return string(text[:])
+}
+
+// History implements [page.Source].
+func (s Sample) History() page.History {
+	h := page.History{End: s.Now, Upstreams: []string{"10.40.0.11:53", "10.40.0.12:53", "10.96.113.7:53"}}
+	random := rand.New(rand.NewPCG(3, 4))
+	for i := range page.HistoryLength {
+		noise := func(n float64) uint32 { return uint32(n * 10 * (0.94 + 0.12*random.Float64())) }
+		wave := 1 + 0.18*math.Sin(float64(i)/38) + 0.05*math.Sin(float64(i)/7)
+		sample := page.Sample{Cluster: noise(310 * wave), Cache: noise(265 * wave), Upstream: noise(88 * wave), Others: noise(6)}
+		flood := 0.0
+		if i >= 288 {
+			flood = min(1, float64(i-287)/8)
+		}
+		sample.Cluster += noise(560 * flood)
+		sample.Kernel = uint32((0.68*(310+265)*wave + 190*flood) * 10)
+		sample.NXDomain, sample.ServFail = noise(34*wave+500*flood), noise(0.5)
+		sample.P50, sample.P99 = 0.00025, 0.008
+		if i%23 == 0 || i > 300 && i < 330 {
+			sample.P99 = 0.032
+			sample.ServFail += noise(6)
+		}
+		sample.Exchanges = [page.MaxUpstreams + 1]uint32{noise(76 * wave), noise(11 * wave), noise(1.2)}
+		if i > 300 && i < 330 {
+			sample.Exchanges[0], sample.Exchanges[1] = noise(86*wave), noise(2)
+		}
+		h.Samples = append(h.Samples, sample)
+	}
+	return h
+}
+
+var _ page.Source = Sample{}
