@@ -96,7 +96,7 @@ func TestChartDeliveryhero(t *testing.T) {
 	set, c, flags, corefile := renderAgent(t, valuesFile(t, deliveryhero, nil))
 	want := map[string]string{
 		"localip": "169.254.20.25,172.20.0.10", "basecorefile": "/etc/coredns/Corefile.base", "upstreamsvc": "kube-dns-upstream",
-		"handover-dir": "/var/lib/nodens", "takeover-service": "kube-dns",
+		"handover-dir": "/var/lib/nodens", "page": "127.0.0.1:8353", "takeover-service": "kube-dns",
 	}
 	if d := cmp.Diff(want, flags); d != "" {
 		t.Errorf("arguments (-want +got):\n%s", d)
@@ -157,7 +157,7 @@ func TestChartLablabs(t *testing.T) {
 	set, c, flags, corefile := renderAgent(t, values)
 	want := map[string]string{
 		"localip": "169.254.20.11,10.96.0.10", "basecorefile": "/etc/coredns/Corefile.base", "upstreamsvc": "kube-dns-upstream",
-		"handover-dir": "/var/lib/nodens", "takeover-service": "kube-dns", "skipteardown": "", "health-port": "8090", "interfacename": "dns0",
+		"handover-dir": "/var/lib/nodens", "page": "127.0.0.1:8353", "takeover-service": "kube-dns", "skipteardown": "", "health-port": "8090", "interfacename": "dns0",
 	}
 	if d := cmp.Diff(want, flags); d != "" {
 		t.Errorf("arguments (-want +got):\n%s", d)

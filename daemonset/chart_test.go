@@ -138,7 +138,7 @@ func TestChartKnown(t *testing.T) {
 	want := map[string]string{
 		// Without rules nothing leads to dnsServer's address, there as here.
 		"localip": "169.254.20.25", "basecorefile": "/etc/coredns/Corefile.base", "upstreamsvc": "kube-dns-upstream",
-		"handover-dir": "/var/lib/nodens", "health-port": "8090", "interfacename": "dns0", "setupiptables": "false",
+		"handover-dir": "/var/lib/nodens", "page": "127.0.0.1:8353", "health-port": "8090", "interfacename": "dns0", "setupiptables": "false",
 	}
 	if d := cmp.Diff(want, flags); d != "" {
 		t.Errorf("arguments (-want +got):\n%s", d)

@@ -88,7 +88,7 @@ func TestCiliumPod(t *testing.T) {
 	}
 	flags := flagsOf(t, c.Args)
 	want := map[string]string{
-		"basecorefile": "/etc/coredns/Corefile.base", "upstreamsvc": "kube-dns-upstream", "setupinterface": "false", "netfilter": "none",
+		"basecorefile": "/etc/coredns/Corefile.base", "upstreamsvc": "kube-dns-upstream", "setupinterface": "false", "netfilter": "none", "page": "127.0.0.1:8353",
 	}
 	if d := cmp.Diff(want, flags); d != "" {
 		t.Errorf("arguments (-want +got):\n%s", d)

@@ -287,6 +287,7 @@ func TestArguments(t *testing.T) {
 		"basecorefile": "/etc/coredns/Corefile.base",
 		"upstreamsvc":  "kube-dns-upstream",
 		"handover-dir": "/var/lib/nodens",
+		"page":         "127.0.0.1:8353",
 		"skipteardown": "",
 	}
 	if d := cmp.Diff(want, flags); d != "" {

@@ -24,6 +24,7 @@ package() {
 	runc) echo runc ;;
 	/usr/lib/cni/bridge) echo containernetworking-plugins ;;
 	prometheus | promtool) echo prometheus ;;
+	chromium-headless-shell) echo chromium-headless-shell fonts-dejavu-core ;;
 	busybox) echo busybox-static ;;
 	musl-gcc) echo musl-tools musl-dev ;;
 	clang-14) echo clang-14 ;;

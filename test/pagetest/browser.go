@@ -150,6 +150,11 @@ func (b *Browser) call(session, method string, params, result any) error {
 	if _, err := b.out.Write(append(line, 0)); err != nil {
 		return err
 	}
+	return awaitReply(method, reply, result)
+}
+
+// awaitReply decodes the reply to a command.
+func awaitReply(method string, reply <-chan message, result any) error {
 	ctx, cancel := context.WithTimeout(context.Background(), browserTimeout)
 	defer cancel()
 	select {

@@ -35,13 +35,18 @@ func TestPictures(t *testing.T) {
 			t.Errorf("%s: the page is wider than the window", name)
 		}
 		picture := tab.Picture()
+		if *pictures == "" {
+			continue
+		}
+		picture, err := reduce(picture)
+		if err != nil {
+			t.Fatal(err)
+		}
 		if len(picture) > maxPicture {
 			t.Errorf("%s has %d bytes, want %d at most", name, len(picture), maxPicture)
 		}
-		if *pictures != "" {
-			if err := os.WriteFile(filepath.Join(*pictures, name), picture, 0o644); err != nil {
-				t.Fatal(err)
-			}
+		if err := os.WriteFile(filepath.Join(*pictures, name), picture, 0o644); err != nil {
+			t.Fatal(err)
 		}
 	}
 	for _, text := range tab.Errors() {

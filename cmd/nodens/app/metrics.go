@@ -69,8 +69,8 @@ var (
 	evictedConns    = counter("nodens_dns_connections_evicted_total", "Idle TCP connections closed to make room for new ones.")
 	abortedConns    = counter("nodens_dns_connections_aborted_total", "TCP connections closed because the client took too long to send a query or to read its replies.")
 
-	httpEvicted = counter("nodens_http_connections_evicted_total", "Idle connections to the health, readiness, metrics and profiling endpoints closed to make room for new ones, by limit: of one client address (client) or of the listener (listener).", "limit")
-	httpRefused = counter("nodens_http_connections_refused_total", "New connections to the health, readiness, metrics and profiling endpoints closed because too many were open and all of them were busy, by limit: of one client address (client) or of the listener (listener).", "limit")
+	httpEvicted = counter("nodens_http_connections_evicted_total", "Idle connections to the health, readiness, metrics and profiling endpoints, and to the page, closed to make room for new ones, by limit: of one client address (client) or of the listener (listener).", "limit")
+	httpRefused = counter("nodens_http_connections_refused_total", "New connections to the health, readiness, metrics and profiling endpoints, and to the page, closed because too many were open and all of them were busy, by limit: of one client address (client) or of the listener (listener).", "limit")
 
 	httpsResponses   = counter("coredns_dns_https_responses_total", "Replies over HTTPS, by HTTP status. Only with a server block for https://.", "server", "status")
 	handshakesFailed = counter("nodens_tls_handshakes_failed_total", "TLS handshakes that failed, were aborted by the client, or took too long.")

@@ -14,9 +14,9 @@ import (
 )
 
 const (
-	// pageConns bounds the connections to the page, all of which come from this host. A browser has
+	// maxPageConns bounds the connections to the page, all of which come from this host. A browser has
 	// six at most.
-	pageConns = 16
+	maxPageConns = 16
 	// pageRetry is the time between two attempts to listen.
 	pageRetry = 2 * time.Second
 	// pageDrain is the time that requests have to end when the agent hands the page over.
@@ -36,7 +36,7 @@ func (s pageSource) Upstreams() *report.Upstreams { return s.upstreams() }
 func (s pageSource) Clients(by, window string) (*report.Clients, error) {
 	table := s.builder.clients.counted()
 	if table == nil {
-		return nil, errors.New("Queries are not counted by client; run the agent without --client-metrics=off.")
+		return nil, errors.New("queries are not counted by client; run the agent without --client-metrics=off")
 	}
 	s.fastPath.updateCounters() // before the counters are read
 	c := clientReport(table, by, window)
@@ -55,7 +55,7 @@ func (a *agent) servePage(ctx context.Context, addr netip.AddrPort) {
 		// Without SO_REUSEPORT, so that another program at the port does not get part of the requests.
 		ln, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(addr))
 		if err == nil {
-			a.log.Info("the page is served", "url", "http://"+addr.String()+"/")
+			a.log.Info("the page is served", "address", addr)
 			a.servePageAt(ctx, ln)
 			return
 		}
@@ -72,7 +72,7 @@ func (a *agent) servePage(ctx context.Context, addr netip.AddrPort) {
 
 // servePageAt serves the page to the clients of ln until ctx ends. It closes ln.
 func (a *agent) servePageAt(ctx context.Context, ln *net.TCPListener) {
-	conns := &httpConns{counts: &a.http.counts, others: connlimit.Set[*httpConn]{Total: pageConns, PerClient: pageConns, Fair: true}}
+	conns := &httpConns{counts: &a.http.counts, others: connlimit.Set[*httpConn]{Total: maxPageConns, PerClient: maxPageConns, Fair: true}}
 	server := &http.Server{
 		Handler:           conns.handler(page.New(pageSource{a}).ServeHTTP),
 		ConnContext:       connContext,

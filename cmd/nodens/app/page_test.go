@@ -138,7 +138,9 @@ func TestPageHandover(t *testing.T) {
 // TestHistory: samples are differences of counters, an upstream keeps its place, and an hour is kept.
 func TestHistory(t *testing.T) {
 	var h history
-	server := func(i int) netip.AddrPort { return netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}), 53) }
+	server := func(i int) netip.AddrPort {
+		return netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}), 53)
+	}
 	now := time.Now()
 	counters := historyCounters{
 		sums:   resolver.Sums{Cluster: 10, Cache: 5, Upstream: 3, Others: 1, NXDomain: 2, ServFail: 1, Durations: [17]uint64{18, 0, 1}},

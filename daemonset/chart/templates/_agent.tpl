@@ -75,3 +75,12 @@ boolean in YAML. */ -}}
 {{- fail "the agent's Service kube-dns-upstream finds the cluster's DNS pods only in their own namespace: install the chart there, with -n kube-system" }}
 {{- end }}
 {{- end }}
+
+{{- /* nodens.page is the argument for the page, with a line break before it. A bare off is a boolean in
+YAML. */ -}}
+{{- define "nodens.page" }}
+{{- $value := toString .Values.config.page }}
+{{- if not (has $value (list "off" "false")) }}
+            - -page={{ $value }}
+{{- end }}
+{{- end }}

@@ -1,8 +1,9 @@
 package page_test
 
 import (
+	"bufio"
 	"fmt"
-	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"regexp"
@@ -16,6 +17,7 @@ import (
 	"github.com/nodens-dns/nodens/cmd/nodens/app/page"
 	"github.com/nodens-dns/nodens/internal/report"
 	"github.com/nodens-dns/nodens/test/pagetest"
+	"github.com/nodens-dns/nodens/test/poll"
 )
 
 // source is a sample with other clients.
@@ -211,32 +213,38 @@ func TestEscapes(t *testing.T) {
 func TestPlaces(t *testing.T) {
 	server := httptest.NewServer(page.New(newSample()))
 	defer server.Close()
-	var open []*http.Response
-	ask := func() *http.Response {
-		resp, err := http.Get(server.URL + "/events")
+	// ask opens a stream, and returns the first line of the response.
+	ask := func() (net.Conn, string) {
+		conn, err := net.Dial("tcp", server.Listener.Addr().String())
 		if err != nil {
 			t.Fatal(err)
 		}
-		return resp
+		fmt.Fprint(conn, "GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+		line, err := bufio.NewReader(conn).ReadString('\n')
+		if err != nil {
+			t.Fatal(err)
+		}
+		return conn, strings.TrimSpace(line)
 	}
+	const ok, full = "HTTP/1.1 200 OK", "HTTP/1.1 503 Service Unavailable"
+	var open []net.Conn
 	for range 4 {
-		resp := ask()
-		if _, err := io.ReadFull(resp.Body, make([]byte, 100)); err != nil || resp.StatusCode != http.StatusOK {
-			t.Fatalf("a stream: %d %v", resp.StatusCode, err)
-		}
-		open = append(open, resp)
-	}
-	if resp := ask(); resp.StatusCode != http.StatusServiceUnavailable {
-		t.Errorf("the fifth stream: %d", resp.StatusCode)
-	}
-	for _, resp := range open {
-		_ = resp.Body.Close()
-	}
-	for { // the server notices the end of a connection after a while
-		resp := ask()
-		_ = resp.Body.Close()
-		if resp.StatusCode == http.StatusOK {
-			return
+		conn, status := ask()
+		if open = append(open, conn); status != ok {
+			t.Fatal(status)
 		}
 	}
+	conn, status := ask()
+	_ = conn.Close()
+	if status != full {
+		t.Errorf("the fifth stream: %s", status)
+	}
+	for _, conn := range open {
+		_ = conn.Close()
+	}
+	poll.Until(t, "a free place", func() bool {
+		conn, status := ask()
+		_ = conn.Close()
+		return status == ok
+	})
 }

@@ -112,18 +112,20 @@ func (t tableOf[T]) sort(rows []T, order string) (key string, reverse bool) {
 	}
 	c := t.columns[i]
 	slices.SortStableFunc(rows, func(a, b T) int {
-		order := 0
-		if c.value != nil {
-			order = cmp.Compare(c.value(&b), c.value(&a))
-		} else {
-			order = strings.Compare(c.text(&a).Text, c.text(&b).Text)
-		}
 		if reverse {
-			return -order
+			return c.compare(&b, &a)
 		}
-		return order
+		return c.compare(&a, &b)
 	})
 	return key, reverse
+}
+
+// compare compares two rows in the column's own direction.
+func (c *column[T]) compare(a, b *T) int {
+	if c.value != nil {
+		return cmp.Compare(c.value(b), c.value(a))
+	}
+	return strings.Compare(c.text(a).Text, c.text(b).Text)
 }
 
 // header returns the head of a column, in a table that is sorted by key. Its link sorts by the column, or
