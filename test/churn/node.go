@@ -13,9 +13,8 @@ import (
 	"strings"
 	"syscall"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/nodens-dns/nodens/test/fakedns"
+	"github.com/nodens-dns/nodens/test/node/testbed"
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
@@ -81,7 +80,7 @@ func openNode(ctx context.Context, handler fakedns.Handler) (*node, error) {
 }
 
 func (n *node) open(ctx context.Context, handler fakedns.Handler) (err error) {
-	if n.namespace, err = newNamespace(); err != nil {
+	if n.namespace, err = testbed.NewNamespace(); err != nil {
 		return err
 	}
 	outside := fmt.Sprintf("link set lo up\nlink add node type veth peer name eth0 netns %s\nlink set node up\n"+
@@ -119,20 +118,6 @@ func (n *node) close() {
 	if n.namespace != nil {
 		n.namespace.Close()
 	}
-}
-
-// newNamespace makes a network namespace, which lasts as long as the file is open.
-func newNamespace() (file *os.File, err error) {
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		runtime.LockOSThread() // the thread ends with the goroutine
-		if err = unix.Unshare(unix.CLONE_NEWNET); err == nil {
-			file, err = os.Open("/proc/thread-self/ns/net")
-		}
-	}()
-	<-done
-	return file, err
 }
 
 // path is the namespace's file for other processes.

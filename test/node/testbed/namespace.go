@@ -16,20 +16,55 @@ import (
 // InNamespace calls f on a thread in the namespace and returns its error. A socket that f opens stays
 // in the namespace. f must not open sockets in other goroutines.
 func InNamespace(ns string, f func() error) error {
+	file, err := os.Open("/run/netns/" + ns)
+	if err != nil {
+		return fmt.Errorf("entering namespace %s: %w", ns, err)
+	}
+	defer file.Close()
+	return InNamespaceFile(file, f)
+}
+
+// InNamespaceFile is InNamespace for the file of a namespace.
+func InNamespaceFile(ns *os.File, f func() error) error {
+	return onThread(func() error {
+		if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("entering namespace %s: %w", ns.Name(), err)
+		}
+		return f()
+	})
+}
+
+// NewNamespace makes a network namespace without a name. It lasts as long as the file, or a socket or
+// process in it.
+func NewNamespace() (file *os.File, err error) {
+	err = onThread(func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("making a namespace: %w", err)
+		}
+		file, err = os.Open("/proc/thread-self/ns/net")
+		return err
+	})
+	return file, err
+}
+
+// onThread calls f on a thread whose namespace f may change. The thread then returns to its namespace. One
+// that only ended with its goroutine could be the main thread, which would keep the other namespace.
+func onThread(f func() error) error {
 	result := make(chan error, 1)
 	go func() {
-		// A locked thread ends with its goroutine.
 		runtime.LockOSThread()
-		file, err := os.Open("/run/netns/" + ns)
-		if err == nil {
-			defer file.Close()
-			err = unix.Setns(int(file.Fd()), unix.CLONE_NEWNET)
-		}
+		home, err := os.Open("/proc/thread-self/ns/net")
 		if err != nil {
-			result <- fmt.Errorf("entering namespace %s: %w", ns, err)
+			result <- err
 			return
 		}
-		result <- f()
+		defer home.Close()
+		err = f()
+		back := unix.Setns(int(home.Fd()), unix.CLONE_NEWNET)
+		if back == nil {
+			runtime.UnlockOSThread()
+		}
+		result <- errors.Join(err, back)
 	}()
 	return <-result
 }
