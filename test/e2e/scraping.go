@@ -19,6 +19,9 @@ import (
 // scrapeTest is what the checks of this part share: a Prometheus in the control plane's
 // network that is told of pods and endpoints as they are in the cluster.
 type scrapeTest struct {
+	// name is the name of its directory. change, if it is not nil, changes the rules.
+	name    string
+	change  func([]monitoring.Group)
 	server  monitoring.Prometheus
 	process *peer.Process
 	alerts  []monitoring.Rule
@@ -26,7 +29,7 @@ type scrapeTest struct {
 
 // scraping returns the checks of the part scraping.
 func scraping() []check {
-	p := new(scrapeTest)
+	p := &scrapeTest{name: "prometheus"}
 	return []check{
 		{"the API server accepts the PodMonitor and the rules", p.checkResources},
 		{"Prometheus discovers the agents by annotations", p.checkAnnotations},
@@ -51,7 +54,7 @@ func (p *scrapeTest) start(ctx context.Context, s *suite) error {
 	if p.process != nil {
 		return nil
 	}
-	dir := filepath.Join(s.dir, "prometheus")
+	dir := filepath.Join(s.dir, p.name)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
@@ -72,6 +75,9 @@ func (p *scrapeTest) configure(ctx context.Context, s *suite, dir string) (file 
 	groups, err := monitoring.Rules(monitoring.PrometheusRule)
 	if err != nil {
 		return "", err
+	}
+	if p.change != nil {
+		p.change(groups)
 	}
 	for _, g := range groups {
 		p.alerts = append(p.alerts, slices.DeleteFunc(slices.Clone(g.Rules), func(r monitoring.Rule) bool { return r.Alert == "" })...)

@@ -54,6 +54,7 @@ func parts() []part {
 		{name: "install", kind: singleStackKind, checks: install()},
 		{name: "names", kind: singleStackKind, agent: true, checks: names()},
 		{name: "scraping", kind: singleStackKind, agent: true, checks: scraping()},
+		{name: "attribution", kind: singleStackKind, agent: true, checks: attribution()},
 		{name: "rollback", kind: singleStackKind, agent: true, checks: rollback()},
 		{name: "chaos", kind: singleStackKind, agent: true, checks: chaos()},
 		{name: networkPart, kind: singleStackKind}, // its checks depend on the network
