@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/spf13/pflag"
 
 	"github.com/nodens-dns/nodens/cmd/nodens/options"
@@ -81,7 +82,7 @@ func TestDashes(t *testing.T) {
 		}
 		got := f.Agent
 		got.PreferBaseConf, got.NodeName, got.NodeZone = false, "", "" // set later
-		if d := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); d != "" {
+		if d := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{}, netip.AddrPort{})); d != "" {
 			t.Errorf("%q (-package flag +got):\n%s", args, d)
 		}
 	}
