@@ -185,7 +185,8 @@ type lookup struct {
 
 func (l *lookups) reset() {
 	clear(l.list)
-	l.list, l.names, l.waits = l.list[:0], l.names[:0], waits{}
+	l.list, l.names = l.list[:0], l.names[:0]
+	l.waits = waits{}
 }
 
 // add notes the look-up of r's question.
