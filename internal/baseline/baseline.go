@@ -118,13 +118,11 @@ func (h Histogram) Total() (n uint64) {
 // Quantile returns the upper bound of the bucket with percentile p of the durations, 0 without any. The
 // last bucket has no bound: twice the one before stands for it.
 func (h Histogram) Quantile(p uint64) time.Duration {
-	total, n := h.Total(), uint64(0)
-	for i, count := range h {
-		if n += count; count > 0 && n*100 >= total*p {
-			return time.Duration(float64(time.Second) * stat.DurationBuckets[0] * float64(int(1)<<i))
-		}
+	i := stat.QuantileBucket(h[:], p)
+	if i < 0 {
+		return 0
 	}
-	return 0
+	return time.Duration(float64(time.Second) * stat.DurationBuckets[0] * float64(int(1)<<i))
 }
 
 // View is the state of a view of the cluster.

@@ -199,18 +199,8 @@ func compareView(before, now View) []Regression {
 // bucket is an index of a [Histogram]'s buckets.
 type bucket int
 
-// p99 returns the bucket with the 99th percentile.
-func (h Histogram) p99() bucket {
-	n := h.Total()
-	longer := uint64(0)
-	for i := numBuckets - 1; i > 0; i-- {
-		longer += h[i]
-		if longer*100 > n {
-			return bucket(i)
-		}
-	}
-	return 0
-}
+// p99 returns the bucket with the 99th percentile, the first one without durations.
+func (h Histogram) p99() bucket { return bucket(max(0, stat.QuantileBucket(h[:], 99))) }
 
 // from returns the number of durations in bucket i and those after it.
 func (h Histogram) from(i bucket) (n uint64) {

@@ -86,7 +86,7 @@ func TestCounts(t *testing.T) {
 		if diff := cmp.Diff(want, r.Clients[0].Window); diff != "" {
 			t.Errorf("by %d, window: %s", by, diff)
 		}
-		if p50, p99 := r.Clients[0].Quantile(0.5), r.Clients[0].Quantile(1); p50 > 10*time.Microsecond || p99 < 3*time.Second {
+		if p50, p99 := r.Clients[0].Quantile(50), r.Clients[0].Quantile(100); p50 > 10*time.Microsecond || p99 < 3*time.Second {
 			t.Errorf("by %d: quantiles are %v and %v", by, p50, p99)
 		}
 	}

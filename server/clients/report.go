@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"slices"
 	"time"
+
+	"github.com/nodens-dns/nodens/internal/stat"
 )
 
 // Counts are numbers of queries. NoError, NXDomain, ServFail and Other are the results; each
@@ -189,17 +191,12 @@ func (t *Table) refused() uint64 {
 	return estimate(&set)
 }
 
-// Quantile returns a bound that the fraction q of the latencies is below: for 0.99 that of
-// the 99th percentile. It is exact to a factor of two, and 0 without latencies.
-func (c *Client) Quantile(q float64) time.Duration {
-	var all, sum uint64
-	for _, n := range c.Latency {
-		all += n
+// Quantile returns a bound that the percentile p of the latencies is below. It is exact to a factor of two,
+// and 0 without latencies.
+func (c *Client) Quantile(p uint64) time.Duration {
+	i := stat.QuantileBucket(c.Latency[:], p)
+	if i < 0 {
+		return 0
 	}
-	for i, n := range c.Latency {
-		if sum += n; n > 0 && float64(sum) >= q*float64(all) {
-			return LatencyBound(i)
-		}
-	}
-	return 0
+	return LatencyBound(i)
 }

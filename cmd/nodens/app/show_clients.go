@@ -92,7 +92,7 @@ func newClientRow(c *clients.Client) report.Client {
 	row := report.Client{
 		Kind: clientKinds[c.Kind], Namespace: c.Pod.Namespace, Pod: c.Pod.Name,
 		WorkloadKind: c.Pod.Workload.Kind, Workload: c.Pod.Workload.Name, Addresses: []string{},
-		P50Seconds: c.Quantile(0.5).Seconds(), P99Seconds: c.Quantile(0.99).Seconds(),
+		P50Seconds: c.Quantile(50).Seconds(), P99Seconds: c.Quantile(99).Seconds(),
 		Window: newClientCounts(c.Window), Total: newClientCounts(c.Total),
 	}
 	if c.TopName.Name != "" {
