@@ -451,6 +451,7 @@ func (x *exchange) recordWin(q *query, now time.Time) {
 func (x *exchange) recordLostRace(a *attempt, now time.Time) {
 	s, p := a.server, x.pool
 	a.rtt.observeAtLeast(now.Sub(a.sent))
+	s.unansweredCount.Add(1)
 	if !a.unanswered {
 		a.unanswered = true
 		p.recordUnanswered(s)
@@ -472,10 +473,12 @@ func (x *exchange) handleFailure(q *query, err error, now time.Time) {
 	case p.stop.Err() != nil:
 		return
 	case isUnreachable(err):
+		s.unansweredCount.Add(1)
 		p.suspect(s)
 		p.startProbe(s)
 	case isLocal(err): // our own failure, or the server has been removed
 	default:
+		s.unansweredCount.Add(1)
 		if !a.unanswered {
 			p.recordUnanswered(s)
 		}

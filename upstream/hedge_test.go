@@ -67,6 +67,11 @@ func TestFrozenServer(t *testing.T) {
 			if n := inFlightUDP(p); n != 0 {
 				t.Errorf("%d queries are in flight after all have ended", n)
 			}
+			for _, s := range p.Stats().Servers {
+				if s.To == frozen.addr && s.Unanswered == 0 {
+					t.Error("the frozen server has left no query unanswered")
+				}
+			}
 			for _, s := range p.servers() {
 				eventually(t, "no scout is under way", func() bool { return !s.shadowing.Load() || s.addr == frozen.addr })
 			}
@@ -342,6 +347,9 @@ func TestSilentTimeouts(t *testing.T) {
 		})
 	}
 	wg.Wait()
+	if s := p.Stats().Servers; s[0].Unanswered+s[1].Unanswered < 200 {
+		t.Errorf("%d and %d queries are counted that got no reply, want 200 or more", s[0].Unanswered, s[1].Unanswered)
+	}
 }
 
 // TestBusyIsNotUnanswered: a server with too many queries in flight gets no more of them,
@@ -360,6 +368,9 @@ func TestBusyIsNotUnanswered(t *testing.T) {
 	}
 	answerOK(r)
 	wg.Wait()
+	if n := p.Stats().Servers[0].Unanswered; n != 0 {
+		t.Errorf("%d queries are counted that got no reply", n)
+	}
 	if s := p.servers()[0]; s.unanswered.Load() != 0 || s.probing.Load() || s.probeFailures.Load() != 0 {
 		t.Errorf("%d misses, probing: %t, %d failed probes", s.unanswered.Load(), s.probing.Load(), s.probeFailures.Load())
 	}

@@ -340,6 +340,7 @@ func (p *Pool) Stats() Stats {
 			HedgeWins:           s.hedgeWins.Load(),
 			SuspectedTotal:      s.suspectedCount.Load(),
 			Broken:              s.brokenConns.Load(),
+			Unanswered:          s.unansweredCount.Load(),
 			InFlight:            int(s.inFlight.Load()),
 			MaxInFlight:         s.maxInFlight(p.cfg.ForceTCP),
 		}

@@ -63,6 +63,7 @@ type server struct {
 	hedges                   atomic.Uint64 // queries sent because another server was late
 	hedgeWins                atomic.Uint64 // hedges that it answered first
 	suspectedCount           atomic.Uint64
+	unansweredCount          atomic.Uint64 // see [Server.Unanswered]
 	durations                durations
 }
 

@@ -39,7 +39,10 @@ type Server struct {
 	// Durations has the durations of exchanges, in seconds, for each rcode received.
 	Durations           map[wire.Rcode]stat.Snapshot
 	HealthcheckFailures uint64
-	UDP, TCP            Reuse
+	// Unanswered counts the queries without a valid reply: in time, or before a server that was asked no
+	// earlier had answered.
+	Unanswered uint64
+	UDP, TCP   Reuse
 	// InFlight is the number of queries without a reply yet, MaxInFlight the most that there may
 	// be over the transport that the pool prefers.
 	InFlight, MaxInFlight int

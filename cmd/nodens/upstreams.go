@@ -49,7 +49,7 @@ func printUpstreams(out io.Writer, u *report.Upstreams, wide bool) error {
 		return err
 	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	columns := []string{"UPSTREAM", "FROM", "STATE", "EXCHANGES/s", "SERVFAIL", "P50", "P99", "RTT"}
+	columns := []string{"UPSTREAM", "FROM", "STATE", "EXCHANGES/s", "SERVFAIL", "UNANSWERED", "P50", "P99", "RTT"}
 	if wide {
 		columns = append(columns, "ZONES", "EXCHANGES", "HEALTHCHECK-FAILURES", "CONNECTION-FAILURES", "UNEXPECTED", "HEDGES", "HEDGE-WINS", "SUSPICIONS")
 	}
@@ -68,7 +68,7 @@ func printUpstreams(out io.Writer, u *report.Upstreams, wide bool) error {
 // upstreamRow returns the columns of one server.
 func upstreamRow(f *report.Forward, to *report.Upstream, wide bool) []string {
 	row := []string{
-		to.To, f.From, upstreamState(to), fmt.Sprintf("%.1f", to.Recent.PerSecond), percent(to.Recent.ServfailShare),
+		to.To, f.From, upstreamState(to), fmt.Sprintf("%.1f", to.Recent.PerSecond), percent(to.Recent.ServfailShare), percent(to.Recent.UnansweredShare),
 		latency(to.Recent.P50Seconds), latency(to.Recent.P99Seconds), milliseconds(to.RTTSeconds),
 	}
 	if !wide {

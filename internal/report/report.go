@@ -248,10 +248,12 @@ type Upstream struct {
 // in [Rates].
 type Exchanges struct {
 	Seconds       float64 `json:"seconds"`
-	PerSecond     float64 `json:"perSecond"`
+	PerSecond     float64 `json:"perSecond"` // with a reply
 	ServfailShare float64 `json:"servfailShare"`
-	P50Seconds    float64 `json:"p50Seconds"`
-	P99Seconds    float64 `json:"p99Seconds"`
+	// UnansweredShare is the share of queries without a reply in time, of all queries.
+	UnansweredShare float64 `json:"unansweredShare"`
+	P50Seconds      float64 `json:"p50Seconds"`
+	P99Seconds      float64 `json:"p99Seconds"`
 }
 
 // PerSecond returns n in seconds as a rate, 0 for no time.

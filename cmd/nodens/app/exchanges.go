@@ -29,8 +29,8 @@ type counterSample struct {
 
 // exchangeCounts are the exchanges with one upstream.
 type exchangeCounts struct {
-	servfail  uint64
-	durations baseline.Histogram
+	servfail, unanswered uint64
+	durations            baseline.Histogram
 }
 
 // counterWindow keeps the last samples. The zero value is ready for use. It is safe for concurrent
@@ -86,6 +86,7 @@ func (a *agent) counters() counterSample {
 
 // add returns the sum of e and an upstream in one pool.
 func (e exchangeCounts) add(to upstream.Server) exchangeCounts {
+	e.unanswered += to.Unanswered
 	for rcode, h := range to.Durations {
 		if rcode == wire.ServFail {
 			e.servfail += h.Count
@@ -101,15 +102,16 @@ func (e exchangeCounts) add(to upstream.Server) exchangeCounts {
 // replaced begin again: then they are all of that time.
 func (e exchangeCounts) since(b exchangeCounts, seconds float64) report.Exchanges {
 	d := e
-	if b.servfail <= e.servfail && b.durations.Total() <= e.durations.Total() {
+	if b.servfail <= e.servfail && b.unanswered <= e.unanswered && b.durations.Total() <= e.durations.Total() {
 		d.servfail -= b.servfail
+		d.unanswered -= b.unanswered
 		for i := range d.durations {
 			d.durations[i] -= min(d.durations[i], b.durations[i])
 		}
 	}
 	n := d.durations.Total()
 	return report.Exchanges{
-		Seconds: seconds, PerSecond: report.PerSecond(n, seconds), ServfailShare: ratio(d.servfail, n),
+		Seconds: seconds, PerSecond: report.PerSecond(n, seconds), ServfailShare: ratio(d.servfail, n), UnansweredShare: ratio(d.unanswered, n+d.unanswered),
 		P50Seconds: d.durations.Quantile(50).Seconds(), P99Seconds: d.durations.Quantile(99).Seconds(),
 	}
 }

@@ -196,13 +196,18 @@ func TestExchangesSince(t *testing.T) {
 	counts := func(servfail uint64, fast, slow uint64) exchangeCounts {
 		return exchangeCounts{servfail: servfail, durations: baseline.Histogram{fast, 0, slow}}
 	}
+	silent := func(unanswered uint64) exchangeCounts {
+		return exchangeCounts{unanswered: unanswered, durations: baseline.Histogram{6}}
+	}
 	for name, c := range map[string]struct {
 		before, now exchangeCounts
 		want        report.Exchanges
 	}{
-		"none":  {counts(1, 5, 5), counts(1, 5, 5), report.Exchanges{Seconds: 10}},
-		"some":  {counts(1, 5, 5), counts(3, 9, 6), report.Exchanges{Seconds: 10, PerSecond: 0.5, ServfailShare: 0.4, P50Seconds: 0.00025, P99Seconds: 0.001}},
-		"reset": {counts(9, 99, 5), counts(1, 1, 3), report.Exchanges{Seconds: 10, PerSecond: 0.4, ServfailShare: 0.25, P50Seconds: 0.001, P99Seconds: 0.001}},
+		"none":         {counts(1, 5, 5), counts(1, 5, 5), report.Exchanges{Seconds: 10}},
+		"some":         {counts(1, 5, 5), counts(3, 9, 6), report.Exchanges{Seconds: 10, PerSecond: 0.5, ServfailShare: 0.4, P50Seconds: 0.00025, P99Seconds: 0.001}},
+		"silent":       {silent(3), silent(7), report.Exchanges{Seconds: 10, UnansweredShare: 1}},
+		"reset silent": {silent(3), silent(2), report.Exchanges{Seconds: 10, PerSecond: 0.6, UnansweredShare: 0.25, P50Seconds: 0.00025, P99Seconds: 0.00025}},
+		"reset":        {counts(9, 99, 5), counts(1, 1, 3), report.Exchanges{Seconds: 10, PerSecond: 0.4, ServfailShare: 0.25, P50Seconds: 0.001, P99Seconds: 0.001}},
 	} {
 		if diff := cmp.Diff(c.want, c.now.since(c.before, 10)); diff != "" {
 			t.Errorf("%s: %s", name, diff)
