@@ -27,12 +27,18 @@ FuzzProgram                runs a program in the kernel: qemu-user has no bpf(2)
 TestAdmission*             the same
 TestAnswers                the same
 TestBrokenPackets          the same
+TestClientCounts*          the same
 TestClientNumberReused     the same
+TestClientsOf              the same
 TestClientsSweep           the same
 TestKilledProcess          the same
+TestNoSamples              the same
 TestOpen                   the same
+TestReportClient           the same
+TestSample*                the same
 TestUnusualFrames          the same
 TestVerifier               the same
+TestWasteChanges           the same
 TestWatchProgram           the same
 TestObject                 compiles for the kernel, which is the same on every processor
 TestSuccessorKilled        starts the test binary, which the kernel cannot execute
