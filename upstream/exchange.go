@@ -67,6 +67,11 @@ type exchange struct {
 	// localFailure says that an attempt failed for a local reason ([ErrLocal]); its server
 	// might have answered.
 	localFailure bool
+
+	// last is the server that was asked last, or the one that has answered. askedOther and hedgeWon are
+	// those of [Asked].
+	last                 *server
+	askedOther, hedgeWon bool
 }
 
 // attempt is what an exchange knows about one of its queries.
@@ -325,6 +330,7 @@ func (x *exchange) ask(s *server, now time.Time, hedge bool) {
 	s.inFlight.Add(1)
 	q.request, q.client, q.payload, q.tcp = x.request, x.client, uint16(x.pool.opts.Payload), x.tcp
 	q.attempt = attempt{server: s, started: now, isHedge: hedge}
+	x.last, x.askedOther = s, x.askedOther || hedge
 	x.send(q, now)
 }
 
@@ -436,6 +442,7 @@ func (x *exchange) keepFallback(answer wire.Response, until time.Time) {
 
 // recordWin records that q was answered first.
 func (x *exchange) recordWin(q *query, now time.Time) {
+	x.last, x.hedgeWon = q.attempt.server, q.attempt.isHedge
 	if q.attempt.isHedge {
 		q.attempt.server.hedgeWins.Add(1)
 	}

@@ -214,6 +214,8 @@ type From struct {
 	// Hedged is set when a further server is asked because one is late; nil: it is of no
 	// interest.
 	Hedged *atomic.Bool
+	// Asked receives who was asked, at the end of the exchange; nil: nobody wants to know.
+	Asked *atomic.Pointer[Asked]
 }
 
 // Exchange is [Pool.ExchangeFrom] without a client, for background queries such as
@@ -276,7 +278,9 @@ func (p *Pool) exchange(ctx context.Context, q *wire.Query, from From) (wire.Res
 	if len(x.servers) == 0 && p.members.ready != nil {
 		p.awaitServers(ctx, x)
 	}
-	return x.run(ctx)
+	answer, err := x.run(ctx)
+	x.report(from)
+	return answer, err
 }
 
 // awaitServers waits up to firstServerTimeout for the first address of a name or Service.

@@ -48,14 +48,24 @@ func (s *adminSocket) find() string {
 // ask is [report.Ask] at the agent's socket.
 func (s *adminSocket) ask(ctx context.Context, method, target string, query url.Values, reply any) error {
 	path := s.find()
-	err := report.Ask(ctx, path, method, target, query, reply)
+	return s.explain(path, report.Ask(ctx, path, method, target, query, reply))
+}
+
+// follow is [report.Follow] at the agent's socket.
+func (s *adminSocket) follow(ctx context.Context, target string, query url.Values, each func(line []byte) error) error {
+	path := s.find()
+	return s.explain(path, report.Follow(ctx, path, target, query, each))
+}
+
+// explain adds to err, of asking the agent at path, what to do; nil stays nil.
+func (s *adminSocket) explain(path string, err error) error {
 	switch {
+	case err == nil:
+		return nil
 	case errors.Is(err, os.ErrPermission):
 		return fmt.Errorf("asking the agent at %s: %w; run the command as the agent's user", path, err)
 	case errors.Is(err, report.ErrNoAgent):
 		return fmt.Errorf("asking the agent at %s: %w; give the agent --handover-dir %s or --admin-socket %[1]s, and this command the same flag", path, err, cmp.Or(s.handoverDir, filepath.Dir(path)))
-	case err != nil:
-		return fmt.Errorf("asking the agent at %s: %w", path, err)
 	}
-	return nil
+	return fmt.Errorf("asking the agent at %s: %w", path, err)
 }

@@ -98,6 +98,7 @@ func newRootCommand() *cobra.Command {
 	root.AddCommand(
 		newCheckCommand(), newPlanCommand(), newCleanupCommand(), newMigrateCommand(),
 		newStatusCommand(), newTopCommand(), newUpstreamsCommand(), newExplainCommand(), newReadyCommand(), newWaitCommand(), newSampleCommand(), newFlushCommand(),
+		newTailCommand(),
 		newCompletionCommand(), newVersionCommand(),
 	)
 	root.SetHelpCommand(cli.NewHelpCommand())

@@ -35,15 +35,21 @@ var topReply = report.Clients{
 // topAgent answers with topReply, or with what reply makes of a request, at the socket whose path it returns.
 func topAgent(t *testing.T, asked *string, reply func(url.Values) any) string {
 	t.Helper()
+	return topAgentFunc(t, func(w http.ResponseWriter, r *http.Request) {
+		*asked = r.URL.String()
+		_ = json.NewEncoder(w).Encode(reply(r.URL.Query()))
+	})
+}
+
+// topAgentFunc answers with answer at the socket whose path it returns.
+func topAgentFunc(t *testing.T, answer http.HandlerFunc) string {
+	t.Helper()
 	path := filepath.Join(t.TempDir(), "s")
 	ln, err := net.Listen("unix", path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		*asked = r.URL.String()
-		_ = json.NewEncoder(w).Encode(reply(r.URL.Query()))
-	})}
+	s := &http.Server{Handler: answer}
 	go func() { _ = s.Serve(ln) }()
 	t.Cleanup(func() { _ = s.Close() })
 	return path

@@ -30,6 +30,12 @@ func AddTableOutput(flags *pflag.FlagSet) *Output {
 	return addOutput(flags, outputTable, outputWide, outputJSON, outputYAML)
 }
 
+// AddLinesOutput adds the flag -o, --output to flags, for a table with fewer or more columns, or an object of
+// JSON on each line.
+func AddLinesOutput(flags *pflag.FlagSet) *Output {
+	return addOutput(flags, outputTable, outputWide, outputJSON)
+}
+
 // addOutput adds the flag. The first format is the default.
 func addOutput(flags *pflag.FlagSet, formats ...string) *Output {
 	o := &Output{format: formats[0]}

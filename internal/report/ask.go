@@ -23,26 +23,17 @@ const (
 // ErrNoAgent is the error of [Ask] if no agent listens at the socket.
 var ErrNoAgent = errors.New("no agent answers")
 
+// ErrEnded is the error of [Follow] if the agent ends the reply.
+var ErrEnded = errors.New("the agent has ended, or has handed over to another one")
+
 // Ask sends a request to the admin socket at path and decodes the reply into reply. target is the
 // path of the URL, query its parameters. It takes ten seconds at most.
 func Ask(ctx context.Context, path, method, target string, query url.Values, reply any) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	client := http.Client{Transport: &http.Transport{
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "unix", path)
-		},
-	}}
+	client := newClient(path)
 	defer client.CloseIdleConnections()
-	u := url.URL{Scheme: "http", Host: "nodens", Path: target, RawQuery: query.Encode()}
-	req, err := http.NewRequestWithContext(ctx, method, u.String(), nil)
-	if err != nil {
-		return err
-	}
-	resp, err := client.Do(req)
-	if dial := (*net.OpError)(nil); errors.As(err, &dial) && dial.Op == "dial" {
-		return fmt.Errorf("%w: %w", ErrNoAgent, dial.Err)
-	}
+	resp, err := send(ctx, client, method, target, query)
 	if err != nil {
 		return err
 	}
@@ -51,15 +42,42 @@ func Ask(ctx context.Context, path, method, target string, query url.Values, rep
 	if err != nil {
 		return fmt.Errorf("reading the agent's reply: %w", err)
 	}
-	switch resp.StatusCode {
-	case http.StatusOK:
-	case http.StatusNotFound:
-		return fmt.Errorf("the agent does not know %s; it is of an earlier version", target)
-	default:
-		return fmt.Errorf("the agent refused: %s", strings.TrimSpace(string(body)))
+	if resp.StatusCode != http.StatusOK {
+		return refusal(resp.StatusCode, target, body)
 	}
 	if err := json.Unmarshal(body, reply); err != nil {
 		return fmt.Errorf("the agent's reply is not valid: %w", err)
 	}
 	return nil
+}
+
+// newClient returns a client that connects to the socket at path.
+func newClient(path string) *http.Client {
+	return &http.Client{Transport: &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", path)
+		},
+	}}
+}
+
+// send sends a request. The caller closes the body of the response.
+func send(ctx context.Context, client *http.Client, method, target string, query url.Values) (*http.Response, error) {
+	u := url.URL{Scheme: "http", Host: "nodens", Path: target, RawQuery: query.Encode()}
+	req, err := http.NewRequestWithContext(ctx, method, u.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := client.Do(req)
+	if dial := (*net.OpError)(nil); errors.As(err, &dial) && dial.Op == "dial" {
+		return nil, fmt.Errorf("%w: %w", ErrNoAgent, dial.Err)
+	}
+	return resp, err
+}
+
+// refusal returns the error of a reply with another status than 200.
+func refusal(status int, target string, body []byte) error {
+	if status == http.StatusNotFound {
+		return fmt.Errorf("the agent does not know %s; it is of an earlier version", target)
+	}
+	return fmt.Errorf("the agent refused: %s", strings.TrimSpace(string(body)))
 }

@@ -23,6 +23,9 @@ func (r *Request) Finish() []byte {
 	if r.err != nil && z.Errors != nil {
 		z.Errors.failed(r, &z.failed)
 	}
+	if r.routes.Tail.Attached() {
+		r.publish(msg != nil)
+	}
 	if rule := z.Log.rule(r); rule != nil {
 		z.Log.write(rule, r, msg)
 	}

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/nodens-dns/nodens/internal/wire"
 )
@@ -36,6 +37,14 @@ const (
 	fieldOpcode
 	fieldDO
 	fieldBufsize
+	fieldNamespace
+	fieldPod
+	fieldWorkload
+	fieldSource
+	fieldUpstream
+	fieldUpstreamDuration
+	fieldCache
+	fieldSearchPath
 	fieldRcode
 	fieldRsize
 	fieldDuration
@@ -45,13 +54,15 @@ const (
 	fieldNone // what CoreDNS takes from plugins that are not here
 )
 
-// fields are the placeholders by name.
+// fields are the placeholders by name. Those from {namespace} on are not CoreDNS's.
 var fields = map[string]field{
 	"{type}": fieldType, "{name}": fieldName, "{class}": fieldClass, "{proto}": fieldProto, "{size}": fieldSize,
 	"{remote}": fieldRemote, "{port}": fieldPort, "{local}": fieldLocal,
 	"{>id}": fieldID, "{>opcode}": fieldOpcode, "{>do}": fieldDO, "{>bufsize}": fieldBufsize,
 	"{rcode}": fieldRcode, "{rsize}": fieldRsize, "{duration}": fieldDuration, "{>rflags}": fieldFlags,
 	"{/log/class}": fieldLogClass, "{/log/type}": fieldLogType,
+	"{namespace}": fieldNamespace, "{pod}": fieldPod, "{workload}": fieldWorkload, "{source}": fieldSource,
+	"{upstream}": fieldUpstream, "{upstream_duration}": fieldUpstreamDuration, "{cache}": fieldCache, "{search_path}": fieldSearchPath,
 }
 
 // ParseFormat parses a format. Braces that are no placeholder stay as they are, except labels
@@ -105,6 +116,8 @@ func (f *Format) line(b []byte, r *Request, msg []byte, local netip.Addr) []byte
 			b = appendAddr(b, local)
 		case p.field >= fieldRcode:
 			b = r.replyField(b, p.field, msg)
+		case p.field >= fieldNamespace:
+			b = r.finishedField(b, p.field)
 		default:
 			b = r.queryField(b, p.field)
 		}
@@ -141,6 +154,49 @@ func (r *Request) queryField(b []byte, at field) []byte { //nolint:gocyclo // a 
 	return append(b, nothing...)
 }
 
+// finishedField appends what else is known of the finished request.
+func (r *Request) finishedField(b []byte, at field) []byte { //nolint:gocyclo // a table
+	switch at {
+	case fieldNamespace:
+		namespace, _ := r.owner()
+		return appendText(b, namespace)
+	case fieldPod:
+		_, pod := r.owner()
+		return appendText(b, pod.Name)
+	case fieldWorkload:
+		_, pod := r.owner()
+		return appendText(b, workloadName(pod.Workload))
+	case fieldSource:
+		return appendText(b, r.sourceName())
+	case fieldCache:
+		use, _ := r.cacheUse()
+		return appendText(b, use)
+	case fieldSearchPath:
+		return appendText(b, r.searchPath())
+	}
+	asked, waits := r.asked(), &r.ownLookups.waits
+	switch {
+	case at == fieldUpstream && asked != nil:
+		return asked.Server.AppendTo(b)
+	case at == fieldUpstreamDuration && waits.asked:
+		return appendSeconds(b, waits.upstream)
+	}
+	return append(b, nothing...)
+}
+
+// appendText appends text, or a dash if it is empty.
+func appendText(b []byte, text string) []byte {
+	if text == "" {
+		text = nothing
+	}
+	return append(b, text...)
+}
+
+// appendSeconds appends d in seconds, such as 0.001s.
+func appendSeconds(b []byte, d time.Duration) []byte {
+	return append(strconv.AppendFloat(b, d.Seconds(), 'f', -1, 64), 's')
+}
+
 // replyField appends a field of the reply. A query that an ACL drops has a duration, too.
 func (r *Request) replyField(b []byte, at field, msg []byte) []byte { //nolint:gocyclo // a case for each field
 	silent := msg == nil
@@ -150,7 +206,7 @@ func (r *Request) replyField(b []byte, at field, msg []byte) []byte { //nolint:g
 	case at == fieldRsize:
 		return strconv.AppendInt(b, int64(len(msg)), 10)
 	case at == fieldDuration:
-		return append(strconv.AppendFloat(b, r.Latency.Seconds(), 'f', -1, 64), 's')
+		return appendSeconds(b, r.Latency)
 	case silent && at != fieldLogClass && at != fieldLogType:
 		return append(b, nothing...)
 	}

@@ -148,8 +148,8 @@ func (k kind) class() class {
 	}
 }
 
-// write logs r and its reply: the text of the rule's format, and the fields of CoreDNS's
-// structured log.
+// write logs r and its reply: the text of the rule's format, the fields of CoreDNS's
+// structured log, and what else is known of r.
 func (l *QueryLog) write(rule *LogRule, r *Request, msg []byte) {
 	line := "query"
 	if rule.Format != nil {
@@ -163,10 +163,34 @@ func (l *QueryLog) write(rule *LogRule, r *Request, msg []byte) {
 	if msg != nil {
 		rcode = slog.String("rcode", r.reply.Rcode().String())
 	}
-	l.Logger.LogAttrs(context.Background(), slog.LevelInfo, line,
+	attrs := []slog.Attr{
 		slog.String("client_ip", r.Client.Addr().Unmap().String()), slog.Int("client_port", int(r.Client.Port())),
 		slog.String("qname", wire.Name(r.Query.Name()).String()), slog.String("qtype", wire.TypeName(r.Query.Type)), slog.String("qclass", "IN"),
 		slog.String("protocol", r.Proto.String()), slog.Int("id", int(r.Query.ID)), slog.Int("opcode", 0),
 		slog.Int("request_size", len(r.Query.Packet)), slog.Bool("dnssec_ok", r.Query.DO), slog.Int("bufsize", r.bufsize()),
-		rcode, slog.Int("response_size", len(msg)), slog.Float64("duration_seconds", r.Latency.Seconds()))
+		rcode, slog.Int("response_size", len(msg)), slog.Float64("duration_seconds", r.Latency.Seconds()),
+	}
+	l.Logger.LogAttrs(context.Background(), slog.LevelInfo, line, r.appendFinished(attrs)...)
+}
+
+// appendFinished appends the fields of what else is known of r, without those that do not apply.
+func (r *Request) appendFinished(attrs []slog.Attr) []slog.Attr {
+	namespace, pod := r.owner()
+	use, _ := r.cacheUse()
+	var server string
+	if a := r.asked(); a != nil {
+		server = a.Server.String()
+	}
+	for _, a := range [...]slog.Attr{
+		slog.String("namespace", namespace), slog.String("pod", pod.Name), slog.String("workload", workloadName(pod.Workload)),
+		slog.String("source", r.sourceName()), slog.String("cache", use), slog.String("search_path", r.searchPath()), slog.String("upstream", server),
+	} {
+		if a.Value.String() != "" {
+			attrs = append(attrs, a)
+		}
+	}
+	if w := &r.ownLookups.waits; w.asked {
+		attrs = append(attrs, slog.Duration("upstream_duration", w.upstream))
+	}
+	return attrs
 }

@@ -3,6 +3,7 @@ package resolver
 import (
 	"context"
 	"net/netip"
+	"sync/atomic"
 	"time"
 
 	"github.com/nodens-dns/nodens/cache"
@@ -172,6 +173,9 @@ type lookups struct {
 	list  []lookup
 	names []byte
 	waits
+	// exchange is where the last exchange records who was asked; nil: nowhere. The exchange may go on
+	// after the request is finished.
+	exchange *atomic.Pointer[upstream.Asked]
 }
 
 // lookup is one look-up.
@@ -186,7 +190,7 @@ type lookup struct {
 func (l *lookups) reset() {
 	clear(l.list)
 	l.list, l.names = l.list[:0], l.names[:0]
-	l.waits = waits{}
+	l.waits, l.exchange = waits{}, nil
 }
 
 // add notes the look-up of r's question.

@@ -163,7 +163,7 @@ func (z *Zone) choosePool(r *Request) bool {
 // Forward gets the answer from the upstreams, by way of the zone's cache. r may wait.
 func (r *Request) Forward() {
 	z, q := r.zone, &r.Query
-	from := upstream.From{Client: r.Place}
+	from := upstream.From{Client: r.Place, Asked: r.recordAsked()}
 	if r.routes.Clients != nil {
 		from.Hedged = new(atomic.Bool)
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/server/clients"
+	"github.com/nodens-dns/nodens/server/tail"
 	"github.com/nodens-dns/nodens/upstream"
 )
 
@@ -20,6 +21,10 @@ type Routes struct {
 	// come from a search path.
 	Clients *clients.Table
 	Search  []wire.Name
+	// Owners says whose addresses are, for logs; it may be nil. Tail gets the finished queries that
+	// somebody watches; nil: nobody does. Both are set before the routes are served.
+	Owners *clients.Table
+	Tail   *tail.Feed
 
 	zones map[wire.Name]*Zone // the first of each name
 	all   []*Zone

@@ -110,7 +110,13 @@ func (a *agent) adminHandler() http.Handler {
 	mux.HandleFunc("GET /explain", a.showExplain)
 	mux.HandleFunc("GET /config", a.showConfig)
 	places := make(chan struct{}, adminRequests)
+	streams := http.NewServeMux() // they last, and have a limit of their own
+	streams.HandleFunc("GET /tail", a.showTail)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if _, pattern := streams.Handler(r); pattern != "" {
+			streams.ServeHTTP(w, r)
+			return
+		}
 		select {
 		case places <- struct{}{}:
 			defer func() { <-places }()

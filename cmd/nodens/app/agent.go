@@ -19,7 +19,9 @@ import (
 	"github.com/nodens-dns/nodens/internal/stat"
 	"github.com/nodens-dns/nodens/netsetup"
 	"github.com/nodens-dns/nodens/server"
+	"github.com/nodens-dns/nodens/server/clients"
 	"github.com/nodens-dns/nodens/server/resolver"
+	"github.com/nodens-dns/nodens/server/tail"
 )
 
 const (
@@ -108,7 +110,7 @@ func newAgent(opts *options.Agent, log *slog.Logger, level *slog.LevelVar) (*age
 	faults := new(faultRing)
 	log = faults.keepFaults(log)
 	addrs := newHostAddrs()
-	table := newClientTable(opts, addrs)
+	table := clients.New(clients.Options{Host: addrs.has, Level: seriesLevel(opts.ClientMetrics)})
 	path, err := openFastPath(opts, log, hostPlatform(), table)
 	if err != nil {
 		return nil, err
@@ -118,6 +120,8 @@ func newAgent(opts *options.Agent, log *slog.Logger, level *slog.LevelVar) (*age
 		srv.UseFastPath(path.program)
 	}
 	clusterEpochs, cacheEpochs := path.epochs()
+	owners := newAttribution(table, path)
+	owners.off = opts.ClientMetrics == options.ClientMetricsOff
 	a := &agent{
 		opts:     opts,
 		fastPath: path,
@@ -131,7 +135,8 @@ func newAgent(opts *options.Agent, log *slog.Logger, level *slog.LevelVar) (*age
 		builder: builder{
 			opts: opts, log: log, stats: make(map[statsKey]*resolver.Stats),
 			store:  cache.NewStore(opts.CacheSize, cache.Options{Go: srv.Go, Epochs: cacheEpochs, Clock: opts.CacheClock}),
-			epochs: clusterEpochs, addrs: addrs, clients: newAttribution(table, path), clientLevels: newClientLevels(table, log),
+			epochs: clusterEpochs, addrs: addrs, clients: owners, clientLevels: newClientLevels(owners.counted(), log),
+			tail: new(tail.Feed),
 		},
 		selfProbe: &selfProbe{duration: stat.NewHistogram(stat.DurationBuckets)},
 		cancels:   make(map[any]context.CancelFunc),
@@ -195,7 +200,7 @@ func (a *agent) start(ctx context.Context, cfg *config.Config) error {
 	}
 	a.startSelfProbe(ctx)
 	a.background.Go(func() { a.sampleStatistics(ctx) })
-	a.background.Go(func() { a.builder.clients.counted().Run(ctx) })
+	a.background.Go(func() { a.builder.clients.owners().Run(ctx) })
 	if a.opts.Page.IsValid() {
 		a.background.Go(func() { a.sampleHistory(ctx) })
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/nodens-dns/nodens/server/hosts"
 	"github.com/nodens-dns/nodens/server/resolver"
 	"github.com/nodens-dns/nodens/server/rewrite"
+	"github.com/nodens-dns/nodens/server/tail"
 	"github.com/nodens-dns/nodens/server/template"
 	"github.com/nodens-dns/nodens/upstream"
 )
@@ -62,6 +63,8 @@ type builder struct {
 	clients *attribution
 	// clientLevels knows the level of the metrics of each namespace; nil: no queries are counted.
 	clientLevels *clientLevels
+	// tail gets the finished queries while somebody watches them.
+	tail *tail.Feed
 }
 
 // build returns the generation that cfg describes. It reuses the parts of old (nil: none)

@@ -4,26 +4,19 @@ import (
 	"net/netip"
 	"sync"
 
-	"github.com/nodens-dns/nodens/cmd/nodens/options"
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/kubernetes"
 	"github.com/nodens-dns/nodens/server/clients"
 )
 
-// newClientTable returns the table that counts queries by client; nil if the flag says so.
-func newClientTable(opts *options.Agent, addrs *hostAddrs) *clients.Table {
-	if opts.ClientMetrics == options.ClientMetricsOff {
-		return nil
-	}
-	return clients.New(clients.Options{Host: addrs.has, Level: seriesLevel(opts.ClientMetrics)})
-}
-
 // attribution tells the table of clients whose the addresses are. It is safe for concurrent use. A nil
 // attribution, and one without a table, do nothing.
 type attribution struct {
 	table *clients.Table
 	path  *fastPath
+	// off says that the table does not count queries, and only knows whose the addresses are.
+	off bool
 
 	mu sync.Mutex
 	// pods are the pods that have an address, by view. Views of one cluster agree.
@@ -82,6 +75,14 @@ func (x *attribution) podAt(addr netip.Addr) (pod clients.Pod) {
 
 // counted returns the table, nil if queries are not counted.
 func (x *attribution) counted() *clients.Table {
+	if x == nil || x.off {
+		return nil
+	}
+	return x.table
+}
+
+// owners returns the table, which may be nil, to look up whose an address is.
+func (x *attribution) owners() *clients.Table {
 	if x == nil {
 		return nil
 	}

@@ -46,6 +46,7 @@ type program interface {
 	Usage() (answers, limit int)
 	ReportClient(addr netip.Addr)
 	ClientsOf(ifindex int) []netip.Addr
+	KeepOut(selects func(netip.Addr) bool, d time.Duration)
 }
 
 // platform is the fast path's access to the node. Tests replace it.
@@ -104,7 +105,7 @@ func openFastPath(opts *options.Agent, log *slog.Logger, m platform, table *clie
 	}
 	s := &fastPath{log: log.With("part", "fastpath"), platform: m, clients: table}
 	settings := fastpath.Options{Order: fastpath.Order(opts.FastPathOrder)}
-	if table != nil {
+	if opts.ClientMetrics != options.ClientMetricsOff {
 		settings.Clients = kernelCounts{table}
 	}
 	path, err := m.load(opts.FastPath, settings)
@@ -304,6 +305,13 @@ func (s *fastPath) endClients(ifindex int) {
 	for _, addr := range s.program.ClientsOf(ifindex) {
 		s.program.ReportClient(addr)
 		s.clients.EndAddr(addr)
+	}
+}
+
+// keepOut makes the clients that selects selects reach the agent with all their queries, for d.
+func (s *fastPath) keepOut(selects func(netip.Addr) bool, d time.Duration) {
+	if s.available() {
+		s.program.KeepOut(selects, d)
 	}
 }
 

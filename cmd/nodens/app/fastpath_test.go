@@ -93,6 +93,8 @@ func (p *player) Heartbeat()      { p.count(&p.beats) }
 func (p *player) Sweep()          { p.count(&p.sweeps) }
 func (p *player) ConfirmWatched() { p.count(&p.watched) }
 
+func (p *player) KeepOut(func(netip.Addr) bool, time.Duration) {}
+
 // answering is the number of links that have the program.
 func (p *player) answering() int {
 	n, _ := p.Links()

@@ -33,6 +33,7 @@ func (a *builder) buildRoutes(g *generation) {
 		l.Routes = resolver.NewRoutes(list, a.statsFor(l.Transport, addr, droppedZone, noView))
 		l.Routes.StartWaiting = a.opts.StartWaiting
 		l.Routes.Clients, l.Routes.Search = a.clients.counted(), search
+		l.Routes.Owners, l.Routes.Tail = a.clients.owners(), a.tail
 		g.listeners[addr] = l
 	}
 }

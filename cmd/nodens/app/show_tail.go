@@ -1,0 +1,243 @@
+package app
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nodens-dns/nodens/internal/report"
+	"github.com/nodens-dns/nodens/internal/wire"
+	"github.com/nodens-dns/nodens/server/clients"
+	"github.com/nodens-dns/nodens/server/tail"
+)
+
+const (
+	// selectInterval is how often the addresses of the selected clients are looked up.
+	selectInterval = 250 * time.Millisecond
+	// keepOutTime is for how long the selected clients are kept out of the kernel path, again and again.
+	keepOutTime = 4 * selectInterval
+	// tailFlush is the longest time for which a line waits for others.
+	tailFlush = 100 * time.Millisecond
+)
+
+// tailRequest is a request to /tail.
+type tailRequest struct {
+	filter tail.Filter
+	all    bool
+	// namespace and pod select clients; addr selects one by its address.
+	namespace, pod string
+	addr           netip.Addr
+}
+
+// parseTailRequest reads the parameters of /tail.
+func parseTailRequest(values url.Values) (*tailRequest, error) {
+	q := new(tailRequest)
+	if err := q.parseClients(values); err != nil {
+		return nil, err
+	}
+	return q, q.parseFilter(values)
+}
+
+// parseClients reads the parameters that select clients.
+func (q *tailRequest) parseClients(values url.Values) (err error) {
+	if text := values.Get("all"); text != "" {
+		if q.all, err = strconv.ParseBool(text); err != nil {
+			return fmt.Errorf("all is %q; give true or false", text)
+		}
+	}
+	q.filter.Selected = !q.all
+	q.namespace, q.pod = values.Get("namespace"), values.Get("pod")
+	selects := q.namespace != "" || q.pod != ""
+	switch {
+	case q.all && selects:
+		return errors.New("all clients and a selection of clients; give one of them")
+	case !q.all && !selects:
+		return errors.New("no clients are selected; give pod, namespace, or all=true")
+	}
+	return q.splitPod()
+}
+
+// splitPod makes a namespace and a name, or an address, of what was given as a pod.
+func (q *tailRequest) splitPod() error {
+	if ns, name, ok := strings.Cut(q.pod, "/"); ok {
+		if q.namespace != "" && q.namespace != ns {
+			return fmt.Errorf("pod is %q and namespace is %q; give one of them", q.pod, q.namespace)
+		}
+		q.namespace, q.pod = ns, name
+	} else if addr, err := netip.ParseAddr(q.pod); err == nil {
+		q.pod, q.addr = "", addr.Unmap().WithZone("")
+	}
+	return nil
+}
+
+// parseFilter reads the parameters that select queries.
+func (q *tailRequest) parseFilter(values url.Values) (err error) {
+	if text := values.Get("name"); text != "" {
+		if q.filter.Name, err = wire.ParseName(text); err != nil {
+			return err
+		}
+	}
+	if text := values.Get("rcode"); text != "" {
+		if q.filter.Rcode, q.filter.HasRcode = parseRcode(text); !q.filter.HasRcode {
+			return fmt.Errorf("rcode is %q; give a name such as NXDOMAIN or SERVFAIL", text)
+		}
+	}
+	if text := values.Get("slow"); text != "" {
+		if q.filter.Slow, err = time.ParseDuration(text); err != nil || q.filter.Slow < 0 {
+			return fmt.Errorf("slow is %q; give a duration such as 100ms", text)
+		}
+	}
+	return nil
+}
+
+// lastRcode is the last rcode with a name (BADCOOKIE).
+const lastRcode = 23
+
+// parseRcode returns the rcode with a name.
+func parseRcode(text string) (wire.Rcode, bool) {
+	for rcode := range wire.Rcode(lastRcode + 1) {
+		if strings.EqualFold(rcode.String(), text) {
+			return rcode, true
+		}
+	}
+	return 0, false
+}
+
+// selects reports whether q selects an owner of addresses.
+func (q *tailRequest) selects(kind clients.Kind, pod clients.Pod) bool {
+	if q.addr.IsValid() {
+		return false
+	}
+	return (q.namespace == "" || q.namespace == cmp.Or(pod.Namespace, kind.String())) && (q.pod == "" || q.pod == pod.Name)
+}
+
+// addrs returns the addresses that q selects now, sorted.
+func (q *tailRequest) addrs(table *clients.Table) []netip.Addr {
+	if q.addr.IsValid() {
+		return []netip.Addr{q.addr}
+	}
+	list := table.Addrs(q.selects)
+	slices.SortFunc(list, netip.Addr.Compare)
+	return list
+}
+
+// showTail answers with queries as they are finished, a line each, until the client goes away.
+func (a *agent) showTail(w http.ResponseWriter, r *http.Request) {
+	request, err := parseTailRequest(r.URL.Query())
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	sub, err := a.builder.tail.Subscribe(request.filter)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		return
+	}
+	defer sub.Close()
+	s := &tailStream{agent: a, request: request, sub: sub, out: http.NewResponseController(w), enc: json.NewEncoder(w)}
+	s.enc.SetEscapeHTML(false)
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	_ = s.out.SetReadDeadline(time.Time{}) // else the server takes the client to be gone
+	s.run(r.Context().Done())
+}
+
+// tailStream is the reply to one request to /tail.
+type tailStream struct {
+	*agent
+	request *tailRequest
+	sub     *tail.Subscription
+	out     *http.ResponseController
+	enc     *json.Encoder
+	addrs   []netip.Addr // selected
+	started bool
+}
+
+// run writes lines until done is closed, or the client takes none for ten seconds.
+func (s *tailStream) run(done <-chan struct{}) {
+	ticker := time.NewTicker(selectInterval)
+	defer ticker.Stop()
+	flush := time.NewTicker(tailFlush)
+	defer flush.Stop()
+	if !s.updateClients() || s.flush() != nil {
+		return
+	}
+	for ok := true; ok; {
+		select {
+		case <-done:
+			return
+		case q := <-s.sub.Queries():
+			ok = s.write(report.TailLine{Query: newTailQuery(q)})
+		case <-flush.C:
+			ok = s.flush() == nil
+		case <-ticker.C:
+			ok = s.updateClients() && s.writeLost()
+		}
+	}
+}
+
+// updateClients looks up the selected clients, and keeps them out of the kernel path. It returns false if the
+// client of the stream is gone.
+func (s *tailStream) updateClients() bool {
+	if s.request.all {
+		s.fastPath.keepOut(func(netip.Addr) bool { return true }, keepOutTime)
+	} else {
+		addrs := s.request.addrs(s.builder.clients.owners())
+		s.sub.SetClients(addrs)
+		s.fastPath.keepOut(func(addr netip.Addr) bool { return slices.Contains(addrs, addr) }, keepOutTime)
+		if s.started && slices.Equal(addrs, s.addrs) {
+			return true
+		}
+		s.addrs = addrs
+	}
+	if s.started && s.request.all {
+		return true
+	}
+	s.started = true
+	selected := &report.TailSelection{AllClients: s.request.all, Addresses: []string{}}
+	for _, addr := range s.addrs {
+		selected.Addresses = append(selected.Addresses, addr.String())
+	}
+	return s.write(report.TailLine{Selected: selected})
+}
+
+// writeLost writes how many queries were lost, if any were. It returns false if the client is gone.
+func (s *tailStream) writeLost() bool {
+	limited, slow := s.sub.Lost()
+	return limited == 0 && slow == 0 || s.write(report.TailLine{Lost: &report.TailLost{Limit: limited, SlowReader: slow}})
+}
+
+// write writes a line. It returns false if the client is gone.
+func (s *tailStream) write(line report.TailLine) bool {
+	line.Header = s.header()
+	_ = s.out.SetWriteDeadline(time.Now().Add(httpTimeout))
+	return s.enc.Encode(&line) == nil
+}
+
+// flush sends what is written.
+func (s *tailStream) flush() error {
+	_ = s.out.SetWriteDeadline(time.Now().Add(httpTimeout))
+	return s.out.Flush()
+}
+
+// newTailQuery returns q as a reply shows it.
+func newTailQuery(q *tail.Query) *report.TailQuery {
+	line := &report.TailQuery{
+		Time: q.Time.UTC(), Client: q.Client.String(), Namespace: q.Namespace, Pod: q.Pod, Workload: q.Workload,
+		Protocol: q.Proto, Name: q.Name, Type: q.Type, Rcode: q.Rcode, Zone: q.Zone, View: q.View, Source: q.Source, Cache: q.Cache,
+		Upstream: q.Upstream, UpstreamSeconds: q.Exchange.Seconds(), ViewSeconds: q.ViewWait.Seconds(), Hedged: q.Hedged, HedgeWon: q.HedgeWon, SearchPath: q.SearchPath,
+		DurationSeconds: q.Latency.Seconds(), Error: q.Err,
+	}
+	if q.Cache != "" && q.Age >= 0 {
+		age := q.Age.Seconds()
+		line.CacheAgeSeconds = &age
+	}
+	return line
+}
