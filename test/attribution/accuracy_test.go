@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -17,6 +18,7 @@ import (
 // TestMain raises the priority: a round has a minute, see maxRound.
 func TestMain(m *testing.M) {
 	testbed.RaisePriority()
+	testbed.AllowParallel()
 	m.Run()
 }
 
@@ -74,6 +76,7 @@ const maxRound = 50 * time.Second
 // TestAccuracy: the counts of a pod are the queries that it has sent, except for those that
 // nobody could know to be its own, which are unknown. Each query counts once, for its address.
 func TestAccuracy(t *testing.T) {
+	t.Parallel()
 	for _, kernel := range []bool{false, true} {
 		t.Run(map[bool]string{false: "sockets", true: "kernel"}[kernel], func(t *testing.T) {
 			t.Parallel()
@@ -315,6 +318,34 @@ func (r *round) check(table map[string]*line) {
 		}
 	}
 	r.checkMetrics(workloads, asked)
+	r.checkNames()
+}
+
+// checkNames checks that the report of names and clients has a pod's own name for no other client. A client of
+// which the agent could not know the pod has the pod's address.
+func (r *round) checkNames() {
+	r.t.Helper()
+	owners := make(map[string]*pod)
+	for _, p := range r.places {
+		for _, pod := range p.pods() {
+			owners[pod.ownName()] = pod
+		}
+	}
+	seen := 0
+	for _, row := range r.names("client").Names {
+		p := owners[row.Name]
+		if p == nil {
+			continue
+		}
+		seen++
+		if c := row.Client; c.Kind != "unknown" && (c.Namespace != p.namespace || c.Pod != p.name) ||
+			!slices.ContainsFunc(p.addrs, func(a netip.Addr) bool { return a.String() == c.Address }) {
+			r.t.Errorf("%s counts for %+v", row.Name, c)
+		}
+	}
+	if seen == 0 {
+		r.t.Error("the report of names and clients has no name that only one pod asks for")
+	}
 }
 
 // checkPlace compares the rows of a place, and adds them to l.

@@ -45,7 +45,7 @@ type question struct {
 	waste bool
 }
 
-// questions are what clients ask. The last part of each name says where its answer comes from: the view of
+// questions are what all clients ask. The last part of each name says where its answer comes from: the view of
 // the cluster, the upstream, or the Corefile.
 var questions = []question{
 	{name: "web.ns-0.svc.cluster.local."},
@@ -63,13 +63,14 @@ const replyTimeout = 30 * time.Second
 
 // session asks from one address of a namespace over UDP and TCP.
 type session struct {
-	udp, tcp net.Conn
-	random   *rand.Rand
-	id       uint16
+	udp, tcp  net.Conn
+	random    *rand.Rand
+	questions []question
+	id        uint16
 }
 
-func openSession(ns *os.File, from netip.Addr, random *rand.Rand) (s *session, err error) {
-	s = &session{random: random}
+func openSession(ns *os.File, from netip.Addr, random *rand.Rand, questions []question) (s *session, err error) {
+	s = &session{random: random, questions: questions}
 	if s.udp, err = dial(ns, "udp", from); err == nil {
 		s.tcp, err = dial(ns, "tcp", from)
 	}
@@ -92,7 +93,7 @@ func (s *session) close() {
 // were.
 func (s *session) ask(n int) (c counts, err error) {
 	for range n {
-		q := questions[s.random.IntN(len(questions))]
+		q := s.questions[s.random.IntN(len(s.questions))]
 		rcode, err := s.exchange(q.name, s.random.IntN(4) == 0)
 		switch {
 		case err != nil:

@@ -182,6 +182,14 @@ func (n *node) clients() *report.Clients {
 	return r
 }
 
+// names asks the agent which names are asked for.
+func (n *node) names(topic string) *report.Names {
+	n.t.Helper()
+	r := new(report.Names)
+	n.must(report.Ask(n.t.Context(), n.socket, "GET", "/names", url.Values{"topic": {topic}, "window": {"1h"}}, r))
+	return r
+}
+
 // awaitInterfaces waits until the agent has the right number of pods' interfaces.
 func (n *node) awaitInterfaces() {
 	n.t.Helper()

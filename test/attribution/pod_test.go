@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/nodens-dns/nodens/internal/report"
+	"github.com/nodens-dns/nodens/test/node/testbed"
 )
 
 const (
@@ -40,13 +41,20 @@ type pod struct {
 	// agent could not be sure whose they were.
 	least, most counts
 	got         counts // what the agent says
+	// questions are what it asks.
+	questions []question
 }
 
 // newPod returns the i-th pod of the run.
 func newPod(i int, addrs []netip.Addr) *pod {
 	ns, workload := fmt.Sprintf("ns-%d", i%numNamespaces), fmt.Sprintf("web-%d", i/numNamespaces%numWorkloads)
-	return &pod{namespace: ns, name: fmt.Sprintf("%s-%s-%05d", workload, templateHash, i), workload: workload, addrs: addrs, link: fmt.Sprint(podPrefix, i)}
+	p := &pod{namespace: ns, name: fmt.Sprintf("%s-%s-%05d", workload, templateHash, i), workload: workload, addrs: addrs, link: fmt.Sprint(podPrefix, i)}
+	p.questions = append(questions[:len(questions):len(questions)], question{name: p.ownName()})
+	return p
 }
+
+// ownName is a name that only the pod asks for.
+func (p *pod) ownName() string { return p.name + "." + testbed.Zone + "." }
 
 // shown are the states in which the API server shows a pod.
 type shown uint8
@@ -105,7 +113,7 @@ func (n *node) stop(p *pod) {
 // ask sends queries from each address of the pod. certain says that they must be counted for it.
 func (p *pod) ask(random *rand.Rand, queries int, certain bool) (sent counts, err error) {
 	for _, a := range p.addrs {
-		s, err := openSession(p.ns, a, random)
+		s, err := openSession(p.ns, a, random, p.questions)
 		if err != nil {
 			return sent, err
 		}
@@ -131,7 +139,7 @@ type marker struct {
 
 func (n *node) newMarker() *marker {
 	addr := podNet4.Addr().Next().Next()
-	m := &marker{pod: &pod{namespace: "markers", addrs: []netip.Addr{addr}, link: podPrefix + "marker"}}
+	m := &marker{pod: &pod{namespace: "markers", addrs: []netip.Addr{addr}, link: podPrefix + "marker", questions: questions}}
 	n.start(m.pod)
 	return m
 }

@@ -1,7 +1,6 @@
 package node
 
 import (
-	"flag"
 	"fmt"
 	"os"
 	"strings"
@@ -11,10 +10,6 @@ import (
 	"github.com/nodens-dns/nodens/test/node/testbed"
 	"github.com/nodens-dns/nodens/test/peer"
 )
-
-// parallelTests is how many tests run at a time unless -parallel says otherwise. Tests wait for
-// processes and time-outs more than they compute, so there may be more than cores.
-const parallelTests = "6"
 
 // TestMain runs a load client if the first argument says so.
 func TestMain(m *testing.M) {
@@ -26,19 +21,8 @@ func TestMain(m *testing.M) {
 		return
 	}
 	testbed.RaisePriority()
-	flag.Parse()
-	if !isSet("test.parallel") {
-		if err := flag.Set("test.parallel", parallelTests); err != nil {
-			panic(err) // testing has this flag
-		}
-	}
+	testbed.AllowParallel()
 	os.Exit(m.Run())
-}
-
-// isSet reports whether the command line has the flag.
-func isSet(name string) (set bool) {
-	flag.Visit(func(f *flag.Flag) { set = set || f.Name == name })
-	return set
 }
 
 const (

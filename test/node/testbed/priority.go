@@ -1,6 +1,7 @@
 package testbed
 
 import (
+	"flag"
 	"os"
 	"strconv"
 
@@ -23,5 +24,23 @@ func RaisePriority() {
 		if id, err := strconv.Atoi(thread.Name()); err == nil {
 			_ = unix.Setpriority(unix.PRIO_PROCESS, id, priority)
 		}
+	}
+}
+
+// parallelTests is how many tests run at a time. They wait for processes and time-outs more than they
+// compute, so there may be more than cores.
+const parallelTests = "6"
+
+// AllowParallel lets more tests run at a time than there are processors, unless -parallel says otherwise. Call
+// it before the tests.
+func AllowParallel() {
+	flag.Parse()
+	isSet := false
+	flag.Visit(func(f *flag.Flag) { isSet = isSet || f.Name == "test.parallel" })
+	if isSet {
+		return
+	}
+	if err := flag.Set("test.parallel", parallelTests); err != nil {
+		panic(err) // only tests call it, which have this flag
 	}
 }
