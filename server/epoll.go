@@ -20,6 +20,8 @@ import (
 type epollWaiter struct {
 	set  *os.File
 	conn syscall.RawConn
+	fd   int                // of the wait
+	look func(uintptr) bool // the method ready: a new function for each wait would be an allocation
 }
 
 func newEpollWaiter() (*epollWaiter, error) {
@@ -36,28 +38,32 @@ func newEpollWaiter() (*epollWaiter, error) {
 		_ = p.set.Close()
 		return nil, err
 	}
+	p.look = p.ready
 	return p, nil
 }
 
 // wait blocks until fd is readable or wake has been called, possibly before wait. It
 // returns early on errors of the epoll set.
 func (p *epollWaiter) wait(fd int) {
-	err := p.conn.Read(func(set uintptr) bool {
-		err := unix.EpollCtl(int(set), unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN})
-		if err != nil && err != unix.EEXIST { // EEXIST: not the first call
-			return true
-		}
-		var event [1]unix.EpollEvent
-		n, err := unix.EpollWait(int(set), event[:], 0)
-		ready := n > 0 || err != nil && err != unix.EINTR
-		if ready {
-			_ = unix.EpollCtl(int(set), unix.EPOLL_CTL_DEL, fd, nil)
-		}
-		return ready
-	})
-	if err != nil {
+	p.fd = fd
+	if err := p.conn.Read(p.look); err != nil {
 		_ = p.conn.Control(func(set uintptr) { _ = unix.EpollCtl(int(set), unix.EPOLL_CTL_DEL, fd, nil) })
 	}
+}
+
+// ready puts the descriptor into the set and reports whether it is readable. If it is, the set is empty again.
+func (p *epollWaiter) ready(set uintptr) bool {
+	err := unix.EpollCtl(int(set), unix.EPOLL_CTL_ADD, p.fd, &unix.EpollEvent{Events: unix.EPOLLIN})
+	if err != nil && err != unix.EEXIST { // EEXIST: not the first call
+		return true
+	}
+	var event [1]unix.EpollEvent
+	n, err := unix.EpollWait(int(set), event[:], 0)
+	ready := n > 0 || err != nil && err != unix.EINTR
+	if ready {
+		_ = unix.EpollCtl(int(set), unix.EPOLL_CTL_DEL, p.fd, nil)
+	}
+	return ready
 }
 
 // wake ends the current wait and every later one until reset is called.

@@ -16,6 +16,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/internal/wire"
+	"github.com/nodens-dns/nodens/server/clients"
 	"github.com/nodens-dns/nodens/server/hosts"
 	"github.com/nodens-dns/nodens/server/resolver"
 	"github.com/nodens-dns/nodens/test/peer"
@@ -37,7 +38,9 @@ func start(t testing.TB, limits Limits, zones ...*resolver.Zone) (*Server, netip
 	}
 	addr := netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0])
 	s := New(slog.New(slog.DiscardHandler), limits)
-	if err := s.Listen(map[netip.AddrPort]ListenerConfig{addr: {Routes: resolver.NewRoutes(zones, resolver.NewStats())}}); err != nil {
+	rt := resolver.NewRoutes(zones, resolver.NewStats())
+	rt.Clients = clients.New(clients.Options{})
+	if err := s.Listen(map[netip.AddrPort]ListenerConfig{addr: {Routes: rt}}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -433,13 +436,14 @@ func TestShutdown(t *testing.T) {
 	}
 }
 
-// TestServeAllocPin: a query that needs no upstream allocates nothing.
+// TestServeAllocPin: a query that needs no upstream allocates nothing, counted for its client.
 func TestServeAllocPin(t *testing.T) {
 	b := resolvertest.StartBackend(t, resolvertest.Address("192.0.2.1"))
 	z := &resolver.Zone{Name: wire.Root, Stats: resolver.NewStats(), Hosts: resolvertest.Hosts(t, true, "192.0.2.9 by.hand"), Cache: resolvertest.Cache(), Forward: resolvertest.Pool(t, b.Addr()), Shuffle: true}
 	rt := resolver.NewRoutes([]*resolver.Zone{z}, resolver.NewStats())
+	rt.Clients = clients.New(clients.Options{})
 	s := New(slog.New(slog.DiscardHandler), Limits{})
-	var x resolver.Request
+	x := resolver.Request{Client: netip.AddrPortFrom(loopback, 53)}
 	out := make([]byte, 0, replyBuffer)
 	for _, name := range []string{"by.hand.", "cached.test.", "refused.class."} {
 		m := question(name, dns.TypeA)

@@ -10,8 +10,12 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
+
+	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/race"
 )
 
 // burstSize is how many packets come while late replies are sent: with a socket that joined
@@ -107,4 +111,32 @@ func checkNoLoss(t *testing.T, addr netip.AddrPort, ports []udpSocket, disturb f
 		}
 	}
 	eventually(t, "each packet to be read", func() bool { return got.Load() == burstSize })
+}
+
+// TestUDPAllocPin: a hit over UDP allocates nothing, counted for its client.
+func TestUDPAllocPin(t *testing.T) {
+	race.SkipSequential(t)
+	_, addr := start(t, Limits{}, byHand(t))
+	conn, err := net.Dial("udp", addr.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	query, err := question("by.hand.", dns.TypeA).Pack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	reply := make([]byte, replyBuffer)
+	// What happens once, to the pools and to the deadline, is far below one in a run.
+	if n := testing.AllocsPerRun(200, func() {
+		_ = conn.SetDeadline(time.Now().Add(patience))
+		if _, err := conn.Write(query); err != nil {
+			t.Error(err)
+		}
+		if _, err := conn.Read(reply); err != nil {
+			t.Error(err)
+		}
+	}); n >= 1 {
+		t.Errorf("%v allocations", n)
+	}
 }
