@@ -3,11 +3,13 @@ package resolver_test
 import (
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/miekg/dns"
 
+	"github.com/nodens-dns/nodens/internal/clock"
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/server/clients"
 	"github.com/nodens-dns/nodens/server/resolver"
@@ -101,18 +103,24 @@ func TestClientWithoutReply(t *testing.T) {
 	checkClient(t, d, netip.MustParseAddr("10.0.0.1"), "shed", clients.Counts{ServFail: 1, Shed: 1})
 }
 
-// TestClientAllocs: counting by client allocates nothing, for hits as for names that don't exist.
+// TestClientAllocs: counting by client allocates nothing, for hits as for names that don't exist, and for slow queries.
+// There are more queries than samples in a buffer.
 func TestClientAllocs(t *testing.T) {
 	d := countedDesk(t)
-	d.from("10.0.0.1:53", resolver.UDP)
-	for _, name := range []string{"www.example.org.", "web.shop.svc.cluster.local.", "www.example.com.svc.cluster.local."} {
-		packet, err := question(name, dns.TypeA).Pack()
-		if err != nil {
-			t.Fatal(err)
-		}
-		d.serve(packet)
-		if n := testing.AllocsPerRun(100, func() { d.serve(packet) }); n != 0 {
-			t.Errorf("%s: %v allocations", name, n)
+	for _, slow := range []time.Duration{0, time.Second} {
+		for _, name := range []string{"www.example.org.", "web.shop.svc.cluster.local.", "by.hand.", "nosuch.shop.svc.cluster.local.", "www.example.com.svc.cluster.local."} {
+			d.from("10.0.0.1:53", resolver.UDP)
+			packet, err := question(name, dns.TypeA).Pack()
+			if err != nil {
+				t.Fatal(err)
+			}
+			d.serve(packet)
+			if n := testing.AllocsPerRun(200, func() {
+				d.x.Arrival = clock.Now() - slow
+				d.serve(packet)
+			}); n != 0 {
+				t.Errorf("%s after %v: %v allocations", name, slow, n)
+			}
 		}
 	}
 }
@@ -136,6 +144,7 @@ func BenchmarkClients(b *testing.B) {
 				}
 				b.ReportAllocs()
 				for b.Loop() {
+					d.x.Arrival = clock.Now()
 					d.serve(packet)
 				}
 			})

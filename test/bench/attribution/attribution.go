@@ -55,7 +55,7 @@ func workloads() (list []harness.Workload) {
 
 const (
 	// numSlices is the number of slices of a measurement at saturation, for each agent.
-	numSlices = 4
+	numSlices = 8
 	// steadyLength is the length of a measurement at a fixed rate, which has fewer queries, in units of
 	// one at saturation.
 	steadyLength = 4
