@@ -14,6 +14,9 @@ import (
 
 var pictures = flag.String("pictures", "", "directory to write the pictures of the documents to")
 
+// explained is the picture of an explanation.
+const explained = "page-explain.png"
+
 // maxPicture bounds a picture, in bytes.
 const maxPicture = 200 << 10
 
@@ -24,13 +27,18 @@ func TestPictures(t *testing.T) {
 	t.Cleanup(server.Close)
 	tab := pagetest.Start(t).NewTab()
 	for name, view := range map[string]pagetest.View{
-		"page-light.png": {Width: 1180, Height: 1280},
-		"page-dark.png":  {Width: 1180, Height: 1280, Dark: true},
+		explained:        {Width: 1280, Height: 860},
+		"page-light.png": {Width: 1280, Height: 2000},
+		"page-dark.png":  {Width: 1280, Height: 2000, Dark: true},
 		"page-phone.png": {Width: 390, Height: 1600, Phone: true},
 	} {
 		tab.Show(view)
-		tab.Open(server.URL + "/")
-		tab.Await("the first update", "document.getElementById('live').dataset.state === 'live'")
+		if name == explained {
+			tab.Open(server.URL + "/explain?name=rates.exchange.example&from=shop/checkout-0d3e9ad8-2v44j")
+		} else {
+			tab.Open(server.URL + "/")
+			tab.Await("the first update", isLive)
+		}
 		if wide := tab.Eval("document.documentElement.scrollWidth > innerWidth"); wide != "false" {
 			t.Errorf("%s: the page is wider than the window", name)
 		}

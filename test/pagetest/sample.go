@@ -4,9 +4,12 @@
 package pagetest
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"net/url"
+	"strings"
 	"time"
 
 	"github.com/nodens-dns/nodens/cmd/nodens/app/page"
@@ -122,6 +125,86 @@ func podSuffix(random *rand.Rand) string {
 		text[i] = letters[random.IntN(len(letters))]
 	}
 	return string(text[:])
+}
+
+// Names implements [page.Source].
+func (s Sample) Names(topic, window string) (*report.Names, error) {
+	n := &report.Names{Header: header, Topic: topic, Window: window, WindowSeconds: 47, Names: []report.Name{}}
+	if topic == "queries" || topic == "client" {
+		n.KernelSample = 64
+	}
+	for _, row := range names[topic] {
+		n.Queries += uint64(row.rate * n.WindowSeconds)
+	}
+	for _, row := range names[topic] {
+		out := report.Name{Name: row.name, Cause: row.cause, Queries: uint64(row.rate * n.WindowSeconds), QueriesPerSecond: row.rate}
+		out.Share = float64(out.Queries) / float64(n.Queries)
+		if pod, ok := strings.CutPrefix(row.client, "shop/"); ok {
+			out.Client = &report.NameClient{Kind: "pod", Namespace: "shop", WorkloadKind: "Deployment", Workload: "checkout", Pod: pod}
+		}
+		n.Names = append(n.Names, out)
+	}
+	return n, nil
+}
+
+// name is a row of a table of names.
+type name struct {
+	name, client, cause string
+	rate                float64
+}
+
+var names = map[string][]name{
+	"queries": {
+		{name: "orders.shop.svc.cluster.local.", rate: 171}, {name: "rates.exchange.example.shop.svc.cluster.local.", rate: 168},
+		{name: "rates.exchange.example.svc.cluster.local.", rate: 167}, {name: "rates.exchange.example.cluster.local.", rate: 166},
+		{name: "catalog.shop.svc.cluster.local.", rate: 84}, {name: "ledger-db.payments.svc.cluster.local.", rate: 61}, {name: "rates.exchange.example.", rate: 55},
+	},
+	"client": {
+		{name: "rates.exchange.example.shop.svc.cluster.local.", client: "shop/checkout-0d3e9ad8-2v44j", rate: 61},
+		{name: "rates.exchange.example.svc.cluster.local.", client: "shop/checkout-0d3e9ad8-2v44j", rate: 60},
+		{name: "rates.exchange.example.cluster.local.", client: "shop/checkout-0d3e9ad8-crqfg", rate: 57},
+	},
+	"waste": {
+		{name: "exchange.example.shop.svc.cluster.local.", rate: 168}, {name: "exchange.example.svc.cluster.local.", rate: 167},
+		{name: "exchange.example.cluster.local.", rate: 166}, {name: "fraud-api.example.payments.svc.cluster.local.", rate: 2.1},
+	},
+	"failing": {{name: "img7.thumbs.example.", cause: "upstream", rate: 0.6}, {name: "shard-12.index.example.", cause: "upstream", rate: 0.4}},
+	"slow":    {{name: "img3.thumbs.example.", cause: "upstream", rate: 1.2}, {name: "shard-2.index.example.", cause: "upstream", rate: 0.7}, {name: "img7.thumbs.example.", cause: "upstream", rate: 0.2}},
+}
+
+// Explain implements [page.Source].
+func (s Sample) Explain(values url.Values) (*report.Explanation, error) {
+	if values.Get("type") == "NOTHING" {
+		return nil, errors.New("type is NOTHING; give the name of a record type")
+	}
+	ttl := uint32(5)
+	zone := &report.ExplainedZone{Name: "cluster.local.", Line: 1}
+	step := func(step, outcome, reason, name string) report.ExplainedStep {
+		return report.ExplainedStep{Name: name, Type: "A", Step: step, Outcome: outcome, Reason: reason}
+	}
+	e := &report.Explanation{
+		Header: header, Ndots: 5, Search: []string{"shop.svc.cluster.local.", "svc.cluster.local.", "cluster.local."},
+		Listener: report.ExplainedListener{Address: "169.254.20.10:53", Transport: "dns", Protocol: "udp"},
+		Client:   report.ExplainedClient{Address: "10.244.3.17", Namespace: "shop", Pod: "checkout-0d3e9ad8-2v44j"},
+	}
+	for _, domain := range e.Search {
+		full := strings.TrimSuffix(values.Get("name"), ".") + "." + domain
+		e.Questions = append(e.Questions, report.ExplainedQuestion{
+			Name: full, Type: "A", Zone: zone, Source: "kubernetes", Rcode: "NXDOMAIN", TTLSeconds: &ttl,
+			Steps: []report.ExplainedStep{
+				step("zone", "takes", "the longest zone of the name", full), step("kubernetes", "answers", "there is no such Service or namespace", full),
+			},
+		})
+	}
+	full := strings.TrimSuffix(values.Get("name"), ".") + "."
+	e.Questions = append(e.Questions, report.ExplainedQuestion{
+		Name: full, Type: "A", Zone: &report.ExplainedZone{Name: ".", Line: 24}, Source: "forward", Waits: "upstream",
+		Steps: []report.ExplainedStep{
+			step("zone", "takes", "the longest zone of the name", full), step("cache", "passes", "nothing is cached", full), step("forward", "waits", "an upstream would be asked", full),
+		},
+		Forward: &report.ExplainedForward{From: ".", Policy: "random", Upstreams: []report.ExplainedUpstream{{To: "10.40.0.11:53", RTTSeconds: 0.0021}, {To: "10.40.0.12:53", RTTSeconds: 0.0384, Suspect: true}}},
+	})
+	return e, nil
 }
 
 // History implements [page.Source].

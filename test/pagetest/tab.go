@@ -129,8 +129,20 @@ func (t *Tab) Await(what, expression string) {
 // Click clicks on the first element that a selector matches, and waits for the page that it leads to.
 func (t *Tab) Click(selector string) {
 	t.tb.Helper()
+	t.leave(func() { t.Eval(fmt.Sprintf("document.querySelector(%q).click()", selector)) })
+}
+
+// Submit presses Enter, and waits for the page that it leads to.
+func (t *Tab) Submit() {
+	t.tb.Helper()
+	t.leave(func() { t.Press("Enter", "\r", 13) })
+}
+
+// leave calls act, and waits for the page that it leads to.
+func (t *Tab) leave(act func()) {
+	t.tb.Helper()
 	t.Eval("window.left = false")
-	t.Eval(fmt.Sprintf("document.querySelector(%q).click()", selector))
+	act()
 	t.Await("the next page", "window.left === undefined && document.readyState === 'complete'")
 }
 

@@ -6,11 +6,13 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"time"
 
 	"github.com/nodens-dns/nodens/cmd/nodens/app/page"
 	"github.com/nodens-dns/nodens/internal/connlimit"
 	"github.com/nodens-dns/nodens/internal/report"
+	"github.com/nodens-dns/nodens/server/clients"
 )
 
 const (
@@ -34,14 +36,38 @@ func (s pageSource) Upstreams() *report.Upstreams { return s.upstreams() }
 
 // Clients implements [page.Source].
 func (s pageSource) Clients(by, window string) (*report.Clients, error) {
-	table := s.builder.clients.counted()
-	if table == nil {
-		return nil, errors.New("queries are not counted by client; run the agent without --client-metrics=off")
+	table, err := s.counted()
+	if err != nil {
+		return nil, err
 	}
 	s.fastPath.updateCounters() // before the counters are read
-	c := clientReport(table, by, window)
-	c.Header = s.header()
-	return c, nil
+	return clientReport(table, by, window), nil
+}
+
+// Names implements [page.Source].
+func (s pageSource) Names(topic, window string) (*report.Names, error) {
+	table, err := s.counted()
+	if err != nil {
+		return nil, err
+	}
+	return nameReport(table, topic, window), nil
+}
+
+// counted returns the table of clients.
+func (s pageSource) counted() (*clients.Table, error) {
+	if table := s.builder.clients.counted(); table != nil {
+		return table, nil
+	}
+	return nil, errors.New("queries are not counted by client; run the agent without --client-metrics=off")
+}
+
+// Explain implements [page.Source].
+func (s pageSource) Explain(values url.Values) (*report.Explanation, error) {
+	q, err := s.parseExplain(values)
+	if err != nil {
+		return nil, err
+	}
+	return s.explain(q), nil
 }
 
 // History implements [page.Source].

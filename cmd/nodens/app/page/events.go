@@ -18,14 +18,22 @@ type part struct {
 	data         any
 }
 
-// parts returns the parts of o.
-func (o *overview) parts() []part {
-	list := []part{{"state", "state", o.State}, {"faults", "faults", o.Faults}, {"counted", "counted", o.Counted}}
-	for i := range o.Charts {
-		list = append(list, part{o.Charts[i].ID + "-drawing", "drawing", o.Charts[i]}, part{o.Charts[i].ID + "-rows", "chart-rows", o.Charts[i]})
+// fastParts returns the parts that each event may have: who asks what.
+func (p *Page) fastParts(v parameters) []part {
+	tables, counted := p.tables(v)
+	list := []part{{"counted", "counted", counted}}
+	for i := range tables {
+		list = append(list, part{tables[i].ID + "-rows", "rows", tables[i]}, part{tables[i].ID + "-more", "more", tables[i]})
 	}
-	for i := range o.Tables {
-		list = append(list, part{o.Tables[i].ID + "-rows", "rows", o.Tables[i]}, part{o.Tables[i].ID + "-more", "more", o.Tables[i]})
+	return list
+}
+
+// slowParts returns the parts that change with h: the charts, and how the agent is.
+func (p *Page) slowParts(h *History) []part {
+	s := p.source.Status()
+	list := []part{{"state", "state", newState(s, p.now())}, {"faults", "faults", newestFirst(s.Faults)}}
+	for _, c := range newCharts(h) {
+		list = append(list, part{c.ID + "-drawing", "drawing", c}, part{c.ID + "-rows", "chart-rows", c})
 	}
 	return list
 }
@@ -68,15 +76,19 @@ type stream struct {
 	out        http.ResponseWriter
 	control    *http.ResponseController
 	sent       map[string]string // the last content of each part
+	sample     time.Time         // the last sample of the history that was sent
 }
 
 // update sends an event with the parts that differ from what was sent before. Their HTML is in a JSON
 // object, by the ID of the element.
 func (s *stream) update() error {
-	o := s.page.newOverview(s.parameters)
+	parts := s.page.fastParts(s.parameters)
+	if h := s.page.source.History(); len(s.sent) == 0 || !h.End.Equal(s.sample) {
+		parts, s.sample = append(parts, s.page.slowParts(&h)...), h.End
+	}
 	changed := make(map[string]string)
 	var b bytes.Buffer
-	for _, part := range o.parts() {
+	for _, part := range parts {
 		b.Reset()
 		if err := templates().ExecuteTemplate(&b, part.template, part.data); err != nil {
 			return err

@@ -51,7 +51,11 @@ func (p *Page) newOverview(v parameters) overview {
 // tables returns the tables, and a note about the counts.
 func (p *Page) tables(v parameters) (list []table, counted string) {
 	clients, note := clientsTable(p.source, v)
-	return []table{clients, upstreamsTable(p.source.Upstreams(), v)}, note
+	list = append(list, clients)
+	for _, topic := range nameTopics {
+		list = append(list, namesTable(p.source, topic, v))
+	}
+	return append(list, upstreamsTable(p.source.Upstreams(), v)), note
 }
 
 // newestFirst returns faults in reverse order.
@@ -83,7 +87,8 @@ func newState(s *report.Status, now time.Time) state {
 	add("Upstreams", "%s", upstreamsText(s.Upstreams))
 	add("View", "%s", viewText(s.View))
 	add("Fail-open", "%s", failOpenText(s.FailOpen))
-	add("Serving", "for %s", since(now, s.ServingSince))
+	add("Limits", "%s", limitsText(s.Limits))
+	add("Serving", "%s", servingText(s, now))
 	add("Hand-over", "%s", handoverText(s.Handover, now))
 	add("Configuration", "%s, in force for %s", s.Config.Path, since(now, s.Config.Loaded))
 	if rejected := s.Config.LastRejected; rejected != nil {
@@ -91,6 +96,29 @@ func newState(s *report.Status, now time.Time) state {
 	}
 	add("Agent", "version %s, instance %s", s.Version, s.Instance)
 	return out
+}
+
+// servingText says who answers the node's queries, and since when.
+func servingText(s *report.Status, now time.Time) string {
+	if len(s.ServedBy) == 0 {
+		return "for " + since(now, s.ServingSince)
+	}
+	var parts []string
+	for _, by := range s.ServedBy {
+		parts = append(parts, fmt.Sprintf("%s for %s", by.By, since(now, by.Since)))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// limitsText names the limits that are close to their end.
+func limitsText(limits []report.Limit) string {
+	var parts []string
+	for _, l := range limits {
+		if l.Share >= report.NearLimit {
+			parts = append(parts, strings.TrimSpace(fmt.Sprintf("%s %s", l.Name, l.Of))+" at "+percent(l.Share))
+		}
+	}
+	return cmp.Or(strings.Join(parts, ", "), "none is close to its end")
 }
 
 func kernelText(s *report.Status) string {

@@ -42,6 +42,11 @@ type Source interface {
 	// Clients returns the clients by pod, workload or namespace in a window: 10s, 1m or 1h. An error
 	// says why queries are not counted.
 	Clients(by, window string) (*report.Clients, error)
+	// Names returns the names of a topic in a window. The topics are those of [report.Names].
+	Names(topic, window string) (*report.Names, error)
+	// Explain returns what the agent would do with a query; values are the parameters of GET /explain
+	// of the admin socket. An error says what is wrong with them.
+	Explain(values url.Values) (*report.Explanation, error)
 	History() History
 }
 
@@ -61,6 +66,7 @@ func New(source Source) *Page {
 		requests: make(chan struct{}, maxRequests), streams: make(chan struct{}, maxStreams),
 	}
 	p.mux.HandleFunc("/{$}", p.limit(p.serveOverview))
+	p.mux.HandleFunc("/explain", p.limit(p.serveExplain))
 	p.mux.HandleFunc("/events", p.serveEvents)
 	for _, name := range []string{"style.css", "page.js", "icon.svg"} {
 		p.mux.HandleFunc("/"+name, func(w http.ResponseWriter, r *http.Request) { serveAsset(w, r, name) })

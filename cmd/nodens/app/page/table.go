@@ -10,11 +10,12 @@ import (
 const shownRows = 10
 
 // tableIDs are the IDs of the tables that can be sorted.
-var tableIDs = []string{"clients", "upstreams"}
+var tableIDs = []string{"clients", "names", "client", "waste", "failing", "slow", "upstreams"}
 
 // table is a table as the template shows it.
 type table struct {
 	ID, Caption, Note string
+	Wide              bool // it needs the width of the page
 	Columns           []header
 	Rows              [][]cell
 	// Empty is the text in place of the rows if there are none. More is the number of rows that are

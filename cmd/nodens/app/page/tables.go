@@ -29,7 +29,9 @@ func clientsTable(source Source, p parameters) (table, string) {
 	if all.Refused > 0 {
 		note += fmt.Sprintf("; about %d others are (other)", all.Refused)
 	}
-	return t.build(all.Clients, all.More, p), note
+	out := t.build(all.Clients, all.More, p)
+	out.Wide = true
+	return out, note
 }
 
 // clientColumns returns the columns of the table of clients.
@@ -68,7 +70,16 @@ func clientColumns(all *report.Clients, p parameters) []column[report.Client] {
 		number("p99", "p99", "upper bound of the latency of 99 % of the queries of the last minute", func(c *report.Client) float64 { return c.P99Seconds }, latency),
 		number("slow", "Slow", "queries answered after 100 ms or later", func(c *report.Client) float64 { return float64(c.Window.Slow) }, whole),
 		number("shed", "Shed", "queries refused because too many waited", func(c *report.Client) float64 { return float64(c.Window.Shed) }, whole),
+		{key: "top", title: "Top name", help: "the name asked for most, and its least share", text: clientTopName},
 	}
+}
+
+// clientTopName returns the name that c asks for most.
+func clientTopName(c *report.Client) cell {
+	if c.TopName == nil {
+		return cell{Text: "–"}
+	}
+	return cell{Text: fmt.Sprintf("%s (%s)", c.TopName.Name, percent(c.TopName.Share)), Href: explainLink(c.TopName.Name, "")}
 }
 
 func whole(n float64) string { return fmt.Sprintf("%.0f", n) }
@@ -134,7 +145,9 @@ func upstreamsTable(all *report.Upstreams, p parameters) table {
 		number("rtt", "RTT", "smoothed response time", func(u *upstreamRow) float64 { return u.RTTSeconds }, roundTrip),
 		{key: "rcodes", title: "Replies", help: "by rcode, since the configuration was loaded", text: func(u *upstreamRow) cell { return cell{Text: rcodesText(u.Exchanges)} }},
 	}
-	return t.build(rows, all.More, p)
+	out := t.build(rows, all.More, p)
+	out.Wide = true
+	return out
 }
 
 // roundTrip returns a time in milliseconds, "–" without one.

@@ -1,0 +1,50 @@
+// These tests use stream, which is not exported.
+
+package page
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"testing"
+	"time"
+
+	"github.com/nodens-dns/nodens/internal/report"
+)
+
+// emptySource is an agent without anything to show.
+type emptySource struct{}
+
+func (emptySource) Status() *report.Status       { return new(report.Status) }
+func (emptySource) Upstreams() *report.Upstreams { return new(report.Upstreams) }
+func (emptySource) Clients(string, string) (*report.Clients, error) {
+	return &report.Clients{By: "pod", Clients: make([]report.Client, 200)}, nil
+}
+func (emptySource) Names(string, string) (*report.Names, error) {
+	return &report.Names{Names: make([]report.Name, 100)}, nil
+}
+func (emptySource) Explain(url.Values) (*report.Explanation, error) { return nil, nil }
+func (emptySource) History() History {
+	return History{Samples: make([]Sample, HistoryLength)}
+}
+
+func newStream(source Source) *stream {
+	p, _ := parseParameters(nil)
+	w := httptest.NewRecorder()
+	return &stream{page: New(source), parameters: p, out: deadlineWriter{w}, control: http.NewResponseController(deadlineWriter{w}), sent: make(map[string]string)}
+}
+
+// deadlineWriter accepts deadlines.
+type deadlineWriter struct{ *httptest.ResponseRecorder }
+
+func (deadlineWriter) SetWriteDeadline(time.Time) error { return nil }
+
+// BenchmarkUpdate measures an event of a page on a busy node.
+func BenchmarkUpdate(b *testing.B) {
+	s := newStream(emptySource{})
+	for b.Loop() {
+		if err := s.update(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
