@@ -8,8 +8,6 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-
-	"github.com/nodens-dns/nodens/internal/cli"
 )
 
 // TestHelp: each command has an example and prints its help to standard output; the lines are
@@ -17,7 +15,7 @@ import (
 func TestHelp(t *testing.T) {
 	root := newRootCommand()
 	root.InitDefaultHelpCmd()
-	for _, c := range append([]*cobra.Command{root}, cli.Commands(root)...) {
+	for _, c := range allCommands(root) {
 		args := append(strings.Fields(c.CommandPath())[1:], "--help")
 		code, stdout, stderr := outcome(t, args...)
 		if code != 0 || stderr != "" {

@@ -25,6 +25,7 @@ type explainFlags struct {
 	server      string
 	ndots       int
 	tcp, dnssec bool
+	ask         bool
 }
 
 // defaultNdots is the option ndots in the resolv.conf of pods.
@@ -38,7 +39,8 @@ func newExplainCommand() *cobra.Command {
 		Long: `Show how the agent on this node would answer a query, and why: the server block that takes it,
 what each step decides, which step makes the reply, what is cached, and which upstreams would be
 asked. The agent runs its own query path without leaving anything behind: it asks no upstream,
-counts nothing and changes no cache. TYPE is A by default.
+counts nothing and changes no cache. With --ask it then asks the query, and shows the reply. TYPE
+is A by default.
 
 With a pod in --from, and unless NAME ends with a dot, it shows the queries that the pod's resolver
 sends, which tries the search domains of a pod with dnsPolicy ClusterFirst. It asks the agent
@@ -52,6 +54,7 @@ through its admin socket.`,
 	flags.IntVar(&f.ndots, "ndots", defaultNdots, "`number` of dots from which on the client asks for NAME as it is first")
 	flags.BoolVar(&f.tcp, "tcp", false, "the query comes over TCP")
 	flags.BoolVar(&f.dnssec, "dnssec", false, "the query asks for DNSSEC records (DO bit)")
+	flags.BoolVar(&f.ask, "ask", false, "then really ask: upstreams are asked, and the query is counted and logged as the client's")
 	f.socket.register(flags)
 	output := cli.AddTableOutput(flags)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -69,8 +72,12 @@ func runExplain(ctx context.Context, f *explainFlags, output *cli.Output, stdout
 	if f.tcp {
 		query.Set("protocol", "tcp")
 	}
+	method := http.MethodGet
+	if f.ask {
+		method = http.MethodPost
+	}
 	var e report.Explanation
-	if err := f.socket.ask(ctx, http.MethodGet, "/explain", query, &e); err != nil {
+	if err := f.socket.ask(ctx, method, "/explain", query, &e); err != nil {
 		return err
 	}
 	return output.Print(stdout, e, func(w io.Writer) error { return printExplanation(w, &e, output.Wide()) })
@@ -93,7 +100,7 @@ func printExplanation(out io.Writer, e *report.Explanation, wide bool) error {
 			if q.Conditional {
 				number += "?"
 			}
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", number, q.Name, sourceText(q), resultText(q), costText(q))
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", number, q.Name, askedSource(q), askedResult(q), costText(q))
 		}
 	}
 	if err := w.Flush(); err != nil {
@@ -125,8 +132,23 @@ func sourceText(q *report.ExplainedQuestion) string {
 	return text
 }
 
+// askedSource and askedResult are [sourceText] and [resultText] of what became of a query, if it was asked.
+func askedSource(q *report.ExplainedQuestion) string {
+	if q.Asked != nil {
+		return cmp.Or(q.Asked.Source, "server")
+	}
+	return sourceText(q)
+}
+
+func askedResult(q *report.ExplainedQuestion) string {
+	if q.Asked != nil {
+		return resultText(&q.Asked.ExplainedReply)
+	}
+	return resultText(&q.ExplainedReply)
+}
+
 // resultText says what the reply is.
-func resultText(q *report.ExplainedQuestion) string {
+func resultText(q *report.ExplainedReply) string {
 	switch {
 	case q.NoReply:
 		return "none"
@@ -140,6 +162,9 @@ func resultText(q *report.ExplainedQuestion) string {
 
 // costText says what the query costs.
 func costText(q *report.ExplainedQuestion) string {
+	if q.Asked != nil {
+		return "took " + milliseconds(q.Asked.Seconds)
+	}
 	switch q.Waits {
 	case "view":
 		return "loads objects from the API server"
@@ -174,18 +199,13 @@ func printQuestion(out io.Writer, q *report.ExplainedQuestion) error {
 	fmt.Fprintln(w)
 	line := func(name, format string, args ...any) { fmt.Fprintf(w, name+"\t"+format+"\n", args...) }
 	line("answered by", "%s", sourceText(q))
-	line("reply", "%s", replyLine(q))
-	for _, a := range q.Answers {
-		line("", "%s", a)
-	}
-	if q.MoreAnswers > 0 {
-		line("", "and %d more records", q.MoreAnswers)
-	}
-	if q.Error != "" {
-		line("error", "%s", q.Error)
-	}
+	line("reply", "%s", replyLine(&q.ExplainedReply))
+	printReply(line, &q.ExplainedReply)
 	if q.Forward != nil {
 		printForward(line, q.Forward)
+	}
+	if q.Asked != nil {
+		printAsked(line, q.Asked)
 	}
 	for i := range q.Cached {
 		line("cached", "%s", entryText(&q.Cached[i]))
@@ -193,8 +213,27 @@ func printQuestion(out io.Writer, q *report.ExplainedQuestion) error {
 	return w.Flush()
 }
 
+// printReply writes the records of a reply, and why it is an error.
+func printReply(line func(name, format string, args ...any), r *report.ExplainedReply) {
+	for _, a := range r.Answers {
+		line("", "%s", a)
+	}
+	if r.MoreAnswers > 0 {
+		line("", "and %d more records", r.MoreAnswers)
+	}
+	if r.Error != "" {
+		line("error", "%s", r.Error)
+	}
+}
+
+// printAsked writes what became of the query.
+func printAsked(line func(name, format string, args ...any), a *report.AskedQuestion) {
+	line("asked", "%s, by %s in %s", replyLine(&a.ExplainedReply), cmp.Or(a.Source, "server"), milliseconds(a.Seconds))
+	printReply(line, &a.ExplainedReply)
+}
+
 // replyLine is [resultText] with the TTL.
-func replyLine(q *report.ExplainedQuestion) string {
+func replyLine(q *report.ExplainedReply) string {
 	text := resultText(q)
 	if q.TTLSeconds != nil {
 		text += fmt.Sprintf(", TTL %d s", *q.TTLSeconds)

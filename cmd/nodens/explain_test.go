@@ -62,13 +62,14 @@ func TestPrintExplanation(t *testing.T) {
 		Client:   report.ExplainedClient{Address: "10.244.1.7", Namespace: "shop", Pod: "client"},
 		Ndots:    5, Search: []string{"shop.svc.cluster.local.", "corp.test."},
 		Questions: []report.ExplainedQuestion{
-			{Name: "a.test.shop.svc.cluster.local.", Type: "A", Source: "kubernetes", Rcode: "NXDOMAIN", TTLSeconds: &ttl},
+			{Name: "a.test.shop.svc.cluster.local.", Type: "A", Source: "kubernetes", ExplainedReply: report.ExplainedReply{Rcode: "NXDOMAIN", TTLSeconds: &ttl}},
 			{
 				Name: "a.test.corp.test.", Type: "A", Source: "forward", Alternatives: []string{"autopath", ""}, Waits: "upstream",
 				Forward: &report.ExplainedForward{From: ".", Policy: "fastest", Upstreams: []report.ExplainedUpstream{{To: "192.0.2.1:53", RTTSeconds: 0.0004}, {To: "192.0.2.2:53", Down: true}}},
 			},
 			{
-				Name: "a.test.", Type: "A", Conditional: true, Source: "cache", Rcode: "NOERROR", TTLSeconds: &ttl, Answers: []string{"a.test. 5 IN A 192.0.2.7"}, MoreAnswers: 2,
+				Name: "a.test.", Type: "A", Conditional: true, Source: "cache",
+				ExplainedReply: report.ExplainedReply{Rcode: "NOERROR", TTLSeconds: &ttl, Answers: []string{"a.test. 5 IN A 192.0.2.7"}, MoreAnswers: 2},
 				Steps: []report.ExplainedStep{
 					{Name: "a.test.", Type: "A", Step: "zone", Outcome: "takes", Reason: ". (line 3 of the Corefile)"},
 					{Name: "b.test.", Type: "A", Depth: 1, Step: "cache", Outcome: "answers", Cached: &report.CacheEntry{TTLSeconds: 5, AgeSeconds: &age, StaleSeconds: 3605}},

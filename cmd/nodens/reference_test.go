@@ -30,7 +30,7 @@ func TestReference(t *testing.T) {
 	root := newRootCommand()
 	root.InitDefaultHelpCmd()
 	want := map[string]string{filepath.Join(pagesDir, "README.md"): indexPage(root)}
-	for _, c := range append([]*cobra.Command{root}, cli.Commands(root)...) {
+	for _, c := range allCommands(root) {
 		name := strings.ReplaceAll(c.CommandPath(), " ", "-")
 		want[filepath.Join(pagesDir, name+".md")] = commandPage(c)
 		want[filepath.Join(manDir, name+".1")] = manPage(c)
@@ -49,6 +49,15 @@ func TestReference(t *testing.T) {
 			}
 		}
 	}
+}
+
+// allCommands returns cmd and all commands below it that are not hidden.
+func allCommands(cmd *cobra.Command) []*cobra.Command {
+	list := []*cobra.Command{cmd}
+	for _, c := range cli.Commands(cmd) {
+		list = append(list, allCommands(c)...)
+	}
+	return list
 }
 
 func comparePage(t *testing.T, path, want string) {
@@ -81,7 +90,7 @@ its flags. The same text is in ` + "`nodens COMMAND --help`" + `, and in the man
 | command | what it does |
 |---|---|
 `)
-	for _, c := range append([]*cobra.Command{root}, cli.Commands(root)...) {
+	for _, c := range allCommands(root) {
 		fmt.Fprintf(&b, "| [%s](%s.md) | %s |\n", c.CommandPath(), strings.ReplaceAll(c.CommandPath(), " ", "-"), cell(c.Short))
 	}
 	b.WriteString(`
@@ -182,8 +191,8 @@ func seeAlso(cmd *cobra.Command) string {
 		return ".SH SEE ALSO\n.BR nodens (1)\n"
 	}
 	var list []string
-	for _, c := range cli.Commands(cmd) {
-		list = append(list, fmt.Sprintf(".BR nodens\\-%s (1)", c.Name()))
+	for _, c := range allCommands(cmd)[1:] {
+		list = append(list, fmt.Sprintf(".BR %s (1)", roff(strings.ReplaceAll(c.CommandPath(), " ", "-"))))
 	}
 	return ".SH SEE ALSO\n" + strings.Join(list, ",\n") + "\n"
 }

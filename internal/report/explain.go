@@ -46,7 +46,17 @@ type ExplainedQuestion struct {
 	Alternatives []string `json:"alternatives"`
 	// Waits is what the query waits for: upstream, view or "". If it waits the reply is not known.
 	Waits string `json:"waits"`
-	// Rcode is the reply's, "" if the reply is not known. NoReply: an ACL drops the query.
+	ExplainedReply
+	Forward *ExplainedForward `json:"forward"` // null unless an upstream would be asked
+	// Cached is what the zone's cache has for the name, of any type.
+	Cached []CacheEntry `json:"cached"`
+	// Asked is what the client then got; null unless the query was really asked.
+	Asked *AskedQuestion `json:"asked"`
+}
+
+// ExplainedReply is a reply.
+type ExplainedReply struct {
+	// Rcode is "" if the reply is not known. NoReply: an ACL drops the query.
 	Rcode   string `json:"rcode"`
 	NoReply bool   `json:"noReply"`
 	// TTLSeconds is the least TTL of the reply's records, null without records.
@@ -56,10 +66,16 @@ type ExplainedQuestion struct {
 	Answers     []string `json:"answers"`
 	MoreAnswers int      `json:"moreAnswers"`
 	// Error is why the reply is an error; "" for none.
-	Error   string            `json:"error"`
-	Forward *ExplainedForward `json:"forward"` // null unless an upstream would be asked
-	// Cached is what the zone's cache has for the name, of any type.
-	Cached []CacheEntry `json:"cached"`
+	Error string `json:"error"`
+}
+
+// AskedQuestion is what became of a query.
+type AskedQuestion struct {
+	// Source is as in [ExplainedQuestion].
+	Source string `json:"source"`
+	// Seconds is the time from the query to the reply.
+	Seconds float64 `json:"seconds"`
+	ExplainedReply
 }
 
 // ExplainedZone is a zone of a server block.

@@ -52,6 +52,7 @@ func (r *Request) askView(v External, from source) Outcome {
 		case kubernetes.NotSynced, kubernetes.Incomplete:
 		}
 		if o := r.completeView(v, from, found, waited); o != tryAgain {
+			r.traceGap(from, found, o)
 			return o
 		}
 	}
@@ -62,7 +63,6 @@ func (r *Request) askView(v External, from source) Outcome {
 func (r *Request) completeView(v External, from source, found kubernetes.Outcome, waited bool) Outcome {
 	switch {
 	case from == fromCluster && r.zone.asksCluster(&r.Query):
-		r.note(stepOf[from], notMine, "the cluster's own DNS knows the answer")
 		return notMine
 	case found == kubernetes.NotSynced:
 		r.lookups.failure = clients.ViewCause

@@ -6,7 +6,6 @@ import (
 	"github.com/nodens-dns/nodens/cache"
 	"github.com/nodens-dns/nodens/internal/clock"
 	"github.com/nodens-dns/nodens/internal/wire"
-	"github.com/nodens-dns/nodens/kubernetes"
 	"github.com/nodens-dns/nodens/upstream"
 )
 
@@ -167,11 +166,4 @@ func (t *trace) add(r *Request, step string, o StepOutcome, reason string) {
 	t.steps = append(t.steps, ExplainedStep{
 		Depth: depth, Name: wire.Name(r.Query.Name()), Type: r.Query.Type, Step: step, Outcome: o, Reason: reason,
 	})
-}
-
-// viewOutcomes say what a view of the cluster found.
-var viewOutcomes = map[kubernetes.Outcome]string{
-	kubernetes.NotSynced:  "the view has not received its first lists",
-	kubernetes.Incomplete: "the view does not hold the objects that the answer needs",
-	kubernetes.Refused:    "zone transfers are refused",
 }

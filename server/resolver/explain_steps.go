@@ -128,11 +128,33 @@ func (r *Request) traceView(from source, found kubernetes.Outcome, target wire.N
 	case kubernetes.Alias:
 		r.note(step, Answered, "an alias to "+target.String())
 	case kubernetes.Refused:
-		r.note(step, Answered, viewOutcomes[found])
-	default:
-		r.note(step, WouldWait, viewOutcomes[found])
-		r.trace.view = true
+		r.note(step, Answered, "zone transfers are refused")
+	case kubernetes.NotSynced, kubernetes.Incomplete, kubernetes.OverBudget: // see traceGap
 	}
+}
+
+// gaps are what a view lacks.
+var gaps = map[kubernetes.Outcome]string{
+	kubernetes.NotSynced:  "the view has not received its first lists",
+	kubernetes.Incomplete: "the view does not hold the objects that the answer needs",
+}
+
+// traceGap notes what becomes of r because of what a view lacks.
+func (r *Request) traceGap(from source, found kubernetes.Outcome, o Outcome) {
+	if r.trace == nil {
+		return
+	}
+	text := gaps[found]
+	switch o {
+	case notMine:
+		text += "; the cluster's own DNS knows the answer"
+	case WouldWait:
+		text += "; they are loaded from the API server"
+		r.trace.view = true
+	default:
+		text += "; the query fails"
+	}
+	r.note(stepOf[from], o, text)
 }
 
 // replyText says what a reply has.

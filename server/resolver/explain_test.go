@@ -16,6 +16,7 @@ import (
 	"github.com/nodens-dns/nodens/kubernetes"
 	"github.com/nodens-dns/nodens/server/resolver"
 	"github.com/nodens-dns/nodens/test/resolvertest"
+	"github.com/nodens-dns/nodens/upstream"
 )
 
 // explained is a zone whose explanations are compared with what happens.
@@ -103,6 +104,8 @@ func (x *explained) agree(client netip.Addr, q *dns.Msg) *resolver.Explanation {
 		x.t.Errorf("%s: explained as %q or %q, but answered %q %v\n%s", what, e.Source, e.Alternatives, r.Source(), r.Reply().Rcode(), stepsText(e))
 	case e.Zone != nil && e.Zone != r.Zone():
 		x.t.Errorf("%s: explained by zone %v, but answered by %v", what, e.Zone.Name, r.Zone().Name)
+	case r.Source() == "forward" && e.Waits == resolver.WaitUpstream && r.Pool() != nil && r.Pool() != e.Pool:
+		x.t.Errorf("%s: explained with the pool for %v, but forwarded to the one for %v", what, e.Pool.From(), r.Pool().From())
 	case (e.Reply == nil) != (r.Dropped() || e.Waits != resolver.NoWait):
 		x.t.Errorf("%s: the explanation has a reply: %v", what, e.Reply != nil)
 	}
@@ -179,6 +182,11 @@ func TestExplainAgrees(t *testing.T) {
 			other.View = viewOf(t, "other", "type() == 'AAAA'")
 			return []*resolver.Zone{z, other}
 		},
+		"pools": func(t *testing.T) []*resolver.Zone {
+			z := base(t)
+			z.Forward = append(poolFor(t, "example.org", outside.Addr()), z.Forward...)
+			return []*resolver.Zone{z}
+		},
 		"no upstream": func(t *testing.T) []*resolver.Zone {
 			z := base(t)
 			z.Name, z.Forward = resolvertest.ZoneName(t, "cluster.local"), nil
@@ -202,6 +210,13 @@ func TestExplainAgrees(t *testing.T) {
 			x.agree(shopper, unknown)
 		})
 	}
+}
+
+// poolFor is a pool for the names in a zone.
+func poolFor(t *testing.T, zone string, to netip.AddrPort) []*upstream.Pool {
+	p := upstream.New(&config.Forward{From: resolvertest.ZoneName(t, zone), To: []config.Target{{Addr: to}}, ReadTimeout: patience}, upstream.Options{})
+	t.Cleanup(func() { _ = p.Close() })
+	return []*upstream.Pool{p}
 }
 
 // TestExplainView: what the view lacks is neither asked for nor waited for.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/kubernetes"
+	"github.com/nodens-dns/nodens/upstream"
 )
 
 // What the tests outside of the package need of its inside.
@@ -76,6 +77,9 @@ func (l *Loop) SetInterval(d time.Duration)                   { l.interval = d }
 func (l *Loop) Refused() uint64                               { return l.refused.Load() }
 func (l *Loop) AddRefused()                                   { l.refused.Add(1) }
 func (l *Loop) Options() LoopOptions                          { return l.opts }
+
+// Pool is the pool that r was forwarded to, nil for none.
+func (r *Request) Pool() *upstream.Pool { return r.pool }
 
 // Source is the name of the step that made r's reply.
 func (r *Request) Source() string { return sourceNames[r.source] }

@@ -190,7 +190,7 @@ func (s Sample) Explain(values url.Values) (*report.Explanation, error) {
 	for _, domain := range e.Search {
 		full := strings.TrimSuffix(values.Get("name"), ".") + "." + domain
 		e.Questions = append(e.Questions, report.ExplainedQuestion{
-			Name: full, Type: "A", Zone: zone, Source: "kubernetes", Rcode: "NXDOMAIN", TTLSeconds: &ttl,
+			Name: full, Type: "A", Zone: zone, Source: "kubernetes", ExplainedReply: report.ExplainedReply{Rcode: "NXDOMAIN", TTLSeconds: &ttl},
 			Steps: []report.ExplainedStep{
 				step("zone", "takes", "the longest zone of the name", full), step("kubernetes", "answers", "there is no such Service or namespace", full),
 			},

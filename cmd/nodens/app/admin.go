@@ -108,6 +108,9 @@ func (a *agent) adminHandler() http.Handler {
 	mux.HandleFunc("GET /upstreams", a.showUpstreams)
 	mux.HandleFunc("GET /plan", a.showPlan)
 	mux.HandleFunc("GET /explain", a.showExplain)
+	mux.HandleFunc("POST /explain", a.showExplain)
+	mux.HandleFunc("GET /cache", a.showCaches)
+	mux.HandleFunc("GET /cache/entries", a.showCacheEntries)
 	mux.HandleFunc("GET /config", a.showConfig)
 	places := make(chan struct{}, adminRequests)
 	streams := http.NewServeMux() // they last, and have a limit of their own

@@ -67,7 +67,7 @@ func (s pageSource) Explain(values url.Values) (*report.Explanation, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.explain(q), nil
+	return s.explain(context.Background(), q), nil // it asks nothing
 }
 
 // History implements [page.Source].

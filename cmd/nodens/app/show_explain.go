@@ -2,6 +2,9 @@ package app
 
 import (
 	"cmp"
+	"context"
+	"encoding/base64"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/netip"
@@ -9,10 +12,10 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/miekg/dns"
 
-	"github.com/nodens-dns/nodens/cache"
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/report"
 	"github.com/nodens-dns/nodens/internal/wire"
@@ -31,18 +34,25 @@ const (
 	defaultNdots = 5
 )
 
-// showExplain answers what the agent would do with a query.
+// maxAskTime is the time after which no further query of a search path is asked. One takes seven seconds at most:
+// two for the view, five for the upstreams.
+const maxAskTime = 2 * time.Second
+
+// showExplain answers what the agent would do with a query. With POST it then asks the query.
 func (a *agent) showExplain(w http.ResponseWriter, r *http.Request) {
 	q, err := a.parseExplain(r.URL.Query())
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	writeJSON(w, a.explain(q))
+	q.ask = r.Method == http.MethodPost
+	writeJSON(w, a.explain(r.Context(), q))
 }
 
 // explainQuery is a parsed request for an explanation.
 type explainQuery struct {
+	ask      bool   // the query
+	message  []byte // the query; nil: it is made of the following
 	name     string // as given: it may be relative
 	qtype    uint16
 	dnssec   bool
@@ -62,15 +72,9 @@ type explainClient struct {
 
 // parseExplain reads the parameters of /explain.
 func (a *agent) parseExplain(values url.Values) (*explainQuery, error) {
-	q := &explainQuery{name: values.Get("name"), ndots: defaultNdots, qtype: wire.TypeA}
-	if _, err := wire.ParseName(q.name); err != nil || q.name == "" {
-		return nil, fmt.Errorf("name is %q; give a domain name", q.name)
-	}
-	if text := values.Get("type"); text != "" {
-		var err error
-		if q.qtype, err = parseType(text); err != nil {
-			return nil, err
-		}
+	q := &explainQuery{ndots: defaultNdots}
+	if err := q.parseQuestion(values); err != nil {
+		return nil, err
 	}
 	switch text := cmp.Or(values.Get("protocol"), "udp"); text {
 	case "udp":
@@ -86,13 +90,33 @@ func (a *agent) parseExplain(values url.Values) (*explainQuery, error) {
 		}
 		q.ndots = int(n)
 	}
-	q.dnssec, q.disabled = values.Get("dnssec") == "true", values.Get("cd") == "true"
 	var err error
 	if q.listen, q.listener, err = a.current.Load().listenerAt(values.Get("server")); err != nil {
 		return nil, err
 	}
 	q.from, err = a.explainFrom(values.Get("from"), q.listen.Addr())
 	return q, err
+}
+
+// parseQuestion reads the parameters that make the query.
+func (q *explainQuery) parseQuestion(values url.Values) (err error) {
+	if text := values.Get("packet"); text != "" {
+		if q.message, err = base64.RawURLEncoding.DecodeString(text); err != nil || len(q.message) > wire.MaxMessage {
+			return errors.New("packet is not valid; give a query message in base64url (RFC 4648, 5) without padding")
+		}
+		return nil
+	}
+	q.name, q.qtype = values.Get("name"), wire.TypeA
+	if _, err := wire.ParseName(q.name); err != nil || q.name == "" {
+		return fmt.Errorf("name is %q; give a domain name", q.name)
+	}
+	if text := values.Get("type"); text != "" {
+		if q.qtype, err = parseType(text); err != nil {
+			return err
+		}
+	}
+	q.dnssec, q.disabled = values.Get("dnssec") == "true", values.Get("cd") == "true"
+	return nil
 }
 
 // parseType returns the number of a record type: its name, or TYPEn (RFC 3597).
@@ -196,7 +220,7 @@ func prefers(a, b netip.Addr, v6 bool) bool {
 }
 
 // explain returns the explanation of q.
-func (a *agent) explain(q *explainQuery) *report.Explanation {
+func (a *agent) explain(ctx context.Context, q *explainQuery) *report.Explanation {
 	e := &report.Explanation{
 		Header:   a.header(),
 		Listener: report.ExplainedListener{Address: q.listen.String(), Transport: q.listener.Transport.String(), Protocol: q.proto.String()},
@@ -206,17 +230,25 @@ func (a *agent) explain(q *explainQuery) *report.Explanation {
 		},
 		Ndots: q.ndots, Search: []string{}, Questions: []report.ExplainedQuestion{},
 	}
+	if q.message != nil {
+		e.Questions = append(e.Questions, q.question(ctx, q.message))
+		return e
+	}
+	began := time.Now()
 	for _, domain := range a.searchPath(q) {
 		e.Search = append(e.Search, domain.String())
 	}
 	conditional := false
 	for _, name := range q.names(a.searchPath(q)) {
-		x := q.question(name)
+		x := q.question(ctx, q.packet(name))
 		x.Conditional = conditional
 		e.Questions = append(e.Questions, x)
-		conditional = conditional || x.Waits != ""
+		conditional = conditional || x.Waits != "" && x.Asked == nil
 		if endsSearch(&x) {
 			break
+		}
+		if time.Since(began) > maxAskTime {
+			q.ask = false
 		}
 	}
 	return e
@@ -272,6 +304,9 @@ func (q *explainQuery) names(search []wire.Name) (list []wire.Name) {
 // endsSearch reports whether the C library asks for no other name after the reply to x: it goes on after
 // NXDOMAIN, SERVFAIL, and a reply without records.
 func endsSearch(x *report.ExplainedQuestion) bool {
+	if x.Asked != nil {
+		return x.Asked.NoReply || !slices.Contains([]string{"NXDOMAIN", "SERVFAIL"}, x.Asked.Rcode) && (x.Asked.Rcode != "NOERROR" || len(x.Asked.Answers) > 0)
+	}
 	switch x.Rcode {
 	case "NOERROR":
 		return len(x.Answers) > 0
@@ -279,127 +314,4 @@ func endsSearch(x *report.ExplainedQuestion) bool {
 		return false
 	}
 	return x.Waits == ""
-}
-
-// packet returns the query for name.
-func (q *explainQuery) packet(name wire.Name) []byte {
-	m := new(dns.Msg)
-	m.SetQuestion(name.String(), q.qtype)
-	m.CheckingDisabled = q.disabled
-	m.SetEdns0(wire.SafeUDP, q.dnssec)
-	packet, err := m.Pack()
-	if err != nil { // a valid name always packs
-		return nil
-	}
-	return packet
-}
-
-// question returns the explanation of one query.
-func (q *explainQuery) question(name wire.Name) report.ExplainedQuestion {
-	out := report.ExplainedQuestion{
-		Name: name.String(), Type: wire.TypeName(q.qtype), Steps: []report.ExplainedStep{}, Alternatives: []string{}, Answers: []string{}, Cached: []report.CacheEntry{},
-	}
-	x, verdict := q.listener.Routes.Explain(q.packet(name), netip.AddrPortFrom(q.from.addr, 0), q.proto)
-	if verdict != wire.Serve {
-		out.Error = "the query is not valid"
-		return out
-	}
-	out.MoreSteps, out.Source, out.Waits = x.MoreSteps, x.Source, x.Waits.String()
-	out.Alternatives = append(out.Alternatives, x.Alternatives...)
-	for i := range x.Steps {
-		out.Steps = append(out.Steps, newExplainedStep(&x.Steps[i]))
-	}
-	if x.Err != nil {
-		out.Error = x.Err.Error()
-	}
-	if z := x.Zone; z != nil {
-		out.Zone = &report.ExplainedZone{Name: z.Name.String(), Line: z.Line, View: z.View.Name()}
-		if z.Cache != nil {
-			out.Cached = newCacheEntries(z.Cache.Entries([]byte(x.Name)))
-		}
-	}
-	switch x.Waits {
-	case resolver.WaitUpstream:
-		out.Forward = newExplainedForward(x, q.proto)
-	case resolver.NoWait:
-		out.NoReply = x.Reply == nil
-		addReply(&out, x.Reply)
-	case resolver.WaitView:
-	}
-	return out
-}
-
-// newExplainedStep returns s for the reply.
-func newExplainedStep(s *resolver.ExplainedStep) report.ExplainedStep {
-	out := report.ExplainedStep{
-		Depth: s.Depth, Name: s.Name.String(), Type: wire.TypeName(s.Type), Step: s.Step, Outcome: s.Outcome.String(), Reason: s.Reason,
-	}
-	if s.Cached != nil {
-		entry := newCacheEntry(s.Cached)
-		out.Cached = &entry
-	}
-	return out
-}
-
-// newExplainedForward returns the forward directive of x, nil for none.
-func newExplainedForward(x *resolver.Explanation, proto resolver.Proto) *report.ExplainedForward {
-	if x.Pool == nil {
-		return nil
-	}
-	f := &report.ExplainedForward{From: x.Pool.From().String(), Policy: x.Pool.Policy(), Stopped: x.Stopped, Upstreams: []report.ExplainedUpstream{}}
-	for _, c := range x.Pool.Candidates(proto == resolver.TCP) {
-		f.Upstreams = append(f.Upstreams, report.ExplainedUpstream{To: c.To.String(), Down: c.Down, Suspect: c.Suspect, RTTSeconds: c.RTT.Seconds()})
-	}
-	return f
-}
-
-// addReply adds what the message has to out.
-func addReply(out *report.ExplainedQuestion, message []byte) {
-	if message == nil {
-		return
-	}
-	m := new(dns.Msg)
-	if err := m.Unpack(message); err != nil {
-		out.Error = cmp.Or(out.Error, "the reply is not valid: "+err.Error())
-		return
-	}
-	out.Rcode = dns.RcodeToString[m.Rcode]
-	for _, rr := range slices.Concat(m.Answer, m.Ns) {
-		if ttl := rr.Header().Ttl; out.TTLSeconds == nil || ttl < *out.TTLSeconds {
-			out.TTLSeconds = &ttl
-		}
-	}
-	for _, rr := range m.Answer {
-		if len(out.Answers) == maxShownRecords {
-			out.MoreAnswers++
-			continue
-		}
-		out.Answers = append(out.Answers, strings.ReplaceAll(rr.String(), "\t", " "))
-	}
-}
-
-// newCacheEntries returns the first entries of list for the reply.
-func newCacheEntries(list []cache.EntryInfo) []report.CacheEntry {
-	entries := []report.CacheEntry{}
-	for i := range list[:min(len(list), maxShownEntries)] {
-		entries = append(entries, newCacheEntry(&list[i]))
-	}
-	return entries
-}
-
-// newCacheEntry returns i for the reply.
-func newCacheEntry(i *cache.EntryInfo) report.CacheEntry {
-	e := report.CacheEntry{
-		Name: i.Name.String(), Type: wire.TypeName(i.Type), Class: dns.Class(i.Class).String(), DNSSEC: i.DO, CheckingDisabled: i.CD,
-		Rcode: i.Rcode.String(), Kind: "success", Answers: i.Answers, Subtree: i.Subtree,
-		TTLSeconds: i.TTL.Seconds(), StaleSeconds: i.Stale.Seconds(), Bytes: i.Size,
-	}
-	if i.Denial {
-		e.Kind = "denial"
-	}
-	if i.Age >= 0 {
-		age := i.Age.Seconds()
-		e.AgeSeconds = &age
-	}
-	return e
 }

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/nodens-dns/nodens/cmd/nodens/options"
 	"github.com/nodens-dns/nodens/internal/report"
+	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/test/agenttest"
 	"github.com/nodens-dns/nodens/test/peer"
 )
@@ -77,17 +79,17 @@ func (x *explainer) get(parameters ...string) (int, string) {
 func TestExplain(t *testing.T) {
 	x := startExplainer(t)
 	for name, want := range map[string]report.ExplainedQuestion{
-		"by.hand":                    {Source: "hosts", Rcode: "NOERROR", Answers: []string{"by.hand. 3600 IN A 192.0.2.9"}},
-		"web.shop.svc.cluster.local": {Source: "kubernetes", Rcode: "NOERROR", Answers: []string{"web.shop.svc.cluster.local. 5 IN A 10.96.0.1"}},
-		"no.shop.svc.cluster.local":  {Source: "kubernetes", Rcode: "NXDOMAIN", Answers: []string{}},
-		"www.example.org":            {Source: "forward", Waits: "upstream", Answers: []string{}},
+		"by.hand":                    {Source: "hosts", ExplainedReply: report.ExplainedReply{Rcode: "NOERROR", Answers: []string{"by.hand. 3600 IN A 192.0.2.9"}}},
+		"web.shop.svc.cluster.local": {Source: "kubernetes", ExplainedReply: report.ExplainedReply{Rcode: "NOERROR", Answers: []string{"web.shop.svc.cluster.local. 5 IN A 10.96.0.1"}}},
+		"no.shop.svc.cluster.local":  {Source: "kubernetes", ExplainedReply: report.ExplainedReply{Rcode: "NXDOMAIN", Answers: []string{}}},
+		"www.example.org":            {Source: "forward", Waits: "upstream", ExplainedReply: report.ExplainedReply{Answers: []string{}}},
 	} {
 		e := x.explain("name=" + name)
 		if len(e.Questions) != 1 {
 			t.Fatalf("%s: %d questions", name, len(e.Questions))
 		}
 		got := e.Questions[0]
-		short := report.ExplainedQuestion{Source: got.Source, Rcode: got.Rcode, Answers: got.Answers, Waits: got.Waits}
+		short := report.ExplainedQuestion{Source: got.Source, Waits: got.Waits, ExplainedReply: report.ExplainedReply{Rcode: got.Rcode, Answers: got.Answers}}
 		if diff := cmp.Diff(want, short); diff != "" || got.Zone == nil || got.Zone.Line != 1 {
 			t.Errorf("%s: %+v\n%s", name, got.Zone, diff)
 		}
@@ -170,5 +172,71 @@ func TestExplainRefusals(t *testing.T) {
 	}
 	if e := x.explain("name=by.hand", "type=type65", fmt.Sprintf("server=127.0.0.1:%d", x.dns), "protocol=tcp"); e.Questions[0].Type != "HTTPS" || e.Listener.Protocol != "tcp" {
 		t.Errorf("TYPE65 over TCP: %+v %+v", e.Listener, e.Questions[0])
+	}
+}
+
+// TestExplainAsk: a query that is really asked, and what is cached then.
+func TestExplainAsk(t *testing.T) {
+	x := startExplainer(t)
+	code, text := over(t, x.socket, "POST", "/explain?name=www.example.org&from=web-7c5ddbdf54-x2x4z")
+	var e report.Explanation
+	if err := json.Unmarshal([]byte(text), &e); err != nil || code != http.StatusOK {
+		t.Fatalf("POST /explain: %d %v\n%s", code, err, text)
+	}
+	for i, q := range e.Questions {
+		if q.Asked == nil || q.Conditional || (q.Asked.Rcode == "NOERROR") != (i == len(e.Questions)-1) {
+			t.Fatalf("%s: %+v", q.Name, q.Asked)
+		}
+	}
+	last := e.Questions[len(e.Questions)-1]
+	if a := last.Asked; last.Waits != "upstream" || a.Source != "forward" || a.Seconds <= 0 || !cmp.Equal(a.Answers, []string{"www.example.org. 300 IN A 192.0.2.1"}) {
+		t.Errorf("the last query: %+v %+v", last, a)
+	}
+	var cached report.CacheEntries
+	x.getJSON("/cache/entries?name=www.example.org&type=a", &cached)
+	if len(cached.Caches) != 1 || cached.Caches[0].Line != 1 || len(cached.Caches[0].Entries) != 1 || cached.Caches[0].Entries[0].Answers != 1 {
+		t.Errorf("cached: %+v", cached.Caches)
+	}
+	x.getJSON("/cache/entries?name=www.example.org&type=mx", &cached)
+	if len(cached.Caches) != 1 || len(cached.Caches[0].Entries) != 0 || cached.Name != "www.example.org." {
+		t.Errorf("cached of another type: %+v", cached.Caches)
+	}
+	var stats report.CacheStats
+	x.getJSON("/cache", &stats)
+	if len(stats.Caches) != 1 || stats.Bytes <= 0 || stats.BudgetBytes <= stats.Bytes {
+		t.Fatalf("the caches: %+v", stats)
+	}
+	c := stats.Caches[0]
+	if c.Success.Entries != 1 || c.Success.Capacity == 0 || c.Misses == 0 || c.Bytes != stats.Bytes || !cmp.Equal(c.Zones, []string{"."}) {
+		t.Errorf("the cache: %+v", c)
+	}
+	for path, want := range map[string]string{"/cache/entries?type=A": "give a domain name", "/cache/entries?name=a&type=NOTYPE": "give the name of a record type"} {
+		if code, text := over(t, x.socket, "GET", path); code != http.StatusBadRequest || !strings.Contains(text, want) {
+			t.Errorf("%s: %d %s", path, code, text)
+		}
+	}
+}
+
+// getJSON asks the admin socket.
+func (x *explainer) getJSON(path string, reply any) {
+	x.t.Helper()
+	if code, text := over(x.t, x.socket, "GET", path); code != http.StatusOK || json.Unmarshal([]byte(text), reply) != nil {
+		x.t.Fatalf("%s: %d\n%s", path, code, text)
+	}
+}
+
+// TestExplainPacket: a query message in place of its parts.
+func TestExplainPacket(t *testing.T) {
+	x := startExplainer(t)
+	packet := wire.AppendQuery(nil, 1, []byte("\x02by\x04hand\x00"), wire.TypeA, nil, wire.MinUDP)
+	e := x.explain("packet=" + base64.RawURLEncoding.EncodeToString(packet))
+	if len(e.Questions) != 1 || e.Questions[0].Name != "by.hand." || e.Questions[0].Source != "hosts" {
+		t.Errorf("a packet: %+v", e.Questions)
+	}
+	if e := x.explain("packet=" + base64.RawURLEncoding.EncodeToString(packet[:20])); e.Questions[0].Error == "" || e.Questions[0].Name != "" {
+		t.Errorf("a broken packet: %+v", e.Questions)
+	}
+	if code, text := x.get("packet=%%"); code != http.StatusBadRequest || !strings.Contains(text, "base64url") {
+		t.Errorf("no base64: %d %s", code, text)
 	}
 }
