@@ -70,10 +70,10 @@ func (s *site) fixed(t *testing.T, n uint64) {
 		t.Run(c.name, func(t *testing.T) {
 			r := s.run(t, c.caches)
 			r.coredns = s.serve(t, "coredns", c.text, apiserver.Admin)
-			r.agents = []agent{{name: agentProgram(), addr: s.serve(t, agentProgram(), c.text, apiserver.Agent)}}
+			r.agents = []agent{s.serveAgent(t, agent{name: agentProgram()}, c.text, apiserver.Agent)}
 			if !c.caches && agentProgram() == "nodens" {
 				whole := strings.Replace(c.text, "pods insecure\n", "pods insecure\nscope cluster\nendpoints all\n", 1)
-				r.agents = append(r.agents, agent{name: "cluster", addr: s.serve(t, agentProgram(), whole, apiserver.Agent)})
+				r.agents = append(r.agents, s.serveAgent(t, agent{name: "cluster"}, whole, apiserver.Agent))
 			}
 			r.endpointPodNames = strings.Contains(c.text, "endpoint_pod_names")
 			r.facts = facts

@@ -226,7 +226,7 @@ func TestDirectives(t *testing.T) {
 			s.table = b.allowed()
 			r := s.run(t, b.caches)
 			r.coredns = s.serve(t, "coredns", b.corefile(), apiserver.Admin)
-			r.agents = []agent{{name: agentProgram(), addr: s.serve(t, agentProgram(), b.corefile(), apiserver.Admin)}}
+			r.agents = []agent{s.serveAgent(t, agent{name: agentProgram()}, b.corefile(), apiserver.Admin)}
 			share := soak.Choose(2, 1)
 			r.compare(everyNth(b.queries(), i%share, share))
 			r.report()

@@ -225,9 +225,7 @@ func (s *site) startCase(t *testing.T, c randomCase) *caseServers {
 	started := &caseServers{randomCase: c, coredns: s.serve(t, "coredns", s.fillMarks(c.text(variant{})), apiserver.Admin)}
 	s.clusterDNS = started.coredns
 	for _, v := range variants(c) {
-		started.agents = append(started.agents, agent{
-			name: v.name, addr: s.serve(t, agentProgram(), s.fillMarks(c.text(v)), c.apiUser()), behind: v.behind,
-		})
+		started.agents = append(started.agents, s.serveAgent(t, agent{name: v.name, behind: v.behind}, s.fillMarks(c.text(v)), c.apiUser()))
 	}
 	return started
 }

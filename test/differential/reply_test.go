@@ -126,7 +126,8 @@ func TestReplies(t *testing.T) {
 	r.coredns = s.serve(t, "coredns", text, apiserver.Admin)
 	ours := startOddUpstream(t)
 	s.upstream = ours.Addr()
-	r.agents = []agent{{name: agentProgram(), addr: s.serve(t, agentProgram(), text, apiserver.Admin)}}
+	r.agents = []agent{s.serveAgent(t, agent{name: agentProgram()}, text, apiserver.Admin)}
+	r.startExplaining()
 	for _, o := range oddReplies {
 		if err := r.compareQuery(query{name: o.name + oddZone, qtype: dns.TypeA}); err != nil {
 			t.Fatal(err)
@@ -141,6 +142,7 @@ func TestReplies(t *testing.T) {
 			t.Errorf("%s: the agent keeps it: %v, and CoreDNS: %v; the reason: %q", o.name, kept, o.kept, o.reason)
 		}
 	}
+	r.checkExplained()
 	r.report()
 	reportUnused(t, s.table)
 }

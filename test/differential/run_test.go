@@ -23,6 +23,8 @@ type agent struct {
 	// behind says that it forwards what CoreDNS answers itself. It asks in
 	// lower case, and gives the query's letters to the query's name.
 	behind bool
+	// admin explains its answers; nil: they are not explained.
+	admin *adminSocket
 	// pod is the namespace that it is asked from, the test's own where it is empty.
 	// From a pod each query is asked once more: the kernel may answer it.
 	pod string
@@ -50,6 +52,9 @@ type run struct {
 	id        uint16
 	asked     int
 	different map[string]*differenceGroup
+	// forecasts are what the explanations of the queries since the last check say, by agent.
+	forecasts    map[*adminSocket][]forecast
+	explanations int // compared
 }
 
 // differenceGroup is differences that look the same in outline.
@@ -65,18 +70,28 @@ type differenceGroup struct {
 func (r *run) compare(qs []query) {
 	// The world may have changed since the last time.
 	r.knownAnswers = map[string]view{}
-	var aside []query
+	var aside, inOrder []query
 	for _, q := range qs {
 		if q.dropped || !r.caches {
 			aside = append(aside, q)
-			continue
-		}
-		if err := r.compareQuery(q); err != nil {
-			r.t.Fatal(err)
+		} else {
+			inOrder = append(inOrder, q)
 		}
 	}
-	if err := forEachParallel(aside, r.compareQuery); err != nil {
-		r.t.Fatal(err)
+	r.startExplaining()
+	for batch := range slices.Chunk(inOrder, explainedBatch()) {
+		for _, q := range batch {
+			if err := r.compareQuery(q); err != nil {
+				r.t.Fatal(err)
+			}
+		}
+		r.checkExplained()
+	}
+	for batch := range slices.Chunk(aside, explainedBatch()) {
+		if err := forEachParallel(batch, r.compareQuery); err != nil {
+			r.t.Fatal(err)
+		}
+		r.checkExplained()
 	}
 }
 
@@ -96,9 +111,11 @@ func (r *run) compareQuery(q query) error {
 			return err
 		}
 		for _, a := range r.agents {
+			expected := r.explain(a, q)
 			q.namespace = a.pod
 			got, size, err := ask(a.addr, q, r.nextID())
 			q.namespace = ""
+			r.explained(a, q, expected, got)
 			if err != nil {
 				return err
 			}
@@ -216,4 +233,5 @@ func (r *run) report() {
 		}
 	}
 	r.t.Logf("%d answers compared, %d differ in %d ways", r.asked, all, len(groups))
+	r.reportExplained()
 }

@@ -177,7 +177,7 @@ func (s *site) run(t *testing.T, caches bool) *run {
 // serve starts the program with the Corefile, which reads the API server as the
 // user, waits until it is ready, and
 // stops it when the test ends.
-func (s *site) serve(t *testing.T, program, text string, user apiserver.User) netip.AddrPort {
+func (s *site) serve(t *testing.T, program, text string, user apiserver.User, more ...string) netip.AddrPort {
 	t.Helper()
 	ports := peer.Ports(t, 4)
 	if s.api != nil {
@@ -198,6 +198,7 @@ func (s *site) serve(t *testing.T, program, text string, user apiserver.User) ne
 	args := []string{"-conf", file}
 	if program == "nodens" {
 		args = append(args, "-setupinterface=false", "-setupiptables=false", "-health-port=0", "-metrics-listen-address=")
+		args = append(args, more...)
 	}
 	p := peer.Start(t, peer.Command{Name: program, Path: s.binaries[program], Args: args, Env: []string{"NODE_NAME=" + node}})
 	addr := netip.AddrPortFrom(loopback, ports[0])
