@@ -75,7 +75,11 @@ func nameRow(n *report.Name, topic string, wide bool) (row []string) {
 	case topic == "waste":
 		name = "*." + strings.TrimPrefix(name, ".")
 	}
-	row = append(row, fmt.Sprintf("%.1f", n.QueriesPerSecond), percent(n.Share), fmt.Sprint(n.Queries), fmt.Sprintf("≤%d", n.Error), name)
+	bound := fmt.Sprintf("≤%d", n.Error)
+	if n.Deviation > 0 {
+		bound += fmt.Sprintf(" ±%d", n.Deviation)
+	}
+	row = append(row, fmt.Sprintf("%.1f", n.QueriesPerSecond), percent(n.Share), fmt.Sprint(n.Queries), bound, name)
 	if wide && n.Client != nil {
 		row = append(row, cmp.Or(n.Client.Address, "-"))
 	}

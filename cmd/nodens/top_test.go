@@ -101,7 +101,7 @@ func TestTopNames(t *testing.T) {
 		}
 		switch n.Topic {
 		case "client":
-			n.KernelSample = 64
+			n.KernelSample, n.Names[0].Deviation = 64, 358
 			n.Names[0].Client = &report.NameClient{Kind: "pod", Namespace: "shop", Pod: "web-1", Address: "10.0.0.1"}
 			n.Names[1].Client = &report.NameClient{Kind: "unknown", Address: "10.0.0.9"}
 		case "failing", "slow":
@@ -122,7 +122,7 @@ QPS SHARE QUERIES ERROR NAME
 		"client": `queries in the last 50 s; of the answers from the kernel, 1 in 64 is sampled
 
 POD QPS SHARE QUERIES ERROR NAME
-shop/web-1 10.0 50.0% 500 ≤20 example.com.
+shop/web-1 10.0 50.0% 500 ≤20 ±358 example.com.
 10.0.0.9 0.2 1.0% 10 ≤0 .
 `,
 		"waste": `NXDOMAIN for names that only a search path makes in the last 50 s
@@ -152,7 +152,7 @@ queue 0.2 1.0% 10 ≤0 .
 	if _, out, _ := outcome(t, "top", "--admin-socket", socket, "--by", "name", "--rows", "1"); !strings.HasSuffix(out, "and 4 more\n") || asked != "/names?topic=queries&window=1m" {
 		t.Errorf("one row, asked %s:\n%s", asked, out)
 	}
-	if _, out, _ := outcome(t, "top", "--admin-socket", socket, "--by", "name", "--topic", "client", "-o", "wide"); !strings.Contains(squeeze(out), "≤20 example.com. 10.0.0.1\n") {
+	if _, out, _ := outcome(t, "top", "--admin-socket", socket, "--by", "name", "--topic", "client", "-o", "wide"); !strings.Contains(squeeze(out), "≤20 ±358 example.com. 10.0.0.1\n") {
 		t.Errorf("wide:\n%s", out)
 	}
 	var got report.Names

@@ -12,6 +12,8 @@ type Names struct {
 	// most Floor of them, apart from names in More.
 	Queries uint64 `json:"queries"`
 	Floor   uint64 `json:"floor"`
+	// MaxWeight is the most queries that one counted query stands for: 1 if all were counted.
+	MaxWeight uint64 `json:"maxWeight"`
 	// KernelSample is 64 if one in 64 answers from the kernel is counted, with that weight. It is 0 if
 	// none is.
 	KernelSample int `json:"kernelSample"`
@@ -28,9 +30,12 @@ type Name struct {
 	Client *NameClient `json:"client"`
 	// Cause is why the queries failed, or what slow ones waited for; "" with other topics.
 	Cause string `json:"cause"`
-	// Queries is too high by Error at most.
+	// Queries is too high by Error at most, because the table is bounded. If only a part of the queries was
+	// counted, Queries may also be off by Deviation, in either direction: two standard deviations. Otherwise
+	// Deviation is 0.
 	Queries          uint64  `json:"queries"`
 	Error            uint64  `json:"error"`
+	Deviation        uint64  `json:"deviation"`
 	QueriesPerSecond float64 `json:"queriesPerSecond"`
 	Share            float64 `json:"share"` // of the topic's queries
 }

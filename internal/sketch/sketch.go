@@ -29,10 +29,11 @@ const (
 // Sketch counts the keys of a stream. [New] makes it. It takes 17 KiB and never grows. It is not
 // safe for concurrent use.
 type Sketch struct {
-	seed  maphash.Seed
-	sum   uint64
-	floor uint64
-	n     int // used entries
+	seed      maphash.Seed
+	sum       uint64
+	maxWeight uint64
+	floor     uint64
+	n         int // used entries
 
 	entries [MaxKeys]entry
 	// heap has the used entries, those with lower counts first; pos is each entry's place in it.
@@ -71,7 +72,7 @@ func New() *Sketch {
 
 // Reset removes all keys.
 func (s *Sketch) Reset() {
-	s.sum, s.floor, s.n = 0, 0, 0
+	s.sum, s.maxWeight, s.floor, s.n = 0, 0, 0, 0
 	clear(s.buckets[:])
 	for i := range s.heap {
 		s.heap[i], s.pos[i] = uint8(i), uint8(i)
@@ -98,6 +99,7 @@ func (s *Sketch) Add(key []byte, weight uint64) {
 	}
 	key = key[:min(len(key), MaxKeyLen)]
 	s.sum += weight
+	s.maxWeight = max(s.maxWeight, weight)
 	hash := uint32(maphash.Bytes(s.seed, key))
 	bucket := &s.buckets[hash%MaxKeys]
 	for at := *bucket; at != 0; at = s.next[at-1] {

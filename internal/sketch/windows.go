@@ -56,6 +56,8 @@ type Report struct {
 	Covered time.Duration
 	// Sum is the sum of all weights. It is exact.
 	Sum uint64
+	// MaxWeight is the highest weight.
+	MaxWeight uint64
 	// Floor is the highest count that a key may have which is not in Entries because the table had
 	// no place for it; 0 if all keys are counted.
 	Floor uint64
@@ -125,16 +127,18 @@ func (w *Windows) Top(now time.Duration, window Window, n int) Report {
 	}
 	all = w.before[window].counts().add(all)
 	from := max(w.started, (w.ends-1).Truncate(halves[window])-halves[window])
-	return Report{Covered: max(0, now-from), Sum: all.sum, Floor: all.floor, Entries: all.entries[:max(0, min(n, len(all.entries)))]}
+	return Report{Covered: max(0, now-from), Sum: all.sum, MaxWeight: all.maxWeight, Floor: all.floor, Entries: all.entries[:max(0, min(n, len(all.entries)))]}
 }
 
 // counts are the keys of a stream, the highest counts first.
 type counts struct {
-	sum, floor uint64
-	entries    []Entry
+	sum, maxWeight, floor uint64
+	entries               []Entry
 }
 
-func (s *Sketch) counts() counts { return counts{sum: s.sum, floor: s.floor, entries: s.Top(MaxKeys)} }
+func (s *Sketch) counts() counts {
+	return counts{sum: s.sum, maxWeight: s.maxWeight, floor: s.floor, entries: s.Top(MaxKeys)}
+}
 
 // add returns the sum of two streams. A key that is in only one of them may have the other's floor
 // there. c is not used afterwards.
@@ -158,12 +162,12 @@ func (c counts) add(d counts) counts {
 		}
 		sums[e.Key] = Entry{Key: e.Key, Count: e.Count + other.Count, Error: e.Error + other.Error}
 	}
-	return counts{c.sum + d.sum, c.floor + d.floor, slices.SortedFunc(maps.Values(sums), compareEntries)}
+	return counts{c.sum + d.sum, max(c.maxWeight, d.maxWeight), c.floor + d.floor, slices.SortedFunc(maps.Values(sums), compareEntries)}
 }
 
 // list is [counts] in few bytes. The zero value is empty.
 type list struct {
-	sum, floor uint64
+	sum, maxWeight, floor uint64
 	// data has the count, the error and the length of each key as varints, and the key.
 	data []byte
 }
@@ -171,7 +175,7 @@ type list struct {
 // newList returns c as a list. If it takes more than maxListBytes, the last keys are dropped, and the
 // floor rises to the highest count among them.
 func newList(c counts) list {
-	l := list{sum: c.sum, floor: c.floor}
+	l := list{sum: c.sum, maxWeight: c.maxWeight, floor: c.floor}
 	var data, one []byte
 	for _, e := range c.entries {
 		one = binary.AppendUvarint(one[:0], e.Count)
@@ -189,7 +193,7 @@ func newList(c counts) list {
 
 // counts returns what newList got, less what it dropped.
 func (l list) counts() counts {
-	c := counts{sum: l.sum, floor: l.floor}
+	c := counts{sum: l.sum, maxWeight: l.maxWeight, floor: l.floor}
 	for data := l.data; len(data) > 0; {
 		var numbers [3]uint64
 		for i := range numbers {

@@ -61,7 +61,7 @@ func TestWindowsReset(t *testing.T) {
 	w.Add(seconds(1), []byte("a"), 1)
 	w.Add(seconds(70), []byte("b"), 2)
 	w.Reset(seconds(100))
-	want := sketch.Report{Covered: seconds(3), Sum: 4, Entries: []sketch.Entry{{Key: "c", Count: 4}}}
+	want := sketch.Report{Covered: seconds(3), Sum: 4, MaxWeight: 4, Entries: []sketch.Entry{{Key: "c", Count: 4}}}
 	w.Add(seconds(101), []byte("c"), 4)
 	if diff := cmp.Diff(want, w.Top(seconds(103), sketch.Hour, 5)); diff != "" {
 		t.Error(diff)

@@ -192,6 +192,9 @@ type NameReport struct {
 	// Total is the number of queries of the topic. A name that is not in Names has at most Floor
 	// of them.
 	Total, Floor uint64
+	// MaxWeight is the most queries that one counted query stands for. If it is above 1, counts are estimates:
+	// the standard deviation of a count is the root of the count times MaxWeight at most.
+	MaxWeight uint64
 	// KernelSample says that the kernel's answers are included as a sample of one in so many; 0 if
 	// there are none. Of [TopFailing] and [TopSlow] there are none.
 	KernelSample int
@@ -204,7 +207,7 @@ type NameReport struct {
 func (t *Table) Names(topic Topic, w Window, limit int) NameReport {
 	t.classify()
 	r := t.names.top(topic, t.opts.Clock(), w, limit)
-	report := NameReport{Covered: r.Covered, Total: r.Sum, Floor: r.Floor}
+	report := NameReport{Covered: r.Covered, Total: r.Sum, Floor: r.Floor, MaxWeight: r.MaxWeight}
 	if topic != TopFailing && topic != TopSlow {
 		report.KernelSample = int(t.kernelSample.Load())
 	}

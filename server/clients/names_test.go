@@ -112,7 +112,10 @@ func TestNameSamples(t *testing.T) {
 			t.Errorf("%s: %v queries, want about %v", name, got, want)
 		}
 	}
-	if r := table.Names(clients.TopFailing, clients.Minute, 1); r.Total != seconds*perSecond/4 {
-		t.Errorf("%d failing queries, want all %d", r.Total, seconds*perSecond/4)
+	if r.MaxWeight < 64 || r.MaxWeight > 128 { // of the second whose rate was known before
+		t.Errorf("a query stands for %d at most", r.MaxWeight)
+	}
+	if r := table.Names(clients.TopFailing, clients.Minute, 1); r.Total != seconds*perSecond/4 || r.MaxWeight != 1 {
+		t.Errorf("%d failing queries, want all %d; a query stands for %d", r.Total, seconds*perSecond/4, r.MaxWeight)
 	}
 }

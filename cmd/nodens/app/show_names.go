@@ -31,7 +31,7 @@ func (a *agent) showNames(w http.ResponseWriter, r *http.Request) {
 func nameReport(table *clients.Table, topic, window string) *report.Names {
 	r := table.Names(nameTopics[topic], clientWindows[window], math.MaxInt)
 	out := &report.Names{
-		Topic: topic, Window: window, WindowSeconds: r.Covered.Seconds(), Queries: r.Total, Floor: r.Floor, KernelSample: r.KernelSample,
+		Topic: topic, Window: window, WindowSeconds: r.Covered.Seconds(), Queries: r.Total, Floor: r.Floor, MaxWeight: r.MaxWeight, KernelSample: r.KernelSample,
 		Names: make([]report.Name, 0, min(len(r.Names), maxShownNames)),
 	}
 	for i := range r.Names {
@@ -49,6 +49,9 @@ func newNameRow(topic clients.Topic, n *clients.NameCount, r *clients.NameReport
 	row := report.Name{
 		Name: n.Name, Queries: n.Count, Error: n.Error,
 		QueriesPerSecond: report.PerSecond(n.Count, r.Covered.Seconds()), Share: min(1, ratio(n.Count, r.Total)),
+	}
+	if r.MaxWeight > 1 {
+		row.Deviation = uint64(math.Ceil(2 * math.Sqrt(float64(n.Count*r.MaxWeight))))
 	}
 	switch topic {
 	case clients.TopClientNames:

@@ -44,7 +44,7 @@ func TestNameReport(t *testing.T) {
 		"failing": {Queries: 1, QueriesPerSecond: 0.5, Cause: "queue"},
 	} {
 		want.Name, want.Share = "www.test.", 1
-		all := report.Names{Topic: topic, Window: "10s", WindowSeconds: 2, Queries: want.Queries, Names: []report.Name{want}}
+		all := report.Names{Topic: topic, Window: "10s", WindowSeconds: 2, Queries: want.Queries, MaxWeight: 1, Names: []report.Name{want}}
 		if diff := cmp.Diff(&all, nameReport(table, topic, "10s")); diff != "" {
 			t.Errorf("%s: %s", topic, diff)
 		}
@@ -52,6 +52,10 @@ func TestNameReport(t *testing.T) {
 	table.SetKernelSample(64)
 	if r := nameReport(table, "client", "10s"); r.KernelSample != 64 {
 		t.Errorf("%d answers of the kernel for each sample", r.KernelSample)
+	}
+	table.SampleKernel(addr, []byte("\x03www\x04test\x00"), false)
+	if r := nameReport(table, "queries", "10s"); r.MaxWeight != 64 || r.Names[0].Queries != 68 || r.Names[0].Deviation != 132 { // twice the root of 68·64
+		t.Errorf("with a sample: %+v", r)
 	}
 	if empty := nameReport(table, "waste", "1h"); empty.Names == nil || len(empty.Names) != 0 {
 		t.Errorf("waste: %+v", empty)
