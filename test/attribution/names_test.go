@@ -68,6 +68,7 @@ func TestNames(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
+			skipUnusable(t, c.kernel)
 			n := newNode(t, c.kernel)
 			asked := &askedNames{topics: make(map[string]nameCounts)}
 			n.askNames(asked, c.queries, c.pause)

@@ -49,8 +49,8 @@ type node struct {
 	interfaces map[string]bool // names of the pods' interfaces
 }
 
-// newNode starts an agent on a new node, or skips the test if the machine can't have one.
-func newNode(t *testing.T, kernel bool) *node {
+// skipUnusable skips the test if the machine can't have a node, or can't answer in the kernel.
+func skipUnusable(t *testing.T, kernel bool) {
 	t.Helper()
 	if err := testbed.Usable(); err != nil {
 		t.Skip(err)
@@ -58,6 +58,11 @@ func newNode(t *testing.T, kernel bool) *node {
 	if err := testbed.KernelPathUsable(); kernel && err != nil {
 		t.Skip(err)
 	}
+}
+
+// newNode starts an agent on a new node.
+func newNode(t *testing.T, kernel bool) *node {
+	t.Helper()
 	network, err := testbed.New(t.TempDir(), peer.Build(t, "nodens"))
 	t.Cleanup(network.Close)
 	if err != nil {
@@ -171,13 +176,21 @@ fail.test:53 {
 	})
 }
 
-// clients asks the agent who asks how much.
-func (n *node) clients() *report.Clients {
+// clients asks the agent who asks how much, by pod, workload or namespace.
+func (n *node) clients(by string) *report.Clients {
 	n.t.Helper()
 	r := new(report.Clients)
-	n.must(report.Ask(n.t.Context(), n.socket, "GET", "/clients", url.Values{"by": {"pod"}, "window": {"1h"}}, r))
+	n.must(report.Ask(n.t.Context(), n.socket, "GET", "/clients", url.Values{"by": {by}, "window": {"1h"}}, r))
 	if r.More > 0 {
 		n.t.Fatalf("%d rows are left out of the report", r.More)
+	}
+	var sum uint64
+	for _, c := range r.Clients {
+		sum += c.Total.Queries
+	}
+	// The agent is younger than the window.
+	if sum != r.Total.Queries {
+		n.t.Errorf("by %s, the total is %d queries, the sum of the rows %d", by, r.Total.Queries, sum)
 	}
 	return r
 }

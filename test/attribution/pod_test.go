@@ -53,6 +53,9 @@ func newPod(i int, addrs []netip.Addr) *pod {
 	return p
 }
 
+// key is the pod's key in [rows].
+func (p *pod) key() string { return p.namespace + "/" + p.name }
+
 // ownName is a name that only the pod asks for.
 func (p *pod) ownName() string { return p.name + "." + testbed.Zone + "." }
 
@@ -160,7 +163,7 @@ func (n *node) sync(m *marker) {
 		if _, err := m.ask(random, 1, false); err != nil {
 			return err
 		}
-		for _, row := range n.clients().Clients {
+		for _, row := range n.clients("pod").Clients {
 			if row.Pod == m.name {
 				return nil
 			}
@@ -178,7 +181,7 @@ type rows struct {
 func (n *node) rows() rows {
 	n.t.Helper()
 	r := rows{make(map[string]report.ClientCounts), make(map[netip.Addr]report.ClientCounts)}
-	for _, c := range n.clients().Clients {
+	for _, c := range n.clients("pod").Clients {
 		switch c.Kind {
 		case "pod":
 			r.pods[c.Namespace+"/"+c.Pod] = c.Total

@@ -87,7 +87,8 @@ func (a *attributionTest) checkTop(ctx context.Context, s *suite) (seen string, 
 	if a.agent == "" {
 		return "", errors.New("there is no pod that asks")
 	}
-	for by, name := range map[string]string{"pod": nonsenseNS + "/" + a.asker, "workload": nonsenseNS + "/asker", "namespace": nonsenseNS} {
+	for _, row := range [][2]string{{"namespace", nonsenseNS}, {"workload", nonsenseNS + "/asker"}, {"pod", nonsenseNS + "/" + a.asker}} {
+		by, name := row[0], row[1]
 		err := peer.Await(ctx, "nodens top --by "+by, func(ctx context.Context) error {
 			rows, err := a.top(ctx, s, "--by", by, "--window", "10s", "--sort", "nxdomain")
 			if err != nil {
