@@ -234,6 +234,9 @@ func (n *node) connect(name string, addrs []netip.Addr) (ns *os.File, err error)
 	if err == nil {
 		err = setUpPod(ns, addrs)
 	}
+	if err == nil {
+		err = setNeighbors(n.links, n.bridge, hardwareAddr(addrs[0]), addrs)
+	}
 	if err != nil {
 		ns.Close()
 		return nil, fmt.Errorf("connecting %s: %w", name, err)
@@ -242,8 +245,7 @@ func (n *node) connect(name string, addrs []netip.Addr) (ns *os.File, err error)
 	return ns, nil
 }
 
-// hardwareAddr returns an Ethernet address made from an IPv4 address. As with some network plugins, a pod
-// has the Ethernet address of the pod that had its address before, so neighbor tables stay valid.
+// hardwareAddr returns an Ethernet address made from an IPv4 address, as some network plugins do.
 func hardwareAddr(a netip.Addr) net.HardwareAddr {
 	b := a.As4()
 	return append(net.HardwareAddr{0x0a, 0x58}, b[:]...)
@@ -255,16 +257,36 @@ func setUpPod(ns *os.File, addrs []netip.Addr) error {
 		return err
 	}
 	defer h.Close()
-	prefixes := make([]netip.Prefix, 0, len(addrs))
+	var (
+		prefixes []netip.Prefix
+		gateways []netip.Addr
+	)
 	for _, a := range addrs {
 		prefixes = append(prefixes, netip.PrefixFrom(a, podNet(a).Bits()))
+		gateways = append(gateways, podNet(a).Addr().Next())
 	}
 	if err := setUp(h, "eth0", prefixes...); err != nil {
 		return err
 	}
-	for _, a := range addrs {
-		if err := h.RouteAdd(&netlink.Route{Gw: podNet(a).Addr().Next().AsSlice()}); err != nil {
+	link, err := h.LinkByName("eth0")
+	if err != nil {
+		return err
+	}
+	for _, gateway := range gateways {
+		if err := h.RouteAdd(&netlink.Route{Gw: gateway.AsSlice()}); err != nil {
 			return fmt.Errorf("adding a route: %w", err)
+		}
+	}
+	return setNeighbors(h, link.Attrs().Index, hardwareAddr(podNet4.Addr()), gateways)
+}
+
+// setNeighbors makes permanent entries in the table of neighbors. All namespaces share the table's limit of 1,024
+// other entries, which some hundred pods and their gateways would reach.
+func setNeighbors(h *netlink.Handle, link int, mac net.HardwareAddr, addrs []netip.Addr) error {
+	for _, a := range addrs {
+		err := h.NeighSet(&netlink.Neigh{LinkIndex: link, State: netlink.NUD_PERMANENT, IP: a.AsSlice(), HardwareAddr: mac})
+		if err != nil {
+			return fmt.Errorf("adding the neighbor %s: %w", a, err)
 		}
 	}
 	return nil
