@@ -192,8 +192,10 @@ func TestFirstAnswerWins(t *testing.T) {
 	})
 	b := startFake(t, func(r request) { r.reply(r.answer(2)) })
 	p := newHedgingPool(t, longTimeout(a, b))
-	if got := mustExchange(t, p, 0); got.Answers != 2 {
-		t.Errorf("the answer has %d records, want those of the second server", got.Answers)
+	var hedged atomic.Bool
+	got, err := p.ExchangeFrom(t.Context(), question(t, "n0.test."), From{Hedged: &hedged})
+	if err != nil || got.Answers != 2 || !hedged.Load() {
+		t.Errorf("the answer has %d records, want those of the second server; hedged: %t, %v", got.Answers, hedged.Load(), err)
 	}
 	close(release)
 	late.Wait()

@@ -32,7 +32,7 @@ var topReply = report.Clients{
 	},
 }
 
-// topAgent answers with topReply, or with what reply makes of a request, at the socket whose path it returns.
+// topAgent answers with what reply makes of a request, at the socket whose path it returns.
 func topAgent(t *testing.T, asked *string, reply func(url.Values) any) string {
 	t.Helper()
 	return topAgentFunc(t, func(w http.ResponseWriter, r *http.Request) {
@@ -41,15 +41,15 @@ func topAgent(t *testing.T, asked *string, reply func(url.Values) any) string {
 	})
 }
 
-// topAgentFunc answers with answer at the socket whose path it returns.
-func topAgentFunc(t *testing.T, answer http.HandlerFunc) string {
+// topAgentFunc serves at the socket whose path it returns.
+func topAgentFunc(t *testing.T, serve http.HandlerFunc) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "s")
 	ln, err := net.Listen("unix", path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &http.Server{Handler: answer}
+	s := &http.Server{Handler: serve}
 	go func() { _ = s.Serve(ln) }()
 	t.Cleanup(func() { _ = s.Close() })
 	return path
@@ -163,7 +163,7 @@ queue 0.2 1.0% 10 ≤0 .
 
 // TestTopUpstreams: each server is in the table once, in the order of --sort.
 func TestTopUpstreams(t *testing.T) {
-	recent := report.Exchanges{Seconds: 70, PerSecond: 30, ServfailShare: 0.01, P50Seconds: 0.0005, P99Seconds: 0.008}
+	recent := report.Exchanges{Seconds: 70, PerSecond: 30, ServfailShare: 0.01, UnansweredShare: 0.25, P50Seconds: 0.0005, P99Seconds: 0.008}
 	busy := report.Upstream{To: "10.0.0.1:53", RTTSeconds: 0.0004, Recent: recent}
 	suspect := busy
 	suspect.Suspect = true
@@ -174,16 +174,28 @@ func TestTopUpstreams(t *testing.T) {
 			{From: ".", Upstreams: []report.Upstream{failing, busy}}, {From: "example.org.", Upstreams: []report.Upstream{suspect}},
 		}}
 	})
-	const busyRow, failingRow = "10.0.0.1:53 30.0 75.0% 1.0% ≤500µs ≤8ms 0.4ms suspect\n", "10.0.0.2:53 10.0 25.0% 50.0% - - - down\n"
+	const busyRow, failingRow = "10.0.0.1:53 30.0 75.0% 1.0% 25.0% ≤500µs ≤8ms 0.4ms suspect\n", "10.0.0.2:53 10.0 25.0% 50.0% 0.0% - - - down\n"
 	for sort, rows := range map[string]string{"queries": busyRow + failingRow, "p99": busyRow + failingRow, "servfail": failingRow + busyRow} {
 		code, out, stderr := outcome(t, "top", "--admin-socket", socket, "--by", "upstream", "--sort", sort)
-		want := squeeze("node node-1: 40.0 exchanges/s in the last 70 s, with 2 upstreams\n\nUPSTREAM QPS SHARE SERVFAIL P50 P99 RTT STATE\n" + rows + "without 2 more forward directives\n")
+		want := squeeze("node node-1: 40.0 exchanges/s in the last 70 s, with 2 upstreams\n\nUPSTREAM QPS SHARE SERVFAIL UNANSWERED P50 P99 RTT STATE\n" + rows + "without 2 more forward directives\n")
 		if squeeze(out) != want || code != 0 || asked != "/upstreams" {
 			t.Errorf("--sort %s: %d %q, asked %s\n%s", sort, code, stderr, asked, cmp.Diff(want, squeeze(out)))
 		}
 	}
 	if _, out, _ := outcome(t, "top", "--admin-socket", socket, "--by", "upstream", "--rows", "1"); !strings.Contains(out, "and 1 more\n") {
 		t.Errorf("one row:\n%s", out)
+	}
+}
+
+// TestTopOff: what an agent that does not count clients says.
+func TestTopOff(t *testing.T) {
+	path := topAgentFunc(t, func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "run the agent without --client-metrics=off", http.StatusConflict)
+	})
+	for _, by := range []string{"pod", "name"} {
+		if code, _, stderr := outcome(t, "top", "--admin-socket", path, "--by", by); code != 1 || !strings.Contains(stderr, "--client-metrics=off") {
+			t.Errorf("by %s: %d %s", by, code, stderr)
+		}
 	}
 }
 

@@ -63,7 +63,7 @@ func (t upstreamTable) print(out io.Writer, f *topFlags, _ bool) error {
 	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(w, "node %s: %.1f exchanges/s in the last %.0f s, with %d upstreams\n\n", cmp.Or(t.Node, "unknown"), sum, seconds, len(list))
-	fmt.Fprintln(w, strings.Join([]string{"UPSTREAM", "QPS", "SHARE", "SERVFAIL", "P50", "P99", "RTT", "STATE"}, "\t"))
+	fmt.Fprintln(w, strings.Join([]string{"UPSTREAM", "QPS", "SHARE", "SERVFAIL", "UNANSWERED", "P50", "P99", "RTT", "STATE"}, "\t"))
 	rows := shown(f, list)
 	for i := range rows {
 		u := &rows[i]
@@ -72,7 +72,7 @@ func (t upstreamTable) print(out io.Writer, f *topFlags, _ bool) error {
 			share = u.Recent.PerSecond / sum
 		}
 		fmt.Fprintln(w, strings.Join([]string{
-			u.To, fmt.Sprintf("%.1f", u.Recent.PerSecond), percent(share), percent(u.Recent.ServfailShare),
+			u.To, fmt.Sprintf("%.1f", u.Recent.PerSecond), percent(share), percent(u.Recent.ServfailShare), percent(u.Recent.UnansweredShare),
 			latency(u.Recent.P50Seconds), latency(u.Recent.P99Seconds), milliseconds(u.RTTSeconds), upstreamState(u),
 		}, "\t"))
 	}
