@@ -16,6 +16,9 @@ type NodePod struct {
 	// WorkloadKind and WorkloadName are the pod's controller, such as Deployment and web. Without one
 	// they are Pod and the pod's name.
 	WorkloadKind, WorkloadName string
+	// Labels are the values of [Options.PodLabels] in their order, each with a zero byte behind it. Labels
+	// that the pod does not have are empty.
+	Labels string
 }
 
 // nodePods reports which pod of the node has which address. It is safe for concurrent use. A nil
@@ -27,6 +30,7 @@ type NodePod struct {
 // this one, and the API server may be late to say so.
 type nodePods struct {
 	observe func(netip.Addr, NodePod)
+	labels  []string // see [Options.PodLabels]
 
 	mu      sync.Mutex
 	pods    map[string]*nodePod // by namespace/name
@@ -44,13 +48,13 @@ type nodePod struct {
 	pending     bool
 }
 
-// newNodePods returns a nodePods that calls observe; nil for nil.
-func newNodePods(observe func(netip.Addr, NodePod)) *nodePods {
+// newNodePods returns a nodePods that calls observe with these labels; nil for nil.
+func newNodePods(observe func(netip.Addr, NodePod), labels []string) *nodePods {
 	if observe == nil {
 		return nil
 	}
 	return &nodePods{
-		observe: observe, pods: make(map[string]*nodePod), claims: make(map[netip.Addr][]*nodePod), owners: make(map[netip.Addr]NodePod),
+		observe: observe, labels: labels, pods: make(map[string]*nodePod), claims: make(map[netip.Addr][]*nodePod), owners: make(map[netip.Addr]NodePod),
 	}
 }
 
@@ -67,6 +71,9 @@ func (n *nodePods) put(o *corev1.Pod, rec *pod) {
 	p.Namespace, p.Name, _ = strings.Cut(rec.name, "/")
 	p.UID = strings.Clone(string(o.UID))
 	p.WorkloadKind, p.WorkloadName = workloadOf(o, p.Name)
+	for _, key := range n.labels {
+		p.Labels += o.Labels[key] + "\x00"
+	}
 	for _, ip := range rec.ips {
 		if a := unpackAddr(ip); !slices.Contains(p.addrs, a) {
 			p.addrs = append(p.addrs, a)

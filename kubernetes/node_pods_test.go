@@ -27,7 +27,7 @@ func observedView(t *testing.T) (handlerFixture, map[string]string) {
 		if reported[a.String()] = podID(p); p == (NodePod{}) {
 			delete(reported, a.String())
 		}
-	})
+	}, nil)
 	f := handlerFixture{v, pods}
 	f.setNode("n1")
 	return f, reported
@@ -99,6 +99,26 @@ func TestNodePods(t *testing.T) {
 	f.view.nodePods.close()
 	f.put(withUID(makePod("e", "late", "10.1.0.6"), "7"))
 	check("the view is closed", map[string]string{})
+}
+
+// TestPodLabels: a pod is reported with the labels that are asked for, and again when they change.
+func TestPodLabels(t *testing.T) {
+	var got []string
+	n := newNodePods(func(_ netip.Addr, p NodePod) { got = append(got, p.Labels) }, []string{"app", "tier"})
+	v := emptyView()
+	v.nodePods = n
+	f := handlerFixture{v, pods}
+	f.setNode("n1")
+	for _, labels := range []map[string]string{
+		{"app": "web", "other": "x"}, {"app": "web", "other": "y"}, {"tier": "db"}, nil,
+	} {
+		p := makePod("a", "first", "10.1.0.1")
+		p.Labels = labels
+		f.put(p)
+	}
+	if diff := cmp.Diff([]string{"web\x00\x00", "\x00db\x00", "\x00\x00"}, got); diff != "" {
+		t.Error(diff)
+	}
 }
 
 // TestNodePodsRandom: after any changes what is reported is what a new view of the same pods reports.

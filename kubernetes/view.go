@@ -42,6 +42,8 @@ type Options struct {
 	// ObservePod is called whenever an address has another pod of Node, or none any more: the zero
 	// NodePod. Calls come one at a time, and must not block. nil is none.
 	ObservePod func(netip.Addr, NodePod)
+	// PodLabels are the keys of the labels that ObservePod gets; others are not kept.
+	PodLabels []string
 	// ObserveNamespace is called whenever the annotation [ClientMetricsAnnotation] of a Namespace has
 	// another value; "" is none. Calls come one at a time, and must not block. nil is none.
 	ObserveNamespace func(namespace, value string)
@@ -148,7 +150,7 @@ func newView(opts Options) *View {
 		maxStartDelay: maxStartDelay,
 		seed:          maphash.MakeSeed(),
 		index:         newIndex(opts.Epochs), imports: newIndex(opts.Epochs),
-		scope: newScope(&config.Kubernetes{}), nodePods: newNodePods(opts.ObservePod), annotations: newAnnotations(opts.ObserveNamespace),
+		scope: newScope(&config.Kubernetes{}), nodePods: newNodePods(opts.ObservePod, opts.PodLabels), annotations: newAnnotations(opts.ObserveNamespace),
 		faulty: map[string]string{},
 		programming: [2]*stat.Histogram{
 			stat.NewHistogram(programmingBounds), stat.NewHistogram(programmingBounds),

@@ -51,6 +51,7 @@ func (p *parser) blocks(g group) []*Block {
 		p.setListen()
 		p.checkCertificate()
 		p.suspectBlock()
+		p.suspectMetadata()
 		list = append(list, p.block)
 	}
 	return list

@@ -219,7 +219,7 @@ func TestDirectives(t *testing.T) {
 // parses, that an empty one is told from none, and that the table is known.
 func TestTable(t *testing.T) {
 	want := []string{
-		"tls", "timeouts", "reload", "nsid", "bufsize", "bind", "debug", "ready", "health", "pprof", "prometheus", "errors",
+		"metadata", "tls", "timeouts", "reload", "nsid", "bufsize", "bind", "debug", "ready", "health", "pprof", "prometheus", "errors",
 		"log", "dnstap", "view", "acl", "any", "local", "dns64", "loadbalance", "minimal", "rewrite", "autopath", "template",
 		"hosts", "k8s_external", "kubernetes", "loop", "cache", "forward", "whoami",
 	}

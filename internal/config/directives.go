@@ -136,7 +136,6 @@ var refused = []refusal{
 	{"header", "take it out; the flags of a reply can't be changed"},
 	{"https", alwaysLimited},
 	{"https3", noTransport},
-	{"metadata", "take it out; {/log/class} and {/log/type} of log work without it"},
 	{"multisocket", "take it out; every address has a socket for each core, or as many as the flag --readers says"},
 	{"nomad", serveElsewhere},
 	{"on", "take it out; run the command outside the agent"},

@@ -29,6 +29,7 @@ type Env interface {
 	DO() bool
 	Client() netip.AddrPort
 	Server() netip.AddrPort
+	Metadata(name string) string // "" is none
 }
 
 // Expression is a condition. It is immutable and safe for concurrent use.
@@ -101,7 +102,7 @@ func newEvaluation() *evaluation {
 		"server_ip":   func() string { return host(r.facts.Server()) },
 		"server_port": func() string { return port(r.facts.Server()) },
 		"incidr":      inCIDR,
-		"metadata":    func(string) string { return "" }, // no plugin sets any
+		"metadata":    func(name string) string { return r.facts.Metadata(name) },
 	}
 	return r
 }

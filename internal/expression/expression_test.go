@@ -28,6 +28,13 @@ func (q *query) DO() bool               { return q.do }
 func (q *query) Client() netip.AddrPort { return q.client }
 func (q *query) Server() netip.AddrPort { return q.server }
 
+func (q *query) Metadata(name string) string {
+	if name == "kubernetes/client-namespace" {
+		return "shop"
+	}
+	return ""
+}
+
 func plain() *query {
 	return &query{
 		name: "abc.x.example.com.", qtype: "A", do: true,
@@ -37,22 +44,23 @@ func plain() *query {
 
 func TestHolds(t *testing.T) {
 	for text, want := range map[string]bool{
-		"type() in ['A', 'AAAA']":                        true,
-		"type() == 'MX'":                                 false,
-		`name() matches '^abc\\..*\\.example\\.com\\.$'`: true,
-		"incidr(client_ip(), '192.0.2.0/24')":            true,
-		"incidr(client_ip(), '192.0.3.0/24')":            false,
-		"incidr('::ffff:10.0.0.1', '10.0.0.0/8')":        true,
-		"incidr('2001:db8::1', '2001:DB8::/32')":         true,
-		"client_ip() == '192.0.2.1' && port() == '5353'": true,
-		"server_ip() == 'fe80::1'":                       true,
-		"server_port() == '53'":                          true,
-		"class() == 'IN' && proto() == 'udp'":            true,
-		"size() == 40 and bufsize() == 1232":             true,
-		"id() % 4 == 3 && opcode() == 0 && do()":         true,
-		"not do()":                                       false,
-		"metadata('view/name') == ''":                    true,
-		"name() endsWith 'example.com.' ? true : false":  true,
+		"type() in ['A', 'AAAA']":                           true,
+		"type() == 'MX'":                                    false,
+		`name() matches '^abc\\..*\\.example\\.com\\.$'`:    true,
+		"incidr(client_ip(), '192.0.2.0/24')":               true,
+		"incidr(client_ip(), '192.0.3.0/24')":               false,
+		"incidr('::ffff:10.0.0.1', '10.0.0.0/8')":           true,
+		"incidr('2001:db8::1', '2001:DB8::/32')":            true,
+		"client_ip() == '192.0.2.1' && port() == '5353'":    true,
+		"server_ip() == 'fe80::1'":                          true,
+		"server_port() == '53'":                             true,
+		"class() == 'IN' && proto() == 'udp'":               true,
+		"size() == 40 and bufsize() == 1232":                true,
+		"id() % 4 == 3 && opcode() == 0 && do()":            true,
+		"not do()":                                          false,
+		"metadata('view/name') == ''":                       true,
+		"metadata('kubernetes/client-namespace') == 'shop'": true,
+		"name() endsWith 'example.com.' ? true : false":     true,
 		// What fails is not true.
 		"incidr('nobody', '10.0.0.0/8')":          false,
 		"incidr('10.0.0.1', '10.0.0.0')":          false,

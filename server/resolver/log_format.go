@@ -14,7 +14,7 @@ type Format struct {
 	parts []part
 }
 
-// part is literal text, or a placeholder.
+// part is literal text, or a placeholder. text is also the name of metadata.
 type part struct {
 	text  string
 	field field
@@ -51,7 +51,7 @@ const (
 	fieldFlags
 	fieldLogClass
 	fieldLogType
-	fieldNone // what CoreDNS takes from plugins that are not here
+	fieldMetadata
 )
 
 // fields are the placeholders by name. Those from {namespace} on are not CoreDNS's.
@@ -65,8 +65,7 @@ var fields = map[string]field{
 	"{upstream}": fieldUpstream, "{upstream_duration}": fieldUpstreamDuration, "{cache}": fieldCache, "{search_path}": fieldSearchPath,
 }
 
-// ParseFormat parses a format. Braces that are no placeholder stay as they are, except labels
-// of CoreDNS's metadata, {/NAME}, which become a dash.
+// ParseFormat parses a format. Braces that are no placeholder stay as they are. {/NAME} is metadata.
 func ParseFormat(text string) *Format {
 	f := new(Format)
 	for text != "" {
@@ -82,10 +81,10 @@ func ParseFormat(text string) *Format {
 		}
 		name := text[start : end+1]
 		at, known := fields[name]
-		if !known && strings.HasPrefix(name, "{/") {
-			at, known = fieldNone, true
-		}
-		if known {
+		if label, ok := strings.CutPrefix(name, "{/"); ok && !known {
+			f.add(text[:start], literal)
+			f.add(strings.TrimSuffix(label, "}"), fieldMetadata)
+		} else if known {
 			f.add(text[:start], literal)
 			f.add("", at)
 		} else {
@@ -114,6 +113,8 @@ func (f *Format) line(b []byte, r *Request, msg []byte, local netip.Addr) []byte
 			b = append(b, p.text...)
 		case p.field == fieldLocal:
 			b = appendAddr(b, local)
+		case p.field == fieldMetadata:
+			b = appendText(b, r.metadata(r.zone, p.text))
 		case p.field >= fieldRcode:
 			b = r.replyField(b, p.field, msg)
 		case p.field >= fieldNamespace:

@@ -2,6 +2,7 @@ package resolver
 
 import (
 	"iter"
+	"net/netip"
 	"slices"
 
 	"github.com/nodens-dns/nodens/internal/wire"
@@ -25,6 +26,9 @@ type Routes struct {
 	// somebody watches; nil: nobody does. Both are set before the routes are served.
 	Owners *clients.Table
 	Tail   *tail.Feed
+	// PodLabel returns the value of a label of the pod with that address and UID, "" for none. It is set
+	// before the routes are served; nil: there are none.
+	PodLabel func(addr netip.Addr, uid, key string) string
 
 	zones map[wire.Name]*Zone // the first of each name
 	all   []*Zone

@@ -30,9 +30,9 @@ func (v *View) Name() string {
 	return v.name
 }
 
-// matches reports whether all expressions of the view are true for r.
-func (v *View) matches(r *Request) bool {
-	f := viewEnv{r: r, server: v.addr}
+// matches reports whether all expressions of the view of z are true for r.
+func (v *View) matches(r *Request, z *Zone) bool {
+	f := viewEnv{r: r, zone: z, server: v.addr}
 	for _, e := range v.when {
 		if !e.Eval(&f) {
 			return false
@@ -45,7 +45,7 @@ func (v *View) matches(r *Request) bool {
 // none.
 func (z *Zone) firstMatching(r *Request) *Zone {
 	for ; z != nil; z = z.next {
-		if z.View == nil || z.View.matches(r) {
+		if z.View == nil || z.View.matches(r, z) {
 			return z
 		}
 	}
@@ -76,6 +76,7 @@ func (rt *Routes) observeProbe(z *Zone, r *Request) bool {
 // only zones with views pay for them.
 type viewEnv struct {
 	r      *Request
+	zone   *Zone
 	server netip.AddrPort
 }
 
@@ -104,3 +105,5 @@ func (f *viewEnv) Bufsize() int {
 
 func (f *viewEnv) Client() netip.AddrPort { return f.r.Client }
 func (f *viewEnv) Server() netip.AddrPort { return f.server }
+
+func (f *viewEnv) Metadata(name string) string { return f.r.metadata(f.zone, name) }

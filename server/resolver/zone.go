@@ -23,6 +23,8 @@ type Zone struct {
 	Line int
 	// View decides which queries the zone takes; nil: all.
 	View *View
+	// Metadata are the zones whose queries have metadata; nil: none have.
+	Metadata []wire.Name
 	// Local answers localhost and the loopback zones. Any answers queries of type ANY.
 	Local *Local
 	Any   bool

@@ -2,6 +2,8 @@ package app
 
 import (
 	"net/netip"
+	"slices"
+	"strings"
 	"sync"
 
 	"github.com/nodens-dns/nodens/internal/config"
@@ -20,16 +22,45 @@ type attribution struct {
 
 	mu sync.Mutex
 	// pods are the pods that have an address, by view. Views of one cluster agree.
-	pods map[netip.Addr]map[int]clients.Pod
+	pods map[netip.Addr]map[int]labelledPod
 	last int // number of the last view
 }
 
 func newAttribution(table *clients.Table, path *fastPath) *attribution {
-	return &attribution{table: table, path: path, pods: make(map[netip.Addr]map[int]clients.Pod)}
+	return &attribution{table: table, path: path, pods: make(map[netip.Addr]map[int]labelledPod)}
 }
 
-// observer returns what a new view calls for the pods of the node; nil for nothing.
-func (x *attribution) observer() func(netip.Addr, kubernetes.NodePod) {
+// labelledPod is a pod with some of its labels.
+type labelledPod struct {
+	clients.Pod
+	keys   []string
+	values string // see [kubernetes.NodePod]
+}
+
+// value returns the value of the label, "" for none.
+func (p *labelledPod) value(key string) string {
+	i := slices.Index(p.keys, key)
+	if values := strings.Split(p.values, "\x00"); i >= 0 && i < len(values) {
+		return values[i]
+	}
+	return ""
+}
+
+// label returns the value of a label of the pod with that address and UID, "" for none.
+func (x *attribution) label(addr netip.Addr, uid, key string) string {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, p := range x.pods[addr] {
+		if p.UID == uid {
+			return p.value(key)
+		}
+	}
+	return ""
+}
+
+// observer returns what a new view calls for the pods of the node, with the values of labels; nil for
+// nothing.
+func (x *attribution) observer(labels []string) func(netip.Addr, kubernetes.NodePod) {
 	if x == nil || x.table == nil {
 		return nil
 	}
@@ -37,11 +68,11 @@ func (x *attribution) observer() func(netip.Addr, kubernetes.NodePod) {
 	defer x.mu.Unlock()
 	x.last++
 	view := x.last
-	return func(addr netip.Addr, p kubernetes.NodePod) { x.setPod(view, addr, p) }
+	return func(addr netip.Addr, p kubernetes.NodePod) { x.setPod(view, addr, p, labels) }
 }
 
 // setPod records that by the view the address belongs to p, or to no pod if p is zero.
-func (x *attribution) setPod(view int, addr netip.Addr, p kubernetes.NodePod) {
+func (x *attribution) setPod(view int, addr netip.Addr, p kubernetes.NodePod, labels []string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if p == (kubernetes.NodePod{}) {
@@ -50,12 +81,12 @@ func (x *attribution) setPod(view int, addr netip.Addr, p kubernetes.NodePod) {
 		}
 	} else {
 		if x.pods[addr] == nil {
-			x.pods[addr] = make(map[int]clients.Pod)
+			x.pods[addr] = make(map[int]labelledPod)
 		}
-		x.pods[addr][view] = clients.Pod{
+		x.pods[addr][view] = labelledPod{keys: labels, values: p.Labels, Pod: clients.Pod{
 			Namespace: p.Namespace, Name: p.Name, UID: p.UID,
 			Workload: clients.Workload{Kind: p.WorkloadKind, Name: p.WorkloadName},
-		}
+		}}
 	}
 	x.path.reportClient(addr) // what the kernel has answered so far is the present owner's
 	x.table.SetPod(addr, x.podAt(addr))
@@ -65,10 +96,10 @@ func (x *attribution) setPod(view int, addr netip.Addr, p kubernetes.NodePod) {
 // agree.
 func (x *attribution) podAt(addr netip.Addr) (pod clients.Pod) {
 	for _, p := range x.pods[addr] {
-		if pod != (clients.Pod{}) && pod != p {
+		if pod != (clients.Pod{}) && pod != p.Pod {
 			return clients.Pod{}
 		}
-		pod = p
+		pod = p.Pod
 	}
 	return pod
 }

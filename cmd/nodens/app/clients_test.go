@@ -108,7 +108,7 @@ func counted(table *clients.Table) map[string]uint64 {
 func TestAttributionOfViews(t *testing.T) {
 	table := clients.New(clients.Options{})
 	x := newAttribution(table, nil)
-	first, second := x.observer(), x.observer()
+	first, second := x.observer(nil), x.observer(nil)
 	addr := netip.MustParseAddr("10.1.0.1")
 	for _, step := range []struct {
 		tell func()
@@ -134,10 +134,27 @@ func TestAttributionOfViews(t *testing.T) {
 	}
 }
 
+// TestPodLabel: labels belong to the pod that has the address, by each view with its own list.
+func TestPodLabel(t *testing.T) {
+	x := newAttribution(clients.New(clients.Options{}), nil)
+	addr := netip.MustParseAddr("10.1.0.1")
+	web := nodePod("a")
+	web.Labels = "web\x00\x00"
+	x.observer([]string{"app", "tier"})(addr, web)
+	for _, c := range []struct{ uid, key, want string }{{web.UID, "app", "web"}, {web.UID, "tier", ""}, {web.UID, "none", ""}, {"another", "app", ""}} {
+		if got := x.label(addr, c.uid, c.key); got != c.want {
+			t.Errorf("%v is %q", c, got)
+		}
+	}
+	if got := x.label(netip.MustParseAddr("10.1.0.2"), web.UID, "app"); got != "" {
+		t.Errorf("another address has %q", got)
+	}
+}
+
 // TestAttributionOff: without a table nothing is observed.
 func TestAttributionOff(t *testing.T) {
 	for _, x := range []*attribution{nil, newAttribution(nil, nil)} {
-		if x.observer() != nil || x.counted() != nil {
+		if x.observer(nil) != nil || x.counted() != nil {
 			t.Error("pods are observed")
 		}
 	}
@@ -158,7 +175,7 @@ func TestKernelAnswersOfPod(t *testing.T) {
 	}
 	s := p.newFastPath(new(testlog.Buffer))
 	s.clients = table
-	tell := newAttribution(table, s).observer()
+	tell := newAttribution(table, s).observer(nil)
 	tell(addr, nodePod("a"))
 	tell(addr, nodePod("b"))
 	s.endClients(1)

@@ -27,13 +27,16 @@ func (a *builder) buildRoutes(g *generation) {
 			}
 		}
 	}
-	search := nodeSearch()
+	search, labels := nodeSearch(), a.clients != nil && len(config.PodLabels(g.cfg.Blocks)) > 0
 	for addr, list := range zones {
 		l := g.listeners[addr]
 		l.Routes = resolver.NewRoutes(list, a.statsFor(l.Transport, addr, droppedZone, noView))
 		l.Routes.StartWaiting = a.opts.StartWaiting
 		l.Routes.Clients, l.Routes.Search = a.clients.counted(), search
 		l.Routes.Owners, l.Routes.Tail = a.clients.owners(), a.tail
+		if labels {
+			l.Routes.PodLabel = a.clients.label
+		}
 		g.listeners[addr] = l
 	}
 }
@@ -67,6 +70,9 @@ func (p *blockParts) newZone(name wire.Name) *resolver.Zone {
 	}
 	z.Designates = p.designates(name)
 	z.Rewrite, z.Template = p.rewrite, p.template
+	if b.Metadata != nil {
+		z.Metadata = b.Metadata.Zones
+	}
 	if b.Bufsize != nil {
 		z.Bufsize = b.Bufsize.Size
 	}

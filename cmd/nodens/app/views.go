@@ -42,7 +42,8 @@ func (a *builder) openView(g *generation, b *config.Block, old *generation) (*ku
 	if err != nil {
 		return nil, err
 	}
-	key := viewKey(b, addrs)
+	labels := config.PodLabels(g.cfg.Blocks)
+	key := viewKey(b, addrs, labels)
 	if v := g.views[key]; v != nil {
 		return v, nil
 	}
@@ -52,7 +53,7 @@ func (a *builder) openView(g *generation, b *config.Block, old *generation) (*ku
 	}
 	v, err := kubernetes.Open(b.Kubernetes, kubernetes.Options{
 		Log: a.log, ServerAddrs: addrs, Node: a.opts.NodeName, Zone: a.opts.NodeZone,
-		Epochs: a.epochs, ObservePod: a.clients.observer(), ObserveNamespace: a.clientLevels.observer(),
+		Epochs: a.epochs, ObservePod: a.clients.observer(labels), PodLabels: labels, ObserveNamespace: a.clientLevels.observer(),
 	})
 	if err != nil {
 		return nil, err
@@ -84,7 +85,7 @@ func concreteAddrs(listen []netip.AddrPort) ([]netip.Addr, error) {
 }
 
 // viewKey identifies a view by everything that it is made of (see [kubernetes.Open]).
-func viewKey(b *config.Block, addrs []netip.Addr) string {
+func viewKey(b *config.Block, addrs []netip.Addr, labels []string) string {
 	k := *b.Kubernetes
 	var tls config.TLS
 	if k.TLS != nil {
@@ -93,7 +94,7 @@ func viewKey(b *config.Block, addrs []netip.Addr) string {
 	return fmt.Sprintf("%q", []any{
 		k.Endpoint, tls, k.Kubeconfig, k.Context, k.Manifests, k.QPS, k.Burst, k.Save, addrs,
 		k.Labels, k.NamespaceLabels, k.NoEndpoints, k.EndpointPodNames, k.Multicluster, k.Zonal,
-		k.Scope, k.ScopeIdle, k.ScopeMax, k.AllEndpoints, k.Topology, k.Pods == config.PodsVerified,
+		k.Scope, k.ScopeIdle, k.ScopeMax, k.AllEndpoints, k.Topology, k.Pods == config.PodsVerified, labels,
 	})
 }
 
