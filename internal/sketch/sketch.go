@@ -17,8 +17,8 @@ import (
 const (
 	// MaxKeys is the number of keys that a [Sketch] counts, if they have 32 bytes or less on average.
 	MaxKeys = 256
-	// MaxKeyLen is the length of the longest key, in bytes: a domain name and an address. A longer
-	// key is cut.
+	// MaxKeyLen is the length of the longest key, in bytes: a domain name, and some for a client or a cause. A
+	// longer key is cut.
 	MaxKeyLen = 288
 	// maxChunks is the number of chunks for the bytes of keys. Longer keys leave room for fewer
 	// keys: the longest ones for 28.

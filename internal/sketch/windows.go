@@ -118,16 +118,34 @@ func (w *Windows) endHalf() {
 	}
 }
 
+// Snapshot is the state of a window at one time. It does not change, and is safe for concurrent use.
+type Snapshot struct {
+	covered time.Duration
+	current counts
+	ended   []list
+}
+
+// Snapshot returns the state of window at now. It takes some 50 µs, and [Snapshot.Top] up to 0.5 ms.
+func (w *Windows) Snapshot(now time.Duration, window Window) Snapshot {
+	w.Advance(now)
+	from := max(w.started, (w.ends-1).Truncate(halves[window])-halves[window])
+	s := Snapshot{covered: max(0, now-from), current: w.current.counts()}
+	s.ended = append(append(s.ended, w.sums[Minute:window+1]...), w.before[window])
+	return s
+}
+
+// Top returns the n keys with the highest counts.
+func (s Snapshot) Top(n int) Report {
+	all := s.current
+	for _, l := range s.ended {
+		all = l.counts().add(all)
+	}
+	return Report{Covered: s.covered, Sum: all.sum, MaxWeight: all.maxWeight, Floor: all.floor, Entries: all.entries[:max(0, min(n, len(all.entries)))]}
+}
+
 // Top returns the n keys of window with the highest counts.
 func (w *Windows) Top(now time.Duration, window Window, n int) Report {
-	w.Advance(now)
-	all := w.current.counts()
-	for i := Minute; i <= window; i++ {
-		all = w.sums[i].counts().add(all)
-	}
-	all = w.before[window].counts().add(all)
-	from := max(w.started, (w.ends-1).Truncate(halves[window])-halves[window])
-	return Report{Covered: max(0, now-from), Sum: all.sum, MaxWeight: all.maxWeight, Floor: all.floor, Entries: all.entries[:max(0, min(n, len(all.entries)))]}
+	return w.Snapshot(now, window).Top(n)
 }
 
 // counts are the keys of a stream, the highest counts first.

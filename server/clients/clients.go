@@ -16,6 +16,7 @@
 // ([Table.Report]). Namespaces and workloads have totals that outlive their pods
 // ([Table.Series]), for metrics. The names that are asked for most, fail, are slow, or only
 // come from search paths, are found in the last ten seconds, minute and hour ([Table.Names]).
+// They belong to the client that had the address when it asked, too: see identity.
 package clients
 
 import (

@@ -18,6 +18,7 @@ func TestNamesOfReusedAddress(t *testing.T) {
 	isHost := false
 	clock := new(fakeClock)
 	table := nameTable{clients.New(clients.Options{Clock: clock.read, Stripes: 2, Host: func(netip.Addr) bool { return isHost }}), clock}
+	table.SetKernelSample(1)
 	steps := []struct {
 		change func()
 		kind   clients.Kind
@@ -37,9 +38,9 @@ func TestNamesOfReusedAddress(t *testing.T) {
 		step.change()
 		name, n := string(rune('a'+i))+".test.", len(steps)-i
 		table.ask(t, 1, name, clients.Query{}, n)
-		table.SampleKernel(addr(1), wireName(t, name), false) // of no weight yet
+		table.SampleKernel(addr(1), wireName(t, name), false)
 		table.Sweep()
-		want = append(want, clients.NameCount{Name: name, Kind: step.kind, Pod: step.pod, Addr: addr(1), Count: uint64(n)})
+		want = append(want, clients.NameCount{Name: name, Kind: step.kind, Pod: step.pod, Addr: addr(1), Count: uint64(n) + 1})
 	}
 	if diff := cmp.Diff(want, table.Names(clients.TopClientNames, clients.Minute, 99).Names, sameNames); diff != "" {
 		t.Error(diff)

@@ -3,6 +3,7 @@ package clients
 import (
 	"cmp"
 	"encoding/binary"
+	"math"
 	"math/bits"
 	"math/rand/v2"
 	"net/netip"
@@ -160,12 +161,13 @@ func (n *names) advance(now time.Duration) {
 	}
 }
 
-// top returns the limit keys of a topic with the highest counts.
-func (n *names) top(topic Topic, now time.Duration, w Window, limit int) sketch.Report {
+// top returns the keys of a topic, those with the highest counts first.
+func (n *names) top(topic Topic, now time.Duration, w Window) sketch.Report {
 	n.mu.Lock()
-	defer n.mu.Unlock()
 	n.flush(now)
-	return n.topics[topic].Top(now, sketchWindows[w], limit)
+	s := n.topics[topic].Snapshot(now, sketchWindows[w])
+	n.mu.Unlock() // readers must not wait for Top
+	return s.Top(math.MaxInt)
 }
 
 // NameCount is a row of a report about names.
@@ -206,7 +208,7 @@ type NameReport struct {
 // [TopSlow] count all. Of the kernel's answers a random sample is counted.
 func (t *Table) Names(topic Topic, w Window, limit int) NameReport {
 	t.classify()
-	r := t.names.top(topic, t.opts.Clock(), w, limit)
+	r := t.names.top(topic, t.opts.Clock(), w)
 	report := NameReport{Covered: r.Covered, Total: r.Sum, Floor: r.Floor, MaxWeight: r.MaxWeight}
 	if topic != TopFailing && topic != TopSlow {
 		report.KernelSample = int(t.kernelSample.Load())

@@ -1,9 +1,6 @@
 package clients
 
-import (
-	"math"
-	"time"
-)
+import "time"
 
 // TopName is the name that a client asks for most.
 type TopName struct {
@@ -22,7 +19,7 @@ type topName struct {
 
 // setTopNames fills in the names that the rows ask for most.
 func (t *Table) setTopNames(rows map[rowKey]*Client, by By, w Window, counted time.Duration) {
-	r := t.names.top(TopClientNames, t.opts.Clock(), w, math.MaxInt)
+	r := t.names.top(TopClientNames, t.opts.Clock(), w)
 	tops := make(map[rowKey]*topName)
 	for _, n := range t.nameCounts(TopClientNames, r.Entries) {
 		if n.Count == n.Error { // it may have asked for another name each time
