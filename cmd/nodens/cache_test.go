@@ -28,13 +28,13 @@ func TestCacheCommands(t *testing.T) {
 		args  string
 		wants []string
 	}{
-		{"cache get a.test", []string{"TYPE  BITS  REPLY", "A     -     NOERROR  1        0s   300s  -      test.\n"}},
+		{"cache get a.test", []string{"TYPE  BITS  REPLY", "\nA     -     NOERROR  1 ", "  test.\n"}},
 		{"cache get a.test A -o wide", []string{"SUBTREE", "IN     success  false"}},
 		{"cache get a.test MX", []string{"a.test. is not cached\n"}},
 		{"cache get a.other", []string{"no cache covers a.other.\n"}},
 		{"cache stats", []string{" KiB are in use\n", "ZONES  SUCCESS", "test.  1/9984   0/9984"}},
 		{"cache stats -o wide", []string{"PREFETCHES"}},
-		{"explain a.test --ask", []string{"answered by  cache", "asked        NOERROR, TTL ", ", by cache in ", "a.test. 300 IN A 192.0.2.1"}},
+		{"explain a.test --ask", []string{"answered by  cache", "asked        NOERROR, TTL ", ", by cache in ", " IN A 192.0.2.1"}},
 		{"cache flush a.test", []string{"1 entries removed\n"}},
 		{"cache get a.test", []string{"a.test. is not cached\n"}},
 	} {

@@ -14,6 +14,9 @@
 // request, with the results of its look-ups in caches; [Request.Finish] counts them, writes
 // the logs and the dnstap messages, and returns the reply.
 //
+// [Routes.Explain] runs the same path with a trace, in which each step notes what it decides, and ends before
+// the request is finished. It waits for nothing, and a view of the cluster takes it for no use.
+//
 // A [Zone] is immutable but for its counters. [Routes] are the zones of one address; a
 // reload makes new ones. Requests and their buffers belong to whoever reads the packets, and
 // are used again; a request that has to wait is copied by [Request.Detach].

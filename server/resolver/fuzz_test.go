@@ -50,7 +50,7 @@ func fuzzRoutes(f *testing.F) *resolver.Routes {
 
 // FuzzServe: whatever comes in, the server neither panics nor mirrors responses,
 // and what it sends is a reply to the query, within the client's size, that a
-// resolver can read.
+// resolver can read. The explanation of the query has the reply's rcode.
 func FuzzServe(f *testing.F) {
 	rt := fuzzRoutes(f)
 	for _, q := range []struct {
@@ -78,6 +78,7 @@ func FuzzServe(f *testing.F) {
 	f.Fuzz(func(t *testing.T, packet []byte) {
 		var x resolver.Request
 		x.Query.Packet = packet
+		e, _ := rt.Explain(packet, x.Client, resolver.UDP)
 		msg, o := serve(rt, &x, nil)
 		if o != resolver.Answered {
 			msg = resume(rt, &x, o)
@@ -97,6 +98,9 @@ func FuzzServe(f *testing.F) {
 		var reply dns.Msg
 		if err := reply.Unpack(msg); err != nil {
 			t.Errorf("the reply can't be read: %v", err)
+		}
+		if e != nil && (e.Waits != resolver.NoWait || int(e.Rcode) != reply.Rcode) {
+			t.Errorf("explained as %v, waiting for %q, and answered %s", e.Rcode, e.Waits, dns.RcodeToString[reply.Rcode])
 		}
 		if limit := max(x.Query.Limit(), wire.MinUDP); len(msg) > limit {
 			t.Errorf("%d bytes for a client that takes %d", len(msg), limit)

@@ -53,8 +53,9 @@ type run struct {
 	asked     int
 	different map[string]*differenceGroup
 	// forecasts are what the explanations of the queries since the last check say, by agent.
-	forecasts    map[*adminSocket][]forecast
-	explanations int // compared
+	forecasts map[*adminSocket][]forecast
+	// explanations were compared; certain of them name the rcode.
+	explanations, certain int
 }
 
 // differenceGroup is differences that look the same in outline.
