@@ -64,7 +64,8 @@ type round struct {
 	*node
 	marker  *marker
 	places  []*place
-	queries int // of each address at a time
+	queries int    // of each address at a time
+	asHost  counts // asked from the node's own address
 	// replaced is when the old pods ended.
 	replaced time.Time
 }
@@ -195,6 +196,7 @@ func (r *round) run() {
 		r.start(p.old)
 		r.show(p.old, running)
 	})
+	r.asHost = r.askAsHost(r.queries)
 	r.sync(r.marker)
 	r.awaitInterfaces()
 	r.together(func(p *place) error {

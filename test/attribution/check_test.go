@@ -17,7 +17,10 @@ func (r *round) check(table map[string]*line) {
 	r.t.Helper()
 	rows := r.rows()
 	workloads := make(map[[2]string]counts) // by the labels namespace and workload
-	asked := r.marker.most
+	asked := r.marker.most.plus(r.asHost)
+	if got := reported(rows.host); got != r.asHost {
+		r.t.Errorf("%+v count for the node, want %+v", got, r.asHost)
+	}
 	for _, p := range r.places {
 		l := table[p.name]
 		if l == nil {

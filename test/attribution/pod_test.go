@@ -134,6 +134,25 @@ func (p *pod) ask(random *rand.Rand, queries int, certain bool) (sent counts, er
 	return sent, nil
 }
 
+// askAsHost shows a pod in the node's network, which has the node's address, and sends queries from there.
+func (n *node) askAsHost(queries int) counts {
+	n.t.Helper()
+	addr := podNet4.Addr().Next()
+	p := &pod{namespace: "ns-0", name: "proxy", workload: "proxy", addrs: []netip.Addr{addr}}
+	o := p.object(running)
+	o.Spec.HostNetwork = true
+	n.api.Put(o)
+	ns, err := os.Open("/run/netns/" + n.Node)
+	n.must(err)
+	defer ns.Close()
+	s, err := openSession(ns, addr, rand.New(rand.NewPCG(0, 0)), questions)
+	n.must(err)
+	defer s.close()
+	sent, err := s.ask(queries)
+	n.must(err)
+	return sent
+}
+
 // marker is an address that belongs to a new pod after each sync.
 type marker struct {
 	*pod
@@ -172,15 +191,16 @@ func (n *node) sync(m *marker) {
 	})
 }
 
-// rows are the rows of a report by pod and, of addresses of no known pod, by address.
+// rows are the rows of a report by pod and, of addresses of no known pod, by address; and the node's.
 type rows struct {
 	pods    map[string]report.ClientCounts // by namespace/name
 	unknown map[netip.Addr]report.ClientCounts
+	host    report.ClientCounts
 }
 
 func (n *node) rows() rows {
 	n.t.Helper()
-	r := rows{make(map[string]report.ClientCounts), make(map[netip.Addr]report.ClientCounts)}
+	r := rows{pods: make(map[string]report.ClientCounts), unknown: make(map[netip.Addr]report.ClientCounts)}
 	for _, c := range n.clients("pod").Clients {
 		switch c.Kind {
 		case "pod":
@@ -189,6 +209,8 @@ func (n *node) rows() rows {
 			addr, err := netip.ParseAddr(c.Addresses[0])
 			n.must(err)
 			r.unknown[addr] = c.Total
+		case "host":
+			r.host = c.Total
 		default:
 			n.t.Errorf("a row for %s with %d queries", c.Kind, c.Total.Queries)
 		}
