@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -27,10 +28,10 @@ const (
 // TestReference: the pages in docs/reference/cli and docs/man describe the commands as they are. With
 // -update it writes them.
 func TestReference(t *testing.T) {
-	root := newRootCommand()
+	root, plugin := newRootCommand(), newPluginCommand()
 	root.InitDefaultHelpCmd()
-	want := map[string]string{filepath.Join(pagesDir, "README.md"): indexPage(root)}
-	for _, c := range allCommands(root) {
+	want := map[string]string{filepath.Join(pagesDir, "README.md"): indexPage(allCommands(root), allCommands(plugin))}
+	for _, c := range slices.Concat(allCommands(root), allCommands(plugin)) {
 		name := strings.ReplaceAll(c.CommandPath(), " ", "-")
 		want[filepath.Join(pagesDir, name+".md")] = commandPage(c)
 		want[filepath.Join(manDir, name+".1")] = manPage(c)
@@ -79,7 +80,7 @@ func comparePage(t *testing.T, path, want string) {
 }
 
 // indexPage is the page that lists the commands.
-func indexPage(root *cobra.Command) string {
+func indexPage(commands, plugin []*cobra.Command) string {
 	var b strings.Builder
 	b.WriteString(header + `# Command line
 
@@ -90,9 +91,15 @@ its flags. The same text is in ` + "`nodens COMMAND --help`" + `, and in the man
 | command | what it does |
 |---|---|
 `)
-	for _, c := range allCommands(root) {
-		fmt.Fprintf(&b, "| [%s](%s.md) | %s |\n", c.CommandPath(), strings.ReplaceAll(c.CommandPath(), " ", "-"), cell(c.Short))
-	}
+	indexRows(&b, commands)
+	b.WriteString(`
+Under the name ` + "`kubectl-nodens`" + ` the program is a [plugin of kubectl](../../how-to/see-the-whole-cluster.md), for all agents
+of a cluster:
+
+| command | what it does |
+|---|---|
+`)
+	indexRows(&b, plugin)
 	b.WriteString(`
 ## Flags
 
@@ -118,6 +125,13 @@ the format of its log.
 [nodens completion](nodens-completion.md) for other shells.
 `)
 	return b.String()
+}
+
+// indexRows writes a row for each command.
+func indexRows(b *strings.Builder, commands []*cobra.Command) {
+	for _, c := range commands {
+		fmt.Fprintf(b, "| [%s](%s.md) | %s |\n", c.CommandPath(), strings.ReplaceAll(c.CommandPath(), " ", "-"), cell(c.Short))
+	}
 }
 
 // commandPage is the page of one command.
@@ -188,7 +202,7 @@ func manPage(cmd *cobra.Command) string {
 
 func seeAlso(cmd *cobra.Command) string {
 	if cmd.HasParent() {
-		return ".SH SEE ALSO\n.BR nodens (1)\n"
+		return fmt.Sprintf(".SH SEE ALSO\n.BR %s (1)\n", roff(strings.ReplaceAll(cmd.Root().CommandPath(), " ", "-")))
 	}
 	var list []string
 	for _, c := range allCommands(cmd)[1:] {

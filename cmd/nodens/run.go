@@ -43,7 +43,7 @@ func execute(ctx context.Context, root *cobra.Command, args []string, stdout, st
 	if cmd == root && (code == exitError || format == options.LogJSON || format == options.LogCoreDNS) {
 		logFailure(format, stderr, err)
 	} else {
-		fmt.Fprintln(stderr, "nodens:", err)
+		fmt.Fprintf(stderr, "%s: %v\n", root.CommandPath(), err)
 	}
 	return code
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/nodens-dns/nodens/internal/cli"
 )
@@ -90,12 +91,7 @@ until Ctrl-C. The command asks the agent through its admin socket.`,
 		Args:    cli.NoArgs,
 	}
 	flags := cmd.Flags()
-	cli.Enum(flags, "by", f.by, "what a row is", []string{"pod", "workload", "namespace", "name", "upstream"}, func(text string) { f.by = text })
-	cli.Enum(flags, "topic", f.topic, "which names with --by name", []string{"queries", "client", "waste", "failing", "slow"}, func(text string) { f.topic = text })
-	cli.Enum(flags, "window", f.window, "time that is counted: half of it to all of it, up to now", []string{"10s", "1m", "1h"}, func(text string) { f.window = text })
-	cli.Enum(flags, "sort", f.sort, "what the highest rows have most of", []string{"queries", "nxdomain", "waste", "servfail", "upstream", "p99", "shed"},
-		func(text string) { f.sort = text })
-	flags.IntVar(&f.rows, "rows", defaultTopRows, "`number` of rows of the table; 0 for all")
+	f.register(flags, []string{"pod", "workload", "namespace", "name", "upstream"})
 	f.socket.register(flags)
 	output := cli.AddTableOutput(flags)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -105,6 +101,16 @@ until Ctrl-C. The command asks the agent through its admin socket.`,
 		return runTop(cmd.Context(), f, output, cmd.OutOrStdout())
 	}
 	return cmd
+}
+
+// register adds the flags that say what the table has. by are the values of --by.
+func (f *topFlags) register(flags *pflag.FlagSet, by []string) {
+	cli.Enum(flags, "by", f.by, "what a row is", by, func(text string) { f.by = text })
+	cli.Enum(flags, "topic", f.topic, "which names with --by name", []string{"queries", "client", "waste", "failing", "slow"}, func(text string) { f.topic = text })
+	cli.Enum(flags, "window", f.window, "time that is counted: half of it to all of it, up to now", []string{"10s", "1m", "1h"}, func(text string) { f.window = text })
+	cli.Enum(flags, "sort", f.sort, "what the highest rows have most of", []string{"queries", "nxdomain", "waste", "servfail", "upstream", "p99", "shed"},
+		func(text string) { f.sort = text })
+	flags.IntVar(&f.rows, "rows", defaultTopRows, "`number` of rows of the table; 0 for all")
 }
 
 // runTop prints the table once, or until ctx ends if stdout is a terminal.

@@ -49,21 +49,27 @@ func (t clientTable) print(out io.Writer, f *topFlags, wide bool) error {
 	if c.Refused > 0 {
 		fmt.Fprintf(w, "; about %d others are (other)", c.Refused)
 	}
-	columns := []string{strings.ToUpper(c.By), "QPS", "SHARE", "HIT", "KERNEL", "NXDOMAIN", "WASTE", "SERVFAIL", "UPSTREAM/s", "P50", "P99", "SHED", "TOP-NAME"}
-	if wide {
-		columns = append(columns, "SLOW", "QUERIES", "TOTAL", "WORKLOAD", "ADDRESSES")
-	}
-	fmt.Fprintf(w, "\n\n%s\n", strings.Join(columns, "\t"))
+	fmt.Fprintf(w, "\n\n%s\n", strings.Join(clientColumns(c.By, wide), "\t"))
 	rows := shown(f, c.Clients)
 	for i := range rows {
-		fmt.Fprintln(w, strings.Join(clientRow(&rows[i], c, wide), "\t"))
+		upstream := report.PerSecond(rows[i].Window.Upstream, c.WindowSeconds)
+		fmt.Fprintln(w, strings.Join(clientRow(&rows[i], c.By, upstream, wide), "\t"))
 	}
 	printMore(w, len(c.Clients)-len(rows)+c.More)
 	return w.Flush()
 }
 
-// clientRow returns the columns of one client.
-func clientRow(c *report.Client, all *report.Clients, wide bool) []string {
+// clientColumns returns the names of the columns.
+func clientColumns(by string, wide bool) []string {
+	columns := []string{strings.ToUpper(by), "QPS", "SHARE", "HIT", "KERNEL", "NXDOMAIN", "WASTE", "SERVFAIL", "UPSTREAM/s", "P50", "P99", "SHED", "TOP-NAME"}
+	if wide {
+		columns = append(columns, "SLOW", "QUERIES", "TOTAL", "WORKLOAD", "ADDRESSES")
+	}
+	return columns
+}
+
+// clientRow returns the columns of one client, for which an upstream is asked so often in a second.
+func clientRow(c *report.Client, by string, upstream float64, wide bool) []string {
 	n := c.Window
 	share := func(part uint64) string {
 		if n.Queries == 0 {
@@ -72,8 +78,8 @@ func clientRow(c *report.Client, all *report.Clients, wide bool) []string {
 		return percent(float64(part) / float64(n.Queries))
 	}
 	row := []string{
-		clientName(c, all.By), fmt.Sprintf("%.1f", c.QueriesPerSecond), percent(c.Share), share(n.Hits), share(n.Kernel), share(n.NXDomain),
-		share(n.Waste), share(n.Servfail), fmt.Sprintf("%.1f", report.PerSecond(n.Upstream, all.WindowSeconds)), latency(c.P50Seconds), latency(c.P99Seconds), fmt.Sprint(n.Shed), topNameText(c.TopName),
+		clientName(c, by), fmt.Sprintf("%.1f", c.QueriesPerSecond), percent(c.Share), share(n.Hits), share(n.Kernel), share(n.NXDomain),
+		share(n.Waste), share(n.Servfail), fmt.Sprintf("%.1f", upstream), latency(c.P50Seconds), latency(c.P99Seconds), fmt.Sprint(n.Shed), topNameText(c.TopName),
 	}
 	if !wide {
 		return row

@@ -46,8 +46,19 @@ func (t nameTable) print(out io.Writer, f *topFlags, wide bool) error {
 	if n.Floor > 0 {
 		fmt.Fprintf(w, "; names without a row: at most %d each", n.Floor)
 	}
+	fmt.Fprintf(w, "\n\n%s\n", strings.Join(nameColumns(n.Topic, wide), "\t"))
+	rows := shown(f, n.Names)
+	for i := range rows {
+		fmt.Fprintln(w, strings.Join(nameRow(&rows[i], n.Topic, wide), "\t"))
+	}
+	printMore(w, len(n.Names)-len(rows)+n.More)
+	return w.Flush()
+}
+
+// nameColumns returns the names of the columns.
+func nameColumns(topic string, wide bool) []string {
 	columns := []string{"QPS", "SHARE", "QUERIES", "ERROR", "NAME"}
-	switch n.Topic {
+	switch topic {
 	case "client":
 		if columns = append([]string{"POD"}, columns...); wide {
 			columns = append(columns, "ADDRESS")
@@ -55,13 +66,7 @@ func (t nameTable) print(out io.Writer, f *topFlags, wide bool) error {
 	case "failing", "slow":
 		columns = append([]string{"CAUSE"}, columns...)
 	}
-	fmt.Fprintf(w, "\n\n%s\n", strings.Join(columns, "\t"))
-	rows := shown(f, n.Names)
-	for i := range rows {
-		fmt.Fprintln(w, strings.Join(nameRow(&rows[i], n.Topic, wide), "\t"))
-	}
-	printMore(w, len(n.Names)-len(rows)+n.More)
-	return w.Flush()
+	return columns
 }
 
 // nameRow returns the columns of one name.

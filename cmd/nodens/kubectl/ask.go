@@ -1,0 +1,134 @@
+package kubectl
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/nodens-dns/nodens/internal/report"
+)
+
+// askedAtOnce is the number of nodes that are asked at the same time.
+const askedAtOnce = 16
+
+// Question is a command to run in the agents' pods, whose reply is a T.
+type Question[T any] struct {
+	// Args are nodens' arguments. The command prints a T, which begins with a report.Header, as JSON.
+	Args []string
+	// Serves compares the replies of two agents on one node. It is positive if a's agent is the one
+	// that serves the node, rather than b's.
+	Serves func(a, b *T) int
+	// Each gets one reply of each node, one at a time, in the order of their arrival.
+	Each func(node string, reply *T)
+}
+
+// answer is what the agents of one node replied.
+type answer[T any] struct {
+	node       string
+	reply      *T
+	unanswered []report.Unanswered
+}
+
+// Ask runs the command in all agents' pods. Agents on the same node are asked one after the other, and
+// one of their replies counts: during an upgrade there are two, mostly with the same admin socket. It
+// returns the number of nodes that answered, and names the agents that did not. The error is the one of
+// ctx, or says that kubectl can't list the pods.
+func Ask[T any](ctx context.Context, c *Cluster, q *Question[T]) (report.Cluster, error) {
+	result := report.Cluster{SchemaVersion: report.SchemaVersion, Unanswered: []report.Unanswered{}}
+	agents, err := c.Agents(ctx)
+	if err != nil {
+		return result, err
+	}
+	nodes, answers := make(chan []Agent), make(chan answer[T])
+	go func() {
+		defer close(nodes)
+		for _, list := range byNode(agents) {
+			nodes <- list
+		}
+	}()
+	var asking sync.WaitGroup
+	for range askedAtOnce {
+		asking.Go(func() {
+			for list := range nodes {
+				answers <- askNode(ctx, c, q, list)
+			}
+		})
+	}
+	go func() {
+		asking.Wait()
+		close(answers)
+	}()
+	for a := range answers {
+		result.Unanswered = append(result.Unanswered, a.unanswered...)
+		if a.reply != nil {
+			result.Nodes++
+			q.Each(a.node, a.reply)
+		}
+	}
+	slices.SortFunc(result.Unanswered, func(a, b report.Unanswered) int {
+		return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Pod, b.Pod))
+	})
+	return result, ctx.Err()
+}
+
+// byNode returns the agents of each node. A pod without a node is alone.
+func byNode(agents []Agent) (nodes [][]Agent) {
+	index := make(map[string]int)
+	for _, a := range agents {
+		i, ok := index[a.Node]
+		if !ok || a.Node == "" {
+			i, nodes = len(nodes), append(nodes, nil)
+			index[a.Node] = i
+		}
+		nodes[i] = append(nodes[i], a)
+	}
+	return nodes
+}
+
+// askNode asks the agents of one node.
+func askNode[T any](ctx context.Context, c *Cluster, q *Question[T], agents []Agent) answer[T] {
+	a := answer[T]{node: agents[0].Node}
+	var waiting []report.Unanswered // their containers do not run
+	for _, agent := range agents {
+		if agent.Phase != "Running" {
+			waiting = append(waiting, report.Unanswered{Node: agent.Node, Pod: agent.Pod, Reason: "the pod is " + cmp.Or(agent.Phase, "not running")})
+			continue
+		}
+		reply, err := askAgent[T](ctx, c, agent.Pod, q.Args)
+		switch {
+		case err != nil:
+			a.unanswered = append(a.unanswered, report.Unanswered{Node: agent.Node, Pod: agent.Pod, Reason: err.Error()})
+		case a.reply == nil || q.Serves(reply, a.reply) > 0:
+			a.reply = reply
+		}
+	}
+	if a.reply == nil {
+		a.unanswered = append(a.unanswered, waiting...)
+	}
+	return a
+}
+
+// askAgent runs nodens in a pod and decodes its reply. A reply counts whatever the exit code, because
+// `nodens status` of an agent with a problem ends with 1.
+func askAgent[T any](ctx context.Context, c *Cluster, pod string, args []string) (*T, error) {
+	command := append([]string{"exec", pod, "--", "nodens"}, args...)
+	out, failed, err := c.run(ctx, limits{c.Timeout, replyBytes}, command...)
+	if err != nil && (!failed || len(out) == 0) {
+		return nil, err
+	}
+	var header report.Header
+	if invalid := json.Unmarshal(out, &header); invalid != nil {
+		return nil, cmp.Or(err, fmt.Errorf("the reply is not valid: %w", invalid))
+	}
+	if header.SchemaVersion != report.SchemaVersion {
+		return nil, fmt.Errorf("the reply has the schema version %d, and this program knows %d; use the program of the agent's version", header.SchemaVersion, report.SchemaVersion)
+	}
+	reply := new(T)
+	if err := json.Unmarshal(out, reply); err != nil {
+		return nil, fmt.Errorf("the reply is not valid: %w", err)
+	}
+	return reply, nil
+}

@@ -1,0 +1,167 @@
+// Package kubectl asks all agents of a cluster by running kubectl, and merges what they reply. kubectl
+// knows the cluster and every kind of authentication; this package imports nothing of either, and
+// nothing of the agent.
+//
+// [Cluster.Agents] lists the pods, [Ask] runs a command in each of them, and the merging types add the
+// replies up as they arrive.
+package kubectl
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"strings"
+	"time"
+)
+
+const (
+	// DefaultTimeout bounds one run of kubectl exec, listTime one of kubectl get.
+	DefaultTimeout = 5 * time.Second
+	listTime       = 30 * time.Second
+	// replyBytes bounds the output of kubectl exec, listBytes the one of kubectl get, which has some
+	// 100 bytes for each pod.
+	replyBytes = 4 << 20
+	listBytes  = 16 << 20
+	// errorBytes bounds what is kept of kubectl's error output.
+	errorBytes = 4 << 10
+	// pipeTime is how long processes that kubectl has started may keep its output open.
+	pipeTime = 100 * time.Millisecond
+)
+
+// Cluster says which cluster, and which pods are agents. Empty fields of Context and Kubeconfig are
+// kubectl's defaults.
+type Cluster struct {
+	Context    string
+	Kubeconfig string
+	Namespace  string
+	Selector   string
+	// Timeout is the time for each agent to reply.
+	Timeout time.Duration
+}
+
+// Agent is a pod of an agent.
+type Agent struct {
+	Pod   string
+	Node  string // "" if the pod has none yet
+	Phase string // of the pod: Running and others
+}
+
+// Agents returns the pods of the agents, in kubectl's order. It is an error if there is none.
+func (c *Cluster) Agents(ctx context.Context) ([]Agent, error) {
+	const columns = "custom-columns=NAME:.metadata.name,NODE:.spec.nodeName,PHASE:.status.phase"
+	out, _, err := c.run(ctx, limits{listTime, listBytes}, "get", "pods", "--selector", c.Selector, "--no-headers", "-o", columns)
+	if err != nil {
+		return nil, fmt.Errorf("listing the agents' pods: %w", err)
+	}
+	var agents []Agent
+	for line := range strings.Lines(string(out)) {
+		fields := strings.Fields(line)
+		if len(fields) != 3 {
+			return nil, fmt.Errorf("listing the agents' pods: kubectl printed %q, which is no pod", shortened(line))
+		}
+		for i, text := range fields {
+			if text == "<none>" {
+				fields[i] = ""
+			}
+		}
+		agents = append(agents, Agent{Pod: fields[0], Node: fields[1], Phase: fields[2]})
+	}
+	if len(agents) == 0 {
+		return nil, fmt.Errorf("no pod in the namespace %s has the labels %s; give --namespace and --selector", c.Namespace, c.Selector)
+	}
+	return agents, nil
+}
+
+// limits bound a run of kubectl.
+type limits struct {
+	time  time.Duration
+	bytes int
+}
+
+// run runs kubectl with the arguments and returns its output. failed says that it could be run and
+// ended with another code than 0; the output may be of use then, too.
+func (c *Cluster) run(ctx context.Context, l limits, args ...string) (out []byte, failed bool, err error) {
+	timed, cancel := context.WithTimeout(ctx, l.time)
+	defer cancel()
+	stdout, stderr := &bounded{limit: l.bytes, full: cancel}, &bounded{limit: errorBytes, full: func() {}}
+	cmd := exec.CommandContext(timed, "kubectl", append(c.flags(), args...)...)
+	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = stdout, stderr, pipeTime
+	err = cmd.Run()
+	switch exit := (*exec.ExitError)(nil); {
+	case ctx.Err() != nil:
+		return nil, false, ctx.Err()
+	case stdout.cut:
+		return nil, false, fmt.Errorf("more than %d MiB of output", l.bytes>>20)
+	case timed.Err() != nil:
+		return nil, false, fmt.Errorf("no answer in %s", l.time)
+	case err == nil:
+		return stdout.kept.Bytes(), false, nil
+	case errors.Is(err, exec.ErrNotFound):
+		return nil, false, fmt.Errorf("%w; install kubectl, or add its directory to PATH", err)
+	case errors.As(err, &exit):
+		return stdout.kept.Bytes(), true, errors.New(lastLine(stderr.kept.String(), exit.Error()))
+	}
+	return nil, false, fmt.Errorf("running kubectl: %w", err)
+}
+
+// flags returns the arguments that select the cluster.
+func (c *Cluster) flags() (args []string) {
+	if c.Kubeconfig != "" {
+		args = append(args, "--kubeconfig", c.Kubeconfig)
+	}
+	if c.Context != "" {
+		args = append(args, "--context", c.Context)
+	}
+	return append(args, "--namespace", c.Namespace)
+}
+
+// bounded keeps the first limit bytes. The first byte beyond them calls full.
+type bounded struct {
+	kept  bytes.Buffer
+	limit int
+	cut   bool
+	full  func()
+}
+
+func (b *bounded) Write(p []byte) (int, error) {
+	keep := min(len(p), b.limit-b.kept.Len())
+	b.kept.Write(p[:keep])
+	if keep < len(p) && !b.cut {
+		b.cut = true
+		b.full()
+	}
+	return len(p), nil
+}
+
+// lastLine returns the last line of text that says what is wrong, fallback without one. kubectl exec
+// writes a line about the exit code below the command's own.
+func lastLine(text, fallback string) string {
+	lines := strings.Split(strings.TrimSpace(text), "\n")
+	for i := len(lines) - 1; i >= 0; i-- {
+		line := strings.TrimSpace(lines[i])
+		if line != "" && !strings.HasPrefix(line, "command terminated with exit code") {
+			return shortened(line)
+		}
+	}
+	if line := strings.TrimSpace(lines[len(lines)-1]); line != "" {
+		return line
+	}
+	return fallback
+}
+
+// shortened returns the beginning of text, without control characters.
+func shortened(text string) string {
+	const most = 300
+	text = strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(strings.TrimSpace(text), "?"))
+	if len(text) > most {
+		return strings.ToValidUTF8(text[:most], "") + "…"
+	}
+	return text
+}
