@@ -53,6 +53,40 @@ func TestRole(t *testing.T) {
 	}
 }
 
+// TestPluginRole: the optional Role for users of kubectl nodens has the rights to list pods and to exec in
+// them, in the agents' namespace and nowhere else, and it is part of nothing else.
+func TestPluginRole(t *testing.T) {
+	objects, err := decodeObjects(readFile(t, "kubectl-nodens.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(objects) != 2 {
+		t.Fatalf("%d objects, want a Role and its binding", len(objects))
+	}
+	role, _ := findObject[*rbacv1.Role](t, objects, "")
+	binding, _ := findObject[*rbacv1.RoleBinding](t, objects, "")
+	want := []rbacv1.PolicyRule{
+		{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get", "list"}},
+		{APIGroups: []string{""}, Resources: []string{"pods/exec"}, Verbs: []string{"create", "get"}},
+	}
+	if d := cmp.Diff(want, role.Rules); d != "" {
+		t.Errorf("rules (-want +got):\n%s", d)
+	}
+	ref := rbacv1.RoleRef{APIGroup: "rbac.authorization.k8s.io", Kind: "Role", Name: role.Name}
+	if d := cmp.Diff(ref, binding.RoleRef); d != "" {
+		t.Errorf("the binding's role (-want +got):\n%s", d)
+	}
+	set, _ := findObject[*appsv1.DaemonSet](t, loadManifest(t), "")
+	if role.Namespace != set.Namespace || binding.Namespace != set.Namespace {
+		t.Errorf("the namespaces are %q and %q, want %q", role.Namespace, binding.Namespace, set.Namespace)
+	}
+	for _, s := range binding.Subjects {
+		if s.Kind != "Group" || strings.HasPrefix(s.Name, "system:") {
+			t.Errorf("the subject %s %s: want a group of users", s.Kind, s.Name)
+		}
+	}
+}
+
 // TestMulticlusterRule: the rule for ServiceImports is commented out, because most clusters
 // don't have them. It must be valid without the comment marks.
 func TestMulticlusterRule(t *testing.T) {
