@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -214,7 +215,7 @@ func (r *round) run() {
 	r.together(r.askEarly)
 	r.each(func(p *place) {
 		if !p.meanwhile {
-			r.showNew(p)
+			r.showNew(p, p.random.IntN(2) == 0)
 		}
 	})
 	r.sync(r.marker)
@@ -294,14 +295,15 @@ func (r *round) askEarly(p *place) (err error) {
 		return err
 	}
 	var wg sync.WaitGroup
-	wg.Go(func() { r.showNew(p) })
+	newFirst := p.random.IntN(2) == 0
+	wg.Go(func() { r.showNew(p, newFirst) })
 	err = r.ask(p, p.new, false)
 	wg.Wait()
 	return err
 }
 
-// showNew shows the new pod with its address, and removes the old one, in any order.
-func (r *round) showNew(p *place) {
+// showNew shows the new pod with its address, and removes the old one if nothing else does, before or after.
+func (r *round) showNew(p *place, newFirst bool) {
 	if p.stays {
 		return
 	}
@@ -309,7 +311,9 @@ func (r *round) showNew(p *place) {
 	if !p.removedFirst && !p.removedLast {
 		steps = append(steps, func() { r.remove(p.old) })
 	}
-	p.random.Shuffle(len(steps), func(i, j int) { steps[i], steps[j] = steps[j], steps[i] })
+	if !newFirst {
+		slices.Reverse(steps)
+	}
 	for _, step := range steps {
 		step()
 	}
