@@ -95,7 +95,7 @@ func (t *Table) Report(by By, w Window) Report {
 		Since: now - t.started, Window: now - t.windows[w].previous,
 		Used: t.opts.MaxClients - len(t.free), Max: t.opts.MaxClients, Refused: t.refused(),
 	}
-	rows := make(map[rowKey]*Client)
+	rows := make(map[rowKey]*Client, r.Used)
 	for o := range t.eachOwner {
 		if o.total.queries() > 0 {
 			key := o.rowKey(by)
@@ -106,6 +106,7 @@ func (t *Table) Report(by By, w Window) Report {
 		}
 	}
 	t.setTopNames(rows, by, w, r.Window)
+	r.Clients = make([]Client, 0, len(rows))
 	for _, row := range rows {
 		r.Clients = append(r.Clients, *row)
 	}

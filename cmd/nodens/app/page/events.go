@@ -18,24 +18,29 @@ type part struct {
 	data         any
 }
 
-// fastParts returns the parts that each event may have: who asks what.
+// fastParts returns the parts that each event may have: the clients.
 func (p *Page) fastParts(v parameters) []part {
-	tables, counted := p.tables(v)
-	list := []part{{"counted", "counted", counted}}
-	for i := range tables {
-		list = append(list, part{tables[i].ID + "-rows", "rows", tables[i]}, part{tables[i].ID + "-more", "more", tables[i]})
-	}
-	return list
+	clients, counted := clientsTable(p.source, v)
+	return append(tableParts(clients), part{"counted", "counted", counted})
 }
 
-// slowParts returns the parts that change with h: the charts, and how the agent is.
-func (p *Page) slowParts(h *History) []part {
+// slowParts returns the other parts. They are sent with each sample of the history, because they take more
+// time to make.
+func (p *Page) slowParts(v parameters, h *History) []part {
 	s := p.source.Status()
 	list := []part{{"state", "state", newState(s, p.now())}, {"faults", "faults", newestFirst(s.Faults)}}
 	for _, c := range newCharts(h) {
 		list = append(list, part{c.ID + "-drawing", "drawing", c}, part{c.ID + "-rows", "chart-rows", c})
 	}
+	for _, t := range otherTables(p.source, v) {
+		list = append(list, tableParts(t)...)
+	}
 	return list
+}
+
+// tableParts returns the parts of a table.
+func tableParts(t table) []part {
+	return []part{{t.ID + "-rows", "rows", t}, {t.ID + "-more", "more", t}}
 }
 
 // serveEvents sends the parts of the page that change, until the client goes or the agent closes the page.
@@ -84,7 +89,7 @@ type stream struct {
 func (s *stream) update() error {
 	parts := s.page.fastParts(s.parameters)
 	if h := s.page.source.History(); len(s.sent) == 0 || !h.End.Equal(s.sample) {
-		parts, s.sample = append(parts, s.page.slowParts(&h)...), h.End
+		parts, s.sample = append(parts, s.page.slowParts(s.parameters, &h)...), h.End
 	}
 	changed := make(map[string]string)
 	var b bytes.Buffer

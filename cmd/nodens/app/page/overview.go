@@ -44,18 +44,17 @@ func (p *Page) newOverview(v parameters) overview {
 		By: v.byChoices(), Windows: v.windowChoices(), Faults: newestFirst(s.Faults),
 		ClearSearchHref: v.link("clients", func(v *parameters) { v.Search = "" }),
 	}
-	o.Tables, o.Counted = p.tables(v)
+	clients, counted := clientsTable(p.source, v)
+	o.Tables, o.Counted = append([]table{clients}, otherTables(p.source, v)...), counted
 	return o
 }
 
-// tables returns the tables, and a note about the counts.
-func (p *Page) tables(v parameters) (list []table, counted string) {
-	clients, note := clientsTable(p.source, v)
-	list = append(list, clients)
+// otherTables returns the tables besides the one of clients.
+func otherTables(source Source, v parameters) (list []table) {
 	for _, topic := range nameTopics {
-		list = append(list, namesTable(p.source, topic, v))
+		list = append(list, namesTable(source, topic, v))
 	}
-	return append(list, upstreamsTable(p.source.Upstreams(), v)), note
+	return append(list, upstreamsTable(source.Upstreams(), v))
 }
 
 // newestFirst returns faults in reverse order.

@@ -28,7 +28,7 @@ const (
 	maxRequests = 4
 	// maxStreams bounds the streams of events: pages that are open and visible.
 	maxStreams = 4
-	// refreshInterval is the time between two events.
+	// refreshInterval is the time between two events. Most of them have the table of clients only.
 	refreshInterval = 2 * time.Second
 	// writeTimeout bounds the time until a client has read an event.
 	writeTimeout = 10 * time.Second
