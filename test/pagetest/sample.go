@@ -207,6 +207,9 @@ func (s Sample) Explain(values url.Values) (*report.Explanation, error) {
 	return e, nil
 }
 
+// LastSample implements [page.Source].
+func (s Sample) LastSample() time.Time { return s.Now }
+
 // History implements [page.Source].
 func (s Sample) History() page.History {
 	h := page.History{End: s.Now, Upstreams: []string{"10.40.0.11:53", "10.40.0.12:53", "10.96.113.7:53"}}

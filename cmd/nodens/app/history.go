@@ -118,6 +118,13 @@ func (h *history) read() page.History {
 	return out
 }
 
+// lastSample returns when the last sample was added.
+func (h *history) lastSample() time.Time {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.end
+}
+
 // sampleHistory adds samples to the agent's history until ctx ends.
 func (a *agent) sampleHistory(ctx context.Context) {
 	tick := time.NewTicker(page.HistoryInterval)

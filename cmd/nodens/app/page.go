@@ -73,6 +73,9 @@ func (s pageSource) Explain(values url.Values) (*report.Explanation, error) {
 // History implements [page.Source].
 func (s pageSource) History() page.History { return s.history.read() }
 
+// LastSample implements [page.Source].
+func (s pageSource) LastSample() time.Time { return s.history.lastSample() }
+
 // servePage serves the page at addr until ctx ends. If it can't listen there, it logs that once, and
 // tries again.
 func (a *agent) servePage(ctx context.Context, addr netip.AddrPort) {

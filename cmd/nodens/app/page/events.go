@@ -88,7 +88,8 @@ type stream struct {
 // object, by the ID of the element.
 func (s *stream) update() error {
 	parts := s.page.fastParts(s.parameters)
-	if h := s.page.source.History(); len(s.sent) == 0 || !h.End.Equal(s.sample) {
+	if len(s.sent) == 0 || !s.page.source.LastSample().Equal(s.sample) {
+		h := s.page.source.History()
 		parts, s.sample = append(parts, s.page.slowParts(s.parameters, &h)...), h.End
 	}
 	changed := make(map[string]string)

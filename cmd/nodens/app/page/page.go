@@ -47,7 +47,9 @@ type Source interface {
 	// Explain returns what the agent would do with a query; values are the parameters of GET /explain
 	// of the admin socket. An error says what is wrong with them.
 	Explain(values url.Values) (*report.Explanation, error)
+	// History returns the last hour, and LastSample [History.End] alone.
 	History() History
+	LastSample() time.Time
 }
 
 // Page serves the page. [New] makes it.

@@ -24,6 +24,7 @@ func (emptySource) Names(string, string) (*report.Names, error) {
 	return &report.Names{Names: make([]report.Name, 100)}, nil
 }
 func (emptySource) Explain(url.Values) (*report.Explanation, error) { return nil, nil }
+func (emptySource) LastSample() time.Time                           { return time.Time{} }
 func (emptySource) History() History {
 	return History{Samples: make([]Sample, HistoryLength)}
 }

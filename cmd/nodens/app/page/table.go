@@ -59,49 +59,50 @@ type tableOf[T any] struct {
 // build returns the table of rows, of which there are more others.
 func (t tableOf[T]) build(rows []T, more int, p parameters) table {
 	out := table{ID: t.id, Caption: t.caption, Empty: t.empty}
-	rows = t.filter(rows, p.Search)
+	found := t.find(rows, p.Search)
 	if p.Search != "" {
 		more = 0
-		if len(rows) == 0 {
+		if len(found) == 0 {
 			out.Empty = "Nothing matches the search."
 		}
 	}
-	key, reverse := t.sort(rows, p.sort[t.id])
+	key, reverse := t.sort(found, p.sort[t.id])
 	for _, c := range t.columns {
 		out.Columns = append(out.Columns, t.header(c, key, reverse, p))
 	}
-	if !p.All && len(rows) > shownRows {
-		more += len(rows) - shownRows
-		rows = rows[:shownRows]
+	if !p.All && len(found) > shownRows {
+		more += len(found) - shownRows
+		found = found[:shownRows]
 		out.MoreHref = p.link(t.id, func(p *parameters) { p.All = true })
 	}
 	out.More = more
-	for i := range rows {
-		var cells []cell
-		for _, c := range t.columns {
-			shown := c.text(&rows[i])
-			shown.Number = c.value != nil
-			cells = append(cells, shown)
+	for _, row := range found {
+		cells := make([]cell, len(t.columns))
+		for i, c := range t.columns {
+			cells[i] = c.text(row)
+			cells[i].Number = c.value != nil
 		}
 		out.Rows = append(out.Rows, cells)
 	}
 	return out
 }
 
-// filter returns the rows that contain the search in one of their texts.
-func (t tableOf[T]) filter(rows []T, search string) []T {
-	if search == "" || t.search == nil {
-		return rows
-	}
+// find returns the rows that contain the search in one of their texts.
+func (t tableOf[T]) find(rows []T, search string) []*T {
 	search = strings.ToLower(search)
-	return slices.DeleteFunc(rows, func(row T) bool {
-		return !slices.ContainsFunc(t.search(&row), func(text string) bool { return strings.Contains(strings.ToLower(text), search) })
-	})
+	contains := func(text string) bool { return strings.Contains(strings.ToLower(text), search) }
+	found := make([]*T, 0, len(rows))
+	for i := range rows {
+		if search == "" || slices.ContainsFunc(t.search(&rows[i]), contains) {
+			found = append(found, &rows[i])
+		}
+	}
+	return found
 }
 
 // sort sorts rows by order, or by the table's own order if there is no such column. It returns the column's
 // key, and whether its direction is reversed.
-func (t tableOf[T]) sort(rows []T, order string) (key string, reverse bool) {
+func (t tableOf[T]) sort(rows []*T, order string) (key string, reverse bool) {
 	key, reverse = strings.CutPrefix(order, "-")
 	i := slices.IndexFunc(t.columns, func(c column[T]) bool { return c.key == key })
 	if i < 0 {
@@ -111,12 +112,12 @@ func (t tableOf[T]) sort(rows []T, order string) (key string, reverse bool) {
 	if i < 0 {
 		return "", false
 	}
-	c := t.columns[i]
-	slices.SortStableFunc(rows, func(a, b T) int {
+	c := &t.columns[i]
+	slices.SortStableFunc(rows, func(a, b *T) int {
 		if reverse {
-			return c.compare(&b, &a)
+			return c.compare(b, a)
 		}
-		return c.compare(&a, &b)
+		return c.compare(a, b)
 	})
 	return key, reverse
 }
