@@ -247,19 +247,25 @@ var sketchWindows = [numWindows]sketch.Window{Seconds10: sketch.TenSeconds, Minu
 func (t *Table) nameCount(topic Topic, key string) (row NameCount) {
 	switch topic {
 	case TopClientNames:
-		id := binary.BigEndian.Uint32([]byte(key[:idLen]))
-		key = key[idLen:]
-		row.Kind = Unknown
-		if x := t.identities[id]; x != nil {
-			row.Kind, row.Pod, row.Addr = x.kind, x.pod, x.key.addr()
-		} else if id == 0 {
-			row.Kind = Other
-		}
+		row, key = t.clientOf(key)
 	case TopFailing, TopSlow:
 		row.Cause, key = Cause(key[0]), key[1:]
 	}
 	row.Name = wire.Name(key).String()
 	return row
+}
+
+// clientOf returns the client of a key of TopClientNames, as a row without name and numbers, and the name's
+// wire form.
+func (t *Table) clientOf(key string) (row NameCount, name string) {
+	id := binary.BigEndian.Uint32([]byte(key[:idLen]))
+	row.Kind = Unknown
+	if x := t.identities[id]; x != nil {
+		row.Kind, row.Pod, row.Addr = x.kind, x.pod, x.key.addr()
+	} else if id == 0 {
+		row.Kind = Other
+	}
+	return row, key[idLen:]
 }
 
 // idLen is the length of an identity's number in front of a name.

@@ -1,6 +1,10 @@
 package clients
 
-import "time"
+import (
+	"time"
+
+	"github.com/nodens-dns/nodens/internal/wire"
+)
 
 // TopName is the name that a client asks for most.
 type TopName struct {
@@ -13,7 +17,7 @@ type TopName struct {
 
 // topName sums up the names of one row.
 type topName struct {
-	queries map[string]uint64 // by name: at least
+	queries map[string]uint64 // by the name's wire form: at least
 	best    string
 }
 
@@ -21,10 +25,11 @@ type topName struct {
 func (t *Table) setTopNames(rows map[rowKey]*Client, by By, w Window, counted time.Duration) {
 	r := t.names.top(TopClientNames, t.opts.Clock(), w)
 	tops := make(map[rowKey]*topName)
-	for _, n := range t.nameCounts(TopClientNames, r.Entries) {
-		if n.Count == n.Error { // it may have asked for another name each time
+	for _, e := range r.Entries {
+		if e.Count == e.Error { // it may have asked for another name each time
 			continue
 		}
+		n, name := t.clientOf(e.Key)
 		key := rowKeyOf(n.Kind, n.Pod, n.Addr, by)
 		if rows[key] == nil {
 			continue
@@ -32,11 +37,11 @@ func (t *Table) setTopNames(rows map[rowKey]*Client, by By, w Window, counted ti
 		if tops[key] == nil {
 			tops[key] = &topName{queries: make(map[string]uint64)}
 		}
-		tops[key].add(n.Name, n.Count-n.Error)
+		tops[key].add(name, e.Count-e.Error)
 	}
 	for key, top := range tops {
 		c := rows[key]
-		c.TopName = TopName{Name: top.best, Share: top.share(c.Window.Queries(), r.Covered, counted)}
+		c.TopName = TopName{Name: wire.Name(top.best).String(), Share: top.share(c.Window.Queries(), r.Covered, counted)}
 	}
 }
 

@@ -50,6 +50,7 @@ func attribution() []check {
 	return []check{
 		{"a Deployment asks for names that do not exist", a.start},
 		{"nodens top names its pod, workload, namespace and names", a.checkTop},
+		{"the page names it, through kubectl port-forward", a.checkPage},
 		{"Prometheus fires the alerts about it, and about no other client", a.checkAlerts},
 	}
 }

@@ -143,7 +143,7 @@ func TestBrowser(t *testing.T) {
 	if after := updates(t, tab); after > before+2 {
 		t.Errorf("the flood was seen after %d updates", after-before)
 	}
-	tab.Await("the parent of the names", firstRow("waste")+" === 'example.org.svc.cluster.local.'")
+	tab.Await("the parent of the names", firstRow("waste")+" === '*.example.org.svc.cluster.local.'")
 	finish(t, tab, n.url("/"))
 }
 

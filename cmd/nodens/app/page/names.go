@@ -52,6 +52,9 @@ func nameColumns(topic nameTopic, all *report.Names) []column[report.Name] {
 		return cell{Text: n.Name, Href: explainLink(n.Name, nameClient(n.Client))}
 	}}}
 	switch topic.id {
+	case "waste":
+		list[0].title, list[0].help = "Parent", "the parent of names that only a search path makes"
+		list[0].text = func(n *report.Name) cell { return cell{Text: "*." + n.Name} }
 	case "client":
 		list = append(list, column[report.Name]{key: "client", title: "Client", help: "who asks", text: func(n *report.Name) cell { return cell{Text: nameClient(n.Client)} }})
 	case "failing":
