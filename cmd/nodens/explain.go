@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -163,7 +164,7 @@ func resultText(q *report.ExplainedReply) string {
 // costText says what the query costs.
 func costText(q *report.ExplainedQuestion) string {
 	if q.Asked != nil {
-		return "took " + milliseconds(q.Asked.Seconds)
+		return "took " + tookText(q.Asked.Seconds)
 	}
 	switch q.Waits {
 	case "view":
@@ -228,8 +229,17 @@ func printReply(line func(name, format string, args ...any), r *report.Explained
 
 // printAsked writes what became of the query.
 func printAsked(line func(name, format string, args ...any), a *report.AskedQuestion) {
-	line("asked", "%s, by %s in %s", replyLine(&a.ExplainedReply), cmp.Or(a.Source, "server"), milliseconds(a.Seconds))
+	line("asked", "%s, by %s in %s", replyLine(&a.ExplainedReply), cmp.Or(a.Source, "server"), tookText(a.Seconds))
 	printReply(line, &a.ExplainedReply)
+}
+
+// tookText returns a time with two or three digits.
+func tookText(seconds float64) string {
+	d := time.Duration(seconds * float64(time.Second))
+	if d >= time.Millisecond {
+		return d.Round(100 * time.Microsecond).String()
+	}
+	return d.Round(time.Microsecond).String()
 }
 
 // replyLine is [resultText] with the TTL.

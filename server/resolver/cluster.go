@@ -36,7 +36,7 @@ func (r *Request) askView(v External, from source) Outcome {
 	for waited := false; ; waited = true {
 		found, target := v.Answer(&r.Query, &r.reply, r.budget)
 		if r.trace != nil {
-			r.traceView(from, found, target)
+			r.traceView(v, from, found, target)
 		}
 		switch found {
 		case kubernetes.Answered, kubernetes.Refused:

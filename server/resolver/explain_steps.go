@@ -117,14 +117,25 @@ func (r *Request) traceTemplate(found template.Outcome, err error) (waits bool) 
 	return false
 }
 
+// absenceReporter is a view that can say why a name does not exist, "" if it can't.
+type absenceReporter interface{ WhyAbsent(name []byte) string }
+
 // traceView notes what a view of the cluster found.
-func (r *Request) traceView(from source, found kubernetes.Outcome, target wire.Name) {
-	step := stepOf[from]
+func (r *Request) traceView(v External, from source, found kubernetes.Outcome, target wire.Name) {
+	step, why := stepOf[from], ""
+	if x, ok := v.(absenceReporter); ok {
+		if why = x.WhyAbsent(r.Query.Name()); why != "" {
+			why = ": " + why
+		}
+	}
 	switch found {
 	case kubernetes.Answered:
-		r.note(step, Answered, replyText(&r.reply))
+		if r.reply.Rcode() != wire.NXDomain {
+			why = ""
+		}
+		r.note(step, Answered, replyText(&r.reply)+why)
 	case kubernetes.NotMine:
-		r.note(step, notMine, "the name is in none of its zones, or does not exist and falls through")
+		r.note(step, notMine, "the name is in none of its zones, or does not exist and falls through"+why)
 	case kubernetes.Alias:
 		r.note(step, Answered, "an alias to "+target.String())
 	case kubernetes.Refused:
@@ -206,9 +217,9 @@ func (z *Zone) tracePool(r *Request) {
 		return
 	}
 	r.trace.pool, r.trace.stopped, r.trace.view = r.pool, z.Loop.stops(r.pool), false
-	text := fmt.Sprintf("forward %s", r.pool.From())
+	text := fmt.Sprintf("an upstream of forward %s has to be asked", r.pool.From())
 	if r.trace.stopped {
-		text += ", which is stopped: the zone's queries come back from its upstreams"
+		text = fmt.Sprintf("forward %s", r.pool.From()) + ", which is stopped: the zone's queries come back from its upstreams"
 	}
 	r.note(stepOf[fromForward], Forward, text)
 }
