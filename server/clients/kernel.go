@@ -12,11 +12,11 @@ func (t *Table) CountKernel(addr netip.Addr, answered, nxdomain, wasted uint64) 
 	key := addrKey(addr.As16())
 	h := t.hash(&key)
 	t.countTaken(&t.stripes[0], key, h, func(sl *slot) {
-		sl.n[noError] += answered - nxdomain
-		sl.n[nxDomain] += nxdomain
-		sl.n[hits] += answered
-		sl.n[kernel] += answered
-		sl.n[waste] += wasted
+		sl.add(noError, answered-nxdomain)
+		sl.add(nxDomain, nxdomain)
+		sl.add(hits, answered)
+		sl.add(kernel, answered)
+		sl.add(waste, wasted)
 	})
 }
 

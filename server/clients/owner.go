@@ -288,7 +288,7 @@ func (t *Table) settle(c *client) {
 
 // collect moves the counts of s, whose stripe is locked, to c's owner.
 func (t *Table) collect(c *client, s *slot) {
-	if s.n.queries() == 0 {
+	if s.empty() {
 		return
 	}
 	if c.owner == nil {
@@ -306,10 +306,10 @@ func (t *Table) setUnknown(c *client) {
 
 // credit moves the counts of s to o and o's series.
 func (t *Table) credit(o *owner, s *slot) {
-	o.total.add(&s.n)
-	for i, n := range s.latency {
+	n, latency := s.read()
+	o.total.add(&n)
+	for i, n := range latency {
 		o.latency.current[i] += uint64(n)
 	}
-	t.creditSeries(o, &s.n)
-	s.n, s.latency = counters{}, [LatencyBuckets]uint32{}
+	t.creditSeries(o, &n)
 }

@@ -10,15 +10,15 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// The counters of a client. Of the results, and of hits, upstream and shed, each query has one. Those of most
-// queries come first, so that they are in one cache line with the slot's address.
+// The counters of a client. Of the results, and of hits, upstream and shed, each query has one.
 const (
 	noError = iota
 	nxDomain
 	hits
 	upstream
 	waste
-	kernel
+	rareCounters // and those that follow: of few queries, or of none that the agent answers
+	kernel       = iota - 1
 	servFail
 	otherResult
 	shed
@@ -47,28 +47,57 @@ func (c *counters) minus(n *counters) (d counters) {
 // queries returns the number of queries.
 func (c *counters) queries() uint64 { return c[noError] + c[nxDomain] + c[servFail] + c[otherResult] }
 
-// slot has the counters of one client in one stripe, in three cache lines. Most queries touch two.
+// slot has what was counted of one client in one stripe since the last reading, which is some seconds ago. A busy
+// stripe has other data in the CPU's first caches when the client asks again, so that each cache line
+// that a query touches takes time.
 type slot struct {
 	key      addrKey
-	n        counters
 	identity uint32 // of the client; 0 in other
-	latency  [LatencyBuckets]uint32
-	taken    bool
+	// n has the counters but for the rare ones, the histogram of latencies, and the rare ones: most
+	// queries touch the first of three cache lines only.
+	n     [numCounters + LatencyBuckets]uint32
+	taken bool
 
-	_ [11]byte // fills the third cache line
+	_ [51]byte
 }
+
+// place returns the index of a counter in the slot.
+func place(counter int) int {
+	if counter < rareCounters {
+		return counter
+	}
+	return counter + LatencyBuckets
+}
+
+// add adds n to a counter.
+func (s *slot) add(counter int, n uint64) { s.n[place(counter)] += uint32(n) }
 
 // count counts q. slowFrom is the least latency of a slow query.
 func (s *slot) count(q *Query, slowFrom time.Duration) {
-	s.n[resultOf(q)]++
-	s.n[sourceOf(q)]++
+	s.add(resultOf(q), 1)
+	s.add(sourceOf(q), 1)
 	if q.Waste {
-		s.n[waste]++
+		s.add(waste, 1)
 	}
 	if q.Latency >= slowFrom {
-		s.n[slow]++
+		s.add(slow, 1)
 	}
-	s.latency[latencyBucket(q.Latency)]++
+	s.n[rareCounters+latencyBucket(q.Latency)]++
+}
+
+// empty reports whether there were no queries.
+func (s *slot) empty() bool {
+	return s.n[place(noError)]|s.n[place(nxDomain)]|s.n[place(servFail)]|s.n[place(otherResult)] == 0
+}
+
+// read returns the counters and the histogram, and sets them to zero.
+func (s *slot) read() (n counters, latency [LatencyBuckets]uint32) {
+	for i := range n {
+		n[i] = uint64(s.n[place(i)])
+	}
+	copy(latency[:], s.n[rareCounters:])
+	clear(s.n[:])
+	return n, latency
 }
 
 // resultOf returns the counter of q's result.

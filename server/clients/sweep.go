@@ -73,7 +73,7 @@ func (t *Table) settleAll() {
 	for i := range t.stripes {
 		s := &t.stripes[i]
 		s.mu.Lock()
-		if s.other.n.queries() > 0 {
+		if !s.other.empty() {
 			t.credit(t.rest, &s.other)
 		}
 		s.mu.Unlock()
