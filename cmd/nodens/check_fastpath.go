@@ -23,11 +23,9 @@ func fastPathStatus(b *config.Block, blocks []*config.Block) string {
 	}) {
 		reasons = append(reasons, "view")
 	}
-	for _, name := range b.Directives() {
-		if slices.Contains(needsAgent, name) {
-			reasons = append(reasons, name)
-		}
-	}
+	reasons = append(reasons, slices.DeleteFunc(b.Directives(), func(name string) bool {
+		return !slices.Contains(needsAgent, name) || name == "log" && !logsEveryQuery(b)
+	})...)
 	switch {
 	case b.Transport != config.PlainDNS:
 		return "none, because clients use " + b.Transport.String()
@@ -39,6 +37,16 @@ func fastPathStatus(b *config.Block, blocks []*config.Block) string {
 		return "none, without kubernetes and cache"
 	}
 	return "answers are copied into the kernel"
+}
+
+// logsEveryQuery reports whether a log of b has to see every query.
+func logsEveryQuery(b *config.Block) bool {
+	for l := b.Log; l != nil; l = l.Next {
+		if l.EveryQuery() {
+			return true
+		}
+	}
+	return false
 }
 
 // describeFastPath returns when the kernel's program is in use, and its position on each

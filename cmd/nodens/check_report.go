@@ -183,16 +183,39 @@ func (s *steps) addEndpoints(b *config.Block) {
 		s.add("dnstap", nil, "to %s://%s", d.Network, d.Address)
 	}
 	for l := b.Log; l != nil; l = l.Next {
-		what := "queries"
-		if len(l.Classes) > 0 {
-			what = strings.Join(l.Classes, ", ")
-		}
+		what := describeLog(l)
 		if l.Names == nil {
 			s.add("log", nil, "%s for all names", what)
 			continue
 		}
 		s.add("log", l.Names, "%s for %s", what, names(l.Names))
 	}
+}
+
+// describeLog returns which queries l logs, and how.
+func describeLog(l *config.Log) string {
+	what := "queries"
+	if len(l.Classes) > 0 {
+		what = strings.Join(l.Classes, ", ")
+	}
+	var parts []string
+	if l.Slow > 0 {
+		parts = append(parts, fmt.Sprintf("those that took %s or longer", l.Slow))
+	}
+	others := "all"
+	if l.Sample > 1 {
+		others = fmt.Sprintf("one in %d", l.Sample)
+	}
+	switch {
+	case l.Aggregate > 0:
+		parts = append(parts, fmt.Sprintf("%s counted every %s", others, l.Aggregate))
+	case l.Sample > 0:
+		parts = append(parts, others)
+	}
+	if len(parts) == 0 {
+		return what
+	}
+	return what + " (" + strings.Join(parts, "; ") + ")"
 }
 
 // addPolicies adds the directives of b that decide who is answered, and how.

@@ -3,17 +3,25 @@ package config
 import (
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// Log is `log [NAMES…] [FORMAT] { class … }`. A block may have several: the first whose Names
-// contain the qname applies, whatever its classes.
+// Log is `log [NAMES…] [FORMAT] { class …; sample N; slow DURATION; aggregate DURATION }`. A block may have
+// several: the first whose Names contain the qname applies, whatever its classes.
 type Log struct {
 	// Names are the zones logged; empty means all.
 	Names []wire.Name
 	// Classes are "success", "denial", "error", in this order; empty means all.
 	Classes []string
+	// Slow is the least time of queries that are logged in any case; 0 is none.
+	Slow time.Duration
+	// Sample says that one in so many of the other queries is chosen; 0 is not given.
+	Sample int
+	// Aggregate is the interval in which the chosen queries are counted, instead of having a line each; 0
+	// is none.
+	Aggregate time.Duration
 	// Format is the line to write, with placeholders such as {name}; "" is none
 	// given. {common} and {combined} are what they stand for.
 	Format string
@@ -34,6 +42,23 @@ var classes = []string{"success", "denial", "error"}
 // line may be many.
 const maxLogs = 100
 
+const (
+	maxSample = 1_000_000
+	maxSlow   = time.Minute
+	// minAggregate bounds the lines: a log writes at most 501 in an interval.
+	minAggregate = time.Second
+	maxAggregate = time.Hour
+)
+
+// EveryQuery reports whether the log has to see every query, also those that the kernel could answer: it knows
+// nothing of these, but they are not slow and have no errors.
+func (l *Log) EveryQuery() bool {
+	if l.Sample > 1 || l.Slow > 0 && l.Sample == 0 && l.Aggregate == 0 {
+		return false
+	}
+	return len(l.Classes) == 0 || l.Classes[0] != "error"
+}
+
 func (l *Log) parse(p *parser, s statement) {
 	args := s.args()
 	if n := len(args); n > 0 && strings.Contains(args[n-1].text, "{") {
@@ -50,6 +75,16 @@ func (l *Log) parse(p *parser, s statement) {
 			for _, w := range args {
 				l.class(p, w, given)
 			}
+		}},
+		"sample": {usage: "sample N", least: 1, most: 1, set: func(args []token) {
+			n, _ := p.number(args[0], 1, maxSample)
+			l.Sample = int(n)
+		}},
+		"slow": {usage: "slow DURATION", least: 1, most: 1, set: func(args []token) {
+			l.Slow, _ = p.duration(args[0], time.Millisecond, maxSlow)
+		}},
+		"aggregate": {usage: "aggregate DURATION", least: 1, most: 1, set: func(args []token) {
+			l.Aggregate, _ = p.duration(args[0], minAggregate, maxAggregate)
 		}},
 	})
 	for _, class := range classes {

@@ -30,6 +30,8 @@ func TestLoggingDirectives(t *testing.T) {
 			Next: &Log{Names: names(t, "b.test"), Classes: []string{"success", "denial"}, Format: "{name}", Next: &Log{}},
 		}},
 
+		{"log", "log {\nsample 100\nslow 200ms\naggregate 60s\n}", &Log{Sample: 100, Slow: 200 * time.Millisecond, Aggregate: time.Minute}},
+
 		{"debug", "debug", &Debug{}},
 		{"pprof", "pprof", &Pprof{Addr: "localhost:6053"}},
 		{"pprof", "pprof :1234 {\nblock\n}", &Pprof{Addr: ":1234", BlockRate: 1}},
@@ -56,6 +58,19 @@ func TestLoggingDirectives(t *testing.T) {
 	}
 }
 
+// TestEveryQuery: which logs must see the queries that the kernel could answer.
+func TestEveryQuery(t *testing.T) {
+	for options, want := range map[string]bool{
+		"": true, "class all": true, "class denial": true, "class success error": true, "class error": false,
+		"sample 1": true, "sample 2": false, "slow 1s": false, "aggregate 1m": true,
+		"slow 1s\nsample 1": true, "slow 1s\nsample 2": false, "slow 1s\naggregate 1m": true, "sample 2\naggregate 1m": false,
+	} {
+		if got := one(t, "log", "log {\n"+options+"\n}").(*Log).EveryQuery(); got != want {
+			t.Errorf("%q: %v", options, got)
+		}
+	}
+}
+
 // TestConsolidate: which errors are logged together, and how.
 func TestConsolidate(t *testing.T) {
 	text := "errors stdout {\nconsolidate 5m \".* i/o timeout$\" warning show_first\nconsolidate 30s \"^Failed to .+\"\nconsolidate 1ms x show_first\nconsolidate 1h y debug\nstacktrace\n}"
@@ -77,6 +92,13 @@ func TestLoggingDirectiveErrors(t *testing.T) {
 	for _, tt := range []struct{ text, want string }{
 		{"log a..b \"{name}\"", `log: "a..b" is not a zone`},
 		{strings.Repeat("log a.test\n", 102), "log: a block has more than 100 logs"},
+		{"log {\nsample 0\n}", "log sample: 0 is out of range; allowed: 1 to 1000000"},
+		{"log {\nsample 1.5\n}", `log sample: "1.5" is not a whole number`},
+		{"log {\nsample\n}", `log: an argument is missing after "sample"; write: sample N`},
+		{"log {\nslow 0s\n}", "log slow: 0s is out of range; allowed: 1ms to 1m0s"},
+		{"log {\nslow x\n}", `log slow: "x" is not a duration such as 500ms`},
+		{"log {\naggregate 500ms\n}", "log aggregate: 500ms is out of range; allowed: 1s to 1h0m0s"},
+		{"log {\nsampel 5\n}", `log: unknown option "sampel" (did you mean "sample"?)`},
 		{"debug on", `debug: "on" is one argument too many after "debug"; write: debug`},
 		{"debug {\nx\n}", `debug: unknown option "x": debug takes no options`},
 		{"pprof 127.0.0.1", `pprof: "127.0.0.1" is not an address with a port`},

@@ -71,7 +71,7 @@ func (r *Request) copied() bool {
 func (z *Zone) copied() bool {
 	for _, matters := range [...]bool{
 		z.ACL != nil, z.DNS64 != nil, z.Rewrite != nil, z.Template != nil, z.Autopath != nil,
-		z.Hosts != nil, z.External != nil, z.Log != nil, len(z.Taps) > 0,
+		z.Hosts != nil, z.External != nil, z.Log.needsAll(), len(z.Taps) > 0,
 	} {
 		if matters {
 			return false

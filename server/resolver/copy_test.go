@@ -16,13 +16,13 @@ func TestCopied(t *testing.T) {
 	for name, z := range map[string]*resolver.Zone{
 		"acl": {ACL: new(resolver.ACL)}, "dns64": {DNS64: new(resolver.DNS64)}, "rewrite": {Rewrite: new(rewrite.Rules)},
 		"template": {Template: new(template.Templates)}, "autopath": {Autopath: new(resolver.Autopath)}, "hosts": {Hosts: new(hosts.Table)},
-		"k8s_external": {External: new(noExternal)}, "log": {Log: new(resolver.QueryLog)}, "dnstap": {Taps: make([]resolver.Tap, 1)},
+		"k8s_external": {External: new(noExternal)}, "log": {Log: &resolver.QueryLog{Rules: []resolver.LogRule{{}, {EveryQuery: true}}}}, "dnstap": {Taps: make([]resolver.Tap, 1)},
 	} {
 		if z.Copied() {
 			t.Errorf("with %s there are copies", name)
 		}
 	}
-	if z := (&resolver.Zone{Cache: new(cache.Cache), Errors: new(resolver.ErrorLog), Minimal: true, NSID: "x", Bufsize: 1232}); !z.Copied() {
+	if z := (&resolver.Zone{Cache: new(cache.Cache), Errors: new(resolver.ErrorLog), Log: &resolver.QueryLog{Rules: make([]resolver.LogRule, 1)}, Minimal: true, NSID: "x", Bufsize: 1232}); !z.Copied() {
 		t.Error("a plain zone has no copies")
 	}
 }

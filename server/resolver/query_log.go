@@ -3,7 +3,9 @@ package resolver
 import (
 	"context"
 	"log/slog"
+	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -52,6 +54,32 @@ type LogRule struct {
 	Success, Denial, Error bool
 	// Format is the text of the line; nil leaves it to the fields.
 	Format *Format
+	// Slow is the least latency of queries that have a line in any case; 0 is none. Without Sample and
+	// Aggregate others are not logged.
+	Slow time.Duration
+	// Sample says that one in so many of the other queries is chosen; 0 and 1 are all.
+	Sample int
+	// Aggregate counts the chosen queries; nil: each has a line.
+	Aggregate *Aggregate
+	// EveryQuery says that the rule has to see all queries, also those that a copy could answer.
+	EveryQuery bool
+}
+
+// needsAll reports whether l has to see every query, also those that a copy could answer.
+func (l *QueryLog) needsAll() bool {
+	return l != nil && slices.ContainsFunc(l.Rules, func(r LogRule) bool { return r.EveryQuery })
+}
+
+// Stop logs what the rules have counted. Later queries are not counted. A nil QueryLog does nothing.
+func (l *QueryLog) Stop() {
+	if l == nil {
+		return
+	}
+	for i := range l.Rules {
+		if a := l.Rules[i].Aggregate; a != nil {
+			a.Stop()
+		}
+	}
 }
 
 // rule returns the rule that has r logged, nil for none. A nil QueryLog has none.
@@ -64,7 +92,7 @@ func (l *QueryLog) rule(r *Request) *LogRule {
 		if !rule.names(r.Query.Name()) {
 			continue
 		}
-		if rule.wants(r.kind().class()) {
+		if rule.wants(r.kind().class()) && rule.chooses(r.Latency) {
 			return rule
 		}
 		return nil
@@ -90,6 +118,21 @@ func (r *LogRule) wants(c class) bool {
 	default:
 		return r.Error
 	}
+}
+
+// slow reports whether a query is logged because it took so long.
+func (r *LogRule) slow(latency time.Duration) bool { return r.Slow > 0 && latency >= r.Slow }
+
+// chooses reports whether a query that took so long is logged or counted. The choice of a sample is random:
+// resolvers ask in patterns, such as A before AAAA.
+func (r *LogRule) chooses(latency time.Duration) bool {
+	switch {
+	case r.slow(latency):
+		return true
+	case r.Sample > 1:
+		return rand.N(r.Sample) == 0 //nolint:gosec // a sample needs no secret
+	}
+	return r.Slow == 0 || r.Sample == 1 || r.Aggregate != nil
 }
 
 // kind is the type of a reply in CoreDNS.
@@ -151,6 +194,10 @@ func (k kind) class() class {
 // write logs r and its reply: the text of the rule's format, the fields of CoreDNS's
 // structured log, and what else is known of r.
 func (l *QueryLog) write(rule *LogRule, r *Request, msg []byte) {
+	if rule.Aggregate != nil && !rule.slow(r.Latency) {
+		rule.Aggregate.add(r, msg != nil)
+		return
+	}
 	line := "query"
 	if rule.Format != nil {
 		line = string(rule.Format.line(nil, r, msg, l.Local))
@@ -169,6 +216,9 @@ func (l *QueryLog) write(rule *LogRule, r *Request, msg []byte) {
 		slog.String("protocol", r.Proto.String()), slog.Int("id", int(r.Query.ID)), slog.Int("opcode", 0),
 		slog.Int("request_size", len(r.Query.Packet)), slog.Bool("dnssec_ok", r.Query.DO), slog.Int("bufsize", r.bufsize()),
 		rcode, slog.Int("response_size", len(msg)), slog.Float64("duration_seconds", r.Latency.Seconds()),
+	}
+	if rule.Sample > 1 && !rule.slow(r.Latency) {
+		attrs = append(attrs, slog.Int("sample", rule.Sample))
 	}
 	l.Logger.LogAttrs(context.Background(), slog.LevelInfo, line, r.appendFinished(attrs)...)
 }

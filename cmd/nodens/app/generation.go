@@ -151,6 +151,11 @@ func (g *generation) stopUnused(keep *generation) {
 			}
 		}
 	}
+	for _, l := range g.listeners {
+		for z := range l.Routes.Zones() {
+			z.Log.Stop()
+		}
+	}
 }
 
 // unusedPools returns g's pools that keep does not own.

@@ -128,7 +128,13 @@ func (a *builder) queryLog(b *config.Block, zone string, addr netip.Addr) *resol
 	}
 	for l := b.Log; l != nil; l = l.Next {
 		wants := func(class string) bool { return len(l.Classes) == 0 || slices.Contains(l.Classes, class) }
-		rule := resolver.LogRule{Names: l.Names, Success: wants("success"), Denial: wants("denial"), Error: wants("error")}
+		rule := resolver.LogRule{
+			Names: l.Names, Success: wants("success"), Denial: wants("denial"), Error: wants("error"),
+			Slow: l.Slow, Sample: l.Sample, EveryQuery: l.EveryQuery(),
+		}
+		if l.Aggregate > 0 {
+			rule.Aggregate = &resolver.Aggregate{Logger: log.Logger, Interval: l.Aggregate}
+		}
 		if l.Format != "" || form != options.LogText {
 			rule.Format = resolver.ParseFormat(cmp.Or(l.Format, config.CommonLogFormat))
 		}
