@@ -29,11 +29,11 @@ func newTailCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "tail",
 		Short: "Show queries of this node as the agent answers them",
-		Long: `Show queries of this node as the agent answers them, until Ctrl-C: the pod, the name, the reply, the
-step that made it, how the cache was of use and how old the answer is, the upstream and its time, and
-the time to the reply. The agent shows at most 1,000 queries a second, and says how many are missing.
-Meanwhile it answers all queries of the selected clients itself, without the kernel path. It asks
-the agent through its admin socket.`,
+		Long: `Show queries of this node as the agent answers them, until Ctrl-C: the pod, the name, the reply,
+the step that made it, how the cache was of use and how old the answer is, the upstream and its
+time, and the time to the reply. The agent shows at most 1,000 queries a second, and says how many
+are missing. Meanwhile it answers all queries of the selected clients itself, without the kernel
+path. It asks the agent through its admin socket.`,
 		Example: "  nodens tail --pod shop/web-0\n  nodens tail --namespace shop --rcode SERVFAIL\n  nodens tail --all-clients --slow 100ms -o json",
 		Args:    cli.NoArgs,
 	}
