@@ -26,6 +26,7 @@ func (r *Request) countClient() {
 // waits are what a client's query and its subqueries have waited for.
 type waits struct {
 	asked          bool          // an upstream
+	cached         bool          // the cache had an answer when the query could have waited for an upstream
 	hedged         bool          // a further one, because one was late
 	failure        clients.Cause // why the last one of them failed; LocalCause if none did
 	view, upstream time.Duration // the times, with upstream also that for another client's exchange

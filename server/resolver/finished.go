@@ -95,6 +95,9 @@ func (r *Request) cacheUse() (use string, age time.Duration) {
 
 // hit reports whether a look-up was a hit.
 func (l *lookups) hit() bool {
+	if l.cached {
+		return true
+	}
 	for i := range l.list {
 		if l.list[i].result.Hit() {
 			return true

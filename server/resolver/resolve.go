@@ -181,7 +181,7 @@ func (r *Request) Forward() {
 			r.reply.CopyRaw(resp.Packed)
 		}
 	}
-	if !hit {
+	if r.lookups.cached = r.lookups.cached || hit; !hit {
 		r.lookups.exchanged(clock.Now()-began, from.Hedged, r.err)
 	}
 	switch {
