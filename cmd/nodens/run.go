@@ -97,7 +97,7 @@ func newRootCommand() *cobra.Command {
 	cli.SetGroup(root.Flags().Lookup("version"), cli.GroupGeneral)
 	root.AddCommand(
 		newCheckCommand(), newPlanCommand(), newCleanupCommand(), newMigrateCommand(),
-		newStatusCommand(), newTopCommand(), newUpstreamsCommand(), newExplainCommand(), newCacheCommand(), newReadyCommand(), newWaitCommand(), newSampleCommand(), newFlushCommand(),
+		newStatusCommand(), newTopCommand(), newUpstreamsCommand(), newExplainCommand(), newAdviseCommand(), newCacheCommand(), newReadyCommand(), newWaitCommand(), newSampleCommand(), newFlushCommand(),
 		newTailCommand(),
 		newCompletionCommand(), newVersionCommand(),
 	)

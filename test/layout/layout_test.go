@@ -65,10 +65,11 @@ func within(dir string, roots ...string) bool {
 // import besides internal. The longest directory counts. The query path is a straight
 // line, so no entry leads back up: what is not listed imports internal only.
 var allowed = map[string][]string{
-	"cmd/nodens":           {"cmd/nodens/app", "cmd/nodens/kubectl", "cmd/nodens/options", "cmd/nodens/migrate", "daemonset", "netsetup"},
+	"cmd/nodens":           {"cmd/nodens/advice", "cmd/nodens/app", "cmd/nodens/kubectl", "cmd/nodens/options", "cmd/nodens/migrate", "daemonset", "netsetup"},
 	"cmd/nodens/app":       {"cmd/nodens/app/page", "cmd/nodens/options", "server", "kubernetes", "cache", "upstream", "netsetup"},
 	"cmd/nodens/app/page":  {},
-	"cmd/nodens/kubectl":   {},
+	"cmd/nodens/advice":    {},
+	"cmd/nodens/kubectl":   {"cmd/nodens/advice"},
 	"cmd/nodens/migrate":   {"daemonset"},
 	"cmd/nodens/options":   {"netsetup"},
 	"server":               {"server/resolver", "server/fastpath", "upstream"},
@@ -247,7 +248,7 @@ func checkLogKeys(t *testing.T, fset *token.FileSet, call *ast.CallExpr) {
 
 // askingFiles are the files of cmd/nodens with commands that ask a running agent.
 var askingFiles = []string{
-	"admin_socket.go", "flush.go", "plugin.go", "plugin_status.go", "plugin_top.go", "status.go", "status_text.go", "top.go", "upstreams.go",
+	"admin_socket.go", "advise.go", "flush.go", "plugin.go", "plugin_status.go", "plugin_top.go", "status.go", "status_text.go", "top.go", "upstreams.go",
 }
 
 // TestAskingCommands: commands that ask a running agent know only its replies, and no part of it.
@@ -264,8 +265,8 @@ func TestAskingCommands(t *testing.T) {
 		}
 		for _, spec := range file.Imports {
 			imported := strings.Trim(spec.Path.Value, `"`)
-			if to, ours := strings.CutPrefix(imported, module); ours && !slices.Contains([]string{"cmd/nodens/kubectl", "internal/cli", "internal/report"}, to) {
-				t.Errorf("%s imports %s; it may import cmd/nodens/kubectl, internal/cli and internal/report", path, to)
+			if to, ours := strings.CutPrefix(imported, module); ours && !slices.Contains([]string{"cmd/nodens/advice", "cmd/nodens/kubectl", "internal/cli", "internal/report"}, to) {
+				t.Errorf("%s imports %s; it may import cmd/nodens/advice, cmd/nodens/kubectl, internal/cli and internal/report", path, to)
 			}
 		}
 	}

@@ -1,0 +1,140 @@
+// Package advice finds the changes that stop search waste: queries for names that only the search path
+// of a pod's resolver makes.
+//
+// The counts of queries and of waste by workload are exact. Which names the waste is of comes from the
+// sketches of names, whose rows are the most frequent names: first from the workload's own names; if they
+// explain less than half of its waste, for example because each name is asked for once, from the parents of the names
+// that its namespace wastes queries on. A change saves the waste of the names that it concerns, so
+// that names without a row make the saving too low, never too high.
+package advice
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/nodens-dns/nodens/internal/report"
+)
+
+// The values of [report.AdvisedWorkload.NamesOf].
+const (
+	namesOfWorkload  = "workload"
+	namesOfNamespace = "namespace"
+)
+
+// Of returns the advice that follows from an agent's replies: its clients by workload, names by client, and
+// wasted names, all of the same window.
+func Of(clients *report.Clients, names, waste *report.Names) *report.Advice {
+	a := &report.Advice{Header: clients.Header, Window: clients.Window, WindowSeconds: clients.WindowSeconds, SinceSeconds: clients.SinceSeconds}
+	s := newSplitter(clients, waste)
+	byWorkload, byNamespace, wasteOf := s.ofWorkloads(names), s.ofNamespaces(waste), make(map[string]uint64)
+	for i := range clients.Clients {
+		if c := &clients.Clients[i]; c.Kind == "pod" {
+			a.Queries += c.Window.Queries
+			a.Waste += c.Window.Waste
+			a.QueriesPerSecond += c.QueriesPerSecond
+			wasteOf[c.Namespace] += c.Window.Waste
+		}
+	}
+	for i := range clients.Clients {
+		c := &clients.Clients[i]
+		if c.Kind != "pod" || c.Window.Queries == 0 {
+			continue
+		}
+		w := report.AdvisedWorkload{
+			Namespace: c.Namespace, WorkloadKind: c.WorkloadKind, Workload: c.Workload,
+			Queries: c.Window.Queries, Waste: c.Window.Waste, QueriesPerSecond: c.QueriesPerSecond, Names: []report.WastedName{},
+		}
+		own, wasted := byWorkload[workload{c.Namespace, c.WorkloadKind, c.Workload}], float64(w.Waste)
+		ofNamespace := byNamespace[c.Namespace]
+		switch total := own.total(); {
+		case total > 0 && total >= wasted/2:
+			w.NamesOf, w.Names = namesOfWorkload, own.names(min(1, wasted/total))
+		case ofNamespace.total() > 0 && w.Waste > 0:
+			part := wasted / float64(wasteOf[c.Namespace])
+			w.NamesOf, w.Names = namesOfNamespace, ofNamespace.names(min(part, wasted/ofNamespace.total()))
+		}
+		a.Workloads = append(a.Workloads, w)
+	}
+	Complete(&a.AdviceCounts)
+	return a
+}
+
+// Complete keeps the workloads with a share of waste of [report.LeastWaste] or more, and sets the shares
+// and the changes of a, from its counts.
+func Complete(a *report.AdviceCounts) {
+	kept := []report.AdvisedWorkload{}
+	for i := range a.Workloads {
+		w := &a.Workloads[i]
+		if w.Queries == 0 || float64(w.Waste) < report.LeastWaste*float64(w.Queries) {
+			continue
+		}
+		w.WasteShare = float64(w.Waste) / float64(w.Queries)
+		w.Changes = changes(w)
+		kept = append(kept, *w)
+	}
+	slices.SortFunc(kept, func(x, y report.AdvisedWorkload) int {
+		return cmp.Or(cmp.Compare(y.Waste, x.Waste), cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Workload, y.Workload), cmp.Compare(x.WorkloadKind, y.WorkloadKind))
+	})
+	a.Workloads, a.Changes = kept, []report.Change{}
+	if len(kept) > 0 {
+		a.Changes = append(a.Changes, saving(report.Change{Kind: report.ChangeAutopath, Text: "autopath @kubernetes"}, float64(a.Waste), a.Queries, a.QueriesPerSecond))
+	}
+}
+
+// saving returns c with what it saves of queries.
+func saving(c report.Change, saved float64, queries uint64, perSecond float64) report.Change {
+	c.Saved = uint64(saved)
+	if queries > 0 {
+		c.SavedShare = saved / float64(queries)
+		c.SavedPerSecond = c.SavedShare * perSecond
+	}
+	return c
+}
+
+// defaultNdots is the option ndots of pods.
+const defaultNdots = 5
+
+// changes returns the changes for one workload, without changes that save less than [report.LeastWaste] of its
+// queries.
+func changes(w *report.AdvisedWorkload) []report.Change {
+	list := []report.Change{}
+	least := report.LeastWaste * float64(w.Queries)
+	if n, saved := bestNdots(w.Names); saved >= least && saved > 0 {
+		c := report.Change{Kind: report.ChangeNdots, Ndots: n, Text: fmt.Sprintf(`dnsConfig: {options: [{name: ndots, value: "%d"}]}`, n)}
+		list = append(list, saving(c, saved, w.Queries, w.QueriesPerSecond))
+	}
+	const few = 3
+	for i := range w.Names[:min(few, len(w.Names))] {
+		n := &w.Names[i]
+		if float64(n.Waste) < least || n.Waste == 0 || !n.External {
+			continue
+		}
+		c := report.Change{Kind: report.ChangeTrailingDot, Name: n.Name + ".", Text: n.Name + "."}
+		list = append(list, saving(c, float64(n.Waste), w.Queries, w.QueriesPerSecond))
+	}
+	return list
+}
+
+// bestNdots returns the value of ndots that saves the most queries, and their number. Names with so many dots
+// or more are asked for as they are first. That ends the waste of external names, and costs one query
+// for each look-up of a name in the cluster. Of values that save the same, it is the highest.
+func bestNdots(names []report.WastedName) (best int, most float64) {
+	for ndots := 1; ndots < defaultNdots; ndots++ {
+		saved := 0.0
+		for i := range names {
+			n := &names[i]
+			switch {
+			case n.Dots < ndots:
+			case n.External:
+				saved += float64(n.Waste)
+			default:
+				saved -= float64(n.Lookups)
+			}
+		}
+		if saved >= most {
+			best, most = ndots, saved
+		}
+	}
+	return best, most
+}

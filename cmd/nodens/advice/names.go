@@ -1,0 +1,245 @@
+package advice
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"github.com/nodens-dns/nodens/internal/report"
+)
+
+// defaultDomain is the cluster domain if no name shows another one.
+const defaultDomain = "cluster.local."
+
+// The places on the search path, by what it appends to a name.
+const (
+	underNamespace = iota // NAMESPACE.svc.DOMAIN
+	underSvc              // svc.DOMAIN
+	underDomain           // DOMAIN
+	underNode             // a search domain of the node
+	places
+)
+
+// lookups are numbers of wasted queries by the name that is looked up, and by the place on the search path.
+type lookups map[string]*[places]float64
+
+func (l lookups) add(name string, place int, queries float64) {
+	if l[name] == nil {
+		l[name] = new([places]float64)
+	}
+	l[name][place] += queries
+}
+
+// workload names a workload.
+type workload struct{ namespace, kind, name string }
+
+// least returns how many queries of n there are at least.
+func least(n *report.Name) float64 { return float64(n.Queries - min(n.Error, n.Queries)) }
+
+// splitter takes off names what search paths append.
+type splitter struct {
+	domain     string // of the cluster, with a final dot
+	namespaces map[string]bool
+	wasted     map[string]bool // parents of wasted names
+}
+
+func newSplitter(clients *report.Clients, waste *report.Names) *splitter {
+	s := &splitter{domain: clusterDomain(waste), namespaces: make(map[string]bool), wasted: make(map[string]bool)}
+	for i := range clients.Clients {
+		s.namespaces[clients.Clients[i].Namespace] = true
+	}
+	for i := range waste.Names {
+		s.wasted[waste.Names[i].Name] = true
+	}
+	return s
+}
+
+// clusterDomain returns what most wasted names have behind svc.
+func clusterDomain(waste *report.Names) string {
+	queries := make(map[string]uint64)
+	for i := range waste.Names {
+		n := &waste.Names[i]
+		if at := strings.LastIndex("."+n.Name, ".svc."); at >= 0 {
+			queries[n.Name[at+len("svc."):]] += n.Queries
+		}
+	}
+	domain, most := defaultDomain, uint64(0)
+	for d, n := range queries {
+		if n > most || n == most && d < domain {
+			domain, most = d, n
+		}
+	}
+	return domain
+}
+
+// split returns what parent, of a wasted name, has in front of a part of the search path; that part's place;
+// and the namespace. It returns "" if there is nothing in front.
+func (s *splitter) split(parent string) (rest string, place int, namespace string) {
+	if rest, ok := strings.CutSuffix(parent, ".svc."+s.domain); ok {
+		at := strings.LastIndexByte(rest, '.')
+		if last := rest[at+1:]; s.namespaces[last] {
+			return rest[:max(0, at)], underNamespace, last
+		}
+		return rest, underSvc, ""
+	}
+	if rest, ok := strings.CutSuffix(parent, "."+s.domain); ok && rest != "svc" {
+		return rest, underDomain, ""
+	}
+	if parent == s.domain || strings.HasSuffix(parent, "."+s.domain) {
+		return "", underDomain, ""
+	}
+	return parent, underNode, ""
+}
+
+// ofWorkloads returns the names that each workload looks up.
+func (s *splitter) ofWorkloads(names *report.Names) map[workload]lookups {
+	list := make(map[workload]lookups)
+	var onNode []*report.Name // they need the names that the others look up
+	for i := range names.Names {
+		n := &names.Names[i]
+		_, parent, _ := strings.Cut(n.Name, ".")
+		if n.Client == nil || n.Client.Kind != "pod" || !s.wasted[parent] {
+			continue
+		}
+		if _, place, _ := s.split(parent); place == underNode {
+			onNode = append(onNode, n)
+			continue
+		}
+		w := workloadOf(n.Client)
+		if list[w] == nil {
+			list[w] = make(lookups)
+		}
+		s.addName(list[w], n)
+	}
+	for _, n := range onNode {
+		list[workloadOf(n.Client)].addOnNode(n.Name, least(n))
+	}
+	return list
+}
+
+func workloadOf(c *report.NameClient) workload {
+	return workload{c.Namespace, c.WorkloadKind, c.Workload}
+}
+
+// addName adds to l what n, a wasted name below the cluster domain, has in front of a part of the search path of
+// n's client.
+func (s *splitter) addName(l lookups, n *report.Name) {
+	label, parent, _ := strings.Cut(n.Name, ".")
+	rest, place, namespace := s.split(parent)
+	if rest != "" && (place != underNamespace || namespace == n.Client.Namespace) {
+		l.add(label+"."+rest, place, least(n))
+	}
+}
+
+// addOnNode adds queries for name, which is below a search domain of the node, to the longest name that is
+// looked up and that it begins with.
+func (l lookups) addOnNode(name string, queries float64) {
+	longest := ""
+	for n := range l {
+		if len(n) > len(longest) && strings.HasPrefix(name, n+".") {
+			longest = n
+		}
+	}
+	if longest != "" {
+		l.add(longest, underNode, queries)
+	}
+}
+
+// ofNamespaces returns the names that each namespace looks up, with * as their first label. Waste below the
+// other places is divided among the namespaces as the waste below them is.
+func (s *splitter) ofNamespaces(waste *report.Names) map[string]lookups {
+	list, all := make(map[string]lookups), make(lookups)
+	var onNode []*report.Name
+	for i := range waste.Names {
+		n := &waste.Names[i]
+		rest, place, namespace := s.split(n.Name)
+		switch {
+		case place == underNode:
+			onNode = append(onNode, n)
+			continue
+		case rest == "":
+			continue
+		case place == underNamespace:
+			if list[namespace] == nil {
+				list[namespace] = make(lookups)
+			}
+			list[namespace].add(rest, place, least(n))
+		}
+		all.add(rest, place, least(n))
+	}
+	for _, n := range onNode {
+		all.addOnNode(n.Name, least(n))
+	}
+	for namespace, l := range list {
+		named := make(lookups)
+		for name, own := range l {
+			sum := all[name]
+			for place := range places {
+				named.add("*."+name, place, sum[place]*own[underNamespace]/sum[underNamespace])
+			}
+		}
+		list[namespace] = named
+	}
+	return list
+}
+
+// total returns the number of wasted queries of names whose look-ups are known.
+func (l lookups) total() (sum float64) {
+	for _, n := range l {
+		if n[underNamespace] > 0 {
+			sum += n[underNamespace] + n[underSvc] + n[underDomain] + n[underNode]
+		}
+	}
+	return sum
+}
+
+// keptNames is the number of names of a workload.
+const keptNames = 32
+
+// names returns the names with the most waste, with their counts multiplied by scale.
+func (l lookups) names(scale float64) []report.WastedName {
+	list := []report.WastedName{}
+	for name, n := range l {
+		if n[underNamespace] <= 0 {
+			continue // a name of another place alone, or of a part of the search path alone
+		}
+		list = append(list, report.WastedName{
+			Name: name, Dots: strings.Count(name, "."),
+			// The resolver goes on to the cluster domain only if the names before it do not exist.
+			External: n[underDomain] >= n[underNamespace]/2,
+			Lookups:  uint64(n[underNamespace] * scale),
+			Waste:    uint64((n[underNamespace] + n[underSvc] + n[underDomain] + n[underNode]) * scale),
+		})
+	}
+	return mostWasted(list)
+}
+
+// mostWasted returns the first of the names, those with the most waste first.
+func mostWasted(list []report.WastedName) []report.WastedName {
+	slices.SortFunc(list, func(a, b report.WastedName) int {
+		return cmp.Or(cmp.Compare(b.Waste, a.Waste), cmp.Compare(a.Name, b.Name))
+	})
+	return list[:min(keptNames, len(list))]
+}
+
+// Sum returns the names of two nodes, added up.
+func Sum(a, b []report.WastedName) []report.WastedName {
+	type key struct {
+		name     string
+		external bool
+	}
+	index := make(map[key]int)
+	var list []report.WastedName
+	for _, n := range slices.Concat(a, b) {
+		k := key{n.Name, n.External}
+		i, ok := index[k]
+		if !ok {
+			index[k] = len(list)
+			list = append(list, n)
+			continue
+		}
+		list[i].Lookups += n.Lookups
+		list[i].Waste += n.Waste
+	}
+	return mostWasted(list)
+}

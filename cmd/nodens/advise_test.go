@@ -1,0 +1,108 @@
+//go:build linux
+
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"sigs.k8s.io/yaml"
+
+	"github.com/nodens-dns/nodens/internal/report"
+)
+
+// adviceReplies are an agent's replies, with a Deployment that wastes 300 of 500 queries.
+func adviceReplies(waste uint64) map[string]any {
+	client := &report.NameClient{Kind: "pod", Namespace: "shop", WorkloadKind: "Deployment", Workload: "web", Pod: "web-1"}
+	header := report.Header{SchemaVersion: 1, Node: "node-1", Instance: "0a"}
+	names, parents := report.Names{Header: header, Topic: "client"}, report.Names{Header: header, Topic: "waste"}
+	for _, domain := range []string{"shop.svc.cluster.local.", "svc.cluster.local.", "cluster.local."} {
+		names.Names = append(names.Names, report.Name{Name: "www.example.com." + domain, Client: client, Queries: 100})
+		parents.Names = append(parents.Names, report.Name{Name: "example.com." + domain, Queries: 100})
+	}
+	clients := report.Clients{Header: header, By: "workload", Window: "1h", WindowSeconds: 100, SinceSeconds: 100, Clients: []report.Client{
+		{Kind: "pod", Namespace: "shop", WorkloadKind: "Deployment", Workload: "web", QueriesPerSecond: 5, Window: report.ClientCounts{Queries: 500, Waste: waste}},
+		{Kind: "pod", Namespace: "shop", WorkloadKind: "Deployment", Workload: "db", QueriesPerSecond: 5, Window: report.ClientCounts{Queries: 500}},
+		{Kind: "host", QueriesPerSecond: 5, Window: report.ClientCounts{Queries: 500, Waste: 500}},
+	}}
+	return map[string]any{"/clients?by=workload&window=1h": clients, "/names?topic=client&window=1h": names, "/names?topic=waste&window=1h": parents}
+}
+
+// adviceAgent answers with replies at the socket whose path it returns.
+func adviceAgent(t *testing.T, replies map[string]any) string {
+	t.Helper()
+	return topAgentFunc(t, func(w http.ResponseWriter, r *http.Request) {
+		reply, ok := replies[r.URL.String()]
+		if !ok {
+			http.NotFound(w, r)
+			return
+		}
+		_ = json.NewEncoder(w).Encode(reply)
+	})
+}
+
+const adviceText = `
+WORKLOAD  QPS   WASTE  CHANGE                    SAVES          NAMES
+shop/web  5.0   60.0%  ndots 2                   3.0/s (60.0%)  www.example.com 100.0%
+                       ask for www.example.com.  3.0/s (60.0%)
+(all)     10.0  30.0%  autopath                  3.0/s (30.0%)
+` + howText
+
+const howText = `
+ndots N: in the pod template, dnsConfig: {options: [{name: ndots, value: "N"}]}
+ask for NAME.: in the application's configuration, the name with a dot at the end; * stands for any label
+autopath: in the Corefile, autopath @kubernetes next to the kubernetes directive, whose block is then not answered in the kernel
+`
+
+// TestAdvise: the table, and what there is without waste.
+func TestAdvise(t *testing.T) {
+	socket := adviceAgent(t, adviceReplies(300))
+	code, out, stderr := outcome(t, "advise", "-o", "wide", "--admin-socket", socket)
+	want := "node node-1: 1000 queries of pods in the last 1m40s, of which 30.0% are search waste\n" + adviceText
+	if d := cmp.Diff(collapse(want), collapse(out)); code != 0 || d != "" {
+		t.Errorf("%d %s (-want +got)\n%s", code, stderr, d)
+	}
+	var a report.Advice
+	code, out, _ = outcome(t, "advise", "-o", "yaml", "--admin-socket", socket)
+	if err := yaml.UnmarshalStrict([]byte(out), &a); err != nil || code != 0 || a.SchemaVersion != 1 || a.Workloads[0].Changes[0].Ndots != 2 || a.SinceSeconds != 100 {
+		t.Errorf("%d %v\n%s", code, err, out)
+	}
+	socket = adviceAgent(t, adviceReplies(0))
+	code, out, stderr = outcome(t, "advise", "--admin-socket", socket)
+	want = "node node-1: 1000 queries of pods in the last 1m40s, of which 0.0% are search waste\nnothing to advise: no workload wastes 5% of its queries\n"
+	if d := cmp.Diff(want, out); code != 0 || d != "" {
+		t.Errorf("%d %s (-want +got)\n%s", code, stderr, d)
+	}
+	if code, _, _ := outcome(t, "advise", "--admin-socket", socket, "--window", "1m"); code != 1 {
+		t.Errorf("exit code %d without a reply", code)
+	}
+}
+
+// TestPluginAdvise: the advice of two nodes is one.
+func TestPluginAdvise(t *testing.T) {
+	k := newFakeKubectl(t)
+	_, text, _ := outcome(t, "advise", "-o", "json", "--admin-socket", adviceAgent(t, adviceReplies(300)))
+	var reply report.Advice
+	if err := json.Unmarshal([]byte(text), &reply); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 2 {
+		k.agent(fmt.Sprint("p", i), fmt.Sprint("node-", i), reply)
+	}
+	k.pod("old", "node-3", "Running", "echo 'nodens: unknown command \"advise\"' >&2; exit 2\n")
+	code, out, stderr := pluginOutcome(t, "advise --timeout 1m -o wide")
+	want := `2 nodes: 2000 queries of pods in the last 1m40s, of which 30.0% are search waste
+
+WORKLOAD  QPS   WASTE  CHANGE                    SAVES          NAMES
+shop/web  10.0  60.0%  ndots 2                   6.0/s (60.0%)  www.example.com 100.0%
+                       ask for www.example.com.  6.0/s (60.0%)
+(all)     20.0  30.0%  autopath                  6.0/s (30.0%)
+` + howText + `not shown: node node-3, pod old: nodens: unknown command "advise"
+`
+	if d := cmp.Diff(collapse(want), collapse(out)); code != 0 || d != "" {
+		t.Errorf("%d %s (-want +got)\n%s", code, stderr, d)
+	}
+}

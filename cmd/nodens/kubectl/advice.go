@@ -1,0 +1,56 @@
+package kubectl
+
+import (
+	"cmp"
+	"context"
+
+	"github.com/nodens-dns/nodens/cmd/nodens/advice"
+	"github.com/nodens-dns/nodens/internal/report"
+)
+
+// Advice asks all agents for their advice, and adds it up. Workloads that waste little on a node are not part of
+// the node's advice, and therefore not of the sum.
+func Advice(ctx context.Context, c *Cluster, window string) (*report.ClusterAdvice, error) {
+	m := adviceMerge{index: make(map[[3]string]int)}
+	cluster, err := Ask(ctx, c, &Question[report.Advice]{
+		Args:   []string{"advise", "--window", window, "-o", "json"},
+		Serves: func(a, b *report.Advice) int { return cmp.Compare(a.Queries, b.Queries) },
+		Each:   m.add,
+	})
+	if err != nil {
+		return nil, err
+	}
+	m.result.Cluster, m.result.Window = cluster, window
+	advice.Complete(&m.result.AdviceCounts)
+	return &m.result, nil
+}
+
+// adviceMerge adds up the replies of the nodes.
+type adviceMerge struct {
+	result report.ClusterAdvice
+	index  map[[3]string]int // of workloads
+}
+
+func (m *adviceMerge) add(_ string, a *report.Advice) {
+	r := &m.result
+	if r.WindowSeconds == 0 || a.WindowSeconds < r.WindowSeconds {
+		r.WindowSeconds = a.WindowSeconds
+	}
+	r.Queries, r.Waste, r.QueriesPerSecond = r.Queries+a.Queries, r.Waste+a.Waste, r.QueriesPerSecond+a.QueriesPerSecond
+	for i := range a.Workloads {
+		w := &a.Workloads[i]
+		key := [3]string{w.Namespace, w.WorkloadKind, w.Workload}
+		at, ok := m.index[key]
+		if !ok {
+			m.index[key] = len(r.Workloads)
+			r.Workloads = append(r.Workloads, *w)
+			continue
+		}
+		sum := &r.Workloads[at]
+		sum.Queries, sum.Waste, sum.QueriesPerSecond = sum.Queries+w.Queries, sum.Waste+w.Waste, sum.QueriesPerSecond+w.QueriesPerSecond
+		if sum.NamesOf != w.NamesOf {
+			sum.NamesOf = cmp.Or(min(sum.NamesOf, w.NamesOf), sum.NamesOf, w.NamesOf) // namespace, if one of them is
+		}
+		sum.Names = advice.Sum(sum.Names, w.Names)
+	}
+}

@@ -1,0 +1,86 @@
+package report
+
+// Advice is what `nodens advise` prints: which look-ups are wasted, and what would stop them.
+type Advice struct {
+	Header
+	// WindowSeconds is the time that the counts are of, SinceSeconds how long the agent has counted.
+	Window        string  `json:"window"`
+	WindowSeconds float64 `json:"windowSeconds"`
+	SinceSeconds  float64 `json:"sinceSeconds"`
+	AdviceCounts
+}
+
+// ClusterAdvice is what `kubectl nodens advise` prints.
+type ClusterAdvice struct {
+	Cluster
+	Window string `json:"window"`
+	// WindowSeconds is the shortest time that the counts of a node are of.
+	WindowSeconds float64 `json:"windowSeconds"`
+	AdviceCounts
+}
+
+// AdviceCounts are the counts of pods, and the changes that follow from them.
+type AdviceCounts struct {
+	// Queries are the queries of pods in the window, Waste the search waste among them.
+	Queries          uint64  `json:"queries"`
+	Waste            uint64  `json:"waste"`
+	QueriesPerSecond float64 `json:"queriesPerSecond"`
+	// Workloads are those with a share of waste of LeastWaste or more, those with the most waste first.
+	Workloads []AdvisedWorkload `json:"workloads"`
+	// Changes are those for all pods together.
+	Changes []Change `json:"changes"`
+}
+
+// LeastWaste is the share of waste in a workload's queries from which there is advice.
+const LeastWaste = 0.05
+
+// AdvisedWorkload is a workload whose queries are partly search waste.
+type AdvisedWorkload struct {
+	Namespace        string  `json:"namespace"`
+	WorkloadKind     string  `json:"workloadKind"`
+	Workload         string  `json:"workload"`
+	Queries          uint64  `json:"queries"`
+	Waste            uint64  `json:"waste"`
+	WasteShare       float64 `json:"wasteShare"` // of Queries
+	QueriesPerSecond float64 `json:"queriesPerSecond"`
+	// NamesOf is workload if Names are names that the workload asks for; namespace if they are the
+	// ones of its namespace, whose waste the workload has a part in; "" if none is known.
+	NamesOf string       `json:"namesOf"`
+	Names   []WastedName `json:"names"`
+	Changes []Change     `json:"changes"`
+}
+
+// WastedName is a name that an application looks up, without what the search path appends.
+type WastedName struct {
+	// Name has no final dot. If it is one of the namespace, * is its first label.
+	Name string `json:"name"`
+	Dots int    `json:"dots"`
+	// External: no name on the search path below the cluster domain exists.
+	External bool `json:"external"`
+	// Lookups is the number of look-ups, Waste the number of their wasted queries.
+	Lookups uint64 `json:"lookups"`
+	Waste   uint64 `json:"waste"`
+}
+
+// Change is a change that stops waste.
+type Change struct {
+	// Kind is ndots, trailing dot or autopath.
+	Kind string `json:"kind"`
+	// Ndots is the value with kind ndots, Name the name to ask for with kind trailing dot.
+	Ndots int    `json:"ndots"`
+	Name  string `json:"name"`
+	// Text is what to write.
+	Text string `json:"text"`
+	// Saved is the number of queries in the window that there would not have been. SavedShare is
+	// its share of the workload's queries, or of all pods' queries.
+	Saved          uint64  `json:"saved"`
+	SavedPerSecond float64 `json:"savedPerSecond"`
+	SavedShare     float64 `json:"savedShare"`
+}
+
+// The values of [Change.Kind].
+const (
+	ChangeNdots       = "ndots"
+	ChangeTrailingDot = "trailing dot"
+	ChangeAutopath    = "autopath"
+)
