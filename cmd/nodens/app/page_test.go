@@ -14,11 +14,13 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/cmd/nodens/app/page"
 	"github.com/nodens-dns/nodens/cmd/nodens/options"
 	"github.com/nodens-dns/nodens/server/resolver"
 	"github.com/nodens-dns/nodens/test/agenttest"
+	"github.com/nodens-dns/nodens/test/fakedns"
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
@@ -169,5 +171,45 @@ func TestHistory(t *testing.T) {
 	}
 	if others != 16*page.HistoryLength/20 {
 		t.Errorf("%d exchanges with others, want %d", others, 16*page.HistoryLength/20)
+	}
+}
+
+// TestHistoryCounters: a sample counts replies by source, and exchanges by upstream, without an allocation
+// for each zone.
+func TestHistoryCounters(t *testing.T) {
+	p := peer.Ports(t, 1)
+	up := fakedns.Start(t, func(q *fakedns.Query) {
+		switch q.Msg.Question[0].Name {
+		case "broken.test.":
+			q.Reply(fakedns.Negative(q.Msg, dns.RcodeServerFailure, 0))
+		case "none.test.":
+			q.Reply(fakedns.Negative(q.Msg, dns.RcodeNameError, 0))
+		default:
+			q.Reply(fakedns.Address(q.Msg, 60, "192.0.2.1"))
+		}
+	})
+	l := lookedAt(t, fmt.Sprintf(".:%d {\n bind 127.0.0.1\n hosts {\n  192.0.2.9 local.test\n  fallthrough\n }\n cache 300\n forward . %s\n}\n", p[0], up.Addr()))
+	for _, name := range []string{"a.test.", "a.test.", "none.test.", "broken.test.", "local.test."} {
+		agenttest.Ask(t, p[0], name)
+	}
+	c := l.historyCounters(make(map[netip.AddrPort]uint64))
+	if c.exchanges[up.Addr()] < 3 || len(c.exchanges) != 1 {
+		t.Errorf("exchanges are %v, want three or more with %v", c.exchanges, up.Addr())
+	}
+	var replies uint64
+	for _, n := range c.sums.Durations {
+		replies += n
+	}
+	c.sums.Durations = [17]uint64{}
+	want := resolver.Sums{Cache: 1, Upstream: 3, Others: 1, NXDomain: 1, ServFail: 1}
+	if diff := cmp.Diff(want, c.sums); diff != "" || replies != 5 {
+		t.Errorf("%d replies, sums (-want +got):\n%s", replies, diff)
+	}
+	for _, listener := range l.current.Load().listeners {
+		for z := range listener.Routes.Zones() {
+			if n := testing.AllocsPerRun(10, func() { z.Stats.AddTo(&c.sums) }); n != 0 {
+				t.Errorf("AddTo allocates %v times", n)
+			}
+		}
 	}
 }
