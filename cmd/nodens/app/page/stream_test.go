@@ -26,7 +26,12 @@ func (emptySource) Names(string, string) (*report.Names, error) {
 func (emptySource) Explain(url.Values) (*report.Explanation, error) { return nil, nil }
 func (emptySource) LastSample() time.Time                           { return time.Time{} }
 func (emptySource) History() History {
-	return History{Samples: make([]Sample, HistoryLength)}
+	h := History{Samples: make([]Sample, HistoryLength)}
+	for i := range h.Samples {
+		n := uint32(i * i % 97)
+		h.Samples[i] = Sample{Cluster: n, Cache: n + 3, Upstream: n / 2, Kernel: n, NXDomain: n / 3, P50: 0.001 * float32(i%4+1), P99: 0.004 * float32(i%3+1)}
+	}
+	return h
 }
 
 func newStream(source Source) *stream {
@@ -40,12 +45,20 @@ type deadlineWriter struct{ *httptest.ResponseRecorder }
 
 func (deadlineWriter) SetWriteDeadline(time.Time) error { return nil }
 
-// BenchmarkUpdate measures an event of a page on a busy node.
+// BenchmarkUpdate measures an event of a page on a busy node: with the clients alone, and with everything.
 func BenchmarkUpdate(b *testing.B) {
-	s := newStream(emptySource{})
-	for b.Loop() {
-		if err := s.update(); err != nil {
-			b.Fatal(err)
-		}
+	for name, all := range map[string]bool{"clients": false, "all": true} {
+		b.Run(name, func(b *testing.B) {
+			s := newStream(emptySource{})
+			b.ReportAllocs()
+			for b.Loop() {
+				if all {
+					clear(s.sent)
+				}
+				if err := s.update(); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
 	}
 }
