@@ -32,9 +32,13 @@ type waits struct {
 	view, upstream time.Duration // the times, with upstream also that for another client's exchange
 }
 
-// exchanged notes that an exchange with an upstream took so long and ended with err. hedged is its
-// [upstream.From.Hedged].
-func (w *waits) exchanged(took time.Duration, hedged *atomic.Bool, err error) {
+// forwarded notes that the cache had the answer if hit, or else that an exchange with an upstream took so long and
+// ended with err. hedged is its [upstream.From.Hedged].
+func (w *waits) forwarded(hit bool, took time.Duration, hedged *atomic.Bool, err error) {
+	if hit {
+		w.cached = true
+		return
+	}
 	w.asked = true
 	w.upstream += took
 	w.hedged = w.hedged || hedged != nil && hedged.Load()

@@ -181,9 +181,7 @@ func (r *Request) Forward() {
 			r.reply.CopyRaw(resp.Packed)
 		}
 	}
-	if r.lookups.cached = r.lookups.cached || hit; !hit {
-		r.lookups.exchanged(clock.Now()-began, from.Hedged, r.err)
-	}
+	r.lookups.forwarded(hit, clock.Now()-began, from.Hedged, r.err)
 	switch {
 	case errors.Is(r.err, errLoop):
 		z.Loop.fail(&r.reply)
