@@ -9,8 +9,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/miekg/dns"
-
 	"github.com/nodens-dns/nodens/test/bench/figures"
 	"github.com/nodens-dns/nodens/test/bench/harness"
 	"github.com/nodens-dns/nodens/test/bench/machine"
@@ -19,6 +17,9 @@ import (
 
 // memorySample is an agent's memory in bytes after a garbage collection.
 type memorySample struct{ heap, rss uint64 }
+
+// maxUnanswered is the part of the names that may get no answer, because a busy machine loses some.
+const maxUnanswered = 0.01
 
 // measureMemory measures the memory of two new agents, each of which has been asked once for all names.
 func (b *run) measureMemory(ctx context.Context, p *pair) error {
@@ -43,8 +44,8 @@ func (b *run) memoryOf(ctx context.Context, p *pair, at int) (m memorySample, er
 	if err != nil {
 		return m, err
 	}
-	if err := s.Check(dns.RcodeToString[dns.RcodeSuccess]); err != nil {
-		return m, err
+	if s.Failed() > maxUnanswered {
+		return m, fmt.Errorf("of %d names %d got an answer, with the rcodes %v", s.Sent, s.Completed, s.Rcodes)
 	}
 	proc := p.agents[at].Any()
 	var text string
