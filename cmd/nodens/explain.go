@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/nodens-dns/nodens/internal/cli"
 	"github.com/nodens-dns/nodens/internal/report"
@@ -51,21 +52,31 @@ through its admin socket.`,
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&f.from, "from", "", "`client`: NAMESPACE/NAME of a pod of this node, its name alone, or an address; without it the node itself")
+	f.register(flags)
+	f.socket.register(flags)
+	output := cli.AddTableOutput(flags)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		f.setArgs(args)
+		return runExplain(cmd.Context(), f, output, cmd.OutOrStdout())
+	}
+	return cmd
+}
+
+// register adds the flags that say how the client asks.
+func (f *explainFlags) register(flags *pflag.FlagSet) {
 	flags.StringVar(&f.server, "server", "", "`address` of the listener that is asked; without it the first one for plain DNS in the Corefile")
 	flags.IntVar(&f.ndots, "ndots", defaultNdots, "`number` of dots from which on the client asks for NAME as it is first")
 	flags.BoolVar(&f.tcp, "tcp", false, "the query comes over TCP")
 	flags.BoolVar(&f.dnssec, "dnssec", false, "the query asks for DNSSEC records (DO bit)")
 	flags.BoolVar(&f.ask, "ask", false, "then really ask: upstreams are asked, and the query is counted and logged as the client's")
-	f.socket.register(flags)
-	output := cli.AddTableOutput(flags)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		f.name, f.qtype = args[0], "A"
-		if len(args) > 1 {
-			f.qtype = args[1]
-		}
-		return runExplain(cmd.Context(), f, output, cmd.OutOrStdout())
+}
+
+// setArgs reads the arguments: a name, and perhaps a type.
+func (f *explainFlags) setArgs(args []string) {
+	f.name, f.qtype = args[0], "A"
+	if len(args) > 1 {
+		f.qtype = args[1]
 	}
-	return cmd
 }
 
 func runExplain(ctx context.Context, f *explainFlags, output *cli.Output, stdout io.Writer) error {

@@ -25,13 +25,13 @@ type fakeKubectl struct {
 }
 
 // kubectlScript writes its arguments to the file asked. For get it prints the file pods, for exec it runs the
-// file of that pod.
+// file of that pod. The node of another pod is in the file node.
 const kubectlScript = `#!/bin/sh
 dir=%[1]s
 echo "$*" >> $dir/asked
 while [ $# -gt 0 ]; do
 	case $1 in
-	get) cat $dir/pods; exit ;;
+	get) [ $2 = pods ] && exec cat $dir/pods; exec cat $dir/node ;;
 	exec) . $dir/pod-$2; exit ;;
 	esac
 	shift
@@ -247,6 +247,45 @@ func TestPluginStatus(t *testing.T) {
 	var s report.ClusterStatus
 	if err := json.Unmarshal([]byte(out), &s); err != nil || code != 1 || s.Healthy || s.Nodes != 2 || len(s.Agents) != 2 || s.Agents[1].Node != "node-2" {
 		t.Errorf("%d %v\n%s", code, err, out)
+	}
+}
+
+// TestPluginExplain: the agent on the node of the pod explains.
+func TestPluginExplain(t *testing.T) {
+	k := newFakeKubectl(t)
+	k.pod("a", "node-1", "Running", "exit 1\n")
+	reply := report.Explanation{Header: report.Header{SchemaVersion: 1, Node: "node-2"}}
+	reply.Listener.Address, reply.Listener.Transport, reply.Listener.Protocol = "169.254.20.10:53", "dns", "udp"
+	reply.Client.Address, reply.Client.Namespace, reply.Client.Pod = "10.0.0.1", "shop", "web-1"
+	k.agent("b", "node-2", reply)
+	k.write("node", "node-2\n")
+	code, out, stderr := pluginOutcome(t, "explain www.example.com AAAA --from shop/web-1 --ndots 2 --tcp --timeout 1m")
+	if want := "listener 169.254.20.10:53, dns over udp\nclient 10.0.0.1, pod shop/web-1\n"; code != 0 || collapse(out) != want {
+		t.Errorf("%d %s\n%s, want\n%s", code, stderr, out, want)
+	}
+	want := []string{
+		"--namespace shop get pod web-1 --no-headers -o custom-columns=NODE:.spec.nodeName",
+		"--namespace kube-system get pods --selector k8s-app=node-local-dns --no-headers -o custom-columns=NAME:.metadata.name,NODE:.spec.nodeName,PHASE:.status.phase",
+		"--namespace kube-system exec b -- nodens explain --from shop/web-1 --ndots 2 --tcp=true --dnssec=false --ask=false -o json -- www.example.com AAAA",
+	}
+	if d := cmp.Diff(want, k.asked()); d != "" {
+		t.Errorf("kubectl gets (-want +got)\n%s", d)
+	}
+	for line, want := range map[string]string{
+		"explain a":                 "no pod is given; give --from NAMESPACE/NAME, or --node",
+		"explain a --from web-1":    "no pod is given; give --from NAMESPACE/NAME, or --node",
+		"explain a --node node-3":   "no pod of an agent is on the node node-3",
+		"explain a --node node-1":   "no agent has answered; node node-1, pod a: exit status 1",
+		"explain a --from 10.0.0.1": "no pod is given; give --from NAMESPACE/NAME, or --node",
+		"explain":                   "explain takes a name",
+	} {
+		if code, out, stderr := pluginOutcome(t, line); code == 0 || out != "" || !strings.Contains(stderr, want) {
+			t.Errorf("%s: %d %q %q, want %q", line, code, out, stderr, want)
+		}
+	}
+	k.write("node", "<none>\n")
+	if code, _, stderr := pluginOutcome(t, "explain a --from shop/web-1"); code != 1 || !strings.Contains(stderr, "the pod shop/web-1 is on no node yet") {
+		t.Errorf("%d %s", code, stderr)
 	}
 }
 

@@ -16,6 +16,8 @@ const askedAtOnce = 16
 
 // Question is a command to run in the agents' pods, whose reply is a T.
 type Question[T any] struct {
+	// Node is the only node to ask, whose agents are asked until one replies; "" for all nodes.
+	Node string
 	// Args are nodens' arguments. The command prints a T, which begins with a report.Header, as JSON.
 	Args []string
 	// Serves compares the replies of two agents on one node. It is positive if a's agent is the one
@@ -41,6 +43,12 @@ func Ask[T any](ctx context.Context, c *Cluster, q *Question[T]) (report.Cluster
 	agents, err := c.Agents(ctx)
 	if err != nil {
 		return result, err
+	}
+	if q.Node != "" {
+		agents = slices.DeleteFunc(agents, func(a Agent) bool { return a.Node != q.Node })
+		if len(agents) == 0 {
+			return result, fmt.Errorf("no pod of an agent is on the node %s", q.Node)
+		}
 	}
 	nodes, answers := make(chan []Agent), make(chan answer[T])
 	go func() {
@@ -93,6 +101,9 @@ func askNode[T any](ctx context.Context, c *Cluster, q *Question[T], agents []Ag
 	a := answer[T]{node: agents[0].Node}
 	var waiting []report.Unanswered // their containers do not run
 	for _, agent := range agents {
+		if q.Node != "" && a.reply != nil {
+			break
+		}
 		if agent.Phase != "Running" {
 			waiting = append(waiting, report.Unanswered{Node: agent.Node, Pod: agent.Pod, Reason: "the pod is " + cmp.Or(agent.Phase, "not running")})
 			continue

@@ -74,6 +74,21 @@ func (c *Cluster) Agents(ctx context.Context) ([]Agent, error) {
 	return agents, nil
 }
 
+// NodeOf returns the node of a pod, which is no agent.
+func (c *Cluster) NodeOf(ctx context.Context, namespace, pod string) (string, error) {
+	of := *c
+	of.Namespace = namespace
+	out, _, err := of.run(ctx, limits{listTime, errorBytes}, "get", "pod", pod, "--no-headers", "-o", "custom-columns=NODE:.spec.nodeName")
+	if err != nil {
+		return "", fmt.Errorf("looking up the node of the pod %s/%s: %w", namespace, pod, err)
+	}
+	node := strings.TrimSpace(string(out))
+	if node == "" || node == "<none>" {
+		return "", fmt.Errorf("the pod %s/%s is on no node yet", namespace, pod)
+	}
+	return node, nil
+}
+
 // limits bound a run of kubectl.
 type limits struct {
 	time  time.Duration
