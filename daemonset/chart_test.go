@@ -126,6 +126,15 @@ func renderAgent(t *testing.T, values string) (*appsv1.DaemonSet, *corev1.Contai
 	return set, c, flagsOf(t, c.Args), maps.Data["Corefile"]
 }
 
+// TestChartPage: the page's address, and off in both ways of writing it.
+func TestChartPage(t *testing.T) {
+	for value, want := range map[string]string{`"[::1]:9000"`: "[::1]:9000", `"off"`: "", "off": ""} {
+		if _, _, flags, _ := renderAgent(t, "config: {page: "+value+"}"); flags["page"] != want {
+			t.Errorf("page %s: -page is %q, want %q", value, flags["page"], want)
+		}
+	}
+}
+
 // TestChartKnown: a file of values for the known charts of NodeLocal DNSCache is taken,
 // and means what it means there.
 func TestChartKnown(t *testing.T) {
@@ -204,6 +213,7 @@ func TestChartRefuses(t *testing.T) {
 		{"another protocol", "config: {commProtocol: udp}", "/config/commProtocol"},
 		{"another netfilter", "config: {netfilter: ipvs}", "/config/netfilter"},
 		{"a kernel path that is not", "config: {kernelPath: maybe}", "/config/kernelPath"},
+		{"a page for other hosts", `config: {page: "0.0.0.0:8353"}`, "/config/page"},
 		{"no duration", "config: {serveStale: {duration: 1 hour}}", "/config/serveStale/duration"},
 		{"no duration for stale answers", "config: {serveStale: 1 hour}", "/config/serveStale"},
 		{"no digest", "image: {digest: 'sha256:12'}", "/image/digest"},
