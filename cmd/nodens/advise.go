@@ -27,10 +27,10 @@ type adviseFlags struct {
 }
 
 const adviseLong = `For each workload with search waste, show how much of its queries that is, and the changes that
-stop it, with the queries that each one saves: the value of ndots for its pods, names to ask for with a dot at
-the end, and autopath in the Corefile, for all pods together. The savings of a workload's changes do
-not add up: each is what this change saves alone. The savings are computed from counts of the window, and
-are too low rather than too high.`
+stop it, with the queries that each one saves: the value of ndots for its pods, names to ask for
+with a dot at the end, and autopath in the Corefile, for all pods together. The savings of a
+workload's changes do not add up: each is what this change saves alone. The savings are computed
+from counts of the window, and are too low rather than too high.`
 
 func newAdviseCommand() *cobra.Command {
 	f := new(adviseFlags)
