@@ -112,7 +112,7 @@ func TestManyDashes(t *testing.T) {
 		{"help version json", 2, `unknown command "json"`},
 		{"verson", 2, `unknown command "verson"; did you mean "version"?`},
 		{"-conf x verson", 2, `unknown command "verson"; did you mean "version"?`},
-		{"x", 2, `unknown command "x"; the commands are cache, check, cleanup,`},
+		{"x", 2, `unknown command "x"; the commands are advise, cache, check, cleanup,`},
 		{"-localipp=192.0.2.1", 2, "unknown flag --localipp; did you mean --localip?"},
 		{"--localipp 192.0.2.1", 2, "unknown flag --localipp; did you mean --localip?"},
 		{"check --localipp 192.0.2.1", 2, "unknown flag --localipp; did you mean --localip?"},

@@ -30,8 +30,8 @@ const pluginLong = `Show what the agents of a whole cluster do. It lists the age
 in them with kubectl exec, and puts the replies together. So it needs kubectl, and the right to
 exec in these pods, which is root on the nodes.
 
-It asks 16 nodes at a time, and gives each agent five seconds, or --timeout. Agents without a reply are named,
-and the rest is shown. During an upgrade a node with two agents counts once.
+It asks 16 nodes at a time, and gives each agent five seconds, or --timeout. Agents without a reply
+are named, and the rest is shown. During an upgrade a node with two agents counts once.
 
 Exit codes: 0 the command succeeded; 1 it failed, or no agent answered; 2 a command, a flag or an
 argument is not valid.`

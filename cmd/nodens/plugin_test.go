@@ -342,3 +342,18 @@ func TestPluginName(t *testing.T) {
 		}
 	}
 }
+
+// TestPluginHelp: each command has an example, and the lines of its help are not too long.
+func TestPluginHelp(t *testing.T) {
+	for _, c := range allCommands(newPluginCommand()) {
+		code, out, stderr := pluginOutcome(t, strings.TrimPrefix(c.CommandPath(), "kubectl nodens")+" --help")
+		if code != 0 || stderr != "" || !strings.Contains(out, "Usage:\n  "+c.CommandPath()) || !strings.Contains(out, "Examples:\n  ") {
+			t.Errorf("%s: %d %s\n%s", c.CommandPath(), code, stderr, out)
+		}
+		for line := range strings.Lines(out) {
+			if len(line) > 101 {
+				t.Errorf("%s: %q", c.CommandPath(), line)
+			}
+		}
+	}
+}
