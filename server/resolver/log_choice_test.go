@@ -5,10 +5,12 @@ package resolver
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/netip"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,7 +23,7 @@ import (
 )
 
 // plainLog logs by rule, as lines of text.
-func plainLog(out *bytes.Buffer, rule LogRule) *QueryLog {
+func plainLog(out io.Writer, rule LogRule) *QueryLog {
 	rule.Success, rule.Denial, rule.Error = true, true, true
 	logger := slog.New(slog.NewTextHandler(out, nil))
 	if rule.Aggregate != nil {
@@ -72,21 +74,40 @@ func TestLogChoice(t *testing.T) {
 	}
 }
 
+// lines are what a log has written. It is safe for concurrent use.
+type lines struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *lines) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(b)
+}
+
+// take returns the lines since the last call, without time and level.
+func (l *lines) take() (list []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for line := range strings.Lines(regexp.MustCompile(`time=\S+ level=INFO `).ReplaceAllString(l.text.String(), "")) {
+		list = append(list, strings.TrimSpace(line))
+	}
+	l.text.Reset()
+	return list
+}
+
 // TestAggregate: queries are counted by workload, name and rcode, and logged after the interval.
 func TestAggregate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var out bytes.Buffer
+		var out lines
 		log := plainLog(&out, LogRule{Slow: time.Second, Aggregate: &Aggregate{Interval: time.Minute}})
 		rt := NewRoutes(nil, NewStats())
 		rt.Owners = clients.New(clients.Options{})
 		rt.Owners.SetPod(netip.MustParseAddr("192.0.2.7"), clients.Pod{Namespace: "shop", Name: "web-1", UID: "u", Workload: clients.Workload{Kind: "Deployment", Name: "web"}})
-		told := func() (lines []string) {
+		told := func() []string {
 			synctest.Wait()
-			for line := range strings.Lines(regexp.MustCompile(`time=\S+ level=INFO `).ReplaceAllString(out.String(), "")) {
-				lines = append(lines, strings.TrimSpace(line))
-			}
-			out.Reset()
-			return lines
+			return out.take()
 		}
 		check := func(step string, want ...string) {
 			t.Helper()
