@@ -51,6 +51,8 @@ func attribution() []check {
 		{"a Deployment asks for names that do not exist", a.start},
 		{"nodens top names its pod, workload, namespace and names", a.checkTop},
 		{"the page names it, through kubectl port-forward", a.checkPage},
+		{"nodens status and plan describe the agent beside it", a.checkStatus},
+		{"an annotation gives the other namespace series by workload", a.checkAnnotation},
 		{"Prometheus fires the alerts about it, and about no other client", a.checkAlerts},
 	}
 }
