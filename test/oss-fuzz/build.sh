@@ -8,6 +8,7 @@ cd "$SRC/nodens"
 fuzzers='
 cache FuzzHistory
 cache FuzzRead
+cmd/nodens/app/page FuzzRequest
 cmd/nodens/migrate FuzzMake
 internal/baseline FuzzDecode
 internal/config FuzzNameservers
