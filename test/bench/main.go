@@ -2,7 +2,7 @@
 //
 // Without a section's flag it measures the main part (package queries). Each other section has a
 // flag, a package and a page of its own: -scale (package scale), -outage (outage), -faults
-// (failover), -kernel (kernel), -worst (attack) and -attribution (attribution). A run replaces its own
+// (failover), -kernel (kernel), -worst (attack) and -attribution (counting). A run replaces its own
 // pages and leaves the others as they are. Package summary draws the pictures of BENCHMARKS.md from
 // the pages' tables.
 //
@@ -25,7 +25,7 @@ import (
 	"time"
 
 	"github.com/nodens-dns/nodens/test/bench/attack"
-	"github.com/nodens-dns/nodens/test/bench/attribution"
+	"github.com/nodens-dns/nodens/test/bench/counting"
 	"github.com/nodens-dns/nodens/test/bench/failover"
 	"github.com/nodens-dns/nodens/test/bench/figures"
 	"github.com/nodens-dns/nodens/test/bench/harness"
@@ -189,7 +189,7 @@ func (o options) measure(ctx context.Context) (harness.Section, error) {
 	case o.worst:
 		return attack.Measure(ctx, o.plan)
 	case o.attribution:
-		return attribution.Measure(ctx, o.plan)
+		return counting.Measure(ctx, o.plan)
 	}
 	return queries.Measure(ctx, o.plan)
 }

@@ -1,10 +1,10 @@
-// Package attribution measures the section about counting queries by client: the CPU time and the memory of
+// Package counting measures the section about counting queries by client: the CPU time and the memory of
 // an agent that counts, in units of the same agent with --client-metrics=off.
 //
 // A round starts a pair of agents, so that where a process happens to lie in memory is not the same in all
 // rounds. At saturation the two are asked in turn, in short slices. At a fixed rate both are asked
 // at the same time. So what disturbs the machine affects both, and ratios compare the two within a round.
-package attribution
+package counting
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package attribution
+package counting
 
 import (
 	_ "embed"
