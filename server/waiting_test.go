@@ -147,6 +147,7 @@ func TestClientShare(t *testing.T) {
 					t.Errorf("beside %d that take what they can: %s", i+1, rcode)
 				}
 			}
+			eventually(t, "the victim's place to be free", func() bool { return s.waiting.InUse() == held })
 			want := Usages{
 				Waiting: Usage{Used: 14, Limit: 16}, Unsent: Usage{Limit: maxUnsent}, Requests: Usage{Limit: 16},
 				Conns: Usage{Used: 3, Limit: s.limits.Conns, Addr: addr},
