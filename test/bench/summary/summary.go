@@ -24,6 +24,7 @@ var pages = []page{
 	{"agents-that-go-away.md", "agents that are upgraded, die or hang"},
 	{"kernel-path.md", "answers inside the kernel"},
 	{"attacks.md", "the most expensive queries"},
+	{"attribution.md", "counting queries by client"},
 }
 
 // The header of a table of targets, and a verdict in its last column.
