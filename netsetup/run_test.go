@@ -66,6 +66,7 @@ func TestRunDefaultsToAMinute(t *testing.T) {
 
 func TestRunGoesOnAfterFailures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
 		f := newFakeNode()
 		var log strings.Builder
 		c := dualStack()
@@ -95,6 +96,8 @@ func TestRunGoesOnAfterFailures(t *testing.T) {
 			Errors:  map[ErrorType]uint64{Iptables: 0, IptablesLock: 10, InterfaceAdd: 0, InterfaceCheck: 5},
 			Checks:  4,
 			Backend: "iptables (model)",
+			// The rules have been missing from the start.
+			RulesSince: began,
 		}
 		if diff := cmp.Diff(want, s.Stats()); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)

@@ -68,7 +68,8 @@ func TestFrozenServer(t *testing.T) {
 				t.Errorf("%d queries are in flight after all have ended", n)
 			}
 			for _, s := range p.Stats().Servers {
-				if s.To == frozen.addr && s.Unanswered == 0 {
+				// The other server may be the fastest by then.
+				if s.To == frozen.addr && s.Unanswered == 0 && policy != config.PolicyFastest {
 					t.Error("the frozen server has left no query unanswered")
 				}
 			}

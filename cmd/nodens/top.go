@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"golang.org/x/term"
 
 	"github.com/nodens-dns/nodens/internal/cli"
 )
@@ -136,14 +137,10 @@ func runTop(ctx context.Context, f *topFlags, output *cli.Output, stdout io.Writ
 	}
 }
 
-// isTerminal reports whether w is a character device.
+// isTerminal reports whether w is a terminal.
 func isTerminal(w io.Writer) bool {
 	file, ok := w.(*os.File)
-	if !ok {
-		return false
-	}
-	info, err := file.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
+	return ok && term.IsTerminal(int(file.Fd()))
 }
 
 // shown returns as many of rows as the table shows.

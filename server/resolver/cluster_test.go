@@ -374,14 +374,25 @@ func TestAwaitShutdown(t *testing.T) {
 // outside is a k8s_external of one name.
 type outside struct {
 	name    string
-	outcome kubernetes.Outcome
 	awaited func() error
+
+	mu      sync.Mutex
+	outcome kubernetes.Outcome
+}
+
+// setOutcome makes Answer return it from now on.
+func (o *outside) setOutcome(to kubernetes.Outcome) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.outcome = to
 }
 
 func (o *outside) Answer(q *wire.Query, r *wire.Reply, b *kubernetes.Budget) (kubernetes.Outcome, wire.Name) {
 	if wire.Name(q.Name()).String() != o.name {
 		return kubernetes.NotMine, ""
 	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	switch o.outcome {
 	case kubernetes.Answered:
 		r.Add(wire.Answer, wire.AtQuestion, wire.TypeA, 5, []byte{203, 0, 113, 1})
@@ -414,7 +425,7 @@ func TestExternal(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			o := &outside{name: c.qname, outcome: c.outcome}
-			o.awaited = func() error { o.outcome = kubernetes.Answered; return nil }
+			o.awaited = func() error { o.setOutcome(kubernetes.Answered); return nil }
 			z := &resolver.Zone{Name: wire.Root, External: o, Cluster: newPartial(t, "cluster.local"), ClusterDNS: always,
 				Forward: resolvertest.Pool(t, resolvertest.StartBackend(t, resolvertest.Address("192.0.2.1")).Addr())}
 			_, addr := start(t, server.Limits{}, z)
