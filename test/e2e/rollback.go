@@ -10,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nodens-dns/nodens/test/e2e/cluster"
 	"github.com/nodens-dns/nodens/test/node/load"
@@ -301,7 +302,7 @@ func (h *rollbackTest) downgrade(ctx context.Context, _ *suite) (string, error) 
 		return "", err
 	}
 	return h.runFault(ctx, fault{limits: [2]lossLimit{lossless, lossless}, run: func(_ *chaosTest, ctx context.Context) (map[string]podKill, error) {
-		if err := h.kubectl(ctx, "patch", "daemonset", agentDaemonSet, "--type=json", "--patch="+earlierAgent); err != nil {
+		if err := h.runEarlierAgent(ctx); err != nil {
 			return nil, err
 		}
 		if err := h.awaitRollout(ctx); err != nil {
@@ -316,12 +317,21 @@ func (h *rollbackTest) downgrade(ctx context.Context, _ *suite) (string, error) 
 	}})
 }
 
-// earlierAgent is the change to the DaemonSet for the earlier agent, which does not have the last
-// argument.
-const earlierAgent = `[
-	{"op": "replace", "path": "/spec/template/spec/containers/0/image", "value": "` + earlierImage + `"},
-	{"op": "remove", "path": "/spec/template/spec/containers/0/args/9"}
-]`
+// runEarlierAgent changes the DaemonSet for the earlier agent, without the arguments that it does not have.
+func (h *rollbackTest) runEarlierAgent(ctx context.Context) error {
+	sets := h.api.AppsV1().DaemonSets(agentNamespace)
+	set, err := sets.Get(ctx, agentDaemonSet, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	agent := &set.Spec.Template.Spec.Containers[0]
+	agent.Image = earlierImage
+	agent.Args = slices.DeleteFunc(agent.Args, func(arg string) bool {
+		return strings.HasPrefix(arg, "-handover-compare=") || strings.HasPrefix(arg, "-page=")
+	})
+	_, err = sets.Update(ctx, set, metav1.UpdateOptions{})
+	return err
+}
 
 // restore removes the pods that ask, and what setUp and downgrade have changed.
 func (h *rollbackTest) restore(ctx context.Context, s *suite) (string, error) {
