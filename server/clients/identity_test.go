@@ -13,7 +13,7 @@ import (
 // sameNames compares rows about names.
 var sameNames = cmp.Comparer(func(a, b clients.NameCount) bool { return a == b })
 
-// TestNamesOfReusedAddress: names belong to whoever had the address when they were asked for.
+// TestNamesOfReusedAddress: names belong to the client that had the address when they were asked for.
 func TestNamesOfReusedAddress(t *testing.T) {
 	isHost := false
 	clock := new(fakeClock)

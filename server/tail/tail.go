@@ -1,4 +1,4 @@
-// Package tail shows finished queries to those who watch, while they watch.
+// Package tail passes finished queries to `nodens tail` while it runs.
 //
 // A [Feed] belongs to the agent. The query path asks [Feed.Attached] for each finished query, which is
 // one atomic load. While there are subscriptions it asks [Feed.Wants], and describes only the

@@ -63,7 +63,7 @@ type builder struct {
 	clients *attribution
 	// clientLevels knows the level of the metrics of each namespace; nil: no queries are counted.
 	clientLevels *clientLevels
-	// tail gets the finished queries while somebody watches them.
+	// tail gets the finished queries while an operator watches them.
 	tail *tail.Feed
 }
 
