@@ -36,7 +36,7 @@ func Await(ctx context.Context, what string, probe Probe) error {
 		if err == nil {
 			return nil
 		}
-		if ctx.Err() == nil {
+		if ctx.Err() == nil || last == nil { // else the end of ctx may be why
 			last = err
 		}
 		select {
