@@ -78,7 +78,7 @@ func clientRow(c *report.Client, by string, upstream float64, wide bool) []strin
 		return percent(float64(part) / float64(n.Queries))
 	}
 	row := []string{
-		clientName(c, by), fmt.Sprintf("%.1f", c.QueriesPerSecond), percent(c.Share), share(n.Hits), share(n.Kernel), share(n.NXDomain),
+		c.Label(by), fmt.Sprintf("%.1f", c.QueriesPerSecond), percent(c.Share), share(n.Hits), share(n.Kernel), share(n.NXDomain),
 		share(n.Waste), share(n.Servfail), fmt.Sprintf("%.1f", upstream), latency(c.P50Seconds), latency(c.P99Seconds), fmt.Sprint(n.Shed), topNameText(c.TopName),
 	}
 	if !wide {
@@ -94,20 +94,4 @@ func topNameText(n *report.TopName) string {
 		return "-"
 	}
 	return n.Name + " " + percent(n.Share)
-}
-
-// clientName returns the first column: NAMESPACE/NAME, an address, or (host), (unknown) or (other).
-func clientName(c *report.Client, by string) string {
-	switch {
-	case c.Kind == "unknown" && len(c.Addresses) > 0:
-		return c.Addresses[0]
-	case c.Kind != "pod":
-		return "(" + c.Kind + ")"
-	case by == "namespace":
-		return c.Namespace
-	case by == "workload":
-		return c.Namespace + "/" + c.Workload
-	default:
-		return c.Namespace + "/" + c.Pod
-	}
 }

@@ -97,5 +97,5 @@ func nameClient(c *report.NameClient) string {
 	if c.Address != "" {
 		row.Addresses = []string{c.Address}
 	}
-	return clientName(&row, "pod")
+	return row.Label("pod")
 }

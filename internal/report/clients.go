@@ -67,3 +67,19 @@ type ClientCounts struct {
 	Waste    uint64 `json:"waste"` // NXDOMAIN for a name that only a search path makes
 	Slow     uint64 `json:"slow"`
 }
+
+// Label returns what the row is about, of a report by pod, workload or namespace: NAMESPACE/NAME, an address,
+// or (host), (unknown) or (other).
+func (c *Client) Label(by string) string {
+	switch {
+	case c.Kind == "unknown" && len(c.Addresses) > 0:
+		return c.Addresses[0]
+	case c.Kind != "pod":
+		return "(" + c.Kind + ")"
+	case by == "namespace":
+		return c.Namespace
+	case by == "workload":
+		return c.Namespace + "/" + c.Workload
+	}
+	return c.Namespace + "/" + c.Pod
+}

@@ -22,8 +22,8 @@ type Routes struct {
 	// come from a search path.
 	Clients *clients.Table
 	Search  []wire.Name
-	// Owners says whose addresses are, for logs; it may be nil. Tail gets the finished queries that
-	// somebody watches; nil: nobody does. Both are set before the routes are served.
+	// Owners says whose addresses are, for logs; it may be nil. Tail gets the finished queries for
+	// `nodens tail`; nil: there is none. Both are set before the routes are served.
 	Owners *clients.Table
 	Tail   *tail.Feed
 	// PodLabel returns the value of a label of the pod with that address and UID, "" for none. It is set

@@ -15,7 +15,7 @@ func clientsTable(source Source, p parameters) (table, string) {
 	t := tableOf[report.Client]{
 		id: "clients", caption: "Clients", order: "queries", empty: "No queries in this window.",
 		search: func(c *report.Client) []string {
-			return append([]string{clientName(c, p.By), c.Namespace + "/" + c.Pod, c.Workload}, c.Addresses...)
+			return append([]string{c.Label(p.By), c.Namespace + "/" + c.Pod, c.Workload}, c.Addresses...)
 		},
 	}
 	all, err := source.Clients(p.By, p.Window)
@@ -45,7 +45,7 @@ func clientColumns(all *report.Clients, p parameters) []column[report.Client] {
 		}, percent)
 	}
 	first := column[report.Client]{key: "name", title: strings.ToUpper(all.By[:1]) + all.By[1:], help: "who asks", text: func(c *report.Client) cell {
-		return cell{Text: clientName(c, all.By), Href: p.link("clients", func(p *parameters) { p.Search = clientName(c, all.By) })}
+		return cell{Text: c.Label(all.By), Href: p.link("clients", func(p *parameters) { p.Search = c.Label(all.By) })}
 	}}
 	bar := number("share", "Share", "of all queries", func(c *report.Client) float64 { return c.Share }, percent)
 	text := bar.text
@@ -83,21 +83,6 @@ func clientTopName(c *report.Client) cell {
 }
 
 func whole(n float64) string { return fmt.Sprintf("%.0f", n) }
-
-// clientName returns NAMESPACE/NAME, an address, or (host), (unknown) or (other).
-func clientName(c *report.Client, by string) string {
-	switch {
-	case c.Kind == "unknown" && len(c.Addresses) > 0:
-		return c.Addresses[0]
-	case c.Kind != "pod":
-		return "(" + c.Kind + ")"
-	case by == "namespace":
-		return c.Namespace
-	case by == "workload":
-		return c.Namespace + "/" + c.Workload
-	}
-	return c.Namespace + "/" + c.Pod
-}
 
 // upstreamRow is one server of one forward directive.
 type upstreamRow struct {
