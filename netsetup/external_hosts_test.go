@@ -202,6 +202,16 @@ func namedInterfaces(t *testing.T) (names string) {
 	return names
 }
 
+// waitForExternal waits until the rules of s name the interfaces, in every table and family.
+func waitForExternal(t *testing.T, s *Setup, names string) {
+	t.Helper()
+	waitUntil(t, func() bool { return namedInterfaces(t) == names })
+	// The tables are written one after the other. Describe waits for the last one.
+	if _, err := s.Describe(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestExternalHosts: a host on the node's network that routes the agent's addresses by way of the
 // node does not get past the node's firewall, whether the agent listens or not, and pods and the
 // node itself do.
@@ -279,13 +289,13 @@ func TestExternalHostsFollowRoutes(t *testing.T) {
 			l.wantNoAnswers(t, l.first)
 
 			l.setDefaultRoute(t, 4)
-			waitUntil(t, func() bool { return namedInterfaces(t) == "eth1 " })
+			waitForExternal(t, s, "eth1 ")
 			l.wantNoAnswers(t, l.second)
 			l.wantAnswers(t, l.first, "local") // it is behind a link like a pod's now
 			l.wantPodAnswers(t, "local")
 
 			sh(t, "ip route append default via 10.9.3.2 metric 9")
-			waitUntil(t, func() bool { return namedInterfaces(t) == "eth0 eth1 " })
+			waitForExternal(t, s, "eth0 eth1 ")
 			l.wantNoAnswers(t, l.first)
 			l.wantNoAnswers(t, l.second)
 			l.wantPodAnswers(t, "local")
