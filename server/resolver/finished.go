@@ -30,7 +30,9 @@ const (
 )
 
 // wantsAsked reports whether who is asked for r is to be recorded.
-func (r *Request) wantsAsked() bool { return r.zone.Log != nil || r.routes.Tail.Attached() }
+func (r *Request) wantsAsked() bool {
+	return r.zone.Log != nil || r.routes.Tail.Watches(r.Client.Addr())
+}
 
 // recordAsked returns where the exchange for r is to record who was asked, nil for nowhere.
 func (r *Request) recordAsked() *atomic.Pointer[upstream.Asked] {
@@ -120,14 +122,18 @@ func (r *Request) searchPath() string {
 // sourceName returns the step that made the reply, "" for the path itself.
 func (r *Request) sourceName() string { return sourceNames[r.source] }
 
-// publish passes r to those who watch, if they want it. answered says that there is a reply.
+// publish passes r to those who watch its client, if they take it. answered says that there is a reply.
 func (r *Request) publish(answered bool) {
-	key := tail.Key{
-		Client: r.Client.Addr(), Name: r.Query.Name(), NoReply: !answered, Rcode: r.reply.Rcode(),
-		Latency: r.Latency, Now: r.Arrival + r.Latency,
+	client := r.Client.Addr()
+	if !r.routes.Tail.Watches(client) {
+		return
 	}
-	if r.routes.Tail.Wants(&key) {
-		r.routes.Tail.Send(&key, r.describe(answered))
+	taken := r.routes.Tail.Take(&tail.Key{
+		Client: client, Name: r.Query.Name(), NoReply: !answered, Rcode: r.reply.Rcode(),
+		Latency: r.Latency, Now: r.Arrival + r.Latency,
+	})
+	if taken.Any() {
+		taken.Send(r.describe(answered))
 	}
 }
 

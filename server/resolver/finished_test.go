@@ -12,9 +12,11 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/miekg/dns"
 
+	"github.com/nodens-dns/nodens/internal/clock"
 	"github.com/nodens-dns/nodens/server/clients"
 	"github.com/nodens-dns/nodens/server/resolver"
 	"github.com/nodens-dns/nodens/server/tail"
+	"github.com/nodens-dns/nodens/test/race"
 )
 
 // shopPod is a pod, at 10.0.0.1.
@@ -95,5 +97,40 @@ func TestFinished(t *testing.T) {
 		if text := out.String(); !strings.Contains(text, strings.TrimSuffix(line, "s")) {
 			t.Errorf("%s: logged %q, want %q", step.name, text, line)
 		}
+	}
+}
+
+// TestTailAllocs: a hit of a client that nobody follows is not described, nor one beyond the limit of a second.
+func TestTailAllocs(t *testing.T) {
+	race.SkipSequential(t)
+	d, all := watchedDesk(t)
+	packet, err := question("by.hand.", dns.TypeA).Pack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	serve := func() {
+		d.x.Arrival = clock.Now()
+		d.serve(packet)
+	}
+	d.from("10.0.0.1:53", resolver.UDP)
+	for range 1100 {
+		serve()
+	}
+	// The next second has 24 places left in the queue.
+	if n := testing.AllocsPerRun(3000, serve); n != 0 {
+		t.Errorf("beyond the limit: %v allocations", n)
+	}
+	if limited, slow := all.Lost(); limited+slow < 3000 {
+		t.Errorf("%d and %d queries are lost", limited, slow)
+	}
+	all.Close()
+	other, err := d.rt.Tail.Subscribe(tail.Filter{Selected: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	other.SetClients([]netip.Addr{netip.MustParseAddr("10.0.0.2")})
+	if n := testing.AllocsPerRun(200, serve); n != 0 {
+		t.Errorf("with a tail of another client: %v allocations", n)
 	}
 }

@@ -1,13 +1,15 @@
 // Package tail passes finished queries to `nodens tail` while it runs.
 //
 // A [Feed] belongs to the agent. The query path asks [Feed.Attached] for each finished query, which is
-// one atomic load. While there are subscriptions it asks [Feed.Wants], and describes only the
-// queries that one of them wants. A [Subscription] gets at most a thousand queries a second, and
-// none while its queue is full: the query path never waits. It counts what it did not get.
+// one atomic load. While there are subscriptions it asks [Feed.Watches] for the client, then
+// [Feed.Take], and describes only the queries that a subscription takes. A [Subscription] takes at most a
+// thousand queries a second, and none while its queue is full: the query path never waits. It counts
+// what it did not take.
 package tail
 
 import (
 	"errors"
+	"math/bits"
 	"net/netip"
 	"slices"
 	"sync"
@@ -90,29 +92,55 @@ type Feed struct {
 // Attached reports whether there are subscriptions.
 func (f *Feed) Attached() bool { return f != nil && f.subscriptions.Load() != nil }
 
-// Wants reports whether a subscription selects the query.
-func (f *Feed) Wants(k *Key) bool {
+// Watches reports whether a subscription selects the client. It does not allocate.
+func (f *Feed) Watches(client netip.Addr) bool {
+	if f == nil {
+		return false
+	}
 	list := f.subscriptions.Load()
 	if list == nil {
 		return false
 	}
 	for _, s := range *list {
-		if s.wants(k) {
+		if s.watches(client) {
 			return true
 		}
 	}
 	return false
 }
 
-// Send passes q to all subscriptions that select it. It does not block.
-func (f *Feed) Send(k *Key, q *Query) {
-	list := f.subscriptions.Load()
-	if list == nil {
-		return
+// Takers are the subscriptions that take a query.
+type Takers struct {
+	list *[]*Subscription
+	set  uint8 // bit i: the i-th one of list
+}
+
+// Any reports whether a subscription takes the query.
+func (t Takers) Any() bool { return t.set != 0 }
+
+// Take returns the subscriptions that take the query: those that select it, except where the limit of the
+// second is reached or the queue is full. The caller describes the query only for these.
+func (f *Feed) Take(k *Key) (t Takers) {
+	t.list = f.subscriptions.Load()
+	if t.list == nil {
+		return t
 	}
-	for _, s := range *list {
-		if s.wants(k) {
-			s.send(k, q)
+	for i, s := range *t.list {
+		if s.selects(k) && s.admit(k) {
+			t.set |= 1 << i
+		}
+	}
+	return t
+}
+
+// Send passes q to the takers. It does not block.
+func (t Takers) Send(q *Query) {
+	for set := t.set; set != 0; set &= set - 1 {
+		s := (*t.list)[bits.TrailingZeros8(set)]
+		select {
+		case s.queue <- q:
+		default: // others have filled it since Take
+			s.slow.Add(1)
 		}
 	}
 }
@@ -145,7 +173,7 @@ type Subscription struct {
 	filter Filter
 	queue  chan *Query
 	// clients are the selected clients; nil: none.
-	clients atomic.Pointer[[]netip.Addr]
+	clients atomic.Pointer[addrSet]
 	// second is the last second with a query, count the queries in it.
 	second, count atomic.Int64
 	limited, slow atomic.Uint64
@@ -154,8 +182,40 @@ type Subscription struct {
 // Queries returns the channel of the queries. It is never closed.
 func (s *Subscription) Queries() <-chan *Query { return s.queue }
 
-// SetClients sets the selected clients. It keeps the list.
-func (s *Subscription) SetClients(addrs []netip.Addr) { s.clients.Store(&addrs) }
+// SetClients sets the selected clients. It keeps the list, which must not change.
+func (s *Subscription) SetClients(addrs []netip.Addr) { s.clients.Store(newAddrSet(addrs)) }
+
+// fewAddrs is the length up to which a list is faster than a map.
+const fewAddrs = 8
+
+// addrSet is a set of addresses. It is immutable.
+type addrSet struct {
+	list []netip.Addr            // if there are few
+	all  map[netip.Addr]struct{} // else
+}
+
+func newAddrSet(addrs []netip.Addr) *addrSet {
+	if len(addrs) <= fewAddrs {
+		return &addrSet{list: addrs}
+	}
+	set := &addrSet{all: make(map[netip.Addr]struct{}, len(addrs))}
+	for _, addr := range addrs {
+		set.all[addr] = struct{}{}
+	}
+	return set
+}
+
+// has reports whether addr is in the set. A nil set is empty.
+func (x *addrSet) has(addr netip.Addr) bool {
+	if x == nil {
+		return false
+	}
+	if x.all == nil {
+		return slices.Contains(x.list, addr)
+	}
+	_, ok := x.all[addr]
+	return ok
+}
 
 // Lost returns how many queries the subscription did not get since the last call: limited because of the
 // limit for each second, slow because its reader was too slow.
@@ -174,33 +234,32 @@ func (s *Subscription) Close() {
 	f.subscriptions.Store(&list)
 }
 
-// wants reports whether s selects the query.
-func (s *Subscription) wants(k *Key) bool {
+// watches reports whether s selects the client.
+func (s *Subscription) watches(client netip.Addr) bool {
+	return !s.filter.Selected || s.clients.Load().has(client.Unmap().WithZone(""))
+}
+
+// selects reports whether s selects the query.
+func (s *Subscription) selects(k *Key) bool {
 	f := &s.filter
-	if k.Latency < f.Slow || f.HasRcode && (k.NoReply || k.Rcode != f.Rcode) {
+	if k.Latency < f.Slow || f.HasRcode && (k.NoReply || k.Rcode != f.Rcode) || !s.watches(k.Client) {
 		return false
-	}
-	if f.Selected {
-		list := s.clients.Load()
-		if list == nil || !slices.Contains(*list, k.Client.Unmap().WithZone("")) {
-			return false
-		}
 	}
 	return f.Name == "" || wire.Under(k.Name, f.Name)
 }
 
-// send queues q unless there are too many.
-func (s *Subscription) send(k *Key, q *Query) {
+// admit reports whether s takes a query that it selects. It counts the queries that it does not take.
+func (s *Subscription) admit(k *Key) bool {
 	if now := int64(k.Now / time.Second); s.second.Swap(now) != now {
 		s.count.Store(0)
 	}
-	if s.count.Add(1) > maxPerSecond {
+	switch {
+	case s.count.Add(1) > maxPerSecond:
 		s.limited.Add(1)
-		return
-	}
-	select {
-	case s.queue <- q:
-	default:
+	case len(s.queue) == cap(s.queue):
 		s.slow.Add(1)
+	default:
+		return true
 	}
+	return false
 }

@@ -2,6 +2,7 @@ package tail_test
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"testing"
 	"time"
@@ -63,17 +64,17 @@ func TestFilter(t *testing.T) {
 				s.SetClients(c.clients)
 			}
 			for _, k := range c.want {
-				if !f.Wants(k) {
+				if !f.Watches(k.Client) || !f.Take(k).Any() {
 					t.Errorf("%+v is not selected", k)
 				}
 			}
 			for _, k := range c.not {
-				if f.Wants(k) {
+				if f.Take(k).Any() {
 					t.Errorf("%+v is selected", k)
 				}
 			}
 			for _, k := range append(c.want, c.not...) {
-				f.Send(k, new(tail.Query))
+				f.Take(k).Send(new(tail.Query))
 			}
 			if n := len(s.Queries()); n != len(c.want) {
 				t.Errorf("%d queries are sent, want %d", n, len(c.want))
@@ -84,7 +85,7 @@ func TestFilter(t *testing.T) {
 
 // TestFeed: a feed is attached while there are subscriptions, of which there are four at most.
 func TestFeed(t *testing.T) {
-	if (*tail.Feed)(nil).Attached() {
+	if f := (*tail.Feed)(nil); f.Attached() || f.Watches(client) {
 		t.Error("a nil feed is attached")
 	}
 	f := new(tail.Feed)
@@ -97,7 +98,7 @@ func TestFeed(t *testing.T) {
 	}
 	all[0].Close()
 	all[0].Close()
-	f.Send(&tail.Key{}, new(tail.Query))
+	f.Take(&tail.Key{}).Send(new(tail.Query))
 	for i, s := range all {
 		if n := len(s.Queries()); n != min(i, 1) {
 			t.Errorf("subscription %d has %d queries", i, n)
@@ -106,9 +107,10 @@ func TestFeed(t *testing.T) {
 			t.Errorf("after the end of subscription %d: attached is %v", i, f.Attached())
 		}
 	}
-	f.Send(&tail.Key{}, new(tail.Query)) // to nobody
-	if f.Wants(&tail.Key{}) {
-		t.Error("nobody wants it")
+	taken := f.Take(&tail.Key{})
+	taken.Send(new(tail.Query)) // to nobody
+	if taken.Any() || f.Watches(client) {
+		t.Error("nobody takes it")
 	}
 }
 
@@ -119,7 +121,7 @@ func TestLost(t *testing.T) {
 	s := subscribe(t, f, tail.Filter{})
 	send := func(n int, at time.Duration) {
 		for range n {
-			f.Send(&tail.Key{Now: at}, new(tail.Query))
+			f.Take(&tail.Key{Now: at}).Send(new(tail.Query))
 		}
 	}
 	check := func(what string, queued int, limited, slow uint64) {
@@ -139,4 +141,67 @@ func TestLost(t *testing.T) {
 	}
 	send(10, 2*time.Second)
 	check("after a pause", 10, 0, 0)
+}
+
+// TestTaken: beyond its limit a subscription takes no query, so that none is described for it; one with room still
+// does.
+func TestTaken(t *testing.T) {
+	f := new(tail.Feed)
+	full := subscribe(t, f, tail.Filter{})
+	key := &tail.Key{Client: client, Name: qname}
+	for range 1000 {
+		f.Take(key).Send(new(tail.Query))
+	}
+	if f.Take(key).Any() {
+		t.Error("a query is taken beyond the limit")
+	}
+	other := subscribe(t, f, tail.Filter{})
+	taken := f.Take(key)
+	if taken.Send(new(tail.Query)); !taken.Any() || len(full.Queries()) != 1000 || len(other.Queries()) != 1 {
+		t.Errorf("%d and %d queries", len(full.Queries()), len(other.Queries()))
+	}
+}
+
+// TestManyClients: any number of clients can be selected.
+func TestManyClients(t *testing.T) {
+	for _, n := range []int{1, 8, 9, 500} {
+		f := new(tail.Feed)
+		s := subscribe(t, f, tail.Filter{Selected: true})
+		var addrs []netip.Addr
+		for addr := client; len(addrs) < n; addr = addr.Next() {
+			addrs = append(addrs, addr)
+		}
+		s.SetClients(addrs)
+		for _, addr := range addrs {
+			if !f.Watches(addr) || !f.Watches(netip.AddrFrom16(addr.As16())) {
+				t.Errorf("%d clients: %v is not selected", n, addr)
+			}
+		}
+		if f.Watches(client.Prev()) || f.Watches(addrs[n-1].Next()) {
+			t.Errorf("%d clients: others are selected", n)
+		}
+	}
+}
+
+// BenchmarkWatches is what a subscription to another client, or to 250 others, costs a query.
+func BenchmarkWatches(b *testing.B) {
+	for _, n := range []int{1, 250} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			f := new(tail.Feed)
+			s, err := f.Subscribe(tail.Filter{Selected: true})
+			if err != nil {
+				b.Fatal(err)
+			}
+			var addrs []netip.Addr
+			for addr := client.Next(); len(addrs) < n; addr = addr.Next() {
+				addrs = append(addrs, addr)
+			}
+			s.SetClients(addrs)
+			for b.Loop() {
+				if f.Watches(client) {
+					b.Fatal("selected")
+				}
+			}
+		})
+	}
 }

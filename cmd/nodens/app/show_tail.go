@@ -24,7 +24,7 @@ const (
 	selectInterval = 250 * time.Millisecond
 	// keepOutTime is for how long the selected clients are kept out of the kernel path, again and again.
 	keepOutTime = 4 * selectInterval
-	// tailFlush is the longest time for which a line waits for others.
+	// tailFlush is the time for which a query waits for others: they are written, and sent, at once.
 	tailFlush = 100 * time.Millisecond
 )
 
@@ -158,29 +158,46 @@ type tailStream struct {
 	enc     *json.Encoder
 	addrs   []netip.Addr // selected
 	started bool
+	written bool // and not yet sent
 }
 
 // run writes lines until done is closed, or the client takes none for ten seconds.
 func (s *tailStream) run(done <-chan struct{}) {
 	ticker := time.NewTicker(selectInterval)
 	defer ticker.Stop()
-	flush := time.NewTicker(tailFlush)
-	defer flush.Stop()
-	if !s.updateClients() || s.flush() != nil {
-		return
-	}
-	for ok := true; ok; {
+	queries := s.sub.Queries() // nil while one waits for others
+	wait := time.NewTimer(tailFlush)
+	defer wait.Stop()
+	for ok := s.updateClients() && s.flush(); ok; {
 		select {
 		case <-done:
+			_ = s.writeQueued() // the agent ends, unless the client is gone
 			return
-		case q := <-s.sub.Queries():
-			ok = s.write(report.TailLine{Query: newTailQuery(q)})
-		case <-flush.C:
-			ok = s.flush() == nil
+		case q := <-queries:
+			ok = s.writeQuery(q)
+			queries = nil
+			wait.Reset(tailFlush)
+		case <-wait.C:
+			ok = s.writeQueued() && s.flush()
+			queries = s.sub.Queries()
 		case <-ticker.C:
-			ok = s.updateClients() && s.writeLost()
+			ok = s.updateClients() && s.writeLost() && s.flush()
 		}
 	}
+}
+
+// writeQueued writes the queries that wait. It returns false if the client is gone.
+func (s *tailStream) writeQueued() bool {
+	for range len(s.sub.Queries()) {
+		if !s.writeQuery(<-s.sub.Queries()) {
+			return false
+		}
+	}
+	return true
+}
+
+func (s *tailStream) writeQuery(q *tail.Query) bool {
+	return s.write(report.TailLine{Query: newTailQuery(q)})
 }
 
 // updateClients looks up the selected clients, and keeps them out of the kernel path. It returns false if the
@@ -217,14 +234,19 @@ func (s *tailStream) writeLost() bool {
 // write writes a line. It returns false if the client is gone.
 func (s *tailStream) write(line report.TailLine) bool {
 	line.Header = s.header()
+	s.written = true
 	_ = s.out.SetWriteDeadline(time.Now().Add(httpTimeout))
 	return s.enc.Encode(&line) == nil
 }
 
-// flush sends what is written.
-func (s *tailStream) flush() error {
+// flush sends what is written. It returns false if the client is gone.
+func (s *tailStream) flush() bool {
+	if !s.written {
+		return true
+	}
+	s.written = false
 	_ = s.out.SetWriteDeadline(time.Now().Add(httpTimeout))
-	return s.out.Flush()
+	return s.out.Flush() == nil
 }
 
 // newTailQuery returns q as a reply shows it.
