@@ -230,6 +230,13 @@ func (s *Sketch) swap(i, j int) {
 // Top returns the n keys with the highest counts, the highest first. Keys with the same count are
 // in the order of their bytes.
 func (s *Sketch) Top(n int) []Entry {
+	list := s.list()
+	slices.SortFunc(list, compareEntries)
+	return list[:max(0, min(n, len(list)))]
+}
+
+// list returns all keys, in no order.
+func (s *Sketch) list() []Entry {
 	list := make([]Entry, s.n)
 	var key []byte
 	for i := range list {
@@ -237,8 +244,7 @@ func (s *Sketch) Top(n int) []Entry {
 		key = s.appendKey(key[:0], e)
 		list[i] = Entry{Key: string(key), Count: e.count, Error: e.err}
 	}
-	slices.SortFunc(list, compareEntries)
-	return list[:max(0, min(n, len(list)))]
+	return list
 }
 
 // compareEntries puts the highest counts first.

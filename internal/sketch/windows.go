@@ -3,7 +3,6 @@ package sketch
 import (
 	"bytes"
 	"encoding/binary"
-	"maps"
 	"slices"
 	"time"
 )
@@ -106,10 +105,12 @@ func (w *Windows) Advance(now time.Duration) {
 // endHalf ends the current half of ten seconds, and those of other windows that end with it.
 func (w *Windows) endHalf() {
 	done := w.current.counts()
+	slices.SortFunc(done.entries, compareEntries)
 	w.current.Reset()
 	w.before[TenSeconds] = newList(done)
 	for i := Minute; i < windows; i++ {
-		done = w.sums[i].counts().add(done)
+		done = sum(w.sums[i].counts(), done)
+		slices.SortFunc(done.entries, compareEntries)
 		if w.ends%halves[i] != 0 {
 			w.sums[i] = newList(done)
 			return
@@ -136,10 +137,12 @@ func (w *Windows) Snapshot(now time.Duration, window Window) Snapshot {
 
 // Top returns the n keys with the highest counts.
 func (s Snapshot) Top(n int) Report {
-	all := s.current
+	parts := append(make([]counts, 0, 1+len(s.ended)), s.current)
 	for _, l := range s.ended {
-		all = l.counts().add(all)
+		parts = append(parts, l.counts())
 	}
+	all := sum(parts...)
+	slices.SortFunc(all.entries, compareEntries)
 	return Report{Covered: s.covered, Sum: all.sum, MaxWeight: all.maxWeight, Floor: all.floor, Entries: all.entries[:max(0, min(n, len(all.entries)))]}
 }
 
@@ -148,39 +151,38 @@ func (w *Windows) Top(now time.Duration, window Window, n int) Report {
 	return w.Snapshot(now, window).Top(n)
 }
 
-// counts are the keys of a stream, the highest counts first.
+// counts are the keys of a stream, in no order.
 type counts struct {
 	sum, maxWeight, floor uint64
 	entries               []Entry
 }
 
 func (s *Sketch) counts() counts {
-	return counts{sum: s.sum, maxWeight: s.maxWeight, floor: s.floor, entries: s.Top(MaxKeys)}
+	return counts{sum: s.sum, maxWeight: s.maxWeight, floor: s.floor, entries: s.list()}
 }
 
-// add returns the sum of two streams. A key that is in only one of them may have the other's floor
-// there. c is not used afterwards.
-func (c counts) add(d counts) counts {
-	switch {
-	case c.sum == 0:
-		return d
-	case d.sum == 0:
-		return c
+// sum returns the sum of streams. A key that is not in all of them may have the others' floors there.
+func sum(streams ...counts) (all counts) {
+	size := 0
+	for _, c := range streams {
+		all.sum, all.maxWeight, all.floor = all.sum+c.sum, max(all.maxWeight, c.maxWeight), all.floor+c.floor
+		size += len(c.entries)
 	}
-	sums := make(map[string]Entry, len(c.entries)+len(d.entries))
-	for _, e := range c.entries {
-		sums[e.Key] = Entry{Key: e.Key, Count: e.Count + d.floor, Error: e.Error + d.floor}
-	}
-	for _, e := range d.entries {
-		other, ok := sums[e.Key]
-		if ok {
-			other.Count, other.Error = other.Count-d.floor, other.Error-d.floor
-		} else {
-			other.Count, other.Error = c.floor, c.floor
+	all.entries = make([]Entry, 0, size)
+	index := make(map[string]int, size)
+	for _, c := range streams {
+		for _, e := range c.entries {
+			i, ok := index[e.Key]
+			if !ok {
+				i = len(all.entries)
+				index[e.Key] = i
+				all.entries = append(all.entries, Entry{Key: e.Key, Count: all.floor, Error: all.floor})
+			}
+			all.entries[i].Count += e.Count - c.floor // c.floor is in all.floor
+			all.entries[i].Error += e.Error - c.floor // may wrap around, and back
 		}
-		sums[e.Key] = Entry{Key: e.Key, Count: e.Count + other.Count, Error: e.Error + other.Error}
 	}
-	return counts{c.sum + d.sum, max(c.maxWeight, d.maxWeight), c.floor + d.floor, slices.SortedFunc(maps.Values(sums), compareEntries)}
+	return all
 }
 
 // list is [counts] in few bytes. The zero value is empty.
@@ -190,7 +192,10 @@ type list struct {
 	data []byte
 }
 
-// newList returns c as a list. If it takes more than maxListBytes, the last keys are dropped, and the
+// minEntry is a usual length of a key with its numbers, or less.
+const minEntry = 24
+
+// newList returns c, whose highest counts are first, as a list. If it takes more than maxListBytes, the last keys are dropped, and the
 // floor rises to the highest count among them.
 func newList(c counts) list {
 	l := list{sum: c.sum, maxWeight: c.maxWeight, floor: c.floor}
@@ -211,7 +216,7 @@ func newList(c counts) list {
 
 // counts returns what newList got, less what it dropped.
 func (l list) counts() counts {
-	c := counts{sum: l.sum, maxWeight: l.maxWeight, floor: l.floor}
+	c := counts{sum: l.sum, maxWeight: l.maxWeight, floor: l.floor, entries: make([]Entry, 0, len(l.data)/minEntry)}
 	for data := l.data; len(data) > 0; {
 		var numbers [3]uint64
 		for i := range numbers {

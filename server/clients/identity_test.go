@@ -81,8 +81,8 @@ func TestNamesOfOther(t *testing.T) {
 	if diff := cmp.Diff(want, table.Names(clients.TopClientNames, clients.Minute, 9).Names, sameNames); diff != "" {
 		t.Error(diff)
 	}
-	if row := table.Report(clients.Pods, clients.Minute).Clients[1]; row.Kind != clients.Other || row.TopName.Name != "a.test." {
-		t.Errorf("the second row is %+v", row)
+	if row := table.Report(clients.Pods, clients.Minute).Clients[0]; row.Kind != clients.Other || row.TopName.Name != "a.test." {
+		t.Errorf("the first row is %+v", row)
 	}
 }
 

@@ -116,7 +116,19 @@ type names struct {
 	stripes []stripe // have the samples that are to be added
 	// until is when the current halves of the shortest windows end.
 	until time.Duration
+	// recent are the last results of clientNames, none if nobody has asked for a while.
+	recent [numWindows]recentNames
 }
+
+// recentNames are the keys of TopClientNames at one time.
+type recentNames struct {
+	at     time.Duration
+	report sketch.Report
+}
+
+// topNamesAge is the age of the names in [Table.Top] at which they are read again. That takes longer than the rest
+// of a report.
+const topNamesAge = 10 * time.Second
 
 func newNames(now time.Duration, stripes []stripe) *names {
 	n := &names{key: make([]byte, 0, sketch.MaxKeyLen), stripes: stripes}
@@ -159,6 +171,28 @@ func (n *names) advance(now time.Duration) {
 	for _, w := range n.topics {
 		w.Advance(now)
 	}
+	for i := range n.recent {
+		if now-n.recent[i].at >= topNamesAge {
+			n.recent[i] = recentNames{}
+		}
+	}
+}
+
+// clientNames returns the keys of TopClientNames at now, or of an earlier time that is less than age ago.
+func (n *names) clientNames(now time.Duration, w Window, age time.Duration) sketch.Report {
+	if age == 0 {
+		return n.top(TopClientNames, now, w)
+	}
+	n.mu.Lock()
+	recent := n.recent[w]
+	n.mu.Unlock()
+	if recent.report.Entries == nil || now-recent.at >= age {
+		recent = recentNames{now, n.top(TopClientNames, now, w)}
+		n.mu.Lock()
+		n.recent[w] = recent
+		n.mu.Unlock()
+	}
+	return recent.report
 }
 
 // top returns the keys of a topic, those with the highest counts first.
@@ -200,7 +234,9 @@ type NameReport struct {
 	// KernelSample says that the kernel's answers are included as a sample of one in so many; 0 if
 	// there are none. Of [TopFailing] and [TopSlow] there are none.
 	KernelSample int
-	Names        []NameCount
+	// Names are the names, and More is the number of those beyond the limit.
+	Names []NameCount
+	More  int
 }
 
 // Names returns the limit most frequent names. While a stripe has up to 1,000 queries a
@@ -215,8 +251,16 @@ func (t *Table) Names(topic Topic, w Window, limit int) NameReport {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	all := len(r.Entries)
+	if topic != TopClientNames { // in which entries may share a row
+		r.Entries = r.Entries[:min(limit, all)]
+	}
 	report.Names = t.nameCounts(topic, r.Entries)
-	report.Names = report.Names[:min(limit, len(report.Names))]
+	if topic == TopClientNames {
+		all = len(report.Names)
+	}
+	report.Names = report.Names[:min(limit, all)]
+	report.More = all - len(report.Names)
 	return report
 }
 

@@ -2,6 +2,7 @@ package clients
 
 import (
 	"cmp"
+	"math"
 	"net/netip"
 	"slices"
 	"time"
@@ -59,8 +60,13 @@ type Client struct {
 
 // Report is what the table knows at one moment.
 type Report struct {
-	// Clients are ordered by kind, namespace, workload, name and address.
+	// Clients are ordered by the queries in the window, the highest number first; those with the same number by
+	// kind, namespace, workload, name and address.
 	Clients []Client
+	// More is the number of clients that are not in Clients, and Total the counts of all clients in the
+	// window.
+	More  int
+	Total Counts
 	// Since is how long the table has counted.
 	Since time.Duration
 	// Window is the length of the window: between half of what was asked for and all of it,
@@ -85,8 +91,16 @@ const (
 
 // Report returns the counts of all clients that have asked anything. Pods that have ended are in it for a
 // minute.
-func (t *Table) Report(by By, w Window) Report {
+func (t *Table) Report(by By, w Window) Report { return t.report(by, w, math.MaxInt, 0) }
+
+// Top returns what [Table.Report] returns, with the first limit clients only. It is for callers that ask every
+// few seconds: only these clients are described, and their top names may be ten seconds old.
+func (t *Table) Top(by By, w Window, limit int) Report { return t.report(by, w, limit, topNamesAge) }
+
+// report returns the first limit clients, with top names of a maximum age.
+func (t *Table) report(by By, w Window, limit int, age time.Duration) Report {
 	t.classify()
+	names := t.names.clientNames(t.opts.Clock(), w, age)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.settleAll()
@@ -95,23 +109,101 @@ func (t *Table) Report(by By, w Window) Report {
 		Since: now - t.started, Window: now - t.windows[w].previous,
 		Used: t.opts.MaxClients - len(t.free), Max: t.opts.MaxClients, Refused: t.refused(),
 	}
-	rows := make(map[rowKey]*Client, r.Used)
+	g := t.group(by, w)
+	r.Total = g.total.export()
+	rows := g.first(limit)
+	r.More = len(g.rows) - len(rows)
+	r.Clients = g.clients(rows, w)
+	t.setTopNames(r.Clients, by, names, r.Window)
+	return r
+}
+
+// row is a row of a report, before its counts are added up.
+type row struct {
+	owner   *owner // the first one
+	queries uint64 // in the window
+	number  int32  // in the order in which rows were found
+}
+
+// grouping has the owners that have asked anything, by row.
+type grouping struct {
+	by     By
+	rows   []row
+	owners []*owner
+	rowOf  []int32 // of each of owners: the number of its row
+	total  counters
+}
+
+// group groups the owners.
+func (t *Table) group(by By, w Window) *grouping {
+	size := len(t.pods) + len(t.others)
+	g := &grouping{by: by, rows: make([]row, 0, size), owners: make([]*owner, 0, size), rowOf: make([]int32, 0, size)}
+	shared := make(map[rowKey]int32) // the rows that may have several owners
 	for o := range t.eachOwner {
-		if o.total.queries() > 0 {
+		if o.total.queries() == 0 {
+			continue
+		}
+		number := int32(len(g.rows))
+		if by != Pods || o.kind == Unknown {
 			key := o.rowKey(by)
-			if rows[key] == nil {
-				rows[key] = &Client{Kind: o.kind, Pod: key.pod}
+			if n, ok := shared[key]; ok {
+				number = n
+			} else {
+				shared[key] = number
 			}
-			rows[key].add(o, w, by)
+		}
+		if int(number) == len(g.rows) {
+			g.rows = append(g.rows, row{owner: o, number: number})
+		}
+		n := o.total.minus(&o.marks[w].previous)
+		g.total.add(&n)
+		g.rows[number].queries += n.queries()
+		g.owners, g.rowOf = append(g.owners, o), append(g.rowOf, number)
+	}
+	return g
+}
+
+// first returns the first limit rows, in their order.
+func (g *grouping) first(limit int) []row {
+	if limit >= len(g.rows) {
+		slices.SortFunc(g.rows, g.compare)
+		return g.rows
+	}
+	list := make([]row, 0, limit+1)
+	for _, r := range g.rows { // most of them are behind the last one
+		if len(list) == limit && (limit == 0 || g.compare(r, list[limit-1]) >= 0) {
+			continue
+		}
+		i, _ := slices.BinarySearchFunc(list, r, g.compare)
+		list = slices.Insert(list, i, r)
+		list = list[:min(len(list), limit)]
+	}
+	return list
+}
+
+// compare orders rows by their queries, the highest number first, and those with the same number by what they are.
+func (g *grouping) compare(a, b row) int {
+	if a.queries != b.queries {
+		return cmp.Compare(b.queries, a.queries)
+	}
+	x, y := a.owner.rowKey(g.by), b.owner.rowKey(g.by)
+	return x.compare(&y)
+}
+
+// clients returns the rows with what their owners have counted.
+func (g *grouping) clients(rows []row, w Window) []Client {
+	list, index := make([]Client, len(rows)), make([]int32, len(g.rows))
+	for i := range rows {
+		key := rows[i].owner.rowKey(g.by)
+		list[i] = Client{Kind: key.kind, Pod: key.pod}
+		index[rows[i].number] = int32(i) + 1
+	}
+	for i, o := range g.owners {
+		if at := index[g.rowOf[i]]; at > 0 {
+			list[at-1].add(o, w, g.by)
 		}
 	}
-	t.setTopNames(rows, by, w, r.Window)
-	r.Clients = make([]Client, 0, len(rows))
-	for _, row := range rows {
-		r.Clients = append(r.Clients, *row)
-	}
-	slices.SortFunc(r.Clients, compareClients)
-	return r
+	return list
 }
 
 // rowKey identifies a row.
@@ -169,12 +261,13 @@ func (c Counts) plus(d Counts) Counts {
 	}
 }
 
-func compareClients(a, b Client) int {
+// compare orders rows by kind, namespace, workload, name and address.
+func (k *rowKey) compare(other *rowKey) int {
+	p, q := &k.pod, &other.pod
 	return cmp.Or(
-		cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Pod.Namespace, b.Pod.Namespace),
-		cmp.Compare(a.Pod.Workload.Kind, b.Pod.Workload.Kind), cmp.Compare(a.Pod.Workload.Name, b.Pod.Workload.Name),
-		cmp.Compare(a.Pod.Name, b.Pod.Name), cmp.Compare(a.Pod.UID, b.Pod.UID),
-		slices.CompareFunc(a.Addrs, b.Addrs, netip.Addr.Compare),
+		cmp.Compare(k.kind, other.kind), cmp.Compare(p.Namespace, q.Namespace),
+		cmp.Compare(p.Workload.Kind, q.Workload.Kind), cmp.Compare(p.Workload.Name, q.Workload.Name),
+		cmp.Compare(p.Name, q.Name), cmp.Compare(p.UID, q.UID), k.addr.Compare(other.addr),
 	)
 }
 

@@ -1,8 +1,10 @@
 package clients
 
 import (
+	"net/netip"
 	"time"
 
+	"github.com/nodens-dns/nodens/internal/sketch"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
@@ -21,32 +23,38 @@ type topName struct {
 	best    string
 }
 
-// setTopNames fills in the names that the rows ask for most.
-func (t *Table) setTopNames(rows map[rowKey]*Client, by By, w Window, counted time.Duration) {
-	r := t.names.top(TopClientNames, t.opts.Clock(), w)
-	tops := make(map[rowKey]*topName)
-	for _, e := range r.Entries {
+// setTopNames fills in the names that the clients of a report ask for most. counted is the length of the
+// report's window.
+func (t *Table) setTopNames(list []Client, by By, names sketch.Report, counted time.Duration) {
+	index, tops := make(map[rowKey]int, len(list)), make([]topName, len(list))
+	for i := range list {
+		c, addr := &list[i], netip.Addr{}
+		if c.Kind == Unknown && len(c.Addrs) > 0 {
+			addr = c.Addrs[0]
+		}
+		index[rowKeyOf(c.Kind, c.Pod, addr, by)] = i
+	}
+	for _, e := range names.Entries {
 		if e.Count == e.Error { // it may have asked for another name each time
 			continue
 		}
 		n, name := t.clientOf(e.Key)
-		key := rowKeyOf(n.Kind, n.Pod, n.Addr, by)
-		if rows[key] == nil {
-			continue
+		if i, ok := index[rowKeyOf(n.Kind, n.Pod, n.Addr, by)]; ok {
+			tops[i].add(name, e.Count-e.Error)
 		}
-		if tops[key] == nil {
-			tops[key] = &topName{queries: make(map[string]uint64)}
-		}
-		tops[key].add(name, e.Count-e.Error)
 	}
-	for key, top := range tops {
-		c := rows[key]
-		c.TopName = TopName{Name: wire.Name(top.best).String(), Share: top.share(c.Window.Queries(), r.Covered, counted)}
+	for i := range tops {
+		if top := &tops[i]; top.best != "" {
+			list[i].TopName = TopName{Name: wire.Name(top.best).String(), Share: top.share(list[i].Window.Queries(), names.Covered, counted)}
+		}
 	}
 }
 
 // add adds n queries for name.
 func (x *topName) add(name string, n uint64) {
+	if x.queries == nil {
+		x.queries = make(map[string]uint64)
+	}
 	x.queries[name] += n
 	if x.best == "" || x.queries[name] > x.queries[x.best] {
 		x.best = name

@@ -4,11 +4,13 @@
 package pagetest
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -79,7 +81,7 @@ var workloads = []workload{
 }
 
 // Clients implements [page.Source].
-func (s Sample) Clients(by, window string) (*report.Clients, error) {
+func (s Sample) Clients(by, window string, limit int) (*report.Clients, error) {
 	c := &report.Clients{Header: header, By: by, Window: window, WindowSeconds: 47, SinceSeconds: 270000, Addresses: 74, AddressLimit: 512}
 	random := rand.New(rand.NewPCG(1, 2))
 	add := func(w workload, pod string, rate float64) {
@@ -114,6 +116,9 @@ func (s Sample) Clients(by, window string) (*report.Clients, error) {
 	for i := range c.Clients {
 		c.Clients[i].Share = float64(c.Clients[i].Window.Queries) / float64(c.Total.Queries)
 	}
+	slices.SortStableFunc(c.Clients, func(a, b report.Client) int { return cmp.Compare(b.Window.Queries, a.Window.Queries) })
+	c.More = max(0, len(c.Clients)-limit)
+	c.Clients = c.Clients[:len(c.Clients)-c.More]
 	return c, nil
 }
 
@@ -128,7 +133,7 @@ func podSuffix(random *rand.Rand) string {
 }
 
 // Names implements [page.Source].
-func (s Sample) Names(topic, window string) (*report.Names, error) {
+func (s Sample) Names(topic, window string, limit int) (*report.Names, error) {
 	n := &report.Names{Header: header, Topic: topic, Window: window, WindowSeconds: 47, Names: []report.Name{}}
 	if topic == "queries" || topic == "client" {
 		n.KernelSample = 64
@@ -144,6 +149,8 @@ func (s Sample) Names(topic, window string) (*report.Names, error) {
 		}
 		n.Names = append(n.Names, out)
 	}
+	n.More = max(0, len(n.Names)-limit)
+	n.Names = n.Names[:len(n.Names)-n.More]
 	return n, nil
 }
 

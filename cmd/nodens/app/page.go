@@ -35,22 +35,22 @@ func (s pageSource) Status() *report.Status { return s.status() }
 func (s pageSource) Upstreams() *report.Upstreams { return s.upstreams() }
 
 // Clients implements [page.Source].
-func (s pageSource) Clients(by, window string) (*report.Clients, error) {
+func (s pageSource) Clients(by, window string, limit int) (*report.Clients, error) {
 	table, err := s.counted()
 	if err != nil {
 		return nil, err
 	}
 	s.fastPath.updateCounters() // before the counters are read
-	return clientReport(table, by, window), nil
+	return newClients(by, window, table.Top(clientRows[by], clientWindows[window], min(limit, maxShownClients))), nil
 }
 
 // Names implements [page.Source].
-func (s pageSource) Names(topic, window string) (*report.Names, error) {
+func (s pageSource) Names(topic, window string, limit int) (*report.Names, error) {
 	table, err := s.counted()
 	if err != nil {
 		return nil, err
 	}
-	return nameReport(table, topic, window), nil
+	return nameReport(table, topic, window, limit), nil
 }
 
 // counted returns the table of clients.

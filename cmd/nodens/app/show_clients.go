@@ -65,24 +65,21 @@ func sortedKeys[V any](m map[string]V) string {
 
 // clientReport returns the rows of table in a window, without the header.
 func clientReport(table *clients.Table, by, window string) *report.Clients {
-	r := table.Report(clientRows[by], clientWindows[window])
+	return newClients(by, window, table.Report(clientRows[by], clientWindows[window]))
+}
+
+// newClients returns r, a report about a window, without the header.
+func newClients(by, window string, r clients.Report) *report.Clients {
+	rows := r.Clients[:min(maxShownClients, len(r.Clients))]
 	out := &report.Clients{
-		By: by, Window: window, WindowSeconds: r.Window.Seconds(), SinceSeconds: r.Since.Seconds(),
-		Addresses: r.Used, AddressLimit: r.Max, Refused: r.Refused, Clients: make([]report.Client, 0, len(r.Clients)),
+		By: by, Window: window, WindowSeconds: r.Window.Seconds(), SinceSeconds: r.Since.Seconds(), Total: newClientCounts(r.Total),
+		Addresses: r.Used, AddressLimit: r.Max, Refused: r.Refused, Clients: make([]report.Client, len(rows)), More: r.More + len(r.Clients) - len(rows),
 	}
-	for i := range r.Clients {
-		row := newClientRow(&r.Clients[i])
-		out.Total = addCounts(out.Total, row.Window)
-		out.Clients = append(out.Clients, row)
-	}
-	for i := range out.Clients {
+	for i := range rows {
 		row := &out.Clients[i]
+		*row = newClientRow(&rows[i])
 		row.QueriesPerSecond = report.PerSecond(row.Window.Queries, out.WindowSeconds)
 		row.Share = ratio(row.Window.Queries, out.Total.Queries)
-	}
-	slices.SortStableFunc(out.Clients, func(x, y report.Client) int { return cmp.Compare(y.Window.Queries, x.Window.Queries) })
-	if n := len(out.Clients); n > maxShownClients {
-		out.Clients, out.More = out.Clients[:maxShownClients], n-maxShownClients
 	}
 	return out
 }
@@ -108,13 +105,5 @@ func newClientCounts(c clients.Counts) report.ClientCounts {
 	return report.ClientCounts{
 		Queries: c.Queries(), NoError: c.NoError, NXDomain: c.NXDomain, Servfail: c.ServFail, Other: c.Other,
 		Hits: c.Hits, Kernel: c.Kernel, Upstream: c.Upstream, Shed: c.Shed, Waste: c.Waste, Slow: c.Slow,
-	}
-}
-
-func addCounts(a, b report.ClientCounts) report.ClientCounts {
-	return report.ClientCounts{
-		Queries: a.Queries + b.Queries, NoError: a.NoError + b.NoError, NXDomain: a.NXDomain + b.NXDomain,
-		Servfail: a.Servfail + b.Servfail, Other: a.Other + b.Other, Hits: a.Hits + b.Hits, Kernel: a.Kernel + b.Kernel,
-		Upstream: a.Upstream + b.Upstream, Shed: a.Shed + b.Shed, Waste: a.Waste + b.Waste, Slow: a.Slow + b.Slow,
 	}
 }

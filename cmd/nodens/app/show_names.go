@@ -21,24 +21,20 @@ func (a *agent) showNames(w http.ResponseWriter, r *http.Request) {
 	topic, badTopic := parameter(r, "topic", "queries", nameTopics)
 	window, badWindow := parameter(r, "window", "1m", clientWindows)
 	if table := a.countedTable(w, badTopic, badWindow); table != nil {
-		n := nameReport(table, topic, window)
+		n := nameReport(table, topic, window, maxShownNames)
 		n.Header = a.header()
 		writeJSON(w, n)
 	}
 }
 
-// nameReport returns the names of a topic in a window, without the header.
-func nameReport(table *clients.Table, topic, window string) *report.Names {
-	r := table.Names(nameTopics[topic], clientWindows[window], math.MaxInt)
+// nameReport returns the first limit names of a topic in a window, without the header.
+func nameReport(table *clients.Table, topic, window string, limit int) *report.Names {
+	r := table.Names(nameTopics[topic], clientWindows[window], min(limit, maxShownNames))
 	out := &report.Names{
 		Topic: topic, Window: window, WindowSeconds: r.Covered.Seconds(), Queries: r.Total, Floor: r.Floor, MaxWeight: r.MaxWeight, KernelSample: r.KernelSample,
-		Names: make([]report.Name, 0, min(len(r.Names), maxShownNames)),
+		Names: make([]report.Name, 0, len(r.Names)), More: r.More,
 	}
 	for i := range r.Names {
-		if i == maxShownNames {
-			out.More = len(r.Names) - i
-			break
-		}
 		out.Names = append(out.Names, newNameRow(nameTopics[topic], &r.Names[i], &r))
 	}
 	return out

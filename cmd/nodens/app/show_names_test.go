@@ -45,19 +45,19 @@ func TestNameReport(t *testing.T) {
 	} {
 		want.Name, want.Share = "www.test.", 1
 		all := report.Names{Topic: topic, Window: "10s", WindowSeconds: 2, Queries: want.Queries, MaxWeight: 1, Names: []report.Name{want}}
-		if diff := cmp.Diff(&all, nameReport(table, topic, "10s")); diff != "" {
+		if diff := cmp.Diff(&all, nameReport(table, topic, "10s", maxShownNames)); diff != "" {
 			t.Errorf("%s: %s", topic, diff)
 		}
 	}
 	table.SetKernelSample(64)
-	if r := nameReport(table, "client", "10s"); r.KernelSample != 64 {
+	if r := nameReport(table, "client", "10s", maxShownNames); r.KernelSample != 64 {
 		t.Errorf("%d answers of the kernel for each sample", r.KernelSample)
 	}
 	table.SampleKernel(addr, []byte("\x03www\x04test\x00"), false)
-	if r := nameReport(table, "queries", "10s"); r.MaxWeight != 64 || r.Names[0].Queries != 68 || r.Names[0].Deviation != 132 { // twice the root of 68·64
+	if r := nameReport(table, "queries", "10s", maxShownNames); r.MaxWeight != 64 || r.Names[0].Queries != 68 || r.Names[0].Deviation != 132 { // twice the root of 68·64
 		t.Errorf("with a sample: %+v", r)
 	}
-	if empty := nameReport(table, "waste", "1h"); empty.Names == nil || len(empty.Names) != 0 {
+	if empty := nameReport(table, "waste", "1h", maxShownNames); empty.Names == nil || len(empty.Names) != 0 {
 		t.Errorf("waste: %+v", empty)
 	}
 	for i := range maxShownNames + 10 {
@@ -67,7 +67,7 @@ func TestNameReport(t *testing.T) {
 	for i := range 100 {
 		table.Count(0, addr, clients.Query{Now: now, Name: fmt.Appendf(nil, "\x05a%04d\x00", i)})
 	}
-	if many := nameReport(table, "queries", "1m"); len(many.Names) != maxShownNames || many.More == 0 || many.Floor == 0 {
+	if many := nameReport(table, "queries", "1m", maxShownNames); len(many.Names) != maxShownNames || many.More == 0 || many.Floor == 0 {
 		t.Errorf("%d names, %d more, floor %d", len(many.Names), many.More, many.Floor)
 	}
 }

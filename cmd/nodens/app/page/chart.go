@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strings"
+	"strconv"
 	"time"
 )
 
@@ -304,35 +304,43 @@ func (c chart) Painted() []series {
 
 // linePath returns the path of values, of which the last one is at the right edge. NaN is a gap.
 func linePath(values []float64, y func(float64) int) string {
-	var b strings.Builder
+	b := make([]byte, 0, 4*len(values))
+	put := func(command byte, n ...int) {
+		for _, n := range n {
+			b = strconv.AppendInt(append(b, command), int64(n), 10)
+			command = ' '
+		}
+	}
 	at, run := 0, 0 // the current height, and the width of a flat part that is not yet written
 	flush := func() {
 		if run > 0 {
-			fmt.Fprintf(&b, "h%d", run)
+			put('h', run)
 			run = 0
 		}
 	}
 	gap := true
 	for i, v := range values {
-		switch {
-		case math.IsNaN(v):
+		if math.IsNaN(v) {
 			flush()
 			gap = true
+			continue
+		}
+		switch height := y(v); {
 		case gap:
-			at = y(v)
 			// A sample covers the time before it, so that one alone is a line, too.
-			fmt.Fprintf(&b, "M%d %dh%d", chartWidth-chartStep*(len(values)-i), at, chartStep)
-			gap = false
-		case y(v) == at:
+			put('M', chartWidth-chartStep*(len(values)-i), height)
+			put('h', chartStep)
+			at, gap = height, false
+		case height == at:
 			run += chartStep
 		default:
 			flush()
-			fmt.Fprintf(&b, "l%d %d", chartStep, y(v)-at)
-			at = y(v)
+			put('l', chartStep, height-at)
+			at = height
 		}
 	}
 	flush()
-	return b.String()
+	return string(b)
 }
 
 // areaPath closes the path of n values to the horizontal axis.

@@ -12,7 +12,8 @@ import (
 // hand-over the next agent opens the page.
 const retryMilliseconds = 1000
 
-// part is a part of the page that changes: the ID of its element, and the template of what is in it.
+// part is a part of the page that changes: the ID of its element, and the template of what is in it, with its
+// data.
 type part struct {
 	id, template string
 	data         any
@@ -56,54 +57,44 @@ func (p *Page) serveEvents(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "too many pages are open", http.StatusServiceUnavailable)
 		return
 	}
-	s := stream{page: p, parameters: v, out: w, control: http.NewResponseController(w), sent: make(map[string]string)}
+	c := p.contents.open(v)
+	defer p.contents.close(c)
+	s := stream{page: p, content: c, out: w, control: http.NewResponseController(w)}
 	w.Header().Set("Content-Type", "text/event-stream")
 	_ = s.control.SetReadDeadline(time.Time{}) // the server's is for requests
 	err := s.write(fmt.Appendf(nil, "retry: %d\nevent: agent\ndata: %s\n\n", retryMilliseconds, p.source.Status().Version))
-	tick := time.NewTicker(p.refresh)
-	defer tick.Stop()
+	next := time.NewTimer(0)
+	defer next.Stop()
 	for err == nil {
-		if err = s.update(); err != nil {
-			return
-		}
 		select {
 		case <-r.Context().Done():
 			return
-		case <-tick.C:
+		case <-next.C:
 		}
+		now := p.now()
+		err = s.update(now)
+		next.Reset(p.refresh - time.Duration(now.UnixNano())%p.refresh) // all streams at the same time
 	}
 }
 
 // stream is one stream of events.
 type stream struct {
-	page       *Page
-	parameters parameters
-	out        http.ResponseWriter
-	control    *http.ResponseController
-	sent       map[string]string // the last content of each part
-	sample     time.Time         // the last sample of the history that was sent
+	page    *Page
+	content *content
+	out     http.ResponseWriter
+	control *http.ResponseController
+	sent    uint64 // the version of the content
 }
 
 // update sends an event with the parts that differ from what was sent before. Their HTML is in a JSON
 // object, by the ID of the element.
-func (s *stream) update() error {
-	parts := s.page.fastParts(s.parameters)
-	if len(s.sent) == 0 || !s.page.source.LastSample().Equal(s.sample) {
-		h := s.page.source.History()
-		parts, s.sample = append(parts, s.page.slowParts(s.parameters, &h)...), h.End
+func (s *stream) update(now time.Time) error {
+	changed, version, err := s.content.since(s.sent, s.page, now)
+	if err != nil {
+		return err
 	}
-	changed := make(map[string]string)
+	s.sent = version
 	var b bytes.Buffer
-	for _, part := range parts {
-		b.Reset()
-		if err := templates().ExecuteTemplate(&b, part.template, part.data); err != nil {
-			return err
-		}
-		if text := b.String(); s.sent[part.id] != text {
-			s.sent[part.id], changed[part.id] = text, text
-		}
-	}
-	b.Reset()
 	b.WriteString("event: update\ndata: ")
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)

@@ -32,7 +32,7 @@ func namesTable(source Source, topic nameTopic, p parameters) table {
 			return []string{n.Name, c.Namespace + "/" + c.Pod, c.Namespace + "/" + c.Workload, c.Address}
 		},
 	}
-	all, err := source.Names(topic.topic, p.Window)
+	all, err := source.Names(topic.topic, p.Window, t.limit(p))
 	if err != nil {
 		t.empty = err.Error()
 		return t.build(nil, 0, p)

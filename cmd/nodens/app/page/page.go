@@ -28,7 +28,7 @@ const (
 	maxRequests = 4
 	// maxStreams bounds the streams of events: pages that are open and visible.
 	maxStreams = 4
-	// refreshInterval is the time between two events. Most of them have the table of clients only.
+	// refreshInterval is the time between two events. Most of them have the first clients only.
 	refreshInterval = 2 * time.Second
 	// writeTimeout bounds the time until a client has read an event.
 	writeTimeout = 10 * time.Second
@@ -39,11 +39,11 @@ const (
 type Source interface {
 	Status() *report.Status
 	Upstreams() *report.Upstreams
-	// Clients returns the clients by pod, workload or namespace in a window: 10s, 1m or 1h. An error
-	// says why queries are not counted.
-	Clients(by, window string) (*report.Clients, error)
-	// Names returns the names of a topic in a window. The topics are those of [report.Names].
-	Names(topic, window string) (*report.Names, error)
+	// Clients returns the first limit clients by pod, workload or namespace in a window: 10s, 1m or 1h. An
+	// error says why queries are not counted.
+	Clients(by, window string, limit int) (*report.Clients, error)
+	// Names returns the first limit names of a topic in a window. The topics are those of [report.Names].
+	Names(topic, window string, limit int) (*report.Names, error)
 	// Explain returns what the agent would do with a query; values are the parameters of GET /explain
 	// of the admin socket. An error says what is wrong with them.
 	Explain(values url.Values) (*report.Explanation, error)
@@ -59,6 +59,7 @@ type Page struct {
 	mux               *http.ServeMux
 	requests, streams chan struct{}
 	now               func() time.Time
+	contents          contents
 }
 
 // New returns a page that shows source.

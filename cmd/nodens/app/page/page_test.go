@@ -26,8 +26,9 @@ type source struct {
 	clients []report.Client
 }
 
-func (s source) Clients(by, window string) (*report.Clients, error) {
-	c := &report.Clients{By: by, Window: window, WindowSeconds: 10, Clients: slices.Clone(s.clients)}
+func (s source) Clients(by, window string, limit int) (*report.Clients, error) {
+	n := min(limit, len(s.clients))
+	c := &report.Clients{By: by, Window: window, WindowSeconds: 10, Clients: slices.Clone(s.clients[:n]), More: len(s.clients) - n}
 	for i := range c.Clients {
 		c.Clients[i].QueriesPerSecond = float64(c.Clients[i].Window.Queries) / 10
 	}

@@ -20,7 +20,7 @@ func (t table) Body() template.HTML {
 		b.WriteString("</tr>")
 	}
 	if len(t.Rows) == 0 {
-		fmt.Fprintf(&b, `<tr><td class="empty" colspan="%d">`, max(len(t.Columns), 1))
+		fmt.Fprintf(&b, `<tr><td class="empty" colspan="%d">`, max(t.width, 1))
 		template.HTMLEscape(&b, []byte(t.Empty))
 		b.WriteString("</td></tr>")
 	}

@@ -17,11 +17,11 @@ type emptySource struct{}
 
 func (emptySource) Status() *report.Status       { return new(report.Status) }
 func (emptySource) Upstreams() *report.Upstreams { return new(report.Upstreams) }
-func (emptySource) Clients(string, string) (*report.Clients, error) {
-	return &report.Clients{By: "pod", Clients: make([]report.Client, 200)}, nil
+func (emptySource) Clients(_, _ string, limit int) (*report.Clients, error) {
+	return &report.Clients{By: "pod", Clients: make([]report.Client, min(200, limit))}, nil
 }
-func (emptySource) Names(string, string) (*report.Names, error) {
-	return &report.Names{Names: make([]report.Name, 100)}, nil
+func (emptySource) Names(_, _ string, limit int) (*report.Names, error) {
+	return &report.Names{Names: make([]report.Name, min(100, limit))}, nil
 }
 func (emptySource) Explain(url.Values) (*report.Explanation, error) { return nil, nil }
 func (emptySource) LastSample() time.Time                           { return time.Time{} }
@@ -37,7 +37,8 @@ func (emptySource) History() History {
 func newStream(source Source) *stream {
 	p, _ := parseParameters(nil)
 	w := httptest.NewRecorder()
-	return &stream{page: New(source), parameters: p, out: deadlineWriter{w}, control: http.NewResponseController(deadlineWriter{w}), sent: make(map[string]string)}
+	page := New(source)
+	return &stream{page: page, content: page.contents.open(p), out: deadlineWriter{w}, control: http.NewResponseController(deadlineWriter{w})}
 }
 
 // deadlineWriter accepts deadlines.
@@ -45,17 +46,78 @@ type deadlineWriter struct{ *httptest.ResponseRecorder }
 
 func (deadlineWriter) SetWriteDeadline(time.Time) error { return nil }
 
+// countingSource counts how often the clients and the history are read.
+type countingSource struct {
+	emptySource
+	clients, histories *int
+}
+
+func (s countingSource) Clients(by, window string, limit int) (*report.Clients, error) {
+	*s.clients++
+	return s.emptySource.Clients(by, window, limit)
+}
+
+func (s countingSource) History() History {
+	*s.histories++
+	return s.emptySource.History()
+}
+
+// TestSharedContent: streams with the same parameters render once for all of them, and nobody renders when there is no
+// stream. A stream sends what has changed since its last event.
+func TestSharedContent(t *testing.T) {
+	clients, histories := 0, 0
+	p := New(countingSource{emptySource{}, &clients, &histories})
+	v, _ := parseParameters(nil)
+	other, _ := parseParameters(url.Values{"by": {"workload"}})
+	a, b, c := p.contents.open(v), p.contents.open(v), p.contents.open(other)
+	if a != b || a == c {
+		t.Fatal("streams with the same parameters have not the same content, or others do")
+	}
+	now := time.Unix(1000, 0)
+	sent := make(map[*content]uint64)
+	update := func(c *content, at time.Time) int {
+		t.Helper()
+		changed, version, err := c.since(sent[c], p, at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sent[c] = version
+		return len(changed)
+	}
+	if n := update(a, now); n < 20 || clients != 1 || histories != 1 {
+		t.Errorf("the first event has %d parts; %d reads of the clients, %d of the history", n, clients, histories)
+	}
+	if n := update(a, now.Add(refreshInterval-1)); n != 0 || clients != 1 {
+		t.Errorf("in the same interval: %d parts, %d reads of the clients", n, clients)
+	}
+	if n := update(a, now.Add(refreshInterval)); n != 0 || clients != 2 || histories != 1 {
+		t.Errorf("without a change: %d parts; %d reads of the clients, %d of the history", n, clients, histories)
+	}
+	sent[a] = 0 // another stream
+	if n := update(a, now.Add(refreshInterval)); n < 20 || clients != 2 {
+		t.Errorf("another stream: %d parts, %d reads of the clients", n, clients)
+	}
+	for _, x := range []*content{a, b, c} {
+		p.contents.close(x)
+	}
+	if n := len(p.contents.all); n != 0 {
+		t.Errorf("%d contents are left", n)
+	}
+}
+
 // BenchmarkUpdate measures an event of a page on a busy node: with the clients alone, and with everything.
 func BenchmarkUpdate(b *testing.B) {
 	for name, all := range map[string]bool{"clients": false, "all": true} {
 		b.Run(name, func(b *testing.B) {
 			s := newStream(emptySource{})
+			now := time.Unix(1000, 0)
 			b.ReportAllocs()
 			for b.Loop() {
+				now = now.Add(refreshInterval)
 				if all {
-					clear(s.sent)
+					s.content.version, s.sent = 0, 0
 				}
-				if err := s.update(); err != nil {
+				if err := s.update(now); err != nil {
 					b.Fatal(err)
 				}
 			}

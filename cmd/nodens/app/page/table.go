@@ -2,6 +2,7 @@ package page
 
 import (
 	"cmp"
+	"math"
 	"slices"
 	"strings"
 )
@@ -16,14 +17,19 @@ var tableIDs = []string{"clients", "names", "client", "waste", "failing", "slow"
 type table struct {
 	ID, Caption, Note string
 	Wide              bool // it needs the width of the page
-	Columns           []header
 	Rows              [][]cell
 	// Empty is the text in place of the rows if there are none. More is the number of rows that are
 	// not shown, and MoreHref the link that shows them.
 	Empty    string
 	More     int
 	MoreHref string
+
+	width int // number of columns
+	heads func() []header
 }
+
+// Columns returns the heads of the columns. Events do without them.
+func (t table) Columns() []header { return t.heads() }
 
 // header is the head of a column. AriaSort is ascending, descending or none.
 type header struct {
@@ -56,9 +62,17 @@ type tableOf[T any] struct {
 	search func(*T) []string
 }
 
+// limit returns how many rows of a report the table needs, whose rows are in the table's own order.
+func (t tableOf[T]) limit(p parameters) int {
+	if order := p.sort[t.id]; p.All || p.Search != "" || order != "" && order != t.order {
+		return math.MaxInt
+	}
+	return shownRows
+}
+
 // build returns the table of rows, of which there are more others.
 func (t tableOf[T]) build(rows []T, more int, p parameters) table {
-	out := table{ID: t.id, Caption: t.caption, Empty: t.empty}
+	out := table{ID: t.id, Caption: t.caption, Empty: t.empty, width: len(t.columns)}
 	found := t.find(rows, p.Search)
 	if p.Search != "" {
 		more = 0
@@ -67,12 +81,17 @@ func (t tableOf[T]) build(rows []T, more int, p parameters) table {
 		}
 	}
 	key, reverse := t.sort(found, p.sort[t.id])
-	for _, c := range t.columns {
-		out.Columns = append(out.Columns, t.header(c, key, reverse, p))
+	out.heads = func() (list []header) {
+		for _, c := range t.columns {
+			list = append(list, t.header(c, key, reverse, p))
+		}
+		return list
 	}
-	if !p.All && len(found) > shownRows {
-		more += len(found) - shownRows
+	if hidden := len(found) - shownRows; !p.All && hidden > 0 {
+		more += hidden
 		found = found[:shownRows]
+	}
+	if !p.All && more > 0 {
 		out.MoreHref = p.link(t.id, func(p *parameters) { p.All = true })
 	}
 	out.More = more

@@ -18,7 +18,7 @@ func clientsTable(source Source, p parameters) (table, string) {
 			return append([]string{c.Label(p.By), c.Namespace + "/" + c.Pod, c.Workload}, c.Addresses...)
 		},
 	}
-	all, err := source.Clients(p.By, p.Window)
+	all, err := source.Clients(p.By, p.Window, t.limit(p))
 	if err != nil {
 		t.empty = err.Error()
 		return t.build(nil, 0, p), ""
