@@ -2,7 +2,7 @@
 //
 // Without a section's flag it measures the main part (package queries). Each other section has a
 // flag, a package and a page of its own: -scale (package scale), -outage (outage), -faults
-// (failover), -kernel (kernel), -worst (attack) and -attribution (counting). A run replaces its own
+// (failover), -kernel (kernel), -worst (attack), -attribution and -watching (both counting). A run replaces its own
 // pages and leaves the others as they are. Package summary draws the pictures of BENCHMARKS.md from
 // the pages' tables.
 //
@@ -76,7 +76,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 type options struct {
 	plan                                 harness.Plan
 	scale, outage, faults, kernel, worst bool
-	attribution                          bool
+	attribution, watching                bool
 	services                             int
 	silence                              time.Duration
 	out                                  string // empty for none
@@ -87,7 +87,7 @@ func parseFlags(args []string, stderr io.Writer) (options, error) {
 	o := options{plan: harness.Plan{Progress: stderr, Names: queries.DefaultCacheNames}}
 	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
 	fs.SetOutput(stderr)
-	fs.IntVar(&o.plan.Rounds, "rounds", 0, "measure every server and workload `N` times (default 5, with -scale, -outage or -faults 3, with -attribution 9)")
+	fs.IntVar(&o.plan.Rounds, "rounds", 0, "measure every server and workload `N` times (default 5, with -scale, -outage or -faults 3, with -attribution or -watching 9)")
 	// In two seconds a server gets 2,000 queries at the lowest rate, so twenty are slower than
 	// the p99.
 	seconds := fs.Float64("seconds", 2, "`length` of one measurement")
@@ -101,6 +101,7 @@ func parseFlags(args []string, stderr io.Writer) (options, error) {
 	fs.BoolVar(&o.kernel, "kernel", false, "measure the section about answers from inside the kernel, and that alone")
 	fs.BoolVar(&o.worst, "worst", false, "measure the section about the most expensive queries, and that alone")
 	fs.BoolVar(&o.attribution, "attribution", false, "measure the section about counting queries by client, and that alone")
+	fs.BoolVar(&o.watching, "watching", false, "measure the section about the page and nodens tail, and that alone")
 	fs.StringVar(&o.plan.Before, "before", "", "measure the agent of `COMMIT` beside this tree's")
 	fs.StringVar(&o.out, "out", "", "write the report to `FOLDER`, as Markdown pages, and its drawings to "+figures.PlotDir+" from there")
 	if err := fs.Parse(args); err != nil {
@@ -130,7 +131,7 @@ func (o options) check() error {
 		}
 	}
 	if parts > 1 {
-		return errors.New("-scale, -outage, -faults, -kernel, -worst and -attribution are sections of their own: measure one after the other")
+		return errors.New("-scale, -outage, -faults, -kernel, -worst, -attribution and -watching are sections of their own: measure one after the other")
 	}
 	if o.plan.Rounds < 1 || o.plan.Length < 100*time.Millisecond || o.services < scale.MinServices {
 		return fmt.Errorf("at least one round, at least 0.1 seconds, at least %d Services; -help lists the flags", scale.MinServices)
@@ -145,7 +146,7 @@ func (o options) defaultRounds() int {
 	switch {
 	case o.scale || o.outage || o.faults:
 		return 3
-	case o.attribution:
+	case o.attribution || o.watching:
 		return 9
 	}
 	return 5
@@ -155,7 +156,7 @@ func (o options) defaultRounds() int {
 func (o options) sections() map[string]bool {
 	return map[string]bool{
 		harness.ScaleFlag: o.scale, harness.OutageFlag: o.outage, harness.FailoverFlag: o.faults, harness.KernelFlag: o.kernel,
-		harness.AttackFlag: o.worst, harness.AttributionFlag: o.attribution,
+		harness.AttackFlag: o.worst, harness.AttributionFlag: o.attribution, harness.WatchingFlag: o.watching,
 	}
 }
 
@@ -190,6 +191,8 @@ func (o options) measure(ctx context.Context) (harness.Section, error) {
 		return attack.Measure(ctx, o.plan)
 	case o.attribution:
 		return counting.Measure(ctx, o.plan)
+	case o.watching:
+		return counting.MeasureWatching(ctx, o.plan)
 	}
 	return queries.Measure(ctx, o.plan)
 }

@@ -1,5 +1,7 @@
 // Package counting measures the section about counting queries by client: the CPU time and the memory of
-// an agent that counts, in units of the same agent with --client-metrics=off.
+// an agent that counts, in units of the same agent with --client-metrics=off. It also measures the section about
+// watching: the CPU time of an agent whose page is open, and of which `nodens tail` follows a pod, in units of the
+// same agent that nobody watches.
 //
 // A round starts a pair of agents, so that where a process happens to lie in memory is not the same in all
 // rounds. At saturation the two are asked in turn, in short slices. At a fixed rate both are asked
@@ -65,6 +67,8 @@ const (
 type run struct {
 	*harness.Run
 	out *Report
+	// settle is called when the caches of a pair are full; nil: not.
+	settle func(context.Context) error
 }
 
 // Report is its result.
@@ -81,7 +85,7 @@ func Measure(ctx context.Context, p harness.Plan) (*Report, error) {
 	}
 	defer b.Close()
 	b.Cluster, b.OwnClient = true, true
-	run := &run{b, &Report{b.Report, map[string][]memorySample{}}}
+	run := &run{Run: b, out: &Report{b.Report, map[string][]memorySample{}}}
 	for _, w := range p.Sized(workloads()) {
 		if p.Only.Workload(w) {
 			b.Workloads = append(b.Workloads, w)
@@ -128,13 +132,13 @@ func (b *run) rounds(ctx context.Context) error {
 	}
 	for n := range b.Plan.Rounds {
 		if len(b.Workloads) > 0 {
-			err = b.withPair(ctx, n, b.measureQueries)
+			err = b.withPair(ctx, n, b.start, b.measureQueries)
 		}
 		if err == nil && k != nil {
 			err = b.measureKernel(ctx, k, n)
 		}
 		if err == nil && b.Only.MatchesName("memory") {
-			err = b.withPair(ctx, n, b.measureMemory)
+			err = b.withPair(ctx, n, b.start, b.measureMemory)
 		}
 		if err != nil {
 			return err
@@ -143,7 +147,7 @@ func (b *run) rounds(ctx context.Context) error {
 	return nil
 }
 
-// pair is an agent of each row, that with attribution first.
+// pair is an agent of each row, in their order.
 type pair struct {
 	agents [2]*harness.RunningServer
 	round  int
@@ -151,13 +155,18 @@ type pair struct {
 	answered [2]uint64
 }
 
-// withPair starts a pair of agents, calls measure with it and stops it. Every other round starts that
-// without attribution first.
-func (b *run) withPair(ctx context.Context, round int, measure func(context.Context, *pair) error) error {
+// start starts the agent of a row.
+func (b *run) start(ctx context.Context, at int) (*harness.RunningServer, error) {
+	return b.Start(ctx, b.Rows[at], true)
+}
+
+// withPair starts a pair of agents, calls measure with it and stops it. Every other round starts the second one
+// first.
+func (b *run) withPair(ctx context.Context, round int, start func(context.Context, int) (*harness.RunningServer, error), measure func(context.Context, *pair) error) error {
 	p := &pair{round: round}
 	for i := range p.agents {
 		at := i ^ round%2
-		r, err := b.Start(ctx, b.Rows[at], true)
+		r, err := start(ctx, at)
 		if err != nil {
 			return err
 		}
@@ -212,6 +221,11 @@ func (b *run) attempt(ctx context.Context, p *pair, w harness.Workload) (sums [2
 	if err := b.fillCaches(ctx, p, w); err != nil {
 		return sums, err
 	}
+	if b.settle != nil {
+		if err := b.settle(ctx); err != nil {
+			return sums, err
+		}
+	}
 	if w.Tool == harness.FixedRate {
 		return b.askBoth(ctx, p, w)
 	}
@@ -236,9 +250,12 @@ func sum(a, b harness.Sample) harness.Sample {
 	return a
 }
 
-// stream asks one of the agents for the names of a workload, which every pod asks in turn.
+// stream asks one of the agents for the names of a workload, which every pod asks in turn, or one pod alone.
 func (b *run) stream(w harness.Workload, p *pair, at int) loadgen.Stream {
 	from := b.sources()
+	if w.LoadShape.Name == onePodShape.Name {
+		from = from[:1]
+	}
 	s := loadgen.Stream{Server: harness.LoopbackAddr(p.agents[at].Any().Port), Sources: from, Sockets: len(from), Rate: w.Rate, Window: len(from)}
 	for i := range w.Count() {
 		m := new(dns.Msg).SetQuestion(w.Question(i), w.Qtype)

@@ -58,14 +58,20 @@ func createPods(ctx context.Context, api *apiserver.Server, n int) error {
 // podsPerWorkload is the number of pods of a ReplicaSet.
 const podsPerWorkload = 5
 
+// podHash is the label pod-template-hash of all pods.
+const podHash = "5d9c7b8f6d"
+
+// replicaSet returns the name of the ReplicaSet of the pod with the number i, and podName the pod's.
+func replicaSet(i int) string { return fmt.Sprintf("web-%02d-%s", i/podsPerWorkload, podHash) }
+func podName(i int) string    { return fmt.Sprintf("%s-%05d", replicaSet(i), i) }
+
 // createPod writes the pod with the number i, as its ReplicaSet and the kubelet would.
 func createPod(ctx context.Context, client kubernetes.Interface, i int) error {
-	const hash = "5d9c7b8f6d"
-	set, yes := fmt.Sprintf("web-%02d-%s", i/podsPerWorkload, hash), true
+	set, yes := replicaSet(i), true
 	pods := client.CoreV1().Pods(harness.Namespace)
 	pod, err := pods.Create(ctx, &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: fmt.Sprintf("%s-%05d", set, i), Labels: map[string]string{"app": "web", "pod-template-hash": hash},
+			Name: podName(i), Labels: map[string]string{"app": "web", "pod-template-hash": podHash},
 			OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: set, UID: "1", Controller: &yes}},
 		},
 		Spec: corev1.PodSpec{NodeName: nodeName, Containers: []corev1.Container{{Name: "web", Image: "registry.example/web:1"}}},

@@ -19,6 +19,7 @@ const (
 	KernelFlag      = "-kernel"
 	AttackFlag      = "-worst"
 	AttributionFlag = "-attribution"
+	WatchingFlag    = "-watching"
 )
 
 // Page is a page of a section.

@@ -1,0 +1,94 @@
+package counting
+
+import (
+	_ "embed"
+	"fmt"
+
+	"github.com/nodens-dns/nodens/test/bench/figures"
+	"github.com/nodens-dns/nodens/test/bench/harness"
+)
+
+// Targets returns the section's targets.
+func (r *WatchingReport) Targets() (list []harness.Target) {
+	for _, shape := range []string{"at saturation", "1,000 qps"} {
+		list = append(list, harness.Target{What: "CPU per hit, " + shape + ", relative to not watched", Limit: maxCost, Of: r.ratios(shape)})
+	}
+	return list
+}
+
+// ratios are the costs of the workloads of a load shape.
+func (r *WatchingReport) ratios(shape string) (list []harness.TargetValue) {
+	for _, w := range watchingWorkloads() {
+		if w.LoadShape.Name == shape {
+			list = append(list, harness.TargetValue{Name: w.QuerySet.Name, Find: func() (figures.Spread, bool) { return r.cost(w) }})
+		}
+	}
+	return list
+}
+
+// cost is the CPU time of a query of the watched agent relative to the other's.
+func (r *WatchingReport) cost(w harness.Workload) (figures.Spread, bool) {
+	return r.Ratio(harness.Sample.CPUPerQuery, harness.Cell{Server: watchedRow, Workload: w.Name}, harness.Cell{Server: unwatchedRow, Workload: w.Name})
+}
+
+// cpuShare is the CPU time in a second, in milliseconds.
+func cpuShare(s harness.Sample) float64 {
+	return 1000 * s.CPU.Seconds() / s.Elapsed.Seconds()
+}
+
+// table is the table of CPU times.
+func (r *WatchingReport) table() string {
+	rows := [][]string{{"workload", "not watched: CPU µs per query", "watched", "relative", "least–most", "queries/s", "CPU ms per second: not watched", "watched"}}
+	for _, w := range watchingWorkloads() {
+		ratio, ok := r.cost(w)
+		if !ok {
+			continue
+		}
+		watched, unwatched := harness.Cell{Server: watchedRow, Workload: w.Name}, harness.Cell{Server: unwatchedRow, Workload: w.Name}
+		rows = append(rows, []string{
+			w.Name, fmt.Sprintf("%.2f", r.Over(unwatched, harness.Sample.CPUPerQuery).Median), fmt.Sprintf("%.2f", r.Over(watched, harness.Sample.CPUPerQuery).Median),
+			fmt.Sprintf("%.3f", ratio.Median), fmt.Sprintf("%.3f–%.3f", ratio.Least, ratio.Most),
+			fmt.Sprintf("%.0f", r.Over(watched, func(s harness.Sample) float64 { return float64(s.Completed) / s.Elapsed.Seconds() }).Median),
+			fmt.Sprintf("%.1f", r.Over(unwatched, cpuShare).Median), fmt.Sprintf("%.1f", r.Over(watched, cpuShare).Median),
+		})
+	}
+	return tableOf(rows)
+}
+
+// linesTable is the table of what the tail has shown.
+func (r *WatchingReport) linesTable() string {
+	rows := [][]string{{"workload", "shown per second", "lost per second"}}
+	for _, w := range watchingWorkloads() {
+		samples := r.Samples[harness.Cell{Server: watchedRow, Workload: w.Name}]
+		var shown, lost []float64
+		for i, l := range r.lines[w.Name] {
+			length := samples[i].Elapsed.Seconds()
+			shown = append(shown, float64(l.shown)/length)
+			lost = append(lost, float64(l.lost)/length)
+		}
+		if len(shown) > 0 {
+			rows = append(rows, []string{w.Name, fmt.Sprintf("%.0f", figures.SpreadOf(shown).Median), fmt.Sprintf("%.0f", figures.SpreadOf(lost).Median)})
+		}
+	}
+	return tableOf(rows)
+}
+
+// Tables returns the tables that a terminal shows.
+func (r *WatchingReport) Tables() []string { return []string{r.table(), r.linesTable()} }
+
+//go:embed watching.md.tmpl
+var watchingText string
+
+// Render returns the page about the cost of watching.
+func (r *WatchingReport) Render(plots []figures.PlotFile) ([]harness.Page, error) {
+	data := struct {
+		harness.SectionData
+		Costs, Lines  string
+		Pods, Queried int
+		Corefile      string
+	}{
+		SectionData: r.NewSectionData(r.Targets(), plots), Costs: r.table(), Lines: r.linesTable(),
+		Pods: podCount, Queried: nameCount, Corefile: harness.ConfigText("attribution"),
+	}
+	return harness.OnePage("watching.md", watchingText, data)
+}
