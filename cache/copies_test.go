@@ -49,7 +49,10 @@ func (e *epochTable) copyAnswer(t testing.TB, c *Cache, q *wire.Query) (k answer
 		return k, false
 	}
 	k = answerCopy{cache: c, q: q, msg: replyMsg(t, r)}
-	k.term, ok = c.Lease(q, now)
+	may := c.MayLease(q, now)
+	if k.term, ok = c.Lease(q, now); may != ok && e.Any() == before {
+		t.Errorf("a lease %t, told before as %t", ok, may)
+	}
 	return k, ok && e.Any() == before
 }
 

@@ -28,6 +28,17 @@ type Lease struct {
 // [Options.Epochs]. The caller reads [epoch.Table.Any] before [Cache.Get] and again after
 // Lease, and makes no copy if it has moved: the entry may not be the one that Get found.
 func (c *Cache) Lease(q *wire.Query, now time.Duration) (t Lease, ok bool) {
+	return c.lease(q, now, copiedFlag)
+}
+
+// MayLease reports whether [Cache.Lease] would return a lease. It is no use of the entry.
+func (c *Cache) MayLease(q *wire.Query, now time.Duration) bool {
+	_, ok := c.lease(q, now, 0)
+	return ok
+}
+
+// lease implements Lease, and sets flag in the entry.
+func (c *Cache) lease(q *wire.Query, now time.Duration, flag flags) (t Lease, ok bool) {
 	if c.store.epochs == nil {
 		return Lease{}, false
 	}
@@ -52,7 +63,7 @@ func (c *Cache) Lease(q *wire.Query, now time.Duration) (t Lease, ok bool) {
 	if now >= t.Renew || e.packed.Rcode() == wire.ServFail {
 		return Lease{}, false
 	}
-	e.flags |= copiedFlag
+	e.flags |= flag
 	return t, true
 }
 

@@ -71,7 +71,9 @@ func (c *epochTable) copy(t testing.TB, z *Zone, name string, qtype uint16) (k c
 	before := c.Any()
 	outcome, _ := z.Answer(&q, &r, nil)
 	k = copied{name: name, qtype: qtype}
-	k.mark, ok = z.Mark(&q, &r)
+	var b Budget
+	b.Refill()
+	k.mark, ok = z.Mark(&q, &r, &b)
 	if ok && outcome != Answered {
 		t.Errorf("%s %s: a mark of what has outcome %d", name, dns.TypeToString[qtype], outcome)
 	}

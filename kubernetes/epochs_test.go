@@ -172,7 +172,7 @@ func TestNoMark(t *testing.T) {
 		t.Error("a mark of what is not certain")
 	}
 	v.index.epochs = nil
-	if _, ok := NewZone(v, cfg).Mark(new(wire.Query), new(wire.Reply)); ok {
+	if _, ok := NewZone(v, cfg).Mark(new(wire.Query), new(wire.Reply), nil); ok {
 		t.Error("a mark without epochs")
 	}
 }

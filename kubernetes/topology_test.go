@@ -397,7 +397,7 @@ func TestRotatable(t *testing.T) {
 			headlessOf(v, "", list)
 			z := NewZone(v, cfg)
 			q := parsed(t, bare, dns.TypeA)
-			if got := z.Rotatable(&q); got != c.want {
+			if got := z.Rotatable(&q, nil); got != c.want {
 				t.Errorf("turns: %v, want %v", got, c.want)
 			}
 			// What turns has each address in front at times, if it is put in order at all.
@@ -410,12 +410,12 @@ func TestRotatable(t *testing.T) {
 			}
 			for _, qtype := range []uint16{dns.TypeSRV, dns.TypeTXT} {
 				q := parsed(t, bare, qtype)
-				if z.Rotatable(&q) {
+				if z.Rotatable(&q, nil) {
 					t.Errorf("records of type %s turn", dns.TypeToString[qtype])
 				}
 			}
 			q = parsed(t, "_tcp.db.default.svc.cluster.local", dns.TypeA)
-			if z.Rotatable(&q) {
+			if z.Rotatable(&q, nil) {
 				t.Error("what is no set of addresses turns")
 			}
 		})

@@ -222,19 +222,17 @@ func (z *Zone) Ordered() bool { return z.ordered }
 
 // Rotatable reports whether the order of the addresses in the answer that [Zone.Answer] has
 // just given to q is random, so that a copy may be sent in another order. It is false in
-// doubt.
-func (z *Zone) Rotatable(q *wire.Query) bool {
+// doubt, and if b does not suffice.
+func (z *Zone) Rotatable(q *wire.Query, b *Budget) bool {
 	o := z.origin(q.Name())
 	if o == nil || !isAddressType(q.Type) {
 		return false
 	}
-	var b Budget
-	b.Refill()
-	m := z.lookup(q.Name(), o, &b)
+	m := z.lookup(q.Name(), o, b)
 	if b.exhausted() || m.node != serviceName || m.svc.kind != headless {
 		return false
 	}
-	list, cut := m.svc.addrs(q.Type, &b)
+	list, cut := m.svc.addrs(q.Type, b)
 	n := len(list) / addrSize(q.Type)
 	return !b.exhausted() && n <= wire.MaxAddrs && cut.uniform(n)
 }
@@ -270,23 +268,21 @@ func (z *Zone) ClientNamespace(client netip.Addr) (namespace []byte, ok bool) {
 //
 // The caller reads [epoch.Table.Any] before Answer and discards the copy unless it is
 // unchanged after Mark. ok is false without [Options.Epochs], if r is not an answer of this
-// zone, and for an alias that leads out of it. Mark does not block and does not change r.
-func (z *Zone) Mark(q *wire.Query, r *wire.Reply) (mark epoch.Mark, ok bool) {
+// zone, for an alias that leads out of it, and if b does not suffice. Mark does not block and does not change r.
+func (z *Zone) Mark(q *wire.Query, r *wire.Reply, b *Budget) (mark epoch.Mark, ok bool) {
 	name := q.Name()
 	o := z.origin(name)
 	if o == nil {
 		return epoch.Mark{}, false
 	}
-	var b Budget
-	b.Refill()
-	m := z.lookup(name, o, &b)
+	m := z.lookup(name, o, b)
 	switch {
 	case m.node == notFound && z.fallsThrough(name):
 		return epoch.Mark{}, false
 	case m.node == notFound:
 		m.key = o.absentServiceKey(name)
 	case m.isAlias() && isAddressType(q.Type):
-		end := z.followAliases(m, o, &b)
+		end := z.followAliases(m, o, b)
 		if end.isAlias() && !end.svc.target.Under(o.name) {
 			return epoch.Mark{}, false
 		}

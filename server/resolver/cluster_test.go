@@ -18,6 +18,7 @@ import (
 	"github.com/nodens-dns/nodens/cache"
 	"github.com/nodens-dns/nodens/internal/clock"
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/epoch"
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/kubernetes"
 	"github.com/nodens-dns/nodens/server"
@@ -485,6 +486,12 @@ func TestOrdered(t *testing.T) {
 // ordered answers every question with eight addresses, but for those below first.test,
 // where no names are.
 type ordered struct{ resolver.Cluster }
+
+func (*ordered) Rotatable(*wire.Query, *kubernetes.Budget) bool { return false }
+
+func (*ordered) Mark(*wire.Query, *wire.Reply, *kubernetes.Budget) (epoch.Mark, bool) {
+	return epoch.Mark{}, false
+}
 
 func (*ordered) Answer(q *wire.Query, r *wire.Reply, b *kubernetes.Budget) (kubernetes.Outcome, wire.Name) {
 	if wire.Under(q.Name(), "\x05first\x04test\x00") {

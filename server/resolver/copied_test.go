@@ -24,7 +24,7 @@ type markedCluster struct {
 	touched map[string]int
 }
 
-func (c *markedCluster) Mark(*wire.Query, *wire.Reply) (epoch.Mark, bool) {
+func (c *markedCluster) Mark(*wire.Query, *wire.Reply, *kubernetes.Budget) (epoch.Mark, bool) {
 	return epoch.Mark{Index: 7, Value: 1}, true
 }
 
@@ -36,6 +36,23 @@ func epochCache() *cache.Cache {
 	words := make([]atomic.Uint64, epoch.Words(8))
 	s := cache.NewStore(1<<20, cache.Options{Epochs: epoch.New(words, 0, 8)})
 	return s.NewCache(&config.Cache{Success: limits, Denial: limits, Servfail: 5 * time.Second})
+}
+
+// copied asks q and returns how its reply may be copied. The explanation of the query before must agree. The reply
+// to a query that waits is not copied.
+func (d *counterDesk) copied(q *dns.Msg) (resolver.Copy, bool) {
+	d.t.Helper()
+	packet, err := q.Pack()
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	e, _ := d.rt.Explain(packet, d.x.Client, d.x.Proto)
+	d.ask(q)
+	c, ok := d.x.Copy()
+	if want := e.NotCopied == "" && e.Waits == resolver.NoWait; ok != want {
+		d.t.Errorf("%s: a copy %t, explained as %q", q.Question[0].String(), ok, e.NotCopied)
+	}
+	return c, ok
 }
 
 // TestCopy: answers of the cluster and of the cache may be copied, others may not. What the cache
@@ -62,8 +79,7 @@ func TestCopy(t *testing.T) {
 		{db, dns.TypeA, false, false},
 		{"localhost.", dns.TypeA, false, false},
 	} {
-		d.ask(question(tt.name, tt.qtype))
-		copied, ok := d.x.Copy()
+		copied, ok := d.copied(question(tt.name, tt.qtype))
 		if ok != tt.ok || ok && copied.FromCluster != tt.cluster {
 			t.Errorf("%s: copied %v, from the cluster %v; want %v, %v", tt.name, ok, copied.FromCluster, tt.ok, tt.cluster)
 		}
@@ -117,12 +133,38 @@ func TestCopyOnlyPlain(t *testing.T) {
 			d := newDesk(t, zones...).from("192.0.2.9:53", resolver.UDP)
 			for name, want := range tt.wanted {
 				d.ask(question(name, dns.TypeA)) // into the cache
-				d.ask(question(name, dns.TypeA))
-				if _, ok := d.x.Copy(); ok != want {
+				if _, ok := d.copied(question(name, dns.TypeA)); ok != want {
 					t.Errorf("a copy of %s: %t, want %t", name, ok, want)
 				}
 			}
 		})
+	}
+}
+
+// TestNotCopiedLater: what is known about copies before an upstream has answered.
+func TestNotCopiedLater(t *testing.T) {
+	b := resolvertest.StartBackend(t, resolvertest.Address("192.0.2.1"))
+	c := &markedCluster{newPartial(t, "cluster.local"), make(map[string]int)}
+	c.lacks("db.other.svc.cluster.local.", kubernetes.Incomplete)
+	for name, tt := range map[string]struct {
+		zone *resolver.Zone
+		ask  string
+		want string
+	}{
+		"a cache":          {&resolver.Zone{Cache: epochCache()}, "www.example.org.", ""},
+		"no cache":         {&resolver.Zone{}, "www.example.org.", "only answers of kubernetes and of the cache are copied"},
+		"log":              {&resolver.Zone{Cache: epochCache(), Log: &resolver.QueryLog{Rules: []resolver.LogRule{{EveryQuery: true}}}}, "www.example.org.", "the server block has log"},
+		"a cluster's name": {&resolver.Zone{Cache: epochCache(), Cluster: c, ClusterDNS: always}, "db.other.svc.cluster.local.", "the name is in a zone of kubernetes, whose view may answer later"},
+	} {
+		tt.zone.Name, tt.zone.Forward = wire.Root, resolvertest.Pool(t, b.Addr())
+		d := newDesk(t, tt.zone)
+		packet, err := question(tt.ask, dns.TypeA).Pack()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e, _ := d.rt.Explain(packet, d.from("192.0.2.9:53", resolver.UDP).x.Client, resolver.UDP); e.Waits != resolver.WaitUpstream || e.NotCopied != tt.want {
+			t.Errorf("%s: waits for %q, %q, want %q", name, e.Waits, e.NotCopied, tt.want)
+		}
 	}
 }
 
@@ -133,7 +175,7 @@ type fewAddresses struct {
 	rotatable bool
 }
 
-func (c *fewAddresses) Rotatable(*wire.Query) bool { return c.rotatable }
+func (c *fewAddresses) Rotatable(*wire.Query, *kubernetes.Budget) bool { return c.rotatable }
 
 func (c *fewAddresses) Answer(_ *wire.Query, r *wire.Reply, _ *kubernetes.Budget) (kubernetes.Outcome, wire.Name) {
 	for i := range c.n {
@@ -154,8 +196,7 @@ func TestCopyOrdered(t *testing.T) {
 				c := &fewAddresses{&markedCluster{newPartial(t, "cluster.local"), nil}, n, rotatable}
 				z := &resolver.Zone{Name: wire.Root, Cluster: c, Ordered: ordered, Shuffle: !ordered}
 				d := newDesk(t, z).from("192.0.2.9:53", resolver.UDP)
-				d.ask(question("web.shop.svc.cluster.local.", dns.TypeA))
-				copied, ok := d.x.Copy()
+				copied, ok := d.copied(question("web.shop.svc.cluster.local.", dns.TypeA))
 				if want := !ordered || n < 2 || rotatable; ok != want {
 					t.Errorf("ordered %t, rotatable %t, %d addresses: a copy %t, want %t", ordered, rotatable, n, ok, want)
 				}

@@ -7,6 +7,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/clock"
 	"github.com/nodens-dns/nodens/internal/epoch"
 	"github.com/nodens-dns/nodens/internal/wire"
+	"github.com/nodens-dns/nodens/kubernetes"
 )
 
 // Copy says how long, and how, a copy of a reply may answer the same question again in place
@@ -36,17 +37,17 @@ type Copy struct {
 // it depends on who asks, or may change without a trace. The caller has read
 // [epoch.Table.Any] before Begin, and finds it unmoved after Copy.
 func (r *Request) Copy() (c Copy, ok bool) {
-	if r.source != fromCluster && r.source != fromCache || !r.copied() {
+	if r.copyRefusal() != copyAllowed {
 		return Copy{}, false
 	}
 	c = Copy{MaxSize: r.zone.maxSize(), Shuffled: (r.ordered || r.zone.Shuffle) && r.reply.Rcode() == wire.NoError, Waste: r.waste}
 	if r.source == fromCluster {
 		c.FromCluster = true
-		c.Mark, ok = r.zone.Cluster.Mark(&r.Query, &r.reply)
+		c.Mark, ok = r.zone.Cluster.Mark(&r.Query, &r.reply, r.copyBudget())
 		return c, ok
 	}
 	lease, ok := r.zone.Cache.Lease(&r.Query, r.Arrival)
-	if !ok || r.zone.inCluster(&r.Query) {
+	if !ok {
 		return Copy{}, false
 	}
 	c.Mark, c.Expires, c.Ends, c.Life = lease.Mark, lease.Renew, lease.Expires, lease.Life
@@ -54,30 +55,90 @@ func (r *Request) Copy() (c Copy, ok bool) {
 	return c, true
 }
 
-// copied reports whether r's reply is as good for the next one who asks the same. One with
-// names that an ACL was asked about is not, whatever zone it is of.
-func (r *Request) copied() bool {
-	if r.routes.views || r.verdicts != 0 || r.viaSearch || !r.zone.copied() {
-		return false
+// copyRefusal is why a reply may not be copied.
+type copyRefusal uint8
+
+const (
+	copyAllowed copyRefusal = iota
+	refusedSource
+	refusedView
+	refusedDirective // see [Zone.agentOnly]
+	refusedACL
+	refusedSearch
+	refusedRcode
+	refusedOrder
+	refusedOrigin
+	// Of these, only explanations know. Others get no [epoch.Mark], or no [cache.Lease].
+	refusedMark
+	refusedLease
+)
+
+// copyRefusal returns why r's reply, which is finished, is not as good for the next client that asks the same.
+// A reply with names that an ACL was asked about is not, whatever zone it is of.
+func (r *Request) copyRefusal() copyRefusal {
+	if refusal := r.zone.neverCopied(r.routes); refusal != copyAllowed {
+		return refusal
 	}
-	rcode := r.reply.Rcode()
-	return (rcode == wire.NoError || rcode == wire.NXDomain) &&
-		(!r.ordered || r.reply.Count(wire.Answer) < 2 || r.zone.Cluster.Rotatable(&r.Query))
+	switch rcode := r.reply.Rcode(); {
+	case r.source != fromCluster && r.source != fromCache:
+		return refusedSource
+	case r.verdicts != 0:
+		return refusedACL
+	case r.viaSearch:
+		return refusedSearch
+	case rcode != wire.NoError && rcode != wire.NXDomain:
+		return refusedRcode
+	case r.belongsToCluster():
+		return refusedOrigin
+	case r.keepsOrder():
+		return refusedOrder
+	}
+	return copyAllowed
 }
 
-// copied reports whether copies of z's answers are as good as what z would say: neither
-// who asks nor that somebody asks may matter, and nothing that can change without a trace
-// may come before the sources that copies are made of.
-func (z *Zone) copied() bool {
-	for _, matters := range [...]bool{
-		z.ACL != nil, z.DNS64 != nil, z.Rewrite != nil, z.Template != nil, z.Autopath != nil,
-		z.Hosts != nil, z.External != nil, z.Log.needsAll(), len(z.Taps) > 0,
+// neverCopied returns why no reply of z is copied, [copyAllowed] if some are.
+func (z *Zone) neverCopied(rt *Routes) copyRefusal {
+	switch {
+	case rt.views:
+		return refusedView
+	case len(z.agentOnly) > 0:
+		return refusedDirective
+	}
+	return copyAllowed
+}
+
+// belongsToCluster reports whether r's reply is from the cache, although the view of the cluster may come to have the
+// name.
+func (r *Request) belongsToCluster() bool { return r.source == fromCache && r.zone.inCluster(&r.Query) }
+
+// keepsOrder reports whether the order of the addresses in r's reply must stay.
+func (r *Request) keepsOrder() bool {
+	return r.ordered && r.reply.Count(wire.Answer) > 1 && !r.zone.Cluster.Rotatable(&r.Query, r.copyBudget())
+}
+
+// copyBudget returns a budget for looking at what r's reply was made from.
+func (r *Request) copyBudget() *kubernetes.Budget {
+	if r.trace == nil { // the budget of a dry run is unlimited, and no use of the view
+		r.ownBudget.Refill()
+	}
+	return &r.ownBudget
+}
+
+// needsAgent returns the directives of z because of which its answers can't be copied: the answer depends
+// on who asks, each query has to be seen, or what comes before the sources of copies can change without a trace.
+func (z *Zone) needsAgent() (directives []string) {
+	for _, d := range [...]struct {
+		name  string
+		there bool
+	}{
+		{"acl", z.ACL != nil}, {"autopath", z.Autopath != nil}, {"dns64", z.DNS64 != nil}, {"dnstap", len(z.Taps) > 0}, {"hosts", z.Hosts != nil},
+		{"k8s_external", z.External != nil}, {"log", z.Log.needsAll()}, {"rewrite", z.Rewrite != nil}, {"template", z.Template != nil},
 	} {
-		if matters {
-			return false
+		if d.there {
+			directives = append(directives, d.name)
 		}
 	}
-	return true
+	return directives
 }
 
 // inCluster reports whether q's name is one that the view of the cluster may come to have.

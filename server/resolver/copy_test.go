@@ -3,6 +3,8 @@ package resolver_test
 import (
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/nodens-dns/nodens/cache"
 	"github.com/nodens-dns/nodens/server/hosts"
 	"github.com/nodens-dns/nodens/server/resolver"
@@ -10,20 +12,20 @@ import (
 	"github.com/nodens-dns/nodens/server/template"
 )
 
-// TestCopied: zones where who asks matters, or that somebody asks, or what can change
-// without a trace, have no copies.
-func TestCopied(t *testing.T) {
+// TestNeedsAgent: directives for which the client matters, or that each query is seen, or whose answers can change
+// without a trace, need the agent.
+func TestNeedsAgent(t *testing.T) {
 	for name, z := range map[string]*resolver.Zone{
 		"acl": {ACL: new(resolver.ACL)}, "dns64": {DNS64: new(resolver.DNS64)}, "rewrite": {Rewrite: new(rewrite.Rules)},
 		"template": {Template: new(template.Templates)}, "autopath": {Autopath: new(resolver.Autopath)}, "hosts": {Hosts: new(hosts.Table)},
 		"k8s_external": {External: new(noExternal)}, "log": {Log: &resolver.QueryLog{Rules: []resolver.LogRule{{}, {EveryQuery: true}}}}, "dnstap": {Taps: make([]resolver.Tap, 1)},
 	} {
-		if z.Copied() {
-			t.Errorf("with %s there are copies", name)
+		if got := z.NeedsAgent(); !cmp.Equal(got, []string{name}) {
+			t.Errorf("with %s, %q need the agent", name, got)
 		}
 	}
-	if z := (&resolver.Zone{Cache: new(cache.Cache), Errors: new(resolver.ErrorLog), Log: &resolver.QueryLog{Rules: make([]resolver.LogRule, 1)}, Minimal: true, NSID: "x", Bufsize: 1232}); !z.Copied() {
-		t.Error("a plain zone has no copies")
+	if z := (&resolver.Zone{Cache: new(cache.Cache), Errors: new(resolver.ErrorLog), Log: &resolver.QueryLog{Rules: make([]resolver.LogRule, 1)}, Minimal: true, NSID: "x", Bufsize: 1232}); len(z.NeedsAgent()) > 0 {
+		t.Errorf("in a plain zone, %q need the agent", z.NeedsAgent())
 	}
 }
 

@@ -32,6 +32,9 @@ type Explanation struct {
 	Rcode wire.Rcode
 	// Err is what would be logged as the reason for an error.
 	Err error
+	// NotCopied is why no copy of the reply may answer in the kernel; "" if one may, or if that depends on an
+	// answer that is not known.
+	NotCopied string
 }
 
 // Wait is what a query waits for.
@@ -114,6 +117,7 @@ func (r *Request) explain(o Outcome) *Explanation {
 	if o == Answered {
 		r.zone.shape(r)
 		e.Source, e.Rcode = sourceNames[r.source], r.reply.Rcode()
+		e.NotCopied = r.notCopied().text(r.zone)
 		if msg := r.reply.Finish(r.limit()); !r.Dropped() {
 			e.Reply = msg
 		}
@@ -126,6 +130,7 @@ func (r *Request) explain(o Outcome) *Explanation {
 	if t.view {
 		e.Waits = WaitView
 	}
+	e.NotCopied = r.notCopiedLater(e.Waits).text(r.zone)
 	if r.zone.lists != nil { // the names in the reply are judged
 		t.others[fromACL] = true
 	}

@@ -29,7 +29,7 @@ func (r *Request) Reply() *wire.Reply         { return &r.reply }
 func (r *Request) Budget() *kubernetes.Budget { return &r.ownBudget }
 func (r *Request) Bufsize() int               { return r.bufsize() }
 func (z *Zone) Undesignated(r *Request) bool  { return z.undesignated(r) }
-func (z *Zone) Copied() bool                  { return z.copied() }
+func (z *Zone) NeedsAgent() []string          { return z.needsAgent() }
 func (rt *Routes) Match(r *Request) *Zone     { return rt.match(r) }
 
 // Judge reports whether a allows a query.

@@ -47,7 +47,7 @@ type Routes struct {
 func NewRoutes(zones []*Zone, dropped *Stats) *Routes {
 	rt := &Routes{zones: make(map[wire.Name]*Zone, len(zones)), all: zones, dropped: &Zone{Stats: dropped}}
 	for _, z := range slices.Backward(zones) {
-		z.next = rt.zones[z.Name]
+		z.next, z.agentOnly = rt.zones[z.Name], z.needsAgent()
 		rt.zones[z.Name] = z
 		rt.depth = max(rt.depth, z.Name.Labels())
 		rt.views = rt.views || z.View != nil

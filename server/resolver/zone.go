@@ -76,6 +76,8 @@ type Zone struct {
 	Stats *Stats
 
 	failed limiter
+	// agentOnly are the directives because of which no answers are copied ([Zone.needsAgent]); set by NewRoutes.
+	agentOnly []string
 	// lists are the zone's routes if one of their zones has an ACL, else nil.
 	lists *Routes
 	// next is the next zone with the same name, which gets the queries that View does not
@@ -89,8 +91,8 @@ type Cluster interface {
 	// Answer leaves the reply as it is with every outcome that isn't an answer.
 	Answer(q *wire.Query, r *wire.Reply, b *kubernetes.Budget) (kubernetes.Outcome, wire.Name)
 	// Mark, Rotatable and Touch are for copies of answers.
-	Mark(q *wire.Query, r *wire.Reply) (epoch.Mark, bool)
-	Rotatable(q *wire.Query) bool
+	Mark(q *wire.Query, r *wire.Reply, b *kubernetes.Budget) (epoch.Mark, bool)
+	Rotatable(q *wire.Query, b *kubernetes.Budget) bool
 	Touch(q *wire.Query)
 	// ClientNamespace returns false for a client that is no pod, or may not be.
 	ClientNamespace(client netip.Addr) (namespace []byte, ok bool)

@@ -1,0 +1,58 @@
+package resolver
+
+import "strings"
+
+// copyRefusals are what explanations say of them.
+var copyRefusals = [...]string{
+	copyAllowed:      "",
+	refusedSource:    "only answers of kubernetes and of the cache are copied",
+	refusedView:      "a server block of the listener has a view",
+	refusedDirective: "the server block has ",
+	refusedACL:       "an acl is about a name in the reply",
+	refusedSearch:    "the reply is about another name of the search path",
+	refusedRcode:     "only replies with NOERROR and NXDOMAIN are copied",
+	refusedOrder:     "the order of the addresses depends on their distance",
+	refusedOrigin:    "the name is in a zone of kubernetes, whose view may answer later",
+	refusedMark:      "the answer does not depend on the view of the cluster alone",
+	refusedLease:     "the cache has no entry of its own for the question, or will soon refresh it",
+}
+
+// text says why a reply of z is not copied, "" for [copyAllowed].
+func (c copyRefusal) text(z *Zone) string {
+	if c == refusedDirective {
+		return copyRefusals[c] + strings.Join(z.agentOnly, ", ")
+	}
+	return copyRefusals[c]
+}
+
+// notCopied returns why no copy may be made of the reply of r, a dry run that was answered.
+func (r *Request) notCopied() copyRefusal {
+	refusal := r.copyRefusal()
+	switch {
+	case refusal != copyAllowed:
+	case r.source == fromCluster:
+		if _, ok := r.zone.Cluster.Mark(&r.Query, &r.reply, r.copyBudget()); !ok {
+			return refusedMark
+		}
+	case !r.zone.Cache.MayLease(&r.Query, r.Arrival):
+		return refusedLease
+	}
+	return refusal
+}
+
+// notCopiedLater returns why no copy may be made of any reply to r, a dry run that waits; [copyAllowed] if that
+// depends on the reply.
+func (r *Request) notCopiedLater(waits Wait) copyRefusal {
+	refusal := r.zone.neverCopied(r.routes)
+	switch {
+	case refusal != copyAllowed || waits != WaitUpstream:
+		return refusal
+	case r.source == fromCluster: // an alias to a name outside of the view
+		return refusedMark
+	case !r.zone.caches(&r.Query):
+		return refusedSource
+	case r.zone.inCluster(&r.Query):
+		return refusedOrigin
+	}
+	return copyAllowed
+}
