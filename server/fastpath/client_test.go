@@ -8,6 +8,7 @@ import (
 	"encoding/binary"
 	"net/netip"
 	"runtime"
+	"slices"
 	"testing"
 	"time"
 
@@ -81,10 +82,28 @@ func listenerFor(client netip.AddrPort) netip.AddrPort {
 	return listener6
 }
 
-// isAnswered sends a query on an interface and reports whether the kernel answers it.
+// isAnswered sends a query on an interface and reports whether the kernel answers it. Unless the client has asked
+// on another interface before, the result must be the one that [Program.Client] reports, for the time at
+// which the run begins or ends.
 func (s *admissionTest) isAnswered(client netip.AddrPort, ifindex uint32) bool {
 	s.t.Helper()
-	return s.runOn(ifindex, s.objects.NodensAnswer, frame(client, listenerFor(client), s.query)) == redirected
+	const listener = 7
+	var was programClientState
+	if state, ok := s.clients.state(client.Addr()); ok {
+		was = *state
+	}
+	before, began := s.Counters().Results, uint64(kernelNow())
+	answered := s.runOn(ifindex, s.objects.NodensAnswer, frame(client, listenerFor(client), s.query)) == redirected
+	ended := uint64(kernelNow())
+	if stampNumber(was.Place) == int(ifindex) {
+		reported := []string{results[was.result(listener, began)], results[was.result(listener, ended)]}
+		for result, n := range s.Counters().Results {
+			if n != before[result] && !slices.Contains(append(reported, "heartbeat_expired"), result) {
+				s.t.Errorf("%s on interface %d: %s, reported as %q", client, ifindex, result, reported)
+			}
+		}
+	}
+	return answered
 }
 
 // replied sends a reply of the agent to a client on an interface.

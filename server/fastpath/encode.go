@@ -21,6 +21,8 @@ const (
 	doFlag     = 0x80
 	// maxTTLs is how many TTLs of one answer can count down.
 	maxTTLs = len(programSlot{}.TtlAt)
+	// maxName is the longest name, in bytes.
+	maxName = 8 * len(programKey{}.Name)
 )
 
 // variant returns the bits of q that distinguish replies. ok is false for queries that the
@@ -81,17 +83,22 @@ func plainOPT(b []byte) bool {
 func newKey(door uint32, q *wire.Query) (k programKey, ok bool) {
 	v, ok := variant(q)
 	name := q.Name()
-	if !ok || len(name) > 8*len(k.Name) {
+	if !ok || len(name) > maxName {
 		return k, false
 	}
 	k.Door, k.Variant, k.NameLen = door, uint8(v), uint8(len(name))
 	k.Type = binary.NativeEndian.Uint16(q.Packet[q.QuestionEnd()-4:])
-	var b [8 * len(k.Name)]byte
+	k.setName(name)
+	return k, true
+}
+
+// setName sets the name of k, of which it takes maxName bytes at most.
+func (k *programKey) setName(name []byte) {
+	var b [maxName]byte
 	copy(b[:], name)
 	for i := range k.Name {
 		k.Name[i] = binary.LittleEndian.Uint64(b[8*i:])
 	}
-	return k, true
 }
 
 // tag returns the hash by which the program finds k; never 0.

@@ -51,3 +51,8 @@ func listenerKey(at netip.AddrPort) programDoor {
 	}
 	return d
 }
+
+// doorAddr returns the address of d, the inverse of listenerKey.
+func doorAddr(d *programDoor) netip.AddrPort {
+	return netip.AddrPortFrom(clientAddr(&programClient{Addr: d.Addr}), d.Port<<8|d.Port>>8)
+}

@@ -67,10 +67,13 @@ func flag(b bool) uint8 {
 	return 0
 }
 
+// noExpiry is the expiry of answers that only a change ends.
+const noExpiry = 1<<64 - 1
+
 // expiry returns from when on a is no longer given, on the kernel's clock.
 func (t *table) expiry(a *Answer) uint64 {
 	if a.Expires == 0 {
-		return 1<<64 - 1
+		return noExpiry
 	}
 	return uint64(a.Expires + t.offset)
 }
