@@ -21,7 +21,7 @@ var systems = []string{"darwin/arm64", "windows/amd64"}
 
 // workstation are the packages with tests that build on these systems. They import neither
 // the agent nor anything else that only Linux has, except in files named *_linux.go.
-var workstation = []string{"./cmd/nodens", "./cmd/nodens/kubectl", "./cmd/nodens/migrate", "./cmd/nodens/options"}
+var workstation = []string{"./cmd/nodens", "./cmd/nodens/advice", "./cmd/nodens/kubectl", "./cmd/nodens/migrate", "./cmd/nodens/options"}
 
 // TestOtherSystems builds nodens and vets it, its tests included, for macOS and Windows.
 func TestOtherSystems(t *testing.T) {
