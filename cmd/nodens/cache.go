@@ -45,8 +45,9 @@ func newCacheGetCommand() *cobra.Command {
 		Use:   "get NAME [TYPE]",
 		Short: "Show what the agent on this node has cached for a name",
 		Long: `Show what the caches of the agent on this node have for a name, of all types or of one: the rcode,
-the number of records, the age, how long it stays, and for how long it may be served expired.
-Nothing changes: this is no use of the entries. It asks the agent through its admin socket.`,
+the number of records, the age, how long it stays, and for how long it may be served expired. With
+the kernel path, it also shows the copies of answers in the kernel. The look-up does not count as a
+use of the entries. It asks the agent through its admin socket.`,
 		Example: "  nodens cache get www.example.org\n  nodens cache get www.example.org AAAA -o json",
 		Args:    cli.Args(1, 2, "a name, and perhaps a record type"),
 	}
@@ -98,6 +99,33 @@ func printCacheEntries(out io.Writer, e *report.CacheEntries, wide bool) error {
 	}
 	if e.More > 0 {
 		fmt.Fprintf(w, "and %d more caches\n", e.More)
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	return printKernelCopies(out, e)
+}
+
+// printKernelCopies writes a line for each copy in the kernel, if there are any.
+func printKernelCopies(out io.Writer, e *report.CacheEntries) error {
+	if len(e.KernelCopies) == 0 {
+		return nil
+	}
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "\nIn the kernel:\nTYPE\tQUERIES\tREPLY\tSTATE\tLEFT\tLAST GIVEN\tLISTENER")
+	for i := range e.KernelCopies {
+		c := &e.KernelCopies[i]
+		left, given := "-", "-"
+		if c.TTLSeconds != nil {
+			left = wholeSeconds(*c.TTLSeconds)
+		}
+		if c.IdleSeconds != nil {
+			given = wholeSeconds(*c.IdleSeconds) + " ago"
+		}
+		fmt.Fprintln(w, strings.Join([]string{c.Type, cmp.Or(strings.Join(c.Flags, ","), "-"), c.Rcode, c.State, left, given, c.Listener}, "\t"))
+	}
+	if e.MoreKernelCopies > 0 {
+		fmt.Fprintf(w, "and %d more copies\n", e.MoreKernelCopies)
 	}
 	return w.Flush()
 }

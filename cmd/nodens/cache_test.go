@@ -74,11 +74,14 @@ func TestCacheCommands(t *testing.T) {
 // TestPrintCaches: the text of what an agent of a test does not have.
 func TestPrintCaches(t *testing.T) {
 	var b strings.Builder
-	zones := []string{"a.", "b.", "c.", "d."}
+	zones, left, idle := []string{"a.", "b.", "c.", "d."}, 12.4, 0.6
 	err := printCacheEntries(&b, &report.CacheEntries{Name: "x.", More: 2, Caches: []report.CachedName{{
 		Cache: report.Cache{Zones: zones}, MoreEntries: 3,
 		Entries: []report.CacheEntry{{Type: "AAAA", DNSSEC: true, CheckingDisabled: true, Rcode: "NXDOMAIN", StaleSeconds: 99.6}},
-	}}}, false)
+	}}, MoreKernelCopies: 1, KernelCopies: []report.KernelCopy{
+		{Listener: "192.0.2.1:53", Type: "A", Rcode: "NOERROR", State: "outdated"},
+		{Listener: "192.0.2.1:53", Type: "AAAA", Flags: []string{"RD", "EDNS"}, Rcode: "NXDOMAIN", State: "valid", TTLSeconds: &left, IdleSeconds: &idle},
+	}}, false)
 	if err == nil {
 		err = printCacheStats(&b, &report.CacheStats{More: 1, Bytes: 2048, BudgetBytes: 8192, Caches: []report.CacheCounts{{
 			Cache: report.Cache{Zones: zones, Line: 7, View: "v"}, Bytes: 2000, Misses: 1, Stale: 4, Cuts: 5, Prefetches: 6,
@@ -89,6 +92,12 @@ func TestPrintCaches(t *testing.T) {
 AAAA  DO,CD  NXDOMAIN  0        -    expired  100s   a.,b.,c.,+1
 and 3 more entries
 and 2 more caches
+
+In the kernel:
+TYPE  QUERIES  REPLY     STATE     LEFT  LAST GIVEN  LISTENER
+A     -        NOERROR   outdated  -     -           192.0.2.1:53
+AAAA  RD,EDNS  NXDOMAIN  valid     12s   1s ago      192.0.2.1:53
+and 1 more copies
 2 of 8 KiB are in use
 
 ZONES        SUCCESS  DENIAL  BYTES  HITS  MISSES  HIT    EVICTIONS  STALE  LINE  VIEW  CUTS  PREFETCHES

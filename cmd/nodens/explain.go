@@ -39,10 +39,10 @@ func newExplainCommand() *cobra.Command {
 		Use:   "explain NAME [TYPE]",
 		Short: "Show how the agent on this node would answer a query, and why",
 		Long: `Show how the agent on this node would answer a query, and why: the server block that takes it,
-what each step decides, which step makes the reply, what is cached, and which upstreams would be
-asked. The agent runs its own query path without leaving anything behind: it asks no upstream,
-counts nothing and changes no cache. With --ask it then asks the query, and shows the reply. TYPE
-is A by default.
+what each step decides, which step makes the reply, what is cached, which upstreams would be asked,
+and which copies of the answer the kernel has. The agent runs its own query path without leaving
+anything behind: it asks no upstream, counts nothing and changes no cache. With --ask it then asks
+the query, and shows the reply. TYPE is A by default.
 
 With a pod in --from, and unless NAME ends with a dot, it shows the queries that the pod's resolver
 sends, which tries the search domains of a pod with dnsPolicy ClusterFirst. It asks the agent
@@ -99,11 +99,7 @@ func runExplain(ctx context.Context, f *explainFlags, output *cli.Output, stdout
 // of all with wide.
 func printExplanation(out io.Writer, e *report.Explanation, wide bool) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "listener\t%s, %s over %s\n", e.Listener.Address, e.Listener.Transport, e.Listener.Protocol)
-	fmt.Fprintf(w, "client\t%s\n", explainedClient(&e.Client))
-	if len(e.Search) > 0 {
-		fmt.Fprintf(w, "search path\t%s (ndots %d)\n", strings.Join(e.Search, " "), e.Ndots)
-	}
+	printClient(w, e)
 	if len(e.Questions) > 1 {
 		fmt.Fprintln(w, "\nQUERY\tNAME\tANSWERED BY\tREPLY\tCOST")
 		for i := range e.Questions {
@@ -128,48 +124,30 @@ func printExplanation(out io.Writer, e *report.Explanation, wide bool) error {
 	return nil
 }
 
-func explainedClient(c *report.ExplainedClient) string {
-	if c.Pod == "" {
-		return c.Address
+// printClient writes who asks where.
+func printClient(w io.Writer, e *report.Explanation) {
+	fmt.Fprintf(w, "listener\t%s\nclient\t%s\n", e.Listener.Text(), e.Client.Text())
+	if k := e.Client.Kernel; k != nil {
+		fmt.Fprintf(w, "interface\t%s\n", k.Text())
 	}
-	return fmt.Sprintf("%s, pod %s/%s", c.Address, c.Namespace, c.Pod)
+	if search := e.SearchPath(); search != "" {
+		fmt.Fprintf(w, "search path\t%s\n", search)
+	}
 }
 
-// sourceText says which step makes the reply.
-func sourceText(q *report.ExplainedQuestion) string {
-	text := cmp.Or(q.Source, "server")
-	for _, other := range q.Alternatives {
-		text += " or " + cmp.Or(other, "server")
-	}
-	return text
-}
-
-// askedSource and askedResult are [sourceText] and [resultText] of what became of a query, if it was asked.
+// askedSource and askedResult are who answers the query and its result: those of the real query if it was asked.
 func askedSource(q *report.ExplainedQuestion) string {
 	if q.Asked != nil {
-		return cmp.Or(q.Asked.Source, "server")
+		return q.Asked.AnsweredBy()
 	}
-	return sourceText(q)
+	return q.AnsweredBy()
 }
 
 func askedResult(q *report.ExplainedQuestion) string {
 	if q.Asked != nil {
-		return resultText(&q.Asked.ExplainedReply)
+		return q.Asked.Result()
 	}
-	return resultText(&q.ExplainedReply)
-}
-
-// resultText says what the reply is.
-func resultText(q *report.ExplainedReply) string {
-	switch {
-	case q.NoReply:
-		return "none"
-	case q.Rcode == "":
-		return "not known"
-	case q.Rcode == "NOERROR" && len(q.Answers) == 0:
-		return "NOERROR, no records"
-	}
-	return q.Rcode
+	return q.Result()
 }
 
 // costText says what the query costs.
@@ -177,16 +155,7 @@ func costText(q *report.ExplainedQuestion) string {
 	if q.Asked != nil {
 		return "took " + tookText(q.Asked.Seconds)
 	}
-	switch q.Waits {
-	case "view":
-		return "loads objects from the API server"
-	case "upstream":
-		if f := q.Forward; f != nil && len(f.Upstreams) > 0 && f.Upstreams[0].RTTSeconds > 0 {
-			return "asks an upstream, about " + milliseconds(f.Upstreams[0].RTTSeconds)
-		}
-		return "asks an upstream"
-	}
-	return "none"
+	return q.Cost(milliseconds)
 }
 
 // printQuestion writes the steps of one query, and the reply.
@@ -201,7 +170,7 @@ func printQuestion(out io.Writer, q *report.ExplainedQuestion) error {
 			why = strings.TrimPrefix(why+"; for "+s.Name+" "+s.Type, "; ")
 		}
 		if s.Cached != nil {
-			why += "; " + entryTimes(s.Cached)
+			why += "; " + s.Cached.Times()
 		}
 		fmt.Fprintf(w, "%s%s\t%s\t%s\n", strings.Repeat("  ", s.Depth), s.Step, s.Outcome, cmp.Or(why, "-"))
 	}
@@ -210,8 +179,8 @@ func printQuestion(out io.Writer, q *report.ExplainedQuestion) error {
 	}
 	fmt.Fprintln(w)
 	line := func(name, format string, args ...any) { fmt.Fprintf(w, name+"\t"+format+"\n", args...) }
-	line("answered by", "%s", sourceText(q))
-	line("reply", "%s", replyLine(&q.ExplainedReply))
+	line("answered by", "%s", q.AnsweredBy())
+	line("reply", "%s", q.ResultTTL())
 	printReply(line, &q.ExplainedReply)
 	if q.Forward != nil {
 		printForward(line, q.Forward)
@@ -220,7 +189,12 @@ func printQuestion(out io.Writer, q *report.ExplainedQuestion) error {
 		printAsked(line, q.Asked)
 	}
 	for i := range q.Cached {
-		line("cached", "%s", entryText(&q.Cached[i]))
+		line("cached", "%s", q.Cached[i].Text())
+	}
+	if q.Kernel != nil {
+		for _, text := range q.Kernel.Texts() {
+			line("kernel", "%s", text)
+		}
 	}
 	return w.Flush()
 }
@@ -240,7 +214,7 @@ func printReply(line func(name, format string, args ...any), r *report.Explained
 
 // printAsked writes what became of the query.
 func printAsked(line func(name, format string, args ...any), a *report.AskedQuestion) {
-	line("asked", "%s, by %s in %s", replyLine(&a.ExplainedReply), cmp.Or(a.Source, "server"), tookText(a.Seconds))
+	line("asked", "%s, by %s in %s", a.ResultTTL(), a.AnsweredBy(), tookText(a.Seconds))
 	printReply(line, &a.ExplainedReply)
 }
 
@@ -253,62 +227,14 @@ func tookText(seconds float64) string {
 	return d.Round(time.Microsecond).String()
 }
 
-// replyLine is [resultText] with the TTL.
-func replyLine(q *report.ExplainedReply) string {
-	text := resultText(q)
-	if q.TTLSeconds != nil {
-		text += fmt.Sprintf(", TTL %d s", *q.TTLSeconds)
-	}
-	return text
-}
-
 // printForward writes the forward directive and its upstreams.
 func printForward(line func(name, format string, args ...any), f *report.ExplainedForward) {
-	text := fmt.Sprintf("%s, policy %s", f.From, f.Policy)
-	if f.Stopped {
-		text += "; stopped, because the zone's queries come back from its upstreams"
-	}
-	line("forward", "%s", text)
-	for _, to := range f.Upstreams {
-		u := report.Upstream{Down: to.Down, Suspect: to.Suspect}
-		line("upstream", "%s, %s, RTT %s", to.To, upstreamState(&u), milliseconds(to.RTTSeconds))
+	line("forward", "%s", f.Text())
+	for i := range f.Upstreams {
+		to := &f.Upstreams[i]
+		line("upstream", "%s, %s, RTT %s", to.To, to.State(), milliseconds(to.RTTSeconds))
 	}
 	if len(f.Upstreams) == 0 {
 		line("upstream", "none is known")
 	}
-}
-
-// entryTimes says how old an entry is, and how long it stays.
-func entryTimes(e *report.CacheEntry) string {
-	age := "age not known"
-	if e.AgeSeconds != nil {
-		age = fmt.Sprintf("%.0f s old", *e.AgeSeconds)
-	}
-	text := fmt.Sprintf("%s, %.0f s left", age, e.TTLSeconds)
-	if e.TTLSeconds == 0 {
-		text = age + ", expired"
-	}
-	if e.StaleSeconds > 0 {
-		text += fmt.Sprintf(", may be served for %.0f s", e.StaleSeconds)
-	}
-	return text
-}
-
-// entryText describes an entry of the cache.
-func entryText(e *report.CacheEntry) string {
-	text := e.Type
-	if e.DNSSEC {
-		text += " with DO"
-	}
-	if e.CheckingDisabled {
-		text += " with CD"
-	}
-	text += ": " + e.Rcode + ", "
-	if text += fmt.Sprintf("%d record", e.Answers); e.Answers != 1 {
-		text += "s"
-	}
-	if e.Subtree {
-		text += ", also for all names below"
-	}
-	return text + "; " + entryTimes(e)
 }

@@ -59,8 +59,10 @@ func TestPrintExplanation(t *testing.T) {
 	ttl, age := uint32(5), 12.4
 	e := &report.Explanation{
 		Listener: report.ExplainedListener{Address: "169.254.20.10:53", Transport: "dns", Protocol: "udp"},
-		Client:   report.ExplainedClient{Address: "10.244.1.7", Namespace: "shop", Pod: "client"},
-		Ndots:    5, Search: []string{"shop.svc.cluster.local.", "corp.test."},
+		Client: report.ExplainedClient{
+			Address: "10.244.1.7", Namespace: "shop", Pod: "client", Kernel: &report.KernelClient{Interface: "veth7", Answering: true, Result: "answered"},
+		},
+		Ndots: 5, Search: []string{"shop.svc.cluster.local.", "corp.test."},
 		Questions: []report.ExplainedQuestion{
 			{Name: "a.test.shop.svc.cluster.local.", Type: "A", Source: "kubernetes", ExplainedReply: report.ExplainedReply{Rcode: "NXDOMAIN", TTLSeconds: &ttl}},
 			{
@@ -76,6 +78,7 @@ func TestPrintExplanation(t *testing.T) {
 				},
 				MoreSteps: 1,
 				Cached:    []report.CacheEntry{{Type: "A", Rcode: "NXDOMAIN", DNSSEC: true, CheckingDisabled: true, Subtree: true}},
+				Kernel:    &report.ExplainedKernel{Copies: []report.KernelCopy{{Flags: []string{"RD"}, Rcode: "NOERROR", State: "valid", TTLSeconds: &age}}},
 			},
 		},
 	}
@@ -85,6 +88,7 @@ func TestPrintExplanation(t *testing.T) {
 	}
 	want := `listener     169.254.20.10:53, dns over udp
 client       10.244.1.7, pod shop/client
+interface    veth7; the kernel answers
 search path  shop.svc.cluster.local. corp.test. (ndots 5)
 
 QUERY  NAME                            ANSWERED BY                    REPLY      COST
@@ -104,6 +108,7 @@ reply        NOERROR, TTL 5 s
              a.test. 5 IN A 192.0.2.7
              and 2 more records
 cached       A with DO with CD: NXDOMAIN, 0 records, also for all names below; age not known, expired
+kernel       copy for queries with RD: NOERROR, 12 s left; not given yet
 `
 	if diff := cmp.Diff(want, b.String()); diff != "" {
 		t.Error(diff)

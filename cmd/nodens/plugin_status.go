@@ -92,11 +92,11 @@ func statusRow(s *report.Status, now time.Time, wide bool) []string {
 		upstreams += fmt.Sprintf(", %d suspect", s.Upstreams.Suspect)
 	}
 	row := []string{
-		cmp.Or(s.Node, "unknown"), state(s), servedText(s, now), s.Version, fmt.Sprintf("%.1f", r.QueriesPerSecond), percent(r.HitRatio), percent(r.KernelShare), percent(r.ServfailShare),
+		cmp.Or(s.Node, "unknown"), s.State(), s.Servers(agoAt(now)), s.Version, fmt.Sprintf("%.1f", r.QueriesPerSecond), percent(r.HitRatio), percent(r.KernelShare), percent(r.ServfailShare),
 		latency(r.P50Seconds), latency(r.P99Seconds), upstreams, cmp.Or(strings.Join(s.Problems, "; "), "-"),
 	}
 	if !wide {
 		return row
 	}
-	return append(row, s.Instance, handoverText(s.Handover, now), failOpenText(s.FailOpen), viewText(s.View, false))
+	return append(row, s.Instance, s.Handover.Text(agoAt(now)), s.FailOpen.Text(), s.View.Text(false))
 }

@@ -59,13 +59,13 @@ func runStatus(ctx context.Context, socket *adminSocket, output *cli.Output, std
 func printStatus(out io.Writer, s *report.Status, now time.Time, wide bool) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	line := func(name, format string, args ...any) { fmt.Fprintf(w, name+"\t"+format+"\n", args...) }
-	line("agent", "%s, version %s, instance %s", state(s), s.Version, s.Instance)
+	line("agent", "%s, version %s, instance %s", s.State(), s.Version, s.Instance)
 	line("node", "%s", cmp.Or(s.Node, "unknown"))
-	line("serving", "%s; started %s ago", servedText(s, now), since(now, s.Started))
+	line("serving", "%s; started %s ago", s.Servers(agoAt(now)), since(now, s.Started))
 	for _, p := range s.Problems {
 		line("problem", "%s", p)
 	}
-	line("hand-over", "%s", handoverText(s.Handover, now))
+	line("hand-over", "%s", s.Handover.Text(agoAt(now)))
 	line("configuration", "%s, in force for %s", s.Config.Path, since(now, s.Config.Loaded))
 	if r := s.Config.LastRejected; r != nil {
 		line("last rejected", "%s ago: %s", since(now, r.Time), r.Error)
@@ -75,7 +75,7 @@ func printStatus(out io.Writer, s *report.Status, now time.Time, wide bool) erro
 	line("queries", "%.1f/s in the last %.0f s; SERVFAIL %s, hits %s, in the kernel %s", r.QueriesPerSecond, r.Seconds, percent(r.ServfailShare), percent(r.HitRatio), percent(r.KernelShare))
 	line("latency", "p50 %s, p99 %s", latency(r.P50Seconds), latency(r.P99Seconds))
 	line("upstreams", "%d; %d down, %d suspect", s.Upstreams.Total, s.Upstreams.Down, s.Upstreams.Suspect)
-	line("fail-open", "%s", failOpenText(s.FailOpen))
+	line("fail-open", "%s", s.FailOpen.Text())
 	line("kernel path", "%s", kernelPathText(s.KernelPath))
 	for _, l := range s.Limits {
 		if wide || l.Share >= report.NearLimit {
@@ -93,20 +93,9 @@ func printStatus(out io.Writer, s *report.Status, now time.Time, wide bool) erro
 
 // printView writes the lines about the view with line.
 func printView(line func(name, format string, args ...any), v *report.View, now time.Time, wide bool) {
-	line("view", "%s", viewText(v, wide))
+	line("view", "%s", v.Text(wide))
 	if text := gapsText(v, now); v != nil && (text != "" || wide) {
 		line("gaps", "%s", cmp.Or(text, "none"))
-	}
-}
-
-func state(s *report.Status) string {
-	switch {
-	case s.Healthy:
-		return "healthy"
-	case s.Ready:
-		return "ready, with problems"
-	default:
-		return "not ready"
 	}
 }
 
@@ -127,18 +116,9 @@ func since(now, then time.Time) string {
 	}
 }
 
-func handoverText(h report.Handover, now time.Time) string {
-	text := "none"
-	if h.Last != nil {
-		text = fmt.Sprintf("%s %s ago", h.Last.Event, since(now, h.Last.Time))
-		if h.Last.Reason != "" {
-			text += "; the other agent gave back: " + h.Last.Reason
-		}
-	}
-	if h.Comparing {
-		text += "; comparing with the predecessor"
-	}
-	return text
+// agoAt returns what writes the times until now.
+func agoAt(now time.Time) report.Ago {
+	return func(then time.Time) string { return since(now, then) }
 }
 
 func kernelPathText(k report.KernelPath) string {

@@ -183,14 +183,6 @@ Last warnings and errors:
 	if diff := cmp.Diff(want, b.String()); diff != "" {
 		t.Error(diff)
 	}
-	for want, f := range map[string]report.FailOpen{
-		"capable, but not active: the rules are not in place; without an agent, queries are lost": {Rules: "nftables", Capable: true, Reason: "the rules are not in place"},
-		"not capable: the agent sets up no rules; without an agent, queries are lost":             {Reason: "the agent sets up no rules"},
-	} {
-		if got := failOpenText(f); got != want {
-			t.Errorf("%q, want %q", got, want)
-		}
-	}
 	s.View.Gaps = report.Gaps{}
 	b.Reset()
 	if err := printStatus(&b, s, now, true); err != nil {

@@ -2,45 +2,11 @@ package main
 
 import (
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/nodens-dns/nodens/internal/report"
 )
-
-// servedText names who serves, and for how long.
-func servedText(status *report.Status, now time.Time) string {
-	var parts []string
-	for _, s := range status.ServedBy {
-		parts = append(parts, fmt.Sprintf("%s for %s", s.By, since(now, s.Since)))
-	}
-	return strings.Join(parts, ", ")
-}
-
-func viewText(v *report.View, wide bool) string {
-	if v == nil {
-		return "none"
-	}
-	var parts []string
-	for _, kind := range slices.Sorted(maps.Keys(v.Objects)) {
-		if n := v.Objects[kind]; n > 0 || wide {
-			parts = append(parts, fmt.Sprintf("%ss %d", kind, n))
-		}
-	}
-	text := strings.Join(parts, ", ")
-	if !v.Synced {
-		text = "not synced; " + text
-	}
-	if v.AgeSeconds > 0 {
-		text += fmt.Sprintf("; last event %.0f s ago", v.AgeSeconds)
-	}
-	if v.Faulty > 0 {
-		text += fmt.Sprintf("; %d objects that DNS can't show", v.Faulty)
-	}
-	return text
-}
 
 // gapsText says what the view could not show, "" for nothing.
 func gapsText(v *report.View, now time.Time) string {
@@ -66,19 +32,6 @@ func gapsText(v *report.View, now time.Time) string {
 		add("%d unreadable objects", g.Unreadable)
 	}
 	return strings.Join(parts, "; ")
-}
-
-// failOpenText says what happens to queries without an agent.
-func failOpenText(f report.FailOpen) string {
-	const lost = "without an agent, queries are lost"
-	switch {
-	case f.Active:
-		return fmt.Sprintf("active (%s); %d servers of the cluster DNS", f.Rules, f.Servers)
-	case f.Capable:
-		return fmt.Sprintf("capable, but not active: %s; %s", f.Reason, lost)
-	default:
-		return fmt.Sprintf("not capable: %s; %s", f.Reason, lost)
-	}
 }
 
 // limitText says how much of a limit is in use.

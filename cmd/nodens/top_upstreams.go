@@ -73,7 +73,7 @@ func (t upstreamTable) print(out io.Writer, f *topFlags, _ bool) error {
 		}
 		fmt.Fprintln(w, strings.Join([]string{
 			u.To, fmt.Sprintf("%.1f", u.Recent.PerSecond), percent(share), percent(u.Recent.ServfailShare), percent(u.Recent.UnansweredShare),
-			latency(u.Recent.P50Seconds), latency(u.Recent.P99Seconds), milliseconds(u.RTTSeconds), upstreamState(u),
+			latency(u.Recent.P50Seconds), latency(u.Recent.P99Seconds), milliseconds(u.RTTSeconds), u.State(),
 		}, "\t"))
 	}
 	printMore(w, len(list)-len(rows))

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -68,7 +67,7 @@ func printUpstreams(out io.Writer, u *report.Upstreams, wide bool) error {
 // upstreamRow returns the columns of one server.
 func upstreamRow(f *report.Forward, to *report.Upstream, wide bool) []string {
 	row := []string{
-		to.To, f.From, upstreamState(to), fmt.Sprintf("%.1f", to.Recent.PerSecond), percent(to.Recent.ServfailShare), percent(to.Recent.UnansweredShare),
+		to.To, f.From, to.State(), fmt.Sprintf("%.1f", to.Recent.PerSecond), percent(to.Recent.ServfailShare), percent(to.Recent.UnansweredShare),
 		latency(to.Recent.P50Seconds), latency(to.Recent.P99Seconds), milliseconds(to.RTTSeconds),
 	}
 	if !wide {
@@ -79,35 +78,18 @@ func upstreamRow(f *report.Forward, to *report.Upstream, wide bool) []string {
 	if len(f.Zones) > few {
 		zones += fmt.Sprintf(",+%d", len(f.Zones)-few)
 	}
-	row = append(row, zones, rcodesText(to.Exchanges))
+	row = append(row, zones, rcodesText(to))
 	for _, n := range []uint64{to.HealthcheckFailures, to.ConnectionFailures, to.UnexpectedReplies, to.Hedges, to.HedgeWins, to.Suspicions} {
 		row = append(row, fmt.Sprint(n))
 	}
 	return row
 }
 
-func upstreamState(to *report.Upstream) string {
-	switch {
-	case to.Down:
-		return "down"
-	case to.Suspect:
-		return "suspect"
-	default:
-		return "up"
-	}
-}
-
 // rcodesText returns "RCODE=N", the highest number first; "-" without any.
-func rcodesText(exchanges map[string]uint64) string {
-	var parts []string
-	for rcode := range exchanges {
-		parts = append(parts, rcode)
-	}
-	slices.SortFunc(parts, func(a, b string) int {
-		return cmp.Or(cmp.Compare(exchanges[b], exchanges[a]), cmp.Compare(a, b))
-	})
+func rcodesText(to *report.Upstream) string {
+	parts := to.Rcodes()
 	for i, rcode := range parts {
-		parts[i] = fmt.Sprintf("%s=%d", rcode, exchanges[rcode])
+		parts[i] = fmt.Sprintf("%s=%d", rcode, to.Exchanges[rcode])
 	}
 	return cmp.Or(strings.Join(parts, ","), "-")
 }

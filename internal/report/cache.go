@@ -8,6 +8,10 @@ type CacheEntries struct {
 	// are.
 	Caches []CachedName `json:"caches"`
 	More   int          `json:"more"`
+	// KernelCopies are the copies of answers for the name that the kernel has, MoreKernelCopies how many others
+	// there are.
+	KernelCopies     []KernelCopy `json:"kernelCopies"`
+	MoreKernelCopies int          `json:"moreKernelCopies"`
 }
 
 // CachedName is what one cache has for a name.

@@ -27,6 +27,9 @@ type ExplainedClient struct {
 	Pod          string `json:"pod"`
 	WorkloadKind string `json:"workloadKind"`
 	Workload     string `json:"workload"`
+	// Kernel is null without the kernel path, and if the client has not asked over the interface of a pod for
+	// a minute.
+	Kernel *KernelClient `json:"kernel"`
 }
 
 // ExplainedQuestion is what the agent would do with one query.
@@ -50,6 +53,8 @@ type ExplainedQuestion struct {
 	Forward *ExplainedForward `json:"forward"` // null unless an upstream would be asked
 	// Cached is what the zone's cache has for the name, of any type.
 	Cached []CacheEntry `json:"cached"`
+	// Kernel is null without the kernel path.
+	Kernel *ExplainedKernel `json:"kernel"`
 	// Asked is what the client then got; null unless the query was really asked.
 	Asked *AskedQuestion `json:"asked"`
 }

@@ -3,9 +3,12 @@ package node
 import (
 	"bytes"
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -15,6 +18,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nodens-dns/nodens/internal/report"
 	"github.com/nodens-dns/nodens/test/node/testbed"
 	"github.com/nodens-dns/nodens/test/peer"
 )
@@ -263,7 +267,8 @@ func nameOfSize(size int, zone string) string {
 func TestKernelAnswers(t *testing.T) {
 	t.Parallel()
 	l := newKernelNetwork(t)
-	p := l.startInKernel()
+	socket := filepath.Join(l.dir, "admin.sock")
+	p := l.startInKernel("-admin-socket=" + socket)
 	for _, door := range []string{local4, local6} {
 		t.Run(door, func(t *testing.T) {
 			a := newComparer(t, l, p, door)
@@ -271,7 +276,10 @@ func TestKernelAnswers(t *testing.T) {
 			const web, who = "web.shop.svc.cluster.local.", "who." + testbed.Zone + "."
 			for _, f := range queryForms() {
 				for _, name := range []string{web, who} {
-					t.Run(f.name+" "+name, func(t *testing.T) { a.check(t, f.query(name, dns.TypeA), f.inKernel, f.silent) })
+					t.Run(f.name+" "+name, func(t *testing.T) {
+						a.check(t, f.query(name, dns.TypeA), f.inKernel, f.silent)
+						a.checkExplained(t, socket, f.query(name, dns.TypeA), f.inKernel)
+					})
 				}
 			}
 			for _, c := range []struct {
@@ -294,6 +302,7 @@ func TestKernelAnswers(t *testing.T) {
 			} {
 				t.Run(fmt.Sprintf("%d %.40s %s", len(c.name)+1, c.name, dns.Type(c.kind)), func(t *testing.T) {
 					a.check(t, pack(question(c.name, c.kind)), c.in, false)
+					a.checkExplained(t, socket, pack(question(c.name, c.kind)), c.in)
 				})
 			}
 		})
@@ -360,6 +369,46 @@ func (a *comparer) check(t *testing.T, query []byte, in, silent bool) {
 			t.Errorf("the pod's reply differs.\nnode %x\n     %x\npod  %x\n%s\n%s", want[0], want[1], got, text(want[1]), text(got))
 		}
 	}
+}
+
+// checkExplained checks what the agent behind the admin socket reports of the pod's query: a copy for queries of this
+// form if the kernel answers it, else why there is none, unless the query is not valid.
+func (a *comparer) checkExplained(t *testing.T, socket string, query []byte, in bool) {
+	t.Helper()
+	from, _, _ := net.SplitHostPort(a.pod.LocalAddr().String())
+	values := url.Values{"packet": {base64.RawURLEncoding.EncodeToString(query)}, "from": {from}, "server": {a.pod.RemoteAddr().String()}}
+	var e report.Explanation
+	if err := report.Ask(t.Context(), socket, http.MethodGet, "/explain", values, &e); err != nil {
+		t.Fatal(err)
+	}
+	if c := e.Client.Kernel; c == nil || !c.Answering || c.Interface == "" {
+		t.Errorf("the explained client is %+v", c)
+	}
+	k := e.Questions[0].Kernel
+	if !in {
+		if k != nil && k.Excluded == "" {
+			t.Errorf("explained with copies: %+v", k)
+		}
+		return
+	}
+	m := new(dns.Msg)
+	if err := m.Unpack(query); err != nil {
+		t.Fatal(err)
+	}
+	if k == nil || k.Excluded != "" || !slices.ContainsFunc(k.Copies, func(c report.KernelCopy) bool { return slices.Equal(c.Flags, flagsOf(m)) }) {
+		t.Errorf("explained without a copy for queries with %q: %+v", flagsOf(m), k)
+	}
+}
+
+// flagsOf returns what distinguishes replies to m.
+func flagsOf(m *dns.Msg) (flags []string) {
+	opt := m.IsEdns0()
+	for i, set := range []bool{m.RecursionDesired, m.AuthenticatedData, m.CheckingDisabled, opt != nil, opt != nil && opt.Do()} {
+		if set {
+			flags = append(flags, []string{"RD", "AD", "CD", "EDNS", "DO"}[i])
+		}
+	}
+	return flags
 }
 
 // quickTries is how often a test asks the kernel in quick succession. It takes two queries to learn an

@@ -46,6 +46,8 @@ type program interface {
 	Usage() (answers, limit int)
 	ReportClient(addr netip.Addr)
 	ClientsOf(ifindex int) []netip.Addr
+	Copies(name []byte, qtype uint16, at netip.AddrPort) []fastpath.CopyInfo
+	Client(addr netip.Addr, at netip.AddrPort) (c fastpath.ClientInfo, ok bool)
 	KeepOut(selects func(netip.Addr) bool, d time.Duration)
 }
 

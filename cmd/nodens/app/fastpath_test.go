@@ -46,6 +46,9 @@ type player struct {
 	filtered               []int // what Update was told, whenever it was true
 	clients                map[int][]netip.Addr
 	report                 func(netip.Addr) // nil: nothing is reported
+	// What Copies and Client return.
+	copies []fastpath.CopyInfo
+	known  map[netip.Addr]fastpath.ClientInfo
 }
 
 func (p *player) Update(index int, filtered bool) (answers bool, err error) {
@@ -94,6 +97,20 @@ func (p *player) Sweep()          { p.count(&p.sweeps) }
 func (p *player) ConfirmWatched() { p.count(&p.watched) }
 
 func (p *player) KeepOut(func(netip.Addr) bool, time.Duration) {}
+
+func (p *player) Copies(_ []byte, qtype uint16, at netip.AddrPort) (list []fastpath.CopyInfo) {
+	for _, c := range p.copies {
+		if (qtype == 0 || qtype == c.Type) && (!at.IsValid() || at == c.Listener) {
+			list = append(list, c)
+		}
+	}
+	return list
+}
+
+func (p *player) Client(addr netip.Addr, _ netip.AddrPort) (c fastpath.ClientInfo, ok bool) {
+	c, ok = p.known[addr]
+	return c, ok
+}
 
 // answering is the number of links that have the program.
 func (p *player) answering() int {

@@ -69,10 +69,14 @@ func (a *agent) showCacheEntries(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, a.cacheEntries(name, qtype))
 }
 
-// cacheEntries returns what /cache/entries shows. Caches whose zones do not have the name are left out unless they
+// cacheEntries returns what /cache/entries shows, with the copies in the kernel. Caches whose zones do not have the name are left out unless they
 // have entries.
 func (a *agent) cacheEntries(name wire.Name, qtype uint16) *report.CacheEntries {
-	out := &report.CacheEntries{Header: a.header(), Name: name.String(), Caches: []report.CachedName{}}
+	copies := a.fastPath.copiesOf(name, qtype)
+	shown := min(len(copies), maxShownEntries)
+	out := &report.CacheEntries{
+		Header: a.header(), Name: name.String(), Caches: []report.CachedName{}, KernelCopies: copies[:shown], MoreKernelCopies: len(copies) - shown,
+	}
 	for _, p := range a.current.Load().blocks {
 		if p.cache == nil {
 			continue

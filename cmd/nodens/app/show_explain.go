@@ -62,6 +62,7 @@ type explainQuery struct {
 	ndots    int
 	listen   netip.AddrPort
 	listener server.ListenerConfig
+	kernel   *fastPath // nil without the kernel path
 }
 
 // explainClient is the client of an explanation; pod is zero unless it is a pod of the node.
@@ -72,7 +73,7 @@ type explainClient struct {
 
 // parseExplain reads the parameters of /explain.
 func (a *agent) parseExplain(values url.Values) (*explainQuery, error) {
-	q := &explainQuery{ndots: defaultNdots}
+	q := &explainQuery{ndots: defaultNdots, kernel: a.fastPath}
 	if err := q.parseQuestion(values); err != nil {
 		return nil, err
 	}
@@ -226,7 +227,7 @@ func (a *agent) explain(ctx context.Context, q *explainQuery) *report.Explanatio
 		Listener: report.ExplainedListener{Address: q.listen.String(), Transport: q.listener.Transport.String(), Protocol: q.proto.String()},
 		Client: report.ExplainedClient{
 			Address: q.from.addr.String(), Namespace: q.from.pod.Namespace, Pod: q.from.pod.Name,
-			WorkloadKind: q.from.pod.Workload.Kind, Workload: q.from.pod.Workload.Name,
+			WorkloadKind: q.from.pod.Workload.Kind, Workload: q.from.pod.Workload.Name, Kernel: q.kernelClient(),
 		},
 		Ndots: q.ndots, Search: []string{}, Questions: []report.ExplainedQuestion{},
 	}

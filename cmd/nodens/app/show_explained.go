@@ -51,6 +51,7 @@ func (q *explainQuery) question(ctx context.Context, packet []byte) report.Expla
 			out.Cached = newCacheEntries(z.Cache.Entries([]byte(x.Name)))
 		}
 	}
+	out.Kernel = q.explainedKernel(packet, x)
 	switch x.Waits {
 	case resolver.WaitUpstream:
 		out.Forward = newExplainedForward(x, q.proto)

@@ -24,6 +24,7 @@ type explainPage struct {
 	Error            string // what is wrong with the question
 	Asked            bool
 	Client, Listener string
+	Interface        string // "" without the kernel path, and if the client's is not known
 	Search           string
 	Questions        []explainedQuestion
 }
@@ -65,58 +66,17 @@ func (e *explainPage) ask(source Source) {
 		e.Error = err.Error()
 		return
 	}
-	e.Asked, e.Client = true, x.Client.Address
-	if x.Client.Pod != "" {
-		e.Client = fmt.Sprintf("%s/%s, %s", x.Client.Namespace, x.Client.Pod, x.Client.Address)
-	}
-	e.Listener = fmt.Sprintf("%s, %s over %s", x.Listener.Address, x.Listener.Transport, x.Listener.Protocol)
-	if len(x.Search) > 0 {
-		e.Search = fmt.Sprintf("%s (ndots %d)", strings.Join(x.Search, " "), x.Ndots)
+	e.Asked, e.Client, e.Listener, e.Search = true, x.Client.Text(), x.Listener.Text(), x.SearchPath()
+	if k := x.Client.Kernel; k != nil {
+		e.Interface = k.Text()
 	}
 	for i := range x.Questions {
 		e.Questions = append(e.Questions, explainedQuestion{&x.Questions[i], i + 1, i == len(x.Questions)-1})
 	}
 }
 
-// AnsweredBy says which step makes the reply.
-func (q explainedQuestion) AnsweredBy() string {
-	text := cmp.Or(q.Source, "server")
-	for _, other := range q.Alternatives {
-		text += " or " + cmp.Or(other, "server")
-	}
-	return text
-}
-
-// Reply says what the reply is.
-func (q explainedQuestion) Reply() string {
-	text := q.Rcode
-	switch {
-	case q.NoReply:
-		return "none"
-	case q.Rcode == "":
-		return "not known"
-	case q.Rcode == "NOERROR" && len(q.Answers) == 0:
-		text = "NOERROR, no records"
-	}
-	if q.TTLSeconds != nil {
-		text += fmt.Sprintf(", TTL %d s", *q.TTLSeconds)
-	}
-	return text
-}
-
 // Cost says what the query waits for.
-func (q explainedQuestion) Cost() string {
-	switch q.Waits {
-	case "view":
-		return "loads objects from the API server"
-	case "upstream":
-		if f := q.Forward; f != nil && len(f.Upstreams) > 0 && f.Upstreams[0].RTTSeconds > 0 {
-			return "asks an upstream, about " + roundTrip(f.Upstreams[0].RTTSeconds)
-		}
-		return "asks an upstream"
-	}
-	return "none"
-}
+func (q explainedQuestion) Cost() string { return q.ExplainedQuestion.Cost(roundTrip) }
 
 // Block says which server block takes the query.
 func (q explainedQuestion) Block() string {
@@ -134,33 +94,10 @@ func (q explainedQuestion) Candidates() []string {
 	if q.Forward == nil {
 		return nil
 	}
-	if q.Forward.Stopped {
-		return []string{"none: forwarding has stopped because queries come back"}
-	}
 	var list []string
-	for _, u := range q.Forward.Upstreams {
-		text := u.To + ", RTT " + roundTrip(u.RTTSeconds)
-		if u.Down {
-			text += ", down"
-		}
-		if u.Suspect {
-			text += ", suspect"
-		}
-		list = append(list, text)
-	}
-	return list
-}
-
-// Entries are the cached answers for the name.
-func (q explainedQuestion) Entries() []string {
-	var list []string
-	for i := range q.Cached {
-		c := &q.Cached[i]
-		text := fmt.Sprintf("%s %s: %s, %s", c.Name, c.Type, c.Rcode, c.Kind)
-		if c.AgeSeconds != nil {
-			text += fmt.Sprintf(", %.0f s old", *c.AgeSeconds)
-		}
-		list = append(list, text+fmt.Sprintf(", TTL %.0f s, expired for %.0f s more", c.TTLSeconds, c.StaleSeconds))
+	for i := range q.Forward.Upstreams {
+		u := &q.Forward.Upstreams[i]
+		list = append(list, fmt.Sprintf("%s, %s, RTT %s", u.To, u.State(), roundTrip(u.RTTSeconds)))
 	}
 	return list
 }

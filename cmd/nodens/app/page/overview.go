@@ -3,7 +3,6 @@ package page
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -66,14 +65,15 @@ func newestFirst(faults []report.Fault) []report.Fault {
 
 // newState returns how the agent is.
 func newState(s *report.Status, now time.Time) state {
-	out := state{Text: "healthy", Class: "good", Node: cmp.Or(s.Node, "unknown node"), Problems: s.Problems}
+	out := state{Text: s.State(), Class: "good", Node: cmp.Or(s.Node, "unknown node"), Problems: s.Problems}
 	switch {
 	case s.Healthy:
 	case s.Ready:
-		out.Text, out.Class = "ready, with problems", "warning"
+		out.Class = "warning"
 	default:
-		out.Text, out.Class = "not ready", "bad"
+		out.Class = "bad"
 	}
+	ago := func(then time.Time) string { return since(now, then) }
 	add := func(name, format string, args ...any) {
 		out.Facts = append(out.Facts, fact{name, fmt.Sprintf(format, args...)})
 	}
@@ -84,29 +84,17 @@ func newState(s *report.Status, now time.Time) state {
 	add("Cache hits", "%s", percent(r.HitRatio))
 	add("In the kernel", "%s", kernelText(s))
 	add("Upstreams", "%s", upstreamsText(s.Upstreams))
-	add("View", "%s", viewText(s.View))
-	add("Fail-open", "%s", failOpenText(s.FailOpen))
+	add("View", "%s", s.View.Text(false))
+	add("Fail-open", "%s", s.FailOpen.Text())
 	add("Limits", "%s", limitsText(s.Limits))
-	add("Serving", "%s", servingText(s, now))
-	add("Hand-over", "%s", handoverText(s.Handover, now))
-	add("Configuration", "%s, in force for %s", s.Config.Path, since(now, s.Config.Loaded))
+	add("Serving", "%s", cmp.Or(s.Servers(ago), "for "+ago(s.ServingSince)))
+	add("Hand-over", "%s", s.Handover.Text(ago))
+	add("Configuration", "%s, in force for %s", s.Config.Path, ago(s.Config.Loaded))
 	if rejected := s.Config.LastRejected; rejected != nil {
-		add("Last rejected", "%s ago: %s", since(now, rejected.Time), rejected.Error)
+		add("Last rejected", "%s ago: %s", ago(rejected.Time), rejected.Error)
 	}
 	add("Agent", "version %s, instance %s", s.Version, s.Instance)
 	return out
-}
-
-// servingText says who answers the node's queries, and since when.
-func servingText(s *report.Status, now time.Time) string {
-	if len(s.ServedBy) == 0 {
-		return "for " + since(now, s.ServingSince)
-	}
-	var parts []string
-	for _, by := range s.ServedBy {
-		parts = append(parts, fmt.Sprintf("%s for %s", by.By, since(now, by.Since)))
-	}
-	return strings.Join(parts, ", ")
 }
 
 // limitsText names the limits that are close to their end.
@@ -134,49 +122,6 @@ func upstreamsText(c report.Counts) string {
 	}
 	if c.Suspect > 0 {
 		text += fmt.Sprintf(", %d suspect", c.Suspect)
-	}
-	return text
-}
-
-func viewText(v *report.View) string {
-	if v == nil {
-		return "none"
-	}
-	var parts []string
-	if !v.Synced {
-		parts = append(parts, "not synced")
-	}
-	for _, kind := range slices.Sorted(maps.Keys(v.Objects)) {
-		if n := v.Objects[kind]; n > 0 {
-			parts = append(parts, fmt.Sprintf("%ss %d", kind, n))
-		}
-	}
-	if v.AgeSeconds > 0 {
-		parts = append(parts, fmt.Sprintf("last event %.0f s ago", v.AgeSeconds))
-	}
-	return cmp.Or(strings.Join(parts, ", "), "empty")
-}
-
-func failOpenText(f report.FailOpen) string {
-	switch {
-	case f.Rules == "":
-		return "no rules"
-	case !f.Active:
-		return fmt.Sprintf("not active (%s)", f.Rules)
-	}
-	return fmt.Sprintf("active (%s), %d servers", f.Rules, f.Servers)
-}
-
-func handoverText(h report.Handover, now time.Time) string {
-	text := "none"
-	if h.Last != nil {
-		text = fmt.Sprintf("%s %s ago", h.Last.Event, since(now, h.Last.Time))
-		if h.Last.Reason != "" {
-			text += "; the other agent gave back: " + h.Last.Reason
-		}
-	}
-	if h.Comparing {
-		text += "; comparing with the predecessor"
 	}
 	return text
 }

@@ -3,8 +3,6 @@ package page
 import (
 	"cmp"
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 
 	"github.com/nodens-dns/nodens/internal/report"
@@ -90,15 +88,8 @@ type upstreamRow struct {
 	from, zones string
 }
 
-func (u *upstreamRow) state() (text, class string) {
-	switch {
-	case u.Down:
-		return "down", "bad"
-	case u.Suspect:
-		return "suspect", "warning"
-	}
-	return "up", "good"
-}
+// stateClasses are the classes of the states of upstreams.
+var stateClasses = map[string]string{"up": "good", "suspect": "warning", "down": "bad"}
 
 // upstreamsTable returns the table of upstreams.
 func upstreamsTable(all *report.Upstreams, p parameters) table {
@@ -120,15 +111,14 @@ func upstreamsTable(all *report.Upstreams, p parameters) table {
 		{key: "name", title: "Upstream", help: "address and port", text: func(u *upstreamRow) cell { return cell{Text: u.To} }},
 		{key: "from", title: "From", help: "names that are forwarded to it", text: func(u *upstreamRow) cell { return cell{Text: u.from} }},
 		{key: "state", title: "State", help: "down: health checks fail; suspect: it left queries unanswered", text: func(u *upstreamRow) cell {
-			text, class := u.state()
-			return cell{Text: text, Class: class}
+			return cell{Text: u.State(), Class: stateClasses[u.State()]}
 		}},
 		number("exchanges", "Exchanges/s", "in the last minute, over all forward directives with this server", func(u *upstreamRow) float64 { return u.Recent.PerSecond }, perSecond),
 		number("servfail", "SERVFAIL", "share of the exchanges of the last minute", func(u *upstreamRow) float64 { return u.Recent.ServfailShare }, percent),
 		number("p50", "p50", "upper bound, in the last minute", func(u *upstreamRow) float64 { return u.Recent.P50Seconds }, latency),
 		number("p99", "p99", "upper bound, in the last minute", func(u *upstreamRow) float64 { return u.Recent.P99Seconds }, latency),
 		number("rtt", "RTT", "smoothed response time", func(u *upstreamRow) float64 { return u.RTTSeconds }, roundTrip),
-		{key: "rcodes", title: "Replies", help: "by rcode, since the configuration was loaded", text: func(u *upstreamRow) cell { return cell{Text: rcodesText(u.Exchanges)} }},
+		{key: "rcodes", title: "Replies", help: "by rcode, since the configuration was loaded", text: func(u *upstreamRow) cell { return cell{Text: rcodesText(u.Upstream)} }},
 	}
 	out := t.build(rows, all.More, p)
 	out.Wide = true
@@ -144,13 +134,10 @@ func roundTrip(seconds float64) string {
 }
 
 // rcodesText returns the numbers of replies by rcode, the highest first.
-func rcodesText(counts map[string]uint64) string {
-	rcodes := slices.SortedFunc(maps.Keys(counts), func(a, b string) int {
-		return cmp.Or(cmp.Compare(counts[b], counts[a]), strings.Compare(a, b))
-	})
-	var parts []string
-	for _, rcode := range rcodes {
-		parts = append(parts, fmt.Sprintf("%s %d", rcode, counts[rcode]))
+func rcodesText(u *report.Upstream) string {
+	parts := u.Rcodes()
+	for i, rcode := range parts {
+		parts[i] = fmt.Sprintf("%s %d", rcode, u.Exchanges[rcode])
 	}
 	return cmp.Or(strings.Join(parts, ", "), "–")
 }
