@@ -3,7 +3,7 @@
 // it; it needs root, on Debian, and leaves nothing behind.
 //
 //	go run ./test/e2e [-only PART,…] [-network NAME,…] [-keep] [-dir DIR] [-outage TIME] [-bad AGENT,…]
-//	                    [-out FILE] [-network-out FILE]
+//	                    [-out FILE] [-network-out FILE] [-incident-out FILE]
 //
 // Each part of the table is a file of its own; they run in the order of parts.
 package main
@@ -49,6 +49,7 @@ func run(ctx context.Context) error {
 	flag.StringVar(&s.dir, "dir", "", "where files and logs go; a temporary folder if it is empty")
 	flag.StringVar(&s.out, "out", "", "a file to write the table to, in Markdown")
 	flag.StringVar(&s.networkOut, "network-out", "", "a file in Markdown whose table of networks to write")
+	flag.StringVar(&s.incidentOut, "incident-out", "", "a file in Markdown whose outputs of commands the part incident writes")
 	flag.DurationVar(&s.outage, "outage", defaultOutage, "how long the API server is away in the part chaos")
 	bad := flag.String("bad", usualBadAgents, "the bad agents of the part rollback, separated by commas")
 	flag.Parse()

@@ -64,7 +64,7 @@ func (t *networkTest) modeChecks(row *networkRow, roll faultFunc) []check {
 	if row.kernelPath == "on" {
 		list = append(list, check{mode + "agents replaced", func(ctx context.Context, s *suite) (string, error) {
 			return t.measure(ctx, &row.upgrade, fault{"", [2]lossLimit{lossless, lossless}, (*chaosTest).rollAgain})
-		}})
+		}}, check{mode + "nodens tail takes a pod off it, and its end back", t.checkTail})
 	}
 	kill := check{mode + "agent killed", func(ctx context.Context, s *suite) (string, error) {
 		return t.measure(ctx, &row.kill, fault{"", [2]lossLimit{lossless, agentKilled}, (*chaosTest).killLast})

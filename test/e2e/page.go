@@ -21,15 +21,21 @@ func (a *attributionTest) checkPage(ctx context.Context, s *suite) (string, erro
 	if a.agent == "" {
 		return "", errors.New("there is no pod that asks")
 	}
-	address, stop, err := s.cluster.PortForward(ctx, agentNamespace, a.agent, pagePort)
+	want := map[string]string{"clients": nonsenseNS + "/asker", "waste": nonsenseParent}
+	return "Deployment " + want["clients"] + ", parent " + want["waste"], awaitPage(ctx, s, a.agent, "nxdomain", want)
+}
+
+// awaitPage opens the page of an agent's pod through kubectl port-forward, and waits until the first rows of
+// these tables are the ones wanted. Clients are workloads in this order.
+func awaitPage(ctx context.Context, s *suite, agent, order string, want map[string]string) error {
+	address, stop, err := s.cluster.PortForward(ctx, agentNamespace, agent, pagePort)
 	if err != nil {
-		return "", err
+		return err
 	}
 	defer stop()
 	client := &http.Client{Transport: &http.Transport{DialContext: s.cluster.Dial, DisableKeepAlives: true}}
-	want := map[string]string{"clients": nonsenseNS + "/asker", "waste": nonsenseParent}
-	return "Deployment " + want["clients"] + ", parent " + want["waste"], peer.Await(ctx, "the page to name the Deployment", func(ctx context.Context) error {
-		text, err := get(ctx, client, "http://"+address+"/?by=workload&sort-clients=nxdomain")
+	return peer.Await(ctx, "the page to name the Deployment", func(ctx context.Context) error {
+		text, err := get(ctx, client, "http://"+address+"/?by=workload&sort-clients="+order)
 		if err != nil {
 			return err
 		}

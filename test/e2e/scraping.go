@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/nodens-dns/nodens/daemonset/monitoring"
+	"github.com/nodens-dns/nodens/test/e2e/cluster"
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
@@ -299,10 +300,10 @@ func (p *scrapeTest) checkAlerts(ctx context.Context, s *suite) (seen string, er
 	defer p.process.Stop()
 	n := s.cluster.Nodes()[0]
 	began := time.Now()
-	if err := p.signalAgent(ctx, s, "STOP"); err != nil {
+	if err := signalAgent(ctx, n, "STOP"); err != nil {
 		return "", err
 	}
-	err = errors.Join(p.waitForAlerts(ctx, n.Name), p.signalAgent(context.WithoutCancel(ctx), s, "CONT"))
+	err = errors.Join(p.waitForAlerts(ctx, n.Name), signalAgent(context.WithoutCancel(ctx), n, "CONT"))
 	hung := time.Since(began)
 	if err == nil {
 		err = p.waitForAlerts(ctx, "")
@@ -310,11 +311,11 @@ func (p *scrapeTest) checkAlerts(ctx context.Context, s *suite) (seen string, er
 	return fmt.Sprintf("NodensAgentDown and NodensFailOpenActive fired for %s, which hung for %.0f s", n.Name, hung.Seconds()), err
 }
 
-// signalAgent sends a signal to the agent of the first node.
-func (p *scrapeTest) signalAgent(ctx context.Context, s *suite, name string) error {
-	out, err := s.cluster.Nodes()[0].Command(ctx, "sh", "-c", "kill -"+name+" $(pidof nodens)").CombinedOutput()
+// signalAgent sends a signal to all processes of nodens on a node.
+func signalAgent(ctx context.Context, n *cluster.Node, name string) error {
+	out, err := n.Command(ctx, "sh", "-c", "kill -"+name+" $(pidof nodens)").CombinedOutput()
 	if err != nil {
-		return fmt.Errorf("sending %s to the agent: %w\n%s", name, err, out)
+		return fmt.Errorf("sending %s to the agent of %s: %w\n%s", name, n.Name, err, out)
 	}
 	return nil
 }

@@ -55,6 +55,7 @@ func parts() []part {
 		{name: "names", kind: singleStackKind, agent: true, checks: names()},
 		{name: "scraping", kind: singleStackKind, agent: true, checks: scraping()},
 		{name: "attribution", kind: singleStackKind, agent: true, checks: attribution()},
+		{name: "incident", kind: singleStackKind, agent: true, checks: incident()},
 		{name: "rollback", kind: singleStackKind, agent: true, checks: rollback()},
 		{name: "chaos", kind: singleStackKind, agent: true, checks: chaos()},
 		{name: networkPart, kind: singleStackKind}, // its checks depend on the network
@@ -144,6 +145,8 @@ type suite struct {
 	// out is the document to write, and networkOut the one whose table of networks is
 	// written; none if it is empty.
 	out, networkOut string
+	// incidentOut is the document whose outputs of commands the part incident writes; none if it is empty.
+	incidentOut string
 	// outage is how long the API server is away when that is looked at.
 	outage time.Duration
 	// bad are the bad agents that the part rollback rolls out.

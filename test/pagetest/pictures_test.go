@@ -5,6 +5,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -14,8 +15,20 @@ import (
 
 var pictures = flag.String("pictures", "", "directory to write the pictures of the documents to")
 
-// explained is the picture of an explanation.
-const explained = "page-explain.png"
+// shot is a picture of a page.
+type shot struct {
+	pagetest.View
+	path string
+}
+
+// shots are the pictures, by file.
+var shots = map[string]shot{
+	"page-explain.png":  {pagetest.View{Width: 1280, Height: 860}, "/explain?name=rates.exchange.example&from=shop/checkout-0d3e9ad8-2v44j"},
+	"page-incident.png": {pagetest.View{Width: 1280, Height: 1400}, "/?by=workload&sort-clients=waste&q=shop"},
+	"page-light.png":    {pagetest.View{Width: 1280, Height: 2000}, "/"},
+	"page-dark.png":     {pagetest.View{Width: 1280, Height: 2000, Dark: true}, "/"},
+	"page-phone.png":    {pagetest.View{Width: 390, Height: 1600, Phone: true}, "/"},
+}
 
 // maxPicture bounds a picture, in bytes.
 const maxPicture = 200 << 10
@@ -26,17 +39,10 @@ func TestPictures(t *testing.T) {
 	server := httptest.NewServer(page.New(pagetest.Sample{Now: time.Now().UTC()}))
 	t.Cleanup(server.Close)
 	tab := pagetest.Start(t).NewTab()
-	for name, view := range map[string]pagetest.View{
-		explained:        {Width: 1280, Height: 860},
-		"page-light.png": {Width: 1280, Height: 2000},
-		"page-dark.png":  {Width: 1280, Height: 2000, Dark: true},
-		"page-phone.png": {Width: 390, Height: 1600, Phone: true},
-	} {
-		tab.Show(view)
-		if name == explained {
-			tab.Open(server.URL + "/explain?name=rates.exchange.example&from=shop/checkout-0d3e9ad8-2v44j")
-		} else {
-			tab.Open(server.URL + "/")
+	for name, shot := range shots {
+		tab.Show(shot.View)
+		tab.Open(server.URL + shot.path)
+		if !strings.HasPrefix(shot.path, "/explain") {
 			tab.Await("the first update", isLive)
 		}
 		if wide := tab.Eval("document.documentElement.scrollWidth > innerWidth"); wide != "false" {

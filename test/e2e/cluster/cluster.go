@@ -74,6 +74,7 @@ type Cluster struct {
 	control *sandbox
 	nodes   []*Node
 	api     *peer.Process
+	outside *peer.Process
 
 	// initialState is the machine before the cluster.
 	initialState hostState

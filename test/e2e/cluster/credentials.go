@@ -31,6 +31,16 @@ var (
 	network = user{"pod-network", ""}
 )
 
+// The names of users without rights of their own. Operator is in the group that daemonset/kubectl-nodens.yaml
+// names, Developer in none that a manifest names.
+const (
+	Operator  = "operator"
+	Developer = "developer"
+)
+
+// humans are the users with these names.
+func humans() []user { return []user{{Operator, "dns-operators"}, {Developer, "developers"}} }
+
 // node is the user that a node's kubelet is.
 func (n *Node) user() user { return user{"system:node:" + n.Name, "system:nodes"} }
 
@@ -65,7 +75,7 @@ func (c *Cluster) writeAccess() error {
 			return err
 		}
 	}
-	users := []user{admin, controller, scheduler, proxy, network}
+	users := append(humans(), admin, controller, scheduler, proxy, network)
 	for _, n := range c.nodes {
 		users = append(users, n.user())
 	}
@@ -103,6 +113,9 @@ func (c *Cluster) Config() *rest.Config {
 
 // Kubeconfig is a file with an administrator's access, for programs that Command starts.
 func (c *Cluster) Kubeconfig() string { return c.kubeconfig(admin) }
+
+// KubeconfigOf is a file with the access of Operator or Developer.
+func (c *Cluster) KubeconfigOf(name string) string { return c.kubeconfig(user{name: name}) }
 
 // path is a file of the cluster's.
 func (c *Cluster) path(name string) string { return filepath.Join(c.options.Dir, name) }

@@ -25,10 +25,15 @@ func (c *Cluster) Command(ctx context.Context, path string, args ...string) *exe
 	return cmd
 }
 
+// KubectlCommand is kubectl of an administrator.
+func (c *Cluster) KubectlCommand(ctx context.Context, args ...string) *exec.Cmd {
+	return c.Command(ctx, c.binaries["kubectl"], append([]string{"--kubeconfig=" + c.Kubeconfig()}, args...)...)
+}
+
 // Kubectl runs kubectl with the input and returns its standard output. An error has what
 // it wrote on standard error.
 func (c *Cluster) Kubectl(ctx context.Context, input string, args ...string) (string, error) {
-	cmd := c.Command(ctx, c.binaries["kubectl"], append([]string{"--kubeconfig=" + c.Kubeconfig()}, args...)...)
+	cmd := c.KubectlCommand(ctx, args...)
 	cmd.Stdin = strings.NewReader(input)
 	out, err := runOutput(cmd)
 	if err != nil {

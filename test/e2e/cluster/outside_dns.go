@@ -10,35 +10,43 @@ import (
 // The world outside of the cluster is one name server in the control plane's network,
 // which the nodes' resolv.conf names.
 //
-//   - Below outside.test. every name has the addresses Outside4 and Outside6, except for
+//   - Below outside.test. and example. every name has the addresses Outside4 and Outside6, except for
 //     nx.outside.test. and all below it, which don't exist, and fail.outside.test., which is
 //     SERVFAIL.
 //   - stub.test. is the same with addresses of its own, on a server of its own, Stub.
-//   - No other name exists.
+//   - No other name exists, except for those of StartOutsideDNS.
 const (
 	// Upstream and Stub are the servers.
 	Upstream = controlAddr4
 	Stub     = stubAddr4
-	// Outside4 and Outside6 are the addresses of what is below outside.test.
+	// Outside4 and Outside6 are the addresses of what is below outside.test. and example.
 	Outside4, Outside6 = "192.0.2.1", "2001:db8::1"
 	// Stub4 and Stub6 are the addresses of what is below stub.test.
 	Stub4, Stub6 = "192.0.2.2", "2001:db8::2"
 )
 
 // startOutsideDNS starts the name server of the world outside.
-func (c *Cluster) startOutsideDNS(context.Context) error {
+func (c *Cluster) startOutsideDNS(context.Context) error { return c.StartOutsideDNS() }
+
+// StopOutsideDNS kills the name server of the world outside, until StartOutsideDNS.
+func (c *Cluster) StopOutsideDNS() { c.outside.Kill() }
+
+// StartOutsideDNS undoes StopOutsideDNS. The zones then have the addresses of outside.test., too.
+func (c *Cluster) StartOutsideDNS(zones ...string) error {
 	binds := func(addresses ...string) string {
 		if !c.options.DualStack {
 			addresses = addresses[:1]
 		}
 		return strings.Join(addresses, " ")
 	}
-	text := fmt.Sprintf(outsideCorefile, binds(controlAddr4, controlAddr6), Outside4, Outside6, binds(stubAddr4, stubAddr6), Stub4, Stub6)
+	text := fmt.Sprintf(outsideCorefile, binds(controlAddr4, controlAddr6), Outside4, Outside6, binds(stubAddr4, stubAddr6), Stub4, Stub6,
+		strings.Join(append([]string{"outside.test", "example"}, zones...), " "))
 	file := c.path("outside.conf")
 	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 		return err
 	}
-	_, err := c.spawn("outside", c.binaries["coredns"], "-conf", file)
+	var err error
+	c.outside, err = c.spawn("outside", c.binaries["coredns"], "-conf", file)
 	return err
 }
 
@@ -52,10 +60,10 @@ const outsideCorefile = `. {
     template ANY ANY fail.outside.test {
         rcode SERVFAIL
     }
-    template IN A outside.test {
+    template IN A %[7]s {
         answer "{{ .Name }} 30 IN A %[2]s"
     }
-    template IN AAAA outside.test {
+    template IN AAAA %[7]s {
         answer "{{ .Name }} 30 IN AAAA %[3]s"
     }
     template ANY ANY outside.test {

@@ -16,7 +16,7 @@ var forwarding = regexp.MustCompile(`^Forwarding from (127\.0\.0\.1:[0-9]+) `)
 // interface. It returns the address to dial with [Cluster.Dial], and a function that ends kubectl.
 func (c *Cluster) PortForward(ctx context.Context, namespace, pod string, port int) (address string, stop func(), err error) {
 	ctx, cancel := context.WithCancel(ctx)
-	cmd := c.Command(ctx, c.binaries["kubectl"], "--kubeconfig="+c.Kubeconfig(), "port-forward", "--namespace="+namespace, "pod/"+pod, ":"+strconv.Itoa(port))
+	cmd := c.KubectlCommand(ctx, "port-forward", "--namespace="+namespace, "pod/"+pod, ":"+strconv.Itoa(port))
 	wrong := new(strings.Builder)
 	cmd.Stderr = wrong
 	out, err := cmd.StdoutPipe()
