@@ -52,7 +52,7 @@ func newPluginCommand() *cobra.Command {
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	root.AddCommand(newPluginStatusCommand(), newPluginTopCommand(), newPluginAdviseCommand(), newPluginExplainCommand(), newVersionCommand())
+	root.AddCommand(newPluginStatusCommand(), newPluginTopCommand(), newPluginAdviseCommand(), newPluginExplainCommand(), newPluginTailCommand(), newVersionCommand())
 	help := cli.NewHelpCommand()
 	help.Example = "  kubectl nodens help top"
 	root.SetHelpCommand(help)

@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// TailLine is a line of the reply to GET /tail. One of its fields is set besides the header.
+// TailLine is a line of the reply to GET /tail. One of its fields is set besides the header. A reader
+// ignores a line of which it knows no field.
 type TailLine struct {
 	Header
 	// Selected says which clients are watched; it comes first, and when they change.
@@ -19,7 +20,26 @@ type TailLine struct {
 	Query    *TailQuery     `json:"query,omitempty"`
 	// Lost are queries that were selected, but are not in the reply.
 	Lost *TailLost `json:"lost,omitempty"`
+	// Heartbeat: there has been no other line for five seconds.
+	Heartbeat bool `json:"heartbeat,omitempty"`
+	// End is the last line, if the agent ends the reply because its time is over.
+	End *TailEnd `json:"end,omitempty"`
 }
+
+// TailEnd says why the agent has ended the reply.
+type TailEnd struct {
+	// Seconds is the time that the reply was allowed to take.
+	Seconds float64 `json:"seconds"`
+}
+
+const (
+	// TailHeartbeat is the time after which the agent sends a line if it has no other.
+	TailHeartbeat = 5 * time.Second
+	// TailTime bounds a reply unless the request says another time, of at most MaxTailTime: a command that was left
+	// behind must not keep clients off the kernel path for ever.
+	TailTime    = time.Hour
+	MaxTailTime = 24 * time.Hour
+)
 
 // TailSelection is which clients are watched.
 type TailSelection struct {
@@ -71,17 +91,20 @@ type TailQuery struct {
 const maxLine = 1 << 20
 
 // Follow sends a request to the admin socket at path and calls each with every line of the reply, until ctx
-// ends, each returns an error, or the agent ends the reply. The first two return nil and that
-// error. A line is valid until each returns.
+// ends, each returns an error, or the agent ends the reply or the connection. It returns nil, that error,
+// and [ErrEnded]. A line is valid until each returns.
 func Follow(ctx context.Context, path, target string, query url.Values, each func(line []byte) error) error {
 	client := newClient(path)
 	defer client.CloseIdleConnections()
 	resp, err := send(ctx, client, http.MethodGet, target, query)
 	if err != nil {
-		if ctx.Err() != nil {
+		switch {
+		case ctx.Err() != nil:
 			return nil
+		case errors.Is(err, ErrNoAgent):
+			return err
 		}
-		return err
+		return fmt.Errorf("%w: %w", ErrEnded, err)
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
@@ -101,7 +124,7 @@ func Follow(ctx context.Context, path, target string, query url.Values, each fun
 	if ctx.Err() != nil {
 		return nil
 	}
-	if err := lines.Err(); err != nil && !errors.Is(err, io.ErrUnexpectedEOF) {
+	if err := lines.Err(); errors.Is(err, bufio.ErrTooLong) {
 		return fmt.Errorf("reading the agent's reply: %w", err)
 	}
 	return ErrEnded

@@ -31,6 +31,7 @@ const (
 // tailRequest is a request to /tail.
 type tailRequest struct {
 	filter tail.Filter
+	time   time.Duration // after which the reply ends
 	all    bool
 	// namespace and pod select clients; addr selects one by its address.
 	namespace, pod string
@@ -43,7 +44,21 @@ func parseTailRequest(values url.Values) (*tailRequest, error) {
 	if err := q.parseClients(values); err != nil {
 		return nil, err
 	}
-	return q, q.parseFilter(values)
+	if err := q.parseFilter(values); err != nil {
+		return nil, err
+	}
+	return q, q.parseTime(values)
+}
+
+// parseTime reads the parameter that bounds the reply.
+func (q *tailRequest) parseTime(values url.Values) (err error) {
+	q.time = report.TailTime
+	if text := values.Get("for"); text != "" {
+		if q.time, err = time.ParseDuration(text); err != nil || q.time <= 0 || q.time > report.MaxTailTime {
+			return fmt.Errorf("for is %q; give a duration such as 10m, at most %.0fh", text, report.MaxTailTime.Hours())
+		}
+	}
+	return nil
 }
 
 // parseClients reads the parameters that select clients.
@@ -158,13 +173,17 @@ type tailStream struct {
 	enc     *json.Encoder
 	addrs   []netip.Addr // selected
 	started bool
-	written bool // and not yet sent
+	written bool      // and not yet sent
+	last    time.Time // when a line was written
 }
 
-// run writes lines until done is closed, or the client takes none for ten seconds.
+// run writes lines until done is closed, the client takes none for ten seconds, or the time of the request
+// is over.
 func (s *tailStream) run(done <-chan struct{}) {
 	ticker := time.NewTicker(selectInterval)
 	defer ticker.Stop()
+	end := time.NewTimer(s.request.time)
+	defer end.Stop()
 	queries := s.sub.Queries() // nil while one waits for others
 	wait := time.NewTimer(tailFlush)
 	defer wait.Stop()
@@ -181,9 +200,17 @@ func (s *tailStream) run(done <-chan struct{}) {
 			ok = s.writeQueued() && s.flush()
 			queries = s.sub.Queries()
 		case <-ticker.C:
-			ok = s.updateClients() && s.writeLost() && s.flush()
+			ok = s.tick()
+		case <-end.C:
+			_ = s.writeQueued() && s.write(report.TailLine{End: &report.TailEnd{Seconds: s.request.time.Seconds()}})
+			return
 		}
 	}
+}
+
+// tick does what is due every selectInterval. It returns false if the client is gone.
+func (s *tailStream) tick() bool {
+	return s.updateClients() && s.writeLost() && s.writeHeartbeat() && s.flush()
 }
 
 // writeQueued writes the queries that wait. It returns false if the client is gone.
@@ -231,10 +258,16 @@ func (s *tailStream) writeLost() bool {
 	return limited == 0 && slow == 0 || s.write(report.TailLine{Lost: &report.TailLost{Limit: limited, SlowReader: slow}})
 }
 
+// writeHeartbeat writes a line if there was none for a while, so that each side notices when the other is gone. It
+// returns false if the client is gone.
+func (s *tailStream) writeHeartbeat() bool {
+	return time.Since(s.last) < report.TailHeartbeat || s.write(report.TailLine{Heartbeat: true})
+}
+
 // write writes a line. It returns false if the client is gone.
 func (s *tailStream) write(line report.TailLine) bool {
 	line.Header = s.header()
-	s.written = true
+	s.written, s.last = true, time.Now()
 	_ = s.out.SetWriteDeadline(time.Now().Add(httpTimeout))
 	return s.enc.Encode(&line) == nil
 }

@@ -24,7 +24,7 @@ import (
 )
 
 // follow follows a request to /tail until the test ends, and returns its lines.
-func follow(t *testing.T, socket string, values url.Values) (lines chan report.TailLine, end chan error) {
+func follow(t *testing.T, socket string, values url.Values) (lines chan report.TailLine, end chan error, disconnect func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	lines, end = make(chan report.TailLine, 100), make(chan error, 1)
@@ -39,7 +39,7 @@ func follow(t *testing.T, socket string, values url.Values) (lines chan report.T
 		})
 	}()
 	t.Cleanup(cancel)
-	return lines, end
+	return lines, end, cancel
 }
 
 // TestTail: the admin socket shows the queries of the selected clients as they are answered, until the agent
@@ -50,9 +50,9 @@ func TestTail(t *testing.T) {
 	r := startAgent(t, fmt.Sprintf(".:%d {\n bind 127.0.0.1\n hosts {\n  192.0.2.1 a.test\n }\n}\n", p[0]), func(o *options.Agent) {
 		o.AdminSocket, o.NodeName, o.ClientMetrics = socket, "node-1", options.ClientMetricsOff
 	})
-	all, end := follow(t, socket, url.Values{"all": {"true"}})
-	host, _ := follow(t, socket, url.Values{"pod": {"127.0.0.1"}, "name": {"test"}})
-	other, _ := follow(t, socket, url.Values{"namespace": {"shop"}})
+	all, end, _ := follow(t, socket, url.Values{"all": {"true"}})
+	host, _, _ := follow(t, socket, url.Values{"pod": {"127.0.0.1"}, "name": {"test"}})
+	other, _, _ := follow(t, socket, url.Values{"namespace": {"shop"}})
 	for lines, want := range map[chan report.TailLine]*report.TailSelection{
 		all: {AllClients: true, Addresses: []string{}}, host: {Addresses: []string{"127.0.0.1"}}, other: {Addresses: []string{}},
 	} {
@@ -91,19 +91,33 @@ func TestTail(t *testing.T) {
 	}
 }
 
-// TestTailLimit: there are four requests at once, which do not keep others away.
+// TestTailLimit: there are four requests at once, which do not keep others away. The end of one makes room.
 func TestTailLimit(t *testing.T) {
 	p := peer.Ports(t, 1)
 	socket := filepath.Join(t.TempDir(), "a.sock")
-	startAgent(t, fmt.Sprintf(".:%d {\n bind 127.0.0.1\n whoami\n}\n", p[0]), func(o *options.Agent) { o.AdminSocket = socket })
+	r := startAgent(t, fmt.Sprintf(".:%d {\n bind 127.0.0.1\n whoami\n}\n", p[0]), func(o *options.Agent) { o.AdminSocket = socket })
+	var disconnect func()
 	for range 4 {
-		lines, _ := follow(t, socket, url.Values{"all": {"true"}})
+		var lines chan report.TailLine
+		lines, _, disconnect = follow(t, socket, url.Values{"all": {"true"}})
 		<-lines
 	}
-	_, end := follow(t, socket, url.Values{"all": {"true"}})
+	lines, end, _ := follow(t, socket, url.Values{"all": {"true"}})
 	if err := <-end; err == nil || !strings.Contains(err.Error(), "four others are watching") {
 		t.Errorf("a fifth: %v", err)
 	}
+	lines, end, _ = follow(t, socket, url.Values{"all": {"true"}})
+	disconnect()
+	r.Await("room for another request", func() bool {
+		select {
+		case <-lines:
+			return true
+		case <-end:
+			lines, end, _ = follow(t, socket, url.Values{"all": {"true"}})
+		default:
+		}
+		return false
+	})
 	if code, _ := over(t, socket, "GET", "/upstreams"); code != http.StatusOK {
 		t.Errorf("/upstreams: %d", code)
 	}
@@ -136,6 +150,10 @@ func TestTailRequest(t *testing.T) {
 		"pod=a&slow=fast":           `slow is "fast"; give a duration such as 100ms`,
 		"pod=a&slow=-1s":            `slow is "-1s"; give a duration such as 100ms`,
 		"pod=a&slow=1s&name=a.test": "[]",
+		"pod=a&for=24h1s":           `for is "24h1s"; give a duration such as 10m, at most 24h`,
+		"pod=a&for=0s":              `for is "0s"; give a duration such as 10m, at most 24h`,
+		"pod=a&for=long":            `for is "long"; give a duration such as 10m, at most 24h`,
+		"pod=a&for=24h":             "[]",
 	} {
 		values, err := url.ParseQuery(text)
 		if err != nil {
