@@ -4,19 +4,25 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
 )
 
-// udpBufferDrops returns the number of UDP packets that the kernel has dropped in this network
-// namespace because a receive buffer was full.
-func udpBufferDrops() (sum uint64) {
-	for _, file := range []string{"/proc/self/net/snmp", "/proc/self/net/snmp6"} {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			continue // no IPv6
-		}
-		sum += sumBufferErrors(string(text))
+// memInfoDrops is the place of the dropped packets in the values of SO_MEMINFO (linux/sock_diag.h, SK_MEMINFO_DROPS).
+const memInfoDrops = 8
+
+// socketDrops returns the number of packets that the kernel has dropped because the receive buffer of a socket was full. Other
+// sockets of the network namespace may belong to others.
+func socketDrops(fd int) uint64 {
+	var info [memInfoDrops + 1]uint32
+	size := uint32(unsafe.Sizeof(info))
+	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), unix.SOL_SOCKET, unix.SO_MEMINFO,
+		uintptr(unsafe.Pointer(&info)), uintptr(unsafe.Pointer(&size)), 0)
+	if errno != 0 || uintptr(size) < unsafe.Sizeof(info) {
+		return 0
 	}
-	return sum
+	return uint64(info[memInfoDrops])
 }
 
 // backlogDrops returns the number of packets of all namespaces that the kernel has dropped because a
@@ -38,33 +44,4 @@ func sumDrops(text string) (sum uint64) {
 		}
 	}
 	return sum
-}
-
-// sumBufferErrors adds up the UDP errors of receive buffers in the text of /proc/net/snmp, where a line of names
-// precedes one of numbers, or of snmp6, with a name and a number a line.
-func sumBufferErrors(text string) (sum uint64) {
-	var names []string
-	for line := range strings.Lines(text) {
-		f := strings.Fields(line)
-		if len(f) == 2 && strings.HasPrefix(f[0], "Udp6") {
-			sum += bufferErrors(f[0], f[1])
-		}
-		if len(f) < 2 || f[0] != "Udp:" {
-			continue
-		}
-		for i := range min(len(f), len(names)) {
-			sum += bufferErrors(names[i], f[i])
-		}
-		names = f
-	}
-	return sum
-}
-
-// bufferErrors returns the value of a counter of errors of receive buffers; 0 for other counters.
-func bufferErrors(name, value string) uint64 {
-	if !strings.HasSuffix(name, "RcvbufErrors") {
-		return 0
-	}
-	n, _ := strconv.ParseUint(value, 10, 64) // the kernel wrote it
-	return n
 }

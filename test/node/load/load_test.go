@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
+	"golang.org/x/sys/unix"
 )
 
 // TestMain is a client's process if the first argument says so.
@@ -188,15 +189,57 @@ func TestReport(t *testing.T) {
 
 func at(ms int64) time.Time { return time.Unix(0, ms*int64(time.Millisecond)) }
 
-// TestFull: the kernel's counters of full buffers.
-func TestFull(t *testing.T) {
-	const text = "Ip: Forwarding DefaultTTL\nIp: 1 64\n" +
-		"Udp: InDatagrams NoPorts InErrors OutDatagrams RcvbufErrors SndbufErrors\nUdp: 9 8 7 6 5 4\n" +
-		"UdpLite: InDatagrams RcvbufErrors\nUdpLite: 100 100\nUdp6RcvbufErrors 	3\nUdp6InErrors 50\nUdpLite6RcvbufErrors 200\n"
-	if got := sumBufferErrors(text); got != 8 {
-		t.Errorf("%d packets, want 8", got)
-	}
+// TestBacklogDrops: the kernel's counters of full backlogs.
+func TestBacklogDrops(t *testing.T) {
 	if got := sumDrops("000000ff 0000000a 1 2\n00000001 00000010 3 4\n"); got != 26 {
 		t.Errorf("%d packets, want 26", got)
+	}
+}
+
+// TestSocketDrops: packets that did not fit into a socket's buffer are counted for this socket alone.
+func TestSocketDrops(t *testing.T) {
+	from, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer from.Close()
+	l := &udpClient{byFD: map[int]*socket{}, report: new(Report)}
+	if l.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
+		t.Fatal(err)
+	}
+	defer l.close()
+	to := from.LocalAddr().(*net.UDPAddr).AddrPort()
+	full, err := l.open(to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := l.open(to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sa, err := unix.Getsockname(full.fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := sa.(*unix.SockaddrInet4)
+	const sent = 2 * receiveBuffer / maxAnswer
+	for range sent {
+		if _, err := from.WriteToUDPAddrPort(make([]byte, maxAnswer), netip.AddrPortFrom(netip.AddrFrom4(client.Addr), uint16(client.Port))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	dropped, received := socketDrops(full.fd), uint64(0)
+	for l.receiveOne(full) {
+		received++
+	}
+	if dropped == 0 || received == 0 || dropped+received > sent {
+		t.Errorf("of %d packets %d were dropped and %d received", sent, dropped, received)
+	}
+	if n := socketDrops(other.fd); n != 0 {
+		t.Errorf("%d packets of the other socket", n)
+	}
+	l.closeSocket(full)
+	if l.report.Dropped != dropped {
+		t.Errorf("%d packets are reported, want %d", l.report.Dropped, dropped)
 	}
 }

@@ -74,11 +74,14 @@ func (j Job) runUDP(ctx context.Context, r *Report) error {
 		}
 		l.socks = append(l.socks, s)
 	}
-	before, backlog := udpBufferDrops(), backlogDrops()
+	backlog := backlogDrops()
 	if err := l.run(ctx); err != nil {
 		return err
 	}
-	r.Dropped, r.Backlog = udpBufferDrops()-before, backlogDrops()-backlog
+	for _, s := range l.byFD {
+		r.Dropped += socketDrops(s.fd)
+	}
+	r.Backlog = backlogDrops() - backlog
 	r.addUDP(l.records)
 	return nil
 }
@@ -238,6 +241,7 @@ func (l *udpClient) closeExpired() {
 }
 
 func (l *udpClient) closeSocket(s *socket) {
+	l.report.Dropped += socketDrops(s.fd)
 	delete(l.byFD, s.fd)
 	unix.Close(s.fd)
 }
