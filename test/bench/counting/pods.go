@@ -2,12 +2,10 @@ package counting
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"strconv"
 	"strings"
-	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -29,30 +27,9 @@ func podAddr(i int) netip.Addr {
 	return netip.AddrFrom4([4]byte{127, 1, byte(i / 200), byte(1 + i%200)})
 }
 
-// writers is how many requests are under way at once.
-const writers = 4
-
 // createPods writes n running pods of the node.
 func createPods(ctx context.Context, api *apiserver.Server, n int) error {
-	client, err := api.Client()
-	if err != nil {
-		return err
-	}
-	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: harness.Namespace}}
-	if _, err := client.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{}); err != nil {
-		return err
-	}
-	errs := make([]error, writers)
-	var wg sync.WaitGroup
-	for w := range writers {
-		wg.Go(func() {
-			for i := w; i < n && errs[w] == nil; i += writers {
-				errs[w] = createPod(ctx, client, i)
-			}
-		})
-	}
-	wg.Wait()
-	return errors.Join(errs...)
+	return api.Fill(ctx, harness.Namespace, n, createPod)
 }
 
 // podsPerWorkload is the number of pods of a ReplicaSet.

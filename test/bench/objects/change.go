@@ -9,6 +9,8 @@ import (
 
 	"github.com/miekg/dns"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nodens-dns/nodens/test/apiserver"
 )
 
 // Change is a change that has been made and how DNS shows it.
@@ -51,7 +53,7 @@ func (w *World) ChangeSlices(ctx context.Context, n, rate int) error {
 	for i := range picks {
 		picks[i] = w.entries[picked.IntN(len(w.entries))]
 	}
-	return runParallel(ctx, n, writers, func(ctx context.Context, i int) error {
+	return apiserver.Parallel(ctx, n, writers, func(ctx context.Context, i int) error {
 		if rate > 0 {
 			if err := until(ctx, start.Add(time.Duration(i)*time.Second/time.Duration(rate))); err != nil {
 				return err
@@ -84,7 +86,7 @@ func until(ctx context.Context, at time.Time) error {
 // first error.
 func (w *World) ChangeServices(ctx context.Context, n, rate, underWay int, wanted []Service, shown func(Change) error) error {
 	start := time.Now()
-	return runParallel(ctx, n, underWay, func(ctx context.Context, i int) error {
+	return apiserver.Parallel(ctx, n, underWay, func(ctx context.Context, i int) error {
 		if err := until(ctx, start.Add(time.Duration(i)*time.Second/time.Duration(rate))); err != nil {
 			return err
 		}

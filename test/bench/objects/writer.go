@@ -2,7 +2,6 @@ package objects
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -14,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+
+	"github.com/nodens-dns/nodens/test/apiserver"
 )
 
 // writers is how many requests are under way at once: what keeps an API server on
@@ -74,7 +75,7 @@ func Write(ctx context.Context, client kubernetes.Interface, s Shape) (*World, e
 		{"Services and slices", len(w.entries), w.writeService},
 		{"pods", s.Nodes * s.PodsPerNode, w.writePod},
 	} {
-		if err := runParallel(ctx, step.n, writers, step.do); err != nil {
+		if err := apiserver.Parallel(ctx, step.n, writers, step.do); err != nil {
 			return nil, fmt.Errorf("writing %s: %w", step.what, err)
 		}
 	}
@@ -101,36 +102,6 @@ func (w *World) Sizes() (service, plain, headless int) {
 		}
 	}
 	return service / max(1, len(w.entries)), plain / max(1, n[0]), headless / max(1, n[1])
-}
-
-// runParallel calls do for the numbers below n, so many at once, until one fails.
-func runParallel(ctx context.Context, n, atOnce int, do func(context.Context, int) error) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	var next atomic.Int64
-	errs := make([]error, atOnce)
-	var wg sync.WaitGroup
-	for at := range errs {
-		wg.Go(func() {
-			for ctx.Err() == nil {
-				i := int(next.Add(1)) - 1
-				if i >= n {
-					return
-				}
-				if errs[at] = do(ctx, i); errs[at] != nil {
-					cancel()
-				}
-			}
-		})
-	}
-	wg.Wait()
-	// The others' errors are that the first one ended them.
-	for _, err := range errs {
-		if err != nil && !errors.Is(err, context.Canceled) {
-			return err
-		}
-	}
-	return errors.Join(errs...)
 }
 
 func (w *World) writeNamespace(ctx context.Context, i int) error {

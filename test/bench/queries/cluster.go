@@ -2,9 +2,7 @@ package queries
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -21,37 +19,11 @@ func startCluster(ctx context.Context, dir string, n int) (*apiserver.Server, er
 	if err != nil {
 		return nil, err
 	}
-	if err := fillCluster(ctx, api, n); err != nil {
+	if err := api.Fill(ctx, harness.Namespace, n, fill); err != nil {
 		api.Close()
 		return nil, fmt.Errorf("writing Services: %w", err)
 	}
 	return api, nil
-}
-
-// writers is how many requests are under way at once: enough to keep the API
-// server busy on its core.
-const writers = 4
-
-func fillCluster(ctx context.Context, api *apiserver.Server, n int) error {
-	client, err := api.Client()
-	if err != nil {
-		return err
-	}
-	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: harness.Namespace}}
-	if _, err := client.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{}); err != nil {
-		return err
-	}
-	errs := make([]error, writers)
-	var wg sync.WaitGroup
-	for w := range writers {
-		wg.Go(func() {
-			for i := w; i < n && errs[w] == nil; i += writers {
-				errs[w] = fill(ctx, client, i)
-			}
-		})
-	}
-	wg.Wait()
-	return errors.Join(errs...)
 }
 
 // fill writes the objects with the number i: a Service, a headless Service and
