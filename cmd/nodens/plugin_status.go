@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -49,7 +50,22 @@ func runPluginStatus(ctx context.Context, cluster *kubectl.Cluster, output *cli.
 	if err := errUnanswered(&s.Cluster); err != nil {
 		return err
 	}
-	return fmt.Errorf("%d of the agents of %s have a problem; %d agents have not answered", problems(s), nodesText(s.Nodes), len(s.Unanswered))
+	var text []string
+	if n := problems(s); n > 0 {
+		text = append(text, agentsText(n, "has a problem", "have a problem"))
+	}
+	if n := len(s.Unanswered); n > 0 {
+		text = append(text, agentsText(n, "has not answered", "have not answered"))
+	}
+	return errors.New(strings.Join(text, "; "))
+}
+
+// agentsText returns what n agents do, in words for one and for several.
+func agentsText(n int, one, several string) string {
+	if n == 1 {
+		return "1 agent " + one
+	}
+	return fmt.Sprintf("%d agents %s", n, several)
 }
 
 // problems returns the number of agents that are not healthy.

@@ -240,7 +240,7 @@ func TestPluginStatus(t *testing.T) {
 	if d := cmp.Diff(want, collapse(out)); code != 1 || d != "" {
 		t.Errorf("%d %s (-want +got)\n%s", code, stderr, d)
 	}
-	if want := "kubectl nodens: 1 of the agents of 2 nodes have a problem; 1 agents have not answered\n"; stderr != want {
+	if want := "kubectl nodens: 1 agent has a problem; 1 agent has not answered\n"; stderr != want {
 		t.Errorf("%q, want %q", stderr, want)
 	}
 	code, out, _ = pluginOutcome(t, "status --timeout 1m -o json")

@@ -38,11 +38,13 @@ type Status struct {
 	Healthy  bool     `json:"healthy"`
 	Problems []string `json:"problems"`
 
-	Config     Config     `json:"config"`
-	Handover   Handover   `json:"handover"`
-	View       *View      `json:"view"` // null without a kubernetes directive
-	Rates      Rates      `json:"rates"`
-	Upstreams  Counts     `json:"upstreams"`
+	Config    Config   `json:"config"`
+	Handover  Handover `json:"handover"`
+	View      *View    `json:"view"` // null without a kubernetes directive
+	Rates     Rates    `json:"rates"`
+	Upstreams Counts   `json:"upstreams"`
+	// ZonesDown are the zones of the forward directives whose servers are all down, the first 256 of them.
+	ZonesDown  []string   `json:"zonesDown"`
 	FailOpen   FailOpen   `json:"failOpen"`
 	KernelPath KernelPath `json:"kernelPath"`
 	// Limits are how much of the agent's limits is in use, the highest share first.

@@ -6,10 +6,15 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
+	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/report"
+	"github.com/nodens-dns/nodens/internal/wire"
+	"github.com/nodens-dns/nodens/upstream"
 )
 
 // statusTimes are what /status shows and nothing else needs. They are safe for concurrent use.
@@ -63,7 +68,7 @@ func (a *agent) status() *report.Status {
 			Path: g.cfg.Path, Hash: g.cfg.Hash, Loaded: g.loaded.UTC(),
 			Rejected: a.reloadState.refused.Load(), LastRejected: a.times.lastRejected.Load(),
 		},
-		Handover: a.handoverReport(), View: g.viewReport(), Rates: a.rates(), Upstreams: g.countUpstreams(), Faults: a.faults.faults(),
+		Handover: a.handoverReport(), View: g.viewReport(), Rates: a.rates(), Upstreams: g.countUpstreams(), ZonesDown: g.zonesDown(), Faults: a.faults.faults(),
 		FailOpen: a.failOpenReport(), Limits: a.limits(g),
 	}
 	if t := a.times.servingSince.Load(); t != nil {
@@ -88,8 +93,11 @@ func (a *agent) judge(s *report.Status) {
 	if s.Config.Rejected && s.Config.LastRejected != nil {
 		problem("the configuration in the files is invalid: %s", s.Config.LastRejected.Error)
 	}
-	if u := s.Upstreams; u.Total > 0 && u.Down == u.Total {
+	switch u := s.Upstreams; {
+	case u.Total > 0 && u.Down == u.Total:
 		problem("all upstreams are down")
+	case len(s.ZonesDown) > 0:
+		problem("all upstreams of %s are down", firstZones(s.ZonesDown))
 	}
 	if v := s.View; v != nil && v.AgeSeconds > oldestView.Seconds() {
 		problem("no sign of life of the API server for %v", time.Duration(v.AgeSeconds)*time.Second)
@@ -109,6 +117,16 @@ func (a *agent) handoverReport() report.Handover {
 		h.Last = &last
 	}
 	return h
+}
+
+// firstZones returns the first of the zones, and how many others there are.
+func firstZones(zones []string) string {
+	const few = 3
+	text := strings.Join(zones[:min(few, len(zones))], ", ")
+	if n := len(zones) - few; n > 0 {
+		text += fmt.Sprintf(" and %d more zones", n)
+	}
+	return text
 }
 
 // countUpstreams counts the servers of all forward directives, each address once.
@@ -133,4 +151,32 @@ func (g *generation) countUpstreams() (n report.Counts) {
 		}
 	}
 	return n
+}
+
+// zonesDown returns the zones of the forward directives whose servers are all down. A directive without a
+// known server is not one of them.
+func (g *generation) zonesDown() []string {
+	zones := []string{}
+	for _, p := range g.blocks {
+		f := p.block.Forward
+		for _, pool := range p.pools {
+			servers := pool.Stats().Servers
+			if len(servers) > 0 && !slices.ContainsFunc(servers, func(s upstream.Server) bool { return !s.Down }) {
+				zones = append(zones, forwardedZones(p.block, f)...)
+			}
+			f = f.Next
+		}
+	}
+	return zones[:min(len(zones), maxShownForwards)]
+}
+
+// forwardedZones returns the zones that f, a directive of the block, is for.
+func forwardedZones(b *config.Block, f *config.Forward) (zones []string) {
+	if f.From != wire.Root {
+		return []string{f.From.String()}
+	}
+	for _, z := range b.Zones {
+		zones = append(zones, z.String())
+	}
+	return zones
 }

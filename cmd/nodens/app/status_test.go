@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -106,7 +107,10 @@ func TestJudge(t *testing.T) {
 	}{
 		"healthy":   {report.Status{Upstreams: report.Counts{Total: 2, Down: 1}, View: &report.View{AgeSeconds: 90}}, ""},
 		"upstreams": {report.Status{Upstreams: report.Counts{Total: 2, Down: 2}}, "all upstreams are down"},
-		"view":      {report.Status{View: &report.View{AgeSeconds: 360}}, "no sign of life of the API server for 6m0s"},
+		"zones":     {report.Status{Upstreams: report.Counts{Total: 2, Down: 1}, ZonesDown: []string{"a.test."}}, "all upstreams of a.test. are down"},
+		"many zones": {report.Status{Upstreams: report.Counts{Total: 2, Down: 1}, ZonesDown: []string{"a.", "b.", "c.", "d.", "e."}},
+			"all upstreams of a., b., c. and 2 more zones are down"},
+		"view": {report.Status{View: &report.View{AgeSeconds: 360}}, "no sign of life of the API server for 6m0s"},
 		"config": {report.Status{Config: report.Config{Rejected: true, LastRejected: &report.Rejection{Error: "bad"}}},
 			"the configuration in the files is invalid: bad"},
 	} {
@@ -119,6 +123,30 @@ func TestJudge(t *testing.T) {
 	var s report.Status
 	if l.judge(&s); s.Ready || s.Healthy || len(s.Problems) != 1 {
 		t.Errorf("while it starts: %+v", s)
+	}
+}
+
+// TestZonesDown: an agent of which one server answers names the zones of the others.
+func TestZonesDown(t *testing.T) {
+	p := peer.Ports(t, 3)
+	startAgent(t, fmt.Sprintf(".:%d {\n bind 127.0.0.1\n hosts {\n  192.0.2.1 a.test\n }\n}\n", p[1]))
+	socket := filepath.Join(t.TempDir(), "a.sock")
+	dead := fmt.Sprintf("127.0.0.1:%d {\n  read_timeout 100ms\n  health_check 20ms\n  max_fails 1\n }\n", p[2])
+	corefile := fmt.Sprintf(".:%[1]d {\n bind 127.0.0.1\n forward b.test %[3]s forward . 127.0.0.1:%[2]d\n}\nc.test:%[1]d d.test:%[1]d {\n bind 127.0.0.1\n forward . %[3]s}\n", p[0], p[1], dead)
+	r := startAgent(t, corefile, func(o *options.Agent) { o.AdminSocket = socket })
+	if s := statusOf(t, socket); !s.Healthy || s.ZonesDown == nil || len(s.ZonesDown) > 0 {
+		t.Fatalf("at the start the status is %+v", s)
+	}
+	r.Await("the zones to be down", func() bool {
+		for _, name := range []string{"a.b.test.", "a.c.test."} {
+			agenttest.Ask(t, p[0], name)
+		}
+		return len(statusOf(t, socket).ZonesDown) == 3
+	})
+	s := statusOf(t, socket)
+	want := []string{"b.test.", "c.test.", "d.test."}
+	if d := cmp.Diff(want, s.ZonesDown); d != "" || s.Healthy || !slices.Equal(s.Problems, []string{"all upstreams of b.test., c.test., d.test. are down"}) {
+		t.Errorf("problems %q (-want +got)\n%s", s.Problems, d)
 	}
 }
 
