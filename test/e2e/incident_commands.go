@@ -36,7 +36,7 @@ var incidentCommands = []incidentCommand{
 	{name: "top", line: "kubectl nodens top --by workload --sort waste"},
 	{name: "advise", line: "kubectl nodens advise"},
 	{name: "explain", line: "kubectl nodens explain rates.exchange.example --from shop/{checkout}", most: 9},
-	{name: "tail", line: "kubectl -n kube-system exec {agent} -- nodens tail --pod shop/{checkout}", most: 10},
+	{name: "tail", line: "kubectl nodens tail --pod shop/{checkout}", most: 10},
 	{name: "patch", line: "kubectl -n shop patch deployment checkout --patch {change}", owner: true},
 	{name: "hanging", line: "kubectl nodens status --timeout 2s"},
 	{name: "service", line: "kubectl nodens explain billing.shop.svc.cluster.local. --from shop/{checkout}"},

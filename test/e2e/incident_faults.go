@@ -135,8 +135,11 @@ const leastFailed = 20
 
 // showOutage checks what the commands show while the upstream is down.
 func (t *incidentTest) showOutage(ctx context.Context, s *suite) error {
+	if out, err := t.show(ctx, s, "status-outage"); err == nil || strings.Count(out, "all upstreams of . are down\n") != len(t.agents) {
+		return fmt.Errorf("want an error, and the problem of each agent (%w):\n%s", err, out)
+	}
 	for _, show := range [][2]string{
-		{"status-outage", "1 down"}, {"top-outage", indexer.String()}, {"failing", ".index.example."}, {"upstreams", " down "}, {"cached", "NOERROR"},
+		{"top-outage", indexer.String()}, {"failing", ".index.example."}, {"upstreams", " down "}, {"cached", "NOERROR"},
 	} {
 		if err := t.showWith(ctx, s, show[0], show[1]); err != nil {
 			return err

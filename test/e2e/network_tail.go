@@ -32,9 +32,14 @@ func (t *networkTest) checkTail(ctx context.Context, s *suite) (string, error) {
 		return "", err
 	}
 	watch := kernelWatch{t: t, node: n}
-	err = follow(s.cluster.KubectlCommand(ctx, "exec", "--namespace="+agentNamespace, agent, "--",
-		"nodens", "tail", "--pod", chaosNamespace+"/"+pods[n.Name], "-o", "json"),
-		func(line string) (more bool, err error) { return watch.add(ctx, line) })
+	cmd := s.cluster.KubectlCommand(ctx, "exec", "--stdin", "--namespace="+agentNamespace, agent, "--",
+		"nodens", "tail", "--until-stdin-closes", "--pod", chaosNamespace+"/"+pods[n.Name], "-o", "json")
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		return "", err
+	}
+	defer stdin.Close()
+	err = follow(cmd, func(line string) (more bool, err error) { return watch.add(ctx, line) })
 	watch.asking.Wait()
 	if err = errors.Join(err, watch.failed); err != nil {
 		return "", err
@@ -42,7 +47,8 @@ func (t *networkTest) checkTail(ctx context.Context, s *suite) (string, error) {
 	if watch.before != watch.after {
 		return "", fmt.Errorf("the kernel has answered %.0f queries while nodens tail showed %d", watch.after-watch.before, watch.shown)
 	}
-	return fmt.Sprintf("%d queries shown, none answered in the kernel; then it answers again", watch.shown), t.awaitKernelAnswers(ctx, n)
+	return fmt.Sprintf("%d queries shown, none answered in the kernel; then it answers again", watch.shown),
+		errors.Join(awaitNoCommands(ctx, n), t.awaitKernelAnswers(ctx, n))
 }
 
 // kernelWatch counts the queries that nodens tail -o json shows of the node's load client, and those that the
