@@ -26,6 +26,7 @@ type exchange struct {
 	request  *wire.Query
 	client   share.Client
 	hedged   *atomic.Bool // see From
+	record   Recording    // see From
 	tcp      bool         // ask over TCP
 	deadline time.Time
 
@@ -60,6 +61,8 @@ type exchange struct {
 	fallback      wire.Response
 	hasFallback   bool
 	fallbackUntil time.Time
+	// fallbackRecord is the number of the attempt with the fallback in the recording.
+	fallbackRecord int
 	// failedOver are the servers that have replied with an rcode of `failover`. They are not
 	// asked again.
 	failedOver []*server
@@ -72,26 +75,6 @@ type exchange struct {
 	// those of [Asked].
 	last                 *server
 	askedOther, hedgeWon bool
-}
-
-// attempt is what an exchange knows about one of its queries.
-type attempt struct {
-	server       *server
-	via          transport
-	rtt          *rtt
-	started      time.Time // when this server was first asked
-	sent         time.Time // when the query was last sent
-	withoutEDNS  bool      // send the query without an OPT record
-	truncated    wire.Response
-	hasTruncated bool // truncated holds the UDP reply
-
-	nextCheck     time.Time     // when to check it next; zero: never
-	checkInterval time.Duration // time between the last checks; 0 before the first
-	delays        delays
-	isHedge       bool // sent because another server was late
-	slowCounted   bool // already counted as slower than the 95th percentile
-	unanswered    bool // already counted as unanswered
-	hedged        bool // another server was asked because this one is late
 }
 
 func newExchange(p *Pool) *exchange {
@@ -160,14 +143,14 @@ func (x *exchange) run(ctx context.Context) (wire.Response, error) {
 		case <-x.wakeup:
 			now = time.Now()
 			if x.onWakeup(now) {
-				return x.fallback, nil
+				return x.useFallback(), nil
 			}
 		case <-ctx.Done():
 			return wire.Response{}, contextError(ctx, x.queries[0])
 		}
 	}
 	if x.hasFallback {
-		return x.fallback, nil
+		return x.useFallback(), nil
 	}
 	return wire.Response{}, x.finalError()
 }
@@ -348,6 +331,7 @@ func (x *exchange) send(q *query, now time.Time) {
 	}
 	q.build(!a.withoutEDNS)
 	q.softError.Store(false)
+	x.recordStart(q)
 	a.via.start(q)
 }
 
@@ -371,6 +355,7 @@ func (x *exchange) delaysFor(s *server, times *rtt) delays {
 func (x *exchange) handleCompletion(q *query, now time.Time) (wire.Response, bool) {
 	a := &q.attempt
 	x.removeInFlight(q)
+	x.recordEnd(q, now)
 	if q.err != nil {
 		x.handleFailure(q, q.err, now)
 		return wire.Response{}, false
@@ -379,7 +364,7 @@ func (x *exchange) handleCompletion(q *query, now time.Time) (wire.Response, boo
 	a.rtt.observe(now.Sub(a.sent), a.slowCounted, x.pool.timestamp(now))
 	x.pool.recordReply(a.server, wire.Rcode(msg[3]&rcodeBits), now)
 	if !a.withoutEDNS && lacksEDNS(msg) {
-		a.withoutEDNS = true
+		a.withoutEDNS, a.retry = true, retryEDNS
 		x.resend(q, now)
 		return wire.Response{}, false
 	}
@@ -387,8 +372,8 @@ func (x *exchange) handleCompletion(q *query, now time.Time) (wire.Response, boo
 	if !q.tcp && isTruncated(msg) && a.server.udp != a.server.tcp {
 		// A truncated answer can't be cached. The client gets it only if TCP fails, and may
 		// then succeed over TCP itself. A reply truncated inside a record is not used.
-		a.truncated, a.hasTruncated = answer, err == nil
-		q.tcp, a.withoutEDNS = true, false
+		a.truncated, a.hasTruncated, a.truncatedRecord = answer, err == nil, a.recorded
+		q.tcp, a.withoutEDNS, a.retry = true, false, retryTruncated
 		x.resend(q, now)
 		return wire.Response{}, false
 	}
@@ -423,26 +408,27 @@ func (x *exchange) accept(q *query, answer wire.Response, now time.Time) bool {
 		if !slices.Contains(x.failedOver, a.server) {
 			x.failedOver = append(x.failedOver, a.server)
 		}
-		x.keepFallback(answer, time.Time{})
+		x.keepFallback(a, answer, time.Time{})
 		if len(x.failedOver) < len(x.servers) && (x.inFlight > 0 || x.askNext(now)) {
 			return false
 		}
 	} else if x.inFlight > 0 && (answer.Rcode == wire.ServFail || answer.Rcode == wire.Refused) {
-		x.keepFallback(answer, now.Add(a.delays.unanswered))
+		x.keepFallback(a, answer, now.Add(a.delays.unanswered))
 		return false
 	}
 	x.recordWin(q, now)
 	return true
 }
 
-// keepFallback keeps answer in case no better one arrives.
-func (x *exchange) keepFallback(answer wire.Response, until time.Time) {
-	x.fallback, x.hasFallback, x.fallbackUntil = answer, true, until
+// keepFallback keeps answer, the reply to a, in case no better one arrives.
+func (x *exchange) keepFallback(a *attempt, answer wire.Response, until time.Time) {
+	x.fallback, x.hasFallback, x.fallbackUntil, x.fallbackRecord = answer, true, until, a.recorded
 }
 
 // recordWin records that q was answered first.
 func (x *exchange) recordWin(q *query, now time.Time) {
 	x.last, x.hedgeWon = q.attempt.server, q.attempt.isHedge
+	x.record.use(q.attempt.recorded)
 	if q.attempt.isHedge {
 		q.attempt.server.hedgeWins.Add(1)
 	}
@@ -473,7 +459,8 @@ func (x *exchange) handleFailure(q *query, err error, now time.Time) {
 	a := &q.attempt
 	s, p := a.server, x.pool
 	if a.hasTruncated { // TCP has failed; the truncated UDP reply is better than none
-		x.keepFallback(a.truncated, time.Time{})
+		x.keepFallback(a, a.truncated, time.Time{})
+		x.fallbackRecord = a.truncatedRecord
 	}
 	x.err, x.localFailure = fmt.Errorf("asking %s: %w", s.label, publicError(err)), x.localFailure || isLocal(err)
 	switch {

@@ -216,6 +216,8 @@ type From struct {
 	Hedged *atomic.Bool
 	// Asked receives who was asked, at the end of the exchange; nil: nobody wants to know.
 	Asked *atomic.Pointer[Asked]
+	// Record receives each attempt of the exchange, for traces. The zero Recording discards them.
+	Record Recording
 }
 
 // Exchange is [Pool.ExchangeFrom] without a client, for background queries such as
@@ -270,6 +272,7 @@ func (p *Pool) exchange(ctx context.Context, q *wire.Query, from From) (wire.Res
 		p.exchanges.Put(x)
 	}()
 	x.request, x.client, x.hedged, x.servers = q, from.Client, from.Hedged, p.servers()
+	x.record = from.Record
 	x.tcp = p.cfg.ForceTCP || from.TCP && !p.cfg.PreferUDP
 	x.deadline = time.Now().Add(p.opts.Deadline)
 	if d, ok := ctx.Deadline(); ok && d.Before(x.deadline) {
@@ -280,6 +283,7 @@ func (p *Pool) exchange(ctx context.Context, q *wire.Query, from From) (wire.Res
 	}
 	answer, err := x.run(ctx)
 	x.report(from)
+	x.record.finish()
 	return answer, err
 }
 
