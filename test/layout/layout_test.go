@@ -73,11 +73,12 @@ var allowed = map[string][]string{
 	"cmd/nodens/migrate":   {"daemonset"},
 	"cmd/nodens/options":   {"netsetup"},
 	"server":               {"server/resolver", "server/fastpath", "upstream"},
-	"server/resolver":      {"server/clients", "server/dnstap", "server/hosts", "server/rewrite", "server/tail", "server/template", "kubernetes", "cache", "upstream"},
+	"server/resolver":      {"server/clients", "server/dnstap", "server/hosts", "server/otlp", "server/rewrite", "server/tail", "server/template", "kubernetes", "cache", "upstream"},
 	"server/clients":       {},
 	"server/dnstap":        {},
 	"server/fastpath":      {},
 	"server/hosts":         {},
+	"server/otlp":          {},
 	"server/rewrite":       {},
 	"server/tail":          {},
 	"server/template":      {},
@@ -104,6 +105,7 @@ var libraries = []struct {
 	{"github.com/cilium/", []string{"server/fastpath"}},
 	{"github.com/expr-lang/", []string{"internal/expression"}},
 	{"github.com/spf13/", []string{"cmd/nodens", "internal/cli"}},
+	{"go.opentelemetry.io/", []string{"server/otlp"}},
 }
 
 // TestImports checks the import rules that ARCHITECTURE.md draws.
