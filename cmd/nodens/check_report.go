@@ -165,7 +165,7 @@ func (s *steps) addListener(b *config.Block) {
 	}
 }
 
-// addEndpoints adds the HTTP and dnstap addresses of b, and what it logs.
+// addEndpoints adds the addresses of b for HTTP, dnstap and traces, and what it logs.
 func (s *steps) addEndpoints(b *config.Block) {
 	if b.Health != nil {
 		s.add("health", nil, "http %s/health", b.Health.Addr)
@@ -181,6 +181,9 @@ func (s *steps) addEndpoints(b *config.Block) {
 	}
 	for d := range b.Dnstap.All {
 		s.add("dnstap", nil, "to %s://%s", d.Network, d.Address)
+	}
+	if b.Trace != nil && b.Trace.Endpoint != "" {
+		s.add("trace", nil, "to %s", b.Trace.Endpoint)
 	}
 	for l := b.Log; l != nil; l = l.Next {
 		what := describeLog(l)

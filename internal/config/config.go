@@ -87,6 +87,7 @@ type Block struct {
 	Errors      *Errors      `directive:"errors"`
 	Log         *Log         `directive:"log"`
 	Dnstap      *Dnstap      `directive:"dnstap"`
+	Trace       *Trace       `directive:"trace"`
 	View        *View        `directive:"view"`
 	ACL         *ACL         `directive:"acl"`
 	Any         *Any         `directive:"any"`

@@ -147,7 +147,6 @@ var refused = []refusal{
 	{"shed", "take it out; queries beyond what the agent can hold are always shed"},
 	{"sign", serveElsewhere},
 	{"siit", "forward the names that need it to CoreDNS"},
-	{"trace", "take it out; use log or dnstap"},
 	{"transfer", serveElsewhere},
 	{"tsig", serveElsewhere},
 }

@@ -37,6 +37,16 @@ func TestLoggingDirectives(t *testing.T) {
 		{"pprof", "pprof :1234 {\nblock\n}", &Pprof{Addr: ":1234", BlockRate: 1}},
 		{"pprof", "pprof {\nblock 20\n}", &Pprof{Addr: "localhost:6053", BlockRate: 20}},
 
+		{"trace", "trace otlp 192.0.2.9", &Trace{Endpoint: "http://192.0.2.9:4318/v1/traces", Service: "nodens", Every: 1}},
+		{"trace", "trace OTLP [2001:db8::1]", &Trace{Endpoint: "http://[2001:db8::1]:4318/v1/traces", Service: "nodens", Every: 1}},
+		{"trace", "trace otlp a.test:80", &Trace{Endpoint: "http://a.test:80/v1/traces", Service: "nodens", Every: 1}},
+		{"trace", "trace otlp https://a.test/ {\nslow 200ms\n}", &Trace{Endpoint: "https://a.test/v1/traces", Service: "nodens", Slow: 200 * time.Millisecond}},
+		{"trace", "trace otlp http://a.test:1/x {\nslow 1s\nevery 100\nservice dns\n}", &Trace{Endpoint: "http://a.test:1/x", Service: "dns", Every: 100, Slow: time.Second}},
+		{"trace", "trace otlp a.test {\nevery 0\n}", &Trace{Endpoint: "http://a.test:4318/v1/traces", Service: "nodens"}},
+		{"trace", "trace", &Trace{Service: "nodens", Every: 1}},
+		{"trace", "trace http://a.test:9411/api {\nevery 7\nclient_server\nzipkin_max_backlog_size 0\nzipkin_max_batch_size 5\nzipkin_max_batch_interval 3s\n}", &Trace{Service: "nodens", Every: 7}},
+		{"trace", "trace Datadog a.test:8126 {\ndatadog_analytics_rate\ndatadog_analytics_rate 1\nclient_server f\n}", &Trace{Service: "nodens", Every: 1}},
+
 		{"dnstap", "dnstap /tmp/s", tap(func(*Dnstap) {})},
 		{"dnstap", "dnstap unix:///tmp/s full 2 3", tap(func(x *Dnstap) { x.Full, x.WriteBuffer, x.Queue = true, 2<<20, 30000 })},
 		{"dnstap", "dnstap tcp://127.0.0.1:6000 no 1024 4096", tap(func(x *Dnstap) {
@@ -113,6 +123,21 @@ func TestLoggingDirectiveErrors(t *testing.T) {
 		{"errors {\nconsolidate 1m x show_first error\n}", "errors consolidate: the level may be given once, before show_first"},
 		{"errors {\nconsolidate 1m " + strings.Repeat("x", 10001) + "\n}", "errors consolidate: the regular expression has 10001 bytes; allowed: up to 10000"},
 		{"errors {\n" + strings.Repeat("consolidate 1m x\n", 101) + "}", "errors consolidate: there are more than 100 patterns"},
+		{"trace otlp", "trace: otlp needs an endpoint; write: trace otlp http://HOST:4318"},
+		{"trace a b c", `trace: "c" is one argument too many`},
+		{"trace jaeger a.test", `trace: unknown endpoint type "jaeger"; allowed: datadog, otlp, zipkin`},
+		{"trace otlp grpc://a.test:4317", `trace: "grpc://a.test:4317" is neither an http:// nor an https:// URL`},
+		{"trace otlp http://:1", `trace: "http://:1" is not a URL`},
+		{"trace otlp http://a.test:x", `trace: "http://a.test:x" is not a URL`},
+		{"trace otlp http://me:secret@a.test", "has more than a host, a port and a path"},
+		{"trace otlp a.test {\nevery -1\n}", "trace every: -1 is out of range"},
+		{"trace {\nclient_server maybe\n}", `trace client_server: unknown value "maybe"; allowed: false, true`},
+		{"trace {\ndatadog_analytics_rate 1.1\n}", `trace datadog_analytics_rate: "1.1" is not a rate from 0 to 1`},
+		{"trace {\ndatadog_analytics_rate NaN\n}", `"NaN" is not a rate`},
+		{"trace {\nzipkin_max_batch_size\n}", `trace: an argument is missing after "zipkin_max_batch_size"`},
+		{"trace {\nzipkin_max_batch_interval 1\n}", `trace zipkin_max_batch_interval: "1" is not a duration`},
+		{"trace {\nevry 2\n}", `trace: unknown option "evry" (did you mean "every"?)`},
+		{"trace\ntrace", `trace: "trace" is in the block twice`},
 		{"dnstap", `dnstap: an argument is missing after "dnstap"`},
 		{"dnstap listen /s", "dnstap: CoreDNS has dnstap listen, this version of nodens doesn't"},
 		{"dnstap unix://", "dnstap: the path of the socket is empty"},
@@ -129,5 +154,20 @@ func TestLoggingDirectiveErrors(t *testing.T) {
 				t.Errorf("%q: %v, want %q", tt.text, err, tt.want)
 			}
 		})
+	}
+}
+
+// TestTraceWarning: the forms of CoreDNS, which export nothing, have one warning with the remedy.
+func TestTraceWarning(t *testing.T) {
+	for text, want := range map[string]int{"trace": 1, "trace zipkin a.test": 1, "trace a.test\n}\na.test {\ntrace datadog b.test": 2, "trace otlp a.test": 0} {
+		c := mustParse(t, ". {\n"+text+"\n}\n")
+		if len(c.Warnings) != want {
+			t.Errorf("%q: warnings %q, want %d", text, c.Warnings, want)
+		}
+		for _, w := range c.Warnings {
+			if !strings.Contains(w, "trace: nodens has no exporter for zipkin and datadog") || !strings.Contains(w, "write `trace otlp http://HOST:4318`") {
+				t.Errorf("%q: %s", text, w)
+			}
+		}
 	}
 }

@@ -99,10 +99,12 @@ var errIncomplete = errors.New("the view of the cluster has not loaded the objec
 func (r *Request) awaitView(v External) bool {
 	limited, cancel := context.WithTimeout(r.ctx, clusterWait)
 	defer cancel()
+	r.recordView()
 	began := clock.Now()
 	err := v.Await(limited, &r.Query)
 	r.now = clock.Now() // what the cache holds has grown older
 	r.lookups.view += r.now - began
+	r.recordEnd(false, err)
 	if err != nil {
 		r.reply.Fail(wire.ServFail)
 		r.err, r.lookups.failure = fmt.Errorf("%w: %w", errIncomplete, err), clients.ViewCause

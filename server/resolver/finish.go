@@ -26,6 +26,9 @@ func (r *Request) Finish() []byte {
 	if r.routes.Tail.Attached() {
 		r.publish(msg != nil)
 	}
+	if r.ownLookups.recording != nil {
+		r.exportSpans(msg != nil)
+	}
 	if rule := z.Log.rule(r); rule != nil {
 		z.Log.write(rule, r, msg)
 	}

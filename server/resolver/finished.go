@@ -13,7 +13,7 @@ import (
 )
 
 // What is known of a request that is finished, for logs. Nothing here is needed, and computed, for
-// zones without a log unless `nodens tail` is attached.
+// zones without a log unless `nodens tail` is attached, or spans of the query are exported.
 
 // The values of cache in logs.
 const (

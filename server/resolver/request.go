@@ -176,6 +176,8 @@ type lookups struct {
 	// exchange is where the last exchange records who was asked; nil: nowhere. The exchange may go on
 	// after the request is finished.
 	exchange *atomic.Pointer[upstream.Asked]
+	// recording is what the query has waited for, for its spans; nil: it has not waited, or there are none.
+	recording *recording
 }
 
 // lookup is one look-up.
@@ -190,7 +192,7 @@ type lookup struct {
 func (l *lookups) reset() {
 	clear(l.list)
 	l.list, l.names = l.list[:0], l.names[:0]
-	l.waits, l.exchange = waits{}, nil
+	l.waits, l.exchange, l.recording = waits{}, nil, nil
 }
 
 // add notes the look-up of r's question.

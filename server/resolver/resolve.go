@@ -163,7 +163,7 @@ func (z *Zone) choosePool(r *Request) bool {
 // Forward gets the answer from the upstreams, by way of the zone's cache. r may wait.
 func (r *Request) Forward() {
 	z, q := r.zone, &r.Query
-	from := upstream.From{Client: r.Place, Asked: r.recordAsked()}
+	from := upstream.From{Client: r.Place, Asked: r.recordAsked(), Record: r.recordForward()}
 	if r.routes.Clients != nil {
 		from.Hedged = new(atomic.Bool)
 	}
@@ -182,6 +182,7 @@ func (r *Request) Forward() {
 		}
 	}
 	r.lookups.forwarded(hit, clock.Now()-began, from.Hedged, r.err)
+	r.recordEnd(hit, r.err)
 	switch {
 	case errors.Is(r.err, errLoop):
 		z.Loop.fail(&r.reply)

@@ -37,6 +37,8 @@ type Routes struct {
 	classes bool
 	// views is set if a zone has a view, so that the answer depends on the client.
 	views bool
+	// tracing is set if a zone has Tracing.
+	tracing bool
 	// dropped counts the queries that no zone takes.
 	dropped *Zone
 }
@@ -51,6 +53,7 @@ func NewRoutes(zones []*Zone, dropped *Stats) *Routes {
 		rt.zones[z.Name] = z
 		rt.depth = max(rt.depth, z.Name.Labels())
 		rt.views = rt.views || z.View != nil
+		rt.tracing = rt.tracing || z.Tracing != nil
 		rt.classes = rt.classes || z.Rewrite.RewritesClass()
 	}
 	if slices.ContainsFunc(zones, func(z *Zone) bool { return z.ACL != nil }) {

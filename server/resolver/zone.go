@@ -71,6 +71,8 @@ type Zone struct {
 	Log    *QueryLog
 	// Taps receive all queries and replies as dnstap messages.
 	Taps []Tap
+	// Tracing selects the queries whose spans are exported; nil: none are.
+	Tracing *Tracing
 	// Stats are the zone's counters. They outlive the Zone, so that a reload does not reset
 	// them. They are not nil.
 	Stats *Stats

@@ -1,4 +1,4 @@
-// Command coredns is CoreDNS with the plugins that nodens has directives for. CoreDNS's own
+// Command coredns is CoreDNS with the plugins that nodens has directives for, except trace. CoreDNS's own
 // main package registers all plugins. Those of cloud providers, tracing and other data stores
 // double the number of packages to compile, and no Corefile of a test names them.
 package main

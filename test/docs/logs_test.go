@@ -27,7 +27,7 @@ type logSources struct {
 
 // outageLevels are the levels of outages, by the folder that declares their messages.
 var outageLevels = map[string]string{
-	"kubernetes": "ERROR", "kubernetes/reflector": "ERROR", "server/dnstap": "WARN", "upstream": "WARN",
+	"kubernetes": "ERROR", "kubernetes/reflector": "ERROR", "server/dnstap": "WARN", "server/otlp": "WARN", "upstream": "WARN",
 }
 
 // readLogs collects what the agent logs.

@@ -221,7 +221,7 @@ func TestKernelResults(t *testing.T) {
 
 // metricName is a metric of nodens or CoreDNS in a text. Recording rules have a prefix with a
 // colon.
-var metricName = regexp.MustCompile(`\b(?:nodens|coredns)_(?:dns|http|tls|cache|kubernetes|netsetup|handovers|kernel|upstream|loop|config|dnstap|proxy|forward|health|reload|hosts|acl|panics|plugin|build|autopath|local|nodecache|dns64)_[a-z0-9_]+\b`)
+var metricName = regexp.MustCompile(`\b(?:nodens|coredns)_(?:dns|http|tls|cache|kubernetes|netsetup|handovers|kernel|upstream|loop|config|dnstap|proxy|forward|health|reload|hosts|acl|panics|plugin|build|autopath|local|nodecache|dns64|trace)_[a-z0-9_]+\b`)
 
 // TestNamedMetrics: pages name only metrics that the agent has, or that the page about metrics
 // calls absent. Names that end in * or _ are prefixes.

@@ -145,6 +145,7 @@ func newAgent(opts *options.Agent, log *slog.Logger, level *slog.LevelVar) (*age
 		draining: make(chan struct{}, maxDraining),
 		drained:  make(chan struct{}),
 	}
+	a.builder.lookup = a.lookupCollector
 	a.mainCalls, a.mainClosed = make(chan func(context.Context)), make(chan struct{})
 	if !opts.SetsUpNetwork() {
 		return a, nil

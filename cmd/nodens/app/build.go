@@ -1,6 +1,7 @@
 package app
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -65,6 +66,8 @@ type builder struct {
 	clientLevels *clientLevels
 	// tail gets the finished queries while an operator watches them.
 	tail *tail.Feed
+	// lookup returns the addresses of collectors of traces.
+	lookup func(ctx context.Context, host string) ([]netip.Addr, error)
 }
 
 // build returns the generation that cfg describes. It reuses the parts of old (nil: none)
@@ -77,6 +80,7 @@ func (a *builder) build(cfg *config.Config, old *generation) (*generation, error
 		return nil, err
 	}
 	a.openTaps(g, old)
+	a.openExporters(g, old)
 	a.buildRoutes(g)
 	return g, nil
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/nodens-dns/nodens/kubernetes"
 	"github.com/nodens-dns/nodens/server"
 	"github.com/nodens-dns/nodens/server/dnstap"
+	"github.com/nodens-dns/nodens/server/otlp"
 	"github.com/nodens-dns/nodens/upstream"
 )
 
@@ -24,6 +25,8 @@ type generation struct {
 	views  map[string]*kubernetes.View   // by viewKey
 	taps   map[config.Dnstap]*dnstap.Tap // by directive, without Next
 	certs  map[config.TLSServer]*server.Certificate
+	// exporters are the exporters of traces.
+	exporters map[exporterKey]*otlp.Exporter
 	// listeners is what the server listens on.
 	listeners map[netip.AddrPort]server.ListenerConfig
 }
@@ -34,6 +37,7 @@ func newGeneration(cfg *config.Config) *generation {
 		views:     make(map[string]*kubernetes.View),
 		taps:      make(map[config.Dnstap]*dnstap.Tap),
 		certs:     make(map[config.TLSServer]*server.Certificate),
+		exporters: make(map[exporterKey]*otlp.Exporter),
 		listeners: make(map[netip.AddrPort]server.ListenerConfig),
 	}
 }
@@ -105,6 +109,11 @@ func (g *generation) start(old *generation, launch func(part any, run func(conte
 			launch(t, t.Run)
 		}
 	}
+	for _, e := range g.exporters {
+		if !old.owns(e) {
+			launch(e, e.Run)
+		}
+	}
 	for _, p := range g.blocks {
 		if p.hosts != nil && !old.owns(p.hosts) {
 			launch(p.hosts, p.hosts.Run)
@@ -117,20 +126,20 @@ func (g *generation) owns(part any) bool {
 	if g == nil {
 		return false
 	}
-	for _, v := range g.views {
+	return isValue(part, g.views) || isValue(part, g.taps) || isValue(part, g.exporters) || slices.ContainsFunc(g.blocks, func(p *blockParts) bool {
+		return part == any(p.hosts) || part == any(p.cache) || p.hasLoop(part) ||
+			slices.ContainsFunc(p.pools, func(u *upstream.Pool) bool { return part == any(u) })
+	})
+}
+
+// isValue reports whether part is a value of m.
+func isValue[K, V comparable](part any, m map[K]V) bool {
+	for _, v := range m {
 		if part == any(v) {
 			return true
 		}
 	}
-	for _, t := range g.taps {
-		if part == any(t) {
-			return true
-		}
-	}
-	return slices.ContainsFunc(g.blocks, func(p *blockParts) bool {
-		return part == any(p.hosts) || part == any(p.cache) || p.hasLoop(part) ||
-			slices.ContainsFunc(p.pools, func(u *upstream.Pool) bool { return part == any(u) })
-	})
+	return false
 }
 
 // closeUnused closes all of g's parts but those that keep (nil: none) owns.

@@ -226,6 +226,7 @@ func (a *agent) Collect(ch chan<- prometheus.Metric) {
 	}
 	guards.put(s)
 	s.taps(g)
+	s.exporters(g)
 	s.certificates(g)
 	s.parts(g)
 	s.views(g)

@@ -21,7 +21,7 @@ func (a *builder) buildRoutes(g *generation) {
 				z := p.newZone(name)
 				z.View = newView(b, addr)
 				z.Stats = a.statsFor(b.Transport, addr, name.String(), b.ViewName())
-				z.Taps = a.blockTaps(g, b)
+				z.Taps, z.Tracing = a.blockTaps(g, b), g.tracing(b)
 				z.Log = a.queryLog(b, name.String(), addr.Addr())
 				zones[addr] = append(zones[addr], z)
 			}
