@@ -142,24 +142,28 @@ func (e *Exporter) Send(s *Span) bool {
 		e.queue = append(e.queue, s)
 		e.spans, e.bytes = e.spans+spans, e.bytes+bytes
 	}
-	queued := e.spans
+	e.signal()
 	e.mu.Unlock()
 	if !fits {
 		e.dropped[queueFull].Add(uint64(spans))
-		return false
 	}
-	signal(e.wake)
-	if queued >= maxBatch {
-		signal(e.full)
-	}
-	return true
+	return fits
 }
 
-// signal adds a value to c unless there is one.
-func signal(c chan<- struct{}) {
+// signal makes wake and full hold a value as long as there are spans, and enough of them. e is locked.
+func (e *Exporter) signal() {
+	set(e.wake, e.spans > 0)
+	set(e.full, e.spans >= maxBatch)
+}
+
+// set makes c, of capacity 1, hold a value or none. Only one goroutine at a time may call it.
+func set(c chan struct{}, value bool) {
 	select {
-	case c <- struct{}{}:
+	case <-c:
 	default:
+	}
+	if value {
+		c <- struct{}{}
 	}
 }
 
@@ -175,12 +179,7 @@ func (e *Exporter) take() (batch []*Span, spans int) {
 	batch = e.queue[:n:n]
 	e.queue = append([]*Span(nil), e.queue[n:]...)
 	e.spans, e.bytes = e.spans-spans, e.bytes-bytes
-	if e.spans > 0 {
-		signal(e.wake)
-	}
-	if e.spans >= maxBatch {
-		signal(e.full)
-	}
+	e.signal()
 	return batch, spans
 }
 

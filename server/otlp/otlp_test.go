@@ -1,7 +1,6 @@
 package otlp_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -12,7 +11,6 @@ import (
 	"net/netip"
 	"runtime"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -20,6 +18,7 @@ import (
 
 	"github.com/nodens-dns/nodens/server/otlp"
 	"github.com/nodens-dns/nodens/test/collector"
+	"github.com/nodens-dns/nodens/test/testlog"
 )
 
 // hangTimeout ends a test that would hang; no test measures it.
@@ -44,24 +43,6 @@ func eventually(t *testing.T, what string, ok func() bool) {
 			t.Fatalf("waited in vain: %s", what)
 		}
 	}
-}
-
-// buffer is a log.
-type buffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *buffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
 }
 
 // run starts an exporter to endpoint until stop is called, or the test ends.
@@ -234,7 +215,7 @@ func TestHostileCollector(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := collector.Start(t)
 			c.SetReply(reply)
-			var log buffer
+			var log testlog.Buffer
 			e, stop := run(t, c.URL, &log)
 			e.Send(trace("first"))
 			eventually(t, "a request", func() bool { return c.Requests() > 0 })
@@ -275,7 +256,7 @@ func flush(w http.ResponseWriter) { _ = http.NewResponseController(w).Flush() }
 func TestUnreachable(t *testing.T) {
 	c := collector.Start(t)
 	c.Close()
-	var log buffer
+	var log testlog.Buffer
 	e, stop := run(t, c.URL, &log)
 	e.Send(trace("a"))
 	eventually(t, "a log line", func() bool { return strings.Contains(log.String(), "connection refused") })
