@@ -13,6 +13,9 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/nodens-dns/nodens/test/agenttest"
+	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/poll"
 	"github.com/nodens-dns/nodens/test/race"
 )
 
@@ -20,17 +23,53 @@ import (
 // shares with the agent. It takes about 3 MiB.
 const maxCommandMemory = 8 << 20
 
-// anonymousMemory returns the resident anonymous memory of a process in bytes.
-func anonymousMemory(pid int) (n int, err error) {
+// maxAgentMemory bounds the memory of an agent after its start, with the pages of its file.
+const maxAgentMemory = 25 << 20
+
+// memoryOf returns a field of /proc/PID/status in bytes, such as RssAnon: the resident anonymous memory.
+func memoryOf(pid int, field string) (n int, err error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		return 0, err
 	}
-	_, rest, ok := strings.Cut(string(b), "RssAnon:")
+	_, rest, ok := strings.Cut(string(b), field+":")
 	if _, err = fmt.Sscan(rest, &n); !ok || err != nil {
-		return 0, fmt.Errorf("no RssAnon in %s", b)
+		return 0, fmt.Errorf("no %s in %s", field, b)
 	}
 	return n << 10, nil
+}
+
+// TestAgentMemory: an agent with a view of a cluster and the page takes little memory after its start, after a query as
+// before.
+func TestAgentMemory(t *testing.T) {
+	race.SkipSequential(t)
+	p := peer.Ports(t, 2)
+	dir := t.TempDir()
+	objects, conf := filepath.Join(dir, "objects.yaml"), filepath.Join(dir, "Corefile")
+	agenttest.WriteFile(t, objects, "apiVersion: v1\nkind: Service\nmetadata: {name: web, namespace: shop}\nspec: {clusterIP: 10.96.0.1, clusterIPs: [10.96.0.1]}\n")
+	agenttest.WriteFile(t, conf, fmt.Sprintf(".:%d {\n bind 127.0.0.1\n errors\n cache 30\n kubernetes cluster.local {\n  manifests %s\n }\n forward . 127.0.0.1:1\n}\n", p[0], objects))
+	agent := newProcessOn(t, conf, nil, "-setupinterface=false", "-setupiptables=false", "-health-port=0",
+		"-handover-dir", filepath.Join(dir, "handover"), "-page", fmt.Sprintf("127.0.0.1:%d", p[1]))
+	agent.AwaitLog("the page is served")
+	agent.AwaitLog("serving")
+	check := func(when string) {
+		// The pages are released just after the line is logged.
+		poll.Until(t, "little memory "+when, func() bool {
+			n, err := memoryOf(agent.cmd.Process.Pid, "VmRSS")
+			if err != nil {
+				t.Fatal(err)
+			}
+			return n <= maxAgentMemory
+		})
+		rss, _ := memoryOf(agent.cmd.Process.Pid, "VmRSS")
+		anonymous, _ := memoryOf(agent.cmd.Process.Pid, "RssAnon")
+		t.Logf("%s: %.1f MiB, of which %.1f MiB anonymous", when, float64(rss)/(1<<20), float64(anonymous)/(1<<20))
+	}
+	check("after the start")
+	if got := agenttest.Ask(t, p[0], "web.shop.svc.cluster.local."); got != "10.96.0.1" {
+		t.Errorf("the answer is %s", got)
+	}
+	check("after a query")
 }
 
 // TestCommandMemory: a command that asks an agent does not allocate what an agent needs.
@@ -50,7 +89,7 @@ func TestCommandMemory(t *testing.T) {
 		s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			<-started
 			asked.Add(1)
-			if n, err := anonymousMemory(cmd.Process.Pid); err != nil || n == 0 || n > maxCommandMemory {
+			if n, err := memoryOf(cmd.Process.Pid, "RssAnon"); err != nil || n == 0 || n > maxCommandMemory {
 				t.Errorf("%s has %d KiB of anonymous memory, want %d at most, %v", args, n>>10, maxCommandMemory>>10, err)
 			}
 			_, _ = w.Write([]byte(`{"ready":true,"healthy":true}`))

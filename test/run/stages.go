@@ -69,7 +69,7 @@ var slowest = []string{"netsetup", "cmd/nodens", "cmd/nodens/app", "test/node", 
 
 // withoutRace matches the tests that are skipped under the race detector: they count allocations,
 // compute on one goroutine, or compare runs.
-const withoutRace = "Alloc|^Test(Permission$|CommandMemory|Worst|Large$|ChangesCost|BytesMatchHeap|SnapshotMemory)"
+const withoutRace = "Alloc|^Test(Permission$|CommandMemory|AgentMemory|Worst|Large$|ChangesCost|BytesMatchHeap|SnapshotMemory)"
 
 // plan returns the lists of stages that run side by side. Unit tests run under the race
 // detector, except for those that match withoutRace. Benchmarks run once, to keep them working.

@@ -174,6 +174,9 @@ func (a *agent) run(parent context.Context, cfg *config.Config) (err error) {
 		return err
 	}
 	a.logServing()
+	if err := releaseProgramPages(); err != nil {
+		a.log.Debug("releasing the pages of the program failed", "err", err)
+	}
 	if a.opts.OnServing != nil {
 		a.opts.OnServing()
 	}

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/nodens-dns/nodens/internal/report"
+	"github.com/nodens-dns/nodens/test/bench/figures"
 	"github.com/nodens-dns/nodens/test/bench/harness"
 	"github.com/nodens-dns/nodens/test/bench/machine"
 	"github.com/nodens-dns/nodens/test/peer"
@@ -53,6 +54,7 @@ type watchingRun struct {
 	// pages and sockets are of the present pair.
 	pages   [2]harness.Port
 	sockets [2]string
+	started int // number of agents
 	watcher *watcher
 }
 
@@ -62,8 +64,16 @@ type lines struct{ shown, lost, queries uint64 }
 // WatchingReport is the result of the section about watching.
 type WatchingReport struct {
 	*harness.Report
-	lines map[string][]lines // by workload
+	lines  map[string][]lines            // by workload
+	memory map[string][]machine.ProcStat // by when it was read
 }
+
+// When memory is read.
+const (
+	afterStart   = "after the start"
+	watchedAtEnd = "at the end of a round, watched"
+	otherAtEnd   = "at the end of a round, not watched"
+)
 
 // MeasureWatching measures what it costs an agent that its page is open, and that nodens tail follows a
 // pod. Nothing that it started runs when it returns.
@@ -74,7 +84,7 @@ func MeasureWatching(ctx context.Context, p harness.Plan) (*WatchingReport, erro
 	}
 	defer b.Close()
 	b.Cluster, b.OwnClient = true, true
-	w := &watchingRun{run: &run{Run: b}, out: &WatchingReport{b.Report, map[string][]lines{}}}
+	w := &watchingRun{run: &run{Run: b}, out: &WatchingReport{b.Report, map[string][]lines{}, map[string][]machine.ProcStat{}}}
 	w.settle = w.settleLines
 	for _, load := range p.Sized(watchingWorkloads()) {
 		if p.Only.Workload(load) {
@@ -109,12 +119,21 @@ func (b *watchingRun) start(ctx context.Context, at int) (*harness.RunningServer
 	}
 	b.pages[at], b.sockets[at] = harness.Port(port), filepath.Join(b.Dir, fmt.Sprintf("admin-%d.sock", at))
 	s := b.Rows[at]
-	s.Flags = append(s.Flags[:len(s.Flags):len(s.Flags)], "-page", harness.LoopbackAddr(b.pages[at]).String(), "-admin-socket", b.sockets[at])
+	s.Flags = append(s.Flags[:len(s.Flags):len(s.Flags)], "-page", harness.LoopbackAddr(b.pages[at]).String(), "-admin-socket", b.sockets[at],
+		"-handover-dir", filepath.Join(b.Dir, fmt.Sprintf("handover-%d-%d", b.started, at)))
+	b.started++
 	return b.Start(ctx, s, true)
 }
 
 // measurePair measures all workloads while the first agent is watched.
 func (b *watchingRun) measurePair(ctx context.Context, p *pair) (err error) {
+	// What a start leaves behind is given back in this time, or it is not.
+	if err := harness.Sleep(ctx, b.Length); err != nil {
+		return err
+	}
+	if err := b.readMemory(p, 0, afterStart); err != nil {
+		return err
+	}
 	if b.watcher, err = watch(ctx, b.pages[0], b.sockets[0]); err != nil {
 		return fmt.Errorf("watching an agent: %w", err)
 	}
@@ -140,15 +159,27 @@ func (b *watchingRun) measurePair(ctx context.Context, p *pair) (err error) {
 	if n := b.watcher.events.Load(); n == 0 {
 		return errors.New("the page has sent no event")
 	}
+	return errors.Join(b.readMemory(p, 0, watchedAtEnd), b.readMemory(p, 1, otherAtEnd))
+}
+
+// readMemory reads the memory of an agent of a pair.
+func (b *watchingRun) readMemory(p *pair, at int, when string) error {
+	stat, err := machine.ReadProcStat(p.agents[at].Any().PID())
+	if err != nil {
+		return err
+	}
+	b.out.memory[when] = append(b.out.memory[when], stat)
+	fmt.Fprintf(b.Progress, "round %d of %d, memory %s: %.1f MiB, of which %.1f MiB anonymous\n",
+		p.round+1, b.Plan.Rounds, when, figures.Mebi(stat.RSS), figures.Mebi(stat.Anonymous))
 	return nil
 }
 
 // lineDelay is within how long a query is shown. Those that were lost are shown every 250 ms.
-const lineDelay = 500 * time.Millisecond
+const lineDelay = 400 * time.Millisecond
 
 // settleLines waits for the lines of earlier queries, which are not counted.
 func (b *watchingRun) settleLines(ctx context.Context) error {
-	if err := harness.Sleep(ctx, lineDelay); err != nil {
+	if err := harness.Sleep(ctx, b.Wait(lineDelay)); err != nil {
 		return err
 	}
 	b.watcher.shown.Store(0)

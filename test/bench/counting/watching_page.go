@@ -6,6 +6,7 @@ import (
 
 	"github.com/nodens-dns/nodens/test/bench/figures"
 	"github.com/nodens-dns/nodens/test/bench/harness"
+	"github.com/nodens-dns/nodens/test/bench/machine"
 )
 
 // Targets returns the section's targets.
@@ -13,7 +14,39 @@ func (r *WatchingReport) Targets() (list []harness.Target) {
 	for _, shape := range []string{"at saturation", "1,000 qps"} {
 		list = append(list, harness.Target{What: "CPU per hit, " + shape + ", relative to not watched", Limit: maxCost, Of: r.ratios(shape)})
 	}
-	return list
+	return append(list, harness.Target{What: "memory " + afterStart, Limit: maxStartMemory, Unit: "MiB", Of: []harness.TargetValue{{Find: func() (figures.Spread, bool) {
+		return r.memoryOf(afterStart, rss)
+	}}}})
+}
+
+// maxStartMemory limits the memory of an agent after its start, in MiB.
+const maxStartMemory = 25
+
+func rss(s machine.ProcStat) uint64       { return s.RSS }
+func anonymous(s machine.ProcStat) uint64 { return s.Anonymous }
+
+// memoryOf is the memory at some time, in MiB.
+func (r *WatchingReport) memoryOf(when string, of func(machine.ProcStat) uint64) (figures.Spread, bool) {
+	var values []float64
+	for _, s := range r.memory[when] {
+		values = append(values, figures.Mebi(of(s)))
+	}
+	if len(values) == 0 {
+		return figures.Spread{}, false
+	}
+	return figures.SpreadOf(values), true
+}
+
+// memoryTable is the table of memory.
+func (r *WatchingReport) memoryTable() string {
+	rows := [][]string{{"memory", "MiB", "least–most", "of which anonymous"}}
+	for _, when := range []string{afterStart, watchedAtEnd, otherAtEnd} {
+		if all, ok := r.memoryOf(when, rss); ok {
+			own, _ := r.memoryOf(when, anonymous)
+			rows = append(rows, []string{when, fmt.Sprintf("%.1f", all.Median), fmt.Sprintf("%.1f–%.1f", all.Least, all.Most), fmt.Sprintf("%.1f", own.Median)})
+		}
+	}
+	return tableOf(rows)
 }
 
 // ratios are the costs of the workloads of a load shape.
@@ -31,14 +64,9 @@ func (r *WatchingReport) cost(w harness.Workload) (figures.Spread, bool) {
 	return r.Ratio(harness.Sample.CPUPerQuery, harness.Cell{Server: watchedRow, Workload: w.Name}, harness.Cell{Server: unwatchedRow, Workload: w.Name})
 }
 
-// cpuShare is the CPU time in a second, in milliseconds.
-func cpuShare(s harness.Sample) float64 {
-	return 1000 * s.CPU.Seconds() / s.Elapsed.Seconds()
-}
-
 // table is the table of CPU times.
 func (r *WatchingReport) table() string {
-	rows := [][]string{{"workload", "not watched: CPU µs per query", "watched", "relative", "least–most", "queries/s", "CPU ms per second: not watched", "watched"}}
+	rows := [][]string{{"workload", "not watched: CPU µs per query", "watched", "relative", "least–most", "queries/s"}}
 	for _, w := range watchingWorkloads() {
 		ratio, ok := r.cost(w)
 		if !ok {
@@ -49,7 +77,6 @@ func (r *WatchingReport) table() string {
 			w.Name, fmt.Sprintf("%.2f", r.Over(unwatched, harness.Sample.CPUPerQuery).Median), fmt.Sprintf("%.2f", r.Over(watched, harness.Sample.CPUPerQuery).Median),
 			fmt.Sprintf("%.3f", ratio.Median), fmt.Sprintf("%.3f–%.3f", ratio.Least, ratio.Most),
 			fmt.Sprintf("%.0f", r.Over(watched, func(s harness.Sample) float64 { return float64(s.Completed) / s.Elapsed.Seconds() }).Median),
-			fmt.Sprintf("%.1f", r.Over(unwatched, cpuShare).Median), fmt.Sprintf("%.1f", r.Over(watched, cpuShare).Median),
 		})
 	}
 	return tableOf(rows)
@@ -74,7 +101,9 @@ func (r *WatchingReport) linesTable() string {
 }
 
 // Tables returns the tables that a terminal shows.
-func (r *WatchingReport) Tables() []string { return []string{r.table(), r.linesTable()} }
+func (r *WatchingReport) Tables() []string {
+	return []string{r.table(), r.linesTable(), r.memoryTable()}
+}
 
 //go:embed watching.md.tmpl
 var watchingText string
@@ -83,11 +112,11 @@ var watchingText string
 func (r *WatchingReport) Render(plots []figures.PlotFile) ([]harness.Page, error) {
 	data := struct {
 		harness.SectionData
-		Costs, Lines  string
-		Pods, Queried int
-		Corefile      string
+		Costs, Lines, Memory string
+		Pods, Queried        int
+		Corefile             string
 	}{
-		SectionData: r.NewSectionData(r.Targets(), plots), Costs: r.table(), Lines: r.linesTable(),
+		SectionData: r.NewSectionData(r.Targets(), plots), Costs: r.table(), Lines: r.linesTable(), Memory: r.memoryTable(),
 		Pods: podCount, Queried: nameCount, Corefile: harness.ConfigText("attribution"),
 	}
 	return harness.OnePage("watching.md", watchingText, data)

@@ -19,7 +19,7 @@ import (
 func TestWatchingTargets(t *testing.T) {
 	r := &WatchingReport{&harness.Report{
 		Plan: harness.Plan{Rounds: 2, Section: harness.WatchingFlag}, Date: time.Unix(0, 0), Samples: map[harness.Cell][]harness.Sample{},
-	}, map[string][]lines{}}
+	}, map[string][]lines{}, map[string][]machine.ProcStat{afterStart: {{RSS: 20 << 20, Anonymous: 5 << 20}, {RSS: 21 << 20, Anonymous: 6 << 20}}}}
 	for i, row := range []string{unwatchedRow, watchedRow} {
 		s := harness.Sample{LoadResult: harness.LoadResult{Sent: 100, Completed: 100, Elapsed: 2 * time.Second}, CPU: time.Duration(100+i) * time.Microsecond}
 		for _, w := range watchingWorkloads() {
@@ -41,14 +41,15 @@ func TestWatchingTargets(t *testing.T) {
 	for _, w := range watchingWorkloads()[2:] {
 		r.Samples[harness.Cell{Server: watchedRow, Workload: w.Name}][0].CPU = 107 * time.Microsecond
 	}
-	if d := cmp.Diff([]string{"CPU per hit, 1,000 qps, relative to not watched: cached A"}, missed()); d != "" {
+	r.memory[afterStart][0].RSS = 40 << 20
+	if d := cmp.Diff([]string{"CPU per hit, 1,000 qps, relative to not watched: cached A", "memory after the start: "}, missed()); d != "" {
 		t.Errorf("missed (-want +got):\n%s", d)
 	}
 	pages, err := r.Render(nil)
 	if err != nil || len(pages) != 1 {
 		t.Fatalf("%d pages: %v", len(pages), err)
 	}
-	for _, row := range []string{"| cached A, 1,000 qps ", "| names of a search path, at saturation ", "10,000 qps of the pod that is followed |                4 |               3 |"} {
+	for _, row := range []string{"| cached A, 1,000 qps ", "| names of a search path, at saturation ", "10,000 qps of the pod that is followed |                4 |               3 |", "| 30.5 |  21.0–40.0 |                5.5 |"} {
 		if !strings.Contains(string(pages[0].Text), row) {
 			t.Errorf("the page lacks %q:\n%s", row, pages[0].Text)
 		}
@@ -73,6 +74,9 @@ func TestMeasureWatching(t *testing.T) {
 			if len(list) != 1 || list[0].Completed == 0 || list[0].CPU <= 0 || list[0].Elapsed <= 0 {
 				t.Errorf("%s, %s: %+v", w.Name, row, list)
 			}
+		}
+		if list := r.memory[afterStart]; len(list) != 1 || list[0].Anonymous == 0 || list[0].RSS <= list[0].Anonymous {
+			t.Errorf("memory after the start: %+v", list)
 		}
 		if l := r.lines[w.Name]; len(l) != 1 || l[0].shown == 0 {
 			t.Errorf("%s: lines %+v", w.Name, l)

@@ -24,8 +24,9 @@ type ProcStat struct {
 	// Switches is how often its living threads have gone to sleep of their own
 	// accord.
 	Switches uint64
-	// RSS is the resident memory in bytes, Peak its maximum since ResetPeak.
-	RSS, Peak uint64
+	// RSS is the resident memory in bytes, Peak its maximum since ResetPeak. Anonymous is the part of
+	// RSS that no file has.
+	RSS, Peak, Anonymous uint64
 }
 
 // ReadProcStat reads the values of the process.
@@ -47,7 +48,7 @@ func ReadProcStat(pid int) (ProcStat, error) {
 		return r, err
 	}
 	// The kernel says kB and means KiB.
-	r.RSS, r.Peak = field(status, "VmRSS:")<<10, field(status, "VmHWM:")<<10
+	r.RSS, r.Peak, r.Anonymous = field(status, "VmRSS:")<<10, field(status, "VmHWM:")<<10, field(status, "RssAnon:")<<10
 	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
 	if err != nil {
 		return r, err
