@@ -1,0 +1,218 @@
+//go:build linux
+
+package kubectl_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodens-dns/nodens/cmd/nodens/kubectl"
+	"github.com/nodens-dns/nodens/internal/report"
+	"github.com/nodens-dns/nodens/test/agenttest"
+)
+
+// script takes the place of kubectl: get prints the files pods and node, exec runs the file of the pod.
+const script = `#!/bin/sh
+dir=%[1]s
+while [ $# -gt 0 ]; do
+	case $1 in
+	get) [ $2 = pods ] && exec cat $dir/pods; exec cat $dir/node ;;
+	exec) . $dir/pod-$2; exit ;;
+	esac
+	shift
+done
+`
+
+// cluster is the directory of a fake kubectl.
+type cluster struct {
+	t   *testing.T
+	dir string
+}
+
+func newCluster(t *testing.T) *cluster {
+	t.Helper()
+	c := &cluster{t, t.TempDir()}
+	c.write("kubectl", fmt.Sprintf(script, c.dir))
+	t.Setenv("PATH", c.dir+string(os.PathListSeparator)+os.Getenv("PATH"))
+	return c
+}
+
+// write replaces a file at once.
+func (c *cluster) write(name, text string) {
+	c.t.Helper()
+	temporary := filepath.Join(c.dir, "new")
+	if err := os.WriteFile(temporary, []byte(text), 0o755); err != nil {
+		c.t.Fatal(err)
+	}
+	if err := os.Rename(temporary, filepath.Join(c.dir, name)); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// pods lists pods, each as "POD NODE", whose agents show one query for the name of the pod.
+func (c *cluster) pods(pods ...string) {
+	c.t.Helper()
+	for _, text := range pods {
+		pod, _, _ := strings.Cut(text, " ")
+		c.write("pod-"+pod, fmt.Sprintf("echo '%s'; cat > /dev/null\n", c.query(pod)))
+	}
+	c.write("pods", strings.Join(pods, " Running\n")+" Running\n")
+}
+
+func (c *cluster) query(name string) string {
+	c.t.Helper()
+	text, err := json.Marshal(report.TailLine{Header: report.Header{SchemaVersion: 1, Instance: name}, Query: &report.TailQuery{Name: name}})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return string(text)
+}
+
+// tailing is a run of Follow.
+type tailing struct {
+	t      *testing.T
+	mu     sync.Mutex
+	events []string // "NODE NAME", or "NODE: NOTE"
+	cancel context.CancelFunc
+	ended  chan error
+}
+
+func (f *tailing) print(events []kubectl.TailEvent, _ uint64) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, e := range events {
+		if e.Line != nil {
+			f.events = append(f.events, e.Node+" "+e.Line.Query.Name)
+		} else {
+			f.events = append(f.events, e.Node+": "+e.Note)
+		}
+	}
+	return nil
+}
+
+// follow runs Follow until the test ends, or stop.
+func (c *cluster) follow(tail kubectl.Tail) *tailing {
+	f := &tailing{t: c.t, ended: make(chan error, 1)}
+	var ctx context.Context
+	ctx, f.cancel = context.WithCancel(context.Background())
+	tail.Time, tail.Refresh, tail.Print = time.Hour, 20*time.Millisecond, f.print
+	tail.Args = func(time.Duration) []string { return nil }
+	tail.Started = func([]string) error { return nil }
+	go func() { f.ended <- kubectl.Follow(ctx, &kubectl.Cluster{Timeout: time.Minute}, &tail) }()
+	c.t.Cleanup(f.cancel)
+	return f
+}
+
+// await waits for an event.
+func (f *tailing) await(event string) {
+	f.t.Helper()
+	for deadline := time.Now().Add(agenttest.Timeout); ; time.Sleep(5 * time.Millisecond) {
+		f.mu.Lock()
+		events := slices.Clone(f.events)
+		f.mu.Unlock()
+		if slices.Contains(events, event) {
+			return
+		}
+		if time.Now().After(deadline) {
+			f.t.Fatalf("timed out waiting for %q; events: %q", event, events)
+		}
+	}
+}
+
+func (f *tailing) stop() {
+	f.t.Helper()
+	f.cancel()
+	if err := <-f.ended; err != nil {
+		f.t.Error(err)
+	}
+}
+
+// TestFollowNewNodes: a node that joins is shown, up to 16 nodes.
+func TestFollowNewNodes(t *testing.T) {
+	c := newCluster(t)
+	c.pods("a node-a")
+	f := c.follow(kubectl.Tail{})
+	f.await("node-a a")
+	var pods []string
+	for i := range 17 {
+		pods = append(pods, fmt.Sprintf("%c node-%[1]c", 'a'+i))
+	}
+	c.pods(pods...)
+	f.await("node-p p")
+	f.await("node-q: not shown, because 16 nodes are")
+	f.stop()
+	if n := len(f.events); n != 17 {
+		t.Errorf("%d events: %q", n, f.events)
+	}
+}
+
+// TestFollowPod: the command moves with the pod to another node. What fails meanwhile is noted once.
+func TestFollowPod(t *testing.T) {
+	c := newCluster(t)
+	c.pods("a node-1", "b node-2")
+	c.write("node", "node-1\n")
+	f := c.follow(kubectl.Tail{Namespace: "shop", Pod: "web-0"})
+	f.await("node-1 a")
+	c.write("node", "<none>\n")
+	f.await(": the pod shop/web-0 is on no node yet; trying again")
+	c.write("node", "node-2\n")
+	f.await("node-2 b")
+	f.stop()
+	want := []string{"node-1 a", ": the pod shop/web-0 is on no node yet; trying again", "node-2: the pod shop/web-0 is here now", "node-2 b"}
+	if d := cmp.Diff(want, f.events); d != "" {
+		t.Errorf("events (-want +got)\n%s", d)
+	}
+}
+
+// TestFollowSlow: lines that are not printed in time are counted and not kept. Those of one node do not wait
+// for another one's.
+func TestFollowSlow(t *testing.T) {
+	const lines, kept = 20000, 4096
+	c := newCluster(t)
+	c.pods("a node-1", "b node-2")
+	for _, pod := range []string{"a", "b"} {
+		c.write("pod-"+pod, fmt.Sprintf("yes '%s' | head -n %d; echo > %s/%s.done; cat > /dev/null\n", c.query("x"), lines, c.dir, pod))
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var printed, most int
+	var lost uint64
+	err := kubectl.Follow(ctx, &kubectl.Cluster{Timeout: time.Minute}, &kubectl.Tail{
+		Time: time.Hour, Refresh: time.Hour, Args: func(time.Duration) []string { return nil }, Started: func([]string) error { return nil },
+		Print: func(events []kubectl.TailEvent, n uint64) error {
+			c.awaitFile("a.done")
+			c.awaitFile("b.done")
+			printed, lost, most = printed+len(events), lost+n, max(most, len(events))
+			if printed+int(lost) == 2*lines {
+				cancel()
+			}
+			return nil
+		},
+	})
+	if err != nil || printed+int(lost) != 2*lines || most != kept {
+		t.Errorf("%v; %d lines printed and %d lost of %d, at most %d at once, want %d", err, printed, lost, 2*lines, most, kept)
+	}
+}
+
+// awaitFile waits for a file.
+func (c *cluster) awaitFile(name string) {
+	for deadline := time.Now().Add(agenttest.Timeout); ; time.Sleep(5 * time.Millisecond) {
+		if _, err := os.Stat(filepath.Join(c.dir, name)); err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			c.t.Errorf("no file %s", name)
+			return
+		}
+	}
+}
