@@ -213,6 +213,42 @@ and 2 more
 	}
 }
 
+// TestPluginUpstreams: a server has one row for all nodes, which says on how many it is down.
+func TestPluginUpstreams(t *testing.T) {
+	k := newFakeKubectl(t)
+	for i, n := range []float64{1, 3} {
+		reply := report.Upstreams{Header: report.Header{SchemaVersion: 1}, More: i, Forwards: []report.Forward{
+			{Upstreams: []report.Upstream{
+				{To: "192.0.2.1:53", RTTSeconds: 0.001 * n, Recent: report.Exchanges{Seconds: 60, PerSecond: 10 * n, ServfailShare: 0.1 * n, UnansweredShare: 0.2 * n, P50Seconds: 0.001, P99Seconds: 0.01 * n}},
+				{To: fmt.Sprintf("192.0.2.%d:53", 7+i), Suspect: true},
+			}},
+			{Upstreams: []report.Upstream{{To: "192.0.2.1:53", Down: i == 0, Suspect: true, Recent: report.Exchanges{PerSecond: 10 * n}}}},
+		}}
+		k.agent(fmt.Sprint("p", i), fmt.Sprint("node-", i), reply)
+	}
+	k.pod("silent", "node-9", "Running", "exit 1\n")
+	const want = `2 nodes: 40.0 exchanges/s with 3 upstreams
+
+UPSTREAM NODES QPS SHARE SERVFAIL UNANSWERED P50 P99 RTT STATE
+192.0.2.1:53 2 40.0 100.0% 25.0% 60.0% ≤1ms ≤30ms 3.0ms down on 1 node, suspect on 2 nodes
+192.0.2.7:53 1 0.0 0.0% 0.0% 0.0% - - - suspect on 1 node
+and 2 more
+not shown: node node-9, pod silent: exit status 1
+`
+	code, out, stderr := pluginOutcome(t, "top --by upstream --rows 2 --sort servfail --timeout 1m")
+	if d := cmp.Diff(want, collapse(out)); code != 0 || d != "" {
+		t.Errorf("%d %s (-want +got)\n%s", code, stderr, d)
+	}
+	if want := "exec p0 -- nodens top --by upstream -o json"; !strings.Contains(strings.Join(k.asked(), "\n")+"\n", want+"\n") {
+		t.Errorf("no %q in %q", want, k.asked())
+	}
+	code, out, _ = pluginOutcome(t, "top --by upstream --timeout 1m -o json")
+	var u report.ClusterUpstreams
+	if err := json.Unmarshal([]byte(out), &u); err != nil || code != 0 || u.Nodes != 2 || len(u.Upstreams) != 3 || u.Upstreams[0].Down != 1 || u.More != 1 {
+		t.Errorf("%d %v\n%s", code, err, out)
+	}
+}
+
 // TestPluginStatus: one row for each agent. The exit code is 1 if one is not healthy or does not answer.
 func TestPluginStatus(t *testing.T) {
 	k := newFakeKubectl(t)
@@ -298,7 +334,9 @@ func TestPluginErrors(t *testing.T) {
 		want string
 	}{
 		{"top", 1, "no pod in the namespace kube-system has the labels k8s-app=node-local-dns; give --namespace and --selector"},
-		{"top --by upstream", 2, "give pod, workload, namespace or name"},
+		{"top --by node", 2, "give pod, workload, namespace, name or upstream"},
+		{"top --by upstream --sort nxdomain", 2, "--sort nxdomain does not go with --by upstream; give p99, queries, servfail"},
+		{"top --interval 10ms", 2, "--interval 10ms is too short; give 1s or more"},
 		{"top --topic slow", 2, "--topic does not go with --by pod"},
 		{"topp", 2, `unknown command "topp"; did you mean "top"?`},
 		{"status x", 2, "kubectl nodens status --help lists the flags"},

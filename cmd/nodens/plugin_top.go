@@ -21,22 +21,29 @@ func newPluginTopCommand() *cobra.Command {
 		Short: "Show which pods of a cluster ask the agents how much, and which names",
 		Long: `Show which pods of a cluster ask the agents how much, and what they get, as nodens top does for one
 node. Rows of pods have a column NODE. Rows of workloads, namespaces and names are sums over the
-nodes; P50 and P99 are the highest ones of a node. The table is shown once.`,
-		Example: "  kubectl nodens top\n  kubectl nodens top --by workload --sort nxdomain --window 1h\n  kubectl nodens top --by name --topic failing -o json",
+nodes; P50 and P99 are the highest ones of a node. With --watch the table is redrawn on a terminal
+until Ctrl-C; each table starts a process in the pod of each agent.`,
+		Example: "  kubectl nodens top\n  kubectl nodens top --by workload --sort nxdomain --window 1h\n  kubectl nodens top --by name --topic failing -o json\n  kubectl nodens top --by upstream --watch",
 		Args:    cli.NoArgs,
 	}
 	flags := cmd.Flags()
-	f.register(flags, []string{"pod", "workload", "namespace", "name"})
+	f.register(flags)
+	f.registerWatch(flags, false, clusterTopInterval)
 	cluster := addCluster(flags)
 	output := cli.AddTableOutput(flags)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := f.check(flags.Changed("topic")); err != nil {
 			return err
 		}
-		if f.by == "name" {
-			return f.runClusterNames(cmd.Context(), cluster, output, cmd.OutOrStdout())
+		run := f.runClusterClients
+		switch f.by {
+		case "name":
+			run = f.runClusterNames
+		case "upstream":
+			run = f.runClusterUpstreams
 		}
-		return f.runClusterClients(cmd.Context(), cluster, output, cmd.OutOrStdout())
+		ctx := cmd.Context()
+		return f.show(ctx, output, cmd.OutOrStdout(), func(w io.Writer) error { return run(ctx, cluster, output, w) })
 	}
 	return cmd
 }

@@ -5,25 +5,23 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"golang.org/x/term"
 
 	"github.com/nodens-dns/nodens/internal/cli"
 )
 
 const (
-	// topInterval is the time between two tables on a terminal.
-	topInterval = 2 * time.Second
+	// topInterval is the time between two tables of `nodens top` on a terminal, clusterTopInterval the one of
+	// `kubectl nodens top`, which starts a process in the pod of each agent.
+	topInterval        = 2 * time.Second
+	clusterTopInterval = 5 * time.Second
 	// defaultTopRows is the number of rows of a table.
 	defaultTopRows = 20
-	// clearScreen moves the cursor to the upper left corner, and clears what is below.
-	clearScreen = "\x1b[H\x1b[J"
 )
 
 // topFlags are the flags of `nodens top`.
@@ -31,6 +29,8 @@ type topFlags struct {
 	socket                  adminSocket
 	by, topic, window, sort string
 	rows                    int
+	watch                   bool
+	interval                time.Duration
 }
 
 // topTable is a reply that `nodens top` shows.
@@ -64,6 +64,8 @@ func (f *topFlags) check(topicGiven bool) error {
 	switch {
 	case topicGiven && f.by != "name":
 		return cli.Usagef("--topic does not go with --by %s; give --by name", f.by)
+	case f.interval < time.Second:
+		return cli.Usagef("--interval %s is too short; give 1s or more", f.interval)
 	case !slices.Contains(orders, f.sort):
 		return cli.Usagef("--sort %s does not go with --by %s; give %s", f.sort, f.by, strings.Join(orders, ", "))
 	}
@@ -86,13 +88,14 @@ upstream was asked; the latency of the last minute; and the name that is asked f
 With --by name, show the names that are asked for most. --topic chooses others: names with the
 client that asks (client), parents of names that only a search path makes (waste), and names whose
 queries fail (failing) or take 100 ms or longer (slow), with the cause. With --by upstream, show
-the servers that the agent forwards to. On a terminal the table is shown again every two seconds,
-until Ctrl-C. The command asks the agent through its admin socket.`,
+the servers that the agent forwards to. On a terminal the table is redrawn until Ctrl-C, unless
+--watch=false is given. The command asks the agent through its admin socket.`,
 		Example: "  nodens top\n  nodens top --by workload --sort nxdomain --window 1h\n  nodens top --by name --topic failing\n  nodens top -o json",
 		Args:    cli.NoArgs,
 	}
 	flags := cmd.Flags()
-	f.register(flags, []string{"pod", "workload", "namespace", "name", "upstream"})
+	f.register(flags)
+	f.registerWatch(flags, true, topInterval)
 	f.socket.register(flags)
 	output := cli.AddTableOutput(flags)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -104,9 +107,9 @@ until Ctrl-C. The command asks the agent through its admin socket.`,
 	return cmd
 }
 
-// register adds the flags that say what the table has. by are the values of --by.
-func (f *topFlags) register(flags *pflag.FlagSet, by []string) {
-	cli.Enum(flags, "by", f.by, "what a row is", by, func(text string) { f.by = text })
+// register adds the flags that say what the table has.
+func (f *topFlags) register(flags *pflag.FlagSet) {
+	cli.Enum(flags, "by", f.by, "what a row is", []string{"pod", "workload", "namespace", "name", "upstream"}, func(text string) { f.by = text })
 	cli.Enum(flags, "topic", f.topic, "which names with --by name", []string{"queries", "client", "waste", "failing", "slow"}, func(text string) { f.topic = text })
 	cli.Enum(flags, "window", f.window, "time that is counted: half of it to all of it, up to now", []string{"10s", "1m", "1h"}, func(text string) { f.window = text })
 	cli.Enum(flags, "sort", f.sort, "what the highest rows have most of", []string{"queries", "nxdomain", "waste", "servfail", "upstream", "p99", "shed"},
@@ -114,33 +117,31 @@ func (f *topFlags) register(flags *pflag.FlagSet, by []string) {
 	flags.IntVar(&f.rows, "rows", defaultTopRows, "`number` of rows of the table; 0 for all")
 }
 
+// registerWatch adds the flags that say whether the table is redrawn.
+func (f *topFlags) registerWatch(flags *pflag.FlagSet, watch bool, interval time.Duration) {
+	flags.BoolVarP(&f.watch, "watch", "w", watch, "redraw the table on a terminal until Ctrl-C")
+	flags.DurationVar(&f.interval, "interval", interval, "`time` between two tables with --watch")
+}
+
 // runTop prints the table once, or until ctx ends if stdout is a terminal.
 func runTop(ctx context.Context, f *topFlags, output *cli.Output, stdout io.Writer) error {
-	refresh := output.Table() && isTerminal(stdout)
-	for {
+	return f.show(ctx, output, stdout, func(stdout io.Writer) error {
 		table, err := topTables[f.by](ctx, f)
 		if err != nil {
 			return err
 		}
-		if refresh {
-			fmt.Fprint(stdout, clearScreen)
-		}
-		text := func(w io.Writer) error { return table.print(w, f, output.Wide()) }
-		if err := output.Print(stdout, table.reply(), text); err != nil || !refresh {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(topInterval):
-		}
-	}
+		return output.Print(stdout, table.reply(), func(w io.Writer) error { return table.print(w, f, output.Wide()) })
+	})
 }
 
-// isTerminal reports whether w is a terminal.
-func isTerminal(w io.Writer) bool {
-	file, ok := w.(*os.File)
-	return ok && term.IsTerminal(int(file.Fd()))
+// show calls print once, or again and again if stdout is a terminal whose table is redrawn.
+func (f *topFlags) show(ctx context.Context, output *cli.Output, stdout io.Writer, print func(io.Writer) error) error {
+	if f.watch && output.Table() {
+		if s := newScreen(stdout); s != nil {
+			return s.redraw(ctx, f.interval, print)
+		}
+	}
+	return print(stdout)
 }
 
 // shown returns as many of rows as the table shows.

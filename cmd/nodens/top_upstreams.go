@@ -20,6 +20,9 @@ var upstreamOrders = map[string]func(*report.Upstream) float64{
 	"p99":      func(u *report.Upstream) float64 { return u.Recent.P99Seconds },
 }
 
+// upstreamColumns are the columns of the table by upstream.
+var upstreamColumns = []string{"UPSTREAM", "QPS", "SHARE", "SERVFAIL", "UNANSWERED", "P50", "P99", "RTT", "STATE"}
+
 // upstreamTable is the table by upstream.
 type upstreamTable struct{ *report.Upstreams }
 
@@ -34,36 +37,16 @@ func askUpstreams(ctx context.Context, f *topFlags) (topTable, error) {
 	return upstreamTable{u}, nil
 }
 
-// servers returns each server once, in the order of --sort. It is down or suspect if it is for one of the
-// forward directives.
-func (t upstreamTable) servers(order func(*report.Upstream) float64) (list []report.Upstream) {
-	index := make(map[string]int)
-	for _, forward := range t.Forwards {
-		for _, u := range forward.Upstreams {
-			i, ok := index[u.To]
-			if !ok {
-				index[u.To] = len(list)
-				list = append(list, u)
-				continue
-			}
-			list[i].Down = list[i].Down || u.Down
-			list[i].Suspect = list[i].Suspect || u.Suspect
-			list[i].RTTSeconds = cmp.Or(list[i].RTTSeconds, u.RTTSeconds)
-		}
-	}
-	slices.SortStableFunc(list, func(a, b report.Upstream) int { return cmp.Compare(order(&b), order(&a)) })
-	return list
-}
-
 func (t upstreamTable) print(out io.Writer, f *topFlags, _ bool) error {
-	list := t.servers(upstreamOrders[f.sort])
+	list, order := t.Servers(), upstreamOrders[f.sort]
+	slices.SortStableFunc(list, func(a, b report.Upstream) int { return cmp.Compare(order(&b), order(&a)) })
 	var seconds, sum float64
 	for i := range list {
 		seconds, sum = max(seconds, list[i].Recent.Seconds), sum+list[i].Recent.PerSecond
 	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(w, "node %s: %.1f exchanges/s in the last %.0f s, with %d upstreams\n\n", cmp.Or(t.Node, "unknown"), sum, seconds, len(list))
-	fmt.Fprintln(w, strings.Join([]string{"UPSTREAM", "QPS", "SHARE", "SERVFAIL", "UNANSWERED", "P50", "P99", "RTT", "STATE"}, "\t"))
+	fmt.Fprintln(w, strings.Join(upstreamColumns, "\t"))
 	rows := shown(f, list)
 	for i := range rows {
 		u := &rows[i]

@@ -63,3 +63,31 @@ type ClusterNames struct {
 	Names        []Name `json:"names"`
 	More         int    `json:"more"`
 }
+
+// ClusterUpstreams is what `kubectl nodens top --by upstream` prints.
+type ClusterUpstreams struct {
+	Cluster
+	// PerSecond are exchanges with a reply, of all nodes.
+	PerSecond float64 `json:"perSecond"`
+	// Upstreams are the servers, those with the most exchanges first, More how many others there are.
+	Upstreams []ClusterUpstream `json:"upstreams"`
+	More      int               `json:"more"`
+}
+
+// ClusterUpstream is a server that agents forward to.
+type ClusterUpstream struct {
+	To string `json:"to"`
+	// Nodes is the number of nodes that forward to it, Down and Suspect for how many of them it is down or suspect.
+	Nodes   int `json:"nodes"`
+	Down    int `json:"down"`
+	Suspect int `json:"suspect"`
+	// PerSecond is the sum over the nodes, Share its share of all exchanges. ServfailShare is of the exchanges of all
+	// nodes. UnansweredShare, RTTSeconds, P50Seconds and P99Seconds are the highest ones of a node.
+	PerSecond       float64 `json:"perSecond"`
+	Share           float64 `json:"share"`
+	ServfailShare   float64 `json:"servfailShare"`
+	UnansweredShare float64 `json:"unansweredShare"`
+	RTTSeconds      float64 `json:"rttSeconds"`
+	P50Seconds      float64 `json:"p50Seconds"`
+	P99Seconds      float64 `json:"p99Seconds"`
+}

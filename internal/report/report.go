@@ -6,7 +6,10 @@
 // does not change it. Durations are seconds, times are RFC 3339 in UTC, lists are never null.
 package report
 
-import "time"
+import (
+	"cmp"
+	"time"
+)
 
 // SchemaVersion is the version of the types in this package.
 const SchemaVersion = 1
@@ -214,6 +217,26 @@ type Upstreams struct {
 	// are.
 	Forwards []Forward `json:"forwards"`
 	More     int       `json:"more"`
+}
+
+// Servers returns each server once, in the order of the forward directives. It is down or suspect if it is for one
+// of them. The counters are those of the first one.
+func (u *Upstreams) Servers() (list []Upstream) {
+	index := make(map[string]int)
+	for _, forward := range u.Forwards {
+		for _, to := range forward.Upstreams {
+			i, ok := index[to.To]
+			if !ok {
+				index[to.To] = len(list)
+				list = append(list, to)
+				continue
+			}
+			list[i].Down = list[i].Down || to.Down
+			list[i].Suspect = list[i].Suspect || to.Suspect
+			list[i].RTTSeconds = cmp.Or(list[i].RTTSeconds, to.RTTSeconds)
+		}
+	}
+	return list
 }
 
 // Forward is one forward directive.

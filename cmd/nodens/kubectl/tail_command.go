@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os/exec"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -38,13 +39,14 @@ func (c *Cluster) follow(ctx context.Context, pod string, args []string, each fu
 	defer cancel(nil)
 	silence := time.AfterFunc(c.Timeout, func() { cancel(errSilent) })
 	defer silence.Stop()
+	stderr := new(lastBytes)
 	stdout := &lineWriter{full: func() { cancel(errLongLine) }, each: func(line []byte) {
 		silence.Reset(silenceTime)
+		stderr.reset() // what is said before a line is not why the command ends
 		if err := each(line); err != nil {
 			cancel(err)
 		}
 	}}
-	stderr := new(lastBytes)
 	command := append(append(c.flags(), "exec", pod, "--stdin", "--", "nodens"), args...)
 	cmd := exec.CommandContext(ctx, "kubectl", append(command, "--stdin-timeout", silenceTime.String())...)
 	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = stdout, stderr, endTime
@@ -116,16 +118,31 @@ func (w *lineWriter) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// lastBytes keeps the last errorBytes that are written.
-type lastBytes struct{ kept []byte }
+// lastBytes keeps the last errorBytes that are written. It is safe for concurrent use.
+type lastBytes struct {
+	mu   sync.Mutex
+	kept []byte
+}
 
 func (b *lastBytes) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	b.kept = append(b.kept, p...)
 	b.kept = b.kept[max(0, len(b.kept)-errorBytes):]
 	return len(p), nil
 }
 
-func (b *lastBytes) text() string { return string(b.kept) }
+func (b *lastBytes) reset() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.kept = nil
+}
+
+func (b *lastBytes) text() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return string(b.kept)
+}
 
 // nodeLines puts the lines of a node into the queue.
 type nodeLines struct {
