@@ -23,15 +23,7 @@ import (
 )
 
 // TestMain is a load client's process if the first argument says so.
-func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == "load" {
-		if err := load.Serve(os.Stdin, os.Stdout); err != nil {
-			os.Exit(1)
-		}
-		return
-	}
-	os.Exit(m.Run())
-}
+func TestMain(m *testing.M) { os.Exit(load.Main(m.Run)) }
 
 // direction is which agent follows which.
 type direction struct {

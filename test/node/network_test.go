@@ -1,7 +1,6 @@
 package node
 
 import (
-	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -13,16 +12,11 @@ import (
 
 // TestMain runs a load client if the first argument says so.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == "load" {
-		if err := load.Serve(os.Stdin, os.Stdout); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		return
-	}
-	testbed.RaisePriority()
-	testbed.AllowParallel()
-	os.Exit(m.Run())
+	os.Exit(load.Main(func() int {
+		testbed.RaisePriority()
+		testbed.AllowParallel()
+		return m.Run()
+	}))
 }
 
 const (

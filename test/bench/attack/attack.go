@@ -354,14 +354,7 @@ func (r *Report) valuesOf(has func(worst.Case) bool, f func(result) float64) (li
 
 // resultSpread applies f to the samples of a row; false if there is none.
 func (r *Report) resultSpread(f func(result) float64, at harness.Cell) (figures.Spread, bool) {
-	var values []float64
-	for _, a := range r.results[at] {
-		values = append(values, f(a))
-	}
-	if len(values) == 0 {
-		return figures.Spread{}, false
-	}
-	return figures.SpreadOf(values), true
+	return figures.SpreadBy(r.results[at], f)
 }
 
 // caseTable has a row for each case of one server; empty if none was measured.

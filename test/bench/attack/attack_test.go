@@ -37,16 +37,8 @@ func sampleReport() *Report {
 // TestTargets holds what the numbers of a report say of each target: all are met, and
 // each is missed by a victim that waits or gets no answer.
 func TestTargets(t *testing.T) {
-	missed := func(r *Report) (list []string) {
-		for _, c := range r.Targets() {
-			if res := c.Judge(); !res.Met() {
-				list = append(list, c.What+": "+res.Worst)
-			}
-		}
-		return list
-	}
 	r := sampleReport()
-	if list := missed(r); list != nil {
+	if list := harness.Missed(r.Targets()); list != nil {
 		t.Errorf("missed: %q", list)
 	}
 	if pages, err := r.Render(nil); err != nil || len(pages) != 1 || !strings.Contains(string(pages[0].Text), "| aliases ") {
@@ -66,7 +58,7 @@ func TestTargets(t *testing.T) {
 		"p99 of a victim, the other cases, relative to the control: access list",
 		"queries that a victim lost, the other cases: access list",
 	}
-	if d := cmp.Diff(want, missed(r)); d != "" {
+	if d := cmp.Diff(want, harness.Missed(r.Targets())); d != "" {
 		t.Errorf("missed (-want +got):\n%s", d)
 	}
 }

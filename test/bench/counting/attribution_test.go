@@ -34,22 +34,14 @@ func sampleReport() *Report {
 // TestTargets: a report in which attribution costs little meets all targets. One workload that costs more, or
 // more memory, misses its own.
 func TestTargets(t *testing.T) {
-	missed := func(r *Report) (list []string) {
-		for _, c := range r.Targets() {
-			if res := c.Judge(); !res.Met() {
-				list = append(list, c.What+": "+res.Worst)
-			}
-		}
-		return list
-	}
 	r := sampleReport()
-	if list := missed(r); list != nil {
+	if list := harness.Missed(r.Targets()); list != nil {
 		t.Errorf("missed: %q", list)
 	}
 	r.Samples[harness.Cell{Server: onRow, Workload: workloads()[1].Name}][0].CPU = 107 * time.Microsecond
 	r.memory[onRow][1].heap = 14 << 20
 	want := []string{"CPU per hit, at saturation, relative to off: search path", "more heap with 250 pods and 1000 names: "}
-	if d := cmp.Diff(want, missed(r)); d != "" {
+	if d := cmp.Diff(want, harness.Missed(r.Targets())); d != "" {
 		t.Errorf("missed (-want +got):\n%s", d)
 	}
 	pages, err := r.Render(nil)

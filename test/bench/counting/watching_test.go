@@ -27,22 +27,14 @@ func TestWatchingTargets(t *testing.T) {
 			r.lines[w.Name] = []lines{{shown: 8, lost: 6}, {shown: 8, lost: 6}}
 		}
 	}
-	missed := func() (list []string) {
-		for _, c := range r.Targets() {
-			if res := c.Judge(); !res.Met() {
-				list = append(list, c.What+": "+res.Worst)
-			}
-		}
-		return list
-	}
-	if list := missed(); list != nil {
+	if list := harness.Missed(r.Targets()); list != nil {
 		t.Errorf("missed: %q", list)
 	}
 	for _, w := range watchingWorkloads()[2:] {
 		r.Samples[harness.Cell{Server: watchedRow, Workload: w.Name}][0].CPU = 107 * time.Microsecond
 	}
 	r.memory[afterStart][0].RSS = 40 << 20
-	if d := cmp.Diff([]string{"CPU per hit, 1,000 qps, relative to not watched: cached A", "memory after the start: "}, missed()); d != "" {
+	if d := cmp.Diff([]string{"CPU per hit, 1,000 qps, relative to not watched: cached A", "memory after the start: "}, harness.Missed(r.Targets())); d != "" {
 		t.Errorf("missed (-want +got):\n%s", d)
 	}
 	pages, err := r.Render(nil)

@@ -53,14 +53,7 @@ func (r *Report) worstOf(f func(Result) float64, names ...string) []harness.Targ
 
 // ResultSpread applies f to the results of a row; false if there is none.
 func (r *Report) ResultSpread(f func(Result) float64, at harness.Cell) (figures.Spread, bool) {
-	var values []float64
-	for _, h := range r.Results[at] {
-		values = append(values, f(h))
-	}
-	if len(values) == 0 {
-		return figures.Spread{}, false
-	}
-	return figures.SpreadOf(values), true
+	return figures.SpreadBy(r.Results[at], f)
 }
 
 // faultColumns are the columns of the tables of faults. Numbers are medians, with the

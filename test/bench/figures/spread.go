@@ -19,6 +19,31 @@ func SpreadOf(values []float64) Spread {
 	return Spread{Median: (v[(n-1)/2] + v[n/2]) / 2, Least: v[0], Most: v[n-1]}
 }
 
+// SpreadBy applies f to list; false if the list is empty.
+func SpreadBy[T any](list []T, f func(T) float64) (Spread, bool) {
+	if len(list) == 0 {
+		return Spread{}, false
+	}
+	values := make([]float64, 0, len(list))
+	for _, v := range list {
+		values = append(values, f(v))
+	}
+	return SpreadOf(values), true
+}
+
+// SpreadOfRatios divides the value of each in of by that of the one in to at the same place; false if there is no such pair.
+func SpreadOfRatios[T any](of, to []T, f func(T) float64) (Spread, bool) {
+	n := min(len(of), len(to))
+	if n == 0 {
+		return Spread{}, false
+	}
+	values := make([]float64, 0, n)
+	for i := range n {
+		values = append(values, f(of[i])/f(to[i]))
+	}
+	return SpreadOf(values), true
+}
+
 // Percentile is the least of the ascending values that the part of them, from 0 to
 // 1, does not exceed (the nearest rank); 0 of none.
 func Percentile(sorted []time.Duration, part float64) time.Duration {

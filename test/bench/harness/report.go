@@ -39,15 +39,7 @@ func (r *Report) Over(at Cell, f func(Sample) float64) figures.Spread {
 // Ratio compares two rows within each round; false if one of them was not
 // measured.
 func (r *Report) Ratio(f func(Sample) float64, of, to Cell) (figures.Spread, bool) {
-	a, b := r.Samples[of], r.Samples[to]
-	var values []float64
-	for i := range min(len(a), len(b)) {
-		values = append(values, f(a[i])/f(b[i]))
-	}
-	if len(values) == 0 {
-		return figures.Spread{}, false
-	}
-	return figures.SpreadOf(values), true
+	return figures.SpreadOfRatios(r.Samples[of], r.Samples[to], f)
 }
 
 // MaxOtherShare is how much of the server's core others may take. The harness itself and

@@ -62,6 +62,16 @@ func (c Target) Judge() TargetResult {
 	return res
 }
 
+// Missed names the targets that are not met, each with its greatest value.
+func Missed(targets []Target) (list []string) {
+	for _, c := range targets {
+		if res := c.Judge(); !res.Met() {
+			list = append(list, c.What+": "+res.Worst)
+		}
+	}
+	return list
+}
+
 // TargetTable is the table of targets, without those that were not measured unless
 // all are asked for.
 func TargetTable(targets []Target, all bool) string {

@@ -3,7 +3,6 @@ package kernel
 import (
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"math"
 	"os"
 	"slices"
@@ -23,16 +22,7 @@ import (
 )
 
 // TestMain is a load client's process if the first argument says so.
-func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == "load" {
-		if err := client.Serve(os.Stdin, os.Stdout); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		return
-	}
-	os.Exit(m.Run())
-}
+func TestMain(m *testing.M) { os.Exit(client.Main(m.Run)) }
 
 // sampleReport is a report of two rounds in which the kernel meets all targets, each by half.
 func sampleReport() *Report {

@@ -53,27 +53,12 @@ func (r *Report) valuesOf(f func(result) float64, names ...string) []harness.Tar
 
 // resultSpread applies f to the results of a row; false if there is none.
 func (r *Report) resultSpread(f func(result) float64, at harness.Cell) (figures.Spread, bool) {
-	var values []float64
-	for _, t := range r.results[at] {
-		values = append(values, f(t))
-	}
-	if len(values) == 0 {
-		return figures.Spread{}, false
-	}
-	return figures.SpreadOf(values), true
+	return figures.SpreadBy(r.results[at], f)
 }
 
 // ratioTo is nodens' value in units of another server's in the same round.
 func (r *Report) ratioTo(f func(result) float64, name, to string) (figures.Spread, bool) {
-	a, b := r.results[harness.Cell{Server: "nodens", Workload: name}], r.results[harness.Cell{Server: to, Workload: name}]
-	var values []float64
-	for i := range min(len(a), len(b)) {
-		values = append(values, f(a[i])/f(b[i]))
-	}
-	if len(values) == 0 {
-		return figures.Spread{}, false
-	}
-	return figures.SpreadOf(values), true
+	return figures.SpreadOfRatios(r.results[harness.Cell{Server: "nodens", Workload: name}], r.results[harness.Cell{Server: to, Workload: name}], f)
 }
 
 // caseTable returns the table of an outage, or an empty string if it was not measured.

@@ -54,15 +54,7 @@ func (r *Report) valuesOf(f func(clusterRun) float64, servers ...string) []harne
 // ratioToCoreDNS is the server's value in units of CoreDNS's in the same round.
 func (r *Report) ratioToCoreDNS(f func(clusterRun) float64, server string) []harness.TargetValue {
 	return []harness.TargetValue{{Name: "", Find: func() (figures.Spread, bool) {
-		a, b := r.runs[server], r.runs[harness.CoreDNS]
-		var values []float64
-		for i := range min(len(a), len(b)) {
-			values = append(values, f(a[i])/f(b[i]))
-		}
-		if len(values) == 0 {
-			return figures.Spread{}, false
-		}
-		return figures.SpreadOf(values), true
+		return figures.SpreadOfRatios(r.runs[server], r.runs[harness.CoreDNS], f)
 	}}}
 }
 
@@ -82,12 +74,5 @@ func (r *Report) ratioToHit(of, to string) []harness.TargetValue {
 
 // runSpread applies f to the server's runs; false if there is none.
 func (r *Report) runSpread(server string, f func(clusterRun) float64) (figures.Spread, bool) {
-	var values []float64
-	for _, s := range r.runs[server] {
-		values = append(values, f(s))
-	}
-	if len(values) == 0 {
-		return figures.Spread{}, false
-	}
-	return figures.SpreadOf(values), true
+	return figures.SpreadBy(r.runs[server], f)
 }

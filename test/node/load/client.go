@@ -14,6 +14,19 @@ import (
 	"syscall"
 )
 
+// Main serves one job on standard input and output if the program's first argument is load, and otherwise calls run. It returns the
+// exit code.
+func Main(run func() int) int {
+	if len(os.Args) < 2 || os.Args[1] != "load" {
+		return run()
+	}
+	if err := Serve(os.Stdin, os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
 // Run runs the job in this process until its Duration is over or ctx is done, and then waits for at
 // most Timeout for answers.
 func (j Job) Run(ctx context.Context) (*Report, error) {

@@ -16,15 +16,7 @@ import (
 )
 
 // TestMain is a client's process if the first argument says so.
-func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == "load" {
-		if err := Serve(os.Stdin, os.Stdout); err != nil {
-			os.Exit(1)
-		}
-		return
-	}
-	os.Exit(m.Run())
-}
+func TestMain(m *testing.M) { os.Exit(Main(m.Run)) }
 
 var local, cluster = netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.53")
 
