@@ -45,7 +45,7 @@ var incidentCommands = []incidentCommand{
 	{name: "status-outage", line: "kubectl nodens status"},
 	{name: "top-outage", line: "kubectl nodens top --by workload --sort servfail --window 10s"},
 	{name: "failing", line: "kubectl nodens top --by name --topic failing --window 10s --rows 5"},
-	{name: "upstreams", line: "kubectl -n kube-system exec {agent} -- nodens upstreams"},
+	{name: "upstreams", line: "kubectl nodens top --by upstream"},
 	{name: "cached", line: "kubectl -n kube-system exec {agent} -- nodens cache get rates.exchange.example"},
 	{name: "denial", line: "kubectl -n kube-system exec {agent} -- nodens cache get api.partner.test"},
 	{name: "flush", line: "kubectl -n kube-system exec {agent} -- nodens cache flush api.partner.test"},

@@ -36,12 +36,21 @@ func (t *incidentTest) checkHanging(ctx context.Context, s *suite) (seen string,
 	if err != nil {
 		return "", err
 	}
-	// The other commands succeed with what there is.
-	var c report.ClusterClients
-	if err := t.ask(ctx, s, &c, "top", "--timeout", "2s"); err != nil || c.Nodes != len(nodes)-1 || len(c.Unanswered) != 1 {
-		return "", fmt.Errorf("kubectl nodens top: %d nodes, not answered: %v (%w)", c.Nodes, c.Unanswered, err)
-	}
-	return seen, nil
+	return seen, t.awaitWithout(ctx, s, hangs.Name)
+}
+
+// awaitWithout waits until kubectl nodens top succeeds with all nodes but this one.
+func (t *incidentTest) awaitWithout(ctx context.Context, s *suite, node string) error {
+	return peer.Await(ctx, "kubectl nodens top", func(ctx context.Context) error {
+		var c report.ClusterClients
+		if err := t.ask(ctx, s, &c, "top", "--timeout", "2s"); err != nil {
+			return err
+		}
+		if c.Nodes != len(s.cluster.Nodes())-1 || len(c.Unanswered) != 1 || c.Unanswered[0].Node != node {
+			return fmt.Errorf("%d nodes, not answered: %v", c.Nodes, c.Unanswered)
+		}
+		return nil
+	})
 }
 
 // checkService creates a Service that a pod looks up before.

@@ -141,3 +141,15 @@ func TestWasteSeen(t *testing.T) {
 		}
 	}
 }
+
+func TestRowHeads(t *testing.T) {
+	const page = `<tbody id="clients-rows"><tr><th scope="row">other</th></tr></tbody>
+<tbody id="waste-rows"><tr><th scope="row"><a href="/">a &amp; b</a></th><td>1</td></tr>
+<tr><th scope="row">c</th></tr></tbody><tbody id="names-rows"><tr><th scope="row">d</th></tr></tbody>`
+	if got, want := rowHeads(page, "waste"), []string{"a & b", "c"}; !cmp.Equal(want, got) {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if got := rowHeads(page, "slow"); got != nil {
+		t.Errorf("%q for a table that is not there", got)
+	}
+}

@@ -100,7 +100,7 @@ func (t *incidentTest) checkNamed(ctx context.Context, s *suite) (seen string, e
 	if err != nil {
 		return "", err
 	}
-	err = awaitPage(ctx, s, t.words["agent"], "waste", map[string]string{"clients": checkout.String(), "waste": "*.exchange.example.shop.svc.cluster.local."})
+	err = awaitPage(ctx, s, t.words["agent"], "waste", checkout.String(), "*.exchange.example.shop.svc.cluster.local.")
 	return seen, errors.Join(err, t.showWith(ctx, s, "top", "\n"+checkout.String()+" "), t.showWith(ctx, s, "advise", "\n"+checkout.String()+" "))
 }
 

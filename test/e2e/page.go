@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/nodens-dns/nodens/test/peer"
@@ -21,13 +22,14 @@ func (a *attributionTest) checkPage(ctx context.Context, s *suite) (string, erro
 	if a.agent == "" {
 		return "", errors.New("there is no pod that asks")
 	}
-	want := map[string]string{"clients": nonsenseNS + "/asker", "waste": nonsenseParent}
-	return "Deployment " + want["clients"] + ", parent " + want["waste"], awaitPage(ctx, s, a.agent, "nxdomain", want)
+	const workload = nonsenseNS + "/asker"
+	return "Deployment " + workload + ", parent " + nonsenseParent, awaitPage(ctx, s, a.agent, "nxdomain", workload, nonsenseParent)
 }
 
-// awaitPage opens the page of an agent's pod through kubectl port-forward, and waits until the first rows of
-// these tables are the ones wanted. Clients are workloads in this order.
-func awaitPage(ctx context.Context, s *suite, agent, order string, want map[string]string) error {
+// awaitPage opens the page of an agent's pod through kubectl port-forward, and waits until the workload is the
+// first one in this order, and the parent is among those of wasted names. The search path makes several parents with
+// as many queries.
+func awaitPage(ctx context.Context, s *suite, agent, order, workload, parent string) error {
 	address, stop, err := s.cluster.PortForward(ctx, agentNamespace, agent, pagePort)
 	if err != nil {
 		return err
@@ -39,10 +41,9 @@ func awaitPage(ctx context.Context, s *suite, agent, order string, want map[stri
 		if err != nil {
 			return err
 		}
-		for table, name := range want {
-			if got := firstRow(text, table); got != name {
-				return fmt.Errorf("the first row of %s is %q", table, got)
-			}
+		clients, parents := rowHeads(text, "clients"), rowHeads(text, "waste")
+		if len(clients) == 0 || clients[0] != workload || !slices.Contains(parents, parent) {
+			return fmt.Errorf("want first %s of %q, and %s of %q", workload, clients, parent, parents)
 		}
 		return nil
 	})
@@ -69,12 +70,12 @@ func get(ctx context.Context, client *http.Client, url string) (string, error) {
 // rowHead is the head of a row of the page.
 var rowHead = regexp.MustCompile(`<th scope="row">(?:<a [^>]*>)?([^<]*)`)
 
-// firstRow returns the head of the first row of a table of the page, "" if there is none.
-func firstRow(page, table string) string {
+// rowHeads returns the heads of the rows of a table of the page.
+func rowHeads(page, table string) (heads []string) {
 	_, rows, _ := strings.Cut(page, `<tbody id="`+table+`-rows">`)
 	rows, _, _ = strings.Cut(rows, "</tbody>")
-	if m := rowHead.FindStringSubmatch(rows); m != nil {
-		return html.UnescapeString(m[1])
+	for _, m := range rowHead.FindAllStringSubmatch(rows, -1) {
+		heads = append(heads, html.UnescapeString(m[1]))
 	}
-	return ""
+	return heads
 }
