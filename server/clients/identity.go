@@ -9,8 +9,8 @@ const (
 	keepIdentity = time.Hour
 )
 
-// identity is who a client was while its address had one owner. Names are counted by the number of an
-// identity, so that an address that changes hands takes no names along. Number 0 is (other).
+// identity is a client while its address has one owner. Names are counted by the number of an identity, so that
+// they stay with the client that asked for them when the address gets another owner. Number 0 is (other).
 type identity struct {
 	key   addrKey
 	known bool // whose it is
@@ -43,7 +43,7 @@ func (t *Table) setOwner(c *client, o *owner) {
 	}
 }
 
-// renewIdentity gives c a new identity if its owner was known, because it has none any more.
+// renewIdentity gives c, which has lost its owner, a new identity if the owner was known.
 func (t *Table) renewIdentity(c *client) {
 	if x := t.identities[c.identity]; x == nil || !x.known {
 		return

@@ -3,8 +3,8 @@ package clients
 import "net/netip"
 
 // CountKernel counts answered queries of addr that the kernel has answered, nxdomain of them
-// NXDOMAIN and the others NOERROR, since the last call. wasted are those of nxdomain that are search
-// waste. A nil Table counts nothing.
+// with NXDOMAIN and the others with NOERROR, since the last call. wasted is the number of answers in nxdomain
+// that are search waste. A nil Table counts nothing.
 func (t *Table) CountKernel(addr netip.Addr, answered, nxdomain, wasted uint64) {
 	if t == nil || answered == 0 {
 		return
@@ -28,8 +28,8 @@ func (t *Table) SetKernelSample(n int) {
 	}
 }
 
-// SampleKernel adds an answer of the kernel to the tables of names, with the weight of as many as it stands
-// for. name and wasted are as in [Query]. A nil Table ignores it.
+// SampleKernel adds an answer of the kernel to the tables of names, with the number of answers that it stands for as
+// its weight. name and wasted are as in [Query]. A nil Table ignores it.
 func (t *Table) SampleKernel(addr netip.Addr, name []byte, wasted bool) {
 	if t == nil || len(name) == 0 {
 		return

@@ -58,9 +58,9 @@ func (c Cause) String() string {
 	return [...]string{"local", "view", "upstream", "hedge", "queue", "timeout", "loop"}[c]
 }
 
-// maxSamples is how many queries of a second a stripe adds to the tables of names. When there are more,
-// it adds a random part of them, with a weight that makes up for it: after each maxSamples half as many
-// as before, and in the next second what that second's rate asks for.
+// maxSamples is the number of queries of a second that a stripe adds to the tables of names. When there are more,
+// it adds a random part of them, with a weight that compensates for the rest: half as many as before after
+// each maxSamples, and in the next second a part that follows from the rate of this second.
 const maxSamples = 1000
 
 // sampler chooses the queries of a stripe that are added to the tables of names.
@@ -114,7 +114,7 @@ type names struct {
 	topics  [numTopics]*sketch.Windows
 	key     []byte
 	stripes []stripe // have the samples that are to be added
-	// until is when the current halves of the shortest windows end.
+	// until is the end of the current halves of the shortest windows.
 	until time.Duration
 	// recent are the last results of clientNames, none if nobody has asked for a while.
 	recent [numWindows]recentNames
@@ -217,11 +217,11 @@ type NameCount struct {
 	// Cause is valid in [TopFailing] and [TopSlow].
 	Cause Cause
 	// Count is the number of queries, or an estimate where only a part was added. It is too high
-	// by Error at most, apart from what the estimate adds.
+	// by Error at most, apart from the error of the estimate.
 	Count, Error uint64
 }
 
-// NameReport is what the table knows about names.
+// NameReport has the counts of names.
 type NameReport struct {
 	// Covered is the time that the counts are of.
 	Covered time.Duration

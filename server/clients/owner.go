@@ -16,7 +16,7 @@ const (
 	Host
 	// Unknown is an address of no known pod.
 	Unknown
-	// Other is all addresses that found the table full.
+	// Other are all addresses for which the table has no room.
 	Other
 )
 

@@ -38,7 +38,7 @@ func (c *counters) export() Counts {
 	}
 }
 
-// Client is a row of a report: a pod or an address of no known pod, or what these have in common.
+// Client is a row of a report: a pod, an address of no known pod, or the sum of these for a workload or a namespace.
 type Client struct {
 	Kind Kind
 	// Pod is the pod. In a report by workload only its namespace and workload are set, in one
@@ -58,7 +58,7 @@ type Client struct {
 	TopName TopName // in the window
 }
 
-// Report is what the table knows at one moment.
+// Report has the counts of the table at one moment.
 type Report struct {
 	// Clients are ordered by the queries in the window, the highest number first; those with the same number by
 	// kind, namespace, workload, name and address.
@@ -181,7 +181,7 @@ func (g *grouping) first(limit int) []row {
 	return list
 }
 
-// compare orders rows by their queries, the highest number first, and those with the same number by what they are.
+// compare orders rows by their queries, the highest number first, and those with the same number by their keys.
 func (g *grouping) compare(a, b row) int {
 	if a.queries != b.queries {
 		return cmp.Compare(b.queries, a.queries)

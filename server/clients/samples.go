@@ -57,8 +57,8 @@ func (n *names) addSample(s *stripe, id uint32, q *Query, weight uint64, slow bo
 	}
 }
 
-// addNow adds q, for which the buffer of s has no room, and what is in the buffer: in all buffers if a half of
-// a window has ended.
+// addNow adds q, for which the buffer of s has no room, and the contents of the buffer, or of all buffers if a
+// half of a window has ended.
 func (n *names) addNow(s *stripe, id uint32, q *Query, weight uint64, slow bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -70,7 +70,7 @@ func (n *names) addNow(s *stripe, id uint32, q *Query, weight uint64, slow bool)
 	n.addLocked(id, q, weight, slow)
 }
 
-// flush adds what is in the buffers. n.mu is held.
+// flush adds the contents of the buffers to the tables. n.mu is held.
 func (n *names) flush(now time.Duration) {
 	n.until = max(n.until, now.Truncate(sampleHalf)+sampleHalf)
 	for i := range n.stripes {

@@ -100,8 +100,8 @@ func (x *seriesSet) get(key seriesKey, now time.Duration) *series {
 	return s
 }
 
-// creditSeries adds n to the series of o. An owner stays with a series of its own until that
-// ends; one that was counted as (other) gets one when there is room.
+// creditSeries adds n to the series of o. An owner keeps a series of its own until the series ends.
+// An owner that was counted as (other) gets a series when there is room.
 func (t *Table) creditSeries(o *owner, n *counters) {
 	s := o.series
 	if s == nil || s.ended || s.key.kind == Other {

@@ -10,7 +10,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// The counters of a client. Of the results, and of hits, upstream and shed, each query has one.
+// The counters of a client. Each query has one of the results, and one of hits, upstream and shed.
 const (
 	noError = iota
 	nxDomain
@@ -53,7 +53,7 @@ func (c *counters) queries() uint64 { return c[noError] + c[nxDomain] + c[servFa
 type slot struct {
 	key      addrKey
 	identity uint32 // of the client; 0 in other
-	// n has the counters but for the rare ones, the histogram of latencies, and the rare ones: most
+	// n has the counters except the rare ones, the histogram of latencies, and the rare ones: most
 	// queries touch the first of three cache lines only.
 	n     [numCounters + LatencyBuckets]uint32
 	taken bool
@@ -181,7 +181,7 @@ func (s *stripe) findOrOther(key *addrKey, h uint64) *slot {
 	return &s.other
 }
 
-// take gives the slot number n to c, whose address has the hash h.
+// take assigns the slot number n to c, whose address has the hash h.
 func (s *stripe) take(n uint16, c *client, h uint64) {
 	if add := int(n) + 1 - len(s.slots); add > 0 {
 		s.slots = append(s.slots, make([]slot, add)...)

@@ -17,7 +17,7 @@ type TopName struct {
 	Share float64
 }
 
-// topName sums up the names of one row.
+// topName adds up the names of one row.
 type topName struct {
 	queries map[string]uint64 // by the name's wire form: at least
 	best    string
@@ -61,8 +61,8 @@ func (x *topName) add(name string, n uint64) {
 	}
 }
 
-// share returns the share of the best name in all queries. The windows of names and of counts have not the
-// same length: named and counted.
+// share returns the share of the most frequent name in all queries. The windows of names and of counts differ in
+// length: named and counted.
 func (x *topName) share(all uint64, named, counted time.Duration) float64 {
 	if all == 0 || named <= 0 || counted <= 0 {
 		return 0

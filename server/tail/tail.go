@@ -30,7 +30,7 @@ const (
 )
 
 // ErrTooMany is the error of [Feed.Subscribe] beyond four subscriptions.
-var ErrTooMany = errors.New("four others are watching already; end one of them")
+var ErrTooMany = errors.New("four commands follow queries already; end one of them")
 
 // Key is what filters look at.
 type Key struct {
@@ -49,7 +49,7 @@ type Key struct {
 type Query struct {
 	Time   time.Time // of the arrival
 	Client netip.AddrPort
-	// Namespace is also (host) or (unknown).
+	// Namespace is (host) for the node itself, and (unknown) for an address of no known pod.
 	Namespace, Pod, Workload string
 	Proto, Name, Type        string
 	Rcode                    string // "" without a reply
@@ -78,7 +78,7 @@ type Filter struct {
 	Rcode    wire.Rcode
 	// Slow is the least latency.
 	Slow time.Duration
-	// Selected says that only the clients of [Subscription.SetClients] count, at first none.
+	// Selected limits the subscription to the clients of [Subscription.SetClients]; before the first call, to none.
 	Selected bool
 }
 
@@ -139,7 +139,7 @@ func (t Takers) Send(q *Query) {
 		s := (*t.list)[bits.TrailingZeros8(set)]
 		select {
 		case s.queue <- q:
-		default: // others have filled it since Take
+		default: // other queries have filled it since Take
 			s.slow.Add(1)
 		}
 	}

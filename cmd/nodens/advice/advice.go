@@ -1,11 +1,11 @@
 // Package advice finds the changes that stop search waste: queries for names that only the search path
 // of a pod's resolver makes.
 //
-// The counts of queries and of waste by workload are exact. Which names the waste is of comes from the
-// sketches of names, whose rows are the most frequent names: first from the workload's own names; if they
-// explain less than half of its waste, for example because each name is asked for once, from the parents of the names
-// that its namespace wastes queries on. A change saves the waste of the names that it concerns, so
-// that names without a row make the saving too low, never too high.
+// The counts of queries and of waste by workload are exact. The wasted names come from the sketches of names,
+// whose rows are the most frequent names: first from the workload's own rows; if these explain less than half of
+// its waste, for example because each name is asked for once, from the parents of wasted names in its
+// namespace. A change saves the waste of the names that it concerns, so names without a row make the saving
+// too low, never too high.
 package advice
 
 import (
@@ -116,9 +116,9 @@ func changes(w *report.AdvisedWorkload) []report.Change {
 	return list
 }
 
-// bestNdots returns the value of ndots that saves the most queries, and their number. Names with so many dots
-// or more are asked for as they are first. That ends the waste of external names, and costs one query
-// for each look-up of a name in the cluster. Of values that save the same, it is the highest.
+// bestNdots returns the value of ndots that saves the most queries, and their number. A resolver asks for names
+// with so many dots or more as they are first. That ends the waste of external names, and costs one query
+// for each look-up of a name in the cluster. If several values save the same, it returns the highest.
 func bestNdots(names []report.WastedName) (best int, most float64) {
 	for ndots := 1; ndots < defaultNdots; ndots++ {
 		saved := 0.0

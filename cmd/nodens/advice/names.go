@@ -11,7 +11,7 @@ import (
 // defaultDomain is the cluster domain if no name shows another one.
 const defaultDomain = "cluster.local."
 
-// The places on the search path, by what it appends to a name.
+// The places on the search path, by the domain that the resolver appends to a name.
 const (
 	underNamespace = iota // NAMESPACE.svc.DOMAIN
 	underSvc              // svc.DOMAIN
@@ -20,7 +20,7 @@ const (
 	places
 )
 
-// lookups are numbers of wasted queries by the name that is looked up, and by the place on the search path.
+// lookups are numbers of wasted queries by the name that a pod looks up, and by the place on the search path.
 type lookups map[string]*[places]float64
 
 func (l lookups) add(name string, place int, queries float64) {
@@ -33,10 +33,10 @@ func (l lookups) add(name string, place int, queries float64) {
 // workload names a workload.
 type workload struct{ namespace, kind, name string }
 
-// least returns how many queries of n there are at least.
-func least(n *report.Name) float64 { return float64(n.Queries - min(n.Error, n.Queries)) }
+// minQueries returns the least number of queries that n may have.
+func minQueries(n *report.Name) float64 { return float64(n.Queries - min(n.Error, n.Queries)) }
 
-// splitter takes off names what search paths append.
+// splitter removes from names the domains that search paths append.
 type splitter struct {
 	domain     string // of the cluster, with a final dot
 	namespaces map[string]bool
@@ -54,7 +54,7 @@ func newSplitter(clients *report.Clients, waste *report.Names) *splitter {
 	return s
 }
 
-// clusterDomain returns what most wasted names have behind svc.
+// clusterDomain returns the domain that follows svc in most wasted names.
 func clusterDomain(waste *report.Names) string {
 	queries := make(map[string]uint64)
 	for i := range waste.Names {
@@ -72,8 +72,9 @@ func clusterDomain(waste *report.Names) string {
 	return domain
 }
 
-// split returns what parent, of a wasted name, has in front of a part of the search path; that part's place;
-// and the namespace. It returns "" if there is nothing in front.
+// split divides parent, the parent of a wasted name, into the labels before the domain of the search path, and
+// the place of this domain. rest is "" if there are no such labels. namespace is that of the domain, "" at the
+// other places.
 func (s *splitter) split(parent string) (rest string, place int, namespace string) {
 	if rest, ok := strings.CutSuffix(parent, ".svc."+s.domain); ok {
 		at := strings.LastIndexByte(rest, '.')
@@ -94,7 +95,7 @@ func (s *splitter) split(parent string) (rest string, place int, namespace strin
 // ofWorkloads returns the names that each workload looks up.
 func (s *splitter) ofWorkloads(names *report.Names) map[workload]lookups {
 	list := make(map[workload]lookups)
-	var onNode []*report.Name // they need the names that the others look up
+	var onNode []*report.Name // assigned last: they are matched with names that are looked up
 	for i := range names.Names {
 		n := &names.Names[i]
 		_, parent, _ := strings.Cut(n.Name, ".")
@@ -112,7 +113,7 @@ func (s *splitter) ofWorkloads(names *report.Names) map[workload]lookups {
 		s.addName(list[w], n)
 	}
 	for _, n := range onNode {
-		list[workloadOf(n.Client)].addOnNode(n.Name, least(n))
+		list[workloadOf(n.Client)].addOnNode(n.Name, minQueries(n))
 	}
 	return list
 }
@@ -121,18 +122,18 @@ func workloadOf(c *report.NameClient) workload {
 	return workload{c.Namespace, c.WorkloadKind, c.Workload}
 }
 
-// addName adds to l what n, a wasted name below the cluster domain, has in front of a part of the search path of
-// n's client.
+// addName adds to l the name that n, a wasted name below the cluster domain, begins with: its labels before the
+// domain of the search path. A name below another namespace than that of n's client is left out.
 func (s *splitter) addName(l lookups, n *report.Name) {
 	label, parent, _ := strings.Cut(n.Name, ".")
 	rest, place, namespace := s.split(parent)
 	if rest != "" && (place != underNamespace || namespace == n.Client.Namespace) {
-		l.add(label+"."+rest, place, least(n))
+		l.add(label+"."+rest, place, minQueries(n))
 	}
 }
 
-// addOnNode adds queries for name, which is below a search domain of the node, to the longest name that is
-// looked up and that it begins with.
+// addOnNode adds queries for name, which is below a search domain of the node, to the longest name of l that
+// name begins with.
 func (l lookups) addOnNode(name string, queries float64) {
 	longest := ""
 	for n := range l {
@@ -145,8 +146,9 @@ func (l lookups) addOnNode(name string, queries float64) {
 	}
 }
 
-// ofNamespaces returns the names that each namespace looks up, with * as their first label. Waste below the
-// other places is divided among the namespaces as the waste below them is.
+// ofNamespaces returns the names that the pods of each namespace look up, with * as their first label. Waste at
+// the other places does not show its namespace: it is divided in proportion to the waste of the same name at
+// the namespaces' own places.
 func (s *splitter) ofNamespaces(waste *report.Names) map[string]lookups {
 	list, all := make(map[string]lookups), make(lookups)
 	var onNode []*report.Name
@@ -163,12 +165,12 @@ func (s *splitter) ofNamespaces(waste *report.Names) map[string]lookups {
 			if list[namespace] == nil {
 				list[namespace] = make(lookups)
 			}
-			list[namespace].add(rest, place, least(n))
+			list[namespace].add(rest, place, minQueries(n))
 		}
-		all.add(rest, place, least(n))
+		all.add(rest, place, minQueries(n))
 	}
 	for _, n := range onNode {
-		all.addOnNode(n.Name, least(n))
+		all.addOnNode(n.Name, minQueries(n))
 	}
 	for namespace, l := range list {
 		named := make(lookups)
@@ -201,11 +203,11 @@ func (l lookups) names(scale float64) []report.WastedName {
 	list := []report.WastedName{}
 	for name, n := range l {
 		if n[underNamespace] <= 0 {
-			continue // a name of another place alone, or of a part of the search path alone
+			continue // a name that occurs at other places only, or a domain of the search path itself
 		}
 		list = append(list, report.WastedName{
 			Name: name, Dots: strings.Count(name, "."),
-			// The resolver goes on to the cluster domain only if the names before it do not exist.
+			// A resolver tries the cluster domain only if the names before it do not exist.
 			External: n[underDomain] >= n[underNamespace]/2,
 			Lookups:  uint64(n[underNamespace] * scale),
 			Waste:    uint64((n[underNamespace] + n[underSvc] + n[underDomain] + n[underNode]) * scale),
@@ -222,7 +224,7 @@ func mostWasted(list []report.WastedName) []report.WastedName {
 	return list[:min(keptNames, len(list))]
 }
 
-// Sum returns the names of two nodes, added up.
+// Sum returns the sums of the names of two nodes.
 func Sum(a, b []report.WastedName) []report.WastedName {
 	type key struct {
 		name     string

@@ -103,7 +103,7 @@ func TestTailLimit(t *testing.T) {
 		<-lines
 	}
 	lines, end, _ := follow(t, socket, url.Values{"all": {"true"}})
-	if err := <-end; err == nil || !strings.Contains(err.Error(), "four others are watching") {
+	if err := <-end; err == nil || !strings.Contains(err.Error(), "four commands follow queries") {
 		t.Errorf("a fifth: %v", err)
 	}
 	lines, end, _ = follow(t, socket, url.Values{"all": {"true"}})

@@ -11,7 +11,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/report"
 )
 
-// askedAtOnce is the number of nodes that are asked at the same time.
+// askedAtOnce bounds the nodes that are asked at the same time.
 const askedAtOnce = 16
 
 // Question is a command to run in the agents' pods, whose reply is a T.
@@ -20,14 +20,14 @@ type Question[T any] struct {
 	Node string
 	// Args are nodens' arguments. The command prints a T, which begins with a report.Header, as JSON.
 	Args []string
-	// Serves compares the replies of two agents on one node. It is positive if a's agent is the one
-	// that serves the node, rather than b's.
+	// Serves compares the replies of two agents on one node. It is positive if a's agent serves the node, and
+	// negative if b's does.
 	Serves func(a, b *T) int
-	// Each gets one reply of each node, one at a time, in the order of their arrival.
+	// Each receives one reply from each node, one at a time, in the order of arrival.
 	Each func(node string, reply *T)
 }
 
-// answer is what the agents of one node replied.
+// answer is the reply from one node.
 type answer[T any] struct {
 	node       string
 	reply      *T
@@ -99,7 +99,7 @@ func byNode(agents []Agent) (nodes [][]Agent) {
 // askNode asks the agents of one node.
 func askNode[T any](ctx context.Context, c *Cluster, q *Question[T], agents []Agent) answer[T] {
 	a := answer[T]{node: agents[0].Node}
-	var waiting []report.Unanswered // their containers do not run
+	var waiting []report.Unanswered // agents whose containers do not run
 	for _, agent := range agents {
 		if q.Node != "" && a.reply != nil {
 			break

@@ -11,8 +11,8 @@ import (
 // rows is the number of rows that are kept and returned.
 const rows = 1024
 
-// Clients asks all agents for their clients by pod, workload or namespace. order is what rows with the
-// highest values come first.
+// Clients asks all agents for their clients by pod, workload or namespace. Rows with the highest values of order
+// come first.
 func Clients(ctx context.Context, c *Cluster, by, window string, order func(*report.Client) float64) (*report.ClusterClients, error) {
 	m := clientMerge{by: by, order: order, index: make(map[clientKey]int)}
 	cluster, err := Ask(ctx, c, &Question[report.Clients]{
@@ -26,10 +26,10 @@ func Clients(ctx context.Context, c *Cluster, by, window string, order func(*rep
 	return m.result(cluster, window), nil
 }
 
-// clientKey says which rows of several nodes are one.
+// clientKey identifies a row. Rows of several nodes with the same key are added up.
 type clientKey struct{ node, kind, namespace, workloadKind, workload, pod, address string }
 
-// mergedClient is a row, with the names that are a node's most frequent one and their queries.
+// mergedClient is a row, with the number of queries for each name that is the most frequent one on a node.
 type mergedClient struct {
 	report.ClusterClient
 	key   clientKey
@@ -66,7 +66,7 @@ func (m *clientMerge) add(node string, r *report.Clients) {
 	for i := range r.Clients {
 		m.addClient(node, &r.Clients[i], r.WindowSeconds)
 	}
-	// Rows of pods are never added to again, so that the lowest can go.
+	// No further counts are added to rows of pods, so the lowest rows can be dropped.
 	if m.by == "pod" && len(m.clients) > 2*rows {
 		m.sort()
 		m.more += len(m.clients) - rows

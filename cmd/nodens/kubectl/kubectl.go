@@ -1,6 +1,6 @@
-// Package kubectl asks all agents of a cluster by running kubectl, and merges what they reply. kubectl
-// knows the cluster and every kind of authentication; this package imports nothing of either, and
-// nothing of the agent.
+// Package kubectl asks all agents of a cluster by running kubectl, and merges their replies. kubectl
+// implements access to the cluster and every kind of authentication; this package imports no
+// client of Kubernetes, and nothing of the agent.
 //
 // [Cluster.Agents] lists the pods, [Ask] runs a command in each of them, and the merging types add the
 // replies up as they arrive.
@@ -17,10 +17,10 @@ import (
 )
 
 const (
-	// DefaultTimeout bounds one run of kubectl exec, listTime one of kubectl get.
+	// DefaultTimeout bounds a run of kubectl exec, listTime a run of kubectl get.
 	DefaultTimeout = 5 * time.Second
 	listTime       = 30 * time.Second
-	// replyBytes bounds the output of kubectl exec, listBytes the one of kubectl get, which has some
+	// replyBytes bounds the output of kubectl exec, listBytes the output of kubectl get, which has some
 	// 100 bytes for each pod.
 	replyBytes = 4 << 20
 	listBytes  = 16 << 20
@@ -30,8 +30,8 @@ const (
 	pipeTime = 100 * time.Millisecond
 )
 
-// Cluster says which cluster, and which pods are agents. Empty fields of Context and Kubeconfig are
-// kubectl's defaults.
+// Cluster identifies a cluster and the pods of its agents. If Context or Kubeconfig is empty, kubectl's default
+// applies.
 type Cluster struct {
 	Context    string
 	Kubeconfig string
@@ -41,7 +41,7 @@ type Cluster struct {
 	Timeout time.Duration
 }
 
-// Agent is a pod of an agent.
+// Agent is the pod of an agent.
 type Agent struct {
 	Pod   string
 	Node  string // "" if the pod has none yet
@@ -59,7 +59,7 @@ func (c *Cluster) Agents(ctx context.Context) ([]Agent, error) {
 	for line := range strings.Lines(string(out)) {
 		fields := strings.Fields(line)
 		if len(fields) != 3 {
-			return nil, fmt.Errorf("listing the agents' pods: kubectl printed %q, which is no pod", shortened(line))
+			return nil, fmt.Errorf("listing the agents' pods: kubectl printed %q, which is not a pod", shortened(line))
 		}
 		for i, text := range fields {
 			if text == "<none>" {
@@ -74,7 +74,7 @@ func (c *Cluster) Agents(ctx context.Context) ([]Agent, error) {
 	return agents, nil
 }
 
-// NodeOf returns the node of a pod, which is no agent.
+// NodeOf returns the node of any pod of the cluster.
 func (c *Cluster) NodeOf(ctx context.Context, namespace, pod string) (string, error) {
 	of := *c
 	of.Namespace = namespace
@@ -95,8 +95,8 @@ type limits struct {
 	bytes int
 }
 
-// run runs kubectl with the arguments and returns its output. failed says that it could be run and
-// ended with another code than 0; the output may be of use then, too.
+// run runs kubectl with the arguments and returns its output. failed reports that kubectl ran and ended with an exit
+// code other than 0; the output may still be valid.
 func (c *Cluster) run(ctx context.Context, l limits, args ...string) (out []byte, failed bool, err error) {
 	timed, cancel := context.WithTimeout(ctx, l.time)
 	defer cancel()
@@ -132,7 +132,7 @@ func (c *Cluster) flags() (args []string) {
 	return append(args, "--namespace", c.Namespace)
 }
 
-// bounded keeps the first limit bytes. The first byte beyond them calls full.
+// bounded keeps the first limit bytes. It calls full when more are written.
 type bounded struct {
 	kept  bytes.Buffer
 	limit int
@@ -150,8 +150,8 @@ func (b *bounded) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// lastLine returns the last line of text that says what is wrong, fallback without one. kubectl exec
-// writes a line about the exit code below the command's own.
+// lastLine returns the last line of text that describes an error, or fallback if there is none. kubectl exec
+// writes a line about the exit code after the command's own output.
 func lastLine(text, fallback string) string {
 	lines := strings.Split(strings.TrimSpace(text), "\n")
 	for i := len(lines) - 1; i >= 0; i-- {

@@ -8,8 +8,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/report"
 )
 
-// keptNames is the number of names that are kept while replies arrive, and shownNames that of names
-// that are returned.
+// keptNames bounds the names that are kept while replies arrive, shownNames the names that are returned.
 const (
 	keptNames  = 8192
 	shownNames = 256
@@ -30,7 +29,7 @@ func Names(ctx context.Context, c *Cluster, topic, window string) (*report.Clust
 	return m.result(), nil
 }
 
-// nameKey says which rows of several nodes are one.
+// nameKey identifies a row. Rows of several nodes with the same key are added up.
 type nameKey struct {
 	name, cause string
 	client      report.NameClient
@@ -40,7 +39,7 @@ type nameKey struct {
 type nameMerge struct {
 	report.ClusterNames
 	names   map[nameKey]*report.Name
-	dropped uint64 // the most queries of a name that was dropped
+	dropped uint64 // the highest number of queries of a dropped name
 }
 
 func (m *nameMerge) add(_ string, r *report.Names) {

@@ -8,7 +8,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/report"
 )
 
-// Status asks all agents how they are.
+// Status asks all agents for their status.
 func Status(ctx context.Context, c *Cluster) (*report.ClusterStatus, error) {
 	s := &report.ClusterStatus{Agents: []report.Status{}}
 	cluster, err := Ask(ctx, c, &Question[report.Status]{

@@ -8,7 +8,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/report"
 )
 
-// Upstreams asks all agents for the servers that they forward to. order is what servers with the highest values come
+// Upstreams asks all agents for the servers that they forward to. Servers with the highest values of order come
 // first.
 func Upstreams(ctx context.Context, c *Cluster, order func(*report.ClusterUpstream) float64) (*report.ClusterUpstreams, error) {
 	m := upstreamMerge{index: make(map[string]*mergedUpstream)}
@@ -31,7 +31,7 @@ func exchangeRate(u *report.Upstreams) (sum float64) {
 	return sum
 }
 
-// mergedUpstream is a server, with the rate of SERVFAIL that becomes a share in the end.
+// mergedUpstream is a server, with its rate of SERVFAIL, from which the share is computed at the end.
 type mergedUpstream struct {
 	report.ClusterUpstream
 	servfail float64

@@ -239,7 +239,7 @@ func logarithmic() axis {
 }
 
 // draw makes the paths, the labels and the rows. Areas are stacked: each path includes the areas before
-// it, so they are painted in reverse order.
+// it, so the template paints them in reverse order.
 func (c *chart) draw(a axis) {
 	c.Scale = a.labels
 	var stack []float64
@@ -327,7 +327,7 @@ func linePath(values []float64, y func(float64) int) string {
 		}
 		switch height := y(v); {
 		case gap:
-			// A sample covers the time before it, so that one alone is a line, too.
+			// A sample covers the time before it, so a single sample is a line, too.
 			put('M', chartWidth-chartStep*(len(values)-i), height)
 			put('h', chartStep)
 			at, gap = height, false

@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// retryMilliseconds is after how long a browser connects again when a stream has ended: after a
-// hand-over the next agent opens the page.
+// retryMilliseconds is the time after which a browser connects again when a stream has ended: after a
+// hand-over, the next agent opens the page.
 const retryMilliseconds = 1000
 
-// part is a part of the page that changes: the ID of its element, and the template of what is in it, with its
+// part is a part of the page that changes: the ID of its element, and the template of the element's content with its
 // data.
 type part struct {
 	id, template string

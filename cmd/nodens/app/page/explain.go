@@ -21,7 +21,7 @@ type explainPage struct {
 	Node, Version    string
 	Name, Type, From string
 	Types            []string
-	Error            string // what is wrong with the question
+	Error            string // why there is no explanation
 	Asked            bool
 	Client, Listener string
 	Interface        string // "" without the kernel path, and if the client's is not known

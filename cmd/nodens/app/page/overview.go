@@ -24,7 +24,7 @@ type overview struct {
 	ClearSearchHref string
 }
 
-// state is how the agent is.
+// state is the condition of the agent.
 type state struct {
 	Text, Class string // Class is good, warning or bad
 	Node        string
@@ -63,7 +63,7 @@ func newestFirst(faults []report.Fault) []report.Fault {
 	return faults
 }
 
-// newState returns how the agent is.
+// newState returns the condition of the agent.
 func newState(s *report.Status, now time.Time) state {
 	out := state{Text: s.State(), Class: "good", Node: cmp.Or(s.Node, "unknown node"), Problems: s.Problems}
 	switch {
@@ -97,7 +97,7 @@ func newState(s *report.Status, now time.Time) state {
 	return out
 }
 
-// limitsText names the limits that are close to their end.
+// limitsText names the limits that are nearly reached.
 func limitsText(limits []report.Limit) string {
 	var parts []string
 	for _, l := range limits {
@@ -105,7 +105,7 @@ func limitsText(limits []report.Limit) string {
 			parts = append(parts, strings.TrimSpace(fmt.Sprintf("%s %s", l.Name, l.Of))+" at "+percent(l.Share))
 		}
 	}
-	return cmp.Or(strings.Join(parts, ", "), "none is close to its end")
+	return cmp.Or(strings.Join(parts, ", "), "none is nearly reached")
 }
 
 func kernelText(s *report.Status) string {

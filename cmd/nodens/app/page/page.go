@@ -1,5 +1,5 @@
-// Package page has the HTML page of an agent: how it is, the last hour as charts, and who asks what. It
-// renders the replies of the admin socket, which a [Source] returns.
+// Package page serves the HTML page of an agent: its status, the last hour as charts, and which clients ask for
+// which names. It renders the replies of the admin socket, which a [Source] returns.
 //
 // Everything is in the binary: templates, a style sheet, a script and an icon. The page works without the
 // script: sorting, searching and the choice of rows are parameters of GET requests. With it, parts of

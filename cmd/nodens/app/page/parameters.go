@@ -23,7 +23,7 @@ type parameters struct {
 	By, Window string
 	Search     string
 	All        bool // all rows
-	// sort is what the tables are sorted by, by the table's ID: a column's key, after a minus sign for
+	// sort has the orders of the tables by the table's ID: the key of a column, with a minus sign before it for
 	// the reverse of the column's own direction.
 	sort map[string]string
 }
@@ -76,8 +76,8 @@ func (p parameters) values() url.Values {
 	return v
 }
 
-// link returns a link to the page with these parameters, and with others that change has changed. fragment
-// is the ID of the element to show.
+// link returns a link to the page with these parameters after change has changed them. fragment is the ID of the
+// element to show.
 func (p parameters) link(fragment string, change func(*parameters)) string {
 	p.sort = maps.Clone(p.sort)
 	change(&p)

@@ -28,7 +28,7 @@ type table struct {
 	heads func() []header
 }
 
-// Columns returns the heads of the columns. Events do without them.
+// Columns returns the heads of the columns. Events do not need them.
 func (t table) Columns() []header { return t.heads() }
 
 // header is the head of a column. AriaSort is ascending, descending or none.
@@ -44,15 +44,15 @@ type cell struct {
 	Bar               int
 }
 
-// column is how a column is made from rows of type T.
+// column describes a column of a table with rows of type T.
 type column[T any] struct {
 	key, title, help string
 	text             func(*T) cell
-	// value is what the column is sorted by, the highest first; nil: by text, the lowest first.
+	// value is the value by which the column is sorted, the highest first; nil: it is sorted by text, the lowest first.
 	value func(*T) float64
 }
 
-// tableOf is how a table is made.
+// tableOf describes a table with rows of type T.
 type tableOf[T any] struct {
 	id, caption, empty string
 	columns            []column[T]
@@ -62,7 +62,7 @@ type tableOf[T any] struct {
 	search func(*T) []string
 }
 
-// limit returns how many rows of a report the table needs, whose rows are in the table's own order.
+// limit returns the number of rows that the table needs of a report, whose rows are in the table's own order.
 func (t tableOf[T]) limit(p parameters) int {
 	if order := p.sort[t.id]; p.All || p.Search != "" || order != "" && order != t.order {
 		return math.MaxInt
@@ -70,7 +70,7 @@ func (t tableOf[T]) limit(p parameters) int {
 	return shownRows
 }
 
-// build returns the table of rows, of which there are more others.
+// build returns the table of rows. more is the number of rows that the report leaves out.
 func (t tableOf[T]) build(rows []T, more int, p parameters) table {
 	out := table{ID: t.id, Caption: t.caption, Empty: t.empty, width: len(t.columns)}
 	found := t.find(rows, p.Search)

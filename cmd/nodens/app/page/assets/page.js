@@ -1,4 +1,4 @@
-// Replaces the parts of the page that change by what the agent sends as server-sent events. The page
+// Replaces the parts of the page that change with the HTML that the agent sends as server-sent events. The page
 // works without this script.
 "use strict";
 (() => {
@@ -50,7 +50,7 @@
 		});
 	}
 
-	// A page that nobody sees costs the agent nothing.
+	// A hidden page has no stream, so it costs the agent nothing.
 	document.addEventListener("visibilitychange", () => {
 		if (document.hidden) close();
 		else open();
