@@ -121,3 +121,24 @@ func TestRecorderReuse(t *testing.T) {
 	Recording{}.use(0)
 	Recording{}.finish()
 }
+
+// TestRecorderAllocs: the attempts of an exchange cost no allocation.
+func TestRecorderAllocs(t *testing.T) {
+	var r Recorder
+	x := &exchange{record: r.Exchange(0)}
+	q := newQuery()
+	q.attempt.server = &server{}
+	q.replyLen = len(q.reply)
+	if n := testing.AllocsPerRun(1000, func() {
+		x.record = r.Exchange(0)
+		for range maxOutstanding {
+			x.recordStart(q)
+			x.recordEnd(q, time.Time{})
+		}
+		x.record.use(q.attempt.recorded)
+		x.record.finish()
+		r.Reset()
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}

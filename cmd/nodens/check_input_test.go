@@ -80,9 +80,10 @@ func TestCheckInputs(t *testing.T) {
 
 // TestCheckWarnings: warnings name line and remedy, and --strict makes them failures.
 func TestCheckWarnings(t *testing.T) {
-	const text = ".:53 {\nbind 169.254.25.10\nhealth 169.254.20.10:8081\ncache 30s\nforward . 192.0.2.1\n}\n"
+	const text = ".:53 {\nbind 169.254.25.10\nhealth 169.254.20.10:8081\ncache 30s\nforward . 192.0.2.1\ntrace zipkin 192.0.2.9\n}\n"
 	want := []string{
 		"warning: standard input:2: bind: 169.254.25.10 is not an address of --localip",
+		"warning: standard input:6: trace: nodens has no exporter for zipkin and datadog, so no spans are sent; write `trace otlp http://HOST:4318`",
 		`warning: standard input:4: cache: "30s" is read as a zone`,
 		"warning: standard input:1: health: it listens on port 8081, and the rules are for --health-port 8080",
 		", for 30s.\n",

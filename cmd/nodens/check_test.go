@@ -50,10 +50,11 @@ func TestCheck(t *testing.T) {
 			"  dns64          IPv4 addresses behind 64:ff9b::/96",
 			"  whoami         answers all other queries with the client's own address",
 		}},
-		{"what it tells", "pprof\ndnstap /run/s full\ndnstap tcp://192.0.2.9:6000", []string{
+		{"what it tells", "pprof\ndnstap /run/s full\ndnstap tcp://192.0.2.9:6000\ntrace otlp 192.0.2.9", []string{
 			"  pprof          http localhost:6053/debug/pprof/",
 			"  dnstap         to unix:///run/s",
 			"  dnstap         to tcp://192.0.2.9:6000",
+			"  trace          to http://192.0.2.9:4318/v1/traces",
 		}},
 		{"a view of all", "view pods", []string{"  view           pods takes every query"}},
 		{"search path", "autopath cluster.local " + resolv, []string{

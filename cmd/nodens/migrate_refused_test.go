@@ -137,3 +137,17 @@ func TestMigrateMinimal(t *testing.T) {
 		}
 	}
 }
+
+// TestMigrateTrace: a note names the remedy for CoreDNS's `trace`.
+func TestMigrateTrace(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "in.yaml")
+	set := strings.ReplaceAll(setText, "NAME", "node-local-dns")
+	agenttest.WriteFile(t, file, set+strings.Replace(confText, "cache 30\n", "cache 30\n        trace zipkin 192.0.2.9:9411\n", 1))
+	var stdout, stderr bytes.Buffer
+	if code := run(t.Context(), []string{"migrate", "--image", "new", "-f", file}, &stdout, &stderr); code != 0 {
+		t.Fatalf("ends with %d:\n%s", code, &stderr)
+	}
+	if strings.Count(stderr.String(), "write `trace otlp http://HOST:4318`") != 1 {
+		t.Errorf("notes:\n%s", &stderr)
+	}
+}

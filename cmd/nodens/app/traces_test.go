@@ -86,3 +86,44 @@ func TestTraceService(t *testing.T) {
 		t.Errorf("the upstream was asked for the collector %d times", n)
 	}
 }
+
+// TestTraceHostileCollector: queries are answered whatever the collectors do, and the agent ends.
+func TestTraceHostileCollector(t *testing.T) {
+	const queries = 500
+	up := fakedns.Start(t, fakedns.Answers(func(q *dns.Msg) *dns.Msg { return fakedns.Address(q, 60, "192.0.2.1") }))
+	ended := make(chan struct{})
+	silent, endless, closed := collector.Start(t), collector.Start(t), collector.Start(t)
+	t.Cleanup(func() { close(ended) })
+	silent.SetReply(func(_ http.ResponseWriter, r *http.Request) {
+		select {
+		case <-ended:
+		case <-r.Context().Done():
+		}
+	})
+	endless.SetReply(func(w http.ResponseWriter, r *http.Request) {
+		for r.Context().Err() == nil {
+			if _, err := w.Write(make([]byte, 64<<10)); err != nil {
+				return
+			}
+		}
+	})
+	closed.Close()
+	p := peer.Ports(t, 2)
+	text := ""
+	for zone, c := range map[string]*collector.Collector{"silent.test": silent, "endless.test": endless, "closed.test": closed} {
+		text += fmt.Sprintf("%s:%d {\n bind 127.0.0.1\n prometheus 127.0.0.1:%d\n trace otlp %s\n forward . %s\n}\n", zone, p[0], p[1], c.URL, up.Addr())
+	}
+	r := startAgent(t, text)
+	for i := range queries {
+		for _, zone := range []string{"silent.test.", "endless.test.", "closed.test."} {
+			if got := agenttest.Ask(t, p[0], fmt.Sprintf("q%d.%s", i, zone)); got != "192.0.2.1" {
+				t.Fatalf("query %d below %s: %q", i, zone, got)
+			}
+		}
+	}
+	for zone, c := range map[string]*collector.Collector{"silent": silent, "endless": endless} {
+		r.Await("a request to the collector "+zone, func() bool { return c.Requests() > 0 })
+	}
+	r.AwaitLog("sending traces failed")
+	r.Stop()
+}
