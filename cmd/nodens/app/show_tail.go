@@ -20,12 +20,11 @@ import (
 )
 
 const (
-	// selectInterval is how often the addresses of the selected clients are looked up.
-	selectInterval = 250 * time.Millisecond
+	// tailInterval is how often the queries since the last time are written, and the addresses of the selected
+	// clients looked up. To write some at once costs the agent much less than to write each of them alone.
+	tailInterval = 500 * time.Millisecond
 	// keepOutTime is for how long the selected clients are kept out of the kernel path, again and again.
-	keepOutTime = 4 * selectInterval
-	// tailFlush is the time for which a query waits for others: they are written, and sent, at once.
-	tailFlush = 100 * time.Millisecond
+	keepOutTime = 3 * tailInterval
 )
 
 // tailRequest is a request to /tail.
@@ -180,25 +179,15 @@ type tailStream struct {
 // run writes lines until done is closed, the client takes none for ten seconds, or the time of the request
 // is over.
 func (s *tailStream) run(done <-chan struct{}) {
-	ticker := time.NewTicker(selectInterval)
+	ticker := time.NewTicker(tailInterval)
 	defer ticker.Stop()
 	end := time.NewTimer(s.request.time)
 	defer end.Stop()
-	queries := s.sub.Queries() // nil while one waits for others
-	wait := time.NewTimer(tailFlush)
-	defer wait.Stop()
 	for ok := s.updateClients() && s.flush(); ok; {
 		select {
 		case <-done:
 			_ = s.writeQueued() // the agent ends, unless the client is gone
 			return
-		case q := <-queries:
-			ok = s.writeQuery(q)
-			queries = nil
-			wait.Reset(tailFlush)
-		case <-wait.C:
-			ok = s.writeQueued() && s.flush()
-			queries = s.sub.Queries()
 		case <-ticker.C:
 			ok = s.tick()
 		case <-end.C:
@@ -208,9 +197,9 @@ func (s *tailStream) run(done <-chan struct{}) {
 	}
 }
 
-// tick does what is due every selectInterval. It returns false if the client is gone.
+// tick does what is due every tailInterval. It returns false if the client is gone.
 func (s *tailStream) tick() bool {
-	return s.updateClients() && s.writeLost() && s.writeHeartbeat() && s.flush()
+	return s.updateClients() && s.writeQueued() && s.writeLost() && s.writeHeartbeat() && s.flush()
 }
 
 // writeQueued writes the queries that wait. It returns false if the client is gone.

@@ -228,11 +228,10 @@ func roundUp(v float64) float64 {
 // logarithmic returns an axis from 125 µs to 8 s.
 func logarithmic() axis {
 	const lowest, doublings = 0.000125, 16
-	bound := func(n float64) float64 { return lowest * math.Exp2(n) }
 	return axis{
 		labels: []string{"8 s", "32 ms", "0.1 ms"}, format: latency,
 		y: func(v float64) int {
-			n := math.Log2(min(max(v, bound(0)), bound(doublings)) / lowest)
+			n := math.Log2(min(max(v/lowest, 1), 1<<doublings))
 			return chartHeight - int(math.Round(n/doublings*chartHeight))
 		},
 	}

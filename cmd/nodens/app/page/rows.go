@@ -27,6 +27,20 @@ func (t table) Body() template.HTML {
 	return template.HTML(b.String()) // #nosec G203: escaped
 }
 
+// Body returns the chart's values as rows of HTML, as [table.Body] does.
+func (c chart) Body() template.HTML {
+	var b bytes.Buffer
+	for _, row := range c.Rows {
+		b.WriteString("<tr>")
+		for i, text := range row {
+			shown := cell{Text: text, Number: i > 0}
+			shown.write(&b, i == 0)
+		}
+		b.WriteString("</tr>")
+	}
+	return template.HTML(b.String()) // #nosec G203: escaped
+}
+
 // write writes c. head says that it is the head of its row.
 func (c *cell) write(b *bytes.Buffer, head bool) {
 	element := "td>"
