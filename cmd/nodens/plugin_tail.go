@@ -27,6 +27,10 @@ const podNamespace = "pod-namespace"
 // abandonTime is how long `kubectl nodens tail` may take to end its processes.
 const abandonTime = 4 * time.Second
 
+// tailSilence is the time without a line after which `kubectl nodens tail` and the command in the agent's pod take each
+// other to be cut off.
+const tailSilence = 6 * report.TailHeartbeat
+
 // refreshInterval is how often `kubectl nodens tail` looks for new nodes, and for the node of the pod.
 const refreshInterval = 10 * time.Second
 
@@ -106,7 +110,7 @@ func (f *pluginTail) run(ctx context.Context, cluster *kubectl.Cluster, p *tailP
 	}
 	m := &mergedTail{tailPrinter: *p, out: p.stdout}
 	m.stdout = &m.rows
-	t := &kubectl.Tail{Nodes: f.nodes, Namespace: namespace, Pod: pod, Refresh: refreshInterval, Time: f.time, Args: f.args, Started: m.start, Print: m.print}
+	t := &kubectl.Tail{Nodes: f.nodes, Namespace: namespace, Pod: pod, Refresh: refreshInterval, Silence: tailSilence, Time: f.time, Args: f.args, Started: m.start, Print: m.print}
 	err = kubectl.Follow(ctx, cluster, t)
 	switch {
 	case errors.Is(err, errUnread):

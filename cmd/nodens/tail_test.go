@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -192,6 +193,43 @@ func TestTailUnread(t *testing.T) {
 	case n := <-code:
 		if n != 0 {
 			t.Errorf("exit code %d", n)
+		}
+	case <-time.After(agenttest.Timeout):
+		t.Fatal("the command does not end")
+	}
+}
+
+// TestTailPipe: the command ends when nobody can read its output any more, also without a query.
+func TestTailPipe(t *testing.T) {
+	socket := topAgentFunc(t, func(w http.ResponseWriter, r *http.Request) {
+		_ = json.NewEncoder(w).Encode(tailLines()[5])
+		for r.Context().Err() == nil {
+			_ = json.NewEncoder(w).Encode(report.TailLine{Heartbeat: true})
+			_ = http.NewResponseController(w).Flush()
+			time.Sleep(10 * time.Millisecond)
+		}
+	})
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	var errors testlog.Buffer
+	code := make(chan int, 1)
+	go func() {
+		code <- run(t.Context(), []string{"tail", "--admin-socket", socket, "--all-clients"}, w, &errors)
+	}()
+	if _, err := r.Read(make([]byte, 4096)); err != nil {
+		t.Fatal(err)
+	}
+	if len(code) > 0 || unread(w) {
+		t.Fatal("the command takes the pipe to be closed")
+	}
+	_ = r.Close()
+	select {
+	case n := <-code:
+		if n != 0 || !unread(w) || errors.String() != "node node-1: queries of all clients\n" {
+			t.Errorf("exit code %d, unread %v, stderr:\n%s", n, unread(w), errors.String())
 		}
 	case <-time.After(agenttest.Timeout):
 		t.Fatal("the command does not end")

@@ -29,8 +29,11 @@ type Tail struct {
 	Namespace, Pod string
 	// Refresh is how often new nodes, and the node of the pod, are looked up.
 	Refresh time.Duration
+	// Silence is the time after which a command is taken to be cut off if it prints nothing, not even a heartbeat. It
+	// ends after the same time without a line from here.
+	Silence time.Duration
 	// Time bounds the whole. Args returns the arguments of nodens for a command that ends after so long. The command
-	// prints [report.TailLine] as JSON, and ends when its standard input does.
+	// prints [report.TailLine] as JSON, and takes --stdin-timeout.
 	Time time.Duration
 	Args func(time.Duration) []string
 	// Started gets the nodes before the first call of Print. An error ends Follow.
@@ -118,7 +121,7 @@ func (f *follower) run(ctx context.Context) error {
 			<-f.ended
 		}
 	}()
-	for {
+	for ctx.Err() == nil {
 		f.start(ctx)
 		if err := f.failed(); err != nil {
 			return err
@@ -133,6 +136,7 @@ func (f *follower) run(ctx context.Context) error {
 			f.lookUp(ctx)
 		}
 	}
+	return nil
 }
 
 // start starts the commands that are due.
@@ -157,7 +161,7 @@ func (f *follower) launch(ctx context.Context, n *tailedNode, pod string) {
 	args := f.tail.Args(min(f.tail.Time, time.Until(f.end).Truncate(time.Second)+endTime)) // after f.end
 	lines := &nodeLines{node: n.name, queue: f.queue, again: n.noted}
 	go func() {
-		err := f.cluster.follow(ctx, pod, args, lines.add)
+		err := f.cluster.follow(ctx, pod, args, f.tail.Silence, lines.add)
 		f.ended <- commandEnd{n, fmt.Errorf("pod %s: %w", pod, err), lines.answered.Load()}
 	}()
 }

@@ -18,10 +18,6 @@ import (
 const (
 	// maxTailLine bounds a line of a command, in bytes. A query takes some 500.
 	maxTailLine = 64 << 10
-	// silenceTime is the time without a line, even a heartbeat, after which a command is taken to be cut off. In the
-	// pod it ends after the same time without a line from here, which come every keepaliveInterval.
-	silenceTime       = 6 * report.TailHeartbeat
-	keepaliveInterval = report.TailHeartbeat
 	// endTime is how long a command may take to end after its standard input.
 	endTime = 2 * time.Second
 )
@@ -33,22 +29,23 @@ var (
 
 // follow runs nodens in a pod and calls each with every line of its output until ctx ends, each returns an
 // error, or the command ends. The command in the pod ends with its standard input: kubectl closes it when
-// it ends, and no keepalive arrives if the network is cut. The error is never nil.
-func (c *Cluster) follow(ctx context.Context, pod string, args []string, each func(line []byte) error) error {
+// it ends, and no keepalive arrives if the network is cut. Each side takes the other one to be cut off after silence
+// without a line. The error is never nil.
+func (c *Cluster) follow(ctx context.Context, pod string, args []string, silence time.Duration, each func(line []byte) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	silence := time.AfterFunc(c.Timeout, func() { cancel(errSilent) })
-	defer silence.Stop()
+	timer := time.AfterFunc(c.Timeout, func() { cancel(errSilent) })
+	defer timer.Stop()
 	stderr := new(lastBytes)
 	stdout := &lineWriter{full: func() { cancel(errLongLine) }, each: func(line []byte) {
-		silence.Reset(silenceTime)
+		timer.Reset(silence)
 		stderr.reset() // what is said before a line is not why the command ends
 		if err := each(line); err != nil {
 			cancel(err)
 		}
 	}}
 	command := append(append(c.flags(), "exec", pod, "--stdin", "--", "nodens"), args...)
-	cmd := exec.CommandContext(ctx, "kubectl", append(command, "--stdin-timeout", silenceTime.String())...)
+	cmd := exec.CommandContext(ctx, "kubectl", append(command, "--stdin-timeout", silence.String())...)
 	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = stdout, stderr, endTime
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
@@ -58,13 +55,13 @@ func (c *Cluster) follow(ctx context.Context, pod string, args []string, each fu
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("running kubectl: %w", err)
 	}
-	go keepAlive(ctx, stdin)
+	go keepAlive(ctx, stdin, silence/6)
 	err = cmd.Wait()
 	switch cause := context.Cause(ctx); {
 	case errors.Is(cause, errSilent) && stdout.lines.Load() == 0:
 		return fmt.Errorf("no answer in %s", c.Timeout)
 	case errors.Is(cause, errSilent):
-		return fmt.Errorf("%w for %s", cause, silenceTime)
+		return fmt.Errorf("%w for %s", cause, silence)
 	case cause != nil:
 		return cause
 	case err != nil:
@@ -73,9 +70,9 @@ func (c *Cluster) follow(ctx context.Context, pod string, args []string, each fu
 	return errors.New("the command has ended")
 }
 
-// keepAlive writes to w until ctx ends.
-func keepAlive(ctx context.Context, w io.Writer) {
-	ticker := time.NewTicker(keepaliveInterval)
+// keepAlive writes to w again and again until ctx ends.
+func keepAlive(ctx context.Context, w io.Writer, interval time.Duration) {
+	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	for {
 		select {

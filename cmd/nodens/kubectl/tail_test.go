@@ -106,6 +106,9 @@ func (c *cluster) follow(tail kubectl.Tail) *tailing {
 	var ctx context.Context
 	ctx, f.cancel = context.WithCancel(context.Background())
 	tail.Time, tail.Refresh, tail.Print = time.Hour, 20*time.Millisecond, f.print
+	if tail.Silence == 0 {
+		tail.Silence = time.Hour
+	}
 	tail.Args = func(time.Duration) []string { return nil }
 	tail.Started = func([]string) error { return nil }
 	go func() { f.ended <- kubectl.Follow(ctx, &kubectl.Cluster{Timeout: time.Minute}, &tail) }()
@@ -148,7 +151,9 @@ func TestFollowNewNodes(t *testing.T) {
 		pods = append(pods, fmt.Sprintf("%c node-%[1]c", 'a'+i))
 	}
 	c.pods(pods...)
-	f.await("node-p p")
+	for i := range 16 {
+		f.await(fmt.Sprintf("node-%c %[1]c", 'a'+i))
+	}
 	f.await("node-q: not shown, because 16 nodes are")
 	f.stop()
 	if n := len(f.events); n != 17 {
@@ -174,10 +179,27 @@ func TestFollowPod(t *testing.T) {
 	}
 }
 
+// TestFollowSilence: a command that prints nothing any more is ended, and started again. It gets a line again and again,
+// so that it knows when it is cut off.
+func TestFollowSilence(t *testing.T) {
+	c := newCluster(t)
+	c.pods("a node-1", "b node-2")
+	c.write("pod-a", fmt.Sprintf("echo '%s'; cat > %s/a.stdin\n", c.query("a"), c.dir))
+	c.write("pod-b", fmt.Sprintf("while read -r line; do echo '%s'; done\n", c.query("b")))
+	f := c.follow(kubectl.Tail{Silence: 300 * time.Millisecond})
+	f.await("node-1: pod a: nothing received for 300ms; trying again")
+	f.await("node-1: answers again")
+	f.await("node-2 b")
+	f.stop()
+	if text, err := os.ReadFile(filepath.Join(c.dir, "a.stdin")); err != nil || strings.Trim(string(text), "\n") != "" {
+		t.Errorf("%v, the command got %q", err, text)
+	}
+}
+
 // TestFollowSlow: lines that are not printed in time are counted and not kept. Those of one node do not wait
 // for another one's.
 func TestFollowSlow(t *testing.T) {
-	const lines, kept = 20000, 4096
+	const lines, kept = 6000, 4096
 	c := newCluster(t)
 	c.pods("a node-1", "b node-2")
 	for _, pod := range []string{"a", "b"} {
@@ -188,7 +210,7 @@ func TestFollowSlow(t *testing.T) {
 	var printed, most int
 	var lost uint64
 	err := kubectl.Follow(ctx, &kubectl.Cluster{Timeout: time.Minute}, &kubectl.Tail{
-		Time: time.Hour, Refresh: time.Hour, Args: func(time.Duration) []string { return nil }, Started: func([]string) error { return nil },
+		Time: time.Hour, Refresh: time.Hour, Silence: time.Hour, Args: func(time.Duration) []string { return nil }, Started: func([]string) error { return nil },
 		Print: func(events []kubectl.TailEvent, n uint64) error {
 			c.awaitFile("a.done")
 			c.awaitFile("b.done")
