@@ -245,11 +245,11 @@ func TestPluginTailErrors(t *testing.T) {
 			t.Errorf("%s: %d %q %q, want %d %q", c.line, code, out, stderr, c.code, c.want)
 		}
 	}
-	k.pod("a", "node-1", "Running", "exec sleep 600\n")
+	k.pod("a", "node-1", "Running", "cat > /dev/null\n")
 	k.pod("b", "node-2", "Pending", "exit 9\n")
 	k.pod("c", "node-3", "Running", "echo '{\"schemaVersion\":2}'; cat > /dev/null\n")
 	k.pod("d", "node-4", "Running", "echo '<html>'; cat > /dev/null\n")
-	k.pod("e", "node-5", "Running", "yes x | tr -d '\\n'\n")
+	k.pod("e", "node-5", "Running", "head -c 100000 /dev/zero | tr '\\0' x; cat > /dev/null\n")
 	k.pod("f", "node-6", "Running", "echo 'nodens tail: the agent refused: rcode is \"X\"' >&2; echo 'command terminated with exit code 1' >&2; exit 1\n")
 	for node, want := range map[string]string{
 		"node-1": "pod a: no answer in 50ms",
