@@ -148,13 +148,15 @@ func (t *incidentTest) show(ctx context.Context, s *suite, name string) (string,
 	return string(out), err
 }
 
-// showWith is show of a command whose output must have this text.
+// showWith runs a command that changes nothing until it succeeds and its output has this text.
 func (t *incidentTest) showWith(ctx context.Context, s *suite, name, want string) error {
-	out, err := t.show(ctx, s, name)
-	if err == nil && !strings.Contains(out, want) {
-		err = fmt.Errorf("%s: %q is not in\n%s", name, want, out)
-	}
-	return err
+	return peer.Await(ctx, "the output of "+name, func(ctx context.Context) error {
+		out, err := t.show(ctx, s, name)
+		if err == nil && !strings.Contains(out, want) {
+			err = fmt.Errorf("%q is not in\n%s", want, out)
+		}
+		return err
+	})
 }
 
 // keep keeps what a command has printed, as the document shows it.

@@ -144,8 +144,15 @@ const leastFailed = 20
 
 // showOutage checks what the commands show while the upstream is down.
 func (t *incidentTest) showOutage(ctx context.Context, s *suite) error {
-	if out, err := t.show(ctx, s, "status-outage"); err == nil || strings.Count(out, "all upstreams of . are down\n") != len(t.agents) {
-		return fmt.Errorf("want an error, and the problem of each agent (%w):\n%s", err, out)
+	err := peer.Await(ctx, "the problem of each agent", func(ctx context.Context) error {
+		out, err := t.show(ctx, s, "status-outage")
+		if err == nil || strings.Count(out, "all upstreams of . are down\n") != len(t.agents) {
+			return fmt.Errorf("want an error, and the problem of each agent (%w):\n%s", err, out)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
 	}
 	for _, show := range [][2]string{
 		{"top-outage", indexer.String()}, {"failing", ".index.example."}, {"upstreams", " down "}, {"cached", "NOERROR"},

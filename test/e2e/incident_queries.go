@@ -37,8 +37,7 @@ func (t *incidentTest) checkExplain(ctx context.Context, s *suite) (string, erro
 	if err := t.checkExplainRights(ctx, s); err != nil {
 		return "", err
 	}
-	_, err = t.show(ctx, s, "explain")
-	return fmt.Sprintf("%d names in %d pods", len(names), len(pods)), err
+	return fmt.Sprintf("%d names in %d pods", len(names), len(pods)), t.showWith(ctx, s, "explain", checkout.lookedUp)
 }
 
 // compareExplained compares an explanation with what the pod gets. If the reply of an upstream is not cached, the
@@ -86,8 +85,15 @@ func (t *incidentTest) checkExplainRights(ctx context.Context, s *suite) error {
 		if out, err := t.command(ctx, s, config, args...).CombinedOutput(); err == nil || !strings.Contains(string(out), refusal) {
 			return fmt.Errorf("want %s: %w\n%s", refusal, err, out)
 		}
-		if out, err := t.command(ctx, s, config, append(args, "--node", node)...).CombinedOutput(); err != nil {
-			return fmt.Errorf("with --node: %w\n%s", err, out)
+		err := peer.Await(ctx, "kubectl nodens explain --node", func(ctx context.Context) error {
+			out, err := t.command(ctx, s, config, append(args, "--node", node)...).CombinedOutput()
+			if err != nil {
+				err = fmt.Errorf("%w\n%s", err, out)
+			}
+			return err
+		})
+		if err != nil {
+			return err
 		}
 	}
 	return nil

@@ -31,13 +31,9 @@ func (t *incidentTest) checkRights(ctx context.Context, s *suite) (string, error
 	if err := t.awaitStatus(ctx, s, func(*report.ClusterStatus) error { return nil }); err != nil {
 		return "", err
 	}
-	out, err := t.show(ctx, s, "status")
-	if err != nil {
-		return "", err
-	}
 	for _, n := range s.cluster.Nodes() {
-		if !strings.Contains(out, "\n"+n.Name+" ") {
-			return "", fmt.Errorf("%s is not in\n%s", n.Name, out)
+		if err := t.showWith(ctx, s, "status", "\n"+n.Name+" "); err != nil {
+			return "", err
 		}
 	}
 	return "both nodes; without it: " + refusal, t.checkRefused(ctx, s)
@@ -179,11 +175,7 @@ func (t *incidentTest) checkWasteGone(ctx context.Context, s *suite) (seen strin
 	if err != nil {
 		return "", err
 	}
-	_, err = t.show(ctx, s, "advise-after")
-	if err == nil {
-		_, err = t.show(ctx, s, "top-after")
-	}
-	return seen, err
+	return seen, errors.Join(t.showWith(ctx, s, "advise-after", "\nnothing to advise"), t.showWith(ctx, s, "top-after", "\n"+checkout.String()+" "))
 }
 
 // wasteSeen returns the share of waste of the workloads, and an error if one of them wastes enough for advice or
