@@ -3,6 +3,7 @@ package kubernetes
 import (
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -16,6 +17,9 @@ type NodePod struct {
 	// WorkloadKind and WorkloadName are the pod's controller, such as Deployment and web. Without one
 	// they are Pod and the pod's name.
 	WorkloadKind, WorkloadName string
+	// Ndots is the option in the pod's dnsConfig, at most 15; HasNdots says that there is one.
+	Ndots    uint8
+	HasNdots bool
 	// Labels are the values of [Options.PodLabels] in their order, each with a zero byte behind it. Labels
 	// that the pod does not have are empty.
 	Labels string
@@ -71,6 +75,7 @@ func (n *nodePods) put(o *corev1.Pod, rec *pod) {
 	p.Namespace, p.Name, _ = strings.Cut(rec.name, "/")
 	p.UID = strings.Clone(string(o.UID))
 	p.WorkloadKind, p.WorkloadName = workloadOf(o, p.Name)
+	p.Ndots, p.HasNdots = ndotsOf(o.Spec.DNSConfig)
 	for _, key := range n.labels {
 		p.Labels += o.Labels[key] + "\x00"
 	}
@@ -194,6 +199,25 @@ func (n *nodePods) ownerOf(a netip.Addr) *nodePod {
 		return terminating[0]
 	}
 	return nil
+}
+
+// highestNdots is the highest value of ndots that resolvers use (resolv.conf(5)).
+const highestNdots = 15
+
+// ndotsOf returns the option ndots of c, which may be nil: the last valid one, as in resolv.conf.
+func ndotsOf(c *corev1.PodDNSConfig) (ndots uint8, ok bool) {
+	if c == nil {
+		return 0, false
+	}
+	for _, o := range c.Options {
+		if o.Name != "ndots" || o.Value == nil {
+			continue
+		}
+		if n, err := strconv.ParseUint(*o.Value, 10, 16); err == nil {
+			ndots, ok = uint8(min(n, highestNdots)), true
+		}
+	}
+	return ndots, ok
 }
 
 // minCronJobDigits is the length of the number that a CronJob appends to the names of its Jobs: the

@@ -184,3 +184,31 @@ func TestWorkloadOf(t *testing.T) {
 		}
 	}
 }
+
+// TestNdotsOf: the last valid option counts, as in resolv.conf.
+func TestNdotsOf(t *testing.T) {
+	option := func(name string, values ...string) (list []corev1.PodDNSConfigOption) {
+		for _, v := range values {
+			list = append(list, corev1.PodDNSConfigOption{Name: name, Value: &v})
+		}
+		return list
+	}
+	for name, c := range map[string]struct {
+		config *corev1.PodDNSConfig
+		want   uint8
+		ok     bool
+	}{
+		"no dnsConfig":    {},
+		"no options":      {config: &corev1.PodDNSConfig{Searches: []string{"corp.test"}}},
+		"another option":  {config: &corev1.PodDNSConfig{Options: option("timeout", "2")}},
+		"without a value": {config: &corev1.PodDNSConfig{Options: []corev1.PodDNSConfigOption{{Name: "ndots"}}}},
+		"not a number":    {config: &corev1.PodDNSConfig{Options: option("ndots", "two", "-1", "")}},
+		"zero":            {config: &corev1.PodDNSConfig{Options: option("ndots", "0")}, ok: true},
+		"the last one":    {config: &corev1.PodDNSConfig{Options: option("ndots", "1", "2", "x")}, want: 2, ok: true},
+		"too high":        {config: &corev1.PodDNSConfig{Options: option("ndots", "300")}, want: 15, ok: true},
+	} {
+		if got, ok := ndotsOf(c.config); got != c.want || ok != c.ok {
+			t.Errorf("%s: %d, %t; want %d, %t", name, got, ok, c.want, c.ok)
+		}
+	}
+}

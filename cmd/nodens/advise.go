@@ -156,13 +156,21 @@ func printAdvised(w io.Writer, a *report.AdvisedWorkload, wide bool) {
 		names = "\t" + namesText(a)
 	}
 	if len(a.Changes) == 0 {
-		fmt.Fprintf(w, "%s\tnone: the names are not known, or they are too many\t-%s\n", first, names)
+		fmt.Fprintf(w, "%s\tnone: %s\t-%s\n", first, noChangeText(a), names)
 	}
 	for i := range a.Changes {
 		c := &a.Changes[i]
 		fmt.Fprintf(w, "%s\t%s\t%s%s\n", first, changeText(c), savedText(c), names)
 		first, names = "\t\t", ""
 	}
+}
+
+// noChangeText says why there is no change for a workload.
+func noChangeText(a *report.AdvisedWorkload) string {
+	if a.Ndots != nil && *a.Ndots < defaultNdots && len(a.Names) > 0 {
+		return fmt.Sprintf("its pods have ndots %d already", *a.Ndots)
+	}
+	return "the names are not known, or there are too many"
 }
 
 // namesText returns the names with the most waste.

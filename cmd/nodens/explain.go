@@ -25,7 +25,7 @@ type explainFlags struct {
 	name, qtype string
 	from        string
 	server      string
-	ndots       int
+	ndots       string // "" for the pod's own
 	tcp, dnssec bool
 	ask         bool
 }
@@ -65,7 +65,7 @@ through its admin socket.`,
 // register adds the flags that say how the client asks.
 func (f *explainFlags) register(flags *pflag.FlagSet) {
 	flags.StringVar(&f.server, "server", "", "`address` of the listener that is asked; without it the first one for plain DNS in the Corefile")
-	flags.IntVar(&f.ndots, "ndots", defaultNdots, "`number` of dots from which on the client asks for NAME as it is first")
+	flags.StringVar(&f.ndots, "ndots", "", "`number` of dots from which on the client asks for NAME as it is first; without it the option in the pod's dnsConfig, or 5")
 	flags.BoolVar(&f.tcp, "tcp", false, "the query comes over TCP")
 	flags.BoolVar(&f.dnssec, "dnssec", false, "the query asks for DNSSEC records (DO bit)")
 	flags.BoolVar(&f.ask, "ask", false, "then really ask: upstreams are asked, and the query is counted and logged as the client's")
@@ -80,7 +80,7 @@ func (f *explainFlags) setArgs(args []string) {
 }
 
 func runExplain(ctx context.Context, f *explainFlags, output *cli.Output, stdout io.Writer) error {
-	query := url.Values{"name": {f.name}, "type": {f.qtype}, "from": {f.from}, "server": {f.server}, "ndots": {strconv.Itoa(f.ndots)}, "dnssec": {strconv.FormatBool(f.dnssec)}}
+	query := url.Values{"name": {f.name}, "type": {f.qtype}, "from": {f.from}, "server": {f.server}, "ndots": {f.ndots}, "dnssec": {strconv.FormatBool(f.dnssec)}}
 	if f.tcp {
 		query.Set("protocol", "tcp")
 	}

@@ -47,12 +47,12 @@ pod's namespace; --node makes this unnecessary.`,
 // args returns the arguments for the agent's node.
 func (f *pluginExplain) args() []string {
 	args := []string{"explain"}
-	for _, flag := range [][2]string{{"--from", f.from}, {"--server", f.server}} {
+	for _, flag := range [][2]string{{"--from", f.from}, {"--server", f.server}, {"--ndots", f.ndots}} {
 		if flag[1] != "" {
 			args = append(args, flag[0], flag[1])
 		}
 	}
-	return append(args, "--ndots", strconv.Itoa(f.ndots), "--tcp="+strconv.FormatBool(f.tcp), "--dnssec="+strconv.FormatBool(f.dnssec), "--ask="+strconv.FormatBool(f.ask),
+	return append(args, "--tcp="+strconv.FormatBool(f.tcp), "--dnssec="+strconv.FormatBool(f.dnssec), "--ask="+strconv.FormatBool(f.ask),
 		"-o", "json", "--", f.name, f.qtype)
 }
 

@@ -43,6 +43,8 @@ type AdvisedWorkload struct {
 	Waste            uint64  `json:"waste"`
 	WasteShare       float64 `json:"wasteShare"` // of Queries
 	QueriesPerSecond float64 `json:"queriesPerSecond"`
+	// Ndots is the highest option ndots of the resolvers of its pods now; null if none has an address.
+	Ndots *int `json:"ndots"`
 	// NamesOf is workload if Names are names that the workload asks for; namespace if they are the
 	// ones of its namespace, whose waste the workload has a part in; "" if none is known.
 	NamesOf string       `json:"namesOf"`

@@ -32,6 +32,9 @@ type Client struct {
 	Workload     string   `json:"workload"`
 	Pod          string   `json:"pod"`
 	Addresses    []string `json:"addresses"`
+	// Ndots is the highest option ndots of the resolvers of the row's pods; null if the row has no pods with an
+	// address, or is about a namespace.
+	Ndots *int `json:"ndots"`
 	// QueriesPerSecond is of the window, Share the row's share of all queries in it.
 	QueriesPerSecond float64 `json:"queriesPerSecond"`
 	Share            float64 `json:"share"`

@@ -43,7 +43,7 @@ func Of(clients *report.Clients, names, waste *report.Names) *report.Advice {
 		}
 		w := report.AdvisedWorkload{
 			Namespace: c.Namespace, WorkloadKind: c.WorkloadKind, Workload: c.Workload,
-			Queries: c.Window.Queries, Waste: c.Window.Waste, QueriesPerSecond: c.QueriesPerSecond, Names: []report.WastedName{},
+			Queries: c.Window.Queries, Waste: c.Window.Waste, QueriesPerSecond: c.QueriesPerSecond, Ndots: c.Ndots, Names: []report.WastedName{},
 		}
 		own, wasted := byWorkload[workload{c.Namespace, c.WorkloadKind, c.Workload}], float64(w.Waste)
 		ofNamespace := byNamespace[c.Namespace]
@@ -100,7 +100,7 @@ const defaultNdots = 5
 func changes(w *report.AdvisedWorkload) []report.Change {
 	list := []report.Change{}
 	least := report.LeastWaste * float64(w.Queries)
-	if n, saved := bestNdots(w.Names); saved >= least && saved > 0 {
+	if n, saved := bestNdots(w.Names, currentNdots(w)); saved >= least && saved > 0 {
 		c := report.Change{Kind: report.ChangeNdots, Ndots: n, Text: fmt.Sprintf(`dnsConfig: {options: [{name: ndots, value: "%d"}]}`, n)}
 		list = append(list, saving(c, saved, w.Queries, w.QueriesPerSecond))
 	}
@@ -116,11 +116,20 @@ func changes(w *report.AdvisedWorkload) []report.Change {
 	return list
 }
 
+// currentNdots returns the option ndots of the resolvers of w's pods.
+func currentNdots(w *report.AdvisedWorkload) int {
+	if w.Ndots != nil {
+		return min(*w.Ndots, defaultNdots)
+	}
+	return defaultNdots
+}
+
 // bestNdots returns the value of ndots that saves the most queries, and their number. A resolver asks for names
 // with so many dots or more as they are first. That ends the waste of external names, and costs one query
-// for each look-up of a name in the cluster. If several values save the same, it returns the highest.
-func bestNdots(names []report.WastedName) (best int, most float64) {
-	for ndots := 1; ndots < defaultNdots; ndots++ {
+// for each look-up of a name in the cluster. If several values save the same, it returns the highest. It
+// considers values below current only: pods with a lower value have asked for these names as they are already.
+func bestNdots(names []report.WastedName, current int) (best int, most float64) {
+	for ndots := 1; ndots < current; ndots++ {
 		saved := 0.0
 		for i := range names {
 			n := &names[i]

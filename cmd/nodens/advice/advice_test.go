@@ -115,6 +115,17 @@ autopath: autopath @kubernetes: 400, 4.00/s, 80%
   trailing dot: www.example.com.: 300, 3.00/s, 30%
 autopath: autopath @kubernetes: 420, 4.20/s, 42%
 `},
+		"pods that ask for names with two dots first": {func(n *node) {
+			n.workload("shop", "web", 500, 300)
+			n.asks("shop", "web", 100, search("www.example.com", "shop", domain, 3)...)
+			two := 2
+			n.clients.Clients[0].Ndots = &two
+		}, `shop/web 300/500 workload
+  www.example.com external=true 100, 300 wasted
+  ndots: dnsConfig: {options: [{name: ndots, value: "1"}]}: 300, 3.00/s, 60%
+  trailing dot: www.example.com.: 300, 3.00/s, 60%
+autopath: autopath @kubernetes: 300, 3.00/s, 60%
+`},
 		"names with one dot": {func(n *node) {
 			n.workload("shop", "web", 400, 300)
 			n.asks("shop", "web", 100, search("example.com", "shop", domain, 3)...)

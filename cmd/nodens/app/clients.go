@@ -30,11 +30,12 @@ func newAttribution(table *clients.Table, path *fastPath) *attribution {
 	return &attribution{table: table, path: path, pods: make(map[netip.Addr]map[int]labelledPod)}
 }
 
-// labelledPod is a pod with some of its labels.
+// labelledPod is a pod with some of its labels and the ndots of its resolver.
 type labelledPod struct {
 	clients.Pod
 	keys   []string
 	values string // see [kubernetes.NodePod]
+	ndots  int    // of its resolver
 }
 
 // value returns the value of the label, "" for none.
@@ -83,7 +84,7 @@ func (x *attribution) setPod(view int, addr netip.Addr, p kubernetes.NodePod, la
 		if x.pods[addr] == nil {
 			x.pods[addr] = make(map[int]labelledPod)
 		}
-		x.pods[addr][view] = labelledPod{keys: labels, values: p.Labels, Pod: clients.Pod{
+		x.pods[addr][view] = labelledPod{keys: labels, values: p.Labels, ndots: ndotsOf(&p), Pod: clients.Pod{
 			Namespace: p.Namespace, Name: p.Name, UID: p.UID,
 			Workload: clients.Workload{Kind: p.WorkloadKind, Name: p.WorkloadName},
 		}}
@@ -102,6 +103,34 @@ func (x *attribution) podAt(addr netip.Addr) (pod clients.Pod) {
 		pod = p.Pod
 	}
 	return pod
+}
+
+// defaultNdots is the option that the kubelet writes into the resolv.conf of pods.
+const defaultNdots = 5
+
+// ndotsOf returns the option ndots of p's resolver.
+func ndotsOf(p *kubernetes.NodePod) int {
+	if p.HasNdots {
+		return int(p.Ndots)
+	}
+	return defaultNdots
+}
+
+// podNdots returns the highest ndots of the pods with the same key. A nil attribution knows none.
+func (x *attribution) podNdots(key func(clients.Pod) clients.Pod) map[clients.Pod]int {
+	highest := make(map[clients.Pod]int)
+	if x == nil {
+		return highest
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, views := range x.pods {
+		for _, p := range views {
+			k := key(p.Pod)
+			highest[k] = max(highest[k], p.ndots)
+		}
+	}
+	return highest
 }
 
 // counted returns the table, nil if queries are not counted.

@@ -30,7 +30,27 @@ func (a *agent) showClients(w http.ResponseWriter, r *http.Request) {
 	if table := a.countedTable(w, badBy, badWindow); table != nil {
 		c := clientReport(table, by, window)
 		c.Header = a.header()
+		if by != "namespace" {
+			a.setNdots(c.Clients, by)
+		}
 		writeJSON(w, c)
+	}
+}
+
+// setNdots sets the option ndots of the rows of pods or workloads.
+func (a *agent) setNdots(rows []report.Client, by string) {
+	highest := a.builder.clients.podNdots(func(p clients.Pod) clients.Pod {
+		if p.UID = ""; by == "workload" {
+			p.Name = ""
+		}
+		return p
+	})
+	for i := range rows {
+		c := &rows[i]
+		key := clients.Pod{Namespace: c.Namespace, Name: c.Pod, Workload: clients.Workload{Kind: c.WorkloadKind, Name: c.Workload}}
+		if n, ok := highest[key]; ok && c.Kind == "pod" {
+			c.Ndots = &n
+		}
 	}
 }
 

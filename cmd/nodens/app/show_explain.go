@@ -30,8 +30,6 @@ const (
 	maxShownEntries = 64
 	// maxSearchDomains bounds the search path of a pod: resolvers take 32 at most (resolv.conf(5)).
 	maxSearchDomains = 32
-	// defaultNdots is the option in the resolv.conf of pods.
-	defaultNdots = 5
 )
 
 // maxAskTime is the time after which no further query of a search path is asked. One takes seven seconds at most:
@@ -73,7 +71,7 @@ type explainClient struct {
 
 // parseExplain reads the parameters of /explain.
 func (a *agent) parseExplain(values url.Values) (*explainQuery, error) {
-	q := &explainQuery{ndots: defaultNdots, kernel: a.fastPath}
+	q := &explainQuery{ndots: -1, kernel: a.fastPath}
 	if err := q.parseQuestion(values); err != nil {
 		return nil, err
 	}
@@ -95,8 +93,18 @@ func (a *agent) parseExplain(values url.Values) (*explainQuery, error) {
 	if q.listen, q.listener, err = a.current.Load().listenerAt(values.Get("server")); err != nil {
 		return nil, err
 	}
-	q.from, err = a.explainFrom(values.Get("from"), q.listen.Addr())
+	if q.from, err = a.explainFrom(values.Get("from"), q.listen.Addr()); err == nil && q.ndots < 0 {
+		q.ndots = a.ndotsOf(q.from.pod)
+	}
 	return q, err
+}
+
+// ndotsOf returns the option ndots of the resolver of a pod, and the default if the pod is not known.
+func (a *agent) ndotsOf(pod clients.Pod) int {
+	if n, ok := a.builder.clients.podNdots(func(p clients.Pod) clients.Pod { return p })[pod]; ok {
+		return n
+	}
+	return defaultNdots
 }
 
 // parseQuestion reads the parameters that make the query.

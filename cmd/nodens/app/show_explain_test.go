@@ -35,7 +35,7 @@ func startExplainer(t *testing.T, changes ...func(*options.Agent)) *explainer {
 	startAgent(t, fmt.Sprintf(".:%d {\n bind 127.0.0.1\n hosts {\n  192.0.2.1 www.example.org\n }\n}\n", p[1]))
 	dir := t.TempDir()
 	file := filepath.Join(dir, "objects.yaml")
-	agenttest.WriteFile(t, file, loopbackPod)
+	agenttest.WriteFile(t, file, loopbackPod+podWithNdots)
 	x := &explainer{t: t, socket: filepath.Join(dir, "a.sock"), dns: p[0], up: p[1]}
 	changes = append([]func(*options.Agent){func(o *options.Agent) { o.AdminSocket, o.NodeName = x.socket, "n1" }}, changes...)
 	x.Agent = startAgent(t, fmt.Sprintf(`. {
@@ -54,6 +54,43 @@ func startExplainer(t *testing.T, changes ...func(*options.Agent)) *explainer {
 }
 `, file, p[1]), append(changes, func(o *options.Agent) { o.DNSPort = p[0] })...)
 	return x
+}
+
+// podWithNdots is a pod whose resolver asks for names with two dots as they are first.
+const podWithNdots = `---
+apiVersion: v1
+kind: Pod
+metadata: {name: sharp, namespace: shop, uid: u2}
+spec: {nodeName: n1, dnsConfig: {options: [{name: ndots, value: "2"}]}}
+status: {phase: Running, podIPs: [{ip: 127.0.0.7}]}
+`
+
+// TestExplainNdots: a pod's own ndots applies unless the request has another one. Clients have the highest of their pods.
+func TestExplainNdots(t *testing.T) {
+	x := startExplainer(t)
+	for _, c := range []struct {
+		parameters string
+		ndots      int
+		first      string
+	}{
+		{"name=www.example.org from=web-7c5ddbdf54-x2x4z", 5, "www.example.org.shop.svc.cluster.local."},
+		{"name=www.example.org from=sharp", 2, "www.example.org."},
+		{"name=www.example.org from=127.0.0.7", 2, "www.example.org."},
+		{"name=www.example.org from=sharp ndots=4", 4, "www.example.org.shop.svc.cluster.local."},
+		{"name=www.example.org", 5, "www.example.org."},
+	} {
+		if e := x.explain(strings.Fields(c.parameters)...); e.Ndots != c.ndots || e.Questions[0].Name != c.first {
+			t.Errorf("%s: ndots %d, and first %s", c.parameters, e.Ndots, e.Questions[0].Name)
+		}
+	}
+	agenttest.Ask(t, x.dns, "by.hand.")
+	for by, want := range map[string]bool{"pod": true, "workload": true, "namespace": false} {
+		var c report.Clients
+		x.getJSON("/clients?window=1h&by="+by, &c)
+		if len(c.Clients) != 1 || (c.Clients[0].Ndots != nil) != want || want && *c.Clients[0].Ndots != 5 {
+			t.Errorf("clients by %s: %+v", by, c.Clients)
+		}
+	}
 }
 
 // explain asks for an explanation with the parameters, as KEY=VALUE.

@@ -48,6 +48,9 @@ func (m *adviceMerge) add(_ string, a *report.Advice) {
 		}
 		sum := &r.Workloads[at]
 		sum.Queries, sum.Waste, sum.QueriesPerSecond = sum.Queries+w.Queries, sum.Waste+w.Waste, sum.QueriesPerSecond+w.QueriesPerSecond
+		if w.Ndots != nil && (sum.Ndots == nil || *sum.Ndots < *w.Ndots) {
+			sum.Ndots = w.Ndots
+		}
 		if sum.NamesOf != w.NamesOf {
 			sum.NamesOf = cmp.Or(min(sum.NamesOf, w.NamesOf), sum.NamesOf, w.NamesOf) // namespace, if one of them is
 		}
