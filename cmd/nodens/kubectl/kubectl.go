@@ -26,8 +26,9 @@ const (
 	listBytes  = 16 << 20
 	// errorBytes bounds what is kept of kubectl's error output.
 	errorBytes = 4 << 10
-	// pipeTime is how long processes that kubectl has started may keep its output open.
-	pipeTime = 100 * time.Millisecond
+	// pipeTime is how long the output of kubectl may stay open after its end: until it is read, on a busy machine, or
+	// because processes that kubectl has started hold it.
+	pipeTime = 2 * time.Second
 )
 
 // Cluster identifies a cluster and the pods of its agents. If Context or Kubeconfig is empty, kubectl's default
