@@ -256,8 +256,11 @@ func (s *tailStream) writeHeartbeat() bool {
 // write writes a line. It returns false if the client is gone.
 func (s *tailStream) write(line report.TailLine) bool {
 	line.Header = s.header()
-	s.written, s.last = true, time.Now()
-	_ = s.out.SetWriteDeadline(time.Now().Add(httpTimeout))
+	s.last = time.Now()
+	if !s.written { // the first line of some
+		s.written = true
+		_ = s.out.SetWriteDeadline(s.last.Add(httpTimeout))
+	}
 	return s.enc.Encode(&line) == nil
 }
 
