@@ -25,6 +25,7 @@ var pages = []page{
 	{"kernel-path.md", "answers inside the kernel"},
 	{"attacks.md", "the most expensive queries"},
 	{"attribution.md", "counting queries by client"},
+	{"watching.md", "an open page and nodens tail"},
 }
 
 // The header of a table of targets, and a verdict in its last column.

@@ -123,6 +123,7 @@ func TestProse(t *testing.T) {
 		"agents-that-go-away.md": "failover/section.md.tmpl",
 		"attacks.md":             "attack/section.md.tmpl",
 		"attribution.md":         "counting/section.md.tmpl",
+		"watching.md":            "counting/watching.md.tmpl",
 		"cluster-scale.md":       "scale/section.md.tmpl",
 		"kernel-path.md":         "kernel/section.md.tmpl",
 		"upstreams-that-fail.md": "outage/section.md.tmpl",
