@@ -184,7 +184,7 @@ func (s Sample) Explain(values url.Values) (*report.Explanation, error) {
 	if values.Get("type") == "NOTHING" {
 		return nil, errors.New("type is NOTHING; give the name of a record type")
 	}
-	ttl := uint32(5)
+	ttl, idle := uint32(5), 0.4
 	zone := &report.ExplainedZone{Name: "cluster.local.", Line: 1}
 	step := func(step, outcome, reason, name string) report.ExplainedStep {
 		return report.ExplainedStep{Name: name, Type: "A", Step: step, Outcome: outcome, Reason: reason}
@@ -192,12 +192,15 @@ func (s Sample) Explain(values url.Values) (*report.Explanation, error) {
 	e := &report.Explanation{
 		Header: header, Ndots: 5, Search: []string{"shop.svc.cluster.local.", "svc.cluster.local.", "cluster.local."},
 		Listener: report.ExplainedListener{Address: "169.254.20.10:53", Transport: "dns", Protocol: "udp"},
-		Client:   report.ExplainedClient{Address: "10.244.3.17", Namespace: "shop", Pod: "checkout-0d3e9ad8-2v44j"},
+		Client: report.ExplainedClient{
+			Address: "10.244.3.17", Namespace: "shop", Pod: "checkout-0d3e9ad8-2v44j", Kernel: &report.KernelClient{Interface: "veth3a91c07e", Answering: true, Result: "answered"},
+		},
 	}
 	for _, domain := range e.Search {
 		full := strings.TrimSuffix(values.Get("name"), ".") + "." + domain
 		e.Questions = append(e.Questions, report.ExplainedQuestion{
 			Name: full, Type: "A", Zone: zone, Source: "kubernetes", ExplainedReply: report.ExplainedReply{Rcode: "NXDOMAIN", TTLSeconds: &ttl},
+			Kernel: &report.ExplainedKernel{Copies: []report.KernelCopy{{Type: "A", Flags: []string{"RD"}, Rcode: "NXDOMAIN", State: "valid", IdleSeconds: &idle}}},
 			Steps: []report.ExplainedStep{
 				step("zone", "takes", "the longest zone of the name", full), step("kubernetes", "answers", "there is no such Service or namespace", full),
 			},
@@ -205,7 +208,7 @@ func (s Sample) Explain(values url.Values) (*report.Explanation, error) {
 	}
 	full := strings.TrimSuffix(values.Get("name"), ".") + "."
 	e.Questions = append(e.Questions, report.ExplainedQuestion{
-		Name: full, Type: "A", Zone: &report.ExplainedZone{Name: ".", Line: 24}, Source: "forward", Waits: "upstream",
+		Name: full, Type: "A", Zone: &report.ExplainedZone{Name: ".", Line: 24}, Source: "forward", Waits: "upstream", Kernel: &report.ExplainedKernel{Copies: []report.KernelCopy{}},
 		Steps: []report.ExplainedStep{
 			step("zone", "takes", "the longest zone of the name", full), step("cache", "passes", "nothing is cached", full), step("forward", "waits", "an upstream would be asked", full),
 		},
