@@ -53,6 +53,7 @@ func TestScenarios(t *testing.T) {
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no scenarios: %v", err)
 	}
+	peer.Ports(t, 1) // opens the file with the locks of ports, which stays open
 	goroutines, open := runtime.NumGoroutine(), openFiles(t)
 	t.Run("files", func(t *testing.T) {
 		for _, file := range files {
