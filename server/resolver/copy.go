@@ -76,12 +76,13 @@ const (
 // copyRefusal returns why r's reply, which is finished, is not as good for the next client that asks the same.
 // A reply with names that an ACL was asked about is not, whatever zone it is of.
 func (r *Request) copyRefusal() copyRefusal {
+	if r.source != fromCluster && r.source != fromCache { // a query that is not valid has no zone
+		return refusedSource
+	}
 	if refusal := r.zone.neverCopied(r.routes); refusal != copyAllowed {
 		return refusal
 	}
 	switch rcode := r.reply.Rcode(); {
-	case r.source != fromCluster && r.source != fromCache:
-		return refusedSource
 	case r.verdicts != 0:
 		return refusedACL
 	case r.viaSearch:

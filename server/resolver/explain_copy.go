@@ -1,6 +1,9 @@
 package resolver
 
-import "strings"
+import (
+	"cmp"
+	"strings"
+)
 
 // copyRefusals are what explanations say of them.
 var copyRefusals = [...]string{
@@ -29,6 +32,8 @@ func (c copyRefusal) text(z *Zone) string {
 func (r *Request) notCopied() copyRefusal {
 	refusal := r.copyRefusal()
 	switch {
+	case refusal == refusedSource:
+		return cmp.Or(r.zone.neverCopied(r.routes), refusal)
 	case refusal != copyAllowed:
 	case r.source == fromCluster:
 		if _, ok := r.zone.Cluster.Mark(&r.Query, &r.reply, r.copyBudget()); !ok {
