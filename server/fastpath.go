@@ -2,6 +2,7 @@ package server
 
 import (
 	"net/netip"
+	"runtime/debug"
 	"sync/atomic"
 
 	"github.com/nodens-dns/nodens/internal/config"
@@ -18,7 +19,7 @@ type FastPath interface {
 	Epochs() (cluster, cached *epoch.Table)
 }
 
-// fastPathCopier copies answers into the kernel. The nil copier does nothing.
+// fastPathCopier copies answers into the kernel.
 type fastPathCopier struct {
 	program         FastPath
 	cluster, cached *epoch.Table
@@ -63,9 +64,24 @@ func (c *fastPathCopier) epochs() epochs {
 	return epochs{cluster: c.cluster.Any(), cached: c.cached.Any()}
 }
 
+// copyReply copies msg, the reply to r, into the kernel if there is a fast path and the reply may be copied.
+// If that panics, the client still gets msg.
+func (s *Server) copyReply(cfg *activeConfig, r *udpRequest, msg []byte) {
+	if s.fastPath == nil {
+		return
+	}
+	defer func() {
+		if p := recover(); p != nil {
+			s.panics.Add(1)
+			s.log.Error("copying a reply panicked", "panic", p, "stack", string(debug.Stack()))
+		}
+	}()
+	s.fastPath.put(cfg, r, msg)
+}
+
 // put copies msg, the reply to r, into the kernel if it may be copied.
 func (c *fastPathCopier) put(cfg *activeConfig, r *udpRequest, msg []byte) {
-	if c == nil || msg == nil || cfg.fastPathID.Load() == 0 {
+	if msg == nil || cfg.fastPathID.Load() == 0 {
 		return
 	}
 	var ok bool

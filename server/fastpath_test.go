@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net"
 	"net/netip"
 	"slices"
 	"sync"
@@ -125,6 +126,87 @@ func TestCopiesCount(t *testing.T) {
 	now := z.Stats.Duration()
 	if got := now.Sum - took.Sum; now.Count-took.Count != 1000 || got < 0.0029 || got > 0.0031 {
 		t.Errorf("1,000 answers of 3 µs took %v s", got)
+	}
+}
+
+// TestRefusedQueriesAreNotCopied: what is refused before a server block is chosen has an answer, or none, and no copy.
+func TestRefusedQueriesAreNotCopied(t *testing.T) {
+	s, k, _ := withKernel(t)
+	z := &resolver.Zone{Name: resolvertest.ZoneName(t, "a.test."), Stats: resolver.NewStats()}
+	addr := netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0])
+	if err := s.Listen(map[netip.AddrPort]ListenerConfig{addr: {Routes: resolver.NewRoutes([]*resolver.Zone{z}, resolver.NewStats())}}); err != nil {
+		t.Fatal(err)
+	}
+	for name, change := range map[string]func(q *dns.Msg){
+		"two OPT records": func(q *dns.Msg) { q.SetEdns0(1232, true).SetEdns0(512, false) },
+		"no question":     func(q *dns.Msg) { q.Question = nil },
+		"two questions":   func(q *dns.Msg) { q.Question = append(q.Question, q.Question[0]) },
+		"NOTIFY":          func(q *dns.Msg) { q.Opcode = dns.OpcodeNotify },
+		"EDNS version 1":  func(q *dns.Msg) { q.SetEdns0(1232, true).IsEdns0().SetVersion(1) },
+		"class CH":        func(q *dns.Msg) { q.Question[0].Qclass = dns.ClassCHAOS },
+		"no zone":         func(q *dns.Msg) { q.Question[0].Name = "www.b.test." },
+	} {
+		q := question("www.a.test.", dns.TypeA)
+		change(q)
+		packed, err := q.Pack()
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if reply := exchangePacket(t, addr, packed); len(reply) < wire.HeaderLen || reply[2]&0x80 == 0 {
+			t.Errorf("%s: the reply is %x", name, reply)
+		}
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if len(k.copies) > 0 || s.Panics() > 0 {
+		t.Errorf("%d copies, %d panics", len(k.copies), s.Panics())
+	}
+}
+
+// exchangePacket sends a packet over UDP and returns the reply.
+func exchangePacket(t *testing.T, to netip.AddrPort, packet []byte) []byte {
+	t.Helper()
+	conn, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(to))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Write(packet); err != nil {
+		t.Fatal(err)
+	}
+	reply := make([]byte, dns.MaxMsgSize)
+	n, err := conn.Read(reply)
+	if err != nil {
+		t.Fatalf("%x: %v", packet, err)
+	}
+	return reply[:n]
+}
+
+// brokenRegister is a register that panics.
+type brokenRegister struct{ *register }
+
+func (brokenRegister) Put(*fastpath.Answer) bool { panic("broken") }
+
+// TestCopyPanics: a panic while a reply is copied is counted, and the client gets the reply.
+func TestCopyPanics(t *testing.T) {
+	s, k, store := withKernel(t)
+	s.fastPath.program = brokenRegister{k}
+	c := store.NewCache(&config.Cache{Success: roomy, Denial: roomy})
+	z := &resolver.Zone{Name: wire.Root, Cache: c, Forward: resolvertest.Pool(t, resolvertest.StartBackend(t, resolvertest.Address("192.0.2.1")).Addr()), Stats: resolver.NewStats()}
+	addr := netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0])
+	if err := s.Listen(map[netip.AddrPort]ListenerConfig{addr: {Routes: resolver.NewRoutes([]*resolver.Zone{z}, resolver.NewStats())}}); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // the second one is answered from the cache
+		if m := query(t, "udp", addr, question("www.a.test.", dns.TypeA)); len(m.Answer) != 1 {
+			t.Errorf("the reply is %v", m)
+		}
+	}
+	if got := s.Panics(); got != 1 {
+		t.Errorf("%d panics counted, want 1", got)
 	}
 }
 

@@ -160,7 +160,7 @@ func (u *udpReader) answer(cfg *activeConfig, d *packet) (waits bool) {
 	r.Arrival += r.Latency // when the next query's turn begins
 	switch {
 	case o == resolver.Answered:
-		s.fastPath.put(cfg, r, d.reply)
+		s.copyReply(cfg, r, d.reply)
 	case s.acquire(&r.Request):
 		u.dispatch(cfg.Routes, o, &d.from)
 		waits = true
