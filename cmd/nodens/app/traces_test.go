@@ -45,10 +45,10 @@ func TestTraces(t *testing.T) {
 	if n := first.Conns(); n != 1 {
 		t.Errorf("%d connections, want 1", n)
 	}
-	code, text := agenttest.Get(t, p[1], "/metrics")
-	if want := fmt.Sprintf("nodens_trace_spans_total{endpoint=%q} 6\n", first.URL); code != http.StatusOK || !strings.Contains(text, want) {
-		t.Errorf("the metrics have no %s", want)
-	}
+	r.Await("the count of the spans, after the collector's reply", func() bool {
+		code, text := agenttest.Get(t, p[1], "/metrics")
+		return code == http.StatusOK && strings.Contains(text, fmt.Sprintf("nodens_trace_spans_total{endpoint=%q} 6\n", first.URL))
+	})
 	ask("c.test.")
 	r.Reload(corefile(second.URL, ""), "the new configuration is in force")
 	ask("d.test.")
