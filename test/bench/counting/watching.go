@@ -141,10 +141,7 @@ func (b *watchingRun) measurePair(ctx context.Context, p *pair) (err error) {
 	for _, w := range b.Workloads {
 		samples, err := b.sample(ctx, p, w)
 		if err == nil {
-			err = harness.Sleep(ctx, lineDelay)
-		}
-		if err == nil {
-			err = b.watcher.failure()
+			err = b.awaitLines(ctx)
 		}
 		if err != nil {
 			return fmt.Errorf("measuring %s: %w", w.Name, err)
@@ -174,8 +171,30 @@ func (b *watchingRun) readMemory(p *pair, at int, when string) error {
 	return nil
 }
 
-// lineDelay is within how long a query is shown. Those that were lost are shown every 250 ms.
-const lineDelay = 400 * time.Millisecond
+// lineDelay is within how long a query is shown by an agent that gets the processor: `nodens tail` gets lines every half second.
+const lineDelay = 600 * time.Millisecond
+
+// maxLineWaits is for how many times lineDelay lines are awaited.
+const maxLineWaits = 50
+
+// awaitLines waits until lines of the last workload have come, and no more of them come.
+func (b *watchingRun) awaitLines(ctx context.Context) error {
+	last := uint64(0)
+	for range maxLineWaits {
+		if err := harness.Sleep(ctx, lineDelay); err != nil {
+			return err
+		}
+		if err := b.watcher.failure(); err != nil {
+			return err
+		}
+		n := b.watcher.shown.Load() + b.watcher.lost.Load()
+		if n > 0 && n == last {
+			break
+		}
+		last = n
+	}
+	return nil
+}
 
 // settleLines waits for the lines of earlier queries, which are not counted.
 func (b *watchingRun) settleLines(ctx context.Context) error {
