@@ -135,7 +135,7 @@ func printClient(w io.Writer, e *report.Explanation) {
 	}
 }
 
-// askedSource and askedResult are who answers the query and its result: those of the real query if it was asked.
+// askedSource and askedResult return who answers the query, and the result. If the query was asked, they describe the real reply.
 func askedSource(q *report.ExplainedQuestion) string {
 	if q.Asked != nil {
 		return q.Asked.AnsweredBy()

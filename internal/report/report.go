@@ -220,7 +220,7 @@ type Upstreams struct {
 }
 
 // Servers returns each server once, in the order of the forward directives. It is down or suspect if it is for one
-// of them. The counters are those of the first one.
+// of them. The counters are from the first one.
 func (u *Upstreams) Servers() (list []Upstream) {
 	index := make(map[string]int)
 	for _, forward := range u.Forwards {

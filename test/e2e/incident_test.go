@@ -16,8 +16,8 @@ import (
 // escapedBraces is a word in braces, behind [regexp.QuoteMeta].
 var escapedBraces = regexp.MustCompile(`\\\{[a-z]+\\\}`)
 
-// TestIncidentDocument: each recorded output of the page is of a command of the suite, which is the first line,
-// and each of these commands but those of the checks alone is on the page.
+// TestIncidentDocument: the first line of each recorded output on the page is a command of the suite. The page has
+// all commands of the suite, except the ones that only the checks use.
 func TestIncidentDocument(t *testing.T) {
 	root, err := peer.Root()
 	if err != nil {

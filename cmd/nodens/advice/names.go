@@ -73,7 +73,7 @@ func clusterDomain(waste *report.Names) string {
 }
 
 // split divides parent, the parent of a wasted name, into the labels before the domain of the search path, and
-// the place of this domain. rest is "" if there are no such labels. namespace is that of the domain, "" at the
+// the place of this domain. rest is "" if there are no such labels. namespace is the namespace in the domain, "" at the
 // other places.
 func (s *splitter) split(parent string) (rest string, place int, namespace string) {
 	if rest, ok := strings.CutSuffix(parent, ".svc."+s.domain); ok {

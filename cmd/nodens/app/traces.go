@@ -54,8 +54,8 @@ func (g *generation) tracing(b *config.Block) *resolver.Tracing {
 	return &resolver.Tracing{To: g.exporters[exporterKey{b.Trace.Endpoint, b.Trace.Service}], Every: b.Trace.Every, Slow: b.Trace.Slow}
 }
 
-// lookupCollector returns the addresses of a collector's host. Names of the cluster are those of the views, since the
-// node's own resolver knows none. Other names are looked up by the node's resolver, which may be this agent.
+// lookupCollector returns the addresses of a collector's host. The views answer names of the cluster, because the
+// node's own resolver does not know them. Other names are looked up by the node's resolver, which may be this agent.
 func (a *agent) lookupCollector(ctx context.Context, host string) ([]netip.Addr, error) {
 	if g := a.current.Load(); g != nil {
 		name, err := wire.ParseName(host)

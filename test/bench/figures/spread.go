@@ -31,7 +31,7 @@ func SpreadBy[T any](list []T, f func(T) float64) (Spread, bool) {
 	return SpreadOf(values), true
 }
 
-// SpreadOfRatios divides the value of each in of by that of the one in to at the same place; false if there is no such pair.
+// SpreadOfRatios returns the spread of f(of[i])/f(to[i]). It returns false if there is no pair.
 func SpreadOfRatios[T any](of, to []T, f func(T) float64) (Spread, bool) {
 	n := min(len(of), len(to))
 	if n == 0 {
