@@ -83,8 +83,9 @@ func (l *Network) Ask(ns, network, server string) (string, error) {
 	return strings.Join(addrs, "\n"), nil
 }
 
-// askTimeout bounds an exchange of Ask.
-const askTimeout = 2 * time.Second
+// askTimeout bounds an exchange of Ask. A lost packet fails at any length; a server that waits for the
+// disk of a busy machine takes seconds.
+const askTimeout = 10 * time.Second
 
 // Answers returns a probe that succeeds when Ask returns the address from.
 func (l *Network) Answers(ns string, from netip.Addr, network, server string) peer.Probe {
