@@ -66,6 +66,8 @@ var (
 	// ErrBusy: too many queries, of all clients or of this one, are in flight to the server
 	// asked last.
 	ErrBusy error = localError{errors.New("too many queries are in flight to this server")}
+	// ErrOverBudget: `max_rate` of the server asked last allowed no more queries in time.
+	ErrOverBudget error = localError{errors.New("more queries than max_rate allows")}
 )
 
 const (
@@ -208,6 +210,8 @@ type From struct {
 	// Client is charged for the queries in flight. It must stay valid until the exchange
 	// returns.
 	Client share.Client
+	// Addr is the client's address for [BudgetStats]; it may be invalid.
+	Addr netip.Addr
 	// TCP says that the client used TCP. It decides the protocol unless force_tcp or
 	// prefer_udp is set.
 	TCP bool

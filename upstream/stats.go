@@ -50,6 +50,32 @@ type Server struct {
 	// query, or because they have no question and no error rcode. The kernel drops messages
 	// from other addresses, which are not counted.
 	UnexpectedReplies uint64
+	// Budget is that of `max_rate` for this address, over all pools; nil without `max_rate`.
+	Budget *BudgetStats
+}
+
+// BudgetStats describe the budget of an upstream address. All counters only grow.
+type BudgetStats struct {
+	// Limit is the number of queries per second; 0: `max_rate auto` has found no limit yet.
+	Limit float64
+	// Auto says that the agent looks for the limit itself.
+	Auto bool
+	// Used is the fraction of Limit that the queries of the last second took; 0 without a limit.
+	// A burst can raise it above 1.
+	Used float64
+	// Waiting is the number of queries that wait for their turn.
+	Waiting int
+	// Waited counts the queries that had to wait, Expired those that failed with [ErrOverBudget], and
+	// GivenUp the hedges, copies, probes and background queries that were not sent.
+	Waited, Expired, GivenUp uint64
+	// Clients are those with the most waiting queries, the first with most; at most five.
+	Clients []BudgetClient
+}
+
+// BudgetClient is a client whose queries wait for a budget.
+type BudgetClient struct {
+	Addr    netip.Addr // see [From.Addr]
+	Waiting int
 }
 
 // Reuse counts the queries that used an existing connection (Hits) and those that did not.
