@@ -69,6 +69,7 @@ type ClientCounts struct {
 	Shed     uint64 `json:"shed"`  // refused, because too many waited
 	Waste    uint64 `json:"waste"` // NXDOMAIN for a name that only a search path makes
 	Slow     uint64 `json:"slow"`
+	Limited  uint64 `json:"limited"` // shed, refused or dropped because of a limit; not all are in Queries
 }
 
 // Label returns what the row is about, of a report by pod, workload or namespace: NAMESPACE/NAME, an address,

@@ -21,6 +21,7 @@ package clients
 
 import (
 	"context"
+	"log/slog"
 	"math/rand/v2"
 	"net/netip"
 	"runtime"
@@ -65,6 +66,8 @@ type Options struct {
 	// Host reports whether an address is one of the node's own. It is called from time to time
 	// for each client that is no pod, never from [Table.Count]. nil: none is.
 	Host func(netip.Addr) bool
+	// Log gets a line about each limited client, once a minute; nil: nothing is logged.
+	Log *slog.Logger
 }
 
 // Query is what the table counts of a query and its reply.

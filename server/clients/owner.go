@@ -47,6 +47,7 @@ type owner struct {
 	marks   [numWindows]marks
 	latency latencies
 	series  *series // nil: not counted yet
+	logged  [numReasons]loggedLimit
 }
 
 // eachOwner yields all owners.

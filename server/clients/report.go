@@ -25,6 +25,17 @@ type Counts struct {
 	Waste uint64
 	// Slow took [Options.Slow] or longer.
 	Slow uint64
+	// Limited are the queries, and of [ReasonConnections] the connections, that were limited, by [Reason]. Those
+	// that were refused or dropped before they were resolved are not among Queries.
+	Limited [numReasons]uint64
+}
+
+// AllLimited returns the number of limited queries and connections.
+func (c Counts) AllLimited() (n uint64) {
+	for _, m := range c.Limited {
+		n += m
+	}
+	return n
 }
 
 // Queries returns the number of all queries.
@@ -34,7 +45,7 @@ func (c *counters) export() Counts {
 	return Counts{
 		NoError: c[noError], NXDomain: c[nxDomain], ServFail: c[servFail], Other: c[otherResult],
 		Hits: c[hits], Kernel: c[kernel], Upstream: c[upstream],
-		Waste: c[waste], Slow: c[slow], Shed: c[shed],
+		Waste: c[waste], Slow: c[slow], Shed: c[shed], Limited: [numReasons]uint64(c[limited:]),
 	}
 }
 
@@ -140,7 +151,7 @@ func (t *Table) group(by By, w Window) *grouping {
 	g := &grouping{by: by, rows: make([]row, 0, size), owners: make([]*owner, 0, size), rowOf: make([]int32, 0, size)}
 	shared := make(map[rowKey]int32) // the rows that may have several owners
 	for o := range t.eachOwner {
-		if o.total.queries() == 0 {
+		if !o.total.any() {
 			continue
 		}
 		number := int32(len(g.rows))
@@ -254,10 +265,13 @@ func (c *Client) add(o *owner, w Window, by By) {
 }
 
 func (c Counts) plus(d Counts) Counts {
+	for r := range c.Limited {
+		d.Limited[r] += c.Limited[r]
+	}
 	return Counts{
 		NoError: c.NoError + d.NoError, NXDomain: c.NXDomain + d.NXDomain, ServFail: c.ServFail + d.ServFail, Other: c.Other + d.Other,
 		Hits: c.Hits + d.Hits, Kernel: c.Kernel + d.Kernel, Upstream: c.Upstream + d.Upstream,
-		Waste: c.Waste + d.Waste, Slow: c.Slow + d.Slow, Shed: c.Shed + d.Shed,
+		Waste: c.Waste + d.Waste, Slow: c.Slow + d.Slow, Shed: c.Shed + d.Shed, Limited: d.Limited,
 	}
 }
 

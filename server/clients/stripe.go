@@ -23,7 +23,8 @@ const (
 	otherResult
 	shed
 	slow
-	numCounters
+	limited     // and those that follow: by Reason
+	numCounters = limited + int(numReasons)
 )
 
 // counters are the counters of one client or of an owner.
@@ -44,6 +45,9 @@ func (c *counters) minus(n *counters) (d counters) {
 	return d
 }
 
+// any reports whether anything was counted.
+func (c *counters) any() bool { return *c != counters{} }
+
 // queries returns the number of queries.
 func (c *counters) queries() uint64 { return c[noError] + c[nxDomain] + c[servFail] + c[otherResult] }
 
@@ -58,7 +62,7 @@ type slot struct {
 	n     [numCounters + LatencyBuckets]uint32
 	taken bool
 
-	_ [51]byte
+	_ [27]byte
 }
 
 // place returns the index of a counter in the slot.
@@ -87,7 +91,11 @@ func (s *slot) count(q *Query, slowFrom time.Duration) {
 
 // empty reports whether there were no queries.
 func (s *slot) empty() bool {
-	return s.n[place(noError)]|s.n[place(nxDomain)]|s.n[place(servFail)]|s.n[place(otherResult)] == 0
+	some := s.n[place(noError)] | s.n[place(nxDomain)] | s.n[place(servFail)] | s.n[place(otherResult)]
+	for r := range int(numReasons) {
+		some |= s.n[place(limited+r)]
+	}
+	return some == 0
 }
 
 // read returns the counters and the histogram, and sets them to zero.

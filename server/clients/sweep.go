@@ -5,21 +5,30 @@ import "time"
 // keepEnded is how long owners without an address, and series without a pod, are kept.
 const keepEnded = time.Minute
 
-// Sweep settles all counts, rotates the windows, and frees what is not used any more. [Table.Run]
-// calls it every five seconds.
+// Sweep settles all counts, rotates the windows, logs which clients are limited, and frees what is not used any
+// more. [Table.Run] calls it every five seconds.
 func (t *Table) Sweep() {
+	for _, line := range t.sweep() {
+		line.log(t.opts.Log)
+	}
+}
+
+// sweep does what [Table.Sweep] does, except for writing the lines, which it returns.
+func (t *Table) sweep() []limitLine {
 	t.classify()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.settleAll()
 	now := t.opts.Clock()
 	t.rotate(now)
+	lines := t.limitLines(now)
 	t.restoreEnded(now)
 	t.freeIdle(now)
 	t.forget(keepEnded)
 	t.endSeries(now)
 	t.dropIdentities(now)
 	t.names.advance(now)
+	return lines
 }
 
 // classify decides for each client that is no pod whether it is the node itself. [Options.Host]

@@ -158,4 +158,8 @@ func TestClientCauseShed(t *testing.T) {
 	d.x.Reject()
 	checkCause(t, d, clients.TopFailing, clients.QueueCause, true)
 	checkCause(t, d, clients.TopSlow, clients.LocalCause, false)
+	total := d.rt.Clients.Report(clients.Pods, clients.Minute).Total
+	if total.Limited[clients.ReasonPlaces] != 1 || total.AllLimited() != 1 || total.Shed != 1 {
+		t.Errorf("the counts are %+v", total)
+	}
 }

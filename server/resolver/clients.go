@@ -14,6 +14,9 @@ import (
 // countClient counts r, which is finished, for its client.
 func (r *Request) countClient() {
 	rcode := r.reply.Rcode()
+	if reason, ok := r.limitedBy(); ok {
+		r.routes.Clients.Limit(r.Stripe, r.Client.Addr(), reason, 1)
+	}
 	r.waste = rcode == wire.NXDomain && r.fromSearchPath()
 	r.routes.Clients.Count(r.Stripe, r.Client.Addr(), clients.Query{
 		Rcode: rcode, NoReply: r.Dropped(), Latency: r.Latency, Now: r.Arrival + r.Latency, Name: r.Query.Name(),
@@ -45,6 +48,19 @@ func (w *waits) forwarded(hit bool, took time.Duration, hedged *atomic.Bool, err
 	if err != nil {
 		w.failure = exchangeFailure(err)
 	}
+}
+
+// limitedBy returns the limit because of which the query failed.
+func (r *Request) limitedBy() (reason clients.Reason, ok bool) {
+	switch {
+	case r.shed:
+		return clients.ReasonPlaces, true
+	case r.err == nil:
+		return 0, false
+	case errors.Is(r.err, upstream.ErrBusy), errors.Is(r.err, upstream.ErrTooMany):
+		return clients.ReasonInFlight, true
+	}
+	return 0, false
 }
 
 // wasShed reports whether the query failed because there are too many.

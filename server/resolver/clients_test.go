@@ -100,7 +100,7 @@ func TestClientWithoutReply(t *testing.T) {
 		t.Fatal("the query does not have to wait")
 	}
 	d.x.Reject()
-	checkClient(t, d, netip.MustParseAddr("10.0.0.1"), "shed", clients.Counts{ServFail: 1, Shed: 1})
+	checkClient(t, d, netip.MustParseAddr("10.0.0.1"), "shed", clients.Counts{ServFail: 1, Shed: 1, Limited: [6]uint64{clients.ReasonPlaces: 1}})
 }
 
 // TestClientAllocs: counting by client allocates nothing, for hits as for names that don't exist, and for slow queries.

@@ -110,7 +110,7 @@ func newAgent(opts *options.Agent, log *slog.Logger, level *slog.LevelVar) (*age
 	faults := new(faultRing)
 	log = faults.keepFaults(log)
 	addrs := newHostAddrs()
-	table := clients.New(clients.Options{Host: addrs.has, Level: seriesLevel(opts.ClientMetrics)})
+	table := clients.New(clients.Options{Host: addrs.has, Level: seriesLevel(opts.ClientMetrics), Log: log.With("part", "server")})
 	path, err := openFastPath(opts, log, hostPlatform(), table)
 	if err != nil {
 		return nil, err

@@ -67,6 +67,7 @@ func TestClientMetrics(t *testing.T) {
 				"queries_total{" + fmt.Sprintf(want, `result="servfail",`): 0,
 				"search_waste_total{" + fmt.Sprintf(want, ""):              1,
 				"upstream_queries_total{" + fmt.Sprintf(want, ""):          0,
+				`limited_total{namespace="shop",reason="places"`:           0,
 			} {
 				if line := fmt.Sprintf("nodens_client_%s} %d\n", name, n); !strings.Contains(text, line) {
 					t.Errorf("the metrics have no %s%s", line, text)

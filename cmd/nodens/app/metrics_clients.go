@@ -10,6 +10,7 @@ var (
 	clientQueries  = counter("nodens_client_queries_total", "Queries by the client's namespace, and with --client-metrics=workload by its workload, such as Deployment/web, and by result: noerror, nxdomain, servfail or other. The namespace is (host) for the node itself, (unknown) for addresses of no known pod, and (other) beyond 32 namespaces or 64 workloads. The annotation nodens.dev/client-metrics of a Namespace chooses namespace, workload, or off, which counts its pods as (other). A series ends 60 s after the last pod.", "namespace", "workload", "result")
 	clientWaste    = counter("nodens_client_search_waste_total", "Queries of nodens_client_queries_total answered NXDOMAIN for names that only a search path makes.", "namespace", "workload")
 	clientUpstream = counter("nodens_client_upstream_queries_total", "Queries of nodens_client_queries_total for which an upstream was asked.", "namespace", "workload")
+	clientLimited  = counter("nodens_client_limited_total", "Queries that were shed, refused or dropped because of a limit, and connections closed for another client's, by the client's namespace and by the limit: client_limit (over the rate of client_limit or --client-limit), places (no place to wait in, or lost it), in_flight (too many queries in flight to the upstreams), budget (over max_rate), socket (dropped before parsing), connections. Only places, in_flight and budget are also counted in nodens_client_queries_total.", "namespace", "reason")
 	clientSlow     = counter("nodens_client_slow_total", "Queries of nodens_client_queries_total answered after 100 ms or later.", "namespace", "workload")
 )
 
@@ -18,7 +19,14 @@ func (s scrape) clients(of *clients.Table) {
 	if of == nil {
 		return
 	}
+	limited := make(map[string][]uint64) // by namespace
 	for _, x := range of.Series() {
+		if limited[x.Namespace] == nil {
+			limited[x.Namespace] = make([]uint64, len(x.Counts.Limited))
+		}
+		for reason, n := range x.Counts.Limited {
+			limited[x.Namespace][reason] += n
+		}
 		labels := []string{x.Namespace, workloadLabel(x.Workload)}
 		for result, n := range map[string]uint64{
 			"noerror": x.Counts.NoError, "nxdomain": x.Counts.NXDomain, "servfail": x.Counts.ServFail, "other": x.Counts.Other,
@@ -28,6 +36,11 @@ func (s scrape) clients(of *clients.Table) {
 		s.put(clientWaste, float64(x.Counts.Waste), labels...)
 		s.put(clientUpstream, float64(x.Counts.Upstream), labels...)
 		s.put(clientSlow, float64(x.Counts.Slow), labels...)
+	}
+	for namespace, counts := range limited {
+		for reason, n := range counts {
+			s.put(clientLimited, float64(n), namespace, clients.Reason(reason).String())
+		}
 	}
 }
 

@@ -124,6 +124,6 @@ func newClientRow(c *clients.Client) report.Client {
 func newClientCounts(c clients.Counts) report.ClientCounts {
 	return report.ClientCounts{
 		Queries: c.Queries(), NoError: c.NoError, NXDomain: c.NXDomain, Servfail: c.ServFail, Other: c.Other,
-		Hits: c.Hits, Kernel: c.Kernel, Upstream: c.Upstream, Shed: c.Shed, Waste: c.Waste, Slow: c.Slow,
+		Hits: c.Hits, Kernel: c.Kernel, Upstream: c.Upstream, Shed: c.Shed, Waste: c.Waste, Slow: c.Slow, Limited: c.AllLimited(),
 	}
 }

@@ -148,6 +148,6 @@ func topName(names map[string]float64, queries uint64) *report.TopName {
 func sum(a, b report.ClientCounts) report.ClientCounts {
 	return report.ClientCounts{
 		Queries: a.Queries + b.Queries, NoError: a.NoError + b.NoError, NXDomain: a.NXDomain + b.NXDomain, Servfail: a.Servfail + b.Servfail, Other: a.Other + b.Other,
-		Hits: a.Hits + b.Hits, Kernel: a.Kernel + b.Kernel, Upstream: a.Upstream + b.Upstream, Shed: a.Shed + b.Shed, Waste: a.Waste + b.Waste, Slow: a.Slow + b.Slow,
+		Hits: a.Hits + b.Hits, Kernel: a.Kernel + b.Kernel, Upstream: a.Upstream + b.Upstream, Shed: a.Shed + b.Shed, Waste: a.Waste + b.Waste, Slow: a.Slow + b.Slow, Limited: a.Limited + b.Limited,
 	}
 }
