@@ -70,6 +70,7 @@ func (c *apiSource) run(ctx context.Context) {
 	wg.Go(func() { c.newReflector(services, c.selector, &handler{}).Run(ctx) })
 	wg.Go(func() { c.newReflector(namespaces, c.namespaces, &handler{}).Run(ctx) })
 	wg.Go(func() { c.reflectPods(ctx) })
+	wg.Go(func() { c.findPodCIDRs(ctx) })
 	if c.withSlices {
 		wg.Go(func() { c.runSliceReflectors(ctx) })
 	}

@@ -44,6 +44,10 @@ type Options struct {
 	ObservePod func(netip.Addr, NodePod)
 	// PodLabels are the keys of the labels that ObservePod gets; others are not kept.
 	PodLabels []string
+	// ObservePodCIDRs is called with the ranges from which Node gives its pods addresses, once when
+	// the API server has returned them and with nil at the end of [View.Run]. They are asked for only
+	// if one of ServerAddrs is an IPv6 address. It must not block. nil is none.
+	ObservePodCIDRs func([]netip.Prefix)
 	// ObserveNamespace is called whenever the annotation [ClientMetricsAnnotation] of a Namespace has
 	// another value; "" is none. Calls come one at a time, and must not block. nil is none.
 	ObserveNamespace func(namespace, value string)
@@ -57,9 +61,10 @@ type View struct {
 	addrs         []netip.Addr
 	converter     converter
 	node          string
-	podSelector   labels.Selector // selects the pods that may have names
-	nodePods      *nodePods       // nil: nobody observes them
-	annotations   *annotations    // nil: nobody observes them
+	podSelector   labels.Selector      // selects the pods that may have names
+	nodePods      *nodePods            // nil: nobody observes them
+	podCIDRs      func([]netip.Prefix) // see [Options.ObservePodCIDRs]; nil: they are not needed
+	annotations   *annotations         // nil: nobody observes them
 	source        source
 	scope         *scope
 	allPods       atomic.Bool   // all pods of the cluster are in view
@@ -112,7 +117,7 @@ func Open(cfg *config.Kubernetes, opts Options) (*View, error) {
 	if err != nil {
 		return nil, fmt.Errorf("kubernetes: labels %q is not a label selector: %w", cfg.Labels, err)
 	}
-	v.node, v.scope = opts.Node, newScope(cfg)
+	v.node, v.scope, v.podCIDRs = opts.Node, newScope(cfg), podCIDRsObserver(&opts)
 	if cfg.NoEndpoints || len(cfg.Manifests) > 0 {
 		v.index.level = levelAll
 		v.scope.level.Store(uint32(levelAll))

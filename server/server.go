@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/nodens-dns/nodens/internal/clock"
+	"github.com/nodens-dns/nodens/internal/podrange"
 	"github.com/nodens-dns/nodens/internal/share"
 	"github.com/nodens-dns/nodens/internal/stat"
 	"github.com/nodens-dns/nodens/internal/wire"
@@ -49,6 +50,8 @@ type Limits struct {
 	// Readers is how many UDP sockets an address has, each with its own reader. The default
 	// is the number of cores that the process may use.
 	Readers int
+	// PodRanges says which addresses are one client; nil: no pods are known.
+	PodRanges *podrange.Ranges
 	// Poller makes readers wait on Go's network poller instead of in the kernel.
 	Poller bool
 	noMmsg bool // set by tests: readers do not use recvmmsg

@@ -16,6 +16,7 @@ import (
 	"github.com/nodens-dns/nodens/cmd/nodens/options"
 	"github.com/nodens-dns/nodens/internal/baseline"
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/podrange"
 	"github.com/nodens-dns/nodens/internal/stat"
 	"github.com/nodens-dns/nodens/netsetup"
 	"github.com/nodens-dns/nodens/server"
@@ -115,12 +116,14 @@ func newAgent(opts *options.Agent, log *slog.Logger, level *slog.LevelVar) (*age
 	if err != nil {
 		return nil, err
 	}
-	srv := server.New(log, server.Limits{Readers: opts.Readers, Poller: opts.Polled})
+	ranges := new(podrange.Ranges)
+	srv := server.New(log, server.Limits{Readers: opts.Readers, Poller: opts.Polled, PodRanges: ranges})
 	if path.available() {
 		srv.UseFastPath(path.program)
 	}
 	clusterEpochs, cacheEpochs := path.epochs()
 	owners := newAttribution(table, path)
+	owners.ranges = ranges
 	owners.off = opts.ClientMetrics == options.ClientMetricsOff
 	a := &agent{
 		opts:     opts,

@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/podrange"
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/kubernetes"
 	"github.com/nodens-dns/nodens/server/clients"
@@ -17,6 +18,8 @@ import (
 type attribution struct {
 	table *clients.Table
 	path  *fastPath
+	// ranges gets the addresses of pods, too; nil: nobody needs them.
+	ranges *podrange.Ranges
 	// off says that the table does not count queries, and only knows whose the addresses are.
 	off bool
 
@@ -72,6 +75,18 @@ func (x *attribution) observer(labels []string) func(netip.Addr, kubernetes.Node
 	return func(addr netip.Addr, p kubernetes.NodePod) { x.setPod(view, addr, p, labels) }
 }
 
+// podCIDRsObserver returns what a new view calls for the podCIDRs of the node; nil for nothing.
+func (x *attribution) podCIDRsObserver() func([]netip.Prefix) {
+	if x == nil || x.ranges == nil {
+		return nil
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.last++
+	view := x.last
+	return func(list []netip.Prefix) { x.ranges.SetPrefixes(view, list) }
+}
+
 // setPod records that by the view the address belongs to p, or to no pod if p is zero.
 func (x *attribution) setPod(view int, addr netip.Addr, p kubernetes.NodePod, labels []string) {
 	x.mu.Lock()
@@ -88,6 +103,9 @@ func (x *attribution) setPod(view int, addr netip.Addr, p kubernetes.NodePod, la
 			Namespace: p.Namespace, Name: p.Name, UID: p.UID,
 			Workload: clients.Workload{Kind: p.WorkloadKind, Name: p.WorkloadName},
 		}}
+	}
+	if x.ranges != nil {
+		x.ranges.SetPod(addr, len(x.pods[addr]) > 0)
 	}
 	x.path.reportClient(addr) // what the kernel has answered so far is the present owner's
 	x.table.SetPod(addr, x.podAt(addr))

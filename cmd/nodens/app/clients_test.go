@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodens-dns/nodens/cmd/nodens/options"
+	"github.com/nodens-dns/nodens/internal/podrange"
 	"github.com/nodens-dns/nodens/kubernetes"
 	"github.com/nodens-dns/nodens/server/clients"
 	"github.com/nodens-dns/nodens/server/fastpath"
@@ -135,6 +136,35 @@ func TestAttributionOfViews(t *testing.T) {
 	}
 }
 
+// TestPodRanges: an IPv6 address is a client of its own while a view knows its pod, or a podCIDR that
+// contains it.
+func TestPodRanges(t *testing.T) {
+	x := newAttribution(clients.New(clients.Options{}), nil)
+	x.ranges = new(podrange.Ranges)
+	first, second := x.observer(nil), x.observer(nil)
+	firstCIDRs, secondCIDRs := x.podCIDRsObserver(), x.podCIDRsObserver()
+	cidrs := []netip.Prefix{netip.MustParsePrefix("2001:db8::/64")}
+	addr := netip.MustParseAddr("2001:db8::1")
+	for i, step := range []struct {
+		tell func()
+		own  bool
+	}{
+		{func() { first(addr, nodePod("a")) }, true},
+		{func() { second(addr, nodePod("b")) }, true},
+		{func() { first(addr, kubernetes.NodePod{}) }, true},
+		{func() { second(addr, kubernetes.NodePod{}) }, false},
+		{func() { firstCIDRs(cidrs) }, true},
+		{func() { secondCIDRs(cidrs) }, true},
+		{func() { firstCIDRs(nil) }, true},
+		{func() { secondCIDRs(nil) }, false},
+	} {
+		step.tell()
+		if got := x.ranges.Client(addr); (got == addr) != step.own {
+			t.Errorf("step %d: the client is %s", i, got)
+		}
+	}
+}
+
 // TestPodLabel: labels belong to the pod that has the address, by each view with its own list.
 func TestPodLabel(t *testing.T) {
 	x := newAttribution(clients.New(clients.Options{}), nil)
@@ -155,7 +185,7 @@ func TestPodLabel(t *testing.T) {
 // TestAttributionOff: without a table nothing is observed.
 func TestAttributionOff(t *testing.T) {
 	for _, x := range []*attribution{nil, newAttribution(nil, nil)} {
-		if x.observer(nil) != nil || x.counted() != nil {
+		if x.observer(nil) != nil || x.podCIDRsObserver() != nil || x.counted() != nil {
 			t.Error("pods are observed")
 		}
 	}

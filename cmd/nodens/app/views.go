@@ -54,6 +54,7 @@ func (a *builder) openView(g *generation, b *config.Block, old *generation) (*ku
 	v, err := kubernetes.Open(b.Kubernetes, kubernetes.Options{
 		Log: a.log, ServerAddrs: addrs, Node: a.opts.NodeName, Zone: a.opts.NodeZone,
 		Epochs: a.epochs, ObservePod: a.clients.observer(labels), PodLabels: labels, ObserveNamespace: a.clientLevels.observer(),
+		ObservePodCIDRs: a.clients.podCIDRsObserver(),
 	})
 	if err != nil {
 		return nil, err

@@ -1,0 +1,138 @@
+// Package podrange knows which addresses belong to pods, and says which queries come from the
+// same client.
+//
+// A client is one address if it is a pod's or an IPv4 address. Other IPv6 addresses are grouped
+// by /64: a host chooses addresses freely within its /64 (RFC 8981), but a pod network gives
+// each pod one address, and often gives all pods of a node one /64.
+//
+// Whatever limits or divides something by client uses [Ranges.Client] as the key: waiting
+// places, the shares of a socket, connections, client_limit. Whatever looks up the pod of an
+// address uses the address itself.
+package podrange
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+)
+
+// groupBits is the length of the prefix by which IPv6 addresses that are not pods' are grouped.
+const groupBits = 64
+
+// Ranges are the addresses of pods. [Ranges.Client] takes no lock and does not allocate; all
+// methods are safe for concurrent use. The zero value and nil know no pods; only the zero value
+// can learn of any.
+type Ranges struct {
+	mu       sync.Mutex // serializes changes
+	prefixes map[int][]netip.Prefix
+	known    atomic.Pointer[known]
+}
+
+// known is what readers see. It is not changed in place.
+type known struct {
+	prefixes []netip.Prefix
+	pods     map[netip.Addr]struct{}
+}
+
+// Client returns the key of the client at addr: addr itself if it is an IPv4, loopback or
+// link-local address or a pod's, otherwise the first address of its /64. An IPv4 address and
+// its IPv6-mapped form have the same key, and zones are ignored.
+func (r *Ranges) Client(addr netip.Addr) netip.Addr {
+	if addr.Is4() {
+		return addr
+	}
+	return r.client6(addr)
+}
+
+// client6 is Client for all other addresses, so that Client can be inlined.
+func (r *Ranges) client6(addr netip.Addr) netip.Addr {
+	addr = addr.Unmap().WithZone("")
+	if !addr.Is6() || addr.IsLoopback() || addr.IsLinkLocalUnicast() || r.has(addr) {
+		return addr
+	}
+	group, err := addr.Prefix(groupBits)
+	if err != nil {
+		return addr // cannot happen: IPv6 addresses have 128 bits
+	}
+	return group.Addr()
+}
+
+// has reports whether addr, an IPv6 address without a zone, is a pod's.
+func (r *Ranges) has(addr netip.Addr) bool {
+	if r == nil {
+		return false
+	}
+	k := r.known.Load()
+	if k == nil {
+		return false
+	}
+	for _, p := range k.prefixes {
+		if p.Contains(addr) {
+			return true
+		}
+	}
+	_, ok := k.pods[addr]
+	return ok
+}
+
+// SetPrefixes replaces the ranges from which pods get their addresses, by one source: the
+// podCIDRs of a Node. The ranges of several sources add up. IPv4 ranges are ignored, because
+// IPv4 addresses are not grouped.
+func (r *Ranges) SetPrefixes(source int, prefixes []netip.Prefix) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.prefixes == nil {
+		r.prefixes = make(map[int][]netip.Prefix)
+	}
+	delete(r.prefixes, source)
+	for _, p := range prefixes {
+		if p.IsValid() && p.Addr().Is6() && !p.Addr().Is4In6() {
+			r.prefixes[source] = append(r.prefixes[source], p.Masked())
+		}
+	}
+	k := r.copy()
+	k.prefixes = nil
+	for _, list := range r.prefixes {
+		for _, p := range list {
+			if !slices.Contains(k.prefixes, p) {
+				k.prefixes = append(k.prefixes, p)
+			}
+		}
+	}
+	r.known.Store(k)
+}
+
+// SetPod records whether addr is a pod's address. It takes time in proportion to the number of
+// IPv6 addresses of pods, which are those of one node.
+func (r *Ranges) SetPod(addr netip.Addr, pod bool) {
+	addr = addr.Unmap().WithZone("")
+	if !addr.Is6() {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	k := r.copy()
+	if _, is := k.pods[addr]; is == pod {
+		return
+	}
+	if k.pods = maps.Clone(k.pods); k.pods == nil {
+		k.pods = make(map[netip.Addr]struct{})
+	}
+	if pod {
+		k.pods[addr] = struct{}{}
+	} else {
+		delete(k.pods, addr)
+	}
+	r.known.Store(k)
+}
+
+// copy returns a shallow copy of what is known. The caller holds r.mu.
+func (r *Ranges) copy() *known {
+	if k := r.known.Load(); k != nil {
+		c := *k
+		return &c
+	}
+	return new(known)
+}
