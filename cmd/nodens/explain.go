@@ -127,6 +127,9 @@ func printExplanation(out io.Writer, e *report.Explanation, wide bool) error {
 // printClient writes who asks where.
 func printClient(w io.Writer, e *report.Explanation) {
 	fmt.Fprintf(w, "listener\t%s\nclient\t%s\n", e.Listener.Text(), e.Client.Text())
+	if limited := e.Client.LimitedText(); limited != "" {
+		fmt.Fprintf(w, "limited\t%s\n", limited)
+	}
 	if k := e.Client.Kernel; k != nil {
 		fmt.Fprintf(w, "interface\t%s\n", k.Text())
 	}

@@ -60,7 +60,7 @@ func TestPrintExplanation(t *testing.T) {
 	e := &report.Explanation{
 		Listener: report.ExplainedListener{Address: "169.254.20.10:53", Transport: "dns", Protocol: "udp"},
 		Client: report.ExplainedClient{
-			Address: "10.244.1.7", Namespace: "shop", Pod: "client", Kernel: &report.KernelClient{Interface: "veth7", Answering: true, Result: "answered"},
+			Address: "10.244.1.7", Namespace: "shop", Pod: "client", Limited: map[string]uint64{"client_limit": 7}, LimitedSeconds: 50, Kernel: &report.KernelClient{Interface: "veth7", Answering: true, Result: "answered"},
 		},
 		Ndots: 5, Search: []string{"shop.svc.cluster.local.", "corp.test."},
 		Questions: []report.ExplainedQuestion{
@@ -88,6 +88,7 @@ func TestPrintExplanation(t *testing.T) {
 	}
 	want := `listener     169.254.20.10:53, dns over udp
 client       10.244.1.7, pod shop/client
+limited      client_limit 7 in the last 50 s; more queries may be refused, dropped or shed
 interface    veth7; the kernel answers
 search path  shop.svc.cluster.local. corp.test. (ndots 5)
 

@@ -219,7 +219,7 @@ func TestPluginUpstreams(t *testing.T) {
 	for i, n := range []float64{1, 3} {
 		reply := report.Upstreams{Header: report.Header{SchemaVersion: 1}, More: i, Forwards: []report.Forward{
 			{Upstreams: []report.Upstream{
-				{To: "192.0.2.1:53", RTTSeconds: 0.001 * n, Recent: report.Exchanges{Seconds: 60, PerSecond: 10 * n, ServfailShare: 0.1 * n, UnansweredShare: 0.2 * n, P50Seconds: 0.001, P99Seconds: 0.01 * n}},
+				{To: "192.0.2.1:53", Budget: &report.Budget{LimitPerSecond: 900, UsedShare: 0.2 * n, Waiting: int(n), Auto: i == 1}, RTTSeconds: 0.001 * n, Recent: report.Exchanges{Seconds: 60, PerSecond: 10 * n, ServfailShare: 0.1 * n, UnansweredShare: 0.2 * n, P50Seconds: 0.001, P99Seconds: 0.01 * n}},
 				{To: fmt.Sprintf("192.0.2.%d:53", 7+i), Suspect: true},
 			}},
 			{Upstreams: []report.Upstream{{To: "192.0.2.1:53", Down: i == 0, Suspect: true, Recent: report.Exchanges{PerSecond: 10 * n}}}},
@@ -229,9 +229,9 @@ func TestPluginUpstreams(t *testing.T) {
 	k.pod("silent", "node-9", "Running", "exit 1\n")
 	const want = `2 nodes: 40.0 exchanges/s with 3 upstreams
 
-UPSTREAM NODES QPS SHARE SERVFAIL UNANSWERED P50 P99 RTT STATE
-192.0.2.1:53 2 40.0 100.0% 25.0% 60.0% ≤1ms ≤30ms 3.0ms down on 1 node, suspect on 2 nodes
-192.0.2.7:53 1 0.0 0.0% 0.0% 0.0% - - - suspect on 1 node
+UPSTREAM NODES QPS SHARE SERVFAIL UNANSWERED P50 P99 RTT STATE BUDGET USED WAITING
+192.0.2.1:53 2 40.0 100.0% 25.0% 60.0% ≤1ms ≤30ms 3.0ms down on 1 node, suspect on 2 nodes auto 900/s 60.0% 4
+192.0.2.7:53 1 0.0 0.0% 0.0% 0.0% - - - suspect on 1 node - - -
 and 2 more
 not shown: node node-9, pod silent: exit status 1
 `

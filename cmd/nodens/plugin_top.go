@@ -63,7 +63,8 @@ func (f *topFlags) printClusterClients(out io.Writer, c *report.ClusterClients, 
 	if c.Nodes > 0 {
 		w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 		fmt.Fprintf(w, "%s: %.1f queries/s\n\n", nodesText(c.Nodes), c.QueriesPerSecond)
-		columns := clientColumns(c.By, wide)
+		format := clientFormat{by: c.By, wide: wide, limited: c.Total.Limited > 0}
+		columns := format.columns()
 		if c.By == "pod" {
 			columns = append([]string{"NODE"}, columns...)
 		} else {
@@ -73,7 +74,7 @@ func (f *topFlags) printClusterClients(out io.Writer, c *report.ClusterClients, 
 		rows := shown(f, c.Clients)
 		for i := range rows {
 			row := &rows[i]
-			columns := clientRow(&row.Client, c.By, row.UpstreamPerSecond, wide)
+			columns := format.row(&row.Client, row.UpstreamPerSecond)
 			if c.By == "pod" {
 				columns = append([]string{row.Node}, columns...)
 			} else {

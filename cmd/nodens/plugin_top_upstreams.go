@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -35,15 +36,17 @@ func (f *topFlags) printClusterUpstreams(out io.Writer, u *report.ClusterUpstrea
 	if u.Nodes > 0 {
 		w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 		fmt.Fprintf(w, "%s: %.1f exchanges/s with %d upstreams\n\n", nodesText(u.Nodes), u.PerSecond, len(u.Upstreams))
-		columns := append([]string{upstreamColumns[0], "NODES"}, upstreamColumns[1:]...)
+		format := budgetFormat{shown: slices.ContainsFunc(u.Upstreams, func(to report.ClusterUpstream) bool { return to.Budget != nil })}
+		columns := append(append([]string{upstreamColumns[0], "NODES"}, upstreamColumns[1:]...), format.columns()...)
 		fmt.Fprintln(w, strings.Join(columns, "\t"))
 		rows := shown(f, u.Upstreams)
 		for i := range rows {
 			to := &rows[i]
-			fmt.Fprintln(w, strings.Join([]string{
+			row := []string{
 				to.To, fmt.Sprint(to.Nodes), fmt.Sprintf("%.1f", to.PerSecond), percent(to.Share), percent(to.ServfailShare), percent(to.UnansweredShare),
 				latency(to.P50Seconds), latency(to.P99Seconds), milliseconds(to.RTTSeconds), clusterUpstreamState(to),
-			}, "\t"))
+			}
+			fmt.Fprintln(w, strings.Join(append(row, format.row(to.Budget)...), "\t"))
 		}
 		printMore(w, len(u.Upstreams)-len(rows)+u.More)
 		if err := w.Flush(); err != nil {

@@ -143,6 +143,7 @@ func TestPrintStatus(t *testing.T) {
 			{Name: "cache", Unit: "bytes", Used: 30 << 20, Bound: 32 << 20, Share: 0.9375},
 			{Name: "waiting queries", Used: 40, Bound: 4096, Share: 40.0 / 4096},
 		},
+		FairShares: sampleShares(),
 		Rates:      report.Rates{Seconds: 61, QueriesPerSecond: 1234.56, ServfailShare: 0.0001, P50Seconds: 0.00025, P99Seconds: 0.002, HitRatio: 0.987, KernelShare: 0.5},
 		Upstreams:  report.Counts{Total: 3, Down: 1, Suspect: 1},
 		FailOpen:   report.FailOpen{Rules: "nftables", Capable: true, Active: true, Servers: 2},
@@ -172,6 +173,13 @@ fail-open      active (nftables); 2 servers of the cluster DNS
 kernel path    active; answers on 30 pod interfaces, observes 1
 limit          TCP connections: 1024 of 1024 (100%), at 169.254.20.10:53
 limit          cache: 30.0 MiB of 32.0 MiB (94%)
+limited        shop/web-1: 1203 in the last 50 s (client_limit 1200, places 3)
+limited        10.0.0.9: 7 in the last 50 s (socket 7)
+limited        (host): 6 in the last 50 s (places 6)
+limited        and 9 more clients
+budget         10.40.0.11:53: 96% of 900/s; 12 queries wait, most of shop/web-1 (12 waiting)
+budget         10.40.0.12:53: auto, no limit found yet
+shed next      shop/web-1 (3000 waiting), 10.0.0.9 (8 waiting)
 
 Last warnings and errors:
   2026-03-04T12:00:00Z warn  fault 2 k=v
@@ -188,10 +196,32 @@ Last warnings and errors:
 	if err := printStatus(&b, s, now, true); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"gaps           none\n", "limit          waiting queries: 40 of 4096 (1%)\n"} {
+	for _, want := range []string{"limited        shop/web-2: 5 in the last 50 s (budget 5)\nlimited        and 8 more clients\n", "gaps           none\n", "limit          waiting queries: 40 of 4096 (1%)\n"} {
 		if !strings.Contains(b.String(), want) || strings.Count(b.String(), "fault ") != 7 {
 			t.Errorf("wide: no %q in\n%s", want, b.String())
 		}
+	}
+}
+
+// sampleShares are limited clients, budgets, and waiting clients.
+func sampleShares() report.FairShares {
+	pod := func(name string) report.NameClient {
+		return report.NameClient{Kind: "pod", Namespace: "shop", Pod: name, Address: "10.0.0.1"}
+	}
+	unknown := report.NameClient{Kind: "unknown", Address: "10.0.0.9"}
+	return report.FairShares{
+		Seconds: 50, MoreLimited: 8,
+		Limited: []report.LimitedClient{
+			{NameClient: pod("web-1"), Limited: 1203, Reasons: map[string]uint64{"places": 3, "client_limit": 1200}},
+			{NameClient: unknown, Limited: 7, Reasons: map[string]uint64{"socket": 7}},
+			{NameClient: report.NameClient{Kind: "host"}, Limited: 6, Reasons: map[string]uint64{"places": 6}},
+			{NameClient: pod("web-2"), Limited: 5, Reasons: map[string]uint64{"budget": 5}},
+		},
+		Waiting: []report.WaitingClient{{NameClient: pod("web-1"), Waiting: 3000}, {NameClient: unknown, Waiting: 8}},
+		Budgets: []report.UpstreamBudget{
+			{To: "10.40.0.11:53", Budget: report.Budget{LimitPerSecond: 900, UsedShare: 0.96, Waiting: 12, Clients: []report.WaitingClient{{NameClient: pod("web-1"), Waiting: 12}}}},
+			{To: "10.40.0.12:53", Budget: report.Budget{Auto: true}},
+		},
 	}
 }
 

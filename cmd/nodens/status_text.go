@@ -48,3 +48,39 @@ func limitText(l *report.Limit) string {
 }
 
 func mebibytes(n int64) string { return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20)) }
+
+// printFairShares writes the limited clients, the budgets, and who loses a place to wait in first.
+func printFairShares(line func(name, format string, args ...any), f *report.FairShares, wide bool) {
+	const few = 3
+	limited := f.Limited
+	if !wide {
+		limited = limited[:min(few, len(limited))]
+	}
+	for i := range limited {
+		line("limited", "%s: %s", limited[i].Label(), limited[i].Text(f.Seconds))
+	}
+	if more := len(f.Limited) - len(limited) + f.MoreLimited; more > 0 {
+		line("limited", "and %d more clients", more)
+	}
+	for i := range f.Budgets {
+		b := &f.Budgets[i]
+		text := b.Text()
+		if len(b.Clients) > 0 {
+			text += ", most of " + waitingText(b.Clients)
+		}
+		line("budget", "%s: %s", b.To, text)
+	}
+	if len(f.Waiting) > 0 {
+		line("shed next", "%s", waitingText(f.Waiting))
+	}
+}
+
+// waitingText returns the clients with their numbers of waiting queries.
+func waitingText(list []report.WaitingClient) string {
+	const few = 3
+	parts := make([]string, 0, few)
+	for i := range list[:min(few, len(list))] {
+		parts = append(parts, list[i].Text())
+	}
+	return strings.Join(parts, ", ")
+}

@@ -83,7 +83,8 @@ func newTopCommand() *cobra.Command {
 		Long: `Show which pods, workloads or namespaces of this node ask the agent how much, and what they get: the
 share of queries answered without an upstream (HIT) and in the kernel, of NXDOMAIN, of NXDOMAIN for
 names that only a search path makes (WASTE), and of SERVFAIL; the queries per second for which an
-upstream was asked; the latency of the last minute; and the name that is asked for most.
+upstream was asked; the latency of the last minute; and the name that is asked for most. If a limit
+stopped queries of a client, the column LIMITED shows their number.
 
 With --by name, show the names that are asked for most. --topic chooses others: names with the
 client that asks (client), parents of names that only a search path makes (waste), and names whose
@@ -112,7 +113,7 @@ func (f *topFlags) register(flags *pflag.FlagSet) {
 	cli.Enum(flags, "by", f.by, "what a row is", []string{"pod", "workload", "namespace", "name", "upstream"}, func(text string) { f.by = text })
 	cli.Enum(flags, "topic", f.topic, "which names with --by name", []string{"queries", "client", "waste", "failing", "slow"}, func(text string) { f.topic = text })
 	cli.Enum(flags, "window", f.window, "time that is counted: half of it to all of it, up to now", []string{"10s", "1m", "1h"}, func(text string) { f.window = text })
-	cli.Enum(flags, "sort", f.sort, "what the highest rows have most of", []string{"queries", "nxdomain", "waste", "servfail", "upstream", "p99", "shed"},
+	cli.Enum(flags, "sort", f.sort, "what the highest rows have most of", []string{"queries", "nxdomain", "waste", "servfail", "upstream", "p99", "shed", "limited"},
 		func(text string) { f.sort = text })
 	flags.IntVar(&f.rows, "rows", defaultTopRows, "`number` of rows of the table; 0 for all")
 }

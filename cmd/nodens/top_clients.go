@@ -23,6 +23,7 @@ var clientOrders = map[string]func(*report.Client) float64{
 	"upstream": func(c *report.Client) float64 { return float64(c.Window.Upstream) },
 	"p99":      func(c *report.Client) float64 { return c.P99Seconds },
 	"shed":     func(c *report.Client) float64 { return float64(c.Window.Shed) },
+	"limited":  func(c *report.Client) float64 { return float64(c.Window.Limited) },
 }
 
 // clientTable is the table by pod, workload or namespace.
@@ -49,27 +50,38 @@ func (t clientTable) print(out io.Writer, f *topFlags, wide bool) error {
 	if c.Refused > 0 {
 		fmt.Fprintf(w, "; about %d others are (other)", c.Refused)
 	}
-	fmt.Fprintf(w, "\n\n%s\n", strings.Join(clientColumns(c.By, wide), "\t"))
+	format := clientFormat{by: c.By, wide: wide, limited: c.Total.Limited > 0}
+	fmt.Fprintf(w, "\n\n%s\n", strings.Join(format.columns(), "\t"))
 	rows := shown(f, c.Clients)
 	for i := range rows {
 		upstream := report.PerSecond(rows[i].Window.Upstream, c.WindowSeconds)
-		fmt.Fprintln(w, strings.Join(clientRow(&rows[i], c.By, upstream, wide), "\t"))
+		fmt.Fprintln(w, strings.Join(format.row(&rows[i], upstream), "\t"))
 	}
 	printMore(w, len(c.Clients)-len(rows)+c.More)
 	return w.Flush()
 }
 
-// clientColumns returns the names of the columns.
-func clientColumns(by string, wide bool) []string {
-	columns := []string{strings.ToUpper(by), "QPS", "SHARE", "HIT", "KERNEL", "NXDOMAIN", "WASTE", "SERVFAIL", "UPSTREAM/s", "P50", "P99", "SHED", "TOP-NAME"}
-	if wide {
+// clientFormat says which columns a table of clients has: LIMITED only if a client is limited.
+type clientFormat struct {
+	by            string
+	wide, limited bool
+}
+
+// columns returns the names of the columns.
+func (f clientFormat) columns() []string {
+	columns := []string{strings.ToUpper(f.by), "QPS", "SHARE", "HIT", "KERNEL", "NXDOMAIN", "WASTE", "SERVFAIL", "UPSTREAM/s", "P50", "P99", "SHED"}
+	if f.limited {
+		columns = append(columns, "LIMITED")
+	}
+	columns = append(columns, "TOP-NAME")
+	if f.wide {
 		columns = append(columns, "SLOW", "QUERIES", "TOTAL", "WORKLOAD", "ADDRESSES")
 	}
 	return columns
 }
 
-// clientRow returns the columns of one client, for which an upstream is asked so often in a second.
-func clientRow(c *report.Client, by string, upstream float64, wide bool) []string {
+// row returns the columns of one client, for which an upstream is asked so often in a second.
+func (f clientFormat) row(c *report.Client, upstream float64) []string {
 	n := c.Window
 	share := func(part uint64) string {
 		if n.Queries == 0 {
@@ -78,10 +90,14 @@ func clientRow(c *report.Client, by string, upstream float64, wide bool) []strin
 		return percent(float64(part) / float64(n.Queries))
 	}
 	row := []string{
-		c.Label(by), fmt.Sprintf("%.1f", c.QueriesPerSecond), percent(c.Share), share(n.Hits), share(n.Kernel), share(n.NXDomain),
-		share(n.Waste), share(n.Servfail), fmt.Sprintf("%.1f", upstream), latency(c.P50Seconds), latency(c.P99Seconds), fmt.Sprint(n.Shed), topNameText(c.TopName),
+		c.Label(f.by), fmt.Sprintf("%.1f", c.QueriesPerSecond), percent(c.Share), share(n.Hits), share(n.Kernel), share(n.NXDomain),
+		share(n.Waste), share(n.Servfail), fmt.Sprintf("%.1f", upstream), latency(c.P50Seconds), latency(c.P99Seconds), fmt.Sprint(n.Shed),
 	}
-	if !wide {
+	if f.limited {
+		row = append(row, fmt.Sprint(n.Limited))
+	}
+	row = append(row, topNameText(c.TopName))
+	if !f.wide {
 		return row
 	}
 	workload := strings.Trim(c.WorkloadKind+"/"+c.Workload, "/")

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -88,6 +89,21 @@ and 2 more
 		if _, out, _ := outcome(t, "top", "--admin-socket", socket, "--by", by); !strings.Contains(out, "\n"+want) {
 			t.Errorf("by %s:\n%s", by, out)
 		}
+	}
+}
+
+// TestTopLimited: there is a column for limited queries if a client has any, and the rows can be sorted by it.
+func TestTopLimited(t *testing.T) {
+	var asked string
+	reply := topReply
+	reply.Total.Limited = 60
+	reply.Clients = slices.Clone(reply.Clients)
+	reply.Clients[1].Window.Limited = 60
+	socket := topAgent(t, &asked, func(url.Values) any { return reply })
+	code, out, stderr := outcome(t, "top", "--admin-socket", socket, "--sort", "limited", "--rows", "1")
+	const want = "\nPOD QPS SHARE HIT KERNEL NXDOMAIN WASTE SERVFAIL UPSTREAM/s P50 P99 SHED LIMITED TOP-NAME\n10.0.0.9 4.0 20.0% 75.0% 0.0% 0.0% 0.0% 25.0% 0.0 - - 50 60 -\nand 4 more\n"
+	if code != 0 || !strings.HasSuffix(squeeze(out), squeeze(want)) {
+		t.Errorf("%d %s\n%s", code, stderr, out)
 	}
 }
 
@@ -180,6 +196,18 @@ func TestTopUpstreams(t *testing.T) {
 		want := squeeze("node node-1: 40.0 exchanges/s in the last 70 s, with 2 upstreams\n\nUPSTREAM QPS SHARE SERVFAIL UNANSWERED P50 P99 RTT STATE\n" + rows + "without 2 more forward directives\n")
 		if squeeze(out) != want || code != 0 || asked != "/upstreams" {
 			t.Errorf("--sort %s: %d %q, asked %s\n%s", sort, code, stderr, asked, cmp.Diff(want, squeeze(out)))
+		}
+	}
+	suspect.Budget = &report.Budget{LimitPerSecond: 900, UsedShare: 0.5, Waiting: 3, Waited: 40, Expired: 2, GivenUp: 1}
+	busy.Budget = suspect.Budget
+	for command, want := range map[string]string{
+		"top --by upstream --rows 2": "UPSTREAM QPS SHARE SERVFAIL UNANSWERED P50 P99 RTT STATE BUDGET USED WAITING\n" +
+			strings.TrimSpace(busyRow) + " 900/s 50.0% 3\n" + strings.TrimSpace(failingRow) + " - - -\n",
+		"upstreams":         "RTT BUDGET USED WAITING\n10.0.0.2:53 . down 10.0 50.0% 0.0% - - - - - -\n",
+		"upstreams -o wide": " - 0 0 0 0 0 0 900/s 50.0% 3 40 2 1\n",
+	} {
+		if _, out, _ := outcome(t, append(strings.Fields(command), "--admin-socket", socket)...); !strings.Contains(squeeze(out), squeeze(want)) {
+			t.Errorf("%s:\n%s", command, cmp.Diff(want, squeeze(out)))
 		}
 	}
 	if _, out, _ := outcome(t, "top", "--admin-socket", socket, "--by", "upstream", "--rows", "1"); !strings.Contains(out, "and 1 more\n") {

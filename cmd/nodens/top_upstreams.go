@@ -46,7 +46,8 @@ func (t upstreamTable) print(out io.Writer, f *topFlags, _ bool) error {
 	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(w, "node %s: %.1f exchanges/s in the last %.0f s, with %d upstreams\n\n", cmp.Or(t.Node, "unknown"), sum, seconds, len(list))
-	fmt.Fprintln(w, strings.Join(upstreamColumns, "\t"))
+	format := newBudgetFormat(list, false)
+	fmt.Fprintln(w, strings.Join(append(slices.Clip(upstreamColumns), format.columns()...), "\t"))
 	rows := shown(f, list)
 	for i := range rows {
 		u := &rows[i]
@@ -54,10 +55,11 @@ func (t upstreamTable) print(out io.Writer, f *topFlags, _ bool) error {
 		if sum > 0 {
 			share = u.Recent.PerSecond / sum
 		}
-		fmt.Fprintln(w, strings.Join([]string{
+		row := []string{
 			u.To, fmt.Sprintf("%.1f", u.Recent.PerSecond), percent(share), percent(u.Recent.ServfailShare), percent(u.Recent.UnansweredShare),
 			latency(u.Recent.P50Seconds), latency(u.Recent.P99Seconds), milliseconds(u.RTTSeconds), u.State(),
-		}, "\t"))
+		}
+		fmt.Fprintln(w, strings.Join(append(row, format.row(u.Budget)...), "\t"))
 	}
 	printMore(w, len(list)-len(rows))
 	if t.More > 0 {

@@ -21,7 +21,9 @@ func newUpstreamsCommand() *cobra.Command {
 		Use:   "upstreams",
 		Short: "Show the servers that the agent on this node forwards to",
 		Long: `Show the servers that the agent on this node forwards to: their state, the rates of the last
-minute, and what went wrong since the agent started. It asks the agent through its admin socket.`,
+minute, and what went wrong since the agent started. If an upstream has a budget (max_rate), BUDGET
+is the rate, USED the share of it in the last second, and WAITING the number of queries that wait
+for it. It asks the agent through its admin socket.`,
 		Example: "  nodens upstreams\n  nodens upstreams -o wide",
 		Args:    cli.NoArgs,
 	}
@@ -52,10 +54,11 @@ func printUpstreams(out io.Writer, u *report.Upstreams, wide bool) error {
 	if wide {
 		columns = append(columns, "ZONES", "EXCHANGES", "HEALTHCHECK-FAILURES", "CONNECTION-FAILURES", "UNEXPECTED", "HEDGES", "HEDGE-WINS", "SUSPICIONS")
 	}
-	fmt.Fprintln(w, strings.Join(columns, "\t"))
+	format := newBudgetFormat(u.Servers(), wide)
+	fmt.Fprintln(w, strings.Join(append(columns, format.columns()...), "\t"))
 	for _, f := range u.Forwards {
 		for _, to := range f.Upstreams {
-			fmt.Fprintln(w, strings.Join(upstreamRow(&f, &to, wide), "\t"))
+			fmt.Fprintln(w, strings.Join(append(upstreamRow(&f, &to, wide), format.row(to.Budget)...), "\t"))
 		}
 	}
 	if u.More > 0 {

@@ -90,4 +90,7 @@ type ClusterUpstream struct {
 	RTTSeconds      float64 `json:"rttSeconds"`
 	P50Seconds      float64 `json:"p50Seconds"`
 	P99Seconds      float64 `json:"p99Seconds"`
+	// Budget is the one with the highest use of a node; null if it has none on any node. Its counters are sums over the
+	// nodes.
+	Budget *Budget `json:"budget"`
 }

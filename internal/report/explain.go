@@ -27,6 +27,10 @@ type ExplainedClient struct {
 	Pod          string `json:"pod"`
 	WorkloadKind string `json:"workloadKind"`
 	Workload     string `json:"workload"`
+	// Limited says how many queries and connections of the client were limited in the last LimitedSeconds, by reason as in
+	// [LimitedClient]. It is empty, and LimitedSeconds 0, if none were.
+	Limited        map[string]uint64 `json:"limited"`
+	LimitedSeconds float64           `json:"limitedSeconds"`
 	// Kernel is null without the kernel path, and if the client has not asked over the interface of a pod for
 	// a minute.
 	Kernel *KernelClient `json:"kernel"`

@@ -70,6 +70,14 @@ func (c *ExplainedClient) Text() string {
 	return fmt.Sprintf("%s, pod %s/%s", c.Address, c.Namespace, c.Pod)
 }
 
+// LimitedText says that the client is limited now; "" if it is not.
+func (c *ExplainedClient) LimitedText() string {
+	if len(c.Limited) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s in the last %.0f s; more queries may be refused, dropped or shed", ReasonsText(c.Limited), c.LimitedSeconds)
+}
+
 // SearchPath describes the search path of the client, "" without one.
 func (e *Explanation) SearchPath() string {
 	if len(e.Search) == 0 {

@@ -52,6 +52,8 @@ type Status struct {
 	KernelPath KernelPath `json:"kernelPath"`
 	// Limits are how much of the agent's limits is in use, the highest share first.
 	Limits []Limit `json:"limits"`
+	// FairShares say which clients are limited.
+	FairShares FairShares `json:"fairShares"`
 	// Faults are the last warnings and errors in the log, the newest last.
 	Faults []Fault `json:"faults"`
 }
@@ -265,6 +267,8 @@ type Upstream struct {
 	Suspicions           uint64            `json:"suspicions"`
 	ReusedConnections    uint64            `json:"reusedConnections"`
 	NotReusedConnections uint64            `json:"notReusedConnections"`
+	// Budget is null without max_rate. It is the same for all forward directives with this server.
+	Budget *Budget `json:"budget"`
 	// Recent is of all forward directives with this server.
 	Recent Exchanges `json:"recent"`
 }

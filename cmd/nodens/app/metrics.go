@@ -385,6 +385,9 @@ func merge(a, b upstream.Server) upstream.Server {
 	b.RTT = max(a.RTT, b.RTT)
 	b.SuspectedTotal, b.Broken = b.SuspectedTotal+a.SuspectedTotal, b.Broken+a.Broken
 	b.Hedges, b.HedgeWins = b.Hedges+a.Hedges, b.HedgeWins+a.HedgeWins
+	if b.Budget == nil { // otherwise that of the address
+		b.Budget = a.Budget
+	}
 	b.UDP.Hits, b.UDP.Misses = b.UDP.Hits+a.UDP.Hits, b.UDP.Misses+a.UDP.Misses
 	b.TCP.Hits, b.TCP.Misses = b.TCP.Hits+a.TCP.Hits, b.TCP.Misses+a.TCP.Misses
 	for rcode, h := range a.Durations {
@@ -417,6 +420,7 @@ func (s scrape) upstream(to upstream.Server) {
 	s.put(upstreamHedges, float64(to.Hedges), label)
 	s.put(upstreamHedgeWins, float64(to.HedgeWins), label)
 	s.put(upstreamConnFailures, float64(to.Broken), label)
+	s.budget(label, to.Budget)
 }
 
 // boolFloat returns 1 for true and 0 for false.

@@ -239,6 +239,7 @@ func (a *agent) explain(ctx context.Context, q *explainQuery) *report.Explanatio
 		},
 		Ndots: q.ndots, Search: []string{}, Questions: []report.ExplainedQuestion{},
 	}
+	e.Client.Limited, e.Client.LimitedSeconds = a.limitedNow(q.from.addr)
 	if q.message != nil {
 		e.Questions = append(e.Questions, q.question(ctx, q.message))
 		return e

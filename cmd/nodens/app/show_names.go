@@ -51,13 +51,8 @@ func newNameRow(topic clients.Topic, n *clients.NameCount, r *clients.NameReport
 	}
 	switch topic {
 	case clients.TopClientNames:
-		row.Client = &report.NameClient{
-			Kind: clientKinds[n.Kind], Namespace: n.Pod.Namespace, Pod: n.Pod.Name,
-			WorkloadKind: n.Pod.Workload.Kind, Workload: n.Pod.Workload.Name,
-		}
-		if n.Addr.IsValid() {
-			row.Client.Address = n.Addr.String()
-		}
+		client := newIdentity(n.Kind, &n.Pod, n.Addr)
+		row.Client = &client
 	case clients.TopFailing, clients.TopSlow:
 		row.Cause = n.Cause.String()
 	}

@@ -29,6 +29,7 @@ func (a *agent) upstreams() *report.Upstreams {
 			for _, to := range pool.Stats().Servers {
 				u := newUpstream(to)
 				u.Recent = now.upstreams[to.To].since(before.upstreams[to.To], seconds)
+				u.Budget = a.newBudget(to.Budget)
 				show.Upstreams = append(show.Upstreams, u)
 			}
 			f = f.Next

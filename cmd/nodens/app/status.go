@@ -69,7 +69,7 @@ func (a *agent) status() *report.Status {
 			Rejected: a.reloadState.refused.Load(), LastRejected: a.times.lastRejected.Load(),
 		},
 		Handover: a.handoverReport(), View: g.viewReport(), Rates: a.rates(), Upstreams: g.countUpstreams(), ZonesDown: g.zonesDown(), Faults: a.faults.faults(),
-		FailOpen: a.failOpenReport(), Limits: a.limits(g),
+		FailOpen: a.failOpenReport(), Limits: a.limits(g), FairShares: a.fairShares(g),
 	}
 	if t := a.times.servingSince.Load(); t != nil {
 		s.ServingSince = *t

@@ -68,11 +68,32 @@ func (m *upstreamMerge) addServer(to *report.Upstream) {
 	if to.Suspect {
 		u.Suspect++
 	}
+	u.Budget = mergeBudgets(u.Budget, to.Budget)
 	r := &to.Recent
 	u.PerSecond += r.PerSecond
 	u.servfail += r.PerSecond * r.ServfailShare
 	u.UnansweredShare = max(u.UnansweredShare, r.UnansweredShare)
 	u.RTTSeconds, u.P50Seconds, u.P99Seconds = max(u.RTTSeconds, to.RTTSeconds), max(u.P50Seconds, r.P50Seconds), max(u.P99Seconds, r.P99Seconds)
+}
+
+// mergeBudgets returns the budget with the higher use of two nodes, with the sums of their counters and without
+// clients. Both may be nil.
+func mergeBudgets(a, b *report.Budget) *report.Budget {
+	if a == nil && b == nil {
+		return nil
+	}
+	sum := report.Budget{UsedShare: -1}
+	for _, one := range []*report.Budget{a, b} {
+		if one == nil {
+			continue
+		}
+		if one.UsedShare > sum.UsedShare {
+			sum.LimitPerSecond, sum.Auto, sum.UsedShare = one.LimitPerSecond, one.Auto, one.UsedShare
+		}
+		sum.Waiting, sum.Waited, sum.Expired, sum.GivenUp = sum.Waiting+one.Waiting, sum.Waited+one.Waited, sum.Expired+one.Expired, sum.GivenUp+one.GivenUp
+	}
+	sum.Clients = []report.WaitingClient{}
+	return &sum
 }
 
 func (m *upstreamMerge) result(cluster report.Cluster, order func(*report.ClusterUpstream) float64) *report.ClusterUpstreams {

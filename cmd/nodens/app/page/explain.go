@@ -24,6 +24,7 @@ type explainPage struct {
 	Error            string // why there is no explanation
 	Asked            bool
 	Client, Listener string
+	Limited          string // "" if the client is not limited now
 	Interface        string // "" without the kernel path, and if the client's is not known
 	Search           string
 	Questions        []explainedQuestion
@@ -67,6 +68,7 @@ func (e *explainPage) ask(source Source) {
 		return
 	}
 	e.Asked, e.Client, e.Listener, e.Search = true, x.Client.Text(), x.Listener.Text(), x.SearchPath()
+	e.Limited = x.Client.LimitedText()
 	if k := x.Client.Kernel; k != nil {
 		e.Interface = k.Text()
 	}

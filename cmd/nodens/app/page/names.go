@@ -74,17 +74,12 @@ func nameColumns(topic nameTopic, all *report.Names) []column[report.Name] {
 	)
 }
 
-// nameClient returns NAMESPACE/NAME, an address, or (host) or (other); "" for none.
+// nameClient returns who c is, "" for nil.
 func nameClient(c *report.NameClient) string {
-	switch {
-	case c == nil:
+	if c == nil {
 		return ""
-	case c.Kind == "pod":
-		return c.Namespace + "/" + c.Pod
-	case c.Kind == "unknown":
-		return c.Address
 	}
-	return "(" + c.Kind + ")"
+	return c.Label()
 }
 
 // explainLink returns a link to the explanation of a name, as client asks for it.

@@ -87,6 +87,7 @@ func newState(s *report.Status, now time.Time) state {
 	add("View", "%s", s.View.Text(false))
 	add("Fail-open", "%s", s.FailOpen.Text())
 	add("Limits", "%s", limitsText(s.Limits))
+	addFairShares(add, &s.FairShares)
 	add("Serving", "%s", cmp.Or(s.Servers(ago), "for "+ago(s.ServingSince)))
 	add("Hand-over", "%s", s.Handover.Text(ago))
 	add("Configuration", "%s, in force for %s", s.Config.Path, ago(s.Config.Loaded))
@@ -106,6 +107,30 @@ func limitsText(limits []report.Limit) string {
 		}
 	}
 	return cmp.Or(strings.Join(parts, ", "), "none is nearly reached")
+}
+
+// addFairShares adds the limited clients, the budgets, and who loses a place to wait in first.
+func addFairShares(add func(name, format string, args ...any), f *report.FairShares) {
+	const few = 3
+	var limited, budgets, waiting []string
+	for i := range f.Limited[:min(few, len(f.Limited))] {
+		c := &f.Limited[i]
+		limited = append(limited, fmt.Sprintf("%s: %s", c.Label(), c.Text(f.Seconds)))
+	}
+	if more := len(f.Limited) - len(limited) + f.MoreLimited; more > 0 {
+		limited = append(limited, fmt.Sprintf("and %d more", more))
+	}
+	for i := range f.Budgets[:min(few, len(f.Budgets))] {
+		budgets = append(budgets, fmt.Sprintf("%s: %s", f.Budgets[i].To, f.Budgets[i].Text()))
+	}
+	for i := range f.Waiting[:min(few, len(f.Waiting))] {
+		waiting = append(waiting, f.Waiting[i].Text())
+	}
+	add("Limited clients", "%s", cmp.Or(strings.Join(limited, "; "), "none"))
+	if len(budgets) > 0 {
+		add("Upstream budgets", "%s", strings.Join(budgets, "; "))
+	}
+	add("Shed next", "%s", cmp.Or(strings.Join(waiting, ", "), "none: no query waits"))
 }
 
 func kernelText(s *report.Status) string {

@@ -68,6 +68,7 @@ func clientColumns(all *report.Clients, p parameters) []column[report.Client] {
 		number("p99", "p99", "upper bound of the latency of 99 % of the queries of the last minute", func(c *report.Client) float64 { return c.P99Seconds }, latency),
 		number("slow", "Slow", "queries answered after 100 ms or later", func(c *report.Client) float64 { return float64(c.Window.Slow) }, whole),
 		number("shed", "Shed", "queries refused because too many waited", func(c *report.Client) float64 { return float64(c.Window.Shed) }, whole),
+		number("limited", "Limited", "queries and connections that a limit has stopped; not all of them are in QPS", func(c *report.Client) float64 { return float64(c.Window.Limited) }, whole),
 		{key: "top", title: "Top name", help: "the name asked for most, and its least share", text: clientTopName},
 	}
 }
@@ -118,11 +119,33 @@ func upstreamsTable(all *report.Upstreams, p parameters) table {
 		number("p50", "p50", "upper bound, in the last minute", func(u *upstreamRow) float64 { return u.Recent.P50Seconds }, latency),
 		number("p99", "p99", "upper bound, in the last minute", func(u *upstreamRow) float64 { return u.Recent.P99Seconds }, latency),
 		number("rtt", "RTT", "smoothed response time", func(u *upstreamRow) float64 { return u.RTTSeconds }, roundTrip),
+		number("budget", "Budget used", "share of the budget (max_rate) in the last second", budgetUsed, percent),
+		{key: "limit", title: "Budget", help: "queries per second that it gets at most (max_rate), and how many wait for it", text: budgetCell},
 		{key: "rcodes", title: "Replies", help: "by rcode, since the configuration was loaded", text: func(u *upstreamRow) cell { return cell{Text: rcodesText(u.Upstream)} }},
 	}
 	out := t.build(rows, all.More, p)
 	out.Wide = true
 	return out
+}
+
+// budgetUsed returns the used share of u's budget, 0 without one.
+func budgetUsed(u *upstreamRow) float64 {
+	if u.Budget == nil {
+		return 0
+	}
+	return u.Budget.UsedShare
+}
+
+// budgetCell returns what u's budget is, and how many queries wait for it.
+func budgetCell(u *upstreamRow) cell {
+	if u.Budget == nil {
+		return cell{Text: "–"}
+	}
+	text := u.Budget.Limit()
+	if n := u.Budget.Waiting; n > 0 {
+		text += fmt.Sprintf(", %d wait", n)
+	}
+	return cell{Text: text}
 }
 
 // roundTrip returns a time in milliseconds, "–" without one.
