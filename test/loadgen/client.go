@@ -36,6 +36,13 @@ type Stream struct {
 	From netip.Addr
 	// Sources, if there are any, are the sockets' addresses, in turn, in place of From.
 	Sources []netip.Addr
+	// Open, if it is not nil, is called for each socket with its number and a function that opens it.
+	// It calls the function on a thread that is in the socket's network namespace, and returns its error.
+	Open func(i int, open func() error) error
+	// Connect makes the stream open TCP connections at the Rate in place of sending queries. Each of the
+	// Sockets is a connection that stays open, and idle, until all others have been opened after it. Sent
+	// counts connections that were begun; nothing is counted as answered or lost.
+	Connect bool
 	// Server is who is asked, if it is another one than the job's.
 	Server netip.AddrPort
 	// RefusedIsLost says that queries are lost that reach no socket, which the server's kernel
@@ -52,6 +59,8 @@ type Result struct {
 	Skipped uint64
 	// Rcodes counts the answers by their response code.
 	Rcodes [16]uint64
+	// Prompt is how many answers had the rcode NOERROR and came within a second.
+	Prompt uint64
 	// RequestBytes and ResponseBytes are sums.
 	RequestBytes, ResponseBytes uint64
 	// Latencies are those of a Rate's answers, in their order of arrival, but for
@@ -80,8 +89,8 @@ type socket struct {
 	fd int
 	// head counts the queries, tail those whose fate is known without a gap.
 	head, tail uint32
-	// sent is when the query with the ID was sent, 0 if it is not under way.
-	sent  [slots]time.Duration
+	// sent is when the query with the ID was sent, 0 if it is not under way; nil for connections.
+	sent  *[slots]time.Duration
 	owner *client
 }
 
@@ -90,6 +99,7 @@ type client struct {
 	Stream
 	clock
 	socks      []*socket
+	to         netip.AddrPort
 	turn, next int
 	fresh      uint32
 	under      int
@@ -126,13 +136,34 @@ func newClient(s Stream, to netip.AddrPort, length time.Duration) (*client, erro
 		if len(s.Sources) > 0 {
 			from = s.Sources[i%len(s.Sources)]
 		}
-		fd, err := open(from, to)
-		if err != nil {
+		if err := c.open(i, from, to); err != nil {
 			return c, err
 		}
-		c.socks = append(c.socks, &socket{fd: fd, owner: c})
 	}
 	return c, nil
+}
+
+// open opens the i-th socket.
+func (c *client) open(i int, from netip.Addr, to netip.AddrPort) error {
+	s := &socket{owner: c}
+	do := func() (err error) {
+		if c.Connect {
+			s.fd, err = openStream(from)
+		} else {
+			s.fd, err = open(from, to)
+			s.sent = new([slots]time.Duration)
+		}
+		return err
+	}
+	if c.Open != nil {
+		wrapped := do
+		do = func() error { return c.Open(i, wrapped) }
+	}
+	if err := do(); err != nil {
+		return err
+	}
+	c.to, c.socks = to, append(c.socks, s)
+	return nil
 }
 
 func (c *client) close() {
@@ -192,6 +223,9 @@ func (c *client) tick(now time.Duration) {
 // send sends one query from the socket whose turn it is.
 func (c *client) send() bool {
 	s := c.socks[c.turn]
+	if c.Connect {
+		return c.connect(s)
+	}
 	id := uint16(s.head)
 	if s.sent[id] != 0 {
 		return false // every ID is under way
@@ -257,6 +291,9 @@ func (s *socket) receive(buf []byte, at time.Duration, blurred bool) {
 	c.under--
 	c.Answered++
 	c.Rcodes[buf[3]&15]++
+	if buf[3]&15 == 0 && at-sent <= time.Second {
+		c.Prompt++
+	}
 	c.ResponseBytes += uint64(n)
 	c.Elapsed = at - c.start
 	switch {

@@ -61,7 +61,7 @@ func Open() (*Loop, error) {
 		clock: clock{time.Now()}, socks: map[int32]*socket{},
 		work: make(chan task, 1), done: make(chan struct{}),
 	}
-	l.up.queue = make([]reply, waiting)
+	l.up.late.queue, l.up.slow.queue = make([]reply, maxDelayed), make([]reply, maxDelayed)
 	var err error
 	if l.up.fd, err = open(netip.Addr{}, netip.AddrPort{}); err != nil {
 		return nil, fmt.Errorf("starting the upstream: %w", err)
@@ -93,14 +93,17 @@ func (l *Loop) Addr() netip.AddrPort { return l.addr }
 // Asked is how many questions the upstream has had for names that are not late,
 // and Late for those that are.
 func (l *Loop) Asked() uint64 { return l.up.asked.Load() }
-func (l *Loop) Late() uint64  { return l.up.late.Load() }
+func (l *Loop) Late() uint64  { return l.up.delayed.Load() }
+
+// Limit makes the upstream drop the queries beyond a budget silently from now on; nil is no budget.
+func (l *Loop) Limit(b *Budget) { l.up.budget.Store(b) }
 
 // Answer is what the upstream says to a query, at once; nil if it is none. It is
 // for another way to ask than UDP, and counts.
 func (l *Loop) Answer(query []byte) []byte {
-	msg, late := respond(nil, query)
-	if late {
-		l.up.late.Add(1)
+	msg, delay := respond(nil, query)
+	if delay > 0 {
+		l.up.delayed.Add(1)
 	} else {
 		l.up.asked.Add(1)
 	}
@@ -166,7 +169,7 @@ func (l *Loop) serve() {
 	defer close(l.done)
 	for {
 		wait := -1
-		if l.up.head != l.up.tail {
+		if l.up.waits() {
 			wait = 1 // late answers go out; to the millisecond is enough here
 		}
 		if len(l.work) > 0 {
@@ -194,6 +197,9 @@ func (l *Loop) serve() {
 func (l *Loop) do(t task) error {
 	for _, c := range t.clients {
 		for _, s := range c.socks {
+			if c.Connect {
+				continue // what the server says on a connection is not read
+			}
 			l.socks[int32(s.fd)] = s
 			if err := watch(l.epoll, s.fd); err != nil {
 				return err

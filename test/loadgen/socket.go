@@ -41,6 +41,31 @@ func open(from netip.Addr, to netip.AddrPort) (int, error) {
 	return fd, nil
 }
 
+// openStream opens a TCP socket that does not block, at the address if it is valid. The caller closes it.
+func openStream(from netip.Addr) (int, error) {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	if err == nil && from.IsValid() {
+		err = unix.Bind(fd, &unix.SockaddrInet4{Addr: from.As4()})
+	}
+	if err != nil {
+		if fd >= 0 {
+			unix.Close(fd)
+		}
+		return -1, fmt.Errorf("opening a socket: %w", err)
+	}
+	return fd, nil
+}
+
+// connect begins a connection to the address. A nil address ends the socket's connection by a reset, after
+// which the socket can be connected again.
+func connect(fd int, to *address) unix.Errno {
+	if to == nil {
+		to = &address{Family: unix.AF_UNSPEC}
+	}
+	_, _, errno := unix.RawSyscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(to)), unix.SizeofSockaddrInet4)
+	return errno
+}
+
 // receive reads one datagram into buf, which may not be empty. From is filled in
 // if it is not nil.
 func receive(fd int, buf []byte, from *address) (int, unix.Errno) {

@@ -9,32 +9,43 @@ import (
 )
 
 // Zones of the upstream. Names below Missing do not exist, answers for names below
-// Late come Delay after the question, names below Ten have ten addresses; all other
-// names have one.
+// Late come Delay after the question, and for those below Slow SlowDelay after it. Names below
+// Brief have the TTL BriefTTL, and names below Ten have ten addresses; all other names have one.
 const (
 	Missing = "none.example."
 	Late    = "late.example."
+	Slow    = "slow.example."
+	Brief   = "brief.example."
 	Ten     = "ten.example."
 )
 
 // Delay is how long the upstream takes over a late name: what a resolver in the
-// same region takes for a name it knows.
-const Delay = 2 * time.Millisecond
+// same region takes for a name it knows. SlowDelay is what one takes for a name
+// whose servers are far away.
+const (
+	Delay     = 2 * time.Millisecond
+	SlowDelay = 500 * time.Millisecond
+)
 
-// TTL of everything that the upstream says, in seconds: an hour is longer than a
-// run, so that nothing expires in it.
-const TTL = 3600
+// TTL of what the upstream says, in seconds: an hour is longer than a
+// run, so that nothing expires in it. BriefTTL is that of names below Brief.
+const (
+	TTL      = 3600
+	BriefTTL = 1
+)
 
 var (
 	missingWire = []byte("\x04none\x07example\x00")
 	lateWire    = []byte("\x04late\x07example\x00")
+	slowWire    = []byte("\x04slow\x07example\x00")
+	briefWire   = []byte("\x05brief\x07example\x00")
 	tenWire     = []byte("\x03ten\x07example\x00")
 )
 
-// waiting is how many late answers may wait: at 20,000 queries a second and two
+// maxDelayed is how many answers with the same delay may wait: at 20,000 queries a second and two
 // milliseconds some 40 do, and a server that repeats its questions after a stall
-// may ask each several times.
-const waiting = 1 << 14
+// may ask each several times. An answer for which there is no place is never sent.
+const maxDelayed = 1 << 14
 
 // size is the length of the longest answer: header and question take 271 bytes at
 // most, ten addresses 160, the SOA record and the OPT record together less than 80.
@@ -48,68 +59,94 @@ type reply struct {
 	msg [size]byte
 }
 
-// upstream answers questions. Only the loop uses it, but for the counters.
-type upstream struct {
-	fd  int
-	buf [size]byte
-	// queue is a ring; every late answer waits equally long, so the order of
-	// arrival is that of departure.
+// delayLine is a ring of answers that all wait equally long, so that the order of
+// arrival is that of departure.
+type delayLine struct {
 	queue      []reply
 	head, tail int
-
-	asked, late, dropped atomic.Uint64
 }
 
-// receive takes one question and answers it or puts the answer into the queue.
+// next returns the place for the next answer; nil if there is none.
+func (d *delayLine) next() *reply {
+	if d.head-d.tail == len(d.queue) {
+		return nil
+	}
+	return &d.queue[d.head%len(d.queue)]
+}
+
+// flush sends what is due.
+func (d *delayLine) flush(fd int, now time.Duration) {
+	for d.tail != d.head {
+		r := &d.queue[d.tail%len(d.queue)]
+		if r.due > now || send(fd, r.msg[:r.n], &r.to) == unix.EAGAIN {
+			return
+		}
+		d.tail++
+	}
+}
+
+// upstream answers questions. Only the loop uses it, but for the counters and the budget.
+type upstream struct {
+	fd         int
+	buf, out   [size]byte
+	late, slow delayLine
+	budget     atomic.Pointer[Budget]
+
+	asked, delayed, dropped atomic.Uint64
+}
+
+// receive takes one question and answers it or puts the answer into a queue.
 func (u *upstream) receive(now time.Duration) {
 	var from address
 	n, errno := receive(u.fd, u.buf[:], &from)
-	if errno != 0 {
+	if errno != 0 || !u.budget.Load().take(now) {
 		return
 	}
-	r := &u.queue[u.head%len(u.queue)]
-	if u.head-u.tail == len(u.queue) {
-		u.dropped.Add(1)
-		return
-	}
-	msg, late := respond(r.msg[:0], u.buf[:n])
+	msg, delay := respond(u.out[:0], u.buf[:n])
 	if msg == nil {
 		return
 	}
-	if !late {
+	if delay == 0 {
 		u.asked.Add(1)
 		_ = send(u.fd, msg, &from)
 		return
 	}
-	u.late.Add(1)
-	r.due, r.to, r.n = now+Delay, from, len(msg)
-	u.head++
+	line := &u.late
+	if delay == SlowDelay {
+		line = &u.slow
+	}
+	r := line.next()
+	if r == nil {
+		u.dropped.Add(1)
+		return
+	}
+	u.delayed.Add(1)
+	r.due, r.to, r.n = now+delay, from, copy(r.msg[:], msg)
+	line.head++
 }
 
 // flush sends what is due.
 func (u *upstream) flush(now time.Duration) {
-	for u.tail != u.head {
-		r := &u.queue[u.tail%len(u.queue)]
-		if r.due > now {
-			return
-		}
-		if send(u.fd, r.msg[:r.n], &r.to) == unix.EAGAIN {
-			return
-		}
-		u.tail++
-	}
+	u.late.flush(u.fd, now)
+	u.slow.flush(u.fd, now)
 }
 
-// respond appends the answer to a query, and says whether it is to come late. It
+// waits says whether an answer waits for its time.
+func (u *upstream) waits() bool { return u.late.head != u.late.tail || u.slow.head != u.slow.tail }
+
+// respond appends the answer to a query, and returns how long it takes. It
 // returns nil for what is no query with one question.
-func respond(out, query []byte) (msg []byte, late bool) {
+func respond(out, query []byte) (msg []byte, delay time.Duration) {
 	end := question(query)
 	if end == 0 {
-		return nil, false
+		return nil, 0
 	}
 	name := query[12 : end-4]
 	rcode, answers := content(name, binary.BigEndian.Uint16(query[end-4:]))
-	authority := byte(0)
+	authority, ttl := byte(0), uint32(TTL)
+	if ends(name, briefWire) {
+		ttl = BriefTTL
+	}
 	if answers == 0 {
 		authority = 1
 	}
@@ -117,7 +154,7 @@ func respond(out, query []byte) (msg []byte, late bool) {
 	out = append(out, query[12:end]...)
 	for i := range answers {
 		out = append(out, 0xc0, 12, 0, 1, 0, 1)
-		out = binary.BigEndian.AppendUint32(out, TTL)
+		out = binary.BigEndian.AppendUint32(out, ttl)
 		out = append(out, 0, 4, 192, 0, 2, 1+i)
 	}
 	if answers == 0 {
@@ -129,7 +166,19 @@ func respond(out, query []byte) (msg []byte, late bool) {
 		out[11] = 1
 		out = append(out, 0, 0, 41, 1232>>8, 1232&0xff, 0, 0, 0, 0, 0, 0)
 	}
-	return out, ends(name, lateWire)
+	return out, delayOf(name)
+}
+
+// delayOf is how long the answer for a name takes.
+func delayOf(name []byte) time.Duration {
+	switch {
+	case ends(name, lateWire):
+		return Delay
+	case ends(name, slowWire):
+		return SlowDelay
+	default:
+		return 0
+	}
 }
 
 // content is what there is about a name: its rcode and the number of addresses.

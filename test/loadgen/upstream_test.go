@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/miekg/dns"
 )
@@ -27,26 +28,27 @@ func TestRespond(t *testing.T) {
 		qtype   uint16
 		rcode   int
 		answers int
-		late    bool
+		delay   time.Duration
 	}{
-		{"web.example.", dns.TypeA, dns.RcodeSuccess, 1, false},
-		{".", dns.TypeA, dns.RcodeSuccess, 1, false},
-		{"web.example.", dns.TypeAAAA, dns.RcodeSuccess, 0, false},
-		{"00000001." + Late, dns.TypeA, dns.RcodeSuccess, 1, true},
-		{"00000001.LATE.Example.", dns.TypeA, dns.RcodeSuccess, 1, true},
-		{"toolate.example.", dns.TypeA, dns.RcodeSuccess, 1, false},
-		{"web." + Ten, dns.TypeA, dns.RcodeSuccess, 10, false},
-		{"web." + Ten, dns.TypeAAAA, dns.RcodeSuccess, 0, false},
-		{"late.example.org.", dns.TypeA, dns.RcodeSuccess, 1, false},
-		{"a.b." + Missing, dns.TypeA, dns.RcodeNameError, 0, false},
-		{Missing, dns.TypeTXT, dns.RcodeNameError, 0, false},
+		{"web.example.", dns.TypeA, dns.RcodeSuccess, 1, 0},
+		{".", dns.TypeA, dns.RcodeSuccess, 1, 0},
+		{"web.example.", dns.TypeAAAA, dns.RcodeSuccess, 0, 0},
+		{"00000001." + Late, dns.TypeA, dns.RcodeSuccess, 1, Delay},
+		{"00000001.LATE.Example.", dns.TypeA, dns.RcodeSuccess, 1, Delay},
+		{"toolate.example.", dns.TypeA, dns.RcodeSuccess, 1, 0},
+		{"00000001." + Slow, dns.TypeA, dns.RcodeSuccess, 1, SlowDelay},
+		{"web." + Ten, dns.TypeA, dns.RcodeSuccess, 10, 0},
+		{"web." + Ten, dns.TypeAAAA, dns.RcodeSuccess, 0, 0},
+		{"late.example.org.", dns.TypeA, dns.RcodeSuccess, 1, 0},
+		{"a.b." + Missing, dns.TypeA, dns.RcodeNameError, 0, 0},
+		{Missing, dns.TypeTXT, dns.RcodeNameError, 0, 0},
 	} {
 		for _, edns := range []bool{false, true} {
 			q := new(dns.Msg).SetQuestion(test.name, test.qtype)
 			if edns {
 				q.SetEdns0(4096, true)
 			}
-			msg, late := respond(nil, pack(t, q))
+			msg, delay := respond(nil, pack(t, q))
 			m := new(dns.Msg)
 			if err := m.Unpack(msg); err != nil {
 				t.Errorf("%s: %v", test.name, err)
@@ -55,8 +57,8 @@ func TestRespond(t *testing.T) {
 			if m.Id != q.Id || !m.Response || !m.RecursionDesired || m.Question[0] != q.Question[0] {
 				t.Errorf("%s: no answer to the question:\n%v", test.name, m)
 			}
-			if m.Rcode != test.rcode || len(m.Answer) != test.answers || len(m.Ns) != max(0, 1-test.answers) || late != test.late {
-				t.Errorf("%s: late %v, want %v, and\n%v", test.name, late, test.late, m)
+			if m.Rcode != test.rcode || len(m.Answer) != test.answers || len(m.Ns) != max(0, 1-test.answers) || delay != test.delay {
+				t.Errorf("%s: delay %v, want %v, and\n%v", test.name, delay, test.delay, m)
 			}
 			if (m.IsEdns0() != nil) != edns {
 				t.Errorf("%s: OPT in the question: %v, in the answer: %v", test.name, edns, m.IsEdns0())

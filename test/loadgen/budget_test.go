@@ -1,0 +1,95 @@
+package loadgen
+
+import (
+	"net"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// TestBudget: a budget takes its burst at once, then its rate, and knows the second with most queries.
+func TestBudget(t *testing.T) {
+	b := NewBudget(100, 10)
+	taken := 0
+	ask := func(n int, from, every time.Duration) {
+		for i := range n {
+			if b.take(from + time.Duration(i)*every) {
+				taken++
+			}
+		}
+	}
+	ask(30, 0, 0)
+	if taken != 10 || b.Dropped() != 20 || b.Arrived() != 30 {
+		t.Errorf("of 30 at once: %d taken, %d dropped, %d arrived", taken, b.Dropped(), b.Arrived())
+	}
+	taken = 0
+	ask(400, 2*time.Second, 5*time.Millisecond)
+	if taken < 205 || taken > 210 { // the burst, and 100 in each of two seconds
+		t.Errorf("of 200 a second for two seconds: %d taken, want 210", taken)
+	}
+	if n := b.MostPerSecond(); n != 200 {
+		t.Errorf("%d in a second, want 200", n)
+	}
+	if (*Budget)(nil).take(0) != true || NewBudget(1, 1).MostPerSecond() != 0 {
+		t.Error("no budget drops a query, or an unused one has some")
+	}
+}
+
+// TestLimit: the upstream drops silently what exceeds its budget, until there is none.
+func TestLimit(t *testing.T) {
+	l := start(t)
+	b := NewBudget(1, 5)
+	s := Stream{Questions: [][]byte{ask(t, "a."+Brief, dns.TypeA)}, Rate: 2000, Sockets: 1, Count: 20, Patience: 200 * time.Millisecond}
+	l.Limit(b)
+	if r := run(t, l, Job{Server: l.Addr(), Streams: []Stream{s}})[0]; r.Answered < 5 || r.Lost != uint64(b.Dropped()) || b.Arrived() != 20 {
+		t.Errorf("of %d queries %d are answered; the budget had %d and dropped %d", r.Sent, r.Answered, b.Arrived(), b.Dropped())
+	}
+	l.Limit(nil)
+	s.Patience = time.Minute
+	if r := run(t, l, Job{Server: l.Addr(), Streams: []Stream{s}})[0]; r.Answered != 20 || r.Prompt > 20 {
+		t.Errorf("without a budget %d of 20 are answered, %d promptly", r.Answered, r.Prompt)
+	}
+}
+
+// TestConnect opens more connections than the stream has sockets. The first ones end by a reset.
+func TestConnect(t *testing.T) {
+	l := start(t)
+	server, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	const count, sockets = 12, 4
+	accepted := make(chan net.Conn, count)
+	go func() {
+		for {
+			c, err := server.Accept()
+			if err != nil {
+				return
+			}
+			accepted <- c
+		}
+	}()
+	opened := 0
+	results, err := l.Run(t.Context(), Job{Server: server.Addr().(*net.TCPAddr).AddrPort(), Streams: []Stream{{
+		Connect: true, Questions: [][]byte{nil}, Rate: 200, Count: count, Sockets: sockets,
+		Open: func(i int, open func() error) error {
+			if i != opened {
+				t.Errorf("socket %d after %d", i, opened)
+			}
+			opened++
+			return open()
+		},
+	}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if results[0].Sent != count || opened != sockets {
+		t.Errorf("%d connections of %d sockets, want %d of %d", results[0].Sent, opened, count, sockets)
+	}
+	for range sockets { // those that are ended may go unnoticed
+		c := <-accepted
+		defer c.Close()
+	}
+}
