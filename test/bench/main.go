@@ -2,7 +2,8 @@
 //
 // Without a section's flag it measures the main part (package queries). Each other section has a
 // flag, a package and a page of its own: -scale (package scale), -outage (outage), -faults
-// (failover), -kernel (kernel), -worst (attack), -attribution and -watching (both counting). A run replaces its own
+// (failover), -kernel (kernel), -worst (attack), -attribution and -watching (both counting). The section about fair
+// shares (fairness) has a flag for each part: -floods, -budgets and -shares. A run replaces its own
 // pages and leaves the others as they are. Package summary draws the pictures of BENCHMARKS.md from
 // the pages' tables.
 //
@@ -27,6 +28,7 @@ import (
 	"github.com/nodens-dns/nodens/test/bench/attack"
 	"github.com/nodens-dns/nodens/test/bench/counting"
 	"github.com/nodens-dns/nodens/test/bench/failover"
+	"github.com/nodens-dns/nodens/test/bench/fairness"
 	"github.com/nodens-dns/nodens/test/bench/figures"
 	"github.com/nodens-dns/nodens/test/bench/harness"
 	"github.com/nodens-dns/nodens/test/bench/kernel"
@@ -77,6 +79,7 @@ type options struct {
 	plan                                 harness.Plan
 	scale, outage, faults, kernel, worst bool
 	attribution, watching                bool
+	fair                                 fairness.Parts
 	services                             int
 	silence                              time.Duration
 	out                                  string // empty for none
@@ -87,7 +90,7 @@ func parseFlags(args []string, stderr io.Writer) (options, error) {
 	o := options{plan: harness.Plan{Progress: stderr, Names: queries.DefaultCacheNames}}
 	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
 	fs.SetOutput(stderr)
-	fs.IntVar(&o.plan.Rounds, "rounds", 0, "measure every server and workload `N` times (default 5, with -scale, -outage or -faults 3, with -attribution or -watching 9)")
+	fs.IntVar(&o.plan.Rounds, "rounds", 0, "measure every server and workload `N` times (default 5, with -scale, -outage or -faults 3, with -attribution, -watching, -floods, -budgets or -shares 9)")
 	// In two seconds a server gets 2,000 queries at the lowest rate, so twenty are slower than
 	// the p99.
 	seconds := fs.Float64("seconds", 2, "`length` of one measurement")
@@ -102,6 +105,9 @@ func parseFlags(args []string, stderr io.Writer) (options, error) {
 	fs.BoolVar(&o.worst, "worst", false, "measure the section about the most expensive queries, and that alone")
 	fs.BoolVar(&o.attribution, "attribution", false, "measure the section about counting queries by client, and that alone")
 	fs.BoolVar(&o.watching, "watching", false, "measure the section about the page and nodens tail, and that alone")
+	fs.BoolVar(&o.fair.Floods, "floods", false, "measure the section about fair shares: one pod floods the node; may be given with -budgets and -shares")
+	fs.BoolVar(&o.fair.Budgets, "budgets", false, "measure the section about fair shares: an upstream has a budget; may be given with -floods and -shares")
+	fs.BoolVar(&o.fair.Shares, "shares", false, "measure the section about fair shares: what shares cost; may be given with -floods and -budgets")
 	fs.StringVar(&o.plan.Before, "before", "", "measure the agent of `COMMIT` beside this tree's")
 	fs.StringVar(&o.out, "out", "", "write the report to `FOLDER`, as Markdown pages, and its drawings to "+figures.PlotDir+" from there")
 	if err := fs.Parse(args); err != nil {
@@ -131,7 +137,7 @@ func (o options) check() error {
 		}
 	}
 	if parts > 1 {
-		return errors.New("-scale, -outage, -faults, -kernel, -worst, -attribution and -watching are sections of their own: measure one after the other")
+		return errors.New("-scale, -outage, -faults, -kernel, -worst, -attribution, -watching and fair shares are sections of their own: measure one after the other")
 	}
 	if o.plan.Rounds < 1 || o.plan.Length < 100*time.Millisecond || o.services < scale.MinServices {
 		return fmt.Errorf("at least one round, at least 0.1 seconds, at least %d Services; -help lists the flags", scale.MinServices)
@@ -146,7 +152,7 @@ func (o options) defaultRounds() int {
 	switch {
 	case o.scale || o.outage || o.faults:
 		return 3
-	case o.attribution || o.watching:
+	case o.attribution || o.watching || o.fair.Any():
 		return 9
 	}
 	return 5
@@ -157,6 +163,7 @@ func (o options) sections() map[string]bool {
 	return map[string]bool{
 		harness.ScaleFlag: o.scale, harness.OutageFlag: o.outage, harness.FailoverFlag: o.faults, harness.KernelFlag: o.kernel,
 		harness.AttackFlag: o.worst, harness.AttributionFlag: o.attribution, harness.WatchingFlag: o.watching,
+		o.fair.Flags(): o.fair.Any(),
 	}
 }
 
@@ -193,6 +200,8 @@ func (o options) measure(ctx context.Context) (harness.Section, error) {
 		return counting.Measure(ctx, o.plan)
 	case o.watching:
 		return counting.MeasureWatching(ctx, o.plan)
+	case o.fair.Any():
+		return fairness.Measure(ctx, o.plan, o.fair)
 	}
 	return queries.Measure(ctx, o.plan)
 }

@@ -29,6 +29,8 @@ func TestFlags(t *testing.T) {
 			"go run ./test/bench -scale -scale-services 200 -rounds 1 -seconds 2 -only 'agents' -out docs/benchmarks", ""},
 		{[]string{"-attribution", "-seconds=1"}, 9, scale.DefaultServices, "go run ./test/bench -attribution -rounds 9 -seconds 1 -out docs/benchmarks", ""},
 		{[]string{"-watching"}, 9, scale.DefaultServices, "go run ./test/bench -watching -rounds 9 -seconds 2 -out docs/benchmarks", ""},
+		{[]string{"-floods", "-shares", "-before=abc"}, 9, scale.DefaultServices, "go run ./test/bench -floods -shares -before abc -rounds 9 -seconds 2 -out docs/benchmarks", ""},
+		{args: []string{"-budgets", "-kernel"}, fails: "sections of their own"},
 		{args: []string{"-attribution", "-kernel"}, fails: "sections of their own"},
 		{args: []string{"-scale-services=39"}, fails: "at least 40 Services"},
 		{args: []string{"-rounds=-1"}, fails: "at least one round"},

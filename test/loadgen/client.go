@@ -289,19 +289,24 @@ func (s *socket) receive(buf []byte, at time.Duration, blurred bool) {
 	}
 	s.sent[id] = 0
 	c.under--
-	c.Answered++
-	c.Rcodes[buf[3]&15]++
-	if buf[3]&15 == 0 && at-sent <= time.Second {
-		c.Prompt++
-	}
 	c.ResponseBytes += uint64(n)
 	c.Elapsed = at - c.start
+	c.count(buf[3]&15, at-sent, blurred)
+}
+
+// count counts an answer with the rcode that took so long.
+func (c *client) count(rcode byte, took time.Duration, blurred bool) {
+	c.Answered++
+	c.Rcodes[rcode]++
+	if rcode == 0 && took <= time.Second {
+		c.Prompt++
+	}
 	switch {
 	case c.Rate == 0:
 	case blurred:
 		c.Blurred++
 	case len(c.Latencies) < cap(c.Latencies):
-		c.Latencies = append(c.Latencies, at-sent)
+		c.Latencies = append(c.Latencies, took)
 	}
 }
 

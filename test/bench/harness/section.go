@@ -20,6 +20,9 @@ const (
 	AttackFlag      = "-worst"
 	AttributionFlag = "-attribution"
 	WatchingFlag    = "-watching"
+	FloodsFlag      = "-floods"
+	BudgetsFlag     = "-budgets"
+	SharesFlag      = "-shares"
 )
 
 // Page is a page of a section.

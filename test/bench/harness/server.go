@@ -100,6 +100,8 @@ type Settings struct {
 	// certificate; stale is CoreDNS's option to serve what has expired, or empty.
 	Upstreams []netip.AddrPort
 	CA, Stale string
+	// Budget is an option of the forward directive, or empty.
+	Budget string
 	// Files is the folder of the files that package worst writes.
 	Files string
 }
@@ -122,6 +124,7 @@ func (s Settings) Fill(text string) string {
 		"@PPROF@", s.Pprof.String(),
 		"@KUBECONFIG@", s.Kubeconfig,
 		"@SCOPE@", s.Scope,
+		"@BUDGET@", s.Budget,
 		"@CONF@", s.Conf,
 		"@DIR@", s.Dir,
 		"@FILES@", s.Files,

@@ -188,6 +188,15 @@ func (d *PodBench) Ask(ctx context.Context, m harness.LoadShape, length time.Dur
 	return h.outcome(len(d.question)), err
 }
 
+// AskBusy has the client ask, and returns what became of the queries, with the CPU times of the client and of all cores.
+func (d *PodBench) AskBusy(ctx context.Context, m harness.LoadShape, length time.Duration) (harness.Sample, error) {
+	h, err := d.ask(ctx, m, length)
+	return harness.Sample{LoadResult: h.outcome(len(d.question)), Busy: h.busy(), Client: time.Duration(h.clientCPU)}, err
+}
+
+// Network returns the namespaces of the pod and the node.
+func (d *PodBench) Network() *testbed.Network { return d.lab }
+
 // measureServer starts the server, measures it and stops it. One that does not start is no row.
 func (d *PodBench) measureServer(ctx context.Context, s harness.Server, round int) error {
 	p, err := d.Start(ctx, s)
@@ -249,7 +258,7 @@ func (d *PodBench) Start(ctx context.Context, s harness.Server) (*peer.Process, 
 		case d.Lengths[d.set.Name] == 0:
 			d.Lengths[d.set.Name] = int(h.length)
 		}
-		if s.Flags == nil {
+		if !slices.Contains(s.Flags, "-kernel-path") {
 			return nil
 		}
 		n, err := d.kernelAnswers()
