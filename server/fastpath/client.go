@@ -38,7 +38,8 @@ type clients struct {
 	counts   []programClientCount
 	reported []programClientCount
 	reporter ClientReporter // nil: none
-	released []uint32       // numbers that the program can no longer find
+	limited  limitedCounts
+	released []uint32 // numbers that the program can no longer find
 	// idle has the interfaces on which clients that have lost their number asked last, of maxIdle
 	// clients at most.
 	idle      map[programClient]int
@@ -93,7 +94,7 @@ func (c *clients) sweep(now time.Duration) {
 	for n := range c.states {
 		s := &c.states[n]
 		place := atomic.LoadUint64(&s.Place)
-		if place == 0 || now < stampTime(place)+clientIdle {
+		if place == 0 || now < stampTime(place)+clientIdle || !c.limited.full(uint32(n), now) {
 			continue
 		}
 		if err := c.numbers.Delete(&s.Client); err == nil || errors.Is(err, ebpf.ErrKeyNotExist) {
@@ -124,8 +125,9 @@ func (c *clients) forgetIdle(ifindex int) {
 	maps.DeleteFunc(c.idle, func(_ programClient, at int) bool { return at == ifindex })
 }
 
-// reportAll reports the answers of all clients since the last report.
-func (c *clients) reportAll() {
+// reportAll reports the answers and the dropped queries of all clients since the last report. limited is how
+// many the program has dropped in all.
+func (c *clients) reportAll(limited uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for n := range c.states {
@@ -133,13 +135,16 @@ func (c *clients) reportAll() {
 			c.report(uint32(n))
 		}
 	}
+	if c.reporter != nil {
+		c.limited.takeSenders(limited, func(client *programClient, n uint64) { c.reporter.ReportLimited(clientAddr(client), n) })
+	}
 }
 
 // reportOne implements [Program.ReportClient].
 func (c *clients) reportOne(addr netip.Addr) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if n, ok := c.number(programClient{Addr: listenerKey(netip.AddrPortFrom(addr, 0)).Addr}); ok {
+	if n, ok := c.number(newClient(addr)); ok {
 		c.report(n)
 	}
 }
@@ -150,8 +155,11 @@ func (c *clients) number(client programClient) (n uint32, ok bool) {
 	return n, err == nil
 }
 
-// report reports the answers of one client since the last report.
+// report reports the answers and the dropped queries of one client since the last report.
 func (c *clients) report(n uint32) {
+	if limited := c.limited.take(n); limited > 0 && c.reporter != nil {
+		c.reporter.ReportLimited(clientAddr(&c.states[n].Client), limited)
+	}
 	var sum programClientCount
 	for at := int(n); at < len(c.counts); at += len(c.states) {
 		sum.NoError += atomic.LoadUint32(&c.counts[at].NoError)
@@ -178,6 +186,7 @@ func (c *clients) reset(n uint32) {
 		c.counts[at] = programClientCount{}
 	}
 	c.reported[n] = programClientCount{}
+	c.limited.reset(n)
 }
 
 // of implements [Program.ClientsOf].

@@ -23,6 +23,7 @@ type clientCounts map[netip.Addr]ClientAnswers
 type reports struct {
 	counted clientCounts
 	sampled []sampled
+	limited map[netip.Addr]uint64
 }
 
 // ReportClient implements ClientReporter.
@@ -34,6 +35,14 @@ func (r *reports) ReportClient(addr netip.Addr, n ClientAnswers) {
 // ReportSample implements ClientReporter.
 func (r *reports) ReportSample(addr netip.Addr, name []byte, waste bool) {
 	r.sampled = append(r.sampled, sampled{addr, wire.Name(name).String(), waste})
+}
+
+// ReportLimited implements ClientReporter.
+func (r *reports) ReportLimited(addr netip.Addr, n uint64) {
+	if r.limited == nil {
+		r.limited = make(map[netip.Addr]uint64)
+	}
+	r.limited[addr] += n
 }
 
 // sampled is a sample that was reported.

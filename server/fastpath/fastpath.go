@@ -34,9 +34,11 @@ type Options struct {
 	Order Order
 	// Clients receives the numbers of answered queries by client, and samples of them; nil: nobody does.
 	Clients ClientReporter
+	// ClientLimit limits the queries of each client, see [Program.SetClientLimit].
+	ClientLimit ClientLimit
 }
 
-// ClientReporter receives the numbers of answered queries of clients, and samples of them. Its methods are
+// ClientReporter receives the numbers of answered and of dropped queries of clients, and samples of them. Its methods are
 // called by [Program.Sweep] and [Program.ReportClient] and must not call the Program.
 type ClientReporter interface {
 	// ReportClient receives the answers to addr since its last call, at least one.
@@ -45,6 +47,9 @@ type ClientReporter interface {
 	// [SampleWeight]. name is in lower case and wire form; ReportSample does not keep it. waste is
 	// that of [Answer].
 	ReportSample(addr netip.Addr, name []byte, waste bool)
+	// ReportLimited receives the number of queries of addr, at least one, that were dropped since its last call
+	// because of the limit.
+	ReportLimited(addr netip.Addr, n uint64)
 }
 
 // ClientAnswers are numbers of answers to a client.
@@ -70,7 +75,9 @@ type Program struct {
 	mu            sync.Mutex
 	links         map[int]*attachment
 	listeners     map[programDoor]uint32
-	agentPrograms map[ebpf.ProgramID]bool // whether a program belongs to another agent
+	limit         ClientLimit
+	exempt        map[programPrefix]uint32 // what the program's map of limit.Exempt has
+	agentPrograms map[ebpf.ProgramID]bool  // whether a program belongs to another agent
 }
 
 // Answer is a reply of the agent to be copied into the kernel, and how long it is valid.
@@ -124,7 +131,7 @@ func (p *Program) Sweep() {
 		took = time.Duration(p.count(programResultTOOK) / n)
 	}
 	p.table.sweep(took)
-	p.clients.reportAll()
+	p.clients.reportAll(p.count(programResultLIMITED))
 	p.samples.read(p.clients.reporter)
 	p.clients.sweep(kernelNow())
 }
@@ -145,8 +152,8 @@ func (p *Program) Clear() { p.table.clear() }
 
 // Counters is what the program has done with packets to listeners since it was loaded.
 type Counters struct {
-	// Results is the number of packets by result: "answered", or why a packet was passed on
-	// to the agent.
+	// Results is the number of packets by result: "answered", why a packet was passed on to the
+	// agent, or "client_limit" if it was dropped.
 	Results map[string]uint64
 	// SamplesDropped is the number of samples that were lost because the buffer was full.
 	SamplesDropped uint64

@@ -113,7 +113,8 @@ type ClientInfo struct {
 	// answered on it; otherwise they are only watched.
 	Interface int
 	Answering bool
-	// Result is what comes of a query for which there is a valid copy, as in [Counters].
+	// Result is what comes of a query for which there is a valid copy, as in [Counters]: "client_limit" or
+	// "client_limit_passed" while the client has exceeded its limit.
 	Result string
 }
 
@@ -132,6 +133,9 @@ func (p *Program) Client(addr netip.Addr, at netip.AddrPort) (c ClientInfo, ok b
 	if now >= atomic.LoadUint64(&p.state.Deadline) {
 		result = programResultLAPSED
 	}
+	if over := p.limit.result(addr, &p.clients.limited.buckets[state.Number], now); over != programResultRESULTS {
+		result = over
+	}
 	c = ClientInfo{Interface: stampNumber(atomic.LoadUint64(&state.Place)), Result: results[result]}
 	if a := p.links[c.Interface]; a != nil {
 		c.Answering = a.answering
@@ -143,7 +147,7 @@ func (p *Program) Client(addr netip.Addr, at netip.AddrPort) (c ClientInfo, ok b
 func (c *clients) state(addr netip.Addr) (*programClientState, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	client := programClient{Addr: listenerKey(netip.AddrPortFrom(addr, 0)).Addr}
+	client := newClient(addr)
 	n, ok := c.number(client)
 	if !ok || c.states[n].Client != client { // the program may have just given the number to another client
 		return nil, false

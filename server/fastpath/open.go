@@ -21,7 +21,7 @@ import (
 // error wraps [ErrUnsupported] and says what the kernel or the process lacks.
 func Open(opts Options) (*Program, error) {
 	p := &Program{order: opts.Order, clients: clients{reporter: opts.Clients}, links: make(map[int]*attachment), agentPrograms: make(map[ebpf.ProgramID]bool)}
-	if err := p.load(); err != nil {
+	if err := p.load(opts.ClientLimit); err != nil {
 		_ = p.Close()
 		return nil, fmt.Errorf("%w: %w", ErrUnsupported, err)
 	}
@@ -38,7 +38,7 @@ func checkTCX() error {
 	return nil // loading the programs shows what else is missing
 }
 
-func (p *Program) load() error {
+func (p *Program) load(limit ClientLimit) error {
 	if err := checkTCX(); err != nil {
 		return err
 	}
@@ -58,7 +58,7 @@ func (p *Program) load() error {
 		return err
 	}
 	p.state, p.epochs = &states[0], words
-	if err := errors.Join(p.loadTable(), p.loadClients(), p.openSamples()); err != nil {
+	if err := errors.Join(p.loadTable(), p.loadClients(), p.openSamples(), p.loadLimit(limit)); err != nil {
 		return err
 	}
 	if p.own, err = programIDs(p.objects.NodensAnswer, p.objects.NodensWatch, p.objects.NodensAhead, p.objects.NodensAdmit, p.objects.NodensIdle); err != nil {

@@ -22,9 +22,19 @@ const (
 	programBoundCLIENT_STRIPES programBound = 16
 	programBoundSAMPLED        programBound = 64
 	programBoundSAMPLE_BYTES   programBound = 262144
+	programBoundMAX_EXEMPT     programBound = 1024
 	programBoundSTAMP_TIME     programBound = 27
 	programBoundSTAMP_BITS     programBound = 31
 )
+
+type programBucket struct {
+	_         structs.HostLayout
+	Due       uint64
+	Excess    uint64
+	Limited   uint64
+	Interface uint64
+	Zero      [4]uint64
+}
 
 type programClient struct {
 	_    structs.HostLayout
@@ -68,6 +78,12 @@ type programKey struct {
 	Name    [16]uint64
 }
 
+type programPrefix struct {
+	_      structs.HostLayout
+	Bits   uint32
+	Client programClient
+}
+
 type programResult uint32
 
 const (
@@ -82,11 +98,13 @@ const (
 	programResultRENEWAL  programResult = 8
 	programResultBUSY     programResult = 9
 	programResultFAILED   programResult = 10
-	programResultRESULTS  programResult = 11
-	programResultTOOK     programResult = 11
-	programResultTIMED    programResult = 12
-	programResultDROPPED  programResult = 13
-	programResultCOUNTERS programResult = 14
+	programResultLIMITED  programResult = 11
+	programResultEXCEEDED programResult = 12
+	programResultRESULTS  programResult = 13
+	programResultTOOK     programResult = 13
+	programResultTIMED    programResult = 14
+	programResultDROPPED  programResult = 15
+	programResultCOUNTERS programResult = 16
 )
 
 type programSample struct {
@@ -95,6 +113,13 @@ type programSample struct {
 	Waste  uint32
 	Zero   uint32
 	Key    programKey
+}
+
+type programSender struct {
+	_         structs.HostLayout
+	Client    programClient
+	Interface uint32
+	Zero      uint32
 }
 
 type programSet struct {
@@ -139,6 +164,9 @@ type programState struct {
 	Unnoted  uint64
 	Stripes  uint64
 	Counting uint64
+	Limit    uint64
+	Burst    uint64
+	Drop     uint64
 }
 
 type programVariant uint32
@@ -165,14 +193,17 @@ type programWork struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	programMapBuckets       = "buckets"
 	programMapClientCounts  = "client_counts"
 	programMapClientStates  = "client_states"
 	programMapClients       = "clients"
 	programMapCounters      = "counters"
 	programMapDoors         = "doors"
 	programMapEpochs        = "epochs"
+	programMapExempt        = "exempt"
 	programMapFreeClients   = "free_clients"
 	programMapSamples       = "samples"
+	programMapSenders       = "senders"
 	programMapSets          = "sets"
 	programMapSlots         = "slots"
 	programMapStates        = "states"
@@ -240,14 +271,17 @@ type programProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type programMapSpecs struct {
+	Buckets      *ebpf.MapSpec `ebpf:"buckets"`
 	ClientCounts *ebpf.MapSpec `ebpf:"client_counts"`
 	ClientStates *ebpf.MapSpec `ebpf:"client_states"`
 	Clients      *ebpf.MapSpec `ebpf:"clients"`
 	Counters     *ebpf.MapSpec `ebpf:"counters"`
 	Doors        *ebpf.MapSpec `ebpf:"doors"`
 	Epochs       *ebpf.MapSpec `ebpf:"epochs"`
+	Exempt       *ebpf.MapSpec `ebpf:"exempt"`
 	FreeClients  *ebpf.MapSpec `ebpf:"free_clients"`
 	Samples      *ebpf.MapSpec `ebpf:"samples"`
+	Senders      *ebpf.MapSpec `ebpf:"senders"`
 	Sets         *ebpf.MapSpec `ebpf:"sets"`
 	Slots        *ebpf.MapSpec `ebpf:"slots"`
 	States       *ebpf.MapSpec `ebpf:"states"`
@@ -283,14 +317,17 @@ func (o *programObjects) Close() error {
 //
 // It can be passed to loadProgramObjects or ebpf.CollectionSpec.LoadAndAssign.
 type programMaps struct {
+	Buckets      *ebpf.Map `ebpf:"buckets"`
 	ClientCounts *ebpf.Map `ebpf:"client_counts"`
 	ClientStates *ebpf.Map `ebpf:"client_states"`
 	Clients      *ebpf.Map `ebpf:"clients"`
 	Counters     *ebpf.Map `ebpf:"counters"`
 	Doors        *ebpf.Map `ebpf:"doors"`
 	Epochs       *ebpf.Map `ebpf:"epochs"`
+	Exempt       *ebpf.Map `ebpf:"exempt"`
 	FreeClients  *ebpf.Map `ebpf:"free_clients"`
 	Samples      *ebpf.Map `ebpf:"samples"`
+	Senders      *ebpf.Map `ebpf:"senders"`
 	Sets         *ebpf.Map `ebpf:"sets"`
 	Slots        *ebpf.Map `ebpf:"slots"`
 	States       *ebpf.Map `ebpf:"states"`
@@ -299,14 +336,17 @@ type programMaps struct {
 
 func (m *programMaps) Close() error {
 	return _ProgramClose(
+		m.Buckets,
 		m.ClientCounts,
 		m.ClientStates,
 		m.Clients,
 		m.Counters,
 		m.Doors,
 		m.Epochs,
+		m.Exempt,
 		m.FreeClients,
 		m.Samples,
+		m.Senders,
 		m.Sets,
 		m.Slots,
 		m.States,

@@ -13,6 +13,8 @@ var results = [...]string{
 	programResultRENEWAL:  "client_recheck",
 	programResultBUSY:     "busy",
 	programResultFAILED:   "failed",
+	programResultLIMITED:  "client_limit",
+	programResultEXCEEDED: "client_limit_passed",
 }
 
 // Counters returns the sums over all CPUs.

@@ -3,9 +3,9 @@
  * egress) sees which clients the agent itself replies to; only those are answered here, so a
  * policy that keeps a pod's packets from the agent also stops these answers. Where nothing may
  * be answered, nodens_watch replaces nodens_answer: it records who asks on which interface and
- * passes everything on; nodens_idle, which does nothing, replaces nodens_admit. nodens_ahead is
- * nodens_watch in front of other programs. */
-#include "client.h"
+ * passes on what is within the client's limit; nodens_idle, which does nothing, replaces
+ * nodens_admit. nodens_ahead, in front of other programs, only records who asks. */
+#include "limit.h"
 
 struct {
 	UINT(type, MAP_ARRAY);
@@ -566,9 +566,10 @@ ALWAYS_INLINE int reply(struct __sk_buff *skb, struct packet *p, struct work *w,
 	return redirect_peer(skb->ifindex, 0);
 }
 
-/* ODD_DOOR is the number of a door that is unknown, or that a packet reaches in an unusual
- * way. No answer has it. */
+/* ODD_DOOR is the number of a door that a packet reaches with unusual headers, UNKNOWN_DOOR that
+ * of a door that a packet possibly reaches. No answer has them. */
 #define ODD_DOOR (~0U)
+#define UNKNOWN_DOOR (~0U - 1)
 
 /* arrives returns the number of the door that a packet reaches; 0 if none. */
 ALWAYS_INLINE u32 arrives(struct __sk_buff *skb, struct state *st, struct packet *p)
@@ -579,9 +580,32 @@ ALWAYS_INLINE u32 arrives(struct __sk_buff *skb, struct state *st, struct packet
 	if (form == FOREIGN)
 		return 0;
 	if (form == BURIED)
-		return may_reach(skb, p) ? ODD_DOOR : 0;
+		return may_reach(skb, p) ? UNKNOWN_DOOR : 0;
 	u32 door = door_of(st, p->to, p->dest);
 	return door && form == ODD ? ODD_DOOR : door;
+}
+
+/* queries_in returns how many queries are in a packet: several if the sender leaves it to the
+ * receiver to segment them (UDP_SEGMENT, udp(7)). */
+ALWAYS_INLINE u64 queries_in(struct __sk_buff *skb, struct packet *p)
+{
+	u32 size = skb->gso_size, len = skb->len - p->l4 - UDP_BYTES;
+
+	return size && len ? (len + size - 1) / size : 1;
+}
+
+/* over_limit charges a packet to a client, whose state is c, and returns LIMITED, EXCEEDED or RESULTS. */
+ALWAYS_INLINE u32 over_limit(struct state *st, struct __sk_buff *skb, struct packet *p, struct client_state *c, u64 now)
+{
+	if (!*(volatile u64 *)&st->limit)
+		return RESULTS;
+	struct client *client = (struct client *)p->from;
+	struct bucket *b = bucket_of(c, client, skb->ifindex);
+	u64 queries = queries_in(skb, p);
+	u32 result = b ? limited(st, b, client, queries, now) : EXCEEDED;
+	if (result != RESULTS)
+		count(result, queries);
+	return result;
 }
 
 /* sample passes the answer to the client to the agent if it is the next sample. Each processor
@@ -614,6 +638,11 @@ int nodens_answer(struct __sk_buff *skb)
 		return TCX_NEXT;
 	u64 now = ktime_ns();
 	struct client_state *client = note(st, (struct client *)p.from, skb->ifindex, now);
+	if (door == UNKNOWN_DOOR)
+		return TCX_NEXT;
+	u32 over = over_limit(st, skb, &p, client, now);
+	if (over != RESULTS)
+		return over == LIMITED ? TC_SHOT : TCX_NEXT;
 	if (door == ODD_DOOR)
 		return TCX_NEXT;
 	if (now >= *(volatile u64 *)&st->deadline)
@@ -669,8 +698,24 @@ int nodens_answer(struct __sk_buff *skb)
 	return verdict;
 }
 
-/* see only records who asks. */
-ALWAYS_INLINE int see(struct __sk_buff *skb)
+/* The kernel attaches a program once per side of an interface, and two may be needed. */
+SEC("tcx/ingress")
+int nodens_watch(struct __sk_buff *skb)
+{
+	u32 zero = 0;
+	struct packet p;
+
+	struct state *st = map_lookup(&states, &zero);
+	u32 door = arrives(skb, st, &p);
+	if (!door)
+		return TCX_NEXT;
+	u64 now = ktime_ns();
+	struct client_state *client = note(st, (struct client *)p.from, skb->ifindex, now);
+	return door != UNKNOWN_DOOR && over_limit(st, skb, &p, client, now) == LIMITED ? TC_SHOT : TCX_NEXT;
+}
+
+SEC("tcx/ingress")
+int nodens_ahead(struct __sk_buff *skb)
 {
 	u32 zero = 0;
 	struct packet p;
@@ -680,13 +725,6 @@ ALWAYS_INLINE int see(struct __sk_buff *skb)
 		note(st, (struct client *)p.from, skb->ifindex, ktime_ns());
 	return TCX_NEXT;
 }
-
-/* The kernel attaches a program once per side of an interface, and two may be needed. */
-SEC("tcx/ingress")
-int nodens_watch(struct __sk_buff *skb) { return see(skb); }
-
-SEC("tcx/ingress")
-int nodens_ahead(struct __sk_buff *skb) { return see(skb); }
 
 SEC("tcx/egress")
 int nodens_admit(struct __sk_buff *skb)

@@ -20,10 +20,13 @@ enum {
 	MAP_HASH = 1,
 	MAP_ARRAY = 2,
 	MAP_PERCPU_ARRAY = 6,
+	MAP_LRU_HASH = 9,
+	MAP_LPM_TRIE = 11,
 	MAP_QUEUE = 22,
 	MAP_RINGBUF = 27,
 };
 
+#define MAP_NO_PREALLOC (1 << 0)
 #define MAP_MMAPABLE (1 << 10)
 
 /* NOEXIST makes map_update fail if the key exists. */

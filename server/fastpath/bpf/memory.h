@@ -34,6 +34,8 @@ enum bound {
 	/* The buffer of samples, in bytes: a power of two, and a multiple of every page size. It is
 	 * enough for 3,500 samples of names of 40 bytes, or 230,000 answers between two readings. */
 	SAMPLE_BYTES = 1 << 18,
+	/* The most prefixes of addresses that are never limited. */
+	MAX_EXEMPT = 1024,
 	/* A stamp is a time and a number in one word, which is read and written atomically: the
 	 * time in units of 2^27 nanoseconds (134 ms), followed by 31 bits of the number. */
 	STAMP_TIME = 27,
@@ -54,6 +56,14 @@ enum bound {
  * many as a node may have pods. */
 #define DOORS 512
 #define CLIENTS 4096
+
+/* SENDERS is how many addresses without a number, or on a second interface, have a bucket. One
+ * more replaces the one that has asked least recently. */
+#define SENDERS 1024
+
+/* EXEMPTIONS limits the entries for addresses that are never limited: one for each prefix, and one
+ * for the IPv4 addresses that are no part of IPv6 prefixes. */
+#define EXEMPTIONS (MAX_EXEMPT + 1)
 
 /* ADMITTED is how long a client is answered after a reply of the agent itself was sent to it,
  * in nanoseconds. A rule that keeps its packets from the agent takes effect here within that
@@ -98,6 +108,8 @@ enum result {
 	RENEWAL,  /* a query for the agent, which renews the admission */
 	BUSY,     /* the agent is writing the slot */
 	FAILED,   /* the packet could not be changed */
+	LIMITED,  /* dropped: the client has exceeded its limit */
+	EXCEEDED, /* a query above the limit, for the agent to refuse or truncate */
 	RESULTS,
 	/* After the results: nanoseconds of the timed answers, their number, and the number of samples
 	 * that found the buffer full. */
@@ -158,6 +170,9 @@ struct state {
 	u64 unnoted;
 	u64 stripes; /* the number of sets of counters of clients, less one; all bits are ones */
 	u64 counting; /* 1: answers are counted by client, and the agent reads samples */
+	u64 limit;    /* nanoseconds between two queries of a client at its limit; 0: no limit */
+	u64 burst;    /* how far ahead of its limit a client may be, in nanoseconds */
+	u64 drop;     /* 1: all that exceeds the limit is dropped */
 };
 
 /* door is an address at which the agent listens; IPv4 in mapped form. */
@@ -207,4 +222,27 @@ struct client_count {
 	u32 nx_domain;
 	u32 waste;
 	u32 zero;
+};
+
+/* bucket is what a client has used of its limit. It fills a cache line, because each query
+ * writes to it. */
+struct bucket {
+	u64 due;       /* when all its queries would have been sent at the rate of the limit */
+	u64 excess;    /* the same for the queries above the limit that were passed on */
+	u64 limited;   /* number of queries that were dropped; never reset while the bucket is used */
+	u64 interface; /* the interface of the first query; 0: none yet */
+	u64 zero[4];
+};
+
+/* sender is a client that asks on an interface. */
+struct sender {
+	struct client client;
+	u32 interface;
+	u32 zero;
+};
+
+/* prefix is a range of addresses; IPv4 in mapped form. */
+struct prefix {
+	u32 bits;
+	struct client client;
 };
