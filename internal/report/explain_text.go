@@ -170,11 +170,13 @@ func (c *KernelCopy) Text() string {
 
 // kernelResults say what comes of queries with a valid copy, by [KernelClient.Result].
 var kernelResults = map[string]string{
-	"answered":          "the kernel answers",
-	"client_recheck":    "the agent answers the next query, then the kernel",
-	"client_moved":      "the agent answers; the address has also asked on another interface, or its queries are being watched",
-	"unknown_client":    "the agent answers; it has not replied to the client in the last two seconds",
-	"heartbeat_expired": "the agent answers; the programs have no heartbeat",
+	"answered":            "the kernel answers",
+	"client_recheck":      "the agent answers the next query, then the kernel",
+	"client_moved":        "the agent answers; the address has also asked on another interface, or its queries are being watched",
+	"unknown_client":      "the agent answers; it has not replied to the client in the last two seconds",
+	"heartbeat_expired":   "the agent answers; the programs have no heartbeat",
+	"client_limit":        "the kernel drops the query; the client exceeds --client-limit",
+	"client_limit_passed": "the agent refuses or truncates; the client exceeds --client-limit",
 }
 
 // Text says who answers the client's queries.

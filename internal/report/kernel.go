@@ -31,6 +31,6 @@ type KernelClient struct {
 	// Answering: queries are answered on the interface; otherwise they are only observed.
 	Answering bool `json:"answering"`
 	// Result is what comes of a query with a valid copy, as in the metric nodens_kernel_path_queries_total:
-	// answered, client_recheck, client_moved, unknown_client or heartbeat_expired.
+	// answered, client_recheck, client_moved, unknown_client, heartbeat_expired, client_limit or client_limit_passed.
 	Result string `json:"result"`
 }

@@ -292,6 +292,11 @@ func (k kernelCounts) ReportSample(addr netip.Addr, name []byte, waste bool) {
 	k.table.SampleKernel(addr, name, waste)
 }
 
+// ReportLimited implements [fastpath.ClientReporter].
+func (k kernelCounts) ReportLimited(addr netip.Addr, n uint64) {
+	k.table.Limit(0, addr, clients.ReasonClientLimit, n)
+}
+
 // reportClient brings the count of the kernel's answers to addr up to date.
 func (s *fastPath) reportClient(addr netip.Addr) {
 	if s.available() {

@@ -148,7 +148,7 @@ var (
 	upstreamUnexpected   = counter("nodens_upstream_unexpected_replies_total", "Messages from the upstream dropped because they match no query.", "to")
 
 	kernelActive         = gauge("nodens_kernel_path_active", "1 while programs in the kernel may answer queries; 0 with --kernel-path=off, on nodes that can't, and after a handover.")
-	kernelQueries        = counter("nodens_kernel_path_queries_total", "Queries seen by the program on pod interfaces: answered in the kernel, or passed to the agent for the reason in result.", "result")
+	kernelQueries        = counter("nodens_kernel_path_queries_total", "Queries seen by the program on pod interfaces: answered in the kernel, dropped because of --client-limit, or passed to the agent for the reason in result.", "result")
 	kernelInterfaces     = gauge("nodens_kernel_path_interfaces", "Pod interfaces on which the program may answer.")
 	kernelWatched        = gauge("nodens_kernel_path_interfaces_watched", "Pod interfaces on which the program only observes, because answering would bypass other programs or filters.")
 	kernelAttachErrors   = counter("nodens_kernel_path_attach_errors_total", "Failures to attach the program to a pod interface.")
