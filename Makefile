@@ -84,7 +84,7 @@ conformance:
 lint:
 	@bash test/lint.sh
 
-# Measures the numbers in docs/benchmarks on this machine, in about 70 minutes. For parts of
+# Measures the numbers in docs/benchmarks on this machine, in about 80 minutes. For parts of
 # it: go run ./test/bench -help
 bench:
 	@sh test/install.sh dnsperf gcc
@@ -96,4 +96,5 @@ bench:
 	go run ./test/bench -kernel -out docs/benchmarks
 	go run ./test/bench -worst -rounds 9 -out docs/benchmarks
 	go run ./test/bench -attribution -out docs/benchmarks
+	go run ./test/bench -floods -budgets -shares -before 66912a36 -seconds 1.5 -out docs/benchmarks
 	go test ./test/bench/summary -update

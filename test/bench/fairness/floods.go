@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/miekg/dns"
@@ -126,8 +127,8 @@ func (r floodResult) hitsP99() float64   { return r.hits(0.99) }
 func (r floodResult) missesP99() float64 { return r.misses(0.99) }
 
 func (v victims) String() string {
-	return fmt.Sprintf("hits p50 %.0f p99 %.0f µs, misses p50 %.0f p99 %.0f µs, %.0f SERVFAIL, %.0f lost of %d, %.0f a second flooded, server busy for %.0f %%",
-		micros(v.hits, 0.5), micros(v.hits, 0.99), micros(v.misses, 0.5), micros(v.misses, 0.99), v.failed(), v.lost(), v.hits.Sent+v.misses.Sent,
+	return fmt.Sprintf("hits p50 %.0f p99 %.0f µs, misses p50 %.0f p99 %.0f µs, %.0f failed, %.0f lost of %d, %d without a time, %.0f a second flooded, server busy for %.0f %%",
+		micros(v.hits, 0.5), micros(v.hits, 0.99), micros(v.misses, 0.5), micros(v.misses, 0.99), v.failed(), v.lost(), v.hits.Sent+v.misses.Sent, v.hits.Blurred+v.misses.Blurred,
 		float64(v.flood)/v.elapsed.Seconds(), 100*v.cpu.Seconds()/v.elapsed.Seconds())
 }
 
@@ -190,7 +191,7 @@ func (b *run) startEcho(ctx context.Context, d *node) error {
 	if b.Binaries["echo"], err = harness.Programs["echo"].Find(ctx, b.Dir); err != nil {
 		return fmt.Errorf("the control: %w", err)
 	}
-	_, err = d.start(ctx, harness.Server{Name: "C echo", Program: "echo"}, echoAddr, harness.Settings{Length: echoLength})
+	_, err = d.start(ctx, harness.Server{Name: "C echo", Program: "echo", Flags: []string{strconv.Itoa(floodConns)}}, echoAddr, harness.Settings{Length: echoLength})
 	return err
 }
 
@@ -315,7 +316,10 @@ func (b *run) flood(ctx context.Context, t flooded, c floodCase, to netip.AddrPo
 	if err != nil {
 		return v, err
 	}
-	v = victims{hits: results[0], misses: results[1], flood: results[2].Sent, cpu: after - before, elapsed: max(b.Length, results[0].Elapsed)}
+	v = victims{hits: results[0], misses: results[1], flood: results[2].Sent, cpu: after - before, elapsed: b.Length}
+	if b.Short {
+		v.elapsed = results[0].Elapsed
+	}
 	slices.Sort(v.hits.Latencies)
 	slices.Sort(v.misses.Latencies)
 	return v, nil
