@@ -30,7 +30,11 @@ const adviseLong = `For each workload with search waste, show how much of its qu
 stop it, with the queries that each one saves: the value of ndots for its pods, names to ask for
 with a dot at the end, and autopath in the Corefile, for all pods together. The savings of a
 workload's changes do not add up: each is what this change saves alone. The savings are computed
-from counts of the window, and are too low rather than too high.`
+from counts of the window, and are too low rather than too high.
+
+For each upstream whose budget (max_rate) is used by half or more, show the workload that asks
+upstreams most, and what relieves the budget: a lower ndots, a longer TTL for names that it asks for
+again and again, serve_stale, or client_limit for names that it asks for only once.`
 
 func newAdviseCommand() *cobra.Command {
 	f := new(adviseFlags)
@@ -78,6 +82,7 @@ func (f *adviseFlags) register(cmd *cobra.Command) {
 func (f *adviseFlags) run(ctx context.Context, output *cli.Output, stdout io.Writer) error {
 	var clients report.Clients
 	var names, waste report.Names
+	var upstreams report.Upstreams
 	for _, q := range []struct {
 		path, key, value string
 		reply            any
@@ -86,10 +91,17 @@ func (f *adviseFlags) run(ctx context.Context, output *cli.Output, stdout io.Wri
 			return err
 		}
 	}
+	if err := f.socket.ask(ctx, http.MethodGet, "/upstreams", nil, &upstreams); err != nil {
+		return err
+	}
 	a := advice.Of(&clients, &names, &waste)
+	a.Budgets = advice.Budgets(&upstreams, &clients, &names, &waste, a.Workloads)
 	return output.Print(stdout, a, func(w io.Writer) error {
 		fmt.Fprintf(w, "node %s: ", cmp.Or(a.Node, "unknown"))
-		return f.print(w, &a.AdviceCounts, a.WindowSeconds, output.Wide())
+		if err := f.print(w, &a.AdviceCounts, a.WindowSeconds, output.Wide()); err != nil {
+			return err
+		}
+		return printBudgets(w, budgetsOf(a))
 	})
 }
 
@@ -104,6 +116,10 @@ func (f *adviseFlags) runCluster(ctx context.Context, cluster *kubectl.Cluster, 
 			if err := f.print(w, &a.AdviceCounts, a.WindowSeconds, output.Wide()); err != nil {
 				return err
 			}
+			if err := printBudgets(w, a.Budgets); err != nil {
+				return err
+			}
+			printMore(w, a.MoreBudgets)
 		}
 		printUnanswered(w, &a.Cluster, output.Wide())
 		return nil

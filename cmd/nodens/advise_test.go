@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -28,7 +29,8 @@ func adviceReplies(waste uint64) map[string]any {
 		{Kind: "pod", Namespace: "shop", WorkloadKind: "Deployment", Workload: "db", QueriesPerSecond: 5, Window: report.ClientCounts{Queries: 500}},
 		{Kind: "host", QueriesPerSecond: 5, Window: report.ClientCounts{Queries: 500, Waste: 500}},
 	}}
-	return map[string]any{"/clients?by=workload&window=1h": clients, "/names?topic=client&window=1h": names, "/names?topic=waste&window=1h": parents}
+	upstreams := report.Upstreams{Header: header, Forwards: []report.Forward{}}
+	return map[string]any{"/upstreams": upstreams, "/clients?by=workload&window=1h": clients, "/names?topic=client&window=1h": names, "/names?topic=waste&window=1h": parents}
 }
 
 // adviceAgent answers with replies at the socket whose path it returns.
@@ -78,6 +80,48 @@ func TestAdvise(t *testing.T) {
 	}
 	if code, _, _ := outcome(t, "advise", "--admin-socket", socket, "--window", "1m"); code != 1 {
 		t.Errorf("exit code %d without a reply", code)
+	}
+}
+
+// budgetReplies are adviceReplies of an agent that uses the budget of an upstream, mostly for a Deployment.
+func budgetReplies() map[string]any {
+	replies := adviceReplies(0)
+	clients := replies["/clients?by=workload&window=1h"].(report.Clients)
+	clients.Clients[0].Window.Upstream, clients.Total.Upstream = 400, 500
+	replies["/clients?by=workload&window=1h"] = clients
+	replies["/upstreams"] = report.Upstreams{Forwards: []report.Forward{{Directives: []string{"cache", "forward"}, Upstreams: []report.Upstream{
+		{To: "10.40.0.11:53", Budget: &report.Budget{LimitPerSecond: 900, UsedShare: 0.96, Waiting: 12}}, {To: "10.40.0.12:53"},
+	}}}}
+	return replies
+}
+
+// TestAdviseBudgets: which workload uses most of a budget, and what relieves it, on one node and on several.
+func TestAdviseBudgets(t *testing.T) {
+	const want = `
+NODE UPSTREAM BUDGET USED WAITING MOST-QUERIES UPSTREAM/s SHARE RELIEF WHY
+node-1 10.40.0.11:53 900/s 96.0% 12 shop/web 4.0 80.0% longer TTL at least 48% of its upstream queries are for names that it asked for before
+serve_stale a query that would have to wait then gets the expired answer
+
+longer TTL: success 9984 3600 60 in the body of cache; the last number is the least TTL in seconds
+serve_stale: serve_stale in the body of cache
+`
+	socket := adviceAgent(t, budgetReplies())
+	if code, out, stderr := outcome(t, "advise", "--admin-socket", socket); code != 0 || !strings.HasSuffix(squeeze(out), squeeze(want)) {
+		t.Errorf("%d %s (-want +got)\n%s", code, stderr, cmp.Diff(want, out))
+	}
+	var reply report.Advice
+	if _, out, _ := outcome(t, "advise", "-o", "json", "--admin-socket", socket); json.Unmarshal([]byte(out), &reply) != nil || len(reply.Budgets) != 1 {
+		t.Fatalf("as JSON:\n%s", out)
+	}
+	k := newFakeKubectl(t)
+	for i, used := range []float64{0.5, 0.7} {
+		reply.Node, reply.Budgets[0].UsedShare = fmt.Sprint("node-", i), used
+		k.agent(fmt.Sprint("p", i), reply.Node, reply)
+	}
+	code, out, stderr := pluginOutcome(t, "advise --timeout 1m")
+	first, second := strings.Index(out, "\nnode-1 "), strings.Index(out, "\nnode-0 ")
+	if code != 0 || first < 0 || second < first || strings.Count(out, "serve_stale:") != 1 {
+		t.Errorf("%d %s\n%s", code, stderr, out)
 	}
 }
 

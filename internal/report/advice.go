@@ -8,6 +8,9 @@ type Advice struct {
 	WindowSeconds float64 `json:"windowSeconds"`
 	SinceSeconds  float64 `json:"sinceSeconds"`
 	AdviceCounts
+	// Budgets are those of which LeastBudgetUse or more is used, or for which queries wait, the one with the highest use
+	// first.
+	Budgets []AdvisedBudget `json:"budgets"`
 }
 
 // ClusterAdvice is what `kubectl nodens advise` prints.
@@ -17,7 +20,70 @@ type ClusterAdvice struct {
 	// WindowSeconds is the shortest time that the counts of a node are of.
 	WindowSeconds float64 `json:"windowSeconds"`
 	AdviceCounts
+	// Budgets are those of all nodes, the ones with the highest use first, MoreBudgets how many others there are.
+	Budgets     []NodeBudget `json:"budgets"`
+	MoreBudgets int          `json:"moreBudgets"`
 }
+
+// NodeBudget is the budget of an upstream on a node.
+type NodeBudget struct {
+	Node string `json:"node"`
+	AdvisedBudget
+}
+
+// LeastBudgetUse is the used share of a budget from which there is advice.
+const LeastBudgetUse = 0.5
+
+// AdvisedBudget is the budget of an upstream, who uses the upstreams most, and what relieves the budget.
+type AdvisedBudget struct {
+	To string `json:"to"`
+	// LimitPerSecond and Auto are as in [Budget]. UsedShare is the higher one of the last second and of the last
+	// minute, Waiting the number of queries that wait now.
+	LimitPerSecond float64 `json:"limitPerSecond"`
+	Auto           bool    `json:"auto"`
+	UsedShare      float64 `json:"usedShare"`
+	Waiting        int     `json:"waiting"`
+	// Top is the workload that has asked upstreams most in the window; null if none has.
+	Top *UpstreamClient `json:"top"`
+	// Relief are the changes that relieve the budget of Top's queries.
+	Relief []Relief `json:"relief"`
+}
+
+// UpstreamClient is a workload, or the sum of other clients, that asks upstreams. Kind is as in [Client].
+type UpstreamClient struct {
+	Kind         string `json:"kind"`
+	Namespace    string `json:"namespace"`
+	WorkloadKind string `json:"workloadKind"`
+	Workload     string `json:"workload"`
+	// UpstreamPerSecond is the number of its queries for which an upstream was asked, Share their share of the queries
+	// of all clients for which one was.
+	UpstreamPerSecond float64 `json:"upstreamPerSecond"`
+	Share             float64 `json:"share"`
+}
+
+// Label returns NAMESPACE/WORKLOAD, or (host), (unknown) or (other).
+func (c *UpstreamClient) Label() string {
+	if c.Kind != "pod" {
+		return "(" + c.Kind + ")"
+	}
+	return c.Namespace + "/" + c.Workload
+}
+
+// Relief is a change that makes queries to an upstream unnecessary, or less urgent.
+type Relief struct {
+	// Kind is ndots, longer TTL, serve_stale or client_limit.
+	Kind string `json:"kind"`
+	// Text is what to write and where, Reason why; both in words that may change.
+	Text   string `json:"text"`
+	Reason string `json:"reason"`
+}
+
+// The values of [Relief.Kind] that are not those of [Change.Kind].
+const (
+	ReliefLongerTTL   = "longer TTL"
+	ReliefServeStale  = "serve_stale"
+	ReliefClientLimit = "client_limit"
+)
 
 // AdviceCounts are the counts of pods, and the changes that follow from them.
 type AdviceCounts struct {

@@ -246,6 +246,9 @@ type Forward struct {
 	Zones     []string   `json:"zones"` // of the server block
 	From      string     `json:"from"`
 	Upstreams []Upstream `json:"upstreams"`
+	// Directives are the names of the server block's directives. ServeStale: its cache may serve expired answers.
+	Directives []string `json:"directives"`
+	ServeStale bool     `json:"serveStale"`
 }
 
 // Upstream is one server of a forward directive. Counters are since the pool was made.

@@ -22,7 +22,8 @@ func (a *agent) upstreams() *report.Upstreams {
 	for _, p := range a.current.Load().blocks {
 		f := p.block.Forward
 		for _, pool := range p.pools {
-			show := report.Forward{Zones: []string{}, From: f.From.String(), Upstreams: []report.Upstream{}}
+			show := report.Forward{Zones: []string{}, From: f.From.String(), Upstreams: []report.Upstream{},
+				Directives: p.block.Directives(), ServeStale: p.block.Cache != nil && p.block.Cache.Stale.For > 0}
 			for _, z := range p.block.Zones {
 				show.Zones = append(show.Zones, z.String())
 			}

@@ -12,6 +12,7 @@ import (
 // the node's advice, and therefore not of the sum.
 func Advice(ctx context.Context, c *Cluster, window string) (*report.ClusterAdvice, error) {
 	m := adviceMerge{index: make(map[[3]string]int)}
+	m.result.Budgets = []report.NodeBudget{}
 	cluster, err := Ask(ctx, c, &Question[report.Advice]{
 		Args:   []string{"advise", "--window", window, "-o", "json"},
 		Serves: func(a, b *report.Advice) int { return cmp.Compare(a.Queries, b.Queries) },
@@ -22,6 +23,9 @@ func Advice(ctx context.Context, c *Cluster, window string) (*report.ClusterAdvi
 	}
 	m.result.Cluster, m.result.Window = cluster, window
 	advice.Complete(&m.result.AdviceCounts)
+	advice.SortBudgets(m.result.Budgets, func(b *report.NodeBudget) *report.AdvisedBudget { return &b.AdvisedBudget })
+	m.result.MoreBudgets = max(0, len(m.result.Budgets)-rows)
+	m.result.Budgets = m.result.Budgets[:len(m.result.Budgets)-m.result.MoreBudgets]
 	return &m.result, nil
 }
 
@@ -31,8 +35,11 @@ type adviceMerge struct {
 	index  map[[3]string]int // of workloads
 }
 
-func (m *adviceMerge) add(_ string, a *report.Advice) {
+func (m *adviceMerge) add(node string, a *report.Advice) {
 	r := &m.result
+	for i := range a.Budgets {
+		r.Budgets = append(r.Budgets, report.NodeBudget{Node: node, AdvisedBudget: a.Budgets[i]})
+	}
 	if r.WindowSeconds == 0 || a.WindowSeconds < r.WindowSeconds {
 		r.WindowSeconds = a.WindowSeconds
 	}
