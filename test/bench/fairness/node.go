@@ -79,7 +79,10 @@ func open(pods ...string) func(int, func() error) error {
 	return func(i int, f func() error) error { return testbed.InNamespace(pods[i%len(pods)], f) }
 }
 
-// spawn starts a server at the address, and waits until it answers a pod.
+// last returns the last pod, which never floods: it is not beyond a limit.
+func (d *node) last() string { return d.pods[len(d.pods)-1] }
+
+// start starts a server at the address, and waits until it answers a pod.
 func (d *node) start(ctx context.Context, s harness.Server, at netip.AddrPort, with harness.Settings) (*peer.Process, error) {
 	with.Listen, with.Port, with.Upstream = at.Addr().String(), harness.Port(at.Port()), d.loop.Addr()
 	with.Metrics = metricsPort
@@ -101,9 +104,9 @@ func (d *node) start(ctx context.Context, s harness.Server, at netip.AddrPort, w
 	return p, nil
 }
 
-// exchange asks for a new name from the first pod, over UDP.
+// exchange asks for a new name from the last pod, over UDP.
 func (d *node) exchange(at netip.AddrPort) error {
-	conn, err := testbed.Dial(d.pods[0], "udp", at.String())
+	conn, err := testbed.Dial(d.last(), "udp", at.String())
 	if err != nil {
 		return err
 	}
@@ -156,9 +159,9 @@ func pack(name string) []byte {
 	return msg
 }
 
-// fill has the first pod ask for all names of the stream until each is answered.
+// fill has the last pod ask for all names of the stream until each is answered.
 func (d *node) fill(ctx context.Context, p *peer.Process, at netip.AddrPort, s loadgen.Stream) error {
-	s.Rate, s.Window, s.Count, s.Sockets, s.Open = 0, 16, len(s.Questions), 1, open(d.pods[0])
+	s.Rate, s.Window, s.Count, s.Sockets, s.Open = 0, 16, len(s.Questions), 1, open(d.last())
 	return p.Await(ctx, "answers for all names", func(ctx context.Context) error {
 		results, err := d.loop.Run(ctx, loadgen.Job{Server: at, Streams: []loadgen.Stream{s}})
 		if err != nil {

@@ -18,7 +18,7 @@ const (
 )
 
 // unreached is a limit and a budget that nobody reaches, in queries a second.
-const unreached = 10_000_000
+const unreached = 1_000_000
 
 // shareServers are the agents, that with a limit and a budget first.
 func shareServers() []harness.Server {
