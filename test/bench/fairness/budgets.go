@@ -131,14 +131,9 @@ func (b *run) measureBudgets(ctx context.Context) error {
 	if len(b.budgetServers) == 0 {
 		return nil
 	}
-	d, err := newNode(b.Run, askingPods+2)
-	defer d.close()
-	if err != nil {
-		return err
-	}
 	for n := range b.rounds() {
 		for _, s := range slices.Clone(b.budgetServers) {
-			r, err := b.budget(ctx, d, s)
+			r, err := b.budget(ctx, b.node, s)
 			if err != nil {
 				if ctx.Err() != nil || s.Name == budgetRow {
 					return err

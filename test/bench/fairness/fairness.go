@@ -38,8 +38,9 @@ func (p Parts) Flags() string {
 // run measures the parts, in one node.
 type run struct {
 	*harness.Run
-	out *Report
-	// servers are the rows of a part that have a binary.
+	out  *Report
+	node *node
+	// The rows of the parts that have a binary.
 	floodServers, budgetServers, shareServers, loadServers []harness.Server
 }
 
@@ -91,6 +92,11 @@ func Measure(ctx context.Context, p harness.Plan, parts Parts) (*Report, error) 
 	if err := machine.PinSelf(b.LoadCores); err != nil {
 		return nil, err
 	}
+	run.node, err = newNode(b, run.pods())
+	defer run.node.close()
+	if err != nil {
+		return nil, err
+	}
 	if err := run.measureParts(ctx, parts); err != nil {
 		return nil, err
 	}
@@ -98,6 +104,9 @@ func Measure(ctx context.Context, p harness.Plan, parts Parts) (*Report, error) 
 	b.Report.Fact("load average", b.Report.LoadBefore+" before, "+machine.LoadAverage()+" after")
 	return run.out, nil
 }
+
+// pods is the number of pods that any part takes.
+func (b *run) pods() int { return max(1+b.victims(), askingPods+2) }
 
 // findServers finds the binaries of all rows.
 func (b *run) findServers(ctx context.Context, parts Parts) error {

@@ -143,11 +143,7 @@ func (b *run) measureFloods(ctx context.Context) error {
 	if len(b.floodServers) == 0 {
 		return nil
 	}
-	d, err := newNode(b.Run, 1+b.victims())
-	defer d.close()
-	if err != nil {
-		return err
-	}
+	d := b.node
 	if err := b.startEcho(ctx, d); err != nil {
 		return err
 	}
@@ -293,7 +289,7 @@ func (b *run) flood(ctx context.Context, t flooded, c floodCase, to netip.AddrPo
 		return v, err
 	}
 	n := b.victims()
-	hits.Rate, hits.Sockets, hits.Open = b.Rate(victimCount*victimRate/2), n, open(t.pods[1:]...)
+	hits.Rate, hits.Sockets, hits.Open = b.Rate(victimCount*victimRate/2), n, open(t.pods[1:1+n]...)
 	misses := t.newNames(loadgen.Stream{Rate: hits.Rate, Sockets: n, Open: hits.Open}, victimZone)
 	flood := c.stream(t.node)
 	flood.Rate, flood.Server, flood.Open, flood.RefusedIsLost = rate, to, open(t.pods[0]), true

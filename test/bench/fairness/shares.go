@@ -61,13 +61,8 @@ func (b *run) measureShares(ctx context.Context) error {
 	if len(b.shareServers) < 2 {
 		return nil // a ratio takes both
 	}
-	d, err := newNode(b.Run, b.Number(sharePods))
-	defer d.close()
-	if err != nil {
-		return err
-	}
 	for n := range b.Plan.Rounds {
-		if err := b.sharePair(ctx, d, n); err != nil {
+		if err := b.sharePair(ctx, b.node, n); err != nil {
 			return err
 		}
 	}
@@ -123,7 +118,8 @@ func (b *run) shareSlice(ctx context.Context, d *node, a shareAgent, load shareL
 	}
 	for range harness.MaxAttempts {
 		s := load.stream(d)
-		s.Sockets, s.Window, s.Open = len(d.pods), shareWindow*len(d.pods), open(d.pods...)
+		n := min(sharePods, len(d.pods))
+		s.Sockets, s.Window, s.Open = n, shareWindow*n, open(d.pods[:n]...)
 		job := b.Job(loadgen.Job{Server: a.at, Streams: []loadgen.Stream{s}})
 		if !b.Short {
 			job.Length = b.Length / numSlices
