@@ -164,9 +164,12 @@ func (c *Cache) fetch(ctx context.Context, q *wire.Query, r *wire.Reply, exchang
 		return exchanged, c.fetchStale(ctx, &k, e, r, exchange)
 	}
 	f, done := s.join(&k)
+	if done != nil {
+		f.waiters++
+	}
 	s.mu.Unlock()
 	if done != nil {
-		return joined, c.wait(ctx, waiter{call: f, done: done}, r)
+		return c.wait(ctx, waiter{call: f, done: done}, r, exchange)
 	}
 	return exchanged, c.do(ctx, f, exchange, waiter{}, r)
 }
@@ -191,15 +194,15 @@ func (c *Cache) refresh(ctx context.Context, w *queryCopy, exchange ExchangeFunc
 	s := k.shard.shard
 	s.mu.Lock()
 	f, done := s.join(&k)
-	if done == nil {
-		f.prefetched = true
-		k.shard.prefetches++
+	if done != nil { // a client exchanges already
+		s.mu.Unlock()
+		w.release()
+		return
 	}
+	f.prefetched, f.copied = true, w
+	k.shard.prefetches++
 	s.mu.Unlock()
-	if done == nil { // otherwise a client exchanges already
-		_ = c.do(ctx, f, exchange, waiter{}, nil)
-	}
-	w.release()
+	_ = c.do(ctx, f, exchange, waiter{}, nil)
 }
 
 // Kinds is one number for each kind of entry.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/nodens-dns/nodens/internal/share"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
@@ -14,13 +15,20 @@ import (
 const callBuckets = 64
 
 // call is an exchange under way and the clients that wait for it. The lock of the key's
-// shard guards next and done. The goroutine that exchanges writes the result; all may read
-// it after done is closed.
+// shard guards next, done, waiters, copied and key's query. The goroutine that exchanges
+// leads the call. It writes the result; all may read it after done is closed.
+//
+// A leader whose place is evicted ([share.ErrEvicted]) hands the call over to the waiter that
+// has waited longest, by a value in done. That one exchanges anew, with its own context, and
+// the others wait on.
 type call struct {
-	// key's query is the first client's, which stays unchanged until the call ends.
+	// key's query is that of the first client, which leads, or copied.
 	key
-	next *call         // in the chain, or in the list of free calls
-	done chan struct{} // closed at the end; nil as long as nobody waits
+	copied *queryCopy    // a query that outlives the first client; released at the end
+	next   *call         // in the chain, or in the list of free calls
+	done   chan struct{} // holds a value for the next leader; closed at the end; nil as long as nobody waits
+	// waiters is how many clients wait, without the leader.
+	waiters int
 
 	began      time.Duration // on the store's clock; 0 where nothing is served stale
 	prefetched bool          // it refreshes the entry in the cache, see fetched
@@ -52,8 +60,8 @@ type fetched struct {
 	replied, failed bool
 }
 
-// waiter is a client that waits for a call. done is closed at the call's end. old is the
-// expired answer that may be served, zero for none.
+// waiter is a client that waits for a call. done is the call's. old is the expired answer that
+// may be served, zero for none.
 type waiter struct {
 	call *call
 	done <-chan struct{}
@@ -66,7 +74,7 @@ func (s *shard) chain(k *key) **call {
 }
 
 // join finds the call for k or starts one; s is locked. done is what to wait for,
-// nil for the first client.
+// nil for the first client. Another one that waits is to be counted in f.waiters.
 func (s *shard) join(k *key) (f *call, done <-chan struct{}) {
 	head := s.chain(k)
 	for f = *head; f != nil; f = f.next {
@@ -74,7 +82,7 @@ func (s *shard) join(k *key) (f *call, done <-chan struct{}) {
 			continue
 		}
 		if f.done == nil {
-			f.done = make(chan struct{})
+			f.done = make(chan struct{}, 1)
 		}
 		return f, f.done
 	}
@@ -100,6 +108,11 @@ func (f *call) matches(k *key) bool {
 // start another call. Only the clients that wait may use f afterwards.
 func (s *shard) finish(f *call, n fetched) {
 	s.mu.Lock()
+	s.finishAndUnlock(f, n)
+}
+
+// finishAndUnlock is finish with s locked.
+func (s *shard) finishAndUnlock(f *call, n fetched) {
 	if !f.flushed {
 		if n.ttl > 0 && !f.put(&n) {
 			n.replied, n.failed = false, true
@@ -111,12 +124,16 @@ func (s *shard) finish(f *call, n fetched) {
 		at = &(*at).next
 	}
 	*at = f.next
-	done := f.done
+	done, copied := f.done, f.copied
+	f.copied = nil
 	if done == nil {
 		*f = call{next: s.free}
 		s.free = f
 	}
 	s.mu.Unlock()
+	if copied != nil {
+		copied.release()
+	}
 	if done != nil {
 		close(done)
 	}
@@ -125,14 +142,67 @@ func (s *shard) finish(f *call, n fetched) {
 	}
 }
 
-// wait waits for the call of another goroutine.
-func (c *Cache) wait(ctx context.Context, w waiter, r *wire.Reply) error {
-	select {
-	case <-w.done:
-		return c.deliver(w.call, w.old, r)
-	case <-ctx.Done():
-		return ctx.Err()
+// handOver makes the waiter of f that has waited longest its leader, in place of the caller. It
+// finishes f if it has no waiters.
+func (s *shard) handOver(f *call) {
+	s.mu.Lock()
+	if f.waiters == 0 {
+		s.finishAndUnlock(f, fetched{})
+		return
 	}
+	if f.copied == nil { // the query is the caller's
+		f.copied = copyQuery(f.q)
+		f.q = &f.copied.q
+	}
+	f.done <- struct{}{} // nobody else leads, so there is room
+	s.mu.Unlock()
+}
+
+// lead makes the caller, which waited for f and has received a value from done, its leader.
+func (s *shard) lead(f *call) {
+	s.mu.Lock()
+	f.waiters--
+	s.mu.Unlock()
+}
+
+// leave records that a client waits for f no longer. If f was handed over to a waiter, and
+// this was the last one, it is finished.
+func (s *shard) leave(f *call) {
+	s.mu.Lock()
+	f.waiters--
+	if f.waiters > 0 || len(f.done) == 0 {
+		s.mu.Unlock()
+		return
+	}
+	<-f.done
+	s.finishAndUnlock(f, fetched{})
+}
+
+// wait waits for the call of another goroutine, or goes on with it if its leader is evicted.
+func (c *Cache) wait(ctx context.Context, w waiter, r *wire.Reply, exchange ExchangeFunc) (fetchOutcome, error) {
+	s := w.call.shard.shard
+	select {
+	case _, leads := <-w.done:
+		if leads {
+			s.lead(w.call)
+			return exchanged, c.do(ctx, w.call, exchange, w, r)
+		}
+		return joined, c.deliver(w.call, w.old, r)
+	case <-ctx.Done():
+		s.leave(w.call)
+		return joined, c.interrupted(ctx, w.call.shard, w.old, r)
+	}
+}
+
+// interrupted makes r the expired answer old, of p, if there is one and the client is evicted.
+// Otherwise it returns why ctx has ended.
+func (c *Cache) interrupted(ctx context.Context, p *cacheShard, old staleAnswer, r *wire.Reply) error {
+	err := ctx.Err()
+	if old.packed.IsZero() || !errors.Is(err, share.ErrEvicted) {
+		return err
+	}
+	c.serveStale(p, old, r)
+	return nil
 }
 
 // deliver makes r the result of f, or else the expired answer.
@@ -147,20 +217,31 @@ func (c *Cache) deliver(f *call, old staleAnswer, r *wire.Reply) error {
 	return f.err
 }
 
-// do exchanges for all clients of f, and makes r the result. r may be nil.
+// do exchanges for all clients of f, and makes r the result. r may be nil. If ctx is evicted, f
+// goes on without the caller.
 func (c *Cache) do(ctx context.Context, f *call, exchange ExchangeFunc, w waiter, r *wire.Reply) (err error) {
-	s := f.shard.shard
+	p, s := f.shard, f.shard.shard
 	f.err, f.failed = errPanicked, true // stands if exchange panics
 	if c.cfg.Stale.For > 0 {
 		f.began = c.store.clock()
 	}
 	var n fetched
-	defer func() { s.finish(f, n) }()
+	handedOver := false
+	defer func() {
+		if handedOver {
+			s.handOver(f)
+			return
+		}
+		s.finish(f, n)
+	}()
 
 	resp, err := exchange(ctx, f.q)
 	switch {
 	case err == nil:
 		n = c.setResult(f, &resp)
+	case errors.Is(ctx.Err(), share.ErrEvicted):
+		handedOver = true
+		return c.interrupted(ctx, p, w.old, r)
 	case errors.Is(err, ErrLocal), errors.Is(ctx.Err(), context.Canceled):
 		f.err = err
 	default:

@@ -2,7 +2,7 @@ package cache
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -27,7 +27,7 @@ const (
 
 // errBusy is the error of clients that wait for an exchange that [Options.Go] refused, and
 // have no expired answer.
-var errBusy = errors.New("too many exchanges")
+var errBusy = fmt.Errorf("%w: too many exchanges", ErrLocal)
 
 // staleAnswer is an expired answer that may be served; zero for none.
 type staleAnswer struct {
@@ -121,60 +121,73 @@ func (c *Cache) fetchStale(ctx context.Context, k *key, e *entry, r *wire.Reply,
 	old := staleAnswer{e.packed, e.positive()}
 	f, done := s.join(k)
 	switch {
-	case done != nil:
+	case done != nil && st.Mode == config.StaleVerify && (st.ClientTimeout > 0 || st.Recheck > 0): // one client verifies
 		s.mu.Unlock()
-		if st.Mode == config.StaleVerify && (st.ClientTimeout > 0 || st.Recheck > 0) { // one client verifies
-			c.serveStale(k.shard, old, r)
-			return nil
-		}
-		return c.waitOrStale(ctx, k, waiter{call: f, done: done, old: old}, r)
+		c.serveStale(k.shard, old, r)
+		return nil
+	case done != nil:
+		f.waiters++
+		s.mu.Unlock()
+		return c.waitOrStale(ctx, k, waiter{call: f, done: done, old: old}, r, exchange)
 	case st.ClientTimeout == 0:
 		s.mu.Unlock()
 		return c.do(ctx, f, exchange, waiter{old: old}, r)
 	}
-	w := copyQuery(k.q) // the call outlives k's query
-	f.q, f.done = &w.q, make(chan struct{})
+	f.copied = copyQuery(k.q) // the call outlives k's query
+	f.q, f.done, f.waiters = &f.copied.q, make(chan struct{}, 1), 1
 	done = f.done
 	s.mu.Unlock()
-	c.start(f, w, exchange)
-	return c.waitOrStale(ctx, k, waiter{call: f, done: done, old: old}, r)
+	c.start(f, exchange)
+	return c.waitOrStale(ctx, k, waiter{call: f, done: done, old: old}, r, exchange)
 }
 
-// start runs f on another goroutine; if [Options.Go] refuses, f ends at once.
-func (c *Cache) start(f *call, w *queryCopy, exchange ExchangeFunc) {
-	if !c.store.run(func(ctx context.Context) {
-		_ = c.do(ctx, f, exchange, waiter{}, nil)
-		w.release()
-	}) {
+// start runs f, which has a query of its own, on another goroutine. If [Options.Go] refuses, f
+// ends at once.
+func (c *Cache) start(f *call, exchange ExchangeFunc) {
+	if !c.store.run(func(ctx context.Context) { _ = c.do(ctx, f, exchange, waiter{}, nil) }) {
 		f.err, f.failed = errBusy, true
 		f.shard.shard.finish(f, fetched{})
 	}
 }
 
 // waitOrStale waits for a call, for at most the client timeout; then it serves k's expired
-// answer.
-func (c *Cache) waitOrStale(ctx context.Context, k *key, w waiter, r *wire.Reply) error {
+// answer. If the call's leader is evicted, it goes on with the call on another goroutine.
+func (c *Cache) waitOrStale(ctx context.Context, k *key, w waiter, r *wire.Reply, exchange ExchangeFunc) error {
 	timeout := c.clientTimeout()
 	if timeout == 0 {
-		return c.wait(ctx, w, r)
+		_, err := c.wait(ctx, w, r, exchange)
+		return err
 	}
 	timer := time.NewTimer(timeout)
 	defer timer.Stop()
-	select {
-	case <-w.done:
-		return c.deliver(w.call, w.old, r)
-	case <-timer.C:
-		s := k.shard.shard
-		s.mu.Lock()
-		if c.noteFailure(k, c.cfg.Stale.Recheck) && !w.call.late {
-			w.call.late = true
-			c.failures.Add(1)
+	s := k.shard.shard
+	for {
+		select {
+		case _, leads := <-w.done:
+			if !leads {
+				return c.deliver(w.call, w.old, r)
+			}
+			c.start(w.call, exchange)
+		case <-timer.C:
+			c.timedOut(k, w)
+			s.leave(w.call)
+			c.serveStale(k.shard, w.old, r)
+			return nil
+		case <-ctx.Done():
+			s.leave(w.call)
+			return c.interrupted(ctx, k.shard, w.old, r)
 		}
-		s.mu.Unlock()
-		c.serveStale(k.shard, w.old, r)
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
+	}
+}
+
+// timedOut records that a client has waited for w's call, for k, longer than the client timeout.
+func (c *Cache) timedOut(k *key, w waiter) {
+	s := k.shard.shard
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c.noteFailure(k, c.cfg.Stale.Recheck) && !w.call.late {
+		w.call.late = true
+		c.failures.Add(1)
 	}
 }
 

@@ -35,11 +35,25 @@ const (
 type dohRequest struct {
 	x       resolver.Request
 	in, out []byte
+	// inFlight is the request's place among those of the address, waiting its query's among
+	// those that wait.
+	inFlight, waiting share.Place
+	s                 *Server
+	body              *http.ResponseController // of the body, which is still to be read
+	reusable          bool
 }
 
 var dohRequests = sync.Pool{New: func() any {
-	return &dohRequest{in: make([]byte, 0, maxUDPQuery), out: make([]byte, 0, replyBuffer)}
+	e := &dohRequest{in: make([]byte, 0, maxUDPQuery), out: make([]byte, 0, replyBuffer)}
+	e.inFlight.OnLost = e.abort
+	return e
 }}
+
+// abort ends the request, which has lost its place, whether it is read or its query waits.
+func (e *dohRequest) abort() {
+	_ = e.body.SetReadDeadline(past)
+	e.s.waiting.Revoke(&e.waiting)
+}
 
 // ServeHTTP answers one request (RFC 8484, 4). Errors of the request are reported by an
 // HTTP status, errors of its query by a DNS reply.
@@ -53,31 +67,52 @@ func (h *httpsServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.writeError(w, http.StatusInternalServerError)
 		return
 	}
-	end := h.beginRequest(v)
-	if end == nil {
+	e := dohRequests.Get().(*dohRequest)
+	e.s, e.body, e.reusable = h.s, http.NewResponseController(w), false
+	if !h.beginRequest(v, e) {
+		dohRequests.Put(e)
 		h.writeError(w, http.StatusServiceUnavailable)
 		return
 	}
-	defer end()
+	defer func() {
+		h.endRequest(v, e)
+		if e.reusable {
+			e.x.Clear()
+			e.s, e.body = nil, nil
+			dohRequests.Put(e)
+		}
+	}()
 	defer h.recoverPanic(w)
-	e := dohRequests.Get().(*dohRequest)
+	h.serveRequest(v, e, w, r)
+}
+
+// serveRequest answers the request e. It is reusable unless net/http may still use its buffers.
+func (h *httpsServer) serveRequest(v *httpsConn, e *dohRequest, w http.ResponseWriter, r *http.Request) {
 	packet, status := readQuery(w, r, e.in[:0])
-	if status != http.StatusOK {
+	switch {
+	case status == http.StatusOK:
+	case e.inFlight.Err() != nil:
+		h.s.shed[shedClient].Add(1)
+		h.writeError(w, http.StatusServiceUnavailable)
+		return
+	default:
 		h.writeError(w, status)
 		return
 	}
 	msg := h.answer(v, e, packet)
-	if isRequestError(msg) {
+	switch {
+	case e.x.Rejected():
+		h.writeError(w, http.StatusServiceUnavailable)
+		return
+	case isRequestError(msg):
 		h.writeError(w, http.StatusBadRequest)
 		return
 	}
 	h.statuses.add(http.StatusOK)
 	if writeReply(w, msg) != nil {
-		return // net/http may still be using the buffers
+		return
 	}
-	e.in, e.out = reuseBuffer(e.in, packet), reuseBuffer(e.out, msg)
-	e.x.Clear()
-	dohRequests.Put(e)
+	e.in, e.out, e.reusable = reuseBuffer(e.in, packet), reuseBuffer(e.out, msg), true
 }
 
 // recoverPanic handles panics outside of the query path, which handles its own.
@@ -99,24 +134,34 @@ func isRequestError(msg []byte) bool {
 	return rcode == wire.FormErr || rcode == wire.NotImp
 }
 
-// answer walks the path, and waits where it has to; nil is for what is no query.
+// answer walks the path, and waits where it has to; nil is for what is no query. A query that
+// finds a free place takes it at once, so that it walks the path only once. Another one takes
+// a place from a client only if it has to wait.
 func (h *httpsServer) answer(v *httpsConn, e *dohRequest, packet []byte) []byte {
 	s, x := h.s, &e.x
 	x.Proto, x.Client, x.Stripe = resolver.TCP, v.client, v.stripe
 	x.Query.Packet, x.Arrival = packet, clock.Now()
 	rt := h.l.config.Load().Routes
-	place, verdict := s.waiting.Acquire(v.client.Addr())
-	if verdict == share.Available {
-		defer s.release(place)
-		x.Place = place
-		x.Permit(s.ctx)
+	free := s.waiting.AcquireFree(&e.waiting, v.client.Addr())
+	if free {
+		defer s.waiting.Release(&e.waiting)
+		x.Place = e.waiting.Client()
+		x.Permit(&e.waiting)
 	}
 	msg, o := s.serve(rt, x, e.out)
-	switch {
-	case o == resolver.Answered:
+	if o == resolver.Answered {
 		return msg
-	case !s.admitted(verdict):
-		return x.Reject()
+	}
+	if !free {
+		if !s.acquire(&e.waiting, x) {
+			return x.Reject()
+		}
+		defer s.waiting.Release(&e.waiting)
+		x.Permit(&e.waiting)
+		o = resolver.WouldWait // what the first run has found is from before the permission
+	}
+	if e.inFlight.Err() != nil { // abort may have come before there was a place to revoke
+		s.waiting.Revoke(&e.waiting)
 	}
 	return s.wait(rt, x, o, e.out)
 }

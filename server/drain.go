@@ -86,7 +86,7 @@ func (s *Server) Suspend(ctx context.Context, transfer func(at netip.AddrPort, c
 func (s *Server) waitDrained(ctx context.Context, leaving []*listener, tick <-chan time.Time) error {
 	late := time.NewTimer(drainGrace)
 	defer late.Stop()
-	for s.waiting.InUse() > 0 || !all(leaving, (*listener).hasNoConns) {
+	for !s.waiting.Idle() || !all(leaving, (*listener).hasNoConns) {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()

@@ -92,7 +92,7 @@ func (h *httpsServer) serve() { _ = h.http.Serve(h) }
 func (h *httpsServer) shutdown() {
 	h.mu.Lock()
 	h.draining = true
-	if h.requests.InUse() == 0 {
+	if h.requests.Idle() {
 		close(h.drained)
 	}
 	h.mu.Unlock()
@@ -102,32 +102,30 @@ func (h *httpsServer) shutdown() {
 	<-h.drained
 }
 
-// beginRequest admits a request and returns the function that ends it; nil if there is no
-// room. Requests are divided among clients by the same rule as waiting queries, but have
-// places of their own, because a body that arrives slowly occupies no place of a waiting
-// query.
-func (h *httpsServer) beginRequest(v *httpsConn) (end func()) {
+// beginRequest makes e a request in flight; false if there is no room. Requests are divided
+// among clients by the same rule as waiting queries, but have places of their own, because a
+// body that arrives slowly occupies no place of a waiting query.
+func (h *httpsServer) beginRequest(v *httpsConn, e *dohRequest) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.draining {
+	if h.draining || !h.requests.Acquire(&e.inFlight, v.client.Addr()) {
 		h.s.shed[shedCapacity].Add(1)
-		return nil
-	}
-	place, verdict := h.requests.Acquire(v.client.Addr())
-	if !h.s.admitted(verdict) {
-		return nil
+		return false
 	}
 	v.requested.Store(true)
 	v.waiting.Add(1)
 	v.lastQuery.Store(int64(clock.Now()))
-	return func() {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		v.waiting.Add(-1)
-		h.requests.Release(place)
-		if h.draining && h.requests.InUse() == 0 {
-			close(h.drained)
-		}
+	return true
+}
+
+// endRequest ends a request that beginRequest has admitted.
+func (h *httpsServer) endRequest(v *httpsConn, e *dohRequest) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	v.waiting.Add(-1)
+	h.requests.Release(&e.inFlight)
+	if h.draining && h.requests.Idle() {
+		close(h.drained)
 	}
 }
 

@@ -25,7 +25,9 @@ import (
 type Limits struct {
 	// Waiting is how many queries may wait for upstreams at once, over all addresses. The
 	// default, 4096, is 800 queries/s that all time out after five seconds; each holds about
-	// 16 KiB. Package share divides them among clients; a client is one IP address.
+	// 16 KiB. Package share divides them among clients; a client is one IP address. When all
+	// places are taken, the client that holds most loses the query that has waited longest,
+	// which is answered with an expired answer or SERVFAIL.
 	Waiting int
 	// Conns is how many TCP connections one address may have, 1024 by default. More would
 	// reach the usual limit on open files.
@@ -77,7 +79,6 @@ type Server struct {
 	fastPath *fastPathCopier // nil without answers in the kernel
 	stop     context.CancelFunc
 	ctx      context.Context
-	own      context.Context // ctx of background work
 
 	panics                atomic.Uint64
 	shed                  [shedReasons]atomic.Uint64
@@ -107,7 +108,6 @@ func New(log *slog.Logger, limits Limits) *Server {
 		delays:       stat.NewHistogram(delayBuckets),
 	}
 	s.ctx, s.stop = context.WithCancel(context.Background())
-	s.own = resolver.Background(s.ctx)
 	return s
 }
 
@@ -202,8 +202,9 @@ func (s *Server) Shutdown(ctx context.Context) error {
 		err = errors.New("queries that still waited for upstreams were dropped at the end of the grace period")
 	}
 	s.stop()
+	s.waiting.Close()
 	select {
-	case <-finished: // everything that waits also waits for s.ctx
+	case <-finished: // everything that waits also waits for s.ctx or the context of its place
 	case <-time.After(stuckTimeout):
 		return errors.New("queries don't end; they and their sockets end with the process")
 	}
@@ -264,7 +265,12 @@ func (s *Server) wait(rt *resolver.Routes, r *resolver.Request, o resolver.Outco
 
 // finish completes the reply to r and counts the query.
 func (s *Server) finish(r *resolver.Request) []byte {
-	if err := r.Err(); err != nil && errors.Is(err, upstream.ErrBusy) {
+	switch err := r.Err(); {
+	case err == nil:
+	case errors.Is(err, share.ErrEvicted):
+		s.shed[shedClient].Add(1)
+		return r.Reject()
+	case errors.Is(err, upstream.ErrBusy):
 		s.shed[shedUpstream].Add(1)
 	}
 	return r.Finish()

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -253,12 +254,12 @@ func shed(s *Server) (all uint64) {
 	return all
 }
 
-// TestShed: queries of a client beyond its share of those that may wait are SERVFAIL at
-// once, and hits are served as if nothing were.
+// TestShed: when all places are taken by one client, its query that has waited longest is
+// answered SERVFAIL for each new one, and hits are served as if nothing were.
 func TestShed(t *testing.T) {
 	const limit, more = 8, 5
 	b, _, release := holdingBackend(t)
-	s, addr := start(t, Limits{Waiting: 2 * limit}, byHand(t, b.Addr()))
+	s, addr := start(t, Limits{Waiting: limit}, byHand(t, b.Addr()))
 	conn, err := dns.DialTimeout("udp", addr.String(), patience)
 	if err != nil {
 		t.Fatal(err)
@@ -271,33 +272,30 @@ func TestShed(t *testing.T) {
 		if err := conn.WriteMsg(q); err != nil {
 			t.Fatal(err)
 		}
+		eventually(t, "it to wait", func() bool { return s.waiting.InUse() == min(i+1, limit) && shed(s) == uint64(max(0, i+1-limit)) })
 	}
-	for range more {
-		m, err := conn.ReadMsg()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if m.Rcode != dns.RcodeServerFailure {
-			t.Errorf("a query over the limit: %s", dns.RcodeToString[m.Rcode])
+	expect := func(rcode int, ids ...uint16) {
+		t.Helper()
+		for range ids {
+			m, err := conn.ReadMsg()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !slices.Contains(ids, m.Id) || m.Rcode != rcode {
+				t.Errorf("query %d: %s, want %s for %d", m.Id, dns.RcodeToString[m.Rcode], dns.RcodeToString[rcode], ids)
+			}
 		}
 	}
-	if n := shed(s); n != more {
+	expect(dns.RcodeServerFailure, 0, 1, 2, 3, 4)
+	if n := reasons(s)["client"]; n != more {
 		t.Errorf("%d were shed, want %d", n, more)
 	}
 	if m := query(t, "udp", addr, question("by.hand.", dns.TypeA)); len(m.Answer) != 1 {
 		t.Errorf("a name that needs no upstream: %v", m)
 	}
 	close(release)
-	for range limit {
-		m, err := conn.ReadMsg()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if m.Rcode != dns.RcodeSuccess {
-			t.Errorf("a query within the limit: %s", dns.RcodeToString[m.Rcode])
-		}
-	}
-	eventually(t, "the places to be free again", func() bool { return s.waiting.InUse() == 0 })
+	expect(dns.RcodeSuccess, 5, 6, 7, 8, 9, 10, 11, 12)
+	eventually(t, "the places to be free again", s.waiting.Idle)
 }
 
 // TestPanic: one query's panic is its SERVFAIL, and is counted.

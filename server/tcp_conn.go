@@ -14,6 +14,7 @@ import (
 
 	"github.com/nodens-dns/nodens/internal/clock"
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/share"
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/server/resolver"
 )
@@ -277,23 +278,35 @@ func (c *tcpConn) goAsync(fd int, d *readState, rt *resolver.Routes, o resolver.
 			return false
 		}
 	}
-	if !c.s.acquire(&d.x) {
+	w := asyncQueries.Get().(*asyncQuery)
+	if !c.s.acquire(&w.place, &d.x) {
+		asyncQueries.Put(w)
 		c.writer.endQuery()
 		d.addReply(d.x.Reject())
 		return true
 	}
-	w := new(resolver.Request)
-	d.x.Detach(c.s.ctx, w, nil, nil)
+	d.x.Detach(&w.place, &w.Request, nil, nil)
 	go func() {
 		defer c.writer.endQuery()
-		msg := c.s.wait(rt, w, o, nil)
-		c.s.release(w.Place)
+		msg := c.s.wait(rt, &w.Request, o, nil)
+		c.s.waiting.Release(&w.place)
+		w.Clear()
+		asyncQueries.Put(w)
 		if msg != nil {
 			c.writer.enqueue(msg)
 		}
 	}()
 	return true
 }
+
+// asyncQuery is one query over TCP or TLS that waits.
+type asyncQuery struct {
+	resolver.Request
+	place share.Place
+}
+
+// asyncQueries holds finished ones for reuse.
+var asyncQueries = sync.Pool{New: func() any { return new(asyncQuery) }}
 
 // resetDeadline sets the deadline for what comes next. got says that a query has arrived
 // since the last call. It returns false if the connection must end. The deadline for the next

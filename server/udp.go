@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodens-dns/nodens/internal/clock"
+	"github.com/nodens-dns/nodens/internal/share"
 	"github.com/nodens-dns/nodens/server/resolver"
 )
 
@@ -161,8 +162,7 @@ func (u *udpReader) answer(cfg *activeConfig, d *packet) (waits bool) {
 	switch {
 	case o == resolver.Answered:
 		s.copyReply(cfg, r, d.reply)
-	case s.acquire(&r.Request):
-		u.dispatch(cfg.Routes, o, &d.from)
+	case u.dispatch(cfg.Routes, o, &d.from):
 		waits = true
 	default:
 		d.reply = r.Reject()
@@ -171,11 +171,16 @@ func (u *udpReader) answer(cfg *activeConfig, d *packet) (waits bool) {
 	return waits
 }
 
-// dispatch copies the request and from and hands the copy to a worker.
-func (u *udpReader) dispatch(rt *resolver.Routes, o resolver.Outcome, from *udpPeer) {
+// dispatch copies the request and from and hands the copy to a worker. It returns false if
+// there is no place for it.
+func (u *udpReader) dispatch(rt *resolver.Routes, o resolver.Outcome, from *udpPeer) bool {
 	s := u.s
 	w := pendingQueries.Get().(*pendingQuery)
-	u.request.Detach(s.ctx, &w.Request, w.in[:], w.out)
+	if !s.acquire(&w.place, &u.request.Request) {
+		pendingQueries.Put(w)
+		return false
+	}
+	u.request.Detach(&w.place, &w.Request, w.in[:], w.out)
 	w.to, w.rt, w.socket, w.outcome = *from, rt, u.socket, o
 	s.running.Add(1)
 	if !s.workers.dispatch(w) {
@@ -185,6 +190,7 @@ func (u *udpReader) dispatch(rt *resolver.Routes, o resolver.Outcome, from *udpP
 			}
 		})
 	}
+	return true
 }
 
 // reuseBuffer returns the buffer for the next reply: msg's if it is not much larger, else
@@ -199,6 +205,7 @@ func reuseBuffer(buf, msg []byte) []byte {
 // pendingQuery is one UDP query that waits. It owns its buffers.
 type pendingQuery struct {
 	resolver.Request
+	place   share.Place
 	in      [maxUDPQuery]byte
 	out     []byte
 	to      udpPeer
@@ -213,11 +220,11 @@ var pendingQueries = sync.Pool{New: func() any { return &pendingQuery{out: make(
 // complete answers w and sends the reply. The worker must not use w afterwards.
 func (w *pendingQuery) complete(s *Server) {
 	defer s.running.Done()
-	defer s.release(w.Place)
 	if msg := s.wait(w.rt, &w.Request, w.outcome, w.out); msg != nil {
 		w.socket.send(&w.to, msg)
 		w.out = reuseBuffer(w.out, msg)
 	}
 	w.rt, w.socket = nil, nil // do not keep them alive in the pool
+	s.waiting.Release(&w.place)
 	pendingQueries.Put(w)
 }

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"runtime/debug"
+	"sync"
 
 	"github.com/nodens-dns/nodens/internal/share"
 	"github.com/nodens-dns/nodens/server/resolver"
@@ -10,8 +11,8 @@ import (
 
 // Reasons for which queries are rejected.
 const (
-	shedCapacity = iota // all places are in use
-	shedClient          // the client has its share of the places
+	shedCapacity = iota // no place can be made free
+	shedClient          // the client has lost its place to another client
 	shedUpstream        // the limit of queries in flight to the upstream server
 	shedReasons
 )
@@ -24,46 +25,52 @@ func (s *Server) EachShed(f func(reason string, n uint64)) {
 	}
 }
 
-// acquire takes a place for r, which has to wait. It returns false if there is none and
+// acquire makes p the place of r, which has to wait. It returns false if there is none and
 // counts that. Every waiting query has its own place, including those that wait for the same
 // upstream query.
-func (s *Server) acquire(r *resolver.Request) bool {
-	place, verdict := s.waiting.Acquire(r.Client.Addr())
-	r.Place = place
-	return s.admitted(verdict)
-}
-
-// admitted reports whether v is a place, and counts it if not.
-func (s *Server) admitted(v share.Availability) bool {
-	switch v {
-	case share.Full:
+func (s *Server) acquire(p *share.Place, r *resolver.Request) bool {
+	if !s.waiting.Acquire(p, r.Client.Addr()) {
 		s.shed[shedCapacity].Add(1)
-	case share.OverShare:
-		s.shed[shedClient].Add(1)
-	case share.Available:
+		return false
 	}
-	return v == share.Available
+	r.Place = p.Client()
+	return true
 }
 
-func (s *Server) release(place share.Client) { s.waiting.Release(place) }
+// background is work that no client waits for.
+type background struct {
+	place share.Place
+	ctx   context.Context // place's, marked as background work
+}
+
+// backgrounds holds finished ones for reuse.
+var backgrounds = sync.Pool{New: func() any {
+	b := new(background)
+	b.ctx = resolver.Background(&b.place)
+	return b
+}}
 
 // Go runs f on its own goroutine: background work that no client waits for. It needs a place
-// of [Limits.Waiting], as the work of one additional client; if there is none, it returns
-// false and does not run f. The end of the server cancels f's context and waits for f. A panic
-// in f is counted and logged. Go is safe for concurrent use while queries are answered.
+// of [Limits.Waiting] and leaves an eighth of them free; if there is none, it returns false
+// and does not run f. f's context ends when a client needs the place, and with the server,
+// which waits for f. f must not keep it. A panic in f is counted and logged. Go is safe for
+// concurrent use while queries are answered.
 func (s *Server) Go(f func(ctx context.Context)) bool {
-	if s.waiting.AcquireShared() != share.Available {
+	b := backgrounds.Get().(*background)
+	if !s.waiting.AcquireBackground(&b.place) {
+		backgrounds.Put(b)
 		return false
 	}
 	s.workers.running.Go(func() {
-		defer s.release(share.NoClient)
 		defer func() {
 			if p := recover(); p != nil {
 				s.panics.Add(1)
 				s.log.Error("background query panicked", "panic", p, "stack", string(debug.Stack()))
 			}
+			s.waiting.Release(&b.place)
+			backgrounds.Put(b)
 		}()
-		f(s.own)
+		f(b.ctx)
 	})
 	return true
 }

@@ -6,14 +6,13 @@ package server
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/netip"
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -21,6 +20,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/share"
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/server/resolver"
 	"github.com/nodens-dns/nodens/test/resolvertest"
@@ -115,49 +115,87 @@ func reasons(s *Server) map[string]uint64 {
 	return m
 }
 
-// TestClientShare: a client waits in as many places as it leaves free, over UDP and TCP
-// together and whether or not it waits for the same name, and the next one is served.
+// TestClientShare: a client may wait in all places, over UDP and TCP together and whether or not it
+// waits for the same name. Clients that come then get the places that it has held longest, until all
+// hold as many.
 func TestClientShare(t *testing.T) {
+	const limit = 16
 	for name, format := range map[string]string{"many names": "n%s.hold.test.", "one name": "n%.0s.hold.test."} {
 		t.Run(name, func(t *testing.T) {
 			release := make(chan struct{})
 			b := resolvertest.StartBackend(t, withholding(release))
-			s, addr := start(t, Limits{Waiting: 16}, &resolver.Zone{Name: wire.Root, Cache: resolvertest.Cache(), Forward: patientPool(t, b.Addr())})
-			victim := newAsker(t, "udp", "127.0.0.1", addr)
-			held := 0
-			for i, places := range []int{8, 4, 2} {
-				from := fmt.Sprintf("127.0.0.%d", 9+i)
-				over := []queries{newAsker(t, "udp", from, addr), newAsker(t, "tcp", from, addr)}
-				for n := range places {
-					over[n%2].send(fmt.Sprintf(format, strconv.Itoa(n)))
-					held++
-					eventually(t, "it to wait", func() bool { return s.waiting.InUse() == held })
-				}
-				for n := range 4 {
-					over[n%2].send(fmt.Sprintf("more%d.hold.test.", n))
-					if rcode := over[n%2].rcode(); rcode != "SERVFAIL" {
-						t.Errorf("client %d, one query more: %s", i, rcode)
-					}
-				}
-				if n := reasons(s)["client"]; n != uint64(4*(i+1)) {
-					t.Errorf("%d queries are counted that were one too many", n)
-				}
-				victim.send(fmt.Sprintf("victim%d.test.", i))
-				if rcode := victim.rcode(); rcode != "NOERROR" {
-					t.Errorf("beside %d that take what they can: %s", i+1, rcode)
-				}
+			s, addr := start(t, Limits{Waiting: limit}, &resolver.Zone{Name: wire.Root, Cache: resolvertest.Cache(), Forward: patientPool(t, b.Addr())})
+			greedy := []queries{newAsker(t, "udp", "127.0.0.9", addr), newAsker(t, "tcp", "127.0.0.9", addr)}
+			for n := range limit {
+				greedy[n%2].send(fmt.Sprintf(format, strconv.Itoa(n)))
+				eventually(t, "it to wait", func() bool { return s.waiting.InUse() == n+1 })
 			}
-			eventually(t, "the victim's place to be free", func() bool { return s.waiting.InUse() == held })
 			want := Usages{
-				Waiting: Usage{Used: 14, Limit: 16}, Unsent: Usage{Limit: maxUnsent}, Requests: Usage{Limit: 16},
-				Conns: Usage{Used: 3, Limit: s.limits.Conns, Addr: addr},
+				Waiting: Usage{Used: limit, Limit: limit}, Unsent: Usage{Limit: maxUnsent}, Requests: Usage{Limit: limit},
+				Conns: Usage{Used: 1, Limit: s.limits.Conns, Addr: addr},
 			}
 			if diff := cmp.Diff(want, s.Usage(), cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
 				t.Error(diff)
 			}
+			other := newAsker(t, "udp", "127.0.0.10", addr)
+			for n := range limit / 2 {
+				other.send(fmt.Sprintf(format, strconv.Itoa(n)))
+				if rcode := greedy[n%2].rcode(); rcode != "SERVFAIL" {
+					t.Errorf("place %d of the client with most places: %s", n, rcode)
+				}
+			}
+			other.send("more.hold.test.")
+			if rcode := other.rcode(); rcode != "SERVFAIL" {
+				t.Errorf("a client that holds as many as another, and wants more: %s", rcode)
+			}
+			victim := newAsker(t, "udp", "127.0.0.1", addr)
+			for n := range 3 {
+				victim.send(fmt.Sprintf("victim%d.test.", n))
+				if rcode := victim.rcode(); rcode != "NOERROR" {
+					t.Errorf("a client without places: %s", rcode)
+				}
+				eventually(t, "its place to be free", func() bool { return s.waiting.InUse() == limit-1 })
+			}
 			close(release)
-			eventually(t, "the places to be free again", func() bool { return s.waiting.InUse() == 0 })
+			eventually(t, "the places to be free again", s.waiting.Idle)
+			if diff := cmp.Diff(map[string]uint64{"capacity": 0, "client": limit/2 + 2, "upstream": 0}, reasons(s)); diff != "" {
+				t.Errorf("turned away (-want +got):\n%s", diff)
+			}
 		})
+	}
+}
+
+// TestEvictedLeader: clients that wait for an exchange of a client that is evicted get their answer.
+func TestEvictedLeader(t *testing.T) {
+	release := make(chan struct{})
+	b := resolvertest.StartBackend(t, withholding(release))
+	s, addr := start(t, Limits{Waiting: 8}, &resolver.Zone{Name: wire.Root, Cache: resolvertest.Cache(), Forward: patientPool(t, b.Addr())})
+	waits := func(n int) {
+		t.Helper()
+		eventually(t, "the query to wait", func() bool { return s.waiting.InUse() == n })
+	}
+	greedy := newAsker(t, "udp", "127.0.0.9", addr)
+	greedy.send("same.hold.test.")
+	waits(1)
+	victims := []queries{newAsker(t, "udp", "127.0.0.1", addr), newAsker(t, "tcp", "127.0.0.2", addr)}
+	for i, v := range victims {
+		v.send("same.hold.test.")
+		waits(2 + i)
+	}
+	for n := range 20 {
+		greedy.send(fmt.Sprintf("n%d.hold.test.", n))
+		waits(min(4+n, 8))
+	}
+	for range 15 {
+		if rcode := greedy.rcode(); rcode != "SERVFAIL" {
+			t.Errorf("the client with most places: %s", rcode)
+		}
+	}
+	close(release)
+	for _, v := range victims {
+		if rcode := v.rcode(); rcode != "NOERROR" {
+			t.Errorf("%v waited for an evicted client's exchange: %s", v.LocalAddr(), rcode)
+		}
 	}
 }
 
@@ -204,28 +242,46 @@ func TestBusyIsNotKept(t *testing.T) {
 	}
 }
 
-// TestGo: what runs behind the queries has a place of theirs, ends with the server, and
-// its panics are counted.
+// TestGo: background work has places, leaves some free, ends when a client needs its place and with the
+// server, and its panics are counted.
 func TestGo(t *testing.T) {
-	s := New(slog.New(slog.DiscardHandler), Limits{Waiting: 2})
+	b, _, release := holdingBackend(t)
+	s, addr := start(t, Limits{Waiting: 2}, byHand(t, b.Addr()))
 	if !s.Go(func(context.Context) { panic("boom") }) {
 		t.Fatal("no place in an idle server")
 	}
-	eventually(t, "the panic", func() bool { return s.Panics() == 1 && s.waiting.InUse() == 0 })
-	var ended atomic.Bool
-	if !s.Go(func(ctx context.Context) {
+	eventually(t, "the panic", func() bool { return s.Panics() == 1 && s.waiting.Idle() })
+	causes := make(chan error, 2)
+	waitForEnd := func(ctx context.Context) {
 		<-ctx.Done()
-		ended.Store(true)
-	}) {
-		t.Fatal("the place was not given back")
+		causes <- ctx.Err()
+	}
+	for range 2 {
+		if !s.Go(waitForEnd) {
+			t.Fatal("the place was not given back")
+		}
 	}
 	if s.Go(func(context.Context) { t.Error("run without a place") }) {
 		t.Error("there are more places than may wait")
 	}
+	client := newAsker(t, "udp", "127.0.0.1", addr)
+	client.send("n.test.")
+	if err := <-causes; !errors.Is(err, share.ErrEvicted) {
+		t.Errorf("a client needs the place: %v", err)
+	}
+	close(release)
+	if rcode := client.rcode(); rcode != "NOERROR" {
+		t.Errorf("the client: %s", rcode)
+	}
 	if err := s.Shutdown(t.Context()); err != nil {
 		t.Errorf("shutdown: %v", err)
 	}
-	if !ended.Load() {
+	select {
+	case err := <-causes:
+		if errors.Is(err, share.ErrEvicted) || !errors.Is(err, context.Canceled) {
+			t.Errorf("the end of the server: %v", err)
+		}
+	default:
 		t.Error("Shutdown does not wait")
 	}
 }

@@ -38,7 +38,10 @@ func (r *Request) Finish() []byte {
 	return msg
 }
 
-// Reject finishes a query for which there is no place to wait in: the reply is SERVFAIL.
+// Rejected reports whether r was finished by [Request.Reject].
+func (r *Request) Rejected() bool { return r.shed }
+
+// Reject finishes a query that has no place to wait in, or has lost it: the reply is SERVFAIL.
 func (r *Request) Reject() []byte {
 	r.reply.Fail(wire.ServFail)
 	r.source, r.ordered, r.viaSearch, r.err, r.shed = fromServer, false, false, nil, true

@@ -62,7 +62,7 @@ type result struct {
 	rule      wire.Name // the zone of the ACL rule that matched, "" for none
 	ordered   bool      // the order of the answers must stay
 	viaSearch bool      // the reply is to another name on the client's search path
-	shed      bool      // there was no place to wait in
+	shed      bool      // there was no place to wait in, or it was lost
 	waste     bool      // the client's query is counted as search waste
 	err       error     // to be logged: why the reply is an error, or incomplete
 }
@@ -76,7 +76,8 @@ func (r *Request) Parse() wire.ParseResult {
 	return verdict
 }
 
-// Permit says that r may wait, until ctx ends. It is called before Begin.
+// Permit says that r may wait, until ctx ends. It is called before Begin. If ctx ends with
+// [share.ErrEvicted], r ends at once, with an expired answer or an error that wraps it.
 func (r *Request) Permit(ctx context.Context) { r.ctx = ctx }
 
 // Err is why the reply is an error or incomplete; nil if the query was answered.

@@ -64,7 +64,7 @@ var (
 	responseSize    = counter("coredns_dns_response_size_bytes", "Size of replies.", "server", "zone", "view", "proto")
 	doRequests      = counter("coredns_dns_do_requests_total", "Queries with the DO bit, which ask for DNSSEC records.", "server", "zone", "view")
 	socketWait      = counter("nodens_dns_socket_wait_seconds", "Time that UDP queries wait in the socket before the agent reads them, sampled at most once a millisecond for each reader.")
-	shedRequests    = counter("nodens_dns_shed_total", "Queries answered SERVFAIL because too many wait for upstreams or for the cluster view, by the limit reached: of all clients (capacity), of one client (client), or of queries in flight to one upstream (upstream).", "reason")
+	shedRequests    = counter("nodens_dns_shed_total", "Queries answered SERVFAIL because too many wait for upstreams or for the cluster view, by reason: the client waits in most places and another query needs one (client), queries that have lost their place do not end in time (capacity), or too many queries are in flight to one upstream (upstream).", "reason")
 	refusedConns    = counter("nodens_dns_connections_refused_total", "New TCP connections closed because too many were open, of their client or of all clients, and all of them were busy.")
 	evictedConns    = counter("nodens_dns_connections_evicted_total", "Idle TCP connections closed to make room for new ones.")
 	abortedConns    = counter("nodens_dns_connections_aborted_total", "TCP connections closed because the client took too long to send a query or to read its replies.")
