@@ -25,11 +25,8 @@ func NewBudget(rate, burst int) *Budget {
 	return &Budget{rate: float64(rate), burst: float64(burst), tokens: float64(burst), arrivals: make([]time.Duration, 0, maxArrivals)}
 }
 
-// take counts a query, and returns whether there is a token for it. A nil Budget has one for all.
+// take counts a query that arrived at the time, which is not before that of the last one, and returns whether there is a token for it.
 func (b *Budget) take(now time.Duration) bool {
-	if b == nil {
-		return true
-	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.arrivals) > 0 {
@@ -44,7 +41,7 @@ func (b *Budget) take(now time.Duration) bool {
 	return true
 }
 
-// Arrived returns how many queries have come, and Dropped how many of them were dropped.
+// Arrived returns how many queries have come.
 func (b *Budget) Arrived() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()

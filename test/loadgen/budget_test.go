@@ -2,10 +2,14 @@ package loadgen
 
 import (
 	"net"
+	"net/netip"
 	"testing"
 	"time"
 
 	"github.com/miekg/dns"
+	"golang.org/x/sys/unix"
+
+	"github.com/nodens-dns/nodens/test/poll"
 )
 
 // TestBudget: a budget takes its burst at once, then its rate, and knows the second with most queries.
@@ -31,8 +35,8 @@ func TestBudget(t *testing.T) {
 	if n := b.MostPerSecond(); n != 200 {
 		t.Errorf("%d in a second, want 200", n)
 	}
-	if (*Budget)(nil).take(0) != true || NewBudget(1, 1).MostPerSecond() != 0 {
-		t.Error("no budget drops a query, or an unused one has some")
+	if n := NewBudget(1, 1).MostPerSecond(); n != 0 {
+		t.Errorf("%d in a second of an unused budget", n)
 	}
 }
 
@@ -41,11 +45,16 @@ func TestLimit(t *testing.T) {
 	l := start(t)
 	b := NewBudget(1, 5)
 	s := Stream{Questions: [][]byte{ask(t, "a."+Brief, dns.TypeA)}, Rate: 2000, Sockets: 1, Count: 20, Patience: 200 * time.Millisecond}
-	l.Limit(b)
+	limit := func(b *Budget) {
+		if err := l.Limit(b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	limit(b)
 	if r := run(t, l, Job{Server: l.Addr(), Streams: []Stream{s}})[0]; r.Answered < 5 || r.Lost != uint64(b.Dropped()) || b.Arrived() != 20 {
 		t.Errorf("of %d queries %d are answered; the budget had %d and dropped %d", r.Sent, r.Answered, b.Arrived(), b.Dropped())
 	}
-	l.Limit(nil)
+	limit(nil)
 	s.Patience = time.Minute
 	if r := run(t, l, Job{Server: l.Addr(), Streams: []Stream{s}})[0]; r.Answered != 20 || r.Prompt > 20 {
 		t.Errorf("without a budget %d of 20 are answered, %d promptly", r.Answered, r.Prompt)
@@ -92,4 +101,40 @@ func TestConnect(t *testing.T) {
 		c := <-accepted
 		defer c.Close()
 	}
+}
+
+// TestStamp: the time of a datagram is when it arrived, and not when it is read.
+func TestStamp(t *testing.T) {
+	fd, err := open(netip.Addr{}, netip.AddrPort{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	if err := stamp(fd, true); err != nil {
+		t.Fatal(err)
+	}
+	local, err := unix.Getsockname(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := net.Dial("udp", netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(local.(*unix.SockaddrInet4).Port)).String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	buf, from := make([]byte, 100), address{}
+	// The kernel begins to note times a little later.
+	poll.Until(t, "a datagram with the time at which it arrived", func() bool {
+		before := time.Now()
+		if _, err := conn.Write([]byte("text")); err != nil {
+			t.Fatal(err)
+		}
+		sent := time.Now()
+		n, at, errno := receiveStamped(fd, buf, &from)
+		if errno != 0 || string(buf[:n]) != "text" || from.Addr != [4]byte{127, 0, 0, 1} {
+			t.Fatalf("%q from %v, %v", buf[:max(n, 0)], from.Addr, errno)
+		}
+		got := time.Unix(0, int64(at))
+		return !got.Before(before) && !got.After(sent)
+	})
 }

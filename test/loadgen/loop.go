@@ -96,7 +96,10 @@ func (l *Loop) Asked() uint64 { return l.up.asked.Load() }
 func (l *Loop) Late() uint64  { return l.up.delayed.Load() }
 
 // Limit makes the upstream drop the queries beyond a budget silently from now on; nil is no budget.
-func (l *Loop) Limit(b *Budget) { l.up.budget.Store(b) }
+func (l *Loop) Limit(b *Budget) error {
+	l.up.budget.Store(b)
+	return stamp(l.up.fd, b != nil)
+}
 
 // Answer is what the upstream says to a query, at once; nil if it is none. It is
 // for another way to ask than UDP, and counts.

@@ -75,6 +75,38 @@ func receive(fd int, buf []byte, from *address) (int, unix.Errno) {
 	return int(n), errno
 }
 
+// stamp has the kernel note when a datagram arrives at the socket, or not.
+func stamp(fd int, on bool) error {
+	value := 0
+	if on {
+		value = 1
+	}
+	return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, value)
+}
+
+// stampMessage is the control message that says when a datagram arrived.
+type stampMessage struct {
+	unix.Cmsghdr
+	at unix.Timespec
+}
+
+// receiveStamped is receive, and also returns when the datagram arrived, as Unix time. It is the present time if the kernel
+// has not noted it.
+func receiveStamped(fd int, buf []byte, from *address) (int, time.Duration, unix.Errno) {
+	var control stampMessage
+	iov := unix.Iovec{Base: &buf[0]}
+	iov.SetLen(len(buf))
+	msg := unix.Msghdr{Name: (*byte)(unsafe.Pointer(from)), Namelen: unix.SizeofSockaddrInet4, Iov: &iov, Control: (*byte)(unsafe.Pointer(&control))}
+	msg.SetIovlen(1)
+	msg.SetControllen(int(unsafe.Sizeof(control)))
+	n, _, errno := unix.RawSyscall(unix.SYS_RECVMSG, uintptr(fd), uintptr(unsafe.Pointer(&msg)), 0)
+	at := time.Duration(time.Now().UnixNano())
+	if errno == 0 && control.Level == unix.SOL_SOCKET && control.Type == unix.SCM_TIMESTAMPNS {
+		at = time.Duration(control.at.Nano())
+	}
+	return int(n), at, errno
+}
+
 // send sends one datagram, which may not be empty. To is nil on a connected socket.
 func send(fd int, buf []byte, to *address) unix.Errno {
 	size := uintptr(0)

@@ -98,8 +98,8 @@ type upstream struct {
 // receive takes one question and answers it or puts the answer into a queue.
 func (u *upstream) receive(now time.Duration) {
 	var from address
-	n, errno := receive(u.fd, u.buf[:], &from)
-	if errno != 0 || !u.budget.Load().take(now) {
+	n, ok := u.read(&from)
+	if !ok {
 		return
 	}
 	msg, delay := respond(u.out[:0], u.buf[:n])
@@ -123,6 +123,18 @@ func (u *upstream) receive(now time.Duration) {
 	u.delayed.Add(1)
 	r.due, r.to, r.n = now+delay, from, copy(r.msg[:], msg)
 	line.head++
+}
+
+// read reads one datagram; false if there is none, or none within the budget.
+func (u *upstream) read(from *address) (n int, ok bool) {
+	b := u.budget.Load()
+	if b == nil {
+		n, errno := receive(u.fd, u.buf[:], from)
+		return n, errno == 0
+	}
+	// The network would drop it when it arrives, whenever the loop has its core.
+	n, at, errno := receiveStamped(u.fd, u.buf[:], from)
+	return n, errno == 0 && b.take(at)
 }
 
 // flush sends what is due.

@@ -2,6 +2,7 @@ package fairness
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -200,10 +201,11 @@ func (b *run) askBeyond(ctx context.Context, d *node, p *peer.Process, rates []i
 		job.Length = budgetLength * b.Length
 	}
 	budget := loadgen.NewBudget(upstreamBudget, upstreamBurst)
-	d.loop.Limit(budget)
-	defer d.loop.Limit(nil)
+	if err := d.loop.Limit(budget); err != nil {
+		return s, err
+	}
 	results, err := d.loop.Run(ctx, job)
-	if err != nil {
+	if err := errors.Join(err, d.loop.Limit(nil)); err != nil {
 		return s, err
 	}
 	for i := range results {

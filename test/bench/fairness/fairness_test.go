@@ -39,8 +39,8 @@ func sampleReport() *Report {
 		}
 	}
 	for i, s := range loadServers() {
-		took := time.Duration(10*(4-i)) * time.Millisecond // 40, 30, 20 and 10
-		l := loadResult{sent: 1000, busy: took, agent: took / 2, floor: 5 * time.Millisecond, elapsed: time.Second}
+		took := float64(4 - i)
+		l := loadResult{sent: 1000, busy: took, client: took / 2, agent: took / 2, floorBusy: 0.5, floorClient: 0.5}
 		r.loads[s.Name] = []loadResult{l, l}
 	}
 	for _, s := range budgetServers() {
@@ -72,7 +72,7 @@ func TestTargets(t *testing.T) {
 	bad[1].flood.hits = answered(100, 2*time.Millisecond)
 	bad[1].flood.misses = answered(99, 3*time.Millisecond)
 	bad[1].flood.misses.Answered++ // a SERVFAIL
-	r.loads[kernelLimitRow][0].busy, r.loads[kernelLimitRow][1].busy = 15*time.Millisecond, 15*time.Millisecond
+	r.loads[kernelLimitRow][0].agent, r.loads[kernelLimitRow][1].agent = 1, 1
 	r.budgets[budgetRow][1].greedy.most = 1001
 	r.budgets[budgetRow][1].greedy.dropped = 1
 	r.budgets[budgetRow][0].equal.pods[3] = answered(80)
@@ -82,7 +82,7 @@ func TestTargets(t *testing.T) {
 		"nodens: p99 of hits beside a flood, relative to the control: hits",
 		"nodens: victims' queries that failed, in any round: hits",
 		"nodens: victims' queries that were lost, in any round: hits",
-		"node's CPU time for a flood with the limit in the kernel, relative to the agent: ",
+		"node's CPU time for a flood with the limit in the kernel, relative to the agent: client and agent",
 		"queries in the upstream's busiest second: ",
 		"queries that the upstream dropped: ",
 		"a pod's answers: distance from the mean: ",
