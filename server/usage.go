@@ -1,6 +1,10 @@
 package server
 
-import "net/netip"
+import (
+	"net/netip"
+
+	"github.com/nodens-dns/nodens/internal/share"
+)
 
 // Usage is how much of one limit is in use.
 type Usage struct {
@@ -36,6 +40,10 @@ func (s *Server) Usage() Usages {
 	}
 	return u
 }
+
+// WaitingClients returns at most n clients with queries that wait, those with the most first: the order in which
+// they lose a place when another client needs it. It is safe for concurrent use.
+func (s *Server) WaitingClients(n int) []share.Holder { return s.waiting.Holders(n) }
 
 // raise makes addr the address with the highest use if it uses more than the others.
 func (u *Usage) raise(used int, addr netip.AddrPort) {

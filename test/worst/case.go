@@ -18,6 +18,8 @@ type Case struct {
 	Queries [][]byte
 	// Rate is how many of them are sent a second.
 	Rate int
+	// Sources is from how many addresses they come, in turn; 0 is one address.
+	Sources int
 	// Connections is how many idle TCP connections an attacker keeps open to the DNS
 	// port and to the metrics port each, from one address. It stands in place of Queries.
 	Connections int
@@ -42,6 +44,7 @@ const (
 	domains      = 32    // of one search path, the most that Kubernetes allows
 	connections  = 1000  // that one client keeps open
 	silentRate   = 1200  // queries a second for names whose servers are silent
+	sources      = 600   // addresses of one attacker, more than the agent counts one by one
 	commonRate   = 60    // queries a second of the other cases: 3 KB/s
 	heavySRVRate = 20    // queries a second for SRV records: 1 KB/s
 )
@@ -94,6 +97,10 @@ func Cases() []Case {
 			What: "Replies of 64 KB whose names are chains of pointers, a new name each time.", Queries: many("b%04d."+Bombs, 2000)},
 		{Name: "silent servers", Pinned: "TestClientShare", Who: "a client and an upstream", Rate: silentRate,
 			What: "New names for which no server answers.", Queries: many("s%04d."+Silence, 8000)},
+		{Name: "silent servers, many addresses", Pinned: "TestLimiterNeverStarves", Who: "a pod with NET_RAW and an upstream", Rate: silentRate, Sources: sources,
+			What: fmt.Sprintf("The same from %d addresses in turn, so that they hold all places to wait.", sources), Queries: many("m%04d."+Silence, 8000)},
+		{Name: "many addresses", Who: "a pod with NET_RAW", Rate: commonRate, Sources: sources,
+			What: fmt.Sprintf("Queries for one name from %d addresses in turn, which take the rows of the tables of clients.", sources), Queries: one("www."+listed, dns.TypeA)},
 		{Name: "idle connections", Pinned: "TestHTTPClientLimit", Who: "a client", Connections: connections,
 			What: fmt.Sprintf("%d connections each to the DNS port and to the metrics port, from one address.", connections)},
 	}

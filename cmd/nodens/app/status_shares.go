@@ -10,8 +10,11 @@ import (
 	"github.com/nodens-dns/nodens/upstream"
 )
 
-// maxShownLimited bounds the limited clients in the status.
-const maxShownLimited = 16
+const (
+	// maxShownLimited bounds the limited clients in the status, maxShownWaiting those with waiting queries.
+	maxShownLimited = 16
+	maxShownWaiting = 8
+)
 
 // fairShares returns which clients are limited, how full the budgets of g's upstreams are, and which clients have
 // the most waiting queries.
@@ -20,6 +23,9 @@ func (a *agent) fairShares(g *generation) report.FairShares {
 	if t := a.builder.clients.counted(); t != nil {
 		a.fastPath.updateCounters() // before the counters are read
 		addLimited(&f, t.Report(clients.Pods, clients.Minute))
+	}
+	for _, h := range a.server.WaitingClients(maxShownWaiting) {
+		f.Waiting = append(f.Waiting, report.WaitingClient{NameClient: a.clientAt(h.Addr), Waiting: h.Places})
 	}
 	return f
 }

@@ -4,15 +4,19 @@ package app
 
 import (
 	"fmt"
+	"net"
 	"net/netip"
+	"path/filepath"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/cmd/nodens/options"
 	"github.com/nodens-dns/nodens/internal/report"
 	"github.com/nodens-dns/nodens/server/clients"
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/poll"
 	"github.com/nodens-dns/nodens/upstream"
 )
 
@@ -80,4 +84,39 @@ func TestNewBudget(t *testing.T) {
 	if b := l.newBudget(nil); b != nil {
 		t.Errorf("no budget is %+v", b)
 	}
+}
+
+// TestWaitingClients: the status says who loses a place to wait in first.
+func TestWaitingClients(t *testing.T) {
+	silent, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	socket, p := filepath.Join(t.TempDir(), "a.sock"), peer.Ports(t, 1)
+	startAgent(t, fmt.Sprintf(".:%d {\n bind 127.0.0.1\n forward . %v\n}\n", p[0], silent.LocalAddr()), func(o *options.Agent) { o.AdminSocket = socket })
+	conn, err := net.Dial("udp", fmt.Sprintf("127.0.0.1:%d", p[0]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	ask := func(name string) {
+		packed, err := new(dns.Msg).SetQuestion(name, dns.TypeA).Pack()
+		if err == nil {
+			_, err = conn.Write(packed)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if list := statusOf(t, socket).FairShares.Waiting; list == nil || len(list) > 0 {
+		t.Errorf("nobody waits, but %v", list)
+	}
+	n := 0
+	poll.Until(t, "a client with two waiting queries", func() bool {
+		n++
+		ask(fmt.Sprintf("a%d.test.", n))
+		list := statusOf(t, socket).FairShares.Waiting
+		return len(list) == 1 && list[0].Waiting > 1 && list[0].Label() == "(host)" && list[0].Address == "127.0.0.1"
+	})
 }

@@ -248,7 +248,7 @@ func (b *run) measureVictim(ctx context.Context, t attackedAgent, c worst.Case, 
 	}
 	streams := []loadgen.Stream{{Questions: [][]byte{worst.Victim()}, Rate: victimRate, Sockets: harness.Clients}}
 	if len(c.Queries) > 0 {
-		streams = append(streams, loadgen.Stream{Questions: c.Queries, Rate: c.Rate, Sockets: 1, From: attackerAddr, Server: to})
+		streams = append(streams, loadgen.Stream{Questions: c.Queries, Rate: c.Rate, Sockets: max(1, c.Sources), From: attackerAddr, Sources: sources(c.Sources), Server: to})
 	} else if to.Addr() != controlAddr {
 		closeAll := openIdle(b.connections(c), to, netip.AddrPortFrom(to.Addr(), uint16(t.agent.Metrics)))
 		defer closeAll()
@@ -271,6 +271,15 @@ func (b *run) measureVictim(ctx context.Context, t attackedAgent, c worst.Case, 
 		victim.attacked = results[1].Sent
 	}
 	return victim, nil
+}
+
+// sources returns n addresses of an attacker.
+func sources(n int) []netip.Addr {
+	list := make([]netip.Addr, n)
+	for i := range list {
+		list[i] = netip.AddrFrom4([4]byte{127, 66, byte(i >> 8), byte(i)})
+	}
+	return list
 }
 
 // The attack of the short form: some queries within the time that the victim's take. Nobody waits
