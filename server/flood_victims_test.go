@@ -1,0 +1,142 @@
+// These tests use waiting, which is not exported.
+
+package server
+
+import (
+	"crypto/tls"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/wire"
+	"github.com/nodens-dns/nodens/server/resolver"
+	"github.com/nodens-dns/nodens/test/resolvertest"
+)
+
+// askName asks for the addresses of a name and returns whether there are any. It may be called by several
+// goroutines only over HTTPS.
+type askName func(name string) (bool, error)
+
+// newAskName returns what the client at from asks addr with.
+func newAskName(t *testing.T, network, from string, addr netip.AddrPort, cfg *tls.Config) askName {
+	t.Helper()
+	if network != "https" {
+		c := newAsker(t, network, from, addr)
+		return func(name string) (bool, error) {
+			if err := c.WriteMsg(question(name, dns.TypeA)); err != nil {
+				return false, err
+			}
+			m, err := c.ReadMsg()
+			return err == nil && m.Rcode == dns.RcodeSuccess && len(m.Answer) > 0, err
+		}
+	}
+	c := newHTTPSFrom(t, cfg, from)
+	return func(name string) (bool, error) {
+		m, _, err := c.ask(addr, question(name, dns.TypeA))
+		if err != nil && strings.Contains(err.Error(), "503") {
+			return false, nil
+		}
+		return err == nil && m.Rcode == dns.RcodeSuccess && len(m.Answer) > 0, err
+	}
+}
+
+// flooder is a client whose queries always take all places.
+type flooder struct {
+	t       *testing.T
+	stop    chan struct{}
+	refused atomic.Uint64
+	all     sync.WaitGroup
+}
+
+// run asks with each of asks for names that nobody has asked for, whose upstream is silent.
+func (f *flooder) run(asks []askName) {
+	for i, ask := range asks {
+		f.all.Go(func() {
+			for n := 0; ; n++ {
+				select {
+				case <-f.stop:
+					return
+				default:
+				}
+				switch ok, err := ask(fmt.Sprintf("n%d-%d.hold.test.", i, n)); {
+				case err != nil:
+					f.t.Errorf("the flooder: %v", err)
+					return
+				case !ok:
+					f.refused.Add(1)
+				}
+			}
+		})
+	}
+}
+
+// TestFloodBesideVictims: beside a client that takes all waiting places with names that its upstream does
+// not answer, no query of twenty other clients is refused, over each transport, hits and misses.
+func TestFloodBesideVictims(t *testing.T) {
+	const places, excess, victims, each = 128, 32, 20, 12
+	for network, transport := range map[string]config.Transport{"udp": config.PlainDNS, "tcp": config.PlainDNS, "https": config.DNSOverHTTPS} {
+		t.Run(network, func(t *testing.T) {
+			release := make(chan struct{})
+			b := resolvertest.StartBackend(t, withholding(release))
+			z := &resolver.Zone{
+				Name: wire.Root, Stats: resolver.NewStats(), Cache: resolvertest.Cache(),
+				Hosts: resolvertest.Hosts(t, true, "192.0.2.9 by.hand"), Forward: patientPool(t, b.Addr()),
+			}
+			limits := patientLimits()
+			limits.Waiting, limits.ClientConns = places, 2*places
+			s, addr, roots := startListener(t, limits, ListenerConfig{Transport: transport}, z)
+			cfg := &tls.Config{RootCAs: roots}
+			f := &flooder{t: t, stop: make(chan struct{})}
+			asks := make([]askName, places+excess)
+			for i := range asks {
+				if asks[i] = asks[0]; i == 0 || network != "https" {
+					asks[i] = newAskName(t, network, "127.0.0.9", addr, cfg)
+				}
+			}
+			f.run(asks)
+			eventually(t, "the flooder to hold all places, and to lose some", func() bool { return s.waiting.InUse() == places && f.refused.Load() > 0 })
+			var all sync.WaitGroup
+			for v := range victims {
+				ask := newAskName(t, network, fmt.Sprintf("127.0.0.%d", 10+v), addr, cfg)
+				all.Go(func() {
+					for n := range each {
+						name := fmt.Sprintf("v%d-%d.test.", v, n)
+						if n%2 > 0 {
+							name = "by.hand."
+						}
+						if ok, err := ask(name); !ok {
+							t.Errorf("victim %d is refused %s (%v)", v, name, err)
+						}
+					}
+				})
+			}
+			all.Wait()
+			if n := s.waiting.InUse(); n < places/2 {
+				t.Errorf("the flooder holds only %d places in the end", n)
+			}
+			close(f.stop)
+			close(release)
+			f.all.Wait()
+			if n := f.refused.Load(); n != shed(s) {
+				t.Errorf("%d queries are counted as refused, and %d of the flooder's were", shed(s), n)
+			}
+		})
+	}
+}
+
+// newHTTPSFrom is a client over HTTP/2 at from, for as long as the test lasts.
+func newHTTPSFrom(t *testing.T, cfg *tls.Config, from string) httpsClient {
+	t.Helper()
+	c := openHTTPS(t, cfg, true)
+	d := &net.Dialer{Timeout: patience, LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(from), 0))}
+	c.Transport.(*http.Transport).DialContext = d.DialContext
+	return c
+}
