@@ -39,12 +39,27 @@ func (s Sample) Status() *report.Status {
 		Upstreams:  report.Counts{Total: 3, Suspect: 1},
 		FailOpen:   report.FailOpen{Rules: "nftables", Active: true, Servers: 2},
 		KernelPath: report.KernelPath{Active: true, Answering: 58, Watched: 3},
+		FairShares: report.FairShares{
+			Seconds: 47, Limited: []report.LimitedClient{{NameClient: checkoutPod, Limited: limitedQueries, Reasons: map[string]uint64{"client_limit": limitedQueries}}},
+			Waiting: []report.WaitingClient{{NameClient: thumbnailsPod, Waiting: 5}, {NameClient: checkoutPod, Waiting: 1}},
+			Budgets: []report.UpstreamBudget{{To: "10.40.0.11:53", Budget: *budget}},
+		},
 		Faults: []report.Fault{
 			{Time: s.Now.Add(-26 * time.Hour), Level: "warn", Message: "installing the rules failed; the next check tries again", Fields: "part=netsetup interval=1m0s"},
 			{Time: s.Now.Add(-9 * time.Minute), Level: "warn", Message: "an upstream left queries unanswered; others are asked first", Fields: "part=upstream to=10.40.0.12:53"},
 		},
 	}
 }
+
+// The pods of the sample that are limited or have waiting queries, the number of limited queries, and the budget of an
+// upstream.
+var (
+	checkoutPod   = report.NameClient{Kind: "pod", Namespace: "shop", WorkloadKind: "Deployment", Workload: "checkout", Pod: "checkout-0d3e9ad8-2v44j"}
+	thumbnailsPod = report.NameClient{Kind: "pod", Namespace: "media", WorkloadKind: "Deployment", Workload: "thumbnails", Pod: "thumbnails-108618e2-7xk2p"}
+	budget        = &report.Budget{LimitPerSecond: 900, UsedShare: 0.13, Waited: 12, GivenUp: 31, Clients: []report.WaitingClient{}}
+)
+
+const limitedQueries = 412
 
 // Upstreams implements [page.Source].
 func (s Sample) Upstreams() *report.Upstreams {
@@ -54,9 +69,11 @@ func (s Sample) Upstreams() *report.Upstreams {
 			Recent: report.Exchanges{Seconds: 60, PerSecond: perSecond, ServfailShare: float64(servfail) / (perSecond * 90000), P50Seconds: 4 * rtt / 3, P99Seconds: 8 * rtt},
 		}
 	}
+	first := server("10.40.0.11:53", 118.4, 0.0021, false, 410)
+	first.Budget = budget
 	return &report.Upstreams{Header: header, Forwards: []report.Forward{
 		{Zones: []string{"cluster.local.", "."}, From: "cluster.local.", Upstreams: []report.Upstream{server("10.96.113.7:53", 1.3, 0.0006, false, 2)}},
-		{Zones: []string{"."}, From: ".", Upstreams: []report.Upstream{server("10.40.0.11:53", 118.4, 0.0021, false, 410), server("10.40.0.12:53", 9.7, 0.0384, true, 2280)}},
+		{Zones: []string{"."}, From: ".", Upstreams: []report.Upstream{first, server("10.40.0.12:53", 9.7, 0.0384, true, 2280)}},
 	}}
 }
 
@@ -89,6 +106,9 @@ func (s Sample) Clients(by, window string, limit int) (*report.Clients, error) {
 		counts := report.ClientCounts{
 			Queries: n(1), NXDomain: n(w.nxdomain), Servfail: n(w.fails), NoError: n(1 - w.nxdomain - w.fails),
 			Hits: n(w.hit), Kernel: n(w.kernel), Upstream: n(1 - w.hit), Waste: n(w.waste), Slow: n((1 - w.hit) * 0.01),
+		}
+		if w.name == "checkout" {
+			counts.Limited = limitedQueries
 		}
 		row := report.Client{
 			Kind: "pod", Namespace: w.namespace, WorkloadKind: "Deployment", Workload: w.name, Pod: pod, Addresses: []string{},
@@ -193,7 +213,8 @@ func (s Sample) Explain(values url.Values) (*report.Explanation, error) {
 		Header: header, Ndots: 5, Search: []string{"shop.svc.cluster.local.", "svc.cluster.local.", "cluster.local."},
 		Listener: report.ExplainedListener{Address: "169.254.20.10:53", Transport: "dns", Protocol: "udp"},
 		Client: report.ExplainedClient{
-			Address: "10.244.3.17", Namespace: "shop", Pod: "checkout-0d3e9ad8-2v44j", Kernel: &report.KernelClient{Interface: "veth3a91c07e", Answering: true, Result: "answered"},
+			Address: "10.244.3.17", Namespace: "shop", Pod: "checkout-0d3e9ad8-2v44j",
+			Limited: map[string]uint64{"client_limit": limitedQueries}, LimitedSeconds: 47, Kernel: &report.KernelClient{Interface: "veth3a91c07e", Answering: true, Result: "answered"},
 		},
 	}
 	for _, domain := range e.Search {

@@ -249,3 +249,26 @@ func TestPlaces(t *testing.T) {
 		return status == ok
 	})
 }
+
+// TestLimited: the page says who is limited, who loses first, and how full the budgets are.
+func TestLimited(t *testing.T) {
+	p := page.New(newSample())
+	text := get(p, "/?sort-clients=limited", nil).Body.String()
+	for _, want := range []string{
+		"<dt>Limited clients</dt><dd>shop/checkout-0d3e9ad8-2v44j: 412 in the last 47 s (client_limit 412)</dd>",
+		"<dt>Upstream budgets</dt><dd>10.40.0.11:53: 13% of 900/s</dd>",
+		"<dt>Shed next</dt><dd>media/thumbnails-108618e2-7xk2p (5 waiting), shop/checkout-0d3e9ad8-2v44j (1 waiting)</dd>",
+		`<td class="number">13.0%</td><td>900/s</td>`, `<td class="number">0%</td><td>–</td>`, `<td class="number">412</td>`,
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the page does not have %s", want)
+		}
+	}
+	if first := rows(text, "clients")[0]; !strings.HasPrefix(first, "shop/checkout-") {
+		t.Errorf("the first one by limited queries is %s", first)
+	}
+	const want = "Limited: client_limit 412 in the last 47 s"
+	if text := get(p, "/explain?name=a.test&from=shop/checkout", nil).Body.String(); !strings.Contains(text, want) {
+		t.Errorf("the explanation does not have %s", want)
+	}
+}
