@@ -67,6 +67,10 @@ func (h *httpsServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.writeError(w, http.StatusInternalServerError)
 		return
 	}
+	if h.overLimit(v) {
+		h.writeError(w, http.StatusTooManyRequests)
+		return
+	}
 	e := dohRequests.Get().(*dohRequest)
 	e.s, e.body, e.reusable = h.s, http.NewResponseController(w), false
 	if !h.beginRequest(v, e) {
@@ -106,6 +110,9 @@ func (h *httpsServer) serveRequest(v *httpsConn, e *dohRequest, w http.ResponseW
 		return
 	case isRequestError(msg):
 		h.writeError(w, http.StatusBadRequest)
+		return
+	case e.x.OverLimit():
+		h.writeError(w, http.StatusTooManyRequests)
 		return
 	}
 	h.statuses.add(http.StatusOK)
@@ -236,7 +243,7 @@ func (h *httpsServer) writeError(w http.ResponseWriter, status int) {
 // countedStatuses lists every HTTP status that the server replies with.
 var countedStatuses = [...]int{
 	http.StatusOK, http.StatusBadRequest, http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusRequestEntityTooLarge,
-	http.StatusUnsupportedMediaType, http.StatusInternalServerError, http.StatusServiceUnavailable,
+	http.StatusUnsupportedMediaType, http.StatusTooManyRequests, http.StatusInternalServerError, http.StatusServiceUnavailable,
 }
 
 // httpStatuses counts the replies at one address by status, in the order of

@@ -56,6 +56,8 @@ type Limits struct {
 	PodRanges *podrange.Ranges
 	// Poller makes readers wait on Go's network poller instead of in the kernel.
 	Poller bool
+	// Client is the limit of each client's queries, checked before a query is parsed; nil: there is none.
+	Client *resolver.ClientLimit
 	noMmsg bool // set by tests: readers do not use recvmmsg
 }
 

@@ -232,6 +232,10 @@ func (c *tcpConn) answerQuery(fd int, d *readState) bool {
 	}
 	n := len(d.replies) + lengthPrefix
 	rt := c.l.config.Load().Routes
+	if c.s.overLimit(rt, &d.x) {
+		d.addReply(c.s.limits.Client.Refuse(d.replies[n:n], d.x.Query.Packet, resolver.TCP))
+		return true
+	}
 	msg, o := c.s.serve(rt, &d.x, d.replies[n:n])
 	d.x.Arrival += d.x.Latency
 	if o != resolver.Answered {

@@ -155,6 +155,11 @@ func (u *udpReader) answer(cfg *activeConfig, d *packet) (waits bool) {
 	s, r := u.s, &u.request
 	r.Client = d.from.client
 	r.Query.Packet = d.in[:d.n]
+	if s.overLimit(cfg.Routes, &r.Request) {
+		d.reply = s.limits.Client.Refuse(d.out[:0], r.Query.Packet, resolver.UDP)
+		d.out = reuseBuffer(d.out, d.reply)
+		return false
+	}
 	var o resolver.Outcome
 	r.epochs = s.fastPath.epochs()
 	d.reply, o = s.serve(cfg.Routes, &r.Request, d.out)

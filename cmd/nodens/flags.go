@@ -15,6 +15,7 @@ import (
 
 	"github.com/nodens-dns/nodens/cmd/nodens/options"
 	"github.com/nodens-dns/nodens/internal/cli"
+	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/report"
 	"github.com/nodens-dns/nodens/netsetup"
 )
@@ -116,6 +117,8 @@ func (f *agentFlags) addService(flags *pflag.FlagSet) {
 	cli.Func(flags, "readers", "0", "`number` of UDP sockets and threads of each address; 0 for one per core", f.setReaders)
 	cli.Enum(flags, "reader-wait", "kernel", "where readers wait for packets: in the kernel, or in Go's poller", []string{"kernel", "poller"},
 		func(text string) { f.Polled = text == "poller" })
+	cli.Func(flags, "client-limit", "off", "`limit` of the queries of each client to the agent as QPS [BURST] [refuse|truncate|drop], such as \"200 400 refuse\"; off for none", f.setClientLimit)
+	cli.Func(flags, "client-limit-except", "", "comma-separated `addresses` or CIDRs of clients without a limit, besides the node itself", f.setClientLimitExcept)
 }
 
 func (f *agentFlags) addCache(flags *pflag.FlagSet) {
@@ -200,6 +203,20 @@ func (f *agentFlags) setReaders(s string) error {
 	}
 	f.Readers = n
 	return nil
+}
+
+// setClientLimit reads what client_limit takes.
+func (f *agentFlags) setClientLimit(s string) (err error) {
+	if f.ClientLimit = nil; s == "" || s == "off" {
+		return nil
+	}
+	f.ClientLimit, err = config.ParseClientLimit(s)
+	return err
+}
+
+func (f *agentFlags) setClientLimitExcept(s string) (err error) {
+	f.ClientLimitExcept, err = config.ParseNets(s)
+	return err
 }
 
 // portFlag returns the function that sets p to a port from least on.

@@ -2,11 +2,16 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"io"
 	"os"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodens-dns/nodens/internal/config"
 )
 
 func TestPlace(t *testing.T) {
@@ -54,6 +59,20 @@ func TestFlags(t *testing.T) {
 		o.SetupInterface || o.SetupIptables || o.InterfaceName != "x0" || !o.ReloadBySignal || o.UpstreamService != "kube-dns-upstream" {
 		t.Errorf("flags are %+v", o)
 	}
+	for arg, want := range map[string]*config.ClientLimit{
+		"": nil, "off": nil, "100": {Rate: 100, Burst: 100}, "100 200 drop": {Rate: 100, Burst: 200, Action: config.LimitDrop}, " 5  truncate ": {Rate: 5, Burst: 5, Action: config.LimitTruncate},
+	} {
+		o, err := parseFlags([]string{"-client-limit=" + arg, "--client-limit-except=10.1.2.3/8, fd00::1"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, o.ClientLimit); diff != "" {
+			t.Errorf("-client-limit=%s: %s", arg, diff)
+		}
+		if got := fmt.Sprint(o.ClientLimitExcept); got != "[10.0.0.0/8 fd00::1/128]" {
+			t.Errorf("the exceptions are %s", got)
+		}
+	}
 	for arg, want := range map[string]string{"": "invalid AddrPort", "off": "invalid AddrPort", "127.0.0.1:8353": "127.0.0.1:8353", "[::1]:8353": "[::1]:8353"} {
 		if o, err := parseFlags([]string{"-page=" + arg}); err != nil || o.Page.String() != want {
 			t.Errorf("-page=%s: %v, %v", arg, o.Page, err)
@@ -82,6 +101,9 @@ func TestFlags(t *testing.T) {
 		"-page=127.0.0.1:0":      "-page",
 		"-syncinterval=0":        "-syncinterval",
 		"-syncinterval=banana":   "-syncinterval",
+		"-client-limit=0":        "-client-limit",
+		"-client-limit=many":     "-client-limit",
+		"-client-limit-except=x": "-client-limit-except",
 		"-health-port=70000":     "-health-port",
 		"-dns.port=0":            "-dns.port",
 		"-readers=-1":            "-readers",

@@ -89,6 +89,7 @@ type Block struct {
 	Dnstap      *Dnstap      `directive:"dnstap"`
 	Trace       *Trace       `directive:"trace"`
 	View        *View        `directive:"view"`
+	ClientLimit *ClientLimit `directive:"client_limit"`
 	ACL         *ACL         `directive:"acl"`
 	Any         *Any         `directive:"any"`
 	Local       *Local       `directive:"local"`

@@ -220,7 +220,7 @@ func TestDirectives(t *testing.T) {
 func TestTable(t *testing.T) {
 	want := []string{
 		"metadata", "tls", "timeouts", "reload", "nsid", "bufsize", "bind", "debug", "ready", "health", "pprof", "prometheus", "errors",
-		"log", "dnstap", "trace", "view", "acl", "any", "local", "dns64", "loadbalance", "minimal", "rewrite", "autopath", "template",
+		"log", "dnstap", "trace", "view", "client_limit", "acl", "any", "local", "dns64", "loadbalance", "minimal", "rewrite", "autopath", "template",
 		"hosts", "k8s_external", "kubernetes", "loop", "cache", "forward", "whoami",
 	}
 	if diff := cmp.Diff(want, Directives()); diff != "" {

@@ -12,7 +12,7 @@ import (
 
 // TestFaults reads a directive at line 3 of a block and looks at the whole error.
 func TestFaults(t *testing.T) {
-	all := "acl, any, autopath, bind, bufsize, cache, debug, dns64, dnstap, errors, forward, health, hosts, k8s_external, kubernetes, loadbalance, local, log, loop, metadata, minimal, nsid, pprof, prometheus, ready, reload, rewrite, template, timeouts, tls, trace, view, whoami"
+	all := "acl, any, autopath, bind, bufsize, cache, client_limit, debug, dns64, dnstap, errors, forward, health, hosts, k8s_external, kubernetes, loadbalance, local, log, loop, metadata, minimal, nsid, pprof, prometheus, ready, reload, rewrite, template, timeouts, tls, trace, view, whoami"
 	forwardOptions := "doh_method, except, expire, failfast_all_unhealthy_upstreams, failover, force_tcp, health_check, max_age, max_concurrent, max_connect_attempts, max_fails, max_idle_conns, next, next_on_nodata, policy, prefer_udp, read_timeout, resolver, source_address, tls, tls_servername"
 	empty := write(t, t.TempDir(), "resolv.conf", "nameserver none\n")
 	folder := t.TempDir()
@@ -193,7 +193,7 @@ func TestFileFaults(t *testing.T) {
 		{"saved over each other", "a.test {\nkubernetes {\nsave /view\n}\n}\nb.test c.test:54 {\nkubernetes {\nsave //view\nlabels a=b\n}\n}\n", `Corefile:6: kubernetes save: the block at Corefile:1 saves to /view too, and watches something else; name another file`},
 		{"CIDR twice", "10.0.0.0/9 {\n}\n10.3.0.0/16 {\n}\n", `Corefile:3: the zone 3.10.in-addr.arpa. on port 53 is already served by the block at Corefile:1; merge the two blocks, or bind them to different addresses`},
 		{"several", ". {\ncache {\nsucces 1\n}\nerors\nforward . x! {\nexpire 1\n}\n}\n", `Corefile:3: cache: unknown option "succes" (did you mean "success"?); allowed: denial, disable, keepttl, nxdomain_cut, prefetch, serve_stale, serve_stale_policy, servfail, success
-Corefile:5: unknown directive "erors" (did you mean "errors"?); allowed: acl, any, autopath, bind, bufsize, cache, debug, dns64, dnstap, errors, forward, health, hosts, k8s_external, kubernetes, loadbalance, local, log, loop, metadata, minimal, nsid, pprof, prometheus, ready, reload, rewrite, template, timeouts, tls, trace, view, whoami
+Corefile:5: unknown directive "erors" (did you mean "errors"?); allowed: acl, any, autopath, bind, bufsize, cache, client_limit, debug, dns64, dnstap, errors, forward, health, hosts, k8s_external, kubernetes, loadbalance, local, log, loop, metadata, minimal, nsid, pprof, prometheus, ready, reload, rewrite, template, timeouts, tls, trace, view, whoami
 Corefile:6: forward: "x!" is neither an IP address, nor the name of a server, nor a file that exists; write IP, NAME, or one of them with :PORT
 Corefile:7: forward expire: "1" is not a duration such as 500ms, 30s or 1m30s`},
 		{"once for two ports", "a.test:53 b.test:54 {\nbufsize 1\n}\n", `Corefile:2: bufsize: 1 is out of range; allowed: 512 to 4096`},

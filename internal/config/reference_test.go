@@ -25,7 +25,7 @@ const reference = "../../docs/reference/corefile"
 var steps = map[string]string{
 	"bind": "sockets", "tls": "sockets", "timeouts": "sockets",
 	"reload": "process", "debug": "process", "ready": "process", "health": "process", "pprof": "process", "prometheus": "process",
-	"view": "1", "bufsize": "1", "loop": "2", "local": "3", "any": "3", "rewrite": "4", "acl": "5",
+	"view": "1", "bufsize": "1", "loop": "2", "client_limit": "2", "local": "3", "any": "3", "rewrite": "4", "acl": "5",
 	"template": "6", "hosts": "7", "k8s_external": "8", "kubernetes": "9", "cache": "10", "forward": "11", "whoami": "12",
 	"autopath": "13", "dns64": "14", "minimal": "15", "nsid": "15", "loadbalance": "15",
 	"metadata": "1", "errors": "16", "log": "16", "dnstap": "16", "trace": "16",

@@ -45,6 +45,13 @@ func TestStandaloneDirectives(t *testing.T) {
 			{Zones: zone, Policies: []ACLPolicy{{Action: ACLBlock}}},
 		}}},
 
+		{"rate", "client_limit", "client_limit 100", &ClientLimit{Rate: 100, Burst: 100}},
+		{"burst", "client_limit", "client_limit 100 20", &ClientLimit{Rate: 100, Burst: 20}},
+		{"action", "client_limit", "client_limit 100 truncate", &ClientLimit{Rate: 100, Burst: 100, Action: LimitTruncate}},
+		{"all of it", "client_limit", "client_limit 1000000 1 drop {\nexcept 10.0.0.1/8 ::1\nexcept 192.0.2.1\n}", &ClientLimit{
+			Rate: 1_000_000, Burst: 1, Action: LimitDrop, Except: nets("10.0.0.0/8", "::1/128", "192.0.2.1/32"),
+		}},
+
 		{"default", "any", "any", &Any{}},
 		{"default", "minimal", "minimal", &Minimal{}},
 		{"default", "whoami", "whoami", &Whoami{}},
@@ -70,6 +77,17 @@ func TestStandaloneDirectives(t *testing.T) {
 // TestStandaloneDirectiveErrors reads a directive at line 3 of a block.
 func TestStandaloneDirectiveErrors(t *testing.T) {
 	for _, tt := range []struct{ text, want string }{
+		{"client_limit", `3: client_limit: an argument is missing after "client_limit"; write: client_limit QPS [BURST] [refuse|truncate|drop]`},
+		{"client_limit 0", `3: client_limit: "0" is not a number of queries; allowed: 1 to 1000000`},
+		{"client_limit drop", `3: client_limit: "drop" is not a number of queries; allowed: 1 to 1000000`},
+		{"client_limit 10 1000001", `3: client_limit: "1000001" is not a number of queries; allowed: 1 to 1000000`},
+		{"client_limit 10 ignore", `3: client_limit: "ignore" is not a number of queries; allowed: 1 to 1000000`},
+		{"client_limit 10 20 ignore", `3: client_limit: "ignore" is no action; give refuse, truncate or drop`},
+		{"client_limit 10 drop 20", `3: client_limit: "20" follows the action; write: QPS [BURST] [refuse|truncate|drop]`},
+		{"client_limit 10 20 drop 30", `3: client_limit: "30" is one argument too many after "client_limit"; write: client_limit QPS [BURST] [refuse|truncate|drop]`},
+		{"client_limit 10 {\nexcept\n}", `4: client_limit: an argument is missing after "except"; write: except CIDRS…`},
+		{"client_limit 10 {\nexcept eth0\n}", `4: client_limit except: "eth0" is not an address or a CIDR such as 10.0.0.0/8`},
+		{"client_limit 10\nclient_limit 20", `4: client_limit: "client_limit" is in the block twice, first at Corefile:3; keep one`},
 		{"acl a..b", `3: acl: "a..b" is not a zone: not a domain name: "a..b" has an empty label`},
 		{"acl {\nblok\n}", `4: acl: unknown action "blok" (did you mean "block"?); allowed: allow, block, drop, filter`},
 		{"acl {\nblock {\ntype A\n}\n}", `4: acl: "block" takes no block in braces; write: block [type QTYPES…] [net SOURCES…]`},

@@ -50,6 +50,8 @@ func TestSuspicious(t *testing.T) {
 		{"bind", ". {\nbind 169.254.20.10 169.254.25.10 127.0.0.1\n}\n", local, []string{"Corefile:2: bind: 169.254.25.10 is not an address of --localip (169.254.20.10)"}},
 		{"no listener", ".:5300 {\nbind 169.254.20.10\n}\n", local, []string{"Corefile: no server block listens on 169.254.20.10:53, an address of --localip"}},
 		{"no root zone", "cluster.local {\nbind 169.254.20.10\n}\n", local, []string{"Corefile: no server block on 169.254.20.10:53 serves the root zone"}},
+		{"burst of a client", ". {\nclient_limit 100 5\n}\n", nil, []string{"Corefile:2: client_limit: one look-up of a pod is up to 10 queries at once, and the limit is 5: give a BURST of 10 or more"}},
+		{"limit of a client", ". {\nclient_limit 10\n}\n", nil, nil},
 		{"view behind all", ". {\nwhoami\n}\n. {\nview v {\nexpr type() == 'A'\n}\n}\n", nil, []string{"Corefile:4: no query for . reaches this block: the one at Corefile:1 takes all of them"}},
 		{"view before all", ". {\nview v {\nexpr type() == 'A'\n}\n}\n. {\nwhoami\n}\n", nil, nil},
 		{"loop over two blocks", ".:5301 {\nbind 127.0.0.1\nforward . 127.0.0.1:5302\n}\n.:5302 {\nbind 127.0.0.1\nforward . 127.0.0.1:5301\n}\n", nil, []string{

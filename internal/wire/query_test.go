@@ -3,6 +3,7 @@
 package wire
 
 import (
+	"bytes"
 	"slices"
 	"testing"
 
@@ -152,6 +153,41 @@ func TestParseResults(t *testing.T) {
 	}
 }
 
+// checkRefusal checks the reply to a packet that was not parsed: none for what is no query, else one that is not
+// longer than the packet and has its ID, and its question if that is valid.
+func checkRefusal(t *testing.T, packet []byte) {
+	t.Helper()
+	var q Query
+	verdict := q.Parse(packet)
+	out := AppendRefusal(nil, packet, Refused, true)
+	if verdict == Drop || len(out) == 0 {
+		if verdict != Drop || len(out) > 0 {
+			t.Errorf("%x: verdict %d, reply %x", packet, verdict, out)
+		}
+		return
+	}
+	if len(out) > len(packet) || out[0] != packet[0] || out[1] != packet[1] {
+		t.Errorf("%x: the reply is %x", packet, out)
+	}
+	if verdict == Serve && !bytes.Equal(out[HeaderLen:], packet[HeaderLen:q.QuestionEnd()]) {
+		t.Errorf("%x: the question of the reply is %x", packet, out[HeaderLen:])
+	}
+	m := new(dns.Msg)
+	if err := m.Unpack(out); err != nil && verdict == Serve {
+		t.Errorf("%x: the reply %x: %v", packet, out, err)
+	} else if err == nil && (m.Rcode != dns.RcodeRefused || !m.Truncated || !m.Response || len(m.Answer)+len(m.Ns)+len(m.Extra) > 0) {
+		t.Errorf("%x: the reply is\n%s", packet, m)
+	}
+}
+
+func TestAppendRefusal(t *testing.T) {
+	for name, tt := range parseResults {
+		t.Run(name, func(t *testing.T) { checkRefusal(t, unhex(t, tt.packet)) })
+	}
+	checkRefusal(t, stubQuery(t, "wWw.Example.", dns.TypeA, func(m *dns.Msg) { m.SetEdns0(1232, true) }).Packet)
+	checkRefusal(t, stubQuery(t, ".", dns.TypeA, func(*dns.Msg) {}).Packet)
+}
+
 // FuzzQuery feeds any packet. What both this package and miekg/dns read as a query
 // must be the same query, and any reply to it a message.
 func FuzzQuery(f *testing.F) {
@@ -160,6 +196,7 @@ func FuzzQuery(f *testing.F) {
 	}
 	f.Add(stubQuery(f, "wWw.Example.", dns.TypeA, func(m *dns.Msg) { m.SetEdns0(1232, true) }).Packet)
 	f.Fuzz(func(t *testing.T, packet []byte) {
+		checkRefusal(t, packet)
 		var q Query
 		if q.Parse(packet) != Serve {
 			return

@@ -92,6 +92,12 @@ func (r *Reply) Fail(c Rcode) {
 	r.rcode = c
 }
 
+// Empty makes r a truncated reply without records: the client asks again over TCP.
+func (r *Reply) Empty() {
+	r.Reset()
+	r.full = true
+}
+
 // Add writes a record of class IN and returns the offset of its RDATA. owner is the offset of
 // a name in the message: [AtQuestion], a result of [Reply.Suffix], or an offset into the RDATA
 // of an earlier record. If the section is before the last one written, or the message would
@@ -310,4 +316,38 @@ func AppendError(b, packet []byte, c Rcode) []byte {
 	b = append(b, packet[0], packet[1])
 	b = append16(b, flags)
 	return append(b, 0, 0, 0, 0, 0, 0, 0, 0)
+}
+
+// AppendRefusal appends the reply to a packet that has not been parsed: a header with the packet's ID, opcode and RD bit,
+// rcode c, and TC if truncated is set, and the packet's question if it has one. The reply is no longer than the packet. It
+// returns nil for what is no query.
+func AppendRefusal(b, packet []byte, c Rcode, truncated bool) []byte {
+	if len(packet) < HeaderLen || u16(packet[2:])&flagQR != 0 {
+		return nil
+	}
+	at := len(b)
+	b = AppendError(b, packet, c)
+	if truncated {
+		put16(b[at+2:], u16(b[at+2:])|flagTC)
+	}
+	if end := questionEnd(packet); end > 0 && u16(packet[4:]) == 1 {
+		b = append(b, packet[HeaderLen:end]...)
+		put16(b[at+4:], 1)
+	}
+	return b
+}
+
+// questionEnd returns the offset after the first question of packet, 0 if it has no valid one.
+func questionEnd(packet []byte) int {
+	for off := HeaderLen; off < len(packet) && off < HeaderLen+MaxName; off += 1 + int(packet[off]) {
+		switch c := packet[off]; {
+		case c > MaxLabel:
+			return 0
+		case c == 0 && off+5 <= len(packet):
+			return off + 5
+		case c == 0:
+			return 0
+		}
+	}
+	return 0
 }

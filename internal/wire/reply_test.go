@@ -213,6 +213,8 @@ func TestAllocations(t *testing.T) {
 		"Matches":               func() { Matches(full, q.Packet) },
 		"AppendQuery":           func() { AppendQuery(out, 1, q.Name(), TypeA, q, 1232) },
 		"AppendError":           func() { AppendError(out, q.Packet, FormErr) },
+		"AppendRefusal":         func() { AppendRefusal(out, q.Packet, Refused, true) },
+		"Empty":                 func() { r.Start(buf, q); r.Empty(); r.Finish(MinUDP) },
 		"For":                   func() { resp.Packed.IsReplyTo(q) },
 	}
 	for name, f := range tests {

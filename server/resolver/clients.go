@@ -14,6 +14,10 @@ import (
 // countClient counts r, which is finished, for its client.
 func (r *Request) countClient() {
 	rcode := r.reply.Rcode()
+	if r.overLimit { // which is no query that was resolved
+		r.routes.Clients.Limit(r.Stripe, r.Client.Addr(), clients.ReasonClientLimit, 1)
+		return
+	}
 	if reason, ok := r.limitedBy(); ok {
 		r.routes.Clients.Limit(r.Stripe, r.Client.Addr(), reason, 1)
 	}

@@ -29,6 +29,7 @@ type Request struct {
 	hops       uint8         // aliases followed from the client's name to this one
 	direct     bool          // this is the client's query, and its reply is sent
 	onPath     bool          // this is a subquery for a name on the client's search path
+	metered    bool          // counted for the client's limit
 
 	// ctx permits waiting until it ends. While it is nil the request may not wait.
 	ctx context.Context
@@ -63,6 +64,8 @@ type result struct {
 	ordered   bool      // the order of the answers must stay
 	viaSearch bool      // the reply is to another name on the client's search path
 	shed      bool      // there was no place to wait in, or it was lost
+	overLimit bool      // of the client, see [ClientLimit]
+	unsent    bool      // no reply is sent because of it
 	waste     bool      // the client's query is counted as search waste
 	err       error     // to be logged: why the reply is an error, or incomplete
 }
@@ -70,7 +73,7 @@ type result struct {
 // Parse reads the packet in r.Query.Packet, which stays the caller's. The verdict says what
 // to do with it; only what is to be served can begin.
 func (r *Request) Parse() wire.ParseResult {
-	r.result, r.Latency, r.hops, r.direct = result{}, 0, 0, true
+	r.result, r.Latency, r.hops, r.direct, r.metered = result{}, 0, 0, true, false
 	verdict := r.Query.Parse(r.Query.Packet)
 	r.advertised = r.Query.UDPSize
 	return verdict
@@ -83,8 +86,8 @@ func (r *Request) Permit(ctx context.Context) { r.ctx = ctx }
 // Err is why the reply is an error or incomplete; nil if the query was answered.
 func (r *Request) Err() error { return r.err }
 
-// Dropped reports whether an ACL says that the query gets no reply.
-func (r *Request) Dropped() bool { return r.verdicts&dropped != 0 }
+// Dropped reports whether an ACL or the client's limit says that the query gets no reply.
+func (r *Request) Dropped() bool { return r.verdicts&dropped != 0 || r.unsent }
 
 // Begin makes r, whose query has been parsed, ready for a run of the path on rt at now. The
 // reply is written to buf.

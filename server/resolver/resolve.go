@@ -35,11 +35,12 @@ const (
 //  1. The longest zone that has the name, and whose view takes the query, answers. Without
 //     one the reply is REFUSED; it is BADVERS for an unknown EDNS version.
 //  2. A loop probe that has come back is SERVFAIL.
-//  3. A class other than IN is REFUSED, unless a rewrite rule turns it into IN.
-//  4. The zone's built-in names (`local`, `any`) need no data source and no permission.
-//  5. A rewrite rule asks another question in place of the client's ([Routes.applyRewrite]).
-//  6. The zone's sources and the client's search path are asked ([Routes.ask]).
-//  7. IPv6 addresses are made of IPv4 ones where a name has none (`dns64`).
+//  3. A query beyond the client's limit is refused, truncated or dropped (`client_limit`).
+//  4. A class other than IN is REFUSED, unless a rewrite rule turns it into IN.
+//  5. The zone's built-in names (`local`, `any`) need no data source and no permission.
+//  6. A rewrite rule asks another question in place of the client's ([Routes.applyRewrite]).
+//  7. The zone's sources and the client's search path are asked ([Routes.ask]).
+//  8. IPv6 addresses are made of IPv4 ones where a name has none (`dns64`).
 //
 // The same function runs with and without permission to wait. Without, it never blocks and
 // is called where other clients' queries are behind this one; its result is [Answered],
@@ -64,6 +65,8 @@ func (rt *Routes) Resolve(r *Request) Outcome { //nolint:gocyclo // the order of
 	case rt.observeProbe(z, r):
 		r.note(stepLoop, Answered, "a loop probe has come back")
 		return r.fail(wire.ServFail)
+	case z.Limit != nil && z.limited(r):
+		return Answered
 	case !inet && z.Rewrite == nil:
 		r.note(stepZone, Answered, onlyIN)
 		return r.fail(wire.Refused)

@@ -28,6 +28,8 @@ type Zone struct {
 	// Local answers localhost and the loopback zones. Any answers queries of type ANY.
 	Local *Local
 	Any   bool
+	// Limit limits the queries of each client; nil: there is no limit.
+	Limit *ClientLimit
 	// ACL decides which clients may ask what; nil: every client may ask everything.
 	ACL *ACL
 	// DNS64 synthesizes IPv6 addresses from IPv4 addresses.

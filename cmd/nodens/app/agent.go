@@ -117,7 +117,8 @@ func newAgent(opts *options.Agent, log *slog.Logger, level *slog.LevelVar) (*age
 		return nil, err
 	}
 	ranges := new(podrange.Ranges)
-	srv := server.New(log, server.Limits{Readers: opts.Readers, Poller: opts.Polled, PodRanges: ranges})
+	limits := limiters{ranges: ranges, addrs: addrs, except: opts.ClientLimitExcept}
+	srv := server.New(log, server.Limits{Readers: opts.Readers, Poller: opts.Polled, PodRanges: ranges, Client: limits.agentLimit(opts)})
 	if path.available() {
 		srv.UseFastPath(path.program)
 	}
@@ -139,7 +140,7 @@ func newAgent(opts *options.Agent, log *slog.Logger, level *slog.LevelVar) (*age
 			opts: opts, log: log, stats: make(map[statsKey]*resolver.Stats),
 			store:  cache.NewStore(opts.CacheSize, cache.Options{Go: srv.Go, Epochs: cacheEpochs, Clock: opts.CacheClock}),
 			epochs: clusterEpochs, addrs: addrs, clients: owners, clientLevels: newClientLevels(owners.counted(), log),
-			tail: new(tail.Feed),
+			limiters: limits, tail: new(tail.Feed),
 		},
 		selfProbe: &selfProbe{duration: stat.NewHistogram(stat.DurationBuckets)},
 		cancels:   make(map[any]context.CancelFunc),

@@ -10,6 +10,7 @@ import (
 	"github.com/nodens-dns/nodens/cmd/nodens/options"
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/epoch"
+	"github.com/nodens-dns/nodens/internal/ratelimit"
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/kubernetes"
 	"github.com/nodens-dns/nodens/server/hosts"
@@ -25,6 +26,7 @@ import (
 type blockParts struct {
 	block    *config.Block
 	policies policies
+	limiter  *ratelimit.Limiter // of client_limit
 	errors   *resolver.ErrorLog
 	hosts    *hosts.Table
 	view     *kubernetes.View
@@ -64,6 +66,8 @@ type builder struct {
 	clients *attribution
 	// clientLevels knows the level of the metrics of each namespace; nil: no queries are counted.
 	clientLevels *clientLevels
+	// limiters makes the limiters of the blocks' clients.
+	limiters limiters
 	// tail gets the finished queries while an operator watches them.
 	tail *tail.Feed
 	// lookup returns the addresses of collectors of traces.
@@ -114,6 +118,7 @@ func (a *builder) buildParts(g, old *generation) error {
 func (a *builder) buildBlock(g *generation, p *blockParts, old *generation) error {
 	b := p.block
 	p.policies, p.errors = newPolicies(b), a.errorLog(b)
+	a.limiters.add(p)
 	if err := a.addHosts(p); err != nil {
 		return err
 	}

@@ -3,7 +3,7 @@ package app
 import (
 	"net"
 	"net/netip"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nodens-dns/nodens/internal/clock"
@@ -15,9 +15,14 @@ import (
 type hostAddrs struct {
 	list func() ([]net.Addr, error) // net.InterfaceAddrs
 
-	mu    sync.Mutex
-	known map[netip.Addr]struct{} // not changed in place
-	at    time.Duration           // when known was read, by package clock
+	cached     atomic.Pointer[hostAddrList] // nil: not read yet
+	refreshing atomic.Bool
+}
+
+// hostAddrList is the list as it was read. It is not changed.
+type hostAddrList struct {
+	known map[netip.Addr]struct{}
+	at    time.Duration // when it was read, by package clock
 }
 
 // hostAddrsAge is the age at which the list of addresses is read again.
@@ -32,19 +37,42 @@ func (h *hostAddrs) has(addr netip.Addr) bool {
 	if addr.IsLoopback() || h == nil {
 		return addr.IsLoopback()
 	}
-	known, at := h.cached()
-	if known == nil || clock.Now()-at > hostAddrsAge {
+	if h.stale() {
 		h.refresh()
-		known, _ = h.cached()
 	}
-	_, ok := known[addr]
-	return ok
+	return h.lists(addr)
 }
 
-func (h *hostAddrs) cached() (known map[netip.Addr]struct{}, at time.Duration) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.known, h.at
+// knows is has for callers that must not wait: it takes no lock, and the list may be read again while it
+// answers from the previous one.
+func (h *hostAddrs) knows(addr netip.Addr) bool {
+	addr = addr.Unmap().WithZone("")
+	if addr.IsLoopback() || h == nil {
+		return addr.IsLoopback()
+	}
+	if h.stale() && h.refreshing.CompareAndSwap(false, true) {
+		go func() {
+			defer h.refreshing.Store(false)
+			h.refresh()
+		}()
+	}
+	return h.lists(addr)
+}
+
+// stale reports whether the list has to be read.
+func (h *hostAddrs) stale() bool {
+	list := h.cached.Load()
+	return list == nil || clock.Now()-list.at > hostAddrsAge
+}
+
+// lists reports whether the list has addr.
+func (h *hostAddrs) lists(addr netip.Addr) bool {
+	list := h.cached.Load()
+	if list == nil {
+		return false
+	}
+	_, ok := list.known[addr]
+	return ok
 }
 
 // refresh reads the list now. On an error it keeps the previous one.
@@ -52,19 +80,18 @@ func (h *hostAddrs) refresh() {
 	if h == nil {
 		return
 	}
+	next := &hostAddrList{}
 	list, err := h.list() // some milliseconds on a node with thousands of addresses
-	var known map[netip.Addr]struct{}
 	if err == nil {
-		known = make(map[netip.Addr]struct{}, len(list))
+		next.known = make(map[netip.Addr]struct{}, len(list))
 		for _, a := range list {
 			if p, err := netip.ParsePrefix(a.String()); err == nil {
-				known[p.Addr().Unmap()] = struct{}{}
+				next.known[p.Addr().Unmap()] = struct{}{}
 			}
 		}
+	} else if before := h.cached.Load(); before != nil {
+		next.known = before.known
 	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.at = clock.Now(); known != nil {
-		h.known = known
-	}
+	next.at = clock.Now()
+	h.cached.Store(next)
 }

@@ -255,9 +255,11 @@ func TestHostAddrs(t *testing.T) {
 	}
 	list = list[1:]
 	check(true, "192.0.2.1")
-	h.at -= 2 * hostAddrsAge
+	age := func() { h.cached.Load().at -= 2 * hostAddrsAge }
+	age()
 	check(false, "192.0.2.1")
-	broken, h.at = true, h.at-2*hostAddrsAge
+	broken = true
+	age()
 	check(true, "fe80::1")
 	if (*hostAddrs)(nil).has(netip.MustParseAddr("192.0.2.1")) || !(*hostAddrs)(nil).has(nodeAddr) {
 		t.Error("no hostAddrs knows other addresses than those of loopback")

@@ -32,6 +32,9 @@ func newPolicies(b *config.Block) (g policies) {
 func (p *blockParts) setPolicies(z *resolver.Zone) {
 	b := p.block
 	z.ACL, z.Local, z.DNS64 = p.policies.acl, p.policies.local, p.policies.dns64
+	if b.ClientLimit != nil {
+		z.Limit = &resolver.ClientLimit{Limiter: p.limiter, Action: b.ClientLimit.Action}
+	}
 	z.Any, z.Minimal, z.Whoami = b.Any != nil, b.Minimal != nil, b.Whoami != nil
 	if b.NSID != nil {
 		z.NSID = b.NSID.ID

@@ -13,7 +13,7 @@ import (
 
 // Views, taps and certificates are shared: all blocks of a generation, and of the one before
 // it, with the same key have the same one (see views.go, dnstap.go and tls.go). Hosts tables,
-// pools and caches belong to one block each; this file matches them across a reload by what
+// pools, caches and limiters belong to one block each; this file matches them across a reload by what
 // they are made of, wherever their block stands in the Corefile.
 
 // partKey identifies a part of a block.
@@ -27,7 +27,7 @@ type partKey struct {
 }
 
 // partKeys are the keys of a block's parts.
-type partKeys struct{ hosts, pools, cache partKey }
+type partKeys struct{ hosts, pools, cache, limit partKey }
 
 // upstreamContent is what the pools of a block are made of.
 type upstreamContent struct {
@@ -55,6 +55,11 @@ func newPartKeys(cfg *config.Config, b *config.Block, view string) (keys partKey
 	place := fmt.Sprintf("%v %v %q", b.Transport, b.Listen, b.ViewName())
 	if b.Hosts != nil {
 		keys.hosts = partKey{*b.Hosts, place}
+	}
+	if b.ClientLimit != nil {
+		settings := *b.ClientLimit
+		settings.Action = 0 // it is not the limiter's
+		keys.limit = partKey{settings, place}
 	}
 	upstreams := newUpstreamContent(cfg, b, view)
 	if b.Forward != nil {
@@ -119,7 +124,7 @@ func findPart(have []partKey, used []bool, w partKey, samePlace bool) int {
 	return -1
 }
 
-// reuseParts gives the blocks of g the hosts tables, pools and caches of old (nil: none) that
+// reuseParts gives the blocks of g the hosts tables, pools, caches and limiters of old (nil: none) that
 // are made of the same.
 func (g *generation) reuseParts(old *generation) {
 	if old == nil {
@@ -134,6 +139,11 @@ func (g *generation) reuseParts(old *generation) {
 	for i, j := range match(func(k partKeys) partKey { return k.pools }) {
 		if j >= 0 {
 			g.blocks[i].pools, g.blocks[i].previousLoops = old.blocks[j].pools, old.blocks[j].loops
+		}
+	}
+	for i, j := range match(func(k partKeys) partKey { return k.limit }) {
+		if j >= 0 {
+			g.blocks[i].limiter = old.blocks[j].limiter
 		}
 	}
 	for i, j := range match(func(k partKeys) partKey { return k.cache }) {

@@ -103,6 +103,48 @@ func reusedFrom(old, g *generation) (list [][3]int) {
 	return list
 }
 
+// TestReuseLimiter: a limit keeps its state in a reload that leaves its rate, burst and exceptions as they are.
+func TestReuseLimiter(t *testing.T) {
+	port := peer.Ports(t, 1)[0]
+	block := func(limit string) string { return blockText("a.test", port, "bind 127.0.0.1", limit, "whoami") }
+	before := block("client_limit 100 200 {\n except 10.0.0.0/8\n}")
+	for _, tt := range []struct {
+		name, after string
+		want        bool
+	}{
+		{"another directive", block("client_limit 100 200 {\n except 10.0.0.0/8\n}\nminimal"), true},
+		{"another action", block("client_limit 100 200 drop {\n except 10.0.0.0/8\n}"), true},
+		{"another rate", block("client_limit 101 200 {\n except 10.0.0.0/8\n}"), false},
+		{"another burst", block("client_limit 100 201 {\n except 10.0.0.0/8\n}"), false},
+		{"other exceptions", block("client_limit 100 200 {\n except 10.0.0.0/9\n}"), false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			l := lookedAt(t, before)
+			old := l.current.Load().blocks[0].limiter
+			agenttest.WriteFile(t, l.conf, tt.after)
+			if !l.look() {
+				t.Fatalf("no reload; log:\n%s", l.log)
+			}
+			now := l.current.Load()
+			if limiter := now.blocks[0].limiter; limiter == nil || (limiter == old) != tt.want {
+				t.Errorf("the limiter is %p, was %p; want the same: %t", limiter, old, tt.want)
+			}
+			for _, listener := range now.listeners {
+				for z := range listener.Routes.Zones() {
+					if z.Limit == nil || z.Limit.Limiter != now.blocks[0].limiter || z.Limit.Action != now.blocks[0].block.ClientLimit.Action {
+						t.Errorf("the zone %v has the limit %+v", z.Name, z.Limit)
+					}
+				}
+			}
+		})
+	}
+	l := lookedAt(t, before)
+	agenttest.WriteFile(t, l.conf, block(""))
+	if !l.look() || l.current.Load().blocks[0].limiter != nil {
+		t.Error("there is a limiter without client_limit")
+	}
+}
+
 // TestMatchParts: a part is given once, and parts without content match nothing.
 func TestMatchParts(t *testing.T) {
 	key := func(content any, place string) partKey { return partKey{content, place} }

@@ -72,6 +72,10 @@ type Agent struct {
 	FastPath        FastPathMode
 	FastPathOrder   FastPathOrder
 	ClientMetrics   ClientMetrics
+	// ClientLimit is the limit of each client's queries to all server blocks together; nil: none. Its Except is empty.
+	ClientLimit *config.ClientLimit
+	// ClientLimitExcept are the clients without a limit, of the agent or of a server block.
+	ClientLimitExcept []netip.Prefix
 
 	// Reload makes the agent read its configuration again, whenever a value arrives; nil: only
 	// what the configuration says does.

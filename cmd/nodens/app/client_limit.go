@@ -1,0 +1,46 @@
+package app
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/nodens-dns/nodens/cmd/nodens/options"
+	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/podrange"
+	"github.com/nodens-dns/nodens/internal/ratelimit"
+	"github.com/nodens-dns/nodens/server/resolver"
+)
+
+// limiters makes the limiters of clients.
+type limiters struct {
+	ranges *podrange.Ranges
+	addrs  *hostAddrs
+	except []netip.Prefix // of all limits
+}
+
+// limiter returns the limiter of cfg. It has no limit for the node itself.
+func (x *limiters) limiter(cfg *config.ClientLimit) *ratelimit.Limiter {
+	x.addrs.refresh() // so that the node itself has no limit from the first query on
+	except := slices.Concat(x.except, cfg.Except)
+	return ratelimit.New(ratelimit.Options{
+		Rate: cfg.Rate, Burst: cfg.Burst, Client: x.ranges.Client,
+		Exempt: func(addr netip.Addr) bool {
+			return x.addrs.knows(addr) || slices.ContainsFunc(except, func(p netip.Prefix) bool { return p.Contains(addr) })
+		},
+	})
+}
+
+// add adds the limiter of p's block, unless p reuses one.
+func (x *limiters) add(p *blockParts) {
+	if limit := p.block.ClientLimit; limit != nil && p.limiter == nil {
+		p.limiter = x.limiter(limit)
+	}
+}
+
+// agentLimit returns the limit of --client-limit, nil for none.
+func (x *limiters) agentLimit(opts *options.Agent) *resolver.ClientLimit {
+	if opts.ClientLimit == nil {
+		return nil
+	}
+	return &resolver.ClientLimit{Limiter: x.limiter(opts.ClientLimit), Action: opts.ClientLimit.Action}
+}

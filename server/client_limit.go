@@ -1,0 +1,28 @@
+package server
+
+import (
+	"github.com/nodens-dns/nodens/internal/clock"
+	"github.com/nodens-dns/nodens/server/clients"
+	"github.com/nodens-dns/nodens/server/resolver"
+)
+
+// overLimit reports whether the query in r, which has not been parsed, is over the limit of its client, and counts it
+// then. Client, Arrival and Stripe of r are set.
+func (s *Server) overLimit(rt *resolver.Routes, r *resolver.Request) bool {
+	l := s.limits.Client
+	if l == nil || l.Allow(r.Client.Addr(), r.Arrival) {
+		return false
+	}
+	rt.Clients.Limit(r.Stripe, r.Client.Addr(), clients.ReasonClientLimit, 1)
+	return true
+}
+
+// overLimit is [Server.overLimit] for a request on v whose query has not been read.
+func (h *httpsServer) overLimit(v *httpsConn) bool {
+	l := h.s.limits.Client
+	if l == nil || l.Allow(v.client.Addr(), clock.Now()) {
+		return false
+	}
+	h.l.config.Load().Routes.Clients.Limit(v.stripe, v.client.Addr(), clients.ReasonClientLimit, 1)
+	return true
+}
