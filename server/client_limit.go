@@ -2,7 +2,6 @@ package server
 
 import (
 	"github.com/nodens-dns/nodens/internal/clock"
-	"github.com/nodens-dns/nodens/server/clients"
 	"github.com/nodens-dns/nodens/server/resolver"
 )
 
@@ -13,7 +12,7 @@ func (s *Server) overLimit(rt *resolver.Routes, r *resolver.Request) bool {
 	if l == nil || l.Allow(r.Client.Addr(), r.Arrival) {
 		return false
 	}
-	rt.Clients.Limit(r.Stripe, r.Client.Addr(), clients.ReasonClientLimit, 1)
+	rt.CountOverLimit(r.Stripe, r.Client.Addr())
 	return true
 }
 
@@ -23,6 +22,6 @@ func (h *httpsServer) overLimit(v *httpsConn) bool {
 	if l == nil || l.Allow(v.client.Addr(), clock.Now()) {
 		return false
 	}
-	h.l.config.Load().Routes.Clients.Limit(v.stripe, v.client.Addr(), clients.ReasonClientLimit, 1)
+	h.l.config.Load().Routes.CountOverLimit(v.stripe, v.client.Addr())
 	return true
 }

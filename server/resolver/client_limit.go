@@ -2,10 +2,12 @@ package resolver
 
 import (
 	"fmt"
+	"net/netip"
 
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/ratelimit"
 	"github.com/nodens-dns/nodens/internal/wire"
+	"github.com/nodens-dns/nodens/server/clients"
 )
 
 // ClientLimit is a limit of the queries of each client, and what happens to those beyond it. It is safe for concurrent
@@ -25,6 +27,12 @@ func (l *ClientLimit) Refuse(b, packet []byte, proto Proto) []byte {
 		return wire.AppendRefusal(b, packet, wire.NoError, true)
 	}
 	return nil
+}
+
+// CountOverLimit counts a query of client that a [ClientLimit] has stopped before it was parsed. stripe is as
+// [Request.Stripe].
+func (rt *Routes) CountOverLimit(stripe int, client netip.Addr) {
+	rt.Clients.Limit(stripe, client, clients.ReasonClientLimit, 1)
 }
 
 // limited is the step of the client's limit. It returns true if r, which is the client's own query, is over the limit;

@@ -8,6 +8,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/podrange"
 	"github.com/nodens-dns/nodens/internal/ratelimit"
+	"github.com/nodens-dns/nodens/server/fastpath"
 	"github.com/nodens-dns/nodens/server/resolver"
 )
 
@@ -43,4 +44,16 @@ func (x *limiters) agentLimit(opts *options.Agent) *resolver.ClientLimit {
 		return nil
 	}
 	return &resolver.ClientLimit{Limiter: x.limiter(opts.ClientLimit), Action: opts.ClientLimit.Action}
+}
+
+// kernelLimit returns the limit of --client-limit for the kernel's programs. They see the queries of pods only, so that
+// the node itself needs no exception.
+func kernelLimit(opts *options.Agent) fastpath.ClientLimit {
+	c := opts.ClientLimit
+	if c == nil {
+		return fastpath.ClientLimit{}
+	}
+	return fastpath.ClientLimit{
+		Rate: uint32(c.Rate), Burst: uint32(c.Burst), Drop: c.Action == config.LimitDrop, Exempt: opts.ClientLimitExcept,
+	}
 }

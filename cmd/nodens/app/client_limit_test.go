@@ -6,13 +6,16 @@ package app
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"testing"
 	"time"
 
+	"github.com/nodens-dns/nodens/cmd/nodens/options"
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/podrange"
+	"github.com/nodens-dns/nodens/server/fastpath"
 )
 
 // TestLimiterExempt: the node, loopback and the exceptions have no limit; IPv6 addresses of no pod are one client.
@@ -62,5 +65,24 @@ func TestHostAddrsKnows(t *testing.T) {
 	h.list = func() ([]net.Addr, error) { return nil, errors.New("broken") }
 	if h.cached.Load().at -= 2 * hostAddrsAge; !h.knows(addr) {
 		t.Error("an old list is not used until it has been read again")
+	}
+}
+
+// TestKernelLimit: the kernel's programs get the limit of the agent, and drop all beyond it only if the agent does.
+func TestKernelLimit(t *testing.T) {
+	except := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
+	for _, tt := range []struct {
+		limit *config.ClientLimit
+		want  fastpath.ClientLimit
+	}{
+		{nil, fastpath.ClientLimit{}},
+		{&config.ClientLimit{Rate: 5, Burst: 7}, fastpath.ClientLimit{Rate: 5, Burst: 7, Exempt: except}},
+		{&config.ClientLimit{Rate: 5, Burst: 7, Action: config.LimitTruncate}, fastpath.ClientLimit{Rate: 5, Burst: 7, Exempt: except}},
+		{&config.ClientLimit{Rate: 5, Burst: 7, Action: config.LimitDrop}, fastpath.ClientLimit{Rate: 5, Burst: 7, Drop: true, Exempt: except}},
+	} {
+		got := kernelLimit(&options.Agent{ClientLimit: tt.limit, ClientLimitExcept: except})
+		if fmt.Sprint(got) != fmt.Sprint(tt.want) {
+			t.Errorf("%+v: %+v, want %+v", tt.limit, got, tt.want)
+		}
 	}
 }

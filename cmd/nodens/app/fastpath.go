@@ -106,7 +106,7 @@ func openFastPath(opts *options.Agent, log *slog.Logger, m platform, table *clie
 		return nil, nil
 	}
 	s := &fastPath{log: log.With("part", "fastpath"), platform: m, clients: table}
-	settings := fastpath.Options{Order: fastpath.Order(opts.FastPathOrder)}
+	settings := fastpath.Options{Order: fastpath.Order(opts.FastPathOrder), ClientLimit: kernelLimit(opts)}
 	if opts.ClientMetrics != options.ClientMetricsOff {
 		settings.Clients = kernelCounts{table}
 	}
