@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/server/clients"
 	"github.com/nodens-dns/nodens/server/resolver"
 	"github.com/nodens-dns/nodens/test/agenttest"
 	"github.com/nodens-dns/nodens/test/ca"
@@ -71,6 +72,7 @@ func withRoutes(cfg ListenerConfig, zones ...*resolver.Zone) ListenerConfig {
 		}
 	}
 	cfg.Routes = resolver.NewRoutes(zones, resolver.NewStats())
+	cfg.Routes.Clients = clients.New(clients.Options{})
 	return cfg
 }
 

@@ -75,7 +75,7 @@ func (h *httpsServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	e.s, e.body, e.reusable = h.s, http.NewResponseController(w), false
 	if !h.beginRequest(v, e) {
 		dohRequests.Put(e)
-		h.writeError(w, http.StatusServiceUnavailable)
+		h.reject(w, v, shedCapacity)
 		return
 	}
 	defer func() {
@@ -96,8 +96,7 @@ func (h *httpsServer) serveRequest(v *httpsConn, e *dohRequest, w http.ResponseW
 	switch {
 	case status == http.StatusOK:
 	case e.inFlight.Err() != nil:
-		h.s.shed[shedClient].Add(1)
-		h.writeError(w, http.StatusServiceUnavailable)
+		h.reject(w, v, shedClient)
 		return
 	default:
 		h.writeError(w, status)
@@ -120,6 +119,13 @@ func (h *httpsServer) serveRequest(v *httpsConn, e *dohRequest, w http.ResponseW
 		return
 	}
 	e.in, e.out, e.reusable = reuseBuffer(e.in, packet), reuseBuffer(e.out, msg), true
+}
+
+// reject replies to a request of v whose query has not been read, and counts it.
+func (h *httpsServer) reject(w http.ResponseWriter, v *httpsConn, reason int) {
+	h.s.shed[reason].Add(1)
+	h.l.config.Load().Routes.CountRejected(v.stripe, v.client.Addr())
+	h.writeError(w, http.StatusServiceUnavailable)
 }
 
 // recoverPanic handles panics outside of the query path, which handles its own.
@@ -149,7 +155,7 @@ func (h *httpsServer) answer(v *httpsConn, e *dohRequest, packet []byte) []byte 
 	x.Proto, x.Client, x.Stripe = resolver.TCP, v.client, v.stripe
 	x.Query.Packet, x.Arrival = packet, clock.Now()
 	rt := h.l.config.Load().Routes
-	free := s.waiting.AcquireFree(&e.waiting, v.client.Addr())
+	free := s.waiting.AcquireFree(&e.waiting, s.limits.PodRanges.Client(v.client.Addr()))
 	if free {
 		defer s.waiting.Release(&e.waiting)
 		x.Place = e.waiting.Client()

@@ -108,8 +108,7 @@ func (h *httpsServer) shutdown() {
 func (h *httpsServer) beginRequest(v *httpsConn, e *dohRequest) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.draining || !h.requests.Acquire(&e.inFlight, v.client.Addr()) {
-		h.s.shed[shedCapacity].Add(1)
+	if h.draining || !h.requests.Acquire(&e.inFlight, h.s.limits.PodRanges.Client(v.client.Addr())) {
 		return false
 	}
 	v.requested.Store(true)

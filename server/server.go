@@ -25,9 +25,9 @@ import (
 type Limits struct {
 	// Waiting is how many queries may wait for upstreams at once, over all addresses. The
 	// default, 4096, is 800 queries/s that all time out after five seconds; each holds about
-	// 16 KiB. Package share divides them among clients; a client is one IP address. When all
-	// places are taken, the client that holds most loses the query that has waited longest,
-	// which is answered with an expired answer or SERVFAIL.
+	// 16 KiB. Package share divides them among clients, which PodRanges tells apart. When
+	// all places are taken, the client that holds most loses the query that has waited
+	// longest, which is answered with an expired answer or SERVFAIL.
 	Waiting int
 	// Conns is how many TCP connections one address may have, 1024 by default. More would
 	// reach the usual limit on open files.

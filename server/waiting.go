@@ -29,7 +29,7 @@ func (s *Server) EachShed(f func(reason string, n uint64)) {
 // counts that. Every waiting query has its own place, including those that wait for the same
 // upstream query.
 func (s *Server) acquire(p *share.Place, r *resolver.Request) bool {
-	if !s.waiting.Acquire(p, r.Client.Addr()) {
+	if !s.waiting.Acquire(p, s.limits.PodRanges.Client(r.Client.Addr())) {
 		s.shed[shedCapacity].Add(1)
 		return false
 	}

@@ -1,8 +1,11 @@
 package resolver
 
 import (
+	"net/netip"
+
 	"github.com/nodens-dns/nodens/internal/clock"
 	"github.com/nodens-dns/nodens/internal/wire"
+	"github.com/nodens-dns/nodens/server/clients"
 )
 
 // Finish completes the reply, counts and logs what the run has gathered, and returns the
@@ -46,6 +49,12 @@ func (r *Request) Reject() []byte {
 	r.reply.Fail(wire.ServFail)
 	r.source, r.ordered, r.viaSearch, r.err, r.shed = fromServer, false, false, nil, true
 	return r.Finish()
+}
+
+// CountRejected counts a query of the client at addr that is rejected before it is parsed. stripe is
+// as in [Request.Stripe].
+func (rt *Routes) CountRejected(stripe int, addr netip.Addr) {
+	rt.Clients.Limit(stripe, addr, clients.ReasonPlaces, 1)
 }
 
 // shape does what the zone does to every reply before it is sent.
