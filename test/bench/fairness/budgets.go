@@ -184,22 +184,7 @@ func (b *run) askBeyond(ctx context.Context, d *node, p *peer.Process, rates []i
 	if err := harness.Sleep(ctx, b.Wait(loadgen.BriefTTL*time.Second+100*time.Millisecond)); err != nil {
 		return s, err
 	}
-	var streams []loadgen.Stream
-	for i, rate := range rates {
-		streams = append(streams, d.newNames(loadgen.Stream{Rate: rate, Sockets: 1, Open: open(d.pods[i])}, loadgen.Late))
-	}
-	cached.Rate, cached.Sockets, cached.Open = cachedRate, 1, open(d.pods[len(rates)])
-	stale.Rate, stale.Sockets, stale.Open = staleRate, 1, open(d.pods[len(rates)+1])
-	job := b.Job(loadgen.Job{Server: serverAddr, Streams: append(streams, cached, stale)})
-	for i := range job.Streams {
-		job.Streams[i].Patience = b.Wait(answerWait)
-		if b.Short { // all streams end at about the same time
-			job.Streams[i].Rate = b.Rate(offered)
-		}
-	}
-	if !b.Short {
-		job.Length = budgetLength * b.Length
-	}
+	job := b.budgetJob(d, rates, cached, stale)
 	budget := loadgen.NewBudget(upstreamBudget, upstreamBurst)
 	if err := d.loop.Limit(budget); err != nil {
 		return s, err
@@ -216,6 +201,27 @@ func (b *run) askBeyond(ctx context.Context, d *node, p *peer.Process, rates []i
 		pods: results[:n], cached: results[n], stale: results[n+1],
 		most: budget.MostPerSecond(), dropped: budget.Dropped(), arrived: budget.Arrived(), length: job.Length,
 	}, nil
+}
+
+// budgetJob has the pods ask for new names at the rates, and two more pods for cached and for expired names.
+func (b *run) budgetJob(d *node, rates []int, cached, stale loadgen.Stream) loadgen.Job {
+	var streams []loadgen.Stream
+	for i, rate := range rates {
+		streams = append(streams, d.newNames(loadgen.Stream{Rate: rate, Sockets: 1, Open: open(d.pods[i])}, loadgen.Late))
+	}
+	cached.Rate, cached.Sockets, cached.Open = cachedRate, 1, open(d.pods[len(rates)])
+	stale.Rate, stale.Sockets, stale.Open = staleRate, 1, open(d.pods[len(rates)+1])
+	job := b.Job(loadgen.Job{Server: serverAddr, Streams: append(streams, cached, stale)})
+	for i := range job.Streams {
+		job.Streams[i].Patience = b.Wait(answerWait)
+		if b.Short { // all streams end at about the same time
+			job.Streams[i].Rate = b.Rate(offered)
+		}
+	}
+	if !b.Short {
+		job.Length = budgetLength * b.Length
+	}
+	return job
 }
 
 // budgetLength is how long the pods ask, in units of a measurement.
