@@ -46,6 +46,9 @@ type Options struct {
 	// once a minute for an address that is exempt. For an address that shares its client with others it is called
 	// for each query.
 	Exempt func(netip.Addr) bool
+	// Lag is how late [Limiter.Add] may be told of queries. So much longer than Burst allows a client saves the rate that
+	// it has not used.
+	Lag time.Duration
 }
 
 // Limiter limits the queries of each client. [New] makes it. It is safe for concurrent use.
@@ -54,6 +57,7 @@ type Limiter struct {
 	// interval is the time between two queries at the rate; tolerance is how far in the future a bucket may be full
 	// again when it has one more query.
 	interval, tolerance int64
+	lag                 int64
 	client              func(netip.Addr) netip.Addr
 	exempt              func(netip.Addr) bool
 	seed                [2]uint64
@@ -76,7 +80,7 @@ func New(o Options) *Limiter {
 		rate: o.Rate, burst: o.Burst, interval: int64(time.Second) / int64(o.Rate),
 		client: o.Client, exempt: o.Exempt, seed: [2]uint64{rand.Uint64(), rand.Uint64()},
 	}
-	l.tolerance = l.interval * int64(o.Burst-1)
+	l.tolerance, l.lag = l.interval*int64(o.Burst-1), int64(o.Lag)
 	if l.exempt == nil {
 		l.exempt = func(netip.Addr) bool { return false }
 	}
@@ -128,7 +132,7 @@ func (l *Limiter) take(x *row, now int64) (ok, valid bool) {
 		if full < 0 {
 			return true, -full > now
 		}
-		from := max(full, now)
+		from := max(full, now-l.lag)
 		if from-now > l.tolerance {
 			return false, true
 		}
@@ -164,7 +168,7 @@ func (l *Limiter) claim(h uint64, now int64) *row {
 	for {
 		var best *row
 		var bestTag uint64
-		oldest := now
+		oldest := max(now-l.lag, 0)
 		for i := range set {
 			x := &set[i]
 			tag, full := x.tag.Load(), x.full.Load()
@@ -197,7 +201,7 @@ func (l *Limiter) Limited(addr netip.Addr, now time.Duration) bool {
 		if set[i].tag.Load() == h {
 			return full-int64(now) > l.tolerance
 		}
-		if max(full, -full) > int64(now) {
+		if max(full, -full) > max(int64(now)-l.lag, 0) {
 			inUse++
 		}
 	}

@@ -300,7 +300,15 @@ func checkPacket(t *testing.T, got, want []byte) {
 // BenchmarkProgram measures an answer by the kernel's clock: each in a run of its own, because a run leaves
 // the reply in place of the query.
 func BenchmarkProgram(b *testing.B) {
+	b.Run("no limit", func(b *testing.B) { benchmarkAnswer(b, ClientLimit{}) })
+	b.Run("limit", func(b *testing.B) { benchmarkAnswer(b, ClientLimit{Rate: 1e9, Burst: 1e6}) })
+}
+
+func benchmarkAnswer(b *testing.B, limit ClientLimit) {
 	l := newTestProgram(b)
+	if err := l.setClientLimit(limit); err != nil {
+		b.Fatal(err)
+	}
 	query := ask(b, "web.default.svc.cluster.local.", dns.TypeA, func(m *dns.Msg) { m.SetEdns0(1232, true) })
 	l.put(answerTo(b, query, func(r *wire.Reply) {
 		r.Add(wire.Answer, wire.AtQuestion, wire.TypeA, 5, []byte{10, 96, 0, 7})

@@ -321,7 +321,7 @@ func TestClientsSweep(t *testing.T) {
 	}
 	all := free()
 	s.isAnswered(client4, portB)
-	asked := kernelNow()
+	asked := stampTime(s.client(client4.Addr()).Place)
 	for _, c := range []struct {
 		name  string
 		at    time.Duration

@@ -70,6 +70,19 @@
 // 64, at random, is copied into a ring buffer with the client's address and the name. Nobody is woken;
 // [Program.Sweep] reads the buffer. A sample that finds it full is dropped and counted.
 //
+// # The limit of clients
+//
+// [ClientLimit] is checked before a query is parsed (bpf/limit.h), on all interfaces that are answered or
+// watched. A client's bucket is one time, as in the agent's own limiter (package ratelimit): when its queries
+// would have ended at the rate of the limit. The bucket belongs to the client's number and to the interface of
+// its first query. An address without a number, or on another interface, has a bucket in an LRU map, so a pod
+// that forges an address uses up none of its owner's limit. Every ordinary packet to a listener counts: fragments
+// and packets with IP options reach the agent uncounted, which counts what it receives itself. A number is not
+// freed before its bucket is full.
+//
+// Above the limit queries are dropped and counted by client ([ClientReporter]). The agent refuses or truncates
+// others, of which the program passes on as many as the limit allows in addition.
+//
 // # Other programs on an interface
 //
 // Other programs and tc filters on an interface decide whether queries are answered there

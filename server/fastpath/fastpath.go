@@ -34,7 +34,7 @@ type Options struct {
 	Order Order
 	// Clients receives the numbers of answered queries by client, and samples of them; nil: nobody does.
 	Clients ClientReporter
-	// ClientLimit limits the queries of each client, see [Program.SetClientLimit].
+	// ClientLimit limits the queries of each client.
 	ClientLimit ClientLimit
 }
 

@@ -30,10 +30,10 @@ const MaxExempt = int(programBoundMAX_EXEMPT)
 // ErrTooManyExempt means that [ClientLimit.Exempt] has more than MaxExempt prefixes.
 var ErrTooManyExempt = errors.New("too many exempt prefixes")
 
-// SetClientLimit replaces the limit of [Options]. What clients have used of the old limit counts towards the
+// setClientLimit replaces the limit of [Options]. What clients have used of the old limit counts towards the
 // new one, up to its burst. It does not block. On an error the limit has not changed, but some of the
 // prefixes may have.
-func (p *Program) SetClientLimit(l ClientLimit) error {
+func (p *Program) setClientLimit(l ClientLimit) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	want, err := exemptions(l.Exempt)
@@ -160,7 +160,7 @@ func (p *Program) loadLimit(l ClientLimit) (err error) {
 		return err
 	}
 	counts.senders, counts.reported = p.objects.Senders, make([]uint64, len(counts.buckets))
-	return p.SetClientLimit(l)
+	return p.setClientLimit(l)
 }
 
 // take returns the number of dropped queries of the client with number n since the last call.

@@ -40,7 +40,7 @@ func newLimitTest(t *testing.T) *limitTest {
 // set sets the limit.
 func (s *limitTest) set(l ClientLimit) {
 	s.t.Helper()
-	if err := s.SetClientLimit(l); err != nil {
+	if err := s.setClientLimit(l); err != nil {
 		s.t.Fatal(err)
 	}
 }
@@ -312,7 +312,7 @@ func TestLimitExemptBound(t *testing.T) {
 		list = append(list, netip.PrefixFrom(addr, 32))
 	}
 	s.set(ClientLimit{Rate: slow, Burst: 3, Drop: true, Exempt: list})
-	err := s.SetClientLimit(ClientLimit{Rate: 77, Exempt: append(list, netip.PrefixFrom(client4.Addr(), 32))})
+	err := s.setClientLimit(ClientLimit{Rate: 77, Exempt: append(list, netip.PrefixFrom(client4.Addr(), 32))})
 	if !errors.Is(err, ErrTooManyExempt) {
 		t.Errorf("error: %v", err)
 	}

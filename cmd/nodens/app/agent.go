@@ -112,13 +112,14 @@ func newAgent(opts *options.Agent, log *slog.Logger, level *slog.LevelVar) (*age
 	log = faults.keepFaults(log)
 	addrs := newHostAddrs()
 	table := clients.New(clients.Options{Host: addrs.has, Level: seriesLevel(opts.ClientMetrics), Log: log.With("part", "server")})
-	path, err := openFastPath(opts, log, hostPlatform(), table)
+	ranges := new(podrange.Ranges)
+	limits := limiters{ranges: ranges, addrs: addrs, except: opts.ClientLimitExcept}
+	limit := limits.agentLimit(opts)
+	path, err := openFastPath(opts, log, hostPlatform(), table, limit)
 	if err != nil {
 		return nil, err
 	}
-	ranges := new(podrange.Ranges)
-	limits := limiters{ranges: ranges, addrs: addrs, except: opts.ClientLimitExcept}
-	srv := server.New(log, server.Limits{Readers: opts.Readers, Poller: opts.Polled, PodRanges: ranges, Client: limits.agentLimit(opts)})
+	srv := server.New(log, server.Limits{Readers: opts.Readers, Poller: opts.Polled, PodRanges: ranges, Client: limit})
 	if path.available() {
 		srv.UseFastPath(path.program)
 	}

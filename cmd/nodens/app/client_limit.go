@@ -3,6 +3,7 @@ package app
 import (
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/nodens-dns/nodens/cmd/nodens/options"
 	"github.com/nodens-dns/nodens/internal/config"
@@ -19,12 +20,13 @@ type limiters struct {
 	except []netip.Prefix // of all limits
 }
 
-// limiter returns the limiter of cfg. It has no limit for the node itself.
-func (x *limiters) limiter(cfg *config.ClientLimit) *ratelimit.Limiter {
+// limiter returns the limiter of cfg. It has no limit for the node itself. lag is how late it is told of answers that
+// the kernel has given.
+func (x *limiters) limiter(cfg *config.ClientLimit, lag time.Duration) *ratelimit.Limiter {
 	x.addrs.refresh() // so that the node itself has no limit from the first query on
 	except := slices.Concat(x.except, cfg.Except)
 	return ratelimit.New(ratelimit.Options{
-		Rate: cfg.Rate, Burst: cfg.Burst, Client: x.ranges.Client,
+		Rate: cfg.Rate, Burst: cfg.Burst, Client: x.ranges.Client, Lag: lag,
 		Exempt: func(addr netip.Addr) bool {
 			return x.addrs.knows(addr) || slices.ContainsFunc(except, func(p netip.Prefix) bool { return p.Contains(addr) })
 		},
@@ -34,7 +36,7 @@ func (x *limiters) limiter(cfg *config.ClientLimit) *ratelimit.Limiter {
 // add adds the limiter of p's block, unless p reuses one.
 func (x *limiters) add(p *blockParts) {
 	if limit := p.block.ClientLimit; limit != nil && p.limiter == nil {
-		p.limiter = x.limiter(limit)
+		p.limiter = x.limiter(limit, 0)
 	}
 }
 
@@ -43,7 +45,11 @@ func (x *limiters) agentLimit(opts *options.Agent) *resolver.ClientLimit {
 	if opts.ClientLimit == nil {
 		return nil
 	}
-	return &resolver.ClientLimit{Limiter: x.limiter(opts.ClientLimit), Action: opts.ClientLimit.Action}
+	var lag time.Duration
+	if opts.FastPath != options.FastPathOff {
+		lag = reportDelay
+	}
+	return &resolver.ClientLimit{Limiter: x.limiter(opts.ClientLimit, lag), Action: opts.ClientLimit.Action}
 }
 
 // kernelLimit returns the limit of --client-limit for the kernel's programs. They see the queries of pods only, so that

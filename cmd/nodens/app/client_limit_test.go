@@ -26,7 +26,7 @@ func TestLimiterExempt(t *testing.T) {
 	ranges := new(podrange.Ranges)
 	ranges.SetPrefixes(1, []netip.Prefix{netip.MustParsePrefix("fd00:1::/64")})
 	x := limiters{ranges: ranges, addrs: addrs, except: []netip.Prefix{netip.MustParsePrefix("10.9.0.0/16")}}
-	l := x.limiter(&config.ClientLimit{Rate: 1, Burst: 1, Except: []netip.Prefix{netip.MustParsePrefix("10.8.0.1/32")}})
+	l := x.limiter(&config.ClientLimit{Rate: 1, Burst: 1, Except: []netip.Prefix{netip.MustParsePrefix("10.8.0.1/32")}}, 0)
 	for _, tt := range []struct {
 		addr string
 		want bool // that it may ask a second time

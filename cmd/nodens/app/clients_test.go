@@ -201,8 +201,8 @@ func TestKernelAnswersOfPod(t *testing.T) {
 	p.clients = map[int][]netip.Addr{1: {addr}}
 	table.SetKernelSample(fastpath.SampleWeight)
 	p.report = func(a netip.Addr) {
-		kernelCounts{table}.ReportClient(a, fastpath.ClientAnswers{NoError: 2, NXDomain: 2, Waste: 1})
-		kernelCounts{table}.ReportSample(a, []byte("\x03www\x04test\x00"), false)
+		kernelCounts{table: table}.ReportClient(a, fastpath.ClientAnswers{NoError: 2, NXDomain: 2, Waste: 1})
+		kernelCounts{table: table}.ReportSample(a, []byte("\x03www\x04test\x00"), false)
 	}
 	s := p.newFastPath(new(testlog.Buffer))
 	s.clients = table

@@ -13,11 +13,13 @@ import (
 	"time"
 
 	"github.com/nodens-dns/nodens/cmd/nodens/options"
+	"github.com/nodens-dns/nodens/internal/clock"
 	"github.com/nodens-dns/nodens/internal/epoch"
 	"github.com/nodens-dns/nodens/netsetup"
 	"github.com/nodens-dns/nodens/server"
 	"github.com/nodens-dns/nodens/server/clients"
 	"github.com/nodens-dns/nodens/server/fastpath"
+	"github.com/nodens-dns/nodens/server/resolver"
 )
 
 const (
@@ -99,16 +101,18 @@ type fastPath struct {
 	heartbeatMu sync.Mutex // held for a heartbeat, and for Stop
 }
 
-// openFastPath loads the program as --kernel-path says. It answers nothing yet. Only FastPathOn
-// fails if the program cannot be loaded.
-func openFastPath(opts *options.Agent, log *slog.Logger, m platform, table *clients.Table) (*fastPath, error) {
+// openFastPath loads the program as --kernel-path says. It answers nothing yet. limit is that of
+// --client-limit, nil without. Only FastPathOn fails if the program cannot be loaded.
+func openFastPath(opts *options.Agent, log *slog.Logger, m platform, table *clients.Table, limit *resolver.ClientLimit) (*fastPath, error) {
 	if opts.FastPath == options.FastPathOff {
 		return nil, nil
 	}
 	s := &fastPath{log: log.With("part", "fastpath"), platform: m, clients: table}
 	settings := fastpath.Options{Order: fastpath.Order(opts.FastPathOrder), ClientLimit: kernelLimit(opts)}
 	if opts.ClientMetrics != options.ClientMetricsOff {
-		settings.Clients = kernelCounts{table}
+		settings.Clients = kernelCounts{table, limit}
+	} else if limit != nil {
+		settings.Clients = kernelCounts{nil, limit}
 	}
 	path, err := m.load(opts.FastPath, settings)
 	switch {
@@ -279,12 +283,22 @@ func (s *fastPath) heartbeatIf(ctx context.Context, well bool) {
 	}
 }
 
+// reportDelay is how late the kernel's answers to a client are reported: half as long again as the
+// interval of the reports.
+const reportDelay = countersEvery * heartbeatInterval * 3 / 2
+
 // kernelCounts counts the kernel's answers by client.
-type kernelCounts struct{ table *clients.Table }
+type kernelCounts struct {
+	table *clients.Table        // nil: nobody does
+	limit *resolver.ClientLimit // of --client-limit; nil: there is none
+}
 
 // ReportClient implements [fastpath.ClientReporter].
 func (k kernelCounts) ReportClient(addr netip.Addr, n fastpath.ClientAnswers) {
 	k.table.CountKernel(addr, n.NoError+n.NXDomain, n.NXDomain, n.Waste)
+	if k.limit != nil {
+		k.limit.Add(addr, n.NoError+n.NXDomain, clock.Now())
+	}
 }
 
 // ReportSample implements [fastpath.ClientReporter].

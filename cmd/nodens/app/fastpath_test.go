@@ -224,7 +224,7 @@ func TestOpenFastPath(t *testing.T) {
 					t.Errorf("opened with the order %+v", o.Order)
 				}
 				return stage.player("a"), tt.fails
-			}}, nil)
+			}}, nil, nil)
 			if got := fmt.Sprint(err); err != nil && got != tt.err || err == nil && tt.err != "" {
 				t.Errorf("error %q, want %q", got, tt.err)
 			}
