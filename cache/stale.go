@@ -131,7 +131,7 @@ func (c *Cache) fetchStale(ctx context.Context, k *key, e *entry, r *wire.Reply,
 		return c.waitOrStale(ctx, k, waiter{call: f, done: done, old: old}, r, exchange)
 	case st.ClientTimeout == 0:
 		s.mu.Unlock()
-		return c.do(ctx, f, exchange, waiter{old: old}, r)
+		return c.do(withStale(ctx), f, exchange, waiter{old: old}, r)
 	}
 	f.copied = copyQuery(k.q) // the call outlives k's query
 	f.q, f.done, f.waiters = &f.copied.q, make(chan struct{}, 1), 1
@@ -141,10 +141,19 @@ func (c *Cache) fetchStale(ctx context.Context, k *key, e *entry, r *wire.Reply,
 	return c.waitOrStale(ctx, k, waiter{call: f, done: done, old: old}, r, exchange)
 }
 
+// staleKey is the key of a context value that marks an exchange for a client that has an expired answer.
+type staleKey struct{}
+
+func withStale(ctx context.Context) context.Context { return context.WithValue(ctx, staleKey{}, true) }
+
+// HasStale reports whether an [ExchangeFunc] that is called with ctx should fail with an [ErrLocal] rather than wait for
+// a turn: the client gets its expired answer then.
+func HasStale(ctx context.Context) bool { return ctx.Value(staleKey{}) != nil }
+
 // start runs f, which has a query of its own, on another goroutine. If [Options.Go] refuses, f
 // ends at once.
 func (c *Cache) start(f *call, exchange ExchangeFunc) {
-	if !c.store.run(func(ctx context.Context) { _ = c.do(ctx, f, exchange, waiter{}, nil) }) {
+	if !c.store.run(func(ctx context.Context) { _ = c.do(withStale(ctx), f, exchange, waiter{}, nil) }) {
 		f.err, f.failed = errBusy, true
 		f.shard.shard.finish(f, fetched{})
 	}

@@ -154,7 +154,7 @@ func (t *dohTransport) begin(r *dohRequest) error {
 	switch {
 	case t.closed:
 		return ErrClosed
-	case t.inFlight.Check(r.client) != share.Available:
+	case t.inFlight.Check(r.client) == share.Full:
 		return ErrBusy
 	}
 	ctx, cancel := context.WithDeadline(t.ctx, r.deadline)
@@ -210,7 +210,7 @@ func (t *dohTransport) roundTrip(ctx context.Context, r *dohRequest) ([]byte, er
 		}
 		resp, err := c.conn.RoundTrip(t.newHTTPRequest(ctx, r.message))
 		var msg []byte
-		again := err != nil && ctx.Err() == nil && c.answered.Load() && resent < maxResends
+		again := err != nil && ctx.Err() == nil && c.answered.Load() && resent < maxResends && t.mayResend()
 		if err == nil {
 			if c.answered.CompareAndSwap(false, true) {
 				t.waitQueue.wake(c.conn.Available(), nil)

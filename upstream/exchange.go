@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net/netip"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -25,6 +26,8 @@ type exchange struct {
 	pool     *Pool
 	request  *wire.Query
 	client   share.Client
+	addr     netip.Addr // see From
+	urgency  urgency
 	hedged   *atomic.Bool // see From
 	record   Recording    // see From
 	tcp      bool         // ask over TCP
@@ -106,7 +109,7 @@ func (x *exchange) reset() {
 func (x *exchange) cancelAll() {
 	landing := 0
 	for _, q := range x.queries[:x.inFlight] {
-		if !q.attempt.via.cancel(q) {
+		if !q.cancel() {
 			landing++
 		}
 	}
@@ -114,6 +117,7 @@ func (x *exchange) cancelAll() {
 		<-x.completed
 	}
 	for _, q := range x.queries[:x.inFlight] {
+		q.leave()
 		q.attempt.server.inFlight.Add(-1)
 	}
 	x.inFlight = 0
@@ -147,6 +151,8 @@ func (x *exchange) run(ctx context.Context) (wire.Response, error) {
 			}
 		case <-ctx.Done():
 			return wire.Response{}, contextError(ctx, x.queries[0])
+		case <-x.stopWaiting():
+			return wire.Response{}, ErrClosed
 		}
 	}
 	if x.hasFallback {
@@ -256,11 +262,11 @@ func (x *exchange) expectedTime(i int) int64 {
 
 // askNext asks the next server; false if there is none or the deadline has passed.
 func (x *exchange) askNext(now time.Time) bool {
-	s := x.nextServer(false)
+	s := x.preferReady(x.nextServer(false), now)
 	if s == nil || !now.Before(x.deadline) {
 		return false
 	}
-	x.ask(s, now, false)
+	x.send(x.newQuery(s, now, false), now)
 	return true
 }
 
@@ -301,8 +307,8 @@ func (x *exchange) outstandingAt(s *server) bool {
 	return false
 }
 
-// ask sends the query to s. The caller ensures that inFlight is below maxOutstanding.
-func (x *exchange) ask(s *server, now time.Time, hedge bool) {
+// newQuery adds a query to s. The caller ensures that inFlight is below maxOutstanding, and sends it.
+func (x *exchange) newQuery(s *server, now time.Time, hedge bool) *query {
 	q := x.queries[x.inFlight]
 	if q == nil {
 		q = newQuery()
@@ -311,28 +317,10 @@ func (x *exchange) ask(s *server, now time.Time, hedge bool) {
 	}
 	x.inFlight++
 	s.inFlight.Add(1)
-	q.request, q.client, q.payload, q.tcp = x.request, x.client, uint16(x.pool.opts.Payload), x.tcp
+	q.request, q.client, q.clientAddr, q.payload, q.tcp = x.request, x.client, x.addr, uint16(x.pool.opts.Payload), x.tcp
 	q.attempt = attempt{server: s, started: now, isHedge: hedge}
 	x.last, x.askedOther = s, x.askedOther || hedge
-	x.send(q, now)
-}
-
-// send sends q: for the first time to its server, or again because of the server's reply.
-func (x *exchange) send(q *query, now time.Time) {
-	a := &q.attempt
-	s := a.server
-	a.via, a.rtt = s.transportFor(q.tcp)
-	a.sent, a.slowCounted, a.checkInterval = now, false, 0
-	a.delays = x.delaysFor(s, a.rtt)
-	a.nextCheck = now.Add(a.delays.hedge)
-	q.deadline = now.Add(s.readTimeout)
-	if x.deadline.Before(q.deadline) {
-		q.deadline = x.deadline
-	}
-	q.build(!a.withoutEDNS)
-	q.softError.Store(false)
-	x.recordStart(q)
-	a.via.start(q)
+	return q
 }
 
 // delaysFor returns the delays for s. A server without measurements is expected to be as
@@ -353,6 +341,10 @@ func (x *exchange) delaysFor(s *server, times *rtt) delays {
 // handleCompletion processes the result of q. It returns the answer, and true if that ends
 // the exchange.
 func (x *exchange) handleCompletion(q *query, now time.Time) (wire.Response, bool) {
+	if q.err == errAdmitted { //nolint:errorlint // it is never wrapped
+		x.admit(q, now)
+		return wire.Response{}, false
+	}
 	a := &q.attempt
 	x.removeInFlight(q)
 	x.recordEnd(q, now)
@@ -389,6 +381,7 @@ func (x *exchange) removeInFlight(q *query) {
 	i := slices.Index(x.queries[:x.inFlight], q)
 	x.inFlight--
 	x.queries[i], x.queries[x.inFlight] = x.queries[x.inFlight], q
+	q.leave()
 	q.attempt.server.inFlight.Add(-1)
 }
 
@@ -433,7 +426,7 @@ func (x *exchange) recordWin(q *query, now time.Time) {
 		q.attempt.server.hedgeWins.Add(1)
 	}
 	for _, other := range x.queries[:x.inFlight] {
-		if a := &other.attempt; !a.started.After(q.attempt.started) {
+		if a := &other.attempt; other.phase == inTransport && !a.started.After(q.attempt.started) {
 			x.recordLostRace(a, now)
 		}
 	}

@@ -84,7 +84,7 @@ func (t *streamTransport) moveQuery(q *query, now time.Time) bool {
 		return false
 	}
 	c := t.pickConn(now)
-	if c == nil || c == q.conn || t.rankOf(c, now) >= rankBlocked {
+	if c == nil || c == q.conn || t.rankOf(c, now) >= rankBlocked || !t.mayResend() {
 		return false
 	}
 	q.conn.orphan(q)

@@ -38,20 +38,16 @@ func (m *healthMonitor) probeLoop(s *server) {
 	t := time.NewTicker(max(m.cfg.HealthInterval, time.Millisecond))
 	defer t.Stop()
 	for {
-		err := m.probeOnce(s, q)
-		if m.stop.Err() != nil {
-			return
-		}
-		if err == nil {
-			m.markAlive(s)
-			return
-		}
-		s.probeFailures.Add(1)
-		if s.markSuspect() {
-			s.suspectedCount.Add(1)
-		}
-		if s.consecutiveProbeFailures.Add(1) == uint32(m.cfg.MaxFails)+1 {
-			m.opts.Logger.Warn("upstream is down", "to", s.label, "failed_probes", m.cfg.MaxFails+1, "err", err)
+		if m.mayProbe(s) {
+			err := m.probeOnce(s, q)
+			if m.stop.Err() != nil {
+				return
+			}
+			if err == nil {
+				m.markAlive(s)
+				return
+			}
+			m.recordProbeFailure(s, err)
 		}
 		select {
 		case <-t.C:
@@ -60,6 +56,27 @@ func (m *healthMonitor) probeLoop(s *server) {
 		case <-m.stop.Done():
 			return
 		}
+	}
+}
+
+// mayProbe reports whether the budget of s allows a probe. A probe that is left out is neither a success nor a
+// failure.
+func (m *healthMonitor) mayProbe(s *server) bool {
+	u := forProbe
+	if m.down(s) {
+		u = forDown
+	}
+	return s.budget.try(u, time.Now())
+}
+
+// recordProbeFailure records that s did not reply to a probe because of err.
+func (m *healthMonitor) recordProbeFailure(s *server, err error) {
+	s.probeFailures.Add(1)
+	if s.markSuspect() {
+		s.suspectedCount.Add(1)
+	}
+	if s.consecutiveProbeFailures.Add(1) == uint32(m.cfg.MaxFails)+1 {
+		m.opts.Logger.Warn("upstream is down", "to", s.label, "failed_probes", m.cfg.MaxFails+1, "err", err)
 	}
 }
 

@@ -50,6 +50,10 @@ func (a *attempt) due(now time.Time) bool { return !a.nextCheck.IsZero() && !now
 // soon as that is allowed. The interval between checks grows, because with all servers
 // frozen many queries are checked.
 func (x *exchange) handleOverdue(q *query, now time.Time) {
+	if q.phase != inTransport {
+		x.expireWait(q, now)
+		return
+	}
 	a := &q.attempt
 	s := a.server
 	if a.checkInterval == 0 { // the first check
@@ -99,7 +103,7 @@ func (x *exchange) hedge(q *query, now time.Time) bool {
 	}
 	at := x.nextIndex
 	s, free := x.hedgeTarget(q, now)
-	if s == nil || !free && !x.pool.hedgeBudget.withdraw() {
+	if s == nil || !x.payHedge(s, free, now) {
 		x.nextIndex = at
 		return false
 	}
@@ -108,7 +112,25 @@ func (x *exchange) hedge(q *query, now time.Time) bool {
 	if x.hedged != nil {
 		x.hedged.Store(true)
 	}
-	x.ask(s, now, true)
+	h := x.newQuery(s, now, true)
+	h.slot = s.gateFor(h.tcp)
+	h.softError.Store(false)
+	x.dispatch(h, now)
+	return true
+}
+
+// payHedge takes what a hedge to s needs: a slot, a token, and unless it is free the credit for a hedge.
+func (x *exchange) payHedge(s *server, free bool, now time.Time) bool {
+	hedges := x.pool.hedgeBudget
+	if !free && !hedges.withdraw() {
+		return false
+	}
+	if !s.acquireSpare(x.client, x.tcp, now) {
+		if !free {
+			hedges.credit.Add(queriesPerHedge)
+		}
+		return false
+	}
 	return true
 }
 

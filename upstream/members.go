@@ -99,6 +99,12 @@ func (ms *members) excluded(i int, a netip.AddrPort) bool {
 	return true
 }
 
+// close closes s, which takes no more queries, and releases the budget of its address.
+func (ms *members) close(s *server) {
+	s.close()
+	s.closing.Do(func() { ms.opts.Budgets.close(s.budget, ms.cfg.MaxRate) })
+}
+
 // rebuild sets the list of servers from the members, and returns the removed servers. The
 // caller holds the members' lock.
 func (ms *members) rebuild() (gone []*server) {
@@ -111,7 +117,7 @@ func (ms *members) rebuild() (gone []*server) {
 			}
 			s := findServer(before, to, m.target)
 			if s == nil || slices.Contains(list, s) {
-				s = newServer(m.target, to, ms.cfg)
+				s = newServer(m.target, to, ms.cfg, ms.opts.Budgets.open(to, ms.cfg.MaxRate))
 			}
 			list = append(list, s)
 		}
@@ -147,7 +153,7 @@ func (ms *members) closeRemoved(s *server) {
 	case <-t.C:
 	case <-ms.stop.Done():
 	}
-	s.close()
+	ms.close(s)
 }
 
 // watchService keeps the addresses of the i-th target, a Service, up to date until the Pool

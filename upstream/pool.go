@@ -109,6 +109,8 @@ type Options struct {
 	// and a channel that is closed when they change. service is NAMESPACE/NAME; port 0
 	// selects the port named dns, or 53. Endpoints is nil if there is no cluster view.
 	Endpoints func(service string, port uint16) (addrs []netip.AddrPort, changed <-chan struct{})
+	// Budgets has the budgets of the servers' addresses; nil means that no other Pool shares them.
+	Budgets *Budgets
 	// Own reports whether an address is the agent's own. Queries are never sent to such an
 	// address, even if a name resolves to it. nil means that no address is.
 	Own func(to netip.AddrPort) bool
@@ -153,7 +155,7 @@ func New(cfg *config.Forward, opts Options) *Pool {
 	p := &Pool{base: shared, hedgeBudget: newHedgeBudget(), order: serverOrder{policy: cfg.Policy}}
 	p.members.base = shared
 	p.healthMonitor.base, p.healthMonitor.members = shared, &p.members
-	p.limiter = limiter{limit: cfg.MaxConcurrent, division: share.NewFairShare(cfg.MaxConcurrent), idle: make(chan struct{})}
+	p.limiter = newLimiter(cfg.MaxConcurrent)
 	p.exchanges.New = func() any { return newExchange(p) }
 	p.initMembers(cfg.To)
 	if cfg.Expire > 0 && len(cfg.To) > 0 {
@@ -181,6 +183,9 @@ func (o *Options) setDefaults() {
 	o.Payload = min(max(o.Payload, wire.MinUDP), maxDatagram)
 	if o.Deadline <= 0 {
 		o.Deadline = DefaultDeadline
+	}
+	if o.Budgets == nil {
+		o.Budgets = NewBudgets(BudgetOptions{Logger: o.Logger})
 	}
 	if o.ProbeTimeout <= 0 {
 		o.ProbeTimeout = DefaultProbeTimeout
@@ -215,6 +220,9 @@ type From struct {
 	// TCP says that the client used TCP. It decides the protocol unless force_tcp or
 	// prefer_udp is set.
 	TCP bool
+	// NoWait makes the exchange fail with [ErrOverBudget], [ErrBusy] or [ErrTooMany] where it would have to wait before
+	// its query can be sent.
+	NoWait bool
 	// Hedged is set when a further server is asked because one is late; nil: it is of no
 	// interest.
 	Hedged *atomic.Bool
@@ -222,6 +230,17 @@ type From struct {
 	Asked *atomic.Pointer[Asked]
 	// Record receives each attempt of the exchange, for traces. The zero Recording discards them.
 	Record Recording
+}
+
+// urgency returns the urgency of the queries.
+func (f *From) urgency() urgency {
+	switch {
+	case f.NoWait:
+		return withStale
+	case f.Client == share.NoClient:
+		return background
+	}
+	return forClient
 }
 
 // Exchange is [Pool.ExchangeFrom] without a client, for background queries such as
@@ -262,10 +281,7 @@ func (p *Pool) goesToNext(answer wire.Response) bool {
 
 // exchange is ExchangeFrom with the servers of p only.
 func (p *Pool) exchange(ctx context.Context, q *wire.Query, from From) (wire.Response, error) {
-	if err := p.limiter.acquire(from.Client); err != nil {
-		if errors.Is(err, ErrTooMany) {
-			p.rejectedCount.Add(1)
-		}
+	if err := p.acquire(ctx, &from); err != nil {
 		return wire.Response{}, err
 	}
 	defer p.limiter.release(from.Client)
@@ -275,7 +291,8 @@ func (p *Pool) exchange(ctx context.Context, q *wire.Query, from From) (wire.Res
 		x.reset()
 		p.exchanges.Put(x)
 	}()
-	x.request, x.client, x.hedged, x.servers = q, from.Client, from.Hedged, p.servers()
+	x.request, x.client, x.addr, x.hedged, x.servers = q, from.Client, from.Addr, from.Hedged, p.servers()
+	x.urgency = from.urgency()
 	x.record = from.Record
 	x.tcp = p.cfg.ForceTCP || from.TCP && !p.cfg.PreferUDP
 	x.deadline = time.Now().Add(p.opts.Deadline)
@@ -355,6 +372,7 @@ func (p *Pool) Stats() Stats {
 			Unanswered:          s.unansweredCount.Load(),
 			InFlight:            int(s.inFlight.Load()),
 			MaxInFlight:         s.maxInFlight(p.cfg.ForceTCP),
+			Budget:              s.budget.stats(time.Now()),
 		}
 		if s.udp != s.tcp {
 			v.UDP.Hits, v.UDP.Misses = s.udp.reuse()
@@ -374,66 +392,11 @@ func (p *Pool) Close() error {
 	last := p.servers()
 	p.members.mu.Unlock()
 	for _, s := range last {
-		s.close()
+		p.members.close(s)
 	}
 	<-idle
 	p.tasks.Wait()
 	return nil
-}
-
-// limiter counts the exchanges in flight, enforces max_concurrent, and lets Close wait for
-// them. A WaitGroup can't do that because its Add must not run concurrently with Wait.
-type limiter struct {
-	mu       sync.Mutex
-	active   int
-	limit    int             // max_concurrent; 0 means no limit
-	division share.FairShare // divides limit among clients
-	closed   bool
-	idle     chan struct{} // closed once the limiter is closed and active is 0
-}
-
-func (l *limiter) acquire(c share.Client) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.closed {
-		return ErrClosed
-	}
-	if l.limit > 0 {
-		if l.division.Check(c) != share.Available {
-			return ErrTooMany
-		}
-		l.division.Add(c)
-	}
-	l.active++
-	return nil
-}
-
-func (l *limiter) release(c share.Client) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.limit > 0 {
-		l.division.Remove(c)
-	}
-	if l.active--; l.active == 0 && l.closed {
-		close(l.idle)
-	}
-}
-
-// inFlight returns the number of exchanges.
-func (l *limiter) inFlight() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.active
-}
-
-func (l *limiter) close() <-chan struct{} {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if !l.closed && l.active == 0 {
-		close(l.idle)
-	}
-	l.closed = true
-	return l.idle
 }
 
 // isTimeout reports whether err is a timeout of a socket or a context.

@@ -3,6 +3,7 @@ package upstream
 import (
 	"crypto/rand"
 	"encoding/binary"
+	"net/netip"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -40,6 +41,14 @@ type query struct {
 	tcp     bool
 	probe   bool    // any reply with the right ID matches
 	attempt attempt // state of the exchange for this query
+
+	// phase says what q waits for; waiter is its place in the queue for a slot or a token. The exchange uses slot, the gate at
+	// which q has a slot, and hasToken, which says that q has a token of its server's budget, but while q is in a queue.
+	phase      phase
+	waiter     share.Waiter[*query]
+	slot       *gate
+	hasToken   bool
+	clientAddr netip.Addr // see [From.Addr]
 
 	// frame is the query with the length prefix of TCP (RFC 1035, 4.2.2).
 	frame []byte
@@ -88,7 +97,8 @@ func newQuery() *query {
 
 // reset drops references and a buffer that is too large to keep.
 func (q *query) reset() {
-	q.request, q.client = nil, share.NoClient
+	q.request, q.client, q.clientAddr = nil, share.NoClient, netip.Addr{}
+	q.phase = phaseNone
 	q.attempt = attempt{}
 	if len(q.reply) > maxKeptBuffer {
 		q.reply = make([]byte, initialReplySize)

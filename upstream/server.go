@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -43,8 +44,13 @@ type server struct {
 	udp, tcp transport
 	// probes has its own sockets: a probe must not wait behind queries to a silent server.
 	probes transport
+	// closing releases the budget once.
+	closing sync.Once
 	// removed is closed when the server has left the pool.
 	removed chan struct{}
+
+	udpGate, tcpGate *gate   // the same if udp and tcp are
+	budget           *budget // of the address; shared with other pools
 
 	passiveHealth
 	udpRTT, tcpRTT rtt
@@ -69,11 +75,12 @@ type server struct {
 
 // newServer opens no connection. If the TLS settings of cfg can't be used, every query to
 // the server fails with the reason.
-func newServer(target config.Target, to netip.AddrPort, cfg *config.Forward) *server {
-	s := &server{target: target, addr: to, label: to.String(), readTimeout: cfg.ReadTimeout, durations: newDurations(), removed: make(chan struct{})}
+func newServer(target config.Target, to netip.AddrPort, cfg *config.Forward, b *budget) *server {
+	s := &server{target: target, addr: to, label: to.String(), readTimeout: cfg.ReadTimeout, budget: b, durations: newDurations(), removed: make(chan struct{})}
+	s.initGates()
 	opts := streamOptions{
 		source: cfg.SourceAddress, expire: cfg.Expire, maxAge: cfg.MaxAge, maxIdle: cfg.MaxIdle,
-		unexpected: &s.unexpected, brokenConns: &s.brokenConns,
+		unexpected: &s.unexpected, brokenConns: &s.brokenConns, mayResend: b.resend,
 	}
 	probe := streamOptions{source: cfg.SourceAddress, unexpected: &s.unexpected}
 	if target.Transport == config.PlainDNS {
@@ -95,6 +102,23 @@ func newServer(target config.Target, to netip.AddrPort, cfg *config.Forward) *se
 	}
 	s.udp = s.tcp
 	return s
+}
+
+// initGates makes the gates, which let as many queries pass as the transports take.
+func (s *server) initGates() {
+	s.tcpGate = newGate(s.maxInFlight(true))
+	s.udpGate = s.tcpGate
+	if s.target.Transport == config.PlainDNS {
+		s.udpGate = newGate(s.maxInFlight(false))
+	}
+}
+
+// gateFor returns the gate for a query over TCP or UDP.
+func (s *server) gateFor(tcp bool) *gate {
+	if tcp {
+		return s.tcpGate
+	}
+	return s.udpGate
 }
 
 // initPlainDNS sets the transports for unencrypted DNS.

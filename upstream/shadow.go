@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/share"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
@@ -61,6 +62,10 @@ func (p *Pool) startShadow(s *server, x *exchange, at int64) {
 	if !s.shadowing.CompareAndSwap(false, true) {
 		return
 	}
+	if !s.acquireSpare(share.NoClient, x.tcp, time.Now()) {
+		s.shadowing.Store(false)
+		return
+	}
 	s.shadowedAt.Store(at)
 	q := newQuery()
 	q.request, q.payload, q.tcp = x.request, uint16(p.opts.Payload), x.tcp
@@ -79,6 +84,7 @@ func (p *Pool) runShadow(s *server, q *query) {
 	s.inFlight.Add(1)
 	msg, err := roundTrip(p.stop, via, q, begun.Add(s.readTimeout))
 	s.inFlight.Add(-1)
+	s.gateFor(q.tcp).release(share.NoClient)
 	now := time.Now()
 	switch {
 	case err == nil:

@@ -83,12 +83,12 @@ type Reuse struct {
 	Hits, Misses uint64
 }
 
-// maxInFlight returns [Server.MaxInFlight].
-func (s *server) maxInFlight(forceTCP bool) int {
+// maxInFlight returns [Server.MaxInFlight], which is also the number of slots of the gate for TCP or UDP.
+func (s *server) maxInFlight(tcp bool) int {
 	switch {
 	case s.target.Transport == config.DNSOverHTTPS:
 		return maxInFlightDoH
-	case s.udp == s.tcp || forceTCP:
+	case s.target.Transport != config.PlainDNS || tcp:
 		return maxConns * maxInFlightPerConn
 	}
 	return maxInFlightUDP

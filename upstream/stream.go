@@ -106,7 +106,7 @@ func (t *streamTransport) start(q *query) {
 
 // assignNew is assign for a query that starts: it enforces the limits; t is locked.
 func (t *streamTransport) assignNew(q *query, now time.Time) (*streamConn, error) {
-	if t.inFlight.Check(q.client) != share.Available {
+	if t.inFlight.Check(q.client) == share.Full {
 		return nil, ErrBusy
 	}
 	return t.assign(q, now)
@@ -380,7 +380,7 @@ func (t *streamTransport) hasReadyConn(now time.Time) bool {
 // resend assigns q to another connection; false if it has been sent too often or its
 // deadline has passed. t is locked.
 func (t *streamTransport) resend(q *query, now time.Time) bool {
-	if t.closed || q.resends == maxResends || !q.deadline.After(now) {
+	if t.closed || q.resends == maxResends || !q.deadline.After(now) || !t.mayResend() {
 		return false
 	}
 	q.resends++

@@ -54,10 +54,15 @@ type streamOptions struct {
 	// unexpected counts messages that match no query; brokenConns counts connections that
 	// could not be opened or failed with queries in flight. Either may be nil.
 	unexpected, brokenConns *atomic.Uint64
+	// mayResend reports whether a query may be sent once more on another connection; nil means always. It must not block.
+	mayResend func() bool
 }
 
 // setDefaults replaces nil fields and connectTimeout.
 func (o *streamOptions) setDefaults() {
+	if o.mayResend == nil {
+		o.mayResend = func() bool { return true }
+	}
 	if o.connectTimeout == 0 {
 		o.connectTimeout = connectTimeout
 	}

@@ -132,7 +132,7 @@ func (t *udpTransport) assign(q *query) (*udpSocket, error) {
 	draw := int(q.newID())
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.inFlight.Check(q.client) != share.Available {
+	if t.inFlight.Check(q.client) == share.Full {
 		return nil, ErrBusy
 	}
 	n := len(t.open)

@@ -199,7 +199,7 @@ func TestSocketsUnderLoad(t *testing.T) {
 func TestBusy(t *testing.T) {
 	f := startFake(t, holdReplies)
 	p, via := newUDPPool(t, f, udpOptions{maxInFlight: 6, maxOpen: 2, expire: time.Hour})
-	for range 3 {
+	for range 6 {
 		startHeld(t, p, via, t.Context())
 	}
 	if _, err := p.Exchange(t.Context(), question(t, "next.test."), false); !errors.Is(err, ErrBusy) {

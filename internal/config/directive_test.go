@@ -183,6 +183,10 @@ func TestDirectives(t *testing.T) {
 		})},
 
 		{"default", "forward", "forward . 192.0.2.1", forward(func(*Forward) {})},
+		{"rate", "forward", "forward . 192.0.2.1 {\nmax_rate 900\n}", forward(func(f *Forward) { f.MaxRate = MaxRate{PerSecond: 900, Burst: 45} })},
+		{"lowest rate", "forward", "forward . 192.0.2.1 {\nmax_rate 1\n}", forward(func(f *Forward) { f.MaxRate = MaxRate{PerSecond: 1, Burst: 1} })},
+		{"rate and burst", "forward", "forward . 192.0.2.1 {\nmax_rate 900 100\n}", forward(func(f *Forward) { f.MaxRate = MaxRate{PerSecond: 900, Burst: 100} })},
+		{"rate by itself", "forward", "forward . 192.0.2.1 {\nmax_rate auto\n}", forward(func(f *Forward) { f.MaxRate = MaxRate{Auto: true} })},
 		{"upstreams", "forward", "forward a.test 192.0.2.1:54 dns://192.0.2.2 dns://[::1]:5 2001:db8::1 [2001:db8::2] fe80::1%eth0 192.0.2.1:54", forward(func(f *Forward) {
 			f.From = names(t, "a.test")[0]
 			f.To = targets("192.0.2.1:54", "192.0.2.2:53", "[::1]:5", "[2001:db8::1]:53", "[2001:db8::2]:53", "[fe80::1%eth0]:53")

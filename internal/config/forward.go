@@ -4,6 +4,7 @@ import (
 	"math"
 	"net/netip"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/nodens-dns/nodens/internal/wire"
@@ -38,6 +39,7 @@ type Forward struct {
 	HealthNoRec          bool
 	HealthDomain         wire.Name // the root
 	MaxConcurrent        int       // 0: no limit but the server's own
+	MaxRate              MaxRate   // zero: no limit
 	FailfastAllUnhealthy bool
 	// TLS has the certificates for upstreams over TLS or HTTPS; nil: no client certificate,
 	// and the system's roots.
@@ -69,6 +71,15 @@ type Forward struct {
 	Next *Forward
 }
 
+// MaxRate is `max_rate N [BURST]` or `max_rate auto`: how many queries each upstream address gets.
+type MaxRate struct {
+	// PerSecond is the number of queries per second, and Burst how many more there may be within
+	// any second. 0: no limit.
+	PerSecond, Burst int
+	// Auto says that the agent looks for the limit itself.
+	Auto bool
+}
+
 // TLSClient is `tls [CERT KEY] [CA]`: PEM files. "" is no client certificate, or the system's
 // roots.
 type TLSClient struct {
@@ -80,7 +91,13 @@ const (
 	maxUpstreams = 15
 	// maxForwards bounds the forwards of a block, which are searched for each query. Zones
 	// are found faster.
-	maxForwards  = 100
+	maxForwards = 100
+	// mostQueriesPerSecond is more than any upstream answers.
+	mostQueriesPerSecond = 10_000_000
+	// MaxRateBurstPart is the part of `max_rate` that is the default of its burst: what leaves in 50 ms.
+	MaxRateBurstPart = 20
+	maxRateUsage     = "max_rate QUERIES_PER_SECOND [BURST] | max_rate auto"
+
 	forwardUsage = "forward FROM TO… (TO: an IP address or a name, with or without a port, tls:// or https:// before it, a resolv.conf file, or k8s:NAMESPACE/NAME)"
 )
 
@@ -148,6 +165,7 @@ func (f *Forward) limits(p *parser, table options, at map[string]token) {
 			*dst = int(n)
 		}}
 	}
+	table["max_rate"] = option{usage: maxRateUsage, least: 1, most: 2, set: func(args []token) { f.MaxRate.parse(p, args) }}
 	duration("expire", 0, &f.Expire)
 	duration("max_age", 0, &f.MaxAge)
 	duration("read_timeout", time.Nanosecond, &f.ReadTimeout)
@@ -160,6 +178,30 @@ func (f *Forward) limits(p *parser, table options, at map[string]token) {
 			f.MaxConnectAttempts = -1
 		}
 	}}
+}
+
+func (m *MaxRate) parse(p *parser, args []token) {
+	*m = MaxRate{}
+	if args[0].text == "auto" {
+		m.Auto = true
+		if len(args) > 1 {
+			p.errorf(args[1], "%q is one argument too many: max_rate auto chooses the burst itself; write: %s", args[1].text, maxRateUsage)
+		}
+		return
+	}
+	if _, err := strconv.ParseInt(args[0].text, 10, 64); err != nil {
+		p.errorf(args[0], "%q is neither a number of queries per second nor auto; write: %s", args[0].text, maxRateUsage)
+		return
+	}
+	n, ok := p.number(args[0], 1, mostQueriesPerSecond)
+	if !ok {
+		return
+	}
+	m.PerSecond, m.Burst = int(n), max(1, int(n)/MaxRateBurstPart)
+	if len(args) > 1 {
+		n, _ = p.number(args[1], 1, mostQueriesPerSecond)
+		m.Burst = int(n)
+	}
 }
 
 const healthUsage = "health_check DURATION [no_rec] [domain NAME]"

@@ -13,7 +13,7 @@ import (
 // TestFaults reads a directive at line 3 of a block and looks at the whole error.
 func TestFaults(t *testing.T) {
 	all := "acl, any, autopath, bind, bufsize, cache, client_limit, debug, dns64, dnstap, errors, forward, health, hosts, k8s_external, kubernetes, loadbalance, local, log, loop, metadata, minimal, nsid, pprof, prometheus, ready, reload, rewrite, template, timeouts, tls, trace, view, whoami"
-	forwardOptions := "doh_method, except, expire, failfast_all_unhealthy_upstreams, failover, force_tcp, health_check, max_age, max_concurrent, max_connect_attempts, max_fails, max_idle_conns, next, next_on_nodata, policy, prefer_udp, read_timeout, resolver, source_address, tls, tls_servername"
+	forwardOptions := "doh_method, except, expire, failfast_all_unhealthy_upstreams, failover, force_tcp, health_check, max_age, max_concurrent, max_connect_attempts, max_fails, max_idle_conns, max_rate, next, next_on_nodata, policy, prefer_udp, read_timeout, resolver, source_address, tls, tls_servername"
 	empty := write(t, t.TempDir(), "resolv.conf", "nameserver none\n")
 	folder := t.TempDir()
 	var many []string
@@ -159,6 +159,12 @@ func TestFaults(t *testing.T) {
 		{"forward . 192.0.2.1 {\nmax_fails -1\n}", `4: forward max_fails: -1 is out of range; allowed: 0 to 2147483647`},
 		{"forward . 192.0.2.1 {\nread_timeout 0s\n}", `4: forward read_timeout: 0s is out of range; allowed: 1ns to 2562047h47m16.854775807s`},
 		{"forward . 192.0.2.1 {\nmax_age 9s\n}", `4: forward: max_age 9s is less than expire 10s; make it at least that`},
+		{"forward . 192.0.2.1 {\nmax_rate\n}", `4: forward: an argument is missing after "max_rate"; write: max_rate QUERIES_PER_SECOND [BURST] | max_rate auto`},
+		{"forward . 192.0.2.1 {\nmax_rate 0\n}", `4: forward max_rate: 0 is out of range; allowed: 1 to 10000000`},
+		{"forward . 192.0.2.1 {\nmax_rate 900/s\n}", `4: forward max_rate: "900/s" is neither a number of queries per second nor auto; write: max_rate QUERIES_PER_SECOND [BURST] | max_rate auto`},
+		{"forward . 192.0.2.1 {\nmax_rate 900 0\n}", `4: forward max_rate: 0 is out of range; allowed: 1 to 10000000`},
+		{"forward . 192.0.2.1 {\nmax_rate 900 ten\n}", `4: forward max_rate: "ten" is not a whole number; allowed: 1 to 10000000`},
+		{"forward . 192.0.2.1 {\nmax_rate auto 10\n}", `4: forward max_rate: "10" is one argument too many: max_rate auto chooses the burst itself; write: max_rate QUERIES_PER_SECOND [BURST] | max_rate auto`},
 		{"forward . 192.0.2.1 {\nhealth_check 1s domain\n}", `4: forward health_check: a name is missing after "domain"; write: health_check DURATION [no_rec] [domain NAME]`},
 		{"forward . 192.0.2.1 {\nhealth_check 1s norec\n}", `4: forward health_check: unknown option "norec" (did you mean "no_rec"?); allowed: domain, no_rec`},
 		{"forward . 192.0.2.1 {\nexcept a..b\n}", `4: forward except: "a..b" is not a zone: not a domain name: "a..b" has an empty label`},

@@ -49,7 +49,7 @@ func asker(p *upstream.Pool, via Proto, from upstream.From) cache.ExchangeFunc {
 	from.TCP = via == TCP
 	return func(ctx context.Context, q *wire.Query) (wire.Response, error) {
 		from := from
-		from.Client = payer(ctx, from.Client)
+		from.Client, from.NoWait = payer(ctx, from.Client), cache.HasStale(ctx)
 		resp, err := p.ExchangeFrom(ctx, q, from)
 		if errors.Is(err, upstream.ErrLocal) {
 			err = unkept{err}

@@ -166,7 +166,7 @@ func (z *Zone) choosePool(r *Request) bool {
 // Forward gets the answer from the upstreams, by way of the zone's cache. r may wait.
 func (r *Request) Forward() {
 	z, q := r.zone, &r.Query
-	from := upstream.From{Client: r.Place, Asked: r.recordAsked(), Record: r.recordForward()}
+	from := upstream.From{Client: r.Place, Addr: r.Client.Addr(), Asked: r.recordAsked(), Record: r.recordForward()}
 	if r.routes.Clients != nil {
 		from.Hedged = new(atomic.Bool)
 	}

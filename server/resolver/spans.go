@@ -231,7 +231,7 @@ var errorTypes = []struct {
 	name string
 }{
 	{errLoop, "loop"}, {upstream.ErrTimeout, "timeout"}, {context.DeadlineExceeded, "timeout"}, {upstream.ErrNoUpstream, "no_upstream"},
-	{upstream.ErrTooMany, "too_many_queries"}, {upstream.ErrBusy, "too_many_queries"}, {context.Canceled, "cancelled"}, {upstream.ErrClosed, "cancelled"},
+	{upstream.ErrTooMany, "too_many_queries"}, {upstream.ErrBusy, "too_many_queries"}, {upstream.ErrOverBudget, "too_many_queries"}, {context.Canceled, "cancelled"}, {upstream.ErrClosed, "cancelled"},
 	{syscall.ECONNREFUSED, "connection_refused"}, {errIncomplete, "view_incomplete"},
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/nodens-dns/nodens/cmd/nodens/options"
 	"github.com/nodens-dns/nodens/internal/baseline"
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/ethtool"
 	"github.com/nodens-dns/nodens/internal/podrange"
 	"github.com/nodens-dns/nodens/internal/stat"
 	"github.com/nodens-dns/nodens/netsetup"
@@ -23,6 +24,7 @@ import (
 	"github.com/nodens-dns/nodens/server/clients"
 	"github.com/nodens-dns/nodens/server/resolver"
 	"github.com/nodens-dns/nodens/server/tail"
+	"github.com/nodens-dns/nodens/upstream"
 )
 
 const (
@@ -142,6 +144,7 @@ func newAgent(opts *options.Agent, log *slog.Logger, level *slog.LevelVar) (*age
 			store:  cache.NewStore(opts.CacheSize, cache.Options{Go: srv.Go, Epochs: cacheEpochs, Clock: opts.CacheClock}),
 			epochs: clusterEpochs, addrs: addrs, clients: owners, clientLevels: newClientLevels(owners.counted(), log),
 			limiters: limits, tail: new(tail.Feed),
+			budgets: upstream.NewBudgets(upstream.BudgetOptions{Logger: log.With("part", "upstream"), Drops: ethtool.Drops}),
 		},
 		selfProbe: &selfProbe{duration: stat.NewHistogram(stat.DurationBuckets)},
 		cancels:   make(map[any]context.CancelFunc),

@@ -64,6 +64,8 @@ type builder struct {
 	epochs *epoch.Table
 	// clients knows whose queries are counted; nil: none are.
 	clients *attribution
+	// budgets are those of all upstreams, over all generations.
+	budgets *upstream.Budgets
 	// clientLevels knows the level of the metrics of each namespace; nil: no queries are counted.
 	clientLevels *clientLevels
 	// limiters makes the limiters of the blocks' clients.
@@ -172,7 +174,7 @@ func (a *builder) addClusterZone(g *generation, p *blockParts, old *generation) 
 
 // newPools returns the pools of the block's forward directives.
 func (a *builder) newPools(p *blockParts) (pools []*upstream.Pool) {
-	opts := upstream.Options{Logger: a.log.With("part", "upstream"), Own: p.block.ListensAt}
+	opts := upstream.Options{Logger: a.log.With("part", "upstream"), Own: p.block.ListensAt, Budgets: a.budgets}
 	if p.endpointsView != nil {
 		opts.Endpoints = p.endpointsView.Endpoints
 	}
