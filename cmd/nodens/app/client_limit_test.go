@@ -7,15 +7,20 @@ package app
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 	"testing"
 	"time"
 
 	"github.com/nodens-dns/nodens/cmd/nodens/options"
+	"github.com/nodens-dns/nodens/internal/clock"
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/podrange"
+	"github.com/nodens-dns/nodens/internal/ratelimit"
+	"github.com/nodens-dns/nodens/server/clients"
 	"github.com/nodens-dns/nodens/server/fastpath"
+	"github.com/nodens-dns/nodens/server/resolver"
 )
 
 // TestLimiterExempt: the node, loopback and the exceptions have no limit; IPv6 addresses of no pod are one client.
@@ -83,6 +88,43 @@ func TestKernelLimit(t *testing.T) {
 		got := kernelLimit(&options.Agent{ClientLimit: tt.limit, ClientLimitExcept: except})
 		if fmt.Sprint(got) != fmt.Sprint(tt.want) {
 			t.Errorf("%+v: %+v, want %+v", tt.limit, got, tt.want)
+		}
+	}
+}
+
+// TestKernelAnswersLimited: what the kernel has answered counts towards the agent's limit, also if queries are not counted
+// by client, and what it has dropped is counted if they are.
+func TestKernelAnswersLimited(t *testing.T) {
+	addr := netip.MustParseAddr("10.1.0.1")
+	for _, metrics := range []options.ClientMetrics{options.ClientMetricsOff, options.ClientMetricsNamespace} {
+		table := clients.New(clients.Options{})
+		limit := &resolver.ClientLimit{Limiter: ratelimit.New(ratelimit.Options{Rate: 1, Burst: 10})}
+		opts := &options.Agent{FastPath: options.FastPathOn, ClientMetrics: metrics, ClientLimit: &config.ClientLimit{Rate: 1, Burst: 10}}
+		var to fastpath.ClientReporter
+		_, err := openFastPath(opts, slog.New(slog.DiscardHandler), platform{open: func(o fastpath.Options) (program, error) {
+			to = o.Clients
+			if o.ClientLimit.Rate != 1 || o.ClientLimit.Burst != 10 {
+				t.Errorf("the kernel's limit is %+v", o.ClientLimit)
+			}
+			return newStage().player("a"), nil
+		}}, table, limit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		to.ReportClient(addr, fastpath.ClientAnswers{NoError: 4, NXDomain: 3, Waste: 1})
+		to.ReportLimited(addr, 5)
+		now := clock.Now()
+		for i := range 5 {
+			if got := limit.Allow(addr, now); got != (i < 3) {
+				t.Errorf("query %d is allowed: %t", 8+i, got)
+			}
+		}
+		limited := uint64(0)
+		for _, c := range table.Report(clients.Pods, clients.Minute).Clients {
+			limited += c.Total.Limited[clients.ReasonClientLimit]
+		}
+		if want := uint64(5); metrics != options.ClientMetricsOff && limited != want || metrics == options.ClientMetricsOff && limited != 0 {
+			t.Errorf("%d are counted as limited", limited)
 		}
 	}
 }
