@@ -145,33 +145,57 @@ func TestMeasure(t *testing.T) {
 	peer.Build(t, "coredns") // skips under -short
 	r, err := Measure(t.Context(), harness.Plan{
 		Rounds: 1, Length: soak.Choose(50*time.Millisecond, time.Second), Short: !soak.Enabled(), Progress: t.Output(),
-	}, Parts{Floods: true})
+	}, Parts{true, true, true})
 	if errors.Is(err, machine.ErrCores) || errors.Is(err, harness.ErrAbsent) {
 		t.Skip(err)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
+	kernelPath := testbed.KernelPathUsable() == nil
 	for _, note := range r.Notes {
-		if strings.Contains(note, "failed") {
+		if strings.Contains(note, "failed") || kernelPath && strings.Contains(note, harness.ErrStart.Error()) {
 			t.Error(note)
 		}
 	}
 	checkFloods(t, r)
+	if list := r.budgets[budgetRow]; len(list) != 1 {
+		t.Errorf("%d results of a budget", len(list))
+	} else if s := list[0].equal; len(s.pods) != askingPods || s.arrived == 0 || s.most == 0 || s.cached.Sent == 0 || s.stale.Sent == 0 {
+		t.Errorf("budget: %s", s)
+	}
+	for _, l := range shareLoads() {
+		if v, ok := r.shareCost(l.name); !ok || v.Median <= 0 {
+			t.Errorf("CPU per %s: %v", l.name, v)
+		}
+	}
+	if kernelPath {
+		for _, s := range loadServers() {
+			if list := r.loads[s.Name]; len(list) != 1 || list[0].sent == 0 || list[0].busy <= 0 || list[0].client <= 0 {
+				t.Errorf("the node's CPU time for a flood, %s: %+v", s.Name, list)
+			}
+		}
+	}
 }
 
 // checkFloods checks what floods of nodens have measured.
 func checkFloods(t *testing.T, r *Report) {
 	t.Helper()
-	for _, c := range floodCases() {
-		list := r.floods[harness.Cell{Server: nodensRow, Workload: c.name}]
-		if len(list) != 1 {
-			t.Errorf("%s: %d results", c.name, len(list))
-			continue
-		}
-		for _, v := range []victims{list[0].flood, list[0].control} {
-			if v.hits.Sent == 0 || v.misses.Sent == 0 || v.flood == 0 || v.cpu <= 0 || !slices.IsSorted(v.hits.Latencies) || v.hits.Answered == 0 {
-				t.Errorf("flood of %s: %s", c.name, v)
+	rows := []string{nodensRow}
+	if testbed.KernelPathUsable() == nil {
+		rows = append(rows, limitedRow)
+	}
+	for _, name := range rows {
+		for _, c := range floodCases() {
+			list := r.floods[harness.Cell{Server: name, Workload: c.name}]
+			if len(list) != 1 {
+				t.Errorf("flood of %s, %s: %d results", c.name, name, len(list))
+				continue
+			}
+			for _, v := range []victims{list[0].flood, list[0].control} {
+				if v.hits.Sent == 0 || v.misses.Sent == 0 || v.flood == 0 || v.cpu <= 0 || !slices.IsSorted(v.hits.Latencies) || v.hits.Answered == 0 {
+					t.Errorf("flood of %s, %s: %s", c.name, name, v)
+				}
 			}
 		}
 	}
