@@ -157,7 +157,7 @@ type httpsConn struct {
 
 func (h *httpsServer) newConn(conn *net.TCPConn, stripe int) *httpsConn {
 	v := &httpsConn{TCPConn: conn, h: h}
-	v.init(conn, stripe)
+	v.init(conn, stripe, h.s.limits.PodRanges)
 	return v
 }
 

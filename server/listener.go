@@ -172,12 +172,19 @@ func (l *listener) serveConn(v clientConn, conn net.Conn) bool {
 	evicted, ok := l.tcp.add(v.state())
 	if !ok {
 		l.s.refused.Add(1)
+		l.countLimited(v.state())
 		_ = conn.Close()
 		return false
 	}
-	if evicted {
+	if evicted != nil {
 		l.s.evicted.Add(1)
+		l.countLimited(evicted)
 	}
 	l.s.running.Go(v.serve)
 	return true
+}
+
+// countLimited counts for its client that c is closed because of the limits.
+func (l *listener) countLimited(c *connState) {
+	l.config.Load().Routes.CountClosed(c.stripe, c.client.Addr())
 }

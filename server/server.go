@@ -30,11 +30,11 @@ type Limits struct {
 	// longest, which is answered with an expired answer or SERVFAIL.
 	Waiting int
 	// Conns is how many TCP connections one address may have, 1024 by default. More would
-	// reach the usual limit on open files.
+	// reach the usual limit on open files. When there are as many, the client with the most
+	// loses the one that has been idle longest.
 	Conns int
-	// ClientConns is how many of them one client may have, where a client is one IP address.
-	// The default is an eighth of Conns. IPv6 addresses are not grouped by prefix, because
-	// all pods of a node share one.
+	// ClientConns is how many of them one client may have, by default an eighth of Conns.
+	// PodRanges says what a client is.
 	ClientConns int
 	// IdleTimeout is how long a TCP connection may be silent between two queries, 10 seconds
 	// by default (RFC 7766, 6.2.3). The connection may last a tenth longer.

@@ -68,7 +68,7 @@ func newTCPConn(l *listener, conn *net.TCPConn, stripe int) (*tcpConn, error) {
 		return nil, err
 	}
 	c := &tcpConn{s: l.s, l: l, raw: raw}
-	c.init(conn, stripe)
+	c.init(conn, stripe, l.s.limits.PodRanges)
 	c.writer.c, c.writer.changed.L = c, &c.writer.mu
 	return c, nil
 }

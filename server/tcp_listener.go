@@ -13,6 +13,7 @@ import (
 
 	"github.com/nodens-dns/nodens/internal/clock"
 	"github.com/nodens-dns/nodens/internal/connlimit"
+	"github.com/nodens-dns/nodens/internal/podrange"
 )
 
 // tcpBufferSize is requested for both directions of a connection, so that the kernel
@@ -25,6 +26,8 @@ const tcpBufferSize = 64 << 10
 type connState struct {
 	conn   *net.TCPConn
 	client netip.AddrPort
+	// share is what client counts as in the limits of connections.
+	share  netip.Addr
 	stripe int
 	// hijacked is set when net/http serves the connection; the listener then closes it to
 	// end it. Guarded by the listener's lock.
@@ -45,18 +48,19 @@ type connState struct {
 	transferring, forced atomic.Bool
 }
 
-func (g *connState) init(conn *net.TCPConn, stripe int) {
+func (g *connState) init(conn *net.TCPConn, stripe int, pods *podrange.Ranges) {
 	g.conn, g.stripe = conn, stripe
 	if a, ok := conn.RemoteAddr().(*net.TCPAddr); ok {
 		g.client = netip.AddrPortFrom(a.AddrPort().Addr().Unmap(), uint16(a.Port))
 	}
+	g.share = pods.Client(g.client.Addr())
 	g.lastQuery.Store(int64(clock.Now()))
 }
 
 func (g *connState) state() *connState { return g }
 
 // ClientAddr implements connlimit's interface.
-func (g *connState) ClientAddr() netip.Addr { return g.client.Addr() }
+func (g *connState) ClientAddr() netip.Addr { return g.share }
 
 // Activity implements connlimit's interface.
 func (g *connState) Activity() (last time.Duration, busy bool) {
@@ -95,7 +99,9 @@ func listenTCP(addr netip.AddrPort, limits Limits, inherited inheritedSockets) (
 	if err != nil {
 		return nil, err
 	}
-	return &tcpListener{TCPListener: ln, conns: connlimit.Set[*connState]{Total: limits.Conns, PerClient: limits.ClientConns}}, nil
+	return &tcpListener{TCPListener: ln, conns: connlimit.Set[*connState]{
+		Total: limits.Conns, PerClient: limits.ClientConns, Fair: true,
+	}}, nil
 }
 
 // setTCPBuffers sets the buffer sizes that accepted connections inherit. The kernel may
@@ -200,19 +206,21 @@ func (t *tcpListener) setReadDeadline(c *connState, until time.Duration) bool {
 }
 
 // add admits c. If the limits are reached, it evicts another connection: one of the same
-// client if that client has all it may have, otherwise the least recently active one (RFC
-// 7766, 6.2.3). ok is false if t is closed or all candidates have pending queries.
-func (t *tcpListener) add(c *connState) (evicted, ok bool) {
+// client if that client has all it may have, otherwise one of the client with the most, in both
+// cases the one that has been idle longest. evicted is nil if there is room. ok is false if t is
+// closed or all candidates have pending queries.
+func (t *tcpListener) add(c *connState) (evicted *connState, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
-		return false, false
+		return nil, false
 	}
-	victim, evicted, _, ok := t.conns.Add(c)
-	if evicted {
-		t.closeSoonLocked(victim)
+	victim, evict, _, ok := t.conns.Add(c)
+	if !evict {
+		return nil, ok
 	}
-	return evicted, ok
+	t.closeSoonLocked(victim)
+	return victim, ok
 }
 
 // connCount returns the number of connections.

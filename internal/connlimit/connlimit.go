@@ -15,8 +15,8 @@ import (
 // Conn is an open connection.
 type Conn interface {
 	comparable
-	// ClientAddr is the address of the client. It must not change while the connection
-	// is in a Set.
+	// ClientAddr is the address of the client, or what groups the addresses of one client
+	// (see internal/podrange). It must not change while the connection is in a Set.
 	ClientAddr() netip.Addr
 	// Activity returns the time of the last query or request, or of the connection if there
 	// was none, and whether a query is unanswered.
@@ -44,8 +44,9 @@ type Set[C Conn] struct {
 	// address. Both are at least 1.
 	Total, PerClient int
 	// Fair decides which connection a full Set evicts. If it is set, the client with the most
-	// connections loses the one that has been idle longest. If not, the connection of any
-	// client that has been idle longest goes (RFC 7766, 6.2.3).
+	// connections loses the one that has been idle longest; no client loses one to a client
+	// that has as many, unless Force is set. If not, the connection of any client that has been
+	// idle longest goes (RFC 7766, 6.2.3).
 	Fair bool
 	// Force evicts a busy connection if there is no idle one, so that a new one is always
 	// accepted.
@@ -75,7 +76,7 @@ func (s *Set[C]) Add(c C) (victim C, evict bool, met Limit, ok bool) {
 		met = Total
 	}
 	if met != None {
-		victim, evict = s.victim(func(o C) bool { return met == Total || o.ClientAddr() == client })
+		victim, evict = s.victim(client, met)
 		if !evict {
 			return victim, false, met, false
 		}
@@ -87,12 +88,13 @@ func (s *Set[C]) Add(c C) (victim C, evict bool, met Limit, ok bool) {
 	return victim, evict, met, true
 }
 
-// victim chooses among the connections that may allows; ok is false if there is none.
-func (s *Set[C]) victim(may func(C) bool) (found C, ok bool) {
+// victim chooses the connection that makes room for one of client, which has reached the
+// limit met; ok is false if there is none.
+func (s *Set[C]) victim(client netip.Addr, met Limit) (found C, ok bool) {
 	var worst rank
 	for _, c := range s.list {
 		last, busy := c.Activity()
-		if busy && !s.Force || !may(c) {
+		if busy && !s.Force || !s.mayEvict(c.ClientAddr(), client, met) {
 			continue
 		}
 		st := rank{busy: busy, last: last}
@@ -104,6 +106,15 @@ func (s *Set[C]) victim(may func(C) bool) (found C, ok bool) {
 		}
 	}
 	return found, ok
+}
+
+// mayEvict reports whether a connection of the client from may go for one of the client to,
+// which has reached the limit met.
+func (s *Set[C]) mayEvict(from, to netip.Addr, met Limit) bool {
+	if from == to {
+		return true
+	}
+	return met == Total && (!s.Fair || s.Force || s.clients[from] > s.clients[to])
 }
 
 // rank decides which connection is evicted.

@@ -63,6 +63,12 @@ func TestAdd(t *testing.T) {
 		{name: "full and fair: all of its own busy", open: "b1 a2! a3! a4! c5 c6", comes: "d9", fair: true, goes: "c5", met: connlimit.Total},
 		{name: "full and fair: all have one", open: "f3 a2 b4 c1 d5 e6", comes: "g9", fair: true, goes: "c1", met: connlimit.Total},
 		{name: "full, fair and forced", open: "b1! a2! a3! a4! c5! c6!", comes: "d9", fair: true, force: true, goes: "a2!", met: connlimit.Total},
+		{name: "full and fair: its own, with as many as any other", open: "b1 b2 a3 a4 c5 c6", comes: "c9", fair: true, goes: "c5", met: connlimit.Total},
+		{name: "full and fair: not of one with as many", open: "b1 b2 a3 a4 c5! c6!", comes: "c9", fair: true, met: connlimit.Total, refused: true},
+		{name: "full and fair: of one with more, though its own are idle", open: "b1 a4 a5 a6 c2 d8", comes: "c9", fair: true, goes: "a4", met: connlimit.Total},
+		{name: "full and fair: a new client's never refused while one is idle", open: "b1! b2! a3! a4! c5! d6", comes: "e9", fair: true, goes: "d6", met: connlimit.Total},
+		{name: "full and fair: all busy", open: "b1! b2! a3! a4! c5! d6!", comes: "e9", fair: true, met: connlimit.Total, refused: true},
+		{name: "full, fair and forced: also of one with as many", open: "b1 b2 a3! a4! c5! c6!", comes: "c9", fair: true, force: true, goes: "b1", met: connlimit.Total},
 		{name: "both limits", open: "b1 a2 a3 a4 c5 c6", comes: "a9", fair: true, goes: "a2", met: connlimit.Client},
 	} {
 		t.Run(c.name, func(t *testing.T) {

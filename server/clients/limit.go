@@ -23,7 +23,7 @@ const (
 	ReasonBudget
 	// ReasonSocket: the socket's queue is full, and the client has more than its share of it.
 	ReasonSocket
-	// ReasonConnections: the connection was closed for one of another client.
+	// ReasonConnections: the connection was closed for another one, or refused, because there are too many.
 	ReasonConnections
 	numReasons
 )

@@ -1,0 +1,177 @@
+// These tests use connections and the listeners of a Server, which are not exported.
+
+package server
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/server/clients"
+)
+
+// limitedConns returns how many connections of each client the table counts as limited.
+func limitedConns(s *Server, addr netip.AddrPort) map[string]uint64 {
+	counts := make(map[string]uint64)
+	for _, c := range s.listeners[addr].config.Load().Routes.Clients.Report(clients.Pods, clients.Minute).Clients {
+		if n := c.Total.Limited[clients.ReasonConnections]; n > 0 {
+			counts[c.Addrs[0].String()] = n
+		}
+	}
+	return counts
+}
+
+// TestFullListener: below the limit of one client, the client with the most connections loses the one
+// that has been idle longest; the others keep theirs, and new clients are served.
+func TestFullListener(t *testing.T) {
+	const total, many = 16, 10
+	s, addr := start(t, Limits{Conns: total, ClientConns: total, IdleTimeout: time.Hour}, byHand(t))
+	open := func(client byte) *dns.Conn {
+		t.Helper()
+		conn := dial(t, netip.AddrFrom4([4]byte{127, 0, 3, client}), addr)
+		if !isServed(conn) {
+			t.Fatalf("a connection of client %d is not served", client)
+		}
+		return conn
+	}
+	var first, others []*dns.Conn // first are the ones that open first, and are idle longest
+	for i := range total - many {
+		others = append(others, open(byte(2+i)))
+	}
+	for range many {
+		first = append(first, open(1))
+	}
+	if n := connections(s, addr); n != total {
+		t.Fatalf("%d connections, want %d", n, total)
+	}
+	// Its first connection has been used last.
+	if !isServed(first[0]) {
+		t.Fatal("a connection of the client with the most is not served")
+	}
+	for i := range 4 {
+		others = append(others, open(byte(20+i)))
+	}
+	for i, conn := range first[1:5] {
+		if !isClosed(conn) {
+			t.Errorf("connection %d of the client with the most is still there", i+1)
+		}
+	}
+	for i, conn := range append(others, append(first[5:], first[0])...) {
+		if !isServed(conn) {
+			t.Errorf("connection %d is gone", i)
+		}
+	}
+	// It gets no more than it has while others have one each.
+	first = append(first, open(1))
+	if !isClosed(first[5]) {
+		t.Error("the client with the most does not lose its own connection for its new one")
+	}
+	if n := s.ConnsEvicted(); n != 5 {
+		t.Errorf("%d connections evicted, want 5", n)
+	}
+	if got := fmt.Sprint(limitedConns(s, addr)); got != "map[127.0.3.1:5]" {
+		t.Errorf("counted as limited: %s", got)
+	}
+}
+
+// TestRefusedConnIsCounted: a connection that is refused counts for its client.
+func TestRefusedConnIsCounted(t *testing.T) {
+	b, asked, release := holdingBackend(t)
+	defer close(release)
+	s, addr := start(t, Limits{Conns: 1, IdleTimeout: time.Hour}, byHand(t, b.Addr()))
+	if err := dial(t, loopback, addr).WriteMsg(question("slow.test.", dns.TypeA)); err != nil {
+		t.Fatal(err)
+	}
+	<-asked
+	if isServed(dial(t, netip.MustParseAddr("127.0.3.9"), addr)) {
+		t.Error("a connection is served for which one with a query that waits had to go")
+	}
+	if got := fmt.Sprint(limitedConns(s, addr)); got != "map[127.0.3.9:1]" {
+		t.Errorf("counted as limited: %s", got)
+	}
+}
+
+// oneShots asks queries on a connection each until stop is closed, and returns how many it has asked and the
+// errors.
+func oneShots(addr netip.AddrPort, names []string, stop <-chan struct{}) (asked int, err error) {
+	for ; ; asked++ {
+		select {
+		case <-stop:
+			return asked, err
+		default:
+		}
+		if e := oneShot(addr, names[asked%len(names)]); e != nil {
+			err = errors.Join(err, e)
+		}
+	}
+}
+
+func oneShot(addr netip.AddrPort, name string) error {
+	conn, err := net.DialTimeout("tcp", addr.String(), patience)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	_ = conn.SetDeadline(time.Now().Add(patience))
+	c := dns.Conn{Conn: conn}
+	if err := c.WriteMsg(question(name, dns.TypeA)); err != nil {
+		return fmt.Errorf("asking %s from %s: %w", name, conn.LocalAddr(), err)
+	}
+	m, err := c.ReadMsg()
+	if err == nil && len(m.Answer) != 1 {
+		err = fmt.Errorf("answer %v", m)
+	}
+	if err != nil {
+		return fmt.Errorf("the answer to %s at %s: %w", name, conn.LocalAddr(), err)
+	}
+	return nil
+}
+
+// TestSuspendOneShots: while two servers hand their sockets and connections to each other and back, no
+// connection with a single query is lost, and none counts as limited.
+func TestSuspendOneShots(t *testing.T) {
+	rounds := 50
+	if testing.Short() {
+		rounds = 10
+	}
+	z := slowZone(t)
+	a, addr := startReaders(t, Limits{}, false, z)
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	var asked atomic.Int64
+	for i := range 4 {
+		wg.Go(func() {
+			n, err := oneShots(addr, []string{"by.hand.", "slow" + itoa(i) + ".test.", "by.hand."}, stop)
+			asked.Add(int64(n))
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	for range rounds {
+		b := successor(t, a, Limits{}, plainConfig(addr, z))
+		suspendInto(t, a, b)
+		// b gives back.
+		a.Resume()
+		suspendInto(t, b, a)
+		if n := b.ConnsEvicted() + b.ConnsRefused(); n > 0 {
+			t.Errorf("%d connections closed because of the limits", n)
+		}
+		shutdown(t, b)
+	}
+	close(stop)
+	wg.Wait()
+	if n := a.ConnsEvicted() + a.ConnsRefused(); n > 0 {
+		t.Errorf("%d connections closed because of the limits", n)
+	}
+	if asked.Load() < int64(rounds) {
+		t.Errorf("%d queries in %d rounds", asked.Load(), rounds)
+	}
+}
