@@ -47,6 +47,7 @@ type udpSocket interface {
 	// timestamp stores when the packet that was last read arrived, by the wall clock. Only
 	// the reader calls it, between readBatch and writeBatch.
 	timestamp(came *unix.Timespec) syscall.Errno
+	memoryReader
 	// close makes readBatch return, now and in the future. It closes this process's
 	// descriptor only; other processes keep the socket.
 	close()
@@ -114,6 +115,7 @@ type udpReader struct {
 	batch    *batch
 	request  udpRequest
 	delays   delaySampler
+	shares   socketShares
 	progress *progress
 }
 
@@ -123,6 +125,7 @@ func newUDPReader(l *listener, index int) *udpReader {
 		s: l.s, l: l, socket: l.udp[index], batch: newBatch(),
 		request:  udpRequest{Request: resolver.Request{Proto: resolver.UDP, Stripe: index}},
 		delays:   delaySampler{delays: l.s.delays},
+		shares:   socketShares{pods: l.s.limits.PodRanges, stripe: index},
 		progress: &l.progress[index],
 	}
 }
@@ -136,8 +139,12 @@ func (u *udpReader) run() {
 		r.Arrival = clock.Now()
 		u.delays.sample(u.socket, r.Arrival)
 		waits := false
-		for i := range b.packets[:b.n] {
-			waits = u.answer(cfg, &b.packets[i]) || waits
+		if u.shares.begin(b.n, r.Arrival, u.socket) {
+			waits = u.answerShares(cfg)
+		} else {
+			for i := range b.packets[:b.n] {
+				waits = u.answer(cfg, &b.packets[i]) || waits
+			}
 		}
 		u.socket.writeBatch(b)
 		u.progress.tick()
@@ -148,6 +155,22 @@ func (u *udpReader) run() {
 			runtime.Gosched()
 		}
 	}
+}
+
+// answerShares answers the packets of each client up to its share, and drops the others. waits
+// reports whether a query was handed to a worker.
+func (u *udpReader) answerShares(cfg *activeConfig) (waits bool) {
+	u.shares.routes = cfg.Routes
+	for i := range u.batch.packets[:u.batch.n] {
+		d := &u.batch.packets[i]
+		if !u.shares.admit(d.from.client.Addr()) {
+			d.reply = nil
+			continue
+		}
+		waits = u.answer(cfg, d) || waits
+	}
+	u.shares.count()
+	return waits
 }
 
 // answer answers one packet or hands it to a worker. waits reports the latter.
