@@ -177,6 +177,18 @@ var alertCases = []alertCase{
 		},
 		labels: alertLabelsWith("zone", "."), inactive: []int{5, 10}, firing: []int{11, 19}, resolved: []int{20},
 	}, {
+		alert: "NodensUpstreamBudgetNearlyUsed", severity: "warning",
+		series: map[string]string{
+			"nodens_upstream_budget_used_ratio{" + agentLabels + `,to="10.0.0.1:53"}`: "0.3x9 0.9x20 0.3x20",
+			// High for a moment only.
+			"nodens_upstream_budget_used_ratio{" + agentLabels + `,to="10.0.0.2:53"}`: "0.3x9 1.05x1 0.3x40",
+			// Busy, and below the threshold.
+			"nodens_upstream_budget_used_ratio{" + agentLabels + `,to="10.0.0.3:53"}`: "0.75x60",
+			// max_rate auto without a limit yet.
+			"nodens_upstream_budget_used_ratio{" + agentLabels + `,to="10.0.0.4:53"}`: "0x60",
+		},
+		labels: alertLabelsWith("to", "10.0.0.1:53"), inactive: []int{8, 15}, firing: []int{20, 29}, resolved: []int{40},
+	}, {
 		alert: "NodensServingStale", severity: "warning",
 		series: map[string]string{
 			"coredns_dns_requests_total{" + agentLabels + "}":       "0+100x90",

@@ -79,5 +79,25 @@ var clientAlertCases = []alertCase{
 			`nodens_client_upstream_queries_total{job="node-local-dns",node="d",instance="d",namespace="db"}`:   "0+120x60",
 		},
 		labels: alertLabelsWith("namespace", "shop"), inactive: []int{8, 24}, firing: []int{30, 39}, resolved: []int{50},
+	}, {
+		alert: "NodensClientLimited", severity: "warning",
+		series: map[string]string{
+			"nodens_client_limited_total{" + shopLabels + `,reason="client_limit"}`: "0x9 0+600x30 18000x20",
+			// Another reason, now and then.
+			"nodens_client_limited_total{" + shopLabels + `,reason="places"}`: "0+30x60",
+			// A short burst.
+			"nodens_client_limited_total{" + systemLabels + `,reason="client_limit"}`: "0x9 0+6000x3 18000x50",
+			// Nothing.
+			"nodens_client_limited_total{" + agentLabels + `,namespace="db",reason="budget"}`: "0x60",
+		},
+		labels: alertLabelsWith("namespace", "shop", "reason", "client_limit"), inactive: []int{8, 18}, firing: []int{22, 39}, resolved: []int{50},
+	}, {
+		// Without honorLabels, Prometheus renames the client's label.
+		alert: "NodensClientLimited", severity: "warning",
+		series: map[string]string{
+			"nodens_client_limited_total{" + systemLabels + `,exported_namespace="shop",reason="socket"}`: "0x9 0+600x30 18000x20",
+			"nodens_client_limited_total{" + systemLabels + `,exported_namespace="db",reason="socket"}`:   "0x60",
+		},
+		labels: alertLabelsWith("namespace", "shop", "reason", "socket"), inactive: []int{8, 18}, firing: []int{22, 39}, resolved: []int{50},
 	},
 }

@@ -44,7 +44,9 @@ const corefile = `.:%d {
         fallthrough in-addr.arpa ip6.arpa
     }
     cache 30
-    forward . %s
+    forward . %s {
+        max_rate 900
+    }
 }
 `
 

@@ -102,3 +102,15 @@ func TestMarkedCorefile(t *testing.T) {
 		t.Errorf("a Corefile without `kubernetes` becomes %q", got)
 	}
 }
+
+// TestLimitedCorefile: the change keeps everything else.
+func TestLimitedCorefile(t *testing.T) {
+	const before = ".:53 {\n    cache 30\n    forward . __PILLAR__UPSTREAM__SERVERS__\n}\n"
+	const want = ".:53 {\n    cache 30\n    client_limit 5\n    forward . __PILLAR__UPSTREAM__SERVERS__ {\n        max_rate 900\n    }\n}\n"
+	if got, err := limitedCorefile(before); err != nil || got != want {
+		t.Errorf("%v, %s", err, got)
+	}
+	if got, err := limitedCorefile("."); err == nil {
+		t.Errorf("a Corefile without the forward directive becomes %q", got)
+	}
+}

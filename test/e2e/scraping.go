@@ -26,6 +26,8 @@ type scrapeTest struct {
 	server  monitoring.Prometheus
 	process *peer.Process
 	alerts  []monitoring.Rule
+	// restore puts the agents' Corefile back; nil if it was not changed.
+	restore func(context.Context) error
 }
 
 // scraping returns the checks of the part scraping.
@@ -37,8 +39,10 @@ func scraping() []check {
 		{"Prometheus discovers the agents by the PodMonitor", p.checkPodMonitor},
 		{"ports 9253 and 9353 serve the setup metrics", p.checkSetupMetrics},
 		{"rules load, and no alert fires for healthy agents", p.checkNoAlerts},
+		{"a pod over client_limit is counted, and upstreams have a budget", p.limitClients},
 		{"every panel of the dashboard has data", p.checkDashboard},
 		{"CoreDNS and NodeLocal DNSCache dashboards have data", p.checkKnownDashboards},
+		{"the agents' Corefile is restored", p.endLimits},
 		{"alerts fire for a hanging agent and resolve", p.checkAlerts},
 	}
 }

@@ -99,7 +99,7 @@ func Cases() []Case {
 			What: "New names for which no server answers.", Queries: many("s%04d."+Silence, 8000)},
 		{Name: "silent servers, many addresses", Pinned: "TestLimiterNeverStarves", Who: "a pod with NET_RAW and an upstream", Rate: silentRate, Sources: sources,
 			What: fmt.Sprintf("The same from %d addresses in turn, so that they hold all places to wait.", sources), Queries: many("m%04d."+Silence, 8000)},
-		{Name: "many addresses", Who: "a pod with NET_RAW", Rate: commonRate, Sources: sources,
+		{Name: "many addresses", Pinned: "TestManyAddresses", Who: "a pod with NET_RAW", Rate: commonRate, Sources: sources,
 			What: fmt.Sprintf("Queries for one name from %d addresses in turn, which take the rows of the tables of clients.", sources), Queries: one("www."+listed, dns.TypeA)},
 		{Name: "idle connections", Pinned: "TestHTTPClientLimit", Who: "a client", Connections: connections,
 			What: fmt.Sprintf("%d connections each to the DNS port and to the metrics port, from one address.", connections)},

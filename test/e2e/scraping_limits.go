@@ -1,0 +1,100 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/nodens-dns/nodens/daemonset/monitoring"
+)
+
+const (
+	// limitedNS has the Deployment that asks for more than limitedCorefile allows.
+	limitedNS = "limited"
+	// limitedRate is the rate of client_limit, and budgetRate the one of max_rate, which is not reached.
+	limitedRate, budgetRate = 5, 900
+)
+
+// limitedCorefile returns the agents' Corefile with a limit for each client that asks for names outside of the
+// cluster, and with a budget for their upstreams.
+func limitedCorefile(corefile string) (string, error) {
+	const line = "    forward . __PILLAR__UPSTREAM__SERVERS__\n"
+	if strings.Count(corefile, line) != 1 {
+		return "", fmt.Errorf("the agents' Corefile is not the one of daemonset/nodens.yaml:\n%s", corefile)
+	}
+	limits := fmt.Sprintf("    client_limit %d\n    forward . __PILLAR__UPSTREAM__SERVERS__ {\n        max_rate %d\n    }\n", limitedRate, budgetRate)
+	return strings.Replace(corefile, line, limits, 1), nil
+}
+
+// limitClients changes the agents' Corefile, starts the Deployment, and waits until it is limited and the agents have
+// the budget.
+func (p *scrapeTest) limitClients(ctx context.Context, s *suite) (string, error) {
+	if err := p.start(ctx, s); err != nil {
+		return "", err
+	}
+	api, err := kubernetes.NewForConfig(s.cluster.Config())
+	if err != nil {
+		return "", err
+	}
+	h := &chaosTest{suite: s, api: api, nodes: s.cluster.Nodes()}
+	old, err := api.CoreV1().ConfigMaps(agentNamespace).Get(ctx, agentDaemonSet, metav1.GetOptions{})
+	if err != nil {
+		return "", err
+	}
+	corefile, err := limitedCorefile(old.Data["Corefile"])
+	if err != nil {
+		return "", err
+	}
+	p.restore = func(ctx context.Context) error { return h.setCorefile(ctx, old.Data["Corefile"]) }
+	deployment := strings.NewReplacer("NAMESPACE", limitedNS, "NAME", "www.outside.test.").Replace(attributionYAML)
+	if _, err = s.cluster.Kubectl(ctx, deployment, "apply", "--filename=-"); err == nil {
+		err = h.setCorefile(ctx, corefile)
+	}
+	if err != nil {
+		return "", err
+	}
+	const budget = `max by (node) (nodens_upstream_budget_limit{job=%q})`
+	if _, err := p.waitForSamples(ctx, s, fmt.Sprintf(budget, monitoring.Job), func(v float64) bool { return v == budgetRate }); err != nil {
+		return "", err
+	}
+	return p.waitForLimited(ctx)
+}
+
+// waitForLimited waits until Prometheus has limited queries of the Deployment's namespace, and of no other one.
+func (p *scrapeTest) waitForLimited(ctx context.Context) (seen string, err error) {
+	const limited = `sum by (namespace) (increase(nodens_client_limited_total{job=%q, reason="client_limit"}[1m])) > 0`
+	err = p.process.Await(ctx, "limited queries of "+limitedNS, func(ctx context.Context) error {
+		samples, err := p.server.Query(ctx, fmt.Sprintf(limited, monitoring.Job))
+		switch {
+		case err != nil:
+			return err
+		case len(samples) != 1 || samples[0].Labels["namespace"] != limitedNS:
+			return fmt.Errorf("limited are %v", samples)
+		}
+		seen = fmt.Sprintf("%.0f queries of %s in a minute", samples[0].Value, limitedNS)
+		return nil
+	})
+	return seen, err
+}
+
+// endLimits restores the Corefile, and waits until the agents have no budget any more.
+func (p *scrapeTest) endLimits(ctx context.Context, s *suite) (string, error) {
+	if p.restore == nil {
+		return "", errors.New("the Corefile was not changed")
+	}
+	_, err := s.cluster.Kubectl(ctx, "", "delete", "namespace", limitedNS, "--wait=false")
+	if err = errors.Join(err, p.restore(ctx)); err != nil {
+		return "", err
+	}
+	return "", p.process.Await(ctx, "agents without a budget", func(ctx context.Context) error {
+		samples, err := p.server.Query(ctx, fmt.Sprintf(`nodens_upstream_budget_limit{job=%q}`, monitoring.Job))
+		if err == nil && len(samples) > 0 {
+			err = fmt.Errorf("there are %v", samples)
+		}
+		return err
+	})
+}
