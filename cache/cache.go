@@ -15,7 +15,8 @@
 // A miss becomes a call in the same shard: the first client exchanges, and clients that
 // come meanwhile wait for its result. The entry is looked up again before a call starts,
 // because of this interleaving: A and B both miss; A exchanges, stores the reply and ends
-// its call; then B finds no call, and would exchange again.
+// its call; then B finds no call, and would exchange again. If the first client loses its
+// waiting place, one of the others exchanges in its place (call.go).
 //
 // Where an expired answer may be served, the call runs on another goroutine, so that it
 // goes on when its clients stop waiting (stale.go, RFC 8767). A name that does not exist
@@ -101,8 +102,9 @@ func (c *Cache) Covers(name []byte) bool {
 // of [Options.Go], and go on after Fetch has returned.
 //
 // A waiting client whose ctx ends gets ctx's error. The end of the first client's ctx ends
-// the exchange for all: pass a context that outlives the single client if their lifetimes
-// differ. If exchange panics, the panic goes on in its goroutine, waiting clients get an
+// the exchange for all, unless ctx ends with [share.ErrEvicted]: then a waiting client
+// exchanges in its place. A client whose ctx ends so gets the expired answer if there is one.
+// If exchange panics, the panic goes on in its goroutine, waiting clients get an
 // error, and nothing is stored.
 func (c *Cache) Fetch(ctx context.Context, q *wire.Query, r *wire.Reply, exchange ExchangeFunc) (hit bool, err error) {
 	now := c.store.clock()

@@ -267,3 +267,21 @@ func TestRefreshEvicted(t *testing.T) {
 		checkNoCalls(t, c)
 	})
 }
+// TestLastWaiterLeaves is this interleaving: the last client that waits is evicted, the leader is evicted and
+// hands the call over, and then the client leaves. The call ends.
+func TestLastWaiterLeaves(t *testing.T) {
+	c := newCache(nil, Options{Clock: newManualClock().now})
+	k := c.key(question(t, "www.example.", dns.TypeA))
+	s := k.shard.shard
+	s.mu.Lock()
+	f, _ := s.join(&k)
+	_, done := s.join(&k)
+	f.waiters++
+	s.mu.Unlock()
+	s.handOver(f)
+	s.leave(f)
+	if _, leads := <-done; leads {
+		t.Error("the call has a leader")
+	}
+	checkNoCalls(t, c)
+}

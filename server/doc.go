@@ -8,8 +8,9 @@
 // cache can answer is written to the reader's reply buffers and sent before the next read,
 // without an allocation and without waking another thread. A query that has to wait for an
 // upstream is copied and handed to a goroutine of the worker pool. [Limits.Waiting] limits
-// how many queries wait and how many of them one client may have; queries beyond that are
-// answered SERVFAIL at once and counted, while hits are answered as before.
+// how many queries wait. When all places are taken, the client that holds most loses the
+// place of its query that has waited longest (package share). That query is answered at
+// once, with an expired answer or SERVFAIL, and counted. Hits are answered as before.
 //
 // A [ListenerConfig] can select TLS or HTTPS instead of plain DNS. Such an address has a
 // TCP listener with the same limits and no UDP sockets.
