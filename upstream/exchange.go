@@ -155,18 +155,18 @@ func (x *exchange) run(ctx context.Context) (wire.Response, error) {
 			return wire.Response{}, ErrClosed
 		}
 	}
-	if x.hasFallback {
-		return x.useFallback(), nil
-	}
-	return wire.Response{}, x.finalError()
+	return x.result()
 }
 
-// finalError is the error of an exchange that got no reply.
-func (x *exchange) finalError() error {
-	if x.localFailure {
-		return localError{x.err}
+// result is the result of an exchange without an answer: the fallback, or the error of the last attempt.
+func (x *exchange) result() (wire.Response, error) {
+	switch {
+	case x.hasFallback:
+		return x.useFallback(), nil
+	case x.localFailure:
+		return wire.Response{}, localError{x.err}
 	}
-	return x.err
+	return wire.Response{}, x.err
 }
 
 // abortReason returns why the exchange must end after q failed; nil if it may continue.

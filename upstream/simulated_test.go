@@ -107,7 +107,6 @@ func (s *simulated) queries() []sentQuery {
 	defer s.mu.Unlock()
 	return append([]sentQuery(nil), s.sent...)
 }
-func (s *simulated) countSince(start time.Time) (n int) { return s.countBetween(start, time.Now()) }
 func (s *simulated) countBetween(from, to time.Time) (n int) {
 	for _, q := range s.queries() {
 		if !q.at.Before(from) && q.at.Before(to) {

@@ -44,7 +44,7 @@ func interfaceTo(to netip.Addr) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer conn.Close()
+	defer func() { _ = conn.Close() }()
 	source := conn.LocalAddr().(*net.UDPAddr).IP
 	all, err := net.Interfaces()
 	if err != nil {

@@ -36,7 +36,7 @@ func Counter(interfaceName, counter string) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	defer unix.Close(fd)
+	defer func() { _ = unix.Close(fd) }()
 	n, err := count(fd, interfaceName)
 	if err != nil {
 		return 0, err
