@@ -271,3 +271,25 @@ func TestClientLimitAlloc(t *testing.T) {
 		}
 	}
 }
+
+// TestShedRequestCounts: a request over HTTPS that gets no place is counted for its client.
+func TestShedRequestCounts(t *testing.T) {
+	s, addr, roots := startListener(t, patientLimits(), dohConfig, byHand(t))
+	table := clients.New(clients.Options{})
+	s.listeners[addr].config.Load().Routes.Clients = table
+	h := s.listeners[addr].https
+	drain := func(on bool) {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.draining = on
+	}
+	drain(true)
+	_, _, err := openHTTPS(t, &tls.Config{RootCAs: roots}, true).ask(addr, question("by.hand.", dns.TypeA))
+	drain(false)
+	if err == nil || !strings.Contains(err.Error(), "503") {
+		t.Errorf("the reply is %v, want status 503", err)
+	}
+	if total := table.Report(clients.Pods, clients.Hour).Total; total.Limited[clients.ReasonPlaces] != 1 || total.AllLimited() != 1 {
+		t.Errorf("the counts are %+v", total)
+	}
+}

@@ -1,6 +1,7 @@
 package resolver_test
 
 import (
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -16,6 +17,7 @@ import (
 	"github.com/nodens-dns/nodens/server/clients"
 	"github.com/nodens-dns/nodens/server/resolver"
 	"github.com/nodens-dns/nodens/test/resolvertest"
+	"github.com/nodens-dns/nodens/upstream"
 )
 
 // limitedDesk is a desk with a zone whose clients may ask burst queries, and hardly more in a test.
@@ -105,6 +107,33 @@ func TestLimitExplained(t *testing.T) {
 			}
 			if total := d.rt.Clients.Report(clients.Pods, clients.Minute).Total; total != (clients.Counts{}) {
 				t.Errorf("the counts are %+v", total)
+			}
+		})
+	}
+}
+
+// TestLimitReasons: a query that fails because of a limit of the agent is counted with it, and others are not.
+func TestLimitReasons(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		shed bool
+		err  error
+		want string // "" for none
+	}{
+		{"answered", false, nil, ""},
+		{"no place", true, nil, "places"},
+		{"in flight", false, upstream.ErrBusy, "in_flight"},
+		{"max_concurrent", false, fmt.Errorf("asking: %w", upstream.ErrTooMany), "in_flight"},
+		{"max_rate", false, fmt.Errorf("asking: %w", upstream.ErrOverBudget), "budget"},
+		{"timeout", false, upstream.ErrTimeout, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got := ""
+			if reason, ok := resolver.LimitReason(tt.shed, tt.err); ok {
+				got = reason.String()
+			}
+			if got != tt.want {
+				t.Errorf("counted as %q, want %q", got, tt.want)
 			}
 		})
 	}

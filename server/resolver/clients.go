@@ -61,6 +61,8 @@ func (r *Request) limitedBy() (reason clients.Reason, ok bool) {
 		return clients.ReasonPlaces, true
 	case r.err == nil:
 		return 0, false
+	case errors.Is(r.err, upstream.ErrOverBudget):
+		return clients.ReasonBudget, true
 	case errors.Is(r.err, upstream.ErrBusy), errors.Is(r.err, upstream.ErrTooMany):
 		return clients.ReasonInFlight, true
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/kubernetes"
+	"github.com/nodens-dns/nodens/server/clients"
 	"github.com/nodens-dns/nodens/upstream"
 )
 
@@ -83,3 +84,10 @@ func (r *Request) Pool() *upstream.Pool { return r.pool }
 
 // Source is the name of the step that made r's reply.
 func (r *Request) Source() string { return sourceNames[r.source] }
+
+// LimitReason is why a query that failed with err is counted as limited; shed says that it had no place.
+func LimitReason(shed bool, err error) (clients.Reason, bool) {
+	r := new(Request)
+	r.shed, r.err = shed, err
+	return r.limitedBy()
+}
