@@ -3,10 +3,12 @@
 package app
 
 import (
+	"encoding/json"
 	"fmt"
 	"net"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -119,4 +121,28 @@ func TestWaitingClients(t *testing.T) {
 		list := statusOf(t, socket).FairShares.Waiting
 		return len(list) == 1 && list[0].Waiting > 1 && list[0].Label() == "(host)" && list[0].Address == "127.0.0.1"
 	})
+}
+
+// TestBudgetsOfAgent: the status has the budget of an upstream once, and each forward directive has it.
+func TestBudgetsOfAgent(t *testing.T) {
+	p := peer.Ports(t, 2)
+	socket := filepath.Join(t.TempDir(), "a.sock")
+	forward := func(zone, rate string) string {
+		return fmt.Sprintf("%s:%d {\n bind 127.0.0.1\n forward . 127.0.0.1:%d {\n  max_fails 0\n  %s\n }\n}\n", zone, p[0], p[1], rate)
+	}
+	startAgent(t, forward("a.test", "max_rate 900 30")+forward("b.test", "max_rate 500"), func(o *options.Agent) { o.AdminSocket = socket })
+	budget := report.Budget{LimitPerSecond: 500, Clients: []report.WaitingClient{}}
+	want := []report.UpstreamBudget{{To: fmt.Sprintf("127.0.0.1:%d", p[1]), Budget: budget}}
+	if diff := cmp.Diff(want, statusOf(t, socket).FairShares.Budgets); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	var u report.Upstreams
+	if _, text := over(t, socket, "GET", "/upstreams"); json.Unmarshal([]byte(text), &u) != nil || len(u.Forwards) != 2 {
+		t.Fatalf("/upstreams: %s", text)
+	}
+	for _, f := range u.Forwards {
+		if diff := cmp.Diff(&budget, f.Upstreams[0].Budget); diff != "" || !slices.Contains(f.Directives, "forward") || f.ServeStale {
+			t.Errorf("%v, directives %v (-want +got):\n%s", f.Zones, f.Directives, diff)
+		}
+	}
 }
