@@ -267,6 +267,7 @@ func TestRefreshEvicted(t *testing.T) {
 		checkNoCalls(t, c)
 	})
 }
+
 // TestLastWaiterLeaves is this interleaving: the last client that waits is evicted, the leader is evicted and
 // hands the call over, and then the client leaves. The call ends.
 func TestLastWaiterLeaves(t *testing.T) {
