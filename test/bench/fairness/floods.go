@@ -237,6 +237,9 @@ func (b *run) highestRate(ctx context.Context, t flooded, c floodCase, rates []i
 			}
 			fmt.Fprintf(b.Progress, "flood of %s, %d a second to the echo: %s\n", c.name, rate, v)
 			if v.lost() > 0 || v.failed() > 0 || float64(v.flood) < enough*float64(rate)*b.Length.Seconds() {
+				if rate == rates[0] {
+					b.note("**The machine was not quiet.** The control of a flood of %s lost queries, or the load generator was late, at the lowest rate.", c.name)
+				}
 				return best, nil
 			}
 		}

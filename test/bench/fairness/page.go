@@ -73,9 +73,17 @@ func (r *Report) floodValues(row string, f func(floodResult) float64, worst bool
 	return list
 }
 
-// kernelLoad is the node's CPU time for a packet with the limit in the kernel, relative to that with the limit in the agent.
+// kernelLoad is the node's CPU time for a packet with the limit in the kernel, relative to that with the limit in the agent. It is not measured
+// in rounds in which other work of the machine makes one of the differences negative.
 func (r *Report) kernelLoad(f func(loadResult) float64) (figures.Spread, bool) {
-	return figures.SpreadOfRatios(r.loads[kernelLimitRow], r.loads[socketLimitRow], f)
+	var ratios []float64
+	kernel, socket := r.loads[kernelLimitRow], r.loads[socketLimitRow]
+	for i, in := range kernel[:min(len(kernel), len(socket))] {
+		if out := f(socket[i]); out > 0 && f(in) > 0 {
+			ratios = append(ratios, f(in)/out)
+		}
+	}
+	return figures.SpreadBy(ratios, func(v float64) float64 { return v })
 }
 
 // knownFailures is how many queries for cached and expired names failed.
