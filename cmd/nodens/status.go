@@ -23,9 +23,9 @@ func newStatusCommand() *cobra.Command {
 		Use:   "status",
 		Short: "Show how the agent on this node is",
 		Long: `Show how the agent on this node is: since when it serves, its configuration, the last hand-over,
-its view of the cluster, the rates of the last minute, its upstreams and their budgets, which clients
-are limited, and the last warnings and errors of its log. It asks the agent through its admin
-socket.
+its view of the cluster, the rates of the last minute, its upstreams and their budgets, which
+clients are limited, and the last warnings and errors of its log. It asks the agent through its
+admin socket.
 
 Exit codes: 0 the agent is ready and has no problem; 1 it has one, or no agent answers; 2 a flag
 or an argument is not valid.`,
