@@ -253,9 +253,9 @@ func TestModules(t *testing.T) {
 	}
 }
 
-// omittedPlugins are directives of nodens whose plugins CoreDNS is built without: trace needs the libraries of
-// Zipkin and Datadog, and changes no reply.
-var omittedPlugins = []string{"trace"}
+// omittedPlugins are directives of nodens for which CoreDNS is built without a plugin: trace needs the libraries of
+// Zipkin and Datadog, and changes no reply; client_limit is nodens' own.
+var omittedPlugins = []string{"trace", "client_limit"}
 
 // TestPlugins: CoreDNS has a plugin for each other directive of nodens, so that it reads the same
 // Corefiles.
