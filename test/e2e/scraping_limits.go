@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
@@ -57,11 +58,38 @@ func (p *scrapeTest) limitClients(ctx context.Context, s *suite) (string, error)
 	if err != nil {
 		return "", err
 	}
-	const budget = `max by (node) (nodens_upstream_budget_limit{job=%q})`
-	if _, err := p.waitForSamples(ctx, s, fmt.Sprintf(budget, monitoring.Job), func(v float64) bool { return v == budgetRate }); err != nil {
+	if err := p.awaitBudgets(ctx, s, len(s.cluster.Nodes())); err != nil {
 		return "", err
 	}
 	return p.waitForLimited(ctx)
+}
+
+// refreshInterval is the time between two requests to refresh the agents' volumes.
+const refreshInterval = 2 * time.Second
+
+// awaitBudgets waits until n agents have the budget, and makes the kubelets refresh the agents' ConfigMap meanwhile.
+func (p *scrapeTest) awaitBudgets(ctx context.Context, s *suite, n int) error {
+	expr := fmt.Sprintf(`max by (node) (nodens_upstream_budget_limit{job=%q}) == %d`, monitoring.Job, budgetRate)
+	var refreshed time.Time
+	return p.process.Await(ctx, fmt.Sprintf("%d agents with a budget", n), func(ctx context.Context) error {
+		samples, err := p.server.Query(ctx, expr)
+		if err == nil && len(samples) != n {
+			err = fmt.Errorf("there are %v", samples)
+		}
+		if err != nil && time.Since(refreshed) >= refreshInterval {
+			refreshed = time.Now()
+			err = errors.Join(err, s.refreshVolumes(ctx))
+		}
+		return err
+	})
+}
+
+// refreshVolumes makes the kubelets refresh the volumes of the agents' pods, which they otherwise do once a minute: they
+// do it when the annotations of a pod change.
+func (s *suite) refreshVolumes(ctx context.Context) error {
+	_, err := s.cluster.Kubectl(ctx, "", "annotate", "pods", "--namespace="+agentNamespace, "--selector=k8s-app="+agentDaemonSet,
+		"--overwrite", "refreshed="+time.Now().UTC().Format("150405.000"))
+	return err
 }
 
 // waitForLimited waits until Prometheus has limited queries of the Deployment's namespace, and of no other one.
@@ -90,11 +118,5 @@ func (p *scrapeTest) endLimits(ctx context.Context, s *suite) (string, error) {
 	if err = errors.Join(err, p.restore(ctx)); err != nil {
 		return "", err
 	}
-	return "", p.process.Await(ctx, "agents without a budget", func(ctx context.Context) error {
-		samples, err := p.server.Query(ctx, fmt.Sprintf(`nodens_upstream_budget_limit{job=%q}`, monitoring.Job))
-		if err == nil && len(samples) > 0 {
-			err = fmt.Errorf("there are %v", samples)
-		}
-		return err
-	})
+	return "", p.awaitBudgets(ctx, s, 0)
 }
