@@ -132,9 +132,10 @@ const (
 	// maxRetries is how often a client exchanges again whose call ended with the ErrLocal of
 	// another client. Such errors come at once, and hardly any client meets two.
 	maxRetries = 2
-	// retryWindow is how long after its start a client does so. An exchange that took longer
-	// has used up the client's time.
-	retryWindow = time.Second
+	// retryWindow is how long after its start a client does so. It includes the time that the query of
+	// another client waits for an upstream's slot or token, 2 s by default: that was the other client's share, and this
+	// one may have its own. Stub resolvers wait for 5 s (resolv.conf(5), timeout).
+	retryWindow = 2500 * time.Millisecond
 )
 
 // fetchOutcome says where an attempt of Fetch got its reply or its error.

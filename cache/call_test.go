@@ -224,8 +224,9 @@ func TestLocalError(t *testing.T) {
 		asks  int32
 		good  int32
 	}{
-		"at once": {0, 2, 99},
-		"late":    {2 * time.Second, 1, 0},
+		"at once":                          {0, 2, 99},
+		"after another client's full wait": {2 * time.Second, 2, 99},
+		"late":                             {3 * time.Second, 1, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
