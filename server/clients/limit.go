@@ -88,7 +88,10 @@ func (t *Table) limitLines(now time.Duration) (lines []limitLine) {
 	}
 	for o := range t.eachOwner {
 		for r := range numReasons {
-			last := &o.logged[r]
+			var last loggedLimit
+			if o.logged != nil {
+				last = o.logged[r]
+			}
 			count := o.total[limited+int(r)] - last.count
 			if count > 0 && (!last.written || now-last.at >= limitLogInterval) {
 				lines = append(lines, limitLine{owner: o, reason: r, count: count})
@@ -100,6 +103,9 @@ func (t *Table) limitLines(now time.Duration) (lines []limitLine) {
 	for i := range lines {
 		l := &lines[i]
 		l.client, l.namespace = l.owner.addrList(), cmp.Or(l.owner.kind.String(), l.owner.pod.Namespace)
+		if l.owner.logged == nil {
+			l.owner.logged = new([numReasons]loggedLimit)
+		}
 		l.owner.logged[l.reason] = loggedLimit{written: true, at: now, count: l.owner.total[limited+int(l.reason)]}
 	}
 	return lines

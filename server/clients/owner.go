@@ -46,8 +46,8 @@ type owner struct {
 	total   counters
 	marks   [numWindows]marks
 	latency latencies
-	series  *series // nil: not counted yet
-	logged  [numReasons]loggedLimit
+	series  *series                  // nil: not counted yet
+	logged  *[numReasons]loggedLimit // nil: it was never limited
 }
 
 // eachOwner yields all owners.

@@ -166,7 +166,7 @@ func (t *Table) group(by By, w Window) *grouping {
 		if int(number) == len(g.rows) {
 			g.rows = append(g.rows, row{owner: o, number: number})
 		}
-		n := o.total.minus(&o.marks[w].previous)
+		n := o.total.since(&o.marks[w].previous)
 		g.total.add(&n)
 		g.rows[number].queries += n.queries()
 		g.owners, g.rowOf = append(g.owners, o), append(g.rowOf, number)
@@ -249,7 +249,7 @@ func rowKeyOf(kind Kind, pod Pod, addr netip.Addr, by By) rowKey {
 
 // add adds what o has counted.
 func (c *Client) add(o *owner, w Window, by By) {
-	inWindow := o.total.minus(&o.marks[w].previous)
+	inWindow := o.total.since(&o.marks[w].previous)
 	c.Total, c.Window = c.Total.plus(o.total.export()), c.Window.plus(inWindow.export())
 	for i := range c.Latency {
 		c.Latency[i] += o.latency.previous[i] + o.latency.current[i]

@@ -37,10 +37,22 @@ func (c *counters) add(n *counters) {
 	}
 }
 
-// minus returns c without n.
-func (c *counters) minus(n *counters) (d counters) {
+// lowCounters are the low halves of counters. There are several for each owner.
+type lowCounters [numCounters]uint32
+
+// low returns the low halves of c.
+func (c *counters) low() (n lowCounters) {
 	for i := range c {
-		d[i] = c[i] - n[i]
+		n[i] = uint32(c[i])
+	}
+	return n
+}
+
+// since returns what was counted since n, in which no counter has grown by 2^32 or more: in an hour that is a million
+// queries a second.
+func (c *counters) since(n *lowCounters) (d counters) {
+	for i := range c {
+		d[i] = uint64(uint32(c[i]) - n[i])
 	}
 	return d
 }

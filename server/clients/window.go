@@ -33,7 +33,7 @@ func newWindows(now time.Duration) (w [numWindows]window) {
 }
 
 // marks are an owner's counters at the beginnings of the halves of a window.
-type marks struct{ previous, current counters }
+type marks struct{ previous, current lowCounters }
 
 // LatencyBuckets is the number of buckets of the latency histograms.
 const LatencyBuckets = 20
@@ -61,7 +61,7 @@ func (t *Table) rotate(now time.Duration) {
 		}
 		t.windows[w] = window{t.windows[w].current, now}
 		for o := range t.eachOwner {
-			o.marks[w] = marks{o.marks[w].current, o.total}
+			o.marks[w] = marks{o.marks[w].current, o.total.low()}
 			if Window(w) == Minute {
 				o.latency = latencies{previous: o.latency.current}
 			}
