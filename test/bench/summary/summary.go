@@ -26,6 +26,7 @@ var pages = []page{
 	{"attacks.md", "the most expensive queries"},
 	{"attribution.md", "counting queries by client"},
 	{"watching.md", "an open page and nodens tail"},
+	{"fair-shares.md", "fair shares between pods, and upstream budgets"},
 }
 
 // The header of a table of targets, and a verdict in its last column.

@@ -125,6 +125,7 @@ func TestProse(t *testing.T) {
 		"attribution.md":         "counting/section.md.tmpl",
 		"watching.md":            "counting/watching.md.tmpl",
 		"cluster-scale.md":       "scale/section.md.tmpl",
+		"fair-shares.md":         "fairness/section.md.tmpl",
 		"kernel-path.md":         "kernel/section.md.tmpl",
 		"upstreams-that-fail.md": "outage/section.md.tmpl",
 	}
