@@ -22,7 +22,7 @@ const callBuckets = 64
 // has waited longest, by a value in done. That one exchanges anew, with its own context, and
 // the others wait on.
 type call struct {
-	// key's query is that of the first client, which leads, or copied.
+	// key's query is the first client's as long as that client leads, and copied afterwards.
 	key
 	copied *queryCopy    // a query that outlives the first client; released at the end
 	next   *call         // in the chain, or in the list of free calls

@@ -13,12 +13,12 @@
 package ratelimit
 
 import (
-	"encoding/binary"
-	"math/bits"
 	"math/rand/v2"
 	"net/netip"
 	"sync/atomic"
 	"time"
+
+	"github.com/nodens-dns/nodens/internal/addrhash"
 )
 
 const (
@@ -208,11 +208,8 @@ func (l *Limiter) Limited(addr netip.Addr, now time.Duration) bool {
 	return inUse == rowsPerSet && l.shared[h>>32%SharedBuckets].full.Load()-int64(now) > l.tolerance
 }
 
-// hash returns the hash of an address, not 0: the folded product of its halves, which a random seed hides.
+// hash returns the hash of an address, not 0.
 func (l *Limiter) hash(addr netip.Addr) uint64 {
 	key := addr.As16()
-	hi, lo := bits.Mul64(binary.LittleEndian.Uint64(key[:8])^l.seed[0], binary.LittleEndian.Uint64(key[8:])^l.seed[1])
-	h := hi ^ lo
-	h = (h ^ h>>32) * 0x9e3779b97f4a7c15 // the golden ratio, as in Fibonacci hashing
-	return max(h^h>>29, 1)
+	return max(addrhash.Sum(&l.seed, &key), 1)
 }

@@ -1,12 +1,12 @@
 package clients
 
 import (
-	"encoding/binary"
 	"math"
 	"math/bits"
 	"sync"
 	"time"
 
+	"github.com/nodens-dns/nodens/internal/addrhash"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
@@ -169,14 +169,8 @@ const refusedBits = 8192
 // indexSize returns the size of the index for n slots, a power of two.
 func indexSize(n int) int { return 1 << bits.Len(uint(2*n-1)) }
 
-// hash returns the hash of an address: the folded product of its halves, which a random seed
-// hides, mixed so that neighbouring addresses are spread. It is cheaper than package maphash's.
-func (t *Table) hash(key *addrKey) uint64 {
-	hi, lo := bits.Mul64(binary.LittleEndian.Uint64(key[:8])^t.seed[0], binary.LittleEndian.Uint64(key[8:])^t.seed[1])
-	h := hi ^ lo
-	h = (h ^ h>>32) * 0x9e3779b97f4a7c15 // the golden ratio, as in Fibonacci hashing
-	return h ^ h>>29
-}
+// hash returns the hash of an address.
+func (t *Table) hash(key *addrKey) uint64 { return addrhash.Sum(&t.seed, (*[16]byte)(key)) }
 
 // find returns the slot of the address, nil if it has none. h is its hash.
 func (s *stripe) find(key *addrKey, h uint64) *slot {

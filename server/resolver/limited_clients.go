@@ -7,7 +7,7 @@ import (
 )
 
 // CountDropped counts for the client at addr n packets that the reader of a socket has dropped before it
-// parsed them. stripe is that of the reader's requests. It allocates only for the first query of a client.
+// parsed them. stripe is the reader's, as in its requests. It allocates only for the first query of a client.
 func (t *Routes) CountDropped(stripe int, addr netip.Addr, n uint64) {
 	t.Clients.Limit(stripe, addr, clients.ReasonSocket, n)
 }

@@ -385,7 +385,7 @@ func merge(a, b upstream.Server) upstream.Server {
 	b.RTT = max(a.RTT, b.RTT)
 	b.SuspectedTotal, b.Broken = b.SuspectedTotal+a.SuspectedTotal, b.Broken+a.Broken
 	b.Hedges, b.HedgeWins = b.Hedges+a.Hedges, b.HedgeWins+a.HedgeWins
-	if b.Budget == nil { // otherwise that of the address
+	if b.Budget == nil { // otherwise both have the budget of the address
 		b.Budget = a.Budget
 	}
 	b.UDP.Hits, b.UDP.Misses = b.UDP.Hits+a.UDP.Hits, b.UDP.Misses+a.UDP.Misses
