@@ -14,6 +14,7 @@ const (
 	PlainDNS     Transport = iota // UDP and TCP, 53
 	DNSOverTLS                    // RFC 7858, 853
 	DNSOverHTTPS                  // RFC 8484, 443
+	DNSOverGRPC                   // CoreDNS's service DnsService, 443
 )
 
 // String returns the transport's scheme in a Corefile.
@@ -23,6 +24,8 @@ func (t Transport) String() string {
 		return "tls"
 	case DNSOverHTTPS:
 		return "https"
+	case DNSOverGRPC:
+		return "grpc"
 	default:
 		return "dns"
 	}

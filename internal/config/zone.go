@@ -70,7 +70,7 @@ func (t Transport) defaultPort(plain uint16) uint16 {
 	switch t {
 	case DNSOverTLS:
 		return 853
-	case DNSOverHTTPS:
+	case DNSOverHTTPS, DNSOverGRPC:
 		return 443
 	default:
 		return plain
