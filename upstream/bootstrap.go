@@ -9,8 +9,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/miekg/dns"
-
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/outage"
 	"github.com/nodens-dns/nodens/internal/wire"
@@ -82,7 +80,7 @@ func (ms *members) lookup(host string, port uint16) (addrs []netip.AddrPort, fre
 	}, Options{Deadline: ms.opts.Deadline})
 	defer func() { _ = names.Close() }() // never fails
 	fresh = maxRefresh
-	for _, qtype := range []uint16{dns.TypeA, dns.TypeAAAA} {
+	for _, qtype := range []uint16{wire.TypeA, wire.TypeAAAA} {
 		list, ttl, failed := lookupType(ms.stop, names, host, qtype)
 		if failed != nil {
 			err = failed
@@ -126,13 +124,12 @@ func (ms *members) resolvers() (to []config.Target, err error) {
 
 // lookupType asks resolvers for host's addresses of one type.
 func lookupType(ctx context.Context, resolvers *Pool, host string, qtype uint16) (list []netip.Addr, ttl time.Duration, err error) {
-	m := new(dns.Msg).SetQuestion(dns.Fqdn(host), qtype)
-	packet, err := m.Pack()
+	name, err := wire.ParseName(host)
 	if err != nil {
 		return nil, 0, err
 	}
 	var q wire.Query
-	if q.Parse(packet) != wire.Serve {
+	if q.Parse(wire.AppendQuery(nil, 0, []byte(name), qtype, nil, wire.SafeUDP)) != wire.Serve {
 		return nil, 0, fmt.Errorf("%q is not a valid name", host)
 	}
 	answer, err := resolvers.Exchange(ctx, &q, false)
@@ -145,25 +142,5 @@ func lookupType(ctx context.Context, resolvers *Pool, host string, qtype uint16)
 	var r wire.Reply
 	r.Start(nil, &q)
 	r.CopyRaw(answer.Packed)
-	reply, err := wire.Unpack(r.Finish(wire.MaxMessage))
-	if err != nil {
-		return nil, 0, err
-	}
-	for _, rr := range reply.Answer {
-		if a := addrOf(rr); a.IsValid() && !slices.Contains(list, a) {
-			list = append(list, a)
-		}
-	}
-	return list, time.Duration(answer.MinTTL) * time.Second, nil
-}
-
-// addrOf returns the address in rr; invalid if it has none.
-func addrOf(rr dns.RR) (a netip.Addr) {
-	switch rr := rr.(type) {
-	case *dns.A:
-		a, _ = netip.AddrFromSlice(rr.A.To4())
-	case *dns.AAAA:
-		a, _ = netip.AddrFromSlice(rr.AAAA.To16())
-	}
-	return a
+	return r.Addrs(), time.Duration(answer.MinTTL) * time.Second, nil
 }

@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/miekg/dns"
-
 	"github.com/nodens-dns/nodens/cmd/nodens/options"
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/wire"
@@ -89,7 +87,7 @@ func (s *steps) addSources(b *config.Block) {
 		s.add("autopath", a.Zones, "%s along %s", names(a.Zones), searchPath(a))
 	}
 	for t := b.Template; t != nil; t = t.Next {
-		s.add("template", t.Zones, "%s for %s", dns.TypeToString[t.Type], names(t.Zones))
+		s.add("template", t.Zones, "%s for %s", wire.TypeName(t.Type), names(t.Zones))
 		s.addFallthrough("template", t.Fallthrough)
 	}
 	if h := b.Hosts; h != nil {

@@ -5,8 +5,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/miekg/dns"
-
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
@@ -122,7 +120,7 @@ func (p *parser) qtypes(list []uint16, words []token) []uint16 {
 		if w.text == wildcard {
 			continue
 		}
-		qtype, ok := dns.StringToType[strings.ToUpper(w.text)]
+		qtype, ok := wire.ParseType(w.text)
 		if !ok {
 			p.errorf(w, "%q is not a type of records such as A, AAAA or TXT", w.text)
 			continue

@@ -8,8 +8,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/miekg/dns"
-
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
@@ -228,7 +226,7 @@ func (r *rewriteParser) name(kind MatchKind, w token) bool {
 }
 
 // canonical returns a name, or a part of one, in lower case and with the trailing dot.
-func canonical(text string) string { return strings.ToLower(dns.Fqdn(text)) }
+func canonical(text string) string { return strings.ToLower(wire.FullyQualified(text)) }
 
 // pattern compiles a regular expression. It records an error and returns nil if w is not one.
 func (p *parser) pattern(w token) *regexp.Regexp {
@@ -341,8 +339,8 @@ func (r *rewriteParser) answer(kind token) bool {
 func (r *rewriteParser) types() {
 	if r.has(2, 2, "rewrite [continue|stop] type FROM TO") {
 		r.rule.Field = RewriteType
-		r.rule.FromCode = r.code(r.args[0], "type", dns.StringToType)
-		r.rule.ToCode = r.code(r.args[1], "type", dns.StringToType)
+		r.rule.FromCode = r.code(r.args[0], "type", wire.ParseType)
+		r.rule.ToCode = r.code(r.args[1], "type", wire.ParseType)
 	}
 }
 
@@ -352,17 +350,17 @@ func (r *rewriteParser) classes() {
 		return
 	}
 	r.rule.Field = RewriteClass
-	r.rule.FromCode = r.code(r.args[0], "class", dns.StringToClass)
-	r.rule.ToCode = r.code(r.args[1], "class", dns.StringToClass)
+	r.rule.FromCode = r.code(r.args[0], "class", wire.ParseClass)
+	r.rule.ToCode = r.code(r.args[1], "class", wire.ParseClass)
 	if r.rule.ToCode != wire.ClassIN {
 		r.p.errorf(r.args[1], "only the class IN is served, a query of the class %s is REFUSED; write: rewrite class %s IN", r.args[1].text, r.args[0].text)
 	}
 }
 
 // code parses a type or a class by its name.
-func (r *rewriteParser) code(w token, what string, table map[string]uint16) uint16 {
-	v, ok := table[strings.ToUpper(w.text)]
-	if !ok || v == 0 {
+func (r *rewriteParser) code(w token, what string, parse func(string) (uint16, bool)) uint16 {
+	v, ok := parse(w.text)
+	if !ok {
 		r.p.errorf(w, "%q is no %s of DNS such as %s", w.text, what, map[string]string{"type": "A, AAAA or HINFO", "class": "IN or CH"}[what])
 	}
 	return v
@@ -414,7 +412,7 @@ func (p *parser) rcode(w token) uint16 {
 	if n, err := strconv.ParseUint(w.text, 10, 16); err == nil && n <= maxRcode {
 		return uint16(n)
 	}
-	n, ok := dns.StringToRcode[strings.ToUpper(w.text)]
+	n, ok := wire.ParseRcode(w.text)
 	if !ok {
 		p.errorf(w, "%q is no rcode such as NOERROR, SERVFAIL, NXDOMAIN or REFUSED, or its number, 0 to %d", w.text, maxRcode)
 	}

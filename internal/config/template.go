@@ -4,10 +4,7 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
-	"strings"
 	"text/template"
-
-	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/internal/wire"
 )
@@ -54,7 +51,7 @@ func (t *Template) parse(p *parser, s statement) {
 	t.class(p, s.args()[0])
 	kind := s.args()[1]
 	var ok bool
-	if t.Type, ok = dns.StringToType[strings.ToUpper(kind.text)]; !ok || t.Type == 0 {
+	if t.Type, ok = wire.ParseType(kind.text); !ok {
 		p.errorf(kind, "%q is no type of DNS such as A, AAAA or MX, or ANY for all; write: %s", kind.text, templateUsage)
 	}
 	t.Zones = p.zonesOr(s.args()[2:])
@@ -63,10 +60,10 @@ func (t *Template) parse(p *parser, s statement) {
 
 // class parses CLASS. Queries of other classes than IN do not reach templates.
 func (t *Template) class(p *parser, w token) {
-	switch class, ok := dns.StringToClass[strings.ToUpper(w.text)]; {
+	switch class, ok := wire.ParseClass(w.text); {
 	case !ok:
 		p.errorf(w, "%q is no class of DNS; write IN, or ANY for all; %s", w.text, templateUsage)
-	case class != dns.ClassINET && class != dns.ClassANY:
+	case class != wire.ClassIN && class != wire.ClassANY:
 		p.errorf(w, "only the class IN is served, a query of the class %s is REFUSED; write IN", w.text)
 	}
 }

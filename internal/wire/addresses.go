@@ -3,6 +3,7 @@ package wire
 import (
 	"encoding/binary"
 	"math/rand/v2"
+	"net/netip"
 	"slices"
 )
 
@@ -152,3 +153,24 @@ const (
 	lcgFactor = 6364136223846793005
 	lcgStep   = 1442695040888963407
 )
+
+// Addrs returns the addresses of the A and AAAA records among r's answers, in their order and
+// without repetitions. An IPv4-mapped IPv6 address is returned as IPv4.
+func (r *Reply) Addrs() (list []netip.Addr) {
+	off := r.q.questionEnd()
+	for range r.count[Answer] {
+		rr, ok := readRecord(r.b, off)
+		if !ok {
+			return list
+		}
+		off = rr.End
+		if !rr.address() || rr.Class != ClassIN {
+			continue
+		}
+		a, _ := netip.AddrFromSlice(r.b[rr.Data:rr.End])
+		if a = a.Unmap(); !slices.Contains(list, a) {
+			list = append(list, a)
+		}
+	}
+	return list
+}

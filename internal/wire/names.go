@@ -92,17 +92,12 @@ func (n *Names) nameRef(off int, target bool) NameRef {
 	return item
 }
 
-const (
-	typeSVCB  uint16 = 64
-	typeHTTPS uint16 = 65
-)
-
 // targetAt returns the offset of the target name in RDATA of type t, -1 if the type has none.
 func targetAt(t uint16) int {
 	switch t {
 	case TypeCNAME, TypeDNAME, TypePTR:
 		return 0
-	case typeSVCB, typeHTTPS:
+	case TypeSVCB, TypeHTTPS:
 		return 2
 	}
 	return -1

@@ -207,3 +207,16 @@ func (q *Query) Records(reply []byte) iter.Seq2[Section, Record] {
 		}
 	}
 }
+
+// AppendClientQuery appends a query as a client sends it to b: with RD, an OPT record for
+// [SafeUDP] bytes, and the bits DO and CD if do and cd are true.
+func AppendClientQuery(b []byte, id uint16, name []byte, qtype uint16, do, cd bool) []byte {
+	like := Query{flags: flagRD, EDNS: do, DO: do}
+	if cd {
+		like.flags |= flagCD
+	}
+	begin := len(b)
+	b = AppendQuery(b, id, name, qtype, &like, SafeUDP)
+	b[begin+3] &^= flagAD
+	return b
+}

@@ -1,7 +1,6 @@
 package wire
 
 import (
-	"fmt"
 	"iter"
 	"slices"
 
@@ -102,22 +101,6 @@ func (w *rewriter) spliceAnswers(other *Reply) bool {
 	w.from, w.left, w.e = from, left, e
 	w.to.full = w.to.full || other.full
 	return true
-}
-
-// AddRecord adds rr, of any type, owner and class, to s; otherwise it is like [Reply.Add]. It
-// returns an error that wraps [ErrResponse] if rr has no wire form.
-func (r *Reply) AddRecord(s Section, rr dns.RR) error {
-	buf := make([]byte, dns.Len(rr)+1) // dns.Len is at least the uncompressed length
-	end, err := dns.PackRR(rr, buf, 0, nil, false)
-	if err != nil {
-		return fmt.Errorf("%w: %w", ErrResponse, err)
-	}
-	w := rewriter{from: buf[:end], left: rewriteBudget(buf[:end]), to: r, e: unchanged{}, plain: true}
-	rec, ok := readRecord(w.from, 0)
-	if r.full = r.full || s < r.section; !ok || !w.record(s, rec) {
-		return fmt.Errorf("%w: %s", ErrResponse, rr)
-	}
-	return nil
 }
 
 // AddAnswers adds the answers of other to r. other may be a reply to any question. It returns

@@ -196,7 +196,7 @@ func TestAddRecord(t *testing.T) {
 	const want = `NOERROR www.a.test. 1 IN A 192.0.2.1; x.test. 2 CH TXT "v"; www.a.test. 1 IN HTTPS 1 . alpn="h2" -- a.test. 3 IN SOA ns.a.test. host.a.test. 1 2 3 4 5 -- ns.a.test. 4 IN AAAA 2001:db8::1`
 	for s, part := range strings.Split(strings.TrimPrefix(want, "NOERROR "), " -- ") {
 		for text := range strings.SplitSeq(part, "; ") {
-			rr, err := dns.NewRR(text)
+			rr, err := ParseRecord(text)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -208,7 +208,7 @@ func TestAddRecord(t *testing.T) {
 	if got := sectionsOf(unpacked(t, r.Finish(MaxMessage))); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
-	rr, _ := dns.NewRR("x.test. 1 IN TXT " + strings.Repeat(`"`+strings.Repeat("x", 255)+`" `, 200))
+	rr, _ := ParseRecord("x.test. 1 IN TXT " + strings.Repeat(`"`+strings.Repeat("x", 255)+`" `, 200))
 	r.Start(nil, q)
 	for range 3 {
 		if err := r.AddRecord(Answer, rr); err != nil {
@@ -219,7 +219,7 @@ func TestAddRecord(t *testing.T) {
 	if m := unpacked(t, out); len(out) > MaxMessage || !m.Truncated || len(m.Answer) != 1 {
 		t.Errorf("%d bytes, TC %t, %d answers", len(out), m.Truncated, len(m.Answer))
 	}
-	if r.Start(nil, q); r.AddRecord(Answer, &dns.A{Hdr: dns.RR_Header{Name: "a..b.", Rrtype: dns.TypeA, Class: dns.ClassINET}}) == nil || r.Count(Answer) != 0 {
+	if r.Start(nil, q); r.AddRecord(Answer, &ParsedRecord{rr: &dns.A{Hdr: dns.RR_Header{Name: "a..b.", Rrtype: dns.TypeA, Class: dns.ClassINET}}}) == nil || r.Count(Answer) != 0 {
 		t.Error("a record without a name is written")
 	}
 }

@@ -14,30 +14,32 @@
 // (RFC 3597, section 4, lists them all), it is already in rdataNames.
 package wire
 
-import (
-	"strconv"
-
-	"github.com/miekg/dns"
-)
-
 // Record types that this module writes or inspects (RFC 1035 and successors).
 const (
-	TypeA     uint16 = 1
-	TypeNS    uint16 = 2
-	TypeCNAME uint16 = 5
-	TypeSOA   uint16 = 6
-	TypePTR   uint16 = 12
-	TypeHINFO uint16 = 13
-	TypeMX    uint16 = 15
-	TypeTXT   uint16 = 16
-	TypeSIG   uint16 = 24
-	TypeAAAA  uint16 = 28
-	TypeSRV   uint16 = 33
-	TypeOPT   uint16 = 41
-	TypeDS    uint16 = 43
-	TypeIXFR  uint16 = 251
-	TypeAXFR  uint16 = 252
-	TypeANY   uint16 = 255
+	TypeA      uint16 = 1
+	TypeNS     uint16 = 2
+	TypeCNAME  uint16 = 5
+	TypeSOA    uint16 = 6
+	TypePTR    uint16 = 12
+	TypeHINFO  uint16 = 13
+	TypeMX     uint16 = 15
+	TypeTXT    uint16 = 16
+	TypeSIG    uint16 = 24
+	TypeAAAA   uint16 = 28
+	TypeSRV    uint16 = 33
+	TypeOPT    uint16 = 41
+	TypeDS     uint16 = 43
+	TypeRRSIG  uint16 = 46
+	TypeNSEC   uint16 = 47
+	TypeDNSKEY uint16 = 48
+	TypeNSEC3  uint16 = 50
+	TypeTLSA   uint16 = 52
+	TypeSVCB   uint16 = 64
+	TypeHTTPS  uint16 = 65
+	TypeIXFR   uint16 = 251
+	TypeAXFR   uint16 = 252
+	TypeANY    uint16 = 255
+	TypeCAA    uint16 = 257
 )
 
 // ClassIN is the only class that is served; any other is REFUSED.
@@ -56,18 +58,6 @@ const (
 	Refused  Rcode = 5
 	BadVers  Rcode = 16
 )
-
-// String returns the rcode's name in the IANA registry, or its number.
-func (c Rcode) String() string {
-	if name, ok := dns.RcodeToString[int(c)]; ok {
-		return name
-	}
-	return strconv.Itoa(int(c))
-}
-
-// TypeName returns the type's name in the IANA registry, or TYPE and its number (RFC 3597,
-// section 5).
-func TypeName(t uint16) string { return dns.Type(t).String() }
 
 // Header bits, as they stand in the second 16-bit word (RFC 1035, 4.1.1; RFC
 // 4035, 3.2 for AD and CD).

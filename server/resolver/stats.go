@@ -6,8 +6,6 @@ import (
 	"strconv"
 	"sync"
 
-	"github.com/miekg/dns"
-
 	"github.com/nodens-dns/nodens/internal/stat"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
@@ -271,9 +269,9 @@ var countedTypes = [...]struct {
 }{
 	{0, "other"}, {wire.TypeA, "A"}, {wire.TypeAAAA, "AAAA"}, {wire.TypeSRV, "SRV"}, {wire.TypePTR, "PTR"},
 	{wire.TypeCNAME, "CNAME"}, {wire.TypeTXT, "TXT"}, {wire.TypeMX, "MX"}, {wire.TypeNS, "NS"}, {wire.TypeSOA, "SOA"},
-	{dns.TypeHTTPS, "HTTPS"}, {dns.TypeSVCB, "SVCB"}, {wire.TypeANY, "ANY"}, {wire.TypeDS, "DS"},
-	{dns.TypeDNSKEY, "DNSKEY"}, {dns.TypeRRSIG, "RRSIG"}, {dns.TypeNSEC, "NSEC"}, {dns.TypeNSEC3, "NSEC3"},
-	{dns.TypeNAPTR, "NAPTR"}, {dns.TypeTLSA, "TLSA"}, {dns.TypeCAA, "CAA"}, {wire.TypeAXFR, "AXFR"}, {wire.TypeIXFR, "IXFR"},
+	{wire.TypeHTTPS, "HTTPS"}, {wire.TypeSVCB, "SVCB"}, {wire.TypeANY, "ANY"}, {wire.TypeDS, "DS"},
+	{wire.TypeDNSKEY, "DNSKEY"}, {wire.TypeRRSIG, "RRSIG"}, {wire.TypeNSEC, "NSEC"}, {wire.TypeNSEC3, "NSEC3"},
+	{wire.TypeNAPTR, "NAPTR"}, {wire.TypeTLSA, "TLSA"}, {wire.TypeCAA, "CAA"}, {wire.TypeAXFR, "AXFR"}, {wire.TypeIXFR, "IXFR"},
 }
 
 const typeCount = len(countedTypes)

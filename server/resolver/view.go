@@ -3,8 +3,6 @@ package resolver
 import (
 	"net/netip"
 
-	"github.com/miekg/dns"
-
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/expression"
 	"github.com/nodens-dns/nodens/internal/wire"
@@ -82,7 +80,7 @@ type viewEnv struct {
 
 func (f *viewEnv) Type() string  { return wire.TypeName(f.r.Query.Type) }
 func (f *viewEnv) Name() string  { return wire.Name(f.r.Query.Name()).String() }
-func (f *viewEnv) Class() string { return dns.Class(f.r.Query.Class).String() }
+func (f *viewEnv) Class() string { return wire.ClassName(f.r.Query.Class) }
 func (f *viewEnv) Size() int     { return len(f.r.Query.Packet) }
 func (f *viewEnv) ID() int       { return int(f.r.Query.ID) }
 func (f *viewEnv) Opcode() int   { return f.r.Query.Opcode() }

@@ -17,8 +17,6 @@ import (
 	"sync"
 	gotemplate "text/template"
 
-	"github.com/miekg/dns"
-
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
@@ -157,8 +155,8 @@ type Data struct {
 	// Remote is the client's IP address.
 	Remote string
 
-	packet []byte
-	msg    *dns.Msg
+	packet            []byte
+	message, question any // nil until needed
 }
 
 func newData(q *wire.Query, client netip.Addr, n *nameText, zone wire.Name, re *regexp.Regexp) *Data {
@@ -181,31 +179,24 @@ func newData(q *wire.Query, client netip.Addr, n *nameText, zone wire.Name, re *
 
 // setType sets the type: the query's, or the template's for ANY.
 func (d *Data) setType(q *wire.Query, c *config.Template) {
-	d.Type = dns.TypeToString[q.Type]
+	d.Type = wire.RegisteredTypeName(q.Type)
 	if q.Type == wire.TypeANY {
-		d.Type = dns.TypeToString[c.Type]
+		d.Type = wire.RegisteredTypeName(c.Type)
 	}
 }
 
-// Message returns the query.
-func (d *Data) Message() (*dns.Msg, error) {
-	if d.msg == nil {
-		m, err := wire.Unpack(d.packet)
-		if err != nil {
-			return nil, err
-		}
-		d.msg = m
+// Message returns the query, with the fields of CoreDNS's messages.
+func (d *Data) Message() (_ any, err error) {
+	if d.message == nil {
+		d.message, d.question, err = wire.Objects(d.packet)
 	}
-	return d.msg, nil
+	return d.message, err
 }
 
-// Question returns the question of the query.
-func (d *Data) Question() (*dns.Question, error) {
-	m, err := d.Message()
-	if err != nil {
-		return nil, err
-	}
-	return &m.Question[0], nil
+// Question returns the question of the query, with the fields of CoreDNS's questions.
+func (d *Data) Question() (any, error) {
+	_, err := d.Message()
+	return d.question, err
 }
 
 // Meta returns a value of CoreDNS's metadata. There is none, so it is always empty.
@@ -270,14 +261,14 @@ func (m *builder) addAnswer(q *wire.Query, t *gotemplate.Template) (waits bool, 
 	if err := m.r.AddRecord(wire.Answer, rr); err != nil {
 		return false, err
 	}
-	alias, ok := rr.(*dns.CNAME)
+	target, ok := rr.Alias()
 	if !ok || q.Type != wire.TypeA && q.Type != wire.TypeAAAA {
 		return false, nil
 	}
 	if m.lookup == nil {
 		return true, nil
 	}
-	m.addLookup(alias.Target)
+	m.addLookup(target)
 	return false, nil
 }
 
@@ -311,12 +302,12 @@ func (m *builder) addSection(s wire.Section, list []*gotemplate.Template) error 
 }
 
 // buildRecord executes t and parses its output.
-func (m *builder) buildRecord(t *gotemplate.Template) (dns.RR, error) {
+func (m *builder) buildRecord(t *gotemplate.Template) (*wire.ParsedRecord, error) {
 	m.text.Reset()
 	if err := t.Execute(&m.text, m.data); err != nil {
 		return nil, fmt.Errorf("template: %w", err)
 	}
-	rr, err := dns.NewRR(m.text.String())
+	rr, err := wire.ParseRecord(m.text.String())
 	if err != nil {
 		return nil, fmt.Errorf("template %s: %w", t.Name(), err)
 	}

@@ -105,6 +105,7 @@ var libraries = []struct {
 	{"github.com/cilium/", []string{"server/fastpath"}},
 	{"github.com/expr-lang/", []string{"internal/expression"}},
 	{"github.com/spf13/", []string{"cmd/nodens", "internal/cli"}},
+	{"github.com/miekg/dns", []string{"internal/wire"}},
 	{"go.opentelemetry.io/", []string{"server/otlp"}},
 }
 

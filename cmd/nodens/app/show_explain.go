@@ -14,8 +14,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/miekg/dns"
-
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/report"
 	"github.com/nodens-dns/nodens/internal/wire"
@@ -130,11 +128,10 @@ func (q *explainQuery) parseQuestion(values url.Values) (err error) {
 
 // parseType returns the number of a record type: its name, or TYPEn (RFC 3597).
 func parseType(text string) (uint16, error) {
-	upper := strings.ToUpper(text)
-	if t, ok := dns.StringToType[upper]; ok {
+	if t, ok := wire.ParseType(text); ok {
 		return t, nil
 	}
-	if digits, ok := strings.CutPrefix(upper, "TYPE"); ok {
+	if digits, ok := strings.CutPrefix(strings.ToUpper(text), "TYPE"); ok {
 		if n, err := strconv.ParseUint(digits, 10, 16); err == nil {
 			return uint16(n), nil
 		}

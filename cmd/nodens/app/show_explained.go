@@ -3,11 +3,8 @@ package app
 import (
 	"cmp"
 	"context"
+	"math/rand/v2"
 	"net/netip"
-	"slices"
-	"strings"
-
-	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/cache"
 	"github.com/nodens-dns/nodens/internal/report"
@@ -17,15 +14,7 @@ import (
 
 // packet returns the query for name.
 func (q *explainQuery) packet(name wire.Name) []byte {
-	m := new(dns.Msg)
-	m.SetQuestion(name.String(), q.qtype)
-	m.CheckingDisabled = q.disabled
-	m.SetEdns0(wire.SafeUDP, q.dnssec)
-	packet, err := m.Pack()
-	if err != nil { // a valid name always packs
-		return nil
-	}
-	return packet
+	return wire.AppendClientQuery(nil, uint16(rand.Uint32()), []byte(name), q.qtype, q.dnssec, q.disabled)
 }
 
 // question returns the explanation of one query.
@@ -91,32 +80,24 @@ func newExplainedForward(x *resolver.Explanation, proto resolver.Proto) *report.
 	return f
 }
 
-// newExplainedReply returns what the message, nil for none, has. err is why it is an error, nil if it is none.
-func newExplainedReply(message []byte, rcode wire.Rcode, err error) report.ExplainedReply {
+// newExplainedReply returns what the message, nil for none, has. failure is why it is an error, nil if it is none.
+func newExplainedReply(message []byte, rcode wire.Rcode, failure error) report.ExplainedReply {
 	out := report.ExplainedReply{Rcode: rcodeName(rcode), NoReply: message == nil, Answers: []string{}}
-	if err != nil {
-		out.Error = err.Error()
+	if failure != nil {
+		out.Error = failure.Error()
 	}
 	if message == nil {
 		return out
 	}
-	m := new(dns.Msg)
-	if err := m.Unpack(message); err != nil {
+	p, err := wire.Present(message)
+	if err != nil {
 		out.Error = cmp.Or(out.Error, "the reply is not valid: "+err.Error())
 		return out
 	}
-	for _, rr := range slices.Concat(m.Answer, m.Ns) {
-		if ttl := rr.Header().Ttl; out.TTLSeconds == nil || ttl < *out.TTLSeconds {
-			out.TTLSeconds = &ttl
-		}
-	}
-	for _, rr := range m.Answer {
-		if len(out.Answers) == maxShownRecords {
-			out.MoreAnswers++
-			continue
-		}
-		out.Answers = append(out.Answers, strings.ReplaceAll(rr.String(), "\t", " "))
-	}
+	out.TTLSeconds = p.TTL
+	shown := min(len(p.Answers), maxShownRecords)
+	out.Answers = append(out.Answers, p.Answers[:shown]...)
+	out.MoreAnswers = len(p.Answers) - shown
 	return out
 }
 
@@ -140,7 +121,7 @@ func newCacheEntries(list []cache.EntryInfo) []report.CacheEntry {
 // newCacheEntry returns i for the reply.
 func newCacheEntry(i *cache.EntryInfo) report.CacheEntry {
 	e := report.CacheEntry{
-		Name: i.Name.String(), Type: wire.TypeName(i.Type), Class: dns.Class(i.Class).String(), DNSSEC: i.DO, CheckingDisabled: i.CD,
+		Name: i.Name.String(), Type: wire.TypeName(i.Type), Class: wire.ClassName(i.Class), DNSSEC: i.DO, CheckingDisabled: i.CD,
 		Rcode: i.Rcode.String(), Kind: "success", Answers: i.Answers, Subtree: i.Subtree,
 		TTLSeconds: i.TTL.Seconds(), StaleSeconds: i.Stale.Seconds(), Bytes: i.Size,
 	}

@@ -6,8 +6,6 @@ import (
 	"net"
 	"net/netip"
 
-	"github.com/miekg/dns"
-
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/kubernetes"
@@ -84,7 +82,7 @@ func inOrigins(z *kubernetes.Zone, name wire.Name) bool {
 
 // clusterAddrs returns the addresses that z has for host, IPv4 first. It waits until the view has loaded them.
 func clusterAddrs(ctx context.Context, z *kubernetes.Zone, host string) (addrs []netip.Addr, err error) {
-	for _, qtype := range []uint16{dns.TypeA, dns.TypeAAAA} {
+	for _, qtype := range []uint16{wire.TypeA, wire.TypeAAAA} {
 		list, err := clusterRecords(ctx, z, host, qtype)
 		if err != nil {
 			return nil, err
@@ -99,12 +97,12 @@ func clusterAddrs(ctx context.Context, z *kubernetes.Zone, host string) (addrs [
 
 // clusterRecords returns the addresses of one type.
 func clusterRecords(ctx context.Context, z *kubernetes.Zone, host string, qtype uint16) ([]netip.Addr, error) {
-	packet, err := new(dns.Msg).SetQuestion(dns.Fqdn(host), qtype).Pack()
+	name, err := wire.ParseName(host)
 	if err != nil {
 		return nil, err
 	}
 	var q wire.Query
-	if q.Parse(packet) != wire.Serve {
+	if q.Parse(wire.AppendQuery(nil, 0, []byte(name), qtype, nil, wire.SafeUDP)) != wire.Serve {
 		return nil, fmt.Errorf("%q is not a valid name", host)
 	}
 	var r wire.Reply
@@ -120,26 +118,5 @@ func clusterRecords(ctx context.Context, z *kubernetes.Zone, host string, qtype 
 	if found != kubernetes.Answered {
 		return nil, fmt.Errorf("the view of the cluster has no address for %s", host)
 	}
-	reply, err := wire.Unpack(r.Finish(wire.MaxMessage))
-	if err != nil {
-		return nil, err
-	}
-	return addrsOf(reply.Answer), nil
-}
-
-// addrsOf returns the addresses in records.
-func addrsOf(records []dns.RR) (addrs []netip.Addr) {
-	for _, rr := range records {
-		var ip net.IP
-		switch rr := rr.(type) {
-		case *dns.A:
-			ip = rr.A
-		case *dns.AAAA:
-			ip = rr.AAAA
-		}
-		if a, ok := netip.AddrFromSlice(ip); ok {
-			addrs = append(addrs, a.Unmap())
-		}
-	}
-	return addrs
+	return r.Addrs(), nil
 }
