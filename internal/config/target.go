@@ -15,6 +15,8 @@ const (
 	DNSOverTLS                    // RFC 7858, 853
 	DNSOverHTTPS                  // RFC 8484, 443
 	DNSOverGRPC                   // CoreDNS's service DnsService, 443
+	DNSOverQUIC                   // RFC 9250, 853
+	DNSOverHTTP3                  // RFC 8484 over RFC 9114, 443
 )
 
 // String returns the transport's scheme in a Corefile.
@@ -26,6 +28,10 @@ func (t Transport) String() string {
 		return "https"
 	case DNSOverGRPC:
 		return "grpc"
+	case DNSOverQUIC:
+		return "quic"
+	case DNSOverHTTP3:
+		return "https3"
 	default:
 		return "dns"
 	}
