@@ -9,11 +9,8 @@ import (
 	"runtime/debug"
 	"slices"
 	"strconv"
-	"sync"
 	"sync/atomic"
 
-	"github.com/nodens-dns/nodens/internal/clock"
-	"github.com/nodens-dns/nodens/internal/share"
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/server/resolver"
 )
@@ -31,30 +28,6 @@ const (
 	defaultMaxAge = 5
 )
 
-// dohRequest is the state of answering one request. It is reused.
-type dohRequest struct {
-	x       resolver.Request
-	in, out []byte
-	// inFlight is the request's place among those of the address, waiting its query's among
-	// those that wait.
-	inFlight, waiting share.Place
-	s                 *Server
-	body              *http.ResponseController // of the body, which is still to be read
-	reusable          bool
-}
-
-var dohRequests = sync.Pool{New: func() any {
-	e := &dohRequest{in: make([]byte, 0, maxUDPQuery), out: make([]byte, 0, replyBuffer)}
-	e.inFlight.OnLost = e.abort
-	return e
-}}
-
-// abort ends the request, which has lost its place, whether it is read or its query waits.
-func (e *dohRequest) abort() {
-	_ = e.body.SetReadDeadline(past)
-	e.s.waiting.Revoke(&e.waiting)
-}
-
 // ServeHTTP answers one request (RFC 8484, 4). Errors of the request are reported by an
 // HTTP status, errors of its query by a DNS reply.
 func (h *httpsServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -71,27 +44,23 @@ func (h *httpsServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.writeError(w, http.StatusTooManyRequests)
 		return
 	}
-	e := dohRequests.Get().(*dohRequest)
-	e.s, e.body, e.reusable = h.s, http.NewResponseController(w), false
+	e := h.s.newStreamQuery(http.NewResponseController(w))
 	if !h.beginRequest(v, e) {
-		dohRequests.Put(e)
+		e.reusable = true
+		e.release()
 		h.reject(w, v, shedCapacity)
 		return
 	}
 	defer func() {
 		h.endRequest(v, e)
-		if e.reusable {
-			e.x.Clear()
-			e.s, e.body = nil, nil
-			dohRequests.Put(e)
-		}
+		e.release()
 	}()
 	defer h.recoverPanic(w)
 	h.serveRequest(v, e, w, r)
 }
 
 // serveRequest answers the request e. It is reusable unless net/http may still use its buffers.
-func (h *httpsServer) serveRequest(v *httpsConn, e *dohRequest, w http.ResponseWriter, r *http.Request) {
+func (h *httpsServer) serveRequest(v *httpsConn, e *streamQuery, w http.ResponseWriter, r *http.Request) {
 	packet, status := readQuery(w, r, e.in[:0])
 	switch {
 	case status == http.StatusOK:
@@ -102,7 +71,8 @@ func (h *httpsServer) serveRequest(v *httpsConn, e *dohRequest, w http.ResponseW
 		h.writeError(w, status)
 		return
 	}
-	msg := h.answer(v, e, packet)
+	e.x.Proto, e.x.Client, e.x.Stripe = resolver.TCP, v.client, v.stripe
+	msg := h.s.answerStream(h.l.config.Load().Routes, e, packet, e.out)
 	switch {
 	case e.x.Rejected():
 		h.writeError(w, http.StatusServiceUnavailable)
@@ -118,7 +88,7 @@ func (h *httpsServer) serveRequest(v *httpsConn, e *dohRequest, w http.ResponseW
 	if writeReply(w, msg) != nil {
 		return
 	}
-	e.in, e.out, e.reusable = reuseBuffer(e.in, packet), reuseBuffer(e.out, msg), true
+	e.keepBuffers(packet, msg)
 }
 
 // reject replies to a request of v whose query has not been read, and counts it.
@@ -145,38 +115,6 @@ func isRequestError(msg []byte) bool {
 	}
 	rcode := wire.Rcode(msg[3] & 0xf)
 	return rcode == wire.FormErr || rcode == wire.NotImp
-}
-
-// answer walks the path, and waits where it has to; nil is for what is no query. A query that
-// finds a free place takes it at once, so that it walks the path only once. Another one takes
-// a place from a client only if it has to wait.
-func (h *httpsServer) answer(v *httpsConn, e *dohRequest, packet []byte) []byte {
-	s, x := h.s, &e.x
-	x.Proto, x.Client, x.Stripe = resolver.TCP, v.client, v.stripe
-	x.Query.Packet, x.Arrival = packet, clock.Now()
-	rt := h.l.config.Load().Routes
-	free := s.waiting.AcquireFree(&e.waiting, s.limits.PodRanges.Client(v.client.Addr()))
-	if free {
-		defer s.waiting.Release(&e.waiting)
-		x.Place = e.waiting.Client()
-		x.Permit(&e.waiting)
-	}
-	msg, o := s.serve(rt, x, e.out)
-	if o == resolver.Answered {
-		return msg
-	}
-	if !free {
-		if !s.acquire(&e.waiting, x) {
-			return x.Reject()
-		}
-		defer s.waiting.Release(&e.waiting)
-		x.Permit(&e.waiting)
-		o = resolver.WouldWait // what the first run has found is from before the permission
-	}
-	if e.inFlight.Err() != nil { // abort may have come before there was a place to revoke
-		s.waiting.Revoke(&e.waiting)
-	}
-	return s.wait(rt, x, o, e.out)
 }
 
 // readQuery reads the query of r into buf. It returns status 200 if there is one.

@@ -105,7 +105,7 @@ func (h *httpsServer) shutdown() {
 // beginRequest makes e a request in flight; false if there is no room. Requests are divided
 // among clients by the same rule as waiting queries, but have places of their own, because a
 // body that arrives slowly occupies no place of a waiting query.
-func (h *httpsServer) beginRequest(v *httpsConn, e *dohRequest) bool {
+func (h *httpsServer) beginRequest(v *httpsConn, e *streamQuery) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.draining || !h.requests.Acquire(&e.inFlight, h.s.limits.PodRanges.Client(v.client.Addr())) {
@@ -118,7 +118,7 @@ func (h *httpsServer) beginRequest(v *httpsConn, e *dohRequest) bool {
 }
 
 // endRequest ends a request that beginRequest has admitted.
-func (h *httpsServer) endRequest(v *httpsConn, e *dohRequest) {
+func (h *httpsServer) endRequest(v *httpsConn, e *streamQuery) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	v.waiting.Add(-1)

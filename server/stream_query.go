@@ -1,0 +1,93 @@
+package server
+
+import (
+	"sync"
+	"time"
+
+	"github.com/nodens-dns/nodens/internal/clock"
+	"github.com/nodens-dns/nodens/internal/share"
+	"github.com/nodens-dns/nodens/server/resolver"
+)
+
+// streamQuery is the state of answering a query that has a stream of its own, such as an HTTP
+// request. Its reply goes into the same stream, so the goroutine that has read the query may
+// wait for the answer. A streamQuery is reused.
+type streamQuery struct {
+	// x is the query. Its Proto, Client and Stripe are set, and inFlight is acquired, before
+	// [Server.answerStream].
+	x       resolver.Request
+	in, out []byte
+	// inFlight is the stream's place among those of its listener, waiting its query's among
+	// those that wait.
+	inFlight, waiting share.Place
+	s                 *Server
+	stream            readDeadliner // of which the query is still to be read
+	reusable          bool
+}
+
+// readDeadliner is a stream whose reader a deadline ends.
+type readDeadliner interface{ SetReadDeadline(t time.Time) error }
+
+var streamQueries = sync.Pool{New: func() any {
+	e := &streamQuery{in: make([]byte, 0, maxUDPQuery), out: make([]byte, 0, replyBuffer)}
+	e.inFlight.OnLost = e.abort
+	return e
+}}
+
+// newStreamQuery returns a streamQuery for stream. The caller releases it.
+func (s *Server) newStreamQuery(stream readDeadliner) *streamQuery {
+	e := streamQueries.Get().(*streamQuery)
+	e.s, e.stream, e.reusable = s, stream, false
+	return e
+}
+
+// release makes e available for another stream, unless its buffers may still be in use.
+func (e *streamQuery) release() {
+	if !e.reusable {
+		return
+	}
+	e.x.Clear()
+	e.s, e.stream = nil, nil
+	streamQueries.Put(e)
+}
+
+// keepBuffers makes e reusable. packet and msg, which may have grown, are its query and reply.
+func (e *streamQuery) keepBuffers(packet, msg []byte) {
+	e.in, e.out, e.reusable = reuseBuffer(e.in, packet), reuseBuffer(e.out, msg), true
+}
+
+// abort ends the stream, which has lost its place, whether it is read or its query waits.
+func (e *streamQuery) abort() {
+	_ = e.stream.SetReadDeadline(past)
+	e.s.waiting.Revoke(&e.waiting)
+}
+
+// answerStream walks the path for packet, and waits where it has to; nil is for what is no query.
+// buf is for the reply. A query that finds a free place takes it at once, so that it walks the
+// path only once. Another one takes a place from a client only if it has to wait.
+func (s *Server) answerStream(rt *resolver.Routes, e *streamQuery, packet, buf []byte) []byte {
+	x := &e.x
+	x.Query.Packet, x.Arrival = packet, clock.Now()
+	free := s.waiting.AcquireFree(&e.waiting, s.limits.PodRanges.Client(x.Client.Addr()))
+	if free {
+		defer s.waiting.Release(&e.waiting)
+		x.Place = e.waiting.Client()
+		x.Permit(&e.waiting)
+	}
+	msg, o := s.serve(rt, x, buf)
+	if o == resolver.Answered {
+		return msg
+	}
+	if !free {
+		if !s.acquire(&e.waiting, x) {
+			return x.Reject()
+		}
+		defer s.waiting.Release(&e.waiting)
+		x.Permit(&e.waiting)
+		o = resolver.WouldWait // what the first run has found is from before the permission
+	}
+	if e.inFlight.Err() != nil { // abort may have come before there was a place to revoke
+		s.waiting.Revoke(&e.waiting)
+	}
+	return s.wait(rt, x, o, buf)
+}
