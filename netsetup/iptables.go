@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -182,6 +183,7 @@ func (t *iptablesBackend) ensureFamily(ctx context.Context, desired desiredRules
 		if failed == nil {
 			failed = t.deleteNodeLocal(ctx, f, after)
 		}
+		read := after
 		if after, err = t.readState(ctx, desired, f); err != nil {
 			return 0, err
 		}
@@ -189,12 +191,23 @@ func (t *iptablesBackend) ensureFamily(ctx context.Context, desired desiredRules
 			t.lastWrite[f] = writtenState{script: restoreScript(desired, f, nil, nil), chains: after}
 			return countChanges(before, after), nil
 		}
-		err, tables = failed, nil
-	}
-	if err == nil {
-		err = errors.New("another program changes the rules at the same time")
+		err, tables = conflict(failed, read, after), nil
 	}
 	return 0, t.diagnose(ctx, desired, f, err)
+}
+
+// conflict returns ErrConflict if another program has changed the chains between two readings, of
+// which the second one came after a write: the write succeeded and its rules are incomplete, or it
+// failed, which changes nothing, and yet the chains differ. Otherwise it returns failed, the error of the write.
+func conflict(failed error, before, after map[chain]chainState) error {
+	switch {
+	case failed == nil:
+		return ErrConflict
+	case !maps.EqualFunc(before, after, chainState.equal):
+		return fmt.Errorf("%w: %w", ErrConflict, failed)
+	default:
+		return failed
+	}
 }
 
 // removeOnce removes our rules of a family that has no desired rules, once.
@@ -238,7 +251,7 @@ func isComplete(desired desiredRules, f Family, state map[chain]chainState) bool
 // diagnose adds ErrNoSocket to err if the kernel lacks the socket match: it writes a chain with one
 // rule that needs the match, and the same without.
 func (t *iptablesBackend) diagnose(ctx context.Context, desired desiredRules, f Family, err error) error {
-	if !desired.matchSocket || errors.Is(err, fs.ErrPermission) || errors.Is(err, ErrLocked) || errors.Is(err, ErrNoTool) {
+	if !desired.matchSocket || errors.Is(err, fs.ErrPermission) || errors.Is(err, ErrLocked) || errors.Is(err, ErrNoTool) || errors.Is(err, ErrConflict) {
 		return err
 	}
 	const head, tail = "*raw\n:NODENS-PROBE - [0:0]\n", "COMMIT\n"

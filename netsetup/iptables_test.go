@@ -167,13 +167,48 @@ func TestConcurrentWriter(t *testing.T) {
 		t.Fatal(err)
 	}
 	undo = 9
-	wantError(t, s.EnsureRules(t.Context()), Iptables, "another program changes the rules")
+	err := s.EnsureRules(t.Context())
+	if wantError(t, err, Iptables, "another program changes the rules"); !errors.Is(err, ErrConflict) {
+		t.Errorf("%v is no ErrConflict", err)
+	}
 	if s.Stats().FailOpen {
 		t.Error("rules that do not stand count as failing open")
 	}
 	undo = 0
 	s.recheck(t.Context())
 	wantComplete(t, f, s, "left alone")
+}
+
+// TestWriteRefusedByConflict: a write that fails because another program has changed the rules since they
+// were listed is a conflict; one that fails without such a change is not.
+func TestWriteRefusedByConflict(t *testing.T) {
+	refused := errors.New("line 3 failed")
+	for _, conflict := range []bool{true, false} {
+		f := newFakeNode()
+		s := newSetup(t, dualStack(), f)
+		apply(t, s)
+		if err := f.runIptables("iptables -t raw -F NODENS-PREROUTING"); err != nil {
+			t.Fatal(err)
+		}
+		chains := []string{"NODENS-OUTPUT", "NODENS-INPUT"}
+		f.fail = func(call string) error {
+			if !strings.HasPrefix(call, "iptables-restore") {
+				return nil
+			}
+			if conflict && len(chains) > 0 {
+				table := map[string]string{"NODENS-OUTPUT": "raw", "NODENS-INPUT": "filter"}[chains[0]]
+				if err := f.runIptables("iptables -t " + table + " -F " + chains[0]); err != nil {
+					t.Error(err)
+				}
+				chains = chains[1:]
+			}
+			return refused
+		}
+		err := s.EnsureRules(t.Context())
+		if !errors.Is(err, refused) || errors.Is(err, ErrConflict) != conflict {
+			t.Errorf("conflict %v: %v", conflict, err)
+		}
+	}
 }
 
 // TestDNATRules: each of n servers gets one in n.

@@ -30,6 +30,8 @@ var (
 	ErrNotLinux = errors.New("nodes run Linux, and this machine does not")
 	// ErrLocked: another program is changing the rules.
 	ErrLocked = errors.New("another program holds the xtables lock")
+	// ErrConflict: another program changes the rules while they are written.
+	ErrConflict = errors.New("another program changes the rules at the same time")
 )
 
 // Interface is a network interface.

@@ -64,6 +64,9 @@ func childProcesses() ([]string, error) {
 // it says at once, or not at all.
 const diagnoseTimeout = 10 * time.Second
 
+// lastMessages is the JSONPath template of what containers that have ended wrote last.
+const lastMessages = `{range .items[*]}{.metadata.name}: {.status.containerStatuses[0].lastState.terminated.message}{"\n"}{end}`
+
 // diagnose returns the state of the cluster for a failed check; "" without a cluster.
 func (s *suite) diagnose(ctx context.Context) string {
 	if s.cluster == nil {
@@ -74,8 +77,9 @@ func (s *suite) diagnose(ctx context.Context) string {
 	var b strings.Builder
 	for _, args := range [][]string{
 		{"get", "pods", "--all-namespaces", "--output=wide"},
-		{"get", "events", "--all-namespaces", "--field-selector=type=Warning", "--sort-by=.lastTimestamp"},
 		{"logs", "--namespace=kube-system", "--selector=k8s-app=node-local-dns", "--prefix", "--tail=15"},
+		{"get", "pods", "--namespace=kube-system", "--selector=k8s-app=node-local-dns", "--output=jsonpath=" + lastMessages},
+		{"get", "events", "--all-namespaces", "--field-selector=type=Warning", "--sort-by=.lastTimestamp"},
 	} {
 		fmt.Fprintf(&b, "--- kubectl %s\n", strings.Join(args, " "))
 		out, err := s.cluster.Kubectl(ctx, "", args...)

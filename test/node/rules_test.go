@@ -1,9 +1,13 @@
 package node
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -57,6 +61,62 @@ func TestFailOpen(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestConflictingRules: under load a successor takes over while a program adds a rule before each of its
+// listings, as a predecessor of another version does that has other rules. No query is lost, the successor serves,
+// and the rules are in place when the program has ended.
+func TestConflictingRules(t *testing.T) {
+	t.Parallel()
+	l := newNetwork(t)
+	l.addKubeProxy(testbed.ProxyIptablesNft)
+	args := l.allAddrArgs()
+	first := l.startAgentWith(args...)
+	rules := l.ruleList()
+	stop := l.startLoad(podLoad())
+	l.waitForLookups(first, testbed.CacheStats{})
+
+	folder := t.TempDir()
+	conflict := filepath.Join(folder, "conflict")
+	for _, name := range []string{"iptables-nft", "ip6tables-nft"} {
+		program, err := exec.LookPath(name)
+		if err != nil {
+			t.Skip(err)
+		}
+		script := fmt.Sprintf(`#!/bin/sh
+case "$*" in
+*"-S NODENS-PREROUTING"*) if [ -e %[2]s ]; then %[1]s -t raw -A NODENS-PREROUTING -i none0 -j RETURN; fi ;;
+esac
+exec %[1]s "$@"
+`, program, conflict)
+		for _, link := range []string{name, strings.TrimSuffix(name, "-nft")} {
+			if err := os.WriteFile(filepath.Join(folder, link), []byte(script), 0o700); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := os.WriteFile(conflict, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	next := l.start(l.node, []string{"PATH=" + folder + ":" + os.Getenv("PATH")}, args...)
+	next.Must(t, "the successor to serve", testbed.LogContains(next, "msg=serving"))
+	if err := os.Remove(conflict); err != nil {
+		t.Fatal(err)
+	}
+	if log := next.Tail(); !strings.Contains(log, "another program changes the rules at the same time") {
+		t.Errorf("the successor noticed no conflict; it wrote:\n%s", log)
+	}
+	next.Must(t, "the rules", func(context.Context) error {
+		if diff := cmp.Diff(rules, l.ruleList()); diff != "" {
+			return errors.New(diff)
+		}
+		return nil
+	})
+	l.waitForLookups(next, testbed.CacheStats{})
+	if all := stop().All(); all.Asked == 0 || all.Local != all.Asked {
+		t.Errorf("%+v", all)
+	}
+	l.wantOwner(next)
 }
 
 // allAddrArgs returns the arguments of an agent at all four addresses, with a handover folder.

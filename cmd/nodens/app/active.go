@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/nodens-dns/nodens/internal/file"
+	"github.com/nodens-dns/nodens/netsetup"
 )
 
 // activeTasks are the tasks of the one agent on a node that serves: it maintains the interface
@@ -28,14 +29,16 @@ func (a *agent) setUpInterface(ctx context.Context) error {
 }
 
 // setUpRules installs the rules. If another program holds the iptables lock, the agent serves
-// anyway: the next check installs them.
+// anyway: the next check installs them. It also serves if the rules change while it writes them and
+// there is a predecessor: that checks its own rules, which lead queries to both agents, until the handover
+// is complete, and the first check comes right after that.
 func (a *agent) setUpRules(ctx context.Context) error {
 	if a.net == nil {
 		return nil
 	}
 	a.fallback.applyInitial(ctx)
 	err := a.net.EnsureRules(ctx)
-	if err != nil && onlyLockHeld(err) {
+	if err != nil && (onlyCausedBy(err, netsetup.ErrLocked) || a.predecessor != nil && onlyCausedBy(err, netsetup.ErrConflict)) {
 		a.log.Warn("installing the rules failed; the next check tries again", "interval", a.opts.SyncInterval, "err", err)
 		return nil
 	}

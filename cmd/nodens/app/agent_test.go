@@ -1,4 +1,4 @@
-// These tests use onlyLockHeld, which is not exported.
+// These tests use onlyCausedBy, which is not exported.
 
 package app
 
@@ -256,10 +256,11 @@ func TestLocked(t *testing.T) {
 		{"held", held, true},
 		{"held twice", errors.Join(held, held), true},
 		{"something else", other, false},
+		{"a conflict", &netsetup.Error{Type: netsetup.Iptables, Err: netsetup.ErrConflict}, false},
 		{"something else beside it", errors.Join(held, other), false},
 		{"no error of netsetup", errors.New("x"), false},
 	} {
-		if got := onlyLockHeld(c.err); got != c.want {
+		if got := onlyCausedBy(c.err, netsetup.ErrLocked); got != c.want {
 			t.Errorf("%s: %v, want %v", c.name, got, c.want)
 		}
 	}

@@ -42,19 +42,19 @@ func (a *agent) lameduck() {
 	}
 }
 
-// onlyLockHeld reports whether err consists only of errors about the iptables lock, which
-// another program holds.
-func onlyLockHeld(err error) bool {
+// onlyCausedBy reports whether err consists only of errors of netsetup that cause, such as
+// [netsetup.ErrLocked], has led to.
+func onlyCausedBy(err, cause error) bool {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		for _, e := range joined.Unwrap() {
-			if !onlyLockHeld(e) {
+			if !onlyCausedBy(e, cause) {
 				return false
 			}
 		}
 		return true
 	}
 	var failure *netsetup.Error
-	return errors.As(err, &failure) && failure.Type == netsetup.IptablesLock
+	return errors.As(err, &failure) && errors.Is(failure, cause)
 }
 
 // shutdown stops the agent: first the rules, so that new queries go to the cluster DNS, then
