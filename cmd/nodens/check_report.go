@@ -55,6 +55,7 @@ func (in *checkInput) block(b *config.Block) checkedBlock {
 	s.addSources(b)
 	s.addForward(b)
 	s.addEndpoints(b)
+	s.addNoEffect(b)
 	if in.flags.FastPath != options.FastPathOff {
 		s.add("kernel path", nil, "%s", fastPathStatus(b, in.cfg.Blocks))
 	}
@@ -190,6 +191,15 @@ func (s *steps) addEndpoints(b *config.Block) {
 			continue
 		}
 		s.add("log", l.Names, "%s for %s", what, names(l.Names))
+	}
+}
+
+// addNoEffect adds the directives that change nothing.
+func (s *steps) addNoEffect(b *config.Block) {
+	for _, name := range b.Directives() {
+		if because := config.NoEffect(name); because != "" {
+			s.add(name, nil, "accepted, no effect, because %s", because)
+		}
 	}
 }
 

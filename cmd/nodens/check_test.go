@@ -56,6 +56,12 @@ func TestCheck(t *testing.T) {
 			"  dnstap         to tcp://192.0.2.9:6000",
 			"  trace          to http://192.0.2.9:4318/v1/traces",
 		}},
+		{"no effect", "multisocket 4\nshed\ncancel 1s\nhttps {\nmax_streams 1\n}", []string{
+			"  cancel         accepted, no effect, because a query ends after 5 seconds at most",
+			"  https          accepted, no effect, because connections and streams are always limited",
+			"  multisocket    accepted, no effect, because each address has a socket for each core, or as many as --readers says",
+			"  shed           accepted, no effect, because queries beyond what the agent can hold are always shed",
+		}},
 		{"a view of all", "view pods", []string{"  view           pods takes every query"}},
 		{"search path", "autopath cluster.local " + resolv, []string{
 			"  autopath       cluster.local. along a.test. b.test.",

@@ -106,6 +106,11 @@ type Block struct {
 	Cache       *Cache       `directive:"cache"`
 	Forward     *Forward     `directive:"forward"`
 	Whoami      *Whoami      `directive:"whoami"`
+	// The directives without an effect, see [NoEffect].
+	Cancel      *Cancel      `directive:"cancel"`
+	HTTPS       *HTTPSLimits `directive:"https"`
+	Multisocket *Multisocket `directive:"multisocket"`
+	Shed        *Shed        `directive:"shed"`
 }
 
 // Options are the settings outside of a Corefile on which its meaning depends. The zero

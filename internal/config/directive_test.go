@@ -226,6 +226,7 @@ func TestTable(t *testing.T) {
 		"metadata", "tls", "timeouts", "reload", "nsid", "bufsize", "bind", "debug", "ready", "health", "pprof", "prometheus", "errors",
 		"log", "dnstap", "trace", "view", "client_limit", "acl", "any", "local", "dns64", "loadbalance", "minimal", "rewrite", "autopath", "template",
 		"hosts", "k8s_external", "kubernetes", "loop", "cache", "forward", "whoami",
+		"cancel", "https", "multisocket", "shed",
 	}
 	if diff := cmp.Diff(want, Directives()); diff != "" {
 		t.Errorf("directives (-want +got):\n%s", diff)

@@ -98,13 +98,22 @@ func (p *parser) directive(at field, s statement) {
 
 // unknownDirective reports a directive that is not in the table.
 func (p *parser) unknownDirective(w token) {
-	i := slices.IndexFunc(refused, func(r refusal) bool { return r.name == w.text })
-	if i < 0 {
+	remedy := Remedy(w.text)
+	if remedy == "" {
 		p.unknown(w, "directive", Directives())
 		return
 	}
-	f := p.errorf(w, "CoreDNS has the directive %q, this version of nodens doesn't: %s", w.text, refused[i].remedy)
+	f := p.errorf(w, "CoreDNS has the directive %q, this version of nodens doesn't: %s", w.text, remedy)
 	f.Allowed = slices.Sorted(slices.Values(Directives()))
+}
+
+// Remedy returns what to do instead of a directive that CoreDNS has and this version doesn't. It
+// returns "" for a directive that is accepted, and for one that CoreDNS doesn't have either.
+func Remedy(directive string) string {
+	if i := slices.IndexFunc(refused, func(r refusal) bool { return r.name == directive }); i >= 0 {
+		return refused[i].remedy
+	}
+	return ""
 }
 
 // refusal is a directive of CoreDNS that this version doesn't have, and what to do instead.
@@ -112,8 +121,7 @@ type refusal struct{ name, remedy string }
 
 // Remedies that several directives share.
 const (
-	serveElsewhere = "serve the zone with CoreDNS, and forward its names to it"
-	alwaysLimited  = "take it out; connections and queries in flight are always limited"
+	serveElsewhere = "forward the zone to a CoreDNS that has it"
 	noTransport    = "take it out; write tls:// or https:// before the block's zones, or serve these clients with CoreDNS"
 )
 
@@ -122,7 +130,6 @@ const (
 var refused = []refusal{
 	{"auto", serveElsewhere},
 	{"azure", serveElsewhere},
-	{"cancel", "take it out; a query has at most 5 seconds anyway"},
 	{"chaos", "take it out; only the class IN is served"},
 	{"clouddns", serveElsewhere},
 	{"dnssec", serveElsewhere},
@@ -134,9 +141,7 @@ var refused = []refusal{
 	{"grpc", "use forward with tls:// or https:// upstreams"},
 	{"grpc_server", noTransport},
 	{"header", "take it out; the flags of a reply can't be changed"},
-	{"https", alwaysLimited},
 	{"https3", noTransport},
-	{"multisocket", "take it out; every address has a socket for each core, or as many as the flag --readers says"},
 	{"nomad", serveElsewhere},
 	{"on", "take it out; run the command outside the agent"},
 	{"proxyproto", "take it out; let clients reach the agent without a proxy"},
@@ -144,7 +149,6 @@ var refused = []refusal{
 	{"root", "take it out, and write absolute paths"},
 	{"route53", serveElsewhere},
 	{"secondary", serveElsewhere},
-	{"shed", "take it out; queries beyond what the agent can hold are always shed"},
 	{"sign", serveElsewhere},
 	{"siit", "forward the names that need it to CoreDNS"},
 	{"transfer", serveElsewhere},

@@ -6,13 +6,17 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
 
+// allDirectives is the list of directives in an error.
+func allDirectives() string { return strings.Join(slices.Sorted(slices.Values(Directives())), ", ") }
+
 // TestFaults reads a directive at line 3 of a block and looks at the whole error.
 func TestFaults(t *testing.T) {
-	all := "acl, any, autopath, bind, bufsize, cache, client_limit, debug, dns64, dnstap, errors, forward, health, hosts, k8s_external, kubernetes, loadbalance, local, log, loop, metadata, minimal, nsid, pprof, prometheus, ready, reload, rewrite, template, timeouts, tls, trace, view, whoami"
+	all := allDirectives()
 	forwardOptions := "doh_method, except, expire, failfast_all_unhealthy_upstreams, failover, force_tcp, health_check, max_age, max_concurrent, max_connect_attempts, max_fails, max_idle_conns, max_rate, next, next_on_nodata, policy, prefer_udp, read_timeout, resolver, source_address, tls, tls_servername"
 	empty := write(t, t.TempDir(), "resolv.conf", "nameserver none\n")
 	folder := t.TempDir()
@@ -25,8 +29,16 @@ func TestFaults(t *testing.T) {
 		{"relod", `3: unknown directive "relod" (did you mean "reload"?); allowed: ` + all},
 		{"forwrad . 192.0.2.1", `3: unknown directive "forwrad" (did you mean "forward"?); allowed: ` + all},
 		{"xyzzy", `3: unknown directive "xyzzy"; allowed: ` + all},
-		{"transfer x y", `3: CoreDNS has the directive "transfer", this version of nodens doesn't: serve the zone with CoreDNS, and forward its names to it; allowed: ` + all},
-		{"etcd a {\nb c\n}", `3: CoreDNS has the directive "etcd", this version of nodens doesn't: serve the zone with CoreDNS, and forward its names to it; allowed: ` + all},
+		{"nomad x y", `3: CoreDNS has the directive "nomad", this version of nodens doesn't: forward the zone to a CoreDNS that has it; allowed: ` + all},
+		{"etcd a {\nb c\n}", `3: CoreDNS has the directive "etcd", this version of nodens doesn't: forward the zone to a CoreDNS that has it; allowed: ` + all},
+
+		{"multisocket 0", `3: multisocket: 0 is out of range; allowed: 1 to 1024`},
+		{"multisocket 1 2", `3: multisocket: "2" is one argument too many after "multisocket"; write: multisocket [SOCKETS]`},
+		{"shed 1", `3: shed: "1" is one argument too many after "shed"; write: shed`},
+		{"cancel 0s", `3: cancel: 0s is out of range; allowed: 1ns to 2562047h47m16.854775807s`},
+		{"cancel 5", `3: cancel: "5" is not a duration such as 500ms, 30s or 1m30s`},
+		{"https 1", `3: https: "1" is one argument too many after "https"; write: https { max_connections|max_streams NUMBER }`},
+		{"https {\nmax_streams -1\n}", `4: https max_streams: -1 is out of range; allowed: 0 to 4294967295`},
 
 		{"bind", `3: bind: an argument is missing after "bind"; write: bind ADDRESS|INTERFACE…`},
 		{"bind nosuch", `3: bind: "nosuch" is neither an IP address nor an interface of this machine: file does not exist`},
@@ -197,9 +209,11 @@ func TestFileFaults(t *testing.T) {
 		{"zone twice, one bound", "a.test {\nbind 192.0.2.1\n}\na.test {\n}\n", `Corefile:4: the zone a.test. on port 53 is already served by the block at Corefile:1; merge the two blocks, or bind them to different addresses`},
 		{"zone twice, an address shared", "a.test {\nbind 192.0.2.1 eth0\n}\na.test {\nbind 192.0.2.7\n}\n", `Corefile:4: the zone a.test. on port 53 is already served by the block at Corefile:1; merge the two blocks, or bind them to different addresses`},
 		{"saved over each other", "a.test {\nkubernetes {\nsave /view\n}\n}\nb.test c.test:54 {\nkubernetes {\nsave //view\nlabels a=b\n}\n}\n", `Corefile:6: kubernetes save: the block at Corefile:1 saves to /view too, and watches something else; name another file`},
+		{"shed with a certificate", "tls://a.test {\nshed\ntls cert key\n}\n", `Corefile:2: shed: shed is for blocks that serve plain DNS, and this one serves tls://; take it out
+Corefile:3: tls: there is no file cert; mount the Secret that it is in, or name another one`},
 		{"CIDR twice", "10.0.0.0/9 {\n}\n10.3.0.0/16 {\n}\n", `Corefile:3: the zone 3.10.in-addr.arpa. on port 53 is already served by the block at Corefile:1; merge the two blocks, or bind them to different addresses`},
 		{"several", ". {\ncache {\nsucces 1\n}\nerors\nforward . x! {\nexpire 1\n}\n}\n", `Corefile:3: cache: unknown option "succes" (did you mean "success"?); allowed: denial, disable, keepttl, nxdomain_cut, prefetch, serve_stale, serve_stale_policy, servfail, success
-Corefile:5: unknown directive "erors" (did you mean "errors"?); allowed: acl, any, autopath, bind, bufsize, cache, client_limit, debug, dns64, dnstap, errors, forward, health, hosts, k8s_external, kubernetes, loadbalance, local, log, loop, metadata, minimal, nsid, pprof, prometheus, ready, reload, rewrite, template, timeouts, tls, trace, view, whoami
+Corefile:5: unknown directive "erors" (did you mean "errors"?); allowed: ` + allDirectives() + `
 Corefile:6: forward: "x!" is neither an IP address, nor the name of a server, nor a file that exists; write IP, NAME, or one of them with :PORT
 Corefile:7: forward expire: "1" is not a duration such as 500ms, 30s or 1m30s`},
 		{"once for two ports", "a.test:53 b.test:54 {\nbufsize 1\n}\n", `Corefile:2: bufsize: 1 is out of range; allowed: 512 to 4096`},

@@ -40,7 +40,7 @@ var internalBounds = []string{
 	"internal/baseline.maxCount", "internal/baseline.maxName",
 	"internal/baseline.maxTime", "internal/baseline.maxViews",
 	"internal/ethtool.maxCounters", "upstream.maxShownClients",
-	"internal/config.maxNesting", "internal/config.maxRcode", "internal/config.maxTTL",
+	"internal/config.maxNesting", "internal/config.maxRcode", "internal/config.maxSockets", "internal/config.maxTTL",
 	"internal/handover.maxEvents", "internal/handover.maxHead", "internal/handover.maxKinds", "internal/handover.maxPath", "internal/handover.maxPatience",
 	"internal/handover.maxRest", "internal/handover.maxSkipped", "internal/handover.maxText", "internal/handover.maxVersion",
 	"internal/sketch.maxChunks",
