@@ -52,7 +52,7 @@ func startListener(t testing.TB, limits Limits, cfg ListenerConfig, zones ...*re
 	}
 	addr := netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0])
 	s := New(slog.New(slog.DiscardHandler), limits)
-	if err := s.Listen(map[netip.AddrPort]ListenerConfig{addr: withRoutes(cfg, zones...)}); err != nil {
+	if err := s.Listen(map[ListenAddr]ListenerConfig{{AddrPort: addr}: withRoutes(cfg, zones...)}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {

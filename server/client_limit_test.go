@@ -73,10 +73,10 @@ func startLimited(t *testing.T, place, network string, limit *resolver.ClientLim
 	s, addr, roots := startListener(t, limits, ListenerConfig{Transport: limitTransports[network]}, zone)
 	x.addr = addr
 	x.table = clients.New(clients.Options{})
-	cfg := s.listeners[addr].config.Load().ListenerConfig
+	cfg := s.listeners[ListenAddr{AddrPort: addr}].config.Load().ListenerConfig
 	routes := resolver.NewRoutes([]*resolver.Zone{zone}, resolver.NewStats())
 	routes.Clients, cfg.Routes = x.table, routes
-	if err := s.Listen(map[netip.AddrPort]ListenerConfig{addr: cfg}); err != nil {
+	if err := s.Listen(map[ListenAddr]ListenerConfig{{AddrPort: addr}: cfg}); err != nil {
 		t.Fatal(err)
 	}
 	q := question("by.hand.", dns.TypeA)
@@ -276,8 +276,8 @@ func TestClientLimitAlloc(t *testing.T) {
 func TestShedRequestCounts(t *testing.T) {
 	s, addr, roots := startListener(t, patientLimits(), dohConfig, byHand(t))
 	table := clients.New(clients.Options{})
-	s.listeners[addr].config.Load().Routes.Clients = table
-	h := s.listeners[addr].https
+	s.listeners[ListenAddr{AddrPort: addr}].config.Load().Routes.Clients = table
+	h := s.listeners[ListenAddr{AddrPort: addr}].https
 	drain := func(on bool) {
 		h.mu.Lock()
 		defer h.mu.Unlock()

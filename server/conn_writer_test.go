@@ -36,7 +36,7 @@ func newServerConn(t *testing.T, limits Limits) (*tcpConn, *tcpListener, *dns.Co
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	l := &listener{s: s, addr: addr, tcp: ln}
+	l := &listener{s: s, addr: ListenAddr{AddrPort: addr}, tcp: ln}
 	l.config.Store(&activeConfig{})
 	c, err := newTCPConn(l, conn.(*net.TCPConn), 0)
 	if err != nil {

@@ -51,7 +51,7 @@ func TestDoHSlowBodies(t *testing.T) {
 	if diff := cmp.Diff(map[string]uint64{"capacity": 0, "client": 1, "upstream": 0}, reasons(s)); diff != "" {
 		t.Errorf("turned away (-want +got):\n%s", diff)
 	}
-	counted := s.listeners[addr].config.Load().Routes.Clients.Report(clients.Pods, clients.Minute).Total.Limited
+	counted := s.listeners[ListenAddr{AddrPort: addr}].config.Load().Routes.Clients.Report(clients.Pods, clients.Minute).Total.Limited
 	if counted[clients.ReasonPlaces] != 1 {
 		t.Errorf("counted for its client: %v, want one of %v", counted, clients.ReasonPlaces)
 	}

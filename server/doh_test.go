@@ -201,7 +201,7 @@ func TestDoHRequests(t *testing.T) {
 		})
 	}
 	got := make(map[int]uint64)
-	s.EachHTTPStatus(addr, func(status int, n uint64) { got[status] = n })
+	s.EachHTTPStatus(ListenAddr{AddrPort: addr}, func(status int, n uint64) { got[status] = n })
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("counted %v, want %v", got, want)
 	}
@@ -304,7 +304,7 @@ func TestCloseUnused(t *testing.T) {
 		t.Fatal(err)
 	}
 	unused := openTLS(t, addr, roots)
-	ln := s.listeners[addr].tcp
+	ln := s.listeners[ListenAddr{AddrPort: addr}].tcp
 	states := func() (used, hijacked, closing int) {
 		ln.mu.Lock()
 		defer ln.mu.Unlock()

@@ -24,7 +24,7 @@ func (d *drain) transferConn(c *tcpConn) bool {
 	if d.transfer == nil {
 		return false
 	}
-	if err := d.transfer(c.l.addr, c.conn, c.readBuf[:c.buffered]); err != nil {
+	if err := d.transfer(c.l.addr.AddrPort, c.conn, c.readBuf[:c.buffered]); err != nil {
 		d.transfer = nil
 		return false
 	}

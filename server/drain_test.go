@@ -23,8 +23,8 @@ import (
 )
 
 // plainConfig returns the configuration of a server that serves z at addr over plain DNS.
-func plainConfig(addr netip.AddrPort, z *resolver.Zone) map[netip.AddrPort]ListenerConfig {
-	return map[netip.AddrPort]ListenerConfig{addr: {Routes: resolver.NewRoutes([]*resolver.Zone{z}, resolver.NewStats())}}
+func plainConfig(addr netip.AddrPort, z *resolver.Zone) map[ListenAddr]ListenerConfig {
+	return map[ListenAddr]ListenerConfig{{AddrPort: addr}: {Routes: resolver.NewRoutes([]*resolver.Zone{z}, resolver.NewStats())}}
 }
 
 // checkServes fails unless queries over both transports are answered, often enough for each
@@ -122,7 +122,7 @@ func TestSuspendResume(t *testing.T) {
 // another process has made it non-blocking.
 func TestSocketMadeNonblocking(t *testing.T) {
 	a, addr := startReaders(t, Limits{Readers: 1}, false, byHand(t))
-	p := a.listeners[addr].udp[0].(*blockingSocket)
+	p := a.listeners[ListenAddr{AddrPort: addr}].udp[0].(*blockingSocket)
 	if err := unix.SetNonblock(p.fd, true); err != nil {
 		t.Fatal(err)
 	}
@@ -334,7 +334,7 @@ func TestSuspendForced(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- a.Suspend(context.Background(), adoptInto(b)) }()
 	eventually(t, "the connection to be asked to move", func() bool { return transferring(a) })
-	a.listeners[addr].tcp.transferConns(true)
+	a.listeners[ListenAddr{AddrPort: addr}].tcp.transferConns(true)
 	if err := conn.WriteMsg(question("by.hand.", dns.TypeA)); err != nil {
 		t.Fatal(err)
 	}

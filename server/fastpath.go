@@ -128,7 +128,7 @@ func (s *Server) enableFastPath() {
 			c.lastID++
 			cfg.fastPathID.Store(c.lastID)
 		}
-		listeners[addr] = cfg.fastPathID.Load()
+		listeners[addr.AddrPort] = cfg.fastPathID.Load()
 	}
 	s.setFastPathListeners(listeners)
 }

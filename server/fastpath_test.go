@@ -84,7 +84,7 @@ func TestCopiesCount(t *testing.T) {
 	c := store.NewCache(&config.Cache{Success: roomy, Denial: roomy})
 	z := &resolver.Zone{Name: resolvertest.ZoneName(t, "."), Cache: c, Forward: resolvertest.Pool(t, resolvertest.StartBackend(t, resolvertest.Address("192.0.2.1")).Addr()), Stats: resolver.NewStats()}
 	addr := netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0])
-	if err := s.Listen(map[netip.AddrPort]ListenerConfig{addr: {Routes: resolver.NewRoutes([]*resolver.Zone{z}, resolver.NewStats())}}); err != nil {
+	if err := s.Listen(map[ListenAddr]ListenerConfig{{AddrPort: addr}: {Routes: resolver.NewRoutes([]*resolver.Zone{z}, resolver.NewStats())}}); err != nil {
 		t.Fatal(err)
 	}
 	q := question("www.a.test.", dns.TypeA)
@@ -134,7 +134,7 @@ func TestRefusedQueriesAreNotCopied(t *testing.T) {
 	s, k, _ := withKernel(t)
 	z := &resolver.Zone{Name: resolvertest.ZoneName(t, "a.test."), Stats: resolver.NewStats()}
 	addr := netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0])
-	if err := s.Listen(map[netip.AddrPort]ListenerConfig{addr: {Routes: resolver.NewRoutes([]*resolver.Zone{z}, resolver.NewStats())}}); err != nil {
+	if err := s.Listen(map[ListenAddr]ListenerConfig{{AddrPort: addr}: {Routes: resolver.NewRoutes([]*resolver.Zone{z}, resolver.NewStats())}}); err != nil {
 		t.Fatal(err)
 	}
 	for name, change := range map[string]func(q *dns.Msg){
@@ -197,7 +197,7 @@ func TestCopyPanics(t *testing.T) {
 	c := store.NewCache(&config.Cache{Success: roomy, Denial: roomy})
 	z := &resolver.Zone{Name: wire.Root, Cache: c, Forward: resolvertest.Pool(t, resolvertest.StartBackend(t, resolvertest.Address("192.0.2.1")).Addr()), Stats: resolver.NewStats()}
 	addr := netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0])
-	if err := s.Listen(map[netip.AddrPort]ListenerConfig{addr: {Routes: resolver.NewRoutes([]*resolver.Zone{z}, resolver.NewStats())}}); err != nil {
+	if err := s.Listen(map[ListenAddr]ListenerConfig{{AddrPort: addr}: {Routes: resolver.NewRoutes([]*resolver.Zone{z}, resolver.NewStats())}}); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 { // the second one is answered from the cache
@@ -222,7 +222,7 @@ func TestCopyOfWaste(t *testing.T) {
 	routes := resolver.NewRoutes([]*resolver.Zone{z}, resolver.NewStats())
 	routes.Clients, routes.Search = clients.New(clients.Options{}), []wire.Name{resolvertest.ZoneName(t, "corp.test.")}
 	addr := netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0])
-	if err := s.Listen(map[netip.AddrPort]ListenerConfig{addr: {Routes: routes}}); err != nil {
+	if err := s.Listen(map[ListenAddr]ListenerConfig{{AddrPort: addr}: {Routes: routes}}); err != nil {
 		t.Fatal(err)
 	}
 	want := map[string]bool{"www.example.com.corp.test.": true, "nosuch.corp.test.": false, "nosuch.test.": false}
@@ -270,7 +270,7 @@ func TestNoCopiesBesideViews(t *testing.T) {
 				z.Cache = store.NewCache(&config.Cache{Success: roomy, Denial: roomy})
 			}
 			addr := netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0])
-			if err := s.Listen(map[netip.AddrPort]ListenerConfig{addr: {Routes: resolver.NewRoutes(tt.zones, resolver.NewStats())}}); err != nil {
+			if err := s.Listen(map[ListenAddr]ListenerConfig{{AddrPort: addr}: {Routes: resolver.NewRoutes(tt.zones, resolver.NewStats())}}); err != nil {
 				t.Fatal(err)
 			}
 			for range 3 { // the first waits, the second is from the cache, the last finds it copied
@@ -295,7 +295,7 @@ func TestDoors(t *testing.T) {
 	listen := func() {
 		t.Helper()
 		z := &resolver.Zone{Name: resolvertest.ZoneName(t, "."), Hosts: resolvertest.Hosts(t, false, "192.0.2.1 by.hand"), Stats: resolver.NewStats()}
-		if err := s.Listen(map[netip.AddrPort]ListenerConfig{addr: {Routes: resolver.NewRoutes([]*resolver.Zone{z}, resolver.NewStats())}}); err != nil {
+		if err := s.Listen(map[ListenAddr]ListenerConfig{{AddrPort: addr}: {Routes: resolver.NewRoutes([]*resolver.Zone{z}, resolver.NewStats())}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -335,7 +335,7 @@ func TestNoCopiesBesideACL(t *testing.T) {
 		{Name: wire.Root, Forward: resolvertest.Pool(t, b.Addr()), Cache: store.NewCache(&config.Cache{Success: roomy, Denial: roomy}), Stats: resolver.NewStats()},
 	}
 	addr := netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0])
-	if err := s.Listen(map[netip.AddrPort]ListenerConfig{addr: {Routes: resolver.NewRoutes(zones, resolver.NewStats())}}); err != nil {
+	if err := s.Listen(map[ListenAddr]ListenerConfig{{AddrPort: addr}: {Routes: resolver.NewRoutes(zones, resolver.NewStats())}}); err != nil {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]int{"alias.test.": 2, "open.test.": 1} {

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/netip"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -17,7 +16,7 @@ import (
 // open from newListener until close; on an error newListener holds none.
 type listener struct {
 	s        *Server
-	addr     netip.AddrPort
+	addr     ListenAddr
 	config   atomic.Pointer[activeConfig]
 	udp      []udpSocket // only for plain DNS
 	tcp      *tcpListener
@@ -27,17 +26,17 @@ type listener struct {
 }
 
 // newListener opens all sockets of addr. The caller holds s.mu.
-func newListener(s *Server, addr netip.AddrPort, cfg *ListenerConfig) (*listener, error) {
+func newListener(s *Server, addr ListenAddr, cfg *ListenerConfig) (*listener, error) {
 	l := &listener{s: s, addr: addr}
 	l.config.Store(&activeConfig{ListenerConfig: *cfg})
 	var err error
 	if cfg.Transport == config.PlainDNS {
-		if l.udp, err = openUDPSockets(addr, s.limits, s.inherited); err != nil {
+		if l.udp, err = openUDPSockets(addr.AddrPort, s.limits, s.inherited); err != nil {
 			return nil, fmt.Errorf("listening on udp %s: %w", addr, err)
 		}
 		l.progress = make([]progress, len(l.udp))
 	}
-	if l.tcp, err = listenTCP(addr, s.limits, s.inherited); err != nil {
+	if l.tcp, err = listenTCP(addr.AddrPort, s.limits, s.inherited); err != nil {
 		l.close()
 		return nil, fmt.Errorf("listening on tcp %s: %w", addr, err)
 	}

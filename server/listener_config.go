@@ -1,11 +1,21 @@
 package server
 
 import (
+	"net/netip"
 	"time"
 
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/server/resolver"
 )
+
+// ListenAddr is where a listener receives queries. Two listeners may have the same address and
+// port if QUIC is set for one of them, which has the UDP port, and the other one serves a
+// transport over TCP alone. Plain DNS has both ports.
+type ListenAddr struct {
+	netip.AddrPort
+	// QUIC is set for the transports over QUIC, and only for them.
+	QUIC bool
+}
 
 // ListenerConfig says what one address serves and how clients connect to it. Only
 // Routes is required: the rest defaults to plain DNS with the timeouts of [Limits].

@@ -156,7 +156,7 @@ func TestDoTReload(t *testing.T) {
 					agenttest.ReplaceFile(t, folder+"/cert.pem", []byte("broken"))
 					eventually(t, "the broken one to be seen", func() bool { return cert.ReloadFailures() > 0 })
 				}
-				if err := s.Listen(map[netip.AddrPort]ListenerConfig{addr: withRoutes(door, byHand(t))}); err != nil {
+				if err := s.Listen(map[ListenAddr]ListenerConfig{{AddrPort: addr}: withRoutes(door, byHand(t))}); err != nil {
 					t.Error(err)
 				}
 				before := rounds.Load()
@@ -228,11 +228,11 @@ func TestListenChangesTransport(t *testing.T) {
 		{Transport: config.DNSOverTLS, Certificate: cert, Timeouts: config.Timeouts{Idle: time.Minute}},
 		plain,
 	} {
-		before := s.listeners[addr]
-		if err := s.Listen(map[netip.AddrPort]ListenerConfig{addr: withRoutes(door, byHand(t))}); err != nil {
+		before := s.listeners[ListenAddr{AddrPort: addr}]
+		if err := s.Listen(map[ListenAddr]ListenerConfig{{AddrPort: addr}: withRoutes(door, byHand(t))}); err != nil {
 			t.Fatal(err)
 		}
-		if kept := s.listeners[addr] == before; kept != (i == 4) {
+		if kept := s.listeners[ListenAddr{AddrPort: addr}] == before; kept != (i == 4) {
 			t.Errorf("%d: the sockets stay: %t", i, kept)
 		}
 		if err := works(door.Transport); err != nil {

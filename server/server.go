@@ -5,7 +5,6 @@ import (
 	"errors"
 	"log/slog"
 	"maps"
-	"net/netip"
 	"runtime/debug"
 	"slices"
 	"sync"
@@ -69,9 +68,9 @@ type Server struct {
 	limits Limits
 
 	mu        sync.Mutex // guards listeners, httpStatuses and inherited
-	listeners map[netip.AddrPort]*listener
+	listeners map[ListenAddr]*listener
 	// httpStatuses outlives the listener of an address.
-	httpStatuses map[netip.AddrPort]*httpStatuses
+	httpStatuses map[ListenAddr]*httpStatuses
 	inherited    inheritedSockets
 	suspended    atomic.Pointer[drain] // nil unless s is suspended
 
@@ -103,8 +102,8 @@ func New(log *slog.Logger, limits Limits) *Server {
 	s := &Server{
 		log:          log,
 		limits:       limits,
-		listeners:    make(map[netip.AddrPort]*listener),
-		httpStatuses: make(map[netip.AddrPort]*httpStatuses),
+		listeners:    make(map[ListenAddr]*listener),
+		httpStatuses: make(map[ListenAddr]*httpStatuses),
 		waiting:      share.NewLimiter(limits.Waiting),
 		workers:      newWorkerPool(maxIdleWorkers),
 		delays:       stat.NewHistogram(delayBuckets),
@@ -126,7 +125,7 @@ func orDefault[T int | time.Duration](v, def T) T {
 // queries. All other sockets are closed, including those of an address whose
 // transport changes. Between [Server.Suspend] and [Server.Resume] Listen returns an
 // error.
-func (s *Server) Listen(configs map[netip.AddrPort]ListenerConfig) error {
+func (s *Server) Listen(configs map[ListenAddr]ListenerConfig) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.suspended.Load() != nil {
@@ -160,8 +159,8 @@ func (s *Server) Listen(configs map[netip.AddrPort]ListenerConfig) error {
 
 // bindNew opens the sockets of every address that has no listener, or one that does
 // not accept its new configuration. On an error no new socket is held.
-func (s *Server) bindNew(configs map[netip.AddrPort]ListenerConfig) (map[netip.AddrPort]*listener, error) {
-	fresh := make(map[netip.AddrPort]*listener)
+func (s *Server) bindNew(configs map[ListenAddr]ListenerConfig) (map[ListenAddr]*listener, error) {
+	fresh := make(map[ListenAddr]*listener)
 	for addr, cfg := range configs {
 		if l := s.listeners[addr]; l != nil && l.accepts(&cfg) {
 			continue

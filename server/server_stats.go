@@ -1,8 +1,6 @@
 package server
 
 import (
-	"net/netip"
-
 	"github.com/nodens-dns/nodens/internal/stat"
 )
 
@@ -30,7 +28,7 @@ func (s *Server) SocketDelay() stat.Snapshot { return s.delays.Read() }
 
 // statusesAt returns the counters of addr, which last as long as s. The caller holds
 // s.mu.
-func (s *Server) statusesAt(addr netip.AddrPort) *httpStatuses {
+func (s *Server) statusesAt(addr ListenAddr) *httpStatuses {
 	c := s.httpStatuses[addr]
 	if c == nil {
 		c = new(httpStatuses)
@@ -41,7 +39,7 @@ func (s *Server) statusesAt(addr netip.AddrPort) *httpStatuses {
 
 // EachHTTPStatus calls f for each HTTP status that the server has replied with at addr,
 // with the number of replies. The counts last as long as s.
-func (s *Server) EachHTTPStatus(addr netip.AddrPort, f func(status int, n uint64)) {
+func (s *Server) EachHTTPStatus(addr ListenAddr, f func(status int, n uint64)) {
 	s.mu.Lock()
 	c := s.httpStatuses[addr]
 	s.mu.Unlock()

@@ -41,7 +41,7 @@ func start(t testing.TB, limits Limits, zones ...*resolver.Zone) (*Server, netip
 	s := New(slog.New(slog.DiscardHandler), limits)
 	rt := resolver.NewRoutes(zones, resolver.NewStats())
 	rt.Clients = clients.New(clients.Options{})
-	if err := s.Listen(map[netip.AddrPort]ListenerConfig{addr: {Routes: rt}}); err != nil {
+	if err := s.Listen(map[ListenAddr]ListenerConfig{{AddrPort: addr}: {Routes: rt}}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -329,7 +329,7 @@ func TestListen(t *testing.T) {
 	rt := func() *resolver.Routes {
 		return resolver.NewRoutes([]*resolver.Zone{{Name: wire.Root, Stats: resolver.NewStats(), Hosts: resolvertest.Hosts(t, false, "192.0.2.9 by.hand")}}, resolver.NewStats())
 	}
-	err = s.Listen(map[netip.AddrPort]ListenerConfig{first: {Routes: rt()}, busy: {Routes: rt()}})
+	err = s.Listen(map[ListenAddr]ListenerConfig{{AddrPort: first}: {Routes: rt()}, {AddrPort: busy}: {Routes: rt()}})
 	if err == nil || !strings.Contains(err.Error(), "-localip") || !strings.Contains(err.Error(), busy.String()) {
 		t.Errorf("an address in use: %v", err)
 	}
@@ -341,17 +341,17 @@ func TestListen(t *testing.T) {
 	} else {
 		_ = pc.Close()
 	}
-	if err := s.Listen(map[netip.AddrPort]ListenerConfig{first: {Routes: rt()}}); err != nil {
+	if err := s.Listen(map[ListenAddr]ListenerConfig{{AddrPort: first}: {Routes: rt()}}); err != nil {
 		t.Fatal(err)
 	}
-	kept := s.listeners[first]
-	if err := s.Listen(map[netip.AddrPort]ListenerConfig{first: {Routes: rt()}, second: {Routes: rt()}}); err != nil {
+	kept := s.listeners[ListenAddr{AddrPort: first}]
+	if err := s.Listen(map[ListenAddr]ListenerConfig{{AddrPort: first}: {Routes: rt()}, {AddrPort: second}: {Routes: rt()}}); err != nil {
 		t.Fatal(err)
 	}
-	if s.listeners[first] != kept {
+	if s.listeners[ListenAddr{AddrPort: first}] != kept {
 		t.Error("an address that stays got new sockets")
 	}
-	if err := s.Listen(map[netip.AddrPort]ListenerConfig{second: {Routes: rt()}}); err != nil {
+	if err := s.Listen(map[ListenAddr]ListenerConfig{{AddrPort: second}: {Routes: rt()}}); err != nil {
 		t.Fatal(err)
 	}
 	query(t, "udp", second, question("by.hand.", dns.TypeA))
@@ -371,7 +371,7 @@ func TestWildcard(t *testing.T) {
 	s := New(slog.New(slog.DiscardHandler), Limits{})
 	rt := resolver.NewRoutes([]*resolver.Zone{{Name: wire.Root, Stats: resolver.NewStats(), Hosts: resolvertest.Hosts(t, true, "192.0.2.9 by.hand"),
 		Forward: resolvertest.Pool(t, resolvertest.StartBackend(t, resolvertest.Address("192.0.2.1")).Addr())}}, resolver.NewStats())
-	if err := s.Listen(map[netip.AddrPort]ListenerConfig{netip.AddrPortFrom(netip.IPv6Unspecified(), port): {Routes: rt}}); err != nil {
+	if err := s.Listen(map[ListenAddr]ListenerConfig{{AddrPort: netip.AddrPortFrom(netip.IPv6Unspecified(), port)}: {Routes: rt}}); err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = s.Shutdown(context.Background()) }()
@@ -399,7 +399,7 @@ func TestShutdown(t *testing.T) {
 			addr := netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0])
 			s := New(slog.New(slog.DiscardHandler), Limits{})
 			z := &resolver.Zone{Name: wire.Root, Stats: resolver.NewStats(), Forward: patientPool(t, b.Addr())}
-			if err := s.Listen(map[netip.AddrPort]ListenerConfig{addr: {Routes: resolver.NewRoutes([]*resolver.Zone{z}, resolver.NewStats())}}); err != nil {
+			if err := s.Listen(map[ListenAddr]ListenerConfig{{AddrPort: addr}: {Routes: resolver.NewRoutes([]*resolver.Zone{z}, resolver.NewStats())}}); err != nil {
 				t.Fatal(err)
 			}
 			conn, err := dns.DialTimeout("tcp", addr.String(), patience)

@@ -62,8 +62,8 @@ func droppedPackets(table *clients.Table, addr netip.Addr) uint64 {
 func TestSocketFlood(t *testing.T) {
 	z := manyAddressesZone(t)
 	s, addr := start(t, Limits{Readers: 1}, z)
-	table := s.listeners[addr].config.Load().Routes.Clients
-	queue := s.listeners[addr].udp[0].(*blockingSocket).fd
+	table := s.listeners[ListenAddr{AddrPort: addr}].config.Load().Routes.Clients
+	queue := s.listeners[ListenAddr{AddrPort: addr}].udp[0].(*blockingSocket).fd
 	if err := unix.SetsockoptInt(queue, unix.SOL_SOCKET, unix.SO_RCVBUF, 256<<10); err != nil { // some 700 packets
 		t.Fatal(err)
 	}

@@ -39,10 +39,10 @@ func (s *Server) SocketFiles() ([]SocketFile, error) {
 		return err
 	}
 	for addr, l := range s.listeners {
-		err := add(addr, false, func() (*os.File, error) { return Duplicate(l.tcp.TCPListener) })
+		err := add(addr.AddrPort, false, func() (*os.File, error) { return Duplicate(l.tcp.TCPListener) })
 		for _, p := range l.udp {
 			if err == nil {
-				err = add(addr, true, p.duplicate)
+				err = add(addr.AddrPort, true, p.duplicate)
 			}
 		}
 		if err != nil {
@@ -77,7 +77,7 @@ func (s *Server) SetInherited(handles []SocketFile) {
 func (s *Server) AdoptConn(at netip.AddrPort, conn *net.TCPConn, read []byte) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	l := s.listeners[at]
+	l := s.listeners[ListenAddr{AddrPort: at}]
 	if l == nil || s.suspended.Load() != nil || len(read) > lengthPrefix+wire.MaxMessage {
 		_ = conn.Close()
 		return false

@@ -28,7 +28,7 @@ import (
 )
 
 // successor starts a server on the sockets of old. It reads at once.
-func successor(t *testing.T, old *Server, limits Limits, routes map[netip.AddrPort]ListenerConfig) *Server {
+func successor(t *testing.T, old *Server, limits Limits, routes map[ListenAddr]ListenerConfig) *Server {
 	t.Helper()
 	next := New(slog.New(slog.DiscardHandler), limits)
 	handles, err := old.SocketFiles()
@@ -136,7 +136,7 @@ func TestTransferChain(t *testing.T) {
 			t.Run(from.name+" to "+next.name, func(t *testing.T) {
 				z := slowZone(t)
 				s, addr := startReaders(t, from.limits, from.plain, z)
-				routes := map[netip.AddrPort]ListenerConfig{addr: {Routes: resolver.NewRoutes([]*resolver.Zone{z}, resolver.NewStats())}}
+				routes := map[ListenAddr]ListenerConfig{{AddrPort: addr}: {Routes: resolver.NewRoutes([]*resolver.Zone{z}, resolver.NewStats())}}
 				kinds := []Limits{next.limits, from.limits}
 				kinds[0].noMmsg, kinds[1].noMmsg = next.plain, from.plain
 				f := startFlood(t, addr, 4, 2)
@@ -203,7 +203,7 @@ func TestTransferBackAndForth(t *testing.T) {
 			z := slowZone(t)
 			a, addr := startReaders(t, w.limits, w.plain, z)
 			other := readerKinds[0].limits
-			b := successor(t, a, other, map[netip.AddrPort]ListenerConfig{addr: {Routes: resolver.NewRoutes([]*resolver.Zone{z}, resolver.NewStats())}})
+			b := successor(t, a, other, map[ListenAddr]ListenerConfig{{AddrPort: addr}: {Routes: resolver.NewRoutes([]*resolver.Zone{z}, resolver.NewStats())}})
 			defer func() { shutdown(t, b) }()
 			f := startFlood(t, addr, 4, 2)
 			suspendInto(t, a, b)
@@ -254,7 +254,7 @@ func TestSetInherited(t *testing.T) {
 		if err := b.Listen(plainConfig(addr, z)); err != nil {
 			t.Fatal(err)
 		}
-		if n := len(b.listeners[addr].udp); n != max(2, more) {
+		if n := len(b.listeners[ListenAddr{AddrPort: addr}].udp); n != max(2, more) {
 			t.Errorf("%d readers, want %d of which 2 are adopted", n, more)
 		}
 		checkServes(t, addr)

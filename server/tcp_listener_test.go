@@ -92,7 +92,7 @@ func frame(t testing.TB, m *dns.Msg) []byte {
 
 // connections is the number of those the server holds.
 func connections(s *Server, addr netip.AddrPort) int {
-	l := s.listeners[addr].tcp
+	l := s.listeners[ListenAddr{AddrPort: addr}].tcp
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.conns.Len()
@@ -206,9 +206,9 @@ func TestManyIdleClients(t *testing.T) {
 		t.Errorf("%d connections, want at most %d", n, places)
 	}
 	eventually(t, "the connections that were evicted to be closed", func() bool {
-		s.listeners[addr].tcp.mu.Lock()
-		defer s.listeners[addr].tcp.mu.Unlock()
-		return s.listeners[addr].tcp.conns.Clients() <= places
+		s.listeners[ListenAddr{AddrPort: addr}].tcp.mu.Lock()
+		defer s.listeners[ListenAddr{AddrPort: addr}].tcp.mu.Unlock()
+		return s.listeners[ListenAddr{AddrPort: addr}].tcp.conns.Clients() <= places
 	})
 }
 

@@ -20,7 +20,7 @@ import (
 // limitedConns returns how many connections of each client the table counts as limited.
 func limitedConns(s *Server, addr netip.AddrPort) map[string]uint64 {
 	counts := make(map[string]uint64)
-	for _, c := range s.listeners[addr].config.Load().Routes.Clients.Report(clients.Pods, clients.Minute).Clients {
+	for _, c := range s.listeners[ListenAddr{AddrPort: addr}].config.Load().Routes.Clients.Report(clients.Pods, clients.Minute).Clients {
 		if n := c.Total.Limited[clients.ReasonConnections]; n > 0 {
 			counts[c.Addrs[0].String()] = n
 		}

@@ -214,9 +214,9 @@ func TestDoTIdle(t *testing.T) {
 	if err := askOver(conn); err != nil {
 		t.Fatal(err)
 	}
-	door = s.listeners[addr].config.Load().ListenerConfig
+	door = s.listeners[ListenAddr{AddrPort: addr}].config.Load().ListenerConfig
 	door.Timeouts = config.Timeouts{Idle: 50 * time.Millisecond}
-	if err := s.Listen(map[netip.AddrPort]ListenerConfig{addr: withRoutes(door, byHand(t))}); err != nil {
+	if err := s.Listen(map[ListenAddr]ListenerConfig{{AddrPort: addr}: withRoutes(door, byHand(t))}); err != nil {
 		t.Fatal(err)
 	}
 	next := openTLS(t, addr, roots)
@@ -224,7 +224,7 @@ func TestDoTIdle(t *testing.T) {
 		t.Error("a connection on which nothing happens does not end")
 	}
 	door.Timeouts = config.Timeouts{MaxTCPQueries: 3}
-	if err := s.Listen(map[netip.AddrPort]ListenerConfig{addr: withRoutes(door, byHand(t))}); err != nil {
+	if err := s.Listen(map[ListenAddr]ListenerConfig{{AddrPort: addr}: withRoutes(door, byHand(t))}); err != nil {
 		t.Fatal(err)
 	}
 	few := openTLS(t, addr, roots)

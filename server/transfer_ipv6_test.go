@@ -21,7 +21,7 @@ import (
 func TestTransferIPv6(t *testing.T) {
 	z := &resolver.Zone{Name: wire.Root, Stats: resolver.NewStats(), Hosts: resolvertest.Hosts(t, false, "192.0.2.1 www.test")}
 	addr := netip.AddrPortFrom(netip.IPv6Loopback(), peer.Ports(t, 1)[0])
-	routes := map[netip.AddrPort]ListenerConfig{addr: {Routes: resolver.NewRoutes([]*resolver.Zone{z}, resolver.NewStats())}}
+	routes := map[ListenAddr]ListenerConfig{{AddrPort: addr}: {Routes: resolver.NewRoutes([]*resolver.Zone{z}, resolver.NewStats())}}
 	s := New(slog.New(slog.DiscardHandler), Limits{})
 	if err := s.Listen(routes); err != nil {
 		t.Fatal(err)

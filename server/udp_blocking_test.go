@@ -57,7 +57,7 @@ func startReaders(t *testing.T, limits Limits, plain bool, zones ...*resolver.Zo
 	addr := netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0])
 	s := New(slog.New(slog.DiscardHandler), limits)
 	s.limits.noMmsg = plain
-	if err := s.Listen(map[netip.AddrPort]ListenerConfig{addr: {Routes: resolver.NewRoutes(zones, resolver.NewStats())}}); err != nil {
+	if err := s.Listen(map[ListenAddr]ListenerConfig{{AddrPort: addr}: {Routes: resolver.NewRoutes(zones, resolver.NewStats())}}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { shutdown(t, s) })
@@ -267,7 +267,7 @@ func TestReaderShutdown(t *testing.T) {
 				addr := netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0])
 				s := New(slog.New(slog.DiscardHandler), w.limits)
 				s.limits.noMmsg = w.plain
-				if err := s.Listen(map[netip.AddrPort]ListenerConfig{addr: {Routes: resolver.NewRoutes([]*resolver.Zone{z}, resolver.NewStats())}}); err != nil {
+				if err := s.Listen(map[ListenAddr]ListenerConfig{{AddrPort: addr}: {Routes: resolver.NewRoutes([]*resolver.Zone{z}, resolver.NewStats())}}); err != nil {
 					t.Fatal(err)
 				}
 				switch state {
@@ -277,7 +277,7 @@ func TestReaderShutdown(t *testing.T) {
 						t.Fatal(err)
 					}
 					_ = c.Close()
-					for _, p := range s.listeners[addr].udp {
+					for _, p := range s.listeners[ListenAddr{AddrPort: addr}].udp {
 						awaitPolling(t, p)
 					}
 				case "busy":
@@ -327,7 +327,7 @@ func TestReaderReplaced(t *testing.T) {
 		for range turns {
 			awaitCount(t, c.asked.Load, 50)
 			next := New(slog.New(slog.DiscardHandler), first.limits)
-			if err := next.Listen(map[netip.AddrPort]ListenerConfig{addr: {Routes: resolver.NewRoutes([]*resolver.Zone{z}, resolver.NewStats())}}); err != nil {
+			if err := next.Listen(map[ListenAddr]ListenerConfig{{AddrPort: addr}: {Routes: resolver.NewRoutes([]*resolver.Zone{z}, resolver.NewStats())}}); err != nil {
 				t.Fatal(err)
 			}
 			awaitCount(t, c.asked.Load, 50)
@@ -365,7 +365,7 @@ func TestReaderLateReply(t *testing.T) {
 				t.Fatal(err)
 			}
 			<-asked
-			ports := s.listeners[addr].udp
+			ports := s.listeners[ListenAddr{AddrPort: addr}].udp
 			if err := s.Listen(nil); err != nil {
 				t.Fatal(err)
 			}
@@ -411,13 +411,13 @@ func TestReuseport(t *testing.T) {
 	s, addr := startReaders(t, Limits{Readers: 2}, false, z)
 	c := newClient(t, addr)
 	busy := func() (n int) {
-		before := s.listeners[addr].batches()
+		before := s.listeners[ListenAddr{AddrPort: addr}].batches()
 		for range 200 { // 2^-199: that a fair coin falls on one side only
 			if err := c.ask(); err != nil {
 				t.Fatal(err)
 			}
 		}
-		for i, now := range s.listeners[addr].batches() {
+		for i, now := range s.listeners[ListenAddr{AddrPort: addr}].batches() {
 			if now > before[i] {
 				n++
 			}
@@ -427,7 +427,7 @@ func TestReuseport(t *testing.T) {
 	if n := busy(); n != 1 {
 		t.Errorf("%d readers work for one client, want one", n)
 	}
-	reader := s.listeners[addr].udp[0].(*blockingSocket)
+	reader := s.listeners[ListenAddr{AddrPort: addr}].udp[0].(*blockingSocket)
 	for i := range 2 * overloadBatches {
 		if wide := reader.balancer.spreadSince.Load() > 0; wide != (i >= overloadBatches) {
 			t.Fatalf("after %d full batches all readers help: %v", i, wide)

@@ -33,9 +33,9 @@ func (s *Server) Usage() Usages {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for addr, l := range s.listeners {
-		u.Conns.raise(l.tcp.connCount(), addr)
+		u.Conns.raise(l.tcp.connCount(), addr.AddrPort)
 		if l.https != nil {
-			u.Requests.raise(l.https.requests.InUse(), addr)
+			u.Requests.raise(l.https.requests.InUse(), addr.AddrPort)
 		}
 	}
 	return u

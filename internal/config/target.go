@@ -37,6 +37,9 @@ func (t Transport) String() string {
 	}
 }
 
+// OverQUIC reports whether t is over QUIC, which uses UDP.
+func (t Transport) OverQUIC() bool { return t == DNSOverQUIC || t == DNSOverHTTP3 }
+
 // Target is one TO of `forward`: a server's address, a server's name, or a Service, whose
 // endpoints are the servers. It is comparable.
 type Target struct {

@@ -440,7 +440,7 @@ func TestSearchShutdown(t *testing.T) {
 	z, _ := searching(t, b.Addr())
 	s := server.New(slog.New(slog.DiscardHandler), server.Limits{})
 	addr := netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0])
-	if err := s.Listen(map[netip.AddrPort]server.ListenerConfig{addr: {Routes: resolver.NewRoutes([]*resolver.Zone{z}, resolver.NewStats())}}); err != nil {
+	if err := s.Listen(map[server.ListenAddr]server.ListenerConfig{{AddrPort: addr}: {Routes: resolver.NewRoutes([]*resolver.Zone{z}, resolver.NewStats())}}); err != nil {
 		t.Fatal(err)
 	}
 	conn, err := net.DialUDP("udp", &net.UDPAddr{IP: shopper.AsSlice()}, net.UDPAddrFromAddrPort(addr))

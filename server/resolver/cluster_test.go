@@ -337,7 +337,7 @@ func TestAwaitShutdown(t *testing.T) {
 			addr := netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0])
 			s := server.New(slog.New(slog.DiscardHandler), server.Limits{})
 			z := &resolver.Zone{Name: wire.Root, Stats: resolver.NewStats(), Cluster: p}
-			if err := s.Listen(map[netip.AddrPort]server.ListenerConfig{addr: {Routes: resolver.NewRoutes([]*resolver.Zone{z}, resolver.NewStats())}}); err != nil {
+			if err := s.Listen(map[server.ListenAddr]server.ListenerConfig{{AddrPort: addr}: {Routes: resolver.NewRoutes([]*resolver.Zone{z}, resolver.NewStats())}}); err != nil {
 				t.Fatal(err)
 			}
 			conn, err := dns.DialTimeout("udp", addr.String(), patience)

@@ -33,7 +33,7 @@ func start(t testing.TB, limits server.Limits, zones ...*resolver.Zone) (*server
 	addr := netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0])
 	s := server.New(slog.New(slog.DiscardHandler), limits)
 	rt := resolver.NewRoutes(zones, resolver.NewStats())
-	if err := s.Listen(map[netip.AddrPort]server.ListenerConfig{addr: {Routes: rt}}); err != nil {
+	if err := s.Listen(map[server.ListenAddr]server.ListenerConfig{{AddrPort: addr}: {Routes: rt}}); err != nil {
 		t.Fatal(err)
 	}
 	served.Store(addr, rt)

@@ -25,7 +25,7 @@ func TestLoopCountsRefused(t *testing.T) {
 	z.Loop = newLoop(t, z.Forward, new(strings.Builder), fromServers)
 	z.Loop.SetInterval(time.Hour) // it stays stopped
 	s := server.New(slog.New(slog.DiscardHandler), server.Limits{})
-	if err := s.Listen(map[netip.AddrPort]server.ListenerConfig{addr: {Routes: resolver.NewRoutes([]*resolver.Zone{z}, resolver.NewStats())}}); err != nil {
+	if err := s.Listen(map[server.ListenAddr]server.ListenerConfig{{AddrPort: addr}: {Routes: resolver.NewRoutes([]*resolver.Zone{z}, resolver.NewStats())}}); err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = s.Shutdown(context.Background()) }()

@@ -230,7 +230,7 @@ func TestLoop(t *testing.T) {
 	z.Loop.SetInterval(time.Millisecond)
 	elsewhere := &resolver.Zone{Name: resolvertest.ZoneName(t, "other.test."), Stats: resolver.NewStats(), Forward: resolvertest.Pool(t, other.Addr())}
 	s := server.New(slog.New(slog.DiscardHandler), server.Limits{})
-	if err := s.Listen(map[netip.AddrPort]server.ListenerConfig{addr: {Routes: resolver.NewRoutes([]*resolver.Zone{z, elsewhere}, resolver.NewStats())}}); err != nil {
+	if err := s.Listen(map[server.ListenAddr]server.ListenerConfig{{AddrPort: addr}: {Routes: resolver.NewRoutes([]*resolver.Zone{z, elsewhere}, resolver.NewStats())}}); err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = s.Shutdown(context.Background()) }()
@@ -281,7 +281,7 @@ func TestLoopColluders(t *testing.T) {
 	z.Loop = newLoop(t, z.Forward, new(strings.Builder), fromServers)
 	z.Loop.SetInterval(time.Millisecond)
 	s := server.New(slog.New(slog.DiscardHandler), server.Limits{})
-	if err := s.Listen(map[netip.AddrPort]server.ListenerConfig{addr: {Routes: resolver.NewRoutes([]*resolver.Zone{z}, resolver.NewStats())}}); err != nil {
+	if err := s.Listen(map[server.ListenAddr]server.ListenerConfig{{AddrPort: addr}: {Routes: resolver.NewRoutes([]*resolver.Zone{z}, resolver.NewStats())}}); err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = s.Shutdown(context.Background()) }()

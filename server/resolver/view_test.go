@@ -126,7 +126,7 @@ func TestViewLoop(t *testing.T) {
 	z := &resolver.Zone{Name: wire.Root, View: viewOf(t, "none", "client_ip() == '192.0.2.1'"), Stats: resolver.NewStats(), Loop: l, Forward: resolvertest.Pool(t, addr)}
 	s := server.New(slog.New(slog.DiscardHandler), server.Limits{})
 	rt := resolver.NewRoutes([]*resolver.Zone{{Name: wire.Root, View: viewOf(t, "all"), Stats: resolver.NewStats()}, z}, resolver.NewStats())
-	if err := s.Listen(map[netip.AddrPort]server.ListenerConfig{addr: {Routes: rt}}); err != nil {
+	if err := s.Listen(map[server.ListenAddr]server.ListenerConfig{{AddrPort: addr}: {Routes: rt}}); err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = s.Shutdown(context.Background()) }()

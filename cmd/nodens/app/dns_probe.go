@@ -39,7 +39,7 @@ func (g *generation) probeAddr() (netip.AddrPort, bool) {
 	var list []netip.AddrPort
 	for addr, l := range g.listeners {
 		if l.Transport == config.PlainDNS {
-			list = append(list, addr)
+			list = append(list, addr.AddrPort)
 		}
 	}
 	if len(list) == 0 {

@@ -3,7 +3,6 @@ package app
 import (
 	"context"
 	"errors"
-	"net/netip"
 	"runtime/debug"
 	"slices"
 	"time"
@@ -28,7 +27,7 @@ type generation struct {
 	// exporters are the exporters of traces.
 	exporters map[exporterKey]*otlp.Exporter
 	// listeners is what the server listens on.
-	listeners map[netip.AddrPort]server.ListenerConfig
+	listeners map[server.ListenAddr]server.ListenerConfig
 }
 
 func newGeneration(cfg *config.Config) *generation {
@@ -38,7 +37,7 @@ func newGeneration(cfg *config.Config) *generation {
 		taps:      make(map[config.Dnstap]*dnstap.Tap),
 		certs:     make(map[config.TLSServer]*server.Certificate),
 		exporters: make(map[exporterKey]*otlp.Exporter),
-		listeners: make(map[netip.AddrPort]server.ListenerConfig),
+		listeners: make(map[server.ListenAddr]server.ListenerConfig),
 	}
 }
 

@@ -205,7 +205,7 @@ func (a *agent) Collect(ch chan<- prometheus.Metric) {
 	guards := newPolicyCounters()
 	for addr, l := range g.listeners {
 		rt := l.Routes
-		srv := serverLabel(l.Transport, addr)
+		srv := serverLabel(l.Transport, addr.AddrPort)
 		var found uint64
 		searches := false
 		for z := range rt.Zones() {

@@ -6,31 +6,33 @@ import (
 
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/wire"
+	"github.com/nodens-dns/nodens/server"
 	"github.com/nodens-dns/nodens/server/resolver"
 	"github.com/nodens-dns/nodens/upstream"
 )
 
 // buildRoutes adds a listener for each address, with the zones of its blocks.
 func (a *builder) buildRoutes(g *generation) {
-	zones := make(map[netip.AddrPort][]*resolver.Zone)
+	zones := make(map[server.ListenAddr][]*resolver.Zone)
 	for _, p := range g.blocks {
 		b := p.block
 		for _, addr := range b.Listen {
-			g.listeners[addr] = g.listenerConfig(g.listeners[addr], b)
+			at := listenAddr(b, addr)
+			g.listeners[at] = g.listenerConfig(g.listeners[at], b)
 			for _, name := range b.Zones {
 				z := p.newZone(name)
 				z.View = newView(b, addr)
 				z.Stats = a.statsFor(b.Transport, addr, name.String(), b.ViewName())
 				z.Taps, z.Tracing = a.blockTaps(g, b), g.tracing(b)
 				z.Log = a.queryLog(b, name.String(), addr.Addr())
-				zones[addr] = append(zones[addr], z)
+				zones[at] = append(zones[at], z)
 			}
 		}
 	}
 	search, labels := nodeSearch(), a.clients != nil && len(config.PodLabels(g.cfg.Blocks)) > 0
 	for addr, list := range zones {
 		l := g.listeners[addr]
-		l.Routes = resolver.NewRoutes(list, a.statsFor(l.Transport, addr, droppedZone, noView))
+		l.Routes = resolver.NewRoutes(list, a.statsFor(l.Transport, addr.AddrPort, droppedZone, noView))
 		l.Routes.StartWaiting = a.opts.StartWaiting
 		l.Routes.Clients, l.Routes.Search = a.clients.counted(), search
 		l.Routes.Owners, l.Routes.Tail = a.clients.owners(), a.tail

@@ -35,7 +35,7 @@ func (a *agent) logServing() {
 // addresses returns the listen addresses, without duplicates, in order.
 func (g *generation) addresses() (list []string) {
 	for addr, l := range g.listeners {
-		list = append(list, serverLabel(l.Transport, addr))
+		list = append(list, serverLabel(l.Transport, addr.AddrPort))
 	}
 	slices.Sort(list)
 	return list

@@ -142,19 +142,21 @@ func parseType(text string) (uint16, error) {
 // listenerAt returns the listener at an address, with or without a port. "" is the first one for plain
 // DNS in the order of the Corefile, or else the first one.
 func (g *generation) listenerAt(text string) (netip.AddrPort, server.ListenerConfig, error) {
-	var all []netip.AddrPort
+	var all []server.ListenAddr
 	for _, p := range g.blocks {
-		all = append(all, p.block.Listen...)
+		for _, addr := range p.block.Listen {
+			all = append(all, listenAddr(p.block, addr))
+		}
 	}
-	matches := func(at netip.AddrPort) bool { return g.listeners[at].Transport == config.PlainDNS }
+	matches := func(at server.ListenAddr) bool { return g.listeners[at].Transport == config.PlainDNS }
 	if text != "" {
-		matches = func(at netip.AddrPort) bool { return at.String() == text || at.Addr().String() == text }
+		matches = func(at server.ListenAddr) bool { return at.String() == text || at.Addr().String() == text }
 	}
 	at := slices.IndexFunc(all, matches)
 	if at < 0 && text != "" {
 		return netip.AddrPort{}, server.ListenerConfig{}, fmt.Errorf("server is %q; the agent listens at %s", text, strings.Join(atMost(maxListed, g.addresses()), ", "))
 	}
-	return all[max(at, 0)], g.listeners[all[max(at, 0)]], nil
+	return all[max(at, 0)].AddrPort, g.listeners[all[max(at, 0)]], nil
 }
 
 // explainFrom returns the client that text names: an address, NAMESPACE/NAME of a pod of the node, or NAME if only

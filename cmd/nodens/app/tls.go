@@ -2,6 +2,7 @@ package app
 
 import (
 	"fmt"
+	"net/netip"
 
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/server"
@@ -25,6 +26,11 @@ func (a *builder) loadCertificates(g, old *generation) (err error) {
 		g.certs[*b.TLS] = c
 	}
 	return nil
+}
+
+// listenAddr returns where b receives queries at addr.
+func listenAddr(b *config.Block, addr netip.AddrPort) server.ListenAddr {
+	return server.ListenAddr{AddrPort: addr, QUIC: b.Transport.OverQUIC()}
 }
 
 // listenerConfig returns before with the settings of b. All blocks on an address share one
