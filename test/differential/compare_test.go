@@ -121,16 +121,16 @@ func TestMatchKnown(t *testing.T) {
 	same := func(a, b view) bool { return gocmp.Equal(a, b) }
 	name, nodata, failure := view{Rcode: "NXDOMAIN"}, view{Rcode: "NOERROR"}, view{Rcode: "SERVFAIL"}
 	x, y := comparison{query: query{name: "x."}, view: name}, comparison{query: query{name: "y."}, view: name}
-	if matchKnown(table, y, nodata, same) || toNodata.uses > 0 {
+	if matchKnown(table, y, nodata, same) || toNodata.uses.Load() > 0 {
 		t.Error("an entry matches a query that it is not about")
 	}
-	if matchKnown(table, x, failure, same) || toNodata.uses > 0 {
+	if matchKnown(table, x, failure, same) || toNodata.uses.Load() > 0 {
 		t.Error("an entry matches an answer that it doesn't ask for")
 	}
-	if !matchKnown(table, x, nodata, same) || toNodata.uses == 0 {
+	if !matchKnown(table, x, nodata, same) || toNodata.uses.Load() == 0 {
 		t.Error("an entry doesn't match its own case")
 	}
-	if unneeded.uses > 0 {
+	if unneeded.uses.Load() > 0 {
 		t.Error("an entry that changed nothing counts as used")
 	}
 }

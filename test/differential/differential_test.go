@@ -48,7 +48,7 @@ func TestDifferential(t *testing.T) {
 	}
 }
 
-// fixed compares each of the fixed Corefiles, by queries about everything in
+// fixed compares each of the fixed Corefiles, side by side, by queries about everything in
 // the fixed world and random ones about the seed's first world. In the usual form
 // the first Corefile gets all queries, and the others share them among each other.
 func (s *site) fixed(t *testing.T, n uint64) {
@@ -56,7 +56,7 @@ func (s *site) fixed(t *testing.T, n uint64) {
 	if err := s.write(t.Context(), &g.world); err != nil {
 		t.Fatal(err)
 	}
-	defer s.clean(t, &g.world)
+	t.Cleanup(func() { s.clean(t, &g.world) })
 	s.clusterDNS = s.serve(t, "coredns", corefiles[0].text, apiserver.Admin)
 	facts := collectFacts(s.fixedWorld, &g.world)
 	queries := func(i int) []query {
@@ -67,7 +67,9 @@ func (s *site) fixed(t *testing.T, n uint64) {
 		return append(fixed, newAsker(g, nameOptions{}, n, uint64(i)).queries(fixedRandomQueries(), s.fixedNames)...)
 	}
 	for i, c := range corefiles {
+		asked := queries(i)
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			r := s.run(t, c.caches)
 			r.coredns = s.serve(t, "coredns", c.text, apiserver.Admin)
 			r.agents = []agent{s.serveAgent(t, agent{name: agentProgram()}, c.text, apiserver.Agent)}
@@ -78,11 +80,15 @@ func (s *site) fixed(t *testing.T, n uint64) {
 			r.endpointPodNames = strings.Contains(c.text, "endpoint_pod_names")
 			r.facts = facts
 			s.awaitMarks(t, []watcher{{server: s.clusterDNS}, {server: r.coredns}, {server: r.agents[0].addr}})
-			r.compare(queries(i))
+			r.compare(asked)
 			r.report()
 		})
 	}
-	t.Run("kernel", func(t *testing.T) { s.kernel(t, facts, queries(len(corefiles))) })
+	asked := queries(len(corefiles))
+	t.Run("kernel", func(t *testing.T) {
+		t.Parallel()
+		s.kernel(t, facts, asked)
+	})
 }
 
 // everyNth returns every nth of the queries from the one with that index on. n of them

@@ -223,8 +223,9 @@ func TestDirectives(t *testing.T) {
 	s := newPlainSite(t)
 	for i, b := range ruleSets {
 		t.Run(b.name, func(t *testing.T) {
-			s.table = b.allowed()
+			t.Parallel()
 			r := s.run(t, b.caches)
+			r.table = b.allowed()
 			r.coredns = s.serve(t, "coredns", b.corefile(), apiserver.Admin)
 			r.agents = []agent{s.serveAgent(t, agent{name: agentProgram()}, b.corefile(), apiserver.Admin)}
 			share := soak.Choose(2, 1)

@@ -34,13 +34,22 @@ type adminSocket struct {
 	late []forecast
 }
 
-// serveAgent starts an agent of the program under test. If that has explanations, each query's is compared with
-// what then happens.
+// serveAgent starts an agent of the program under test and waits until it is ready: see startAgent.
 func (s *site) serveAgent(t *testing.T, a agent, text string, user apiserver.User) agent {
 	t.Helper()
+	a, started := s.startAgent(t, a, text, user)
+	started.await(t)
+	return a
+}
+
+// startAgent starts an agent of the program under test. If that has explanations, each query's is compared with
+// what then happens.
+func (s *site) startAgent(t *testing.T, a agent, text string, user apiserver.User) (agent, *server) {
+	t.Helper()
 	if agentProgram() != "nodens" {
-		a.addr = s.serve(t, agentProgram(), text, user)
-		return a
+		started := s.start(t, agentProgram(), text, user)
+		a.addr = started.addr
+		return a, started
 	}
 	socket := filepath.Join(t.TempDir(), "a")
 	metrics := fmt.Sprintf("127.0.0.1:%d", peer.Ports(t, 1)[0])
@@ -52,8 +61,9 @@ func (s *site) serveAgent(t *testing.T, a agent, text string, user apiserver.Use
 		},
 	}}
 	t.Cleanup(a.admin.client.CloseIdleConnections)
-	a.addr = s.serve(t, agentProgram(), text, user, "-admin-socket="+socket, "-metrics-listen-address="+metrics)
-	return a
+	started := s.start(t, agentProgram(), text, user, "-admin-socket="+socket, "-metrics-listen-address="+metrics)
+	a.addr = started.addr
+	return a, started
 }
 
 // explainedBatch is the number of queries after which the counters are compared with the explanations.

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"github.com/miekg/dns"
 )
@@ -18,7 +19,7 @@ type knownDifference struct {
 	// query, in place of expect, returns the query that CoreDNS is to be asked instead.
 	query func(c comparison) (query, bool)
 	// uses counts the differences that needed the entry.
-	uses int
+	uses atomic.Int64
 }
 
 // comparison is a query, CoreDNS's answer to it, and the means to find out

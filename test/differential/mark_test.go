@@ -39,13 +39,12 @@ type watcher struct {
 // before has been seen too.
 func (s *site) awaitMarks(t *testing.T, watchers []watcher) {
 	t.Helper()
-	s.lastMark++
 	var namespaces []string
 	for _, m := range watchers {
 		namespaces = append(namespaces, m.namespaces...)
 	}
 	slices.Sort(namespaces)
-	w := newMarks(s.lastMark, slices.Compact(namespaces))
+	w := newMarks(int(s.marks.Add(1)), slices.Compact(namespaces))
 	if err := s.write(t.Context(), w); err != nil {
 		t.Fatal(err)
 	}

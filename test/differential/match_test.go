@@ -54,7 +54,7 @@ func matchKnown(table []*knownDifference, c comparison, agent view, same func(a,
 		needed = append(needed, more...)
 	}
 	for _, a := range needed {
-		a.uses++
+		a.uses.Add(1)
 	}
 	return true
 }
@@ -62,8 +62,8 @@ func matchKnown(table []*knownDifference, c comparison, agent view, same func(a,
 // reportUnused fails the test for each entry that no query needed.
 func reportUnused(t *testing.T, table []*knownDifference) {
 	for _, a := range table {
-		t.Logf("%d differences: %s", a.uses, a.reason)
-		if a.uses == 0 {
+		t.Logf("%d differences: %s", a.uses.Load(), a.reason)
+		if a.uses.Load() == 0 {
 			t.Errorf("no difference needs this entry any more: %s", a.reason)
 		}
 	}

@@ -163,12 +163,14 @@ const casesPerWorld = 8
 // random compares each Corefile of the matrix over a world of the seed, and
 // over those of the seeds that have found something.
 func (s *site) random(t *testing.T, n uint64) {
+	world := func(cases []randomCase, n uint64) {
+		t.Run(fmt.Sprintf("seed-%d", n), func(t *testing.T) { s.randomWorld(t, cases, n) })
+	}
 	for group := range slices.Chunk(randomCases(), casesPerWorld) {
-		s.randomWorld(t, group, n)
+		world(group, n)
 	}
 	for _, r := range regressionSeeds {
-		of := slices.DeleteFunc(randomCases(), func(c randomCase) bool { return c.name != r.corefile })
-		s.randomWorld(t, of, r.seed)
+		world(slices.DeleteFunc(randomCases(), func(c randomCase) bool { return c.name != r.corefile }), r.seed)
 	}
 }
 
@@ -187,11 +189,10 @@ func (s *site) randomWorld(t *testing.T, cases []randomCase, n uint64) {
 	if err := s.write(t.Context(), &g.world); err != nil {
 		t.Fatal(err)
 	}
-	defer s.clean(t, &g.world)
-	all := make([]*caseServers, len(cases))
-	for i, c := range cases {
-		all[i] = s.startCase(t, c)
-		all[i].asker = newAsker(g, c.nameOptions, n, uint64(i))
+	t.Cleanup(func() { s.clean(t, &g.world) }) // the servers have ended by then
+	all := s.startCases(t, cases)
+	for i, c := range all {
+		c.asker = newAsker(g, c.nameOptions, n, uint64(i))
 	}
 	for round := range rounds() {
 		if round > 0 {
@@ -209,7 +210,7 @@ func (s *site) randomWorld(t *testing.T, cases []randomCase, n uint64) {
 		s.awaitCaseMarks(t, all, &g.world, round)
 		facts := collectFacts(s.fixedWorld, &g.world)
 		for _, c := range all {
-			t.Run(fmt.Sprintf("seed-%d/round-%d/%s", n, round+1, c.name), func(t *testing.T) {
+			t.Run(fmt.Sprintf("round-%d/%s", round+1, c.name), func(t *testing.T) {
 				r := s.caseRun(t, c)
 				r.facts = facts
 				r.compare(append(c.asker.certainQueries(), c.asker.queries(randomQueries(), s.fixedNames)...))
@@ -219,15 +220,34 @@ func (s *site) randomWorld(t *testing.T, cases []randomCase, n uint64) {
 	}
 }
 
-// startCase starts CoreDNS with the Corefile, and the agents that are compared with it.
-func (s *site) startCase(t *testing.T, c randomCase) *caseServers {
+// startCases starts CoreDNS with each Corefile, and the agents that are compared with it. Most of a start is waiting,
+// so all start at once, but the agents after CoreDNS, which some of them forward to.
+func (s *site) startCases(t *testing.T, cases []randomCase) []*caseServers {
 	t.Helper()
-	started := &caseServers{randomCase: c, coredns: s.serve(t, "coredns", s.fillMarks(c.text(variant{})), apiserver.Admin)}
-	s.clusterDNS = started.coredns
-	for _, v := range variants(c) {
-		started.agents = append(started.agents, s.serveAgent(t, agent{name: v.name, behind: v.behind}, s.fillMarks(c.text(v)), c.apiUser()))
+	var all []*caseServers
+	var servers []*server
+	await := func() {
+		for _, started := range servers {
+			started.await(t)
+		}
+		servers = nil
 	}
-	return started
+	for _, c := range cases {
+		coredns := s.start(t, "coredns", s.fillMarks(c.text(variant{})), apiserver.Admin)
+		servers = append(servers, coredns)
+		all = append(all, &caseServers{randomCase: c, coredns: coredns.addr})
+	}
+	await()
+	for _, c := range all {
+		s.clusterDNS = c.coredns
+		for _, v := range variants(c.randomCase) {
+			a, started := s.startAgent(t, agent{name: v.name, behind: v.behind}, s.fillMarks(c.text(v)), c.apiUser())
+			servers = append(servers, started)
+			c.agents = append(c.agents, a)
+		}
+	}
+	await()
+	return all
 }
 
 // caseRun is a comparison of the servers of a Corefile.
@@ -279,7 +299,7 @@ func (c randomCase) exposedNamespaces(w *world) []string {
 func (s *site) fillMarks(text string) string {
 	var names []string
 	for i := range rounds() {
-		names = append(names, markNamespace(s.lastMark+1+i))
+		names = append(names, markNamespace(int(s.marks.Load())+1+i))
 	}
 	return strings.ReplaceAll(text, "MARKS", strings.Join(names, " "))
 }

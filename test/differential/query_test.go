@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/miekg/dns"
@@ -107,6 +108,9 @@ func (q query) pack(id uint16) ([]byte, error) {
 	return m.Pack()
 }
 
+// buffers holds buffers for replies.
+var buffers = sync.Pool{New: func() any { return new([dns.MaxMsgSize]byte) }}
+
 // ask sends the query and returns the view of the reply and its length.
 func ask(server netip.AddrPort, q query, id uint16) (view, int, error) {
 	wire, err := q.pack(id)
@@ -130,8 +134,9 @@ func ask(server netip.AddrPort, q query, id uint16) (view, int, error) {
 	if _, err := conn.Write(wire); err != nil {
 		return view{}, 0, fmt.Errorf("asking %s: %w", q, err)
 	}
-	buf := make([]byte, dns.MaxMsgSize)
-	n, err := conn.Read(buf)
+	buf := buffers.Get().(*[dns.MaxMsgSize]byte)
+	defer buffers.Put(buf)
+	n, err := conn.Read(buf[:])
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return parseView(nil, id), 0, nil
 	}

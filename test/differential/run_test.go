@@ -44,9 +44,8 @@ type run struct {
 	zones                          []string
 	podsVerified, endpointPodNames bool
 
-	tableMu sync.Mutex // holds the table and known
-	// knownAnswers are the answers that known differences have asked for.
-	knownAnswers map[string]view
+	// knownAnswers are the answers that known differences have asked for: views by the query's text.
+	knownAnswers sync.Map
 
 	mu        sync.Mutex // holds what follows
 	id        uint16
@@ -70,7 +69,7 @@ type differenceGroup struct {
 // those that may stay without an answer are asked side by side.
 func (r *run) compare(qs []query) {
 	// The world may have changed since the last time.
-	r.knownAnswers = map[string]view{}
+	r.knownAnswers.Clear()
 	var aside, inOrder []query
 	for _, q := range qs {
 		if q.dropped || !r.caches {
@@ -163,8 +162,6 @@ func (r *run) compareViews(a agent, what string, q query, want, got view) {
 
 // isKnown looks the difference up in the table of those that are meant.
 func (r *run) isKnown(a agent, q query, want, got view) bool {
-	r.tableMu.Lock()
-	defer r.tableMu.Unlock()
 	c := r.comparison(q, want)
 	if matchKnown(r.table, c, got, r.equal) {
 		return true
@@ -192,8 +189,8 @@ func (r *run) comparison(q query, want view) comparison {
 
 // askCoreDNS is CoreDNS's answer to a query of a known difference.
 func (r *run) askCoreDNS(q query) view {
-	if v, ok := r.knownAnswers[q.String()]; ok {
-		return v
+	if v, ok := r.knownAnswers.Load(q.String()); ok {
+		return v.(view)
 	}
 	silent := q
 	silent.dropped = q.dropped || unanswered(q)
@@ -204,7 +201,7 @@ func (r *run) askCoreDNS(q query) view {
 	if r.caches {
 		v = v.lowerCase(q.name, true)
 	}
-	r.knownAnswers[q.String()] = v
+	r.knownAnswers.Store(q.String(), v)
 	return v
 }
 

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -134,8 +135,8 @@ type site struct {
 	// fixedWorld is the fixed world, others are its names and the odd ones.
 	fixedWorld *world
 	fixedNames []string
-	// lastMark numbers the marks.
-	lastMark int
+	// marks counts the marks that were written.
+	marks atomic.Int64
 }
 
 // newSite starts what the servers need.
@@ -170,14 +171,29 @@ func (s *site) run(t *testing.T, caches bool) *run {
 	return &run{
 		t: t, table: s.table, caches: caches, started: time.Now(),
 		zones:     []string{zone, "in-addr.arpa.", "ip6.arpa."},
-		different: map[string]*differenceGroup{}, knownAnswers: map[string]view{},
+		different: map[string]*differenceGroup{},
 	}
 }
 
-// serve starts the program with the Corefile, which reads the API server as the
-// user, waits until it is ready, and
-// stops it when the test ends.
+// server is a process that serves.
+type server struct {
+	process *peer.Process
+	program string
+	addr    netip.AddrPort
+	ready   string // URL
+}
+
+// serve starts the program with the Corefile and waits until it is ready: see start.
 func (s *site) serve(t *testing.T, program, text string, user apiserver.User, more ...string) netip.AddrPort {
+	t.Helper()
+	started := s.start(t, program, text, user, more...)
+	started.await(t)
+	return started.addr
+}
+
+// start starts the program with the Corefile, which reads the API server as the user, and
+// stops it when the test ends.
+func (s *site) start(t *testing.T, program, text string, user apiserver.User, more ...string) *server {
 	t.Helper()
 	ports := peer.Ports(t, 4)
 	if s.api != nil {
@@ -201,10 +217,14 @@ func (s *site) serve(t *testing.T, program, text string, user apiserver.User, mo
 		args = append(args, more...)
 	}
 	p := peer.Start(t, peer.Command{Name: program, Path: s.binaries[program], Args: args, Env: []string{"NODE_NAME=" + node}})
-	addr := netip.AddrPortFrom(loopback, ports[0])
-	p.Must(t, program+" to be ready", peer.Get(nil, fmt.Sprintf("http://127.0.0.1:%d/ready", ports[2]), http.StatusOK))
-	p.Must(t, program+" to answer", peer.Answers(addr))
-	return addr
+	return &server{p, program, netip.AddrPortFrom(loopback, ports[0]), fmt.Sprintf("http://127.0.0.1:%d/ready", ports[2])}
+}
+
+// await waits until the server is ready.
+func (s *server) await(t *testing.T) {
+	t.Helper()
+	s.process.Must(t, s.program+" to be ready", peer.Get(nil, s.ready, http.StatusOK))
+	s.process.Must(t, s.program+" to answer", peer.Answers(s.addr))
 }
 
 // rcode holds when the server answers the name with the code.
