@@ -6,12 +6,14 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -37,8 +39,8 @@ func Build(tb testing.TB, name string) string {
 	return path
 }
 
-// Binary is [Build] for callers without a test, such as TestMain. It writes the agent's
-// binary to dir, which the caller owns. The other programs stay in the cache.
+// Binary is [Build] for callers without a test, such as TestMain. The agent's binary is in dir, which
+// the caller owns; a process builds the agent once. The other programs stay in the cache.
 func Binary(ctx context.Context, name, dir string) (string, error) {
 	if name != "nodens" {
 		path, _, err := Tool(ctx, name)
@@ -47,12 +49,71 @@ func Binary(ctx context.Context, name, dir string) (string, error) {
 	root, err := Root()
 	out := filepath.Join(dir, name)
 	if err == nil {
-		err = buildAgent(ctx, root, out)
+		err = ownAgents.place(root, out, func() error { return buildAgent(ctx, root, out) })
 	}
 	if err != nil {
 		return "", fmt.Errorf("building %s: %w", name, err)
 	}
 	return out, nil
+}
+
+// ownAgents are the agents that this process has built. The repository does not change while tests run, and a build
+// that finds nothing to do takes half a second of CPU time, as it reads all packages and the agent.
+var ownAgents agents
+
+// agents are built agents by the root of their repository. The zero value has none. It is safe for concurrent use.
+type agents struct {
+	mu     sync.Mutex
+	byRoot map[string]builtAgent
+}
+
+// builtAgent is an agent that stays readable after its path was removed.
+type builtAgent struct {
+	file *os.File
+	path string // of a copy that may exist no more
+}
+
+// place calls build, which writes the agent of the repository at root to out, or makes out another name of the agent
+// that an earlier call has built. Nobody may write to out.
+func (a *agents) place(root, out string, build func() error) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	built, ok := a.byRoot[root]
+	if ok && os.Link(built.path, out) == nil {
+		return nil
+	}
+	write := build
+	if ok {
+		write = func() error { return copyExecutable(out, built.file) }
+	}
+	if err := write(); err != nil {
+		return err
+	}
+	if !ok {
+		var err error
+		if built.file, err = os.Open(out); err != nil {
+			return err
+		}
+	}
+	if a.byRoot == nil {
+		a.byRoot = make(map[string]builtAgent)
+	}
+	a.byRoot[root] = builtAgent{built.file, out}
+	return nil
+}
+
+// copyExecutable writes the contents of file to out, a new program.
+func copyExecutable(out string, file *os.File) error {
+	info, err := file.Stat()
+	if err != nil {
+		return err
+	}
+	to, err := os.OpenFile(out, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o755)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(to, io.NewSectionReader(file, 0, info.Size()))
+	return errors.Join(err, to.Close())
 }
 
 // Root returns the folder of the main module's go.mod. It searches the working directory and

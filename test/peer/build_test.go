@@ -175,12 +175,23 @@ func TestStopped(t *testing.T) {
 	}
 }
 
-// TestAgent: an agent that has not changed is not linked again, and each caller gets a file
+// TestAgent: an agent that has not changed is not linked again, and each process gets a file
 // of its own. What is left of a stopped build is not used.
 func TestAgent(t *testing.T) {
 	cache := t.TempDir()
 	t.Setenv("NODENS_CACHE", cache)
-	first := Build(t, "nodens")
+	root, err := Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	build := func() string {
+		out := filepath.Join(t.TempDir(), "nodens")
+		if err := buildAgent(t.Context(), root, out); err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	first := build()
 	text, err := exec.Command(first, "-version").CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, text)
@@ -205,9 +216,52 @@ func TestAgent(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.Close()
-	second, err := os.ReadFile(Build(t, "nodens"))
+	second, err := os.ReadFile(build())
 	if err != nil || !strings.HasSuffix(string(second), mark) {
 		t.Errorf("the agent was linked again: %d bytes, %v", len(second), err)
+	}
+}
+
+// TestAgentOnce: a process builds the agent of a repository once. Each caller gets it, also after the
+// first caller has removed its own; after a failed build, the next caller tries again.
+func TestAgentOnce(t *testing.T) {
+	var a agents
+	dir := t.TempDir()
+	builds := 0
+	place := func(root, name string, failure error) string {
+		t.Helper()
+		out := filepath.Join(dir, name)
+		err := a.place(root, out, func() error {
+			builds++
+			return errors.Join(failure, os.WriteFile(out, []byte("the agent of "+root), 0o755))
+		})
+		if !errors.Is(err, failure) {
+			t.Fatalf("%s: error %v, want %v", name, err, failure)
+		}
+		text, err := os.ReadFile(out)
+		if info, statErr := os.Stat(out); err != nil || statErr != nil || info.Mode().Perm()&0o100 == 0 {
+			t.Fatalf("%s: %v, %v, %v", name, info, err, statErr)
+		}
+		return string(text)
+	}
+	place("a", "failed", errors.ErrUnsupported)
+	for _, name := range []string{"first", "second", "after a removal", "last"} {
+		if got := place("a", name, nil); got != "the agent of a" {
+			t.Errorf("%s: %q", name, got)
+		}
+		if name == "second" {
+			for _, gone := range []string{"first", "second"} {
+				if err := os.Remove(filepath.Join(dir, gone)); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+	if got := place("b", "of another repository", nil); got != "the agent of b" {
+		t.Errorf("of another repository: %q", got)
+	}
+	if builds != 3 {
+		t.Errorf("%d builds, want 3: one failed, one for each of two repositories", builds)
 	}
 }
 
