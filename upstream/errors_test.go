@@ -77,6 +77,7 @@ func TestErrBusyIsLocal(t *testing.T) {
 		"TCP":   {config.PlainDNS, nil, true},
 		"TLS":   {config.DNSOverTLS, a.server("dns.test"), false},
 		"HTTPS": {config.DNSOverHTTPS, a.server("dns.test"), false},
+		"QUIC":  {config.DNSOverQUIC, a.server("dns.test"), false},
 	} {
 		for _, failed := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/%t", name, failed), func(t *testing.T) {
@@ -116,6 +117,8 @@ func fillInFlight(t *testing.T, s *server) {
 		case *streamTransport:
 			via.inFlight = share.NewFairShare(0)
 		case *dohTransport:
+			via.inFlight = share.NewFairShare(0)
+		case *doqTransport:
 			via.inFlight = share.NewFairShare(0)
 		default:
 			t.Fatalf("no way to fill up %T", via)

@@ -14,16 +14,18 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+	"github.com/quic-go/quic-go"
 
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// fake is a scripted DNS server on one loopback port, over UDP and TCP. Unlike test/fakedns it gives
+// fake is a scripted DNS server on one loopback port, over UDP and TCP, or over QUIC. Unlike test/fakedns it gives
 // scripts the connection itself, to write parts of frames and to close it.
 type fake struct {
 	t      *testing.T
 	tls    *tls.Config // for DNS over TLS; nil for TCP
+	quic   *fakeQUIC   // for DNS over QUIC, instead of UDP and TCP; nil for these
 	addr   netip.AddrPort
 	script atomic.Pointer[script]
 	tcp    *net.TCPListener
@@ -38,11 +40,14 @@ type fake struct {
 // request is one query that reached a fake, and the way to reply.
 type request struct {
 	*dns.Msg
-	over string         // "udp" or "tcp"
+	over string         // "udp", "tcp" or "quic"
 	from netip.AddrPort // the client
 	nth  int            // of all queries, from 1
-	conn net.Conn       // nil for UDP
-	fake *fake
+	conn net.Conn       // nil for UDP and QUIC
+
+	stream   *quic.Stream // nil for UDP and TCP
+	quicConn *quic.Conn   // the same
+	fake     *fake
 }
 
 // script decides how a fake answers a query. Doing nothing leaves it unanswered.
@@ -60,6 +65,10 @@ func startFake(t *testing.T, s script) *fake {
 func (f *fake) run(s script) {
 	f.t.Helper()
 	f.script.Store(&s)
+	if f.quic != nil {
+		f.runQUIC()
+		return
+	}
 	f.udp, f.tcp = listen(f.t)
 	f.addr = f.udp.LocalAddr().(*net.UDPAddr).AddrPort()
 	f.done.Go(f.serveUDP)
@@ -187,13 +196,23 @@ func (f *fake) open() int {
 	return n
 }
 
-// send sends b unchanged, with a length prefix over TCP.
+// send sends b unchanged, with a length prefix over TCP and QUIC; a stream of QUIC ends behind it.
 func (r request) send(b []byte) {
+	if r.stream != nil {
+		r.stream.Write(prefixed(b))
+		r.stream.Close()
+		return
+	}
 	if r.conn == nil {
 		r.fake.udp.WriteToUDPAddrPort(b, r.from)
 		return
 	}
-	r.conn.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(b))), b...))
+	r.conn.Write(prefixed(b))
+}
+
+// prefixed returns b behind its length.
+func prefixed(b []byte) []byte {
+	return append(binary.BigEndian.AppendUint16(nil, uint16(len(b))), b...)
 }
 
 // reply sends m.

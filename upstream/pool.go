@@ -9,7 +9,7 @@
 // the queries it already has are hedged at once. Copies of client queries, called shadow
 // queries, find out when it has recovered.
 //
-// A [transport] asks one server over UDP, TCP, TLS or HTTPS. A truncated UDP reply is
+// A [transport] asks one server over UDP, TCP, TLS, HTTPS or QUIC. A truncated UDP reply is
 // fetched again over TCP. A server that rejects EDNS is asked again without it. The first
 // failure of a server starts health probes, which repeat at the health interval until one
 // is answered. Only failed probes count towards max_fails, so a name that nobody can
@@ -23,7 +23,7 @@
 //
 // Messages stay in wire format throughout: internal/wire builds the query, checks the reply
 // and packs it. Each Pool has one goroutine that closes idle connections, and each UDP
-// socket one that reads. A query over UDP starts no goroutine.
+// socket one that reads. A query over UDP, TCP or TLS starts no goroutine.
 package upstream
 
 import (
@@ -377,7 +377,11 @@ func (p *Pool) Stats() Stats {
 		if s.udp != s.tcp {
 			v.UDP.Hits, v.UDP.Misses = s.udp.reuse()
 		}
-		v.TCP.Hits, v.TCP.Misses = s.tcp.reuse()
+		stream := &v.TCP
+		if s.target.Transport == config.DNSOverQUIC {
+			stream = &v.QUIC
+		}
+		stream.Hits, stream.Misses = s.tcp.reuse()
 		out.Servers = append(out.Servers, v)
 	}
 	return out

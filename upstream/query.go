@@ -67,6 +67,7 @@ type query struct {
 	movedFrom  *streamConn // the blocked connection it was moved from, if any
 	assignedAt time.Time
 	dohRequest *dohRequest // the same for HTTPS; guarded by the lock of dohTransport
+	doqRequest *doqRequest // the same for QUIC; guarded by the lock of doqTransport
 	err        error
 	replyLen   int
 	// writeFunc sends the query on a socket and sets writeErr. It is a field because

@@ -23,7 +23,7 @@ type Attempt struct {
 	// Exchange is the number of [Recorder.Exchange].
 	Exchange int
 	Server   netip.AddrPort
-	// Protocol is udp, tcp, tls or https.
+	// Protocol is udp, tcp, tls, https or quic.
 	Protocol string
 	// End is zero if there was no result yet when it was read.
 	Start, End time.Time

@@ -94,10 +94,13 @@ func newServer(target config.Target, to netip.AddrPort, cfg *config.Forward, b *
 		return s
 	}
 	opts.tls, probe.tls = secure, secure
-	if target.Transport == config.DNSOverHTTPS {
+	switch target.Transport {
+	case config.DNSOverHTTPS:
 		s.tcp = newDoHTransport(target, to, dohOptions{streamOptions: opts, method: cfg.DoHMethod})
 		s.probes = newDoHTransport(target, to, dohOptions{streamOptions: probe, method: cfg.DoHMethod})
-	} else {
+	case config.DNSOverQUIC:
+		s.tcp, s.probes = newDoQTransport(to, opts), newDoQTransport(to, probe)
+	default:
 		s.tcp, s.probes = newStreamTransport(to, opts), newStreamTransport(to, probe)
 	}
 	s.udp = s.tcp

@@ -42,7 +42,8 @@ type Server struct {
 	// Unanswered counts the queries without a valid reply: in time, or before a server that was asked no
 	// earlier had answered.
 	Unanswered uint64
-	UDP, TCP   Reuse
+	// UDP, TCP and QUIC count the connections used; TCP includes TLS and HTTPS.
+	UDP, TCP, QUIC Reuse
 	// InFlight is the number of queries without a reply yet, MaxInFlight the most that there may
 	// be over the transport that the pool prefers.
 	InFlight, MaxInFlight int
@@ -88,6 +89,8 @@ func (s *server) maxInFlight(tcp bool) int {
 	switch {
 	case s.target.Transport == config.DNSOverHTTPS:
 		return maxInFlightDoH
+	case s.target.Transport == config.DNSOverQUIC:
+		return maxInFlightDoQ
 	case s.target.Transport != config.PlainDNS || tcp:
 		return maxConns * maxInFlightPerConn
 	}

@@ -12,12 +12,14 @@ import (
 	"github.com/nodens-dns/nodens/internal/config"
 )
 
-// TestSecureTargets: TLS and HTTPS targets are asked as configured, and verified by the
+// TestSecureTargets: TLS, HTTPS and QUIC targets are asked as configured, and verified by the
 // right name.
 func TestSecureTargets(t *testing.T) {
 	a := newAuthority(t)
 	dot := startFakeTLS(t, a.server("dns.test"), answerOK)
 	numbered := startFakeTLS(t, a.server("127.0.0.1"), answerOK)
+	doq := startFakeQUIC(t, a.server("dns.test"), nil, answerOK)
+	numberedDoQ := startFakeQUIC(t, a.server("127.0.0.1"), nil, answerOK)
 	doh := startDoHServer(t, a, nil, func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/dns-query" && r.URL.Path != "/q" {
 			http.NotFound(w, r)
@@ -36,6 +38,11 @@ func TestSecureTargets(t *testing.T) {
 		{"the address", config.Target{Transport: config.DNSOverTLS, Addr: numbered.addr}, "", ""},
 		{"no name", config.Target{Transport: config.DNSOverTLS, Addr: dot.addr}, "", "127.0.0.1"},
 		{"another name", config.Target{Transport: config.DNSOverTLS, Addr: dot.addr, ServerName: "other.test"}, "", "other.test"},
+		{"QUIC, a name in the target", config.Target{Transport: config.DNSOverQUIC, Addr: doq.addr, ServerName: "dns.test"}, "", ""},
+		{"QUIC, tls_servername", config.Target{Transport: config.DNSOverQUIC, Addr: doq.addr}, "dns.test", ""},
+		{"QUIC, the address", config.Target{Transport: config.DNSOverQUIC, Addr: numberedDoQ.addr}, "", ""},
+		{"QUIC, no name", config.Target{Transport: config.DNSOverQUIC, Addr: doq.addr}, "", "127.0.0.1"},
+		{"QUIC, another name", config.Target{Transport: config.DNSOverQUIC, Addr: doq.addr, ServerName: "other.test"}, "", "other.test"},
 		{"HTTPS", config.Target{Transport: config.DNSOverHTTPS, Addr: doh.addr()}, "dns.test", ""},
 		{"HTTPS with a path", config.Target{Transport: config.DNSOverHTTPS, Addr: doh.addr(), Path: "/q", ServerName: "dns.test"}, "", ""},
 		{"HTTPS with another path", config.Target{Transport: config.DNSOverHTTPS, Addr: doh.addr(), Path: "/x"}, "dns.test", "404"},
@@ -62,21 +69,29 @@ func TestSecureTargets(t *testing.T) {
 			s.consecutiveProbeFailures.Store(9)
 			p.startProbe(s)
 			eventually(t, "a probe is answered", func() bool { return s.consecutiveProbeFailures.Load() == 0 })
-			if st := p.Stats().Servers[0]; st.TCP.Misses == 0 || st.UDP != (Reuse{}) || st.RTT == 0 {
+			if st := p.Stats().Servers[0]; st.TCP.Misses+st.QUIC.Misses == 0 || st.UDP != (Reuse{}) || st.RTT == 0 {
 				t.Errorf("connections %+v and %+v, RTT %v", st.TCP, st.UDP, st.RTT)
 			}
 		})
 	}
 }
 
-// TestFrozenTLS: a server that freezes behind TLS is avoided like one over UDP.
-func TestFrozenTLS(t *testing.T) {
+// TestFrozen: a server that freezes behind TLS or QUIC is avoided like one over UDP.
+func TestFrozen(t *testing.T) {
 	a := newAuthority(t)
-	x, y := startFakeTLS(t, a.server("127.0.0.1"), answerOK), startFakeTLS(t, a.server("127.0.0.1"), answerOK)
+	for via, start := range map[config.Transport]func() *fake{
+		config.DNSOverTLS:  func() *fake { return startFakeTLS(t, a.server("127.0.0.1"), answerOK) },
+		config.DNSOverQUIC: func() *fake { return startFakeQUIC(t, a.server("127.0.0.1"), nil, answerOK) },
+	} {
+		t.Run(via.String(), func(t *testing.T) { testFrozen(t, a, via, start(), start()) })
+	}
+}
+
+func testFrozen(t *testing.T, a *authority, via config.Transport, x, y *fake) {
 	cfg := longTimeout()
 	cfg.TLS, cfg.MaxFails = &config.TLSClient{CA: a.file}, 0
 	for _, f := range []*fake{x, y} {
-		cfg.To = append(cfg.To, config.Target{Transport: config.DNSOverTLS, Addr: f.addr})
+		cfg.To = append(cfg.To, config.Target{Transport: via, Addr: f.addr})
 	}
 	p := newHedgingPool(t, cfg)
 	for i := range 20 {

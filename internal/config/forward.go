@@ -41,7 +41,7 @@ type Forward struct {
 	MaxConcurrent        int       // 0: no limit but the server's own
 	MaxRate              MaxRate   // zero: no limit
 	FailfastAllUnhealthy bool
-	// TLS has the certificates for upstreams over TLS or HTTPS; nil: no client certificate,
+	// TLS has the certificates for upstreams over TLS, HTTPS or QUIC; nil: no client certificate,
 	// and the system's roots.
 	TLS *TLSClient
 	// ServerName is the name in the certificates of targets without a server name; "" is
@@ -98,7 +98,7 @@ const (
 	MaxRateBurstPart = 20
 	maxRateUsage     = "max_rate QUERIES_PER_SECOND [BURST] | max_rate auto"
 
-	forwardUsage = "forward FROM TO… (TO: an IP address or a name, with or without a port, tls:// or https:// before it, a resolv.conf file, or k8s:NAMESPACE/NAME)"
+	forwardUsage = "forward FROM TO… (TO: an IP address or a name, with or without a port, tls://, https:// or quic:// before it, a resolv.conf file, or k8s:NAMESPACE/NAME)"
 )
 
 // defaultForward is `forward .` without options.
@@ -119,7 +119,7 @@ func (f *Forward) parse(p *parser, s statement) {
 		f.from(p, s.args()[0])
 		f.upstreams(p, s.args()[1:])
 	}
-	at := make(map[string]token)
+	at := map[string]token{"forward": s.name()}
 	p.body(s, f.options(p, at))
 	if f.MaxAge > 0 && f.MaxAge < f.Expire {
 		p.errorf(at["max_age"], "max_age %s is less than expire %s; make it at least that", f.MaxAge, f.Expire)

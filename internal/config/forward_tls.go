@@ -132,6 +132,7 @@ func failures(p *parser, args []token) []wire.Rcode {
 
 // checkNames checks the options against the upstreams when both are known.
 func (f *Forward) checkNames(p *parser, at map[string]token) {
+	f.checkQUIC(p, at)
 	for _, to := range f.To {
 		if to.ServerName != "" && f.ServerName != "" {
 			p.errorf(at["tls_servername"], "the upstream %s already has the server name %s; remove one of the two", to, to.ServerName)
@@ -139,6 +140,22 @@ func (f *Forward) checkNames(p *parser, at map[string]token) {
 		addr := to.Addr.Addr()
 		if f.SourceAddress.IsValid() && addr.IsValid() && addr.Is4() != f.SourceAddress.Is4() {
 			p.errorf(at["source_address"], "the upstream %s and %s have different address families; write a forward for each family", to, f.SourceAddress)
+		}
+	}
+}
+
+// checkQUIC refuses the options that choose between UDP and TCP if an upstream has neither.
+func (f *Forward) checkQUIC(p *parser, at map[string]token) {
+	i := slices.IndexFunc(f.To, func(to Target) bool { return to.Transport == DNSOverQUIC })
+	if i < 0 {
+		return
+	}
+	for _, o := range []struct {
+		name string
+		set  bool
+	}{{"force_tcp", f.ForceTCP}, {"prefer_udp", f.PreferUDP}} {
+		if o.set {
+			p.errorf(at["forward"], "the upstream %s is asked over QUIC, which %s can't change; write tls:// for TLS over TCP, remove %[2]s, or give the upstream a forward of its own", f.To[i], o.name)
 		}
 	}
 }

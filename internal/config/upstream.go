@@ -124,10 +124,10 @@ func parseUpstream(text string) (to Target, path string, err error) {
 	return to, "", err
 }
 
-// The usual ports of the transports: RFC 1035, 4.2; RFC 7858, 3.1; RFC 8484, 8.1.
+// The usual ports of the transports: RFC 1035, 4.2; RFC 7858, 3.1, and RFC 9250, 4.1.1; RFC 8484, 8.1.
 const (
 	plainPort = 53
-	tlsPort   = 853
+	tlsPort   = 853 // and QUIC
 	httpsPort = 443
 )
 
@@ -262,9 +262,9 @@ func cutScheme(text string) (Transport, string, error) {
 	case "https":
 		return DNSOverHTTPS, rest, nil
 	case "quic":
-		return 0, "", fmt.Errorf("%q: CoreDNS has quic://, this version of nodens doesn't; write tls:// or https://", text)
+		return DNSOverQUIC, rest, nil
 	}
-	return 0, "", fmt.Errorf("%q has an unknown scheme %q; allowed: dns, https, tls", text, scheme)
+	return 0, "", fmt.Errorf("%q has an unknown scheme %q; allowed: dns, https, quic, tls", text, scheme)
 }
 
 // unbracket removes the brackets from "[::1]".

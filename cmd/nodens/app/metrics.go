@@ -388,8 +388,7 @@ func merge(a, b upstream.Server) upstream.Server {
 	if b.Budget == nil { // otherwise both have the budget of the address
 		b.Budget = a.Budget
 	}
-	b.UDP.Hits, b.UDP.Misses = b.UDP.Hits+a.UDP.Hits, b.UDP.Misses+a.UDP.Misses
-	b.TCP.Hits, b.TCP.Misses = b.TCP.Hits+a.TCP.Hits, b.TCP.Misses+a.TCP.Misses
+	b.UDP, b.TCP, b.QUIC = addReuse(a.UDP, b.UDP), addReuse(a.TCP, b.TCP), addReuse(a.QUIC, b.QUIC)
 	for rcode, h := range a.Durations {
 		b.Durations[rcode] = b.Durations[rcode].Add(h)
 	}
@@ -408,10 +407,7 @@ func (s scrape) upstream(to upstream.Server) {
 	s.put(forwardRequests, float64(exchanges), label)
 	s.put(proxyHealth, float64(to.HealthcheckFailures), label)
 	s.put(forwardHealth, float64(to.HealthcheckFailures), label)
-	s.put(proxyConnHits, float64(to.UDP.Hits), label, "udp")
-	s.put(proxyConnHits, float64(to.TCP.Hits), label, "tcp")
-	s.put(proxyConnMisses, float64(to.UDP.Misses), label, "udp")
-	s.put(proxyConnMisses, float64(to.TCP.Misses), label, "tcp")
+	s.upstreamConns(to, label)
 	s.put(upstreamUnexpected, float64(to.UnexpectedReplies), label)
 	s.put(upstreamDown, boolFloat(to.Down), label)
 	s.put(upstreamSuspect, boolFloat(to.Suspected), label)
