@@ -46,6 +46,7 @@ func (p *parser) blocks(g group) []*Block {
 	for _, d := range doors {
 		p.block = &Block{Zones: zones[d], Transport: d.transport, Port: d.port, File: g.keys[0].file, Line: g.keys[0].line}
 		p.firsts = make(map[string]token)
+		p.setRoot(g.directives)
 		p.directives(g.directives)
 		p.checkCluster()
 		p.setListen()

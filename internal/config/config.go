@@ -72,6 +72,7 @@ type Block struct {
 	// "[::]" for all addresses of both families.
 	Listen []netip.AddrPort
 
+	Root        *Root        `directive:"root"`
 	Metadata    *Metadata    `directive:"metadata"`
 	TLS         *TLSServer   `directive:"tls"`
 	Timeouts    *Timeouts    `directive:"timeouts"`
@@ -94,6 +95,8 @@ type Block struct {
 	Any         *Any         `directive:"any"`
 	Local       *Local       `directive:"local"`
 	DNS64       *DNS64       `directive:"dns64"`
+	Chaos       *Chaos       `directive:"chaos"`
+	Header      *Header      `directive:"header"`
 	Loadbalance *Loadbalance `directive:"loadbalance"`
 	Minimal     *Minimal     `directive:"minimal"`
 	Rewrite     *Rewrite     `directive:"rewrite"`

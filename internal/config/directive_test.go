@@ -223,8 +223,8 @@ func TestDirectives(t *testing.T) {
 // parses, that an empty one is told from none, and that the table is known.
 func TestTable(t *testing.T) {
 	want := []string{
-		"metadata", "tls", "timeouts", "reload", "nsid", "bufsize", "bind", "debug", "ready", "health", "pprof", "prometheus", "errors",
-		"log", "dnstap", "trace", "view", "client_limit", "acl", "any", "local", "dns64", "loadbalance", "minimal", "rewrite", "autopath", "template",
+		"root", "metadata", "tls", "timeouts", "reload", "nsid", "bufsize", "bind", "debug", "ready", "health", "pprof", "prometheus", "errors",
+		"log", "dnstap", "trace", "view", "client_limit", "acl", "any", "local", "dns64", "chaos", "header", "loadbalance", "minimal", "rewrite", "autopath", "template",
 		"hosts", "k8s_external", "kubernetes", "loop", "cache", "forward", "whoami",
 		"cancel", "https", "multisocket", "shed",
 	}

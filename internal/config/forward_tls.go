@@ -14,7 +14,7 @@ const tlsUsage = "tls [CERT KEY] [CA]"
 
 // transportOptions adds forward's options for connections to upstreams.
 func (f *Forward) transportOptions(p *parser, table options, at map[string]token) {
-	table["tls"] = option{usage: tlsUsage, most: 3, set: func(args []token) { f.TLS = tlsClient(p, args) }}
+	table["tls"] = option{usage: tlsUsage, most: 3, set: func(args []token) { f.TLS = tlsClient(p, p.paths(args)) }}
 	table["tls_servername"] = option{usage: "tls_servername NAME", least: 1, most: 1, set: func(args []token) {
 		f.ServerName, at["tls_servername"] = args[0].text, args[0]
 		if !hostname(f.ServerName) {

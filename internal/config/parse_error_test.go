@@ -40,6 +40,14 @@ func TestFaults(t *testing.T) {
 		{"https 1", `3: https: "1" is one argument too many after "https"; write: https { max_connections|max_streams NUMBER }`},
 		{"https {\nmax_streams -1\n}", `4: https max_streams: -1 is out of range; allowed: 0 to 4294967295`},
 
+		{"chaos " + strings.Repeat("v", 256), `3: chaos: a text has 256 bytes; allowed: up to 255`},
+		{"chaos v" + strings.Repeat(" a", 101), `3: chaos: there are 101 authors; allowed: up to 100`},
+		{"header", `3: header: no flag is named; write: header { query|response set|clear aa|ra|rd… }`},
+		{"header {\nquery set\n}", `4: header: an argument is missing after "query"; write: query set|clear aa|ra|rd…`},
+		{"header {\nquery flip rd\n}", `4: header query: unknown action "flip"; allowed: clear, set`},
+		{"header {\nresponse set ad\n}", `4: header response: unknown flag "ad" (did you mean "aa"?); allowed: aa, ra, rd`},
+		{"root", `3: root: an argument is missing after "root"; write: root DIRECTORY`},
+
 		{"bind", `3: bind: an argument is missing after "bind"; write: bind ADDRESS|INTERFACE…`},
 		{"bind nosuch", `3: bind: "nosuch" is neither an IP address nor an interface of this machine: file does not exist`},
 		{"bind bare", `3: bind: the interface "bare" has no address`},

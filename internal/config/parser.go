@@ -21,9 +21,11 @@ type parser struct {
 	// name is the directive being read, option its option, "" outside of one.
 	name   string
 	option string
-	files  []string
-	texts  []file // content of the files outside the Corefile's own text
-	errs   []*ParseError
+	// root is the directory of the block's relative paths, "" for the working directory.
+	root  string
+	files []string
+	texts []file // content of the files outside the Corefile's own text
+	errs  []*ParseError
 	// warnings are about valid but suspicious settings.
 	warnings []string
 	// suspicious are valid settings that are probably mistakes. zoneWords are the zones in the

@@ -30,6 +30,7 @@ var steps = map[string]string{
 	"template": "6", "hosts": "7", "k8s_external": "8", "kubernetes": "9", "cache": "10", "forward": "11", "whoami": "12",
 	"autopath": "13", "dns64": "14", "minimal": "15", "nsid": "15", "loadbalance": "15",
 	"multisocket": "sockets", "shed": "sockets", "https": "sockets", "cancel": "process",
+	"root": "process", "chaos": "3", "header": "15",
 	"metadata": "1", "errors": "16", "log": "16", "dnstap": "16", "trace": "16",
 }
 

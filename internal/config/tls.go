@@ -36,7 +36,7 @@ func (x *TLSServer) parse(p *parser, s statement) {
 	if !p.count(s, 2, 3, certificateUsage) {
 		return
 	}
-	args := s.args()
+	args := p.paths(s.args())
 	x.Cert, x.Key = args[0].text, args[1].text
 	if len(args) == 3 {
 		x.CA = args[2].text

@@ -19,7 +19,7 @@ func (q *Query) Restore(msg []byte, do, cd bool) (Response, error) {
 	if flags := u16(msg[2:]); flags&flagQR == 0 || flags>>opcodeShift&opcodeMask != 0 || u16(msg[4:]) != 1 {
 		return Response{}, fmt.Errorf("%w: not a reply to a query with one question", ErrResponse)
 	}
-	flags := uint16(flagRD)
+	flags := flagRD
 	if cd {
 		flags |= flagCD
 	}

@@ -142,6 +142,12 @@ func (q *Query) Opcode() int { return int(q.flags >> opcodeShift & opcodeMask) }
 // RD returns the "recursion desired" bit (RFC 1035, 4.1.1).
 func (q *Query) RD() bool { return q.flags&flagRD != 0 }
 
+// ChangeRD sets the "recursion desired" bit if set has it, and clears it if drop has it. The
+// packet stays as it is.
+func (q *Query) ChangeRD(set, drop Flags) {
+	q.flags = q.flags&^(uint16(drop)&flagRD) | uint16(set)&flagRD
+}
+
 // CD returns the "checking disabled" bit (RFC 4035, 3.2.2).
 func (q *Query) CD() bool { return q.flags&flagCD != 0 }
 
@@ -165,7 +171,7 @@ func (q *Query) questionEnd() int { return HeaderLen + q.nameLen + 4 }
 // set (RFC 6840, 5.7), because the reply may be cached for a client that asks for AD;
 // [Reply.Finish] clears AD for others. id must be unpredictable (RFC 5452, 9.2).
 func AppendQuery(b []byte, id uint16, name []byte, qtype uint16, like *Query, size uint16) []byte {
-	flags := uint16(flagRD)
+	flags := flagRD
 	do := byte(0)
 	if like != nil {
 		flags |= like.flags&flagCD | flagAD

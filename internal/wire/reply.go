@@ -31,6 +31,8 @@ type Reply struct {
 	count   [3]uint16
 	full    bool
 	limit   int // see SetLimit
+	// set and clear are applied last, see ChangeFlags.
+	set, clear Flags
 
 	explained bool // ede is set
 	ede       EDE
@@ -45,7 +47,7 @@ func (r *Reply) Start(buf []byte, q *Query) {
 	r.q = q
 	r.b = append(buf[:0], make([]byte, HeaderLen)...)
 	r.b = append(r.b, q.Packet[HeaderLen:q.questionEnd()]...)
-	r.nsid, r.limit = "", MaxMessage
+	r.nsid, r.limit, r.set, r.clear = "", MaxMessage, 0, 0
 	r.Reset()
 }
 
@@ -82,6 +84,10 @@ func (r *Reply) SetRcode(c Rcode) { r.rcode = c }
 
 // SetAuthoritative sets the AA bit.
 func (r *Reply) SetAuthoritative() { r.flags |= flagAA }
+
+// ChangeFlags makes [Reply.Finish] set and clear flags, whatever the reply and the query have. Flags
+// in both are set.
+func (r *Reply) ChangeFlags(set, drop Flags) { r.set, r.clear = set, drop }
 
 // Count returns the number of records in s.
 func (r *Reply) Count(s Section) int { return int(r.count[s]) }
@@ -125,6 +131,18 @@ func (r *Reply) Add(s Section, owner int, rtype uint16, ttl uint32, rdata []byte
 	r.b = append(r.b, rdata...)
 	return at
 }
+
+// AddText adds a TXT record with text, of 255 bytes at most, for the question's name. It is otherwise like
+// [Reply.Add]. A longer text is cut.
+func (r *Reply) AddText(s Section, class uint16, ttl uint32, text string) {
+	text = text[:min(len(text), maxText)]
+	if data := r.Add(s, AtQuestion, TypeTXT, ttl, append([]byte{byte(len(text))}, text...)); !r.full {
+		put16(r.b[data-8:], class)
+	}
+}
+
+// maxText is the longest <character-string> (RFC 1035, 3.3).
+const maxText = 255
 
 // Suffix returns the owner offset for the last n bytes of the qname: of a zone with an
 // n-byte name that the qname is in.
@@ -174,6 +192,7 @@ func (r *Reply) Finish(limit int) []byte {
 	if r.full {
 		flags |= flagTC
 	}
+	flags = flags&^uint16(r.clear) | uint16(r.set)
 	additional := r.count[Additional]
 	if r.q.EDNS {
 		r.appendOPT()

@@ -5,6 +5,7 @@ package wire
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -227,5 +228,42 @@ func TestAllocations(t *testing.T) {
 	// to two), one for the packed bytes.
 	if n := testing.AllocsPerRun(100, func() { _, _ = ParseResponse(full, q) }); n > 3 {
 		t.Errorf("ParseResponse: %v allocations", n)
+	}
+}
+
+// TestChangeFlags: flags are changed last, and not in the next reply.
+func TestChangeFlags(t *testing.T) {
+	q := stubQuery(t, "a.test.", dns.TypeA) // with RD
+	var r Reply
+	r.Start(nil, q)
+	r.SetAuthoritative()
+	r.ChangeFlags(FlagRA, FlagAA|FlagRD)
+	if m := unpacked(t, r.Finish(MaxMessage)); m.Authoritative || m.RecursionDesired || !m.RecursionAvailable {
+		t.Errorf("header %+v", m.MsgHdr)
+	}
+	r.Start(nil, q)
+	if m := unpacked(t, r.Finish(MaxMessage)); !m.RecursionDesired || m.RecursionAvailable {
+		t.Errorf("header of the next reply %+v", m.MsgHdr)
+	}
+	q.ChangeRD(0, FlagRD|FlagAA)
+	r.Start(nil, q)
+	if m := unpacked(t, r.Finish(MaxMessage)); q.RD() || m.RecursionDesired || m.Authoritative {
+		t.Errorf("header without RD %+v", m.MsgHdr)
+	}
+	if q.ChangeRD(FlagRD|FlagAA, 0); !q.RD() || q.flags != flagRD {
+		t.Errorf("flags of the query %#x", q.flags)
+	}
+}
+
+// TestAddText: a TXT record of another class, and a text that is too long.
+func TestAddText(t *testing.T) {
+	q := stubQuery(t, "a.test.", dns.TypeTXT)
+	var r Reply
+	r.Start(nil, q)
+	r.AddText(Answer, ClassCH, 7, "b c")
+	r.AddText(Answer, ClassIN, 8, strings.Repeat("x", 256))
+	want := `NOERROR a.test. 7 CH TXT "b c"; a.test. 8 IN TXT "` + strings.Repeat("x", 255) + `"`
+	if got := sectionsOf(unpacked(t, r.Finish(MaxMessage))); got != want {
+		t.Errorf("got\n%q\nwant\n%q", got, want)
 	}
 }

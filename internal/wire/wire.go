@@ -42,8 +42,12 @@ const (
 	TypeCAA    uint16 = 257
 )
 
-// ClassIN is the only class that is served; any other is REFUSED.
-const ClassIN uint16 = 1
+// ClassIN is the only class that is resolved; any other is REFUSED. A few names of ClassCH are about
+// the server itself.
+const (
+	ClassIN uint16 = 1
+	ClassCH uint16 = 3
+)
 
 // Rcode is a response code, extended by EDNS to twelve bits (RFC 6891, 6.1.3).
 type Rcode uint16
@@ -59,14 +63,24 @@ const (
 	BadVers  Rcode = 16
 )
 
+// Flags are bits of a message's header, as they stand in its second 16-bit word (RFC 1035, 4.1.1).
+type Flags uint16
+
+// The flags that a Corefile may change.
+const (
+	FlagAA Flags = 1 << 10 // authoritative answer
+	FlagRD Flags = 1 << 8  // recursion desired
+	FlagRA Flags = 1 << 7  // recursion available
+)
+
 // Header bits, as they stand in the second 16-bit word (RFC 1035, 4.1.1; RFC
 // 4035, 3.2 for AD and CD).
 const (
 	flagQR = 1 << 15
-	flagAA = 1 << 10
+	flagAA = uint16(FlagAA)
 	flagTC = 1 << 9
-	flagRD = 1 << 8
-	flagRA = 1 << 7
+	flagRD = uint16(FlagRD)
+	flagRA = uint16(FlagRA)
 	flagAD = 1 << 5
 	flagCD = 1 << 4
 

@@ -65,9 +65,22 @@ func (z *Zone) shape(r *Request) {
 	if z.NSID != "" && r.Query.NSID {
 		r.reply.SetNSID(z.NSID)
 	}
+	if z.Header != nil && r.resolved() {
+		r.reply.ChangeFlags(z.Header.Response.Set, z.Header.Response.Clear)
+	}
 	if z.Shuffle && !r.ordered && r.reply.Rcode() == wire.NoError {
 		r.reply.Shuffle()
 	}
+}
+
+// resolved reports whether r's reply is from a source of the zone: not an error of the path itself, and
+// not from a step before the sources.
+func (r *Request) resolved() bool {
+	switch r.source {
+	case fromServer, fromLocal, fromAny, fromACL, fromClientLimit, fromChaos:
+		return false
+	}
+	return r.err == nil
 }
 
 // limit is the largest message that the client takes.

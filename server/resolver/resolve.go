@@ -36,7 +36,8 @@ const (
 //     one the reply is REFUSED; it is BADVERS for an unknown EDNS version.
 //  2. A loop probe that has come back is SERVFAIL.
 //  3. A query beyond the client's limit is refused, truncated or dropped (`client_limit`).
-//  4. A class other than IN is REFUSED, unless a rewrite rule turns it into IN.
+//  4. A class other than IN is REFUSED, unless the question is about the server (`chaos`) or a
+//     rewrite rule turns it into IN.
 //  5. The zone's built-in names (`local`, `any`) need no data source and no permission.
 //  6. A rewrite rule asks another question in place of the client's ([Routes.applyRewrite]).
 //  7. The zone's sources and the client's search path are asked ([Routes.ask]).
@@ -67,11 +68,16 @@ func (rt *Routes) Resolve(r *Request) Outcome { //nolint:gocyclo // the order of
 		return r.fail(wire.ServFail)
 	case z.Limit != nil && z.limited(r):
 		return Answered
+	case !inet && z.Chaos.answer(r):
+		return Answered
 	case !inet && z.Rewrite == nil:
 		r.note(stepZone, Answered, onlyIN)
 		return r.fail(wire.Refused)
 	case inet && z.builtin(r):
 		return Answered
+	}
+	if z.Header != nil {
+		r.Query.ChangeRD(z.Header.Query.Set, z.Header.Query.Clear)
 	}
 	var o Outcome
 	if z.Rewrite != nil {

@@ -33,7 +33,7 @@ type Routes struct {
 	zones map[wire.Name]*Zone // the first of each name
 	all   []*Zone
 	depth int // labels of the longest zone
-	// classes is set if a zone has rewrite rules for other classes than IN.
+	// classes is set if a zone answers other classes than IN, or has rewrite rules for them.
 	classes bool
 	// views is set if a zone has a view, so that the answer depends on the client.
 	views bool
@@ -54,7 +54,7 @@ func NewRoutes(zones []*Zone, dropped *Stats) *Routes {
 		rt.depth = max(rt.depth, z.Name.Labels())
 		rt.views = rt.views || z.View != nil
 		rt.tracing = rt.tracing || z.Tracing != nil
-		rt.classes = rt.classes || z.Rewrite.RewritesClass()
+		rt.classes = rt.classes || z.Chaos != nil || z.Rewrite.RewritesClass()
 	}
 	if slices.ContainsFunc(zones, func(z *Zone) bool { return z.ACL != nil }) {
 		for _, z := range zones {

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 
 	"github.com/nodens-dns/nodens/cache"
+	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/epoch"
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/kubernetes"
@@ -28,6 +29,10 @@ type Zone struct {
 	// Local answers localhost and the loopback zones. Any answers queries of type ANY.
 	Local *Local
 	Any   bool
+	// Chaos answers questions about the server in the class CH; nil: they are REFUSED.
+	Chaos *Chaos
+	// Header are the flags that are changed in queries and replies; nil: none are.
+	Header *config.Header
 	// Limit limits the queries of each client; nil: there is no limit.
 	Limit *ClientLimit
 	// ACL decides which clients may ask what; nil: every client may ask everything.

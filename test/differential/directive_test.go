@@ -20,6 +20,8 @@ type ruleSet struct {
 	text string
 	// names are asked for besides those of every rule set.
 	names []string
+	// server are names that are asked for in the class CH.
+	server []string
 	// caches says that answers are held.
 	caches bool
 }
@@ -56,6 +58,10 @@ var ruleSets = []ruleSet{
 	{name: "local", text: "local", names: []string{"localhost.", "x.localhost.", "localhost.ext.test.", "127.in-addr.arpa.", "0.in-addr.arpa.", "255.in-addr.arpa.", "1.0.0.127.in-addr.arpa.", "2.0.0.127.in-addr.arpa.", "localhost.localdomain.", "LocalHost."}},
 	{name: "minimal", text: "minimal"},
 	{name: "minimal and cache", text: "minimal\ncache 30", caches: true},
+	{name: "chaos", text: "chaos some-server-1 someone@ext.test", server: []string{"version.bind.", "VERSION.server.", "hostname.bind.", "Id.Server.", "authors.bind."}},
+	{name: "header in replies", text: "header {\nresponse set aa ra\nresponse clear rd\n}\nlocal\nany\nhosts {\n192.0.2.200 in.hosts.test\nfallthrough\n}", names: []string{"in.hosts.test.", "localhost."}},
+	{name: "header in queries", text: "header {\nquery clear rd\nquery set ra aa\nresponse clear ra\nresponse set aa\nresponse clear aa\n}"},
+	{name: "no effect", text: "multisocket 2\ncancel 3s\nshed\nroot /tmp\nhttps {\nmax_connections 7\nmax_streams 7\n}"},
 	{name: "nsid", text: "nsid some text"},
 
 	{name: "dns64", text: "dns64"},
@@ -207,6 +213,13 @@ func (b ruleSet) queries() []query {
 				query{name: name, qtype: kind, ednsSize: ednsSize, options: []dns.EDNS0{&dns.EDNS0_NSID{Code: dns.EDNS0NSID}}},
 				query{name: name, qtype: kind, from: "127.0.1.1"},
 				query{name: name, qtype: kind, from: "127.0.1.9", tcp: true})
+		}
+	}
+	for _, name := range b.server {
+		for _, tcp := range []bool{false, true} {
+			list = append(list, query{name: name, qtype: dns.TypeTXT, qclass: dns.ClassCHAOS, tcp: tcp},
+				query{name: name, qtype: dns.TypeTXT, qclass: dns.ClassCHAOS, tcp: tcp, ednsSize: ednsSize, do: true},
+				query{name: name, qtype: dns.TypeTXT, tcp: tcp})
 		}
 	}
 	random := rand.New(rand.NewPCG(1, 2))

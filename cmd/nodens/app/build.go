@@ -119,7 +119,7 @@ func (a *builder) buildParts(g, old *generation) error {
 // buildBlock builds the parts of p that it does not reuse.
 func (a *builder) buildBlock(g *generation, p *blockParts, old *generation) error {
 	b := p.block
-	p.policies, p.errors = newPolicies(b), a.errorLog(b)
+	p.policies, p.errors = newPolicies(b, a.opts.Build.Version), a.errorLog(b)
 	a.limiters.add(p)
 	if err := a.addHosts(p); err != nil {
 		return err

@@ -13,9 +13,11 @@ type policies struct {
 	acl   *resolver.ACL
 	local *resolver.Local
 	dns64 *resolver.DNS64
+	chaos *resolver.Chaos
 }
 
-func newPolicies(b *config.Block) (g policies) {
+// newPolicies makes the policies of b for an agent of this version.
+func newPolicies(b *config.Block, version string) (g policies) {
 	if b.ACL != nil {
 		g.acl = resolver.NewACL(b.ACL)
 	}
@@ -24,6 +26,9 @@ func newPolicies(b *config.Block) (g policies) {
 	}
 	if b.DNS64 != nil {
 		g.dns64 = resolver.NewDNS64(b.DNS64)
+	}
+	if b.Chaos != nil {
+		g.chaos = resolver.NewChaos(b.Chaos, "nodens-"+version)
 	}
 	return g
 }
@@ -35,6 +40,7 @@ func (p *blockParts) setPolicies(z *resolver.Zone) {
 	if b.ClientLimit != nil {
 		z.Limit = &resolver.ClientLimit{Limiter: p.limiter, Action: b.ClientLimit.Action}
 	}
+	z.Chaos, z.Header = p.policies.chaos, b.Header
 	z.Any, z.Minimal, z.Whoami = b.Any != nil, b.Minimal != nil, b.Whoami != nil
 	if b.NSID != nil {
 		z.NSID = b.NSID.ID
