@@ -46,8 +46,7 @@ func (g *gate) admit(q *query, mayWait bool) admission {
 	case !mayWait:
 		return refused
 	}
-	q.waiter.Value = q
-	g.slots.Wait(q.client, &q.waiter)
+	g.slots.Wait(q.client, q.wait())
 	return queued
 }
 
@@ -55,10 +54,26 @@ func (g *gate) admit(q *query, mayWait bool) admission {
 func (g *gate) release(c share.Client) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if w := g.slots.Release(c); w != nil {
+	g.slots.Release(c)
+	if g.slots.Waiting() == 0 {
+		return
+	}
+	if w := g.slots.Next(time.Now()); w != nil {
 		w.Value.slot = g
 		w.Value.complete(errAdmitted)
 	}
+}
+
+// inOrderPart is the part of the time for which a query may wait in which a client's queries are sent in order, even if
+// there are too many (see [share.Queue]): a half. What is left suffices for a burst that was too much for the first half, and
+// an answer that comes in order comes within a second of the default read timeout of two.
+const inOrderPart = 2
+
+// wait prepares the waiter of q, which waits until its next check.
+func (q *query) wait() *share.Waiter[*query] {
+	a := &q.attempt
+	q.waiter.Value, q.waiter.Late = q, a.sent.Add(a.nextCheck.Sub(a.sent)/inOrderPart)
+	return &q.waiter
 }
 
 // cancel takes q out of the queue. It returns false if q has a slot already: then it is in q.done or about to be.

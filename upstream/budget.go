@@ -180,8 +180,7 @@ func (b *budget) admit(q *query, u urgency, now time.Time) admission {
 		return admitted
 	case u == forClient:
 		b.waited++
-		q.waiter.Value = q
-		b.queue.Push(q.client, &q.waiter)
+		b.queue.Push(q.client, q.wait())
 		b.schedule()
 		return queued
 	}
@@ -278,7 +277,7 @@ func (b *budget) serve(now time.Time) {
 	b.refill(now)
 	for b.queue.Len() > 0 && (b.tokens >= 1 || b.rate == 0) {
 		b.spend(now)
-		q := b.queue.Pop().Value
+		q := b.queue.Pop(now).Value
 		q.hasToken = true
 		q.complete(errAdmitted)
 	}
@@ -324,8 +323,8 @@ func (b *budget) stats(now time.Time) *BudgetStats {
 	if b.rate > 0 {
 		s.Used = b.sent.lastSecond(now.Sub(b.created)) / b.rate
 	}
-	b.queue.EachClient(func(first *share.Waiter[*query], n int) {
-		c := BudgetClient{Addr: first.Value.clientAddr, Waiting: n}
+	b.queue.EachClient(func(oldest *share.Waiter[*query], n int) {
+		c := BudgetClient{Addr: oldest.Value.clientAddr, Waiting: n}
 		i, _ := slices.BinarySearchFunc(s.Clients, c, func(a, b BudgetClient) int { return b.Waiting - a.Waiting })
 		if i < maxShownClients {
 			s.Clients = slices.Insert(s.Clients, i, c)

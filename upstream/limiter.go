@@ -42,7 +42,7 @@ func (p *Pool) acquire(ctx context.Context, from *From) error {
 // awaitSlot waits for a slot of c, for at most the read timeout.
 func (p *Pool) awaitSlot(ctx context.Context, c share.Client) error {
 	granted := make(chan struct{}, 1)
-	w := &share.Waiter[chan<- struct{}]{Value: granted}
+	w := &share.Waiter[chan<- struct{}]{Value: granted, Late: time.Now().Add(p.cfg.ReadTimeout / inOrderPart)}
 	if err := p.limiter.wait(c, w); err != nil {
 		return err
 	}
@@ -105,13 +105,22 @@ func (l *limiter) release(c share.Client) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.limit > 0 {
-		if w := l.slots.Release(c); w != nil {
-			l.active++
-			w.Value <- struct{}{}
-		}
+		l.slots.Release(c)
+		l.passOn()
 	}
 	if l.active--; l.active == 0 && l.closed {
 		close(l.idle)
+	}
+}
+
+// passOn gives the slot that has become free to who waits for it; l is locked.
+func (l *limiter) passOn() {
+	if l.slots.Waiting() == 0 {
+		return
+	}
+	if w := l.slots.Next(time.Now()); w != nil {
+		l.active++
+		w.Value <- struct{}{}
 	}
 }
 

@@ -1,9 +1,15 @@
 package share
 
-// Queue orders what waits for a slot or a token: the clients take turns, and the waiters of one client are served in the
-// order of their arrival. A client that has fewer waiters than others waits for at most one turn of each. The
-// zero value is an empty queue. It is not safe for concurrent use. All operations take constant
-// time; [Queue.Push] allocates only if the client's number is greater than all before.
+import "time"
+
+// Queue orders what waits for a slot or a token: the clients take turns. A client that has fewer waiters than others waits
+// for at most one turn of each. The zero value is an empty queue. It is not safe for concurrent use. All
+// operations take constant time; [Queue.Push] allocates only if the client's number is greater than all before.
+//
+// The waiters of one client are served in the order of their arrival, unless it is overloaded: its oldest waiter is late
+// (see [Waiter]), and since that one arrived, more have arrived than were served. Then the newest is served first. In order,
+// all would be served late: those at the front when it is almost too late for them, and those behind not in time. A client
+// that asks for no more than its turns serve keeps the order, and so does one that recovers from a burst.
 type Queue[T any] struct {
 	lines []line[T] // by the client's number
 	turn  Client    // whose turn is next, if n > 0
@@ -15,15 +21,27 @@ type line[T any] struct {
 	first, last *Waiter[T]
 	n           int
 	next, prev  Client
+	// arrived and served count the waiters that were pushed and popped; they wrap around.
+	arrived, served uint32
+}
+
+// overloaded reports whether the newest waiter is to be served first; l is not empty.
+func (l *line[T]) overloaded(now time.Time) bool {
+	w := l.first
+	return !w.Late.IsZero() && !now.Before(w.Late) && l.arrived-w.arrived > l.served-w.served
 }
 
 // Waiter is an entry of a [Queue]. It is a field of what waits, so that waiting allocates
 // nothing. A Waiter is in one queue at most.
 type Waiter[T any] struct {
-	Value      T
-	client     Client
-	queued     bool
-	next, prev *Waiter[T]
+	Value T
+	// Late is when it has waited for so long that the order matters less than that others are served in time; zero: never.
+	Late time.Time
+
+	client          Client
+	queued          bool
+	next, prev      *Waiter[T]
+	arrived, served uint32 // the counters of the line when it was pushed, itself included
 }
 
 // Queued reports whether w is in a queue.
@@ -32,7 +50,7 @@ func (w *Waiter[T]) Queued() bool { return w.queued }
 // Len returns the number of waiters.
 func (q *Queue[T]) Len() int { return q.n }
 
-// Push adds w, which is in no queue, as the last waiter of c.
+// Push adds w, which is in no queue, as the newest waiter of c.
 func (q *Queue[T]) Push(c Client, w *Waiter[T]) {
 	if n := int(c) + 1 - len(q.lines); n > 0 {
 		q.lines = append(q.lines, make([]line[T], n)...)
@@ -46,6 +64,8 @@ func (q *Queue[T]) Push(c Client, w *Waiter[T]) {
 		q.join(c)
 	}
 	l.last = w
+	l.arrived++
+	w.arrived, w.served = l.arrived, l.served
 	l.n++
 	q.n++
 }
@@ -71,13 +91,18 @@ func (q *Queue[T]) Skip() {
 	}
 }
 
-// Pop removes and returns the waiter whose turn it is; nil if the queue is empty.
-func (q *Queue[T]) Pop() *Waiter[T] {
+// Pop removes and returns the waiter whose turn it is at now; nil if the queue is empty.
+func (q *Queue[T]) Pop(now time.Time) *Waiter[T] {
 	if q.n == 0 {
 		return nil
 	}
 	c := q.turn
-	w := q.lines[c].first
+	l := &q.lines[c]
+	w := l.first
+	if l.overloaded(now) {
+		w = l.last
+	}
+	l.served++
 	q.Remove(w)
 	if q.turn == c { // it has more waiters
 		q.Skip()
@@ -118,9 +143,9 @@ func (q *Queue[T]) leave(c Client) {
 	}
 }
 
-// EachClient calls f for each client that waits, in the order of their turns, with its first waiter and the number of
+// EachClient calls f for each client that waits, in the order of their turns, with its oldest waiter and the number of
 // its waiters.
-func (q *Queue[T]) EachClient(f func(first *Waiter[T], n int)) {
+func (q *Queue[T]) EachClient(f func(oldest *Waiter[T], n int)) {
 	if q.n == 0 {
 		return
 	}

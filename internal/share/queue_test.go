@@ -4,6 +4,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -29,7 +30,7 @@ func TestQueueTurns(t *testing.T) {
 	}
 	var got []string
 	for q.Len() > 0 {
-		got = append(got, q.Pop().Value)
+		got = append(got, q.Pop(time.Time{}).Value)
 		if len(got) == 2 {
 			push(4, "d1")
 		}
@@ -37,8 +38,53 @@ func TestQueueTurns(t *testing.T) {
 	if d := cmp.Diff([]string{"a1", "b1", "a2", "b2", "d1", "a3", "a4"}, got); d != "" {
 		t.Errorf("served (-want +got):\n%s", d)
 	}
-	if q.Pop() != nil {
+	if q.Pop(time.Time{}) != nil {
 		t.Error("an empty queue has a waiter")
+	}
+}
+
+// TestQueueOverload: the newest waiter of a client is served first while its oldest is late and, since that one arrived, more have
+// arrived than were served. Other clients keep their turns and their order.
+func TestQueueOverload(t *testing.T) {
+	start := time.Now()
+	late := start.Add(time.Second)
+	for _, tt := range []struct {
+		name   string
+		at     time.Time // when the later half is served
+		behind []string  // what arrives before that
+		want   []string
+	}{
+		{name: "not late yet", at: late.Add(-1), behind: []string{"a5", "a6"}, want: []string{"b2", "a3", "a4", "a5", "a6"}},
+		{name: "nothing new", at: late, want: []string{"b2", "a3", "a4"}},
+		{name: "as many as served", at: late, behind: []string{"a5"}, want: []string{"b2", "a3", "a4", "a5"}},
+		{name: "more than served", at: late, behind: []string{"a5", "a6", "a7"}, want: []string{"b2", "a7", "a6", "a3", "a4", "a5"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var q share.Queue[string]
+			push := func(c share.Client, name string) {
+				q.Push(c, &share.Waiter[string]{Value: name, Late: late})
+			}
+			for _, name := range []string{"a1", "a2", "a3", "a4"} {
+				push(1, name)
+			}
+			push(2, "b1")
+			push(2, "b2")
+			for _, want := range []string{"a1", "b1", "a2"} {
+				if got := q.Pop(start).Value; got != want {
+					t.Fatalf("served %s, want %s", got, want)
+				}
+			}
+			for _, name := range tt.behind {
+				push(1, name)
+			}
+			var got []string
+			for q.Len() > 0 {
+				got = append(got, q.Pop(tt.at).Value)
+			}
+			if d := cmp.Diff(tt.want, got); d != "" {
+				t.Errorf("served (-want +got):\n%s", d)
+			}
+		})
 	}
 }
 
@@ -51,17 +97,30 @@ func TestQueueModel(t *testing.T) {
 	var q share.Queue[share.Client]
 	var circle []share.Client // in the order of their turns
 	lines := map[share.Client][]*waiter{}
+	arrived, served := map[share.Client]int{}, map[share.Client]int{}
+	behind := map[*waiter][2]int{} // arrived and served when it was pushed
+	start := time.Now()
 	drop := func(c share.Client, w *waiter) {
 		lines[c] = slices.DeleteFunc(lines[c], func(other *waiter) bool { return other == w })
 		if i := slices.Index(circle, c); len(lines[c]) == 0 {
 			circle = slices.Delete(circle, i, i+1)
 		}
 	}
+	next := func(c share.Client, now time.Time) *waiter {
+		w := lines[c][0]
+		if at := behind[w]; now.Before(w.Late) || arrived[c]-at[0] <= served[c]-at[1] {
+			return w
+		}
+		return lines[c][len(lines[c])-1]
+	}
 	for step := range 20_000 {
+		now := start.Add(time.Duration(step))
 		switch c := share.Client(random.IntN(12)); {
 		case random.IntN(5) < 2:
-			w := &waiter{Value: c}
+			w := &waiter{Value: c, Late: now.Add(time.Duration(random.IntN(200)))}
 			q.Push(c, w)
+			arrived[c]++
+			behind[w] = [2]int{arrived[c], served[c]}
 			if lines[c] = append(lines[c], w); len(lines[c]) == 1 {
 				circle = append(circle, c)
 			}
@@ -73,10 +132,11 @@ func TestQueueModel(t *testing.T) {
 			drop(c, w)
 		case len(circle) > 0:
 			c = circle[0]
-			if want, got := lines[c][0], q.Pop(); got != want {
-				t.Fatalf("step %d: got a waiter of client %d, want the first of %d", step, got.Value, c)
+			if want, got := next(c, now), q.Pop(now); got != want {
+				t.Fatalf("step %d: got the wrong waiter, of client %d, want one of %d", step, got.Value, c)
 			} else {
 				circle = append(circle[1:], c)
+				served[c]++
 				drop(c, want)
 			}
 		}
@@ -117,7 +177,11 @@ func TestSlots(t *testing.T) {
 	}
 	s.Wait(2, second)
 	s.Wait(3, third)
-	got := []*share.Waiter[int]{s.Release(2), s.Release(2), s.Release(1)}
+	var got []*share.Waiter[int]
+	for _, c := range []share.Client{2, 2, 1} {
+		s.Release(c)
+		got = append(got, s.Next(time.Time{}))
+	}
 	if d := cmp.Diff([]int{2, 3, 1}, []int{got[0].Value, got[1].Value, got[2].Value}); d != "" {
 		t.Errorf("the slots went to (-want +got):\n%s", d)
 	}
@@ -134,7 +198,11 @@ func TestSlotsFew(t *testing.T) {
 	}
 	w := new(share.Waiter[int])
 	s.Wait(2, w)
-	if !s.Cancel(w) || s.Release(1) != nil || !s.Try(2) {
+	if !s.Cancel(w) {
+		t.Error("a waiter can't be removed")
+	}
+	s.Release(1)
+	if s.Next(time.Time{}) != nil || !s.Try(2) {
 		t.Error("a slot that is released without a waiter is not free")
 	}
 }
@@ -146,7 +214,7 @@ func TestQueueAllocations(t *testing.T) {
 	if n := testing.AllocsPerRun(100, func() {
 		q.Push(3, a)
 		q.Push(5, b)
-		q.Pop()
+		q.Pop(time.Time{})
 		q.Remove(b)
 	}); n != 0 {
 		t.Errorf("%v allocations for two waiters", n)

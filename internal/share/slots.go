@@ -1,5 +1,7 @@
 package share
 
+import "time"
+
 // reservedPart is the part of the slots that one client, or all background work together, leaves free for others: one
 // eighth.
 const reservedPart = 8
@@ -68,11 +70,15 @@ func (s *Slots[T]) Wait(c Client, w *Waiter[T]) { s.queue.Push(c, w) }
 // Cancel removes w from the queue, and reports whether it was there.
 func (s *Slots[T]) Cancel(w *Waiter[T]) bool { return s.queue.Remove(w) }
 
-// Release returns a slot of c, which must have one, and passes free slots on: it returns the waiter that has one
-// now; nil if there is none.
-func (s *Slots[T]) Release(c Client) *Waiter[T] {
+// Release returns a slot of c, which must have one. While [Slots.Waiting] is not 0, call [Slots.Next] afterwards.
+func (s *Slots[T]) Release(c Client) {
 	s.held[c]--
 	s.used--
+}
+
+// Next gives a free slot to the waiter whose turn it is at now, and returns it; nil if there is no waiter or no slot
+// for it.
+func (s *Slots[T]) Next(now time.Time) *Waiter[T] {
 	if s.queue.Len() == 0 {
 		return nil
 	}
@@ -83,7 +89,7 @@ func (s *Slots[T]) Release(c Client) *Waiter[T] {
 	if !s.allowed(next) {
 		return nil
 	}
-	w := s.queue.Pop()
+	w := s.queue.Pop(now)
 	s.add(next)
 	return w
 }
