@@ -30,8 +30,9 @@ type BudgetOptions struct {
 type Budgets struct {
 	opts BudgetOptions
 
-	mu  sync.Mutex
-	all map[netip.AddrPort]*budget
+	mu    sync.Mutex
+	all   map[netip.AddrPort]*budget
+	share BudgetShare
 }
 
 // NewBudgets returns Budgets that have no budget yet.
@@ -50,6 +51,7 @@ func (bs *Budgets) open(to netip.AddrPort, m config.MaxRate) *budget {
 	b := bs.all[to]
 	if b == nil {
 		b = newBudget(to, &bs.opts)
+		b.part = bs.share.part()
 		bs.all[to] = b
 	}
 	b.setLimits(append(b.limits, m))
@@ -109,6 +111,7 @@ type budget struct {
 	fixed       config.MaxRate // the least of limits; zero: none
 	auto        *autoLimit     // nil without `max_rate auto`
 	rate, burst float64        // tokens per second, and the size of the bucket; a rate of 0 is no limit
+	part        float64        // of rate and burst that this process may use; see [BudgetShare]
 	tokens      float64
 	refilled    time.Time // when tokens was calculated
 	queue       share.Queue[*query]
@@ -121,7 +124,7 @@ type budget struct {
 
 func newBudget(to netip.AddrPort, opts *BudgetOptions) *budget {
 	now := time.Now()
-	return &budget{to: to, opts: opts, created: now, refilled: now}
+	return &budget{to: to, opts: opts, created: now, refilled: now, part: 1}
 }
 
 // setLimits sets the limits of the servers, of which the least applies.
@@ -143,7 +146,8 @@ func (b *budget) setLimits(limits []config.MaxRate) {
 	b.limited.Store(auto || fixed.PerSecond > 0)
 }
 
-// applyLimit sets rate and burst from fixed and auto; b is locked. A bucket that gets its first limit is full.
+// applyLimit sets rate and burst from fixed and auto; b is locked. A bucket that gets its first limit is full, but empty if
+// another process sends queries, too.
 func (b *budget) applyLimit(now time.Time) {
 	b.refill(now)
 	old := b.rate
@@ -152,17 +156,20 @@ func (b *budget) applyLimit(now time.Time) {
 		b.rate = b.auto.limit
 		b.burst = max(1, b.rate/config.MaxRateBurstPart)
 	}
-	if old == 0 {
+	switch {
+	case old == 0 && b.part < 1:
+		b.tokens = 0
+	case old == 0:
 		b.tokens = b.burst
 	}
-	b.tokens = min(b.tokens, b.burst)
+	b.tokens = min(b.tokens, b.size())
 	b.serve(now)
 }
 
 // refill adds the tokens since the last call; b is locked.
 func (b *budget) refill(now time.Time) {
 	if d := now.Sub(b.refilled); d > 0 {
-		b.tokens = min(b.burst, b.tokens+b.rate*d.Seconds())
+		b.tokens = min(b.size(), b.tokens+b.part*b.rate*d.Seconds())
 		b.refilled = now
 	}
 }
@@ -220,9 +227,9 @@ func (b *budget) enough(u urgency) bool {
 	least := 1.0
 	switch u {
 	case background:
-		least = max(1, b.burst/2)
+		least = max(1, b.size()/2)
 	case forProbe:
-		least = max(1, b.burst/4)
+		least = max(1, b.size()/4)
 	case forDown: // its tokens are hardly used by others
 		return b.tokens >= 1
 	}
@@ -250,7 +257,7 @@ func (b *budget) spend(now time.Time) {
 func (b *budget) refund() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.tokens = min(b.burst, b.tokens+1)
+	b.tokens = min(b.size(), b.tokens+1)
 	b.sent.current = max(0, b.sent.current-1)
 }
 
@@ -290,13 +297,15 @@ func (b *budget) serve(now time.Time) {
 // high rate does not wake the agent for each token.
 const minServeInterval = time.Millisecond
 
-// schedule sets the timer to when the next token is there, unless it is set; b is locked and has a rate.
+// schedule sets the timer to when the next token is there, unless it is set; b is locked and has a rate. Without a part of
+// the budget there will be no token until setPart.
 func (b *budget) schedule() {
-	if b.scheduled {
+	if b.scheduled || b.part == 0 {
 		return
 	}
 	b.scheduled = true
-	seconds := max((1-b.tokens)/b.rate, min(minServeInterval.Seconds(), b.burst/(2*b.rate)))
+	rate := b.rate * b.part
+	seconds := max((1-b.tokens)/rate, min(minServeInterval.Seconds(), b.size()/(2*rate)))
 	d := time.Duration(seconds*float64(time.Second)) + 1 // rounded up
 	if b.timer == nil {
 		b.timer = time.AfterFunc(d, b.onTimer)

@@ -41,16 +41,16 @@ func (o *outcomes) add(took time.Duration, err error) {
 // TestOverloadIsFresh: what clients get that ask for three times their share comes within a second, not at the end of
 // the time-out, whatever they wait for; and it is as much as the server could answer.
 func TestOverloadIsFresh(t *testing.T) {
-	const clients, seconds = 10, 8
+	const clients, seconds = 4, 6
 	for name, tt := range map[string]struct {
 		rate          config.MaxRate
 		maxConcurrent int
 		delay         time.Duration
 		gate          int
 	}{
-		"max_rate":       {rate: config.MaxRate{PerSecond: 950, Burst: 47}, delay: 2 * time.Millisecond},
-		"in flight":      {delay: 100 * time.Millisecond, gate: 95},
-		"max_concurrent": {delay: 100 * time.Millisecond, maxConcurrent: 95},
+		"max_rate":       {rate: config.MaxRate{PerSecond: 120, Burst: 6}, delay: 2 * time.Millisecond},
+		"in flight":      {delay: 100 * time.Millisecond, gate: 12},
+		"max_concurrent": {delay: 100 * time.Millisecond, maxConcurrent: 12},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -66,13 +66,13 @@ func TestOverloadIsFresh(t *testing.T) {
 				var all sync.WaitGroup
 				for c := range clients {
 					all.Go(func() {
-						time.Sleep(time.Duration(c) * 100 * time.Microsecond)
-						offer(t, p, share.Client(c+1), 300, seconds*time.Second, got[c].add)
+						time.Sleep(time.Duration(c) * time.Millisecond)
+						offer(t, p, share.Client(c+1), 90, seconds*time.Second, got[c].add)
 					})
 				}
 				all.Wait()
 				for c := range got {
-					checkOverload(t, c, &got[c], 95*seconds)
+					checkOverload(t, c, &got[c], 30*seconds)
 				}
 				s := p.servers()[0]
 				if n := s.udpGate.slots.Waiting() + s.budget.queue.Len() + p.limiter.slots.Waiting(); n != 0 {
@@ -105,26 +105,26 @@ func TestBurstIsAnswered(t *testing.T) {
 		burst, perSecond int
 		others           int
 	}{
-		"alone, almost the time-out":  {burst: 1850},
-		"alone, and more of it":       {burst: 1000, perSecond: 400},
-		"beside others":               {burst: 170, others: 9},
-		"beside others, most of it":   {burst: 60, perSecond: 80, others: 9},
-		"beside others, at its share": {burst: 100, perSecond: 90, others: 9},
-		"beside others, little else":  {burst: 150, perSecond: 10, others: 9},
+		"alone, almost the time-out":   {burst: 230},
+		"alone, with more queries":     {burst: 120, perSecond: 50},
+		"beside others":                {burst: 50, others: 3},
+		"beside others, mostly steady": {burst: 20, perSecond: 25, others: 3},
+		"beside others, at its share":  {burst: 29, perSecond: 28, others: 3},
+		"beside others, little else":   {burst: 44, perSecond: 5, others: 3},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				via := newSimulated(time.Millisecond)
-				p := newSimulatedPool(simulatedTo(config.MaxRate{PerSecond: 950, Burst: 47}, simulatedServer), Options{}, via)
+				p := newSimulatedPool(simulatedTo(config.MaxRate{PerSecond: 120, Burst: 6}, simulatedServer), Options{}, via)
 				defer p.Close()
 				var all sync.WaitGroup
 				var got, ignored outcomes
 				for c := range tt.others {
-					all.Go(func() { offer(t, p, share.Client(c+2), 300, 12*time.Second, ignored.add) })
+					all.Go(func() { offer(t, p, share.Client(c+2), 90, 9*time.Second, ignored.add) })
 				}
-				time.Sleep(4 * time.Second)
+				time.Sleep(3 * time.Second)
 				if tt.perSecond > 0 {
-					all.Go(func() { offer(t, p, 1, tt.perSecond, 7*time.Second, got.add) })
+					all.Go(func() { offer(t, p, 1, tt.perSecond, 5*time.Second, got.add) })
 				}
 				for i := range tt.burst {
 					all.Go(func() {
@@ -134,7 +134,7 @@ func TestBurstIsAnswered(t *testing.T) {
 					})
 				}
 				all.Wait()
-				if want := tt.burst + 7*tt.perSecond; got.ok != want {
+				if want := tt.burst + 5*tt.perSecond; got.ok != want {
 					t.Errorf("%d of %d queries were answered, the slowest after %v", got.ok, want, got.slowest)
 				}
 			})

@@ -14,6 +14,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/baseline"
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/handover"
+	"github.com/nodens-dns/nodens/upstream"
 )
 
 const (
@@ -226,6 +227,7 @@ func (a *agent) giveBack(ctx context.Context, reason handover.Reason) (given boo
 			return false, errors.New("a successor has taken over")
 		}
 	}
+	a.builder.budgets.SetShare(upstream.HalfBudget)
 	done := make(chan error, 1)
 	go func() { done <- a.predecessor.Return(ctx, handoverSource{a}, reason) }()
 	for waiting := true; waiting; {
@@ -240,6 +242,7 @@ func (a *agent) giveBack(ctx context.Context, reason handover.Reason) (given boo
 		if host != nil {
 			host.Continue()
 		}
+		a.builder.budgets.SetShare(upstream.WholeBudget)
 		return false, err
 	}
 	if err != nil {

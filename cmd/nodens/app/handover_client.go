@@ -16,6 +16,7 @@ import (
 	"github.com/nodens-dns/nodens/cache"
 	"github.com/nodens-dns/nodens/internal/handover"
 	"github.com/nodens-dns/nodens/server"
+	"github.com/nodens-dns/nodens/upstream"
 )
 
 const (
@@ -96,6 +97,9 @@ func (a *agent) connectPredecessor(ctx context.Context) error {
 		a.log.Warn("no handover; starting beside the running agent", "dir", a.opts.HandoverDir, "err", err)
 	}
 	a.predecessor, a.ownsNode = from, from == nil
+	if from != nil {
+		a.builder.budgets.SetShare(upstream.NoBudget)
+	}
 	return nil
 }
 
@@ -225,14 +229,17 @@ func (a *agent) receiveCache(ctx context.Context, caches map[string]*cache.Cache
 	return n, errors.Join(err, stream.Close())
 }
 
-// commitHandover completes the handover: from now on this agent serves the node.
+// commitHandover completes the handover: from now on this agent serves the node. The predecessor has half of the budgets of
+// upstreams until its last query is answered.
 func (a *agent) commitHandover(ctx context.Context) error {
+	defer a.builder.budgets.SetShare(upstream.WholeBudget)
 	if a.predecessor == nil {
 		return nil
 	}
 	if err := a.receiveStatistics(ctx); err != nil || a.predecessor == nil {
 		return err
 	}
+	a.builder.budgets.SetShare(upstream.HalfBudget)
 	if err := a.predecessor.Commit(ctx, a.adoptConn); err != nil {
 		return a.predecessorLost("committing", err)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/nodens-dns/nodens/cache"
 	"github.com/nodens-dns/nodens/internal/baseline"
 	"github.com/nodens-dns/nodens/internal/handover"
+	"github.com/nodens-dns/nodens/upstream"
 )
 
 const (
@@ -90,9 +91,12 @@ func (e handoverSource) WriteCache(ctx context.Context, w io.Writer) error {
 
 // Suspend leaves everything to the successor, and returns when no query is in flight.
 func (e handoverSource) Suspend(ctx context.Context, pass func(handover.Conn) error) error {
+	e.builder.budgets.SetShare(upstream.HalfBudget)
 	if !e.callMain(e.suspend) {
+		e.builder.budgets.SetShare(upstream.WholeBudget)
 		return handover.ErrBusy
 	}
+	defer e.builder.budgets.SetShare(upstream.NoBudget)
 	return e.server.Suspend(ctx, func(at netip.AddrPort, conn *net.TCPConn, read []byte) error {
 		file, err := conn.File()
 		if err != nil {
@@ -145,6 +149,7 @@ func (a *agent) resume(ctx context.Context) {
 		return
 	}
 	a.resumeReading(ctx)
+	a.builder.budgets.SetShare(upstream.WholeBudget)
 	a.inactive = false
 	err := a.setUpInterface(ctx)
 	if err == nil {
@@ -165,6 +170,7 @@ func (a *agent) resumeReading(context.Context) {
 	}
 	a.log.Warn("the other agent has ended or gives back; serving again")
 	a.socketsShared = 0
+	a.builder.budgets.SetShare(upstream.HalfBudget)
 	a.server.Resume()
 	a.http.resume()
 	a.yielded.Store(false)
