@@ -231,8 +231,12 @@ func (a *agent) receiveCache(ctx context.Context, caches map[string]*cache.Cache
 
 // commitHandover completes the handover: from now on this agent serves the node. The predecessor has half of the budgets of
 // upstreams until its last query is answered.
-func (a *agent) commitHandover(ctx context.Context) error {
-	defer a.builder.budgets.SetShare(upstream.WholeBudget)
+func (a *agent) commitHandover(ctx context.Context) (err error) {
+	defer func() {
+		if err == nil { // else the predecessor keeps serving
+			a.builder.budgets.SetShare(upstream.WholeBudget)
+		}
+	}()
 	if a.predecessor == nil {
 		return nil
 	}
