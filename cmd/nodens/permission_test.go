@@ -58,9 +58,9 @@ func TestPermission(t *testing.T) {
 	}
 }
 
-// chance are the scenarios in which chance or speed decides which server answers, or which
-// queries come before a reload.
-var chance = []string{"dot-cold-burst", "frozen", "hedge", "outage", "policy-random", "policy-round-robin", "policy-sequential", "reload-under-load", "tcp-reset"}
+// chance are the scenarios in which chance or speed decides which server answers, which
+// queries come before a reload, or which are within a budget.
+var chance = []string{"dot-cold-burst", "frozen", "hedge", "max-rate", "outage", "policy-random", "policy-round-robin", "policy-sequential", "reload-under-load", "tcp-reset"}
 
 // simultaneous reports whether clients ask at once, or until a reply is as expected. How many
 // queries share an exchange, or are sent at all, is then a matter of speed.
