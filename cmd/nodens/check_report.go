@@ -82,6 +82,14 @@ func nameList(zones []wire.Name) (list []string) {
 	return list
 }
 
+// addZoneFiles adds the zones that are read from files.
+func (s *steps) addZoneFiles(b *config.Block) {
+	for f := b.ZoneFile; f != nil; f = f.Next {
+		s.add("file", f.Zones, "%s for %s", f.Path, names(f.Zones))
+		s.addFallthrough("file", f.Fallthrough)
+	}
+}
+
 // addSources adds the directives that have answers.
 func (s *steps) addSources(b *config.Block) {
 	if a := b.Autopath; a != nil {
@@ -107,6 +115,7 @@ func (s *steps) addSources(b *config.Block) {
 		}
 		s.addFallthrough("kubernetes", k.Fallthrough)
 	}
+	s.addZoneFiles(b)
 	if c := b.Cache; c != nil {
 		s.add("cache", c.Zones, "%d answers up to %s, %d denials up to %s, for %s",
 			c.Success.Entries, c.Success.MaxTTL, c.Denial.Entries, c.Denial.MaxTTL, names(c.Zones))

@@ -105,6 +105,7 @@ type Block struct {
 	Hosts       *Hosts       `directive:"hosts"`
 	K8sExternal *K8sExternal `directive:"k8s_external"`
 	Kubernetes  *Kubernetes  `directive:"kubernetes"`
+	ZoneFile    *ZoneFile    `directive:"file"`
 	Loop        *Loop        `directive:"loop"`
 	Cache       *Cache       `directive:"cache"`
 	Forward     *Forward     `directive:"forward"`

@@ -100,6 +100,14 @@ func TestDirectives(t *testing.T) {
 		{"round_robin", "loadbalance", "loadbalance round_robin", &Loadbalance{}},
 		{"default", "loop", "loop", &Loop{}},
 
+		{"default", "file", "file db", &ZoneFile{Path: "db", Zones: zone, Reload: time.Minute}},
+		{"options", "file", "file /db a.test {\nreload 0s\nreload_by_mtime\nupstream\nfallthrough b.a.test\n}", &ZoneFile{
+			Path: "/db", Zones: names(t, "a.test"), ByModTime: true, Fallthrough: &Fallthrough{Zones: names(t, "b.a.test")},
+		}},
+		{"below root", "file", "root ..\nfile db", &ZoneFile{Path: "../db", Zones: zone, Reload: time.Minute}},
+		{"two", "file", "file one a.test\nfile two b.test", &ZoneFile{
+			Path: "one", Zones: names(t, "a.test"), Reload: time.Minute, Next: &ZoneFile{Path: "two", Zones: names(t, "b.test"), Reload: time.Minute},
+		}},
 		{"default", "hosts", "hosts", hosts(func(*Hosts) {})},
 		{"file and zones", "hosts", "hosts /nonexistent/hosts a.test 192.0.2.0/24", hosts(func(h *Hosts) {
 			h.File, h.Zones = "/nonexistent/hosts", names(t, "a.test", "2.0.192.in-addr.arpa")
@@ -225,7 +233,7 @@ func TestTable(t *testing.T) {
 	want := []string{
 		"root", "metadata", "tls", "timeouts", "reload", "nsid", "bufsize", "bind", "debug", "ready", "health", "pprof", "prometheus", "errors",
 		"log", "dnstap", "trace", "view", "client_limit", "acl", "any", "local", "dns64", "chaos", "header", "loadbalance", "minimal", "rewrite", "autopath", "template",
-		"hosts", "k8s_external", "kubernetes", "loop", "cache", "forward", "whoami",
+		"hosts", "k8s_external", "kubernetes", "file", "loop", "cache", "forward", "whoami",
 		"cancel", "https", "multisocket", "shed",
 	}
 	if diff := cmp.Diff(want, Directives()); diff != "" {

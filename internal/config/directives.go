@@ -135,7 +135,6 @@ var refused = []refusal{
 	{"dynupdate", serveElsewhere},
 	{"erratic", "take it out; it is for tests of clients"},
 	{"etcd", serveElsewhere},
-	{"file", serveElsewhere},
 	{"geoip", "take it out; a view selects clients by their addresses"},
 	{"grpc", "use forward with tls:// or https:// upstreams"},
 	{"grpc_server", noTransport},

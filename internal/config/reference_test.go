@@ -27,11 +27,11 @@ var steps = map[string]string{
 	"bind": "sockets", "tls": "sockets", "timeouts": "sockets",
 	"reload": "process", "debug": "process", "ready": "process", "health": "process", "pprof": "process", "prometheus": "process",
 	"view": "1", "bufsize": "1", "loop": "2", "client_limit": "2", "local": "3", "any": "3", "rewrite": "4", "acl": "5",
-	"template": "6", "hosts": "7", "k8s_external": "8", "kubernetes": "9", "cache": "10", "forward": "11", "whoami": "12",
-	"autopath": "13", "dns64": "14", "minimal": "15", "nsid": "15", "loadbalance": "15",
+	"template": "6", "hosts": "7", "k8s_external": "8", "kubernetes": "9", "file": "10", "cache": "11", "forward": "12", "whoami": "13",
+	"autopath": "14", "dns64": "15", "minimal": "16", "nsid": "16", "loadbalance": "16",
 	"multisocket": "sockets", "shed": "sockets", "https": "sockets", "cancel": "process",
-	"root": "process", "chaos": "3", "header": "15",
-	"metadata": "1", "errors": "16", "log": "16", "dnstap": "16", "trace": "16",
+	"root": "process", "chaos": "3", "header": "16",
+	"metadata": "1", "errors": "17", "log": "17", "dnstap": "17", "trace": "17",
 }
 
 // nodeCache are the directives in NodeLocal DNSCache's image.

@@ -116,10 +116,11 @@ func (rt *Routes) ask(r *Request) Outcome {
 //  2. hosts: names written down by hand, which override the cluster's.
 //  3. external: names of the cluster's Services outside of the cluster.
 //  4. cluster: Services, endpoints and pods.
-//  5. resolver.arpa, which must not be forwarded (ddr.go).
-//  6. cache: answers of the upstreams. With permission to wait the forward step looks there.
-//  7. forward: the first pool that takes the name.
-//  8. whoami, or SERVFAIL: there is nobody to ask.
+//  5. file: zones from zone files.
+//  6. resolver.arpa, which must not be forwarded (ddr.go).
+//  7. cache: answers of the upstreams. With permission to wait the forward step looks there.
+//  8. forward: the first pool that takes the name.
+//  9. whoami, or SERVFAIL: there is nobody to ask.
 func (z *Zone) sources(r *Request) Outcome { //nolint:gocyclo // the order of all sources, in one place
 	if o := z.template(r); o != notMine {
 		return o
@@ -131,6 +132,9 @@ func (z *Zone) sources(r *Request) Outcome { //nolint:gocyclo // the order of al
 		return o
 	}
 	if o := z.cluster(r); o != notMine {
+		return o
+	}
+	if o := z.file(r); o != notMine {
 		return o
 	}
 	if z.undesignated(r) {

@@ -12,6 +12,7 @@ import (
 	"github.com/nodens-dns/nodens/server/hosts"
 	"github.com/nodens-dns/nodens/server/rewrite"
 	"github.com/nodens-dns/nodens/server/template"
+	"github.com/nodens-dns/nodens/server/zonefile"
 	"github.com/nodens-dns/nodens/upstream"
 )
 
@@ -47,6 +48,8 @@ type Zone struct {
 	// External has the names under which Services are reached from outside of the cluster.
 	External External
 	Cluster  Cluster
+	// File answers from zone files.
+	File *zonefile.Table
 	// Autopath follows the search paths of clients.
 	Autopath *Autopath
 	Cache    *cache.Cache

@@ -45,7 +45,7 @@ var internalBounds = []string{
 	"internal/handover.maxRest", "internal/handover.maxSkipped", "internal/handover.maxText", "internal/handover.maxVersion",
 	"internal/sketch.maxChunks",
 	"internal/stat.maxBuckets",
-	"internal/wire.maxKnown", "internal/wire.maxObjects", "internal/wire.maxPointed", "internal/wire.maxPointers",
+	"internal/wire.maxCompressed", "internal/wire.maxKnown", "internal/wire.maxObjects", "internal/wire.maxPointed", "internal/wire.maxPointers",
 	"internal/wire.maxShifts", "internal/wire.maxText",
 	"kubernetes.maxComparisons", "kubernetes.maxDepth", "kubernetes.maxEagerEndpoints", "kubernetes.maxEndpoints",
 	"kubernetes.maxExternalDepth", "kubernetes.maxObjectName", "kubernetes.maxPairs", "kubernetes.maxPointerOffset",

@@ -18,6 +18,7 @@ import (
 	"github.com/nodens-dns/nodens/server/rewrite"
 	"github.com/nodens-dns/nodens/server/tail"
 	"github.com/nodens-dns/nodens/server/template"
+	"github.com/nodens-dns/nodens/server/zonefile"
 	"github.com/nodens-dns/nodens/upstream"
 )
 
@@ -29,6 +30,7 @@ type blockParts struct {
 	limiter  *ratelimit.Limiter // of client_limit
 	errors   *resolver.ErrorLog
 	hosts    *hosts.Table
+	file     *zonefile.Table
 	view     *kubernetes.View
 	cluster  *kubernetes.Zone
 	external *kubernetes.External
@@ -124,6 +126,9 @@ func (a *builder) buildBlock(g *generation, p *blockParts, old *generation) erro
 	if err := a.addHosts(p); err != nil {
 		return err
 	}
+	if err := a.addFile(p); err != nil {
+		return err
+	}
 	if err := a.addClusterZone(g, p, old); err != nil {
 		return err
 	}
@@ -152,6 +157,17 @@ func (a *builder) addHosts(p *blockParts) (err error) {
 	}
 	if p.hosts, err = hosts.New(p.block.Hosts, hosts.Options{Logger: a.log.With("part", "hosts")}); err != nil {
 		return fmt.Errorf("line %d, hosts: %w", p.block.Line, err)
+	}
+	return nil
+}
+
+// addFile adds the table of zone files, unless p reuses one.
+func (a *builder) addFile(p *blockParts) (err error) {
+	if p.block.ZoneFile == nil || p.file != nil {
+		return nil
+	}
+	if p.file, err = zonefile.New(p.block.ZoneFile, zonefile.Options{Logger: a.log.With("part", "file")}); err != nil {
+		return fmt.Errorf("line %d, file: %w", p.block.Line, err)
 	}
 	return nil
 }

@@ -114,9 +114,17 @@ func (g *generation) start(old *generation, launch func(part any, run func(conte
 		}
 	}
 	for _, p := range g.blocks {
-		if p.hosts != nil && !old.owns(p.hosts) {
-			launch(p.hosts, p.hosts.Run)
-		}
+		p.start(old, launch)
+	}
+}
+
+// start is [generation.start] for the parts of one block.
+func (p *blockParts) start(old *generation, launch func(part any, run func(context.Context))) {
+	if p.hosts != nil && !old.owns(p.hosts) {
+		launch(p.hosts, p.hosts.Run)
+	}
+	if p.file != nil && !old.owns(p.file) {
+		launch(p.file, p.file.Run)
 	}
 }
 
@@ -126,7 +134,7 @@ func (g *generation) owns(part any) bool {
 		return false
 	}
 	return isValue(part, g.views) || isValue(part, g.taps) || isValue(part, g.exporters) || slices.ContainsFunc(g.blocks, func(p *blockParts) bool {
-		return part == any(p.hosts) || part == any(p.cache) || p.hasLoop(part) ||
+		return part == any(p.hosts) || part == any(p.file) || part == any(p.cache) || p.hasLoop(part) ||
 			slices.ContainsFunc(p.pools, func(u *upstream.Pool) bool { return part == any(u) })
 	})
 }

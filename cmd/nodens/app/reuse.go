@@ -12,7 +12,7 @@ import (
 )
 
 // Views, taps and certificates are shared: all blocks of a generation, and of the one before
-// it, with the same key have the same one (see views.go, dnstap.go and tls.go). Hosts tables,
+// it, with the same key have the same one (see views.go, dnstap.go and tls.go). Hosts tables, zone files,
 // pools, caches and limiters belong to one block each; this file matches them across a reload by what
 // they are made of, wherever their block stands in the Corefile.
 
@@ -27,7 +27,7 @@ type partKey struct {
 }
 
 // partKeys are the keys of a block's parts.
-type partKeys struct{ hosts, pools, cache, limit partKey }
+type partKeys struct{ hosts, file, pools, cache, limit partKey }
 
 // upstreamContent is what the pools of a block are made of.
 type upstreamContent struct {
@@ -55,6 +55,9 @@ func newPartKeys(cfg *config.Config, b *config.Block, view string) (keys partKey
 	place := fmt.Sprintf("%v %v %q", b.Transport, b.Listen, b.ViewName())
 	if b.Hosts != nil {
 		keys.hosts = partKey{*b.Hosts, place}
+	}
+	if b.ZoneFile != nil {
+		keys.file = partKey{*b.ZoneFile, place}
 	}
 	if b.ClientLimit != nil {
 		settings := *b.ClientLimit
@@ -124,33 +127,26 @@ func findPart(have []partKey, used []bool, w partKey, samePlace bool) int {
 	return -1
 }
 
-// reuseParts gives the blocks of g the hosts tables, pools, caches and limiters of old (nil: none) that
+// reuseParts gives the blocks of g the hosts tables, zone files, pools, caches and limiters of old (nil: none) that
 // are made of the same.
 func (g *generation) reuseParts(old *generation) {
 	if old == nil {
 		return
 	}
-	match := func(kind func(partKeys) partKey) []int { return matchParts(old.keys(kind), g.keys(kind)) }
-	for i, j := range match(func(k partKeys) partKey { return k.hosts }) {
-		if j >= 0 {
-			g.blocks[i].hosts = old.blocks[j].hosts
+	reuse := func(kind func(partKeys) partKey, take func(to, from *blockParts)) {
+		for i, j := range matchParts(old.keys(kind), g.keys(kind)) {
+			if j >= 0 {
+				take(g.blocks[i], old.blocks[j])
+			}
 		}
 	}
-	for i, j := range match(func(k partKeys) partKey { return k.pools }) {
-		if j >= 0 {
-			g.blocks[i].pools, g.blocks[i].previousLoops = old.blocks[j].pools, old.blocks[j].loops
-		}
-	}
-	for i, j := range match(func(k partKeys) partKey { return k.limit }) {
-		if j >= 0 {
-			g.blocks[i].limiter = old.blocks[j].limiter
-		}
-	}
-	for i, j := range match(func(k partKeys) partKey { return k.cache }) {
-		if j >= 0 {
-			g.blocks[i].cache = old.blocks[j].cache
-		}
-	}
+	reuse(func(k partKeys) partKey { return k.hosts }, func(to, from *blockParts) { to.hosts = from.hosts })
+	reuse(func(k partKeys) partKey { return k.file }, func(to, from *blockParts) { to.file = from.file })
+	reuse(func(k partKeys) partKey { return k.pools }, func(to, from *blockParts) {
+		to.pools, to.previousLoops = from.pools, from.loops
+	})
+	reuse(func(k partKeys) partKey { return k.limit }, func(to, from *blockParts) { to.limiter = from.limiter })
+	reuse(func(k partKeys) partKey { return k.cache }, func(to, from *blockParts) { to.cache = from.cache })
 }
 
 // keys returns the keys of one kind of all blocks.

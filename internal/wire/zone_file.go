@@ -1,0 +1,97 @@
+package wire
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"iter"
+	"path/filepath"
+	"strings"
+
+	"github.com/miekg/dns"
+)
+
+// ErrZoneFile is wrapped by the errors of [ZoneFile.Records].
+var ErrZoneFile = errors.New("invalid zone file")
+
+// ZoneFile is a master file (RFC 1035, 5).
+type ZoneFile struct {
+	Origin Name
+	// Path is the file's absolute path, for errors and for relative names of $INCLUDE.
+	Path string
+	// Files opens the files of $INCLUDE by their absolute paths without the leading slash; nil: none
+	// can be included.
+	Files fs.FS
+}
+
+// Records iterates over the records that text has, in order. $ORIGIN, $TTL, $INCLUDE (seven
+// levels deep) and $GENERATE (65,536 records in one line) are understood. The names of owners,
+// and those in NS, SOA, CNAME, MX, SVCB and HTTPS records, are in lower case, as CoreDNS has them. The record is valid
+// until the next one is read. An error is the last element; it has the line.
+func (f ZoneFile) Records(text io.Reader) iter.Seq2[RR, error] {
+	return func(yield func(RR, error) bool) {
+		p := dns.NewZoneParser(text, f.Origin.String(), filepath.ToSlash(f.Path))
+		if f.Files != nil {
+			p.SetIncludeAllowed(true)
+			p.SetIncludeFS(f.Files)
+		}
+		buf := make([]byte, MaxMessage+MaxName)
+		for rr, ok := p.Next(); ok; rr, ok = p.Next() {
+			packed, err := zoneRecord(buf, rr)
+			if !yield(packed, err) || err != nil {
+				return
+			}
+		}
+		if err := p.Err(); err != nil {
+			yield(RR{}, fmt.Errorf("%w: %w", ErrZoneFile, err))
+		}
+	}
+}
+
+// zoneRecord packs rr into buf.
+func zoneRecord(buf []byte, rr dns.RR) (RR, error) {
+	h := rr.Header()
+	if h.Class != dns.ClassINET {
+		return RR{}, fmt.Errorf("%w: %s has the class %s; only the class IN is served", ErrZoneFile, h.Name, dns.Class(h.Class))
+	}
+	lowerTargets(rr)
+	n, err := dns.PackRR(rr, buf, 0, nil, false)
+	if err != nil {
+		return RR{}, fmt.Errorf("%w: the record %q: %w", ErrZoneFile, rr.String(), err)
+	}
+	r, ok := readRecord(buf[:n], 0)
+	if !ok {
+		return RR{}, fmt.Errorf("%w: the record %q does not fit into a message", ErrZoneFile, rr.String())
+	}
+	owner := buf[:r.Data-10]
+	for i, c := range owner {
+		owner[i] = lower[c]
+	}
+	return RR{Owner: owner, Type: r.Type, TTL: r.TTL, Data: buf[r.Data:r.End]}, nil
+}
+
+// lowerTargets puts the names in the RDATA of some types in lower case.
+func lowerTargets(rr dns.RR) {
+	for _, name := range targetNames(rr) {
+		*name = strings.ToLower(*name)
+	}
+}
+
+func targetNames(rr dns.RR) []*string {
+	switch rr := rr.(type) {
+	case *dns.NS:
+		return []*string{&rr.Ns}
+	case *dns.SOA:
+		return []*string{&rr.Ns, &rr.Mbox}
+	case *dns.CNAME:
+		return []*string{&rr.Target}
+	case *dns.MX:
+		return []*string{&rr.Mx}
+	case *dns.SVCB:
+		return []*string{&rr.Target}
+	case *dns.HTTPS:
+		return []*string{&rr.Target}
+	}
+	return nil
+}
