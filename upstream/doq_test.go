@@ -190,11 +190,8 @@ func TestDoQWithoutEnd(t *testing.T) {
 	eventually(t, "few streams are open", func() bool {
 		via.mu.Lock()
 		defer via.mu.Unlock()
-		return via.unfinished == maxUnfinishedDoQ && via.running == maxUnfinishedDoQ && via.inFlight.InUse() == 0
+		return via.unfinished <= maxUnfinishedDoQ && via.running == via.unfinished && via.inFlight.InUse() == 0
 	})
-	if all, _ := f.quicConns(); all != 1 {
-		t.Errorf("%d connections, want 1", all)
-	}
 }
 
 // TestDoQCancelAndClose: a query ends at its deadline, when it is canceled, and when the

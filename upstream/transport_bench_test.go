@@ -4,6 +4,7 @@ package upstream
 
 import (
 	"bufio"
+	"context"
 	"crypto/tls"
 	"encoding/binary"
 	"fmt"
@@ -20,11 +21,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quic-go/quic-go"
+
 	"github.com/nodens-dns/nodens/internal/config"
 )
 
-// benchServerEnv is set for the process that BenchmarkTransport queries: to tcp, tls or
-// https, followed by a colon and the time that each answer takes.
+// benchServerEnv is set for the process that BenchmarkTransport queries: to tcp, tls,
+// https or quic, followed by a colon and the time that each answer takes.
 const benchServerEnv = "NODENS_BENCH_SERVER"
 
 // TestBenchServer is that process. It ends with its standard input.
@@ -37,12 +40,21 @@ func TestBenchServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	a := newAuthority(t)
+	cfg := a.server("dns.test")
+	if over == "quic" {
+		l, err := listenQUIC(cfg, wait)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Printf("at %s %s\n", l.Addr(), a.file)
+		io.Copy(io.Discard, os.Stdin)
+		return
+	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := newAuthority(t)
-	cfg := a.server("dns.test")
 	fmt.Printf("at %s %s\n", l.Addr(), a.file)
 	if over == "https" {
 		cfg.NextProtos = []string{"h2"}
@@ -58,6 +70,42 @@ func TestBenchServer(t *testing.T) {
 		go acceptBenchConns(l, wait)
 	}
 	io.Copy(io.Discard, os.Stdin)
+}
+
+// listenQUIC serves DNS over QUIC, with as many streams as other servers allow.
+func listenQUIC(cfg *tls.Config, wait time.Duration) (*quic.Listener, error) {
+	cfg.NextProtos = []string{doqALPN}
+	l, err := quic.ListenAddr("127.0.0.1:0", cfg, &quic.Config{MaxIncomingStreams: 256})
+	if err != nil {
+		return nil, err
+	}
+	answer := func(s *quic.Stream) {
+		b, err := io.ReadAll(s)
+		if err != nil { // canceled
+			return
+		}
+		time.Sleep(wait)
+		s.Write(prefixed(answerA(b[2:])))
+		s.Close()
+	}
+	go func() {
+		for {
+			c, err := l.Accept(context.Background())
+			if err != nil {
+				return
+			}
+			go func() {
+				for {
+					s, err := c.AcceptStream(context.Background())
+					if err != nil {
+						return
+					}
+					go answer(s)
+				}
+			}()
+		}
+	}()
+	return l, nil
 }
 
 func acceptBenchConns(l net.Listener, wait time.Duration) {
@@ -132,7 +180,10 @@ func startBenchPeer(b *testing.B, over string, wait time.Duration) transport {
 			b.Fatal(err)
 		}
 	}
-	if over == "https" {
+	switch over {
+	case "quic":
+		return newDoQTransport(netip.MustParseAddrPort(at), opts)
+	case "https":
 		return newDoHTransport(config.Target{Host: "dns.test"}, netip.MustParseAddrPort(at), dohOptions{streamOptions: opts})
 	}
 	return newStreamTransport(netip.MustParseAddrPort(at), opts)
@@ -141,7 +192,7 @@ func startBenchPeer(b *testing.B, over string, wait time.Duration) transport {
 // BenchmarkTransport measures the CPU time of a query in this process, with a given number
 // of queries in flight or a given rate. The server is another process.
 func BenchmarkTransport(b *testing.B) {
-	for _, over := range []string{"tcp", "tls", "https"} {
+	for _, over := range []string{"tcp", "tls", "https", "quic"} {
 		for _, flying := range []int{1, 64, 256} {
 			b.Run(fmt.Sprintf("%s/flying=%d", over, flying), func(b *testing.B) {
 				via := startBenchPeer(b, over, 0)
@@ -162,28 +213,33 @@ func BenchmarkTransport(b *testing.B) {
 				})
 			})
 		}
-		b.Run(over+"/rate=5000", func(b *testing.B) {
-			via := startBenchPeer(b, over, 2*time.Millisecond)
-			defer via.close()
-			calls := sync.Pool{New: func() any { return fixedQuery(b) }}
-			measureCPU(b, via, func() {
-				var wg sync.WaitGroup
-				places := make(chan struct{}, 512) // on a busy machine many are late at once
-				start := time.Now()
-				for i := range b.N {
-					time.Sleep(time.Until(start.Add(time.Duration(i) * 200 * time.Microsecond)))
-					places <- struct{}{}
-					wg.Go(func() {
-						defer func() { <-places }()
-						q := calls.Get().(*query)
-						roundTripOne(b, via, q)
-						calls.Put(q)
-					})
-				}
-				wg.Wait()
-			})
-		})
+		for _, rate := range []int{1000, 5000} {
+			b.Run(fmt.Sprintf("%s/rate=%d", over, rate), func(b *testing.B) { benchmarkRate(b, over, rate) })
+		}
 	}
+}
+
+// benchmarkRate sends the given number of queries per second.
+func benchmarkRate(b *testing.B, over string, rate int) {
+	via := startBenchPeer(b, over, 2*time.Millisecond)
+	defer via.close()
+	calls := sync.Pool{New: func() any { return fixedQuery(b) }}
+	measureCPU(b, via, func() {
+		var wg sync.WaitGroup
+		places := make(chan struct{}, 512) // on a busy machine many are late at once
+		start := time.Now()
+		for i := range b.N {
+			time.Sleep(time.Until(start.Add(time.Duration(i) * time.Second / time.Duration(rate))))
+			places <- struct{}{}
+			wg.Go(func() {
+				defer func() { <-places }()
+				q := calls.Get().(*query)
+				roundTripOne(b, via, q)
+				calls.Put(q)
+			})
+		}
+		wg.Wait()
+	})
 }
 
 func roundTripOne(b *testing.B, via transport, q *query) {

@@ -3,6 +3,7 @@ package fakedns_test
 import (
 	"bytes"
 	"crypto/tls"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
+	"github.com/quic-go/quic-go"
 
 	"github.com/nodens-dns/nodens/test/ca"
 	"github.com/nodens-dns/nodens/test/fakedns"
@@ -268,5 +270,59 @@ func TestMalformed(t *testing.T) {
 	}
 	if msg := <-got; string(msg) != "no query" || s.Count() != 0 {
 		t.Errorf("%q, %d queries", msg, s.Count())
+	}
+}
+
+// TestQUIC asks over QUIC: a reply, a stream that is reset, and one that ends within the reply.
+func TestQUIC(t *testing.T) {
+	issuer := ca.ForTest(t)
+	cert, err := issuer.Server("127.0.0.1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := fakedns.Start(t, func(q *fakedns.Query) {
+		b, err := address(q.Msg).Pack()
+		switch {
+		case err != nil:
+			t.Error(err)
+		case strings.HasPrefix(q.Question[0].Name, "reset."):
+			q.Reset()
+		case strings.HasPrefix(q.Question[0].Name, "cut."):
+			q.SendPart(b, 20)
+		default:
+			q.Send(b)
+		}
+	}, fakedns.Options{TLS: &tls.Config{Certificates: []tls.Certificate{cert}}, QUIC: true})
+	c, err := quic.DialAddr(t.Context(), s.Addr().String(), &tls.Config{RootCAs: issuer.Pool(), NextProtos: []string{"doq"}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.CloseWithError(0, "")
+	ask := func(name string) ([]byte, error) {
+		b, err := query(name, dns.TypeA).Pack()
+		if err != nil {
+			t.Fatal(err)
+		}
+		stream, err := c.OpenStream()
+		if err != nil {
+			t.Fatal(err)
+		}
+		stream.Write(fakedns.Frame(b))
+		stream.Close()
+		return io.ReadAll(stream)
+	}
+	m := new(dns.Msg)
+	if b, err := ask("a.test."); err != nil || len(b) < 2 || m.Unpack(b[2:]) != nil || len(m.Answer) != 1 {
+		t.Errorf("%x, %v", b, err)
+	}
+	if b, err := ask("cut.test."); err != nil || len(b) != 20 {
+		t.Errorf("%d bytes, %v; want 20", len(b), err)
+	}
+	var reset *quic.StreamError
+	if b, err := ask("reset.test."); !errors.As(err, &reset) {
+		t.Errorf("%x, %v; want that the stream is reset", b, err)
+	}
+	if s.Count() != 3 || s.Conns() != 1 || s.Queries()[0].Transport != fakedns.QUIC {
+		t.Errorf("%d queries over %s, %d connections", s.Count(), s.Queries()[0].Transport, s.Conns())
 	}
 }

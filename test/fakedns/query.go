@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+	"github.com/quic-go/quic-go"
 )
 
 // Handler answers a query. The server calls it on the goroutine that reads, so queries of one
@@ -18,14 +19,15 @@ type Handler func(q *Query)
 // Query is a query with the way back. Replies to a client that has gone are dropped.
 type Query struct {
 	*dns.Msg
-	Transport string         // UDP, TCP, TLS or HTTPS
+	Transport string         // UDP, TCP, TLS, HTTPS or QUIC
 	From      netip.AddrPort // the client; zero for HTTPS
 	Number    int            // of all queries to the server, from 1
 
 	server *Server
-	conn   net.Conn     // nil for UDP and HTTPS
-	frames *frameWriter // nil for UDP and HTTPS
+	conn   net.Conn     // nil for UDP, HTTPS and QUIC
+	frames *frameWriter // nil for UDP, HTTPS and QUIC
 	http   chan<- []byte
+	stream *quic.Stream // nil for others than QUIC
 }
 
 // frameWriter serializes the frames of a connection.
@@ -70,9 +72,12 @@ func (q *Query) ReplyAfter(d time.Duration, m *dns.Msg) {
 	})
 }
 
-// Send sends b as it is, with its length in front over TCP and TLS.
+// Send sends b as it is, with its length in front over TCP, TLS and QUIC, whose stream ends
+// behind it.
 func (q *Query) Send(b []byte) {
 	switch {
+	case q.stream != nil:
+		q.sendStream(Frame(b))
 	case q.http != nil:
 		select {
 		case q.http <- append([]byte(nil), b...):
@@ -85,10 +90,16 @@ func (q *Query) Send(b []byte) {
 	}
 }
 
-// SendPart sends the first n bytes of the frame of b and closes the connection. Over HTTPS the
+// SendPart sends the first n bytes of the frame of b and closes the connection, or ends
+// the stream of QUIC. Over HTTPS the
 // response is the first n bytes of b. Over UDP it has no effect.
 func (q *Query) SendPart(b []byte, n int) {
-	if q.http != nil {
+	switch {
+	case q.stream != nil:
+		frame := Frame(b)
+		q.sendStream(frame[:min(n, len(frame))])
+		return
+	case q.http != nil:
 		q.Send(b[:min(n, len(b))])
 		return
 	}
@@ -101,8 +112,12 @@ func (q *Query) SendPart(b []byte, n int) {
 	q.conn.Close()
 }
 
-// Reset resets the connection, or the HTTP stream. Over UDP it has no effect.
+// Reset resets the connection, or the stream of HTTP or QUIC. Over UDP it has no effect.
 func (q *Query) Reset() {
+	if q.stream != nil {
+		q.resetStream()
+		return
+	}
 	if q.http != nil {
 		select {
 		case q.http <- nil:

@@ -1,6 +1,7 @@
 // Package fakedns is the scripted DNS server that stands in for upstreams.
 //
-// A [Server] answers on one port: over UDP and TCP, over TLS, or over HTTPS (RFC 8484). A
+// A [Server] answers on one port: over UDP and TCP, over TLS, over HTTPS (RFC 8484), or over
+// QUIC (RFC 9250). A
 // [Handler] gets each query and decides about the reply: it sends a message, any bytes,
 // several replies, part of a frame, or nothing; it resets or closes the connection. [Answers]
 // makes a Handler from a function that returns a message. The server counts and records the
@@ -22,6 +23,7 @@ import (
 	"testing"
 
 	"github.com/miekg/dns"
+	"github.com/quic-go/quic-go"
 )
 
 // The transports of a query.
@@ -30,6 +32,7 @@ const (
 	TCP   = "tcp"
 	TLS   = "tls"
 	HTTPS = "https"
+	QUIC  = "quic"
 )
 
 // Options configure a server. The zero value is plain DNS on a free port of 127.0.0.1.
@@ -40,6 +43,8 @@ type Options struct {
 	TLS *tls.Config
 	// HTTPS makes a server with TLS answer over HTTP at [Path].
 	HTTPS bool
+	// QUIC makes a server with TLS answer over QUIC.
+	QUIC bool
 	// Malformed is called with messages that are not queries with one question, on the
 	// goroutine that reads. nil ignores them.
 	Malformed func(msg []byte)
@@ -61,16 +66,19 @@ type Server struct {
 	handler Handler
 	addr    netip.AddrPort
 	udp     *net.UDPConn // nil with TLS
-	tcp     net.Listener
+	tcp     net.Listener // nil with QUIC
+	quic    *quic.Transport
 	tasks   sync.WaitGroup
 	closed  chan struct{}
+
+	quicListener *quic.Listener
 
 	mu       sync.Mutex
 	closing  bool
 	silent   bool
 	count    int
 	records  []Record
-	conns    map[net.Conn]bool
+	conns    map[io.Closer]bool
 	maxConns int
 }
 
@@ -95,11 +103,13 @@ func Open(h Handler, o Options) (*Server, error) {
 	if !o.Addr.Addr().IsValid() {
 		o.Addr = netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), o.Addr.Port())
 	}
-	s := &Server{opts: o, handler: h, closed: make(chan struct{}), conns: map[net.Conn]bool{}}
+	s := &Server{opts: o, handler: h, closed: make(chan struct{}), conns: map[io.Closer]bool{}}
 	if err := s.listen(); err != nil {
 		return nil, fmt.Errorf("starting a DNS server: %w", err)
 	}
 	switch {
+	case o.QUIC:
+		s.tasks.Go(s.acceptQUIC)
 	case o.HTTPS:
 		s.tasks.Go(s.serveHTTPS)
 	case o.TLS != nil:
@@ -113,6 +123,9 @@ func Open(h Handler, o Options) (*Server, error) {
 
 // listen opens the sockets. A free port for TCP may be taken for UDP, so listen tries several.
 func (s *Server) listen() error {
+	if s.opts.QUIC {
+		return s.listenQUIC()
+	}
 	const attempts = 20
 	var err error
 	for range attempts {
@@ -204,11 +217,14 @@ func (s *Server) Close() {
 		close(s.closed)
 	}
 	s.mu.Unlock()
-	s.tcp.Close()
+	if s.tcp != nil {
+		s.tcp.Close()
+	}
 	if s.udp != nil {
 		s.udp.Close()
 	}
 	s.CloseConns()
+	s.closeQUIC()
 	s.tasks.Wait()
 }
 
@@ -223,7 +239,7 @@ func (s *Server) spawn(f func()) bool {
 }
 
 // track counts a new connection; false if the server is closing.
-func (s *Server) track(c net.Conn) bool {
+func (s *Server) track(c io.Closer) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closing {
@@ -234,7 +250,7 @@ func (s *Server) track(c net.Conn) bool {
 	return true
 }
 
-func (s *Server) untrack(c net.Conn) {
+func (s *Server) untrack(c io.Closer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.conns, c)

@@ -194,7 +194,7 @@ func (p *parser) keywords() map[string]keyword {
 		"REFUSED":  {"TEXT of the error with which the agent does not start", func(w *tokens) { p.sc.Refused = p.rest(w, "a text") }},
 		"COREFILE": {"and its lines, and END", func(w *tokens) { w.end(); p.sc.Corefile = p.body(w) }},
 		"FILE":     {"NAME and its lines, and END", p.file},
-		"UPSTREAM": {"NAME [port N] [tls|https] [expired|unknown|for NAME]", p.server},
+		"UPSTREAM": {"NAME [port N] [tls|https|quic] [expired|unknown|for NAME]", p.server},
 		"ON":       {"NAME|*|*.NAME TYPE|* [over TRANSPORT] [times N] [with edns|do|cd|rd|nsid] [without …]", p.on},
 	}
 	for i, name := range sectionNames {
@@ -233,6 +233,7 @@ func (p *parser) server(w *tokens) {
 		"port":    func() { u.port = uint16(w.number("port", 1, 65535)) },
 		"tls":     func() { u.tls = true },
 		"https":   func() { u.https = true },
+		"quic":    func() { u.quic = true },
 		"expired": func() { u.cert.expired = true },
 		"unknown": func() { u.cert.unknownCA = true },
 		"for":     func() { u.cert.name = w.next("a name") },

@@ -48,8 +48,8 @@ type scenarioFile struct {
 type Upstream struct {
 	Name string
 	line int
-	// tls and https say what the server speaks; neither is plain DNS over UDP and TCP.
-	tls, https bool
+	// tls, https and quic say what the server speaks; none is plain DNS over UDP and TCP.
+	tls, https, quic bool
 	// port is where it listens; 0 is any that is free.
 	port  uint16
 	cert  certificate

@@ -46,7 +46,7 @@ func (st *run) newServer(ctx context.Context, u *Upstream, ip netip.Addr) (*serv
 		script: u, addr: netip.AddrPortFrom(ip, u.port), ctx: ctx, fill: st.replace,
 		release: make(chan struct{}), hits: make(map[*rule]int), observe: st.scenario.Observe,
 	}
-	if u.tls || u.https {
+	if u.tls || u.https || u.quic {
 		cert, err := newCertificate(st.ca, u.cert, ip)
 		if err != nil {
 			return nil, err
@@ -61,7 +61,7 @@ func (st *run) newServer(ctx context.Context, u *Upstream, ip netip.Addr) (*serv
 
 // start opens the sockets and answers. The port stays the same after the first start.
 func (s *server) start() (err error) {
-	s.dns, err = fakedns.Open(s.handle, fakedns.Options{Addr: s.addr, TLS: s.tls, HTTPS: s.script.https, Malformed: s.malformed})
+	s.dns, err = fakedns.Open(s.handle, fakedns.Options{Addr: s.addr, TLS: s.tls, HTTPS: s.script.https, QUIC: s.script.quic, Malformed: s.malformed})
 	if err != nil {
 		return fmt.Errorf("upstream %s: %w", s.script.Name, err)
 	}
