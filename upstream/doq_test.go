@@ -6,12 +6,8 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"fmt"
-	"math/rand/v2"
 	"os"
-	"runtime"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -372,115 +368,5 @@ func TestDoQWithoutStreams(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-// TestDoQResumption: the second connection resumes the first one's session, without 0-RTT.
-func TestDoQResumption(t *testing.T) {
-	a := newAuthority(t)
-	f := startFakeQUIC(t, a.server("dns.test"), func(q *fakeQUIC) { q.config.Allow0RTT = true }, answerOK)
-	via := newDoQ(t, a, f, streamOptions{expire: time.Hour})
-	for range 2 {
-		if err := roundTripOnce(t, via); err != nil {
-			t.Fatal(err)
-		}
-		eventually(t, "the connection has a session ticket", func() bool {
-			_, ok := via.tls.ClientSessionCache.Get("dns.test")
-			return ok
-		})
-		eventually(t, "the connection is closed", func() bool {
-			via.closeIdle(time.Now().Add(2 * time.Hour))
-			_, open := f.quicConns()
-			return open == 0
-		})
-	}
-	for i, r := range f.requests() {
-		if s := r.quicConn.ConnectionState(); s.TLS.DidResume != (i > 0) || s.Used0RTT {
-			t.Errorf("connection %d: resumed %t, 0-RTT %t", i, s.TLS.DidResume, s.Used0RTT)
-		}
-	}
-}
-
-// TestDoQLifetimes: connections end after expire and max_age, and with the last query if
-// none are kept.
-func TestDoQLifetimes(t *testing.T) {
-	a := newAuthority(t)
-	for name, tt := range map[string]struct {
-		opts  streamOptions
-		after time.Duration
-	}{
-		"expire":       {streamOptions{expire: time.Second}, time.Second},
-		"max_age":      {streamOptions{expire: time.Hour, maxAge: time.Hour}, time.Hour},
-		"nothing kept": {streamOptions{}, 0},
-	} {
-		t.Run(name, func(t *testing.T) {
-			f := startFakeQUIC(t, a.server("dns.test"), nil, answerOK)
-			via := newDoQ(t, a, f, tt.opts)
-			if err := roundTripOnce(t, via); err != nil {
-				t.Fatal(err)
-			}
-			eventually(t, "the connection is closed", func() bool {
-				if tt.after > 0 {
-					via.closeIdle(time.Now().Add(tt.after))
-				}
-				_, open := f.quicConns()
-				return open == 0
-			})
-			c := f.requests()[0].quicConn
-			var app *quic.ApplicationError
-			if err := context.Cause(c.Context()); !errors.As(err, &app) || app.ErrorCode != doqNoError {
-				t.Errorf("the connection ended with %v, want DOQ_NO_ERROR", err)
-			}
-		})
-	}
-}
-
-// TestDoQUnderLoad has more queries at once than the server has streams, and cancels some:
-// each gets its own answer, over one connection, and nothing is left over.
-func TestDoQUnderLoad(t *testing.T) {
-	a := newAuthority(t)
-	goroutines, before := runtime.NumGoroutine(), openSockets(t)
-	t.Run("queries", func(t *testing.T) { loadDoQ(t, a) })
-	eventually(t, "goroutines and sockets are gone", func() bool {
-		return runtime.NumGoroutine() <= goroutines && openSockets(t) <= before
-	})
-}
-
-func loadDoQ(t *testing.T, a *authority) {
-	f := startFakeQUIC(t, a.server("dns.test"), func(q *fakeQUIC) { q.config.MaxIncomingStreams = 10 }, func(r request) {
-		time.Sleep(time.Duration(rand.IntN(3)) * time.Millisecond)
-		answerOK(r)
-	})
-	via := newDoQ(t, a, f, streamOptions{expire: time.Hour, connectTimeout: time.Hour})
-	var wg sync.WaitGroup
-	for i := range 60 {
-		wg.Go(func() {
-			q := newQuery()
-			for j := range 10 {
-				ctx, cancel := context.WithCancel(t.Context())
-				if rand.IntN(10) == 0 {
-					go cancel()
-				}
-				q.request, q.payload = question(t, fmt.Sprintf("n%d.m%d.test.", i, j)), DefaultPayload
-				q.build(true)
-				msg, err := roundTrip(ctx, via, q, time.Now().Add(time.Hour))
-				if err != nil && !errors.Is(err, context.Canceled) {
-					t.Errorf("query %d of %d: %v", j, i, err)
-				}
-				if err == nil && !wire.Matches(msg, q.message()) {
-					t.Errorf("query %d of %d has another's answer", j, i)
-				}
-				cancel()
-			}
-		})
-	}
-	wg.Wait()
-	eventually(t, "all are over", func() bool {
-		via.mu.Lock()
-		defer via.mu.Unlock()
-		return via.running == 0 && via.inFlight.InUse() == 0 && via.current.inFlight == 0
-	})
-	if _, open := f.quicConns(); open > maxConnsDoQ {
-		t.Errorf("%d connections are open, want %d at most", open, maxConnsDoQ)
 	}
 }
