@@ -12,6 +12,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/miekg/dns"
 
@@ -139,4 +140,62 @@ func newHTTPSFrom(t *testing.T, cfg *tls.Config, from string) httpsClient {
 	d := &net.Dialer{Timeout: patience, LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(from), 0))}
 	c.Transport.(*http.Transport).DialContext = d.DialContext
 	return c
+}
+
+// TestFloodOfMisses: clients flood the workers over UDP beyond what they can start. The reader drops queries of these
+// clients only, and others are answered meanwhile.
+func TestFloodOfMisses(t *testing.T) {
+	b := resolvertest.StartBackend(t, resolvertest.Address("192.0.2.1"))
+	s, addr := start(t, Limits{Readers: 1}, &resolver.Zone{Name: wire.Root, Forward: patientPool(t, b.Addr())})
+	table := s.listeners[ListenAddr{AddrPort: addr}].config.Load().Routes.Clients
+	packet, err := question("flood.test.", dns.TypeA).Pack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	from := netip.MustParseAddr("127.4.0.1")
+	var stop atomic.Bool
+	var all sync.WaitGroup
+	for range 2 {
+		conn := dialFrom(t, from, addr)
+		all.Go(func() { floodSocket(conn, packet, &stop) })
+	}
+	var victims []netip.Addr
+	var answered atomic.Uint64
+	for i := range 5 {
+		victims = append(victims, netip.AddrFrom4([4]byte{127, 4, 1, byte(i)}))
+		conn := dialFrom(t, victims[i], addr)
+		all.Go(func() {
+			for buf := make([]byte, 4096); !stop.Load(); {
+				_, _ = conn.Write(packet)
+				_ = conn.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
+				if _, err := conn.Read(buf); err == nil {
+					answered.Add(1)
+				}
+				time.Sleep(20 * time.Millisecond)
+			}
+		})
+	}
+	eventually(t, "the flood to lose turns, and victims to be answered", func() bool { return refusedTurns(s) && answered.Load() >= 20 })
+	stop.Store(true)
+	all.Wait()
+	for _, v := range victims {
+		if n := droppedPackets(table, v); n > 0 {
+			t.Errorf("%d packets of %s are dropped, which asks at most 50 times a second", n, v)
+		}
+	}
+	if droppedPackets(table, from) == 0 {
+		t.Error("no dropped query of the flood is counted")
+	}
+}
+
+// refusedTurns reports whether a client has been refused a turn.
+func refusedTurns(s *Server) bool {
+	s.turns.mu.Lock()
+	defer s.turns.mu.Unlock()
+	for _, c := range s.turns.clients {
+		if c.addr.IsValid() && c.droppedAt > 0 {
+			return true
+		}
+	}
+	return false
 }

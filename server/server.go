@@ -76,6 +76,7 @@ type Server struct {
 
 	waiting  *share.Limiter  // places of waiting queries and of background work
 	running  sync.WaitGroup  // counts readers, connections and waiting queries
+	turns    *workerTurns    // of the queries for workers
 	workers  *workerPool     // in which UDP queries wait
 	fastPath *fastPathCopier // nil without answers in the kernel
 	stop     context.CancelFunc
@@ -105,6 +106,7 @@ func New(log *slog.Logger, limits Limits) *Server {
 		listeners:    make(map[ListenAddr]*listener),
 		httpStatuses: make(map[ListenAddr]*httpStatuses),
 		waiting:      share.NewLimiter(limits.Waiting),
+		turns:        newWorkerTurns(turnsPerCore * cores()),
 		workers:      newWorkerPool(maxIdleWorkers),
 		delays:       stat.NewHistogram(delayBuckets),
 	}

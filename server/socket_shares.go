@@ -11,7 +11,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodens-dns/nodens/internal/podrange"
-	"github.com/nodens-dns/nodens/server/resolver"
 )
 
 // A reader that cannot keep up has a full queue, in which the kernel drops whatever comes next:
@@ -62,8 +61,8 @@ const (
 // row were read. Until then it costs a comparison for each batch. A socketShares belongs to one
 // reader. It does not allocate, and its size is fixed.
 type socketShares struct {
-	pods   *podrange.Ranges
-	stripe int // of the counters
+	pods  *podrange.Ranges
+	drops dropCounter
 
 	full      int           // full batches in a row
 	fullSince time.Duration // when the first of them came, by package clock
@@ -86,12 +85,6 @@ type socketShares struct {
 	// counters for long.
 	seed     maphash.Seed
 	answered [shareRows][shareCols]uint16
-
-	// last is the client whose packets were dropped last, and lastDropped their number, not
-	// counted in routes yet: packets of one client often come together.
-	routes      *resolver.Routes
-	last        netip.Addr
-	lastDropped uint64
 }
 
 // socketMemory is what SO_MEMINFO returns (SK_MEMINFO_VARS in linux/sock_diag.h).
@@ -120,7 +113,7 @@ type memoryReader interface {
 
 // begin is called with the number of packets in each batch, which the reader has read from q at
 // the time now, by package clock. It returns true if [socketShares.admit] must be asked about
-// each of them, after routes is set.
+// each of them, after drops.routes is set.
 func (s *socketShares) begin(n int, now time.Duration, q memoryReader) bool {
 	switch {
 	case n < batchSize:
@@ -240,31 +233,14 @@ func (s *socketShares) admit(client netip.Addr) bool {
 		least = min(least, *cells[i])
 	}
 	if int(least) >= s.limit {
-		s.drop(client)
+		s.dropped = true
+		s.drops.add(client)
 		return false
 	}
 	for _, c := range cells {
 		*c = max(*c, least+1)
 	}
 	return true
-}
-
-// drop notes that a packet of client is dropped.
-func (s *socketShares) drop(client netip.Addr) {
-	s.dropped = true
-	if client != s.last {
-		s.count()
-		s.last = client
-	}
-	s.lastDropped++
-}
-
-// count counts the dropped packets for their client. The reader calls it after each batch.
-func (s *socketShares) count() {
-	if s.lastDropped > 0 {
-		s.routes.CountDropped(s.stripe, s.last, s.lastDropped)
-		s.lastDropped = 0
-	}
 }
 
 // memory implements udpSocket.

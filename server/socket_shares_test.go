@@ -92,7 +92,7 @@ func (s *simulated) run(until time.Duration) {
 			c.answered++
 			s.now += s.answer
 		}
-		s.shares.count()
+		s.shares.drops.count()
 		if s.stall > 0 && s.now-s.stalled > s.stallEvery {
 			s.now += s.stall
 			s.stalled = s.now
@@ -110,7 +110,7 @@ func (s *simulated) reset() {
 // newSimulated returns a reader that answers 100,000 packets a second or drops 2,000,000, and 20 clients
 // that ask 50 times a second each. flooders send rate packets a second together.
 func newSimulated(flooders, rate int) *simulated {
-	s := &simulated{shares: socketShares{routes: resolver.NewRoutes(nil, resolver.NewStats())}, read: 500 * time.Nanosecond, answer: 9500 * time.Nanosecond, queueLength: 4096}
+	s := &simulated{shares: socketShares{drops: dropCounter{routes: resolver.NewRoutes(nil, resolver.NewStats())}}, read: 500 * time.Nanosecond, answer: 9500 * time.Nanosecond, queueLength: 4096}
 	for i := range 20 {
 		s.sources = append(s.sources, &simulatedClient{
 			addr: netip.AddrFrom4([4]byte{10, 1, 0, byte(i)}), interval: 20 * time.Millisecond, next: time.Duration(i) * time.Millisecond,
@@ -281,7 +281,7 @@ func TestSocketSharesGroup(t *testing.T) {
 	table := clients.New(clients.Options{})
 	routes := resolver.NewRoutes(nil, resolver.NewStats())
 	routes.Clients = table
-	s := socketShares{pods: new(podrange.Ranges), routes: routes, share: 10}
+	s := socketShares{pods: new(podrange.Ranges), drops: dropCounter{routes: routes}, share: 10}
 	s.pods.SetPrefixes(1, []netip.Prefix{netip.MustParsePrefix("2001:db8:1::/64")})
 	s.startWindow(0)
 	admitted := func(text string) (n int) {
@@ -293,7 +293,7 @@ func TestSocketSharesGroup(t *testing.T) {
 				n++
 			}
 		}
-		s.count()
+		s.drops.count()
 		return n
 	}
 	if n := admitted("2001:db8::"); n != 10 {
@@ -310,7 +310,7 @@ func TestSocketSharesGroup(t *testing.T) {
 // TestSocketSharesAllocPin: neither the detection nor the division allocates.
 func TestSocketSharesAllocPin(t *testing.T) {
 	s := newSimulated(1, 1)
-	s.queueLength, s.shares.routes.Clients = 1, clients.New(clients.Options{})
+	s.queueLength, s.shares.drops.routes.Clients = 1, clients.New(clients.Options{})
 	s.shares.startWindow(0)
 	s.queue = append(s.queue, s.sources[0])
 	s.now = time.Second
@@ -324,7 +324,7 @@ func TestSocketSharesAllocPin(t *testing.T) {
 			for i := range batchSize {
 				s.shares.admit(addrs[i%2])
 			}
-			s.shares.count()
+			s.shares.drops.count()
 		}
 	}
 	turn()

@@ -125,7 +125,7 @@ func newUDPReader(l *listener, index int) *udpReader {
 		s: l.s, l: l, socket: l.udp[index], batch: newBatch(),
 		request:  udpRequest{Request: resolver.Request{Proto: resolver.UDP, Stripe: index}},
 		delays:   delaySampler{delays: l.s.delays},
-		shares:   socketShares{pods: l.s.limits.PodRanges, stripe: index},
+		shares:   socketShares{pods: l.s.limits.PodRanges, drops: dropCounter{stripe: index}},
 		progress: &l.progress[index],
 	}
 }
@@ -146,6 +146,7 @@ func (u *udpReader) run() {
 				waits = u.answer(cfg, &b.packets[i]) || waits
 			}
 		}
+		u.shares.drops.count()
 		u.socket.writeBatch(b)
 		u.progress.tick()
 		if waits && u.s.waiting.InUse() <= yieldThreshold {
@@ -160,7 +161,7 @@ func (u *udpReader) run() {
 // answerShares answers the packets of each client up to its share, and drops the others. waits
 // reports whether a query was handed to a worker.
 func (u *udpReader) answerShares(cfg *activeConfig) (waits bool) {
-	u.shares.routes = cfg.Routes
+	u.shares.drops.routes = cfg.Routes
 	for i := range u.batch.packets[:u.batch.n] {
 		d := &u.batch.packets[i]
 		if !u.shares.admit(d.from.client.Addr()) {
@@ -169,7 +170,6 @@ func (u *udpReader) answerShares(cfg *activeConfig) (waits bool) {
 		}
 		waits = u.answer(cfg, d) || waits
 	}
-	u.shares.count()
 	return waits
 }
 
@@ -199,8 +199,9 @@ func (u *udpReader) answer(cfg *activeConfig, d *packet) (waits bool) {
 	return waits
 }
 
-// dispatch copies the request and from and hands the copy to a worker. It returns false if
-// there is no place for it.
+// dispatch copies the request and from and hands the copy to a worker, now or when it has a turn. It
+// drops the query of a client that has more than its share of the turns. It returns false if
+// there is no place for the query.
 func (u *udpReader) dispatch(rt *resolver.Routes, o resolver.Outcome, from *udpPeer) bool {
 	s := u.s
 	w := pendingQueries.Get().(*pendingQuery)
@@ -209,8 +210,22 @@ func (u *udpReader) dispatch(rt *resolver.Routes, o resolver.Outcome, from *udpP
 		return false
 	}
 	u.request.Detach(&w.place, &w.Request, w.in[:], w.out)
-	w.to, w.rt, w.socket, w.outcome = *from, rt, u.socket, o
+	w.to, w.rt, w.socket, w.outcome, w.queued = *from, rt, u.socket, o, false
 	s.running.Add(1)
+	switch s.turns.acquire(w, u.request.Arrival) {
+	case turnTaken:
+		s.startWorker(w)
+	case turnRefused:
+		u.shares.drops.routes = rt
+		u.shares.drops.add(w.Client.Addr())
+		w.discard(s)
+	case turnQueued:
+	}
+	return true
+}
+
+// startWorker hands w, which has a turn, to a worker.
+func (s *Server) startWorker(w *pendingQuery) {
 	if !s.workers.dispatch(w) {
 		s.workers.running.Go(func() {
 			for ; w != nil; w = s.workers.waitForWork(s.ctx) {
@@ -218,7 +233,6 @@ func (u *udpReader) dispatch(rt *resolver.Routes, o resolver.Outcome, from *udpP
 			}
 		})
 	}
-	return true
 }
 
 // reuseBuffer returns the buffer for the next reply: msg's if it is not much larger, else
@@ -234,6 +248,8 @@ func reuseBuffer(buf, msg []byte) []byte {
 type pendingQuery struct {
 	resolver.Request
 	place   share.Place
+	waiter  share.Waiter[*pendingQuery] // in the queue for a turn
+	queued  bool                        // it has waited for its turn
 	in      [maxUDPQuery]byte
 	out     []byte
 	to      udpPeer
@@ -245,14 +261,28 @@ type pendingQuery struct {
 // pendingQueries holds finished ones for reuse.
 var pendingQueries = sync.Pool{New: func() any { return &pendingQuery{out: make([]byte, 0, replyBuffer)} }}
 
-// complete answers w and sends the reply. The worker must not use w afterwards.
+// complete passes w's turn on, answers w and sends the reply. The worker must not use w afterwards.
 func (w *pendingQuery) complete(s *Server) {
-	defer s.running.Done()
+	if w.queued {
+		// A worker that another one has woken is the next to run on that one's P. Queries
+		// whose upstreams have answered go first, else a chain of workers, each of which
+		// wakes the next one, would keep the P from them.
+		runtime.Gosched()
+	}
+	if next := s.turns.release(w.Place); next != nil {
+		s.startWorker(next)
+	}
 	if msg := s.wait(w.rt, &w.Request, w.outcome, w.out); msg != nil {
 		w.socket.send(&w.to, msg)
 		w.out = reuseBuffer(w.out, msg)
 	}
+	w.discard(s)
+}
+
+// discard releases w's place and makes w available for another query.
+func (w *pendingQuery) discard(s *Server) {
 	w.rt, w.socket = nil, nil // do not keep them alive in the pool
 	s.waiting.Release(&w.place)
 	pendingQueries.Put(w)
+	s.running.Done()
 }
