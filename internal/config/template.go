@@ -4,8 +4,10 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"text/template"
 
+	"github.com/nodens-dns/nodens/internal/expression"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
@@ -24,6 +26,8 @@ type Template struct {
 	// EDE is the extended error of the reply, nil for none.
 	EDE         *ExtendedError
 	Fallthrough *Fallthrough
+	// Script are the variables and conditions, nil for none.
+	Script *expression.Script
 	// Next is the next template of the same block, nil for the last.
 	Next *Template
 }
@@ -69,7 +73,6 @@ func (t *Template) class(p *parser, w token) {
 }
 
 func (t *Template) options(p *parser) options {
-	const advice = "write what it says with match and groups, or forward the names that need it to a CoreDNS"
 	return options{
 		"match": {usage: "match REGEX…", least: 1, most: -1, set: func(args []token) {
 			for _, w := range args {
@@ -88,8 +91,27 @@ func (t *Template) options(p *parser) options {
 		"fallthrough": p.fallthroughs(&t.Fallthrough),
 		// CoreDNS ignores it: the server always resolves targets of aliases itself.
 		"upstream": {usage: "upstream", most: -1, set: func([]token) {}},
-		"var":      replacedBy(advice),
-		"expr":     replacedBy(advice),
+		"var": {usage: "var NAME EXPRESSION", least: 2, most: -1, set: func(args []token) {
+			t.script(p, args[1:], func(s *expression.Script, text string) error { return s.AddVariable(args[0].text, text) })
+		}},
+		"expr": {usage: "expr EXPRESSION", least: 1, most: -1, set: func(args []token) {
+			t.script(p, args, (*expression.Script).AddCondition)
+		}},
+	}
+}
+
+// script adds the expression that words make to t's script.
+func (t *Template) script(p *parser, words []token, add func(s *expression.Script, text string) error) {
+	if t.Script == nil {
+		t.Script = new(expression.Script)
+	}
+	if t.Script.Len() == maxExpressions {
+		p.errorf(words[0], "the template has more than %d variables and expressions; join some", maxExpressions)
+		return
+	}
+	text := strings.Join(texts(words), " ")
+	if err := add(t.Script, text); err != nil {
+		p.errorf(token{text: text, file: words[0].file, line: words[0].line}, "%q: %v", text, err)
 	}
 }
 

@@ -1,14 +1,12 @@
-// Package expression evaluates the conditions of the `view` directive, in the language and
+// Package expression evaluates the expressions of the directives `view` and `template`, in the language and
 // with the functions of CoreDNS's view plugin. An [Expression] is compiled once, when the
 // Corefile is read, and evaluated for each query with the query's [Env]. The language has
 // loops only over lists in the expression itself, and the memory of an evaluation is bounded.
 package expression
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
-	"strings"
 	"sync"
 
 	"github.com/expr-lang/expr"
@@ -48,14 +46,9 @@ const maxMemory = 10_000
 
 // Parse compiles an expression whose value is a bool. Its error is one line.
 func Parse(text string) (*Expression, error) {
-	if len(text) > maxText {
-		return nil, fmt.Errorf("the expression is longer than %d bytes", maxText)
-	}
-	r := newEvaluation()
-	prog, err := expr.Compile(text, expr.Env(r.env), expr.DisableBuiltin("type"), expr.AsBool())
+	prog, err := compile(text, expr.Env(newEvaluation().env), expr.DisableBuiltin("type"), expr.AsBool())
 	if err != nil {
-		first, _, _ := strings.Cut(err.Error(), "\n") // the rest points at the error in the text
-		return nil, errors.New(first)
+		return nil, err
 	}
 	return &Expression{text: text, prog: prog}, nil
 }

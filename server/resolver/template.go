@@ -1,6 +1,7 @@
 package resolver
 
 import (
+	"github.com/nodens-dns/nodens/internal/expression"
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/server/template"
 )
@@ -15,7 +16,7 @@ func (z *Zone) template(r *Request) Outcome {
 	if r.mayTakeLong() {
 		follow = r.followAliases()
 	}
-	found, err := z.Template.Answer(&r.Query, r.Client.Addr(), &r.reply, follow)
+	found, err := z.Template.Answer(&r.Query, r.Client.Addr(), &r.reply, r, follow)
 	if r.trace != nil && r.traceTemplate(found, err) {
 		return WouldWait
 	}
@@ -28,6 +29,9 @@ func (z *Zone) template(r *Request) Outcome {
 	r.source, r.err = fromTemplate, err
 	return Answered
 }
+
+// Env returns what expressions can use of r. It is valid as long as r.
+func (r *Request) Env() expression.Env { return &viewEnv{r: r, zone: r.zone, server: r.zone.Addr} }
 
 // followAliases returns a function that resolves the targets of aliases that templates make.
 // Each counts as one hop more than the one before, so that templates which lead to

@@ -23,6 +23,8 @@ type Zone struct {
 	Name wire.Name
 	// Line is the line of the server block in the Corefile, for explanations.
 	Line int
+	// Addr is where the zone's queries arrive, for expressions of templates.
+	Addr netip.AddrPort
 	// View decides which queries the zone takes; nil: all.
 	View *View
 	// Metadata are the zones whose queries have metadata; nil: none have.

@@ -18,6 +18,7 @@ import (
 	gotemplate "text/template"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/expression"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
@@ -53,11 +54,18 @@ var ErrTooLong = errors.New("the output of a template exceeds 64 KiB")
 // errNoRecord means that a template has produced no record.
 var errNoRecord = errors.New("a template produces no record")
 
-// Answer writes the reply to q, sent by client, into r if a template matches. lookup
+// Asker is the request that a template answers.
+type Asker interface {
+	// Env returns what expressions can use of the query. It is valid while the template is executed.
+	Env() expression.Env
+}
+
+// Answer writes the reply to q, sent by client, into r if a template matches. asker is for its expressions; it
+// may be nil if there are none. lookup
 // resolves the targets of CNAME records; if it is nil, such a query returns [WouldWait].
 // The error says why the reply is SERVFAIL or a CNAME record has no addresses with it. A
 // query outside of the templates' zones and types does not allocate.
-func (t *Templates) Answer(q *wire.Query, client netip.Addr, r *wire.Reply, lookup Lookup) (Outcome, error) {
+func (t *Templates) Answer(q *wire.Query, client netip.Addr, r *wire.Reply, asker Asker, lookup Lookup) (Outcome, error) {
 	var n *nameText
 	defer func() { n.release() }()
 	for _, c := range t.list {
@@ -73,7 +81,14 @@ func (t *Templates) Answer(q *wire.Query, client netip.Addr, r *wire.Reply, look
 		case re != nil:
 			m := builder{template: c, r: r, lookup: lookup, data: newData(q, client, n, zone, re)}
 			m.data.setType(q, c)
-			return m.buildReply(q)
+			switch holds, err := m.data.run(c, asker); {
+			case err != nil:
+				return m.fail(err)
+			case holds:
+				return m.buildReply(q)
+			case !fallsThrough(q, c.Fallthrough):
+				return m.fail(nil)
+			}
 		case !fallsThrough(q, c.Fallthrough):
 			r.Fail(wire.ServFail)
 			return Answered, nil
@@ -154,9 +169,12 @@ type Data struct {
 	Type  string
 	// Remote is the client's IP address.
 	Remote string
+	// Var are the values of the template's variables.
+	Var map[string]any
 
 	packet            []byte
 	message, question any // nil until needed
+	env               expression.Env
 }
 
 func newData(q *wire.Query, client netip.Addr, n *nameText, zone wire.Name, re *regexp.Regexp) *Data {
@@ -185,6 +203,20 @@ func (d *Data) setType(q *wire.Query, c *config.Template) {
 	}
 }
 
+// run computes the variables of c, and reports whether its expressions are true.
+func (d *Data) run(c *config.Template, asker Asker) (holds bool, err error) {
+	if asker != nil {
+		d.env = asker.Env()
+	}
+	if c.Script == nil {
+		return true, nil
+	}
+	if d.Var, holds, err = c.Script.Run(d.env, d.Group); err != nil {
+		err = fmt.Errorf("template: %w", err)
+	}
+	return holds, err
+}
+
 // Message returns the query, with the fields of CoreDNS's messages.
 func (d *Data) Message() (_ any, err error) {
 	if d.message == nil {
@@ -199,8 +231,13 @@ func (d *Data) Question() (any, error) {
 	return d.question, err
 }
 
-// Meta returns a value of CoreDNS's metadata. There is none, so it is always empty.
-func (d *Data) Meta(string) string { return "" }
+// Meta returns a value of CoreDNS's metadata; "" is none.
+func (d *Data) Meta(name string) string {
+	if d.env == nil {
+		return ""
+	}
+	return d.env.Metadata(name)
+}
 
 // builder builds one reply.
 type builder struct {

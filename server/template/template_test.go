@@ -42,7 +42,7 @@ func ask(t testing.TB, list *template.Templates, name string, qtype uint16, look
 	}
 	var r wire.Reply
 	r.Start(nil, &q)
-	outcome, err := list.Answer(&q, client, &r, lookup)
+	outcome, err := list.Answer(&q, client, &r, nil, lookup)
 	got := new(dns.Msg)
 	if err := got.Unpack(r.Finish(wire.MaxMessage)); err != nil {
 		t.Fatal(err)
@@ -175,7 +175,7 @@ func TestAnswerAllocs(t *testing.T) {
 		var r wire.Reply
 		r.Start(nil, &q)
 		if n := testing.AllocsPerRun(100, func() {
-			if outcome, _ := list.Answer(&q, client, &r, nil); outcome != template.NotMine {
+			if outcome, _ := list.Answer(&q, client, &r, nil, nil); outcome != template.NotMine {
 				t.Fatal(outcome)
 			}
 		}); n != 0 {
@@ -197,7 +197,7 @@ func FuzzAnswer(f *testing.F) {
 		}
 		var r wire.Reply
 		r.Start(nil, &q)
-		if outcome, _ := list.Answer(&q, client, &r, func([]byte) (*wire.Reply, error) { return nil, nil }); outcome != template.Answered {
+		if outcome, _ := list.Answer(&q, client, &r, nil, func([]byte) (*wire.Reply, error) { return nil, nil }); outcome != template.Answered {
 			t.Fatalf("outcome %d", outcome)
 		}
 		var m dns.Msg

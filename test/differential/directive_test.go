@@ -47,6 +47,7 @@ var ruleSets = []ruleSet{
 	{name: "template several", text: "template IN A {\nmatch ^one[.]\nanswer \"{{ .Name }} 5 IN A 192.0.2.101\"\nfallthrough\n}\ntemplate IN A {\nmatch ^two[.]\nanswer \"{{ .Name }} 5 IN A 192.0.2.102\"\nadditional \"x.test. 5 IN A 192.0.2.9\"\nfallthrough\n}\ntemplate IN MX mx.test {\nanswer \"{{ .Zone }} 5 IN MX 10 mail.{{ .Zone }}\"\nanswer \"{{ .Name }} 5 IN MX 20 {{ .Type }}.{{ .Class }}.test.\"\n}", names: []string{"one.x.", "two.x.", "three.x.", "mx.test.", "a.mx.test."}},
 	{name: "template CNAME", text: "template IN A c.test {\nmatch ^(?P<n>.*)[.]c[.]test[.]$\nanswer \"{{ .Name }} 60 IN CNAME {{ .Group.n }}.ext.test.\"\n}", names: []string{"host.c.test.", "gone.c.test.", "alias.c.test."}},
 	{name: "template rcodes", text: "template IN A r.test {\nmatch ^refused\nrcode REFUSED\nfallthrough\n}\ntemplate IN A r.test {\nrcode NOERROR\n}", names: []string{"refused.r.test.", "other.r.test."}},
+	{name: "template expressions", text: "template IN A t.test {\nmatch \"^ip-(?P<a>[0-9]*)[.]t[.]test[.]$\"\nvar n int(group('a'))\nvar next n + 1\nexpr n > 4\nexpr incidr(client_ip(), '127.0.0.0/24')\nanswer \"{{ .Name }} 60 IN A 10.0.0.{{ .Var.next }}\"\nfallthrough\n}", names: []string{"ip-7.t.test.", "IP-9.t.test.", "ip-1.t.test.", "ip-.t.test.", "t.test."}},
 	{name: "template empty", text: "template IN AAAA ."},
 
 	{name: "acl block", text: "acl {\nblock type A net 127.0.1.0/24\nblock type TXT\n}"},

@@ -21,7 +21,7 @@ func (a *builder) buildRoutes(g *generation) {
 			g.listeners[at] = g.listenerConfig(g.listeners[at], b)
 			for _, name := range b.Zones {
 				z := p.newZone(name)
-				z.View = newView(b, addr)
+				z.Addr, z.View = addr, newView(b, addr)
 				z.Stats = a.statsFor(b.Transport, addr, name.String(), b.ViewName())
 				z.Taps, z.Tracing = a.blockTaps(g, b), g.tracing(b)
 				z.Log = a.queryLog(b, name.String(), addr.Addr())
