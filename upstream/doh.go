@@ -50,10 +50,19 @@ type dohOptions struct {
 	method string
 }
 
-// dohTransport is a transport over HTTPS (RFC 8484) with a few connections. Each carries as
-// many queries at once as the server allows with HTTP/2, or one with HTTP/1.1. Further
-// queries wait. Proxies from the environment are not used: reaching them may require this
-// agent.
+// httpCodec puts queries into HTTP requests and takes the replies out of the responses. It is
+// safe for concurrent use.
+type httpCodec interface {
+	// setQuery sets r's method and puts query into it. r keeps query.
+	setQuery(r *http.Request, query []byte)
+	// readReply returns the reply to query in resp, and closes resp's body.
+	readReply(resp *http.Response, query []byte) ([]byte, error)
+}
+
+// dohTransport is a transport over HTTPS (RFC 8484), or with another codec over gRPC, with a
+// few connections. Each carries as many queries at once as the server allows with HTTP/2, or one
+// with HTTP/1.1. Further queries wait. Proxies from the environment are not used: reaching them
+// may require this agent.
 //
 // The transport manages the connections itself because [http.Transport] opens one for each
 // waiting query or, with a limit, lets queries wait without bound.
@@ -65,8 +74,9 @@ type dohTransport struct {
 	url    url.URL
 	host   string
 	header http.Header // of all requests; read-only
+	codec  httpCodec
 	client *http.Transport
-	dohOptions
+	streamOptions
 	ctx       context.Context // ends all requests
 	stop      context.CancelFunc
 	tasks     sync.WaitGroup
@@ -96,32 +106,43 @@ type dohRequest struct {
 // newDoHTransport opens no connection. addr is the address of target, whose name is used in
 // the URL and must match the certificate unless the options have a ServerName.
 func newDoHTransport(target config.Target, addr netip.AddrPort, opts dohOptions) transport {
-	opts.setDefaults()
-	opts.method = cmp.Or(opts.method, http.MethodPost)
 	if opts.tls == nil {
 		opts.tls = new(tls.Config)
 	}
-	cfg := opts.tls.Clone()
-	host := addr.String()
-	if name := cmp.Or(target.Host, cfg.ServerName); name != "" {
+	t := newHTTPTransport(target, addr, opts.streamOptions)
+	t.url.Path = cmp.Or(target.Path, defaultPath)
+	t.codec = dohCodec{cmp.Or(opts.method, http.MethodPost)}
+	t.header = http.Header{
+		"Accept":     {messageType},
+		"User-Agent": {""}, // omitted: it would identify the client (RFC 8484, 8.2)
+	}
+	if opts.method != http.MethodGet {
+		t.header["Content-Type"] = []string{messageType}
+	}
+	return t
+}
+
+// newHTTPTransport returns a transport that still needs a path, a header and a codec. Without
+// TLS settings it does not use TLS.
+func newHTTPTransport(target config.Target, addr netip.AddrPort, opts streamOptions) *dohTransport {
+	opts.setDefaults()
+	host, name, scheme := addr.String(), target.Host, "http"
+	if opts.tls != nil {
+		cfg := opts.tls.Clone()
+		name = cmp.Or(target.Host, cfg.ServerName)
+		cfg.ServerName = cmp.Or(cfg.ServerName, target.Host)
+		opts.tls, scheme = clientTLS(cfg, addr.Addr()), "https"
+	}
+	if name != "" {
 		host = net.JoinHostPort(name, strconv.Itoa(int(addr.Port())))
 	}
-	cfg.ServerName = cmp.Or(cfg.ServerName, target.Host)
-	opts.tls = clientTLS(cfg, addr.Addr())
 	t := &dohTransport{
-		addr: addr.String(),
-		url:  url.URL{Scheme: "https", Host: host, Path: cmp.Or(target.Path, defaultPath)},
-		host: strings.TrimSuffix(host, ":443"),
-		header: http.Header{
-			"Accept":     {messageType},
-			"User-Agent": {""}, // omitted: it would identify the client (RFC 8484, 8.2)
-		},
-		dohOptions: opts,
-		live:       make(map[*dohConn]struct{}),
-		inFlight:   share.NewFairShare(maxInFlightDoH),
-	}
-	if t.method == http.MethodPost {
-		t.header["Content-Type"] = []string{messageType}
+		addr:          addr.String(),
+		url:           url.URL{Scheme: scheme, Host: host},
+		host:          strings.TrimSuffix(host, ":443"),
+		streamOptions: opts,
+		live:          make(map[*dohConn]struct{}),
+		inFlight:      share.NewFairShare(maxInFlightDoH),
 	}
 	t.ctx, t.stop = context.WithCancel(context.Background())
 	t.client = &http.Transport{
@@ -208,14 +229,14 @@ func (t *dohTransport) roundTrip(ctx context.Context, r *dohRequest) ([]byte, er
 		if err != nil {
 			return nil, err
 		}
-		resp, err := c.conn.RoundTrip(t.newHTTPRequest(ctx, r.message))
+		resp, err := c.conn.RoundTrip(t.newHTTPRequest(ctx, r.message)) //nolint:bodyclose // readReply closes it
 		var msg []byte
 		again := err != nil && ctx.Err() == nil && c.answered.Load() && resent < maxResends && t.mayResend()
 		if err == nil {
 			if c.answered.CompareAndSwap(false, true) {
 				t.waitQueue.wake(c.conn.Available(), nil)
 			}
-			msg, err = readMessage(resp)
+			msg, err = t.codec.readReply(resp, r.message)
 		}
 		t.release(c, resp != nil)
 		if !again {
@@ -227,19 +248,31 @@ func (t *dohTransport) roundTrip(ctx context.Context, r *dohRequest) ([]byte, er
 // newHTTPRequest returns the HTTP request for query.
 func (t *dohTransport) newHTTPRequest(ctx context.Context, query []byte) *http.Request {
 	u := t.url
-	r := &http.Request{Method: t.method, URL: &u, Header: t.header, Host: t.host}
-	if t.method == http.MethodGet {
-		u.RawQuery = "dns=" + base64.RawURLEncoding.EncodeToString(query)
-	} else {
-		r.ContentLength = int64(len(query))
-		r.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(query)), nil }
-		r.Body, _ = r.GetBody()
-	}
+	r := &http.Request{URL: &u, Header: t.header, Host: t.host}
+	t.codec.setQuery(r, query)
 	return r.WithContext(ctx)
 }
 
-// readMessage returns the DNS message in resp, and closes its body.
-func readMessage(resp *http.Response) ([]byte, error) {
+// setBody makes r a POST request with body.
+func setBody(r *http.Request, body []byte) {
+	r.Method, r.ContentLength = http.MethodPost, int64(len(body))
+	r.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
+	r.Body, _ = r.GetBody()
+}
+
+// dohCodec is RFC 8484, 4.1. Its method is POST or GET.
+type dohCodec struct{ method string }
+
+func (c dohCodec) setQuery(r *http.Request, query []byte) {
+	if c.method == http.MethodPost {
+		setBody(r, query)
+		return
+	}
+	r.Method = c.method
+	r.URL.RawQuery = "dns=" + base64.RawURLEncoding.EncodeToString(query)
+}
+
+func (dohCodec) readReply(resp *http.Response, _ []byte) ([]byte, error) {
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
 		return nil, fmt.Errorf("unexpected HTTP status %s", resp.Status)
@@ -248,15 +281,19 @@ func readMessage(resp *http.Response) ([]byte, error) {
 	if err != nil || kind != messageType {
 		return nil, fmt.Errorf("unexpected media type %.60q instead of %s; check the upstream's URL", resp.Header.Get("Content-Type"), messageType)
 	}
-	b := make([]byte, 0, min(max(resp.ContentLength, 0)+1, wire.MaxMessage+1))
-	msg := bytes.NewBuffer(b)
-	if _, err := msg.ReadFrom(io.LimitReader(resp.Body, wire.MaxMessage+1)); err != nil {
+	return readBody(resp, wire.MaxMessage)
+}
+
+// readBody returns the body of resp, which has limit bytes at most.
+func readBody(resp *http.Response, limit int64) ([]byte, error) {
+	body := bytes.NewBuffer(make([]byte, 0, min(max(resp.ContentLength, 0)+1, limit+1)))
+	if _, err := body.ReadFrom(io.LimitReader(resp.Body, limit+1)); err != nil {
 		return nil, fmt.Errorf("reading the reply: %w", err)
 	}
-	if msg.Len() > wire.MaxMessage {
+	if int64(body.Len()) > limit {
 		return nil, errTooLong
 	}
-	return msg.Bytes(), nil
+	return body.Bytes(), nil
 }
 
 // cancel is [transport.cancel].

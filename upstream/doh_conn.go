@@ -203,7 +203,7 @@ func (t *dohTransport) tooManyIdle() bool {
 func (t *dohTransport) connect() {
 	ctx, cancel := context.WithTimeout(t.ctx, t.connectTimeout)
 	defer cancel()
-	conn, err := t.client.NewClientConn(ctx, "https", t.url.Host)
+	conn, err := t.client.NewClientConn(ctx, t.url.Scheme, t.url.Host)
 	if err != nil {
 		t.waitQueue.wake(-1, t.connectFailed(err))
 		return

@@ -359,6 +359,7 @@ func (p *Pool) Stats() Stats {
 	for _, s := range p.servers() {
 		v := Server{
 			To:                  s.addr,
+			GRPC:                p.cfg.GRPC,
 			Down:                p.down(s),
 			Durations:           s.durations.snapshot(),
 			HealthcheckFailures: s.probeFailures.Load(),

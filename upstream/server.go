@@ -87,24 +87,32 @@ func newServer(target config.Target, to netip.AddrPort, cfg *config.Forward, b *
 		s.initPlainDNS(cfg, opts, probe)
 		return s
 	}
-	secure, err := newTLSConfig(cfg.TLS, cmp.Or(target.ServerName, cfg.ServerName, target.Host))
-	if err != nil {
-		s.udp = errTransport{err}
-		s.tcp, s.probes = s.udp, s.udp
-		return s
+	if cfg.UsesTLS(target) {
+		secure, err := newTLSConfig(cfg.TLS, cmp.Or(target.ServerName, cfg.ServerName, target.Host))
+		if err != nil {
+			s.udp = errTransport{err}
+			s.tcp, s.probes = s.udp, s.udp
+			return s
+		}
+		opts.tls, probe.tls = secure, secure
 	}
-	opts.tls, probe.tls = secure, secure
-	switch target.Transport {
-	case config.DNSOverHTTPS:
-		s.tcp = newDoHTransport(target, to, dohOptions{streamOptions: opts, method: cfg.DoHMethod})
-		s.probes = newDoHTransport(target, to, dohOptions{streamOptions: probe, method: cfg.DoHMethod})
-	case config.DNSOverQUIC:
-		s.tcp, s.probes = newDoQTransport(to, opts), newDoQTransport(to, probe)
-	default:
-		s.tcp, s.probes = newStreamTransport(to, opts), newStreamTransport(to, probe)
-	}
+	s.tcp, s.probes = newConnTransport(target, to, cfg, opts), newConnTransport(target, to, cfg, probe)
 	s.udp = s.tcp
 	return s
+}
+
+// newConnTransport returns the transport for target, which does not use plain DNS.
+func newConnTransport(target config.Target, to netip.AddrPort, cfg *config.Forward, opts streamOptions) transport {
+	switch target.Transport {
+	case config.DNSOverHTTPS:
+		return newDoHTransport(target, to, dohOptions{streamOptions: opts, method: cfg.DoHMethod})
+	case config.DNSOverQUIC:
+		return newDoQTransport(to, opts)
+	case config.DNSOverGRPC:
+		return newGRPCTransport(target, to, opts)
+	default:
+		return newStreamTransport(to, opts)
+	}
 }
 
 // initGates makes the gates, which let as many queries pass as the transports take.

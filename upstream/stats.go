@@ -23,7 +23,9 @@ type Stats struct {
 
 // Server has the counters of one upstream address.
 type Server struct {
-	To   netip.AddrPort
+	To netip.AddrPort
+	// GRPC says that the server is one of the directive `grpc`.
+	GRPC bool
 	Down bool
 	// Suspected says that the server left queries unanswered, so that others are asked
 	// first.
@@ -87,7 +89,7 @@ type Reuse struct {
 // maxInFlight returns [Server.MaxInFlight], which is also the number of slots of the gate for TCP or UDP.
 func (s *server) maxInFlight(tcp bool) int {
 	switch {
-	case s.target.Transport == config.DNSOverHTTPS:
+	case s.target.Transport == config.DNSOverHTTPS, s.target.Transport == config.DNSOverGRPC:
 		return maxInFlightDoH
 	case s.target.Transport == config.DNSOverQUIC:
 		return maxInFlightDoQ

@@ -155,7 +155,7 @@ func (s *steps) addForward(b *config.Block) {
 		if len(f.Except) > 0 {
 			text += ", except for " + names(f.Except)
 		}
-		s.add("forward", []wire.Name{f.From}, "%s", text)
+		s.add(f.Name(), []wire.Name{f.From}, "%s", text)
 	}
 }
 

@@ -48,6 +48,7 @@ func (p *parser) blocks(g group) []*Block {
 		p.firsts = make(map[string]token)
 		p.setRoot(g.directives)
 		p.directives(g.directives)
+		p.joinGRPC()
 		p.checkCluster()
 		p.setListen()
 		p.checkCertificate()
@@ -97,9 +98,9 @@ func (p *parser) setListen() {
 	for _, addr := range addrs {
 		b.Listen = append(b.Listen, netip.AddrPortFrom(addr, b.Port))
 	}
-	p.name = "forward"
 	defer func() { p.name = "" }()
 	for f := b.Forward; f != nil; f = f.Next {
+		p.name = f.Name()
 		for _, to := range f.To {
 			if !to.Addr.IsValid() || !listensOn(b.Listen, to.Addr) {
 				continue
@@ -108,7 +109,7 @@ func (p *parser) setListen() {
 			if len(f.Files) > 0 {
 				from = " (see also " + strings.Join(f.Files, ", ") + ")"
 			}
-			at := p.firsts["forward"]
+			at := p.firsts[f.Name()]
 			at.text = to.String()
 			p.errorf(at, "the upstream %s is an address that this block listens on, so queries would loop; name another upstream%s", to, from)
 		}

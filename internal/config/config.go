@@ -109,6 +109,7 @@ type Block struct {
 	Loop        *Loop        `directive:"loop"`
 	Cache       *Cache       `directive:"cache"`
 	Forward     *Forward     `directive:"forward"`
+	GRPC        *GRPC        `directive:"grpc"`
 	Whoami      *Whoami      `directive:"whoami"`
 	// The directives without an effect, see [NoEffect].
 	Cancel      *Cancel      `directive:"cancel"`

@@ -233,7 +233,7 @@ func TestTable(t *testing.T) {
 	want := []string{
 		"root", "metadata", "tls", "timeouts", "reload", "nsid", "bufsize", "bind", "debug", "ready", "health", "pprof", "prometheus", "errors",
 		"log", "dnstap", "trace", "view", "client_limit", "acl", "any", "local", "dns64", "chaos", "header", "loadbalance", "minimal", "rewrite", "autopath", "template",
-		"hosts", "k8s_external", "kubernetes", "file", "loop", "cache", "forward", "whoami",
+		"hosts", "k8s_external", "kubernetes", "file", "loop", "cache", "forward", "grpc", "whoami",
 		"cancel", "https", "multisocket", "shed",
 	}
 	if diff := cmp.Diff(want, Directives()); diff != "" {

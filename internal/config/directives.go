@@ -50,9 +50,10 @@ func (b *Block) Directives() []string {
 	var names []string
 	v := reflect.ValueOf(b).Elem()
 	for _, s := range fields() {
-		if !v.Field(s.index).IsNil() {
-			names = append(names, s.name)
+		if v.Field(s.index).IsNil() || s.name == "forward" && b.Forward.GRPC {
+			continue
 		}
+		names = append(names, s.name)
 	}
 	return names
 }
@@ -136,7 +137,6 @@ var refused = []refusal{
 	{"erratic", "take it out; it is for tests of clients"},
 	{"etcd", serveElsewhere},
 	{"geoip", "take it out; a view selects clients by their addresses"},
-	{"grpc", "use forward with tls:// or https:// upstreams"},
 	{"grpc_server", noTransport},
 	{"https3", noTransport},
 	{"nomad", serveElsewhere},

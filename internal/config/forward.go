@@ -22,7 +22,8 @@ const (
 )
 
 // Forward is `forward FROM TO… { … }`. A block may have several: the first whose
-// From contains the qname, and whose Except doesn't, applies to a query.
+// From contains the qname, and whose Except doesn't, applies to a query. The block's [GRPC], which
+// has the same settings, is the last of them.
 type Forward struct {
 	From   wire.Name
 	Except []wire.Name
@@ -67,8 +68,16 @@ type Forward struct {
 	// Resolver are the servers that resolve names of upstreams; nil: the servers of the system's
 	// resolv.conf.
 	Resolver []netip.AddrPort
+	// GRPC says that this is the block's directive `grpc`.
+	GRPC bool
 	// Next is the next forward of the same block, nil for the last.
 	Next *Forward
+}
+
+// UsesTLS reports whether the upstream to is asked over TLS. Over gRPC, `tls`, `tls_servername` or a
+// server name says so, as in CoreDNS.
+func (f *Forward) UsesTLS(to Target) bool {
+	return to.Transport != PlainDNS && (to.Transport != DNSOverGRPC || f.TLS != nil || f.ServerName != "" || to.ServerName != "")
 }
 
 // MaxRate is `max_rate N [BURST]` or `max_rate auto`: how many queries each upstream address gets.
@@ -115,12 +124,25 @@ func defaultForward() Forward {
 
 func (f *Forward) parse(p *parser, s statement) {
 	*f = defaultForward()
-	if p.count(s, 2, -1, forwardUsage) {
+	at := map[string]token{"forward": s.name()}
+	f.read(p, s, forwardUsage, f.options(p, at), at)
+}
+
+// Name returns the directive's name.
+func (f *Forward) Name() string {
+	if f.GRPC {
+		return "grpc"
+	}
+	return "forward"
+}
+
+// read reads s, whose options are in table and add to at (see [Forward.options]).
+func (f *Forward) read(p *parser, s statement, usage string, table options, at map[string]token) {
+	if p.count(s, 2, -1, usage) {
 		f.from(p, s.args()[0])
 		f.upstreams(p, s.args()[1:])
 	}
-	at := map[string]token{"forward": s.name()}
-	p.body(s, f.options(p, at))
+	p.body(s, table)
 	if f.MaxAge > 0 && f.MaxAge < f.Expire {
 		p.errorf(at["max_age"], "max_age %s is less than expire %s; make it at least that", f.MaxAge, f.Expire)
 	}
@@ -250,13 +272,18 @@ func (f *Forward) join(p *parser, s statement, next directive) {
 		return
 	}
 	added := next.(*Forward)
+	f.suspectCovered(p, s.name(), added, "write this one first")
+	last.Next = added
+}
+
+// suspectCovered reports added, to be joined to the chain that starts with f, if it gets no query.
+func (f *Forward) suspectCovered(p *parser, at token, added *Forward, remedy string) {
 	for prev := f; prev != nil; prev = prev.Next {
 		if added.From.Under(prev.From) && len(prev.Except)+len(prev.NextOn) == 0 && !prev.NextOnNodata {
-			p.suspect(s.name(), "it gets no query: a forward before it takes all names in %s; write this one first", prev.From)
-			break
+			p.suspect(at, "it gets no query: a forward before it takes all names in %s; %s", prev.From, remedy)
+			return
 		}
 	}
-	last.Next = added
 }
 
 // add appends an upstream once.

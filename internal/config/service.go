@@ -17,10 +17,10 @@ func Cluster(blocks []*Block, b *Block) *Block {
 
 // checkServices reports upstreams that are Services if no view has their endpoints.
 func (p *parser) checkServices(blocks []*Block) {
-	p.name = "forward"
 	defer func() { p.name = "" }()
 	for _, b := range blocks {
 		for f := b.Forward; f != nil; f = f.Next {
+			p.name = f.Name()
 			for _, to := range f.To {
 				if to.Service != "" {
 					p.service(blocks, b, to)

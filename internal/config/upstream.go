@@ -15,7 +15,11 @@ import (
 // upstreams parses TO….
 func (f *Forward) upstreams(p *parser, words []token) {
 	for _, w := range words {
-		to, path, err := parseUpstream(w.text)
+		parse := parseUpstream
+		if f.GRPC {
+			parse = parseGRPCUpstream
+		}
+		to, path, err := parse(w.text)
 		switch {
 		case err != nil:
 			p.errorf(w, "%v", err)
@@ -37,7 +41,7 @@ func (f *Forward) upstreams(p *parser, words []token) {
 func (f *Forward) file(p *parser, w token, path string) {
 	if p.offNode(path) {
 		f.Files = append(f.Files, path)
-		f.add(Target{Addr: UnknownNameserver})
+		f.add(Target{Transport: f.transport(), Addr: UnknownNameserver})
 		return
 	}
 	text, err := readFile(path)
@@ -62,7 +66,7 @@ func (f *Forward) file(p *parser, w token, path string) {
 		servers = servers[:maxUpstreams]
 	}
 	for _, server := range servers {
-		f.add(Target{Addr: server})
+		f.add(Target{Transport: f.transport(), Addr: server})
 	}
 }
 
@@ -124,20 +128,15 @@ func parseUpstream(text string) (to Target, path string, err error) {
 	return to, "", err
 }
 
-// The usual ports of the transports: RFC 1035, 4.2; RFC 7858, 3.1, and RFC 9250, 4.1.1; RFC 8484, 8.1.
-const (
-	plainPort = 53
-	tlsPort   = 853 // and QUIC
-	httpsPort = 443
-)
+// plainPort is the usual port of DNS over UDP and TCP (RFC 1035, 4.2).
+const plainPort = 53
 
 // parseSecure parses HOST[%SERVERNAME][:PORT][/PATH]; only HTTPS has a path.
 func parseSecure(transport Transport, text string) (to Target, err error) {
 	to.Transport = transport
-	port := uint16(tlsPort)
+	port := transport.defaultPort(plainPort)
 	host := text
 	if transport == DNSOverHTTPS {
-		port = httpsPort
 		var slash bool
 		if host, to.Path, slash = strings.Cut(text, "/"); slash && to.Path != "" {
 			to.Path = "/" + to.Path
@@ -261,6 +260,8 @@ func cutScheme(text string) (Transport, string, error) {
 		return DNSOverTLS, rest, nil
 	case "https":
 		return DNSOverHTTPS, rest, nil
+	case "grpc":
+		return 0, "", fmt.Errorf("%q: forward does not speak gRPC; write it with the directive `grpc`", text)
 	case "quic":
 		return DNSOverQUIC, rest, nil
 	}

@@ -68,7 +68,7 @@ func parseScheme(scheme, text string) (Transport, error) {
 // defaultPort returns the port for keys without one; plain is the port for plain DNS.
 func (t Transport) defaultPort(plain uint16) uint16 {
 	switch t {
-	case DNSOverTLS:
+	case DNSOverTLS, DNSOverQUIC:
 		return 853
 	case DNSOverHTTPS, DNSOverGRPC:
 		return 443

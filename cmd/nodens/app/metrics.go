@@ -18,7 +18,6 @@ import (
 	"github.com/nodens-dns/nodens/internal/stat"
 	"github.com/nodens-dns/nodens/kubernetes"
 	"github.com/nodens-dns/nodens/server/resolver"
-	"github.com/nodens-dns/nodens/upstream"
 )
 
 // metrics returns the handler of /metrics. The parts count in plain numbers; a scrape gives
@@ -48,7 +47,7 @@ func gauge(name, help string, labels ...string) metricDesc {
 }
 
 func proxy(name, help string, labels ...string) metricDesc {
-	return metricDesc{prometheus.NewDesc("coredns_proxy_"+name, help, labels, prometheus.Labels{"proxy_name": "forward"}), prometheus.CounterValue}
+	return counter("coredns_proxy_"+name, help, append(labels, "proxy_name")...)
 }
 
 // The table of metrics.
@@ -319,7 +318,7 @@ func (s scrape) zone(srv, zone, view string, st *resolver.Stats) {
 func (s scrape) parts(g *generation) {
 	var broken, rejects, entries uint64
 	hasHosts := false
-	servers := make(map[netip.AddrPort]upstream.Server)
+	servers := make(upstreams)
 	for _, p := range g.blocks {
 		srv := serverLabel(p.block.Transport, p.block.Listen[0])
 		zones := make([]string, len(p.block.Zones))
@@ -342,7 +341,7 @@ func (s scrape) parts(g *generation) {
 			broken += st.HealthcheckBroken
 			rejects += st.MaxConcurrentRejects
 			for _, to := range st.Servers {
-				servers[to.To] = merge(servers[to.To], to)
+				servers.add(to)
 			}
 		}
 	}
@@ -351,9 +350,7 @@ func (s scrape) parts(g *generation) {
 	if hasHosts {
 		s.put(hostsEntries, float64(entries))
 	}
-	for _, to := range servers {
-		s.upstream(to)
-	}
+	s.upstreams(servers)
 }
 
 func (s scrape) cache(srv, zones, view string, st cache.Stats) {
@@ -374,49 +371,6 @@ func (s scrape) cache(srv, zones, view string, st cache.Stats) {
 		s.put(cacheHits, float64(k.hits), srv, k.kind, zones, view)
 		s.put(cacheEvictions, float64(k.evictions), srv, k.kind, zones, view)
 	}
-}
-
-// merge sums the counters of one upstream in two pools, which have the same labels.
-func merge(a, b upstream.Server) upstream.Server {
-	b.Down = a.Down || b.Down
-	b.HealthcheckFailures += a.HealthcheckFailures
-	b.UnexpectedReplies += a.UnexpectedReplies
-	b.Suspected = a.Suspected || b.Suspected
-	b.RTT = max(a.RTT, b.RTT)
-	b.SuspectedTotal, b.Broken = b.SuspectedTotal+a.SuspectedTotal, b.Broken+a.Broken
-	b.Hedges, b.HedgeWins = b.Hedges+a.Hedges, b.HedgeWins+a.HedgeWins
-	if b.Budget == nil { // otherwise both have the budget of the address
-		b.Budget = a.Budget
-	}
-	b.UDP, b.TCP, b.QUIC = addReuse(a.UDP, b.UDP), addReuse(a.TCP, b.TCP), addReuse(a.QUIC, b.QUIC)
-	for rcode, h := range a.Durations {
-		b.Durations[rcode] = b.Durations[rcode].Add(h)
-	}
-	return b
-}
-
-func (s scrape) upstream(to upstream.Server) {
-	label := to.To.String()
-	var exchanges uint64
-	for rcode, h := range to.Durations {
-		s.histogram(proxyDuration, h, label, rcode.String())
-		s.histogram(forwardDuration, h, label, rcode.String())
-		s.put(forwardResponses, float64(h.Count), label, rcode.String())
-		exchanges += h.Count
-	}
-	s.put(forwardRequests, float64(exchanges), label)
-	s.put(proxyHealth, float64(to.HealthcheckFailures), label)
-	s.put(forwardHealth, float64(to.HealthcheckFailures), label)
-	s.upstreamConns(to, label)
-	s.put(upstreamUnexpected, float64(to.UnexpectedReplies), label)
-	s.put(upstreamDown, boolFloat(to.Down), label)
-	s.put(upstreamSuspect, boolFloat(to.Suspected), label)
-	s.put(upstreamSuspicions, float64(to.SuspectedTotal), label)
-	s.put(upstreamRTT, to.RTT.Seconds(), label)
-	s.put(upstreamHedges, float64(to.Hedges), label)
-	s.put(upstreamHedgeWins, float64(to.HedgeWins), label)
-	s.put(upstreamConnFailures, float64(to.Broken), label)
-	s.budget(label, to.Budget)
 }
 
 // boolFloat returns 1 for true and 0 for false.

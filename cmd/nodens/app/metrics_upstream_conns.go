@@ -3,12 +3,14 @@ package app
 import "github.com/nodens-dns/nodens/upstream"
 
 // upstreamConns writes how often the connections to an upstream were used again.
-func (s scrape) upstreamConns(to upstream.Server, label string) {
+func (s scrape) upstreamConns(to upstream.Server, label, directive string) {
 	put := func(proto string, r upstream.Reuse) {
-		s.put(proxyConnHits, float64(r.Hits), label, proto)
-		s.put(proxyConnMisses, float64(r.Misses), label, proto)
+		s.put(proxyConnHits, float64(r.Hits), label, proto, directive)
+		s.put(proxyConnMisses, float64(r.Misses), label, proto, directive)
 	}
-	put("udp", to.UDP)
+	if !to.GRPC {
+		put("udp", to.UDP)
+	}
 	put("tcp", to.TCP)
 	if to.QUIC != (upstream.Reuse{}) { // most agents have no upstream over QUIC
 		put("quic", to.QUIC)
