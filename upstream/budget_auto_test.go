@@ -15,6 +15,7 @@ import (
 
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/share"
+	"github.com/nodens-dns/nodens/test/soak"
 )
 
 // silentBudget drops the queries beyond a rate, as a cloud does, and counts them.
@@ -61,7 +62,7 @@ func (b *silentBudget) readCount(via *simulated) int {
 // second. Within ten seconds, the agent sends hardly more than that, and not much less.
 func TestAutoFindsBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const seconds = 30
+		seconds := soak.Choose(20, 30)
 		network := &silentBudget{perSecond: 1000, burst: 100, last: time.Now()}
 		via := newSimulated(2 * time.Millisecond)
 		via.lose = network.lose
@@ -71,7 +72,7 @@ func TestAutoFindsBudget(t *testing.T) {
 		start := time.Now()
 		var all sync.WaitGroup
 		for c := range share.Client(10) {
-			all.Go(func() { offer(t, p, c+1, 300, seconds*time.Second, func(time.Duration, error) {}) })
+			all.Go(func() { offer(t, p, c+1, 300, time.Duration(seconds)*time.Second, func(time.Duration, error) {}) })
 		}
 		all.Wait()
 		var total, lost int

@@ -64,10 +64,10 @@ func (p *scrapeTest) limitClients(ctx context.Context, s *suite) (string, error)
 	return p.waitForLimited(ctx)
 }
 
-// refreshInterval is the time between two requests to refresh the agents' volumes.
+// refreshInterval is the time between two requests to reload the agents.
 const refreshInterval = 2 * time.Second
 
-// awaitBudgets waits until n agents have the budget, and makes the kubelets refresh the agents' ConfigMap meanwhile.
+// awaitBudgets waits until n agents have the budget, and makes them reload meanwhile.
 func (p *scrapeTest) awaitBudgets(ctx context.Context, s *suite, n int) error {
 	expr := fmt.Sprintf(`max by (node) (nodens_upstream_budget_limit{job=%q}) == %d`, monitoring.Job, budgetRate)
 	var refreshed time.Time
@@ -78,17 +78,21 @@ func (p *scrapeTest) awaitBudgets(ctx context.Context, s *suite, n int) error {
 		}
 		if err != nil && time.Since(refreshed) >= refreshInterval {
 			refreshed = time.Now()
-			err = errors.Join(err, s.refreshVolumes(ctx))
+			err = errors.Join(err, s.reloadAgents(ctx))
 		}
 		return err
 	})
 }
 
-// refreshVolumes makes the kubelets refresh the volumes of the agents' pods, which they otherwise do once a minute: they
-// do it when the annotations of a pod change.
-func (s *suite) refreshVolumes(ctx context.Context) error {
+// reloadAgents makes the kubelets refresh the volumes of the agents' pods, which they otherwise do once a minute: they
+// do it when the annotations of a pod change. Then it makes the agents check their Corefiles, which they otherwise do
+// every 30 to 45 seconds; the part names waits for that.
+func (s *suite) reloadAgents(ctx context.Context) error {
 	_, err := s.cluster.Kubectl(ctx, "", "annotate", "pods", "--namespace="+agentNamespace, "--selector=k8s-app="+agentDaemonSet,
 		"--overwrite", "refreshed="+time.Now().UTC().Format("150405.000"))
+	for _, n := range s.cluster.Nodes() {
+		err = errors.Join(err, signalAgent(ctx, n, "USR1"))
+	}
 	return err
 }
 

@@ -65,7 +65,11 @@ func (s stage) race() stage {
 
 // slowest are packages that take long. A stage starts with them, so that it does not end with
 // one of them alone.
-var slowest = []string{"netsetup", "cmd/nodens", "cmd/nodens/app", "test/node", "test/differential", "test/bench/failover", "test/bench/queries", "test/watch", "test/hostile"}
+var slowest = []string{
+	"netsetup", "cmd/nodens", "server", "upstream", "cmd/nodens/app", "kubernetes", "internal/handover",
+	"test/differential", "test/node", "test/bench/failover", "test/bench/queries", "daemonset", "test/watch", "daemonset/monitoring",
+	"test/bench/scale", "test/hostile", "test/bench/counting", "test/bench/fairness", "test/pagetest", "test/churn", "test/attribution",
+}
 
 // withoutRace matches the tests that are skipped under the race detector: they count allocations,
 // compute on one goroutine, or compare runs.
