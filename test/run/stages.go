@@ -106,7 +106,7 @@ func plan(ctx context.Context, o options, binaries string) ([][]stage, error) {
 		return s
 	}
 	first := []stage{
-		goTest("unit tests", units, "-p", "2", "-timeout", o.timeout()).race(),
+		goTest("unit tests", units, "-p", "3", "-timeout", o.timeout()).race(),
 		goTest("pins, benchmarks", units, "-run", withoutRace, "-bench", ".", "-benchtime", "1x", "-timeout", o.timeout()),
 	}
 	second := []stage{
