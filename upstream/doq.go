@@ -244,7 +244,7 @@ func send(r *doqRequest) error {
 // then waits for the end of the stream.
 func (t *doqTransport) receive(r *doqRequest, c *doqConn) (int, error) {
 	_ = r.stream.SetReadDeadline(r.deadline)
-	n, ended, err := readReply(r)
+	n, ended, err := readReply(r, r.stream)
 	if err == nil {
 		err = t.deliver(r, c, n)
 	}
@@ -254,11 +254,11 @@ func (t *doqTransport) receive(r *doqRequest, c *doqConn) (int, error) {
 	return n, err
 }
 
-// readReply reads one reply into r.reply and returns its length without the length prefix.
-// ended says that the stream has ended behind it.
-func readReply(r *doqRequest) (n int, ended bool, err error) {
+// readReply reads one reply from s into r.reply and returns its length without the length
+// prefix. ended says that the stream has ended behind it.
+func readReply(r *doqRequest, s io.Reader) (n int, ended bool, err error) {
 	for have, want := 0, 2; ; {
-		n, err := r.stream.Read(r.reply[have:])
+		n, err := s.Read(r.reply[have:])
 		have += n
 		if have >= 2 {
 			want = 2 + int(binary.BigEndian.Uint16(r.reply))

@@ -5,6 +5,7 @@ package upstream
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"io"
 	"net"
 	"slices"
@@ -118,6 +119,34 @@ func FuzzStream(f *testing.F) {
 			t.Fatalf("%x does not answer the query", msg)
 		}
 		parseResponse(msg, q)
+	})
+}
+
+// FuzzQUICStream reads any bytes as the reply on a stream of QUIC, in pieces: reading ends,
+// with the reply as it was sent or an error, and keeps no more than was sent.
+func FuzzQUICStream(f *testing.F) {
+	for _, s := range seeds(f) {
+		f.Add(prefixed(s), uint16(1))
+		f.Add(prefixed(s), uint16(5000))
+		f.Add(append(prefixed(s), prefixed(s)...), uint16(200))
+	}
+	f.Add(prefixed(make([]byte, 0xFFFF)), uint16(1200))
+	f.Add([]byte{0, 0, 0}, uint16(2))
+	f.Fuzz(func(t *testing.T, sent []byte, piece uint16) {
+		r := &doqRequest{reply: make([]byte, doqReplySize)}
+		n, _, err := readReply(r, &bytesConn{left: sent, piece: 1 + int(piece)})
+		if len(r.reply) > max(doqReplySize, 2*len(sent)) {
+			t.Fatalf("a buffer of %d bytes for %d", len(r.reply), len(sent))
+		}
+		complete := len(sent) > 2 && len(sent) >= 2+int(binary.BigEndian.Uint16(sent))
+		switch {
+		case err == nil && (!complete || n != int(binary.BigEndian.Uint16(sent)) || !bytes.Equal(r.reply[2:2+n], sent[2:2+n])):
+			t.Fatalf("%x is not the reply in %x", r.reply[2:2+n], sent)
+		case err != nil && !errors.Is(err, errDoQProtocol):
+			t.Fatalf("%v; want a protocol error", err)
+		case !complete && !errors.Is(err, errCutOff):
+			t.Fatalf("%v; want that the stream ends within the reply", err)
+		}
 	})
 }
 

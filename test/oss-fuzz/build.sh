@@ -57,6 +57,7 @@ test/bench/harness FuzzParse
 test/loadgen FuzzRespond
 test/scenario FuzzParse
 upstream FuzzDatagram
+upstream FuzzQUICStream
 upstream FuzzStream
 '
 
