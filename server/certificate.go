@@ -38,8 +38,9 @@ type Certificate struct {
 
 // keyPair is what was loaded from the files.
 type keyPair struct {
-	expiry   time.Time
-	dot, doh *tls.Config
+	expiry time.Time
+	// The settings for DNS over TLS, HTTPS, QUIC and HTTP/3.
+	dot, doh, doq, doh3 *tls.Config
 }
 
 // NewCertificate loads the files in cfg. An error names the file at fault.
@@ -69,10 +70,16 @@ func (c *Certificate) ReloadFailures() uint64 {
 func (c *Certificate) tlsConfig(t config.Transport) *tls.Config {
 	c.checkFiles()
 	m := c.current.Load()
-	if t == config.DNSOverHTTPS {
+	switch t {
+	case config.DNSOverHTTPS:
 		return m.doh
+	case config.DNSOverQUIC:
+		return m.doq
+	case config.DNSOverHTTP3:
+		return m.doh3
+	default:
+		return m.dot
 	}
-	return m.dot
 }
 
 // checkFiles reloads the files if they have changed. It does nothing if the last check was
@@ -132,6 +139,7 @@ func (c *Certificate) load() error {
 	}
 	m := &keyPair{expiry: cert.Leaf.NotAfter, dot: base, doh: base.Clone()}
 	m.doh.NextProtos = []string{"h2", "http/1.1"}
+	m.doq, m.doh3 = quicTLS(base, "doq"), quicTLS(base, "h3") // RFC 9250, 4.1.1; RFC 9114, 3.1
 	// Most stub resolvers offer no ALPN protocol, and some offer one of their own, which
 	// would fail the handshake. Only clients that offer "dot" get it back
 	// (RFC 7858, 3.2; IANA's registry of ALPN).
@@ -148,4 +156,11 @@ func (c *Certificate) load() error {
 		c.log.Warn("certificate has expired", "file", c.cfg.Cert, "expired", m.expiry)
 	}
 	return nil
+}
+
+// quicTLS returns base for connections over QUIC (RFC 9001, 4.2) with the ALPN protocol proto.
+func quicTLS(base *tls.Config, proto string) *tls.Config {
+	t := base.Clone()
+	t.MinVersion, t.NextProtos = tls.VersionTLS13, []string{proto}
+	return t
 }

@@ -52,7 +52,7 @@ func startListener(t testing.TB, limits Limits, cfg ListenerConfig, zones ...*re
 	}
 	addr := netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0])
 	s := New(slog.New(slog.DiscardHandler), limits)
-	if err := s.Listen(map[ListenAddr]ListenerConfig{{AddrPort: addr}: withRoutes(cfg, zones...)}); err != nil {
+	if err := s.Listen(map[ListenAddr]ListenerConfig{{AddrPort: addr, QUIC: cfg.Transport.OverQUIC()}: withRoutes(cfg, zones...)}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -201,7 +201,7 @@ func TestClientAuth(t *testing.T) {
 		{"if given", tls.VerifyClientCertIfGiven, true, true, false},
 		{"verify", tls.RequireAndVerifyClientCert, false, true, false},
 	} {
-		for _, via := range []config.Transport{config.DNSOverTLS, config.DNSOverHTTPS} {
+		for _, via := range []config.Transport{config.DNSOverTLS, config.DNSOverHTTPS, config.DNSOverQUIC, config.DNSOverHTTP3} {
 			t.Run(tt.name+" "+via.String(), func(t *testing.T) {
 				files.ClientAuth = tt.auth
 				s, addr, _ := startListener(t, patientLimits(), ListenerConfig{Transport: via, Certificate: mustCertificate(t, files)}, byHand(t))

@@ -1,6 +1,8 @@
 package server
 
 import (
+	"net/netip"
+
 	"github.com/nodens-dns/nodens/internal/clock"
 	"github.com/nodens-dns/nodens/server/resolver"
 )
@@ -16,12 +18,12 @@ func (s *Server) overLimit(rt *resolver.Routes, r *resolver.Request) bool {
 	return true
 }
 
-// overLimit is [Server.overLimit] for a request on v whose query has not been read.
-func (h *httpsServer) overLimit(v *httpsConn) bool {
+// overLimit is [Server.overLimit] for a request of the client addr whose query has not been read.
+func (h *dohHandler) overLimit(addr netip.Addr, stripe int) bool {
 	l := h.s.limits.Client
-	if l == nil || l.Allow(v.client.Addr(), clock.Now()) {
+	if l == nil || l.Allow(addr, clock.Now()) {
 		return false
 	}
-	h.l.config.Load().Routes.CountOverLimit(v.stripe, v.client.Addr())
+	h.l.config.Load().Routes.CountOverLimit(stripe, addr)
 	return true
 }

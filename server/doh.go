@@ -6,6 +6,7 @@ import (
 	"io"
 	"mime"
 	"net/http"
+	"net/netip"
 	"runtime/debug"
 	"slices"
 	"strconv"
@@ -31,24 +32,20 @@ const (
 // ServeHTTP answers one request (RFC 8484, 4). Errors of the request are reported by an
 // HTTP status, errors of its query by a DNS reply.
 func (h *httpsServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if r.URL.Path != dohPath {
-		h.writeError(w, http.StatusNotFound)
-		return
-	}
 	v, ok := r.Context().Value(connKey{}).(*httpsConn)
 	if !ok {
 		h.writeError(w, http.StatusInternalServerError)
 		return
 	}
-	if h.overLimit(v) {
-		h.writeError(w, http.StatusTooManyRequests)
+	if !h.admit(w, r, v.client.Addr(), v.stripe) {
 		return
 	}
 	e := h.s.newStreamQuery(http.NewResponseController(w))
+	e.x.Proto, e.x.Client, e.x.Stripe = resolver.TCP, v.client, v.stripe
 	if !h.beginRequest(v, e) {
+		h.reject(w, e, shedCapacity)
 		e.reusable = true
 		e.release()
-		h.reject(w, v, shedCapacity)
 		return
 	}
 	defer func() {
@@ -56,22 +53,45 @@ func (h *httpsServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		e.release()
 	}()
 	defer h.recoverPanic(w)
-	h.serveRequest(v, e, w, r)
+	h.serveRequest(e, w, r)
 }
 
-// serveRequest answers the request e. It is reusable unless net/http may still use its buffers.
-func (h *httpsServer) serveRequest(v *httpsConn, e *streamQuery, w http.ResponseWriter, r *http.Request) {
-	packet, status := readQuery(w, r, e.in[:0])
+// dohHandler answers requests at one address, over any version of HTTP.
+type dohHandler struct {
+	s *Server
+	l *listener
+	// statuses counts replies by status.
+	statuses *httpStatuses
+	// maxBody limits the query in a body, in bytes.
+	maxBody int64
+}
+
+// admit reports whether r, of the client addr, is to be read. If not, it replies.
+func (h *dohHandler) admit(w http.ResponseWriter, r *http.Request, addr netip.Addr, stripe int) bool {
+	switch {
+	case r.URL.Path != dohPath:
+		h.writeError(w, http.StatusNotFound)
+	case h.overLimit(addr, stripe):
+		h.writeError(w, http.StatusTooManyRequests)
+	default:
+		return true
+	}
+	return false
+}
+
+// serveRequest answers the request e, whose client is set. It is reusable unless the buffers may
+// still be in use.
+func (h *dohHandler) serveRequest(e *streamQuery, w http.ResponseWriter, r *http.Request) {
+	packet, status := h.readQuery(w, r, e.in[:0])
 	switch {
 	case status == http.StatusOK:
 	case e.inFlight.Err() != nil:
-		h.reject(w, v, shedClient)
+		h.reject(w, e, shedClient)
 		return
 	default:
 		h.writeError(w, status)
 		return
 	}
-	e.x.Proto, e.x.Client, e.x.Stripe = resolver.TCP, v.client, v.stripe
 	msg := h.s.answerStream(h.l.config.Load().Routes, e, packet, e.out)
 	switch {
 	case e.x.Rejected():
@@ -91,15 +111,15 @@ func (h *httpsServer) serveRequest(v *httpsConn, e *streamQuery, w http.Response
 	e.keepBuffers(packet, msg)
 }
 
-// reject replies to a request of v whose query has not been read, and counts it.
-func (h *httpsServer) reject(w http.ResponseWriter, v *httpsConn, reason int) {
+// reject replies to the request e whose query has not been read, and counts it.
+func (h *dohHandler) reject(w http.ResponseWriter, e *streamQuery, reason int) {
 	h.s.shed[reason].Add(1)
-	h.l.config.Load().Routes.CountRejected(v.stripe, v.client.Addr())
+	h.l.config.Load().Routes.CountRejected(e.x.Stripe, e.x.Client.Addr())
 	h.writeError(w, http.StatusServiceUnavailable)
 }
 
 // recoverPanic handles panics outside of the query path, which handles its own.
-func (h *httpsServer) recoverPanic(w http.ResponseWriter) {
+func (h *dohHandler) recoverPanic(w http.ResponseWriter) {
 	if p := recover(); p != nil {
 		h.s.panics.Add(1)
 		h.s.log.Error("HTTP request panicked", "panic", p, "stack", string(debug.Stack()))
@@ -118,13 +138,13 @@ func isRequestError(msg []byte) bool {
 }
 
 // readQuery reads the query of r into buf. It returns status 200 if there is one.
-func readQuery(w http.ResponseWriter, r *http.Request, buf []byte) ([]byte, int) {
+func (h *dohHandler) readQuery(w http.ResponseWriter, r *http.Request, buf []byte) ([]byte, int) {
 	switch r.Method {
 	case http.MethodPost:
 		if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != dnsMessageType {
 			return nil, http.StatusUnsupportedMediaType
 		}
-		return readBody(http.MaxBytesReader(w, r.Body, wire.MaxMessage), buf)
+		return readBody(http.MaxBytesReader(w, r.Body, h.maxBody), buf)
 	case http.MethodGet:
 		values := r.URL.Query()["dns"]
 		if len(values) != 1 || values[0] == "" {
@@ -179,7 +199,7 @@ func writeReply(w http.ResponseWriter, msg []byte) error {
 }
 
 // writeError replies with an HTTP status.
-func (h *httpsServer) writeError(w http.ResponseWriter, status int) {
+func (h *dohHandler) writeError(w http.ResponseWriter, status int) {
 	h.statuses.add(status)
 	http.Error(w, http.StatusText(status), status)
 }

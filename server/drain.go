@@ -56,7 +56,8 @@ const drainGrace = time.Second
 //     time and together with the part of a message that has been read. transfer must not
 //     keep conn, but may duplicate its descriptor. After an error of transfer the
 //     remaining connections are served here.
-//   - Connections over TLS and HTTPS end as they do in [Server.Shutdown].
+//   - Connections over TLS, HTTPS and QUIC end as they do in [Server.Shutdown]. Queries in flight are
+//     answered first.
 //
 // Suspend returns nil when there is no connection and no pending query left, or ctx's
 // error when ctx ends. In both cases reading has stopped and transfer is not called any
@@ -116,7 +117,9 @@ func (s *Server) stopReaders(d *drain) ([]*listener, error) {
 		for _, p := range l.udp {
 			p.suspend()
 		}
-		_ = l.tcp.SetDeadline(past)
+		if l.tcp != nil {
+			_ = l.tcp.SetDeadline(past)
+		}
 	}
 	return leaving, nil
 }
@@ -130,6 +133,13 @@ func (s *Server) Resume() {
 		return
 	}
 	for _, l := range s.listeners {
+		if l.quic != nil {
+			close(l.quic.hurry)
+			l.quic.shutdown()
+			l.quic = newQUICListener(l, l.quic.socket)
+			l.start()
+			continue
+		}
 		if l.https != nil {
 			l.https = newHTTPSServer(l) // an http.Server cannot be restarted
 		}

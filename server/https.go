@@ -13,6 +13,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/clock"
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/share"
+	"github.com/nodens-dns/nodens/internal/wire"
 )
 
 const (
@@ -38,13 +39,10 @@ const (
 // times out and evicts its connections as it does for TCP, and net/http receives them
 // after the TLS handshake. It implements net.Listener for net/http.
 type httpsServer struct {
-	s *Server
-	l *listener
-	// statuses counts replies by status.
-	statuses *httpStatuses
-	http     *http.Server
-	conns    chan net.Conn
-	done     chan struct{} // closed when no more connections are accepted
+	dohHandler
+	http  *http.Server
+	conns chan net.Conn
+	done  chan struct{} // closed when no more connections are accepted
 
 	mu       sync.Mutex
 	draining bool
@@ -55,7 +53,7 @@ type httpsServer struct {
 func newHTTPSServer(l *listener) *httpsServer {
 	s := l.s
 	t := l.timeouts()
-	h := &httpsServer{s: s, l: l, statuses: s.statusesAt(l.addr), conns: make(chan net.Conn), requests: share.NewLimiter(s.limits.Waiting), done: make(chan struct{}), drained: make(chan struct{})}
+	h := &httpsServer{dohHandler: dohHandler{s: s, l: l, statuses: s.statusesAt(l.addr), maxBody: wire.MaxMessage}, conns: make(chan net.Conn), requests: share.NewLimiter(s.limits.Waiting), done: make(chan struct{}), drained: make(chan struct{})}
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
 	protocols.SetHTTP2(true)

@@ -20,15 +20,24 @@ type listener struct {
 	config   atomic.Pointer[activeConfig]
 	udp      []udpSocket // only for plain DNS
 	tcp      *tcpListener
-	https    *httpsServer // nil except for DNS over HTTPS
-	active   atomic.Int32 // the number of running readers and acceptors
-	progress []progress   // of the readers, by their index
+	https    *httpsServer  // nil except for DNS over HTTPS
+	quic     *quicListener // nil except for the transports over QUIC, which have neither udp nor tcp
+	active   atomic.Int32  // the number of running readers and acceptors
+	progress []progress    // of the readers, by their index
 }
 
 // newListener opens all sockets of addr. The caller holds s.mu.
 func newListener(s *Server, addr ListenAddr, cfg *ListenerConfig) (*listener, error) {
 	l := &listener{s: s, addr: addr}
 	l.config.Store(&activeConfig{ListenerConfig: *cfg})
+	if cfg.Transport.OverQUIC() {
+		socket, err := openQUICSocket(addr.AddrPort, s.inherited)
+		if err != nil {
+			return nil, fmt.Errorf("listening on udp %s: %w", addr, err)
+		}
+		l.quic = newQUICListener(l, socket)
+		return l, nil
+	}
 	var err error
 	if cfg.Transport == config.PlainDNS {
 		if l.udp, err = openUDPSockets(addr.AddrPort, s.limits, s.inherited); err != nil {
@@ -49,6 +58,12 @@ func newListener(s *Server, addr ListenAddr, cfg *ListenerConfig) (*listener, er
 // start starts the readers and the acceptor.
 func (l *listener) start() {
 	s := l.s
+	if l.quic != nil {
+		if err := l.quic.start(); err != nil {
+			s.log.Error("DNS over QUIC is not served", "address", l.addr.String(), "err", err)
+		}
+		return
+	}
 	if !s.limits.Poller {
 		addProcs(len(l.udp))
 	}
@@ -82,6 +97,10 @@ func (l *listener) start() {
 // UDP sockets then stay open for the replies to pending queries: a socket opened later
 // for such a reply could receive packets that are meant for the other process.
 func (l *listener) stop() {
+	if l.quic != nil {
+		l.s.running.Go(l.close)
+		return
+	}
 	if l.s.suspended.Load() != nil {
 		l.tcp.close()
 		return
@@ -94,6 +113,10 @@ func (l *listener) stop() {
 
 // close stops listening and reading.
 func (l *listener) close() {
+	if l.quic != nil {
+		l.quic.shutdown()
+		_ = l.quic.socket.Close()
+	}
 	closeAll(l.udp)
 	if l.tcp != nil {
 		l.tcp.close()
@@ -102,6 +125,10 @@ func (l *listener) close() {
 
 // drain starts to move or close all connections; no new ones are accepted.
 func (l *listener) drain() {
+	if l.quic != nil {
+		l.s.running.Go(l.quic.shutdown)
+		return
+	}
 	if l.isPlainDNS() {
 		l.tcp.transferConns(false)
 		return
@@ -113,10 +140,10 @@ func (l *listener) drain() {
 }
 
 // accepts reports whether l can take over cfg and keep its sockets and connections. The
-// timeouts of an HTTP server are fixed when it starts.
+// timeouts of an HTTP server are fixed when it starts, and so are limits of QUIC.
 func (l *listener) accepts(cfg *ListenerConfig) bool {
 	old := l.config.Load()
-	return old.Transport == cfg.Transport && (cfg.Transport != config.DNSOverHTTPS || old.Timeouts == cfg.Timeouts)
+	return old.Transport == cfg.Transport && old.QUIC == cfg.QUIC && (cfg.Transport != config.DNSOverHTTPS || old.Timeouts == cfg.Timeouts)
 }
 
 // timeouts returns the timeouts that apply to l's connections now.
@@ -130,7 +157,12 @@ func (l *listener) isPlainDNS() bool { return l.config.Load().Transport == confi
 func (l *listener) stopped() bool { return l.active.Load() == 0 }
 
 // hasNoConns reports whether l has no connections.
-func (l *listener) hasNoConns() bool { return l.tcp.connCount() == 0 }
+func (l *listener) hasNoConns() bool {
+	if l.quic != nil {
+		return l.quic.hasEnded() && l.quic.connCount() == 0
+	}
+	return l.tcp.connCount() == 0
+}
 
 // acceptRetryDelay is the delay after a failed accept, so that a process without free file
 // descriptors does not spin.

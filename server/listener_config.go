@@ -25,11 +25,13 @@ type ListenerConfig struct {
 	// Routes answers the queries. It is not nil.
 	Routes    *resolver.Routes
 	Transport config.Transport
-	// Certificate is the server certificate. It is required for DNS over TLS and
-	// over HTTPS and ignored for plain DNS.
+	// Certificate is the server certificate. It is ignored for plain DNS and required for
+	// every other transport.
 	Certificate *Certificate
 	// Timeouts override the timeouts of [Limits] where they are not zero.
 	Timeouts config.Timeouts
+	// QUIC overrides limits of the transports over QUIC where it is not zero.
+	QUIC config.QUICLimits
 }
 
 // timeouts are the limits of one connection in time and queries.

@@ -61,7 +61,7 @@ func TestDoTShutdown(t *testing.T) {
 
 // TestDoTShutdownStuck: a query whose upstream never answers is dropped at the end.
 func TestDoTShutdownStuck(t *testing.T) {
-	for _, via := range []config.Transport{config.DNSOverTLS, config.DNSOverHTTPS} {
+	for _, via := range []config.Transport{config.DNSOverTLS, config.DNSOverHTTPS, config.DNSOverQUIC, config.DNSOverHTTP3} {
 		t.Run(via.String(), func(t *testing.T) {
 			waits := make(chan struct{}, 16)
 			b := resolvertest.StartBackend(t, func(*dns.Msg) *dns.Msg { waits <- struct{}{}; return nil })
@@ -86,11 +86,22 @@ func TestDoTShutdownStuck(t *testing.T) {
 func exchangeOnce(t testing.TB, name string, via config.Transport, addr netip.AddrPort, cfg *tls.Config) error {
 	var m *dns.Msg
 	var err error
-	if via == config.DNSOverHTTPS {
+	switch via {
+	case config.DNSOverHTTPS:
 		client := newHTTPS(cfg, true)
 		defer client.CloseIdleConnections()
 		m, _, err = client.ask(addr, question(name, dns.TypeA))
-	} else {
+	case config.DNSOverHTTP3:
+		client := newHTTP3(cfg)
+		defer client.close()
+		m, _, err = client.ask(addr, question(name, dns.TypeA))
+	case config.DNSOverQUIC:
+		var c *doqClient
+		if c, err = dialDoQ(t, addr, cfg); err == nil {
+			defer c.close()
+			m, err = c.ask(name)
+		}
+	default:
 		c := dns.Client{Net: "tcp-tls", TLSConfig: cfg, Timeout: patience}
 		m, _, err = c.Exchange(question(name, dns.TypeA), addr.String())
 	}

@@ -71,6 +71,7 @@ type Server struct {
 	listeners map[ListenAddr]*listener
 	// httpStatuses outlives the listener of an address.
 	httpStatuses map[ListenAddr]*httpStatuses
+	doqCodes     map[ListenAddr]*doqCodes // the same; nil without DNS over QUIC
 	inherited    inheritedSockets
 	suspended    atomic.Pointer[drain] // nil unless s is suspended
 

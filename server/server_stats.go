@@ -52,3 +52,33 @@ func (s *Server) EachHTTPStatus(addr ListenAddr, f func(status int, n uint64)) {
 		}
 	}
 }
+
+// codesAt returns the counters of addr, which last as long as s. The caller holds s.mu.
+func (s *Server) codesAt(addr ListenAddr) *doqCodes {
+	if s.doqCodes == nil {
+		s.doqCodes = make(map[ListenAddr]*doqCodes)
+	}
+	c := s.doqCodes[addr]
+	if c == nil {
+		c = new(doqCodes)
+		s.doqCodes[addr] = c
+	}
+	return c
+}
+
+// EachDoQCode calls f for each error code of DNS over QUIC with which the server has ended
+// queries or connections at addr, with their number; code 0 is a reply (RFC 9250, 8.4). The counts last
+// as long as s.
+func (s *Server) EachDoQCode(addr ListenAddr, f func(code int, n uint64)) {
+	s.mu.Lock()
+	c := s.doqCodes[addr]
+	s.mu.Unlock()
+	if c == nil {
+		return
+	}
+	for code := range c {
+		if n := c[code].Load(); n > 0 {
+			f(code, n)
+		}
+	}
+}

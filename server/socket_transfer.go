@@ -39,12 +39,7 @@ func (s *Server) SocketFiles() ([]SocketFile, error) {
 		return err
 	}
 	for addr, l := range s.listeners {
-		err := add(addr.AddrPort, false, func() (*os.File, error) { return Duplicate(l.tcp.TCPListener) })
-		for _, p := range l.udp {
-			if err == nil {
-				err = add(addr.AddrPort, true, p.duplicate)
-			}
-		}
+		err := l.eachSocket(func(udp bool, file func() (*os.File, error)) error { return add(addr.AddrPort, udp, file) })
 		if err != nil {
 			for _, h := range all {
 				_ = h.File.Close()
@@ -53,6 +48,20 @@ func (s *Server) SocketFiles() ([]SocketFile, error) {
 		}
 	}
 	return all, nil
+}
+
+// eachSocket calls add with a function that duplicates it for each of l's sockets, until an error.
+func (l *listener) eachSocket(add func(udp bool, file func() (*os.File, error)) error) error {
+	if l.quic != nil {
+		return add(true, func() (*os.File, error) { return Duplicate(l.quic.socket) })
+	}
+	err := add(false, func() (*os.File, error) { return Duplicate(l.tcp.TCPListener) })
+	for _, p := range l.udp {
+		if err == nil {
+			err = add(true, p.duplicate)
+		}
+	}
+	return err
 }
 
 // SetInherited makes the next [Server.Listen] use these sockets instead of binding new

@@ -23,8 +23,11 @@ import (
 // askOnce asks for by.hand. once, over a connection of its own.
 func askOnce(t testing.TB, via config.Transport, addr netip.AddrPort, cfg *tls.Config) error {
 	t.Helper()
-	if via == config.DNSOverHTTPS {
+	switch {
+	case via == config.DNSOverHTTPS:
 		return askOnceHTTPS(t, addr, cfg)
+	case via.OverQUIC():
+		return exchangeOnce(t, "by.hand.", via, addr, cfg)
 	}
 	conn, err := dialTLS(addr, cfg)
 	if err != nil {

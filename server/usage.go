@@ -33,6 +33,11 @@ func (s *Server) Usage() Usages {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for addr, l := range s.listeners {
+		if l.quic != nil {
+			u.Conns.raise(l.quic.connCount(), addr.AddrPort)
+			u.Requests.raise(l.quic.requests.InUse(), addr.AddrPort)
+			continue
+		}
 		u.Conns.raise(l.tcp.connCount(), addr.AddrPort)
 		if l.https != nil {
 			u.Requests.raise(l.https.requests.InUse(), addr.AddrPort)

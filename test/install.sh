@@ -10,6 +10,7 @@ package() {
 	iptables) echo iptables ;;
 	nft) echo nftables ;;
 	conntrack) echo conntrack ;;
+	kdig) echo knot-dnsutils ;;
 	dnsperf) echo dnsperf ;;
 	gcc) echo gcc libc6-dev ;;
 	unbound) echo unbound ;;

@@ -159,15 +159,14 @@ func (p *parser) checkBlocks(path string, blocks []*Block) {
 	p.checkServices(blocks)
 }
 
-// checkSharedSockets reports blocks that can't share an address: it is one socket, with one
+// checkSharedSockets reports blocks that can't share an address: a port of UDP or TCP has one
 // transport and one certificate.
 func (p *parser) checkSharedSockets(blocks []*Block) {
-	firsts := make(map[netip.AddrPort]*Block)
+	firsts := make(socketBlocks)
 	for _, b := range blocks {
 		for _, addr := range b.Listen {
-			first := firsts[addr]
+			first := firsts.add(b, addr)
 			if first == nil {
-				firsts[addr] = b
 				continue
 			}
 			at := token{text: addr.String(), file: b.File, line: b.Line}
@@ -184,6 +183,28 @@ func (p *parser) checkSharedSockets(blocks []*Block) {
 			break // its other addresses have the same error
 		}
 	}
+}
+
+// port is a port of an address on one network.
+type port struct {
+	netip.AddrPort
+	network string
+}
+
+// socketBlocks are the first blocks that listen on each port.
+type socketBlocks map[port]*Block
+
+// add notes that b listens on addr. It returns another block that has one of the ports for it.
+func (s socketBlocks) add(b *Block, addr netip.AddrPort) (first *Block) {
+	for _, network := range b.Transport.networks() {
+		at := port{addr, network}
+		if s[at] == nil {
+			s[at] = b
+		} else {
+			first = s[at]
+		}
+	}
+	return first
 }
 
 // checkOverlap reports whether first already serves zone on an address of b, with a view of

@@ -76,6 +76,8 @@ type Block struct {
 	Metadata    *Metadata    `directive:"metadata"`
 	TLS         *TLSServer   `directive:"tls"`
 	Timeouts    *Timeouts    `directive:"timeouts"`
+	QUIC        *QUIC        `directive:"quic"`
+	HTTP3       *HTTP3       `directive:"https3"`
 	Reload      *Reload      `directive:"reload"`
 	NSID        *NSID        `directive:"nsid"`
 	Bufsize     *Bufsize     `directive:"bufsize"`

@@ -217,6 +217,8 @@ func TestDirectives(t *testing.T) {
 			next.To = targets("192.0.2.1:53")
 			f.Next = &next
 		})},
+		{"limits", "quic", "quic {\nmax_streams 1\nmax_connections 2\nworker_pool_size 3\n}", &QUIC{QUICLimits{1, 2, 3}}},
+		{"limits", "https3", "https3 {\nmax_streams 0\nmax_connections 2\n}", &HTTP3{QUICLimits{MaxConns: 2}}},
 		{"an own address, other port", "forward", "forward . 169.254.20.10:54", forward(func(f *Forward) { f.To = targets("169.254.20.10:54") })},
 	} {
 		t.Run(tt.directive+"/"+tt.name, func(t *testing.T) {
@@ -231,7 +233,7 @@ func TestDirectives(t *testing.T) {
 // parses, that an empty one is told from none, and that the table is known.
 func TestTable(t *testing.T) {
 	want := []string{
-		"root", "metadata", "tls", "timeouts", "reload", "nsid", "bufsize", "bind", "debug", "ready", "health", "pprof", "prometheus", "errors",
+		"root", "metadata", "tls", "timeouts", "quic", "https3", "reload", "nsid", "bufsize", "bind", "debug", "ready", "health", "pprof", "prometheus", "errors",
 		"log", "dnstap", "trace", "view", "client_limit", "acl", "any", "local", "dns64", "chaos", "header", "loadbalance", "minimal", "rewrite", "autopath", "template",
 		"hosts", "k8s_external", "kubernetes", "file", "loop", "cache", "forward", "grpc", "whoami",
 		"cancel", "https", "multisocket", "shed",

@@ -38,6 +38,10 @@ func TestFaults(t *testing.T) {
 		{"cancel 0s", `3: cancel: 0s is out of range; allowed: 1ns to 2562047h47m16.854775807s`},
 		{"cancel 5", `3: cancel: "5" is not a duration such as 500ms, 30s or 1m30s`},
 		{"https 1", `3: https: "1" is one argument too many after "https"; write: https { max_connections|max_streams NUMBER }`},
+		{"quic 1", `3: quic: "1" is one argument too many after "quic"; write: quic { max_streams|max_connections|worker_pool_size NUMBER }`},
+		{"quic {\nmax_streams 0\n}", `4: quic max_streams: 0 is out of range; allowed: 1 to 2147483647`},
+		{"https3 {\nmax_connections many\n}", `4: https3 max_connections: "many" is not a whole number; allowed: 0 to 2147483647`},
+		{"https3 {\nmax_streams 1\nmax_streams 1\n}", `5: https3 max_streams: max_streams is in the block twice; keep one`},
 		{"https {\nmax_streams -1\n}", `4: https max_streams: -1 is out of range; allowed: 0 to 4294967295`},
 
 		{"chaos " + strings.Repeat("v", 256), `3: chaos: a text has 256 bytes; allowed: up to 255`},

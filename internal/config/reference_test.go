@@ -24,7 +24,7 @@ const reference = "../../docs/reference/corefile"
 // steps says when each directive acts on a query, with the numbers of README.md in the
 // reference, or that it acts on the whole process.
 var steps = map[string]string{
-	"bind": "sockets", "tls": "sockets", "timeouts": "sockets",
+	"bind": "sockets", "tls": "sockets", "timeouts": "sockets", "quic": "sockets", "https3": "sockets",
 	"reload": "process", "debug": "process", "ready": "process", "health": "process", "pprof": "process", "prometheus": "process",
 	"view": "1", "bufsize": "1", "loop": "2", "client_limit": "2", "local": "3", "any": "3", "rewrite": "4", "acl": "5",
 	"template": "6", "hosts": "7", "k8s_external": "8", "kubernetes": "9", "file": "10", "cache": "11", "forward": "12", "grpc": "12", "whoami": "13",

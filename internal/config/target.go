@@ -40,6 +40,18 @@ func (t Transport) String() string {
 // OverQUIC reports whether t is over QUIC, which uses UDP.
 func (t Transport) OverQUIC() bool { return t == DNSOverQUIC || t == DNSOverHTTP3 }
 
+// networks returns the networks whose ports t takes.
+func (t Transport) networks() []string {
+	switch {
+	case t == PlainDNS:
+		return []string{"udp", "tcp"}
+	case t.OverQUIC():
+		return []string{"udp"}
+	default:
+		return []string{"tcp"}
+	}
+}
+
 // Target is one TO of `forward`: a server's address, a server's name, or a Service, whose
 // endpoints are the servers. It is comparable.
 type Target struct {

@@ -120,6 +120,9 @@ func TestTLSErrors(t *testing.T) {
 		{"two transports", "a.test:853 {\n}\ntls://b.test {\n" + files + "\n}\n", `Corefile:3: the block at Corefile:1 already serves dns:// on 169.254.20.10:853, so this one can't serve tls:// there; give one of them another port`},
 		{"two transports of one zone", "a.test:853 {\n}\ntls://a.test {\n" + files + "\n}\n", `Corefile:3: the block at Corefile:1 already serves dns:// on 169.254.20.10:853, so this one can't serve tls:// there; give one of them another port`},
 		{"two transports in one block", "tls://a.test:443 https://a.test {\n" + files + "\n}\n", `Corefile:1: the block at Corefile:1 already serves tls:// on 169.254.20.10:443, so this one can't serve https:// there; give one of them another port`},
+		{"two transports over UDP", "quic://a.test:443 https3://a.test {\n" + files + "\n}\n", `Corefile:1: the block at Corefile:1 already serves quic:// on 169.254.20.10:443, so this one can't serve https3:// there; give one of them another port`},
+		{"QUIC on the port of DNS", "a.test quic://a.test:53 {\n" + files + "\n}\n", `Corefile:1: the block at Corefile:1 already serves dns:// on 169.254.20.10:53, so this one can't serve quic:// there; give one of them another port`},
+		{"no certificate", "https3://. {\n}\n", `Corefile:1: https3:// needs a certificate; add ` + "`tls CERT KEY [CA]`" + ` to the block, or write its zones without https3://`},
 		{"two certificates", "tls://a.test {\n" + files + "\n}\ntls://b.test {\n" + files + " {\nclient_auth request\n}\n}\n", `Corefile:4: the block at Corefile:1 listens on 169.254.20.10:853 with another certificate or client_auth; write the same ` + "`tls`" + ` in both, or bind them to different addresses`},
 		{"a zone twice", "tls://a.test {\n" + files + "\n}\ntls://a.test {\n" + files + "\n}\n", `Corefile:4: the zone a.test. on port 853 is already served by the block at Corefile:1; merge the two blocks, or bind them to different addresses`},
 

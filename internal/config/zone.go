@@ -18,7 +18,7 @@ type key struct {
 	ported bool
 }
 
-// parseKey parses a key as CoreDNS does: [dns://|tls://|https://]ZONE[:PORT]. ZONE is a name,
+// parseKey parses a key as CoreDNS does: [dns://|tls://|https://|quic://|https3://]ZONE[:PORT]. ZONE is a name,
 // or a CIDR for its reverse zones. Its errors don't include the file and line.
 func parseKey(text string) (key, error) {
 	rest := text
@@ -52,14 +52,14 @@ func parseKey(text string) (key, error) {
 
 // parseScheme parses the text before "://".
 func parseScheme(scheme, text string) (Transport, error) {
-	for _, t := range []Transport{PlainDNS, DNSOverTLS, DNSOverHTTPS} {
+	for _, t := range []Transport{PlainDNS, DNSOverTLS, DNSOverHTTPS, DNSOverQUIC, DNSOverHTTP3} {
 		if scheme == t.String() {
 			return t, nil
 		}
 	}
-	const allowed = "allowed: dns, https, tls"
+	const allowed = "allowed: dns, https, https3, quic, tls"
 	switch scheme {
-	case "https3", "grpc", "quic":
+	case "grpc":
 		return 0, fmt.Errorf("%q: CoreDNS has %s://, this version of nodens doesn't; clients that speak it would need a CoreDNS; %s", text, scheme, allowed)
 	}
 	return 0, fmt.Errorf("%q has an unknown scheme %q; %s", text, scheme, allowed)
@@ -70,7 +70,7 @@ func (t Transport) defaultPort(plain uint16) uint16 {
 	switch t {
 	case DNSOverTLS, DNSOverQUIC:
 		return 853
-	case DNSOverHTTPS, DNSOverGRPC:
+	case DNSOverHTTPS, DNSOverGRPC, DNSOverHTTP3:
 		return 443
 	default:
 		return plain

@@ -2,8 +2,9 @@ package wire
 
 // Options of the OPT record (RFC 6891, 6.1.2) that this module reads or writes.
 const (
-	optionNSID = 3  // RFC 5001, 2.3
-	optionEDE  = 15 // RFC 8914, 2
+	optionNSID      = 3  // RFC 5001, 2.3
+	optionKeepalive = 11 // RFC 7828, 3.1
+	optionEDE       = 15 // RFC 8914, 2
 )
 
 // EDE is the INFO-CODE of an extended DNS error (RFC 8914, 4).
@@ -38,8 +39,11 @@ func (q *Query) readOptions(data []byte) {
 		if end > len(data) {
 			return
 		}
-		if u16(data) == optionNSID {
+		switch u16(data) {
+		case optionNSID:
 			q.NSID = true
+		case optionKeepalive:
+			q.Keepalive = true
 		}
 		data = data[end:]
 	}

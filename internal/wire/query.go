@@ -31,10 +31,13 @@ type Query struct {
 
 	// EDNS says whether the query has an OPT record; the fields below are
 	// meaningless without it.
-	EDNS    bool
-	DO      bool
-	NSID    bool // the client asks for the server's identifier (RFC 5001, 2.1)
-	Version uint8
+	EDNS bool
+	DO   bool
+	NSID bool // the client asks for the server's identifier (RFC 5001, 2.1)
+	// Keepalive says that the query has the option edns-tcp-keepalive (RFC 7828), which is an
+	// error over QUIC.
+	Keepalive bool
+	Version   uint8
 	// UDPSize is the UDP payload size in the OPT record. It may be less than [MinUDP]; see
 	// [Query.Limit].
 	UDPSize uint16
@@ -51,7 +54,7 @@ type Query struct {
 func (q *Query) Parse(packet []byte) ParseResult {
 	q.Packet = packet
 	q.nameLen, q.labels = 0, 0
-	q.EDNS, q.DO, q.NSID, q.Version, q.UDPSize = false, false, false, 0, 0
+	q.EDNS, q.DO, q.NSID, q.Keepalive, q.Version, q.UDPSize = false, false, false, false, 0, 0
 	if len(packet) < HeaderLen {
 		return Drop
 	}

@@ -62,7 +62,7 @@ func (z *Zone) whoami(r *Request) Outcome {
 		r.reply.Add(wire.Additional, wire.AtQuestion, wire.TypeAAAA, 0, a[:])
 	}
 	label := "_tcp" // also for TLS and HTTPS
-	if r.Proto == UDP {
+	if r.Proto != TCP {
 		label = "_udp"
 	}
 	port := r.Client.Port()

@@ -19,7 +19,7 @@ type Tap struct {
 // tell sends the messages for r and its reply msg, nil for none, to t. It does not block.
 func (t *Tap) tell(r *Request, msg []byte, now time.Time) {
 	m := dnstap.Message{Type: dnstap.ClientQuery, Protocol: dnstap.TCP, Client: r.Client, Query: now.Add(-r.Latency)}
-	if r.Proto == UDP {
+	if r.Proto != TCP {
 		m.Protocol = dnstap.UDP
 	}
 	if t.Extra != nil {

@@ -233,9 +233,10 @@ func (r *Request) countLookups() {
 type Proto uint8
 
 const (
-	UDP Proto = iota
-	TCP
-	transports = 2
+	UDP        Proto = iota
+	TCP              // also below TLS and HTTPS
+	QUIC             // replies have any size, as over TCP; logs and metrics say udp, as CoreDNS does
+	transports = 2   // that are counted
 )
 
 func (t Proto) String() string {
@@ -243,4 +244,12 @@ func (t Proto) String() string {
 		return "tcp"
 	}
 	return "udp"
+}
+
+// counted is the protocol that queries over t are counted as.
+func (t Proto) counted() Proto {
+	if t == QUIC {
+		return UDP
+	}
+	return t
 }

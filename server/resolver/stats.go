@@ -101,7 +101,8 @@ func (s *Stats) count(r *Request, size int) {
 	c := &s.stripes[r.Stripe%len(s.stripes)]
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.requests[r.Proto][family][typeIndex(r.Query.Type)]++
+	proto := r.Proto.counted()
+	c.requests[proto][family][typeIndex(r.Query.Type)]++
 	c.responses[min(int(r.reply.Rcode()), rcodeCount-1)][r.source]++
 	if r.Query.DO {
 		c.do++
@@ -113,8 +114,8 @@ func (s *Stats) count(r *Request, size int) {
 		c.mark(r)
 	}
 	c.duration.Observe(uint64(r.Latency))
-	c.reqSize[r.Proto].Observe(uint64(len(r.Query.Packet)))
-	c.respSize[r.Proto].Observe(uint64(size))
+	c.reqSize[proto].Observe(uint64(len(r.Query.Packet)))
+	c.respSize[proto].Observe(uint64(size))
 }
 
 // countCopies counts n queries like r that the copy c answered.

@@ -86,12 +86,9 @@ func (f *viewEnv) ID() int       { return int(f.r.Query.ID) }
 func (f *viewEnv) Opcode() int   { return f.r.Query.Opcode() }
 func (f *viewEnv) DO() bool      { return f.r.Query.DO }
 
-// Proto is tcp for TLS and HTTPS, too.
+// Proto is tcp for TLS and HTTPS, too, and udp for QUIC.
 func (f *viewEnv) Proto() string {
-	if f.r.Proto == UDP {
-		return "udp"
-	}
-	return "tcp"
+	return f.r.Proto.String()
 }
 
 func (f *viewEnv) Bufsize() int {

@@ -2,8 +2,6 @@ package app
 
 import (
 	"net/http"
-	"net/netip"
-	"strconv"
 	"strings"
 	"time"
 
@@ -12,7 +10,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/nodens-dns/nodens/cache"
-	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/connlimit"
 	"github.com/nodens-dns/nodens/internal/handover"
 	"github.com/nodens-dns/nodens/internal/stat"
@@ -64,14 +61,16 @@ var (
 	doRequests      = counter("coredns_dns_do_requests_total", "Queries with the DO bit, which ask for DNSSEC records.", "server", "zone", "view")
 	socketWait      = counter("nodens_dns_socket_wait_seconds", "Time that UDP queries wait in the socket before the agent reads them, sampled at most once a millisecond for each reader.")
 	shedRequests    = counter("nodens_dns_shed_total", "Queries answered SERVFAIL because too many wait for upstreams or for the cluster view, by reason: the client waits in most places and another query needs one (client), queries that have lost their place do not end in time (capacity), or too many queries are in flight to one upstream (upstream).", "reason")
-	refusedConns    = counter("nodens_dns_connections_refused_total", "New TCP connections closed because too many were open, of their client or of all clients, and all of them were busy.")
-	evictedConns    = counter("nodens_dns_connections_evicted_total", "Idle TCP connections closed to make room for new ones.")
-	abortedConns    = counter("nodens_dns_connections_aborted_total", "TCP connections closed because the client took too long to send a query or to read its replies.")
+	refusedConns    = counter("nodens_dns_connections_refused_total", "New TCP and QUIC connections closed because too many were open, of their client or of all clients, and all of them were busy.")
+	evictedConns    = counter("nodens_dns_connections_evicted_total", "Idle TCP and QUIC connections closed to make room for new ones.")
+	abortedConns    = counter("nodens_dns_connections_aborted_total", "TCP and QUIC connections closed because the client took too long to send a query or to read its replies.")
 
 	httpEvicted = counter("nodens_http_connections_evicted_total", "Idle connections to the health, readiness, metrics and profiling endpoints, and to the page, closed to make room for new ones, by limit: of one client address (client) or of the listener (listener).", "limit")
 	httpRefused = counter("nodens_http_connections_refused_total", "New connections to the health, readiness, metrics and profiling endpoints, and to the page, closed because too many were open and all of them were busy, by limit: of one client address (client) or of the listener (listener).", "limit")
 
 	httpsResponses   = counter("coredns_dns_https_responses_total", "Replies over HTTPS, by HTTP status. Only with a server block for https://.", "server", "status")
+	https3Responses  = counter("coredns_dns_https3_responses_total", "Replies over HTTP/3, by HTTP status. Only with a server block for https3://.", "server", "status")
+	quicResponses    = counter("coredns_dns_quic_responses_total", "Replies over QUIC (0x0), and queries and connections ended with another error code of RFC 9250. Only with a server block for quic://.", "server", "status")
 	handshakesFailed = counter("nodens_tls_handshakes_failed_total", "TLS handshakes that failed, were aborted by the client, or took too long.")
 	certificateEnd   = gauge("nodens_tls_certificate_expiry_timestamp_seconds", "Expiry of the certificate in use, in seconds since the epoch. Only with the tls directive.", "file")
 	tlsReloadFailed  = counter("nodens_tls_reload_failed_total", "Changed certificate files that could not be used. The previous certificate stays in use.", "file")
@@ -217,11 +216,7 @@ func (a *agent) Collect(ch chan<- prometheus.Metric) {
 			s.put(autopathSuccess, float64(found), srv)
 		}
 		s.zone(srv, droppedZone, noView, rt.Dropped())
-		if l.Transport == config.DNSOverHTTPS {
-			a.server.EachHTTPStatus(addr, func(status int, n uint64) {
-				s.put(httpsResponses, float64(n), srv, strconv.Itoa(status))
-			})
-		}
+		s.transport(a.server, addr, l.Transport)
 	}
 	guards.put(s)
 	s.taps(g)
@@ -278,14 +273,6 @@ func (s scrape) certificates(g *generation) {
 	for file, n := range failed {
 		s.put(tlsReloadFailed, float64(n), file)
 	}
-}
-
-// serverLabel returns CoreDNS's value of the server label.
-func serverLabel(via config.Transport, addr netip.AddrPort) string {
-	if addr.Addr().IsUnspecified() {
-		return via.String() + "://:" + strconv.Itoa(int(addr.Port()))
-	}
-	return via.String() + "://" + addr.String()
 }
 
 // scrape receives the metrics of one scrape.

@@ -36,7 +36,10 @@ func listenAddr(b *config.Block, addr netip.AddrPort) server.ListenAddr {
 // listenerConfig returns before with the settings of b. All blocks on an address share one
 // listener.
 func (g *generation) listenerConfig(before server.ListenerConfig, b *config.Block) server.ListenerConfig {
-	d := server.ListenerConfig{Transport: b.Transport, Timeouts: before.Timeouts.WithDefaults(b.Timeouts)}
+	d := server.ListenerConfig{Transport: b.Transport, Timeouts: before.Timeouts.WithDefaults(b.Timeouts), QUIC: before.QUIC}
+	if d.QUIC == (config.QUICLimits{}) {
+		d.QUIC = b.QUICLimits()
+	}
 	if b.Transport != config.PlainDNS {
 		d.Certificate = g.certs[*b.TLS]
 	}

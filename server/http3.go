@@ -1,0 +1,70 @@
+package server
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/quic-go/quic-go"
+	"github.com/quic-go/quic-go/http3"
+
+	"github.com/nodens-dns/nodens/server/resolver"
+)
+
+// newHTTP3Server returns the part of q that reads HTTP/3 requests. q accepts its connections and
+// streams.
+func newHTTP3Server(q *quicListener) *http3.Server {
+	return &http3.Server{Handler: q, MaxHeaderBytes: maxHTTPHeader, Logger: slog.New(slog.DiscardHandler)} // clients' mistakes are not worth a log line
+}
+
+// startHTTP sends the server's settings, and starts to read the unidirectional streams of the
+// client. It returns false if the connection is closed.
+func (c *quicConn) startHTTP() bool {
+	var err error
+	if c.http, err = c.q.http.NewRawServerConn(c.conn); err != nil {
+		return false
+	}
+	c.streams.Go(func() {
+		for {
+			str, err := c.conn.AcceptUniStream(context.Background())
+			if err != nil {
+				return
+			}
+			c.streams.Go(func() { c.http.HandleUnidirectionalStream(str) })
+		}
+	})
+	return true
+}
+
+// serveHTTP reads and answers the request in str.
+func (c *quicConn) serveHTTP(str *quic.Stream, e *streamQuery) {
+	t, now := c.q.l.timeouts(), time.Now()
+	_ = str.SetReadDeadline(now.Add(t.read))
+	_ = str.SetWriteDeadline(now.Add(t.read + maxAnswerTime + t.write))
+	c.http.HandleRequestStream(str)
+	if e.inFlight.Err() != nil {
+		c.q.l.s.shed[shedClient].Add(1)
+		c.q.l.config.Load().Routes.CountRejected(c.stripe, c.client.Addr())
+		return
+	}
+	e.reusable = true // its buffers were not used
+}
+
+// ServeHTTP answers one request over HTTP/3 as one over HTTPS. Its stream has a place among
+// those in flight.
+func (q *quicListener) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	c, ok := r.Context().Value(quicConnKey{}).(*quicConn)
+	if !ok {
+		q.doh.writeError(w, http.StatusInternalServerError)
+		return
+	}
+	if !q.doh.admit(w, r, c.client.Addr(), c.stripe) {
+		return
+	}
+	e := q.l.s.newStreamQuery(http.NewResponseController(w))
+	e.x.Proto, e.x.Client, e.x.Stripe = resolver.QUIC, c.client, c.stripe
+	defer e.release()
+	defer q.doh.recoverPanic(w)
+	q.doh.serveRequest(e, w, r)
+}

@@ -1,0 +1,202 @@
+package server
+
+import (
+	"context"
+	"io"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/quic-go/quic-go"
+	"github.com/quic-go/quic-go/http3"
+
+	"github.com/nodens-dns/nodens/internal/clock"
+)
+
+// quicError is why a connection or a stream is closed, as an error code of DNS over QUIC
+// (RFC 9250, 8.4).
+type quicError uint8
+
+const (
+	quicNoError quicError = iota
+	quicInternalError
+	quicProtocolError
+	quicRequestCancelled
+	quicExcessiveLoad
+	quicErrors // the number of codes
+)
+
+// http3Errors are the codes of HTTP/3 for the same reasons (RFC 9114, 8.1).
+var http3Errors = [quicErrors]http3.ErrCode{
+	http3.ErrCodeNoError, http3.ErrCodeInternalError, http3.ErrCodeGeneralProtocolError, http3.ErrCodeRequestCanceled, http3.ErrCodeExcessiveLoad,
+}
+
+// quicConn is one connection over QUIC. One goroutine accepts its streams; each query is answered
+// by a goroutine of its own, which holds a place among the streams of the listener.
+type quicConn struct {
+	q      *quicListener
+	client netip.AddrPort
+	// share is what client counts as in the limits of connections.
+	share netip.Addr
+	// handshaking is set until the handshake has ended. Guarded by q.mu.
+	handshaking bool
+	unwatch     func() bool // ends the watch for the end of the handshake
+
+	conn   *quic.Conn
+	stripe int
+	http   *http3.RawServerConn // nil for DNS over QUIC
+	idle   *time.Timer
+
+	lastQuery atomic.Int64 // as in connState
+	pending   atomic.Int32 // streams in flight
+	streams   sync.WaitGroup
+}
+
+// ClientAddr implements connlimit's interface.
+func (c *quicConn) ClientAddr() netip.Addr { return c.share }
+
+// Activity implements connlimit's interface.
+func (c *quicConn) Activity() (last time.Duration, busy bool) {
+	return time.Duration(c.lastQuery.Load()), c.pending.Load() > 0
+}
+
+// serve answers the connection's queries until it is closed.
+func (c *quicConn) serve() {
+	defer c.q.remove(c)
+	if c.q.http != nil && !c.startHTTP() {
+		c.close(quicInternalError)
+		return
+	}
+	c.idle = time.AfterFunc(time.Hour, c.checkIdle)
+	c.idle.Reset(c.q.l.timeouts().idle)
+	defer c.idle.Stop()
+	defer c.streams.Wait()
+	for {
+		str, err := c.conn.AcceptStream(context.Background())
+		if err != nil {
+			return
+		}
+		c.serveStream(str)
+	}
+}
+
+// checkIdle closes the connection if its client has been silent for too long. QUIC's own timeout
+// counts a client as active that sends packets without a query.
+func (c *quicConn) checkIdle() {
+	limit := c.q.l.timeouts().idle
+	left := time.Duration(c.lastQuery.Load()) + limit - clock.Now()
+	if c.pending.Load() > 0 {
+		left = limit
+	}
+	if left <= 0 {
+		c.close(quicNoError)
+		return
+	}
+	c.idle.Reset(left)
+}
+
+// serveStream begins to answer the query in str, or rejects it.
+func (c *quicConn) serveStream(str *quic.Stream) {
+	var e *streamQuery
+	if c.http != nil {
+		e = c.q.l.s.newStreamQuery(http3Stream{str})
+	} else {
+		e = c.q.l.s.newStreamQuery(str)
+	}
+	if !c.q.beginStream(c, e) {
+		e.reusable = true
+		e.release()
+		c.rejectStream(str, shedCapacity)
+		return
+	}
+	c.streams.Go(func() {
+		defer c.q.endStream(c, e)
+		if c.http != nil {
+			c.serveHTTP(str, e)
+			return
+		}
+		c.answer(str, e)
+	})
+}
+
+// beginStream makes e a query in flight on c; false if there is no room.
+func (q *quicListener) beginStream(c *quicConn, e *streamQuery) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.draining || !q.requests.Acquire(&e.inFlight, c.share) {
+		return false
+	}
+	c.pending.Add(1)
+	c.lastQuery.Store(int64(clock.Now()))
+	return true
+}
+
+// endStream ends a query that beginStream has admitted.
+func (q *quicListener) endStream(c *quicConn, e *streamQuery) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	c.pending.Add(-1)
+	q.requests.Release(&e.inFlight)
+	e.release()
+	if q.draining && q.requests.Idle() {
+		close(q.drained)
+	}
+}
+
+// rejectStream resets a stream whose query has not been read, and counts it.
+func (c *quicConn) rejectStream(str *quic.Stream, reason int) {
+	if !c.q.isDraining() {
+		c.q.l.s.shed[reason].Add(1)
+		c.q.l.config.Load().Routes.CountRejected(c.stripe, c.client.Addr())
+	}
+	c.cancel(str, quicExcessiveLoad)
+}
+
+func (q *quicListener) isDraining() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.draining
+}
+
+// discardTime is how long a stream that is rejected is read from.
+const discardTime = 10 * time.Millisecond
+
+// discard reads the rest of str, which usually has arrived. A client over QUIC that is asked to
+// stop sending closes the connection (RFC 9250, 4.3.3).
+func discard(str *quic.Stream) {
+	_ = str.SetReadDeadline(time.Now().Add(discardTime))
+	_, _ = io.CopyN(io.Discard, str, maxStreamQuery)
+}
+
+// cancel resets str in both directions.
+func (c *quicConn) cancel(str *quic.Stream, reason quicError) {
+	code := quic.StreamErrorCode(reason)
+	if c.http != nil {
+		code = quic.StreamErrorCode(http3Errors[reason])
+	} else {
+		discard(str)
+	}
+	str.CancelWrite(code)
+	str.CancelRead(code)
+}
+
+// close closes the connection, which may be closed already.
+func (c *quicConn) close(reason quicError) {
+	code := quic.ApplicationErrorCode(reason)
+	if c.q.http != nil {
+		code = quic.ApplicationErrorCode(http3Errors[reason])
+	}
+	_ = c.conn.CloseWithError(code, "")
+}
+
+// http3Stream is a stream that reading HTTP can't be interrupted in. The loss of its place resets
+// it.
+type http3Stream struct{ str *quic.Stream }
+
+// SetReadDeadline resets the stream. Only [streamQuery.abort] calls it, with a time in the past.
+func (s http3Stream) SetReadDeadline(time.Time) error {
+	s.str.CancelWrite(quic.StreamErrorCode(http3.ErrCodeExcessiveLoad))
+	s.str.CancelRead(quic.StreamErrorCode(http3.ErrCodeExcessiveLoad))
+	return nil
+}
