@@ -16,6 +16,8 @@ package() {
 	unbound) echo unbound ;;
 	dnsdist) echo dnsdist ;;
 	kresd) echo knot-resolver ;;
+	knotd) echo knot ;;
+	nsd) echo nsd ;;
 	pdns_recursor) echo pdns-recursor ;;
 	curl) echo curl ;;
 	setpriv | nsenter) echo util-linux ;;

@@ -172,7 +172,7 @@ func (a *answer) answerFrom(m match, found node) step {
 		return finished
 	}
 	a.addNS()
-	a.addWildcardProofs()
+	a.addWildcardProofs(-1)
 	a.addTargets(s)
 	return finished
 }
@@ -297,7 +297,7 @@ func (a *answer) noData(m match, found node) step {
 	if a.q.DO {
 		a.addSets(wire.Authority, found.name(), found, typeNSEC)
 		if m == wildcard {
-			a.addWildcardProofs()
+			a.addWildcardProofs(found.at)
 		}
 	}
 	return finished

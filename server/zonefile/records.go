@@ -9,9 +9,12 @@ import (
 func (a *answer) addSets(section wire.Section, owner []byte, from node, t uint16) {
 	var s set
 	for list := from.sets(); list.next(&s); {
-		if s.rtype == t || a.q.DO && s.rtype == typeRRSIG && s.covered == t {
+		if s.rtype == t {
 			a.addSet(section, owner, s)
 		}
+	}
+	if a.q.DO {
+		a.addSignatures(section, owner, from, t)
 	}
 }
 
@@ -37,6 +40,7 @@ func (a *answer) addFirst(owner []byte, from node, t uint16) {
 	}
 }
 
+// addSignatures adds the signatures of the records of type t of the node from.
 func (a *answer) addSignatures(section wire.Section, owner []byte, from node, t uint16) {
 	var s set
 	for list := from.sets(); list.next(&s); {
@@ -69,12 +73,12 @@ func (a *answer) addProof(n node) {
 }
 
 // addWildcardProofs adds, for each name that a wildcard was expanded to, the proof that the name itself
-// does not exist (RFC 4035, 3.1.3.3).
-func (a *answer) addWildcardProofs() {
+// does not exist (RFC 4035, 3.1.3.3). The records of the node at last, -1 for none, are in the reply
+// already.
+func (a *answer) addWildcardProofs(last int) {
 	if !a.q.DO {
 		return
 	}
-	last := -1
 	for _, name := range a.expanded[:a.wilds] {
 		if n := a.z.before(name); n.ok() && n.at != last {
 			a.addProof(n)
