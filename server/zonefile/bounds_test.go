@@ -15,6 +15,10 @@ func TestBounds(t *testing.T) {
 	if err := b.add(rr); !errors.Is(err, errTooMany) {
 		t.Errorf("after %d records: %v", maxRecords, err)
 	}
+	b = builder{origin: "\x01z\x00", soa: -1, outside: maxRecords, maxSize: maxZoneSize}
+	if err := b.add(rr); !errors.Is(err, errTooMany) {
+		t.Errorf("after %d records of other zones: %v", maxRecords, err)
+	}
 	b = builder{origin: "\x01z\x00", soa: -1, text: make([]byte, 1001), maxSize: 1000}
 	if err := b.add(rr); !errors.Is(err, errTooBig) {
 		t.Errorf("after 1,001 bytes: %v", err)
