@@ -16,6 +16,7 @@ internal/config FuzzParse
 internal/config FuzzRender
 internal/config FuzzSearches
 internal/expression FuzzParse
+internal/grpcframe FuzzParse
 internal/handover FuzzUnpack
 internal/sketch FuzzBounds
 internal/wire FuzzCopyAsAlias
