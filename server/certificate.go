@@ -39,8 +39,8 @@ type Certificate struct {
 // keyPair is what was loaded from the files.
 type keyPair struct {
 	expiry time.Time
-	// The settings for DNS over TLS, HTTPS, QUIC and HTTP/3.
-	dot, doh, doq, doh3 *tls.Config
+	// The settings for DNS over TLS, HTTPS, QUIC, HTTP/3 and gRPC.
+	dot, doh, doq, doh3, grpc *tls.Config
 }
 
 // NewCertificate loads the files in cfg. An error names the file at fault.
@@ -77,6 +77,8 @@ func (c *Certificate) tlsConfig(t config.Transport) *tls.Config {
 		return m.doq
 	case config.DNSOverHTTP3:
 		return m.doh3
+	case config.DNSOverGRPC:
+		return m.grpc
 	default:
 		return m.dot
 	}
@@ -140,6 +142,8 @@ func (c *Certificate) load() error {
 	m := &keyPair{expiry: cert.Leaf.NotAfter, dot: base, doh: base.Clone()}
 	m.doh.NextProtos = []string{"h2", "http/1.1"}
 	m.doq, m.doh3 = quicTLS(base, "doq"), quicTLS(base, "h3") // RFC 9250, 4.1.1; RFC 9114, 3.1
+	m.grpc = base.Clone()
+	m.grpc.NextProtos = []string{"h2"}
 	// Most stub resolvers offer no ALPN protocol, and some offer one of their own, which
 	// would fail the handshake. Only clients that offer "dot" get it back
 	// (RFC 7858, 3.2; IANA's registry of ALPN).

@@ -55,10 +55,16 @@ func newHTTPSServer(l *listener) *httpsServer {
 	t := l.timeouts()
 	h := &httpsServer{dohHandler: dohHandler{s: s, l: l, statuses: s.statusesAt(l.addr), maxBody: wire.MaxMessage}, conns: make(chan net.Conn), requests: share.NewLimiter(s.limits.Waiting), done: make(chan struct{}), drained: make(chan struct{})}
 	var protocols http.Protocols
-	protocols.SetHTTP1(true)
 	protocols.SetHTTP2(true)
+	var handler http.Handler = h
+	if l.config.Load().Transport == config.DNSOverGRPC {
+		protocols.SetUnencryptedHTTP2(true)
+		handler = grpcHandler{h}
+	} else {
+		protocols.SetHTTP1(true)
+	}
 	h.http = &http.Server{
-		Handler:        h,
+		Handler:        handler,
 		Protocols:      &protocols,
 		ReadTimeout:    t.read,
 		WriteTimeout:   t.write + maxAnswerTime,
@@ -70,9 +76,9 @@ func newHTTPSServer(l *listener) *httpsServer {
 		},
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
 			if t, ok := c.(*tls.Conn); ok {
-				return context.WithValue(ctx, connKey{}, t.NetConn())
+				c = t.NetConn()
 			}
-			return ctx
+			return context.WithValue(ctx, connKey{}, c)
 		},
 		ErrorLog: log.New(io.Discard, "", 0), // clients' mistakes are not worth a log line
 	}
@@ -161,8 +167,8 @@ func (h *httpsServer) newConn(conn *net.TCPConn, stripe int) *httpsConn {
 
 // serve performs the TLS handshake and passes the connection to net/http.
 func (v *httpsConn) serve() {
-	conn := tls.Server(v, v.h.l.config.Load().Certificate.tlsConfig(config.DNSOverHTTPS))
-	if !v.h.l.handshake(&v.connState, conn) || !v.h.l.tcp.hijack(&v.connState) {
+	conn, ok := v.secure()
+	if !ok || !v.h.l.tcp.hijack(&v.connState) {
 		_ = v.Close()
 		return
 	}
@@ -171,6 +177,18 @@ func (v *httpsConn) serve() {
 	case <-v.h.done:
 		_ = v.Close()
 	}
+}
+
+// secure performs the TLS handshake. A gRPC server without a certificate has none: its clients must
+// send the preface of HTTP/2 within the read timeout, after which net/http removes this deadline.
+func (v *httpsConn) secure() (net.Conn, bool) {
+	l := v.h.l
+	cfg := l.config.Load()
+	if cfg.Certificate == nil {
+		return v, l.tcp.setDeadline(&v.connState, time.Now().Add(l.timeouts().read))
+	}
+	conn := tls.Server(v, cfg.Certificate.tlsConfig(cfg.Transport))
+	return conn, l.handshake(&v.connState, conn)
 }
 
 // Close closes the connection and removes it from the listener. It may be called again.

@@ -20,7 +20,7 @@ type listener struct {
 	config   atomic.Pointer[activeConfig]
 	udp      []udpSocket // only for plain DNS
 	tcp      *tcpListener
-	https    *httpsServer  // nil except for DNS over HTTPS
+	https    *httpsServer  // nil except for DNS over HTTPS and gRPC
 	quic     *quicListener // nil except for the transports over QUIC, which have neither udp nor tcp
 	active   atomic.Int32  // the number of running readers and acceptors
 	progress []progress    // of the readers, by their index
@@ -49,7 +49,7 @@ func newListener(s *Server, addr ListenAddr, cfg *ListenerConfig) (*listener, er
 		l.close()
 		return nil, fmt.Errorf("listening on tcp %s: %w", addr, err)
 	}
-	if cfg.Transport == config.DNSOverHTTPS {
+	if overHTTP(cfg.Transport) {
 		l.https = newHTTPSServer(l)
 	}
 	return l, nil
@@ -143,8 +143,11 @@ func (l *listener) drain() {
 // timeouts of an HTTP server are fixed when it starts, and so are limits of QUIC.
 func (l *listener) accepts(cfg *ListenerConfig) bool {
 	old := l.config.Load()
-	return old.Transport == cfg.Transport && old.QUIC == cfg.QUIC && (cfg.Transport != config.DNSOverHTTPS || old.Timeouts == cfg.Timeouts)
+	return old.Transport == cfg.Transport && old.QUIC == cfg.QUIC && (!overHTTP(cfg.Transport) || old.Timeouts == cfg.Timeouts)
 }
+
+// overHTTP reports whether net/http serves the connections of t.
+func overHTTP(t config.Transport) bool { return t == config.DNSOverHTTPS || t == config.DNSOverGRPC }
 
 // timeouts returns the timeouts that apply to l's connections now.
 func (l *listener) timeouts() timeouts {

@@ -168,7 +168,7 @@ func (s *steps) addListener(b *config.Block) {
 	for _, a := range b.Listen {
 		s.add("listens on", nil, "%s %s", via, a)
 	}
-	if b.Transport != config.PlainDNS {
+	if b.Transport != config.PlainDNS && b.TLS != nil {
 		s.add("certificate", nil, "%s", b.TLS.Cert)
 	}
 }

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -62,7 +63,7 @@ func (p *parser) blocks(g group) []*Block {
 // checkCertificate reports a block that has no certificate for its transport.
 func (p *parser) checkCertificate() {
 	b := p.block
-	if b.Transport == PlainDNS || b.TLS != nil {
+	if b.Transport == PlainDNS || b.Transport == DNSOverGRPC || b.TLS != nil {
 		return
 	}
 	at := token{text: b.Transport.String() + "://", file: b.File, line: b.Line}
@@ -169,19 +170,31 @@ func (p *parser) checkSharedSockets(blocks []*Block) {
 			if first == nil {
 				continue
 			}
-			at := token{text: addr.String(), file: b.File, line: b.Line}
-			switch {
-			case first.Transport != b.Transport:
-				p.errorf(at, "the block at %s:%d already serves %s:// on %s, so this one can't serve %s:// there; give one of them another port",
-					first.File, first.Line, first.Transport, addr, b.Transport)
-			case b.Transport != PlainDNS && first.TLS != nil && b.TLS != nil && *first.TLS != *b.TLS:
-				p.errorf(at, "the block at %s:%d listens on %s with another certificate or client_auth; write the same `tls` in both, or bind them to different addresses",
-					first.File, first.Line, addr)
-			default:
-				continue
+			if conflict := first.conflict(b, addr); conflict != "" {
+				p.errorf(token{text: addr.String(), file: b.File, line: b.Line}, "the block at %s:%d %s", first.File, first.Line, conflict)
+				break // its other addresses have the same error
 			}
-			break // its other addresses have the same error
 		}
+	}
+}
+
+// conflict returns why next can't share addr with b, and what to do; "" if it can.
+func (b *Block) conflict(next *Block, addr netip.AddrPort) string {
+	const remedy = "; write the same `tls` in both, or bind them to different addresses"
+	switch {
+	case b.Transport != next.Transport:
+		return fmt.Sprintf("already serves %s:// on %s, so this one can't serve %s:// there; give one of them another port", b.Transport, addr, next.Transport)
+	case b.Transport == PlainDNS:
+		return ""
+	case b.TLS == nil || next.TLS == nil:
+		if b.Transport == DNSOverGRPC && b.TLS != next.TLS { // for the other transports checkCertificate has an error
+			return fmt.Sprintf("listens on %s, too, and only one of the two has a certificate"+remedy, addr)
+		}
+		return ""
+	case *b.TLS != *next.TLS:
+		return fmt.Sprintf("listens on %s with another certificate or client_auth"+remedy, addr)
+	default:
+		return ""
 	}
 }
 

@@ -115,6 +115,7 @@ type Block struct {
 	Whoami      *Whoami      `directive:"whoami"`
 	// The directives without an effect, see [NoEffect].
 	Cancel      *Cancel      `directive:"cancel"`
+	GRPCServer  *GRPCServer  `directive:"grpc_server"`
 	HTTPS       *HTTPSLimits `directive:"https"`
 	Multisocket *Multisocket `directive:"multisocket"`
 	Shed        *Shed        `directive:"shed"`

@@ -236,7 +236,7 @@ func TestTable(t *testing.T) {
 		"root", "metadata", "tls", "timeouts", "quic", "https3", "reload", "nsid", "bufsize", "bind", "debug", "ready", "health", "pprof", "prometheus", "errors",
 		"log", "dnstap", "trace", "view", "client_limit", "acl", "any", "local", "dns64", "chaos", "header", "loadbalance", "minimal", "rewrite", "autopath", "template",
 		"hosts", "k8s_external", "kubernetes", "file", "loop", "cache", "forward", "grpc", "whoami",
-		"cancel", "https", "multisocket", "shed",
+		"cancel", "grpc_server", "https", "multisocket", "shed",
 	}
 	if diff := cmp.Diff(want, Directives()); diff != "" {
 		t.Errorf("directives (-want +got):\n%s", diff)

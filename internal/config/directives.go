@@ -123,7 +123,6 @@ type refusal struct{ name, remedy string }
 // Remedies that several directives share.
 const (
 	serveElsewhere = "forward the zone to a CoreDNS that has it"
-	noTransport    = "take it out; write tls:// or https:// before the block's zones, or serve these clients with CoreDNS"
 )
 
 // refused are CoreDNS's directives that this version doesn't have, for an error that is better
@@ -137,7 +136,6 @@ var refused = []refusal{
 	{"erratic", "take it out; it is for tests of clients"},
 	{"etcd", serveElsewhere},
 	{"geoip", "take it out; a view selects clients by their addresses"},
-	{"grpc_server", noTransport},
 	{"nomad", serveElsewhere},
 	{"on", "take it out; run the command outside the agent"},
 	{"proxyproto", "take it out; let clients reach the agent without a proxy"},

@@ -9,6 +9,7 @@ import (
 // agent does what they ask for without them.
 var noEffect = map[string]string{
 	"cancel":      "a query ends after 5 seconds at most",
+	"grpc_server": "connections and streams are always limited",
 	"https":       "connections and streams are always limited",
 	"multisocket": "each address has a socket for each core, or as many as --readers says",
 	"shed":        "queries beyond what the agent can hold are always shed",
@@ -55,8 +56,16 @@ func (*Cancel) parse(p *parser, s statement) {
 // HTTPSLimits is `https { max_connections N; max_streams N }`. It has no effect.
 type HTTPSLimits struct{}
 
-func (*HTTPSLimits) parse(p *parser, s statement) {
-	p.count(s, 0, 0, "https { max_connections|max_streams NUMBER }")
+func (*HTTPSLimits) parse(p *parser, s statement) { p.connLimits(s) }
+
+// GRPCServer is `grpc_server { max_connections N; max_streams N }`. It has no effect.
+type GRPCServer struct{}
+
+func (*GRPCServer) parse(p *parser, s statement) { p.connLimits(s) }
+
+// connLimits checks the limits of connections and streams in s.
+func (p *parser) connLimits(s statement) {
+	p.count(s, 0, 0, s.name().text+" { max_connections|max_streams NUMBER }")
 	number := func(name string) option {
 		return option{usage: name + " NUMBER", least: 1, most: 1, set: func(args []token) { p.number(args[0], 0, math.MaxUint32) }}
 	}

@@ -18,7 +18,7 @@ type key struct {
 	ported bool
 }
 
-// parseKey parses a key as CoreDNS does: [dns://|tls://|https://|quic://|https3://]ZONE[:PORT]. ZONE is a name,
+// parseKey parses a key as CoreDNS does: [SCHEME://]ZONE[:PORT], where SCHEME is that of a [Transport]. ZONE is a name,
 // or a CIDR for its reverse zones. Its errors don't include the file and line.
 func parseKey(text string) (key, error) {
 	rest := text
@@ -52,17 +52,12 @@ func parseKey(text string) (key, error) {
 
 // parseScheme parses the text before "://".
 func parseScheme(scheme, text string) (Transport, error) {
-	for _, t := range []Transport{PlainDNS, DNSOverTLS, DNSOverHTTPS, DNSOverQUIC, DNSOverHTTP3} {
+	for _, t := range []Transport{PlainDNS, DNSOverTLS, DNSOverHTTPS, DNSOverQUIC, DNSOverHTTP3, DNSOverGRPC} {
 		if scheme == t.String() {
 			return t, nil
 		}
 	}
-	const allowed = "allowed: dns, https, https3, quic, tls"
-	switch scheme {
-	case "grpc":
-		return 0, fmt.Errorf("%q: CoreDNS has %s://, this version of nodens doesn't; clients that speak it would need a CoreDNS; %s", text, scheme, allowed)
-	}
-	return 0, fmt.Errorf("%q has an unknown scheme %q; %s", text, scheme, allowed)
+	return 0, fmt.Errorf("%q has an unknown scheme %q; allowed: dns, grpc, https, https3, quic, tls", text, scheme)
 }
 
 // defaultPort returns the port for keys without one; plain is the port for plain DNS.

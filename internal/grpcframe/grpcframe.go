@@ -71,13 +71,17 @@ const (
 
 // Append appends a frame with the DNS message msg to b. msg has at most [wire.MaxMessage] bytes.
 func Append(b, msg []byte) []byte {
+	return append(AppendHead(b, len(msg)), msg...)
+}
+
+// AppendHead appends what precedes a DNS message of n bytes in its frame.
+func AppendHead(b []byte, n int) []byte {
 	start := len(b)
 	b = append(b, 0, 0, 0, 0, 0)
-	if len(msg) > 0 { // an empty field is left out
-		b = binary.AppendUvarint(append(b, msgTag), uint64(len(msg)))
-		b = append(b, msg...)
+	if n > 0 { // an empty field is left out
+		b = binary.AppendUvarint(append(b, msgTag), uint64(n))
 	}
-	binary.BigEndian.PutUint32(b[start+1:], uint32(len(b)-start-prefixLen))
+	binary.BigEndian.PutUint32(b[start+1:], uint32(len(b)-start-prefixLen+n))
 	return b
 }
 

@@ -11,7 +11,7 @@ import (
 // loadCertificates loads the certificates of g's blocks, or reuses old's certificates (nil: none).
 func (a *builder) loadCertificates(g, old *generation) (err error) {
 	for _, b := range g.cfg.Blocks {
-		if b.Transport == config.PlainDNS {
+		if b.Transport == config.PlainDNS || b.TLS == nil {
 			continue
 		}
 		c := g.certs[*b.TLS]
@@ -40,7 +40,7 @@ func (g *generation) listenerConfig(before server.ListenerConfig, b *config.Bloc
 	if d.QUIC == (config.QUICLimits{}) {
 		d.QUIC = b.QUICLimits()
 	}
-	if b.Transport != config.PlainDNS {
+	if b.Transport != config.PlainDNS && b.TLS != nil {
 		d.Certificate = g.certs[*b.TLS]
 	}
 	return d
