@@ -228,35 +228,52 @@ func (a *agent) scrape(ctx context.Context, s *agentState) error {
 // sockets gives the drops and the queued bytes of the UDP sockets on addr (proc(5),
 // net/udp).
 func sockets(addr netip.AddrPort) (drops, queued uint64, err error) {
+	for range socketTries {
+		found, err := readSockets(addr)
+		if err != nil {
+			return 0, 0, err
+		}
+		for _, s := range found {
+			drops += s.drops
+			queued += s.queued
+		}
+		if len(found) > 0 {
+			return drops, queued, nil
+		}
+	}
+	return 0, 0, fmt.Errorf("no UDP socket on %s", addr)
+}
+
+// socketTries is how often /proc/net/udp is read until it has a socket. The kernel writes the file in several
+// parts, and leaves sockets out if other ones are closed in between.
+const socketTries = 10
+
+// udpSocket is what /proc/net/udp has about a socket.
+type udpSocket struct{ drops, queued uint64 }
+
+// readSockets returns the UDP sockets at addr by their inodes.
+func readSockets(addr netip.AddrPort) (map[string]udpSocket, error) {
 	text, err := os.ReadFile("/proc/net/udp")
 	if err != nil {
-		return 0, 0, err
+		return nil, err
 	}
 	ip := addr.Addr().As4()
 	want := fmt.Sprintf("%02X%02X%02X%02X:%04X", ip[3], ip[2], ip[1], ip[0], addr.Port())
-	found := false
+	found := make(map[string]udpSocket)
 	for line := range strings.Lines(string(text)) {
 		f := strings.Fields(line)
 		if len(f) < 13 || f[1] != want {
 			continue
 		}
-		found = true
-		n, err := strconv.ParseUint(f[12], 10, 64)
-		if err != nil {
-			return 0, 0, fmt.Errorf("reading /proc/net/udp: %w", err)
-		}
+		drops, bad := strconv.ParseUint(f[12], 10, 64)
 		_, waiting, _ := strings.Cut(f[4], ":")
-		bytes, err := strconv.ParseUint(waiting, 16, 64)
-		if err != nil {
-			return 0, 0, fmt.Errorf("reading /proc/net/udp: %w", err)
+		queued, err := strconv.ParseUint(waiting, 16, 64)
+		if err = errors.Join(bad, err); err != nil {
+			return nil, fmt.Errorf("reading /proc/net/udp: %w", err)
 		}
-		drops += n
-		queued += bytes
+		found[f[9]] = udpSocket{drops, queued}
 	}
-	if !found {
-		return 0, 0, fmt.Errorf("no UDP socket on %s", addr)
-	}
-	return drops, queued, nil
+	return found, nil
 }
 
 // maxExtraGoroutines is how many goroutines the agent keeps for the next queries that wait
