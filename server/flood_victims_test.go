@@ -17,6 +17,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/share"
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/server/resolver"
 	"github.com/nodens-dns/nodens/test/resolvertest"
@@ -79,6 +80,14 @@ func (f *flooder) run(asks []askName) {
 	}
 }
 
+// haveTurns gives s so many turns of workers that none of n clients' queries waits for one, and none is
+// dropped because of that. s has answered no query yet.
+func haveTurns(s *Server, n int) {
+	s.turns.mu.Lock()
+	defer s.turns.mu.Unlock()
+	s.turns.slots = share.NewSlots[*pendingQuery](8 * n)
+}
+
 // TestFloodBesideVictims: beside a client that takes all waiting places with names that its upstream does
 // not answer, no query of twenty other clients is refused, over each transport, hits and misses.
 func TestFloodBesideVictims(t *testing.T) {
@@ -94,6 +103,7 @@ func TestFloodBesideVictims(t *testing.T) {
 			limits := patientLimits()
 			limits.Waiting, limits.ClientConns = places, 2*places
 			s, addr, roots := startListener(t, limits, ListenerConfig{Transport: transport}, z)
+			haveTurns(s, places+excess)
 			cfg := &tls.Config{RootCAs: roots}
 			f := &flooder{t: t, stop: make(chan struct{})}
 			asks := make([]askName, places+excess)
