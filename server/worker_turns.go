@@ -43,7 +43,7 @@ type workerTurns struct {
 	slots   share.Slots[*pendingQuery]
 	clients []turnClient // by the client's number
 	last    share.Client // the client of the last query
-	// sharedAt is when the last query came whose client is another one than that of the query before.
+	// sharedAt is when the client of a query last differed from that of the query before.
 	sharedAt time.Duration
 	// askedAt is when the last query came, and resumedAt when the last one came after a pause of
 	// standingTime, in which the process may have been stopped or throttled.

@@ -18,7 +18,7 @@ type Compression struct {
 	n    int
 }
 
-// maxCompressed bounds the labels that a Compression remembers, besides those of the question.
+// maxCompressed bounds the labels that a Compression remembers. The labels of the question do not count.
 const maxCompressed = 48
 
 // AddRR writes rr, of class IN, with compressed names: its owner, and the names in its RDATA if
