@@ -44,6 +44,38 @@ func TestFind(t *testing.T) {
 	}
 }
 
+// TestTemporaryFiles runs a program that leaves a temporary file behind, as workers do that the
+// fuzzing engine kills.
+func TestTemporaryFiles(t *testing.T) {
+	parent := t.TempDir()
+	t.Setenv("TMPDIR", parent)
+	root := t.TempDir()
+	write(t, root, "go.mod", "module example")
+	write(t, root, "a/a.go", "package a")
+	write(t, root, "leaves", "#!/bin/sh\nmktemp\n")
+	program := filepath.Join(root, "leaves")
+	if err := os.Chmod(program, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	r := &runner{root: root, time: "1x", fresh: true}
+	remove, err := r.prepare(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := r.command(t.Context(), program, fuzzer{name: "FuzzA", dir: "./a"}).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := strings.TrimSpace(string(out))
+	if _, err := os.Stat(file); err != nil {
+		t.Fatal(err)
+	}
+	remove()
+	if left, err := os.ReadDir(parent); err != nil || len(left) > 0 {
+		t.Errorf("%v, %v", left, err)
+	}
+}
+
 func TestChoose(t *testing.T) {
 	all := []fuzzer{{name: "FuzzA", dir: "./a"}, {name: "FuzzA", dir: "./b/c"}, {name: "FuzzB", dir: "./b/c"}}
 	for _, tt := range []struct{ name, dir, want, problem string }{

@@ -28,11 +28,11 @@ type runner struct {
 
 	module string // the module's path
 	cache  string // the go command's directory for inputs that fuzzers found
-	bin    string // for the binaries of this run
+	bin    string // for the binaries and the temporary files of this run
 }
 
-// prepare asks the go command for what a run needs and makes a directory for its binaries, which
-// remove deletes.
+// prepare asks the go command for what a run needs and makes a directory for its binaries and
+// temporary files, which remove deletes.
 func (r *runner) prepare(ctx context.Context) (remove func(), err error) {
 	cmd := exec.CommandContext(ctx, "go", "list", "-m")
 	cmd.Dir = r.root
@@ -57,7 +57,8 @@ func (r *runner) prepare(ctx context.Context) (remove func(), err error) {
 // importPath returns the import path of a directory's package.
 func (r *runner) importPath(dir string) string { return r.module + strings.TrimPrefix(dir, ".") }
 
-// command returns the command that runs a fuzzer of a linked package.
+// command returns the command that runs a fuzzer of a linked package. Its temporary files are in
+// the run's directory: the fuzzing engine kills its workers, which then leave theirs behind.
 func (r *runner) command(ctx context.Context, binary string, f fuzzer, args ...string) *exec.Cmd {
 	args = append([]string{
 		"-test.run=^$", "-test.fuzz=^" + f.name + "$", "-test.fuzztime=" + r.time, "-test.fuzzminimizetime=" + minimizeInputs,
@@ -65,6 +66,7 @@ func (r *runner) command(ctx context.Context, binary string, f fuzzer, args ...s
 	}, args...)
 	cmd := exec.CommandContext(ctx, binary, args...)
 	cmd.Dir = filepath.Join(r.root, filepath.FromSlash(f.dir)) // where it finds testdata
+	cmd.Env = append(os.Environ(), "TMPDIR="+r.bin)
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	return cmd
 }
@@ -170,7 +172,7 @@ func (r *runner) complain(text string) {
 // their own, because the same package has unit tests.
 func (r *runner) runWithEvents(ctx context.Context, binary string, f fuzzer) (events []byte, err error) {
 	cmd := r.command(ctx, binary, f, "-test.parallel=1", "-test.v=test2json")
-	cmd.Env = append(os.Environ(), "GOMAXPROCS=1")
+	cmd.Env = append(cmd.Env, "GOMAXPROCS=1")
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		r.complain(fmt.Sprintf("%s %s: %v\n%s", f.dir, f.name, err, out))
