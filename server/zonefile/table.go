@@ -31,9 +31,10 @@ import (
 // Table answers queries from the zone files of one server block. It is created by [New] and safe for
 // concurrent use.
 type Table struct {
-	log   *slog.Logger
-	zones map[wire.Name]*served
-	files []*source
+	log     *slog.Logger
+	changed func(*Zone)
+	zones   map[wire.Name]*served
+	files   []*source
 }
 
 // served is a zone in service.
@@ -59,15 +60,21 @@ type source struct {
 type Options struct {
 	// Logger gets warnings; nil discards them.
 	Logger *slog.Logger
+	// Changed, if not nil, is called by [Table.Run] for each zone that is loaded when Run begins, and each time a
+	// zone was loaded or replaced, after the new data are in service. It must not block.
+	Changed func(*Zone)
 }
 
 // New reads the files of cfg and those chained to it. A file that can't be opened is a warning, and the zone's
 // names are SERVFAIL until it can, unless it is never read again: as in CoreDNS. A file with an error is
 // an error.
 func New(cfg *config.ZoneFile, opts Options) (*Table, error) {
-	t := &Table{log: opts.Logger, zones: make(map[wire.Name]*served)}
+	t := &Table{log: opts.Logger, changed: opts.Changed, zones: make(map[wire.Name]*served)}
 	if t.log == nil {
 		t.log = slog.New(slog.DiscardHandler)
+	}
+	if t.changed == nil {
+		t.changed = func(*Zone) {}
 	}
 	for _, f := range cfg.All() {
 		if err := t.addFile(f); err != nil {
@@ -109,6 +116,7 @@ func (t *Table) addFile(f *config.ZoneFile) error {
 
 // Run checks each file every `reload` until ctx ends.
 func (t *Table) Run(ctx context.Context) {
+	t.announce()
 	due := make([]time.Time, len(t.files))
 	for i, src := range t.files {
 		due[i] = time.Now().Add(src.cfg.Reload)
@@ -133,6 +141,17 @@ func (t *Table) Run(ctx context.Context) {
 		}
 		t.reload(t.files[next])
 		due[next] = time.Now().Add(t.files[next].cfg.Reload)
+	}
+}
+
+// announce passes the zones that New has loaded to Options.Changed, in the order of the files.
+func (t *Table) announce() {
+	for _, src := range t.files {
+		for _, z := range src.zones {
+			if data := z.data.Load(); data != nil {
+				t.changed(data)
+			}
+		}
 	}
 }
 
@@ -173,6 +192,7 @@ func (t *Table) reloadZone(src *source, z *served, changed bool) {
 	case err == nil:
 		now := z.data.Load()
 		t.log.Info("zone file loaded", "file", src.cfg.Path, "zone", z.origin, "serial", now.serial, "records", now.records)
+		t.changed(now)
 	}
 }
 
