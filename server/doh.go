@@ -121,10 +121,15 @@ func (h *dohHandler) reject(w http.ResponseWriter, e *streamQuery, reason int) {
 // recoverPanic handles panics outside of the query path, which handles its own.
 func (h *dohHandler) recoverPanic(w http.ResponseWriter) {
 	if p := recover(); p != nil {
-		h.s.panics.Add(1)
-		h.s.log.Error("HTTP request panicked", "panic", p, "stack", string(debug.Stack()))
+		h.s.requestPanicked(p)
 		h.writeError(w, http.StatusInternalServerError)
 	}
+}
+
+// requestPanicked counts and logs the panic p of a request over HTTP or gRPC.
+func (s *Server) requestPanicked(p any) {
+	s.panics.Add(1)
+	s.log.Error("HTTP request panicked", "panic", p, "stack", string(debug.Stack()))
 }
 
 // isRequestError reports whether msg, a reply or nil, is for something that could not be

@@ -46,7 +46,16 @@ func (g grpcHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		g.endRequest(v, e)
 		e.release()
 	}()
+	defer g.recoverPanic(w)
 	g.serveCall(e, w, r)
+}
+
+// recoverPanic handles panics outside of the query path, which handles its own.
+func (g grpcHandler) recoverPanic(w http.ResponseWriter) {
+	if p := recover(); p != nil {
+		g.s.requestPanicked(p)
+		writeStatus(w, grpcframe.Internal, "the call panicked")
+	}
 }
 
 // serveCall answers the call e, whose client is set. It is reusable unless net/http may still use its buffers.

@@ -9,7 +9,10 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"net/netip"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -20,6 +23,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/grpcframe"
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/server/resolver"
 	"github.com/nodens-dns/nodens/test/grpcpeer"
@@ -168,6 +172,49 @@ func TestGRPCWaits(t *testing.T) {
 	}
 	close(release)
 	all.Wait()
+}
+
+// panickingBody is a body that panics when it is read.
+type panickingBody struct{}
+
+func (panickingBody) Read([]byte) (int, error) { panic("boom") }
+
+// TestRequestPanic: a panic while a request is read is counted and logged, ends the request with an error
+// of its protocol, and leaves no place in use.
+func TestRequestPanic(t *testing.T) {
+	for _, tt := range []struct {
+		name, path, kind, header, want string
+		cfg                            ListenerConfig
+	}{
+		{"HTTPS", dohPath, dnsMessageType, "", "500", dohConfig},
+		{"gRPC", grpcframe.Path, grpcframe.ContentType, grpcframe.StatusHeader, grpcframe.Internal.String(), grpcConfig},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s, addr, _ := startListener(t, patientLimits(), tt.cfg, byHand(t))
+			var logged bytes.Buffer
+			s.log = slog.New(slog.NewTextHandler(&logged, nil))
+			h := s.listeners[ListenAddr{AddrPort: addr}].https
+			conn := new(httpsConn)
+			conn.client = netip.AddrPortFrom(loopback, 1)
+			r := httptest.NewRequest(http.MethodPost, tt.path, panickingBody{})
+			r.Header.Set("Content-Type", tt.kind)
+			w := httptest.NewRecorder()
+			h.http.Handler.ServeHTTP(w, r.WithContext(context.WithValue(t.Context(), connKey{}, conn)))
+			got := strconv.Itoa(w.Code)
+			if tt.header != "" {
+				got = w.Header().Get(tt.header)
+			}
+			if got != tt.want {
+				t.Errorf("the request ends with %q, want %q", got, tt.want)
+			}
+			if s.Panics() != 1 || !strings.Contains(logged.String(), "panic=boom") || !strings.Contains(logged.String(), "panickingBody") {
+				t.Errorf("%d panics are counted, and logged is %q", s.Panics(), &logged)
+			}
+			if n := s.Usage().Requests.Used; n != 0 {
+				t.Errorf("%d requests are in flight", n)
+			}
+		})
+	}
 }
 
 // TestGRPCShutdown: a call that waits is answered, and its client is told to go elsewhere.

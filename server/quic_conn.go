@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"net/netip"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -112,12 +113,23 @@ func (c *quicConn) serveStream(str *quic.Stream) {
 	}
 	c.streams.Go(func() {
 		defer c.q.endStream(c, e)
+		defer c.recoverPanic(str)
 		if c.http != nil {
 			c.serveHTTP(str, e)
 			return
 		}
 		c.answer(str, e)
 	})
+}
+
+// recoverPanic resets a stream whose goroutine panics outside of the query path, which handles its own
+// panics.
+func (c *quicConn) recoverPanic(str *quic.Stream) {
+	if p := recover(); p != nil {
+		c.q.l.s.panics.Add(1)
+		c.q.l.s.log.Error("QUIC stream panicked", "panic", p, "stack", string(debug.Stack()))
+		c.cancel(str, quicInternalError)
+	}
 }
 
 // beginStream makes e a query in flight on c; false if there is no room.

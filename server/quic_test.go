@@ -527,6 +527,27 @@ func TestQUICTransfer(t *testing.T) {
 	}
 }
 
+// TestQUICPanic checks that a panic outside of the query path resets its stream, is counted, and ends
+// neither the connection nor the server.
+func TestQUICPanic(t *testing.T) {
+	s, addr, roots := startListener(t, patientLimits(), doqConfig, byHand(t))
+	q := quicAt(s, addr)
+	setCodes := func(codes *doqCodes) {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		q.codes = codes
+	}
+	codes := q.codes
+	c := openDoQ(t, addr, &tls.Config{RootCAs: roots})
+	setCodes(nil) // counting an outcome panics
+	_, _ = c.ask("by.hand.")
+	eventually(t, "the panic", func() bool { return s.Panics() == 1 && quicAt(s, addr).requests.Idle() })
+	setCodes(codes)
+	if _, err := c.ask("by.hand."); err != nil {
+		t.Errorf("afterwards: %v", err)
+	}
+}
+
 // TestDoH3 checks HTTP/3 requests by their replies.
 func TestDoH3(t *testing.T) {
 	s, addr, roots := startListener(t, patientLimits(), ListenerConfig{Transport: config.DNSOverHTTP3}, byHand(t))
