@@ -18,12 +18,18 @@ func (s *Server) overLimit(rt *resolver.Routes, r *resolver.Request) bool {
 	return true
 }
 
-// overLimit is [Server.overLimit] for a request of the client addr whose query has not been read.
-func (h *dohHandler) overLimit(addr netip.Addr, stripe int) bool {
-	l := h.s.limits.Client
-	if l == nil || l.Allow(addr, clock.Now()) {
+// overLimit is [Server.overLimit] for a request whose query has not been read.
+func (l *listener) overLimit(client netip.AddrPort, stripe int) bool {
+	limit := l.s.limits.Client
+	if limit == nil || limit.Allow(client.Addr(), clock.Now()) {
 		return false
 	}
-	h.l.config.Load().Routes.CountOverLimit(stripe, addr)
+	l.config.Load().Routes.CountOverLimit(stripe, client.Addr())
 	return true
+}
+
+// countRejected counts a stream that has lost its place, or got none, before its query was read.
+func (l *listener) countRejected(client netip.AddrPort, stripe, reason int) {
+	l.s.shed[reason].Add(1)
+	l.config.Load().Routes.CountRejected(stripe, client.Addr())
 }

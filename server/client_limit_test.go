@@ -277,7 +277,7 @@ func TestShedRequestCounts(t *testing.T) {
 	s, addr, roots := startListener(t, patientLimits(), dohConfig, byHand(t))
 	table := clients.New(clients.Options{})
 	s.listeners[ListenAddr{AddrPort: addr}].config.Load().Routes.Clients = table
-	h := s.listeners[ListenAddr{AddrPort: addr}].https
+	h := s.listeners[ListenAddr{AddrPort: addr}].https.requests
 	drain := func(on bool) {
 		h.mu.Lock()
 		defer h.mu.Unlock()

@@ -61,12 +61,12 @@
 // poller. If the other process has made a socket non-blocking, the reader makes it blocking
 // again.
 //
-// # TCP, TLS and HTTPS
+// # TCP, TLS, HTTPS and gRPC
 //
 // A connection holds no buffers while it is idle (tcp_conn.go). One goroutine reads and
 // answers; replies of waiting queries are written in the order in which they are ready
 // (conn_writer.go). A TLS connection is the same tcpConn with a transport below crypto/tls
-// whose reads never block (tls.go). HTTPS is served by net/http behind the same listener
-// (https.go, doh.go), which decides about admission, timeouts and eviction, and performs
+// whose reads never block (tls.go). HTTPS and gRPC are served by net/http behind the same listener
+// (https.go, doh.go, grpc.go), which decides about admission, timeouts and eviction, and performs
 // the TLS handshake.
 package server

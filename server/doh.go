@@ -7,13 +7,11 @@ import (
 	"mime"
 	"net/http"
 	"net/netip"
-	"runtime/debug"
 	"slices"
 	"strconv"
 	"sync/atomic"
 
 	"github.com/nodens-dns/nodens/internal/wire"
-	"github.com/nodens-dns/nodens/server/resolver"
 )
 
 const (
@@ -29,34 +27,7 @@ const (
 	defaultMaxAge = 5
 )
 
-// ServeHTTP answers one request (RFC 8484, 4). Errors of the request are reported by an
-// HTTP status, errors of its query by a DNS reply.
-func (h *httpsServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	v, ok := r.Context().Value(connKey{}).(*httpsConn)
-	if !ok {
-		h.writeError(w, http.StatusInternalServerError)
-		return
-	}
-	if !h.admit(w, r, v.client.Addr(), v.stripe) {
-		return
-	}
-	e := h.s.newStreamQuery(http.NewResponseController(w))
-	e.x.Proto, e.x.Client, e.x.Stripe = resolver.TCP, v.client, v.stripe
-	if !h.beginRequest(v, e) {
-		h.reject(w, e, shedCapacity)
-		e.reusable = true
-		e.release()
-		return
-	}
-	defer func() {
-		h.endRequest(v, e)
-		e.release()
-	}()
-	defer h.recoverPanic(w)
-	h.serveRequest(e, w, r)
-}
-
-// dohHandler answers requests at one address, over any version of HTTP.
+// dohHandler answers requests at one address, over any version of HTTP (RFC 8484, 4).
 type dohHandler struct {
 	s *Server
 	l *listener
@@ -66,12 +37,11 @@ type dohHandler struct {
 	maxBody int64
 }
 
-// admit reports whether r, of the client addr, is to be read. If not, it replies.
-func (h *dohHandler) admit(w http.ResponseWriter, r *http.Request, addr netip.Addr, stripe int) bool {
+func (h *dohHandler) admit(w http.ResponseWriter, r *http.Request, client netip.AddrPort, stripe int) bool {
 	switch {
 	case r.URL.Path != dohPath:
 		h.writeError(w, http.StatusNotFound)
-	case h.overLimit(addr, stripe):
+	case h.l.overLimit(client, stripe):
 		h.writeError(w, http.StatusTooManyRequests)
 	default:
 		return true
@@ -79,9 +49,7 @@ func (h *dohHandler) admit(w http.ResponseWriter, r *http.Request, addr netip.Ad
 	return false
 }
 
-// serveRequest answers the request e, whose client is set. It is reusable unless the buffers may
-// still be in use.
-func (h *dohHandler) serveRequest(e *streamQuery, w http.ResponseWriter, r *http.Request) {
+func (h *dohHandler) serve(e *streamQuery, w http.ResponseWriter, r *http.Request) {
 	packet, status := h.readQuery(w, r, e.in[:0])
 	switch {
 	case status == http.StatusOK:
@@ -111,26 +79,12 @@ func (h *dohHandler) serveRequest(e *streamQuery, w http.ResponseWriter, r *http
 	e.keepBuffers(packet, msg)
 }
 
-// reject replies to the request e whose query has not been read, and counts it.
 func (h *dohHandler) reject(w http.ResponseWriter, e *streamQuery, reason int) {
-	h.s.shed[reason].Add(1)
-	h.l.config.Load().Routes.CountRejected(e.x.Stripe, e.x.Client.Addr())
+	h.l.countRejected(e.x.Client, e.x.Stripe, reason)
 	h.writeError(w, http.StatusServiceUnavailable)
 }
 
-// recoverPanic handles panics outside of the query path, which handles its own.
-func (h *dohHandler) recoverPanic(w http.ResponseWriter) {
-	if p := recover(); p != nil {
-		h.s.requestPanicked(p)
-		h.writeError(w, http.StatusInternalServerError)
-	}
-}
-
-// requestPanicked counts and logs the panic p of a request over HTTP or gRPC.
-func (s *Server) requestPanicked(p any) {
-	s.panics.Add(1)
-	s.log.Error("HTTP request panicked", "panic", p, "stack", string(debug.Stack()))
-}
+func (h *dohHandler) fail(w http.ResponseWriter) { h.writeError(w, http.StatusInternalServerError) }
 
 // isRequestError reports whether msg, a reply or nil, is for something that could not be
 // parsed as a query. As in CoreDNS, that is an HTTP error.

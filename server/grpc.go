@@ -3,68 +3,46 @@ package server
 import (
 	"errors"
 	"net/http"
+	"net/netip"
 	"strings"
 
 	"github.com/nodens-dns/nodens/internal/grpcframe"
-	"github.com/nodens-dns/nodens/server/resolver"
 )
 
 // grpcHandler answers the calls of CoreDNS's gRPC service. A unary call is one HTTP/2 request, so
 // the rest is the server of DNS over HTTPS: admission, places, timeouts, streams per connection and
 // the end. google.golang.org/grpc would bring a server of its own, whose connections and streams the
 // listener could neither time out nor evict.
-type grpcHandler struct{ *httpsServer }
+type grpcHandler struct {
+	s *Server
+	l *listener
+}
 
-// ServeHTTP answers one call. Errors of the call are reported by a status of gRPC, errors of its
-// query by a DNS reply.
-func (g grpcHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	v, ok := r.Context().Value(connKey{}).(*httpsConn)
+func (g grpcHandler) admit(w http.ResponseWriter, r *http.Request, client netip.AddrPort, stripe int) bool {
 	kind, _, _ := strings.Cut(r.Header.Get("Content-Type"), ";")
 	switch {
-	case !ok:
-		writeStatus(w, grpcframe.Internal, "no connection")
-		return
 	case r.Method != http.MethodPost || kind != grpcframe.ContentType && !strings.HasPrefix(kind, grpcframe.ContentType+"+"):
 		http.Error(w, http.StatusText(http.StatusUnsupportedMediaType), http.StatusUnsupportedMediaType)
-		return
 	case r.URL.Path != grpcframe.Path:
 		writeStatus(w, grpcframe.Unimplemented, "the only method is "+grpcframe.Path)
-		return
-	case g.overLimit(v.client.Addr(), v.stripe):
+	case g.l.overLimit(client, stripe):
 		writeStatus(w, grpcframe.ResourceExhausted, "too many queries of this client")
-		return
+	default:
+		return true
 	}
-	e := g.s.newStreamQuery(http.NewResponseController(w))
-	e.x.Proto, e.x.Client, e.x.Stripe = resolver.TCP, v.client, v.stripe
-	if !g.beginRequest(v, e) {
-		g.rejectCall(w, e, shedCapacity)
-		e.reusable = true
-		e.release()
-		return
-	}
-	defer func() {
-		g.endRequest(v, e)
-		e.release()
-	}()
-	defer g.recoverPanic(w)
-	g.serveCall(e, w, r)
+	return false
 }
 
-// recoverPanic handles panics outside of the query path, which handles its own.
-func (g grpcHandler) recoverPanic(w http.ResponseWriter) {
-	if p := recover(); p != nil {
-		g.s.requestPanicked(p)
-		writeStatus(w, grpcframe.Internal, "the call panicked")
-	}
+func (g grpcHandler) fail(w http.ResponseWriter) {
+	writeStatus(w, grpcframe.Internal, "the call panicked")
 }
 
-// serveCall answers the call e, whose client is set. It is reusable unless net/http may still use its buffers.
-func (g grpcHandler) serveCall(e *streamQuery, w http.ResponseWriter, r *http.Request) {
+func (g grpcHandler) serve(e *streamQuery, w http.ResponseWriter, r *http.Request) {
 	frame, status := readBody(http.MaxBytesReader(w, r.Body, grpcframe.MaxFrame), e.in[:0])
 	switch {
 	case status == http.StatusOK:
 	case e.inFlight.Err() != nil:
-		g.rejectCall(w, e, shedClient)
+		g.reject(w, e, shedClient)
 		return
 	case status == http.StatusRequestEntityTooLarge:
 		writeStatus(w, grpcframe.ResourceExhausted, grpcframe.ErrTooLarge.Error())
@@ -106,10 +84,8 @@ func codeOf(err error) grpcframe.Code {
 	return grpcframe.InvalidArgument
 }
 
-// rejectCall replies to the call e whose query has not been read, and counts it.
-func (g grpcHandler) rejectCall(w http.ResponseWriter, e *streamQuery, reason int) {
-	g.s.shed[reason].Add(1)
-	g.l.config.Load().Routes.CountRejected(e.x.Stripe, e.x.Client.Addr())
+func (g grpcHandler) reject(w http.ResponseWriter, e *streamQuery, reason int) {
+	g.l.countRejected(e.x.Client, e.x.Stripe, reason)
 	writeStatus(w, grpcframe.Unavailable, "too many queries are in flight")
 }
 

@@ -44,8 +44,7 @@ func (c *quicConn) serveHTTP(str *quic.Stream, e *streamQuery) {
 	_ = str.SetWriteDeadline(now.Add(t.read + maxAnswerTime + t.write))
 	c.http.HandleRequestStream(str)
 	if e.inFlight.Err() != nil {
-		c.q.l.s.shed[shedClient].Add(1)
-		c.q.l.config.Load().Routes.CountRejected(c.stripe, c.client.Addr())
+		c.q.l.countRejected(c.client, c.stripe, shedClient)
 		return
 	}
 	e.reusable = true // its buffers were not used
@@ -56,15 +55,15 @@ func (c *quicConn) serveHTTP(str *quic.Stream, e *streamQuery) {
 func (q *quicListener) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c, ok := r.Context().Value(quicConnKey{}).(*quicConn)
 	if !ok {
-		q.doh.writeError(w, http.StatusInternalServerError)
+		q.doh.fail(w)
 		return
 	}
-	if !q.doh.admit(w, r, c.client.Addr(), c.stripe) {
+	if !q.doh.admit(w, r, c.client, c.stripe) {
 		return
 	}
 	e := q.l.s.newStreamQuery(http.NewResponseController(w))
 	e.x.Proto, e.x.Client, e.x.Stripe = resolver.QUIC, c.client, c.stripe
 	defer e.release()
-	defer q.doh.recoverPanic(w)
-	q.doh.serveRequest(e, w, r)
+	defer q.l.s.recoverRequest(w, &q.doh)
+	q.doh.serve(e, w, r)
 }

@@ -7,13 +7,14 @@ import (
 	"log"
 	"net"
 	"net/http"
+	"net/netip"
+	"runtime/debug"
 	"sync"
 	"time"
 
-	"github.com/nodens-dns/nodens/internal/clock"
 	"github.com/nodens-dns/nodens/internal/config"
-	"github.com/nodens-dns/nodens/internal/share"
 	"github.com/nodens-dns/nodens/internal/wire"
+	"github.com/nodens-dns/nodens/server/resolver"
 )
 
 const (
@@ -35,36 +36,48 @@ const (
 	maxAnswerTime = 10 * time.Second
 )
 
-// httpsServer serves DNS over HTTPS (RFC 8484) with net/http. The TCP listener admits,
+// httpsServer serves DNS over HTTPS (RFC 8484) or over gRPC with net/http. The TCP listener admits,
 // times out and evicts its connections as it does for TCP, and net/http receives them
 // after the TLS handshake. It implements net.Listener for net/http.
 type httpsServer struct {
-	dohHandler
-	http  *http.Server
-	conns chan net.Conn
-	done  chan struct{} // closed when no more connections are accepted
+	s        *Server
+	l        *listener
+	protocol httpProtocol
+	http     *http.Server
+	requests *streamPlaces
+	conns    chan net.Conn
+	done     chan struct{} // closed when no more connections are accepted
+}
 
-	mu       sync.Mutex
-	draining bool
-	requests *share.Limiter // current requests
-	drained  chan struct{}  // closed when draining is set and there are no requests
+// httpProtocol is how queries and replies are carried in HTTP requests.
+type httpProtocol interface {
+	// admit reports whether r is to be read. If not, it replies.
+	admit(w http.ResponseWriter, r *http.Request, client netip.AddrPort, stripe int) bool
+	// reject replies to the request e whose query has not been read, and counts it.
+	reject(w http.ResponseWriter, e *streamQuery, reason int)
+	// serve answers the request e, whose client is set. It makes e reusable unless its buffers may
+	// still be in use. Errors of the request are reported by the protocol, errors of its query by a
+	// DNS reply.
+	serve(e *streamQuery, w http.ResponseWriter, r *http.Request)
+	// fail ends a request that the server can't answer because of a bug.
+	fail(w http.ResponseWriter)
 }
 
 func newHTTPSServer(l *listener) *httpsServer {
 	s := l.s
 	t := l.timeouts()
-	h := &httpsServer{dohHandler: dohHandler{s: s, l: l, statuses: s.statusesAt(l.addr), maxBody: wire.MaxMessage}, conns: make(chan net.Conn), requests: share.NewLimiter(s.limits.Waiting), done: make(chan struct{}), drained: make(chan struct{})}
+	h := &httpsServer{s: s, l: l, requests: newStreamPlaces(s.limits.Waiting), conns: make(chan net.Conn), done: make(chan struct{})}
 	var protocols http.Protocols
 	protocols.SetHTTP2(true)
-	var handler http.Handler = h
 	if l.config.Load().Transport == config.DNSOverGRPC {
 		protocols.SetUnencryptedHTTP2(true)
-		handler = grpcHandler{h}
+		h.protocol = grpcHandler{s, l}
 	} else {
 		protocols.SetHTTP1(true)
+		h.protocol = &dohHandler{s: s, l: l, statuses: s.statusesAt(l.addr), maxBody: wire.MaxMessage}
 	}
 	h.http = &http.Server{
-		Handler:        handler,
+		Handler:        h,
 		Protocols:      &protocols,
 		ReadTimeout:    t.read,
 		WriteTimeout:   t.write + maxAnswerTime,
@@ -94,41 +107,43 @@ func (h *httpsServer) serve() { _ = h.http.Serve(h) }
 // shutdown lets current requests finish, at the latest until the server stops, and closes
 // all connections. It blocks until then.
 func (h *httpsServer) shutdown() {
-	h.mu.Lock()
-	h.draining = true
-	if h.requests.Idle() {
-		close(h.drained)
-	}
-	h.mu.Unlock()
+	h.requests.drain()
 	h.l.tcp.closeUnused() // net/http would wait five seconds for the first request of a new connection
 	_ = h.http.Shutdown(h.s.ctx)
 	_ = h.http.Close()
-	<-h.drained
+	<-h.requests.drained
 }
 
-// beginRequest makes e a request in flight; false if there is no room. Requests are divided
-// among clients by the same rule as waiting queries, but have places of their own, because a
-// body that arrives slowly occupies no place of a waiting query.
-func (h *httpsServer) beginRequest(v *httpsConn, e *streamQuery) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.draining || !h.requests.Acquire(&e.inFlight, h.s.limits.PodRanges.Client(v.client.Addr())) {
-		return false
+// ServeHTTP answers one request.
+func (h *httpsServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	v, ok := r.Context().Value(connKey{}).(*httpsConn)
+	if !ok {
+		h.protocol.fail(w)
+		return
 	}
 	v.requested.Store(true)
-	v.waiting.Add(1)
-	v.lastQuery.Store(int64(clock.Now()))
-	return true
+	if !h.protocol.admit(w, r, v.client, v.stripe) {
+		return
+	}
+	e := h.s.newStreamQuery(http.NewResponseController(w))
+	e.x.Proto, e.x.Client, e.x.Stripe = resolver.TCP, v.client, v.stripe
+	if !h.requests.begin(&v.connActivity, e) {
+		h.protocol.reject(w, e, shedCapacity)
+		e.reusable = true
+		e.release()
+		return
+	}
+	defer h.requests.end(&v.connActivity, e)
+	defer h.s.recoverRequest(w, h.protocol)
+	h.protocol.serve(e, w, r)
 }
 
-// endRequest ends a request that beginRequest has admitted.
-func (h *httpsServer) endRequest(v *httpsConn, e *streamQuery) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	v.waiting.Add(-1)
-	h.requests.Release(&e.inFlight)
-	if h.draining && h.requests.Idle() {
-		close(h.drained)
+// recoverRequest handles panics outside of the query path, which handles its own.
+func (s *Server) recoverRequest(w http.ResponseWriter, p httpProtocol) {
+	if cause := recover(); cause != nil {
+		s.panics.Add(1)
+		s.log.Error("HTTP request panicked", "panic", cause, "stack", string(debug.Stack()))
+		p.fail(w)
 	}
 }
 

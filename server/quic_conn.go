@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"runtime/debug"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/quic-go/quic-go"
@@ -36,10 +35,9 @@ var http3Errors = [quicErrors]http3.ErrCode{
 // quicConn is one connection over QUIC. One goroutine accepts its streams; each query is answered
 // by a goroutine of its own, which holds a place among the streams of the listener.
 type quicConn struct {
+	connActivity
 	q      *quicListener
 	client netip.AddrPort
-	// share is what client counts as in the limits of connections.
-	share netip.Addr
 	// handshaking is set until the handshake has ended. Guarded by q.mu.
 	handshaking bool
 	unwatch     func() bool // ends the watch for the end of the handshake
@@ -49,17 +47,7 @@ type quicConn struct {
 	http   *http3.RawServerConn // nil for DNS over QUIC
 	idle   *time.Timer
 
-	lastQuery atomic.Int64 // as in connState
-	pending   atomic.Int32 // streams in flight
-	streams   sync.WaitGroup
-}
-
-// ClientAddr implements connlimit's interface.
-func (c *quicConn) ClientAddr() netip.Addr { return c.share }
-
-// Activity implements connlimit's interface.
-func (c *quicConn) Activity() (last time.Duration, busy bool) {
-	return time.Duration(c.lastQuery.Load()), c.pending.Load() > 0
+	streams sync.WaitGroup // in flight
 }
 
 // serve answers the connection's queries until it is closed.
@@ -87,7 +75,7 @@ func (c *quicConn) serve() {
 func (c *quicConn) checkIdle() {
 	limit := c.q.l.timeouts().idle
 	left := time.Duration(c.lastQuery.Load()) + limit - clock.Now()
-	if c.pending.Load() > 0 {
+	if c.waiting.Load() > 0 {
 		left = limit
 	}
 	if left <= 0 {
@@ -105,14 +93,14 @@ func (c *quicConn) serveStream(str *quic.Stream) {
 	} else {
 		e = c.q.l.s.newStreamQuery(str)
 	}
-	if !c.q.beginStream(c, e) {
+	if !c.q.requests.begin(&c.connActivity, e) {
 		e.reusable = true
 		e.release()
 		c.rejectStream(str, shedCapacity)
 		return
 	}
 	c.streams.Go(func() {
-		defer c.q.endStream(c, e)
+		defer c.q.requests.end(&c.connActivity, e)
 		defer c.recoverPanic(str)
 		if c.http != nil {
 			c.serveHTTP(str, e)
@@ -132,43 +120,12 @@ func (c *quicConn) recoverPanic(str *quic.Stream) {
 	}
 }
 
-// beginStream makes e a query in flight on c; false if there is no room.
-func (q *quicListener) beginStream(c *quicConn, e *streamQuery) bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.draining || !q.requests.Acquire(&e.inFlight, c.share) {
-		return false
-	}
-	c.pending.Add(1)
-	c.lastQuery.Store(int64(clock.Now()))
-	return true
-}
-
-// endStream ends a query that beginStream has admitted.
-func (q *quicListener) endStream(c *quicConn, e *streamQuery) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	c.pending.Add(-1)
-	q.requests.Release(&e.inFlight)
-	e.release()
-	if q.draining && q.requests.Idle() {
-		close(q.drained)
-	}
-}
-
 // rejectStream resets a stream whose query has not been read, and counts it.
 func (c *quicConn) rejectStream(str *quic.Stream, reason int) {
-	if !c.q.isDraining() {
-		c.q.l.s.shed[reason].Add(1)
-		c.q.l.config.Load().Routes.CountRejected(c.stripe, c.client.Addr())
+	if !c.q.requests.isDraining() {
+		c.q.l.countRejected(c.client, c.stripe, reason)
 	}
 	c.cancel(str, quicExcessiveLoad)
-}
-
-func (q *quicListener) isDraining() bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return q.draining
 }
 
 // discardTime is how long a stream that is rejected is read from.

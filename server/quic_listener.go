@@ -18,7 +18,6 @@ import (
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/connlimit"
 	"github.com/nodens-dns/nodens/internal/ratelimit"
-	"github.com/nodens-dns/nodens/internal/share"
 )
 
 const (
@@ -71,14 +70,13 @@ type quicListener struct {
 	// that others can use up its allowance, and after that.
 	unproven, proven *ratelimit.Limiter
 
-	mu       sync.Mutex
-	draining bool
-	conns    connlimit.Set[*quicConn]
-	requests *share.Limiter // streams in flight
+	requests *streamPlaces
+
+	mu    sync.Mutex
+	conns connlimit.Set[*quicConn]
 	// handshakes counts those in flight by client.
 	handshakes map[netip.Addr]int
-	inFlight   int           // the sum of handshakes
-	drained    chan struct{} // closed when draining is set and no stream is in flight
+	inFlight   int // the sum of handshakes
 
 	stopOnce sync.Once
 	hurry    chan struct{} // closed when queries in flight are not waited for
@@ -112,9 +110,9 @@ func newQUICListener(l *listener, socket *net.UDPConn) *quicListener {
 		conns: connlimit.Set[*quicConn]{
 			Total: lower(limits.Conns, cfg.QUIC.MaxConns), PerClient: lower(limits.ClientConns, cfg.QUIC.MaxConns), Fair: true,
 		},
-		requests:   share.NewLimiter(lower(limits.Waiting, cfg.QUIC.Workers)),
+		requests:   newStreamPlaces(lower(limits.Waiting, cfg.QUIC.Workers)),
 		handshakes: make(map[netip.Addr]int),
-		drained:    make(chan struct{}), hurry: make(chan struct{}), ended: make(chan struct{}),
+		hurry:      make(chan struct{}), ended: make(chan struct{}),
 	}
 	if cfg.Transport == config.DNSOverHTTP3 {
 		q.http = newHTTP3Server(q)
@@ -197,7 +195,7 @@ func (q *quicListener) beginHandshake(ctx context.Context, info *quic.ClientInfo
 	c := &quicConn{q: q, client: addrPort(info.RemoteAddr)}
 	c.share = q.l.s.limits.PodRanges.Client(c.client.Addr())
 	q.mu.Lock()
-	ok := !q.draining && q.inFlight < maxHandshakes && q.handshakes[c.share] < maxClientHandshakes &&
+	ok := !q.requests.isDraining() && q.inFlight < maxHandshakes && q.handshakes[c.share] < maxClientHandshakes &&
 		(!info.AddrVerified || q.proven.Allow(c.client.Addr(), clock.Now()))
 	if ok {
 		c.handshaking = true
@@ -257,7 +255,7 @@ func (q *quicListener) serveConn(c *quicConn) {
 	q.mu.Lock()
 	var victim *quicConn
 	var evict bool
-	ok := !q.draining
+	ok := !q.requests.isDraining()
 	if ok {
 		victim, evict, _, ok = q.conns.Add(c)
 	}
@@ -301,18 +299,13 @@ func (q *quicListener) connCount() int {
 func (q *quicListener) shutdown() {
 	q.stopOnce.Do(func() {
 		defer close(q.ended)
-		q.mu.Lock()
-		q.draining = true
-		if q.requests.Idle() {
-			close(q.drained)
-		}
-		q.mu.Unlock()
+		q.requests.drain()
 		if q.ln == nil {
 			return // start has failed, or was not called
 		}
 		_ = q.ln.Close()
 		select {
-		case <-q.drained:
+		case <-q.requests.drained:
 			time.Sleep(quicFlushTime)
 		case <-q.hurry:
 		case <-q.l.s.ctx.Done():

@@ -533,8 +533,8 @@ func TestQUICPanic(t *testing.T) {
 	s, addr, roots := startListener(t, patientLimits(), doqConfig, byHand(t))
 	q := quicAt(s, addr)
 	setCodes := func(codes *doqCodes) {
-		q.mu.Lock()
-		defer q.mu.Unlock()
+		q.requests.mu.Lock() // which each stream holds before it is counted
+		defer q.requests.mu.Unlock()
 		q.codes = codes
 	}
 	codes := q.codes

@@ -24,21 +24,15 @@ const tcpBufferSize = 64 << 10
 
 // connState is what a listener knows about one of its connections.
 type connState struct {
+	connActivity
 	conn   *net.TCPConn
 	client netip.AddrPort
-	// share is what client counts as in the limits of connections.
-	share  netip.Addr
 	stripe int
 	// hijacked is set when net/http serves the connection; the listener then closes it to
 	// end it. Guarded by the listener's lock.
 	hijacked bool
 	// requested is set once net/http has had a request on the connection.
 	requested atomic.Bool
-	// lastQuery is when the last query arrived, or the connection before its first query,
-	// by package clock.
-	lastQuery atomic.Int64
-	// waiting is the number of queries that wait for upstreams.
-	waiting atomic.Int32
 	// closing is set, under the listener's lock, when the connection must end although its
 	// client may still send.
 	closing atomic.Bool
@@ -58,14 +52,6 @@ func (g *connState) init(conn *net.TCPConn, stripe int, pods *podrange.Ranges) {
 }
 
 func (g *connState) state() *connState { return g }
-
-// ClientAddr implements connlimit's interface.
-func (g *connState) ClientAddr() netip.Addr { return g.share }
-
-// Activity implements connlimit's interface.
-func (g *connState) Activity() (last time.Duration, busy bool) {
-	return time.Duration(g.lastQuery.Load()), g.waiting.Load() > 0
-}
 
 // shouldTransfer reports whether c is to be transferred now. Until then it is read from,
 // so that queries behind a pending one do not wait for it.
