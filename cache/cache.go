@@ -244,6 +244,9 @@ func (c *Cache) Stats() Stats {
 func (c *Cache) key(q *wire.Query) key {
 	f := keyFlagsOf(q)
 	h := c.store.hash(q.Name(), q.Type, q.Class, f)
+	if f&optionsFlag != 0 {
+		h = c.store.hashOptions(h, q.Options)
+	}
 	return key{shard: c.shardOf(h), q: q, hash: h, flags: f}
 }
 

@@ -96,12 +96,12 @@ func (s *shard) join(k *key) (f *call, done <-chan struct{}) {
 	return f, nil
 }
 
-// matches reports whether k's client may wait for f: the key and the RD bit are the same.
-// The reply to a query without RD may be a referral, or whatever else the upstream has.
+// matches reports whether k's client may wait for f: the key, its EDNS options and the RD bit are
+// the same. The reply to a query without RD may be a referral, or whatever else the upstream has.
 func (f *call) matches(k *key) bool {
 	a, b := f.q, k.q
 	return !f.flushed && f.hash == k.hash && f.shard == k.shard && f.flags == k.flags && a.RD() == b.RD() &&
-		a.Type == b.Type && a.Class == b.Class && bytes.Equal(a.Name(), b.Name())
+		a.Type == b.Type && a.Class == b.Class && bytes.Equal(a.Name(), b.Name()) && bytes.Equal(a.Options, b.Options)
 }
 
 // finish ends f and stores n if its ttl is not zero: from here on clients find the entry, or

@@ -17,7 +17,7 @@ const (
 	kinds = 2
 )
 
-// flags are the bits of an entry. doFlag and cdFlag belong to the key.
+// flags are the bits of an entry. doFlag, cdFlag and optionsFlag belong to the key.
 type flags uint8
 
 const (
@@ -28,8 +28,9 @@ const (
 	cutFlag                          // no name at or below this one exists (RFC 8020)
 	copiedFlag                       // a copy may exist, see [Cache.Lease]
 	refreshingFlag                   // a client was told to refresh the entry before it expires
+	optionsFlag                      // upstream servers got EDNS options with the query; they are the tag of packed
 
-	keyFlags = doFlag | cdFlag
+	keyFlags = doFlag | cdFlag | optionsFlag
 )
 
 // keyFlagsOf returns the flags of q that belong to its key.
@@ -39,6 +40,9 @@ func keyFlagsOf(q *wire.Query) (f flags) {
 	}
 	if q.CD() {
 		f |= cdFlag
+	}
+	if len(q.Options) > 0 {
+		f |= optionsFlag
 	}
 	return f
 }

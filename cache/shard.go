@@ -106,8 +106,11 @@ func (k *key) find() *entry {
 	return nil
 }
 
-// matches reports whether e, which is at k's hash, has k's question.
-func (k *key) matches(e *entry) bool { return e.flags&keyFlags == k.flags && e.packed.IsReplyTo(k.q) }
+// matches reports whether e, which is at k's hash, has k's question and EDNS options.
+func (k *key) matches(e *entry) bool {
+	return e.flags&keyFlags == k.flags && e.packed.IsReplyTo(k.q) &&
+		(k.flags&optionsFlag == 0 || bytes.Equal(e.packed.Tag(), k.q.Options))
+}
 
 // touch makes e, which is at hash, the most recently used entry; the shard is locked.
 func (p *cacheShard) touch(hash uint64, e *entry, now time.Duration) {
@@ -123,6 +126,9 @@ func (s *shard) tick(now time.Duration) time.Duration {
 
 // newEntry makes an entry for k.
 func (k *key) newEntry(p wire.Packed, kd kind, expires, ttl time.Duration) *entry {
+	if k.flags&optionsFlag != 0 {
+		p = p.Tagged(k.q.Options)
+	}
 	e := &entry{packed: p, expires: expires, ttl: seconds(ttl), flags: k.flags}
 	if kd == denial {
 		e.flags |= denialFlag

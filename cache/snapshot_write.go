@@ -134,6 +134,9 @@ func (p *cacheShard) collect(number uint16, all []snapshotEntry) []snapshotEntry
 	all = slices.Grow(all, len(hashes)) // not under the lock
 	now := p.shard.store.clock()
 	p.visit(hashes, func(_ uint64, e *entry) {
+		if e.flags&optionsFlag != 0 { // a stream has no place for them
+			return
+		}
 		if e.alive(now) || p.cache.servable(e, now) {
 			all = append(all, snapshotEntry{
 				packed: e.packed, expires: e.expires, lastUsed: e.lastUsed, ttl: e.ttl, cache: number, flags: e.flags,

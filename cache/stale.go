@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"sync"
@@ -267,6 +268,7 @@ func copyQuery(q *wire.Query) *queryCopy {
 	w := queryCopies.Get().(*queryCopy)
 	w.q = *q
 	w.q.Packet = append(w.packet[:0:maxPooledPacket], q.Packet...)
+	w.q.Options = bytes.Clone(q.Options) // few queries have any
 	return w
 }
 

@@ -407,3 +407,38 @@ func TestNoServers(t *testing.T) {
 		t.Errorf("without servers: %v, want ErrNoUpstream", err)
 	}
 }
+
+// TestOptionsOnTheWire: the server gets the query's EDNS options, over each protocol, but no server without EDNS does.
+func TestOptionsOnTheWire(t *testing.T) {
+	q := question(t, "example.org.")
+	q.Options = wire.SetOption(wire.SetOption(nil, 65518, []byte("abcd")), dns.EDNS0SUBNET, []byte{0, 1, 24, 0, 192, 0, 2})
+	want := []string{"65518:0x61626364", "192.0.2.0/24/0"}
+	for name, tt := range map[string]struct {
+		script script
+		want   [][]string // of each query
+	}{
+		"a server with EDNS":    {answerOK, [][]string{want}},
+		"a truncated reply":     {truncateUDP(1, 2), [][]string{want, want}},
+		"a server without EDNS": {rejectEDNS(dns.RcodeFormatError), [][]string{want, nil}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := startFake(t, tt.script)
+			if _, err := newPool(t, forwardTo(f)).Exchange(t.Context(), q, false); err != nil {
+				t.Fatal(err)
+			}
+			var got [][]string
+			for _, r := range f.requests() {
+				var list []string
+				if opt := r.IsEdns0(); opt != nil {
+					for _, o := range opt.Option {
+						list = append(list, o.String())
+					}
+				}
+				got = append(got, list)
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("options (-want +got):\n%s", diff)
+			}
+		})
+	}
+}

@@ -120,7 +120,9 @@ func (q *query) newID() uint16 {
 // build writes the query with a new ID into frame.
 func (q *query) build(edns bool) {
 	b := wire.AppendQuery(append(q.frame[:0], 0, 0), q.newID(), q.request.Name(), q.request.Type, q.request, q.payload)
-	if !edns {
+	if edns {
+		b = wire.AppendOptions(b, q.request.Options)
+	} else {
 		b = stripOPT(b)
 	}
 	q.setFrame(b)

@@ -40,7 +40,7 @@ func (b *Block) metadataTexts() (texts []string) {
 			texts = append(texts, e.String())
 		}
 	}
-	return texts
+	return append(texts, b.Rewrite.metadataNames()...)
 }
 
 // PodLabels returns the labels of pods that blocks with metadata name, sorted.

@@ -19,16 +19,15 @@ type Rewrite struct {
 // RewriteField is the field that a rule changes.
 type RewriteField uint8
 
-// The fields. RewriteNothing matches every query and changes nothing: the options that
-// it would remove from a query are never forwarded.
+// The fields.
 const (
-	RewriteNothing RewriteField = iota
-	RewriteName
+	RewriteName RewriteField = iota + 1
 	RewriteType
 	RewriteClass
 	RewriteTTL
 	RewriteRcode
 	RewriteCNAME
+	RewriteEDNS0
 )
 
 // RewriteRule is one rule.
@@ -50,6 +49,10 @@ type RewriteRule struct {
 	FromCode, ToCode uint16
 	// MinTTL and MaxTTL are in seconds.
 	MinTTL, MaxTTL uint32
+	// Expand is the new name of a rule with `metadata`, in parts; To is empty then.
+	Expand []NamePart
+	// Option is what RewriteEDNS0 changes.
+	Option OptionRule
 }
 
 // RewriteAnswer is `answer name|value FROM TO`.
@@ -93,7 +96,7 @@ const (
 	// maxPattern is CoreDNS's limit for a pattern, in bytes. It bounds the memory of a compiled
 	// pattern.
 	maxPattern   = 10000
-	rewriteUsage = "rewrite [continue|stop] name|type|class|ttl|rcode|cname [exact|prefix|suffix|substring|regex] FROM TO"
+	rewriteUsage = "rewrite [continue|stop] name|type|class|ttl|rcode|cname|edns0 [exact|prefix|suffix|substring|regex] FROM TO"
 )
 
 // rewriteParser parses one rule: its words after the field, and the position for errors about
@@ -258,7 +261,7 @@ func (r *rewriteParser) replaces(w token, from *regexp.Regexp) (to string) {
 	return canonical(w.text)
 }
 
-const nameUsage = "rewrite [continue|stop] name [exact|prefix|suffix|substring|regex] FROM TO [answer auto|answer name FROM TO|answer value FROM TO]"
+const nameUsage = "rewrite [continue|stop] name [exact|prefix|suffix|substring|regex] FROM TO [metadata] [answer auto|answer name FROM TO|answer value FROM TO]"
 
 // names parses `name [TYPE] FROM TO [answer …]`.
 func (r *rewriteParser) names() {
@@ -272,7 +275,12 @@ func (r *rewriteParser) names() {
 		return
 	}
 	to := r.args[0]
-	r.rule.To = r.replaces(to, r.rule.Match.Pattern)
+	if len(rest) > 0 && rest[0].text == "metadata" {
+		r.expands(to, rest[0])
+		rest = rest[1:]
+	} else {
+		r.rule.To = r.replaces(to, r.rule.Match.Pattern)
+	}
 	r.name(r.rule.Match.Kind, to)
 	r.rule.Auto = r.rule.Match.Kind == MatchExact
 	r.args = rest
@@ -302,9 +310,6 @@ func (r *rewriteParser) kind(first bool) (kind token, ok bool) {
 	switch w := r.args[0]; {
 	case w.text == "answer":
 		r.args = r.args[1:]
-	case first && w.text == "metadata":
-		r.p.errorf(w, "CoreDNS puts metadata into names, this version of nodens doesn't: take the rule out, or forward the names that need it to a CoreDNS")
-		return w, false
 	case first:
 		r.p.errorf(w, "%q stands where only answer may; write: %s", w.text, nameUsage)
 		return w, false
@@ -441,32 +446,5 @@ func (r *rewriteParser) cname() {
 		}
 	default:
 		m.Text = strings.ToLower(from.text)
-	}
-}
-
-// edns0 parses `edns0 local|nsid|subnet set|replace|append|unset …`. Clients' options are never
-// forwarded, so that unset has no further effect.
-func (r *rewriteParser) edns0() {
-	const usage = "rewrite [continue|stop] edns0 local|nsid|subnet unset [CODE]"
-	if !r.has(2, math.MaxInt, usage) {
-		return
-	}
-	kind, action := strings.ToLower(r.args[0].text), strings.ToLower(r.args[1].text)
-	if action != "unset" {
-		r.p.errorf(r.args[1], "CoreDNS adds EDNS options to queries, this version of nodens doesn't: it sends none of its own and passes none on; take the rule out, or forward the names that need it to a CoreDNS")
-		return
-	}
-	want := map[string]int{"local": 3, "nsid": 2, "subnet": 2}[kind]
-	if want == 0 {
-		r.p.unknown(r.args[0], "option", []string{"local", "nsid", "subnet"})
-		return
-	}
-	if !r.has(want, want, usage) {
-		return
-	}
-	if want == 3 {
-		if _, err := strconv.ParseUint(r.args[2].text, 0, 16); err != nil {
-			r.p.errorf(r.args[2], "%q is no code of an EDNS option such as 0xffee", r.args[2].text)
-		}
 	}
 }

@@ -1,8 +1,14 @@
 package wire
 
+import (
+	"iter"
+	"slices"
+)
+
 // Options of the OPT record (RFC 6891, 6.1.2) that this module reads or writes.
 const (
-	optionNSID      = 3  // RFC 5001, 2.3
+	OptionNSID      = 3  // RFC 5001, 2.3
+	OptionSubnet    = 8  // RFC 7871, 6
 	optionKeepalive = 11 // RFC 7828, 3.1
 	optionEDE       = 15 // RFC 8914, 2
 )
@@ -40,13 +46,97 @@ func (q *Query) readOptions(data []byte) {
 			return
 		}
 		switch u16(data) {
-		case optionNSID:
+		case OptionNSID:
 			q.NSID = true
 		case optionKeepalive:
 			q.Keepalive = true
 		}
 		data = data[end:]
 	}
+}
+
+// MaxOptions is the maximum length of the options that a query to an upstream server carries, in bytes. With the
+// longest name it stays below 1,232 bytes, what fits into one packet everywhere (DNS flag day 2020).
+const MaxOptions = 900
+
+// ClientOption returns the data of the first option with code in the query's OPT record; false if there is
+// none. The data belong to q.Packet.
+func (q *Query) ClientOption(code uint16) (data []byte, ok bool) {
+	if !q.EDNS {
+		return nil, false
+	}
+	off := q.questionEnd()
+	for range int(u16(q.Packet[6:])) + int(u16(q.Packet[8:])) + int(u16(q.Packet[10:])) {
+		rr, valid := readRecord(q.Packet, off)
+		if !valid {
+			return nil, false
+		}
+		if off = rr.End; rr.Type == TypeOPT {
+			if at := findOption(q.Packet[rr.Data:rr.End], code); at >= 0 {
+				option := q.Packet[rr.Data+at:]
+				return option[optionHead : optionHead+int(u16(option[2:]))], true
+			}
+		}
+	}
+	return nil, false
+}
+
+// findOption returns the offset of the first option with code in list, -1 if there is none up to the first
+// malformed one.
+func findOption(list []byte, code uint16) int {
+	for at := 0; at+optionHead <= len(list); {
+		end := at + optionHead + int(u16(list[at+2:]))
+		if end > len(list) {
+			return -1
+		}
+		if u16(list[at:]) == code {
+			return at
+		}
+		at = end
+	}
+	return -1
+}
+
+// HasOption reports whether list, options in wire form, has one with code.
+func HasOption(list []byte, code uint16) bool { return findOption(list, code) >= 0 }
+
+// SetOption makes data the data of the first option with code in list, options in wire form. It appends the
+// option if there is none. data has at most 65,535 bytes and is not part of list.
+func SetOption(list []byte, code uint16, data []byte) []byte {
+	at := findOption(list, code)
+	if at < 0 {
+		at = len(list)
+		list = append16(append16(list, code), 0)
+	}
+	end := at + optionHead + int(u16(list[at+2:]))
+	list = slices.Replace(list, at+optionHead, end, data...)
+	put16(list[at+2:], uint16(len(data)))
+	return list
+}
+
+// RemoveOption removes all options with code from list, options in wire form.
+func RemoveOption(list []byte, code uint16) []byte {
+	for at := findOption(list, code); at >= 0; at = findOption(list, code) {
+		list = slices.Delete(list, at, at+optionHead+int(u16(list[at+2:])))
+	}
+	return list
+}
+
+// OptionCodes iterates over the codes of list, options in wire form.
+func OptionCodes(list []byte) iter.Seq[uint16] {
+	return func(yield func(uint16) bool) {
+		for len(list) >= optionHead && yield(u16(list)) {
+			list = list[min(len(list), optionHead+int(u16(list[2:]))):]
+		}
+	}
+}
+
+// AppendOptions adds options in wire form to the OPT record at the end of b, a query of [AppendQuery].
+func AppendOptions(b, options []byte) []byte {
+	if len(options) > 0 {
+		put16(b[len(b)-2:], uint16(len(options)))
+	}
+	return append(b, options...)
 }
 
 // SetNSID adds the server's identifier to the reply's OPT record, if it has one. id has at
@@ -84,7 +174,7 @@ func (r *Reply) appendOptions() {
 		r.b = append(r.b, r.edeText...)
 	}
 	if r.nsid != "" {
-		r.b = append16(r.b, optionNSID)
+		r.b = append16(r.b, OptionNSID)
 		r.b = append16(r.b, uint16(len(r.nsid)))
 		r.b = append(r.b, r.nsid...)
 	}

@@ -49,6 +49,17 @@ func (p Packed) Question() (qtype, class uint16) {
 // Answers returns the number of records in the answer section. p must not be zero.
 func (p Packed) Answers() int { return int(u16(p.data[6:])) }
 
+// Tagged returns a copy of p that holds tag, which [Packed.Tag] returns. The tag is no part of the
+// reply.
+func (p Packed) Tagged(tag []byte) Packed {
+	end := len(p.data)
+	b := append(append(make([]byte, 0, end+len(tag)), p.data...), tag...)
+	return Packed{data: b[:end:len(b)]}
+}
+
+// Tag returns the tag of p, a result of [Packed.Tagged]. Of another Packed it is meaningless.
+func (p Packed) Tag() []byte { return p.data[len(p.data):cap(p.data)] }
+
 // IsReplyTo reports whether p is a reply to q's question. It is false for the zero Packed.
 func (p Packed) IsReplyTo(q *Query) bool {
 	end := q.questionEnd()

@@ -42,6 +42,12 @@ type Query struct {
 	// [Query.Limit].
 	UDPSize uint16
 
+	// Options are EDNS options in wire form (RFC 6891, 6.1.2) that upstream servers get with the
+	// query. They belong to the caller, like Packet, which does not hold them.
+	Options []byte
+	// Uncached says that the reply is of no use for other queries, so that caches are not asked.
+	Uncached bool
+
 	flags   uint16
 	nameLen int
 	labels  int
@@ -54,6 +60,7 @@ type Query struct {
 func (q *Query) Parse(packet []byte) ParseResult {
 	q.Packet = packet
 	q.nameLen, q.labels = 0, 0
+	q.Options, q.Uncached = nil, false
 	q.EDNS, q.DO, q.NSID, q.Keepalive, q.Version, q.UDPSize = false, false, false, false, 0, 0
 	if len(packet) < HeaderLen {
 		return Drop

@@ -146,6 +146,9 @@ func (rt *Routes) trySearchPath(r *Request, p *searchPath, base int) Outcome {
 		if sub.zone = rt.match(&sub.Request); sub.zone == nil {
 			sub.zone = r.zone
 		}
+		if sub.zone == r.zone { // another zone has its own rules, and upstreams that may not get to know the client
+			sub.Query.Options, sub.Query.Uncached = r.Query.Options, r.Query.Uncached
+		}
 		if sub.finishForward(rt.ask(&sub.Request)) == WouldWait {
 			r.mayBecome(fromSearch)
 			return WouldWait

@@ -93,7 +93,10 @@ func (r *Request) traceRewrite(c *rewrite.Change, matched bool, err error) {
 	default:
 		asked := "asks " + wire.Name(c.Name()).String() + " " + wire.TypeName(c.Type)
 		if wire.Name(c.Name()) == wire.Name(r.Query.Name()) && c.Type == r.Query.Type {
-			asked = "a rule changes the reply or the class"
+			asked = "a rule changes the reply, the class or EDNS options"
+		}
+		for code := range wire.OptionCodes(c.Options()) {
+			asked += fmt.Sprintf(", EDNS option %d for upstreams", code)
 		}
 		r.trace.add(r, stepRewrite, Takes, asked)
 	}

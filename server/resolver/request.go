@@ -189,8 +189,9 @@ type lookup struct {
 	result cache.Result
 	zone   *Zone
 	// name and qtype are the question of a subquery; name is nil for the client's own.
-	name  []byte // in wire form, part of names
-	qtype uint16
+	name    []byte // in wire form, part of names
+	qtype   uint16
+	options []byte // see [wire.Query.Options]; part of names
 }
 
 func (l *lookups) reset() {
@@ -206,6 +207,8 @@ func (l *lookups) add(r *Request, result cache.Result) {
 		at := len(l.names)
 		l.names = append(l.names, r.Query.Name()...)
 		n.name, n.qtype = l.names[at:], r.Query.Type
+		l.names = append(l.names, r.Query.Options...)
+		n.options = l.names[at+len(n.name):]
 	}
 	l.list = append(l.list, n)
 }
@@ -224,6 +227,7 @@ func (r *Request) countLookups() {
 			if q.Parse(wire.AppendQuery(nil, r.Query.ID, l.name, l.qtype, &r.Query, wire.MinUDP)) != wire.Serve {
 				continue
 			}
+			q.Options = l.options
 		}
 		l.zone.refresh(q, r.Proto)
 	}

@@ -13,7 +13,8 @@ import (
 func (rt *Routes) applyRewrite(r *Request) Outcome {
 	sub := newSubquery()
 	defer sub.release()
-	matched, err := sub.change.Apply(r.zone.Rewrite, &r.Query)
+	sub.env = viewEnv{r: r, zone: r.zone, server: r.zone.Addr}
+	matched, err := sub.change.Apply(r.zone.Rewrite, &r.Query, &sub.env)
 	if r.trace != nil {
 		r.traceRewrite(&sub.change, matched, err)
 	}
@@ -25,6 +26,7 @@ func (rt *Routes) applyRewrite(r *Request) Outcome {
 	case matched && sub.change.Class == wire.ClassIN:
 		sub.ask(r, sub.change.Name(), sub.change.Type)
 		sub.zone = r.zone
+		sub.Query.Options, sub.Query.Uncached = sub.change.Options(), sub.change.Uncached()
 		return rt.askRewritten(r, sub)
 	case r.Query.Class != wire.ClassIN:
 		r.note(stepZone, Answered, onlyIN)

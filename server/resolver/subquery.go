@@ -11,6 +11,7 @@ import (
 type subquery struct {
 	Request
 	change rewrite.Change // of a query that is asked in another form
+	env    viewEnv        // of the query that change is of
 	name   [wire.MaxName]byte
 	packet [packetBuffer]byte
 	out    [replyBuffer]byte
@@ -32,6 +33,7 @@ func newSubquery() *subquery { return subqueries.Get().(*subquery) }
 // release returns s to the pool.
 func (s *subquery) release() {
 	s.result = result{} // zones and pools may be gone before the next time
+	s.env, s.Query.Options = viewEnv{}, nil
 	s.ctx, s.budget, s.lookups, s.trace = nil, nil, nil, nil
 	subqueries.Put(s)
 }

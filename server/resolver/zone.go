@@ -140,4 +140,7 @@ func (z *Zone) maxSize() uint16 {
 	return z.Bufsize
 }
 
-func (z *Zone) caches(q *wire.Query) bool { return z.Cache != nil && z.Cache.Covers(q.Name()) }
+// caches reports whether the answer to q may be in the cache.
+func (z *Zone) caches(q *wire.Query) bool {
+	return z.Cache != nil && !q.Uncached && z.Cache.Covers(q.Name())
+}

@@ -21,6 +21,10 @@ type Change struct {
 	names     []byte // names before and after name rules, referenced by edits
 	buffers   [2][]byte
 	nextIndex int
+
+	options  []byte   // see Options
+	codes    []uint16 // of the options that rules were about
+	uncached bool
 }
 
 // edit is what a rule does to the reply.
@@ -31,68 +35,78 @@ type edit struct {
 	newStart, oldStart, oldEnd int
 }
 
-// Apply applies the rules to q. It returns false if none matches; c is then meaningless.
-// The error is [ErrInvalidName]. c does not refer to q afterwards.
-func (c *Change) Apply(r *Rules, q *wire.Query) (matched bool, err error) {
+// Apply applies the rules to q, which has env. It returns false if none matches; c is then meaningless.
+// The error is [ErrInvalidName] or [ErrOptions]. c does not refer to q afterwards.
+func (c *Change) Apply(r *Rules, q *wire.Query, env Env) (matched bool, err error) {
 	c.Type, c.Class = q.Type, q.Class
 	c.edits, c.names = c.edits[:0], c.names[:0]
+	c.options, c.codes, c.uncached = c.options[:0], c.codes[:0], false
 	c.name = append(c.name[:0], q.Name()...)
 	c.text = wire.AppendText(c.text[:0], c.name)
 	for i := range r.list {
 		rule := &r.list[i]
-		if !c.applyRule(rule) {
+		done, err := c.applyRule(rule, q, env)
+		if err != nil {
+			return true, err
+		}
+		if !done {
 			continue
 		}
 		matched = true
-		if rule.Field == config.RewriteName {
-			if err := c.applyName(rule); err != nil {
-				return true, err
-			}
-		}
 		if !rule.Continue {
 			break
 		}
 	}
-	return matched, nil
+	return matched || len(c.options) > 0, nil
 }
 
-// applyRule applies one rule, except for a new name, and reports whether it matches.
-func (c *Change) applyRule(r *rule) bool {
+// applyRule applies one rule and reports whether it matches.
+func (c *Change) applyRule(r *rule, q *wire.Query, env Env) (matched bool, err error) {
 	switch r.Field {
 	case config.RewriteType:
-		if c.Type != r.FromCode {
-			return false
-		}
-		c.Type = r.ToCode
-		return true
+		return replaceCode(&c.Type, r), nil
 	case config.RewriteClass:
-		if c.Class != r.FromCode {
-			return false
-		}
-		c.Class = r.ToCode
-		return true
-	case config.RewriteNothing:
-		return true
+		return replaceCode(&c.Class, r), nil
+	case config.RewriteEDNS0:
+		return c.applyOption(&r.Option, q, env)
+	case config.RewriteName:
+		return c.applyName(r, env)
 	case config.RewriteCNAME: // matches every query; its condition is about the reply
 	default:
 		if !r.matches(c.text) {
-			return false
+			return false, nil
 		}
 	}
-	if r.Field != config.RewriteName {
-		c.edits = append(c.edits, edit{rule: r})
+	c.edits = append(c.edits, edit{rule: r})
+	return true, nil
+}
+
+// replaceCode replaces a type or a class, and reports whether r matches it.
+func replaceCode(code *uint16, r *rule) bool {
+	if *code != r.FromCode {
+		return false
 	}
+	*code = r.ToCode
 	return true
 }
 
-// applyName changes the name of the query as r says.
-func (c *Change) applyName(r *rule) error {
-	c.scratch = lowerASCII(r.replace(c.scratch[:0], c.text))
+// applyName changes the name of the query as r says, and reports whether r matches it. A rule
+// with a name of metadata that has no value does not match.
+func (c *Change) applyName(r *rule, env Env) (matched bool, err error) {
+	if !r.matches(c.text) {
+		return false, nil
+	}
+	if r.Expand == nil {
+		c.scratch = r.replace(c.scratch[:0], c.text)
+	} else if c.scratch, matched = r.expand(c.scratch[:0], c.text, env); !matched {
+		return false, nil
+	}
+	c.scratch = lowerASCII(c.scratch)
 	e := edit{rule: r, newStart: len(c.names)}
 	var ok bool
 	c.names, ok = wire.AppendName(c.names, c.scratch)
 	if !ok || len(c.scratch) > maxNameText {
-		return ErrInvalidName
+		return true, ErrInvalidName
 	}
 	e.oldStart = len(c.names)
 	c.names = append(c.names, c.name...)
@@ -100,7 +114,7 @@ func (c *Change) applyName(r *rule) error {
 	c.name = append(c.name[:0], c.names[e.newStart:e.oldStart]...)
 	c.text = wire.AppendText(c.text[:0], c.name)
 	c.edits = append(c.edits, e)
-	return nil
+	return true, nil
 }
 
 // Name returns the name of the rewritten query, in wire format and lower case. It is valid

@@ -112,6 +112,30 @@ func (t replacement) expand(b, src []byte, at []int) []byte {
 	return b
 }
 
+// expand appends the new name of a rule with `metadata` to b. ok is false if a name of metadata has no
+// value.
+func (r *rule) expand(b, text []byte, env Env) (_ []byte, ok bool) {
+	at := r.Match.Pattern.FindSubmatchIndex(text)
+	for i := range r.Expand {
+		part := &r.Expand[i]
+		switch {
+		case part.Label != "":
+			value := env.Metadata(part.Label)
+			if value == "" {
+				return b, false
+			}
+			b = append(b, value...)
+		case part.Group >= 0:
+			if from := at[2*part.Group]; from >= 0 {
+				b = append(b, text[from:at[2*part.Group+1]]...)
+			}
+		default:
+			b = append(b, part.Text...)
+		}
+	}
+	return b, true
+}
+
 // maxNameText bounds a name in presentation format, in bytes: four characters for each byte
 // of the longest name. A longer text is not a valid name.
 const maxNameText = 4 * wire.MaxName

@@ -90,7 +90,7 @@ func TestApply(t *testing.T) {
 		rules := parse(t, strings.Split(tt.rules, ";")...)
 		for name, want := range tt.names {
 			var c rewrite.Change
-			taken, err := c.Apply(rules, query(t, name, dns.TypeA))
+			taken, err := c.Apply(rules, query(t, name, dns.TypeA), env)
 			got := ""
 			switch {
 			case err != nil:
@@ -108,13 +108,13 @@ func TestApply(t *testing.T) {
 // TestTypes: types, classes and rcodes.
 func TestTypes(t *testing.T) {
 	var c rewrite.Change
-	if _, err := c.Apply(parse(t, "continue type ANY HINFO", "type HINFO TXT"), query(t, "a.", dns.TypeANY)); err != nil || c.Type != dns.TypeTXT {
+	if _, err := c.Apply(parse(t, "continue type ANY HINFO", "type HINFO TXT"), query(t, "a.", dns.TypeANY), env); err != nil || c.Type != dns.TypeTXT {
 		t.Errorf("asked for type %d, %v", c.Type, err)
 	}
 	q := query(t, "a.", dns.TypeA)
 	q.Class = dns.ClassCHAOS
 	rules := parse(t, "class CH IN", "type A AAAA")
-	if _, err := c.Apply(rules, q); err != nil || c.Class != wire.ClassIN || c.Type != dns.TypeA || !rules.RewritesClass() {
+	if _, err := c.Apply(rules, q, env); err != nil || c.Class != wire.ClassIN || c.Type != dns.TypeA || !rules.RewritesClass() {
 		t.Errorf("asked for class %d, type %d, %v", c.Class, c.Type, err)
 	}
 	if parse(t, "type A AAAA").RewritesClass() || (*rewrite.Rules)(nil).RewritesClass() {
@@ -133,7 +133,7 @@ func TestTypes(t *testing.T) {
 		"continue name a.test b.test;rcode exact a.test SERVFAIL NOERROR": wire.ServFail,
 	} {
 		var c rewrite.Change
-		if _, err := c.Apply(parse(t, strings.Split(rules, ";")...), query(t, "a.test.", dns.TypeA)); err != nil {
+		if _, err := c.Apply(parse(t, strings.Split(rules, ";")...), query(t, "a.test.", dns.TypeA), env); err != nil {
 			t.Fatal(err)
 		}
 		if got := c.Rcode(wire.ServFail); got != want {
@@ -158,7 +158,7 @@ func TestTTL(t *testing.T) {
 		"continue name a.test b.test;ttl b.test 30": {30, 30, 30},
 	} {
 		var c rewrite.Change
-		if _, err := c.Apply(parse(t, strings.Split(rules, ";")...), query(t, "a.test.", dns.TypeA)); err != nil {
+		if _, err := c.Apply(parse(t, strings.Split(rules, ";")...), query(t, "a.test.", dns.TypeA), env); err != nil {
 			t.Fatal(err)
 		}
 		if got := [3]uint32{c.TTL(5), c.TTL(50), c.TTL(500)}; got != want {
@@ -197,7 +197,7 @@ func TestReplyEdits(t *testing.T) {
 		rules := parse(t, strings.Split(tt.rules, ";")...)
 		for name, want := range tt.names {
 			var c rewrite.Change
-			if taken, err := c.Apply(rules, query(t, tt.qname, dns.TypeA)); err != nil || !taken {
+			if taken, err := c.Apply(rules, query(t, tt.qname, dns.TypeA), env); err != nil || !taken {
 				t.Fatalf("%s: taken %t, %v", tt.rules, taken, err)
 			}
 			if got := [2]string{text(c.Owner(wireName(t, name))), text(c.Value(wireName(t, name)))}; got != want {
@@ -225,7 +225,7 @@ func TestCNAMETarget(t *testing.T) {
 		{"cname regex ^(.*)\\.$ {1}..{1}", "a.test.", "", ""},
 	} {
 		var c rewrite.Change
-		if _, err := c.Apply(parse(t, strings.Split(tt.rules, ";")...), query(t, "q.test.", dns.TypeA)); err != nil || !c.RewritesCNAME() {
+		if _, err := c.Apply(parse(t, strings.Split(tt.rules, ";")...), query(t, "q.test.", dns.TypeA), env); err != nil || !c.RewritesCNAME() {
 			t.Fatalf("%s: %v", tt.rules, err)
 		}
 		ask, leads, ok := c.CNAMETarget(wireName(t, tt.target))
@@ -250,7 +250,7 @@ func TestApplyAllocs(t *testing.T) {
 	owner := wireName(t, "b.test.")
 	for name, q := range map[string]*wire.Query{"taken": query(t, "a.test.", dns.TypeA), "not taken": query(t, "www.example.org.", dns.TypeA)} {
 		do := func() {
-			if taken, _ := c.Apply(rules, q); taken {
+			if taken, _ := c.Apply(rules, q, env); taken {
 				c.Owner(owner)
 			}
 		}
@@ -287,7 +287,7 @@ func FuzzChange(f *testing.F) {
 		}
 		for _, r := range rules {
 			var c rewrite.Change
-			taken, err := c.Apply(r, &q)
+			taken, err := c.Apply(r, &q, env)
 			if err != nil || !taken {
 				continue
 			}
@@ -328,7 +328,7 @@ func BenchmarkApply(b *testing.B) {
 			var c rewrite.Change
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, err := c.Apply(rules, q); err != nil {
+				if _, err := c.Apply(rules, q, env); err != nil {
 					b.Fatal(err)
 				}
 			}
