@@ -239,7 +239,7 @@ func (s *Server) serve(rt *resolver.Routes, r *resolver.Request, buf []byte) (ms
 	case wire.Malformed:
 		return wire.AppendError(buf[:0], r.Query.Packet, wire.FormErr), resolver.Answered
 	case wire.Unsupported:
-		return wire.AppendError(buf[:0], r.Query.Packet, wire.NotImp), resolver.Answered
+		return rt.AnswerUnsupported(r, buf[:0]), resolver.Answered
 	case wire.Serve:
 	}
 	r.Begin(rt, r.Arrival, buf)

@@ -82,11 +82,15 @@ func nameList(zones []wire.Name) (list []string) {
 	return list
 }
 
-// addZoneFiles adds the zones that are read from files.
+// addZoneFiles adds the zones that the agent has itself.
 func (s *steps) addZoneFiles(b *config.Block) {
 	for f := b.ZoneFile; f != nil; f = f.Next {
 		s.add("file", f.Zones, "%s for %s", f.Path, names(f.Zones))
 		s.addFallthrough("file", f.Fallthrough)
+	}
+	for d := b.Secondary; d != nil; d = d.Next {
+		s.add("secondary", d.Zones, "%s from %s", names(d.Zones), names(d.From))
+		s.addFallthrough("secondary", d.Fallthrough)
 	}
 }
 

@@ -140,7 +140,6 @@ var refused = []refusal{
 	{"on", "take it out; run the command outside the agent"},
 	{"proxyproto", "take it out; let clients reach the agent without a proxy"},
 	{"route53", serveElsewhere},
-	{"secondary", serveElsewhere},
 	{"sign", serveElsewhere},
 	{"siit", "forward the names that need it to CoreDNS"},
 	{"transfer", serveElsewhere},

@@ -139,6 +139,28 @@ func (q *Query) parseRecords(packet []byte, off int) ParseResult {
 	return Serve
 }
 
+// ParseNotify reads the packet of a Query that Parse has found [Unsupported], and reports whether it is a NOTIFY about the SOA
+// record of a zone, which is Name (RFC 1996, 3.7). The records that it may have are not read.
+func (q *Query) ParseNotify() bool {
+	if q.Opcode() != opcodeNotify || u16(q.Packet[4:]) != 1 {
+		return false
+	}
+	off := q.parseName(q.Packet)
+	if off < 0 || off+4 > len(q.Packet) {
+		return false
+	}
+	q.Type, q.Class = u16(q.Packet[off:]), u16(q.Packet[off+2:])
+	return q.Type == TypeSOA && q.Class == ClassIN
+}
+
+// AppendNotified appends the reply to the NOTIFY in packet to b: the message with QR and AA set, and its question (RFC 1996, 4.7).
+func AppendNotified(b, packet []byte) []byte {
+	at := len(b)
+	b = AppendRefusal(b, packet, NoError, false)
+	put16(b[at+2:], u16(b[at+2:])|flagAA)
+	return b
+}
+
 // Name returns the qname in lower case and wire form. It is valid until the next
 // Parse and must not be changed.
 func (q *Query) Name() []byte { return q.name[:q.nameLen] }

@@ -84,9 +84,10 @@ const (
 	flagAD = 1 << 5
 	flagCD = 1 << 4
 
-	opcodeShift = 11
-	opcodeMask  = 0xF
-	rcodeMask   = 0xF
+	opcodeShift  = 11
+	opcodeNotify = 4 // RFC 1996, 3
+	opcodeMask   = 0xF
+	rcodeMask    = 0xF
 )
 
 const (

@@ -68,7 +68,46 @@ func zoneRecord(buf []byte, rr dns.RR) (RR, error) {
 	for i, c := range owner {
 		owner[i] = lower[c]
 	}
-	return RR{Owner: owner, Type: r.Type, TTL: r.TTL, Data: buf[r.Data:r.End]}, nil
+	packed := RR{Owner: owner, Type: r.Type, TTL: r.TTL, Data: buf[r.Data:r.End]}
+	if !validData(packed) {
+		return RR{}, fmt.Errorf("%w: the data of the record %q are incomplete", ErrZoneFile, rr.String())
+	}
+	return packed, nil
+}
+
+// validData reports whether RDATA that an answer or a zone reads has its form: miekg/dns takes records that end between two
+// fields, as those of dynamic updates and of the notation of RFC 3597 may.
+func validData(rr RR) bool {
+	data := rr.Data
+	switch rr.Type {
+	case TypeA:
+		return len(data) == 4
+	case TypeAAAA:
+		return len(data) == 16
+	case TypeNS, TypeCNAME, TypeDNAME, TypePTR:
+		return nameEnd(data, 0) == len(data)
+	case TypeMX:
+		return nameEnd(data, 2) == len(data)
+	case TypeSRV:
+		return nameEnd(data, 6) == len(data)
+	case dns.TypeSVCB, dns.TypeHTTPS:
+		return nameEnd(data, 2) > 0
+	case TypeSOA:
+		end := nameEnd(data, 0)
+		return end > 0 && nameEnd(data, end)+20 == len(data)
+	}
+	return true
+}
+
+// nameEnd returns the offset after the uncompressed name at off; -1 if there is none.
+func nameEnd(b []byte, off int) int {
+	for n := 0; off < len(b) && b[off] <= MaxLabel && n < MaxName; n++ {
+		if b[off] == 0 {
+			return off + 1
+		}
+		off += 1 + int(b[off])
+	}
+	return -1
 }
 
 // lowerTargets puts the names in the RDATA of some types in lower case.

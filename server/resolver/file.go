@@ -5,26 +5,37 @@ import (
 	"github.com/nodens-dns/nodens/server/zonefile"
 )
 
-// file is the step of zone files.
-func (z *Zone) file(r *Request) Outcome {
-	if z.File == nil {
-		return notMine
+// authoritative is the step of the zones that the agent has itself: those of files before those of primary
+// servers, as in CoreDNS.
+func (z *Zone) authoritative(r *Request) Outcome {
+	if z.File != nil {
+		if o := r.answerFrom(z.File, fromFile); o != notMine {
+			return o
+		}
 	}
-	found, lead := z.File.Answer(&r.Query, &r.reply)
+	if z.Secondary != nil {
+		return r.answerFrom(z.Secondary, fromSecondary)
+	}
+	return notMine
+}
+
+// answerFrom answers r from the zones of t.
+func (r *Request) answerFrom(t *zonefile.Table, from source) Outcome {
+	found, lead := t.Answer(&r.Query, &r.reply)
 	if found == zonefile.NotMine {
-		r.note(stepOf[fromFile], notMine, "the name is in none of its zones, or does not exist and falls through")
+		r.note(stepOf[from], notMine, "the name is in none of its zones, or does not exist and falls through")
 		return notMine
 	}
-	r.source = fromFile
+	r.source = from
 	switch {
 	case found == zonefile.Leads:
-		r.note(stepOf[fromFile], Answered, "an alias to "+lead.Target.String())
+		r.note(stepOf[from], Answered, "an alias to "+lead.Target.String())
 		return r.followLead(lead)
 	case r.trace == nil:
 	case found == zonefile.NotLoaded:
-		r.note(stepOf[fromFile], Answered, "the zone file could not be read")
+		r.note(stepOf[from], Answered, "the zone is not loaded")
 	default:
-		r.note(stepOf[fromFile], Answered, replyText(&r.reply))
+		r.note(stepOf[from], Answered, replyText(&r.reply))
 	}
 	return Answered
 }

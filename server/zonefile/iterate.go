@@ -10,14 +10,14 @@ import (
 // could not be loaded yet. A later change makes another Zone, so the caller may read this one for as long as
 // a transfer takes.
 func (t *Table) Zone(origin wire.Name) *Zone {
-	if z := t.zones[origin]; z != nil {
+	if z := (*t.zones.Load())[origin]; z != nil {
 		return z.data.Load()
 	}
 	return nil
 }
 
 // Serves reports whether origin is the name of one of the table's zones, loaded or not.
-func (t *Table) Serves(origin wire.Name) bool { return t.zones[origin] != nil }
+func (t *Table) Serves(origin wire.Name) bool { return (*t.zones.Load())[origin] != nil }
 
 // SOA returns the zone's SOA record. The caller must not change its bytes.
 func (z *Zone) SOA() wire.RR {

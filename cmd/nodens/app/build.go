@@ -31,13 +31,15 @@ type blockParts struct {
 	errors   *resolver.ErrorLog
 	hosts    *hosts.Table
 	file     *zonefile.Table
-	view     *kubernetes.View
-	cluster  *kubernetes.Zone
-	external *kubernetes.External
-	autopath *resolver.Autopath
-	rewrite  *rewrite.Rules
-	template *template.Templates
-	cache    *cache.Cache
+	// secondary has the zones of primary servers.
+	secondary *zonefile.Table
+	view      *kubernetes.View
+	cluster   *kubernetes.Zone
+	external  *kubernetes.External
+	autopath  *resolver.Autopath
+	rewrite   *rewrite.Rules
+	template  *template.Templates
+	cache     *cache.Cache
 	// endpointsView resolves the upstreams that are Services; nil: none is one.
 	endpointsView *kubernetes.View
 	pools         []*upstream.Pool // in the order of the block's forward directives
@@ -66,6 +68,8 @@ type builder struct {
 	epochs *epoch.Table
 	// clients knows whose queries are counted; nil: none are.
 	clients *attribution
+	// primaries is what the zones of primary servers share, over all generations.
+	primaries *zonefile.Primaries
 	// budgets are those of all upstreams, over all generations.
 	budgets *upstream.Budgets
 	// clientLevels knows the level of the metrics of each namespace; nil: no queries are counted.
@@ -83,6 +87,7 @@ type builder struct {
 // new parts.
 func (a *builder) build(cfg *config.Config, old *generation) (*generation, error) {
 	g := newGeneration(cfg)
+	g.primaries = a.primaries
 	if err := a.buildParts(g, old); err != nil {
 		g.closeUnused(old)
 		return nil, err
@@ -129,6 +134,7 @@ func (a *builder) buildBlock(g *generation, p *blockParts, old *generation) erro
 	if err := a.addFile(p); err != nil {
 		return err
 	}
+	a.addSecondary(p)
 	if err := a.addClusterZone(g, p, old); err != nil {
 		return err
 	}
@@ -170,6 +176,13 @@ func (a *builder) addFile(p *blockParts) (err error) {
 		return fmt.Errorf("line %d, file: %w", p.block.Line, err)
 	}
 	return nil
+}
+
+// addSecondary adds the table of the zones of primary servers, unless p reuses one.
+func (a *builder) addSecondary(p *blockParts) {
+	if p.block.Secondary != nil && p.secondary == nil {
+		p.secondary = zonefile.NewSecondary(p.block.Secondary, a.primaries, zonefile.Options{Logger: a.log.With("part", "secondary")})
+	}
 }
 
 // addClusterZone adds the parts that answer from a view.

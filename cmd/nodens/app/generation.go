@@ -12,6 +12,7 @@ import (
 	"github.com/nodens-dns/nodens/server"
 	"github.com/nodens-dns/nodens/server/dnstap"
 	"github.com/nodens-dns/nodens/server/otlp"
+	"github.com/nodens-dns/nodens/server/zonefile"
 	"github.com/nodens-dns/nodens/upstream"
 )
 
@@ -24,6 +25,8 @@ type generation struct {
 	views  map[string]*kubernetes.View   // by viewKey
 	taps   map[config.Dnstap]*dnstap.Tap // by directive, without Next
 	certs  map[config.TLSServer]*server.Certificate
+	// primaries is the agent's.
+	primaries *zonefile.Primaries
 	// exporters are the exporters of traces.
 	exporters map[exporterKey]*otlp.Exporter
 	// listeners is what the server listens on.
@@ -61,10 +64,20 @@ const syncPoll = 10 * time.Millisecond
 // half as much CPU again.
 const startupGCPercent = 25
 
-// awaitSync waits until all views are synced, for limit at most; a limit of 0 means the
-// longest startup_timeout. Meanwhile the garbage collector runs more often.
+// settled reports whether there is nothing to wait for before the sockets are opened: all views are synced, and each zone of a
+// primary server is transferred, or the first attempt has failed.
+func (g *generation) settled() bool {
+	return g.synced() == nil && g.transfersSettled()
+}
+
+func (g *generation) transfersSettled() bool {
+	return !slices.ContainsFunc(g.blocks, func(p *blockParts) bool { return p.secondary != nil && !p.secondary.Settled() })
+}
+
+// awaitSync waits until g is settled, for limit at most; a limit of 0 means the
+// longest startup_timeout, or that of transfers. Meanwhile the garbage collector runs more often.
 func (g *generation) awaitSync(ctx context.Context, limit time.Duration) {
-	if g.synced() == nil {
+	if g.settled() {
 		return
 	}
 	before := debug.SetGCPercent(startupGCPercent)
@@ -76,7 +89,7 @@ func (g *generation) awaitSync(ctx context.Context, limit time.Duration) {
 	defer cancel()
 	tick := time.NewTicker(syncPoll)
 	defer tick.Stop()
-	for g.synced() != nil {
+	for !g.settled() {
 		select {
 		case <-ctx.Done():
 			return
@@ -85,8 +98,15 @@ func (g *generation) awaitSync(ctx context.Context, limit time.Duration) {
 	}
 }
 
-// startupTimeout returns the longest startup_timeout.
+// maxTransferWait bounds the time for which the start, or a reload, waits for the zones of primary servers. Their names are
+// SERVFAIL after that, as long as they are not transferred.
+const maxTransferWait = 5 * time.Second
+
+// startupTimeout returns the longest startup_timeout, or maxTransferWait.
 func (g *generation) startupTimeout() (limit time.Duration) {
+	if !g.transfersSettled() {
+		limit = maxTransferWait
+	}
 	for _, p := range g.blocks {
 		if p.block.Kubernetes != nil {
 			limit = max(limit, p.block.Kubernetes.StartupTimeout)
@@ -123,8 +143,10 @@ func (p *blockParts) start(old *generation, launch func(part any, run func(conte
 	if p.hosts != nil && !old.owns(p.hosts) {
 		launch(p.hosts, p.hosts.Run)
 	}
-	if p.file != nil && !old.owns(p.file) {
-		launch(p.file, p.file.Run)
+	for _, zones := range []*zonefile.Table{p.file, p.secondary} {
+		if zones != nil && !old.owns(zones) {
+			launch(zones, zones.Run)
+		}
 	}
 }
 
@@ -134,7 +156,7 @@ func (g *generation) owns(part any) bool {
 		return false
 	}
 	return isValue(part, g.views) || isValue(part, g.taps) || isValue(part, g.exporters) || slices.ContainsFunc(g.blocks, func(p *blockParts) bool {
-		return part == any(p.hosts) || part == any(p.file) || part == any(p.cache) || p.hasLoop(part) ||
+		return part == any(p.hosts) || part == any(p.file) || part == any(p.secondary) || part == any(p.cache) || p.hasLoop(part) ||
 			slices.ContainsFunc(p.pools, func(u *upstream.Pool) bool { return part == any(u) })
 	})
 }

@@ -116,6 +116,9 @@ var (
 	reloadFailed         = counter("coredns_reload_failed_total", "Configurations that could not be loaded. A faulty one is counted once, not at each check.")
 	configRefused        = gauge("nodens_config_refused", "1 while the configuration in the files is invalid and the agent uses the previous one.")
 	reloadVersion        = gauge("coredns_reload_version_info", "1, with the hash of the configuration in use as label value.", "hash", "value")
+	secondaryTransfers   = counter("nodens_secondary_transfers_total", "Attempts to bring a zone of a primary server up to date, by result: transferred, unchanged or failed. Only with secondary.", "result")
+	secondaryNotifies    = counter("nodens_secondary_notifies_total", "NOTIFY messages for zones of a primary server, by result: accepted, or ignored because of their sender. Only with secondary.", "result")
+	secondaryZones       = gauge("nodens_secondary_zones", "Zones of primary servers, by state: loaded, or empty if they have not been transferred yet or have expired. Only with secondary.", "state")
 	hostsEntries         = gauge("coredns_hosts_entries", "Entries of all hosts tables. Only with hosts.")
 	programming          = counter("coredns_kubernetes_dns_programming_duration_seconds", "Time from a change of endpoints until queries are answered with it, by kind of Service.", "service_kind")
 	restRequests         = counter("coredns_kubernetes_rest_client_requests_total", "Requests to the API server, by HTTP status, method and host.", "code", "method", "host")
@@ -223,6 +226,7 @@ func (a *agent) Collect(ch chan<- prometheus.Metric) {
 	s.exporters(g)
 	s.certificates(g)
 	s.parts(g)
+	s.secondaries(g)
 	s.views(g)
 }
 

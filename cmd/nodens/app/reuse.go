@@ -12,7 +12,7 @@ import (
 )
 
 // Views, taps and certificates are shared: all blocks of a generation, and of the one before
-// it, with the same key have the same one (see views.go, dnstap.go and tls.go). Hosts tables, zone files,
+// it, with the same key have the same one (see views.go, dnstap.go and tls.go). Hosts tables, zones,
 // pools, caches and limiters belong to one block each; this file matches them across a reload by what
 // they are made of, wherever their block stands in the Corefile.
 
@@ -27,7 +27,7 @@ type partKey struct {
 }
 
 // partKeys are the keys of a block's parts.
-type partKeys struct{ hosts, file, pools, cache, limit partKey }
+type partKeys struct{ hosts, file, secondary, pools, cache, limit partKey }
 
 // upstreamContent is what the pools of a block are made of.
 type upstreamContent struct {
@@ -58,6 +58,9 @@ func newPartKeys(cfg *config.Config, b *config.Block, view string) (keys partKey
 	}
 	if b.ZoneFile != nil {
 		keys.file = partKey{*b.ZoneFile, place}
+	}
+	if b.Secondary != nil {
+		keys.secondary = partKey{*b.Secondary, place}
 	}
 	if b.ClientLimit != nil {
 		settings := *b.ClientLimit
@@ -127,7 +130,7 @@ func findPart(have []partKey, used []bool, w partKey, samePlace bool) int {
 	return -1
 }
 
-// reuseParts gives the blocks of g the hosts tables, zone files, pools, caches and limiters of old (nil: none) that
+// reuseParts gives the blocks of g the hosts tables, zones, pools, caches and limiters of old (nil: none) that
 // are made of the same.
 func (g *generation) reuseParts(old *generation) {
 	if old == nil {
@@ -142,6 +145,7 @@ func (g *generation) reuseParts(old *generation) {
 	}
 	reuse(func(k partKeys) partKey { return k.hosts }, func(to, from *blockParts) { to.hosts = from.hosts })
 	reuse(func(k partKeys) partKey { return k.file }, func(to, from *blockParts) { to.file = from.file })
+	reuse(func(k partKeys) partKey { return k.secondary }, func(to, from *blockParts) { to.secondary = from.secondary })
 	reuse(func(k partKeys) partKey { return k.pools }, func(to, from *blockParts) {
 		to.pools, to.previousLoops = from.pools, from.loops
 	})
