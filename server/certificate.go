@@ -66,6 +66,9 @@ func (c *Certificate) ReloadFailures() uint64 {
 	return c.failed.Load()
 }
 
+// TLS returns the settings for a new connection that is not for DNS.
+func (c *Certificate) TLS() *tls.Config { return c.tlsConfig(config.DNSOverTLS) }
+
 // tlsConfig returns the settings for a new connection.
 func (c *Certificate) tlsConfig(t config.Transport) *tls.Config {
 	c.checkFiles()

@@ -2,6 +2,7 @@ package upstream
 
 import (
 	"errors"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -96,7 +97,7 @@ func (x *exchange) send(q *query, now time.Time) {
 
 // dispatch hands q, which may be sent, to its transport.
 func (x *exchange) dispatch(q *query, now time.Time) {
-	q.phase = inTransport
+	q.phase, q.local = inTransport, netip.AddrPort{}
 	a := &q.attempt
 	s := a.server
 	a.via, a.rtt = s.transportFor(q.tcp)

@@ -30,6 +30,7 @@ type exchange struct {
 	urgency  urgency
 	hedged   *atomic.Bool // see From
 	record   Recording    // see From
+	tap      Tap          // see From
 	tcp      bool         // ask over TCP
 	deadline time.Time
 
@@ -111,10 +112,13 @@ func (x *exchange) cancelAll() {
 	for _, q := range x.queries[:x.inFlight] {
 		if !q.cancel() {
 			landing++
+		} else {
+			x.tapEnd(q, false, time.Time{})
 		}
 	}
 	for range landing {
-		<-x.completed
+		q := <-x.completed
+		x.tapEnd(q, q.err == nil, time.Now())
 	}
 	for _, q := range x.queries[:x.inFlight] {
 		q.leave()
@@ -346,6 +350,7 @@ func (x *exchange) handleCompletion(q *query, now time.Time) (wire.Response, boo
 		return wire.Response{}, false
 	}
 	a := &q.attempt
+	x.tapEnd(q, q.err == nil, now)
 	x.removeInFlight(q)
 	x.recordEnd(q, now)
 	if q.err != nil {

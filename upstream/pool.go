@@ -230,6 +230,8 @@ type From struct {
 	Asked *atomic.Pointer[Asked]
 	// Record receives each attempt of the exchange, for traces. The zero Recording discards them.
 	Record Recording
+	// Tap receives each query that is sent; nil: nothing does.
+	Tap Tap
 }
 
 // urgency returns the urgency of the queries.
@@ -293,7 +295,7 @@ func (p *Pool) exchange(ctx context.Context, q *wire.Query, from From) (wire.Res
 	}()
 	x.request, x.client, x.addr, x.hedged, x.servers = q, from.Client, from.Addr, from.Hedged, p.servers()
 	x.urgency = from.urgency()
-	x.record = from.Record
+	x.record, x.tap = from.Record, from.Tap
 	x.tcp = p.cfg.ForceTCP || from.TCP && !p.cfg.PreferUDP
 	x.deadline = time.Now().Add(p.opts.Deadline)
 	if d, ok := ctx.Deadline(); ok && d.Before(x.deadline) {

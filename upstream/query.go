@@ -59,9 +59,10 @@ type query struct {
 	// either err is set, or reply holds the replyLen bytes of the reply.
 	deadline time.Time
 	done     chan *query
-	socket   *udpSocket  // the UDP socket it is in flight on; guarded by the lock of udpTransport
-	conn     *streamConn // the same for TCP; guarded by the lock of streamTransport
-	resends  int         // how often it moved to another conn
+	local    netip.AddrPort // of the socket that it was sent on, where that is known
+	socket   *udpSocket     // the UDP socket it is in flight on; guarded by the lock of udpTransport
+	conn     *streamConn    // the same for TCP; guarded by the lock of streamTransport
+	resends  int            // how often it moved to another conn
 	// sequence numbers the queries of conn; assignedAt is when conn was assigned.
 	sequence   uint32
 	movedFrom  *streamConn // the blocked connection it was moved from, if any

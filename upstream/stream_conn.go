@@ -77,7 +77,8 @@ func (o *streamOptions) setDefaults() {
 // streamConn is one connection of a [streamTransport], from the first query assigned to it
 // to its end. The transport's lock guards it.
 type streamConn struct {
-	conn   net.Conn // nil while connecting
+	conn   net.Conn       // nil while connecting
+	local  netip.AddrPort // of conn
 	ctx    context.Context
 	cancel context.CancelFunc
 	timer  *time.Timer
@@ -179,7 +180,7 @@ func (c *streamConn) wakeBy(at, now time.Time) {
 // setConn sets conn and queues the queries that have waited for it. Canceled and expired
 // ones are not sent.
 func (c *streamConn) setConn(conn net.Conn) {
-	c.conn = conn
+	c.conn, c.local = conn, localAddr(conn)
 	for id, q := range c.queries {
 		if q == nil {
 			delete(c.queries, id)
@@ -200,7 +201,7 @@ func (c *streamConn) remove(q *query) {
 	delete(c.queries, q.sentID())
 	c.inFlight--
 	c.division.Remove(q.client)
-	q.conn = nil
+	q.conn, q.local = nil, c.local
 }
 
 // orphan removes q, whose reply may still arrive.
@@ -209,7 +210,7 @@ func (c *streamConn) orphan(q *query) {
 	c.orphans++
 	c.inFlight--
 	c.division.Remove(q.client)
-	q.conn = nil
+	q.conn, q.local = nil, c.local
 }
 
 // removeAll removes and returns all queries.

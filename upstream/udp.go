@@ -160,7 +160,7 @@ func (t *udpTransport) dial(q *query) (*udpSocket, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &udpSocket{conn: conn, openedAt: time.Now(), division: &t.inFlight}
+	s := &udpSocket{conn: conn, local: localAddr(conn), openedAt: time.Now(), division: &t.inFlight}
 	if s.raw, err = conn.SyscallConn(); err != nil {
 		s.conn.Close()
 		return nil, err

@@ -3,6 +3,7 @@ package upstream
 import (
 	"encoding/binary"
 	"net"
+	"net/netip"
 	"os"
 	"slices"
 	"syscall"
@@ -14,8 +15,9 @@ import (
 // udpSocket is a connected socket and the queries in flight on it. The first fields are
 // used by the reader only; the others are guarded by the lock of its [udpTransport].
 type udpSocket struct {
-	conn net.Conn
-	raw  syscall.RawConn
+	conn  net.Conn
+	raw   syscall.RawConn
+	local netip.AddrPort
 	// readErr is why the socket is unusable.
 	readErr error
 
@@ -54,7 +56,7 @@ func (s *udpSocket) add(q *query) {
 		q.replaceID()
 	}
 	s.ids[s.inFlight], s.queries[s.inFlight] = q.sentID(), q
-	q.socket = s
+	q.socket, q.local = s, s.local
 	s.inFlight++
 	s.division.Add(q.client)
 	s.sent++

@@ -192,7 +192,11 @@ func (s *steps) addEndpoints(b *config.Block) {
 		s.add("pprof", nil, "http %s%s", b.Pprof.Addr, config.PprofPath)
 	}
 	for d := range b.Dnstap.All {
-		s.add("dnstap", nil, "to %s://%s", d.Network, d.Address)
+		direction := "to"
+		if d.Listen {
+			direction = "listening on"
+		}
+		s.add("dnstap", nil, "%s %s://%s", direction, d.Network, d.Address)
 	}
 	if b.Trace != nil && b.Trace.Endpoint != "" {
 		s.add("trace", nil, "to %s", b.Trace.Endpoint)

@@ -50,9 +50,10 @@ func TestCheck(t *testing.T) {
 			"  dns64          IPv4 addresses behind 64:ff9b::/96",
 			"  whoami         answers all other queries with the client's own address",
 		}},
-		{"what it tells", "pprof\ndnstap /run/s full\ndnstap tcp://192.0.2.9:6000\ntrace otlp 192.0.2.9", []string{
+		{"what it tells", "pprof\ndnstap /run/s full\ndnstap listen tcp://:6001\ndnstap tcp://192.0.2.9:6000\ntrace otlp 192.0.2.9", []string{
 			"  pprof          http localhost:6053/debug/pprof/",
 			"  dnstap         to unix:///run/s",
+			"  dnstap         listening on tcp://:6001",
 			"  dnstap         to tcp://192.0.2.9:6000",
 			"  trace          to http://192.0.2.9:4318/v1/traces",
 		}},

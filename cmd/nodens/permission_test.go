@@ -347,8 +347,12 @@ func readTaps(r *bufio.Reader, o *observer) {
 func tapInWords(frame []byte) string {
 	message := protoField(frame, 14)
 	for _, n := range []int{10, 14} { // query_message, response_message
-		m := new(dns.Msg)
-		if packet := protoField(message, n); packet != nil && m.Unpack(packet) == nil {
+		packet, m := protoField(message, n), new(dns.Msg)
+		switch {
+		case packet == nil:
+		case m.Unpack(packet) != nil: // an upstream's
+			return fmt.Sprintf("%d malformed, %d bytes", n, len(packet))
+		default:
 			return fmt.Sprintf("%d %s", n, inWords(m))
 		}
 	}

@@ -254,6 +254,7 @@ func Parse(src Source) (*Config, error) {
 	c.Blocks = append(c.Blocks, p.stubBlocks(legacy.stubs)...)
 	p.checkBlocks(src.Path, c.Blocks)
 	p.checkPodLabels(src.Path, c.Blocks)
+	p.checkTaps(c.Blocks)
 	p.suspectBlocks(src.Path, c.Blocks)
 	c.Suspicious, c.NotRead = p.suspicious, p.notRead
 	c.Files, c.Warnings, c.Digest = p.files, p.warnings, hash(im.files, legacy.files, p.texts)

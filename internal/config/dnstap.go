@@ -1,20 +1,23 @@
 package config
 
 import (
+	"crypto/tls"
 	"net"
 	"slices"
 	"strings"
 )
 
-// Dnstap is `dnstap ENDPOINT [full] [WRITEBUFFER] [QUEUE] { … }`. A block may have
+// Dnstap is `dnstap [listen] ENDPOINT [full] [WRITEBUFFER] [QUEUE] { … }`. A block may have
 // several. Without its Next it is comparable.
 type Dnstap struct {
-	// Network is "unix", "tcp" or "tls"; Address is the address to dial.
+	// Listen says that collectors connect to the agent.
+	Listen bool
+	// Network is "unix", "tcp" or "tls"; Address is the address to dial, or to listen on.
 	Network, Address string
 	// Full includes the packets in the messages.
 	Full bool
 	// WriteBuffer is the size of a TCP connection's send buffer, in bytes; Queue is the
-	// maximum number of messages that wait.
+	// maximum number of messages that wait for a collector.
 	WriteBuffer, Queue int
 	// Identity and Version describe the server in the messages; "" is its host name and its
 	// version.
@@ -23,6 +26,8 @@ type Dnstap struct {
 	Extra string
 	// SkipVerify accepts any certificate.
 	SkipVerify bool
+	// TLS is the certificate of a listener, if Network is tls.
+	TLS TLSServer
 	// Next is the next dnstap of the same block, nil for the last.
 	Next *Dnstap
 }
@@ -36,25 +41,55 @@ const (
 	maxDnstapBuffer = 1024
 	// maxDnstaps bounds the dnstaps of a block: every query is written to each of them.
 	maxDnstaps  = 8
-	dnstapUsage = "dnstap ENDPOINT [full] [WRITEBUFFER] [QUEUE] (ENDPOINT: the path of a Unix socket, tcp://HOST:PORT or tls://HOST:PORT)"
+	dnstapUsage = "dnstap [listen] ENDPOINT [full] [WRITEBUFFER] [QUEUE] (ENDPOINT: the path of a Unix socket, tcp://HOST:PORT or tls://HOST:PORT)"
 )
 
 func (x *Dnstap) parse(p *parser, s statement) {
 	*x = Dnstap{WriteBuffer: dnstapBuffer, Queue: DnstapQueue}
-	if args := s.args(); len(args) > 0 && args[0].text == "listen" {
-		f := p.errorf(args[0], "CoreDNS has dnstap listen, this version of nodens doesn't: let the collector listen, and write its address here")
-		f.Allowed = []string{"ENDPOINT"}
-	} else if p.count(s, 1, 4, dnstapUsage) {
-		x.endpoint(p, args[0])
-		x.sizes(p, args[1:])
+	args := s.args()
+	x.Listen = len(args) > 0 && args[0].text == "listen"
+	first := 0
+	if x.Listen {
+		first = 1
 	}
+	if p.count(s, 1+first, 4+first, dnstapUsage) {
+		x.endpoint(p, args[first])
+		x.sizes(p, args[first+1:])
+	}
+	var cert []token
 	p.body(s, options{
 		"identity":   {usage: "identity TEXT", least: 1, most: 1, set: func(args []token) { x.Identity = args[0].text }},
 		"version":    {usage: "version TEXT", least: 1, most: 1, set: func(args []token) { x.Version = args[0].text }},
 		"extra":      {usage: "extra TEXT", least: 1, most: 1, set: func(args []token) { x.Extra = args[0].text }},
 		"skipverify": flag("skipverify", &x.SkipVerify),
-		"tls":        replacedBy("only a listening dnstap has certificates of its own; take the line out"),
+		"tls":        {usage: certificateUsage, least: 2, most: 3, set: func(args []token) { cert = args }},
 	})
+	x.certificate(p, s, cert)
+}
+
+// certificate reads the arguments of the option tls, which only a listener with the network tls has.
+func (x *Dnstap) certificate(p *parser, s statement, args []token) {
+	switch {
+	case args == nil && x.Listen && x.Network == "tls":
+		p.errorf(s.name(), "tls:// needs a certificate; add the option `%s`, or write tcp://", certificateUsage)
+		return
+	case args == nil:
+		return
+	case !x.Listen:
+		p.errorf(args[0], "only a listening dnstap has certificates of its own; take the line out")
+		return
+	case x.Network != "tls":
+		p.errorf(args[0], "connections to %s://%s are not encrypted; write tls://HOST:PORT, or take the line out", x.Network, x.Address)
+		return
+	}
+	x.TLS.read(p, args)
+	switch {
+	case x.TLS.CA == "":
+	case x.SkipVerify:
+		x.TLS.ClientAuth = tls.VerifyClientCertIfGiven
+	default:
+		x.TLS.ClientAuth = tls.RequireAndVerifyClientCert
+	}
 }
 
 func (x *Dnstap) endpoint(p *parser, w token) {
@@ -70,7 +105,7 @@ func (x *Dnstap) endpoint(p *parser, w token) {
 		}
 	case "tcp", "tls":
 		host, port, err := net.SplitHostPort(rest)
-		if err != nil || host == "" || port == "" {
+		if err != nil || host == "" && !x.Listen || port == "" {
 			p.errorf(w, "%q is not HOST:PORT; write %s://HOST:PORT", rest, network)
 		}
 	default:
@@ -107,5 +142,30 @@ func (x *Dnstap) join(p *parser, s statement, next directive) {
 // All iterates over x and the dnstaps after it.
 func (x *Dnstap) All(yield func(*Dnstap) bool) {
 	for ; x != nil && yield(x); x = x.Next {
+	}
+}
+
+// checkTaps refuses listeners of one address with different options. Equal ones are one listener.
+func (p *parser) checkTaps(blocks []*Block) {
+	type listening struct {
+		tap Dnstap
+		at  *Block
+	}
+	firsts := make(map[string]listening)
+	for _, b := range blocks {
+		for x := range b.Dnstap.All {
+			if !x.Listen {
+				continue
+			}
+			key := *x
+			key.Next = nil
+			endpoint := x.Network + "://" + x.Address
+			if first, ok := firsts[x.Address]; ok && first.tap != key {
+				p.errorf(token{text: "dnstap", file: b.File, line: b.Line}, "listen %s has other options in the block at %s:%d; write the same ones, or choose another address",
+					endpoint, first.at.File, first.at.Line)
+			} else {
+				firsts[x.Address] = listening{key, b}
+			}
+		}
 	}
 }

@@ -56,6 +56,9 @@ func TestLoggingDirectives(t *testing.T) {
 			x.Network, x.Address, x.Full, x.SkipVerify = "tls", "tap.test:6000", true, true
 			x.Identity, x.Version, x.Extra = "me", "v1", "{name} x"
 		})},
+		{"dnstap", "dnstap listen tcp://:6000 full 1 2 {\nskipverify\n}", tap(func(x *Dnstap) {
+			x.Listen, x.Network, x.Address, x.Full, x.Queue, x.SkipVerify = true, "tcp", ":6000", true, 20000, true
+		})},
 		{"dnstap", "dnstap /tmp/s\ndnstap /tmp/t full", tap(func(x *Dnstap) {
 			x.Next = tap(func(x *Dnstap) { x.Address, x.Full = "/tmp/t", true })
 		})},
@@ -139,13 +142,20 @@ func TestLoggingDirectiveErrors(t *testing.T) {
 		{"trace {\nevry 2\n}", `trace: unknown option "evry" (did you mean "every"?)`},
 		{"trace\ntrace", `trace: "trace" is in the block twice`},
 		{"dnstap", `dnstap: an argument is missing after "dnstap"`},
-		{"dnstap listen /s", "dnstap: CoreDNS has dnstap listen, this version of nodens doesn't"},
+		{"dnstap listen", `dnstap: an argument is missing after "dnstap"; write: dnstap [listen] ENDPOINT`},
+		{"dnstap listen /s full 1 1 1", `dnstap: "1" is one argument too many`},
+		{"dnstap listen tcp://:", `dnstap: ":" is not HOST:PORT; write tcp://HOST:PORT`},
+		{"dnstap listen tls://:6000", "dnstap: tls:// needs a certificate; add the option `tls CERT KEY [CA]`"},
+		{"dnstap listen tcp://:6000 {\ntls a b\n}", "dnstap: connections to tcp://:6000 are not encrypted; write tls://HOST:PORT"},
+		{"dnstap listen tls://:6000 {\ntls a b\n}", "dnstap: there is no file a; mount the Secret that it is in"},
+		{"dnstap listen tls://:6000 {\ntls a\n}", `dnstap: an argument is missing after "tls"`},
 		{"dnstap unix://", "dnstap: the path of the socket is empty"},
 		{"dnstap tcp://127.0.0.1", `dnstap: "127.0.0.1" is not HOST:PORT; write tcp://HOST:PORT`},
 		{"dnstap http://a:1", `dnstap: unknown scheme "http://a:1"; allowed: tcp, tls, unix`},
 		{"dnstap /s full 0", "dnstap: 0 is out of range; allowed: 1 to 1024"},
 		{"dnstap /s full 1 4097", "dnstap: 4097 is out of range; allowed: 1 to 4096"},
-		{"dnstap /s {\ntls a b\n}", `dnstap: CoreDNS has the option "tls"`},
+		{"dnstap /s {\ntls a b\n}", `dnstap: only a listening dnstap has certificates of its own; take the line out`},
+		{"dnstap listen /s\n}\na.test {\ndnstap listen unix:///s full", "listen unix:///s has other options in the block at Corefile:1; write the same ones, or choose another address"},
 		{strings.Repeat("dnstap /s\n", 9), "dnstap: a block has more than 8 dnstaps"},
 	} {
 		t.Run(tt.want, func(t *testing.T) {

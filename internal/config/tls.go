@@ -36,17 +36,22 @@ func (x *TLSServer) parse(p *parser, s statement) {
 	if !p.count(s, 2, 3, certificateUsage) {
 		return
 	}
-	args := p.paths(s.args())
-	x.Cert, x.Key = args[0].text, args[1].text
-	if len(args) == 3 {
-		x.CA = args[2].text
-	}
 	p.body(s, options{
 		"client_auth": {usage: "client_auth KIND", least: 1, most: 1, set: func(args []token) {
 			x.ClientAuth, _ = choice(p, args[0], "kind", clientAuths())
 		}},
 		"keylog": replacedBy("it writes no keys to a file, with which all could be read; take the line out"),
 	})
+	x.read(p, s.args())
+}
+
+// read reads the paths CERT KEY [CA] and checks the files.
+func (x *TLSServer) read(p *parser, args []token) {
+	args = p.paths(args)
+	x.Cert, x.Key = args[0].text, args[1].text
+	if len(args) == 3 {
+		x.CA = args[2].text
+	}
 	if p.anyOffNode(args) {
 		return
 	}

@@ -19,15 +19,11 @@
 package dnstap
 
 import (
-	"bufio"
 	"context"
 	"crypto/tls"
-	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"os"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -57,19 +53,18 @@ const (
 // Tap is one collector, created by [New]. Messages are sent while [Tap.Run] runs. It is
 // safe for concurrent use.
 type Tap struct {
-	cfg          config.Dnstap
-	log          *slog.Logger
-	dial         func(context.Context) (net.Conn, error)
-	commonFields []byte // encoded fields that are the same in each message
+	// TLS returns the settings for a collector's connection, if the tap listens for TLS. It is set
+	// before [Tap.Run].
+	TLS func() *tls.Config
 
-	mu        sync.Mutex
-	pending   []byte // frames
-	queued    int    // messages in pending
-	maxQueued int    // limit of queued
-	maxBytes  int    // limit of pending
+	cfg  config.Dnstap
+	log  *slog.Logger
+	dial func(context.Context) (net.Conn, error)
 
-	wake    chan struct{}
-	dropped atomic.Uint64
+	queue               // of the collector that is dialed
+	listener  *listener // nil: the collector is dialed
+	dropped   atomic.Uint64
+	connected atomic.Int32 // 1 while the collector that is dialed is connected
 
 	outages       outage.Log
 	unreachable   bool          // the collector; only for Run
@@ -85,60 +80,73 @@ func New(cfg config.Dnstap, version string, log *slog.Logger) *Tap {
 	if cfg.Version == "" {
 		cfg.Version = version
 	}
-	t := &Tap{cfg: cfg, log: log, wake: make(chan struct{}, 1), maxQueued: cfg.Queue}
+	common := appendBytes(nil, fieldIdentity, []byte(cfg.Identity))
+	common = appendBytes(common, fieldVersion, []byte(cfg.Version))
+	t := &Tap{cfg: cfg, log: log}
+	t.queue = newQueue(cfg, 1, common, &t.dropped)
 	t.dial = t.connect
-	t.maxBytes = max(1, cfg.Queue/config.DnstapQueue) * bufferSize
-	t.commonFields = appendBytes(t.commonFields, fieldIdentity, []byte(cfg.Identity))
-	t.commonFields = appendBytes(t.commonFields, fieldVersion, []byte(cfg.Version))
 	t.outages.Messages = outage.Messages{
 		Start: "collector unreachable", Ongoing: "collector still unreachable", End: "collector reachable again",
+	}
+	if cfg.Listen {
+		t.listener = newListener(t)
+		t.outages.Messages = outage.Messages{
+			Start: "not listening for collectors", Ongoing: "still not listening for collectors", End: "listening for collectors again",
+		}
 	}
 	t.outages.Logger, t.outages.Level, t.outages.Fields = log, slog.LevelWarn, t.outageFields
 	return t
 }
 
-// Dropped returns how many messages found the buffer full or were lost with a connection.
+// Dropped returns how many messages found the buffer of a collector full or were lost with a
+// connection.
 func (t *Tap) Dropped() uint64 { return t.dropped.Load() }
 
-// Endpoint returns the collector's address as a metric label.
+// Collectors returns how many collectors are connected.
+func (t *Tap) Collectors() int {
+	if t.listener != nil {
+		return int(t.listener.connected.Load())
+	}
+	return int(t.connected.Load())
+}
+
+// Endpoint returns the address of the collector, or that on which it is awaited, as a metric label.
 func (t *Tap) Endpoint() string { return t.cfg.Network + "://" + t.cfg.Address }
 
 // Send queues m. It does not block, and does not keep m.
 func (t *Tap) Send(m *Message) {
-	t.mu.Lock()
-	full := t.queued >= t.maxQueued || len(t.pending)+m.maxLen(t.commonFields) > t.maxBytes
-	if !full {
-		t.pending = m.appendFrame(t.pending, t.commonFields)
-		t.queued++
-	}
-	t.mu.Unlock()
-	if full {
-		t.dropped.Add(1)
+	if t.listener != nil {
+		t.listener.send(m)
 		return
 	}
-	select {
-	case t.wake <- struct{}{}:
-	default:
+	t.queue.send(m)
+}
+
+// Suspend makes a tap that listens free its address for another process: it closes the listener and
+// the connections. It does not block. Other taps go on.
+func (t *Tap) Suspend() {
+	if t.listener != nil {
+		t.listener.setSuspended(true)
 	}
 }
 
-// swapBuffers returns the queued frames and their number, and continues with spare.
-func (t *Tap) swapBuffers(spare []byte) (frames []byte, n int) {
-	if cap(spare) > maxKeptBuffer {
-		spare = nil
+// Resume reverts Suspend.
+func (t *Tap) Resume() {
+	if t.listener != nil {
+		t.listener.setSuspended(false)
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	frames, n = t.pending, t.queued
-	t.pending, t.queued = spare[:0], 0
-	return frames, n
 }
 
 // Run connects to the collector, sends messages, and reconnects after errors, until ctx
-// ends. Then it sends the remaining messages within closeTimeout.
+// ends. Then it sends the remaining messages within closeTimeout. If the tap listens, Run accepts
+// collectors instead.
 func (t *Tap) Run(ctx context.Context) {
-	backoff := minBackoff
 	defer t.outages.Stop()
+	if t.listener != nil {
+		t.listener.run(ctx)
+		return
+	}
+	backoff := minBackoff
 	for ctx.Err() == nil {
 		began := time.Now()
 		lost, err := t.session(ctx)
@@ -172,6 +180,7 @@ func (t *Tap) fail(lost int, err error) {
 
 // recovered notes that the collector is connected.
 func (t *Tap) recovered() {
+	t.connected.Store(1)
 	if !t.unreachable {
 		t.log.Info("collector connected", "endpoint", t.Endpoint())
 		return
@@ -194,76 +203,8 @@ func (t *Tap) session(ctx context.Context) (lost int, err error) {
 		return 0, err
 	}
 	defer conn.Close()
-	r := bufio.NewReader(conn)
-	if err := handshake(ctx, conn, r); err != nil {
-		return 0, err
-	}
-	t.recovered()
-	gone := make(chan error, 1)
-	go func() { gone <- watchCollector(r) }()
-	if lost, err := t.write(ctx, conn, gone); err != nil {
-		return lost, err
-	}
-	_ = conn.SetDeadline(time.Now().Add(closeTimeout))
-	if err := sendStop(conn); err == nil {
-		<-gone //nolint:errcheck // whatever it is, the collector has taken all
-	}
-	return 0, nil
-}
-
-// handshake starts the stream. It fails when ctx ends or after dialTimeout.
-func handshake(ctx context.Context, conn net.Conn, r *bufio.Reader) error {
-	if err := conn.SetDeadline(time.Now().Add(dialTimeout)); err != nil {
-		return err
-	}
-	cut := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Now()) })
-	err := startStream(conn, r)
-	if !cut() {
-		return errors.Join(ctx.Err(), err)
-	}
-	if err == nil {
-		err = conn.SetDeadline(time.Time{})
-	}
-	return err
-}
-
-// watchCollector blocks until the collector ends the stream or the connection, and returns
-// which.
-func watchCollector(r *bufio.Reader) error {
-	if err := awaitFinish(r); err != nil {
-		return fmt.Errorf("the collector disconnected: %w", err)
-	}
-	return errors.New("the collector has ended the stream")
-}
-
-// write writes messages until ctx ends, and then returns no error. lost is the number of
-// messages that it failed to write.
-func (t *Tap) write(ctx context.Context, conn net.Conn, gone <-chan error) (lost int, err error) {
-	var frames []byte
-	for last := false; !last; {
-		select {
-		case <-ctx.Done():
-			last = true
-		case err := <-gone:
-			return 0, err
-		case <-t.wake:
-		}
-		var n int
-		if frames, n = t.swapBuffers(frames); n == 0 {
-			continue
-		}
-		limit := writeTimeout
-		if last {
-			limit = closeTimeout
-		}
-		if err := conn.SetWriteDeadline(time.Now().Add(limit)); err != nil {
-			return n, err
-		}
-		if _, err := conn.Write(frames); err != nil {
-			return n, fmt.Errorf("writing: %w", err)
-		}
-	}
-	return 0, nil
+	defer t.connected.Store(0)
+	return t.queue.serve(ctx, conn, t.recovered)
 }
 
 // connect opens a connection to the collector. It fails after dialTimeout.

@@ -74,6 +74,8 @@ func TestMessage(t *testing.T) {
 			{Type: ClientQuery, Protocol: UDP, Client: netip.MustParseAddrPort("192.0.2.7:4242"), Query: at, Packet: packet},
 			{Type: ClientResponse, Protocol: TCP, Client: netip.MustParseAddrPort("[2001:db8::7]:65535"), Query: at, Response: at.Add(time.Second), Packet: packet, Extra: []byte("more")},
 			{Type: ClientQuery, Protocol: UDP, Client: netip.MustParseAddrPort("[::ffff:192.0.2.7]:1"), Query: at},
+			{Type: ForwarderQuery, Protocol: UDP, Client: netip.MustParseAddrPort("192.0.2.7:4242"), Server: netip.MustParseAddrPort("[::ffff:192.0.2.53]:53"), Query: at, Packet: packet},
+			{Type: ForwarderResponse, Protocol: TCP, Client: netip.MustParseAddrPort("[2001:db8::7]:9"), Server: netip.MustParseAddrPort("[2001:db8::53]:65535"), Query: at, Response: at.Add(time.Second), Packet: packet},
 		} {
 			tap := New(config.Dnstap{Identity: "me", Version: "it", Queue: 1}, "", slog.New(slog.DiscardHandler))
 			frame := m.appendFrame([]byte("before"), tap.commonFields)[6:]
@@ -95,8 +97,12 @@ func TestMessage(t *testing.T) {
 				number(in, fieldQuerySec) != 1_700_000_000 || number(in, fieldQueryNsec) != 123_456_789 {
 				t.Errorf("message %v of %+v", in, m)
 			}
+			if m.Server.IsValid() != (len(in[fieldReplyAddress]) == 1) || m.Server.IsValid() &&
+				(text(in, fieldReplyAddress) != string(m.Server.Addr().Unmap().AsSlice()) || number(in, fieldReplyPort) != uint64(m.Server.Port())) {
+				t.Errorf("message %v of %+v", in, m)
+			}
 			query, reply := text(in, fieldQueryPacket), text(in, fieldReplyPacket)
-			if m.Type == ClientResponse {
+			if m.Type == ClientResponse || m.Type == ForwarderResponse {
 				query, reply = reply, query
 				if number(in, fieldReplySec) != 1_700_000_001 || number(in, fieldReplyNsec) != 123_456_789 {
 					t.Errorf("message %v of %+v", in, m)
@@ -132,6 +138,12 @@ func (c *collector) accept() (net.Conn, *bufio.Reader) {
 	if err != nil {
 		c.t.Fatal(err)
 	}
+	return conn, c.handshake(conn)
+}
+
+// handshake completes the handshake on conn.
+func (c *collector) handshake(conn net.Conn) *bufio.Reader {
+	c.t.Helper()
 	c.t.Cleanup(func() { _ = conn.Close() })
 	_ = conn.SetDeadline(time.Now().Add(hangTimeout))
 	r := bufio.NewReader(conn)
@@ -145,7 +157,7 @@ func (c *collector) accept() (net.Conn, *bufio.Reader) {
 	if kind, body, err = readControl(r); err != nil || kind != controlStart || !acceptsContentType(body) {
 		c.t.Fatalf("START: %d % x %v", kind, body, err)
 	}
-	return conn, r
+	return r
 }
 
 // frame reads a data frame and returns its client port, or -1 at the end of the stream.

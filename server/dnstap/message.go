@@ -11,8 +11,10 @@ type Type uint8
 
 // The types in use, with their numbers in dnstap.proto.
 const (
-	ClientQuery    Type = 5
-	ClientResponse Type = 6
+	ClientQuery       Type = 5
+	ClientResponse    Type = 6
+	ForwarderQuery    Type = 7
+	ForwarderResponse Type = 8
 )
 
 // Protocol is the protocol of a query, with its number in dnstap.proto.
@@ -28,9 +30,11 @@ const (
 type Message struct {
 	Type     Type
 	Protocol Protocol
-	Client   netip.AddrPort
-	// Query is when the query arrived, and Response when the reply was ready; zero if there
-	// is no reply.
+	// Client is who sent the query: the client, or the agent itself for an upstream. Server is the
+	// upstream. An invalid address is left out.
+	Client, Server netip.AddrPort
+	// Query is when the query arrived or was sent, and Response when the reply was ready or arrived;
+	// zero if there is no reply.
 	Query, Response time.Time
 	// Packet is the query or the reply, depending on Type; nil to omit it.
 	Packet []byte
@@ -50,7 +54,9 @@ const (
 	fieldFamily       = 2
 	fieldProtocol     = 3
 	fieldQueryAddress = 4
+	fieldReplyAddress = 5
 	fieldQueryPort    = 6
+	fieldReplyPort    = 7
 	fieldQuerySec     = 8
 	fieldQueryNsec    = 9
 	fieldQueryPacket  = 10
@@ -67,8 +73,8 @@ const (
 )
 
 // fixedLen bounds the fixed-size parts of a frame, in bytes: its length, and less than six
-// bytes for each of twelve fields, with sixteen for an address.
-const fixedLen = 96
+// bytes for each of fourteen fields, with sixteen for each address.
+const fixedLen = 128
 
 // maxLen returns an upper bound for the length of m's frame.
 func (m *Message) maxLen(head []byte) int {
@@ -103,31 +109,45 @@ func (m *Message) appendFrame(b, head []byte) []byte {
 func (m *Message) append(b []byte) []byte {
 	b = appendVarint(b, fieldType, uint64(m.Type))
 	addr := m.Client.Addr().Unmap()
+	if !addr.IsValid() {
+		addr = m.Server.Addr().Unmap()
+	}
 	family := uint64(1)
 	if addr.Is6() {
 		family = 2
 	}
 	b = appendVarint(b, fieldFamily, family)
 	b = appendVarint(b, fieldProtocol, uint64(m.Protocol))
-	if addr.Is4() {
-		ip := addr.As4()
-		b = appendBytes(b, fieldQueryAddress, ip[:])
-	} else {
-		ip := addr.As16()
-		b = appendBytes(b, fieldQueryAddress, ip[:])
-	}
-	b = appendVarint(b, fieldQueryPort, uint64(m.Client.Port()))
+	b = appendAddr(b, fieldQueryAddress, m.Client)
+	b = appendAddr(b, fieldReplyAddress, m.Server)
 	b = appendTime(b, fieldQuerySec, m.Query)
-	if m.Type == ClientQuery && m.Packet != nil {
+	response := m.Type == ClientResponse || m.Type == ForwarderResponse
+	if !response && m.Packet != nil {
 		b = appendBytes(b, fieldQueryPacket, m.Packet)
 	}
 	if !m.Response.IsZero() {
 		b = appendTime(b, fieldReplySec, m.Response)
 	}
-	if m.Type == ClientResponse && m.Packet != nil {
+	if response && m.Packet != nil {
 		b = appendBytes(b, fieldReplyPacket, m.Packet)
 	}
 	return b
+}
+
+// appendAddr appends the address of addr in field, and its port two fields further; nothing if it is
+// invalid.
+func appendAddr(b []byte, field uint64, addr netip.AddrPort) []byte {
+	if !addr.IsValid() {
+		return b
+	}
+	if ip := addr.Addr().Unmap(); ip.Is4() {
+		four := ip.As4()
+		b = appendBytes(b, field, four[:])
+	} else {
+		sixteen := ip.As16()
+		b = appendBytes(b, field, sixteen[:])
+	}
+	return appendVarint(b, field+2, uint64(addr.Port()))
 }
 
 func appendKey(b []byte, field, wireType uint64) []byte {

@@ -39,7 +39,7 @@ func (z *Zone) cached(r *Request) bool {
 // refresh has the answer to q fetched anew while no client waits for it.
 func (z *Zone) refresh(q *wire.Query, proto Proto) {
 	if p := z.upstreams(q); p != nil {
-		z.Cache.Refresh(q, z.Loop.guard(p, asker(p, proto, upstream.From{})))
+		z.Cache.Refresh(q, z.Loop.guard(p, asker(p, proto, upstream.From{Tap: z.forwarderTap(q, nil)})))
 	}
 }
 

@@ -31,7 +31,7 @@ const (
 
 // wantsAsked reports whether who is asked for r is to be recorded.
 func (r *Request) wantsAsked() bool {
-	return r.zone.Log != nil || r.routes.Tail.Watches(r.Client.Addr())
+	return r.zone.Log != nil || r.zone.tapsExtra() || r.routes.Tail.Watches(r.Client.Addr())
 }
 
 // recordAsked returns where the exchange for r is to record who was asked, nil for nowhere.

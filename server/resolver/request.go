@@ -30,6 +30,8 @@ type Request struct {
 	direct     bool          // this is the client's query, and its reply is sent
 	onPath     bool          // this is a subquery for a name on the client's search path
 	metered    bool          // counted for the client's limit
+	// tappedAt is when the query arrived, as its CLIENT_QUERY says; zero: none was sent.
+	tappedAt time.Time
 
 	// ctx permits waiting until it ends. While it is nil the request may not wait.
 	ctx context.Context
@@ -73,7 +75,7 @@ type result struct {
 // Parse reads the packet in r.Query.Packet, which stays the caller's. The verdict says what
 // to do with it; only what is to be served can begin.
 func (r *Request) Parse() wire.ParseResult {
-	r.result, r.Latency, r.hops, r.direct, r.metered = result{}, 0, 0, true, false
+	r.result, r.Latency, r.hops, r.direct, r.metered, r.tappedAt = result{}, 0, 0, true, false, time.Time{}
 	verdict := r.Query.Parse(r.Query.Packet)
 	r.advertised = r.Query.UDPSize
 	return verdict

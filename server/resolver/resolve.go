@@ -54,6 +54,9 @@ func (rt *Routes) Resolve(r *Request) Outcome { //nolint:gocyclo // the order of
 		rt.traceZone(r, z)
 	}
 	r.limitSize()
+	if r.direct && r.mayWait() && z != nil {
+		z.tellQuery(r) // before what is sent for it
+	}
 	switch {
 	case rt.StartWaiting && r.direct && !r.mayTakeLong():
 		return WouldWait
@@ -176,7 +179,10 @@ func (z *Zone) choosePool(r *Request) bool {
 // Forward gets the answer from the upstreams, by way of the zone's cache. r may wait.
 func (r *Request) Forward() {
 	z, q := r.zone, &r.Query
-	from := upstream.From{Client: r.Place, Addr: r.Client.Addr(), Asked: r.recordAsked(), Record: r.recordForward()}
+	if r.direct {
+		z.tellQuery(r)
+	}
+	from := upstream.From{Client: r.Place, Addr: r.Client.Addr(), Asked: r.recordAsked(), Record: r.recordForward(), Tap: z.forwarderTap(q, r)}
 	if r.routes.Clients != nil {
 		from.Hedged = new(atomic.Bool)
 	}

@@ -1,6 +1,8 @@
 package app
 
 import (
+	"net/netip"
+
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/server/dnstap"
 	"github.com/nodens-dns/nodens/server/resolver"
@@ -18,15 +20,18 @@ func (a *builder) openTaps(g, old *generation) {
 				g.taps[key] = old.taps[key]
 			default:
 				g.taps[key] = dnstap.New(key, "nodens-"+a.opts.Build.Version, a.log.With("part", "dnstap"))
+				if c := g.certs[key.TLS]; c != nil {
+					g.taps[key].TLS = c.TLS
+				}
 			}
 		}
 	}
 }
 
-// blockTaps returns the taps of b.
-func (a *builder) blockTaps(g *generation, b *config.Block) (list []resolver.Tap) {
+// blockTaps returns the taps of b for a listener at local.
+func blockTaps(g *generation, b *config.Block, local netip.Addr) (list []resolver.Tap) {
 	for d := range b.Dnstap.All {
-		t := resolver.Tap{To: g.taps[withoutNext(d)], Full: d.Full}
+		t := resolver.Tap{To: g.taps[withoutNext(d)], Full: d.Full, Local: local}
 		if d.Extra != "" {
 			t.Extra = resolver.ParseFormat(d.Extra)
 		}
@@ -44,9 +49,13 @@ func withoutNext(d *config.Dnstap) config.Dnstap {
 
 // taps puts the dropped messages of each collector.
 func (s scrape) taps(g *generation) {
-	dropped := make(map[string]uint64)
+	dropped, connected := make(map[string]uint64), make(map[string]int)
 	for _, t := range g.taps {
 		dropped[t.Endpoint()] += t.Dropped()
+		connected[t.Endpoint()] += t.Collectors()
+	}
+	for to, n := range connected {
+		s.put(tapCollectors, float64(n), to)
 	}
 	for to, n := range dropped {
 		s.put(tapDropped, float64(n), to)

@@ -141,6 +141,9 @@ func (a *agent) suspend(context.Context) {
 	a.log.Info("another agent takes over")
 	a.stopActive()
 	a.http.suspend()
+	for _, t := range a.current.Load().taps {
+		t.Suspend()
+	}
 }
 
 // resume reverts suspend.
@@ -173,6 +176,9 @@ func (a *agent) resumeReading(context.Context) {
 	a.builder.budgets.SetShare(upstream.HalfBudget)
 	a.server.Resume()
 	a.http.resume()
+	for _, t := range a.current.Load().taps {
+		t.Resume()
+	}
 	a.yielded.Store(false)
 	a.times.startedServing()
 	a.times.recordHandover(eventResumed)

@@ -138,6 +138,7 @@ var (
 	handoverTakenBack    = counter("nodens_handover_taken_back_total", "How often the agent took the node back from a successor, by reason: what was worse (servfail, latency, hits, view, unready), or hang or ended if the successor stopped responding or ended while it compared itself.", "reason")
 	handoverRefused      = counter("nodens_handover_refused_total", "Attempts to take over that were refused because the same agent had given the node back before.")
 	cacheRestored        = gauge("nodens_cache_restored_entries", "Cache entries that the agent had at its start: handed over or loaded from the saved cache.")
+	tapCollectors        = gauge("nodens_dnstap_collectors", "Connected dnstap collectors, by their endpoint or the one that the agent listens on.", "endpoint")
 	tapDropped           = counter("nodens_dnstap_dropped_total", "Messages dropped because the dnstap collector was slow or unreachable, by collector.", "endpoint")
 	upstreamDown         = gauge("nodens_upstream_down", "1 while the upstream is out of service.", "to")
 	upstreamSuspect      = gauge("nodens_upstream_suspected", "1 while the upstream is suspect because it left queries unanswered; other upstreams are asked first.", "to")

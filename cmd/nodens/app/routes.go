@@ -23,7 +23,7 @@ func (a *builder) buildRoutes(g *generation) {
 				z := p.newZone(name)
 				z.Addr, z.View = addr, newView(b, addr)
 				z.Stats = a.statsFor(b.Transport, addr, name.String(), b.ViewName())
-				z.Taps, z.Tracing = a.blockTaps(g, b), g.tracing(b)
+				z.Taps, z.Tracing = blockTaps(g, b, addr.Addr()), g.tracing(b)
 				z.Log = a.queryLog(b, name.String(), addr.Addr())
 				zones[at] = append(zones[at], z)
 			}

@@ -11,20 +11,33 @@ import (
 // loadCertificates loads the certificates of g's blocks, or reuses old's certificates (nil: none).
 func (a *builder) loadCertificates(g, old *generation) (err error) {
 	for _, b := range g.cfg.Blocks {
-		if b.Transport == config.PlainDNS || b.TLS == nil {
-			continue
+		if b.Transport != config.PlainDNS && b.TLS != nil {
+			err = a.loadCertificate(g, old, *b.TLS)
 		}
-		c := g.certs[*b.TLS]
-		if c == nil && old != nil {
-			c = old.certs[*b.TLS]
-		}
-		if c == nil {
-			if c, err = server.NewCertificate(*b.TLS, a.log.With("part", "server")); err != nil {
-				return fmt.Errorf("line %d: %w", b.Line, err)
+		for d := range b.Dnstap.All {
+			if d.Listen && d.Network == "tls" && err == nil {
+				err = a.loadCertificate(g, old, d.TLS)
 			}
 		}
-		g.certs[*b.TLS] = c
+		if err != nil {
+			return fmt.Errorf("line %d: %w", b.Line, err)
+		}
 	}
+	return nil
+}
+
+// loadCertificate loads one certificate, or reuses old's.
+func (a *builder) loadCertificate(g, old *generation, key config.TLSServer) (err error) {
+	c := g.certs[key]
+	if c == nil && old != nil {
+		c = old.certs[key]
+	}
+	if c == nil {
+		if c, err = server.NewCertificate(key, a.log.With("part", "server")); err != nil {
+			return err
+		}
+	}
+	g.certs[key] = c
 	return nil
 }
 
