@@ -88,6 +88,10 @@ func (s *steps) addZoneFiles(b *config.Block) {
 		s.add("file", f.Zones, "%s for %s", f.Path, names(f.Zones))
 		s.addFallthrough("file", f.Fallthrough)
 	}
+	if a := b.Auto; a != nil {
+		s.add("auto", a.Zones, "files in %s that match %s for %s", a.Directory, a.Pattern, names(a.Zones))
+		s.addFallthrough("auto", a.Fallthrough)
+	}
 	for d := b.Secondary; d != nil; d = d.Next {
 		s.add("secondary", d.Zones, "%s from %s", names(d.Zones), names(d.From))
 		s.addFallthrough("secondary", d.Fallthrough)

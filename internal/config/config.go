@@ -108,6 +108,7 @@ type Block struct {
 	K8sExternal *K8sExternal `directive:"k8s_external"`
 	Kubernetes  *Kubernetes  `directive:"kubernetes"`
 	ZoneFile    *ZoneFile    `directive:"file"`
+	Auto        *Auto        `directive:"auto"`
 	Secondary   *Secondary   `directive:"secondary"`
 	Loop        *Loop        `directive:"loop"`
 	Cache       *Cache       `directive:"cache"`

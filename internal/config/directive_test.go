@@ -108,6 +108,11 @@ func TestDirectives(t *testing.T) {
 		{"two", "file", "file one a.test\nfile two b.test", &ZoneFile{
 			Path: "one", Zones: names(t, "a.test"), Reload: time.Minute, Next: &ZoneFile{Path: "two", Zones: names(t, "b.test"), Reload: time.Minute},
 		}},
+		{"default", "auto", "auto {\ndirectory zones\n}", &Auto{Zones: zone, Directory: "zones", Pattern: `db\.(.*)`, Template: "${1}", Reload: time.Minute}},
+		{"options", "auto", "auto a.test {\ndirectory /zones ^(.*)\\.(.*)$ {2}.{1}\nreload 0s\nupstream\nfallthrough b.a.test\n}", &Auto{
+			Zones: names(t, "a.test"), Directory: "/zones", Pattern: `^(.*)\.(.*)$`, Template: "${2}.${1}", Fallthrough: &Fallthrough{Zones: names(t, "b.a.test")},
+		}},
+		{"below root", "auto", "root ..\nauto {\ndirectory zones\n}", &Auto{Zones: zone, Directory: "../zones", Pattern: `db\.(.*)`, Template: "${1}", Reload: time.Minute}},
 		{"one server", "secondary", "secondary {\ntransfer from 192.0.2.1\n}", &Secondary{Zones: zone, From: addrPorts("192.0.2.1:53")}},
 		{"options", "secondary", "secondary a.test {\ntransfer from 192.0.2.1:5353 [2001:db8::1]:5353\ntransfer from 2001:db8::2 [2001:db8::3]\nfallthrough b.a.test\n}", &Secondary{
 			Zones: names(t, "a.test"), From: addrPorts("192.0.2.1:5353", "[2001:db8::1]:5353", "[2001:db8::2]:53", "[2001:db8::3]:53"), Fallthrough: &Fallthrough{Zones: names(t, "b.a.test")},
@@ -242,7 +247,7 @@ func TestTable(t *testing.T) {
 	want := []string{
 		"root", "metadata", "tls", "timeouts", "quic", "https3", "reload", "nsid", "bufsize", "bind", "debug", "ready", "health", "pprof", "prometheus", "errors",
 		"log", "dnstap", "trace", "view", "client_limit", "acl", "any", "local", "dns64", "chaos", "header", "loadbalance", "minimal", "rewrite", "autopath", "template",
-		"hosts", "k8s_external", "kubernetes", "file", "secondary", "loop", "cache", "forward", "grpc", "whoami",
+		"hosts", "k8s_external", "kubernetes", "file", "auto", "secondary", "loop", "cache", "forward", "grpc", "whoami",
 		"cancel", "grpc_server", "https", "multisocket", "shed",
 	}
 	if diff := cmp.Diff(want, Directives()); diff != "" {

@@ -128,7 +128,6 @@ const (
 // refused are CoreDNS's directives that this version doesn't have, for an error that is better
 // than "unknown".
 var refused = []refusal{
-	{"auto", serveElsewhere},
 	{"azure", serveElsewhere},
 	{"clouddns", serveElsewhere},
 	{"dnssec", serveElsewhere},

@@ -5,11 +5,16 @@ import (
 	"github.com/nodens-dns/nodens/server/zonefile"
 )
 
-// authoritative is the step of the zones that the agent has itself: those of files before those of primary
-// servers, as in CoreDNS.
+// authoritative is the step of the zones that the agent has itself: those of files, of a directory and of primary
+// servers, in this order, as in CoreDNS.
 func (z *Zone) authoritative(r *Request) Outcome {
 	if z.File != nil {
 		if o := r.answerFrom(z.File, fromFile); o != notMine {
+			return o
+		}
+	}
+	if z.Auto != nil {
+		if o := r.answerFrom(z.Auto, fromAuto); o != notMine {
 			return o
 		}
 	}

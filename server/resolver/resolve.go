@@ -119,7 +119,7 @@ func (rt *Routes) ask(r *Request) Outcome {
 //  2. hosts: names written down by hand, which override the cluster's.
 //  3. external: names of the cluster's Services outside of the cluster.
 //  4. cluster: Services, endpoints and pods.
-//  5. file, secondary: zones from zone files and from primary servers.
+//  5. file, auto, secondary: zones from zone files and from primary servers.
 //  6. resolver.arpa, which must not be forwarded (ddr.go).
 //  7. cache: answers of the upstreams. With permission to wait the forward step looks there.
 //  8. forward: the first pool that takes the name.

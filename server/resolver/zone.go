@@ -50,8 +50,8 @@ type Zone struct {
 	// External has the names under which Services are reached from outside of the cluster.
 	External External
 	Cluster  Cluster
-	// File answers from zone files, Secondary from zones that are transferred from primary servers.
-	File, Secondary *zonefile.Table
+	// File answers from zone files, Auto from those of a directory, Secondary from zones that are transferred from primary servers.
+	File, Auto, Secondary *zonefile.Table
 	// Autopath follows the search paths of clients.
 	Autopath *Autopath
 	Cache    *cache.Cache

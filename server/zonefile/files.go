@@ -16,10 +16,12 @@ import (
 
 // source is a file and the zones that are read from it.
 type source struct {
-	t     *Table
-	cfg   *config.ZoneFile
-	path  string // absolute
-	zones []*served
+	t    *Table
+	cfg  *config.ZoneFile
+	path string // absolute
+	// changed is told of each new state of a zone.
+	changed func(*Zone)
+	zones   []*served
 	// Only the table's constructor and Run use what follows. lastInfo describes the file when it was read last, even if
 	// that failed; nil if it has to be read again. included says that it includes others, whose
 	// changes do not show in it.
@@ -59,7 +61,7 @@ func (t *Table) openFile(f *config.ZoneFile) (*source, error) {
 	if err != nil {
 		return nil, fmt.Errorf("zone file %s: %w", f.Path, err)
 	}
-	src := &source{t: t, cfg: f, path: path}
+	src := &source{t: t, changed: t.changed, cfg: f, path: path}
 	for _, origin := range f.Zones {
 		z := &served{origin: origin, through: f.Fallthrough}
 		src.zones = append(src.zones, z)
@@ -147,7 +149,7 @@ func (src *source) reloadZone(z *served, changed bool) {
 	case err == nil:
 		now := z.data.Load()
 		src.t.log.Info("zone file loaded", "file", src.cfg.Path, "zone", z.origin, "serial", now.serial, "records", now.records)
-		src.t.changed(now)
+		src.changed(now)
 	}
 }
 

@@ -31,15 +31,15 @@ type blockParts struct {
 	errors   *resolver.ErrorLog
 	hosts    *hosts.Table
 	file     *zonefile.Table
-	// secondary has the zones of primary servers.
-	secondary *zonefile.Table
-	view      *kubernetes.View
-	cluster   *kubernetes.Zone
-	external  *kubernetes.External
-	autopath  *resolver.Autopath
-	rewrite   *rewrite.Rules
-	template  *template.Templates
-	cache     *cache.Cache
+	// auto has the zones of a directory, secondary those of primary servers.
+	auto, secondary *zonefile.Table
+	view            *kubernetes.View
+	cluster         *kubernetes.Zone
+	external        *kubernetes.External
+	autopath        *resolver.Autopath
+	rewrite         *rewrite.Rules
+	template        *template.Templates
+	cache           *cache.Cache
 	// endpointsView resolves the upstreams that are Services; nil: none is one.
 	endpointsView *kubernetes.View
 	pools         []*upstream.Pool // in the order of the block's forward directives
@@ -134,7 +134,7 @@ func (a *builder) buildBlock(g *generation, p *blockParts, old *generation) erro
 	if err := a.addFile(p); err != nil {
 		return err
 	}
-	a.addSecondary(p)
+	a.addZones(p)
 	if err := a.addClusterZone(g, p, old); err != nil {
 		return err
 	}
@@ -178,8 +178,11 @@ func (a *builder) addFile(p *blockParts) (err error) {
 	return nil
 }
 
-// addSecondary adds the table of the zones of primary servers, unless p reuses one.
-func (a *builder) addSecondary(p *blockParts) {
+// addZones adds the tables of the zones of a directory and of primary servers, unless p reuses them.
+func (a *builder) addZones(p *blockParts) {
+	if p.block.Auto != nil && p.auto == nil {
+		p.auto = zonefile.NewAuto(p.block.Auto, zonefile.Options{Logger: a.log.With("part", "auto")})
+	}
 	if p.block.Secondary != nil && p.secondary == nil {
 		p.secondary = zonefile.NewSecondary(p.block.Secondary, a.primaries, zonefile.Options{Logger: a.log.With("part", "secondary")})
 	}

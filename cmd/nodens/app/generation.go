@@ -143,7 +143,7 @@ func (p *blockParts) start(old *generation, launch func(part any, run func(conte
 	if p.hosts != nil && !old.owns(p.hosts) {
 		launch(p.hosts, p.hosts.Run)
 	}
-	for _, zones := range []*zonefile.Table{p.file, p.secondary} {
+	for _, zones := range []*zonefile.Table{p.file, p.auto, p.secondary} {
 		if zones != nil && !old.owns(zones) {
 			launch(zones, zones.Run)
 		}
@@ -156,9 +156,14 @@ func (g *generation) owns(part any) bool {
 		return false
 	}
 	return isValue(part, g.views) || isValue(part, g.taps) || isValue(part, g.exporters) || slices.ContainsFunc(g.blocks, func(p *blockParts) bool {
-		return part == any(p.hosts) || part == any(p.file) || part == any(p.secondary) || part == any(p.cache) || p.hasLoop(part) ||
+		return part == any(p.hosts) || p.hasZones(part) || part == any(p.cache) || p.hasLoop(part) ||
 			slices.ContainsFunc(p.pools, func(u *upstream.Pool) bool { return part == any(u) })
 	})
+}
+
+// hasZones reports whether part is one of the tables of zones.
+func (p *blockParts) hasZones(part any) bool {
+	return part == any(p.file) || part == any(p.auto) || part == any(p.secondary)
 }
 
 // isValue reports whether part is a value of m.

@@ -59,7 +59,7 @@ func (a *builder) statsFor(transport config.Transport, addr netip.AddrPort, zone
 func (p *blockParts) newZone(name wire.Name) *resolver.Zone {
 	b := p.block
 	z := &resolver.Zone{
-		Name: name, Line: b.Line, Hosts: p.hosts, File: p.file, Secondary: p.secondary, Autopath: p.autopath, Cache: p.cache, Forward: p.pools,
+		Name: name, Line: b.Line, Hosts: p.hosts, File: p.file, Auto: p.auto, Secondary: p.secondary, Autopath: p.autopath, Cache: p.cache, Forward: p.pools,
 		Loop: p.loops[name], Shuffle: b.Loadbalance != nil,
 	}
 	p.setPolicies(z)
