@@ -19,6 +19,7 @@ internal/expression FuzzParse
 internal/grpcframe FuzzParse
 internal/handover FuzzUnpack
 internal/sketch FuzzBounds
+internal/wire FuzzClientOption
 internal/wire FuzzCopyAsAlias
 internal/wire FuzzDeny
 internal/wire FuzzName
