@@ -181,6 +181,14 @@ func (s *steps) addListener(b *config.Block) {
 	}
 }
 
+// dnstapDirection says who connects.
+func dnstapDirection(d *config.Dnstap) string {
+	if d.Listen {
+		return "listening on"
+	}
+	return "to"
+}
+
 // addEndpoints adds the addresses of b for HTTP, dnstap and traces, and what it logs.
 func (s *steps) addEndpoints(b *config.Block) {
 	if b.Health != nil {
@@ -196,11 +204,7 @@ func (s *steps) addEndpoints(b *config.Block) {
 		s.add("pprof", nil, "http %s%s", b.Pprof.Addr, config.PprofPath)
 	}
 	for d := range b.Dnstap.All {
-		direction := "to"
-		if d.Listen {
-			direction = "listening on"
-		}
-		s.add("dnstap", nil, "%s %s://%s", direction, d.Network, d.Address)
+		s.add("dnstap", nil, "%s %s://%s", dnstapDirection(d), d.Network, d.Address)
 	}
 	if b.Trace != nil && b.Trace.Endpoint != "" {
 		s.add("trace", nil, "to %s", b.Trace.Endpoint)

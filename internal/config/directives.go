@@ -117,6 +117,10 @@ func Remedy(directive string) string {
 	return ""
 }
 
+// ServedElsewhere reports whether the remedy for a refused directive is to forward its zone to a
+// CoreDNS that has it.
+func ServedElsewhere(directive string) bool { return Remedy(directive) == serveElsewhere }
+
 // refusal is a directive of CoreDNS that this version doesn't have, and what to do instead.
 type refusal struct{ name, remedy string }
 

@@ -35,7 +35,11 @@ func (m *migration) loadCorefile() (*corefile, error) {
 	if err != nil {
 		return nil, err
 	}
-	if c.cfg, err = c.parse(c.text); err != nil {
+	err = m.replaceElsewhere(c)
+	if err == nil {
+		c.cfg, err = c.parse(c.text)
+	}
+	if err != nil {
 		c.close()
 		return nil, err
 	}
@@ -270,9 +274,16 @@ func (m *migration) replaceCorefile(c *corefile, text string, n int) error {
 		return errors.Join(errors.New("the directive kubernetes can't be added; --minimal leaves the Corefile unchanged"), err)
 	}
 	c.text, c.cfg = text, cfg
-	c.configMap.ensure("data")[c.key] = text
-	m.out = append(m.out, c.configMap)
+	m.setCorefile(c)
 	return nil
+}
+
+// setCorefile puts c's text into its ConfigMap, which is printed.
+func (m *migration) setCorefile(c *corefile) {
+	c.configMap.ensure("data")[c.key] = c.text
+	if !slices.ContainsFunc(m.out, func(o object) bool { return o.describe() == c.configMap.describe() }) {
+		m.out = append(m.out, c.configMap)
+	}
 }
 
 // forwardingBlocks returns the blocks that forward to the cluster's DNS and have no
@@ -281,8 +292,9 @@ func (m *migration) forwardingBlocks(c *corefile) []*config.Block {
 	servers := m.clusterDNSAddrs(c)
 	var blocks []*config.Block
 	seen := make(map[int]bool)
+	lines := strings.Split(c.text, "\n")
 	for _, b := range c.cfg.Blocks {
-		if b.File != c.path || seen[b.Line] || b.Kubernetes != nil || b.Forward == nil {
+		if b.File != c.path || seen[b.Line] || b.Kubernetes != nil || b.Forward == nil || goesElsewhere(lines, b) {
 			continue
 		}
 		if slices.ContainsFunc(b.Forward.To, func(t config.Target) bool { return servers[t.Addr.Addr()] }) {
@@ -291,6 +303,12 @@ func (m *migration) forwardingBlocks(c *corefile) []*config.Block {
 		}
 	}
 	return blocks
+}
+
+// goesElsewhere reports whether a forward in b replaces a directive that nodens does not have.
+func goesElsewhere(lines []string, b *config.Block) bool {
+	at := blockBodyStart(lines, b.Line)
+	return at >= 0 && at < len(lines) && strings.HasPrefix(strings.TrimSpace(lines[at]), elsewhereMark)
 }
 
 // clusterDNSAddrs returns the addresses of the cluster's DNS: those of its known Services,
