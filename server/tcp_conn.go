@@ -120,7 +120,7 @@ func (c *tcpConn) serve() {
 // or be transferred.
 func (c *tcpConn) onReadable(fd uintptr) bool {
 	d := readStates.Get().(*readState)
-	d.x.Proto, d.x.Client, d.x.Stripe = resolver.TCP, c.client, c.stripe
+	d.x.Proto, d.x.Client, d.x.Stripe, d.x.Streams = resolver.TCP, c.client, c.stripe, true
 	d.replies, d.gotQuery = d.writeBuf[:0], false
 	if c.readBuf == nil {
 		c.readBuf = readBufs.Get().(*[readBufSize]byte)[:]
@@ -293,6 +293,10 @@ func (c *tcpConn) goAsync(fd int, d *readState, rt *resolver.Routes, o resolver.
 	go func() {
 		defer c.writer.endQuery()
 		msg := c.s.wait(rt, &w.Request, o, nil)
+		if w.Transfers() {
+			c.sendTransfer(&w.Request, msg)
+			msg = nil
+		}
 		c.s.waiting.Release(&w.place)
 		w.Clear()
 		asyncQueries.Put(w)

@@ -82,7 +82,7 @@ func nameList(zones []wire.Name) (list []string) {
 	return list
 }
 
-// addZoneFiles adds the zones that the agent has itself.
+// addZoneFiles adds the zones that the agent has itself, and who may transfer them.
 func (s *steps) addZoneFiles(b *config.Block) {
 	for f := b.ZoneFile; f != nil; f = f.Next {
 		s.add("file", f.Zones, "%s for %s", f.Path, names(f.Zones))
@@ -95,6 +95,9 @@ func (s *steps) addZoneFiles(b *config.Block) {
 	for d := b.Secondary; d != nil; d = d.Next {
 		s.add("secondary", d.Zones, "%s from %s", names(d.Zones), names(d.From))
 		s.addFallthrough("secondary", d.Fallthrough)
+	}
+	for t := b.Transfer; t != nil; t = t.Next {
+		s.add("transfer", t.Zones, "%s to %s", names(t.Zones), transferPeers(t))
 	}
 }
 
@@ -324,4 +327,16 @@ func conditions(v *config.View) string {
 		return "every query"
 	}
 	return "a query if " + strings.Join(list, ", and ")
+}
+
+// transferPeers returns who may transfer.
+func transferPeers(t *config.Transfer) string {
+	if t.Any {
+		return "every client"
+	}
+	list := make([]string, len(t.To))
+	for i, to := range t.To {
+		list[i] = to.String()
+	}
+	return strings.Join(list, ", ")
 }

@@ -104,6 +104,7 @@ type Block struct {
 	Rewrite     *Rewrite     `directive:"rewrite"`
 	Autopath    *Autopath    `directive:"autopath"`
 	Template    *Template    `directive:"template"`
+	Transfer    *Transfer    `directive:"transfer"`
 	Hosts       *Hosts       `directive:"hosts"`
 	K8sExternal *K8sExternal `directive:"k8s_external"`
 	Kubernetes  *Kubernetes  `directive:"kubernetes"`

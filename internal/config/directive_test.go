@@ -3,6 +3,7 @@
 package config
 
 import (
+	"net/netip"
 	"reflect"
 	"slices"
 	"strings"
@@ -119,6 +120,11 @@ func TestDirectives(t *testing.T) {
 		}},
 		{"two", "secondary", "secondary a.test {\ntransfer from 192.0.2.1\n}\nsecondary b.test {\ntransfer from 192.0.2.2\n}", &Secondary{
 			Zones: names(t, "a.test"), From: addrPorts("192.0.2.1:53"), Next: &Secondary{Zones: names(t, "b.test"), From: addrPorts("192.0.2.2:53")},
+		}},
+		{"one", "transfer", "transfer {\nto 192.0.2.1\n}", &Transfer{Zones: zone, To: addrPorts("192.0.2.1:53")}},
+		{"all", "transfer", "transfer a.test {\nto * 192.0.2.1:54 [::1]:55\nto ::1 192.0.2.1:54\nsource ::2\n}\ntransfer b.test {\nto *\n}", &Transfer{
+			Zones: names(t, "a.test"), Any: true, To: addrPorts("192.0.2.1:54", "[::1]:55", "[::1]:53"), Source: netip.MustParseAddr("::2"),
+			Next: &Transfer{Zones: names(t, "b.test"), Any: true},
 		}},
 		{"default", "hosts", "hosts", hosts(func(*Hosts) {})},
 		{"file and zones", "hosts", "hosts /nonexistent/hosts a.test 192.0.2.0/24", hosts(func(h *Hosts) {
@@ -247,7 +253,7 @@ func TestTable(t *testing.T) {
 	want := []string{
 		"root", "metadata", "tls", "timeouts", "quic", "https3", "reload", "nsid", "bufsize", "bind", "debug", "ready", "health", "pprof", "prometheus", "errors",
 		"log", "dnstap", "trace", "view", "client_limit", "acl", "any", "local", "dns64", "chaos", "header", "loadbalance", "minimal", "rewrite", "autopath", "template",
-		"hosts", "k8s_external", "kubernetes", "file", "auto", "secondary", "loop", "cache", "forward", "grpc", "whoami",
+		"transfer", "hosts", "k8s_external", "kubernetes", "file", "auto", "secondary", "loop", "cache", "forward", "grpc", "whoami",
 		"cancel", "grpc_server", "https", "multisocket", "shed",
 	}
 	if diff := cmp.Diff(want, Directives()); diff != "" {

@@ -145,6 +145,5 @@ var refused = []refusal{
 	{"route53", serveElsewhere},
 	{"sign", serveElsewhere},
 	{"siit", "forward the names that need it to CoreDNS"},
-	{"transfer", serveElsewhere},
 	{"tsig", serveElsewhere},
 }

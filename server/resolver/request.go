@@ -25,11 +25,13 @@ type Request struct {
 	Proto      Proto
 	Arrival    time.Duration // by package clock
 	Stripe     int           // chooses among the counters of [Stats]; any number will do
-	Place      share.Client  // whose place the request holds while it waits
-	hops       uint8         // aliases followed from the client's name to this one
-	direct     bool          // this is the client's query, and its reply is sent
-	onPath     bool          // this is a subquery for a name on the client's search path
-	metered    bool          // counted for the client's limit
+	// Streams says that the reply may be followed by further messages: those of a zone transfer.
+	Streams bool
+	Place   share.Client // whose place the request holds while it waits
+	hops    uint8        // aliases followed from the client's name to this one
+	direct  bool         // this is the client's query, and its reply is sent
+	onPath  bool         // this is a subquery for a name on the client's search path
+	metered bool         // counted for the client's limit
 	// tappedAt is when the query arrived, as its CLIENT_QUERY says; zero: none was sent.
 	tappedAt time.Time
 
@@ -69,6 +71,7 @@ type result struct {
 	overLimit bool      // of the client, see [ClientLimit]
 	unsent    bool      // no reply is sent because of it
 	waste     bool      // the client's query is counted as search waste
+	outgoing  *outgoing // the zone transfer that begins with the reply; nil for none
 	err       error     // to be logged: why the reply is an error, or incomplete
 }
 

@@ -116,17 +116,23 @@ func (rt *Routes) ask(r *Request) Outcome {
 // sources asks the zone's sources in this order, until one has the answer:
 //
 //  1. template: answers computed from the question.
-//  2. hosts: names written down by hand, which override the cluster's.
-//  3. external: names of the cluster's Services outside of the cluster.
-//  4. cluster: Services, endpoints and pods.
-//  5. file, auto, secondary: zones from zone files and from primary servers.
-//  6. resolver.arpa, which must not be forwarded (ddr.go).
-//  7. cache: answers of the upstreams. With permission to wait the forward step looks there.
-//  8. forward: the first pool that takes the name.
-//  9. whoami, or SERVFAIL: there is nobody to ask.
+//  2. transfer: whole zones.
+//  3. hosts: names written down by hand, which override the cluster's.
+//  4. external: names of the cluster's Services outside of the cluster.
+//  5. cluster: Services, endpoints and pods.
+//  6. file, auto, secondary: zones from zone files and from primary servers.
+//  7. resolver.arpa, which must not be forwarded (ddr.go).
+//  8. cache: answers of the upstreams. With permission to wait the forward step looks there.
+//  9. forward: the first pool that takes the name.
+//  10. whoami, or SERVFAIL: there is nobody to ask.
 func (z *Zone) sources(r *Request) Outcome { //nolint:gocyclo // the order of all sources, in one place
 	if o := z.template(r); o != notMine {
 		return o
+	}
+	if z.Transfer != nil {
+		if o := z.transfer(r); o != notMine {
+			return o
+		}
 	}
 	if z.Hosts != nil && z.hosts(r) {
 		return Answered

@@ -34,7 +34,7 @@ func (rt *Routes) vet(r *Request) bool {
 	if r.verdicts&anyDenial != 0 { // of what an alias leads to
 		return r.source == fromACL || r.deny()
 	}
-	if r.source == fromWhoami || r.reply.Count(wire.Answer)+r.reply.Count(wire.Additional) == 0 {
+	if r.source == fromWhoami || r.source == fromTransfer || r.reply.Count(wire.Answer)+r.reply.Count(wire.Additional) == 0 {
 		return false
 	}
 	v := rt.vetting(r)

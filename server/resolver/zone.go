@@ -12,6 +12,7 @@ import (
 	"github.com/nodens-dns/nodens/server/hosts"
 	"github.com/nodens-dns/nodens/server/rewrite"
 	"github.com/nodens-dns/nodens/server/template"
+	"github.com/nodens-dns/nodens/server/transfer"
 	"github.com/nodens-dns/nodens/server/zonefile"
 	"github.com/nodens-dns/nodens/upstream"
 )
@@ -46,6 +47,8 @@ type Zone struct {
 	Rewrite *rewrite.Rules
 	// Template computes answers from the question.
 	Template *template.Templates
+	// Transfer sends whole zones to other servers; nil: to none.
+	Transfer *transfer.Table
 	Hosts    *hosts.Table
 	// External has the names under which Services are reached from outside of the cluster.
 	External External

@@ -60,7 +60,7 @@ var internalBounds = []string{
 	"server/otlp.maxReason", "server/otlp.maxReplyHeader",
 	"server/resolver.maxPlainRcode", "server/resolver.maxStripes",
 	"server/rewrite.maxNameText",
-	"server/template.maxRcodeWithoutEDNS",
+	"server/template.maxRcodeWithoutEDNS", "server/transfer.maxMessage",
 	"upstream.maxAttempts", "upstream.maxBeforeFirstReply", "upstream.maxCheckInterval", "upstream.maxKeptBuffer",
 	"upstream.maxKeptWriteBuf", "upstream.maxOpenSockets", "upstream.maxOrphans", "upstream.maxQuotedQuery",
 	"upstream.maxSendRetries", "upstream.maxTLSSessions",

@@ -24,6 +24,7 @@ import (
 	"github.com/nodens-dns/nodens/server/clients"
 	"github.com/nodens-dns/nodens/server/resolver"
 	"github.com/nodens-dns/nodens/server/tail"
+	"github.com/nodens-dns/nodens/server/transfer"
 	"github.com/nodens-dns/nodens/server/zonefile"
 	"github.com/nodens-dns/nodens/upstream"
 )
@@ -144,7 +145,7 @@ func newAgent(opts *options.Agent, log *slog.Logger, level *slog.LevelVar) (*age
 			opts: opts, log: log, stats: make(map[statsKey]*resolver.Stats),
 			store:  cache.NewStore(opts.CacheSize, cache.Options{Go: srv.Go, Epochs: cacheEpochs, Clock: opts.CacheClock}),
 			epochs: clusterEpochs, addrs: addrs, clients: owners, clientLevels: newClientLevels(owners.counted(), log),
-			limiters: limits, tail: new(tail.Feed),
+			limiters: limits, tail: new(tail.Feed), transfers: transfer.NewTransfers(log.With("part", "transfer")),
 			primaries: zonefile.NewPrimaries(),
 			budgets:   upstream.NewBudgets(upstream.BudgetOptions{Logger: log.With("part", "upstream"), Drops: ethtool.Drops}),
 		},

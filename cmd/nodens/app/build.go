@@ -18,6 +18,7 @@ import (
 	"github.com/nodens-dns/nodens/server/rewrite"
 	"github.com/nodens-dns/nodens/server/tail"
 	"github.com/nodens-dns/nodens/server/template"
+	"github.com/nodens-dns/nodens/server/transfer"
 	"github.com/nodens-dns/nodens/server/zonefile"
 	"github.com/nodens-dns/nodens/upstream"
 )
@@ -33,13 +34,16 @@ type blockParts struct {
 	file     *zonefile.Table
 	// auto has the zones of a directory, secondary those of primary servers.
 	auto, secondary *zonefile.Table
-	view            *kubernetes.View
-	cluster         *kubernetes.Zone
-	external        *kubernetes.External
-	autopath        *resolver.Autopath
-	rewrite         *rewrite.Rules
-	template        *template.Templates
-	cache           *cache.Cache
+	// These lead from the tables to transfer.
+	fileChanged, autoChanged, secondaryChanged *notifyHook
+	transfer                                   *transfer.Table
+	view                                       *kubernetes.View
+	cluster                                    *kubernetes.Zone
+	external                                   *kubernetes.External
+	autopath                                   *resolver.Autopath
+	rewrite                                    *rewrite.Rules
+	template                                   *template.Templates
+	cache                                      *cache.Cache
 	// endpointsView resolves the upstreams that are Services; nil: none is one.
 	endpointsView *kubernetes.View
 	pools         []*upstream.Pool // in the order of the block's forward directives
@@ -76,6 +80,8 @@ type builder struct {
 	clientLevels *clientLevels
 	// limiters makes the limiters of the blocks' clients.
 	limiters limiters
+	// transfers bounds and counts the zone transfers of all blocks.
+	transfers *transfer.Transfers
 	// tail gets the finished queries while an operator watches them.
 	tail *tail.Feed
 	// lookup returns the addresses of collectors of traces.
@@ -134,6 +140,7 @@ func (a *builder) buildBlock(g *generation, p *blockParts, old *generation) erro
 	if err := a.addFile(p); err != nil {
 		return err
 	}
+	a.addTransfer(p)
 	a.addZones(p)
 	if err := a.addClusterZone(g, p, old); err != nil {
 		return err
@@ -172,7 +179,8 @@ func (a *builder) addFile(p *blockParts) (err error) {
 	if p.block.ZoneFile == nil || p.file != nil {
 		return nil
 	}
-	if p.file, err = zonefile.New(p.block.ZoneFile, zonefile.Options{Logger: a.log.With("part", "file")}); err != nil {
+	p.fileChanged = new(notifyHook)
+	if p.file, err = zonefile.New(p.block.ZoneFile, zonefile.Options{Logger: a.log.With("part", "file"), Changed: p.fileChanged.changed}); err != nil {
 		return fmt.Errorf("line %d, file: %w", p.block.Line, err)
 	}
 	return nil
@@ -181,10 +189,19 @@ func (a *builder) addFile(p *blockParts) (err error) {
 // addZones adds the tables of the zones of a directory and of primary servers, unless p reuses them.
 func (a *builder) addZones(p *blockParts) {
 	if p.block.Auto != nil && p.auto == nil {
-		p.auto = zonefile.NewAuto(p.block.Auto, zonefile.Options{Logger: a.log.With("part", "auto")})
+		p.autoChanged = new(notifyHook)
+		p.auto = zonefile.NewAuto(p.block.Auto, zonefile.Options{Logger: a.log.With("part", "auto"), Changed: p.autoChanged.changed})
 	}
 	if p.block.Secondary != nil && p.secondary == nil {
-		p.secondary = zonefile.NewSecondary(p.block.Secondary, a.primaries, zonefile.Options{Logger: a.log.With("part", "secondary")})
+		p.secondaryChanged = new(notifyHook)
+		p.secondary = zonefile.NewSecondary(p.block.Secondary, a.primaries, zonefile.Options{Logger: a.log.With("part", "secondary"), Changed: p.secondaryChanged.changed})
+	}
+}
+
+// addTransfer adds the table of who may transfer the block's zones, unless p reuses one.
+func (a *builder) addTransfer(p *blockParts) {
+	if p.block.Transfer != nil && p.transfer == nil {
+		p.transfer = transfer.New(p.block.Transfer, a.transfers)
 	}
 }
 

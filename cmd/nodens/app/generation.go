@@ -143,6 +143,12 @@ func (p *blockParts) start(old *generation, launch func(part any, run func(conte
 	if p.hosts != nil && !old.owns(p.hosts) {
 		launch(p.hosts, p.hosts.Run)
 	}
+	if p.transfer != nil && !old.owns(p.transfer) {
+		launch(p.transfer, p.transfer.Run)
+	}
+	for _, hook := range []*notifyHook{p.fileChanged, p.autoChanged, p.secondaryChanged} {
+		hook.lead(p.transfer)
+	}
 	for _, zones := range []*zonefile.Table{p.file, p.auto, p.secondary} {
 		if zones != nil && !old.owns(zones) {
 			launch(zones, zones.Run)
@@ -156,7 +162,7 @@ func (g *generation) owns(part any) bool {
 		return false
 	}
 	return isValue(part, g.views) || isValue(part, g.taps) || isValue(part, g.exporters) || slices.ContainsFunc(g.blocks, func(p *blockParts) bool {
-		return part == any(p.hosts) || p.hasZones(part) || part == any(p.cache) || p.hasLoop(part) ||
+		return part == any(p.hosts) || p.hasZones(part) || part == any(p.transfer) || part == any(p.cache) || p.hasLoop(part) ||
 			slices.ContainsFunc(p.pools, func(u *upstream.Pool) bool { return part == any(u) })
 	})
 }

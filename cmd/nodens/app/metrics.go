@@ -111,6 +111,9 @@ var (
 	forwardDuration  = counter("coredns_forward_request_duration_seconds", "Duration of upstream exchanges: the former name of coredns_proxy_request_duration_seconds.", "to", "rcode")
 	forwardHealth    = counter("coredns_forward_healthcheck_failures_total", "Failed health probes: the former name of coredns_proxy_healthcheck_failures_total.", "to")
 
+	transfers = counter("nodens_transfers_total", "Queries for transfers of a zone, by result: the whole zone was sent (sent), the client had this version (current), it may not transfer the zone or asked over UDP (refused), too many transfers were under way (busy), or the zone was not loaded or the transfer ended early (failed). Only with transfer.", "zone", "result")
+	notifies  = counter("nodens_transfer_notifies_total", "NOTIFYs about changes of a zone, by result: accepted, or failed after all attempts. Only with transfer.", "zone", "result")
+
 	healthDuration       = counter("coredns_health_request_duration_seconds", "Duration of the agent's requests to its own health endpoint.")
 	healthFailures       = counter("coredns_health_request_failures_total", "Failed requests of the agent to its own health endpoint.")
 	reloadFailed         = counter("coredns_reload_failed_total", "Configurations that could not be loaded. A faulty one is counted once, not at each check.")
@@ -196,6 +199,7 @@ func (a *agent) Collect(ch chan<- prometheus.Metric) {
 	}
 	s.fastPath(a.fastPath)
 	s.clients(a.builder.clients.counted())
+	s.transfers(a.builder.transfers)
 	s.handovers(&a.handoverState)
 	s.put(cacheBytes, float64(a.builder.store.Bytes()))
 	s.put(cacheBudget, float64(a.builder.store.Budget()))

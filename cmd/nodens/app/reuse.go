@@ -27,7 +27,7 @@ type partKey struct {
 }
 
 // partKeys are the keys of a block's parts.
-type partKeys struct{ hosts, file, auto, secondary, pools, cache, limit partKey }
+type partKeys struct{ hosts, file, auto, secondary, transfer, pools, cache, limit partKey }
 
 // upstreamContent is what the pools of a block are made of.
 type upstreamContent struct {
@@ -64,6 +64,9 @@ func newPartKeys(cfg *config.Config, b *config.Block, view string) (keys partKey
 	}
 	if b.Secondary != nil {
 		keys.secondary = partKey{*b.Secondary, place}
+	}
+	if b.Transfer != nil {
+		keys.transfer = partKey{*b.Transfer, place}
 	}
 	if b.ClientLimit != nil {
 		settings := *b.ClientLimit
@@ -147,9 +150,12 @@ func (g *generation) reuseParts(old *generation) {
 		}
 	}
 	reuse(func(k partKeys) partKey { return k.hosts }, func(to, from *blockParts) { to.hosts = from.hosts })
-	reuse(func(k partKeys) partKey { return k.file }, func(to, from *blockParts) { to.file = from.file })
-	reuse(func(k partKeys) partKey { return k.auto }, func(to, from *blockParts) { to.auto = from.auto })
-	reuse(func(k partKeys) partKey { return k.secondary }, func(to, from *blockParts) { to.secondary = from.secondary })
+	reuse(func(k partKeys) partKey { return k.file }, func(to, from *blockParts) { to.file, to.fileChanged = from.file, from.fileChanged })
+	reuse(func(k partKeys) partKey { return k.auto }, func(to, from *blockParts) { to.auto, to.autoChanged = from.auto, from.autoChanged })
+	reuse(func(k partKeys) partKey { return k.secondary }, func(to, from *blockParts) {
+		to.secondary, to.secondaryChanged = from.secondary, from.secondaryChanged
+	})
+	reuse(func(k partKeys) partKey { return k.transfer }, func(to, from *blockParts) { to.transfer = from.transfer })
 	reuse(func(k partKeys) partKey { return k.pools }, func(to, from *blockParts) {
 		to.pools, to.previousLoops = from.pools, from.loops
 	})

@@ -71,7 +71,7 @@ func (p *blockParts) newZone(name wire.Name) *resolver.Zone {
 		z.External = p.external
 	}
 	z.Designates = p.designates(name)
-	z.Rewrite, z.Template = p.rewrite, p.template
+	z.Rewrite, z.Template, z.Transfer = p.rewrite, p.template, p.transfer
 	if b.Metadata != nil {
 		z.Metadata = b.Metadata.Zones
 	}

@@ -1,0 +1,194 @@
+package resolver
+
+import (
+	"errors"
+	"iter"
+	"time"
+
+	"github.com/nodens-dns/nodens/internal/clock"
+	"github.com/nodens-dns/nodens/internal/wire"
+	"github.com/nodens-dns/nodens/server/transfer"
+	"github.com/nodens-dns/nodens/server/zonefile"
+)
+
+var (
+	errNoSerial     = errors.New("the query has no SOA record with the client's serial")
+	errNotLoaded    = errors.New("the zone is not loaded")
+	errTransferTime = errors.New("it takes too long")
+	errNotSent      = errors.New("the client does not read it, or has closed the connection")
+)
+
+// outgoing is a zone transfer whose first message is the reply. The others follow it.
+type outgoing struct {
+	*transfer.Stream
+	zone  wire.Name
+	began time.Duration
+	// buf is the buffer of all messages but the first.
+	buf []byte
+	err error // why the transfer ends early
+}
+
+// zoneData is a version of a zone.
+type zoneData struct {
+	soa     wire.RR
+	records iter.Seq[wire.RR]
+}
+
+// transfer is the step of zone transfers. With a stream the reply is the first message, and
+// [Request.NextMessage] makes the others.
+func (z *Zone) transfer(r *Request) Outcome {
+	q := &r.Query
+	if q.Type != wire.TypeAXFR && q.Type != wire.TypeIXFR {
+		return notMine
+	}
+	rule, permitted := z.Transfer.Permits(q.Name(), r.Client.Addr())
+	switch stream := r.Streams && r.direct; {
+	case rule == "" && stream:
+		return notMine
+	case rule == "":
+		return z.refuseTransfer(r, "", onlyTCP)
+	case !permitted:
+		return z.refuseTransfer(r, rule, "the client is not one of `to`")
+	case !stream && q.Type == wire.TypeAXFR:
+		return z.refuseTransfer(r, rule, onlyTCP)
+	}
+	return z.transferZone(r, wire.Name(q.Name()))
+}
+
+// onlyTCP is why a transfer is refused.
+const onlyTCP = "zones are transferred over TCP and TLS only"
+
+// refuseTransfer answers REFUSED. rule is the zone of the directive; "": none has the name.
+func (z *Zone) refuseTransfer(r *Request, rule wire.Name, why string) Outcome {
+	r.reply.Fail(wire.Refused)
+	if rule == "" {
+		r.source = fromTransfer
+		r.note(stepOf[fromTransfer], Answered, why)
+		return Answered
+	}
+	return z.transferred(r, rule, transfer.Refused, why)
+}
+
+// transferred ends the step with the reply as it is, and counts it.
+func (z *Zone) transferred(r *Request, zone wire.Name, o transfer.Outcome, why string) Outcome {
+	r.source, r.ordered = fromTransfer, true
+	r.note(stepOf[fromTransfer], Answered, why)
+	if r.trace == nil {
+		z.Transfer.Count(zone, o)
+	}
+	return Answered
+}
+
+// transferZone answers a client that may transfer the zone with this origin.
+func (z *Zone) transferZone(r *Request, origin wire.Name) Outcome {
+	data, err := z.transferData(origin)
+	if data == nil && err == nil {
+		return notMine
+	}
+	current := false
+	if err == nil && r.Query.Type == wire.TypeIXFR {
+		current, err = hasCurrent(r, data.soa)
+	}
+	switch {
+	case err != nil:
+		r.reply.Fail(wire.ServFail)
+		return z.transferred(r, origin, transfer.Failed, err.Error())
+	case current:
+		var known wire.Compression
+		r.reply.SetAuthoritative()
+		r.reply.AddRR(&known, wire.Answer, data.soa)
+		return z.transferred(r, origin, transfer.Current, "the SOA record alone")
+	case r.trace != nil:
+		r.source = fromTransfer
+		r.note(stepOf[fromTransfer], Answered, "the whole zone")
+		return Answered
+	case !r.mayWait():
+		return WouldWait
+	}
+	return z.beginTransfer(r, origin, data)
+}
+
+// hasCurrent reports whether the SOA record alone answers r, a query of type IXFR: the client has this version, or asks where
+// there is no stream (RFC 1995, 2).
+func hasCurrent(r *Request, soa wire.RR) (bool, error) {
+	serial, ok := r.Query.IXFRSerial()
+	if !ok {
+		return false, errNoSerial
+	}
+	return !r.Streams || !r.direct || transfer.UpToDate(soa, serial), nil
+}
+
+// transferData returns the zone with this origin; nil if no source has it.
+func (z *Zone) transferData(origin wire.Name) (*zoneData, error) {
+	for _, table := range []*zonefile.Table{z.File, z.Auto, z.Secondary} {
+		if table == nil || !table.Serves(origin) {
+			continue
+		}
+		data := table.Zone(origin)
+		if data == nil {
+			return nil, errNotLoaded
+		}
+		return &zoneData{data.SOA(), data.All()}, nil
+	}
+	return nil, nil //nolint:nilnil // there is no such zone
+}
+
+// beginTransfer makes the first message of a transfer. r may wait, and its client takes a stream.
+func (z *Zone) beginTransfer(r *Request, origin wire.Name, data *zoneData) Outcome {
+	if err := z.Transfer.Acquire(r.ctx, r.Client.Addr()); err != nil {
+		r.reply.Fail(wire.ServFail)
+		return z.transferred(r, origin, transfer.Busy, err.Error())
+	}
+	r.outgoing = &outgoing{Stream: transfer.NewStream(data.soa, data.records), zone: origin, began: clock.Now()}
+	r.source, r.ordered = fromTransfer, true
+	if r.outgoing.err = r.outgoing.Fill(&r.reply); r.outgoing.err != nil {
+		r.reply.Fail(wire.ServFail)
+	}
+	return Answered
+}
+
+// Transfers reports whether r's reply is the first message of a transfer. Then the caller sends the messages of
+// [Request.NextMessage] after it, and calls [Request.EndTransfer].
+func (r *Request) Transfers() bool { return r.outgoing != nil }
+
+// NextMessage returns the next message of the transfer; nil if there is none, or the transfer must end early. The message is
+// valid until the next call.
+func (r *Request) NextMessage() []byte {
+	t := r.outgoing
+	switch {
+	case t.err != nil || !t.More():
+		return nil
+	case r.ctx.Err() != nil:
+		t.err = r.ctx.Err()
+	case clock.Now()-t.began > transfer.MaxDuration:
+		t.err = errTransferTime
+	default:
+		r.reply.Start(t.buf, &r.Query)
+		t.err = t.Fill(&r.reply)
+	}
+	if t.err != nil {
+		return nil
+	}
+	r.zone.shape(r)
+	t.buf = r.reply.Finish(wire.MaxMessage)
+	return t.buf
+}
+
+// EndTransfer ends the transfer. sent says that all messages so far were written. It returns false if the client does
+// not have the whole zone, so that its connection must be closed.
+func (r *Request) EndTransfer(sent bool) (complete bool) {
+	t, all := r.outgoing, r.zone.Transfer
+	r.outgoing = nil
+	t.Close()
+	all.Release(r.Client.Addr())
+	if t.err == nil && !sent {
+		t.err = errNotSent
+	}
+	all.Report(t.zone, r.Client, t.Stream, t.err)
+	if t.err != nil {
+		all.Count(t.zone, transfer.Failed)
+		return false
+	}
+	all.Count(t.zone, transfer.Sent)
+	return true
+}
