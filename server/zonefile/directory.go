@@ -196,18 +196,21 @@ func (f *finder) visit(path string, entry fs.DirEntry, err error) error {
 		return nil
 	case f.entries > maxEntries, len(f.paths) == maxZones:
 		return errTooManyFiles
-	case path == f.dir:
-		return nil
-	}
-	hidden := strings.HasPrefix(entry.Name(), "..") // the kubelet's own, to which its links lead
-	switch {
-	case entry.IsDir() && hidden:
-		return fs.SkipDir
-	case entry.IsDir() || hidden:
+	case path != f.dir && strings.HasPrefix(entry.Name(), ".."): // the kubelet's own, to which its links lead
+		return skip(entry)
+	case entry.IsDir():
 		return nil
 	}
 	if err := addFile(f.paths, f.cfg, f.pattern, path); err != nil {
 		f.leftOut = append(f.leftOut, err)
+	}
+	return nil
+}
+
+// skip returns what leaves out entry, and all that is below it.
+func skip(entry fs.DirEntry) error {
+	if entry.IsDir() {
+		return fs.SkipDir
 	}
 	return nil
 }
