@@ -55,6 +55,8 @@ server/resolver FuzzGuards
 server/resolver FuzzServe
 server/rewrite FuzzChange
 server/template FuzzAnswer
+server/zonefile FuzzTransfer
+server/zonefile FuzzZone
 test/bench/harness FuzzParse
 test/loadgen FuzzRespond
 test/scenario FuzzParse
