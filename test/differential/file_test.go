@@ -122,7 +122,9 @@ func TestZoneFiles(t *testing.T) {
 	}
 	s := newPlainSite(t)
 	primary := startPrimary(t)
-	all, some := zoneQueries(), slices.DeleteFunc(zoneQueries(), func(q query) bool { return q.ednsSize > 0 || !slices.Contains([]uint16{dns.TypeA, dns.TypeNS, dns.TypeAXFR}, q.qtype) })
+	all, some := zoneQueries(), slices.DeleteFunc(zoneQueries(), func(q query) bool {
+		return q.ednsSize > 0 || !slices.Contains([]uint16{dns.TypeA, dns.TypeNS, dns.TypeAXFR}, q.qtype)
+	})
 	for _, b := range []struct {
 		ruleSet
 		queries []query
