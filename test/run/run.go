@@ -18,11 +18,11 @@ import (
 	"github.com/nodens-dns/nodens/test/soak"
 )
 
-// stageTime is how long a stage took.
+// stageTime is how long a stage took, and the CPU time of all its processes.
 type stageTime struct {
-	name   string
-	took   time.Duration
-	failed bool
+	name      string
+	took, cpu time.Duration
+	failed    bool
 }
 
 // runner runs the stages of a plan.
@@ -81,14 +81,17 @@ func run(ctx context.Context, out io.Writer, o options) error {
 // finish prints the summary and the stages' times.
 func (r *runner) finish(ctx context.Context) error {
 	passed := r.results.printSummary(r.opts.slowest)
+	r.results.printf("\n%8s %8s        stage\n", "time", "CPU time")
+	var cpu time.Duration
 	for _, t := range r.times {
 		verdict := "ok"
 		if t.failed {
 			verdict, passed = "FAIL", false
 		}
-		r.results.printf("%6.0f s  %-4s  %s\n", t.took.Seconds(), verdict, t.name)
+		cpu += t.cpu
+		r.results.printf("%6.0f s %6.0f s  %-4s  %s\n", t.took.Seconds(), t.cpu.Seconds(), verdict, t.name)
 	}
-	r.results.printf("%6.0f s        in all\n", time.Since(r.start).Seconds())
+	r.results.printf("%6.0f s %6.0f s        in all\n", time.Since(r.start).Seconds(), cpu.Seconds())
 	if err := context.Cause(ctx); err != nil {
 		return err
 	}
@@ -144,15 +147,20 @@ func (r *runner) runStage(ctx context.Context, s stage) {
 	r.running[s.name] = s
 	r.mu.Unlock()
 	began := time.Now()
-	err := r.execute(ctx, s)
+	cmd := r.command(ctx, s)
+	err := r.execute(cmd, s)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.running, s.name)
-	r.times = append(r.times, stageTime{s.name, time.Since(began), err != nil})
+	t := stageTime{name: s.name, took: time.Since(began), failed: err != nil}
+	if p := cmd.ProcessState; p != nil {
+		t.cpu = p.UserTime() + p.SystemTime() // with those of its children that it has waited for
+	}
+	r.times = append(r.times, t)
 }
 
-// execute runs the command of a stage.
-func (r *runner) execute(ctx context.Context, s stage) error {
+// command returns the command of a stage.
+func (r *runner) command(ctx context.Context, s stage) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, s.args[0], s.args[1:]...)
 	cmd.Dir = s.dir
 	cmd.Env = append(os.Environ(), s.env...)
@@ -163,6 +171,11 @@ func (r *runner) execute(ctx context.Context, s stage) error {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) }
 	cmd.WaitDelay = 30 * time.Second
+	return cmd
+}
+
+// execute runs the command of a stage and records its results.
+func (r *runner) execute(cmd *exec.Cmd, s stage) error {
 	if !s.events {
 		began := time.Now()
 		output, err := cmd.CombinedOutput()
