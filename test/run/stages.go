@@ -34,9 +34,10 @@ func (s stage) fileName() string {
 	return strings.NewReplacer(",", "", " ", "-").Replace(s.name)
 }
 
-// goTest returns the stage of a `go test` with these flags and packages.
+// goTest returns the stage of a `go test` with these flags and packages. It leaves `go vet` to make
+// lint, which runs all of it on all packages.
 func goTest(name string, packages []pkg, flags ...string) stage {
-	args := append([]string{"go", "test", "-count=1", "-json"}, flags...)
+	args := append([]string{"go", "test", "-count=1", "-json", "-vet=off"}, flags...)
 	s := stage{name: name, args: args, events: true}
 	filter := regexp.MustCompile("")
 	if i := slices.Index(flags, "-run"); i >= 0 {
@@ -100,14 +101,15 @@ func plan(ctx context.Context, o options, binaries string) ([][]stage, error) {
 			units = append(units, p)
 		}
 	}
+	pinned, raced := splitPins(units)
 	inModule := func(dir string, flags ...string) stage {
 		s := goTest(path.Base(dir), packages[dir], append(flags, "-timeout", o.timeout())...)
 		s.dir = dir
 		return s
 	}
 	first := []stage{
-		goTest("unit tests", units, "-p", "3", "-timeout", o.timeout()).race(),
-		goTest("pins, benchmarks", units, "-run", withoutRace, "-bench", ".", "-benchtime", "1x", "-timeout", o.timeout()),
+		goTest("unit tests", units, "-p", "3", "-bench", raced, "-benchtime", "1x", "-timeout", o.timeout()).race(),
+		goTest("pins, benchmarks", pinned, "-run", withoutRace, "-bench", ".", "-benchtime", "1x", "-timeout", o.timeout()),
 	}
 	second := []stage{
 		goTest("suites", suites, "-p", "4", "-timeout", o.timeout()),
@@ -169,11 +171,12 @@ func (o options) fuzzFlags() []string {
 
 // pkg is a package with tests.
 type pkg struct {
-	path  string
-	tests []string // top-level
+	path       string
+	tests      []string // top-level
+	benchmarks []string
 }
 
-var testFunction = regexp.MustCompile(`(?m)^func (Test[A-Z_]\w*)\(`)
+var testFunction = regexp.MustCompile(`(?m)^func ((?:Test|Benchmark)[A-Z_]\w*)\(`)
 
 // listPackages returns the packages of the module in dir that have tests, slow ones first.
 func listPackages(ctx context.Context, dir string) ([]pkg, error) {
@@ -194,7 +197,7 @@ func listPackages(ctx context.Context, dir string) ([]pkg, error) {
 			packages = append(packages, pkg{path: path})
 		}
 		p := &packages[len(packages)-1]
-		if p.tests, err = appendTests(p.tests, file); err != nil {
+		if err := p.addFile(file); err != nil {
 			return nil, err
 		}
 	}
@@ -208,16 +211,35 @@ func listPackages(ctx context.Context, dir string) ([]pkg, error) {
 	return packages, nil
 }
 
-// appendTests appends the names of the file's test functions.
-func appendTests(tests []string, file string) ([]string, error) {
+// addFile adds the names of the file's test functions and benchmarks.
+func (p *pkg) addFile(file string) error {
 	text, err := os.ReadFile(filepath.Clean(file))
 	if err != nil {
-		return nil, err
+		return err
 	}
 	for _, match := range testFunction.FindAllSubmatch(text, -1) {
-		if name := string(match[1]); name != "TestMain" {
-			tests = append(tests, name)
+		switch name := string(match[1]); {
+		case strings.HasPrefix(name, "Benchmark"):
+			p.benchmarks = append(p.benchmarks, name)
+		case name != "TestMain":
+			p.tests = append(p.tests, name)
 		}
 	}
-	return tests, nil
+	return nil
+}
+
+// splitPins returns the packages with tests that match withoutRace, and a pattern of the
+// benchmarks of all others. The first are linked a second time, without the race detector, and
+// their benchmarks run there. The other benchmarks run under it, which saves linking them.
+func splitPins(packages []pkg) (pinned []pkg, benchmarks string) {
+	pins := regexp.MustCompile(withoutRace)
+	var others []string
+	for _, p := range packages {
+		if slices.ContainsFunc(p.tests, pins.MatchString) {
+			pinned = append(pinned, p)
+			continue
+		}
+		others = append(others, p.benchmarks...)
+	}
+	return pinned, "^(" + strings.Join(others, "|") + ")$"
 }
