@@ -32,6 +32,11 @@ type checkInput struct {
 	// objects says that the Corefile comes from a ConfigMap, daemonSet that the flags come from
 	// a DaemonSet.
 	objects, daemonSet bool
+	// local says that the Corefile is this machine's, whose files are read.
+	local bool
+	// zoneWarnings are about zone files; skipped are those of another machine.
+	zoneWarnings []*config.ParseError
+	skipped      []string
 }
 
 // errors returns the errors that keep the agent from starting.
@@ -140,7 +145,7 @@ func (f *checkFlags) localInput() (*checkInput, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading the Corefile: %w", err)
 	}
-	in := &checkInput{source: path, flags: f.agentFlags}
+	in := &checkInput{source: path, flags: f.agentFlags, local: true}
 	in.parsed(config.Parse(config.Source{Path: path, Text: text, Options: opts}))
 	in.finish(*unknown && strings.Contains(string(text), clusterDNSPlaceholder))
 	return in, nil
@@ -200,6 +205,7 @@ func (f *checkFlags) lookupClusterDNS(opts *config.Options) (unknown *bool) {
 // parsed sets the result of the parser.
 func (in *checkInput) parsed(cfg *config.Config, err error) {
 	in.cfg, in.faults = cfg, config.ParseErrors(err)
+	in.checkZoneFiles()
 }
 
 // finish adds notes about what is not known.
@@ -210,7 +216,7 @@ func (in *checkInput) finish(unknownClusterDNS bool) {
 		in.notes = append(in.notes, migrate.UnknownClusterDNS)
 	}
 	if in.cfg != nil {
-		in.notes = append(in.notes, notReadNote(in.cfg.NotRead)...)
+		in.notes = append(in.notes, notReadNote(slices.Concat(in.cfg.NotRead, in.skipped))...)
 		pairs = append(pairs, resolvNames(in.cfg)...)
 	}
 	in.show = strings.NewReplacer(pairs...)

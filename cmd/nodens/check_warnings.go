@@ -19,7 +19,7 @@ func (in *checkInput) warnings() []finding {
 	for _, e := range in.cfg.Suspicious {
 		list = append(list, in.finding(e))
 	}
-	for _, e := range slices.Concat(in.healthWarnings(), in.probeWarnings(), in.reloadWarnings()) {
+	for _, e := range slices.Concat(in.zoneWarnings, in.healthWarnings(), in.probeWarnings(), in.reloadWarnings()) {
 		list = append(list, in.finding(e))
 	}
 	return list

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"iter"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"github.com/miekg/dns"
@@ -47,6 +48,26 @@ func (f ZoneFile) Records(text io.Reader) iter.Seq2[RR, error] {
 			yield(RR{}, fmt.Errorf("%w: %w", ErrZoneFile, err))
 		}
 	}
+}
+
+// ZoneFilePlace returns the path and the line that an error of [ZoneFile.Records] is about, and what is wrong there; the line
+// is 0 if it is not known.
+func ZoneFilePlace(err error) (path string, line int, text string) {
+	var at *dns.ParseError
+	if !errors.As(err, &at) {
+		return "", 0, ""
+	}
+	text = at.Error()
+	path, text, found := strings.Cut(text, ": dns: ")
+	i := strings.LastIndex(text, " at line: ")
+	if !found || i < 0 {
+		return "", 0, ""
+	}
+	number, _, _ := strings.Cut(text[i+len(" at line: "):], ":")
+	if line, err = strconv.Atoi(number); err != nil {
+		return "", 0, ""
+	}
+	return path, line, text[:i]
 }
 
 // zoneRecord packs rr into buf.

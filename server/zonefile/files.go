@@ -153,16 +153,33 @@ func (src *source) reloadZone(z *served, changed bool) {
 	}
 }
 
-// load reads z from its file. It is errSameSOA if the file's serial is *unchanged.
-func (src *source) load(z *served, unchanged *uint32) error {
-	open := files{left: maxFileSize}
-	defer open.close()
-	f, err := open.Open(src.path)
+// Check reads a zone file as [New] does, and returns why it can't be served. A missing file is [fs.ErrNotExist]; the place of
+// another error is [wire.ZoneFilePlace].
+func Check(path string, origin wire.Name) error {
+	path, err := filepath.Abs(path)
 	if err != nil {
 		return err
 	}
-	zone, err := read(wire.ZoneFile{Origin: z.origin, Path: src.path, Files: &open}, f, unchanged)
-	src.included = len(open.list) > 1
+	_, _, err = readFile(path, origin, nil)
+	return err
+}
+
+// readFile reads the zone in a file. included says that the file includes others.
+func readFile(path string, origin wire.Name, unchanged *uint32) (zone *Zone, included bool, err error) {
+	open := files{left: maxFileSize}
+	defer open.close()
+	f, err := open.Open(path)
+	if err != nil {
+		return nil, false, err
+	}
+	zone, err = read(wire.ZoneFile{Origin: origin, Path: path, Files: &open}, f, unchanged)
+	return zone, len(open.list) > 1, err
+}
+
+// load reads z from its file. It is errSameSOA if the file's serial is *unchanged.
+func (src *source) load(z *served, unchanged *uint32) error {
+	zone, included, err := readFile(src.path, z.origin, unchanged)
+	src.included = included
 	if err != nil {
 		return err
 	}
