@@ -16,6 +16,12 @@ import (
 // command leaves a binary as it is if nothing has changed.
 func (r *runner) link(ctx context.Context, dir string) (string, error) {
 	name := strings.ReplaceAll(strings.TrimPrefix(dir, "./"), "/", "-") + ".test"
+	args := []string{"test", "-c", "-vet=off", "-trimpath", "-ldflags=-w"}
+	if r.unguided {
+		name = "unguided-" + name
+	} else {
+		args = append(args, "-fuzz", ".")
+	}
 	cache, err := toolcache.Open()
 	if err != nil {
 		return "", err
@@ -31,7 +37,7 @@ func (r *runner) link(ctx context.Context, dir string) (string, error) {
 	}
 	defer unlock()
 	to := filepath.Join(r.bin, name)
-	cmd := exec.CommandContext(ctx, "go", "test", "-c", "-fuzz", ".", "-trimpath", "-vet=off", "-ldflags=-w", "-o", kept, dir)
+	cmd := exec.CommandContext(ctx, "go", append(args, "-o", kept, dir)...)
 	cmd.Dir, cmd.Env = r.root, append(os.Environ(), "CGO_ENABLED=0") // as the other tests, to share the build cache
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("linking the fuzzers of %s: %w\n%s", dir, err, out)

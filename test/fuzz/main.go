@@ -35,7 +35,7 @@ func main() {
 // settings are the command's flags.
 type settings struct {
 	fuzzer, pkg, time, events string
-	all, fresh                bool
+	all, fresh, unguided      bool
 }
 
 func run(ctx context.Context, args []string, out, problems io.Writer) error {
@@ -51,7 +51,7 @@ func run(ctx context.Context, args []string, out, problems io.Writer) error {
 	if err != nil {
 		return err
 	}
-	r := &runner{root: root, time: s.time, fresh: s.fresh, out: out, problems: problems}
+	r := &runner{root: root, time: s.time, fresh: s.fresh, unguided: s.unguided, out: out, problems: problems}
 	switch {
 	case s.all:
 		return r.runAll(ctx, all, s.events)
@@ -76,6 +76,7 @@ func (s *settings) parse(args []string, problems io.Writer) error {
 	flags.StringVar(&s.time, "time", "1m", "for how `long` each fuzzer runs: a duration, or a number of inputs such as 500x")
 	flags.BoolVar(&s.all, "all", false, "run all fuzzers")
 	flags.BoolVar(&s.fresh, "fresh", false, "neither start with the inputs that earlier runs found, nor keep new ones")
+	flags.BoolVar(&s.unguided, "unguided", false, "change inputs at random, without compiling packages to count what they reach")
 	flags.StringVar(&s.events, "events", "", "with -all: write the results to a `file`, as events of go test -json")
 	if err := flags.Parse(args); err != nil {
 		return err

@@ -22,7 +22,9 @@ type runner struct {
 	root  string
 	time  string // for -fuzztime
 	fresh bool   // the inputs that fuzzers find are of no other run
-	out   io.Writer
+	// unguided leaves out the counters that tell the engine which inputs reach new code.
+	unguided bool
+	out      io.Writer
 	// problems is where failures go when many fuzzers run.
 	problems io.Writer
 

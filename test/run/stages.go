@@ -161,12 +161,13 @@ func (o options) timeout() string {
 
 // fuzzFlags says how many inputs each fuzzer tries. It is a count, because a fuzzer that
 // reaches a time limit at the wrong moment reports a failure. The long form starts with what
-// earlier runs found.
+// earlier runs found. 500 inputs are too few for guidance, which needs every package compiled
+// once more.
 func (o options) fuzzFlags() []string {
 	if o.soak {
 		return []string{"-time", "50000x"}
 	}
-	return []string{"-time", "500x", "-fresh"}
+	return []string{"-time", "500x", "-fresh", "-unguided"}
 }
 
 // pkg is a package with tests.
