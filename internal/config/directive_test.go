@@ -99,6 +99,11 @@ func TestDirectives(t *testing.T) {
 
 		{"default", "loadbalance", "loadbalance", &Loadbalance{}},
 		{"round_robin", "loadbalance", "loadbalance round_robin", &Loadbalance{}},
+		{"weighted", "loadbalance", "loadbalance weighted a/weights", &Loadbalance{Weights: "a/weights", Reload: 30 * time.Second}},
+		{"weighted with options", "loadbalance", "loadbalance weighted /weights {\nreload 0s\nprefer ::ffff/32\n}", &Loadbalance{Weights: "/weights", Prefer: nets("::/32")}},
+		{"prefer", "loadbalance", "loadbalance {\nprefer 10.1.2.3/8 fd00::1/8\nprefer 192.0.2.1/32\n}", &Loadbalance{
+			Prefer: nets("10.0.0.0/8", "fd00::/8", "192.0.2.1/32"),
+		}},
 		{"default", "loop", "loop", &Loop{}},
 
 		{"default", "file", "file db", &ZoneFile{Path: "db", Zones: zone, Reload: time.Minute}},
@@ -240,7 +245,7 @@ func TestDirectives(t *testing.T) {
 		{"an own address, other port", "forward", "forward . 169.254.20.10:54", forward(func(f *Forward) { f.To = targets("169.254.20.10:54") })},
 	} {
 		t.Run(tt.directive+"/"+tt.name, func(t *testing.T) {
-			if diff := cmp.Diff(tt.want, one(t, tt.directive, tt.text), equal); diff != "" {
+			if diff := cmp.Diff(tt.want, one(t, tt.directive, tt.text), equal, samePrefix()); diff != "" {
 				t.Errorf("%s (-want +got):\n%s", tt.text, diff)
 			}
 		})

@@ -1,22 +1,70 @@
 package config
 
-// Loadbalance is `loadbalance [round_robin]`: addresses are shuffled.
-type Loadbalance struct{}
+import (
+	"net/netip"
+	"time"
+)
+
+// Loadbalance is `loadbalance [round_robin|weighted WEIGHTFILE] { reload DURATION; prefer CIDR… }`.
+type Loadbalance struct {
+	// Weights is the path of the file with the weights, "" for round_robin: addresses are shuffled.
+	Weights string
+	// Reload is the time between two checks of the file; 0 is never.
+	Reload time.Duration
+	// Prefer are the networks whose addresses come first, in this order.
+	Prefer []netip.Prefix
+}
+
+const (
+	loadbalanceUsage = "loadbalance [round_robin|weighted WEIGHTFILE]"
+	// maxPreferred bounds the networks of `prefer`; each address of an answer is compared with all of them.
+	maxPreferred = 64
+)
 
 func (l *Loadbalance) parse(p *parser, s statement) {
 	if args := s.args(); len(args) > 0 {
 		switch args[0].text {
 		case "round_robin":
-			p.count(s, 0, 1, "loadbalance [round_robin]")
+			p.count(s, 0, 1, loadbalanceUsage)
 		case "weighted":
-			f := p.errorf(args[0], `CoreDNS has the policy "weighted", this version of nodens doesn't: use round_robin`)
-			f.Allowed = []string{"round_robin"}
-			return // its options would be reported once more
+			l.weighted(p, s)
 		default:
-			p.unknown(args[0], "policy", []string{"round_robin"})
+			p.unknown(args[0], "policy", []string{"round_robin", "weighted"})
 		}
 	}
 	p.body(s, options{
-		"prefer": replacedBy("addresses are put in random order; take the line out"),
+		"reload": {usage: "reload DURATION", least: 1, most: 1, set: func(args []token) {
+			l.Reload, _ = p.duration(args[0], 0, longest)
+			if len(s.args()) == 0 || s.args()[0].text != "weighted" {
+				p.errorf(args[0], "only a file of weights is read again; write: loadbalance weighted WEIGHTFILE, or take the line out")
+			}
+		}},
+		"prefer": {usage: "prefer CIDR…", least: 1, most: -1, set: func(args []token) { l.prefer(p, args) }},
 	})
+}
+
+// weighted parses the arguments of the policy weighted.
+func (l *Loadbalance) weighted(p *parser, s statement) {
+	l.Reload = 30 * time.Second
+	if !p.count(s, 2, 2, "loadbalance weighted WEIGHTFILE") {
+		return
+	}
+	if l.Weights = p.path(s.args()[1].text); l.Weights == "" {
+		p.errorf(s.name(), "the file's name is empty; is an environment variable unset?")
+	}
+}
+
+// prefer parses the networks of a line.
+func (l *Loadbalance) prefer(p *parser, args []token) {
+	for _, w := range args {
+		prefix, err := netip.ParsePrefix(w.text)
+		if err != nil {
+			p.errorf(w, "%q is no network such as 10.0.0.0/8 or 2001:db8::/32", w.text)
+			continue
+		}
+		l.Prefer = append(l.Prefer, prefix.Masked())
+	}
+	if len(l.Prefer) > maxPreferred {
+		p.errorf(args[0], "prefer has %d networks; allowed: up to %d", len(l.Prefer), maxPreferred)
+	}
 }

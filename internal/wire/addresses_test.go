@@ -142,3 +142,37 @@ func BenchmarkAddAddrs(b *testing.B) {
 		})
 	}
 }
+
+// TestAddressList: the addresses that may change places, and what becomes of the message when they do.
+func TestAddressList(t *testing.T) {
+	q := stubQuery(t, "wWw.Example.", dns.TypeA, func(*dns.Msg) {})
+	var r Reply
+	var l AddressList
+	var name [MaxName]byte
+	r.Start(nil, q)
+	if l.Read(&r); l.Len() != 0 || l.Owner(&name) != nil {
+		t.Errorf("%d addresses of an empty reply, of %x", l.Len(), l.Owner(&name))
+	}
+	for i := range 3 {
+		r.Add(Answer, AtQuestion, TypeA, uint32(10+i), []byte{192, 0, 2, byte(i)})
+	}
+	if l.Read(&r); l.Len() != 3 || l.Addr(2).String() != "192.0.2.2" || Name(l.Owner(&name)).String() != "www.example." {
+		t.Fatalf("%d addresses of %s, the last is %s", l.Len(), Name(l.Owner(&name)), l.Addr(2))
+	}
+	l.Sort([]uint8{1, 1, 0})
+	l.Swap(1, 1)
+	var got []string
+	for _, rr := range unpacked(t, bytes.Clone(r.Finish(MaxMessage))).Answer {
+		got = append(got, fmt.Sprint(rr.Header().Ttl, " ", rr.(*dns.A).A))
+	}
+	if diff := cmp.Diff([]string{"12 192.0.2.2", "10 192.0.2.0", "11 192.0.2.1"}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	r.Start(nil, q)
+	for i := range MaxShuffled + 2 {
+		r.Add(Answer, AtQuestion, TypeA, 1, []byte{192, 0, byte(i >> 8), byte(i)})
+	}
+	if l.Read(&r); l.Len() != MaxShuffled {
+		t.Errorf("%d addresses, at most %d may change places", l.Len(), MaxShuffled)
+	}
+}

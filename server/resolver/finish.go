@@ -68,8 +68,18 @@ func (z *Zone) shape(r *Request) {
 	if z.Header != nil && r.resolved() {
 		r.reply.ChangeFlags(z.Header.Response.Set, z.Header.Response.Clear)
 	}
-	if z.Shuffle && !r.ordered && r.reply.Rcode() == wire.NoError {
+	if r.reply.Rcode() == wire.NoError {
+		z.order(r)
+	}
+}
+
+// order puts the addresses of r's reply in order.
+func (z *Zone) order(r *Request) {
+	if z.Shuffle && !r.ordered {
 		r.reply.Shuffle()
+	}
+	if z.Balance != nil {
+		z.Balance.Order(&r.reply, r.ordered)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/epoch"
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/kubernetes"
+	"github.com/nodens-dns/nodens/server/balance"
 	"github.com/nodens-dns/nodens/server/hosts"
 	"github.com/nodens-dns/nodens/server/rewrite"
 	"github.com/nodens-dns/nodens/server/template"
@@ -75,6 +76,8 @@ type Zone struct {
 	Bufsize uint16
 	// Shuffle puts the addresses of an answer in random order.
 	Shuffle bool
+	// Balance puts addresses in the order of weights or preferred networks, after Shuffle; nil: none.
+	Balance *balance.Balancer
 	// Ordered says that Cluster orders its answers. Shuffle leaves these as they are.
 	Ordered bool
 	// Minimal removes authority and additional records from positive answers.

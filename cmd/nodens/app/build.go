@@ -13,6 +13,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/ratelimit"
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/kubernetes"
+	"github.com/nodens-dns/nodens/server/balance"
 	"github.com/nodens-dns/nodens/server/hosts"
 	"github.com/nodens-dns/nodens/server/resolver"
 	"github.com/nodens-dns/nodens/server/rewrite"
@@ -32,6 +33,7 @@ type blockParts struct {
 	errors   *resolver.ErrorLog
 	hosts    *hosts.Table
 	file     *zonefile.Table
+	balance  *balance.Balancer // nil if addresses are only shuffled
 	// auto has the zones of a directory, secondary those of primary servers.
 	auto, secondary *zonefile.Table
 	// These lead from the tables to transfer.
@@ -134,11 +136,10 @@ func (a *builder) buildBlock(g *generation, p *blockParts, old *generation) erro
 	b := p.block
 	p.policies, p.errors = newPolicies(b, a.opts.Build.Version), a.errorLog(b)
 	a.limiters.add(p)
-	if err := a.addHosts(p); err != nil {
-		return err
-	}
-	if err := a.addFile(p); err != nil {
-		return err
+	for _, add := range []func(*blockParts) error{a.addHosts, a.addFile, a.addBalance} {
+		if err := add(p); err != nil {
+			return err
+		}
 	}
 	a.addTransfer(p)
 	a.addZones(p)
@@ -203,6 +204,18 @@ func (a *builder) addTransfer(p *blockParts) {
 	if p.block.Transfer != nil && p.transfer == nil {
 		p.transfer = transfer.New(p.block.Transfer, a.transfers)
 	}
+}
+
+// addBalance adds what orders addresses, unless p reuses one.
+func (a *builder) addBalance(p *blockParts) (err error) {
+	l := p.block.Loadbalance
+	if p.balance != nil || l == nil || l.Weights == "" && len(l.Prefer) == 0 {
+		return nil
+	}
+	if p.balance, err = balance.New(l, balance.Options{Logger: a.log.With("part", "loadbalance")}); err != nil {
+		return fmt.Errorf("line %d, loadbalance: %w", p.block.Line, err)
+	}
+	return nil
 }
 
 // addClusterZone adds the parts that answer from a view.

@@ -154,6 +154,9 @@ func (p *blockParts) start(old *generation, launch func(part any, run func(conte
 			launch(zones, zones.Run)
 		}
 	}
+	if p.balance != nil && !old.owns(p.balance) {
+		launch(p.balance, p.balance.Run)
+	}
 }
 
 // owns reports whether part is in use in g. A nil generation owns nothing.
@@ -162,7 +165,7 @@ func (g *generation) owns(part any) bool {
 		return false
 	}
 	return isValue(part, g.views) || isValue(part, g.taps) || isValue(part, g.exporters) || slices.ContainsFunc(g.blocks, func(p *blockParts) bool {
-		return part == any(p.hosts) || p.hasZones(part) || part == any(p.transfer) || part == any(p.cache) || p.hasLoop(part) ||
+		return part == any(p.hosts) || p.hasZones(part) || part == any(p.balance) || part == any(p.transfer) || part == any(p.cache) || p.hasLoop(part) ||
 			slices.ContainsFunc(p.pools, func(u *upstream.Pool) bool { return part == any(u) })
 	})
 }

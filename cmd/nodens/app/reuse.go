@@ -27,7 +27,7 @@ type partKey struct {
 }
 
 // partKeys are the keys of a block's parts.
-type partKeys struct{ hosts, file, auto, secondary, transfer, pools, cache, limit partKey }
+type partKeys struct{ hosts, file, auto, secondary, transfer, balance, pools, cache, limit partKey }
 
 // upstreamContent is what the pools of a block are made of.
 type upstreamContent struct {
@@ -67,6 +67,9 @@ func newPartKeys(cfg *config.Config, b *config.Block, view string) (keys partKey
 	}
 	if b.Transfer != nil {
 		keys.transfer = partKey{*b.Transfer, place}
+	}
+	if b.Loadbalance != nil {
+		keys.balance = partKey{*b.Loadbalance, place}
 	}
 	if b.ClientLimit != nil {
 		settings := *b.ClientLimit
@@ -156,6 +159,7 @@ func (g *generation) reuseParts(old *generation) {
 		to.secondary, to.secondaryChanged = from.secondary, from.secondaryChanged
 	})
 	reuse(func(k partKeys) partKey { return k.transfer }, func(to, from *blockParts) { to.transfer = from.transfer })
+	reuse(func(k partKeys) partKey { return k.balance }, func(to, from *blockParts) { to.balance = from.balance })
 	reuse(func(k partKeys) partKey { return k.pools }, func(to, from *blockParts) {
 		to.pools, to.previousLoops = from.pools, from.loops
 	})

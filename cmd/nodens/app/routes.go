@@ -60,7 +60,7 @@ func (p *blockParts) newZone(name wire.Name) *resolver.Zone {
 	b := p.block
 	z := &resolver.Zone{
 		Name: name, Line: b.Line, Hosts: p.hosts, File: p.file, Auto: p.auto, Secondary: p.secondary, Autopath: p.autopath, Cache: p.cache, Forward: p.pools,
-		Loop: p.loops[name], Shuffle: b.Loadbalance != nil,
+		Loop: p.loops[name], Shuffle: b.Loadbalance != nil && b.Loadbalance.Weights == "", Balance: p.balance,
 	}
 	p.setPolicies(z)
 	if p.cluster != nil {
