@@ -6,6 +6,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodens-dns/nodens/cache"
+	"github.com/nodens-dns/nodens/server/balance"
 	"github.com/nodens-dns/nodens/server/hosts"
 	"github.com/nodens-dns/nodens/server/resolver"
 	"github.com/nodens-dns/nodens/server/rewrite"
@@ -19,7 +20,7 @@ func TestNeedsAgent(t *testing.T) {
 		"acl": {ACL: new(resolver.ACL)}, "client_limit": {Limit: new(resolver.ClientLimit)}, "dns64": {DNS64: new(resolver.DNS64)}, "rewrite": {Rewrite: new(rewrite.Rules)},
 		"template": {Template: new(template.Templates)}, "autopath": {Autopath: new(resolver.Autopath)}, "hosts": {Hosts: new(hosts.Table)},
 		"k8s_external": {External: new(noExternal)}, "log": {Log: &resolver.QueryLog{Rules: []resolver.LogRule{{}, {EveryQuery: true}}}}, "dnstap": {Taps: make([]resolver.Tap, 1)},
-		"file": {File: zoneFile(t, true)},
+		"file": {File: zoneFile(t, true)}, "loadbalance": {Balance: new(balance.Balancer)},
 	} {
 		if got := z.NeedsAgent(); !cmp.Equal(got, []string{name}) {
 			t.Errorf("with %s, %q need the agent", name, got)
