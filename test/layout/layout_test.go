@@ -65,7 +65,7 @@ func within(dir string, roots ...string) bool {
 // import besides internal. The longest directory counts. The query path is a straight
 // line, so no entry leads back up: what is not listed imports internal only.
 var allowed = map[string][]string{
-	"cmd/nodens":           {"cmd/nodens/advice", "cmd/nodens/app", "cmd/nodens/kubectl", "cmd/nodens/options", "cmd/nodens/migrate", "daemonset", "netsetup"},
+	"cmd/nodens":           {"cmd/nodens/advice", "cmd/nodens/app", "cmd/nodens/kubectl", "cmd/nodens/options", "cmd/nodens/migrate", "daemonset", "netsetup", "server/zonefile"},
 	"cmd/nodens/app":       {"cmd/nodens/app/page", "cmd/nodens/options", "server", "kubernetes", "cache", "upstream", "netsetup"},
 	"cmd/nodens/app/page":  {},
 	"cmd/nodens/advice":    {},
