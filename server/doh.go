@@ -71,6 +71,9 @@ func (h *dohHandler) serve(e *streamQuery, w http.ResponseWriter, r *http.Reques
 	case e.x.OverLimit():
 		h.writeError(w, http.StatusTooManyRequests)
 		return
+	case !e.beginReply():
+		h.writeError(w, http.StatusServiceUnavailable)
+		return
 	}
 	h.statuses.add(http.StatusOK)
 	if writeReply(w, msg) != nil {
@@ -160,7 +163,14 @@ func writeReply(w http.ResponseWriter, msg []byte) error {
 // writeError replies with an HTTP status.
 func (h *dohHandler) writeError(w http.ResponseWriter, status int) {
 	h.statuses.add(status)
-	http.Error(w, http.StatusText(status), status)
+	writeHTTPStatus(w, status)
+}
+
+// writeHTTPStatus replies without a body: over HTTP/2 a client may refuse to receive one, and a header it
+// may not (RFC 9113, 5.2.1).
+func writeHTTPStatus(w http.ResponseWriter, status int) {
+	w.Header().Set("Content-Length", "0")
+	w.WriteHeader(status)
 }
 
 // countedStatuses lists every HTTP status that the server replies with.

@@ -11,6 +11,7 @@ import (
 	"github.com/quic-go/quic-go"
 
 	"github.com/nodens-dns/nodens/internal/clock"
+	"github.com/nodens-dns/nodens/internal/share"
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/server/resolver"
 )
@@ -47,12 +48,18 @@ func (c *quicConn) answer(str *quic.Stream, e *streamQuery) {
 		return
 	}
 	_ = str.SetWriteDeadline(time.Now().Add(t.write))
-	_, err = str.Write(frame)
+	err = share.ErrEvicted
+	if e.beginReply() {
+		_, err = str.Write(frame)
+	}
 	switch {
 	case err == nil:
 		_ = str.Close()
 		c.q.count(quicNoError)
 		e.keepBuffers(buf, frame)
+	case e.inFlight.Err() != nil:
+		c.q.count(quicExcessiveLoad)
+		c.cancel(str, quicExcessiveLoad)
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		s.cut.Add(1)
 		c.fail(quicExcessiveLoad)

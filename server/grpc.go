@@ -22,7 +22,7 @@ func (g grpcHandler) admit(w http.ResponseWriter, r *http.Request, client netip.
 	kind, _, _ := strings.Cut(r.Header.Get("Content-Type"), ";")
 	switch {
 	case r.Method != http.MethodPost || kind != grpcframe.ContentType && !strings.HasPrefix(kind, grpcframe.ContentType+"+"):
-		http.Error(w, http.StatusText(http.StatusUnsupportedMediaType), http.StatusUnsupportedMediaType)
+		writeHTTPStatus(w, http.StatusUnsupportedMediaType)
 	case r.URL.Path != grpcframe.Path:
 		writeStatus(w, grpcframe.Unimplemented, "the only method is "+grpcframe.Path)
 	case g.l.overLimit(client, stripe):
@@ -66,6 +66,10 @@ func (g grpcHandler) serve(e *streamQuery, w http.ResponseWriter, r *http.Reques
 		return
 	case e.x.OverLimit():
 		writeStatus(w, grpcframe.ResourceExhausted, "too many queries of this client")
+		return
+	}
+	if !e.beginReply() {
+		writeStatus(w, grpcframe.Unavailable, "too many queries are in flight")
 		return
 	}
 	if writeMessage(w, msg) == nil {

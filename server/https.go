@@ -125,7 +125,8 @@ func (h *httpsServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !h.protocol.admit(w, r, v.client, v.stripe) {
 		return
 	}
-	e := h.s.newStreamQuery(http.NewResponseController(w))
+	control := http.NewResponseController(w)
+	e := h.s.newStreamQuery(control)
 	e.x.Proto, e.x.Client, e.x.Stripe = resolver.TCP, v.client, v.stripe
 	if !h.requests.begin(&v.connActivity, e) {
 		h.protocol.reject(w, e, shedCapacity)
@@ -136,6 +137,11 @@ func (h *httpsServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer h.requests.end(&v.connActivity, e)
 	defer h.s.recoverRequest(w, h.protocol)
 	h.protocol.serve(e, w, r)
+	if r.ProtoMajor == 2 && e.replying.Load() {
+		// Otherwise net/http would write it after the end of this method, and wait without a place
+		// for a client that doesn't allow it (RFC 9113, 5.2).
+		_ = control.Flush()
+	}
 }
 
 // recoverRequest handles panics outside of the query path, which handles its own.

@@ -161,11 +161,11 @@ func (c *quicConn) close(reason quicError) {
 
 // http3Stream is a stream that reading HTTP can't be interrupted in. The loss of its place resets
 // it.
-type http3Stream struct{ str *quic.Stream }
+type http3Stream struct{ *quic.Stream }
 
 // SetReadDeadline resets the stream. Only [streamQuery.abort] calls it, with a time in the past.
 func (s http3Stream) SetReadDeadline(time.Time) error {
-	s.str.CancelWrite(quic.StreamErrorCode(http3.ErrCodeExcessiveLoad))
-	s.str.CancelRead(quic.StreamErrorCode(http3.ErrCodeExcessiveLoad))
+	s.CancelWrite(quic.StreamErrorCode(http3.ErrCodeExcessiveLoad))
+	s.CancelRead(quic.StreamErrorCode(http3.ErrCodeExcessiveLoad))
 	return nil
 }

@@ -2,6 +2,7 @@ package server
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nodens-dns/nodens/internal/clock"
@@ -21,12 +22,16 @@ type streamQuery struct {
 	// those that wait.
 	inFlight, waiting share.Place
 	s                 *Server
-	stream            readDeadliner // of which the query is still to be read
+	stream            deadliner
+	replying          atomic.Bool // the reply is being written
 	reusable          bool
 }
 
-// readDeadliner is a stream whose reader a deadline ends.
-type readDeadliner interface{ SetReadDeadline(t time.Time) error }
+// deadliner is a stream whose reader and writer deadlines end.
+type deadliner interface {
+	SetReadDeadline(t time.Time) error
+	SetWriteDeadline(t time.Time) error
+}
 
 var streamQueries = sync.Pool{New: func() any {
 	e := &streamQuery{in: make([]byte, 0, maxUDPQuery), out: make([]byte, 0, replyBuffer)}
@@ -35,9 +40,10 @@ var streamQueries = sync.Pool{New: func() any {
 }}
 
 // newStreamQuery returns a streamQuery for stream. The caller releases it.
-func (s *Server) newStreamQuery(stream readDeadliner) *streamQuery {
+func (s *Server) newStreamQuery(stream deadliner) *streamQuery {
 	e := streamQueries.Get().(*streamQuery)
 	e.s, e.stream, e.reusable = s, stream, false
+	e.replying.Store(false)
 	return e
 }
 
@@ -56,8 +62,19 @@ func (e *streamQuery) keepBuffers(packet, msg []byte) {
 	e.in, e.out, e.reusable = reuseBuffer(e.in, packet), reuseBuffer(e.out, msg), true
 }
 
-// abort ends the stream, which has lost its place, whether it is read or its query waits.
+// beginReply notes that the reply is going to be written; false if e has lost its place. A client that
+// doesn't read its reply loses the place only if another one needs it.
+func (e *streamQuery) beginReply() bool {
+	e.replying.Store(true)
+	return e.inFlight.Err() == nil
+}
+
+// abort ends the stream, which has lost its place, whether it is read, its query waits or its reply is written.
 func (e *streamQuery) abort() {
+	if e.replying.Load() {
+		_ = e.stream.SetWriteDeadline(past)
+		return
+	}
 	_ = e.stream.SetReadDeadline(past)
 	e.s.waiting.Revoke(&e.waiting)
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/test/grpcpeer"
 	"github.com/nodens-dns/nodens/test/resolvertest"
 )
 
@@ -26,6 +27,14 @@ func askOnce(t testing.TB, via config.Transport, addr netip.AddrPort, cfg *tls.C
 	switch {
 	case via == config.DNSOverHTTPS:
 		return askOnceHTTPS(t, addr, cfg)
+	case via == config.DNSOverGRPC:
+		c := grpcpeer.Dial(t, addr, cfg)
+		defer c.Close()
+		m, err := askGRPC(c, question("by.hand.", dns.TypeA))
+		if err == nil && len(m.Answer) != 1 {
+			err = fmt.Errorf("not the answer: %v", m)
+		}
+		return err
 	case via.OverQUIC():
 		return exchangeOnce(t, "by.hand.", via, addr, cfg)
 	}
