@@ -276,6 +276,9 @@ func (p *Pool) ExchangeFrom(ctx context.Context, q *wire.Query, from From) (wire
 	return answer, nil
 }
 
+// GRPC reports whether p is the pool of a directive grpc.
+func (p *Pool) GRPC() bool { return p.cfg.GRPC }
+
 // goesToNext reports whether answer makes the query go to the next forward directive.
 func (p *Pool) goesToNext(answer wire.Response) bool {
 	return p.cfg.NextOnNodata && answer.Rcode == wire.NoError && answer.Answers == 0 || slices.Contains(p.cfg.NextOn, answer.Rcode)

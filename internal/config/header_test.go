@@ -1,15 +1,18 @@
 package config_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/wire"
+	"github.com/nodens-dns/nodens/test/ca"
 )
 
 // block parses a block of directives.
@@ -67,5 +70,27 @@ func TestRoot(t *testing.T) {
 	}
 	if _, _, err := block("root " + file); err == nil || !strings.Contains(err.Error(), "is a file") {
 		t.Errorf("a file: %v", err)
+	}
+}
+
+// TestRootOfCertificates: the directives whose certificates CoreDNS looks for below `root`. Those of dnstap
+// are not.
+func TestRootOfCertificates(t *testing.T) {
+	dir := t.TempDir()
+	authority := ca.ForTest(t)
+	authority.ServerFiles(t, dir, "a", time.Now().Add(time.Hour))
+	authority.RootFile(t, dir)
+	for text, want := range map[string]string{
+		"grpc . 192.0.2.1 {\ntls cert.pem key.pem ca.pem\n}":               "",
+		"grpc . 192.0.2.1 {\ntls other.pem\n}":                             `can't read "` + dir + `/other.pem"`,
+		"forward . tls://192.0.2.1 {\ntls ca.pem\n}":                       "",
+		"tls cert.pem key.pem ca.pem":                                      "",
+		"dnstap listen tls://:6000 {\ntls cert.pem key.pem\n}":             "there is no file cert.pem",
+		"dnstap listen tls://:6000 {\ntls " + dir + "/cert.pem key.pem\n}": "there is no file key.pem",
+	} {
+		_, _, err := block("root " + dir + "\n" + text)
+		if got := fmt.Sprint(err); want == "" && err != nil || !strings.Contains(got, want) {
+			t.Errorf("%q: %v, want %q", text, err, want)
+		}
 	}
 }

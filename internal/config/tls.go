@@ -42,12 +42,11 @@ func (x *TLSServer) parse(p *parser, s statement) {
 		}},
 		"keylog": replacedBy("it writes no keys to a file, with which all could be read; take the line out"),
 	})
-	x.read(p, s.args())
+	x.read(p, p.paths(s.args()))
 }
 
 // read reads the paths CERT KEY [CA] and checks the files.
 func (x *TLSServer) read(p *parser, args []token) {
-	args = p.paths(args)
 	x.Cert, x.Key = args[0].text, args[1].text
 	if len(args) == 3 {
 		x.CA = args[2].text

@@ -124,7 +124,7 @@ func (r *Request) explain(o Outcome) *Explanation {
 		return e
 	}
 	if o == Forward {
-		r.source = fromForward
+		r.source = r.upstreamSource()
 	}
 	e.Source, e.Waits = sourceNames[r.source], WaitUpstream
 	if t.view {

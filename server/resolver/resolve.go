@@ -194,7 +194,7 @@ func (r *Request) Forward() {
 	}
 	exchange := z.Loop.guard(r.pool, asker(r.pool, r.Proto, from))
 	began := clock.Now()
-	r.source = fromForward
+	r.source = r.upstreamSource()
 	var hit bool
 	if z.caches(q) {
 		if hit, r.err = z.Cache.Fetch(r.ctx, q, &r.reply, exchange); hit {
@@ -222,6 +222,14 @@ func (r *Request) Forward() {
 	}
 }
 
+// upstreamSource returns the directive whose upstreams answer r.
+func (r *Request) upstreamSource() source {
+	if r.pool != nil && r.pool.GRPC() {
+		return fromGRPC
+	}
+	return fromForward
+}
+
 // finishForward turns [Forward] into [Answered] for a caller that has something left to do
 // with the reply. Without permission to wait it is [WouldWait].
 func (r *Request) finishForward(o Outcome) Outcome {
@@ -229,7 +237,7 @@ func (r *Request) finishForward(o Outcome) Outcome {
 		return o
 	}
 	if !r.mayWait() {
-		r.source = fromForward // what it will be
+		r.source = r.upstreamSource() // what it will be
 		return WouldWait
 	}
 	r.Forward()

@@ -33,11 +33,12 @@ const (
 	fromAuto
 	fromSecondary
 	fromTransfer
+	fromGRPC
 	sources
 )
 
 // sourceNames are the values of the plugin label: CoreDNS's names, and client_limit.
-var sourceNames = [sources]string{"", "hosts", "k8s_external", "kubernetes", "cache", "forward", "autopath", "local", "any", "acl", "dns64", "whoami", "template", "client_limit", "chaos", "file", "auto", "secondary", "transfer"}
+var sourceNames = [sources]string{"", "hosts", "k8s_external", "kubernetes", "cache", "forward", "autopath", "local", "any", "acl", "dns64", "whoami", "template", "client_limit", "chaos", "file", "auto", "secondary", "transfer", "grpc"}
 
 // Stats counts the queries of one zone on one address. Each reader has a stripe of counters
 // with a lock that only a scrape contends for, so counting takes no label lookup and no atomic
@@ -183,7 +184,7 @@ func (s *Stats) Totals() Totals {
 				continue
 			}
 			sum.Hits += c.responses[rcode][fromCache]
-			sum.Lookups += c.responses[rcode][fromCache] + c.responses[rcode][fromForward]
+			sum.Lookups += c.responses[rcode][fromCache] + c.responses[rcode][fromForward] + c.responses[rcode][fromGRPC]
 		}
 		sum.Duration = sum.Duration.Add(c.duration.Read(nanoseconds))
 	})

@@ -42,6 +42,7 @@ func (sum *Sums) addResponses(rcode wire.Rcode, bySource *[sources]uint64) {
 	}
 	sum.Cluster += bySource[fromCluster]
 	sum.Cache += bySource[fromCache]
-	sum.Upstream += bySource[fromForward]
-	sum.Others += all - bySource[fromCluster] - bySource[fromCache] - bySource[fromForward]
+	upstream := bySource[fromForward] + bySource[fromGRPC]
+	sum.Upstream += upstream
+	sum.Others += all - bySource[fromCluster] - bySource[fromCache] - upstream
 }

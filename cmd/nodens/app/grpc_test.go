@@ -59,6 +59,11 @@ func TestGRPCUpstream(t *testing.T) {
 			t.Errorf("the metrics have no %s", want)
 		}
 	}
+	for _, plugin := range []string{"grpc", "cache"} { // a miss and a hit
+		if want := `coredns_dns_responses_total{plugin="` + plugin + `",rcode="NOERROR",`; !strings.Contains(text, want) {
+			t.Errorf("the metrics have no %s", want)
+		}
+	}
 	if !strings.Contains(text, `coredns_plugin_enabled{name="grpc",`) {
 		t.Error("grpc is not listed as a directive of the block")
 	}
