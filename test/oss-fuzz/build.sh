@@ -48,6 +48,7 @@ kubernetes/reflector FuzzStream
 netsetup FuzzMonitorMessages
 netsetup FuzzParseConntrack
 netsetup FuzzRoutes
+server/balance FuzzWeights
 server/dnstap FuzzControl
 server/hosts FuzzLines
 server/resolver FuzzFormat
