@@ -84,17 +84,18 @@ func TestPerQuery(t *testing.T) {
 	}
 }
 
-// TestPaths runs the agent of this tree.
+// TestPaths runs the agent of this tree. It takes part in the long form only: the agent with coverage counters, which no other
+// test needs, costs 40 seconds of CPU time, and the result are figures about the source.
 func TestPaths(t *testing.T) {
-	if testing.Short() {
-		t.Skip("builds and profiles the agent: skipped under -short")
+	if !soak.Enabled() {
+		t.Skip("builds the agent twice: make soak runs it")
 	}
 	root := filepath.Join("..", "..")
 	s, err := readSource(root)
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := measurePaths(t.Context(), root, s, soak.Choose(1, profileSeconds))
+	p, err := measurePaths(t.Context(), root, s, profileSeconds)
 	if err != nil {
 		t.Fatal(err)
 	}
