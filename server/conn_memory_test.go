@@ -19,15 +19,20 @@ import (
 
 	"github.com/miekg/dns"
 	"github.com/quic-go/quic-go"
+	"google.golang.org/grpc"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/test/grpcpeer"
 	"github.com/nodens-dns/nodens/test/soak"
 )
 
 // memoryTransports are the transports whose connections are measured.
 var memoryTransports = map[string]config.Transport{
-	"tls": config.DNSOverTLS, "https": config.DNSOverHTTPS, "quic": config.DNSOverQUIC, "https3": config.DNSOverHTTP3,
+	"tls": config.DNSOverTLS, "https": config.DNSOverHTTPS, "grpc": config.DNSOverGRPC, "quic": config.DNSOverQUIC, "https3": config.DNSOverHTTP3,
 }
+
+// manifestMemory is the memory limit of daemonset/base/nodens.yaml in KiB.
+const manifestMemory = 256 << 10
 
 // connMemoryEnv names the transport in the environment of the process that is measured.
 const connMemoryEnv = "NODENS_TEST_CONN_MEMORY"
@@ -129,6 +134,9 @@ func measureConns(b *testing.B, name string, via config.Transport) {
 	if open != conns {
 		b.Errorf("%d connections are open, want %d", open, conns)
 	}
+	if after > manifestMemory {
+		b.Errorf("%d KiB are resident, the manifest allows %d", after, manifestMemory)
+	}
 	b.ReportMetric(float64(after-before)/float64(conns-1), "KiB/conn")
 	b.ReportMetric(float64(after)/1024, "MiB-RSS")
 }
@@ -153,6 +161,13 @@ func holdConn(b *testing.B, via config.Transport, addr netip.AddrPort, cfg *tls.
 		return err
 	}
 	dialer := &net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0))}
+	if via == config.DNSOverGRPC {
+		c := grpcpeer.Dial(b, addr, cfg, grpc.WithContextDialer(func(ctx context.Context, target string) (net.Conn, error) {
+			return dialer.DialContext(ctx, "tcp", target)
+		}))
+		_, err := askGRPC(c, question("by.hand.", dns.TypeA))
+		return err
+	}
 	if via == config.DNSOverHTTPS {
 		c := openHTTPS(b, cfg, true)
 		c.Transport.(*http.Transport).DialContext = dialer.DialContext
