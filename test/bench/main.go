@@ -2,7 +2,7 @@
 //
 // Without a section's flag it measures the main part (package queries). Each other section has a
 // flag, a package and a page of its own: -scale (package scale), -outage (outage), -faults
-// (failover), -kernel (kernel), -worst (attack), -attribution and -watching (both counting). The section about fair
+// (failover), -kernel (kernel), -worst (attack), -transports (transports), -attribution and -watching (both counting). The section about fair
 // shares (fairness) has a flag for each part: -floods, -budgets and -shares. A run replaces its own
 // pages and leaves the others as they are. Package summary draws the pictures of BENCHMARKS.md from
 // the pages' tables.
@@ -35,6 +35,7 @@ import (
 	"github.com/nodens-dns/nodens/test/bench/outage"
 	"github.com/nodens-dns/nodens/test/bench/queries"
 	"github.com/nodens-dns/nodens/test/bench/scale"
+	"github.com/nodens-dns/nodens/test/bench/transports"
 	client "github.com/nodens-dns/nodens/test/node/load"
 )
 
@@ -78,7 +79,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 type options struct {
 	plan                                 harness.Plan
 	scale, outage, faults, kernel, worst bool
-	attribution, watching                bool
+	attribution, watching, transports    bool
 	fair                                 fairness.Parts
 	services                             int
 	silence                              time.Duration
@@ -105,6 +106,7 @@ func parseFlags(args []string, stderr io.Writer) (options, error) {
 	fs.BoolVar(&o.worst, "worst", false, "measure the section about the most expensive queries, and that alone")
 	fs.BoolVar(&o.attribution, "attribution", false, "measure the section about counting queries by client, and that alone")
 	fs.BoolVar(&o.watching, "watching", false, "measure the section about the page and nodens tail, and that alone")
+	fs.BoolVar(&o.transports, "transports", false, "measure the section about encrypted transports, and that alone")
 	fs.BoolVar(&o.fair.Floods, "floods", false, "measure the section about fair shares: one pod floods the node; may be given with -budgets and -shares")
 	fs.BoolVar(&o.fair.Budgets, "budgets", false, "measure the section about fair shares: an upstream has a budget; may be given with -floods and -shares")
 	fs.BoolVar(&o.fair.Shares, "shares", false, "measure the section about fair shares: what shares cost; may be given with -floods and -budgets")
@@ -137,7 +139,7 @@ func (o options) check() error {
 		}
 	}
 	if parts > 1 {
-		return errors.New("-scale, -outage, -faults, -kernel, -worst, -attribution, -watching and fair shares are sections of their own: measure one after the other")
+		return errors.New("-scale, -outage, -faults, -kernel, -worst, -transports, -attribution, -watching and fair shares are sections of their own: measure one after the other")
 	}
 	if o.plan.Rounds < 1 || o.plan.Length < 100*time.Millisecond || o.services < scale.MinServices {
 		return fmt.Errorf("at least one round, at least 0.1 seconds, at least %d Services; -help lists the flags", scale.MinServices)
@@ -163,7 +165,8 @@ func (o options) sections() map[string]bool {
 	return map[string]bool{
 		harness.ScaleFlag: o.scale, harness.OutageFlag: o.outage, harness.FailoverFlag: o.faults, harness.KernelFlag: o.kernel,
 		harness.AttackFlag: o.worst, harness.AttributionFlag: o.attribution, harness.WatchingFlag: o.watching,
-		o.fair.Flags(): o.fair.Any(),
+		harness.TransportsFlag: o.transports,
+		o.fair.Flags():         o.fair.Any(),
 	}
 }
 
@@ -196,6 +199,8 @@ func (o options) measure(ctx context.Context) (harness.Section, error) {
 		return kernel.Measure(ctx, o.plan)
 	case o.worst:
 		return attack.Measure(ctx, o.plan)
+	case o.transports:
+		return transports.Measure(ctx, o.plan)
 	case o.attribution:
 		return counting.Measure(ctx, o.plan)
 	case o.watching:

@@ -151,6 +151,9 @@ func (b *Run) FindBinary(ctx context.Context, s Server) error {
 	return nil
 }
 
+// BinaryOf returns the path of the server's binary.
+func (b *Run) BinaryOf(s Server) string { return b.Binaries[s.binary()] }
+
 // Omit notes why there is no row of the server.
 func (b *Run) Omit(s Server, err error) {
 	b.Report.Notes = append(b.Report.Notes, fmt.Sprintf("The row %s is left out: %v.", s.Name, err))

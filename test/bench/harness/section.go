@@ -23,6 +23,7 @@ const (
 	FloodsFlag      = "-floods"
 	BudgetsFlag     = "-budgets"
 	SharesFlag      = "-shares"
+	TransportsFlag  = "-transports"
 )
 
 // Page is a page of a section.

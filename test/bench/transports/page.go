@@ -1,0 +1,70 @@
+package transports
+
+import (
+	_ "embed"
+	"fmt"
+
+	"github.com/nodens-dns/nodens/test/bench/figures"
+	"github.com/nodens-dns/nodens/test/bench/harness"
+)
+
+// Report is the result.
+type Report struct{ *harness.Report }
+
+// maxCost limits the CPU time of a query relative to CoreDNS's same transport.
+const maxCost = 1
+
+// Targets returns the section's targets.
+func (r *Report) Targets() []harness.Target {
+	t := harness.Target{What: "CPU per query, relative to CoreDNS's same transport", Limit: maxCost}
+	for _, w := range workloads() {
+		t.Of = append(t.Of, harness.TargetValue{Name: w.name(), Find: func() (figures.Spread, bool) { return r.cost(w) }})
+	}
+	return []harness.Target{t}
+}
+
+// cost is the CPU time of a query relative to CoreDNS's, within each round.
+func (r *Report) cost(w workload) (figures.Spread, bool) {
+	return r.Ratio(harness.Sample.CPUPerQuery, harness.Cell{Server: "nodens", Workload: w.name()}, harness.Cell{Server: harness.CoreDNS, Workload: w.name()})
+}
+
+// Tables returns the table of all workloads.
+func (r *Report) Tables() []string { return []string{r.table()} }
+
+func (r *Report) table() string {
+	rows := [][]string{{"transport", "load", "server", "CPU µs per query", "least–most", "relative to CoreDNS", "queries/s", "resident MiB"}}
+	for _, w := range workloads() {
+		for _, s := range r.Servers {
+			at := harness.Cell{Server: s.Name, Workload: w.name()}
+			if len(r.Samples[at]) == 0 {
+				continue
+			}
+			cpu, relative := r.Over(at, harness.Sample.CPUPerQuery), ""
+			if ratio, ok := r.cost(w); ok && s.Name == "nodens" {
+				relative = fmt.Sprintf("%.2f (%.2f–%.2f)", ratio.Median, ratio.Least, ratio.Most)
+			}
+			rows = append(rows, []string{
+				w.scheme, w.shape.name, s.Name, fmt.Sprintf("%.1f", cpu.Median), fmt.Sprintf("%.1f–%.1f", cpu.Least, cpu.Most), relative,
+				fmt.Sprintf("%.0f", r.Over(at, perSecond).Median),
+				fmt.Sprintf("%.1f", r.Over(at, func(s harness.Sample) float64 { return figures.Mebi(s.RSS) }).Median),
+			})
+		}
+	}
+	if len(rows) == 1 {
+		return ""
+	}
+	return figures.Table(rows)
+}
+
+//go:embed section.md.tmpl
+var sectionText string
+
+// Render returns the page about transports.
+func (r *Report) Render(plots []figures.PlotFile) ([]harness.Page, error) {
+	data := struct {
+		harness.SectionData
+		Table, Corefile string
+		Names           int
+	}{r.NewSectionData(r.Targets(), plots), r.table(), corefile, names}
+	return harness.OnePage("transports.md", sectionText, data)
+}
