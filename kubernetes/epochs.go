@@ -19,6 +19,19 @@ import (
 type zoneSerial struct {
 	value  atomic.Uint32
 	shared epoch.Value
+	// sent is the serial of the last snapshot; reserved says that there has been one. They are set with the view's lock
+	// held for reading, and so don't change while it is held for writing.
+	sent     atomic.Uint32
+	reserved atomic.Bool
+}
+
+// change sets the serial after a change at that Unix time: to the time, or to a later one if a snapshot had
+// it (RFC 1982).
+func (s *zoneSerial) change(now uint32) {
+	if sent := s.sent.Load(); s.reserved.Load() && int32(now-sent) <= 0 {
+		now = sent + 1
+	}
+	s.Store(now)
 }
 
 func (s *zoneSerial) Load() uint32 { return s.value.Load() }

@@ -289,7 +289,7 @@ func (x *index) putNamespace(key string) bool {
 	}
 	x.epochs.BumpAny()
 	ns.hasObject = true
-	return ns.objectCount == 0
+	return true // with `namespace_labels` its services appear
 }
 
 func (x *index) dropNamespace(key string) bool {
@@ -300,7 +300,7 @@ func (x *index) dropNamespace(key string) bool {
 	x.bumpNamespace(ns)
 	ns.hasObject = false
 	x.removeIfUnused(ns)
-	return ns.objectCount == 0
+	return true
 }
 
 // ensureNamespace returns the namespace with that label and creates it if necessary.

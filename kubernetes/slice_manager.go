@@ -166,13 +166,15 @@ func (k *sliceManager) publishLevel() {
 func (k *sliceManager) dropRestored() {
 	k.view.scope.restored = levelNode
 	k.publishLevel()
-	k.view.change(func(x *index) bool {
+	k.view.change(func(x *index) (lost bool) {
 		x.epochs.BumpAny()
 		for label, ns := range x.namespaces {
-			ns.complete = ns.complete && k.sources[label] != nil
+			if ns.complete && k.sources[label] == nil {
+				ns.complete, lost = false, true
+			}
 		}
 		x.recompute()
-		return false
+		return lost // the zone may change unseen, and its serial is that of a transfer
 	})
 	k.dropUncovered()
 }
@@ -196,7 +198,7 @@ func (k *sliceManager) stopSources(desired []string) {
 			x.closeSource(src)
 		}
 		x.recompute()
-		return false
+		return k.view.serial.reserved.Load() // the zone may change unseen
 	})
 	k.dropUncovered()
 	for _, src := range ended {

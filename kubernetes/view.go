@@ -246,7 +246,7 @@ func (v *View) changeIn(x *index, serial *zoneSerial, f func(*index) bool) {
 	visible := f(x)
 	now := v.now()
 	if visible { // f has bumped the epochs
-		serial.Store(uint32(now.Unix()))
+		serial.change(uint32(now.Unix()))
 	}
 	v.mu.Unlock()
 	v.noteActivityAt(now)

@@ -3,6 +3,7 @@ package server
 // Inside the package: it shares helpers with the tests of listeners.
 
 import (
+	"context"
 	"crypto/tls"
 	"fmt"
 	"net"
@@ -10,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,6 +19,8 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/wire"
+	"github.com/nodens-dns/nodens/kubernetes"
 	"github.com/nodens-dns/nodens/server/resolver"
 	"github.com/nodens-dns/nodens/server/transfer"
 	"github.com/nodens-dns/nodens/server/zonefile"
@@ -276,4 +280,55 @@ func TestZoneTransferSlow(t *testing.T) {
 	if err := all.Acquire(t.Context(), loopback); err != nil {
 		t.Errorf("the client's place is not free: %v", err)
 	}
+}
+
+// TestZoneTransferCluster: the zone of a cluster is sent; a version that can't be had is SERVFAIL, and the place is free again.
+func TestZoneTransferCluster(t *testing.T) {
+	manifest := filepath.Join(t.TempDir(), "objects.yaml")
+	const text = "apiVersion: v1\nkind: Service\nmetadata: {name: web, namespace: shop}\nspec: {clusterIP: 10.96.0.9}\n"
+	if err := os.WriteFile(manifest, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	z, all := transferZone(t, smallZone, "to *")
+	z.File = nil
+	cfg := &config.Kubernetes{Zones: []wire.Name{z.Name}, TTL: 30, Manifests: []string{manifest}}
+	view, err := kubernetes.Open(cfg, kubernetes.Options{Now: func() time.Time { return time.Unix(1700000000, 0) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cluster := &brokenCluster{Zone: kubernetes.NewZone(view, cfg)}
+	z.Cluster = cluster
+	_, addr := start(t, Limits{}, z)
+	const soa = "z.test. 30 SOA ns.dns.z.test. hostmaster.z.test. 1700000000 7200 1800 86400 30"
+	got, _, err := transferred(t, new(dns.Transfer), axfr("z.test."), addr)
+	if d := cmp.Diff([]string{soa, "web.shop.svc.z.test. 30 A 10.96.0.9", soa}, got); d != "" || err != nil {
+		t.Errorf("error %v (-want +got):\n%s", err, d)
+	}
+	if m := query(t, "tcp", addr, ixfr(1700000000)); m.Rcode != dns.RcodeSuccess || len(m.Answer) != 1 {
+		t.Errorf("IXFR of the same version: %s", m)
+	}
+	if m := query(t, "tcp", addr, axfr("svc.z.test.")); m.Rcode != dns.RcodeRefused {
+		t.Errorf("AXFR below the zone: %s", m)
+	}
+	cluster.broken.Store(true)
+	for range 2 {
+		if m := query(t, "tcp", addr, axfr("z.test.")); m.Rcode != dns.RcodeServerFailure || len(m.Answer) > 0 {
+			t.Errorf("got %s", m)
+		}
+	}
+	want := []string{"z.test. sent 1", "z.test. current 1", "z.test. failed 2"}
+	eventually(t, "all to be counted", func() bool { return cmp.Equal(want, transferCounts(all)) })
+}
+
+// brokenCluster is a cluster whose versions can't be had while it is broken.
+type brokenCluster struct {
+	*kubernetes.Zone
+	broken atomic.Bool
+}
+
+func (c *brokenCluster) Snapshot(ctx context.Context, origin wire.Name) (*kubernetes.Snapshot, error) {
+	if c.broken.Load() {
+		return nil, context.DeadlineExceeded
+	}
+	return c.Zone.Snapshot(ctx, origin)
 }

@@ -1,6 +1,7 @@
 package resolver
 
 import (
+	"context"
 	"errors"
 	"iter"
 	"time"
@@ -32,7 +33,14 @@ type outgoing struct {
 type zoneData struct {
 	soa     wire.RR
 	records iter.Seq[wire.RR]
+	// load, if not nil, returns the version to send, which may be a later one; this one has no records. It may wait until ctx
+	// ends.
+	load func(ctx context.Context) (*zoneData, error)
 }
+
+// transferWait is how long a transfer waits for the view of the cluster to load what is missing: several namespaces at once, where
+// a query needs one.
+const transferWait = 5 * time.Second
 
 // transfer is the step of zone transfers. With a stream the reply is the first message, and
 // [Request.NextMessage] makes the others.
@@ -128,9 +136,27 @@ func (z *Zone) transferData(origin wire.Name) (*zoneData, error) {
 		if data == nil {
 			return nil, errNotLoaded
 		}
-		return &zoneData{data.SOA(), data.All()}, nil
+		return &zoneData{soa: data.SOA(), records: data.All()}, nil
+	}
+	if z.Cluster != nil {
+		if soa, ok := z.Cluster.SOA(origin); ok {
+			return &zoneData{soa: soa, load: z.clusterLoader(origin)}, nil
+		}
 	}
 	return nil, nil //nolint:nilnil // there is no such zone
+}
+
+// clusterLoader returns zoneData.load for a zone of the cluster.
+func (z *Zone) clusterLoader(origin wire.Name) func(context.Context) (*zoneData, error) {
+	return func(ctx context.Context) (*zoneData, error) {
+		limited, cancel := context.WithTimeout(ctx, transferWait)
+		defer cancel()
+		s, err := z.Cluster.Snapshot(limited, origin)
+		if err != nil {
+			return nil, err
+		}
+		return &zoneData{soa: s.SOA(), records: s.All()}, nil
+	}
 }
 
 // beginTransfer makes the first message of a transfer. r may wait, and its client takes a stream.
@@ -138,6 +164,16 @@ func (z *Zone) beginTransfer(r *Request, origin wire.Name, data *zoneData) Outco
 	if err := z.Transfer.Acquire(r.ctx, r.Client.Addr()); err != nil {
 		r.reply.Fail(wire.ServFail)
 		return z.transferred(r, origin, transfer.Busy, err.Error())
+	}
+	if data.load != nil {
+		loaded, err := data.load(r.ctx)
+		if err != nil {
+			z.Transfer.Release(r.Client.Addr())
+			z.Transfer.ReportFailure(origin, r.Client, err)
+			r.reply.Fail(wire.ServFail)
+			return z.transferred(r, origin, transfer.Failed, err.Error())
+		}
+		data = loaded
 	}
 	r.outgoing = &outgoing{Stream: transfer.NewStream(data.soa, data.records), zone: origin, began: clock.Now()}
 	r.source, r.ordered = fromTransfer, true

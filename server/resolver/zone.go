@@ -121,6 +121,9 @@ type Cluster interface {
 	FromSearchPath(name []byte) bool
 	// Origins returns the zone's origins: at least one, and always the same.
 	Origins() []wire.Name
+	// SOA and Snapshot are for zone transfers. Snapshot blocks until the data are in view.
+	SOA(origin wire.Name) (soa wire.RR, ok bool)
+	Snapshot(ctx context.Context, origin wire.Name) (*kubernetes.Snapshot, error)
 }
 
 // External is the part of [kubernetes.External] that the path needs.

@@ -139,6 +139,11 @@ func (t *Transfers) Report(zone wire.Name, client netip.AddrPort, s *Stream, err
 	t.log.Info("zone sent", "zone", zone, "client", client, "serial", s.soa.Serial(), "records", s.records)
 }
 
+// ReportFailure logs a transfer that ends before it has begun because of err.
+func (t *Transfers) ReportFailure(zone wire.Name, client netip.AddrPort, err error) {
+	t.log.Warn("the zone can't be sent", "zone", zone, "client", client, "err", err)
+}
+
 // EachCount calls f for each zone and outcome that has been counted, zones in order.
 func (t *Transfers) EachCount(f func(zone, outcome string, n uint64)) {
 	t.mu.Lock()

@@ -41,6 +41,7 @@ func TestDifferential(t *testing.T) {
 	s.deleteSome(t)
 	s.fixedNames = append(s.fixedWorld.owners(), oddNames()...)
 	n := seed(t)
+	t.Run("transfer", s.transfer)
 	t.Run("fixed", func(t *testing.T) { s.fixed(t, n) })
 	t.Run("random", func(t *testing.T) { s.random(t, n) })
 	if !t.Failed() && flag.Lookup("test.run").Value.String() == "" {

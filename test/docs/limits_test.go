@@ -43,7 +43,7 @@ var internalBounds = []string{
 	"internal/config.maxNesting", "internal/config.maxChaosAuthors", "internal/config.maxChaosText", "internal/config.maxRcode", "internal/config.maxSockets", "internal/config.maxTTL",
 	"internal/handover.maxEvents", "internal/handover.maxHead", "internal/handover.maxKinds", "internal/handover.maxPath", "internal/handover.maxPatience",
 	"internal/handover.maxRest", "internal/handover.maxSkipped", "internal/handover.maxText", "internal/handover.maxVersion",
-	"internal/sketch.maxChunks",
+	"kubernetes.maxSnapshotAttempts", "internal/sketch.maxChunks",
 	"internal/stat.maxBuckets",
 	"internal/wire.maxCompressed", "internal/wire.maxKnown", "internal/wire.maxObjects", "internal/wire.maxPointed", "internal/wire.maxPointers",
 	"internal/wire.maxShifts", "internal/wire.maxText",

@@ -1,0 +1,209 @@
+package kubernetes
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/nodens-dns/nodens/internal/wire"
+)
+
+// A zone transfer sends a [Snapshot]: pointers to the immutable values of all Services at one moment. The records are made
+// while they are sent. Only headless Services need their slices; those that are not in view are requested, if the
+// directive's scope allows it.
+//
+// The serial is a time in seconds. Once a snapshot has been taken, the next change gets a later serial
+// (see [zoneSerial.change]), so that one serial never stands for two versions. Slices that leave the view change it, too: later
+// changes of them would go unnoticed.
+
+const (
+	// maxTransferServices bounds a snapshot to 2.4 MB. Kubernetes is tested with 10,000 Services.
+	maxTransferServices = 100_000
+	// maxSnapshotAttempts bounds how often a snapshot is taken again because the view has changed meanwhile. An attempt takes
+	// some milliseconds.
+	maxSnapshotAttempts = 16
+)
+
+var (
+	errNotSynced    = errors.New("the view of the cluster has not received its first lists")
+	errManyServices = fmt.Errorf("the cluster has more than %d Services", maxTransferServices)
+	errUnstable     = errors.New("the view of the cluster changes all the time")
+)
+
+// keyedService is a service with its key.
+type keyedService struct {
+	key string
+	*service
+}
+
+// Snapshot is a version of a zone with Services. It is immutable, but [Snapshot.All] is for one goroutine at a time.
+type Snapshot struct {
+	zone        *Zone
+	origin      *origin
+	serial      uint32
+	nameservers []keyedService // that select the agent
+	services    []keyedService // by namespace and name in wire form
+}
+
+// SOA returns the SOA record of the zone with this origin. ok is false if z has no such zone, or if it is a
+// reverse zone: those are not transferred.
+func (z *Zone) SOA(name wire.Name) (soa wire.RR, ok bool) {
+	o := z.transferableOrigin(name)
+	if o == nil {
+		return wire.RR{}, false
+	}
+	return o.soa(z.ttl, z.view.serialOf(o)), true
+}
+
+// transferableOrigin returns the zone that is called name; nil if there is none or it can't be transferred.
+func (z *Zone) transferableOrigin(name wire.Name) *origin {
+	for i := range z.origins {
+		if o := &z.origins[i]; o.name == name && !o.reverse {
+			return o
+		}
+	}
+	return nil
+}
+
+// soa returns o's SOA record.
+func (o *origin) soa(ttl, serial uint32) wire.RR {
+	data := append([]byte(o.server), o.name...)
+	data = append(append(data, o.mailbox...), o.name...)
+	for _, v := range [...]uint32{serial, 7200, 1800, 86400, ttl} {
+		data = append(data, byte(v>>24), byte(v>>16), byte(v>>8), byte(v))
+	}
+	return wire.RR{Owner: []byte(o.name), Type: wire.TypeSOA, TTL: min(ttl, soaTTL), Data: data}
+}
+
+// Snapshot returns the current version of the zone with this origin, for which [Zone.SOA] returns a record. It requests
+// the slices of headless Services that are not in view, and waits for them until ctx ends. The namespaces then count as used, as
+// if a query had needed them. It returns an error at once if the view is not synced, if the cluster
+// has more than 100,000 Services, or if the slices would exceed the scope that is configured.
+func (z *Zone) Snapshot(ctx context.Context, name wire.Name) (*Snapshot, error) {
+	o := z.transferableOrigin(name)
+	for {
+		more := z.view.scope.more()
+		s, err := z.takeSnapshot(o)
+		if err != nil {
+			return nil, err
+		}
+		missing, err := z.requireHeadless(s.services)
+		if missing == 0 || err != nil {
+			return s, err
+		}
+		select {
+		case <-more:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("the endpoints of %d namespaces are not in view: %w", missing, ctx.Err())
+		}
+	}
+}
+
+// takeSnapshot returns the current version of o, with services whose slices are perhaps not in view.
+func (z *Zone) takeSnapshot(o *origin) (*Snapshot, error) {
+	if !z.view.Synced() {
+		return nil, errNotSynced
+	}
+	for range maxSnapshotAttempts {
+		s := &Snapshot{zone: z, origin: o, serial: z.view.reserveSerial(o)}
+		for key, svc := range (selectingServices{z.view, nil}).each {
+			s.nameservers = append(s.nameservers, keyedService{key, svc})
+		}
+		current, err := z.collectServices(s)
+		if err != nil {
+			return nil, err
+		}
+		if current {
+			slices.SortFunc(s.services, func(a, b keyedService) int {
+				return cmp.Or(cmp.Compare(namespaceOf(a.key), namespaceOf(b.key)), cmp.Compare(a.key, b.key))
+			})
+			return s, nil
+		}
+	}
+	return nil, errUnstable
+}
+
+// collectServices adds the services of s's zone to s. It reports whether s.serial still is the zone's.
+func (z *Zone) collectServices(s *Snapshot) (current bool, err error) {
+	v := z.view
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	all := v.indexFor(s.origin.imports).services
+	if len(all) > maxTransferServices {
+		return false, errManyServices
+	}
+	s.services = make([]keyedService, 0, len(all))
+	for key, svc := range all {
+		if svc.kind != orphan && z.exposesLocked(namespaceOf(key)) {
+			s.services = append(s.services, keyedService{key, svc})
+		}
+	}
+	return s.origin.serial.Load() == s.serial, nil
+}
+
+// reserveSerial returns o's serial, which the next change will replace by a later one.
+func (v *View) reserveSerial(o *origin) uint32 {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	serial := o.serial.Load()
+	o.serial.sent.Store(serial)
+	o.serial.reserved.Store(true)
+	return serial
+}
+
+// requireHeadless requests the slices of the headless services in list. It returns the number of namespaces whose slices are
+// not in view. If they are too many for the scope, it requests nothing.
+func (z *Zone) requireHeadless(list []keyedService) (missing int, err error) {
+	needed, absent := map[string]struct{}{}, map[string]struct{}{}
+	for _, s := range list {
+		if s.kind != headless {
+			continue
+		}
+		needed[s.ns.label] = struct{}{}
+		if !s.complete {
+			absent[s.ns.label] = struct{}{}
+		}
+	}
+	if err := z.view.fitsScope(needed, absent); err != nil {
+		return len(absent), err
+	}
+	for _, s := range list {
+		if s.kind == headless {
+			z.view.requireSlices(s.service, nil)
+		}
+	}
+	return len(absent), nil
+}
+
+// fitsScope returns an error if the slices of the needed namespaces, of which some are absent, are more than the scope allows.
+func (v *View) fitsScope(needed, absent map[string]struct{}) error {
+	sc := v.scope
+	if len(absent) == 0 || sc.cluster && sc.all {
+		return nil
+	}
+	used, gaps, at := v.namespacesInUse()
+	switch wide := sc.cluster || at != levelNode; {
+	case wide:
+		if n := countUnion(absent, gaps); n > sc.maxNamespaces {
+			return fmt.Errorf("all endpoints of %d namespaces are needed, scope_max of kubernetes is %d; set scope_max %[1]d, or scope cluster with endpoints all", n, sc.maxNamespaces)
+		}
+	default:
+		if n := countUnion(needed, used); n > sc.maxNamespaces {
+			return fmt.Errorf("the endpoints of %d namespaces are needed, scope_max of kubernetes is %d; set scope_max %[1]d or scope cluster", n, sc.maxNamespaces)
+		}
+	}
+	return nil
+}
+
+// countUnion returns how many labels are in set or list. list has each label once.
+func countUnion(set map[string]struct{}, list []string) int {
+	n := len(set)
+	for _, label := range list {
+		if _, dup := set[label]; !dup {
+			n++
+		}
+	}
+	return n
+}
