@@ -214,26 +214,28 @@ func TestSnapshotWaits(t *testing.T) {
 // TestSnapshotScope: a transfer does not bring more into view than the scope has, and names the setting.
 func TestSnapshotScope(t *testing.T) {
 	for name, tt := range map[string]struct {
-		scope   config.Scope
-		selects bool
-		want    string
+		scope    config.Scope
+		labelled bool // the slices have the headless label
+		want     string
 	}{
-		"node":    {config.ScopeNode, true, "set scope_max 3 or scope cluster"},
-		"cluster": {config.ScopeCluster, true, ""},
+		"node":                     {config.ScopeNode, true, "set scope_max 3 or scope cluster"},
+		"cluster":                  {config.ScopeCluster, true, ""},
+		"cluster, unlabelled ones": {config.ScopeCluster, false, "set scope_max 3, or scope cluster with endpoints all"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := newLab(t, func(c *config.Kubernetes) { c.ScopeMax, c.Scope = 2, tt.scope })
 			for _, ns := range []string{"a", "b", "c"} {
-				l.service(ns, "x", tt.selects)
-				l.slice(ns, "x", true, "10.1.0.1")
+				l.service(ns, "x", true)
+				l.slice(ns, "x", tt.labelled, "10.1.0.1")
 			}
 			l.reconcile()
+			before := l.view.desiredSources()
 			_, err := l.zone.Snapshot(t.Context(), names(t, "cluster.local")[0])
 			if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
 				t.Errorf("error %v, want %q", err, tt.want)
 			}
-			if got := l.view.desiredSources(); tt.want != "" && len(got) > 0 {
-				t.Errorf("the sources %q are requested", got)
+			if got := l.view.desiredSources(); !slices.Equal(got, before) {
+				t.Errorf("the sources %q are requested, %q before", got, before)
 			}
 		})
 	}
