@@ -267,6 +267,9 @@ func (s *steps) addPolicies(b *config.Block) {
 			s.add("acl", r.Zones, "%s by %d policies", names(r.Zones), len(r.Policies))
 		}
 	}
+	if t := b.TSIG; t != nil {
+		s.add("tsig", t.Zones, "%s with %d keys", names(t.Zones), len(t.Keys))
+	}
 	if d := b.DNS64; d != nil {
 		s.add("dns64", nil, "IPv4 addresses behind %s", d.Prefix)
 	}

@@ -94,6 +94,7 @@ type Block struct {
 	View        *View        `directive:"view"`
 	ClientLimit *ClientLimit `directive:"client_limit"`
 	ACL         *ACL         `directive:"acl"`
+	TSIG        *TSIG        `directive:"tsig"`
 	Any         *Any         `directive:"any"`
 	Local       *Local       `directive:"local"`
 	DNS64       *DNS64       `directive:"dns64"`

@@ -145,5 +145,4 @@ var refused = []refusal{
 	{"route53", serveElsewhere},
 	{"sign", serveElsewhere},
 	{"siit", "forward the names that need it to CoreDNS"},
-	{"tsig", serveElsewhere},
 }

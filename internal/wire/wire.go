@@ -60,6 +60,7 @@ const (
 	NXDomain Rcode = 3
 	NotImp   Rcode = 4
 	Refused  Rcode = 5
+	NotAuth  Rcode = 9
 	BadVers  Rcode = 16
 )
 

@@ -133,7 +133,7 @@ func (z *Zone) needsAgent() (directives []string) {
 		there bool
 	}{
 		{"acl", z.ACL != nil}, {"auto", z.Auto != nil && z.Auto.FallsThrough()}, {"autopath", z.Autopath != nil}, {"client_limit", z.Limit != nil}, {"dns64", z.DNS64 != nil}, {"dnstap", len(z.Taps) > 0}, {"file", z.File != nil && z.File.FallsThrough()}, {"header", z.Header != nil}, {"hosts", z.Hosts != nil},
-		{"k8s_external", z.External != nil}, {"loadbalance", z.Balance != nil}, {"log", z.Log.needsAll()}, {"rewrite", z.Rewrite != nil}, {"secondary", z.Secondary != nil && z.Secondary.FallsThrough()}, {"template", z.Template != nil},
+		{"k8s_external", z.External != nil}, {"loadbalance", z.Balance != nil}, {"log", z.Log.needsAll()}, {"rewrite", z.Rewrite != nil}, {"secondary", z.Secondary != nil && z.Secondary.FallsThrough()}, {"template", z.Template != nil}, {"tsig", z.TSIG != nil},
 	} {
 		if d.there {
 			directives = append(directives, d.name)

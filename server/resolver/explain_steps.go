@@ -16,6 +16,7 @@ const (
 	stepLoop    = "loop"
 	stepRewrite = "rewrite"
 	stepAlias   = "alias"
+	stepTSIG    = "tsig"
 )
 
 // stepOf are the names of the steps that are sources.

@@ -14,7 +14,7 @@ func (r *Request) Finish() []byte {
 	z := r.zone
 	r.countLookups()
 	z.shape(r)
-	msg := r.reply.Finish(r.limit())
+	msg := r.message(r.limit())
 	if r.Dropped() {
 		msg = nil
 	}

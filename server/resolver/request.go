@@ -64,15 +64,16 @@ type result struct {
 	source    source
 	pool      *upstream.Pool // to forward the query to
 	verdicts  verdicts
-	rule      wire.Name // the zone of the ACL rule that matched, "" for none
-	ordered   bool      // the order of the answers must stay
-	viaSearch bool      // the reply is to another name on the client's search path
-	shed      bool      // there was no place to wait in, or it was lost
-	overLimit bool      // of the client, see [ClientLimit]
-	unsent    bool      // no reply is sent because of it
-	waste     bool      // the client's query is counted as search waste
-	outgoing  *outgoing // the zone transfer that begins with the reply; nil for none
-	err       error     // to be logged: why the reply is an error, or incomplete
+	rule      wire.Name  // the zone of the ACL rule that matched, "" for none
+	ordered   bool       // the order of the answers must stay
+	viaSearch bool       // the reply is to another name on the client's search path
+	shed      bool       // there was no place to wait in, or it was lost
+	overLimit bool       // of the client, see [ClientLimit]
+	unsent    bool       // no reply is sent because of it
+	waste     bool       // the client's query is counted as search waste
+	outgoing  *outgoing  // the zone transfer that begins with the reply; nil for none
+	tsig      *wire.TSIG // signs the reply; nil: it is not signed
+	err       error      // to be logged: why the reply is an error, or incomplete
 }
 
 // Parse reads the packet in r.Query.Packet, which stays the caller's. The verdict says what

@@ -71,6 +71,8 @@ func (rt *Routes) Resolve(r *Request) Outcome { //nolint:gocyclo // the order of
 		return r.fail(wire.ServFail)
 	case z.Limit != nil && z.limited(r):
 		return Answered
+	case z.TSIG != nil && r.direct && !z.TSIG.authenticate(r):
+		return Answered
 	case !inet && z.Chaos.answer(r):
 		return Answered
 	case !inet && z.Rewrite == nil:

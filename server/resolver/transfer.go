@@ -206,7 +206,7 @@ func (r *Request) NextMessage() []byte {
 		return nil
 	}
 	r.zone.shape(r)
-	t.buf = r.reply.Finish(wire.MaxMessage)
+	t.buf = r.message(wire.MaxMessage)
 	return t.buf
 }
 

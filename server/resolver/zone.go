@@ -40,6 +40,8 @@ type Zone struct {
 	Header *config.Header
 	// Limit limits the queries of each client; nil: there is no limit.
 	Limit *ClientLimit
+	// TSIG verifies signed queries and signs their replies; nil: signatures are ignored.
+	TSIG *TSIG
 	// ACL decides which clients may ask what; nil: every client may ask everything.
 	ACL *ACL
 	// DNS64 synthesizes IPv6 addresses from IPv4 addresses.

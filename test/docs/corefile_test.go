@@ -71,7 +71,7 @@ func scratch(t *testing.T) {
 	if err := os.Symlink(filepath.Join(root, "cmd"), "cmd"); err != nil {
 		t.Fatal(err)
 	}
-	for name, text := range map[string]string{"cluster.yaml": "", "resolv.conf": "search example.org\n"} {
+	for name, text := range map[string]string{"cluster.yaml": "", "resolv.conf": "search example.org\n", "tsig.keys": "key a.key { secret AAAA; };\n"} {
 		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}

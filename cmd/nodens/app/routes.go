@@ -72,6 +72,9 @@ func (p *blockParts) newZone(name wire.Name) *resolver.Zone {
 	}
 	z.Designates = p.designates(name)
 	z.Rewrite, z.Template, z.Transfer = p.rewrite, p.template, p.transfer
+	if b.TSIG != nil {
+		z.TSIG = resolver.NewTSIG(b.TSIG)
+	}
 	if b.Metadata != nil {
 		z.Metadata = b.Metadata.Zones
 	}
