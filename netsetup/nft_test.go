@@ -204,7 +204,7 @@ func TestNftReplacesAtomically(t *testing.T) {
 				clients.Go(func() {
 					client.do(func() {
 						for ; asked < least || !over.Load(); asked++ {
-							if got := ask(network, at); got != "local" {
+							if got := askOnce(network, at); got != "local" {
 								t.Errorf("%s to %v, query %d: %q", network, at, asked, got)
 								return
 							}

@@ -257,24 +257,40 @@ func serve(t *testing.T, at netip.AddrPort, says string) (stop func()) {
 	return stop
 }
 
-// ask sends one query from the namespace of the calling thread, and returns the answer's
-// text, or the error's. There is no second try.
+// askOnce sends one query from the namespace of the calling thread, and returns the answer's
+// text, or the error's.
+func askOnce(network string, at netip.AddrPort) string { return askEvery(waitLimit, network, at) }
+
+// ask is askOnce, but sends a datagram again after a while: the kernel drops those that wait for a
+// neighbor whose address it does not learn in time.
 func ask(network string, at netip.AddrPort) string {
+	if network == "udp" {
+		return askEvery(2*time.Second, network, at)
+	}
+	return askOnce(network, at)
+}
+
+// askEvery sends the query every interval until an answer comes.
+func askEvery(interval time.Duration, network string, at netip.AddrPort) string {
 	conn, err := (&net.Dialer{Timeout: waitLimit}).Dial(network, at.String())
 	if err != nil {
 		return err.Error()
 	}
 	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(waitLimit))
-	if _, err := conn.Write([]byte("?")); err != nil {
-		return err.Error()
-	}
 	buf := make([]byte, 64)
-	n, err := conn.Read(buf)
-	if err != nil {
-		return err.Error()
+	for end := time.Now().Add(waitLimit); ; {
+		_ = conn.SetDeadline(time.Now().Add(interval))
+		if _, err := conn.Write([]byte("?")); err != nil {
+			return err.Error()
+		}
+		n, err := conn.Read(buf)
+		switch {
+		case err == nil:
+			return string(buf[:n])
+		case !errors.Is(err, os.ErrDeadlineExceeded) || time.Now().After(end):
+			return err.Error()
+		}
 	}
-	return string(buf[:n])
 }
 
 // askFrom asks from a place, nil for the node.

@@ -336,16 +336,37 @@ func readTaps(r *bufio.Reader, o *observer) {
 		}
 		switch {
 		case !control:
-			o.add(&o.all.Dnstap, tapInWords(frame))
+			o.addTap(frame)
 		case n >= 4 && binary.BigEndian.Uint32(frame) == controlStop:
 			return
 		}
 	}
 }
 
-// tapInWords is a dnstap message without addresses and times.
-func tapInWords(frame []byte) string {
+// The types of dnstap messages about queries to upstreams.
+const forwarderQuery, forwarderResponse = 7, 8
+
+// addTap adds a dnstap message. Of those about upstreams it adds each query once, as for
+// observations.Upstream, and no response: one that comes after another server's is not waited for.
+func (o *observer) addTap(frame []byte) {
 	message := protoField(frame, 14)
+	text := tapInWords(message)
+	switch protoNumber(message, 1) {
+	case forwarderResponse:
+		return
+	case forwarderQuery:
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		if text = "to an upstream: " + normal(text); !slices.Contains(o.all.Dnstap, text) {
+			o.all.Dnstap = append(o.all.Dnstap, text)
+		}
+	default:
+		o.add(&o.all.Dnstap, text)
+	}
+}
+
+// tapInWords is a dnstap message without addresses and times.
+func tapInWords(message []byte) string {
 	for _, n := range []int{10, 14} { // query_message, response_message
 		packet, m := protoField(message, n), new(dns.Msg)
 		switch {
@@ -360,14 +381,29 @@ func tapInWords(frame []byte) string {
 }
 
 // protoField is the last field n of a protobuf message, of those with a length.
-func protoField(b []byte, n int) (found []byte) {
+func protoField(b []byte, n int) []byte {
+	found, _ := protoValue(b, n)
+	return found
+}
+
+// protoNumber is the last field n of a protobuf message, of those that are numbers.
+func protoNumber(b []byte, n int) uint64 {
+	_, number := protoValue(b, n)
+	return number
+}
+
+// protoValue is the last field n of a protobuf message: its bytes, or a number.
+func protoValue(b []byte, n int) (found []byte, number uint64) {
 	for len(b) > 0 {
 		key, k := binary.Uvarint(b)
 		b = b[max(k, 0):]
 		switch key & 7 {
 		case 0:
-			_, k = binary.Uvarint(b)
+			value, k := binary.Uvarint(b)
 			b = b[max(k, 1):]
+			if int(key>>3) == n {
+				number = value
+			}
 		case 2:
 			size, k := binary.Uvarint(b)
 			b = b[max(k, 0):]
@@ -378,8 +414,8 @@ func protoField(b []byte, n int) (found []byte) {
 		case 5:
 			b = b[4:]
 		default:
-			return nil
+			return nil, 0
 		}
 	}
-	return found
+	return found, number
 }
