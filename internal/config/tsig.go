@@ -112,39 +112,53 @@ type tsigKey struct{ name, secret string }
 // secret.
 func readKeys(text string) (keys []tsigKey, err error) {
 	words := namedWords(text)
-	next := func() (w namedWord) {
-		if len(words) > 0 {
-			w, words = words[0], words[1:]
-		}
-		return w
-	}
 	for len(words) > 0 {
-		w := next()
+		w := words.next()
 		if w.text == ";" {
 			continue
 		}
 		if w.text != "key" {
 			return nil, fmt.Errorf("line %d: a statement that is not `key`", w.line)
 		}
-		k := tsigKey{name: next().text}
-		if next().text != "{" {
+		k := tsigKey{name: words.next().text}
+		if words.next().text != "{" {
 			return nil, fmt.Errorf("line %d: no name and opening brace after `key`", w.line)
 		}
-		for w = next(); w.text == "algorithm" || w.text == "secret"; w = next() {
-			value, end := next(), next()
-			if end.text != ";" {
-				return nil, fmt.Errorf("line %d: no value and semicolon after `%s`", w.line, w.text)
-			}
-			if w.text == "secret" {
-				k.secret = value.text
-			}
-		}
-		if w.text != "}" || k.secret == "" {
-			return nil, fmt.Errorf("the key %q has no secret, or something else than algorithm and secret", k.name)
+		if err := k.read(&words); err != nil {
+			return nil, err
 		}
 		keys = append(keys, k)
 	}
 	return keys, nil
+}
+
+// read reads the statements of k after its opening brace, and the closing one.
+func (k *tsigKey) read(words *namedList) error {
+	w := words.next()
+	for ; w.text == "algorithm" || w.text == "secret"; w = words.next() {
+		value, end := words.next(), words.next()
+		if end.text != ";" {
+			return fmt.Errorf("line %d: no value and semicolon after `%s`", w.line, w.text)
+		}
+		if w.text == "secret" {
+			k.secret = value.text
+		}
+	}
+	if w.text != "}" || k.secret == "" {
+		return fmt.Errorf("the key %q has no secret, or something else than algorithm and secret", k.name)
+	}
+	return nil
+}
+
+// namedList are the words of a file that have not been read.
+type namedList []namedWord
+
+// next removes the first word; the zero value after the last one.
+func (l *namedList) next() (w namedWord) {
+	if len(*l) > 0 {
+		w, *l = (*l)[0], (*l)[1:]
+	}
+	return w
 }
 
 // namedWord is a word, a brace or a semicolon of a file.
@@ -154,7 +168,7 @@ type namedWord struct {
 }
 
 // namedWords splits a file into words. Comments begin with # or // and end with the line.
-func namedWords(text string) (words []namedWord) {
+func namedWords(text string) (words namedList) {
 	n := 0
 	for line := range strings.Lines(text) {
 		n++

@@ -83,22 +83,28 @@ func VerifyTSIG(q *Query, keys TSIGKeys, now time.Time) (t *TSIG, ok bool) {
 	if n := len(t.mac); n > size || n < max(minMAC, size/2) {
 		return nil, false
 	}
+	r.verify(q.Packet[:rr.Start], now)
+	return t, true
+}
+
+// verify sets the error of r to what is wrong with the MAC of packet, the query without its TSIG record, in the order of RFC 8945, 5.2.
+func (r *tsigRecord) verify(packet []byte, now time.Time) {
+	t := &r.TSIG
 	h := hmac.New(t.hash, t.secret)
-	head := [HeaderLen]byte(q.Packet)
+	head := [HeaderLen]byte(packet)
 	put16(head[:], r.id)
 	put16(head[10:], u16(head[10:])-1)
 	h.Write(head[:])
-	h.Write(q.Packet[HeaderLen:rr.Start])
-	h.Write(t.appendVariables(nil, t.signed, t.fudge, r.err, r.other))
+	h.Write(packet[HeaderLen:])
+	h.Write(t.appendVariables(nil, t.signed, t.fudge, r.queryErr, r.other))
 	switch skew := now.Unix() - int64(t.signed); {
 	case !hmac.Equal(h.Sum(nil)[:len(t.mac)], t.mac):
 		t.err, t.mac = BadSig, nil
-	case skew > int64(t.fudge) || -skew > int64(t.fudge):
+	case max(skew, -skew) > int64(t.fudge):
 		t.err = BadTime
-	case len(t.mac) < size:
+	case len(t.mac) < h.Size():
 		t.err = BadTrunc
 	}
-	return t, true
 }
 
 // findTSIG returns q's TSIG record. ok is false if a record follows it, or if it is in another section.
@@ -118,8 +124,8 @@ func (q *Query) findTSIG() (rr Record, found, ok bool) {
 // tsigRecord is the TSIG record of a query.
 type tsigRecord struct {
 	TSIG
-	id, err uint16
-	other   []byte
+	id, queryErr uint16
+	other        []byte
 }
 
 // readTSIG reads rr, a record of packet.
@@ -145,7 +151,7 @@ func readTSIG(packet []byte, rr Record) (r tsigRecord, ok bool) {
 	}
 	r.mac = append([]byte(nil), data[10:10+size]...)
 	data = data[10+size:]
-	r.id, r.err, r.other = u16(data), u16(data[2:]), data[6:]
+	r.id, r.queryErr, r.other = u16(data), u16(data[2:]), data[6:]
 	return r, len(r.other) == int(u16(data[4:]))
 }
 
