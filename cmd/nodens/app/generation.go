@@ -119,43 +119,35 @@ func (g *generation) startupTimeout() (limit time.Duration) {
 // launch decides when each part ends.
 func (g *generation) start(old *generation, launch func(part any, run func(context.Context))) {
 	for _, v := range g.views {
-		if !old.owns(v) {
-			launch(v, v.Run)
-		}
+		startPart(v, old, launch)
 	}
 	for _, t := range g.taps {
-		if !old.owns(t) {
-			launch(t, t.Run)
-		}
+		startPart(t, old, launch)
 	}
 	for _, e := range g.exporters {
-		if !old.owns(e) {
-			launch(e, e.Run)
-		}
+		startPart(e, old, launch)
 	}
 	for _, p := range g.blocks {
-		p.start(old, launch)
+		startPart(p.hosts, old, launch)
+		startPart(p.transfer, old, launch)
+		for _, hook := range []*notifyHook{p.fileChanged, p.autoChanged, p.secondaryChanged} {
+			hook.lead(p.transfer)
+		}
+		for _, zones := range []*zonefile.Table{p.file, p.auto, p.secondary} {
+			startPart(zones, old, launch)
+		}
+		startPart(p.balance, old, launch)
 	}
 }
 
-// start is [generation.start] for the parts of one block.
-func (p *blockParts) start(old *generation, launch func(part any, run func(context.Context))) {
-	if p.hosts != nil && !old.owns(p.hosts) {
-		launch(p.hosts, p.hosts.Run)
-	}
-	if p.transfer != nil && !old.owns(p.transfer) {
-		launch(p.transfer, p.transfer.Run)
-	}
-	for _, hook := range []*notifyHook{p.fileChanged, p.autoChanged, p.secondaryChanged} {
-		hook.lead(p.transfer)
-	}
-	for _, zones := range []*zonefile.Table{p.file, p.auto, p.secondary} {
-		if zones != nil && !old.owns(zones) {
-			launch(zones, zones.Run)
-		}
-	}
-	if p.balance != nil && !old.owns(p.balance) {
-		launch(p.balance, p.balance.Run)
+// startPart is [generation.start] for one part; the zero value is none.
+func startPart[P interface {
+	comparable
+	Run(ctx context.Context)
+}](part P, old *generation, launch func(part any, run func(context.Context))) {
+	var none P
+	if part != none && !old.owns(part) {
+		launch(part, part.Run)
 	}
 }
 
@@ -164,10 +156,14 @@ func (g *generation) owns(part any) bool {
 	if g == nil {
 		return false
 	}
-	return isValue(part, g.views) || isValue(part, g.taps) || isValue(part, g.exporters) || slices.ContainsFunc(g.blocks, func(p *blockParts) bool {
-		return part == any(p.hosts) || p.hasZones(part) || part == any(p.balance) || part == any(p.transfer) || part == any(p.cache) || p.hasLoop(part) ||
-			slices.ContainsFunc(p.pools, func(u *upstream.Pool) bool { return part == any(u) })
-	})
+	return isValue(part, g.views) || isValue(part, g.taps) || isValue(part, g.exporters) ||
+		slices.ContainsFunc(g.blocks, func(p *blockParts) bool { return p.owns(part) })
+}
+
+// owns is [generation.owns] for the parts of one block.
+func (p *blockParts) owns(part any) bool {
+	return part == any(p.hosts) || p.hasZones(part) || part == any(p.balance) || part == any(p.transfer) || part == any(p.cache) || p.hasLoop(part) ||
+		slices.ContainsFunc(p.pools, func(u *upstream.Pool) bool { return part == any(u) })
 }
 
 // hasZones reports whether part is one of the tables of zones.
