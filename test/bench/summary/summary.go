@@ -27,6 +27,7 @@ var pages = []page{
 	{"attribution.md", "counting queries by client"},
 	{"watching.md", "an open page and nodens tail"},
 	{"fair-shares.md", "fair shares between pods, and upstream budgets"},
+	{"transports.md", "encrypted transports"},
 }
 
 // The header of a table of targets, and a verdict in its last column.
