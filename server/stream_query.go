@@ -62,11 +62,16 @@ func (e *streamQuery) keepBuffers(packet, msg []byte) {
 	e.in, e.out, e.reusable = reuseBuffer(e.in, packet), reuseBuffer(e.out, msg), true
 }
 
-// beginReply notes that the reply is going to be written; false if e has lost its place. A client that
-// doesn't read its reply loses the place only if another one needs it.
+// beginReply notes that the reply is going to be written; false if e has lost its place, so that the
+// query is refused, which it counts. A client that doesn't read its reply loses the place only if another one
+// needs it.
 func (e *streamQuery) beginReply() bool {
 	e.replying.Store(true)
-	return e.inFlight.Err() == nil
+	if e.inFlight.Err() != nil {
+		e.s.shed[shedClient].Add(1)
+		return false
+	}
+	return true
 }
 
 // abort ends the stream, which has lost its place, whether it is read, its query waits or its reply is written.
