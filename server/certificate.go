@@ -3,9 +3,7 @@ package server
 import (
 	"crypto/tls"
 	"fmt"
-	"io/fs"
 	"log/slog"
-	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -13,6 +11,7 @@ import (
 
 	"github.com/nodens-dns/nodens/internal/clock"
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/filewatch"
 )
 
 // checkInterval is the least time between two checks of a certificate's files. A rotation
@@ -33,7 +32,7 @@ type Certificate struct {
 	failed    atomic.Uint64
 
 	mu    sync.Mutex
-	files [3]fs.FileInfo // as of the last load; nil if the file did not exist
+	files []filewatch.File
 }
 
 // keyPair is what was loaded from the files.
@@ -47,7 +46,12 @@ type keyPair struct {
 func NewCertificate(cfg config.TLSServer, log *slog.Logger) (*Certificate, error) {
 	c := &Certificate{cfg: cfg, log: log, interval: checkInterval}
 	c.lastCheck.Store(int64(clock.Now()))
-	c.files = c.stat()
+	for _, path := range []string{cfg.Cert, cfg.Key, cfg.CA} {
+		if path != "" {
+			c.files = append(c.files, filewatch.File{Path: path})
+		}
+	}
+	c.filesChanged()
 	return c, c.load()
 }
 
@@ -96,11 +100,9 @@ func (c *Certificate) checkFiles() {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	files := c.stat()
-	if slices.EqualFunc(files[:], c.files[:], sameFile) {
+	if !c.filesChanged() {
 		return
 	}
-	c.files = files // set before loading, so that the next check sees later changes
 	if err := c.load(); err != nil {
 		c.failed.Add(1)
 		c.log.Error("certificate not reloaded, keeping the old one", "file", c.cfg.Cert, "err", err)
@@ -109,24 +111,13 @@ func (c *Certificate) checkFiles() {
 	c.log.Info("certificate reloaded", "file", c.cfg.Cert, "expires", c.current.Load().expiry)
 }
 
-// stat returns the file infos, following the symbolic links of a mounted Secret.
-func (c *Certificate) stat() (files [3]fs.FileInfo) {
-	for i, path := range []string{c.cfg.Cert, c.cfg.Key, c.cfg.CA} {
-		if path == "" {
-			continue
-		}
-		if info, err := os.Stat(path); err == nil {
-			files[i] = info
-		}
+// filesChanged reports whether a file has changed, appeared or disappeared since the last call.
+func (c *Certificate) filesChanged() (changed bool) {
+	for i := range c.files {
+		differs, _ := c.files[i].Changed() // load has the error
+		changed = changed || differs
 	}
-	return files
-}
-
-func sameFile(a, b fs.FileInfo) bool {
-	if a == nil || b == nil {
-		return a == nil && b == nil
-	}
-	return os.SameFile(a, b) && a.ModTime().Equal(b.ModTime()) && a.Size() == b.Size()
+	return changed
 }
 
 // load reads the files and puts them into use. Session ticket keys are renewed with them,

@@ -240,7 +240,8 @@ func expand(s string) string {
 	return s
 }
 
-// readFile reads a regular file of at most maxFile bytes.
+// readFile reads a file of at most maxFile bytes. A pipe or a device, such as /dev/stdin, is a file, too; a
+// directory is not.
 func readFile(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {

@@ -1,34 +1,27 @@
 // Package balance puts the addresses of an answer in the order that `loadbalance` asks for: weights from a file
 // choose the first address, and addresses in preferred networks come before others.
 //
-// The weights are a map that never changes once it is read. [Balancer.Run] checks the file's modification time and
-// size and replaces the map if they differ, so that queries need no lock.
+// The weights are a map that never changes once it is read. [Balancer.Run] replaces the map if the file has changed,
+// so that queries need no lock.
 package balance
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"log/slog"
 	"math/rand/v2"
 	"net/netip"
-	"os"
 	"sync/atomic"
-	"time"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/filewatch"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
 // maxFileSize bounds the file of weights, which is read as a whole.
 const maxFileSize = 1 << 20
-
-var (
-	errTooLarge   = fmt.Errorf("it is larger than %d MiB", maxFileSize>>20)
-	errNotRegular = errors.New("it is not a regular file")
-)
 
 // Balancer orders the addresses of replies. It is created by [New] and safe for concurrent use.
 type Balancer struct {
@@ -36,10 +29,7 @@ type Balancer struct {
 	log     *slog.Logger
 	weights atomic.Pointer[weights] // empty without a file
 	random  func(n uint32) uint32   // from 0 to n-1
-
-	// lastInfo describes the file when it was last read, even if that failed; nil if it did not exist. Only New and
-	// Run use it.
-	lastInfo fs.FileInfo
+	file    filewatch.File          // only New and Run use it
 }
 
 // Options holds what a Balancer needs beside its directive.
@@ -53,7 +43,7 @@ type Options struct {
 // New reads the file of cfg, if it names one. If the file does not exist, New logs a warning, because the file may
 // appear later; unless it is never read again. If it can't be read or has an error, New returns an error.
 func New(cfg *config.Loadbalance, opts Options) (*Balancer, error) {
-	b := &Balancer{cfg: *cfg, log: opts.Logger, random: opts.Random}
+	b := &Balancer{cfg: *cfg, log: opts.Logger, random: opts.Random, file: filewatch.File{Path: cfg.Weights}}
 	if b.log == nil {
 		b.log = slog.New(slog.DiscardHandler)
 	}
@@ -64,81 +54,56 @@ func New(cfg *config.Loadbalance, opts Options) (*Balancer, error) {
 	if cfg.Weights == "" {
 		return b, nil
 	}
-	info, err := os.Stat(cfg.Weights)
+	_, err := b.file.Changed()
 	if errors.Is(err, fs.ErrNotExist) && cfg.Reload > 0 {
 		b.log.Warn("weight file does not exist; waiting for it", "file", cfg.Weights)
 		return b, nil
 	}
 	if err == nil {
-		err = b.load(info)
+		err = b.load()
 	}
 	if err != nil {
-		return nil, fmt.Errorf("reading %s: %w; correct the file, or name another one", cfg.Weights, err)
+		return nil, fmt.Errorf("weight file: %w; correct the file, or name another one", err)
 	}
 	return b, nil
 }
 
-// Run checks the file every `reload` until ctx ends, and reads it again if its modification time, its size or the
-// file itself has changed. If the file disappears or has an error, the weights stay. With `reload 0` and without a
-// file Run only waits for ctx.
+// Run checks the file every `reload` until ctx ends, and reads it again if it has changed ([filewatch.File.Changed]).
+// If the file disappears or has an error, the weights stay. With `reload 0` and without a file Run only waits for ctx.
 func (b *Balancer) Run(ctx context.Context) {
-	if b.cfg.Weights == "" || b.cfg.Reload <= 0 {
-		<-ctx.Done()
-		return
+	interval := b.cfg.Reload
+	if b.cfg.Weights == "" {
+		interval = 0
 	}
-	tick := time.NewTicker(b.cfg.Reload)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			b.reloadIfChanged()
-		}
-	}
+	filewatch.Every(ctx, interval, b.reloadIfChanged)
 }
 
 // reloadIfChanged reads the file if it has changed. It logs a failure once.
 func (b *Balancer) reloadIfChanged() {
-	info, err := os.Stat(b.cfg.Weights)
+	changed, err := b.file.Changed()
+	if !changed {
+		return
+	}
 	if err != nil {
-		if b.lastInfo != nil {
-			b.log.Warn("can't check the weight file; keeping the last state", "file", b.cfg.Weights, "err", err)
-		}
-		b.lastInfo = nil
+		b.log.Warn("can't check the weight file; keeping the last state", "file", b.cfg.Weights, "err", err)
 		return
 	}
-	if b.lastInfo != nil && os.SameFile(info, b.lastInfo) && info.ModTime().Equal(b.lastInfo.ModTime()) && info.Size() == b.lastInfo.Size() {
-		return
-	}
-	if err := b.load(info); err != nil {
+	if err := b.load(); err != nil {
 		b.log.Warn("can't read the weight file; keeping the last state", "file", b.cfg.Weights, "err", err)
 		return
 	}
 	b.log.Info("weight file loaded", "file", b.cfg.Weights, "entries", len(*b.weights.Load()))
 }
 
-// load reads the file that info describes.
-func (b *Balancer) load(info fs.FileInfo) error {
-	b.lastInfo = info
-	if !info.Mode().IsRegular() { // opening a pipe would wait for its writer
-		return errNotRegular
-	}
-	f, err := os.Open(b.cfg.Weights)
+// load reads the file and puts its weights into service. Errors name the file.
+func (b *Balancer) load() error {
+	text, err := filewatch.Read(b.cfg.Weights, maxFileSize)
 	if err != nil {
 		return err
-	}
-	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, maxFileSize+1))
-	if err != nil {
-		return err
-	}
-	if len(text) > maxFileSize {
-		return errTooLarge
 	}
 	w, err := parseWeights(string(text))
 	if err != nil {
-		return err
+		return &fs.PathError{Op: "parse", Path: b.cfg.Weights, Err: err}
 	}
 	b.weights.Store(&w)
 	return nil

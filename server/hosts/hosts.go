@@ -3,8 +3,8 @@
 //
 // The lines are kept in two maps from a qname in wire format: one from names to addresses,
 // one from reverse names to names. The maps never change once they are built. [Table.Run]
-// checks the file's modification time and size and replaces the maps if they differ, so
-// that queries need no lock and see a consistent state.
+// replaces them if the file has changed, so that queries need no lock and see a consistent
+// state.
 //
 // An address query for a listed name is answered, with NODATA if the name only has
 // addresses of the other family. For a name that is not listed, the query goes to the next
@@ -19,15 +19,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"log/slog"
-	"os"
 	"slices"
 	"sync/atomic"
-	"time"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/filewatch"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
@@ -35,20 +33,12 @@ import (
 // has about 30 MB.
 const maxFileSize = 32 << 20
 
-var (
-	errTooLarge   = fmt.Errorf("it is larger than %d MiB", maxFileSize>>20)
-	errNotRegular = errors.New("it is not a regular file")
-)
-
 // Table answers queries from the lines. It is created by [New] and safe for concurrent use.
 type Table struct {
 	cfg     config.Hosts
 	log     *slog.Logger
 	records atomic.Pointer[records]
-
-	// lastInfo describes the file when it was last read, even if that failed; nil if the
-	// file did not exist. Only New and Run use it.
-	lastInfo fs.FileInfo
+	file    filewatch.File // only New and Run use it
 }
 
 // Options holds what a Table needs beside its directive.
@@ -61,82 +51,52 @@ type Options struct {
 // the file may appear later. If it can't be read, New returns an error. Invalid lines are
 // skipped with a warning.
 func New(cfg *config.Hosts, opts Options) (*Table, error) {
-	t := &Table{cfg: *cfg, log: opts.Logger}
+	t := &Table{cfg: *cfg, log: opts.Logger, file: filewatch.File{Path: cfg.File}}
 	if t.log == nil {
 		t.log = slog.New(slog.DiscardHandler)
 	}
 	t.records.Store(t.buildRecords(nil))
-	info, err := os.Stat(t.cfg.File)
+	_, err := t.file.Changed()
 	if errors.Is(err, fs.ErrNotExist) {
 		t.log.Warn("hosts file does not exist; waiting for it", "file", t.cfg.File)
 		return t, nil
 	}
 	if err == nil {
-		err = t.load(info)
+		err = t.load()
 	}
 	if err != nil {
-		return nil, fmt.Errorf("reading %s: %w; name another file or none, or make this one readable", t.cfg.File, err)
+		return nil, fmt.Errorf("hosts file: %w; name another file or none, or make this one readable", err)
 	}
 	return t, nil
 }
 
-// Run checks the file every `reload` until ctx ends, and reads it again if its modification
-// time, its size or the file itself has changed. If the file disappears or can't be read,
-// the table keeps its state. With `reload 0` Run only waits for ctx.
-func (t *Table) Run(ctx context.Context) {
-	if t.cfg.Reload <= 0 {
-		<-ctx.Done()
-		return
-	}
-	tick := time.NewTicker(t.cfg.Reload)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			t.reloadIfChanged()
-		}
-	}
-}
+// Run checks the file every `reload` until ctx ends, and reads it again if it has changed
+// ([filewatch.File.Changed]). If the file disappears or can't be read, the table keeps its
+// state. With `reload 0` Run only waits for ctx.
+func (t *Table) Run(ctx context.Context) { filewatch.Every(ctx, t.cfg.Reload, t.reloadIfChanged) }
 
 // reloadIfChanged reads the file if it has changed. It logs a failure once.
 func (t *Table) reloadIfChanged() {
-	info, err := os.Stat(t.cfg.File)
+	changed, err := t.file.Changed()
+	if !changed {
+		return
+	}
 	if err != nil {
-		if t.lastInfo != nil {
-			t.log.Warn("can't check the hosts file; keeping the last state", "file", t.cfg.File, "err", err)
-		}
-		t.lastInfo = nil
+		t.log.Warn("can't check the hosts file; keeping the last state", "file", t.cfg.File, "err", err)
 		return
 	}
-	if t.lastInfo != nil && os.SameFile(info, t.lastInfo) && info.ModTime().Equal(t.lastInfo.ModTime()) && info.Size() == t.lastInfo.Size() {
-		return
-	}
-	if err := t.load(info); err != nil {
+	if err := t.load(); err != nil {
 		t.log.Warn("can't read the hosts file; keeping the last state", "file", t.cfg.File, "err", err)
 		return
 	}
 	t.log.Info("hosts file loaded", "file", t.cfg.File, "entries", t.Entries())
 }
 
-// load reads the file that info describes.
-func (t *Table) load(info fs.FileInfo) error {
-	t.lastInfo = info
-	if !info.Mode().IsRegular() { // opening a pipe would wait for its writer
-		return errNotRegular
-	}
-	f, err := os.Open(t.cfg.File)
+// load reads the file and puts its lines into service.
+func (t *Table) load() error {
+	text, err := filewatch.Read(t.cfg.File, maxFileSize)
 	if err != nil {
 		return err
-	}
-	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, maxFileSize+1))
-	if err != nil {
-		return err
-	}
-	if len(text) > maxFileSize {
-		return errTooLarge
 	}
 	t.records.Store(t.buildRecords(text))
 	return nil

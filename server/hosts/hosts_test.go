@@ -18,6 +18,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/filewatch"
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/server/hosts"
 )
@@ -256,7 +257,7 @@ func TestFile(t *testing.T) {
 	t.Run("a folder", func(t *testing.T) {
 		dir := t.TempDir()
 		_, err := hosts.New(&config.Hosts{File: dir}, hosts.Options{})
-		if !errors.Is(err, hosts.ErrNotRegular) || !strings.Contains(err.Error(), dir) {
+		if !errors.Is(err, filewatch.ErrNotRegular) || !strings.Contains(err.Error(), dir) {
 			t.Errorf("error %v", err)
 		}
 	})

@@ -11,9 +11,9 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/filewatch"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
@@ -59,24 +59,13 @@ func NewAuto(cfg *config.Auto, opts Options) *Table {
 
 // run searches the directory every `reload` until ctx ends.
 func (d *directory) run(ctx context.Context) {
-	if d.cfg.Reload == 0 {
-		<-ctx.Done()
-		return
-	}
-	tick := time.NewTicker(d.cfg.Reload)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			d.search()
-			for _, z := range d.fresh {
-				d.t.changed(z)
-			}
-			d.fresh = nil
+	filewatch.Every(ctx, d.cfg.Reload, func() {
+		d.search()
+		for _, z := range d.fresh {
+			d.t.changed(z)
 		}
-	}
+		d.fresh = nil
+	})
 }
 
 // search reads new and changed files and drops the zones of those that are gone. If the directory can't be read, the zones stay.
@@ -112,8 +101,8 @@ func (d *directory) read(files []ZoneFileIn) {
 			src = d.source(f)
 			d.sources[f.Origin] = src
 		}
-		if src.path != f.Path {
-			src.path, src.cfg.Path, src.lastInfo = f.Path, f.Path, nil
+		if src.file.Path != f.Path {
+			src.cfg.Path, src.file = f.Path, filewatch.File{Path: f.Path}
 		}
 		src.reload()
 	}
@@ -129,7 +118,7 @@ func (d *directory) read(files []ZoneFileIn) {
 // source returns the source of a new file.
 func (d *directory) source(f ZoneFileIn) *source {
 	return &source{
-		t: d.t, path: f.Path, changed: func(z *Zone) { d.fresh = append(d.fresh, z) },
+		t: d.t, file: filewatch.File{Path: f.Path}, changed: func(z *Zone) { d.fresh = append(d.fresh, z) },
 		cfg:   &config.ZoneFile{Path: f.Path, Zones: []wire.Name{f.Origin}, Reload: d.cfg.Reload, Fallthrough: d.cfg.Fallthrough},
 		zones: []*served{{origin: f.Origin, through: d.cfg.Fallthrough}},
 	}

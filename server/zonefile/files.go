@@ -11,21 +11,21 @@ import (
 	"time"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/filewatch"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
 // source is a file and the zones that are read from it.
 type source struct {
-	t    *Table
-	cfg  *config.ZoneFile
-	path string // absolute
+	t   *Table
+	cfg *config.ZoneFile
 	// changed is told of each new state of a zone.
 	changed func(*Zone)
 	zones   []*served
-	// Only the table's constructor and Run use what follows. lastInfo describes the file when it was read last, even if
-	// that failed; nil if it has to be read again. included says that it includes others, whose
-	// changes do not show in it.
-	lastInfo fs.FileInfo
+	// Only the table's constructor and Run use what follows. The path of file is absolute. included says that the file
+	// includes others, whose changes
+	// file does not detect.
+	file     filewatch.File
 	included bool
 }
 
@@ -61,20 +61,18 @@ func (t *Table) openFile(f *config.ZoneFile) (*source, error) {
 	if err != nil {
 		return nil, fmt.Errorf("zone file %s: %w", f.Path, err)
 	}
-	src := &source{t: t, changed: t.changed, cfg: f, path: path}
+	src := &source{t: t, changed: t.changed, cfg: f, file: filewatch.File{Path: path}}
 	for _, origin := range f.Zones {
 		z := &served{origin: origin, through: f.Fallthrough}
 		src.zones = append(src.zones, z)
 	}
-	info, err := os.Stat(path)
-	if err != nil {
+	if _, err := src.file.Changed(); err != nil {
 		if f.Reload == 0 {
 			return nil, fmt.Errorf("zone file %s: %w; make it readable, or let it be read later with `reload`", f.Path, err)
 		}
 		t.log.Warn("can't open the zone file; trying again", "file", f.Path, "err", err)
 		return src, nil
 	}
-	src.lastInfo = info
 	for _, z := range src.zones {
 		if err := src.load(z, nil); err != nil {
 			return nil, fmt.Errorf("zone file %s: zone %s: %w", f.Path, z.origin, err)
@@ -114,22 +112,18 @@ func (l fileList) run(ctx context.Context) {
 
 // reload reads the file again if it may have changed. It logs a failure once.
 func (src *source) reload() {
-	info, err := os.Stat(src.path)
+	changed, err := src.file.Changed()
 	if err != nil {
-		if src.lastInfo != nil {
+		if changed {
 			src.t.log.Warn("can't open the zone file; keeping the last state", "file", src.cfg.Path, "err", err)
 		}
-		src.lastInfo = nil
 		return
 	}
-	last := src.lastInfo
-	same := last != nil && os.SameFile(info, last) && info.ModTime().Equal(last.ModTime()) && info.Size() == last.Size()
-	if same && (!src.included || src.cfg.ByModTime) {
+	if !changed && (!src.included || src.cfg.ByModTime) {
 		return
 	}
-	src.lastInfo = info
 	for _, z := range src.zones {
-		src.reloadZone(z, !same)
+		src.reloadZone(z, changed)
 	}
 }
 
@@ -178,7 +172,7 @@ func readFile(path string, origin wire.Name, unchanged *uint32) (zone *Zone, inc
 
 // load reads z from its file. It is errSameSOA if the file's serial is *unchanged.
 func (src *source) load(z *served, unchanged *uint32) error {
-	zone, included, err := readFile(src.path, z.origin, unchanged)
+	zone, included, err := readFile(src.file.Path, z.origin, unchanged)
 	src.included = included
 	if err != nil {
 		return err
@@ -194,10 +188,7 @@ func (src *source) load(z *served, unchanged *uint32) error {
 // 8 MB.
 const maxFileSize = 32 << 20
 
-var (
-	errTooLarge   = fmt.Errorf("the zone file and those that it includes have more than %d MiB", maxFileSize>>20)
-	errNotRegular = errors.New("it is not a regular file")
-)
+var errTooLarge = fmt.Errorf("the zone file and those that it includes have more than %d MiB", maxFileSize>>20)
 
 // files opens the files of one zone, and bounds what is read of all of them.
 type files struct {
@@ -216,14 +207,7 @@ func (f *files) Open(name string) (fs.File, error) {
 	if !filepath.IsAbs(name) {
 		name = string(filepath.Separator) + filepath.FromSlash(name)
 	}
-	info, err := os.Stat(name)
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() { // opening a pipe would wait for its writer
-		return nil, &fs.PathError{Op: "open", Path: name, Err: errNotRegular}
-	}
-	opened, err := os.Open(name)
+	opened, err := filewatch.Open(name)
 	if err != nil {
 		return nil, err
 	}
