@@ -35,6 +35,8 @@ var (
 	errSyntax = errors.New("cannot be said in the language of nft")
 	// errNotXtables: a table has rules of nf_tables that iptables can't read.
 	errNotXtables = errors.New("the table is not for iptables")
+	// errRuleGone: a rule that was to be deleted is not there.
+	errRuleGone = errors.New("a rule is gone")
 	// errIPSet: iptables cannot print a rule with an IP set, for which it needs NET_RAW.
 	errIPSet = errors.New("a rule with an IP set cannot be read")
 )
@@ -120,6 +122,7 @@ func errorPatterns() []errorPattern {
 		{"is incompatible, use 'nft' tool", errNotXtables},
 		{"Can't open socket to ipset", errIPSet},
 		{"No such file or directory", errNotFound},
+		{"RULE_DELETE failed (No such file or directory)", errRuleGone},
 		{"syntax error", errSyntax},
 	}
 }

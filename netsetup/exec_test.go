@@ -27,13 +27,14 @@ func TestExecute(t *testing.T) {
 		"iptables-restore: line 3 failed":                                                           nil,
 		"Extension socket revision 0 not supported, missing kernel module?":                         nil,
 		"iptables-nft-restore: line 2: RULE_APPEND failed (Invalid argument): rule in chain OUTPUT": nil,
+		"line 59: RULE_DELETE failed (No such file or directory): rule in chain PREROUTING":         errRuleGone,
 	} {
 		script(t, dir, "says", `echo "`+strings.ReplaceAll(says, "`", "\\`")+`" >&2; exit 4`)
 		_, err := execute(t.Context(), "", "says")
 		if err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%q is not in %v", says, err)
 		}
-		for _, sentinel := range []error{fs.ErrPermission, ErrLocked, errNoChain, ErrNoTool} {
+		for _, sentinel := range []error{fs.ErrPermission, ErrLocked, errNoChain, errRuleGone, ErrNoTool} {
 			if errors.Is(err, sentinel) != (want != nil && errors.Is(sentinel, want)) {
 				t.Errorf("%q: %v counts as %v: %v", says, err, sentinel, errors.Is(err, sentinel))
 			}

@@ -198,12 +198,13 @@ func (t *iptablesBackend) ensureFamily(ctx context.Context, desired desiredRules
 
 // conflict returns ErrConflict if another program has changed the chains between two readings, of
 // which the second one came after a write: the write succeeded and its rules are incomplete, or it
-// failed, which changes nothing, and yet the chains differ. Otherwise it returns failed, the error of the write.
+// failed, which changes nothing, and yet the chains differ, or a rule to delete was gone and has been
+// added again. Otherwise it returns failed, the error of the write.
 func conflict(failed error, before, after map[chain]chainState) error {
 	switch {
 	case failed == nil:
 		return ErrConflict
-	case !maps.EqualFunc(before, after, chainState.equal):
+	case !maps.EqualFunc(before, after, chainState.equal), errors.Is(failed, errRuleGone):
 		return fmt.Errorf("%w: %w", ErrConflict, failed)
 	default:
 		return failed

@@ -182,8 +182,14 @@ func TestConcurrentWriter(t *testing.T) {
 // TestWriteRefusedByConflict: a write that fails because another program has changed the rules since they
 // were listed is a conflict; one that fails without such a change is not.
 func TestWriteRefusedByConflict(t *testing.T) {
-	refused := errors.New("line 3 failed")
-	for _, conflict := range []bool{true, false} {
+	for name, tt := range map[string]struct {
+		refused           error
+		changes, conflict bool
+	}{
+		"rules changed":               {errors.New("line 3 failed"), true, true},
+		"a rule was gone and is back": {errRuleGone, false, true},
+		"nothing changed":             {errors.New("line 3 failed"), false, false},
+	} {
 		f := newFakeNode()
 		s := newSetup(t, dualStack(), f)
 		apply(t, s)
@@ -195,18 +201,18 @@ func TestWriteRefusedByConflict(t *testing.T) {
 			if !strings.HasPrefix(call, "iptables-restore") {
 				return nil
 			}
-			if conflict && len(chains) > 0 {
+			if tt.changes && len(chains) > 0 {
 				table := map[string]string{"NODENS-OUTPUT": "raw", "NODENS-INPUT": "filter"}[chains[0]]
 				if err := f.runIptables("iptables -t " + table + " -F " + chains[0]); err != nil {
 					t.Error(err)
 				}
 				chains = chains[1:]
 			}
-			return refused
+			return tt.refused
 		}
 		err := s.EnsureRules(t.Context())
-		if !errors.Is(err, refused) || errors.Is(err, ErrConflict) != conflict {
-			t.Errorf("conflict %v: %v", conflict, err)
+		if !errors.Is(err, tt.refused) || errors.Is(err, ErrConflict) != tt.conflict {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }
