@@ -95,7 +95,7 @@ func TestDoH(t *testing.T) {
 		case "none.test.":
 			m.Answer, m.Rcode = nil, dns.RcodeNameError
 			m.Ns = []dns.RR{&dns.SOA{
-				Hdr: dns.RR_Header{Name: "test.", Rrtype: dns.TypeSOA, Class: dns.ClassINET, Ttl: 17},
+				Hdr: dns.RR_Header{Name: "test.", Rrtype: dns.TypeSOA, Class: dns.ClassINET, Ttl: 60},
 				Ns:  "ns.test.", Mbox: "mail.test.", Minttl: 17,
 			}}
 		case "long.test.":

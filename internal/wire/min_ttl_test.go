@@ -7,7 +7,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// TestMinTTL: the lowest TTL of all sections counts; the OPT record has none.
+// TestMinTTL: the lowest TTL of all sections counts, and the MINIMUM of a denial's SOA; the OPT record has none.
 func TestMinTTL(t *testing.T) {
 	rr := func(text string) dns.RR {
 		r, err := dns.NewRR(text)
@@ -16,7 +16,8 @@ func TestMinTTL(t *testing.T) {
 		}
 		return r
 	}
-	a, b, soa := rr("x.test. 60 IN A 192.0.2.1"), rr("x.test. 7 IN A 192.0.2.2"), rr("test. 30 IN SOA a. b. 1 2 3 4 5")
+	a, b, soa := rr("x.test. 60 IN A 192.0.2.1"), rr("x.test. 7 IN A 192.0.2.2"), rr("test. 30 IN SOA a. b. 1 2 3 4 50")
+	minimum := rr("test. 30 IN SOA a. b. 1 2 3 4 5")
 	for _, tt := range []struct {
 		name              string
 		answer, ns, extra []dns.RR
@@ -27,6 +28,9 @@ func TestMinTTL(t *testing.T) {
 		{"one", []dns.RR{a}, nil, nil, 60, true},
 		{"the second", []dns.RR{a, b}, nil, nil, 7, true},
 		{"authority", []dns.RR{a}, []dns.RR{soa}, nil, 30, true},
+		{"authority with MINIMUM", nil, []dns.RR{minimum}, nil, 5, true},
+		{"answer with MINIMUM", []dns.RR{minimum}, nil, nil, 30, true},
+		{"additional with MINIMUM", []dns.RR{a}, nil, []dns.RR{minimum}, 30, true},
 		{"additional", []dns.RR{a}, nil, []dns.RR{b}, 7, true},
 		{"nothing", []dns.RR{rr("x.test. 0 IN A 192.0.2.1")}, nil, nil, 0, true},
 	} {

@@ -47,6 +47,9 @@ type query struct {
 	from string
 	// dropped says that a server may leave the query unanswered.
 	dropped bool
+	// transport is what carries the query where that is not UDP or TCP: see transports. CoreDNS is asked
+	// over TCP for what a known difference wants to know.
+	transport string
 	// namespace is the network namespace that the query comes from, the test's own
 	// where it is empty.
 	namespace string
@@ -66,6 +69,7 @@ func (q query) String() string {
 		on   bool
 		word string
 	}{
+		{q.transport != "", "+" + q.transport + " "},
 		{q.tcp, "+tcp "},
 		{q.ednsSize == 0, "+noedns "},
 		{q.ednsSize != 0, fmt.Sprintf("+bufsize=%d ", q.ednsSize)},

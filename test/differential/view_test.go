@@ -23,6 +23,8 @@ type view struct {
 	Authority  []record
 	Additional []record
 	EDNS       string
+	// Header is the header of an HTTP reply that is not what the message calls for: see headerOf.
+	Header string
 }
 
 // record is a resource record. The data is in presentation format; a SOA's
@@ -39,7 +41,7 @@ func (r record) String() string {
 // String prints the view, a line for each record.
 func (v view) String() string {
 	var s strings.Builder
-	fmt.Fprintf(&s, "  %s %s %s [%s] %v edns{%s}\n", v.Outcome, v.Opcode, v.Rcode, v.Flags, v.Question, v.EDNS)
+	fmt.Fprintf(&s, "  %s %s %s [%s] %v edns{%s} %s\n", v.Outcome, v.Opcode, v.Rcode, v.Flags, v.Question, v.EDNS, v.Header)
 	for _, section := range []struct {
 		name    string
 		records []record
@@ -53,7 +55,7 @@ func (v view) String() string {
 
 // outline says in a few words what kind of answer it is.
 func (v view) outline() string {
-	return fmt.Sprintf("%s %s [%s] %d/%d/%d edns{%s}", v.Outcome, v.Rcode, v.Flags, len(v.Answer), len(v.Authority), len(v.Additional), v.EDNS)
+	return fmt.Sprintf("%s %s [%s] %d/%d/%d edns{%s}", v.Outcome, v.Rcode, v.Flags, len(v.Answer), len(v.Authority), len(v.Additional), v.EDNS) + v.Header
 }
 
 // parseView makes the view of a reply. Nil is silence.
