@@ -40,7 +40,8 @@ import (
 //     takes the first one and gives `<service>.<namespace>.in-addr.arpa`.
 //   - PTR records leave out Services of namespaces that `namespace_labels` hides.
 //   - The endpoints of an ExternalName Service have no names.
-//   - Zone transfers are refused.
+//   - A transfer has no addresses of a load balancer's host name, no name `_._tcp` of an unnamed port, and all ports of
+//     a name instead of the first.
 //   - Before the view is complete, no name is denied.
 
 const (

@@ -41,6 +41,7 @@ type keyedService struct {
 // Snapshot is a version of a zone with Services. It is immutable, but [Snapshot.All] is for one goroutine at a time.
 type Snapshot struct {
 	zone        *Zone
+	external    *External // nil for a zone of `kubernetes`
 	origin      *origin
 	serial      uint32
 	nameservers []keyedService // that select the agent
@@ -82,14 +83,18 @@ func (o *origin) soa(ttl, serial uint32) wire.RR {
 // if a query had needed them. It returns an error at once if the view is not synced, if the cluster
 // has more than 100,000 Services, or if the slices would exceed the scope that is configured.
 func (z *Zone) Snapshot(ctx context.Context, name wire.Name) (*Snapshot, error) {
-	o := z.transferableOrigin(name)
+	return z.snapshot(ctx, Snapshot{zone: z, origin: z.transferableOrigin(name)})
+}
+
+// snapshot returns the current version of the zone that empty, without Services, stands for.
+func (z *Zone) snapshot(ctx context.Context, empty Snapshot) (*Snapshot, error) {
 	for {
 		more := z.view.scope.more()
-		s, err := z.takeSnapshot(o)
+		s, err := z.takeSnapshot(empty)
 		if err != nil {
 			return nil, err
 		}
-		missing, err := z.requireHeadless(s.services)
+		missing, err := z.requireHeadless(s)
 		if missing == 0 || err != nil {
 			return s, err
 		}
@@ -101,13 +106,14 @@ func (z *Zone) Snapshot(ctx context.Context, name wire.Name) (*Snapshot, error) 
 	}
 }
 
-// takeSnapshot returns the current version of o, with services whose slices are perhaps not in view.
-func (z *Zone) takeSnapshot(o *origin) (*Snapshot, error) {
+// takeSnapshot returns the current version of empty, with services whose slices are perhaps not in view.
+func (z *Zone) takeSnapshot(empty Snapshot) (*Snapshot, error) {
 	if !z.view.Synced() {
 		return nil, errNotSynced
 	}
 	for range maxSnapshotAttempts {
-		s := &Snapshot{zone: z, origin: o, serial: z.view.reserveSerial(o)}
+		s := new(empty)
+		s.serial = z.view.reserveSerial(s.origin)
 		for key, svc := range (selectingServices{z.view, nil}).each {
 			s.nameservers = append(s.nameservers, keyedService{key, svc})
 		}
@@ -136,11 +142,19 @@ func (z *Zone) collectServices(s *Snapshot) (current bool, err error) {
 	}
 	s.services = make([]keyedService, 0, len(all))
 	for key, svc := range all {
-		if svc.kind != orphan && z.exposesLocked(namespaceOf(key)) {
+		if s.has(key, svc) && z.exposesLocked(namespaceOf(key)) {
 			s.services = append(s.services, keyedService{key, svc})
 		}
 	}
 	return s.origin.serial.Load() == s.serial, nil
+}
+
+// has reports whether s's zone has records of the service with that key, in a namespace that the zone exposes.
+func (s *Snapshot) has(key string, svc *service) bool {
+	if s.external != nil {
+		return s.external.has(key, svc)
+	}
+	return svc.kind != orphan
 }
 
 // reserveSerial returns o's serial, which the next change will replace by a later one.
@@ -153,28 +167,32 @@ func (v *View) reserveSerial(o *origin) uint32 {
 	return serial
 }
 
-// requireHeadless requests the slices of the headless services in list. It returns the number of namespaces whose slices are
+// requireHeadless requests the slices of the services whose endpoints are in s. It returns the number of namespaces whose slices are
 // not in view. If they are too many for the scope, it requests nothing.
-func (z *Zone) requireHeadless(list []keyedService) (missing int, err error) {
+func (z *Zone) requireHeadless(s *Snapshot) (missing int, err error) {
 	needed, absent := map[string]struct{}{}, map[string]struct{}{}
-	for _, s := range list {
-		if s.kind != headless {
-			continue
-		}
-		needed[s.ns.label] = struct{}{}
-		if !s.complete {
-			absent[s.ns.label] = struct{}{}
+	for svc := range s.headless {
+		needed[svc.ns.label] = struct{}{}
+		if !svc.complete {
+			absent[svc.ns.label] = struct{}{}
 		}
 	}
 	if err := z.view.fitsScope(needed, absent); err != nil {
 		return len(absent), err
 	}
-	for _, s := range list {
-		if s.kind == headless {
-			z.view.requireSlices(s.service, nil)
-		}
+	for svc := range s.headless {
+		z.view.requireSlices(svc, nil)
 	}
 	return len(absent), nil
+}
+
+// headless yields the services whose endpoints have records in s.
+func (s *Snapshot) headless(yield func(*service) bool) {
+	for _, svc := range s.services {
+		if svc.kind == headless && (s.external == nil || !svc.externallyReachable()) && !yield(svc.service) {
+			return
+		}
+	}
 }
 
 // fitsScope returns an error if the slices of the needed namespaces, of which some are absent, are more than the scope allows.

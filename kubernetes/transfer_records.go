@@ -19,16 +19,20 @@ func (s *Snapshot) SOA() wire.RR { return s.origin.soa(s.zone.ttl, s.serial) }
 // All returns the other records, each once: the NS records with addresses that are not among the others, then those of each Service.
 // A Service with a cluster IP has addresses and SRV records, a headless one addresses of its name and of its endpoints'
 // names and SRV records, one of type ExternalName a CNAME. There are no records of pods and of the endpoints behind cluster
-// IPs. The records' bytes don't change.
+// IPs. For the records of a zone of `k8s_external`, see [External.Snapshot]. The records' bytes don't change.
 func (s *Snapshot) All() iter.Seq[wire.RR] {
 	return func(yield func(wire.RR) bool) {
 		w := recordYielder{ttl: s.zone.ttl, svc: s.origin.svc, yield: yield}
-		s.yieldNameservers(&w)
+		nameservers, service := s.yieldNameservers, w.yieldService
+		if s.external != nil {
+			nameservers, service = s.yieldExternalNameserver, w.yieldExternal
+		}
+		nameservers(&w)
 		for i := range s.services {
 			if w.stopped {
 				return
 			}
-			w.yieldService(s.services[i])
+			service(s.services[i])
 		}
 	}
 }
@@ -112,7 +116,7 @@ func (w *recordYielder) yieldService(s keyedService) {
 	case clusterIP:
 		w.addServiceAddrs(owner, s.service)
 		if s.v4 != "" || s.v6 != "" {
-			w.yieldPorts(owner, s)
+			w.yieldPorts(owner, owner, s)
 		}
 	case headless:
 		w.addServiceAddrs(owner, s.service)
@@ -124,8 +128,9 @@ func (w *recordYielder) yieldService(s keyedService) {
 	}
 }
 
-// yieldPorts yields the SRV records of s, which has a cluster IP: those of its name for all ports, and those of named ports.
-func (w *recordYielder) yieldPorts(owner []byte, s keyedService) {
+// yieldPorts yields the SRV records of s that lead to target: those of owner for all ports, unless it is nil, and those of named
+// ports.
+func (w *recordYielder) yieldPorts(owner, target []byte, s keyedService) {
 	var seen portSet
 	var numbers []uint16
 	for p := s.ports; p != "" && !w.stopped; {
@@ -134,12 +139,12 @@ func (w *recordYielder) yieldPorts(owner []byte, s keyedService) {
 		if number == 0 {
 			continue
 		}
-		if seen.add(number, numbers) {
+		if owner != nil && seen.add(number, numbers) {
 			numbers = append(numbers, number)
-			w.addSRV(owner, clusterIPWeight, number, owner)
+			w.addSRV(owner, clusterIPWeight, number, target)
 		}
 		if below := w.portOwner(name, proto, s.key); below != nil {
-			w.addSRV(below, clusterIPWeight, number, owner)
+			w.addSRV(below, clusterIPWeight, number, target)
 		}
 	}
 }

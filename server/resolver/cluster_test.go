@@ -374,8 +374,9 @@ func TestAwaitShutdown(t *testing.T) {
 
 // outside is a k8s_external of one name.
 type outside struct {
-	name    string
-	awaited func() error
+	resolver.External // nil: its zones are not transferred
+	name              string
+	awaited           func() error
 
 	mu      sync.Mutex
 	outcome kubernetes.Outcome

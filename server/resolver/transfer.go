@@ -126,8 +126,18 @@ func hasCurrent(r *Request, soa wire.RR) (bool, error) {
 	return !r.Streams || !r.direct || transfer.UpToDate(soa, serial), nil
 }
 
-// transferData returns the zone with this origin; nil if no source has it.
+// transferData returns the zone with this origin, from the first source that has it, in the order of the path; nil if none does.
 func (z *Zone) transferData(origin wire.Name) (*zoneData, error) {
+	if z.External != nil {
+		if soa, ok := z.External.SOA(origin); ok {
+			return &zoneData{soa: soa, load: viewLoader(z.External, origin)}, nil
+		}
+	}
+	if z.Cluster != nil {
+		if soa, ok := z.Cluster.SOA(origin); ok {
+			return &zoneData{soa: soa, load: viewLoader(z.Cluster, origin)}, nil
+		}
+	}
 	for _, table := range []*zonefile.Table{z.File, z.Auto, z.Secondary} {
 		if table == nil || !table.Serves(origin) {
 			continue
@@ -138,20 +148,15 @@ func (z *Zone) transferData(origin wire.Name) (*zoneData, error) {
 		}
 		return &zoneData{soa: data.SOA(), records: data.All()}, nil
 	}
-	if z.Cluster != nil {
-		if soa, ok := z.Cluster.SOA(origin); ok {
-			return &zoneData{soa: soa, load: z.clusterLoader(origin)}, nil
-		}
-	}
 	return nil, nil //nolint:nilnil // there is no such zone
 }
 
-// clusterLoader returns zoneData.load for a zone of the cluster.
-func (z *Zone) clusterLoader(origin wire.Name) func(context.Context) (*zoneData, error) {
+// viewLoader returns zoneData.load for a zone that v has.
+func viewLoader(v view, origin wire.Name) func(context.Context) (*zoneData, error) {
 	return func(ctx context.Context) (*zoneData, error) {
 		limited, cancel := context.WithTimeout(ctx, transferWait)
 		defer cancel()
-		s, err := z.Cluster.Snapshot(limited, origin)
+		s, err := v.Snapshot(limited, origin)
 		if err != nil {
 			return nil, err
 		}

@@ -123,9 +123,6 @@ type Cluster interface {
 	FromSearchPath(name []byte) bool
 	// Origins returns the zone's origins: at least one, and always the same.
 	Origins() []wire.Name
-	// SOA and Snapshot are for zone transfers. Snapshot blocks until the data are in view.
-	SOA(origin wire.Name) (soa wire.RR, ok bool)
-	Snapshot(ctx context.Context, origin wire.Name) (*kubernetes.Snapshot, error)
 }
 
 // External is the part of [kubernetes.External] that the path needs.
@@ -140,6 +137,10 @@ type view interface {
 	// Await blocks until the objects that the answer to q needs are loaded, or returns ctx's
 	// error.
 	Await(ctx context.Context, q *wire.Query) error
+	// SOA returns the SOA record of the zone with this origin; ok is false if the view has none that can be transferred.
+	SOA(origin wire.Name) (soa wire.RR, ok bool)
+	// Snapshot returns a version of that zone for a transfer. It blocks until the data are in view.
+	Snapshot(ctx context.Context, origin wire.Name) (*kubernetes.Snapshot, error)
 }
 
 // maxSize returns the maximum size of UDP replies, in bytes. Clients can forge source
