@@ -28,7 +28,7 @@ const (
 	cutFlag                          // no name at or below this one exists (RFC 8020)
 	copiedFlag                       // a copy may exist, see [Cache.Lease]
 	refreshingFlag                   // a client was told to refresh the entry before it expires
-	optionsFlag                      // upstream servers got EDNS options with the query; they are the tag of packed
+	optionsFlag                      // upstream servers got EDNS options with the query; packed holds them
 
 	keyFlags = doFlag | cdFlag | optionsFlag
 )

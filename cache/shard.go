@@ -109,7 +109,7 @@ func (k *key) find() *entry {
 // matches reports whether e, which is at k's hash, has k's question and EDNS options.
 func (k *key) matches(e *entry) bool {
 	return e.flags&keyFlags == k.flags && e.packed.IsReplyTo(k.q) &&
-		(k.flags&optionsFlag == 0 || bytes.Equal(e.packed.Tag(), k.q.Options))
+		(k.flags&optionsFlag == 0 || bytes.Equal(e.packed.Options(), k.q.Options))
 }
 
 // touch makes e, which is at hash, the most recently used entry; the shard is locked.
@@ -127,7 +127,7 @@ func (s *shard) tick(now time.Duration) time.Duration {
 // newEntry makes an entry for k.
 func (k *key) newEntry(p wire.Packed, kd kind, expires, ttl time.Duration) *entry {
 	if k.flags&optionsFlag != 0 {
-		p = p.Tagged(k.q.Options)
+		p = p.WithOptions(k.q.Options)
 	}
 	e := &entry{packed: p, expires: expires, ttl: seconds(ttl), flags: k.flags}
 	if kd == denial {

@@ -18,6 +18,8 @@ var errTooCostly = fmt.Errorf("%w: it has too many compression pointers", ErrRes
 // question in lower case, compressed names and no OPT record, followed by the offsets of its
 // TTLs. It is immutable and safe for concurrent use. The zero value is no reply.
 type Packed struct {
+	// data is the message and the offsets. Between its length and its capacity are zeros, or the options and their
+	// length, see [Packed.WithOptions]; nothing may be appended to it.
 	data []byte
 }
 
@@ -49,16 +51,27 @@ func (p Packed) Question() (qtype, class uint16) {
 // Answers returns the number of records in the answer section. p must not be zero.
 func (p Packed) Answers() int { return int(u16(p.data[6:])) }
 
-// Tagged returns a copy of p that holds tag, which [Packed.Tag] returns. The tag is no part of the
-// reply.
-func (p Packed) Tagged(tag []byte) Packed {
+// WithOptions returns a copy of p with the EDNS options of the query that p answers (RFC 6891, section 6.1.2),
+// which are at most [MaxMessage] bytes. They are not sent with the reply: a cache tells replies apart by them.
+//
+// The options and, in two bytes, their length end the memory of the reply, behind the length of its slice. So a
+// Packed, and with it each entry of a cache, is no larger for those that have none.
+func (p Packed) WithOptions(options []byte) Packed {
 	end := len(p.data)
-	b := append(append(make([]byte, 0, end+len(tag)), p.data...), tag...)
-	return Packed{data: b[:end:len(b)]}
+	b := make([]byte, 0, end+len(options)+2)
+	b = append16(append(append(b, p.data...), options...), uint16(len(options)))
+	return Packed{data: b[:end]}
 }
 
-// Tag returns the tag of p, a result of [Packed.Tagged]. Of another Packed it is meaningless.
-func (p Packed) Tag() []byte { return p.data[len(p.data):cap(p.data)] }
+// Options returns the options of [Packed.WithOptions], which belong to p. They are empty if it was not called.
+func (p Packed) Options() []byte {
+	all := p.data[:cap(p.data)]
+	end := len(all) - 2
+	if end < len(p.data) {
+		return nil
+	}
+	return all[end-int(u16(all[end:])) : end]
+}
 
 // IsReplyTo reports whether p is a reply to q's question. It is false for the zero Packed.
 func (p Packed) IsReplyTo(q *Query) bool {

@@ -3,6 +3,7 @@
 package wire
 
 import (
+	"bytes"
 	"encoding/hex"
 	"errors"
 	"strings"
@@ -443,6 +444,33 @@ func TestIsReplyTo(t *testing.T) {
 	}
 	if (Packed{}).IsReplyTo(q) {
 		t.Error("the zero Packed is for a query")
+	}
+}
+
+// TestPackedOptions: a reply has the options that it was given, or none, whatever the capacity of its slice, and is the same reply
+// with them.
+func TestPackedOptions(t *testing.T) {
+	for length := range 64 { // several size classes of the allocator
+		q := stubQuery(t, strings.Repeat("a", length%60+1)+"."+strings.Repeat("b", length/2+1)+".", dns.TypeA)
+		p := ErrorResponse(q, NXDomain).Packed
+		if got := p.Options(); len(got) > 0 {
+			t.Errorf("a reply of %d bytes without options has %x", len(p.data), got)
+		}
+		for _, options := range [][]byte{{}, {0, 10, 0, 1, 7}, bytes.Repeat([]byte{0xff}, 300)} {
+			with := p.WithOptions(options)
+			if got := with.Options(); !bytes.Equal(got, options) {
+				t.Errorf("the options are %x, want %x", got, options)
+			}
+			if !bytes.Equal(with.data, p.data) || !with.IsReplyTo(q) {
+				t.Errorf("with options the reply is %x, want %x", with.data, p.data)
+			}
+			if got := with.WithOptions(nil).Options(); len(got) > 0 {
+				t.Errorf("options that were replaced by none are %x", got)
+			}
+		}
+	}
+	if got := (Packed{}).Options(); len(got) > 0 {
+		t.Errorf("no reply has the options %x", got)
 	}
 }
 

@@ -22,9 +22,8 @@ type source struct {
 	// changed is told of each new state of a zone.
 	changed func(*Zone)
 	zones   []*served
-	// Only the table's constructor and Run use what follows. The path of file is absolute. included says that the file
-	// includes others, whose changes
-	// file does not detect.
+	// Only the table's constructor and Run use file and included. The path of file is absolute. included says that the
+	// zone file includes others, whose changes file does not detect.
 	file     filewatch.File
 	included bool
 }
