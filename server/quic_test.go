@@ -39,16 +39,25 @@ func dialDoQ(t testing.TB, addr netip.AddrPort, cfg *tls.Config, from ...netip.A
 	if len(from) > 0 {
 		source = from[0]
 	}
+	return dialOverQUIC(addr, withALPN(cfg, addr, "doq"), source, &quic.Config{KeepAlivePeriod: 20 * time.Millisecond})
+}
+
+// withALPN returns cfg for the server at addr and the ALPN protocol proto.
+func withALPN(cfg *tls.Config, addr netip.AddrPort, proto string) *tls.Config {
+	cfg = cfg.Clone()
+	cfg.NextProtos, cfg.ServerName = []string{proto}, addr.Addr().String()
+	return cfg
+}
+
+func dialOverQUIC(addr netip.AddrPort, cfg *tls.Config, source netip.Addr, settings *quic.Config) (*doqClient, error) {
 	socket, err := net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.AddrPortFrom(source, 0)))
 	if err != nil {
 		return nil, err
 	}
 	c := &doqClient{socket: socket, transport: &quic.Transport{Conn: socket}}
-	cfg = cfg.Clone()
-	cfg.NextProtos, cfg.ServerName = []string{"doq"}, addr.Addr().String()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	if c.Conn, err = c.transport.Dial(ctx, net.UDPAddrFromAddrPort(addr), cfg, &quic.Config{KeepAlivePeriod: 20 * time.Millisecond}); err != nil {
+	if c.Conn, err = c.transport.Dial(ctx, net.UDPAddrFromAddrPort(addr), cfg, settings); err != nil {
 		c.close()
 		return nil, err
 	}
