@@ -47,9 +47,10 @@ func (s *Server) newStreamQuery(stream deadliner) *streamQuery {
 	return e
 }
 
-// release makes e available for another stream, unless its buffers may still be in use.
+// release makes e available for another stream, unless its buffers may still be in use. A place stays lost until it is
+// acquired again, which an HTTP/3 request doesn't do: its stream has the place.
 func (e *streamQuery) release() {
-	if !e.reusable {
+	if !e.reusable || e.inFlight.Err() != nil {
 		return
 	}
 	e.x.Clear()
