@@ -170,6 +170,56 @@ func TestCertificateMounted(t *testing.T) {
 	}
 }
 
+// TestCertificateOnNewConns: over each transport a new connection gets the certificate that replaces another one. The
+// connections that are open go on.
+func TestCertificateOnNewConns(t *testing.T) {
+	for _, via := range []config.Transport{config.DNSOverTLS, config.DNSOverHTTPS, config.DNSOverGRPC, config.DNSOverQUIC, config.DNSOverHTTP3} {
+		t.Run(via.String(), func(t *testing.T) {
+			a, folder := ca.ForTest(t), t.TempDir()
+			cert := mustCertificate(t, writeCertificate(t, a, folder, "first", time.Now().Add(time.Hour)))
+			_, addr, _ := startListener(t, patientLimits(), ListenerConfig{Transport: via, Certificate: cert}, byHand(t))
+			cfg := &tls.Config{RootCAs: a.Pool()}
+			open := newPersistentClient(t, via, addr, cfg)
+			defer open.close()
+			if err := open.ask(); err != nil {
+				t.Fatal(err)
+			}
+			for _, name := range []string{"first", "second", "third"} {
+				writeCertificate(t, a, folder, name, time.Now().Add(time.Hour))
+				if got := shownName(t, via, addr, cfg); got != name {
+					t.Errorf("%q is shown, want %q", got, name)
+				}
+				if err := open.ask(); err != nil {
+					t.Errorf("on the connection that was open: %v", err)
+				}
+			}
+		})
+	}
+}
+
+// shownName returns the common name of the certificate that a new connection gets from the network.
+func shownName(t *testing.T, via config.Transport, addr netip.AddrPort, cfg *tls.Config) string {
+	t.Helper()
+	if via.OverQUIC() {
+		c, err := dialOverQUIC(addr, withALPN(cfg, addr, map[bool]string{true: "doq", false: "h3"}[via == config.DNSOverQUIC]), loopback, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.close()
+		return c.ConnectionState().TLS.PeerCertificates[0].Subject.CommonName
+	}
+	cfg = cfg.Clone()
+	if via != config.DNSOverTLS {
+		cfg.NextProtos = []string{"h2"}
+	}
+	c, err := dialTLS(addr, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	return c.Conn.(*tls.Conn).ConnectionState().PeerCertificates[0].Subject.CommonName
+}
+
 // TestCertificateMissing: an error at the start names the file.
 func TestCertificateMissing(t *testing.T) {
 	folder := t.TempDir()

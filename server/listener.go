@@ -140,10 +140,12 @@ func (l *listener) drain() {
 }
 
 // accepts reports whether l can take over cfg and keep its sockets and connections. The
-// timeouts of an HTTP server are fixed when it starts, and so are limits of QUIC.
+// timeouts of an HTTP server are fixed when it starts, and so are limits of QUIC. Connections
+// without TLS must not outlive a change to TLS.
 func (l *listener) accepts(cfg *ListenerConfig) bool {
 	old := l.config.Load()
-	return old.Transport == cfg.Transport && old.QUIC == cfg.QUIC && (!overHTTP(cfg.Transport) || old.Timeouts == cfg.Timeouts)
+	return old.Transport == cfg.Transport && old.QUIC == cfg.QUIC && (old.Certificate == nil) == (cfg.Certificate == nil) &&
+		(!overHTTP(cfg.Transport) || old.Timeouts == cfg.Timeouts)
 }
 
 // overHTTP reports whether net/http serves the connections of t.

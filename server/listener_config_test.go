@@ -22,6 +22,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/test/agenttest"
 	"github.com/nodens-dns/nodens/test/ca"
+	"github.com/nodens-dns/nodens/test/grpcpeer"
 	"github.com/nodens-dns/nodens/test/resolvertest"
 )
 
@@ -125,7 +126,7 @@ func runningIn(functions ...string) bool {
 
 // TestDoTReload: certificates and routes that change under load cost no query.
 func TestDoTReload(t *testing.T) {
-	for _, via := range []config.Transport{config.DNSOverTLS, config.DNSOverHTTPS} {
+	for _, via := range []config.Transport{config.DNSOverTLS, config.DNSOverHTTPS, config.DNSOverGRPC} {
 		t.Run(via.String(), func(t *testing.T) {
 			a, folder := ca.ForTest(t), t.TempDir()
 			writeCertificate(t, a, folder, "0", time.Now().Add(time.Hour))
@@ -140,7 +141,7 @@ func TestDoTReload(t *testing.T) {
 			var clients sync.WaitGroup
 			for range 2 { // on one connection, and on one after the other
 				clients.Go(func() {
-					stays := newPersistentClient(via, addr, cfg)
+					stays := newPersistentClient(t, via, addr, cfg)
 					defer stays.close()
 					for !done.Load() {
 						if err := stays.ask(); err != nil {
@@ -191,20 +192,40 @@ type persistentClient struct {
 	close func()
 }
 
-func newPersistentClient(via config.Transport, addr netip.AddrPort, cfg *tls.Config) persistentClient {
-	if via == config.DNSOverHTTPS {
+func newPersistentClient(t testing.TB, via config.Transport, addr netip.AddrPort, cfg *tls.Config) persistentClient {
+	answer := func(m *dns.Msg, err error) error {
+		if err == nil && len(m.Answer) != 1 {
+			return errors.New("no answer")
+		}
+		return err
+	}
+	failed := func(err error) persistentClient { return persistentClient{func() error { return err }, func() {}} }
+	switch via {
+	case config.DNSOverHTTPS:
 		client := newHTTPS(cfg, true)
 		return persistentClient{func() error {
 			m, _, err := client.ask(addr, question("by.hand.", dns.TypeA))
-			if err == nil && len(m.Answer) != 1 {
-				err = errors.New("no answer")
-			}
-			return err
+			return answer(m, err)
 		}, client.CloseIdleConnections}
+	case config.DNSOverHTTP3:
+		client := newHTTP3(cfg)
+		return persistentClient{func() error {
+			m, _, err := client.ask(addr, question("by.hand.", dns.TypeA))
+			return answer(m, err)
+		}, client.close}
+	case config.DNSOverGRPC:
+		client := grpcpeer.Dial(t, addr, cfg)
+		return persistentClient{func() error { return answer(askGRPC(client, question("by.hand.", dns.TypeA))) }, client.Close}
+	case config.DNSOverQUIC:
+		client, err := dialDoQ(t, addr, cfg)
+		if err != nil {
+			return failed(err)
+		}
+		return persistentClient{func() error { return answer(client.ask("by.hand.")) }, client.close}
 	}
 	conn, err := dialTLS(addr, cfg)
 	if err != nil {
-		return persistentClient{func() error { return err }, func() {}}
+		return failed(err)
 	}
 	return persistentClient{func() error {
 		_ = conn.SetDeadline(time.Now().Add(patience))
@@ -217,12 +238,15 @@ func newPersistentClient(via config.Transport, addr netip.AddrPort, cfg *tls.Con
 func TestListenChangesTransport(t *testing.T) {
 	a := ca.ForTest(t)
 	cert := mustCertificate(t, writeCertificate(t, a, t.TempDir(), "a server", time.Now().Add(time.Hour)))
-	plain := ListenerConfig{}
+	plain, plainGRPC := ListenerConfig{}, ListenerConfig{Transport: config.DNSOverGRPC}
 	s, addr, _ := startListener(t, Limits{}, ListenerConfig{Transport: config.DNSOverTLS, Certificate: cert}, byHand(t))
 	cfg := &tls.Config{RootCAs: a.Pool()}
-	works := func(via config.Transport) error {
-		if via != config.PlainDNS {
-			return askOnce(t, via, addr, cfg)
+	works := func(c ListenerConfig) error {
+		switch {
+		case c.Transport != config.PlainDNS && c.Certificate == nil:
+			return askOnce(t, c.Transport, addr, nil)
+		case c.Transport != config.PlainDNS:
+			return askOnce(t, c.Transport, addr, cfg)
 		}
 		for _, network := range []string{"udp", "tcp"} {
 			if m := query(t, network, addr, question("by.hand.", dns.TypeA)); len(m.Answer) != 1 {
@@ -238,6 +262,9 @@ func TestListenChangesTransport(t *testing.T) {
 		{Transport: config.DNSOverTLS, Certificate: cert},
 		{Transport: config.DNSOverTLS, Certificate: cert, Timeouts: config.Timeouts{Idle: time.Minute}},
 		plain,
+		plainGRPC,
+		{Transport: config.DNSOverGRPC, Certificate: cert},
+		plainGRPC,
 	} {
 		before := s.listeners[ListenAddr{AddrPort: addr}]
 		if err := s.Listen(map[ListenAddr]ListenerConfig{{AddrPort: addr}: withRoutes(door, byHand(t))}); err != nil {
@@ -246,7 +273,7 @@ func TestListenChangesTransport(t *testing.T) {
 		if kept := s.listeners[ListenAddr{AddrPort: addr}] == before; kept != (i == 4) {
 			t.Errorf("%d: the sockets stay: %t", i, kept)
 		}
-		if err := works(door.Transport); err != nil {
+		if err := works(door); err != nil {
 			t.Errorf("%d: %v", i, err)
 		}
 	}
