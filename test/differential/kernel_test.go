@@ -75,7 +75,7 @@ func (s *site) startFixture(t *testing.T, text string) *nodeFixture {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := l.Spawn(l.Node, []string{"NODE_NAME=" + node}, l.Nodens, "-conf", conf,
+	p, err := l.Spawn(l.Node, []string{"NODE_NAME=" + node, rareGC}, l.Nodens, "-conf", conf,
 		"-setupinterface=false", "-setupiptables=false", "-health-port=0", "-metrics-listen-address=", testbed.KernelPathFlag)
 	if err != nil {
 		t.Fatal(err)

@@ -212,7 +212,7 @@ func (s *site) randomWorld(t *testing.T, cases []randomCase, n uint64) {
 		for _, c := range all {
 			t.Run(fmt.Sprintf("round-%d/%s", round+1, c.name), func(t *testing.T) {
 				r := s.caseRun(t, c)
-				r.facts = facts
+				r.facts, r.batches = facts, round
 				r.compare(append(c.asker.certainQueries(), c.asker.queries(randomQueries(), s.fixedNames)...))
 				r.report()
 			})

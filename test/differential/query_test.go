@@ -125,11 +125,12 @@ func ask(server netip.AddrPort, q query, id uint16) (view, int, error) {
 	if q.tcp {
 		network = "tcp"
 	}
-	conn, err := q.dial(network, server)
+	conn, err := sockets.get(q, network, server)
 	if err != nil {
 		return view{}, 0, fmt.Errorf("asking %s: %w", q, err)
 	}
-	defer conn.Close()
+	reusable := false
+	defer func() { sockets.put(conn, reusable) }()
 	wait := longWait
 	if q.dropped {
 		wait = shortWait
@@ -147,7 +148,10 @@ func ask(server netip.AddrPort, q query, id uint16) (view, int, error) {
 	if err != nil {
 		return view{Outcome: "connection ends"}, 0, nil
 	}
-	return parseView(buf[:n], id), n, nil
+	v := parseView(buf[:n], id)
+	// CoreDNS sends another reply after an error that template has made.
+	reusable = v.Outcome == "answer" && (v.Rcode == "NOERROR" || v.Rcode == "NXDOMAIN")
+	return v, n, nil
 }
 
 // dial connects to the server from the query's address.

@@ -127,7 +127,7 @@ func TestReplies(t *testing.T) {
 	ours := startOddUpstream(t)
 	s.upstream = ours.Addr()
 	r.agents = []agent{s.serveAgent(t, agent{name: agentProgram()}, text, apiserver.Admin)}
-	r.startExplaining()
+	r.startExplaining(nil)
 	for _, o := range oddReplies {
 		if err := r.compareQuery(query{name: o.name + oddZone, qtype: dns.TypeA}); err != nil {
 			t.Fatal(err)

@@ -169,7 +169,7 @@ func serveRules(t *testing.T, program, text string, addr netip.AddrPort) {
 	if program == "nodens" {
 		args = append(args, "-setupinterface=false", "-setupiptables=false", "-health-port=0", "-metrics-listen-address=")
 	}
-	p := peer.Start(t, peer.Command{Name: program, Path: peer.Build(t, program), Args: args})
+	p := peer.Start(t, peer.Command{Name: program, Path: peer.Build(t, program), Args: args, Env: []string{rareGC}})
 	p.Must(t, program+" to answer", peer.Answers(addr))
 }
 

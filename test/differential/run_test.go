@@ -53,6 +53,8 @@ type run struct {
 	different map[string]*differenceGroup
 	// forecasts are what the explanations of the queries since the last check say, by agent.
 	forecasts map[*adminSocket][]forecast
+	// batches is how many batches of queries were begun.
+	batches int
 	// explanations were compared; certain of them name the rcode.
 	explanations, certain int
 }
@@ -78,8 +80,8 @@ func (r *run) compare(qs []query) {
 			inOrder = append(inOrder, q)
 		}
 	}
-	r.startExplaining()
 	for batch := range slices.Chunk(inOrder, explainedBatch()) {
+		r.startExplaining(batch)
 		for _, q := range batch {
 			if err := r.compareQuery(q); err != nil {
 				r.t.Fatal(err)
@@ -88,6 +90,7 @@ func (r *run) compare(qs []query) {
 		r.checkExplained()
 	}
 	for batch := range slices.Chunk(aside, explainedBatch()) {
+		r.startExplaining(batch)
 		if err := forEachParallel(batch, r.compareQuery); err != nil {
 			r.t.Fatal(err)
 		}

@@ -2,6 +2,7 @@ package app
 
 import (
 	"cmp"
+	"math"
 	"net/netip"
 	"slices"
 
@@ -53,7 +54,7 @@ func (a *agent) limitedNow(addr netip.Addr) (reasons map[string]uint64, seconds 
 	}
 	a.fastPath.updateCounters() // before the counters are read
 	kind, pod := t.Owner(addr)
-	r := t.Report(clients.Pods, clients.Minute)
+	r := t.Top(clients.Pods, clients.Minute, math.MaxInt) // not Report: it sorts every client's names, which are not needed
 	for i := range r.Clients {
 		c := &r.Clients[i]
 		if c.Kind == kind && c.Pod == pod && c.Window.AllLimited() > 0 && (kind != clients.Unknown || slices.Contains(c.Addrs, addr)) {
