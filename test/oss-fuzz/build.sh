@@ -38,6 +38,7 @@ internal/wire FuzzRestoreSaved
 internal/wire FuzzRewrite
 internal/wire FuzzRoundTrip
 internal/wire FuzzSynthesize64
+internal/wire FuzzTSIG
 internal/wire FuzzText
 kubernetes FuzzAnswer
 kubernetes FuzzManifest
