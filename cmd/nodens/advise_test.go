@@ -136,7 +136,7 @@ func TestPluginAdvise(t *testing.T) {
 	for i := range 2 {
 		k.agent(fmt.Sprint("p", i), fmt.Sprint("node-", i), reply)
 	}
-	k.pod("old", "node-3", "Running", "echo 'nodens: unknown command \"advise\"' >&2; exit 2\n")
+	k.Pod("old", "node-3", "Running", "echo 'nodens: unknown command \"advise\"' >&2; exit 2\n")
 	code, out, stderr := pluginOutcome(t, "advise --timeout 1m -o wide")
 	want := `2 nodes: 2000 queries of pods in the last 1m40s, of which 30.0% are search waste
 

@@ -42,7 +42,7 @@ func (k *fakeKubectl) lines(pod string) {
 		}
 		b.Write(append(text, '\n'))
 	}
-	k.write(pod+".lines", b.String())
+	k.Write(pod+".lines", b.String())
 }
 
 // tailPod adds a pod whose agent shows lines. The command writes its process id to a file, and another
@@ -50,19 +50,19 @@ func (k *fakeKubectl) lines(pod string) {
 func (k *fakeKubectl) tailPod(pod, node string) {
 	k.t.Helper()
 	k.lines(pod)
-	k.pod(pod, node, "Running", fmt.Sprintf("echo $$ > %[1]s/%[2]s.pid; cat %[1]s/%[2]s.lines; cat > /dev/null; echo > %[1]s/%[2]s.over\n", k.dir, pod))
+	k.Pod(pod, node, "Running", fmt.Sprintf("echo $$ > %[1]s/%[2]s.pid; cat %[1]s/%[2]s.lines; cat > /dev/null; echo > %[1]s/%[2]s.over\n", k.Dir, pod))
 }
 
 // there reports whether a file exists.
 func (k *fakeKubectl) there(name string) bool {
-	_, err := os.Stat(filepath.Join(k.dir, name))
+	_, err := os.Stat(filepath.Join(k.Dir, name))
 	return err == nil
 }
 
 // ended reports whether the process of a pod's command has ended.
 func (k *fakeKubectl) ended(pod string) bool {
 	k.t.Helper()
-	text, err := os.ReadFile(filepath.Join(k.dir, pod+".pid"))
+	text, err := os.ReadFile(filepath.Join(k.Dir, pod+".pid"))
 	if err != nil {
 		k.t.Fatal(err)
 	}
@@ -121,7 +121,7 @@ func TestPluginTail(t *testing.T) {
 	k := newFakeKubectl(t)
 	k.tailPod("a", "node-1")
 	k.tailPod("b", "node-two")
-	k.pod("c", "<none>", "Pending", "exit 9\n")
+	k.Pod("c", "<none>", "Pending", "exit 9\n")
 	f := startPlugin(t, "tail --pod-namespace shop --name example.org --slow 1ms --rcode NOERROR --for 10m --timeout 1m")
 	for pod, node := range map[string]string{"a": "node-1", "b": "node-two"} {
 		f.awaitText(&f.out, "\n"+node+" 21:30:00.123 shop/web-1 "+pod+".test. A NOERROR cache hit - - - 21µs\n")
@@ -138,7 +138,7 @@ func TestPluginTail(t *testing.T) {
 		t.Errorf("stdout:\n%s", f.out.String())
 	}
 	want := "--namespace kube-system exec a --stdin -- nodens tail -o json --for=10m0s --name=example.org --namespace=shop --rcode=NOERROR --slow=1ms --stdin-timeout 30s"
-	if asked := strings.Join(k.asked(), "\n"); !strings.Contains(asked+"\n", want+"\n") {
+	if asked := strings.Join(k.Asked(), "\n"); !strings.Contains(asked+"\n", want+"\n") {
 		t.Errorf("no %q in\n%s", want, asked)
 	}
 }
@@ -171,7 +171,7 @@ func TestPluginTailPod(t *testing.T) {
 	k := newFakeKubectl(t)
 	k.tailPod("a", "node-1")
 	k.tailPod("b", "node-2")
-	k.write("node", "node-2\n")
+	k.Write("node", "node-2\n")
 	f := startPlugin(t, "tail --pod shop/web-1 --timeout 1m")
 	f.awaitText(&f.out, "node-2 21:30:00.123 shop/web-1 b.test. ")
 	f.stop()
@@ -183,7 +183,7 @@ func TestPluginTailPod(t *testing.T) {
 		"--namespace kube-system get pods --selector k8s-app=node-local-dns --no-headers -o custom-columns=NAME:.metadata.name,NODE:.spec.nodeName,PHASE:.status.phase",
 		"--namespace kube-system exec b --stdin -- nodens tail -o json --for=1h0m0s --pod=shop/web-1 --stdin-timeout 30s",
 	}
-	if d := cmp.Diff(want, k.asked()); d != "" {
+	if d := cmp.Diff(want, k.Asked()); d != "" {
 		t.Errorf("kubectl gets (-want +got)\n%s", d)
 	}
 }
@@ -194,18 +194,18 @@ func TestPluginTailRetries(t *testing.T) {
 	k := newFakeKubectl(t)
 	k.tailPod("a", "node-1")
 	k.lines("b")
-	k.pod("b", "node-2", "Running", fmt.Sprintf("if [ -e %[1]s/b.repaired ]; then cat %[1]s/b.lines; cat > /dev/null; exit; fi; echo 'error: no such container' >&2; exit 1\n", k.dir))
+	k.Pod("b", "node-2", "Running", fmt.Sprintf("if [ -e %[1]s/b.repaired ]; then cat %[1]s/b.lines; cat > /dev/null; exit; fi; echo 'error: no such container' >&2; exit 1\n", k.Dir))
 	k.lines("c")
-	k.pod("c", "node-3", "Running", fmt.Sprintf("cat %[1]s/c.lines; while [ ! -e %[1]s/c.gone ]; do sleep 0.02; done; exit 137\n", k.dir))
+	k.Pod("c", "node-3", "Running", fmt.Sprintf("cat %[1]s/c.lines; while [ ! -e %[1]s/c.gone ]; do sleep 0.02; done; exit 137\n", k.Dir))
 	f := startPlugin(t, "tail --all-clients --timeout 1m")
 	f.awaitText(&f.errors, "node node-2: pod b: error: no such container; trying again\n")
-	k.write("b.repaired", "")
+	k.Write("b.repaired", "")
 	f.awaitText(&f.out, "\nnode-2 21:30:00.123 shop/web-1 b.test. ")
 	f.awaitText(&f.errors, "node node-2: answers again\n")
 	f.awaitText(&f.out, "\nnode-3 21:30:00.123 shop/web-1 c.test. ")
-	k.write("pods", "")
+	k.Write("pods", "")
 	k.tailPod("c-next", "node-3")
-	k.write("c.gone", "")
+	k.Write("c.gone", "")
 	f.awaitText(&f.errors, "node node-3: pod c: exit status 137; trying again\n")
 	f.awaitText(&f.out, "\nnode-3 21:30:00.123 shop/web-1 c-next.test. ")
 	f.stop()
@@ -218,7 +218,7 @@ func TestPluginTailRetries(t *testing.T) {
 func TestPluginTailKilled(t *testing.T) {
 	k := newFakeKubectl(t)
 	k.tailPod("a", "node-1")
-	k.write("pod-a", fmt.Sprintf("echo $$ > %[1]s/a.pid; cat %[1]s/a.lines; exec sleep 600\n", k.dir))
+	k.Write("pod-a", fmt.Sprintf("echo $$ > %[1]s/a.pid; cat %[1]s/a.lines; exec sleep 600\n", k.Dir))
 	f := startPlugin(t, "tail --all-clients --timeout 1m")
 	f.awaitText(&f.out, "a.test.")
 	f.stop()
@@ -245,12 +245,12 @@ func TestPluginTailErrors(t *testing.T) {
 			t.Errorf("%s: %d %q %q, want %d %q", c.line, code, out, stderr, c.code, c.want)
 		}
 	}
-	k.pod("a", "node-1", "Running", "cat > /dev/null\n")
-	k.pod("b", "node-2", "Pending", "exit 9\n")
-	k.pod("c", "node-3", "Running", "echo '{\"schemaVersion\":2}'; cat > /dev/null\n")
-	k.pod("d", "node-4", "Running", "echo '<html>'; cat > /dev/null\n")
-	k.pod("e", "node-5", "Running", "head -c 100000 /dev/zero | tr '\\0' x; cat > /dev/null\n")
-	k.pod("f", "node-6", "Running", "echo 'nodens tail: the agent refused: rcode is \"X\"' >&2; echo 'command terminated with exit code 1' >&2; exit 1\n")
+	k.Pod("a", "node-1", "Running", "cat > /dev/null\n")
+	k.Pod("b", "node-2", "Pending", "exit 9\n")
+	k.Pod("c", "node-3", "Running", "echo '{\"schemaVersion\":2}'; cat > /dev/null\n")
+	k.Pod("d", "node-4", "Running", "echo '<html>'; cat > /dev/null\n")
+	k.Pod("e", "node-5", "Running", "head -c 100000 /dev/zero | tr '\\0' x; cat > /dev/null\n")
+	k.Pod("f", "node-6", "Running", "echo 'nodens tail: the agent refused: rcode is \"X\"' >&2; echo 'command terminated with exit code 1' >&2; exit 1\n")
 	for node, want := range map[string]string{
 		"node-1": "pod a: no answer in 50ms",
 		"node-2": "pod b: the pod is Pending",
@@ -272,7 +272,7 @@ func TestPluginTailErrors(t *testing.T) {
 		t.Errorf("%d %s", code, stderr)
 	}
 	for i := range 11 {
-		k.pod(fmt.Sprint("p", i), fmt.Sprint("other-", i), "Running", "exit 1\n")
+		k.Pod(fmt.Sprint("p", i), fmt.Sprint("other-", i), "Running", "exit 1\n")
 	}
 	if code, _, stderr := pluginOutcome(t, "tail --all-clients"); code != 1 || !strings.Contains(stderr, "agents run on 17 nodes, and a tail shows 16 at most; give --node, or --pod NAMESPACE/NAME") {
 		t.Errorf("%d %s", code, stderr)

@@ -6,8 +6,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -16,54 +14,16 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/nodens-dns/nodens/internal/report"
+	"github.com/nodens-dns/nodens/test/fakekubectl"
 )
 
-// fakeKubectl is a script in front of PATH that takes the place of kubectl.
+// fakeKubectl is a fake kubectl with agents.
 type fakeKubectl struct {
-	t   *testing.T
-	dir string
+	*fakekubectl.Kubectl
+	t *testing.T
 }
 
-// kubectlScript writes its arguments to the file asked. For get it prints the file pods, for exec it runs the
-// file of that pod. The node of another pod is in the file node.
-const kubectlScript = `#!/bin/sh
-dir=%[1]s
-echo "$*" >> $dir/asked
-while [ $# -gt 0 ]; do
-	case $1 in
-	get) [ $2 = pods ] && exec cat $dir/pods; exec cat $dir/node ;;
-	exec) . $dir/pod-$2; exit ;;
-	esac
-	shift
-done
-`
-
-func newFakeKubectl(t *testing.T) *fakeKubectl {
-	t.Helper()
-	k := &fakeKubectl{t: t, dir: t.TempDir()}
-	k.write("kubectl", fmt.Sprintf(kubectlScript, k.dir))
-	k.write("pods", "")
-	t.Setenv("PATH", k.dir+string(os.PathListSeparator)+os.Getenv("PATH"))
-	return k
-}
-
-func (k *fakeKubectl) write(name, text string) {
-	k.t.Helper()
-	if err := os.WriteFile(filepath.Join(k.dir, name), []byte(text), 0o755); err != nil {
-		k.t.Fatal(err)
-	}
-}
-
-// pod adds a pod whose kubectl exec runs script. node and phase are as kubectl prints them.
-func (k *fakeKubectl) pod(pod, node, phase, script string) {
-	k.t.Helper()
-	text, err := os.ReadFile(filepath.Join(k.dir, "pods"))
-	if err != nil {
-		k.t.Fatal(err)
-	}
-	k.write("pods", string(text)+fmt.Sprintf("%s   %s   %s\n", pod, node, phase))
-	k.write("pod-"+pod, script)
-}
+func newFakeKubectl(t *testing.T) *fakeKubectl { return &fakeKubectl{fakekubectl.New(t), t} }
 
 // agent adds a pod whose agent answers with reply.
 func (k *fakeKubectl) agent(pod, node string, reply any) {
@@ -72,18 +32,8 @@ func (k *fakeKubectl) agent(pod, node string, reply any) {
 	if err != nil {
 		k.t.Fatal(err)
 	}
-	k.write(pod+".json", string(text))
-	k.pod(pod, node, "Running", fmt.Sprintf("cat %s/%s.json\n", k.dir, pod))
-}
-
-// asked returns the command lines of kubectl.
-func (k *fakeKubectl) asked() []string {
-	k.t.Helper()
-	text, err := os.ReadFile(filepath.Join(k.dir, "asked"))
-	if err != nil {
-		k.t.Fatal(err)
-	}
-	return strings.Split(strings.TrimSpace(string(text)), "\n")
+	k.Write(pod+".json", string(text))
+	k.Pod(pod, node, "Running", fmt.Sprintf("cat %s/%s.json\n", k.Dir, pod))
 }
 
 // pluginOutcome runs a command of the plugin to its end in this process. Agents have a minute to answer.
@@ -118,13 +68,13 @@ func TestPluginTop(t *testing.T) {
 	k.agent("a", "node-1", replyOf("node-1", "web-1", 1))
 	k.agent("b", "node-2", replyOf("node-2", "web-2", 3))
 	k.agent("b-next", "node-2", replyOf("node-2", "web-2", 3))
-	k.pod("c", "node-3", "Running", "echo 'Defaulted container' >&2; echo 'nodens: no agent answers' >&2; echo 'command terminated with exit code 1' >&2; exit 1\n")
+	k.Pod("c", "node-3", "Running", "echo 'Defaulted container' >&2; echo 'nodens: no agent answers' >&2; echo 'command terminated with exit code 1' >&2; exit 1\n")
 	k.agent("d", "node-4", report.Header{SchemaVersion: 2})
-	k.pod("e", "node-5", "Running", "echo '<html>'\n")
-	k.pod("f", "node-6", "Running", "yes\n")
-	k.pod("g", "<none>", "Pending", "exit 9\n")
-	k.pod("b-last", "node-2", "Pending", "exit 9\n")
-	k.pod("h", "node-7", "Running", "exit 3\n")
+	k.Pod("e", "node-5", "Running", "echo '<html>'\n")
+	k.Pod("f", "node-6", "Running", "yes\n")
+	k.Pod("g", "<none>", "Pending", "exit 9\n")
+	k.Pod("b-last", "node-2", "Pending", "exit 9\n")
+	k.Pod("h", "node-7", "Running", "exit 3\n")
 	const unanswered = `not shown: pod g: the pod is Pending
 not shown: node node-3, pod c: nodens: no agent answers
 not shown: node node-4, pod d: the reply has the schema version 2, and this program knows 1; use the program of the agent's version
@@ -145,8 +95,8 @@ and 6 more
 	if d := cmp.Diff(collapse(byPod), collapse(out)); code != 0 || d != "" {
 		t.Errorf("%d %s (-want +got)\n%s", code, stderr, d)
 	}
-	if want := "--namespace kube-system exec a -- nodens top --by pod --window 1m -o json"; !strings.Contains(strings.Join(k.asked(), "\n")+"\n", want+"\n") {
-		t.Errorf("no %q in %q", want, k.asked())
+	if want := "--namespace kube-system exec a -- nodens top --by pod --window 1m -o json"; !strings.Contains(strings.Join(k.Asked(), "\n")+"\n", want+"\n") {
+		t.Errorf("no %q in %q", want, k.Asked())
 	}
 	const byNamespace = `2 nodes: 80.0 queries/s
 
@@ -166,7 +116,7 @@ and 4 more
 		if err != nil {
 			t.Fatal(err)
 		}
-		k.write(pod+".json", string(text))
+		k.Write(pod+".json", string(text))
 	}
 	code, out, stderr = pluginOutcome(t, "top --by namespace --timeout 1m")
 	if d := cmp.Diff(collapse(byNamespace), collapse(out)); code != 0 || d != "" {
@@ -226,7 +176,7 @@ func TestPluginUpstreams(t *testing.T) {
 		}}
 		k.agent(fmt.Sprint("p", i), fmt.Sprint("node-", i), reply)
 	}
-	k.pod("silent", "node-9", "Running", "exit 1\n")
+	k.Pod("silent", "node-9", "Running", "exit 1\n")
 	const want = `2 nodes: 40.0 exchanges/s with 3 upstreams
 
 UPSTREAM NODES QPS SHARE SERVFAIL UNANSWERED P50 P99 RTT STATE BUDGET USED WAITING
@@ -239,8 +189,8 @@ not shown: node node-9, pod silent: exit status 1
 	if d := cmp.Diff(want, collapse(out)); code != 0 || d != "" {
 		t.Errorf("%d %s (-want +got)\n%s", code, stderr, d)
 	}
-	if want := "exec p0 -- nodens top --by upstream -o json"; !strings.Contains(strings.Join(k.asked(), "\n")+"\n", want+"\n") {
-		t.Errorf("no %q in %q", want, k.asked())
+	if want := "exec p0 -- nodens top --by upstream -o json"; !strings.Contains(strings.Join(k.Asked(), "\n")+"\n", want+"\n") {
+		t.Errorf("no %q in %q", want, k.Asked())
 	}
 	code, out, _ = pluginOutcome(t, "top --by upstream --timeout 1m -o json")
 	var u report.ClusterUpstreams
@@ -269,8 +219,8 @@ func TestPluginStatus(t *testing.T) {
 	sick := healthy
 	sick.Node, sick.Healthy, sick.Problems, sick.Upstreams.Down = "", false, []string{"all upstreams are down"}, 2
 	k.agent("b", "node-2", sick)
-	k.write("pod-b", fmt.Sprintf("cat %s/b.json; echo 'nodens: all upstreams are down' >&2; exit 1\n", k.dir))
-	k.pod("c", "node-3", "Running", "exit 1\n")
+	k.Write("pod-b", fmt.Sprintf("cat %s/b.json; echo 'nodens: all upstreams are down' >&2; exit 1\n", k.Dir))
+	k.Pod("c", "node-3", "Running", "exit 1\n")
 	code, out, stderr = pluginOutcome(t, "status --timeout 1m")
 	want := head + row + "node-2 ready, with problems 0.2.0 12.3 50.0% 0.0% 0.0% ≤1ms ≤2ms 2, 2 down all upstreams are down\nnot shown: node node-3, pod c: exit status 1\n"
 	if d := cmp.Diff(want, collapse(out)); code != 1 || d != "" {
@@ -289,12 +239,12 @@ func TestPluginStatus(t *testing.T) {
 // TestPluginExplain: the agent on the node of the pod explains.
 func TestPluginExplain(t *testing.T) {
 	k := newFakeKubectl(t)
-	k.pod("a", "node-1", "Running", "exit 1\n")
+	k.Pod("a", "node-1", "Running", "exit 1\n")
 	reply := report.Explanation{Header: report.Header{SchemaVersion: 1, Node: "node-2"}}
 	reply.Listener.Address, reply.Listener.Transport, reply.Listener.Protocol = "169.254.20.10:53", "dns", "udp"
 	reply.Client.Address, reply.Client.Namespace, reply.Client.Pod = "10.0.0.1", "shop", "web-1"
 	k.agent("b", "node-2", reply)
-	k.write("node", "node-2\n")
+	k.Write("node", "node-2\n")
 	code, out, stderr := pluginOutcome(t, "explain www.example.com AAAA --from shop/web-1 --ndots 2 --tcp --timeout 1m")
 	if want := "listener 169.254.20.10:53, dns over udp\nclient 10.0.0.1, pod shop/web-1\n"; code != 0 || collapse(out) != want {
 		t.Errorf("%d %s\n%s, want\n%s", code, stderr, out, want)
@@ -304,7 +254,7 @@ func TestPluginExplain(t *testing.T) {
 		"--namespace kube-system get pods --selector k8s-app=node-local-dns --no-headers -o custom-columns=NAME:.metadata.name,NODE:.spec.nodeName,PHASE:.status.phase",
 		"--namespace kube-system exec b -- nodens explain --from shop/web-1 --ndots 2 --tcp=true --dnssec=false --ask=false -o json -- www.example.com AAAA",
 	}
-	if d := cmp.Diff(want, k.asked()); d != "" {
+	if d := cmp.Diff(want, k.Asked()); d != "" {
 		t.Errorf("kubectl gets (-want +got)\n%s", d)
 	}
 	for line, want := range map[string]string{
@@ -319,7 +269,7 @@ func TestPluginExplain(t *testing.T) {
 			t.Errorf("%s: %d %q %q, want %q", line, code, out, stderr, want)
 		}
 	}
-	k.write("node", "<none>\n")
+	k.Write("node", "<none>\n")
 	if code, _, stderr := pluginOutcome(t, "explain a --from shop/web-1"); code != 1 || !strings.Contains(stderr, "the pod shop/web-1 is on no node yet") {
 		t.Errorf("%d %s", code, stderr)
 	}
@@ -346,17 +296,17 @@ func TestPluginErrors(t *testing.T) {
 			t.Errorf("%s: %d %q %q, want %d %q", c.line, code, out, stderr, c.code, c.want)
 		}
 	}
-	k.pod("slow", "node-1", "Running", "exec sleep 600\n")
+	k.Pod("slow", "node-1", "Running", "exec sleep 600\n")
 	code, out, stderr := pluginOutcome(t, "top --timeout 50ms --context blue --kubeconfig /k -n dns -l app=agent")
 	if want := "not shown: node node-1, pod slow: no answer in 50ms\n"; code != 1 || out != want || !strings.Contains(stderr, "no agent has answered; node node-1, pod slow: no answer in 50ms") {
 		t.Errorf("%d %q %q, want %q", code, out, stderr, want)
 	}
-	asked := k.asked()
+	asked := k.Asked()
 	want := "--kubeconfig /k --context blue --namespace dns get pods --selector app=agent --no-headers -o custom-columns=NAME:.metadata.name,NODE:.spec.nodeName,PHASE:.status.phase"
 	if asked[len(asked)-1] != want && asked[len(asked)-2] != want {
 		t.Errorf("kubectl got %q", asked)
 	}
-	k.write("kubectl", "#!/bin/sh\necho 'E0101 noise' >&2\necho 'error: You must be logged in to the server' >&2\nexit 1\n")
+	k.Write("kubectl", "#!/bin/sh\necho 'E0101 noise' >&2\necho 'error: You must be logged in to the server' >&2\nexit 1\n")
 	if code, _, stderr := pluginOutcome(t, "status"); code != 1 || stderr != "kubectl nodens: listing the agents' pods: error: You must be logged in to the server\n" {
 		t.Errorf("%d %q", code, stderr)
 	}

@@ -19,44 +19,18 @@ import (
 	"github.com/nodens-dns/nodens/cmd/nodens/kubectl"
 	"github.com/nodens-dns/nodens/internal/report"
 	"github.com/nodens-dns/nodens/test/agenttest"
+	"github.com/nodens-dns/nodens/test/fakekubectl"
 )
 
-// script takes the place of kubectl: get prints the files pods and node, exec runs the file of the pod.
-const script = `#!/bin/sh
-dir=%[1]s
-while [ $# -gt 0 ]; do
-	case $1 in
-	get) [ $2 = pods ] && exec cat $dir/pods; exec cat $dir/node ;;
-	exec) . $dir/pod-$2; exit ;;
-	esac
-	shift
-done
-`
-
-// cluster is the directory of a fake kubectl.
+// cluster is a fake kubectl with agents that follow queries.
 type cluster struct {
-	t   *testing.T
-	dir string
+	*fakekubectl.Kubectl
+	t *testing.T
 }
 
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
-	c := &cluster{t, t.TempDir()}
-	c.write("kubectl", fmt.Sprintf(script, c.dir))
-	t.Setenv("PATH", c.dir+string(os.PathListSeparator)+os.Getenv("PATH"))
-	return c
-}
-
-// write replaces a file at once.
-func (c *cluster) write(name, text string) {
-	c.t.Helper()
-	temporary := filepath.Join(c.dir, "new")
-	if err := os.WriteFile(temporary, []byte(text), 0o755); err != nil {
-		c.t.Fatal(err)
-	}
-	if err := os.Rename(temporary, filepath.Join(c.dir, name)); err != nil {
-		c.t.Fatal(err)
-	}
+	return &cluster{fakekubectl.New(t), t}
 }
 
 // pods lists pods, each as "POD NODE", whose agents show one query for the name of the pod.
@@ -64,9 +38,9 @@ func (c *cluster) pods(pods ...string) {
 	c.t.Helper()
 	for _, text := range pods {
 		pod, _, _ := strings.Cut(text, " ")
-		c.write("pod-"+pod, fmt.Sprintf("echo '%s'; cat > /dev/null\n", c.query(pod)))
+		c.Write("pod-"+pod, fmt.Sprintf("echo '%s'; cat > /dev/null\n", c.query(pod)))
 	}
-	c.write("pods", strings.Join(pods, " Running\n")+" Running\n")
+	c.Write("pods", strings.Join(pods, " Running\n")+" Running\n")
 }
 
 func (c *cluster) query(name string) string {
@@ -165,12 +139,12 @@ func TestFollowNewNodes(t *testing.T) {
 func TestFollowPod(t *testing.T) {
 	c := newCluster(t)
 	c.pods("a node-1", "b node-2")
-	c.write("node", "node-1\n")
+	c.Write("node", "node-1\n")
 	f := c.follow(kubectl.Tail{Namespace: "shop", Pod: "web-0"})
 	f.await("node-1 a")
-	c.write("node", "<none>\n")
+	c.Write("node", "<none>\n")
 	f.await(": the pod shop/web-0 is on no node yet; trying again")
-	c.write("node", "node-2\n")
+	c.Write("node", "node-2\n")
 	f.await("node-2 b")
 	f.stop()
 	want := []string{"node-1 a", ": the pod shop/web-0 is on no node yet; trying again", "node-2: the pod shop/web-0 is here now", "node-2 b"}
@@ -184,14 +158,14 @@ func TestFollowPod(t *testing.T) {
 func TestFollowSilence(t *testing.T) {
 	c := newCluster(t)
 	c.pods("a node-1", "b node-2")
-	c.write("pod-a", fmt.Sprintf("echo '%s'; cat > %s/a.stdin\n", c.query("a"), c.dir))
-	c.write("pod-b", fmt.Sprintf("while read -r line; do echo '%s'; done\n", c.query("b")))
+	c.Write("pod-a", fmt.Sprintf("echo '%s'; cat > %s/a.stdin\n", c.query("a"), c.Dir))
+	c.Write("pod-b", fmt.Sprintf("while read -r line; do echo '%s'; done\n", c.query("b")))
 	f := c.follow(kubectl.Tail{Silence: 300 * time.Millisecond})
 	f.await("node-1: pod a: nothing received for 300ms; trying again")
 	f.await("node-1: answers again")
 	f.await("node-2 b")
 	f.stop()
-	if text, err := os.ReadFile(filepath.Join(c.dir, "a.stdin")); err != nil || strings.Trim(string(text), "\n") != "" {
+	if text, err := os.ReadFile(filepath.Join(c.Dir, "a.stdin")); err != nil || strings.Trim(string(text), "\n") != "" {
 		t.Errorf("%v, the command got %q", err, text)
 	}
 }
@@ -203,7 +177,7 @@ func TestFollowSlow(t *testing.T) {
 	c := newCluster(t)
 	c.pods("a node-1", "b node-2")
 	for _, pod := range []string{"a", "b"} {
-		c.write("pod-"+pod, fmt.Sprintf("yes '%s' | head -n %d; echo > %s/%s.done; cat > /dev/null\n", c.query("x"), lines, c.dir, pod))
+		c.Write("pod-"+pod, fmt.Sprintf("yes '%s' | head -n %d; echo > %s/%s.done; cat > /dev/null\n", c.query("x"), lines, c.Dir, pod))
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -229,7 +203,7 @@ func TestFollowSlow(t *testing.T) {
 // awaitFile waits for a file.
 func (c *cluster) awaitFile(name string) {
 	for deadline := time.Now().Add(agenttest.Timeout); ; time.Sleep(5 * time.Millisecond) {
-		if _, err := os.Stat(filepath.Join(c.dir, name)); err == nil {
+		if _, err := os.Stat(filepath.Join(c.Dir, name)); err == nil {
 			return
 		}
 		if time.Now().After(deadline) {
