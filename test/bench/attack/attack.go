@@ -84,6 +84,9 @@ func (a result) String() string {
 // servers are the rows.
 var servers = []harness.Server{{Name: "nodens", Program: "nodens", Conf: "worst"}}
 
+// control is the server on the same core that shows what the machine itself adds to the times.
+var control = harness.Server{Name: "C echo", Program: "echo"}
+
 // run attacks an agent.
 type run struct {
 	*harness.Run
@@ -127,8 +130,8 @@ func (b *run) measureCases(ctx context.Context) error {
 		return err
 	}
 	defer up.Close()
-	if b.Binaries["echo"], err = harness.Programs["echo"].Find(ctx, b.Dir); err != nil {
-		return fmt.Errorf("the control: %w", err)
+	if err := b.FindControl(ctx, control); err != nil {
+		return err
 	}
 	targets := &targets{run: b, upstream: up.Addr(), kept: map[string]attackedAgent{}}
 	defer targets.close()
@@ -227,7 +230,7 @@ func (b *run) startTarget(ctx context.Context, s harness.Server, upstream netip.
 	if err != nil {
 		return t, err
 	}
-	t.echo, err = b.Spawn(harness.Server{Name: "C echo", Program: "echo"}, harness.Settings{Listen: controlAddr.String(), Length: udpPayload})
+	t.echo, err = b.Spawn(control, harness.Settings{Listen: controlAddr.String(), Length: udpPayload})
 	if err == nil {
 		err = t.agent.Await(ctx, "an answer", peer.Answers(harness.LoopbackAddr(t.agent.Port)))
 	}

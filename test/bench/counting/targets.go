@@ -75,7 +75,7 @@ func (r *Report) costTable() string {
 		rate := r.Over(harness.Cell{Server: onRow, Workload: w.Name}, func(s harness.Sample) float64 { return float64(s.Completed) / s.Elapsed.Seconds() })
 		rows = append(rows, append(row, fmt.Sprintf("%.3f", ratio.Median), fmt.Sprintf("%.3f–%.3f", ratio.Least, ratio.Most), fmt.Sprintf("%.0f", rate.Median)))
 	}
-	return tableOf(rows)
+	return figures.Table(rows)
 }
 
 // memoryTable is the table of memory.
@@ -101,14 +101,6 @@ func (r *Report) memoryTable() string {
 			row = append(row, fmt.Sprintf("%.1f", figures.SpreadOf(values).Median))
 		}
 		rows = append(rows, append(row, fmt.Sprintf("%.2f", more.Median), fmt.Sprintf("%.2f–%.2f", more.Least, more.Most)))
-	}
-	return tableOf(rows)
-}
-
-// tableOf returns a table, or nothing if it has only a header.
-func tableOf(rows [][]string) string {
-	if len(rows) == 1 {
-		return ""
 	}
 	return figures.Table(rows)
 }

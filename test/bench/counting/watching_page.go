@@ -46,40 +46,31 @@ func (r *WatchingReport) memoryTable() string {
 			rows = append(rows, []string{when, fmt.Sprintf("%.1f", all.Median), fmt.Sprintf("%.1f–%.1f", all.Least, all.Most), fmt.Sprintf("%.1f", own.Median)})
 		}
 	}
-	return tableOf(rows)
+	return figures.Table(rows)
 }
 
 // ratios are the costs of the workloads of a load shape.
 func (r *WatchingReport) ratios(shape string) (list []harness.TargetValue) {
 	for _, w := range watchingWorkloads() {
 		if w.LoadShape.Name == shape {
-			list = append(list, harness.TargetValue{Name: w.QuerySet.Name, Find: func() (figures.Spread, bool) { return r.cost(w) }})
+			list = append(list, harness.TargetValue{Name: w.QuerySet.Name, Find: func() (figures.Spread, bool) { return r.CPURatio(watchingPair(w)) }})
 		}
 	}
 	return list
 }
 
-// cost is the CPU time of a query of the watched agent relative to the other's.
-func (r *WatchingReport) cost(w harness.Workload) (figures.Spread, bool) {
-	return r.Ratio(harness.Sample.CPUPerQuery, harness.Cell{Server: watchedRow, Workload: w.Name}, harness.Cell{Server: unwatchedRow, Workload: w.Name})
+// watchingPair is a workload of the watched agent and of the other one.
+func watchingPair(w harness.Workload) harness.CellPair {
+	return harness.CellPair{Name: w.Name, Of: harness.Cell{Server: watchedRow, Workload: w.Name}, To: harness.Cell{Server: unwatchedRow, Workload: w.Name}}
 }
 
 // table is the table of CPU times.
 func (r *WatchingReport) table() string {
-	rows := [][]string{{"workload", "not watched: CPU µs per query", "watched", "relative", "least–most", "queries/s"}}
+	var pairs []harness.CellPair
 	for _, w := range watchingWorkloads() {
-		ratio, ok := r.cost(w)
-		if !ok {
-			continue
-		}
-		watched, unwatched := harness.Cell{Server: watchedRow, Workload: w.Name}, harness.Cell{Server: unwatchedRow, Workload: w.Name}
-		rows = append(rows, []string{
-			w.Name, fmt.Sprintf("%.2f", r.Over(unwatched, harness.Sample.CPUPerQuery).Median), fmt.Sprintf("%.2f", r.Over(watched, harness.Sample.CPUPerQuery).Median),
-			fmt.Sprintf("%.3f", ratio.Median), fmt.Sprintf("%.3f–%.3f", ratio.Least, ratio.Most),
-			fmt.Sprintf("%.0f", r.Over(watched, func(s harness.Sample) float64 { return float64(s.Completed) / s.Elapsed.Seconds() }).Median),
-		})
+		pairs = append(pairs, watchingPair(w))
 	}
-	return tableOf(rows)
+	return r.CPUTable([]string{"workload", "not watched: CPU µs per query", "watched", "relative", "least–most", "queries/s"}, pairs)
 }
 
 // linesTable is the table of what the tail has shown.
@@ -97,7 +88,7 @@ func (r *WatchingReport) linesTable() string {
 			rows = append(rows, []string{w.Name, fmt.Sprintf("%.0f", figures.SpreadOf(shown).Median), fmt.Sprintf("%.0f", figures.SpreadOf(lost).Median)})
 		}
 	}
-	return tableOf(rows)
+	return figures.Table(rows)
 }
 
 // Tables returns the tables that a terminal shows.

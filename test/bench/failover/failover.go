@@ -175,7 +175,7 @@ func (b *Run) MeasureFaults(ctx context.Context, list []Fault, rows []harness.Se
 
 // Nodens returns the path of the agent. Every node has agents as its upstream and its cluster DNS.
 func (b *Run) Nodens(ctx context.Context) (path string, err error) {
-	b.nodens = cmp.Or(b.nodens, b.Binaries["nodens"])
+	b.nodens = cmp.Or(b.nodens, b.BinaryOf(harness.Server{Program: "nodens"}))
 	if b.nodens == "" {
 		b.nodens, err = peer.Binary(ctx, "nodens", b.Dir)
 	}

@@ -54,7 +54,7 @@ func (b *Run) startNode(s harness.Server) (*node, error) {
 		return st, err
 	}
 	if s.Program == "coredns" {
-		st.coredns = b.Binaries["coredns"]
+		st.coredns = b.BinaryOf(s)
 		return st, st.start()
 	}
 	// A file system of its own, small enough to be filled at once.

@@ -165,7 +165,7 @@ func TestMeasure(t *testing.T) {
 		t.Errorf("budget: %s", s)
 	}
 	for _, l := range shareLoads() {
-		if v, ok := r.shareCost(l.name); !ok || v.Median <= 0 {
+		if v, ok := r.CPURatio(sharePair(l.name)); !ok || v.Median <= 0 {
 			t.Errorf("CPU per %s: %v", l.name, v)
 		}
 	}

@@ -183,11 +183,11 @@ func (b *run) leaveOut(ctx context.Context, s harness.Server, err error) error {
 
 // startEcho starts the control's target, which the node stops.
 func (b *run) startEcho(ctx context.Context, d *node) error {
-	var err error
-	if b.Binaries["echo"], err = harness.Programs["echo"].Find(ctx, b.Dir); err != nil {
-		return fmt.Errorf("the control: %w", err)
+	control := harness.Server{Name: "C echo", Program: "echo", Flags: []string{strconv.Itoa(floodConns)}}
+	if err := b.FindControl(ctx, control); err != nil {
+		return err
 	}
-	_, err = d.start(ctx, harness.Server{Name: "C echo", Program: "echo", Flags: []string{strconv.Itoa(floodConns)}}, echoAddr, harness.Settings{Length: echoLength})
+	_, err := d.start(ctx, control, echoAddr, harness.Settings{Length: echoLength})
 	return err
 }
 

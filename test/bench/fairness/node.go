@@ -43,7 +43,7 @@ func newNode(b *harness.Run, pods int) (*node, error) {
 	if err != nil {
 		return d, err
 	}
-	if d.net, err = testbed.New(dir, b.Binaries["nodens"]); err != nil {
+	if d.net, err = testbed.New(dir, b.BinaryOf(harness.Server{Program: "nodens"})); err != nil {
 		return d, err
 	}
 	// The address has no rules: what they cost is not of the server.

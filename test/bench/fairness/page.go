@@ -48,7 +48,7 @@ func (r *Report) Targets() []harness.Target {
 		harness.Target{What: "cached and expired names that failed beside it", Limit: 0, Of: budget(budgetResult.knownFailures)},
 	)
 	for _, load := range shareLoads() {
-		list = append(list, harness.Target{What: "CPU per " + load.name + " with a limit and a budget, relative to none", Limit: maxCost, Of: one(func() (figures.Spread, bool) { return r.shareCost(load.name) })})
+		list = append(list, harness.Target{What: "CPU per " + load.name + " with a limit and a budget, relative to none", Limit: maxCost, Of: one(func() (figures.Spread, bool) { return r.CPURatio(sharePair(load.name)) })})
 	}
 	return list
 }
@@ -91,9 +91,9 @@ func (b budgetResult) knownFailures() float64 {
 	return failures(b.equal.cached) + failures(b.equal.stale) + failures(b.greedy.cached) + failures(b.greedy.stale)
 }
 
-// shareCost is the CPU time of a query with a limit and a budget, relative to that without.
-func (r *Report) shareCost(load string) (figures.Spread, bool) {
-	return r.Ratio(harness.Sample.CPUPerQuery, harness.Cell{Server: onRow, Workload: load}, harness.Cell{Server: offRow, Workload: load})
+// sharePair is a load with a limit and a budget, and the same load without.
+func sharePair(load string) harness.CellPair {
+	return harness.CellPair{Name: load, Of: harness.Cell{Server: onRow, Workload: load}, To: harness.Cell{Server: offRow, Workload: load}}
 }
 
 // middle is the median of a value over the rounds as text.
@@ -135,14 +135,6 @@ func (r *Report) floodTable(c floodCase, servers []string) string {
 			middle(list, "%.0f %%", func(f floodResult) float64 { return 100 * f.flood.cpu.Seconds() / f.flood.elapsed.Seconds() }),
 		})
 	}
-	return tableOf(rows)
-}
-
-// tableOf returns a table, or nothing if it has only a header.
-func tableOf(rows [][]string) string {
-	if len(rows) == 1 {
-		return ""
-	}
 	return figures.Table(rows)
 }
 
@@ -178,7 +170,7 @@ func (r *Report) loadTable() string {
 			middle(list, "%.0f %%", func(l loadResult) float64 { return 100 * l.answers() }),
 		})
 	}
-	return tableOf(rows)
+	return figures.Table(rows)
 }
 
 // budgetTables are the tables of the pods that ask alike, of the greedy pod, and of cached and expired names.
@@ -231,7 +223,7 @@ func (r *Report) equalTable() string {
 			middle(list, "%.0f %%", func(b budgetResult) float64 { return 100 * b.equal.share() }),
 		}, missColumns(list, func(b budgetResult) budgetSample { return b.equal })...))
 	}
-	return tableOf(rows)
+	return figures.Table(rows)
 }
 
 func (r *Report) greedyTable() string {
@@ -244,7 +236,7 @@ func (r *Report) greedyTable() string {
 		rows = append(rows, append([]string{s.Name, middle(list, "%.0f %%", func(b budgetResult) float64 { return 100 * b.greedy.polite() })},
 			missColumns(list, func(b budgetResult) budgetSample { return b.greedy })...))
 	}
-	return tableOf(rows)
+	return figures.Table(rows)
 }
 
 func (r *Report) knownTable() string {
@@ -262,25 +254,16 @@ func (r *Report) knownTable() string {
 			middle(list, "%.1f", func(b budgetResult) float64 { return latencyText(b.equal.stale) }),
 		})
 	}
-	return tableOf(rows)
+	return figures.Table(rows)
 }
 
 // shareTable is the table of CPU times.
 func (r *Report) shareTable() string {
-	rows := [][]string{{"query", "off: CPU µs", "on", "on relative to off", "least–most", "queries/s"}}
+	var pairs []harness.CellPair
 	for _, load := range shareLoads() {
-		ratio, ok := r.shareCost(load.name)
-		if !ok {
-			continue
-		}
-		on, off := harness.Cell{Server: onRow, Workload: load.name}, harness.Cell{Server: offRow, Workload: load.name}
-		rows = append(rows, []string{
-			load.name, fmt.Sprintf("%.2f", r.Over(off, harness.Sample.CPUPerQuery).Median), fmt.Sprintf("%.2f", r.Over(on, harness.Sample.CPUPerQuery).Median),
-			fmt.Sprintf("%.3f", ratio.Median), fmt.Sprintf("%.3f–%.3f", ratio.Least, ratio.Most),
-			fmt.Sprintf("%.0f", r.Over(on, func(s harness.Sample) float64 { return float64(s.Completed) / s.Elapsed.Seconds() }).Median),
-		})
+		pairs = append(pairs, sharePair(load.name))
 	}
-	return tableOf(rows)
+	return r.CPUTable([]string{"query", "off: CPU µs", "on", "on relative to off", "least–most", "queries/s"}, pairs)
 }
 
 // Tables returns all tables as text.

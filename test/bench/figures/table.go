@@ -7,8 +7,12 @@ import (
 )
 
 // Table writes rows, the first of which is the header, as a Markdown table with
-// its columns aligned: the text to the left, the numbers to the right.
+// its columns aligned: the text to the left, the numbers to the right. It is empty for a
+// header without rows.
 func Table(rows [][]string) string {
+	if len(rows) == 1 {
+		return ""
+	}
 	widths := make([]int, len(rows[0]))
 	for _, row := range rows {
 		for i, text := range row {

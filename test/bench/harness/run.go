@@ -64,8 +64,8 @@ type Run struct {
 	Stream                 *dns.Server // the upstream over TCP
 	API                    *apiserver.Server
 	Kubeconfig             string // empty without an API server
-	Binaries               map[string]string
 	Workloads              []Workload
+	binaries               map[string]string // paths, see BinaryOf
 	files                  map[string]string // data files by set
 	Lengths                map[string]int    // of an answer, by set
 	Fresh                  uint32            // the next new name
@@ -82,7 +82,7 @@ func New(p Plan, rows []Server) (*Run, error) {
 	}
 	return &Run{
 		Plan: p, Rows: rows, Dir: dir,
-		Binaries: map[string]string{}, files: map[string]string{}, Lengths: map[string]int{},
+		binaries: map[string]string{}, files: map[string]string{}, Lengths: map[string]int{},
 		Report: &Report{Plan: p, Date: time.Now(), Samples: map[Cell][]Sample{}},
 	}, nil
 }
@@ -126,7 +126,7 @@ func (b *Run) Build(ctx context.Context) error {
 // is none.
 func (b *Run) FindBinary(ctx context.Context, s Server) error {
 	p := Programs[s.Program]
-	if b.Binaries[s.binary()] == "" {
+	if b.BinaryOf(s) == "" {
 		find := p.Find
 		if s.commit != "" {
 			find = func(ctx context.Context, _ string) (string, error) { return peer.EarlierBinary(ctx, s.commit) }
@@ -142,7 +142,7 @@ func (b *Run) FindBinary(ctx context.Context, s Server) error {
 		if err := machine.DropPageCache(path); err != nil {
 			return err
 		}
-		b.Binaries[s.binary()] = path
+		b.binaries[s.binary()] = path
 		if release := p.versionLine(ctx, path); release != "" {
 			b.Report.Fact(strings.TrimSpace(s.Program+" "+s.commit), release)
 		}
@@ -151,8 +151,16 @@ func (b *Run) FindBinary(ctx context.Context, s Server) error {
 	return nil
 }
 
-// BinaryOf returns the path of the server's binary.
-func (b *Run) BinaryOf(s Server) string { return b.Binaries[s.binary()] }
+// BinaryOf returns the path of the server's binary; "" if it was not looked for, or not found.
+func (b *Run) BinaryOf(s Server) string { return b.binaries[s.binary()] }
+
+// FindControl finds the binary of a server that is no row of the report.
+func (b *Run) FindControl(ctx context.Context, s Server) (err error) {
+	if b.binaries[s.binary()], err = Programs[s.Program].Find(ctx, b.Dir); err != nil {
+		return fmt.Errorf("the control: %w", err)
+	}
+	return nil
+}
 
 // Omit notes why there is no row of the server.
 func (b *Run) Omit(s Server, err error) {

@@ -146,7 +146,7 @@ func (b *Run) WriteConfig(s Server, with Settings) (path string, command []strin
 	}
 	// taskset becomes the program and keeps the pid; a Go program then sees one
 	// core and sets GOMAXPROCS to it.
-	command = []string{"taskset", "-c", b.ServerCores.List(), b.Binaries[s.binary()]}
+	command = []string{"taskset", "-c", b.ServerCores.List(), b.BinaryOf(s)}
 	for _, a := range p.Args {
 		command = append(command, with.Fill(a))
 	}
