@@ -47,7 +47,9 @@ func (t *Table) Notify(soa wire.RR) {
 type notices struct {
 	mu      sync.Mutex
 	pending map[noticeKey]*notice
-	added   chan struct{} // has room for one signal
+	// announced are the versions that Announce has told of.
+	announced map[wire.Name]announced
+	added     chan struct{} // has room for one signal
 }
 
 type noticeKey struct {

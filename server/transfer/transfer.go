@@ -177,7 +177,9 @@ type Table struct {
 
 // New returns the table of cfg and the directives chained to it.
 func New(cfg *config.Transfer, all *Transfers) *Table {
-	t := &Table{Transfers: all, notices: notices{pending: make(map[noticeKey]*notice), added: make(chan struct{}, 1)}}
+	t := &Table{Transfers: all, notices: notices{
+		pending: make(map[noticeKey]*notice), announced: make(map[wire.Name]announced), added: make(chan struct{}, 1),
+	}}
 	for ; cfg != nil; cfg = cfg.Next {
 		t.rules = append(t.rules, cfg)
 	}

@@ -236,3 +236,49 @@ func TestNotify(t *testing.T) {
 		})
 	}
 }
+
+// TestAnnounce: servers are told of each version once, of one a minute at most, and of the newest in the end.
+func TestAnnounce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		all := transfer.NewTransfers(nil)
+		n := &notifier{began: time.Now(), reply: func(int) (wire.Rcode, error) { return wire.NoError, nil }}
+		all.SetExchange(n.exchange)
+		table := newTable(t, all, "transfer {\nto 192.0.2.1\n}")
+		go table.Run(t.Context())
+		for second := range 180 {
+			serial := uint32(1)
+			switch {
+			case second >= 150:
+				serial = 40
+			case second >= 30 && second < 100: // a change every other second
+				serial = uint32(second-30)/2 + 2
+			case second >= 100:
+				serial = 36
+			}
+			table.Announce(soa(t, "test", serial))
+			synctest.Wait()
+			table.Announce(soa(t, "a.test", 7))
+			time.Sleep(time.Second)
+		}
+		want := []string{"0s 192.0.2.1:53 1", "0s 192.0.2.1:53 7", "1m0s 192.0.2.1:53 17", "2m0s 192.0.2.1:53 36"}
+		if d := cmp.Diff(want, n.list); d != "" {
+			t.Errorf("(-want +got):\n%s", d)
+		}
+		time.Sleep(time.Minute)
+		table.Announce(soa(t, "test", 40))
+		synctest.Wait()
+		if got := n.list[len(n.list)-1]; got != "4m0s 192.0.2.1:53 40" {
+			t.Errorf("the newest version is told as %s", got)
+		}
+	})
+}
+
+// TestNotifies: only named servers are told, and only of the zones of their directive.
+func TestNotifies(t *testing.T) {
+	table := newTable(t, transfer.NewTransfers(nil), "transfer {\nto *\n}\ntransfer a.test {\nto * 192.0.2.1\n}")
+	for zone, want := range map[string]bool{"test": false, "a.test": true, "x.a.test": true, "example": false} {
+		if got := table.Notifies(name(t, zone)); got != want {
+			t.Errorf("%s: %v, want %v", zone, got, want)
+		}
+	}
+}

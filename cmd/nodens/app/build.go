@@ -39,6 +39,7 @@ type blockParts struct {
 	// These lead from the tables to transfer.
 	fileChanged, autoChanged, secondaryChanged *notifyHook
 	transfer                                   *transfer.Table
+	announcer                                  *clusterAnnouncer // nil: no server is told of changes of the cluster's zones
 	view                                       *kubernetes.View
 	cluster                                    *kubernetes.Zone
 	external                                   *kubernetes.External
@@ -231,6 +232,7 @@ func (a *builder) addClusterZone(g *generation, p *blockParts, old *generation) 
 	if b.K8sExternal != nil {
 		p.external = kubernetes.NewExternal(p.view, b.K8sExternal, b.Kubernetes)
 	}
+	addAnnouncer(p)
 	return nil
 }
 

@@ -130,6 +130,7 @@ func (g *generation) start(old *generation, launch func(part any, run func(conte
 	for _, p := range g.blocks {
 		startPart(p.hosts, old, launch)
 		startPart(p.transfer, old, launch)
+		startPart(p.announcer, old, launch)
 		for _, hook := range []*notifyHook{p.fileChanged, p.autoChanged, p.secondaryChanged} {
 			hook.lead(p.transfer)
 		}
@@ -162,7 +163,7 @@ func (g *generation) owns(part any) bool {
 
 // owns is [generation.owns] for the parts of one block.
 func (p *blockParts) owns(part any) bool {
-	return part == any(p.hosts) || p.hasZones(part) || part == any(p.balance) || part == any(p.transfer) || part == any(p.cache) || p.hasLoop(part) ||
+	return part == any(p.hosts) || p.hasZones(part) || part == any(p.balance) || part == any(p.transfer) || part == any(p.announcer) || part == any(p.cache) || p.hasLoop(part) ||
 		slices.ContainsFunc(p.pools, func(u *upstream.Pool) bool { return part == any(u) })
 }
 
