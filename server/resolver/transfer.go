@@ -16,6 +16,7 @@ var (
 	errNoSerial     = errors.New("the query has no SOA record with the client's serial")
 	errNotLoaded    = errors.New("the zone is not loaded")
 	errTransferTime = errors.New("it takes too long")
+	errTooSlow      = errors.New("the client takes less than 32 KiB a second")
 	errNotSent      = errors.New("the client does not read it, or has closed the connection")
 )
 
@@ -24,6 +25,7 @@ type outgoing struct {
 	*transfer.Stream
 	zone  wire.Name
 	began time.Duration
+	pace  transfer.Pace
 	// buf is the buffer of all messages but the first.
 	buf []byte
 	err error // why the transfer ends early
@@ -180,7 +182,7 @@ func (z *Zone) beginTransfer(r *Request, origin wire.Name, data *zoneData) Outco
 		}
 		data = loaded
 	}
-	r.outgoing = &outgoing{Stream: transfer.NewStream(data.soa, data.records), zone: origin, began: clock.Now()}
+	r.outgoing = &outgoing{Stream: transfer.NewStream(data.soa, data.records), zone: origin, began: clock.Now(), pace: transfer.NewPace(clock.Now())}
 	r.source, r.ordered = fromTransfer, true
 	if r.outgoing.err = r.outgoing.Fill(&r.reply); r.outgoing.err != nil {
 		r.reply.Fail(wire.ServFail)
@@ -203,6 +205,8 @@ func (r *Request) NextMessage() []byte {
 		t.err = r.ctx.Err()
 	case clock.Now()-t.began > transfer.MaxDuration:
 		t.err = errTransferTime
+	case !t.pace.Sustains(clock.Now(), len(t.buf)):
+		t.err = errTooSlow
 	default:
 		r.reply.Start(t.buf, &r.Query)
 		t.err = t.Fill(&r.reply)

@@ -30,7 +30,7 @@ const (
 	maxTransfers = 8
 	// maxQueueTime bounds how long a query waits for one of these places, or for the end of the client's last transfer.
 	maxQueueTime = 5 * time.Second
-	// MaxDuration bounds the time of a transfer: the largest zone file at 70 KB/s.
+	// MaxDuration bounds the time of a transfer, of a client that is fast enough all the time (see [Pace]).
 	MaxDuration = 15 * time.Minute
 )
 

@@ -329,7 +329,8 @@ func (s *secondary) updateFrom(ctx context.Context, from netip.AddrPort) (update
 	return transferred, nil
 }
 
-// newer reports whether serial is newer than that of the data (RFC 1982). For data that have expired any other one is.
+// newer reports whether a zone with this serial replaces the newest data: its serial is later (RFC 1982) or, once the data have expired,
+// another one.
 func (s *secondary) newer(serial uint32) bool {
 	if s.z.data.Load() == nil {
 		return serial != s.newest.serial
