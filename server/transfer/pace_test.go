@@ -23,8 +23,8 @@ func TestPace(t *testing.T) {
 		"hardly any":           {time.Minute, 0, time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
-			const start = time.Hour
-			p, now, got := transfer.NewPace(start), time.Duration(start), time.Duration(0)
+			start := time.Hour
+			p, now, got := transfer.NewPace(start), start, time.Duration(0)
 			for range tt.fast {
 				p.Sustains(now, message)
 			}
