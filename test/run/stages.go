@@ -79,10 +79,8 @@ const withoutRace = "Alloc|^Test(Permission$|CommandMemory|AgentMemory|Worst|Lar
 // plan returns the lists of stages that run side by side. Unit tests run under the race
 // detector, except for those that match withoutRace. Benchmarks run once, to keep them working.
 // The suites below test/ and daemonset/ talk to other processes, which the race detector can't
-// observe. Unit tests and suites wait more than they compute; the stages of the third list
-// compute meanwhile, so that none of them runs alone at the end. In the long form stages run one
-// after the other, and the bench has one of its own, because it measures. Test binaries stay in
-// the directory binaries.
+// observe. In the long form stages run one after the other, and the bench has one of its own,
+// because it measures. Test binaries stay in the directory binaries.
 func plan(ctx context.Context, o options, binaries string) ([][]stage, error) {
 	packages := make(map[string][]pkg)
 	for _, dir := range modules.Tested() {
@@ -110,13 +108,11 @@ func plan(ctx context.Context, o options, binaries string) ([][]stage, error) {
 		return s
 	}
 	first := []stage{
-		goTest("unit tests", units, "-p", "4", "-bench", raced, "-benchtime", "1x", "-timeout", o.timeout()).race(),
+		goTest("unit tests", units, "-p", "3", "-bench", raced, "-benchtime", "1x", "-timeout", o.timeout()).race(),
+		goTest("pins, benchmarks", pinned, "-run", withoutRace, "-bench", ".", "-benchtime", "1x", "-timeout", o.timeout()),
 	}
 	second := []stage{
 		goTest("suites", suites, "-p", "4", "-timeout", o.timeout()),
-	}
-	third := []stage{
-		goTest("pins, benchmarks", pinned, "-run", withoutRace, "-bench", ".", "-benchtime", "1x", "-timeout", o.timeout()),
 		inModule(modules.Image),
 		inModule(modules.Dnstap, "-bench", ".", "-benchtime", "1x"),
 		{name: "fuzzers", args: append([]string{"go", "run", "./test/fuzz", "-all", "-events", "/dev/stdout"}, o.fuzzFlags()...), events: true},
@@ -124,13 +120,13 @@ func plan(ctx context.Context, o options, binaries string) ([][]stage, error) {
 	}
 	peers := []stage{{name: "other programs", args: []string{"go", "run", "./test/peer/prebuild", "test"}}}
 	if !o.soak {
-		return o.selectStages(binaries, first, second, third, peers)
+		return o.selectStages(binaries, first, second, peers)
 	}
 	measured := []stage{
 		goTest("bench", bench, "-p", "1", "-timeout", o.timeout()),
 		{name: "churn", args: []string{"go", "run", "./test/churn", "-time", o.churn.String()}},
 	}
-	return o.selectStages(binaries, slices.Concat(peers, first, third, second, measured))
+	return o.selectStages(binaries, slices.Concat(peers, first, second, measured))
 }
 
 // selectStages returns the stages that the flags select. Their test binaries stay in the
