@@ -124,4 +124,4 @@ func (l *Network) Metrics() (map[string]float64, error) {
 }
 
 // scrapeTimeout bounds a scrape.
-const scrapeTimeout = 5 * time.Second
+const scrapeTimeout = 30 * time.Second
