@@ -7,8 +7,10 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"net/netip"
+	"sync/atomic"
 
 	"github.com/quic-go/quic-go"
 	"github.com/quic-go/quic-go/http3"
@@ -28,7 +30,52 @@ type client interface {
 type transport struct {
 	// scheme is that of the zone in a Corefile.
 	scheme string
-	dial   func(ctx context.Context, at netip.AddrPort, roots *tls.Config) (client, error)
+	dial   func(ctx context.Context, from *origin, at netip.AddrPort, roots *tls.Config) (client, error)
+}
+
+// origin is where connections come from.
+type origin struct {
+	addr netip.Addr
+	// udp is the socket of all QUIC connections; nil: each has one of its own.
+	udp *quic.Transport
+	// dials counts connections.
+	dials atomic.Int64
+}
+
+// newOrigin returns an origin whose QUIC connections share a socket.
+func newOrigin(addr netip.Addr) (*origin, error) {
+	socket, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(addr, 0)))
+	if err != nil {
+		return nil, err
+	}
+	return &origin{addr: addr, udp: &quic.Transport{Conn: socket}}, nil
+}
+
+func (o *origin) close() {
+	_ = o.udp.Close()
+	_ = o.udp.Conn.Close()
+}
+
+// dialTCP opens a TCP connection.
+func (o *origin) dialTCP(ctx context.Context, network, at string) (net.Conn, error) {
+	o.dials.Add(1)
+	d := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(o.addr, 0))}
+	return d.DialContext(ctx, network, at)
+}
+
+// dialQUIC opens a QUIC connection.
+func (o *origin) dialQUIC(ctx context.Context, at string, t *tls.Config, q *quic.Config) (*quic.Conn, error) {
+	o.dials.Add(1)
+	if o.udp == nil {
+		return quic.DialAddr(ctx, at, t, q)
+	}
+	addr, err := netip.ParseAddrPort(at)
+	if err != nil {
+		return nil, err
+	}
+	t = t.Clone()
+	t.ServerName = addr.Addr().String()
+	return o.udp.Dial(ctx, net.UDPAddrFromAddrPort(addr), t, &quic.Config{MaxIdleTimeout: holdIdle})
 }
 
 // list has the transports in the order of the table.
@@ -43,13 +90,19 @@ var list = []transport{
 // streamClient asks over TLS (RFC 7858).
 type streamClient struct{ conn *tls.Conn }
 
-func dialTLS(ctx context.Context, at netip.AddrPort, roots *tls.Config) (client, error) {
-	d := tls.Dialer{Config: roots}
-	conn, err := d.DialContext(ctx, "tcp", at.String())
+func dialTLS(ctx context.Context, from *origin, at netip.AddrPort, roots *tls.Config) (client, error) {
+	conn, err := from.dialTCP(ctx, "tcp", at.String())
 	if err != nil {
 		return nil, err
 	}
-	return streamClient{conn.(*tls.Conn)}, nil //nolint:forcetypeassert // as the package documents
+	roots = roots.Clone()
+	roots.ServerName = at.Addr().String()
+	secure := tls.Client(conn, roots)
+	if err := secure.HandshakeContext(ctx); err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	return streamClient{secure}, nil
 }
 
 func (c streamClient) ask(_ context.Context, query []byte) ([]byte, error) {
@@ -80,25 +133,25 @@ type httpClient struct {
 	shut func()
 }
 
-func dialHTTPS(_ context.Context, at netip.AddrPort, roots *tls.Config) (client, error) {
-	return overHTTP2(at, "/dns-query", roots), nil
+func dialHTTPS(_ context.Context, from *origin, at netip.AddrPort, roots *tls.Config) (client, error) {
+	return overHTTP2(from, at, "/dns-query", roots), nil
 }
 
-func dialGRPC(_ context.Context, at netip.AddrPort, roots *tls.Config) (client, error) {
-	c := overHTTP2(at, "/coredns.dns.DnsService/Query", roots)
+func dialGRPC(_ context.Context, from *origin, at netip.AddrPort, roots *tls.Config) (client, error) {
+	c := overHTTP2(from, at, "/coredns.dns.DnsService/Query", roots)
 	c.grpc = true
 	return c, nil
 }
 
 // overHTTP2 returns a client with a connection of its own.
-func overHTTP2(at netip.AddrPort, path string, roots *tls.Config) *httpClient {
-	t := &http.Transport{TLSClientConfig: roots, Protocols: new(http.Protocols)}
+func overHTTP2(from *origin, at netip.AddrPort, path string, roots *tls.Config) *httpClient {
+	t := &http.Transport{TLSClientConfig: roots.Clone(), DialContext: from.dialTCP, Protocols: new(http.Protocols)}
 	t.Protocols.SetHTTP2(true)
 	return &httpClient{http: &http.Client{Transport: t}, url: "https://" + at.String() + path, shut: t.CloseIdleConnections}
 }
 
-func dialHTTP3(_ context.Context, at netip.AddrPort, roots *tls.Config) (client, error) {
-	t := &http3.Transport{TLSClientConfig: roots}
+func dialHTTP3(_ context.Context, from *origin, at netip.AddrPort, roots *tls.Config) (client, error) {
+	t := &http3.Transport{TLSClientConfig: roots.Clone(), Dial: from.dialQUIC}
 	return &httpClient{http: &http.Client{Transport: t}, url: "https://" + at.String() + "/dns-query", shut: func() { _ = t.Close() }}, nil
 }
 
@@ -135,10 +188,10 @@ func (c *httpClient) close() { c.shut() }
 // quicClient asks over QUIC, each query in a stream of its own (RFC 9250).
 type quicClient struct{ conn *quic.Conn }
 
-func dialQUIC(ctx context.Context, at netip.AddrPort, roots *tls.Config) (client, error) {
+func dialQUIC(ctx context.Context, from *origin, at netip.AddrPort, roots *tls.Config) (client, error) {
 	roots = roots.Clone()
 	roots.NextProtos = []string{"doq"}
-	conn, err := quic.DialAddr(ctx, at.String(), roots, nil)
+	conn, err := from.dialQUIC(ctx, at.String(), roots, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -9,7 +9,11 @@ import (
 )
 
 // Report is the result.
-type Report struct{ *harness.Report }
+type Report struct {
+	*harness.Report
+	// Holdings are in the order of the transports. There are none without control groups.
+	Holdings []Holding
+}
 
 // maxCost limits the CPU time of a query relative to CoreDNS's same transport.
 const maxCost = 1
@@ -29,7 +33,23 @@ func (r *Report) cost(w workload) (figures.Spread, bool) {
 }
 
 // Tables returns the table of all workloads.
-func (r *Report) Tables() []string { return []string{r.table()} }
+func (r *Report) Tables() []string { return []string{r.table(), r.memory()} }
+
+// memory is the table of all holdings.
+func (r *Report) memory() string {
+	rows := [][]string{{"transport", "connections", "group MiB before", "with all", "at most", "resident MiB before", "with all", "KiB per connection"}}
+	mebi := func(bytes uint64) string { return fmt.Sprintf("%.1f", figures.Mebi(bytes)) }
+	for _, h := range r.Holdings {
+		rows = append(rows, []string{
+			h.Transport, fmt.Sprint(h.Connections), mebi(h.Before.Used), mebi(h.After.Used), mebi(h.After.Peak),
+			mebi(h.ResidentBefore), mebi(h.ResidentAfter), fmt.Sprintf("%.1f", h.perConnection()/(1<<10)),
+		})
+	}
+	if len(rows) == 1 {
+		return ""
+	}
+	return figures.Table(rows)
+}
 
 func (r *Report) table() string {
 	rows := [][]string{{"transport", "load", "server", "CPU µs per query", "least–most", "relative to CoreDNS", "queries/s", "resident MiB"}}
@@ -61,10 +81,14 @@ var sectionText string
 
 // Render returns the page about transports.
 func (r *Report) Render(plots []figures.PlotFile) ([]harness.Page, error) {
+	limit, err := manifestMemory()
+	if err != nil {
+		return nil, err
+	}
 	data := struct {
 		harness.SectionData
-		Table, Corefile string
-		Names           int
-	}{r.NewSectionData(r.Targets(), plots), r.table(), corefile, names}
+		Table, Memory, Corefile string
+		Names, Limit            int
+	}{r.NewSectionData(r.Targets(), plots), r.table(), r.memory(), corefile, names, limit >> 20}
 	return harness.OnePage("transports.md", sectionText, data)
 }

@@ -1,5 +1,6 @@
 // Package transports measures the section about encrypted transports: the CPU time of a hit over TLS,
-// HTTPS, gRPC, QUIC and HTTP/3, beside CoreDNS's same transport.
+// HTTPS, gRPC, QUIC and HTTP/3, beside CoreDNS's same transport, and the memory of an agent with the
+// manifest's memory limit that has as many connections as it accepts.
 package transports
 
 import (
@@ -65,6 +66,7 @@ type run struct {
 	out                 *Report
 	cert, key, upstream string
 	roots               *tls.Config
+	origin              *origin // of the clients that are measured
 }
 
 // Measure measures all transports. It stops everything that it started before it returns.
@@ -75,8 +77,8 @@ func Measure(ctx context.Context, p harness.Plan) (*Report, error) {
 	}
 	defer b.Close()
 	b.OwnClient = true
-	r := &run{Run: b, out: &Report{b.Report}}
-	for _, step := range []func(context.Context) error{b.Build, b.SettleBesideServers, r.prepare, r.measure} {
+	r := &run{Run: b, out: &Report{Report: b.Report}, origin: &origin{addr: netip.MustParseAddr("127.0.0.1")}}
+	for _, step := range []func(context.Context) error{b.Build, b.SettleBesideServers, r.prepare, r.measure, r.hold} {
 		if err := step(ctx); err != nil {
 			return nil, err
 		}
@@ -197,7 +199,7 @@ func (r *run) start(ctx context.Context, s harness.Server, t transport) (target,
 // connect opens a connection for each client, over which it asks for all names.
 func (r *run) connect(ctx context.Context, to *target, t transport, at netip.AddrPort) error {
 	for len(to.clients) < shapes[0].clients {
-		c, err := t.dial(ctx, at, r.roots)
+		c, err := t.dial(ctx, r.origin, at, r.roots)
 		if err != nil {
 			return err
 		}

@@ -15,7 +15,7 @@ import (
 
 // TestTargets: a transport that costs more than CoreDNS's misses its target.
 func TestTargets(t *testing.T) {
-	r := &Report{&harness.Report{
+	r := &Report{Report: &harness.Report{
 		Plan: harness.Plan{Rounds: 1, Length: time.Second, Section: harness.TransportsFlag}, Date: time.Unix(0, 0), Servers: servers, Samples: map[harness.Cell][]harness.Sample{},
 	}}
 	for _, w := range workloads() {
@@ -57,6 +57,22 @@ func TestMeasure(t *testing.T) {
 			if list := r.Samples[harness.Cell{Server: s.Name, Workload: w.name()}]; len(list) != 1 || list[0].Completed == 0 || list[0].CPU == 0 {
 				t.Errorf("%s, %s was not measured: %+v", s.Name, w.name(), list)
 			}
+		}
+	}
+	if len(r.Holdings) == 0 {
+		t.Log("no control groups: connections are not held")
+		return
+	}
+	if manifest, err := readManifest(); err != nil || len(manifest.environment()) != 1 {
+		t.Errorf("the manifest sets no limit for Go's memory: %+v, %v", manifest, err)
+	}
+	limit, err := manifestMemory()
+	if err != nil || len(r.Holdings) != len(list) {
+		t.Fatalf("connections were held over %d of %d transports, %v", len(r.Holdings), len(list), err)
+	}
+	for _, h := range r.Holdings {
+		if h.Connections != shortConnections || h.Before.Used == 0 || h.After.Used == 0 || h.After.Used > uint64(limit) || h.After.Kills > 0 {
+			t.Errorf("%+v, with a limit of %d bytes", h, limit)
 		}
 	}
 }
