@@ -39,7 +39,7 @@ func dialDoQ(t testing.TB, addr netip.AddrPort, cfg *tls.Config, from ...netip.A
 	if len(from) > 0 {
 		source = from[0]
 	}
-	return dialOverQUIC(addr, withALPN(cfg, addr, "doq"), source, &quic.Config{KeepAlivePeriod: 20 * time.Millisecond})
+	return dialOverQUIC(addr, withALPN(cfg, addr, "doq"), source, &quic.Config{HandshakeIdleTimeout: patience, KeepAlivePeriod: 20 * time.Millisecond})
 }
 
 // withALPN returns cfg for the server at addr and the ALPN protocol proto.
@@ -159,7 +159,7 @@ type http3Client struct {
 }
 
 func newHTTP3(cfg *tls.Config) http3Client {
-	tr := &http3.Transport{TLSClientConfig: cfg.Clone()}
+	tr := &http3.Transport{TLSClientConfig: cfg.Clone(), QUICConfig: &quic.Config{HandshakeIdleTimeout: patience, MaxIdleTimeout: patience}}
 	return http3Client{httpsClient{&http.Client{Timeout: patience, Transport: tr}}, tr}
 }
 
