@@ -120,7 +120,7 @@ func (r *run) measureTransport(ctx context.Context, t transport) error {
 	var running []target
 	defer func() {
 		for _, s := range running {
-			s.close()
+			s.Stop()
 		}
 	}()
 	for _, s := range r.Report.Servers {
@@ -148,18 +148,12 @@ func (r *run) measureTransport(ctx context.Context, t transport) error {
 	return nil
 }
 
-// target is a server that has answered all names.
+// target is a server that has all names in its cache.
 type target struct {
 	harness.Server
 	*peer.Process
-	clients []client
-}
-
-func (t target) close() {
-	for _, c := range t.clients {
-		c.close()
-	}
-	t.Stop()
+	transport
+	at netip.AddrPort
 }
 
 // start starts a server with one transport, and fills its cache.
@@ -185,33 +179,49 @@ func (r *run) start(ctx context.Context, s harness.Server, t transport) (target,
 	if err != nil {
 		return target{}, err
 	}
-	to := target{Server: s, Process: proc}
-	err = proc.Await(ctx, "an answer over "+t.scheme, func(ctx context.Context) error {
-		return r.connect(ctx, &to, t, harness.LoopbackAddr(harness.Port(port)))
-	})
-	if err != nil {
-		to.close()
+	to := target{s, proc, t, harness.LoopbackAddr(harness.Port(port))}
+	if err := proc.Await(ctx, "an answer over "+t.scheme, func(ctx context.Context) error { return r.fill(ctx, to) }); err != nil {
+		proc.Stop()
 		return target{}, err
 	}
 	return to, nil
 }
 
-// connect opens a connection for each client, over which it asks for all names.
-func (r *run) connect(ctx context.Context, to *target, t transport, at netip.AddrPort) error {
-	for len(to.clients) < shapes[0].clients {
-		c, err := t.dial(ctx, r.origin, at, r.roots)
-		if err != nil {
+// fill asks the server for all names.
+func (r *run) fill(ctx context.Context, to target) error {
+	clients, err := r.connect(ctx, to, 1)
+	if err != nil {
+		return err
+	}
+	defer closeAll(clients)
+	for i := range names {
+		if err := check(ctx, clients[0], i); err != nil {
 			return err
 		}
-		for i := range names {
-			if err := check(ctx, c, i); err != nil {
-				c.close()
-				return err
-			}
-		}
-		to.clients = append(to.clients, c)
 	}
 	return nil
+}
+
+// connect opens n connections. A query over each completes its handshake.
+func (r *run) connect(ctx context.Context, to target, n int) (clients []client, err error) {
+	for i := range n {
+		c, err := to.dial(ctx, r.origin, to.at, r.roots)
+		if err == nil {
+			clients = append(clients, c)
+			err = check(ctx, c, i)
+		}
+		if err != nil {
+			closeAll(clients)
+			return nil, err
+		}
+	}
+	return clients, nil
+}
+
+func closeAll(clients []client) {
+	for _, c := range clients {
+		c.close()
+	}
 }
 
 var errReply = errors.New("not the address that the upstream has")
@@ -234,8 +244,14 @@ func check(ctx context.Context, c client, i int) error {
 	return nil
 }
 
-// sample measures a server under a shape.
+// sample measures a server under a shape. Its connections are new, because servers close those that are idle
+// while other servers are started and measured.
 func (r *run) sample(ctx context.Context, to target, s shape) (sample harness.Sample, err error) {
+	clients, err := r.connect(ctx, to, s.clients)
+	if err != nil {
+		return sample, err
+	}
+	defer closeAll(clients)
 	before, err := machine.CPUClock(to.PID())
 	if err != nil {
 		return sample, err
@@ -244,7 +260,7 @@ func (r *run) sample(ctx context.Context, to target, s shape) (sample harness.Sa
 	var completed atomic.Uint64
 	var running sync.WaitGroup
 	failed := make([]error, s.clients)
-	for i, c := range to.clients[:s.clients] {
+	for i, c := range clients {
 		running.Go(func() {
 			failed[i] = s.ask(ctx, c, i, began.Add(r.Plan.Length), func() { completed.Add(1) })
 		})
