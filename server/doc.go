@@ -49,8 +49,9 @@
 // random readers, so the packets of one busy client are distributed as well as those of
 // many.
 //
-// At most once a millisecond a reader asks its socket when the last packet arrived
-// (socket_delay.go): one ioctl, where control messages would cost every packet. Each reader
+// At most once a millisecond, and ten times a second while packets arrive one at a time, a reader asks
+// its socket when the last packet arrived (socket_delay.go): one ioctl, where control messages would
+// cost every packet. Each reader
 // has its own counters, plain numbers under a lock that only a scrape shares.
 //
 // # Hand-over

@@ -10,10 +10,14 @@ import (
 	"github.com/nodens-dns/nodens/internal/stat"
 )
 
-// sampleInterval is the least time between two samples of one reader. A sample costs a
-// system call and a reading of the clock, about 400 ns. At ten times the interval most
-// bursts would be over before they are sampled.
-const sampleInterval = time.Millisecond
+// The least time between two samples of one reader: sampleInterval while packets queue, and
+// singleInterval while they are read one at a time. A sample costs a system call and a reading of the
+// clock, about 400 ns. At ten times sampleInterval most bursts would be over before they are
+// sampled. A packet that is read alone has rarely waited for anything but the reader's thread to wake up.
+const (
+	sampleInterval = time.Millisecond
+	singleInterval = 100 * time.Millisecond
+)
 
 // maxClockDrift is how far the wall clock may move against the monotonic clock between
 // two samples before the sample is discarded. It is more than the time between the two
@@ -38,20 +42,24 @@ var delayBuckets = []float64{
 // A delaySampler belongs to one reader.
 type delaySampler struct {
 	delays *stat.Histogram
-	next   time.Duration // the earliest time of the next sample, by package clock
+	last   time.Duration // when the last sample was taken, by package clock; at first 0
 	first  time.Time     // of the first sample, with both clocks
 	drift  time.Duration // see checkDrift
 	off    bool          // the kernel has no stamps
 	stamp  unix.Timespec // a field because a pointer passed to an interface method escapes
 }
 
-// sample takes a sample unless the last one was less than sampleInterval ago. It is
-// called just after p has read a batch; now is the time by package clock.
-func (q *delaySampler) sample(p udpSocket, now time.Duration) {
-	if now < q.next || q.off {
+// sample takes a sample unless the last one was too short a time ago. It is called just after p has
+// read a batch of n packets; now is the time by package clock.
+func (q *delaySampler) sample(p udpSocket, n int, now time.Duration) {
+	interval := singleInterval
+	if n > 1 {
+		interval = sampleInterval
+	}
+	if now < q.last+interval || q.off {
 		return
 	}
-	q.next = now + sampleInterval
+	q.last = now
 	at := time.Now()
 	errno := p.timestamp(&q.stamp)
 	switch {

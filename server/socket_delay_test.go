@@ -1,4 +1,4 @@
-// These tests use delays, sample and next, which are not exported.
+// These tests use delays, sample and last, which are not exported.
 
 package server
 
@@ -61,7 +61,7 @@ func TestSocketTimestamp(t *testing.T) {
 			for q.delays.Read().Count == 0 { // until the kernel stamps what comes
 				send(1)
 				p.readBatch(b)
-				q.sample(p, q.next)
+				q.sample(p, 1, q.last+singleInterval)
 				if q.off {
 					t.Fatal("the kernel doesn't say when packets came")
 				}
@@ -77,7 +77,7 @@ func TestSocketTimestamp(t *testing.T) {
 				send(batchSize)
 				time.Sleep(queueTime)
 				p.readBatch(b)
-				q.sample(p, q.next)
+				q.sample(p, batchSize, q.last+sampleInterval)
 				for b.n < batchSize && !queueEmpty(t, p) { // what comes one at a time
 					p.readBatch(b)
 				}
@@ -154,7 +154,7 @@ func TestDelaySampler(t *testing.T) {
 	now := clock.Now()
 	count := func() uint64 {
 		now += sampleInterval
-		q.sample(p, now)
+		q.sample(p, 2, now)
 		return q.delays.Read().Count
 	}
 	if n := count(); n != 0 {
@@ -163,9 +163,10 @@ func TestDelaySampler(t *testing.T) {
 	if n := count(); n != 1 {
 		t.Errorf("the second look is %d samples, want 1", n)
 	}
-	q.sample(p, now+sampleInterval-1)
+	q.sample(p, 2, now+sampleInterval-1)
+	q.sample(p, 1, now+singleInterval-1)
 	if p.asked != 2 {
-		t.Errorf("asked %d times within %v", p.asked, sampleInterval)
+		t.Errorf("asked %d times within %v, and %v for one packet", p.asked, sampleInterval, singleInterval)
 	}
 	if s := q.delays.Read(); s.Buckets[0.5] != 0 || s.Buckets[2] != 1 {
 		t.Errorf("a second is in the wrong bucket: %v", s.Buckets)
@@ -178,8 +179,12 @@ func TestDelaySampler(t *testing.T) {
 			t.Errorf("step %d, the wall clock %v ahead: steady %v", i, step.ahead, got)
 		}
 	}
+	now += singleInterval
+	if q.sample(p, 1, now); p.asked != 3 {
+		t.Errorf("not asked about one packet after %v", singleInterval)
+	}
 	p.errno = unix.ENOENT
-	if n := count(); n != 1 || q.off {
+	if n := count(); n != 2 || q.off {
 		t.Errorf("nothing read yet: %d samples, off %v", n, q.off)
 	}
 	p.errno = 0
@@ -212,7 +217,7 @@ func TestSocketDelay(t *testing.T) {
 }
 
 // BenchmarkDelaySample is what a reader pays for a look at the queue: off is what each batch
-// pays, on what one a millisecond does.
+// pays, on what one with a sample does.
 func BenchmarkDelaySample(b *testing.B) {
 	p, err := openLoopback(Limits{})
 	if err != nil {
@@ -221,14 +226,14 @@ func BenchmarkDelaySample(b *testing.B) {
 	defer p.close()
 	q := delaySampler{delays: stat.NewHistogram(delayBuckets)}
 	b.Run("off", func(b *testing.B) {
-		q.next = time.Hour
+		q.last = time.Hour
 		for b.Loop() {
-			q.sample(p, 0)
+			q.sample(p, 1, 0)
 		}
 	})
 	b.Run("on", func(b *testing.B) {
 		for b.Loop() {
-			q.sample(p, q.next)
+			q.sample(p, 1, q.last+singleInterval)
 		}
 	})
 }

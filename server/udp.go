@@ -137,7 +137,7 @@ func (u *udpReader) run() {
 		u.progress.tick()
 		cfg := u.l.config.Load()
 		r.Arrival = clock.Now()
-		u.delays.sample(u.socket, r.Arrival)
+		u.delays.sample(u.socket, b.n, r.Arrival)
 		waits := false
 		if u.shares.begin(b.n, r.Arrival, u.socket) {
 			waits = u.answerShares(cfg)

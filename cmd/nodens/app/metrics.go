@@ -59,7 +59,7 @@ var (
 	requestSize     = counter("coredns_dns_request_size_bytes", "Size of queries.", "server", "zone", "view", "proto")
 	responseSize    = counter("coredns_dns_response_size_bytes", "Size of replies.", "server", "zone", "view", "proto")
 	doRequests      = counter("coredns_dns_do_requests_total", "Queries with the DO bit, which ask for DNSSEC records.", "server", "zone", "view")
-	socketWait      = counter("nodens_dns_socket_wait_seconds", "Time that UDP queries wait in the socket before the agent reads them, sampled at most once a millisecond for each reader.")
+	socketWait      = counter("nodens_dns_socket_wait_seconds", "Time that UDP queries wait in the socket before the agent reads them, sampled at most once a millisecond for each reader, and ten times a second while queries come one at a time.")
 	shedRequests    = counter("nodens_dns_shed_total", "Queries answered SERVFAIL because too many wait for upstreams or for the cluster view, by reason: the client waits in most places and another query needs one (client), queries that have lost their place do not end in time (capacity), or too many queries are in flight to one upstream (upstream).", "reason")
 	refusedConns    = counter("nodens_dns_connections_refused_total", "New TCP and QUIC connections closed because too many were open, of their client or of all clients, and all of them were busy.")
 	evictedConns    = counter("nodens_dns_connections_evicted_total", "Idle TCP and QUIC connections closed to make room for new ones.")
