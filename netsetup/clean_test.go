@@ -182,7 +182,11 @@ func TestKernelCleanFindsAddresses(t *testing.T) {
 			t.Skip("nft is not installed:", err)
 		}
 		addForeignObjects(t)
-		for _, backend := range []Netfilter{NetfilterIptables, NetfilterNftables} {
+		backends := []Netfilter{NetfilterIptables, NetfilterNftables}
+		if isLegacy(t) {
+			backends = backends[:1] // the addresses that nft's rules name don't depend on iptables' build
+		}
+		for _, backend := range backends {
 			before := run(t, "ip", "addr")
 			result := cleanAfterAgent(t, backend)
 			for _, want := range []string{"address 169.254.20.10/32 on lo", "address fd00::a/128 on lo"} {

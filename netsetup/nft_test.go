@@ -213,7 +213,7 @@ func TestNftReplacesAtomically(t *testing.T) {
 				})
 			}
 		}
-		for i := range soak.Choose(24, 200) {
+		for i := range soak.Choose(16, 200) {
 			w := testRules()
 			w.diversion = labDiversion[:i%len(labDiversion)]
 			var err error
