@@ -107,16 +107,14 @@ func plan(ctx context.Context, o options, binaries string) ([][]stage, error) {
 		s.dir = dir
 		return s
 	}
-	first := []stage{
-		goTest("unit tests", units, "-p", "3", "-bench", raced, "-benchtime", "1x", "-timeout", o.timeout()).race(),
-		goTest("pins, benchmarks", pinned, "-run", withoutRace, "-bench", ".", "-benchtime", "1x", "-timeout", o.timeout()),
-	}
+	first := []stage{goTest("unit tests", units, "-p", "3", "-bench", raced, "-benchtime", "1x", "-timeout", o.timeout()).race()}
 	second := []stage{
 		goTest("suites", suites, "-p", "4", "-timeout", o.timeout()),
 		inModule(modules.Image),
 		inModule(modules.Dnstap, "-bench", ".", "-benchtime", "1x"),
 		{name: "fuzzers", args: append([]string{"go", "run", "./test/fuzz", "-all", "-events", "/dev/stdout"}, o.fuzzFlags()...), events: true},
 		{name: "arm64", args: []string{"bash", "test/arm64.sh", "short", "/dev/stdout"}, events: true},
+		goTest("pins, benchmarks", pinned, "-run", withoutRace, "-bench", ".", "-benchtime", "1x", "-timeout", o.timeout()),
 	}
 	peers := []stage{{name: "other programs", args: []string{"go", "run", "./test/peer/prebuild", "test"}}}
 	if !o.soak {
