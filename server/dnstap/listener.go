@@ -167,12 +167,16 @@ func removeStale(ctx context.Context, path string) error {
 	return err
 }
 
-// accept serves collectors until ctx ends, and closes ln.
+// accept serves collectors until ctx ends. It closes ln before it ends their streams: a collector that
+// connects again at the end of its stream finds the address free, or whoever has it then.
 func (l *listener) accept(ctx context.Context, ln net.Listener) {
+	collecting, end := context.WithCancel(context.WithoutCancel(ctx))
 	var collectors sync.WaitGroup
 	defer collectors.Wait()
-	defer ln.Close()
-	defer context.AfterFunc(ctx, func() { _ = ln.Close() })()
+	context.AfterFunc(ctx, func() {
+		_ = ln.Close()
+		end()
+	})
 	for ctx.Err() == nil {
 		conn, err := ln.Accept()
 		if err != nil {
@@ -189,7 +193,7 @@ func (l *listener) accept(ctx context.Context, ln net.Listener) {
 		collectors.Go(func() {
 			defer l.release()
 			defer conn.Close()
-			l.collect(ctx, conn)
+			l.collect(collecting, conn)
 		})
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"context"
 	"crypto/tls"
+	"fmt"
 	"log/slog"
 	"net"
 	"os"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/test/ca"
+	"github.com/nodens-dns/nodens/test/peer"
 )
 
 // await waits until ok returns true.
@@ -195,12 +197,7 @@ func TestListenerTLS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := free.Addr().String()
-	_ = free.Close()
+	address := fmt.Sprintf("127.0.0.1:%d", peer.Ports(t, 1)[0])
 	tap := New(config.Dnstap{Listen: true, Network: "tls", Address: address, Queue: 10}, "v", slog.New(slog.DiscardHandler))
 	tap.TLS = func() *tls.Config {
 		return &tls.Config{Certificates: []tls.Certificate{cert}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: authority.Pool()}
