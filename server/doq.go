@@ -30,6 +30,9 @@ var (
 func (c *quicConn) answer(str *quic.Stream, e *streamQuery) {
 	s, t := c.q.l.s, c.q.l.timeouts()
 	_ = str.SetReadDeadline(time.Now().Add(t.read))
+	if e.inFlight.Err() != nil { // abort may have come before, and set the deadline that this one has replaced
+		_ = str.SetReadDeadline(past)
+	}
 	buf, err := readDoQ(str, e.in[:0])
 	if err != nil {
 		c.failRead(str, e, err)
