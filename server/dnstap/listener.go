@@ -167,8 +167,8 @@ func removeStale(ctx context.Context, path string) error {
 	return err
 }
 
-// accept serves collectors until ctx ends. It closes ln before it ends their streams: a collector that
-// connects again at the end of its stream finds the address free, or whoever has it then.
+// accept serves collectors until ctx ends. It closes ln before it ends their streams, so that a collector
+// that reconnects when its stream ends does not reach this listener.
 func (l *listener) accept(ctx context.Context, ln net.Listener) {
 	collecting, end := context.WithCancel(context.WithoutCancel(ctx))
 	var collectors sync.WaitGroup
