@@ -42,12 +42,16 @@ func openBinaries() (dir string, release func(), err error) {
 }
 
 // keepBinaries makes a stage of go test write its test binaries to a directory of the stage
-// below binaries, without the tables for debuggers.
+// below binaries, without the tables for debuggers, and run them by [execTest].
 func (s *stage) keepBinaries(binaries string) error {
 	if s.args[0] != "go" || s.args[1] != "test" {
 		return nil
 	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
 	dir := filepath.Join(binaries, s.fileName())
-	s.args = slices.Insert(s.args, 2, "-o", dir+"/", "-ldflags=-s -w")
+	s.args = slices.Insert(s.args, 2, "-o", dir+"/", "-ldflags=-s -w", "-exec", "'"+self+"' "+execArg)
 	return os.MkdirAll(dir, 0o755)
 }

@@ -54,16 +54,17 @@ type results struct {
 	output   map[testID]*strings.Builder // of what has not ended
 	builds   map[string]*strings.Builder // by import path
 	outcomes map[testID]outcome
-	order    []testID        // of the ends
-	parents  map[testID]bool // tests that have subtests
-	done     map[string]int  // top-level tests that have ended, by stage
+	cpu      map[testID]time.Duration // of packages
+	order    []testID                 // of the ends
+	parents  map[testID]bool          // tests that have subtests
+	done     map[string]int           // top-level tests that have ended, by stage
 	failures int
 }
 
 func newResults(out io.Writer) *results {
 	return &results{
 		out: out, output: make(map[testID]*strings.Builder), builds: make(map[string]*strings.Builder),
-		outcomes: make(map[testID]outcome), parents: make(map[testID]bool), done: make(map[string]int),
+		outcomes: make(map[testID]outcome), cpu: make(map[testID]time.Duration), parents: make(map[testID]bool), done: make(map[string]int),
 	}
 }
 
@@ -178,6 +179,15 @@ func (r *results) progress() (done map[string]int, failures int) {
 	return maps.Clone(r.done), r.failures
 }
 
+// addCPUTimes records the CPU times of a stage's packages, by import path.
+func (r *results) addCPUTimes(stage string, times map[string]time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for pkg, cpu := range times {
+		r.cpu[testID{stage: stage, pkg: pkg}] = cpu
+	}
+}
+
 // check records a stage without events as one check.
 func (r *results) check(stage string, took time.Duration, err error, output string) {
 	e := event{Action: "pass", Package: stage, Test: stage, Elapsed: took.Seconds()}
@@ -217,11 +227,15 @@ func (r *results) printPackages() (total count) {
 			total.add(r.outcomes[id].action)
 		}
 	}
-	fmt.Fprintf(r.out, "\n%-20s %-52s %7s %7s %7s %9s\n", "stage", "package", "passed", "failed", "skipped", "seconds")
+	fmt.Fprintf(r.out, "\n%-20s %-52s %7s %7s %7s %9s %9s\n", "stage", "package", "passed", "failed", "skipped", "seconds", "CPU s")
 	byName := func(a, b testID) int { return cmp.Or(cmp.Compare(a.stage, b.stage), cmp.Compare(a.pkg, b.pkg)) }
 	for _, id := range slices.SortedFunc(maps.Keys(counts), byName) {
 		n := counts[id]
-		fmt.Fprintf(r.out, "%-20s %-52s %7d %7d %7d %9.1f\n", id.stage, id.pkg, n.passed, n.failed, n.skipped, r.outcomes[id].elapsed.Seconds())
+		cpu := "" // known for packages that the run started itself
+		if d := r.cpu[id]; d > 0 {
+			cpu = fmt.Sprintf("%.1f", d.Seconds())
+		}
+		fmt.Fprintf(r.out, "%-20s %-52s %7d %7d %7d %9.1f %9s\n", id.stage, id.pkg, n.passed, n.failed, n.skipped, r.outcomes[id].elapsed.Seconds(), cpu)
 	}
 	return total
 }

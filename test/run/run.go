@@ -30,6 +30,7 @@ type runner struct {
 	opts    options
 	results *results
 	start   time.Time
+	cpuDir  string // for a file with CPU times for each stage
 
 	mu      sync.Mutex
 	running map[string]stage
@@ -45,7 +46,15 @@ func run(ctx context.Context, out io.Writer, o options) error {
 			return err
 		}
 	}
-	r := &runner{opts: o, results: newResults(out), start: time.Now(), running: make(map[string]stage), counted: make(map[string]bool)}
+	cpuDir, err := os.MkdirTemp("", "nodens-run-")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(cpuDir) }()
+	r := &runner{
+		opts: o, results: newResults(out), start: time.Now(), cpuDir: cpuDir,
+		running: make(map[string]stage), counted: make(map[string]bool),
+	}
 	binaries, release, err := openBinaries()
 	if err != nil {
 		return err
@@ -148,7 +157,7 @@ func (r *runner) runStage(ctx context.Context, s stage) {
 	r.mu.Unlock()
 	began := time.Now()
 	cmd := r.command(ctx, s)
-	err := r.execute(cmd, s)
+	err := errors.Join(r.execute(cmd, s), r.addCPUTimes(s))
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.running, s.name)
@@ -159,11 +168,28 @@ func (r *runner) runStage(ctx context.Context, s stage) {
 	r.times = append(r.times, t)
 }
 
+// cpuFile returns the name of the file with the CPU times of the stage's packages.
+func (r *runner) cpuFile(s stage) string { return filepath.Join(r.cpuDir, s.fileName()) }
+
+// addCPUTimes adds the CPU times of the stage's packages to the results.
+func (r *runner) addCPUTimes(s stage) error {
+	root, err := os.Getwd()
+	if err != nil {
+		return err
+	}
+	times, err := readCPUTimes(r.cpuFile(s), root)
+	if err != nil {
+		return err
+	}
+	r.results.addCPUTimes(s.name, times)
+	return nil
+}
+
 // command returns the command of a stage.
 func (r *runner) command(ctx context.Context, s stage) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, s.args[0], s.args[1:]...)
 	cmd.Dir = s.dir
-	cmd.Env = append(os.Environ(), s.env...)
+	cmd.Env = slices.Concat(os.Environ(), s.env, []string{cpuVariable + "=" + r.cpuFile(s)})
 	if r.opts.soak {
 		cmd.Env = append(cmd.Env, soak.Variable+"=1")
 	}

@@ -20,7 +20,7 @@ func TestRunStage(t *testing.T) {
 	var out bytes.Buffer
 	dir := t.TempDir()
 	const events = `{"Action":"pass","Package":"m/a","Test":"TestOne","Elapsed":1.5}` + "\n"
-	r := &runner{opts: options{events: dir, soak: true}, results: newResults(&out), start: time.Now(), running: make(map[string]stage)}
+	r := &runner{opts: options{events: dir, soak: true}, results: newResults(&out), start: time.Now(), cpuDir: t.TempDir(), running: make(map[string]stage)}
 	for _, s := range []stage{
 		{name: "unit tests", args: []string{"echo", strings.TrimSpace(events)}, events: true, tests: 1},
 		{name: "setting", args: []string{"sh", "-c", `test "$NODENS_SOAK" = 1 && test "$A" = b`}, env: []string{"A=b"}},
@@ -93,5 +93,40 @@ func TestPlan(t *testing.T) {
 	}
 	if len(want) > 0 {
 		t.Errorf("no stage has %v", want)
+	}
+}
+
+// TestCPUTimes: a package's line has the CPU time of its test binary, and the binary's exit code
+// is the program's.
+func TestCPUTimes(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "unit-tests")
+	t.Setenv(cpuVariable, file)
+	root, err := peer.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(filepath.Join(root, "test/run"))
+	for code, args := range [][]string{{"sh", "-c", "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done"}, {"false"}, {"sh", "-c", "kill -9 $$"}} {
+		if got := execTest(args); got != code {
+			t.Errorf("%q: exit code %d, want %d", args, got, code)
+		}
+	}
+	if got := execTest([]string{filepath.Join(root, "none")}); got != 1 {
+		t.Errorf("no such program: exit code %d, want 1", got)
+	}
+	times, err := readCPUTimes(file, root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(times) != 1 || times[module+"test/run"] <= 0 {
+		t.Fatalf("CPU times are %v", times)
+	}
+	var out bytes.Buffer
+	r := newResults(&out)
+	r.add("unit tests", event{Action: "pass", Package: module + "test/run", Test: "TestOne"})
+	r.addCPUTimes("unit tests", map[string]time.Duration{module + "test/run": 1500 * time.Millisecond})
+	r.printSummary(0)
+	if !strings.Contains(out.String(), "0.0       1.5\n") {
+		t.Errorf("the output lacks the CPU time:\n%s", out.String())
 	}
 }
