@@ -1,6 +1,7 @@
 package peer
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -176,10 +177,12 @@ func TestStopped(t *testing.T) {
 }
 
 // TestAgent: an agent that has not changed is not linked again, and each process gets a file
-// of its own. What is left of a stopped build is not used.
+// of its own. What is left of a stopped build is not used. In one run of all tests the go command is
+// called once.
 func TestAgent(t *testing.T) {
 	cache := t.TempDir()
 	t.Setenv("NODENS_CACHE", cache)
+	t.Setenv(runVariable, "")
 	root, err := Root()
 	if err != nil {
 		t.Fatal(err)
@@ -219,6 +222,16 @@ func TestAgent(t *testing.T) {
 	second, err := os.ReadFile(build())
 	if err != nil || !strings.HasSuffix(string(second), mark) {
 		t.Errorf("the agent was linked again: %d bytes, %v", len(second), err)
+	}
+	t.Setenv(runVariable, "first run")
+	build()
+	t.Setenv("PATH", t.TempDir()) // without the go command
+	if again, err := os.ReadFile(build()); err != nil || !bytes.Equal(again, second) {
+		t.Errorf("the run's second agent has %d bytes, %v, want %d", len(again), err, len(second))
+	}
+	t.Setenv(runVariable, "second run")
+	if err := buildAgent(t.Context(), root, filepath.Join(t.TempDir(), "nodens")); err == nil {
+		t.Error("another run did not call the go command")
 	}
 }
 
