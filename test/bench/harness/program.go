@@ -70,6 +70,10 @@ var Programs = map[string]program{
 		Find: CompileC("echo", echoSource), PerSet: true, cluster: true,
 		Args: []string{"@LISTEN@", "@PORT@", "@LENGTH@", "@RCODE@"},
 	},
+	"goecho": {
+		Find: compileGo("goecho", "./test/bench/harness/goecho"), PerSet: true, cluster: true,
+		Args: []string{"@LISTEN@", "@PORT@", "@LENGTH@", "@RCODE@"},
+	},
 }
 
 // findInTree finds a program that package peer builds.
@@ -107,6 +111,23 @@ func CompileC(name string, source []byte) func(context.Context, string) (string,
 		text, err := exec.CommandContext(ctx, gcc, "-O2", "-Wall", "-Wextra", "-Werror", "-o", path, path+".c").CombinedOutput()
 		if err != nil {
 			return "", fmt.Errorf("compiling %s.c: %w\n%s", name, err, text)
+		}
+		return path, nil
+	}
+}
+
+// compileGo compiles a program of this module, built as the agent is.
+func compileGo(name, pkg string) func(context.Context, string) (string, error) {
+	return func(ctx context.Context, dir string) (string, error) {
+		root, err := peer.Root()
+		if err != nil {
+			return "", err
+		}
+		path := filepath.Join(dir, name)
+		cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", path, pkg)
+		cmd.Dir, cmd.Env = root, append(os.Environ(), "CGO_ENABLED=0")
+		if text, err := cmd.CombinedOutput(); err != nil {
+			return "", fmt.Errorf("compiling %s: %w\n%s", pkg, err, text)
 		}
 		return path, nil
 	}

@@ -27,6 +27,7 @@ const (
 	socketRow = "nodens, socket"
 	kernelRow = "nodens, kernel path"
 	echoRow   = "C echo"
+	goEchoRow = "Go echo"
 )
 
 // podRows are the servers that a pod asks. The first tells how long an answer is.
@@ -35,6 +36,7 @@ func podRows() []harness.Server {
 		{Name: socketRow, Program: "nodens", Conf: "deployed"},
 		{Name: kernelRow, Program: "nodens", Conf: "deployed", Flags: []string{"-kernel-path", "on"}},
 		{Name: echoRow, Program: "echo"},
+		{Name: goEchoRow, Program: "goecho"},
 		{Name: "CoreDNS", Program: "coredns", Conf: "deployed"},
 		{Name: "unbound", Program: "unbound", Conf: "unbound"},
 	}

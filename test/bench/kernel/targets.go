@@ -8,12 +8,15 @@ import (
 	"github.com/nodens-dns/nodens/test/bench/harness"
 )
 
-// The limits for answers from inside the kernel, as ratios to the C echo.
+// The limits, as ratios to the C echo unless they say otherwise.
 const (
 	// maxKernelCPU, maxKernelP50 and maxKernelP99 limit CPU time, p50 and p99 of a query at a
 	// fixed rate, maxKernelInterval the time per query at saturation.
 	maxKernelCPU, maxKernelP50, maxKernelP99 = 1.0 / 2, 1.0 / 6, 1.0 / 3
 	maxKernelInterval                        = 1 / 1.5
+	// maxSocketCPU limits the CPU time of a query that the agent itself answers, as a ratio to a Go
+	// program that only echoes.
+	maxSocketCPU = 1.15
 	// maxAgentLoad is the agent's CPU use in percent of a core while the kernel answers
 	// 10,000 queries per second.
 	maxAgentLoad = 1
@@ -35,6 +38,10 @@ func (r *Report) Targets() []harness.Target {
 				Of: append(r.ratioToEcho("all cores", harness.Sample.MachineCPU, w), r.ratioToEcho("client and server", harness.Sample.ProcessCPU, w)...)},
 			harness.Target{What: "p50, " + w.LoadShape.Name + ", relative to C echo", Limit: maxKernelP50, Of: r.ratioToEcho("", harness.Sample.P50, w)},
 			harness.Target{What: "p99, " + w.LoadShape.Name + ", relative to C echo", Limit: maxKernelP99, Of: r.ratioToEcho("", harness.Sample.P99, w)})
+		list = append(list, harness.Target{
+			What: "server's CPU per query without the kernel path, " + w.LoadShape.Name + ", relative to Go echo", Limit: maxSocketCPU,
+			Of: r.ratio("", harness.Sample.CPUPerQuery, socketRow, goEchoRow, w),
+		})
 		if w.Rate == 10000 {
 			list = append(list, harness.Target{What: "agent's own CPU, " + w.LoadShape.Name, Limit: maxAgentLoad, Below: true, Unit: "% of a core", Of: r.agentLoads(w)})
 		}
@@ -54,8 +61,13 @@ func (r *Report) Targets() []harness.Target {
 
 // ratioToEcho is the kernel's value in units of the C echo's in the same round.
 func (r *Report) ratioToEcho(name string, f func(harness.Sample) float64, w harness.Workload) []harness.TargetValue {
+	return r.ratio(name, f, kernelRow, echoRow, w)
+}
+
+// ratio is the value of one server in units of another's in the same round.
+func (r *Report) ratio(name string, f func(harness.Sample) float64, server, to string, w harness.Workload) []harness.TargetValue {
 	return []harness.TargetValue{{Name: name, Find: func() (figures.Spread, bool) {
-		return r.Ratio(f, harness.Cell{Server: kernelRow, Workload: w.Name}, harness.Cell{Server: echoRow, Workload: w.Name})
+		return r.Ratio(f, harness.Cell{Server: server, Workload: w.Name}, harness.Cell{Server: to, Workload: w.Name})
 	}}}
 }
 

@@ -164,6 +164,7 @@ func (b *run) rounds(ctx context.Context) error {
 var servers = []harness.Server{
 	{Name: "nodens", Program: "nodens", Conf: "deployed"},
 	{Name: "C echo", Program: "echo"},
+	{Name: "Go echo", Program: "goecho"},
 	{Name: "CoreDNS", Program: "coredns", Conf: "deployed"},
 	{Name: "nodens, bare", Program: "nodens", Conf: "bare", SaturationOnly: true},
 	{Name: "CoreDNS, bare", Program: "coredns", Conf: "bare", SaturationOnly: true},

@@ -55,6 +55,8 @@ func (r *Report) mainTargets() []harness.Target {
 		at := workloadsWhere(func(w harness.Workload) bool { return w.LoadShape.Name == m.Name })
 		list = append(list,
 			harness.Target{What: "CPU per query at " + m.Name + ", relative to C echo", Limit: 1.3, Of: r.compared(harness.Sample.CPUPerQuery, "C echo", at...)},
+			harness.Target{What: "CPU per query at " + m.Name + ", relative to Go echo", Limit: 1.15, Of: r.compared(harness.Sample.CPUPerQuery, "Go echo", at...)},
+			harness.Target{What: "CPU per query at " + m.Name + ", relative to unbound", Limit: 1, Below: true, Of: r.compared(harness.Sample.CPUPerQuery, "unbound", at...)},
 			harness.Target{What: "CPU per query at " + m.Name + ", relative to CoreDNS", Limit: 0.4, Of: r.compared(harness.Sample.CPUPerQuery, "CoreDNS", at...)},
 			harness.Target{What: "p50 at " + m.Name + ", relative to C echo", Limit: 1.3, Of: r.compared(harness.Sample.P50, "C echo", at...)},
 			harness.Target{What: "p99 at " + m.Name + ", relative to C echo", Limit: 1.3, Of: r.compared(harness.Sample.P99, "C echo", at...)})
