@@ -89,10 +89,7 @@ func (t *networkTest) setUp(ctx context.Context, s *suite) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("the network's version: %w", err)
 	}
-	if s.versions == nil {
-		s.versions = make(map[string]string)
-	}
-	s.versions[t.network.Name] = version
+	s.setVersion(t.network.Name, version)
 	if err := t.installTakeover(ctx, s); err != nil {
 		return "", err
 	}

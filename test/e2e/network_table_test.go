@@ -11,13 +11,13 @@ import (
 	"github.com/nodens-dns/nodens/test/node/load"
 )
 
-// TestPlan: which parts run on which networks.
+// TestPlan: which parts run on which networks, and which run beside the others.
 func TestPlan(t *testing.T) {
 	for _, tt := range []struct {
 		only, networks string
 		want           string
 	}{
-		{"", "", "drop-in bridge, install bridge, names bridge, scraping bridge, attribution bridge, incident bridge, rollback bridge, chaos bridge, network ptp ptp, dual-stack bridge"},
+		{"", "", "drop-in bridge, install bridge, names bridge, scraping bridge, attribution bridge, incident bridge, rollback bridge, chaos bridge, network ptp ptp beside, dual-stack bridge beside"},
 		{"names", "", "names bridge"},
 		{"network", "bridge,ptp", "network bridge bridge, network ptp ptp"},
 		{"names,network", "ptp", "names ptp, network ptp ptp"},
@@ -30,7 +30,11 @@ func TestPlan(t *testing.T) {
 			if err == nil {
 				var names []string
 				for _, p := range planned {
-					names = append(names, p.name+" "+p.kind.network)
+					name := p.name + " " + p.kind.network
+					if p.beside {
+						name += " beside"
+					}
+					names = append(names, name)
 					if len(p.checks) == 0 {
 						t.Errorf("%s has no checks", p.name)
 					}
@@ -72,7 +76,7 @@ func TestWriteNetworkTable(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "page.md")
 	const before, after = "# Page\n", "\nEnd.\n"
 	const old = "| ptp | off | kept |\n| bridge | off | old |\n- bridge: old\n- ptp: 7\n"
-	s := suite{networkRows: []*networkRow{{network: "bridge", kernelPath: "off"}}, kubernetesVersion: "v1"}
+	s := suite{clusterState: clusterState{networkRows: []*networkRow{{network: "bridge", kernelPath: "off"}}, kubernetesVersion: "v1"}}
 	if err := os.WriteFile(path, []byte(before+after), 0o644); err != nil {
 		t.Fatal(err)
 	}

@@ -67,8 +67,7 @@ func (s *suite) ensureCluster(ctx context.Context, p part) error {
 
 // startCluster starts a cluster with its DNS.
 func (s *suite) startCluster(ctx context.Context, kind clusterKind) error {
-	packed := sync.OnceValue(func() error { return s.writeImages(ctx) })
-	go packed()
+	go s.images.write(ctx, s) //nolint:errcheck // the cluster asks for them, too
 	dir, err := os.MkdirTemp(s.dir, "cluster-")
 	if err != nil {
 		return err
@@ -85,21 +84,27 @@ func (s *suite) startCluster(ctx context.Context, kind clusterKind) error {
 	s.cluster, err = cluster.Up(ctx, cluster.Options{
 		Dir: dir, Nodes: 2, Proxy: kind.proxy, DualStack: kind.dualStack, Network: network,
 		ClusterDNS: servers,
-		Images: func(context.Context) ([]string, error) {
-			err := packed()
-			return s.images, err
-		},
+		Images:     func(ctx context.Context) ([]string, error) { return s.images.write(ctx, s) },
 	})
-	if err := errors.Join(err, packed()); err != nil {
+	if err != nil {
 		return err
 	}
 	return s.installCoreDNS(ctx)
 }
 
-// writeImages writes the images, once in a run.
-func (s *suite) writeImages(ctx context.Context) error {
-	if s.images != nil {
-		return nil
+// imageFiles are the files of the nodes' images, which are written once in a run. The zero value has none
+// yet. It is safe for concurrent use.
+type imageFiles struct {
+	mu    sync.Mutex
+	files []string
+}
+
+// write writes the files with s's settings, unless an earlier call has, and returns their names.
+func (f *imageFiles) write(ctx context.Context, s *suite) ([]string, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.files != nil {
+		return f.files, nil
 	}
 	files := make([]string, len(imageWriters))
 	errs := make(chan error, len(imageWriters))
@@ -115,9 +120,9 @@ func (s *suite) writeImages(ctx context.Context) error {
 		err = errors.Join(err, <-errs)
 	}
 	if err == nil {
-		s.images = files
+		f.files = files
 	}
-	return err
+	return f.files, err
 }
 
 // agentImage is the one that users install, for this machine alone.

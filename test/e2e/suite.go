@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/nodens-dns/nodens/test/e2e/cluster"
@@ -29,7 +31,10 @@ type part struct {
 	kind clusterKind
 	// agent says that nodens has to be installed, from daemonset/nodens.yaml, before it
 	// begins.
-	agent  bool
+	agent bool
+	// beside says that it runs in a cluster of its own beside the other parts. With -network no part
+	// does.
+	beside bool
 	checks []check
 }
 
@@ -58,8 +63,8 @@ func parts() []part {
 		{name: "incident", kind: singleStackKind, agent: true, checks: incident()},
 		{name: "rollback", kind: singleStackKind, agent: true, checks: rollback()},
 		{name: "chaos", kind: singleStackKind, agent: true, checks: chaos()},
-		{name: networkPart, kind: singleStackKind}, // its checks depend on the network
-		{name: "dual-stack", kind: dualStackKind, checks: dualStack()},
+		{name: networkPart, kind: singleStackKind, beside: true}, // its checks depend on the network
+		{name: "dual-stack", kind: dualStackKind, beside: true, checks: dualStack()},
 	}
 }
 
@@ -82,6 +87,7 @@ func plan(wanted, networks []string) (planned []part, err error) {
 			if err := p.onNetwork(); err != nil {
 				return nil, err
 			}
+			p.beside = p.beside && usual
 			planned = append(planned, p)
 		}
 	}
@@ -153,16 +159,22 @@ type suite struct {
 	bad []badAgent
 	// root is the tree's top.
 	root string
+	// images are the files of what nodes have.
+	images *imageFiles
+	clusterState
+	results []result
+}
+
+// clusterState is what belongs to the parts that run one after the other. Parts that run beside them
+// have one of their own.
+type clusterState struct {
 	// cluster is the one that is up, of kind stage, and agent says that nodens is
 	// installed in it.
 	cluster *cluster.Cluster
 	kind    clusterKind
 	agent   bool
-	// images are the files of what nodes have, once they are written.
-	images []string
 	// leftovers is what clusters have left behind.
 	leftovers []string
-	results   []result
 	// networkRows has the results of the part network, versions the version of each pod network by
 	// the network's name, and kubernetesVersion the release of the clusters.
 	networkRows       []*networkRow
@@ -187,19 +199,25 @@ func (s *suite) run(ctx context.Context, planned []part) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, remove()) }()
-	s.dir = dir
-	defer func() { err = errors.Join(err, s.stopCluster()) }() // after a panic
-	for _, p := range planned {
-		if ctx.Err() == nil {
-			s.runPart(ctx, p)
-		}
+	s.dir, s.images = dir, new(imageFiles)
+	beside := *s
+	var parts sync.WaitGroup
+	for _, one := range []*suite{s, &beside} {
+		parts.Go(func() {
+			one.runParts(ctx, slices.DeleteFunc(slices.Clone(planned), func(p part) bool { return p.beside != (one == &beside) }))
+		})
 	}
+	parts.Wait()
+	s.results = append(s.results, beside.results...)
+	s.addState(&beside.clusterState)
 	interrupted := context.Cause(ctx)
 	if s.keep {
 		fmt.Println("the cluster stays up; interrupt to end it")
 		<-ctx.Done()
 	}
-	s.runCheck(ctx, "end", check{"nothing is left behind", checkLeftovers})
+	s.runCheck(ctx, "end", check{"nothing is left behind", func(context.Context, *suite) (string, error) {
+		return s.checkLeftovers(&beside)
+	}})
 	if s.out != "" {
 		err = s.writeResults(ctx, s.out)
 	}
@@ -207,6 +225,39 @@ func (s *suite) run(ctx context.Context, planned []part) (err error) {
 		err = errors.Join(err, s.writeNetworkTable(ctx, s.networkOut))
 	}
 	return errors.Join(interrupted, s.printSummary(os.Stdout), err)
+}
+
+// runParts runs the parts one after the other. A cluster stays up at the end.
+func (s *suite) runParts(ctx context.Context, planned []part) {
+	completed := false
+	defer func() {
+		if !completed { // a panic
+			_ = s.stopCluster()
+		}
+	}()
+	for _, p := range planned {
+		if ctx.Err() == nil {
+			s.runPart(ctx, p)
+		}
+	}
+	completed = true
+}
+
+// addState adds the results about networks in other.
+func (s *suite) addState(other *clusterState) {
+	s.networkRows = append(s.networkRows, other.networkRows...)
+	for network, version := range other.versions {
+		s.setVersion(network, version)
+	}
+	s.kubernetesVersion = cmp.Or(s.kubernetesVersion, other.kubernetesVersion)
+}
+
+// setVersion records the version of a pod network.
+func (s *suite) setVersion(network, version string) {
+	if s.versions == nil {
+		s.versions = make(map[string]string)
+	}
+	s.versions[network] = version
 }
 
 // runPart runs a part's checks. One that fails doesn't keep the next from running, what

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 )
@@ -25,16 +26,17 @@ func (s *suite) stopCluster() error {
 	return err
 }
 
-// checkLeftovers stops the cluster and fails if a cluster or a check left anything behind.
-func checkLeftovers(_ context.Context, s *suite) (string, error) {
-	if err := s.stopCluster(); err != nil {
+// checkLeftovers stops the clusters of s and of the parts beside it, and fails if a cluster or a check
+// left anything behind.
+func (s *suite) checkLeftovers(beside *suite) (string, error) {
+	if err := errors.Join(s.stopCluster(), beside.stopCluster()); err != nil {
 		return "", err
 	}
 	children, err := childProcesses()
 	if err != nil {
 		return "", err
 	}
-	if left := append(s.leftovers, children...); len(left) > 0 {
+	if left := slices.Concat(s.leftovers, beside.leftovers, children); len(left) > 0 {
 		return "", errors.New(strings.Join(left, "; "))
 	}
 	return "no process, mount, cgroup, interface, rule or sysctl", nil
