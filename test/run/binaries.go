@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -41,8 +42,8 @@ func openBinaries() (dir string, release func(), err error) {
 	return dir, func() { _ = os.RemoveAll(dir) }, err
 }
 
-// keepBinaries makes a stage of go test write its test binaries to a directory of the stage
-// below binaries, without the tables for debuggers, and run them by [execTest].
+// keepBinaries makes a stage of go test write its test binaries to a directory of its own or of the stage
+// whose binaries it uses, below binaries, without the tables for debuggers, and run them by [execTest].
 func (s *stage) keepBinaries(binaries string) error {
 	if s.args[0] != "go" || s.args[1] != "test" {
 		return nil
@@ -51,7 +52,7 @@ func (s *stage) keepBinaries(binaries string) error {
 	if err != nil {
 		return err
 	}
-	dir := filepath.Join(binaries, s.fileName())
+	dir := filepath.Join(binaries, stage{name: cmp.Or(s.binaries, s.name)}.fileName())
 	s.args = slices.Insert(s.args, 2, "-o", dir+"/", "-ldflags=-s -w", "-exec", "'"+self+"' "+execArg)
 	return os.MkdirAll(dir, 0o755)
 }

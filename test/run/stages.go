@@ -23,6 +23,8 @@ type stage struct {
 	dir  string   // relative to the repository's root; empty for the root
 	env  []string // in addition to the run's own
 	args []string // the program and its arguments
+	// binaries is the name of the stage whose test binaries it uses; empty for its own.
+	binaries string
 	// events says that the command prints the events of `go test -json`. Otherwise it counts as one
 	// check, which passes if the exit code is 0.
 	events bool
@@ -101,20 +103,25 @@ func plan(ctx context.Context, o options, binaries string) ([][]stage, error) {
 			units = append(units, p)
 		}
 	}
-	pinned, raced := splitPins(units)
+	pinned, others := splitPins(units)
 	inModule := func(dir string, flags ...string) stage {
 		s := goTest(path.Base(dir), packages[dir], append(flags, "-timeout", o.timeout())...)
 		s.dir = dir
 		return s
 	}
-	first := []stage{goTest("unit tests", units, "-p", "3", "-bench", raced, "-benchtime", "1x", "-timeout", o.timeout()).race()}
+	const unitTests, pins = "unit tests", "pins"
+	first := []stage{
+		goTest(unitTests, units, "-p", "2", "-timeout", o.timeout()).race(),
+		benchmarks("benchmarks, raced", others, unitTests, o).race(),
+	}
 	second := []stage{
 		goTest("suites", suites, "-p", "4", "-timeout", o.timeout()),
 		inModule(modules.Image),
 		inModule(modules.Dnstap, "-bench", ".", "-benchtime", "1x"),
 		{name: "fuzzers", args: append([]string{"go", "run", "./test/fuzz", "-all", "-events", "/dev/stdout"}, o.fuzzFlags()...), events: true},
 		{name: "arm64", args: []string{"bash", "test/arm64.sh", "short", "/dev/stdout"}, events: true},
-		goTest("pins, benchmarks", pinned, "-run", withoutRace, "-bench", ".", "-benchtime", "1x", "-timeout", o.timeout()),
+		goTest(pins, pinned, "-run", withoutRace, "-timeout", o.timeout()),
+		benchmarks("benchmarks", pinned, pins, o),
 	}
 	peers := []stage{{name: "other programs", args: []string{"go", "run", "./test/peer/prebuild", "test"}}}
 	if !o.soak {
@@ -125,6 +132,16 @@ func plan(ctx context.Context, o options, binaries string) ([][]stage, error) {
 		{name: "churn", args: []string{"go", "run", "./test/churn", "-time", o.churn.String()}},
 	}
 	return o.selectStages(binaries, slices.Concat(peers, first, second, measured))
+}
+
+// benchmarks returns a stage that runs each benchmark of the packages once, with the binaries of
+// another stage. It is a stage of its own because the go command runs packages one at a time if it
+// has to run benchmarks.
+func benchmarks(name string, packages []pkg, binaries string, o options) stage {
+	packages = slices.DeleteFunc(slices.Clone(packages), func(p pkg) bool { return len(p.benchmarks) == 0 })
+	s := goTest(name, packages, "-run", "^$", "-bench", ".", "-benchtime", "1x", "-timeout", o.timeout())
+	s.binaries = binaries
+	return s
 }
 
 // selectStages returns the stages that the flags select. Their test binaries stay in the
@@ -227,18 +244,17 @@ func (p *pkg) addFile(file string) error {
 	return nil
 }
 
-// splitPins returns the packages with tests that match withoutRace, and a pattern of the
-// benchmarks of all others. The first are linked a second time, without the race detector, and
-// their benchmarks run there. The other benchmarks run under it, which saves linking them.
-func splitPins(packages []pkg) (pinned []pkg, benchmarks string) {
+// splitPins returns the packages with tests that match withoutRace, and all others. The first are
+// linked a second time, without the race detector, and their benchmarks run there. The other
+// benchmarks run under it, which saves linking them.
+func splitPins(packages []pkg) (pinned, others []pkg) {
 	pins := regexp.MustCompile(withoutRace)
-	var others []string
 	for _, p := range packages {
 		if slices.ContainsFunc(p.tests, pins.MatchString) {
 			pinned = append(pinned, p)
-			continue
+		} else {
+			others = append(others, p)
 		}
-		others = append(others, p.benchmarks...)
 	}
-	return pinned, "^(" + strings.Join(others, "|") + ")$"
+	return pinned, others
 }
