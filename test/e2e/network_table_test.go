@@ -17,7 +17,7 @@ func TestPlan(t *testing.T) {
 		only, networks string
 		want           string
 	}{
-		{"", "", "drop-in bridge, install bridge, names bridge, scraping bridge, attribution bridge, incident bridge, rollback bridge, chaos bridge, network ptp ptp beside, dual-stack bridge beside"},
+		{"", "", "drop-in bridge, install bridge, names bridge, scraping bridge, attribution bridge, incident bridge, rollback bridge beside, chaos bridge beside, network ptp ptp beside, dual-stack bridge beside"},
 		{"names", "", "names bridge"},
 		{"network", "bridge,ptp", "network bridge bridge, network ptp ptp"},
 		{"names,network", "ptp", "names ptp, network ptp ptp"},

@@ -61,8 +61,8 @@ func parts() []part {
 		{name: "scraping", kind: singleStackKind, agent: true, checks: scraping()},
 		{name: "attribution", kind: singleStackKind, agent: true, checks: attribution()},
 		{name: "incident", kind: singleStackKind, agent: true, checks: incident()},
-		{name: "rollback", kind: singleStackKind, agent: true, checks: rollback()},
-		{name: "chaos", kind: singleStackKind, agent: true, checks: chaos()},
+		{name: "rollback", kind: singleStackKind, agent: true, beside: true, checks: rollback()},
+		{name: "chaos", kind: singleStackKind, agent: true, beside: true, checks: chaos()},
 		{name: networkPart, kind: singleStackKind, beside: true}, // its checks depend on the network
 		{name: "dual-stack", kind: dualStackKind, beside: true, checks: dualStack()},
 	}
