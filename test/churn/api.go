@@ -44,10 +44,7 @@ func openAPI(dir string, authority *ca.CA) (*apiServer, error) {
 	if err := s.back(); err != nil {
 		return nil, err
 	}
-	text := fmt.Sprintf(`{"apiVersion": "v1", "kind": "Config", "current-context": "c",
-		"clusters": [{"name": "c", "cluster": {"server": "https://%s", "certificate-authority": %q}}],
-		"users": [{"name": "u", "user": {"token": "t"}}], "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}]}`, s.addr, root)
-	if err := os.WriteFile(s.kubeconfig, []byte(text), 0o600); err != nil {
+	if err := fakeapi.WriteKubeconfig(s.kubeconfig, "https://"+s.addr, root); err != nil {
 		s.close()
 		return nil, err
 	}

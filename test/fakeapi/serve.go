@@ -100,8 +100,8 @@ func failure(status int, reason metav1.StatusReason) metav1.Status {
 func (s *Server) writeList(w http.ResponseWriter, q selection) {
 	items := []Object{}
 	for _, o := range s.objects[q.plural] {
-		if q.selects(o) {
-			items = append(items, o)
+		if q.selects(o.Object) {
+			items = append(items, o.Object)
 		}
 	}
 	w.Header().Set("Content-Type", "application/json")
@@ -145,8 +145,8 @@ func (s *Server) watch(w http.ResponseWriter, req *http.Request, q selection) {
 func (s *Server) begin(out *bytes.Buffer, req *http.Request, q selection) bool {
 	if req.URL.Query().Get("sendInitialEvents") == "true" {
 		for _, o := range s.objects[q.plural] {
-			if q.selects(o) {
-				out.Write(q.encode("ADDED", o))
+			if q.selects(o.Object) {
+				out.Write(o.added(q))
 			}
 		}
 		out.Write(q.encode("BOOKMARK", bookmark(q.plural, s.version)))
@@ -157,6 +157,14 @@ func (s *Server) begin(out *bytes.Buffer, req *http.Request, q selection) bool {
 		return true // from now on
 	}
 	return s.writeHistory(out, q, at)
+}
+
+// added returns the event that the object is in a streamed list. The server is locked.
+func (e *entry) added(q selection) []byte {
+	if e.listed[q.protobuf] == nil {
+		e.listed[q.protobuf] = q.encode("ADDED", e.Object)
+	}
+	return e.listed[q.protobuf]
 }
 
 // writeHistory is begin for the events after the version at.

@@ -42,7 +42,7 @@ type Server struct {
 
 	mu      sync.Mutex
 	version int
-	objects map[string]map[string]Object // by plural and namespace/name
+	objects map[string]map[string]*entry // by plural and namespace/name
 	events  []event                      // in the order of their versions
 	sent    int                          // the number of events so far, forgotten ones included
 	oldest  int                          // watches from versions before it expire
@@ -53,6 +53,14 @@ type Server struct {
 	fail     func(*http.Request) (status int, reason metav1.StatusReason)
 	requests map[string]int // by URL
 	closed   chan struct{}
+}
+
+// entry is an object that the server has.
+type entry struct {
+	Object
+	// listed are the events that it is in streamed lists, by whether they are protobuf. They are
+	// made when they are first sent, because encoding a large cluster takes seconds.
+	listed map[bool][]byte
 }
 
 // event is one change. raw, if set, replaces the encoded object.
@@ -67,7 +75,7 @@ type event struct {
 // New returns a server without objects. Serve it with [Server.ServeHTTP], and call Close.
 func New() *Server {
 	return &Server{
-		version: 1, objects: map[string]map[string]Object{}, changed: make(chan struct{}), requests: map[string]int{},
+		version: 1, objects: map[string]map[string]*entry{}, changed: make(chan struct{}), requests: map[string]int{},
 		closed: make(chan struct{}),
 	}
 }
@@ -105,12 +113,12 @@ func (s *Server) Put(o Object) {
 	kept := o.DeepCopyObject().(Object)
 	key, kind := o.GetNamespace()+"/"+o.GetName(), "MODIFIED"
 	if s.objects[plural] == nil {
-		s.objects[plural] = map[string]Object{}
+		s.objects[plural] = map[string]*entry{}
 	}
 	if s.objects[plural][key] == nil {
 		kind = "ADDED"
 	}
-	s.objects[plural][key] = kept
+	s.objects[plural][key] = &entry{Object: kept, listed: map[bool][]byte{}}
 	s.add(event{version: s.version, plural: plural, kind: kind, object: kept})
 }
 
@@ -138,7 +146,8 @@ func (s *Server) add(e event) {
 	s.sent++
 	if n := len(s.events) - maxEvents; n > 0 {
 		s.oldest = s.events[n-1].version
-		s.events = append([]event(nil), s.events[n:]...)
+		clear(s.events[:n])
+		s.events = s.events[n:] // append copies them now and then
 	}
 	s.wake()
 }

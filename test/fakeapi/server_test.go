@@ -2,6 +2,7 @@ package fakeapi_test
 
 import (
 	"net/http"
+	"strconv"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -123,5 +124,40 @@ func TestFaults(t *testing.T) {
 	s.SetFail(nil)
 	if err := list(); err != nil {
 		t.Errorf("allowed again: %v", err)
+	}
+}
+
+// TestReplace: a streamed list has the last version of an object, also if it was streamed before.
+func TestReplace(t *testing.T) {
+	s := fakeapi.Start(t)
+	s.UseProtobuf()
+	c := client(t, s, runtime.ContentTypeProtobuf)
+	yes := true
+	for i, want := range []string{"first", "second"} {
+		o := service("a", "one")
+		o.Labels = map[string]string{"version": want}
+		s.Put(o)
+		for range i + 1 {
+			w := start(t, c, "", metav1.ListOptions{SendInitialEvents: &yes, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan})
+			if e := <-w.ResultChan(); e.Object.(metav1.Object).GetLabels()["version"] != want {
+				t.Errorf("the list has %v, want the %s version", e.Object, want)
+			}
+		}
+	}
+}
+
+// TestHistory: a watch gets the last 4,096 events, and expires if it begins before them.
+func TestHistory(t *testing.T) {
+	const kept = 4096
+	s := fakeapi.Start(t)
+	for range 2*kept + 10 {
+		s.Put(service("a", "one"))
+	}
+	c, last := client(t, s, runtime.ContentTypeJSON), 2*kept+11
+	w := start(t, c, "a", metav1.ListOptions{ResourceVersion: strconv.Itoa(last - kept)})
+	events(t, w, kept)
+	w = start(t, c, "a", metav1.ListOptions{ResourceVersion: strconv.Itoa(last - kept - 1)})
+	if e := <-w.ResultChan(); e.Type != watch.Error || !apierrors.IsResourceExpired(apierrors.FromObject(e.Object)) {
+		t.Errorf("a version before the history gives %v", e)
 	}
 }
