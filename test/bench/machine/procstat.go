@@ -22,8 +22,8 @@ type ProcStat struct {
 	// is coarse.
 	User, Kernel uint64
 	// Switches is how often its living threads have gone to sleep of their own
-	// accord.
-	Switches uint64
+	// accord, and Preemptions how often the kernel has given their CPU to another thread.
+	Switches, Preemptions uint64
 	// RSS is the resident memory in bytes, Peak its maximum since ResetPeak. Anonymous is the part of
 	// RSS that no file has.
 	RSS, Peak, Anonymous uint64
@@ -57,6 +57,7 @@ func ReadProcStat(pid int) (ProcStat, error) {
 		// A thread may have ended since it was listed.
 		if status, err := os.ReadFile(path); err == nil {
 			r.Switches += field(status, "voluntary_ctxt_switches:")
+			r.Preemptions += field(status, "nonvoluntary_ctxt_switches:")
 		}
 	}
 	return r, nil

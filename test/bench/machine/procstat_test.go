@@ -58,7 +58,7 @@ func TestParseIdle(t *testing.T) {
 func TestField(t *testing.T) {
 	const status = "Name:\tnodens\nVmRSS:\t   23456 kB\nThreads:\nvoluntary_ctxt_switches:\t150\nnonvoluntary_ctxt_switches:\t545\n"
 	for key, want := range map[string]uint64{
-		"VmRSS:": 23456, "voluntary_ctxt_switches:": 150, "Threads:": 0, "Name:": 0, "VmHWM:": 0,
+		"VmRSS:": 23456, "voluntary_ctxt_switches:": 150, "nonvoluntary_ctxt_switches:": 545, "Threads:": 0, "Name:": 0, "VmHWM:": 0,
 	} {
 		if got := field([]byte(status), key); got != want {
 			t.Errorf("%s %d, want %d", key, got, want)

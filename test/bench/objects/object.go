@@ -9,9 +9,32 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
+
+// Object is a Namespace, Service, EndpointSlice or Pod.
+type Object interface {
+	metav1.Object
+	runtime.Object
+}
+
+// Each calls f with each object that Write would write, except Nodes. f owns the object.
+func (s Shape) Each(f func(Object)) {
+	for i := range s.Namespaces {
+		f(namespaceObject(i))
+	}
+	for _, svc := range s.Services() {
+		f(svc.object())
+		f(svc.slice())
+	}
+	for node := range s.Nodes {
+		for i := range s.PodsPerNode {
+			f(s.pod(node, i))
+		}
+	}
+}
 
 // nodes is how many nodes the endpoints are spread over.
 const nodes = 500

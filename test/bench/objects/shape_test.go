@@ -1,6 +1,7 @@
 package objects
 
 import (
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -201,5 +202,24 @@ func TestShown(t *testing.T) {
 				t.Errorf("shown: %v, want %v", got, test.want)
 			}
 		})
+	}
+}
+
+// TestEach: each object comes once, in the numbers that the shape says.
+func TestEach(t *testing.T) {
+	s := LargeCluster(100)
+	counts, names := map[string]int{}, map[string]bool{}
+	s.Each(func(o Object) {
+		kind := fmt.Sprintf("%T", o)
+		counts[kind]++
+		if name := kind + " " + o.GetNamespace() + "/" + o.GetName(); names[name] {
+			t.Errorf("%s comes twice", name)
+		} else {
+			names[name] = true
+		}
+	})
+	want := map[string]int{"*v1.Namespace": 5, "*v1.Service": 101, "*v1.EndpointSlice": 101, "*v1.Pod": 2}
+	if d := cmp.Diff(want, counts); d != "" {
+		t.Errorf("objects (-want +got):\n%s", d)
 	}
 }
