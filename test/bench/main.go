@@ -2,10 +2,10 @@
 //
 // Without a section's flag it measures the main part (package queries). Each other section has a
 // flag, a package and a page of its own: -scale (package scale), -outage (outage), -faults
-// (failover), -kernel (kernel), -worst (attack), -transports (transports), -attribution and -watching (both counting). The section about fair
-// shares (fairness) has a flag for each part: -floods, -budgets and -shares. A run replaces its own
-// pages and leaves the others as they are. Package summary draws the pictures of BENCHMARKS.md from
-// the pages' tables.
+// (failover), -kernel (kernel), -worst (attack), -transports (transports),
+// -attribution and -watching (both counting). The section about fair shares (fairness) has a flag
+// for each part: -floods, -budgets and -shares. A run replaces its own pages and leaves the others
+// as they are. Package summary draws the pictures of BENCHMARKS.md from the pages' tables.
 //
 // One core is the server's; dnsperf, package loadgen and the API server run on the others. The
 // sections about failing agents pin nothing.
@@ -133,8 +133,8 @@ func parseFlags(args []string, stderr io.Writer) (options, error) {
 // check says what can't be measured.
 func (o options) check() error {
 	parts := 0
-	for _, on := range o.sections() {
-		if on {
+	for _, s := range o.sections() {
+		if s.set {
 			parts++
 		}
 	}
@@ -160,14 +160,39 @@ func (o options) defaultRounds() int {
 	return 5
 }
 
-// sections are the flags of the sections, and whether they are set.
-func (o options) sections() map[string]bool {
-	return map[string]bool{
-		harness.ScaleFlag: o.scale, harness.OutageFlag: o.outage, harness.FailoverFlag: o.faults, harness.KernelFlag: o.kernel,
-		harness.AttackFlag: o.worst, harness.AttributionFlag: o.attribution, harness.WatchingFlag: o.watching,
-		harness.TransportsFlag: o.transports,
-		o.fair.Flags():         o.fair.Any(),
+// section is a section that is measured alone.
+type section struct {
+	flag    string
+	set     bool
+	measure func(context.Context, harness.Plan) (harness.Section, error)
+}
+
+// sections returns all sections, and whether their flags are set.
+func (o options) sections() []section {
+	return []section{
+		{harness.ScaleFlag, o.scale, anySection(func(ctx context.Context, p harness.Plan) (*scale.Report, error) {
+			return scale.Measure(ctx, p, o.services)
+		})},
+		{harness.OutageFlag, o.outage, anySection(func(ctx context.Context, p harness.Plan) (*outage.Report, error) {
+			return outage.Measure(ctx, p, o.silence)
+		})},
+		{harness.FailoverFlag, o.faults, anySection(func(ctx context.Context, p harness.Plan) (*failover.Report, error) {
+			return failover.Measure(ctx, p, failover.UpgradesInARow)
+		})},
+		{harness.KernelFlag, o.kernel, anySection(kernel.Measure)},
+		{harness.AttackFlag, o.worst, anySection(attack.Measure)},
+		{harness.TransportsFlag, o.transports, anySection(transports.Measure)},
+		{harness.AttributionFlag, o.attribution, anySection(counting.Measure)},
+		{harness.WatchingFlag, o.watching, anySection(counting.MeasureWatching)},
+		{o.fair.Flags(), o.fair.Any(), anySection(func(ctx context.Context, p harness.Plan) (*fairness.Report, error) {
+			return fairness.Measure(ctx, p, o.fair)
+		})},
 	}
+}
+
+// anySection returns f with the result of all sections.
+func anySection[S harness.Section](f func(context.Context, harness.Plan) (S, error)) func(context.Context, harness.Plan) (harness.Section, error) {
+	return func(ctx context.Context, p harness.Plan) (harness.Section, error) { return f(ctx, p) }
 }
 
 // section returns the flag of the section with the options that are not the defaults.
@@ -178,9 +203,9 @@ func (o options) section() string {
 	case o.outage && o.silence != outage.DefaultSilence:
 		return fmt.Sprintf("%s -outage-silence %s", harness.OutageFlag, o.silence)
 	}
-	for flag, set := range o.sections() {
-		if set {
-			return flag
+	for _, s := range o.sections() {
+		if s.set {
+			return s.flag
 		}
 	}
 	return ""
@@ -188,25 +213,10 @@ func (o options) section() string {
 
 // measure measures the section, or the main part.
 func (o options) measure(ctx context.Context) (harness.Section, error) {
-	switch {
-	case o.scale:
-		return scale.Measure(ctx, o.plan, o.services)
-	case o.outage:
-		return outage.Measure(ctx, o.plan, o.silence)
-	case o.faults:
-		return failover.Measure(ctx, o.plan, failover.UpgradesInARow)
-	case o.kernel:
-		return kernel.Measure(ctx, o.plan)
-	case o.worst:
-		return attack.Measure(ctx, o.plan)
-	case o.transports:
-		return transports.Measure(ctx, o.plan)
-	case o.attribution:
-		return counting.Measure(ctx, o.plan)
-	case o.watching:
-		return counting.MeasureWatching(ctx, o.plan)
-	case o.fair.Any():
-		return fairness.Measure(ctx, o.plan, o.fair)
+	for _, s := range o.sections() {
+		if s.set {
+			return s.measure(ctx, o.plan)
+		}
 	}
 	return queries.Measure(ctx, o.plan)
 }
