@@ -95,6 +95,7 @@ bench:
 	go run ./test/bench -faults -out docs/benchmarks
 	go run ./test/bench -kernel -out docs/benchmarks
 	go run ./test/bench -worst -rounds 9 -out docs/benchmarks
+	go run ./test/bench -start -out docs/benchmarks
 	go run ./test/bench -attribution -out docs/benchmarks
 	go run ./test/bench -floods -budgets -shares -before 66912a36 -seconds 1.5 -out docs/benchmarks
 	go test ./test/bench/summary -update

@@ -2,7 +2,7 @@
 //
 // Without a section's flag it measures the main part (package queries). Each other section has a
 // flag, a package and a page of its own: -scale (package scale), -outage (outage), -faults
-// (failover), -kernel (kernel), -worst (attack), -transports (transports),
+// (failover), -kernel (kernel), -worst (attack), -transports (transports), -start (startup),
 // -attribution and -watching (both counting). The section about fair shares (fairness) has a flag
 // for each part: -floods, -budgets and -shares. A run replaces its own pages and leaves the others
 // as they are. Package summary draws the pictures of BENCHMARKS.md from the pages' tables.
@@ -35,6 +35,7 @@ import (
 	"github.com/nodens-dns/nodens/test/bench/outage"
 	"github.com/nodens-dns/nodens/test/bench/queries"
 	"github.com/nodens-dns/nodens/test/bench/scale"
+	"github.com/nodens-dns/nodens/test/bench/startup"
 	"github.com/nodens-dns/nodens/test/bench/transports"
 	client "github.com/nodens-dns/nodens/test/node/load"
 )
@@ -80,6 +81,7 @@ type options struct {
 	plan                                 harness.Plan
 	scale, outage, faults, kernel, worst bool
 	attribution, watching, transports    bool
+	start                                bool
 	fair                                 fairness.Parts
 	services                             int
 	silence                              time.Duration
@@ -107,6 +109,7 @@ func parseFlags(args []string, stderr io.Writer) (options, error) {
 	fs.BoolVar(&o.attribution, "attribution", false, "measure the section about counting queries by client, and that alone")
 	fs.BoolVar(&o.watching, "watching", false, "measure the section about the page and nodens tail, and that alone")
 	fs.BoolVar(&o.transports, "transports", false, "measure the section about encrypted transports, and that alone")
+	fs.BoolVar(&o.start, "start", false, "measure the section about starting, stopping and being idle, and that alone")
 	fs.BoolVar(&o.fair.Floods, "floods", false, "measure the section about fair shares: one pod floods the node; may be given with -budgets and -shares")
 	fs.BoolVar(&o.fair.Budgets, "budgets", false, "measure the section about fair shares: an upstream has a budget; may be given with -floods and -shares")
 	fs.BoolVar(&o.fair.Shares, "shares", false, "measure the section about fair shares: what shares cost; may be given with -floods and -budgets")
@@ -139,7 +142,7 @@ func (o options) check() error {
 		}
 	}
 	if parts > 1 {
-		return errors.New("-scale, -outage, -faults, -kernel, -worst, -transports, -attribution, -watching and fair shares are sections of their own: measure one after the other")
+		return errors.New("-scale, -outage, -faults, -kernel, -worst, -transports, -start, -attribution, -watching and fair shares are sections of their own: measure one after the other")
 	}
 	if o.plan.Rounds < 1 || o.plan.Length < 100*time.Millisecond || o.services < scale.MinServices {
 		return fmt.Errorf("at least one round, at least 0.1 seconds, at least %d Services; -help lists the flags", scale.MinServices)
@@ -182,6 +185,7 @@ func (o options) sections() []section {
 		{harness.KernelFlag, o.kernel, anySection(kernel.Measure)},
 		{harness.AttackFlag, o.worst, anySection(attack.Measure)},
 		{harness.TransportsFlag, o.transports, anySection(transports.Measure)},
+		{harness.StartFlag, o.start, anySection(startup.Measure)},
 		{harness.AttributionFlag, o.attribution, anySection(counting.Measure)},
 		{harness.WatchingFlag, o.watching, anySection(counting.MeasureWatching)},
 		{o.fair.Flags(), o.fair.Any(), anySection(func(ctx context.Context, p harness.Plan) (*fairness.Report, error) {

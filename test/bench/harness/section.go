@@ -24,6 +24,7 @@ const (
 	BudgetsFlag     = "-budgets"
 	SharesFlag      = "-shares"
 	TransportsFlag  = "-transports"
+	StartFlag       = "-start"
 )
 
 // Page is a page of a section.
