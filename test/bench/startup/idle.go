@@ -24,8 +24,9 @@ type Idle struct {
 // such as lists of the cluster and memory to return to the kernel, is done by then.
 const idleSettle = 10 * time.Second
 
-// idleLength is the length of a measurement: five seconds for two.
-func (r *run) idleLength() time.Duration { return 5 * r.Plan.Length / 2 }
+// idleLength is the length of a measurement of idle processes in a plan with measurements of this length.
+// By default it is ten seconds, because an agent has tasks that it repeats every five.
+func idleLength(length time.Duration) time.Duration { return 5 * length }
 
 // idleProcess is a row that runs.
 type idleProcess struct {
@@ -79,7 +80,7 @@ func (r *run) idleRound(ctx context.Context, n int, running []*idleProcess) (err
 			return p.explain(p.row, err)
 		}
 	}
-	if err := harness.Sleep(ctx, r.idleLength()); err != nil {
+	if err := harness.Sleep(ctx, idleLength(r.Plan.Length)); err != nil {
 		return err
 	}
 	for _, p := range running {

@@ -134,6 +134,6 @@ func (r *Report) Render(plots []figures.PlotFile) ([]harness.Page, error) {
 		Starts, Idle, Corefile string
 		Others                 int
 		Settle, IdleLength     time.Duration
-	}{r.NewSectionData(r.Targets(), plots), r.startTable(), r.idleTable(), corefileText, r.others(), idleSettle, 5 * r.Plan.Length / 2}
+	}{r.NewSectionData(r.Targets(), plots), r.startTable(), r.idleTable(), corefileText, r.others(), idleSettle, idleLength(r.Plan.Length)}
 	return harness.OnePage("start.md", sectionText, data)
 }
