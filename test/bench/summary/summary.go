@@ -28,6 +28,7 @@ var pages = []page{
 	{"watching.md", "an open page and nodens tail"},
 	{"fair-shares.md", "fair shares between pods, and upstream budgets"},
 	{"transports.md", "encrypted transports"},
+	{"start.md", "starting, stopping, and being idle"},
 }
 
 // The header of a table of targets, and a verdict in its last column.

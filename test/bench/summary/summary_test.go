@@ -127,6 +127,7 @@ func TestProse(t *testing.T) {
 		"cluster-scale.md":       "scale/section.md.tmpl",
 		"fair-shares.md":         "fairness/section.md.tmpl",
 		"transports.md":          "transports/section.md.tmpl",
+		"start.md":               "startup/section.md.tmpl",
 		"kernel-path.md":         "kernel/section.md.tmpl",
 		"upstreams-that-fail.md": "outage/section.md.tmpl",
 	}
