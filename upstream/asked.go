@@ -14,10 +14,10 @@ type Asked struct {
 	Hedged, HedgeWon bool
 }
 
-// report stores who was asked in from.Asked, unless it is nil.
-func (x *exchange) report(from From) {
-	if from.Asked == nil || x.last == nil {
+// report stores who was asked where the exchange's [From.Asked] says.
+func (x *exchange) report() {
+	if x.asked == nil || x.last == nil {
 		return
 	}
-	from.Asked.Store(&Asked{Server: x.last.addr, Hedged: x.askedOther, HedgeWon: x.hedgeWon})
+	x.asked.Store(&Asked{Server: x.last.addr, Hedged: x.askedOther, HedgeWon: x.hedgeWon})
 }

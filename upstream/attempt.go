@@ -16,6 +16,8 @@ type attempt struct {
 	withoutEDNS  bool      // send the query without an OPT record
 	truncated    wire.Response
 	hasTruncated bool // truncated holds the UDP reply
+	parsed       wire.Response
+	isParsed     bool // parsed holds the reply
 
 	nextCheck     time.Time     // when to check it next; zero: never
 	checkInterval time.Duration // time between the last checks; 0 before the first

@@ -4,13 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"sync/atomic"
 	"time"
 
-	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/share"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
@@ -21,17 +19,19 @@ const maxOutstanding = 4
 
 // exchange is the state of one Exchange: it asks one server and, when that one is late or
 // fails, further ones; the first good reply is the answer. It belongs to the goroutine of
-// the Exchange and is reused.
+// the Exchange, or while it is parked to no goroutine (see [Waiter]), and is reused.
 type exchange struct {
 	pool     *Pool
 	request  *wire.Query
 	client   share.Client
 	addr     netip.Addr // see From
 	urgency  urgency
-	hedged   *atomic.Bool // see From
-	record   Recording    // see From
-	tap      Tap          // see From
-	tcp      bool         // ask over TCP
+	hedged   *atomic.Bool           // see From
+	record   Recording              // see From
+	tap      Tap                    // see From
+	asked    *atomic.Pointer[Asked] // see From
+	waiter   *Waiter                // nil: a goroutine waits from the beginning
+	tcp      bool                   // ask over TCP
 	deadline time.Time
 
 	servers   []*server // all servers at the start of the exchange
@@ -56,6 +56,9 @@ type exchange struct {
 	wakeup    chan struct{}
 	timer     *time.Timer
 	timerAt   time.Time
+	ring      func()    // signals wakeup
+	begun     time.Time // when the first server was asked
+	parkedAt  int       // one more than its index in parkedExchanges; 0: it is not there
 	nextCheck time.Time // when a check is due; zero: never
 	// timerWasLate says that the timer has fired late once.
 	timerWasLate bool
@@ -89,7 +92,7 @@ func newExchange(p *Pool) *exchange {
 		default:
 		}
 	}
-	x := &exchange{pool: p, completed: make(chan *query, maxOutstanding), wakeup: bell, timer: time.AfterFunc(time.Hour, ring)}
+	x := &exchange{pool: p, completed: make(chan *query, maxOutstanding), wakeup: bell, timer: time.AfterFunc(time.Hour, ring), ring: ring}
 	x.timer.Stop()
 	return x
 }
@@ -103,22 +106,22 @@ func (x *exchange) reset() {
 		}
 	}
 	clear(x.failedOver)
-	*x = exchange{pool: x.pool, order: x.order[:0], failedOver: x.failedOver[:0], queries: x.queries, completed: x.completed, wakeup: x.wakeup, timer: x.timer, timerAt: x.timerAt}
+	*x = exchange{pool: x.pool, order: x.order[:0], failedOver: x.failedOver[:0], queries: x.queries, completed: x.completed, wakeup: x.wakeup, timer: x.timer, timerAt: x.timerAt, ring: x.ring}
 }
 
 // cancelAll cancels the queries in flight.
 func (x *exchange) cancelAll() {
 	landing := 0
 	for _, q := range x.queries[:x.inFlight] {
-		if !q.cancel() {
-			landing++
+		if sent := q.phase == inTransport; q.cancel() {
+			x.tapEnd(q, sent, false, time.Time{})
 		} else {
-			x.tapEnd(q, false, time.Time{})
+			landing++
 		}
 	}
 	for range landing {
 		q := <-x.completed
-		x.tapEnd(q, q.err == nil, time.Now())
+		x.tapEnd(q, q.phase == inTransport, q.err == nil, time.Now())
 	}
 	for _, q := range x.queries[:x.inFlight] {
 		q.leave()
@@ -130,23 +133,45 @@ func (x *exchange) cancelAll() {
 // run asks servers until there is an answer or no point in continuing.
 func (x *exchange) run(ctx context.Context) (wire.Response, error) {
 	now := time.Now()
+	x.start(now)
+	return x.finish(ctx, now)
+}
+
+// start asks the first server. It does not block.
+func (x *exchange) start(now time.Time) {
+	x.begun = now
 	x.failuresLeft, x.hedgesLeft = x.pool.failureLimit(len(x.servers)), maxOutstanding-1
 	x.orderServers()
 	if !x.askNext(now) {
-		return wire.Response{}, ErrNoUpstream
+		x.err = ErrNoUpstream
+		return
 	}
 	x.pool.sendShadows(x, now)
+}
+
+// finish waits for the end of an exchange that was started, and tells those who want to know.
+func (x *exchange) finish(ctx context.Context, now time.Time) (wire.Response, error) {
+	answer, err := x.wait(ctx, now)
+	x.report()
+	x.record.finish()
+	return answer, err
+}
+
+// wait waits for the answer, and asks further servers where necessary.
+func (x *exchange) wait(ctx context.Context, now time.Time) (wire.Response, error) {
+	if q := x.pollCompleted(); q != nil {
+		now = time.Now()
+		if answer, over, err := x.settle(ctx, q, now); over {
+			return answer, err
+		}
+	}
 	for x.inFlight > 0 {
 		x.armTimer(now)
 		select {
 		case q := <-x.completed:
 			now = time.Now()
-			answer, ok := x.handleCompletion(q, now)
-			if ok {
-				return answer, nil
-			}
-			if over := x.abortReason(ctx, q); over != nil {
-				return wire.Response{}, over
+			if answer, over, err := x.settle(ctx, q, now); over {
+				return answer, err
 			}
 		case <-x.wakeup:
 			now = time.Now()
@@ -160,6 +185,29 @@ func (x *exchange) run(ctx context.Context) (wire.Response, error) {
 		}
 	}
 	return x.result()
+}
+
+// pollCompleted returns the query that has completed while no goroutine waited; nil if there is none. It costs much less than
+// the select of wait.
+func (x *exchange) pollCompleted() *query {
+	if x.waiter == nil {
+		return nil
+	}
+	select {
+	case q := <-x.completed:
+		return q
+	default:
+		return nil
+	}
+}
+
+// settle processes the result of q, and reports whether the exchange is over.
+func (x *exchange) settle(ctx context.Context, q *query, now time.Time) (answer wire.Response, over bool, err error) {
+	if answer, over = x.handleCompletion(q, now); over {
+		return answer, true, nil
+	}
+	err = x.abortReason(ctx, q)
+	return wire.Response{}, err != nil, err
 }
 
 // result is the result of an exchange without an answer: the fallback, or the error of the last attempt.
@@ -193,75 +241,6 @@ func contextError(ctx context.Context, q *query) error {
 		return localError{err}
 	}
 	return err
-}
-
-// orderServers sets the order in which the servers are asked: the policy's, with
-// suspect servers last and without servers that are down. If all are down the order is
-// random, since the probes may be at fault rather than all servers.
-func (x *exchange) orderServers() {
-	p := x.pool
-	all := p.order.appendOrder(x.order[:0], len(x.servers))
-	x.order = slices.DeleteFunc(all, func(i int) bool { return p.down(x.servers[i]) })
-	if len(x.order) == 0 && len(all) > 0 {
-		x.enterAllDown()
-		return
-	}
-	trusted := x.moveSuspectsBack()
-	if p.order.policy == config.PolicyFastest && trusted > 1 && x.expectedTime(x.order[1]) < x.expectedTime(x.order[0]) {
-		x.order[0], x.order[1] = x.order[1], x.order[0]
-	}
-}
-
-// moveSuspectsBack moves suspect servers behind the others and returns the number of the
-// others.
-func (x *exchange) moveSuspectsBack() (trusted int) {
-	for _, i := range x.order {
-		trusted += 1 - x.suspectRank(i)
-	}
-	if trusted > 0 && trusted < len(x.order) {
-		slices.SortStableFunc(x.order, func(a, b int) int { return x.suspectRank(a) - x.suspectRank(b) })
-	}
-	return trusted
-}
-
-// enterAllDown handles the case that all servers are down: one of them is asked, and
-// another one if it is late, unless failfast_all_unhealthy_upstreams is set.
-func (x *exchange) enterAllDown() {
-	x.pool.allDownCount.Add(1)
-	x.allDown, x.order, x.failuresLeft, x.hedgesLeft = true, x.order[:0], 1, 1
-	if x.pool.cfg.FailfastAllUnhealthy {
-		return
-	}
-	for i := range x.servers {
-		x.order = append(x.order, i)
-	}
-	rand.Shuffle(len(x.order), func(i, j int) { x.order[i], x.order[j] = x.order[j], x.order[i] })
-	x.nextIndex = 0
-}
-
-// suspectRank is 1 for a suspect server and 0 for others.
-func (x *exchange) suspectRank(i int) int {
-	if x.servers[i].suspected.Load() {
-		return 1
-	}
-	return 0
-}
-
-// unmeasuredRTT stands for the RTT of a server without measurements, in nanoseconds. Such a
-// server is asked once all others are slower; shadow queries measure it meanwhile.
-const unmeasuredRTT = int64(time.Second)
-
-// expectedTime estimates how long a server takes to answer, in nanoseconds: its smoothed
-// RTT times the queries it has in flight, this one included. This balances equally fast
-// servers and quickly avoids one that has stopped answering.
-func (x *exchange) expectedTime(i int) int64 {
-	s := x.servers[i]
-	_, times := s.transportFor(x.tcp)
-	smooth := times.srtt.Load()
-	if smooth == 0 {
-		smooth = unmeasuredRTT
-	}
-	return smooth * int64(s.inFlight.Load()+1)
 }
 
 // askNext asks the next server; false if there is none or the deadline has passed.
@@ -316,13 +295,14 @@ func (x *exchange) newQuery(s *server, now time.Time, hedge bool) *query {
 	q := x.queries[x.inFlight]
 	if q == nil {
 		q = newQuery()
-		q.done, q.wakeup = x.completed, x.wakeup
+		q.done, q.wakeup, q.exchange = x.completed, x.wakeup, x
 		x.queries[x.inFlight] = q
 	}
 	x.inFlight++
 	s.inFlight.Add(1)
 	q.request, q.client, q.clientAddr, q.payload, q.tcp = x.request, x.client, x.addr, uint16(x.pool.opts.Payload), x.tcp
 	q.attempt = attempt{server: s, started: now, isHedge: hedge}
+	q.parking = x.waiter
 	x.last, x.askedOther = s, x.askedOther || hedge
 	return q
 }
@@ -350,8 +330,9 @@ func (x *exchange) handleCompletion(q *query, now time.Time) (wire.Response, boo
 		return wire.Response{}, false
 	}
 	a := &q.attempt
-	x.tapEnd(q, q.err == nil, now)
-	x.removeInFlight(q)
+	sent := q.phase == inTransport
+	x.removeInFlight(q) // first: after a panic, x must not wait for q
+	x.tapEnd(q, sent, q.err == nil, now)
 	x.recordEnd(q, now)
 	if q.err != nil {
 		x.handleFailure(q, q.err, now)
@@ -365,7 +346,10 @@ func (x *exchange) handleCompletion(q *query, now time.Time) (wire.Response, boo
 		x.resend(q, now)
 		return wire.Response{}, false
 	}
-	answer, err := parseResponse(msg, q)
+	answer, err := a.parsed, error(nil)
+	if !a.isParsed {
+		answer, err = parseResponse(msg, q)
+	}
 	if !q.tcp && isTruncated(msg) && a.server.udp != a.server.tcp {
 		// A truncated answer can't be cached. The client gets it only if TCP fails, and may
 		// then succeed over TCP itself. A reply truncated inside a record is not used.

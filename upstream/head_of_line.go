@@ -145,7 +145,11 @@ func (t *streamTransport) deliverMessage(c *streamConn, msg []byte, now time.Tim
 	q, ok := c.deliver(msg, now)
 	if q != nil {
 		t.recordReply(c, q, now)
-		q.complete(nil)
+		if q.claimReply() {
+			c.replied = append(c.replied, q)
+		} else {
+			q.complete(nil)
+		}
 	}
 	return ok
 }

@@ -23,7 +23,8 @@
 //
 // Messages stay in wire format throughout: internal/wire builds the query, checks the reply
 // and packs it. Each Pool has one goroutine that closes idle connections, and each UDP
-// socket one that reads. A query over UDP, TCP or TLS starts no goroutine.
+// socket one that reads. A query over UDP, TCP or TLS starts no goroutine, and with [Pool.Start]
+// none waits for a reply that is in time: a [Waiter] goes on when it has arrived.
 package upstream
 
 import (
@@ -126,6 +127,8 @@ type Pool struct {
 	order       serverOrder
 	limiter     limiter
 	exchanges   sync.Pool
+	parked      parkedExchanges
+	overUDP     bool // for clients that have used UDP
 	hedgeBudget *hedgeBudget
 
 	allDownCount  atomic.Uint64
@@ -157,6 +160,7 @@ func New(cfg *config.Forward, opts Options) *Pool {
 	p.healthMonitor.base, p.healthMonitor.members = shared, &p.members
 	p.limiter = newLimiter(cfg.MaxConcurrent)
 	p.exchanges.New = func() any { return newExchange(p) }
+	p.overUDP = !cfg.ForceTCP && !slices.ContainsFunc(cfg.To, func(t config.Target) bool { return t.Transport != config.PlainDNS })
 	p.initMembers(cfg.To)
 	if cfg.Expire > 0 && len(cfg.To) > 0 {
 		p.tasks.Go(p.closeIdleLoop)
@@ -259,7 +263,7 @@ func (p *Pool) Exchange(ctx context.Context, q *wire.Query, overTCP bool) (wire.
 // The limits of a Pool, max_concurrent and the queries in flight to a server, are divided
 // among the clients as described in package share.
 func (p *Pool) ExchangeFrom(ctx context.Context, q *wire.Query, from From) (wire.Response, error) {
-	if p.next == nil || !p.cfg.NextOnNodata && len(p.cfg.NextOn) == 0 {
+	if !p.chained() {
 		return p.exchange(ctx, q, from)
 	}
 	ctx, cancel := context.WithTimeout(ctx, p.opts.Deadline) // one deadline for the whole chain
@@ -276,6 +280,11 @@ func (p *Pool) ExchangeFrom(ctx context.Context, q *wire.Query, from From) (wire
 	return answer, nil
 }
 
+// chained reports whether an answer may make the query go to the next forward directive.
+func (p *Pool) chained() bool {
+	return p.next != nil && (p.cfg.NextOnNodata || len(p.cfg.NextOn) > 0)
+}
+
 // GRPC reports whether p is the pool of a directive grpc.
 func (p *Pool) GRPC() bool { return p.cfg.GRPC }
 
@@ -289,28 +298,35 @@ func (p *Pool) exchange(ctx context.Context, q *wire.Query, from From) (wire.Res
 	if err := p.acquire(ctx, &from); err != nil {
 		return wire.Response{}, err
 	}
-	defer p.limiter.release(from.Client)
-	p.hedgeBudget.deposit()
-	x := p.exchanges.Get().(*exchange)
-	defer func() {
-		x.reset()
-		p.exchanges.Put(x)
-	}()
-	x.request, x.client, x.addr, x.hedged, x.servers = q, from.Client, from.Addr, from.Hedged, p.servers()
-	x.urgency = from.urgency()
-	x.record, x.tap = from.Record, from.Tap
-	x.tcp = p.cfg.ForceTCP || from.TCP && !p.cfg.PreferUDP
-	x.deadline = time.Now().Add(p.opts.Deadline)
+	x := p.begin(q, &from)
+	defer p.end(x)
 	if d, ok := ctx.Deadline(); ok && d.Before(x.deadline) {
 		x.deadline = d
 	}
 	if len(x.servers) == 0 && p.members.ready != nil {
 		p.awaitServers(ctx, x)
 	}
-	answer, err := x.run(ctx)
-	x.report(from)
-	x.record.finish()
-	return answer, err
+	return x.run(ctx)
+}
+
+// begin returns an exchange for q, which has been admitted by the limiter. The caller ends it.
+func (p *Pool) begin(q *wire.Query, from *From) *exchange {
+	p.hedgeBudget.deposit()
+	x := p.exchanges.Get().(*exchange)
+	x.request, x.client, x.addr, x.hedged, x.servers = q, from.Client, from.Addr, from.Hedged, p.servers()
+	x.urgency = from.urgency()
+	x.record, x.tap, x.asked = from.Record, from.Tap, from.Asked
+	x.tcp = p.cfg.ForceTCP || from.TCP && !p.cfg.PreferUDP
+	x.deadline = time.Now().Add(p.opts.Deadline)
+	return x
+}
+
+// end makes x available for another exchange.
+func (p *Pool) end(x *exchange) {
+	c := x.client
+	x.reset()
+	p.exchanges.Put(x)
+	p.limiter.release(c)
 }
 
 // awaitServers waits up to firstServerTimeout for the first address of a name or Service.
@@ -405,6 +421,7 @@ func (p *Pool) Close() error {
 		p.members.close(s)
 	}
 	<-idle
+	p.parked.stop()
 	p.tasks.Wait()
 	return nil
 }

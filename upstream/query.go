@@ -59,6 +59,8 @@ type query struct {
 	// either err is set, or reply holds the replyLen bytes of the reply.
 	deadline time.Time
 	done     chan *query
+	exchange *exchange      // that q is part of; nil for others
+	parking  *Waiter        // of the exchange; nil for none
 	local    netip.AddrPort // of the socket that it was sent on, where that is known
 	socket   *udpSocket     // the UDP socket it is in flight on; guarded by the lock of udpTransport
 	conn     *streamConn    // the same for TCP; guarded by the lock of streamTransport
@@ -99,7 +101,7 @@ func newQuery() *query {
 
 // reset drops references and a buffer that is too large to keep.
 func (q *query) reset() {
-	q.request, q.client, q.clientAddr = nil, share.NoClient, netip.Addr{}
+	q.request, q.client, q.clientAddr, q.parking = nil, share.NoClient, netip.Addr{}, nil
 	q.phase = phaseNone
 	q.attempt = attempt{}
 	if len(q.reply) > maxKeptBuffer {
@@ -154,8 +156,20 @@ func (q *query) replaceID() { binary.BigEndian.PutUint16(q.frame[2:], q.newID())
 // complete ends the flight of q, with err or with the reply it holds. It must be called
 // once per start. It never blocks: done has room for every query of an exchange.
 func (q *query) complete(err error) {
+	w := q.parking // q is its owner's afterwards
 	q.err = err
 	q.done <- q
+	w.Interrupt()
+}
+
+// claimReply makes the caller, which has stored the reply to q, responsible for calling [exchange.replied] without a lock. It
+// returns false if a goroutine waits, to which q is to be completed.
+func (q *query) claimReply() bool {
+	if !q.parking.claim() {
+		return false
+	}
+	q.err = nil
+	return true
 }
 
 // sendFrom sends the query on a connected socket without blocking.
@@ -220,4 +234,5 @@ func (q *query) reportSoftError() {
 	case q.wakeup <- struct{}{}:
 	default:
 	}
+	q.parking.Interrupt()
 }

@@ -283,6 +283,7 @@ func (t *streamTransport) readLoop(c *streamConn) {
 		}
 		over := c.closed
 		t.mu.Unlock()
+		c.replied.finish()
 		if over {
 			return
 		}

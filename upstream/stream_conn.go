@@ -98,6 +98,9 @@ type streamConn struct {
 	closed     bool
 	unexpected int
 
+	// replied is used by the reading goroutine.
+	replied repliedQueries
+
 	// queries has the IDs in use; nil for canceled or expired queries.
 	queries      map[uint16]*query
 	inFlight     int              // non-nil entries of queries

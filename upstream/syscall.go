@@ -24,6 +24,8 @@ type batch struct {
 	buffers [batchSize][maxDatagram + 1]byte
 	// noRecvmmsg is set if the kernel lacks recvmmsg or a system call filter blocks it.
 	noRecvmmsg bool
+	// replied is room for [udpSocket.replied].
+	replied [batchSize]*query
 }
 
 func newBatch() *batch {

@@ -29,10 +29,9 @@ type Sent struct {
 	Query, Reply []byte
 }
 
-// tapEnd passes q, which has its result or is given up, to the tap. Queries that no transport has got
-// were not sent.
-func (x *exchange) tapEnd(q *query, replied bool, now time.Time) {
-	if x.tap == nil || q.phase != inTransport {
+// tapEnd passes q, which has its result or is given up, to the tap. sent says that a transport has got it.
+func (x *exchange) tapEnd(q *query, sent, replied bool, now time.Time) {
+	if x.tap == nil || !sent {
 		return
 	}
 	a := &q.attempt

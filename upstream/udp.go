@@ -277,15 +277,18 @@ func (t *udpTransport) readAvailable(s *udpSocket, fd uintptr) bool {
 // deliver completes the queries that the first n datagrams of b answer, and reports whether
 // s is finished.
 func (t *udpTransport) deliver(s *udpSocket, b *batch, n int) (over bool) {
+	s.replied = b.replied[:0]
 	t.mu.Lock()
-	defer t.mu.Unlock()
 	for i := range n {
 		if s.deliver(b.datagram(i)) || s.takeOrphanReply(b.datagram(i)) {
 			continue
 		}
 		t.countUnexpected(s)
 	}
-	return s.finished()
+	over = s.finished()
+	t.mu.Unlock()
+	s.replied.finish()
+	return over
 }
 
 // expireQueries completes the queries whose deadline has passed, or all if the socket has

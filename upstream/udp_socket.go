@@ -20,6 +20,8 @@ type udpSocket struct {
 	local netip.AddrPort
 	// readErr is why the socket is unusable.
 	readErr error
+	// replied are queries with a reply for which no goroutine waits, until the reader goes on with their exchanges.
+	replied repliedQueries
 
 	openedAt time.Time
 	sent     int // queries sent
@@ -101,7 +103,8 @@ func (s *udpSocket) complete(i int, err error) {
 	q.complete(err)
 }
 
-// deliver completes the query that msg answers, with a copy of msg; false if there is none.
+// deliver completes the query that msg answers, with a copy of msg; false if there is none. If no goroutine waits
+// for the query, it is added to replied instead.
 func (s *udpSocket) deliver(msg []byte) bool {
 	if len(msg) < headerLen {
 		return false
@@ -110,7 +113,13 @@ func (s *udpSocket) deliver(msg []byte) bool {
 	if i < 0 || !s.queries[i].matches(msg) {
 		return false
 	}
-	s.queries[i].storeDatagram(msg)
+	q := s.queries[i]
+	q.storeDatagram(msg)
+	if q.claimReply() {
+		s.remove(i)
+		s.replied = append(s.replied, q)
+		return true
+	}
 	s.complete(i, nil)
 	return true
 }
