@@ -220,11 +220,21 @@ func (c *Cache) deliver(f *call, old staleAnswer, r *wire.Reply) error {
 // do exchanges for all clients of f, and makes r the result. r may be nil. If ctx is evicted, f
 // goes on without the caller.
 func (c *Cache) do(ctx context.Context, f *call, exchange ExchangeFunc, w waiter, r *wire.Reply) (err error) {
-	p, s := f.shard, f.shard.shard
-	f.err, f.failed = errPanicked, true // stands if exchange panics
+	c.begin(f)
+	return c.complete(ctx, f, exchange, w, r)
+}
+
+// begin notes that the exchange for f begins.
+func (c *Cache) begin(f *call) {
 	if c.cfg.Stale.For > 0 {
 		f.began = c.store.clock()
 	}
+}
+
+// complete is do for an exchange that has begun.
+func (c *Cache) complete(ctx context.Context, f *call, exchange ExchangeFunc, w waiter, r *wire.Reply) (err error) {
+	p, s := f.shard, f.shard.shard
+	f.err, f.failed = errPanicked, true // stands if exchange panics
 	var n fetched
 	handedOver := false
 	defer func() {
