@@ -6,8 +6,10 @@
 // the port, and one TCP listener. A reader takes the packets that wait in its socket, up to
 // a batch of 16, parses each in place, and walks the query path. What local data or the
 // cache can answer is written to the reader's reply buffers and sent before the next read,
-// without an allocation and without waking another thread. A query that has to wait for an
-// upstream is copied and handed to a goroutine of the worker pool. [Limits.Waiting] limits
+// without an allocation and without waking another thread. A query that has to wait is copied. If
+// it only has to be forwarded, the reader sends the upstream's query after the replies of its
+// batch, and the goroutine that reads the upstream's reply answers it (pending_query.go). A
+// goroutine of the worker pool takes over where more is to be done. [Limits.Waiting] limits
 // how many queries wait. When all places are taken, the client that holds most loses the
 // place of its query that has waited longest (package share). That query is answered at
 // once, with an expired answer or SERVFAIL, and counted. Hits are answered as before.

@@ -78,7 +78,7 @@ type Server struct {
 	waiting  *share.Limiter  // places of waiting queries and of background work
 	running  sync.WaitGroup  // counts readers, connections and waiting queries
 	turns    *workerTurns    // of the queries for workers
-	workers  *workerPool     // in which UDP queries wait
+	workers  *workerPool     // in which UDP queries wait that need a goroutine
 	fastPath *fastPathCopier // nil without answers in the kernel
 	stop     context.CancelFunc
 	ctx      context.Context

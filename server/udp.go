@@ -4,13 +4,11 @@ import (
 	"net/netip"
 	"os"
 	"runtime"
-	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/nodens-dns/nodens/internal/clock"
-	"github.com/nodens-dns/nodens/internal/share"
 	"github.com/nodens-dns/nodens/server/resolver"
 )
 
@@ -26,6 +24,10 @@ const (
 	// entering a system call costs each packet a few nanoseconds.
 	batchSize = 16
 )
+
+// sharedStarts is how many queries of a batch may have to be forwarded, if queries of several clients wait, for the reader to do so
+// itself. Workers start more: the reader keeps up with a flood of them, so that hits do not wait, and the clients take turns.
+const sharedStarts = 4
 
 // yieldThreshold is up to how many waiting queries a reader yields its P to them. With more,
 // other threads are awake and take work from every run queue, so the reader can go on with
@@ -44,6 +46,9 @@ type udpSocket interface {
 	writeBatch(b *batch)
 	// send sends one reply. It does not block, and works after close, too.
 	send(to *udpPeer, msg []byte)
+	// sendLater sends the reply in w and discards w, now or when flush is called, perhaps that of an earlier
+	// call. flush is nil if the caller need not call it. It does not block, and works after close, too.
+	sendLater(w *pendingQuery) (flush func())
 	// timestamp stores when the packet that was last read arrived, by the wall clock. Only
 	// the reader calls it, between readBatch and writeBatch.
 	timestamp(came *unix.Timespec) syscall.Errno
@@ -117,6 +122,9 @@ type udpReader struct {
 	delays   delaySampler
 	shares   socketShares
 	progress *progress
+	starting []*pendingQuery // queries of the batch that have a turn
+	// dispatched is how many queries of the batch wait, with or without a turn.
+	dispatched int
 }
 
 // newUDPReader returns the reader of l's socket with that index.
@@ -138,29 +146,26 @@ func (u *udpReader) run() {
 		cfg := u.l.config.Load()
 		r.Arrival = clock.Now()
 		u.delays.sample(u.socket, b.n, r.Arrival)
-		waits := false
 		if u.shares.begin(b.n, r.Arrival, u.socket) {
-			waits = u.answerShares(cfg)
+			u.answerShares(cfg)
 		} else {
 			for i := range b.packets[:b.n] {
-				waits = u.answer(cfg, &b.packets[i]) || waits
+				u.answer(cfg, &b.packets[i])
 			}
 		}
 		u.shares.drops.count()
 		u.socket.writeBatch(b)
 		u.progress.tick()
-		if waits && u.s.waiting.InUse() <= yieldThreshold {
-			// The workers of the waiting queries are queued on this goroutine's P,
-			// which it would take along into the kernel. Another thread would steal
+		if u.startQueries() && u.s.waiting.InUse() <= yieldThreshold {
+			// The workers are queued on this goroutine's P, which it would take along into the kernel. Another thread would steal
 			// them, but only after a while.
 			runtime.Gosched()
 		}
 	}
 }
 
-// answerShares answers the packets of each client up to its share, and drops the others. waits
-// reports whether a query was handed to a worker.
-func (u *udpReader) answerShares(cfg *activeConfig) (waits bool) {
+// answerShares answers the packets of each client up to its share, and drops the others.
+func (u *udpReader) answerShares(cfg *activeConfig) {
 	u.shares.drops.routes = cfg.Routes
 	for i := range u.batch.packets[:u.batch.n] {
 		d := &u.batch.packets[i]
@@ -168,20 +173,19 @@ func (u *udpReader) answerShares(cfg *activeConfig) (waits bool) {
 			d.reply = nil
 			continue
 		}
-		waits = u.answer(cfg, d) || waits
+		u.answer(cfg, d)
 	}
-	return waits
 }
 
-// answer answers one packet or hands it to a worker. waits reports the latter.
-func (u *udpReader) answer(cfg *activeConfig, d *packet) (waits bool) {
+// answer answers one packet, or makes it a query that waits.
+func (u *udpReader) answer(cfg *activeConfig, d *packet) {
 	s, r := u.s, &u.request
 	r.Client = d.from.client
 	r.Query.Packet = d.in[:d.n]
 	if s.overLimit(cfg.Routes, &r.Request) {
 		d.reply = s.limits.Client.Refuse(d.out[:0], r.Query.Packet, resolver.UDP)
 		d.out = reuseBuffer(d.out, d.reply)
-		return false
+		return
 	}
 	var o resolver.Outcome
 	r.epochs = s.fastPath.epochs()
@@ -190,46 +194,73 @@ func (u *udpReader) answer(cfg *activeConfig, d *packet) (waits bool) {
 	switch {
 	case o == resolver.Answered:
 		s.copyReply(cfg, r, d.reply)
-	case u.dispatch(cfg.Routes, o, &d.from):
-		waits = true
-	default:
+	case !u.dispatch(cfg.Routes, o, &d.from):
 		d.reply = r.Reject()
 	}
 	d.out = reuseBuffer(d.out, d.reply)
-	return waits
 }
 
-// dispatch copies the request and from and hands the copy to a worker, now or when it has a turn. It
+// dispatch copies the request and from. The copy is started when the replies of the batch are sent, or when it has a turn. It
 // drops the query of a client that has more than its share of the turns. It returns false if
 // there is no place for the query.
 func (u *udpReader) dispatch(rt *resolver.Routes, o resolver.Outcome, from *udpPeer) bool {
 	s := u.s
-	w := pendingQueries.Get().(*pendingQuery)
+	w := newPendingQuery()
 	if !s.acquire(&w.place, &u.request.Request) {
 		pendingQueries.Put(w)
 		return false
 	}
 	u.request.Detach(&w.place, &w.Request, w.in[:], w.out)
-	w.to, w.rt, w.socket, w.outcome, w.queued = *from, rt, u.socket, o, false
+	w.server, w.to, w.rt, w.socket, w.outcome = s, *from, rt, u.socket, o
+	w.queued, w.started = false, false
 	s.running.Add(1)
+	u.dispatched++
 	switch s.turns.acquire(w, u.request.Arrival) {
 	case turnTaken:
-		s.startWorker(w)
+		u.starting = append(u.starting, w)
 	case turnRefused:
 		u.shares.drops.routes = rt
 		u.shares.drops.add(w.Client.Addr())
-		w.discard(s)
+		w.discard()
 	case turnQueued:
 	}
 	return true
 }
 
-// startWorker hands w, which has a turn, to a worker.
+// startQueries starts the queries of the batch that have a turn, and those to which they pass it on: those that only have to be
+// forwarded at once, and the others in workers. It reports whether a worker was started.
+func (u *udpReader) startQueries() (workers bool) {
+	s, most := u.s, batchSize
+	if u.dispatched > sharedStarts && !s.turns.alone(u.request.Arrival) {
+		most = 0
+	}
+	u.dispatched = 0
+	for i := 0; i < len(u.starting); i++ {
+		w := u.starting[i]
+		u.starting[i] = nil
+		if w.outcome != resolver.Forward || !w.StartsAtOnce() || i >= most {
+			s.startWorker(w)
+			workers = true
+			continue
+		}
+		if next := s.turns.release(w.Place); next != nil {
+			u.starting = append(u.starting, next)
+		}
+		if !w.startForward() {
+			s.startWorker(w)
+			workers = true
+		}
+	}
+	u.starting = u.starting[:0]
+	return workers
+}
+
+// startWorker hands w, which has a turn or was started, to a worker. It does not block.
 func (s *Server) startWorker(w *pendingQuery) {
 	if !s.workers.dispatch(w) {
 		s.workers.running.Go(func() {
 			for ; w != nil; w = s.workers.waitForWork(s.ctx) {
-				w.complete(s)
+				w.complete()
 			}
 		})
 	}
@@ -242,47 +273,4 @@ func reuseBuffer(buf, msg []byte) []byte {
 		return msg[:0]
 	}
 	return buf
-}
-
-// pendingQuery is one UDP query that waits. It owns its buffers.
-type pendingQuery struct {
-	resolver.Request
-	place   share.Place
-	waiter  share.Waiter[*pendingQuery] // in the queue for a turn
-	queued  bool                        // it has waited for its turn
-	in      [maxUDPQuery]byte
-	out     []byte
-	to      udpPeer
-	rt      *resolver.Routes
-	socket  udpSocket
-	outcome resolver.Outcome
-}
-
-// pendingQueries holds finished ones for reuse.
-var pendingQueries = sync.Pool{New: func() any { return &pendingQuery{out: make([]byte, 0, replyBuffer)} }}
-
-// complete passes w's turn on, answers w and sends the reply. The worker must not use w afterwards.
-func (w *pendingQuery) complete(s *Server) {
-	if w.queued {
-		// A worker that another one has woken is the next to run on that one's P. Queries
-		// whose upstreams have answered go first, else a chain of workers, each of which
-		// wakes the next one, would keep the P from them.
-		runtime.Gosched()
-	}
-	if next := s.turns.release(w.Place); next != nil {
-		s.startWorker(next)
-	}
-	if msg := s.wait(w.rt, &w.Request, w.outcome, w.out); msg != nil {
-		w.socket.send(&w.to, msg)
-		w.out = reuseBuffer(w.out, msg)
-	}
-	w.discard(s)
-}
-
-// discard releases w's place and makes w available for another query.
-func (w *pendingQuery) discard(s *Server) {
-	w.rt, w.socket = nil, nil // do not keep them alive in the pool
-	s.waiting.Release(&w.place)
-	pendingQueries.Put(w)
-	s.running.Done()
 }

@@ -377,3 +377,11 @@ func (p *blockingSocket) duplicate() (*os.File, error) {
 	}
 	return duplicateFD(p.fd, "udp "+p.addr.String())
 }
+
+// sendLater implements udpSocket.
+func (p *blockingSocket) sendLater(w *pendingQuery) (flush func()) {
+	p.send(&w.to, w.reply)
+	w.out = reuseBuffer(w.out, w.reply)
+	w.discard()
+	return nil
+}

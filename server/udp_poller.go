@@ -107,6 +107,14 @@ func (p *polledSocket) send(to *udpPeer, msg []byte) {
 	_ = late.writeTo(to, msg)
 }
 
+// sendLater implements udpSocket.
+func (p *polledSocket) sendLater(w *pendingQuery) (flush func()) {
+	p.send(&w.to, w.reply)
+	w.out = reuseBuffer(w.out, w.reply)
+	w.discard()
+	return nil
+}
+
 func (p *polledSocket) writeTo(to *udpPeer, msg []byte) (err error) {
 	if p.wildcard {
 		_, _, err = p.conn.WriteMsgUDPAddrPort(msg, to.oob[:to.oobLen], to.client)

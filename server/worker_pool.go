@@ -15,7 +15,7 @@ const (
 	trimInterval = 5 * time.Second
 )
 
-// workerPool is the goroutines in which UDP queries wait for upstreams. A worker that is
+// workerPool is the goroutines in which UDP queries wait that are not parked (see [pendingQuery]). A worker that is
 // done takes the next query, because its stack has already grown: growing a new
 // goroutine's stack takes a fifth of the time of a miss. It is safe for concurrent use.
 type workerPool struct {

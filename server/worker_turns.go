@@ -30,8 +30,8 @@ const (
 // leave thousands of goroutines that can run, and every other query, hits included, would wait
 // for them in the scheduler's queues.
 //
-// So a query takes a turn before its worker is started, and the worker passes the turn on as soon as
-// it runs. While there is no turn, queries wait in one line for each client, and the clients
+// So a query takes a turn before it is started, and the worker passes the turn on as soon as
+// it runs, or the reader when it forwards the query itself. While there is no turn, queries wait in one line for each client, and the clients
 // take turns (the fair queue of RFC 8290). A line that has not been empty for [standingTime] is a
 // flood and no burst (RFC 8289, section 3.2): its client has more than its share of the
 // CPU. Then the reader drops what exceeds [maxStandingLine] of that client, unless it is alone.
@@ -94,11 +94,21 @@ func (t *workerTurns) acquire(w *pendingQuery, now time.Duration) turnOutcome {
 
 // exceedsShare reports whether k, for which there is no turn, may not have another query waiting for one.
 func (t *workerTurns) exceedsShare(k *turnClient, now time.Duration) bool {
-	if k.waiting < maxStandingLine || now-t.sharedAt >= calmTime {
+	if k.waiting < maxStandingLine || t.isAlone(now) {
 		return false
 	}
 	return now-max(k.emptyAt, t.resumedAt) > standingTime || now-k.droppedAt < calmTime
 }
+
+// alone reports whether all queries of the last [calmTime] are of one client.
+func (t *workerTurns) alone(now time.Duration) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.isAlone(now)
+}
+
+// isAlone is alone with t locked.
+func (t *workerTurns) isAlone(now time.Duration) bool { return now-t.sharedAt >= calmTime }
 
 // client returns what is known of w's client, and notes that it has asked.
 func (t *workerTurns) client(w *pendingQuery, now time.Duration) *turnClient {

@@ -51,11 +51,16 @@ func asker(p *upstream.Pool, via Proto, from upstream.From) cache.ExchangeFunc {
 		from := from
 		from.Client, from.NoWait = payer(ctx, from.Client), cache.HasStale(ctx)
 		resp, err := p.ExchangeFrom(ctx, q, from)
-		if errors.Is(err, upstream.ErrLocal) {
-			err = unkept{err}
-		}
-		return resp, err
+		return resp, keep(err)
 	}
+}
+
+// keep returns err, or if it is no reason to fail the next client an unkept.
+func keep(err error) error {
+	if errors.Is(err, upstream.ErrLocal) {
+		return unkept{err}
+	}
+	return err
 }
 
 // unkept is an error that is no reason to fail the next client.

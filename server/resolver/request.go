@@ -49,7 +49,8 @@ type Request struct {
 
 	reply wire.Reply
 	result
-	Latency time.Duration // from the arrival until the reply is complete
+	forwarding forwarding
+	Latency    time.Duration // from the arrival until the reply is complete
 
 	// What budget and lookups of the client's query point to; its subqueries share both.
 	ownBudget  kubernetes.Budget

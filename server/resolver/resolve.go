@@ -2,12 +2,8 @@ package resolver
 
 import (
 	"cmp"
-	"errors"
-	"sync/atomic"
 
-	"github.com/nodens-dns/nodens/internal/clock"
 	"github.com/nodens-dns/nodens/internal/wire"
-	"github.com/nodens-dns/nodens/upstream"
 )
 
 // Outcome is what a step, or the whole path, has come to.
@@ -182,46 +178,6 @@ func (z *Zone) choosePool(r *Request) bool {
 		z.tracePool(r)
 	}
 	return r.pool != nil
-}
-
-// Forward gets the answer from the upstreams, by way of the zone's cache. r may wait.
-func (r *Request) Forward() {
-	z, q := r.zone, &r.Query
-	if r.direct {
-		z.tellQuery(r)
-	}
-	from := upstream.From{Client: r.Place, Addr: r.Client.Addr(), Asked: r.recordAsked(), Record: r.recordForward(), Tap: z.forwarderTap(q, r)}
-	if r.routes.Clients != nil {
-		from.Hedged = new(atomic.Bool)
-	}
-	exchange := z.Loop.guard(r.pool, asker(r.pool, r.Proto, from))
-	began := clock.Now()
-	r.source = r.upstreamSource()
-	var hit bool
-	if z.caches(q) {
-		if hit, r.err = z.Cache.Fetch(r.ctx, q, &r.reply, exchange); hit {
-			r.source = fromCache
-		}
-	} else {
-		var resp wire.Response
-		if resp, r.err = exchange(r.ctx, q); r.err == nil {
-			r.reply.CopyRaw(resp.Packed)
-		}
-	}
-	r.lookups.forwarded(hit, clock.Now()-began, from.Hedged, r.err)
-	r.recordEnd(hit, r.err)
-	switch {
-	case errors.Is(r.err, errLoop):
-		z.Loop.fail(&r.reply)
-		r.err = nil // the log tells of the loop, not of each query
-	case errors.Is(r.err, upstream.ErrTooMany):
-		r.reply.Fail(wire.Refused)
-	case r.err != nil:
-		r.reply.Fail(wire.ServFail)
-	}
-	if z.lists != nil {
-		r.vet()
-	}
 }
 
 // upstreamSource returns the directive whose upstreams answer r.

@@ -1,0 +1,99 @@
+package server
+
+import (
+	"runtime"
+	"sync"
+
+	"github.com/nodens-dns/nodens/internal/share"
+	"github.com/nodens-dns/nodens/server/resolver"
+	"github.com/nodens-dns/nodens/upstream"
+)
+
+// pendingQuery is one UDP query that waits. It owns its buffers. It belongs to the reader that dispatches it, then to a worker, to
+// the queue for a turn, or to the exchange that it is parked in, and last to the queue of replies.
+type pendingQuery struct {
+	resolver.Request
+	server  *Server
+	place   share.Place
+	waiter  share.Waiter[*pendingQuery] // in the queue for a turn
+	queued  bool                        // it has waited for its turn
+	started bool                        // its turn is over
+	parked  upstream.Waiter             // waits for the upstream in place of a worker
+	in      [maxUDPQuery]byte
+	out     []byte
+	reply   []byte // to be sent later, usually in out
+	to      udpPeer
+	rt      *resolver.Routes
+	socket  udpSocket
+	outcome resolver.Outcome
+}
+
+// pendingQueries holds finished ones for reuse.
+var pendingQueries = sync.Pool{New: func() any { return &pendingQuery{out: make([]byte, 0, replyBuffer)} }}
+
+// newPendingQuery returns a pendingQuery without a place.
+func newPendingQuery() *pendingQuery {
+	w := pendingQueries.Get().(*pendingQuery)
+	if w.parked.Ready == nil {
+		w.parked.Ready, w.parked.Resume = w.replied, w.resume
+		w.place.OnLost = w.parked.Interrupt
+	}
+	return w
+}
+
+// startForward begins to forward w, which has passed on its turn. If it returns true, w waits without a goroutine, and the
+// caller must not use it. Otherwise a worker has to complete w.
+func (w *pendingQuery) startForward() (parked bool) {
+	w.started = true
+	return w.StartForward(&w.parked)
+}
+
+// complete is what a worker does with w: it passes w's turn on, if it has one, and answers w or parks it. The worker must not
+// use w afterwards.
+func (w *pendingQuery) complete() {
+	if !w.started {
+		w.passTurn()
+		if w.outcome == resolver.Forward && w.startForward() {
+			return
+		}
+	}
+	if msg := w.server.wait(w.rt, &w.Request, w.outcome, w.out); msg != nil {
+		w.socket.send(&w.to, msg)
+		w.out = reuseBuffer(w.out, msg)
+	}
+	w.discard()
+}
+
+// passTurn passes w's turn on.
+func (w *pendingQuery) passTurn() {
+	if w.queued {
+		// A worker that another one has woken is the next to run on that one's P. Queries
+		// whose upstreams have answered go first, else a chain of workers, each of which
+		// wakes the next one, would keep the P from them.
+		runtime.Gosched()
+	}
+	if next := w.server.turns.release(w.Place); next != nil {
+		w.server.startWorker(next)
+	}
+}
+
+// resume is the Resume of [upstream.Waiter]: a worker waits for the exchange from here on.
+func (w *pendingQuery) resume() { w.server.startWorker(w) }
+
+// replied is the Ready of [upstream.Waiter]: it answers w on the goroutine that has read the upstream's reply.
+func (w *pendingQuery) replied() (flush func()) {
+	if w.reply = w.server.wait(w.rt, &w.Request, w.outcome, w.out); w.reply == nil {
+		w.discard()
+		return nil
+	}
+	return w.socket.sendLater(w)
+}
+
+// discard releases w's place and makes w available for another query.
+func (w *pendingQuery) discard() {
+	s := w.server
+	w.server, w.rt, w.socket, w.reply = nil, nil, nil, nil // do not keep them alive in the pool
+	s.waiting.Release(&w.place)
+	pendingQueries.Put(w)
+	s.running.Done()
+}
