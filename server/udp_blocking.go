@@ -57,6 +57,9 @@ type blockingSocket struct {
 	lowRate     bool // packets arrive too rarely to wait for them in the kernel
 	fullBatches int  // full batches in a row
 
+	replies replyQueue
+	flush   func() // the method flushReplies: a new function for each call would be an allocation
+
 	batch   *batch       // the reader's; nil before startReading
 	command atomic.Int32 // a socketCommand; written under mu
 	polling atomic.Bool  // the reader is in waitPolled
@@ -70,6 +73,7 @@ type blockingSocket struct {
 // over fd and closes it on an error. noMmsg makes the socket do without recvmmsg.
 func newBlockingSocket(fd int, addr netip.AddrPort, plain bool) (*blockingSocket, error) {
 	p := &blockingSocket{fd: fd, addr: addr, wildcard: addr.Addr().IsUnspecified(), lowRate: true}
+	p.flush = p.flushReplies
 	err := p.setBlocking()
 	if err == nil {
 		p.poll, err = newEpollWaiter()
@@ -245,8 +249,13 @@ func (p *blockingSocket) writeBatch(b *batch) {
 		p.setMsghdr(&p.out[n].Msghdr, &p.outVec[n], &d.from)
 		n++
 	}
-	for done := 0; done < n; {
-		sent, errno := p.sendmmsg(p.out[done:n])
+	p.sendAll(p.out[:n])
+}
+
+// sendAll sends all of out. A message that cannot be sent is lost.
+func (p *blockingSocket) sendAll(out []mmsg.Message) {
+	for done := 0; done < len(out); {
+		sent, errno := p.sendmmsg(out[done:])
 		switch {
 		case errno == unix.EINTR:
 		case errno != 0:
@@ -288,6 +297,11 @@ func (p *blockingSocket) setMsghdr(h *unix.Msghdr, v *unix.Iovec, o *udpPeer) {
 func (p *blockingSocket) send(to *udpPeer, msg []byte) {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
+	p.sendLocked(to, msg)
+}
+
+// sendLocked is send with p.mu held.
+func (p *blockingSocket) sendLocked(to *udpPeer, msg []byte) {
 	fd := p.fd
 	if p.closed {
 		var err error
@@ -376,12 +390,4 @@ func (p *blockingSocket) duplicate() (*os.File, error) {
 		return nil, os.ErrClosed
 	}
 	return duplicateFD(p.fd, "udp "+p.addr.String())
-}
-
-// sendLater implements udpSocket.
-func (p *blockingSocket) sendLater(w *pendingQuery) (flush func()) {
-	p.send(&w.to, w.reply)
-	w.out = reuseBuffer(w.out, w.reply)
-	w.discard()
-	return nil
 }
