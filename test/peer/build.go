@@ -171,29 +171,37 @@ func buildAgent(ctx context.Context, root, out string) error {
 		return err
 	}
 	defer unlock()
-	// A build that is stopped halfway must not leave its file under the name of a complete
-	// one.
-	path, part, builtBy := filepath.Join(dir, "nodens"), filepath.Join(dir, "nodens.part"), filepath.Join(dir, "run")
-	run := os.Getenv(runVariable)
-	if by, err := os.ReadFile(builtBy); err != nil || run == "" || string(by) != run {
-		if err := errors.Join(os.RemoveAll(part), os.RemoveAll(builtBy)); err != nil {
-			return err
-		}
-		if err := os.Rename(path, part); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-		if err := compile(ctx, root, part, "build", []string{"-trimpath", "./cmd/nodens"}); err != nil {
-			return err
-		}
-		if err := errors.Join(os.Rename(part, path), os.WriteFile(builtBy, []byte(run), 0o644)); err != nil {
-			return err
-		}
+	path := filepath.Join(dir, "nodens")
+	if err := buildOnce(ctx, root, path); err != nil {
+		return err
 	}
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return err
 	}
 	return os.WriteFile(out, text, 0o755)
+}
+
+// buildOnce builds the agent at path, unless another process of the same run has. Only one process at a
+// time may call it. A build that is stopped halfway leaves no file under the name of a complete one.
+func buildOnce(ctx context.Context, root, path string) error {
+	run, part, builtBy := os.Getenv(runVariable), path+".part", filepath.Join(filepath.Dir(path), "run")
+	if by, err := os.ReadFile(builtBy); err == nil && run != "" && string(by) == run {
+		return nil
+	}
+	if err := errors.Join(os.RemoveAll(part), os.RemoveAll(builtBy)); err != nil {
+		return err
+	}
+	if err := os.Rename(path, part); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := compile(ctx, root, part, "build", []string{"-trimpath", "./cmd/nodens"}); err != nil {
+		return err
+	}
+	if err := os.Rename(part, path); err != nil {
+		return err
+	}
+	return os.WriteFile(builtBy, []byte(run), 0o644)
 }
 
 // compile runs the go command in dir: build, or test with -c in args. Other files of the build go
