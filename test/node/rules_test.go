@@ -33,15 +33,24 @@ func TestFailOpen(t *testing.T) {
 			// What happens under way to the agent's upstream is none of this.
 			asked := func(when string, from string, askers ...string) {
 				t.Helper()
+				lost := 0
 				for _, ns := range askers {
 					for _, server := range testbed.AgentAddrs() {
 						for _, over := range []string{"udp", "tcp"} {
 							got, err := l.Ask(ns, over, net.JoinHostPort(server, "53"))
+							if errors.Is(err, os.ErrDeadlineExceeded) && over == "udp" {
+								lost++
+								got, err = l.Ask(ns, over, net.JoinHostPort(server, "53"))
+							}
 							if err != nil || got != from {
 								t.Errorf("%s, %s asks %s %s: %q, want %q; %v", when, ns, server, over, got, from, err)
 							}
 						}
 					}
+				}
+				// A busy machine may lose one datagram. Rules that lose the first query lose those of all askers.
+				if lost > 1 {
+					t.Errorf("%s, %d queries are lost", when, lost)
 				}
 			}
 			asked("while the agent runs", testbed.FromAgent.String(), l.pod, l.node)
