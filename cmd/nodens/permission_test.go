@@ -30,7 +30,7 @@ import (
 // dnstap messages are the same, so a run that ends in "would wait" leaves nothing behind.
 func TestPermission(t *testing.T) {
 	if race.Enabled() {
-		t.Skip("under the race detector upstreams answer so late that others are asked, too; the stage \"pins, benchmarks\" of test/run runs it without")
+		t.Skip("under the race detector upstreams answer so late that others are asked, too; the stage pins of test/run runs it without")
 	}
 	files, err := filepath.Glob("../../test/scenario/testdata/*.txt")
 	if err != nil || len(files) == 0 {
