@@ -115,7 +115,7 @@ func plan(ctx context.Context, o options, binaries string) ([][]stage, error) {
 		benchmarks("benchmarks, raced", others, unitTests, o).race(),
 	}
 	second := []stage{
-		goTest("suites", suites, "-p", "4", "-timeout", o.timeout()),
+		goTest("suites", suites, "-p", "3", "-timeout", o.timeout()),
 		inModule(modules.Image),
 		inModule(modules.Dnstap, "-bench", ".", "-benchtime", "1x"),
 		{name: "fuzzers", args: append([]string{"go", "run", "./test/fuzz", "-all", "-events", "/dev/stdout"}, o.fuzzFlags()...), events: true},
