@@ -76,16 +76,13 @@ func (s *shard) chain(k *key) **call {
 // join finds the call for k or starts one; s is locked. done is what to wait for,
 // nil for the first client. Another one that waits is to be counted in f.waiters.
 func (s *shard) join(k *key) (f *call, done <-chan struct{}) {
-	head := s.chain(k)
-	for f = *head; f != nil; f = f.next {
-		if !f.matches(k) {
-			continue
-		}
+	if f = s.findCall(k); f != nil {
 		if f.done == nil {
 			f.done = make(chan struct{}, 1)
 		}
 		return f, f.done
 	}
+	head := s.chain(k)
 	if f = s.free; f != nil {
 		s.free = f.next
 	} else {
@@ -94,6 +91,15 @@ func (s *shard) join(k *key) (f *call, done <-chan struct{}) {
 	f.key, f.next = *k, *head
 	*head = f
 	return f, nil
+}
+
+// findCall returns the call that k's client may wait for; nil if there is none. s is locked.
+func (s *shard) findCall(k *key) *call {
+	f := *s.chain(k)
+	for f != nil && !f.matches(k) {
+		f = f.next
+	}
+	return f
 }
 
 // matches reports whether k's client may wait for f: the key, its EDNS options and the RD bit are

@@ -31,7 +31,7 @@ func (c *Cache) Lead(q *wire.Query) (Lead, bool) {
 	if res.entry != nil {
 		return Lead{}, false
 	}
-	if e := k.find(); e != nil && c.servable(e, now) || s.inFlight(&k) {
+	if e := k.find(); e != nil && c.servable(e, now) || s.findCall(&k) != nil {
 		return Lead{}, false
 	}
 	res.count()
@@ -44,14 +44,4 @@ func (c *Cache) Lead(q *wire.Query) (Lead, bool) {
 // [Cache.Lead] has begun, and may wait for it. It is called with ctx.
 func (c *Cache) FetchLed(ctx context.Context, l Lead, r *wire.Reply, exchange ExchangeFunc) error {
 	return c.complete(ctx, l.call, exchange, waiter{}, r)
-}
-
-// inFlight reports whether there is a call for k; s is locked.
-func (s *shard) inFlight(k *key) bool {
-	for f := *s.chain(k); f != nil; f = f.next {
-		if f.matches(k) {
-			return true
-		}
-	}
-	return false
 }
