@@ -25,8 +25,8 @@ const (
 	batchSize = 16
 )
 
-// sharedStarts is how many queries of a batch may have to be forwarded, if queries of several clients wait, for the reader to do so
-// itself. Workers start more: the reader keeps up with a flood of them, so that hits do not wait, and the clients take turns.
+// sharedStarts is the most waiting queries of a batch with which the reader forwards queries itself while several clients
+// have some. With more, workers forward them: the reader keeps up with a flood, hits do not wait, and the clients take turns.
 const sharedStarts = 4
 
 // yieldThreshold is up to how many waiting queries a reader yields its P to them. With more,

@@ -20,8 +20,8 @@ type Object interface {
 	runtime.Object
 }
 
-// Each calls f with each object that Write would write, except Nodes. f owns the object.
-func (s Shape) Each(f func(Object)) {
+// EachObject calls f with each object that Write would write, except Nodes. f owns the object.
+func (s Shape) EachObject(f func(Object)) {
 	for i := range s.Namespaces {
 		f(namespaceObject(i))
 	}

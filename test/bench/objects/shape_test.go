@@ -205,11 +205,11 @@ func TestShown(t *testing.T) {
 	}
 }
 
-// TestEach: each object comes once, in the numbers that the shape says.
-func TestEach(t *testing.T) {
+// TestEachObject: each object comes once, in the numbers that the shape says.
+func TestEachObject(t *testing.T) {
 	s := LargeCluster(100)
 	counts, names := map[string]int{}, map[string]bool{}
-	s.Each(func(o Object) {
+	s.EachObject(func(o Object) {
 		kind := fmt.Sprintf("%T", o)
 		counts[kind]++
 		if name := kind + " " + o.GetNamespace() + "/" + o.GetName(); names[name] {

@@ -45,7 +45,7 @@ func openCluster(dir string, shape objects.Shape) (*cluster, error) {
 		return 0, ""
 	})
 	first := shape.Services()[0]
-	shape.Each(func(o objects.Object) {
+	shape.EachObject(func(o objects.Object) {
 		c.api.Put(o)
 		if s, ok := o.(*corev1.Service); ok && s.Namespace == first.Namespace && s.Name == first.Name {
 			c.service = question{first.Host(), netip.MustParseAddr(s.Spec.ClusterIP)}

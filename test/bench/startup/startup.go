@@ -66,7 +66,7 @@ const (
 // maxLameduck is the longest lameduck that an agent uses, which the overlay for Cilium sets.
 const maxLameduck = 2 * time.Second
 
-// settings are those of the tables.
+// settings are the configurations that the tables list, in this order.
 var settings = []setting{
 	{name: forwardOnly, coredns: true, idle: true},
 	{name: "forward only, bare", bare: true, coredns: true},
