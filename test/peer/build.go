@@ -204,6 +204,16 @@ func buildOnce(ctx context.Context, root, path string) error {
 	return os.WriteFile(builtBy, []byte(run), 0o644)
 }
 
+// BuildPackage builds the program in pkg, a directory of the main module such as ./cmd/x, and writes it to out,
+// without the tables for debuggers. It uses the folder tmp beside out.
+func BuildPackage(ctx context.Context, pkg, out string) error {
+	root, err := Root()
+	if err != nil {
+		return err
+	}
+	return compile(ctx, root, out, "build", []string{"-trimpath", "-ldflags=-s -w", pkg})
+}
+
 // compile runs the go command in dir: build, or test with -c in args. Other files of the build go
 // to the folder tmp beside out. When ctx ends, the go command and its compilers are killed; when
 // this process ends, the go command is, and its compilers finish the packages that they have

@@ -119,17 +119,8 @@ func CompileC(name string, source []byte) func(context.Context, string) (string,
 // compileGo compiles a program of this module, built as the agent is.
 func compileGo(name, pkg string) func(context.Context, string) (string, error) {
 	return func(ctx context.Context, dir string) (string, error) {
-		root, err := peer.Root()
-		if err != nil {
-			return "", err
-		}
 		path := filepath.Join(dir, name)
-		cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", path, pkg)
-		cmd.Dir, cmd.Env = root, append(os.Environ(), "CGO_ENABLED=0")
-		if text, err := cmd.CombinedOutput(); err != nil {
-			return "", fmt.Errorf("compiling %s: %w\n%s", pkg, err, text)
-		}
-		return path, nil
+		return path, peer.BuildPackage(ctx, pkg, path)
 	}
 }
 
