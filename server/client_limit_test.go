@@ -6,6 +6,7 @@ package server
 
 import (
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -116,7 +117,6 @@ func (x *limitedServer) checkLimited(t *testing.T, queries, limited uint64) {
 
 // TestClientLimit: what a query over the limit gets, by transport and action, of the agent and of a block.
 func TestClientLimitReplies(t *testing.T) {
-	tooMany := fmt.Sprintf("%d %s", http.StatusTooManyRequests, http.StatusText(http.StatusTooManyRequests))
 	for place := range limitPlaces {
 		for network, via := range limitTransports {
 			for _, action := range []config.LimitAction{config.LimitRefuse, config.LimitTruncate, config.LimitDrop} {
@@ -132,7 +132,7 @@ func TestClientLimitReplies(t *testing.T) {
 					want := "REFUSED 0"
 					switch {
 					case via == config.DNSOverHTTPS:
-						want = tooMany
+						want = statusError(http.StatusTooManyRequests).Error()
 					case network == "udp" && action == config.LimitTruncate:
 						want = "NOERROR 0 TC"
 					}
@@ -286,7 +286,7 @@ func TestShedRequestCounts(t *testing.T) {
 	drain(true)
 	_, _, err := openHTTPS(t, &tls.Config{RootCAs: roots}, true).ask(addr, question("by.hand.", dns.TypeA))
 	drain(false)
-	if err == nil || !strings.Contains(err.Error(), "503") {
+	if !errors.Is(err, statusError(http.StatusServiceUnavailable)) {
 		t.Errorf("the reply is %v, want status 503", err)
 	}
 	if total := table.Report(clients.Pods, clients.Hour).Total; total.Limited[clients.ReasonPlaces] != 1 || total.AllLimited() != 1 {

@@ -48,7 +48,7 @@ func newAskName(t *testing.T, network, from string, addr netip.AddrPort, cfg *tl
 	return func(name string) (bool, error) {
 		m, _, err := c.ask(addr, question(name, dns.TypeA))
 		switch {
-		case err != nil && strings.Contains(err.Error(), "503"):
+		case errors.Is(err, statusError(http.StatusServiceUnavailable)):
 			return false, nil
 		case err != nil && strings.Contains(err.Error(), "INTERNAL_ERROR"):
 			return false, errAborted
