@@ -57,6 +57,7 @@ type Cache struct {
 	store      *Store
 	shards     []cacheShard // a power of two
 
+	copies      [copyStripes]copyHits
 	cuts        atomic.Int64 // entries with cutFlag
 	failures    atomic.Int32 // names that failed since the last success
 	nextProbe   atomic.Int64 // in an outage, the next time to exchange; on the store's clock
@@ -230,11 +231,15 @@ type Stats struct {
 	Entries Kinds
 }
 
-// Stats adds up the shards, one after the other.
+// Stats adds up the shards, one after the other, and the hits of copies.
 func (c *Cache) Stats() Stats {
 	var t Stats
 	for i := range c.shards {
 		c.shards[i].addTo(&t)
+	}
+	for i := range c.copies {
+		t.Hits.Success += c.copies[i].success.Load()
+		t.Hits.Denial += c.copies[i].denial.Load()
 	}
 	t.Requests = t.Hits.Success + t.Hits.Denial + t.Misses
 	return t

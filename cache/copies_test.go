@@ -171,7 +171,7 @@ func (w *copyHistory) step(name string) string {
 		w.store.enforceBudget(k.shard.shard)
 		return "an answer that comes late"
 	case 8:
-		c.CountHits(q, uint64(w.rng.IntN(5)), w.rng.IntN(2) == 0, w.clock.now())
+		c.Use(q, uint64(w.rng.IntN(5)), w.clock.now())
 		return "hits"
 	}
 	r := reply(q)

@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"sync/atomic"
 	"time"
 
 	"github.com/nodens-dns/nodens/internal/epoch"
@@ -67,19 +68,36 @@ func (c *Cache) lease(q *wire.Query, now time.Duration, flag flags) (t Lease, ok
 	return t, true
 }
 
-// CountHits counts n queries for q, the last one at now, that were answered with a copy. They
-// count as hits of the kind that the [Lease] said, as a use of the entry, and for `prefetch`.
-func (c *Cache) CountHits(q *wire.Query, n uint64, denied bool, now time.Duration) {
+// copyStripes is the number of counters for hits of copies: as many callers as there are readers on most
+// nodes don't share cache lines.
+const copyStripes = 16
+
+// copyHits are the hits of copies in one stripe.
+type copyHits struct {
+	success, denial atomic.Uint64
+
+	_ [48]byte // keeps the next stripe out of this one's cache line
+}
+
+// CountHits counts n hits that were answered with a copy, of the kind that the [Lease] said. stripe
+// chooses the counter; any number will do, and callers with different numbers do not wait for each other.
+func (c *Cache) CountHits(stripe int, n uint64, denied bool) {
+	h := &c.copies[uint(stripe)%copyStripes]
+	if denied {
+		h.denial.Add(n)
+	} else {
+		h.success.Add(n)
+	}
+}
+
+// Use records that the answer to q was given n times with a copy, the last time at now: as a use of the
+// entry, and for `prefetch`.
+func (c *Cache) Use(q *wire.Query, n uint64, now time.Duration) {
 	now = c.store.now(now)
 	k := c.key(q)
 	p := k.shard
 	p.shard.mu.Lock()
 	defer p.shard.mu.Unlock()
-	l := &p.lists[success]
-	if denied {
-		l = &p.lists[denial]
-	}
-	l.hits += n
 	e := k.find()
 	if e == nil || !e.alive(now) {
 		return
@@ -89,3 +107,7 @@ func (c *Cache) CountHits(q *wire.Query, n uint64, denied bool, now time.Duratio
 	}
 	p.touch(k.hash, e, now)
 }
+
+// Prefetches reports whether the directive has popular answers refreshed before they expire, for which
+// [Cache.Use] counts.
+func (c *Cache) Prefetches() bool { return c.cfg.Prefetch.Amount > 0 }

@@ -119,9 +119,8 @@ func TestLeaseOfReplacedDenial(t *testing.T) {
 	}
 }
 
-// TestCountHits: hits of copies count as hits of the cache, as uses for the LRU, and for
-// prefetch.
-func TestCountHits(t *testing.T) {
+// TestCopies: hits of copies count as hits of the cache, as uses for the LRU, and for prefetch.
+func TestCopies(t *testing.T) {
 	q, other := question(t, "www.example.", dns.TypeA), question(t, "b.example.", dns.TypeA)
 	more := func(i int) (*wire.Query, message) {
 		name := fmt.Sprintf("c%d.example.", i)
@@ -130,13 +129,14 @@ func TestCountHits(t *testing.T) {
 	t.Run("counts", func(t *testing.T) {
 		c := newCache(nil, Options{})
 		fetch(t, c, q, hotMessage)
-		c.CountHits(q, 5, false, c.store.clock())
-		c.CountHits(other, 7, true, c.store.clock()) // not in the cache
+		c.CountHits(0, 5, false)
+		c.CountHits(copyStripes-1, 3, true)
+		c.CountHits(copyStripes, 4, true)
 		if st := c.Stats(); st.Hits != (Kinds{5, 7}) || st.Requests != 13 || st.Misses != 1 {
 			t.Errorf("stats %+v", st)
 		}
 		c.Close()
-		c.CountHits(q, 1, false, c.store.clock())
+		c.Use(q, 1, c.store.clock())
 		c.store.check(t)
 	})
 	t.Run("uses", func(t *testing.T) {
@@ -145,7 +145,7 @@ func TestCountHits(t *testing.T) {
 		c := newCache(cfg, Options{})
 		fetch(t, c, q, hotMessage)
 		fetch(t, c, other, message{answer: []string{"b.example. 100 IN A 192.0.2.1"}})
-		c.CountHits(q, 1, false, c.store.clock())
+		c.Use(q, 1, c.store.clock())
 		name, m := more(0)
 		fetch(t, c, name, m)
 		if answer(t, c, q) == nil || answer(t, c, other) != nil {
@@ -160,7 +160,7 @@ func TestCountHits(t *testing.T) {
 		fetch(t, c, q, hotMessage)
 		clock.advance(100 * time.Second)
 		fetch(t, c, other, message{answer: []string{"b.example. 100 IN A 192.0.2.1"}})
-		c.CountHits(q, 1, false, 0)
+		c.Use(q, 1, 0)
 		name, m := more(0)
 		fetch(t, c, name, m)
 		if answer(t, c, other) == nil {
@@ -171,13 +171,13 @@ func TestCountHits(t *testing.T) {
 		t.Run(fmt.Sprint("prefetch ", hits), func(t *testing.T) {
 			c, clock := hotCache(t, config.Prefetch{Amount: 3, Within: time.Minute, Percent: 30}, Options{})
 			clock.advance(65 * time.Second)
-			c.CountHits(q, hits, false, 0)
+			c.Use(q, hits, 0)
 			clock.advance(10 * time.Second)
 			if got := lookupNow(c, q); got != want {
 				t.Errorf("%d, want %d", got, want)
 			}
 			if want == needsRefresh {
-				c.CountHits(q, hits, false, 0)
+				c.Use(q, hits, 0)
 				if got := lookupNow(c, q); got != answered {
 					t.Errorf("a second client is told to refresh it: %d", got)
 				}

@@ -21,16 +21,16 @@ type FastPath interface {
 
 // fastPathCopier copies answers into the kernel.
 type fastPathCopier struct {
-	program         FastPath
-	cluster, cached *epoch.Table
-	lastID          uint32 // the last fastPathID that was assigned
+	program FastPath
+	tables  epochTables
+	lastID  uint32 // the last fastPathID that was assigned
 }
 
 // UseFastPath copies the replies to UDP queries to f, which then answers the same queries in
 // the kernel. Call it before any other method.
 func (s *Server) UseFastPath(f FastPath) {
 	s.fastPath = &fastPathCopier{program: f}
-	s.fastPath.cluster, s.fastPath.cached = f.Epochs()
+	s.fastPath.tables.cluster, s.fastPath.tables.cached = f.Epochs()
 }
 
 // activeConfig is what one address serves now.
@@ -51,17 +51,6 @@ type udpRequest struct {
 // HitReporter implements [fastpath.Source].
 func (r *udpRequest) HitReporter() fastpath.HitReporter {
 	return r.Copied(&r.copy, len(r.answer.Reply))
-}
-
-// epochs are the counters of all copies at the beginning of a query. If they have moved when
-// its reply is copied, the data behind the reply may have changed.
-type epochs struct{ cluster, cached uint64 }
-
-func (c *fastPathCopier) epochs() epochs {
-	if c == nil {
-		return epochs{}
-	}
-	return epochs{cluster: c.cluster.Any(), cached: c.cached.Any()}
 }
 
 // copyReply copies msg, the reply to r, into the kernel if there is a fast path and the reply may be copied.
@@ -88,8 +77,7 @@ func (c *fastPathCopier) put(cfg *activeConfig, r *udpRequest, msg []byte) {
 	if r.copy, ok = r.Copy(); !ok {
 		return
 	}
-	now := c.epochs()
-	if r.copy.FromCluster && now.cluster != r.epochs.cluster || !r.copy.FromCluster && now.cached != r.epochs.cached {
+	if c.tables.moved(&r.copy, r.epochs) {
 		return
 	}
 	r.answer = fastpath.Answer{

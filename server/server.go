@@ -75,13 +75,14 @@ type Server struct {
 	inherited    inheritedSockets
 	suspended    atomic.Pointer[drain] // nil unless s is suspended
 
-	waiting  *share.Limiter  // places of waiting queries and of background work
-	running  sync.WaitGroup  // counts readers, connections and waiting queries
-	turns    *workerTurns    // of the queries for workers
-	workers  *workerPool     // in which UDP queries wait that need a goroutine
-	fastPath *fastPathCopier // nil without answers in the kernel
-	stop     context.CancelFunc
-	ctx      context.Context
+	waiting     *share.Limiter  // places of waiting queries and of background work
+	running     sync.WaitGroup  // counts readers, connections and waiting queries
+	turns       *workerTurns    // of the queries for workers
+	workers     *workerPool     // in which UDP queries wait that need a goroutine
+	fastPath    *fastPathCopier // nil without answers in the kernel
+	replyCaches *replyCaches    // nil: readers keep no replies
+	stop        context.CancelFunc
+	ctx         context.Context
 
 	panics                atomic.Uint64
 	shed                  [shedReasons]atomic.Uint64

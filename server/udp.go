@@ -119,6 +119,7 @@ type udpReader struct {
 	socket   udpSocket
 	batch    *batch
 	request  udpRequest
+	replies  *readerReplies // nil: it keeps none
 	delays   delaySampler
 	shares   socketShares
 	progress *progress
@@ -132,6 +133,7 @@ func newUDPReader(l *listener, index int) *udpReader {
 	return &udpReader{
 		s: l.s, l: l, socket: l.udp[index], batch: newBatch(),
 		request:  udpRequest{Request: resolver.Request{Proto: resolver.UDP, Stripe: index}},
+		replies:  newReaderReplies(l.s, index),
 		delays:   delaySampler{delays: l.s.delays},
 		shares:   socketShares{pods: l.s.limits.PodRanges, drops: dropCounter{stripe: index}},
 		progress: &l.progress[index],
@@ -146,6 +148,7 @@ func (u *udpReader) run() {
 		cfg := u.l.config.Load()
 		r.Arrival = clock.Now()
 		u.delays.sample(u.socket, b.n, r.Arrival)
+		u.replies.begin(cfg, r.Arrival)
 		if u.shares.begin(b.n, r.Arrival, u.socket) {
 			u.answerShares(cfg)
 		} else {
@@ -154,6 +157,7 @@ func (u *udpReader) run() {
 			}
 		}
 		u.shares.drops.count()
+		u.replies.end(cfg.Routes, r.Arrival)
 		u.socket.writeBatch(b)
 		u.progress.tick()
 		if u.startQueries() && u.s.waiting.InUse() <= yieldThreshold {
@@ -162,6 +166,7 @@ func (u *udpReader) run() {
 			runtime.Gosched()
 		}
 	}
+	u.replies.close()
 }
 
 // answerShares answers the packets of each client up to its share, and drops the others.
@@ -187,13 +192,23 @@ func (u *udpReader) answer(cfg *activeConfig, d *packet) {
 		d.out = reuseBuffer(d.out, d.reply)
 		return
 	}
+	found, again := u.replies.get(&r.Request, d)
+	if found {
+		d.out = reuseBuffer(d.out, d.reply)
+		return
+	}
 	var o resolver.Outcome
-	r.epochs = s.fastPath.epochs()
+	if s.fastPath != nil {
+		r.epochs = s.fastPath.tables.now()
+	}
 	d.reply, o = s.serve(cfg.Routes, &r.Request, d.out)
 	r.Arrival += r.Latency // when the next query's turn begins
 	switch {
 	case o == resolver.Answered:
 		s.copyReply(cfg, r, d.reply)
+		if again {
+			u.replies.keep(&r.Request, d.reply)
+		}
 	case !u.dispatch(cfg.Routes, o, &d.from):
 		d.reply = r.Reject()
 	}

@@ -31,6 +31,7 @@ type Mark struct {
 // has changed.
 type Table struct {
 	words []atomic.Uint64 // the counter for all groups, then a power of two
+	all   []atomic.Uint64 // words, and behind them the values
 	base  uint32
 
 	mu     sync.Mutex
@@ -49,7 +50,7 @@ func Words(bits int) int { return 1<<bits + 1 + values }
 // those who compare.
 func New(words []atomic.Uint64, base uint32, bits int) *Table {
 	n := 1<<bits + 1
-	t := &Table{words: words[:n], base: base}
+	t := &Table{words: words[:n], all: words[:n+values], base: base}
 	for i := range values {
 		t.values = append(t.values, Value{Index: base + uint32(n+i), word: &words[n+i]})
 	}
@@ -132,6 +133,33 @@ func (t *Table) BumpAny() {
 
 // Mark returns the mark of a copy that depends on hash's group.
 func (t *Table) Mark(hash uint64) Mark { return t.mark(t.index(hash)) }
+
+// Watch is a mark and its counter, for copies that are compared in this process. Only [Table.Watch]
+// makes one.
+type Watch struct {
+	counter, serial *atomic.Uint64
+	value           uint64
+}
+
+// Watch returns the watch of a mark of t.
+func (t *Table) Watch(m Mark) Watch {
+	w := Watch{counter: &t.all[m.Index-t.base], value: m.Value}
+	if m.Serial != 0 {
+		w.serial = &t.all[m.Serial-t.base]
+	}
+	return w
+}
+
+// Holds reports whether a copy with the mark is valid.
+func (w *Watch) Holds() bool { return w.counter.Load() == w.value }
+
+// Serial returns the serial of the SOA record of a copy; 0 if its mark has none.
+func (w *Watch) Serial() uint32 {
+	if w.serial == nil {
+		return 0
+	}
+	return uint32(w.serial.Load()) //nolint:gosec // [Value.Store] has stored a uint32
+}
 
 // MarkAny returns the mark of a copy that any change ends.
 func (t *Table) MarkAny() Mark { return t.mark(0) }

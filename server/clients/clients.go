@@ -189,27 +189,77 @@ func (t *Table) Count(stripe int, addr netip.Addr, q Query) {
 	if t == nil {
 		return
 	}
-	key := addrKey(addr.As16())
-	h := t.hash(&key)
 	s := &t.stripes[uint(stripe)%uint(len(t.stripes))]
-	isSlow, id, buffered := q.Latency >= t.opts.Slow, uint32(0), true
 	s.mu.Lock()
-	weight, sampled := s.choose(&q, isSlow)
-	sl := s.find(&key, h)
-	if sl != nil {
-		sl.count(&q, t.opts.Slow)
-		if id = sl.identity; sampled {
-			buffered = s.samples.put(id, &q, weight, isSlow)
+	rest := t.count(s, addr, &q)
+	s.mu.Unlock()
+	if rest.any() {
+		t.countRest(s, &rest, &q)
+	}
+}
+
+// Hit is a query that a copy of a reply has answered.
+type Hit struct {
+	Client netip.Addr
+	Query  Query
+}
+
+// CountHits is [Table.Count] for each of hits. It takes the lock of the counters once for nearly all of them.
+func (t *Table) CountHits(stripe int, hits []Hit) {
+	if t == nil || len(hits) == 0 {
+		return
+	}
+	s := &t.stripes[uint(stripe)%uint(len(t.stripes))]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range hits {
+		if rest := t.count(s, hits[i].Client, &hits[i].Query); rest.any() {
+			s.mu.Unlock()
+			t.countRest(s, &rest, &hits[i].Query)
+			s.mu.Lock()
 		}
 	}
-	s.mu.Unlock()
-	switch {
-	case !buffered:
-		t.names.addNow(s, id, &q, weight, isSlow)
-	case sl == nil:
-		if id = t.countNew(s, key, h, &q); sampled {
-			t.names.addSample(s, id, &q, weight, isSlow)
-		}
+}
+
+// unfinished is what is left to do for a query when the lock of its stripe is released: a new client is to be
+// counted, or a sample that did not fit into the buffer of the stripe.
+type unfinished struct {
+	key               addrKey
+	hash              uint64
+	id                uint32 // of the client
+	isNew, overflow   bool
+	isSampled, isSlow bool
+	weight            uint64
+}
+
+// any reports whether something is left.
+func (u *unfinished) any() bool { return u.isNew || u.overflow }
+
+// count counts q, which addr has asked, in s, which is locked.
+func (t *Table) count(s *stripe, addr netip.Addr, q *Query) (rest unfinished) {
+	rest.key, rest.isSlow = addrKey(addr.As16()), q.Latency >= t.opts.Slow
+	rest.hash = t.hash(&rest.key)
+	rest.weight, rest.isSampled = s.choose(q, rest.isSlow)
+	sl := s.find(&rest.key, rest.hash)
+	if sl == nil {
+		rest.isNew = true
+		return rest
+	}
+	sl.count(q, t.opts.Slow)
+	if rest.id = sl.identity; rest.isSampled {
+		rest.overflow = !s.samples.put(rest.id, q, rest.weight, rest.isSlow)
+	}
+	return rest
+}
+
+// countRest does what count has left.
+func (t *Table) countRest(s *stripe, rest *unfinished, q *Query) {
+	if rest.overflow {
+		t.names.addNow(s, rest.id, q, rest.weight, rest.isSlow)
+		return
+	}
+	if id := t.countNew(s, rest.key, rest.hash, q); rest.isSampled {
+		t.names.addSample(s, id, q, rest.weight, rest.isSlow)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/epoch"
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/kubernetes"
+	"github.com/nodens-dns/nodens/server/clients"
 )
 
 // Copy says how long, and how, a copy of a reply may answer the same question again in place
@@ -29,6 +30,8 @@ type Copy struct {
 	Shuffled bool
 	// Waste says that the reply is counted as search waste.
 	Waste bool
+	// Logged says that some of the queries that the reply answers are logged.
+	Logged bool
 
 	denial bool // a negative answer in the cache
 }
@@ -40,7 +43,7 @@ func (r *Request) Copy() (c Copy, ok bool) {
 	if r.copyRefusal() != copyAllowed {
 		return Copy{}, false
 	}
-	c = Copy{MaxSize: r.zone.maxSize(), Shuffled: (r.ordered || r.zone.Shuffle) && r.reply.Rcode() == wire.NoError, Waste: r.waste}
+	c = Copy{MaxSize: r.zone.maxSize(), Shuffled: (r.ordered || r.zone.Shuffle) && r.reply.Rcode() == wire.NoError, Waste: r.waste, Logged: r.zone.Log != nil}
 	if r.source == fromCluster {
 		c.FromCluster = true
 		c.Mark, ok = r.zone.Cluster.Mark(&r.Query, &r.reply, r.copyBudget())
@@ -160,37 +163,61 @@ func (z *Zone) inCluster(q *wire.Query) bool {
 type Copied struct {
 	zone   *Zone
 	query  []byte
+	name   []byte // in lower case and wire form
+	qtype  uint16
 	size   int // of the reply, in bytes
 	rcode  wire.Rcode
 	source source
-	v6     bool
+	v6, do bool
 	denial bool
+	waste  bool
 }
 
 // Copied is for the copy c of r's reply, which has size bytes.
 func (r *Request) Copied(c *Copy, size int) *Copied {
 	return &Copied{
-		zone: r.zone, query: bytes.Clone(r.Query.Packet), size: size,
-		rcode: r.reply.Rcode(), source: r.source, v6: r.v6(), denial: c.denial,
+		zone: r.zone, query: bytes.Clone(r.Query.Packet), name: bytes.Clone(r.Query.Name()), qtype: r.Query.Type, size: size,
+		rcode: r.reply.Rcode(), source: r.source, v6: r.OverIPv6(), do: r.Query.DO, denial: c.denial, waste: r.waste,
 	}
 }
 
 // ReportHits counts n queries that were answered with the copy as if the path had answered
 // each with latency, and keeps in use what the reply was made of.
 func (c *Copied) ReportHits(n uint64, latency time.Duration) {
-	var r Request
-	if r.Query.Parse(c.query) != wire.Serve {
-		return
-	}
-	r.source, r.Latency = c.source, latency
-	c.zone.Stats.countCopies(c, &r, n)
-	switch c.source {
-	case fromCluster:
-		c.zone.Cluster.Touch(&r.Query)
-	case fromCache:
-		c.zone.Cache.CountHits(&r.Query, n, c.denial, clock.Now())
+	c.CountHits(0, n, latency)
+	c.Use(n, clock.Now())
+}
+
+// CountHits counts n queries that were answered with the copy as if the path had answered each with
+// latency. stripe is as in [Request.Stripe].
+func (c *Copied) CountHits(stripe int, n uint64, latency time.Duration) {
+	c.zone.Stats.countCopies(c, stripe, n, latency)
+	if c.source == fromCache {
+		c.zone.Cache.CountHits(stripe, n, c.denial)
 	}
 }
 
-// v6 reports whether the client came over IPv6.
-func (r *Request) v6() bool { return r.Client.Addr().Is6() && !r.Client.Addr().Is4In6() }
+// Use keeps in use what the reply was made of: the copy was sent n times since the last call, the last time at now.
+func (c *Copied) Use(n uint64, now time.Duration) {
+	var q wire.Query
+	if q.Parse(c.query) != wire.Serve {
+		return
+	}
+	switch c.source {
+	case fromCluster:
+		c.zone.Cluster.Touch(&q)
+	case fromCache:
+		c.zone.Cache.Use(&q, n, now)
+	}
+}
+
+// Prefetched reports whether the reply is from a cache that needs to know of each use at once.
+func (c *Copied) Prefetched() bool { return c.source == fromCache && c.zone.Cache.Prefetches() }
+
+// ClientQuery returns what is counted for a client that was sent the copy, without the times.
+func (c *Copied) ClientQuery() clients.Query {
+	return clients.Query{Rcode: c.rcode, Name: c.name, Waste: c.waste}
+}
+
+// OverIPv6 reports whether the client came over IPv6.
+func (r *Request) OverIPv6() bool { return r.Client.Addr().Is6() && !r.Client.Addr().Is4In6() }

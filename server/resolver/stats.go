@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"strconv"
 	"sync"
+	"time"
 
 	"github.com/nodens-dns/nodens/internal/stat"
 	"github.com/nodens-dns/nodens/internal/wire"
@@ -99,7 +100,7 @@ func whole(bounds []float64, perUnit float64) []uint64 {
 // count counts r and its reply of size bytes.
 func (s *Stats) count(r *Request, size int) {
 	family := 0
-	if r.v6() {
+	if r.OverIPv6() {
 		family = 1
 	}
 	c := &s.stripes[r.Stripe%len(s.stripes)]
@@ -122,22 +123,22 @@ func (s *Stats) count(r *Request, size int) {
 	c.respSize[proto].Observe(uint64(size))
 }
 
-// countCopies counts n queries like r that the copy c answered.
-func (s *Stats) countCopies(h *Copied, r *Request, n uint64) {
+// countCopies counts n queries that the copy h answered, each after latency.
+func (s *Stats) countCopies(h *Copied, stripe int, n uint64, latency time.Duration) {
 	family := 0
 	if h.v6 {
 		family = 1
 	}
-	c := &s.stripes[0]
+	c := &s.stripes[stripe%len(s.stripes)]
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.requests[UDP][family][typeIndex(r.Query.Type)] += n
+	c.requests[UDP][family][typeIndex(h.qtype)] += n
 	c.responses[h.rcode][h.source] += n
-	if r.Query.DO {
+	if h.do {
 		c.do += n
 	}
-	c.duration.ObserveMany(uint64(r.Latency), n)
-	c.reqSize[UDP].ObserveMany(uint64(len(r.Query.Packet)), n)
+	c.duration.ObserveMany(uint64(latency), n)
+	c.reqSize[UDP].ObserveMany(uint64(len(h.query)), n)
 	c.respSize[UDP].ObserveMany(uint64(h.size), n)
 }
 

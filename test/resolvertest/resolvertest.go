@@ -75,9 +75,12 @@ func Pool(tb testing.TB, to ...netip.AddrPort) []*upstream.Pool {
 }
 
 // Cache returns a cache of 1,000 positive and as many negative answers.
-func Cache() *cache.Cache {
+func Cache() *cache.Cache { return CacheIn(cache.NewStore(1<<20, cache.Options{})) }
+
+// CacheIn is [Cache] in a store.
+func CacheIn(store *cache.Store) *cache.Cache {
 	limits := config.CacheLimits{Entries: 1000, MaxTTL: time.Hour, MinTTL: 5 * time.Second}
-	return cache.NewStore(1<<20, cache.Options{}).NewCache(&config.Cache{Success: limits, Denial: limits, Servfail: 5 * time.Second})
+	return store.NewCache(&config.Cache{Success: limits, Denial: limits, Servfail: 5 * time.Second})
 }
 
 // Hosts returns a hosts table of lines in the format of hosts(5). With fallThrough, other

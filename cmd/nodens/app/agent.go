@@ -124,10 +124,12 @@ func newAgent(opts *options.Agent, log *slog.Logger, level *slog.LevelVar) (*age
 		return nil, err
 	}
 	srv := server.New(log, server.Limits{Readers: opts.Readers, Poller: opts.Polled, PodRanges: ranges, Client: limit})
+	clusterEpochs, cacheEpochs := path.epochs()
 	if path.available() {
 		srv.UseFastPath(path.program)
+	} else {
+		srv.CacheReplies(server.ReplyCaches{Cluster: clusterEpochs, Cached: cacheEpochs, Clock: opts.CacheClock})
 	}
-	clusterEpochs, cacheEpochs := path.epochs()
 	owners := newAttribution(table, path)
 	owners.ranges = ranges
 	owners.off = opts.ClientMetrics == options.ClientMetricsOff

@@ -129,12 +129,16 @@ func openFastPath(opts *options.Agent, log *slog.Logger, m platform, table *clie
 	return s, nil
 }
 
-// epochs returns the tables that guard copied answers, nil without a program.
+// epochBits is the number of bits of a group of answers where the kernel does not set it: of 4,096 groups, few
+// have more than one answer that is kept.
+const epochBits = 12
+
+// epochs returns the tables that guard copied answers: those of the program, or else of this process.
 func (s *fastPath) epochs() (cluster, cached *epoch.Table) {
-	if !s.available() {
-		return nil, nil
+	if s.available() {
+		return s.program.Epochs()
 	}
-	return s.program.Epochs()
+	return epoch.New(make([]atomic.Uint64, epoch.Words(epochBits)), 0, epochBits), epoch.New(make([]atomic.Uint64, epoch.Words(epochBits)), 0, epochBits)
 }
 
 // available reports whether there is a program.

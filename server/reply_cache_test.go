@@ -1,0 +1,155 @@
+// These tests use udpReader, which is not exported.
+
+package server
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/cache"
+	"github.com/nodens-dns/nodens/internal/clock"
+	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/server/clients"
+	"github.com/nodens-dns/nodens/server/resolver"
+	"github.com/nodens-dns/nodens/server/tail"
+)
+
+// hotCounts is what a server has counted.
+type hotCounts struct {
+	Requests, Responses map[string]uint64
+	Sizes               map[string]uint64 // sums
+	Queries             uint64            // with a duration
+	Cache               cache.Kinds
+	Clients             map[string]uint64
+}
+
+// countsOf returns what l's only zone has counted.
+func countsOf(l *listener) (c hotCounts) {
+	rt := l.config.Load().Routes
+	c = hotCounts{Requests: map[string]uint64{}, Responses: map[string]uint64{}, Sizes: map[string]uint64{}, Clients: map[string]uint64{}}
+	for z := range rt.Zones() {
+		z.Stats.EachRequest(func(proto, family, qtype string, n uint64) { c.Requests[proto+family+qtype] += n })
+		z.Stats.EachResponse(func(rcode, plugin string, n uint64) { c.Responses[rcode+plugin] += n })
+		c.Queries += z.Stats.Duration().Count
+		c.Cache = z.Cache.Stats().Hits
+	}
+	for _, row := range rt.Clients.Report(clients.Pods, clients.Hour).Clients {
+		for _, addr := range row.Addrs {
+			c.Clients[addr.String()] += row.Total.Hits
+		}
+	}
+	return c
+}
+
+// keptHits returns how many packets of a batch the reader answers without the path.
+func (u *udpReader) keptHits() (n int) {
+	cfg := u.l.config.Load()
+	u.request.Arrival = clock.Now()
+	u.replies.begin(cfg, u.request.Arrival)
+	for i := range u.batch.packets[:u.batch.n] {
+		before := len(u.replies.hits)
+		u.answer(cfg, &u.batch.packets[i])
+		n += len(u.replies.hits) - before
+	}
+	u.replies.end(cfg.Routes, u.request.Arrival)
+	return n
+}
+
+// TestKeptRepliesAreCounted: counters are the same whether the path or a kept reply answers, and exact after each batch.
+func TestKeptRepliesAreCounted(t *testing.T) {
+	var counts []hotCounts
+	for _, kept := range []bool{false, true} {
+		_, l, packet := hotServer(t, kept)
+		u := hotReader(l, 0, packet)
+		for batch := range 20 {
+			u.answerBatch()
+			if n := countsOf(l).Cache.Success; n != uint64(batch+1)*batchSize {
+				t.Errorf("kept: %v: after %d batches %d hits are counted", kept, batch+1, n)
+			}
+		}
+		counts = append(counts, countsOf(l))
+	}
+	if diff := cmp.Diff(counts[0], counts[1]); diff != "" {
+		t.Errorf("counters differ (-path +kept):\n%s", diff)
+	}
+}
+
+// TestKeptRepliesEnd: the path answers again when the answer in the cache is replaced, or is flushed, when another
+// configuration is served, and while queries are watched.
+func TestKeptRepliesEnd(t *testing.T) {
+	_, l, packet := hotServer(t, true)
+	u := hotReader(l, 0, packet)
+	_ = u.keptHits()
+	check := func(when string, want int) {
+		t.Helper()
+		if n := u.keptHits(); n != want {
+			t.Errorf("%s: %d of %d queries are answered without the path, want %d", when, n, batchSize, want)
+		}
+	}
+	check("when it is kept", batchSize)
+	rt := l.config.Load().Routes
+	name := []byte("\x03hot\x04test\x00")
+	for z := range rt.Zones() {
+		z.Cache.Flush(name, false)
+	}
+	check("after a flush", 0)
+	fillCache(t, l, packet)
+	check("when it is asked for again", batchSize-1)
+	check("when it is kept again", batchSize)
+	l.config.Store(&activeConfig{ListenerConfig: ListenerConfig{Routes: rt}})
+	check("with another configuration", batchSize-2)
+	rt.Tail = new(tail.Feed)
+	watcher, err := rt.Tail.Subscribe(tail.Filter{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	check("while queries are watched", 0)
+	watcher.Close()
+	check("when nobody watches", batchSize)
+	rt.StartWaiting = true
+	check("where each query waits", 0)
+}
+
+// TestKeptRepliesNeedPermission: replies of zones whose queries the path has to see are not kept.
+func TestKeptRepliesNeedPermission(t *testing.T) {
+	for name, change := range map[string]func(z *resolver.Zone){
+		"client_limit": func(z *resolver.Zone) { z.Limit = newLimit(config.LimitRefuse) },
+		"log":          func(z *resolver.Zone) { z.Log = new(resolver.QueryLog) },
+		"acl":          func(z *resolver.Zone) { z.ACL = new(resolver.ACL) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, l, packet := hotServer(t, true)
+			for z := range l.config.Load().Routes.Zones() {
+				change(z)
+				l.config.Store(&activeConfig{ListenerConfig: ListenerConfig{Routes: resolver.NewRoutes([]*resolver.Zone{z}, resolver.NewStats())}})
+			}
+			u := hotReader(l, 0, packet)
+			for range 3 {
+				if n := u.keptHits(); n != 0 {
+					t.Fatalf("%d queries are answered without the path", n)
+				}
+			}
+		})
+	}
+}
+
+// TestKeptReplyPanics: after a panic in the replies that are kept, the path answers.
+func TestKeptReplyPanics(t *testing.T) {
+	s, l, packet := hotServer(t, true)
+	u := hotReader(l, 0, packet)
+	_ = u.keptHits()
+	u.replies.cache = nil
+	if n := u.keptHits(); n != batchSize-3 {
+		t.Errorf("%d queries are answered without the path, want all but the one of the panic and two more", n)
+	}
+	if n := s.panics.Load(); n != 1 {
+		t.Errorf("%d panics are counted", n)
+	}
+	for i := range u.batch.packets[:u.batch.n] {
+		if m := new(dns.Msg); m.Unpack(u.batch.packets[i].reply) != nil || len(m.Answer) != 1 {
+			t.Errorf("packet %d gets %v", i, m)
+		}
+	}
+}
