@@ -65,6 +65,7 @@ type run struct {
 	*harness.Run
 	out                 *Report
 	cert, key, upstream string
+	issuer              string // the file of the certificate that has signed the servers'
 	roots               *tls.Config
 	origin              *origin // of the clients that are measured
 }
@@ -78,7 +79,7 @@ func Measure(ctx context.Context, p harness.Plan) (*Report, error) {
 	defer b.Close()
 	b.OwnClient = true
 	r := &run{Run: b, out: &Report{Report: b.Report}, origin: &origin{addr: netip.MustParseAddr("127.0.0.1")}}
-	for _, step := range []func(context.Context) error{b.Build, b.SettleBesideServers, r.prepare, r.measure, r.hold} {
+	for _, step := range []func(context.Context) error{b.Build, b.SettleBesideServers, r.prepare, r.measure, r.measureForward, r.hold} {
 		if err := step(ctx); err != nil {
 			return nil, err
 		}
@@ -93,8 +94,12 @@ func (r *run) prepare(context.Context) error {
 	if err != nil {
 		return err
 	}
-	c, err := issuer.Server("127.0.0.1")
+	c, err := issuer.Server("127.0.0.1", upstreamName)
 	if err != nil {
+		return err
+	}
+	r.issuer = filepath.Join(r.Dir, "ca.pem")
+	if err := os.WriteFile(r.issuer, issuer.PEM(), 0o644); err != nil {
 		return err
 	}
 	r.cert, r.key, r.upstream = filepath.Join(r.Dir, "cert.pem"), filepath.Join(r.Dir, "key.pem"), r.Loop.Addr().String()
@@ -166,16 +171,8 @@ func (r *run) start(ctx context.Context, s harness.Server, t transport) (target,
 	if err != nil {
 		return target{}, err
 	}
-	conf := filepath.Join(dir, "Corefile")
 	text := strings.NewReplacer("SCHEME", t.scheme, "PORT", fmt.Sprint(port), "CERT", r.cert, "KEY", r.key, "UPSTREAM", r.upstream).Replace(corefile)
-	if err := os.WriteFile(conf, []byte(text), 0o644); err != nil {
-		return target{}, err
-	}
-	args := []string{"-c", r.ServerCores.List(), r.BinaryOf(s)}
-	for _, a := range harness.Programs[s.Program].Args {
-		args = append(args, strings.ReplaceAll(a, "@CONF@", conf))
-	}
-	proc, err := peer.Spawn(peer.Command{Name: s.Program, Path: "taskset", Args: args, Dir: dir})
+	proc, err := r.spawn(s, dir, text)
 	if err != nil {
 		return target{}, err
 	}
@@ -185,6 +182,19 @@ func (r *run) start(ctx context.Context, s harness.Server, t transport) (target,
 		return target{}, err
 	}
 	return to, nil
+}
+
+// spawn starts a server with the Corefile in dir, on the server's cores.
+func (r *run) spawn(s harness.Server, dir, corefile string) (*peer.Process, error) {
+	conf := filepath.Join(dir, "Corefile")
+	if err := os.WriteFile(conf, []byte(corefile), 0o644); err != nil {
+		return nil, err
+	}
+	args := []string{"-c", r.ServerCores.List(), r.BinaryOf(s)}
+	for _, a := range harness.Programs[s.Program].Args {
+		args = append(args, strings.ReplaceAll(a, "@CONF@", conf))
+	}
+	return peer.Spawn(peer.Command{Name: s.Program, Path: "taskset", Args: args, Dir: dir})
 }
 
 // fill asks the server for all names.

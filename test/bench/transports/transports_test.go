@@ -28,8 +28,15 @@ func TestTargets(t *testing.T) {
 			r.Samples[harness.Cell{Server: s.Name, Workload: w.name()}] = []harness.Sample{sample}
 		}
 	}
+	forwarded := func(server string, cpu time.Duration) {
+		var sample harness.Sample
+		sample.CPU, sample.Completed, sample.Elapsed = cpu, 100, time.Second
+		r.Samples[harness.Cell{Server: server, Workload: forwardWorkload}] = []harness.Sample{sample}
+	}
+	forwarded("nodens", 75*time.Millisecond)
+	forwarded(harness.CoreDNS, 100*time.Millisecond)
 	missed := "CPU per query, relative to CoreDNS's same transport: "
-	if d := cmp.Diff([]string{missed + "quic, 16 in flight"}, harness.Missed(r.Targets())); d != "" {
+	if d := cmp.Diff([]string{missed + "quic, 16 in flight", "CPU per miss that is forwarded over TLS, relative to CoreDNS: " + forwardWorkload}, harness.Missed(r.Targets())); d != "" {
 		t.Errorf("missed (-want +got):\n%s", d)
 	}
 	pages, err := r.Render(nil)
@@ -51,6 +58,11 @@ func TestMeasure(t *testing.T) {
 	})
 	if err != nil {
 		t.Fatal(err)
+	}
+	for _, s := range servers {
+		if list := r.Samples[harness.Cell{Server: s.Name, Workload: forwardWorkload}]; len(list) != 1 || list[0].Completed == 0 || list[0].CPU == 0 {
+			t.Errorf("%s, %s was not measured: %+v", s.Name, forwardWorkload, list)
+		}
 	}
 	for _, w := range workloads() {
 		for _, s := range servers {
