@@ -11,8 +11,11 @@ import (
 )
 
 const (
-	// ways is the number of replies in a set, and sets the number of sets of a cache, a power of two.
-	ways, sets = 2, 128
+	// maxReplies is the number of replies in a cache, ways that in a set of it, and sets the number of sets, a power
+	// of two.
+	maxReplies = 256
+	ways       = 2
+	sets       = maxReplies / ways
 	// maxQuery and maxReply bound the bytes of an entry. Nearly all queries and replies are shorter, and
 	// longer ones gain less.
 	maxQuery, maxReply = 256, 512
@@ -91,8 +94,9 @@ type Entry[O Owner] struct {
 func New[O Owner]() *Cache[O] { return &Cache[O]{seed: maphash.MakeSeed()} }
 
 // Get appends the reply to packet at now to buf, and counts a hit. Without a reply the entry is nil, and
-// again reports whether the last query of the set that was not found was the same: then its reply is
-// worth a [Cache.Put]. v6 says that the query came over IPv6. It allocates only to grow buf.
+// again reports whether the path's reply is worth a [Cache.Put]: the last query of the set that was not
+// found was the same, or a reply to it has just ended. v6 says that the query came over IPv6. Get allocates only
+// to grow buf.
 func (c *Cache[O]) Get(packet []byte, v6 bool, now time.Duration, buf []byte) (reply []byte, e *Entry[O], again bool) {
 	if len(packet) < wire.HeaderLen || len(packet) > maxQuery {
 		return nil, nil, false
@@ -100,26 +104,42 @@ func (c *Cache[O]) Get(packet []byte, v6 bool, now time.Duration, buf []byte) (r
 	query := packet[2:]
 	h := maphash.Bytes(c.seed, query)
 	s := &c.sets[h%sets]
-	for _, e := range s.entries {
-		if e == nil || e.hash != h || e.v6 != v6 || !bytes.Equal(e.query, query) {
-			continue
-		}
-		if !e.valid(now) {
-			c.end(e, now)
-			break
-		}
-		if e.hits++; e.hits == 1 {
-			c.touched = append(c.touched, e)
-		}
-		var turn uint64
-		if e.template.rotated > 1 {
-			turn = rand.Uint64() //nolint:gosec // spreads load
-		}
-		return e.template.append(buf, [2]byte(packet), ttl(now, e.ends, e.life), e.watch.Serial(), turn), e, false
+	if e = s.find(h, v6, query); e == nil {
+		again = s.asked == h
+		s.asked = h
+		return nil, nil, again
 	}
-	again = s.asked == h
-	s.asked = h
-	return nil, nil, again
+	if !e.valid(now) {
+		c.end(e, now)
+		return nil, nil, true
+	}
+	if e.hits++; e.hits == 1 {
+		c.touched = append(c.touched, e)
+	}
+	return e.append(buf, [2]byte(packet), now), e, false
+}
+
+// find returns the entry for a query with the hash h, nil if there is none.
+func (s *set[O]) find(h uint64, v6 bool, query []byte) *Entry[O] {
+	for _, e := range s.entries {
+		if e != nil && e.hash == h && e.v6 == v6 && bytes.Equal(e.query, query) {
+			return e
+		}
+	}
+	return nil
+}
+
+// append appends the reply with the ID to buf.
+func (e *Entry[O]) append(buf []byte, id [2]byte, now time.Duration) []byte {
+	var left uint32
+	if e.template.nttls > 0 {
+		left = ttl(now, e.ends, e.life)
+	}
+	var turn uint64
+	if e.template.rotated > 1 {
+		turn = rand.Uint64() //nolint:gosec // spreads load
+	}
+	return e.template.append(buf, id, left, e.watch.Serial(), turn)
 }
 
 // valid reports whether the reply may be sent at now.

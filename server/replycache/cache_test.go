@@ -21,7 +21,6 @@ import (
 
 // owner notes what it is told.
 type owner struct {
-	name       string
 	hits, uses uint64
 	usedAt     time.Duration
 }
