@@ -2,7 +2,7 @@
 //
 // Without a section's flag it measures the main part (package queries). Each other section has a
 // flag, a package and a page of its own: -scale (package scale), -outage (outage), -faults
-// (failover), -kernel (kernel), -worst (attack), -transports (transports), -start (startup),
+// (failover), -kernel (kernel), -worst (attack), -transports (transports), -start (startup), -readers (readers),
 // -attribution and -watching (both counting). The section about fair shares (fairness) has a flag
 // for each part: -floods, -budgets and -shares. A run replaces its own pages and leaves the others
 // as they are. Package summary draws the pictures of BENCHMARKS.md from the pages' tables.
@@ -34,6 +34,7 @@ import (
 	"github.com/nodens-dns/nodens/test/bench/kernel"
 	"github.com/nodens-dns/nodens/test/bench/outage"
 	"github.com/nodens-dns/nodens/test/bench/queries"
+	"github.com/nodens-dns/nodens/test/bench/readers"
 	"github.com/nodens-dns/nodens/test/bench/scale"
 	"github.com/nodens-dns/nodens/test/bench/startup"
 	"github.com/nodens-dns/nodens/test/bench/transports"
@@ -81,7 +82,7 @@ type options struct {
 	plan                                 harness.Plan
 	scale, outage, faults, kernel, worst bool
 	attribution, watching, transports    bool
-	start                                bool
+	start, readers                       bool
 	fair                                 fairness.Parts
 	services                             int
 	silence                              time.Duration
@@ -110,6 +111,7 @@ func parseFlags(args []string, stderr io.Writer) (options, error) {
 	fs.BoolVar(&o.watching, "watching", false, "measure the section about the page and nodens tail, and that alone")
 	fs.BoolVar(&o.transports, "transports", false, "measure the section about encrypted transports, and that alone")
 	fs.BoolVar(&o.start, "start", false, "measure the section about starting, stopping and being idle, and that alone")
+	fs.BoolVar(&o.readers, "readers", false, "measure the section about many readers, and that alone")
 	fs.BoolVar(&o.fair.Floods, "floods", false, "measure the section about fair shares: one pod floods the node; may be given with -budgets and -shares")
 	fs.BoolVar(&o.fair.Budgets, "budgets", false, "measure the section about fair shares: an upstream has a budget; may be given with -floods and -shares")
 	fs.BoolVar(&o.fair.Shares, "shares", false, "measure the section about fair shares: what shares cost; may be given with -floods and -budgets")
@@ -142,7 +144,7 @@ func (o options) check() error {
 		}
 	}
 	if parts > 1 {
-		return errors.New("-scale, -outage, -faults, -kernel, -worst, -transports, -start, -attribution, -watching and fair shares are sections of their own: measure one after the other")
+		return errors.New("-scale, -outage, -faults, -kernel, -worst, -transports, -start, -readers, -attribution, -watching and fair shares are sections of their own: measure one after the other")
 	}
 	if o.plan.Rounds < 1 || o.plan.Length < 100*time.Millisecond || o.services < scale.MinServices {
 		return fmt.Errorf("at least one round, at least 0.1 seconds, at least %d Services; -help lists the flags", scale.MinServices)
@@ -186,6 +188,7 @@ func (o options) sections() []section {
 		{harness.AttackFlag, o.worst, anySection(attack.Measure)},
 		{harness.TransportsFlag, o.transports, anySection(transports.Measure)},
 		{harness.StartFlag, o.start, anySection(startup.Measure)},
+		{harness.ReadersFlag, o.readers, anySection(readers.Measure)},
 		{harness.AttributionFlag, o.attribution, anySection(counting.Measure)},
 		{harness.WatchingFlag, o.watching, anySection(counting.MeasureWatching)},
 		{o.fair.Flags(), o.fair.Any(), anySection(func(ctx context.Context, p harness.Plan) (*fairness.Report, error) {

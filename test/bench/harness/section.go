@@ -25,6 +25,7 @@ const (
 	SharesFlag      = "-shares"
 	TransportsFlag  = "-transports"
 	StartFlag       = "-start"
+	ReadersFlag     = "-readers"
 )
 
 // Page is a page of a section.

@@ -29,6 +29,7 @@ var pages = []page{
 	{"fair-shares.md", "fair shares between pods, and upstream budgets"},
 	{"transports.md", "encrypted transports"},
 	{"start.md", "starting, stopping, and being idle"},
+	{"readers.md", "many readers"},
 }
 
 // The header of a table of targets, and a verdict in its last column.

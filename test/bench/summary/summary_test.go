@@ -128,6 +128,7 @@ func TestProse(t *testing.T) {
 		"fair-shares.md":         "fairness/section.md.tmpl",
 		"transports.md":          "transports/section.md.tmpl",
 		"start.md":               "startup/section.md.tmpl",
+		"readers.md":             "readers/section.md.tmpl",
 		"kernel-path.md":         "kernel/section.md.tmpl",
 		"upstreams-that-fail.md": "outage/section.md.tmpl",
 	}
