@@ -38,6 +38,7 @@ type register struct {
 	owners []fastpath.HitReporter
 	copies []fastpath.Answer
 	names  []string // of the copies
+	groups map[netip.Addr]fastpath.Group
 }
 
 func (k *register) Put(a *fastpath.Answer) bool {
@@ -46,6 +47,15 @@ func (k *register) Put(a *fastpath.Answer) bool {
 	k.owners, k.copies = append(k.owners, a.Source.HitReporter()), append(k.copies, *a)
 	k.names = append(k.names, wire.Name(a.Query.Name()).String())
 	return true
+}
+
+func (k *register) SetGroup(addr netip.Addr, g *fastpath.Group) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.groups == nil {
+		k.groups = make(map[netip.Addr]fastpath.Group)
+	}
+	k.groups[addr] = *g
 }
 
 func (k *register) Clear() { k.tell("clear") }

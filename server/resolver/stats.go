@@ -136,6 +136,9 @@ func (s *Stats) countCopies(h *Copied, r *Request, n uint64) {
 	if r.Query.DO {
 		c.do += n
 	}
+	if h.viaSearch {
+		c.viaSearch += n
+	}
 	c.duration.ObserveMany(uint64(r.Latency), n)
 	c.reqSize[UDP].ObserveMany(uint64(len(r.Query.Packet)), n)
 	c.respSize[UDP].ObserveMany(uint64(h.size), n)

@@ -118,6 +118,8 @@ type Cluster interface {
 	Touch(q *wire.Query)
 	// ClientNamespace returns false for a client that is no pod, or may not be.
 	ClientNamespace(client netip.Addr) (namespace []byte, ok bool)
+	// ClientMark is the mark of all results of ClientNamespace.
+	ClientMark() epoch.Mark
 	// FromSearchPath reports whether a name that does not exist can only come from a client's
 	// search path.
 	FromSearchPath(name []byte) bool
