@@ -493,6 +493,8 @@ func TestOrdered(t *testing.T) {
 // where no names are.
 type ordered struct{ resolver.Cluster }
 
+func (*ordered) Origins() []wire.Name { return []wire.Name{wire.Root} }
+
 func (*ordered) Rotatable(*wire.Query, *kubernetes.Budget) bool { return false }
 
 func (*ordered) Mark(*wire.Query, *wire.Reply, *kubernetes.Budget) (epoch.Mark, bool) {

@@ -2,6 +2,7 @@ package resolver
 
 import (
 	"bytes"
+	"slices"
 	"time"
 
 	"github.com/nodens-dns/nodens/internal/clock"
@@ -190,15 +191,7 @@ func (z *Zone) needsAgent() (directives []string) {
 
 // inCluster reports whether q's name is one that the view of the cluster may come to have.
 func (z *Zone) inCluster(q *wire.Query) bool {
-	if z.Cluster == nil {
-		return false
-	}
-	for _, origin := range z.Cluster.Origins() {
-		if wire.Under(q.Name(), origin) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(z.origins, func(origin wire.Name) bool { return wire.Under(q.Name(), origin) })
 }
 
 // Copied counts the queries that a copy of a reply has answered. It is immutable and safe for

@@ -100,6 +100,8 @@ type Zone struct {
 	failed limiter
 	// agentOnly are the directives because of which no answers are copied ([Zone.needsAgent]); set by NewRoutes.
 	agentOnly []string
+	// origins are Cluster's; set by NewRoutes.
+	origins []wire.Name
 	// lists are the zone's routes if one of their zones has an ACL, else nil.
 	lists *Routes
 	// next is the next zone with the same name, which gets the queries that View does not
