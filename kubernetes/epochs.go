@@ -41,4 +41,25 @@ func (s *zoneSerial) Store(n uint32) {
 	s.value.Store(n)
 }
 
+// clientEpoch is a counter that moves whenever [Zone.ClientNamespace] may give another result, before it does. It is
+// shared with the copies of answers that depend on it.
+type clientEpoch struct {
+	value  atomic.Uint32
+	shared epoch.Value
+}
+
+// acquire shares e with the copies of t.
+func (e *clientEpoch) acquire(t *epoch.Table) {
+	e.shared = t.AcquireValue()
+	e.bump()
+}
+
+// bump increments e. The caller holds the view's lock for writing.
+func (e *clientEpoch) bump() { e.shared.Store(e.value.Add(1)) }
+
+// mark returns the mark of what depends on e now. Its index is 0 if nobody shares e.
+func (e *clientEpoch) mark() epoch.Mark {
+	return epoch.Mark{Index: e.shared.Index, Value: uint64(e.value.Load())}
+}
+
 func isAddressType(qtype uint16) bool { return qtype == wire.TypeA || qtype == wire.TypeAAAA }

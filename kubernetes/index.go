@@ -55,6 +55,8 @@ type index struct {
 	sources    []*sliceSource
 	// pendingPods counts the pods of this node that have no address yet.
 	pendingPods int
+	// clients is bumped when the owner of a client's address, or its namespace, changes.
+	clients *clientEpoch
 	// externalAddrs maps to the keys of the services that are externally reachable there.
 	externalAddrs map[addrKey]refSet[string]
 	// nearestOnly limits the addresses of headless services to the nearest endpoints, if the
@@ -70,7 +72,7 @@ type index struct {
 
 func newIndex(epochs *epoch.Table) index {
 	return index{
-		epochs: epochs, seed: maphash.MakeSeed(),
+		epochs: epochs, clients: new(clientEpoch), seed: maphash.MakeSeed(),
 		services:        map[string]*service{},
 		namespaces:      map[string]*namespace{},
 		slices:          map[string]*slice{},
@@ -245,6 +247,9 @@ func (x *index) putPod(p *pod) bool {
 		return false
 	}
 	x.epochs.BumpAny()
+	if x.mayOwnClient(p) {
+		x.clients.bump()
+	}
 	ns := x.ensureNamespace(p.ns)
 	ns.objectCount++
 	if p.onNode {
@@ -267,6 +272,9 @@ func (x *index) dropPod(name string) bool {
 		return false
 	}
 	x.epochs.BumpAny()
+	if x.mayOwnClient(old) {
+		x.clients.bump()
+	}
 	delete(x.pods, name)
 	if old.awaitsAddr() {
 		x.pendingPods--
@@ -282,12 +290,21 @@ func (x *index) dropPod(name string) bool {
 	return true
 }
 
+// mayOwnClient reports whether p, which comes or goes, is on this node, or claims an address that another pod has.
+func (x *index) mayOwnClient(p *pod) bool {
+	return p.onNode || slices.ContainsFunc(p.ips, func(ip string) bool {
+		owners, ok := x.podIPs[addrKeyOf(ip)]
+		return ok && owners.one != p
+	})
+}
+
 func (x *index) putNamespace(key string) bool {
 	ns := x.ensureNamespace(key)
 	if ns.hasObject {
 		return false
 	}
 	x.epochs.BumpAny()
+	x.clients.bump()
 	ns.hasObject = true
 	return true // with `namespace_labels` its services appear
 }
@@ -298,6 +315,7 @@ func (x *index) dropNamespace(key string) bool {
 		return false
 	}
 	x.bumpNamespace(ns)
+	x.clients.bump()
 	ns.hasObject = false
 	x.removeIfUnused(ns)
 	return true

@@ -143,6 +143,7 @@ func Open(cfg *config.Kubernetes, opts Options) (*View, error) {
 	}
 	v.serial.shared = opts.Epochs.AcquireValue()
 	v.serial.Store(v.serial.Load())
+	v.index.clients.acquire(opts.Epochs)
 	return v, nil
 }
 
@@ -181,6 +182,7 @@ func (v *View) Run(ctx context.Context) {
 	defer v.nodePods.close()
 	defer v.annotations.close()
 	defer v.index.epochs.Release(v.serial.shared)
+	defer v.index.epochs.Release(v.index.clients.shared)
 	if v.savePath == "" {
 		v.source.run(ctx)
 		return

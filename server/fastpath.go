@@ -3,6 +3,7 @@ package server
 import (
 	"net/netip"
 	"runtime/debug"
+	"sync"
 	"sync/atomic"
 
 	"github.com/nodens-dns/nodens/internal/config"
@@ -14,6 +15,7 @@ import (
 // FastPath is the part of [fastpath.Program] that the server uses.
 type FastPath interface {
 	Put(a *fastpath.Answer) bool
+	SetGroup(addr netip.Addr, g *fastpath.Group)
 	Clear()
 	SetListeners(listeners map[netip.AddrPort]uint32) error
 	Epochs() (cluster, cached *epoch.Table)
@@ -24,6 +26,46 @@ type fastPathCopier struct {
 	program FastPath
 	tables  epochTables
 	lastID  uint32 // the last fastPathID that was assigned
+
+	mu        sync.Mutex
+	groups    map[clientGroup]uint32 // the numbers of groups
+	lastGroup uint32                 // the last number that was assigned; none is used twice
+}
+
+// clientGroup is the clients in a namespace, as a server block sees them.
+type clientGroup struct {
+	of        *resolver.Autopath
+	namespace string
+}
+
+// maxGroups is how many groups have a number. A node has pods of some hundred namespaces at most; one that gets
+// another number only loses the copies that were made for it.
+const maxGroups = 4096
+
+// group returns the number and the mark of g; the zero Group for all clients.
+func (c *fastPathCopier) group(g *resolver.ClientGroup) fastpath.Group {
+	if g.Of == nil {
+		return fastpath.Group{}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n, ok := c.groups[clientGroup{g.Of, string(g.Namespace)}]
+	if !ok {
+		if c.groups == nil || len(c.groups) >= maxGroups {
+			c.groups = make(map[clientGroup]uint32)
+		}
+		c.lastGroup++
+		n = c.lastGroup
+		c.groups[clientGroup{g.Of, string(g.Namespace)}] = n
+	}
+	return fastpath.Group{Number: n, Mark: g.Mark}
+}
+
+// forgetGroups forgets the numbers of groups, of server blocks that may be gone.
+func (c *fastPathCopier) forgetGroups() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.groups = nil
 }
 
 // UseFastPath copies the replies to UDP queries to f, which then answers the same queries in
@@ -38,6 +80,14 @@ type activeConfig struct {
 	ListenerConfig
 	// fastPathID identifies this configuration in the kernel; 0 if nothing is copied.
 	fastPathID atomic.Uint32
+}
+
+// searchSources returns what requests need for copies of replies along a search path; nil if nothing is copied.
+func (c *fastPathCopier) searchSources() *resolver.SearchSources {
+	if c == nil {
+		return nil
+	}
+	return new(resolver.SearchSources)
 }
 
 // udpRequest is the request of a UDP reader, with what copying its reply needs.
@@ -82,10 +132,12 @@ func (c *fastPathCopier) put(cfg *activeConfig, r *udpRequest, msg []byte) {
 	}
 	r.answer = fastpath.Answer{
 		Listener: cfg.fastPathID.Load(), Query: &r.Query, Reply: msg, Source: r,
-		Cluster: r.copy.FromCluster, Mark: r.copy.Mark, Expires: r.copy.Expires, Ends: r.copy.Ends,
+		Cluster: !r.copy.FromCache, Mark: r.copy.Mark, More: r.copy.More, Group: c.group(&r.copy.Clients), Expires: r.copy.Expires, Ends: r.copy.Ends,
 		Counts: r.copy.CountsDown, Life: r.copy.Life, MaxSize: r.copy.MaxSize, Shuffled: r.copy.Shuffled, Waste: r.copy.Waste,
 	}
-	c.program.Put(&r.answer)
+	if c.program.Put(&r.answer) && r.answer.Group.Number != 0 {
+		c.program.SetGroup(r.Client.Addr(), &r.answer.Group)
+	}
 }
 
 // disableFastPath makes the server receive all queries and drops all copies. It is called
@@ -96,6 +148,7 @@ func (s *Server) disableFastPath() {
 	}
 	s.setFastPathListeners(nil)
 	s.fastPath.program.Clear()
+	s.fastPath.forgetGroups()
 }
 
 // enableFastPath allows copies at all addresses that serve plain DNS and are not wildcards.

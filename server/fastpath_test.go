@@ -30,7 +30,7 @@ import (
 
 // register is a kernel that notes what it is told, and who owns the copies.
 type register struct {
-	cached *epoch.Table
+	cluster, cached *epoch.Table
 
 	mu     sync.Mutex
 	doors  map[netip.AddrPort]uint32
@@ -38,6 +38,7 @@ type register struct {
 	owners []fastpath.HitReporter
 	copies []fastpath.Answer
 	names  []string // of the copies
+	groups map[netip.Addr]fastpath.Group
 }
 
 func (k *register) Put(a *fastpath.Answer) bool {
@@ -46,6 +47,15 @@ func (k *register) Put(a *fastpath.Answer) bool {
 	k.owners, k.copies = append(k.owners, a.Source.HitReporter()), append(k.copies, *a)
 	k.names = append(k.names, wire.Name(a.Query.Name()).String())
 	return true
+}
+
+func (k *register) SetGroup(addr netip.Addr, g *fastpath.Group) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.groups == nil {
+		k.groups = make(map[netip.Addr]fastpath.Group)
+	}
+	k.groups[addr] = *g
 }
 
 func (k *register) Clear() { k.tell("clear") }
@@ -64,12 +74,12 @@ func (k *register) tell(s string) {
 	k.told = append(k.told, s)
 }
 
-func (k *register) Epochs() (cluster, cached *epoch.Table) { return nil, k.cached }
+func (k *register) Epochs() (cluster, cached *epoch.Table) { return k.cluster, k.cached }
 
 // withKernel is a server with a register, and a store whose answers can be copied.
 func withKernel(t *testing.T) (*Server, *register, *cache.Store) {
 	epochs := epoch.New(make([]atomic.Uint64, epoch.Words(4)), 0, 4)
-	k := &register{cached: epochs}
+	k := &register{cluster: epoch.New(make([]atomic.Uint64, epoch.Words(4)), 1000, 4), cached: epochs}
 	s := New(slog.New(slog.DiscardHandler), Limits{Readers: 1})
 	s.UseFastPath(k)
 	t.Cleanup(func() { shutdown(t, s) })

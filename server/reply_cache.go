@@ -22,7 +22,7 @@ func (t *epochTables) now() epochs {
 	return epochs{cluster: t.cluster.Any(), cached: t.cached.Any()}
 }
 
-// table returns the table of c's mark.
+// table returns the table of c's only mark.
 func (t *epochTables) table(c *resolver.Copy) *epoch.Table {
 	if c.FromCluster {
 		return t.cluster
@@ -33,10 +33,7 @@ func (t *epochTables) table(c *resolver.Copy) *epoch.Table {
 // moved reports whether the data behind the copy c may have changed since then.
 func (t *epochTables) moved(c *resolver.Copy, since epochs) bool {
 	now := t.now()
-	if c.FromCluster {
-		return now.cluster != since.cluster
-	}
-	return now.cached != since.cached
+	return c.FromCluster && now.cluster != since.cluster || c.FromCache && now.cached != since.cached
 }
 
 // ReplyCaches are what the replies depend on that readers keep.
@@ -164,6 +161,9 @@ func (p *readerReplies) keep(r *resolver.Request, msg []byte) {
 	}()
 	var ok bool
 	if p.copy, ok = r.Copy(); !ok || msg == nil || p.copy.Logged || p.s.replyCaches.tables.moved(&p.copy, p.epochs) {
+		return
+	}
+	if p.copy.Clients.Of != nil || len(p.copy.More) > 0 { // a reply along a client's search path
 		return
 	}
 	p.answer = replycache.Answer{

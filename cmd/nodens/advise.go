@@ -232,7 +232,7 @@ func printHow(out io.Writer, a *report.AdviceCounts) error {
 	if kinds[report.ChangeTrailingDot] {
 		text += "ask for NAME.: in the application's configuration, the name with a dot at the end; * stands for any label\n"
 	}
-	text += "autopath: in the Corefile, autopath @kubernetes next to the kubernetes directive, whose block is then not answered in the kernel\n"
+	text += "autopath: in the Corefile, autopath @kubernetes next to the kubernetes directive\n"
 	_, err := io.WriteString(out, text)
 	return err
 }

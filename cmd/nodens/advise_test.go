@@ -56,7 +56,7 @@ shop/web  5.0   60.0%  ndots 2                   3.0/s (60.0%)  www.example.com 
 const howText = `
 ndots N: in the pod template, dnsConfig: {options: [{name: ndots, value: "N"}]}
 ask for NAME.: in the application's configuration, the name with a dot at the end; * stands for any label
-autopath: in the Corefile, autopath @kubernetes next to the kubernetes directive, whose block is then not answered in the kernel
+autopath: in the Corefile, autopath @kubernetes next to the kubernetes directive
 `
 
 // TestAdvise: the table, and what there is without waste.

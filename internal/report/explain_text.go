@@ -149,11 +149,14 @@ func (k *ExplainedKernel) Texts() (list []string) {
 
 // Text describes the copy, except for its question and listener.
 func (c *KernelCopy) Text() string {
-	text := "copy for queries without flags: "
+	text := "copy for queries without flags"
 	if len(c.Flags) > 0 {
-		text = "copy for queries with " + strings.Join(c.Flags, ", ") + ": "
+		text = "copy for queries with " + strings.Join(c.Flags, ", ")
 	}
-	text += c.Rcode + ", "
+	if c.OneNamespace {
+		text += ", from pods of one namespace"
+	}
+	text += ": " + c.Rcode + ", "
 	switch {
 	case c.State != "valid":
 		text += c.State

@@ -16,6 +16,8 @@ type KernelCopy struct {
 	// Flags are what the queries have, of RD, AD, CD, EDNS and DO.
 	Flags []string `json:"flags"`
 	Rcode string   `json:"rcode"`
+	// OneNamespace says that only clients in one namespace get it.
+	OneNamespace bool `json:"oneNamespace"`
 	// State is valid, expired or outdated.
 	State string `json:"state"`
 	// TTLSeconds is the time until the copy expires; null if only a change of the cluster ends it. IdleSeconds is

@@ -60,11 +60,13 @@ func TestKernelTexts(t *testing.T) {
 		{Rcode: "NXDOMAIN", State: "valid", IdleSeconds: &idle},
 		{Flags: []string{"RD", "EDNS"}, Rcode: "NOERROR", State: "valid", TTLSeconds: &left},
 		{Flags: []string{"RD"}, Rcode: "NOERROR", State: "outdated", TTLSeconds: &left},
+		{Flags: []string{"RD"}, Rcode: "NOERROR", State: "valid", OneNamespace: true},
 	}
 	texts := []string{
 		"copy for queries without flags: NXDOMAIN, until the cluster changes; last given 3 s ago",
 		"copy for queries with RD, EDNS: NOERROR, 12 s left; not given yet",
 		"copy for queries with RD: NOERROR, outdated; not given yet",
+		"copy for queries with RD, from pods of one namespace: NOERROR, until the cluster changes; not given yet",
 	}
 	for _, c := range []struct {
 		kernel report.ExplainedKernel

@@ -149,6 +149,19 @@ func (c *clients) reportOne(addr netip.Addr) {
 	}
 }
 
+// setGroup implements [Program.SetGroup]. A number that the program finds under the lock stays the client's, because only
+// sweep takes it away.
+func (c *clients) setGroup(addr netip.Addr, g *Group) {
+	if !c.mu.TryLock() {
+		return
+	}
+	defer c.mu.Unlock()
+	client := newClient(addr)
+	if n, ok := c.number(client); ok && c.states[n].Client == client {
+		atomic.StoreUint64(&c.states[n].Group, g.Mark.Value<<32|uint64(g.Number))
+	}
+}
+
 // number returns the number of a client; ok is false if it has none.
 func (c *clients) number(client programClient) (n uint32, ok bool) {
 	err := c.numbers.Lookup(&client, &n)

@@ -49,6 +49,21 @@
 // replaced. With prefetch it ends when the cache may fetch the name again, so that the
 // cache sees the client that triggers it.
 //
+// An answer may depend on up to six counters: one that was found on a client's search path depends
+// on each name in front of it.
+//
+// # Groups of clients
+//
+// An answer that depends on the client has a [Group], and only clients of this group get it. Package
+// server gives each namespace a number, and calls [Program.SetGroup] for a client when it copies an
+// answer for the client's group. The client's state has the number together with the value of a
+// counter, which the view of the cluster increments before it changes the namespace of any client.
+// The program compares both with the slot and with the counter, so a client is never taken for a
+// member of a group that it may have left: without a valid group, its query goes on to the agent.
+//
+// All groups of a key share its tag, so a look-up takes one set. A key has either one answer for all
+// clients or answers for groups; an answer of one kind replaces those of the other.
+//
 // # Clients
 //
 // The program answers only clients that it has admitted (bpf/client.h). A client is one IP

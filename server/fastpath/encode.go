@@ -119,13 +119,16 @@ func (k *programKey) tag(seed uint64) uint64 {
 func (t *table) encode(a *Answer) bool {
 	s, msg, behind := &t.fresh, a.Reply, a.Query.QuestionEnd()
 	tail := msg[behind:]
+	if !t.setMarks(a) {
+		return false
+	}
 	if len(msg) > int(programBoundMAX_MESSAGE) || len(tail) == 0 || len(tail) > 8*len(s.Tail) || binary.BigEndian.Uint16(msg[2:])&flagTC != 0 {
 		return false
 	}
 	var b [8 * len(s.Tail)]byte
 	copy(b[:], tail)
 	s.Expires, s.Ends, s.Life = t.expiry(a), uint64(a.Ends+t.offset), a.Life
-	s.Epoch, s.EpochAt, s.Waste = a.Mark.Value, a.Mark.Index, flag(a.Waste)
+	s.Waste = flag(a.Waste)
 	s.TailLen = uint16(len(tail))
 	s.Head = [10]byte(msg[2:])
 	l := layout{slot: s, query: a.Query, tail: b[:]}
@@ -136,6 +139,20 @@ func (t *table) encode(a *Answer) bool {
 	s.Sum = fold(sum)
 	for i := range s.Tail {
 		s.Tail[i] = binary.LittleEndian.Uint64(b[8*i:])
+	}
+	return true
+}
+
+// setMarks makes t.fresh depend on a's marks and group. It returns false if a has too many marks.
+func (t *table) setMarks(a *Answer) bool {
+	s := &t.fresh
+	if len(a.More) > len(s.MoreAt) {
+		return false
+	}
+	s.Epoch, s.EpochAt, s.Group, s.GroupAt = a.Mark.Value, a.Mark.Index, a.Group.Number, a.Group.Mark.Index
+	s.More = uint8(len(a.More))
+	for i, m := range a.More {
+		s.MoreEpoch[i], s.MoreAt[i] = m.Value, m.Index
 	}
 	return true
 }

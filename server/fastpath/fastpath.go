@@ -90,6 +90,10 @@ type Answer struct {
 	// Cluster is set for answers about cluster names, unset for cached answers.
 	Cluster bool
 	Mark    epoch.Mark
+	// More are further marks that the answer depends on, at most MaxMarks-1.
+	More []epoch.Mark
+	// Group is the only clients that get the answer; the zero Group is all clients.
+	Group Group
 	// Expires is when the answer is no longer given, by package clock; 0 means never. With
 	// Counts set, TTLs count down to Ends, in seconds rounded up and at most Life.
 	Expires, Ends time.Duration
@@ -104,6 +108,18 @@ type Answer struct {
 	// Source provides the HitReporter if the answer is kept.
 	Source Source
 }
+
+// Group is the clients that get the same answers where the answer depends on who asks.
+type Group struct {
+	// Number identifies the clients. It is not 0, and no other clients ever have it.
+	Number uint32
+	// Mark is the mark of a counter below 2^32 that moves before a client leaves the group. All answers of a
+	// group have the same counter.
+	Mark epoch.Mark
+}
+
+// MaxMarks is the largest number of marks that an answer may depend on.
+const MaxMarks = 1 + int(programBoundMORE_EPOCHS)
 
 // Source provides an answer's HitReporter. It is called once for each answer that is kept
 // and must not call the Program.
@@ -121,6 +137,11 @@ type HitReporter interface {
 // that the program does not answer, or while another goroutine is in Put. It does not
 // block, and keeps nothing that a points to except the HitReporter.
 func (p *Program) Put(a *Answer) bool { return p.table.put(a) }
+
+// SetGroup makes addr a client of g, and of no other group, until g's mark moves. A client without a group gets no
+// answers that have one. SetGroup has no effect if addr has not asked over the interface of a pod for a minute, or while
+// another goroutine uses the clients. It does not block.
+func (p *Program) SetGroup(addr netip.Addr, g *Group) { p.clients.setGroup(addr, g) }
 
 // Sweep reports hits to all HitReporters, answers and samples to the ClientReporter, and releases clients
 // that no longer ask. Call it every second or more often, or samples are dropped; clients are released

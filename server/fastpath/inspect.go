@@ -17,6 +17,8 @@ type CopyInfo struct {
 	Form     Form
 	Rcode    wire.Rcode
 	State    CopyState
+	// Grouped says that only one [Group] of clients gets it.
+	Grouped bool
 	// Left is the time until it expires, 0 afterwards; -1 if it has no expiry. Idle is the time since it was last
 	// given, -1 if it never was.
 	Left, Idle time.Duration
@@ -90,7 +92,7 @@ func (s *programSlot) describe(now time.Duration, epochs []atomic.Uint64) CopyIn
 	has := func(v programVariant) bool { return programVariant(s.Key.Variant)&v != 0 }
 	c := CopyInfo{
 		Form:  Form{RD: has(programVariantRD), AD: has(programVariantAD), CD: has(programVariantCD), EDNS: has(programVariantEDNS), DO: has(programVariantDO)},
-		Rcode: wire.Rcode(s.Head[1] & 0xF), Left: -1, Idle: -1,
+		Rcode: wire.Rcode(s.Head[1] & 0xF), Left: -1, Idle: -1, Grouped: s.Group != 0,
 	}
 	if used := atomic.LoadUint64(&s.Used); used != 0 {
 		c.Idle = max(0, now-time.Duration(used))
@@ -101,10 +103,20 @@ func (s *programSlot) describe(now time.Duration, epochs []atomic.Uint64) CopyIn
 	switch {
 	case c.Left == 0:
 		c.State = ExpiredCopy
-	case epochs[s.EpochAt].Load() != s.Epoch:
+	case s.outdated(epochs):
 		c.State = OutdatedCopy
 	}
 	return c
+}
+
+// outdated reports whether one of the counters that s depends on has moved.
+func (s *programSlot) outdated(epochs []atomic.Uint64) bool {
+	for i := range s.More {
+		if epochs[s.MoreAt[i]].Load() != s.MoreEpoch[i] {
+			return true
+		}
+	}
+	return epochs[s.EpochAt].Load() != s.Epoch
 }
 
 // ClientInfo describes what the programs know of a client at one moment.

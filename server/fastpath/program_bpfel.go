@@ -17,6 +17,7 @@ type programBound uint32
 
 const (
 	programBoundMAX_MESSAGE    programBound = 512
+	programBoundMORE_EPOCHS    programBound = 5
 	programBoundSETS_BITS      programBound = 10
 	programBoundEPOCH_BITS     programBound = 12
 	programBoundCLIENT_STRIPES programBound = 16
@@ -55,6 +56,7 @@ type programClientState struct {
 	Number uint64
 	Place  uint64
 	Barred uint64
+	Group  uint64
 	Passes [4]struct {
 		_     structs.HostLayout
 		Until uint64
@@ -128,31 +130,36 @@ type programSet struct {
 }
 
 type programSlot struct {
-	_        structs.HostLayout
-	Seq      uint32
-	Hits     uint32
-	Used     uint64
-	Expires  uint64
-	Ends     uint64
-	Epoch    uint64
-	EpochAt  uint32
-	Life     uint32
-	Sum      uint32
-	Serial   uint32
-	TailLen  uint16
-	MaxSize  uint16
-	Head     [10]uint8
-	Ttls     uint8
-	Odd      uint8
-	Turns    uint8
-	TurnSize uint8
-	TurnAt   uint16
-	SerialAt uint16
-	Waste    uint8
-	Zero     uint8
-	TtlAt    [24]uint16
-	Key      programKey
-	Tail     [46]uint64
+	_         structs.HostLayout
+	Seq       uint32
+	Hits      uint32
+	Used      uint64
+	Expires   uint64
+	Ends      uint64
+	Epoch     uint64
+	EpochAt   uint32
+	Life      uint32
+	Sum       uint32
+	Serial    uint32
+	Group     uint32
+	GroupAt   uint32
+	TailLen   uint16
+	MaxSize   uint16
+	Head      [10]uint8
+	Ttls      uint8
+	Odd       uint8
+	Turns     uint8
+	TurnSize  uint8
+	TurnAt    uint16
+	SerialAt  uint16
+	Waste     uint8
+	More      uint8
+	TtlAt     [24]uint16
+	Key       programKey
+	Tail      [46]uint64
+	MoreEpoch [5]uint64
+	MoreAt    [5]uint32
+	Zero      uint32
 }
 
 type programState struct {

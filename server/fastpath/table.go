@@ -4,6 +4,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/nodens-dns/nodens/internal/epoch"
 )
 
 // The table is set-associative. The first half of the ways of each set is for cluster
@@ -42,7 +44,10 @@ func (t *table) put(a *Answer) bool {
 	defer t.mu.Unlock()
 	tag := key.tag(t.seed)
 	set := int(tag >> (64 - programBoundSETS_BITS))
-	way, there := t.chooseWay(set, tag, &key, a.Cluster)
+	way, there := t.wayOf(set, tag, &key, a.Group.Number)
+	if !there {
+		way = t.chooseWay(set, a.Cluster)
+	}
 	if there && t.hasCopy(&t.slots[set*ways+way], a) {
 		return true
 	}
@@ -56,7 +61,21 @@ func (t *table) put(a *Answer) bool {
 
 // hasCopy reports whether the slot, whose key is a's, is a copy of the answer that a is.
 func (t *table) hasCopy(s *programSlot, a *Answer) bool {
-	return s.Epoch == a.Mark.Value && s.EpochAt == a.Mark.Index && s.Expires == t.expiry(a) && s.Waste == flag(a.Waste)
+	return s.Epoch == a.Mark.Value && s.EpochAt == a.Mark.Index && s.Expires == t.expiry(a) && s.Waste == flag(a.Waste) &&
+		s.Group == a.Group.Number && s.GroupAt == a.Group.Mark.Index && s.hasMore(a.More)
+}
+
+// hasMore reports whether s depends on exactly these marks besides its first.
+func (s *programSlot) hasMore(marks []epoch.Mark) bool {
+	if int(s.More) != len(marks) {
+		return false
+	}
+	for i, m := range marks {
+		if s.MoreAt[i] != m.Index || s.MoreEpoch[i] != m.Value {
+			return false
+		}
+	}
+	return true
 }
 
 // flag returns 1 for true.
@@ -78,25 +97,36 @@ func (t *table) expiry(a *Answer) uint64 {
 	return uint64(a.Expires + t.offset)
 }
 
-// chooseWay returns the way of a set that an answer goes to: the one that already has its
-// key, in which case there is true; otherwise an empty way or the least recently given
-// one. Answers that were never given are replaced first, so that names that are asked for
+// wayOf returns the way of a set that has the answer with that key and group; ok is false if there is none.
+//
+// A key has either an answer for all clients or answers for groups of clients: a new answer of the other kind
+// means that the old ones are outdated. It gets the way of one, and wayOf drops the rest.
+func (t *table) wayOf(set int, tag uint64, key *programKey, group uint32) (way int, ok bool) {
+	for i := range ways {
+		s := &t.slots[set*ways+i]
+		if t.sets[set].Tag[i] != tag || s.Key != *key || s.Group != group && s.Group != 0 && group != 0 {
+			continue
+		}
+		if ok {
+			t.drop(set*ways + i)
+			continue
+		}
+		way, ok = i, true
+	}
+	return way, ok
+}
+
+// chooseWay returns the way of a set that an answer with a new key goes to: an empty way or the least
+// recently given one. Answers that were never given are replaced first, so that names that are asked for
 // once do not evict names in use.
-func (t *table) chooseWay(set int, tag uint64, key *programKey, cluster bool) (way int, there bool) {
+func (t *table) chooseWay(set int, cluster bool) int {
 	first, oldest := halfWays, uint64(1<<64-1)
 	if cluster {
 		first = 0
 	}
 	best := first
-	for way := range ways {
-		s := &t.slots[set*ways+way]
-		if t.sets[set].Tag[way] == tag && s.Key == *key {
-			return way, true
-		}
-		if way < first || way >= first+halfWays {
-			continue
-		}
-		used := s.Used + 1
+	for way := first; way < first+halfWays; way++ {
+		used := t.slots[set*ways+way].Used + 1
 		if t.sets[set].Tag[way] == 0 {
 			used = 0
 		}
@@ -104,7 +134,14 @@ func (t *table) chooseWay(set int, tag uint64, key *programKey, cluster bool) (w
 			best, oldest = way, used
 		}
 	}
-	return best, false
+	return best
+}
+
+// drop removes the answer in a slot and reports its remaining hits.
+func (t *table) drop(place int) {
+	atomic.StoreUint64(&t.sets[place/ways].Tag[place%ways], 0)
+	t.reportHits(place)
+	t.info[place] = slotInfo{}
 }
 
 // write copies the fresh answer into a slot. The program ignores a slot that is being
@@ -123,7 +160,8 @@ func (t *table) write(set, way int, tag uint64, owner HitReporter) {
 	s.Sum, s.TailLen, s.MaxSize, s.Head, s.Ttls, s.Odd = f.Sum, f.TailLen, f.MaxSize, f.Head, f.Ttls, f.Odd
 	s.Serial, s.SerialAt = f.Serial, f.SerialAt
 	s.Turns, s.TurnSize, s.TurnAt, s.TtlAt, s.Key, s.Tail = f.Turns, f.TurnSize, f.TurnAt, f.TtlAt, f.Key, f.Tail
-	s.Waste = f.Waste
+	s.Waste, s.Group, s.GroupAt = f.Waste, f.Group, f.GroupAt
+	s.More, s.MoreEpoch, s.MoreAt = f.More, f.MoreEpoch, f.MoreAt
 	atomic.AddUint32(&s.Seq, 1)
 	atomic.StoreUint64(&t.sets[set].Tag[way], tag)
 }
@@ -155,8 +193,6 @@ func (t *table) clear() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for place := range t.info {
-		atomic.StoreUint64(&t.sets[place/ways].Tag[place%ways], 0)
-		t.reportHits(place)
-		t.info[place] = slotInfo{}
+		t.drop(place)
 	}
 }

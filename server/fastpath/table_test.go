@@ -14,6 +14,7 @@ import (
 
 	"github.com/cilium/ebpf/btf"
 
+	"github.com/nodens-dns/nodens/internal/epoch"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
@@ -156,6 +157,8 @@ func TestTableMemory(t *testing.T) {
 			a.Ends, a.Source = 2*time.Hour, new(hits)
 			a.Mark.Index, a.Mark.Value = 5, 1<<40+uint64(i)
 			a.Waste = i%3 == 0
+			a.More = marks(i % MaxMarks)
+			a.Group = Group{Number: uint32(i % 2 * 9), Mark: epoch.Mark{Index: 3}}
 			if !tab.put(a) {
 				t.Fatalf("%s %d: not put", e.name, form)
 			}
@@ -172,6 +175,14 @@ func TestTableMemory(t *testing.T) {
 	if tab.clear(); tab.usage() != 0 {
 		t.Errorf("%d answers are in use after all were dropped", tab.usage())
 	}
+}
+
+// marks returns n different marks.
+func marks(n int) (list []epoch.Mark) {
+	for i := range n {
+		list = append(list, epoch.Mark{Index: uint32(100 + i), Value: 1<<41 + uint64(i)})
+	}
+	return list
 }
 
 // checkSlot finds a's slot as the program does, and checks that it leads to the reply.
@@ -194,6 +205,14 @@ func checkSlot(t *testing.T, tab *table, a *Answer, want []byte) {
 		}
 		if slot.number("seq")%2 != 0 || slot.number("epoch") != a.Mark.Value || slot.number("epoch_at") != uint64(a.Mark.Index) || slot.number("ends") != uint64(a.Ends) || slot.number("waste") != uint64(flag(a.Waste)) {
 			t.Errorf("the slot of %x: %x", a.Query.Packet, slot.fields)
+		}
+		if slot.number("group") != uint64(a.Group.Number) || slot.number("group_at") != uint64(a.Group.Mark.Index) || slot.number("more") != uint64(len(a.More)) {
+			t.Errorf("the slot of %x: %x", a.Query.Packet, slot.fields)
+		}
+		for i, m := range a.More {
+			if binary.LittleEndian.Uint32(slot.fields["more_at"][4*i:]) != m.Index || binary.LittleEndian.Uint64(slot.fields["more_epoch"][8*i:]) != m.Value {
+				t.Errorf("the slot of %x: %x", a.Query.Packet, slot.fields)
+			}
 		}
 		if got := slot.reply(a.Query); !bytes.Equal(got, want) {
 			t.Errorf("the reply to %x is\n%x, want\n%x", a.Query.Packet, got, want)

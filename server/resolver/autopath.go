@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/epoch"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
@@ -18,7 +19,9 @@ type Autopath struct {
 	// clientNamespace returns the namespace that the first domain of the client's path begins
 	// with, as one label. nil: all clients have the same path.
 	clientNamespace func(client netip.Addr) (namespace []byte, ok bool)
-	paths           []searchPath
+	// clientMark returns the mark of all results of clientNamespace.
+	clientMark func() epoch.Mark
+	paths      []searchPath
 }
 
 // searchPath is the search path of clients that ask for a name in zone.
@@ -39,7 +42,7 @@ func NewAutopath(cfg *config.Autopath, cluster Cluster) *Autopath {
 		}
 		return s
 	}
-	s.clientNamespace = cluster.ClientNamespace
+	s.clientNamespace, s.clientMark = cluster.ClientNamespace, cluster.ClientMark
 	for _, zone := range cluster.Origins() {
 		services, ok := prepend("\x03svc", zone)
 		if !ok {
@@ -71,8 +74,9 @@ func restOf(first wire.Name, domains []wire.Name) (rest []wire.Name) {
 
 // find returns the search path of client for q, and how many bytes of the name come before the
 // path's first domain: at least one label. The path is nil if the name is not on the client's
-// path, or the path is unknown.
-func (s *Autopath) find(q *wire.Query, client netip.Addr) (p *searchPath, base int) {
+// path, or the path is unknown. If that depends on the client's namespace, g is set to the clients
+// with the same one.
+func (s *Autopath) find(q *wire.Query, client netip.Addr, g *ClientGroup) (p *searchPath, base int) {
 	name := q.Name()
 	p = s.path(name)
 	if p == nil || !wire.Under(name, p.first) {
@@ -80,7 +84,11 @@ func (s *Autopath) find(q *wire.Query, client netip.Addr) (p *searchPath, base i
 	}
 	base = len(name) - len(p.first)
 	if s.clientNamespace != nil {
+		g.Of, g.Mark = s, s.clientMark() // before the namespace
 		namespace, ok := s.clientNamespace(client)
+		if ok {
+			g.Namespace = namespace
+		}
 		if !ok || !endsWith(name[:base], namespace) {
 			return nil, 0
 		}
@@ -119,7 +127,7 @@ func (rt *Routes) autopath(r *Request, o Outcome) Outcome {
 	if o == Answered && r.reply.Rcode() != wire.NXDomain {
 		return o
 	}
-	p, base := r.zone.Autopath.find(&r.Query, r.Client.Addr().Unmap())
+	p, base := r.zone.Autopath.find(&r.Query, r.Client.Addr().Unmap(), &r.clients)
 	if p == nil {
 		return o
 	}
@@ -138,6 +146,8 @@ func (rt *Routes) autopath(r *Request, o Outcome) Outcome {
 func (rt *Routes) trySearchPath(r *Request, p *searchPath, base int) Outcome {
 	sub := newSubquery()
 	defer sub.release()
+	r.searched = true
+	r.Search.begin(r, base)
 	for _, domain := range p.rest {
 		if !sub.askIn(r, base, domain) {
 			continue
@@ -153,12 +163,14 @@ func (rt *Routes) trySearchPath(r *Request, p *searchPath, base int) Outcome {
 			r.mayBecome(fromSearch)
 			return WouldWait
 		}
+		r.Search.add(&sub.Request, domain)
 		if sub.reply.Rcode() != wire.NXDomain {
 			r.takeReply(&sub.Request)
 			r.note(stepOf[fromSearch], Answered, "the name exists further down the client's search path, or failed there")
 			break
 		}
 	}
+	r.Search.end()
 	return Answered
 }
 

@@ -64,6 +64,11 @@ type partial struct {
 
 func newPartial(t testing.TB, zones ...string) *partial {
 	t.Helper()
+	return newPartialWith(t, kubernetes.Options{}, zones...)
+}
+
+func newPartialWith(t testing.TB, opts kubernetes.Options, zones ...string) *partial {
+	t.Helper()
 	file := filepath.Join(t.TempDir(), "m.yaml")
 	if err := os.WriteFile(file, []byte(manifests), 0o644); err != nil {
 		t.Fatal(err)
@@ -72,7 +77,7 @@ func newPartial(t testing.TB, zones ...string) *partial {
 	for _, z := range zones {
 		cfg.Zones = append(cfg.Zones, resolvertest.ZoneName(t, z))
 	}
-	view, err := kubernetes.Open(cfg, kubernetes.Options{})
+	view, err := kubernetes.Open(cfg, opts)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -487,6 +492,8 @@ func TestOrdered(t *testing.T) {
 // ordered answers every question with eight addresses, but for those below first.test,
 // where no names are.
 type ordered struct{ resolver.Cluster }
+
+func (*ordered) Origins() []wire.Name { return []wire.Name{wire.Root} }
 
 func (*ordered) Rotatable(*wire.Query, *kubernetes.Budget) bool { return false }
 

@@ -2,6 +2,7 @@ package resolver
 
 import (
 	"bytes"
+	"slices"
 	"time"
 
 	"github.com/nodens-dns/nodens/internal/clock"
@@ -14,11 +15,15 @@ import (
 // Copy says how long, and how, a copy of a reply may answer the same question again in place
 // of the query path. Times are by package clock.
 type Copy struct {
-	// FromCluster says that the reply is made from the view of the cluster; else it is from
-	// the cache.
-	FromCluster bool
-	// Mark moves when what the reply is made of changes.
+	// FromCluster and FromCache say what the reply is made from: the view of the cluster, the
+	// cache, or both.
+	FromCluster, FromCache bool
+	// Mark moves when what the reply is made of changes, and so does each of More, which are valid until
+	// the request's next run.
 	Mark epoch.Mark
+	More []epoch.Mark
+	// Clients are the only clients that get the reply; zero: all do.
+	Clients ClientGroup
 	// Expires is when queries must come to the path again; 0 is never. Where CountsDown is
 	// set TTLs count down to Ends, in seconds rounded up and at most Life; else they stay.
 	Expires, Ends time.Duration
@@ -36,26 +41,67 @@ type Copy struct {
 	denial bool // a negative answer in the cache
 }
 
+// ClientGroup is the clients that get the same replies where these depend on the client's namespace.
+type ClientGroup struct {
+	// Of is the directive that looks at the namespace; nil: the reply does not depend on it.
+	Of *Autopath
+	// Namespace is the clients' namespace as a label, nil if it is not known. It must not be changed.
+	Namespace []byte
+	// Mark moves before a client gets another namespace.
+	Mark epoch.Mark
+}
+
+// known reports whether g is about clients with a known namespace, or about all clients.
+func (g *ClientGroup) known() bool { return g.Of == nil || g.Namespace != nil && g.Mark.Index != 0 }
+
 // Copy returns how r's reply, which is finished, may be copied. ok is false if it may not: if
 // it depends on who asks, or may change without a trace. The caller has read
 // [epoch.Table.Any] before Begin, and finds it unmoved after Copy.
 func (r *Request) Copy() (c Copy, ok bool) {
-	if r.copyRefusal() != copyAllowed {
-		return Copy{}, false
+	c, refusal := r.copied()
+	return c, refusal == copyAllowed
+}
+
+// copied is Copy with the reason why there is no copy.
+func (r *Request) copied() (c Copy, refusal copyRefusal) {
+	if refusal = r.copyRefusal(); refusal != copyAllowed {
+		return Copy{}, refusal
 	}
-	c = Copy{MaxSize: r.zone.maxSize(), Shuffled: (r.ordered || r.zone.Shuffle) && r.reply.Rcode() == wire.NoError, Waste: r.waste, Logged: r.zone.Log != nil}
+	if r.searched {
+		c, refusal = r.Search.copyOf(r)
+	} else {
+		c, refusal = r.sourceCopy()
+	}
+	c.MaxSize, c.Waste, c.Clients = r.zone.maxSize(), r.waste, r.clients
+	c.Logged = r.zone.Log != nil
+	c.Shuffled = (r.ordered || r.zone.Shuffle) && r.reply.Rcode() == wire.NoError
+	return c, refusal
+}
+
+// sourceCopy returns what the source of r's reply says of copies. In a dry run it only says whether there may
+// be one.
+func (r *Request) sourceCopy() (c Copy, refusal copyRefusal) {
 	if r.source == fromCluster {
-		c.FromCluster = true
-		c.Mark, ok = r.zone.Cluster.Mark(&r.Query, &r.reply, r.copyBudget())
-		return c, ok
+		mark, ok := r.zone.Cluster.Mark(&r.Query, &r.reply, r.copyBudget())
+		if !ok {
+			return Copy{}, refusedMark
+		}
+		return Copy{FromCluster: true, Mark: mark}, copyAllowed
+	}
+	if r.trace != nil && r.zone.Cache.MayLease(&r.Query, r.Arrival) {
+		return Copy{FromCache: true}, copyAllowed
+	}
+	if r.trace != nil {
+		return Copy{}, refusedLease
 	}
 	lease, ok := r.zone.Cache.Lease(&r.Query, r.Arrival)
 	if !ok {
-		return Copy{}, false
+		return Copy{}, refusedLease
 	}
-	c.Mark, c.Expires, c.Ends, c.Life = lease.Mark, lease.Renew, lease.Expires, lease.Life
-	c.CountsDown, c.denial = lease.CountsDown, lease.Denial
-	return c, true
+	return Copy{
+		FromCache: true, Mark: lease.Mark, Expires: lease.Renew, Ends: lease.Expires, Life: lease.Life,
+		CountsDown: lease.CountsDown, denial: lease.Denial,
+	}, copyAllowed
 }
 
 // copyRefusal is why a reply may not be copied.
@@ -67,19 +113,19 @@ const (
 	refusedView
 	refusedDirective // see [Zone.agentOnly]
 	refusedACL
-	refusedSearch
+	refusedClient
+	refusedSearch // see [SearchSources]
 	refusedRcode
 	refusedOrder
 	refusedOrigin
-	// Of these, only explanations know. Others get no [epoch.Mark], or no [cache.Lease].
-	refusedMark
-	refusedLease
+	refusedMark  // there is no [epoch.Mark]
+	refusedLease // there is no [cache.Lease]
 )
 
 // copyRefusal returns why r's reply, which is finished, is not as good for the next client that asks the same.
 // A reply with names that an ACL was asked about is not, whatever zone it is of.
 func (r *Request) copyRefusal() copyRefusal {
-	if r.source != fromCluster && r.source != fromCache { // a query that is not valid has no zone
+	if r.source != fromCluster && r.source != fromCache && !r.viaSearch { // a query that is not valid has no zone
 		return refusedSource
 	}
 	if refusal := r.zone.neverCopied(r.routes); refusal != copyAllowed {
@@ -88,10 +134,11 @@ func (r *Request) copyRefusal() copyRefusal {
 	switch rcode := r.reply.Rcode(); {
 	case r.verdicts != 0:
 		return refusedACL
-	case r.viaSearch:
-		return refusedSearch
+	case !r.clients.known():
+		return refusedClient
 	case rcode != wire.NoError && rcode != wire.NXDomain:
 		return refusedRcode
+	case r.viaSearch: // its source was asked
 	case r.belongsToCluster():
 		return refusedOrigin
 	case r.keepsOrder():
@@ -122,9 +169,10 @@ func (r *Request) keepsOrder() bool {
 
 // copyBudget returns a budget for looking at what r's reply was made from.
 func (r *Request) copyBudget() *kubernetes.Budget {
-	if r.trace == nil { // the budget of a dry run is unlimited, and no use of the view
-		r.ownBudget.Refill()
+	if r.trace != nil { // the budget of a dry run is unlimited, and no use of the view
+		return r.budget
 	}
+	r.ownBudget.Refill()
 	return &r.ownBudget
 }
 
@@ -135,7 +183,7 @@ func (z *Zone) needsAgent() (directives []string) {
 		name  string
 		there bool
 	}{
-		{"acl", z.ACL != nil}, {"auto", z.Auto != nil && z.Auto.FallsThrough()}, {"autopath", z.Autopath != nil}, {"client_limit", z.Limit != nil}, {"dns64", z.DNS64 != nil}, {"dnstap", len(z.Taps) > 0}, {"file", z.File != nil && z.File.FallsThrough()}, {"header", z.Header != nil}, {"hosts", z.Hosts != nil},
+		{"acl", z.ACL != nil}, {"auto", z.Auto != nil && z.Auto.FallsThrough()}, {"client_limit", z.Limit != nil}, {"dns64", z.DNS64 != nil}, {"dnstap", len(z.Taps) > 0}, {"file", z.File != nil && z.File.FallsThrough()}, {"header", z.Header != nil}, {"hosts", z.Hosts != nil},
 		{"k8s_external", z.External != nil}, {"loadbalance", z.Balance != nil}, {"log", z.Log.needsAll()}, {"rewrite", z.Rewrite != nil}, {"secondary", z.Secondary != nil && z.Secondary.FallsThrough()}, {"template", z.Template != nil}, {"tsig", z.TSIG != nil},
 	} {
 		if d.there {
@@ -147,38 +195,45 @@ func (z *Zone) needsAgent() (directives []string) {
 
 // inCluster reports whether q's name is one that the view of the cluster may come to have.
 func (z *Zone) inCluster(q *wire.Query) bool {
-	if z.Cluster == nil {
-		return false
-	}
-	for _, origin := range z.Cluster.Origins() {
-		if wire.Under(q.Name(), origin) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(z.origins, func(origin wire.Name) bool { return wire.Under(q.Name(), origin) })
 }
 
 // Copied counts the queries that a copy of a reply has answered. It is immutable and safe for
 // concurrent use.
 type Copied struct {
+	zone      *Zone
+	name      []byte // the client's, in lower case and wire form
+	qtype     uint16
+	size      int // of the reply, in bytes
+	rcode     wire.Rcode
+	source    source
+	v6, do    bool
+	waste     bool
+	viaSearch bool
+	own       copiedSource   // of the client's question
+	more      []copiedSource // of other names on its search path
+}
+
+// copiedSource is where an answer came from that a copied reply is made of.
+type copiedSource struct {
 	zone   *Zone
 	query  []byte
-	name   []byte // in lower case and wire form
-	qtype  uint16
-	size   int // of the reply, in bytes
-	rcode  wire.Rcode
 	source source
-	v6, do bool
-	denial bool
-	waste  bool
+	denial bool // a negative answer in the cache
 }
 
 // Copied is for the copy c of r's reply, which has size bytes.
 func (r *Request) Copied(c *Copy, size int) *Copied {
-	return &Copied{
-		zone: r.zone, query: bytes.Clone(r.Query.Packet), name: bytes.Clone(r.Query.Name()), qtype: r.Query.Type, size: size,
-		rcode: r.reply.Rcode(), source: r.source, v6: r.OverIPv6(), do: r.Query.DO, denial: c.denial, waste: r.waste,
+	h := &Copied{
+		zone: r.zone, name: bytes.Clone(r.Query.Name()), qtype: r.Query.Type, size: size, rcode: r.reply.Rcode(), source: r.source,
+		v6: r.OverIPv6(), do: r.Query.DO, waste: r.waste, viaSearch: r.viaSearch,
+		own: copiedSource{zone: r.zone, query: bytes.Clone(r.Query.Packet), source: r.source, denial: c.denial},
 	}
+	if r.searched {
+		h.own.source, h.own.denial = r.Search.list[0].source, r.Search.list[0].denial
+		h.more = r.Search.others(r)
+	}
+	return h
 }
 
 // ReportHits counts n queries that were answered with the copy as if the path had answered
@@ -192,22 +247,38 @@ func (c *Copied) ReportHits(n uint64, latency time.Duration) {
 // latency. stripe is as in [Request.Stripe].
 func (c *Copied) CountHits(stripe int, n uint64, latency time.Duration) {
 	c.zone.Stats.countCopies(c, stripe, n, latency)
-	if c.source == fromCache {
-		c.zone.Cache.CountHits(stripe, n, c.denial)
+	c.own.countHits(stripe, n)
+	for i := range c.more {
+		c.more[i].countHits(stripe, n)
 	}
 }
 
 // Use keeps in use what the reply was made of: the copy was sent n times since the last call, the last time at now.
 func (c *Copied) Use(n uint64, now time.Duration) {
+	c.own.use(n, now)
+	for i := range c.more {
+		c.more[i].use(n, now)
+	}
+}
+
+// countHits counts n hits of the answer in the cache.
+func (s *copiedSource) countHits(stripe int, n uint64) {
+	if s.source == fromCache {
+		s.zone.Cache.CountHits(stripe, n, s.denial)
+	}
+}
+
+// use keeps the answer in use, which was given n times.
+func (s *copiedSource) use(n uint64, now time.Duration) {
 	var q wire.Query
-	if q.Parse(c.query) != wire.Serve {
+	if q.Parse(s.query) != wire.Serve {
 		return
 	}
-	switch c.source {
+	switch s.source {
 	case fromCluster:
-		c.zone.Cluster.Touch(&q)
+		s.zone.Cluster.Touch(&q)
 	case fromCache:
-		c.zone.Cache.Use(&q, n, now)
+		s.zone.Cache.Use(&q, n, now)
 	}
 }
 

@@ -12,7 +12,8 @@ var copyRefusals = [...]string{
 	refusedView:      "a server block of the listener has a view",
 	refusedDirective: "the server block has ",
 	refusedACL:       "an acl is about a name in the reply",
-	refusedSearch:    "the reply is about another name of the search path",
+	refusedClient:    "the reply depends on the namespace of the client, which is not known",
+	refusedSearch:    "an answer for another name of the search path is not copied",
 	refusedRcode:     "only replies with NOERROR and NXDOMAIN are copied",
 	refusedOrder:     "the order of the addresses depends on their distance",
 	refusedOrigin:    "the name is in a zone of kubernetes, whose view may answer later",
@@ -30,17 +31,9 @@ func (c copyRefusal) text(z *Zone) string {
 
 // notCopied returns why no copy may be made of the reply of r, a dry run that was answered.
 func (r *Request) notCopied() copyRefusal {
-	refusal := r.copyRefusal()
-	switch {
-	case refusal == refusedSource:
+	_, refusal := r.copied()
+	if refusal == refusedSource {
 		return cmp.Or(r.zone.neverCopied(r.routes), refusal)
-	case refusal != copyAllowed:
-	case r.source == fromCluster:
-		if _, ok := r.zone.Cluster.Mark(&r.Query, &r.reply, r.copyBudget()); !ok {
-			return refusedMark
-		}
-	case !r.zone.Cache.MayLease(&r.Query, r.Arrival):
-		return refusedLease
 	}
 	return refusal
 }
@@ -50,7 +43,7 @@ func (r *Request) notCopied() copyRefusal {
 func (r *Request) notCopiedLater(waits Wait) copyRefusal {
 	refusal := r.zone.neverCopied(r.routes)
 	switch {
-	case refusal != copyAllowed || waits != WaitUpstream:
+	case refusal != copyAllowed || waits != WaitUpstream || r.searched:
 		return refusal
 	case r.source == fromCluster: // an alias to a name outside of the view
 		return refusedMark

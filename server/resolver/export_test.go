@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/nodens-dns/nodens/internal/epoch"
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/kubernetes"
 	"github.com/nodens-dns/nodens/server/clients"
@@ -64,6 +65,7 @@ func (s *Autopath) Paths() (list []SearchPath) {
 func NewTestAutopath(namespace []byte, p SearchPath) *Autopath {
 	return &Autopath{
 		clientNamespace: func(netip.Addr) ([]byte, bool) { return namespace, true },
+		clientMark:      func() epoch.Mark { return epoch.Mark{} },
 		paths:           []searchPath{{zone: p.Zone, first: p.First, rest: p.Rest}},
 	}
 }

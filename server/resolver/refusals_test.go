@@ -14,6 +14,7 @@ import (
 
 	"github.com/nodens-dns/nodens/cache"
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/epoch"
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/kubernetes"
 	"github.com/nodens-dns/nodens/server/resolver"
@@ -89,6 +90,7 @@ func TestACLAnyNet(t *testing.T) {
 type longCluster struct{ resolver.Cluster }
 
 func (longCluster) ClientNamespace(netip.Addr) ([]byte, bool) { return nil, false }
+func (longCluster) ClientMark() epoch.Mark                    { return epoch.Mark{} }
 func (longCluster) Origins() []wire.Name {
 	label := wire.Name("\x3f" + strings.Repeat("x", 63))
 	return []wire.Name{label + label + label + wire.Name("\x3b"+strings.Repeat("y", 59)) + wire.Root}

@@ -44,6 +44,9 @@ type Request struct {
 	budget *kubernetes.Budget
 	// lookups are the look-ups in caches that are counted when the request is finished.
 	lookups *lookups
+	// Search collects what replies along the client's search path are made of, so that they can be copied
+	// ([Request.Copy]); nil: they can't. It is not shared.
+	Search *SearchSources
 	// trace makes the run a dry one and notes what the steps decide; nil except in [Routes.Explain].
 	trace *trace
 
@@ -65,16 +68,18 @@ type result struct {
 	source    source
 	pool      *upstream.Pool // to forward the query to
 	verdicts  verdicts
-	rule      wire.Name  // the zone of the ACL rule that matched, "" for none
-	ordered   bool       // the order of the answers must stay
-	viaSearch bool       // the reply is to another name on the client's search path
-	shed      bool       // there was no place to wait in, or it was lost
-	overLimit bool       // of the client, see [ClientLimit]
-	unsent    bool       // no reply is sent because of it
-	waste     bool       // the client's query is counted as search waste
-	outgoing  *outgoing  // the zone transfer that begins with the reply; nil for none
-	tsig      *wire.TSIG // signs the reply; nil: it is not signed
-	err       error      // to be logged: why the reply is an error, or incomplete
+	rule      wire.Name   // the zone of the ACL rule that matched, "" for none
+	ordered   bool        // the order of the answers must stay
+	searched  bool        // the client's search path was followed
+	viaSearch bool        // the reply is to another name on the client's search path
+	clients   ClientGroup // the clients that the search path depends on
+	shed      bool        // there was no place to wait in, or it was lost
+	overLimit bool        // of the client, see [ClientLimit]
+	unsent    bool        // no reply is sent because of it
+	waste     bool        // the client's query is counted as search waste
+	outgoing  *outgoing   // the zone transfer that begins with the reply; nil for none
+	tsig      *wire.TSIG  // signs the reply; nil: it is not signed
+	err       error       // to be logged: why the reply is an error, or incomplete
 }
 
 // Parse reads the packet in r.Query.Packet, which stays the caller's. The verdict says what
@@ -148,7 +153,7 @@ func (r *Request) limitSize() { r.Query.UDPSize = min(r.advertised, r.zone.maxSi
 // there; else w is what parsing left.
 func (r *Request) Detach(ctx context.Context, w *Request, packet, reply []byte) {
 	*w = *r
-	w.ctx, w.budget, w.lookups = ctx, nil, &w.ownLookups
+	w.ctx, w.budget, w.lookups, w.Search = ctx, nil, &w.ownLookups, nil
 	w.ownLookups = lookups{}
 	w.Query.Packet = append(packet[:0], r.Query.Packet...)
 	w.reply.MoveTo(reply, &w.Query)

@@ -50,6 +50,9 @@ func NewRoutes(zones []*Zone, dropped *Stats) *Routes {
 	rt := &Routes{zones: make(map[wire.Name]*Zone, len(zones)), all: zones, dropped: &Zone{Stats: dropped}}
 	for _, z := range slices.Backward(zones) {
 		z.next, z.agentOnly = rt.zones[z.Name], z.needsAgent()
+		if z.Cluster != nil {
+			z.origins = z.Cluster.Origins()
+		}
 		rt.zones[z.Name] = z
 		rt.depth = max(rt.depth, z.Name.Labels())
 		rt.views = rt.views || z.View != nil

@@ -137,8 +137,11 @@ func (s *Stats) countCopies(h *Copied, stripe int, n uint64, latency time.Durati
 	if h.do {
 		c.do += n
 	}
+	if h.viaSearch {
+		c.viaSearch += n
+	}
 	c.duration.ObserveMany(uint64(latency), n)
-	c.reqSize[UDP].ObserveMany(uint64(len(h.query)), n)
+	c.reqSize[UDP].ObserveMany(uint64(len(h.own.query)), n)
 	c.respSize[UDP].ObserveMany(uint64(h.size), n)
 }
 

@@ -100,6 +100,8 @@ type Zone struct {
 	failed limiter
 	// agentOnly are the directives because of which no answers are copied ([Zone.needsAgent]); set by NewRoutes.
 	agentOnly []string
+	// origins are Cluster's; set by NewRoutes.
+	origins []wire.Name
 	// lists are the zone's routes if one of their zones has an ACL, else nil.
 	lists *Routes
 	// next is the next zone with the same name, which gets the queries that View does not
@@ -118,6 +120,8 @@ type Cluster interface {
 	Touch(q *wire.Query)
 	// ClientNamespace returns false for a client that is no pod, or may not be.
 	ClientNamespace(client netip.Addr) (namespace []byte, ok bool)
+	// ClientMark is the mark of all results of ClientNamespace.
+	ClientMark() epoch.Mark
 	// FromSearchPath reports whether a name that does not exist can only come from a client's
 	// search path.
 	FromSearchPath(name []byte) bool

@@ -88,6 +88,7 @@ func (p *player) Links() (n, _ int) {
 }
 
 func (p *player) Put(*fastpath.Answer) bool                    { return false }
+func (p *player) SetGroup(netip.Addr, *fastpath.Group)         {}
 func (p *player) Clear()                                       {}
 func (p *player) SetListeners(map[netip.AddrPort]uint32) error { return nil }
 func (p *player) Epochs() (cluster, cached *epoch.Table)       { return nil, nil }

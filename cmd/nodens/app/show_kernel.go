@@ -67,12 +67,12 @@ func (s *fastPath) copiesOf(name wire.Name, qtype uint16) []report.KernelCopy {
 // newKernelCopies returns list for the reply, in order.
 func newKernelCopies(list []fastpath.CopyInfo) []report.KernelCopy {
 	slices.SortFunc(list, func(a, b fastpath.CopyInfo) int {
-		return cmp.Or(cmp.Compare(a.Type, b.Type), a.Listener.Compare(b.Listener), slices.Compare(formFlags(a.Form), formFlags(b.Form)))
+		return cmp.Or(cmp.Compare(a.Type, b.Type), a.Listener.Compare(b.Listener), slices.Compare(formFlags(a.Form), formFlags(b.Form)), cmp.Compare(a.Rcode, b.Rcode))
 	})
 	copies := []report.KernelCopy{}
 	for _, c := range list {
 		k := report.KernelCopy{
-			Listener: c.Listener.String(), Type: wire.TypeName(c.Type), Flags: formFlags(c.Form), Rcode: c.Rcode.String(), State: c.State.String(),
+			Listener: c.Listener.String(), Type: wire.TypeName(c.Type), Flags: formFlags(c.Form), Rcode: c.Rcode.String(), State: c.State.String(), OneNamespace: c.Grouped,
 		}
 		if left := c.Left.Seconds(); c.Left >= 0 {
 			k.TTLSeconds = &left

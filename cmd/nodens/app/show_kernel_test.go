@@ -34,7 +34,7 @@ func TestExplainKernel(t *testing.T) {
 	path := newStage().player("a")
 	path.copies = []fastpath.CopyInfo{
 		{Listener: at(p[1]), Type: wire.TypeA, Form: fastpath.Form{AD: true}, Left: -1, Idle: -1},
-		{Listener: at(p[0]), Type: wire.TypeAAAA, Form: fastpath.Form{RD: true, CD: true, EDNS: true, DO: true}, Rcode: wire.NXDomain, State: fastpath.ExpiredCopy, Idle: -1},
+		{Listener: at(p[0]), Type: wire.TypeAAAA, Form: fastpath.Form{RD: true, CD: true, EDNS: true, DO: true}, Rcode: wire.NXDomain, State: fastpath.ExpiredCopy, Idle: -1, Grouped: true},
 		{Listener: at(p[0]), Type: wire.TypeA, Form: fastpath.Form{RD: true}, Left: 9500 * time.Millisecond, Idle: 3 * time.Second},
 	}
 	path.known = map[netip.Addr]fastpath.ClientInfo{
@@ -49,7 +49,7 @@ func TestExplainKernel(t *testing.T) {
 	first := report.KernelCopy{Listener: at(p[0]).String(), Type: "A", Flags: []string{"RD"}, Rcode: "NOERROR", State: "valid", TTLSeconds: &left, IdleSeconds: &idle}
 	other := report.KernelCopy{Listener: at(p[1]).String(), Type: "A", Flags: []string{"AD"}, Rcode: "NOERROR", State: "valid"}
 	zero := 0.0
-	denial := report.KernelCopy{Listener: at(p[0]).String(), Type: "AAAA", Flags: []string{"RD", "CD", "EDNS", "DO"}, Rcode: "NXDOMAIN", State: "expired", TTLSeconds: &zero}
+	denial := report.KernelCopy{Listener: at(p[0]).String(), Type: "AAAA", Flags: []string{"RD", "CD", "EDNS", "DO"}, Rcode: "NXDOMAIN", State: "expired", TTLSeconds: &zero, OneNamespace: true}
 	server := func(port uint16) string { return fmt.Sprintf("server=127.0.0.1:%d", port) }
 	for _, c := range []struct {
 		parameters []string

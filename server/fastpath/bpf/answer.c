@@ -329,8 +329,22 @@ ALWAYS_INLINE int matches(struct key *a, struct key *b)
 	return !differ;
 }
 
-/* find returns the index of the key's slot, -1 if there is none. */
-ALWAYS_INLINE struct slot *find(struct key *key, u64 tag)
+/* is_for reports whether the answer in a slot is for a client, whose state may be 0. The agent
+ * writes the client's group together with the value of the counter, so a group that the client
+ * may have left is never taken for its group. */
+ALWAYS_INLINE int is_for(struct slot *slot, struct client_state *c)
+{
+	u64 group = *(volatile u32 *)&slot->group;
+
+	if (!group)
+		return 1;
+	u32 at = *(volatile u32 *)&slot->group_at;
+	u64 *epoch = map_lookup(&epochs, &at);
+	return epoch && c && *(volatile u64 *)&c->group == (*(volatile u64 *)epoch << 32 | group);
+}
+
+/* find returns the slot with the key and for the client, 0 if there is none. */
+ALWAYS_INLINE struct slot *find(struct key *key, u64 tag, struct client_state *c)
 {
 	u32 at = tag >> (64 - SETS_BITS);
 	struct set *set = map_lookup(&sets, &at);
@@ -342,7 +356,7 @@ ALWAYS_INLINE struct slot *find(struct key *key, u64 tag)
 			continue;
 		u32 place = at * WAYS + way;
 		struct slot *slot = map_lookup(&slots, &place);
-		if (slot && matches(key, &slot->key))
+		if (slot && matches(key, &slot->key) && is_for(slot, c))
 			return slot;
 	}
 	return 0;
@@ -363,9 +377,9 @@ struct answer {
 	u8 head[12];
 };
 
-/* copy copies the slot's answer: the tail to w, the rest to a. Returns ANSWERED, or why it is
- * not given. */
-ALWAYS_INLINE u32 copy(struct slot *slot, struct work *w, struct answer *a, u64 now)
+/* copy copies the slot's answer for a client: the tail to w, the rest to a. Returns ANSWERED, or
+ * why it is not given. */
+ALWAYS_INLINE u32 copy(struct slot *slot, struct client_state *c, struct work *w, struct answer *a, u64 now)
 {
 	u32 seq = *(volatile u32 *)&slot->seq;
 
@@ -378,6 +392,16 @@ ALWAYS_INLINE u32 copy(struct slot *slot, struct work *w, struct answer *a, u64 
 	u64 *epoch = map_lookup(&epochs, &at);
 	if (!epoch || *(volatile u64 *)epoch != slot->epoch)
 		return CHANGED;
+	for (u32 i = 0; i < MORE_EPOCHS; i++) {
+		if (i >= slot->more)
+			break;
+		at = slot->more_at[i];
+		epoch = map_lookup(&epochs, &at);
+		if (!epoch || *(volatile u64 *)epoch != slot->more_epoch[i])
+			return CHANGED;
+	}
+	if (!is_for(slot, c)) /* it was another answer when it was found */
+		return BUSY;
 	a->ends = slot->ends;
 	a->life = slot->life;
 	a->sum = slot->sum;
@@ -672,10 +696,10 @@ int nodens_answer(struct __sk_buff *skb)
 	tag = mixed(tag, (u64)w->sample.key.type << 8 | (u32)variant, seed);
 	tag |= !tag;
 
-	struct slot *slot = find(&w->sample.key, tag);
+	struct slot *slot = find(&w->sample.key, tag, client);
 	if (!slot)
 		return pass_on(MISS);
-	u32 result = copy(slot, w, &a, now);
+	u32 result = copy(slot, client, w, &a, now);
 	if (result != ANSWERED)
 		return pass_on(result);
 	result = admitted(client, door, now);

@@ -21,8 +21,12 @@
 enum bound {
 	/* The longest query and reply; every client accepts it (RFC 1035, 4.2.1). */
 	MAX_MESSAGE = 512,
+	/* How many further counters an answer may depend on. A name that was found on a client's
+	 * search path depends on each name in front of it: three domains of the cluster, and the
+	 * search domains of the node, of which most nodes have one or two. */
+	MORE_EPOCHS = 5,
 	/* The number of sets, as a power of two: 4,096 cluster names and as many cached names,
-	 * about 5 MB. A node with a hundred pods asks for some hundred names. */
+	 * about 6 MB. A node with a hundred pods asks for some hundred names. */
 	SETS_BITS = 10,
 	/* The number of epoch groups of each table, as a power of two: with four thousand, a
 	 * change of one Service rarely invalidates the answers of another. */
@@ -140,6 +144,8 @@ struct slot {
 	u32 life;     /* the highest TTL, in seconds */
 	u32 sum;      /* folded checksum of head and tail without the filled-in parts */
 	u32 serial;   /* which word of the epochs goes to serial_at */
+	u32 group;    /* the only clients that get the answer; 0: all get it */
+	u32 group_at; /* which word of the epochs changes when clients change groups */
 	u16 tail_len;
 	u16 max_size; /* the largest size that OPT may advertise */
 	u8 head[10];  /* the header after the ID */
@@ -150,10 +156,13 @@ struct slot {
 	u16 turn_at;  /* offset of the first in tail */
 	u16 serial_at; /* offset of a SOA serial in tail, 0: none */
 	u8 waste;     /* 1: NXDOMAIN for a name that only a search path makes */
-	u8 zero;
+	u8 more;      /* how many of more_epoch the answer depends on */
 	u16 ttl_at[MAX_TTLS];
 	struct key key;
 	u64 tail[TAIL_WORDS]; /* what follows the question, including OPT */
+	u64 more_epoch[MORE_EPOCHS]; /* the values that the counters more_at must have */
+	u32 more_at[MORE_EPOCHS];
+	u32 zero;
 };
 
 struct set {
@@ -211,6 +220,7 @@ struct client_state {
 	u64 number;
 	u64 place;  /* time and interface of its last query; 0: the number is free */
 	u64 barred; /* until when it must not be admitted */
+	u64 group;  /* written by the agent: the group, and above it the word group_at of its slots at that time */
 	struct pass passes[PASSES];
 };
 

@@ -1,0 +1,123 @@
+package resolver
+
+import (
+	"slices"
+	"time"
+
+	"github.com/nodens-dns/nodens/internal/epoch"
+	"github.com/nodens-dns/nodens/internal/wire"
+)
+
+// maxSources is how many answers a reply along a search path may be made of to be copied: those of its names in the
+// cluster, and of a few search domains of the node.
+const maxSources = 8
+
+// SearchSources collects, while a client's search path is followed, the answers that the reply is made of: the denials of
+// the names that do not exist, and the answer for the one that does. It is scratch space for one request at a time, and
+// is reused.
+type SearchSources struct {
+	base    int         // bytes of the client's name in front of the domains of its path
+	refusal copyRefusal // why the reply may not be copied
+	ended   bool        // the path was followed to its end, without waiting
+	n       int
+	list    [maxSources]searchSource
+	// first is what the source of the first name says of copies, last that of the last one.
+	first, last            Copy
+	expires                time.Duration // the least of all; 0 is never
+	fromCluster, fromCache bool
+	marks                  [maxSources]epoch.Mark
+	more                   [maxSources]epoch.Mark // see [Copy.More]
+}
+
+// searchSource is where the answer for one name came from. domain is "" for the client's own name.
+type searchSource struct {
+	zone   *Zone
+	domain wire.Name
+	source source
+	denial bool
+}
+
+// begin makes s ready for the search path of r, whose own name does not exist. A nil s collects nothing.
+func (s *SearchSources) begin(r *Request, base int) {
+	if s == nil {
+		return
+	}
+	s.base, s.n, s.ended, s.refusal = base, 0, false, copyAllowed
+	s.expires, s.fromCluster, s.fromCache = 0, false, false
+	s.add(r, "")
+}
+
+// add adds the answer to x, which asks for the client's name in domain.
+func (s *SearchSources) add(x *Request, domain wire.Name) {
+	if s == nil || s.refusal != copyAllowed {
+		return
+	}
+	var c Copy
+	refusal := x.copyRefusal()
+	if refusal == copyAllowed {
+		c, refusal = x.sourceCopy()
+	}
+	switch {
+	case refusal != copyAllowed && s.n == 0:
+		s.refusal = refusal
+		return
+	case refusal != copyAllowed, s.n == len(s.list):
+		s.refusal = refusedSearch
+		return
+	}
+	s.list[s.n] = searchSource{zone: x.zone, domain: domain, source: x.source, denial: c.denial}
+	s.marks[s.n] = c.Mark
+	if s.n++; s.n == 1 {
+		s.first = c
+	}
+	s.last = c
+	s.fromCluster, s.fromCache = s.fromCluster || c.FromCluster, s.fromCache || c.FromCache
+	if c.Expires != 0 && (s.expires == 0 || c.Expires < s.expires) {
+		s.expires = c.Expires
+	}
+}
+
+// end says that nothing is to be added.
+func (s *SearchSources) end() {
+	if s != nil {
+		s.ended = true
+	}
+}
+
+// copyOf returns how the reply to r, whose search path was followed, may be copied: as long as all answers that it is
+// made of.
+func (s *SearchSources) copyOf(r *Request) (c Copy, refusal copyRefusal) {
+	switch {
+	case s == nil || !s.ended:
+		return Copy{}, refusedSearch
+	case s.refusal != copyAllowed:
+		return Copy{}, s.refusal
+	}
+	c = s.first
+	if r.viaSearch {
+		c = s.last
+	}
+	c.FromCluster, c.FromCache, c.Expires = s.fromCluster, s.fromCache, s.expires
+	c.More = s.more[:0]
+	for _, m := range s.marks[:s.n] {
+		same := func(o epoch.Mark) bool { return o.Index == m.Index && o.Value == m.Value }
+		if !same(c.Mark) && !slices.ContainsFunc(c.More, same) {
+			c.More = append(c.More, m)
+		}
+	}
+	return c, copyAllowed
+}
+
+// others returns where the answers came from for the names other than r's own.
+func (s *SearchSources) others(r *Request) (list []copiedSource) {
+	var name [wire.MaxName]byte
+	for _, from := range s.list[1:s.n] {
+		n := copy(name[:], r.Query.Packet[wire.HeaderLen:wire.HeaderLen+s.base])
+		n += copy(name[n:], from.domain)
+		list = append(list, copiedSource{
+			zone: from.zone, query: wire.AppendQuery(nil, r.Query.ID, name[:n], r.Query.Type, &r.Query, wire.MinUDP),
+			source: from.source, denial: from.denial,
+		})
+	}
+	return list
+}
