@@ -82,12 +82,12 @@ type activeConfig struct {
 	fastPathID atomic.Uint32
 }
 
-// searchSources returns what requests need for copies of replies along a search path; nil if nothing is copied.
-func (c *fastPathCopier) searchSources() *resolver.SearchSources {
+// replySources returns what requests need for copies of replies along a search path; nil if nothing is copied.
+func (c *fastPathCopier) replySources() *resolver.ReplySources {
 	if c == nil {
 		return nil
 	}
-	return new(resolver.SearchSources)
+	return new(resolver.ReplySources)
 }
 
 // udpRequest is the request of a UDP reader, with what copying its reply needs.

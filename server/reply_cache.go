@@ -22,12 +22,12 @@ func (t *epochTables) now() epochs {
 	return epochs{cluster: t.cluster.Any(), cached: t.cached.Any()}
 }
 
-// table returns the table of c's only mark.
-func (t *epochTables) table(c *resolver.Copy) *epoch.Table {
-	if c.FromCluster {
-		return t.cluster
+// watch returns the watch of a mark of one of the tables.
+func (t *epochTables) watch(m epoch.Mark) epoch.Watch {
+	if t.cluster.Has(m) {
+		return t.cluster.Watch(m)
 	}
-	return t.cached
+	return t.cached.Watch(m)
 }
 
 // moved reports whether the data behind the copy c may have changed since then.
@@ -38,7 +38,7 @@ func (t *epochTables) moved(c *resolver.Copy, since epochs) bool {
 
 // ReplyCaches are what the replies depend on that readers keep.
 type ReplyCaches struct {
-	// Cluster and Cached are the tables of the view of the cluster and of the caches.
+	// Cluster and Cached are the tables of the view of the cluster and of the caches. They have no indexes in common.
 	Cluster, Cached *epoch.Table
 	// Clock is the clock of the caches; nil is package clock.
 	Clock func() time.Duration
@@ -75,10 +75,11 @@ type readerReplies struct {
 	// hits are those of the batch, and latency is the time that each of them took.
 	hits    []clients.Hit
 	latency time.Duration
-	// epochs are from before the query path was run, and answer and copy are scratch space.
-	epochs epochs
-	copy   resolver.Copy
-	answer replycache.Answer
+	// epochs are from before the query path was run. The others are scratch space.
+	epochs  epochs
+	copy    resolver.Copy
+	answer  replycache.Answer
+	watches []epoch.Watch
 }
 
 // newReaderReplies returns the replies of the reader with that stripe, nil if it is to keep none.
@@ -163,11 +164,15 @@ func (p *readerReplies) keep(r *resolver.Request, msg []byte) {
 	if p.copy, ok = r.Copy(); !ok || msg == nil || p.copy.Logged || p.s.replyCaches.tables.moved(&p.copy, p.epochs) {
 		return
 	}
-	if p.copy.Clients.Of != nil || len(p.copy.More) > 0 { // a reply along a client's search path
+	if p.copy.Clients.Of != nil { // the reply depends on the client's namespace
 		return
 	}
+	p.watches = append(p.watches[:0], p.s.replyCaches.tables.watch(p.copy.Mark))
+	for _, m := range p.copy.More {
+		p.watches = append(p.watches, p.s.replyCaches.tables.watch(m))
+	}
 	p.answer = replycache.Answer{
-		Query: &r.Query, V6: r.OverIPv6(), Reply: msg, Mark: p.copy.Mark, Epochs: p.s.replyCaches.tables.table(&p.copy),
+		Query: &r.Query, V6: r.OverIPv6(), Reply: msg, Watches: p.watches,
 		Expires: p.copy.Expires, Ends: p.copy.Ends, CountsDown: p.copy.CountsDown, Life: p.copy.Life, Shuffled: p.copy.Shuffled,
 	}
 	owner := &keptReply{Copied: r.Copied(&p.copy, len(msg)), replies: p}

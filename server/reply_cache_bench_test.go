@@ -37,9 +37,11 @@ func (noSocket) suspend()                               {}
 func (noSocket) resume()                                {}
 func (noSocket) duplicate() (*os.File, error)           { return nil, os.ErrClosed }
 
-func newEpochTable() *epoch.Table {
+// newEpochTables returns the tables of a view and of caches.
+func newEpochTables() (cluster, cached *epoch.Table) {
 	const bits = 12
-	return epoch.New(make([]atomic.Uint64, epoch.Words(bits)), 0, bits)
+	n := epoch.Words(bits)
+	return epoch.New(make([]atomic.Uint64, n), 0, bits), epoch.New(make([]atomic.Uint64, n), uint32(n), bits)
 }
 
 // hotServer returns a server whose zone has the answer to packet in its cache, and the listener of it. With
@@ -52,7 +54,7 @@ func hotServer(tb testing.TB, kept bool) (s *Server, l *listener, packet []byte)
 	if err != nil {
 		tb.Fatal(err)
 	}
-	cluster, cached := newEpochTable(), newEpochTable()
+	cluster, cached := newEpochTables()
 	b := resolvertest.StartBackend(tb, resolvertest.Address("192.0.2.1"))
 	store := cache.NewStore(1<<20, cache.Options{Epochs: cached})
 	z := &resolver.Zone{

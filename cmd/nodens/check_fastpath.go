@@ -12,7 +12,7 @@ import (
 // needsAgent lists the directives that keep a server block's queries from the kernel: the
 // answer depends on the client, each query is counted or reported, or the answer can change without
 // notice (see [server.Server.UseFastPath]).
-var needsAgent = []string{"acl", "client_limit", "dns64", "dnstap", "header", "hosts", "k8s_external", "log", "rewrite", "template", "tsig"}
+var needsAgent = []string{"acl", "client_limit", "dns64", "dnstap", "header", "k8s_external", "log", "rewrite", "template", "tsig"}
 
 // fastPathStatus returns whether the kernel may answer queries to b, one of blocks, and if
 // not, why. A view affects all blocks on its address.
@@ -33,8 +33,8 @@ func fastPathStatus(b *config.Block, blocks []*config.Block) string {
 		return "none, because the block listens on all addresses; name some with bind"
 	case len(reasons) > 0:
 		return "none, because of " + strings.Join(reasons, ", ")
-	case b.Kubernetes == nil && b.Cache == nil:
-		return "none, without kubernetes and cache"
+	case b.Kubernetes == nil && b.Hosts == nil && b.Cache == nil:
+		return "none, without kubernetes, hosts and cache"
 	}
 	return "answers are copied into the kernel"
 }

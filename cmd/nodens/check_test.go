@@ -153,7 +153,7 @@ f.test:5304 {
 		}
 		for _, want := range []string{
 			"answers are copied into the kernel", "none, because the block listens on all addresses; name some with bind",
-			"none, because of log, hosts", "none, because of view", "none, because of view, acl", "none, without kubernetes and cache",
+			"none, because of log", "none, because of view", "none, because of view, acl", "none, without kubernetes, hosts and cache",
 		} {
 			if tt.want != "" && strings.Count(text, "  kernel path    "+want+"\n") != 1 {
 				t.Errorf("no line %q in:\n%s", want, text)

@@ -141,6 +141,11 @@ type Watch struct {
 	value           uint64
 }
 
+// Has reports whether m is a mark of t.
+func (t *Table) Has(m Mark) bool {
+	return t != nil && m.Index >= t.base && m.Index-t.base < uint32(len(t.words)) //nolint:gosec // below 2^32, see New
+}
+
 // Watch returns the watch of a mark of t.
 func (t *Table) Watch(m Mark) Watch {
 	w := Watch{counter: &t.all[m.Index-t.base], value: m.Value}
@@ -152,6 +157,9 @@ func (t *Table) Watch(m Mark) Watch {
 
 // Holds reports whether a copy with the mark is valid.
 func (w *Watch) Holds() bool { return w.counter.Load() == w.value }
+
+// HasSerial reports whether the mark has the serial of a SOA record.
+func (w *Watch) HasSerial() bool { return w.serial != nil }
 
 // Serial returns the serial of the SOA record of a copy; 0 if its mark has none.
 func (w *Watch) Serial() uint32 {

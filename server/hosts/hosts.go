@@ -25,6 +25,7 @@ import (
 	"sync/atomic"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/epoch"
 	"github.com/nodens-dns/nodens/internal/filewatch"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
@@ -39,19 +40,25 @@ type Table struct {
 	log     *slog.Logger
 	records atomic.Pointer[records]
 	file    filewatch.File // only New and Run use it
+	epochs  *epoch.Table   // see [Options.Epochs]
+	// epoch is the counter of the records, which copies of answers share while Run runs; only New and Run use it.
+	epoch   epoch.Value
+	version uint32 // its value
 }
 
 // Options holds what a Table needs beside its directive.
 type Options struct {
 	// Logger gets warnings; nil discards them.
 	Logger *slog.Logger
+	// Epochs has a counter for the copies of answers; nil: there are none.
+	Epochs *epoch.Table
 }
 
 // New reads the file. If it does not exist, New logs a warning, as CoreDNS does, because
 // the file may appear later. If it can't be read, New returns an error. Invalid lines are
 // skipped with a warning.
 func New(cfg *config.Hosts, opts Options) (*Table, error) {
-	t := &Table{cfg: *cfg, log: opts.Logger, file: filewatch.File{Path: cfg.File}}
+	t := &Table{cfg: *cfg, log: opts.Logger, file: filewatch.File{Path: cfg.File}, epochs: opts.Epochs}
 	if t.log == nil {
 		t.log = slog.New(slog.DiscardHandler)
 	}
@@ -72,8 +79,32 @@ func New(cfg *config.Hosts, opts Options) (*Table, error) {
 
 // Run checks the file every `reload` until ctx ends, and reads it again if it has changed
 // ([filewatch.File.Changed]). If the file disappears or can't be read, the table keeps its
-// state. With `reload 0` Run only waits for ctx.
-func (t *Table) Run(ctx context.Context) { filewatch.Every(ctx, t.cfg.Reload, t.reloadIfChanged) }
+// state. With `reload 0` Run only waits for ctx. Call it once.
+func (t *Table) Run(ctx context.Context) {
+	t.epoch = t.epochs.AcquireValue()
+	t.publish(*t.records.Load())
+	defer func() {
+		shared := t.epoch
+		t.epoch = epoch.Value{}
+		t.publish(*t.records.Load()) // of which no copies are made any more
+		shared.Store(t.version)
+		t.epochs.Release(shared)
+	}()
+	filewatch.Every(ctx, t.cfg.Reload, t.reloadIfChanged)
+}
+
+// publish makes v the records. Their counter moves before, so that copies of the former answers end.
+func (t *Table) publish(v records) {
+	t.version++
+	t.epoch.Store(t.version)
+	v.mark = epoch.Mark{Index: t.epoch.Index, Value: uint64(t.version)}
+	t.records.Store(&v)
+}
+
+// Mark returns the mark of all answers, and of the names that are not listed. When it no longer matches, a copy of
+// them may be outdated. Its index is 0 if copies can't be made: without [Options.Epochs], and while [Table.Run] does
+// not run. The caller reads it before [Table.Answer].
+func (t *Table) Mark() epoch.Mark { return t.records.Load().mark }
 
 // reloadIfChanged reads the file if it has changed. It logs a failure once.
 func (t *Table) reloadIfChanged() {
@@ -98,7 +129,7 @@ func (t *Table) load() error {
 	if err != nil {
 		return err
 	}
-	t.records.Store(t.buildRecords(text))
+	t.publish(*t.buildRecords(text))
 	return nil
 }
 

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/nodens-dns/nodens/internal/epoch"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
@@ -17,6 +18,7 @@ type records struct {
 	// reverse has the RDATA of PTR records by their owner in in-addr.arpa or ip6.arpa.
 	reverse map[wire.Name][][]byte
 	entries int
+	mark    epoch.Mark // of all answers from these records
 }
 
 // host has the addresses of one name in the order of the lines, each once: an RRset has no

@@ -19,6 +19,8 @@ const (
 	// maxQuery and maxReply bound the bytes of an entry. Nearly all queries and replies are shorter, and
 	// longer ones gain less.
 	maxQuery, maxReply = 256, 512
+	// maxWatches bounds what a reply depends on: its source, and the hosts table in front of it.
+	maxWatches = 2
 	// maxStrength bounds by how many failed attempts to replace it an entry without hits stays.
 	maxStrength = 15
 	// reportedHits and reportInterval are after how many hits, or how much time, the owner of a reply
@@ -44,9 +46,8 @@ type Answer struct {
 	Query *wire.Query
 	V6    bool
 	Reply []byte
-	// Mark is of Epochs. It moves when the reply ends before it expires.
-	Mark   epoch.Mark
-	Epochs *epoch.Table
+	// Watches end the reply before it expires. The first may have the serial of the SOA record. There is at least one.
+	Watches []epoch.Watch
 	// Expires is when the reply ends; 0 is never. Where CountsDown is set, the TTLs of all records are
 	// what is left until Ends, in seconds rounded up and at most Life.
 	Expires, Ends time.Duration
@@ -79,7 +80,8 @@ type Entry[O Owner] struct {
 	query    []byte // behind the ID; nil: there is no reply
 	v6       bool
 	strength uint8
-	watch    epoch.Watch
+	watches  [maxWatches]epoch.Watch
+	nwatches int
 	expires  time.Duration
 	ends     time.Duration
 	life     uint32
@@ -139,19 +141,24 @@ func (e *Entry[O]) append(buf []byte, id [2]byte, now time.Duration) []byte {
 	if e.template.rotated > 1 {
 		turn = rand.Uint64() //nolint:gosec // spreads load
 	}
-	return e.template.append(buf, id, left, e.watch.Serial(), turn)
+	return e.template.append(buf, id, left, e.watches[0].Serial(), turn)
 }
 
 // valid reports whether the reply may be sent at now.
 func (e *Entry[O]) valid(now time.Duration) bool {
-	return (e.expires == 0 || now < e.expires) && e.watch.Holds()
+	for i := range e.watches[:e.nwatches] {
+		if !e.watches[i].Holds() {
+			return false
+		}
+	}
+	return e.expires == 0 || now < e.expires
 }
 
 // Put keeps the answer a, whose query Get has not found, for owner. It does nothing if the reply is
 // too long, if it cannot be sent again as it is, or if the replies in its place are asked for more often.
 func (c *Cache[O]) Put(a *Answer, owner O, now time.Duration) {
 	packet := a.Query.Packet
-	if len(packet) > maxQuery || len(a.Reply) > maxReply || len(a.Reply) < wire.HeaderLen {
+	if len(packet) > maxQuery || len(a.Reply) > maxReply || len(a.Reply) < wire.HeaderLen || len(a.Watches) > maxWatches {
 		return
 	}
 	h := maphash.Bytes(c.seed, packet[2:])
@@ -161,7 +168,7 @@ func (c *Cache[O]) Put(a *Answer, owner O, now time.Duration) {
 	}
 	e.Owner, e.hash, e.v6, e.strength = owner, h, a.V6, 1
 	e.query = append(e.query[:0], packet[2:]...)
-	e.watch = a.Epochs.Watch(a.Mark)
+	e.nwatches = copy(e.watches[:], a.Watches)
 	e.expires, e.ends, e.life = a.Expires, a.Ends, a.Life
 	e.reported = now
 }

@@ -82,7 +82,7 @@ func exchangeOf(t testing.TB, m *dns.Msg, records ...string) (x exchange) {
 
 // answer is x as it is kept, in group 1 of the table.
 func (x exchange) answer(table *epoch.Table) *replycache.Answer {
-	return &replycache.Answer{Query: x.query, Reply: x.reply, Mark: table.Mark(1), Epochs: table}
+	return &replycache.Answer{Query: x.query, Reply: x.reply, Watches: []epoch.Watch{table.Watch(table.Mark(1))}}
 }
 
 // get asks with the ID and returns the reply; nil if there is none.
@@ -194,11 +194,42 @@ func TestMark(t *testing.T) {
 		t.Error("the reply survives the change of its group")
 	}
 	a := x.answer(table)
-	a.Mark = table.MarkAny()
+	a.Watches[0] = table.Watch(table.MarkAny())
 	c.Put(a, new(owner), 0)
 	table.BumpAny()
 	if get(t, c, x, 1, 0) != nil {
 		t.Error("the reply survives a change of any group")
+	}
+}
+
+// watchWithSerial is a watch of group 1 whose replies have the serial.
+func watchWithSerial(table *epoch.Table, serial epoch.Value) epoch.Watch {
+	m := table.Mark(1)
+	m.Serial = serial.Index
+	return table.Watch(m)
+}
+
+// TestWatches: a reply ends with the first of two marks that moves, and one with three is not kept.
+func TestWatches(t *testing.T) {
+	x, table := newExchange(t, "a.test.", "a.test. 30 IN A 192.0.2.1"), newTable()
+	c := replycache.New[*owner]()
+	for group := range uint64(2) {
+		a := x.answer(table)
+		a.Watches = append(a.Watches, table.Watch(table.Mark(2)))
+		c.Put(a, new(owner), 0)
+		if get(t, c, x, 1, 0) == nil {
+			t.Fatal("no reply")
+		}
+		table.Bump(1 + group)
+		if get(t, c, x, 1, 0) != nil {
+			t.Errorf("the reply survives a change of group %d", 1+group)
+		}
+	}
+	a := x.answer(table)
+	a.Watches = append(a.Watches, a.Watches[0], a.Watches[0])
+	c.Put(a, new(owner), 0)
+	if get(t, c, x, 1, 0) != nil {
+		t.Error("a reply that depends on three marks is kept")
 	}
 }
 
@@ -208,7 +239,7 @@ func TestSerial(t *testing.T) {
 	c := replycache.New[*owner]()
 	serial := table.AcquireValue()
 	a := x.answer(table)
-	a.Mark.Serial = serial.Index
+	a.Watches[0] = watchWithSerial(table, serial)
 	c.Put(a, new(owner), 0)
 	for _, n := range []uint32{8, 1 << 31} {
 		serial.Store(n)
@@ -222,7 +253,7 @@ func TestSerial(t *testing.T) {
 	}
 	without := newExchange(t, "other.test.", "other.test. 30 IN A 192.0.2.1")
 	a = without.answer(table)
-	a.Mark.Serial = serial.Index
+	a.Watches[0] = watchWithSerial(table, serial)
 	c.Put(a, new(owner), 0)
 	if get(t, c, without, 1, 0) != nil {
 		t.Error("a reply without a SOA record is kept for its serial")
@@ -442,7 +473,7 @@ func FuzzReply(f *testing.F) {
 		a := y.answer(table)
 		a.CountsDown, a.Shuffled, a.Ends, a.Life = countsDown, shuffled, time.Hour, 30
 		if withSerial {
-			a.Mark.Serial = serial.Index
+			a.Watches[0] = watchWithSerial(table, serial)
 		}
 		c.Put(a, new(owner), 0)
 		for range 3 {

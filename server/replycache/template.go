@@ -38,7 +38,7 @@ func (t *template) set(a *Answer) bool {
 			return false
 		}
 	}
-	return want == 0 && (t.serial != 0 || a.Mark.Serial == 0)
+	return want == 0 && (t.serial != 0 || !a.Watches[0].HasSerial())
 }
 
 // addRecord notes what changes in the record r; false if that is not possible.
@@ -51,7 +51,7 @@ func (t *template) addRecord(a *Answer, section wire.Section, r wire.Record) boo
 		t.nttls++
 	}
 	switch {
-	case r.Type == wire.TypeSOA && a.Mark.Serial != 0:
+	case r.Type == wire.TypeSOA && a.Watches[0].HasSerial():
 		t.serial = r.End - serialFromEnd
 		return t.serial >= r.Data
 	case section == wire.Answer && a.Shuffled && (r.Type == wire.TypeA || r.Type == wire.TypeAAAA):

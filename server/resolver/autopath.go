@@ -147,7 +147,7 @@ func (rt *Routes) trySearchPath(r *Request, p *searchPath, base int) Outcome {
 	sub := newSubquery()
 	defer sub.release()
 	r.searched = true
-	r.Search.begin(r, base)
+	r.Sources.begin(r, base)
 	for _, domain := range p.rest {
 		if !sub.askIn(r, base, domain) {
 			continue
@@ -163,14 +163,14 @@ func (rt *Routes) trySearchPath(r *Request, p *searchPath, base int) Outcome {
 			r.mayBecome(fromSearch)
 			return WouldWait
 		}
-		r.Search.add(&sub.Request, domain)
+		r.Sources.add(&sub.Request, domain)
 		if sub.reply.Rcode() != wire.NXDomain {
 			r.takeReply(&sub.Request)
 			r.note(stepOf[fromSearch], Answered, "the name exists further down the client's search path, or failed there")
 			break
 		}
 	}
-	r.Search.end()
+	r.Sources.end()
 	return Answered
 }
 

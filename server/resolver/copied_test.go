@@ -152,7 +152,7 @@ func TestNotCopiedLater(t *testing.T) {
 		want string
 	}{
 		"a cache":          {&resolver.Zone{Cache: epochCache()}, "www.example.org.", ""},
-		"no cache":         {&resolver.Zone{}, "www.example.org.", "only answers of kubernetes and of the cache are copied"},
+		"no cache":         {&resolver.Zone{}, "www.example.org.", "only answers of kubernetes, hosts and the cache are copied"},
 		"log":              {&resolver.Zone{Cache: epochCache(), Log: &resolver.QueryLog{Rules: []resolver.LogRule{{EveryQuery: true}}}}, "www.example.org.", "the server block has log"},
 		"a cluster's name": {&resolver.Zone{Cache: epochCache(), Cluster: c, ClusterDNS: always}, "db.other.svc.cluster.local.", "the name is in a zone of kubernetes, whose view may answer later"},
 	} {

@@ -16,7 +16,7 @@ import (
 // of the query path. Times are by package clock.
 type Copy struct {
 	// FromCluster and FromCache say what the reply is made from: the view of the cluster, the
-	// cache, or both.
+	// cache, or both. One that is only from hosts has neither.
 	FromCluster, FromCache bool
 	// Mark moves when what the reply is made of changes, and so does each of More, which are valid until
 	// the request's next run.
@@ -39,6 +39,8 @@ type Copy struct {
 	Logged bool
 
 	denial bool // a negative answer in the cache
+	// hosts is the mark of the hosts table that was asked before the other sources; zero: there is none.
+	hosts epoch.Mark
 }
 
 // ClientGroup is the clients that get the same replies where these depend on the client's namespace.
@@ -68,9 +70,12 @@ func (r *Request) copied() (c Copy, refusal copyRefusal) {
 		return Copy{}, refusal
 	}
 	if r.searched {
-		c, refusal = r.Search.copyOf(r)
+		c, refusal = r.Sources.copyOf(r)
 	} else {
 		c, refusal = r.sourceCopy()
+		if c.hosts != (epoch.Mark{}) && c.hosts != c.Mark {
+			c.More = append(r.Sources.more(), c.hosts)
+		}
 	}
 	c.MaxSize, c.Waste, c.Clients = r.zone.maxSize(), r.waste, r.clients
 	c.Logged = r.zone.Log != nil
@@ -78,16 +83,34 @@ func (r *Request) copied() (c Copy, refusal copyRefusal) {
 	return c, refusal
 }
 
-// sourceCopy returns what the source of r's reply says of copies. In a dry run it only says whether there may
-// be one.
+// sourceCopy returns what the source of r's reply says of copies, and the hosts table in front of it. In a dry run it
+// only says whether there may be one.
 func (r *Request) sourceCopy() (c Copy, refusal copyRefusal) {
-	if r.source == fromCluster {
-		mark, ok := r.zone.Cluster.Mark(&r.Query, &r.reply, r.copyBudget())
-		if !ok {
-			return Copy{}, refusedMark
-		}
-		return Copy{FromCluster: true, Mark: mark}, copyAllowed
+	switch {
+	case r.zone.Hosts != nil && r.hosts.Index == 0:
+		return Copy{}, refusedMark
+	case r.source == fromHosts:
+		return Copy{Mark: r.hosts}, copyAllowed
+	case r.source == fromCluster:
+		c, refusal = r.clusterCopy()
+	default:
+		c, refusal = r.cacheCopy()
 	}
+	c.hosts = r.hosts
+	return c, refusal
+}
+
+// clusterCopy is sourceCopy for an answer from the view.
+func (r *Request) clusterCopy() (c Copy, refusal copyRefusal) {
+	mark, ok := r.zone.Cluster.Mark(&r.Query, &r.reply, r.copyBudget())
+	if !ok {
+		return Copy{}, refusedMark
+	}
+	return Copy{FromCluster: true, Mark: mark}, copyAllowed
+}
+
+// cacheCopy is sourceCopy for an answer from the cache.
+func (r *Request) cacheCopy() (c Copy, refusal copyRefusal) {
 	if r.trace != nil && r.zone.Cache.MayLease(&r.Query, r.Arrival) {
 		return Copy{FromCache: true}, copyAllowed
 	}
@@ -114,7 +137,7 @@ const (
 	refusedDirective // see [Zone.agentOnly]
 	refusedACL
 	refusedClient
-	refusedSearch // see [SearchSources]
+	refusedSearch // see [ReplySources]
 	refusedRcode
 	refusedOrder
 	refusedOrigin
@@ -125,7 +148,7 @@ const (
 // copyRefusal returns why r's reply, which is finished, is not as good for the next client that asks the same.
 // A reply with names that an ACL was asked about is not, whatever zone it is of.
 func (r *Request) copyRefusal() copyRefusal {
-	if r.source != fromCluster && r.source != fromCache && !r.viaSearch { // a query that is not valid has no zone
+	if r.source != fromCluster && r.source != fromCache && r.source != fromHosts && !r.viaSearch { // a query that is not valid has no zone
 		return refusedSource
 	}
 	if refusal := r.zone.neverCopied(r.routes); refusal != copyAllowed {
@@ -183,7 +206,7 @@ func (z *Zone) needsAgent() (directives []string) {
 		name  string
 		there bool
 	}{
-		{"acl", z.ACL != nil}, {"auto", z.Auto != nil && z.Auto.FallsThrough()}, {"client_limit", z.Limit != nil}, {"dns64", z.DNS64 != nil}, {"dnstap", len(z.Taps) > 0}, {"file", z.File != nil && z.File.FallsThrough()}, {"header", z.Header != nil}, {"hosts", z.Hosts != nil},
+		{"acl", z.ACL != nil}, {"auto", z.Auto != nil && z.Auto.FallsThrough()}, {"client_limit", z.Limit != nil}, {"dns64", z.DNS64 != nil}, {"dnstap", len(z.Taps) > 0}, {"file", z.File != nil && z.File.FallsThrough()}, {"header", z.Header != nil},
 		{"k8s_external", z.External != nil}, {"loadbalance", z.Balance != nil}, {"log", z.Log.needsAll()}, {"rewrite", z.Rewrite != nil}, {"secondary", z.Secondary != nil && z.Secondary.FallsThrough()}, {"template", z.Template != nil}, {"tsig", z.TSIG != nil},
 	} {
 		if d.there {
@@ -230,8 +253,8 @@ func (r *Request) Copied(c *Copy, size int) *Copied {
 		own: copiedSource{zone: r.zone, query: bytes.Clone(r.Query.Packet), source: r.source, denial: c.denial},
 	}
 	if r.searched {
-		h.own.source, h.own.denial = r.Search.list[0].source, r.Search.list[0].denial
-		h.more = r.Search.others(r)
+		h.own.source, h.own.denial = r.Sources.list[0].source, r.Sources.list[0].denial
+		h.more = r.Sources.others(r)
 	}
 	return h
 }

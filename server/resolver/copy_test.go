@@ -18,15 +18,14 @@ import (
 func TestNeedsAgent(t *testing.T) {
 	for name, z := range map[string]*resolver.Zone{
 		"acl": {ACL: new(resolver.ACL)}, "client_limit": {Limit: new(resolver.ClientLimit)}, "dns64": {DNS64: new(resolver.DNS64)}, "rewrite": {Rewrite: new(rewrite.Rules)},
-		"template": {Template: new(template.Templates)}, "hosts": {Hosts: new(hosts.Table)},
-		"k8s_external": {External: new(noExternal)}, "log": {Log: &resolver.QueryLog{Rules: []resolver.LogRule{{}, {EveryQuery: true}}}}, "dnstap": {Taps: make([]resolver.Tap, 1)},
+		"template": {Template: new(template.Templates)}, "k8s_external": {External: new(noExternal)}, "log": {Log: &resolver.QueryLog{Rules: []resolver.LogRule{{}, {EveryQuery: true}}}}, "dnstap": {Taps: make([]resolver.Tap, 1)},
 		"file": {File: zoneFile(t, true)}, "loadbalance": {Balance: new(balance.Balancer)},
 	} {
 		if got := z.NeedsAgent(); !cmp.Equal(got, []string{name}) {
 			t.Errorf("with %s, %q need the agent", name, got)
 		}
 	}
-	if z := (&resolver.Zone{Cache: new(cache.Cache), Errors: new(resolver.ErrorLog), Log: &resolver.QueryLog{Rules: make([]resolver.LogRule, 1)}, Minimal: true, File: zoneFile(t, false), NSID: "x", Bufsize: 1232}); len(z.NeedsAgent()) > 0 {
+	if z := (&resolver.Zone{Cache: new(cache.Cache), Errors: new(resolver.ErrorLog), Log: &resolver.QueryLog{Rules: make([]resolver.LogRule, 1)}, Minimal: true, Autopath: new(resolver.Autopath), Hosts: new(hosts.Table), File: zoneFile(t, false), NSID: "x", Bufsize: 1232}); len(z.NeedsAgent()) > 0 {
 		t.Errorf("in a plain zone, %q need the agent", z.NeedsAgent())
 	}
 }

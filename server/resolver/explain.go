@@ -95,7 +95,7 @@ type trace struct {
 // of the packet; the explanation is nil unless the query is to be served.
 func (rt *Routes) Explain(packet []byte, client netip.AddrPort, proto Proto) (e *Explanation, verdict wire.ParseResult) {
 	now := clock.Now()
-	r := &Request{Client: client, Proto: proto, Arrival: now, trace: new(trace), Search: new(SearchSources)}
+	r := &Request{Client: client, Proto: proto, Arrival: now, trace: new(trace), Sources: new(ReplySources)}
 	r.Query.Packet = packet
 	if verdict = r.Parse(); verdict != wire.Serve {
 		return nil, verdict

@@ -8,7 +8,7 @@ import (
 // copyRefusals are what explanations say of them.
 var copyRefusals = [...]string{
 	copyAllowed:      "",
-	refusedSource:    "only answers of kubernetes and of the cache are copied",
+	refusedSource:    "only answers of kubernetes, hosts and the cache are copied",
 	refusedView:      "a server block of the listener has a view",
 	refusedDirective: "the server block has ",
 	refusedACL:       "an acl is about a name in the reply",

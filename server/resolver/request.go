@@ -8,6 +8,7 @@ import (
 
 	"github.com/nodens-dns/nodens/cache"
 	"github.com/nodens-dns/nodens/internal/clock"
+	"github.com/nodens-dns/nodens/internal/epoch"
 	"github.com/nodens-dns/nodens/internal/share"
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/kubernetes"
@@ -46,7 +47,7 @@ type Request struct {
 	lookups *lookups
 	// Search collects what replies along the client's search path are made of, so that they can be copied
 	// ([Request.Copy]); nil: they can't. It is not shared.
-	Search *SearchSources
+	Sources *ReplySources
 	// trace makes the run a dry one and notes what the steps decide; nil except in [Routes.Explain].
 	trace *trace
 
@@ -73,6 +74,7 @@ type result struct {
 	searched  bool        // the client's search path was followed
 	viaSearch bool        // the reply is to another name on the client's search path
 	clients   ClientGroup // the clients that the search path depends on
+	hosts     epoch.Mark  // of the zone's hosts table when it was asked
 	shed      bool        // there was no place to wait in, or it was lost
 	overLimit bool        // of the client, see [ClientLimit]
 	unsent    bool        // no reply is sent because of it
@@ -153,7 +155,7 @@ func (r *Request) limitSize() { r.Query.UDPSize = min(r.advertised, r.zone.maxSi
 // there; else w is what parsing left.
 func (r *Request) Detach(ctx context.Context, w *Request, packet, reply []byte) {
 	*w = *r
-	w.ctx, w.budget, w.lookups, w.Search = ctx, nil, &w.ownLookups, nil
+	w.ctx, w.budget, w.lookups, w.Sources = ctx, nil, &w.ownLookups, nil
 	w.ownLookups = lookups{}
 	w.Query.Packet = append(packet[:0], r.Query.Packet...)
 	w.reply.MoveTo(reply, &w.Query)

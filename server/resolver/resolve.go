@@ -161,6 +161,7 @@ func (z *Zone) sources(r *Request) Outcome { //nolint:gocyclo // the order of al
 
 // hosts is the step of the names written down by hand.
 func (z *Zone) hosts(r *Request) bool {
+	r.hosts = z.Hosts.Mark() // before the answer
 	if !z.Hosts.Answer(&r.Query, &r.reply) {
 		r.note(stepOf[fromHosts], notMine, "the table has no such name, or none of its zones has it")
 		return false

@@ -146,7 +146,7 @@ func newAgent(opts *options.Agent, log *slog.Logger, level *slog.LevelVar) (*age
 		builder: builder{
 			opts: opts, log: log, stats: make(map[statsKey]*resolver.Stats),
 			store:  cache.NewStore(opts.CacheSize, cache.Options{Go: srv.Go, Epochs: cacheEpochs, Clock: opts.CacheClock}),
-			epochs: clusterEpochs, addrs: addrs, clients: owners, clientLevels: newClientLevels(owners.counted(), log),
+			epochs: clusterEpochs, hostsEpochs: cacheEpochs, addrs: addrs, clients: owners, clientLevels: newClientLevels(owners.counted(), log),
 			limiters: limits, tail: new(tail.Feed), transfers: transfer.NewTransfers(log.With("part", "transfer")),
 			primaries: zonefile.NewPrimaries(),
 			budgets:   upstream.NewBudgets(upstream.BudgetOptions{Logger: log.With("part", "upstream"), Drops: ethtool.Drops}),

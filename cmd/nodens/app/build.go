@@ -71,8 +71,8 @@ type builder struct {
 	stats map[statsKey]*resolver.Stats
 	store *cache.Store // of all caches
 	addrs *hostAddrs
-	// epochs guard copies of the cluster's answers; nil: nobody copies them.
-	epochs *epoch.Table
+	// epochs guard copies of the cluster's answers, hostsEpochs those of hosts tables; nil: nobody copies them.
+	epochs, hostsEpochs *epoch.Table
 	// clients knows whose queries are counted; nil: none are.
 	clients *attribution
 	// primaries is what the zones of primary servers share, over all generations.
@@ -170,7 +170,7 @@ func (a *builder) addHosts(p *blockParts) (err error) {
 	if p.block.Hosts == nil || p.hosts != nil {
 		return nil
 	}
-	if p.hosts, err = hosts.New(p.block.Hosts, hosts.Options{Logger: a.log.With("part", "hosts")}); err != nil {
+	if p.hosts, err = hosts.New(p.block.Hosts, hosts.Options{Logger: a.log.With("part", "hosts"), Epochs: a.hostsEpochs}); err != nil {
 		return fmt.Errorf("line %d, hosts: %w", p.block.Line, err)
 	}
 	return nil

@@ -138,7 +138,9 @@ func (s *fastPath) epochs() (cluster, cached *epoch.Table) {
 	if s.available() {
 		return s.program.Epochs()
 	}
-	return epoch.New(make([]atomic.Uint64, epoch.Words(epochBits)), 0, epochBits), epoch.New(make([]atomic.Uint64, epoch.Words(epochBits)), 0, epochBits)
+	n := epoch.Words(epochBits)
+	words := make([]atomic.Uint64, 2*n)
+	return epoch.New(words[:n], 0, epochBits), epoch.New(words[n:], uint32(n), epochBits) //nolint:gosec // some thousand
 }
 
 // available reports whether there is a program.

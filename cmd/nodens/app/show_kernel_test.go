@@ -58,17 +58,17 @@ func TestExplainKernel(t *testing.T) {
 	}{
 		{
 			[]string{"name=a.test", server(p[0]), "from=10.244.1.7"},
-			report.ExplainedKernel{Excluded: "only answers of kubernetes and of the cache are copied", Copies: []report.KernelCopy{first}},
+			report.ExplainedKernel{Excluded: "only answers of kubernetes, hosts and the cache are copied", Copies: []report.KernelCopy{first}},
 			&report.KernelClient{Interface: "lo", Answering: true, Result: "answered"},
 		},
 		{
 			[]string{"name=a.test", "type=AAAA", server(p[0]), "from=10.244.1.8"},
-			report.ExplainedKernel{Excluded: "only answers of kubernetes and of the cache are copied", Copies: []report.KernelCopy{denial}},
+			report.ExplainedKernel{Excluded: "only answers of kubernetes, hosts and the cache are copied", Copies: []report.KernelCopy{denial}},
 			&report.KernelClient{Result: "client_moved"},
 		},
 		{
 			[]string{"name=a.test", server(p[1])},
-			report.ExplainedKernel{Excluded: "the server block has hosts, log", Copies: []report.KernelCopy{other}}, nil,
+			report.ExplainedKernel{Excluded: "the server block has log", Copies: []report.KernelCopy{other}}, nil,
 		},
 		{
 			[]string{"name=a.test", server(p[0]), "protocol=tcp"},

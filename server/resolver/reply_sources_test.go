@@ -18,6 +18,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/epoch"
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/kubernetes"
+	"github.com/nodens-dns/nodens/server/hosts"
 	"github.com/nodens-dns/nodens/server/resolver"
 	"github.com/nodens-dns/nodens/test/resolvertest"
 )
@@ -65,7 +66,7 @@ func newSearchWorld(t testing.TB, search []string, others ...*resolver.Zone) *se
 		Forward: resolvertest.Pool(t, b.Addr()), Stats: resolver.NewStats(),
 	}
 	w := &searchWorld{newDesk(t, append(others, z)...).from("192.0.2.1:53", resolver.UDP), z, c}
-	w.x.Search = new(resolver.SearchSources)
+	w.x.Sources = new(resolver.ReplySources)
 	return w
 }
 
@@ -233,7 +234,7 @@ func TestSearchCopyRefused(t *testing.T) {
 			if e, _ := w.rt.Explain(packet, w.x.Client, resolver.UDP); e.NotCopied != c.want {
 				t.Errorf("explained as %q, want %q", e.NotCopied, c.want)
 			}
-			w.x.Search = nil
+			w.x.Sources = nil
 			w.ask(question(name, dns.TypeA))
 			if _, ok := w.x.Copy(); ok {
 				t.Error("a copy of a reply whose sources were not collected")
@@ -266,7 +267,7 @@ func TestSearchCopyOfFile(t *testing.T) {
 // TestSearchCopyNotShared: a query that waits does not write to the sources of the request that it was.
 func TestSearchCopyNotShared(t *testing.T) {
 	var r, w resolver.Request
-	r.Search = new(resolver.SearchSources)
+	r.Sources = new(resolver.ReplySources)
 	packet, err := question("www.example.org"+inShop, dns.TypeA).Pack()
 	if err != nil {
 		t.Fatal(err)
@@ -276,8 +277,8 @@ func TestSearchCopyNotShared(t *testing.T) {
 		t.Fatal("no query")
 	}
 	r.Detach(t.Context(), &w, nil, nil)
-	if w.Search != nil || r.Search == nil {
-		t.Errorf("the copy has %p, the request %p", w.Search, r.Search)
+	if w.Sources != nil || r.Sources == nil {
+		t.Errorf("the copy has %p, the request %p", w.Sources, r.Sources)
 	}
 }
 
@@ -336,6 +337,95 @@ func TestReportSearchHits(t *testing.T) {
 		if diff := gocmp.Diff(want, w.cluster.touched); diff != "" {
 			t.Errorf("%s: kept in use (-want +got):\n%s", name, diff)
 		}
+	}
+}
+
+// withHosts puts a running hosts table with by.hand in front of the world's other sources, and returns it.
+func (w *searchWorld) withHosts(running bool) *hosts.Table {
+	w.t.Helper()
+	const bits = 2
+	h, err := hosts.New(&config.Hosts{
+		File: w.t.TempDir() + "/none", Zones: []wire.Name{wire.Root}, Inline: []string{"192.0.2.9 by.hand"}, TTL: 3600, Fallthrough: &config.Fallthrough{},
+	}, hosts.Options{Epochs: epoch.New(make([]atomic.Uint64, epoch.Words(bits)), 2*cachedBase, bits)})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if running {
+		done := make(chan struct{})
+		go func() { h.Run(w.t.Context()); close(done) }()
+		w.t.Cleanup(func() { <-done })
+		for h.Mark().Index == 0 {
+			time.Sleep(time.Millisecond)
+		}
+	}
+	w.zone.Hosts = h
+	return h
+}
+
+// TestHostsCopy: what comes after a hosts table depends on the table, and so do its own answers. There is no copy while it
+// has no mark.
+func TestHostsCopy(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		of   []string // the names that were asked of other sources
+		v6   bool
+	}{
+		{"by.hand.", nil, false},
+		{"by.hand.", nil, true},
+		{"web" + inShop, []string{"web" + inShop}, false},
+		{"www.example.org.", []string{"www.example.org."}, false},
+		{"www.example.org" + inShop, []string{"www.example.org" + inShop, "www.example.org.svc.cluster.local.", "www.example.org.cluster.local.", "www.example.org."}, false},
+		{"by.hand" + inShop, []string{"by.hand" + inShop, "by.hand.svc.cluster.local.", "by.hand.cluster.local."}, false},
+	} {
+		qtype := dns.TypeA
+		if c.v6 {
+			qtype = dns.TypeAAAA // NODATA without a record
+		}
+		w := newSearchWorld(t, nil)
+		h := w.withHosts(true)
+		got, ok := w.copyFor(shopper, c.name, qtype)
+		if !ok {
+			t.Errorf("%s: no copy", c.name)
+			continue
+		}
+		marks, expires, _ := w.basis(qtype, c.of...)
+		if diff := gocmp.Diff(sortedMarks(append(marks, h.Mark())), marksOf(&got)); diff != "" {
+			t.Errorf("%s: the counters (-want +got):\n%s", c.name, diff)
+		}
+		if got.Expires != expires || got.CountsDown != (expires != 0) {
+			t.Errorf("%s: expires %v, want %v; counts down %t", c.name, got.Expires, expires, got.CountsDown)
+		}
+		if isOn := strings.HasSuffix(c.name, inShop) && c.name != "web"+inShop; (got.Clients.Of != nil) != isOn {
+			t.Errorf("%s: for the clients %+v", c.name, got.Clients)
+		}
+		idle := newSearchWorld(t, nil)
+		idle.withHosts(false)
+		if _, ok := idle.copyFor(shopper, c.name, qtype); ok {
+			t.Errorf("%s: a copy without a mark of the hosts table", c.name)
+		}
+	}
+}
+
+// TestReportHostsHits: answers of a hosts table are counted as its answers.
+func TestReportHostsHits(t *testing.T) {
+	w := newSearchWorld(t, nil)
+	w.withHosts(true)
+	c, ok := w.copyFor(shopper, "by.hand.", dns.TypeA)
+	if !ok {
+		t.Fatal("no copy")
+	}
+	count := func() (n uint64) {
+		w.zone.Stats.EachResponse(func(rcode, plugin string, m uint64) {
+			if rcode == "NOERROR" && plugin == "hosts" {
+				n += m
+			}
+		})
+		return n
+	}
+	before := count()
+	w.x.Copied(&c, 50).ReportHits(7, time.Microsecond)
+	if got := count() - before; got != 7 {
+		t.Errorf("%d of 7 answers counted", got)
 	}
 }
 

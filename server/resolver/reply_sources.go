@@ -12,10 +12,10 @@ import (
 // cluster, and of a few search domains of the node.
 const maxSources = 8
 
-// SearchSources collects, while a client's search path is followed, the answers that the reply is made of: the denials of
-// the names that do not exist, and the answer for the one that does. It is scratch space for one request at a time, and
-// is reused.
-type SearchSources struct {
+// ReplySources collects, while a client's search path is followed, the answers that the reply is made of: the denials of
+// the names that do not exist, and the answer for the one that does. It is scratch space for the copies of one request's
+// replies.
+type ReplySources struct {
 	base    int         // bytes of the client's name in front of the domains of its path
 	refusal copyRefusal // why the reply may not be copied
 	ended   bool        // the path was followed to its end, without waiting
@@ -25,8 +25,8 @@ type SearchSources struct {
 	first, last            Copy
 	expires                time.Duration // the least of all; 0 is never
 	fromCluster, fromCache bool
-	marks                  [maxSources]epoch.Mark
-	more                   [maxSources]epoch.Mark // see [Copy.More]
+	marks                  []epoch.Mark // of all answers, each once, in allMarks
+	allMarks, moreMarks    [2 * maxSources]epoch.Mark
 }
 
 // searchSource is where the answer for one name came from. domain is "" for the client's own name.
@@ -38,17 +38,17 @@ type searchSource struct {
 }
 
 // begin makes s ready for the search path of r, whose own name does not exist. A nil s collects nothing.
-func (s *SearchSources) begin(r *Request, base int) {
+func (s *ReplySources) begin(r *Request, base int) {
 	if s == nil {
 		return
 	}
 	s.base, s.n, s.ended, s.refusal = base, 0, false, copyAllowed
-	s.expires, s.fromCluster, s.fromCache = 0, false, false
+	s.expires, s.fromCluster, s.fromCache, s.marks = 0, false, false, s.allMarks[:0]
 	s.add(r, "")
 }
 
 // add adds the answer to x, which asks for the client's name in domain.
-func (s *SearchSources) add(x *Request, domain wire.Name) {
+func (s *ReplySources) add(x *Request, domain wire.Name) {
 	if s == nil || s.refusal != copyAllowed {
 		return
 	}
@@ -66,7 +66,7 @@ func (s *SearchSources) add(x *Request, domain wire.Name) {
 		return
 	}
 	s.list[s.n] = searchSource{zone: x.zone, domain: domain, source: x.source, denial: c.denial}
-	s.marks[s.n] = c.Mark
+	s.marks = addMark(addMark(s.marks, c.Mark), c.hosts)
 	if s.n++; s.n == 1 {
 		s.first = c
 	}
@@ -78,7 +78,7 @@ func (s *SearchSources) add(x *Request, domain wire.Name) {
 }
 
 // end says that nothing is to be added.
-func (s *SearchSources) end() {
+func (s *ReplySources) end() {
 	if s != nil {
 		s.ended = true
 	}
@@ -86,7 +86,7 @@ func (s *SearchSources) end() {
 
 // copyOf returns how the reply to r, whose search path was followed, may be copied: as long as all answers that it is
 // made of.
-func (s *SearchSources) copyOf(r *Request) (c Copy, refusal copyRefusal) {
+func (s *ReplySources) copyOf(r *Request) (c Copy, refusal copyRefusal) {
 	switch {
 	case s == nil || !s.ended:
 		return Copy{}, refusedSearch
@@ -98,18 +98,33 @@ func (s *SearchSources) copyOf(r *Request) (c Copy, refusal copyRefusal) {
 		c = s.last
 	}
 	c.FromCluster, c.FromCache, c.Expires = s.fromCluster, s.fromCache, s.expires
-	c.More = s.more[:0]
-	for _, m := range s.marks[:s.n] {
-		same := func(o epoch.Mark) bool { return o.Index == m.Index && o.Value == m.Value }
-		if !same(c.Mark) && !slices.ContainsFunc(c.More, same) {
+	c.More = s.more()
+	for _, m := range s.marks {
+		if m.Index != c.Mark.Index || m.Value != c.Mark.Value {
 			c.More = append(c.More, m)
 		}
 	}
 	return c, copyAllowed
 }
 
+// more returns an empty list with room for [Copy.More].
+func (s *ReplySources) more() []epoch.Mark {
+	if s == nil {
+		return nil
+	}
+	return s.moreMarks[:0]
+}
+
+// addMark returns list with m, unless it has it or m is the zero Mark.
+func addMark(list []epoch.Mark, m epoch.Mark) []epoch.Mark {
+	if m == (epoch.Mark{}) || slices.ContainsFunc(list, func(o epoch.Mark) bool { return o.Index == m.Index && o.Value == m.Value }) {
+		return list
+	}
+	return append(list, m)
+}
+
 // others returns where the answers came from for the names other than r's own.
-func (s *SearchSources) others(r *Request) (list []copiedSource) {
+func (s *ReplySources) others(r *Request) (list []copiedSource) {
 	var name [wire.MaxName]byte
 	for _, from := range s.list[1:s.n] {
 		n := copy(name[:], r.Query.Packet[wire.HeaderLen:wire.HeaderLen+s.base])
