@@ -182,11 +182,12 @@ const (
 type programWork struct {
 	_      structs.HostLayout
 	Fence  uint64
-	Skip   uint32
-	Msg    [664]uint8
-	_      [4]byte
 	Sample programSample
-	Tail   [128]uint64
+	Skip   uint32
+	Zero   uint16
+	Head   [62]uint8
+	Msg    [1168]uint8
+	_      [4]byte
 }
 
 // Names of all BPF objects in the ELF.
