@@ -74,11 +74,19 @@ struct {
 /* ROOM limits offsets and lengths in a tail: the next power of two. */
 #define ROOM 512
 
+/* recent_door is the door that a processor has found last: nearly all queries are for the same. */
+struct recent_door {
+	struct door door;
+	u32 number;
+	u64 changes; /* those of the state when the door was looked up */
+};
+
 /* work is scratch space for a query. The packet is in one piece there, first the query and then
  * the reply: msg is the message, behind the headers, which end there. It is placed so that the
  * name is aligned to a word. Its size covers what the verifier considers possible: the end of
  * the longest question, an offset below ROOM and a length of ROOM. */
 struct work {
+	struct recent_door recent;
 	u64 fence;
 	struct sample sample;
 	u32 skip; /* how many answers there are until the next sample, with it; 0: not chosen yet */
@@ -248,13 +256,27 @@ ALWAYS_INLINE void fence(struct work *w)
 /* door_of returns the number of the door at addr and port, 0 if there is none. */
 ALWAYS_INLINE u32 door_of(struct state *st, u32 *addr, u16 port)
 {
-	struct door d = {.port = port};
-
 	if (!(st->ports >> (ntohs(port) & 63) & 1))
 		return 0;
+	struct work *w = work_of();
+	if (!w)
+		return 0;
+	struct recent_door *last = &w->recent;
+	u64 changes = *(volatile u64 *)&st->door_changes;
+	u32 *a = last->door.addr;
+	if (last->changes == changes && last->door.port == port &&
+	    !((a[0] ^ addr[0]) | (a[1] ^ addr[1]) | (a[2] ^ addr[2]) | (a[3] ^ addr[3])))
+		return last->number;
+	fence(w); /* between the changes and the look-up */
+	struct door d = {.port = port};
 	__builtin_memcpy(d.addr, addr, 16);
 	u32 *n = map_lookup(&doors, &d);
-	return n ? *n : 0;
+	if (!n)
+		return 0;
+	last->door = d;
+	last->number = *n;
+	last->changes = changes;
+	return last->number;
 }
 
 /* may_reach reports whether a BURIED packet may reach a door. IPv4 options may contain a route
@@ -287,10 +309,10 @@ ALWAYS_INLINE u64 mixed(u64 tag, u64 word, u64 seed)
 	return tag ^ tag >> 32;
 }
 
-/* read_name copies the question's name into the key, up to the word in which it ends, and adds it to *tag. It ends at the first
- * zero byte: for a name in the table that is the root label, and a name for which it is not
- * cannot be in the table. Bytes after the message may be left from an earlier one. Returns the
- * name's length, 0 if it is too long. */
+/* read_name copies the question's name into the key, up to the word in which it ends, and adds it
+ * to *tag. It ends at the first zero byte: for a name in the table that is the root label, and a
+ * name for which it is not cannot be in the table. Bytes after the message may be left from an
+ * earlier one. Returns the name's length, 0 if it is too long. */
 ALWAYS_INLINE u32 read_name(struct work *w, u64 *tag, u64 seed)
 {
 	u64 *from = (u64 *)(w->msg + HEADER_BYTES);
@@ -340,8 +362,8 @@ ALWAYS_INLINE int variant_of(u8 *msg, u32 behind, u32 len, u16 *size)
 	return v | EDNS | (opt[7] & 0x80 ? DO : 0);
 }
 
-/* matches compares the key with that of a slot, as far as the name goes: behind it, that of the slot
- * has zeros, and the key what was there before. */
+/* matches compares a with the key of a slot, up to the word in which the name ends: behind it, a has the
+ * rest of an earlier name. */
 ALWAYS_INLINE int matches(struct key *a, struct key *b)
 {
 	u64 *x = (u64 *)a, *y = (u64 *)b, differ = x[0] ^ y[0];
@@ -626,7 +648,7 @@ ALWAYS_INLINE u32 over_limit(struct state *st, struct __sk_buff *skb, struct pac
 	if (!*(volatile u64 *)&st->limit)
 		return RESULTS;
 	struct client *client = (struct client *)p->from;
-	struct bucket *b = bucket_of(c, client, skb->ifindex);
+	struct bucket *b = bucket_of(st, c, client, skb->ifindex);
 	u64 queries = queries_in(skb, p);
 	u32 result = b ? limited(st, b, client, queries, now) : EXCEEDED;
 	if (result != RESULTS)
