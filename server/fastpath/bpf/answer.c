@@ -570,6 +570,7 @@ ALWAYS_INLINE int reply(struct __sk_buff *skb, struct packet *p, struct work *w,
 	u32 gap = gap_of(p), head = HEAD6_BYTES - gap;
 	u8 *msg = w->msg;
 
+	same(head);
 	same(behind);
 	if (behind > HEADER_BYTES + QUESTION_MAX)
 		return -1;
@@ -686,8 +687,9 @@ ALWAYS_INLINE u32 answer(struct __sk_buff *skb, struct state *st, struct packet 
 	same(len);
 	if (unlikely(!w || len < HEADER_BYTES + 5 || len > MAX_MESSAGE || skb->vlan_present || skb->gso_segs > 1 || !p->source))
 		return SHAPE;
-	u32 gap = gap_of(p);
-	if (unlikely(skb_load_bytes(skb, 0, w->head + gap, HEAD6_BYTES - gap + len)))
+	u32 gap = gap_of(p), head = HEAD6_BYTES - gap;
+	same(head); /* or the compiler would take the gap from len, which the verifier cannot follow as well */
+	if (unlikely(skb_load_bytes(skb, 0, w->head + gap, head + len)))
 		return SHAPE;
 	w->sample.key.door = door;
 	u64 tag = door, seed = st->seed;
