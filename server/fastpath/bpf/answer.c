@@ -608,7 +608,7 @@ ALWAYS_INLINE int reply(struct __sk_buff *skb, struct packet *p, struct work *w,
 	/* The reply enters at the pod's end instead of leaving at the node's: a policy program
 	 * behind this one has not seen the query and would misjudge the reply. A bridge port
 	 * marks its pod's packets as addressed to others, hence the type. */
-	if (skb->pkt_type != PACKET_HOST && skb_change_type(skb, PACKET_HOST)) {
+	if (skb_change_type(skb, PACKET_HOST)) {
 		count(FAILED, 1);
 		return TC_SHOT;
 	}
