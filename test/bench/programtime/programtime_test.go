@@ -56,7 +56,7 @@ func TestPage(t *testing.T) {
 	}
 }
 
-// TestMeasure measures this tree's agent, as short as it goes. Only that the kernel has answered, and that its
+// TestMeasure measures this tree's agent, as short as it goes. Only that there were answers, and that the
 // programs took time, is looked at.
 func TestMeasure(t *testing.T) {
 	if testing.Short() {
