@@ -94,6 +94,7 @@ bench:
 	go run ./test/bench -outage -out docs/benchmarks
 	go run ./test/bench -faults -out docs/benchmarks
 	go run ./test/bench -kernel -out docs/benchmarks
+	go run ./test/bench -program -before 6f9532db -rounds 9 -out docs/benchmarks
 	go run ./test/bench -worst -rounds 9 -out docs/benchmarks
 	go run ./test/bench -start -out docs/benchmarks
 	go run ./test/bench -attribution -out docs/benchmarks

@@ -141,9 +141,9 @@ type Watch struct {
 	value           uint64
 }
 
-// Has reports whether m is a mark of t.
+// Has reports whether m is a mark of t, or of one of its values.
 func (t *Table) Has(m Mark) bool {
-	return t != nil && m.Index >= t.base && m.Index-t.base < uint32(len(t.words)) //nolint:gosec // below 2^32, see New
+	return t != nil && m.Index >= t.base && m.Index-t.base < uint32(len(t.all)) //nolint:gosec // below 2^32, see New
 }
 
 // Watch returns the watch of a mark of t.

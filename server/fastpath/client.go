@@ -33,6 +33,7 @@ type clients struct {
 	numbers *ebpf.Map
 	free    *ebpf.Map
 	states  []programClientState // memory shared with the program
+	shared  *programState        // memory shared with the program
 	// counts has the counters of all clients by number, for each stripe; memory shared with the
 	// program. reported are their sums at the last report.
 	counts   []programClientCount
@@ -67,6 +68,7 @@ func (p *Program) loadClients() error {
 		return err
 	}
 	p.clients.numbers, p.clients.free, p.clients.states = p.objects.Clients, p.objects.FreeClients, states
+	p.clients.shared = p.state
 	p.clients.counts, p.clients.reported = counts, make([]programClientCount, len(states))
 	for n := range states {
 		if err := p.clients.free.Put(nil, uint32(n)); err != nil {
@@ -102,6 +104,7 @@ func (c *clients) sweep(now time.Duration) {
 			c.noteIdle(s.Client, stampNumber(place))
 		}
 	}
+	atomic.AddUint64(&c.shared.Releases, 1) // the program forgets numbers that it has looked up before
 }
 
 // noteIdle records on which interface a client that loses its number asked last.

@@ -73,6 +73,10 @@
 // is written on its own; a time and what it applies to share a word, so that no reader sees
 // half of an update.
 //
+// The program remembers numbers that it has looked up ("recent" in bpf/), as it remembers the
+// listener that each processor has found last. A counter in the state says since when it may not
+// use them any more: the agent increments it after it has taken numbers or listeners away.
+//
 // Numbers come from a queue. The agent returns the number of a client that has not asked
 // for a minute. If none is free, a new client has no state and is not admitted. Neither are
 // clients that appear within the next ten seconds, because one of them could be a client

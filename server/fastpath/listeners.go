@@ -23,6 +23,8 @@ func (p *Program) SetListeners(listeners map[netip.AddrPort]uint32) error {
 		want[d], want[programDoor{Addr: d.Addr, Any: 1}] = n, anyPort
 		ports |= 1 << (at.Port() & 63)
 	}
+	// The program forgets the listeners that it has found last.
+	defer atomic.AddUint64(&p.state.DoorChanges, 1)
 	for d, n := range p.listeners {
 		if want[d] != n {
 			if err := p.objects.Doors.Delete(&d); err != nil {

@@ -67,6 +67,7 @@ func (p *Program) load(limit ClientLimit) error {
 	p.table.seed = binary.NativeEndian.Uint64(seed[:]) | 1
 	p.table.offset = kernelNow() - clock.Now()
 	p.state.Seed, p.state.Stripes = p.table.seed, uint64(clientStripes()-1)
+	p.state.DoorChanges, p.state.Releases = 1, 1
 	return nil
 }
 

@@ -163,17 +163,19 @@ type programSlot struct {
 }
 
 type programState struct {
-	_        structs.HostLayout
-	Deadline uint64
-	Seed     uint64
-	Ports    uint64
-	Watched  uint64
-	Unnoted  uint64
-	Stripes  uint64
-	Counting uint64
-	Limit    uint64
-	Burst    uint64
-	Drop     uint64
+	_           structs.HostLayout
+	Deadline    uint64
+	Seed        uint64
+	Ports       uint64
+	Stripes     uint64
+	Counting    uint64
+	Limit       uint64
+	DoorChanges uint64
+	Releases    uint64
+	Watched     uint64
+	Burst       uint64
+	Drop        uint64
+	Unnoted     uint64
 }
 
 type programVariant uint32
@@ -188,12 +190,19 @@ const (
 
 type programWork struct {
 	_      structs.HostLayout
+	Recent struct {
+		_       structs.HostLayout
+		Door    programDoor
+		Number  uint32
+		Changes uint64
+	}
 	Fence  uint64
-	Skip   uint32
-	Msg    [664]uint8
-	_      [4]byte
 	Sample programSample
-	Tail   [128]uint64
+	Skip   uint32
+	Zero   uint16
+	Head   [62]uint8
+	Msg    [1168]uint8
+	_      [4]byte
 }
 
 // Names of all BPF objects in the ELF.
@@ -209,6 +218,7 @@ const (
 	programMapEpochs        = "epochs"
 	programMapExempt        = "exempt"
 	programMapFreeClients   = "free_clients"
+	programMapRecentClients = "recent_clients"
 	programMapSamples       = "samples"
 	programMapSenders       = "senders"
 	programMapSets          = "sets"
@@ -278,21 +288,22 @@ type programProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type programMapSpecs struct {
-	Buckets      *ebpf.MapSpec `ebpf:"buckets"`
-	ClientCounts *ebpf.MapSpec `ebpf:"client_counts"`
-	ClientStates *ebpf.MapSpec `ebpf:"client_states"`
-	Clients      *ebpf.MapSpec `ebpf:"clients"`
-	Counters     *ebpf.MapSpec `ebpf:"counters"`
-	Doors        *ebpf.MapSpec `ebpf:"doors"`
-	Epochs       *ebpf.MapSpec `ebpf:"epochs"`
-	Exempt       *ebpf.MapSpec `ebpf:"exempt"`
-	FreeClients  *ebpf.MapSpec `ebpf:"free_clients"`
-	Samples      *ebpf.MapSpec `ebpf:"samples"`
-	Senders      *ebpf.MapSpec `ebpf:"senders"`
-	Sets         *ebpf.MapSpec `ebpf:"sets"`
-	Slots        *ebpf.MapSpec `ebpf:"slots"`
-	States       *ebpf.MapSpec `ebpf:"states"`
-	Works        *ebpf.MapSpec `ebpf:"works"`
+	Buckets       *ebpf.MapSpec `ebpf:"buckets"`
+	ClientCounts  *ebpf.MapSpec `ebpf:"client_counts"`
+	ClientStates  *ebpf.MapSpec `ebpf:"client_states"`
+	Clients       *ebpf.MapSpec `ebpf:"clients"`
+	Counters      *ebpf.MapSpec `ebpf:"counters"`
+	Doors         *ebpf.MapSpec `ebpf:"doors"`
+	Epochs        *ebpf.MapSpec `ebpf:"epochs"`
+	Exempt        *ebpf.MapSpec `ebpf:"exempt"`
+	FreeClients   *ebpf.MapSpec `ebpf:"free_clients"`
+	RecentClients *ebpf.MapSpec `ebpf:"recent_clients"`
+	Samples       *ebpf.MapSpec `ebpf:"samples"`
+	Senders       *ebpf.MapSpec `ebpf:"senders"`
+	Sets          *ebpf.MapSpec `ebpf:"sets"`
+	Slots         *ebpf.MapSpec `ebpf:"slots"`
+	States        *ebpf.MapSpec `ebpf:"states"`
+	Works         *ebpf.MapSpec `ebpf:"works"`
 }
 
 // programVariableSpecs contains global variables before they are loaded into the kernel.
@@ -324,21 +335,22 @@ func (o *programObjects) Close() error {
 //
 // It can be passed to loadProgramObjects or ebpf.CollectionSpec.LoadAndAssign.
 type programMaps struct {
-	Buckets      *ebpf.Map `ebpf:"buckets"`
-	ClientCounts *ebpf.Map `ebpf:"client_counts"`
-	ClientStates *ebpf.Map `ebpf:"client_states"`
-	Clients      *ebpf.Map `ebpf:"clients"`
-	Counters     *ebpf.Map `ebpf:"counters"`
-	Doors        *ebpf.Map `ebpf:"doors"`
-	Epochs       *ebpf.Map `ebpf:"epochs"`
-	Exempt       *ebpf.Map `ebpf:"exempt"`
-	FreeClients  *ebpf.Map `ebpf:"free_clients"`
-	Samples      *ebpf.Map `ebpf:"samples"`
-	Senders      *ebpf.Map `ebpf:"senders"`
-	Sets         *ebpf.Map `ebpf:"sets"`
-	Slots        *ebpf.Map `ebpf:"slots"`
-	States       *ebpf.Map `ebpf:"states"`
-	Works        *ebpf.Map `ebpf:"works"`
+	Buckets       *ebpf.Map `ebpf:"buckets"`
+	ClientCounts  *ebpf.Map `ebpf:"client_counts"`
+	ClientStates  *ebpf.Map `ebpf:"client_states"`
+	Clients       *ebpf.Map `ebpf:"clients"`
+	Counters      *ebpf.Map `ebpf:"counters"`
+	Doors         *ebpf.Map `ebpf:"doors"`
+	Epochs        *ebpf.Map `ebpf:"epochs"`
+	Exempt        *ebpf.Map `ebpf:"exempt"`
+	FreeClients   *ebpf.Map `ebpf:"free_clients"`
+	RecentClients *ebpf.Map `ebpf:"recent_clients"`
+	Samples       *ebpf.Map `ebpf:"samples"`
+	Senders       *ebpf.Map `ebpf:"senders"`
+	Sets          *ebpf.Map `ebpf:"sets"`
+	Slots         *ebpf.Map `ebpf:"slots"`
+	States        *ebpf.Map `ebpf:"states"`
+	Works         *ebpf.Map `ebpf:"works"`
 }
 
 func (m *programMaps) Close() error {
@@ -352,6 +364,7 @@ func (m *programMaps) Close() error {
 		m.Epochs,
 		m.Exempt,
 		m.FreeClients,
+		m.RecentClients,
 		m.Samples,
 		m.Senders,
 		m.Sets,

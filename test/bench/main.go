@@ -2,8 +2,8 @@
 //
 // Without a section's flag it measures the main part (package queries). Each other section has a
 // flag, a package and a page of its own: -scale (package scale), -outage (outage), -faults
-// (failover), -kernel (kernel), -worst (attack), -transports (transports), -start (startup), -readers (readers),
-// -attribution and -watching (both counting). The section about fair shares (fairness) has a flag
+// (failover), -kernel (kernel), -program (programtime), -worst (attack), -transports (transports), -start (startup),
+// -readers (readers), -attribution and -watching (both counting). The section about fair shares (fairness) has a flag
 // for each part: -floods, -budgets and -shares. A run replaces its own pages and leaves the others
 // as they are. Package summary draws the pictures of BENCHMARKS.md from the pages' tables.
 //
@@ -33,6 +33,7 @@ import (
 	"github.com/nodens-dns/nodens/test/bench/harness"
 	"github.com/nodens-dns/nodens/test/bench/kernel"
 	"github.com/nodens-dns/nodens/test/bench/outage"
+	"github.com/nodens-dns/nodens/test/bench/programtime"
 	"github.com/nodens-dns/nodens/test/bench/queries"
 	"github.com/nodens-dns/nodens/test/bench/readers"
 	"github.com/nodens-dns/nodens/test/bench/scale"
@@ -82,7 +83,7 @@ type options struct {
 	plan                                 harness.Plan
 	scale, outage, faults, kernel, worst bool
 	attribution, watching, transports    bool
-	start, readers                       bool
+	start, readers, program              bool
 	fair                                 fairness.Parts
 	services                             int
 	silence                              time.Duration
@@ -106,6 +107,7 @@ func parseFlags(args []string, stderr io.Writer) (options, error) {
 	fs.DurationVar(&o.silence, "outage-silence", outage.DefaultSilence, "how long all upstreams are silent; with less than five seconds all outages are as short")
 	fs.BoolVar(&o.faults, "faults", false, "measure the section about agents that are replaced or fail, and that alone")
 	fs.BoolVar(&o.kernel, "kernel", false, "measure the section about answers from inside the kernel, and that alone")
+	fs.BoolVar(&o.program, "program", false, "measure the section about the time of the programs in the kernel, and that alone")
 	fs.BoolVar(&o.worst, "worst", false, "measure the section about the most expensive queries, and that alone")
 	fs.BoolVar(&o.attribution, "attribution", false, "measure the section about counting queries by client, and that alone")
 	fs.BoolVar(&o.watching, "watching", false, "measure the section about the page and nodens tail, and that alone")
@@ -144,7 +146,7 @@ func (o options) check() error {
 		}
 	}
 	if parts > 1 {
-		return errors.New("-scale, -outage, -faults, -kernel, -worst, -transports, -start, -readers, -attribution, -watching and fair shares are sections of their own: measure one after the other")
+		return errors.New("-scale, -outage, -faults, -kernel, -program, -worst, -transports, -start, -readers, -attribution, -watching and fair shares are sections of their own: measure one after the other")
 	}
 	if o.plan.Rounds < 1 || o.plan.Length < 100*time.Millisecond || o.services < scale.MinServices {
 		return fmt.Errorf("at least one round, at least 0.1 seconds, at least %d Services; -help lists the flags", scale.MinServices)
@@ -185,6 +187,7 @@ func (o options) sections() []section {
 			return failover.Measure(ctx, p, failover.UpgradesInARow)
 		})},
 		{harness.KernelFlag, o.kernel, anySection(kernel.Measure)},
+		{harness.ProgramFlag, o.program, anySection(programtime.Measure)},
 		{harness.AttackFlag, o.worst, anySection(attack.Measure)},
 		{harness.TransportsFlag, o.transports, anySection(transports.Measure)},
 		{harness.StartFlag, o.start, anySection(startup.Measure)},

@@ -68,19 +68,31 @@ struct {
 #define ETH_BYTES 14
 #define UDP_BYTES 8
 #define QUESTION_MAX (NAME_BYTES + 4)
+#define HEAD4_BYTES (ETH_BYTES + sizeof(struct iphdr) + UDP_BYTES)
+#define HEAD6_BYTES (ETH_BYTES + sizeof(struct ip6hdr) + UDP_BYTES)
 
 /* ROOM limits offsets and lengths in a tail: the next power of two. */
 #define ROOM 512
 
-/* work is scratch space for a query. msg is placed so that the name is aligned to a word. Its
- * size covers what the verifier considers possible: the end of the longest question, followed
- * by the longest message. */
+/* recent_door is the door that a processor has found last: nearly all queries are for the same. */
+struct recent_door {
+	struct door door;
+	u32 number;
+	u64 changes; /* those of the state when the door was looked up */
+};
+
+/* work is scratch space for a query. The packet is in one piece there, first the query and then
+ * the reply: msg is the message, behind the headers, which end there. It is placed so that the
+ * name is aligned to a word. Its size covers what the verifier considers possible: the end of
+ * the longest question, an offset below ROOM and a length of ROOM. */
 struct work {
+	struct recent_door recent;
 	u64 fence;
-	u32 skip; /* how many answers there are until the next sample, with it; 0: not chosen yet */
-	u8 msg[HEADER_BYTES + QUESTION_MAX + MAX_MESSAGE + 8];
 	struct sample sample;
-	u64 tail[2 * ROOM / 8]; /* for an offset below ROOM and a length of ROOM */
+	u32 skip; /* how many answers there are until the next sample, with it; 0: not chosen yet */
+	u16 zero;
+	u8 head[HEAD6_BYTES];
+	u8 msg[HEADER_BYTES + QUESTION_MAX + 2 * ROOM];
 };
 
 struct {
@@ -90,39 +102,23 @@ struct {
 	TYPE(value, struct work);
 } works SEC(".maps");
 
-/* head4 and head6 are the headers of a UDP packet, with padding in front that aligns the
- * addresses. */
-struct head4 {
-	u16 zero;
-	struct ethhdr eth;
-	struct iphdr ip;
-	struct udphdr udp;
-};
-
-struct head6 {
-	u16 zero;
-	struct ethhdr eth;
-	struct ip6hdr ip;
-	struct udphdr udp;
-};
-
-#define HEAD4_BYTES (sizeof(struct head4) - 2)
-#define HEAD6_BYTES (sizeof(struct head6) - 2)
-
-/* packet is what the headers of a packet to or from a door say. The headers are read and
- * written as copies, wherever the kernel keeps them. */
+/* packet is what the headers of a packet to or from a door say. They are read in place, and those of
+ * a reply are made in work. No program writes to a packet in place: the kernel would copy every packet
+ * that shares its memory, such as those of TCP, before it runs such a program. */
 struct packet {
-	union {
-		struct head4 v4;
-		struct head6 v6;
-	};
 	u32 from[4], to[4]; /* IPv4 in mapped form */
 	u32 l4;             /* offset of the UDP header */
 	u16 source, dest, len;
+	u16 options; /* 1: the IPv4 header has options */
 };
 
-/* same hides a value from the compiler, which knows more about it than the verifier. */
-#define same(x) asm volatile("" : "+r"(x))
+/* work_of returns the processor's scratch space. It is never 0, but the verifier wants a check. */
+ALWAYS_INLINE struct work *work_of(void)
+{
+	u32 zero = 0;
+
+	return map_lookup(&works, &zero);
+}
 
 /* apart keeps the compiler from merging the ends of two branches, which would make an address
  * variable; n differs in each branch. */
@@ -143,17 +139,14 @@ ALWAYS_INLINE void count(u32 what, u64 n)
 		*c += n;
 }
 
-ALWAYS_INLINE int pass_on(u32 why)
-{
-	count(why, 1);
-	return TCX_NEXT;
-}
-
 ALWAYS_INLINE u32 fold(u32 sum)
 {
 	sum = (sum & 0xffff) + (sum >> 16);
 	return (sum & 0xffff) + (sum >> 16);
 }
+
+/* minus is what takes the sum of two bytes away from another sum. */
+ALWAYS_INLINE u32 minus(u16 sum) { return 0xffff ^ sum; }
 
 /* turned is the folded sum of data at an odd offset. */
 ALWAYS_INLINE u32 turned(u32 sum, u32 odd) { return odd & 1 ? __builtin_bswap16(sum) : sum; }
@@ -182,28 +175,42 @@ enum form {
 	WHOLE,   /* a complete and ordinary UDP packet */
 };
 
-/* headers parses the headers: addresses unless FOREIGN, ports if WHOLE or ODD. */
+/* gap_of is where the headers of a packet begin in work: those of IPv4 are shorter. The mask tells
+ * the verifier so much of it that it looks at the rest once for both. */
+ALWAYS_INLINE u32 gap_of(struct packet *p)
+{
+	u32 gap = HEAD6_BYTES - UDP_BYTES - p->l4;
+
+	same(gap);
+	return gap & 31;
+}
+
+/* linear returns the packet, whose first len bytes can be read in place; 0 if it is shorter.
+ * Nearly every packet has its headers in one piece. Otherwise the kernel puts them there. */
+ALWAYS_INLINE u8 *linear(struct __sk_buff *skb, u32 len)
+{
+	u8 *data = (u8 *)(long)skb->data;
+
+	if (!unlikely(data + len > (u8 *)(long)skb->data_end))
+		return data;
+	if (skb_pull_data(skb, len))
+		return 0;
+	data = (u8 *)(long)skb->data;
+	return data + len <= (u8 *)(long)skb->data_end ? data : 0;
+}
+
+/* headers parses the headers: addresses unless FOREIGN, ports if WHOLE or ODD. IPv6 comes first:
+ * what the verifier has seen with any address it need not see again with the zeros of IPv4. */
 ALWAYS_INLINE enum form headers(struct __sk_buff *skb, struct packet *p)
 {
 	int usual;
 
-	if (skb->protocol == htons(0x0800)) {
-		struct iphdr *ip = &p->v4.ip;
-		if (skb_load_bytes(skb, 0, &p->v4.eth, HEAD4_BYTES) || ip->protocol != 17)
-			return FOREIGN;
-		p->from[0] = p->from[1] = p->to[0] = p->to[1] = 0;
-		p->from[2] = p->to[2] = htonl(0xffff);
-		p->from[3] = ip->saddr;
-		p->to[3] = ip->daddr;
-		if (ip->version_ihl != 0x45 || ip->frag_off & htons(0xbfff))
-			return BURIED;
-		usual = ntohs(ip->tot_len) == skb->len - ETH_BYTES;
-		p->l4 = ETH_BYTES + sizeof(*ip);
-		ports(p, &p->v4.udp);
-		apart(4);
-	} else if (skb->protocol == htons(0x86dd)) {
-		struct ip6hdr *ip = &p->v6.ip;
-		if (skb_load_bytes(skb, 0, &p->v6.eth, HEAD6_BYTES) || ip->nexthdr == 6 || ip->nexthdr == 58)
+	p->options = 0;
+	if (skb->protocol == htons(0x86dd)) {
+		u8 *data = linear(skb, HEAD6_BYTES);
+		struct ip6hdr *ip = (struct ip6hdr *)(data + ETH_BYTES);
+		struct udphdr *udp = (struct udphdr *)(data + ETH_BYTES + sizeof(*ip));
+		if (!data || ip->nexthdr == 6 || ip->nexthdr == 58)
 			return FOREIGN;
 		__builtin_memcpy(p->from, ip->saddr, 16);
 		__builtin_memcpy(p->to, ip->daddr, 16);
@@ -213,26 +220,63 @@ ALWAYS_INLINE enum form headers(struct __sk_buff *skb, struct packet *p)
 		if (ip->nexthdr != 17)
 			return BURIED;
 		/* It also drops UDP over IPv6 without a checksum (RFC 8200, 8.1). */
-		usual = ntohs(ip->payload_len) == skb->len - ETH_BYTES - sizeof(*ip) && p->v6.udp.check;
+		usual = ntohs(ip->payload_len) == skb->len - ETH_BYTES - sizeof(*ip) && udp->check;
 		p->l4 = ETH_BYTES + sizeof(*ip);
-		ports(p, &p->v6.udp);
+		ports(p, udp);
 		apart(6);
+	} else if (skb->protocol == htons(0x0800)) {
+		u8 *data = linear(skb, HEAD4_BYTES);
+		struct iphdr *ip = (struct iphdr *)(data + ETH_BYTES);
+		if (!data || ip->protocol != 17)
+			return FOREIGN;
+		p->from[0] = p->from[1] = p->to[0] = p->to[1] = 0;
+		p->from[2] = p->to[2] = htonl(0xffff);
+		p->from[3] = ip->saddr;
+		p->to[3] = ip->daddr;
+		p->options = ip->version_ihl != 0x45;
+		if (p->options || ip->frag_off & htons(0xbfff))
+			return BURIED;
+		usual = ntohs(ip->tot_len) == skb->len - ETH_BYTES;
+		p->l4 = ETH_BYTES + sizeof(*ip);
+		ports(p, (struct udphdr *)(data + ETH_BYTES + sizeof(*ip)));
+		apart(4);
 	} else {
 		return FOREIGN;
 	}
 	return usual && p->len == skb->len - p->l4 ? WHOLE : ODD;
 }
 
+/* fence orders the reads before it and the reads after it. */
+ALWAYS_INLINE void fence(struct work *w)
+{
+	u64 before = __sync_fetch_and_add(&w->fence, 0); /* one that gives what it finds, which orders */
+	same(before);
+}
+
 /* door_of returns the number of the door at addr and port, 0 if there is none. */
 ALWAYS_INLINE u32 door_of(struct state *st, u32 *addr, u16 port)
 {
-	struct door d = {.port = port};
-
 	if (!(st->ports >> (ntohs(port) & 63) & 1))
 		return 0;
+	struct work *w = work_of();
+	if (!w)
+		return 0;
+	struct recent_door *last = &w->recent;
+	u64 changes = *(volatile u64 *)&st->door_changes;
+	u32 *a = last->door.addr;
+	if (last->changes == changes && last->door.port == port &&
+	    !((a[0] ^ addr[0]) | (a[1] ^ addr[1]) | (a[2] ^ addr[2]) | (a[3] ^ addr[3])))
+		return last->number;
+	fence(w); /* between the changes and the look-up */
+	struct door d = {.port = port};
 	__builtin_memcpy(d.addr, addr, 16);
 	u32 *n = map_lookup(&doors, &d);
-	return n ? *n : 0;
+	if (!n)
+		return 0;
+	last->door = d;
+	last->number = *n;
+	last->changes = changes;
+	return last->number;
 }
 
 /* may_reach reports whether a BURIED packet may reach a door. IPv4 options may contain a route
@@ -241,7 +285,7 @@ ALWAYS_INLINE int may_reach(struct __sk_buff *skb, struct packet *p)
 {
 	struct door d = {.any = 1};
 
-	if (skb->protocol == htons(0x0800) && p->v4.ip.version_ihl != 0x45)
+	if (p->options)
 		return 1;
 	__builtin_memcpy(d.addr, p->to, 16);
 	return map_lookup(&doors, &d) != 0;
@@ -265,28 +309,27 @@ ALWAYS_INLINE u64 mixed(u64 tag, u64 word, u64 seed)
 	return tag ^ tag >> 32;
 }
 
-/* read_name copies the question's name into the key and adds it to *tag. It ends at the first
- * zero byte: for a name in the table that is the root label, and a name for which it is not
- * cannot be in the table. Bytes after the message may be left from an earlier one. Returns the
- * name's length, 0 if it is too long. */
+/* read_name copies the question's name into the key, up to the word in which it ends, and adds it
+ * to *tag. It ends at the first zero byte: for a name in the table that is the root label, and a
+ * name for which it is not cannot be in the table. Bytes after the message may be left from an
+ * earlier one. Returns the name's length, 0 if it is too long. */
 ALWAYS_INLINE u32 read_name(struct work *w, u64 *tag, u64 seed)
 {
 	u64 *from = (u64 *)(w->msg + HEADER_BYTES);
 	u32 len = 0;
 
 	for (int i = 0; i < NAME_WORDS; i++) {
-		u64 word = 0;
-		if (!len) {
-			word = lower(from[i]);
-			u64 zero = (word - ONES) & ~word & HIGH;
-			if (zero) {
-				u64 before = ((zero & -zero) >> 7) - 1; /* the bits of the bytes in front of it */
-				word &= before;
-				len = 8 * i + 1 + ((before & ONES) * ONES >> 56);
-			}
-			*tag = mixed(*tag, word, seed);
+		u64 word = lower(from[i]);
+		u64 zero = (word - ONES) & ~word & HIGH;
+		if (zero) {
+			u64 before = ((zero & -zero) >> 7) - 1; /* the bits of the bytes in front of it */
+			word &= before;
+			len = 8 * i + 1 + ((before & ONES) * ONES >> 56);
 		}
+		*tag = mixed(*tag, word, seed);
 		w->sample.key.name[i] = word;
+		if (len)
+			break;
 	}
 	return len;
 }
@@ -319,13 +362,18 @@ ALWAYS_INLINE int variant_of(u8 *msg, u32 behind, u32 len, u16 *size)
 	return v | EDNS | (opt[7] & 0x80 ? DO : 0);
 }
 
-/* matches compares the key with that of a slot. */
+/* matches compares a with the key of a slot, up to the word in which the name ends: behind it, a has the
+ * rest of an earlier name. */
 ALWAYS_INLINE int matches(struct key *a, struct key *b)
 {
-	u64 *x = (u64 *)a, *y = (u64 *)b, differ = 0;
+	u64 *x = (u64 *)a, *y = (u64 *)b, differ = x[0] ^ y[0];
+	u32 len = *(volatile u8 *)&a->name_len;
 
-	for (int i = 0; i < sizeof(*a) / 8; i++)
-		differ |= x[i] ^ y[i];
+	for (int i = 0; i < NAME_WORDS; i++) {
+		if (8 * i >= len)
+			break;
+		differ |= x[i + 1] ^ y[i + 1];
+	}
 	return !differ;
 }
 
@@ -343,8 +391,9 @@ ALWAYS_INLINE int is_for(struct slot *slot, struct client_state *c)
 	return epoch && c && *(volatile u64 *)&c->group == (*(volatile u64 *)epoch << 32 | group);
 }
 
-/* find returns the slot with the key and for the client, 0 if there is none. */
-ALWAYS_INLINE struct slot *find(struct key *key, u64 tag, struct client_state *c)
+/* find returns the slot with the key's tag for a client, whose state may be 0; 0 if there is none. The slot
+ * may have another key: copy compares it. */
+ALWAYS_INLINE struct slot *find(u64 tag, struct client_state *c)
 {
 	u32 at = tag >> (64 - SETS_BITS);
 	struct set *set = map_lookup(&sets, &at);
@@ -356,17 +405,10 @@ ALWAYS_INLINE struct slot *find(struct key *key, u64 tag, struct client_state *c
 			continue;
 		u32 place = at * WAYS + way;
 		struct slot *slot = map_lookup(&slots, &place);
-		if (slot && matches(key, &slot->key) && is_for(slot, c))
+		if (slot && is_for(slot, c))
 			return slot;
 	}
 	return 0;
-}
-
-/* fence orders the reads before it and the reads after it. */
-ALWAYS_INLINE void fence(struct work *w)
-{
-	u64 before = __sync_fetch_and_add(&w->fence, 0); /* one that gives what it finds, which orders */
-	same(before);
 }
 
 /* answer is a consistent copy of a slot. */
@@ -374,13 +416,15 @@ struct answer {
 	u64 ends;
 	u32 life, sum;
 	u32 tail_len, max_size, ttls, odd, turns, turn_size, turn_at, waste;
-	u8 head[12];
+	u16 flags;
+	u64 counts;
 };
 
-/* copy copies the slot's answer for a client: the tail to w, the rest to a. Returns ANSWERED, or
- * why it is not given. */
-ALWAYS_INLINE u32 copy(struct slot *slot, struct client_state *c, struct work *w, struct answer *a, u64 now)
+/* copy copies the slot's answer for a client: the tail to w, from behind the question on, the rest to
+ * a. Returns ANSWERED, or why it is not given. */
+ALWAYS_INLINE u32 copy(struct slot *slot, struct client_state *c, struct work *w, struct answer *a, u32 behind, u64 now)
 {
+	u8 *tail = w->msg + behind;
 	u32 seq = *(volatile u32 *)&slot->seq;
 
 	fence(w);
@@ -413,17 +457,20 @@ ALWAYS_INLINE u32 copy(struct slot *slot, struct client_state *c, struct work *w
 	a->turn_size = slot->turn_size;
 	a->turn_at = slot->turn_at;
 	a->waste = slot->waste;
-	__builtin_memcpy(a->head, slot->head, sizeof(slot->head));
+	a->flags = *(u16 *)slot->head;
+	a->counts = *(u64 *)(slot->head + 2);
 	u32 ttl = 0;
 	if (a->ttls && a->ends > now) {
 		ttl = (a->ends - now + 999999999) / 1000000000;
 		if (ttl > a->life)
 			ttl = a->life;
 	}
+	/* Read once more, or the verifier would look at the rest once for each number of words. */
+	u32 len = *(volatile u16 *)&slot->tail_len;
 	for (u32 i = 0; i < TAIL_WORDS; i++) {
-		if (8 * i >= a->tail_len)
+		if (8 * i >= len)
 			break;
-		w->tail[i] = slot->tail[i];
+		*(u64 *)(tail + 8 * i) = slot->tail[i];
 	}
 	u32 be = htonl(ttl);
 	for (u32 i = 0; i < MAX_TTLS; i++) {
@@ -432,7 +479,7 @@ ALWAYS_INLINE u32 copy(struct slot *slot, struct client_state *c, struct work *w
 		u32 to = slot->ttl_at[i];
 		if (to > TAIL_BYTES - 4)
 			return BUSY;
-		*(u32 *)((u8 *)w->tail + to) = be;
+		*(u32 *)(tail + to) = be;
 	}
 	if (a->ttls) {
 		u32 half = fold(fold(be));
@@ -446,23 +493,21 @@ ALWAYS_INLINE u32 copy(struct slot *slot, struct client_state *c, struct work *w
 		if (!epoch || at_serial > TAIL_BYTES - 4)
 			return BUSY;
 		be = htonl(*(volatile u64 *)epoch);
-		*(u32 *)((u8 *)w->tail + at_serial) = be;
+		*(u32 *)(tail + at_serial) = be;
 		a->sum += turned(fold(fold(be)), at_serial + w->sample.key.name_len);
 	}
+	int same_key = matches(&w->sample.key, &slot->key);
 	fence(w);
-	return seq == *(volatile u32 *)&slot->seq && matches(&w->sample.key, &slot->key) ? ANSWERED : BUSY;
+	if (seq != *(volatile u32 *)&slot->seq)
+		return BUSY;
+	return same_key ? ANSWERED : MISS;
 }
 
-/* put_tail writes the tail with its records rotated. */
-ALWAYS_INLINE int put_tail(struct __sk_buff *skb, u32 to, struct work *w, struct answer *a)
+/* rotate rotates the records of the reply in skb, whose tail begins at the offset to. */
+ALWAYS_INLINE int rotate(struct __sk_buff *skb, u32 to, u8 *tail, struct answer *a)
 {
-	u8 *tail = (u8 *)w->tail;
 	u32 len = a->tail_len;
 
-	if (len < 1 || len > TAIL_BYTES)
-		return -1;
-	if (skb_store_bytes(skb, to, tail, bounded(len), 0))
-		return -1;
 	if (a->turns < 2)
 		return 0;
 	u32 first = (random_u32() % a->turns) * a->turn_size, all = a->turns * a->turn_size, at = a->turn_at;
@@ -476,33 +521,36 @@ ALWAYS_INLINE int put_tail(struct __sk_buff *skb, u32 to, struct work *w, struct
 	return skb_store_bytes(skb, to + at, tail + from, rest, 0) || skb_store_bytes(skb, to + at + rest, tail + at, first, 0) ? -1 : 0;
 }
 
-/* turn_eth and turn_udp turn their headers into those of the reply. */
+/* turn_eth and turn_udp turn their headers into those of the reply. check is the checksum. */
 ALWAYS_INLINE void turn_eth(struct ethhdr *eth)
 {
-	u8 mac[6];
+	u64 *first = (u64 *)eth, dst = *first; /* with the first two bytes of src */
+	u32 *last = (u32 *)(first + 1), src = *last;
 
-	__builtin_memcpy(mac, eth->dst, 6);
-	__builtin_memcpy(eth->dst, eth->src, 6);
-	__builtin_memcpy(eth->src, mac, 6);
+	*first = dst >> 48 | (u64)src << 16 | dst << 48;
+	*last = dst >> 16;
 }
 
-ALWAYS_INLINE void turn_udp(struct packet *p, struct udphdr *udp, u32 len)
+ALWAYS_INLINE void turn_udp(struct packet *p, struct udphdr *udp, u32 len, u16 check)
 {
 	udp->source = p->dest;
 	udp->dest = p->source;
 	udp->len = htons(len + UDP_BYTES);
+	udp->check = check;
 }
 
-/* turn_around turns the headers into those of the reply, which has len bytes after the UDP
- * header. */
-ALWAYS_INLINE long turn_around(struct __sk_buff *skb, struct packet *p, u32 len)
-{
-	long err;
+/* halves is the sum of the halves of an address. */
+ALWAYS_INLINE u32 halves(u32 addr) { return (addr & 0xffff) + (addr >> 16); }
 
-	if (skb->protocol == htons(0x0800)) {
-		struct iphdr *ip = &p->v4.ip;
-		turn_eth(&p->v4.eth);
-		turn_udp(p, &p->v4.udp, len);
+/* turn_around turns the headers of the packet in w into those of the reply, which has len bytes
+ * after the UDP header. */
+ALWAYS_INLINE void turn_around(struct packet *p, struct work *w, u32 len, u16 check)
+{
+	if (p->l4 == ETH_BYTES + sizeof(struct iphdr)) {
+		u8 *head = w->head + HEAD6_BYTES - HEAD4_BYTES;
+		struct iphdr *ip = (struct iphdr *)(head + ETH_BYTES);
+		turn_eth((struct ethhdr *)head);
+		turn_udp(p, (struct udphdr *)(ip + 1), len, check);
 		ip->saddr = p->to[3];
 		ip->daddr = p->from[3];
 		ip->tos = 0;
@@ -510,76 +558,79 @@ ALWAYS_INLINE long turn_around(struct __sk_buff *skb, struct packet *p, u32 len)
 		ip->id = 0;
 		ip->frag_off = htons(0x4000);
 		ip->ttl = 64;
-		ip->check = 0;
-		u32 sum = 0;
-		u16 *half = (u16 *)ip;
-		for (int i = 0; i < sizeof(*ip) / 2; i++)
-			sum += half[i];
-		ip->check = ~fold(sum);
-		err = skb_store_bytes(skb, 0, &p->v4.eth, HEAD4_BYTES, 0);
-		apart(4);
+		ip->check = ~fold(htons(0x4500) + ip->tot_len + htons(0x4000) + htons(64 << 8 | 17) + halves(ip->saddr) + halves(ip->daddr));
 	} else {
-		struct ip6hdr *ip = &p->v6.ip;
-		turn_eth(&p->v6.eth);
-		turn_udp(p, &p->v6.udp, len);
+		struct ip6hdr *ip = (struct ip6hdr *)(w->head + ETH_BYTES);
+		turn_eth((struct ethhdr *)w->head);
+		turn_udp(p, (struct udphdr *)(ip + 1), len, check);
 		__builtin_memcpy(ip->saddr, p->to, 16);
 		__builtin_memcpy(ip->daddr, p->from, 16);
 		ip->version_flow = htonl(0x60000000);
 		ip->payload_len = htons(len + UDP_BYTES);
 		ip->hop_limit = 64;
-		err = skb_store_bytes(skb, 0, &p->v6.eth, HEAD6_BYTES, 0);
-		apart(6);
 	}
-	return err;
 }
 
-/* reply turns the query in skb, whose question ends at behind, into the reply and returns the
- * verdict. Negative: the packet is unchanged. Once the packet has its new length, no failure is
- * known to be possible; if one happens, the packet is dropped. */
-ALWAYS_INLINE int reply(struct __sk_buff *skb, struct packet *p, struct work *w, struct answer *a, u32 behind, u16 size)
+/* sum_after is the sum of what follows the question of a query. */
+ALWAYS_INLINE s64 sum_after(struct work *w, u32 behind, u32 rest, u16 size)
 {
-	u32 len = p->len - UDP_BYTES, rest = len - behind, at = p->l4 + UDP_BYTES;
-	u32 sum = a->sum, old = 0;
-	s64 gone = 0;
-
-	/* What the message loses and gains; the question and ID stay. */
-	for (int i = 2; i < HEADER_BYTES; i += 2)
-		old += *(u16 *)(w->msg + i);
+	if (!rest)
+		return 0;
+	if (rest == OPT_BYTES) /* what variant_of has let pass */
+		return turned(fold(TYPE_OPT + size + (w->sample.key.variant & DO ? 0x8000 : 0)), behind);
 	same(behind);
 	same(rest);
 	if (behind > HEADER_BYTES + QUESTION_MAX || rest > MAX_MESSAGE)
 		return -1;
-	if (rest) {
-		*(u32 *)(w->msg + behind + rest) = 0;
-		gone = csum_diff(0, 0, (u32 *)(w->msg + behind), (rest + 3) & ~3, 0);
-		if (gone < 0)
-			return -1;
-		old += turned(fold(fold(gone)), behind);
-	}
+	*(u32 *)(w->msg + behind + rest) = 0;
+	s64 sum = csum_diff(0, 0, (u32 *)(w->msg + behind), (rest + 3) & ~3, 0);
+	return sum < 0 ? sum : turned(fold(fold(sum)), behind);
+}
+
+/* reply turns the query in skb, whose question ends at behind, into the reply and returns the
+ * verdict. after is the sum of what follows the query's question. Negative: the packet is
+ * unchanged. Once the packet has its new length, no failure is known to be possible; if one
+ * happens, the packet is dropped. */
+ALWAYS_INLINE int reply(struct __sk_buff *skb, struct packet *p, struct work *w, struct answer *a, u32 behind, u16 size, u32 after)
+{
+	u32 gap = gap_of(p), head = HEAD6_BYTES - gap;
+	u8 *msg = w->msg;
+
+	same(head);
+	same(behind);
+	if (behind > HEADER_BYTES + QUESTION_MAX)
+		return -1;
+	/* What the message gains and loses; the question and ID stay. */
+	u32 sum = a->sum + minus(*(u16 *)(msg + 2)) + minus(htons(1)) + minus(*(u16 *)(msg + 10)) + minus(after);
+	*(u16 *)(msg + 2) = a->flags;
+	*(u64 *)(msg + 4) = a->counts;
+	u32 len = a->tail_len;
+	if (len < 1 || len > TAIL_BYTES)
+		return -1;
 	if (w->sample.key.variant & EDNS) {
-		u32 to = a->tail_len - 8;
+		u32 to = len - 8;
 		if (to > TAIL_BYTES - 8)
 			return -1;
 		if (size > a->max_size)
 			size = a->max_size;
 		size = htons(size);
-		*(u16 *)((u8 *)w->tail + to) = size;
+		*(u16 *)(msg + behind + to) = size;
 		sum += turned(size, behind + to);
 	}
-	u32 now = behind + a->tail_len;
+	u32 now = behind + len;
 	u16 old_len = htons(p->len), new_len = htons(now + UDP_BYTES);
-	sum += new_len;
-	old += old_len;
-	sum = fold(fold(sum)) + (0xffff ^ fold(fold(old)));
-
-	if (skb_change_tail(skb, at + now, 0))
+	u16 check = *(u16 *)(w->head + HEAD6_BYTES - 2);
+	u16 pseudo = check ? fold(check + new_len + minus(old_len)) : 0;
+	sum += 2 * (new_len + minus(old_len)) + minus(check) + pseudo;
+	turn_around(p, w, now, pseudo);
+	if (skb_change_tail(skb, head + now, 0))
 		return -1;
-	if (skb_store_bytes(skb, at + 2, a->head, 10, 0) || put_tail(skb, at + behind, w, a) || turn_around(skb, p, now)) {
+	if (skb_store_bytes(skb, 0, w->head + gap, bounded(now) + head, 0) || rotate(skb, head + behind, msg + behind, a)) {
 		count(FAILED, 1);
 		return TC_SHOT; /* the query is no more */
 	}
-	l4_csum_replace(skb, p->l4 + 6, old_len, new_len, CSUM_PSEUDO_HDR | CSUM_MARK_MANGLED_0 | 2);
-	l4_csum_replace(skb, p->l4 + 6, 0, sum, CSUM_MARK_MANGLED_0);
+	if (check)
+		l4_csum_replace(skb, p->l4 + 6, 0, sum, CSUM_MARK_MANGLED_0);
 	/* The reply enters at the pod's end instead of leaving at the node's: a policy program
 	 * behind this one has not seen the query and would misjudge the reply. A bridge port
 	 * marks its pod's packets as addressed to others, hence the type. */
@@ -624,7 +675,7 @@ ALWAYS_INLINE u32 over_limit(struct state *st, struct __sk_buff *skb, struct pac
 	if (!*(volatile u64 *)&st->limit)
 		return RESULTS;
 	struct client *client = (struct client *)p->from;
-	struct bucket *b = bucket_of(c, client, skb->ifindex);
+	struct bucket *b = bucket_of(st, c, client, skb->ifindex);
 	u64 queries = queries_in(skb, p);
 	u32 result = b ? limited(st, b, client, queries, now) : EXCEEDED;
 	if (result != RESULTS)
@@ -648,13 +699,77 @@ ALWAYS_INLINE void sample(struct work *w, u32 *client, u32 waste)
 		count(DROPPED, 1);
 }
 
+/* answer answers the query in skb, to a door, and returns ANSWERED and the verdict, or why it is passed
+ * on. client is the state of the client that asks. */
+ALWAYS_INLINE u32 answer(struct __sk_buff *skb, struct state *st, struct packet *p, struct client_state *client, u32 door, u64 now, int *verdict)
+{
+	struct answer a;
+	u16 size = 0;
+
+	if (unlikely(now >= *(volatile u64 *)&st->deadline))
+		return LAPSED;
+	struct work *w = work_of();
+	u32 len = p->len - UDP_BYTES;
+	same(len);
+	if (unlikely(!w || len < HEADER_BYTES + 5 || len > MAX_MESSAGE || skb->vlan_present || skb->gso_segs > 1 || !p->source))
+		return SHAPE;
+	u32 gap = gap_of(p), head = HEAD6_BYTES - gap;
+	same(head); /* or the compiler would take the gap from len, which the verifier cannot follow as well */
+	if (unlikely(skb_load_bytes(skb, 0, w->head + gap, head + len)))
+		return SHAPE;
+	w->sample.key.door = door;
+	u64 tag = door, seed = st->seed;
+	w->sample.key.name_len = read_name(w, &tag, seed);
+	/* Read again, because the verifier would look at the rest once for each number of words. */
+	u32 name_len = *(volatile u8 *)&w->sample.key.name_len;
+	u32 behind = HEADER_BYTES + name_len + 4;
+	if (unlikely(!name_len || behind > len))
+		return SHAPE;
+	same(behind);
+	if (unlikely(behind > HEADER_BYTES + QUESTION_MAX))
+		return SHAPE;
+	int variant = variant_of(w->msg, behind, len, &size);
+	if (unlikely(variant < 0))
+		return SHAPE;
+	w->sample.key.variant = variant;
+	w->sample.key.type = *(u16 *)(w->msg + behind - 4);
+	tag = mixed(tag, (u64)w->sample.key.type << 8 | (u32)variant, seed);
+	tag |= !tag;
+
+	struct slot *slot = find(tag, client);
+	if (!slot)
+		return MISS;
+	s64 after = sum_after(w, behind, len - behind, size);
+	if (unlikely(after < 0))
+		return FAILED;
+	u32 result = copy(slot, client, w, &a, behind, now);
+	if (unlikely(result != ANSWERED))
+		return result;
+	result = admitted(client, door, now);
+	if (unlikely(result != RESULTS))
+		return result;
+	*verdict = reply(skb, p, w, &a, behind, size, after);
+	if (unlikely(*verdict < 0))
+		return FAILED;
+	*(volatile u64 *)&slot->used = now;
+	__sync_fetch_and_add(&slot->hits, 1);
+	if (st->counting) {
+		count_client(st, client, a.flags >> 8 & 15, a.waste);
+		sample(w, p->from, a.waste);
+	}
+	if (unlikely(!(slot->hits & (SAMPLED - 1)))) {
+		count(TOOK, ktime_ns() - now);
+		count(TIMED, 1);
+	}
+	return ANSWERED;
+}
+
 SEC("tcx/ingress")
 int nodens_answer(struct __sk_buff *skb)
 {
 	u32 zero = 0;
 	struct packet p;
-	struct answer a;
-	u16 size = 0;
+	int verdict = TCX_NEXT;
 
 	struct state *st = map_lookup(&states, &zero);
 	u32 door = arrives(skb, st, &p);
@@ -662,63 +777,14 @@ int nodens_answer(struct __sk_buff *skb)
 		return TCX_NEXT;
 	u64 now = ktime_ns();
 	struct client_state *client = note(st, (struct client *)p.from, skb->ifindex, now);
-	if (door == UNKNOWN_DOOR)
+	if (unlikely(door == UNKNOWN_DOOR))
 		return TCX_NEXT;
 	u32 over = over_limit(st, skb, &p, client, now);
-	if (over != RESULTS)
+	if (unlikely(over != RESULTS))
 		return over == LIMITED ? TC_SHOT : TCX_NEXT;
-	if (door == ODD_DOOR)
+	if (unlikely(door == ODD_DOOR))
 		return TCX_NEXT;
-	if (now >= *(volatile u64 *)&st->deadline)
-		return pass_on(LAPSED);
-	struct work *w = map_lookup(&works, &zero);
-	u32 len = p.len - UDP_BYTES;
-	same(len);
-	if (!w || len < HEADER_BYTES + 5 || len > MAX_MESSAGE || skb->vlan_present || skb->gso_segs > 1 || !p.source)
-		return pass_on(SHAPE);
-	if (skb_load_bytes(skb, p.l4 + UDP_BYTES, w->msg, len))
-		return pass_on(SHAPE);
-	w->sample.key.door = door;
-	u64 tag = door, seed = st->seed;
-	u32 name_len = read_name(w, &tag, seed);
-	u32 behind = HEADER_BYTES + name_len + 4;
-	if (!name_len || behind > len)
-		return pass_on(SHAPE);
-	same(behind);
-	if (behind > HEADER_BYTES + QUESTION_MAX)
-		return pass_on(SHAPE);
-	int variant = variant_of(w->msg, behind, len, &size);
-	if (variant < 0)
-		return pass_on(SHAPE);
-	w->sample.key.name_len = name_len;
-	w->sample.key.variant = variant;
-	w->sample.key.type = *(u16 *)(w->msg + behind - 4);
-	tag = mixed(tag, (u64)w->sample.key.type << 8 | (u32)variant, seed);
-	tag |= !tag;
-
-	struct slot *slot = find(&w->sample.key, tag, client);
-	if (!slot)
-		return pass_on(MISS);
-	u32 result = copy(slot, client, w, &a, now);
-	if (result != ANSWERED)
-		return pass_on(result);
-	result = admitted(client, door, now);
-	if (result != RESULTS)
-		return pass_on(result);
-	int verdict = reply(skb, &p, w, &a, behind, size);
-	if (verdict < 0)
-		return pass_on(FAILED);
-	*(volatile u64 *)&slot->used = now;
-	__sync_fetch_and_add(&slot->hits, 1);
-	count(ANSWERED, 1);
-	if (st->counting) {
-		count_client(st, client, a.head[1] & 15, a.waste);
-		sample(w, p.from, a.waste);
-	}
-	if (!(slot->hits & (SAMPLED - 1))) {
-		count(TOOK, ktime_ns() - now);
-		count(TIMED, 1);
-	}
+	count(answer(skb, st, &p, client, door, now, &verdict), 1);
 	return verdict;
 }
 

@@ -22,6 +22,15 @@ struct {
 	TYPE(value, struct client_state);
 } client_states SEC(".maps");
 
+/* recent_clients has the numbers of clients that were looked up last, by a hash of their address:
+ * the number and, in the upper half, the releases of the state at that time. */
+struct {
+	UINT(type, MAP_ARRAY);
+	UINT(max_entries, 1 << RECENT_BITS);
+	TYPE(key, u32);
+	TYPE(value, u64);
+} recent_clients SEC(".maps");
+
 /* client_counts has a set of counters for each stripe. The agent makes it smaller where there are
  * fewer processors than stripes. */
 struct {
@@ -52,19 +61,48 @@ ALWAYS_INLINE u64 since(u64 stamp, u64 now) { return (now >> STAMP_TIME) - (stam
 
 #define UNITS(time) ((time) >> STAMP_TIME)
 
-/* client_of returns the state of a client, 0 if it has none. The address is compared because
- * the number may have been reassigned between the two look-ups. */
-ALWAYS_INLINE struct client_state *client_of(struct client *client)
+/* state_of returns the state with this number if it is the client's, otherwise 0. */
+ALWAYS_INLINE struct client_state *state_of(struct client *client, u32 number)
 {
-	u32 *n = map_lookup(&clients, client);
-	if (!n)
-		return 0;
-	u32 at = *(volatile u32 *)n;
-	struct client_state *c = map_lookup(&client_states, &at);
+	struct client_state *c = map_lookup(&client_states, &number);
 	if (!c)
 		return 0;
 	u32 *a = c->client.addr, *b = client->addr;
 	return (a[0] ^ b[0]) | (a[1] ^ b[1]) | (a[2] ^ b[2]) | (a[3] ^ b[3]) ? 0 : c;
+}
+
+/* recent_of returns where the number of a client is remembered. */
+ALWAYS_INLINE u64 *recent_of(struct client *client)
+{
+	u32 *a = client->addr, at = (a[0] ^ a[1] ^ a[2] ^ a[3]) * 0x9e3779b1 >> (32 - RECENT_BITS);
+
+	return map_lookup(&recent_clients, &at);
+}
+
+/* client_of returns the state of a client, 0 if it has none. The address is compared because
+ * the number may have been reassigned between the two look-ups. That takes a sweep of the agent
+ * and a second one, ten seconds later. A number from before the first of them is not used. */
+ALWAYS_INLINE struct client_state *client_of(struct state *st, struct client *client)
+{
+	u64 releases = *(volatile u64 *)&st->releases << 32, *recent = recent_of(client);
+	if (!recent)
+		return 0;
+	u64 last = *(volatile u64 *)recent;
+	struct client_state *c = 0;
+	if ((last ^ releases) >> 32 == 0)
+		c = state_of(client, last);
+	if (c)
+		return c;
+	last = __sync_fetch_and_add(recent, 0); /* orders the look-up after the reading of releases */
+	same(last);
+	u32 *n = map_lookup(&clients, client);
+	if (!n)
+		return 0;
+	u32 number = *(volatile u32 *)n;
+	c = state_of(client, number);
+	if (c)
+		*(volatile u64 *)recent = releases | number;
+	return c;
 }
 
 /* add_client gives a client a number; 0 if none is free or another CPU has just done it. A new
@@ -95,12 +133,12 @@ ALWAYS_INLINE int add_client(struct state *st, struct client *client, u64 place)
 ALWAYS_INLINE struct client_state *note(struct state *st, struct client *client, u32 ifindex, u64 now)
 {
 	u64 place = stamp(now, ifindex);
-	struct client_state *c = client_of(client);
+	struct client_state *c = client_of(st, client);
 
 	if (!c) {
 		if (add_client(st, client, place))
 			return 0;
-		c = client_of(client);
+		c = client_of(st, client);
 	}
 	if (!c) {
 		if (now - st->unnoted > 1 << STAMP_TIME) /* or all processors would write all the time */
@@ -145,7 +183,7 @@ ALWAYS_INLINE void admit(struct state *st, struct client *client, u32 ifindex, u
 {
 	if (now >= *(volatile u64 *)&st->watched)
 		return;
-	struct client_state *c = client_of(client);
+	struct client_state *c = client_of(st, client);
 	if (!c || now < *(volatile u64 *)&c->barred)
 		return;
 	u64 place = *(volatile u64 *)&c->place;

@@ -10,7 +10,11 @@ typedef unsigned long long u64;
 typedef long long s64;
 
 #define SEC(name) __attribute__((section(name), used))
+#define unlikely(x) __builtin_expect(!!(x), 0)
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
+
+/* same hides a value from the compiler, which knows more about it than the verifier. */
+#define same(x) asm volatile("" : "+r"(x))
 
 /* Types describe maps to the loader. */
 #define UINT(name, value) int (*name)[value]
@@ -87,6 +91,7 @@ static long (*l4_csum_replace)(struct __sk_buff *skb, u32 at, u64 from, u64 to, 
 static long (*skb_load_bytes)(const void *skb, u32 at, void *to, u32 len) = (void *)26;
 static s64 (*csum_diff)(u32 *from, u32 from_size, u32 *to, u32 to_size, u32 seed) = (void *)28;
 static long (*skb_change_type)(struct __sk_buff *skb, u32 type) = (void *)32;
+static long (*skb_pull_data)(struct __sk_buff *skb, u32 len) = (void *)39;
 static long (*skb_change_tail)(struct __sk_buff *skb, u32 len, u64 flags) = (void *)38;
 static long (*ringbuf_output)(void *ringbuf, void *data, u64 size, u64 flags) = (void *)130;
 static long (*redirect_peer)(u32 ifindex, u64 flags) = (void *)155;

@@ -57,10 +57,10 @@ ALWAYS_INLINE int charge(u64 *due, u64 now, u64 limit, u64 burst, u64 queries)
 
 /* bucket_of returns the bucket of a client on an interface, 0 if there is no memory for it. c is the
  * client's state; 0 if it has none, or is new. */
-ALWAYS_INLINE struct bucket *bucket_of(struct client_state *c, struct client *client, u32 ifindex)
+ALWAYS_INLINE struct bucket *bucket_of(struct state *st, struct client_state *c, struct client *client, u32 ifindex)
 {
 	if (!c)
-		c = client_of(client);
+		c = client_of(st, client);
 	if (c) {
 		u32 at = c->number;
 		struct bucket *b = map_lookup(&buckets, &at);

@@ -61,6 +61,10 @@ enum bound {
 #define DOORS 512
 #define CLIENTS 4096
 
+/* RECENT_BITS is the number of places for clients that were looked up last, as a power of two. With
+ * as many places as CLIENTS, those of a node rarely share one. */
+#define RECENT_BITS 12
+
 /* SENDERS is how many addresses without a number, or on a second interface, have a bucket. One
  * more replaces the one that has asked least recently. */
 #define SENDERS 1024
@@ -169,19 +173,24 @@ struct set {
 	u64 tag[WAYS]; /* 0: empty */
 };
 
-/* state is what else the agent writes, except for unnoted. */
+/* state is what else the agent writes, except for unnoted. What an answer needs is in front, in
+ * one cache line. */
 struct state {
 	u64 deadline; /* when answers stop */
 	u64 seed;     /* of tags; odd */
 	u64 ports;    /* a bit for each port of a door, modulo 64 */
-	u64 watched;  /* until when all interfaces of pods count as watched */
-	/* Written by the program: when a query came from an address that had no room. */
-	u64 unnoted;
-	u64 stripes; /* the number of sets of counters of clients, less one; all bits are ones */
+	u64 stripes;  /* the number of sets of counters of clients, less one; all bits are ones */
 	u64 counting; /* 1: answers are counted by client, and the agent reads samples */
 	u64 limit;    /* nanoseconds between two queries of a client at its limit; 0: no limit */
-	u64 burst;    /* how far ahead of its limit a client may be, in nanoseconds */
-	u64 drop;     /* 1: all that exceeds the limit is dropped */
+	/* Incremented after doors have changed, and after clients have lost their numbers. The
+	 * programs then look up again what they remember. Never 0. */
+	u64 door_changes;
+	u64 releases;
+	u64 watched; /* until when all interfaces of pods count as watched */
+	u64 burst;   /* how far ahead of its limit a client may be, in nanoseconds */
+	u64 drop;    /* 1: all that exceeds the limit is dropped */
+	/* Written by the program: when a query came from an address that had no room. */
+	u64 unnoted;
 };
 
 /* door is an address at which the agent listens; IPv4 in mapped form. */

@@ -65,18 +65,6 @@ func TestHeapInUse(t *testing.T) {
 	}
 }
 
-func TestField(t *testing.T) {
-	text := []byte("pos:\t0\nprog_id:\t42\nrun_time_ns:\t1234\nrun_cnt:\t5\n")
-	for key, want := range map[string]uint64{"prog_id:": 42, "run_time_ns:": 1234} {
-		if n, ok := field(text, key); n != want || !ok {
-			t.Errorf("%s %d, %v", key, n, ok)
-		}
-	}
-	if n, ok := field(text, "link_id:"); ok {
-		t.Errorf("a field that is not there: %d", n)
-	}
-}
-
 // TestTurns: in each round both agents have the same number of slices, and each is the first one in every other round.
 func TestTurns(t *testing.T) {
 	var first [2]int

@@ -1,14 +1,9 @@
 package counting
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
-	"strconv"
-	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/miekg/dns"
@@ -106,14 +101,14 @@ func (b *run) measureKernel(ctx context.Context, k *kernelPair, round int) error
 // kernelSlice has a pod ask. Queries that the agent answers are counted, too: they are a few in a second.
 func (b *run) kernelSlice(ctx context.Context, d *kernel.PodBench, pid int) (s harness.Sample, err error) {
 	for range harness.MaxAttempts {
-		before, err := programTime(pid)
+		before, err := kernel.ProgramTime(pid)
 		if err != nil {
 			return s, err
 		}
 		if s.LoadResult, err = d.Ask(ctx, kernelWorkload.LoadShape, b.Length/numSlices); err != nil {
 			return s, err
 		}
-		after, err := programTime(pid)
+		after, err := kernel.ProgramTime(pid)
 		if err != nil {
 			return s, err
 		}
@@ -123,47 +118,6 @@ func (b *run) kernelSlice(ctx context.Context, d *kernel.PodBench, pid int) (s h
 		}
 	}
 	return s, err
-}
-
-// programTime returns how long the programs of an agent have run.
-func programTime(pid int) (time.Duration, error) {
-	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/fdinfo/*", pid))
-	if err != nil {
-		return 0, err
-	}
-	programs := make(map[uint64]uint64) // by number: a program may have several descriptors
-	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if errors.Is(err, os.ErrNotExist) {
-			continue // it was closed
-		}
-		if err != nil {
-			return 0, err
-		}
-		if took, ok := field(text, "run_time_ns:"); ok {
-			id, _ := field(text, "prog_id:")
-			programs[id] = took
-		}
-	}
-	if len(programs) == 0 {
-		return 0, fmt.Errorf("the agent with the process ID %d has no program in the kernel", pid)
-	}
-	var all uint64
-	for _, took := range programs {
-		all += took
-	}
-	return time.Duration(all), nil
-}
-
-// field returns the number of a line of fdinfo; false if there is none.
-func field(text []byte, key string) (uint64, bool) {
-	for line := range bytes.Lines(text) {
-		if value, ok := bytes.CutPrefix(line, []byte(key)); ok {
-			n, err := strconv.ParseUint(string(bytes.TrimSpace(value)), 10, 64)
-			return n, err == nil
-		}
-	}
-	return 0, false
 }
 
 // checkCounts returns an error unless the kernel has answered most of the queries of both, and the agent with attribution

@@ -17,6 +17,7 @@ const (
 	OutageFlag      = "-outage"
 	FailoverFlag    = "-faults"
 	KernelFlag      = "-kernel"
+	ProgramFlag     = "-program"
 	AttackFlag      = "-worst"
 	AttributionFlag = "-attribution"
 	WatchingFlag    = "-watching"

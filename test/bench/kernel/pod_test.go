@@ -143,6 +143,18 @@ func TestParseClientReport(t *testing.T) {
 	}
 }
 
+func TestField(t *testing.T) {
+	text := []byte("pos:\t0\nprog_id:\t42\nrun_time_ns:\t1234\nrun_cnt:\t5\n")
+	for key, want := range map[string]uint64{"prog_id:": 42, "run_time_ns:": 1234} {
+		if n, ok := field(text, key); n != want || !ok {
+			t.Errorf("%s %d, %v", key, n, ok)
+		}
+	}
+	if n, ok := field(text, "link_id:"); ok {
+		t.Errorf("a field that is not there: %d", n)
+	}
+}
+
 // TestMeasure measures every server, as short as it goes, and injects the faults. Only that it was
 // measured is looked at, and that the kernel has answered.
 func TestMeasure(t *testing.T) {

@@ -23,6 +23,7 @@ var pages = []page{
 	{"upstreams-that-fail.md", "upstreams that fail, and TLS to upstreams"},
 	{"agents-that-go-away.md", "agents that are upgraded, die or hang"},
 	{"kernel-path.md", "answers inside the kernel"},
+	{"program-time.md", "the time of the programs in the kernel"},
 	{"attacks.md", "the most expensive queries"},
 	{"attribution.md", "counting queries by client"},
 	{"watching.md", "an open page and nodens tail"},
