@@ -75,6 +75,8 @@ func TestSocketFlood(t *testing.T) {
 	var stop atomic.Bool
 	var sent atomic.Uint64
 	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer stop.Store(true)
 	for range 2 {
 		conn := dialFrom(t, flooder, addr)
 		wg.Go(func() { sent.Add(floodSocket(conn, packet, &stop)) })
