@@ -3,7 +3,13 @@
 package server
 
 import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
@@ -11,7 +17,9 @@ import (
 	"github.com/nodens-dns/nodens/cache"
 	"github.com/nodens-dns/nodens/internal/clock"
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/server/clients"
+	"github.com/nodens-dns/nodens/server/hosts"
 	"github.com/nodens-dns/nodens/server/resolver"
 	"github.com/nodens-dns/nodens/server/tail"
 )
@@ -151,5 +159,55 @@ func TestKeptReplyPanics(t *testing.T) {
 		if m := new(dns.Msg); m.Unpack(u.batch.packets[i].reply) != nil || len(m.Answer) != 1 {
 			t.Errorf("packet %d gets %v", i, m)
 		}
+	}
+}
+
+// TestKeptRepliesOfHosts: an answer of a hosts table, and one of the cache behind it, are kept until the file is read again.
+func TestKeptRepliesOfHosts(t *testing.T) {
+	for name, qname := range map[string]string{"in the table": "listed.test.", "in the cache": "hot.test."} {
+		t.Run(name, func(t *testing.T) {
+			s, l, packet := hotServer(t, true)
+			file := filepath.Join(t.TempDir(), "hosts")
+			write := func(text string) {
+				t.Helper()
+				if err := errors.Join(os.WriteFile(file+".new", []byte(text), 0o600), os.Rename(file+".new", file)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			write("192.0.2.7 listed.test\n")
+			table, err := hosts.New(&config.Hosts{File: file, Zones: []wire.Name{wire.Root}, TTL: 60, Reload: time.Millisecond, Fallthrough: new(config.Fallthrough)}, hosts.Options{Epochs: s.replyCaches.tables.cluster})
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			var running sync.WaitGroup
+			running.Go(func() { table.Run(ctx) })
+			defer running.Wait()
+			defer cancel()
+			for z := range l.config.Load().Routes.Zones() {
+				z.Hosts = table
+				l.config.Store(&activeConfig{ListenerConfig: ListenerConfig{Routes: resolver.NewRoutes([]*resolver.Zone{z}, resolver.NewStats())}})
+			}
+			if qname != "hot.test." {
+				if packet, err = question(qname, dns.TypeA).Pack(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			u := hotReader(l, 0, packet)
+			eventually(t, "the reply to be kept", func() bool { return u.keptHits() == batchSize })
+			write("192.0.2.8 listed.test hot.test\n")
+			eventually(t, "the answer of the changed file", func() bool {
+				_ = u.keptHits()
+				m := new(dns.Msg)
+				if err := m.Unpack(u.batch.packets[0].reply); err != nil || len(m.Answer) != 1 {
+					t.Fatalf("%v, %v", m, err)
+				}
+				a, ok := m.Answer[0].(*dns.A)
+				return ok && a.A.String() == "192.0.2.8"
+			})
+			if n := u.keptHits(); n < batchSize-2 {
+				t.Errorf("%d queries are answered without the path after the change", n)
+			}
+		})
 	}
 }
