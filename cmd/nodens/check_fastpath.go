@@ -12,7 +12,7 @@ import (
 // needsAgent lists the directives that keep a server block's queries from the kernel: the
 // answer depends on the client, each query is counted or reported, or the answer can change without
 // notice (see [server.Server.UseFastPath]).
-var needsAgent = []string{"acl", "client_limit", "dns64", "dnstap", "header", "k8s_external", "log", "rewrite", "template", "tsig"}
+var needsAgent = []string{"client_limit", "dns64", "dnstap", "header", "k8s_external", "log", "rewrite", "template", "tsig"}
 
 // fastPathStatus returns whether the kernel may answer queries to b, one of blocks, and if
 // not, why. A view affects all blocks on its address.

@@ -40,18 +40,53 @@ type Copy struct {
 	hosts epoch.Mark
 }
 
-// ClientGroup is the clients that get the same replies where these depend on the client's namespace.
+// ClientGroup is the clients that get the same replies where these depend on the client: on its namespace, or on
+// access lists. The zero ClientGroup is all clients.
 type ClientGroup struct {
-	// Of is the directive that looks at the namespace; nil: the reply does not depend on it.
+	// Of is the directive that looks at the namespace; nil: nothing depends on it.
 	Of *Autopath
 	// Namespace is the clients' namespace as a label, nil if it is not known. It must not be changed.
 	Namespace []byte
-	// Mark moves before a client gets another namespace.
+	// Mark moves before a client gets another namespace; zero without Of.
 	Mark epoch.Mark
+	// ACLs are the routes by whose access lists the clients have the Class; nil: nothing depends on them.
+	ACLs  *Routes
+	Class uint64
 }
 
 // known reports whether g is about clients with a known namespace, or about all clients.
 func (g *ClientGroup) known() bool { return g.Of == nil || g.Namespace != nil && g.Mark.Index != 0 }
+
+// IsAll reports whether g is all clients.
+func (g *ClientGroup) IsAll() bool { return g.Of == nil && g.ACLs == nil }
+
+// clientGroup returns the clients that get r's reply. If it depends on one part of the group, the group has both, so that
+// a client has one group for all replies of a listener.
+func (r *Request) clientGroup() (g ClientGroup) {
+	g = r.clients
+	if g.Of == nil && !r.wasJudged() {
+		return ClientGroup{}
+	}
+	rt := r.routes
+	if rt.aclClasses != nil {
+		g.ACLs, g.Class = rt, rt.aclClasses.of(r.Client.Addr())
+	}
+	if g.Of == nil && rt.search != nil {
+		rt.search.group(r.Client.Addr().Unmap(), &g)
+		if g.Mark.Index == 0 {
+			g.Of, g.Namespace = nil, nil
+		}
+	}
+	return g
+}
+
+// wasJudged reports whether an access list was asked about r's client.
+func (r *Request) wasJudged() bool {
+	return r.verdicts&byACL != 0 || r.searched && r.Sources != nil && r.Sources.judged
+}
+
+// byACL are the verdicts of access lists that let a reply pass.
+const byACL = allowed | listed
 
 // Copy returns how r's reply, which is finished, may be copied. ok is false if it may not: if
 // it depends on who asks, or may change without a trace. The caller has read
@@ -74,7 +109,7 @@ func (r *Request) copied() (c Copy, refusal copyRefusal) {
 			c.More = append(r.Sources.more(), c.hosts)
 		}
 	}
-	c.MaxSize, c.Waste, c.Clients = r.zone.maxSize(), r.waste, r.clients
+	c.MaxSize, c.Waste, c.Clients = r.zone.maxSize(), r.waste, r.clientGroup()
 	c.Shuffled = (r.ordered || r.zone.Shuffle) && r.reply.Rcode() == wire.NoError
 	return c, refusal
 }
@@ -151,7 +186,7 @@ func (r *Request) copyRefusal() copyRefusal {
 		return refusal
 	}
 	switch rcode := r.reply.Rcode(); {
-	case r.verdicts != 0:
+	case r.verdicts&^byACL != 0, r.wasJudged() && r.routes.aclClasses == nil:
 		return refusedACL
 	case !r.clients.known():
 		return refusedClient
@@ -202,7 +237,7 @@ func (z *Zone) needsAgent() (directives []string) {
 		name  string
 		there bool
 	}{
-		{"acl", z.ACL != nil}, {"auto", z.Auto != nil && z.Auto.FallsThrough()}, {"client_limit", z.Limit != nil}, {"dns64", z.DNS64 != nil}, {"dnstap", len(z.Taps) > 0}, {"file", z.File != nil && z.File.FallsThrough()}, {"header", z.Header != nil},
+		{"auto", z.Auto != nil && z.Auto.FallsThrough()}, {"client_limit", z.Limit != nil}, {"dns64", z.DNS64 != nil}, {"dnstap", len(z.Taps) > 0}, {"file", z.File != nil && z.File.FallsThrough()}, {"header", z.Header != nil},
 		{"k8s_external", z.External != nil}, {"loadbalance", z.Balance != nil}, {"log", z.Log.needsAll()}, {"rewrite", z.Rewrite != nil}, {"secondary", z.Secondary != nil && z.Secondary.FallsThrough()}, {"template", z.Template != nil}, {"tsig", z.TSIG != nil},
 	} {
 		if d.there {
@@ -226,6 +261,7 @@ type Copied struct {
 	source    source
 	v6        bool
 	viaSearch bool
+	verdict   verdictKey
 	own       copiedSource   // of the client's question
 	more      []copiedSource // of other names on its search path
 }
@@ -242,7 +278,8 @@ type copiedSource struct {
 func (r *Request) Copied(c *Copy, size int) *Copied {
 	h := &Copied{
 		zone: r.zone, size: size, rcode: r.reply.Rcode(), source: r.source, v6: r.v6(), viaSearch: r.viaSearch,
-		own: copiedSource{zone: r.zone, query: bytes.Clone(r.Query.Packet), source: r.source, denial: c.denial},
+		verdict: verdictKey{r.rule, r.verdicts & anyVerdict},
+		own:     copiedSource{zone: r.zone, query: bytes.Clone(r.Query.Packet), source: r.source, denial: c.denial},
 	}
 	if r.searched {
 		h.own.source, h.own.denial = r.Sources.list[0].source, r.Sources.list[0].denial

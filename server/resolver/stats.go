@@ -139,6 +139,9 @@ func (s *Stats) countCopies(h *Copied, r *Request, n uint64) {
 	if h.viaSearch {
 		c.viaSearch += n
 	}
+	if h.verdict.verdict != 0 {
+		c.countVerdict(h.verdict, n)
+	}
 	c.duration.ObserveMany(uint64(r.Latency), n)
 	c.reqSize[UDP].ObserveMany(uint64(len(r.Query.Packet)), n)
 	c.respSize[UDP].ObserveMany(uint64(h.size), n)
