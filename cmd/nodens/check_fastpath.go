@@ -33,11 +33,14 @@ func fastPathStatus(b *config.Block, blocks []*config.Block) string {
 		return "none, because the block listens on all addresses; name some with bind"
 	case len(reasons) > 0:
 		return "none, because of " + strings.Join(reasons, ", ")
-	case b.Kubernetes == nil && b.Hosts == nil && b.Cache == nil:
+	case !hasCopies(b):
 		return "none, without kubernetes, hosts and cache"
 	}
 	return "answers are copied into the kernel"
 }
+
+// hasCopies reports whether b has a source whose answers are copied.
+func hasCopies(b *config.Block) bool { return b.Kubernetes != nil || b.Hosts != nil || b.Cache != nil }
 
 // logsEveryQuery reports whether a log of b has to see every query.
 func logsEveryQuery(b *config.Block) bool {

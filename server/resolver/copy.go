@@ -176,20 +176,19 @@ const (
 	refusedLease // there is no [cache.Lease]
 )
 
-// copyRefusal returns why r's reply, which is finished, is not as good for the next client that asks the same.
-// A reply with names that an ACL was asked about is not, whatever zone it is of.
+// copyRefusal returns why r's reply, which is finished, is not as good for the next client of the same
+// [ClientGroup] that asks the same.
 func (r *Request) copyRefusal() copyRefusal {
-	if r.source != fromCluster && r.source != fromCache && r.source != fromHosts && !r.viaSearch { // a query that is not valid has no zone
+	if !r.hasSource() { // a query that is not valid has no zone
 		return refusedSource
 	}
 	if refusal := r.zone.neverCopied(r.routes); refusal != copyAllowed {
 		return refusal
 	}
+	if refusal := r.clientRefusal(); refusal != copyAllowed {
+		return refusal
+	}
 	switch rcode := r.reply.Rcode(); {
-	case r.verdicts&^byACL != 0, r.wasJudged() && r.routes.aclClasses == nil:
-		return refusedACL
-	case !r.clients.known():
-		return refusedClient
 	case rcode != wire.NoError && rcode != wire.NXDomain:
 		return refusedRcode
 	case r.viaSearch: // its source was asked
@@ -197,6 +196,22 @@ func (r *Request) copyRefusal() copyRefusal {
 		return refusedOrigin
 	case r.keepsOrder():
 		return refusedOrder
+	}
+	return copyAllowed
+}
+
+// hasSource reports whether r's reply is from a source of copies, or made of such replies.
+func (r *Request) hasSource() bool {
+	return r.source == fromCluster || r.source == fromCache || r.source == fromHosts || r.viaSearch
+}
+
+// clientRefusal returns why it is not known which other clients get r's reply.
+func (r *Request) clientRefusal() copyRefusal {
+	switch {
+	case r.verdicts&^byACL != 0, r.wasJudged() && r.routes.aclClasses == nil:
+		return refusedACL
+	case !r.clients.known():
+		return refusedClient
 	}
 	return copyAllowed
 }

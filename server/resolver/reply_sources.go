@@ -53,26 +53,29 @@ func (s *ReplySources) add(x *Request, domain wire.Name) {
 	if s == nil || s.refusal != copyAllowed {
 		return
 	}
-	var c Copy
-	refusal := x.copyRefusal()
+	refusal, c := x.copyRefusal(), Copy{}
 	if refusal == copyAllowed {
 		c, refusal = x.sourceCopy()
 	}
 	switch {
-	case refusal != copyAllowed && s.n == 0:
+	case refusal == copyAllowed && s.n < len(s.list):
+		s.put(x, domain, &c)
+	case s.n == 0:
 		s.refusal = refusal
-		return
-	case refusal != copyAllowed, s.n == len(s.list):
+	default:
 		s.refusal = refusedSearch
-		return
 	}
+}
+
+// put adds the answer to x, of which c says how it may be copied.
+func (s *ReplySources) put(x *Request, domain wire.Name, c *Copy) {
 	s.judged = s.judged || x.verdicts&byACL != 0
 	s.list[s.n] = searchSource{zone: x.zone, domain: domain, source: x.source, denial: c.denial}
 	s.marks = addMark(addMark(s.marks, c.Mark), c.hosts)
 	if s.n++; s.n == 1 {
-		s.first = c
+		s.first = *c
 	}
-	s.last = c
+	s.last = *c
 	s.fromCluster, s.fromCache = s.fromCluster || c.FromCluster, s.fromCache || c.FromCache
 	if c.Expires != 0 && (s.expires == 0 || c.Expires < s.expires) {
 		s.expires = c.Expires
