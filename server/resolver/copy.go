@@ -89,7 +89,7 @@ func (r *Request) wasJudged() bool {
 const byACL = allowed | listed
 
 // Copy returns how r's reply, which is finished, may be copied. ok is false if it may not: if
-// it depends on who asks, or may change without a trace. The caller has read
+// it depends on the client in another way than by its group, or may change without a trace. The caller has read
 // [epoch.Table.Any] before Begin, and finds it unmoved after Copy.
 func (r *Request) Copy() (c Copy, ok bool) {
 	c, refusal := r.copied()
