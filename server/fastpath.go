@@ -28,14 +28,17 @@ type fastPathCopier struct {
 	lastID  uint32 // the last fastPathID that was assigned
 
 	mu        sync.Mutex
+	fixed     epoch.Value            // a counter that never moves, for groups that no client leaves
 	groups    map[clientGroup]uint32 // the numbers of groups
 	lastGroup uint32                 // the last number that was assigned; none is used twice
 }
 
-// clientGroup is the clients in a namespace, as a server block sees them.
+// clientGroup is a [resolver.ClientGroup] as a key.
 type clientGroup struct {
 	of        *resolver.Autopath
 	namespace string
+	acls      *resolver.Routes
+	class     uint64
 }
 
 // maxGroups is how many groups have a number. A node has pods of some hundred namespaces at most; one that gets
@@ -44,22 +47,29 @@ const maxGroups = 4096
 
 // group returns the number and the mark of g; the zero Group for all clients.
 func (c *fastPathCopier) group(g *resolver.ClientGroup) fastpath.Group {
-	if g.Of == nil {
+	if g.IsAll() {
 		return fastpath.Group{}
+	}
+	mark := g.Mark
+	if g.Of == nil {
+		mark = epoch.Mark{Index: c.fixed.Index, Value: fixedEpoch}
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	n, ok := c.groups[clientGroup{g.Of, string(g.Namespace)}]
+	n, ok := c.groups[clientGroup{g.Of, string(g.Namespace), g.ACLs, g.Class}]
 	if !ok {
 		if c.groups == nil || len(c.groups) >= maxGroups {
 			c.groups = make(map[clientGroup]uint32)
 		}
 		c.lastGroup++
 		n = c.lastGroup
-		c.groups[clientGroup{g.Of, string(g.Namespace)}] = n
+		c.groups[clientGroup{g.Of, string(g.Namespace), g.ACLs, g.Class}] = n
 	}
-	return fastpath.Group{Number: n, Mark: g.Mark}
+	return fastpath.Group{Number: n, Mark: mark}
 }
+
+// fixedEpoch is the value of the counter that never moves.
+const fixedEpoch = 1
 
 // forgetGroups forgets the numbers of groups, of server blocks that may be gone.
 func (c *fastPathCopier) forgetGroups() {
@@ -73,6 +83,8 @@ func (c *fastPathCopier) forgetGroups() {
 func (s *Server) UseFastPath(f FastPath) {
 	s.fastPath = &fastPathCopier{program: f}
 	s.fastPath.tables.cluster, s.fastPath.tables.cached = f.Epochs()
+	s.fastPath.fixed = s.fastPath.tables.cached.AcquireValue()
+	s.fastPath.fixed.Store(fixedEpoch)
 }
 
 // activeConfig is what one address serves now.

@@ -323,9 +323,9 @@ func TestDoors(t *testing.T) {
 	}
 }
 
-// TestNoCopiesBesideACL: an answer of a zone without an ACL is not copied into the kernel if
-// it leads to a name that an ACL judges; others are, with the size that their zone allows.
-func TestNoCopiesBesideACL(t *testing.T) {
+// TestCopiesBesideACL: an answer that leads to a name that an ACL judges is copied into the kernel for the clients that
+// the ACL treats like the one that asked; others are copied for all clients. A denial is not copied.
+func TestCopiesBesideACL(t *testing.T) {
 	b := resolvertest.StartBackend(t, func(q *dns.Msg) *dns.Msg {
 		m := resolvertest.Address("192.0.2.66")(q)
 		if q.Question[0].Name == "alias.test." {
@@ -337,7 +337,7 @@ func TestNoCopiesBesideACL(t *testing.T) {
 	})
 	acl := resolver.NewACL(&config.ACL{Rules: []config.ACLRule{{
 		Zones:    []wire.Name{resolvertest.ZoneName(t, "secret.test.")},
-		Policies: []config.ACLPolicy{{Action: config.ACLBlock, Nets: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}},
+		Policies: []config.ACLPolicy{{Action: config.ACLBlock, Nets: []netip.Prefix{netip.MustParsePrefix("127.0.1.2/32")}}},
 	}}})
 	s, kernel, store := withKernel(t)
 	zones := []*resolver.Zone{
@@ -348,21 +348,31 @@ func TestNoCopiesBesideACL(t *testing.T) {
 	if err := s.Listen(map[ListenAddr]ListenerConfig{{AddrPort: addr}: {Routes: resolver.NewRoutes(zones, resolver.NewStats())}}); err != nil {
 		t.Fatal(err)
 	}
-	for name, want := range map[string]int{"alias.test.": 2, "open.test.": 1} {
+	for _, c := range []struct {
+		client netip.Addr
+		name   string
+		want   int // answers
+	}{{shopPod, "alias.test.", 2}, {infoPod, "alias.test.", 0}, {shopPod, "open.test.", 1}, {infoPod, "open.test.", 1}} {
 		for range 3 { // the first waits, the second is from the cache, the last finds it copied
-			if m := query(t, "udp", addr, question(name, dns.TypeA)); len(m.Answer) != want {
-				t.Fatal(m)
+			if m := queryFrom(t, c.client, addr, c.name); len(m.Answer) != c.want {
+				t.Fatal(c.client, m)
 			}
 		}
 	}
 	kernel.mu.Lock()
 	defer kernel.mu.Unlock()
+	names := make(map[string]uint32)
 	for i, a := range kernel.copies {
-		if got := kernel.names[i]; got != "open.test." || a.MaxSize != wire.SafeUDP {
-			t.Errorf("%s was copied, with %d bytes at most", got, a.MaxSize)
+		names[kernel.names[i]] = a.Group.Number
+		if a.MaxSize != wire.SafeUDP || len(a.Reply) == 0 {
+			t.Errorf("%s was copied with %d bytes at most", kernel.names[i], a.MaxSize)
 		}
 	}
-	if len(kernel.copies) == 0 {
-		t.Error("nothing was copied")
+	if !maps.Equal(names, map[string]uint32{"alias.test.": 1, "open.test.": 0}) {
+		t.Errorf("copied for the groups %v", names)
+	}
+	want := fastpath.Group{Number: 1, Mark: epoch.Mark{Index: kernel.groups[shopPod].Mark.Index, Value: 1}}
+	if got := kernel.groups; len(got) != 1 || got[shopPod] != want || want.Mark.Index == 0 {
+		t.Errorf("the clients have the groups %+v", got)
 	}
 }

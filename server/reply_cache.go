@@ -164,7 +164,7 @@ func (p *readerReplies) keep(r *resolver.Request, msg []byte) {
 	if p.copy, ok = r.Copy(); !ok || msg == nil || p.copy.Logged || p.s.replyCaches.tables.moved(&p.copy, p.epochs) {
 		return
 	}
-	if p.copy.Clients.Of != nil { // the reply depends on the client's namespace
+	if !p.copy.Clients.IsAll() {
 		return
 	}
 	p.watches = append(p.watches[:0], p.s.replyCaches.tables.watch(p.copy.Mark))

@@ -12,7 +12,7 @@ import (
 // needsAgent lists the directives that keep a server block's queries from the kernel: the
 // answer depends on the client, each query is counted or reported, or the answer can change without
 // notice (see [server.Server.UseFastPath]).
-var needsAgent = []string{"acl", "client_limit", "dns64", "dnstap", "header", "k8s_external", "log", "rewrite", "template", "tsig"}
+var needsAgent = []string{"client_limit", "dns64", "dnstap", "header", "k8s_external", "log", "rewrite", "template", "tsig"}
 
 // fastPathStatus returns whether the kernel may answer queries to b, one of blocks, and if
 // not, why. A view affects all blocks on its address.
@@ -33,11 +33,14 @@ func fastPathStatus(b *config.Block, blocks []*config.Block) string {
 		return "none, because the block listens on all addresses; name some with bind"
 	case len(reasons) > 0:
 		return "none, because of " + strings.Join(reasons, ", ")
-	case b.Kubernetes == nil && b.Hosts == nil && b.Cache == nil:
+	case !hasCopies(b):
 		return "none, without kubernetes, hosts and cache"
 	}
 	return "answers are copied into the kernel"
 }
+
+// hasCopies reports whether b has a source whose answers are copied.
+func hasCopies(b *config.Block) bool { return b.Kubernetes != nil || b.Hosts != nil || b.Cache != nil }
 
 // logsEveryQuery reports whether a log of b has to see every query.
 func logsEveryQuery(b *config.Block) bool {

@@ -128,9 +128,7 @@ e.test:5304 {
 f.test:5304 {
     bind 127.0.0.1
     view some
-    acl {
-        block
-    }
+    rewrite name a.f.test b.f.test
 }
 `)
 	for _, tt := range []struct {
@@ -153,7 +151,7 @@ f.test:5304 {
 		}
 		for _, want := range []string{
 			"answers are copied into the kernel", "none, because the block listens on all addresses; name some with bind",
-			"none, because of log", "none, because of view", "none, because of view, acl", "none, without kubernetes, hosts and cache",
+			"none, because of log", "none, because of view", "none, because of view, rewrite", "none, without kubernetes, hosts and cache",
 		} {
 			if tt.want != "" && strings.Count(text, "  kernel path    "+want+"\n") != 1 {
 				t.Errorf("no line %q in:\n%s", want, text)

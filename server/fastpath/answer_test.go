@@ -300,19 +300,28 @@ func checkPacket(t *testing.T, got, want []byte) {
 // BenchmarkProgram measures an answer by the kernel's clock: each in a run of its own, because a run leaves
 // the reply in place of the query.
 func BenchmarkProgram(b *testing.B) {
-	b.Run("no limit", func(b *testing.B) { benchmarkAnswer(b, ClientLimit{}) })
-	b.Run("limit", func(b *testing.B) { benchmarkAnswer(b, ClientLimit{Rate: 1e9, Burst: 1e6}) })
+	b.Run("no limit", func(b *testing.B) { benchmarkAnswer(b, ClientLimit{}, false) })
+	b.Run("limit", func(b *testing.B) { benchmarkAnswer(b, ClientLimit{Rate: 1e9, Burst: 1e6}, false) })
+	b.Run("group", func(b *testing.B) { benchmarkAnswer(b, ClientLimit{}, true) })
 }
 
-func benchmarkAnswer(b *testing.B, limit ClientLimit) {
+// benchmarkAnswer measures an answer; grouped is one for a group of clients that depends on as many counters as
+// possible.
+func benchmarkAnswer(b *testing.B, limit ClientLimit, grouped bool) {
 	l := newTestProgram(b)
 	if err := l.setClientLimit(limit); err != nil {
 		b.Fatal(err)
 	}
 	query := ask(b, "web.default.svc.cluster.local.", dns.TypeA, func(m *dns.Msg) { m.SetEdns0(1232, true) })
-	l.put(answerTo(b, query, func(r *wire.Reply) {
-		r.Add(wire.Answer, wire.AtQuestion, wire.TypeA, 5, []byte{10, 96, 0, 7})
-	}))
+	a := answerTo(b, query, func(r *wire.Reply) { r.Add(wire.Answer, wire.AtQuestion, wire.TypeA, 5, []byte{10, 96, 0, 7}) })
+	if cluster, cached := l.Epochs(); grouped {
+		for i := range uint64(MaxMarks - 1) {
+			a.More = append(a.More, cached.Mark(i))
+		}
+		a.Group = Group{Number: 1, Mark: cluster.Mark(6)}
+		l.SetGroup(client4.Addr(), &a.Group)
+	}
+	l.put(a)
 	l.clients.reporter = new(reports)
 	if err := l.openSamples(); err != nil {
 		b.Fatal(err)

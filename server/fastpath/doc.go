@@ -54,9 +54,9 @@
 //
 // # Groups of clients
 //
-// An answer that depends on the client has a [Group], and only clients of this group get it. Package
-// server gives each namespace a number, and calls [Program.SetGroup] for a client when it copies an
-// answer for the client's group. The client's state has the number together with the value of a
+// An answer that depends on the client, on its namespace or on access lists, has a [Group], and only
+// clients of this group get it. Package server gives each group a number, and calls
+// [Program.SetGroup] for a client when it copies an answer for the client's group. The client's state has the number together with the value of a
 // counter, which the view of the cluster increments before it changes the namespace of any client.
 // The program compares both with the slot and with the counter, so a client is never taken for a
 // member of a group that it may have left: without a valid group, its query goes on to the agent.

@@ -17,10 +17,15 @@ func (c *counters) mark(r *Request) {
 	if verdict == 0 {
 		return
 	}
+	c.countVerdict(verdictKey{r.rule, verdict}, 1)
+}
+
+// countVerdict counts n queries with that verdict. c is locked.
+func (c *counters) countVerdict(k verdictKey, n uint64) {
 	if c.verdicts == nil {
 		c.verdicts = make(map[verdictKey]uint64)
 	}
-	c.verdicts[verdictKey{r.rule, verdict}]++
+	c.verdicts[k] += n
 }
 
 // Localhosts returns the number of queries for names below localhost, or that begin with it.

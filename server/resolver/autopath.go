@@ -84,20 +84,23 @@ func (s *Autopath) find(q *wire.Query, client netip.Addr, g *ClientGroup) (p *se
 	}
 	base = len(name) - len(p.first)
 	if s.clientNamespace != nil {
-		g.Of, g.Mark = s, s.clientMark() // before the namespace
-		namespace, ok := s.clientNamespace(client)
-		if ok {
-			g.Namespace = namespace
-		}
-		if !ok || !endsWith(name[:base], namespace) {
+		if s.group(client, g); g.Namespace == nil || !endsWith(name[:base], g.Namespace) {
 			return nil, 0
 		}
-		base -= len(namespace)
+		base -= len(g.Namespace)
 	}
 	if base == 0 {
 		return nil, 0
 	}
 	return p, base
+}
+
+// group sets the part of g that is about the namespace of client.
+func (s *Autopath) group(client netip.Addr, g *ClientGroup) {
+	g.Of, g.Namespace, g.Mark = s, nil, s.clientMark() // before the namespace
+	if namespace, ok := s.clientNamespace(client); ok {
+		g.Namespace = namespace
+	}
 }
 
 // path returns the path of the longest zone that has name, nil for none.

@@ -43,21 +43,56 @@ type Copy struct {
 	hosts epoch.Mark
 }
 
-// ClientGroup is the clients that get the same replies where these depend on the client's namespace.
+// ClientGroup is the clients that get the same replies where these depend on the client: on its namespace, or on
+// access lists. The zero ClientGroup is all clients.
 type ClientGroup struct {
-	// Of is the directive that looks at the namespace; nil: the reply does not depend on it.
+	// Of is the directive that looks at the namespace; nil: nothing depends on it.
 	Of *Autopath
 	// Namespace is the clients' namespace as a label, nil if it is not known. It must not be changed.
 	Namespace []byte
-	// Mark moves before a client gets another namespace.
+	// Mark moves before a client gets another namespace; zero without Of.
 	Mark epoch.Mark
+	// ACLs are the routes by whose access lists the clients have the Class; nil: nothing depends on them.
+	ACLs  *Routes
+	Class uint64
 }
 
 // known reports whether g is about clients with a known namespace, or about all clients.
 func (g *ClientGroup) known() bool { return g.Of == nil || g.Namespace != nil && g.Mark.Index != 0 }
 
+// IsAll reports whether g is all clients.
+func (g *ClientGroup) IsAll() bool { return g.Of == nil && g.ACLs == nil }
+
+// clientGroup returns the clients that get r's reply. If it depends on one part of the group, the group has both, so that
+// a client has one group for all replies of a listener.
+func (r *Request) clientGroup() (g ClientGroup) {
+	g = r.clients
+	if g.Of == nil && !r.wasJudged() {
+		return ClientGroup{}
+	}
+	rt := r.routes
+	if rt.aclClasses != nil {
+		g.ACLs, g.Class = rt, rt.aclClasses.of(r.Client.Addr())
+	}
+	if g.Of == nil && rt.search != nil {
+		rt.search.group(r.Client.Addr().Unmap(), &g)
+		if g.Mark.Index == 0 {
+			g.Of, g.Namespace = nil, nil
+		}
+	}
+	return g
+}
+
+// wasJudged reports whether an access list was asked about r's client.
+func (r *Request) wasJudged() bool {
+	return r.verdicts&byACL != 0 || r.searched && r.Sources != nil && r.Sources.judged
+}
+
+// byACL are the verdicts of access lists that let a reply pass.
+const byACL = allowed | listed
+
 // Copy returns how r's reply, which is finished, may be copied. ok is false if it may not: if
-// it depends on who asks, or may change without a trace. The caller has read
+// it depends on the client in another way than by its group, or may change without a trace. The caller has read
 // [epoch.Table.Any] before Begin, and finds it unmoved after Copy.
 func (r *Request) Copy() (c Copy, ok bool) {
 	c, refusal := r.copied()
@@ -77,7 +112,7 @@ func (r *Request) copied() (c Copy, refusal copyRefusal) {
 			c.More = append(r.Sources.more(), c.hosts)
 		}
 	}
-	c.MaxSize, c.Waste, c.Clients = r.zone.maxSize(), r.waste, r.clients
+	c.MaxSize, c.Waste, c.Clients = r.zone.maxSize(), r.waste, r.clientGroup()
 	c.Logged = r.zone.Log != nil
 	c.Shuffled = (r.ordered || r.zone.Shuffle) && r.reply.Rcode() == wire.NoError
 	return c, refusal
@@ -145,20 +180,19 @@ const (
 	refusedLease // there is no [cache.Lease]
 )
 
-// copyRefusal returns why r's reply, which is finished, is not as good for the next client that asks the same.
-// A reply with names that an ACL was asked about is not, whatever zone it is of.
+// copyRefusal returns why r's reply, which is finished, is not as good for the next client of the same
+// [ClientGroup] that asks the same.
 func (r *Request) copyRefusal() copyRefusal {
-	if r.source != fromCluster && r.source != fromCache && r.source != fromHosts && !r.viaSearch { // a query that is not valid has no zone
+	if !r.hasSource() { // a query that is not valid has no zone
 		return refusedSource
 	}
 	if refusal := r.zone.neverCopied(r.routes); refusal != copyAllowed {
 		return refusal
 	}
+	if refusal := r.clientRefusal(); refusal != copyAllowed {
+		return refusal
+	}
 	switch rcode := r.reply.Rcode(); {
-	case r.verdicts != 0:
-		return refusedACL
-	case !r.clients.known():
-		return refusedClient
 	case rcode != wire.NoError && rcode != wire.NXDomain:
 		return refusedRcode
 	case r.viaSearch: // its source was asked
@@ -166,6 +200,22 @@ func (r *Request) copyRefusal() copyRefusal {
 		return refusedOrigin
 	case r.keepsOrder():
 		return refusedOrder
+	}
+	return copyAllowed
+}
+
+// hasSource reports whether r's reply is from a source of copies, or made of such replies.
+func (r *Request) hasSource() bool {
+	return r.source == fromCluster || r.source == fromCache || r.source == fromHosts || r.viaSearch
+}
+
+// clientRefusal returns why it is not known which other clients get r's reply.
+func (r *Request) clientRefusal() copyRefusal {
+	switch {
+	case r.verdicts&^byACL != 0, r.wasJudged() && r.routes.aclClasses == nil:
+		return refusedACL
+	case !r.clients.known():
+		return refusedClient
 	}
 	return copyAllowed
 }
@@ -206,7 +256,7 @@ func (z *Zone) needsAgent() (directives []string) {
 		name  string
 		there bool
 	}{
-		{"acl", z.ACL != nil}, {"auto", z.Auto != nil && z.Auto.FallsThrough()}, {"client_limit", z.Limit != nil}, {"dns64", z.DNS64 != nil}, {"dnstap", len(z.Taps) > 0}, {"file", z.File != nil && z.File.FallsThrough()}, {"header", z.Header != nil},
+		{"auto", z.Auto != nil && z.Auto.FallsThrough()}, {"client_limit", z.Limit != nil}, {"dns64", z.DNS64 != nil}, {"dnstap", len(z.Taps) > 0}, {"file", z.File != nil && z.File.FallsThrough()}, {"header", z.Header != nil},
 		{"k8s_external", z.External != nil}, {"loadbalance", z.Balance != nil}, {"log", z.Log.needsAll()}, {"rewrite", z.Rewrite != nil}, {"secondary", z.Secondary != nil && z.Secondary.FallsThrough()}, {"template", z.Template != nil}, {"tsig", z.TSIG != nil},
 	} {
 		if d.there {
@@ -233,6 +283,7 @@ type Copied struct {
 	v6, do    bool
 	waste     bool
 	viaSearch bool
+	verdict   verdictKey
 	own       copiedSource   // of the client's question
 	more      []copiedSource // of other names on its search path
 }
@@ -250,6 +301,7 @@ func (r *Request) Copied(c *Copy, size int) *Copied {
 	h := &Copied{
 		zone: r.zone, name: bytes.Clone(r.Query.Name()), qtype: r.Query.Type, size: size, rcode: r.reply.Rcode(), source: r.source,
 		v6: r.OverIPv6(), do: r.Query.DO, waste: r.waste, viaSearch: r.viaSearch,
+		verdict: verdictKey{r.rule, r.verdicts & anyVerdict},
 		own: copiedSource{zone: r.zone, query: bytes.Clone(r.Query.Packet), source: r.source, denial: c.denial},
 	}
 	if r.searched {

@@ -17,7 +17,7 @@ import (
 // without a trace, need the agent.
 func TestNeedsAgent(t *testing.T) {
 	for name, z := range map[string]*resolver.Zone{
-		"acl": {ACL: new(resolver.ACL)}, "client_limit": {Limit: new(resolver.ClientLimit)}, "dns64": {DNS64: new(resolver.DNS64)}, "rewrite": {Rewrite: new(rewrite.Rules)},
+		"client_limit": {Limit: new(resolver.ClientLimit)}, "dns64": {DNS64: new(resolver.DNS64)}, "rewrite": {Rewrite: new(rewrite.Rules)},
 		"template": {Template: new(template.Templates)}, "k8s_external": {External: new(noExternal)}, "log": {Log: &resolver.QueryLog{Rules: []resolver.LogRule{{}, {EveryQuery: true}}}}, "dnstap": {Taps: make([]resolver.Tap, 1)},
 		"file": {File: zoneFile(t, true)}, "loadbalance": {Balance: new(balance.Balancer)},
 	} {

@@ -11,7 +11,7 @@ var copyRefusals = [...]string{
 	refusedSource:    "only answers of kubernetes, hosts and the cache are copied",
 	refusedView:      "a server block of the listener has a view",
 	refusedDirective: "the server block has ",
-	refusedACL:       "an acl is about a name in the reply",
+	refusedACL:       "an acl that is about a name in the reply distinguishes too many lists of networks",
 	refusedClient:    "the reply depends on the namespace of the client, which is not known",
 	refusedSearch:    "an answer for another name of the search path is not copied",
 	refusedRcode:     "only replies with NOERROR and NXDOMAIN are copied",

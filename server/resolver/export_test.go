@@ -40,6 +40,20 @@ func (a *ACL) Judge(name []byte, qtype uint16, client netip.Addr) (isAllowed boo
 	return verdict == allowed
 }
 
+// Verdict returns a's verdict on a query as a number.
+func (a *ACL) Verdict(name []byte, qtype uint16, client netip.Addr) int {
+	verdict, _ := a.judge(name, qtype, client, nil)
+	return int(verdict)
+}
+
+// ClassOf returns the class of a client; ok is false if rt has no classes.
+func (rt *Routes) ClassOf(client netip.Addr) (class uint64, ok bool) {
+	if rt.aclClasses == nil {
+		return 0, false
+	}
+	return rt.aclClasses.of(client), true
+}
+
 // VetCost vets r's reply as z would, and returns how many PTR records stay and how often the
 // client was checked against the rules of a zone.
 func (rt *Routes) VetCost(z *Zone, r *Request) (pointers, decided int) {

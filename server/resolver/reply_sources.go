@@ -19,6 +19,7 @@ type ReplySources struct {
 	base    int         // bytes of the client's name in front of the domains of its path
 	refusal copyRefusal // why the reply may not be copied
 	ended   bool        // the path was followed to its end, without waiting
+	judged  bool        // an access list was asked about the client
 	n       int
 	list    [maxSources]searchSource
 	// first is what the source of the first name says of copies, last that of the last one.
@@ -42,7 +43,7 @@ func (s *ReplySources) begin(r *Request, base int) {
 	if s == nil {
 		return
 	}
-	s.base, s.n, s.ended, s.refusal = base, 0, false, copyAllowed
+	s.base, s.n, s.ended, s.judged, s.refusal = base, 0, false, false, copyAllowed
 	s.expires, s.fromCluster, s.fromCache, s.marks = 0, false, false, s.allMarks[:0]
 	s.add(r, "")
 }
@@ -52,25 +53,29 @@ func (s *ReplySources) add(x *Request, domain wire.Name) {
 	if s == nil || s.refusal != copyAllowed {
 		return
 	}
-	var c Copy
-	refusal := x.copyRefusal()
+	refusal, c := x.copyRefusal(), Copy{}
 	if refusal == copyAllowed {
 		c, refusal = x.sourceCopy()
 	}
 	switch {
-	case refusal != copyAllowed && s.n == 0:
+	case refusal == copyAllowed && s.n < len(s.list):
+		s.put(x, domain, &c)
+	case s.n == 0:
 		s.refusal = refusal
-		return
-	case refusal != copyAllowed, s.n == len(s.list):
+	default:
 		s.refusal = refusedSearch
-		return
 	}
+}
+
+// put adds the answer to x, of which c says how it may be copied.
+func (s *ReplySources) put(x *Request, domain wire.Name, c *Copy) {
+	s.judged = s.judged || x.verdicts&byACL != 0
 	s.list[s.n] = searchSource{zone: x.zone, domain: domain, source: x.source, denial: c.denial}
 	s.marks = addMark(addMark(s.marks, c.Mark), c.hosts)
 	if s.n++; s.n == 1 {
-		s.first = c
+		s.first = *c
 	}
-	s.last = c
+	s.last = *c
 	s.fromCluster, s.fromCache = s.fromCluster || c.FromCluster, s.fromCache || c.FromCache
 	if c.Expires != 0 && (s.expires == 0 || c.Expires < s.expires) {
 		s.expires = c.Expires

@@ -92,7 +92,7 @@ func (w *searchWorld) basis(qtype uint16, names ...string) (marks []epoch.Mark, 
 		}
 		var r wire.Reply
 		r.Start(nil, &q)
-		mark := epoch.Mark{}
+		var mark epoch.Mark
 		if o, _ := w.cluster.Answer(&q, &r, nil); o == kubernetes.Answered {
 			var b kubernetes.Budget
 			b.Refill()

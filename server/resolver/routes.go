@@ -39,6 +39,10 @@ type Routes struct {
 	views bool
 	// tracing is set if a zone has Tracing.
 	tracing bool
+	// aclClasses are of the clients that ACLs treat alike; nil: there are no ACLs, or too many.
+	aclClasses *clientClasses
+	// search is the directive that looks at the clients' namespaces, if there is exactly one.
+	search *Autopath
 	// dropped counts the queries that no zone takes.
 	dropped *Zone
 }
@@ -59,12 +63,27 @@ func NewRoutes(zones []*Zone, dropped *Stats) *Routes {
 		rt.tracing = rt.tracing || z.Tracing != nil
 		rt.classes = rt.classes || z.Chaos != nil || z.Rewrite.RewritesClass()
 	}
+	rt.aclClasses, rt.search = newClientClasses(zones), onlySearch(zones)
 	if slices.ContainsFunc(zones, func(z *Zone) bool { return z.ACL != nil }) {
 		for _, z := range zones {
 			z.lists = rt
 		}
 	}
 	return rt
+}
+
+// onlySearch returns the directive of zones that looks at the clients' namespaces, nil if there is none or more than one.
+func onlySearch(zones []*Zone) (only *Autopath) {
+	for _, z := range zones {
+		switch s := z.Autopath; {
+		case s == nil || s.clientNamespace == nil || s == only:
+		case only != nil:
+			return nil
+		default:
+			only = s
+		}
+	}
+	return only
 }
 
 // Zones returns all zones in the order of NewRoutes.

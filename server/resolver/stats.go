@@ -140,6 +140,9 @@ func (s *Stats) countCopies(h *Copied, stripe int, n uint64, latency time.Durati
 	if h.viaSearch {
 		c.viaSearch += n
 	}
+	if h.verdict.verdict != 0 {
+		c.countVerdict(h.verdict, n)
+	}
 	c.duration.ObserveMany(uint64(latency), n)
 	c.reqSize[UDP].ObserveMany(uint64(len(h.own.query)), n)
 	c.respSize[UDP].ObserveMany(uint64(h.size), n)

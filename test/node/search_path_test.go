@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -58,12 +59,19 @@ type searcher struct {
 }
 
 func newSearchNetwork(t *testing.T) *searchNetwork {
-	l := &searchNetwork{network: newKernelNetwork(t)}
+	l := newKernelNetwork(t)
+	return l.withSearchers(func() *peer.Process { return l.startSearching("@kubernetes") })
+}
+
+// withSearchers adds a pod, and an agent that start starts.
+func (n *network) withSearchers(start func() *peer.Process) *searchNetwork {
+	t := n.t
+	l := &searchNetwork{network: n}
 	ns, err := l.AddPod(1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	l.p = l.startSearching("@kubernetes")
+	l.p = start()
 	for i, ns := range []string{l.pod, ns} {
 		pod := l.client(ns, local4)
 		addr, _, _ := net.SplitHostPort(pod.LocalAddr().String())
@@ -76,13 +84,19 @@ func newSearchNetwork(t *testing.T) *searchNetwork {
 func (l *network) startSearching(path string) *peer.Process {
 	l.t.Helper()
 	args := l.agentArgs(testbed.KernelPathFlag, "-node-name=n1")
+	l.addAutopath(path)
+	return l.startAgentWith(args...)
+}
+
+// addAutopath adds the directive to the Corefile.
+func (l *network) addAutopath(path string) {
+	l.t.Helper()
 	conf := filepath.Join(l.dir, "Corefile")
 	text, err := os.ReadFile(conf)
 	if err != nil {
 		l.t.Fatal(err)
 	}
 	l.file("Corefile", strings.Replace(string(text), "    errors\n", "    errors\n    autopath cluster.local "+path+"\n", 1))
-	return l.startAgentWith(args...)
 }
 
 // setObjects makes these the objects of the cluster, in addition to those of every network.
@@ -192,6 +206,30 @@ func TestKernelSearchPath(t *testing.T) {
 	}
 	if n := l.kernelAnswers() - before; n != 0 {
 		t.Errorf("the kernel has answered %d queries of an address that belongs to no pod", n)
+	}
+}
+
+// TestKernelSearchUpgrade: after a hand-over the kernel gives each pod the answers of the new agent along its own
+// search path.
+func TestKernelSearchUpgrade(t *testing.T) {
+	t.Parallel()
+	n := newKernelNetwork(t)
+	args := n.allAddrArgs(testbed.KernelPathFlag, "-node-name=n1")
+	n.addAutopath("@kubernetes")
+	l := n.withSearchers(func() *peer.Process { return n.startAgentWith(args...) })
+	query := pack(question("web.shop.info.svc.cluster.local.", dns.TypeA))
+	a, b := l.pods[0], l.pods[1]
+	namespaces := []string{"info", "shop"}
+	for round := range 3 {
+		l.setObjects(podObject(namespaces[0], a.addr), podObject(namespaces[1], b.addr))
+		want := map[string]string{"info": "NOERROR 10.96.7.1 2", "shop": "NXDOMAIN"}
+		a.awaitAgent(query, want[namespaces[0]])
+		b.awaitAgent(query, want[namespaces[1]])
+		a.expect(query)
+		b.expect(query)
+		slices.Reverse(namespaces)
+		l.p = l.upgrade(l.p, round, args)
+		a.p, b.p = l.p, l.p
 	}
 }
 
