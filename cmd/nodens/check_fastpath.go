@@ -24,7 +24,7 @@ func fastPathStatus(b *config.Block, blocks []*config.Block) string {
 		reasons = append(reasons, "view")
 	}
 	reasons = append(reasons, slices.DeleteFunc(b.Directives(), func(name string) bool {
-		return !slices.Contains(needsAgent, name) || name == "log" && !logsEveryQuery(b)
+		return !slices.Contains(needsAgent, name) || name == "log" && !logsEveryQuery(b) || name == "rewrite" && b.Rewrite.QuestionOnly()
 	})...)
 	switch {
 	case b.Transport != config.PlainDNS:

@@ -129,6 +129,7 @@ f.test:5304 {
     bind 127.0.0.1
     view some
     rewrite name a.f.test b.f.test
+    rewrite edns0 local set 0xffee 0x61
 }
 `)
 	for _, tt := range []struct {

@@ -55,6 +55,11 @@ type RewriteRule struct {
 	Option OptionRule
 }
 
+// QuestionOnly reports whether the question alone decides which rules match: none is about EDNS options or metadata.
+func (r *Rewrite) QuestionOnly() bool {
+	return !slices.ContainsFunc(r.Rules, func(r RewriteRule) bool { return r.Field == RewriteEDNS0 || r.Expand != nil })
+}
+
 // RewriteAnswer is `answer name|value FROM TO`.
 type RewriteAnswer struct {
 	// Value: the rule is for names in RDATA, not for owners.

@@ -141,6 +141,42 @@ func TestCopyOnlyPlain(t *testing.T) {
 	}
 }
 
+// TestRewriteCopy: a reply is copied if no rewrite rule matches the query.
+func TestRewriteCopy(t *testing.T) {
+	b := resolvertest.StartBackend(t, resolvertest.Address("192.0.2.1"))
+	z := &resolver.Zone{
+		Name: wire.Root, Cache: epochCache(), Forward: resolvertest.Pool(t, b.Addr()),
+		Rewrite: rulesOf(t, "rewrite continue name suffix .old.test .new.test\nrewrite ttl exact short.test 5\nrewrite type MX A"),
+	}
+	d := newDesk(t, z).from("192.0.2.9:53", resolver.UDP)
+	for _, c := range []struct {
+		name  string
+		qtype uint16
+		ok    bool
+	}{
+		{"www.test.", dns.TypeA, true}, {"x.new.test.", dns.TypeA, true}, {"x.old.test.", dns.TypeA, false},
+		{"short.test.", dns.TypeA, false}, {"www.test.", dns.TypeMX, false},
+	} {
+		packet, err := question(c.name, c.qtype).Pack()
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := ""
+		if !c.ok {
+			want = "a rewrite rule changes the query or the reply"
+		}
+		for _, when := range []string{"before", "after"} {
+			if e, _ := d.rt.Explain(packet, d.x.Client, resolver.UDP); e.NotCopied != want {
+				t.Errorf("%s %s the upstream has answered: explained as %q", c.name, when, e.NotCopied)
+			}
+			d.ask(question(c.name, c.qtype)) // into the cache
+		}
+		if _, ok := d.copied(question(c.name, c.qtype)); ok != c.ok {
+			t.Errorf("a copy of %s %s: %t, want %t", c.name, dns.TypeToString[c.qtype], ok, c.ok)
+		}
+	}
+}
+
 // TestNotCopiedLater: what is known about copies before an upstream has answered.
 func TestNotCopiedLater(t *testing.T) {
 	b := resolvertest.StartBackend(t, resolvertest.Address("192.0.2.1"))

@@ -170,6 +170,7 @@ const (
 	refusedSource
 	refusedView
 	refusedDirective // see [Zone.agentOnly]
+	refusedRewrite
 	refusedACL
 	refusedClient
 	refusedSearch // see [ReplySources]
@@ -188,6 +189,9 @@ func (r *Request) copyRefusal() copyRefusal {
 	}
 	if refusal := r.zone.neverCopied(r.routes); refusal != copyAllowed {
 		return refusal
+	}
+	if r.rewritten { // it is not made of the answer to its question
+		return refusedRewrite
 	}
 	if refusal := r.clientRefusal(); refusal != copyAllowed {
 		return refusal
@@ -257,7 +261,7 @@ func (z *Zone) needsAgent() (directives []string) {
 		there bool
 	}{
 		{"auto", z.Auto != nil && z.Auto.FallsThrough()}, {"client_limit", z.Limit != nil}, {"dns64", z.DNS64 != nil}, {"dnstap", len(z.Taps) > 0}, {"file", z.File != nil && z.File.FallsThrough()}, {"header", z.Header != nil},
-		{"k8s_external", z.External != nil}, {"loadbalance", z.Balance != nil}, {"log", z.Log.needsAll()}, {"rewrite", z.Rewrite != nil}, {"secondary", z.Secondary != nil && z.Secondary.FallsThrough()}, {"template", z.Template != nil}, {"tsig", z.TSIG != nil},
+		{"k8s_external", z.External != nil}, {"loadbalance", z.Balance != nil}, {"log", z.Log.needsAll()}, {"rewrite", z.Rewrite != nil && !z.Rewrite.QuestionOnly()}, {"secondary", z.Secondary != nil && z.Secondary.FallsThrough()}, {"template", z.Template != nil}, {"tsig", z.TSIG != nil},
 	} {
 		if d.there {
 			directives = append(directives, d.name)

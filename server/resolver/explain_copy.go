@@ -11,6 +11,7 @@ var copyRefusals = [...]string{
 	refusedSource:    "only answers of kubernetes, hosts and the cache are copied",
 	refusedView:      "a server block of the listener has a view",
 	refusedDirective: "the server block has ",
+	refusedRewrite:   "a rewrite rule changes the query or the reply",
 	refusedACL:       "an acl that is about a name in the reply distinguishes too many lists of networks",
 	refusedClient:    "the reply depends on the namespace of the client, which is not known",
 	refusedSearch:    "an answer for another name of the search path is not copied",
@@ -43,6 +44,8 @@ func (r *Request) notCopied() copyRefusal {
 func (r *Request) notCopiedLater(waits Wait) copyRefusal {
 	refusal := r.zone.neverCopied(r.routes)
 	switch {
+	case refusal == copyAllowed && r.rewritten:
+		return refusedRewrite
 	case refusal != copyAllowed || waits != WaitUpstream || r.searched:
 		return refusal
 	case r.source == fromCluster: // an alias to a name outside of the view

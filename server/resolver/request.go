@@ -71,6 +71,7 @@ type result struct {
 	verdicts  verdicts
 	rule      wire.Name   // the zone of the ACL rule that matched, "" for none
 	ordered   bool        // the order of the answers must stay
+	rewritten bool        // a rewrite rule matches the client's query
 	searched  bool        // the client's search path was followed
 	viaSearch bool        // the reply is to another name on the client's search path
 	clients   ClientGroup // the clients that the search path depends on

@@ -15,6 +15,7 @@ func (rt *Routes) applyRewrite(r *Request) Outcome {
 	defer sub.release()
 	sub.env = viewEnv{r: r, zone: r.zone, server: r.zone.Addr}
 	matched, err := sub.change.Apply(r.zone.Rewrite, &r.Query, &sub.env)
+	r.rewritten = matched
 	if r.trace != nil {
 		r.traceRewrite(&sub.change, matched, err)
 	}

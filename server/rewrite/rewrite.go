@@ -28,6 +28,8 @@ var ErrInvalidName = errors.New("a rewrite rule produces an invalid name")
 type Rules struct {
 	list    []rule
 	classes bool
+	// questionOnly says that the question alone decides which rules match.
+	questionOnly bool
 }
 
 // rule is one rule with its compiled replacements.
@@ -46,7 +48,7 @@ type answerRule struct {
 
 // New compiles the rules of cfg.
 func New(cfg *config.Rewrite) *Rules {
-	r := &Rules{}
+	r := &Rules{questionOnly: cfg.QuestionOnly()}
 	for _, c := range cfg.Rules {
 		compiled := rule{RewriteRule: c, to: parseReplacement(c.To)}
 		for _, a := range c.Answers {
@@ -61,6 +63,9 @@ func New(cfg *config.Rewrite) *Rules {
 // RewritesClass reports whether a rule may change the class, so that queries of other
 // classes than IN have to be tried. It is false for nil rules.
 func (r *Rules) RewritesClass() bool { return r != nil && r.classes }
+
+// QuestionOnly reports whether the question of a query alone decides whether a rule matches it.
+func (r *Rules) QuestionOnly() bool { return r.questionOnly }
 
 // replacement is a text with references to the groups of a pattern.
 type replacement []segment

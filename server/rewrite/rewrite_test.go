@@ -335,3 +335,24 @@ func BenchmarkApply(b *testing.B) {
 		})
 	}
 }
+
+// TestQuestionOnly: which rules match does not depend on more than the question, unless a rule is about EDNS options or
+// metadata.
+func TestQuestionOnly(t *testing.T) {
+	for line, want := range map[string]bool{
+		"name a.test b.test":                      true,
+		"name suffix .a.test .b.test answer auto": true,
+		"type AAAA A":                             true,
+		"class CH IN":                             true,
+		"ttl a.test 5":                            true,
+		"rcode a.test NXDOMAIN NOERROR":           true,
+		"cname exact a.test b.test":               true,
+		"edns0 local set 0xffee 0x61":             false,
+		"edns0 nsid set":                          false,
+		"name regex (.*) {1}.{kubernetes/client-namespace} metadata": false,
+	} {
+		if got := parse(t, "name x.test y.test", line).QuestionOnly(); got != want {
+			t.Errorf("%s: %t, want %t", line, got, want)
+		}
+	}
+}
