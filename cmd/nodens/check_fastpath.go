@@ -9,10 +9,10 @@ import (
 	"github.com/nodens-dns/nodens/internal/config"
 )
 
-// needsAgent lists the directives that keep a server block's queries from the kernel: the
+// needsAgent lists the directives that keep a server block's queries from the kernel in any form: the
 // answer depends on the client, each query is counted or reported, or the answer can change without
 // notice (see [server.Server.UseFastPath]).
-var needsAgent = []string{"client_limit", "dns64", "dnstap", "header", "k8s_external", "log", "rewrite", "template", "tsig"}
+var needsAgent = []string{"client_limit", "dns64", "dnstap", "header", "k8s_external", "template", "tsig"}
 
 // fastPathStatus returns whether the kernel may answer queries to b, one of blocks, and if
 // not, why. A view affects all blocks on its address.
@@ -24,7 +24,7 @@ func fastPathStatus(b *config.Block, blocks []*config.Block) string {
 		reasons = append(reasons, "view")
 	}
 	reasons = append(reasons, slices.DeleteFunc(b.Directives(), func(name string) bool {
-		return !slices.Contains(needsAgent, name) || name == "log" && !logsEveryQuery(b) || name == "rewrite" && b.Rewrite.QuestionOnly()
+		return !keepsFromKernel(b, name)
 	})...)
 	switch {
 	case b.Transport != config.PlainDNS:
@@ -37,6 +37,17 @@ func fastPathStatus(b *config.Block, blocks []*config.Block) string {
 		return "none, without kubernetes, hosts and cache"
 	}
 	return "answers are copied into the kernel"
+}
+
+// keepsFromKernel reports whether the directive with that name keeps all queries to b from the kernel.
+func keepsFromKernel(b *config.Block, name string) bool {
+	switch name {
+	case "log":
+		return logsEveryQuery(b)
+	case "rewrite":
+		return !b.Rewrite.QuestionOnly()
+	}
+	return slices.Contains(needsAgent, name)
 }
 
 // hasCopies reports whether b has a source whose answers are copied.

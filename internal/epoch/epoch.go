@@ -38,8 +38,8 @@ type Table struct {
 	values []Value // not acquired
 }
 
-// values is the number of values of a table: two for each view of a cluster, and as many
-// again while a reload replaces views. There is nearly always one view.
+// values is the number of values of a table: two for each view of a cluster or one for each
+// hosts table, and as many again while a reload replaces them. There is nearly always one of each.
 const values = 16
 
 // Words returns the number of words that a table of 1<<bits groups needs.
