@@ -306,7 +306,7 @@ func (r *Request) Copied(c *Copy, size int) *Copied {
 		zone: r.zone, name: bytes.Clone(r.Query.Name()), qtype: r.Query.Type, size: size, rcode: r.reply.Rcode(), source: r.source,
 		v6: r.OverIPv6(), do: r.Query.DO, waste: r.waste, viaSearch: r.viaSearch,
 		verdict: verdictKey{r.rule, r.verdicts & anyVerdict},
-		own: copiedSource{zone: r.zone, query: bytes.Clone(r.Query.Packet), source: r.source, denial: c.denial},
+		own:     copiedSource{zone: r.zone, query: bytes.Clone(r.Query.Packet), source: r.source, denial: c.denial},
 	}
 	if r.searched {
 		h.own.source, h.own.denial = r.Sources.list[0].source, r.Sources.list[0].denial

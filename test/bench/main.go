@@ -3,7 +3,7 @@
 // Without a section's flag it measures the main part (package queries). Each other section has a
 // flag, a package and a page of its own: -scale (package scale), -outage (outage), -faults
 // (failover), -kernel (kernel), -program (programtime), -worst (attack), -transports (transports), -start (startup),
-// -readers (readers), -attribution and -watching (both counting). The section about fair shares (fairness) has a flag
+// -hotname (readers), -attribution and -watching (both counting). The section about fair shares (fairness) has a flag
 // for each part: -floods, -budgets and -shares. A run replaces its own pages and leaves the others
 // as they are. Package summary draws the pictures of BENCHMARKS.md from the pages' tables.
 //
@@ -113,7 +113,7 @@ func parseFlags(args []string, stderr io.Writer) (options, error) {
 	fs.BoolVar(&o.watching, "watching", false, "measure the section about the page and nodens tail, and that alone")
 	fs.BoolVar(&o.transports, "transports", false, "measure the section about encrypted transports, and that alone")
 	fs.BoolVar(&o.start, "start", false, "measure the section about starting, stopping and being idle, and that alone")
-	fs.BoolVar(&o.readers, "readers", false, "measure the section about many readers, and that alone")
+	fs.BoolVar(&o.readers, "hotname", false, "measure the section about many readers that are asked for one name, and that alone")
 	fs.BoolVar(&o.fair.Floods, "floods", false, "measure the section about fair shares: one pod floods the node; may be given with -budgets and -shares")
 	fs.BoolVar(&o.fair.Budgets, "budgets", false, "measure the section about fair shares: an upstream has a budget; may be given with -floods and -shares")
 	fs.BoolVar(&o.fair.Shares, "shares", false, "measure the section about fair shares: what shares cost; may be given with -floods and -budgets")
@@ -146,7 +146,7 @@ func (o options) check() error {
 		}
 	}
 	if parts > 1 {
-		return errors.New("-scale, -outage, -faults, -kernel, -program, -worst, -transports, -start, -readers, -attribution, -watching and fair shares are sections of their own: measure one after the other")
+		return errors.New("-scale, -outage, -faults, -kernel, -program, -worst, -transports, -start, -hotname, -attribution, -watching and fair shares are sections of their own: measure one after the other")
 	}
 	if o.plan.Rounds < 1 || o.plan.Length < 100*time.Millisecond || o.services < scale.MinServices {
 		return fmt.Errorf("at least one round, at least 0.1 seconds, at least %d Services; -help lists the flags", scale.MinServices)

@@ -26,7 +26,7 @@ const (
 	SharesFlag      = "-shares"
 	TransportsFlag  = "-transports"
 	StartFlag       = "-start"
-	ReadersFlag     = "-readers"
+	ReadersFlag     = "-hotname"
 )
 
 // Page is a page of a section.

@@ -33,7 +33,7 @@ type Values map[string][]float64
 // Measure measures. It stops everything that it started before it returns.
 func Measure(ctx context.Context, p harness.Plan) (*Report, error) {
 	if p.Before != "" {
-		return nil, errors.New("-readers has no -before: the benchmarks of the two commits may measure something else")
+		return nil, errors.New("-hotname has no -before: the benchmarks of the two commits may measure something else")
 	}
 	dir, err := os.MkdirTemp("", "nodens-bench-")
 	if err != nil {
