@@ -88,9 +88,17 @@ func newReaderReplies(s *Server, stripe int) *readerReplies {
 		return nil
 	}
 	return &readerReplies{
-		s: s, stripe: stripe, cache: replycache.New[*keptReply](),
+		s: s, stripe: stripe, cache: newReplyCache(s),
 		hits: make([]clients.Hit, 0, batchSize),
 	}
+}
+
+// maxKeptReplies is about how many replies all readers of an address keep. They take about 3 MiB.
+const maxKeptReplies = 8192
+
+// newReplyCache returns the cache of one reader.
+func newReplyCache(s *Server) *replycache.Cache[*keptReply] {
+	return replycache.New[*keptReply](maxKeptReplies / s.limits.Readers)
 }
 
 // keptReply is the owner of a reply.
@@ -206,5 +214,5 @@ func (p *readerReplies) close() {
 func (p *readerReplies) failed(v any) {
 	p.s.panics.Add(1)
 	p.s.log.Error("keeping a reply panicked", "panic", v, "stack", string(debug.Stack()))
-	p.cache = replycache.New[*keptReply]()
+	p.cache = newReplyCache(p.s)
 }

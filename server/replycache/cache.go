@@ -3,6 +3,7 @@ package replycache
 import (
 	"bytes"
 	"hash/maphash"
+	"math/bits"
 	"math/rand/v2"
 	"time"
 
@@ -11,11 +12,12 @@ import (
 )
 
 const (
-	// maxReplies is the number of replies in a cache, ways that in a set of it, and sets the number of sets, a power
-	// of two.
-	maxReplies = 256
-	ways       = 2
-	sets       = maxReplies / ways
+	// MaxReplies bounds the replies of a cache: a busy node has some thousand names in use.
+	MaxReplies = 2048
+	// MinReplies is the least number of replies of a cache: a few names take a great part of all queries.
+	MinReplies = 128
+	// ways is the number of replies in a set.
+	ways = 4
 	// maxQuery and maxReply bound the bytes of an entry. Nearly all queries and replies are shorter, and
 	// longer ones gain less.
 	maxQuery, maxReply = 256, 512
@@ -57,18 +59,19 @@ type Answer struct {
 	Shuffled bool
 }
 
-// Cache keeps replies and their owners. Only one goroutine may use it. It takes 4 KiB, and at most
-// 250 KiB with as many and as long replies as fit.
+// Cache keeps replies and their owners. Only one goroutine may use it. It takes 16 bytes for each reply that it
+// may have, and some hundred bytes for each that it has.
 type Cache[O Owner] struct {
 	seed    maphash.Seed
-	sets    [sets]set[O]
+	sets    []set[O]    // a power of two
 	touched []*Entry[O] // with hits in this batch
 }
 
+// set has the size of a cache line.
 type set[O Owner] struct {
+	tags    [ways]uint32    // of the entries
+	asked   [ways]uint32    // of the last queries that were not found, in turn
 	entries [ways]*Entry[O] // nil is none
-	// asked is the hash of the last query that was not found.
-	asked uint64
 }
 
 // Entry is a reply in a Cache.
@@ -76,7 +79,6 @@ type Entry[O Owner] struct {
 	// Owner is what [Cache.Put] was given.
 	Owner O
 
-	hash     uint64
 	query    []byte // behind the ID; nil: there is no reply
 	v6       bool
 	strength uint8
@@ -92,11 +94,20 @@ type Entry[O Owner] struct {
 	reported time.Duration
 }
 
-// New makes a cache.
-func New[O Owner]() *Cache[O] { return &Cache[O]{seed: maphash.MakeSeed()} }
+// New makes a cache for n replies, rounded up to a power of two, at least [MinReplies] and at most [MaxReplies].
+func New[O Owner](n int) *Cache[O] {
+	n = min(max(n, MinReplies), MaxReplies)
+	return &Cache[O]{seed: maphash.MakeSeed(), sets: make([]set[O], 1<<bits.Len(uint(n-1))/ways)}
+}
+
+// place returns the set and the tag, which is not 0, of a query.
+func (c *Cache[O]) place(query []byte) (s *set[O], tag uint32) {
+	h := maphash.Bytes(c.seed, query)
+	return &c.sets[h%uint64(len(c.sets))], uint32(h>>32) | 1
+}
 
 // Get appends the reply to packet at now to buf, and counts a hit. Without a reply the entry is nil, and
-// again reports whether the path's reply is worth a [Cache.Put]: the last query of the set that was not
+// again reports whether the path's reply is worth a [Cache.Put]: one of the last queries of the set that were not
 // found was the same, or a reply to it has just ended. v6 says that the query came over IPv6. Get allocates only
 // to grow buf.
 func (c *Cache[O]) Get(packet []byte, v6 bool, now time.Duration, buf []byte) (reply []byte, e *Entry[O], again bool) {
@@ -104,12 +115,9 @@ func (c *Cache[O]) Get(packet []byte, v6 bool, now time.Duration, buf []byte) (r
 		return nil, nil, false
 	}
 	query := packet[2:]
-	h := maphash.Bytes(c.seed, query)
-	s := &c.sets[h%sets]
-	if e = s.find(h, v6, query); e == nil {
-		again = s.asked == h
-		s.asked = h
-		return nil, nil, again
+	s, tag := c.place(query)
+	if e = s.find(tag, v6, query); e == nil {
+		return nil, nil, s.note(tag)
 	}
 	if !e.valid(now) {
 		c.end(e, now)
@@ -121,14 +129,29 @@ func (c *Cache[O]) Get(packet []byte, v6 bool, now time.Duration, buf []byte) (r
 	return e.append(buf, [2]byte(packet), now), e, false
 }
 
-// find returns the entry for a query with the hash h, nil if there is none.
-func (s *set[O]) find(h uint64, v6 bool, query []byte) *Entry[O] {
-	for _, e := range s.entries {
-		if e != nil && e.hash == h && e.v6 == v6 && bytes.Equal(e.query, query) {
+// find returns the entry for a query with that tag, nil if there is none.
+func (s *set[O]) find(tag uint32, v6 bool, query []byte) *Entry[O] {
+	for i, t := range s.tags {
+		if t != tag {
+			continue
+		}
+		if e := s.entries[i]; e != nil && e.v6 == v6 && bytes.Equal(e.query, query) {
 			return e
 		}
 	}
 	return nil
+}
+
+// note notes that a query with that tag was not found, and reports whether it is one of the last.
+func (s *set[O]) note(tag uint32) bool {
+	for _, t := range s.asked {
+		if t == tag {
+			return true
+		}
+	}
+	copy(s.asked[1:], s.asked[:ways-1])
+	s.asked[0] = tag
+	return false
 }
 
 // append appends the reply with the ID to buf.
@@ -161,42 +184,44 @@ func (c *Cache[O]) Put(a *Answer, owner O, now time.Duration) {
 	if len(packet) > maxQuery || len(a.Reply) > maxReply || len(a.Reply) < wire.HeaderLen || len(a.Watches) > maxWatches {
 		return
 	}
-	h := maphash.Bytes(c.seed, packet[2:])
-	e := c.victim(&c.sets[h%sets], now)
-	if e == nil || !e.template.set(a) {
+	s, tag := c.place(packet[2:])
+	i := c.victim(s, now)
+	if i < 0 || !s.entries[i].template.set(a) {
 		return
 	}
-	e.Owner, e.hash, e.v6, e.strength = owner, h, a.V6, 1
+	e := s.entries[i]
+	s.tags[i] = tag
+	e.Owner, e.v6, e.strength = owner, a.V6, 1
 	e.query = append(e.query[:0], packet[2:]...)
 	e.nwatches = copy(e.watches[:], a.Watches)
 	e.expires, e.ends, e.life = a.Expires, a.Ends, a.Life
 	e.reported = now
 }
 
-// victim returns an entry of s without a reply; nil if all are asked for more often than what is to
+// victim returns the index of an entry of s without a reply; -1 if all are asked for more often than what is to
 // replace them.
-func (c *Cache[O]) victim(s *set[O], now time.Duration) *Entry[O] {
-	var weakest *Entry[O]
+func (c *Cache[O]) victim(s *set[O], now time.Duration) int {
+	weakest := 0
 	for i, e := range s.entries {
 		if e == nil {
 			s.entries[i] = new(Entry[O])
-			return s.entries[i]
+			return i
 		}
 		if len(e.query) == 0 || !e.valid(now) {
 			c.end(e, now)
-			return e
+			return i
 		}
-		if weakest == nil || e.strength < weakest.strength {
-			weakest = e
+		if e.strength < s.entries[weakest].strength {
+			weakest = i
 		}
 	}
-	if weakest.strength > 0 {
+	if s.entries[weakest].strength > 0 {
 		for _, e := range s.entries {
 			e.strength /= 2
 		}
-		return nil
+		return -1
 	}
-	c.end(weakest, now)
+	c.end(s.entries[weakest], now)
 	return weakest
 }
 
@@ -222,7 +247,7 @@ func (c *Cache[O]) Clear(now time.Duration) {
 				s.entries[j] = nil
 			}
 		}
-		s.asked = 0
+		s.tags, s.asked = [ways]uint32{}, [ways]uint32{}
 	}
 	clear(c.touched)
 	c.touched = c.touched[:0]
@@ -236,7 +261,7 @@ func (c *Cache[O]) end(e *Entry[O], now time.Duration) {
 	e.count()
 	e.use(now)
 	var none O
-	e.Owner, e.query, e.hash = none, e.query[:0], 0
+	e.Owner, e.query = none, e.query[:0]
 }
 
 // count tells the owner of the hits of this batch.

@@ -114,7 +114,7 @@ func answers(m *dns.Msg) (list []string) {
 
 // TestReply: a reply is sent as it was, with another ID.
 func TestReply(t *testing.T) {
-	x, table, c := newExchange(t, "a.test.", "a.test. 30 IN A 192.0.2.1", "a.test. 30 IN A 192.0.2.2"), newTable(), replycache.New[*owner]()
+	x, table, c := newExchange(t, "a.test.", "a.test. 30 IN A 192.0.2.1", "a.test. 30 IN A 192.0.2.2"), newTable(), replycache.New[*owner](replycache.MinReplies)
 	c.Put(x.answer(table), new(owner), 0)
 	for id := range uint16(3) {
 		b, e, _ := c.Get(append([]byte{0, byte(id)}, x.query.Packet[2:]...), false, 0, []byte("before"))
@@ -131,7 +131,7 @@ func TestReply(t *testing.T) {
 
 // TestKey: only the same bytes behind the ID, over the same family, are the same query.
 func TestKey(t *testing.T) {
-	x, table, c := newExchange(t, "a.test.", "a.test. 30 IN A 192.0.2.1"), newTable(), replycache.New[*owner]()
+	x, table, c := newExchange(t, "a.test.", "a.test. 30 IN A 192.0.2.1"), newTable(), replycache.New[*owner](replycache.MinReplies)
 	c.Put(x.answer(table), new(owner), 0)
 	for i := range x.query.Packet {
 		packet := append([]byte(nil), x.query.Packet...)
@@ -153,7 +153,7 @@ func TestKey(t *testing.T) {
 // TestTTL: TTLs of all records count down, in seconds rounded up, and the reply ends at its expiry.
 func TestTTL(t *testing.T) {
 	x, table := newExchange(t, "a.test.", "a.test. 30 IN CNAME b.test.", "b.test. 30 IN A 192.0.2.1", "test. 30 IN SOA a. b. 1 2 3 4 5"), newTable()
-	c := replycache.New[*owner]()
+	c := replycache.New[*owner](replycache.MinReplies)
 	const begin = time.Hour
 	a := x.answer(table)
 	a.CountsDown, a.Life, a.Ends, a.Expires = true, 30, begin+30*time.Second, begin+25*time.Second
@@ -182,7 +182,7 @@ func TestTTL(t *testing.T) {
 // TestMark: a reply ends when the counter of its group moves, and with no other.
 func TestMark(t *testing.T) {
 	x, table := newExchange(t, "a.test.", "a.test. 30 IN A 192.0.2.1"), newTable()
-	c := replycache.New[*owner]()
+	c := replycache.New[*owner](replycache.MinReplies)
 	c.Put(x.answer(table), new(owner), 0)
 	table.Bump(2)
 	table.BumpAny()
@@ -212,7 +212,7 @@ func watchWithSerial(table *epoch.Table, serial epoch.Value) epoch.Watch {
 // TestWatches: a reply ends with the first of two marks that moves, and one with three is not kept.
 func TestWatches(t *testing.T) {
 	x, table := newExchange(t, "a.test.", "a.test. 30 IN A 192.0.2.1"), newTable()
-	c := replycache.New[*owner]()
+	c := replycache.New[*owner](replycache.MinReplies)
 	for group := range uint64(2) {
 		a := x.answer(table)
 		a.Watches = append(a.Watches, table.Watch(table.Mark(2)))
@@ -236,7 +236,7 @@ func TestWatches(t *testing.T) {
 // TestSerial: the serial of the SOA record is that of the zone when the reply is sent.
 func TestSerial(t *testing.T) {
 	x, table := newExchange(t, "none.test.", "test. 30 IN SOA ns.test. mail.test. 7 2 3 4 5"), newTable()
-	c := replycache.New[*owner]()
+	c := replycache.New[*owner](replycache.MinReplies)
 	serial := table.AcquireValue()
 	a := x.answer(table)
 	a.Watches[0] = watchWithSerial(table, serial)
@@ -264,7 +264,7 @@ func TestSerial(t *testing.T) {
 func TestRotation(t *testing.T) {
 	alias := "a.test. 30 IN CNAME b.test."
 	x := newExchange(t, "a.test.", alias, "b.test. 30 IN A 192.0.2.1", "b.test. 30 IN A 192.0.2.2", "b.test. 30 IN A 192.0.2.3")
-	table, c, seen := newTable(), replycache.New[*owner](), map[string]int{}
+	table, c, seen := newTable(), replycache.New[*owner](replycache.MinReplies), map[string]int{}
 	a := x.answer(table)
 	a.Shuffled = true
 	c.Put(a, new(owner), 0)
@@ -298,7 +298,7 @@ func TestRotation(t *testing.T) {
 
 // TestBounds: long queries and replies are not kept, nor replies with too many TTLs to count down.
 func TestBounds(t *testing.T) {
-	table, c := newTable(), replycache.New[*owner]()
+	table, c := newTable(), replycache.New[*owner](replycache.MinReplies)
 	padded := new(dns.Msg).SetQuestion("a.test.", dns.TypeA)
 	padded.SetEdns0(1232, false)
 	padded.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_PADDING{Padding: make([]byte, 250)}}
@@ -321,9 +321,31 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// TestAgain: the second of two like queries in a row in a set is worth keeping.
+// TestSize: a cache has places for as many replies as it is made for, within the bounds.
+func TestSize(t *testing.T) {
+	for n, want := range map[int]int{0: 128, 128: 128, 129: 256, 1000: 1024, 1 << 20: 2048} {
+		table, c := newTable(), replycache.New[*owner](n)
+		var all []exchange
+		for i := range 20_000 {
+			x := newExchange(t, fmt.Sprintf("n%d.test.", i), "a.test. 30 IN A 192.0.2.1")
+			c.Put(x.answer(table), new(owner), 0)
+			all = append(all, x)
+		}
+		kept := 0
+		for _, x := range all {
+			if get(t, c, x, 1, 0) != nil {
+				kept++
+			}
+		}
+		if kept != want {
+			t.Errorf("%d: %d replies are kept, want %d", n, kept, want)
+		}
+	}
+}
+
+// TestAgain: the second of two like queries is worth keeping, if fewer than four others of the set come between.
 func TestAgain(t *testing.T) {
-	c, x := replycache.New[*owner](), newExchange(t, "a.test.")
+	c, x := replycache.New[*owner](replycache.MinReplies), newExchange(t, "a.test.")
 	for i, want := range []bool{false, true, true} {
 		if _, _, again := c.Get(x.query.Packet, false, 0, nil); again != want {
 			t.Errorf("query %d: again is %v", i+1, again)
@@ -343,7 +365,7 @@ func TestAgain(t *testing.T) {
 // TestReplacement: a flood of names that are asked for once does not replace replies in use, and replies that are
 // no longer asked for are replaced.
 func TestReplacement(t *testing.T) {
-	table, c := newTable(), replycache.New[*owner]()
+	table, c := newTable(), replycache.New[*owner](replycache.MinReplies)
 	hot := newExchange(t, "hot.test.", "hot.test. 30 IN A 192.0.2.1")
 	c.Put(hot.answer(table), new(owner), 0)
 	flood := func(names int, ask bool) (kept bool) {
@@ -371,7 +393,7 @@ func TestReplacement(t *testing.T) {
 // TestReports: hits are counted at the end of each batch. Uses are reported after a second, after 256 hits, and when
 // a reply ends.
 func TestReports(t *testing.T) {
-	table, c, o := newTable(), replycache.New[*owner](), new(owner)
+	table, c, o := newTable(), replycache.New[*owner](replycache.MinReplies), new(owner)
 	x := newExchange(t, "a.test.", "a.test. 30 IN A 192.0.2.1")
 	c.Put(x.answer(table), o, 0)
 	now := time.Duration(0)
@@ -443,7 +465,7 @@ func TestNoLock(t *testing.T) {
 
 // TestAllocs: a hit allocates nothing.
 func TestAllocs(t *testing.T) {
-	table, c := newTable(), replycache.New[*owner]()
+	table, c := newTable(), replycache.New[*owner](replycache.MinReplies)
 	x := newExchange(t, "a.test.", "a.test. 30 IN A 192.0.2.1", "a.test. 30 IN A 192.0.2.2")
 	a := x.answer(table)
 	a.Shuffled, a.CountsDown, a.Ends, a.Life = true, true, time.Hour, 30
@@ -468,7 +490,7 @@ func FuzzReply(f *testing.F) {
 	table := newTable()
 	serial := table.AcquireValue()
 	f.Fuzz(func(t *testing.T, reply []byte, countsDown, shuffled, withSerial bool) {
-		c := replycache.New[*owner]()
+		c := replycache.New[*owner](replycache.MinReplies)
 		y := exchange{query: x.query, reply: reply}
 		a := y.answer(table)
 		a.CountsDown, a.Shuffled, a.Ends, a.Life = countsDown, shuffled, time.Hour, 30
