@@ -129,6 +129,7 @@ func (p *readerReplies) begin(cfg *activeConfig, now time.Duration) {
 	if p == nil {
 		return
 	}
+	defer p.recoverPanic()
 	if p.config != cfg {
 		p.cache.Clear(p.s.replyCaches.now(now))
 		p.config = cfg
@@ -163,11 +164,7 @@ func (p *readerReplies) get(r *resolver.Request, d *packet) (found, again bool) 
 // keep keeps msg, the path's reply to r, if it is as good for the next client that asks the same. get has reported
 // that it may be worth it.
 func (p *readerReplies) keep(r *resolver.Request, msg []byte) {
-	defer func() {
-		if v := recover(); v != nil {
-			p.failed(v)
-		}
-	}()
+	defer p.recoverPanic()
 	var ok bool
 	if p.copy, ok = r.Copy(); !ok || msg == nil || p.copy.Logged || p.s.replyCaches.tables.moved(&p.copy, p.epochs) {
 		return
@@ -193,6 +190,7 @@ func (p *readerReplies) end(routes *resolver.Routes, since time.Duration) {
 	if p == nil || len(p.hits) == 0 {
 		return
 	}
+	defer p.recoverPanic()
 	now := clock.Now()
 	p.latency = (now - since) / time.Duration(len(p.hits))
 	for i := range p.hits {
@@ -210,9 +208,16 @@ func (p *readerReplies) close() {
 	}
 }
 
+// recoverPanic is deferred by the methods. A panic must not end the reader.
+func (p *readerReplies) recoverPanic() {
+	if v := recover(); v != nil {
+		p.failed(v)
+	}
+}
+
 // failed counts and logs a panic, after which the path goes on without the replies that were kept.
 func (p *readerReplies) failed(v any) {
 	p.s.panics.Add(1)
 	p.s.log.Error("keeping a reply panicked", "panic", v, "stack", string(debug.Stack()))
-	p.cache = newReplyCache(p.s)
+	p.cache, p.hits = newReplyCache(p.s), p.hits[:0]
 }

@@ -155,6 +155,18 @@ func TestKeptReplyPanics(t *testing.T) {
 	if n := s.panics.Load(); n != 1 {
 		t.Errorf("%d panics are counted", n)
 	}
+	cfg := l.config.Load()
+	u.answer(cfg, &u.batch.packets[0])
+	if len(u.replies.hits) != 1 {
+		t.Errorf("%d hits", len(u.replies.hits))
+	}
+	u.replies.cache = nil
+	u.replies.end(cfg.Routes, u.request.Arrival)
+	u.replies.cache, u.replies.config = nil, nil
+	u.replies.begin(cfg, u.request.Arrival)
+	if n := s.panics.Load(); n != 3 {
+		t.Errorf("%d panics are counted, want 3", n)
+	}
 	for i := range u.batch.packets[:u.batch.n] {
 		if m := new(dns.Msg); m.Unpack(u.batch.packets[i].reply) != nil || len(m.Answer) != 1 {
 			t.Errorf("packet %d gets %v", i, m)
