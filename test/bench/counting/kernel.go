@@ -86,7 +86,7 @@ func (b *run) measureKernel(ctx context.Context, k *kernelPair, round int) error
 	var sums [2]harness.Sample
 	for i := range 2 * b.Number(numSlices) {
 		at := turn(i, round)
-		s, err := b.kernelSlice(ctx, k.of(at, round), pids[at])
+		s, err := k.of(at, round).MeasurePrograms(ctx, pids[at], kernelWorkload.LoadShape, b.Length/numSlices)
 		if err != nil {
 			return err
 		}
@@ -98,39 +98,11 @@ func (b *run) measureKernel(ctx context.Context, k *kernelPair, round int) error
 	return k.checkCounts(sums, round)
 }
 
-// kernelSlice has a pod ask. Queries that the agent answers are counted, too: they are a few in a second.
-func (b *run) kernelSlice(ctx context.Context, d *kernel.PodBench, pid int) (s harness.Sample, err error) {
-	for range harness.MaxAttempts {
-		before, err := kernel.ProgramTime(pid)
-		if err != nil {
-			return s, err
-		}
-		if s.LoadResult, err = d.Ask(ctx, kernelWorkload.LoadShape, b.Length/numSlices); err != nil {
-			return s, err
-		}
-		after, err := kernel.ProgramTime(pid)
-		if err != nil {
-			return s, err
-		}
-		s.CPU = after - before
-		if err = s.Check(dns.RcodeToString[dns.RcodeSuccess]); err == nil {
-			return s, nil
-		}
-	}
-	return s, err
-}
-
 // checkCounts returns an error unless the kernel has answered most of the queries of both, and the agent with attribution
 // has counted its own.
 func (k *kernelPair) checkCounts(sums [2]harness.Sample, round int) error {
 	for at := range k {
-		var n []float64
-		var err error
-		for range harness.MaxAttempts { // on a busy machine one may take too long
-			if n, err = k.of(at, round).Metrics(`nodens_kernel_path_queries_total{result="answered"}`, "nodens_client_queries_total{"); err == nil {
-				break
-			}
-		}
+		n, err := k.of(at, round).RetryMetrics(`nodens_kernel_path_queries_total{result="answered"}`, "nodens_client_queries_total{")
 		if err != nil {
 			return err
 		}

@@ -184,6 +184,16 @@ func (d *PodBench) Metrics(prefixes ...string) ([]float64, error) {
 	return d.lab.SumMetrics(prefixes...)
 }
 
+// RetryMetrics is [PodBench.Metrics], again if it fails: on a busy machine one request may take too long.
+func (d *PodBench) RetryMetrics(prefixes ...string) (n []float64, err error) {
+	for range harness.MaxAttempts {
+		if n, err = d.Metrics(prefixes...); err == nil {
+			break
+		}
+	}
+	return n, err
+}
+
 // Ask has the client ask, and returns what became of the queries.
 func (d *PodBench) Ask(ctx context.Context, m harness.LoadShape, length time.Duration) (harness.LoadResult, error) {
 	h, err := d.ask(ctx, m, length)

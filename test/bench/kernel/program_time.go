@@ -2,13 +2,42 @@ package kernel
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
 	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/test/bench/harness"
 )
+
+// MeasurePrograms has the pod ask for so long, again if too many queries are lost. The CPU time of the sample is
+// that of the programs of the agent with this process ID, see [ProgramTime]. Queries that the agent answers are counted, too: they
+// are a few in a second.
+func (d *PodBench) MeasurePrograms(ctx context.Context, pid int, shape harness.LoadShape, length time.Duration) (s harness.Sample, err error) {
+	for range harness.MaxAttempts {
+		before, err := ProgramTime(pid)
+		if err != nil {
+			return s, err
+		}
+		if s.LoadResult, err = d.Ask(ctx, shape, length); err != nil {
+			return s, err
+		}
+		after, err := ProgramTime(pid)
+		if err != nil {
+			return s, err
+		}
+		s.CPU = after - before
+		if err = s.Check(dns.RcodeToString[dns.RcodeSuccess]); err == nil {
+			return s, nil
+		}
+	}
+	return s, err
+}
 
 // ProgramTime returns how long the programs of an agent have run in the kernel, if its statistics are on
 // ([ebpf.EnableStats]).

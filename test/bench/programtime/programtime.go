@@ -154,7 +154,7 @@ func (b *run) measure(ctx context.Context, w harness.Workload, pids []int, round
 	for i := range b.Number(numSlices) {
 		for k := range pids {
 			at := (i + k + round) % len(pids)
-			s, err := b.slice(ctx, b.node(at, round), w, pids[at])
+			s, err := b.node(at, round).MeasurePrograms(ctx, pids[at], w.LoadShape, b.Length/numSlices)
 			if err != nil {
 				return nil, err
 			}
@@ -164,29 +164,6 @@ func (b *run) measure(ctx context.Context, w harness.Workload, pids []int, round
 		}
 	}
 	return sums, nil
-}
-
-// slice has a pod ask, again if too many queries are lost. Queries that the agent answers are counted, too: they
-// are a few in a second.
-func (b *run) slice(ctx context.Context, d *kernel.PodBench, w harness.Workload, pid int) (s harness.Sample, err error) {
-	for range harness.MaxAttempts {
-		before, err := kernel.ProgramTime(pid)
-		if err != nil {
-			return s, err
-		}
-		if s.LoadResult, err = d.Ask(ctx, w.LoadShape, b.Length/numSlices); err != nil {
-			return s, err
-		}
-		after, err := kernel.ProgramTime(pid)
-		if err != nil {
-			return s, err
-		}
-		s.CPU = after - before
-		if err = s.Check(dns.RcodeToString[dns.RcodeSuccess]); err == nil {
-			return s, nil
-		}
-	}
-	return s, err
 }
 
 // minAnswered is the part of the queries that the kernel has to answer. The time of a query that the programs
@@ -200,13 +177,7 @@ func (b *run) checkCounts(asked []uint64, round int) error {
 		return nil
 	}
 	for at, s := range b.Report.Servers {
-		var n []float64
-		var err error
-		for range harness.MaxAttempts { // on a busy machine one may take too long
-			if n, err = b.node(at, round).Metrics(`nodens_kernel_path_queries_total{result="answered"}`); err == nil {
-				break
-			}
-		}
+		n, err := b.node(at, round).RetryMetrics(`nodens_kernel_path_queries_total{result="answered"}`)
 		if err != nil {
 			return err
 		}
