@@ -2,9 +2,6 @@ package node
 
 import (
 	"net"
-	"os"
-	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/miekg/dns"
@@ -22,12 +19,7 @@ func TestKernelACL(t *testing.T) {
 	denied := l.client(ns, local4)
 	addr, _, _ := net.SplitHostPort(denied.LocalAddr().String())
 	args := l.agentArgs("-kernel-path=on")
-	conf := filepath.Join(l.dir, "Corefile")
-	text, err := os.ReadFile(conf)
-	if err != nil {
-		t.Fatal(err)
-	}
-	l.file("Corefile", strings.Replace(string(text), "    errors\n", "    errors\n    acl {\n        block type A net "+addr+"/32\n    }\n", 1))
+	l.addDirectives("    acl {\n        block type A net " + addr + "/32\n    }\n")
 	p := l.startAgentWith(args...)
 	allowedPod := &comparer{l: l, p: p, pod: l.client(l.pod, local4)}
 	deniedPod := &comparer{l: l, p: p, pod: denied}

@@ -2,9 +2,6 @@ package node
 
 import (
 	"net"
-	"os"
-	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/miekg/dns"
@@ -19,12 +16,7 @@ func TestKernelHosts(t *testing.T) {
 	l := newKernelNetwork(t)
 	args := l.agentArgs("-kernel-path=on")
 	table := l.file("hosts", "192.0.2.7 by.hand\n")
-	conf := filepath.Join(l.dir, "Corefile")
-	text, err := os.ReadFile(conf)
-	if err != nil {
-		t.Fatal(err)
-	}
-	l.file("Corefile", strings.Replace(string(text), "    errors\n", "    errors\n    hosts "+table+" {\n        reload 100ms\n        fallthrough\n    }\n", 1))
+	l.addDirectives("    hosts " + table + " {\n        reload 100ms\n        fallthrough\n    }\n")
 	p := l.startAgentWith(args...)
 	pod := l.client(l.pod, local4)
 	addr, _, _ := net.SplitHostPort(pod.LocalAddr().String())

@@ -1,9 +1,6 @@
 package node
 
 import (
-	"os"
-	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/miekg/dns"
@@ -16,12 +13,7 @@ func TestKernelRewrite(t *testing.T) {
 	t.Parallel()
 	l := newKernelNetwork(t)
 	args := l.agentArgs(testbed.KernelPathFlag)
-	conf := filepath.Join(l.dir, "Corefile")
-	text, err := os.ReadFile(conf)
-	if err != nil {
-		t.Fatal(err)
-	}
-	l.file("Corefile", strings.Replace(string(text), "    errors\n", "    errors\n    rewrite name exact web.old web.shop.svc.cluster.local\n    rewrite ttl exact who."+testbed.Zone+" 7\n", 1))
+	l.addDirectives("    rewrite name exact web.old web.shop.svc.cluster.local\n    rewrite ttl exact who." + testbed.Zone + " 7\n")
 	a := newComparer(t, l, l.startAgentWith(args...), local4)
 	for name, in := range map[string]bool{
 		"web.shop.svc.cluster.local.": true, "www.example.org.": true, "web.old.": false, "who." + testbed.Zone + ".": false, "what." + testbed.Zone + ".": true,

@@ -91,12 +91,17 @@ func (l *network) startSearching(path string) *peer.Process {
 // addAutopath adds the directive to the Corefile.
 func (l *network) addAutopath(path string) {
 	l.t.Helper()
-	conf := filepath.Join(l.dir, "Corefile")
-	text, err := os.ReadFile(conf)
+	l.addDirectives("    autopath cluster.local " + path + "\n")
+}
+
+// addDirectives adds lines to the server block of the Corefile.
+func (l *network) addDirectives(lines string) {
+	l.t.Helper()
+	text, err := os.ReadFile(filepath.Join(l.dir, "Corefile"))
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	l.file("Corefile", strings.Replace(string(text), "    errors\n", "    errors\n    autopath cluster.local "+path+"\n", 1))
+	l.file("Corefile", strings.Replace(string(text), "    errors\n", "    errors\n"+lines, 1))
 }
 
 // setObjects makes these the objects of the cluster, in addition to those of every network.
