@@ -72,7 +72,7 @@ type readerReplies struct {
 	cache  *replycache.Cache[*keptReply]
 	config *activeConfig // what the replies are of
 	paused bool          // for this batch
-	// hits are those of the batch, and latency is the time that each of them took.
+	// hits are the batch's hits, and latency is the time that each of them took.
 	hits    []clients.Hit
 	latency time.Duration
 	// epochs are from before the query path was run. The others are scratch space.
@@ -143,21 +143,16 @@ func (p *readerReplies) get(r *resolver.Request, d *packet) (found, again bool) 
 	if p == nil || p.paused {
 		return false, false
 	}
-	defer func() {
-		if v := recover(); v != nil {
-			p.failed(v)
-			found, again = false, false
-		}
-	}()
-	reply, e, again := p.cache.Get(r.Query.Packet, r.OverIPv6(), p.s.replyCaches.now(r.Arrival), d.out[:0])
+	defer p.recoverPanic()
+	reply, e, worth := p.cache.Get(r.Query.Packet, r.OverIPv6(), p.s.replyCaches.now(r.Arrival), d.out[:0])
 	if e == nil {
-		if again {
+		if worth {
 			p.epochs = p.s.replyCaches.tables.now()
 		}
-		return false, again
+		return false, worth
 	}
-	d.reply = reply
-	p.hits = append(p.hits, clients.Hit{Client: r.Client.Addr(), Query: e.Owner.ClientQuery()})
+	hit := clients.Hit{Client: r.Client.Addr(), Query: e.Owner.ClientQuery()}
+	d.reply, p.hits = reply, append(p.hits, hit)
 	return true, false
 }
 
@@ -208,15 +203,13 @@ func (p *readerReplies) close() {
 	}
 }
 
-// recoverPanic is deferred by the methods. A panic must not end the reader.
+// recoverPanic is deferred by the methods, because a panic must not end the reader. It counts and logs the panic,
+// and the path goes on without the replies that were kept.
 func (p *readerReplies) recoverPanic() {
-	if v := recover(); v != nil {
-		p.failed(v)
+	v := recover()
+	if v == nil {
+		return
 	}
-}
-
-// failed counts and logs a panic, after which the path goes on without the replies that were kept.
-func (p *readerReplies) failed(v any) {
 	p.s.panics.Add(1)
 	p.s.log.Error("keeping a reply panicked", "panic", v, "stack", string(debug.Stack()))
 	p.cache, p.hits = newReplyCache(p.s), p.hits[:0]

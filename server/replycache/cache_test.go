@@ -233,7 +233,7 @@ func TestWatches(t *testing.T) {
 	}
 }
 
-// TestSerial: the serial of the SOA record is that of the zone when the reply is sent.
+// TestSerial: the SOA record has the serial that the zone has when the reply is sent.
 func TestSerial(t *testing.T) {
 	x, table := newExchange(t, "none.test.", "test. 30 IN SOA ns.test. mail.test. 7 2 3 4 5"), newTable()
 	c := replycache.New[*owner](replycache.MinReplies)

@@ -13,8 +13,8 @@ const maxTTLs = 16
 // serialFromEnd is how far from the end of a SOA record its serial is (RFC 1035, 3.3.13).
 const serialFromEnd = 20
 
-// template is a finished message with the places that change when it is sent again. Offsets are
-// those of the message; 0 is none.
+// template is a finished message with the places that change when it is sent again. Offsets
+// count from the beginning of the message; 0 is none.
 type template struct {
 	msg    []byte
 	ttls   [maxTTLs]uint16

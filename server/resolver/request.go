@@ -45,7 +45,7 @@ type Request struct {
 	budget *kubernetes.Budget
 	// lookups are the look-ups in caches that are counted when the request is finished.
 	lookups *lookups
-	// Search collects what replies along the client's search path are made of, so that they can be copied
+	// Sources collects what replies along the client's search path are made of, so that they can be copied
 	// ([Request.Copy]); nil: they can't. It is not shared.
 	Sources *ReplySources
 	// trace makes the run a dry one and notes what the steps decide; nil except in [Routes.Explain].

@@ -133,7 +133,7 @@ func openFastPath(opts *options.Agent, log *slog.Logger, m platform, table *clie
 // have more than one answer that is kept.
 const epochBits = 12
 
-// epochs returns the tables that guard copied answers: those of the program, or else of this process.
+// epochs returns the tables that guard copied answers. Without a program they are in the memory of this process.
 func (s *fastPath) epochs() (cluster, cached *epoch.Table) {
 	if s.available() {
 		return s.program.Epochs()
