@@ -19,11 +19,11 @@ func (l Lead) Begun() bool { return l.call != nil }
 // Lead reports false, and does nothing, where Fetch would do anything else: for an answer in the cache, an
 // expired one that may be served, or an exchange of another client.
 func (c *Cache) Lead(q *wire.Query) (Lead, bool) {
-	if c.cuts.Load() > 0 { // the denial of a name above may be in another shard
-		return Lead{}, false
-	}
 	now := c.store.clock()
 	k := c.key(q)
+	if res := c.inferDenial(&k, nil, now); res.Hit() {
+		return Lead{}, false
+	}
 	s := k.shard.shard
 	s.mu.Lock()
 	defer s.mu.Unlock()

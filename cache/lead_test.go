@@ -124,3 +124,25 @@ func TestLeadNot(t *testing.T) {
 	}
 	checkNoCalls(t, c)
 }
+
+// TestLeadBesideDenials: a denial keeps clients from leading for names below it, and no others.
+func TestLeadBesideDenials(t *testing.T) {
+	c := cutCache(Options{})
+	fetch(t, c, question(t, "x.example.", dns.TypeA), gone)
+	for name, want := range map[string]bool{
+		"www.example.": true, "b.a.y.example.": true, "x.example.": false, "a.x.example.": false, "b.a.x.example.": false,
+	} {
+		q := question(t, name, dns.TypeAAAA)
+		l, ok := c.Lead(q)
+		if ok != want {
+			t.Errorf("%s: leads %t", name, ok)
+		}
+		if !ok {
+			continue
+		}
+		if err := c.FetchLed(t.Context(), l, reply(q), returns(response(t, q, gone))); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	checkNoCalls(t, c)
+}

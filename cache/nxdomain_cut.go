@@ -29,9 +29,9 @@ func deniesSubtree(q *wire.Query, resp *wire.Response) bool {
 // arpa is the domain of all reverse names.
 const arpa wire.Name = "\x04arpa\x00"
 
-// inferDenial makes r the denial of k's name by an entry for a name at or above it. No
-// boundary may lie between the two. It is called after a miss, and returns it if there is no
-// such entry.
+// inferDenial finds an entry for a name at or above k's that denies k's name, and makes r that denial. If r is nil, it only
+// finds one. No boundary may lie between the two names, and no shard may be locked. It is called after a miss, and returns it
+// if there is no such entry.
 func (c *Cache) inferDenial(k *key, r *wire.Reply, now time.Duration) Result {
 	q, miss := k.q, Result{shard: k.shard, now: now}
 	if c.cuts.Load() == 0 || !mayInfer(k) {
@@ -73,8 +73,8 @@ func (c *Cache) boundaryLen(name []byte) int {
 	return n
 }
 
-// denyBy makes r a denial by the entry that says that name does not exist. At a miss r is
-// unchanged.
+// denyBy makes r a denial by the entry that says that name does not exist, unless r is nil. At a
+// miss r is unchanged.
 func (c *Cache) denyBy(name []byte, r *wire.Reply, now time.Duration) Result {
 	h := c.store.hash(name, wire.TypeA, wire.ClassIN, 0)
 	p := c.shardOf(h)
@@ -87,7 +87,7 @@ func (c *Cache) denyBy(name []byte, r *wire.Reply, now time.Duration) Result {
 	}
 	packed, ttl := e.packed, c.ttl(e, now)
 	s.mu.Unlock()
-	if !r.Deny(packed, ttl) {
+	if r != nil && !r.Deny(packed, ttl) {
 		return Result{}
 	}
 	return Result{shard: p, entry: e, hash: h, now: now, state: resultCut}
