@@ -108,6 +108,12 @@ func (c *Cache) Use(q *wire.Query, n uint64, now time.Duration) {
 	p.touch(k.hash, e, now)
 }
 
-// Prefetches reports whether the directive has popular answers refreshed before they expire, for which
-// [Cache.Use] counts.
-func (c *Cache) Prefetches() bool { return c.cfg.Prefetch.Amount > 0 }
+// atOnceBelow is the capacity of a kind below which [Cache.NeedsEachUse] holds: a few other answers may evict one.
+const atOnceBelow = 512
+
+// NeedsEachUse reports whether [Cache.Use] is to be called for each use, and not later for several: the cache is small, or the
+// directive has popular answers refreshed before they expire.
+func (c *Cache) NeedsEachUse() bool {
+	small := func(entries int) bool { return entries > 0 && entries < atOnceBelow }
+	return c.cfg.Prefetch.Amount > 0 || small(c.cfg.Success.Entries) || small(c.cfg.Denial.Entries)
+}

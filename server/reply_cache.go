@@ -174,9 +174,10 @@ func (p *readerReplies) keep(r *resolver.Request, msg []byte) {
 	p.answer = replycache.Answer{
 		Query: &r.Query, V6: r.OverIPv6(), Reply: msg, Watches: p.watches,
 		Expires: p.copy.Expires, Ends: p.copy.Ends, CountsDown: p.copy.CountsDown, Life: p.copy.Life, Shuffled: p.copy.Shuffled,
+		Changes: p.epochs.cached,
 	}
 	owner := &keptReply{Copied: r.Copied(&p.copy, len(msg)), replies: p}
-	owner.atOnce = owner.Prefetched()
+	owner.atOnce = owner.NeedsEachUse()
 	p.cache.Put(&p.answer, owner, p.s.replyCaches.now(r.Arrival))
 }
 
@@ -192,7 +193,7 @@ func (p *readerReplies) end(routes *resolver.Routes, since time.Duration) {
 		p.hits[i].Query.Latency, p.hits[i].Query.Now = p.latency, now
 	}
 	routes.Clients.CountHits(p.stripe, p.hits)
-	p.cache.EndBatch(p.s.replyCaches.now(now))
+	p.cache.EndBatch(p.s.replyCaches.now(now), p.s.replyCaches.tables.cached.Any())
 	p.hits = p.hits[:0]
 }
 

@@ -5,6 +5,7 @@ package server
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"sync"
@@ -118,6 +119,33 @@ func TestKeptRepliesEnd(t *testing.T) {
 	check("when nobody watches", batchSize)
 	rt.StartWaiting = true
 	check("where each query waits", 0)
+}
+
+// TestKeptRepliesStayCached: the cache does not evict an answer whose reply is in use, however many other names are asked for.
+func TestKeptRepliesStayCached(t *testing.T) {
+	for _, entries := range []int{32, 1000} {
+		s, l, packet := hotServer(t, true)
+		store := cache.NewStore(1<<20, cache.Options{Epochs: s.replyCaches.tables.cached})
+		for z := range l.config.Load().Routes.Zones() {
+			limits := config.CacheLimits{Entries: entries, MaxTTL: time.Hour, MinTTL: 5 * time.Second}
+			z.Cache = store.NewCache(&config.Cache{Success: limits, Denial: limits})
+			fillCache(t, l, packet)
+		}
+		u := hotReader(l, 0, packet)
+		u.batch.n = 1
+		for n := range 3 * entries {
+			if hits := u.keptHits(); n > 1 && hits != 1 {
+				t.Fatalf("%d entries: the path is asked again after %d other names", entries, 5*n)
+			}
+			for i := range 5 {
+				other, err := question(fmt.Sprintf("n%d-%d.test.", n, i), dns.TypeA).Pack()
+				if err != nil {
+					t.Fatal(err)
+				}
+				fillCache(t, l, other)
+			}
+		}
+	}
 }
 
 // TestKeptRepliesNeedPermission: replies of zones whose queries the path has to see are not kept.

@@ -25,9 +25,9 @@ const (
 	maxWatches = 2
 	// maxStrength bounds by how many failed attempts to replace it an entry without hits stays.
 	maxStrength = 15
-	// reportedHits and reportInterval are after how many hits, or how much time, the owner of a reply
-	// learns that it was in use.
-	reportedHits, reportInterval = 256, time.Second
+	// reportedHits, reportedChanges and reportInterval are after how many hits, changes elsewhere, or how much time the owner
+	// of a reply learns that it was in use. So few changes evict no entry from a cache of ordinary size.
+	reportedHits, reportedChanges, reportInterval = 256, 64, 10 * time.Second
 )
 
 // Owner is told of the hits of one reply. The goroutine that uses the Cache calls it.
@@ -36,8 +36,9 @@ type Owner interface {
 	// the replies are sent.
 	CountHits(n uint64)
 	// Use says that the reply was sent n times since the last call, not 0, the last one at now. It
-	// is called when that is worth an update of what the reply was made of: within a second, and at
-	// the latest when the reply ends and is asked for again. Until then, up to n are not known.
+	// is called when that is worth an update of what the reply was made of: before many other answers
+	// have changed, within ten seconds of a hit that more hits follow, and at the latest when the reply ends
+	// and is asked for again. Until then, up to n are not known.
 	Use(n uint64, now time.Duration)
 }
 
@@ -57,6 +58,8 @@ type Answer struct {
 	Life          uint32
 	// Shuffled says that addresses are in another order in each reply.
 	Shuffled bool
+	// Changes is what [Cache.EndBatch] would be given now.
+	Changes uint64
 }
 
 // Cache keeps replies and their owners. Only one goroutine may use it. It takes 16 bytes for each reply that it
@@ -92,6 +95,7 @@ type Entry[O Owner] struct {
 	hits     uint64 // in this batch
 	unused   uint64 // that Use is still to be told of
 	reported time.Duration
+	changes  uint64 // when it was reported
 }
 
 // New makes a cache for n replies, rounded up to a power of two, at least [MinReplies] and at most [MaxReplies].
@@ -195,7 +199,7 @@ func (c *Cache[O]) Put(a *Answer, owner O, now time.Duration) {
 	e.query = append(e.query[:0], packet[2:]...)
 	e.nwatches = copy(e.watches[:], a.Watches)
 	e.expires, e.ends, e.life = a.Expires, a.Ends, a.Life
-	e.reported = now
+	e.reported, e.changes = now, a.Changes
 }
 
 // victim returns the index of an entry of s without a reply; -1 if all are asked for more often than what is to
@@ -225,13 +229,15 @@ func (c *Cache[O]) victim(s *set[O], now time.Duration) int {
 	return weakest
 }
 
-// EndBatch reports the hits since the last call. The last of them was at now.
-func (c *Cache[O]) EndBatch(now time.Duration) {
+// EndBatch reports the hits since the last call. The last of them was at now. changes counts the answers that have changed, or are
+// new, in the caches that replies are made of: an entry whose use they do not know of is evicted after many of these.
+func (c *Cache[O]) EndBatch(now time.Duration, changes uint64) {
 	for i, e := range c.touched {
 		c.touched[i] = nil
 		e.count()
-		if e.unused >= reportedHits || now-e.reported >= reportInterval {
+		if e.unused >= reportedHits || changes-e.changes >= reportedChanges || now-e.reported >= reportInterval {
 			e.use(now)
+			e.changes = changes
 		}
 	}
 	c.touched = c.touched[:0]

@@ -376,7 +376,7 @@ func TestReplacement(t *testing.T) {
 				if get(t, c, hot, 1, 0) == nil {
 					return false
 				}
-				c.EndBatch(0)
+				c.EndBatch(0, 0)
 			}
 		}
 		return true
@@ -390,20 +390,20 @@ func TestReplacement(t *testing.T) {
 	}
 }
 
-// TestReports: hits are counted at the end of each batch. Uses are reported after a second, after 256 hits, and when
-// a reply ends.
+// TestReports: hits are counted at the end of each batch. Uses are reported after ten seconds, after 256 hits, after 64
+// changes elsewhere, and when a reply ends.
 func TestReports(t *testing.T) {
 	table, c, o := newTable(), replycache.New[*owner](replycache.MinReplies), new(owner)
 	x := newExchange(t, "a.test.", "a.test. 30 IN A 192.0.2.1")
 	c.Put(x.answer(table), o, 0)
-	now := time.Duration(0)
+	now, changes := time.Duration(0), uint64(0)
 	batch := func(hits int) {
 		for range hits {
 			if get(t, c, x, 1, now) == nil {
 				t.Fatal("no reply")
 			}
 		}
-		c.EndBatch(now)
+		c.EndBatch(now, changes)
 	}
 	check := func(when string, hits, uses uint64) {
 		t.Helper()
@@ -418,24 +418,31 @@ func TestReports(t *testing.T) {
 	batch(1)
 	check("after 256 hits", 256, 256)
 	batch(1)
-	now = time.Second
+	now = 10 * time.Second
 	batch(1)
-	check("after a second", 258, 258)
-	batch(2)
-	check("before the end", 260, 258)
+	check("after ten seconds", 258, 258)
+	changes = 63
+	batch(1)
+	check("after 63 changes", 259, 258)
+	changes = 64
+	batch(1)
+	check("after 64 changes", 260, 260)
+	changes = 127
+	batch(1)
+	check("after 63 more", 261, 260)
 	if get(t, c, x, 1, now) == nil {
 		t.Fatal("no reply")
 	}
 	table.Bump(1)
 	_ = get(t, c, x, 1, now)
-	check("after the end", 261, 261)
-	c.EndBatch(now)
-	check("after the batch of the end", 261, 261)
+	check("after the end", 262, 262)
+	c.EndBatch(now, changes)
+	check("after the batch of the end", 262, 262)
 
 	c.Put(x.answer(table), o, now)
 	batch(4)
 	c.Clear(now)
-	check("after Clear", 265, 265)
+	check("after Clear", 266, 266)
 	if get(t, c, x, 1, now) != nil {
 		t.Error("a reply survives Clear")
 	}
@@ -475,7 +482,7 @@ func TestAllocs(t *testing.T) {
 		if _, e, _ := c.Get(x.query.Packet, false, 0, buf); e == nil {
 			t.Error("no reply")
 		}
-		c.EndBatch(0)
+		c.EndBatch(0, 0)
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
 	}

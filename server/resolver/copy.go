@@ -361,8 +361,8 @@ func (s *copiedSource) use(n uint64, now time.Duration) {
 	}
 }
 
-// Prefetched reports whether the reply is from a cache that needs to know of each use at once.
-func (c *Copied) Prefetched() bool { return c.source == fromCache && c.zone.Cache.Prefetches() }
+// NeedsEachUse reports whether the reply is from a cache that needs to know of each use at once.
+func (c *Copied) NeedsEachUse() bool { return c.source == fromCache && c.zone.Cache.NeedsEachUse() }
 
 // ClientQuery returns what is counted for a client that was sent the copy, without the times.
 func (c *Copied) ClientQuery() clients.Query {
