@@ -29,6 +29,10 @@ const (
 	// countersEvery is the number of heartbeats between two updates of the hit counters and
 	// the caches' order of use.
 	countersEvery = 2
+	// After a heartbeat with floodChanges changes of the caches, the order of use is updated every floodInterval of the
+	// next: at 20,000 misses a second, a cache of the default size forgets what is not used in half a second.
+	floodChanges  = 1000
+	floodInterval = heartbeatInterval / 10
 	// retryInterval is the pause after the pods' interfaces could not be watched.
 	retryInterval = 10 * time.Second
 )
@@ -162,6 +166,7 @@ func (s *fastPath) run(ctx context.Context, well func() bool) {
 		return
 	}
 	go s.heartbeats(ctx, well) // not waited for, because well may block
+	go s.sweepInFloods(ctx)    // nor is this
 	defer func() {
 		s.heartbeatMu.Lock()
 		defer s.heartbeatMu.Unlock()
@@ -277,6 +282,36 @@ func (s *fastPath) heartbeats(ctx context.Context, well func() bool) {
 			return
 		case <-tick.C:
 		}
+	}
+}
+
+// sweepInFloods updates the caches' order of use often while many entries are new, until ctx ends: otherwise names that the kernel
+// answers would look unused, and be evicted.
+func (s *fastPath) sweepInFloods(ctx context.Context) {
+	_, cached := s.program.Epochs()
+	interval, before := heartbeatInterval, cached.Any()
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for passed := interval; ; passed += interval {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if interval == floodInterval {
+			s.program.Sweep()
+		}
+		if passed < heartbeatInterval {
+			continue
+		}
+		now, next := cached.Any(), heartbeatInterval
+		if now-before >= floodChanges {
+			next = floodInterval
+		}
+		if next != interval {
+			tick.Reset(next)
+		}
+		interval, before, passed = next, now, 0
 	}
 }
 

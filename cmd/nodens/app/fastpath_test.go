@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -39,8 +40,9 @@ type stage struct {
 // player is a path inside of a kernel that a test watches.
 type player struct {
 	*stage
-	name string
-	fail map[int]error // of links that do not take the program
+	name   string
+	cached *epoch.Table  // of the caches; may be nil
+	fail   map[int]error // of links that do not take the program
 
 	beats, sweeps, watched int
 	filtered               []int // what Update was told, whenever it was true
@@ -91,7 +93,7 @@ func (p *player) Put(*fastpath.Answer) bool                    { return false }
 func (p *player) SetGroup(netip.Addr, *fastpath.Group)         {}
 func (p *player) Clear()                                       {}
 func (p *player) SetListeners(map[netip.AddrPort]uint32) error { return nil }
-func (p *player) Epochs() (cluster, cached *epoch.Table)       { return nil, nil }
+func (p *player) Epochs() (cluster, cached *epoch.Table)       { return nil, p.cached }
 
 func (p *player) Heartbeat()      { p.count(&p.beats) }
 func (p *player) Sweep()          { p.count(&p.sweeps) }
@@ -462,6 +464,38 @@ func TestFastPathHeartbeats(t *testing.T) {
 			t.Error("the program is still there")
 		}
 		close(well)
+	})
+}
+
+// TestFastPathSweepsInFloods: while two thousand entries of the caches are new in each heartbeat, about ten sweeps come in one.
+func TestFastPathSweepsInFloods(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newStage(1).player("a")
+		p.cached = epoch.New(make([]atomic.Uint64, epoch.Words(epochBits)), 0, epochBits)
+		s := p.newFastPath(io.Discard)
+		ctx, cancel := context.WithCancel(t.Context())
+		go s.sweepInFloods(ctx)
+		during := func(changes, wantAtLeast, wantAtMost int) {
+			t.Helper()
+			const parts = 10
+			for range parts {
+				for range changes / parts {
+					p.cached.BumpAny()
+				}
+				time.Sleep(heartbeatInterval / parts)
+			}
+			synctest.Wait()
+			if _, sweeps := p.counted(); sweeps < wantAtLeast || sweeps > wantAtMost {
+				t.Errorf("%d changes: %d sweeps, want %d to %d", changes, sweeps, wantAtLeast, wantAtMost)
+			}
+		}
+		during(floodChanges/2, 0, 0)
+		during(2*floodChanges, 0, 1)
+		during(2*floodChanges, 8, 11)
+		during(floodChanges/2, 0, 11) // the last one's sweeps
+		during(floodChanges/2, 0, 0)
+		cancel()
+		synctest.Wait()
 	})
 }
 
