@@ -185,7 +185,7 @@ func TestChartKnown(t *testing.T) {
 	}
 }
 
-// Without the directive there are no rights; a Corefile of one's own is taken as it is.
+// Without the directive there are no rights, and no autopath; a Corefile of one's own is taken as it is.
 func TestChartWithoutView(t *testing.T) {
 	objects := renderChart(t, "config: {kubernetes: false}")
 	maps, _ := findObject[*corev1.ConfigMap](t, objects, "")
@@ -194,6 +194,14 @@ func TestChartWithoutView(t *testing.T) {
 	}
 	if len(objects) != 5 {
 		t.Errorf("%d objects, want 5: all but the role and its binding", len(objects))
+	}
+	maps, _ = findObject[*corev1.ConfigMap](t, renderChart(t, "config: {autopath: true, dnsDomain: corp.example}"), "")
+	if !strings.Contains(maps.Data["Corefile"], "\n    autopath corp.example @kubernetes\n    kubernetes corp.example ") {
+		t.Errorf("with config.autopath the Corefile is\n%s", maps.Data["Corefile"])
+	}
+	maps, _ = findObject[*corev1.ConfigMap](t, renderChart(t, "config: {autopath: true, kubernetes: false}"), "")
+	if strings.Contains(maps.Data["Corefile"], "autopath") {
+		t.Error("the Corefile has autopath without kubernetes")
 	}
 	_, _, _, corefile := renderAgent(t, "config: {customConfig: \".:53 {\\n    whoami\\n}\"}")
 	if want := ".:53 {\n    whoami\n}\n"; corefile != want {

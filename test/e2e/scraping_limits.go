@@ -31,26 +31,34 @@ func limitedCorefile(corefile string) (string, error) {
 	return strings.Replace(corefile, line, limits, 1), nil
 }
 
+// agentCorefile returns the agents' Corefile, and what changes it.
+func (s *suite) agentCorefile(ctx context.Context) (h *chaosTest, corefile string, err error) {
+	api, err := kubernetes.NewForConfig(s.cluster.Config())
+	if err != nil {
+		return nil, "", err
+	}
+	m, err := api.CoreV1().ConfigMaps(agentNamespace).Get(ctx, agentDaemonSet, metav1.GetOptions{})
+	if err != nil {
+		return nil, "", err
+	}
+	return &chaosTest{suite: s, api: api, nodes: s.cluster.Nodes()}, m.Data["Corefile"], nil
+}
+
 // limitClients changes the agents' Corefile, starts the Deployment, and waits until it is limited and the agents have
 // the budget.
 func (p *scrapeTest) limitClients(ctx context.Context, s *suite) (string, error) {
 	if err := p.start(ctx, s); err != nil {
 		return "", err
 	}
-	api, err := kubernetes.NewForConfig(s.cluster.Config())
+	h, old, err := s.agentCorefile(ctx)
 	if err != nil {
 		return "", err
 	}
-	h := &chaosTest{suite: s, api: api, nodes: s.cluster.Nodes()}
-	old, err := api.CoreV1().ConfigMaps(agentNamespace).Get(ctx, agentDaemonSet, metav1.GetOptions{})
+	corefile, err := limitedCorefile(old)
 	if err != nil {
 		return "", err
 	}
-	corefile, err := limitedCorefile(old.Data["Corefile"])
-	if err != nil {
-		return "", err
-	}
-	p.restore = func(ctx context.Context) error { return h.setCorefile(ctx, old.Data["Corefile"]) }
+	p.restore = func(ctx context.Context) error { return h.setCorefile(ctx, old) }
 	deployment := strings.NewReplacer("NAMESPACE", limitedNS, "NAME", "www.outside.test.").Replace(attributionYAML)
 	if _, err = s.cluster.Kubectl(ctx, deployment, "apply", "--filename=-"); err == nil {
 		err = h.setCorefile(ctx, corefile)

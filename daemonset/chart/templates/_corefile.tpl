@@ -48,6 +48,9 @@
     loop
 {{- include "nodens.noipv6" . }}
 {{- if $c.kubernetes }}
+{{- if $c.autopath }}
+    autopath {{ $c.dnsDomain }} @kubernetes
+{{- end }}
     kubernetes {{ $c.dnsDomain }} in-addr.arpa ip6.arpa {
         pods insecure
         ttl 30
