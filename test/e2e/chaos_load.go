@@ -83,17 +83,26 @@ type chaosTest struct {
 	zoneCount int
 }
 
-// setUp creates the pods and Services and waits until each node's agent answers its pod.
-func (h *chaosTest) setUp(ctx context.Context, s *suite) (string, error) {
+// connect makes h one of s's cluster, and reads the agents' Corefile.
+func (h *chaosTest) connect(ctx context.Context, s *suite) error {
 	api, err := kubernetes.NewForConfig(s.cluster.Config())
 	if err != nil {
-		return "", err
+		return err
 	}
-	old, err := api.CoreV1().ConfigMaps(agentNamespace).Get(ctx, agentDaemonSet, metav1.GetOptions{})
+	m, err := api.CoreV1().ConfigMaps(agentNamespace).Get(ctx, agentDaemonSet, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	h.suite, h.api, h.nodes, h.corefile = s, api, s.cluster.Nodes(), m.Data["Corefile"]
+	return nil
+}
+
+// setUp creates the pods and Services and waits until each node's agent answers its pod.
+func (h *chaosTest) setUp(ctx context.Context, s *suite) (string, error) {
+	err := h.connect(ctx, s)
 	if err != nil {
 		return "", err
 	}
-	h.suite, h.api, h.nodes, h.corefile = s, api, s.cluster.Nodes(), old.Data["Corefile"]
 	if h.servers == nil {
 		h.servers = []netip.Addr{netip.MustParseAddr(localDNS)}
 	}

@@ -7,9 +7,6 @@ import (
 	"strings"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
-
 	"github.com/nodens-dns/nodens/daemonset/monitoring"
 )
 
@@ -31,34 +28,21 @@ func limitedCorefile(corefile string) (string, error) {
 	return strings.Replace(corefile, line, limits, 1), nil
 }
 
-// agentCorefile returns the agents' Corefile, and what changes it.
-func (s *suite) agentCorefile(ctx context.Context) (h *chaosTest, corefile string, err error) {
-	api, err := kubernetes.NewForConfig(s.cluster.Config())
-	if err != nil {
-		return nil, "", err
-	}
-	m, err := api.CoreV1().ConfigMaps(agentNamespace).Get(ctx, agentDaemonSet, metav1.GetOptions{})
-	if err != nil {
-		return nil, "", err
-	}
-	return &chaosTest{suite: s, api: api, nodes: s.cluster.Nodes()}, m.Data["Corefile"], nil
-}
-
 // limitClients changes the agents' Corefile, starts the Deployment, and waits until it is limited and the agents have
 // the budget.
 func (p *scrapeTest) limitClients(ctx context.Context, s *suite) (string, error) {
 	if err := p.start(ctx, s); err != nil {
 		return "", err
 	}
-	h, old, err := s.agentCorefile(ctx)
+	h := new(chaosTest)
+	if err := h.connect(ctx, s); err != nil {
+		return "", err
+	}
+	corefile, err := limitedCorefile(h.corefile)
 	if err != nil {
 		return "", err
 	}
-	corefile, err := limitedCorefile(old)
-	if err != nil {
-		return "", err
-	}
-	p.restore = func(ctx context.Context) error { return h.setCorefile(ctx, old) }
+	p.restore = func(ctx context.Context) error { return h.setCorefile(ctx, h.corefile) }
 	deployment := strings.NewReplacer("NAMESPACE", limitedNS, "NAME", "www.outside.test.").Replace(attributionYAML)
 	if _, err = s.cluster.Kubectl(ctx, deployment, "apply", "--filename=-"); err == nil {
 		err = h.setCorefile(ctx, corefile)

@@ -289,29 +289,29 @@ func (s *fastPath) heartbeats(ctx context.Context, well func() bool) {
 // answers would look unused, and be evicted.
 func (s *fastPath) sweepInFloods(ctx context.Context) {
 	_, cached := s.program.Epochs()
-	interval, before := heartbeatInterval, cached.Any()
-	tick := time.NewTicker(interval)
-	defer tick.Stop()
-	for passed := interval; ; passed += interval {
+	wait := func(d time.Duration) bool {
 		select {
 		case <-ctx.Done():
-			return
-		case <-tick.C:
+			return false
+		case <-time.After(d):
+			return true
 		}
-		if interval == floodInterval {
-			s.program.Sweep()
+	}
+	before := cached.Any()
+	changes := func() (n uint64) { // since the last call
+		now := cached.Any()
+		n, before = now-before, now
+		return n
+	}
+	for wait(heartbeatInterval) {
+		for changes() >= floodChanges {
+			for range heartbeatInterval / floodInterval {
+				if !wait(floodInterval) {
+					return
+				}
+				s.program.Sweep()
+			}
 		}
-		if passed < heartbeatInterval {
-			continue
-		}
-		now, next := cached.Any(), heartbeatInterval
-		if now-before >= floodChanges {
-			next = floodInterval
-		}
-		if next != interval {
-			tick.Reset(next)
-		}
-		interval, before, passed = next, now, 0
 	}
 }
 

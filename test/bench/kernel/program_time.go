@@ -15,9 +15,9 @@ import (
 	"github.com/nodens-dns/nodens/test/bench/harness"
 )
 
-// MeasurePrograms has the pod ask for so long, again if too many queries are lost. The CPU time of the sample is
-// that of the programs of the agent with this process ID, see [ProgramTime]. Queries that the agent answers are counted, too: they
-// are a few in a second.
+// MeasurePrograms has the pod ask for so long, again if too many queries are lost. The sample has the CPU time that the kernel
+// programs of the agent with this process ID took, see [ProgramTime]. Queries that the agent answers are counted, too: they are a
+// few in a second.
 func (d *PodBench) MeasurePrograms(ctx context.Context, pid int, shape harness.LoadShape, length time.Duration) (s harness.Sample, err error) {
 	for range harness.MaxAttempts {
 		before, err := ProgramTime(pid)
