@@ -187,13 +187,19 @@ func (a *agent) run(parent context.Context, cfg *config.Config) (err error) {
 		return err
 	}
 	a.logServing()
-	if err := releaseProgramPages(); err != nil {
-		a.log.Debug("releasing the pages of the program failed", "err", err)
-	}
+	a.releaseProgramPages()
 	if a.opts.OnServing != nil {
 		a.opts.OnServing()
 	}
 	return a.loop(ctx)
+}
+
+// releaseProgramPages removes the pages of the program that the start has used so far. If that fails, the agent
+// takes more memory.
+func (a *agent) releaseProgramPages() {
+	if err := releaseProgramPages(); err != nil {
+		a.log.Debug("releasing the pages of the program failed", "err", err)
+	}
 }
 
 // start runs the steps of a start. Their order leaves no query without a server: first the

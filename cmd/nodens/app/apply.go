@@ -62,6 +62,9 @@ func (a *agent) waitSynced(ctx context.Context, g, old *generation) error {
 		g.awaitSync(ctx, 0)
 		return nil
 	}
+	if !g.settled() {
+		a.releaseProgramPages() // before the first lists, which use few of them, need memory of their own
+	}
 	if a.predecessor == nil {
 		g.awaitSync(ctx, 0)
 		return a.restoreCache(ctx, g)
