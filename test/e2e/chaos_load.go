@@ -83,7 +83,7 @@ type chaosTest struct {
 	zoneCount int
 }
 
-// connect makes h one of s's cluster, and reads the agents' Corefile.
+// connect sets the suite, the API client and the nodes of s's cluster, and reads the agents' Corefile.
 func (h *chaosTest) connect(ctx context.Context, s *suite) error {
 	api, err := kubernetes.NewForConfig(s.cluster.Config())
 	if err != nil {

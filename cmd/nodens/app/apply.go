@@ -53,8 +53,8 @@ func (a *agent) apply(ctx context.Context, cfg *config.Config) error {
 	return nil
 }
 
-// waitSynced waits until g's views are synced, or the time for it is over. At a start it also
-// fetches the sockets and the cached answers of the predecessor, or reads the saved ones. It
+// waitSynced waits until g's views are synced, or the time for it is over. At a start it first
+// releases the pages of the program that the first lists do not use, and then also fetches the sockets and the cached answers of the predecessor, or reads the saved ones. It
 // returns the garbage of the first lists to the system, which would otherwise stay for
 // minutes.
 func (a *agent) waitSynced(ctx context.Context, g, old *generation) error {
@@ -63,7 +63,7 @@ func (a *agent) waitSynced(ctx context.Context, g, old *generation) error {
 		return nil
 	}
 	if !g.settled() {
-		a.releaseProgramPages() // before the first lists, which use few of them, need memory of their own
+		a.releaseProgramPages() // the first lists need memory, and map two thirds of these pages again
 	}
 	if a.predecessor == nil {
 		g.awaitSync(ctx, 0)

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// releaseProgramPages removes the program's code and constants from the memory of this process. The start uses
-// more than 20 MiB of them, and serving a third of that. The pages stay in the page cache, where the kernel can
+// releaseProgramPages removes the program's code and constants from the memory of this process. The start maps
+// 25 MiB of them, the first lists 16 to 18, and serving a third of the start's. The pages stay in the page cache, where the kernel can
 // reclaim them, and what is used again is mapped again, 64 KiB at a time. Pages that can be written are not
 // touched. It may be called at any time.
 func releaseProgramPages() error { return adviseProgramPages(unix.MADV_DONTNEED) }
