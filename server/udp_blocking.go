@@ -164,10 +164,19 @@ func (p *blockingSocket) waitPolled() {
 	p.polling.Store(false)
 	idle := clock.Now() - start
 	p.lowRate = idle >= busyGap
+	if !p.lowRate {
+		replacePollingThread()
+	}
 	if idle >= recvTimeout {
 		p.balancer.concentrate(start)
 	}
 }
+
+// replacePollingThread wakes another thread, which polls the network in place of the caller's thread. That thread
+// polled the network until it resumed the reader, and now blocks in the kernel, which the scheduler does not see.
+// Without a replacement, the reply of an upstream or a query over TCP waits until the runtime's monitor polls the
+// network, up to 10 ms later.
+func replacePollingThread() { go func() {}() }
 
 // madeNonblocking reports whether another process that shares the socket has made it
 // non-blocking, and makes it blocking again. A reader on the poller works with either mode
