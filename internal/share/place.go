@@ -2,6 +2,7 @@ package share
 
 import (
 	"context"
+	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -75,8 +76,28 @@ func (p *Place) Err() error {
 	return nil
 }
 
-// Value returns nil: p carries no values.
-func (p *Place) Value(any) any { return nil }
+// Value returns p for the key of [AddrOf]: it carries no other values.
+func (p *Place) Value(key any) any {
+	if key == (placeKey{}) {
+		return p
+	}
+	return nil
+}
+
+// placeKey is the key of a Place as a context value.
+type placeKey struct{}
+
+// AddrOf returns the address of the client whose place ctx is, or is derived from; invalid for background work and other
+// contexts. The place must be held.
+func AddrOf(ctx context.Context) netip.Addr {
+	p, _ := ctx.Value(placeKey{}).(*Place)
+	if p == nil || p.client == NoClient {
+		return netip.Addr{}
+	}
+	p.limiter.mu.Lock()
+	defer p.limiter.mu.Unlock()
+	return netip.AddrFrom16(p.limiter.clients[p.client].addr)
+}
 
 // AfterFunc runs f on a goroutine of its own when p is lost, or at once if it is lost already.
 // [Limiter.Release] waits for f. If stop returns true, f does not run. Package context calls

@@ -149,6 +149,21 @@ func Under(name []byte, zone Name) bool {
 	return string(name) == string(zone)
 }
 
+// ParentDomain returns the part of name, in wire form, that names which fail together have in common: of the name above it, the
+// last two labels. It allocates nothing. name may go on behind its root label.
+func ParentDomain(name []byte) []byte {
+	if name[0] == 0 {
+		return name[:1]
+	}
+	end := 1 + int(name[0]) // the first label does not count
+	before, last := end, end
+	for name[end] != 0 {
+		before, last = last, end
+		end += 1 + int(name[end])
+	}
+	return name[before : end+1]
+}
+
 // Under reports whether n is zone or a name below it. Both are lower case, as
 // every Name is.
 func (n Name) Under(zone Name) bool {

@@ -119,3 +119,19 @@ func TestUnder(t *testing.T) {
 		}
 	}
 }
+
+// TestParentDomain: names that fail together have one domain, and what follows a name does not count.
+func TestParentDomain(t *testing.T) {
+	for name, want := range map[string]string{
+		"\x00":                            "\x00",
+		"\x04host\x00":                    "\x00",
+		"\x07printer\x03lan\x00":          "\x03lan\x00",
+		"\x03www\x01a\x04test\x00":        "\x01a\x04test\x00",
+		"\x01x\x03www\x01a\x04test\x00":   "\x01a\x04test\x00",
+		"\x01y\x01x\x01a\x04test\x00\x00": "\x01a\x04test\x00",
+	} {
+		if got := ParentDomain([]byte(name)); string(got) != want {
+			t.Errorf("the domain of %q is %q, want %q", name, got, want)
+		}
+	}
+}
