@@ -38,6 +38,10 @@ import (
 // error, but the cache keeps no SERVFAIL for it.
 var ErrLocal = errors.New("not sent")
 
+// ErrUnreachable marks an error of an [ExchangeFunc] that is the same for every name: no server could be reached. Clients that
+// wait get it, and names rest as after other failures where expired answers are served, but the cache keeps no SERVFAIL.
+var ErrUnreachable = errors.New("no server can be reached")
+
 // ErrMismatch is the error of a Fetch whose [ExchangeFunc] returned the reply to another
 // question, or no reply and no error.
 var ErrMismatch = errors.New("the reply is to another question")
@@ -59,7 +63,7 @@ type Cache struct {
 
 	copies      [copyStripes]copyHits
 	cuts        atomic.Int64 // entries with cutFlag
-	failures    atomic.Int32 // names that failed since the last success
+	failures    failureRun
 	nextProbe   atomic.Int64 // in an outage, the next time to exchange; on the store's clock
 	recoveredAt atomic.Int64 // the end of the last outage, on the store's clock; 0: there was none
 }
@@ -96,7 +100,7 @@ func (c *Cache) Covers(name []byte) bool {
 // for its result, for as long as exchange takes; exchange must return. They get its error,
 // too; r is then unchanged. An error is stored as a SERVFAIL (RFC 9520) unless it wraps
 // [ErrLocal] or ctx was cancelled. After an ErrLocal the clients that waited exchange
-// themselves. q must not change until Fetch returns.
+// themselves. An error that wraps [ErrUnreachable] is not stored either. q must not change until Fetch returns.
 //
 // If an expired answer may be served, r becomes that answer if exchange fails or takes longer
 // than the directive's client timeout; err is nil then. exchange may then run on a goroutine

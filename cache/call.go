@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"net/netip"
 	"time"
 
 	"github.com/nodens-dns/nodens/internal/share"
@@ -34,6 +35,7 @@ type call struct {
 	prefetched bool          // it refreshes the entry in the cache, see fetched
 	late       bool          // a client has waited for longer than the client timeout
 	flushed    bool          // its name was flushed: the result is not stored
+	client     netip.Addr    // that asks for an expired name; invalid for others
 
 	callResult
 }
@@ -58,6 +60,8 @@ type fetched struct {
 	// replied says that a server gave a usable reply, failed that none did. An exchange
 	// that ended for a local reason is neither.
 	replied, failed bool
+	// unanswered says that no server has answered at all.
+	unanswered bool
 }
 
 // waiter is a client that waits for a call. done is the call's. old is the expired answer that
@@ -260,10 +264,12 @@ func (c *Cache) complete(ctx context.Context, f *call, exchange ExchangeFunc, w 
 		return c.interrupted(ctx, p, w.old, r)
 	case errors.Is(err, ErrLocal), errors.Is(ctx.Err(), context.Canceled):
 		f.err = err
+	case errors.Is(err, ErrUnreachable):
+		f.err, n.failed, n.unanswered = err, true, true
 	default:
 		resp = wire.ErrorResponse(f.q, wire.ServFail)
 		n = c.setResult(f, &resp)
-		f.err = err
+		f.err, n.unanswered = err, true
 	}
 	if r == nil {
 		return nil

@@ -181,6 +181,7 @@ func TestExchangeFailure(t *testing.T) {
 	}{
 		"kept as SERVFAIL":     {errUpstream, 5 * time.Second, true},
 		"servfail 0":           {errUpstream, 0, false},
+		"no server reachable":  {errors.Join(ErrUnreachable, errUpstream), 5 * time.Second, false},
 		"a local error":        {errors.Join(ErrLocal, errUpstream), 5 * time.Second, false},
 		"its own time ran out": {context.DeadlineExceeded, 5 * time.Second, true},
 	}

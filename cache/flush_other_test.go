@@ -58,7 +58,7 @@ func TestProbeInterval(t *testing.T) {
 	if c.claimProbe(start) {
 		t.Error("a probe without an outage")
 	}
-	c.failures.Store(outageThreshold)
+	c.failures.count.Store(outageThreshold)
 	for _, tt := range []struct {
 		after time.Duration
 		want  bool

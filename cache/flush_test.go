@@ -174,7 +174,7 @@ func TestFlushRemovesStale(t *testing.T) {
 		if n := c.Flush(q.Name(), false); n != 1 {
 			t.Errorf("%d entries went", n)
 		}
-		if n := c.failures.Load(); n != 1 {
+		if n := c.failures.count.Load(); n != 1 {
 			t.Errorf("%d failures", n)
 		}
 		time.Sleep(4 * time.Second)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"testing"
 	"time"
 
@@ -83,7 +84,7 @@ type modelRecord struct {
 type cacheModel struct {
 	cfg       *config.Cache
 	records   map[string]*modelRecord
-	failures  int
+	failures  map[string]bool // the domains
 	probe     time.Duration
 	recovered time.Duration
 }
@@ -113,7 +114,7 @@ func (l *cacheModel) answer(name string, now time.Duration) (found outcome, what
 	case l.servable(p, now):
 		old := l.recovered != 0 && l.recovered >= p.until-l.claimTime()
 		rests := p.backsOff && now < p.until && !old
-		if rests && l.failures >= outageThreshold && now >= l.probe {
+		if rests && len(l.failures) >= outageThreshold && now >= l.probe {
 			l.probe, p.backsOff = now+probeInterval, true
 			found, p.hits.last, p.until = needsRefresh, now, now+l.claimTime()
 			return found, p.reply, int(l.cfg.Stale.TTL / time.Second)
@@ -165,7 +166,7 @@ func (l *cacheModel) store(name string, what upstreamReply, ttl int, now time.Du
 		}
 		return
 	}
-	bad := what.prefersStale()
+	bad, labels := what.prefersStale(), dns.SplitDomainName(name)
 	holds := p != nil && (alive && p.reply != repliesServFail || l.servable(p, now))
 	if life > 0 && holds && (bad || l.cfg.Stale.PreferPositive && p.reply == repliesAddress && what != repliesAddress) {
 		life, bad = 0, true
@@ -182,18 +183,27 @@ func (l *cacheModel) store(name string, what upstreamReply, ttl int, now time.Du
 	}
 	switch {
 	case !bad:
-		if l.failures >= outageThreshold {
-			l.recovered = now
-		}
-		l.failures = 0
+		l.endOutage(now)
 	case p != nil && alive:
 		if p.refreshing {
 			p.refreshing, p.hits.hits = false, l.cfg.Prefetch.Amount
 		}
 	case p != nil && l.servable(p, now):
 		p.backsOff, p.until = true, now+l.cfg.Stale.Recheck
-		l.failures++
+		if what == exchangeFails && len(l.failures) < outageThreshold {
+			l.failures[strings.Join(labels[max(len(labels)-2, 1):], ".")] = true
+		}
 	}
+	if bad && what != exchangeFails {
+		l.endOutage(now)
+	}
+}
+
+func (l *cacheModel) endOutage(now time.Duration) {
+	if len(l.failures) >= outageThreshold {
+		l.recovered = now
+	}
+	clear(l.failures)
 }
 
 // configFromBytes derives a directive from three bytes.
@@ -276,7 +286,7 @@ func runHistory(t *testing.T, history []byte) {
 	}
 	cfg := configFromBytes(history[0], history[1], history[2])
 	c := NewStore(fuzzBudget, Options{Clock: clock.now, Go: inline}).NewCache(cfg)
-	h := &comparison{t: t, c: c, clock: clock, ledger: &cacheModel{cfg: cfg, records: make(map[string]*modelRecord)}}
+	h := &comparison{t: t, c: c, clock: clock, ledger: &cacheModel{cfg: cfg, records: make(map[string]*modelRecord), failures: make(map[string]bool)}}
 	for i, b := range history[3:min(len(history), 200)] {
 		switch {
 		case b&0x80 != 0: // time passes, 0 to 127 s

@@ -5,12 +5,14 @@ package cache
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/miekg/dns"
 
+	"github.com/nodens-dns/nodens/internal/share"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
@@ -23,8 +25,8 @@ func TestStaleDuringOutage(t *testing.T) {
 		c := staleCache(t, fallback, Options{})
 		var queries [names]*wire.Query
 		for i := range queries {
-			queries[i] = question(t, fmt.Sprintf("n%d.example.", i), dns.TypeA)
-			fetch(t, c, queries[i], message{answer: []string{fmt.Sprintf("n%d.example. %d IN A %s", i, 5+i, staleAddr)}})
+			queries[i] = question(t, fmt.Sprintf("n.d%d.example.", i), dns.TypeA)
+			fetch(t, c, queries[i], message{answer: []string{fmt.Sprintf("n.d%d.example. %d IN A %s", i, 5+i, staleAddr)}})
 		}
 		u := &fakeUpstream{t: t, err: errUpstream, after: 5 * time.Second}
 		ask := func(ctx context.Context, q *wire.Query) (wire.Response, error) {
@@ -92,17 +94,17 @@ func TestRefreshAfterRecovery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := staleCache(t, fallback, Options{})
 		for i := range outageThreshold {
-			name := fmt.Sprintf("n%d.example.", i)
+			name := fmt.Sprintf("n.d%d.example.", i)
 			fetch(t, c, question(t, name, dns.TypeA), message{answer: []string{name + " 5 IN A " + staleAddr}})
 		}
 		time.Sleep(10 * time.Second)
 		broken := &fakeUpstream{t: t, err: errUpstream}
 		fail := func(n int) {
 			for i := range n {
-				resolve(t, c, question(t, fmt.Sprintf("n%d.example.", i), dns.TypeA), broken.ask)
+				resolve(t, c, question(t, fmt.Sprintf("n.d%d.example.", i), dns.TypeA), broken.ask)
 			}
 		}
-		q := question(t, "n0.example.", dns.TypeA)
+		q := question(t, "n.d0.example.", dns.TypeA)
 		other := func() {
 			time.Sleep(2 * time.Second)
 			fetch(t, c, question(t, fmt.Sprintf("other%d.example.", c.store.clock()), dns.TypeA), message{})
@@ -116,11 +118,11 @@ func TestRefreshAfterRecovery(t *testing.T) {
 		time.Sleep(30 * time.Second)
 		fail(outageThreshold - 1) // in the background
 		synctest.Wait()
-		resolve(t, c, question(t, "n3.example.", dns.TypeA), broken.ask)
+		resolve(t, c, question(t, "n.d3.example.", dns.TypeA), broken.ask)
 		for range 3 { // seconds, in each of which one asks
 			told := 0
 			for i := range 20 {
-				if lookup(c, question(t, fmt.Sprintf("n%d.example.", i%outageThreshold), dns.TypeA), reply(q), c.store.clock()) == needsRefresh {
+				if lookup(c, question(t, fmt.Sprintf("n.d%d.example.", i%outageThreshold), dns.TypeA), reply(q), c.store.clock()) == needsRefresh {
 					told++
 				}
 				time.Sleep(probeInterval / 20)
@@ -137,4 +139,67 @@ func TestRefreshAfterRecovery(t *testing.T) {
 			t.Error("a second client is told to ask")
 		}
 	})
+}
+
+// TestWhoseFailuresAreAnOutage: names of which only one tenant's domain fails, or to which the servers reply at all, make nobody
+// else get expired answers soon.
+func TestWhoseFailuresAreAnOutage(t *testing.T) {
+	type client = string
+	tenant, other, victim := "10.0.0.9", "10.0.0.8", "10.0.0.1"
+	servfail := func(ctx context.Context, q *wire.Query) (wire.Response, error) {
+		return wire.ErrorResponse(q, wire.ServFail), nil
+	}
+	silent := func(context.Context, *wire.Query) (wire.Response, error) { return wire.Response{}, errUpstream }
+	unreachable := func(context.Context, *wire.Query) (wire.Response, error) {
+		return wire.Response{}, ErrUnreachable
+	}
+	for name, tt := range map[string]struct {
+		format  string // of the names that fail
+		ask     ExchangeFunc
+		clients []client
+		outage  bool // for the victim
+	}{
+		"SERVFAIL":                    {"n.d%d.example.", servfail, []client{tenant, other, victim}, false},
+		"one domain":                  {"n%d.broken.example.", silent, []client{tenant, other, victim}, false},
+		"one client's domains":        {"n.d%d.example.", silent, []client{tenant}, false},
+		"its own domains":             {"n.d%d.example.", silent, []client{victim}, true},
+		"two clients' domains":        {"n.d%d.example.", silent, []client{tenant, other}, true},
+		"two clients, no server":      {"n.d%d.example.", unreachable, []client{tenant, other}, true},
+		"one client, more than there": {"n.d%d.example.", silent, []client{tenant, tenant, tenant, tenant, victim}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := staleCache(t, fallback, Options{})
+				var names []string
+				for i := range 8 {
+					names = append(names, fmt.Sprintf(tt.format, i))
+					fetch(t, c, question(t, names[i], dns.TypeA), message{answer: []string{names[i] + " 5 IN A " + staleAddr}})
+				}
+				time.Sleep(10 * time.Second)
+				places := share.NewLimiter(10)
+				as := func(who client, f func(ctx context.Context)) {
+					var place share.Place
+					if !places.Acquire(&place, netip.MustParseAddr(who)) {
+						t.Fatal("no place")
+					}
+					defer places.Release(&place)
+					f(&place)
+				}
+				for i, name := range names {
+					as(tt.clients[i%len(tt.clients)], func(ctx context.Context) {
+						q := question(t, name, dns.TypeA)
+						if _, err := c.Fetch(ctx, q, reply(q), tt.ask); err != nil {
+							t.Error(err)
+						}
+					})
+				}
+				as(victim, func(ctx context.Context) {
+					if got := c.clientTimeout(ctx) == outageTimeout; got != tt.outage {
+						t.Errorf("an outage for the victim: %t, want %t", got, tt.outage)
+					}
+				})
+				synctest.Wait()
+			})
+		})
+	}
 }

@@ -8,13 +8,11 @@ import (
 	"time"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/share"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
 const (
-	// outageThreshold is how many names fail in a row before the upstreams are taken to be
-	// down, and not the names broken.
-	outageThreshold = 4
 	// outageTimeout is the client timeout in an outage. A healthy upstream nearly always
 	// answers sooner, and clients feel it with each name.
 	outageTimeout = 100 * time.Millisecond
@@ -96,7 +94,7 @@ func (c *Cache) backingOff(e *entry, now time.Duration) bool {
 // claimProbe reports whether a client is to exchange at now, in an outage, although its name
 // backs off: the first success ends the outage for all names.
 func (c *Cache) claimProbe(now time.Duration) bool {
-	if c.failures.Load() < outageThreshold {
+	if !c.failures.outage() {
 		return false
 	}
 	at := c.nextProbe.Load()
@@ -121,6 +119,9 @@ func (c *Cache) fetchStale(ctx context.Context, k *key, e *entry, r *wire.Reply,
 	s, st := k.shard.shard, &c.cfg.Stale
 	old := staleAnswer{e.packed, e.positive()}
 	f, done := s.join(k)
+	if done == nil {
+		f.client = share.AddrOf(ctx)
+	}
 	switch {
 	case done != nil && st.Mode == config.StaleVerify && (st.ClientTimeout > 0 || st.Recheck > 0): // one client verifies
 		s.mu.Unlock()
@@ -163,7 +164,7 @@ func (c *Cache) start(f *call, exchange ExchangeFunc) {
 // waitOrStale waits for a call, for at most the client timeout; then it serves k's expired
 // answer. If the call's leader is evicted, it goes on with the call on another goroutine.
 func (c *Cache) waitOrStale(ctx context.Context, k *key, w waiter, r *wire.Reply, exchange ExchangeFunc) error {
-	timeout := c.clientTimeout()
+	timeout := c.clientTimeout(ctx)
 	if timeout == 0 {
 		_, err := c.wait(ctx, w, r, exchange)
 		return err
@@ -179,7 +180,7 @@ func (c *Cache) waitOrStale(ctx context.Context, k *key, w waiter, r *wire.Reply
 			}
 			c.start(w.call, exchange)
 		case <-timer.C:
-			c.timedOut(k, w)
+			c.timedOut(ctx, k, w)
 			s.leave(w.call)
 			c.serveStale(k.shard, w.old, r)
 			return nil
@@ -191,39 +192,49 @@ func (c *Cache) waitOrStale(ctx context.Context, k *key, w waiter, r *wire.Reply
 }
 
 // timedOut records that a client has waited for w's call, for k, longer than the client timeout.
-func (c *Cache) timedOut(k *key, w waiter) {
+func (c *Cache) timedOut(ctx context.Context, k *key, w waiter) {
 	s := k.shard.shard
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if c.noteFailure(k, c.cfg.Stale.Recheck) && !w.call.late {
 		w.call.late = true
-		c.failures.Add(1)
+		c.failures.add(k.q.Name(), share.AddrOf(ctx))
 	}
 }
 
 // clientTimeout is how long a client waits now before it is served the expired answer (RFC
 // 8767, 5); 0: until the call ends.
-func (c *Cache) clientTimeout() time.Duration {
+func (c *Cache) clientTimeout(ctx context.Context) time.Duration {
 	t := c.cfg.Stale.ClientTimeout
-	if c.cfg.Stale.Mode == config.StaleFallback && c.failures.Load() >= outageThreshold {
+	if c.cfg.Stale.Mode == config.StaleFallback && c.failures.outageFor(ctx) {
 		return min(t, outageTimeout)
 	}
 	return t
 }
 
 // noteOutcome records how f ended, for the entry of its key and for the detection of
-// outages; the shard is locked.
+// outages; the shard is locked. A SERVFAIL is a failure of its name, and a sign of life of the server.
 func (c *Cache) noteOutcome(f *call, n *fetched) {
 	switch {
 	case n.failed && f.began < time.Duration(c.recoveredAt.Load()): // it began in an outage that is over
 		c.noteFailure(&f.key, 0)
 	case n.failed:
-		if c.noteFailure(&f.key, c.cfg.Stale.Recheck) && !f.late {
-			c.failures.Add(1)
+		counts := c.noteFailure(&f.key, c.cfg.Stale.Recheck) && !f.late
+		if !n.unanswered {
+			c.endOutage()
+		} else if counts {
+			c.failures.add(f.q.Name(), f.client)
 		}
 	case !n.replied:
 		c.endRefresh(&f.key, c.store.clock())
-	case c.failures.Load() != 0 && c.failures.Swap(0) >= outageThreshold:
+	default:
+		c.endOutage()
+	}
+}
+
+// endOutage records that a server has replied.
+func (c *Cache) endOutage() {
+	if c.failures.reset() {
 		c.recoveredAt.Store(int64(c.store.clock()))
 	}
 }

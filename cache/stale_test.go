@@ -246,12 +246,12 @@ func TestStaleClientsShareCall(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		if u.count() != 1 || c.failures.Load() != 1 {
-			t.Errorf("%d asks, %d failures", u.count(), c.failures.Load())
+		if u.count() != 1 || c.failures.count.Load() != 1 {
+			t.Errorf("%d asks, %d failures", u.count(), c.failures.count.Load())
 		}
 		time.Sleep(5 * time.Second)
 		synctest.Wait()
-		if n := c.failures.Load(); n != 1 {
+		if n := c.failures.count.Load(); n != 1 {
 			t.Errorf("one name counts as %d failures", n)
 		}
 		checkNoCalls(t, c)
