@@ -207,10 +207,10 @@ func (x *exchange) waiting() bool {
 	return false
 }
 
-// stopWaiting is closed when the Pool closes, if a query of x waits outside of the transports, which
+// stopWaiting is closed when the Pool closes, if x waits outside of the transports, which
 // fail their queries themselves.
 func (x *exchange) stopWaiting() <-chan struct{} {
-	if !x.waiting() {
+	if !x.waiting() && !x.pausing() {
 		return nil
 	}
 	return x.pool.stop.Done()

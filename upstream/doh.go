@@ -275,7 +275,7 @@ func (c dohCodec) setQuery(r *http.Request, query []byte) {
 func (dohCodec) readReply(resp *http.Response, _ []byte) ([]byte, error) {
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("unexpected HTTP status %s", resp.Status)
+		return nil, newHTTPStatusError(resp)
 	}
 	kind, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type"))
 	if err != nil || kind != messageType {

@@ -2,8 +2,10 @@ package upstream
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"syscall"
 )
@@ -39,6 +41,52 @@ func isLocal(err error) bool {
 func isUnreachable(err error) bool {
 	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ENETUNREACH) || errors.Is(err, syscall.EHOSTUNREACH)
 }
+
+// unreachableError wraps an error of a server that can't be reached; see [ErrUnreachable].
+type unreachableError struct{ error }
+
+func (e unreachableError) Unwrap() error        { return e.error }
+func (e unreachableError) Is(target error) bool { return target == ErrUnreachable }
+
+// permanentErrors do not change while a query waits, or come from a server that is there.
+var permanentErrors = []error{ErrFailed, errMismatch, errTooLong, errDoQProtocol, errNoHTTP2, errNoStatus, errNotReading, errConfiguration}
+
+// isUnavailable reports whether err, the result of a query, says that the server can't be reached or has closed the connection
+// before it replied, as servers do that restart. A server that is silent, or whose certificate is wrong, is not unavailable.
+func isUnavailable(err error) bool {
+	if isUnreachable(err) {
+		return true
+	}
+	var unverified *tls.CertificateVerificationError
+	var status statusError
+	switch {
+	case isLocal(err), isTimeout(err), errors.As(err, &unverified):
+		return false
+	case errors.As(err, &status):
+		return status.unavailable
+	}
+	return !slices.ContainsFunc(permanentErrors, func(p error) bool { return errors.Is(err, p) })
+}
+
+// statusError is the error of a reply whose HTTP or gRPC status says that there is no answer.
+type statusError struct {
+	text        string
+	unavailable bool // a proxy can't reach the server, or the server shuts down
+}
+
+func (e statusError) Error() string { return e.text }
+
+// newHTTPStatusError returns the error for the status of r.
+func newHTTPStatusError(r *http.Response) error {
+	code := r.StatusCode
+	return statusError{
+		text:        "unexpected HTTP status " + r.Status,
+		unavailable: code == http.StatusBadGateway || code == http.StatusServiceUnavailable || code == http.StatusGatewayTimeout,
+	}
+}
+
+// errConfiguration marks the errors of a server whose settings can't be used.
+var errConfiguration = errors.New("unusable settings")
 
 // publicError returns err as callers of the Pool see it.
 func publicError(err error) error {

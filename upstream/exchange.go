@@ -25,6 +25,7 @@ type exchange struct {
 	request  *wire.Query
 	client   share.Client
 	addr     netip.Addr // see From
+	slot     int        // of the client, see [base.slotOf]
 	urgency  urgency
 	hedged   *atomic.Bool           // see From
 	record   Recording              // see From
@@ -70,13 +71,14 @@ type exchange struct {
 	fallbackUntil time.Time
 	// fallbackRecord is the number of the attempt with the fallback in the recording.
 	fallbackRecord int
-	// failedOver are the servers that have replied with an rcode of `failover`. They are not
-	// asked again.
+	// failedOver are the servers that have replied with an rcode of `failover`, or with what can't be read over UDP nor got over TCP.
+	// They are not asked again.
 	failedOver []*server
 	err        error // of the last failed attempt
 	// localFailure says that an attempt failed for a local reason ([ErrLocal]); its server
 	// might have answered.
 	localFailure bool
+	rounds       rounds
 
 	// last is the server that was asked last, or the one that has answered. askedOther and hedgeWon are
 	// those of [Asked].
@@ -100,13 +102,17 @@ func newExchange(p *Pool) *exchange {
 // reset cancels the queries in flight and drops references to the request.
 func (x *exchange) reset() {
 	x.cancelAll()
+	if x.pausing() {
+		x.pool.absence.leave(x)
+	}
 	for _, q := range x.queries {
 		if q != nil {
 			q.reset()
 		}
 	}
 	clear(x.failedOver)
-	*x = exchange{pool: x.pool, order: x.order[:0], failedOver: x.failedOver[:0], queries: x.queries, completed: x.completed, wakeup: x.wakeup, timer: x.timer, timerAt: x.timerAt, ring: x.ring}
+	clear(x.rounds.away)
+	*x = exchange{pool: x.pool, order: x.order[:0], failedOver: x.failedOver[:0], rounds: rounds{away: x.rounds.away[:0]}, queries: x.queries, completed: x.completed, wakeup: x.wakeup, timer: x.timer, timerAt: x.timerAt, ring: x.ring}
 }
 
 // cancelAll cancels the queries in flight.
@@ -165,7 +171,7 @@ func (x *exchange) wait(ctx context.Context, now time.Time) (wire.Response, erro
 			return answer, err
 		}
 	}
-	for x.inFlight > 0 {
+	for x.inFlight > 0 || x.pausing() {
 		x.armTimer(now)
 		select {
 		case q := <-x.completed:
@@ -217,6 +223,8 @@ func (x *exchange) result() (wire.Response, error) {
 		return x.useFallback(), nil
 	case x.localFailure:
 		return wire.Response{}, localError{x.err}
+	case x.rounds.unreachable:
+		return wire.Response{}, unreachableError{x.err}
 	}
 	return wire.Response{}, x.err
 }
@@ -253,9 +261,9 @@ func (x *exchange) askNext(now time.Time) bool {
 	return true
 }
 
-// nextServer returns the next server that is not down, does not have the query in flight and
-// has not replied with an rcode of `failover`; nil if there is none. With trusted it skips
-// suspect servers.
+// nextServer returns the next server that is not down, does not have the query in flight,
+// has not replied with an rcode of `failover`, and could be reached in this round; nil if there
+// is none. With trusted it skips suspect servers.
 func (x *exchange) nextServer(trusted bool) *server {
 	for i := range x.order {
 		k := (x.nextIndex + i) % len(x.order)
@@ -264,7 +272,7 @@ func (x *exchange) nextServer(trusted bool) *server {
 			return s
 		}
 	}
-	if x.inFlight > 0 || x.allDown || len(x.order) == 0 || len(x.failedOver) > 0 {
+	if x.inFlight > 0 || x.allDown || len(x.order) == 0 || len(x.failedOver) > 0 || len(x.rounds.away) > 0 {
 		return nil
 	}
 	x.enterAllDown() // all servers have gone down since the start
@@ -277,7 +285,11 @@ func (x *exchange) nextServer(trusted bool) *server {
 
 // eligible reports whether s may be asked now; with trusted, a suspect server may not.
 func (x *exchange) eligible(s *server, trusted bool) bool {
-	return !x.outstandingAt(s) && !slices.Contains(x.failedOver, s) && !(trusted && s.suspected.Load()) && (x.allDown || !x.pool.down(s))
+	if x.allDown && len(x.rounds.away) > 0 { // one of them is asked in each round
+		return false
+	}
+	return !x.outstandingAt(s) && !slices.Contains(x.failedOver, s) && !slices.Contains(x.rounds.away, s) &&
+		!(trusted && s.suspected.Load()) && (x.allDown || !x.pool.down(s))
 }
 
 // outstandingAt reports whether the query is in flight to s.
@@ -307,21 +319,6 @@ func (x *exchange) newQuery(s *server, now time.Time, hedge bool) *query {
 	return q
 }
 
-// delaysFor returns the delays for s. A server without measurements is expected to be as
-// fast as the slowest of the others.
-func (x *exchange) delaysFor(s *server, times *rtt) delays {
-	tail, known := times.percentile95()
-	if !known {
-		for _, other := range x.servers {
-			_, times := other.transportFor(x.tcp)
-			if t, ok := times.percentile95(); ok {
-				tail, known = max(tail, t), true
-			}
-		}
-	}
-	return delaysFor(tail, known, s.readTimeout)
-}
-
 // handleCompletion processes the result of q. It returns the answer, and true if that ends
 // the exchange.
 func (x *exchange) handleCompletion(q *query, now time.Time) (wire.Response, bool) {
@@ -339,8 +336,7 @@ func (x *exchange) handleCompletion(q *query, now time.Time) (wire.Response, boo
 		return wire.Response{}, false
 	}
 	msg := q.reply[:q.replyLen]
-	a.rtt.observe(now.Sub(a.sent), a.slowCounted, x.pool.timestamp(now))
-	x.pool.recordReply(a.server, wire.Rcode(msg[3]&rcodeBits), now)
+	x.observeReply(q, now)
 	if !a.withoutEDNS && lacksEDNS(msg) {
 		a.withoutEDNS, a.retry = true, retryEDNS
 		x.resend(q, now)
@@ -350,12 +346,8 @@ func (x *exchange) handleCompletion(q *query, now time.Time) (wire.Response, boo
 	if !a.isParsed {
 		answer, err = parseResponse(msg, q)
 	}
-	if !q.tcp && isTruncated(msg) && a.server.udp != a.server.tcp {
-		// A truncated answer can't be cached. The client gets it only if TCP fails, and may
-		// then succeed over TCP itself. A reply truncated inside a record is not used.
-		a.truncated, a.hasTruncated, a.truncatedRecord = answer, err == nil, a.recorded
-		q.tcp, a.withoutEDNS, a.retry = true, false, retryTruncated
-		x.resend(q, now)
+	if q.overUDP() && (isTruncated(msg) || err != nil) {
+		x.resendTruncated(q, answer, err, now)
 		return wire.Response{}, false
 	}
 	if err != nil {
@@ -363,6 +355,30 @@ func (x *exchange) handleCompletion(q *query, now time.Time) (wire.Response, boo
 		return wire.Response{}, false
 	}
 	return answer, x.accept(q, answer, now)
+}
+
+// observeReply learns from the time and the rcode of the reply to q.
+func (x *exchange) observeReply(q *query, now time.Time) {
+	a, took := &q.attempt, now.Sub(q.attempt.sent)
+	a.rtt.observe(took, a.slowCounted, x.pool.timestamp(now))
+	a.rtt.clients.observe(x.slot, max(int64(took), 1), a.slowCounted)
+	if q.tcp {
+		resetFlag(&a.server.tcpSilent)
+	}
+	x.pool.recordReply(a.server, wire.Rcode(q.reply[3]&rcodeBits), x.request.Name(), now)
+}
+
+// resendTruncated sends q again over TCP, because its reply is truncated, or can't be read to its end with err: middleboxes and
+// some servers cut replies without setting TC. A truncated answer can't be cached. The client gets it only if TCP fails, and
+// may then succeed over TCP itself.
+func (x *exchange) resendTruncated(q *query, answer wire.Response, err error, now time.Time) {
+	a := &q.attempt
+	if a.cut = err != nil; a.cut {
+		answer, err = q.truncatedReply()
+	}
+	a.truncated, a.hasTruncated, a.truncatedRecord = answer, err == nil, a.recorded
+	q.tcp, a.withoutEDNS, a.retry = true, false, retryTruncated
+	x.resend(q, now)
 }
 
 // removeInFlight removes q from the queries in flight.
@@ -414,8 +430,9 @@ func (x *exchange) recordWin(q *query, now time.Time) {
 	if q.attempt.isHedge {
 		q.attempt.server.hedgeWins.Add(1)
 	}
+	x.recordRepeat(q, now)
 	for _, other := range x.queries[:x.inFlight] {
-		if a := &other.attempt; other.phase == inTransport && !a.started.After(q.attempt.started) {
+		if a := &other.attempt; other.phase == inTransport && !a.lost && !a.started.After(q.attempt.started) {
 			x.recordLostRace(a, now)
 		}
 	}
@@ -440,11 +457,14 @@ func (x *exchange) recordLostRace(a *attempt, now time.Time) {
 func (x *exchange) handleFailure(q *query, err error, now time.Time) {
 	a := &q.attempt
 	s, p := a.server, x.pool
-	if a.hasTruncated { // TCP has failed; the truncated UDP reply is better than none
+	if a.hasTruncated && !(a.cut && errors.Is(err, ErrFailed)) { // TCP has failed; the truncated UDP reply is better than none
 		x.keepFallback(a, a.truncated, time.Time{})
 		x.fallbackRecord = a.truncatedRecord
+		if a.cut && !slices.Contains(x.failedOver, s) { // another server's path may be better
+			x.failedOver = append(x.failedOver, s)
+		}
 	}
-	x.err, x.localFailure = fmt.Errorf("asking %s: %w", s.label, publicError(err)), x.localFailure || isLocal(err)
+	x.err, x.localFailure = fmt.Errorf("asking %s: %w", s.label, publicError(err)), x.localFailure || isLocal(err) && !isUnavailable(err)
 	switch {
 	case p.stop.Err() != nil:
 		return
@@ -460,7 +480,11 @@ func (x *exchange) handleFailure(q *query, err error, now time.Time) {
 		}
 		p.startProbe(s)
 	}
-	if x.failuresLeft--; x.failuresLeft > 0 && x.inFlight == 0 && !x.hasFallback {
-		x.askNext(now)
+	x.noteFailed(q, err, now)
+	if x.inFlight > 0 || x.hasFallback && !a.cut || x.failuresLeft > 0 && !x.attemptsUsedUp() && x.askNext(now) {
+		return
+	}
+	if !x.hasFallback {
+		x.pauseRound(now)
 	}
 }

@@ -40,7 +40,9 @@ func (x *exchange) moveSuspectsBack() (trusted int) {
 // enterAllDown handles the case that all servers are down: one of them is asked, and
 // another one if it is late, unless failfast_all_unhealthy_upstreams is set.
 func (x *exchange) enterAllDown() {
-	x.pool.allDownCount.Add(1)
+	if x.rounds.later == 0 {
+		x.pool.allDownCount.Add(1)
+	}
 	x.allDown, x.order, x.failuresLeft, x.hedgesLeft = true, x.order[:0], 1, 1
 	if x.pool.cfg.FailfastAllUnhealthy {
 		return

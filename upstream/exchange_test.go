@@ -161,16 +161,46 @@ func TestExchange(t *testing.T) {
 		script: func(r request) { r.reply(r.rcode(dns.RcodeFormatError).SetEdns0(1232, false)) },
 		want:   outcome{Rcode: wire.FormErr, Over: []string{"udp"}},
 	}, {
-		name: "the right question, then garbage",
+		name:    "the right question, then garbage",
+		script:  cutOver("tcp"),
+		overTCP: true,
+		want:    outcome{Over: []string{"tcp", "tcp"}, Err: ErrFailed},
+	}, {
+		name:   "cut without TC is fetched over TCP",
+		script: cutOver("udp"),
+		want:   outcome{Answers: 9, Over: []string{"udp", "tcp"}},
+	}, {
+		name: "cut without TC between two records",
 		script: func(r request) {
-			b := r.pack(r.answer(1))
-			r.send(b[:len(b)-3])
+			if b := r.pack(r.answer(9)); r.over == "udp" {
+				r.send(b[:len(b)-2*16])
+			} else {
+				r.send(b)
+			}
 		},
-		want: outcome{Over: []string{"udp", "udp"}, Err: ErrFailed},
+		want: outcome{Answers: 9, Over: []string{"udp", "tcp"}},
+	}, {
+		name:   "cut without TC behind the header and the question",
+		script: cutBehindQuestion,
+		want:   outcome{Answers: 9, Over: []string{"udp", "tcp"}},
+	}, {
+		name: "cut without TC, and TCP closes",
+		script: func(r request) {
+			if r.over == "udp" {
+				cutOver("udp")(r)
+			} else {
+				r.conn.Close()
+			}
+		},
+		want: outcome{Truncated: true, Over: []string{"udp", "tcp"}},
+	}, {
+		name:   "cut over UDP and over TCP",
+		script: cutOver("udp", "tcp"),
+		want:   outcome{Over: []string{"udp", "tcp", "udp", "tcp"}, Err: ErrFailed},
 	}, {
 		name:   "names that take too long to read",
 		script: func(r request) { r.send(withPointerChains(r.pack(r.answer(0)))) },
-		want:   outcome{Over: []string{"udp", "udp"}, Err: ErrFailed},
+		want:   outcome{Over: []string{"udp", "tcp", "udp", "tcp"}, Err: ErrFailed},
 	}, {
 		name: "TCP closed inside the message",
 		script: func(r request) {

@@ -69,7 +69,7 @@ func TestFailoverLate(t *testing.T) {
 	cfg := longTimeout(bad, late)
 	cfg.Failover, cfg.Policy = []wire.Rcode{wire.ServFail}, config.PolicySequential
 	p := newPool(t, cfg)
-	p.hedgeBudget = newHedgeBudget()
+	p.hedgeBudget = newHedgeBudgets()
 	rcode, times := exchangeAll(t, p, bad, late)
 	if rcode != wire.NoError || times[0] != 1 {
 		t.Errorf("the answer is %s after %v queries, want NOERROR after one to the first server", rcode, times)
@@ -146,7 +146,7 @@ func TestMaxConnectAttempts(t *testing.T) {
 		cfg := longTimeout(a, b)
 		cfg.MaxConnectAttempts, cfg.MaxFails = tt.set, 0
 		p := newPool(t, cfg)
-		_, err := p.Exchange(t.Context(), question(t, "example.org."), false)
+		_, err := p.Exchange(t.Context(), question(t, "example.org."), true)
 		if n := queriesReceived(a) + queriesReceived(b); !errors.Is(err, ErrFailed) || n != tt.want {
 			t.Errorf("max_connect_attempts %d: %d attempts, error %v; want %d", tt.set, n, err, tt.want)
 		}

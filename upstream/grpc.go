@@ -63,7 +63,7 @@ func (grpcCodec) readReply(resp *http.Response, query []byte) ([]byte, error) {
 	kind, _, _ := strings.Cut(resp.Header.Get("Content-Type"), ";")
 	switch {
 	case resp.StatusCode != http.StatusOK:
-		return nil, fmt.Errorf("unexpected HTTP status %s", resp.Status)
+		return nil, newHTTPStatusError(resp)
 	case kind != grpcframe.ContentType && !strings.HasPrefix(kind, grpcframe.ContentType+"+"):
 		return nil, fmt.Errorf("unexpected media type %.60q instead of %s; is it a gRPC server?", kind, grpcframe.ContentType)
 	}
@@ -83,6 +83,7 @@ func (grpcCodec) readReply(resp *http.Response, query []byte) ([]byte, error) {
 	case grpcframe.NotFound.String():
 		return wire.AppendRefusal(nil, query, wire.NXDomain, false), nil
 	default:
-		return nil, fmt.Errorf("gRPC status %.10q: %.100q", status, result.Get(grpcframe.MessageHeader))
+		text := fmt.Sprintf("gRPC status %.10q: %.100q", status, result.Get(grpcframe.MessageHeader))
+		return nil, statusError{text, status == grpcframe.Unavailable.String()}
 	}
 }

@@ -83,6 +83,7 @@ func (m *healthMonitor) recordProbeFailure(s *server, err error) {
 // markAlive records the reply to a probe of s.
 func (m *healthMonitor) markAlive(s *server) {
 	s.reinstate(m.timestamp(time.Now()))
+	m.absence.end()
 	if was := s.consecutiveProbeFailures.Swap(0); was > uint32(m.cfg.MaxFails) {
 		m.opts.Logger.Info("upstream answers again", "to", s.label)
 	}

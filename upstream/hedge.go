@@ -2,9 +2,12 @@ package upstream
 
 import "time"
 
-// armTimer sets the timer for the next check of a query or of the fallback.
+// armTimer sets the timer for the next check of a query or of the fallback, or for the next round.
 func (x *exchange) armTimer(now time.Time) {
 	next := x.fallbackUntil
+	if x.pausing() {
+		next = x.rounds.nextAt
+	}
 	for _, q := range x.queries[:x.inFlight] {
 		if at := q.attempt.nextCheck; next.IsZero() || !at.IsZero() && at.Before(next) {
 			next = at
@@ -22,6 +25,10 @@ func (x *exchange) armTimer(now time.Time) {
 // If the timer fired late, this process was not scheduled and replies may be waiting
 // unread; the checks are then postponed once so that the readers can catch up.
 func (x *exchange) onWakeup(now time.Time) bool {
+	if x.pausing() {
+		x.checkRound(now)
+		return false
+	}
 	x.hedgeSoftErrors(now)
 	if x.nextCheck.IsZero() || now.Before(x.nextCheck) {
 		return false
@@ -59,14 +66,16 @@ func (x *exchange) handleOverdue(q *query, now time.Time) {
 	if a.checkInterval == 0 { // the first check
 		a.checkInterval = a.delays.hedge
 		if !s.suspected.Load() { // a frozen server's delays say nothing about its RTT
-			a.slowCounted = true
-			a.rtt.observeSlow()
+			x.observeSlow(a)
 		}
 	} else {
 		a.checkInterval = min(2*a.checkInterval, max(maxCheckInterval, a.delays.hedge))
 	}
 	if late := a.sent.Add(a.delays.unanswered); !a.unanswered && !now.Before(late) {
 		a.unanswered = true
+		if a.repeats {
+			s.tcpSilent.Store(q.tcp)
+		}
 		x.pool.recordUnanswered(s)
 	}
 	if !a.hedged {
@@ -103,7 +112,11 @@ func (x *exchange) hedge(q *query, now time.Time) bool {
 	}
 	at := x.nextIndex
 	s, free := x.hedgeTarget(q, now)
-	if s == nil || !x.payHedge(s, free, now) {
+	repeats, overTCP := s == q.attempt.server, x.tcp
+	if repeats {
+		overTCP = q.repeatsOverTCP()
+	}
+	if s == nil || !x.payHedge(s, overTCP, free, now) {
 		x.nextIndex = at
 		return false
 	}
@@ -113,6 +126,7 @@ func (x *exchange) hedge(q *query, now time.Time) bool {
 		x.hedged.Store(true)
 	}
 	h := x.newQuery(s, now, true)
+	h.tcp, h.attempt.repeats, h.attempt.paid = overTCP, repeats, !free
 	h.slot = s.gateFor(h.tcp)
 	h.softError.Store(false)
 	x.dispatch(h, now)
@@ -120,14 +134,14 @@ func (x *exchange) hedge(q *query, now time.Time) bool {
 }
 
 // payHedge takes what a hedge to s needs: a slot, a token, and unless it is free the credit for a hedge.
-func (x *exchange) payHedge(s *server, free bool, now time.Time) bool {
+func (x *exchange) payHedge(s *server, overTCP, free bool, now time.Time) bool {
 	hedges := x.pool.hedgeBudget
-	if !free && !hedges.withdraw() {
+	if !free && !hedges.withdrawFor(x.slot) {
 		return false
 	}
-	if !s.acquireSpare(x.client, x.tcp, now) {
+	if !s.acquireSpare(x.client, overTCP, now) {
 		if !free {
-			hedges.credit.Add(queriesPerHedge)
+			hedges.refund()
 		}
 		return false
 	}
@@ -152,17 +166,73 @@ func (x *exchange) hedgeTarget(q *query, now time.Time) (s *server, free bool) {
 }
 
 // probablyLost reports whether q or its reply was probably lost, so that asking the same
-// server from another port may help.
+// server again may help.
 func (x *exchange) probablyLost(q *query, now time.Time) bool {
 	a := &q.attempt
-	if q.tcp || a.server.udp == a.server.tcp {
+	switch {
+	case a.server.udp == a.server.tcp, q.tcp && !a.repeats:
 		return false // TCP retransmits by itself
+	case q.tcp:
+		return a.unanswered // TCP may be blocked
+	case a.server.lossy.Load():
+		return true
 	}
 	after := defaultResendDelay
-	if tail, known := a.rtt.percentile95(); known {
-		after = max(resendP95s*tail, minResendDelay)
+	if tail, known := x.percentile95(a.rtt); known {
+		after = min(max(resendP95s*tail, minResendDelay), maxResendDelay)
 	}
 	return now.Sub(a.sent) >= after
+}
+
+// repeatsOverTCP reports whether q, which is probably lost, is repeated over TCP: servers that limit the rate of their replies
+// over UDP drop the next one as well. If TCP is silent, it is repeated over UDP from another port.
+func (q *query) repeatsOverTCP() bool {
+	if q.attempt.repeats {
+		return !q.tcp
+	}
+	return !q.attempt.server.tcpSilent.Load()
+}
+
+// observeSlow records that a's reply takes longer than the 95th percentile.
+func (x *exchange) observeSlow(a *attempt) {
+	a.slowCounted = true
+	a.rtt.observeSlow()
+	if x.slot != noSlot {
+		a.rtt.clients[x.slot].observeSlow()
+	}
+}
+
+// recordRepeat learns from the race between q, which was answered first, and the query that it repeats or that repeats it.
+// If a repetition over TCP is answered in the usual time, the query over UDP was lost: that says nothing about response times,
+// and the hedge was no extra query.
+func (x *exchange) recordRepeat(q *query, now time.Time) {
+	a := &q.attempt
+	for _, other := range x.queries[:x.inFlight] {
+		o := &other.attempt
+		switch {
+		case o.server != a.server || other.tcp == q.tcp:
+		case !q.tcp:
+			resetFlag(&a.server.lossy)
+		case a.repeats && now.Sub(a.sent) <= a.delays.hedge:
+			o.lost = true
+			a.server.lossy.Store(true)
+			x.forgetSlow(o)
+			if a.paid {
+				x.pool.hedgeBudget.refund()
+			}
+		}
+	}
+}
+
+// forgetSlow undoes observeSlow.
+func (x *exchange) forgetSlow(a *attempt) {
+	if !a.slowCounted {
+		return
+	}
+	a.rtt.forgetSlow()
+	if x.slot != noSlot {
+		a.rtt.clients[x.slot].forgetSlow()
+	}
 }
 
 // hedgeSoftErrors hedges the queries with soft errors, within the budget.
@@ -172,4 +242,29 @@ func (x *exchange) hedgeSoftErrors(now time.Time) {
 			q.attempt.hedged = x.hedge(q, now)
 		}
 	}
+}
+
+// percentile95 returns the 95th percentile of the response times that x's client sees, or with too few samples all clients.
+func (x *exchange) percentile95(times *rtt) (time.Duration, bool) {
+	if x.slot != noSlot {
+		if tail, known := times.clients[x.slot].percentile95(); known {
+			return tail, true
+		}
+	}
+	return times.percentile95()
+}
+
+// delaysFor returns the delays for s. A server without measurements is expected to be as
+// fast as the slowest of the others.
+func (x *exchange) delaysFor(s *server, times *rtt) delays {
+	tail, known := x.percentile95(times)
+	if !known {
+		for _, other := range x.servers {
+			_, times := other.transportFor(x.tcp)
+			if t, ok := times.percentile95(); ok {
+				tail, known = max(tail, t), true
+			}
+		}
+	}
+	return delaysFor(tail, known, s.readTimeout)
 }

@@ -1,6 +1,9 @@
 package upstream
 
 import (
+	"hash/maphash"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -13,8 +16,9 @@ const (
 	// become suspect. One in twenty replies of a healthy server is late.
 	suspectAfterUnanswered = 3
 	// suspectAfterErrors is how many SERVFAIL or REFUSED replies in a row make a server
-	// suspect under the policy fastest. Broken names cause short runs of errors, because
-	// clients ask for each with all their search domains.
+	// suspect under the policy fastest, each for a name in another domain. Broken domains, and names that a server refuses,
+	// such as single labels, cause runs of errors that say nothing about the server: clients ask for each with all
+	// their search domains, and again.
 	suspectAfterErrors = 8
 )
 
@@ -22,9 +26,11 @@ const (
 // the server. It is safe for concurrent use; if one of two concurrent changes is lost, the
 // next reply corrects that.
 type passiveHealth struct {
-	// unanswered counts the queries left unanswered since the last reply; errors counts
-	// SERVFAIL and REFUSED replies since the last other reply.
+	// unanswered counts the queries left unanswered since the last reply; errors counts the domains
+	// with SERVFAIL and REFUSED replies since the last other reply.
 	unanswered, errors atomic.Uint32
+	mu                 sync.Mutex
+	failedDomains      [suspectAfterErrors]uint64 // the hashes of the first errors of them; guarded by mu
 	// lastReply is the time of the last reply, as a timestamp of the pool.
 	lastReply atomic.Int64
 	// suspected servers are asked after the others.
@@ -36,13 +42,13 @@ type passiveHealth struct {
 	reinstated, probeUnreliable atomic.Bool
 }
 
-// recordReply records a reply with rcode at now. It ends a suspicion, except that it
+// recordReply records a reply with rcode for name at now. It ends a suspicion, except that it
 // returns true if the reply is one error too many.
-func (h *passiveHealth) recordReply(rcode wire.Rcode, now int64) (failing bool) {
+func (h *passiveHealth) recordReply(rcode wire.Rcode, name []byte, now int64) (failing bool) {
 	h.lastReply.Store(now)
 	resetNonZero(&h.unanswered)
 	if rcode == wire.ServFail || rcode == wire.Refused {
-		if h.errors.Add(1) >= suspectAfterErrors {
+		if h.recordError(name) >= suspectAfterErrors {
 			return true
 		}
 	} else {
@@ -58,11 +64,35 @@ func (h *passiveHealth) recordReply(rcode wire.Rcode, now int64) (failing bool) 
 	return false
 }
 
+// domainSeed is the seed of the hashes of domains.
+var domainSeed = maphash.MakeSeed()
+
+// recordError counts the domain of name, if it was not counted before, and returns the number of domains.
+func (h *passiveHealth) recordError(name []byte) uint32 {
+	domain := maphash.Bytes(domainSeed, wire.ParentDomain(name))
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	n := h.errors.Load()
+	if n < suspectAfterErrors && !slices.Contains(h.failedDomains[:n], domain) {
+		h.failedDomains[n] = domain
+		n++
+		h.errors.Store(n)
+	}
+	return n
+}
+
 // resetNonZero sets n to 0. It writes only if necessary, because all cores share n's cache
 // line.
 func resetNonZero(n *atomic.Uint32) {
 	if n.Load() != 0 {
 		n.Store(0)
+	}
+}
+
+// resetFlag sets f to false; see resetNonZero.
+func resetFlag(f *atomic.Bool) {
+	if f.Load() {
+		f.Store(false)
 	}
 }
 
@@ -131,12 +161,13 @@ func (b *hedgeBudget) withdraw() bool {
 }
 
 // recordReply records a reply of s. Error rcodes count as errors of s only under the policy
-// fastest.
-func (m *healthMonitor) recordReply(s *server, rcode wire.Rcode, now time.Time) {
+// fastest. name is the query's, in wire form; it may go on behind its root label.
+func (m *healthMonitor) recordReply(s *server, rcode wire.Rcode, name []byte, now time.Time) {
+	m.absence.end()
 	if m.cfg.Policy != config.PolicyFastest {
 		rcode = wire.NoError
 	}
-	if s.recordReply(rcode, m.timestamp(now)) && s.markSuspect() {
+	if s.recordReply(rcode, name, m.timestamp(now)) && len(m.members.servers()) > 1 && s.markSuspect() {
 		s.suspectedCount.Add(1)
 		m.opts.Logger.Info("upstream is suspect: too many error replies", "to", s.label)
 	}

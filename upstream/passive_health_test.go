@@ -3,11 +3,18 @@
 package upstream
 
 import (
+	"bytes"
+	"fmt"
+	"log/slog"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 
+	"github.com/miekg/dns"
+
+	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
@@ -32,9 +39,9 @@ func TestPassiveHealth(t *testing.T) {
 					s.markSuspect()
 				}
 			case 'a':
-				s.recordReply(wire.NXDomain, 1)
+				s.recordReply(wire.NXDomain, []byte(wire.Root), 1)
 			case 'e':
-				if s.recordReply(wire.ServFail, 1) {
+				if s.recordReply(wire.ServFail, fmt.Appendf(nil, "\x03www\x03d%02d\x04test\x00", i), 1) {
 					s.markSuspect()
 				}
 			case 'p':
@@ -102,5 +109,47 @@ func TestHedgeBudgetConcurrent(t *testing.T) {
 	wg.Wait()
 	if n, most := spent.Load(), int64(maxHedgeBurst+8*each/queriesPerHedge); n > most || n < maxHedgeBurst {
 		t.Errorf("%d were spent, want %d to %d", n, maxHedgeBurst, most)
+	}
+}
+
+// TestErrorsOfNames: what a server says of names that nobody can resolve, or that it refuses, does not make it suspect, and never
+// the only server.
+func TestErrorsOfNames(t *testing.T) {
+	many := func(format string) (names []string) {
+		for i := range 3 * suspectAfterErrors {
+			names = append(names, fmt.Sprintf(format, i))
+		}
+		return names
+	}
+	for name, tt := range map[string]struct {
+		names   []string
+		rcode   int
+		servers int
+		want    bool
+	}{
+		"single labels refused":    {many("host%d."), dns.RcodeRefused, 2, false},
+		"names of one domain":      {many("n%d.broken.test."), dns.RcodeServerFailure, 2, false},
+		"names of a local domain":  {many("printer%d.lan."), dns.RcodeRefused, 2, false},
+		"names of several domains": {many("www.d%d.test."), dns.RcodeServerFailure, 2, true},
+		"and only one server":      {many("www.d%d.test."), dns.RcodeServerFailure, 1, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := longTimeout()
+			cfg.Policy = config.PolicyFastest
+			for range tt.servers {
+				cfg.To = append(cfg.To, config.Target{Addr: startFake(t, answerRcode(tt.rcode)).addr})
+			}
+			var log bytes.Buffer
+			p := New(cfg, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+			for _, name := range tt.names {
+				if _, err := p.Exchange(t.Context(), question(t, name), false); err != nil {
+					t.Fatal(err)
+				}
+			}
+			p.Close()
+			if got := strings.Contains(log.String(), "suspect"); got != tt.want {
+				t.Errorf("suspect: %t, want %t\n%s", got, tt.want, log.String())
+			}
+		})
 	}
 }

@@ -2,7 +2,8 @@
 //
 // [Pool.ExchangeFrom] orders the servers by the policy and asks the first that is not down
 // (see [exchange]). If that server fails, the next one is asked, for at most two rounds and
-// never beyond the deadline. If its reply takes longer than its 95th percentile, the next
+// never beyond the deadline. If no server can be reached, further rounds follow until the read timeout,
+// so that a restart loses no query (see [absence]). If its reply takes longer than its 95th percentile, the next
 // server is asked as well, and the first good reply wins; a [hedgeBudget] of 5 % bounds
 // these extra queries. A server that leaves three queries in a row unanswered becomes
 // suspect within tens of milliseconds ([passiveHealth]): other servers are asked first, and
@@ -31,6 +32,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"slices"
@@ -51,6 +53,10 @@ var (
 	// the end of the caller's context or of the Pool; or an ICMP message, which anyone can
 	// forge. Such an error must not be cached or applied to other clients.
 	ErrLocal = errors.New("local failure")
+	// ErrUnreachable marks, for [errors.Is], the error of an exchange for which a server could not be reached: it refuses or closes
+	// connections. That says nothing about the queried name, and must not be cached for it, but holds for all
+	// clients that wait for the exchange.
+	ErrUnreachable = errors.New("the server can't be reached")
 	// ErrTimeout: the server asked last did not answer in time.
 	ErrTimeout = errors.New("no answer in time")
 	// ErrFailed: the server asked last refused or closed the connection, or sent an invalid
@@ -129,7 +135,7 @@ type Pool struct {
 	exchanges   sync.Pool
 	parked      parkedExchanges
 	overUDP     bool // for clients that have used UDP
-	hedgeBudget *hedgeBudget
+	hedgeBudget *hedgeBudgets
 
 	allDownCount  atomic.Uint64
 	rejectedCount atomic.Uint64
@@ -140,10 +146,13 @@ type base struct {
 	cfg     *config.Forward
 	opts    Options
 	created time.Time
+	seed    [2]uint64 // of [base.slotOf]
 
 	stop   context.Context // done when the Pool closes
 	cancel context.CancelFunc
 	tasks  sync.WaitGroup // probes, shadow queries, watchers and closeIdleLoop
+
+	absence absence
 }
 
 // timestamp returns t in nanoseconds since the pool's creation; never 0.
@@ -153,9 +162,9 @@ func (b *base) timestamp(t time.Time) int64 { return max(int64(t.Sub(b.created))
 // Without servers every Exchange returns [ErrNoUpstream].
 func New(cfg *config.Forward, opts Options) *Pool {
 	opts.setDefaults()
-	shared := &base{cfg: cfg, opts: opts, created: time.Now()}
+	shared := &base{cfg: cfg, opts: opts, created: time.Now(), seed: [2]uint64{rand.Uint64(), rand.Uint64()}}
 	shared.stop, shared.cancel = context.WithCancel(context.Background())
-	p := &Pool{base: shared, hedgeBudget: newHedgeBudget(), order: serverOrder{policy: cfg.Policy}}
+	p := &Pool{base: shared, hedgeBudget: newHedgeBudgets(), order: serverOrder{policy: cfg.Policy}}
 	p.members.base = shared
 	p.healthMonitor.base, p.healthMonitor.members = shared, &p.members
 	p.limiter = newLimiter(cfg.MaxConcurrent)
@@ -311,8 +320,9 @@ func (p *Pool) exchange(ctx context.Context, q *wire.Query, from From) (wire.Res
 
 // begin returns an exchange for q, which has been admitted by the limiter. The caller ends it.
 func (p *Pool) begin(q *wire.Query, from *From) *exchange {
-	p.hedgeBudget.deposit()
 	x := p.exchanges.Get().(*exchange)
+	x.slot = p.slotOf(from.Addr)
+	p.hedgeBudget.depositFor(x.slot)
 	x.request, x.client, x.addr, x.hedged, x.servers = q, from.Client, from.Addr, from.Hedged, p.servers()
 	x.urgency = from.urgency()
 	x.record, x.tap, x.asked = from.Record, from.Tap, from.Asked

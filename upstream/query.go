@@ -212,6 +212,18 @@ const (
 	rcodeBits = 0x0F
 )
 
+// overUDP reports whether q was sent over UDP, and can be sent over TCP.
+func (q *query) overUDP() bool { return !q.tcp && q.attempt.server.udp != q.attempt.server.tcp }
+
+// truncatedReply returns the reply to q, of which only the header can be read, as a truncated one without records.
+func (q *query) truncatedReply() (wire.Response, error) {
+	end := headerLen + len(q.request.Name()) + 4
+	b := append([]byte(nil), q.reply[:end]...)
+	b[2] |= tcBit
+	clear(b[6:headerLen]) // the numbers of records
+	return parseResponse(b, q)
+}
+
 // isTruncated reports whether msg, which has a complete header, has the TC bit.
 func isTruncated(msg []byte) bool { return msg[2]&tcBit != 0 }
 

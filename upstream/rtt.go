@@ -22,6 +22,9 @@ const (
 	// defaultHedgeDelay applies while there are too few samples. A resolver in the same
 	// data centre answers in about 2 ms, a distant one in 40 ms.
 	defaultHedgeDelay = 25 * time.Millisecond
+	// maxHedgeDelay is the longest time before a second server is asked. Slow names, which some client asks for again and
+	// again, must not delay it without bound.
+	maxHedgeDelay = 250 * time.Millisecond
 	// minUnansweredDelay is the shortest time before a query counts as unanswered. It is
 	// longer than a garbage collection pause or a burst, so that our own delays do not make
 	// a server suspect.
@@ -33,6 +36,8 @@ const (
 	// another port. It is longer than most names take to resolve, so a query without a
 	// reply by then was probably lost.
 	minResendDelay = 200 * time.Millisecond
+	// maxResendDelay is the longest such time once there are enough samples.
+	maxResendDelay = 500 * time.Millisecond
 	// defaultResendDelay applies while there are too few samples: TCP's initial
 	// retransmission timeout (RFC 6298, 2.1).
 	defaultResendDelay = time.Second
@@ -43,9 +48,9 @@ const (
 // rtt estimates the response time of one server over one protocol. The zero value has no
 // samples. It is safe for concurrent use; of two concurrent samples one may be lost.
 type rtt struct {
-	srtt       atomic.Int64 // smoothed RTT in nanoseconds; 0: no samples
-	p95        atomic.Int64 // 95th percentile in nanoseconds
-	samples    atomic.Uint32
+	srtt atomic.Int64 // smoothed RTT in nanoseconds; 0: no samples
+	tail
+	clients    clientTails
 	measuredAt atomic.Int64 // time of the last sample, as a timestamp of the pool
 }
 
@@ -54,34 +59,55 @@ type rtt struct {
 func (r *rtt) observe(took time.Duration, counted bool, now int64) {
 	t := max(int64(took), 1)
 	r.measuredAt.Store(now)
-	n := r.samples.Load()
-	if n == 0 {
+	if r.samples.Load() == 0 {
 		r.srtt.Store(t)
-		r.p95.Store(2 * t)
-		r.samples.Store(1)
+	} else {
+		smooth := r.srtt.Load()
+		r.srtt.Store(max(smooth+(t-smooth)/smoothing, 1))
+	}
+	r.tail.observe(t, counted)
+}
+
+// tail estimates the 95th percentile of response times. The zero value has no samples. It is safe for concurrent use; of two
+// concurrent samples one may be lost.
+type tail struct {
+	p95     atomic.Int64 // in nanoseconds
+	samples atomic.Uint32
+}
+
+// observe adds a sample of t nanoseconds. counted is that of [rtt.observe].
+func (e *tail) observe(t int64, counted bool) {
+	n := e.samples.Load()
+	if n == 0 {
+		e.p95.Store(2 * t)
+		e.samples.Store(1)
 		return
 	}
 	if n < minSamples {
-		r.samples.Store(n + 1)
+		e.samples.Store(n + 1)
 	}
-	smooth := r.srtt.Load()
-	r.srtt.Store(max(smooth+(t-smooth)/smoothing, 1))
-	switch tail := r.p95.Load(); {
+	switch p := e.p95.Load(); {
 	case counted:
-	case t > tail:
-		r.p95.Store(tail + tail*19/20/p95Step + 1)
+	case t > p:
+		e.p95.Store(p + p*19/20/p95Step + 1)
 	default:
-		r.p95.Store(max(tail-tail/20/p95Step, 1))
+		e.p95.Store(max(p-p/20/p95Step, 1))
 	}
 }
 
 // observeSlow records that a pending reply takes longer than the 95th percentile. It is
 // called before the reply arrives, because often nobody waits for it that long.
-func (r *rtt) observeSlow() {
-	if r.samples.Load() > 0 {
-		tail := r.p95.Load()
-		r.p95.Store(tail + tail*19/20/p95Step + 1)
+func (e *tail) observeSlow() {
+	if e.samples.Load() > 0 {
+		p := e.p95.Load()
+		e.p95.Store(p + p*19/20/p95Step + 1)
 	}
+}
+
+// forgetSlow undoes observeSlow for a query that was lost: that says nothing about response times.
+func (e *tail) forgetSlow() {
+	p := e.p95.Load()
+	e.p95.Store(max(p*(20*p95Step)/(20*p95Step+19), 1))
 }
 
 // observeAtLeast records that a canceled query would have taken longer than so.
@@ -92,8 +118,8 @@ func (r *rtt) observeAtLeast(so time.Duration) {
 }
 
 // percentile95 returns the 95th percentile; false if there are too few samples.
-func (r *rtt) percentile95() (time.Duration, bool) {
-	return time.Duration(r.p95.Load()), r.samples.Load() >= minSamples
+func (e *tail) percentile95() (time.Duration, bool) {
+	return time.Duration(e.p95.Load()), e.samples.Load() >= minSamples
 }
 
 // delays are the times to wait for a server.
@@ -111,7 +137,7 @@ func delaysFor(tail time.Duration, known bool, readTimeout time.Duration) delays
 	}
 	longest := max(readTimeout/2, time.Millisecond)
 	return delays{
-		hedge:      min(max(tail, minHedgeDelay), longest),
+		hedge:      min(max(tail, minHedgeDelay), maxHedgeDelay, longest),
 		unanswered: min(max(unansweredP95s*tail, minUnansweredDelay), longest),
 	}
 }

@@ -60,6 +60,9 @@ type server struct {
 	// began.
 	shadowing  atomic.Bool
 	shadowedAt atomic.Int64
+	// tcpSilent says that the last repetition over TCP was late. lossy says that the last query that was repeated over TCP was lost:
+	// the server limits the rate of replies over UDP, or packets get lost.
+	tcpSilent, lossy atomic.Bool
 
 	consecutiveProbeFailures atomic.Uint32 // since the last answered probe
 	probing                  atomic.Bool
@@ -170,7 +173,7 @@ func (s *server) close() {
 // errTransport is a transport that fails every query with err.
 type errTransport struct{ err error }
 
-func (t errTransport) start(q *query)               { q.complete(t.err) }
+func (t errTransport) start(q *query)               { q.complete(fmt.Errorf("%w: %w", errConfiguration, t.err)) }
 func (t errTransport) cancel(*query) bool           { return false }
 func (t errTransport) closeIdle(time.Time)          {}
 func (t errTransport) close()                       {}

@@ -89,7 +89,7 @@ func (p *Pool) runShadow(s *server, q *query) {
 	switch {
 	case err == nil:
 		rcode := wire.Rcode(msg[3] & rcodeBits)
-		p.recordReply(s, rcode, now)
+		p.recordReply(s, rcode, q.message()[headerLen:], now)
 		times.observe(now.Sub(begun), false, p.timestamp(now))
 		s.durations.observe(rcode, now.Sub(begun))
 	case p.stop.Err() != nil:

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -25,6 +26,10 @@ type simulated struct {
 	silent bool
 	// lose says whether the network drops a query; nil drops none. It is called with mu locked.
 	lose func(now time.Time) bool
+	// refuse says whether the server can't be reached; nil: it always can. It is called with mu locked.
+	refuse func(now time.Time) bool
+	// delayFor is the delay for a client, in place of delay; nil: delay is for all.
+	delayFor func(c share.Client) time.Duration
 
 	mu      sync.Mutex
 	sent    []sentQuery
@@ -48,10 +53,16 @@ func (s *simulated) start(q *query) {
 	now := time.Now()
 	s.sent = append(s.sent, sentQuery{now, q.client})
 	after, err := s.delay, error(nil)
+	if s.delayFor != nil {
+		after = s.delayFor(q.client)
+	}
 	if lost := s.lose != nil && s.lose(now); lost || s.silent {
 		if after, err = q.deadline.Sub(now), os.ErrDeadlineExceeded; lost {
 			s.lost = append(s.lost, now)
 		}
+	}
+	if s.refuse != nil && s.refuse(now) {
+		after, err = 100*time.Microsecond, syscall.ECONNREFUSED
 	}
 	s.pending[q] = time.AfterFunc(after, func() { s.finish(q, err) })
 }
@@ -138,12 +149,13 @@ func simulatedTo(m config.MaxRate, to ...string) *config.Forward {
 	return cfg
 }
 
-// newSimulatedPool returns a Pool whose servers are simulated. The caller closes it in its bubble.
+// newSimulatedPool returns a Pool whose servers are simulated, over UDP by via. TCP loses nothing. The caller closes it in its bubble.
 func newSimulatedPool(cfg *config.Forward, opts Options, via ...*simulated) *Pool {
 	p := New(cfg, opts)
 	for i, s := range p.servers() {
 		s.udp.close()
-		s.udp = via[i]
+		s.tcp.close()
+		s.udp, s.tcp = via[i], newSimulated(via[i].delay)
 	}
 	return p
 }

@@ -57,17 +57,23 @@ func asker(p *upstream.Pool, via Proto, from upstream.From) cache.ExchangeFunc {
 
 // keep returns err, or if it is no reason to fail the next client an unkept.
 func keep(err error) error {
-	if errors.Is(err, upstream.ErrLocal) {
-		return unkept{err}
+	switch {
+	case errors.Is(err, upstream.ErrLocal):
+		return unkept{err, cache.ErrLocal}
+	case errors.Is(err, upstream.ErrUnreachable):
+		return unkept{err, cache.ErrUnreachable}
 	}
 	return err
 }
 
-// unkept is an error that is no reason to fail the next client.
-type unkept struct{ error }
+// unkept is an error that is no reason to fail the next client. kind is what it is to the cache.
+type unkept struct {
+	error
+	kind error
+}
 
 func (e unkept) Unwrap() error        { return e.error }
-func (e unkept) Is(target error) bool { return target == cache.ErrLocal }
+func (e unkept) Is(target error) bool { return target == e.kind }
 
 // backgroundKey is the key of a context value that marks work for which no client waits.
 type backgroundKey struct{}
