@@ -25,12 +25,20 @@ type asyncConn struct {
 	reader *bufio.Reader
 	raw    syscall.RawConn
 	spawn  func(func()) // starts the goroutine
+	// ackNow makes Read acknowledge what has arrived before it waits for more. A server
+	// with Nagle's algorithm does not send its next reply before that, and Linux delays an
+	// acknowledgment by 40 ms if no query carries it. Only the reading goroutine uses it.
+	ackNow  bool
+	ackFunc func(fd uintptr)
 
 	mu      sync.Mutex
 	pending []byte
 	// flushing says that the goroutine is running and the only one to write.
 	flushing bool
 	closed   bool
+	// corked makes Write append to held.
+	corked bool
+	held   []byte
 	// writeFunc writes writeMsg and sets written and writeErr. It is a field because
 	// creating a function for each call would allocate.
 	writeFunc func(fd uintptr) bool
@@ -51,26 +59,70 @@ func newAsyncConn(conn *net.TCPConn, spawn func(func())) (*asyncConn, error) {
 		c.written, c.writeErr = tryWrite(fd, c.writeMsg)
 		return true
 	}
+	c.ackFunc = func(fd uintptr) {
+		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_QUICKACK, 1) // the reply comes later without it
+	}
 	return c, nil
 }
 
 // bufferReads enables read buffering, because TLS reads in small pieces.
-func (c *asyncConn) bufferReads() { c.reader = bufio.NewReaderSize(c.TCPConn, readBufSize) }
+func (c *asyncConn) bufferReads() { c.reader = bufio.NewReaderSize(ackingReader{c}, readBufSize) }
 
 // Read implements [net.Conn].
 func (c *asyncConn) Read(b []byte) (int, error) {
 	if c.reader == nil {
-		return c.TCPConn.Read(b)
+		return ackingReader{c}.Read(b)
 	}
 	return c.reader.Read(b)
+}
+
+// ackingReader reads from the socket of an asyncConn.
+type ackingReader struct{ c *asyncConn }
+
+func (r ackingReader) Read(b []byte) (int, error) {
+	if r.c.ackNow {
+		if err := r.c.raw.Control(r.c.ackFunc); err != nil {
+			return 0, err
+		}
+	}
+	return r.c.TCPConn.Read(b)
 }
 
 // Write implements [net.Conn] without blocking. It copies b if necessary.
 func (c *asyncConn) Write(b []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	return c.write(b)
+}
+
+// cork makes Write hold back what it gets, until uncork.
+func (c *asyncConn) cork() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.corked = true
+}
+
+// uncork writes what was held back, with one system call.
+func (c *asyncConn) uncork() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.corked = false
+	_, err := c.write(c.held)
+	c.held = c.held[:0]
+	if cap(c.held) > 2*maxKeptWriteBuf {
+		c.held = nil
+	}
+	return err
+}
+
+// write is Write; c is locked.
+func (c *asyncConn) write(b []byte) (int, error) {
 	if c.closed {
 		return 0, net.ErrClosed
+	}
+	if c.corked {
+		c.held = append(c.held, b...)
+		return len(b), nil
 	}
 	left := b
 	if !c.flushing {

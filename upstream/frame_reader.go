@@ -17,12 +17,15 @@ type frameReader struct {
 	from, to int // unread part of buf
 }
 
+// frameLen returns the length of the first message of b with its prefix.
+func frameLen(b []byte) int { return 2 + int(binary.BigEndian.Uint16(b)) }
+
 // next returns the next message, valid until fill; false if none is complete.
 func (r *frameReader) next() (msg []byte, ok bool) {
 	if r.to-r.from < 2 {
 		return nil, false
 	}
-	end := r.from + 2 + int(binary.BigEndian.Uint16(r.buf[r.from:]))
+	end := r.from + frameLen(r.buf[r.from:])
 	if r.to < end {
 		return nil, false
 	}
@@ -53,7 +56,7 @@ func (r *frameReader) grow() {
 	left := r.buf[r.from:r.to]
 	need := readBufSize
 	if len(left) >= 2 {
-		need = max(need, 2+int(binary.BigEndian.Uint16(left)))
+		need = max(need, frameLen(left))
 	}
 	if need > len(r.buf) || len(r.buf) > maxKeptBuffer && need <= maxKeptBuffer {
 		r.buf = append(make([]byte, 0, need), left...)[:need]
@@ -67,7 +70,7 @@ func (r *frameReader) grow() {
 func (r *frameReader) atBoundary() bool {
 	at := r.from
 	for r.to-at >= 2 {
-		at += 2 + int(binary.BigEndian.Uint16(r.buf[at:]))
+		at += frameLen(r.buf[at:])
 	}
 	return at == r.to
 }

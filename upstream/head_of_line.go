@@ -5,146 +5,286 @@ import (
 	"time"
 )
 
-// rankOf returns the rank of c, including head-of-line blocking; t is locked.
+const (
+	// maxConnsInOrder is the maximum number of connections to a server that answers in
+	// order, or that answers few queries per connection.
+	maxConnsInOrder = 32
+	// pipelineLimitConnecting is how many queries wait for a connection before another one
+	// is opened, while it is not known whether the server answers in order.
+	pipelineLimitConnecting = 4
+	// unansweredConnAfter is how long a new connection may be silent, while others bring
+	// replies, before the server is believed not to have accepted it.
+	unansweredConnAfter = time.Second
+)
+
+// pickConn returns the connection for the next query, and opens one if that is useful; nil
+// if all are full. t is locked.
+//
+// A server that is not known to answer out of order gets the query on an idle connection.
+// If there is none, another one is opened: one at a time, up to maxConns; one for each query,
+// up to maxConnsInOrder, after a slow name has delayed the queries behind it. Queries share
+// connections beyond that.
+func (t *streamTransport) pickConn(now time.Time) *streamConn {
+	t.forget(now)
+	c := t.bestConn(now)
+	if c == nil && t.closeOldestRetired(now) {
+		c = t.bestConn(now) // resending its queries may have opened a connection
+	}
+	if len(t.live) < t.maxLive(c, now) && t.needsConn(c, now) {
+		t.misses.Add(1)
+		if fresh := t.dial(now); c == nil || t.inOrder || t.rankOf(c, now) >= rankConnecting {
+			return fresh
+		}
+	} else if c != nil {
+		t.hits.Add(1)
+	}
+	return c
+}
+
+// bestConn returns the best connection for the next query, nil for none; t is locked.
+func (t *streamTransport) bestConn(now time.Time) (best *streamConn) {
+	t.retireExpired(now)
+	for _, c := range t.open {
+		if len(c.queries) < maxInFlightPerConn && !t.usedUp(c) && (best == nil || t.better(c, best, now)) {
+			best = c
+		}
+	}
+	return best
+}
+
+// better reports whether c is better for the next query than other, an older connection; t
+// is locked. Equal ones are used in the order of their age, so that surplus ones expire.
+func (t *streamTransport) better(c, other *streamConn, now time.Time) bool {
+	r, s := t.rankOf(c, now), t.rankOf(other, now)
+	n, m := t.load(c), t.load(other)
+	switch {
+	case t.connLimit > 0 && (c.replies > 0) != (other.replies > 0):
+		return c.replies > 0
+	case t.inOrder && max(r, s) < rankBlocked && n != m:
+		return n < m
+	case r != s:
+		return r < s
+	case t.outOfOrder:
+		return m >= pipelineLimit && n < m
+	case n != m:
+		return n < m
+	}
+	return n > 0 && c.replies > 0 && c.owedSince.After(other.owedSince) // a slow name is less likely
+}
+
+// needsConn reports whether another connection should be opened if best is the best one; t
+// is locked.
+func (t *streamTransport) needsConn(best *streamConn, now time.Time) bool {
+	if best == nil {
+		return true
+	}
+	switch r, n := t.rankOf(best, now), t.load(best); {
+	case r >= rankBlocked:
+		return true
+	case t.inOrder:
+		return n > 0
+	case r == rankConnecting:
+		return !t.outOfOrder && n >= pipelineLimitConnecting
+	case t.outOfOrder && n < pipelineLimit, n == 0:
+		return false
+	}
+	return !slices.ContainsFunc(t.open, func(c *streamConn) bool { return c.conn == nil })
+}
+
+// load returns how many queries occupy c: canceled ones, too, if the server may answer in
+// order; t is locked.
+func (t *streamTransport) load(c *streamConn) int {
+	if t.outOfOrder {
+		return c.inFlight
+	}
+	return len(c.queries)
+}
+
+// maxLive returns how many connections are allowed if best, nil for none, is the best one; t
+// is locked. A server that has stopped answering altogether gets no more than maxConns.
+func (t *streamTransport) maxLive(best *streamConn, now time.Time) int {
+	n := maxConns
+	if !t.outOfOrder && now.Sub(t.lastReply) < stalledAfter && (t.inOrder || best != nil && t.rankOf(best, now) >= rankBlocked) || t.queryLimit > 0 {
+		n = maxConnsInOrder
+	}
+	if t.connLimit > 0 {
+		n = min(n, t.connLimit)
+	}
+	return n
+}
+
+// usedUp reports whether c has had as many queries as the server answers; t is locked.
+func (t *streamTransport) usedUp(c *streamConn) bool {
+	return t.queryLimit > 0 && int(c.lastSequence) >= t.queryLimit
+}
+
+// rankOf returns the rank of c, including head-of-line blocking; t is locked. A connection
+// that the server may refuse counts as blocked.
 func (t *streamTransport) rankOf(c *streamConn, now time.Time) rank {
 	r := c.rank(now)
-	if r == rankReady && t.headOfLineBlocked(c, now) {
-		return rankBlocked
+	if r == rankReady && t.headOfLineBlocked(c, now) || t.connLimit > 0 && c.replies == 0 {
+		return max(r, rankBlocked)
 	}
 	return r
 }
 
-// connLimit returns how many connections are allowed if best, nil for none, is the best
-// one; t is locked. A server that has stopped answering altogether gets no more than
-// maxConns.
-func (t *streamTransport) connLimit(best *streamConn, now time.Time) int {
-	if best != nil && t.rankOf(best, now) >= rankBlocked && !t.outOfOrder && now.Sub(t.lastReply) < stalledAfter {
-		return maxConnsInOrder
-	}
-	return maxConns
-}
-
-const (
-	// maxConnsInOrder is the maximum number of connections to a server that answers in
-	// order, while all other connections are blocked by slow names.
-	maxConnsInOrder = 32
-	// pipelineLimitInOrder replaces [pipelineLimit] for a server that may answer in order:
-	// each query then waits for all earlier ones on its connection.
-	pipelineLimitInOrder = 16
-	// minBlockedDelay is the shortest silence after which a connection counts as blocked.
-	// It is longer than a reply waits for its reader on a busy machine.
-	minBlockedDelay = 20 * time.Millisecond
-	// blockedRTTs is the same in multiples of the typical RTT. A resolver for which a cache
-	// miss takes four times as long as a hit has answered out of order before.
-	blockedRTTs = 4
-	// typicalRTTStep is the inverse step of the estimate of the typical RTT, which doubles
-	// after eleven longer samples in a row.
-	typicalRTTStep = 16
-)
-
 // headOfLineBlocked reports whether a slow name seems to delay the queries behind it on c;
 // t is locked.
 func (t *streamTransport) headOfLineBlocked(c *streamConn, now time.Time) bool {
-	return !t.outOfOrder && c.inFlight > 0 && c.replyOverdue(now) >= t.blockedAfter()
+	return !t.outOfOrder && len(c.queries) > 0 && c.replyOverdue(now) >= t.blockedAfter()
 }
 
-// blockedAfter returns how long a connection may be silent before it counts as blocked; t
-// is locked.
-func (t *streamTransport) blockedAfter() time.Duration {
-	return max(minBlockedDelay, blockedRTTs*t.typicalRTT)
-}
-
-// scheduleBlockedCheck sets the timer of c to the time at which it would count as blocked;
-// t is locked.
+// scheduleBlockedCheck sets the timer of c to the time at which it would count as blocked,
+// or as not accepted; t is locked.
 func (t *streamTransport) scheduleBlockedCheck(c *streamConn, now time.Time) {
-	if !t.outOfOrder && c.inFlight > 1 && c.conn != nil && !c.closed {
+	switch {
+	case c.conn == nil || c.closed || c.inFlight == 0:
+	case !t.outOfOrder && c.inFlight > 1 && !c.movedOne:
 		c.wakeBy(c.owedSince.Add(t.blockedAfter()), now)
+	case c.replies == 0:
+		c.wakeBy(c.owedSince.Add(unansweredConnAfter), now)
 	}
 }
 
-// moveOneBlocked moves one query that is blocked on c to another connection, if one is
-// available; t is locked. The others follow when it has been answered
-// ([streamTransport.recordReply]), so a server that is slow with all queries gets no more
-// of them.
-func (t *streamTransport) moveOneBlocked(c *streamConn, now time.Time) {
+// moveBlocked moves queries that are blocked on c to other connections, if these are
+// available: all of them if the server seems not to have accepted c, otherwise one; t is
+// locked. The others follow when that one has been answered ([streamTransport.recordReply]),
+// so a server that is slow with all queries gets no more of them.
+func (t *streamTransport) moveBlocked(c *streamConn, now time.Time) {
 	switch {
-	case c.conn == nil || !t.headOfLineBlocked(c, now):
-		t.scheduleBlockedCheck(c, now)
-	case !c.movedOne:
-		if list := c.queuedBehind(); len(list) > 0 && t.moveQuery(list[0], now) {
-			list[0].movedFrom, c.movedOne = c, true
+	case c.conn == nil || c.inFlight == 0:
+	case c.replies == 0 && c.replyOverdue(now) >= unansweredConnAfter && t.lastReply.Sub(c.owedSince) >= unansweredConnAfter/2:
+		if t.notAccepted++; t.notAccepted > 1 { // a single one may have had a slow name
+			t.limitConns(t.connected()-1, now)
+		}
+		t.closeConn(c, errNotAccepted, now)
+		return
+	case t.headOfLineBlocked(c, now) && !c.movedOne:
+		if list := c.inFlightQueries(); len(list) > 1 && t.moveQuery(list[1], now) {
+			list[1].movedFrom, c.movedOne = c, true
 		}
 	}
+	t.scheduleBlockedCheck(c, now)
 }
 
 // moveQuery sends q again on another connection, if one is available, and ignores its reply
 // on the first; t is locked.
 func (t *streamTransport) moveQuery(q *query, now time.Time) bool {
-	if q.resends == maxResends {
+	from := q.conn
+	if from.closed || q.resends >= maxStreamResends {
 		return false
 	}
 	c := t.pickConn(now)
-	if c == nil || c == q.conn || t.rankOf(c, now) >= rankBlocked || !t.mayResend() {
+	if c == nil || c == from || from.closed || t.rankOf(c, now) >= rankBlocked || !t.mayResend() {
 		return false
 	}
-	q.conn.orphan(q)
+	from.orphan(q)
 	q.resends++
+	t.assignTo(c, q, now)
+	return true
+}
+
+// assignTo assigns q to c; a goroutine writes it. t is locked.
+func (t *streamTransport) assignTo(c *streamConn, q *query, now time.Time) {
 	c.add(q, now)
 	t.scheduleBlockedCheck(c, now)
 	if c.claimWrite() {
 		t.tasks.Go(func() { t.write(c) })
 	}
-	return true
 }
 
-// queuedBehind returns the queries in flight on c in the order in which they were added,
-// without the first.
-func (c *streamConn) queuedBehind() (list []*query) {
-	for _, q := range c.queries {
-		if q != nil {
-			list = append(list, q)
+// takeWaiting lets c, if it is idle, take the query that waits for the longest for another
+// connection; t is locked.
+func (t *streamTransport) takeWaiting(c *streamConn, now time.Time) {
+	if c.conn == nil || c.closed || c.retired || len(c.queries) > 0 || t.usedUp(c) {
+		return
+	}
+	first := t.backlog.earliest(nil)
+	for _, other := range t.open {
+		if other.conn == nil {
+			first = other.earliest(first)
 		}
 	}
-	slices.SortFunc(list, func(a, b *query) int { return int(int32(a.sequence - b.sequence)) })
-	return list[min(1, len(list)):]
-}
-
-// currentPipelineLimit returns the pipeline limit of t's server; t is locked.
-func (t *streamTransport) currentPipelineLimit() int {
-	if t.outOfOrder {
-		return pipelineLimit
+	if first != nil {
+		first.conn.remove(first)
+		t.assignTo(c, first, now)
 	}
-	return pipelineLimitInOrder
 }
 
-// recordReply records that the reply to q has arrived on c; t is locked.
-func (t *streamTransport) recordReply(c *streamConn, q *query, now time.Time) {
-	t.lastReply, c.movedOne = now, false
-	if c.inFlight > int(c.lastSequence-q.sequence) { // more than were sent after q, so an earlier one is unanswered
-		t.outOfOrder = true
+// drainBacklog assigns the queries that wait until another connection may be opened; t is
+// locked.
+func (t *streamTransport) drainBacklog(now time.Time) {
+	for t.backlog.inFlight > 0 && !t.closed {
+		c := t.pickConn(now)
+		if c == nil {
+			return
+		}
+		q := t.backlog.earliest(nil)
+		t.backlog.remove(q)
+		t.assignTo(c, q, now)
+	}
+}
+
+// recordReply records that the reply to q, the end of the given silence, has arrived on c;
+// t is locked.
+func (t *streamTransport) recordReply(c *streamConn, q *query, silence time.Duration, now time.Time) {
+	switch {
+	case c.inFlight > int(c.lastSequence-q.sequence): // more than were sent after q, so an earlier one is unanswered
+		t.setOrder(true, now)
+	case c.wasBlocked && silence < time.Millisecond && now.Sub(q.assignedAt) >= t.blockedAfter(): // it has waited for the slow name before it
+		if t.outOfOrder = false; now.After(t.quietUntil) {
+			t.setOrder(false, now)
+		}
+	}
+	if silence > 0 { // the first reply of several that have arrived together
+		t.observeReply(silence, now)
+		c.wasBlocked = silence >= t.blockedAfter()
+	}
+	c.movedOne = false
+	if c.replies == 1 {
+		t.notAccepted = 0
 	}
 	if from := q.movedFrom; from != nil && from.movedOne && !from.closed && t.headOfLineBlocked(from, now) {
-		for _, q := range from.queuedBehind() {
-			if !t.moveQuery(q, now) {
+		t.setOrder(false, now)
+		for _, q := range from.inFlightQueries()[min(1, from.inFlight):] {
+			if from.closed || !t.moveQuery(q, now) {
 				break
 			}
 		}
 	}
-	switch took := now.Sub(q.assignedAt); {
-	case t.typicalRTT == 0:
-		t.typicalRTT = max(took, time.Microsecond)
-	case took > t.typicalRTT:
-		t.typicalRTT += t.typicalRTT/typicalRTTStep + 1
-	default:
-		t.typicalRTT -= t.typicalRTT / typicalRTTStep
+}
+
+// learnFromEnd records what the end of c, which is no longer in live, with err shows about
+// the server; t is locked.
+func (t *streamTransport) learnFromEnd(c *streamConn, err error, now time.Time) {
+	n := t.connected()
+	switch {
+	case n == 0:
+		t.connLimit = 0 // the server may have been restarted
+	case c.replies == 0 && !isLocal(err):
+		t.limitConns(n, now)
 	}
+	if c.replies > 0 && c.inFlight > 0 && !isLocal(err) && now.Sub(c.repliedAt) < promptClose {
+		t.observeEnd(c.replies, c.begunAt, now)
+	}
+}
+
+// connected returns the number of connections that are established; t is locked.
+func (t *streamTransport) connected() (n int) {
+	for c := range t.live {
+		if c.conn != nil {
+			n++
+		}
+	}
+	return n
 }
 
 // deliverMessage calls [streamConn.deliver] and completes the query; t is locked.
 func (t *streamTransport) deliverMessage(c *streamConn, msg []byte, now time.Time) bool {
+	silence := c.replyOverdue(now)
 	q, ok := c.deliver(msg, now)
 	if q != nil {
-		t.recordReply(c, q, now)
+		t.recordReply(c, q, silence, now)
 		if q.claimReply() {
 			c.replied = append(c.replied, q)
 		} else {

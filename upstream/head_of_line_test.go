@@ -180,3 +180,179 @@ func TestSurplusConnectionsExpire(t *testing.T) {
 		t.Error("it is still there")
 	}
 }
+
+// TestWrittenInOrderOfArrival: queries that wait for a connection, whether for its
+// establishment or because another one has failed, are written in the order in which they
+// came, so a server that answers in order does not seem to do otherwise.
+func TestWrittenInOrderOfArrival(t *testing.T) {
+	const n = 12
+	f := startFake(t, ignore)
+	for round := range 20 {
+		via := newStreamTransport(f.addr, streamOptions{expire: time.Hour}).(*streamTransport)
+		before := len(f.requests())
+		via.mu.Lock()
+		c := via.dial(time.Now())
+		for i := range n {
+			c.add(namedQuery(t, numberedNames(n)[i]), time.Now())
+		}
+		via.mu.Unlock()
+		eventually(t, "the server has the queries", func() bool { return len(f.requests()) == before+n })
+		for i, r := range f.requests()[before:] {
+			if want := numberedNames(n)[i]; r.Question[0].Name != want {
+				t.Fatalf("round %d: query %d is for %s, want %s", round, i, r.Question[0].Name, want)
+			}
+		}
+		via.mu.Lock()
+		for i, q := range c.removeAll() {
+			if want := numberedNames(n)[i]; string(q.request.Name()) != string(question(t, want).Name()) {
+				t.Fatalf("round %d: after a failure, query %d is for %s, want %s", round, i, q.request.Name(), want)
+			}
+		}
+		via.mu.Unlock()
+		via.close()
+	}
+}
+
+// TestBurstBeforeConnection: a burst that waits for the first connection leaves no wrong
+// belief about a server that answers in order.
+func TestBurstBeforeConnection(t *testing.T) {
+	f := startFake(t, answerOK)
+	for range 20 {
+		via := newStreamTransport(f.addr, streamOptions{expire: time.Hour}).(*streamTransport)
+		var all []*query
+		for _, name := range numberedNames(8) {
+			q := namedQuery(t, name)
+			all = append(all, q)
+			via.start(q)
+		}
+		for _, q := range all {
+			<-q.done
+		}
+		via.mu.Lock()
+		if via.outOfOrder {
+			t.Error("the server seems to answer out of order")
+		}
+		via.mu.Unlock()
+		via.close()
+	}
+}
+
+// TestIdleConnectionFirst: a query prefers an idle connection to one with a query in
+// flight.
+func TestIdleConnectionFirst(t *testing.T) {
+	f := startFake(t, holdReplies)
+	via := newStreamTransport(f.addr, streamOptions{expire: time.Hour}).(*streamTransport)
+	t.Cleanup(via.close)
+	mustRoundTrip(t, via, "first.test.")
+	via.mu.Lock()
+	second := via.dial(time.Now())
+	via.mu.Unlock()
+	eventually(t, "it is connected", func() bool {
+		via.mu.Lock()
+		defer via.mu.Unlock()
+		return second.conn != nil
+	})
+	held, next := namedQuery(t, "a.hold.test."), namedQuery(t, "b.hold.test.")
+	via.start(held)
+	via.start(next)
+	via.mu.Lock()
+	defer via.mu.Unlock()
+	if held.conn == second || next.conn != second {
+		t.Error("two queries share a connection while another one is idle")
+	}
+}
+
+// TestOrderIsLearnedAgain: what was seen of the order of a server's replies lapses, and
+// gives way to what is seen later.
+func TestOrderIsLearnedAgain(t *testing.T) {
+	now := time.Now()
+	var l learned
+	l.setOrder(true, now)
+	if l.forget(now.Add(orderLifetime - 1)); !l.outOfOrder {
+		t.Error("it is forgotten too early")
+	}
+	if l.forget(now.Add(orderLifetime)); l.outOfOrder || l.inOrder {
+		t.Error("it is never forgotten")
+	}
+
+	f := startFake(t, ignore)
+	via := newStreamTransport(f.addr, streamOptions{expire: time.Hour}).(*streamTransport)
+	t.Cleanup(via.close)
+	via.outOfOrder = true // as after an out-of-order reply
+	var all []*query
+	for _, name := range numberedNames(3) {
+		q := namedQuery(t, name)
+		all = append(all, q)
+		via.start(q)
+	}
+	eventually(t, "the server has the queries", func() bool { return len(f.requests()) == 3 })
+	via.mu.Lock()
+	c := all[0].conn
+	c.owedSince = time.Now().Add(-stalledAfter)
+	for _, q := range all {
+		q.assignedAt = c.owedSince
+	}
+	via.mu.Unlock()
+	var replies []byte
+	for _, r := range f.requests() {
+		replies = append(replies, prefixed(r.pack(r.answer(1)))...)
+	}
+	f.requests()[0].conn.Write(replies)
+	for _, q := range all {
+		<-q.done
+	}
+	via.mu.Lock()
+	defer via.mu.Unlock()
+	if via.outOfOrder || via.inOrder {
+		t.Errorf("after replies that waited for an earlier one: out of order %t, in order %t; want that neither is known", via.outOfOrder, via.inOrder)
+	}
+}
+
+// TestInOrderIsLearned: replies that arrive together after a slow one, while other
+// connections bring replies, show that the server answers in order. They do not if all
+// connections were silent, as on a busy machine.
+func TestInOrderIsLearned(t *testing.T) {
+	for _, busy := range []bool{false, true} {
+		via := &streamTransport{live: map[*streamConn]struct{}{}}
+		c := testConn(time.Now())
+		defer c.timer.Stop()
+		now := time.Now()
+		for range 2 {
+			c.add(fixedQuery(t), now)
+		}
+		for range 40 { // on another connection
+			now = now.Add(minBlockedDelay / 4)
+			if !busy {
+				via.observeReply(time.Millisecond, now)
+			}
+		}
+		for _, q := range c.inFlightQueries() {
+			silence := c.replyOverdue(now)
+			if got, ok := c.deliver(answerA(append([]byte(nil), q.message()...)), now); got != q || !ok {
+				t.Fatal("the reply is not taken")
+			}
+			via.recordReply(c, q, silence, now)
+		}
+		if via.inOrder == busy {
+			t.Errorf("busy %t: in order %t", busy, via.inOrder)
+		}
+	}
+}
+
+// TestTypicalRTTRecovers: a time in which a slow name delays others does not raise the
+// typical RTT to their waiting time, and a long silence of the server makes it forget.
+func TestTypicalRTTRecovers(t *testing.T) {
+	var l learned
+	now := time.Now()
+	for range 100 {
+		now = now.Add(time.Second)
+		l.observeReply(time.Hour, now)
+	}
+	if d := l.blockedAfter(); d > stalledAfter {
+		t.Errorf("a connection counts as blocked after %v", d)
+	}
+	l.observeReply(time.Millisecond, now.Add(orderLifetime))
+	if l.typicalRTT != time.Millisecond {
+		t.Errorf("after a minute without replies the typical RTT is %v", l.typicalRTT)
+	}
+}

@@ -10,24 +10,29 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/nodens-dns/nodens/internal/share"
 )
 
 const (
-	// maxConns is the maximum number of connections to one server, retired ones included.
-	// RFC 7766, 6.2.2, asks clients for few. Two suffice for a node's cache misses; four
-	// leave room for new ones while others are retired.
+	// maxConns is the maximum number of connections to one server, retired ones included;
+	// see maxConnsInOrder for exceptions. RFC 7766, 6.2.2, asks clients for few. Two suffice
+	// for a node's cache misses; four leave room for new ones while others are retired.
 	maxConns = 4
-	// pipelineLimit is how many queries are in flight on a connection before another one is
-	// opened. At 10 ms each that is 12,800 queries per second. Fewer connections mean more
-	// queries per write; but one lost segment delays all queries of its connection.
+	// pipelineLimit is how many queries are in flight on a connection to a server that
+	// answers out of order before another one is opened. At 10 ms each that is 12,800
+	// queries per second. Fewer connections mean more queries per write; but one lost
+	// segment delays all queries of its connection.
 	pipelineLimit = 128
 	// maxResends is how often a query is sent again because its connection failed: once for
 	// a server that closes idle connections, twice for one that also restarts at that
 	// moment.
 	maxResends = 2
+	// maxStreamResends is the same over TCP and TLS, where servers also close connections
+	// after some queries, which takes two connections to learn.
+	maxStreamResends = 4
 	// connectTimeout is the default of the option.
 	connectTimeout = DefaultDeadline
 )
@@ -35,10 +40,9 @@ const (
 // streamTransport is a transport over TCP (RFC 7766) or TLS (RFC 7858) with a few
 // connections, many queries in flight on each, and replies in any order.
 //
-// Connections are opened in the background while queries wait. A query uses the first
-// connection below its pipeline limit. Another connection is opened when all are at the
-// limit or stalled. The goroutine that starts a query writes it, together with the queries
-// queued by then. Nothing waits for the network: [asyncConn] writes in the background what
+// Connections are opened in the background while queries wait (see
+// [streamTransport.pickConn]). The goroutine that starts a query writes it, together with
+// the queries queued by then. Nothing waits for the network: [asyncConn] writes in the background what
 // the socket does not accept at once. Each connection has one reading goroutine and one
 // timer.
 //
@@ -47,10 +51,14 @@ const (
 // server: its queries fail, and the pool asks the next server.
 //
 // Many servers, CoreDNS among them, answer the queries of a connection strictly in order,
-// so one slow name delays all queries behind it (head-of-line blocking). Until a server has
-// once answered out of order, a connection that owes replies and is silent for longer than
-// usual is considered blocked: queries use other connections, and more of them if necessary
-// (see [streamTransport.headOfLineBlocked]).
+// so one slow name delays all queries behind it (head-of-line blocking). Unless a server has
+// lately answered out of order, queries prefer idle connections, and a connection that owes
+// replies and is silent for longer than usual is considered blocked: queries use other
+// connections, and more of them if necessary (see [streamTransport.headOfLineBlocked]).
+//
+// Servers close connections after some queries, and accept some connections only. Both
+// numbers are learned from the connections' ends, and forgotten after a while, see
+// [learned].
 //
 // An ID is not reused on a connection before its reply has arrived, even if the query was
 // canceled or has expired. So a late reply is never taken for another query's.
@@ -65,13 +73,10 @@ type streamTransport struct {
 	open   []*streamConn            // take queries; oldest first
 	live   map[*streamConn]struct{} // connected or connecting
 	closed bool
-	// dialFailed says that the last attempt to connect failed.
-	dialFailed bool
-	// outOfOrder says that the server has answered a query before an earlier one.
-	outOfOrder bool
-	// typicalRTT estimates the median time of a reply; 0 without samples.
-	typicalRTT time.Duration
-	lastReply  time.Time // of any connection
+	// backlog has the queries that wait until a server that answers few queries per
+	// connection may get another one. It is never connected.
+	backlog *streamConn
+	learned
 	// inFlight divides the queries in flight among the clients.
 	inFlight share.FairShare
 
@@ -86,6 +91,8 @@ func newStreamTransport(to netip.AddrPort, opts streamOptions) transport {
 	}
 	t := &streamTransport{addr: to, streamOptions: opts, live: make(map[*streamConn]struct{}), inFlight: share.NewFairShare(maxConns * maxInFlightPerConn)}
 	t.ctx, t.stop = context.WithCancel(context.Background())
+	t.backlog = t.newConn(time.Now(), time.Hour)
+	t.backlog.timer.Stop()
 	return t
 }
 
@@ -118,65 +125,15 @@ func (t *streamTransport) assign(q *query, now time.Time) (*streamConn, error) {
 		return nil, ErrClosed
 	}
 	c := t.pickConn(now)
+	if c == nil && t.queryLimit > 0 && t.backlog.inFlight < maxInFlightPerConn {
+		c = t.backlog
+	}
 	if c == nil {
 		return nil, ErrBusy
 	}
 	c.add(q, now)
 	t.scheduleBlockedCheck(c, now)
 	return c, nil
-}
-
-// pickConn returns the connection for the next query, and opens one if that is useful; nil
-// if all are full. t is locked.
-func (t *streamTransport) pickConn(now time.Time) *streamConn {
-	c := t.bestConn(now)
-	if c == nil && t.closeOldestRetired(now) {
-		c = t.bestConn(now) // resending its queries may have opened a connection
-	}
-	if len(t.live) < t.connLimit(c, now) && t.needsConn(c, now) {
-		t.misses.Add(1)
-		if fresh := t.dial(now); c == nil || t.rankOf(c, now) >= rankBlocked {
-			return fresh
-		}
-	} else if c != nil {
-		t.hits.Add(1)
-	}
-	return c
-}
-
-// bestConn returns the best connection for the next query, nil for none; t is locked. It
-// prefers the first one below the pipeline limit, so that surplus connections become idle.
-func (t *streamTransport) bestConn(now time.Time) (best *streamConn) {
-	for i := len(t.open) - 1; i >= 0; i-- {
-		if c := t.open[i]; t.expired(c, now) {
-			t.retire(c, now)
-		}
-	}
-	for _, c := range t.open {
-		if len(c.queries) >= maxInFlightPerConn {
-			continue
-		}
-		if best == nil || t.rankOf(c, now) < t.rankOf(best, now) ||
-			t.rankOf(c, now) == t.rankOf(best, now) && best.inFlight >= t.currentPipelineLimit() && c.inFlight < best.inFlight {
-			best = c
-		}
-	}
-	return best
-}
-
-// needsConn reports whether another connection should be opened if best is the best one; t
-// is locked.
-func (t *streamTransport) needsConn(best *streamConn, now time.Time) bool {
-	if best == nil {
-		return true
-	}
-	switch t.rankOf(best, now) {
-	case rankStalled, rankBlocked:
-		return !t.dialFailed
-	case rankReady:
-		return best.inFlight >= t.currentPipelineLimit() && !t.dialFailed && !slices.ContainsFunc(t.open, func(c *streamConn) bool { return c.conn == nil })
-	}
-	return false
 }
 
 // expired reports whether c should take no more queries; t is locked.
@@ -186,10 +143,10 @@ func (t *streamTransport) expired(c *streamConn, now time.Time) bool {
 		c.replyOverdue(now) >= closeStalledAfter
 }
 
-// closeOldestRetired closes the oldest retired connection if there are maxConns
-// connections, and reports whether it did; t is locked.
+// closeOldestRetired closes the oldest retired connection if no other may be opened, and
+// reports whether it did; t is locked.
 func (t *streamTransport) closeOldestRetired(now time.Time) bool {
-	if len(t.live) < maxConns {
+	if len(t.live) < t.maxLive(nil, now) {
 		return false
 	}
 	var oldest *streamConn
@@ -207,11 +164,20 @@ func (t *streamTransport) closeOldestRetired(now time.Time) bool {
 // errConnStuck is the error of a connection closed because it owes replies for too long.
 var errConnStuck error = localError{errors.New("the connection is stuck")}
 
+// errNotAccepted is the error of a connection that the server seems not to have accepted.
+var errNotAccepted = errors.New("only other connections bring replies")
+
+// newConn returns a streamConn that is to be connected within the given time.
+func (t *streamTransport) newConn(now time.Time, within time.Duration) *streamConn {
+	c := newStreamConn(now, &t.inFlight)
+	c.ctx, c.cancel = context.WithTimeout(t.ctx, within)
+	c.timer = time.AfterFunc(within, func() { t.onTimer(c) })
+	return c
+}
+
 // dial starts connecting; t is locked and not closed.
 func (t *streamTransport) dial(now time.Time) *streamConn {
-	c := newStreamConn(now, &t.inFlight)
-	c.ctx, c.cancel = context.WithTimeout(t.ctx, t.connectTimeout)
-	c.timer = time.AfterFunc(t.connectTimeout, func() { t.onTimer(c) })
+	c := t.newConn(now, t.connectTimeout)
 	t.open = append(t.open, c)
 	t.live[c] = struct{}{}
 	t.tasks.Go(func() { t.run(c) })
@@ -239,12 +205,15 @@ func (t *streamTransport) handleConnected(c *streamConn, conn net.Conn, err erro
 		}
 		return false
 	}
-	if t.dialFailed = err != nil; t.dialFailed {
+	if err != nil {
 		t.closeConn(c, fmt.Errorf("connecting: %w", err), time.Now())
+		t.drainBacklog(time.Now())
 		return false
 	}
+	c.under = under(conn)
 	c.setConn(conn)
 	c.writing = true
+	t.takeWaiting(c, time.Now())
 	return true
 }
 
@@ -281,13 +250,23 @@ func (t *streamTransport) readLoop(c *streamConn) {
 		if err != nil && !c.closed {
 			t.closeConn(c, err, time.Now())
 		}
+		t.drainBacklog(time.Now())
 		over := c.closed
+		c.under.ackNow = c.inFlight > 0 && c.inFlight < ackWithQuery
 		t.mu.Unlock()
 		c.replied.finish()
 		if over {
 			return
 		}
 	}
+}
+
+// under returns the TCP connection below conn, the result of connect.
+func under(conn net.Conn) *asyncConn {
+	if c, ok := conn.(*tlsConn); ok {
+		return c.under
+	}
+	return conn.(*asyncConn)
 }
 
 // deliver processes the messages in r; t is locked.
@@ -308,7 +287,7 @@ func (t *streamTransport) deliver(c *streamConn, r *frameReader) {
 // closeIfUnused closes or retires c if it is of no use after n queries have left it; t is
 // locked.
 func (t *streamTransport) closeIfUnused(c *streamConn, n int, now time.Time) {
-	if c.closed {
+	if c.closed || c == t.backlog {
 		return
 	}
 	if c.orphans >= maxOrphans || c.replyOverdue(now) >= closeStalledAfter {
@@ -320,9 +299,11 @@ func (t *streamTransport) closeIfUnused(c *streamConn, n int, now time.Time) {
 	if n > 0 {
 		c.idleSince = now
 	}
-	if c.retired || t.expire <= 0 || t.tooManyIdle() {
+	if c.retired || t.expire <= 0 || t.usedUp(c) || t.tooManyIdle() {
 		t.closeConn(c, nil, now)
+		return
 	}
+	t.takeWaiting(c, now)
 }
 
 // tooManyIdle reports whether more connections are idle than maxIdle; t is locked.
@@ -359,10 +340,11 @@ func (t *streamTransport) closeConn(c *streamConn, err error, now time.Time) {
 	if err == nil {
 		return
 	}
-	if c.inFlight > 0 || c.conn == nil {
+	if c.inFlight > 0 || c.conn == nil && c != t.backlog {
 		t.brokenConns.Add(1)
 	}
-	again := c.answered || t.hasReadyConn(now)
+	again := c.replies > 0 || slices.ContainsFunc(t.open, func(c *streamConn) bool { return c.replies > 0 })
+	t.learnFromEnd(c, err, now)
 	for _, q := range c.removeAll() {
 		if !again || !t.resend(q, now) {
 			if t.closed {
@@ -373,15 +355,10 @@ func (t *streamTransport) closeConn(c *streamConn, err error, now time.Time) {
 	}
 }
 
-// hasReadyConn reports whether a connection is ready; t is locked.
-func (t *streamTransport) hasReadyConn(now time.Time) bool {
-	return slices.ContainsFunc(t.open, func(c *streamConn) bool { return c.rank(now) == rankReady })
-}
-
 // resend assigns q to another connection; false if it has been sent too often or its
 // deadline has passed. t is locked.
 func (t *streamTransport) resend(q *query, now time.Time) bool {
-	if t.closed || q.resends == maxResends || !q.deadline.After(now) || !t.mayResend() {
+	if t.closed || q.resends >= maxStreamResends || !q.deadline.After(now) || !t.mayResend() {
 		return false
 	}
 	q.resends++
@@ -404,8 +381,9 @@ func (t *streamTransport) onTimer(c *streamConn) {
 	}
 	now := time.Now()
 	n := c.expire(now)
-	t.moveOneBlocked(c, now)
+	t.moveBlocked(c, now)
 	t.closeIfUnused(c, n, now)
+	t.drainBacklog(now)
 }
 
 // cancel is [transport.cancel].
@@ -418,6 +396,7 @@ func (t *streamTransport) cancel(q *query) bool {
 	}
 	c.orphan(q)
 	t.closeIfUnused(c, 1, time.Now())
+	t.drainBacklog(time.Now())
 	return true
 }
 
@@ -425,6 +404,11 @@ func (t *streamTransport) cancel(q *query) bool {
 func (t *streamTransport) closeIdle(now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.retireExpired(now)
+}
+
+// retireExpired retires the connections that should take no more queries; t is locked.
+func (t *streamTransport) retireExpired(now time.Time) {
 	for i := len(t.open) - 1; i >= 0; i-- {
 		if c := t.open[i]; t.expired(c, now) {
 			t.retire(c, now)
@@ -440,6 +424,7 @@ func (t *streamTransport) close() {
 	for c := range t.live {
 		t.closeConn(c, ErrClosed, time.Now())
 	}
+	t.closeConn(t.backlog, ErrClosed, time.Now())
 	t.mu.Unlock()
 	t.tasks.Wait()
 }
@@ -488,7 +473,12 @@ func (t *streamTransport) flush(c *streamConn) (more bool) {
 	if cap(b) <= maxKeptWriteBuf {
 		c.spareBuf = b[:0]
 	}
-	if err != nil {
+	switch {
+	case err == nil:
+	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+		t.retire(c, time.Now()) // replies may have arrived before; readLoop gets an error after them
+		return false
+	default:
 		t.closeConn(c, err, time.Now())
 		return false
 	}

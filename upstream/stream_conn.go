@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -30,6 +31,9 @@ const (
 	// yieldAbove is from how many queries in flight the writer yields first, so that other
 	// goroutines can queue their queries for the same write and TLS record.
 	yieldAbove = 8
+	// ackWithQuery is from how many queries in flight a reply is acknowledged by the next
+	// query: that follows within a fraction of the usual response time.
+	ackWithQuery = 8
 	// maxKeptWriteBuf is the largest write buffer kept for reuse, in bytes: half of a
 	// connection's queries.
 	maxKeptWriteBuf = 32 << 10
@@ -78,6 +82,7 @@ func (o *streamOptions) setDefaults() {
 // to its end. The transport's lock guards it.
 type streamConn struct {
 	conn   net.Conn       // nil while connecting
+	under  *asyncConn     // conn, or what is below TLS
 	local  netip.AddrPort // of conn
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -91,8 +96,10 @@ type streamConn struct {
 	idleSince time.Time
 	// owedSince is since when a reply is owed and none has arrived; zero if none is owed.
 	owedSince time.Time
-	// answered says that a reply has arrived.
-	answered bool
+	replies   int       // replies that have arrived, late ones included
+	repliedAt time.Time // when the last one arrived
+	// wasBlocked says that it arrived after the connection was blocked.
+	wasBlocked bool
 	// retired connections take no more queries, and are closed once none is in flight.
 	retired    bool
 	closed     bool
@@ -180,16 +187,14 @@ func (c *streamConn) wakeBy(at, now time.Time) {
 	}
 }
 
-// setConn sets conn and queues the queries that have waited for it. Canceled and expired
-// ones are not sent.
+// setConn sets conn and queues the queries that have waited for it, in the order in which
+// they were added: a server that answers in order must not seem to do otherwise.
 func (c *streamConn) setConn(conn net.Conn) {
 	c.conn, c.local = conn, localAddr(conn)
-	for id, q := range c.queries {
-		if q == nil {
-			delete(c.queries, id)
-			c.orphans--
-			continue
-		}
+	c.lastSequence = 0 // some may have left
+	for _, q := range c.inFlightQueries() {
+		c.lastSequence++
+		q.sequence = c.lastSequence
 		c.writeBuf = append(c.writeBuf, q.frame...)
 	}
 	now := time.Now()
@@ -197,6 +202,28 @@ func (c *streamConn) setConn(conn net.Conn) {
 	if c.inFlight > 0 {
 		c.owedSince = now
 	}
+}
+
+// inFlightQueries returns the queries in flight in the order in which they were added.
+func (c *streamConn) inFlightQueries() []*query {
+	list := make([]*query, 0, c.inFlight)
+	for _, q := range c.queries {
+		if q != nil {
+			list = append(list, q)
+		}
+	}
+	slices.SortFunc(list, func(a, b *query) int { return int(int32(a.sequence - b.sequence)) })
+	return list
+}
+
+// earliest returns the query that was assigned first of q, which may be nil, and those of c.
+func (c *streamConn) earliest(q *query) *query {
+	for _, other := range c.queries {
+		if q == nil || other != nil && other.assignedAt.Before(q.assignedAt) {
+			q = other
+		}
+	}
+	return q
 }
 
 // remove removes q, whose ID becomes free.
@@ -207,27 +234,23 @@ func (c *streamConn) remove(q *query) {
 	q.conn, q.local = nil, c.local
 }
 
-// orphan removes q, whose reply may still arrive.
+// orphan removes q, whose reply may still arrive if q was sent.
 func (c *streamConn) orphan(q *query) {
-	c.queries[q.sentID()] = nil
-	c.orphans++
-	c.inFlight--
-	c.division.Remove(q.client)
-	q.conn, q.local = nil, c.local
+	id := q.sentID()
+	c.remove(q)
+	if c.conn != nil {
+		c.queries[id] = nil
+		c.orphans++
+	}
 }
 
-// removeAll removes and returns all queries.
+// removeAll removes and returns all queries in the order in which they were added.
 func (c *streamConn) removeAll() []*query {
-	calls := make([]*query, 0, c.inFlight)
-	for _, q := range c.queries {
-		if q != nil {
-			calls = append(calls, q)
-		}
-	}
-	for _, q := range calls {
+	list := c.inFlightQueries()
+	for _, q := range list {
 		c.remove(q)
 	}
-	return calls
+	return list
 }
 
 // deliver copies msg to the query that it answers, and removes and returns that query; the
@@ -252,7 +275,8 @@ func (c *streamConn) deliver(msg []byte, now time.Time) (q *query, ok bool) {
 		q.replyLen = copy(q.reply, msg)
 		c.remove(q)
 	}
-	c.answered = true
+	c.replies++
+	c.repliedAt = now
 	c.owedSince = time.Time{}
 	if len(c.queries) > 0 {
 		c.owedSince = now

@@ -150,6 +150,7 @@ func TestLateReply(t *testing.T) {
 func TestOrphanLimit(t *testing.T) {
 	f := startFake(t, ignore)
 	_, via := newStreamPool(t, f, streamOptions{expire: time.Hour})
+	via.outOfOrder = true // so that one connection takes all queries
 	for range maxOrphans {
 		q := fixedQuery(t)
 		q.deadline = time.Now().Add(time.Hour)

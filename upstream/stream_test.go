@@ -284,7 +284,7 @@ func TestResendsEnd(t *testing.T) {
 		// Each connection has brought a reply before, so its failure is not the server's.
 		via.mu.Lock()
 		for c := range via.live {
-			c.answered = true
+			c.replies = 1
 		}
 		via.mu.Unlock()
 		q := newQuery()
@@ -294,7 +294,7 @@ func TestResendsEnd(t *testing.T) {
 		if err == nil || !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
 			t.Errorf("flight %d: %v; want that the server closed the connection", i, err)
 		}
-		if q.resends > maxResends {
+		if q.resends > maxStreamResends {
 			t.Errorf("the query was sent %d times again", q.resends)
 		}
 	}
@@ -302,7 +302,7 @@ func TestResendsEnd(t *testing.T) {
 		t.Errorf("%d queries are in flight", n)
 	}
 	q := fixedQuery(t)
-	q.deadline, q.resends = time.Now().Add(time.Hour), maxResends
+	q.deadline, q.resends = time.Now().Add(time.Hour), maxStreamResends
 	via.mu.Lock()
 	defer via.mu.Unlock()
 	if via.resend(q, time.Now()) {

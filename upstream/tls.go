@@ -58,8 +58,7 @@ func clientTLS(cfg *tls.Config, addr netip.Addr) *tls.Config {
 	if cfg.ClientSessionCache == nil {
 		cfg.ClientSessionCache = tls.NewLRUClientSessionCache(maxTLSSessions)
 	}
-	// Growing records serve browsers; queries are small, and a burst of them fits into one
-	// record.
+	// Growing records serve browsers; queries are small.
 	cfg.DynamicRecordSizingDisabled = true
 	return cfg
 }
@@ -67,10 +66,38 @@ func clientTLS(cfg *tls.Config, addr netip.Addr) *tls.Config {
 // handshake returns a TLS connection over c. It takes ownership of c.
 func handshake(ctx context.Context, c *asyncConn, cfg *tls.Config) (net.Conn, error) {
 	c.bufferReads()
+	c.ackNow = true // OpenSSL sends the session tickets in several pieces, and then the reply
 	conn := tls.Client(c, cfg)
 	if err := conn.HandshakeContext(ctx); err != nil {
 		_ = c.Close()
 		return nil, fmt.Errorf("TLS handshake with %s: %w", cfg.ServerName, err)
 	}
-	return conn, nil
+	return &tlsConn{conn, c}, nil
+}
+
+// tlsConn writes each framed query in a record of its own. dnsdist 1.7 does not look at the
+// second query of a record before the socket is readable again, which takes seconds.
+type tlsConn struct {
+	*tls.Conn
+	under *asyncConn
+}
+
+// Write implements [net.Conn] for framed queries, without blocking. It is not safe for
+// concurrent use.
+func (c *tlsConn) Write(b []byte) (int, error) {
+	if len(b) == frameLen(b) {
+		return c.Conn.Write(b)
+	}
+	c.under.cork()
+	var failed error
+	for left := b; len(left) > 0 && failed == nil; left = left[frameLen(left):] {
+		_, failed = c.Conn.Write(left[:frameLen(left)])
+	}
+	if err := c.under.uncork(); err != nil && failed == nil {
+		failed = err
+	}
+	if failed != nil {
+		return 0, failed
+	}
+	return len(b), nil
 }

@@ -104,7 +104,7 @@ func testFrozen(t *testing.T, a *authority, via config.Transport, x, y *fake) {
 	}
 	// Stalled connections are closed and their queries sent again, so each query may be
 	// received maxResends times more.
-	if n, most := queriesReceived(x)-before, (1+maxResends)*(suspectAfterUnanswered+1+maxHedgeBurst+220/queriesPerHedge); n > most {
+	if n, most := queriesReceived(x)-before, (1+maxStreamResends)*(suspectAfterUnanswered+1+maxHedgeBurst+220/queriesPerHedge); n > most {
 		t.Errorf("%d of 200 queries were asked of the server that is frozen, want %d at most", n, most)
 	}
 	eventually(t, "it answers a scout, and is trusted", func() bool {
