@@ -86,6 +86,7 @@ type dohTransport struct {
 	open       []*dohConn            // take queries
 	live       map[*dohConn]struct{} // not closed
 	connecting bool                  // a connection is being opened
+	pause      connectPause
 	inFlight   share.FairShare
 	closed     bool
 
@@ -234,6 +235,7 @@ func (t *dohTransport) roundTrip(ctx context.Context, r *dohRequest) ([]byte, er
 		again := err != nil && ctx.Err() == nil && c.answered.Load() && resent < maxResends && t.mayResend()
 		if err == nil {
 			if c.answered.CompareAndSwap(false, true) {
+				t.endPause()
 				t.waitQueue.wake(c.conn.Available(), nil)
 			}
 			msg, err = t.codec.readReply(resp, r.message)
@@ -243,6 +245,12 @@ func (t *dohTransport) roundTrip(ctx context.Context, r *dohRequest) ([]byte, er
 			return msg, err
 		}
 	}
+}
+
+func (t *dohTransport) endPause() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.pause.end()
 }
 
 // newHTTPRequest returns the HTTP request for query.
@@ -281,7 +289,23 @@ func (dohCodec) readReply(resp *http.Response, _ []byte) ([]byte, error) {
 	if err != nil || kind != messageType {
 		return nil, fmt.Errorf("unexpected media type %.60q instead of %s; check the upstream's URL", resp.Header.Get("Content-Type"), messageType)
 	}
-	return readBody(resp, wire.MaxMessage)
+	msg, err := readBody(resp, wire.MaxMessage)
+	if age := ageOf(resp.Header); age > 0 && err == nil {
+		wire.Age(msg, age)
+	}
+	return msg, err
+}
+
+// ageOf returns for how many seconds HTTP caches have kept a response with the header h, whatever
+// its method. The TTLs of the reply are from the time before (RFC 8484, 5.1). An invalid Age is
+// ignored, and the first of several counts (RFC 9111, 5.1).
+func ageOf(h http.Header) uint32 {
+	first, _, _ := strings.Cut(h.Get("Age"), ",")
+	age, err := strconv.ParseUint(strings.TrimSpace(first), 10, 32) // too large a number is the largest
+	if err != nil && !errors.Is(err, strconv.ErrRange) {
+		return 0
+	}
+	return uint32(age)
 }
 
 // readBody returns the body of resp, which has limit bytes at most.

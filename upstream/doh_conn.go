@@ -29,16 +29,22 @@ type dohConn struct {
 	idleSince time.Time // when the last query left; zero before the first
 	owedSince time.Time // since when a reply is owed and none has arrived; zero if none is owed
 	inFlight  int
+	// capacity is how many queries the server allowed at once when the last one was
+	// reserved; 0 before the first reply.
+	capacity int
 }
 
 // acquireConn reserves a connection for one query of a client with held others in flight.
-// It waits for one until ctx ends.
+// It waits for one until ctx ends or connecting fails.
 func (t *dohTransport) acquireConn(ctx context.Context, held int) (*dohConn, error) {
 	for first := true; ; first = false {
 		place := t.waitQueue.join(held) // before checking, so that no wake-up is missed
 		c, err := t.tryAcquireConn(first)
 		if c != nil || err != nil {
 			t.waitQueue.leave(place)
+			if err != nil {
+				t.waitQueue.wake(-1, err) // the others need a connection, too
+			}
 			return c, err
 		}
 		select {
@@ -68,7 +74,8 @@ func (t *dohTransport) timeoutError(ctx context.Context) error {
 }
 
 // tryAcquireConn reserves a connection if one is available, and otherwise starts opening
-// one. first says that the query has not been counted yet.
+// one. During a [connectPause], queries wait for the connections that take queries, or fail if
+// there are none. first says that the query has not been counted yet.
 func (t *dohTransport) tryAcquireConn(first bool) (*dohConn, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -84,11 +91,18 @@ func (t *dohTransport) tryAcquireConn(first bool) (*dohConn, error) {
 			t.hits.Add(1)
 		}
 		return c, nil
-	case more && !t.connecting && len(t.live) < maxConns:
-		t.connecting = true
-		t.misses.Add(1)
-		t.tasks.Go(t.connect)
+	case !more || t.connecting || len(t.live) >= maxConns:
+		return nil, nil
 	}
+	if err := t.pause.err(now); err != nil {
+		if len(t.open) > 0 {
+			return nil, nil
+		}
+		return nil, err
+	}
+	t.connecting = true
+	t.misses.Add(1)
+	t.tasks.Go(t.connect)
 	return nil, nil
 }
 
@@ -109,10 +123,18 @@ func (t *dohTransport) bestConn(now time.Time) (c *dohConn, more bool) {
 			more = more && known
 		}
 	}
-	if silent != nil && len(t.live) == maxConns && t.reserve(silent, now) {
+	if silent != nil && (len(t.live) == maxConns || t.pause.err(now) != nil) && t.reserve(silent, now) {
 		return silent, false
 	}
 	return nil, more
+}
+
+// draining reports whether the server has announced that it takes no more queries on c
+// (GOAWAY: RFC 9113, 6.8). The last query in flight closes c. net/http does not tell: it refuses
+// reservations as if the server's limit were reached, although fewer queries are in flight.
+func (c *dohConn) draining() bool {
+	inFlight := c.conn.InFlight() // first: if one ends meanwhile, one is available
+	return c.conn.Available() == 0 && inFlight < c.capacity
 }
 
 // replyOverdue returns for how long a reply is owed.
@@ -132,14 +154,18 @@ func (t *dohTransport) reserve(c *dohConn, now time.Time) bool {
 		c.owedSince = now
 	}
 	c.inFlight++
+	if c.answered.Load() {
+		available := c.conn.Available() // first, so that a query that ends meanwhile counts once at most
+		c.capacity = available + c.conn.InFlight()
+	}
 	return true
 }
 
-// closeExpired removes connections that have failed, are idle for too long or too old; t is
-// locked.
+// closeExpired removes connections that have failed, are draining, idle for too long or too old;
+// t is locked.
 func (t *dohTransport) closeExpired(now time.Time) {
 	t.open = slices.DeleteFunc(t.open, func(c *dohConn) bool {
-		gone := c.conn.Err() != nil ||
+		gone := c.conn.Err() != nil || c.draining() ||
 			c.inFlight == 0 && !c.idleSince.IsZero() && now.Sub(c.idleSince) >= t.expire ||
 			t.maxAge > 0 && now.Sub(c.openedAt) >= t.maxAge
 		if gone {
@@ -150,12 +176,17 @@ func (t *dohTransport) closeExpired(now time.Time) {
 }
 
 // retire closes c, which takes no more queries, if none is in flight or it has failed;
-// otherwise the last query closes it. t is locked.
+// otherwise the last query closes it. One that fails before its first reply counts as a failed
+// attempt to connect, unless no query needed it. t is locked.
 func (t *dohTransport) retire(c *dohConn) {
-	if c.conn.Err() != nil && c.inFlight > 0 {
+	err := c.conn.Err()
+	if err != nil && c.inFlight > 0 {
 		t.brokenConns.Add(1)
 	}
-	if c.inFlight == 0 || c.conn.Err() != nil {
+	if err != nil && !c.answered.Load() && (c.idleSince.IsZero() || !c.owedSince.IsZero()) {
+		t.pause.start(errEndedUnanswered, time.Now())
+	}
+	if c.inFlight == 0 || err != nil {
 		delete(t.live, c)
 		_ = c.conn.Close() // does not block
 	}
@@ -173,12 +204,13 @@ func (t *dohTransport) release(c *dohConn, heard bool) {
 			c.owedSince = now
 		}
 	}
-	if c.inFlight > 0 {
+	failed := c.conn.Err() != nil
+	if c.inFlight > 0 && !failed {
 		return
 	}
 	c.idleSince = now
 	i := slices.Index(t.open, c)
-	if i >= 0 && (t.expire <= 0 || t.tooManyIdle()) {
+	if i >= 0 && (failed || t.expire <= 0 || t.tooManyIdle()) {
 		t.open = slices.Delete(t.open, i, i+1)
 		i = -1
 	}
@@ -198,8 +230,8 @@ func (t *dohTransport) tooManyIdle() bool {
 	return t.maxIdle > 0 && idle > t.maxIdle
 }
 
-// connect opens a connection and wakes waiting queries; if that fails and there is no other
-// connection, they get the error.
+// connect opens a connection and wakes waiting queries; if that fails and no other connection
+// takes queries, they get the error.
 func (t *dohTransport) connect() {
 	ctx, cancel := context.WithTimeout(t.ctx, t.connectTimeout)
 	defer cancel()
@@ -242,17 +274,19 @@ func (t *dohTransport) addConn(conn *http.ClientConn) bool {
 	return true
 }
 
-// connectFailed returns the error for waiting queries after connecting failed with err; nil
-// if there is another connection to wait for.
+// connectFailed begins a pause after connecting failed with err. It returns the error for waiting
+// queries; nil if there may be another connection to wait for.
 func (t *dohTransport) connectFailed(err error) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.connecting = false
 	t.brokenConns.Add(1)
+	err = fmt.Errorf("connecting: %w", err)
+	t.pause.start(err, time.Now())
 	if len(t.open) > 0 {
 		return nil
 	}
-	return fmt.Errorf("connecting: %w", err)
+	return err
 }
 
 // dial connects to the configured address, regardless of the URL.

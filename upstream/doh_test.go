@@ -438,3 +438,38 @@ func TestDoHStalled(t *testing.T) {
 		t.Errorf("%d connections are counted, want 2", misses)
 	}
 }
+
+// TestDoHAge: the time that a reply was in HTTP caches counts, whatever the method.
+func TestDoHAge(t *testing.T) {
+	var age atomic.Pointer[[]string]
+	w := startDoHServer(t, newAuthority(t), nil, func(w http.ResponseWriter, r *http.Request) {
+		w.Header()["Age"] = *age.Load()
+		answerDoH(w, r)
+	})
+	for _, method := range []string{http.MethodGet, http.MethodPost} {
+		d := w.newTransport(t, dohOptions{method: method, streamOptions: streamOptions{expire: time.Hour}})
+		for _, tt := range []struct {
+			age  []string
+			want uint32 // of 60
+		}{
+			{nil, 60},
+			{[]string{"0"}, 60},
+			{[]string{"45"}, 15},
+			{[]string{"45, 7"}, 15},
+			{[]string{"7", "45"}, 53},
+			{[]string{"61"}, 0},
+			{[]string{"99999999999999999999"}, 0},
+			{[]string{"-1"}, 60},
+			{[]string{"soon"}, 60},
+		} {
+			age.Store(&tt.age)
+			msg, err := roundTrip(t.Context(), d, fixedQuery(t), time.Now().Add(time.Hour))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if ttl, _ := wire.MinTTL(msg); ttl != tt.want {
+				t.Errorf("%s, Age %q: the TTL is %d, want %d", method, tt.age, ttl, tt.want)
+			}
+		}
+	}
+}

@@ -94,6 +94,7 @@ type doqTransport struct {
 	// which end soon.
 	running int
 	closed  bool
+	pause   connectPause
 
 	hits, misses atomic.Uint64
 }
@@ -286,7 +287,11 @@ func (t *doqTransport) deliver(r *doqRequest, c *doqConn, n int) error {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	c.answered, c.owedSince = true, time.Now()
+	if !c.answered {
+		c.answered = true
+		t.pause.end()
+	}
+	c.owedSince = time.Now()
 	if r.query != nil && !r.query.matches(msg) {
 		t.unexpected.Add(1)
 		if c.unexpected++; c.unexpected == maxUnexpected {

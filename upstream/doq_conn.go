@@ -48,7 +48,11 @@ func (t *doqTransport) usableConn(now time.Time) *doqConn {
 	if c == nil || c.conn == nil {
 		return c
 	}
-	if t.expired(c, now) || c.conn.Context().Err() != nil {
+	ended := c.conn.Context().Err() != nil
+	if ended {
+		t.connEnded(c, now)
+	}
+	if ended || t.expired(c, now) {
 		t.retire(c)
 		return nil
 	}
@@ -135,7 +139,7 @@ func (t *doqTransport) tryAcquireStream(ctx context.Context, r *doqRequest, firs
 
 // claimStream opens a stream for r on the returned connection. If mustWait is set, the
 // caller has to wait for the stream with awaitStream. If there is no connection, it starts
-// opening one and returns nil.
+// opening one and returns nil, or the reason of a [connectPause].
 func (t *doqTransport) claimStream(r *doqRequest, first bool) (c *doqConn, mustWait bool, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -144,6 +148,9 @@ func (t *doqTransport) claimStream(r *doqRequest, first bool) (c *doqConn, mustW
 	}
 	now := time.Now()
 	if c = t.usableConn(now); c == nil {
+		if err := t.pause.err(now); err != nil {
+			return nil, false, err
+		}
 		t.misses.Add(1)
 		t.dial(now)
 		return nil, false, nil
@@ -175,6 +182,7 @@ func (t *doqTransport) awaitStream(ctx context.Context, c *doqConn, r *doqReques
 		return nil
 	}
 	if ctx.Err() == nil {
+		t.connEnded(c, time.Now())
 		t.retire(c)
 		return err
 	}
@@ -233,6 +241,7 @@ func (t *doqTransport) release(c *doqConn, r *doqRequest, err error) {
 		t.closeConn(c, doqProtocolError, err)
 	case isConnFailure(err):
 		t.countBroken(c)
+		t.connEnded(c, time.Now())
 		t.retire(c)
 	}
 	if c.inFlight > 0 {
@@ -250,6 +259,14 @@ func (t *doqTransport) countBroken(c *doqConn) {
 	if !c.closed && !c.broken {
 		c.broken = true
 		t.brokenConns.Add(1)
+	}
+}
+
+// connEnded begins a pause if c, which the server has ended, was needed and never brought a
+// reply; t is locked.
+func (t *doqTransport) connEnded(c *doqConn, now time.Time) {
+	if !c.retired && !c.closed && !c.answered && c.idleSince.IsZero() {
+		t.pause.start(errEndedUnanswered, now)
 	}
 }
 
@@ -331,6 +348,7 @@ func (t *doqTransport) runConn(ctx context.Context, c *doqConn) {
 	if c.inFlight > 0 {
 		t.countBroken(c)
 	}
+	t.connEnded(c, time.Now())
 	t.retire(c)
 }
 
@@ -378,8 +396,8 @@ func (t *doqTransport) connected(c *doqConn, conn *quic.Conn, s *doqSocket) {
 	}
 }
 
-// connectFailed returns the error for the waiting queries after connecting c failed with
-// err; nil if c was closed by the agent.
+// connectFailed begins a pause after connecting c failed with err. It returns the error for the
+// waiting queries; nil if c was closed by the agent.
 func (t *doqTransport) connectFailed(c *doqConn, err error) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -393,7 +411,9 @@ func (t *doqTransport) connectFailed(c *doqConn, err error) error {
 		return nil
 	}
 	t.brokenConns.Add(1)
-	return fmt.Errorf("connecting: %w", err)
+	err = fmt.Errorf("connecting: %w", err)
+	t.pause.start(err, time.Now())
+	return err
 }
 
 // handleSocketError handles an error of the socket of c, mostly because of an ICMP message.

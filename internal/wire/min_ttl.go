@@ -1,15 +1,45 @@
 package wire
 
+import (
+	"encoding/binary"
+	"math"
+)
+
 // MinTTL returns for how long msg, a reply, may be kept, in seconds: the lowest TTL of its records except OPT, and the MINIMUM
 // field of an SOA record in the authority section (RFC 2308, 5; RFC 8484, 5.1). ok is false if there is no such record or msg is malformed.
 func MinTTL(msg []byte) (ttl uint32, ok bool) {
-	if len(msg) < HeaderLen {
+	whole := walkTTLs(msg, func(r Record) {
+		if !ok || r.TTL < ttl {
+			ttl, ok = r.TTL, true
+		}
+	})
+	if !whole {
 		return 0, false
+	}
+	return ttl, ok
+}
+
+// Age lowers the TTLs of msg, a reply that was kept for the given number of seconds, to what is left of them: at least 0. The TTL of an
+// SOA record in the authority section becomes what is left of [MinTTL]'s limit. Nothing behind malformed records changes.
+func Age(msg []byte, seconds uint32) {
+	walkTTLs(msg, func(r Record) {
+		if r.TTL > math.MaxInt32 {
+			r.TTL = 0 // RFC 2181, 8
+		}
+		binary.BigEndian.PutUint32(msg[r.ttlOffset():], r.TTL-min(r.TTL, seconds))
+	})
+}
+
+// walkTTLs calls f with each record of msg except OPT; its TTL is limited by [denialTTL] in the authority section. It
+// returns false if msg is malformed.
+func walkTTLs(msg []byte, f func(Record)) bool {
+	if len(msg) < HeaderLen {
+		return false
 	}
 	off := HeaderLen
 	for range u16(msg[4:]) {
 		if off = skipName(msg, off); off < 0 {
-			return 0, false
+			return false
 		}
 		off += 4
 	}
@@ -18,7 +48,7 @@ func MinTTL(msg []byte) (ttl uint32, ok bool) {
 	for i := range additional + int(u16(msg[10:])) {
 		r, fine := readRecord(msg, off)
 		if !fine {
-			return 0, false
+			return false
 		}
 		off = r.End
 		if r.Type == TypeOPT {
@@ -27,12 +57,9 @@ func MinTTL(msg []byte) (ttl uint32, ok bool) {
 		if i >= authority && i < additional {
 			r.TTL = denialTTL(msg, r)
 		}
-		if !ok {
-			ttl, ok = r.TTL, true
-		}
-		ttl = min(ttl, r.TTL)
+		f(r)
 	}
-	return ttl, ok
+	return true
 }
 
 // denialTTL returns the TTL of r, a record of msg's authority section: of an SOA record at most its last field, MINIMUM.

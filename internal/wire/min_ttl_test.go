@@ -63,3 +63,49 @@ func TestMinTTL(t *testing.T) {
 		}
 	}
 }
+
+// TestAge: what is left of each TTL is at least 0, and for a denial at most what is left of MINIMUM; the OPT record keeps its flags.
+func TestAge(t *testing.T) {
+	for _, tt := range []struct {
+		name, answer, authority string
+		age                     uint32
+		want, wantSOA           uint32
+	}{
+		{"an answer", "x.test. 60 IN A 192.0.2.1", "test. 90 IN SOA a. b. 1 2 3 4 80", 45, 15, 35},
+		{"as old as it may be", "x.test. 60 IN A 192.0.2.1", "test. 60 IN SOA a. b. 1 2 3 4 60", 60, 0, 0},
+		{"older", "x.test. 60 IN A 192.0.2.1", "test. 60 IN SOA a. b. 1 2 3 4 5", 1<<32 - 1, 0, 0},
+		{"MINIMUM below the TTL", "x.test. 60 IN SOA a. b. 1 2 3 4 5", "test. 3600 IN SOA a. b. 1 2 3 4 60", 45, 15, 15},
+		{"too large a TTL is 0", "x.test. 2147483648 IN A 192.0.2.1", "test. 60 IN SOA a. b. 1 2 3 4 60", 1, 0, 59},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			m := new(dns.Msg).SetQuestion("x.test.", dns.TypeA)
+			for section, text := range map[*[]dns.RR]string{&m.Answer: tt.answer, &m.Ns: tt.authority} {
+				r, err := dns.NewRR(text)
+				if err != nil {
+					t.Fatal(err)
+				}
+				*section = []dns.RR{r}
+			}
+			m.Compress = true
+			m.SetEdns0(1232, true)
+			msg, err := m.Pack()
+			if err != nil {
+				t.Fatal(err)
+			}
+			Age(msg, tt.age)
+			got := new(dns.Msg)
+			if err := got.Unpack(msg); err != nil {
+				t.Fatal(err)
+			}
+			if got.Answer[0].Header().Ttl != tt.want || got.Ns[0].Header().Ttl != tt.wantSOA {
+				t.Errorf("TTLs %d and %d, want %d and %d", got.Answer[0].Header().Ttl, got.Ns[0].Header().Ttl, tt.want, tt.wantSOA)
+			}
+			if opt := got.IsEdns0(); !opt.Do() || opt.UDPSize() != 1232 {
+				t.Errorf("OPT became %v", opt)
+			}
+			for n := range msg {
+				Age(msg[:n], 1) // cut anywhere, it does not panic
+			}
+		})
+	}
+}
