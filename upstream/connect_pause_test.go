@@ -159,8 +159,11 @@ func TestConnectionsEndAtOnce(t *testing.T) {
 		if via.pause != (connectPause{}) {
 			t.Error("a pause is left after a reply")
 		}
+	})
+	t.Run("QUIC, nobody listens", func(t *testing.T) {
+		f := startFakeQUIC(t, a.server("dns.test"), nil, answerOK)
 		f.killQUIC()
-		eventually(t, "the connection is gone", func() bool { return roundTripOnce(t, via) != nil })
+		via := newDoQ(t, a, f, streamOptions{expire: time.Hour})
 		failManyOnce(t, via, func() int64 { _, misses := via.reuse(); return int64(misses) })
 	})
 	t.Run("QUIC refused", func(t *testing.T) {

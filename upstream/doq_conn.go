@@ -96,7 +96,7 @@ func (t *doqTransport) acquireStream(r *doqRequest) (*doqConn, error) {
 		place := t.waitQueue.join(r.clientInFlight) // before checking, so that no wake-up is missed
 		c, err := t.tryAcquireStream(ctx, r, first, place)
 		switch {
-		case isConnFailure(err):
+		case c != nil && isConnFailure(err): // while it waited for a stream
 			continue
 		case c != nil, err != nil:
 			return c, err
