@@ -14,13 +14,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Schedule sends one query after the other at a fixed rate and reports the outcome of each.
+// Schedule sends one query after the other at a rate and reports the outcome of each.
 // Unlike a [Stream] it waits for answers longer than any server takes to give up. It is for
 // some thousand queries a second.
 type Schedule struct {
 	Server netip.AddrPort
-	// Count is the number of queries, and Rate how many are sent in a second.
+	// Count is the number of queries, and Rate how many are sent in a second on average, at random
+	// times.
 	Count, Rate int
+	// Even makes the times even.
+	Even bool
 	// Name returns the name of the i-th query, whose type is A.
 	Name func(i int) string
 	// BeforeQuery is called before the i-th query is sent. It must not block. nil is no call.
@@ -104,16 +107,19 @@ type scheduleRun struct {
 	results []QueryResult
 	arrived []time.Duration // since start; 0 before the answer
 	failed  []bool
-	// answered is the number of answers; the reader ends when it reaches target.
-	answered, target atomic.Int64
+	// sent is the number of queries so far. answered is the number of answers; the reader ends when
+	// it reaches target.
+	sent, answered, target atomic.Int64
 }
 
 // send sends the queries and returns their number.
 func (r *scheduleRun) send(ctx context.Context) (int, error) {
 	pause := time.NewTimer(0)
 	defer pause.Stop()
+	due, times := r.start, newArrivals(r.Rate, r.Even)
 	for i := range r.Count {
-		pause.Reset(time.Until(r.start.Add(time.Duration(i) * time.Second / time.Duration(r.Rate))))
+		pause.Reset(time.Until(due))
+		due = due.Add(times.next())
 		select {
 		case <-pause.C:
 		case <-r.Stop:
@@ -131,6 +137,7 @@ func (r *scheduleRun) send(ctx context.Context) (int, error) {
 			return i, err
 		}
 		r.results[i].Sent = time.Since(r.start)
+		r.sent.Store(int64(i + 1))
 		_, err = r.conn.Write(packed)
 		if r.refused(err) {
 			_, err = r.conn.Write(packed) // the error was an earlier query's
@@ -167,7 +174,7 @@ func (r *scheduleRun) read() error {
 // take records a reply, with a whole header, that has arrived now.
 func (r *scheduleRun) take(reply []byte, now time.Duration) {
 	// Earlier queries with the same ID have timed out.
-	i := r.latest(int(binary.BigEndian.Uint16(reply)), now)
+	i := latest(int(binary.BigEndian.Uint16(reply)), int(r.sent.Load()))
 	if i < 0 || r.arrived[i] != 0 {
 		return
 	}
@@ -184,9 +191,8 @@ func (s Schedule) refused(err error) bool {
 	return s.RefusedIsLost && errors.Is(err, unix.ECONNREFUSED)
 }
 
-// latest returns the last query with the ID that has been sent by now, -1 if there is none.
-func (r *scheduleRun) latest(id int, now time.Duration) int {
-	sent := min(r.Count, int(now*time.Duration(r.Rate)/time.Second)+2)
+// latest returns the last of the sent queries with the ID, -1 if there is none.
+func latest(id, sent int) int {
 	if id >= sent {
 		return -1
 	}

@@ -1,10 +1,11 @@
 package loadgen
 
-// This file needs scheduleRun.latest, which can't be observed without 65,536 queries.
+// This file needs latest, which can't be observed without 65,536 queries.
 
 import (
 	"errors"
 	"fmt"
+	"math"
 	"runtime"
 	"testing"
 	"time"
@@ -131,17 +132,31 @@ func TestScheduleRate(t *testing.T) {
 
 // TestLatest: an ID belongs to the last query that was sent with it.
 func TestLatest(t *testing.T) {
-	r := &scheduleRun{Schedule: Schedule{Count: 200_000, Rate: 1000}}
-	for _, tt := range []struct {
-		id   int
-		now  time.Duration
-		want int
-	}{
-		{5, time.Second, 5}, {5, time.Minute, 5}, {5, 66 * time.Second, 65_541}, {60_000, 66 * time.Second, 60_000},
-		{5, 132 * time.Second, 131_077}, {1500, time.Second, -1},
+	for _, tt := range []struct{ id, sent, want int }{
+		{5, 6, 5}, {5, 60_000, 5}, {5, 65_541, 5}, {5, 65_542, 65_541}, {60_000, 65_542, 60_000}, {5, 131_078, 131_077}, {1500, 1500, -1},
 	} {
-		if got := r.latest(tt.id, tt.now); got != tt.want {
-			t.Errorf("ID %d after %s: %d, want %d", tt.id, tt.now, got, tt.want)
+		if got := latest(tt.id, tt.sent); got != tt.want {
+			t.Errorf("ID %d of %d queries: %d, want %d", tt.id, tt.sent, got, tt.want)
 		}
+	}
+}
+
+// TestArrivals: times at random have the mean of the rate and the deviation of an exponential
+// distribution, which equals it; and they are the same in each run.
+func TestArrivals(t *testing.T) {
+	const n = 100_000
+	a, same, even := newArrivals(1000, false), newArrivals(1000, false), newArrivals(1000, true)
+	var sum, squares float64
+	for range n {
+		d := a.next()
+		if d != same.next() || even.next() != time.Millisecond {
+			t.Fatal("two runs differ, or even times")
+		}
+		sum += d.Seconds()
+		squares += d.Seconds() * d.Seconds()
+	}
+	mean := sum / n
+	if deviation := math.Sqrt(squares/n - mean*mean); math.Abs(mean-0.001) > 0.00002 || math.Abs(deviation-0.001) > 0.00002 {
+		t.Errorf("mean %v and deviation %v, want a thousandth", mean, deviation)
 	}
 }
