@@ -17,6 +17,9 @@ package() {
 	dnsdist) echo dnsdist ;;
 	kresd) echo knot-resolver ;;
 	knotd) echo knot ;;
+	named) echo bind9 ;;
+	dnsmasq) echo dnsmasq-base ;;
+	stubby) echo stubby ;;
 	nsd) echo nsd ;;
 	pdns_recursor) echo pdns-recursor ;;
 	curl) echo curl ;;

@@ -1,0 +1,241 @@
+package upstreams
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/nodens-dns/nodens/test/loadgen"
+)
+
+// Situation is what happens to a bed under load.
+type Situation struct {
+	Name string
+	// rates are how many queries a second each forwarder gets over each transport, one rate after the
+	// other, for length.
+	rates  []int
+	length time.Duration
+	// kind returns the kind of the i-th name; nil: all are answered at once.
+	kind func(i int) string
+	// during runs beside the load.
+	during func(ctx context.Context, b *Bed) error
+	// Zero says that no query of nodens may fail.
+	Zero bool
+	// needs reports whether the situation is for a server.
+	needs func(s Server) bool
+}
+
+// Situations returns all situations in the order in which a bed goes through them. The first one meets
+// forwarders without a connection.
+func Situations() []Situation {
+	forwards := func(s Server) bool { return s.Usual && !s.authority }
+	usual := func(s Server) bool { return s.Usual }
+	limited := func(s Server) bool { return !s.Usual }
+	return []Situation{
+		{Name: "burst first", rates: []int{5000, 200}, length: 40 * time.Millisecond, Zero: true, needs: usual},
+		{Name: "slow names", rates: []int{200}, length: 2 * time.Second, kind: someSlow, Zero: true, needs: forwards},
+		{Name: "restart", rates: []int{100}, length: 3 * time.Second, during: restart(syscall.SIGKILL, 0), Zero: true, needs: usual},
+		{Name: "graceful stop", rates: []int{100}, length: 3 * time.Second, kind: someHeld, during: restart(syscall.SIGTERM, time.Second), Zero: true, needs: forwards},
+		{Name: "idle", rates: []int{50}, length: 200 * time.Millisecond, during: idle, Zero: true, needs: usual},
+		{Name: "after idle", rates: []int{50}, length: 500 * time.Millisecond, Zero: true, needs: usual},
+		{Name: "TTLs", rates: []int{100}, length: 200 * time.Millisecond, kind: extremeTTL, Zero: true, needs: forwards},
+		{Name: "limits", rates: []int{20, 200, 1000}, length: time.Second, kind: cutWithoutTC, Zero: true, needs: limited},
+	}
+}
+
+// someSlow makes every twentieth name slow.
+func someSlow(i int) string {
+	if i%20 == 7 {
+		return "slow"
+	}
+	return "now"
+}
+
+// someHeld makes every twentieth name one that is in flight when the server stops.
+func someHeld(i int) string {
+	if i%20 == 7 {
+		return "held"
+	}
+	return "now"
+}
+
+func extremeTTL(i int) string { return []string{"ttl0", "ttl31", "ttl32"}[i%3] }
+
+// cutWithoutTC makes names whose replies the fake upstream cuts if it is asked over UDP. Servers that
+// resolve for others ask it again.
+func cutWithoutTC(i int) string {
+	if i%20 == 7 {
+		return "cut"
+	}
+	return "now"
+}
+
+// away is how long a server is away in a restart.
+const away = time.Second
+
+// restart returns a function that stops the server by a signal after a while, lets it end by itself for
+// the grace time, and starts it again when it has been away long enough.
+func restart(by syscall.Signal, grace time.Duration) func(context.Context, *Bed) error {
+	return func(ctx context.Context, b *Bed) error {
+		if err := sleep(ctx, 500*time.Millisecond); err != nil {
+			return err
+		}
+		if err := b.server.Signal(by); err != nil {
+			return err
+		}
+		stopped := time.Now()
+		select {
+		case <-b.server.Done():
+		case <-time.After(max(grace, away)):
+			b.server.Kill()
+		}
+		if err := sleep(ctx, away-time.Since(stopped)); err != nil {
+			return err
+		}
+		return b.server.start(ctx)
+	}
+}
+
+// idle waits for longer than the servers keep idle connections.
+func idle(ctx context.Context, _ *Bed) error { return sleep(ctx, 2500*time.Millisecond) }
+
+func sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Of says what is counted: a forwarder over a transport.
+type Of struct {
+	Forwarder string
+	Transport Transport
+}
+
+// Count is what became of queries.
+type Count struct {
+	Asked, Failed int
+	// Connections are those that were opened meanwhile.
+	Connections int
+	// Latencies are in ascending order; what failed took as long as it was waited for.
+	Latencies []time.Duration
+}
+
+// Add adds another count.
+func (c *Count) Add(more Count) {
+	c.Asked, c.Failed, c.Connections = c.Asked+more.Asked, c.Failed+more.Failed, c.Connections+more.Connections
+	c.Latencies = append(c.Latencies, more.Latencies...)
+	slices.Sort(c.Latencies)
+}
+
+// Applies reports whether the situation is for the server.
+func (s Situation) Applies(to Server) bool { return s.needs(to) }
+
+// Run puts b through the situation, all forwarders and transports at once.
+func (b *Bed) Run(ctx context.Context, s Situation) (map[Of]Count, error) {
+	counts := map[Of]Count{}
+	before, err := b.allConnections()
+	if err != nil {
+		return nil, err
+	}
+	var mu sync.Mutex
+	var running sync.WaitGroup
+	var failures []error
+	report := func(err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		failures = append(failures, err)
+	}
+	if s.during != nil {
+		running.Go(func() { report(s.during(ctx, b)) })
+	}
+	for _, f := range b.forwarders {
+		for _, t := range b.Transports {
+			running.Go(func() {
+				for _, rate := range s.rates {
+					c, err := ask(ctx, f, t, rate, s.length, s.kind)
+					report(err)
+					mu.Lock()
+					sum := counts[Of{f.name, t}]
+					sum.Add(c)
+					counts[Of{f.name, t}] = sum
+					mu.Unlock()
+				}
+			})
+		}
+	}
+	running.Wait()
+	after, err := b.allConnections()
+	if err := errors.Join(append(failures, err)...); err != nil {
+		return nil, fmt.Errorf("%s, %s: %w", b.Name, s.Name, err)
+	}
+	for of, c := range counts {
+		c.Connections = after[of] - before[of]
+		counts[of] = c
+	}
+	return counts, nil
+}
+
+// allConnections returns how many connections were opened so far.
+func (b *Bed) allConnections() (map[Of]int, error) {
+	all := map[Of]int{}
+	for _, f := range b.forwarders {
+		n, err := b.connections(f)
+		if err != nil {
+			return nil, err
+		}
+		for t, n := range n {
+			all[Of{f.name, t}] = n
+		}
+	}
+	return all, nil
+}
+
+// ask asks a forwarder for new names.
+func ask(ctx context.Context, f *forwarder, t Transport, rate int, length time.Duration, kind func(int) string) (c Count, err error) {
+	results, err := loadgen.Schedule{
+		Server: f.addr(t), Rate: rate, Count: max(1, int(length.Seconds()*float64(rate))),
+		Name: func(i int) string {
+			if kind == nil {
+				return newName("now")
+			}
+			return newName(kind(i))
+		},
+	}.Run(ctx)
+	for _, r := range results {
+		c.Asked++
+		if r.Failed {
+			c.Failed++
+		}
+		c.Latencies = append(c.Latencies, r.Latency)
+	}
+	slices.Sort(c.Latencies)
+	return c, err
+}
+
+// Latency asks each forwarder over t at the rate for so long, one after the other.
+func (b *Bed) Latency(ctx context.Context, t Transport, rate int, length time.Duration) (map[Of]Count, error) {
+	counts := map[Of]Count{}
+	before, err := b.allConnections()
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range b.forwarders {
+		if counts[Of{f.name, t}], err = ask(ctx, f, t, rate, length, nil); err != nil {
+			return nil, fmt.Errorf("%s over %s: %w", b.Name, t, err)
+		}
+	}
+	after, err := b.allConnections()
+	for of, c := range counts {
+		c.Connections = after[of] - before[of]
+		counts[of] = c
+	}
+	slices.Reverse(b.forwarders) // the next time the other one is first
+	return counts, err
+}

@@ -1,0 +1,62 @@
+package upstreams
+
+import (
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/nodens-dns/nodens/test/soak"
+)
+
+// shortServers are the rows of the short form.
+var shortServers = []string{"BIND", "unbound", "dnsdist", "CoreDNS"}
+
+// shortSituations are those of the short form.
+var shortSituations = []string{"burst first", "slow names", "restart", "graceful stop"}
+
+// TestSituations puts an agent and a CoreDNS before real servers through all situations. No query of the
+// agent may fail; CoreDNS's are logged beside it.
+func TestSituations(t *testing.T) {
+	for _, s := range Servers() {
+		if !soak.Enabled() && !slices.Contains(shortServers, s.Name) {
+			continue
+		}
+		t.Run(s.Name, func(t *testing.T) {
+			t.Parallel()
+			b, err := Start(t.Context(), s, t.TempDir())
+			if errors.Is(err, ErrAbsent) {
+				t.Skip(err)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(b.Close)
+			for _, in := range Situations() {
+				if in.Applies(s) && (soak.Enabled() || slices.Contains(shortSituations, in.Name)) {
+					testSituation(t, b, in)
+				}
+			}
+		})
+	}
+}
+
+// maxConnections is how many connections nodens may open over a transport in one situation: four at once,
+// again after a restart, and attempts while the server is away.
+const maxConnections = 40
+
+func testSituation(t *testing.T, b *Bed, in Situation) {
+	counts, err := b.Run(t.Context(), in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, over := range b.Transports {
+		n, c := counts[Of{Nodens, over}], counts[Of{CoreDNS, over}]
+		t.Logf("%s, %s: %d of %d queries failed, %d connections; CoreDNS %d, %d", in.Name, over, n.Failed, n.Asked, n.Connections, c.Failed, c.Connections)
+		if in.Zero && n.Failed > 0 {
+			t.Errorf("%s, %s: %d of %d queries failed", in.Name, over, n.Failed, n.Asked)
+		}
+		if b.Usual && n.Connections > maxConnections {
+			t.Errorf("%s, %s: %d connections were opened, want %d at most", in.Name, over, n.Connections, maxConnections)
+		}
+	}
+}
