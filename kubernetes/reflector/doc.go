@@ -17,7 +17,13 @@
 // server no longer knows that version, or rejects the request, does the reflector list
 // again. The handler learns at the end of a list, and never before, that other objects no
 // longer exist. A watch that delivers nothing for 3 minutes, not even a bookmark, is
-// abandoned.
+// abandoned, and a list follows: a server whose data were restored from a backup accepts a
+// watch from a version that it does not have yet, and is silent. After lists that find
+// nothing wrong, such lists become rarer until a bookmark arrives.
+//
+// A [History] compares the versions of lists with what was seen before them. When one is
+// lower, every reflector of the server lists again, the one that found it first too: the
+// handler may have ignored objects because of their low versions.
 //
 // After a failure the reflector waits as [Backoff] says. The first list after an expired
 // version is not delayed by earlier failures.

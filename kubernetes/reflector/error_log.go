@@ -1,9 +1,11 @@
 package reflector
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -62,10 +64,27 @@ func (t *errorLog) report(verb string, err error) {
 	if isRejection(err) {
 		cause, texts = t.resource.Resource, rejectedRequest
 	}
-	if apierrors.IsForbidden(err) {
-		args = append(args, "fix", t.rule())
+	if fix := t.remedy(err); fix != "" {
+		args = append(args, "fix", fix)
 	}
 	t.outages.Fail(&t.participant, cause, texts, err, args...)
+}
+
+// remedy says what to do about err, "" if that is not known.
+func (t *errorLog) remedy(err error) string {
+	var unverified *tls.CertificateVerificationError
+	var noConn *net.OpError
+	switch {
+	case apierrors.IsForbidden(err):
+		return t.rule()
+	case apierrors.IsUnauthorized(err):
+		return "give the agent a valid token or certificate: that of its ServiceAccount, or in the kubeconfig"
+	case errors.As(err, &unverified):
+		return "give the agent the CA certificate of the API server: in the kubeconfig, in tls, or that of its ServiceAccount"
+	case errors.As(err, &noConn) && noConn.Op == "dial":
+		return "check the network between the node and the API server, and its address: endpoint, kubeconfig or KUBERNETES_SERVICE_HOST"
+	}
+	return ""
 }
 
 // rule returns the RBAC rule that is missing.

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
@@ -43,6 +44,14 @@ type sharedOutage struct {
 	cause   string
 	log     *outage.Log
 	failing map[*OutageParticipant]struct{}
+	last    Failure
+}
+
+// Failure is an error of an outage, and what to do about it.
+type Failure struct {
+	Err error  // nil: there is no outage
+	Fix string // "" if nothing is known
+	at  time.Time
 }
 
 // OutageParticipant is something that can fail, such as a reflector. It belongs to one
@@ -73,7 +82,11 @@ func (l *OutageLog) Fail(p *OutageParticipant, cause string, messages outage.Mes
 		o.log = &outage.Log{Messages: messages, Logger: l.log, Level: slog.LevelError, Fields: func() []any { return []any{"resources", l.resources(o)} }}
 		l.active[cause] = o
 	}
-	o.log.Fail(WithoutURL(err), args...)
+	o.last = Failure{Err: WithoutURL(err), at: time.Now()}
+	if at := slices.Index(args, any("fix")); at >= 0 {
+		o.last.Fix, _ = args[at+1].(string)
+	}
+	o.log.Fail(o.last.Err, args...)
 	o.failing[p] = struct{}{}
 	p.outage = o
 }
@@ -138,6 +151,18 @@ func (l *OutageLog) Failing() []string {
 	}
 	slices.Sort(list)
 	return slices.Compact(list)
+}
+
+// LastFailure returns the last failure of the outages that last, the zero Failure if none does.
+func (l *OutageLog) LastFailure() (last Failure) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, o := range l.active {
+		if !o.last.at.Before(last.at) {
+			last = o.last
+		}
+	}
+	return last
 }
 
 // Skipped returns how often an object could not be read.

@@ -23,6 +23,8 @@ const (
 	// watchSilenceTimeout ends a watch that delivers nothing. A healthy server sends a
 	// bookmark about once a minute.
 	watchSilenceTimeout = 3 * time.Minute
+	// maxSilences bounds the silent watches in a row between two lists.
+	maxSilences = 32
 	// minWatchDuration is the shortest duration that a watch asks for; up to the same is
 	// added at random, as in client-go, which spreads watches over API servers that come
 	// back.
@@ -76,12 +78,17 @@ type Reflector struct {
 	OnActivity   func() // called for each object, page and bookmark, before the handler; may be nil
 	Log          *slog.Logger
 	Outages      *OutageLog // shared by the reflectors of one API server
+	History      *History   // shared by the reflectors of one API server; nil: not shared
 
 	FirstBackoff time.Duration // the first pause after a failure; 0 is 800 ms
 	StartDelay   time.Duration // bound of a random delay before the first request; 0 is none
 
 	errors  errorLog
-	version string // the last resourceVersion seen; "" if a list is due
+	version string   // the last resourceVersion seen; "" if a list is due
+	at      position // when the last list was requested
+	// silences counts the silent watches since the last list, patience those that lead to a
+	// list; 0 is one.
+	silences, patience int
 	// cannotStream says that the server can't stream lists; tryPaging that it may be unable
 	// to.
 	cannotStream, tryPaging bool
@@ -92,6 +99,9 @@ type Reflector struct {
 func (f *Reflector) Run(ctx context.Context) {
 	f.errors = newErrorLog(f.Log, f.Outages, f.Resource, f.Namespace)
 	defer f.errors.close()
+	if f.History == nil {
+		f.History = NewHistory(nil)
+	}
 	if f.StartDelay > 0 {
 		sleep(ctx, rand.N(f.StartDelay))
 	}
@@ -133,8 +143,11 @@ func (f *Reflector) CheckAccess(ctx context.Context) {
 
 // listOrWatch lists or watches once and returns the verb and the error.
 func (f *Reflector) listOrWatch(ctx context.Context) (verb string, err error) {
-	if f.version == "" && (f.cannotStream || f.tryPaging) {
-		return "list", f.list(ctx)
+	if f.version == "" {
+		f.at = f.History.position(f.Resource) // before the request
+		if f.cannotStream || f.tryPaging {
+			return "list", f.list(ctx)
+		}
 	}
 	return "watch", f.watch(ctx)
 }
@@ -147,16 +160,31 @@ func (f *Reflector) handleResult(verb string, err error, again bool) bool {
 		return true
 	}
 	if f.version != "" {
-		if expired(err) || rejected(err) {
+		if expired(err) || rejected(err) || errors.Is(err, errSetBack) || f.listsAfterSilence(err) {
 			f.version = ""
 		}
 	} else if f.switchListMode(err) {
 		return true
 	}
-	if again || !transient(err) {
+	if (again || !transient(err)) && !errors.Is(err, errSetBack) { // which History reports
 		f.errors.report(verb, err)
 	}
 	return false
+}
+
+// listsAfterSilence reports whether err, of a watch, is a silence that a list must follow: a
+// watch from a version that the server does not have yet delivers nothing, not even bookmarks.
+// A server without bookmarks is silent whenever nothing changes: after each list without a
+// bookmark since, the next list takes twice as many silent watches.
+func (f *Reflector) listsAfterSilence(err error) bool {
+	if !errors.Is(err, errSilent) {
+		return false
+	}
+	if f.silences++; f.silences < f.patience {
+		return false
+	}
+	f.silences, f.patience = 0, min(2*max(f.patience, 1), maxSilences)
+	return true
 }
 
 // switchListMode chooses, after a failed list, between streaming and paging, and reports
@@ -214,30 +242,39 @@ func (f *Reflector) newRequest(o *metav1.ListOptions) *rest.Request {
 	return req
 }
 
-// withSilenceTimeout returns a context that ends with errSilent when alive isn't called for
-// watchSilenceTimeout. release must be called.
-func (f *Reflector) withSilenceTimeout(ctx context.Context) (guarded context.Context, alive, release func()) {
+// guard returns a context that ends with errSilent when alive isn't called for
+// watchSilenceTimeout, and with errSetBack when versions are set back. release must be called.
+func (f *Reflector) guard(ctx context.Context) (guarded context.Context, alive, release func()) {
 	guarded, cancel := context.WithCancelCause(ctx)
 	timer := time.AfterFunc(watchSilenceTimeout, func() { cancel(errSilent) })
+	stop := context.AfterFunc(f.at.era, func() { cancel(errSetBack) })
 	return guarded, func() { timer.Reset(watchSilenceTimeout) }, func() {
 		timer.Stop()
+		stop()
 		cancel(nil)
 	}
 }
 
-// silenceOr returns errSilent if that ended ctx, else err.
-func silenceOr(ctx context.Context, err error) error {
-	if err != nil && errors.Is(context.Cause(ctx), errSilent) {
-		return errSilent
+// guardOr returns the error with which a guard ended ctx, else err.
+func guardOr(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); err != nil && (errors.Is(cause, errSilent) || errors.Is(cause, errSetBack)) {
+		return cause
 	}
 	return err
 }
 
+// beginList starts a list.
+func (f *Reflector) beginList() error {
+	f.Handler.BeginList()
+	// The handler may have learned of an end of the era before this list. Later it learns of it
+	// during the list.
+	return context.Cause(f.at.era)
+}
+
 // list lists page by page.
 func (f *Reflector) list(ctx context.Context) error {
-	f.Handler.BeginList()
-	for p := (listPage{}); ; {
-		var err error
+	err := f.beginList()
+	for p := (listPage{}); err == nil; {
 		if p, err = f.fetchPage(ctx, p.token); err != nil {
 			return err
 		}
@@ -247,19 +284,20 @@ func (f *Reflector) list(ctx context.Context) error {
 		}
 		return f.endList(p.version)
 	}
+	return err
 }
 
 // fetchPage reads one page of a list.
 func (f *Reflector) fetchPage(ctx context.Context, token string) (listPage, error) {
-	guarded, _, release := f.withSilenceTimeout(ctx)
+	guarded, _, release := f.guard(ctx)
 	defer release()
 	body, err := f.newRequest(&metav1.ListOptions{Limit: pageSize, Continue: token}).Stream(guarded)
 	if err != nil {
-		return listPage{}, silenceOr(guarded, err)
+		return listPage{}, guardOr(guarded, err)
 	}
 	defer body.Close()
 	p, err := f.newDecoder().decodePage(body, func(obj runtime.Object) { f.upsert(obj, false) }, f.errors.skip)
-	return p, silenceOr(guarded, err)
+	return p, guardOr(guarded, err)
 }
 
 func (f *Reflector) newDecoder() *decoder {
@@ -271,13 +309,22 @@ func (f *Reflector) endList(version string) error {
 	if version == "" {
 		return errNoVersion
 	}
-	f.version = version
-	n, err := strconv.ParseUint(version, 10, 64)
-	if err != nil {
-		n = 0
+	n := parseVersion(version)
+	if !f.History.listed(f.at, f.Resource, n) {
+		return errSetBack
 	}
+	f.version = version
 	f.Handler.EndList(n)
 	return nil
+}
+
+// parseVersion returns a resourceVersion as a number, 0 if it isn't one.
+func parseVersion(text string) uint64 {
+	n, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		return 0
+	}
+	return n
 }
 
 // noteActivity records that the server has delivered something.
@@ -307,20 +354,20 @@ func (f *Reflector) watch(ctx context.Context) error {
 		whole := true
 		o.SendInitialEvents, o.ResourceVersionMatch = &whole, metav1.ResourceVersionMatchNotOlderThan
 	}
-	guarded, alive, release := f.withSilenceTimeout(ctx)
+	guarded, alive, release := f.guard(ctx)
 	defer release()
 	start := time.Now()
 	// As in client-go, the client's rate limit does not apply to watches.
 	body, err := f.newRequest(&o).Throttle(nil).Stream(guarded)
 	if err != nil {
-		return silenceOr(guarded, err)
+		return guardOr(guarded, err)
 	}
 	defer body.Close()
 	f.errors.recovered(false)
 	err = f.readEvents(body, alive)
 	switch {
 	case !errors.Is(err, io.EOF):
-		return streamError{silenceOr(guarded, err)}
+		return streamError{guardOr(guarded, err)}
 	case f.version == "" || time.Since(start) < lasts-watchEndTolerance:
 		return streamError{errEndedEarly}
 	}
@@ -330,7 +377,9 @@ func (f *Reflector) watch(ctx context.Context) error {
 // readEvents reads the stream of a watch. It returns io.EOF at its regular end.
 func (f *Reflector) readEvents(body io.Reader, alive func()) error {
 	if f.version == "" {
-		f.Handler.BeginList()
+		if err := f.beginList(); err != nil {
+			return err
+		}
 	}
 	form := f.newDecoder()
 	defer form.release()
@@ -374,6 +423,7 @@ func (f *Reflector) handleEvent(kind watch.EventType, obj runtime.Object) error 
 		if listing {
 			return f.handleBookmark(o)
 		}
+		f.silences, f.patience = 0, 0
 	default:
 		f.errors.skip(fmt.Errorf("event of unknown type %q", kind))
 		return nil
@@ -381,6 +431,7 @@ func (f *Reflector) handleEvent(kind watch.EventType, obj runtime.Object) error 
 	// The objects of a list are not in the order of their versions.
 	if v := o.GetResourceVersion(); !listing && v != "" {
 		f.version = v
+		f.History.see(f.at, f.Resource, parseVersion(v))
 	}
 	return nil
 }

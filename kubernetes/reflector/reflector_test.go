@@ -265,15 +265,16 @@ func TestReflectorSilence(t *testing.T) {
 				reply{body: w.encode(watch.Added, "a", "3"), open: true},
 				reply{body: w.object(l)},
 				reply{open: true},
-				reply{body: w.encode(watch.Added, "b", "8"), open: true},
+				reply{body: slices.Concat(w.endOfList("7"), w.encode(watch.Added, "b", "8")), open: true},
 				reply{silent: true},
-				reply{body: w.encode(watch.Added, "c", "9"), open: true})
+				reply{body: slices.Concat(w.encode(watch.Added, "c", "9"), w.endOfList("9")), open: true})
 			f.start(t)
 			time.Sleep(7*watchSilenceTimeout + 7*2*maxBackoff)
 			synctest.Wait()
-			rec.expect(t, "begin", "begin", "put a@3", "begin", "complete 7", "put b@8 live", "put c@9 live")
-			s.wantQueries(t, streamed, "limit=500", streamed, "limit=500", fmt.Sprintf(resumed, 7), fmt.Sprintf(resumed, 7),
-				fmt.Sprintf(resumed, 8), fmt.Sprintf(resumed, 8))
+			rec.expect(t, "begin", "begin", "put a@3", "begin", "complete 7", "begin", "complete 7", "put b@8 live",
+				"begin", "put c@9", "complete 9")
+			s.wantQueries(t, streamed, "limit=500", streamed, "limit=500", fmt.Sprintf(resumed, 7), streamed,
+				fmt.Sprintf(resumed, 8), streamed)
 			if !strings.Contains(log.String(), errSilent.Error()) {
 				t.Errorf("the log is\n%s", log.String())
 			}

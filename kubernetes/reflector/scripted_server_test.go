@@ -154,11 +154,13 @@ type reply struct {
 	silent bool // not even headers
 }
 
-// scriptedServer answers the n-th request with the n-th reply, and repeats the last one.
+// scriptedServer answers the n-th request with the n-th reply, and repeats the last one; with
+// relist it answers lists with the first reply, and all others with the second one.
 type scriptedServer struct {
 	*httptest.Server
 	wire    encoding
 	replies []reply
+	relist  bool
 
 	mu   sync.Mutex
 	seen []*http.Request
@@ -166,8 +168,8 @@ type scriptedServer struct {
 
 func (s *scriptedServer) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	s.mu.Lock()
-	r := s.replies[min(len(s.seen), len(s.replies)-1)]
 	s.seen = append(s.seen, req)
+	r := s.reply(req)
 	s.mu.Unlock()
 	if r.silent {
 		<-req.Context().Done()
@@ -183,6 +185,17 @@ func (s *scriptedServer) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	if r.open {
 		<-req.Context().Done()
 	}
+}
+
+// reply returns the reply to req, the last request so far. s is locked.
+func (s *scriptedServer) reply(req *http.Request) reply {
+	switch {
+	case !s.relist:
+		return s.replies[min(len(s.seen), len(s.replies))-1]
+	case req.URL.Query().Has("sendInitialEvents"):
+		return s.replies[0]
+	}
+	return s.replies[1]
 }
 
 // writeStatus answers with an error status in the server's encoding.
@@ -298,7 +311,7 @@ func (l localTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	cancel()
 	l.ServeHTTP(w, req.WithContext(done))
 	l.mu.Lock()
-	r := l.replies[min(len(l.seen), len(l.replies))-1]
+	r := l.reply(req)
 	l.mu.Unlock()
 	if r.silent {
 		<-ctx.Done()
