@@ -95,7 +95,7 @@ func (c *apiSource) newReflector(r resource, selector labels.Selector, s *handle
 	s.view, s.resource = c.view, r
 	f := &reflector.Reflector{
 		Client: c.clients.core, Resource: r.groupResource(), Labels: selector, Handler: s, OnActivity: c.view.noteActivity,
-		Log: c.view.log, Outages: c.view.outages, FirstBackoff: c.view.firstBackoff, StartDelay: c.view.maxStartDelay,
+		Log: c.view.log, Outages: c.view.outages, History: c.view.history, FirstBackoff: c.view.firstBackoff, StartDelay: c.view.maxStartDelay,
 	}
 	switch r {
 	case services:
@@ -154,22 +154,30 @@ func (c *apiSource) reflectSlices(ctx context.Context, src *sliceSource) {
 	if src.ns != nil {
 		f.Namespace = src.ns.label[1:]
 	}
-	if src.labelled {
-		// The key and the operator are valid, so there is no error.
-		if has, err := labels.NewRequirement(corev1.IsHeadlessService, selection.Exists, nil); err == nil {
-			f.Labels = c.selector.Add(*has)
+	switch src.only {
+	case headlessSlice:
+		f.Labels = c.requiring(corev1.IsHeadlessService, selection.Exists)
+	case foreignSlice:
+		f.Labels = c.requiring(corev1.IsHeadlessService, selection.DoesNotExist)
+		if not, err := labels.NewRequirement(discoveryv1.LabelManagedBy, selection.NotIn, []string{sliceController}); err == nil {
+			f.Labels = f.Labels.Add(*not)
 		}
 	}
 	f.Run(ctx)
 }
 
+// requiring returns the selector of slices with a requirement about a label. The key and the operator must be valid.
+func (c *apiSource) requiring(key string, op selection.Operator) labels.Selector {
+	r, err := labels.NewRequirement(key, op, nil)
+	if err != nil {
+		return c.selector
+	}
+	return c.selector.Add(*r)
+}
+
 // reflectImportSlices watches the EndpointSlices of all ServiceImports until ctx ends.
 func (c *apiSource) reflectImportSlices(ctx context.Context) {
-	f := c.newReflector(importSlices, c.selector, &handler{})
-	// The key and the operator are valid, so there is no error.
-	if has, err := labels.NewRequirement(labelImport, selection.Exists, nil); err == nil {
-		f.Labels = c.selector.Add(*has)
-	}
+	f := c.newReflector(importSlices, c.requiring(labelImport, selection.Exists), &handler{})
 	f.Run(ctx)
 }
 

@@ -33,16 +33,22 @@
 //
 // The sliceManager starts and stops the sources of slices. There are three levels: one
 // source for each namespace in use; if there are too many, one source for the cluster's
-// slices with the label of headless Services, plus sources for namespaces where the label
-// is not sufficient; or one source for all slices. When the level changes, the old sources
+// slices with the label of headless Services and one for those that have neither that label
+// nor that of the slice controller, plus sources for namespaces where these are not
+// sufficient; or one source for all slices. When the level changes, the old sources
 // stay until the new ones are complete. If two sources deliver the same slice, its
 // resourceVersion decides: outdated events are ignored, and a slice that another source has
 // seen deleted does not come back.
 //
-// The label is not sufficient for slices that are made by hand or mirrored from Endpoints,
-// which need not have it. At the default level no label is asked for. At the wide level,
-// namespaces with Services without a selector are watched as a whole from the start; those
-// with a Service none of whose slices has the label, when it is first queried.
+// Versions mean nothing after the API server's data were set back (reflector.History): all of
+// them are forgotten, and those of a source count again when it begins a list. A saved view has
+// none.
+//
+// The slice controller labels its slices of headless Services with a selector. Slices made by
+// hand or mirrored from Endpoints need not have either label, or may have one by mistake. At the
+// default level no label is asked for. At the wide level, namespaces with Services without a
+// selector are watched as a whole from the start; those with a Service none of whose slices has
+// the label, when it is first queried.
 //
 // Each service value says whether all its slices are in view. The flag and the slices are
 // in the same immutable value, so that no query sees one without the other. What is not in

@@ -97,7 +97,7 @@ func TestMarksOfNamespaces(t *testing.T) {
 			})
 		}},
 		"the end of what was saved": {verified, arpa("10.1.0.1"), dns.TypePTR, func(v *View) {
-			k := sliceManager{view: v, sources: map[string]*sliceSource{wideSource: {}}} // which has the slice
+			k := sliceManager{view: v, sources: map[string]*sliceSource{allSource: {}}} // which has the slice
 			k.dropRestored()
 		}},
 	} {

@@ -53,7 +53,12 @@ type handler struct {
 }
 
 // BeginList implements reflector.Handler.
-func (s *handler) BeginList() { s.seen = make(map[string]struct{}) }
+func (s *handler) BeginList() {
+	s.seen = make(map[string]struct{})
+	if s.source != nil {
+		s.source.begin()
+	}
+}
 
 // EndList implements reflector.Handler. It removes the objects that were not in the list, last,
 // so that a name that exists before and after the list never disappears.
@@ -139,12 +144,16 @@ func (s *handler) putSlice(o *discoveryv1.EndpointSlice, live bool, f *faults) {
 		s.remove(o.Namespace, o.Name, version) // its faults are noted later
 		return
 	}
-	rec.version = version
 	s.noteVersion(version)
-	_, rec.labelled = o.Labels[corev1.IsHeadlessService]
+	rec.class = classOfSlice(o.Labels)
 	s.change(func(x *index) bool {
-		if s.source != nil && x.isStale(rec, s.source) {
-			return false
+		if s.source != nil {
+			if !s.source.outdated {
+				rec.version = version
+			}
+			if x.isStale(rec, s.source) {
+				return false
+			}
 		}
 		return x.putSlice(rec)
 	})
@@ -179,7 +188,7 @@ func (s *handler) noteVersion(version uint64) {
 		return
 	}
 	s.view.mu.Lock()
-	s.source.version = max(s.source.version, version)
+	s.source.reach(version)
 	s.view.mu.Unlock()
 }
 

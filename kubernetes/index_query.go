@@ -80,6 +80,17 @@ func (x *index) seenByOther(version uint64, from *sliceSource, ok func(*sliceSou
 	return slices.ContainsFunc(x.sources, func(src *sliceSource) bool { return src != from && src.version >= version && ok(src) })
 }
 
+// forgetVersions makes all versions meaningless, until a source begins a list. The view's lock
+// is held for writing.
+func (x *index) forgetVersions() {
+	for _, sl := range x.slices {
+		sl.version = 0 // not read by queries
+	}
+	for _, src := range x.sources {
+		src.version, src.outdated = 0, true
+	}
+}
+
 // isStale reports whether sl, which from delivers, is outdated because another source is
 // ahead: it has delivered a later version, or it covers sl and has seen its deletion. With
 // a single source nothing is stale, even if the server's versions were set back.
@@ -97,10 +108,10 @@ func (x *index) isStaleDelete(name string, version uint64, from *sliceSource) bo
 	return old != nil && old.version >= version && x.seenByOther(old.version, from, func(*sliceSource) bool { return true })
 }
 
-// isComplete reports whether all slices that s's names depend on are in the index. Labelled
-// slices are not sufficient for a Service without a selector, whose slices are made by hand
-// or mirrored from Endpoints, nor for a Service none of whose slices has the label: these
-// need all slices of the namespace.
+// isComplete reports whether all slices that s's names depend on are in the index. Those of
+// levelWide are not sufficient for a Service without a selector, whose slices are made by hand
+// or mirrored from Endpoints and may have any labels, nor for a Service none of whose slices
+// has the headless label: these need all slices of the namespace.
 func (x *index) isComplete(s *service) bool {
 	switch {
 	case x.level == levelAll, s.ns.complete:

@@ -3,10 +3,12 @@ package kubernetes_test
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/url"
 	"slices"
@@ -119,6 +121,12 @@ func (w *watchBody) Read(b []byte) (int, error) {
 // read while the view works.
 func runView(t *testing.T, f *fakeAPI) (v *kubernetes.View, log *bytes.Buffer) {
 	t.Helper()
+	return runViewOver(t, f)
+}
+
+// runViewOver is runView over that transport.
+func runViewOver(t *testing.T, over http.RoundTripper) (v *kubernetes.View, log *bytes.Buffer) {
+	t.Helper()
 	domain, err := wire.ParseName("cluster.local")
 	if err != nil {
 		t.Fatal(err)
@@ -134,7 +142,7 @@ func runView(t *testing.T, f *fakeAPI) (v *kubernetes.View, log *bytes.Buffer) {
 	log = new(bytes.Buffer)
 	v, err = kubernetes.Open(cfg, kubernetes.Options{
 		Node: "n1", Zone: "z1", Log: slog.New(slog.NewTextHandler(log, nil)),
-		WrapTransport: func(http.RoundTripper) http.RoundTripper { return f },
+		WrapTransport: func(http.RoundTripper) http.RoundTripper { return over },
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -272,4 +280,64 @@ func TestOutageOfOneResource(t *testing.T) {
 			"API server available again": "1", "view synced": "1",
 		})
 	})
+}
+
+// Before the first sign of life there is none, and requests that fail say why and what to do.
+func TestStatsBeforeFirstEvent(t *testing.T) {
+	for name, tt := range map[string]struct {
+		reply    func(*http.Request) (*http.Response, error)
+		err, fix string
+	}{
+		"refused token": {
+			func(req *http.Request) (*http.Response, error) {
+				return failure(req, http.StatusUnauthorized, "Unauthorized"), nil
+			},
+			"says no", "valid token",
+		},
+		"no rights": {
+			func(req *http.Request) (*http.Response, error) {
+				return failure(req, http.StatusForbidden, "Forbidden"), nil
+			},
+			"says no", `verbs: ["list", "watch"]`,
+		},
+		"no route": {
+			func(*http.Request) (*http.Response, error) {
+				return nil, &net.OpError{Op: "dial", Net: "tcp", Err: errors.New("no route to host")}
+			},
+			"no route to host", "network between the node and the API server",
+		},
+		"another authority": {
+			func(*http.Request) (*http.Response, error) {
+				return nil, &tls.CertificateVerificationError{Err: errors.New("unknown authority")}
+			},
+			"unknown authority", "CA certificate",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				before := time.Now()
+				v, _ := runViewOver(t, roundTripFunc(tt.reply))
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				st := v.Stats()
+				if !st.LastEvent.IsZero() || st.Opened != before {
+					t.Errorf("last event %v, opened %v", st.LastEvent, st.Opened)
+				}
+				if f := st.Failure; f.Err == nil || !strings.Contains(f.Err.Error(), tt.err) || !strings.Contains(f.Fix, tt.fix) {
+					t.Errorf("the failure is %+v", f)
+				}
+			})
+		})
+	}
+}
+
+// roundTripFunc is a transport.
+type roundTripFunc func(*http.Request) (*http.Response, error)
+
+func (f roundTripFunc) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
+
+// failure is a reply with an error status.
+func failure(req *http.Request, code int, reason string) *http.Response {
+	body := fmt.Sprintf(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":%q,"message":"the test says no","code":%d}`, reason, code)
+	return &http.Response{StatusCode: code, Header: http.Header{"Content-Type": {"application/json"}}, Request: req, Body: io.NopCloser(strings.NewReader(body))}
 }

@@ -60,8 +60,7 @@ type savedSlice struct {
 	Ports              portList
 	Near               string
 	Zones              []string
-	Version            uint64
-	Labelled           bool
+	Class              sliceClass
 }
 
 type savedPod struct {
@@ -256,6 +255,7 @@ func (s *savedSlice) check(imported bool) error {
 		requirement{s.Cluster == "" || imported, "cluster", s.Cluster},
 		requirement{s.Cluster == "" || isLabels(s.Cluster, 1), "cluster", s.Cluster},
 		requirement{s.Ports.wellFormed(), "ports", string(s.Ports)},
+		requirement{s.Class < numSliceClasses, "class", s.Class},
 		requirement{all(len(s.Hosts)), "number of hosts", len(s.Hosts)},
 		requirement{all(len(s.Near)), "number of places", len(s.Near)},
 		requirement{all(len(s.Zones)), "number of zones", len(s.Zones)},

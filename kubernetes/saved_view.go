@@ -41,7 +41,7 @@ const (
 	// maxTypeBytes bounds the type definitions, with room for the definitions of later versions.
 	maxTypeBytes = 64 << 10
 	// savedVersion is the version of the format. Files of other versions are not read.
-	savedVersion = 1
+	savedVersion = 2
 )
 
 // viewSaver keeps the file of a view up to date.
@@ -148,8 +148,7 @@ func (v *View) savedRecords() (savedHead, []func() savedRecord) {
 			}
 		}
 		for _, s := range x.slices {
-			version := s.version // it changes
-			list = append(list, func() savedRecord { return savedRecord{Slice: s.saved(version), Import: x == &v.imports} })
+			list = append(list, func() savedRecord { return savedRecord{Slice: s.saved(), Import: x == &v.imports} })
 		}
 	}
 	return head, list
@@ -170,10 +169,11 @@ func newSavedService(s *service, key string) *savedService {
 	return r
 }
 
-func (s *slice) saved(version uint64) *savedSlice {
+// saved leaves out the version: the server's may have been set back when the file is read.
+func (s *slice) saved() *savedSlice {
 	r := &savedSlice{
 		Name: s.name, Key: s.key, Cluster: s.cluster, Size: s.size, Addrs: s.addrs, Hosts: s.hosts, Ports: s.ports,
-		Near: s.localities, Version: version, Labelled: s.labelled,
+		Near: s.localities, Class: s.class,
 	}
 	for _, z := range s.zones {
 		text := ""
@@ -333,7 +333,7 @@ func (v *View) putRecord(r *savedRecord) {
 func (s *savedSlice) slice() *slice {
 	sl := &slice{
 		name: s.Name, key: s.Key, cluster: s.Cluster, size: s.Size, addrs: s.Addrs, hosts: s.Hosts, ports: s.Ports,
-		localities: s.Near, version: s.Version, labelled: s.Labelled,
+		localities: s.Near, class: s.Class,
 	}
 	for _, text := range s.Zones {
 		var z zoneName

@@ -14,8 +14,8 @@ type level uint32
 const (
 	// levelNode is the slices of the namespaces in use, with a source for each.
 	levelNode level = iota
-	// levelWide is the slices with the headless label, and all slices of namespaces where
-	// these are not sufficient.
+	// levelWide is the slices of [wideSources], and all slices of namespaces where these are not
+	// sufficient.
 	levelWide
 	// levelAll is all slices.
 	levelAll

@@ -151,7 +151,7 @@ func lowerLabel(name string) string {
 
 // hasLabelledSlice reports whether a slice of s has the headless label.
 func (s *service) hasLabelledSlice() bool {
-	return slices.ContainsFunc(s.slices, func(sl *slice) bool { return sl.labelled })
+	return slices.ContainsFunc(s.slices, func(sl *slice) bool { return sl.class == headlessSlice })
 }
 
 // each yields the packed addresses of the service's own name.

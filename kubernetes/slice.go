@@ -3,6 +3,9 @@ package kubernetes
 import (
 	"slices"
 	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 )
 
 // slice holds the ready endpoints of one EndpointSlice. It is immutable.
@@ -25,9 +28,33 @@ type slice struct {
 	zones []zoneName
 	// version is the object's resourceVersion, 0 if it has none.
 	version uint64
-	// labelled says that the object has the label of headless services' slices.
-	labelled bool
-	byHost   *hostnameIndex // nil if there are few hosts
+	class   sliceClass
+	byHost  *hostnameIndex // nil if there are few hosts
+}
+
+// sliceClass says for which sources of the wide level a slice is.
+type sliceClass uint8
+
+const (
+	anySlice      sliceClass = iota // of the slice controller, for a Service that is not headless
+	headlessSlice                   // has the label of headless Services' slices
+	foreignSlice                    // doesn't have it, and is not the slice controller's
+	numSliceClasses
+)
+
+// sliceController is the value of the label endpointslice.kubernetes.io/managed-by that Kubernetes' own
+// controller sets.
+const sliceController = "endpointslice-controller.k8s.io"
+
+// classOfSlice returns the class of a slice with these labels.
+func classOfSlice(labels map[string]string) sliceClass {
+	if _, ok := labels[corev1.IsHeadlessService]; ok {
+		return headlessSlice
+	}
+	if labels[discoveryv1.LabelManagedBy] == sliceController {
+		return anySlice
+	}
+	return foreignSlice
 }
 
 // len returns the number of endpoints.
@@ -93,7 +120,7 @@ func (s *slice) hasDuplicateAddrs() bool {
 
 func (s *slice) same(t *slice) bool {
 	return s.key == t.key && s.cluster == t.cluster && s.addrs == t.addrs && s.ports == t.ports && s.localities == t.localities &&
-		s.labelled == t.labelled && slices.Equal(s.hosts, t.hosts) && slices.Equal(s.zones, t.zones)
+		s.class == t.class && slices.Equal(s.hosts, t.hosts) && slices.Equal(s.zones, t.zones)
 }
 
 // hostname returns the hostname of endpoint i, or its dashed address.

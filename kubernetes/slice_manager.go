@@ -10,15 +10,16 @@ import (
 // sliceSource is a source of EndpointSlices: a reflector of one namespace or of the
 // cluster.
 type sliceSource struct {
-	view     *View
-	ns       *namespace // nil is the whole cluster
-	labelled bool       // only slices with the headless label
-	cancel   context.CancelFunc
+	view   *View
+	ns     *namespace // nil is the whole cluster
+	only   sliceClass // only slices of this class; anySlice is all
+	cancel context.CancelFunc
 	// complete says that all of its slices are in view; closed that further events are
-	// ignored; version is the latest resourceVersion it has delivered. The view's lock guards
-	// them.
-	complete, closed bool
-	version          uint64
+	// ignored; outdated that the server's versions were set back since its last list began, so
+	// that its own mean nothing. version is the latest resourceVersion it has delivered. The
+	// view's lock guards them.
+	complete, closed, outdated bool
+	version                    uint64
 }
 
 // covers reports whether src delivers sl. A nil src, the source of manifests, delivers all
@@ -30,14 +31,28 @@ func (src *sliceSource) covers(sl *slice) bool {
 	case src.ns != nil:
 		return namespaceOf(sl.key) == src.ns.label
 	}
-	return !src.labelled || sl.labelled
+	return src.only == anySlice || src.only == sl.class
+}
+
+// begin records that src begins a list.
+func (src *sliceSource) begin() {
+	src.view.mu.Lock()
+	src.outdated = false
+	src.view.mu.Unlock()
+}
+
+// reach records that src has delivered something of that version. The view's lock is held.
+func (src *sliceSource) reach(version uint64) {
+	if !src.outdated {
+		src.version = max(src.version, version)
+	}
 }
 
 // markComplete records that all slices of src are in view, as of version.
 func (src *sliceSource) markComplete(version uint64) {
 	v := src.view
 	v.mu.Lock()
-	src.version = max(src.version, version)
+	src.reach(version)
 	news := !src.complete && !src.closed
 	src.complete = true
 	if news && src.ns != nil {
@@ -60,17 +75,26 @@ type sliceManager struct {
 	// reflect runs a reflector for src until ctx ends.
 	reflect func(ctx context.Context, src *sliceSource)
 
-	// sources are the current ones by the namespace's label in wire form, or wideSource or
-	// allSource, which are no such labels.
+	// sources are the current ones by the namespace's label in wire form, or by one of the
+	// constants below, which are no such labels.
 	sources    map[string]*sliceSource
 	reconciled bool // all desired sources were complete once
 	reflectors sync.WaitGroup
 }
 
 const (
-	wideSource = "wide" // the cluster's slices with the headless label
-	allSource  = "all"  // all slices of the cluster
+	headlessSource = "headless" // the cluster's slices with the headless label
+	foreignSource  = "foreign"  // the cluster's slices that neither have it nor are the slice controller's
+	allSource      = "all"      // all slices of the cluster
 )
+
+// wideSources are the sources of levelWide. They leave out the slice controller's slices of
+// Services with a cluster IP, most of a cluster's. The slice controller labels its slices of
+// headless Services. Others, who may add slices to any Service, need not.
+var wideSources = []string{headlessSource, foreignSource}
+
+// classOf is the class of the slices of the source of that key.
+var classOf = map[string]sliceClass{headlessSource: headlessSlice, foreignSource: foreignSlice}
 
 // minReconcileInterval is the shortest time between two reconciliations. Queries that can't
 // be answered, because the API server is away, each request one.
@@ -127,12 +151,13 @@ func (k *sliceManager) startSources(ctx context.Context, desired []string) {
 		if k.sources == nil {
 			k.sources = make(map[string]*sliceSource)
 		}
-		src := &sliceSource{view: k.view, labelled: key == wideSource}
+		class, wide := classOf[key]
+		src := &sliceSource{view: k.view, only: class}
 		var follow context.Context
 		follow, src.cancel = context.WithCancel(ctx)
 		k.view.mu.Lock()
 		k.view.index.sources = append(k.view.index.sources, src)
-		if key != wideSource && key != allSource {
+		if !wide && key != allSource {
 			src.ns = k.view.index.ensureNamespace(key)
 			src.ns.sourceCount++
 			src.complete = src.ns.complete // from a saved view
@@ -143,19 +168,19 @@ func (k *sliceManager) startSources(ctx context.Context, desired []string) {
 	}
 }
 
-// complete reports whether all desired sources are complete.
+// complete reports whether all desired sources exist and are complete.
 func (k *sliceManager) complete(desired []string) bool {
 	k.view.mu.RLock()
 	defer k.view.mu.RUnlock()
-	return !slices.ContainsFunc(desired, func(key string) bool { return !k.sources[key].complete })
+	return !slices.ContainsFunc(desired, func(key string) bool { return k.sources[key] == nil || !k.sources[key].complete })
 }
 
 // publishLevel sets the level that queries go by.
 func (k *sliceManager) publishLevel() {
 	switch {
-	case k.sources[allSource] != nil && k.complete([]string{allSource}):
+	case k.complete([]string{allSource}):
 		k.view.setLevel(levelAll)
-	case k.sources[wideSource] != nil && k.complete([]string{wideSource}):
+	case k.complete(wideSources):
 		k.view.setLevel(levelWide)
 	default:
 		k.view.setLevel(k.view.scope.restored)
@@ -220,6 +245,8 @@ func (k *sliceManager) dropUncovered() {
 
 // covers reports whether a source covers sl.
 func (k *sliceManager) covers(sl *slice) bool {
-	wide := k.sources[wideSource]
-	return k.sources[allSource] != nil || wide != nil && wide.covers(sl) || k.sources[namespaceOf(sl.key)] != nil
+	if k.sources[allSource] != nil || k.sources[namespaceOf(sl.key)] != nil {
+		return true
+	}
+	return slices.ContainsFunc(wideSources, func(key string) bool { return k.sources[key] != nil && classOf[key] == sl.class })
 }

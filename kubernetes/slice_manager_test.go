@@ -19,6 +19,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/kubernetes/reflector"
 )
 
 // sliceServer has an API server's EndpointSlices. Every change has a version, and the test
@@ -66,8 +67,8 @@ func (a *sliceServer) write(es *discoveryv1.EndpointSlice, gone bool) {
 
 // sees reports whether the source covers es.
 func (s *sliceReader) sees(es *discoveryv1.EndpointSlice) bool {
-	_, labelled := es.Labels[corev1.IsHeadlessService]
-	return (s.source.ns == nil || s.source.ns.label[1:] == es.Namespace) && (!s.source.labelled || labelled)
+	return (s.source.ns == nil || s.source.ns.label[1:] == es.Namespace) &&
+		(s.source.only == anySlice || s.source.only == classOfSlice(es.Labels))
 }
 
 // advance delivers one event, or the list, to s. It reports whether there was one.
@@ -201,8 +202,21 @@ func (l *sliceLab) service(ns, name string, selects bool) {
 
 // slice adds a slice to the service of that name; labelled adds the headless label.
 func (l *sliceLab) slice(ns, name string, labelled bool, addrs ...string) {
-	es := makeSlice(ns, name, name+"-1", addrs...)
+	class := foreignSlice
 	if labelled {
+		class = headlessSlice
+	}
+	l.sliceOf(class, ns, name, "1", addrs...)
+}
+
+// sliceOf adds a slice of that class, and with that suffix, to the service of that name.
+func (l *sliceLab) sliceOf(class sliceClass, ns, name, suffix string, addrs ...string) {
+	l.Helper()
+	es := makeSlice(ns, name, name+"-"+suffix, addrs...)
+	if class != foreignSlice {
+		es.Labels[discoveryv1.LabelManagedBy] = sliceController
+	}
+	if class == headlessSlice {
 		es.Labels[corev1.IsHeadlessService] = ""
 	}
 	l.api.write(es, false)
@@ -237,17 +251,18 @@ func (l *sliceLab) want(name, addrs string) {
 	}
 }
 
-// sources returns the current sources.
+// sources returns the current sources, those of levelWide as "wide".
 func (l *sliceLab) sources() string {
 	var cluster, local []string
 	for key := range l.keep.sources {
-		if key == wideSource || key == allSource {
-			cluster = append(cluster, key)
+		if key == allSource || slices.Contains(wideSources, key) {
+			cluster = append(cluster, map[bool]string{true: "all", false: "wide"}[key == allSource])
 		} else {
 			local = append(local, key[1:])
 		}
 	}
 	slices.Sort(cluster)
+	cluster = slices.Compact(cluster)
 	slices.Sort(local)
 	return strings.Join(append(cluster, local...), " ")
 }
@@ -340,6 +355,46 @@ func TestScopeUnlabelledSlices(t *testing.T) {
 			l.want("plain.c.svc.cluster.local", "10.1.0.3")
 			want := map[string]string{"node": "a b c", "wide": "wide a b", "all": "all"}[name]
 			l.wantSources(want)
+		})
+	}
+}
+
+// A headless Service has the endpoints of all its slices at every level, also of those that
+// something other than the slice controller has added.
+func TestScopeForeignSlice(t *testing.T) {
+	for name, change := range map[string]func(*config.Kubernetes){
+		"node":           func(*config.Kubernetes) {},
+		"wide":           func(c *config.Kubernetes) { c.Scope = config.ScopeCluster },
+		"wide by others": func(c *config.Kubernetes) { c.ScopeMax = 1 },
+		"all":            func(c *config.Kubernetes) { c.Scope, c.AllEndpoints = config.ScopeCluster, true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLab(t, change)
+			for _, ns := range []string{"a", "b", "c"} {
+				l.service(ns, "db", true)
+				l.sliceOf(headlessSlice, ns, "db", "1", "10.1.0.1")
+				l.sliceOf(foreignSlice, ns, "db", "2", "10.1.0.2")
+				_ = l.addrs("db." + ns + ".svc.cluster.local")
+			}
+			handlerFixture{l.view, services}.put(makeService("a", "web", "10.0.0.1"))
+			l.sliceOf(anySlice, "a", "web", "1", "10.1.0.3")
+			l.reconcile()
+			l.reconcile()
+			l.want("db.a.svc.cluster.local", "10.1.0.1 10.1.0.2")
+			l.sliceOf(foreignSlice, "a", "db", "3", "10.1.0.4")
+			l.api.drain()
+			l.want("db.a.svc.cluster.local", "10.1.0.1 10.1.0.2 10.1.0.4")
+			l.api.write(makeSlice("a", "db", "db-1"), true)
+			l.api.write(makeSlice("a", "db", "db-3"), true)
+			l.api.drain()
+			_ = l.addrs("db.a.svc.cluster.local") // none has the label now
+			l.reconcile()
+			l.want("db.a.svc.cluster.local", "10.1.0.2")
+			if strings.HasPrefix(name, "wide") {
+				if l.view.index.slices["a/web-1"] != nil && !strings.HasSuffix(l.sources(), "a") {
+					t.Error("a slice of a Service with a cluster IP is in view")
+				}
+			}
 		})
 	}
 }
@@ -515,6 +570,85 @@ func TestScopeNeverGuesses(t *testing.T) {
 			was := truth[name(i)]
 			if got := l.addrs(name(i)); got != was[len(was)-1] {
 				t.Fatalf("seed %d: %s: %q at the end, want %q (sources %s)", seed, name(i), got, was[len(was)-1], l.sources())
+			}
+		}
+	}
+}
+
+// back puts the server back to the state after its nth event; every source lists again.
+func (a *sliceServer) back(n int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.log, a.version = a.log[:n], uint64(n)
+}
+
+// Whatever the sources, versions that were set back keep no slice from before: each source is
+// told, and lists again, in any order, while others still deliver what was before.
+func TestScopeSetBack(t *testing.T) {
+	for seed := range uint64(60) {
+		rng := rand.New(rand.NewPCG(seed, 4))
+		l := newLab(t, func(c *config.Kubernetes) {
+			if seed%2 == 0 {
+				c.Scope = config.ScopeCluster
+			}
+		})
+		truth := map[string]string{}
+		change := func() {
+			i := rng.IntN(3)
+			ns := fmt.Sprintf("ns%d", i)
+			addr := fmt.Sprintf("10.1.%d.%d", i, rng.IntN(250))
+			l.sliceOf([]sliceClass{headlessSlice, foreignSlice}[rng.IntN(2)], ns, "db", "1", addr)
+			truth["db."+ns+".svc.cluster.local"] = addr
+		}
+		for i := range 3 {
+			l.service(fmt.Sprintf("ns%d", i), "db", true)
+			truth[fmt.Sprintf("db.ns%d.svc.cluster.local", i)] = "-"
+		}
+		settle := func() {
+			t.Helper()
+			for name := range truth {
+				_ = l.addrs(name)
+				l.reconcile()
+				l.reconcile()
+			}
+		}
+		for range 10 {
+			change()
+		}
+		settle()
+		kept, backup := len(l.api.log), maps.Clone(truth)
+		for range 30 {
+			change()
+		}
+		settle()
+		old := len(l.api.log)
+		for range 5 { // which some of the sources have not read yet
+			change()
+		}
+		l.api.mu.Lock()
+		open := slices.Clone(l.api.open)
+		l.api.mu.Unlock()
+		late := open[rng.IntN(len(open))]
+		l.api.advance(late)
+		l.view.noteSetBack(reflector.SetBack{Resource: "endpointslices", Seen: uint64(old), Listed: uint64(kept)})
+		l.api.advance(late) // an event of before, after it was told
+		l.api.back(kept)
+		truth = backup
+		for range rng.IntN(3) {
+			change()
+		}
+		rng.Shuffle(len(open), func(i, j int) { open[i], open[j] = open[j], open[i] })
+		for _, s := range open {
+			s.next = -1
+			l.api.advance(s)
+			if rng.IntN(2) == 0 {
+				change()
+			}
+		}
+		settle()
+		for name, want := range truth {
+			if got := l.addrs(name); got != want {
+				t.Fatalf("seed %d: %s is %q, want %q (sources %s)", seed, name, got, want, l.sources())
 			}
 		}
 	}

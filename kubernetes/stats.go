@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nodens-dns/nodens/internal/stat"
+	"github.com/nodens-dns/nodens/kubernetes/reflector"
 )
 
 // Stats is a snapshot of a view's counters.
@@ -31,8 +32,11 @@ type Stats struct {
 	Faults uint64
 	// Serial is the zone's SOA serial.
 	Serial uint32
-	// LastEvent is the last sign of life of the API server, or the last change of the files.
-	LastEvent time.Time
+	// Opened is when the view was opened. LastEvent is the last sign of life of the API server, or
+	// the last change of the files, maybe before that if the view was saved; the zero Time for none.
+	Opened, LastEvent time.Time
+	// Failure is why requests to the API server fail now, the zero Failure if none does.
+	Failure reflector.Failure
 	// Gaps are what the view could not show.
 	Gaps Gaps
 	// Programming is dns_programming_duration_seconds by service_kind.
@@ -50,6 +54,10 @@ type Gaps struct {
 	// resume the watch. LastRelist is the last one, the zero Time for none.
 	Relists    uint64
 	LastRelist time.Time
+	// SetBacks counts the times that the API server's resourceVersions were set back, as after a
+	// restore of its data from a backup. LastSetBack is the last one, the zero Time for none.
+	SetBacks    uint64
+	LastSetBack time.Time
 	// Silences counts the times without a sign of life of the API server for longer than
 	// [SilentAfter], since Run. Changes arrived late then. LastSilence is the end of the last one,
 	// LastSilent how long it was.
@@ -77,6 +85,20 @@ func (l *gapLog) relisted(now time.Time) {
 	l.gaps.Relists++
 	l.gaps.LastRelist = now
 }
+
+// setBack records that resourceVersions were set back. It reports whether the last time is long
+// enough ago for a line in the log.
+func (l *gapLog) setBack(now time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	due := now.Sub(l.gaps.LastSetBack) >= setBackLogInterval
+	l.gaps.SetBacks++
+	l.gaps.LastSetBack = now
+	return due
+}
+
+// setBackLogInterval is the time without a set-back after which the next one is logged.
+const setBackLogInterval = time.Minute
 
 // silent records that the API server was silent for d, until now.
 func (l *gapLog) silent(now time.Time, d time.Duration) {

@@ -86,6 +86,7 @@ type View struct {
 	fingerprint  string // of the options that shape saved records
 
 	outages  *reflector.OutageLog
+	history  *reflector.History
 	gaps     gapLog
 	opened   time.Time
 	syncTime atomic.Int64 // from opened to the first sync, in nanoseconds; 0 before
@@ -172,6 +173,7 @@ func newView(opts Options) *View {
 	}
 	v.opened = v.now()
 	v.outages = reflector.NewOutageLog(v.log)
+	v.history = reflector.NewHistory(v.noteSetBack)
 	return v
 }
 
@@ -263,6 +265,18 @@ func (v *View) noteActivityAt(now time.Time) {
 	last := time.Unix(0, v.lastEvent.Swap(now.UnixNano()))
 	if v.watchesAPI() && now.Sub(last) > SilentAfter && !last.Before(v.opened) {
 		v.gaps.silent(now, now.Sub(last))
+	}
+}
+
+// noteSetBack makes the versions of all slices and sources meaningless: those of the server
+// were set back, and all resources are listed again.
+func (v *View) noteSetBack(b reflector.SetBack) {
+	v.mu.Lock()
+	v.index.forgetVersions()
+	v.mu.Unlock()
+	if v.gaps.setBack(v.now()) {
+		v.log.Warn("resourceVersions of the API server were set back, listing all resources again",
+			"resource", b.Resource, "seen", b.Seen, "listed", b.Listed)
 	}
 }
 

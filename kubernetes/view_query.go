@@ -19,7 +19,9 @@ func (v *View) Stats() Stats {
 		Synced:    v.Synced(),
 		SyncTime:  time.Duration(v.syncTime.Load()),
 		Serial:    v.serial.Load(),
-		LastEvent: time.Unix(0, v.lastEvent.Load()),
+		Opened:    v.opened,
+		LastEvent: v.lastSign(),
+		Failure:   v.outages.LastFailure(),
 		Programming: map[string]stat.Snapshot{
 			"cluster_ip":             v.programming[0].Read(),
 			"headless_with_selector": v.programming[1].Read(),
@@ -51,6 +53,14 @@ func (v *View) Stats() Stats {
 		s.Endpoints += sl.len()
 	}
 	return s
+}
+
+// lastSign returns the last sign of life of the source, the zero Time if there was none.
+func (v *View) lastSign() time.Time {
+	if at := v.lastEvent.Load(); at != 0 {
+		return time.Unix(0, at)
+	}
+	return time.Time{}
 }
 
 // IsClusterIP reports whether a is the cluster IP of a Service in view. It is safe for
@@ -280,7 +290,7 @@ func (v *View) desiredSources() []string {
 	case sc.cluster && sc.all, sc.usedRecently(sc.reverseUsed.Load()), wide && len(gaps) > most(levelAll):
 		return []string{allSource}
 	case wide:
-		return append(gaps, wideSource)
+		return append(gaps, wideSources...)
 	}
 	return used
 }

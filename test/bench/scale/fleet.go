@@ -47,7 +47,7 @@ func agentKinds() []agentKind {
 	}
 	return []agentKind{
 		{byNode, "all Services, slices of the namespaces in use, namespaces as metadata, this node's pods", view(config.ScopeNode)},
-		{byCluster, "all Services, headless slices by label, namespaces as metadata", view(config.ScopeCluster)},
+		{byCluster, "all Services, headless slices by label, slices that are not the slice controller's, namespaces as metadata", view(config.ScopeCluster)},
 		{harness.CoreDNS, "all Services, all slices, namespaces", func(kubeconfig string, _ int) (agent, error) { return watches.Open(kubeconfig) }},
 	}
 }
