@@ -35,7 +35,7 @@ func (r *Reply) Names() Names {
 
 // Next returns the next name; ok is false at the end. In the answer section these are owners,
 // except the question's name and repetitions in consecutive records, and the targets of CNAME,
-// DNAME, PTR, SVCB and HTTPS records. In the additional section they are all owners.
+// DNAME, PTR, SRV, SVCB and HTTPS records. In the additional section they are all owners.
 func (n *Names) Next() (NameRef, bool) {
 	for {
 		if n.target {
@@ -99,6 +99,8 @@ func targetAt(t uint16) int {
 		return 0
 	case TypeSVCB, TypeHTTPS:
 		return 2
+	case TypeSRV:
+		return 6
 	}
 	return -1
 }

@@ -48,6 +48,8 @@ func TestNames(t *testing.T) {
 				want = append(want, rr.Target+" DNAME")
 			case *dns.PTR:
 				want = append(want, rr.Ptr+" PTR")
+			case *dns.SRV:
+				want = append(want, rr.Target+" SRV")
 			case *dns.SVCB:
 				want = append(want, rr.Target+" SVCB")
 			case *dns.HTTPS:

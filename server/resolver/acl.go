@@ -219,6 +219,8 @@ func (r *Request) deny() bool {
 	case filtered:
 		r.reply.Fail(wire.NoError)
 		r.reply.SetEDE(wire.EDEFiltered)
+	case hidden:
+		r.reply.Fail(wire.NXDomain)
 	default:
 		r.reply.Fail(wire.NoError) // which is not sent
 	}

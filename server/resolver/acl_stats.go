@@ -14,7 +14,7 @@ func (c *counters) mark(r *Request) {
 		c.localhost++
 	}
 	verdict := r.verdicts & anyVerdict
-	if verdict == 0 {
+	if verdict == 0 || verdict == hidden { // which no ACL has decided
 		return
 	}
 	c.countVerdict(verdictKey{r.rule, verdict}, 1)

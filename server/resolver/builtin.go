@@ -13,11 +13,12 @@ const (
 	dropped                        // no reply
 	localhost                      // the name is below localhost
 	listed                         // an ACL has judged other names than the question's
+	hidden                         // NXDOMAIN: views keep all names in the reply from the client
 )
 
 const (
 	anyVerdict = allowed | anyDenial
-	anyDenial  = blocked | filtered | dropped
+	anyDenial  = blocked | filtered | dropped | hidden
 )
 
 // builtin is the step of answers that need no data source; false if it leaves the query to

@@ -69,6 +69,7 @@ func blockText(z *Zone) string { return fmt.Sprintf("%s (line %d of the Corefile
 // verdictTexts are what ACLs decide.
 var verdictTexts = map[verdicts]string{
 	allowed: "the client may ask", blocked: "the client gets REFUSED", filtered: "the client gets no records", dropped: "the client gets no reply",
+	hidden: "the client gets NXDOMAIN",
 }
 
 // traceVerdict notes the verdict on r. more is what else led to it.

@@ -54,7 +54,7 @@ func (rt *Routes) ClassOf(client netip.Addr) (class uint64, ok bool) {
 	return rt.aclClasses.of(client), true
 }
 
-// VetCost vets r's reply as z would, and returns how many PTR records stay and how often the
+// VetCost vets r's reply as z would, and returns how many PTR and SRV records stay and how often the
 // client was checked against the rules of a zone.
 func (rt *Routes) VetCost(z *Zone, r *Request) (pointers, decided int) {
 	r.zone = z

@@ -64,7 +64,7 @@ func NewRoutes(zones []*Zone, dropped *Stats) *Routes {
 		rt.classes = rt.classes || z.Chaos != nil || z.Rewrite.RewritesClass()
 	}
 	rt.aclClasses, rt.search = newClientClasses(zones), onlySearch(zones)
-	if slices.ContainsFunc(zones, func(z *Zone) bool { return z.ACL != nil }) {
+	if rt.views || slices.ContainsFunc(zones, func(z *Zone) bool { return z.ACL != nil }) {
 		for _, z := range zones {
 			z.lists = rt
 		}

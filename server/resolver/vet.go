@@ -10,18 +10,21 @@ import (
 // An ACL must also hold for names that an alias, a rewrite rule, an upstream's CNAME or a PTR
 // record leads to. So where a zone of the routes has an ACL, every name in a reply is judged
 // as if the client had asked for it, by the zone that would take that query, or if there is
-// none by the zone of the question. Each reply is judged anew, because the next client may be
+// none by the zone of the question. Where a zone has a view, names that stand in place of
+// addresses are judged by what the client would get for them. Each reply is judged anew, because the next client may be
 // another one.
 //
 //   - The names of the chain are the owners in the answer section and the targets of CNAME,
 //     DNAME, SVCB and HTTPS records. They are judged for the type in the question. The
 //     strictest verdict applies to the whole answer.
-//   - A PTR record is removed if the client may not ask for its target, with type PTR or the
-//     type of the address. If no PTR record is left the strictest verdict applies to the
-//     whole answer.
+//   - What may not be asked forward is not told backward. A PTR record is removed if the client
+//     may not ask for its target, with type PTR or the type of the address; an SRV record if
+//     it may ask neither for the IPv4 nor for the IPv6 addresses of its target. Both are
+//     removed if views keep the target from the client ([vetting.hides]). If no PTR or SRV
+//     record is left the strictest verdict applies to the whole answer.
 //   - Records in the additional section are removed if the client may not ask for them.
 //
-// Targets of other types (SRV, MX, NS) and the authority section are not judged: they are only
+// Targets of other types (MX, NS) and the authority section are not judged: they are only
 // names, whose addresses the client has to ask for.
 
 // maxUDPReply is the largest UDP reply that `bufsize` allows. Records after that do not reach a
@@ -58,7 +61,7 @@ type vetting struct {
 	decisions
 	chain, loose ruling
 	out          []int // the records to leave out
-	pointers     int   // PTR records that stay
+	pointers     int   // PTR and SRV records that stay
 }
 
 // ruling is a verdict and the zone of the rule behind it.
@@ -69,7 +72,7 @@ type ruling struct {
 
 // strictness orders verdicts; a higher one is stricter.
 func strictness(v verdicts) int {
-	return slices.Index([]verdicts{allowed, filtered, blocked, dropped}, v)
+	return slices.Index([]verdicts{allowed, hidden, filtered, blocked, dropped}, v)
 }
 
 // add replaces r by other if other is stricter.
@@ -89,10 +92,9 @@ func (v *vetting) names() {
 		}
 		switch {
 		case n.Section == wire.Additional:
-			v.leave(&n, v.judge(n.Name, n.Type))
-		case n.Target && n.Type == wire.TypePTR:
-			r := v.judge(n.Name, wire.TypePTR)
-			r.add(v.judge(n.Name, v.family()))
+			v.leave(&n, v.unlessHidden(v.judge(n.Name, n.Type), n.Name, n.Type))
+		case n.Target && (n.Type == wire.TypePTR || n.Type == wire.TypeSRV):
+			r := v.backward(&n)
 			if v.leave(&n, r); r.verdict == allowed {
 				v.pointers++
 			}
@@ -100,6 +102,69 @@ func (v *vetting) names() {
 			v.chain.add(v.judge(n.Name, qtype))
 		}
 	}
+}
+
+// backward returns the ruling on a name that the reply tells in place of an address: the target
+// of a PTR or SRV record.
+func (v *vetting) backward(n *wire.NameRef) ruling {
+	if n.Type == wire.TypePTR {
+		r := v.judge(n.Name, wire.TypePTR)
+		r.add(v.judge(n.Name, v.family()))
+		return v.unlessHidden(r, n.Name, v.family())
+	}
+	r := v.unlessHidden(v.judge(n.Name, wire.TypeA), n.Name, wire.TypeA)
+	if r.verdict == allowed {
+		return r
+	}
+	other := v.unlessHidden(v.judge(n.Name, wire.TypeAAAA), n.Name, wire.TypeAAAA)
+	if other.verdict == allowed {
+		return other
+	}
+	r.add(other)
+	return r
+}
+
+// unlessHidden returns r, or the ruling on a name that views keep from the client.
+func (v *vetting) unlessHidden(r ruling, name []byte, qtype uint16) ruling {
+	if r.verdict == allowed && v.rt.views && v.hides(name, qtype) {
+		r.verdict = hidden
+	}
+	return r
+}
+
+// hides reports whether views keep name from the client: only others' zones take a query for
+// it, or the zone that takes the client's query denies the name out of the agent's own data.
+// A zone does not hide what it says itself.
+func (v *vetting) hides(name []byte, qtype uint16) bool {
+	z := v.rt.zoneOf(v.r, name, qtype)
+	switch {
+	case z == nil:
+		return v.rt.hasZone(lastLabels(name, v.rt.depth))
+	case z == v.r.zone:
+		return false
+	}
+	sub := newSubquery()
+	defer sub.release()
+	if !sub.ask(v.r, name, qtype) {
+		return true
+	}
+	var counted lookups // by nobody
+	sub.ctx, sub.budget, sub.lookups, sub.trace = nil, nil, &counted, nil
+	if v.rt.Resolve(&sub.Request) != Answered || sub.source == fromCache {
+		return false // an upstream may know the name
+	}
+	rcode := sub.reply.Rcode()
+	return rcode == wire.NXDomain || rcode == wire.Refused
+}
+
+// hasZone reports whether there is a zone for the name, for whichever client.
+func (rt *Routes) hasZone(name []byte) bool {
+	for ; len(name) > 1; name = name[1+name[0]:] {
+		if rt.zones[wire.Name(name)] != nil {
+			return true
+		}
+	}
+	return rt.zones[wire.Root] != nil
 }
 
 // leave marks n's record for removal unless r allows it.

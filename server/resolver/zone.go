@@ -102,7 +102,7 @@ type Zone struct {
 	agentOnly []string
 	// origins are Cluster's; set by NewRoutes.
 	origins []wire.Name
-	// lists are the zone's routes if one of their zones has an ACL, else nil.
+	// lists are the zone's routes if one of their zones has an ACL or a view, else nil.
 	lists *Routes
 	// next is the next zone with the same name, which gets the queries that View does not
 	// match; nil for none.
