@@ -133,8 +133,9 @@ func (v *vetting) unlessHidden(r ruling, name []byte, qtype uint16) ruling {
 }
 
 // hides reports whether views keep name from the client: only others' zones take a query for
-// it, or the zone that takes the client's query denies the name out of the agent's own data.
-// A zone does not hide what it says itself.
+// it; or the zone that takes the client's query denies the name out of the agent's own data, or
+// leaves it to upstreams that don't know the cluster, whose data the reply is from. A zone does
+// not hide what it says itself.
 func (v *vetting) hides(name []byte, qtype uint16) bool {
 	z := v.rt.zoneOf(v.r, name, qtype)
 	switch {
@@ -150,11 +151,30 @@ func (v *vetting) hides(name []byte, qtype uint16) bool {
 	}
 	var counted lookups // by nobody
 	sub.ctx, sub.budget, sub.lookups, sub.trace = nil, nil, &counted, nil
-	if v.rt.Resolve(&sub.Request) != Answered || sub.source == fromCache {
-		return false // an upstream may know the name
+	if v.rt.Resolve(&sub.Request) == Answered {
+		rcode := sub.reply.Rcode()
+		denied := rcode == wire.NXDomain || rcode == wire.Refused
+		if !denied || sub.source != fromCache {
+			return denied
+		}
 	}
-	rcode := sub.reply.Rcode()
-	return rcode == wire.NXDomain || rcode == wire.Refused
+	return v.r.source == fromCluster && !z.asksCluster(&sub.Query) && v.rt.othersCluster(lastLabels(name, v.rt.depth), z)
+}
+
+// othersCluster reports whether another zone than z, at least as long, answers name from the
+// cluster for other clients.
+func (rt *Routes) othersCluster(name []byte, z *Zone) bool {
+	for ; len(name) >= len(z.Name); name = name[1+name[0]:] {
+		for other := rt.zones[wire.Name(name)]; other != nil; other = other.next {
+			if other != z && other.Cluster != nil {
+				return true
+			}
+		}
+		if len(name) == 1 {
+			break
+		}
+	}
+	return false
 }
 
 // hasZone reports whether there is a zone for the name, for whichever client.

@@ -16,6 +16,7 @@ import (
 	"github.com/nodens-dns/nodens/server/resolver"
 	"github.com/nodens-dns/nodens/test/peer"
 	"github.com/nodens-dns/nodens/test/resolvertest"
+	"github.com/nodens-dns/nodens/upstream"
 )
 
 func viewOf(t testing.TB, name string, expressions ...string) *resolver.View {
@@ -143,5 +144,43 @@ func BenchmarkView(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		d.serve(packet)
+	}
+}
+
+// TestViewBackward: a client for whose query for a name there is no block is not told the name by PTR; one whose block
+// forwards cluster names to the cluster's own DNS is.
+func TestViewBackward(t *testing.T) {
+	p := newPartial(t, "cluster.local", "in-addr.arpa")
+	pods := func() *resolver.View { return viewOf(t, "pods", "incidr(client_ip(), '10.0.0.0/8')") }
+	b := resolvertest.StartBackend(t, resolvertest.Address("192.0.2.9"))
+	pool := resolvertest.Pool(t, b.Addr())
+	reverse := func() *resolver.Zone {
+		return &resolver.Zone{Name: resolvertest.ZoneName(t, "in-addr.arpa."), Cluster: p}
+	}
+	cluster := func() *resolver.Zone {
+		return &resolver.Zone{Name: resolvertest.ZoneName(t, "cluster.local."), View: pods(), Cluster: p}
+	}
+	const told1, hidden1 = "NOERROR aa | 9.0.96.10.in-addr.arpa. 30 PTR web.shop.svc.cluster.local.", "NXDOMAIN"
+	for name, tt := range map[string]struct {
+		others          *resolver.Zone
+		inside, outside string
+	}{
+		"no block":          {nil, told1, hidden1},
+		"another upstream":  {&resolver.Zone{Name: wire.Root, Forward: pool}, told1, hidden1},
+		"the cluster's DNS": {&resolver.Zone{Name: wire.Root, Forward: pool, ClusterDNS: func(*upstream.Pool) bool { return true }}, told1, told1},
+		"its own block":     {&resolver.Zone{Name: resolvertest.ZoneName(t, "cluster.local."), Cluster: p}, told1, told1},
+	} {
+		zones := []*resolver.Zone{cluster(), reverse()}
+		if tt.others != nil {
+			zones = append(zones, tt.others)
+		}
+		d := newDesk(t, zones...)
+		for client, want := range map[string]string{"10.0.0.1:53": tt.inside, "192.0.2.1:53": tt.outside} {
+			for _, via := range []resolver.Proto{resolver.UDP, resolver.TCP} {
+				if got := told(d.from(client, via).ask(asked("9.0.96.10.in-addr.arpa. PTR"))); got != want {
+					t.Errorf("%s: %s by %s gets %s, want %s", name, client, via, got, want)
+				}
+			}
+		}
 	}
 }
