@@ -134,8 +134,8 @@ func TestPrintStatus(t *testing.T) {
 			{By: report.ServedByAgent, Since: now.Add(-90 * time.Minute)}, {By: report.ServedByKernel, Since: now.Add(-89 * time.Minute)},
 			{By: report.ServedByClusterDNS, Since: now.Add(-30 * time.Second)},
 		},
-		View: &report.View{Objects: map[string]int{"service": 4, "pod": 0}, AgeSeconds: 12, Faulty: 1, Gaps: report.Gaps{
-			Unlisted: []string{"namespaces"}, Failing: []string{"namespaces", "pods"}, Relists: 3, LastRelist: &relisted,
+		View: &report.View{Objects: map[string]int{"service": 4, "pod": 0}, AgeSeconds: 12, Error: "no route", Fix: "find one", Faulty: 1, Gaps: report.Gaps{
+			Unlisted: []string{"namespaces"}, Failing: []string{"namespaces", "pods"}, Relists: 3, LastRelist: &relisted, SetBacks: 1, LastSetBack: &relisted,
 			Silences: 2, LastSilence: &report.Silence{End: now.Add(-time.Hour), Seconds: 300}, Unreadable: 1,
 		}},
 		Limits: []report.Limit{
@@ -165,7 +165,7 @@ hand-over      resumed 5s ago; the other agent gave back: slow; comparing with t
 configuration  Corefile, in force for 1m1s
 last rejected  1h0m ago: bad
 view           not synced; services 4; last event 12 s ago; 1 objects that DNS can't show
-gaps           requests for namespaces, pods fail; no list yet of namespaces; listed again 3 times, last 10m0s ago; API server silent 2 times, last for 300 s until 1h0m ago; 1 unreadable objects
+gaps           requests for namespaces, pods fail: no route (find one); no list yet of namespaces; listed again 3 times, last 10m0s ago; resourceVersions of the API server set back 1 times, last 10m0s ago; API server silent 2 times, last for 300 s until 1h0m ago; 1 unreadable objects
 queries        1234.6/s in the last 61 s; SERVFAIL <0.1%, hits 98.7%, in the kernel 50.0%
 latency        p50 ≤250µs, p99 ≤2ms
 upstreams      3; 1 down, 1 suspect

@@ -17,13 +17,23 @@ func gapsText(v *report.View, now time.Time) string {
 	var parts []string
 	add := func(format string, args ...any) { parts = append(parts, fmt.Sprintf(format, args...)) }
 	if len(g.Failing) > 0 {
-		add("requests for %s fail", strings.Join(g.Failing, ", "))
+		text := "requests for " + strings.Join(g.Failing, ", ") + " fail"
+		if v.Error != "" {
+			text += ": " + v.Error
+		}
+		if v.Fix != "" {
+			text += " (" + v.Fix + ")"
+		}
+		parts = append(parts, text)
 	}
 	if len(g.Unlisted) > 0 {
 		add("no list yet of %s", strings.Join(g.Unlisted, ", "))
 	}
 	if g.LastRelist != nil {
 		add("listed again %d times, last %s ago", g.Relists, since(now, *g.LastRelist))
+	}
+	if g.LastSetBack != nil {
+		add("resourceVersions of the API server set back %d times, last %s ago", g.SetBacks, since(now, *g.LastSetBack))
 	}
 	if s := g.LastSilence; s != nil {
 		add("API server silent %d times, last for %.0f s until %s ago", g.Silences, s.Seconds, since(now, s.End))

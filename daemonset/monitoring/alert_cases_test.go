@@ -239,6 +239,14 @@ var alertCases = []alertCase{
 		},
 		labels: alertLabels, inactive: []int{5, 15, 20}, firing: []int{21, 29}, resolved: []int{30},
 	}, {
+		// Before the first event there is no age.
+		alert: "NodensViewStale", severity: "warning",
+		series: map[string]string{
+			"nodens_kubernetes_synced{" + agentLabels + "}":                                              "0x60",
+			"coredns_kubernetes_rest_client_requests_total{" + agentLabels + `,code="401",method="GET"}`: "0+3x60",
+		},
+		inactive: []int{5, 30, 60},
+	}, {
 		// A view made from files gets no events.
 		alert: "NodensViewStale", severity: "warning",
 		series:   map[string]string{"nodens_kubernetes_last_event_age_seconds{" + agentLabels + "}": "0+60x60"},

@@ -129,8 +129,13 @@ type HandoverEvent struct {
 type View struct {
 	Synced  bool           `json:"synced"`
 	Objects map[string]int `json:"objects"` // by kind
-	// AgeSeconds is the time since the last sign of life of the API server; 0 for files.
+	// AgeSeconds is the time since the last sign of life of the API server; 0 for files. NoEvent:
+	// there was none, and AgeSeconds is the time since the view was opened.
 	AgeSeconds float64 `json:"ageSeconds"`
+	NoEvent    bool    `json:"noEvent"`
+	// Error is why requests to the API server fail now, and Fix what to do about it; "" for nothing.
+	Error string `json:"error"`
+	Fix   string `json:"fix"`
 	// Faulty is the number of objects with values that DNS can't show.
 	Faulty int  `json:"faulty"`
 	Gaps   Gaps `json:"gaps"`
@@ -144,6 +149,10 @@ type Gaps struct {
 	// Relists counts the lists after the first one of a watch; LastRelist is null if there was none.
 	Relists    uint64     `json:"relists"`
 	LastRelist *time.Time `json:"lastRelist"`
+	// SetBacks counts the times that the API server's resourceVersions were set back, as after a
+	// restore from a backup; LastSetBack is null if there was none.
+	SetBacks    uint64     `json:"setBacks"`
+	LastSetBack *time.Time `json:"lastSetBack"`
 	// Silences counts the times without a sign of life of the API server for longer than two minutes.
 	Silences    uint64   `json:"silences"`
 	LastSilence *Silence `json:"lastSilence"` // null if there was none

@@ -62,7 +62,10 @@ func (v *View) Text(all bool) string {
 	if !v.Synced {
 		text = "not synced; " + text
 	}
-	if v.AgeSeconds > 0 {
+	switch {
+	case v.NoEvent:
+		text += fmt.Sprintf("; no event in %.0f s", v.AgeSeconds)
+	case v.AgeSeconds > 0:
 		text += fmt.Sprintf("; last event %.0f s ago", v.AgeSeconds)
 	}
 	if v.Faulty > 0 {

@@ -128,8 +128,9 @@ var (
 	viewObjects          = gauge("nodens_kubernetes_objects", "Objects in the cluster view, by kind.", "kind")
 	viewSynced           = gauge("nodens_kubernetes_synced", "1 once every cluster view has loaded its first lists.")
 	viewInvalid          = counter("nodens_kubernetes_invalid_objects_total", "Objects with values that DNS can't represent in full.")
-	viewLastEvent        = gauge("nodens_kubernetes_last_event_timestamp_seconds", "Time of the last event from the API server, in seconds since the epoch.")
-	viewAge              = gauge("nodens_kubernetes_last_event_age_seconds", "Time since the last event from the API server, which sends one about every minute.")
+	viewLastEvent        = gauge("nodens_kubernetes_last_event_timestamp_seconds", "Time of the last event from the API server, in seconds since the epoch. Absent before the first one.")
+	viewAge              = gauge("nodens_kubernetes_last_event_age_seconds", "Time since the last event from the API server, which sends one about every minute. Absent before the first one.")
+	viewSetBacks         = counter("nodens_kubernetes_set_backs_total", "Times that the API server's resourceVersions were set back, as after a restore of etcd from a backup, and all resources were listed again.")
 	viewNamespaces       = gauge("nodens_kubernetes_watched_namespaces", "Namespaces whose EndpointSlices are watched.")
 	viewScope            = gauge("nodens_kubernetes_endpointslice_scope", "1 for the scope of the EndpointSlice watch: node, wide or all.", "scope")
 	setupErrors          = counter("coredns_nodecache_setup_errors_total", "Failures to set up the node's network or to read the kube-dns ConfigMap, by type.", "errortype")
@@ -400,8 +401,11 @@ func (s scrape) views(g *generation) {
 	}
 	s.put(viewSynced, sum.synced)
 	s.put(viewInvalid, float64(sum.faults))
-	s.put(viewLastEvent, float64(sum.last.Unix()))
-	s.put(viewAge, max(0, time.Since(sum.last).Seconds()))
+	if !sum.last.IsZero() {
+		s.put(viewLastEvent, float64(sum.last.Unix()))
+		s.put(viewAge, max(0, time.Since(sum.last).Seconds()))
+	}
+	s.put(viewSetBacks, float64(sum.setBacks))
 	s.put(viewNamespaces, float64(sum.sources))
 	for level, is := range sum.levels {
 		s.put(viewScope, is, level)
@@ -414,10 +418,11 @@ type viewSum struct {
 	requests  map[kubernetes.Requests]uint64 // Count is 0 in the keys
 	objects   map[string]int
 	faults    uint64
+	setBacks  uint64
 	sources   int
 	levels    map[string]float64 // 1 for those that a view is at
 	synced    float64            // 1 if all are
-	last      time.Time
+	last      time.Time          // of the view without an event for longest; zero if one has had none
 }
 
 func (sum *viewSum) add(st kubernetes.Stats) {
@@ -440,6 +445,7 @@ func (sum *viewSum) add(st kubernetes.Stats) {
 	if !st.Synced {
 		sum.synced = 0
 	}
+	sum.setBacks += st.Gaps.SetBacks
 	if st.LastEvent.Before(sum.last) {
 		sum.last = st.LastEvent
 	}

@@ -99,8 +99,8 @@ func (a *agent) judge(s *report.Status) {
 	case len(s.ZonesDown) > 0:
 		problem("all upstreams of %s are down", firstZones(s.ZonesDown))
 	}
-	if v := s.View; v != nil && v.AgeSeconds > oldestView.Seconds() {
-		problem("no sign of life of the API server for %v", time.Duration(v.AgeSeconds)*time.Second)
+	if text := viewProblem(s.View); text != "" {
+		problem("%s", text)
 	}
 	s.Healthy = len(s.Problems) == 0
 }

@@ -3,7 +3,9 @@
 package app
 
 import (
+	"errors"
 	"net/netip"
+	"regexp"
 	"testing"
 	"time"
 
@@ -11,6 +13,7 @@ import (
 
 	"github.com/nodens-dns/nodens/internal/report"
 	"github.com/nodens-dns/nodens/kubernetes"
+	"github.com/nodens-dns/nodens/kubernetes/reflector"
 	"github.com/nodens-dns/nodens/netsetup"
 	"github.com/nodens-dns/nodens/server"
 )
@@ -69,17 +72,42 @@ func TestViewReport(t *testing.T) {
 	}}, true)
 	addView(sum, kubernetes.Stats{Faulty: 2, LastEvent: time.Now(), Gaps: kubernetes.Gaps{
 		Unlisted: []string{"namespaces", "pods"}, Failing: []string{"pods"}, Relists: 1, LastRelist: early,
-		Silences: 1, LastSilence: late, LastSilent: time.Hour, Unreadable: 3,
+		SetBacks: 1, LastSetBack: early, Silences: 1, LastSilence: late, LastSilent: time.Hour, Unreadable: 3,
 	}}, true)
 	want := report.Gaps{
 		Unlisted: []string{"namespaces", "pods", "services"}, Failing: []string{"pods"}, Relists: 3, LastRelist: &late,
-		Silences: 2, LastSilence: &report.Silence{End: late, Seconds: 3600}, Unreadable: 3,
+		SetBacks: 1, LastSetBack: &early, Silences: 2, LastSilence: &report.Silence{End: late, Seconds: 3600}, Unreadable: 3,
 	}
 	if diff := cmp.Diff(want, sum.Gaps); diff != "" {
 		t.Error(diff)
 	}
 	if sum.Synced || sum.Objects["service"] != 5 || sum.Faulty != 3 || sum.AgeSeconds < 60 {
 		t.Errorf("the sum is %+v", sum)
+	}
+}
+
+// TestViewWithoutEvent: before the first event the age is that since the start, and the problem names the error and what
+// to do about it.
+func TestViewWithoutEvent(t *testing.T) {
+	sum := &report.View{Objects: make(map[string]int)}
+	st := kubernetes.Stats{Opened: time.Now().Add(-time.Minute)}
+	addView(sum, st, true)
+	if text := viewProblem(sum); !sum.NoEvent || sum.AgeSeconds < 60 || sum.AgeSeconds > 3600 || text != "" {
+		t.Errorf("age %v, %q", sum.AgeSeconds, text)
+	}
+	st.Failure = reflector.Failure{Err: errors.New("Unauthorized"), Fix: "give it a token"}
+	addView(sum, st, true)
+	text := viewProblem(sum)
+	if want := regexp.MustCompile(`^no sign of life of the API server for 1m\d+s, since the start: Unauthorized; give it a token$`); !want.MatchString(text) {
+		t.Errorf("the problem is %q", text)
+	}
+	if text := viewProblem(&report.View{AgeSeconds: 90, Error: "it restarts"}); text != "" {
+		t.Errorf("while the last event is recent: %q", text)
+	}
+	values := viewSum{objects: make(map[string]int), levels: make(map[string]float64), last: time.Now()}
+	values.add(st)
+	if !values.last.IsZero() {
+		t.Error("metrics have the time of an event")
 	}
 }
 

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
@@ -35,15 +36,45 @@ func addView(sum *report.View, st kubernetes.Stats, watched bool) {
 	sum.Synced = sum.Synced && st.Synced
 	sum.Faulty += st.Faulty
 	if watched {
-		sum.AgeSeconds = max(sum.AgeSeconds, time.Since(st.LastEvent).Seconds())
+		last := st.LastEvent
+		if last.IsZero() {
+			last, sum.NoEvent = st.Opened, true
+		}
+		sum.AgeSeconds = max(sum.AgeSeconds, time.Since(last).Seconds())
+	}
+	if st.Failure.Err != nil {
+		sum.Error, sum.Fix = st.Failure.Err.Error(), st.Failure.Fix
 	}
 	addGaps(&sum.Gaps, &st.Gaps)
+}
+
+// viewProblem says what is wrong with the view, "" for nothing.
+func viewProblem(v *report.View) string {
+	refused := v != nil && v.NoEvent && v.Error != "" // and nothing says that it will end
+	if v == nil || v.AgeSeconds <= oldestView.Seconds() && !refused {
+		return ""
+	}
+	text := fmt.Sprintf("no sign of life of the API server for %v", time.Duration(v.AgeSeconds)*time.Second)
+	if v.NoEvent {
+		text += ", since the start"
+	}
+	if v.Error != "" {
+		text += ": " + v.Error
+	}
+	if v.Fix != "" {
+		text += "; " + v.Fix
+	}
+	return text
 }
 
 // addGaps adds the gaps of a view to sum.
 func addGaps(sum *report.Gaps, g *kubernetes.Gaps) {
 	sum.Unlisted = union(sum.Unlisted, g.Unlisted)
 	sum.Failing = union(sum.Failing, g.Failing)
+	sum.SetBacks += g.SetBacks
+	if t := g.LastSetBack.UTC(); g.SetBacks > 0 && (sum.LastSetBack == nil || t.After(*sum.LastSetBack)) {
+		sum.LastSetBack = &t
+	}
 	sum.Relists += g.Relists
 	if t := g.LastRelist.UTC(); g.Relists > 0 && (sum.LastRelist == nil || t.After(*sum.LastRelist)) {
 		sum.LastRelist = &t
