@@ -27,7 +27,7 @@ type addrOwners struct {
 // each yields the owners, grouped by service, until the budget is exhausted.
 func (h addrOwners) each(yield func(addrOwner) bool) {
 	var list [ownersPerLock]addrOwner
-	var last *slice
+	var last *sliceRef
 	for more := true; more; {
 		h.view.mu.RLock()
 		var some []addrOwner
@@ -53,11 +53,17 @@ func (l selectingServices) each(yield func(string, *service) bool) {
 	var seen map[string]struct{} // except the last
 	last := ""
 	for i, a := range l.view.addrs {
+		if l.view.IsClusterIP(a) {
+			continue // no pod has it, but any tenant can write it into a slice
+		}
 		for h := range (addrOwners{l.view, addrKeyOf(packAddr(a)), nil, l.budget}).each {
 			if _, dup := seen[h.key]; dup || h.key == last {
 				continue
 			}
 			last = h.key
+			if own := l.view.ownNamespace; own != "" && namespaceOf(h.key) != own {
+				continue // any tenant can write the agent's address into a slice
+			}
 			if i+1 < len(l.view.addrs) {
 				if seen == nil {
 					seen = make(map[string]struct{})

@@ -202,6 +202,33 @@ func BenchmarkIndex(b *testing.B) {
 	}
 }
 
+// BenchmarkEvent measures one change in a view of 10,000 services with 10 endpoints each.
+func BenchmarkEvent(b *testing.B) {
+	v := emptyView()
+	fill(v, 10000, true, 10, false)
+	handlerFixture{v, services}.put(makeService("team-1", "db", "None"))
+	addrs := make([]string, 101)
+	for i := range addrs {
+		addrs[i] = fmt.Sprintf("10.250.0.%d", i+1)
+	}
+	for _, c := range []struct {
+		name     string
+		resource resource
+		objects  [2]metav1.Object
+	}{
+		{"Service", services, [2]metav1.Object{makeService("team-1", "web", "10.97.0.1"), makeService("team-1", "web", "10.97.0.2")}},
+		{"Service unchanged", services, [2]metav1.Object{makeService("team-1", "same", "10.97.0.3"), makeService("team-1", "same", "10.97.0.3")}},
+		{"one of 100 endpoints", endpointSlices, [2]metav1.Object{makeSlice("team-1", "db", "db-1", addrs[1:]...), makeSlice("team-1", "db", "db-1", addrs[:100]...)}},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				handlerFixture{v, c.resource}.put(c.objects[i%2])
+			}
+		})
+	}
+}
+
 func heap() uint64 {
 	runtime.GC()
 	var m runtime.MemStats

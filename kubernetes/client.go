@@ -2,6 +2,9 @@ package kubernetes
 
 import (
 	"fmt"
+	"io"
+	"os"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -11,6 +14,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/kubernetes/reflector"
 )
 
@@ -51,6 +55,31 @@ func restConfig(cfg *config.Kubernetes) (*rest.Config, error) {
 		c.Burst = cfg.Burst
 	}
 	return c, nil
+}
+
+// serviceAccountNamespace is the file that has the namespace of an agent in a pod.
+const serviceAccountNamespace = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
+
+// ownNamespace returns the label, in wire form, of the namespace that the agent runs in; ""
+// if cfg names the API server or manifests, or if it is unknown.
+func ownNamespace(cfg *config.Kubernetes) string {
+	if cfg.Kubeconfig != "" || cfg.Endpoint != "" || len(cfg.Manifests) > 0 {
+		return ""
+	}
+	f, err := os.Open(serviceAccountNamespace)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, 2*wire.MaxLabel))
+	if err != nil {
+		return ""
+	}
+	key, ok := namespaceKey(strings.TrimSpace(string(b)))
+	if !ok {
+		return ""
+	}
+	return key
 }
 
 // clients are a view's clients of the API groups. They share one connection.

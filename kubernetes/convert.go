@@ -2,7 +2,6 @@ package kubernetes
 
 import (
 	"cmp"
-	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -13,28 +12,40 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// faults collects the values of an object that DNS can't use. The rest of the object is
-// used.
-type faults []string
+const (
+	// maxPorts bounds the ports of a Service or a slice. Kubernetes allows 20,000 in a slice,
+	// and has no bound for a Service; more than some dozen are an attack or a mistake.
+	maxPorts = 4096
+	// maxServiceAddrs bounds the cluster IPs that are read of a Service, and its external
+	// addresses. Kubernetes has no bound for externalIPs.
+	maxServiceAddrs = 1024
+	// maxSliceEndpoints bounds the endpoints that are read of a slice, as in the API, and the
+	// addresses of all of them.
+	maxSliceEndpoints = 1000
+)
 
-func (f *faults) add(format string, args ...any) { *f = append(*f, fmt.Sprintf(format, args...)) }
-
-func (f faults) String() string { return strings.Join(f, "; ") }
+// atMost returns the first n elements of list. Others are a fault.
+func atMost[T any](list []T, n int, what string, f *faults) []T {
+	if len(list) <= n {
+		return list
+	}
+	f.add("%d %s, DNS uses the first %d", len(list), what, n)
+	return list[:n]
+}
 
 // convertService converts a Service to a record. ok is false if its name can't be a DNS
-// name. The result shares no memory with svc.
-func convertService(svc *corev1.Service, f *faults) (key string, s service, ok bool) {
+// name. Without external, nothing is read that only serves names outside of the cluster.
+// The result shares no memory with svc.
+func convertService(svc *corev1.Service, external bool, f *faults) (key string, s service, ok bool) {
 	if key, ok = serviceKey(svc.Name, svc.Namespace); !ok {
 		f.add("%q in namespace %q not valid as two DNS labels", svc.Name, svc.Namespace)
 		return "", s, false
 	}
-	for i := range svc.Spec.Ports {
-		p := &svc.Spec.Ports[i]
-		s.ports = appendPort(s.ports, p.Name, string(p.Protocol), &p.Port, f)
+	if external {
+		s.addExternalAddrs(svc, f)
 	}
-	s.addExternalAddrs(svc, f)
-	if !s.externallyReachable() && (svc.Spec.Type == corev1.ServiceTypeExternalName || isHeadless(svc)) {
-		s.ports = "" // its endpoints' ports count
+	if s.externallyReachable() || svc.Spec.Type != corev1.ServiceTypeExternalName && !isHeadless(svc) {
+		s.ports = servicePorts(svc, f) // otherwise its endpoints' ports count
 	}
 	switch {
 	case svc.Spec.Type == corev1.ServiceTypeExternalName:
@@ -51,10 +62,19 @@ func convertService(svc *corev1.Service, f *faults) (key string, s service, ok b
 	if len(ips) == 0 {
 		ips = []string{svc.Spec.ClusterIP}
 	}
-	for _, ip := range ips {
-		s.addClusterIP(ip, f)
-	}
+	s.addClusterIPs(ips, f)
 	return key, s, true
+}
+
+func servicePorts(svc *corev1.Service, f *faults) portList {
+	var buf [smallPortList]byte
+	list := buf[:0]
+	ports := atMost(svc.Spec.Ports, maxPorts, "ports", f)
+	for i := range ports {
+		p := &ports[i]
+		list = appendPort(list, p.Name, string(p.Protocol), &p.Port, f)
+	}
+	return portList(list)
 }
 
 func isHeadless(svc *corev1.Service) bool {
@@ -62,13 +82,13 @@ func isHeadless(svc *corev1.Service) bool {
 		len(svc.Spec.ClusterIPs) > 0 && svc.Spec.ClusterIPs[0] == corev1.ClusterIPNone
 }
 
-// appendPort appends one port of a Service or a slice. A port without a number has no SRV
-// record, but its name exists.
-func appendPort(list portList, name, proto string, number *int32, f *faults) portList {
+// appendPort appends one port of a Service or a slice to a portList under construction. A
+// port without a number has no SRV record, but its name exists.
+func appendPort(list []byte, name, proto string, number *int32, f *faults) []byte {
 	if proto == "" {
 		proto = string(corev1.ProtocolTCP) // the API's default
 	}
-	p := parseProtocol([]byte(strings.ToLower(proto)))
+	p := protocolOf(proto)
 	if p == 0 {
 		f.add("port %q has unknown protocol %q", name, proto)
 		return list
@@ -88,7 +108,7 @@ func appendPort(list portList, name, proto string, number *int32, f *faults) por
 			return list
 		}
 	}
-	return list.append(name, p, uint16(n))
+	return packPort(list, name, p, uint16(n))
 }
 
 // parseExternalName parses an ExternalName; "" if it can't be the target of a CNAME.
@@ -123,16 +143,36 @@ func convertSlice(es *discoveryv1.EndpointSlice, pack converter, f *faults) *sli
 		return nil
 	}
 	s := &slice{name: es.Namespace + "/" + es.Name, key: key, size: sliceAddrSize(es)}
-	for i := range es.Ports {
-		p := &es.Ports[i]
-		s.ports = appendPort(s.ports, deref(p.Name), string(deref(p.Protocol)), p.Port, f)
+	var buf [smallPortList]byte
+	list := buf[:0]
+	ports := atMost(es.Ports, maxPorts, "ports", f)
+	for i := range ports {
+		p := &ports[i]
+		list = appendPort(list, deref(p.Name), string(deref(p.Protocol)), p.Port, f)
 	}
-	var list endpointList
-	for i := range es.Endpoints {
-		list.add(&es.Endpoints[i], s.size, pack, f)
-	}
-	list.pack(s)
+	s.ports = portList(list)
+	convertEndpoints(es.Endpoints, s.size, pack, f).pack(s)
 	return s
+}
+
+// convertEndpoints converts the ready endpoints of a slice. Each has all its addresses, as
+// in CoreDNS, unless these are more than [maxSliceEndpoints] in all: then it has the first
+// one, the only one that the API gives a meaning and that kube-proxy looks at.
+func convertEndpoints(all []discoveryv1.Endpoint, size int, pack converter, f *faults) (list endpointList) {
+	all = atMost(all, maxSliceEndpoints, "endpoints", f)
+	total, most := 0, maxSliceEndpoints
+	for i := range all {
+		total += len(all[i].Addresses)
+	}
+	if total > maxSliceEndpoints {
+		f.add("%d addresses of %d endpoints, DNS uses the first of each endpoint", total, len(all))
+		most = 1
+	}
+	for i := range all {
+		ep := &all[i]
+		list.add(ep, ep.Addresses[:min(len(ep.Addresses), most)], size, pack, f)
+	}
+	return list
 }
 
 // sliceAddrSize returns the size of a slice's addresses. Manifests may lack the address
@@ -164,7 +204,8 @@ type endpoint struct {
 
 type endpointList []endpoint
 
-func (l *endpointList) add(ep *discoveryv1.Endpoint, size int, pack converter, f *faults) {
+// add adds ep with these of its addresses, unless it is not ready.
+func (l *endpointList) add(ep *discoveryv1.Endpoint, addrs []string, size int, pack converter, f *faults) {
 	if ep.Conditions.Ready != nil && !*ep.Conditions.Ready {
 		return
 	}
@@ -172,7 +213,7 @@ func (l *endpointList) add(ep *discoveryv1.Endpoint, size int, pack converter, f
 	if pack.zonal {
 		e.zone = endpointZone(ep, f)
 	}
-	for _, text := range ep.Addresses {
+	for _, text := range addrs {
 		a, err := netip.ParseAddr(text)
 		if err != nil || a.Zone() != "" || a.BitLen() != 8*size || a.Is4In6() {
 			f.add("endpoint %q is not an address of the slice's type", text)

@@ -90,11 +90,18 @@ func (w *recordYielder) yieldEndpointAddrs(s keyedService) {
 
 // eachHeadlessSRV calls f for each pair of an endpoint, whose name is host, and a port, with each name that has an SRV record of it. A
 // port without a number, and an endpoint without ports, are pairs with the number 0, which have no record but count
-// in the weight, as in [match.pairsInSlice].
+// in the weight, as in [match.pairsInSlice]. It stops at [maxTransferPairs].
 func (w *recordYielder) eachHeadlessSRV(owner []byte, s keyedService, f func(name, host []byte, to srvTarget)) {
+	pairs := 0
 	for _, sl := range s.slices {
+		if pairs > maxTransferPairs {
+			return
+		}
 		ports := w.slicePorts(sl, s.key)
 		for i := 0; i < sl.len() && !w.stopped; i++ {
+			if pairs += len(ports); pairs > maxTransferPairs {
+				return
+			}
 			host := joinName(nil, sl.hostname(i), s.key, w.svc)
 			if host == nil {
 				continue

@@ -94,6 +94,7 @@ func (s *handler) Upsert(obj runtime.Object, live bool) {
 		return
 	}
 	ns, name := meta.GetNamespace(), meta.GetName()
+	defer s.view.noteTime(s.view.now(), s.resource, ns, name)
 	if s.seen != nil {
 		s.seen[s.indexKey(ns, name)] = struct{}{}
 	}
@@ -120,15 +121,18 @@ func (s *handler) Upsert(obj runtime.Object, live bool) {
 			f.add("name is not a DNS label")
 		}
 	}
-	s.view.noteFaults(s.resource, ns, name, f)
+	s.view.noteFaults(s.resource, ns, name, &f)
 }
 
 func (s *handler) putService(o *corev1.Service, f *faults) {
-	key, rec, ok := convertService(o, f)
+	key, rec, ok := convertService(o, s.view.external, f)
 	if !ok {
 		return
 	}
-	s.view.change(func(x *index) bool { return x.putService(key, rec) })
+	s.view.change(func(x *index) bool {
+		x.fit(key, &rec, f)
+		return x.putService(key, rec)
+	})
 	if rec.kind == headless {
 		s.view.requestReconcile() // its namespace may be in use
 	}
@@ -157,6 +161,7 @@ func (s *handler) putSlice(o *discoveryv1.EndpointSlice, live bool, f *faults) {
 		}
 		return x.putSlice(rec)
 	})
+	rec.noteWithheld(f)
 	if live {
 		s.view.observeProgramming(rec.key, o.Annotations[corev1.EndpointsLastChangeTriggerTime])
 	}
@@ -170,6 +175,9 @@ func (s *handler) putPod(o *corev1.Pod, f *faults) {
 		return
 	}
 	s.change(func(x *index) bool { x.putPod(rec); return false })
+	if rec.awaitsAddr() {
+		s.view.limitAddrWait(rec.name)
+	}
 	s.view.nodePods.put(o, rec)
 	s.view.requestReconcile()
 }
@@ -177,6 +185,7 @@ func (s *handler) putPod(o *corev1.Pod, f *faults) {
 // Delete implements reflector.Handler.
 func (s *handler) Delete(obj runtime.Object) {
 	if o, ok := obj.(metav1.Object); ok {
+		defer s.view.noteTime(s.view.now(), s.resource, o.GetNamespace(), o.GetName())
 		s.noteVersion(resourceVersionOf(o))
 		s.forget(o.GetNamespace(), o.GetName(), resourceVersionOf(o))
 	}
@@ -201,7 +210,7 @@ func (s *handler) forget(ns, name string, version uint64) {
 	case namespaces:
 		s.view.annotations.put(name, "")
 	}
-	s.view.noteFaults(s.resource, ns, name, nil)
+	s.view.noteFaults(s.resource, ns, name, new(faults))
 }
 
 // remove removes the records of an object from the index.

@@ -75,3 +75,8 @@ func shortenDelays(v *View) {
 	v.firstBackoff = 5 * time.Millisecond
 	v.maxStartDelay = 0
 }
+
+// append appends a port to p.
+func (p portList) append(name string, proto byte, number uint16) portList {
+	return portList(packPort([]byte(p), name, proto, number))
+}

@@ -86,23 +86,29 @@ func TestPodAddresses(t *testing.T) {
 		for _, a := range p.ips {
 			got = append(got, unpackAddr(a).Unmap().String())
 		}
-		if !slices.Equal(got, tt.want) || len(f) != tt.faults {
+		if !slices.Equal(got, tt.want) || f.n != tt.faults {
 			t.Errorf("%s: addresses %v and faults %v, want %v and %d", tt.name, got, f, tt.want, tt.faults)
 		}
 	}
+}
+
+func oneFault() *faults {
+	f := new(faults)
+	f.add("wrong")
+	return f
 }
 
 // TestFaultsOfOtherResources: a complete list of one resource forgets the faults of its missing
 // objects, and of no other resource.
 func TestFaultsOfOtherResources(t *testing.T) {
 	v := emptyView()
-	v.noteFaults(services, "a", "gone", faults{"wrong"})
-	v.noteFaults(pods, "a", "there", faults{"wrong"})
+	v.noteFaults(services, "a", "gone", oneFault())
+	v.noteFaults(pods, "a", "there", oneFault())
 	handlerFixture{v, services}.list(makeService("a", "web", "10.0.0.1"))
-	if _, ok := v.faulty["services/a/gone"]; ok {
+	if v.faults.objects[faultKey{services, "a", "gone"}].text != 0 {
 		t.Error("the faults of a Service that is gone are kept")
 	}
-	if _, ok := v.faulty["pods/a/there"]; !ok {
+	if v.faults.objects[faultKey{pods, "a", "there"}].text == 0 {
 		t.Error("the faults of a pod are forgotten with a list of Services")
 	}
 }
@@ -168,8 +174,8 @@ func TestPortNumbers(t *testing.T) {
 		{number(0), none}, {number(-1), none}, {number(65536), none},
 	} {
 		var f faults
-		got := appendPort("", "x", "TCP", tt.number, &f)
-		if got != tt.want || (f == nil) != (tt.want != none) {
+		got := portList(appendPort(nil, "x", "TCP", tt.number, &f))
+		if got != tt.want || (f.n == 0) != (tt.want != none) {
 			t.Errorf("%q, faults %v; want %q", got, f, tt.want)
 		}
 	}

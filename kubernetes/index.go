@@ -29,6 +29,9 @@ type namespace struct {
 	objectCount int // services, slices and pods
 	sourceCount int // sources of its slices
 	nodePods    int // pods of this node that have not ended
+	// sliceBytes is the cost of its slices, serviceBytes the memory of the lists of its
+	// services.
+	sliceBytes, serviceBytes int
 	// headlessCount is the number of headless services, selectorless of those without a
 	// selector, and unlabelled of the others none of whose slices has the headless label.
 	headlessCount, selectorless, unlabelled int
@@ -49,12 +52,14 @@ type index struct {
 	pods       map[string]*pod       // by namespace/name
 	// clusterIPs maps to service keys, endpoints to the slices that contain the address.
 	clusterIPs map[addrKey]refSet[string]
-	endpoints  map[addrKey]refSet[*slice]
+	endpoints  map[addrKey]refSet[*sliceRef]
 	podIPs     map[addrKey]refSet[*pod]
 	level      level // how much of the slices is in view
 	sources    []*sliceSource
-	// pendingPods counts the pods of this node that have no address yet.
+	// pendingPods counts the pods of this node that have no address yet and have not waited
+	// for one for longer than [maxAddrWait]. addrWaits has all that wait, by namespace/name.
 	pendingPods int
+	addrWaits   map[string]*addrWait
 	// clients is bumped when the owner of a client's address, or its namespace, changes.
 	clients *clientEpoch
 	// externalAddrs maps to the keys of the services that are externally reachable there.
@@ -77,8 +82,9 @@ func newIndex(epochs *epoch.Table) index {
 		namespaces:      map[string]*namespace{},
 		slices:          map[string]*slice{},
 		pods:            map[string]*pod{},
+		addrWaits:       map[string]*addrWait{},
 		clusterIPs:      map[addrKey]refSet[string]{},
-		endpoints:       map[addrKey]refSet[*slice]{},
+		endpoints:       map[addrKey]refSet[*sliceRef]{},
 		podIPs:          map[addrKey]refSet[*pod]{},
 		externalAddrs:   map[addrKey]refSet[string]{},
 		endpointWaiters: map[string]chan struct{}{},
@@ -90,7 +96,7 @@ func newIndex(epochs *epoch.Table) index {
 func (x *index) putService(key string, s service) bool {
 	old := x.services[key]
 	if old != nil {
-		s.slices = old.slices
+		s.serviceSlices = old.serviceSlices
 		if old.same(&s) {
 			return false
 		}
@@ -99,10 +105,14 @@ func (x *index) putService(key string, s service) bool {
 	if old == nil || old.kind == orphan {
 		ns.objectCount++
 	} else {
-		x.unlinkService(key, old)
+		x.unlinkClusterIPs(key, old)
 	}
 	s.ns = ns
-	x.linkExternals(key, &s)
+	ns.serviceBytes += s.listBytes() - old.listBytes()
+	if old == nil || old.external4 != s.external4 || old.external6 != s.external6 {
+		x.unlinkExternals(key, old)
+		x.linkExternals(key, &s)
+	}
 	if s.kind == clusterIP {
 		for ip := range s.each {
 			addRef(x.clusterIPs, addrKeyOf(ip), key, strings.Compare)
@@ -118,8 +128,10 @@ func (x *index) dropService(key string) bool {
 	if old == nil || old.kind == orphan {
 		return false
 	}
-	x.unlinkService(key, old)
-	x.publish(key, &service{slices: old.slices, ns: old.ns})
+	x.unlinkClusterIPs(key, old)
+	x.unlinkExternals(key, old)
+	old.ns.serviceBytes -= old.listBytes()
+	x.publish(key, &service{serviceSlices: old.serviceSlices, ns: old.ns})
 	x.removeObject(old.ns)
 	return true
 }
@@ -137,8 +149,7 @@ func (ns *namespace) countService(s *service, n int) {
 	ns.headlessCount += n
 }
 
-func (x *index) unlinkService(key string, s *service) {
-	x.unlinkExternals(key, s)
+func (x *index) unlinkClusterIPs(key string, s *service) {
 	if s.kind != clusterIP {
 		return
 	}
@@ -147,31 +158,33 @@ func (x *index) unlinkService(key string, s *service) {
 	}
 }
 
-// putSlice adds s or replaces the slice of that name. It reports whether DNS answers
-// change.
+// putSlice adds s or replaces the slice of that name. It withholds s if its namespace would
+// have more than [maxNamespaceSlices]. It reports whether DNS answers change.
 func (x *index) putSlice(s *slice) bool {
 	old := x.slices[s.name]
+	ns := x.ensureNamespace(namespaceOf(s.key))
+	used := ns.sliceBytes
+	if old != nil {
+		used -= old.cost()
+	}
+	if !s.withheld && used+s.cost() > maxNamespaceSlices {
+		s.withhold()
+	}
 	if old != nil {
 		if old.same(s) {
 			old.version = s.version // not read by queries
 			return false
 		}
 	} else {
-		x.ensureNamespace(namespaceOf(s.key)).objectCount++
+		ns.objectCount++
 	}
+	ns.sliceBytes = used + s.cost()
 	s.indexHosts()
-	// The new endpoints are added before the old ones are removed: at an address in both, s
-	// replaces old.
-	for addr := range s.each {
-		addRef(x.endpoints, addrKeyOf(addr), s, (*slice).compare)
-	}
+	x.linkSlice(s, old)
 	x.slices[s.name] = s
-	if old != nil {
-		x.unlinkSlice(old)
-		if old.key != s.key {
-			x.replaceSlice(old.key, old, nil)
-			old = nil
-		}
+	if old != nil && old.key != s.key {
+		x.replaceSlice(old.key, old, nil)
+		old = nil
 	}
 	x.replaceSlice(s.key, old, s)
 	return true
@@ -182,16 +195,44 @@ func (x *index) dropSlice(name string) bool {
 	if old == nil {
 		return false
 	}
+	ns := x.namespaces[namespaceOf(old.key)]
 	delete(x.slices, name)
+	ns.sliceBytes -= old.cost()
 	x.unlinkSlice(old)
 	x.replaceSlice(old.key, old, nil)
-	x.removeObject(x.namespaces[namespaceOf(old.key)])
+	x.removeObject(ns)
 	return true
+}
+
+// linkSlice enters s under its addresses, in place of old, which may be nil.
+func (x *index) linkSlice(s, old *slice) {
+	if old != nil && (old.key != s.key || old.size != s.size) {
+		x.unlinkSlice(old)
+		old = nil
+	}
+	if old == nil {
+		s.ref = &sliceRef{key: s.key, name: s.name, current: s}
+		for addr := range s.each {
+			addRef(x.endpoints, addrKeyOf(addr), s.ref, (*sliceRef).compare)
+		}
+		return
+	}
+	s.ref = old.ref
+	s.ref.current = s
+	if s.addrs == old.addrs {
+		return
+	}
+	for addr := range old.missingIn(s) {
+		dropRef(x.endpoints, addrKeyOf(addr), s.ref, (*sliceRef).compare)
+	}
+	for addr := range s.missingIn(old) {
+		addRef(x.endpoints, addrKeyOf(addr), s.ref, (*sliceRef).compare)
+	}
 }
 
 func (x *index) unlinkSlice(s *slice) {
 	for addr := range s.each {
-		dropRef(x.endpoints, addrKeyOf(addr), s, (*slice).compare)
+		dropRef(x.endpoints, addrKeyOf(addr), s.ref, (*sliceRef).compare)
 	}
 }
 
@@ -208,7 +249,14 @@ func (x *index) replaceSlice(key string, del, add *slice) {
 			list = append(list, sl)
 		}
 	}
-	if add != nil {
+	if del != nil && del.withheld {
+		s.withheld--
+	}
+	switch {
+	case add == nil:
+	case add.withheld:
+		s.withheld++
+	default:
 		at, _ := slices.BinarySearchFunc(list, add, func(a, b *slice) int { return strings.Compare(a.name, b.name) })
 		list = slices.Insert(list, at, add)
 	}
@@ -224,7 +272,7 @@ func (x *index) publish(key string, s *service) {
 	if old != nil {
 		old.ns.countService(old, -1)
 	}
-	if s.kind == orphan && len(s.slices) == 0 {
+	if s.kind == orphan && len(s.slices) == 0 && s.withheld == 0 {
 		delete(x.services, key)
 		return
 	}
@@ -255,10 +303,11 @@ func (x *index) putPod(p *pod) bool {
 	if p.onNode {
 		ns.nodePods++
 	}
+	wait := x.addrWaits[p.name]
 	x.dropPod(p.name)
 	x.pods[p.name] = p
 	if p.awaitsAddr() {
-		x.pendingPods++
+		x.awaitAddr(p.name, wait)
 	}
 	for _, ip := range p.ips {
 		addRef(x.podIPs, addrKeyOf(ip), p, (*pod).compare)
@@ -276,8 +325,11 @@ func (x *index) dropPod(name string) bool {
 		x.clients.bump()
 	}
 	delete(x.pods, name)
-	if old.awaitsAddr() {
-		x.pendingPods--
+	if w := x.addrWaits[name]; w != nil {
+		delete(x.addrWaits, name)
+		if !w.over {
+			x.pendingPods--
+		}
 	}
 	for _, ip := range old.ips {
 		dropRef(x.podIPs, addrKeyOf(ip), old, (*pod).compare)
@@ -354,8 +406,11 @@ func (x *index) linkExternals(key string, s *service) {
 	}
 }
 
-// unlinkExternals is the inverse of linkExternals.
+// unlinkExternals is the inverse of linkExternals. s may be nil.
 func (x *index) unlinkExternals(key string, s *service) {
+	if s == nil {
+		return
+	}
 	for ip := range s.eachExternal {
 		dropRef(x.externalAddrs, addrKeyOf(ip), key, strings.Compare)
 	}

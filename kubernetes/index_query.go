@@ -9,20 +9,20 @@ import (
 // nextOwners looks at the slices after last, nil for the beginning, until list is full. It
 // returns the owners among them, the last slice it looked at, and whether there may be
 // more. The view's lock is held for reading.
-func (x *index) nextOwners(at addrKey, last *slice, z *Zone, list []addrOwner, b *Budget) (some []addrOwner, end *slice, more bool) {
+func (x *index) nextOwners(at addrKey, last *sliceRef, z *Zone, list []addrOwner, b *Budget) (some []addrOwner, end *sliceRef, more bool) {
 	r, ok := x.endpoints[at]
 	if !ok {
 		return nil, last, false
 	}
 	some, looked := list[:0], 0
-	for s := range r.after(last, (*slice).compare) {
+	for ref := range r.after(last, (*sliceRef).compare) {
 		if more = looked == ownersPerLock || len(some) == len(list); more || !b.spend(lookupSteps) {
 			break
 		}
-		looked, last = looked+1, s
-		svc := x.services[s.key]
-		if svc.hasEndpoints() && (z == nil || z.exposesLocked(namespaceOf(s.key))) {
-			some = append(some, addrOwner{s, svc})
+		looked, last = looked+1, ref
+		svc := x.services[ref.key]
+		if svc.hasEndpoints() && (z == nil || z.exposesLocked(namespaceOf(ref.key))) {
+			some = append(some, addrOwner{ref.current, svc})
 		}
 	}
 	return some, last, more
@@ -114,6 +114,8 @@ func (x *index) isStaleDelete(name string, version uint64, from *sliceSource) bo
 // has the headless label: these need all slices of the namespace.
 func (x *index) isComplete(s *service) bool {
 	switch {
+	case s.withheld > 0:
+		return false
 	case x.level == levelAll, s.ns.complete:
 		return true
 	}

@@ -263,7 +263,7 @@ func (z *Zone) reverseExists(a *packedAddr, b *Budget) (some, known bool) {
 		return true, true
 	}
 	known = true
-	var last *slice
+	var last *sliceRef
 	for more := true; more && !some; {
 		some, last, more = z.nextReverseOwner(at, last, b, &known)
 	}
@@ -272,7 +272,7 @@ func (z *Zone) reverseExists(a *packedAddr, b *Budget) (some, known bool) {
 
 // nextReverseOwner looks at the slices after last that contain the address, up to the first
 // that gives it a name.
-func (z *Zone) nextReverseOwner(at addrKey, last *slice, b *Budget, known *bool) (some bool, end *slice, more bool) {
+func (z *Zone) nextReverseOwner(at addrKey, last *sliceRef, b *Budget, known *bool) (some bool, end *sliceRef, more bool) {
 	var list [1]addrOwner
 	z.view.mu.RLock()
 	defer z.view.mu.RUnlock()

@@ -30,13 +30,14 @@ func convertImport(o *serviceImport, f *faults) (key string, s service, ok bool)
 		return key, s, true
 	}
 	s.kind = clusterIP
-	for i := range o.Spec.Ports {
-		p := &o.Spec.Ports[i]
-		s.ports = appendPort(s.ports, p.Name, p.Protocol, &p.Port, f)
+	var list []byte
+	ports := atMost(o.Spec.Ports, maxPorts, "ports", f)
+	for i := range ports {
+		p := &ports[i]
+		list = appendPort(list, p.Name, p.Protocol, &p.Port, f)
 	}
-	for _, ip := range o.Spec.IPs {
-		s.addClusterIP(ip, f)
-	}
+	s.ports = portList(list)
+	s.addClusterIPs(o.Spec.IPs, f)
 	return key, s, true
 }
 

@@ -98,7 +98,7 @@ func testImports(t testing.TB, v *View) {
 	} {
 		v.putImportSlice(es, &f)
 	}
-	if len(f) > 0 {
+	if f.n > 0 {
 		t.Fatal(f)
 	}
 }
@@ -290,7 +290,7 @@ func TestMulticlusterSerial(t *testing.T) {
 		{"the same again", func() { v.putImportSlice(importSlice("db-1", "db", "east", 80, "a=10.8.0.1"), &f) }, 0, 3},
 		{"another cluster", func() { v.putImportSlice(importSlice("db-1", "db", "west", 80, "a=10.8.0.1"), &f) }, 0, 5},
 		{"a Service", func() {
-			key, rec, _ := convertService(makeService("default", "web", "10.96.0.1"), &f)
+			key, rec, _ := convertService(makeService("default", "web", "10.96.0.1"), true, &f)
 			v.change(func(x *index) bool { return x.putService(key, rec) })
 		}, 6, 5},
 		{"a slice of nothing", func() { v.putImportSlice(importSlice("db-1", "", "west", 80, "a=10.8.0.1"), &f) }, 6, 7},
@@ -317,8 +317,8 @@ func TestMulticlusterFaults(t *testing.T) {
 	v.putImport(testImport("web", "ClusterSetIP", []serviceImportPort{{Name: "http", Port: 70000}}, "none", "10.240.0.1"), &f)
 	v.putImport(testImport("db", "Headless", nil), &f)
 	v.putImportSlice(importSlice("db-1", "db", "a.b", 80, "db-0=10.8.0.1"), &f)
-	if len(f) != 4 {
-		t.Errorf("%d faults: %s", len(f), f)
+	if f.n != 4 {
+		t.Errorf("%d faults: %s", f.n, &f)
 	}
 	checkAnswers(t, z, []answerCase{
 		{"web.default.svc.clusterset.local", dns.TypeA, "answered NOERROR | web.default.svc.clusterset.local. 30 IN A 10.240.0.1 |"},

@@ -4,10 +4,14 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 )
+
+// maxPodIPs bounds the addresses that are read of a pod. Kubernetes has one of each family.
+const maxPodIPs = 16
 
 // convertPod converts a Pod to a record. node is the agent's node; shown selects the pods
 // that may have names. It returns nil if the namespace can't be a label, or if the pod has
@@ -27,7 +31,7 @@ func convertPod(o *corev1.Pod, node string, shown labels.Selector, f *faults) *p
 		named:  shown == nil || shown.Matches(labels.Set(o.Labels)),
 		onNode: node != "" && o.Spec.NodeName == node, hostNetwork: o.Spec.HostNetwork, terminating: o.DeletionTimestamp != nil,
 	}
-	for _, ip := range o.Status.PodIPs {
+	for _, ip := range atMost(o.Status.PodIPs, maxPodIPs, "pod IPs", f) {
 		p.addIP(ip.IP, f)
 	}
 	if len(o.Status.PodIPs) == 0 && o.Status.PodIP != "" {
@@ -71,6 +75,56 @@ func (p *pod) compare(q *pod) int {
 // awaitsAddr reports whether p will get an address that is not known yet.
 func (p *pod) awaitsAddr() bool {
 	return p.onNode && len(p.ips) == 0 && !p.hostNetwork && !p.terminating
+}
+
+// maxAddrWait bounds the time for which a pod without an address makes the clients of its
+// node uncertain. Most have one after seconds; one whose volume can't be mounted never has
+// one, and tenants can make such pods.
+const maxAddrWait = 30 * time.Second
+
+// addrWait is the wait of a pod for its address. The view's lock guards it.
+type addrWait struct {
+	limited bool // a timer runs, or has run
+	over    bool // for longer than maxAddrWait
+}
+
+// awaitAddr records that the pod of that name awaits its address. w is its wait so far, nil
+// for none.
+func (x *index) awaitAddr(name string, w *addrWait) {
+	if w == nil {
+		w = new(addrWait)
+	}
+	x.addrWaits[name] = w
+	if !w.over {
+		x.pendingPods++
+	}
+}
+
+// endAddrWait makes w, if it has not ended, not count any more.
+func (x *index) endAddrWait(name string, w *addrWait) {
+	if x.addrWaits[name] != w {
+		return
+	}
+	x.epochs.BumpAny()
+	x.clients.bump()
+	w.over = true
+	x.pendingPods--
+}
+
+// limitAddrWait makes the wait of the pod of that name for an address end in time.
+func (v *View) limitAddrWait(name string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	w := v.index.addrWaits[name]
+	if w == nil || w.limited {
+		return
+	}
+	w.limited = true
+	time.AfterFunc(maxAddrWait, func() {
+		v.mu.Lock()
+		defer v.mu.Unlock()
+		v.index.endAddrWait(name, w)
+	})
 }
 
 func (p *pod) same(q *pod) bool {

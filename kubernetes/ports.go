@@ -2,6 +2,7 @@ package kubernetes
 
 import (
 	"cmp"
+	"strings"
 
 	"github.com/nodens-dns/nodens/internal/wire"
 )
@@ -26,13 +27,26 @@ func parseProtocol(name []byte) byte {
 	return 0
 }
 
+// protocolOf returns the protocol that an object calls proto, in any case; 0 if it is unknown.
+func protocolOf(proto string) byte {
+	if len(proto) > len("sctp") {
+		return 0
+	}
+	return parseProtocol([]byte(strings.ToLower(proto)))
+}
+
 // portList is a list of ports in one string, which takes one allocation instead of one per
 // name. Each port is its protocol, its number (two bytes, 0 is none), the length of its
 // name, and the name in lower case.
 type portList string
 
-func (p portList) append(name string, proto byte, number uint16) portList {
-	return p + portList([]byte{proto, byte(number >> 8), byte(number), byte(len(name))}) + portList(name)
+// smallPortList is the size up to which a portList is built on the stack.
+const smallPortList = 128
+
+// packPort appends a port to b, a portList under construction.
+func packPort(b []byte, name string, proto byte, number uint16) []byte {
+	b = append(b, proto, byte(number>>8), byte(number), byte(len(name)))
+	return append(b, name...)
 }
 
 // steps is the cost of reading p.

@@ -61,6 +61,7 @@ type savedSlice struct {
 	Near               string
 	Zones              []string
 	Class              sliceClass
+	Withheld           bool
 }
 
 type savedPod struct {
@@ -68,18 +69,6 @@ type savedPod struct {
 	IPs                []string
 	Here, Host, Ending bool
 	Shown              bool
-}
-
-// bytes returns an upper estimate of the size of s in the file.
-func (s *savedSlice) bytes() int {
-	const most = 6 // of a field, or of a string's length
-	n := 12*most + len(s.Name) + len(s.Key) + len(s.Cluster) + len(s.Addrs) + len(s.Ports) + len(s.Near)
-	for _, list := range [][]string{s.Hosts, s.Zones} {
-		for _, text := range list {
-			n += most + len(text)
-		}
-	}
-	return n
 }
 
 // gobMessages splits a stream of gob values into messages, so that sizes are checked before
@@ -250,7 +239,7 @@ func (s *savedSlice) check(imported bool) error {
 	n := len(s.Addrs) / s.Size
 	all := func(have int) bool { return have == 0 || have == n }
 	if err := firstViolated(
-		requirement{len(s.Addrs)%s.Size == 0, "addresses", s.Addrs},
+		requirement{len(s.Addrs)%s.Size == 0 && (!s.Withheld || n == 0), "addresses", s.Addrs},
 		requirement{isObjectKey(s.Name, namespaceOf(s.Key)), "name", s.Name},
 		requirement{s.Cluster == "" || imported, "cluster", s.Cluster},
 		requirement{s.Cluster == "" || isLabels(s.Cluster, 1), "cluster", s.Cluster},

@@ -8,7 +8,6 @@ import (
 	"encoding/gob"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -283,37 +282,6 @@ func TestSavedViewAcceptsHandlerRecords(t *testing.T) {
 	if d := cmp.Diff(strings.Split(v.index.dump(), "\n"), strings.Split(back.index.dump(), "\n")); d != "" {
 		t.Errorf("-before +after:\n%s", d)
 	}
-}
-
-// A slice that is too large to be read is not saved; the others are.
-func TestSavedViewWithoutLongSlice(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "view")
-	cfg := savedConfig(t, path)
-	v, _ := openSaved(t, cfg)
-	var log bytes.Buffer
-	v.log = slog.New(slog.NewTextHandler(&log, nil))
-	handlerFixture{v, endpointSlices}.put(makeSlice("a", "db", "db-1", "10.1.0.1"))
-	v.change(func(x *index) bool {
-		return x.putSlice(&slice{name: "a/db-2", key: "\x02db\x01a", size: 4, addrs: string(ascending(maxRecordBytes / 4))})
-	})
-	if err := file.Replace(path, v.writeSaved); err != nil {
-		t.Fatal(err)
-	}
-	if n := strings.Count(log.String(), "too large to save"); n != 1 {
-		t.Errorf("%d lines about it:\n%s", n, log.String())
-	}
-	back, text := openSaved(t, cfg)
-	if !back.Synced() || len(back.index.slices) != 1 || back.index.slices["a/db-1"] == nil {
-		t.Errorf("synced %v, %d slices, log %s", back.Synced(), len(back.index.slices), text)
-	}
-}
-
-// ascending returns n packed addresses in order.
-func ascending(n int) (b []byte) {
-	for i := range n {
-		b = append(b, 10, byte(i>>16), byte(i>>8), byte(i))
-	}
-	return b
 }
 
 // Reading any data before a right checksum, and querying the result, does not panic.

@@ -34,9 +34,8 @@ const (
 	// 150,000 pods.
 	maxSavedRecords = 1 << 20
 	// maxRecordBytes bounds one record, and thereby the memory that decoding takes at once,
-	// at most sixteen times as much. The API server accepts objects of at most 3 MiB. Only an
-	// EndpointSlice with dozens of addresses for each endpoint can be larger; it is not
-	// saved.
+	// at most sixteen times as much. What handlers make is smaller: 4,096 ports and 1,000
+	// endpoints with names are less than 1 MiB.
 	maxRecordBytes = 4 << 20
 	// maxTypeBytes bounds the type definitions, with room for the definitions of later versions.
 	maxTypeBytes = 64 << 10
@@ -95,12 +94,7 @@ func (v *View) writeSaved(to io.Writer) error {
 		return err
 	}
 	for _, r := range records {
-		rec := r()
-		if rec.Slice != nil && rec.Slice.bytes() > maxRecordBytes {
-			v.log.Warn("EndpointSlice too large to save", "endpointslice", rec.Slice.Name, "max", maxRecordBytes)
-			continue
-		}
-		if err := enc.Encode(rec); err != nil {
+		if err := enc.Encode(r()); err != nil {
 			return err
 		}
 	}
@@ -173,7 +167,7 @@ func newSavedService(s *service, key string) *savedService {
 func (s *slice) saved() *savedSlice {
 	r := &savedSlice{
 		Name: s.name, Key: s.key, Cluster: s.cluster, Size: s.size, Addrs: s.addrs, Hosts: s.hosts, Ports: s.ports,
-		Near: s.localities, Class: s.class,
+		Near: s.localities, Class: s.class, Withheld: s.withheld,
 	}
 	for _, z := range s.zones {
 		text := ""
@@ -184,6 +178,10 @@ func (s *slice) saved() *savedSlice {
 	}
 	return r
 }
+
+// withoutExternal ends the fingerprint of a view without external addresses. Such a view can
+// use the file of one that has them.
+const withoutExternal = " without external addresses"
 
 // errOtherConfig is a saved view of another configuration, node or version.
 var errOtherConfig = errors.New("saved with other options, on another node or by another version")
@@ -281,7 +279,7 @@ func readHead(m *gobMessages, dec *gob.Decoder, made string) (head savedHead, er
 	if err != nil {
 		return head, fmt.Errorf("reading the header: %w", err)
 	}
-	if head.Version != savedVersion || head.Made != made {
+	if head.Version != savedVersion || head.Made != made && head.Made+withoutExternal != made {
 		return head, errOtherConfig
 	}
 	return head, head.check()
@@ -317,10 +315,12 @@ func (v *View) putRecord(r *savedRecord) {
 		}
 	case r.Service != nil:
 		s := r.Service
-		x.putService(s.Key, service{
+		rec := service{
 			kind: s.Kind, v4: s.V4, v6: s.V6, ports: s.Ports, target: s.Target, selects: s.Selects, distribution: s.Nearest,
 			external4: s.External4, external6: s.External6,
-		})
+		}
+		x.fit(s.Key, &rec, new(faults))
+		x.putService(s.Key, rec)
 	case r.Slice != nil:
 		x.putSlice(r.Slice.slice())
 	case r.Pod != nil:
@@ -333,7 +333,7 @@ func (v *View) putRecord(r *savedRecord) {
 func (s *savedSlice) slice() *slice {
 	sl := &slice{
 		name: s.Name, key: s.Key, cluster: s.Cluster, size: s.Size, addrs: s.Addrs, hosts: s.Hosts, ports: s.Ports,
-		localities: s.Near, class: s.Class,
+		localities: s.Near, class: s.Class, withheld: s.Withheld,
 	}
 	for _, text := range s.Zones {
 		var z zoneName

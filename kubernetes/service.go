@@ -32,7 +32,7 @@ type service struct {
 	// target is the name that a Service of type ExternalName points to, "" if it can't be a
 	// CNAME target. Of other services it is the host name of the load balancer.
 	target wire.Name
-	slices []*slice // by name; of every kind of service
+	serviceSlices
 	// selects says that the Service has a selector, so that the EndpointSlice controller
 	// maintains its slices.
 	selects bool
@@ -49,6 +49,41 @@ type service struct {
 	ns                   *namespace
 	// lazy holds the addresses of a large headless service; nil if v4 and v6 do.
 	lazy *lazyAddrs
+}
+
+const (
+	// externalOverhead estimates the memory of an external address with its entry in the index.
+	externalOverhead = 96
+	// maxNamespaceServices bounds the memory of the ports and external addresses of the
+	// Services of a namespace: 100,000 Services with three ports.
+	maxNamespaceServices = 4 << 20
+)
+
+// listBytes estimates the memory of the ports and external addresses of s, which may be nil.
+func (s *service) listBytes() int {
+	if s == nil {
+		return 0
+	}
+	return len(s.ports) + (len(s.external4)/4+len(s.external6)/16)*externalOverhead
+}
+
+// fit removes the ports and external addresses of s, which is about to be put under that key,
+// if its namespace would have more than [maxNamespaceServices] of them.
+func (x *index) fit(key string, s *service, f *faults) {
+	used := s.listBytes() - x.services[key].listBytes()
+	if ns := x.namespaces[namespaceOf(key)]; ns != nil {
+		used += ns.serviceBytes
+	}
+	if used > maxNamespaceServices && s.listBytes() > 0 {
+		f.add("ports and external addresses of the namespace's Services take more than %d MiB, DNS has none of this one", maxNamespaceServices>>20)
+		s.ports, s.external4, s.external6 = "", "", ""
+	}
+}
+
+// serviceSlices are the slices of a service of any kind.
+type serviceSlices struct {
+	slices   []*slice // by name, without those that are withheld
+	withheld int      // the number of slices that are
 }
 
 // trafficDistribution is a Service's preference for near endpoints.
@@ -75,6 +110,16 @@ func (a addrSet) each(yield func(string) bool) {
 			return
 		}
 	}
+}
+
+// contains reports whether addr, packed, is one of the addresses.
+func (a addrSet) contains(addr string) bool {
+	for have := range a.each {
+		if have == addr {
+			return true
+		}
+	}
+	return false
 }
 
 // same reports whether s and t, apart from their slices, give the same answers.
@@ -244,60 +289,80 @@ func (s *service) findZone(zone []byte, b *Budget) (z zoneName, ok bool) {
 	return none, false
 }
 
-func (s *service) addClusterIP(ip string, f *faults) {
-	if ip == "" { // not allocated yet
-		return
-	}
-	a, err := netip.ParseAddr(ip)
-	if err != nil || a.Zone() != "" {
-		f.add("cluster IP %q is not an IP address", ip)
-		return
-	}
-	packed := packAddr(a.Unmap())
-	for have := range s.each {
-		if have == packed {
-			return
+// addClusterIPs adds cluster IPs, each once. "" is not allocated yet.
+func (s *service) addClusterIPs(ips []string, f *faults) {
+	var b addrBuilder
+	for _, ip := range atMost(ips, maxServiceAddrs, "cluster IPs", f) {
+		if ip != "" && !b.add(ip) {
+			f.add("cluster IP %q is not an IP address", ip)
 		}
 	}
-	if len(packed) == 4 {
-		s.v4 += packed
-	} else {
-		s.v6 += packed
-	}
-}
-
-func (s *service) addExternalAddr(ip, what string, f *faults) {
-	a, err := netip.ParseAddr(ip)
-	if err != nil || a.Zone() != "" {
-		f.add("%s %q is not an IP address", what, ip)
-		return
-	}
-	packed := packAddr(a.Unmap())
-	for have := range s.eachExternal {
-		if have == packed {
-			return
-		}
-	}
-	if len(packed) == 4 {
-		s.external4 += packed
-	} else {
-		s.external6 += packed
-	}
+	s.v4, s.v6 = string(b.v4), string(b.v6)
 }
 
 // addExternalAddrs adds the external IPs of svc and the addresses of its load balancer. If
 // the load balancer has host names, the first one counts: a name has one CNAME.
 func (s *service) addExternalAddrs(svc *corev1.Service, f *faults) {
-	for _, ip := range svc.Spec.ExternalIPs {
-		s.addExternalAddr(ip, "external IP", f)
+	var b addrBuilder
+	for _, ip := range atMost(svc.Spec.ExternalIPs, maxServiceAddrs, "external IPs", f) {
+		if !b.add(ip) {
+			f.add("external IP %q is not an IP address", ip)
+		}
 	}
-	for i := range svc.Status.LoadBalancer.Ingress {
-		in := &svc.Status.LoadBalancer.Ingress[i]
+	ingress := atMost(svc.Status.LoadBalancer.Ingress, maxServiceAddrs, "addresses of the load balancer", f)
+	for i := range ingress {
+		in := &ingress[i]
 		switch {
 		case in.IP != "":
-			s.addExternalAddr(in.IP, "load balancer's IP", f)
+			if !b.add(in.IP) {
+				f.add("load balancer's IP %q is not an IP address", in.IP)
+			}
 		case in.Hostname != "" && s.target == "":
 			s.target = parseExternalName(in.Hostname, f)
 		}
 	}
+	s.external4, s.external6 = string(b.v4), string(b.v6)
+}
+
+// addrBuilder packs addresses in their order, each once. The zero value is ready.
+type addrBuilder struct {
+	v4, v6 []byte
+	seen   map[string]struct{} // nil while there are few
+}
+
+// maxComparedAddrs is the number of addresses up to which duplicates are found by comparing.
+const maxComparedAddrs = 16
+
+// add adds an address unless it is a duplicate. It returns false if text is not an IP address.
+func (b *addrBuilder) add(text string) bool {
+	a, err := netip.ParseAddr(text)
+	if err != nil || a.Zone() != "" {
+		return false
+	}
+	packed := packAddr(a.Unmap())
+	switch {
+	case !b.isNew(packed):
+	case len(packed) == 4:
+		b.v4 = append(b.v4, packed...)
+	default:
+		b.v6 = append(b.v6, packed...)
+	}
+	return true
+}
+
+// isNew reports whether packed, which is about to be added, is not there yet.
+func (b *addrBuilder) isNew(packed string) bool {
+	if b.seen == nil {
+		have := addrSet{string(b.v4), string(b.v6)}
+		if len(have.v4)/4+len(have.v6)/16 < maxComparedAddrs {
+			return !have.contains(packed)
+		}
+		b.seen = make(map[string]struct{})
+		for addr := range have.each {
+			b.seen[addr] = struct{}{}
+		}
+	}
+	_, dup := b.seen[packed]
+	b.seen[packed] = struct{}{}
+	return !dup
 }

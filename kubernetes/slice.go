@@ -29,7 +29,10 @@ type slice struct {
 	// version is the object's resourceVersion, 0 if it has none.
 	version uint64
 	class   sliceClass
-	byHost  *hostnameIndex // nil if there are few hosts
+	// withheld says that the endpoints are not in the index; see [slice.withhold].
+	withheld bool
+	byHost   *hostnameIndex // nil if there are few hosts
+	ref      *sliceRef      // set by the index
 }
 
 // sliceClass says for which sources of the wide level a slice is.
@@ -57,6 +60,56 @@ func classOfSlice(labels map[string]string) sliceClass {
 	return foreignSlice
 }
 
+// sliceRef stands for a slice in the index by address. It stays when the slice is replaced,
+// so that only addresses that come or go cost something. The view's lock guards current.
+type sliceRef struct {
+	key, name string
+	current   *slice
+}
+
+// compare orders the slices of an address by service and name.
+func (r *sliceRef) compare(t *sliceRef) int {
+	if c := strings.Compare(r.key, t.key); c != 0 {
+		return c
+	}
+	return strings.Compare(r.name, t.name)
+}
+
+const (
+	// sliceOverhead and endpointOverhead estimate the memory of a slice and of an endpoint,
+	// with their entries in the index, besides what they point to.
+	sliceOverhead    = 1024
+	endpointOverhead = 96
+	// maxNamespaceSlices bounds the memory of the slices of a namespace: some 70,000 endpoints
+	// in slices of 100.
+	maxNamespaceSlices = 8 << 20
+)
+
+// cost estimates the memory that s takes.
+func (s *slice) cost() int {
+	if s.withheld {
+		return 0
+	}
+	n := sliceOverhead + len(s.ports) + s.len()*(endpointOverhead+2*s.size)
+	for _, host := range s.hosts {
+		n += 16 + len(host)
+	}
+	return n
+}
+
+// withhold removes the endpoints of s, which is not in the index yet, because its namespace
+// has too many. Its service is then incomplete.
+func (s *slice) withhold() {
+	*s = slice{name: s.name, key: s.key, cluster: s.cluster, size: s.size, version: s.version, class: s.class, withheld: true}
+}
+
+// noteWithheld adds a fault if s is withheld.
+func (s *slice) noteWithheld(f *faults) {
+	if s.withheld {
+		f.add("endpoints of the namespace take more than %d MiB, the cluster DNS answers for this service", maxNamespaceSlices>>20)
+	}
+}
+
 // len returns the number of endpoints.
 func (s *slice) len() int { return len(s.addrs) / s.size }
 
@@ -75,12 +128,19 @@ func (s *slice) each(yield func(string) bool) {
 	}
 }
 
-// compare orders the slices of an address by service and name.
-func (s *slice) compare(t *slice) int {
-	if c := strings.Compare(s.key, t.key); c != 0 {
-		return c
+// missingIn yields each address of s that t, whose addresses have the same size, does not have, once.
+func (s *slice) missingIn(t *slice) func(yield func(string) bool) {
+	return func(yield func(string) bool) {
+		i := 0
+		for addr := range s.each {
+			for i < t.len() && t.addr(i) < addr {
+				i++
+			}
+			if (i == t.len() || t.addr(i) != addr) && !yield(addr) {
+				return
+			}
+		}
 	}
-	return strings.Compare(s.name, t.name)
 }
 
 // host returns the hostname of endpoint i, "" for the dashed address.
@@ -120,7 +180,7 @@ func (s *slice) hasDuplicateAddrs() bool {
 
 func (s *slice) same(t *slice) bool {
 	return s.key == t.key && s.cluster == t.cluster && s.addrs == t.addrs && s.ports == t.ports && s.localities == t.localities &&
-		s.class == t.class && slices.Equal(s.hosts, t.hosts) && slices.Equal(s.zones, t.zones)
+		s.class == t.class && s.withheld == t.withheld && slices.Equal(s.hosts, t.hosts) && slices.Equal(s.zones, t.zones)
 }
 
 // hostname returns the hostname of endpoint i, or its dashed address.

@@ -30,6 +30,8 @@ type Stats struct {
 	// time that an object became faulty.
 	Faulty int
 	Faults uint64
+	// SlowEvents counts the changes of an object that took longer than [SlowEvent].
+	SlowEvents uint64
 	// Serial is the zone's SOA serial.
 	Serial uint32
 	// Opened is when the view was opened. LastEvent is the last sign of life of the API server, or

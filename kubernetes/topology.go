@@ -10,6 +10,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/wire"
 )
 
 // locality is where an endpoint is, seen from this node, and which nodes or zones its hints
@@ -132,6 +133,10 @@ type zoneName = unique.Handle[string]
 func endpointZone(ep *discoveryv1.Endpoint, f *faults) (none zoneName) {
 	zone := deref(ep.Zone)
 	if zone == "" {
+		return none
+	}
+	if len(zone) > wire.MaxName {
+		f.add("topology zone %q is not part of a domain name", zone)
 		return none
 	}
 	var b []byte

@@ -495,7 +495,7 @@ func TestNoLocalityCostsNothing(t *testing.T) {
 		es := makeSlice("default", "db", "db-1")
 		es.Endpoints = tt.eps
 		var f faults
-		if s := convertSlice(es, tt.pack, &f); s.localities != "" || s.zones != nil || s.hosts != nil || len(f) > 0 {
+		if s := convertSlice(es, tt.pack, &f); s.localities != "" || s.zones != nil || s.hosts != nil || f.n > 0 {
 			t.Errorf("%s: near %q, zones %v, hosts %v, faults %v", name, s.localities, s.zones, s.hosts, f)
 		}
 	}

@@ -7,6 +7,10 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
+// maxTransferPairs bounds the pairs of an endpoint and a port of one headless Service that have SRV records in a
+// transfer. Their number is the product of two lists that tenants write, and each record is remembered.
+const maxTransferPairs = 1 << 14
+
 // clusterIPWeight is the weight of the SRV records of a Service with a cluster IP in a transfer, as in CoreDNS.
 const clusterIPWeight = 100
 
@@ -166,8 +170,12 @@ func (w *recordYielder) yieldEndpoints(s keyedService) {
 		seen[id] = struct{}{}
 		return !dup
 	}
+	pairs := 0
 	for _, sl := range s.slices {
-		ports := w.endpointPorts(sl, s.key)
+		var ports []ownedPort
+		if pairs < maxTransferPairs {
+			ports = w.endpointPorts(sl, s.key)
+		}
 		for i := 0; i < sl.len() && !w.stopped; i++ {
 			front := sl.hostname(i) + sl.cluster
 			host := joinName(nil, sl.hostname(i), sl.cluster+s.key, w.svc)
@@ -176,6 +184,9 @@ func (w *recordYielder) yieldEndpoints(s keyedService) {
 			}
 			if isNew(endpointRecord{front: front, addr: sl.addr(i)}) {
 				w.addAddr(host, sl.addr(i))
+			}
+			if pairs += len(ports); pairs > maxTransferPairs {
+				ports = nil
 			}
 			for _, p := range ports {
 				if isNew(endpointRecord{front: front, owner: string(p.owner), port: p.number}) {

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net/http"
 	"net/netip"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -33,6 +32,9 @@ type Options struct {
 	Now func() time.Time
 	// Node is the name of the agent's Node, and Zone its topology zone; "" is unknown.
 	Node, Zone string
+	// NoExternal says that no directive needs the addresses at which Services are reachable from
+	// outside of the cluster.
+	NoExternal bool
 	// WrapTransport wraps the transport to the API server; nil is none.
 	WrapTransport func(http.RoundTripper) http.RoundTripper
 	// PollInterval is how often manifests are checked for changes; 0 is 2 s.
@@ -60,7 +62,9 @@ type View struct {
 	now           func() time.Time
 	addrs         []netip.Addr
 	converter     converter
+	external      bool // external addresses of Services are read
 	node          string
+	ownNamespace  string               // the agent's, as a label in wire form; "" is unknown
 	podSelector   labels.Selector      // selects the pods that may have names
 	nodePods      *nodePods            // nil: nobody observes them
 	podCIDRs      func([]netip.Prefix) // see [Options.ObservePodCIDRs]; nil: they are not needed
@@ -91,9 +95,8 @@ type View struct {
 	opened   time.Time
 	syncTime atomic.Int64 // from opened to the first sync, in nanoseconds; 0 before
 
-	faultsMu sync.Mutex
-	faulty   map[string]string // object → its faults
-	faults   uint64
+	faults faultLog
+	slow   slowLog
 
 	programming [2]*stat.Histogram // clusterIP, headless
 	requests    requestCounter
@@ -128,6 +131,7 @@ func Open(cfg *config.Kubernetes, opts Options) (*View, error) {
 		v.listed[r].Store(true)
 	}
 	v.podSelector = selector
+	v.ownNamespace = ownNamespace(cfg)
 	if len(cfg.Manifests) > 0 {
 		v.source, err = openManifestSource(v, cfg, selector, opts.PollInterval)
 	} else {
@@ -139,6 +143,9 @@ func Open(cfg *config.Kubernetes, opts Options) (*View, error) {
 	v.fingerprint = fmt.Sprintf("%s %q", v.converter.fingerprint(), []any{
 		cfg.Endpoint, cfg.Kubeconfig, cfg.Context, cfg.Labels, cfg.NamespaceLabels, cfg.NoEndpoints, cfg.Multicluster,
 	})
+	if !v.external {
+		v.fingerprint += withoutExternal
+	}
 	if v.savePath = cfg.Save; v.savePath != "" {
 		v.restore(v.savePath)
 	}
@@ -154,11 +161,12 @@ func newView(opts Options) *View {
 		log:           opts.Log,
 		now:           opts.Now,
 		addrs:         reachableAddrs(opts.ServerAddrs),
+		external:      !opts.NoExternal,
 		maxStartDelay: maxStartDelay,
 		seed:          maphash.MakeSeed(),
+		faults:        faultLog{seed: maphash.MakeSeed()},
 		index:         newIndex(opts.Epochs), imports: newIndex(opts.Epochs),
 		scope: newScope(&config.Kubernetes{}), nodePods: newNodePods(opts.ObservePod, opts.PodLabels), annotations: newAnnotations(opts.ObserveNamespace),
-		faulty: map[string]string{},
 		programming: [2]*stat.Histogram{
 			stat.NewHistogram(programmingBounds), stat.NewHistogram(programmingBounds),
 		},
@@ -286,51 +294,6 @@ func (v *View) watchesAPI() bool {
 	return ok
 }
 
-// noteFaults records the faults of an object, none if f is empty, and logs them when they
-// change.
-func (v *View) noteFaults(r resource, ns, name string, f faults) {
-	v.faultsMu.Lock()
-	if len(f) == 0 && len(v.faulty) == 0 {
-		v.faultsMu.Unlock()
-		return
-	}
-	key := r.plural() + "/" + objectKey(ns, name)
-	text := f.String()
-	isNew := text != "" && v.faulty[key] != text
-	if text == "" {
-		delete(v.faulty, key)
-	} else {
-		v.faulty[key] = text
-	}
-	if isNew {
-		v.faults++
-	}
-	v.faultsMu.Unlock()
-	if isNew {
-		v.log.Warn("object has values that DNS can't show",
-			"resource", r.plural(), "namespace", ns, "name", name, "problem", text)
-	}
-}
-
-// pruneFaults forgets the faults of objects that are not in the list of s.
-func (v *View) pruneFaults(s *handler) {
-	v.faultsMu.Lock()
-	defer v.faultsMu.Unlock()
-	for key := range v.faulty {
-		object, ok := strings.CutPrefix(key, s.resource.plural()+"/")
-		if !ok {
-			continue
-		}
-		ns, name, _ := strings.Cut(object, "/")
-		if s.source != nil && s.source.ns != nil && s.source.ns.label[1:] != ns {
-			continue
-		}
-		if _, ok := s.seen[s.indexKey(ns, name)]; !ok {
-			delete(v.faulty, key)
-		}
-	}
-}
-
 // setZone sets the node's zone for the slices that are converted from now on.
 func (v *View) setZone(zone string) {
 	v.mu.Lock()
@@ -406,7 +369,7 @@ func (v *View) expireWaiters() {
 // observeProgramming measures the delay from the change that triggered an update of the
 // slice, by the slice controller's clock, to now.
 func (v *View) observeProgramming(key, trigger string) {
-	if trigger == "" {
+	if trigger == "" || len(trigger) > len(time.RFC3339Nano) {
 		return
 	}
 	at, err := time.Parse(time.RFC3339Nano, trigger)
@@ -425,7 +388,10 @@ func (v *View) observeProgramming(key, trigger string) {
 func (v *View) putImport(o *serviceImport, f *faults) {
 	key, rec, ok := convertImport(o, f)
 	if ok {
-		v.changeImports(func(x *index) bool { return x.putService(key, rec) })
+		v.changeImports(func(x *index) bool {
+			x.fit(key, &rec, f)
+			return x.putService(key, rec)
+		})
 	}
 }
 
@@ -446,6 +412,7 @@ func (v *View) putImportSlice(es *discoveryv1.EndpointSlice, f *faults) {
 		return
 	}
 	v.changeImports(func(x *index) bool { return x.putSlice(rec) })
+	rec.noteWithheld(f)
 }
 
 // dropImportSlice removes the slice of that name.

@@ -29,9 +29,8 @@ func (v *View) Stats() Stats {
 		Requests: v.requests.snapshot(),
 		Gaps:     v.gapsNow(),
 	}
-	v.faultsMu.Lock()
-	s.Faulty, s.Faults = len(v.faulty), v.faults
-	v.faultsMu.Unlock()
+	s.Faulty, s.Faults = v.faults.counts()
+	s.SlowEvents = v.slow.count()
 	v.mu.RLock()
 	defer v.mu.RUnlock()
 	s.Slices, s.Pods, s.Level = len(v.index.slices), len(v.index.pods), v.index.level.String()
@@ -253,7 +252,9 @@ func (v *View) requireSlices(s *service, b *Budget) bool {
 	if s.complete {
 		return true
 	}
-	v.requestReconcile()
+	if s.withheld == 0 { // otherwise no source has more
+		v.requestReconcile()
+	}
 	return false
 }
 

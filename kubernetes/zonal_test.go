@@ -172,12 +172,12 @@ func TestZonalFaults(t *testing.T) {
 		if s.len() != 2 || len(s.zones) != 2 || s.zones[0] != (zoneName{}) || s.zones[1].Value() != "\x01a\x01b" {
 			t.Errorf("%q: %d endpoints in %v", zone, s.len(), s.zones)
 		}
-		if len(f) != 1 || !strings.Contains(f[0], "topology zone") {
-			t.Errorf("%q: faults %q", zone, f)
+		if f.n != 1 || !strings.Contains(f.first[0], "topology zone") {
+			t.Errorf("%q: faults %q", zone, &f)
 		}
-		f = nil
-		if s := convertSlice(es, converter{}, &f); len(f) != 0 || s.zones != nil {
-			t.Errorf("%q: without the option, faults %q and zones %v", zone, f, s.zones)
+		f = faults{}
+		if s := convertSlice(es, converter{}, &f); f.n != 0 || s.zones != nil {
+			t.Errorf("%q: without the option, faults %q and zones %v", zone, &f, s.zones)
 		}
 	}
 }

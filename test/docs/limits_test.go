@@ -47,7 +47,7 @@ var internalBounds = []string{
 	"internal/stat.maxBuckets",
 	"internal/wire.maxCompressed", "internal/wire.maxKnown", "internal/wire.maxObjects", "internal/wire.maxPointed", "internal/wire.maxPointers",
 	"internal/wire.maxShifts", "internal/wire.maxText",
-	"kubernetes.maxComparisons", "kubernetes.maxDepth", "kubernetes.maxEagerEndpoints", "kubernetes.maxEndpoints",
+	"kubernetes.maxComparedAddrs", "kubernetes.maxComparisons", "kubernetes.maxDepth", "kubernetes.maxEagerEndpoints", "kubernetes.maxEndpoints",
 	"kubernetes.maxExternalDepth", "kubernetes.maxObjectName", "kubernetes.maxPairs", "kubernetes.maxPointerOffset",
 	"kubernetes.maxStartDelay", "kubernetes.maxTypeBytes", "kubernetes.maxUnindexedHosts", "kubernetes.maxUnindexedPorts",
 	"kubernetes/reflector.maxInterned", "kubernetes/reflector.maxInternedBytes",

@@ -38,6 +38,9 @@ const (
 	slices       = 1000  // EndpointSlices of one Service, of one endpoint each
 	chain        = 8     // ExternalNames in a row, the most that the agent follows
 	externalIPs  = 1000  // addresses of one Service outside of the cluster
+	longList     = 20000 // ports, and addresses outside of the cluster, of one Service, more than the agent takes
+	crowded      = 800   // endpoints of a slice that have perEndpoint addresses each
+	perEndpoint  = 100   // the most that Kubernetes allows an endpoint
 	networks     = 10000 // of one acl directive
 	rules        = 1000  // of rewrite directives
 	addresses    = 1000  // of one name in a hosts table
@@ -85,6 +88,10 @@ func Cases() []Case {
 			What: fmt.Sprintf("%d Services of type ExternalName, each of which leads to the next.", chain), Queries: one("alias-00.tenant.svc.cluster.local.", dns.TypeA)},
 		{Name: "external addresses", Pinned: "TestExternalAnswersAreBounded", Who: Tenant, Rate: commonRate,
 			What: fmt.Sprintf("A Service has %d externalIPs, in a block with `k8s_external`.", externalIPs), Queries: one("outside.tenant."+external, dns.TypeA)},
+		{Name: "long lists of a Service", Pinned: "TestLongListsAreCheap", Who: Tenant, Rate: heavySRVRate,
+			What: fmt.Sprintf("A Service has %d ports and %[1]d externalIPs, in a block with `k8s_external`.", longList), Queries: one("lists.tenant."+external, dns.TypeA)},
+		{Name: "many addresses of an endpoint", Pinned: "TestAddressesOfEndpoints", Who: Tenant, Rate: commonRate,
+			What: fmt.Sprintf("The EndpointSlice of a headless Service has %d endpoints with %d addresses each.", crowded, perEndpoint), Queries: one("crowded.tenant.svc.cluster.local.", dns.TypeA)},
 		{Name: "search path", Pinned: "TestOneBudget", Who: "a client", Rate: commonRate,
 			What: fmt.Sprintf("`autopath` with %d domains, none of which has the name.", domains), Queries: one(absent+domain(0), dns.TypeA)},
 		{Name: "access list", Pinned: "TestACLChainCost", Who: "the operator", Rate: commonRate,

@@ -76,19 +76,21 @@ func TestCases(t *testing.T) {
 // expected is what the agent answers over TCP, by the case's name: the rcode, and how
 // many records at least.
 var expected = map[string]struct{ rcode, least int }{
-	"PTR of a shared address": {dns.RcodeSuccess, 2000},
-	"SRV, many ports":         {dns.RcodeSuccess, 900},
-	"SRV, many endpoints":     {dns.RcodeSuccess, 900},
-	"A, many endpoints":       {dns.RcodeSuccess, 4000},
-	"A, many slices":          {dns.RcodeSuccess, 1000},
-	"aliases":                 {dns.RcodeSuccess, 8},
-	"external addresses":      {dns.RcodeSuccess, 1000},
-	"search path":             {dns.RcodeNameError, 0},
-	"access list":             {dns.RcodeSuccess, 1},
-	"rewrite rules":           {dns.RcodeSuccess, 1},
-	"hosts table":             {dns.RcodeSuccess, 1000},
-	"compression pointers":    {dns.RcodeServerFailure, 0},
-	"many addresses":          {dns.RcodeSuccess, 1000},
+	"PTR of a shared address":       {dns.RcodeSuccess, 2000},
+	"SRV, many ports":               {dns.RcodeSuccess, 900},
+	"SRV, many endpoints":           {dns.RcodeSuccess, 900},
+	"A, many endpoints":             {dns.RcodeSuccess, 4000},
+	"A, many slices":                {dns.RcodeSuccess, 1000},
+	"aliases":                       {dns.RcodeSuccess, 8},
+	"external addresses":            {dns.RcodeSuccess, 1000},
+	"long lists of a Service":       {dns.RcodeSuccess, 1024},
+	"many addresses of an endpoint": {dns.RcodeSuccess, 800},
+	"search path":                   {dns.RcodeNameError, 0},
+	"access list":                   {dns.RcodeSuccess, 1},
+	"rewrite rules":                 {dns.RcodeSuccess, 1},
+	"hosts table":                   {dns.RcodeSuccess, 1000},
+	"compression pointers":          {dns.RcodeServerFailure, 0},
+	"many addresses":                {dns.RcodeSuccess, 1000},
 }
 
 // start starts an agent and gives its address.

@@ -125,5 +125,28 @@ func cluster() string {
 	}
 	o.add("apiVersion: v1\nkind: Service\nmetadata: {name: outside, namespace: tenant}\n"+
 		"spec: {clusterIP: 10.96.1.2, clusterIPs: [10.96.1.2], externalIPs: [%s], ports: [{port: 80, protocol: TCP}]}", strings.Join(outside, ", "))
+	long := make([]string, longList)
+	for i := range long {
+		long[i] = fmt.Sprintf("11.%d.%d.1", i/250, i%250)
+	}
+	o.add("apiVersion: v1\nkind: Service\nmetadata: {name: lists, namespace: tenant}\n"+
+		"spec: {clusterIP: 10.96.1.3, clusterIPs: [10.96.1.3], externalIPs: [%s], ports: [%s]}", strings.Join(long, ", "), portList(longList))
+	o.headless("crowded", portList(1))
+	o.crowdedSlice("crowded")
 	return o.String()
+}
+
+// crowdedSlice adds an EndpointSlice of a Service of the tenant's whose endpoints have many addresses.
+func (o *objects) crowdedSlice(service string) {
+	list := make([]string, crowded)
+	for i := range list {
+		addrs := make([]string, perEndpoint)
+		for j := range addrs {
+			addrs[j] = fmt.Sprintf("12.%d.%d.%d", i/250, i%250, 1+j)
+		}
+		list[i] = fmt.Sprintf("{addresses: [%s]}", strings.Join(addrs, ", "))
+	}
+	o.add("apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\n"+
+		"metadata: {name: %s-0, namespace: tenant, labels: {kubernetes.io/service-name: %s}}\naddressType: IPv4\nendpoints: [%s]\nports: [%s]",
+		service, service, strings.Join(list, ", "), portList(1))
 }

@@ -131,6 +131,7 @@ var (
 	viewLastEvent        = gauge("nodens_kubernetes_last_event_timestamp_seconds", "Time of the last event from the API server, in seconds since the epoch. Absent before the first one.")
 	viewAge              = gauge("nodens_kubernetes_last_event_age_seconds", "Time since the last event from the API server, which sends one about every minute. Absent before the first one.")
 	viewSetBacks         = counter("nodens_kubernetes_set_backs_total", "Times that the API server's resourceVersions were set back, as after a restore of etcd from a backup, and all resources were listed again.")
+	viewSlowEvents       = counter("nodens_kubernetes_slow_events_total", "Changes of an object that the cluster view took longer than 100 ms for.")
 	viewNamespaces       = gauge("nodens_kubernetes_watched_namespaces", "Namespaces whose EndpointSlices are watched.")
 	viewScope            = gauge("nodens_kubernetes_endpointslice_scope", "1 for the scope of the EndpointSlice watch: node, wide or all.", "scope")
 	setupErrors          = counter("coredns_nodecache_setup_errors_total", "Failures to set up the node's network or to read the kube-dns ConfigMap, by type.", "errortype")
@@ -406,6 +407,7 @@ func (s scrape) views(g *generation) {
 		s.put(viewAge, max(0, time.Since(sum.last).Seconds()))
 	}
 	s.put(viewSetBacks, float64(sum.setBacks))
+	s.put(viewSlowEvents, float64(sum.slow))
 	s.put(viewNamespaces, float64(sum.sources))
 	for level, is := range sum.levels {
 		s.put(viewScope, is, level)
@@ -419,6 +421,7 @@ type viewSum struct {
 	objects   map[string]int
 	faults    uint64
 	setBacks  uint64
+	slow      uint64
 	sources   int
 	levels    map[string]float64 // 1 for those that a view is at
 	synced    float64            // 1 if all are
@@ -442,6 +445,7 @@ func (sum *viewSum) add(st kubernetes.Stats) {
 	sum.sources += st.Sources
 	sum.levels[st.Level] = 1
 	sum.faults += st.Faults
+	sum.slow += st.SlowEvents
 	if !st.Synced {
 		sum.synced = 0
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/kubernetes"
@@ -43,7 +44,8 @@ func (a *builder) openView(g *generation, b *config.Block, old *generation) (*ku
 		return nil, err
 	}
 	labels := config.PodLabels(g.cfg.Blocks)
-	key := viewKey(b, addrs, labels)
+	external := slices.ContainsFunc(g.cfg.Blocks, func(b *config.Block) bool { return b.K8sExternal != nil })
+	key := viewKey(b, addrs, labels, external)
 	if v := g.views[key]; v != nil {
 		return v, nil
 	}
@@ -52,7 +54,7 @@ func (a *builder) openView(g *generation, b *config.Block, old *generation) (*ku
 		return old.views[key], nil
 	}
 	v, err := kubernetes.Open(b.Kubernetes, kubernetes.Options{
-		Log: a.log, ServerAddrs: addrs, Node: a.opts.NodeName, Zone: a.opts.NodeZone,
+		Log: a.log, ServerAddrs: addrs, Node: a.opts.NodeName, Zone: a.opts.NodeZone, NoExternal: !external,
 		Epochs: a.epochs, ObservePod: a.clients.observer(labels), PodLabels: labels, ObserveNamespace: a.clientLevels.observer(),
 		ObservePodCIDRs: a.clients.podCIDRsObserver(),
 	})
@@ -86,7 +88,7 @@ func concreteAddrs(listen []netip.AddrPort) ([]netip.Addr, error) {
 }
 
 // viewKey identifies a view by everything that it is made of (see [kubernetes.Open]).
-func viewKey(b *config.Block, addrs []netip.Addr, labels []string) string {
+func viewKey(b *config.Block, addrs []netip.Addr, labels []string, external bool) string {
 	k := *b.Kubernetes
 	var tls config.TLS
 	if k.TLS != nil {
@@ -95,7 +97,7 @@ func viewKey(b *config.Block, addrs []netip.Addr, labels []string) string {
 	return fmt.Sprintf("%q", []any{
 		k.Endpoint, tls, k.Kubeconfig, k.Context, k.Manifests, k.QPS, k.Burst, k.Save, addrs,
 		k.Labels, k.NamespaceLabels, k.NoEndpoints, k.EndpointPodNames, k.Multicluster, k.Zonal,
-		k.Scope, k.ScopeIdle, k.ScopeMax, k.AllEndpoints, k.Topology, k.Pods == config.PodsVerified, labels,
+		k.Scope, k.ScopeIdle, k.ScopeMax, k.AllEndpoints, k.Topology, k.Pods == config.PodsVerified, labels, external,
 	})
 }
 

@@ -95,7 +95,7 @@ func TestViewKey(t *testing.T) {
 	// What only shapes the answers.
 	shared := []string{"Zones", "Namespaces", "TTL", "IgnoreEmptyService", "StartupTimeout", "Fallthrough"}
 	addrs := []netip.Addr{netip.MustParseAddr("127.0.0.1")}
-	plain := viewKey(&config.Block{Kubernetes: &config.Kubernetes{}}, addrs, nil)
+	plain := viewKey(&config.Block{Kubernetes: &config.Kubernetes{}}, addrs, nil, false)
 	fields := reflect.TypeFor[config.Kubernetes]()
 	for i := range fields.NumField() {
 		k := new(config.Kubernetes)
@@ -122,18 +122,21 @@ func TestViewKey(t *testing.T) {
 		default:
 			t.Fatalf("%s is of a kind that this test does not know", name)
 		}
-		differs := viewKey(&config.Block{Kubernetes: k}, addrs, nil) != plain
+		differs := viewKey(&config.Block{Kubernetes: k}, addrs, nil, false) != plain
 		if differs == slices.Contains(shared, name) {
 			t.Errorf("%s: views differ is %v", name, differs)
 		}
 	}
-	if viewKey(&config.Block{Kubernetes: &config.Kubernetes{Pods: config.PodsInsecure}}, addrs, nil) != plain {
+	if viewKey(&config.Block{Kubernetes: &config.Kubernetes{Pods: config.PodsInsecure}}, addrs, nil, false) != plain {
 		t.Error("pods insecure has a view of its own")
 	}
-	if viewKey(&config.Block{Kubernetes: &config.Kubernetes{}}, addrs, []string{"app"}) == plain {
+	if viewKey(&config.Block{Kubernetes: &config.Kubernetes{}}, addrs, []string{"app"}, false) == plain {
 		t.Error("the labels of pods make no difference")
 	}
-	if viewKey(&config.Block{Kubernetes: &config.Kubernetes{}}, nil, nil) == plain {
+	if viewKey(&config.Block{Kubernetes: &config.Kubernetes{}}, addrs, nil, true) == plain {
+		t.Error("the views with and without external addresses are one")
+	}
+	if viewKey(&config.Block{Kubernetes: &config.Kubernetes{}}, nil, nil, false) == plain {
 		t.Error("the agent's addresses make no difference")
 	}
 }
