@@ -123,8 +123,18 @@ func (v *View) limitAddrWait(name string) {
 	time.AfterFunc(maxAddrWait, func() {
 		v.mu.Lock()
 		defer v.mu.Unlock()
-		v.index.endAddrWait(name, w)
+		if !v.ended {
+			v.index.endAddrWait(name, w)
+		}
 	})
+}
+
+// endAddrWaits makes timers of waits do nothing from now on: what they change is about to be
+// released.
+func (v *View) endAddrWaits() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.ended = true
 }
 
 func (p *pod) same(q *pod) bool {

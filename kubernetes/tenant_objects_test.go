@@ -4,6 +4,7 @@ package kubernetes
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -460,6 +461,24 @@ func TestAddrWaitEnds(t *testing.T) {
 		synctest.Wait()
 		if v.index.pendingPods != 0 || len(v.index.addrWaits) != 0 {
 			t.Errorf("%d pods and %d waits left", v.index.pendingPods, len(v.index.addrWaits))
+		}
+	})
+}
+
+// TestAddrWaitAfterRun: a wait that ends after the view touches no epoch.
+func TestAddrWaitAfterRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v := openText(t, testConfig(t), "")
+		v.node = "n1"
+		handlerFixture{v, pods}.put(makePod("a", "stuck"))
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		v.Run(ctx)
+		before := v.index.clients.value.Load()
+		time.Sleep(2 * maxAddrWait)
+		synctest.Wait()
+		if v.index.clients.value.Load() != before {
+			t.Error("the epoch of clients moved")
 		}
 	})
 }

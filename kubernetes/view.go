@@ -79,6 +79,7 @@ type View struct {
 	mu      sync.RWMutex
 	index   index
 	imports index // ServiceImports and their slices
+	ended   bool  // Run has returned, or is about to
 
 	listed [numResources]atomic.Bool
 	serial zoneSerial
@@ -193,6 +194,7 @@ func (v *View) Run(ctx context.Context) {
 	defer v.annotations.close()
 	defer v.index.epochs.Release(v.serial.shared)
 	defer v.index.epochs.Release(v.index.clients.shared)
+	defer v.endAddrWaits()
 	if v.savePath == "" {
 		v.source.run(ctx)
 		return
