@@ -14,9 +14,13 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/filewatch"
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/kubernetes/reflector"
 )
+
+// maxCredentials bounds each file with credentials, in bytes. client-go reads them without a bound.
+const maxCredentials = 1 << 20
 
 // restConfig returns the address of the API server and the credentials. Errors name the
 // option at fault.
@@ -25,6 +29,9 @@ func restConfig(cfg *config.Kubernetes) (*rest.Config, error) {
 	var err error
 	switch {
 	case cfg.Kubeconfig != "":
+		if err = filewatch.Check(cfg.Kubeconfig, maxCredentials); err != nil {
+			return nil, fmt.Errorf("kubernetes: kubeconfig %s: %w", cfg.Kubeconfig, err)
+		}
 		c, err = clientcmd.NewNonInteractiveDeferredLoadingClientConfig(
 			&clientcmd.ClientConfigLoadingRules{ExplicitPath: cfg.Kubeconfig},
 			&clientcmd.ConfigOverrides{CurrentContext: cfg.Context}).ClientConfig()
@@ -44,6 +51,11 @@ func restConfig(cfg *config.Kubernetes) (*rest.Config, error) {
 	default:
 		if c, err = rest.InClusterConfig(); err != nil {
 			return nil, fmt.Errorf("kubernetes: no endpoint, kubeconfig or manifests is set, and there is no usable service account: %w", err)
+		}
+	}
+	for _, path := range []string{c.CAFile, c.CertFile, c.KeyFile, c.BearerTokenFile} {
+		if err = filewatch.Check(path, maxCredentials); path != "" && err != nil {
+			return nil, fmt.Errorf("kubernetes: reading the credentials: %w", err)
 		}
 	}
 	c.UserAgent = "nodens"

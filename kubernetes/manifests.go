@@ -23,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/yaml"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/filewatch"
 	"github.com/nodens-dns/nodens/internal/outage"
 	"github.com/nodens-dns/nodens/kubernetes/reflector"
 )
@@ -92,6 +93,13 @@ func (m *manifestSource) run(ctx context.Context) {
 	}
 }
 
+const (
+	// maxManifest bounds a manifest in bytes, maxManifests all of a directive together. 10,000 Services with
+	// their EndpointSlices have 20 MiB.
+	maxManifest  = 32 << 20
+	maxManifests = 64 << 20
+)
+
 // refresh reads the files if their names, sizes or times have changed, and updates the view
 // if their content has changed.
 func (m *manifestSource) refresh() error {
@@ -104,9 +112,13 @@ func (m *manifestSource) refresh() error {
 	}
 	texts := make([][]byte, len(files))
 	sum := sha256.New()
+	left := maxManifests
 	for i, f := range files {
-		if texts[i], err = os.ReadFile(f); err != nil {
+		if texts[i], err = filewatch.Read(f, maxManifest); err != nil {
 			return fmt.Errorf("reading a manifest: %w", err)
+		}
+		if left -= len(texts[i]); left < 0 {
+			return fmt.Errorf("reading a manifest: with %s, the %d manifests have more than %d MiB together", f, len(files), maxManifests>>20)
 		}
 		fmt.Fprintf(sum, "%q %d\n", f, len(texts[i]))
 		sum.Write(texts[i])

@@ -8,9 +8,9 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/filewatch"
 )
 
 // maxTLSSessions bounds the TLS sessions kept per server. A TLS 1.3 server issues one or
@@ -27,14 +27,14 @@ func newTLSConfig(cfg *config.TLSClient, serverName string) (*tls.Config, error)
 		return out, nil
 	}
 	if cfg.Cert != "" {
-		pair, err := tls.LoadX509KeyPair(cfg.Cert, cfg.Key)
+		pair, err := loadKeyPair(cfg.Cert, cfg.Key)
 		if err != nil {
 			return nil, fmt.Errorf("tls: reading the certificate %q and its key %q: %w", cfg.Cert, cfg.Key, err)
 		}
 		out.Certificates = []tls.Certificate{pair}
 	}
 	if cfg.CA != "" {
-		text, err := os.ReadFile(cfg.CA)
+		text, err := filewatch.Read(cfg.CA, maxPEMFile)
 		if err != nil {
 			return nil, fmt.Errorf("tls: reading the CA certificate: %w", err)
 		}
@@ -44,6 +44,22 @@ func newTLSConfig(cfg *config.TLSClient, serverName string) (*tls.Config, error)
 		}
 	}
 	return out, nil
+}
+
+// maxPEMFile bounds a file with certificates or a key, in bytes. A bundle of all public roots has 220 KiB.
+const maxPEMFile = 1 << 20
+
+// loadKeyPair is [tls.LoadX509KeyPair] for files of at most maxPEMFile bytes.
+func loadKeyPair(certFile, keyFile string) (tls.Certificate, error) {
+	cert, err := filewatch.Read(certFile, maxPEMFile)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	key, err := filewatch.Read(keyFile, maxPEMFile)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	return tls.X509KeyPair(cert, key)
 }
 
 var errNoPEM = errors.New("it has no PEM certificate")

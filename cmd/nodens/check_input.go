@@ -141,7 +141,7 @@ func (f *checkFlags) localInput() (*checkInput, error) {
 	if err != nil {
 		return nil, err
 	}
-	text, err := os.ReadFile(path)
+	text, err := config.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("reading the Corefile: %w", err)
 	}

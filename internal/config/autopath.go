@@ -58,7 +58,7 @@ func (a *Autopath) file(p *parser, w token) {
 	if p.offNode(w.text) {
 		return
 	}
-	text, err := readFile(w.text)
+	text, err := ReadFile(w.text)
 	if errors.Is(err, os.ErrNotExist) {
 		p.errorf(w, "%q is neither @kubernetes nor a file that exists; write: %s", w.text, autopathUsage)
 		return
@@ -84,7 +84,7 @@ func (a *Autopath) host(p *parser, w token) {
 	if p.offNode(path) {
 		return
 	}
-	text, err := readFile(path)
+	text, err := ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return
 	}
@@ -100,7 +100,7 @@ func (a *Autopath) host(p *parser, w token) {
 // SearchDomains returns the search domains of the resolv.conf file at path, in order. A file without
 // any is not an error.
 func SearchDomains(path string) ([]wire.Name, error) {
-	text, err := readFile(path)
+	text, err := ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("reading the search domains: %w", err)
 	}

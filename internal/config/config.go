@@ -43,6 +43,8 @@ type Config struct {
 	Files []string
 	// Warnings are not errors; each has the form of a [ParseError]'s text.
 	Warnings []string
+	// EmptyImports are the patterns of imports that no file matches, which is no error.
+	EmptyImports []string
 	// Suspicious are valid settings that are probably mistakes, such as the zone "30s". The
 	// agent does not log them; `nodens check` prints them.
 	Suspicious []*ParseError
@@ -212,7 +214,7 @@ type Source struct {
 
 // Load is [Parse] for the Corefile at path. Errors name the file.
 func Load(path string, opts Options) (*Config, error) {
-	text, err := readFile(path)
+	text, err := ReadFile(path)
 	if err != nil {
 		return nil, &ParseError{File: path, Text: "can't read the Corefile: " + err.Error()}
 	}
@@ -247,7 +249,7 @@ func Parse(src Source) (*Config, error) {
 		return nil, err
 	}
 	p := &parser{opts: &opts}
-	c := &Config{Path: src.Path, Hash: hash(im.files, legacy.files)}
+	c := &Config{Path: src.Path, Hash: hash(im.files, legacy.files), EmptyImports: im.empty}
 	for _, f := range slices.Concat(im.files, legacy.files) {
 		p.recordPath(f.path)
 	}

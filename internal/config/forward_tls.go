@@ -92,7 +92,7 @@ func tlsClient(p *parser, args []token) *TLSClient {
 // tlsFiles returns the content of the files that args name.
 func tlsFiles(p *parser, args []token) (texts [][]byte, ok bool) {
 	for _, w := range args {
-		text, err := readFile(w.text)
+		text, err := ReadFile(w.text)
 		if err != nil {
 			p.errorf(w, "can't read %q: %v; write: %s", w.text, err, tlsUsage)
 			return nil, false

@@ -50,6 +50,7 @@ type imports struct {
 	snippets map[string][]token
 	files    []file
 	heads    []header
+	empty    []string // patterns that no file matches
 	words    int
 }
 
@@ -174,12 +175,15 @@ func (im *imports) target(w token, open []string) error {
 		return im.follow(body, open)
 	}
 	paths := glob(w.file, pattern)
+	if len(paths) == 0 && strings.ContainsAny(pattern, "*?") && !slices.Contains(im.empty, pattern) {
+		im.empty = append(im.empty, pattern)
+	}
 	for _, path := range paths {
 		open, err := enter(w, path, open)
 		if err != nil {
 			return err
 		}
-		text, err := readFile(path)
+		text, err := ReadFile(path)
 		if err != nil {
 			return &ParseError{File: w.file, Line: w.line, Word: w.text, Text: fmt.Sprintf("can't import %q: %v", w.text, err)}
 		}
@@ -240,9 +244,9 @@ func expand(s string) string {
 	return s
 }
 
-// readFile reads a file of at most maxFile bytes. A pipe or a device, such as /dev/stdin, is a file, too; a
-// directory is not.
-func readFile(path string) ([]byte, error) {
+// ReadFile reads a Corefile, or another file that a Corefile names, of at most 1 MiB. A pipe or a device, such as
+// /dev/stdin, is a file, too; a directory is not. Errors name the file.
+func ReadFile(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err

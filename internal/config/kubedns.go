@@ -82,7 +82,7 @@ func checkServer(server string) error {
 // file's name, text its content.
 func (k *kubeDNS) read(folder, key string, dst any, shape string) (text []byte, path string, err error) {
 	path = filepath.Join(folder, key)
-	text, err = readFile(path)
+	text, err = ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, path, nil
 	}

@@ -80,7 +80,7 @@ func (x *TLSServer) Load() (cert tls.Certificate, roots *x509.CertPool, err erro
 		if path == "" {
 			continue
 		}
-		if pem[i], err = readFile(path); err != nil {
+		if pem[i], err = ReadFile(path); err != nil {
 			return cert, nil, &fileError{i, readProblem(path, err)}
 		}
 	}

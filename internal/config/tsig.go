@@ -88,7 +88,7 @@ func (t *TSIG) addFile(p *parser, w token) {
 	case p.offNode(path):
 		return
 	}
-	text, err := readFile(path)
+	text, err := ReadFile(path)
 	if err != nil {
 		p.recordPath(path)
 		p.errorf(w, "%v; mount the file, or name another one", err)

@@ -44,7 +44,7 @@ func (f *Forward) file(p *parser, w token, path string) {
 		f.add(Target{Transport: f.transport(), Addr: UnknownNameserver})
 		return
 	}
-	text, err := readFile(path)
+	text, err := ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
 		p.errorf(w, "%q is neither an IP address nor a file that exists; write an IP address, or the path of a resolv.conf file", w.text)
 		return
@@ -73,7 +73,7 @@ func (f *Forward) file(p *parser, w token, path string) {
 // Nameservers returns the name servers in the resolv.conf file at path, in order, with port 53.
 // A reload compares them with [Forward.To]. A file without name servers is not an error.
 func Nameservers(path string) ([]netip.AddrPort, error) {
-	text, err := readFile(path)
+	text, err := ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("reading the name servers: %w", err)
 	}

@@ -81,6 +81,25 @@ func Open(path string) (*os.File, error) {
 	return os.Open(path)
 }
 
+// Check returns an error unless there is a regular file at path with at most limit bytes, a whole number of MiB. It is for
+// files that a library reads without a bound. Every error is an [fs.PathError].
+func Check(path string, limit int64) error {
+	f, err := Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err == nil && info.Size() > limit {
+		err = tooLarge(path, limit)
+	}
+	return err
+}
+
+func tooLarge(path string, limit int64) error {
+	return &fs.PathError{Op: "read", Path: path, Err: fmt.Errorf("it is larger than %d MiB", limit>>20)}
+}
+
 // Read returns the content of the regular file at path if it has at most limit bytes, a whole number of MiB.
 // It opens the file as [Open] does, and reads no more than limit bytes and one. Every error is an [fs.PathError];
 // that of a larger file names the limit.
@@ -95,7 +114,7 @@ func Read(path string, limit int64) ([]byte, error) {
 		return nil, err
 	}
 	if int64(len(text)) > limit {
-		return nil, &fs.PathError{Op: "read", Path: path, Err: fmt.Errorf("it is larger than %d MiB", limit>>20)}
+		return nil, tooLarge(path, limit)
 	}
 	return text, nil
 }
