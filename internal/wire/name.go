@@ -108,7 +108,7 @@ func (n Name) String() string {
 		}
 		for _, c := range []byte(rest[1 : 1+l]) {
 			switch {
-			case c == '.' || c == '\\':
+			case strings.IndexByte(specials, c) >= 0:
 				b.WriteByte('\\')
 				b.WriteByte(c)
 			case c < '!' || c > '~':
@@ -122,6 +122,10 @@ func (n Name) String() string {
 	}
 	return b.String()
 }
+
+// specials are the printable characters that have a meaning in presentation form (RFC 1035, section 5.1), and so get a
+// backslash. The apostrophe is in CoreDNS's logs, too.
+const specials = `.\"();@'`
 
 // Parent returns the name without its first label; the root's parent is the root.
 func (n Name) Parent() Name {

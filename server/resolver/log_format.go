@@ -1,10 +1,14 @@
 package resolver
 
 import (
+	"fmt"
 	"net/netip"
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf16"
+	"unicode/utf8"
 
 	"github.com/nodens-dns/nodens/internal/wire"
 )
@@ -12,6 +16,8 @@ import (
 // Format is the format of a log line, with CoreDNS's placeholders. It is immutable.
 type Format struct {
 	parts []part
+	// json says that the line is to be an object of JSON: names are escaped as its strings.
+	json bool
 }
 
 // part is literal text, or a placeholder. text is also the name of metadata.
@@ -67,7 +73,7 @@ var fields = map[string]field{
 
 // ParseFormat parses a format. Braces that are no placeholder stay as they are. {/NAME} is metadata.
 func ParseFormat(text string) *Format {
-	f := new(Format)
+	f := &Format{json: strings.HasPrefix(strings.TrimSpace(text), `{"`)}
 	for text != "" {
 		end := strings.IndexByte(text, '}')
 		start := strings.LastIndexByte(text[:max(end, 0)], '{')
@@ -111,6 +117,8 @@ func (f *Format) line(b []byte, r *Request, msg []byte, local netip.Addr) []byte
 		switch {
 		case p.field == literal:
 			b = append(b, p.text...)
+		case p.field == fieldName && f.json:
+			b = appendText(b, wire.Name(r.Query.Name()).String())
 		case p.field == fieldLocal:
 			b = appendAddr(b, local)
 		case p.field == fieldMetadata:
@@ -185,12 +193,25 @@ func (r *Request) finishedField(b []byte, at field) []byte { //nolint:gocyclo //
 	return append(b, nothing...)
 }
 
-// appendText appends text, or a dash if it is empty.
+// appendText appends text, or a dash if it is empty. Quotes, backslashes and what is not printable are escaped as in
+// JSON, so that no text ends a field of a format that puts it in quotes.
 func appendText(b []byte, text string) []byte {
 	if text == "" {
 		text = nothing
 	}
-	return append(b, text...)
+	for _, r := range text {
+		switch {
+		case r == '"' || r == '\\':
+			b = append(b, '\\', byte(r))
+		case !unicode.IsPrint(r):
+			for _, unit := range utf16.AppendRune(nil, r) {
+				b = fmt.Appendf(b, `\u%04x`, unit)
+			}
+		default:
+			b = utf8.AppendRune(b, r)
+		}
+	}
+	return b
 }
 
 // appendSeconds appends d in seconds, such as 0.001s.
