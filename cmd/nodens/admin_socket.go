@@ -64,6 +64,9 @@ func (s *adminSocket) explain(path string, err error) error {
 		return nil
 	case errors.Is(err, os.ErrPermission):
 		return fmt.Errorf("asking the agent at %s: %w; run the command as the agent's user", path, err)
+	case errors.Is(err, report.ErrHangs):
+		return fmt.Errorf("asking the agent at %s: %w; it may answer no queries either, and the rules still lead them to it. The kubelet restarts it when the liveness probe fails; "+
+			"kill -QUIT PID ends it at once and writes to its log where it hangs", path, err)
 	case errors.Is(err, report.ErrNoAgent):
 		return fmt.Errorf("asking the agent at %s: %w; give the agent --handover-dir %s or --admin-socket %[1]s, and this command the same flag", path, err, cmp.Or(s.handoverDir, filepath.Dir(path)))
 	}

@@ -163,7 +163,7 @@ func (m *mergedTail) printEvent(e kubectl.TailEvent) error {
 	case e.Line != nil:
 		return m.tailPrinter.print(e.Node, e.Line, e.JSON)
 	case e.Node == "":
-		fmt.Fprintln(m.stderr, printable(e.Note))
+		fmt.Fprintln(m.stderr, report.Printable(e.Note))
 	default:
 		m.note(e.Node, e.Note)
 	}

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/term"
+
+	"github.com/nodens-dns/nodens/internal/report"
 )
 
 // Control sequences of terminals (ECMA-48; the alternate screen is xterm's). The alternate screen leaves the lines above
@@ -92,7 +94,7 @@ func (s *screen) frame(text string) string {
 		lines = append(lines[:height-1:height-1], fmt.Sprintf("and %d more lines", more))
 	}
 	for i, line := range lines {
-		line = printable(line)
+		line = report.Printable(line)
 		if runes := []rune(line); err == nil && width > 0 && len(runes) > width {
 			line = string(runes[:width])
 		}

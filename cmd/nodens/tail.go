@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -232,7 +231,7 @@ func (t *tailReader) agentLost(err error) error {
 // line prints a line of the reply.
 func (t *tailReader) line(text []byte) error {
 	var l report.TailLine
-	if err := json.Unmarshal(text, &l); err != nil {
+	if err := report.Unmarshal(text, &l); err != nil {
 		return fmt.Errorf("the agent's reply is not valid: %w", err)
 	}
 	t.read, t.lost = true, time.Time{}

@@ -6,7 +6,6 @@ import (
 	"io"
 	"strings"
 	"time"
-	"unicode"
 
 	"github.com/nodens-dns/nodens/internal/cli"
 	"github.com/nodens-dns/nodens/internal/report"
@@ -41,7 +40,7 @@ func (p *tailPrinter) row(node, row string) error {
 	if p.nodeWidth > 0 {
 		row = fmt.Sprintf("%-*s  %s", p.nodeWidth, node, row)
 	}
-	_, err := fmt.Fprintln(p.stdout, printable(row))
+	_, err := fmt.Fprintln(p.stdout, report.Printable(row))
 	return err
 }
 
@@ -49,7 +48,7 @@ func (p *tailPrinter) row(node, row string) error {
 // stdout.
 func (p *tailPrinter) print(node string, l *report.TailLine, text []byte) error {
 	if p.output.JSON() {
-		_, err := fmt.Fprintf(p.stdout, "%s\n", text)
+		_, err := fmt.Fprintf(p.stdout, "%s\n", report.Printable(string(text)))
 		return err
 	}
 	if l.Query != nil {
@@ -63,7 +62,7 @@ func (p *tailPrinter) print(node string, l *report.TailLine, text []byte) error 
 
 // note prints to stderr what the user should know about a node.
 func (p *tailPrinter) note(node, text string) {
-	fmt.Fprintf(p.stderr, "node %s: %s\n", cmp.Or(node, "unknown"), printable(text))
+	fmt.Fprintf(p.stderr, "node %s: %s\n", cmp.Or(node, "unknown"), report.Printable(text))
 }
 
 // tailNote returns what a line without a query says; "" if it says nothing.
@@ -79,16 +78,6 @@ func tailNote(l *report.TailLine) string {
 		return fmt.Sprintf("not shown: %d queries beyond 1000 a second, %d that this command was too slow for", l.Lost.Limit, l.Lost.SlowReader)
 	}
 	return ""
-}
-
-// printable returns text without control characters, which a terminal would obey.
-func printable(text string) string {
-	return strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) {
-			return '?'
-		}
-		return r
-	}, text)
 }
 
 // tailRow returns the row of a query.

@@ -2,7 +2,6 @@ package report
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -23,6 +22,9 @@ const (
 // ErrNoAgent is the error of [Ask] if no agent listens at the socket.
 var ErrNoAgent = errors.New("no agent answers")
 
+// ErrHangs is the error of [Ask] and [Follow] if an agent listens and does not reply.
+var ErrHangs = errors.New("the agent hangs")
+
 // ErrEnded is the error of [Follow] if the agent ends the reply.
 var ErrEnded = errors.New("the agent has ended, or has handed over to another one")
 
@@ -33,27 +35,38 @@ func Ask(ctx context.Context, path, method, target string, query url.Values, rep
 	defer cancel()
 	client := newClient(path)
 	defer client.CloseIdleConnections()
+	began := time.Now()
 	resp, err := send(ctx, client, method, target, query)
 	if err != nil {
-		return err
+		return hang(ctx, began, err)
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxReply))
-	if err != nil {
+	if err = hang(ctx, began, err); err != nil {
 		return fmt.Errorf("reading the agent's reply: %w", err)
 	}
 	if resp.StatusCode != http.StatusOK {
 		return refusal(resp.StatusCode, target, body)
 	}
-	if err := json.Unmarshal(body, reply); err != nil {
+	if err := Unmarshal(body, reply); err != nil {
 		return fmt.Errorf("the agent's reply is not valid: %w", err)
 	}
 	return nil
 }
 
+// hang returns an error that wraps [ErrHangs] in place of err if the time of a request that began then is over.
+func hang(ctx context.Context, began time.Time, err error) error {
+	var timeout net.Error
+	if err != nil && (errors.Is(ctx.Err(), context.DeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout()) {
+		return fmt.Errorf("%w: no reply for %v", ErrHangs, time.Since(began).Round(time.Millisecond))
+	}
+	return err
+}
+
 // newClient returns a client that connects to the socket at path.
 func newClient(path string) *http.Client {
 	return &http.Client{Transport: &http.Transport{
+		ResponseHeaderTimeout: timeout,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "unix", path)
 		},
@@ -79,5 +92,5 @@ func refusal(status int, target string, body []byte) error {
 	if status == http.StatusNotFound {
 		return fmt.Errorf("the agent does not know %s; it is of an earlier version", target)
 	}
-	return fmt.Errorf("the agent refused: %s", strings.TrimSpace(string(body)))
+	return fmt.Errorf("the agent refused: %s", Printable(strings.TrimSpace(string(body))))
 }

@@ -96,6 +96,7 @@ const maxLine = 1 << 20
 func Follow(ctx context.Context, path, target string, query url.Values, each func(line []byte) error) error {
 	client := newClient(path)
 	defer client.CloseIdleConnections()
+	began := time.Now()
 	resp, err := send(ctx, client, http.MethodGet, target, query)
 	if err != nil {
 		switch {
@@ -103,6 +104,8 @@ func Follow(ctx context.Context, path, target string, query url.Values, each fun
 			return nil
 		case errors.Is(err, ErrNoAgent):
 			return err
+		case errors.Is(hang(ctx, began, err), ErrHangs):
+			return hang(ctx, began, err)
 		}
 		return fmt.Errorf("%w: %w", ErrEnded, err)
 	}

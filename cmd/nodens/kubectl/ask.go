@@ -111,7 +111,7 @@ func askNode[T any](ctx context.Context, c *Cluster, q *Question[T], agents []Ag
 		reply, err := askAgent[T](ctx, c, agent.Pod, q.Args)
 		switch {
 		case err != nil:
-			a.unanswered = append(a.unanswered, report.Unanswered{Node: agent.Node, Pod: agent.Pod, Reason: err.Error()})
+			a.unanswered = append(a.unanswered, report.Unanswered{Node: agent.Node, Pod: agent.Pod, Reason: report.Printable(err.Error())})
 		case a.reply == nil || q.Serves(reply, a.reply) > 0:
 			a.reply = reply
 		}
@@ -138,7 +138,7 @@ func askAgent[T any](ctx context.Context, c *Cluster, pod string, args []string)
 		return nil, fmt.Errorf("the reply has the schema version %d, and this program knows %d; use the program of the agent's version", header.SchemaVersion, report.SchemaVersion)
 	}
 	reply := new(T)
-	if err := json.Unmarshal(out, reply); err != nil {
+	if err := report.Unmarshal(out, reply); err != nil {
 		return nil, fmt.Errorf("the reply is not valid: %w", err)
 	}
 	return reply, nil

@@ -164,7 +164,7 @@ func (n *nodeLines) noteAgent(instance string) {
 // add takes a line.
 func (n *nodeLines) add(text []byte) error {
 	l := new(report.TailLine)
-	if err := json.Unmarshal(text, l); err != nil {
+	if err := report.Unmarshal(text, l); err != nil {
 		return fmt.Errorf("the reply is not valid: %w", err)
 	}
 	if l.SchemaVersion != report.SchemaVersion {

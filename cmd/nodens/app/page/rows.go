@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"html/template"
 	"strconv"
+
+	"github.com/nodens-dns/nodens/internal/report"
 )
 
 // Body returns the table's rows as HTML. An open page gets them every two seconds, so they are written here,
@@ -43,6 +45,7 @@ func (c chart) Body() template.HTML {
 
 // write writes c. head says that it is the head of its row.
 func (c *cell) write(b *bytes.Buffer, head bool) {
+	text := []byte(report.Printable(c.Text))
 	element := "td>"
 	switch {
 	case head:
@@ -58,22 +61,22 @@ func (c *cell) write(b *bytes.Buffer, head bool) {
 		b.WriteString(`<svg class="bar" viewBox="0 0 100 1" preserveAspectRatio="none" aria-hidden="true"><rect height="1" width="`)
 		b.WriteString(strconv.Itoa(c.Bar))
 		b.WriteString(`"/></svg><span class="share">`)
-		template.HTMLEscape(b, []byte(c.Text))
+		template.HTMLEscape(b, text)
 		b.WriteString("</span>")
 	case c.Href != "":
 		b.WriteString(`<a href="`)
 		template.HTMLEscape(b, []byte(c.Href))
 		b.WriteString(`">`)
-		template.HTMLEscape(b, []byte(c.Text))
+		template.HTMLEscape(b, text)
 		b.WriteString("</a>")
 	case c.Class != "":
 		b.WriteString(`<span class="badge `)
 		template.HTMLEscape(b, []byte(c.Class))
 		b.WriteString(`">`)
-		template.HTMLEscape(b, []byte(c.Text))
+		template.HTMLEscape(b, text)
 		b.WriteString("</span>")
 	default:
-		template.HTMLEscape(b, []byte(c.Text))
+		template.HTMLEscape(b, text)
 	}
 	b.WriteString("</")
 	b.WriteString(element)
