@@ -4,12 +4,16 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/tentative"
 )
 
 // listener is one listening address: its sockets, and what it serves. Its sockets are
@@ -17,6 +21,7 @@ import (
 type listener struct {
 	s        *Server
 	addr     ListenAddr
+	bound    netip.AddrPort // what the sockets are bound to: addr, or all IPv4 addresses in place of all addresses
 	config   atomic.Pointer[activeConfig]
 	udp      []udpSocket // only for plain DNS
 	tcp      *tcpListener
@@ -26,12 +31,23 @@ type listener struct {
 	progress []progress    // of the readers, by their index
 }
 
-// newListener opens all sockets of addr. The caller holds s.mu.
+// newListener opens all sockets of addr. If the kernel still checks whether another host has addr, it waits for that.
+// The caller holds s.mu.
 func newListener(s *Server, addr ListenAddr, cfg *ListenerConfig) (*listener, error) {
-	l := &listener{s: s, addr: addr}
+	l, err := openListener(s, addr, cfg)
+	if errors.Is(err, unix.EADDRNOTAVAIL) {
+		if state, waited := tentative.Await(addr.Addr()); waited && state == tentative.Assigned {
+			return openListener(s, addr, cfg)
+		}
+	}
+	return l, err
+}
+
+func openListener(s *Server, addr ListenAddr, cfg *ListenerConfig) (*listener, error) {
+	l := &listener{s: s, addr: addr, bound: bindAddr(addr.AddrPort)}
 	l.config.Store(&activeConfig{ListenerConfig: *cfg})
 	if cfg.Transport.OverQUIC() {
-		socket, err := openQUICSocket(addr.AddrPort, s.inherited)
+		socket, err := openQUICSocket(l.bound, s.inherited)
 		if err != nil {
 			return nil, fmt.Errorf("listening on udp %s: %w", addr, err)
 		}
@@ -40,12 +56,12 @@ func newListener(s *Server, addr ListenAddr, cfg *ListenerConfig) (*listener, er
 	}
 	var err error
 	if cfg.Transport == config.PlainDNS {
-		if l.udp, err = openUDPSockets(addr.AddrPort, s.limits, s.inherited); err != nil {
+		if l.udp, err = openUDPSockets(l.bound, s.limits, s.inherited); err != nil {
 			return nil, fmt.Errorf("listening on udp %s: %w", addr, err)
 		}
 		l.progress = make([]progress, len(l.udp))
 	}
-	if l.tcp, err = listenTCP(addr.AddrPort, s.limits, s.inherited); err != nil {
+	if l.tcp, err = listenTCP(l.bound, s.limits, s.inherited); err != nil {
 		l.close()
 		return nil, fmt.Errorf("listening on tcp %s: %w", addr, err)
 	}

@@ -9,6 +9,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nodens-dns/nodens/internal/tentative"
 )
 
 // udpBufferSize is requested for both directions of a UDP socket. A node's pods can send
@@ -26,7 +28,7 @@ func openUDP(addr netip.AddrPort) (fd int, err error) {
 	}
 	fd, err = unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return -1, os.NewSyscallError("socket", err)
+		return -1, explainBindError(os.NewSyscallError("socket", err), addr)
 	}
 	if err = setUDPOptions(fd, addr.Addr()); err == nil {
 		err = setReuseport(fd, addr.Addr())
@@ -94,6 +96,22 @@ func sockaddr(addr netip.AddrPort) (family int, sa unix.Sockaddr, err error) {
 	return unix.AF_INET6, sa6, nil
 }
 
+// bindAddr returns the address to bind sockets for addr to: addr, but all IPv4 addresses in place of all addresses of
+// both families on a machine whose kernel has no IPv6 (ipv6.disable=1).
+func bindAddr(addr netip.AddrPort) netip.AddrPort {
+	if addr.Addr() != netip.IPv6Unspecified() {
+		return addr
+	}
+	fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if errors.Is(err, unix.EAFNOSUPPORT) {
+		return netip.AddrPortFrom(netip.IPv4Unspecified(), addr.Port())
+	}
+	if err == nil {
+		_ = unix.Close(fd)
+	}
+	return addr
+}
+
 // network returns package net's name for a transport and the family of addr. The
 // unspecified IPv6 address stands for both families.
 func network(transport string, addr netip.Addr) string {
@@ -150,7 +168,12 @@ func explainBindError(err error, addr netip.AddrPort) error {
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
 		return fmt.Errorf("%w: another program listens there; stop it, or choose another address (--localip, bind) or port (--dns.port)", err)
+	case errors.Is(err, syscall.EAFNOSUPPORT):
+		return fmt.Errorf("%w: the kernel has no IPv6 (ipv6.disable=1); take %s out of --localip or bind", err, addr.Addr())
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		if problem := tentative.Of(addr.Addr()).Problem(); problem != "" {
+			return fmt.Errorf("%w: %s: %s", err, addr.Addr(), problem)
+		}
 		return fmt.Errorf("%w: no interface has %s; leave --setupinterface on, or add the address yourself", err, addr.Addr())
 	case errors.Is(err, syscall.EACCES):
 		return fmt.Errorf("%w: ports below 1024 need NET_BIND_SERVICE; grant it, or choose another port (--dns.port)", err)

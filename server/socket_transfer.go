@@ -38,8 +38,8 @@ func (s *Server) SocketFiles() ([]SocketFile, error) {
 		}
 		return err
 	}
-	for addr, l := range s.listeners {
-		err := l.eachSocket(func(udp bool, file func() (*os.File, error)) error { return add(addr.AddrPort, udp, file) })
+	for _, l := range s.listeners {
+		err := l.eachSocket(func(udp bool, file func() (*os.File, error)) error { return add(l.bound, udp, file) })
 		if err != nil {
 			for _, h := range all {
 				_ = h.File.Close()
