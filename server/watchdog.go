@@ -13,12 +13,15 @@ type progress struct {
 // tick marks the beginning or the end of a batch.
 func (t *progress) tick() { t.n.Store(t.n.Load() + 1) }
 
-// Watchdog tells whether the UDP readers of a server make progress. It is not safe for concurrent
-// use; each user has its own.
+// Watchdog tells whether the UDP readers of a server, and the queries that wait, make progress. It is not
+// safe for concurrent use; each user has its own.
 type Watchdog struct {
 	server *Server
 	// last are the counts at the last call of Alive.
 	last map[*progress]uint64
+	// finished are the queries that had waited at the last call of WaitersFinish, if some waited then.
+	finished uint64
+	waited   bool
 }
 
 // NewWatchdog returns a watchdog for s.
@@ -43,4 +46,14 @@ func (w *Watchdog) Alive() bool {
 	}
 	w.last = counts
 	return alive
+}
+
+// WaitersFinish reports whether queries that wait for an upstream or a view come to an end. It returns false if some
+// have waited since the last call, and none has ended. Each query ends in time, so that this may last for seconds, but
+// not for a minute.
+func (w *Watchdog) WaitersFinish() bool {
+	taken, finished := w.server.waiting.Progress()
+	stuck := w.waited && taken > 0 && finished == w.finished
+	w.waited, w.finished = taken > 0, finished
+	return !stuck
 }

@@ -29,7 +29,9 @@ type Limiter struct {
 	mu      sync.Mutex
 	used    int // places in use
 	leaving int // places that are lost and not released
-	closed  bool
+	// released counts the places that have been released.
+	released uint64
+	closed   bool
 	// chains are the hash chains: the first client of each, linked by next, ended by NoClient.
 	chains []Client
 	// clients are indexed by number; the first is NoClient, which is in no chain and bucket.
@@ -128,6 +130,7 @@ func (l *Limiter) Release(p *Place) {
 	} else {
 		l.leaving--
 	}
+	l.released++
 	p.forget()
 	p.client = NoClient
 	if l.clients[c].refs--; l.clients[c].refs == 0 && c != NoClient {
@@ -151,6 +154,14 @@ func (l *Limiter) InUse() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.used
+}
+
+// Progress returns the number of places that are held, or lost and not released yet, and how many places have been
+// released so far.
+func (l *Limiter) Progress() (taken int, released uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.used + l.leaving, l.released
 }
 
 // Idle reports whether all places are released, the lost ones included.
