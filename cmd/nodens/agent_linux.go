@@ -13,11 +13,17 @@ import (
 // logFailure writes the error that ended the agent to w as the agent's log has its lines.
 func logFailure(format string, w io.Writer, err error) { app.LogFailure(format, w, err) }
 
-// runAgent runs the agent. SIGUSR1 makes it reload its configuration.
+// runAgent runs the agent. SIGUSR1 and SIGHUP make it reload its configuration.
 func runAgent(ctx context.Context, f *agentFlags, _, stderr io.Writer) error {
 	reload := make(chan os.Signal, 1)
-	signal.Notify(reload, syscall.SIGUSR1)
+	signal.Notify(reload, syscall.SIGUSR1, syscall.SIGHUP)
 	defer signal.Stop(reload)
+	// Without this, a write to standard error whose reader has gone ends the process. It stays until the process ends,
+	// because the goroutine that writes the log may outlive Serve.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	f.Reload = reload
 	return app.Serve(ctx, f.Agent, stderr)
 }
+
+// redirectLibraries makes client-go log as the agent does.
+func redirectLibraries() { app.RedirectKlog() }

@@ -19,6 +19,8 @@ func needsLinux(what string) error {
 
 func logFailure(_ string, w io.Writer, err error) { fmt.Fprintln(w, "nodens:", err) }
 
+func redirectLibraries() {}
+
 func runAgent(context.Context, *agentFlags, io.Writer, io.Writer) error {
 	return needsLinux("the agent")
 }

@@ -92,7 +92,7 @@ func (f *agentFlags) addConfiguration(flags *pflag.FlagSet) {
 	flags.StringVar(&f.BaseConf, "basecorefile", f.BaseConf, "`file` of the Corefile template, read instead of --conf if it is given, or if there is no --conf")
 	flags.StringVar(&f.KubeDNSDir, "kubednscm", f.KubeDNSDir, "`directory` where the kube-dns ConfigMap is mounted (stubDomains, upstreamNameservers)")
 	flags.StringVar(&f.UpstreamService, "upstreamsvc", f.UpstreamService, "`service` whose address replaces __PILLAR__CLUSTER__DNS__, and whose endpoints answer while no agent listens")
-	flags.BoolVar(&f.ReloadBySignal, "reloadwithsignal", f.ReloadBySignal, "check for a changed configuration every --syncinterval, even without a reload directive; SIGUSR1 always reloads")
+	flags.BoolVar(&f.ReloadBySignal, "reloadwithsignal", f.ReloadBySignal, "check for a changed configuration every --syncinterval, even without a reload directive; SIGUSR1 and SIGHUP always reload")
 	flags.StringVar(&f.NodeName, "node-name", f.NodeName, "`name` of the Node object of this machine; without it $NODE_NAME, else the host name")
 	flags.StringVar(&f.NodeZone, "node-zone", f.NodeZone, "topology `zone` of this machine; without it $NODE_ZONE, else the label of its Node object")
 	flags.StringVar(&f.Pidfile, "pidfile", f.Pidfile, "regular `file` to write the process ID to")

@@ -16,6 +16,7 @@ import (
 )
 
 func main() {
+	redirectLibraries()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	root := newRootCommand()
 	if isPlugin(os.Args[0]) {

@@ -17,6 +17,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/baseline"
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/ethtool"
+	"github.com/nodens-dns/nodens/internal/logqueue"
 	"github.com/nodens-dns/nodens/internal/podrange"
 	"github.com/nodens-dns/nodens/internal/stat"
 	"github.com/nodens-dns/nodens/netsetup"
@@ -44,15 +45,19 @@ type agent struct {
 	opts     *options.Agent
 	log      *slog.Logger
 	logLevel *slog.LevelVar // of log
-	server   *server.Server
-	http     *httpServers
-	builder  builder
-	net      *netsetup.Setup // nil: the node's network stays unchanged
-	fallback *fallback       // nil: there are no rules
-	fastPath *fastPath       // nil: --kernel-path=off
-	active   activeTasks
+	logQueue *logqueue.Queue
+	// libraries takes what libraries log.
+	libraries *libraryLog
+	server    *server.Server
+	http      *httpServers
+	builder   builder
+	net       *netsetup.Setup // nil: the node's network stays unchanged
+	fallback  *fallback       // nil: there are no rules
+	fastPath  *fastPath       // nil: --kernel-path=off
+	active    activeTasks
 	handoverState
 	selfProbe     *selfProbe
+	progress      progress
 	window        baseline.Window // of statistics
 	counterWindow counterWindow
 	history       history
@@ -87,33 +92,38 @@ func Serve(ctx context.Context, opts options.Agent, log io.Writer) error {
 	if err != nil {
 		return err
 	}
+	defer redirectLibraries(a.libraries)()
 	return a.run(ctx, cfg)
 }
 
-// prepare returns an agent that logs to w, and the configuration to serve.
-func prepare(opts *options.Agent, w io.Writer) (*agent, *config.Config, error) {
+// prepare returns an agent that logs to w, and the configuration to serve. The agent's run closes the log.
+func prepare(opts *options.Agent, w io.Writer) (a *agent, cfg *config.Config, err error) {
 	level := new(slog.LevelVar)
 	level.Set(opts.LogLevel)
-	log, err := newLogger(opts.LogFormat, w, level)
+	log, err := openLog(opts.LogFormat, w, level)
 	if err != nil {
 		return nil, nil, err
 	}
-	cfg, err := opts.LoadConfig()
-	if err != nil {
+	defer func() {
+		if err != nil {
+			log.queue.Close(flushTimeout)
+		}
+	}()
+	if cfg, err = opts.LoadConfig(); err != nil {
 		return nil, nil, err
 	}
-	if err := checkTakeover(opts, log); err != nil {
+	if err := checkTakeover(opts, log.Logger); err != nil {
 		return nil, nil, err
 	}
-	a, err := newAgent(opts, log, level)
+	a, err = newAgent(opts, &log, level)
 	return a, cfg, err
 }
 
-// newAgent returns an agent without a configuration. level is the level of log; the
+// newAgent returns an agent without a configuration that logs to l. level is the level of l; the
 // configuration sets it.
-func newAgent(opts *options.Agent, log *slog.Logger, level *slog.LevelVar) (*agent, error) {
+func newAgent(opts *options.Agent, l *agentLog, level *slog.LevelVar) (*agent, error) {
 	faults := new(faultRing)
-	log = faults.keepFaults(log)
+	log := faults.keepFaults(l)
 	addrs := newHostAddrs()
 	table := clients.New(clients.Options{Host: addrs.has, Level: seriesLevel(opts.ClientMetrics), Log: log.With("part", "server")})
 	ranges := new(podrange.Ranges)
@@ -133,6 +143,7 @@ func newAgent(opts *options.Agent, log *slog.Logger, level *slog.LevelVar) (*age
 	owners := newAttribution(table, path)
 	owners.ranges = ranges
 	owners.off = opts.ClientMetrics == options.ClientMetricsOff
+	libraries := newLibraryLog(log)
 	a := &agent{
 		opts:     opts,
 		fastPath: path,
@@ -140,9 +151,10 @@ func newAgent(opts *options.Agent, log *slog.Logger, level *slog.LevelVar) (*age
 		instance: newInstance(),
 		faults:   faults,
 		log:      log,
+		logQueue: l.queue, libraries: libraries,
 		logLevel: level,
 		server:   srv,
-		http:     &httpServers{log: log, reusePort: opts.HandoverDir != "", local: addrs.has, servers: make(map[string]*httpServer)},
+		http:     &httpServers{log: log, errors: libraries.logger(), reusePort: opts.HandoverDir != "", local: addrs.has, servers: make(map[string]*httpServer)},
 		builder: builder{
 			opts: opts, log: log, stats: make(map[statsKey]*resolver.Stats),
 			store:  cache.NewStore(opts.CacheSize, cache.Options{Go: srv.Go, Epochs: cacheEpochs, Clock: opts.CacheClock}),
@@ -174,6 +186,7 @@ func newAgent(opts *options.Agent, log *slog.Logger, level *slog.LevelVar) (*age
 
 // run starts the agent on cfg, serves until parent ends, and shuts down.
 func (a *agent) run(parent context.Context, cfg *config.Config) (err error) {
+	defer a.logQueue.Close(flushTimeout)
 	defer a.background.Wait()
 	ctx, cancel := context.WithCancel(parent)
 	defer cancel()
@@ -222,6 +235,7 @@ func (a *agent) start(ctx context.Context, cfg *config.Config) error {
 		}
 	}
 	a.startSelfProbe(ctx)
+	a.background.Go(func() { a.progress.watch(ctx, a.server) })
 	a.background.Go(func() { a.sampleStatistics(ctx) })
 	a.background.Go(func() { a.builder.clients.owners().Run(ctx) })
 	if a.opts.Page.IsValid() {

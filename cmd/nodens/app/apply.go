@@ -45,6 +45,9 @@ func (a *agent) apply(ctx context.Context, cfg *config.Config) error {
 	for _, text := range cfg.Warnings {
 		a.log.Warn("configuration warning", "warning", text)
 	}
+	for _, pattern := range cfg.EmptyImports {
+		a.log.Info("no file matches the pattern of an import", "pattern", pattern)
+	}
 	if old != nil {
 		a.replace(ctx, old, g)
 	}

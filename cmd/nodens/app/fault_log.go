@@ -45,20 +45,21 @@ func (r *faultRing) faults() []report.Fault {
 // faultHandler adds warnings and errors to a ring, and passes all records on.
 type faultHandler struct {
 	slog.Handler
-	ring   *faultRing
-	fields string // of With, each with a space before it
+	queries slog.Handler // for lines about queries
+	ring    *faultRing
+	fields  string // of With, each with a space before it
 }
 
 // keepFaults returns a logger like log whose warnings and errors r keeps.
-func (r *faultRing) keepFaults(log *slog.Logger) *slog.Logger {
-	return slog.New(&faultHandler{Handler: log.Handler(), ring: r})
+func (r *faultRing) keepFaults(log *agentLog) *slog.Logger {
+	return slog.New(&faultHandler{Handler: log.Handler(), queries: log.queries.Handler(), ring: r})
 }
 
-// withoutFaults returns log without the ring: for lines about queries, which say nothing about the
-// agent.
-func withoutFaults(log *slog.Logger) *slog.Logger {
+// queryLogger returns the logger for lines about queries that belongs to log, which [faultRing.keepFaults] has
+// returned. The ring does not keep them: they say nothing about the agent.
+func queryLogger(log *slog.Logger) *slog.Logger {
 	if h, ok := log.Handler().(*faultHandler); ok {
-		return slog.New(h.Handler)
+		return slog.New(h.queries)
 	}
 	return log
 }
@@ -86,11 +87,11 @@ func cut(text string) string {
 	if len(text) > maxFaultText {
 		text = strings.ToValidUTF8(text[:maxFaultText], "") + "…"
 	}
-	return oneLine.Replace(text)
+	return printable(text)
 }
 
 func (h *faultHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
-	more := &faultHandler{Handler: h.Handler.WithAttrs(attrs), ring: h.ring, fields: h.fields}
+	more := &faultHandler{Handler: h.Handler.WithAttrs(attrs), queries: h.queries, ring: h.ring, fields: h.fields}
 	for _, a := range attrs {
 		more.fields += formatAttr(a)
 	}
@@ -99,5 +100,5 @@ func (h *faultHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
 
 // WithGroup passes the group on, which the ring ignores: this program does not use groups.
 func (h *faultHandler) WithGroup(name string) slog.Handler {
-	return &faultHandler{Handler: h.Handler.WithGroup(name), ring: h.ring, fields: h.fields}
+	return &faultHandler{Handler: h.Handler.WithGroup(name), queries: h.queries, ring: h.ring, fields: h.fields}
 }

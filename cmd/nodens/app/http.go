@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"log/slog"
 	"net"
 	"net/http"
@@ -18,13 +19,15 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodens-dns/nodens/internal/stat"
+	"github.com/nodens-dns/nodens/internal/tentative"
 )
 
 // httpServers are the HTTP servers of health, readiness and metrics. Several
 // directives may name one address; their paths then share its server. They are safe
 // for concurrent use.
 type httpServers struct {
-	log *slog.Logger
+	log    *slog.Logger
+	errors *log.Logger // of the servers
 	// reusePort: share addresses with another agent, beside which this one starts if a
 	// handover is not possible.
 	reusePort bool
@@ -118,7 +121,18 @@ func (e *httpServers) listenTCP(addr string) (net.Listener, error) {
 		err := c.Control(func(fd uintptr) { failed = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1) })
 		return errors.Join(err, failed)
 	}}
-	return lc.Listen(context.Background(), "tcp", addr)
+	ln, err := lc.Listen(context.Background(), "tcp", addr)
+	at, invalid := netip.ParseAddrPort(addr)
+	if invalid != nil || !errors.Is(err, unix.EADDRNOTAVAIL) {
+		return ln, err
+	}
+	switch state, waited := tentative.Await(at.Addr()); {
+	case waited && state == tentative.Assigned:
+		return lc.Listen(context.Background(), "tcp", addr)
+	case state.Problem() != "":
+		return nil, fmt.Errorf("%w: %s", err, state.Problem())
+	}
+	return nil, err
 }
 
 func (e *httpServers) newServer() *httpServer {
@@ -131,6 +145,7 @@ func (e *httpServers) newServer() *httpServer {
 		WriteTimeout:      httpTimeout,
 		IdleTimeout:       2 * time.Minute, // longer than a scrape interval, so that its connection is reused
 		MaxHeaderBytes:    maxHeader,
+		ErrorLog:          e.errors,
 	}
 	return s
 }

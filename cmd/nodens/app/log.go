@@ -12,9 +12,13 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
+	"unicode"
+	"unicode/utf16"
 
 	"github.com/nodens-dns/nodens/cmd/nodens/options"
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/logqueue"
 	"github.com/nodens-dns/nodens/server/resolver"
 )
 
@@ -25,7 +29,7 @@ func newLogger(format string, w io.Writer, level slog.Leveler) (*slog.Logger, er
 	case options.LogText:
 		return slog.New(slog.NewTextHandler(w, opts)), nil
 	case options.LogJSON:
-		return slog.New(slog.NewJSONHandler(w, opts)), nil
+		return slog.New(slog.NewJSONHandler(jsonLines{w}, opts)), nil
 	case options.LogCoreDNS:
 		return slog.New(&corednsHandler{out: &lockedWriter{w: w}, level: level}), nil
 	default:
@@ -33,13 +37,43 @@ func newLogger(format string, w io.Writer, level slog.Leveler) (*slog.Logger, er
 	}
 }
 
-// LogFailure writes to w, in one of the formats, the error that ended the agent: a line for each
-// error that err joins.
-func LogFailure(format string, w io.Writer, err error) {
-	log, formatErr := newLogger(format, w, slog.LevelError)
-	if formatErr != nil {
-		log = slog.New(slog.NewTextHandler(w, nil))
+// flushTimeout bounds the time that the last lines of the log take when the agent ends.
+const flushTimeout = 500 * time.Millisecond
+
+// agentLog is where an agent logs. No line waits for the reader of the log.
+type agentLog struct {
+	*slog.Logger
+	// queries is for lines that clients cause.
+	queries *slog.Logger
+	queue   *logqueue.Queue
+}
+
+// openLog returns a log that is written to w in one of the formats. The caller must close its queue.
+func openLog(format string, w io.Writer, level slog.Leveler) (l agentLog, err error) {
+	var line bytes.Buffer
+	notices, err := newLogger(format, &line, slog.LevelInfo)
+	if err != nil {
+		return l, err
 	}
+	l.queue = logqueue.New(w, func(dropped uint64) []byte {
+		line.Reset()
+		notices.Warn("lines of the log are missing here, because they were not read in time", "dropped", dropped)
+		return line.Bytes()
+	})
+	if l.Logger, err = newLogger(format, l.queue, level); err == nil {
+		l.queries, err = newLogger(format, l.queue.Bulk(), level)
+	}
+	return l, err
+}
+
+// LogFailure writes to w, in one of the formats, the error that ended the agent: a line for each
+// error that err joins. It does not wait for long if nobody reads them.
+func LogFailure(format string, w io.Writer, err error) {
+	log, formatErr := openLog(format, w, slog.LevelError)
+	if formatErr != nil {
+		log, _ = openLog(options.LogText, w, slog.LevelError)
+	}
+	defer log.queue.Close(flushTimeout)
 	list := []error{err}
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		list = joined.Unwrap()
@@ -69,7 +103,7 @@ func (l *corednsHandler) Enabled(_ context.Context, level slog.Level) bool {
 
 func (l *corednsHandler) Handle(_ context.Context, r slog.Record) error {
 	var b bytes.Buffer
-	b.WriteString("[" + levelName(r.Level) + "] " + oneLine.Replace(r.Message) + l.attrs)
+	b.WriteString("[" + levelName(r.Level) + "] " + printable(r.Message) + l.attrs)
 	r.Attrs(func(a slog.Attr) bool {
 		b.WriteString(formatAttr(a))
 		return true
@@ -95,13 +129,53 @@ func (l *corednsHandler) WithGroup(string) slog.Handler { return l }
 // formatAttr returns " KEY=VALUE", with the value quoted if necessary.
 func formatAttr(a slog.Attr) string {
 	v := a.Value.Resolve().String()
-	if v == "" || strings.ContainsAny(v, " =\"\n\r\t") {
+	if v == "" || strings.ContainsAny(v, ` ="`) || strings.ContainsFunc(v, unprintable) {
 		v = strconv.Quote(v)
 	}
 	return " " + a.Key + "=" + v
 }
 
-var oneLine = strings.NewReplacer("\n", `\n`, "\r", `\r`)
+// printable returns text with what a terminal obeys, and line breaks, as escape sequences of Go.
+func printable(text string) string {
+	if !strings.ContainsFunc(text, unprintable) {
+		return text
+	}
+	var b strings.Builder
+	for _, r := range text {
+		if unprintable(r) {
+			quoted := strconv.QuoteRune(r)
+			b.WriteString(quoted[1 : len(quoted)-1])
+		} else {
+			b.WriteRune(r)
+		}
+	}
+	return b.String()
+}
+
+func unprintable(r rune) bool { return !unicode.IsPrint(r) }
+
+// jsonLines escapes what a terminal obeys beyond ASCII in lines of JSON, which [slog.JSONHandler] leaves as it is.
+type jsonLines struct{ io.Writer }
+
+func (w jsonLines) Write(line []byte) (int, error) {
+	if !bytes.ContainsFunc(line, func(r rune) bool { return r > unicode.MaxASCII && unprintable(r) }) {
+		return w.Writer.Write(line)
+	}
+	var b bytes.Buffer
+	for _, r := range string(line) {
+		if r > unicode.MaxASCII && unprintable(r) {
+			for _, unit := range utf16.AppendRune(nil, r) {
+				fmt.Fprintf(&b, `\u%04x`, unit)
+			}
+		} else {
+			b.WriteRune(r)
+		}
+	}
+	if _, err := w.Writer.Write(b.Bytes()); err != nil {
+		return 0, err
+	}
+	return len(line), nil
+}
 
 // levelName returns CoreDNS's name of a level.
 func levelName(l slog.Level) string {
@@ -116,15 +190,18 @@ func levelName(l slog.Level) string {
 	return "DEBUG"
 }
 
+// queryLogger returns the log for lines about queries, which say nothing about the agent.
+func (a *builder) queryLogger() *slog.Logger { return queryLogger(a.log) }
+
 // queryLog returns the query log of b for a zone at addr, nil if b has none.
 func (a *builder) queryLog(b *config.Block, zone string, addr netip.Addr) *resolver.QueryLog {
 	if b.Log == nil {
 		return nil
 	}
 	form := a.opts.LogFormat
-	log := &resolver.QueryLog{Plain: form == options.LogCoreDNS, Local: addr, Logger: withoutFaults(a.log).With("plugin", "log", "zone", zone)}
+	log := &resolver.QueryLog{Plain: form == options.LogCoreDNS, Local: addr, Logger: a.queryLogger().With("plugin", "log", "zone", zone)}
 	if log.Plain {
-		log.Logger = withoutFaults(a.log) // nothing but the line
+		log.Logger = a.queryLogger() // nothing but the line
 	}
 	for l := b.Log; l != nil; l = l.Next {
 		wants := func(class string) bool { return len(l.Classes) == 0 || slices.Contains(l.Classes, class) }
@@ -148,9 +225,9 @@ func (a *builder) errorLog(b *config.Block) *resolver.ErrorLog {
 	if b.Errors == nil {
 		return nil
 	}
-	log := &resolver.ErrorLog{Plain: a.opts.LogFormat == options.LogCoreDNS, Logger: withoutFaults(a.log).With("plugin", "errors")}
+	log := &resolver.ErrorLog{Plain: a.opts.LogFormat == options.LogCoreDNS, Logger: a.queryLogger().With("plugin", "errors")}
 	if log.Plain {
-		log.Logger = withoutFaults(a.log) // nothing but the line
+		log.Logger = a.queryLogger() // nothing but the line
 	}
 	for _, c := range b.Errors.Consolidate {
 		log.Patterns = append(log.Patterns, &resolver.Consolidation{

@@ -114,6 +114,7 @@ var (
 	transfers = counter("nodens_transfers_total", "Queries for transfers of a zone, by result: the whole zone was sent (sent), the client had this version (current), it may not transfer the zone or asked over UDP (refused), too many transfers were under way (busy), or the zone was not loaded or the transfer ended early (failed). Only with transfer.", "zone", "result")
 	notifies  = counter("nodens_transfer_notifies_total", "NOTIFYs about changes of a zone, by result: accepted, or failed after all attempts. Only with transfer.", "zone", "result")
 
+	logDropped           = counter("nodens_log_lines_dropped_total", "Lines of the log that were dropped because nobody read standard error in time, or because writing failed.")
 	healthDuration       = counter("coredns_health_request_duration_seconds", "Duration of the agent's requests to its own health endpoint.")
 	healthFailures       = counter("coredns_health_request_failures_total", "Failed requests of the agent to its own health endpoint.")
 	reloadFailed         = counter("coredns_reload_failed_total", "Configurations that could not be loaded. A faulty one is counted once, not at each check.")
@@ -187,6 +188,7 @@ func (a *agent) Collect(ch chan<- prometheus.Metric) {
 	s.put(configRefused, boolFloat(a.reloadState.refused.Load()))
 	s.histogram(healthDuration, a.selfProbe.duration.Read())
 	s.put(healthFailures, float64(a.selfProbe.failed.Load()))
+	s.put(logDropped, float64(a.logQueue.Stats().Dropped))
 	s.put(setupErrors, float64(a.configMapFailed.Load()), "configmap")
 	if a.net != nil {
 		st := a.net.Stats()
@@ -290,6 +292,9 @@ func (s scrape) certificates(g *generation) {
 type scrape chan<- prometheus.Metric
 
 func (s scrape) put(f metricDesc, v float64, labels ...string) {
+	for i, text := range labels { // names in the cluster may be invalid, and an invalid label is a panic
+		labels[i] = strings.ToValidUTF8(text, "\uFFFD")
+	}
 	s <- prometheus.MustNewConstMetric(f.desc, f.kind, v, labels...)
 }
 

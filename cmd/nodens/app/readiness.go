@@ -59,7 +59,7 @@ func (a *agent) handlers(g *generation) map[string]map[string]http.Handler {
 	}
 	for _, b := range g.cfg.Blocks {
 		if b.Health != nil {
-			add(b.Health.Addr, "/health", status(func() error { return nil }, nil))
+			add(b.Health.Addr, "/health", status(a.progress.err, nil))
 		}
 		if b.Ready != nil {
 			add(b.Ready.Addr, "/ready", status(a.ready, a.takenBack))

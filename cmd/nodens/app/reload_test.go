@@ -27,19 +27,30 @@ import (
 type looked struct {
 	*agent
 	t    *testing.T
-	log  *testlog.Buffer
+	log  *flushedLog
 	conf string
+}
+
+// flushedLog is the log of an agent with all lines until now.
+type flushedLog struct {
+	testlog.Buffer
+	agent *agent
+}
+
+func (l *flushedLog) String() string {
+	l.agent.logQueue.Flush(agenttest.Timeout)
+	return l.Buffer.String()
 }
 
 // lookedAt returns an agent that serves the Corefile, without a main loop.
 func lookedAt(t *testing.T, corefile string, changes ...func(*options.Agent)) *looked {
 	t.Helper()
-	l := &looked{t: t, log: new(testlog.Buffer), conf: agenttest.WriteCorefile(t, corefile)}
+	l := &looked{t: t, log: new(flushedLog), conf: agenttest.WriteCorefile(t, corefile)}
 	a, cfg, err := prepare(testOptions(l.conf, changes...), l.log)
 	if err != nil {
 		t.Fatal(err)
 	}
-	l.agent = a
+	l.agent, l.log.agent = a, a
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(func() {
 		cancel()

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/logqueue"
 	"github.com/nodens-dns/nodens/internal/report"
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/upstream"
@@ -102,7 +103,31 @@ func (a *agent) judge(s *report.Status) {
 	if text := viewProblem(s.View); text != "" {
 		problem("%s", text)
 	}
+	if err := a.progress.err(); err != nil {
+		problem("%v", err)
+	}
+	if text := logProblem(a.logQueue.Stats(), time.Now()); text != "" {
+		problem("%s", text)
+	}
 	s.Healthy = len(s.Problems) == 0
+}
+
+const (
+	// longestWrite is the time after which a write of the log counts as stalled. A write takes microseconds.
+	longestWrite = 2 * time.Second
+	// dropsShown is how long dropped lines of the log are a problem.
+	dropsShown = 10 * time.Minute
+)
+
+// logProblem says what is wrong with the log at now; "" if nothing is.
+func logProblem(q logqueue.Stats, now time.Time) string {
+	if !q.WritingSince.IsZero() && now.Sub(q.WritingSince) > longestWrite {
+		return fmt.Sprintf("nobody has read the log (standard error) for %v; %d lines dropped so far", now.Sub(q.WritingSince).Round(time.Second), q.Dropped)
+	}
+	if q.Dropped > 0 && now.Sub(q.DroppedAt) < dropsShown {
+		return fmt.Sprintf("%d lines of the log dropped since the start, the last one %v ago: it is not read fast enough", q.Dropped, now.Sub(q.DroppedAt).Round(time.Second))
+	}
+	return ""
 }
 
 // handoverReport returns the last hand-over, with the reason of a return.

@@ -170,12 +170,12 @@ func TestAdminSocketOptional(t *testing.T) {
 func TestFaultRing(t *testing.T) {
 	ring, out := new(faultRing), new(testlog.Buffer)
 	inner := slog.New(slog.NewTextHandler(out, nil))
-	log := ring.keepFaults(inner)
+	log := ring.keepFaults(&agentLog{Logger: inner, queries: inner})
 	if list := ring.faults(); list == nil || len(list) > 0 {
 		t.Errorf("at first: %v", list)
 	}
 	log.Info("no fault")
-	withoutFaults(log).Error("a query failed")
+	queryLogger(log).Error("a query failed")
 	log.With("part", "x").Warn("a\nmessage", "err", errors.New("two words"))
 	log.WithGroup("g").Error(strings.Repeat("é", maxFaultText), "long", strings.Repeat("x", 2*maxFaultText))
 	list := ring.faults()
@@ -198,7 +198,7 @@ func TestFaultRing(t *testing.T) {
 	if n := strings.Count(out.String(), "\n"); n != 54 {
 		t.Errorf("%d lines were logged", n)
 	}
-	if withoutFaults(inner) != inner {
+	if queryLogger(inner) != inner {
 		t.Error("a logger without a ring is another one without it")
 	}
 }
