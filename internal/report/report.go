@@ -99,6 +99,14 @@ type Config struct {
 	// such configuration, null if there was none; it stays when the files are valid again.
 	Rejected     bool       `json:"rejected"`
 	LastRejected *Rejection `json:"lastRejected"`
+	// Awaited is a valid configuration that waits for its view of the cluster; null for none.
+	Awaited *Awaited `json:"awaited"`
+}
+
+// Awaited is a configuration that comes into force once its views of the cluster are synced.
+type Awaited struct {
+	Since time.Time `json:"since"`
+	Hash  string    `json:"hash"`
 }
 
 // Rejection is a configuration that was not accepted.

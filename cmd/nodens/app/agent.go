@@ -73,6 +73,7 @@ type agent struct {
 	// caused.
 	reloadFailed, configMapFailed atomic.Uint64
 	reloadState                   reloadState
+	awaited                       awaited
 	background                    sync.WaitGroup
 	// cancels stop the running parts of the current generation.
 	cancels map[any]context.CancelFunc
@@ -286,6 +287,9 @@ func (a *agent) loop(ctx context.Context) error {
 			return err
 		case call := <-a.mainCalls:
 			call(ctx)
+			continue
+		case <-a.awaited.beat():
+			a.checkAwaited(ctx)
 			continue
 		case healthy := <-a.comparison.beat():
 			if err := a.compare(ctx, healthy); err != nil {

@@ -11,60 +11,76 @@ import (
 	"github.com/nodens-dns/nodens/upstream"
 )
 
-// apply replaces the served configuration by cfg. On an error the agent keeps serving the old
-// one.
+// apply builds what cfg describes, and serves it: the first configuration once its views are synced or the time
+// for it is over, a later one as [agent.applyChange] says. On an error the agent keeps serving the old one.
 func (a *agent) apply(ctx context.Context, cfg *config.Config) error {
 	old := a.current.Load()
 	g, err := a.builder.build(cfg, old)
 	if err != nil {
 		return err
 	}
-	if a.predecessor == nil || old != nil { // else the predecessor still answers probes
+	if old != nil {
+		return a.applyChange(ctx, g, old)
+	}
+	if a.predecessor == nil { // else the predecessor still answers probes
 		if err := a.http.listen(a.handlers(g)); err != nil {
-			g.closeUnused(old)
+			g.closeUnused(nil)
 			return err
 		}
 	}
-	g.start(old, func(part any, run func(context.Context)) { a.launch(ctx, part, run) })
-	// Meanwhile the old generation serves; at the start, the predecessor or the cluster DNS.
-	err = a.waitSynced(ctx, g, old)
+	launch := a.launcher(ctx)
+	g.startViews(nil, launch)
+	g.start(nil, launch)
+	err = a.waitSynced(ctx, g) // meanwhile the predecessor or the cluster DNS serves
 	if err == nil {
 		err = a.server.Listen(g.listeners)
 	}
 	if err != nil {
-		a.stopUnused(g, old)
-		closePools(g.unusedPools(old))
-		if old != nil {
-			return errors.Join(err, a.http.listen(a.handlers(old)))
-		}
+		a.closeUnused(g, nil)
 		return err
 	}
-	g.loaded = time.Now()
-	a.current.Store(g)
-	a.applyProcessSettings(cfg)
-	for _, text := range cfg.Warnings {
-		a.log.Warn("configuration warning", "warning", text)
-	}
-	for _, pattern := range cfg.EmptyImports {
-		a.log.Info("no file matches the pattern of an import", "pattern", pattern)
-	}
-	if old != nil {
-		a.replace(ctx, old, g)
-	}
-	a.fallback.useView(g)
-	a.watchLoops(ctx, g)
+	a.serve(ctx, g)
 	return nil
 }
 
-// waitSynced waits until g's views are synced, or the time for it is over. At a start it first
+// switchTo serves g in place of old. On an error it closes g, and the agent keeps serving old.
+func (a *agent) switchTo(ctx context.Context, g, old *generation) error {
+	g.start(old, a.launcher(ctx))
+	g.awaitSync(ctx, maxTransferWait) // for the zones of primary servers
+	err := a.http.listen(a.handlers(g))
+	if err != nil {
+		a.closeUnused(g, old)
+		return err
+	}
+	if err := a.server.Listen(g.listeners); err != nil {
+		a.closeUnused(g, old)
+		return errors.Join(err, a.http.listen(a.handlers(old)))
+	}
+	a.serve(ctx, g)
+	a.replace(ctx, old, g)
+	return nil
+}
+
+// serve makes g, to which the listeners lead, the current generation.
+func (a *agent) serve(ctx context.Context, g *generation) {
+	g.loaded = time.Now()
+	a.current.Store(g)
+	a.applyProcessSettings(g.cfg)
+	for _, text := range g.cfg.Warnings {
+		a.log.Warn("configuration warning", "warning", text)
+	}
+	for _, pattern := range g.cfg.EmptyImports {
+		a.log.Info("no file matches the pattern of an import", "pattern", pattern)
+	}
+	a.fallback.useView(g)
+	a.watchLoops(ctx, g)
+}
+
+// waitSynced waits until the views of g, the first generation, are synced, or the time for it is over. It first
 // releases the pages of the program that the first lists do not use, and then also fetches the sockets and the cached answers of the predecessor, or reads the saved ones. It
 // returns the garbage of the first lists to the system, which would otherwise stay for
 // minutes.
-func (a *agent) waitSynced(ctx context.Context, g, old *generation) error {
-	if old != nil {
-		g.awaitSync(ctx, 0)
-		return nil
-	}
+func (a *agent) waitSynced(ctx context.Context, g *generation) error {
 	if !g.settled() {
 		a.releaseProgramPages() // the first lists need memory, and map two thirds of these pages again
 	}
@@ -89,11 +105,22 @@ func (a *agent) waitSynced(ctx context.Context, g, old *generation) error {
 	return a.http.listen(a.handlers(g))
 }
 
+// launcher returns what runs a part of a generation until closeUnused stops it, or ctx ends.
+func (a *agent) launcher(ctx context.Context) func(part any, run func(context.Context)) {
+	return func(part any, run func(context.Context)) { a.launch(ctx, part, run) }
+}
+
 // launch runs a part until stopUnused stops it, or ctx ends.
 func (a *agent) launch(ctx context.Context, part any, run func(context.Context)) {
 	ctx, cancel := context.WithCancel(ctx)
 	a.cancels[part] = cancel
 	a.background.Go(func() { run(ctx) })
+}
+
+// closeUnused stops and closes all parts of g but those that keep (nil: none) owns.
+func (a *agent) closeUnused(g, keep *generation) {
+	a.stopUnused(g, keep)
+	closePools(g.unusedPools(keep))
 }
 
 // stopUnused stops all parts of g but the pools and what keep (nil: none) owns.

@@ -75,21 +75,26 @@ func (g *generation) transfersSettled() bool {
 }
 
 // awaitSync waits until g is settled, for limit at most; a limit of 0 means the
-// longest startup_timeout, or that of transfers. Meanwhile the garbage collector runs more often.
+// longest startup_timeout, or that of transfers.
 func (g *generation) awaitSync(ctx context.Context, limit time.Duration) {
-	if g.settled() {
+	if limit == 0 {
+		limit = g.startupTimeout()
+	}
+	await(ctx, limit, g.settled)
+}
+
+// await waits until done, for limit at most. Meanwhile the garbage collector runs more often.
+func await(ctx context.Context, limit time.Duration, done func() bool) {
+	if done() {
 		return
 	}
 	before := debug.SetGCPercent(startupGCPercent)
 	defer func() { debug.SetGCPercent(before) }()
-	if limit == 0 {
-		limit = g.startupTimeout()
-	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	tick := time.NewTicker(syncPoll)
 	defer tick.Stop()
-	for !g.settled() {
+	for !done() {
 		select {
 		case <-ctx.Done():
 			return
@@ -115,12 +120,15 @@ func (g *generation) startupTimeout() (limit time.Duration) {
 	return limit
 }
 
-// start runs the parts that need a goroutine, unless old (nil: none) runs them already.
-// launch decides when each part ends.
-func (g *generation) start(old *generation, launch func(part any, run func(context.Context))) {
+// startViews runs the views, unless old (nil: none) runs them already. launch decides when each ends.
+func (g *generation) startViews(old *generation, launch func(part any, run func(context.Context))) {
 	for _, v := range g.views {
 		startPart(v, old, launch)
 	}
+}
+
+// start runs the other parts that need a goroutine, unless old (nil: none) runs them already.
+func (g *generation) start(old *generation, launch func(part any, run func(context.Context))) {
 	for _, t := range g.taps {
 		startPart(t, old, launch)
 	}

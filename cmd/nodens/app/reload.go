@@ -59,10 +59,17 @@ func (a *agent) reload(ctx context.Context, asked bool) {
 		return
 	}
 	cfg, err := a.opts.LoadConfig()
+	if err == nil && a.awaited.is(cfg) {
+		if asked {
+			a.logAwaited()
+		}
+		return
+	}
 	if !asked && !a.stable(ctx, cfg, err) {
 		a.log.Debug("reload: the files are still changing")
 		return
 	}
+	a.dropAwaited()
 	if err == nil && cfg.Digest == a.current.Load().cfg.Digest {
 		a.clearRefused()
 		level := slog.LevelDebug
@@ -75,11 +82,14 @@ func (a *agent) reload(ctx context.Context, asked bool) {
 	if err == nil {
 		err = a.apply(ctx, cfg)
 	}
-	if err != nil {
+	if err != nil && !errors.Is(err, errAwaitsViews) {
 		a.setRefused(err, asked)
 		return
 	}
 	a.clearRefused()
+	if err != nil {
+		return
+	}
 	a.log.Info("reload: the new configuration is in force", "hash", shortHash(cfg))
 }
 

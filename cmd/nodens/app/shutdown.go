@@ -83,6 +83,7 @@ func (a *agent) shutdown() error {
 		delete(a.cancels, part)
 	}
 	close(a.drained)
+	a.dropAwaited()
 	if g := a.current.Load(); g != nil {
 		g.closeUnused(nil)
 	}

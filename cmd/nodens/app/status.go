@@ -68,6 +68,7 @@ func (a *agent) status() *report.Status {
 		Config: report.Config{
 			Path: g.cfg.Path, Hash: g.cfg.Hash, Loaded: g.loaded.UTC(),
 			Rejected: a.reloadState.refused.Load(), LastRejected: a.times.lastRejected.Load(),
+			Awaited: a.awaited.shown.Load(),
 		},
 		Handover: a.handoverReport(), View: g.viewReport(), Rates: a.rates(), Upstreams: g.countUpstreams(), ZonesDown: g.zonesDown(), Faults: a.faults.faults(),
 		FailOpen: a.failOpenReport(), Limits: a.limits(g), FairShares: a.fairShares(g),
@@ -93,6 +94,9 @@ func (a *agent) judge(s *report.Status) {
 	s.Ready = len(s.Problems) == 0
 	if s.Config.Rejected && s.Config.LastRejected != nil {
 		problem("the configuration in the files is invalid: %s", s.Config.LastRejected.Error)
+	}
+	if w := s.Config.Awaited; w != nil {
+		problem("the configuration in the files is not in force: it waits for its view of the cluster since %s; check why the API server does not answer", w.Since.Format(time.RFC3339))
 	}
 	switch u := s.Upstreams; {
 	case u.Total > 0 && u.Down == u.Total:

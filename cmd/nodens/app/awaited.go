@@ -1,0 +1,154 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/report"
+	"github.com/nodens-dns/nodens/internal/wire"
+	"github.com/nodens-dns/nodens/kubernetes"
+)
+
+const (
+	// changeWait is how long a reload itself waits for new views. While the API server answers, they take
+	// tens of milliseconds to sync.
+	changeWait = 5 * time.Second
+	// awaitedPoll is the interval between two checks of views that take longer.
+	awaitedPoll = 100 * time.Millisecond
+	// awaitedLog is the interval at which the log says again what a change waits for.
+	awaitedLog = time.Minute
+)
+
+// errAwaitsViews says that a configuration is valid, and waits for its views of the cluster.
+var errAwaitsViews = errors.New("waiting for the view of the cluster")
+
+// awaited is a configuration that waits for its views: they run, nothing else of it does. It belongs to the
+// goroutine of [agent.run], but for shown.
+type awaited struct {
+	next *generation // nil: none waits
+	tick *time.Ticker
+	told time.Time // when the log last said so
+	// shown is what /status shows; nil: none waits.
+	shown atomic.Pointer[report.Awaited]
+}
+
+// applyChange serves g in place of old once all views that it needs are synced. Without the API server that may
+// take as long as the outage, and old, whose views have their data, serves meanwhile: applyChange
+// returns errAwaitsViews, and [agent.checkAwaited] serves g later. On any other error it closes g.
+func (a *agent) applyChange(ctx context.Context, g, old *generation) error {
+	g.startViews(old, a.launcher(ctx))
+	g.awaitViews(ctx, changeWait, old)
+	if !g.losesNames(old) {
+		return a.switchTo(ctx, g, old)
+	}
+	if ctx.Err() != nil { // the agent stops
+		a.closeUnused(g, old)
+		return errAwaitsViews
+	}
+	w := &a.awaited
+	w.next, w.tick, w.told = g, time.NewTicker(awaitedPoll), time.Now()
+	w.shown.Store(&report.Awaited{Since: w.told.UTC(), Hash: g.cfg.Hash})
+	a.logAwaited()
+	return errAwaitsViews
+}
+
+// beat returns the channel that says when to check the views of the awaited configuration; nil for none.
+func (w *awaited) beat() <-chan time.Time {
+	if w.next == nil {
+		return nil
+	}
+	return w.tick.C
+}
+
+// is reports whether it is cfg that waits.
+func (w *awaited) is(cfg *config.Config) bool {
+	return w.next != nil && w.next.cfg.Digest == cfg.Digest
+}
+
+// take returns the configuration that waits, and forgets it.
+func (w *awaited) take() *generation {
+	g := w.next
+	w.tick.Stop()
+	w.next = nil
+	w.shown.Store(nil)
+	return g
+}
+
+// checkAwaited serves the configuration that waits if its views are synced, but not during a handover.
+func (a *agent) checkAwaited(ctx context.Context) {
+	w, old := &a.awaited, a.current.Load()
+	if a.handoverInProgress() {
+		return
+	}
+	if w.next.losesNames(old) {
+		if time.Since(w.told) >= awaitedLog {
+			w.told = time.Now()
+			a.logAwaited()
+		}
+		return
+	}
+	g := w.take()
+	if err := a.switchTo(ctx, g, old); err != nil {
+		a.setRefused(err, true)
+		return
+	}
+	a.clearRefused()
+	a.log.Info("reload: the new configuration is in force", "hash", shortHash(g.cfg))
+}
+
+// dropAwaited closes the configuration that waits, if there is one: the files no longer hold it, or the agent stops.
+func (a *agent) dropAwaited() {
+	if a.awaited.next == nil {
+		return
+	}
+	a.closeUnused(a.awaited.take(), a.current.Load())
+}
+
+func (a *agent) logAwaited() {
+	a.log.Warn("reload: the new configuration waits for its view of the cluster; the old one stays", "hash", shortHash(a.awaited.next.cfg),
+		"resources", a.awaited.next.unlisted(), "fix", "check why the API server does not answer, or undo the change of the kubernetes directive")
+}
+
+// unlisted returns the resources that views of g have not listed yet.
+func (g *generation) unlisted() (list []string) {
+	for _, v := range g.views {
+		if !v.Synced() {
+			list = union(list, v.Stats().Gaps.Unlisted)
+		}
+	}
+	return list
+}
+
+// losesNames reports whether g, in place of old, could not answer names of the cluster that old can: a view that
+// only g has is not synced, and what old has for its zones, if anything, does not wait for a view.
+func (g *generation) losesNames(old *generation) bool {
+	lost := func(v *kubernetes.View, of *config.Block) bool {
+		return v != nil && !v.Synced() && !old.owns(v) && !old.lacksView(of)
+	}
+	return slices.ContainsFunc(g.blocks, func(p *blockParts) bool {
+		return lost(p.view, p.block) || p.endpointsView != nil && lost(p.endpointsView, config.Cluster(g.cfg.Blocks, p.block))
+	})
+}
+
+// lacksView reports whether g answers zones of b's kubernetes directive from views, and none of these is synced.
+func (g *generation) lacksView(b *config.Block) (lacks bool) {
+	for _, p := range g.blocks {
+		if p.view == nil || !slices.ContainsFunc(p.block.Kubernetes.Zones, func(z wire.Name) bool { return slices.Contains(b.Kubernetes.Zones, z) }) {
+			continue
+		}
+		if p.view.Synced() {
+			return false
+		}
+		lacks = true
+	}
+	return lacks
+}
+
+// awaitViews waits until g loses no names of old, for limit at most.
+func (g *generation) awaitViews(ctx context.Context, limit time.Duration, old *generation) {
+	await(ctx, limit, func() bool { return !g.losesNames(old) })
+}
