@@ -146,6 +146,7 @@ func (m *migration) convertContainer() error {
 	if err := m.setImage(); err != nil {
 		return err
 	}
+	m.removeHooks()
 	return m.convertArgs()
 }
 

@@ -43,7 +43,7 @@ func (m *migration) addHandoverDir() error {
 	if err != nil {
 		return err
 	}
-	dir := mount.text("mountPath")
+	dir := m.ownHandoverDir(mount.text("mountPath"))
 	if !m.setArgs("-handover-dir", dir) {
 		return nil // it has a volume of its own
 	}
@@ -52,6 +52,7 @@ func (m *migration) addHandoverDir() error {
 		name += "-nodens"
 	}
 	mount["name"], volume["name"] = name, name
+	mount["mountPath"], volume.ensure("hostPath")["path"] = dir, dir
 	m.pod.container["volumeMounts"] = append(m.pod.container.list("volumeMounts"), map[string]any(mount))
 	m.pod.podSpec["volumes"] = append(m.pod.podSpec.list("volumes"), map[string]any(volume))
 	m.note(Changed, "args and volumes", "--handover-dir %s, a directory of the node: the next agent takes over sockets and cache through it, and the cache is saved there", dir)
