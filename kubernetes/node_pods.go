@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 )
 
 // NodePod is a pod of the agent's node. The zero value is none.
@@ -73,11 +74,21 @@ func (n *nodePods) put(o *corev1.Pod, rec *pod) {
 	}
 	p := &nodePod{terminating: rec.terminating, pending: rec.awaitsAddr()}
 	p.Namespace, p.Name, _ = strings.Cut(rec.name, "/")
-	p.UID = strings.Clone(string(o.UID))
+	if !isObjectName(p.Name) { // not from an API server
+		n.drop(rec.name)
+		return
+	}
+	if isUID(string(o.UID)) {
+		p.UID = strings.Clone(string(o.UID))
+	}
 	p.WorkloadKind, p.WorkloadName = workloadOf(o, p.Name)
 	p.Ndots, p.HasNdots = ndotsOf(o.Spec.DNSConfig)
 	for _, key := range n.labels {
-		p.Labels += o.Labels[key] + "\x00"
+		value := o.Labels[key]
+		if len(value) > validation.LabelValueMaxLength || strings.Contains(value, "\x00") {
+			value = "" // not from an API server
+		}
+		p.Labels += value + "\x00"
 	}
 	for _, ip := range rec.ips {
 		if a := unpackAddr(ip); !slices.Contains(p.addrs, a) {
@@ -226,10 +237,12 @@ const minCronJobDigits = 8
 
 // workloadOf returns the controller of the pod o, called name. A Deployment appends the
 // pod-template-hash to the names of its ReplicaSets, and a CronJob the time to those of its Jobs;
-// both are taken for the controller of what they control. The result shares no memory with o.
+// both are taken for the controller of what they control. A controller whose kind or name no object can have counts
+// as none: the API server checks neither, so both may have a megabyte and any character. The result shares no
+// memory with o.
 func workloadOf(o *corev1.Pod, name string) (kind, workload string) {
 	ref := metav1.GetControllerOfNoCopy(o)
-	if ref == nil || ref.Kind == "Node" { // a static pod
+	if ref == nil || ref.Kind == "Node" || !isKind(ref.Kind) || !isObjectName(ref.Name) { // Node: a static pod
 		return "Pod", name
 	}
 	kind, workload = ref.Kind, ref.Name

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -165,12 +166,20 @@ func TestWorkloadOf(t *testing.T) {
 		{"ReplicaSet", "web-7c5ddbdf54", "", "ReplicaSet web-7c5ddbdf54"},
 		{"ReplicaSet", "web-7c5ddbdf54", "5ddbdf54", "ReplicaSet web-7c5ddbdf54"},
 		{"ReplicaSet", "web", "web", "ReplicaSet web"},
-		{"ReplicaSet", "-web", "web", "ReplicaSet -web"},
+		{"ReplicaSet", "-web", "web", "Pod x"},
 		{"Job", "backup-29387520", "", "CronJob backup"},
 		{"Job", "backup-1700000000", "", "CronJob backup"},
 		{"Job", "backup-2", "", "Job backup-2"},
 		{"Job", "backup29387520", "", "Job backup29387520"},
-		{"Job", "-29387520", "", "Job -29387520"},
+		{"Job", "-29387520", "", "Pod x"},
+		{"Evil", strings.Repeat("e", 253), "", "Evil " + strings.Repeat("e", 253)},
+		{"Evil", strings.Repeat("e", 254), "", "Pod x"},
+		{"Evil", strings.Repeat("e", 1_000_000), "", "Pod x"},
+		{strings.Repeat("E", 63), "x.y", "", strings.Repeat("E", 63) + " x.y"},
+		{strings.Repeat("E", 64), "x", "", "Pod x"},
+		{"Evil\x1b[2J", "x", "", "Pod x"},
+		{"Evil", "x\ny 1", "", "Pod x"},
+		{"Evil", "x/y", "", "Pod x"},
 		{"Rollout", "web-7c5ddbdf54", "7c5ddbdf54", "Rollout web-7c5ddbdf54"},
 	} {
 		p := makePod("a", "x")
