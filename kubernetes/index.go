@@ -56,6 +56,8 @@ type index struct {
 	podIPs     map[addrKey]refSet[*pod]
 	level      level // how much of the slices is in view
 	sources    []*sliceSource
+	// serviceCount counts the services but orphans, endpointCount the addresses of the slices.
+	serviceCount, endpointCount int
 	// pendingPods counts the pods of this node that have no address yet and have not waited
 	// for one for longer than [maxAddrWait]. addrWaits has all that wait, by namespace/name.
 	pendingPods int
@@ -182,6 +184,10 @@ func (x *index) putSlice(s *slice) bool {
 	s.indexHosts()
 	x.linkSlice(s, old)
 	x.slices[s.name] = s
+	x.endpointCount += s.len()
+	if old != nil {
+		x.endpointCount -= old.len()
+	}
 	if old != nil && old.key != s.key {
 		x.replaceSlice(old.key, old, nil)
 		old = nil
@@ -198,6 +204,7 @@ func (x *index) dropSlice(name string) bool {
 	ns := x.namespaces[namespaceOf(old.key)]
 	delete(x.slices, name)
 	ns.sliceBytes -= old.cost()
+	x.endpointCount -= old.len()
 	x.unlinkSlice(old)
 	x.replaceSlice(old.key, old, nil)
 	x.removeObject(ns)
@@ -271,6 +278,12 @@ func (x *index) publish(key string, s *service) {
 	old := x.services[key]
 	if old != nil {
 		old.ns.countService(old, -1)
+	}
+	if old != nil && old.kind != orphan {
+		x.serviceCount--
+	}
+	if s.kind != orphan {
+		x.serviceCount++
 	}
 	if s.kind == orphan && len(s.slices) == 0 && s.withheld == 0 {
 		delete(x.services, key)

@@ -194,6 +194,18 @@ func TestIndexMatchesObjects(t *testing.T) {
 		if got != want {
 			t.Fatalf("seed %d: -fresh +followed:\n%s", seed, cmp.Diff(strings.Split(want, "\n"), strings.Split(got, "\n")))
 		}
+		services, endpoints := 0, 0
+		for _, s := range v.index.services {
+			if s.kind != orphan {
+				services++
+			}
+		}
+		for _, sl := range v.index.slices {
+			endpoints += sl.len()
+		}
+		if st := v.Stats(); st.Services != services || st.Endpoints != endpoints {
+			t.Fatalf("seed %d: %d services and %d endpoints are counted, want %d and %d", seed, st.Services, st.Endpoints, services, endpoints)
+		}
 		if d := cmp.Diff(fresh.faulty(), v.faulty()); d != "" {
 			t.Fatalf("seed %d: faults -fresh +followed:\n%s", seed, d)
 		}

@@ -26,10 +26,11 @@ func (l level) String() string { return [...]string{"node", "wide", "all"}[l] }
 // scope holds what a view's sliceManager goes by: the settings, and what queries need.
 // Queries only set marks, which cost nothing if they are set already.
 type scope struct {
-	cluster       bool          // start at levelWide
-	all           bool          // use levelAll instead of levelWide
-	maxNamespaces int           // namespaces in use at levelNode
-	idleTimeout   time.Duration // time until unused data is dropped
+	cluster bool // start at levelWide
+	all     bool // use levelAll instead of levelWide
+	// maxNamespaces is how many namespaces may be in use at levelNode, idleTimeout the time until unused data is
+	// dropped, in nanoseconds. [View.SetLimits] changes both.
+	maxNamespaces, idleTimeout atomic.Int64
 	// restored is the level of a saved view, valid until sources have replaced it.
 	restored level
 	// level is the index's level, for readers without its lock.
@@ -62,17 +63,36 @@ const (
 
 func newScope(cfg *config.Kubernetes) *scope {
 	sc := &scope{
-		cluster: cfg.Scope == config.ScopeCluster, all: cfg.AllEndpoints, maxNamespaces: cfg.ScopeMax, idleTimeout: cfg.ScopeIdle,
+		cluster: cfg.Scope == config.ScopeCluster, all: cfg.AllEndpoints,
 		reconcileRequests: make(chan struct{}, 1), allPodsNeeded: make(chan struct{}), moreData: make(chan struct{}),
 	}
-	if sc.maxNamespaces <= 0 {
-		sc.maxNamespaces = defaultScopeMax
-	}
-	if sc.idleTimeout <= 0 {
-		sc.idleTimeout = defaultScopeIdle
-	}
+	sc.setLimits(cfg.ScopeIdle, cfg.ScopeMax)
 	sc.tick.Store(1)
 	return sc
+}
+
+// setLimits sets idleTimeout and maxNamespaces; 0 stands for the default.
+func (sc *scope) setLimits(idle time.Duration, most int) {
+	if most <= 0 {
+		most = defaultScopeMax
+	}
+	if idle <= 0 {
+		idle = defaultScopeIdle
+	}
+	sc.maxNamespaces.Store(int64(most))
+	sc.idleTimeout.Store(int64(idle))
+}
+
+// tickInterval is the time between two ticks.
+func (sc *scope) tickInterval() time.Duration {
+	return max(time.Duration(sc.idleTimeout.Load())/idleTicks, time.Millisecond)
+}
+
+// SetLimits sets scope_idle and scope_max of a view that may be running; 0 stands for the default. It is safe for
+// concurrent use.
+func (v *View) SetLimits(idle time.Duration, most int) {
+	v.scope.setLimits(idle, most)
+	v.requestReconcile()
 }
 
 // usedRecently reports whether the tick is not longer ago than scope_idle.

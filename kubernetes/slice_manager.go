@@ -102,9 +102,14 @@ const minReconcileInterval = 5 * time.Millisecond
 
 // run manages the sources until ctx ends.
 func (k *sliceManager) run(ctx context.Context) {
-	tick := time.NewTicker(max(k.view.scope.idleTimeout/idleTicks, time.Millisecond))
+	interval := k.view.scope.tickInterval()
+	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	for ctx.Err() == nil {
+		if now := k.view.scope.tickInterval(); now != interval {
+			interval = now
+			tick.Reset(interval)
+		}
 		looked := time.Now()
 		k.reconcile(ctx)
 		select {

@@ -202,14 +202,15 @@ func (v *View) fitsScope(needed, absent map[string]struct{}) error {
 		return nil
 	}
 	used, gaps, at := v.namespacesInUse()
+	most := int(sc.maxNamespaces.Load())
 	switch wide := sc.cluster || at != levelNode; {
 	case wide:
-		if n := countUnion(absent, gaps); n > sc.maxNamespaces {
-			return fmt.Errorf("all endpoints of %d namespaces are needed, scope_max of kubernetes is %d; set scope_max %[1]d, or scope cluster with endpoints all", n, sc.maxNamespaces)
+		if n := countUnion(absent, gaps); n > most {
+			return fmt.Errorf("all endpoints of %d namespaces are needed, scope_max of kubernetes is %d; set scope_max %[1]d, or scope cluster with endpoints all", n, most)
 		}
 	default:
-		if n := countUnion(needed, used); n > sc.maxNamespaces {
-			return fmt.Errorf("the endpoints of %d namespaces are needed, scope_max of kubernetes is %d; set scope_max %[1]d or scope cluster", n, sc.maxNamespaces)
+		if n := countUnion(needed, used); n > most {
+			return fmt.Errorf("the endpoints of %d namespaces are needed, scope_max of kubernetes is %d; set scope_max %[1]d or scope cluster", n, most)
 		}
 	}
 	return nil

@@ -13,7 +13,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// Stats returns a snapshot. It visits all slices: it is meant for scrapes, not for queries.
+// Stats returns a snapshot. It visits all namespaces: it is meant for scrapes, not for queries.
 func (v *View) Stats() Stats {
 	s := Stats{
 		Synced:    v.Synced(),
@@ -35,7 +35,7 @@ func (v *View) Stats() Stats {
 	defer v.mu.RUnlock()
 	s.Slices, s.Pods, s.Level = len(v.index.slices), len(v.index.pods), v.index.level.String()
 	if v.index.level == levelNode {
-		s.MaxSources = v.scope.maxNamespaces
+		s.MaxSources = int(v.scope.maxNamespaces.Load())
 	}
 	for _, ns := range v.index.namespaces {
 		if ns.exists() {
@@ -43,14 +43,7 @@ func (v *View) Stats() Stats {
 		}
 		s.Sources += ns.sourceCount
 	}
-	for _, svc := range v.index.services {
-		if svc.kind != orphan {
-			s.Services++
-		}
-	}
-	for _, sl := range v.index.slices {
-		s.Endpoints += sl.len()
-	}
+	s.Services, s.Endpoints = v.index.serviceCount, v.index.endpointCount
 	return s
 }
 
@@ -282,9 +275,9 @@ func (v *View) desiredSources() []string {
 	used, gaps, at := v.namespacesInUse()
 	most := func(l level) int {
 		if at >= l {
-			return sc.maxNamespaces / 2
+			return int(sc.maxNamespaces.Load()) / 2
 		}
-		return sc.maxNamespaces
+		return int(sc.maxNamespaces.Load())
 	}
 	wide := sc.cluster || len(used) > most(levelWide)
 	switch {

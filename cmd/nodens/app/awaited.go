@@ -14,9 +14,9 @@ import (
 )
 
 const (
-	// changeWait is how long a reload itself waits for new views. While the API server answers, they take
-	// tens of milliseconds to sync.
-	changeWait = 5 * time.Second
+	// changeWait is how long a reload itself waits for new views. Meanwhile the agent does nothing else that
+	// belongs to its main goroutine. While the API server answers, views sync in less.
+	changeWait = time.Second
 	// awaitedPoll is the interval between two checks of views that take longer.
 	awaitedPoll = 100 * time.Millisecond
 	// awaitedLog is the interval at which the log says again what a change waits for.
@@ -124,28 +124,35 @@ func (g *generation) unlisted() (list []string) {
 }
 
 // losesNames reports whether g, in place of old, could not answer names of the cluster that old can: a view that
-// only g has is not synced, and what old has for its zones, if anything, does not wait for a view.
+// only g has has not listed a resource yet, and old waits for no such list, or has no view at all for the zones.
 func (g *generation) losesNames(old *generation) bool {
 	lost := func(v *kubernetes.View, of *config.Block) bool {
-		return v != nil && !v.Synced() && !old.owns(v) && !old.lacksView(of)
+		if v == nil || v.Synced() || old.owns(v) {
+			return false
+		}
+		known := old.unlistedFor(of)
+		return slices.ContainsFunc(v.Stats().Gaps.Unlisted, func(r string) bool { return !slices.Contains(known, r) })
 	}
 	return slices.ContainsFunc(g.blocks, func(p *blockParts) bool {
 		return lost(p.view, p.block) || p.endpointsView != nil && lost(p.endpointsView, config.Cluster(g.cfg.Blocks, p.block))
 	})
 }
 
-// lacksView reports whether g answers zones of b's kubernetes directive from views, and none of these is synced.
-func (g *generation) lacksView(b *config.Block) (lacks bool) {
+// unlistedFor returns the resources that all views for zones of b's kubernetes directive have yet to list, none
+// without such a view.
+func (g *generation) unlistedFor(b *config.Block) (list []string) {
+	first := true
 	for _, p := range g.blocks {
 		if p.view == nil || !slices.ContainsFunc(p.block.Kubernetes.Zones, func(z wire.Name) bool { return slices.Contains(b.Kubernetes.Zones, z) }) {
 			continue
 		}
-		if p.view.Synced() {
-			return false
+		missing := p.view.Stats().Gaps.Unlisted
+		if first {
+			list, first = missing, false
 		}
-		lacks = true
+		list = slices.DeleteFunc(list, func(r string) bool { return !slices.Contains(missing, r) })
 	}
-	return lacks
+	return list
 }
 
 // awaitViews waits until g loses no names of old, for limit at most.

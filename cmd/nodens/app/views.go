@@ -5,8 +5,11 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
+	"time"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/kubernetes"
 )
 
@@ -87,17 +90,39 @@ func concreteAddrs(listen []netip.AddrPort) ([]netip.Addr, error) {
 	return addrs, nil
 }
 
-// viewKey identifies a view by everything that it is made of (see [kubernetes.Open]).
+// setLimits sets the limits of g's views: the largest of the directives that share one. They are no part of
+// viewKey, because they change nothing that a view has, and may be set while it runs.
+func (g *generation) setLimits() {
+	type limits struct {
+		idle time.Duration
+		most int
+	}
+	largest := make(map[*kubernetes.View]limits)
+	for _, p := range g.blocks {
+		if p.view != nil {
+			k, l := p.block.Kubernetes, largest[p.view]
+			largest[p.view] = limits{max(l.idle, k.ScopeIdle), max(l.most, k.ScopeMax)}
+		}
+	}
+	for v, l := range largest {
+		v.SetLimits(l.idle, l.most)
+	}
+}
+
+// viewKey identifies a view by everything that decides what it watches and how it keeps it (see
+// [kubernetes.Open]), also on demand: `pods verified`, `ignore empty_service` and reverse zones make queries need what
+// nobody has asked for before, and what a view can't get while the API server is away.
 func viewKey(b *config.Block, addrs []netip.Addr, labels []string, external bool) string {
 	k := *b.Kubernetes
 	var tls config.TLS
 	if k.TLS != nil {
 		tls = *k.TLS
 	}
+	reverse := slices.ContainsFunc(k.Zones, func(z wire.Name) bool { return strings.HasSuffix(string(z), "\x04arpa\x00") })
 	return fmt.Sprintf("%q", []any{
 		k.Endpoint, tls, k.Kubeconfig, k.Context, k.Manifests, k.QPS, k.Burst, k.Save, addrs,
-		k.Labels, k.NamespaceLabels, k.NoEndpoints, k.EndpointPodNames, k.Multicluster, k.Zonal,
-		k.Scope, k.ScopeIdle, k.ScopeMax, k.AllEndpoints, k.Topology, k.Pods == config.PodsVerified, labels, external,
+		k.Labels, k.NamespaceLabels, k.NoEndpoints, k.EndpointPodNames, len(k.Multicluster) > 0, k.Zonal,
+		k.Scope, k.AllEndpoints, k.Topology, k.Pods == config.PodsVerified, k.IgnoreEmptyService, reverse, labels, external,
 	})
 }
 

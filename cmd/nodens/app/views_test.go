@@ -92,8 +92,8 @@ func TestClusterDNSOfSeveral(t *testing.T) {
 // TestViewKey: blocks share a view unless an option says that they watch different
 // things.
 func TestViewKey(t *testing.T) {
-	// What only shapes the answers.
-	shared := []string{"Zones", "Namespaces", "TTL", "IgnoreEmptyService", "StartupTimeout", "Fallthrough"}
+	// What only shapes the answers, or may change while the view runs.
+	shared := []string{"Zones", "Namespaces", "TTL", "StartupTimeout", "Fallthrough", "ScopeIdle", "ScopeMax"}
 	addrs := []netip.Addr{netip.MustParseAddr("127.0.0.1")}
 	plain := viewKey(&config.Block{Kubernetes: &config.Kubernetes{}}, addrs, nil, false)
 	fields := reflect.TypeFor[config.Kubernetes]()
@@ -129,6 +129,9 @@ func TestViewKey(t *testing.T) {
 	}
 	if viewKey(&config.Block{Kubernetes: &config.Kubernetes{Pods: config.PodsInsecure}}, addrs, nil, false) != plain {
 		t.Error("pods insecure has a view of its own")
+	}
+	if viewKey(&config.Block{Kubernetes: &config.Kubernetes{Zones: []wire.Name{"\x02in\x04arpa\x00"}}}, addrs, nil, false) == plain {
+		t.Error("reverse zones make no difference")
 	}
 	if viewKey(&config.Block{Kubernetes: &config.Kubernetes{}}, addrs, []string{"app"}, false) == plain {
 		t.Error("the labels of pods make no difference")
