@@ -43,22 +43,16 @@ func TestNamespaceAnnotation(t *testing.T) {
 		Status:     corev1.PodStatus{Phase: corev1.PodRunning, PodIPs: []corev1.PodIP{{IP: "127.0.0.1"}}},
 	})
 	api.Put(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}, Spec: corev1.ServiceSpec{ClusterIP: "10.96.0.1", ClusterIPs: []string{"10.96.0.1"}}})
-	p := peer.Ports(t, 2)
-	r := startAgent(t, fmt.Sprintf("cluster.local:%d {\n bind 127.0.0.1\n kubernetes {\n endpoint %s\n }\n prometheus 127.0.0.1:%d\n}\n", p[0], api.URL, p[1]),
+	p := peer.Ports(t, 1)
+	var table *clients.Table
+	r := startChanged(t, fmt.Sprintf("cluster.local:%d {\n bind 127.0.0.1\n kubernetes {\n endpoint %s\n }\n}\n", p[0], api.URL),
+		func(a *agent) { table = a.builder.clients.counted() },
 		func(o *options.Agent) { o.ClientMetrics, o.NodeName = options.ClientMetricsNamespace, "n1" })
-	// series returns the number of queries by the labels of the series.
+	// series returns the number of queries by the labels of the series. Scrapes may share an older text.
 	series := func() map[string]int {
 		all := make(map[string]int)
-		_, text := agenttest.Get(t, p[1], "/metrics")
-		for line := range strings.Lines(text) {
-			rest, ok := strings.CutPrefix(line, "nodens_client_queries_total{namespace=")
-			if !ok || !strings.Contains(rest, `result="noerror"`) {
-				continue
-			}
-			labels, value, _ := strings.Cut(strings.TrimSpace(rest), " ")
-			var n int
-			_, _ = fmt.Sscan(value, &n)
-			all[strings.ReplaceAll(labels, `,result="noerror",workload=`, " ")] += n
+		for _, x := range table.Series() {
+			all[fmt.Sprintf("%q %q}", x.Namespace, workloadLabel(x.Workload))] += int(x.Counts.NoError)
 		}
 		return all
 	}

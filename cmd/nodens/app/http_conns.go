@@ -26,6 +26,11 @@ const (
 	// httpNodeConns is for the node itself, on top of the others: the kubelet's probes,
 	// the agent's own, and collectors on the node's network.
 	httpNodeConns = 16
+	// maxLingering bounds the connections that are closed lingerTime after they have lost their place, because their
+	// request waits for its turn. A client that opens another one as soon as one is closed would otherwise
+	// do so without end.
+	maxLingering = 32
+	lingerTime   = time.Second
 )
 
 // httpConns are the open connections of one HTTP endpoint. Those from the node's own
@@ -35,6 +40,9 @@ const (
 type httpConns struct {
 	local  func(netip.Addr) bool // whether an address is the node's own; nil: none is
 	counts *httpCounts
+	rates  httpRates // of their requests
+	// lingering is the number of connections that have lost their place and are not closed yet.
+	lingering atomic.Int32
 
 	mu           sync.Mutex
 	node, others connlimit.Set[*httpConn]
@@ -74,7 +82,7 @@ func (h *httpConns) admit(conn *net.TCPConn) *httpConn {
 	h.mu.Unlock()
 	if evict {
 		h.counts.evicted[met].Add(1)
-		_ = victim.Close()
+		h.end(victim)
 	}
 	if !ok {
 		h.counts.refused[met].Add(1)
@@ -84,22 +92,47 @@ func (h *httpConns) admit(conn *net.TCPConn) *httpConn {
 	return c
 }
 
+// end closes c, which has lost its place, at once or soon.
+func (h *httpConns) end(c *httpConn) {
+	if !c.waiting.Load() {
+		_ = c.Close()
+		return
+	}
+	if h.lingering.Add(1) > maxLingering {
+		h.lingering.Add(-1)
+		_ = c.Close()
+		return
+	}
+	time.AfterFunc(lingerTime, func() {
+		h.lingering.Add(-1)
+		_ = c.Close()
+	})
+}
+
 // listener accepts connections of ln that have a place in h.
 func (h *httpConns) listener(ln *net.TCPListener) net.Listener {
 	return &limitedListener{TCPListener: ln, conns: h}
 }
 
-// handler tells h's connections of the requests that next answers. The server's
-// ConnContext must be connContext.
+// handler tells h's connections of the requests that next answers, each in its client's turn. Probes from the node
+// itself don't wait: whatever else at the kubelet's address sends requests in a loop must not make it restart the
+// agent. The server's ConnContext must be connContext.
 func (h *httpConns) handler(next http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if c, ok := r.Context().Value(httpConnKey{}).(*httpConn); ok {
+			// While it waits the connection is idle: others may take its place.
+			if (c.set != &h.node || !isProbe(r.URL.Path)) && !c.awaitTurn(r.Context()) {
+				return // the client has gone
+			}
 			c.begin()
 			defer c.end()
 		}
 		next(w, r)
 	})
 }
+
+// isProbe reports whether the kubelet probes that path.
+func isProbe(path string) bool { return path == "/health" || path == "/ready" }
 
 // httpConnKey is under which the context of a request has its *httpConn.
 type httpConnKey struct{}
@@ -136,12 +169,20 @@ type httpConn struct {
 	// package clock. Bytes that are no request yet don't move it.
 	lastActivity atomic.Int64
 	requests     atomic.Int32 // being answered
+	waiting      atomic.Bool  // a request waits for its turn
 }
 
 func (c *httpConn) ClientAddr() netip.Addr { return c.client }
 
 func (c *httpConn) Activity() (last time.Duration, busy bool) {
 	return time.Duration(c.lastActivity.Load()), c.requests.Load() > 0
+}
+
+// awaitTurn waits for the turn of a request. It returns false if ctx ends first.
+func (c *httpConn) awaitTurn(ctx context.Context) bool {
+	c.waiting.Store(true)
+	defer c.waiting.Store(false)
+	return c.owner.rates.wait(ctx, c.client)
 }
 
 func (c *httpConn) begin() {

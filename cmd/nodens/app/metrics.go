@@ -23,11 +23,8 @@ import (
 func (a *agent) metrics() http.Handler {
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), a)
-	return promhttp.HandlerFor(reg, promhttp.HandlerOpts{MaxRequestsInFlight: maxScrapes, Timeout: httpTimeout})
+	return &exposition{source: promhttp.HandlerFor(reg, promhttp.HandlerOpts{})}
 }
-
-// maxScrapes bounds concurrent scrapes.
-const maxScrapes = 4
 
 // metricDesc describes a metric: name, help, labels and kind.
 type metricDesc struct {

@@ -1,0 +1,256 @@
+// These tests use exposition, scrape and httpRates, which are not exported.
+
+package app
+
+import (
+	"compress/gzip"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nodens-dns/nodens/cmd/nodens/options"
+	"github.com/nodens-dns/nodens/internal/clock"
+	"github.com/nodens-dns/nodens/server/clients"
+	"github.com/nodens-dns/nodens/test/agenttest"
+	"github.com/nodens-dns/nodens/test/fakeapi"
+	"github.com/nodens-dns/nodens/test/peer"
+)
+
+// TestExpositionShared: however many ask, making the text takes a part of the time; after a pause, and while it takes
+// little, each sees the present.
+func TestExpositionShared(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		made, takes := 0, 50*time.Millisecond
+		x := exposition{source: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			made++
+			time.Sleep(takes)
+			fmt.Fprint(w, made)
+		})}
+		scrape := func(gzip bool) (fresh bool) {
+			before := made
+			x.reply(gzip, clock.Now())
+			return made > before
+		}
+		const span = 60 * time.Second
+		for i, end := 0, time.Now().Add(span); time.Now().Before(end); i++ {
+			scrape(i%2 == 0)
+			time.Sleep(time.Millisecond)
+		}
+		// Each text may be made in two forms.
+		if most := 2 * int((maxExpositionTime+span/expositionShare)/takes+span/expositionAge+1); made > most || made < most/4 {
+			t.Errorf("%d texts in %v, want at most %d", made, span, most)
+		}
+		time.Sleep(time.Minute)
+		for i := range int(maxExpositionTime / takes) {
+			if !scrape(false) {
+				t.Fatalf("scrape %d after a pause is not of the present", i)
+			}
+		}
+		time.Sleep(time.Minute)
+		takes = time.Millisecond
+		for i := range 1000 {
+			if !scrape(false) {
+				t.Fatalf("scrape %d of a text that takes little is not of the present", i)
+			}
+			time.Sleep(expositionShare * takes)
+		}
+	})
+}
+
+// TestExpositionForms: a client gets what it accepts, whatever else it asks for.
+func TestExpositionForms(t *testing.T) {
+	r := prometheus.NewRegistry()
+	r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "seen", Help: "h"}, func() float64 { return 7 }))
+	x := exposition{source: promhttp.HandlerFor(r, promhttp.HandlerOpts{})}
+	for _, accept := range []string{"", "gzip", "zstd", "deflate, gzip;q=0.5"} {
+		req := httptest.NewRequest(http.MethodGet, "/metrics?name[]=none", nil)
+		req.Header.Set("Accept", "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited")
+		req.Header.Set("Accept-Encoding", accept)
+		w := httptest.NewRecorder()
+		x.ServeHTTP(w, req)
+		var body io.Reader = w.Body
+		if packed := strings.Contains(accept, "gzip"); packed != (w.Header().Get("Content-Encoding") == "gzip") {
+			t.Errorf("%q: the encoding is %q", accept, w.Header().Get("Content-Encoding"))
+		} else if packed {
+			var err error
+			if body, err = gzip.NewReader(w.Body); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if text, _ := io.ReadAll(body); w.Code != http.StatusOK || !strings.Contains(string(text), "\nseen 7\n") || !strings.HasPrefix(w.Header().Get("Content-Type"), "text/plain; version=0.0.4") {
+			t.Errorf("%q: %d %v %q", accept, w.Code, w.Header(), text)
+		}
+	}
+}
+
+// clientScrape is a collector of the metrics by client.
+type clientScrape struct{ of *clients.Table }
+
+func (c clientScrape) Describe(chan<- *prometheus.Desc)    {}
+func (c clientScrape) Collect(ch chan<- prometheus.Metric) { scrape(ch).clients(c.of) }
+
+// TestClientMetricsBound: the metrics by client have a bound, whatever names the pods have: as many series of
+// pods as there may be, and three without, each with its lines, and a line with as many bytes as names may have.
+func TestClientMetricsBound(t *testing.T) {
+	const (
+		series  = 32 + 64 + 3 // namespaces, workloads, and (host), (unknown) and (other)
+		lines   = 4 + 3       // results, waste, upstream and slow
+		line    = len("nodens_client_search_waste_total{namespace=\"\",result=\"nxdomain\",workload=\"/\"} 1.8446744073709552e+19\n") + 63 + 63 + 253
+		reasons = 16 // at most
+		help    = 5 * 2000
+		most    = series*(lines+reasons)*line + help
+	)
+	table := clients.New(clients.Options{})
+	kind, name := strings.Repeat("K", 63), strings.Repeat("n", 248)
+	for i := range 1000 {
+		addr := netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)})
+		namespace := fmt.Sprintf("%s%03d", strings.Repeat("n", 60), i)
+		if i%2 == 0 {
+			table.SetLevel(namespace, clients.ByWorkload)
+		}
+		table.SetPod(addr, clients.Pod{Namespace: namespace, Name: "p", UID: fmt.Sprint(i), Workload: clients.Workload{Kind: kind, Name: fmt.Sprintf("%s%05d", name, i)}})
+		table.Count(0, addr, clients.Query{})
+		_ = table.Series() // settles what is counted
+	}
+	r := prometheus.NewRegistry()
+	r.MustRegister(clientScrape{table})
+	w := httptest.NewRecorder()
+	promhttp.HandlerFor(r, promhttp.HandlerOpts{}).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	if got := w.Body.Len(); w.Code != http.StatusOK || got > most || got < 64*lines*300 {
+		t.Errorf("status %d, %d bytes, want between %d and %d", w.Code, got, 64*lines*300, most)
+	}
+}
+
+// TestLongOwners: the API server accepts owner references with a megabyte of name. Such an owner counts as none.
+func TestLongOwners(t *testing.T) {
+	api := fakeapi.Start(t)
+	api.Put(shopNamespace("workload"))
+	isController := true
+	for i := range 4 {
+		api.Put(&corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: fmt.Sprintf("web-%d", i), UID: "u", OwnerReferences: []metav1.OwnerReference{
+				{Kind: "Evil", Name: strings.Repeat(fmt.Sprint(i), 1_000_000), Controller: &isController},
+			}},
+			Spec:   corev1.PodSpec{NodeName: "n1"},
+			Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIPs: []corev1.PodIP{{IP: fmt.Sprintf("127.0.0.%d", 1+i)}}},
+		})
+	}
+	p := peer.Ports(t, 2)
+	r := startAgent(t, fmt.Sprintf("cluster.local:%d {\n bind 127.0.0.1\n kubernetes {\n endpoint %s\n }\n prometheus 127.0.0.1:%d\n}\n", p[0], api.URL, p[1]),
+		func(o *options.Agent) { o.NodeName = "n1" })
+	var text string
+	r.Await("the series of the pod", func() bool {
+		agenttest.Ask(t, p[0], "web.shop.svc.cluster.local.")
+		_, text = agenttest.Get(t, p[1], "/metrics")
+		return strings.Contains(text, `workload="Pod/web-0"`)
+	})
+	if len(text) > 200_000 {
+		t.Errorf("/metrics has %d bytes", len(text))
+	}
+}
+
+// TestScrapesBesideALoop: clients that send requests in a loop, on as many connections as they may have, take nobody
+// else's scrapes.
+func TestScrapesBesideALoop(t *testing.T) {
+	_, addr := bounded(t, &exposition{source: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, 64<<10)) })})
+	ctx, cancel := context.WithCancel(t.Context())
+	var loops sync.WaitGroup
+	defer loops.Wait()
+	defer cancel()
+	for i := range 7 * httpClientConns {
+		s := connect(t, otherHost(1+i/httpClientConns), addr)
+		context.AfterFunc(ctx, func() { _ = s.Close() })
+		loops.Go(func() {
+			for ctx.Err() == nil && s.served() {
+			}
+		})
+	}
+	for _, from := range []netip.Addr{otherHost(100), nodeAddr} {
+		for i := range 39 {
+			if s := connect(t, from, addr); !s.served() {
+				t.Fatalf("%v: scrape %d fails", from, i)
+			} else {
+				_ = s.Close()
+			}
+		}
+	}
+}
+
+// TestHTTPRate: a client gets the burst at once and then the rate, others lose nothing, and what a client does not
+// need any more is nobody's loss.
+func TestHTTPRate(t *testing.T) {
+	var x httpRates
+	a, now := otherHost(1), time.Hour
+	var last time.Duration
+	const requests = maxHTTPBurst + 10*maxHTTPRate
+	for range requests {
+		last = x.claim(a, now)
+	}
+	if want := 10 * time.Second; last != want {
+		t.Errorf("the last of %d requests waits %v, want %v", requests, last, want)
+	}
+	if d := x.claim(a.Next(), now); d > 0 {
+		t.Errorf("another client waits %v", d)
+	}
+	for range requests {
+		x.giveBack(a)
+	}
+	if d := x.claim(a, now); d > 0 {
+		t.Errorf("a client that has given its turns back waits %v", d)
+	}
+	for i := range 10_000 { // clients that come once
+		x.claim(netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}), now+time.Duration(i)*time.Second)
+	}
+	if n := len(x.next); n > 2*minHTTPPrune {
+		t.Errorf("%d clients are remembered", n)
+	}
+}
+
+// TestWaitingIsIdle: a connection whose request waits for its turn may be closed for another client's.
+func TestWaitingIsIdle(t *testing.T) {
+	h := newHTTPConns(nil, new(httpCounts))
+	conn := &httpConn{owner: h, client: otherHost(1), set: &h.others}
+	for range maxHTTPBurst {
+		h.rates.claim(conn.client, 0)
+	}
+	h.rates.next[conn.client] += time.Hour
+	ctx, cancel := context.WithCancel(context.WithValue(t.Context(), httpConnKey{}, conn))
+	defer cancel()
+	done := make(chan struct{})
+	before := h.rates.next[conn.client]
+	go func() {
+		defer close(done)
+		h.handler(func(http.ResponseWriter, *http.Request) { t.Error("it is answered") }).ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(ctx, http.MethodGet, "/metrics", nil))
+	}()
+	for h.rates.turn(conn.client) == before {
+		time.Sleep(time.Millisecond)
+	}
+	if _, busy := conn.Activity(); busy {
+		t.Error("it is busy")
+	}
+	cancel()
+	<-done
+	if got := h.rates.turn(conn.client); got != before {
+		t.Errorf("its turn is not given back")
+	}
+}
+
+// turn is the client's next turn.
+func (x *httpRates) turn(client netip.Addr) time.Duration {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.next[client]
+}
