@@ -30,7 +30,7 @@
 //	1  hello             S       min max agent purpose patience_ms
 //	                             compare identity
 //	1  hello             R       min max agent state ready reason
-//	                             compare
+//	                             compare recent
 //	2  want sockets      S
 //	3  sockets           R       sockets: [{role addr}] more fault     a file for each, 64 at most
 //	4  want cache        S (R)
@@ -54,6 +54,9 @@
 // purposes other than takeover). Then S requests the sockets, the statistics and the cache, in any
 // order or not at all, and commits. R confirms, stops reading, passes connections, and sends
 // yielded. S sends settled when it listens on the socket for its own successor.
+//
+// recent are the times of the last handovers on the node, in seconds since the epoch, without this one: 16 at most.
+// S adds its own, and tells them to its successor.
 //
 // compare of R says that it knows the kinds from 11 on, compare of S that it compares itself after
 // the commit. The states of R after its yielded, if S compares itself:

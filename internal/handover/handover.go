@@ -81,6 +81,9 @@ type Config struct {
 	// Ready returns nil if this agent is ready (see the function Ready). It must be safe for
 	// concurrent use. Without a function the agent is ready.
 	Ready func() error
+	// Recent returns the times of the last handovers on this node, which a server tells its successor: at most
+	// 16. It must be safe for concurrent use. Without a function there are none.
+	Recent func() []time.Time
 	// Patience is how long this agent may take from Connect to Commit. Then its predecessor
 	// ends the handover. 0 means a minute; the most is ten.
 	Patience time.Duration

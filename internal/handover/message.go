@@ -28,6 +28,8 @@ const (
 	maxText = 200
 	// maxKinds bounds the kinds of a return.
 	maxKinds = 8
+	// maxRecent bounds the recent handovers in a hello.
+	maxRecent = 16
 )
 
 // messageKind identifies the meaning of a message.
@@ -80,6 +82,9 @@ type helloHead struct {
 	State  string `json:"state,omitempty"`
 	Ready  bool   `json:"ready,omitempty"`
 	Reason string `json:"reason,omitempty"`
+
+	// Recent are the last handovers on the node, in seconds since the epoch; the first maxRecent count.
+	Recent []int64 `json:"recent,omitempty"`
 
 	// Compare: the successor compares itself with the server, or the server can take back.
 	Compare bool `json:"compare,omitempty"`

@@ -180,6 +180,14 @@ func (l *peerConn) exchangeHello(ctx context.Context, limit time.Duration, hi he
 	return l.receiveHello()
 }
 
+// Recent returns the times of the last handovers on this node, without this one. Agents before 0.2 don't tell them.
+func (p *Predecessor) Recent() (list []time.Time) {
+	for _, t := range p.hello.Recent[:min(len(p.hello.Recent), maxRecent)] {
+		list = append(list, time.Unix(t, 0))
+	}
+	return list
+}
+
 // Sockets returns all sockets of the predecessor; the caller closes them.
 func (p *Predecessor) Sockets(ctx context.Context) ([]Socket, error) {
 	if err := p.request(ctx, kindWantSockets); err != nil {

@@ -140,6 +140,13 @@ func (h *Server) Suspended() bool {
 	return h.phase >= draining
 }
 
+// HandingOver reports whether a successor has connected and has not failed: both agents have the sockets.
+func (h *Server) HandingOver() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.phase != serving
+}
+
 // Done returns a channel that is closed when a successor has taken over everything, waits for its
 // own successor, and, if it compares itself, has decided to keep everything. An agent that is not
 // restarted ends then. The channel stays closed if the successor dies later.
@@ -294,6 +301,11 @@ func (l *peerConn) receiveHello() (helloHead, error) {
 // helloHead returns the hello of this server.
 func (h *Server) helloHead(state string) helloHead {
 	hi := helloHead{Min: minVersion, Max: maxVersion, Agent: h.config.Version, State: state, Ready: true, Compare: true}
+	if h.config.Recent != nil {
+		for _, t := range h.config.Recent() {
+			hi.Recent = append(hi.Recent, t.Unix())
+		}
+	}
 	if state == stateYielded {
 		hi.Ready, hi.Reason = false, "it has handed over to another agent"
 	} else if h.config.Ready != nil {

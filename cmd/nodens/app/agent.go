@@ -74,6 +74,7 @@ type agent struct {
 	reloadFailed, configMapFailed atomic.Uint64
 	reloadState                   reloadState
 	awaited                       awaited
+	ports                         sharedPorts
 	background                    sync.WaitGroup
 	// cancels stop the running parts of the current generation.
 	cancels map[any]context.CancelFunc
@@ -238,6 +239,7 @@ func (a *agent) start(ctx context.Context, cfg *config.Config) error {
 	a.startSelfProbe(ctx)
 	a.background.Go(func() { a.progress.watch(ctx, a.server) })
 	a.background.Go(func() { a.sampleStatistics(ctx) })
+	a.background.Go(func() { a.watchPorts(ctx) })
 	a.background.Go(func() { a.builder.clients.owners().Run(ctx) })
 	if a.opts.Page.IsValid() {
 		a.background.Go(func() { a.sampleHistory(ctx) })

@@ -23,6 +23,7 @@ func (a *agent) apply(ctx context.Context, cfg *config.Config) error {
 		return a.applyChange(ctx, g, old)
 	}
 	if a.predecessor == nil { // else the predecessor still answers probes
+		a.warnOfHolders(g)
 		if err := a.http.listen(a.handlers(g)); err != nil {
 			g.closeUnused(nil)
 			return err
@@ -65,6 +66,7 @@ func (a *agent) switchTo(ctx context.Context, g, old *generation) error {
 func (a *agent) serve(ctx context.Context, g *generation) {
 	g.loaded = time.Now()
 	a.current.Store(g)
+	g.setLimits()
 	a.applyProcessSettings(g.cfg)
 	for _, text := range g.cfg.Warnings {
 		a.log.Warn("configuration warning", "warning", text)

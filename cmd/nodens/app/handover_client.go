@@ -64,6 +64,7 @@ type handoverState struct {
 	mainCalls  chan func(context.Context)
 	mainClosed chan struct{}
 
+	recent                     recentHandovers
 	restored                   atomic.Uint64          // answers that were found at the start
 	takeovers, takeoversFailed atomic.Uint64          // hand-overs from the one before
 	returned                   atomic.Uint64          // to it
@@ -251,6 +252,8 @@ func (a *agent) commitHandover(ctx context.Context) (err error) {
 	a.takeovers.Add(1)
 	a.times.recordHandover(eventTookOver)
 	a.log.Info("took over")
+	a.recent.add(append(a.predecessor.Recent(), time.Now())...)
+	a.warnOfHandovers()
 	return nil
 }
 
@@ -273,7 +276,7 @@ func (a *agent) adoptConn(c handover.Conn) {
 
 func (a *agent) handoverConfig() handover.Config {
 	return handover.Config{
-		Version: a.opts.Build.Version, Logger: a.log.With("part", "handover"), Ready: a.started,
+		Version: a.opts.Build.Version, Logger: a.log.With("part", "handover"), Ready: a.started, Recent: a.recent.list,
 		Compare: a.opts.HandoverCompare > 0, Identity: a.agentID,
 	}
 }

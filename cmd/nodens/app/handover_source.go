@@ -182,6 +182,8 @@ func (a *agent) resumeReading(context.Context) {
 	a.yielded.Store(false)
 	a.times.startedServing()
 	a.times.recordHandover(eventResumed)
+	a.recent.add(time.Now())
+	a.warnOfHandovers()
 }
 
 // handoverInProgress reports whether a successor has the sockets, or has taken over, or whether

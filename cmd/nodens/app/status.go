@@ -98,6 +98,12 @@ func (a *agent) judge(s *report.Status) {
 	if w := s.Config.Awaited; w != nil {
 		problem("the configuration in the files is not in force: it waits for its view of the cluster since %s; check why the API server does not answer", w.Since.Format(time.RFC3339))
 	}
+	for _, h := range a.otherHolders(portCheckAge) {
+		problem("another process also listens there, and gets a part of the queries: %s; %s", describeHolder(&h), portRemedy)
+	}
+	if n := len(a.recent.list()); n >= manyHandovers {
+		problem("%d handovers within %v; %s", n, recentSpan, manyHandoversRemedy)
+	}
 	switch u := s.Upstreams; {
 	case u.Total > 0 && u.Down == u.Total:
 		problem("all upstreams are down")
