@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -246,6 +247,35 @@ func TestWaitingIsIdle(t *testing.T) {
 	if got := h.rates.turn(conn.client); got != before {
 		t.Errorf("its turn is not given back")
 	}
+}
+
+// TestLingering: connections that lose their place while their requests wait stay a little, but not more than a few, and
+// give their room back when they are closed.
+func TestLingering(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHTTPConns(nil, new(httpCounts))
+		var conns []*httpConn
+		for range maxLingering + 5 {
+			c := &httpConn{TCPConn: new(net.TCPConn), owner: h, set: &h.others}
+			c.waiting.Store(true)
+			h.end(c)
+			conns = append(conns, c)
+		}
+		if n := h.lingering.Load(); n != maxLingering {
+			t.Errorf("%d connections linger, want %d", n, maxLingering)
+		}
+		for range 2 {
+			_ = conns[0].Close()
+		}
+		if n := h.lingering.Load(); n != maxLingering-1 {
+			t.Errorf("%d connections linger after one is closed", n)
+		}
+		time.Sleep(lingerTime)
+		synctest.Wait()
+		if n := h.lingering.Load(); n != 0 {
+			t.Errorf("%d connections linger after their time", n)
+		}
+	})
 }
 
 // turn is the client's next turn.

@@ -98,15 +98,12 @@ func (h *httpConns) end(c *httpConn) {
 		_ = c.Close()
 		return
 	}
+	c.lingers.Store(true)
 	if h.lingering.Add(1) > maxLingering {
-		h.lingering.Add(-1)
 		_ = c.Close()
 		return
 	}
-	time.AfterFunc(lingerTime, func() {
-		h.lingering.Add(-1)
-		_ = c.Close()
-	})
+	time.AfterFunc(lingerTime, func() { _ = c.Close() })
 }
 
 // listener accepts connections of ln that have a place in h.
@@ -170,6 +167,7 @@ type httpConn struct {
 	lastActivity atomic.Int64
 	requests     atomic.Int32 // being answered
 	waiting      atomic.Bool  // a request waits for its turn
+	lingers      atomic.Bool  // it counts in owner.lingering
 }
 
 func (c *httpConn) ClientAddr() netip.Addr { return c.client }
@@ -198,6 +196,9 @@ func (c *httpConn) end() {
 // Close closes the connection and gives its place back. It may be called again, and while
 // the connection is in use.
 func (c *httpConn) Close() error {
+	if c.lingers.Swap(false) {
+		c.owner.lingering.Add(-1)
+	}
 	c.owner.mu.Lock()
 	c.set.Remove(c)
 	c.owner.mu.Unlock()
