@@ -20,7 +20,7 @@
 //
 // Where an expired answer may be served, the call runs on another goroutine, so that it
 // goes on when its clients stop waiting (stale.go, RFC 8767). A name that does not exist
-// answers for the names below it (nxdomain_cut.go, RFC 8020).
+// may answer for the names below it (nxdomain_cut.go, RFC 8020).
 package cache
 
 import (
@@ -63,6 +63,7 @@ type Cache struct {
 
 	copies      [copyStripes]copyHits
 	cuts        atomic.Int64 // entries with cutFlag
+	existing    existingNames
 	failures    failureRun
 	nextProbe   atomic.Int64 // in an outage, the next time to exchange; on the store's clock
 	recoveredAt atomic.Int64 // the end of the last outage, on the store's clock; 0: there was none
@@ -75,6 +76,7 @@ func (c *Cache) Close() {
 		c.shards[i].close()
 	}
 	c.cuts.Store(0)
+	c.existing.clear()
 }
 
 // Covers reports whether name, lower case and in wire form, is in a zone of the

@@ -1,7 +1,8 @@
 package cache
 
 // Flush removes the entries for name, lower case and in wire form, of all types. With
-// subtree it also removes those for all names below. It returns how many it removed. The
+// subtree it also removes those for all names below. A denial of a name above that denies name,
+// too (nxdomain_cut.go), is removed. It returns how many it removed. The
 // result of an exchange that runs meanwhile reaches its clients and is not stored. Flush may
 // take some milliseconds; the cache stays usable.
 func (c *Cache) Flush(name []byte, subtree bool) int {

@@ -129,7 +129,7 @@ func (l *cacheModel) answer(name string, now time.Duration) (found outcome, what
 		}
 	}
 	parent := name[2:] // of a name of two labels: the TLD, which has no record
-	if p := l.records[parent]; l.cfg.NXDomainCut && p != nil && p.reply == repliesNXDomain && now < p.expires {
+	if p := l.records[parent]; l.cfg.NXDomainCut && p != nil && p.reply == repliesNXDomain && now < p.expires && !l.exists(parent) {
 		p.hits.last = now
 		found, what, ttl = answered, repliesNXDomain, int((p.expires-now)/time.Second)
 		if l.cfg.KeepTTL {
@@ -137,6 +137,16 @@ func (l *cacheModel) answer(name string, now time.Duration) (found outcome, what
 		}
 	}
 	return found, what, ttl
+}
+
+// exists reports whether a name at or below name is cached that exists.
+func (l *cacheModel) exists(name string) bool {
+	for n, r := range l.records {
+		if dns.IsSubDomain(name, n) && (r.reply == repliesAddress || r.reply == repliesNoData || r.reply == repliesEmpty) {
+			return true
+		}
+	}
+	return false
 }
 
 // cacheTTL returns the time in seconds for which a reply is cached; 0 means that it is not.
@@ -316,8 +326,9 @@ type comparison struct {
 
 func (h *comparison) flush(name string, subtree bool) {
 	want := 0
-	for n := range h.ledger.records {
-		if n == name || subtree && dns.IsSubDomain(name, n) {
+	for n, r := range h.ledger.records {
+		cuts := h.ledger.cfg.NXDomainCut && r.reply == repliesNXDomain && dns.IsSubDomain(n, name)
+		if n == name || subtree && dns.IsSubDomain(name, n) || cuts {
 			delete(h.ledger.records, n)
 			want++
 		}

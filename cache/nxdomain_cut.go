@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"sync"
 	"time"
 
 	"github.com/nodens-dns/nodens/internal/wire"
@@ -74,7 +75,8 @@ func (c *Cache) boundaryLen(name []byte) int {
 }
 
 // denyBy makes r a denial by the entry that says that name does not exist, unless r is nil. At a
-// miss r is unchanged.
+// miss r is unchanged. An entry for a name at or below name that exists is proof that the denial says
+// nothing about the names below.
 func (c *Cache) denyBy(name []byte, r *wire.Reply, now time.Duration) Result {
 	h := c.store.hash(name, wire.TypeA, wire.ClassIN, 0)
 	p := c.shardOf(h)
@@ -87,8 +89,80 @@ func (c *Cache) denyBy(name []byte, r *wire.Reply, now time.Duration) Result {
 	}
 	packed, ttl := e.packed, c.ttl(e, now)
 	s.mu.Unlock()
-	if r != nil && !r.Deny(packed, ttl) {
+	if c.existing.has(c.nameHash(name)) || r != nil && !r.Deny(packed, ttl) {
 		return Result{}
 	}
 	return Result{shard: p, entry: e, hash: h, now: now, state: resultCut}
 }
+
+// DeniedBy describes the denial of a name at or above q's that answers q at now, for which there is no entry; false for
+// none. It is no use of the entry.
+func (c *Cache) DeniedBy(q *wire.Query, now time.Duration) (i EntryInfo, ok bool) {
+	now = c.store.now(now)
+	k := c.key(q)
+	res := c.inferDenial(&k, nil, now)
+	if !res.Hit() {
+		return EntryInfo{}, false
+	}
+	s := res.shard.shard
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return c.info(res.entry, now), true
+}
+
+// maxExistingNames bounds the names that are counted for one entry: its own and those above it. While an entry has
+// a name that is longer, no denial answers for other names.
+const maxExistingNames = 16
+
+// existingNames counts, by hash, the entries that show that a name exists: those for the name and for names below
+// it that have records, or another type. Servers deny names that have names below: CoreDNS where `hosts` or another
+// plugin holds these, Unbound for `local-data`. It is empty without `nxdomain_cut`. It is safe for concurrent use.
+type existingNames struct {
+	mu     sync.Mutex
+	counts map[uint64]int32
+	long   int // entries with more names than are counted
+}
+
+// noteExisting adds n, which is 1 or -1, to the number of entries for each name that e shows to exist.
+func (c *Cache) noteExisting(e *entry, n int32) {
+	if !c.cfg.NXDomainCut || e.packed.Rcode() != wire.NoError && e.packed.Answers() == 0 {
+		return
+	}
+	x := &c.existing
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.counts == nil {
+		x.counts = make(map[uint64]int32)
+	}
+	name := e.packed.Name()
+	for range maxExistingNames {
+		if len(name) <= 1 {
+			return
+		}
+		h := c.nameHash(name)
+		if x.counts[h] += n; x.counts[h] == 0 {
+			delete(x.counts, h)
+		}
+		name = parent(name)
+	}
+	if len(name) > 1 {
+		x.long += int(n)
+	}
+}
+
+// clear forgets all names.
+func (x *existingNames) clear() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.counts, x.long = nil, 0
+}
+
+// has reports whether the name with hash h, or one below it, exists.
+func (x *existingNames) has(h uint64) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.long > 0 || x.counts[h] > 0
+}
+
+// nameHash returns the hash of a name for [existingNames].
+func (c *Cache) nameHash(name []byte) uint64 { return c.store.hash(name, 0, 0, 0) }

@@ -188,6 +188,80 @@ func TestNXDomainCutExpires(t *testing.T) {
 	}
 }
 
+// TestNXDomainCutOfExistingNames: a denial answers for no other name while a name at or below the denied one is cached that
+// exists, whichever came first, and answers again when that is gone.
+func TestNXDomainCutOfExistingNames(t *testing.T) {
+	deep := strings.Repeat("l.", maxExistingNames) + "x.example."
+	for name, below := range map[string]struct {
+		name  string
+		qtype uint16
+		m     message
+		want  bool // the denial answers
+	}{
+		"an address":               {name: "a.x.example.", qtype: dns.TypeA, m: message{answer: []string{"a.x.example. 300 IN A 192.0.2.1"}}},
+		"of another type":          {name: "a.x.example.", qtype: dns.TypeTXT, m: message{answer: []string{"a.x.example. 300 IN TXT t"}}},
+		"no such record":           {name: "a.x.example.", qtype: dns.TypeAAAA, m: message{authority: soaRecord(300, 300)}},
+		"an alias to nothing":      {name: "a.x.example.", qtype: dns.TypeA, m: message{rcode: dns.RcodeNameError, answer: []string{"a.x.example. 300 IN CNAME y.example."}, authority: soaRecord(300, 300)}},
+		"of the denied name":       {name: "x.example.", qtype: dns.TypeAAAA, m: message{answer: []string{"x.example. 300 IN AAAA 2001:db8::1"}}},
+		"beyond the look-ups":      {name: "f.e.d.c.b.a.x.example.", qtype: dns.TypeA, m: message{answer: []string{"f.e.d.c.b.a.x.example. 300 IN A 192.0.2.1"}}},
+		"a name with many labels":  {name: deep, qtype: dns.TypeA, m: message{answer: []string{deep + " 300 IN A 192.0.2.1"}}},
+		"a name that is denied":    {name: "a.x.example.", qtype: dns.TypeA, m: gone, want: true},
+		"a name that fails":        {name: "a.x.example.", qtype: dns.TypeA, m: message{rcode: dns.RcodeServerFailure}, want: true},
+		"a name that ends like it": {name: "ax.example.", qtype: dns.TypeA, m: message{answer: []string{"ax.example. 300 IN A 192.0.2.1"}}, want: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, first := range []bool{true, false} {
+				c := cutCache(Options{Clock: newManualClock().now})
+				if first {
+					fetch(t, c, question(t, below.name, below.qtype), below.m)
+				}
+				fetch(t, c, question(t, "x.example.", dns.TypeA), gone)
+				if !first {
+					k := c.key(question(t, below.name, below.qtype))
+					k.shard.shard.mu.Lock()
+					put(c, &k, response(t, k.q, below.m))
+					k.shard.shard.mu.Unlock()
+				}
+				q := question(t, "other.x.example.", dns.TypeA)
+				if got := answer(t, c, q) != nil; got != below.want {
+					t.Errorf("stored first: %v; denied %v, want %v", first, got, below.want)
+				}
+				if _, ok := c.DeniedBy(q, 0); ok != below.want {
+					t.Errorf("stored first: %v; DeniedBy says %v", first, ok)
+				}
+				c.Flush([]byte(wireName(t, below.name)), false)
+				fetch(t, c, question(t, "x.example.", dns.TypeA), gone)
+				if answer(t, c, q) == nil {
+					t.Errorf("stored first: %v; not denied although the name is no longer cached", first)
+				}
+				if c.Close(); c.existing.counts != nil || c.existing.long != 0 {
+					t.Errorf("%d names are left, %d long", len(c.existing.counts), c.existing.long)
+				}
+			}
+		})
+	}
+}
+
+// TestNXDomainCutDeniedBy: the denial that answers for a name is known, and a flush of the name removes it.
+func TestNXDomainCutDeniedBy(t *testing.T) {
+	c := cutCache(Options{Clock: newManualClock().now})
+	fetch(t, c, question(t, "x.example.", dns.TypeA), gone)
+	q := question(t, "a.b.X.example.", dns.TypeTXT)
+	i, ok := c.DeniedBy(q, 0)
+	if !ok || i.Name != wireName(t, "x.example.") || !i.Subtree || i.Rcode != wire.NXDomain {
+		t.Errorf("%v: %+v", ok, i)
+	}
+	if n := c.Flush([]byte(wireName(t, "b.example.")), false); n != 0 {
+		t.Errorf("flushing a name beside removes %d", n)
+	}
+	if n := c.Flush([]byte(wireName(t, "a.b.x.example.")), false); n != 1 {
+		t.Errorf("flushing removes %d, want the denial", n)
+	}
+	if _, ok := c.DeniedBy(q, 0); ok || answer(t, c, q) != nil {
+		t.Error("still denied")
+	}
+}
+
 // TestNXDomainCutMatchesModel asks for random names below random denials and compares with the rule,
 // said in another way.
 func TestNXDomainCutMatchesModel(t *testing.T) {

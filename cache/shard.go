@@ -75,6 +75,7 @@ func (p *cacheShard) onRemove(hash uint64, e *entry) {
 	if e.flags&cutFlag != 0 {
 		p.cache.cuts.Add(-1)
 	}
+	p.cache.noteExisting(e, -1)
 	p.addBytes(-e.size())
 }
 
@@ -171,6 +172,7 @@ func (p *cacheShard) replace(hash uint64, old, e *entry, now time.Duration) {
 	if e.flags&cutFlag != 0 {
 		p.cache.cuts.Add(1)
 	}
+	p.cache.noteExisting(e, 1)
 	e.lastUsed = s.tick(now)
 	p.addBytes(e.size())
 	if l := &p.lists[e.kind()]; l.lru.Add(hash, e) {
@@ -256,20 +258,22 @@ func (p *cacheShard) visitSome(hashes []uint64, f func(hash uint64, e *entry)) {
 	}
 }
 
+// flush removes the entries for name and, with subtree, for the names below, and the denials of names above
+// that deny name.
 func (p *cacheShard) flush(name []byte, subtree bool) (removed int) {
-	matches := func(n []byte) bool {
-		return bytes.Equal(n, name) || subtree && wire.Under(n, wire.Name(name))
+	matches := func(n []byte, cuts bool) bool {
+		return bytes.Equal(n, name) || subtree && wire.Under(n, wire.Name(name)) || cuts && wire.Under(name, wire.Name(n))
 	}
 	s := p.shard
 	s.mu.Lock()
 	for _, f := range s.calls {
 		for ; f != nil; f = f.next {
-			f.flushed = f.flushed || f.shard == p && matches(f.q.Name())
+			f.flushed = f.flushed || f.shard == p && matches(f.q.Name(), p.cache.cfg.NXDomainCut)
 		}
 	}
 	s.mu.Unlock()
 	p.visit(p.keys(), func(hash uint64, e *entry) {
-		if matches(e.packed.Name()) {
+		if matches(e.packed.Name(), e.flags&cutFlag != 0) {
 			p.remove(hash, e)
 			removed++
 		}

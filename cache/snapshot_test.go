@@ -101,6 +101,9 @@ func TestSnapshotRoundTrip(t *testing.T) {
 		for step := range 6 {
 			for _, q := range queries {
 				was, is := answer(t, c, q), answer(t, d, q)
+				if cfg.NXDomainCut && was == nil {
+					continue // an expired entry, which is not moved, may be the proof that a name above exists
+				}
 				if diff := cmp.Diff(text(was), text(is)); diff != "" {
 					t.Fatalf("seed %d, step %d: moved, it answers otherwise:\n%s", seed, step, diff)
 				}

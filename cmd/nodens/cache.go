@@ -103,6 +103,11 @@ func printCacheEntries(out io.Writer, e *report.CacheEntries, wide bool) error {
 	if err := w.Flush(); err != nil {
 		return err
 	}
+	for i := range e.Caches {
+		if d := e.Caches[i].DeniedBy; d != nil {
+			fmt.Fprintf(out, "names below %s are denied with nxdomain_cut for %s; flushing %s removes that denial\n", d.Name, wholeSeconds(d.TTLSeconds), e.Name)
+		}
+	}
 	return printKernelCopies(out, e)
 }
 

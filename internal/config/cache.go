@@ -1,7 +1,6 @@
 package config
 
 import (
-	"slices"
 	"strconv"
 	"time"
 
@@ -20,8 +19,8 @@ type Cache struct {
 	// KeepTTL serves answers with their original TTL until they expire.
 	KeepTTL bool
 	// NXDomainCut denies names below one that does not exist, without asking upstream (RFC
-	// 8020). By default it is on in blocks for the root zone. Private zones are often on
-	// servers, such as CoreDNS, that deny names although there are names below.
+	// 8020). It is off by default: many servers, such as CoreDNS and Unbound with names of
+	// their own, deny names although there are names below.
 	NXDomainCut bool
 }
 
@@ -84,7 +83,6 @@ const (
 
 func (c *Cache) parse(p *parser, s statement) {
 	*c = defaultCache()
-	c.NXDomainCut = slices.Contains(p.block.Zones, wire.Root)
 	args := s.args()
 	if len(args) > 0 {
 		if _, err := strconv.Atoi(args[0].text); err == nil {

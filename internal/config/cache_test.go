@@ -118,12 +118,11 @@ except x.test y.test
 	}
 }
 
-// TestCutDefault: names below one that does not exist are denied where the block is for
-// all names, unless the option says otherwise.
+// TestCutDefault: names below one that does not exist are denied only where the option says so.
 func TestCutDefault(t *testing.T) {
 	for text, want := range map[string]bool{
-		". {\ncache\n}": true, "a.test . {\ncache a.test\n}": true, "a.test {\ncache\n}": false,
-		". {\ncache {\nnxdomain_cut off\n}\n}": false, "a.test {\ncache {\nnxdomain_cut on\n}\n}": true,
+		". {\ncache\n}": false, "a.test . {\ncache a.test\n}": false, "a.test {\ncache\n}": false,
+		". {\ncache {\nnxdomain_cut off\n}\n}": false, ". {\ncache {\nnxdomain_cut on\n}\n}": true, "a.test {\ncache {\nnxdomain_cut on\n}\n}": true,
 	} {
 		c, err := parse(t, text)
 		if err != nil {

@@ -20,6 +20,8 @@ type CachedName struct {
 	Entries []CacheEntry `json:"entries"`
 	// MoreEntries is the number of further entries.
 	MoreEntries int `json:"moreEntries"`
+	// DeniedBy is the denial of a name above because of which the name is denied (`nxdomain_cut`), null for none.
+	DeniedBy *CacheEntry `json:"deniedBy"`
 }
 
 // Cache identifies the cache of a server block.

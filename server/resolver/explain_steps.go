@@ -192,10 +192,13 @@ func replyText(r *wire.Reply) string {
 // traceCache notes what the cache has for r.
 func (z *Zone) traceCache(r *Request, hit bool) {
 	info, ok := z.Cache.Inspect(&r.Query, r.now)
-	text := "not cached"
+	text, inferred := "not cached", hit && !info.Usable
+	if inferred {
+		info, ok = z.Cache.DeniedBy(&r.Query, r.now)
+	}
 	switch {
-	case hit && !ok:
-		text = "a name above does not exist (RFC 8020)"
+	case inferred:
+		text = info.Name.String() + " does not exist, and with nxdomain_cut no name below it does (RFC 8020)"
 	case hit:
 		text = replyText(&r.reply)
 	case ok && info.Usable:

@@ -1,10 +1,12 @@
 package app
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 
 	"github.com/nodens-dns/nodens/cache"
+	"github.com/nodens-dns/nodens/internal/clock"
 	"github.com/nodens-dns/nodens/internal/report"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
@@ -92,10 +94,26 @@ func (a *agent) cacheEntries(name wire.Name, qtype uint16) *report.CacheEntries 
 		case len(out.Caches) == maxShownCaches:
 			out.More++
 		default:
-			out.Caches = append(out.Caches, report.CachedName{Cache: p.cacheID(), Entries: newCacheEntries(list), MoreEntries: max(0, len(list)-maxShownEntries)})
+			out.Caches = append(out.Caches, report.CachedName{
+				Cache: p.cacheID(), Entries: newCacheEntries(list), MoreEntries: max(0, len(list)-maxShownEntries), DeniedBy: p.deniedBy(name, qtype),
+			})
 		}
 	}
 	return out
+}
+
+// deniedBy returns the denial of a name above that answers for name and qtype, 0 for any, in p's cache; nil for none.
+func (p *blockParts) deniedBy(name wire.Name, qtype uint16) *report.CacheEntry {
+	var q wire.Query
+	if q.Parse(wire.AppendClientQuery(nil, 0, []byte(name), cmp.Or(qtype, wire.TypeA), false, false)) != wire.Serve {
+		return nil
+	}
+	i, ok := p.cache.DeniedBy(&q, clock.Now())
+	if !ok {
+		return nil
+	}
+	e := newCacheEntry(&i)
+	return &e
 }
 
 // caches reports whether answers for name may be in p's cache.
