@@ -185,6 +185,22 @@ func (o *connWriter) writeBlocking(frames []byte) error {
 	return err
 }
 
+// evict ends the connection although it may have pending queries. Their replies are dropped.
+func (o *connWriter) evict() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.broken {
+		o.abort(false)
+	}
+}
+
+// isBroken reports whether the connection is lost.
+func (o *connWriter) isBroken() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.broken
+}
+
 // setBlocked records whether the current write waits for the client.
 func (o *connWriter) setBlocked(stuck bool) {
 	o.mu.Lock()

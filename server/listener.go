@@ -231,6 +231,9 @@ func (l *listener) serveConn(v clientConn, conn net.Conn) bool {
 	if evicted != nil {
 		l.s.evicted.Add(1)
 		l.countLimited(evicted)
+		if evicted.lost != nil {
+			evicted.lost()
+		}
 	}
 	l.s.running.Go(v.serve)
 	return true

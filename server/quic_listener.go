@@ -195,7 +195,8 @@ func (q *quicListener) beginHandshake(ctx context.Context, info *quic.ClientInfo
 	c := &quicConn{q: q, client: addrPort(info.RemoteAddr)}
 	c.share = q.l.s.limits.PodRanges.Client(c.client.Addr())
 	q.mu.Lock()
-	ok := !q.requests.isDraining() && q.inFlight < maxHandshakes && q.handshakes[c.share] < maxClientHandshakes &&
+	ok := !q.requests.isDraining() && q.handshakes[c.share] < maxClientHandshakes &&
+		connlimit.HasShare(q.handshakes[c.share], maxHandshakes-q.inFlight, maxHandshakes) &&
 		(!info.AddrVerified || q.proven.Allow(c.client.Addr(), clock.Now()))
 	if ok {
 		c.handshaking = true

@@ -70,6 +70,7 @@ func newTCPConn(l *listener, conn *net.TCPConn, stripe int) (*tcpConn, error) {
 	c := &tcpConn{s: l.s, l: l, raw: raw}
 	c.init(conn, stripe, l.s.limits.PodRanges)
 	c.writer.c, c.writer.changed.L = c, &c.writer.mu
+	c.lost = c.writer.evict
 	return c, nil
 }
 
@@ -92,6 +93,9 @@ var (
 // serve answers the connection's queries until it ends, then waits for pending ones.
 func (c *tcpConn) serve() {
 	defer func() {
+		if c.writer.isBroken() {
+			_ = c.conn.Close() // pending queries may go on for seconds, and their replies reach nobody
+		}
 		c.writer.waitIdle()
 		_ = c.Close()
 		c.l.tcp.remove(&c.connState)

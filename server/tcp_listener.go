@@ -31,6 +31,8 @@ type connState struct {
 	// hijacked is set when net/http serves the connection; the listener then closes it to
 	// end it. Guarded by the listener's lock.
 	hijacked bool
+	// lost is called when the connection is evicted, without the listener's lock; nil: nothing is to be done.
+	lost func()
 	// requested is set once net/http has had a request on the connection.
 	requested atomic.Bool
 	// closing is set, under the listener's lock, when the connection must end although its
@@ -193,8 +195,8 @@ func (t *tcpListener) setReadDeadline(c *connState, until time.Duration) bool {
 
 // add admits c. If the limits are reached, it evicts another connection: one of the same
 // client if that client has all it may have, otherwise one of the client with the most, in both
-// cases the one that has been idle longest. evicted is nil if there is room. ok is false if t is
-// closed or all candidates have pending queries.
+// cases the one that has been idle longest. A busy one goes only for a client that has far fewer. evicted is nil if
+// there is room. ok is false if t is closed or no connection can go.
 func (t *tcpListener) add(c *connState) (evicted *connState, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -42,11 +43,11 @@ func TestFullListener(t *testing.T) {
 		return conn
 	}
 	var first, others []*dns.Conn // first are the ones that open first, and are idle longest
-	for i := range total - many {
-		others = append(others, open(byte(2+i)))
-	}
 	for range many {
 		first = append(first, open(1))
+	}
+	for i := range total - many {
+		others = append(others, open(byte(2+i)))
 	}
 	if n := connections(s, addr); n != total {
 		t.Fatalf("%d connections, want %d", n, total)
@@ -174,4 +175,65 @@ func TestSuspendOneShots(t *testing.T) {
 	if asked.Load() < int64(rounds) {
 		t.Errorf("%d queries in %d rounds", asked.Load(), rounds)
 	}
+}
+
+// TestBusyListener: while a client keeps all its connections busy, others get connections at once; when all are in use, a busy
+// one of the client with most goes, although its query still waits.
+func TestBusyListener(t *testing.T) {
+	const total = 32
+	b, _, release := holdingBackend(t)
+	defer close(release)
+	s, addr := start(t, Limits{Conns: total, ClientConns: total, IdleTimeout: time.Hour}, byHand(t, b.Addr()))
+	l := s.listeners[ListenAddr{AddrPort: addr}].tcp
+	busy := func() (n int) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		for c := range l.conns.All() {
+			if _, is := c.Activity(); is {
+				n++
+			}
+		}
+		return n
+	}
+	attacker := netip.MustParseAddr("127.0.3.1")
+	var held []*dns.Conn
+	for i := range total {
+		conn := dial(t, attacker, addr)
+		if conn.WriteMsg(question("slow"+itoa(i)+".test.", dns.TypeA)) == nil {
+			held = append(held, conn)
+		}
+		eventually(t, "the query to wait, or the connection to be closed", func() bool { return busy() == i+1 || s.ConnsRefused() > 0 })
+		if s.ConnsRefused() > 0 {
+			break
+		}
+	}
+	if n := busy(); n >= total || n < total*3/4 {
+		t.Fatalf("a client alone has %d busy connections of %d", n, total)
+	}
+	// Others take what is free, and keep it busy.
+	for i := busy(); i < total; i++ {
+		conn := dial(t, netip.AddrFrom4([4]byte{127, 0, 3, byte(100 + i)}), addr)
+		if !isServed(conn) {
+			t.Fatalf("a client is not served beside %d busy connections", busy())
+		}
+		if err := conn.WriteMsg(question("slow"+itoa(i)+".test.", dns.TypeA)); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "the query to wait", func() bool { return busy() == i+1 })
+	}
+	if n := s.ConnsEvicted(); n != 0 {
+		t.Fatalf("%d connections evicted while some are free", n)
+	}
+	if !isServed(dial(t, netip.MustParseAddr("127.0.3.99"), addr)) {
+		t.Error("a client is not served while all connections are busy")
+	}
+	if n := s.ConnsEvicted(); n != 1 {
+		t.Errorf("%d connections evicted, want a busy one", n)
+	}
+	eventually(t, "the connection that was evicted to be closed, although its query still waits", func() bool {
+		return slices.ContainsFunc(held, func(conn *dns.Conn) bool {
+			_ = conn.SetReadDeadline(time.Now().Add(time.Millisecond))
+			return isClosed(conn)
+		})
+	})
 }

@@ -45,7 +45,9 @@ type Set[C Conn] struct {
 	Total, PerClient int
 	// Fair decides which connection a full Set evicts. If it is set, the client with the most
 	// connections loses the one that has been idle longest; no client loses one to a client
-	// that has as many, unless Force is set. If not, the connection of any client that has been
+	// that has as many, unless Force is set. It loses a busy one if no idle one can go, and the
+	// other client has at most an eighth as many, the new one included. While less than an eighth of Total is free, the Set is
+	// full for a client that has as many as are free. If Fair is not set, the connection of any client that has been
 	// idle longest goes (RFC 7766, 6.2.3).
 	Fair bool
 	// Force evicts a busy connection if there is no idle one, so that a new one is always
@@ -72,7 +74,7 @@ func (s *Set[C]) Add(c C) (victim C, evict bool, met Limit, ok bool) {
 	switch {
 	case s.clients[client] >= s.PerClient:
 		met = Client
-	case len(s.list) >= s.Total:
+	case s.isFull(client):
 		met = Total
 	}
 	if met != None {
@@ -88,13 +90,28 @@ func (s *Set[C]) Add(c C) (victim C, evict bool, met Limit, ok bool) {
 	return victim, evict, met, true
 }
 
+// sharePart is the part of Total below which places are shared, and the part of another client's connections that a
+// client may have and still take a busy one.
+const sharePart = 8
+
+// isFull reports whether the Set has no room for a connection of client unless another one goes.
+func (s *Set[C]) isFull(client netip.Addr) bool {
+	free := s.Total - len(s.list)
+	return free <= 0 || s.Fair && !HasShare(s.clients[client], free, s.Total)
+}
+
+// HasShare reports whether a client that has some of total places may take another one while free are free: nearly
+// all are in use once less than an eighth is free, and then the client must have less than that. So each client finds a
+// free place, unless those with as many connections as itself take them all.
+func HasShare(has, free, total int) bool { return free > 0 && (free >= total/sharePart || has < free) }
+
 // victim chooses the connection that makes room for one of client, which has reached the
 // limit met; ok is false if there is none.
 func (s *Set[C]) victim(client netip.Addr, met Limit) (found C, ok bool) {
 	var worst rank
 	for _, c := range s.list {
 		last, busy := c.Activity()
-		if busy && !s.Force || !s.mayEvict(c.ClientAddr(), client, met) {
+		if !s.mayEvict(c.ClientAddr(), client, met, busy) {
 			continue
 		}
 		st := rank{busy: busy, last: last}
@@ -108,13 +125,16 @@ func (s *Set[C]) victim(client netip.Addr, met Limit) (found C, ok bool) {
 	return found, ok
 }
 
-// mayEvict reports whether a connection of the client from may go for one of the client to,
+// mayEvict reports whether a connection of the client from, which may be busy, may go for one of the client to,
 // which has reached the limit met.
-func (s *Set[C]) mayEvict(from, to netip.Addr, met Limit) bool {
-	if from == to {
-		return true
+func (s *Set[C]) mayEvict(from, to netip.Addr, met Limit, busy bool) bool {
+	switch {
+	case s.Force || !busy:
+		return from == to || met == Total && (!s.Fair || s.Force || s.clients[from] > s.clients[to])
+	case met != Total || !s.Fair:
+		return false
 	}
-	return met == Total && (!s.Fair || s.Force || s.clients[from] > s.clients[to])
+	return s.clients[from] >= sharePart*(s.clients[to]+1)
 }
 
 // rank decides which connection is evicted.

@@ -97,6 +97,59 @@ func TestAdd(t *testing.T) {
 	}
 }
 
+// TestBusyConns: clients whose connections are all busy leave room for others. They share what is nearly full, and the client with
+// most loses a busy one to a client with an eighth as many.
+func TestBusyConns(t *testing.T) {
+	const total, perClient = 1024, 128
+	client := func(n int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, byte(n / 256), byte(n)}) }
+	for _, c := range []struct {
+		name      string
+		attackers int
+		victims   int // the least connections that a client gets beside them
+	}{
+		{"one", 1, perClient}, {"as many as their limits fill the listener", 8, 50}, {"more", 32, 14}, {"of many addresses", 113, 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := connlimit.Set[*conn]{Total: total, PerClient: perClient, Fair: true}
+			for i := range 2 * total {
+				s.Add(&conn{client: client(i % c.attackers), last: time.Duration(i), busy: true})
+			}
+			before, got := s.Len(), 0
+			for i := range perClient {
+				victim, evict, _, ok := s.Add(&conn{client: client(5000), last: time.Duration(i), busy: true})
+				if !ok || evict && victim.client == client(5000) {
+					break
+				}
+				got++
+			}
+			if got < c.victims {
+				t.Errorf("beside %d connections a client gets %d, want %d", before, got, c.victims)
+			}
+			if s.Len() > total {
+				t.Errorf("%d connections", s.Len())
+			}
+		})
+	}
+	t.Run("full", func(t *testing.T) {
+		s := connlimit.Set[*conn]{Total: 32, PerClient: 32, Fair: true}
+		for i := range 32 {
+			s.Add(&conn{client: client(1 + max(0, i-27)), last: time.Duration(i), busy: true}) // one has 28, others one each
+		}
+		if n := s.Len(); n != 32 {
+			t.Fatalf("%d connections, want it full", n)
+		}
+		for i := range 3 {
+			victim, evict, _, ok := s.Add(&conn{client: client(100), last: time.Duration(100 + i), busy: true})
+			if !ok || !evict || victim.client != client(1) {
+				t.Errorf("connection %d of another client: admitted %v, evicted %v", i, ok, evict)
+			}
+		}
+		if _, _, _, ok := s.Add(&conn{client: client(100), last: 200, busy: true}); ok {
+			t.Error("a client with more than an eighth takes a busy connection")
+		}
+	})
+}
+
 func names(s *connlimit.Set[*conn]) (list []string) {
 	for c := range s.All() {
 		list = append(list, c.name)
