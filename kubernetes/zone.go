@@ -43,8 +43,8 @@ const versionTTL = 28800
 // answers.
 const soaTTL = 300
 
-// Zone answers the names of one `kubernetes` directive. It is immutable and safe for
-// concurrent use.
+// Zone answers the names of one `kubernetes` directive. It is immutable, but for the large answers that it keeps, and
+// safe for concurrent use.
 type Zone struct {
 	view                 *View
 	origins              []origin // longest first
@@ -56,6 +56,7 @@ type Zone struct {
 	needsNamespaceObject bool                // only namespaces whose objects are in view have names
 	fallthroughTo        *config.Fallthrough
 	ordered              bool // near endpoints come first
+	large                largeAnswers
 }
 
 const (

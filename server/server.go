@@ -79,6 +79,8 @@ type Server struct {
 	running     sync.WaitGroup  // counts readers, connections and waiting queries
 	turns       *workerTurns    // of the queries for workers
 	workers     *workerPool     // in which UDP queries wait that need a goroutine
+	largeTurns  *share.Turns    // for making large answers
+	largeRoom   *share.Room     // for large replies to clients with a stream
 	fastPath    *fastPathCopier // nil without answers in the kernel
 	replyCaches *replyCaches    // nil: readers keep no replies
 	stop        context.CancelFunc
@@ -110,6 +112,8 @@ func New(log *slog.Logger, limits Limits) *Server {
 		waiting:      share.NewLimiter(limits.Waiting),
 		turns:        newWorkerTurns(turnsPerCore * cores()),
 		workers:      newWorkerPool(maxIdleWorkers),
+		largeTurns:   share.NewTurns(cores() / 2),
+		largeRoom:    share.NewRoom(maxLargeReplies),
 		delays:       stat.NewHistogram(delayBuckets),
 	}
 	s.ctx, s.stop = context.WithCancel(context.Background())

@@ -42,6 +42,7 @@ var streamQueries = sync.Pool{New: func() any {
 // newStreamQuery returns a streamQuery for stream. The caller releases it.
 func (s *Server) newStreamQuery(stream deadliner) *streamQuery {
 	e := streamQueries.Get().(*streamQuery)
+	e.x.Turns, e.x.Room = s.largeTurns, s.largeRoom
 	e.s, e.stream, e.reusable = s, stream, false
 	e.replying.Store(false)
 	return e
@@ -50,6 +51,10 @@ func (s *Server) newStreamQuery(stream deadliner) *streamQuery {
 // release makes e available for another stream, unless its buffers may still be in use. A place stays lost until it is
 // acquired again, which an HTTP/3 request doesn't do: its stream has the place.
 func (e *streamQuery) release() {
+	if e.x.HasRoom() {
+		e.x.ReleaseRoom()
+		e.s.waiting.Release(&e.waiting)
+	}
 	if !e.reusable || e.inFlight.Err() != nil {
 		return
 	}
@@ -85,6 +90,13 @@ func (e *streamQuery) abort() {
 	e.s.waiting.Revoke(&e.waiting)
 }
 
+// releasePlace gives the place of e's query back. A large reply keeps it until it is written.
+func (e *streamQuery) releasePlace() {
+	if !e.x.HasRoom() {
+		e.s.waiting.Release(&e.waiting)
+	}
+}
+
 // answerStream walks the path for packet, and waits where it has to; nil is for what is no query.
 // buf is for the reply. A query that finds a free place takes it at once, so that it walks the
 // path only once. Another one takes a place from a client only if it has to wait.
@@ -93,7 +105,7 @@ func (s *Server) answerStream(rt *resolver.Routes, e *streamQuery, packet, buf [
 	x.Query.Packet, x.Arrival = packet, clock.Now()
 	free := s.waiting.AcquireFree(&e.waiting, s.limits.PodRanges.Client(x.Client.Addr()))
 	if free {
-		defer s.waiting.Release(&e.waiting)
+		defer e.releasePlace()
 		x.Place = e.waiting.Client()
 		x.Permit(&e.waiting)
 	}
@@ -105,7 +117,7 @@ func (s *Server) answerStream(rt *resolver.Routes, e *streamQuery, packet, buf [
 		if !s.acquire(&e.waiting, x) {
 			return x.Reject()
 		}
-		defer s.waiting.Release(&e.waiting)
+		defer e.releasePlace()
 		x.Permit(&e.waiting)
 		o = resolver.WouldWait // what the first run has found is from before the permission
 	}

@@ -125,6 +125,7 @@ func (c *tcpConn) serve() {
 func (c *tcpConn) onReadable(fd uintptr) bool {
 	d := readStates.Get().(*readState)
 	d.x.Proto, d.x.Client, d.x.Stripe, d.x.Streams = resolver.TCP, c.client, c.stripe, true
+	d.x.Turns, d.x.Room = c.s.largeTurns, c.s.largeRoom
 	d.replies, d.gotQuery = d.writeBuf[:0], false
 	if c.readBuf == nil {
 		c.readBuf = readBufs.Get().(*[readBufSize]byte)[:]
@@ -293,6 +294,9 @@ func (c *tcpConn) goAsync(fd int, d *readState, rt *resolver.Routes, o resolver.
 		d.addReply(d.x.Reject())
 		return true
 	}
+	if d.x.Large() {
+		return c.answerLarge(fd, d, rt, w)
+	}
 	d.x.Detach(&w.place, &w.Request, nil, nil)
 	go func() {
 		defer c.writer.endQuery()
@@ -310,6 +314,39 @@ func (c *tcpConn) goAsync(fd int, d *readState, rt *resolver.Routes, o resolver.
 	}()
 	return true
 }
+
+// answerLarge answers a query with a large answer, in the place of w. The connection is not read from until the client has accepted
+// the reply: it has one large reply in memory at most, however many queries it has sent. It returns false if the
+// connection must end.
+func (c *tcpConn) answerLarge(fd int, d *readState, rt *resolver.Routes, w *asyncQuery) bool {
+	defer c.writer.endQuery()
+	defer asyncQueries.Put(w)
+	defer c.s.waiting.Release(&w.place)
+	defer d.x.ReleaseRoom()
+	if !c.flush(fd, d) { // the replies so far must not wait
+		return false
+	}
+	buf := largeBuffers.Get().(*largeBuffer)
+	defer largeBuffers.Put(buf)
+	d.x.Permit(&w.place)
+	msg := c.s.wait(rt, &d.x, resolver.WouldWait, buf[lengthPrefix:lengthPrefix])
+	d.x.Permit(nil)
+	if msg == nil {
+		return true
+	}
+	d.replies = appendFrame(buf[:0], msg)
+	return c.flush(fd, d)
+}
+
+// largeBuffer holds the largest reply with its length.
+type largeBuffer [lengthPrefix + wire.MaxMessage]byte
+
+// largeBuffers holds unused ones for reuse.
+var largeBuffers = sync.Pool{New: func() any { return new(largeBuffer) }}
+
+// maxLargeReplies is how many large replies may wait for their clients to accept them, over all addresses: 4 MiB. One client
+// may have half of them, see [share.Room].
+const maxLargeReplies = 64
 
 // asyncQuery is one query over TCP or TLS that waits.
 type asyncQuery struct {

@@ -132,7 +132,7 @@ type udpReader struct {
 func newUDPReader(l *listener, index int) *udpReader {
 	return &udpReader{
 		s: l.s, l: l, socket: l.udp[index], batch: newBatch(),
-		request:  udpRequest{Request: resolver.Request{Proto: resolver.UDP, Stripe: index, Sources: l.s.fastPath.replySources()}},
+		request:  udpRequest{Request: resolver.Request{Proto: resolver.UDP, Stripe: index, Sources: l.s.fastPath.replySources(), Turns: l.s.largeTurns}},
 		replies:  newReaderReplies(l.s, index),
 		delays:   delaySampler{delays: l.s.delays},
 		shares:   socketShares{pods: l.s.limits.PodRanges, drops: dropCounter{stripe: index}},

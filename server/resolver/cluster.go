@@ -34,7 +34,11 @@ func (z *Zone) cluster(r *Request) Outcome {
 // askView asks v, one of the views of r's zone. Its answers are counted under from.
 func (r *Request) askView(v External, from source) Outcome {
 	for waited := false; ; waited = true {
-		found, target := v.Answer(&r.Query, &r.reply, r.budget)
+		found, target, err := r.askInTurn(v)
+		if err != nil {
+			r.err = err
+			return r.fail(wire.ServFail)
+		}
 		if r.trace != nil {
 			r.traceView(v, from, found, target)
 		}
@@ -56,6 +60,38 @@ func (r *Request) askView(v External, from source) Outcome {
 			return o
 		}
 	}
+}
+
+// askInTurn asks v. An answer that is over the budget of a reader is made only with permission to wait, and in turn: it
+// takes up to some milliseconds, and as many of them would keep all cores busy as clients can ask for at once. err is why there was no turn.
+func (r *Request) askInTurn(v External) (found kubernetes.Outcome, target wire.Name, err error) {
+	if !r.large || !r.mayWait() {
+		found, target = v.Answer(&r.Query, &r.reply, r.budget)
+		if r.large = found == kubernetes.OverBudget; !r.large || !r.mayWait() {
+			return found, target, nil
+		}
+	}
+	if r.Room != nil && !r.hasRoom {
+		if err = r.Room.Take(r.ctx, r.Place); err != nil {
+			return found, "", err
+		}
+		r.hasRoom = true
+	}
+	if err = r.Turns.Take(r.ctx, r.Place); err != nil {
+		return found, "", err
+	}
+	defer r.Turns.Pass(r.Place)
+	if l, ok := v.(largeAnswerer); ok {
+		found, target = l.AnswerLarge(&r.Query, &r.reply)
+	} else {
+		found, target = v.Answer(&r.Query, &r.reply, nil)
+	}
+	return found, target, nil
+}
+
+// largeAnswerer is a view that keeps its large answers.
+type largeAnswerer interface {
+	AnswerLarge(q *wire.Query, r *wire.Reply) (kubernetes.Outcome, wire.Name)
 }
 
 // completeView handles a query for which v is incomplete, or not synced yet. The outcome is

@@ -3,12 +3,14 @@ package resolver_test
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/miekg/dns"
@@ -69,6 +71,11 @@ func (c *crowded) Answer(q *wire.Query, r *wire.Reply, b *kubernetes.Budget) (ku
 		c.large++
 	}
 	return outcome, target
+}
+
+// AnswerLarge is Answer without a budget: nothing is kept.
+func (c *crowded) AnswerLarge(q *wire.Query, r *wire.Reply) (kubernetes.Outcome, wire.Name) {
+	return c.Answer(q, r, nil)
 }
 
 // asked is how often it was asked with a budget and without one, and how often that was
@@ -157,8 +164,7 @@ func TestLargeIsShed(t *testing.T) {
 	}
 }
 
-// TestOneBudget: all names that one query leads to on a reader share its budget, and none of
-// them has one behind it.
+// TestOneBudget: all names that one query leads to share its budget, on a reader and on a worker.
 func TestOneBudget(t *testing.T) {
 	c := newCrowded(t, 3)
 	path := resolver.NewTestAutopath([]byte("\x04shop"), resolver.SearchPath{
@@ -190,9 +196,95 @@ func TestOneBudget(t *testing.T) {
 			}
 			c.asked()
 			resume(rt, x, resolver.WouldWait)
-			if bounded, free, _ := c.asked(); bounded != 0 || free == 0 {
-				t.Errorf("a worker asks %d times with a budget, %d times without", bounded, free)
+			if bounded, free, _ := c.asked(); bounded != v.times || free != 0 {
+				t.Errorf("a worker asks %d times with a budget, %d times without; want %d and none", bounded, free, v.times)
 			}
 		})
+	}
+}
+
+// gatedView has one name whose answer is large. It makes answers only when it is told to, and counts how many it makes at a time.
+type gatedView struct {
+	*kubernetes.Zone
+
+	entered, leave chan struct{}
+	making, most   atomic.Int32
+}
+
+func (g *gatedView) Answer(q *wire.Query, r *wire.Reply, b *kubernetes.Budget) (kubernetes.Outcome, wire.Name) {
+	if b != nil {
+		return kubernetes.OverBudget, ""
+	}
+	if n := g.making.Add(1); n > g.most.Load() {
+		g.most.Store(n)
+	}
+	defer g.making.Add(-1)
+	g.entered <- struct{}{}
+	<-g.leave
+	for range 200 {
+		r.Add(wire.Answer, wire.AtQuestion, wire.TypeTXT, 60, append([]byte{200}, make([]byte, 200)...))
+	}
+	return kubernetes.Answered, ""
+}
+
+func (g *gatedView) AnswerLarge(q *wire.Query, r *wire.Reply) (kubernetes.Outcome, wire.Name) {
+	return g.Answer(q, r, nil)
+}
+
+// TestLargeInTurn: large answers are made in turn, whoever asks and over which transport. A connection has one at a time,
+// however many queries it has sent, and others are answered meanwhile.
+func TestLargeInTurn(t *testing.T) {
+	const clients, pipelined = 12, 8
+	g := &gatedView{Zone: newCrowded(t, 1).Zone, entered: make(chan struct{}, clients*pipelined+clients), leave: make(chan struct{})}
+	large := &resolver.Zone{Name: resolvertest.ZoneName(t, "cluster.local"), Cluster: g, Bufsize: 4096}
+	small := &resolver.Zone{Name: wire.Root, Hosts: resolvertest.Hosts(t, true, "192.0.2.9 by.hand")}
+	s, addr := start(t, server.Limits{}, large, small)
+	var replies sync.WaitGroup
+	for i := range clients {
+		client := netip.AddrFrom4([4]byte{127, 0, 7, byte(1 + i)})
+		replies.Go(func() { askPipelined(t, client, addr, "big.cluster.local.", pipelined) })
+		replies.Go(func() {
+			asFrom(t, client, "udp", addr, question("big.cluster.local.", dns.TypeTXT).SetEdns0(4096, false))
+		})
+	}
+	<-g.entered
+	// Each connection waits with one query, and each client over UDP.
+	eventually(t, "all clients to wait", func() bool { return s.Usage().Waiting.Used == 2*clients })
+	for _, network := range []string{"udp", "tcp"} {
+		if m := asFrom(t, loopback, network, addr, question("by.hand.", dns.TypeA)); len(m.Answer) != 1 {
+			t.Errorf("another query over %s: %v", network, m)
+		}
+	}
+	close(g.leave)
+	replies.Wait()
+	if most := g.most.Load(); most > int32(max(1, runtime.GOMAXPROCS(0)/2)) {
+		t.Errorf("%d large answers were made at a time", most)
+	}
+	if n := s.Usage().Waiting.Used; n != 0 {
+		t.Errorf("%d queries wait at the end", n)
+	}
+}
+
+// askPipelined sends n queries for name over one connection at once and reads the replies.
+func askPipelined(t *testing.T, client netip.Addr, addr netip.AddrPort, name string, n int) {
+	d := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(client, 0))}
+	conn, err := d.Dial("tcp", addr.String())
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	defer func() { _ = conn.Close() }()
+	c := dns.Conn{Conn: conn}
+	for range n {
+		if err := c.WriteMsg(question(name, dns.TypeTXT)); err != nil {
+			t.Error(err)
+			return
+		}
+	}
+	for range n {
+		if m, err := c.ReadMsg(); err != nil || len(m.Answer) != 200 {
+			t.Errorf("got %v, %v", m, err)
+			return
+		}
 	}
 }

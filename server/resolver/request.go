@@ -29,10 +29,18 @@ type Request struct {
 	// Streams says that the reply may be followed by further messages: those of a zone transfer.
 	Streams bool
 	Place   share.Client // whose place the request holds while it waits
-	hops    uint8        // aliases followed from the client's name to this one
-	direct  bool         // this is the client's query, and its reply is sent
-	onPath  bool         // this is a subquery for a name on the client's search path
-	metered bool         // counted for the client's limit
+	// Turns are for large answers: those that keep a core busy for longer than other queries should wait. They are made in
+	// turn; nil: at once.
+	Turns *share.Turns
+	// Room bounds the large replies that wait for their clients; nil: they don't. A request that has taken room keeps its
+	// place, and the owner calls [Request.ReleaseRoom] when the reply is written.
+	Room    *share.Room
+	hasRoom bool
+	large   bool  // the answer is large
+	hops    uint8 // aliases followed from the client's name to this one
+	direct  bool  // this is the client's query, and its reply is sent
+	onPath  bool  // this is a subquery for a name on the client's search path
+	metered bool  // counted for the client's limit
 	// tappedAt is when the query arrived, as its CLIENT_QUERY says; zero: none was sent.
 	tappedAt time.Time
 
@@ -41,7 +49,7 @@ type Request struct {
 	// now is the time by which cached answers are fresh or expired: the arrival, but later
 	// where the request has waited.
 	now time.Duration
-	// budget bounds the work on answers of the cluster; nil is no bound.
+	// budget bounds the work on answers of the cluster that is not done in turn; nil is no bound.
 	budget *kubernetes.Budget
 	// lookups are the look-ups in caches that are counted when the request is finished.
 	lookups *lookups
@@ -88,7 +96,7 @@ type result struct {
 // Parse reads the packet in r.Query.Packet, which stays the caller's. The verdict says what
 // to do with it; only what is to be served can begin.
 func (r *Request) Parse() wire.ParseResult {
-	r.result, r.Latency, r.hops, r.direct, r.metered, r.tappedAt = result{}, 0, 0, true, false, time.Time{}
+	r.result, r.Latency, r.hops, r.direct, r.metered, r.tappedAt, r.large = result{}, 0, 0, true, false, time.Time{}, false
 	verdict := r.Query.Parse(r.Query.Packet)
 	r.advertised = r.Query.UDPSize
 	return verdict
@@ -101,6 +109,20 @@ func (r *Request) Permit(ctx context.Context) { r.ctx = ctx }
 // Err is why the reply is an error or incomplete; nil if the query was answered.
 func (r *Request) Err() error { return r.err }
 
+// Large reports whether the outcome is [WouldWait] because the answer is large.
+func (r *Request) Large() bool { return r.large }
+
+// HasRoom reports whether the reply has taken room.
+func (r *Request) HasRoom() bool { return r.hasRoom }
+
+// ReleaseRoom gives back the room that r has taken, if it has.
+func (r *Request) ReleaseRoom() {
+	if r.hasRoom {
+		r.hasRoom = false
+		r.Room.Release(r.Place)
+	}
+}
+
 // Dropped reports whether an ACL or the client's limit says that the query gets no reply.
 func (r *Request) Dropped() bool { return r.verdicts&dropped != 0 || r.unsent }
 
@@ -110,11 +132,8 @@ func (r *Request) Begin(rt *Routes, now time.Duration, buf []byte) {
 	r.result, r.now = result{routes: rt}, now
 	r.Query.UDPSize = r.advertised
 	r.reply.Start(buf, &r.Query)
-	r.budget, r.lookups = nil, &r.ownLookups
-	if !r.mayWait() {
-		r.ownBudget.Refill()
-		r.budget = &r.ownBudget
-	}
+	r.budget, r.lookups = &r.ownBudget, &r.ownLookups
+	r.ownBudget.Refill()
 	if r.trace != nil {
 		r.ownBudget.SetDryRun()
 	}
@@ -167,7 +186,7 @@ func (r *Request) Detach(ctx context.Context, w *Request, packet, reply []byte) 
 func (r *Request) derive(sub *Request) {
 	sub.Client, sub.Proto, sub.Stripe, sub.Place = r.Client, r.Proto, r.Stripe, r.Place
 	sub.Arrival, sub.now, sub.hops, sub.direct = r.Arrival, r.now, r.hops, false
-	sub.onPath = r.onPath
+	sub.onPath, sub.Turns, sub.Room, sub.large, sub.hasRoom = r.onPath, r.Turns, nil, false, false
 	if r.mayWait() {
 		sub.now = clock.Now() // r may have waited
 	}

@@ -20,6 +20,9 @@ type Case struct {
 	Rate int
 	// Sources is from how many addresses they come, in turn; 0 is one address.
 	Sources int
+	// Streams is over how many TCP connections the queries are sent, with sixteen in flight on each, as fast as replies are
+	// read; 0: they are sent over UDP.
+	Streams int
 	// Connections is how many idle TCP connections an attacker keeps open to the DNS
 	// port and to the metrics port each, from one address. It stands in place of Queries.
 	Connections int
@@ -47,6 +50,9 @@ const (
 	domains      = 32    // of one search path, the most that Kubernetes allows
 	connections  = 1000  // that one client keeps open
 	silentRate   = 1200  // queries a second for names whose servers are silent
+	streams      = 128   // TCP connections of one client, the most that it may have
+	busyStreams  = 1024  // TCP connections, the most that an address of the agent has
+	busySources  = 8     // addresses that have them
 	sources      = 600   // addresses of one attacker, more than the agent counts one by one
 	commonRate   = 60    // queries a second of the other cases: 3 KB/s
 	heavySRVRate = 20    // queries a second for SRV records: 1 KB/s
@@ -108,6 +114,10 @@ func Cases() []Case {
 			What: fmt.Sprintf("The same from %d addresses in turn, so that they hold all places to wait.", sources), Queries: many("m%04d."+Silence, 8000)},
 		{Name: "many addresses", Pinned: "TestManyAddresses", Who: "a pod with NET_RAW", Rate: commonRate, Sources: sources,
 			What: fmt.Sprintf("Queries for one name from %d addresses in turn, which take the rows of the tables of clients.", sources), Queries: one("www."+listed, dns.TypeA)},
+		{Name: "SRV over TCP", Pinned: "TestLargeInTurn", Who: Tenant, Streams: streams,
+			What: fmt.Sprintf("%d connections of one client, with 16 queries each for the SRV records of the Service with %d endpoints.", streams, endpoints), Queries: one("members.tenant.svc.cluster.local.", dns.TypeSRV)},
+		{Name: "busy connections", Pinned: "TestBusyListener", Who: "a client and an upstream", Streams: busyStreams, Sources: busySources,
+			What: fmt.Sprintf("%d TCP connections of %d addresses, with queries that no server answers.", busyStreams, busySources), Queries: many("t%04d."+Silence, 8000)},
 		{Name: "idle connections", Pinned: "TestHTTPClientLimit", Who: "a client", Connections: connections,
 			What: fmt.Sprintf("%d connections each to the DNS port and to the metrics port, from one address.", connections)},
 	}

@@ -91,6 +91,7 @@ var expected = map[string]struct{ rcode, least int }{
 	"hosts table":                   {dns.RcodeSuccess, 1000},
 	"compression pointers":          {dns.RcodeServerFailure, 0},
 	"many addresses":                {dns.RcodeSuccess, 1000},
+	"SRV over TCP":                  {dns.RcodeSuccess, 900},
 }
 
 // start starts an agent and gives its address.

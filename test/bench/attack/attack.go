@@ -4,14 +4,18 @@
 package attack
 
 import (
+	"bufio"
 	"context"
 	_ "embed"
+	"encoding/binary"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"os"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/miekg/dns"
@@ -250,9 +254,13 @@ func (b *run) measureVictim(ctx context.Context, t attackedAgent, c worst.Case, 
 		return victim, err
 	}
 	streams := []loadgen.Stream{{Questions: [][]byte{worst.Victim()}, Rate: victimRate, Sockets: harness.Clients}}
-	if len(c.Queries) > 0 {
+	switch {
+	case c.Streams > 0 && to.Addr() != controlAddr:
+		defer openBusy(b.streams(c), c, to)()
+	case c.Streams > 0 || len(c.Queries) == 0 && to.Addr() == controlAddr:
+	case len(c.Queries) > 0:
 		streams = append(streams, loadgen.Stream{Questions: c.Queries, Rate: c.Rate, Sockets: max(1, c.Sources), From: attackerAddr, Sources: sources(c.Sources), Server: to})
-	} else if to.Addr() != controlAddr {
+	default:
 		closeAll := openIdle(b.connections(c), to, netip.AddrPortFrom(to.Addr(), uint16(t.agent.Metrics)))
 		defer closeAll()
 	}
@@ -308,6 +316,78 @@ func (b *run) connections(c worst.Case) int {
 		return min(c.Connections, shortConnections)
 	}
 	return c.Connections
+}
+
+// streams returns over how many connections an attacker sends queries.
+func (b *run) streams(c worst.Case) int {
+	if b.Short {
+		return min(c.Streams, shortConnections)
+	}
+	return c.Streams
+}
+
+// inFlight is how many queries an attacker has in flight on a connection.
+const inFlight = 16
+
+// openBusy sends c's queries over n connections to the address, from c's sources in turn. A connection that is closed is opened
+// again. It returns what ends that.
+func openBusy(n int, c worst.Case, to netip.AddrPort) (closeAll func()) {
+	from := []netip.Addr{attackerAddr}
+	if c.Sources > 0 {
+		from = sources(c.Sources)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	for i := range n {
+		running.Go(func() {
+			dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: from[i%len(from)].AsSlice()}, Timeout: time.Second}
+			for next := i; ctx.Err() == nil; {
+				conn, err := dialer.DialContext(ctx, "tcp", to.String())
+				if err == nil {
+					stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+					next = keepBusy(conn, c.Queries, next)
+					stop()
+					_ = conn.Close()
+				}
+				select {
+				case <-ctx.Done():
+				case <-time.After(reopenPause):
+				}
+			}
+		})
+	}
+	return func() {
+		cancel()
+		running.Wait()
+	}
+}
+
+// reopenPause is how long an attacker waits before it opens a connection that was closed again.
+const reopenPause = 50 * time.Millisecond
+
+// keepBusy sends queries, the one at index next first, over conn until it ends. It returns the index of the one that follows.
+func keepBusy(conn net.Conn, queries [][]byte, next int) int {
+	send := func() error {
+		q := queries[next%len(queries)]
+		next++
+		_, err := conn.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(q))), q...)) //nolint:gosec // a query is short
+		return err
+	}
+	for range inFlight {
+		if send() != nil {
+			return next
+		}
+	}
+	reader := bufio.NewReader(conn)
+	for {
+		var head [2]byte
+		if _, err := io.ReadFull(reader, head[:]); err != nil {
+			return next
+		}
+		if _, err := reader.Discard(int(binary.BigEndian.Uint16(head[:]))); err != nil || send() != nil {
+			return next
+		}
+	}
 }
 
 // openIdle opens n connections to each address, sends the start of a request on each,
