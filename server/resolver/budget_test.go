@@ -35,7 +35,7 @@ func TestBudgetOfRefresh(t *testing.T) {
 	fetch := func() error {
 		var r wire.Reply
 		r.Start(nil, q)
-		_, err := z.Cache.Fetch(context.Background(), q, &r, asker(p, UDP, from))
+		_, err := z.Cache.Fetch(context.Background(), q, &r, z.asker(p, UDP, from))
 		return err
 	}
 	if err := fetch(); err != nil {
@@ -54,7 +54,7 @@ func TestBudgetOfRefresh(t *testing.T) {
 		t.Errorf("%d queries have waited, want none", n)
 	}
 	for before := budget().Waited; budget().Waited == before; {
-		if _, err := asker(p, UDP, from)(t.Context(), budgetQuery(t, "b.test.")); err != nil {
+		if _, err := z.asker(p, UDP, from)(t.Context(), budgetQuery(t, "b.test.")); err != nil {
 			t.Fatalf("a client without an expired answer: %v", err)
 		}
 	}

@@ -39,18 +39,21 @@ func (z *Zone) cached(r *Request) bool {
 // refresh has the answer to q fetched anew while no client waits for it.
 func (z *Zone) refresh(q *wire.Query, proto Proto) {
 	if p := z.upstreams(q); p != nil {
-		z.Cache.Refresh(q, z.Loop.guard(p, asker(p, proto, upstream.From{Tap: z.forwarderTap(q, nil)})))
+		z.Cache.Refresh(q, z.Loop.guard(p, z.asker(p, proto, upstream.From{Tap: z.forwarderTap(q, nil)})))
 	}
 }
 
 // asker asks the upstreams of p on behalf of from, whose query came over via. It holds on to no
 // exchange, since it may be used when the client has its reply.
-func asker(p *upstream.Pool, via Proto, from upstream.From) cache.ExchangeFunc {
+func (z *Zone) asker(p *upstream.Pool, via Proto, from upstream.From) cache.ExchangeFunc {
 	from.TCP = via == TCP
 	return func(ctx context.Context, q *wire.Query) (wire.Response, error) {
 		from := from
 		from.Client, from.NoWait = payer(ctx, from.Client), cache.HasStale(ctx)
 		resp, err := p.ExchangeFrom(ctx, q, from)
+		if err == nil {
+			resp = z.screen(p, q, resp)
+		}
 		return resp, keep(err)
 	}
 }

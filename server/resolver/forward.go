@@ -88,12 +88,15 @@ func (r *Request) exchange() cache.ExchangeFunc {
 	case f.panicked != nil:
 		return func(context.Context, *wire.Query) (wire.Response, error) { panic(f.panicked) }
 	case e.Begun():
-		return func(ctx context.Context, _ *wire.Query) (wire.Response, error) {
+		return func(ctx context.Context, q *wire.Query) (wire.Response, error) {
 			resp, err := e.Wait(ctx)
+			if err == nil {
+				resp = r.zone.screen(r.pool, q, resp)
+			}
 			return resp, keep(err)
 		}
 	}
-	return r.zone.Loop.guard(r.pool, asker(r.pool, r.Proto, f.from))
+	return r.zone.Loop.guard(r.pool, r.zone.asker(r.pool, r.Proto, f.from))
 }
 
 // StartForward begins [Request.Forward] without blocking, as far as that is possible, for the client that r.ctx belongs to. If it

@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nodens-dns/nodens/internal/stat"
@@ -46,6 +47,14 @@ var sourceNames = [sources]string{"", "hosts", "k8s_external", "kubernetes", "ca
 // operation. It is safe for concurrent use.
 type Stats struct {
 	stripes []counters
+	// private are the replies of upstreams with a private address: those passed on, and those replaced.
+	private [2]atomic.Uint64
+}
+
+// PrivateAddresses returns the numbers of upstreams' replies with an address of `private_address` that were passed on,
+// and that were replaced.
+func (s *Stats) PrivateAddresses() (passed, denied uint64) {
+	return s.private[0].Load(), s.private[1].Load()
 }
 
 // counters are the counters of one stripe.

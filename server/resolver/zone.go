@@ -82,6 +82,8 @@ type Zone struct {
 	Balance *balance.Balancer
 	// Ordered says that Cluster orders its answers. Shuffle leaves these as they are.
 	Ordered bool
+	// PrivateAddress looks at the replies of upstreams; nil: nobody does.
+	PrivateAddress *PrivateAddress
 	// Minimal removes authority and additional records from positive answers.
 	Minimal bool
 	// NSID is the server identifier for clients that ask for it (RFC 5001); "" is none.

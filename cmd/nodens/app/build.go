@@ -135,7 +135,7 @@ func (a *builder) buildParts(g, old *generation) error {
 // buildBlock builds the parts of p that it does not reuse.
 func (a *builder) buildBlock(g *generation, p *blockParts, old *generation) error {
 	b := p.block
-	p.policies, p.errors = newPolicies(b, a.opts.Build.Version), a.errorLog(b)
+	p.policies, p.errors = newPolicies(b, a.opts.Build.Version, a.log), a.errorLog(b)
 	a.limiters.add(p)
 	for _, add := range []func(*blockParts) error{a.addHosts, a.addFile, a.addBalance} {
 		if err := add(p); err != nil {

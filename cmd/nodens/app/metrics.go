@@ -93,6 +93,8 @@ var (
 	cacheStale     = counter("coredns_cache_served_stale_total", "Expired answers served because of serve_stale.", "server", "zones", "view")
 	cacheCuts      = counter("nodens_cache_nxdomain_cut_total", "Queries answered NXDOMAIN from the cache because a name above theirs does not exist (RFC 8020). They are counted as hits, too.", "server", "zones", "view")
 
+	privateAddresses = counter("nodens_private_addresses_total", "Replies of upstreams with an address of private_address, by what became of the reply: passed or denied.", "server", "zone", "view", "reply")
+
 	proxyDuration   = proxy("request_duration_seconds", "Duration of upstream exchanges, by upstream and rcode.", "to", "rcode")
 	proxyHealth     = proxy("healthcheck_failures_total", "Failed health probes, by upstream.", "to")
 	proxyConnHits   = proxy("conn_cache_hits_total", "Upstream exchanges over an existing connection.", "to", "proto")
@@ -313,7 +315,13 @@ func (s scrape) zone(srv, zone, view string, st *resolver.Stats) {
 		s.histogram(responseSize, resp, srv, zone, view, proto)
 	})
 	s.histogram(requestDuration, st.Duration(), srv, zone, view)
+	passed, denied := st.PrivateAddresses()
 	s.put(doRequests, float64(st.DO()), srv, zone, view)
+	for reply, n := range map[string]uint64{"passed": passed, "denied": denied} {
+		if n > 0 {
+			s.put(privateAddresses, float64(n), srv, zone, view, reply)
+		}
+	}
 }
 
 // parts puts the metrics of the blocks' parts, under the first address of each block.

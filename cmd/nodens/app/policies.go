@@ -1,6 +1,7 @@
 package app
 
 import (
+	"log/slog"
 	"net/netip"
 
 	"github.com/nodens-dns/nodens/internal/config"
@@ -14,10 +15,15 @@ type policies struct {
 	local *resolver.Local
 	dns64 *resolver.DNS64
 	chaos *resolver.Chaos
+	// private looks at the replies of upstreams; nil without upstreams.
+	private *resolver.PrivateAddress
 }
 
 // newPolicies makes the policies of b for an agent of this version.
-func newPolicies(b *config.Block, version string) (g policies) {
+func newPolicies(b *config.Block, version string, log *slog.Logger) (g policies) {
+	if b.Forward != nil {
+		g.private = resolver.NewPrivateAddress(b.PrivateAddress, log.With("part", "upstream"), nil)
+	}
 	if b.ACL != nil {
 		g.acl = resolver.NewACL(b.ACL)
 	}
@@ -36,7 +42,7 @@ func newPolicies(b *config.Block, version string) (g policies) {
 // setPolicies sets p's policies in z.
 func (p *blockParts) setPolicies(z *resolver.Zone) {
 	b := p.block
-	z.ACL, z.Local, z.DNS64 = p.policies.acl, p.policies.local, p.policies.dns64
+	z.ACL, z.Local, z.DNS64, z.PrivateAddress = p.policies.acl, p.policies.local, p.policies.dns64, p.policies.private
 	if b.ClientLimit != nil {
 		z.Limit = &resolver.ClientLimit{Limiter: p.limiter, Action: b.ClientLimit.Action}
 	}
