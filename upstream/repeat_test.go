@@ -80,6 +80,7 @@ func TestSlowNamesOfOneClient(t *testing.T) {
 		s.lose = func(time.Time) bool { l := lose; lose = false; return l }
 		p := newSimulatedPool(simulatedTo(config.MaxRate{}, "192.0.2.1:53"), Options{}, s)
 		defer p.Close()
+		separateSlots(p, attacker, victim)
 		tcp := p.servers()[0].tcp.(*simulated)
 		tcp.delayFor = s.delayFor
 		var attack sync.WaitGroup
@@ -104,6 +105,7 @@ func TestUnknownClientBesideSlowNames(t *testing.T) {
 		s.lose = func(time.Time) bool { l := lose; lose = false; return l }
 		p := newSimulatedPool(simulatedTo(config.MaxRate{}, "192.0.2.1:53"), Options{}, s)
 		defer p.Close()
+		separateSlots(p, 9, 1)
 		p.servers()[0].tcp = newSimulated(2 * time.Millisecond)
 		offer(t, p, 9, 50, 10*time.Second, func(time.Duration, error) {})
 		s.delay, lose = 2*time.Millisecond, true
@@ -111,4 +113,11 @@ func TestUnknownClientBesideSlowNames(t *testing.T) {
 			t.Errorf("%v after %v", err, took)
 		}
 	})
+}
+
+// separateSlots gives two clients different slots: one pair in clientSlots shares one by chance.
+func separateSlots(p *Pool, a, b share.Client) {
+	for p.slotOf(clientAddr(a)) == p.slotOf(clientAddr(b)) {
+		p.seed[0]++
+	}
 }
