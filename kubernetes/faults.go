@@ -29,7 +29,7 @@ const (
 // faults are the values of an object that DNS can't use. The rest of the object is used. It
 // describes the first [maxFaults] and counts the others.
 type faults struct {
-	first [maxFaults]string
+	first []string
 	n     int
 }
 
@@ -41,14 +41,14 @@ func (f *faults) add(format string, args ...any) {
 				args[i] = shorten(text, maxFaultValue)
 			}
 		}
-		f.first[f.n] = fmt.Sprintf(format, args...)
+		f.first = append(f.first, fmt.Sprintf(format, args...))
 	}
 	f.n++
 }
 
 // String describes f in at most [maxFaultText] bytes; "" if there are no faults.
 func (f *faults) String() string {
-	text, more := strings.Join(f.first[:min(f.n, maxFaults)], "; "), ""
+	text, more := strings.Join(f.first, "; "), ""
 	if f.n > maxFaults {
 		more = fmt.Sprintf("; %d more", f.n-maxFaults)
 	}
@@ -164,6 +164,13 @@ func (l *faultLog) clearMissing(now time.Time, r resource, missing func(ns, name
 	}
 }
 
+// isEmpty reports whether no object is known.
+func (l *faultLog) isEmpty() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.objects) == 0
+}
+
 // counts returns the number of objects that are faulty, and how often one became so.
 func (l *faultLog) counts() (faulty int, total uint64) {
 	l.mu.Lock()
@@ -178,6 +185,9 @@ func (l *faultLog) counts() (faulty int, total uint64) {
 
 // noteFaults records the faults of an object, and logs them if they have changed.
 func (v *View) noteFaults(r resource, ns, name string, f *faults) {
+	if f.n == 0 && v.faults.isEmpty() {
+		return
+	}
 	key := faultKey{r, ns, name}
 	text := f.String()
 	log, unlogged := v.faults.note(v.now(), key, text)
@@ -221,10 +231,10 @@ func (l *slowLog) count() uint64 {
 	return l.total
 }
 
-// noteTime records that an event of an object began at start and ends now. One line a minute
-// is logged.
+// noteTime records that an event of an object began at start and ended with the last change.
+// One line a minute is logged.
 func (v *View) noteTime(start time.Time, r resource, ns, name string) {
-	now := v.now()
+	now := time.Unix(0, v.lastEvent.Load()) // saves a look at the clock
 	took := now.Sub(start)
 	if took < SlowEvent {
 		return

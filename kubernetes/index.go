@@ -218,7 +218,7 @@ func (x *index) linkSlice(s, old *slice) {
 		old = nil
 	}
 	if old == nil {
-		s.ref = &sliceRef{key: s.key, name: s.name, current: s}
+		s.ref = &sliceRef{s}
 		for addr := range s.each {
 			addRef(x.endpoints, addrKeyOf(addr), s.ref, (*sliceRef).compare)
 		}

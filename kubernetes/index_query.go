@@ -20,9 +20,10 @@ func (x *index) nextOwners(at addrKey, last *sliceRef, z *Zone, list []addrOwner
 			break
 		}
 		looked, last = looked+1, ref
-		svc := x.services[ref.key]
-		if svc.hasEndpoints() && (z == nil || z.exposesLocked(namespaceOf(ref.key))) {
-			some = append(some, addrOwner{ref.current, svc})
+		s := ref.current
+		svc := x.services[s.key]
+		if svc.hasEndpoints() && (z == nil || z.exposesLocked(namespaceOf(s.key))) {
+			some = append(some, addrOwner{s, svc})
 		}
 	}
 	return some, last, more

@@ -57,8 +57,8 @@ func (x *index) dump() string {
 	for a, r := range x.endpoints {
 		var list []string
 		for s := range r.each {
-			list = append(list, s.name)
-			if s.current != x.slices[s.name] {
+			list = append(list, s.current.name)
+			if s.current != x.slices[s.current.name] {
 				list = append(list, "an old slice")
 			}
 		}

@@ -1,6 +1,7 @@
 package kubernetes
 
 import (
+	"bytes"
 	"net/netip"
 	"slices"
 
@@ -110,16 +111,6 @@ func (a addrSet) each(yield func(string) bool) {
 			return
 		}
 	}
-}
-
-// contains reports whether addr, packed, is one of the addresses.
-func (a addrSet) contains(addr string) bool {
-	for have := range a.each {
-		if have == addr {
-			return true
-		}
-	}
-	return false
 }
 
 // same reports whether s and t, apart from their slices, give the same answers.
@@ -291,7 +282,8 @@ func (s *service) findZone(zone []byte, b *Budget) (z zoneName, ok bool) {
 
 // addClusterIPs adds cluster IPs, each once. "" is not allocated yet.
 func (s *service) addClusterIPs(ips []string, f *faults) {
-	var b addrBuilder
+	var v4 [4]byte // most Services have one IPv4 address
+	b := addrBuilder{v4: v4[:0]}
 	for _, ip := range atMost(ips, maxServiceAddrs, "cluster IPs", f) {
 		if ip != "" && !b.add(ip) {
 			f.add("cluster IP %q is not an IP address", ip)
@@ -339,7 +331,7 @@ func (b *addrBuilder) add(text string) bool {
 	if err != nil || a.Zone() != "" {
 		return false
 	}
-	packed := packAddr(a.Unmap())
+	packed := a.Unmap().AsSlice()
 	switch {
 	case !b.isNew(packed):
 	case len(packed) == 4:
@@ -351,18 +343,26 @@ func (b *addrBuilder) add(text string) bool {
 }
 
 // isNew reports whether packed, which is about to be added, is not there yet.
-func (b *addrBuilder) isNew(packed string) bool {
-	if b.seen == nil {
-		have := addrSet{string(b.v4), string(b.v6)}
-		if len(have.v4)/4+len(have.v6)/16 < maxComparedAddrs {
-			return !have.contains(packed)
+func (b *addrBuilder) isNew(packed []byte) bool {
+	if len(b.v4)/4+len(b.v6)/16 < maxComparedAddrs {
+		list := b.v4
+		if len(packed) == 16 {
+			list = b.v6
 		}
+		for ; len(list) > 0; list = list[len(packed):] {
+			if bytes.Equal(list[:len(packed)], packed) {
+				return false
+			}
+		}
+		return true
+	}
+	if b.seen == nil {
 		b.seen = make(map[string]struct{})
-		for addr := range have.each {
+		for addr := range (addrSet{string(b.v4), string(b.v6)}).each {
 			b.seen[addr] = struct{}{}
 		}
 	}
-	_, dup := b.seen[packed]
-	b.seen[packed] = struct{}{}
+	_, dup := b.seen[string(packed)]
+	b.seen[string(packed)] = struct{}{}
 	return !dup
 }

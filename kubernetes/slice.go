@@ -61,18 +61,16 @@ func classOfSlice(labels map[string]string) sliceClass {
 }
 
 // sliceRef stands for a slice in the index by address. It stays when the slice is replaced,
-// so that only addresses that come or go cost something. The view's lock guards current.
-type sliceRef struct {
-	key, name string
-	current   *slice
-}
+// so that only addresses that come or go cost something. The view's lock guards current,
+// whose service and name don't change.
+type sliceRef struct{ current *slice }
 
 // compare orders the slices of an address by service and name.
 func (r *sliceRef) compare(t *sliceRef) int {
-	if c := strings.Compare(r.key, t.key); c != 0 {
+	if c := strings.Compare(r.current.key, t.current.key); c != 0 {
 		return c
 	}
-	return strings.Compare(r.name, t.name)
+	return strings.Compare(r.current.name, t.current.name)
 }
 
 const (
