@@ -62,7 +62,7 @@ func (q *quicListener) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	e := q.l.s.newStreamQuery(http.NewResponseController(w))
-	e.x.Proto, e.x.Client, e.x.Stripe = resolver.QUIC, c.client, c.stripe
+	e.x.Proto, e.x.Client, e.x.Stripe, e.conn = resolver.QUIC, c.client, c.stripe, &c.connActivity
 	defer e.release()
 	defer q.l.s.recoverRequest(w, &q.doh)
 	q.doh.serve(e, w, r)

@@ -19,6 +19,7 @@ type pendingQuery struct {
 	queued  bool                        // it has waited for its turn
 	started bool                        // its turn is over
 	parked  upstream.Waiter             // waits for the upstream in place of a worker
+	made    func()                      // w.passLargeTurn
 	in      [maxUDPQuery]byte
 	out     []byte
 	reply   []byte // to be sent later, usually in out
@@ -36,7 +37,7 @@ func newPendingQuery() *pendingQuery {
 	w := pendingQueries.Get().(*pendingQuery)
 	if w.parked.Ready == nil {
 		w.parked.Ready, w.parked.Resume = w.replied, w.resume
-		w.place.OnLost = w.parked.Interrupt
+		w.place.OnLost, w.made = w.parked.Interrupt, w.passLargeTurn
 	}
 	return w
 }
@@ -48,16 +49,23 @@ func (w *pendingQuery) startForward() (parked bool) {
 	return w.StartForward(&w.parked)
 }
 
-// complete is what a worker does with w: it passes w's turn on, if it has one, and answers w or parks it. The worker must not
-// use w afterwards.
+// complete is what a worker does with w: it passes w's turn on, if it has one, and answers w or parks it. A large answer is made
+// before that, so that a flood of them does not occupy a worker each. The worker must not use w afterwards.
 func (w *pendingQuery) complete() {
-	if !w.started {
+	switch {
+	case w.started:
+	case w.Large():
+		w.Made = w.made
+	default:
 		w.passTurn()
 		if w.outcome == resolver.Forward && w.startForward() {
 			return
 		}
+		w.started = true
 	}
-	if msg := w.server.wait(w.rt, &w.Request, w.outcome, w.out); msg != nil {
+	msg := w.server.wait(w.rt, &w.Request, w.outcome, w.out)
+	w.passLargeTurn()
+	if msg != nil {
 		w.socket.send(&w.to, msg)
 		w.out = reuseBuffer(w.out, msg)
 	}
@@ -74,6 +82,14 @@ func (w *pendingQuery) passTurn() {
 	}
 	if next := w.server.turns.release(w.Place); next != nil {
 		w.server.startWorker(next)
+	}
+}
+
+// passLargeTurn passes w's turn on unless it is over.
+func (w *pendingQuery) passLargeTurn() {
+	if !w.started {
+		w.started = true
+		w.passTurn()
 	}
 }
 

@@ -23,7 +23,8 @@ type streamQuery struct {
 	inFlight, waiting share.Place
 	s                 *Server
 	stream            deadliner
-	replying          atomic.Bool // the reply is being written
+	conn              *connActivity // nil: not known
+	replying          atomic.Bool   // the reply is being written
 	reusable          bool
 }
 
@@ -43,7 +44,7 @@ var streamQueries = sync.Pool{New: func() any {
 func (s *Server) newStreamQuery(stream deadliner) *streamQuery {
 	e := streamQueries.Get().(*streamQuery)
 	e.x.Turns, e.x.Room = s.largeTurns, s.largeRoom
-	e.s, e.stream, e.reusable = s, stream, false
+	e.s, e.stream, e.conn, e.reusable = s, stream, nil, false
 	e.replying.Store(false)
 	return e
 }
@@ -59,7 +60,7 @@ func (e *streamQuery) release() {
 		return
 	}
 	e.x.Clear()
-	e.s, e.stream = nil, nil
+	e.s, e.stream, e.conn = nil, nil, nil
 	streamQueries.Put(e)
 }
 
@@ -107,10 +108,18 @@ func (s *Server) answerStream(rt *resolver.Routes, e *streamQuery, packet, buf [
 	if free {
 		defer e.releasePlace()
 		x.Place = e.waiting.Client()
+	}
+	if free && e.conn != nil && e.conn.large.Load() {
+		if msg, o, err := s.serveLarge(rt, x, &e.waiting, buf, &e.conn.large); err == nil && o == resolver.Answered {
+			return msg
+		}
+	}
+	if free {
 		x.Permit(&e.waiting)
 	}
 	msg, o := s.serve(rt, x, buf)
 	if o == resolver.Answered {
+		e.noteSize(msg)
 		return msg
 	}
 	if !free {
@@ -125,4 +134,33 @@ func (s *Server) answerStream(rt *resolver.Routes, e *streamQuery, packet, buf [
 		s.waiting.Revoke(&e.waiting)
 	}
 	return s.wait(rt, x, o, buf)
+}
+
+// noteSize notes whether the next reply on e's connection is probably large.
+func (e *streamQuery) noteSize(msg []byte) {
+	if len(msg) > largeReply && e.conn != nil {
+		e.conn.large.Store(true)
+	}
+}
+
+// serveLarge is [Server.serve] for a query, without permission to wait, whose reply is probably large: it is made in turn, and
+// has room until the caller calls [resolver.Request.ReleaseRoom]. x holds p. large is cleared if the reply is small. With any outcome but
+// [resolver.Answered] there is neither a reply nor room. err is why there was no turn.
+func (s *Server) serveLarge(rt *resolver.Routes, x *resolver.Request, p *share.Place, buf []byte, large *atomic.Bool) (msg []byte, o resolver.Outcome, err error) {
+	if err = x.TakeRoom(p); err != nil {
+		return nil, o, err
+	}
+	if err = x.Turns.Take(p, x.Place); err != nil {
+		x.ReleaseRoom()
+		return nil, o, err
+	}
+	msg, o = s.serve(rt, x, buf)
+	x.Turns.Pass(x.Place)
+	if len(msg) <= largeReply {
+		large.Store(false)
+	}
+	if o != resolver.Answered {
+		x.ReleaseRoom()
+	}
+	return msg, o, nil
 }

@@ -241,10 +241,18 @@ func (c *tcpConn) answerQuery(fd int, d *readState) bool {
 		d.addReply(c.s.limits.Client.Refuse(d.replies[n:n], d.x.Query.Packet, resolver.TCP))
 		return true
 	}
+	if c.large.Load() {
+		if answered, ok := c.answerInTurn(fd, d, rt); answered || !ok {
+			return ok
+		}
+	}
 	msg, o := c.s.serve(rt, &d.x, d.replies[n:n])
 	d.x.Arrival += d.x.Latency
 	if o != resolver.Answered {
 		return c.goAsync(fd, d, rt, o)
+	}
+	if len(msg) > largeReply {
+		c.large.Store(true)
 	}
 	d.gotQuery = d.gotQuery || d.x.Dropped()
 	d.addReply(msg)
@@ -334,8 +342,39 @@ func (c *tcpConn) answerLarge(fd int, d *readState, rt *resolver.Routes, w *asyn
 	if msg == nil {
 		return true
 	}
+	d.gotQuery = true
 	d.replies = appendFrame(buf[:0], msg)
 	return c.flush(fd, d)
+}
+
+// answerInTurn answers a query at once, but in turn, because the last reply on the connection was large. If answered is false, the
+// query is to be answered like any other. ok is false if the connection must end.
+func (c *tcpConn) answerInTurn(fd int, d *readState, rt *resolver.Routes) (answered, ok bool) {
+	if !c.flush(fd, d) { // the replies so far must not wait
+		return false, false
+	}
+	w := asyncQueries.Get().(*asyncQuery)
+	defer asyncQueries.Put(w)
+	if !c.s.waiting.AcquireFree(&w.place, c.share) {
+		return false, true
+	}
+	defer c.s.waiting.Release(&w.place)
+	d.x.Place = w.place.Client()
+	buf := largeBuffers.Get().(*largeBuffer)
+	defer largeBuffers.Put(buf)
+	msg, o, err := c.s.serveLarge(rt, &d.x, &w.place, buf[lengthPrefix:lengthPrefix], &c.large)
+	if err != nil || o != resolver.Answered {
+		return false, true
+	}
+	defer d.x.ReleaseRoom()
+	d.x.Arrival += d.x.Latency
+	d.gotQuery = d.gotQuery || d.x.Dropped()
+	if msg == nil {
+		return true, true
+	}
+	d.gotQuery = true
+	d.replies = appendFrame(buf[:0], msg)
+	return true, c.flush(fd, d)
 }
 
 // largeBuffer holds the largest reply with its length.

@@ -71,22 +71,27 @@ func (r *Request) askInTurn(v External) (found kubernetes.Outcome, target wire.N
 			return found, target, nil
 		}
 	}
-	if r.Room != nil && !r.hasRoom {
-		if err = r.Room.Take(r.ctx, r.Place); err != nil {
-			return found, "", err
-		}
-		r.hasRoom = true
+	if err = r.TakeRoom(r.ctx); err != nil {
+		return found, "", err
 	}
 	if err = r.Turns.Take(r.ctx, r.Place); err != nil {
 		return found, "", err
 	}
-	defer r.Turns.Pass(r.Place)
+	defer r.passTurn()
 	if l, ok := v.(largeAnswerer); ok {
 		found, target = l.AnswerLarge(&r.Query, &r.reply)
 	} else {
 		found, target = v.Answer(&r.Query, &r.reply, nil)
 	}
 	return found, target, nil
+}
+
+// passTurn ends the turn in which r has made a large answer.
+func (r *Request) passTurn() {
+	r.Turns.Pass(r.Place)
+	if r.Made != nil {
+		r.Made()
+	}
 }
 
 // largeAnswerer is a view that keeps its large answers.

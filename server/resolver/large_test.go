@@ -288,3 +288,31 @@ func askPipelined(t *testing.T, client netip.Addr, addr netip.AddrPort, name str
 		}
 	}
 }
+
+// TestLargeFlood: large answers that a client asks for over UDP wait for their turn without a goroutine each.
+func TestLargeFlood(t *testing.T) {
+	const queries = 300
+	g := &gatedView{Zone: newCrowded(t, 1).Zone, entered: make(chan struct{}, queries), leave: make(chan struct{})}
+	s, addr := start(t, server.Limits{}, &resolver.Zone{Name: wire.Root, Cluster: g, Bufsize: 4096})
+	conn, err := net.Dial("udp", addr.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	packet, err := question("big.cluster.local.", dns.TypeTXT).Pack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := runtime.NumGoroutine()
+	for i := range queries {
+		if _, err := conn.Write(packet); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "the query to wait", func() bool { return s.Usage().Waiting.Used == i+1 })
+	}
+	if n := runtime.NumGoroutine() - before; n > queries/2 {
+		t.Errorf("%d goroutines for %d queries", n, queries)
+	}
+	close(g.leave)
+	eventually(t, "the queries to end", func() bool { return s.Usage().Waiting.Used == 0 })
+}

@@ -36,6 +36,9 @@ type Request struct {
 	// place, and the owner calls [Request.ReleaseRoom] when the reply is written.
 	Room    *share.Room
 	hasRoom bool
+	// Made is called when a large answer is made or can't be, which may be long before the request is finished; nil: nothing is
+	// to be done.
+	Made    func()
 	large   bool  // the answer is large
 	hops    uint8 // aliases followed from the client's name to this one
 	direct  bool  // this is the client's query, and its reply is sent
@@ -115,6 +118,16 @@ func (r *Request) Large() bool { return r.large }
 // HasRoom reports whether the reply has taken room.
 func (r *Request) HasRoom() bool { return r.hasRoom }
 
+// TakeRoom waits for room for the reply, until ctx ends. r has a place until it has given the room back.
+func (r *Request) TakeRoom(ctx context.Context) error {
+	if r.Room == nil || r.hasRoom {
+		return nil
+	}
+	err := r.Room.Take(ctx, r.Place)
+	r.hasRoom = err == nil
+	return err
+}
+
 // ReleaseRoom gives back the room that r has taken, if it has.
 func (r *Request) ReleaseRoom() {
 	if r.hasRoom {
@@ -186,7 +199,7 @@ func (r *Request) Detach(ctx context.Context, w *Request, packet, reply []byte) 
 func (r *Request) derive(sub *Request) {
 	sub.Client, sub.Proto, sub.Stripe, sub.Place = r.Client, r.Proto, r.Stripe, r.Place
 	sub.Arrival, sub.now, sub.hops, sub.direct = r.Arrival, r.now, r.hops, false
-	sub.onPath, sub.Turns, sub.Room, sub.large, sub.hasRoom = r.onPath, r.Turns, nil, false, false
+	sub.onPath, sub.Turns, sub.Room, sub.Made, sub.large, sub.hasRoom = r.onPath, r.Turns, nil, r.Made, false, false
 	if r.mayWait() {
 		sub.now = clock.Now() // r may have waited
 	}
