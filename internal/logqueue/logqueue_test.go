@@ -84,6 +84,8 @@ func TestStalledReader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newStalled()
 		q := logqueue.New(w, notice)
+		fmt.Fprintf(q, "first\n")
+		synctest.Wait() // until it is being written
 		text := strings.Repeat("x", 1000)
 		const lines = 20_000
 		for i := range lines {
