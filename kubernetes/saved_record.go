@@ -24,6 +24,17 @@ type savedHead struct {
 	At                   time.Time
 	Serial, ImportSerial uint32
 	Level                level
+	// Foreign says that levelWide has the slices of foreignSource.
+	Foreign bool
+}
+
+// level returns the level of the file. Without the slices of foreignSource, levelWide is not
+// sufficient for any Service.
+func (h *savedHead) level() level {
+	if h.Level == levelWide && !h.Foreign {
+		return levelNode
+	}
+	return h.Level
 }
 
 // savedRecord is one record: exactly one of the pointers is set.
@@ -60,8 +71,10 @@ type savedSlice struct {
 	Ports              portList
 	Near               string
 	Zones              []string
-	Class              sliceClass
-	Withheld           bool
+	// Labelled is a headlessSlice, Controlled one of anySlice. An agent that doesn't know
+	// Controlled leaves it out.
+	Labelled, Controlled bool
+	Withheld             bool
 }
 
 type savedPod struct {
@@ -69,6 +82,17 @@ type savedPod struct {
 	IPs                []string
 	Here, Host, Ending bool
 	Shown              bool
+}
+
+// class returns the class of s.
+func (s *savedSlice) class() sliceClass {
+	switch {
+	case s.Labelled:
+		return headlessSlice
+	case s.Controlled:
+		return anySlice
+	}
+	return foreignSlice
 }
 
 // gobMessages splits a stream of gob values into messages, so that sizes are checked before
@@ -244,7 +268,6 @@ func (s *savedSlice) check(imported bool) error {
 		requirement{s.Cluster == "" || imported, "cluster", s.Cluster},
 		requirement{s.Cluster == "" || isLabels(s.Cluster, 1), "cluster", s.Cluster},
 		requirement{s.Ports.wellFormed(), "ports", string(s.Ports)},
-		requirement{s.Class < numSliceClasses, "class", s.Class},
 		requirement{all(len(s.Hosts)), "number of hosts", len(s.Hosts)},
 		requirement{all(len(s.Near)), "number of places", len(s.Near)},
 		requirement{all(len(s.Zones)), "number of zones", len(s.Zones)},

@@ -40,7 +40,7 @@ const (
 	// maxTypeBytes bounds the type definitions, with room for the definitions of later versions.
 	maxTypeBytes = 64 << 10
 	// savedVersion is the version of the format. Files of other versions are not read.
-	savedVersion = 2
+	savedVersion = 1
 )
 
 // viewSaver keeps the file of a view up to date.
@@ -125,7 +125,7 @@ func (v *View) savedRecords() (savedHead, []func() savedRecord) {
 	defer v.mu.RUnlock()
 	head := savedHead{
 		Version: savedVersion, Made: v.fingerprint, Zone: v.converter.zone, At: time.Unix(0, v.lastEvent.Load()),
-		Serial: v.serial.Load(), ImportSerial: v.importSerial.Load(), Level: v.index.level,
+		Serial: v.serial.Load(), ImportSerial: v.importSerial.Load(), Level: v.index.level, Foreign: true,
 	}
 	var list []func() savedRecord
 	for _, ns := range v.index.namespaces {
@@ -167,7 +167,7 @@ func newSavedService(s *service, key string) *savedService {
 func (s *slice) saved() *savedSlice {
 	r := &savedSlice{
 		Name: s.name, Key: s.key, Cluster: s.cluster, Size: s.size, Addrs: s.addrs, Hosts: s.hosts, Ports: s.ports,
-		Near: s.localities, Class: s.class, Withheld: s.withheld,
+		Near: s.localities, Labelled: s.class == headlessSlice, Controlled: s.class == anySlice, Withheld: s.withheld,
 	}
 	for _, z := range s.zones {
 		text := ""
@@ -204,10 +204,10 @@ func (v *View) restore(path string) {
 		v.converter.zone = head.Zone
 	}
 	v.index, v.imports = fresh.index, fresh.imports
-	v.index.level = head.Level
+	v.index.level = head.level()
 	v.index.recompute()
-	v.scope.level.Store(uint32(head.Level))
-	v.scope.restored = head.Level
+	v.scope.level.Store(uint32(v.index.level))
+	v.scope.restored = v.index.level
 	v.serial.Store(head.Serial)
 	v.importSerial.Store(head.ImportSerial)
 	v.lastEvent.Store(head.At.UnixNano())
@@ -333,7 +333,7 @@ func (v *View) putRecord(r *savedRecord) {
 func (s *savedSlice) slice() *slice {
 	sl := &slice{
 		name: s.Name, key: s.Key, cluster: s.Cluster, size: s.Size, addrs: s.Addrs, hosts: s.Hosts, ports: s.Ports,
-		localities: s.Near, class: s.Class, withheld: s.Withheld,
+		localities: s.Near, class: s.class(), withheld: s.Withheld,
 	}
 	for _, text := range s.Zones {
 		var z zoneName

@@ -5,7 +5,9 @@ package kubernetes
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,6 +16,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nodens-dns/nodens/internal/config"
@@ -230,5 +234,34 @@ func TestSavedViewFingerprint(t *testing.T) {
 	const want = `{podNames:true zonal:false near:true hints:true node:n1 zone:z1} ["http://192.0.2.1" "" "" "a=b" "" %!q(bool=false) []]`
 	if v.fingerprint != want {
 		t.Errorf("fingerprint %s, want %s", v.fingerprint, want)
+	}
+}
+
+// A view that was saved at the wide level by a version without the slices of others is not
+// taken for complete; one of this version is.
+func TestSavedViewWithoutForeignSlices(t *testing.T) {
+	for foreign, want := range map[bool]level{true: levelWide, false: levelNode} {
+		head := savedHead{Level: levelWide, Foreign: foreign}
+		if got := head.level(); got != want {
+			t.Errorf("with the slices of others %v: level %v, want %v", foreign, got, want)
+		}
+	}
+	path := filepath.Join(t.TempDir(), "view")
+	v, _ := openSaved(t, savedConfig(t, path))
+	for class, labels := range map[sliceClass]map[string]string{
+		headlessSlice: {corev1.IsHeadlessService: ""}, anySlice: {discoveryv1.LabelManagedBy: sliceController}, foreignSlice: nil,
+	} {
+		es := makeSlice("a", "db", fmt.Sprint("db-", class), "10.1.0.1")
+		maps.Copy(es.Labels, labels)
+		handlerFixture{v, endpointSlices}.put(es)
+	}
+	if err := file.Replace(path, v.writeSaved); err != nil {
+		t.Fatal(err)
+	}
+	back, _ := openSaved(t, savedConfig(t, path))
+	for name, sl := range v.index.slices {
+		if have := back.index.slices[name]; have == nil || have.class != sl.class {
+			t.Errorf("%s: %+v, want the class %d", name, have, sl.class)
+		}
 	}
 }

@@ -42,7 +42,6 @@ const (
 	anySlice      sliceClass = iota // of the slice controller, for a Service that is not headless
 	headlessSlice                   // has the label of headless Services' slices
 	foreignSlice                    // doesn't have it, and is not the slice controller's
-	numSliceClasses
 )
 
 // sliceController is the value of the label endpointslice.kubernetes.io/managed-by that Kubernetes' own
