@@ -7,6 +7,7 @@
 // controller runs, the objects are exactly those that a test writes, besides
 // the kubernetes Service that the API server makes itself.
 //
+// Backup and Restore are for tests of what the agent does when etcd's data are put back.
 // Stop and Restart are for tests of what the agent does without an API
 // server: etcd goes on, so the objects are still there afterwards, and the
 // port stays the same.

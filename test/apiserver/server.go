@@ -29,14 +29,13 @@ const (
 // Server is an API server and its etcd. Its methods may not be called
 // concurrently, except for Config and Kubeconfig.
 type Server struct {
-	dir      string
-	url      string
-	port     uint16
-	binary   string
-	etcdPort uint16
-	ca       *ca.CA
-	etcd     *peer.Process
-	api      *peer.Process
+	dir string
+	url string
+	// apiPath and etcdPath are the programs.
+	apiPath, etcdPath         string
+	port, etcdPort, peersPort uint16
+	ca                        *ca.CA
+	etcd, api                 *peer.Process
 }
 
 // Start starts a server that ends with the test.
@@ -45,7 +44,17 @@ func Start(tb testing.TB) *Server {
 	if testing.Short() {
 		tb.Skip("building an API server takes minutes: skipped under -short")
 	}
-	s, err := Open(tb.Context(), tb.TempDir())
+	releases := peer.Releases()
+	return StartRelease(tb, releases[len(releases)-1])
+}
+
+// StartRelease is Start for a release in [peer.Releases].
+func StartRelease(tb testing.TB, release string) *Server {
+	tb.Helper()
+	if testing.Short() {
+		tb.Skip("building an API server takes minutes: skipped under -short")
+	}
+	s, err := openRelease(tb.Context(), tb.TempDir(), release)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -56,24 +65,31 @@ func Start(tb testing.TB) *Server {
 // Open is Start for callers without a test, such as TestMain; the caller
 // calls Close. All files are written to dir, which the caller owns.
 func Open(ctx context.Context, dir string) (*Server, error) {
+	releases := peer.Releases()
+	return openRelease(ctx, dir, releases[len(releases)-1])
+}
+
+func openRelease(ctx context.Context, dir, release string) (*Server, error) {
 	s := &Server{dir: dir}
-	if err := s.open(ctx); err != nil {
+	if err := s.open(ctx, release); err != nil {
 		s.Close()
 		return nil, fmt.Errorf("starting an API server: %w", err)
 	}
 	return s, nil
 }
 
-func (s *Server) open(ctx context.Context) error {
-	etcd, err := peer.Binary(ctx, "etcd", s.dir)
-	if err != nil {
+func (s *Server) open(ctx context.Context, release string) error {
+	var err error
+	if s.etcdPath, err = peer.Binary(ctx, peer.InRelease("etcd", release), s.dir); err != nil {
 		return err
 	}
-	if s.binary, err = peer.Binary(ctx, "kube-apiserver", s.dir); err != nil {
+	if s.apiPath, err = peer.Binary(ctx, peer.InRelease("kube-apiserver", release), s.dir); err != nil {
 		return err
 	}
-	if s.port, err = peer.Port(); err != nil {
-		return err
+	for _, port := range []*uint16{&s.port, &s.etcdPort, &s.peersPort} {
+		if *port, err = peer.Port(); err != nil {
+			return err
+		}
 	}
 	s.url = "https://" + net.JoinHostPort("127.0.0.1", strconv.Itoa(int(s.port)))
 	if s.ca, err = ca.New(); err != nil {
@@ -82,7 +98,7 @@ func (s *Server) open(ctx context.Context) error {
 	if err := s.writeFiles(); err != nil {
 		return err
 	}
-	if err := s.startEtcd(ctx, etcd); err != nil {
+	if err := s.startEtcd(ctx); err != nil {
 		return err
 	}
 	if err := s.startAPI(ctx); err != nil {
@@ -94,20 +110,12 @@ func (s *Server) open(ctx context.Context) error {
 func (s *Server) path(name string) string { return filepath.Join(s.dir, name) }
 
 // startEtcd starts etcd and waits until it serves.
-func (s *Server) startEtcd(ctx context.Context, binary string) error {
-	client, err := peer.Port()
-	if err != nil {
-		return err
-	}
-	peers, err := peer.Port()
-	if err != nil {
-		return err
-	}
-	s.etcdPort = client
-	clientURL := fmt.Sprintf("http://127.0.0.1:%d", client)
-	peerURL := fmt.Sprintf("http://127.0.0.1:%d", peers)
+func (s *Server) startEtcd(ctx context.Context) error {
+	clientURL := fmt.Sprintf("http://127.0.0.1:%d", s.etcdPort)
+	peerURL := fmt.Sprintf("http://127.0.0.1:%d", s.peersPort)
+	var err error
 	s.etcd, err = peer.Spawn(peer.Command{
-		Name: "etcd", Path: binary, Dir: s.dir,
+		Name: "etcd", Path: s.etcdPath, Dir: s.dir,
 		Args: []string{
 			"--name=test",
 			"--data-dir=" + s.path("etcd"),
@@ -131,7 +139,7 @@ func (s *Server) startEtcd(ctx context.Context, binary string) error {
 func (s *Server) startAPI(ctx context.Context) error {
 	var err error
 	s.api, err = peer.Spawn(peer.Command{
-		Name: "kube-apiserver", Path: s.binary, Dir: s.dir,
+		Name: "kube-apiserver", Path: s.apiPath, Dir: s.dir,
 		Args: []string{
 			fmt.Sprintf("--etcd-servers=http://127.0.0.1:%d", s.etcdPort),
 			"--bind-address=127.0.0.1",

@@ -30,6 +30,12 @@ type agent struct {
 // runs; forward is a directive for the Corefile or empty.
 func start(t *testing.T, binary string, api *apiserver.Server, forward string) *agent {
 	t.Helper()
+	return startWith(t, binary, api, "", forward)
+}
+
+// startWith is start with options of the kubernetes directive.
+func startWith(t *testing.T, binary string, api *apiserver.Server, options, forward string) *agent {
+	t.Helper()
 	ports := peer.Ports(t, 2)
 	text := fmt.Sprintf(`.:%d {
     bind 127.0.0.1
@@ -38,10 +44,11 @@ func start(t *testing.T, binary string, api *apiserver.Server, forward string) *
     kubernetes cluster.local in-addr.arpa {
         kubeconfig %s
         startup_timeout 1s
+        %s
     }
     %s
 }
-`, ports[0], ports[1], api.Kubeconfig(apiserver.Agent), forward)
+`, ports[0], ports[1], api.Kubeconfig(apiserver.Agent), options, forward)
 	file := filepath.Join(t.TempDir(), "Corefile")
 	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
