@@ -160,7 +160,7 @@ func (f *Reflector) handleResult(verb string, err error, again bool) bool {
 		return true
 	}
 	if f.version != "" {
-		if expired(err) || rejected(err) || errors.Is(err, errSetBack) || f.listsAfterSilence(err) {
+		if f.needsList(err) {
 			f.version = ""
 		}
 	} else if f.switchListMode(err) {
@@ -170,6 +170,11 @@ func (f *Reflector) handleResult(verb string, err error, again bool) bool {
 		f.errors.report(verb, err)
 	}
 	return false
+}
+
+// needsList reports whether a list must follow err, the end of a watch.
+func (f *Reflector) needsList(err error) bool {
+	return expired(err) || rejected(err) || errors.Is(err, errSetBack) || f.listsAfterSilence(err)
 }
 
 // listsAfterSilence reports whether err, of a watch, is a silence that a list must follow: a

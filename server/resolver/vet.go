@@ -138,10 +138,10 @@ func (v *vetting) unlessHidden(r ruling, name []byte, qtype uint16) ruling {
 // not hide what it says itself.
 func (v *vetting) hides(name []byte, qtype uint16) bool {
 	z := v.rt.zoneOf(v.r, name, qtype)
-	switch {
-	case z == nil:
+	switch z {
+	case nil:
 		return v.rt.hasZone(lastLabels(name, v.rt.depth))
-	case z == v.r.zone:
+	case v.r.zone:
 		return false
 	}
 	sub := newSubquery()
