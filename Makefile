@@ -84,14 +84,15 @@ conformance:
 lint:
 	@bash test/lint.sh
 
-# Measures the numbers in docs/benchmarks on this machine, in about 80 minutes. For parts of
+# Measures the numbers in docs/benchmarks on this machine, in about 95 minutes. For parts of
 # it: go run ./test/bench -help
 bench:
 	@sh test/install.sh dnsperf gcc
-	@sh test/install.sh unbound dnsdist kresd pdns_recursor || echo "measuring without them" >&2
+	@sh test/install.sh unbound dnsdist kresd pdns_recursor named dnsmasq nsd knotd stubby || echo "measuring without them" >&2
 	go run ./test/bench -out docs/benchmarks
 	go run ./test/bench -scale -out docs/benchmarks
 	go run ./test/bench -outage -out docs/benchmarks
+	go run ./test/bench -upstreams -out docs/benchmarks
 	go run ./test/bench -faults -out docs/benchmarks
 	go run ./test/bench -kernel -out docs/benchmarks
 	go run ./test/bench -program -before 6f9532db -rounds 9 -out docs/benchmarks

@@ -3,7 +3,7 @@
 // Without a section's flag it measures the main part (package queries). Each other section has a
 // flag, a package and a page of its own: -scale (package scale), -outage (outage), -faults
 // (failover), -kernel (kernel), -program (programtime), -worst (attack), -transports (transports), -start (startup),
-// -hotname (readers), -attribution and -watching (both counting). The section about fair shares (fairness) has a flag
+// -upstreams (upstreams), -hotname (readers), -attribution and -watching (both counting). The section about fair shares (fairness) has a flag
 // for each part: -floods, -budgets and -shares. A run replaces its own pages and leaves the others
 // as they are. Package summary draws the pictures of BENCHMARKS.md from the pages' tables.
 //
@@ -39,6 +39,7 @@ import (
 	"github.com/nodens-dns/nodens/test/bench/scale"
 	"github.com/nodens-dns/nodens/test/bench/startup"
 	"github.com/nodens-dns/nodens/test/bench/transports"
+	"github.com/nodens-dns/nodens/test/bench/upstreams"
 	client "github.com/nodens-dns/nodens/test/node/load"
 )
 
@@ -83,7 +84,7 @@ type options struct {
 	plan                                 harness.Plan
 	scale, outage, faults, kernel, worst bool
 	attribution, watching, transports    bool
-	start, readers, program              bool
+	start, readers, program, upstreams   bool
 	fair                                 fairness.Parts
 	services                             int
 	silence                              time.Duration
@@ -95,7 +96,7 @@ func parseFlags(args []string, stderr io.Writer) (options, error) {
 	o := options{plan: harness.Plan{Progress: stderr, Names: queries.DefaultCacheNames}}
 	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
 	fs.SetOutput(stderr)
-	fs.IntVar(&o.plan.Rounds, "rounds", 0, "measure every server and workload `N` times (default 5, with -scale, -outage or -faults 3, with -attribution, -watching, -floods, -budgets or -shares 9)")
+	fs.IntVar(&o.plan.Rounds, "rounds", 0, "measure every server and workload `N` times (default 5, with -upstreams 1, with -scale, -outage or -faults 3, with -attribution, -watching, -floods, -budgets or -shares 9)")
 	// In two seconds a server gets 2,000 queries at the lowest rate, so twenty are slower than
 	// the p99.
 	seconds := fs.Float64("seconds", 2, "`length` of one measurement")
@@ -112,6 +113,7 @@ func parseFlags(args []string, stderr io.Writer) (options, error) {
 	fs.BoolVar(&o.attribution, "attribution", false, "measure the section about counting queries by client, and that alone")
 	fs.BoolVar(&o.watching, "watching", false, "measure the section about the page and nodens tail, and that alone")
 	fs.BoolVar(&o.transports, "transports", false, "measure the section about encrypted transports, and that alone")
+	fs.BoolVar(&o.upstreams, "upstreams", false, "measure the section about real servers as upstreams, and that alone")
 	fs.BoolVar(&o.start, "start", false, "measure the section about starting, stopping and being idle, and that alone")
 	fs.BoolVar(&o.readers, "hotname", false, "measure the section about many readers that are asked for one name, and that alone")
 	fs.BoolVar(&o.fair.Floods, "floods", false, "measure the section about fair shares: one pod floods the node; may be given with -budgets and -shares")
@@ -146,7 +148,7 @@ func (o options) check() error {
 		}
 	}
 	if parts > 1 {
-		return errors.New("-scale, -outage, -faults, -kernel, -program, -worst, -transports, -start, -hotname, -attribution, -watching and fair shares are sections of their own: measure one after the other")
+		return errors.New("-scale, -outage, -faults, -kernel, -program, -worst, -transports, -start, -upstreams, -hotname, -attribution, -watching and fair shares are sections of their own: measure one after the other")
 	}
 	if o.plan.Rounds < 1 || o.plan.Length < 100*time.Millisecond || o.services < scale.MinServices {
 		return fmt.Errorf("at least one round, at least 0.1 seconds, at least %d Services; -help lists the flags", scale.MinServices)
@@ -159,6 +161,8 @@ func (o options) check() error {
 // tolerate one. Differences of a hundredth take nine.
 func (o options) defaultRounds() int {
 	switch {
+	case o.upstreams:
+		return 1 // of a minute for each server
 	case o.scale || o.outage || o.faults:
 		return 3
 	case o.attribution || o.watching || o.fair.Any():
@@ -191,6 +195,7 @@ func (o options) sections() []section {
 		{harness.AttackFlag, o.worst, anySection(attack.Measure)},
 		{harness.TransportsFlag, o.transports, anySection(transports.Measure)},
 		{harness.StartFlag, o.start, anySection(startup.Measure)},
+		{harness.UpstreamsFlag, o.upstreams, anySection(upstreams.Measure)},
 		{harness.ReadersFlag, o.readers, anySection(readers.Measure)},
 		{harness.AttributionFlag, o.attribution, anySection(counting.Measure)},
 		{harness.WatchingFlag, o.watching, anySection(counting.MeasureWatching)},

@@ -27,6 +27,7 @@ const (
 	TransportsFlag  = "-transports"
 	StartFlag       = "-start"
 	ReadersFlag     = "-hotname"
+	UpstreamsFlag   = "-upstreams"
 )
 
 // Page is a page of a section.
