@@ -65,23 +65,12 @@ func Start(ctx context.Context, s Server, dir string) (b *Bed, err error) {
 	if b.upstream, err = fakedns.Open(reply, fakedns.Options{}); err != nil {
 		return b, err
 	}
-	issuer, err := ca.New()
-	if err != nil {
-		return b, err
-	}
-	cert, err := issuer.Server("127.0.0.1", serverName)
-	if err != nil {
-		return b, err
-	}
-	root, cert1, key := filepath.Join(dir, "ca.pem"), filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
-	if err := os.WriteFile(root, issuer.PEM(), 0o644); err != nil {
-		return b, err
-	}
-	if err := ca.WriteFiles(cert, cert1, key); err != nil {
+	root, cert, key := filepath.Join(dir, "ca.pem"), filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	if err := writeCertificates(root, cert, key); err != nil {
 		return b, err
 	}
 	if s.Program != "" {
-		if b.server, err = s.prepare(ctx, dir, "@CERT@", cert1, "@KEY@", key, "@UPPORT@", fmt.Sprint(b.upstream.Addr().Port())); err != nil {
+		if b.server, err = s.prepare(ctx, dir, "@CERT@", cert, "@KEY@", key, "@UPPORT@", fmt.Sprint(b.upstream.Addr().Port())); err != nil {
 			return b, err
 		}
 		if err := b.server.start(ctx); err != nil {
@@ -96,6 +85,22 @@ func Start(ctx context.Context, s Server, dir string) (b *Bed, err error) {
 		b.forwarders = append(b.forwarders, f)
 	}
 	return b, nil
+}
+
+// writeCertificates makes the certificate of a server and that of its issuer.
+func writeCertificates(root, cert, key string) error {
+	issuer, err := ca.New()
+	if err != nil {
+		return err
+	}
+	c, err := issuer.Server("127.0.0.1", serverName)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(root, issuer.PEM(), 0o644); err != nil {
+		return err
+	}
+	return ca.WriteFiles(c, cert, key)
 }
 
 // Close stops everything that Start has started.

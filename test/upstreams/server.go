@@ -128,20 +128,11 @@ func (s Server) prepare(ctx context.Context, dir string, fill ...string) (i *ins
 	if s.file == "" {
 		conf = filepath.Join(i.dir, "conf")
 	}
-	fill = append(fill, "@DIR@", i.dir, "@CONF@", conf, "@EXTRA@", s.extra)
-	for _, t := range []Transport{UDP, TLS, HTTPS, QUIC, GRPC} {
-		port, err := peer.Port()
-		if err != nil {
-			return nil, err
-		}
-		i.ports[t] = port
-		name := strings.ToUpper(string(t))
-		if t == UDP {
-			i.ports[TCP], name = port, "DNS"
-		}
-		fill = append(fill, "@"+name+"@", fmt.Sprint(port))
+	ports, err := i.pickPorts()
+	if err != nil {
+		return nil, err
 	}
-	r := strings.NewReplacer(fill...)
+	r := strings.NewReplacer(append(append(fill, "@DIR@", i.dir, "@CONF@", conf, "@EXTRA@", s.extra), ports...)...)
 	for from, to := range map[string]string{s.conf: conf, "zone": filepath.Join(i.dir, "zone")} {
 		text, err := files.ReadFile("testdata/" + from)
 		if err == nil {
@@ -155,6 +146,18 @@ func (s Server) prepare(ctx context.Context, dir string, fill ...string) (i *ins
 		i.args = append(i.args, r.Replace(a))
 	}
 	return i, nil
+}
+
+// pickPorts picks the ports of i and returns their placeholders, each with its value.
+func (i *instance) pickPorts() (fill []string, err error) {
+	for _, t := range []Transport{UDP, TLS, HTTPS, QUIC, GRPC} {
+		if i.ports[t], err = peer.Port(); err != nil {
+			return nil, err
+		}
+		fill = append(fill, "@"+strings.ToUpper(string(t))+"@", fmt.Sprint(i.ports[t]))
+	}
+	i.ports[TCP] = i.ports[UDP]
+	return append(fill, "@DNS@", fmt.Sprint(i.ports[TCP])), nil
 }
 
 // start starts the server, and waits until it answers and all ports listen.
