@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/miekg/dns"
+
 	"github.com/nodens-dns/nodens/test/loadgen"
 )
 
@@ -121,6 +123,8 @@ type Of struct {
 // Count is what became of queries.
 type Count struct {
 	Asked, Failed int
+	// Wrong describes the failures: the kind of name and the rcode, or that no reply came.
+	Wrong []string
 	// Connections are those that were opened meanwhile.
 	Connections int
 	// Latencies are in ascending order; what failed took as long as it was waited for.
@@ -130,7 +134,7 @@ type Count struct {
 // Add adds another count.
 func (c *Count) Add(more Count) {
 	c.Asked, c.Failed, c.Connections = c.Asked+more.Asked, c.Failed+more.Failed, c.Connections+more.Connections
-	c.Latencies = append(c.Latencies, more.Latencies...)
+	c.Latencies, c.Wrong = append(c.Latencies, more.Latencies...), append(c.Wrong, more.Wrong...)
 	slices.Sort(c.Latencies)
 }
 
@@ -199,19 +203,27 @@ func (b *Bed) allConnections() (map[Of]int, error) {
 
 // ask asks a forwarder for new names.
 func ask(ctx context.Context, f *forwarder, t Transport, rate int, length time.Duration, kind func(int) string) (c Count, err error) {
+	if kind == nil {
+		kind = func(int) string { return "now" }
+	}
+	rcodes := map[int]int{}
 	results, err := loadgen.Schedule{
 		Server: f.addr(t), Rate: rate, Count: max(1, int(length.Seconds()*float64(rate))),
-		Name: func(i int) string {
-			if kind == nil {
-				return newName("now")
-			}
-			return newName(kind(i))
+		Name: func(i int) string { return newName(kind(i)) },
+		Right: func(i int, reply []byte) bool {
+			rcodes[i] = int(reply[3] & 15)
+			return rcodes[i] == dns.RcodeSuccess && reply[6]|reply[7] != 0
 		},
 	}.Run(ctx)
-	for _, r := range results {
+	for i, r := range results {
 		c.Asked++
+		what := "no reply"
+		if rcode, ok := rcodes[i]; ok {
+			what = dns.RcodeToString[rcode]
+		}
 		if r.Failed {
 			c.Failed++
+			c.Wrong = append(c.Wrong, fmt.Sprintf("%s %s after %s, at %s", kind(i), what, r.Latency.Round(time.Millisecond), r.Sent.Round(time.Millisecond)))
 		}
 		c.Latencies = append(c.Latencies, r.Latency)
 	}
