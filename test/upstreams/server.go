@@ -67,7 +67,7 @@ func Servers() []Server {
 		dnsdist, nsd,
 		{Name: "Knot", Program: "knotd", Package: "knot", conf: "knotd.conf", args: []string{"-c", "@CONF@"}, authority: true, Transports: []Transport{UDP, TCP}, Usual: true},
 		{Name: "CoreDNS", Program: "coredns", conf: "coredns.conf", args: []string{"-conf", "@CONF@"}, Transports: []Transport{UDP, TCP, TLS, HTTPS, QUIC, GRPC}, Usual: true},
-		{Name: "stubby", Program: "stubby", Package: "stubby", conf: "stubby.conf", args: []string{"-C", "@CONF@"}, Transports: []Transport{UDP, TCP}, Usual: true},
+		{Name: "stubby", Program: "stubby", Package: "stubby", conf: "stubby.conf", file: "stubby.yml", args: []string{"-C", "@CONF@"}, Transports: []Transport{UDP, TCP}, Usual: true},
 		bind.limited("50 responses/s", "rate-limit { responses-per-second 50; window 1; };", UDP),
 		nsd.limited("50 responses/s", "rrl-ratelimit: 50", UDP),
 		bind.limited("2 connections", "tcp-clients 2;", TCP),

@@ -36,7 +36,8 @@ type Situation struct {
 func Situations() []Situation {
 	forwards := func(s Server) bool { return s.Usual && !s.authority }
 	usual := func(s Server) bool { return s.Usual }
-	limited := func(s Server) bool { return !s.Usual }
+	limited := func(s Server) bool { return !s.Usual && s.Program != "" }
+	fake := func(s Server) bool { return s.Program == "" }
 	return []Situation{
 		{Name: "burst first", rates: []int{5000, 200}, length: 40 * time.Millisecond, Zero: true, needs: usual},
 		{Name: "slow names", rates: []int{200}, length: 2 * time.Second, kind: someSlow, Zero: true, needs: forwards},
@@ -45,7 +46,8 @@ func Situations() []Situation {
 		{Name: "idle", rates: []int{50}, length: 200 * time.Millisecond, during: idle, Zero: true, needs: usual},
 		{Name: "after idle", rates: []int{50}, length: 500 * time.Millisecond, Zero: true, needs: usual},
 		{Name: "TTLs", rates: []int{100}, length: 200 * time.Millisecond, kind: extremeTTL, Zero: true, needs: forwards},
-		{Name: "limits", rates: []int{20, 200, 1000}, length: time.Second, kind: cutWithoutTC, Zero: true, needs: limited},
+		{Name: "limits", rates: []int{20, 200, 1000}, length: time.Second, Zero: true, needs: limited},
+		{Name: "cut replies", rates: []int{200}, length: time.Second, kind: cutWithoutTC, Zero: true, needs: fake},
 	}
 }
 
@@ -67,8 +69,7 @@ func someHeld(i int) string {
 
 func extremeTTL(i int) string { return []string{"ttl0", "ttl31", "ttl32"}[i%3] }
 
-// cutWithoutTC makes names whose replies the fake upstream cuts if it is asked over UDP. Servers that
-// resolve for others ask it again.
+// cutWithoutTC makes names whose replies the fake upstream cuts if it is asked over UDP.
 func cutWithoutTC(i int) string {
 	if i%20 == 7 {
 		return "cut"
@@ -85,6 +86,9 @@ func restart(by syscall.Signal, grace time.Duration) func(context.Context, *Bed)
 	return func(ctx context.Context, b *Bed) error {
 		if err := sleep(ctx, 500*time.Millisecond); err != nil {
 			return err
+		}
+		if b.Program == "dnsmasq" {
+			by = syscall.SIGTERM // its children would keep the port
 		}
 		if err := b.server.Signal(by); err != nil {
 			return err

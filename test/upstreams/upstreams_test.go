@@ -2,6 +2,7 @@ package upstreams
 
 import (
 	"errors"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -24,7 +25,12 @@ func TestSituations(t *testing.T) {
 		}
 		t.Run(s.Name, func(t *testing.T) {
 			t.Parallel()
-			b, err := Start(t.Context(), s, t.TempDir())
+			dir, err := os.MkdirTemp("", "up-") // a path that is short enough for a socket's name
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = os.RemoveAll(dir) })
+			b, err := Start(t.Context(), s, dir)
 			if errors.Is(err, ErrAbsent) {
 				t.Skip(err)
 			}
