@@ -110,7 +110,7 @@ func TestChangeWithoutAPIServer(t *testing.T) {
 		{"namespaces", "namespaces shop", "", saysInForce},
 		{"fallthrough", "fallthrough", "", saysInForce},
 		{"startup_timeout", "startup_timeout 2ms", "", saysInForce},
-		{"k8s_external", "", "k8s_external example.org", saysInForce},
+		{"k8s_external", "", "k8s_external example.org", saysAwaited},
 		{"autopath", "pods verified", "autopath @kubernetes", saysAwaited},
 		{"cache", "", "cache 30", saysInForce},
 	} {
