@@ -8,7 +8,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -25,6 +24,7 @@ import (
 	"github.com/nodens-dns/nodens/test/agenttest"
 	"github.com/nodens-dns/nodens/test/peer"
 	"github.com/nodens-dns/nodens/test/scenario"
+	"github.com/nodens-dns/nodens/test/scrape"
 	"github.com/nodens-dns/nodens/test/testlog"
 )
 
@@ -219,13 +219,7 @@ func (a *actor) Flush(name string, subtree bool) (n int, err error) {
 
 func (a *actor) Metrics() (string, error) {
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: agenttest.Timeout}
-	resp, err := client.Get("http://" + a.opts.MetricsAddr + "/metrics")
-	if err != nil {
-		return "", err
-	}
-	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	return string(text), err
+	return scrape.Text(context.Background(), &client, "http://"+a.opts.MetricsAddr+"/metrics")
 }
 
 func (a *actor) Log() string { return a.log.String() }

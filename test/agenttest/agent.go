@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+	"github.com/nodens-dns/nodens/test/scrape"
 	"github.com/nodens-dns/nodens/test/testlog"
 )
 
@@ -114,9 +115,16 @@ func Ask(tb testing.TB, port uint16, name string) string {
 	return dns.RcodeToString[m.Rcode]
 }
 
-// Get returns the status and the body of a path on 127.0.0.1.
+// Get returns the status and the body of a path on 127.0.0.1, for /metrics those of the present (see [scrape.Text]).
 func Get(tb testing.TB, port uint16, path string) (status int, body string) {
 	tb.Helper()
+	if path == "/metrics" {
+		text, err := scrape.Text(tb.Context(), http.DefaultClient, fmt.Sprintf("http://127.0.0.1:%d%s", port, path))
+		if err != nil {
+			tb.Fatal(err)
+		}
+		return http.StatusOK, text
+	}
 	resp, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d%s", port, path))
 	if err != nil {
 		tb.Fatal(err)

@@ -3,7 +3,6 @@ package compat
 import (
 	"context"
 	"fmt"
-	"io"
 	"net/http"
 	"net/netip"
 	"os"
@@ -20,6 +19,7 @@ import (
 	"github.com/nodens-dns/nodens/test/fakedns"
 	"github.com/nodens-dns/nodens/test/node/load"
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/scrape"
 )
 
 // TestMain is a load client's process if the first argument says so.
@@ -113,18 +113,9 @@ func end(t *testing.T, p *peer.Process) {
 
 // sum adds up the series whose names with their labels begin with prefix.
 func (s *site) sum(ctx context.Context, prefix string) (sum float64, err error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d/metrics", s.web), nil)
-	if err != nil {
-		return 0, err
-	}
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}} // the next one may be another agent's
-	resp, err := client.Do(req)
-	if err != nil {
-		return 0, err
-	}
-	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	for line := range strings.Lines(string(text)) {
+	text, err := scrape.Text(ctx, &client, fmt.Sprintf("http://127.0.0.1:%d/metrics", s.web))
+	for line := range strings.Lines(text) {
 		if !strings.HasPrefix(line, prefix) {
 			continue
 		}

@@ -1,7 +1,6 @@
 package differential
 
 import (
-	"bufio"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -20,6 +19,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/report"
 	"github.com/nodens-dns/nodens/test/apiserver"
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/scrape"
 	"github.com/nodens-dns/nodens/test/soak"
 )
 
@@ -330,14 +330,13 @@ func (f *forecast) expects(key string) bool {
 
 // responses returns the agent's counters of responses by "ZONE PLUGIN RCODE".
 func (r *run) responses(s *adminSocket) map[string]int {
-	resp, err := s.scraper.Get(s.metrics)
+	text, err := scrape.Text(r.t.Context(), s.scraper, s.metrics)
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	defer resp.Body.Close()
 	counts := map[string]int{}
-	for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
-		labels, ok := strings.CutPrefix(lines.Text(), "coredns_dns_responses_total{")
+	for line := range strings.Lines(text) {
+		labels, ok := strings.CutPrefix(strings.TrimSpace(line), "coredns_dns_responses_total{")
 		if !ok {
 			continue
 		}

@@ -2,6 +2,7 @@ package app
 
 import (
 	"bytes"
+	"fmt"
 	"net/http"
 	"strings"
 	"sync"
@@ -23,16 +24,20 @@ const (
 
 // exposition answers scrapes with the text of all metrics, which it makes once in expositionAge, or as often as
 // expositionShare allows. Each scrape gets the last one. Each client gets the text format without parameters, compressed with gzip if it
-// accepts that: whatever else it asks for would be another text to make. It is safe for concurrent use.
+// accepts that: whatever else it asks for would be another text to make. The entity tag (RFC 9110, section 8.8.3) tells texts
+// apart: one that a client has not seen was made for its request, if nobody else scrapes. It is safe for concurrent use.
 type exposition struct {
 	source http.Handler // writes the text
+	// tag tells the entity tags from those of other agents that have used the address.
+	tag int64
 
 	mu   sync.Mutex
 	made time.Duration // when the metrics were read last, by package clock
 	// paid is when the texts made so far have their share, by package clock.
 	paid time.Duration
 	// last are the last texts, plain and compressed; nil: not made since the metrics were read.
-	last [2]*recordedReply
+	last  [2]*recordedReply
+	texts uint64 // made so far
 }
 
 // ServeHTTP implements http.Handler. Nothing is held while the client reads.
@@ -60,6 +65,8 @@ func (x *exposition) reply(gzip bool, now time.Duration) *recordedReply {
 	if x.last[form] == nil {
 		began := clock.Now()
 		x.last[form] = x.record(gzip)
+		x.texts++
+		x.last[form].header.Set("ETag", fmt.Sprintf(`"%x-%x"`, x.tag, x.texts))
 		x.paid = min(max(x.paid, now)+(clock.Now()-began)*expositionShare, now+2*credit)
 	}
 	return x.last[form]

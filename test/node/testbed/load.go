@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/nodens-dns/nodens/test/node/load"
+	"github.com/nodens-dns/nodens/test/scrape"
 )
 
 // LoadJob returns the load of a busy node's pods for the servers, which are addresses without a port:
@@ -100,16 +101,12 @@ func (l *Network) Metrics() (map[string]float64, error) {
 			return Dial(l.Node, network, address)
 		},
 	}}
-	resp, err := client.Get("http://127.0.0.1:9253/metrics")
+	text, err := scrape.Text(context.Background(), &client, "http://127.0.0.1:9253/metrics")
 	if err != nil {
 		return nil, fmt.Errorf("reading metrics: %w", err)
 	}
-	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("reading metrics: %s", resp.Status)
-	}
 	m := map[string]float64{}
-	lines := bufio.NewScanner(resp.Body)
+	lines := bufio.NewScanner(strings.NewReader(text))
 	for lines.Scan() {
 		line := lines.Text()
 		space := strings.LastIndexByte(line, ' ')
