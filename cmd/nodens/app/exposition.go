@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nodens-dns/nodens/internal/clock"
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -30,6 +31,8 @@ type exposition struct {
 	source http.Handler // writes the text
 	// tag tells the entity tags from those of other agents that have used the address.
 	tag int64
+	// spent is the time that texts may take their share of: the CPU time of the process.
+	spent func() time.Duration
 
 	mu   sync.Mutex
 	made time.Duration // when the metrics were read last, by package clock
@@ -38,6 +41,10 @@ type exposition struct {
 	// last are the last texts, plain and compressed; nil: not made since the metrics were read.
 	last  [2]*recordedReply
 	texts uint64 // made so far
+}
+
+func newExposition(source http.Handler) *exposition {
+	return &exposition{source: source, tag: time.Now().UnixNano(), spent: processTime}
 }
 
 // ServeHTTP implements http.Handler. Nothing is held while the client reads.
@@ -63,13 +70,20 @@ func (x *exposition) reply(gzip bool, now time.Duration) *recordedReply {
 		x.last, x.made = [2]*recordedReply{}, now
 	}
 	if x.last[form] == nil {
-		began := clock.Now()
+		began := x.spent()
 		x.last[form] = x.record(gzip)
 		x.texts++
 		x.last[form].header.Set("ETag", fmt.Sprintf(`"%x-%x"`, x.tag, x.texts))
-		x.paid = min(max(x.paid, now)+(clock.Now()-began)*expositionShare, now+2*credit)
+		x.paid = min(max(x.paid, now)+(x.spent()-began)*expositionShare, now+2*credit)
 	}
 	return x.last[form]
+}
+
+// processTime returns the CPU time that the process has taken. A text on a busy machine costs no more than on another.
+func processTime() time.Duration {
+	var t unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &t) // fails for unknown clocks only
+	return time.Duration(t.Nano())
 }
 
 // record has the source write the text.

@@ -35,7 +35,7 @@ import (
 func TestExpositionShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		made, takes := 0, 50*time.Millisecond
-		x := exposition{source: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		x := exposition{spent: clock.Now, source: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			made++
 			time.Sleep(takes)
 			fmt.Fprint(w, made)
@@ -75,7 +75,7 @@ func TestExpositionShared(t *testing.T) {
 func TestExpositionForms(t *testing.T) {
 	r := prometheus.NewRegistry()
 	r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "seen", Help: "h"}, func() float64 { return 7 }))
-	x := exposition{source: promhttp.HandlerFor(r, promhttp.HandlerOpts{})}
+	x := newExposition(promhttp.HandlerFor(r, promhttp.HandlerOpts{}))
 	for _, accept := range []string{"", "gzip", "zstd", "deflate, gzip;q=0.5"} {
 		req := httptest.NewRequest(http.MethodGet, "/metrics?name[]=none", nil)
 		req.Header.Set("Accept", "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited")
@@ -166,7 +166,7 @@ func TestLongOwners(t *testing.T) {
 // TestScrapesBesideALoop: clients that send requests in a loop, on as many connections as they may have, take nobody
 // else's scrapes.
 func TestScrapesBesideALoop(t *testing.T) {
-	_, addr := bounded(t, &exposition{source: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, 64<<10)) })})
+	_, addr := bounded(t, newExposition(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, 64<<10)) })))
 	ctx, cancel := context.WithCancel(t.Context())
 	var loops sync.WaitGroup
 	defer loops.Wait()

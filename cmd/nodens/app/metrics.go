@@ -23,7 +23,7 @@ import (
 func (a *agent) metrics() http.Handler {
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), a)
-	return &exposition{source: promhttp.HandlerFor(reg, promhttp.HandlerOpts{}), tag: time.Now().UnixNano()}
+	return newExposition(promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
 }
 
 // metricDesc describes a metric: name, help, labels and kind.

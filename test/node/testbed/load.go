@@ -101,7 +101,8 @@ func (l *Network) Metrics() (map[string]float64, error) {
 			return Dial(l.Node, network, address)
 		},
 	}}
-	text, err := scrape.Text(context.Background(), &client, "http://127.0.0.1:9253/metrics")
+	// The agent ignores the parameter, which tells the URL from those in other networks.
+	text, err := scrape.Text(context.Background(), &client, "http://127.0.0.1:9253/metrics?node="+l.Node)
 	if err != nil {
 		return nil, fmt.Errorf("reading metrics: %w", err)
 	}
