@@ -14,6 +14,8 @@ type PrivateAddress struct {
 	Action PrivateAction
 	// Ranges are the addresses; by default those of link_local and loopback.
 	Ranges []netip.Prefix
+	// ClusterIPs adds the cluster IPs of the Services that the agent knows; they are part of the default.
+	ClusterIPs bool
 	// Except are the zones whose names may have such addresses.
 	Except []wire.Name
 }
@@ -31,6 +33,9 @@ const (
 	// PrivateOff does not look at replies.
 	PrivateOff
 )
+
+// clusterIPRange is the range of the cluster IPs of Services.
+const clusterIPRange = "cluster_ip"
 
 const privateUsage = "private_address [count|nodata|refuse|off] { range RANGE…; except ZONES… }"
 
@@ -55,7 +60,7 @@ func prefixes(texts ...string) (list []netip.Prefix) {
 
 // DefaultPrivateAddress is what a block without the directive has.
 func DefaultPrivateAddress() *PrivateAddress {
-	return &PrivateAddress{Ranges: slices.Concat(privateRanges["link_local"], privateRanges["loopback"])}
+	return &PrivateAddress{Ranges: slices.Concat(privateRanges["link_local"], privateRanges["loopback"]), ClusterIPs: true}
 }
 
 func (a *PrivateAddress) parse(p *parser, s statement) {
@@ -69,14 +74,19 @@ func (a *PrivateAddress) parse(p *parser, s statement) {
 		"range":  {usage: "range RANGE…", least: 1, most: -1, set: func(args []token) { a.addRanges(p, args) }},
 		"except": {usage: "except ZONES…", least: 1, most: -1, set: func(args []token) { a.Except = append(a.Except, p.zones(args)...) }},
 	})
-	if len(a.Ranges) == 0 {
-		a.Ranges = DefaultPrivateAddress().Ranges
+	if len(a.Ranges) == 0 && !a.ClusterIPs {
+		def := DefaultPrivateAddress()
+		a.Ranges, a.ClusterIPs = def.Ranges, def.ClusterIPs
 	}
 }
 
 // addRanges adds ranges: names, addresses and prefixes.
 func (a *PrivateAddress) addRanges(p *parser, args []token) {
 	for _, w := range args {
+		if w.text == clusterIPRange {
+			a.ClusterIPs = true
+			continue
+		}
 		if named, ok := privateRanges[w.text]; ok {
 			a.Ranges = append(a.Ranges, named...)
 			continue
@@ -86,7 +96,7 @@ func (a *PrivateAddress) addRanges(p *parser, args []token) {
 			prefix, err = netip.PrefixFrom(addr, addr.BitLen()), nil
 		}
 		if err != nil {
-			p.errorf(w, "%q is no range; write link_local, loopback, private, any, an address, or a prefix such as the cluster's service range 10.96.0.0/12", w.text)
+			p.errorf(w, "%q is no range; write link_local, loopback, cluster_ip, private, any, an address, or a prefix such as the cluster's service range 10.96.0.0/12", w.text)
 			continue
 		}
 		if prefix.Addr().Is4In6() {

@@ -12,15 +12,16 @@ import (
 func TestPrivateAddress(t *testing.T) {
 	byDefault := DefaultPrivateAddress().Ranges
 	for text, want := range map[string]*PrivateAddress{
-		"private_address":        {Ranges: byDefault},
-		"private_address count":  {Ranges: byDefault},
-		"private_address nodata": {Action: PrivateNoData, Ranges: byDefault},
-		"private_address off":    {Action: PrivateOff, Ranges: byDefault},
+		"private_address":        {Ranges: byDefault, ClusterIPs: true},
+		"private_address count":  {Ranges: byDefault, ClusterIPs: true},
+		"private_address nodata": {Action: PrivateNoData, Ranges: byDefault, ClusterIPs: true},
+		"private_address off":    {Action: PrivateOff, Ranges: byDefault, ClusterIPs: true},
 		"private_address refuse {\nrange 10.96.1.2/12 fd00:10:96::/112\nrange private\nexcept corp.test b.test\nexcept c.test\n}": {
 			Action: PrivateRefuse,
 			Ranges: slices.Concat([]netip.Prefix{netip.MustParsePrefix("10.96.0.0/12"), netip.MustParsePrefix("fd00:10:96::/112")}, privateRanges["private"]),
 			Except: names(t, "corp.test", "b.test", "c.test"),
 		},
+		"private_address {\nrange cluster_ip\n}":            {ClusterIPs: true},
 		"private_address {\nrange 192.0.2.1 2001:db8::1\n}": {Ranges: prefixes("192.0.2.1/32", "2001:db8::1/128")},
 	} {
 		c, err := parse(t, ". {\n"+text+"\n}")

@@ -51,7 +51,7 @@ func (z *Zone) screen(p *upstream.Pool, q *wire.Query, resp wire.Response) wire.
 	if a == nil || a.cfg.Action == config.PrivateOff || resp.Records == 0 || z.ClusterDNS != nil && z.ClusterDNS(p) {
 		return resp
 	}
-	addr, found := a.find(q, resp.Packed)
+	addr, found := a.find(q, resp.Packed, z.IsClusterIP)
 	if !found {
 		return resp
 	}
@@ -68,10 +68,10 @@ func (z *Zone) screen(p *upstream.Pool, q *wire.Query, resp wire.Response) wire.
 	return wire.ErrorResponse(q, wire.NoError)
 }
 
-// find returns an address in p, the reply to q, that is in the ranges.
-func (a *PrivateAddress) find(q *wire.Query, p wire.Packed) (found netip.Addr, ok bool) {
+// find returns an address in p, the reply to q, that is in the ranges. isClusterIP may be nil.
+func (a *PrivateAddress) find(q *wire.Query, p wire.Packed, isClusterIP func(netip.Addr) bool) (found netip.Addr, ok bool) {
 	p.EachAddress(func(addr netip.Addr) bool {
-		ok = a.contains(addr)
+		ok = a.contains(addr) || a.cfg.ClusterIPs && isClusterIP != nil && isClusterIP(addr)
 		found = addr
 		return !ok
 	})

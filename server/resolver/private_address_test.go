@@ -100,6 +100,7 @@ func TestPrivateAddressOncePerReply(t *testing.T) {
 func TestPrivateAddressRanges(t *testing.T) {
 	for addr, want := range map[string]bool{
 		"169.254.169.254": true, "127.0.0.53": true, "::1": true, "fe80::1": true, "fd00:ec2::254": true, "100.100.100.200": true,
+		"10.96.0.1": true, "fd00:96::1": true, // of Services
 		"::ffff:169.254.169.254": true, "64:ff9b::a9fe:a9fe": true, "::127.0.0.1": true,
 		"10.0.0.1": false, "192.0.2.1": false, "0.0.0.0": false, "2001:db8::1": false, "64:ff9b::c000:201": false, "fd00::1": false,
 	} {
@@ -121,6 +122,9 @@ func TestPrivateAddressRanges(t *testing.T) {
 		z := &resolver.Zone{
 			Name: wire.Root, Forward: resolvertest.Pool(t, b.Addr()), Stats: resolver.NewStats(),
 			PrivateAddress: resolver.NewPrivateAddress(nil, slog.New(slog.DiscardHandler), nil),
+			IsClusterIP: func(addr netip.Addr) bool {
+				return addr == netip.MustParseAddr("10.96.0.1") || addr == netip.MustParseAddr("fd00:96::1")
+			},
 		}
 		qtype := dns.TypeA
 		if a.Is6() {

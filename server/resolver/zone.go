@@ -84,6 +84,9 @@ type Zone struct {
 	Ordered bool
 	// PrivateAddress looks at the replies of upstreams; nil: nobody does.
 	PrivateAddress *PrivateAddress
+	// IsClusterIP reports whether an address is the cluster IP of a Service that the agent knows; nil: none is. It is safe for
+	// concurrent use.
+	IsClusterIP func(netip.Addr) bool
 	// Minimal removes authority and additional records from positive answers.
 	Minimal bool
 	// NSID is the server identifier for clients that ask for it (RFC 5001); "" is none.

@@ -31,6 +31,9 @@ func (a *builder) buildRoutes(g *generation) {
 	}
 	search, labels := nodeSearch(), a.clients != nil && len(config.PodLabels(g.cfg.Blocks)) > 0
 	for addr, list := range zones {
+		for _, z := range list {
+			z.IsClusterIP = g.isClusterIP
+		}
 		l := g.listeners[addr]
 		l.Routes = resolver.NewRoutes(list, a.statsFor(l.Transport, addr.AddrPort, droppedZone, noView))
 		l.Routes.StartWaiting = a.opts.StartWaiting

@@ -104,6 +104,12 @@ func (a *agent) watchPorts(ctx context.Context) {
 	defer tick.Stop()
 	var told time.Time
 	for {
+		// The first check comes after an interval: sockets of a predecessor that has died are visible for a moment.
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
 		list := a.otherHolders(0)
 		switch {
 		case len(list) > 0 && time.Since(told) >= time.Minute:
@@ -114,11 +120,6 @@ func (a *agent) watchPorts(ctx context.Context) {
 		case len(list) == 0 && !told.IsZero():
 			told = time.Time{}
 			a.log.Info("no other process listens at the agent's addresses any more")
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return
 		}
 	}
 }

@@ -135,3 +135,13 @@ func (g *generation) keyOf(v *kubernetes.View) string {
 	}
 	return ""
 }
+
+// isClusterIP reports whether addr is the cluster IP of a Service in one of g's views.
+func (g *generation) isClusterIP(addr netip.Addr) bool {
+	for _, v := range g.views {
+		if v.IsClusterIP(addr) {
+			return true
+		}
+	}
+	return false
+}
