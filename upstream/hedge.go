@@ -179,7 +179,7 @@ func (x *exchange) probablyLost(q *query, now time.Time) bool {
 	}
 	after := defaultResendDelay
 	if tail, known := x.percentile95(a.rtt); known {
-		after = min(max(resendP95s*tail, minResendDelay), maxResendDelay)
+		after = min(max(resendP95s*tail, minResendDelay), a.server.readTimeout/resendDelays)
 	}
 	return now.Sub(a.sent) >= after
 }

@@ -22,9 +22,9 @@ const (
 	// defaultHedgeDelay applies while there are too few samples. A resolver in the same
 	// data centre answers in about 2 ms, a distant one in 40 ms.
 	defaultHedgeDelay = 25 * time.Millisecond
-	// maxHedgeDelay is the longest time before a second server is asked. Slow names, which some client asks for again and
-	// again, must not delay it without bound.
-	maxHedgeDelay = 250 * time.Millisecond
+	// hedgeDelays is how often the longest time before a second server is asked fits into the read timeout. Slow names,
+	// which some client asks for again and again, must not delay it without bound.
+	hedgeDelays = 8
 	// minUnansweredDelay is the shortest time before a query counts as unanswered. It is
 	// longer than a garbage collection pause or a burst, so that our own delays do not make
 	// a server suspect.
@@ -36,8 +36,8 @@ const (
 	// another port. It is longer than most names take to resolve, so a query without a
 	// reply by then was probably lost.
 	minResendDelay = 200 * time.Millisecond
-	// maxResendDelay is the longest such time once there are enough samples.
-	maxResendDelay = 500 * time.Millisecond
+	// resendDelays is how often the longest such time fits into the read timeout, once there are enough samples.
+	resendDelays = 4
 	// defaultResendDelay applies while there are too few samples: TCP's initial
 	// retransmission timeout (RFC 6298, 2.1).
 	defaultResendDelay = time.Second
@@ -130,14 +130,14 @@ type delays struct {
 
 // delaysFor returns the delays for a server with this 95th percentile; known is false if
 // there are too few samples. No delay exceeds half of readTimeout, so that a hedge can
-// still succeed.
+// still succeed; that of a hedge is shorter, see [hedgeDelays].
 func delaysFor(tail time.Duration, known bool, readTimeout time.Duration) delays {
 	if !known {
 		tail = defaultHedgeDelay
 	}
 	longest := max(readTimeout/2, time.Millisecond)
 	return delays{
-		hedge:      min(max(tail, minHedgeDelay), maxHedgeDelay, longest),
+		hedge:      min(max(tail, minHedgeDelay), max(readTimeout/hedgeDelays, time.Millisecond)),
 		unanswered: min(max(unansweredP95s*tail, minUnansweredDelay), longest),
 	}
 }

@@ -101,8 +101,8 @@ func TestDelays(t *testing.T) {
 		{0, false, 2 * time.Second, delays{25 * time.Millisecond, 100 * time.Millisecond}},
 		{time.Millisecond, true, 2 * time.Second, delays{5 * time.Millisecond, 20 * time.Millisecond}},
 		{30 * time.Millisecond, true, 2 * time.Second, delays{30 * time.Millisecond, 120 * time.Millisecond}},
-		{time.Second, true, 2 * time.Second, delays{maxHedgeDelay, time.Second}},
-		{time.Hour, true, 2 * time.Second, delays{maxHedgeDelay, time.Second}},
+		{time.Second, true, 2 * time.Second, delays{250 * time.Millisecond, time.Second}},
+		{time.Hour, true, 2 * time.Second, delays{250 * time.Millisecond, time.Second}},
 		{time.Second, true, time.Nanosecond, delays{time.Millisecond, time.Millisecond}},
 	} {
 		if got := delaysFor(tt.tail, tt.known, tt.read); got != tt.want {

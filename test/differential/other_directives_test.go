@@ -23,8 +23,9 @@ import (
 
 // notCompared are the directives that are in no Corefile of this suite, with the reason.
 var notCompared = map[string]string{
-	"client_limit": "CoreDNS doesn't have it",
-	"trace":        "CoreDNS is built without it, and it changes no reply",
+	"client_limit":    "CoreDNS doesn't have it",
+	"private_address": "CoreDNS doesn't have it",
+	"trace":           "CoreDNS is built without it, and it changes no reply",
 }
 
 // TestEachDirective: each directive is in a Corefile of this suite, but for those with a reason.
