@@ -5,7 +5,9 @@ package upstream
 import (
 	"context"
 	"errors"
+	"io"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -79,6 +81,36 @@ func TestRestartAlone(t *testing.T) {
 			if n := len(s.queries()); n > 2+maxLaterRounds {
 				t.Errorf("%d queries were sent", n)
 			}
+		})
+	}
+}
+
+// TestRestartBesideReplies: a server that replies to other queries right before and after it goes away is away nevertheless.
+func TestRestartBesideReplies(t *testing.T) {
+	for name, tt := range map[string]struct {
+		failure error
+		away    time.Duration
+	}{
+		"refused": {syscall.ECONNREFUSED, time.Second},
+		"closed":  {io.EOF, 3 * firstPause},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newSimulated(time.Millisecond)
+				p := newSimulatedPool(simulatedTo(config.MaxRate{}, "192.0.2.1:53"), Options{}, s)
+				defer p.Close()
+				away := awayUntil(tt.away)
+				s.failure, s.refuse = tt.failure, func(now time.Time) bool {
+					p.servers()[0].lastReply.Store(p.timestamp(now))
+					return away(now)
+				}
+				if took, err := askFor(t, p, 1); err != nil || took > tt.away+maxPause+10*time.Millisecond {
+					t.Errorf("%v after %v", err, took)
+				}
+				if n := len(s.queries()); n > maxLaterRounds {
+					t.Errorf("%d queries were sent", n)
+				}
+			})
 		})
 	}
 }
@@ -243,7 +275,10 @@ func TestQueryLostInRestart(t *testing.T) {
 				}
 				away := awayUntil(time.Second)
 				for i, s := range p.servers() {
-					via[i].lose = func(now time.Time) bool { return via[i].refuse == nil }
+					via[i].lose = func(now time.Time) bool {
+						s.lastReply.Store(p.timestamp(now.Add(900 * time.Millisecond))) // it still finishes what it had begun
+						return via[i].refuse == nil
+					}
 					s.tcp.(*simulated).refuse = away
 				}
 				time.AfterFunc(time.Millisecond, func() {

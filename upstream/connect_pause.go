@@ -34,6 +34,16 @@ func (p *connectPause) start(err error, now time.Time) {
 	p.reason = err
 }
 
+// startUnlessFirst is start for a connection that the server has closed without a reply. The first one may have met the end of a restart,
+// so another one may follow at once.
+func (p *connectPause) startUnlessFirst(err error, now time.Time) {
+	if p.failures > 0 {
+		p.start(err, now)
+		return
+	}
+	p.failures++
+}
+
 // end ends the pause because the server has replied.
 func (p *connectPause) end() { *p = connectPause{} }
 

@@ -139,6 +139,17 @@ func TestConnectionsEndAtOnce(t *testing.T) {
 			}
 		}()
 		to := config.Target{Addr: l.Addr().(*net.TCPAddr).AddrPort()}
+		for name, opts := range map[string]streamOptions{
+			"TCP": {expire: time.Hour},
+			"TLS": {expire: time.Hour, tls: a.client("dns.test")},
+		} {
+			t.Run(name, func(t *testing.T) {
+				d := newStreamTransport(to.Addr, opts)
+				t.Cleanup(d.close)
+				_ = roundTripOnce(t, d) // the first end begins no pause
+				failManyOnce(t, d, func() int64 { _, misses := d.reuse(); return int64(misses) })
+			})
+		}
 		for name, via := range map[string]transport{
 			"HTTPS": newDoHTransport(to, to.Addr, dohOptions{streamOptions: streamOptions{expire: time.Hour, tls: a.client("dns.test")}}),
 			"gRPC":  newGRPCTransport(to, to.Addr, streamOptions{expire: time.Hour}),
@@ -149,6 +160,30 @@ func TestConnectionsEndAtOnce(t *testing.T) {
 				failManyOnce(t, d, countDials(d).Load)
 			})
 		}
+	})
+	t.Run("TCP, nobody listens", func(t *testing.T) {
+		f := startFake(t, answerOK)
+		f.stop()
+		via := newStreamTransport(f.addr, streamOptions{expire: time.Hour}).(*streamTransport)
+		t.Cleanup(via.close)
+		attempts := func() int64 { _, misses := via.reuse(); return int64(misses) }
+		failManyOnce(t, via, attempts)
+		via.mu.Lock()
+		via.queryLimit, via.queryLimitUntil = 1, time.Now().Add(time.Hour)
+		via.mu.Unlock()
+		failManyOnce(t, via, attempts)
+		f.run(answerOK)
+		to := f.addr
+		eventually(t, "it answers", func() bool {
+			via.mu.Lock()
+			via.addr = to
+			via.mu.Unlock()
+			return roundTripOnce(t, via) == nil
+		})
+		if via.mu.Lock(); via.pause != (connectPause{}) {
+			t.Error("a pause is left after a reply")
+		}
+		via.mu.Unlock()
 	})
 	t.Run("QUIC", func(t *testing.T) {
 		f := startFakeQUIC(t, a.server("dns.test"), nil, func(r request) { _ = r.quicConn.CloseWithError(doqInternalError, "") })

@@ -30,7 +30,7 @@ func (t *streamTransport) pickConn(now time.Time) *streamConn {
 	if c == nil && t.closeOldestRetired(now) {
 		c = t.bestConn(now) // resending its queries may have opened a connection
 	}
-	if len(t.live) < t.maxLive(c, now) && t.needsConn(c, now) {
+	if len(t.live) < t.maxLive(c, now) && t.needsConn(c, now) && t.pause.err(now) == nil {
 		t.misses.Add(1)
 		if fresh := t.dial(now); c == nil || t.inOrder || t.rankOf(c, now) >= rankConnecting {
 			return fresh
@@ -140,7 +140,11 @@ func (t *streamTransport) scheduleBlockedCheck(c *streamConn, now time.Time) {
 	switch {
 	case c.conn == nil || c.closed || c.inFlight == 0:
 	case !t.outOfOrder && c.inFlight > 1 && !c.movedOne:
-		c.wakeBy(c.owedSince.Add(t.blockedAfter()), now)
+		at := c.owedSince.Add(t.blockedAfter())
+		if !at.After(now) { // nothing could be moved
+			at = now.Add(minBlockedDelay)
+		}
+		c.wakeBy(at, now)
 	case c.replies == 0:
 		c.wakeBy(c.owedSince.Add(unansweredConnAfter), now)
 	}
@@ -216,10 +220,16 @@ func (t *streamTransport) takeWaiting(c *streamConn, now time.Time) {
 func (t *streamTransport) drainBacklog(now time.Time) {
 	for t.backlog.inFlight > 0 && !t.closed {
 		c := t.pickConn(now)
-		if c == nil {
+		err := t.pause.err(now)
+		if c == nil && (err == nil || len(t.live) > 0) {
 			return
 		}
 		q := t.backlog.earliest(nil)
+		if c == nil {
+			t.backlog.remove(q)
+			q.complete(err)
+			continue
+		}
 		t.backlog.remove(q)
 		t.assignTo(c, q, now)
 	}
@@ -243,6 +253,7 @@ func (t *streamTransport) recordReply(c *streamConn, q *query, silence time.Dura
 	c.movedOne = false
 	if c.replies == 1 {
 		t.notAccepted = 0
+		t.pause.end()
 	}
 	if from := q.movedFrom; from != nil && from.movedOne && !from.closed && t.headOfLineBlocked(from, now) {
 		t.setOrder(false, now)
@@ -264,7 +275,13 @@ func (t *streamTransport) learnFromEnd(c *streamConn, err error, now time.Time) 
 	case c.replies == 0 && !isLocal(err):
 		t.limitConns(n, now)
 	}
-	if c.replies > 0 && c.inFlight > 0 && !isLocal(err) && now.Sub(c.repliedAt) < promptClose {
+	switch {
+	case c.conn == nil && isUnreachable(err): // it is away: the ends of connections were no limits
+		t.forgetEnds()
+	case c.conn != nil && c.replies == 0 && c.inFlight > 0 && !isLocal(err):
+		t.pause.startUnlessFirst(err, now)
+	}
+	if t.pause.failures == 0 && c.replies > 0 && c.inFlight > 0 && !isLocal(err) && now.Sub(c.repliedAt) < promptClose {
 		t.observeEnd(c.replies, c.begunAt, now)
 	}
 }

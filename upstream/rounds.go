@@ -13,13 +13,24 @@ type rounds struct {
 	failed  int // attempts in all rounds
 	// unreachable says that a server could not be reached, absent that it was so in this round.
 	unreachable, absent bool
+	// closed is how often a server has closed the connection without a reply, but has replied to other queries since it was asked.
+	closed int
 }
 
-// isAway reports whether the server of q, which has failed with err, can't be reached. A server that has replied to other
-// queries since then can: the fault is the query's.
-func (x *exchange) isAway(q *query, err error) bool {
-	a := &q.attempt
-	return isUnavailable(err) && a.server.lastReply.Load() < x.pool.timestamp(a.sent)
+// maxClosed is how often that may be a coincidence: the server has replied before it went away, or after it came back. After that the
+// fault is the query's.
+const maxClosed = 3
+
+// isAway reports whether the server of q, which has failed with err, can't be reached. replying says that it has replied to other queries
+// since then.
+func (x *exchange) isAway(err error, replying bool) bool {
+	if !isUnavailable(err) {
+		return false
+	}
+	if replying && !isUnreachable(err) {
+		x.rounds.closed++
+	}
+	return x.rounds.closed <= maxClosed
 }
 
 // noteFailed records that q has failed with err. A server that has refused it is not asked again in this round; one that has closed the
@@ -27,12 +38,16 @@ func (x *exchange) isAway(q *query, err error) bool {
 func (x *exchange) noteFailed(q *query, err error, now time.Time) {
 	r := &x.rounds
 	r.failed++
-	away := x.isAway(q, err)
+	replying := q.attempt.server.lastReply.Load() >= x.pool.timestamp(q.attempt.sent)
+	away := x.isAway(err, replying)
+	if away && q.attempt.repeats && q.tcp { // an ICMP message tells sooner whether the server is still away
+		q.attempt.server.tcpSilent.Store(true)
+	}
 	r.absent, r.unreachable = r.absent || away, r.unreachable || away
 	switch {
 	case away && q.attempt.isHedge && x.inFlight > 0 && r.failed < maxLaterRounds:
 		x.hedgeAgain(q, now)
-	case away && isUnreachable(err):
+	case away && isUnreachable(err) && !replying:
 		r.away = append(r.away, q.attempt.server)
 	default:
 		x.failuresLeft--

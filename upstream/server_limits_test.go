@@ -8,6 +8,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -141,6 +142,7 @@ func TestQueryLimitIsLearned(t *testing.T) {
 		replies int
 		begun   time.Duration
 		silent  time.Duration // since the last reply
+		refused bool          // it is a failed attempt to connect
 	}
 	tests := []struct {
 		name string
@@ -154,6 +156,7 @@ func TestQueryLimitIsLearned(t *testing.T) {
 		{"fewer replies later", []end{{replies: 5}, {replies: 5}, {replies: 2}}, 2},
 		{"idle for too long", []end{{replies: 1, silent: promptClose}, {replies: 1, silent: promptClose}}, 0},
 		{"no reply at all", []end{{}, {}}, 0},
+		{"twice after as many replies, in a restart", []end{{replies: 5}, {replies: 5}, {refused: true}, {replies: 5}, {replies: 5}}, 0},
 	}
 	for _, tt := range tests {
 		via := &streamTransport{live: map[*streamConn]struct{}{}}
@@ -162,7 +165,13 @@ func TestQueryLimitIsLearned(t *testing.T) {
 			c := testConn(start.Add(e.begun))
 			c.replies, c.repliedAt = e.replies, now.Add(-e.silent)
 			c.add(fixedQuery(t), now)
-			via.learnFromEnd(c, io.EOF, now)
+			if e.refused {
+				c.conn = nil
+				via.pause.start(syscall.ECONNREFUSED, now)
+				via.learnFromEnd(c, syscall.ECONNREFUSED, now)
+			} else {
+				via.learnFromEnd(c, io.EOF, now)
+			}
 			c.timer.Stop()
 		}
 		if via.queryLimit != tt.want {

@@ -3,6 +3,7 @@
 package upstream
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -28,6 +29,8 @@ type simulated struct {
 	lose func(now time.Time) bool
 	// refuse says whether the server can't be reached; nil: it always can. It is called with mu locked.
 	refuse func(now time.Time) bool
+	// failure is the error then; nil means that the connection is refused.
+	failure error
 	// delayFor is the delay for a client, in place of delay; nil: delay is for all.
 	delayFor func(c share.Client) time.Duration
 
@@ -62,7 +65,7 @@ func (s *simulated) start(q *query) {
 		}
 	}
 	if s.refuse != nil && s.refuse(now) {
-		after, err = 100*time.Microsecond, syscall.ECONNREFUSED
+		after, err = 100*time.Microsecond, cmp.Or[error](s.failure, syscall.ECONNREFUSED)
 	}
 	s.pending[q] = time.AfterFunc(after, func() { s.finish(q, err) })
 }

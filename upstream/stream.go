@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -77,6 +78,7 @@ type streamTransport struct {
 	// connection may get another one. It is never connected.
 	backlog *streamConn
 	learned
+	pause connectPause
 	// inFlight divides the queries in flight among the clients.
 	inFlight share.FairShare
 
@@ -125,11 +127,11 @@ func (t *streamTransport) assign(q *query, now time.Time) (*streamConn, error) {
 		return nil, ErrClosed
 	}
 	c := t.pickConn(now)
-	if c == nil && t.queryLimit > 0 && t.backlog.inFlight < maxInFlightPerConn {
+	if c == nil && t.queryLimit > 0 && len(t.live) > 0 && t.backlog.inFlight < maxInFlightPerConn {
 		c = t.backlog
 	}
 	if c == nil {
-		return nil, ErrBusy
+		return nil, cmp.Or(t.pause.err(now), ErrBusy)
 	}
 	c.add(q, now)
 	t.scheduleBlockedCheck(c, now)
@@ -206,7 +208,10 @@ func (t *streamTransport) handleConnected(c *streamConn, conn net.Conn, err erro
 		return false
 	}
 	if err != nil {
-		t.closeConn(c, fmt.Errorf("connecting: %w", err), time.Now())
+		now := time.Now()
+		err = fmt.Errorf("connecting: %w", err)
+		t.pause.start(err, now)
+		t.closeConn(c, err, now)
 		t.drainBacklog(time.Now())
 		return false
 	}
