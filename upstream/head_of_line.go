@@ -137,17 +137,20 @@ func (t *streamTransport) headOfLineBlocked(c *streamConn, now time.Time) bool {
 // scheduleBlockedCheck sets the timer of c to the time at which it would count as blocked,
 // or as not accepted; t is locked.
 func (t *streamTransport) scheduleBlockedCheck(c *streamConn, now time.Time) {
+	after := unansweredConnAfter
 	switch {
 	case c.conn == nil || c.closed || c.inFlight == 0:
+		return
 	case !t.outOfOrder && c.inFlight > 1 && !c.movedOne:
-		at := c.owedSince.Add(t.blockedAfter())
-		if !at.After(now) { // nothing could be moved
-			at = now.Add(minBlockedDelay)
-		}
-		c.wakeBy(at, now)
-	case c.replies == 0:
-		c.wakeBy(c.owedSince.Add(unansweredConnAfter), now)
+		after = t.blockedAfter()
+	case c.replies > 0:
+		return
 	}
+	at := c.owedSince.Add(after)
+	if !at.After(now) { // that has been checked, and nothing could be moved
+		at = now.Add(minBlockedDelay)
+	}
+	c.wakeBy(at, now)
 }
 
 // moveBlocked moves queries that are blocked on c to other connections, if these are

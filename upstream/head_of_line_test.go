@@ -356,3 +356,21 @@ func TestTypicalRTTRecovers(t *testing.T) {
 		t.Errorf("after a minute without replies the typical RTT is %v", l.typicalRTT)
 	}
 }
+
+// TestBlockedChecksStayApart: a silent connection whose queries can't be moved is not checked in a loop.
+func TestBlockedChecksStayApart(t *testing.T) {
+	now := time.Now()
+	for name, queries := range map[string]int{"blocked": 2, "not accepted": 1} {
+		via := &streamTransport{live: map[*streamConn]struct{}{}}
+		c := testConn(now)
+		for range queries {
+			c.add(namedQuery(t, "silent.test."), now)
+		}
+		late := now.Add(2 * unansweredConnAfter)
+		c.timerAt = time.Time{}
+		if via.scheduleBlockedCheck(c, late); c.timerAt.Before(late.Add(minBlockedDelay)) {
+			t.Errorf("%s: the next check is %v after the last", name, c.timerAt.Sub(late))
+		}
+		c.timer.Stop()
+	}
+}
