@@ -1,0 +1,56 @@
+# Installs what a finding runs into a temporary folder, $work, which is removed at the end.
+# Each script of this folder sources this file.
+set -euo pipefail
+export LC_ALL=C PYTHONDONTWRITEBYTECODE=1
+PYTHONPATH=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+work=$(mktemp -d)
+# _apt, the user that apt downloads as, must be able to write there.
+chmod 0755 "$work"
+trap 'chmod -R u+w "$work" && rm -rf "$work"' EXIT
+trap 'exit 130' INT TERM
+export PYTHONPATH work
+
+# debian PACKAGE[=VERSION]… unpacks Debian packages without installing them. It exits with 2
+# if the archive no longer has a version.
+debian() {
+	mkdir -p "$work/debs" "$work/root"
+	chmod 0777 "$work/debs"
+	if ! (cd "$work/debs" && apt-get download "$@" >"$work/apt.log" 2>&1); then
+		cat "$work/apt.log" >&2
+		exit 2
+	fi
+	for deb in "$work"/debs/*.deb; do
+		dpkg -x "$deb" "$work/root"
+	done
+	libraries=$(find "$work/root" -name '*.so*' -printf '%h\n' | sort -u | paste -sd:)
+	export LD_LIBRARY_PATH=$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+	export PATH=$work/root/usr/sbin:$work/root/usr/bin:$PATH
+}
+
+# coredns VERSION PLUGIN… builds CoreDNS with some of its plugins.
+coredns() {
+	local version=$1 plugin
+	shift
+	mkdir -p "$work/src" "$work/root/usr/bin"
+	{
+		echo 'package main'
+		echo 'import "github.com/coredns/coredns/coremain"'
+		for plugin; do
+			echo "import _ \"github.com/coredns/coredns/plugin/$plugin\""
+		done
+		echo 'func main() { coremain.Run() }'
+	} >"$work/src/main.go"
+	printf 'module finding\n\ngo 1.26.0\n\nrequire github.com/coredns/coredns v%s\n' "$version" >"$work/src/go.mod"
+	if ! (cd "$work/src" && CGO_ENABLED=0 GOFLAGS=-mod=mod GOWORK=off go build -trimpath -o "$work/root/usr/bin/coredns" . >"$work/go.log" 2>&1); then
+		cat "$work/go.log" >&2
+		exit 2
+	fi
+	export PATH=$work/root/usr/bin:$PATH
+}
+
+# certificate makes $work/cert.pem and $work/key.pem for 127.0.0.1.
+certificate() {
+	openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 \
+		-subj /CN=localhost -addext subjectAltName=DNS:localhost,IP:127.0.0.1 \
+		-keyout "$work/key.pem" -out "$work/cert.pem" 2>/dev/null
+}
