@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # CoreDNS fails the first query over QUIC after its server's idle timeout.
+work=$(mktemp -d) # removed at the end
 . "$(dirname "$0")/setup.bash"
 certificate
 coredns 1.15.0 bind forward quic timeouts tls

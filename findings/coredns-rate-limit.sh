@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Behind NSD's usual rate limit of UDP, CoreDNS fails names rather than ask over TCP.
+work=$(mktemp -d) # removed at the end
 . "$(dirname "$0")/setup.bash"
 debian nsd=4.6.1-1 libevent-2.1-7 libfstrm0 libprotobuf-c1 libssl3
 coredns 1.15.0 bind forward

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # CoreDNS answers the queries of a TCP connection one after the other: a slow name delays all behind it.
+work=$(mktemp -d) # removed at the end
 . "$(dirname "$0")/setup.bash"
 coredns 1.15.0 bind forward
 python3 - <<'PYTHON'

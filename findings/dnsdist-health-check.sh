@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # dnsdist drops all queries of a cluster zone while its server cannot resolve other names.
+work=$(mktemp -d) # removed at the end
 . "$(dirname "$0")/setup.bash"
 debian dnsdist=1.7.3-2 libbsd0 libcdb1 libedit2 libfstrm0 libh2o-evloop0.13 liblmdb0 libluajit-5.1-2 libnghttp2-14 libre2-9 libsnmp40 libperl5.36 libsodium23 libssl3 libwrap0 libwslay1 libnsl2 libtirpc3 libgssapi-krb5-2 libkrb5-3 libk5crypto3 libkrb5support0 libkeyutils1
 python3 - <<'PYTHON'

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # dnsmasq refuses queries beyond 150 that wait for a server.
+work=$(mktemp -d) # removed at the end
 . "$(dirname "$0")/setup.bash"
 debian dnsmasq-base=2.90-4~deb12u2 libdbus-1-3 libidn2-0 libjansson4 libmnl0 libnetfilter-conntrack3 libnfnetlink0 libnftables1 libnftnl11 libxtables12
 python3 - <<'PYTHON'

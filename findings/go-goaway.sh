@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # An HTTP/2 connection of Go's net/http does not tell its user of a GOAWAY.
+work=$(mktemp -d) # removed at the end
 . "$(dirname "$0")/setup.bash"
 cd "$work"
 printf 'module finding\n\ngo 1.26.0\n\ntoolchain go1.26.8\n' >go.mod

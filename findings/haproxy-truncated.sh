@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # HAProxy finds no server of a headless Service whose addresses exceed 512 bytes.
+work=$(mktemp -d) # removed at the end
 . "$(dirname "$0")/setup.bash"
 debian haproxy=2.6.12-1+deb12u4 liblua5.3-0 libopentracing-c-wrapper0 libopentracing1 libpcre2-8-0 libssl3
 python3 - <<'PYTHON'

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Knot Resolver fails queries at once after it has waited for several others.
+work=$(mktemp -d) # removed at the end
 . "$(dirname "$0")/setup.bash"
 debian knot-resolver=5.6.0-1+deb12u1 libbpf1 libdnssec9 libelf1 libjemalloc2 libknot13 liblmdb0 libluajit-5.1-2 libnghttp2-14 libuv1 libxdp1 libzscanner4 libgnutls30
 # kresd looks for its Lua modules below /usr/lib only.

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # PowerDNS Recursor repeats one SERVFAIL of a forwarder for a minute.
+work=$(mktemp -d) # removed at the end
 . "$(dirname "$0")/setup.bash"
 debian pdns-recursor=4.8.8-1+deb12u1 libboost-context1.74.0 libcurl4 libfstrm0 libluajit-5.1-2 libsnmp40 libperl5.36 libsodium23 libssl3 libwrap0 libnghttp2-14 librtmp1 libssh2-1 libpsl5 libldap-2.5-0 libsasl2-2 libbrotli1 libnsl2 libtirpc3 libgssapi-krb5-2 libkrb5-3 libk5crypto3 libkrb5support0 libkeyutils1
 python3 - <<'PYTHON'

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # A forwarded reverse zone of Service addresses is not forwarded by unbound and BIND.
+work=$(mktemp -d) # removed at the end
 . "$(dirname "$0")/setup.bash"
 debian unbound=1.17.1-2+deb12u4 libevent-2.1-7 libhiredis0.14 libnghttp2-14 libprotobuf-c1 libpython3.11 libexpat1 libssl3
 debian bind9=1:9.18.49-1~deb12u3 bind9-libs=1:9.18.49-1~deb12u3 libfstrm0 libjemalloc2 libjson-c5 liblmdb0 libmaxminddb0 libuv1 libxml2 libicu72 libgssapi-krb5-2 libkrb5-3 libk5crypto3 libkrb5support0 libkeyutils1

@@ -1,9 +1,8 @@
-# Installs what a finding runs into a temporary folder, $work, which is removed at the end.
+# Installs what a finding runs into its temporary folder, $work, and removes the folder at the end.
 # Each script of this folder sources this file.
 set -euo pipefail
 export LC_ALL=C PYTHONDONTWRITEBYTECODE=1
 PYTHONPATH=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-work=$(mktemp -d)
 # _apt, the user that apt downloads as, must be able to write there.
 chmod 0755 "$work"
 trap 'chmod -R u+w "$work" && rm -rf "$work"' EXIT

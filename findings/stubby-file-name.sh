@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # stubby reads a configuration file as YAML only if its name ends in .yml or .yaml.
+work=$(mktemp -d) # removed at the end
 . "$(dirname "$0")/setup.bash"
 debian stubby=1.6.0-3+b1 libgetdns10=1.6.0-3+b1 libbsd0 libevent-2.1-7 libidn2-0 libunbound8 libyaml-0-2 libssl3
 python3 - <<'PYTHON'

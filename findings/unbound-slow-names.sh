@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # unbound's retransmit timer follows the quick names of a server, and gives up the slow ones.
+work=$(mktemp -d) # removed at the end
 . "$(dirname "$0")/setup.bash"
 debian unbound=1.17.1-2+deb12u4 libevent-2.1-7 libhiredis0.14 libnghttp2-14 libprotobuf-c1 libpython3.11 libexpat1 libssl3
 python3 - <<'PYTHON'
