@@ -61,7 +61,7 @@ func (l selectingServices) each(yield func(string, *service) bool) {
 				continue
 			}
 			last = h.key
-			if own := l.view.ownNamespace; own != "" && namespaceOf(h.key) != own {
+			if !l.view.trustsSlicesOf(h.key) {
 				continue // any tenant can write the agent's address into a slice
 			}
 			if i+1 < len(l.view.addrs) {
@@ -75,6 +75,12 @@ func (l selectingServices) each(yield func(string, *service) bool) {
 			}
 		}
 	}
+}
+
+// trustsSlicesOf reports whether slices of the service with that key may have the agent's
+// addresses: it is in the agent's own namespace, or that is unknown.
+func (v *View) trustsSlicesOf(key string) bool {
+	return v.ownNamespace == "" || namespaceOf(key) == v.ownNamespace
 }
 
 // externalServices iterates over the services that are externally reachable at an address,

@@ -25,8 +25,29 @@ const maxCredentials = 1 << 20
 // restConfig returns the address of the API server and the credentials. Errors name the
 // option at fault.
 func restConfig(cfg *config.Kubernetes) (*rest.Config, error) {
-	var c *rest.Config
-	var err error
+	c, err := loadConfig(cfg)
+	if err != nil {
+		return nil, err
+	}
+	for _, path := range []string{c.CAFile, c.CertFile, c.KeyFile, c.BearerTokenFile} {
+		if err = filewatch.Check(path, maxCredentials); path != "" && err != nil {
+			return nil, fmt.Errorf("kubernetes: reading the credentials: %w", err)
+		}
+	}
+	c.UserAgent = "nodens"
+	c.WarningHandler = rest.NoWarnings{}
+	if cfg.QPS > 0 {
+		c.QPS = cfg.QPS
+	}
+	if cfg.Burst > 0 {
+		c.Burst = cfg.Burst
+	}
+	return c, nil
+}
+
+// loadConfig returns what client-go loads from the kubeconfig or the endpoint in cfg, or from
+// the pod's service account if cfg has neither.
+func loadConfig(cfg *config.Kubernetes) (c *rest.Config, err error) {
 	switch {
 	case cfg.Kubeconfig != "":
 		if err = filewatch.Check(cfg.Kubeconfig, maxCredentials); err != nil {
@@ -52,19 +73,6 @@ func restConfig(cfg *config.Kubernetes) (*rest.Config, error) {
 		if c, err = rest.InClusterConfig(); err != nil {
 			return nil, fmt.Errorf("kubernetes: no endpoint, kubeconfig or manifests is set, and there is no usable service account: %w", err)
 		}
-	}
-	for _, path := range []string{c.CAFile, c.CertFile, c.KeyFile, c.BearerTokenFile} {
-		if err = filewatch.Check(path, maxCredentials); path != "" && err != nil {
-			return nil, fmt.Errorf("kubernetes: reading the credentials: %w", err)
-		}
-	}
-	c.UserAgent = "nodens"
-	c.WarningHandler = rest.NoWarnings{}
-	if cfg.QPS > 0 {
-		c.QPS = cfg.QPS
-	}
-	if cfg.Burst > 0 {
-		c.Burst = cfg.Burst
 	}
 	return c, nil
 }

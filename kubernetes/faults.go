@@ -113,7 +113,8 @@ func (l *faultLog) note(now time.Time, key faultKey, text string) (log bool, unl
 	}
 	l.total++
 	state.text = hash
-	log = now.Sub(state.logged) >= faultInterval && l.lines < maxFaultLines && (known || len(l.objects) < maxFaulty)
+	kept := known || len(l.objects) < maxFaulty
+	log = kept && now.Sub(state.logged) >= faultInterval && l.lines < maxFaultLines
 	if log {
 		state.logged = now
 		l.lines++
@@ -121,7 +122,7 @@ func (l *faultLog) note(now time.Time, key faultKey, text string) (log bool, unl
 	} else {
 		l.unlogged++
 	}
-	if known || len(l.objects) < maxFaulty {
+	if kept {
 		if l.objects == nil {
 			l.objects = make(map[faultKey]faultState)
 		}

@@ -96,13 +96,18 @@ func (z *Zone) AnswerLarge(q *wire.Query, r *wire.Reply) (Outcome, wire.Name) {
 	}
 	before := epochs.Any()
 	outcome, target := z.Answer(q, r, nil)
-	if outcome != Answered || r.Rcode() != wire.NoError || r.Count(wire.Answer) == 0 {
+	if outcome != Answered || !hasRecords(r) {
 		return outcome, target
 	}
 	if mark, ok := z.Mark(q, r, nil); ok && mark.Serial == 0 && epochs.Any() == before {
 		z.large.put(q, r, epochs.Watch(mark))
 	}
 	return outcome, target
+}
+
+// hasRecords reports whether r is a reply with records in its answer section.
+func hasRecords(r *wire.Reply) bool {
+	return r.Rcode() == wire.NoError && r.Count(wire.Answer) > 0
 }
 
 // epochsOf returns the epochs of the objects that the answer to q is made of; nil for none.

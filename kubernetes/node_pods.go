@@ -83,13 +83,7 @@ func (n *nodePods) put(o *corev1.Pod, rec *pod) {
 	}
 	p.WorkloadKind, p.WorkloadName = workloadOf(o, p.Name)
 	p.Ndots, p.HasNdots = ndotsOf(o.Spec.DNSConfig)
-	for _, key := range n.labels {
-		value := o.Labels[key]
-		if len(value) > validation.LabelValueMaxLength || strings.Contains(value, "\x00") {
-			value = "" // not from an API server
-		}
-		p.Labels += value + "\x00"
-	}
+	p.Labels = n.reportedLabels(o)
 	for _, ip := range rec.ips {
 		if a := unpackAddr(ip); !slices.Contains(p.addrs, a) {
 			p.addrs = append(p.addrs, a)
@@ -98,6 +92,18 @@ func (n *nodePods) put(o *corev1.Pod, rec *pod) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.replace(rec.name, p)
+}
+
+// reportedLabels returns the values of the pod o's labels in the form of [NodePod.Labels].
+func (n *nodePods) reportedLabels(o *corev1.Pod) (values string) {
+	for _, key := range n.labels {
+		value := o.Labels[key]
+		if len(value) > validation.LabelValueMaxLength || strings.Contains(value, "\x00") {
+			value = "" // not from an API server
+		}
+		values += value + "\x00"
+	}
+	return values
 }
 
 // drop removes the pod with that key.

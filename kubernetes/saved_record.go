@@ -274,6 +274,11 @@ func (s *savedSlice) check(imported bool) error {
 	); err != nil {
 		return err
 	}
+	return s.checkEndpoints(n)
+}
+
+// checkEndpoints checks the n endpoints.
+func (s *savedSlice) checkEndpoints(n int) error {
 	for i := range n {
 		if err := s.checkEndpoint(i); err != nil {
 			return err
