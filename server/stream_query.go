@@ -108,13 +108,11 @@ func (s *Server) answerStream(rt *resolver.Routes, e *streamQuery, packet, buf [
 	if free {
 		defer e.releasePlace()
 		x.Place = e.waiting.Client()
-	}
-	if free && e.conn != nil && e.conn.large.Load() {
-		if msg, o, err := s.serveLarge(rt, x, &e.waiting, buf, &e.conn.large); err == nil && o == resolver.Answered {
-			return msg
+		if e.expectsLarge() {
+			if msg, o, err := s.serveLarge(rt, x, &e.waiting, buf, &e.conn.large); err == nil && o == resolver.Answered {
+				return msg
+			}
 		}
-	}
-	if free {
 		x.Permit(&e.waiting)
 	}
 	msg, o := s.serve(rt, x, buf)
@@ -135,6 +133,9 @@ func (s *Server) answerStream(rt *resolver.Routes, e *streamQuery, packet, buf [
 	}
 	return s.wait(rt, x, o, buf)
 }
+
+// expectsLarge reports whether the reply is probably large, like the last one on e's connection.
+func (e *streamQuery) expectsLarge() bool { return e.conn != nil && e.conn.large.Load() }
 
 // noteSize notes whether the next reply on e's connection is probably large.
 func (e *streamQuery) noteSize(msg []byte) {

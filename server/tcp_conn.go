@@ -92,14 +92,7 @@ var (
 
 // serve answers the connection's queries until it ends, then waits for pending ones.
 func (c *tcpConn) serve() {
-	defer func() {
-		if c.writer.isBroken() {
-			_ = c.conn.Close() // pending queries may go on for seconds, and their replies reach nobody
-		}
-		c.writer.waitIdle()
-		_ = c.Close()
-		c.l.tcp.remove(&c.connState)
-	}()
+	defer c.end()
 	if c.l.config.Load().Transport == config.DNSOverTLS && !c.startTLS() {
 		return
 	}
@@ -118,6 +111,16 @@ func (c *tcpConn) serve() {
 		}
 		c.keepServing()
 	}
+}
+
+// end waits for pending queries, and closes the connection.
+func (c *tcpConn) end() {
+	if c.writer.isBroken() {
+		_ = c.conn.Close() // pending queries may go on for seconds, and their replies reach nobody
+	}
+	c.writer.waitIdle()
+	_ = c.Close()
+	c.l.tcp.remove(&c.connState)
 }
 
 // onReadable reads and answers what has arrived. It returns true if the connection must end
@@ -338,7 +341,7 @@ func (c *tcpConn) answerLarge(fd int, d *readState, rt *resolver.Routes, w *asyn
 	defer largeBuffers.Put(buf)
 	d.x.Permit(&w.place)
 	msg := c.s.wait(rt, &d.x, resolver.WouldWait, buf[lengthPrefix:lengthPrefix])
-	d.x.Permit(nil)
+	d.x.Forbid()
 	if msg == nil {
 		return true
 	}

@@ -53,8 +53,8 @@ func (r *Request) askView(v External, from source) Outcome {
 			return notMine
 		case kubernetes.OverBudget: // only without permission to wait
 			return WouldWait
-		case kubernetes.NotSynced, kubernetes.Incomplete:
 		}
+		// found is NotSynced or Incomplete.
 		if o := r.completeView(v, from, found, waited); o != tryAgain {
 			r.traceGap(from, found, o)
 			return o

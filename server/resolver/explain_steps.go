@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/nodens-dns/nodens/cache"
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/kubernetes"
 	"github.com/nodens-dns/nodens/server/rewrite"
@@ -191,11 +192,8 @@ func replyText(r *wire.Reply) string {
 
 // traceCache notes what the cache has for r.
 func (z *Zone) traceCache(r *Request, hit bool) {
-	info, ok := z.Cache.Inspect(&r.Query, r.now)
-	text, inferred := "not cached", hit && !info.Usable
-	if inferred {
-		info, ok = z.Cache.DeniedBy(&r.Query, r.now)
-	}
+	info, ok, inferred := z.inspectCache(r, hit)
+	text := "not cached"
 	switch {
 	case inferred:
 		text = info.Name.String() + " does not exist, and with nxdomain_cut no name below it does (RFC 8020)"
@@ -214,6 +212,17 @@ func (z *Zone) traceCache(r *Request, hit bool) {
 	if n := len(r.trace.steps); ok && n > 0 {
 		r.trace.steps[n-1].Cached = &info
 	}
+}
+
+// inspectCache returns the cache's entry for r; ok is false if there is none. inferred says
+// that the entry is the denial of a name above r's, from which the hit follows.
+func (z *Zone) inspectCache(r *Request, hit bool) (info cache.EntryInfo, ok, inferred bool) {
+	info, ok = z.Cache.Inspect(&r.Query, r.now)
+	if hit && !info.Usable {
+		info, ok = z.Cache.DeniedBy(&r.Query, r.now)
+		return info, ok, true
+	}
+	return info, ok, false
 }
 
 // tracePool notes which pool r is forwarded to.

@@ -109,6 +109,9 @@ func (r *Request) Parse() wire.ParseResult {
 // [share.ErrEvicted], r ends at once, with an expired answer or an error that wraps it.
 func (r *Request) Permit(ctx context.Context) { r.ctx = ctx }
 
+// Forbid withdraws the permission to wait.
+func (r *Request) Forbid() { r.ctx = nil }
+
 // Err is why the reply is an error or incomplete; nil if the query was answered.
 func (r *Request) Err() error { return r.err }
 
