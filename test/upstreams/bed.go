@@ -142,17 +142,11 @@ func (b *Bed) startForwarder(ctx context.Context, name, root string) (*forwarder
 	if err := os.WriteFile(conf, []byte(text.String()), 0o644); err != nil {
 		return nil, err
 	}
-	program, args := "coredns", []string{"-conf", conf}
-	if name == Nodens {
-		program, args = "nodens", []string{"-conf", conf, "-setupinterface=false", "-setupiptables=false", "-health-port=0", "-metrics-listen-address="}
+	c, err := b.command(ctx, name, conf)
+	if err != nil {
+		return nil, err
 	}
-	path := os.Getenv("AGENT")
-	if path == "" || name != Nodens {
-		if path, err = find(ctx, program, b.dir); err != nil {
-			return nil, err
-		}
-	}
-	if f.Process, err = peer.Spawn(peer.Command{Name: name, Path: path, Args: args, Dir: b.dir}); err != nil {
+	if f.Process, err = peer.Spawn(c); err != nil {
 		return nil, err
 	}
 	for _, port := range f.ports {
@@ -164,9 +158,26 @@ func (b *Bed) startForwarder(ctx context.Context, name, root string) (*forwarder
 	return f, nil
 }
 
+// command returns the command that runs a program with the Corefile conf. The variable AGENT
+// may name the binary of nodens.
+func (b *Bed) command(ctx context.Context, name, conf string) (c peer.Command, err error) {
+	program, args := "coredns", []string{"-conf", conf}
+	if name == Nodens {
+		program, args = "nodens", []string{"-conf", conf, "-setupinterface=false", "-setupiptables=false", "-health-port=0", "-metrics-listen-address="}
+	}
+	path := os.Getenv("AGENT")
+	if path == "" || name != Nodens {
+		if path, err = find(ctx, program, b.dir); err != nil {
+			return c, err
+		}
+	}
+	return peer.Command{Name: name, Path: path, Args: args, Dir: b.dir}, nil
+}
+
 // forwardBlock returns the directive that forwards over t.
 func (b *Bed) forwardBlock(t Transport, root string) string {
-	to, options := b.target(t), ""
+	to := b.target(t)
+	var options string
 	switch t {
 	case UDP:
 		return "    forward . " + to + "\n"

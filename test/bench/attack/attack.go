@@ -249,16 +249,9 @@ func (b *run) measureVictim(ctx context.Context, t attackedAgent, c worst.Case, 
 		return victim, err
 	}
 	streams := []loadgen.Stream{{Questions: [][]byte{worst.Victim()}, Rate: victimRate, Sockets: harness.Clients}}
-	switch {
-	case c.Streams > 0 && to.Addr() != controlAddr:
-		defer openBusy(b.streams(c), c, to)()
-	case c.Streams > 0 || len(c.Queries) == 0 && to.Addr() == controlAddr:
-	case len(c.Queries) > 0:
-		streams = append(streams, loadgen.Stream{Questions: c.Queries, Rate: c.Rate, Sockets: max(1, c.Sources), From: attackerAddr, Sources: sources(c.Sources), Server: to})
-	default:
-		closeAll := openIdle(b.connections(c), to, netip.AddrPortFrom(to.Addr(), uint16(t.agent.Metrics)))
-		defer closeAll()
-	}
+	datagrams, closeAll := b.beginAttack(t, c, to)
+	streams = append(streams, datagrams...)
+	defer closeAll()
 	before, err := machine.CPUClock(t.agent.PID())
 	if err != nil {
 		return victim, err
@@ -277,6 +270,22 @@ func (b *run) measureVictim(ctx context.Context, t attackedAgent, c worst.Case, 
 		victim.attacked = results[1].Sent
 	}
 	return victim, nil
+}
+
+// beginAttack opens the connections of the case's attacker to the address, and returns what
+// closes them. Instead, an attacker over UDP has a stream of datagrams. No connections are
+// opened to the control.
+func (b *run) beginAttack(t attackedAgent, c worst.Case, to netip.AddrPort) (datagrams []loadgen.Stream, closeAll func()) {
+	switch {
+	case c.Streams > 0 && to.Addr() != controlAddr:
+		return nil, openBusy(b.streams(c), c, to)
+	case c.Streams > 0 || len(c.Queries) == 0 && to.Addr() == controlAddr:
+		return nil, func() {}
+	case len(c.Queries) > 0:
+		return []loadgen.Stream{{Questions: c.Queries, Rate: c.Rate, Sockets: max(1, c.Sources), From: attackerAddr, Sources: sources(c.Sources), Server: to}}, func() {}
+	default:
+		return nil, openIdle(b.connections(c), to, netip.AddrPortFrom(to.Addr(), uint16(t.agent.Metrics)))
+	}
 }
 
 // sources returns n addresses of an attacker.
