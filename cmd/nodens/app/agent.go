@@ -281,33 +281,38 @@ func (a *agent) loop(ctx context.Context) error {
 	timer := time.NewTimer(a.reloadInterval())
 	defer timer.Stop()
 	for {
-		select {
-		case <-ctx.Done():
-			a.endService(ctx)
-			return nil
-		case err := <-a.fatal:
+		if ended, err := a.handleNext(ctx, timer); ended || err != nil {
 			return err
-		case call := <-a.mainCalls:
-			call(ctx)
-			continue
-		case <-a.awaited.beat():
-			a.checkAwaited(ctx)
-			continue
-		case healthy := <-a.comparison.beat():
-			if err := a.compare(ctx, healthy); err != nil {
-				return err
-			}
-			continue
-		case <-a.handedOver():
-			a.log.Info("handover complete; ending")
-			return nil
-		case <-a.opts.Reload:
-			a.reload(ctx, true)
-		case <-timer.C:
-			a.reload(ctx, false)
 		}
+	}
+}
+
+// handleNext waits for the next event of loop, and handles it. It returns true or an error if the agent has to end.
+// After a reload it resets timer, which fires when the files are to be checked.
+func (a *agent) handleNext(ctx context.Context, timer *time.Timer) (ended bool, err error) {
+	select {
+	case <-ctx.Done():
+		a.endService(ctx)
+		return true, nil
+	case err := <-a.fatal:
+		return true, err
+	case call := <-a.mainCalls:
+		call(ctx)
+	case <-a.awaited.beat():
+		a.checkAwaited(ctx)
+	case healthy := <-a.comparison.beat():
+		return false, a.compare(ctx, healthy)
+	case <-a.handedOver():
+		a.log.Info("handover complete; ending")
+		return true, nil
+	case <-a.opts.Reload:
+		a.reload(ctx, true)
+		timer.Reset(a.reloadInterval())
+	case <-timer.C:
+		a.reload(ctx, false)
 		timer.Reset(a.reloadInterval())
 	}
+	return false, nil
 }
 
 // endService leaves the node to the successor or to the predecessor, if there is one, or else serves

@@ -70,27 +70,35 @@ func (a *agent) reload(ctx context.Context, asked bool) {
 		return
 	}
 	a.dropAwaited()
-	if err == nil && cfg.Digest == a.current.Load().cfg.Digest {
+	if err == nil {
+		err = a.applyChanged(ctx, cfg, asked)
+	}
+	if err != nil {
+		a.setRefused(err, asked)
+	}
+}
+
+// applyChanged applies cfg if it is not the current configuration. It returns why cfg is refused; a cfg that waits for
+// its views is not.
+func (a *agent) applyChanged(ctx context.Context, cfg *config.Config, asked bool) error {
+	if cfg.Digest == a.current.Load().cfg.Digest {
 		a.clearRefused()
 		level := slog.LevelDebug
 		if asked {
 			level = slog.LevelInfo
 		}
 		a.log.Log(ctx, level, "reload: the configuration is unchanged", "hash", shortHash(cfg))
-		return
+		return nil
 	}
-	if err == nil {
-		err = a.apply(ctx, cfg)
-	}
+	err := a.apply(ctx, cfg)
 	if err != nil && !errors.Is(err, errAwaitsViews) {
-		a.setRefused(err, asked)
-		return
+		return err
 	}
 	a.clearRefused()
-	if err != nil {
-		return
+	if err == nil {
+		a.log.Info("reload: the new configuration is in force", "hash", shortHash(cfg))
 	}
-	a.log.Info("reload: the new configuration is in force", "hash", shortHash(cfg))
+	return nil
 }
 
 // deferReload reports whether a handover is in progress or complete. If so, the reload is

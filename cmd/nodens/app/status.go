@@ -92,11 +92,8 @@ func (a *agent) judge(s *report.Status) {
 		problem("not ready: %v", err)
 	}
 	s.Ready = len(s.Problems) == 0
-	if s.Config.Rejected && s.Config.LastRejected != nil {
-		problem("the configuration in the files is invalid: %s", s.Config.LastRejected.Error)
-	}
-	if w := s.Config.Awaited; w != nil {
-		problem("the configuration in the files is not in force: it waits for its view of the cluster since %s; check why the API server does not answer", w.Since.Format(time.RFC3339))
+	if text := configProblem(&s.Config); text != "" {
+		problem("%s", text)
 	}
 	for _, h := range a.otherHolders(portCheckAge) {
 		problem("another process also listens there, and gets a part of the queries: %s; %s", describeHolder(&h), portRemedy)
@@ -104,11 +101,8 @@ func (a *agent) judge(s *report.Status) {
 	if n := len(a.recent.list()); n >= manyHandovers {
 		problem("%d handovers within %v; %s", n, recentSpan, manyHandoversRemedy)
 	}
-	switch u := s.Upstreams; {
-	case u.Total > 0 && u.Down == u.Total:
-		problem("all upstreams are down")
-	case len(s.ZonesDown) > 0:
-		problem("all upstreams of %s are down", firstZones(s.ZonesDown))
+	if text := upstreamProblem(s); text != "" {
+		problem("%s", text)
 	}
 	if text := viewProblem(s.View); text != "" {
 		problem("%s", text)
@@ -120,6 +114,29 @@ func (a *agent) judge(s *report.Status) {
 		problem("%s", text)
 	}
 	s.Healthy = len(s.Problems) == 0
+}
+
+// configProblem says what is wrong with the configuration in the files, "" for nothing.
+func configProblem(c *report.Config) string {
+	if c.Rejected && c.LastRejected != nil {
+		return "the configuration in the files is invalid: " + c.LastRejected.Error
+	}
+	if w := c.Awaited; w != nil {
+		return "the configuration in the files is not in force: it waits for its view of the cluster since " + w.Since.Format(time.RFC3339) + "; check why the API server does not answer"
+	}
+	return ""
+}
+
+// upstreamProblem says which upstreams are down, "" for none.
+func upstreamProblem(s *report.Status) string {
+	switch u := s.Upstreams; {
+	case u.Total > 0 && u.Down == u.Total:
+		return "all upstreams are down"
+	case len(s.ZonesDown) > 0:
+		return fmt.Sprintf("all upstreams of %s are down", firstZones(s.ZonesDown))
+	default:
+		return ""
+	}
 }
 
 const (
