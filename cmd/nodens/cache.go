@@ -71,8 +71,21 @@ func runCacheGet(ctx context.Context, socket *adminSocket, query url.Values, out
 	return output.Print(stdout, e, func(w io.Writer) error { return printCacheEntries(w, &e, output.Wide()) })
 }
 
-// printCacheEntries writes a line for each entry.
+// printCacheEntries writes what the caches and the kernel have for a name.
 func printCacheEntries(out io.Writer, e *report.CacheEntries, wide bool) error {
+	if err := printEntryTable(out, e, wide); err != nil {
+		return err
+	}
+	for i := range e.Caches {
+		if d := e.Caches[i].DeniedBy; d != nil {
+			fmt.Fprintf(out, "names below %s are denied with nxdomain_cut for %s; flushing %s removes that denial\n", d.Name, wholeSeconds(d.TTLSeconds), e.Name)
+		}
+	}
+	return printKernelCopies(out, e)
+}
+
+// printEntryTable writes the entries of all caches as one table, or that there are none.
+func printEntryTable(out io.Writer, e *report.CacheEntries, wide bool) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	columns := []string{"TYPE", "BITS", "REPLY", "RECORDS", "AGE", "LEFT", "STALE", "ZONES"}
 	if wide {
@@ -100,15 +113,7 @@ func printCacheEntries(out io.Writer, e *report.CacheEntries, wide bool) error {
 	if e.More > 0 {
 		fmt.Fprintf(w, "and %d more caches\n", e.More)
 	}
-	if err := w.Flush(); err != nil {
-		return err
-	}
-	for i := range e.Caches {
-		if d := e.Caches[i].DeniedBy; d != nil {
-			fmt.Fprintf(out, "names below %s are denied with nxdomain_cut for %s; flushing %s removes that denial\n", d.Name, wholeSeconds(d.TTLSeconds), e.Name)
-		}
-	}
-	return printKernelCopies(out, e)
+	return w.Flush()
 }
 
 // printKernelCopies writes a line for each copy in the kernel, if there are any.

@@ -61,9 +61,9 @@ func TestManyHandovers(t *testing.T) {
 	corefile := fmt.Sprintf(".:%d {\n bind 127.0.0.1\n hosts\n prometheus 127.0.0.1:%d\n}\n", p[0], p[1])
 	dir := t.TempDir()
 	const many = "the node changes hands too often"
-	agent := startAgentProcess(t, corefile, "-handover-dir", dir)
+	startAgentProcess(t, corefile, "-handover-dir", dir)
 	for handovers := 1; handovers <= 4; handovers++ {
-		agent = startAgentProcess(t, corefile, "-handover-dir", dir)
+		agent := startAgentProcess(t, corefile, "-handover-dir", dir)
 		problems := problemsAt(t, dir)
 		if handovers < 3 {
 			if problems != "" || strings.Contains(agent.Log.String(), many) {
