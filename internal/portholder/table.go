@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"net/netip"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -60,15 +61,17 @@ func readTable(path string, udp bool, ports []Port) (found []socket, err error) 
 		if !ok || udp && state != stateUnconnected {
 			continue
 		}
-		for _, p := range ports {
-			if p.UDP == udp && p.Port() != 0 && p.Port() == s.port.Port() && same(p.Addr(), s.port.Addr()) {
-				s.port = p
-				found = append(found, s)
-				break
-			}
+		if i := slices.IndexFunc(ports, s.port.meets); i >= 0 {
+			s.port = ports[i]
+			found = append(found, s)
 		}
 	}
 	return found, lines.Err()
+}
+
+// meets reports whether a socket at p receives packets that are sent to other. No socket is at port 0.
+func (p Port) meets(other Port) bool {
+	return p.UDP == other.UDP && other.Port() != 0 && other.Port() == p.Port() && same(other.Addr(), p.Addr())
 }
 
 // same reports whether sockets at a and b receive the same packets. A socket at an IPv4-mapped address only sends the
