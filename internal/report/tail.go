@@ -111,11 +111,7 @@ func Follow(ctx context.Context, path, target string, query url.Values, each fun
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		body, err := io.ReadAll(io.LimitReader(resp.Body, maxReply))
-		if err != nil {
-			return fmt.Errorf("reading the agent's reply: %w", err)
-		}
-		return refusal(resp.StatusCode, target, body)
+		return readRefusal(resp, target)
 	}
 	lines := bufio.NewScanner(resp.Body)
 	lines.Buffer(nil, maxLine)
@@ -131,4 +127,13 @@ func Follow(ctx context.Context, path, target string, query url.Values, each fun
 		return fmt.Errorf("reading the agent's reply: %w", err)
 	}
 	return ErrEnded
+}
+
+// readRefusal returns the error that a reply to a request for target describes.
+func readRefusal(resp *http.Response, target string) error {
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxReply))
+	if err != nil {
+		return fmt.Errorf("reading the agent's reply: %w", err)
+	}
+	return refusal(resp.StatusCode, target, body)
 }
