@@ -153,3 +153,28 @@ func TestErrorsOfNames(t *testing.T) {
 		})
 	}
 }
+
+// TestRefusedCostsOneQuery: names that the only server refuses over UDP cost one query each and no connection, and do not make it suspect.
+func TestRefusedCostsOneQuery(t *testing.T) {
+	const names = 2 * suspectAfterErrors
+	f := startFake(t, answerRcode(dns.RcodeRefused))
+	cfg := longTimeout(f)
+	cfg.MaxFails, cfg.Policy = 0, config.PolicyFastest
+	p := newPool(t, cfg)
+	for _, name := range numberedNames(names) {
+		if r, err := p.ExchangeFrom(t.Context(), question(t, name), From{Client: 1}); err != nil || r.Rcode != wire.Refused {
+			t.Errorf("%s: %s, %v", name, r.Rcode, err)
+		}
+	}
+	for _, r := range f.requests() {
+		if r.over != "udp" {
+			t.Errorf("a query over %s", r.over)
+		}
+	}
+	if n := len(f.requests()); n != names {
+		t.Errorf("%d queries for %d names", n, names)
+	}
+	if p.servers()[0].suspected.Load() {
+		t.Error("the server is suspect")
+	}
+}

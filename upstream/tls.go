@@ -91,8 +91,8 @@ func handshake(ctx context.Context, c *asyncConn, cfg *tls.Config) (net.Conn, er
 	return &tlsConn{conn, c}, nil
 }
 
-// tlsConn writes each framed query in a record of its own. dnsdist 1.7 does not look at the
-// second query of a record before the socket is readable again, which takes seconds.
+// tlsConn writes the last of the framed queries that it gets in a record of its own. After a query, dnsdist 1.7 waits until the socket is
+// readable, although it has decrypted further ones of the record; the record behind makes it so. Behind the last query there is nothing.
 type tlsConn struct {
 	*tls.Conn
 	under *asyncConn
@@ -101,13 +101,17 @@ type tlsConn struct {
 // Write implements [net.Conn] for framed queries, without blocking. It is not safe for
 // concurrent use.
 func (c *tlsConn) Write(b []byte) (int, error) {
-	if len(b) == frameLen(b) {
+	last := 0
+	for next := frameLen(b); next < len(b); next += frameLen(b[next:]) {
+		last = next
+	}
+	if last == 0 {
 		return c.Conn.Write(b)
 	}
 	c.under.cork()
-	var failed error
-	for left := b; len(left) > 0 && failed == nil; left = left[frameLen(left):] {
-		_, failed = c.Conn.Write(left[:frameLen(left)])
+	_, failed := c.Conn.Write(b[:last])
+	if failed == nil {
+		_, failed = c.Conn.Write(b[last:])
 	}
 	if err := c.under.uncork(); err != nil && failed == nil {
 		failed = err
