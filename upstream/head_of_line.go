@@ -272,20 +272,28 @@ func (t *streamTransport) recordReply(c *streamConn, q *query, silence time.Dura
 // the server; t is locked.
 func (t *streamTransport) learnFromEnd(c *streamConn, err error, now time.Time) {
 	n := t.connected()
-	switch {
-	case n == 0:
+	if n == 0 {
 		t.connLimit = 0 // the server may have been restarted
-	case c.replies == 0 && !isLocal(err):
+	}
+	switch {
+	case isLocal(err):
+	case c.replies == 0:
+		t.learnWithoutReply(c, n, err, now)
+	case c.inFlight > 0 && t.pause.failures == 0 && now.Sub(c.repliedAt) < promptClose:
+		t.observeEnd(c.replies, c.begunAt, now)
+	}
+}
+
+// learnWithoutReply is learnFromEnd for a connection without a reply, beside n others; t is locked.
+func (t *streamTransport) learnWithoutReply(c *streamConn, n int, err error, now time.Time) {
+	if n > 0 {
 		t.limitConns(n, now)
 	}
 	switch {
+	case c.conn != nil && c.inFlight > 0:
+		t.pause.startUnlessFirst(err, now)
 	case c.conn == nil && isUnreachable(err): // it is away: the ends of connections were no limits
 		t.forgetEnds()
-	case c.conn != nil && c.replies == 0 && c.inFlight > 0 && !isLocal(err):
-		t.pause.startUnlessFirst(err, now)
-	}
-	if t.pause.failures == 0 && c.replies > 0 && c.inFlight > 0 && !isLocal(err) && now.Sub(c.repliedAt) < promptClose {
-		t.observeEnd(c.replies, c.begunAt, now)
 	}
 }
 

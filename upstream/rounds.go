@@ -40,10 +40,9 @@ func (x *exchange) noteFailed(q *query, err error, now time.Time) {
 	r.failed++
 	replying := q.attempt.server.lastReply.Load() >= x.pool.timestamp(q.attempt.sent)
 	away := x.isAway(err, replying)
-	if away && q.attempt.repeats && q.tcp { // an ICMP message tells sooner whether the server is still away
-		q.attempt.server.tcpSilent.Store(true)
+	if away {
+		r.absent, r.unreachable = true, true
 	}
-	r.absent, r.unreachable = r.absent || away, r.unreachable || away
 	switch {
 	case away && q.attempt.isHedge && x.inFlight > 0 && r.failed < maxLaterRounds:
 		x.hedgeAgain(q, now)
@@ -61,6 +60,9 @@ func (x *exchange) noteFailed(q *query, err error, now time.Time) {
 // them in a restart.
 func (x *exchange) hedgeAgain(q *query, now time.Time) {
 	x.hedgesLeft++
+	if q.attempt.repeats && q.tcp { // an ICMP message tells sooner whether the server is still away
+		q.attempt.server.tcpSilent.Store(true)
+	}
 	if q.attempt.paid {
 		x.pool.hedgeBudget.refund()
 	}
