@@ -214,14 +214,15 @@ func TestConnectionsEndAtOnce(t *testing.T) {
 func TestConnectPause(t *testing.T) {
 	var p connectPause
 	now := time.Now()
-	for _, want := range []time.Duration{100, 200, 400, 400, 400} {
+	for _, ms := range []int{100, 200, 400, 400, 400} {
+		want := time.Duration(ms) * time.Millisecond
 		if p.err(now) != nil {
 			t.Fatal("there is a pause before the attempt")
 		}
 		p.start(errCutOff, now)
-		now = now.Add(want*time.Millisecond - 1)
+		now = now.Add(want - 1)
 		if !errors.Is(p.err(now), errCutOff) {
-			t.Fatalf("no pause after %v ms", want)
+			t.Fatalf("no pause after %v", want)
 		}
 		now = now.Add(1)
 	}
