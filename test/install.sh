@@ -42,9 +42,15 @@ package() {
 	esac
 }
 
+# present reports whether a program is there. busybox goes into images, so it must be linked statically.
+present() {
+	command -v "$1" >/dev/null 2>&1 || return 1
+	[ "$1" != busybox ] || ! ldd "$(command -v busybox)" >/dev/null 2>&1
+}
+
 missing=
 for program in "$@"; do
-	command -v "$program" >/dev/null 2>&1 || missing="$missing $(package "$program")"
+	present "$program" || missing="$missing $(package "$program")"
 done
 [ -n "$missing" ] || exit 0
 if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null 2>&1; then
