@@ -123,10 +123,15 @@ func (t *dohTransport) bestConn(now time.Time) (c *dohConn, more bool) {
 			more = more && known
 		}
 	}
-	if silent != nil && (len(t.live) == maxConns || t.pause.err(now) != nil) && t.reserve(silent, now) {
+	if silent != nil && !t.mayConnect(now) && t.reserve(silent, now) {
 		return silent, false
 	}
 	return nil, more
+}
+
+// mayConnect reports whether another connection may be opened; t is locked.
+func (t *dohTransport) mayConnect(now time.Time) bool {
+	return len(t.live) < maxConns && t.pause.err(now) == nil
 }
 
 // draining reports whether the server has announced that it takes no more queries on c
@@ -192,18 +197,25 @@ func (t *dohTransport) retire(c *dohConn) {
 	}
 }
 
+// removeQuery counts a query out of c. heard says that a reply has arrived, so that only the
+// queries left owe one, from now on.
+func (c *dohConn) removeQuery(heard bool, now time.Time) {
+	c.inFlight--
+	if !heard {
+		return
+	}
+	c.owedSince = time.Time{}
+	if c.inFlight > 0 {
+		c.owedSince = now
+	}
+}
+
 // release undoes a reservation of c. heard says that a reply has arrived.
 func (t *dohTransport) release(c *dohConn, heard bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := time.Now()
-	c.inFlight--
-	if heard {
-		c.owedSince = time.Time{}
-		if c.inFlight > 0 {
-			c.owedSince = now
-		}
-	}
+	c.removeQuery(heard, now)
 	failed := c.conn.Err() != nil
 	if c.inFlight > 0 && !failed {
 		return

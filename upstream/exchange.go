@@ -171,6 +171,11 @@ func (x *exchange) wait(ctx context.Context, now time.Time) (wire.Response, erro
 			return answer, err
 		}
 	}
+	return x.waitBlocking(ctx, now)
+}
+
+// waitBlocking is wait when no query has completed yet.
+func (x *exchange) waitBlocking(ctx context.Context, now time.Time) (wire.Response, error) {
 	for x.inFlight > 0 || x.pausing() {
 		x.armTimer(now)
 		select {
@@ -194,7 +199,7 @@ func (x *exchange) wait(ctx context.Context, now time.Time) (wire.Response, erro
 }
 
 // pollCompleted returns the query that has completed while no goroutine waited; nil if there is none. It costs much less than
-// the select of wait.
+// the select of waitBlocking.
 func (x *exchange) pollCompleted() *query {
 	if x.waiter == nil {
 		return nil
@@ -450,41 +455,5 @@ func (x *exchange) recordLostRace(a *attempt, now time.Time) {
 	}
 	if s.lastReply.Load() < p.timestamp(a.sent) {
 		p.startProbe(s) // no reply from it since then; find out whether it is alive
-	}
-}
-
-// handleFailure processes the end of q without a reply.
-func (x *exchange) handleFailure(q *query, err error, now time.Time) {
-	a := &q.attempt
-	s, p := a.server, x.pool
-	if a.hasTruncated && !(a.cut && errors.Is(err, ErrFailed)) { // TCP has failed; the truncated UDP reply is better than none
-		x.keepFallback(a, a.truncated, time.Time{})
-		x.fallbackRecord = a.truncatedRecord
-		if a.cut && !slices.Contains(x.failedOver, s) { // another server's path may be better
-			x.failedOver = append(x.failedOver, s)
-		}
-	}
-	x.err, x.localFailure = fmt.Errorf("asking %s: %w", s.label, publicError(err)), x.localFailure || isLocal(err) && !isUnavailable(err)
-	switch {
-	case p.stop.Err() != nil:
-		return
-	case isUnreachable(err):
-		s.unansweredCount.Add(1)
-		p.suspect(s)
-		p.startProbe(s)
-	case isLocal(err): // our own failure, or the server has been removed
-	default:
-		s.unansweredCount.Add(1)
-		if !a.unanswered {
-			p.recordUnanswered(s)
-		}
-		p.startProbe(s)
-	}
-	x.noteFailed(q, err, now)
-	if x.inFlight > 0 || x.hasFallback && !a.cut || x.failuresLeft > 0 && !x.attemptsUsedUp() && x.askNext(now) {
-		return
-	}
-	if !x.hasFallback {
-		x.pauseRound(now)
 	}
 }

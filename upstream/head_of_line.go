@@ -69,7 +69,13 @@ func (t *streamTransport) better(c, other *streamConn, now time.Time) bool {
 	case n != m:
 		return n < m
 	}
-	return n > 0 && c.replies > 0 && c.owedSince.After(other.owedSince) // a slow name is less likely
+	return c.lessLikelySlow(other)
+}
+
+// lessLikelySlow reports whether a slow name is less likely on c than on other, which has as
+// many queries: c has brought a reply, and has owed the next one for less time.
+func (c *streamConn) lessLikelySlow(other *streamConn) bool {
+	return len(c.queries) > 0 && c.replies > 0 && c.owedSince.After(other.owedSince)
 }
 
 // needsConn reports whether another connection should be opened if best is the best one; t
@@ -160,7 +166,7 @@ func (t *streamTransport) scheduleBlockedCheck(c *streamConn, now time.Time) {
 func (t *streamTransport) moveBlocked(c *streamConn, now time.Time) {
 	switch {
 	case c.conn == nil || c.inFlight == 0:
-	case c.replies == 0 && c.replyOverdue(now) >= unansweredConnAfter && t.lastReply.Sub(c.owedSince) >= unansweredConnAfter/2:
+	case t.seemsNotAccepted(c, now):
 		if t.notAccepted++; t.notAccepted > 1 { // a single one may have had a slow name
 			t.limitConns(t.connected()-1, now)
 		}
@@ -172,6 +178,12 @@ func (t *streamTransport) moveBlocked(c *streamConn, now time.Time) {
 		}
 	}
 	t.scheduleBlockedCheck(c, now)
+}
+
+// seemsNotAccepted reports whether c has been silent since it was opened, while others have
+// brought replies; t is locked.
+func (t *streamTransport) seemsNotAccepted(c *streamConn, now time.Time) bool {
+	return c.replies == 0 && c.replyOverdue(now) >= unansweredConnAfter && t.lastReply.Sub(c.owedSince) >= unansweredConnAfter/2
 }
 
 // moveQuery sends q again on another connection, if one is available, and ignores its reply
@@ -241,14 +253,7 @@ func (t *streamTransport) drainBacklog(now time.Time) {
 // recordReply records that the reply to q, the end of the given silence, has arrived on c;
 // t is locked.
 func (t *streamTransport) recordReply(c *streamConn, q *query, silence time.Duration, now time.Time) {
-	switch {
-	case c.inFlight > int(c.lastSequence-q.sequence): // more than were sent after q, so an earlier one is unanswered
-		t.setOrder(true, now)
-	case c.wasBlocked && silence < time.Millisecond && now.Sub(q.assignedAt) >= t.blockedAfter(): // it has waited for the slow name before it
-		if t.outOfOrder = false; now.After(t.quietUntil) {
-			t.setOrder(false, now)
-		}
-	}
+	t.learnOrder(c, q, silence, now)
 	if silence > 0 { // the first reply of several that have arrived together
 		t.observeReply(silence, now)
 		c.wasBlocked = silence >= t.blockedAfter()
@@ -258,12 +263,33 @@ func (t *streamTransport) recordReply(c *streamConn, q *query, silence time.Dura
 		t.notAccepted = 0
 		t.pause.end()
 	}
-	if from := q.movedFrom; from != nil && from.movedOne && !from.closed && t.headOfLineBlocked(from, now) {
-		t.setOrder(false, now)
-		for _, q := range from.inFlightQueries()[min(1, from.inFlight):] {
-			if from.closed || !t.moveQuery(q, now) {
-				break
-			}
+	t.moveRest(q, now)
+}
+
+// learnOrder records what the reply to q on c, after the given silence, shows about the
+// order in which the server answers; t is locked.
+func (t *streamTransport) learnOrder(c *streamConn, q *query, silence time.Duration, now time.Time) {
+	switch {
+	case c.inFlight > int(c.lastSequence-q.sequence): // more than were sent after q, so an earlier one is unanswered
+		t.setOrder(true, now)
+	case c.wasBlocked && silence < time.Millisecond && now.Sub(q.assignedAt) >= t.blockedAfter(): // it has waited for the slow name before it
+		if t.outOfOrder = false; now.After(t.quietUntil) {
+			t.setOrder(false, now)
+		}
+	}
+}
+
+// moveRest moves the queries that are still blocked on the connection from which q, which
+// has been answered, was moved; t is locked.
+func (t *streamTransport) moveRest(q *query, now time.Time) {
+	from := q.movedFrom
+	if from == nil || !from.movedOne || from.closed || !t.headOfLineBlocked(from, now) {
+		return
+	}
+	t.setOrder(false, now)
+	for _, blocked := range from.inFlightQueries()[min(1, from.inFlight):] {
+		if from.closed || !t.moveQuery(blocked, now) {
+			return
 		}
 	}
 }
@@ -305,6 +331,12 @@ func (t *streamTransport) connected() (n int) {
 		}
 	}
 	return n
+}
+
+// answering reports whether c or a connection that takes queries has brought a reply; t is
+// locked.
+func (t *streamTransport) answering(c *streamConn) bool {
+	return c.replies > 0 || slices.ContainsFunc(t.open, func(c *streamConn) bool { return c.replies > 0 })
 }
 
 // deliverMessage calls [streamConn.deliver] and completes the query; t is locked.

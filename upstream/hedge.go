@@ -22,8 +22,6 @@ func (x *exchange) armTimer(now time.Time) {
 }
 
 // onWakeup checks the queries that are due. It reports whether the fallback's time is up.
-// If the timer fired late, this process was not scheduled and replies may be waiting
-// unread; the checks are then postponed once so that the readers can catch up.
 func (x *exchange) onWakeup(now time.Time) bool {
 	if x.pausing() {
 		x.checkRound(now)
@@ -36,6 +34,14 @@ func (x *exchange) onWakeup(now time.Time) bool {
 	if !x.fallbackUntil.IsZero() && !now.Before(x.fallbackUntil) {
 		return true
 	}
+	x.checkDue(now)
+	return false
+}
+
+// checkDue checks the queries that are due. If the timer fired late, this process was not
+// scheduled and replies may be waiting unread; the checks are then postponed once so that
+// the readers can catch up.
+func (x *exchange) checkDue(now time.Time) {
 	late := !x.timerWasLate && now.Sub(x.nextCheck) > minHedgeDelay
 	x.timerWasLate = x.timerWasLate || late
 	for _, q := range x.queries[:x.inFlight] { // queries added meanwhile are not due
@@ -47,7 +53,6 @@ func (x *exchange) onWakeup(now time.Time) bool {
 			x.handleOverdue(q, now)
 		}
 	}
-	return false
 }
 
 // due reports whether a has to be checked at now.

@@ -180,6 +180,25 @@ func (m *healthMonitor) recordUnanswered(s *server) {
 	}
 }
 
+// recordFailure records that a has ended with err, and checks whether its server is alive
+// unless the failure is local.
+func (m *healthMonitor) recordFailure(a *attempt, err error) {
+	s := a.server
+	switch {
+	case isUnreachable(err):
+		s.unansweredCount.Add(1)
+		m.suspect(s)
+		m.startProbe(s)
+	case isLocal(err): // our own failure, or the server has been removed
+	default:
+		s.unansweredCount.Add(1)
+		if !a.unanswered {
+			m.recordUnanswered(s)
+		}
+		m.startProbe(s)
+	}
+}
+
 // suspect marks s suspect, so that other servers are asked first until s replies, and
 // starts probing it.
 func (m *healthMonitor) suspect(s *server) {

@@ -304,11 +304,16 @@ func (t *streamTransport) closeIfUnused(c *streamConn, n int, now time.Time) {
 	if n > 0 {
 		c.idleSince = now
 	}
-	if c.retired || t.expire <= 0 || t.usedUp(c) || t.tooManyIdle() {
+	if t.surplus(c) {
 		t.closeConn(c, nil, now)
 		return
 	}
 	t.takeWaiting(c, now)
+}
+
+// surplus reports whether c, which is idle, is of no use to later queries; t is locked.
+func (t *streamTransport) surplus(c *streamConn) bool {
+	return c.retired || t.expire <= 0 || t.usedUp(c) || t.tooManyIdle()
 }
 
 // tooManyIdle reports whether more connections are idle than maxIdle; t is locked.
@@ -348,7 +353,7 @@ func (t *streamTransport) closeConn(c *streamConn, err error, now time.Time) {
 	if c.inFlight > 0 || c.conn == nil && c != t.backlog {
 		t.brokenConns.Add(1)
 	}
-	again := c.replies > 0 || slices.ContainsFunc(t.open, func(c *streamConn) bool { return c.replies > 0 })
+	again := t.answering(c)
 	t.learnFromEnd(c, err, now)
 	for _, q := range c.removeAll() {
 		if !again || !t.resend(q, now) {
