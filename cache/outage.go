@@ -70,7 +70,7 @@ func (f *failureRun) reset() bool {
 	return n >= outageThreshold
 }
 
-// outage reports whether the upstreams seem to be down, whoever has asked.
+// outage reports whether the upstreams seem to be down to all clients.
 func (f *failureRun) outage() bool { return f.count.Load() >= outageThreshold }
 
 // outageFor reports whether the upstreams seem to be down to the client that ctx belongs to.

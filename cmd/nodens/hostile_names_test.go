@@ -12,7 +12,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/report"
 )
 
-// TestHostileNames: names of whoever creates objects in the cluster add no row and no column to a table, and nothing that a
+// TestHostileNames: names that tenants choose for their objects add no row and no column to a table, and nothing that a
 // terminal obeys to any output.
 func TestHostileNames(t *testing.T) {
 	const hostile = "web\nnode evil\t\x1b[2J\u009b31m\u202e"

@@ -1,4 +1,4 @@
-// Package logqueue writes log lines from one goroutine, so that whoever logs never waits for the reader of
+// Package logqueue writes log lines from one goroutine, so that callers never wait for the reader of
 // the log: a container runtime that is stopped, or a full disk.
 //
 // Lines wait in a bounded buffer. The writer takes all of them at once, which takes one system call for many
@@ -183,7 +183,7 @@ func (q *Queue) write(lines []byte, missing uint64) bool {
 		if err != nil && !errors.Is(err, syscall.EAGAIN) {
 			break
 		}
-		if len(rest) > 0 { // whoever shares the descriptor has made it non-blocking
+		if len(rest) > 0 { // another process that shares the descriptor has made it non-blocking
 			time.Sleep(pause)
 		}
 	}
