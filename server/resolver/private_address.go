@@ -21,7 +21,7 @@ const (
 	privatePeriod = time.Hour
 )
 
-// PrivateAddress looks for addresses in the replies of upstreams that these have no reason to know: whoever controls a
+// PrivateAddress looks for addresses in the replies of upstreams that these have no reason to know: an attacker who controls a
 // name can send its clients to the metadata service of the cloud, or to what listens on the node (DNS rebinding). It is safe for
 // concurrent use.
 type PrivateAddress struct {

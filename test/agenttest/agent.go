@@ -115,7 +115,7 @@ func Ask(tb testing.TB, port uint16, name string) string {
 	return dns.RcodeToString[m.Rcode]
 }
 
-// Get returns the status and the body of a path on 127.0.0.1, for /metrics those of the present (see [scrape.Text]).
+// Get returns the status and the body of a path on 127.0.0.1. The text of /metrics is current (see [scrape.Text]).
 func Get(tb testing.TB, port uint16, path string) (status int, body string) {
 	tb.Helper()
 	if path == "/metrics" {

@@ -3,7 +3,6 @@ package upstreams
 import (
 	"context"
 	"fmt"
-	"io"
 	"net/http"
 	"net/netip"
 	"os"
@@ -19,6 +18,7 @@ import (
 	"github.com/nodens-dns/nodens/test/ca"
 	"github.com/nodens-dns/nodens/test/fakedns"
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/scrape"
 )
 
 // The forwarders' names.
@@ -212,17 +212,12 @@ var connMisses = regexp.MustCompile(`(?m)^coredns_proxy_conn_cache_misses_total\
 // connections returns how many connections f has opened to the server over each transport; none are
 // counted for UDP, and CoreDNS does not count those of its grpc plugin.
 func (b *Bed) connections(f *forwarder) (map[Transport]int, error) {
-	resp, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/metrics", f.metrics))
-	if err != nil {
-		return nil, err
-	}
-	defer resp.Body.Close() //nolint:errcheck // read to its end
-	text, err := io.ReadAll(resp.Body)
+	text, err := scrape.Text(context.Background(), http.DefaultClient, fmt.Sprintf("http://127.0.0.1:%d/metrics", f.metrics))
 	if err != nil {
 		return nil, err
 	}
 	n := map[Transport]int{}
-	for _, m := range connMisses.FindAllStringSubmatch(string(text), -1) {
+	for _, m := range connMisses.FindAllStringSubmatch(text, -1) {
 		for _, t := range b.Transports {
 			udp := strings.Contains(m[1], `proto="udp"`)
 			if t == UDP || udp || !strings.Contains(m[1], `to="`+b.target(t)+`"`) {

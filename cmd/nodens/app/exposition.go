@@ -8,8 +8,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/nodens-dns/nodens/internal/clock"
 	"golang.org/x/sys/unix"
+
+	"github.com/nodens-dns/nodens/internal/clock"
 )
 
 const (
