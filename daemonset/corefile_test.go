@@ -28,7 +28,8 @@ const (
 // environment and the files of the cluster above.
 func parse(t *testing.T, corefile string, args map[string]string) *config.Config {
 	t.Helper()
-	resolv := filepath.Join(t.TempDir(), "resolv.conf")
+	dir := t.TempDir()
+	resolv := filepath.Join(dir, "resolv.conf")
 	if err := os.WriteFile(resolv, []byte("nameserver "+nodeServers+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -43,7 +44,8 @@ func parse(t *testing.T, corefile string, args map[string]string) *config.Config
 	env := map[string]string{"KUBE_DNS_UPSTREAM_SERVICE_HOST": clusterDNS, "KUBE_DNS_SERVICE_HOST": kubeDNS}
 	c, err := config.Parse(config.Source{
 		Path: "Corefile.base",
-		Text: []byte(corefile),
+		// The volume of the hand-over directory is not mounted here.
+		Text: []byte(strings.ReplaceAll(corefile, "/var/lib/nodens/", dir+"/")),
 		Options: config.Options{
 			LocalIPs:        local,
 			UpstreamService: args["upstreamsvc"],

@@ -124,7 +124,7 @@ func TestObjects(t *testing.T) {
 		t.Errorf("the DaemonSet is object %d, want it last (%d): its pods need the others", last, want)
 	}
 	findObject[*corev1.ServiceAccount](t, objects, "node-local-dns")
-	findObject[*corev1.ConfigMap](t, objects, "node-local-dns")
+	findObject[*corev1.ConfigMap](t, objects, "nodens")
 	findObject[*corev1.Service](t, objects, "kube-dns-upstream")
 	findObject[*corev1.Service](t, objects, "node-local-dns")
 	findObject[*rbacv1.ClusterRole](t, objects, "nodens")

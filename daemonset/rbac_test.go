@@ -124,7 +124,9 @@ func TestSecurityContext(t *testing.T) {
 	var root int64
 	yes, no := true, false
 	want := &corev1.SecurityContext{
-		RunAsUser:                &root,
+		RunAsUser: &root,
+		// Not left out: it would stay true in an object that was not made by kubectl apply.
+		Privileged:               &no,
 		AllowPrivilegeEscalation: &no,
 		ReadOnlyRootFilesystem:   &yes,
 		Capabilities: &corev1.Capabilities{

@@ -159,6 +159,8 @@ func (s *Server) startAPI(ctx context.Context) error {
 			"--disable-admission-plugins=ServiceAccount",
 			// Tests write hundreds of objects at once from one client.
 			"--enable-priority-and-fairness=false",
+			// As kubeadm sets it; older manifests of NodeLocal DNSCache have privileged containers.
+			"--allow-privileged=true",
 			// Requests under way end at once when a test stops the server.
 			"--shutdown-delay-duration=0s",
 		},

@@ -89,7 +89,7 @@ func (h *chaosTest) connect(ctx context.Context, s *suite) error {
 	if err != nil {
 		return err
 	}
-	m, err := api.CoreV1().ConfigMaps(agentNamespace).Get(ctx, agentDaemonSet, metav1.GetOptions{})
+	m, err := api.CoreV1().ConfigMaps(agentNamespace).Get(ctx, agentConfigMap, metav1.GetOptions{})
 	if err != nil {
 		return err
 	}
@@ -365,8 +365,9 @@ func (h *chaosTest) agentPods(ctx context.Context) ([]corev1.Pod, error) {
 	return list.Items, nil
 }
 
-// The agents' namespace, and the name of their DaemonSet and ConfigMap.
+// The agents' namespace, and the names of their DaemonSet and ConfigMap.
 const (
 	agentNamespace = "kube-system"
 	agentDaemonSet = "node-local-dns"
+	agentConfigMap = "nodens"
 )

@@ -94,7 +94,7 @@ func TestJobs(t *testing.T) {
 // TestMarkedCorefile: the change keeps everything else.
 func TestMarkedCorefile(t *testing.T) {
 	const before = "cluster.local:53 {\n    kubernetes cluster.local in-addr.arpa ip6.arpa {\n        ttl 30\n    }\n}\n"
-	const want = "cluster.local:53 {\n    kubernetes cluster.local in-addr.arpa ip6.arpa {\n        save /var/lib/nodens/view\n        ttl 60\n    }\n}\n"
+	const want = "cluster.local:53 {\n    kubernetes cluster.local in-addr.arpa ip6.arpa {\n        ttl 60\n    }\n}\n"
 	if got, err := (&chaosTest{corefile: before}).markedCorefile(); err != nil || got != want {
 		t.Errorf("%v, %s", err, got)
 	}

@@ -34,10 +34,11 @@ func toAny(texts []string) []any {
 	return list
 }
 
-// removeField removes a field. If the cluster's object was not made by kubectl apply, the
-// field is set to null: applying an object without the field would keep it.
+// removeField removes a field of the DaemonSet. Unless the object says that kubectl apply made
+// it, the field is set to null: applying an object without the field would keep it, and a file
+// does not tell how the cluster's object was made.
 func (m *migration) removeField(from object, field string) {
-	if m.Objects.live && m.pod.daemonSet.text("metadata", "annotations", lastApplied) == "" {
+	if m.pod.daemonSet.text("metadata", "annotations", lastApplied) == "" {
 		from[field] = nil
 		return
 	}

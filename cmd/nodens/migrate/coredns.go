@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -66,7 +67,8 @@ func (m *migration) corednsBlock(domain string) (b *config.Block, where string) 
 		return nil, ""
 	}
 	where = obj.describe() + ", " + key
-	cfg, err := readCoreDNSCorefile(text)
+	custom := m.Objects.get("ConfigMap", m.pod.daemonSet.namespace(), "coredns-custom")
+	cfg, err := readCoreDNSCorefile(text, dataTexts(custom.child("data")))
 	if err != nil {
 		m.noteFor(Todo, where, "nodens can't parse it; check that the added `kubernetes` directives have the same options: %v", err)
 		return nil, where
@@ -80,9 +82,13 @@ func (m *migration) corednsBlock(domain string) (b *config.Block, where string) 
 	return nil, where
 }
 
+// importCustom is an import of the files of the ConfigMap coredns-custom, which managed clusters
+// mount as the folder custom.
+var importCustom = regexp.MustCompile(`(?m)^(\s*import\s+)\S*\bcustom/`)
+
 // readCoreDNSCorefile parses CoreDNS's Corefile with placeholders for the files and
-// addresses of its pod.
-func readCoreDNSCorefile(text string) (*config.Config, error) {
+// addresses of its pod. custom are the files that it imports, by name.
+func readCoreDNSCorefile(text string, custom map[string]string) (*config.Config, error) {
 	dir, err := os.MkdirTemp("", "nodens-migrate-")
 	if err != nil {
 		return nil, err
@@ -92,6 +98,10 @@ func readCoreDNSCorefile(text string) (*config.Config, error) {
 	if err := os.WriteFile(resolv, []byte(placeholderResolvConf), 0o600); err != nil {
 		return nil, err
 	}
+	if err := writeFiles(filepath.Join(dir, "custom"), custom); err != nil {
+		return nil, fmt.Errorf("ConfigMap coredns-custom: %w", err)
+	}
+	text = importCustom.ReplaceAllString(text, "${1}"+filepath.ToSlash(dir)+"/custom/")
 	return config.Parse(config.Source{
 		Path: "Corefile", Text: []byte(strings.ReplaceAll(text, "/etc/resolv.conf", resolv)),
 		Options: config.Options{

@@ -115,13 +115,37 @@ func (m *migration) writeInputs(c *corefile, s *configMapFile) error {
 	c.options.Interface = func(string) ([]netip.Addr, error) { return []netip.Addr{netip.MustParseAddr(placeholderAddr)}, nil }
 	// Paths in a Corefile have slashes, on Windows too.
 	slashBase, slashResolv := filepath.ToSlash(base), filepath.ToSlash(resolv)
-	c.replacePaths = strings.NewReplacer(m.placeholders(slashResolv, s.dir, slashBase)...)
+	volumes, err := m.emptyVolumes(c.dir)
+	if err != nil {
+		return err
+	}
+	c.replacePaths = strings.NewReplacer(append(volumes, m.placeholders(slashResolv, s.dir, slashBase)...)...)
 	c.restorePairs = []string{
 		c.path, c.configMap.describe() + ", " + c.key, base, s.dir, slashBase, s.dir,
 		legacy, m.flags.KubeDNS, resolv, "/etc/resolv.conf", slashResolv, "/etc/resolv.conf",
 	}
+	for i := 0; i < len(volumes); i += 2 {
+		c.restorePairs = append(c.restorePairs, volumes[i+1], volumes[i])
+	}
 	c.restorePaths = strings.NewReplacer(c.restorePairs...)
 	return nil
+}
+
+// emptyVolumes makes a folder in dir for each mounted directory of the node, for options that name a file to write. It
+// returns pairs of its path in the container and here.
+func (m *migration) emptyVolumes(dir string) (pairs []string, err error) {
+	for i, mount := range m.pod.container.children("volumeMounts") {
+		volume, err := findNamed(m.pod.podSpec.children("volumes"), mount.text("name"))
+		if err != nil || volume.child("hostPath") == nil && volume.child("emptyDir") == nil {
+			continue
+		}
+		here := filepath.Join(dir, fmt.Sprintf("volume-%d", i))
+		if err := os.Mkdir(here, 0o700); err != nil {
+			return nil, err
+		}
+		pairs = append(pairs, path.Clean(mount.text("mountPath"))+"/", filepath.ToSlash(here)+"/")
+	}
+	return pairs, nil
 }
 
 // placeholderResolvConf stands for the nodes' resolv.conf, which is not this machine's (RFC
@@ -240,6 +264,9 @@ func (m *migration) insertDirectives(c *corefile) error {
 		return nil
 	}
 	options := m.dnsOptions(domain)
+	if dir := m.handoverDir() + "/"; c.replacePaths.Replace(dir) != dir { // a volume of the node
+		options = append(options, "save "+path.Join(dir, "view"))
+	}
 	lines := strings.Split(c.text, "\n")
 	texts := make(map[int][]string) // by the index of the line they precede
 	for _, b := range blocks {
@@ -278,11 +305,28 @@ func (m *migration) replaceCorefile(c *corefile, text string, n int) error {
 	return nil
 }
 
-// setCorefile puts c's text into its ConfigMap, which is printed.
+// setCorefile puts c's text into its ConfigMap, which is printed. An immutable ConfigMap can't be
+// changed: the pods get another one.
 func (m *migration) setCorefile(c *corefile) {
 	c.configMap.ensure("data")[c.key] = c.text
+	if immutable, _ := c.configMap["immutable"].(bool); immutable && !slices.ContainsFunc(m.out, func(o object) bool { return o.describe() == c.configMap.describe() }) {
+		m.renameConfigMap(c)
+	}
 	if !slices.ContainsFunc(m.out, func(o object) bool { return o.describe() == c.configMap.describe() }) {
 		m.out = append(m.out, c.configMap)
+	}
+}
+
+// renameConfigMap gives c's ConfigMap a new name, and the pods the ConfigMap of that name.
+func (m *migration) renameConfigMap(c *corefile) {
+	old := c.configMap.name()
+	name := old + "-nodens"
+	m.noteFor(Changed, c.configMap.describe()+", immutable", "its changed copy is %s, which the pods use", name)
+	c.configMap.ensure("metadata")["name"] = name
+	for _, v := range m.pod.podSpec.children("volumes") {
+		if v.text("configMap", "name") == old {
+			v.child("configMap")["name"] = name
+		}
 	}
 }
 

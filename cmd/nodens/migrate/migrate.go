@@ -173,7 +173,7 @@ func (m *migration) determineStep() {
 		m.note(Todo, "status", "the rollout is not complete, so this is still the first step. Wait for `kubectl rollout status`, and run `nodens migrate` again")
 	case !already:
 		m.note(Todo, "the rollout", "this is the first step: pods are replaced one after the other, and forward cache misses as before. When `kubectl rollout status` reports success, run `nodens migrate` again and apply its output: then the agent answers the cluster's names on the node, and a new pod takes over from the old one")
-	case !m.Objects.live:
+	case m.pod.daemonSet.child("status") == nil:
 		m.note(Todo, "the rollout", "this is the second step: apply it when `kubectl rollout status` reports that the first is complete")
 	}
 }

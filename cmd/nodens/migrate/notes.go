@@ -35,6 +35,10 @@ var managers = []struct{ field, key, value, who, do string }{
 	{"annotations", "argocd.argoproj.io/tracking-id", "", "Argo CD", "change the manifest in its repository"},
 	{"labels", "kustomize.toolkit.fluxcd.io/name", "", "Flux", "change the manifest in its repository"},
 	{"labels", "helm.toolkit.fluxcd.io/name", "", "Flux", "change the values of its HelmRelease"},
+	{"labels", "resources.gardener.cloud/managed-by", "gardener", "Gardener", "set spec.systemComponents.nodeLocalDNS.enabled to false in the Shoot, and apply the manifest under another name"},
+	{"labels", "heritage", "deckhouse", "Deckhouse", "disable its module node-local-dns, and apply the manifest under another name"},
+	{"annotations", "objectset.rio.cattle.io/owner-name", "", "RKE2, k3s or Fleet", "switch NodeLocal DNSCache off in its HelmChartConfig or bundle, and apply the manifest under another name"},
+	{"labels", "kapp.k14s.io/app", "", "kapp", "change the manifest in its repository"},
 }
 
 // noteManagers notes the tools that may revert the changes to obj.

@@ -229,11 +229,10 @@ func isZero(n any) bool {
 	return n == nil || text == "0"
 }
 
-// isRollingOut reports whether not all pods are up to date. It is false without an API
-// server.
+// isRollingOut reports whether not all pods are up to date, as far as the object has a status.
 func (m *migration) isRollingOut() bool {
 	status := m.pod.daemonSet.child("status")
-	if !m.Objects.live {
+	if status == nil {
 		return false
 	}
 	number := func(from object, name string) int64 { n, _ := from[name].(int64); return n }

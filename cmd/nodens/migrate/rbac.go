@@ -1,5 +1,7 @@
 package migrate
 
+import "cmp"
+
 // The environment variables with the name of the agent's node and with its pod's UID.
 const (
 	nodeNameVar = "NODE_NAME"
@@ -11,7 +13,10 @@ const (
 func (m *migration) setServiceAccount() {
 	if account := m.serviceAccount(); account == "" || account == "default" {
 		obj := m.reference.account.clone()
-		obj.ensure("metadata")["namespace"] = m.pod.daemonSet.namespace()
+		delete(obj.child("metadata"), "namespace")
+		if namespace := m.pod.daemonSet.namespace(); namespace != "" {
+			obj.ensure("metadata")["namespace"] = namespace
+		}
 		m.pod.podSpec["serviceAccountName"] = obj.name()
 		delete(m.pod.podSpec, "serviceAccount") // the field's old name
 		m.out = append(m.out, obj)
@@ -45,8 +50,22 @@ func (m *migration) serviceAccount() string {
 func (m *migration) addRBAC() {
 	binding := m.reference.binding.clone()
 	for _, s := range binding.children("subjects") {
-		s["name"], s["namespace"] = m.serviceAccount(), m.pod.daemonSet.namespace()
+		s["name"], s["namespace"] = m.serviceAccount(), m.bindingNamespace(binding)
 	}
 	m.out = append(m.out, m.reference.role.clone(), binding)
 	m.noteFor(Changed, m.reference.role.describe(), "the service account %s may list and watch the objects that the cluster's names are made of; NodeLocal DNSCache does not use the API server", m.serviceAccount())
+}
+
+// defaultNamespace is the namespace of NodeLocal DNSCache in its own manifest.
+const defaultNamespace = "kube-system"
+
+// bindingNamespace returns the namespace of the pods' service account. The subject of a
+// ClusterRoleBinding must have one, even if the other objects get theirs from kubectl's -n.
+func (m *migration) bindingNamespace(binding object) string {
+	if namespace := m.pod.daemonSet.namespace(); namespace != "" {
+		return namespace
+	}
+	namespace := cmp.Or(m.Namespace, defaultNamespace)
+	m.noteFor(Todo, binding.describe()+", subjects", "the DaemonSet's manifest has no namespace, so the service account is expected in %s: if you apply the objects to another namespace, name it with -n", namespace)
+	return namespace
 }

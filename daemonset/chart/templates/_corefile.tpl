@@ -54,6 +54,9 @@
     kubernetes {{ $c.dnsDomain }} in-addr.arpa ip6.arpa {
         pods insecure
         ttl 30
+{{- if not .Values.cilium.localRedirect }}
+        save /var/lib/nodens/view
+{{- end }}
         fallthrough in-addr.arpa ip6.arpa
     }
 {{- end }}

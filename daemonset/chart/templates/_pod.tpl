@@ -36,7 +36,7 @@ rollingUpdate:
 {{- if include "nodens.kernelPath" . }}{{ $add = concat $add (list "BPF" "PERFMON") }}{{ end }}
 {{- end }}
 {{- $more := dig "capabilities" "add" list $given | default list }}
-{{- $own := dict "readOnlyRootFilesystem" true }}
+{{- $own := dict "readOnlyRootFilesystem" true "privileged" false }}
 {{- /* Kubernetes refuses false beside these. */ -}}
 {{- if not (or $given.privileged (has "SYS_ADMIN" $more) (has "CAP_SYS_ADMIN" $more)) }}
 {{- $own = set $own "allowPrivilegeEscalation" false }}
