@@ -29,11 +29,11 @@ func compareGenerated(t *testing.T, file string, want []byte) {
 	}
 }
 
-// TestChartFiles: the chart's files are copies of daemonset/monitoring's. Helm prints a
+// TestChartFiles: the chart's files are copies of others in daemonset. Helm prints a
 // warning for each symbolic link, so there is none in the chart.
 func TestChartFiles(t *testing.T) {
-	for _, name := range []string{"dashboard.json", "podmonitor.yaml", "rules.yaml"} {
-		compareGenerated(t, filepath.Join("chart", "files", name), readFile(t, filepath.Join("monitoring", name)))
+	for _, file := range []string{"monitoring/dashboard.json", "monitoring/podmonitor.yaml", "monitoring/rules.yaml", "cleanup.yaml"} {
+		compareGenerated(t, filepath.Join("chart", "files", filepath.Base(file)), readFile(t, file))
 	}
 	err := filepath.WalkDir("chart", func(path string, entry fs.DirEntry, err error) error {
 		if err == nil && !entry.IsDir() && !entry.Type().IsRegular() {

@@ -103,6 +103,29 @@ func TestChart(t *testing.T) {
 	}
 }
 
+// TestChartCleanup: the clean-up of the chart is that of daemonset/cleanup.yaml, in place of the agent.
+func TestChartCleanup(t *testing.T) {
+	want, err := decodeObjects(readFile(t, "cleanup.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := slices.DeleteFunc(renderChart(t, "cleanup: {enabled: true}"), func(o runtime.Object) bool { _, is := o.(*appsv1.DaemonSet); return !is })
+	compareObjects(t, want, got)
+	set, _ := findObject[*appsv1.DaemonSet](t, renderChart(t, "{cleanup: {enabled: true}, image: {repository: r, tag: '1'}, config: {localDns: 169.254.1.1, interfaceName: dns0}}"), "")
+	clean := set.Spec.Template.Spec.InitContainers[0]
+	if args := []string{"cleanup", "-localip", "169.254.1.1", "-handover-dir", "/var/lib/nodens", "-interfacename=dns0"}; !slices.Equal(clean.Args, args) || clean.Image != "r:1" {
+		t.Errorf("image %s, arguments %q, want r:1 and %q", clean.Image, clean.Args, args)
+	}
+}
+
+// TestChartResources: without resources there is no limit, of Go's runtime neither.
+func TestChartResources(t *testing.T) {
+	_, c, _, _ := renderAgent(t, "resources: null")
+	if len(c.Resources.Limits) > 0 || c.Env[0].Name == "GOMEMLIMIT" {
+		t.Errorf("resources %v, first variable %s", c.Resources, c.Env[0].Name)
+	}
+}
+
 // TestChartKernelPath: on and off are what the flag takes, in YAML a boolean or a word. In
 // a pod's own network there are no pods' links.
 func TestChartKernelPath(t *testing.T) {

@@ -25,7 +25,7 @@ import (
 // does not use a cached result after they have changed.
 func runTool(t *testing.T, name string, args ...string) ([]byte, error) {
 	t.Helper()
-	for _, dir := range []string{"base", "overlays", "chart", "settings", "cleanup", "network-policy", "monitoring"} {
+	for _, dir := range []string{"base", "components", "overlays", "chart", "settings", "cleanup", "network-policy", "monitoring"} {
 		err := filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
 			if err == nil {
 				_, err = os.Stat(path)

@@ -81,6 +81,41 @@ func TestSettings(t *testing.T) {
 	}
 }
 
+// TestOwnKustomization: components combine, and a kustomization outside of this repository sets the addresses.
+func TestOwnKustomization(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.CopyFS(filepath.Join(dir, "nodens/daemonset"), os.DirFS(".")); err != nil {
+		t.Fatal(err)
+	}
+	const begin = "## A kustomization of your own\n"
+	_, guide, ok := strings.Cut(string(readFile(t, "../docs/how-to/install-with-kustomize.md")), begin)
+	if !ok {
+		t.Fatalf("the guide has no section %q", begin)
+	}
+	_, example, _ := strings.Cut(guide, "```yaml\n")
+	example, _, _ = strings.Cut(example, "```")
+	// The example names a release on GitHub.
+	example = strings.NewReplacer("https://github.com/nodens-dns/nodens//daemonset/", "../nodens/daemonset/", "?ref=v0.1.0", "").Replace(example)
+	if err := os.Mkdir(filepath.Join(dir, "mine"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "mine/kustomization.yaml"), []byte(example), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, err := runTool(t, "kubectl", "kustomize", filepath.Join(dir, "mine"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"- 169.254.25.10,10.43.0.10,fd00:169:254:20::10\n", "host: 169.254.25.10\n", "- -takeover-service=kube-dns\n", "- -kernel-path=auto\n",
+		"- BPF\n", "image: YOUR-REGISTRY/nodens:0.1.0\n", "ipFamilyPolicy: PreferDualStack\n",
+	} {
+		if !strings.Contains(string(out), want) {
+			t.Errorf("the example's objects lack %q:\n%s", want, out)
+		}
+	}
+}
+
 // TestSettingsDefaults: with the settings as they are, the folders render the plain files.
 func TestSettingsDefaults(t *testing.T) {
 	for dir, file := range map[string]string{

@@ -1,21 +1,25 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"embed"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 
 	"github.com/spf13/cobra"
 
 	"github.com/nodens-dns/nodens/internal/cli"
+	"github.com/nodens-dns/nodens/internal/report"
 )
 
 // sampleFiles are a Corefile and the manifests it serves, for `make run`.
@@ -26,6 +30,8 @@ var sampleFiles embed.FS
 const (
 	// samplePort is the default port of the sample: 53 needs root, and 5353 is mDNS's.
 	samplePort = 1053
+	// samplePage is the default address of the sample's page.
+	samplePage = "127.0.0.1:8353"
 	// sampleMetrics is the default address of the sample's metrics.
 	sampleMetrics = "127.0.0.1:9253"
 )
@@ -38,20 +44,30 @@ var sampleNames = []string{
 	"dual.shop.svc.cluster.local AAAA",
 }
 
+// sampleCommands show what the agent knows of the pods that ask. --handover-dir follows each.
+var sampleCommands = []string{"top", "advise", "explain api.example.test --from shop/checkout-5f6b7c8d9-m4q7z", "status"}
+
 // sampleText returns what is printed when the sample serves: commands that work when pasted,
-// without a network.
-func sampleText(port uint16, metrics string) string {
+// without a network. program is the path of nodens, dir the hand-over directory with the admin socket; page may be "".
+func sampleText(program string, port uint16, metrics, page, dir string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "nodens answers on 127.0.0.1:%d, its metrics are on http://%s/metrics. Try:\n\n", port, metrics)
 	for _, name := range sampleNames {
 		fmt.Fprintf(&b, "  dig @127.0.0.1 -p %d +noall +answer %s\n", port, name)
+	}
+	b.WriteString("\nThree pods of the sample ask it, too. See who asks what, why, and what could be saved:\n\n")
+	for _, command := range sampleCommands {
+		fmt.Fprintf(&b, "  %s %s --handover-dir %s\n", program, command, dir)
+	}
+	if page != "" {
+		fmt.Fprintf(&b, "\nor in a browser: http://%s/\n", page)
 	}
 	return b.String() + "\n"
 }
 
 func newSampleCommand() *cobra.Command {
 	f := newAgentFlags()
-	f.DNSPort, f.PrometheusAddr = samplePort, sampleMetrics
+	f.DNSPort, f.PrometheusAddr, f.Page = samplePort, sampleMetrics, netip.MustParseAddrPort(samplePage)
 	cmd := &cobra.Command{
 		Use:   "sample",
 		Short: "Run the agent on a sample cluster, without root and without Kubernetes",
@@ -61,8 +77,9 @@ serves, it prints commands to try.`,
 		Args:    cli.NoArgs,
 		RunE:    f.runE(runSample),
 	}
-	f.registerOnly(cmd.Flags(), "dns.port", "prometheus-listen-address", "log-format", "admin-socket", "cache-size", "handover-dir")
+	f.registerOnly(cmd.Flags(), "dns.port", "prometheus-listen-address", "log-format", "admin-socket", "cache-size", "handover-dir", "page")
 	cmd.Flags().Lookup("dns.port").DefValue = strconv.Itoa(samplePort)
+	cmd.Flags().Lookup("page").DefValue = samplePage
 	return cmd
 }
 
@@ -87,8 +104,24 @@ func runSample(ctx context.Context, f *agentFlags, stdout, stderr io.Writer) err
 	}
 	f.Conf, f.BaseConf, f.PreferBaseConf = filepath.Join(dir, "Corefile"), "", false
 	f.LocalIPs, f.MetricsAddr = nil, ""
-	f.OnServing = func() { fmt.Fprint(stdout, sampleText(f.DNSPort, f.PrometheusAddr)) }
+	if f.HandoverDir == "" {
+		f.HandoverDir = filepath.Join(dir, "handover")
+		f.AdminSocket = cmp.Or(f.AdminSocket, filepath.Join(f.HandoverDir, report.DefaultSocketName))
+	}
+	f.NodeName = sampleNode
+	ctx, stop := context.WithCancel(ctx)
+	var pods sync.WaitGroup
+	f.OnServing = func() {
+		page := ""
+		if f.Page.IsValid() {
+			page = f.Page.String()
+		}
+		fmt.Fprint(stdout, sampleText(os.Args[0], f.DNSPort, f.PrometheusAddr, page, f.HandoverDir))
+		pods.Go(func() { runSamplePods(ctx, f.DNSPort) })
+	}
 	err = runAgent(ctx, f, stdout, stderr)
+	stop()
+	pods.Wait()
 	if errors.Is(err, syscall.EADDRINUSE) {
 		return fmt.Errorf("%w; the sample listens on port %d and on %s: choose others with --dns.port PORT and --prometheus-listen-address 127.0.0.1:PORT", err, f.DNSPort, f.PrometheusAddr)
 	}

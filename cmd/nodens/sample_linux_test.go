@@ -21,8 +21,8 @@ import (
 func TestSample(t *testing.T) {
 	p := peer.Ports(t, 2)
 	metrics := fmt.Sprintf("127.0.0.1:%d", p[1])
-	text := sampleText(p[0], metrics)
-	sample := startProcess(t, "agent", nil, "sample", "-dns.port", fmt.Sprint(p[0]), "-prometheus-listen-address", metrics)
+	text, _, _ := strings.Cut(sampleText("", p[0], metrics, "", ""), "\nThree")
+	sample := startProcess(t, "agent", nil, "sample", "-dns.port", fmt.Sprint(p[0]), "-prometheus-listen-address", metrics, "-page", "off")
 	sample.AwaitLog(strings.TrimSpace(text))
 	for name, want := range map[string]string{
 		"web.shop.svc.cluster.local.": "10.96.7.1", "db-0.db.shop.svc.cluster.local.": "10.244.1.10",
@@ -41,7 +41,7 @@ func TestSample(t *testing.T) {
 func TestSampleStatus(t *testing.T) {
 	p := peer.Ports(t, 2)
 	dir := filepath.Join(t.TempDir(), "handover")
-	sample := startProcess(t, "agent", nil, "sample", "-handover-dir", dir, "-dns.port", fmt.Sprint(p[0]), "-prometheus-listen-address", fmt.Sprintf("127.0.0.1:%d", p[1]))
+	sample := startProcess(t, "agent", nil, "sample", "-page", "off", "-handover-dir", dir, "-dns.port", fmt.Sprint(p[0]), "-prometheus-listen-address", fmt.Sprintf("127.0.0.1:%d", p[1]))
 	sample.AwaitLog("nodens answers on")
 	agenttest.Ask(t, p[0], "web.shop.svc.cluster.local.")
 	page, err := readPage("docs/how-to/see-what-an-agent-does.md", "status --handover-dir ./handover\n")
@@ -56,6 +56,20 @@ func TestSampleStatus(t *testing.T) {
 	if diff := cmp.Diff(withoutNumbers(page), withoutNumbers(out)); diff != "" {
 		t.Errorf("the page differs (-want +got):\n%s", diff)
 	}
+	sample.signal(syscall.SIGTERM)
+	sample.awaitExit(0)
+}
+
+// TestSamplePods: the sample's pods ask, and are counted under their names.
+func TestSamplePods(t *testing.T) {
+	p := peer.Ports(t, 2)
+	dir := filepath.Join(t.TempDir(), "handover")
+	sample := startProcess(t, "agent", nil, "sample", "-page", "off", "-handover-dir", dir, "-dns.port", fmt.Sprint(p[0]), "-prometheus-listen-address", fmt.Sprintf("127.0.0.1:%d", p[1]))
+	sample.AwaitLog("nodens answers on")
+	sample.Await("all pods in the table", func() bool {
+		_, out, _ := outcome(t, "top", "-watch=false", "-handover-dir", dir)
+		return strings.Contains(out, "shop/web-7d9c5b6f4-x2k8p ") && strings.Contains(out, "shop/checkout-5f6b7c8d9-m4q7z ") && strings.Contains(out, "search/indexer-0 ")
+	})
 	sample.signal(syscall.SIGTERM)
 	sample.awaitExit(0)
 }
@@ -108,7 +122,7 @@ func TestSamplePortInUse(t *testing.T) {
 // TestSampleDocumented: the commands to paste in the tutorial are those that the sample prints,
 // and so are README.md's, if it has some. Both name its address.
 func TestSampleDocumented(t *testing.T) {
-	text := sampleText(samplePort, sampleMetrics)
+	text := sampleText("bin/nodens", samplePort, sampleMetrics, samplePage, "DIR")
 	tutorial := filepath.Join("docs", "tutorials", "first-steps.md")
 	want := linesWith(text, "dig ")
 	for _, document := range []string{"README.md", tutorial} {

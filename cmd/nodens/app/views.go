@@ -48,7 +48,7 @@ func (a *builder) openView(g *generation, b *config.Block, old *generation) (*ku
 	}
 	labels := config.PodLabels(g.cfg.Blocks)
 	external := slices.ContainsFunc(g.cfg.Blocks, func(b *config.Block) bool { return b.K8sExternal != nil })
-	key := viewKey(b, addrs, labels, external)
+	key := viewKey(b, addrs, labels, needs{external, slices.ContainsFunc(g.cfg.Blocks, hasReverseZone)})
 	if v := g.views[key]; v != nil {
 		return v, nil
 	}
@@ -112,18 +112,30 @@ func (g *generation) setLimits() {
 // viewKey identifies a view by everything that decides what it watches and how it keeps it (see
 // [kubernetes.Open]), also on demand: `pods verified`, `ignore empty_service` and reverse zones make queries need what
 // nobody has asked for before, and what a view can't get while the API server is away.
-func viewKey(b *config.Block, addrs []netip.Addr, labels []string, external bool) string {
+//
+// all are those of the whole configuration: blocks for names and for addresses, as NodeLocal DNSCache has them, share a view.
+func viewKey(b *config.Block, addrs []netip.Addr, labels []string, all needs) string {
 	k := *b.Kubernetes
 	var tls config.TLS
 	if k.TLS != nil {
 		tls = *k.TLS
 	}
-	reverse := slices.ContainsFunc(k.Zones, func(z wire.Name) bool { return strings.HasSuffix(string(z), "\x04arpa\x00") })
 	return fmt.Sprintf("%q", []any{
 		k.Endpoint, tls, k.Kubeconfig, k.Context, k.Manifests, k.QPS, k.Burst, k.Save, addrs,
 		k.Labels, k.NamespaceLabels, k.NoEndpoints, k.EndpointPodNames, len(k.Multicluster) > 0, k.Zonal,
-		k.Scope, k.AllEndpoints, k.Topology, k.Pods == config.PodsVerified, k.IgnoreEmptyService, reverse, labels, external,
+		k.Scope, k.AllEndpoints, k.Topology, k.Pods == config.PodsVerified, k.IgnoreEmptyService, labels, all,
 	})
+}
+
+// needs are what the blocks of a configuration need of their views besides the options of their directives.
+type needs struct {
+	// external says that there is a `k8s_external`, reverse that a block answers for addresses.
+	external, reverse bool
+}
+
+// hasReverseZone reports whether b answers names of addresses from a view.
+func hasReverseZone(b *config.Block) bool {
+	return b.Kubernetes != nil && slices.ContainsFunc(b.Kubernetes.Zones, func(z wire.Name) bool { return strings.HasSuffix(string(z), "\x04arpa\x00") })
 }
 
 // keyOf returns the key of one of g's views, "" for nil.

@@ -95,7 +95,7 @@ func TestViewKey(t *testing.T) {
 	// What only shapes the answers, or may change while the view runs.
 	shared := []string{"Zones", "Namespaces", "TTL", "StartupTimeout", "Fallthrough", "ScopeIdle", "ScopeMax"}
 	addrs := []netip.Addr{netip.MustParseAddr("127.0.0.1")}
-	plain := viewKey(&config.Block{Kubernetes: &config.Kubernetes{}}, addrs, nil, false)
+	plain := viewKey(&config.Block{Kubernetes: &config.Kubernetes{}}, addrs, nil, needs{})
 	fields := reflect.TypeFor[config.Kubernetes]()
 	for i := range fields.NumField() {
 		k := new(config.Kubernetes)
@@ -122,24 +122,29 @@ func TestViewKey(t *testing.T) {
 		default:
 			t.Fatalf("%s is of a kind that this test does not know", name)
 		}
-		differs := viewKey(&config.Block{Kubernetes: k}, addrs, nil, false) != plain
+		differs := viewKey(&config.Block{Kubernetes: k}, addrs, nil, needs{}) != plain
 		if differs == slices.Contains(shared, name) {
 			t.Errorf("%s: views differ is %v", name, differs)
 		}
 	}
-	if viewKey(&config.Block{Kubernetes: &config.Kubernetes{Pods: config.PodsInsecure}}, addrs, nil, false) != plain {
+	if viewKey(&config.Block{Kubernetes: &config.Kubernetes{Pods: config.PodsInsecure}}, addrs, nil, needs{}) != plain {
 		t.Error("pods insecure has a view of its own")
 	}
-	if viewKey(&config.Block{Kubernetes: &config.Kubernetes{Zones: []wire.Name{"\x02in\x04arpa\x00"}}}, addrs, nil, false) == plain {
+	reverse := &config.Block{Kubernetes: &config.Kubernetes{Zones: []wire.Name{"\x02in\x04arpa\x00"}}}
+	if !hasReverseZone(reverse) || viewKey(reverse, addrs, nil, needs{reverse: true}) == plain {
 		t.Error("reverse zones make no difference")
 	}
-	if viewKey(&config.Block{Kubernetes: &config.Kubernetes{}}, addrs, []string{"app"}, false) == plain {
+	// NodeLocal DNSCache's Corefile has blocks for names and for addresses: one view serves both.
+	if viewKey(reverse, addrs, nil, needs{reverse: true}) != viewKey(&config.Block{Kubernetes: &config.Kubernetes{}}, addrs, nil, needs{reverse: true}) {
+		t.Error("a block with a reverse zone has a view of its own")
+	}
+	if viewKey(&config.Block{Kubernetes: &config.Kubernetes{}}, addrs, []string{"app"}, needs{}) == plain {
 		t.Error("the labels of pods make no difference")
 	}
-	if viewKey(&config.Block{Kubernetes: &config.Kubernetes{}}, addrs, nil, true) == plain {
+	if viewKey(&config.Block{Kubernetes: &config.Kubernetes{}}, addrs, nil, needs{external: true}) == plain {
 		t.Error("the views with and without external addresses are one")
 	}
-	if viewKey(&config.Block{Kubernetes: &config.Kubernetes{}}, nil, nil, false) == plain {
+	if viewKey(&config.Block{Kubernetes: &config.Kubernetes{}}, nil, nil, needs{}) == plain {
 		t.Error("the agent's addresses make no difference")
 	}
 }

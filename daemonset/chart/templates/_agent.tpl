@@ -55,7 +55,7 @@ prometheus.io/port: {{ .Values.config.metricsPort | quote }}
 {{- /* nodens.memory is the runtime's limit: below the kernel's, so that the collector works
 harder before the kernel kills; the rest is for what the Go heap does not count. */ -}}
 {{- define "nodens.memory" -}}
-{{- $limit := dig "limits" "memory" "" .Values.resources | toString }}
+{{- $limit := dig "limits" "memory" "" (.Values.resources | default dict) | toString }}
 {{- if .Values.goMemLimit }}{{ .Values.goMemLimit }}
 {{- else if regexMatch "^[0-9]+Mi$" $limit }}{{ div (mul 25 (trimSuffix "Mi" $limit | int64)) 32 }}MiB
 {{- else if regexMatch "^[0-9]+Gi$" $limit }}{{ mul 800 (trimSuffix "Gi" $limit | int64) }}MiB
