@@ -18,6 +18,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/scrape"
 )
 
 var loopback = netip.AddrFrom4([4]byte{127, 0, 0, 1})
@@ -197,16 +198,11 @@ func memory(status string) (rss, peak uint64) {
 
 // scrape sums up the metrics.
 func (a *agent) scrape(ctx context.Context, s *agentState) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, a.metrics, nil)
+	text, err := scrape.Text(ctx, &a.client, a.metrics)
 	if err != nil {
 		return err
 	}
-	resp, err := a.client.Do(req)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	lines := bufio.NewScanner(resp.Body)
+	lines := bufio.NewScanner(strings.NewReader(text))
 	for lines.Scan() {
 		name, value, ok := strings.Cut(lines.Text(), " ")
 		if i := strings.LastIndexByte(lines.Text(), ' '); ok && i > 0 {
