@@ -251,7 +251,7 @@ func TestOutageOfOneResource(t *testing.T) {
 		synctest.Wait()
 		got := lines(log)
 		checkLines(t, got, map[string]string{
-			"API server rejects request, serving last known data": "1", "API server still rejects request": "2",
+			"API server rejects request, nothing listed yet": "1", "API server still rejects request": "2",
 		})
 		for _, list := range got {
 			for _, line := range list {

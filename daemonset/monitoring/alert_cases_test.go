@@ -89,6 +89,18 @@ var alertCases = []alertCase{
 		series: map[string]string{"nodens_config_refused{" + agentLabels + "}": "0x9 1x9 0x9"},
 		labels: alertLabels, inactive: []int{5, 11}, firing: []int{12, 19}, resolved: []int{20},
 	}, {
+		alert: "NodensConfigAwaited", severity: "warning",
+		series: map[string]string{"nodens_config_awaited{" + agentLabels + "}": "0x9 1x29 0x9"},
+		labels: alertLabels, inactive: []int{5, 24}, firing: []int{25, 39}, resolved: []int{40},
+	}, {
+		alert: "NodensLogLinesDropped", severity: "warning",
+		series: map[string]string{"nodens_log_lines_dropped_total{" + agentLabels + "}": "0x9 10+10x19 200x30"},
+		labels: alertLabels, inactive: []int{5, 14}, firing: []int{16, 29}, resolved: []int{45},
+	}, {
+		alert: "NodensViewSetBack", severity: "warning",
+		series: map[string]string{"nodens_kubernetes_set_backs_total{" + agentLabels + "}": "0x9 1x60"},
+		labels: alertLabels, inactive: []int{5}, firing: []int{10, 30}, resolved: []int{50},
+	}, {
 		alert: "NodensHandoverFailed", severity: "warning",
 		series: map[string]string{
 			"nodens_handovers_total{" + agentLabels + `,role="predecessor",result="resumed"}`:  "0x9 1x60",

@@ -41,6 +41,7 @@ type errorLog struct {
 
 	participant OutageParticipant
 	failing     bool
+	listed      bool // there is data to serve
 	// inStream says that the last error came out of a response that had begun, so that
 	// the start of the next response is no sign of recovery.
 	inStream bool
@@ -59,10 +60,13 @@ func (t *errorLog) report(verb string, err error) {
 	var inStream streamError
 	t.inStream = errors.As(err, &inStream)
 	t.failing = true
-	cause, texts := "", serverOutage
+	cause, texts, first := "", serverOutage, firstOutage
 	args := append(t.args(), "verb", verb)
 	if isRejection(err) {
-		cause, texts = t.resource.Resource, rejectedRequest
+		cause, texts, first = t.resource.Resource, rejectedRequest, firstRejected
+	}
+	if !t.listed {
+		texts = first
 	}
 	if fix := t.remedy(err); fix != "" {
 		args = append(args, "fix", fix)

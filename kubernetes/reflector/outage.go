@@ -26,6 +26,17 @@ var (
 		Ongoing: "API server still rejects request",
 		End:     "API server no longer rejects request",
 	}
+	// firstOutage and firstRejected are those before the first list.
+	firstOutage = outage.Messages{
+		Start:   "API server unavailable, nothing listed yet",
+		Ongoing: "API server still unavailable",
+		End:     "API server available again",
+	}
+	firstRejected = outage.Messages{
+		Start:   "API server rejects request, nothing listed yet",
+		Ongoing: "API server still rejects request",
+		End:     "API server no longer rejects request",
+	}
 )
 
 // OutageLog logs outages. All reflectors of one API server share it, so that a server that

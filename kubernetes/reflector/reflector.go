@@ -318,7 +318,7 @@ func (f *Reflector) endList(version string) error {
 	if !f.History.listed(f.at, f.Resource, n) {
 		return errSetBack
 	}
-	f.version = version
+	f.version, f.errors.listed = version, true
 	f.Handler.EndList(n)
 	return nil
 }
