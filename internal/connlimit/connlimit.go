@@ -45,8 +45,8 @@ type Set[C Conn] struct {
 	Total, PerClient int
 	// Fair decides which connection a full Set evicts. If it is set, the client with the most
 	// connections loses the one that has been idle longest; no client loses one to a client
-	// that has as many, unless Force is set. It loses a busy one if no idle one can go, and the
-	// other client has at most an eighth as many, the new one included. While less than an eighth of Total is free, the Set is
+	// that has as many, unless Force is set. It loses a busy one if no idle one can go but those of clients with an eighth as many,
+	// and the other client has at most an eighth as many, the new one included. While less than an eighth of Total is free, the Set is
 	// full for a client that has as many as are free. If Fair is not set, the connection of any client that has been
 	// idle longest goes (RFC 7766, 6.2.3).
 	Fair bool
@@ -109,12 +109,13 @@ func HasShare(has, free, total int) bool { return free > 0 && (free >= total/sha
 // limit met; ok is false if there is none.
 func (s *Set[C]) victim(client netip.Addr, met Limit) (found C, ok bool) {
 	var worst rank
+	light := s.lightest(met)
 	for _, c := range s.list {
 		last, busy := c.Activity()
 		if !s.mayEvict(c.ClientAddr(), client, met, busy) {
 			continue
 		}
-		st := rank{busy: busy, last: last}
+		st := rank{busy: busy, last: last, light: !busy && s.clients[c.ClientAddr()] <= light}
 		if s.Fair {
 			st.conns = s.clients[c.ClientAddr()]
 		}
@@ -137,8 +138,21 @@ func (s *Set[C]) mayEvict(from, to netip.Addr, met Limit, busy bool) bool {
 	return s.clients[from] >= sharePart*(s.clients[to]+1)
 }
 
+// lightest returns up to how many connections a client keeps its idle ones while a busy one of another client may go: an
+// eighth of the most that a client has.
+func (s *Set[C]) lightest(met Limit) (n int) {
+	if !s.Fair || s.Force || met != Total {
+		return 0
+	}
+	for _, conns := range s.clients {
+		n = max(n, conns/sharePart)
+	}
+	return n
+}
+
 // rank decides which connection is evicted.
 type rank struct {
+	light bool // idle, of a client with far fewer than another one
 	busy  bool
 	conns int // connections of its client
 	last  time.Duration
@@ -147,6 +161,8 @@ type rank struct {
 // before reports whether a connection with this rank is evicted before one with rank o.
 func (s rank) before(o rank) bool {
 	switch {
+	case s.light != o.light:
+		return !s.light
 	case s.busy != o.busy:
 		return !s.busy
 	case s.conns != o.conns:

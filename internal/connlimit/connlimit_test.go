@@ -130,6 +130,16 @@ func TestBusyConns(t *testing.T) {
 			}
 		})
 	}
+	t.Run("idle ones of others stay", func(t *testing.T) {
+		s := connlimit.Set[*conn]{Total: 32, PerClient: 32, Fair: true}
+		for i := range 32 {
+			s.Add(&conn{client: client(1 + max(0, i-27)), last: time.Duration(32 - i), busy: i < 28}) // the others have idle ones
+		}
+		victim, evict, _, ok := s.Add(&conn{client: client(100), last: 100, busy: true})
+		if !ok || !evict || victim.client != client(1) {
+			t.Errorf("admitted %v, evicted %v: %+v", ok, evict, victim)
+		}
+	})
 	t.Run("full", func(t *testing.T) {
 		s := connlimit.Set[*conn]{Total: 32, PerClient: 32, Fair: true}
 		for i := range 32 {
