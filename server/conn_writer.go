@@ -74,6 +74,7 @@ func (o *connWriter) write(fd int, frames []byte) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for o.writing && !o.broken {
+		o.c.turn.end()
 		o.changed.Wait()
 	}
 	if o.broken {
@@ -91,12 +92,14 @@ func (o *connWriter) write(fd int, frames []byte) bool {
 func (o *connWriter) writeFrames(fd int, frames []byte) (err error) {
 	owed := &o.c.s.unsent
 	if o.c.tls != nil {
+		o.c.turn.end()
 		owed.Add(int64(len(frames)))
 		defer owed.Add(-int64(len(frames)))
 		_, err = o.c.tls.Write(frames)
 		return err
 	}
 	if n := writeNow(fd, frames); n < len(frames) {
+		o.c.turn.end()
 		owed.Add(int64(len(frames)))
 		defer owed.Add(-int64(len(frames)))
 		err = o.writeBlocking(frames[n:])

@@ -46,7 +46,7 @@ type Limits struct {
 	WriteTimeout time.Duration
 	// Pipelined is how many queries of one TCP connection may wait for upstreams at once,
 	// 64 by default (RFC 7766, 6.2.1.1). The connection is not read from while there are as
-	// many.
+	// many, and while its client would only take a place of Waiting from itself.
 	Pipelined int
 	// Readers is how many UDP sockets an address has, each with its own reader. The default
 	// is the number of cores that the process may use.
@@ -80,6 +80,8 @@ type Server struct {
 	turns       *workerTurns    // of the queries for workers
 	workers     *workerPool     // in which UDP queries wait that need a goroutine
 	largeTurns  *share.Turns    // for making large answers
+	tcpTurns    *share.Turns    // for reading from TCP connections
+	tcpClients  *share.Limiter  // gives the clients of tcpTurns their numbers
 	largeRoom   *share.Room     // for large replies to clients with a stream
 	fastPath    *fastPathCopier // nil without answers in the kernel
 	replyCaches *replyCaches    // nil: readers keep no replies
@@ -113,6 +115,8 @@ func New(log *slog.Logger, limits Limits) *Server {
 		turns:        newWorkerTurns(turnsPerCore * cores()),
 		workers:      newWorkerPool(maxIdleWorkers),
 		largeTurns:   share.NewTurns(cores() / 2),
+		tcpTurns:     share.NewTurns(cores()),
+		tcpClients:   share.NewLimiter(turnPlaces),
 		largeRoom:    share.NewRoom(maxLargeReplies),
 		delays:       stat.NewHistogram(delayBuckets),
 	}

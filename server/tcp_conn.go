@@ -43,6 +43,7 @@ type tcpConn struct {
 	l      *listener
 	raw    syscall.RawConn
 	writer connWriter
+	turn   tcpTurn
 	// tls is the connection's TLS layer and transport what is below it; nil without TLS.
 	tls       *tls.Conn
 	transport *tlsTransport
@@ -67,7 +68,7 @@ func newTCPConn(l *listener, conn *net.TCPConn, stripe int) (*tcpConn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &tcpConn{s: l.s, l: l, raw: raw}
+	c := &tcpConn{s: l.s, l: l, raw: raw, turn: tcpTurn{turns: l.s.tcpTurns}}
 	c.init(conn, stripe, l.s.limits.PodRanges)
 	c.writer.c, c.writer.changed.L = c, &c.writer.mu
 	c.lost = c.writer.evict
@@ -92,6 +93,9 @@ var (
 
 // serve answers the connection's queries until it ends, then waits for pending ones.
 func (c *tcpConn) serve() {
+	if c.s.tcpClients.AcquireFree(&c.turn.place, c.share) {
+		defer c.s.tcpClients.Release(&c.turn.place)
+	}
 	defer c.end()
 	if c.l.config.Load().Transport == config.DNSOverTLS && !c.startTLS() {
 		return
@@ -133,7 +137,9 @@ func (c *tcpConn) onReadable(fd uintptr) bool {
 	if c.readBuf == nil {
 		c.readBuf = readBufs.Get().(*[readBufSize]byte)[:]
 	}
+	c.turn.begin(clock.Now())
 	more := c.readAll(int(fd), d)
+	c.turn.end()
 	got := d.gotQuery
 	d.x.Clear()
 	d.replies = nil
@@ -192,6 +198,7 @@ func (c *tcpConn) answerQueries(fd int, d *readState, data []byte) bool {
 		if !ok {
 			break
 		}
+		c.turn.begin(d.x.Arrival)
 		d.x.Query.Packet = packet
 		if !c.answerQuery(fd, d) {
 			return false
@@ -292,9 +299,17 @@ func (c *tcpConn) flush(fd int, d *readState) bool {
 func (c *tcpConn) goAsync(fd int, d *readState, rt *resolver.Routes, o resolver.Outcome) bool {
 	d.gotQuery = true
 	limit := c.s.limits.Pipelined
+	if c.s.waiting.Crowds(c.share) { // it would only take a place from itself
+		limit = min(limit, max(1, int(c.waiting.Load())))
+	}
+	c.turn.over -= asyncCost
 	if !c.writer.beginQuery(limit, false) {
 		// The reader is going to wait; the replies so far must not.
-		if !c.flush(fd, d) || !c.writer.beginQuery(limit, true) {
+		if !c.flush(fd, d) {
+			return false
+		}
+		c.turn.end()
+		if !c.writer.beginQuery(limit, true) {
 			return false
 		}
 	}
@@ -337,6 +352,7 @@ func (c *tcpConn) answerLarge(fd int, d *readState, rt *resolver.Routes, w *asyn
 	if !c.flush(fd, d) { // the replies so far must not wait
 		return false
 	}
+	c.turn.end()
 	buf := largeBuffers.Get().(*largeBuffer)
 	defer largeBuffers.Put(buf)
 	d.x.Permit(&w.place)
@@ -356,6 +372,7 @@ func (c *tcpConn) answerInTurn(fd int, d *readState, rt *resolver.Routes) (answe
 	if !c.flush(fd, d) { // the replies so far must not wait
 		return false, false
 	}
+	c.turn.end()
 	w := asyncQueries.Get().(*asyncQuery)
 	defer asyncQueries.Put(w)
 	if !c.s.waiting.AcquireFree(&w.place, c.share) {

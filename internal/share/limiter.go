@@ -194,6 +194,14 @@ func (l *Limiter) mayEvict(c Client) bool {
 	return l.leaving < l.maxLeaving
 }
 
+// Crowds reports whether no place is free and the client at addr would get another one only from itself.
+func (l *Limiter) Crowds(addr netip.Addr) bool {
+	key := addr.As16()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.used == l.limit && l.clients[NoClient].count == 0 && l.holdsMost(l.find(&key))
+}
+
 // holdsMost reports whether no client has more places than c, which is NoClient if it has none.
 func (l *Limiter) holdsMost(c Client) bool { return c != NoClient && l.clients[c].count == l.most }
 

@@ -2,6 +2,7 @@ package share
 
 import (
 	"context"
+	"runtime"
 	"sync"
 	"time"
 )
@@ -32,6 +33,9 @@ func (t *Turns) Take(ctx context.Context, c Client) error {
 	t.mu.Unlock()
 	select {
 	case <-w.Value:
+		// The goroutine that has passed the turn has made this one the next to run. Others, a preempted reader of UDP among
+		// them, have waited for longer.
+		runtime.Gosched()
 		return nil
 	case <-ctx.Done():
 	}
