@@ -187,7 +187,8 @@ const maxCNAMEs = 11
 
 // writeAlias writes the CNAME of s, a Service of type ExternalName, and follows the chain
 // within the zone. As in CoreDNS, a chain that ends at a name of the zone without addresses
-// writes nothing.
+// writes nothing, unless the name does not exist here and `fallthrough` leaves it to the next
+// steps: then it is the target.
 func (w *answerWriter) writeAlias(s *service, qtype uint16) (target wire.Name, end nodeType) {
 	owner := wire.AtQuestion
 	end = serviceName
@@ -211,7 +212,9 @@ func (w *answerWriter) writeAlias(s *service, qtype uint16) (target wire.Name, e
 		if w.reply.Count(wire.Answer) > before {
 			return "", serviceName
 		}
-		end = m.node
+		if end = m.node; end == notFound && w.zone.fallsThrough(buf[:n]) {
+			return s.target, serviceName
+		}
 		break
 	}
 	w.reply.Reset()

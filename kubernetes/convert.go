@@ -83,7 +83,8 @@ func isHeadless(svc *corev1.Service) bool {
 }
 
 // appendPort appends one port of a Service or a slice to a portList under construction. A
-// port without a number has no SRV record, but its name exists.
+// port without a number has no SRV record, but its name exists. A name that no label can hold is
+// left out: the port then counts in the answers for the Service's own name only.
 func appendPort(list []byte, name, proto string, number *int32, f *faults) []byte {
 	if proto == "" {
 		proto = string(corev1.ProtocolTCP) // the API's default
@@ -97,7 +98,7 @@ func appendPort(list []byte, name, proto string, number *int32, f *faults) []byt
 		low := lowerLabel(name)
 		if low == "" || len(low) == wire.MaxLabel { // no room for the underscore
 			f.add("port name %q not valid as a DNS label after an underscore", name)
-			return list
+			low = ""
 		}
 		name = low
 	}
@@ -138,7 +139,7 @@ func convertSlice(es *discoveryv1.EndpointSlice, pack converter, f *faults) *sli
 		return nil
 	}
 	key, ok := serviceKey(owner, es.Namespace)
-	if !ok {
+	if !ok || owner != strings.ToLower(owner) { // a label has letters that no Service's name has
 		f.add("service %q in namespace %q not valid as two DNS labels", owner, es.Namespace)
 		return nil
 	}

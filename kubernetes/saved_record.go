@@ -26,6 +26,8 @@ type savedHead struct {
 	Level                level
 	// Foreign says that levelWide has the slices of foreignSource.
 	Foreign bool
+	// NoImports says that the resources of `multicluster` had not been listed.
+	NoImports bool
 }
 
 // level returns the level of the file. Without the slices of foreignSource, levelWide is not

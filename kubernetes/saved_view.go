@@ -125,7 +125,7 @@ func (v *View) savedRecords() (savedHead, []func() savedRecord) {
 	defer v.mu.RUnlock()
 	head := savedHead{
 		Version: savedVersion, Made: v.fingerprint, Zone: v.converter.zone, At: time.Unix(0, v.lastEvent.Load()),
-		Serial: v.serial.Load(), ImportSerial: v.importSerial.Load(), Level: v.index.level, Foreign: true,
+		Serial: v.serial.Load(), ImportSerial: v.importSerial.Load(), Level: v.index.level, Foreign: true, NoImports: !v.importsListed(),
 	}
 	var list []func() savedRecord
 	for _, ns := range v.index.namespaces {
@@ -211,8 +211,9 @@ func (v *View) restore(path string) {
 	v.serial.Store(head.Serial)
 	v.importSerial.Store(head.ImportSerial)
 	v.lastEvent.Store(head.At.UnixNano())
+	v.savedWithoutImports = head.NoImports
 	for r := range v.listed {
-		v.listed[r].Store(true)
+		v.listed[r].Store(resource(r) < serviceImports || !head.NoImports)
 	}
 	v.syncTime.Store(int64(max(v.now().Sub(v.opened), 1)))
 	v.log.Info("saved view restored", "save", path, "services", len(v.index.services),

@@ -15,7 +15,7 @@ package kubernetes
 // allocate.
 func (z *Zone) FromSearchPath(name []byte) bool {
 	o := z.origin(name)
-	if o == nil || o.reverse || !z.view.Synced() {
+	if o == nil || o.reverse || !z.view.syncedFor(o) {
 		return false
 	}
 	rel := name[:len(name)-len(o.name)]

@@ -108,7 +108,7 @@ func (z *Zone) snapshot(ctx context.Context, empty Snapshot) (*Snapshot, error) 
 
 // takeSnapshot returns the current version of empty, with services whose slices are perhaps not in view.
 func (z *Zone) takeSnapshot(empty Snapshot) (*Snapshot, error) {
-	if !z.view.Synced() {
+	if !z.view.syncedFor(empty.origin) {
 		return nil, errNotSynced
 	}
 	for range maxSnapshotAttempts {

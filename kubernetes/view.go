@@ -79,7 +79,9 @@ type View struct {
 	mu      sync.RWMutex
 	index   index
 	imports index // ServiceImports and their slices
-	ended   bool  // Run has returned, or is about to
+	// savedWithoutImports says that the saved view had no lists of ServiceImports. It is set before Run.
+	savedWithoutImports bool
+	ended               bool // Run has returned, or is about to
 
 	listed [numResources]atomic.Bool
 	serial zoneSerial
@@ -206,16 +208,32 @@ func (v *View) Run(ctx context.Context) {
 	saving.Wait()
 }
 
-// Synced reports whether every resource has been listed once: only then is it certain that
-// a name that is not in view doesn't exist.
-func (v *View) Synced() bool {
-	for i := range v.listed {
-		if !v.listed[i].Load() {
+// Synced reports whether every resource but those of `multicluster` has been listed once: only
+// then is it certain that a name of the cluster that is not in view doesn't exist.
+func (v *View) Synced() bool { return v.haveListed(services, serviceImports) }
+
+// importsListed reports whether the resources of `multicluster` have been listed once.
+func (v *View) importsListed() bool { return v.haveListed(serviceImports, numResources) }
+
+// Loaded reports whether there is nothing left to wait for: every resource has been listed once,
+// or all but those of `multicluster`, which the API server refuses to list. It has no
+// ServiceImports without their CustomResourceDefinition.
+func (v *View) Loaded() bool {
+	return v.Synced() && (v.importsListed() || v.savedWithoutImports || v.outages.Rejects(serviceImports.plural()))
+}
+
+// haveListed reports whether the resources from first up to end have been listed once.
+func (v *View) haveListed(first, end resource) bool {
+	for i := range v.listed[first:end] {
+		if !v.listed[first:end][i].Load() {
 			return false
 		}
 	}
 	return true
 }
+
+// syncedFor reports whether a name of o that is not in view doesn't exist.
+func (v *View) syncedFor(o *origin) bool { return v.Synced() && (!o.imports || v.importsListed()) }
 
 // setListed records that all objects of r have been listed once.
 func (v *View) setListed(r resource) {

@@ -132,7 +132,7 @@ func (z *Zone) Answer(q *wire.Query, r *wire.Reply, b *Budget) (Outcome, wire.Na
 	w := answerWriter{zone: z, origin: o, reply: r, ttl: z.ttl, budget: b}
 	r.SetAuthoritative()
 	target, end := w.write(&m, q.Type)
-	if outcome := z.outcomeOf(end, b); outcome != Answered {
+	if outcome := z.outcomeOf(end, o, b); outcome != Answered {
 		r.Reset()
 		return outcome, ""
 	}
@@ -145,14 +145,14 @@ func (z *Zone) Answer(q *wire.Query, r *wire.Reply, b *Budget) (Outcome, wire.Na
 	return Answered, ""
 }
 
-// outcomeOf returns the outcome of an answer that ends at the node end, with the budget b.
-func (z *Zone) outcomeOf(end nodeType, b *Budget) Outcome {
+// outcomeOf returns the outcome of an answer in o that ends at the node end, with the budget b.
+func (z *Zone) outcomeOf(end nodeType, o *origin, b *Budget) Outcome {
 	switch {
 	case b.exhausted():
 		return OverBudget
 	case end == incomplete:
 		return Incomplete
-	case end == notFound && !z.view.Synced():
+	case end == notFound && !z.view.syncedFor(o):
 		return NotSynced
 	}
 	return Answered
@@ -186,7 +186,7 @@ func (z *Zone) nameError(name []byte, o *origin, r *wire.Reply) Outcome {
 	if z.fallsThrough(name) {
 		return NotMine
 	}
-	if !z.view.Synced() {
+	if !z.view.syncedFor(o) {
 		return NotSynced
 	}
 	w := answerWriter{zone: z, origin: o, reply: r, ttl: z.ttl}
@@ -288,7 +288,7 @@ func (z *Zone) Mark(q *wire.Query, r *wire.Reply, b *Budget) (mark epoch.Mark, o
 		m.key = o.absentServiceKey(name)
 	case m.isAlias() && isAddressType(q.Type):
 		end := z.followAliases(m, o, b)
-		if end.isAlias() && !end.svc.target.Under(o.name) {
+		if end.isAlias() && !end.svc.target.Under(o.name) || end.node == notFound && z.fallthroughTo != nil {
 			return epoch.Mark{}, false
 		}
 		m = match{node: end.node} // it depends on more than one Service
@@ -317,7 +317,7 @@ func (z *Zone) epochMark(m *match, o *origin, q *wire.Query, r *wire.Reply) (epo
 	x := z.view.indexFor(o.imports)
 	positive := r.Rcode() == wire.NoError && r.Count(wire.Answer) > 0
 	switch {
-	case x.epochs == nil, m.node == incomplete, q.Type == wire.TypeAXFR, q.Type == wire.TypeIXFR, !positive && !z.view.Synced():
+	case x.epochs == nil, m.node == incomplete, q.Type == wire.TypeAXFR, q.Type == wire.TypeIXFR, !positive && !z.view.syncedFor(o):
 		return epoch.Mark{}, false
 	case m.key == nil, z.needsNamespaceObject && (o.imports || !positive): // the Namespace may be in the other index, or be created
 		return x.epochs.MarkAny(), true

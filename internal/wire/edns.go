@@ -18,9 +18,11 @@ type EDE uint16
 
 // The extended errors that this module sends.
 const (
-	EDEOther    EDE = 0
-	EDEBlocked  EDE = 15
-	EDEFiltered EDE = 17
+	EDEOther                EDE = 0
+	EDEBlocked              EDE = 15
+	EDEFiltered             EDE = 17
+	EDENoReachableAuthority EDE = 22
+	EDENetworkError         EDE = 23
 )
 
 // MaxNSID is the maximum length of the server's identifier, in bytes. With the longest
@@ -148,6 +150,9 @@ func (r *Reply) SetEDE(code EDE) { r.SetEDEText(code, "") }
 
 // SetEDEText is [Reply.SetEDE] with a text of at most [MaxEDEText] bytes.
 func (r *Reply) SetEDEText(code EDE, text string) { r.ede, r.explained, r.edeText = code, true, text }
+
+// Explained reports whether the reply has an extended error.
+func (r *Reply) Explained() bool { return r.explained }
 
 // CopyEDE copies other's extended error.
 func (r *Reply) CopyEDE(other *Reply) {

@@ -19,6 +19,19 @@ func (r *Reply) FirstTTL(s Section, rtype uint16) (ttl uint32, ok bool) {
 	return 0, false
 }
 
+// LimitTTLs lowers the TTLs that exceed most, in seconds.
+func (r *Reply) LimitTTLs(most uint32) {
+	off := r.q.questionEnd()
+	for range r.Count(Answer) + r.Count(Authority) + r.Count(Additional) {
+		rr, whole := readRecord(r.b, off)
+		if !whole {
+			return
+		}
+		put32(r.b[rr.Data-6:], min(rr.TTL, most)) // TTL and RDLENGTH precede the data
+		off = rr.End
+	}
+}
+
 // Minimize removes the authority and additional sections of a positive answer. Errors, denials
 // and referrals keep theirs, since the authority section is what they say.
 func (r *Reply) Minimize() {

@@ -81,6 +81,8 @@ func (t *errorLog) remedy(err error) string {
 	switch {
 	case apierrors.IsForbidden(err):
 		return t.rule()
+	case apierrors.IsNotFound(err):
+		return fmt.Sprintf("install the CustomResourceDefinition %s, or remove the directive's option that needs it", t.resource)
 	case apierrors.IsUnauthorized(err):
 		return "give the agent a valid token or certificate: that of its ServiceAccount, or in the kubeconfig"
 	case errors.As(err, &unverified):

@@ -164,6 +164,13 @@ func (l *OutageLog) Failing() []string {
 	return slices.Compact(list)
 }
 
+// Rejects reports whether the API server rejects requests for the resource.
+func (l *OutageLog) Rejects(resource string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.active[resource] != nil
+}
+
 // LastFailure returns the last failure of the outages that last, the zero Failure if none does.
 func (l *OutageLog) LastFailure() (last Failure) {
 	l.mu.Lock()

@@ -112,12 +112,14 @@ func (f *Reflector) Run(ctx context.Context) {
 		if time.Since(start) > maxBackoff {
 			failed, relisted = 0, false // it worked for a while
 		}
+		again := failed > 0
 		if expired(err) && !relisted {
 			// The server is back but no longer knows the version: earlier failures must not
-			// delay the list. Only once, since it might not know that list's version either.
-			failed, relisted = min(failed, 1), true
+			// delay the list, and it is no failure. Only once, since the server might not know
+			// that list's version either.
+			failed, relisted, again = min(failed, 1), true, false
 		}
-		if ctx.Err() != nil || f.handleResult(verb, err, failed > 0) {
+		if ctx.Err() != nil || f.handleResult(verb, err, again) {
 			continue
 		}
 		sleep(ctx, Backoff(f.FirstBackoff, failed, err))

@@ -163,7 +163,8 @@ var errHops = errors.New("more than 8 aliases lead to one another")
 
 // chase resolves the target of the alias in r's reply through the whole path, and appends
 // the answers. An alias whose target does not resolve is still an answer: the CNAME alone
-// (DNS-Based Service Discovery, 2.5).
+// (DNS-Based Service Discovery, 2.5). If the target fails, the reply says so (RFC 8914) and
+// must not be kept for long.
 func (r *Request) chase(target wire.Name) Outcome {
 	if !r.mayTakeLong() {
 		return WouldWait
@@ -183,7 +184,27 @@ func (r *Request) chase(target wire.Name) Outcome {
 		r.reply.CopyTC(&sub.reply)
 		r.err = r.reply.AppendAnswers(sub.reply.Finish(wire.MaxMessage))
 	}
+	if rcode := sub.reply.Rcode(); rcode != wire.NoError && rcode != wire.NXDomain {
+		r.explainAlias(sub)
+	}
 	return Answered
+}
+
+// failedAliasTTL bounds the TTL, in seconds, of an alias whose target fails: clients would take
+// the CNAME alone for "no address" as long as they keep it.
+const failedAliasTTL = 5
+
+// explainAlias adds to the reply, an alias, why its target has failed in sub.
+func (r *Request) explainAlias(sub *Request) {
+	switch {
+	case sub.reply.Explained():
+		r.reply.CopyEDE(&sub.reply)
+	case sub.err != nil:
+		r.reply.SetEDE(wire.EDENetworkError)
+	default:
+		r.reply.SetEDE(wire.EDENoReachableAuthority)
+	}
+	r.reply.LimitTTLs(failedAliasTTL)
 }
 
 // lookup asks for name and r's type through the whole path, on behalf of r's client and so

@@ -116,7 +116,7 @@ func (a *agent) logAwaited() {
 // unlisted returns the resources that views of g have not listed yet.
 func (g *generation) unlisted() (list []string) {
 	for _, v := range g.views {
-		if !v.Synced() {
+		if !v.Loaded() {
 			list = union(list, v.Stats().Gaps.Unlisted)
 		}
 	}
@@ -127,7 +127,7 @@ func (g *generation) unlisted() (list []string) {
 // only g has has not listed a resource yet, and old waits for no such list, or has no view at all for the zones.
 func (g *generation) losesNames(old *generation) bool {
 	lost := func(v *kubernetes.View, of *config.Block) bool {
-		if v == nil || v.Synced() || old.owns(v) {
+		if v == nil || v.Loaded() || old.owns(v) {
 			return false
 		}
 		known := old.unlistedFor(of)

@@ -47,7 +47,7 @@ func newGeneration(cfg *config.Config) *generation {
 // synced returns nil once all views have received their first lists.
 func (g *generation) synced() error {
 	for _, v := range g.views {
-		if !v.Synced() {
+		if !v.Loaded() {
 			return errors.New("the view of the cluster is not synced yet")
 		}
 	}
