@@ -181,6 +181,29 @@ func TestPortNumbers(t *testing.T) {
 	}
 }
 
+// TestPortNames: a port keeps its number without a name that no label can hold.
+func TestPortNames(t *testing.T) {
+	long, port, none := strings.Repeat("p", 63), int32(80), portList("")
+	for name, want := range map[string]portList{
+		long: none.append("", tcp, 80), "a.b": none.append("", tcp, 80), long[1:]: none.append(long[1:], tcp, 80),
+	} {
+		var f faults
+		if got := portList(appendPort(nil, name, "TCP", &port, &f)); got != want || (f.n > 0) != (name != long[1:]) {
+			t.Errorf("%s: %q, faults %v; want %q", name, got, f, want)
+		}
+	}
+}
+
+// TestSliceOwners: a slice belongs to the Service whose name its label is, letter by letter.
+func TestSliceOwners(t *testing.T) {
+	for owner, owned := range map[string]bool{"h1": true, "H1": false, "": false} {
+		var f faults
+		if s := convertSlice(makeSlice("a", owner, "x"), converter{}, &f); (s != nil) != owned {
+			t.Errorf("the slice of %q has an owner: %v", owner, s != nil)
+		}
+	}
+}
+
 // TestPortSet: the set tells new numbers from known ones, few or many.
 func TestPortSet(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))

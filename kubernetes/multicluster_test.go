@@ -3,6 +3,7 @@
 package kubernetes
 
 import (
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -250,6 +251,41 @@ func TestMulticlusterOptions(t *testing.T) {
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) { checkAnswers(t, openMulticluster(t, c.change), c.cases) })
 	}
+}
+
+// Before the lists of ServiceImports, or without them, only their zones deny nothing. The view is saved, and the next
+// one knows no more.
+func TestMulticlusterUnlisted(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "view")
+	cfg := savedConfig(t, path)
+	cfg.Zones, cfg.Multicluster = names(t, "clusterset.local", "cluster.local"), names(t, "clusterset.local")
+	v, _ := openSaved(t, cfg)
+	for r := range serviceImports {
+		v.setListed(r)
+	}
+	handlerFixture{v, services}.put(makeService("default", "web", "10.96.0.1"))
+	check := func(v *View) {
+		t.Helper()
+		checkAnswers(t, NewZone(v, cfg), []answerCase{
+			{"web.default.svc.cluster.local", dns.TypeA, "answered NOERROR | web.default.svc.cluster.local. 30 IN A 10.96.0.1 |"},
+			{"no.default.svc.cluster.local", dns.TypeA, nxdomain},
+			{"no.default.svc.clusterset.local", dns.TypeA, "not synced NOERROR |"},
+		})
+	}
+	check(v)
+	if v.Loaded() {
+		t.Error("a view that waits for ServiceImports says it is loaded")
+	}
+	s := viewSaver{view: v, path: path}
+	s.save()
+	back, _ := openSaved(t, cfg)
+	check(back)
+	if !back.Loaded() {
+		t.Error("a start waits for what the saved view lacks")
+	}
+	back.setListed(serviceImports)
+	back.setListed(importSlices)
+	checkAnswers(t, NewZone(back, cfg), []answerCase{{"no.default.svc.clusterset.local", dns.TypeA, setNXDomain}})
 }
 
 func TestMulticlusterNameservers(t *testing.T) {

@@ -282,6 +282,27 @@ func TestOutageOfOneResource(t *testing.T) {
 	})
 }
 
+// Without ServiceImports, only their own zones wait for them: the cluster's names are denied, and nothing waits for the
+// rest.
+func TestOutageOfImports(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeAPI()
+		f.deny("serviceimports", true)
+		v, log := runView(t, f)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if !v.Synced() || !v.Loaded() {
+			t.Errorf("synced %v, loaded %v", v.Synced(), v.Loaded())
+		}
+		checkLines(t, lines(log), map[string]string{
+			"view synced": "1", "API server rejects request, serving last known data": "1", "API server still rejects request": "0 1",
+		})
+		if diff := cmp.Diff(kubernetes.Gaps{Unlisted: []string{"serviceimports"}, Failing: []string{"serviceimports"}}, v.Stats().Gaps); diff != "" {
+			t.Errorf("gaps: %s", diff)
+		}
+	})
+}
+
 // Before the first sign of life there is none, and requests that fail say why and what to do.
 func TestStatsBeforeFirstEvent(t *testing.T) {
 	for name, tt := range map[string]struct {

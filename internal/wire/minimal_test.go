@@ -115,6 +115,17 @@ func TestFirstTTL(t *testing.T) {
 	}
 }
 
+func TestLimitTTLs(t *testing.T) {
+	r := replyFromText(t, stubQuery(t, "www.example.", dns.TypeA), "NOERROR "+webA+" -- "+strings.Replace(webSOA, "60", "7", 1)+" -- "+webNSA)
+	r.LimitTTLs(9)
+	for i, want := range []uint32{9, 7, 9} {
+		s, rtype := Section(i), []uint16{TypeA, TypeSOA, TypeA}[i]
+		if ttl, ok := r.FirstTTL(s, rtype); ttl != want || !ok {
+			t.Errorf("section %d: TTL %d, want %d", s, ttl, want)
+		}
+	}
+}
+
 func TestAddChild(t *testing.T) {
 	for _, tt := range []struct{ name, want string }{
 		{"www.example.", "_udp.www.example. 9 IN SRV 0 0 53 ."},

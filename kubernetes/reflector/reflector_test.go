@@ -134,6 +134,25 @@ func TestReflectorExpires(t *testing.T) {
 	})
 }
 
+// A restart of the server, which no longer knows the version, is an outage at most: that the version has expired is no
+// error.
+func TestReflectorExpiresAfterRestart(t *testing.T) {
+	inEncodings(t, func(t *testing.T, w encoding) {
+		s := newScriptedServer(t, w,
+			reply{body: w.endOfList("7")},
+			reply{status: http.StatusServiceUnavailable, reason: metav1.StatusReasonServiceUnavailable},
+			reply{body: w.event(watch.Error, w.object(expiredStatus()))},
+			reply{body: w.endOfList("8"), open: true})
+		f, rec, log := s.newReflector(t)
+		f.start(t)
+		rec.expect(t, "begin", "complete 7", "begin", "complete 8")
+		poll.Until(t, "the recovery", func() bool { return strings.Contains(log.String(), "API server available again") })
+		if got := log.String(); strings.Count(got, "level=ERROR") != 1 || strings.Contains(got, "rejects") {
+			t.Errorf("the log is\n%s", got)
+		}
+	})
+}
+
 // A server that returns after a long time and no longer knows the version is soon asked for
 // a list; one that forgets each list's version is asked at growing intervals.
 func TestReflectorExpiresLate(t *testing.T) {
