@@ -288,7 +288,7 @@ func (z *Zone) Mark(q *wire.Query, r *wire.Reply, b *Budget) (mark epoch.Mark, o
 		m.key = o.absentServiceKey(name)
 	case m.isAlias() && isAddressType(q.Type):
 		end := z.followAliases(m, o, b)
-		if end.isAlias() && !end.svc.target.Under(o.name) || end.node == notFound && z.fallthroughTo != nil {
+		if z.leaves(end, o) {
 			return epoch.Mark{}, false
 		}
 		m = match{node: end.node} // it depends on more than one Service
@@ -297,6 +297,11 @@ func (z *Zone) Mark(q *wire.Query, r *wire.Reply, b *Budget) (mark epoch.Mark, o
 		return epoch.Mark{}, false
 	}
 	return z.epochMark(&m, o, q, r)
+}
+
+// leaves reports whether aliases that lead to end go on outside of o, or may do so in the next steps.
+func (z *Zone) leaves(end match, o *origin) bool {
+	return end.isAlias() && !end.svc.target.Under(o.name) || end.node == notFound && z.fallthroughTo != nil
 }
 
 // Touch records that q was answered from a copy: the data behind the answer stays in use.

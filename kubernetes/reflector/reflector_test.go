@@ -4,10 +4,12 @@ package reflector
 
 import (
 	"bytes"
+	"compress/gzip"
 	"context"
 	"errors"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
@@ -150,6 +152,29 @@ func TestReflectorExpiresAfterRestart(t *testing.T) {
 		if got := log.String(); strings.Count(got, "level=ERROR") != 1 || strings.Contains(got, "rejects") {
 			t.Errorf("the log is\n%s", got)
 		}
+	})
+}
+
+// A watch that begins without a version may be compressed, with a gzip member for each flush (Kubernetes 1.37). No event
+// waits for the next one.
+func TestReflectorCompressedWatch(t *testing.T) {
+	inEncodings(t, func(t *testing.T, w encoding) {
+		s := &scriptedServer{wire: w, Server: httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, req *http.Request) {
+			rw.Header().Set("Content-Type", w.contentType)
+			rw.Header().Set("Content-Encoding", req.Header.Get("Accept-Encoding"))
+			for _, event := range [][]byte{w.encode(watch.Added, "a", "3"), w.endOfList("7"), w.encode(watch.Modified, "a", "8")} {
+				z := gzip.NewWriter(rw)
+				_, err := z.Write(event)
+				if err = errors.Join(err, z.Flush(), z.Close(), http.NewResponseController(rw).Flush()); err != nil {
+					t.Error(err)
+				}
+			}
+			<-req.Context().Done()
+		}))}
+		t.Cleanup(s.Close)
+		f, rec, _ := s.newReflector(t)
+		f.start(t)
+		rec.expect(t, "begin", "put a@3", "complete 7", "put a@8 live")
 	})
 }
 

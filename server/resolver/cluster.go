@@ -174,6 +174,8 @@ func (r *Request) chase(target wire.Name) Outcome {
 	}
 	if r.hops >= maxHops {
 		r.err = errHops
+		r.reply.SetEDEText(wire.EDEOther, errHops.Error())
+		r.reply.LimitTTLs(failedAliasTTL)
 		return Answered
 	}
 	sub, o := r.lookup([]byte(target), r.hops+1)
@@ -184,7 +186,7 @@ func (r *Request) chase(target wire.Name) Outcome {
 		r.reply.CopyTC(&sub.reply)
 		r.err = r.reply.AppendAnswers(sub.reply.Finish(wire.MaxMessage))
 	}
-	if rcode := sub.reply.Rcode(); rcode != wire.NoError && rcode != wire.NXDomain {
+	if rcode := sub.reply.Rcode(); sub.err != nil || rcode != wire.NoError && rcode != wire.NXDomain {
 		r.explainAlias(sub)
 	}
 	return Answered
