@@ -190,6 +190,23 @@ func (s *Server) awaitNamespace(ctx context.Context) error {
 	})
 }
 
+// Join starts another API server on the data of s, with the same users and certificates. It ends with the test.
+func (s *Server) Join(tb testing.TB) *Server {
+	tb.Helper()
+	other := *s
+	other.etcd, other.api = nil, nil
+	var err error
+	if other.port, err = peer.Port(); err == nil {
+		other.url = "https://" + net.JoinHostPort("127.0.0.1", strconv.Itoa(int(other.port)))
+		err = other.startAPI(tb.Context())
+	}
+	tb.Cleanup(other.Close)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return &other
+}
+
 // Stop ends the API server; etcd goes on. Restart brings it back.
 func (s *Server) Stop() { s.api.Stop() }
 
