@@ -284,7 +284,7 @@ func TestPluginErrors(t *testing.T) {
 		want string
 	}{
 		{"top", 1, "no pod in the namespace kube-system has the labels k8s-app=node-local-dns; give --namespace and --selector"},
-		{"top --by node", 2, "give pod, workload, namespace, name or upstream"},
+		{"top --by node", 2, "give pod, workload, namespace, name, domain or upstream"},
 		{"top --by upstream --sort nxdomain", 2, "--sort nxdomain does not go with --by upstream; give p99, queries, servfail"},
 		{"top --interval 10ms", 2, "--interval 10ms is too short; give 1s or more"},
 		{"top --topic slow", 2, "--topic does not go with --by pod"},

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -37,7 +36,7 @@ until Ctrl-C; each table starts a process in the pod of each agent.`,
 		}
 		run := f.runClusterClients
 		switch f.by {
-		case "name":
+		case "name", "domain":
 			run = f.runClusterNames
 		case "upstream":
 			run = f.runClusterUpstreams
@@ -70,7 +69,7 @@ func (f *topFlags) printClusterClients(out io.Writer, c *report.ClusterClients, 
 		} else {
 			columns = append(columns[:1:1], append([]string{"NODES"}, columns[1:]...)...)
 		}
-		fmt.Fprintln(w, strings.Join(columns, "\t"))
+		table := [][]string{columns}
 		rows := shown(f, c.Clients)
 		for i := range rows {
 			row := &rows[i]
@@ -80,8 +79,9 @@ func (f *topFlags) printClusterClients(out io.Writer, c *report.ClusterClients, 
 			} else {
 				columns = append(columns[:1:1], append([]string{fmt.Sprint(row.Nodes)}, columns[1:]...)...)
 			}
-			fmt.Fprintln(w, strings.Join(columns, "\t"))
+			table = append(table, columns)
 		}
+		f.printTable(w, table)
 		printMore(w, len(c.Clients)-len(rows)+c.More)
 		if err := w.Flush(); err != nil {
 			return err
@@ -112,12 +112,7 @@ func (f *topFlags) printClusterNames(out io.Writer, n *report.ClusterNames, wide
 		if n.Floor > 0 {
 			fmt.Fprintf(w, "; counts may be too low by %d, and names without a row have at most as many", n.Floor)
 		}
-		fmt.Fprintf(w, "\n\n%s\n", strings.Join(nameColumns(n.Topic, wide), "\t"))
-		rows := shown(f, n.Names)
-		for i := range rows {
-			fmt.Fprintln(w, strings.Join(nameRow(&rows[i], n.Topic, wide), "\t"))
-		}
-		printMore(w, len(n.Names)-len(rows)+n.More)
+		f.printRows(w, n.Names, n.More, n.Topic, wide)
 		if err := w.Flush(); err != nil {
 			return err
 		}

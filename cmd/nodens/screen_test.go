@@ -142,7 +142,7 @@ func TestTopTerminal(t *testing.T) {
 	text := out.String()
 	first, rest, _ := strings.Cut(text, homeCursor)
 	frame, _, _ := strings.Cut(rest, homeCursor)
-	if _, after, left := strings.Cut(text, leaveScreen); first != enterScreen || !left || strings.Count(after, "\n") != 7 {
+	if _, after, left := strings.Cut(text, leaveScreen); first != enterScreen || !left || strings.Count(after, "\n") != 8 {
 		t.Errorf("the terminal got %q", text)
 	}
 	for line := range strings.SplitSeq(frame, "\r\n") {

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -44,16 +46,38 @@ or an argument is not valid.`,
 func runStatus(ctx context.Context, socket *adminSocket, output *cli.Output, stdout io.Writer) error {
 	var s report.Status
 	if err := socket.ask(ctx, http.MethodGet, "/status", nil, &s); err != nil {
-		if errors.Is(err, report.ErrNoAgent) {
-			err = fmt.Errorf("%w; while no agent answers, the cluster DNS serves the node if fail-open was active", err)
-		}
-		return err
+		return withFallback(err)
 	}
-	err := output.Print(stdout, s, func(w io.Writer) error { return printStatus(w, &s, time.Now(), output.Wide()) })
+	err := output.Print(stdout, s, func(w io.Writer) error {
+		printDiagnosis(ctx, w, socket, &s)
+		return printStatus(w, &s, time.Now(), output.Wide())
+	})
 	if err == nil && !s.Healthy {
-		err = errors.New(strings.Join(s.Problems, "; "))
+		err = fmt.Errorf("problems of the agent: %d", len(s.Problems))
 	}
 	return err
+}
+
+// withFallback adds to err, why there is no status, where the node's queries go.
+func withFallback(err error) error {
+	switch {
+	case errors.Is(err, report.ErrNoAgent):
+		return fmt.Errorf("%w; while no agent answers, the cluster DNS serves the node if fail-open was active", err)
+	case errors.Is(err, report.ErrHangs):
+		return fmt.Errorf("%w; its sockets are open, so the node's queries still go to it: end its process, and the cluster DNS serves the node if fail-open was active", err)
+	}
+	return err
+}
+
+// printDiagnosis writes what an operator should know first. It asks the agent who asks for what; without a reply, the
+// status has to do.
+func printDiagnosis(ctx context.Context, w io.Writer, socket *adminSocket, s *report.Status) {
+	var clients report.Clients
+	var names report.Names
+	_ = socket.ask(ctx, http.MethodGet, "/clients", url.Values{"by": {"workload"}, "window": {defaultTopWindow}}, &clients)
+	_ = socket.ask(ctx, http.MethodGet, "/names", url.Values{"topic": {"queries"}, "window": {defaultTopWindow}}, &names)
+	sentence, command := diagnose(s, &clients, &names)
+	fmt.Fprintf(w, "%s\n  %s\n", sentence, command)
 }
 
 // printStatus writes s as text.
@@ -64,12 +88,12 @@ func printStatus(out io.Writer, s *report.Status, now time.Time, wide bool) erro
 	line("node", "%s", cmp.Or(s.Node, "unknown"))
 	line("serving", "%s; started %s ago", s.Servers(agoAt(now)), since(now, s.Started))
 	for _, p := range s.Problems {
-		line("problem", "%s", p)
+		line("problem", "%s", strings.ReplaceAll(p, "\n", "\n\t"))
 	}
 	line("hand-over", "%s", s.Handover.Text(agoAt(now)))
 	line("configuration", "%s, in force for %s", s.Config.Path, since(now, s.Config.Loaded))
-	if r := s.Config.LastRejected; r != nil {
-		line("last rejected", "%s ago: %s", since(now, r.Time), r.Error)
+	if r := s.Config.LastRejected; r != nil && !s.Config.Rejected { // else it is the problem
+		line("last rejected", "%s ago: %s", since(now, r.Time), strings.ReplaceAll(r.Error, "\n", "\n\t"))
 	}
 	printView(line, s.View, now, wide)
 	r := s.Rates
@@ -90,7 +114,7 @@ func printStatus(out io.Writer, s *report.Status, now time.Time, wide bool) erro
 	if err := w.Flush(); err != nil {
 		return err
 	}
-	return printFaults(out, s.Faults, wide)
+	return printFaults(out, withoutRejection(s), wide)
 }
 
 // printView writes the lines about the view with line.
@@ -128,6 +152,18 @@ func kernelPathText(k report.KernelPath) string {
 		return "off"
 	}
 	return fmt.Sprintf("active; answers on %d pod interfaces, observes %d", k.Answering, k.Watched)
+}
+
+// reloadRejected is the agent's message about an invalid configuration.
+const reloadRejected = "reload: the old configuration stays"
+
+// withoutRejection returns the faults of s without those that say only that the configuration in the files is invalid,
+// which is the problem.
+func withoutRejection(s *report.Status) []report.Fault {
+	if !s.Config.Rejected {
+		return s.Faults
+	}
+	return slices.DeleteFunc(slices.Clone(s.Faults), func(f report.Fault) bool { return f.Message == reloadRejected })
 }
 
 // printFaults writes the last faults: all of them if wide, else the newest five.

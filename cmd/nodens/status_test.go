@@ -32,7 +32,8 @@ func adminOf(t *testing.T, corefile string) (*agenttest.Agent, string) {
 // configuration.
 func TestStatusCommand(t *testing.T) {
 	p := peer.Ports(t, 2)
-	a, dir := adminOf(t, fmt.Sprintf(".:%d {\n bind 127.0.0.1\n forward . 127.0.0.1:%d\n}\n", p[0], p[1]))
+	good := fmt.Sprintf(".:%d {\n bind 127.0.0.1\n forward . 127.0.0.1:%d\n}\n", p[0], p[1])
+	a, dir := adminOf(t, good)
 	for format, wants := range map[string][]string{
 		"table": {"agent          healthy, version", "hand-over      none", "upstreams      1; 0 down", "kernel path    off", "fail-open      not capable: the agent sets up no rules", "serving        agent for "},
 		"wide":  {"hash           ", "limit          waiting queries: 0 of 4096 (0%)", "limit          cache: 0.0 MiB of 32.0 MiB (0%)"},
@@ -56,14 +57,15 @@ func TestStatusCommand(t *testing.T) {
 
 	a.Reload("nonsense {", "the old configuration stays")
 	code, out, stderr := outcome(t, "status", "--handover-dir", dir)
-	for _, want := range []string{"agent          ready, with problems", "last rejected  ", "problem        the configuration in the files is invalid", "Last warnings and errors:\n", " error reload: the old configuration stays err="} {
+	for _, want := range []string{"The configuration in the files is invalid, and the one before stays in force.\n  nodens check --conf " + a.Conf + "\n", "agent          ready, with problems", "problem        the configuration in the files is invalid: "} {
 		if !strings.Contains(out, want) {
 			t.Errorf("with an invalid configuration there is no %q in\n%s", want, out)
 		}
 	}
-	if code != 1 || !strings.Contains(stderr, "the configuration in the files is invalid") {
-		t.Errorf("with an invalid configuration the exit code is %d, %s", code, stderr)
+	if n := strings.Count(out+stderr, "the file ends inside a block"); code != 1 || n != 1 || !strings.Contains(stderr, "problems of the agent: 1") {
+		t.Errorf("with an invalid configuration the exit code is %d, and what is wrong is said %d times:\n%s%s", code, n, out, stderr)
 	}
+	a.Reload(good, "reload: the files are valid again, and hold the configuration in force")
 }
 
 // TestUpstreamsCommand: a line for each server of each forward directive.

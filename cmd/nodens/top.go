@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -31,6 +32,7 @@ type topFlags struct {
 	rows                    int
 	watch                   bool
 	interval                time.Duration
+	width                   int // of the terminal; 0 is unlimited
 }
 
 // topTable is a reply that `nodens top` shows.
@@ -46,14 +48,14 @@ type topAsk func(ctx context.Context, f *topFlags) (topTable, error)
 
 // topTables are the values of --by.
 var topTables = map[string]topAsk{
-	"pod": askClients, "workload": askClients, "namespace": askClients, "name": askNames, "upstream": askUpstreams,
+	"pod": askClients, "workload": askClients, "namespace": askClients, "name": askNames, "domain": askNames, "upstream": askUpstreams,
 }
 
 // check returns an error if flags don't go together.
 func (f *topFlags) check(topicGiven bool) error {
 	orders := slices.Sorted(maps.Keys(clientOrders))
 	switch f.by {
-	case "name":
+	case "name", "domain":
 		orders = []string{"queries"}
 	case "upstream":
 		orders = slices.Sorted(maps.Keys(upstreamOrders))
@@ -88,7 +90,8 @@ stopped queries of a client, the column LIMITED shows their number.
 
 With --by name, show the names that are asked for most. --topic chooses others: names with the
 client that asks (client), parents of names that only a search path makes (waste), and names whose
-queries fail (failing) or take 100 ms or longer (slow), with the cause. With --by upstream, show
+queries fail (failing) or take 100 ms or longer (slow), with the cause. With --by domain, show the
+parents of the names that are asked for most. With --by upstream, show
 the servers that the agent forwards to. On a terminal the table is redrawn until Ctrl-C, unless
 --watch=false is given. The command asks the agent through its admin socket.`,
 		Example: "  nodens top\n  nodens top --by workload --sort nxdomain --window 1h\n  nodens top --by name --topic failing\n  nodens top -o json",
@@ -110,7 +113,7 @@ the servers that the agent forwards to. On a terminal the table is redrawn until
 
 // register adds the flags that say what the table has.
 func (f *topFlags) register(flags *pflag.FlagSet) {
-	cli.Enum(flags, "by", f.by, "what a row is", []string{"pod", "workload", "namespace", "name", "upstream"}, func(text string) { f.by = text })
+	cli.Enum(flags, "by", f.by, "what a row is", []string{"pod", "workload", "namespace", "name", "domain", "upstream"}, func(text string) { f.by = text })
 	cli.Enum(flags, "topic", f.topic, "which names with --by name", []string{"queries", "client", "waste", "failing", "slow"}, func(text string) { f.topic = text })
 	cli.Enum(flags, "window", f.window, "time that is counted: half of it to all of it, up to now", []string{"10s", "1m", "1h"}, func(text string) { f.window = text })
 	cli.Enum(flags, "sort", f.sort, "what the highest rows have most of", []string{"queries", "nxdomain", "waste", "servfail", "upstream", "p99", "shed", "limited"},
@@ -137,12 +140,71 @@ func runTop(ctx context.Context, f *topFlags, output *cli.Output, stdout io.Writ
 
 // show calls print once, or again and again if stdout is a terminal whose table is redrawn.
 func (f *topFlags) show(ctx context.Context, output *cli.Output, stdout io.Writer, print func(io.Writer) error) error {
-	if f.watch && output.Table() {
-		if s := newScreen(stdout); s != nil {
+	if s := newScreen(stdout); s != nil && output.Table() {
+		if !output.Wide() {
+			f.width, _, _ = s.size()
+		}
+		if f.watch {
 			return s.redraw(ctx, f.interval, print)
 		}
 	}
 	return print(stdout)
+}
+
+// leastDecisive are the columns of clients that a narrow terminal does without, the least decisive first.
+var leastDecisive = []string{"KERNEL", "P50", "SHED", "HIT", "UPSTREAM/s", "WASTE", "SERVFAIL", "NXDOMAIN"}
+
+// Names in a table that does not fit the terminal have minCell characters at least.
+const minCell = 16
+
+// fit makes rows, of which the first has the names of the columns, fit the terminal: it removes columns, and then cuts
+// the long cells in the middle. It returns how many columns are gone.
+func (f *topFlags) fit(rows [][]string) (gone int) {
+	if f.width == 0 {
+		return 0
+	}
+	for _, name := range leastDecisive {
+		at := slices.Index(rows[0], name)
+		if at < 0 || tableWidth(rows, minCell) <= f.width {
+			continue
+		}
+		for i := range rows {
+			rows[i] = slices.Delete(rows[i], at, at+1)
+		}
+		gone++
+	}
+	cell := f.width
+	for cell > minCell && tableWidth(rows, cell) > f.width {
+		cell--
+	}
+	for _, row := range rows {
+		for i := range row {
+			row[i] = cutMiddle(row[i], cell)
+		}
+	}
+	return gone
+}
+
+// tableWidth returns the width of the table with cells of so many characters at most.
+func tableWidth(rows [][]string, most int) (width int) {
+	for column := range rows[0] {
+		widest := 0
+		for _, row := range rows {
+			widest = max(widest, min(utf8.RuneCountInString(row[column]), most))
+		}
+		width += widest + 2
+	}
+	return width - 2
+}
+
+// cutMiddle returns text in at most so many characters, without its middle if it is longer.
+func cutMiddle(text string, most int) string {
+	runes := []rune(text)
+	if len(runes) <= most {
+		return text
+	}
+	half := (most - 1) / 2
+	return string(runes[:most-1-half]) + "…" + string(runes[len(runes)-half:])
 }
 
 // shown returns as many of rows as the table shows.

@@ -51,14 +51,26 @@ func (t clientTable) print(out io.Writer, f *topFlags, wide bool) error {
 		fmt.Fprintf(w, "; about %d others are (other)", c.Refused)
 	}
 	format := clientFormat{by: c.By, wide: wide, limited: c.Total.Limited > 0}
-	fmt.Fprintf(w, "\n\n%s\n", strings.Join(format.columns(), "\t"))
 	rows := shown(f, c.Clients)
+	table := [][]string{format.columns()}
 	for i := range rows {
-		upstream := report.PerSecond(rows[i].Window.Upstream, c.WindowSeconds)
-		fmt.Fprintln(w, strings.Join(format.row(&rows[i], upstream), "\t"))
+		table = append(table, format.row(&rows[i], report.PerSecond(rows[i].Window.Upstream, c.WindowSeconds)))
 	}
+	fmt.Fprint(w, "\n\n")
+	f.printTable(w, table)
 	printMore(w, len(c.Clients)-len(rows)+c.More)
 	return w.Flush()
+}
+
+// printTable writes the table, of which the first row has the names of the columns, as far as it fits the terminal.
+func (f *topFlags) printTable(w io.Writer, table [][]string) {
+	gone := f.fit(table)
+	for _, row := range table {
+		fmt.Fprintln(w, strings.Join(row, "\t"))
+	}
+	if gone > 0 {
+		fmt.Fprintf(w, "+%d columns with -o wide\n", gone)
+	}
 }
 
 // clientFormat says which columns a table of clients has: LIMITED only if a client is limited.

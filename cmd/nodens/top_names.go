@@ -46,13 +46,28 @@ func (t nameTable) print(out io.Writer, f *topFlags, wide bool) error {
 	if n.Floor > 0 {
 		fmt.Fprintf(w, "; names without a row: at most %d each", n.Floor)
 	}
-	fmt.Fprintf(w, "\n\n%s\n", strings.Join(nameColumns(n.Topic, wide), "\t"))
-	rows := shown(f, n.Names)
-	for i := range rows {
-		fmt.Fprintln(w, strings.Join(nameRow(&rows[i], n.Topic, wide), "\t"))
-	}
-	printMore(w, len(n.Names)-len(rows)+n.More)
+	f.printRows(w, n.Names, n.More, n.Topic, wide)
 	return w.Flush()
+}
+
+// printRows writes the names, or with --by domain the domains that are their parents.
+func (f *topFlags) printRows(w io.Writer, names []report.Name, more int, topic string, wide bool) {
+	if f.by == "domain" {
+		fmt.Fprint(w, "\n\nQUERIES\tNAMES\tDOMAIN\n")
+		list := byDomain(names)
+		rows := shown(f, list)
+		for _, r := range rows {
+			fmt.Fprintf(w, "≥%d\t%d\t%s\n", r.queries, r.names, r.domain)
+		}
+		printMore(w, len(list)-len(rows))
+		return
+	}
+	fmt.Fprintf(w, "\n\n%s\n", strings.Join(nameColumns(topic, wide), "\t"))
+	rows := shown(f, names)
+	for i := range rows {
+		fmt.Fprintln(w, strings.Join(nameRow(&rows[i], topic, wide), "\t"))
+	}
+	printMore(w, len(names)-len(rows)+more)
 }
 
 // nameColumns returns the names of the columns.

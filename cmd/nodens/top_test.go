@@ -230,7 +230,7 @@ func TestTopOff(t *testing.T) {
 // TestTopUsage: invalid values, and flags that don't go together, are errors that say what to give.
 func TestTopUsage(t *testing.T) {
 	for args, want := range map[string]string{
-		"--by client":                  "pod, workload, namespace, name or upstream",
+		"--by client":                  "pod, workload, namespace, name, domain or upstream",
 		"--window 1d":                  "10s, 1m or 1h",
 		"--sort name":                  "queries, nxdomain",
 		"--by name --topic name":       "queries, client, waste, failing or slow",

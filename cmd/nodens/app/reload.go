@@ -82,11 +82,15 @@ func (a *agent) reload(ctx context.Context, asked bool) {
 // its views is not.
 func (a *agent) applyChanged(ctx context.Context, cfg *config.Config, asked bool) error {
 	if cfg.Digest == a.current.Load().cfg.Digest {
-		a.clearRefused()
 		level := slog.LevelDebug
 		if asked {
 			level = slog.LevelInfo
 		}
+		if a.reloadState.refused.Load() {
+			a.log.Info("reload: the files are valid again, and hold the configuration in force", "hash", shortHash(cfg))
+			level = slog.LevelDebug
+		}
+		a.clearRefused()
 		a.log.Log(ctx, level, "reload: the configuration is unchanged", "hash", shortHash(cfg))
 		return nil
 	}
