@@ -22,11 +22,15 @@ type ruleBackend interface {
 	// the socket match that desired asks for.
 	ensure(ctx context.Context, desired desiredRules) (changed int, err error)
 	// remove deletes everything that ensure may have made, in any version or process, and
-	// returns the number of deleted objects; 0 and no error if there was nothing.
-	remove(ctx context.Context) (removed int, err error)
+	// returns the number of deleted objects; 0 and no error if there was nothing. It leaves the
+	// accept rules in foreign chains unless accepts is set: every backend needs them.
+	remove(ctx context.Context, accepts bool) (removed int, err error)
 	// localAddrs returns the local addresses in the rules that remove would delete, with
 	// duplicates and in no order; nil if there are none. It changes nothing.
 	localAddrs(ctx context.Context) ([]netip.Addr, error)
+	// blocked names the foreign chains that drop packets and that ensure could not add accept
+	// rules to, because another process owns their table; nil if there are none.
+	blocked() []string
 }
 
 // linkLocalAddrs returns the link-local addresses among addrs (RFC 3927, RFC 4291): no router

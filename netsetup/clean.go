@@ -91,7 +91,7 @@ func (s *Setup) cleanRules(ctx context.Context, r *CleanResult) (named []netip.A
 			problems = append(problems, s.ruleFailures(ctx, "listing rules", err))
 		}
 		named = append(named, addrs...)
-		n, err := f.remove(ctx)
+		n, err := f.remove(ctx, true)
 		if n > 0 {
 			r.Removed = append(r.Removed, CleanedObject{Kind: KindRules, Backend: f.name(), Count: n})
 		}

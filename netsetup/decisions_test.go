@@ -93,7 +93,7 @@ func TestDNATChainOfOtherFamily(t *testing.T) {
 		diversion: []netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:53"), netip.MustParseAddrPort("[2001:db8::1]:53")},
 	}
 	for f, want := range map[Family]bool{IPv4: false, IPv6: true} {
-		if got := len(chainRules(desired, f, chain{table: "nat"})) > 0; got != want {
+		if got := len(chainRules(desired, f, chain{table: "nat", name: divertChain})) > 0; got != want {
 			t.Errorf("%v: rules %v, want %v", f, got, want)
 		}
 	}
@@ -102,10 +102,12 @@ func TestDNATChainOfOtherFamily(t *testing.T) {
 // TestNftStateChanges: a chain that only one of two states has counts as a change, like one that
 // differs; a chain that drops packets without our rules is not complete.
 func TestNftStateChanges(t *testing.T) {
-	input := nftXtables{nftHook: nftHook{Family: "ip", Table: "filter", Name: "INPUT", Hook: "input"}, program: &iptablesProgram{name: "iptables-nft"}}
+	input := foreignChain{nftChain: nftChain{family: "ip", table: "filter", name: "INPUT", hook: "input"}}
 	dropping := input
 	dropping.drops = true
-	none, open, closed := nftState{own: "table"}, nftState{own: "table", xtables: []nftXtables{input}}, nftState{own: "table", xtables: []nftXtables{dropping}}
+	desired := desiredRules{addrs: []netip.Addr{netip.MustParseAddr("169.254.20.10")}, dnsPort: 53}
+	written := map[string]int{nftComment + " " + desired.mark(): 4}
+	none, open, closed := nftState{own: "table"}, nftState{own: "table", marks: written, chains: []foreignChain{input}}, nftState{own: "table", marks: written, chains: []foreignChain{dropping}}
 	for _, tt := range []struct {
 		name string
 		a, b nftState
@@ -117,7 +119,6 @@ func TestNftStateChanges(t *testing.T) {
 			t.Errorf("%s: %d changes, want %d", tt.name, got, tt.want)
 		}
 	}
-	desired := desiredRules{addrs: []netip.Addr{netip.MustParseAddr("169.254.20.10")}, dnsPort: 53}
 	if !open.isComplete(desired) || closed.isComplete(desired) {
 		t.Errorf("complete: %v without drops, %v with drops; want true, false", open.isComplete(desired), closed.isComplete(desired))
 	}

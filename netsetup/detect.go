@@ -6,52 +6,92 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"os/exec"
 	"slices"
 	"strings"
 )
 
-// backendChoice is the backend to use on a node, and the other installed ones, whose rules of an
+// backendChoice is the backend to use on a node, and the other usable ones, whose rules of an
 // earlier agent may still be there.
 type backendChoice struct {
 	backend ruleBackend
 	others  []ruleBackend
+	// reason says why, for the log.
+	reason string
+	// again chooses again among the same backends, by what is on the node now. An error: could
+	// not tell. Nil: the choice does not change.
+	again func(ctx context.Context) (ruleBackend, string, error)
+}
+
+// backendSet has the backends that a node can use.
+type backendSet struct {
+	setting Netfilter
+	modes   []*iptablesBackend // the first is the default
+	nft     *nftBackend        // nil: the kernel has no nf_tables
 }
 
 // chooseBackend implements Node's method. It changes nothing on the node.
 func chooseBackend(ctx context.Context, setting Netfilter, addrs []netip.Addr) (backendChoice, error) {
-	var c backendChoice
 	programs := newProgramSet()
-	installed, unusable := installedModes(ctx, programs, addrs)
-	for _, t := range installed {
+	set := backendSet{setting: setting}
+	var unusable error
+	set.modes, unusable = installedModes(ctx, programs, addrs)
+	if _, err := listTables(); !errors.Is(err, errNoNftables) {
+		set.nft = newNftBackend(programs)
+	}
+	backend, reason, err := set.choose(ctx)
+	if backend == nil {
+		return backendChoice{}, errors.Join(err, unusable)
+	}
+	c := backendChoice{backend: backend, reason: reason}
+	if err != nil {
+		c.reason += fmt.Sprintf("; could not tell whether kube-proxy uses nftables: %v", err)
+	}
+	if setting == NetfilterAuto || setting == "" {
+		c.again = set.choose
+	}
+	for _, t := range set.modes {
+		if set.nft != nil {
+			t.admission = &admission{exempt: func(c nftChain) bool { return t.mode == "nft" && c.ofIptables() }}
+		}
 		c.others = append(c.others, t)
 	}
-	if t := preferredMode(ctx, installed); t != nil && setting != NetfilterNftables {
-		c.backend = t
-	}
-	if _, err := exec.LookPath("nft"); err == nil {
-		nft := newNftBackend(programs)
-		c.others = append(c.others, nft)
-		if setting != NetfilterIptables && (c.backend == nil || nft.hasKubeProxy()) {
-			c.backend = nft
-		}
-	}
-	if c.backend == nil {
-		return backendChoice{}, errors.Join(setting.missingTool(), unusable)
+	if set.nft != nil {
+		c.others = append(c.others, set.nft)
 	}
 	c.others = slices.DeleteFunc(c.others, func(f ruleBackend) bool { return f == c.backend })
 	return c, nil
 }
 
-// missingTool returns an ErrNoTool that names the program that is missing.
-func (n Netfilter) missingTool() error {
-	switch n {
-	case NetfilterIptables:
-		return fmt.Errorf("iptables: %w", ErrNoTool)
-	case NetfilterNftables:
-		return fmt.Errorf("nft: %w", ErrNoTool)
+// choose returns the backend for what is on the node now, and the reason. With an error that is a
+// guess; nil if there is none.
+func (s backendSet) choose(ctx context.Context) (ruleBackend, string, error) {
+	var proxy bool
+	var err error
+	if s.nft != nil && s.setting != NetfilterIptables {
+		var tables map[string]uint32
+		tables, err = listTables()
+		_, proxy4 := tables["ip "+kubeProxyTable]
+		_, proxy6 := tables["ip6 "+kubeProxyTable]
+		proxy = proxy4 || proxy6
 	}
-	return fmt.Errorf("neither iptables nor nft: %w", ErrNoTool)
+	mode, hint := preferredMode(ctx, s.modes)
+	switch {
+	case s.setting == NetfilterNftables && s.nft == nil:
+		return nil, "", errNoNftables
+	case s.setting == NetfilterNftables:
+		return s.nft, "--netfilter nftables", nil
+	case proxy:
+		return s.nft, "kube-proxy has table " + kubeProxyTable, nil
+	case mode == nil && s.setting == NetfilterIptables:
+		return nil, "", fmt.Errorf("iptables: %w", ErrNoTool)
+	case mode == nil && s.nft == nil:
+		return nil, "", fmt.Errorf("iptables: %w, and %w", ErrNoTool, errNoNftables)
+	case mode == nil:
+		return s.nft, "iptables is not installed", err
+	case mode.refused != "" && s.nft != nil && s.setting != NetfilterIptables:
+		return s.nft, mode.name() + " refuses to write: " + mode.refused, err
+	}
+	return mode, hint, err
 }
 
 // installedModes returns a backend for each mode of iptables that is installed, first the mode
@@ -92,6 +132,10 @@ func installedModes(ctx context.Context, programs *programSet, addrs []netip.Add
 func (t *iptablesBackend) openProgram(ctx context.Context, programs *programSet, f Family, names []string) error {
 	for _, name := range names {
 		p, err := programs.open(ctx, f, name)
+		if err == nil && t.mode == "nft" {
+			t.programs[f] = nftProgram{p}
+			return nil
+		}
 		if err == nil {
 			t.programs[f] = p
 			return nil
@@ -104,8 +148,8 @@ func (t *iptablesBackend) openProgram(ctx context.Context, programs *programSet,
 }
 
 // preferredMode returns the mode that the node's kubelet or kube-proxy uses, or else the first
-// installed one; nil if none is installed.
-func preferredMode(ctx context.Context, installed []*iptablesBackend) *iptablesBackend {
+// installed one, and why; nil if none is installed.
+func preferredMode(ctx context.Context, installed []*iptablesBackend) (mode *iptablesBackend, reason string) {
 	// kubelet and kube-proxy create the first three chains to show which mode they use; old
 	// versions create only the last one.
 	for _, hint := range []struct{ table, chain string }{
@@ -116,14 +160,14 @@ func preferredMode(ctx context.Context, installed []*iptablesBackend) *iptablesB
 	} {
 		for _, t := range installed {
 			if t.hasChain(ctx, hint.table, hint.chain) {
-				return t
+				return t, fmt.Sprintf("chain %s is in table %s", hint.chain, hint.table)
 			}
 		}
 	}
 	if len(installed) == 0 {
-		return nil
+		return nil, ""
 	}
-	return installed[0]
+	return installed[0], "kube-proxy has no rules here, and this is the mode of the program iptables"
 }
 
 // hasChain reports whether a chain exists, in one family or the other.

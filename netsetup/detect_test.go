@@ -69,7 +69,7 @@ func TestChooseBackend(t *testing.T) {
 func TestChooseBackendLeavesNoTraces(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		state := func() string {
-			text := dump(t)
+			text := dumpNode(t)
 			for _, f := range []string{"/proc/net/ip_tables_names", "/proc/net/ip6_tables_names"} {
 				b, _ := os.ReadFile(f)
 				text += string(b)

@@ -95,6 +95,11 @@ type Stats struct {
 	// last time; the zero Time before EnsureRules.
 	RulesInPlace bool
 	RulesSince   time.Time
+	// BackendReason says why the backend was chosen.
+	BackendReason string
+	// Blocked are foreign chains that drop DNS packets and that can't be changed, because
+	// another process owns their table; in nft's syntax, and nil if there are none.
+	Blocked []string
 	// Diversion is the number of servers that queries go to while the agent is down; 0 if
 	// none is known.
 	Diversion int
@@ -105,12 +110,16 @@ type counters struct {
 	checks  atomic.Uint64
 	repairs atomic.Uint64
 
-	backend   atomic.Pointer[string]
+	backend   atomic.Pointer[usedBackend]
+	blocked   atomic.Pointer[[]string]
 	diversion atomic.Int64
 	// noSocketMatch and rules are written while the token of the Setup is held.
 	noSocketMatch atomic.Bool
 	rules         atomic.Pointer[ruleState] // nil before EnsureRules
 }
+
+// usedBackend is the name of a backend, and why it was chosen.
+type usedBackend struct{ name, reason string }
 
 // ruleState says whether the rules are in place, and since when.
 type ruleState struct {
@@ -142,8 +151,11 @@ func (c *counters) stats() Stats {
 		s.RulesInPlace, s.RulesSince = r.inPlace, r.since
 		s.FailOpen = r.inPlace && !s.NoSocketMatch
 	}
-	if name := c.backend.Load(); name != nil {
-		s.Backend = *name
+	if used := c.backend.Load(); used != nil {
+		s.Backend, s.BackendReason = used.name, used.reason
+	}
+	if chains := c.blocked.Load(); chains != nil {
+		s.Blocked = *chains
 	}
 	for i, t := range ErrorTypes() {
 		s.Errors[t] = c.errors[i].Load()
@@ -167,7 +179,7 @@ func (s *Setup) interfaceFailure(t ErrorType, op string, err error) *Error {
 }
 
 // toolHint says what to do if no program can make rules.
-const toolHint = "install the iptables package, or nftables, and see --netfilter; " +
+const toolHint = "install the iptables package, or use a kernel with nf_tables, and see --netfilter; " +
 	"or use --setupiptables=false to go without rules"
 
 // ruleFailure counts a failure with rules, and adds a hint.
@@ -175,6 +187,12 @@ func (s *Setup) ruleFailure(op string, err error) *Error {
 	t := Iptables
 	hint := "use --setupiptables=false to go without rules"
 	switch {
+	case errors.Is(err, errLockFile):
+		hint = "make the host's /run/xtables.lock writable for the agent, or its directory where the file is missing; or use --setupiptables=false"
+	case errors.Is(err, errNotXtables):
+		hint = "find the rule with nft list ruleset, and put it into a table of its own; or use --netfilter nftables"
+	case errors.Is(err, errNoNftables):
+		hint = "load the kernel module nf_tables, or use --netfilter iptables"
 	case errors.Is(err, ErrLocked):
 		t = IptablesLock
 		hint = "find the program that holds /run/xtables.lock; or use --setupiptables=false"

@@ -29,16 +29,12 @@ const (
 var (
 	// errNoChain: the chain or table that iptables was asked about does not exist.
 	errNoChain = errors.New("no such chain")
-	// errNotFound: the table or chain that nft was asked about does not exist.
-	errNotFound = errors.New("no such table or chain")
-	// errSyntax: the name of a foreign chain is a keyword of nft's language.
-	errSyntax = errors.New("cannot be said in the language of nft")
 	// errNotXtables: a table has rules of nf_tables that iptables can't read.
-	errNotXtables = errors.New("the table is not for iptables")
+	errNotXtables = errors.New("another program's rules in the table are not for iptables")
+	// errLockFile: iptables can't open the file with the xtables lock.
+	errLockFile = errors.New("the lock file can't be opened")
 	// errRuleGone: a rule that was to be deleted is not there.
 	errRuleGone = errors.New("a rule is gone")
-	// errIPSet: iptables cannot print a rule with an IP set, for which it needs NET_RAW.
-	errIPSet = errors.New("a rule with an IP set cannot be read")
 )
 
 // execute runs a program to its end, with input on its standard input, and returns its standard
@@ -114,16 +110,12 @@ func errorPatterns() []errorPattern {
 		{"Operation not permitted", fs.ErrPermission},
 		{"holding the xtables lock", ErrLocked},
 		{"Can't lock", ErrLocked},
+		{"can't open lock file", errLockFile},
 		// nf_tables has no lock; the kernel refuses a change that conflicts with another one.
 		{"Resource temporarily unavailable", ErrLocked},
 		{"Device or resource busy", ErrLocked},
-		// iptables-nft 1.8.9 says this about a missing chain, too.
-		{"is incompatible, use 'nft' tool", errNoChain},
 		{"is incompatible, use 'nft' tool", errNotXtables},
-		{"Can't open socket to ipset", errIPSet},
-		{"No such file or directory", errNotFound},
 		{"RULE_DELETE failed (No such file or directory)", errRuleGone},
-		{"syntax error", errSyntax},
 	}
 }
 

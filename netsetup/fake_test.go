@@ -234,7 +234,27 @@ func (o fakeOwnerTable) Close() error {
 }
 
 // watchRemovals implements Node: Loss is what tells of one.
-func (f *fakeNode) watchRemovals(context.Context, Plan) <-chan struct{} { return f.removals }
+func (f *fakeNode) watchRemovals(ctx context.Context, _ Plan) (addresses, rules <-chan struct{}) {
+	both := [2]chan struct{}{make(chan struct{}, 1), make(chan struct{}, 1)}
+	go func() {
+		defer close(both[0])
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case _, open := <-f.removals:
+				if !open {
+					close(both[1])
+					<-ctx.Done()
+					return
+				}
+				both[0] <- struct{}{}
+				both[1] <- struct{}{}
+			}
+		}
+	}()
+	return both[0], both[1]
+}
 
 // defaultInterfaces implements Node.
 func (f *fakeNode) defaultInterfaces() ([]defaultInterface, error) {

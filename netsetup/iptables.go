@@ -46,10 +46,11 @@ func families() []Family { return []Family{IPv4, IPv6} }
 // iptablesBackend is the rule backend for one mode of iptables.
 //
 // All rules are in chains of its own, one for each built-in chain, which jumps to it. A check lists
-// these chains and the jumps. A write is one iptables-restore for each family, which replaces our
-// part of a table in one transaction. The backend does not parse rules, because the programs print
-// them differently from how they were given, and each version differently: it compares the listed
-// rules with those listed right after the last write.
+// these chains and the jumps; in mode nft by netlink (nftProgram), which can read every rule. A write
+// is one iptables-restore for each family, which replaces our part of a table in one transaction. The
+// backend does not parse rules, because the programs print them differently from how they were given,
+// and each version differently: it compares the listed rules with those listed right after the last
+// write. That counts if its mark is in the jumps that are read back.
 //
 // Rules of NodeLocal DNSCache for the same addresses, which agents up to 0.1 wrote too, apply whether
 // a socket listens or not. They are deleted after a write.
@@ -64,27 +65,24 @@ type iptablesBackend struct {
 	// and table nat turns connection tracking on.
 	tableLoaded func(f Family, table string) bool
 
+	// refused is why iptables-restore refused a table because of another program's rules; "": it
+	// did not.
+	refused string
+	// admission is for firewalls that are not iptables'. Nil: there are none.
+	admission *admission
+
 	// lastWrite is indexed by Family.
 	lastWrite [2]writtenState
 }
 
 // writtenState describes the last write of a family.
 type writtenState struct {
-	script string // the whole script, for an empty table; "": no write yet
+	// mark is that of the last write of each table; none: another program changed it meanwhile.
+	mark map[string]string
 	// chains were listed after the write.
 	chains map[chain]chainState
 	// cleared: no rules are desired for the family, and there are none of ours.
 	cleared bool
-}
-
-// chain is one of our chains.
-type chain struct {
-	table, name string
-	// hook is the built-in chain that jumps to it; "": another chain of ours does.
-	hook string
-	// jumpLast: the jump is the last rule of the built-in chain; otherwise the first, or the
-	// first behind the jumps to policyChains.
-	jumpLast bool
 }
 
 // chainState is what the kernel holds of a chain. Rules are lines of `iptables -S`.
@@ -105,27 +103,12 @@ func (s chainState) equal(o chainState) bool {
 		slices.Equal(s.jumps, o.jumps) && slices.Equal(s.nodeLocal, o.nodeLocal)
 }
 
-// chains returns all our chains in the order of writing: ACCEPT for untracked packets first, then
-// translation, then NOTRACK. Translation comes after kube-proxy's, which knows the current endpoints
-// of a Service; ours knows those that the agent saw last.
-func chains() []chain {
-	return []chain{
-		{table: "filter", name: "NODENS-INPUT", hook: "INPUT"},
-		{table: "filter", name: "NODENS-OUTPUT", hook: "OUTPUT"},
-		{table: "nat", name: "NODENS-PREROUTING", hook: "PREROUTING", jumpLast: true},
-		{table: "nat", name: "NODENS-OUTPUT", hook: "OUTPUT", jumpLast: true},
-		{table: "nat", name: "NODENS-POSTROUTING", hook: "POSTROUTING"},
-		{table: "nat", name: "NODENS-DIVERT"},
-		{table: "raw", name: "NODENS-PREROUTING", hook: "PREROUTING"},
-		{table: "raw", name: "NODENS-OUTPUT", hook: "OUTPUT"},
-	}
-}
-
 const (
-	// jumpComment says on every jump who made it.
-	jumpComment = `-m comment --comment "nodens: DNS of this node" `
 	// nodeLocalComment is in the rules of NodeLocal DNSCache.
 	nodeLocalComment = `--comment "NodeLocal DNS Cache: `
+
+	// probeChain is a chain of table raw that diagnose adds for a moment.
+	probeChain = "NODENS-PROBE"
 )
 
 // name implements ruleBackend.
@@ -147,9 +130,21 @@ func (t *iptablesBackend) describe(desired desiredRules) string {
 	return strings.TrimSuffix(strings.Join(parts, ""), "\n")
 }
 
+// blocked implements ruleBackend.
+func (t *iptablesBackend) blocked() []string {
+	if t.admission == nil {
+		return nil
+	}
+	return blockedChains(t.admission.chains)
+}
+
 // ensure implements ruleBackend. A failure in one family does not affect the other.
 func (t *iptablesBackend) ensure(ctx context.Context, desired desiredRules) (changed int, err error) {
 	var problems []error
+	if t.admission != nil {
+		changed, err = t.admission.ensure(desired)
+		problems = append(problems, err)
+	}
 	for _, f := range families() {
 		n, err := t.ensureFamily(ctx, desired, f)
 		changed += n
@@ -176,24 +171,43 @@ func (t *iptablesBackend) ensureFamily(ctx context.Context, desired desiredRules
 	if len(tables) == 0 {
 		return 0, nil
 	}
+	t.lastWrite[f].cleared = false
 	after := before
 	for range writeTries {
-		t.lastWrite[f] = writtenState{}
 		failed := t.restore(ctx, f, restoreScript(desired, f, after, tables))
 		if failed == nil {
-			failed = t.deleteNodeLocal(ctx, f, after)
+			failed = t.deleteOld(ctx, f, after)
 		}
 		read := after
 		if after, err = t.readState(ctx, desired, f); err != nil {
 			return 0, err
 		}
-		if failed == nil && isComplete(desired, f, after) {
-			t.lastWrite[f] = writtenState{script: restoreScript(desired, f, nil, nil), chains: after}
+		if errors.Is(failed, errNotXtables) {
+			t.refused = failed.Error()
+		}
+		if tables = t.record(desired, f, after); failed == nil && len(tables) == 0 {
 			return countChanges(before, after), nil
 		}
-		err, tables = conflict(failed, read, after), nil
+		err = conflict(failed, read, after)
 	}
 	return 0, t.diagnose(ctx, desired, f, err)
+}
+
+// record notes the tables that are complete, which a failure with another one does not change, and
+// returns the others.
+func (t *iptablesBackend) record(desired desiredRules, f Family, state map[chain]chainState) (incomplete map[string]bool) {
+	w, incomplete := writtenState{mark: make(map[string]string), chains: state}, make(map[string]bool)
+	for _, c := range chains() {
+		if !isComplete(desired, f, c, state[c]) {
+			incomplete[c.table] = true
+		}
+		w.mark[c.table] = desired.mark()
+	}
+	for table := range incomplete {
+		delete(w.mark, table)
+	}
+	t.lastWrite[f] = w
+	return incomplete
 }
 
 // conflict returns ErrConflict if another program has changed the chains between two readings, of
@@ -221,55 +235,56 @@ func (t *iptablesBackend) removeOnce(ctx context.Context, f Family) (removed int
 	return removed, err
 }
 
-// changedTables returns the tables whose state differs from that after the last write; all tables if
-// that wrote other rules. The map is empty if nothing differs.
+// changedTables returns the tables whose state differs from that after the last write, or for which that
+// wrote other rules. The map is empty if nothing differs.
 func (t *iptablesBackend) changedTables(desired desiredRules, f Family, state map[chain]chainState) map[string]bool {
-	tables := make(map[string]bool)
-	same := t.lastWrite[f].script == restoreScript(desired, f, nil, nil)
+	tables, mark := make(map[string]bool), desired.mark()
 	for _, c := range chains() {
-		if !same || !state[c].equal(t.lastWrite[f].chains[c]) {
+		if t.lastWrite[f].mark[c.table] != mark || !state[c].equal(t.lastWrite[f].chains[c]) {
 			tables[c.table] = true
 		}
 	}
 	return tables
 }
 
-// isComplete reports whether every chain has the right number of rules and one jump. Which rules
-// they are is left to the transaction.
-func isComplete(desired desiredRules, f Family, state map[chain]chainState) bool {
-	for _, c := range chains() {
-		s, n, jumps := state[c], len(chainRules(desired, f, c)), 0
-		if n > 0 && c.hook != "" {
-			jumps = 1
-		}
-		if len(s.rules) != n || len(s.jumps) != jumps || len(s.nodeLocal) > 0 || s.bypass {
-			return false
-		}
+// isComplete reports whether a chain has the right number of rules, and one jump with the mark of
+// the transaction that wrote them.
+func isComplete(desired desiredRules, f Family, c chain, s chainState) bool {
+	n, jumps := len(chainRules(desired, f, c)), 0
+	if n > 0 && c.hook != "" {
+		jumps = 1
 	}
-	return true
+	return len(s.rules) == n && len(s.jumps) == jumps && len(s.nodeLocal) == 0 && !s.bypass &&
+		(jumps == 0 || strings.Contains(s.jumps[0], jumpComment(desired)))
 }
 
 // diagnose adds ErrNoSocket to err if the kernel lacks the socket match: it writes a chain with one
 // rule that needs the match, and the same without.
 func (t *iptablesBackend) diagnose(ctx context.Context, desired desiredRules, f Family, err error) error {
-	if !desired.matchSocket || errors.Is(err, fs.ErrPermission) || errors.Is(err, ErrLocked) || errors.Is(err, ErrNoTool) || errors.Is(err, ErrConflict) {
+	other := []error{fs.ErrPermission, ErrLocked, ErrNoTool, ErrConflict, errNotXtables}
+	if !desired.matchSocket || slices.ContainsFunc(other, func(cause error) bool { return errors.Is(err, cause) }) {
 		return err
 	}
-	const head, tail = "*raw\n:NODENS-PROBE - [0:0]\n", "COMMIT\n"
-	with := t.restore(ctx, f, head+"-A NODENS-PROBE -p udp "+socketMatch+"-j ACCEPT\n"+tail)
-	without := t.restore(ctx, f, head+"-A NODENS-PROBE -p udp -j ACCEPT\n"+tail)
+	const head, tail = "*raw\n:" + probeChain + " - [0:0]\n", "COMMIT\n"
+	probe := func(rule string) error { return t.restore(ctx, f, head+rule+tail) }
+	with := probe("-A " + probeChain + " -p udp " + socketMatch + " -j ACCEPT\n")
+	without := probe("-A " + probeChain + " -p udp -j ACCEPT\n")
 	if with == nil || without == nil {
-		err = errors.Join(err, t.restore(ctx, f, head+"-X NODENS-PROBE\n"+tail))
+		err = errors.Join(err, probe("-X "+probeChain+"\n"))
 	}
 	if with != nil && without == nil {
 		return fmt.Errorf("%w: %w", ErrNoSocket, err)
 	}
-	return err
+	return err // supported, or could not tell
 }
 
 // remove implements ruleBackend.
-func (t *iptablesBackend) remove(ctx context.Context) (removed int, err error) {
+func (t *iptablesBackend) remove(ctx context.Context, accepts bool) (removed int, err error) {
 	var problems []error
+	if t.admission != nil && accepts {
+		removed, err = t.admission.ensure(desiredRules{})
+		problems = append(problems, err)
+	}
 	for _, f := range families() {
 		n, err := t.removeFamily(ctx, f)
 		removed += n
@@ -331,10 +346,11 @@ func (t *iptablesBackend) deleteState(ctx context.Context, f Family, state map[c
 	return nil
 }
 
-// deleteNodeLocal deletes the NodeLocal DNSCache rules in state.
-func (t *iptablesBackend) deleteNodeLocal(ctx context.Context, f Family, state map[chain]chainState) error {
-	for _, c := range slices.Backward(chains()) { // raw first, filter last
-		for _, line := range state[c].nodeLocal {
+// deleteOld deletes the NodeLocal DNSCache rules in state, and the jumps that a script can't delete.
+func (t *iptablesBackend) deleteOld(ctx context.Context, f Family, state map[chain]chainState) error {
+	for _, c := range slices.Backward(chains()) { // filter last
+		opaque := func(line string) bool { return !strings.Contains(line, opaqueMatch) }
+		for _, line := range slices.Concat(state[c].nodeLocal, slices.DeleteFunc(slices.Clone(state[c].jumps), opaque)) {
 			if err := t.programs[f].deleteRule(ctx, c.table, line); err != nil {
 				return err
 			}
@@ -359,7 +375,12 @@ func (t *iptablesBackend) readState(ctx context.Context, desired desiredRules, f
 		}
 		// NodeLocal DNSCache has no rules in nat, and a jump needs its target.
 		if c.hook != "" && (needed || s.exists || c.table != "nat") {
-			lines, _, err := t.list(ctx, f, c.table, c.hook)
+			lines, exists, err := t.list(ctx, f, c.table, c.hook)
+			// A built-in chain is never missing, except in nf_tables before the first write to
+			// its table: go-iptables (0.8) says so about other failures.
+			if err == nil && !exists && t.mode == "legacy" {
+				err = fmt.Errorf("built-in chain %s of table %s can't be read", c.hook, c.table)
+			}
 			if err != nil {
 				return nil, err
 			}

@@ -19,8 +19,7 @@ type ruleProgram interface {
 	// contains no chains.
 	hasChain(ctx context.Context, table, chain string) (bool, error)
 	// list returns the chain as `iptables -S` prints it: a line with its name and policy,
-	// then a line that begins with "-A " for each rule; see listSingly for rules that it
-	// cannot print. errNoChain if there is no such chain or table; never nil without an error.
+	// then a line that begins with "-A " for each rule. errNoChain if there is no such chain or table; never nil without an error.
 	list(ctx context.Context, table, chain string) (lines []string, err error)
 	// deleteRule deletes one rule, given as the line that list returned. A rule that does
 	// not exist is no error.
@@ -56,9 +55,10 @@ type ruleToolError interface {
 // iptablesProgram implements ruleProgram by go-iptables, and by iptables-restore for what that
 // library does not have. It is safe for concurrent use.
 type iptablesProgram struct {
-	name  string // such as ip6tables-nft
-	tool  ruleTool
-	calls *callRunner
+	name   string // such as ip6tables-nft
+	family Family
+	tool   ruleTool
+	calls  *callRunner
 }
 
 // programSet opens programs and keeps them. It belongs to one goroutine at a time.
@@ -87,7 +87,7 @@ func (s *programSet) open(ctx context.Context, f Family, name string) (*iptables
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
-	s.opened[name] = &iptablesProgram{name: name, tool: tool, calls: s.calls}
+	s.opened[name] = &iptablesProgram{name: name, family: f, tool: tool, calls: s.calls}
 	return s.opened[name], nil
 }
 
@@ -108,38 +108,7 @@ func (p *iptablesProgram) hasChain(ctx context.Context, table, chain string) (bo
 
 // list implements ruleProgram.
 func (p *iptablesProgram) list(ctx context.Context, table, chain string) ([]string, error) {
-	lines, err := callTool(ctx, p, func() ([]string, error) { return p.tool.List(table, chain) })
-	if errors.Is(err, errIPSet) {
-		return p.listSingly(ctx, table, chain)
-	}
-	return lines, err
-}
-
-// maxListedSingly bounds the rules that listSingly reads, with a process for each.
-const maxListedSingly = 256
-
-// listSingly is list for a chain with rules that the program cannot print. Such a rule is
-// "-A CHAIN unreadable". The policy is left out. If another program changes the chain meanwhile, the
-// result may have a rule twice, or lack one.
-func (p *iptablesProgram) listSingly(ctx context.Context, table, chain string) ([]string, error) {
-	lines := []string{"-N " + chain}
-	for number := 1; number <= maxListedSingly; number++ {
-		var line string
-		err := retryLocked(ctx, func() (err error) {
-			line, err = execute(ctx, "", p.name, "-w", strconv.Itoa(int(lockWait.Seconds())), "-t", table, "-S", chain, strconv.Itoa(number))
-			return err
-		})
-		switch line = strings.TrimSpace(line); {
-		case errors.Is(err, errIPSet):
-			line = "-A " + chain + " unreadable"
-		case err != nil:
-			return nil, err
-		case line == "":
-			return lines, nil
-		}
-		lines = append(lines, line)
-	}
-	return nil, fmt.Errorf("%w, and chain %s in table %s has more than %d rules", errIPSet, chain, table, maxListedSingly)
+	return callTool(ctx, p, func() ([]string, error) { return p.tool.List(table, chain) })
 }
 
 // deleteRule implements ruleProgram.

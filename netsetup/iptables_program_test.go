@@ -18,19 +18,20 @@ import (
 // TestProgramErrors: what the programs print and their exit status say what is wrong. The type
 // of the library stays in the chain.
 func TestProgramErrors(t *testing.T) {
-	sentinels := []error{fs.ErrPermission, ErrLocked, ErrNoTool, errNoChain, errNotXtables, errIPSet}
+	sentinels := []error{fs.ErrPermission, ErrLocked, ErrNoTool, errNoChain, errNotXtables, errLockFile}
 	for _, tt := range []struct {
 		name, says string
 		status     string
 		want       []error
 	}{
-		{"legacy, no permission", "Fatal: can't open lock file /run/xtables.lock: Permission denied", "4", []error{fs.ErrPermission}},
+		{"legacy, no permission", "Fatal: can't open lock file /run/xtables.lock: Permission denied", "4", []error{fs.ErrPermission, errLockFile}},
 		{"nft, no permission", "iptables v1.8.9 (nf_tables): Could not fetch rule set generation id: Permission denied (you must be root)", "4", []error{fs.ErrPermission}},
-		{"no folder for the lock", "Fatal: can't open lock file /run/xtables.lock: No such file or directory", "4", nil},
+		{"no folder for the lock", "Fatal: can't open lock file /run/xtables.lock: No such file or directory", "4", []error{errLockFile}},
+		{"read-only folder for the lock", "Fatal: can't open lock file /run/xtables.lock: Read-only file system", "4", []error{errLockFile}},
 		{"locked", "Another app is currently holding the xtables lock. Stopped waiting after 1s.", "4", []error{ErrLocked}},
 		{"no chain", "iptables: No chain/target/match by that name.", "1", []error{errNoChain}},
 		{"no table", "iptables v1.8.9 (legacy): can't initialize iptables table `raw': Table does not exist (do you need to insmod?)", "3", []error{errNoChain}},
-		{"native table", "iptables v1.8.9 (nf_tables): chain `X' in table `raw' is incompatible, use 'nft' tool.", "1", []error{errNoChain, errNotXtables}},
+		{"native table", "iptables v1.8.9 (nf_tables): chain `X' in table `raw' is incompatible, use 'nft' tool.", "1", []error{errNotXtables}},
 		{"anything else", "iptables v1.8.9 (nf_tables): line 3 failed", "2", nil},
 	} {
 		fakeTool(t, "tool", "echo \""+strings.ReplaceAll(tt.says, "`", "\\`")+"\" >&2; exit "+tt.status)
@@ -95,7 +96,7 @@ func TestSplitRule(t *testing.T) {
 // what is gone already is no error.
 func TestProgramDeletesOnRealRules(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
-		before := dump(t)
+		before := dumpNode(t)
 		p := openTool(t, "iptables")
 		for _, comment := range []string{"plain", "NodeLocal DNS Cache: skip conntrack", `quotes " and \ it's`} {
 			run(t, "iptables", "-w", "-t", "raw", "-A", "OUTPUT", "-d", "192.0.2.1", "-m", "comment", "--comment", comment, "-j", "NOTRACK")
@@ -126,7 +127,7 @@ func TestProgramDeletesOnRealRules(t *testing.T) {
 			t.Errorf("listing it: %v", err)
 		}
 		run(t, "iptables", "-w", "-t", "raw", "-F")
-		if after := strings.ReplaceAll(dump(t), "# ", "# "); countRules(after) != countRules(before) {
+		if after := strings.ReplaceAll(dumpNode(t), "# ", "# "); countRules(after) != countRules(before) {
 			t.Errorf("before:\n%s\nafter:\n%s", before, after)
 		}
 	})

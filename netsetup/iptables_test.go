@@ -39,14 +39,14 @@ printf %s "$in" | exec `+real+` "$@"`)
 func TestKernelCannotMatchBySocket(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		addForeignObjects(t)
-		before := dump(t)
+		before := dumpNode(t)
 		refuseRestore(t, "-m socket", "Extension socket revision 0 not supported, missing kernel module?")
 		var log strings.Builder
 		c := dualStack()
 		c.Logger = slog.New(slog.NewTextHandler(&log, nil))
 		s := newSetup(t, c, nil)
 		apply(t, s)
-		applied := dump(t)
+		applied := dumpNode(t)
 		for _, want := range []string{
 			"-A NODENS-PREROUTING -d 169.254.20.10/32 -p udp -m udp --dport 53 -j NOTRACK",
 			"-A NODENS-PREROUTING -d fd00::a/128 -p tcp -m tcp --dport 53 -j NOTRACK",
@@ -63,7 +63,7 @@ func TestKernelCannotMatchBySocket(t *testing.T) {
 		}
 		run(t, "iptables", "-w", "-t", "raw", "-F", "NODENS-PREROUTING")
 		s.recheck(t.Context())
-		if diff := cmp.Diff(applied, dump(t)); diff != "" {
+		if diff := cmp.Diff(applied, dumpNode(t)); diff != "" {
 			t.Errorf("re-check (-want +got):\n%s", diff)
 		}
 		if n := strings.Count(log.String(), "level=WARN msg=\"rules do not fail open"); n != 1 {
@@ -72,7 +72,7 @@ func TestKernelCannotMatchBySocket(t *testing.T) {
 		if err := s.Teardown(0, nil); err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(before, dump(t)); diff != "" {
+		if diff := cmp.Diff(before, dumpNode(t)); diff != "" {
 			t.Errorf("(-before +after):\n%s", diff)
 		}
 	})
@@ -219,7 +219,11 @@ func TestWriteRefusedByConflict(t *testing.T) {
 
 // TestDNATRules: each of n servers gets one in n.
 func TestDNATRules(t *testing.T) {
-	got := strings.Join(dnatRules(servers), "\n")
+	var lines []string
+	for _, r := range dnatRules(servers) {
+		lines = append(lines, r.iptables())
+	}
+	got := strings.Join(lines, "\n")
 	const want = `-p udp -m udp -m statistic --mode random --probability 0.3333333333 -j DNAT --to-destination 10.1.1.1:53
 -p udp -m udp -m statistic --mode random --probability 0.5000000000 -j DNAT --to-destination 10.1.1.2:5353
 -p udp -m udp -j DNAT --to-destination [fd00:1::1]:53

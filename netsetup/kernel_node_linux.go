@@ -31,8 +31,9 @@ func (k *kernelNode) openOwnerTable(addrs []netip.Addr, dns uint16) (io.Closer, 
 }
 
 // watchRemovals implements Node.
-func (k *kernelNode) watchRemovals(ctx context.Context, p Plan) <-chan struct{} {
-	return watchRemovals(ctx, watchSpec{iface: p.Interface, addrs: p.hostAddrs(), rules: len(p.rules.addrs) > 0})
+func (k *kernelNode) watchRemovals(ctx context.Context, p Plan) (addresses, rules <-chan struct{}) {
+	return watchRemovals(ctx, watchSpec{iface: p.Interface, addrs: p.hostAddrs()}),
+		watchRemovals(ctx, watchSpec{rules: len(p.rules.addrs) > 0})
 }
 
 // Interface implements Node.

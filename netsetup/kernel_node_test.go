@@ -78,11 +78,11 @@ func apply(t *testing.T, s *Setup) {
 func TestKernelAppliesTwiceRepairsAndTearsDown(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		addForeignObjects(t)
-		before := dump(t)
+		before := dumpNode(t)
 
 		s := newSetup(t, dualStack(), nil)
 		apply(t, s)
-		applied := dump(t)
+		applied := dumpNode(t)
 		for _, l := range strings.Split(before, "\n") {
 			if !strings.Contains(applied, l) {
 				t.Errorf("a line of before is gone: %q", l)
@@ -90,7 +90,7 @@ func TestKernelAppliesTwiceRepairsAndTearsDown(t *testing.T) {
 		}
 
 		apply(t, newSetup(t, dualStack(), nil)) // as after a crash
-		if diff := cmp.Diff(applied, dump(t)); diff != "" {
+		if diff := cmp.Diff(applied, dumpNode(t)); diff != "" {
 			t.Errorf("applying again changed the node (-once +twice):\n%s", diff)
 		}
 
@@ -98,11 +98,11 @@ func TestKernelAppliesTwiceRepairsAndTearsDown(t *testing.T) {
 		run(t, "ip6tables", "-w", "-t", "raw", "-D", "NODENS-OUTPUT", "1")
 		at := addressLink(t, s.Plan().Addresses[1])
 		run(t, "ip", "addr", "del", s.Plan().Addresses[1].String(), "dev", at)
-		if dump(t) == applied {
+		if dumpNode(t) == applied {
 			t.Fatal("the stranger changed nothing")
 		}
 		s.recheck(t.Context())
-		if diff := cmp.Diff(applied, dump(t)); diff != "" {
+		if diff := cmp.Diff(applied, dumpNode(t)); diff != "" {
 			t.Errorf("the re-check did not put everything back (-want +got):\n%s", diff)
 		}
 		if got := s.Stats().Repairs; got != 2 {
@@ -110,7 +110,7 @@ func TestKernelAppliesTwiceRepairsAndTearsDown(t *testing.T) {
 		}
 
 		tearDown(t, s)
-		if diff := cmp.Diff(before, dump(t)); diff != "" {
+		if diff := cmp.Diff(before, dumpNode(t)); diff != "" {
 			t.Errorf("teardown left something, or took too much (-before +after):\n%s", diff)
 		}
 	})
@@ -153,7 +153,7 @@ func TestKernelAddressesBindAtOnce(t *testing.T) {
 func TestKernelUsesLoopbackWithoutDummyDriver(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		addForeignObjects(t)
-		before := dump(t)
+		before := dumpNode(t)
 		var log strings.Builder
 		c := dualStack()
 		c.Logger = slog.New(slog.NewTextHandler(&log, nil))
@@ -168,7 +168,7 @@ func TestKernelUsesLoopbackWithoutDummyDriver(t *testing.T) {
 			t.Errorf("no warning in the log:\n%s", log.String())
 		}
 		tearDown(t, s)
-		if diff := cmp.Diff(before, dump(t)); diff != "" {
+		if diff := cmp.Diff(before, dumpNode(t)); diff != "" {
 			t.Errorf("(-before +after):\n%s", diff)
 		}
 	})
@@ -192,7 +192,7 @@ func TestKernelUsesDummyLink(t *testing.T) {
 			t.Fatal(err)
 		}
 		addForeignObjects(t)
-		before := dump(t)
+		before := dumpNode(t)
 		run(t, "ip", "link", "add", DefaultInterfaceName, "type", "dummy") // as NodeLocal DNSCache leaves it
 		run(t, "ip", "addr", "add", "169.254.20.10/32", "dev", DefaultInterfaceName)
 		s := newSetup(t, dualStack(), nil)
@@ -208,7 +208,7 @@ func TestKernelUsesDummyLink(t *testing.T) {
 			t.Errorf("after the re-check the address is on %s", at)
 		}
 		tearDown(t, s)
-		if diff := cmp.Diff(before, dump(t)); diff != "" {
+		if diff := cmp.Diff(before, dumpNode(t)); diff != "" {
 			t.Errorf("(-before +after):\n%s", diff)
 		}
 	})
@@ -253,7 +253,7 @@ func TestKernelManagesALinkOfItsOwn(t *testing.T) {
 			t.Errorf("deleting it twice: %v, want ErrNotFound", err)
 		}
 		addForeignObjects(t)
-		before := dump(t)
+		before := dumpNode(t)
 		s := newSetup(t, dualStack(), node)
 		apply(t, s)
 		for _, a := range s.Plan().Addresses {
@@ -290,7 +290,7 @@ func TestKernelManagesALinkOfItsOwn(t *testing.T) {
 		}
 		run(t, "ip", "addr", "del", "192.0.2.9/32", "dev", DefaultInterfaceName)
 		tearDown(t, s)
-		if diff := cmp.Diff(before, dump(t)); diff != "" {
+		if diff := cmp.Diff(before, dumpNode(t)); diff != "" {
 			t.Errorf("(-before +after):\n%s", diff)
 		}
 	})
@@ -301,7 +301,7 @@ func TestKernelRefusesLinksAndAddressesOfOthers(t *testing.T) {
 		addForeignObjects(t)
 		run(t, "ip", "link", "add", "veth0", "type", "veth", "peer", "name", "veth1")
 		run(t, "ip", "addr", "add", "169.254.20.10/16", "dev", "veth0")
-		before := dump(t)
+		before := dumpNode(t)
 
 		err := newSetup(t, dualStack(), nil).EnsureInterface(t.Context())
 		wantError(t, err, InterfaceCheck, "in use on veth0", "-localip", "-setupinterface=false")
@@ -312,7 +312,7 @@ func TestKernelRefusesLinksAndAddressesOfOthers(t *testing.T) {
 		s := newSetup(t, c, nil)
 		wantError(t, s.EnsureInterface(t.Context()), InterfaceCheck, "veth1", "-interfacename")
 		tearDown(t, s)
-		if diff := cmp.Diff(before, dump(t)); diff != "" {
+		if diff := cmp.Diff(before, dumpNode(t)); diff != "" {
 			t.Errorf("a refused set-up changed the node (-before +after):\n%s", diff)
 		}
 	})

@@ -17,9 +17,6 @@ import (
 )
 
 const (
-	// ownTable is the table of nftBackend, in which everything is ours.
-	ownTable = "nodens"
-
 	// minSignalInterval is the minimum time between two signals. A re-check takes some tens of
 	// milliseconds, and until then the node may be without DNS.
 	minSignalInterval = 100 * time.Millisecond
@@ -67,8 +64,11 @@ type monitorSource struct {
 //
 // It does not block. The channel is closed when ctx is done and all goroutines have ended.
 func watchRemovals(ctx context.Context, spec watchSpec) <-chan struct{} {
-	sources := []monitorSource{{unix.NETLINK_ROUTE,
-		unix.RTMGRP_LINK | unix.RTMGRP_IPV4_IFADDR | unix.RTMGRP_IPV6_IFADDR, isInterfaceRemoval}}
+	var sources []monitorSource
+	if spec.iface != "" || spec.addrs != nil {
+		sources = append(sources, monitorSource{unix.NETLINK_ROUTE,
+			unix.RTMGRP_LINK | unix.RTMGRP_IPV4_IFADDR | unix.RTMGRP_IPV6_IFADDR, isInterfaceRemoval})
+	}
 	if spec.rules {
 		sources = append(sources, monitorSource{unix.NETLINK_NETFILTER, 1 << (unix.NFNLGRP_NFTABLES - 1), isRuleRemoval})
 	}
@@ -227,18 +227,27 @@ func eachMessage(b []byte) iter.Seq2[uint16, []byte] {
 // attrValue returns the value of the first attribute of a kind in b, after skip bytes; nil if there is
 // none. The value is a slice of b.
 func attrValue(b []byte, skip int, kind uint16) []byte {
-	const header, flags = 4, unix.NLA_F_NESTED | unix.NLA_F_NET_BYTEORDER
-	for b = b[min(skip, len(b)):]; len(b) >= header; {
-		length := int(nl.NativeEndian().Uint16(b))
-		if length < header || length > len(b) {
-			return nil
+	const flags = unix.NLA_F_NESTED | unix.NLA_F_NET_BYTEORDER
+	for k, value := range eachAttr(b[min(skip, len(b)):]) {
+		if k&^flags == kind {
+			return value
 		}
-		if nl.NativeEndian().Uint16(b[2:])&^flags == kind {
-			return b[header:length]
-		}
-		b = b[min(nlAlign(length), len(b)):]
 	}
 	return nil
+}
+
+// eachAttr yields the kind and the value of each attribute in b. It stops at a malformed one.
+func eachAttr(b []byte) iter.Seq2[uint16, []byte] {
+	const header = 4
+	return func(yield func(uint16, []byte) bool) {
+		for len(b) >= header {
+			length := int(nl.NativeEndian().Uint16(b))
+			if length < header || length > len(b) || !yield(nl.NativeEndian().Uint16(b[2:]), b[header:length]) {
+				return
+			}
+			b = b[min(nlAlign(length), len(b)):]
+		}
+	}
 }
 
 func nlAlign(n int) int { return (n + unix.NLMSG_ALIGNTO - 1) &^ (unix.NLMSG_ALIGNTO - 1) }
@@ -282,12 +291,13 @@ func isRuleRemoval(_ watchSpec, kind uint16, body []byte) bool {
 	switch attrName(body, head, unix.NFTA_TABLE_NAME) { // the same number in all messages
 	case ownTable: // message types come in threes: add, get, delete
 		return kind <= unix.NFT_MSG_DELSETELEM && kind%3 == unix.NFT_MSG_DELTABLE
-	case "kube-proxy":
+	case kubeProxyTable:
 		return false // changes often, and contains names of Services
 	}
 	switch kind {
 	case unix.NFT_MSG_DELCHAIN:
-		return mentionsOurs(attrValue(body, head, unix.NFTA_CHAIN_NAME))
+		name := attrName(body, head, unix.NFTA_CHAIN_NAME)
+		return name != probeChain && mentionsOurs([]byte(name)) // a failed write must not cause the next one
 	case unix.NFT_MSG_DELRULE: // kube-proxy with iptables-nft, too
 		return !strings.HasPrefix(attrName(body, head, unix.NFTA_RULE_CHAIN), "KUBE-") && mentionsOurs(body)
 	case unix.NFT_MSG_NEWCHAIN:

@@ -129,7 +129,7 @@ func run(t *testing.T, words ...string) string {
 var changingOutput = regexp.MustCompile(`(?m)^#.*\n| \[\d+:\d+\]$`)
 
 // dump returns the namespace's links, addresses and rules.
-func dump(t *testing.T) string {
+func dumpNode(t *testing.T) string {
 	t.Helper()
 	return run(t, "ip", "addr") + dumpRules(t, IPv4) + dumpRules(t, IPv6)
 }

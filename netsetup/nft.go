@@ -2,76 +2,63 @@ package netsetup
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net/netip"
+	"slices"
 	"strings"
-	"time"
 )
 
-const (
-	// maxNftTries is how often a change is tried, because another program, such as a firewall
-	// that reloads, may change the chains between listing and writing.
-	maxNftTries = 3
+// maxNftTries is how often a change is tried, because another program, such as a firewall that reloads,
+// may change the chains between listing and writing.
+const maxNftTries = 3
 
-	// kubeProxyTimeout bounds hasKubeProxy. Listing the chains of a node with 25,000 Services
-	// takes 0.15 s on an idle machine and up to 2 s on a busy one. A wrong result selects a
-	// backend that conflicts with kube-proxy's.
-	kubeProxyTimeout = 10 * time.Second
-)
-
-// nftBackend is the rule backend that uses the program nft. It replaces its own table in one
+// nftBackend is the rule backend that changes nf_tables by netlink. It replaces its own table in one
 // transaction, so that no packet finds half of it. The same transaction adds accept rules to foreign
-// chains that would drop DNS (nftChain), because an accept in one table does not override a drop in
-// another. Chains managed by iptables are changed by iptables (nftXtables).
+// chains that would drop DNS (foreignChain), because an accept in one table does not override a drop in
+// another. It needs a program only for chains of iptables' legacy mode (legacyChain).
 //
-// To check the rules it compares the output of nft with the output right after the last change, as
-// each version prints rules differently. A new process therefore writes once, even if everything is
-// in place.
+// To check the rules it compares what the kernel holds with what it held right after the last write,
+// because kernels add to expressions what was not written. A new process therefore writes once, even
+// if everything is in place. A write counts if its mark is in every rule that is read back.
 type nftBackend struct {
-	// programs are the programs of iptables, for the chains that it manages.
+	// programs are the programs of iptables' legacy mode.
 	programs *programSet
-	// lastScript is the table as last written, and lastState what the kernel held then.
-	lastScript string
-	lastState  nftState
+	// written is the mark of the last write, and lastState what the kernel held then.
+	written   string
+	lastState nftState
 }
 
-// newNftBackend returns a backend that reads and changes chains managed by iptables through
-// programs. It touches nothing.
+// newNftBackend returns a backend that reads and changes legacy chains through programs. It touches
+// nothing.
 func newNftBackend(programs *programSet) *nftBackend { return &nftBackend{programs: programs} }
 
 // name implements ruleBackend.
 func (n *nftBackend) name() string { return "nftables" }
 
+// blocked implements ruleBackend.
+func (n *nftBackend) blocked() []string { return blockedChains(n.lastState.chains) }
+
 // describe implements ruleBackend.
 func (n *nftBackend) describe(desired desiredRules) string {
-	const insert = "#   insert rule FAMILY TABLE CHAIN "
-	return "# at the head of foreign chains that drop input, and likewise output:\n" +
-		insert + strings.Join(nftAccepts("inet", "input", desired), "\n"+insert) +
-		"\n" + strings.TrimSuffix(nftTable(desired), "\n")
-}
-
-// hasKubeProxy reports whether the node's kube-proxy uses nftables: whether its table exists. False if
-// nft fails. It may block for kubeProxyTimeout.
-func (n *nftBackend) hasKubeProxy() bool {
-	ctx, cancel := context.WithTimeout(context.Background(), kubeProxyTimeout)
-	defer cancel()
-	chains, err := nftListChains(ctx)
-	if err != nil {
-		return false
+	var b strings.Builder
+	b.WriteString("# at the head of foreign chains that drop input, and likewise output:\n")
+	for _, r := range acceptRules("inet", "input", desired) {
+		b.WriteString("#   insert rule FAMILY TABLE CHAIN " + r.nft() + "\n")
 	}
-	for _, c := range chains {
-		if c.Table == nftKubeProxy && (c.Family == "ip" || c.Family == "ip6") {
-			return true
-		}
+	b.WriteString("table inet " + ownTable + " {\n")
+	for _, c := range ownChains(desired) {
+		b.WriteString(c.text())
 	}
-	return false
+	return b.String() + "}"
 }
 
 // ensure implements ruleBackend.
 func (n *nftBackend) ensure(ctx context.Context, desired desiredRules) (changed int, err error) {
+	desired.addrs = slices.SortedFunc(slices.Values(desired.addrs), netip.Addr.Compare)
+	desired.diversion = slices.SortedFunc(slices.Values(desired.diversion), netip.AddrPort.Compare)
 	for range maxNftTries {
 		changed, err = n.ensureOnce(ctx, desired)
 		if err == nil || ctx.Err() != nil || errors.Is(err, ErrNoTool) {
@@ -81,138 +68,188 @@ func (n *nftBackend) ensure(ctx context.Context, desired desiredRules) (changed 
 			break
 		}
 	}
-	return 0, n.diagnose(ctx, desired, err)
+	if desired.matchSocket && !errors.Is(err, fs.ErrPermission) && probeSocketMatch() == unsupported {
+		return 0, fmt.Errorf("%w: %w", ErrNoSocket, err)
+	}
+	return 0, err
 }
 
-// ensureOnce lists the rules, changes them if necessary, and lists them again.
+// ensureOnce reads the rules, changes them if necessary, and reads them again.
 func (n *nftBackend) ensureOnce(ctx context.Context, desired desiredRules) (changed int, err error) {
 	before, err := readNftState(ctx, n.programs)
 	if err != nil {
 		return 0, err
 	}
-	text := nftTable(desired)
-	if text == n.lastScript && before.equal(n.lastState) {
+	if n.written == desired.mark() && before.equal(n.lastState) {
 		return 0, nil
 	}
-	n.lastScript = "" // write again if this fails halfway
-	if err := nftWrite(ctx, before, desired); err != nil {
+	n.written = "" // write again if this fails halfway
+	// Accept rules come first: an untracked packet does not match a firewall's rules for
+	// established connections.
+	if err := writeLegacy(ctx, before.legacy, desired); err != nil {
+		return 0, err
+	}
+	if err := commit(append(foreignChanges(before.chains, desired), ownTableChanges(desired)...)); err != nil {
 		return 0, err
 	}
 	after, err := readNftState(ctx, n.programs)
 	if err != nil {
 		return 0, err
 	}
-	if after.own == "" {
-		return 0, errors.New("another program deletes table inet nodens as soon as it is added")
+	if !after.isComplete(desired) {
+		return 0, fmt.Errorf("table inet %s: %w", ownTable, ErrConflict)
 	}
-	if after.isComplete(desired) { // else another program changes the chains: the next check writes again
-		n.lastScript, n.lastState = text, after
-	}
+	n.written, n.lastState = desired.mark(), after
 	return before.countChanges(after), nil
 }
 
-// nftWrite replaces our table and our rules in foreign chains. Accept rules come first: an untracked
-// packet does not match a firewall's rules for established connections.
-func nftWrite(ctx context.Context, before nftState, desired desiredRules) error {
-	script := before.foreignScript(desired) + nftTable(desired)
-	if len(before.xtables) > 0 {
-		// iptables needs a transaction of its own: check the other one first.
-		if err := nftCheck(ctx, script); err != nil {
-			return err
+// ownTableChanges returns the changes that replace the agent's table, if there is one.
+func ownTableChanges(desired desiredRules) []nftChange {
+	changes := []nftChange{{addTable: ownTable}, {deleteTable: ownTable}, {addTable: ownTable}}
+	own := ownChains(desired)
+	for _, c := range own {
+		changes = append(changes, nftChange{addChain: c.nftChain})
+	}
+	for _, c := range own {
+		for _, r := range c.rules {
+			r.comment = nftComment + " " + desired.mark()
+			changes = append(changes, nftChange{addRule: &r, in: c.nftChain, last: true})
 		}
-		if err := nftWriteXtables(ctx, before.xtables, desired); err != nil {
-			return err
-		}
 	}
-	_, err := execute(ctx, script, "nft", "-f", "-")
-	return err
+	return changes
 }
 
-// diagnose finds the reason for a refused change by having nft check parts of it.
-func (n *nftBackend) diagnose(ctx context.Context, desired desiredRules, err error) error {
-	with := nftTable(desired)
-	desired.matchSocket = false
-	switch refused := nftCheck(ctx, with); {
-	case refused == nil && errors.Is(err, fs.ErrPermission):
-		// Not wrapped: this process does have the permission.
-		return fmt.Errorf("another program owns a table that drops DNS; have that "+
-			"firewall accept port %d itself, or use --netfilter none: %s", desired.dnsPort, err)
-	case refused == nil, errors.Is(refused, fs.ErrPermission), errors.Is(refused, ErrLocked):
-		return err
-	case nftTable(desired) != with && nftCheck(ctx, nftTable(desired)) == nil && nftCheck(ctx, with) != nil:
-		return fmt.Errorf("%w: %w", ErrNoSocket, err)
-	}
-	return err
-}
-
-// nftCheck has nft and the kernel check a script without applying it.
-func nftCheck(ctx context.Context, script string) error {
-	_, err := execute(ctx, script, "nft", "-c", "-f", "-")
-	return err
-}
-
-// remove implements ruleBackend. It deletes the table first, which needs no listing: if time runs
-// out, only accept rules are left, which have no effect alone.
-func (n *nftBackend) remove(ctx context.Context) (removed int, err error) {
-	n.lastScript, n.lastState = "", nftState{}
-	_, err = execute(ctx, "", "nft", "delete", "table", "inet", "nodens")
-	switch {
-	case err == nil:
-		removed++
-	case !errors.Is(err, errNotFound):
-		return 0, err
-	}
+// remove implements ruleBackend.
+func (n *nftBackend) remove(ctx context.Context, accepts bool) (removed int, err error) {
+	n.written, n.lastState = "", nftState{}
 	for range maxNftTries {
-		var accepts int
-		accepts, err = n.removeAccepts(ctx)
-		if err == nil || ctx.Err() != nil {
-			return removed + accepts, err
+		if removed, err = n.removeOnce(ctx, accepts); err == nil || ctx.Err() != nil {
+			break
 		}
 	}
 	return removed, err
 }
 
-// localAddrs implements ruleBackend: the addresses are in the sets of our table.
-func (n *nftBackend) localAddrs(ctx context.Context) (addrs []netip.Addr, err error) {
-	out, err := execute(ctx, "", "nft", "-j", "list", "table", "inet", "nodens")
-	if errors.Is(err, errNotFound) {
-		return nil, nil
-	}
+func (n *nftBackend) removeOnce(ctx context.Context, accepts bool) (removed int, err error) {
+	s, err := readNftState(ctx, n.programs)
 	if err != nil {
-		return nil, err
+		return 0, err
 	}
-	err = nftEachObject(out, func(key string, val json.RawMessage) error {
-		if key != "set" {
-			return nil
-		}
-		var set struct{ Elem []any }
-		if err := json.Unmarshal(val, &set); err != nil {
-			return err
-		}
-		for _, e := range set.Elem {
-			if a, err := netip.ParseAddr(fmt.Sprint(e)); err == nil { // else the name of an interface
-				addrs = append(addrs, a)
-			}
-		}
-		return nil
-	})
+	if !accepts {
+		s.chains, s.legacy = nil, nil
+	}
+	changes := foreignChanges(s.chains, desiredRules{})
+	if s.exists {
+		changes = append(changes, nftChange{deleteTable: ownTable})
+	}
+	if err := commit(changes); err != nil {
+		return 0, err
+	}
+	removed = len(changes)
+	for _, c := range s.legacy {
+		removed += len(c.ours)
+	}
+	return removed, writeLegacy(ctx, s.legacy, desiredRules{})
+}
+
+// localAddrs implements ruleBackend.
+func (n *nftBackend) localAddrs(ctx context.Context) (addrs []netip.Addr, err error) {
+	s, err := readNftState(ctx, n.programs)
+	for line := range strings.Lines(s.own) {
+		addrs = append(addrs, ruleAddrs(line)...)
+	}
 	return addrs, err
 }
 
-// removeAccepts deletes our rules from foreign chains.
-func (n *nftBackend) removeAccepts(ctx context.Context) (removed int, err error) {
-	var s nftState
-	if err := s.readForeign(ctx, n.programs); err != nil {
-		return 0, err
+// nftState is the agent's table, and the foreign chains that have, or need, rules of ours.
+type nftState struct {
+	// exists: the agent's table does. own has a line for each of its chains and rules, and marks
+	// counts the rules by their comment.
+	exists bool
+	own    string
+	marks  map[string]int
+	chains []foreignChain
+	legacy []legacyChain
+}
+
+// readNftState reads the state. Its cost grows with the number of chains, not of rules.
+func readNftState(ctx context.Context, programs *programSet) (s nftState, err error) {
+	tables, err := listTables()
+	if err != nil {
+		return s, err
 	}
-	if script := s.foreignScript(desiredRules{}); script != "" {
-		if _, err := execute(ctx, script, "nft", "-f", "-"); err != nil {
-			return 0, err
+	_, s.exists = tables["inet "+ownTable]
+	all, err := listChains()
+	if err != nil {
+		return s, err
+	}
+	s.marks = make(map[string]int)
+	for _, c := range all {
+		if c.family != "inet" || c.table != ownTable {
+			continue
 		}
-		removed = strings.Count(script, "\n")
+		rules, err := listRules(c.family, c.table, c.name)
+		if err != nil {
+			return s, err
+		}
+		s.own += fmt.Sprintf("%+v\n", c)
+		for _, r := range rules {
+			s.own += r.line + "\n"
+			s.marks[r.comment]++
+		}
 	}
-	for _, c := range s.xtables {
-		removed += len(c.ours)
+	if s.chains, err = readForeign(all, func(nftChain) bool { return false }); err != nil {
+		return s, err
 	}
-	return removed, nftWriteXtables(ctx, s.xtables, desiredRules{})
+	s.legacy, err = readLegacy(ctx, programs)
+	return s, err
+}
+
+// isComplete reports whether the agent's table has the desired rules and no others, and every chain
+// that drops packets has the desired number of our rules.
+func (s nftState) isComplete(desired desiredRules) bool {
+	n := 0
+	for _, c := range ownChains(desired) {
+		n += len(c.rules)
+	}
+	if len(s.marks) != 1 || s.marks[nftComment+" "+desired.mark()] != n {
+		return false
+	}
+	for _, c := range s.legacy {
+		if c.bypass || c.drops && len(c.ours) != strings.Count(c.accepts(desired), "\n") {
+			return false
+		}
+	}
+	return foreignComplete(s.chains, desired)
+}
+
+// parts returns the state as text, by the name of the chain, without rule handles.
+func (s nftState) parts() map[string]string {
+	parts := map[string]string{"": s.own}
+	for _, c := range s.chains {
+		parts[c.String()] = c.text()
+	}
+	for _, c := range s.legacy {
+		parts[c.program.name+" "+c.name] = fmt.Sprint("drops ", c.drops, " bypass ", c.bypass, "\n", strings.Join(c.ours, "\n"))
+	}
+	return parts
+}
+
+func (s nftState) equal(o nftState) bool { return maps.Equal(s.parts(), o.parts()) }
+
+// countChanges returns the number of parts that differ.
+func (s nftState) countChanges(o nftState) (n int) {
+	a, b := s.parts(), o.parts()
+	names := slices.Collect(maps.Keys(a))
+	for name := range b {
+		if _, both := a[name]; !both {
+			names = append(names, name)
+		}
+	}
+	for _, name := range names {
+		if a[name] != b[name] {
+			n++
+		}
+	}
+	return n
 }

@@ -107,7 +107,7 @@ func TestNftForeignChainsThatDrop(t *testing.T) {
 				l.wantAnswers(t, l.pod, "local")
 				wantChanged(t, n, testRules(), 0)
 				wantChanged(t, newNftBackend(newProgramSet()), testRules(), 0) // another process
-				if got, err := newNftBackend(newProgramSet()).remove(t.Context()); err != nil || got != 1+f.accepts {
+				if got, err := newNftBackend(newProgramSet()).remove(t.Context(), true); err != nil || got != 1+f.accepts {
 					t.Errorf("remove = %d, %v; want %d", got, err, 1+f.accepts)
 				}
 				if diff := cmp.Diff(before, sh(t, all)); diff != "" {
@@ -146,7 +146,7 @@ func TestNftReadableByIptables(t *testing.T) {
 			}
 		}
 		// With iptables at hand the rules are found, too.
-		if _, err := newNftBackend(newProgramSet()).remove(t.Context()); err != nil {
+		if _, err := newNftBackend(newProgramSet()).remove(t.Context(), true); err != nil {
 			t.Error(err)
 		}
 		if diff := cmp.Diff(before, sh(t, "iptables-nft -S; ip6tables-nft -S")); diff != "" {

@@ -5,10 +5,7 @@ package netsetup
 // Inside the package: the backend is not exported.
 
 import (
-	"context"
-	"errors"
 	"io"
-	"io/fs"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -67,7 +64,8 @@ var nftDamages = []struct {
 	{"table deleted", "nft delete table inet nodens", 1},
 	{"chain flushed", "nft flush chain inet nodens raw-prerouting", 1},
 	{"chain deleted", "nft delete chain inet nodens nat-output", 1},
-	{"set emptied", "nft flush set inet nodens local4", 1},
+	{"rule deleted", "nft delete rule inet nodens raw-output handle $(nft -a list chain inet nodens raw-output | sed -n 's/.*# handle //p' | tail -1)", 1},
+	{"rule replaced", "nft replace rule inet nodens raw-output handle $(nft -a list chain inet nodens raw-output | sed -n 's/.*# handle //p' | tail -1) notrack", 1},
 	{"rule added", "nft insert rule inet nodens raw-prerouting return", 1},
 	{"table asleep", "nft add table inet nodens { flags dormant \\; }", 1},
 	{"chain of a stranger's there", "nft add chain inet nodens mine", 1},
@@ -122,7 +120,7 @@ table inet fw { chain in { type filter hook input priority 0; policy drop; ct st
 		before := sh(t, "nft -s list ruleset")
 		removed := func(want int) {
 			t.Helper()
-			if got, err := newNftBackend(newProgramSet()).remove(t.Context()); err != nil || got != want {
+			if got, err := newNftBackend(newProgramSet()).remove(t.Context(), true); err != nil || got != want {
 				t.Errorf("remove = %d, %v; want %d", got, err, want)
 			}
 			if diff := cmp.Diff(before, sh(t, "nft -s list ruleset")); diff != "" {
@@ -220,7 +218,7 @@ func TestNftReplacesAtomically(t *testing.T) {
 			if i%8 == 0 { // looks take longer than changes
 				_, err = n.ensure(t.Context(), w)
 			} else {
-				_, err = execute(t.Context(), nftTable(w), "nft", "-f", "-")
+				err = commit(ownTableChanges(w))
 			}
 			if err != nil {
 				t.Error(err)
@@ -273,67 +271,6 @@ table inet fw { chain in { type filter hook input priority 0; policy drop; ct st
 	})
 }
 
-// TestNftErrors tells the causes of failure apart by programs that play them.
-func TestNftErrors(t *testing.T) {
-	inNftNamespace(t, func(t *testing.T) {
-		path, nft := os.Getenv("PATH"), strings.TrimSpace(sh(t, "command -v nft"))
-		tests := []struct {
-			name, program string // of a shell; "" for none
-			want          error
-			says          string
-		}{
-			{"no nft", "", ErrNoTool, "nft"},
-			{"no rights", "echo 'Error: cache initialization failed: Operation not permitted' >&2; exit 1", fs.ErrPermission, "nft"},
-			{"no socket in the kernel", `
-if [ "$1" = -s ] || [ "$1" = -j ]; then exec PATH/nft "$@"; fi
-in=$(cat)
-case "$in" in *" socket "*)
-	echo '/dev/stdin:9:1-9: Error: Could not process rule: No such file or directory' >&2
-	exit 1 ;;
-esac
-echo "$in" | PATH/nft "$@"`, ErrNoSocket, "No such file"},
-			{"busy", `
-if [ "$1" = -s ] || [ "$1" = -j ]; then exec PATH/nft "$@"; fi
-echo 'Error: Could not process rule: Device or resource busy' >&2; exit 1`, ErrLocked, "busy"},
-			{"prints nonsense", `
-if [ "$1" = -s ]; then exit 0; fi; echo '{"nftables": [{"chain": {"hook": 7}}]}'`, nil, "parsing"},
-		}
-		for _, tt := range tests {
-			t.Run(tt.name, func(t *testing.T) {
-				sh(t, "nft flush ruleset; nft 'table inet fw { chain in { type filter hook input priority 0; policy drop; }; }'")
-				before := sh(t, "nft list ruleset")
-				dir := t.TempDir()
-				t.Setenv("PATH", dir)
-				if tt.program != "" {
-					script := "#!/bin/sh\nPATH='" + path + "'\n" + strings.ReplaceAll(tt.program, "PATH/nft", nft)
-					if err := os.WriteFile(filepath.Join(dir, "nft"), []byte(script), 0o700); err != nil {
-						t.Fatal(err)
-					}
-				}
-				n := newNftBackend(newProgramSet())
-				changed, err := n.ensure(t.Context(), testRules())
-				if changed != 0 || err == nil || !strings.Contains(err.Error(), tt.says) {
-					t.Errorf("ensure = %d, %v; want an error that says %q", changed, err, tt.says)
-				}
-				for _, sentinel := range []error{ErrNoTool, ErrNoSocket, ErrLocked, fs.ErrPermission} {
-					if got := errors.Is(err, sentinel); got != errors.Is(tt.want, sentinel) {
-						t.Errorf("%v: is %v: %v", err, sentinel, got)
-					}
-				}
-				w := testRules()
-				w.matchSocket = false
-				if _, err := n.ensure(t.Context(), w); (err == nil) != errors.Is(tt.want, ErrNoSocket) {
-					t.Errorf("without socket: %v", err)
-				}
-				t.Setenv("PATH", path)
-				if diff := cmp.Diff(before, sh(t, "nft list ruleset")); diff != "" && !errors.Is(tt.want, ErrNoSocket) {
-					t.Errorf("a failure changes something (-before +after):\n%s", diff)
-				}
-			})
-		}
-	})
-}
-
 // TestNftForeignOwner has a firewall that owns its table.
 func TestNftForeignOwner(t *testing.T) {
 	inNftNamespace(t, func(t *testing.T) {
@@ -349,43 +286,20 @@ func TestNftForeignOwner(t *testing.T) {
 			"add chain inet fw in { type filter hook input priority 0 ; policy drop ; }\n")
 		waitUntil(t, func() bool { return strings.Contains(sh(t, "nft list chains"), "policy drop") })
 		n := newNftBackend(newProgramSet())
-		_, err = n.ensure(t.Context(), testRules())
-		if err == nil || errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), "accept port 53 itself") {
-			t.Errorf("ensure: %v", err)
-		}
-		if got := sh(t, "nft list ruleset"); strings.Contains(got, "nodens") {
-			t.Errorf("a failure leaves something:\n%s", got)
+		wantChanged(t, n, testRules(), 1)
+		if got := n.blocked(); !slices.Equal(got, []string{"inet fw in"}) {
+			t.Errorf("blocked: %q", got)
 		}
 		script.Close()
 		if err := firewall.Wait(); err != nil {
 			t.Error(err)
 		}
-		waitUntil(t, func() bool { return sh(t, "nft list chains") == "" })
+		waitUntil(t, func() bool { return !strings.Contains(sh(t, "nft list tables"), "fw") })
 		wantChanged(t, n, testRules(), 1)
+		if got := n.blocked(); got != nil {
+			t.Errorf("blocked: %q", got)
+		}
 	})
-}
-
-// TestNftEndsWithItsContext has programs that hang.
-func TestNftEndsWithItsContext(t *testing.T) {
-	dir := t.TempDir()
-	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
-	fifo := filepath.Join(dir, "fifo") // nobody ever writes into it
-	sh(t, "mkfifo '"+fifo+"'")
-	hang := "#!/bin/sh\necho $$ >'" + dir + "/started'\nread x <'" + fifo + "'\n"
-	if err := os.WriteFile(filepath.Join(dir, "nft"), []byte(hang), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() {
-		_, err := newNftBackend(newProgramSet()).ensure(ctx, testRules())
-		done <- err
-	}()
-	waitUntil(t, func() bool { _, err := os.Stat(filepath.Join(dir, "started")); return err == nil })
-	cancel()
-	if err := <-done; !errors.Is(err, context.Canceled) {
-		t.Errorf("ensure: %v", err)
-	}
 }
 
 // TestNftFindsKubeProxy looks for the tables of kube-proxy.
@@ -403,13 +317,13 @@ func TestNftFindsKubeProxy(t *testing.T) {
 		} {
 			sh(t, "nft flush ruleset")
 			sh(t, tt.script)
-			if got := newNftBackend(newProgramSet()).hasKubeProxy(); got != tt.want {
-				t.Errorf("%s: found = %v", tt.script, got)
+			c, err := chooseBackend(t.Context(), NetfilterAuto, nil)
+			if err != nil {
+				t.Fatal(err)
 			}
-		}
-		t.Setenv("PATH", t.TempDir())
-		if newNftBackend(newProgramSet()).hasKubeProxy() {
-			t.Error("found without nft")
+			if got := c.backend.name() == "nftables"; got != tt.want || got != strings.Contains(c.reason, "kube-proxy has table") {
+				t.Errorf("%s: %s because %s", tt.script, c.backend.name(), c.reason)
+			}
 		}
 	})
 }

@@ -61,7 +61,7 @@ func sameAddr(a, b Addr) bool { return a.Interface == b.Interface && a.Prefix ==
 
 // Node is the machine, reduced to what Setup needs. Every method may block for a short time.
 // Errors wrap a sentinel of this package or fs.ErrPermission where that is the cause. Setup
-// never calls two methods at once, so an implementation need not be safe for concurrent use.
+// may call methods about interfaces and addresses while it calls one about rules.
 type Node interface {
 	// Interface returns ErrNotFound if there is no interface of that name.
 	Interface(name string) (Interface, error)
@@ -94,10 +94,10 @@ type Node interface {
 	// addresses that lead to other servers than these. It returns how many; 0 and no error
 	// if there were none.
 	deleteConntrack(addrs []netip.Addr, dnsPort uint16, servers []netip.AddrPort) (int, error)
-	// watchRemovals returns a channel that receives one value after one or more removals
-	// of objects in p, and is closed when ctx is done. It receives nothing if the kernel
-	// does not report removals. It is never nil.
-	watchRemovals(ctx context.Context, p Plan) <-chan struct{}
+	// watchRemovals returns two channels, for interface and addresses, and for rules. Each
+	// receives one value after one or more removals of objects in p, and is closed when ctx is
+	// done. It receives nothing if the kernel does not report removals. It is never nil.
+	watchRemovals(ctx context.Context, p Plan) (addresses, rules <-chan struct{})
 	// defaultInterfaces lists the interfaces of the default routes in table main, of both
 	// families, without lo and in no order; nil if there are none.
 	defaultInterfaces() ([]defaultInterface, error)

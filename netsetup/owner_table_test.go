@@ -127,11 +127,11 @@ func TestOwnerTableErrors(t *testing.T) {
 func TestOwnerTableAck(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		needProgram(t, "nft")
-		fd, err := openOwnerSocket()
+		fd, err := openNetfilter(minOwnerFD)
 		if err != nil {
 			t.Fatal(err)
 		}
-		batch := append(ownerTableBatch("some", hostLocals(), 53), batchMessage(unix.NFT_MSG_NEWRULE, unix.NLM_F_APPEND,
+		batch := append(ownerTableBatch("some", hostLocals(), 53), nftMessage(unix.NFPROTO_INET, unix.NFT_MSG_NEWRULE, unix.NLM_F_APPEND|unix.NLM_F_ACK,
 			attrText(unix.NFTA_RULE_TABLE, "some"), attrText(unix.NFTA_RULE_CHAIN, "none")))
 		if err := sendBatch(fd, batch); !errors.Is(err, unix.ENOENT) {
 			t.Errorf("got %v", err)

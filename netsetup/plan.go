@@ -15,7 +15,7 @@ const (
 	DefaultInterfaceName = "nodelocaldns"
 
 	// DefaultInterval is the time between two re-checks, as in NodeLocal DNSCache's manifest. A
-	// re-check starts some thirty short iptables processes.
+	// re-check starts some thirty short processes of iptables in mode legacy, and none otherwise.
 	DefaultInterval = time.Minute
 
 	// nameLimit is IFNAMSIZ without the final zero byte.
@@ -163,7 +163,7 @@ func (p Plan) String() string { return p.Describe().String() }
 func (p Plan) Describe() Description {
 	var backend ruleBackend = &iptablesBackend{}
 	if p.netfilter == NetfilterNftables {
-		backend = newNftBackend(newProgramSet())
+		backend = newNftBackend(nil)
 	}
 	return p.describe(backend)
 }
@@ -191,8 +191,10 @@ type Description struct {
 	DefaultRoutes bool
 	NotExternal   []string
 	// Backend is the rule backend, "" if there are no rules, and Rules are the rules in its
-	// syntax, without a newline at the end.
-	Backend, Rules string
+	// syntax, without a newline at the end. Reason says why it was chosen; "" if that is not known.
+	Backend, Rules, Reason string
+	// Blocked are [Stats.Blocked].
+	Blocked []string
 }
 
 // String returns d as text, without a newline at the end.
@@ -216,8 +218,15 @@ func (d Description) String() string {
 	for _, o := range d.NotExternal {
 		lines = append(lines, "open      "+o+": pods may use it too; if none does, name it with --external-interfaces")
 	}
+	for _, c := range d.Blocked {
+		lines = append(lines, "blocked   "+c+": its owner has to accept DNS itself")
+	}
 	if d.Backend != "" {
-		lines = append(lines, "rules     "+d.Backend, d.Rules)
+		name := d.Backend
+		if d.Reason != "" {
+			name += ": " + d.Reason
+		}
+		lines = append(lines, "rules     "+name, d.Rules)
 	}
 	if len(lines) == 0 {
 		return "nothing to set up"

@@ -10,3 +10,11 @@ func openRuleTool(Family, string) (ruleTool, error) { return nil, ErrNotLinux }
 
 // currentThread returns 0: there is no thread's directory in /proc.
 func currentThread() int { return 0 }
+
+// The rest is about nf_tables, and never called: [thisNode] fails before.
+
+func listTables() (map[string]uint32, error)              { return nil, ErrNotLinux }
+func listChains() ([]nftChain, error)                     { return nil, ErrNotLinux }
+func listRules(string, string, string) ([]nftRule, error) { return nil, ErrNotLinux }
+func commit([]nftChange) error                            { return ErrNotLinux }
+func probeSocketMatch() probeResult                       { return unknown }

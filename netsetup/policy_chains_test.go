@@ -90,7 +90,7 @@ func TestPolicyChains(t *testing.T) {
 		for name, newBackend := range newBackends {
 			before := sh(t, "iptables -S; ip6tables -S")
 			l.wantPoliciesHold(t, newBackend)
-			if _, err := newBackend().remove(t.Context()); err != nil {
+			if _, err := newBackend().remove(t.Context(), true); err != nil {
 				t.Fatal(err)
 			}
 			if diff := cmp.Diff(before, sh(t, "iptables -S; ip6tables -S")); diff != "" {

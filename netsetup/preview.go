@@ -36,7 +36,9 @@ func Preview(ctx context.Context, c Config) (Description, error) {
 		p.rules.external, p.notExternal = splitExternal(found)
 		p.followsRoutes = false
 	}
-	return p.describe(chosen.backend), nil
+	d := p.describe(chosen.backend)
+	d.Reason = chosen.reason
+	return d, nil
 }
 
 // previewElsewhere is Preview on other systems than Linux.
@@ -60,6 +62,10 @@ func (s *Setup) Describe(ctx context.Context) (Description, error) {
 		return Description{}, err
 	}
 	defer s.release()
+	if err := s.links.acquire(ctx); err != nil {
+		return Description{}, err
+	}
+	defer s.links.release()
 	p := s.plan
 	if s.onLoopback {
 		p.Interface = loopback
@@ -69,5 +75,7 @@ func (s *Setup) Describe(ctx context.Context) (Description, error) {
 	}
 	p.rules, p.notExternal = s.rules, s.notExternal
 	p.followsRoutes = p.followsRoutes && !s.keepRules
-	return p.describe(s.backend), nil
+	d := p.describe(s.backend)
+	d.Reason, d.Blocked = s.Stats().BackendReason, s.backend.blocked()
+	return d, nil
 }

@@ -73,9 +73,9 @@ func (w *history) foreignRuleStep() string {
 	case 1:
 		command = "-A " + c.name + " -j DROP"
 	case 2:
-		command = "-I " + c.hook + " 1 " + jumpComment + "-j " + c.name
+		command = "-I " + c.hook + " 1 " + jumpComment(w.setup.rules) + " -j " + c.name
 	case 3:
-		command = "-D " + c.hook + " " + jumpComment + "-j " + c.name
+		command = "-D " + c.hook + " " + jumpComment(w.setup.rules) + " -j " + c.name
 	case 4:
 		command = "-A " + c.hook + " -s 192.0.2.1 -j " + c.name
 	case 5: // of NodeLocal DNSCache, or an agent before this one

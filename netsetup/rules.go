@@ -21,10 +21,11 @@ func (s *Setup) EnsureRules(ctx context.Context) error {
 	}
 	defer s.release()
 	s.keepRules = true
+	s.othersGone = false
 	s.readDefaultRoutes()
 	changed, err := s.ensureRules(ctx)
 	stats := s.Stats()
-	s.log.Info("rules set up", "backend", stats.Backend, "failopen", stats.FailOpen,
+	s.log.Info("rules set up", "backend", stats.Backend, "reason", stats.BackendReason, "failopen", stats.FailOpen,
 		"diversion", stats.Diversion, "changed", changed, "complete", err == nil)
 	return err
 }
@@ -78,15 +79,13 @@ func (s *Setup) ensureRules(ctx context.Context) (changed int, err error) {
 		return 0, err
 	}
 	s.openOwnerTable()
-	changed, err = s.backend.ensure(ctx, s.rules)
-	if errors.Is(err, ErrNoSocket) && s.rules.matchSocket {
-		s.log.Warn("rules do not fail open: the kernel cannot match by socket, so the node has no DNS while the agent is down; "+
-			"load xt_socket for iptables, or nft_socket for nftables", "err", err)
-		s.rules.matchSocket = false
-		changed, err = s.backend.ensure(ctx, s.rules)
+	changed, err = s.writeRules(ctx)
+	if errors.Is(err, errNotXtables) && s.chooseAgain(ctx) {
+		changed, err = s.writeRules(ctx)
 	}
 	s.counters.noSocketMatch.Store(!s.rules.matchSocket)
 	s.counters.setRules(err == nil)
+	s.reportBlocked()
 	if err != nil {
 		return changed, s.ruleFailures(ctx, "setting up", err)
 	}
@@ -94,9 +93,34 @@ func (s *Setup) ensureRules(ctx context.Context) (changed int, err error) {
 		s.externalChanged = false
 		s.log.Info("external interfaces updated", "external", s.rules.external)
 	}
-	s.removeOthers(ctx)
+	err = s.removeOthers(ctx)
 	s.deleteConntrack()
-	return changed, nil
+	return changed, err
+}
+
+// writeRules has the backend write the rules, without the socket match if the kernel lacks it.
+func (s *Setup) writeRules(ctx context.Context) (changed int, err error) {
+	changed, err = s.backend.ensure(ctx, s.rules)
+	if errors.Is(err, ErrNoSocket) && s.rules.matchSocket {
+		s.log.Warn("rules do not fail open: the kernel cannot match by socket, so the node has no DNS while the agent is down; "+
+			"load xt_socket for iptables, or nft_socket for nftables", "err", err)
+		s.rules.matchSocket = false
+		changed, err = s.backend.ensure(ctx, s.rules)
+	}
+	return changed, err
+}
+
+// reportBlocked logs the foreign chains that drop DNS and can't be changed, when they change.
+func (s *Setup) reportBlocked() {
+	chains := s.backend.blocked()
+	if old := s.Stats().Blocked; slices.Equal(old, chains) {
+		return
+	}
+	s.counters.blocked.Store(&chains)
+	if len(chains) > 0 {
+		s.log.Warn("another program owns chains that may drop DNS, and no other can change them; have that firewall accept the port itself",
+			"chains", chains, "port", s.rules.dnsPort)
+	}
 }
 
 // deleteConntrack deletes the connection-tracking entries of removed servers after the diversion
@@ -133,21 +157,48 @@ func (s *Setup) chooseBackend(ctx context.Context) error {
 	if err != nil {
 		return s.ruleFailures(ctx, "looking for a way to make rules", err)
 	}
-	s.backend, s.others = chosen.backend, chosen.others
-	name := s.backend.name()
-	s.counters.backend.Store(&name)
+	s.backend, s.others, s.choose = chosen.backend, chosen.others, chosen.again
+	s.counters.backend.Store(&usedBackend{s.backend.name(), chosen.reason})
 	return nil
 }
 
-// removeOthers removes, once, the rules that earlier agents have left in other backends.
-func (s *Setup) removeOthers(ctx context.Context) {
+// chooseAgain uses another backend if what is on the node asks for it, such as a kube-proxy in another
+// mode, and reports whether it does. The rules of the backend before go once the new ones are written.
+// If the node does not tell, the backend stays.
+func (s *Setup) chooseAgain(ctx context.Context) bool {
+	if s.backend == nil || s.choose == nil {
+		return false
+	}
+	next, reason, err := s.choose(ctx)
+	if err != nil || next == s.backend {
+		return false
+	}
+	s.log.Warn("the rules move to another backend", "from", s.backend.name(), "to", next.name(), "reason", reason)
+	s.others = append(slices.DeleteFunc(s.others, func(b ruleBackend) bool { return b == next }), s.backend)
+	s.backend, s.othersGone = next, false
+	s.counters.backend.Store(&usedBackend{next.name(), reason})
+	return true
+}
+
+// removeOthers removes the rules that this agent or earlier ones have left in other backends, until it
+// finds none. A predecessor restores its own until it has handed over, which is before [Setup.Run].
+func (s *Setup) removeOthers(ctx context.Context) error {
+	if s.othersGone {
+		return nil
+	}
+	s.othersGone = true
+	var problems []error
 	for _, f := range s.others {
-		removed, err := f.remove(ctx)
+		removed, err := f.remove(ctx, false)
 		if err != nil || removed > 0 {
+			s.othersGone = false // look again at the next re-check
 			s.log.Info("removed rules of an earlier agent", "backend", f.name(), "rules", removed, "err", err)
 		}
+		if err != nil {
+			problems = append(problems, s.ruleFailures(ctx, "removing rules of "+f.name(), err))
+		}
 	}
-	s.others = nil
+	return errors.Join(problems...)
 }
 
 // removeRules removes the rules and returns their number.
@@ -159,11 +210,11 @@ func (s *Setup) removeRules(ctx context.Context) (removed int, problems []error)
 		return 0, []error{err}
 	}
 	s.counters.setRules(false)
-	removed, err := s.backend.remove(ctx)
+	removed, err := s.backend.remove(ctx, true)
 	if err != nil {
 		problems = append(problems, s.ruleFailures(ctx, "removing", err))
 	}
-	return removed, problems
+	return removed, append(problems, s.removeOthers(ctx))
 }
 
 // closeOwnerTable closes the owner table, if there is one.

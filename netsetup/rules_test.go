@@ -134,10 +134,10 @@ func (withoutOwnerTable) openOwnerTable([]netip.Addr, uint16) (io.Closer, error)
 func TestKernelRulesAreChangedByOthers(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		addForeignObjects(t)
-		before := dump(t)
+		before := dumpNode(t)
 		s := newSetup(t, dualStack(), nil)
 		apply(t, s)
-		applied := dump(t)
+		applied := dumpNode(t)
 		jump := func(verb string) []string {
 			return []string{"iptables", "-w", "-t", "raw", verb, "PREROUTING", "-m", "comment", "--comment", "nodens: DNS of this node", "-j", "NODENS-PREROUTING"}
 		}
@@ -164,7 +164,7 @@ func TestKernelRulesAreChangedByOthers(t *testing.T) {
 				run(t, words...)
 			}
 			s.recheck(t.Context())
-			if diff := cmp.Diff(applied, dump(t)); diff != "" {
+			if diff := cmp.Diff(applied, dumpNode(t)); diff != "" {
 				t.Fatalf("%s (-want +got):\n%s", c.name, diff)
 			}
 			if got := s.Stats().Repairs - start; got != c.want {
@@ -177,7 +177,7 @@ func TestKernelRulesAreChangedByOthers(t *testing.T) {
 		if err := s.Teardown(0, nil); err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(before, dump(t)); diff != "" {
+		if diff := cmp.Diff(before, dumpNode(t)); diff != "" {
 			t.Errorf("teardown (-before +after):\n%s", diff)
 		}
 	})
@@ -189,7 +189,7 @@ func TestKernelRulesAreFlushed(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		s := newSetup(t, dualStack(), nil)
 		apply(t, s)
-		applied := dump(t)
+		applied := dumpNode(t)
 		for range 2 {
 			for _, tool := range []string{"iptables", "ip6tables"} {
 				for _, table := range []string{"filter", "nat", "raw"} {
@@ -198,7 +198,7 @@ func TestKernelRulesAreFlushed(t *testing.T) {
 				}
 			}
 			s.recheck(t.Context())
-			if diff := cmp.Diff(applied, dump(t)); diff != "" {
+			if diff := cmp.Diff(applied, dumpNode(t)); diff != "" {
 				t.Fatalf("(-want +got):\n%s", diff)
 			}
 		}
@@ -214,7 +214,7 @@ func TestKernelRulesAreFlushed(t *testing.T) {
 func TestKernelRulesOfNodeLocalDNSCache(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		addForeignObjects(t)
-		before := dump(t)
+		before := dumpNode(t)
 		programs := []string{"iptables", "ip6tables"}
 		for _, b := range iptablesModes {
 			if _, err := exec.LookPath("iptables-" + b.name); err == nil {
@@ -257,7 +257,7 @@ func TestKernelRulesOfNodeLocalDNSCache(t *testing.T) {
 		if err := s.Teardown(0, nil); err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(before, dump(t)); diff != "" {
+		if diff := cmp.Diff(before, dumpNode(t)); diff != "" {
 			t.Errorf("(-before +after):\n%s", diff)
 		}
 	})
@@ -268,13 +268,13 @@ func TestKernelRulesOfNodeLocalDNSCache(t *testing.T) {
 func TestKernelTwoAgents(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		addForeignObjects(t)
-		before := dump(t)
+		before := dumpNode(t)
 		first := newSetup(t, dualStack(), nil)
 		apply(t, first)
-		want := dump(t)
+		want := dumpNode(t)
 		second := newSetup(t, dualStack(), nil)
 		apply(t, second)
-		if diff := cmp.Diff(want, dump(t)); diff != "" {
+		if diff := cmp.Diff(want, dumpNode(t)); diff != "" {
 			t.Errorf("the second agent (-want +got):\n%s", diff)
 		}
 		for range soak.Choose(1, 3) {
@@ -290,14 +290,14 @@ func TestKernelTwoAgents(t *testing.T) {
 			// What one of them had to give up on, or both did, the next interval mends.
 			first.recheck(t.Context())
 			second.recheck(t.Context())
-			if diff := cmp.Diff(want, dump(t)); diff != "" {
+			if diff := cmp.Diff(want, dumpNode(t)); diff != "" {
 				t.Fatalf("both at once (-want +got):\n%s", diff)
 			}
 		}
 		if err := second.Teardown(0, nil); err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(before, dump(t)); diff != "" {
+		if diff := cmp.Diff(before, dumpNode(t)); diff != "" {
 			t.Errorf("teardown (-before +after):\n%s", diff)
 		}
 	})
@@ -312,7 +312,7 @@ func TestKernelRunRepairsAtOnce(t *testing.T) {
 		c.Interval = 24 * time.Hour
 		s := newSetup(t, c, nil)
 		apply(t, s)
-		want := dump(t)
+		want := dumpNode(t)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() { s.Run(ctx); close(done) }()
@@ -329,7 +329,7 @@ func TestKernelRunRepairsAtOnce(t *testing.T) {
 		for _, words := range losses {
 			repairs := s.Stats().Repairs
 			run(t, words...)
-			for s.Stats().Repairs == repairs || !sameLines(want, dump(t)) {
+			for s.Stats().Repairs == repairs || !sameLines(want, dumpNode(t)) {
 				time.Sleep(10 * time.Millisecond) // the process has a time limit
 			}
 		}

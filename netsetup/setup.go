@@ -7,6 +7,8 @@ import (
 	"io"
 	"log/slog"
 	"net/netip"
+	"slices"
+	"sync"
 	"time"
 )
 
@@ -21,20 +23,26 @@ type Setup struct {
 	// teardownBudget is the constant of the same name, except in tests.
 	teardownBudget time.Duration
 
-	// sem holds one token, which guards the fields below. It is a channel and not a mutex so
-	// that a wait ends with a context.
-	sem chan struct{}
-	// keepInterface and keepRules: Run keeps these in place. Set when EnsureInterface or
-	// EnsureRules is called, even if it fails, and cleared by Teardown.
-	keepInterface, keepRules bool
-	// onLoopback: the kernel has no dummy driver, and the addresses are on lo.
-	onLoopback bool
+	// links and sem hold one token each, which guards the fields below: an address must not wait
+	// for rules. Who needs both takes sem first. They are channels and not mutexes so that a wait
+	// ends with a context.
+	links, sem token
+
+	// Guarded by links. keepInterface: Run keeps interface and addresses in place. Set when
+	// EnsureInterface is called, even if it fails, and cleared by Teardown. onLoopback: the kernel
+	// has no dummy driver, and the addresses are on lo.
+	keepInterface, onLoopback bool
+
+	// Guarded by sem, from here on. keepRules is keepInterface for EnsureRules.
+	keepRules bool
 	// rules are the desired rules, and backend, which is nil until it is needed, makes them.
-	// others are backends in which an earlier agent may have left rules; nil after these are
-	// removed.
-	rules   desiredRules
-	backend ruleBackend
-	others  []ruleBackend
+	// others are backends in which an earlier agent may have left rules. othersGone: there are
+	// none. choose is backendChoice.again.
+	rules      desiredRules
+	backend    ruleBackend
+	others     []ruleBackend
+	othersGone bool
+	choose     func(context.Context) (ruleBackend, string, error)
 	// notExternal are the interfaces of default routes that are not external, as last logged.
 	notExternal []string
 	// externalChanged: the external interfaces have changed since the rules were written.
@@ -65,11 +73,11 @@ func New(c Config, node Node) (*Setup, error) {
 		interval:     c.interval(),
 		skipTeardown: c.SkipTeardown,
 		rules:        plan.rules,
-		sem:          make(chan struct{}, 1),
+		links:        newToken(),
+		sem:          newToken(),
 
 		teardownBudget: teardownBudget,
 	}
-	s.sem <- struct{}{}
 	return s, nil
 }
 
@@ -84,10 +92,10 @@ func (s *Setup) Stats() Stats { return s.counters.stats() }
 // interface before it changes anything; after any other error part of the Plan may be in place.
 // Then call either EnsureInterface again or Teardown. Errors are of type *Error, or ctx's.
 func (s *Setup) EnsureInterface(ctx context.Context) error {
-	if err := s.acquire(ctx); err != nil {
+	if err := s.links.acquire(ctx); err != nil {
 		return fmt.Errorf("setting up the interface: %w", err)
 	}
-	defer s.release()
+	defer s.links.release()
 	s.keepInterface = true
 	changed, err := s.ensureInterface(true)
 	s.log.Info("interface set up", "interface", s.plan.Interface, "addresses", len(s.plan.Addresses),
@@ -95,18 +103,53 @@ func (s *Setup) EnsureInterface(ctx context.Context) error {
 	return err
 }
 
+// RemoveOldAddresses removes the addresses of a predecessor that are not in the plan: host addresses on
+// the dummy interface, and those on lo with an agent's label. Call it when the predecessor has handed
+// over. An address that only this node has, and that nobody serves, gets no reply. Other addresses on
+// the interface stay. The error is ctx's, or joins those of type *Error.
+func (s *Setup) RemoveOldAddresses(ctx context.Context) error {
+	if err := s.links.acquire(ctx); err != nil {
+		return fmt.Errorf("removing old addresses: %w", err)
+	}
+	defer s.links.release()
+	if s.plan.Interface == "" {
+		return nil
+	}
+	addrs, err := s.node.Addrs()
+	if err != nil {
+		return s.interfaceFailure(InterfaceCheck, "listing addresses", err)
+	}
+	var problems []error
+	for _, a := range addrs {
+		agents := a.Label == loopbackLabel || a.Interface == s.plan.Interface && a.Prefix.IsSingleIP()
+		if agents && s.isOurs(a.Interface) && !slices.Contains(s.plan.Addresses, a.Prefix) {
+			s.log.Info("removing an address of the predecessor", "address", a.Prefix, "interface", a.Interface)
+			problems = append(problems, s.removeAddr(a))
+		}
+	}
+	return errors.Join(problems...)
+}
+
 // Run keeps in place what EnsureInterface and EnsureRules have put there. It re-checks at once, at
 // every interval, and when the kernel reports a removal, and restores missing and modified objects.
-// When a default route changes it updates the rules. It logs and counts a failure, and tries again
-// at the next interval. Run blocks until ctx is done. It does not tear down.
+// When a default route changes it updates the rules, and when kube-proxy changes its mode it moves them.
+// It logs and counts a failure, and tries again at the next interval. Run blocks until ctx is done. It
+// does not tear down.
 func (s *Setup) Run(ctx context.Context) {
 	tick := time.NewTicker(s.interval)
 	defer tick.Stop()
-	events := s.node.watchRemovals(ctx, s.plan)
+	addresses, rules := s.node.watchRemovals(ctx, s.plan)
 	var routes <-chan struct{}
 	if s.plan.followsRoutes {
 		routes = s.node.watchDefaultRoutes(ctx)
 	}
+	var links sync.WaitGroup
+	defer links.Wait()
+	links.Go(func() {
+		for range addresses { // closed when ctx is done
+			s.recheckInterface(ctx)
+		}
+	})
 	s.recheck(ctx) // for removals before the subscription
 	for {
 		select {
@@ -114,12 +157,12 @@ func (s *Setup) Run(ctx context.Context) {
 			return
 		case <-tick.C:
 			s.recheck(ctx)
-		case _, open := <-events:
+		case _, open := <-rules:
 			if !open {
-				events = nil // the interval remains
+				rules = nil // the interval remains
 				continue
 			}
-			s.recheck(ctx)
+			s.recheckRules(ctx)
 		case _, open := <-routes:
 			if !open {
 				routes = nil
@@ -132,50 +175,82 @@ func (s *Setup) Run(ctx context.Context) {
 
 // recheck is one pass of Run.
 func (s *Setup) recheck(ctx context.Context) {
+	s.recheckInterface(ctx)
+	s.recheckRules(ctx)
+}
+
+// recheckInterface re-checks the interface and the addresses.
+func (s *Setup) recheckInterface(ctx context.Context) {
+	if s.links.acquire(ctx) != nil {
+		return // shutting down
+	}
+	defer s.links.release()
+	if !s.keepInterface {
+		return
+	}
+	repaired, err := s.ensureInterface(false)
+	if err != nil {
+		s.log.Warn("re-check of the interface failed", "retry", s.interval, "err", err)
+	}
+	s.countRepairs(repaired)
+}
+
+// recheckRules re-checks the rules.
+func (s *Setup) recheckRules(ctx context.Context) {
 	if s.acquire(ctx) != nil {
 		return // shutting down
 	}
 	defer s.release()
-	var repaired int
-	if s.keepInterface {
-		n, err := s.ensureInterface(false)
-		repaired += n
-		if err != nil {
-			s.log.Warn("re-check of the interface failed", "retry", s.interval, "err", err)
-		}
-	}
 	if s.keepRules {
 		s.readDefaultRoutes()
 		moved := s.externalChanged
-		n, err := s.ensureRules(ctx)
+		moved = s.chooseAgain(ctx) || moved
+		repaired, err := s.ensureRules(ctx)
 		if !moved { // else the change is our own
-			repaired += n
+			s.countRepairs(repaired)
 		}
 		if err != nil && ctx.Err() == nil {
 			s.log.Warn("re-check of the rules failed", "retry", s.interval, "err", err)
 		}
 	}
-	if repaired > 0 {
-		s.counters.repairs.Add(uint64(repaired))
-		s.log.Warn("restored modified DNS rules or addresses", "changes", repaired)
-	}
 	s.counters.checks.Add(1)
 }
 
+func (s *Setup) countRepairs(n int) {
+	if n > 0 {
+		s.counters.repairs.Add(uint64(n))
+		s.log.Warn("restored modified DNS rules or addresses", "changes", n)
+	}
+}
+
+// acquire and release take and return the token of the rules.
+func (s *Setup) acquire(ctx context.Context) error { return s.sem.acquire(ctx) }
+
+func (s *Setup) release() { s.sem.release() }
+
+// token is a mutex for which a wait ends with a context.
+type token chan struct{}
+
+func newToken() token {
+	t := make(token, 1)
+	t.release()
+	return t
+}
+
 // acquire waits for the token. It returns ctx's error if ctx is done, even if the token is free.
-func (s *Setup) acquire(ctx context.Context) error {
+func (t token) acquire(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	select {
-	case <-s.sem:
+	case <-t:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 }
 
-func (s *Setup) release() { s.sem <- struct{}{} }
+func (t token) release() { t <- struct{}{} }
 
 // ensureInterface adds what is missing of interface and addresses and returns the number of changes.
 // first: return before the first change if an address is in use.

@@ -264,8 +264,8 @@ func wantAcceptBeforeNotrack(t *testing.T, f *fakeNode, when string) {
 	for _, program := range families() {
 		untracks := strings.Contains(dump, program.String()+" raw -A NODENS")
 		passes := strings.Count(dump, program.String()+" filter -A NODENS") == 4 &&
-			strings.Contains(dump, program.String()+" filter -A INPUT "+jumpComment) &&
-			strings.Contains(dump, program.String()+" filter -A OUTPUT "+jumpComment)
+			strings.Contains(dump, program.String()+" filter -A INPUT -m comment --comment \""+jumpText) &&
+			strings.Contains(dump, program.String()+" filter -A OUTPUT -m comment --comment \""+jumpText)
 		if untracks && !passes {
 			t.Errorf("%s fails: packets of %v are untracked and may not pass:\n%s", when, program, dump)
 		}
@@ -290,7 +290,7 @@ func wantComplete(t *testing.T, f *fakeNode, s *Setup, when string) {
 			if diff := cmp.Diff(chainRules(s.rules, family, c), lines); diff != "" {
 				t.Fatalf("%s: %v %v (-want +got):\n%s", when, family, c, diff)
 			}
-			jump := family.String() + " " + c.table + " -A " + c.hook + " " + jumpComment + "-j " + c.name
+			jump := family.String() + " " + c.table + " -A " + c.hook + " " + jumpComment(s.rules) + " -j " + c.name
 			if n := strings.Count(dump, jump); n != 1 && c.hook != "" && lines != nil {
 				t.Fatalf("%s: %d of %s in\n%s", when, n, jump, dump)
 			}

@@ -63,8 +63,12 @@ func (s *Setup) leaveInPlace() error {
 		return nil // a re-check hangs, and the process is about to end
 	}
 	defer s.release()
-	s.keepInterface, s.keepRules = false, false
+	s.keepRules = false
 	s.closeOwnerTable()
+	if s.links.acquire(ctx) == nil {
+		s.keepInterface = false
+		s.links.release()
+	}
 	return nil
 }
 
@@ -73,6 +77,10 @@ func (s *Setup) teardown(ctx context.Context, between func()) error {
 		return fmt.Errorf("tearing down: a re-check is still under way: %w", err)
 	}
 	defer s.release()
+	if err := s.links.acquire(ctx); err != nil {
+		return fmt.Errorf("tearing down: a re-check is still under way: %w", err)
+	}
+	defer s.links.release()
 	s.keepInterface, s.keepRules, s.onLoopback = false, false, false
 
 	removed, problems := s.removeRules(ctx)
