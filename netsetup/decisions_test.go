@@ -106,7 +106,7 @@ func TestNftStateChanges(t *testing.T) {
 	dropping := input
 	dropping.drops = true
 	desired := desiredRules{addrs: []netip.Addr{netip.MustParseAddr("169.254.20.10")}, dnsPort: 53}
-	written := map[string]int{nftComment + " " + desired.mark(): 4}
+	written := map[string]int{ownComment + desired.mark(): 4}
 	none, open, closed := nftState{own: "table"}, nftState{own: "table", marks: written, chains: []foreignChain{input}}, nftState{own: "table", marks: written, chains: []foreignChain{dropping}}
 	for _, tt := range []struct {
 		name string

@@ -43,6 +43,9 @@ func chooseBackend(ctx context.Context, setting Netfilter, addrs []netip.Addr) (
 		return backendChoice{}, errors.Join(err, unusable)
 	}
 	c := backendChoice{backend: backend, reason: reason}
+	if unusable != nil {
+		c.reason += "; " + oneLine(unusable.Error())
+	}
 	if err != nil {
 		c.reason += fmt.Sprintf("; could not tell whether kube-proxy uses nftables: %v", err)
 	}

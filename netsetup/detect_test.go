@@ -92,16 +92,16 @@ func TestChooseBackendLeavesNoTraces(t *testing.T) {
 	})
 }
 
-// TestChooseBackendNeedsProgram: what is missing is named.
+// TestChooseBackendNeedsProgram: only iptables needs one, and it is named.
 func TestChooseBackendNeedsProgram(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
-	for how, want := range map[Netfilter]string{
-		NetfilterAuto: "neither iptables nor nft", NetfilterIptables: "iptables:", NetfilterNftables: "nft:",
-	} {
-		_, err := (&kernelNode{}).chooseBackend(t.Context(), how, nil)
-		if !errors.Is(err, ErrNoTool) || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v, want %q", how, err, want)
+	for _, how := range []Netfilter{NetfilterAuto, NetfilterNftables} {
+		if c, err := chooseBackend(t.Context(), how, nil); err != nil || c.backend.name() != "nftables" {
+			t.Errorf("%s: %v, %v", how, c, err)
 		}
+	}
+	if _, err := chooseBackend(t.Context(), NetfilterIptables, nil); !errors.Is(err, ErrNoTool) || !strings.Contains(err.Error(), "iptables:") {
+		t.Errorf("iptables: %v", err)
 	}
 }
 
@@ -120,7 +120,11 @@ func TestChooseModeByVersion(t *testing.T) {
 		if len(found) != 1 || found[0].mode != want || found[0].programs[IPv6] != nil || err != nil {
 			t.Fatalf("%s: %+v, %v", version, found, err)
 		}
-		if p, ok := found[0].programs[IPv4].(*iptablesProgram); !ok || p.name != "iptables" {
+		p, ok := found[0].programs[IPv4].(*iptablesProgram)
+		if n, nft := found[0].programs[IPv4].(nftProgram); nft {
+			p, ok = n.iptablesProgram, want == "nft"
+		}
+		if !ok || p.name != "iptables" {
 			t.Errorf("%s: the program is %+v", version, found[0].programs[IPv4])
 		}
 	}
@@ -133,7 +137,10 @@ func TestChooseUnusableProgram(t *testing.T) {
 	for _, name := range []string{"ip6tables-legacy", "ip6tables-legacy-restore"} {
 		script(t, dir, name, "exit 126")
 	}
-	_, err := (&kernelNode{}).chooseBackend(t.Context(), NetfilterAuto, nil)
+	if c, err := chooseBackend(t.Context(), NetfilterAuto, nil); err != nil || !strings.Contains(c.reason, "ip6tables-legacy") {
+		t.Errorf("auto: because %s, %v", c.reason, err)
+	}
+	_, err := chooseBackend(t.Context(), NetfilterIptables, nil)
 	if !errors.Is(err, ErrNoTool) || !strings.Contains(err.Error(), "ip6tables-legacy") || !strings.Contains(err.Error(), "126") {
 		t.Errorf("%v does not say that ip6tables-legacy fails", err)
 	}

@@ -54,6 +54,13 @@ func (e *Error) Error() string {
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
+// IsPermanent reports whether err has a cause that lasts as long as the process: a lack of permission, of a
+// program, or of a feature of the kernel.
+func IsPermanent(err error) bool {
+	causes := []error{fs.ErrPermission, ErrNoTool, ErrNoSocket, errNoNftables}
+	return slices.ContainsFunc(causes, func(cause error) bool { return errors.Is(err, cause) })
+}
+
 // errorList has independent errors, each of which is counted.
 type errorList []error
 

@@ -142,8 +142,9 @@ func (t *iptablesBackend) blocked() []string {
 func (t *iptablesBackend) ensure(ctx context.Context, desired desiredRules) (changed int, err error) {
 	var problems []error
 	if t.admission != nil {
-		changed, err = t.admission.ensure(desired)
-		problems = append(problems, err)
+		if changed, err = t.admission.ensure(desired); !errors.Is(err, fs.ErrPermission) { // else the families say so
+			problems = append(problems, err)
+		}
 	}
 	for _, f := range families() {
 		n, err := t.ensureFamily(ctx, desired, f)

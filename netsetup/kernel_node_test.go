@@ -379,11 +379,21 @@ func TestKernelSaysWhichPermissionIsMissing(t *testing.T) {
 	})
 }
 
-func TestKernelSaysThatIptablesIsMissing(t *testing.T) {
+// TestKernelWithoutPrograms: without iptables the agent uses nf_tables, which needs no program.
+func TestKernelWithoutPrograms(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		t.Setenv("PATH", t.TempDir())
-		err := newSetup(t, dualStack(), nil).EnsureRules(t.Context())
-		wantError(t, err, Iptables, "neither iptables nor nft", "install the iptables package", "-setupiptables=false")
+		s := newSetup(t, dualStack(), nil)
+		if err := s.EnsureRules(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := s.Stats(); got.Backend != "nftables" || !got.RulesInPlace || got.BackendReason != "iptables is not installed" {
+			t.Errorf("%+v", got)
+		}
+		c := dualStack()
+		c.Netfilter = NetfilterIptables
+		err := newSetup(t, c, nil).EnsureRules(t.Context())
+		wantError(t, err, Iptables, "iptables: program not found", "install the iptables package", "-setupiptables=false")
 		if !errors.Is(err, ErrNoTool) {
 			t.Errorf("%v is not ErrNoTool", err)
 		}

@@ -90,9 +90,11 @@ func ackError(body []byte) error {
 	return nil
 }
 
-// sendBatch sends a batch, which the kernel applies as a whole or not at all. The last message requests
-// an acknowledgement, before which the kernel reports an error of any message.
+// sendBatch sends a batch, which the kernel applies as a whole or not at all. It makes the last message
+// request an acknowledgement, before which the kernel reports an error of any message.
 func sendBatch(fd int, batch [][]byte) error {
+	flags := batch[len(batch)-1][6:]
+	nl.NativeEndian().PutUint16(flags, nl.NativeEndian().Uint16(flags)|unix.NLM_F_ACK)
 	bytes := slices.Concat(batchMark(unix.NFNL_MSG_BATCH_BEGIN), slices.Concat(batch...), batchMark(unix.NFNL_MSG_BATCH_END))
 	kernel := &unix.SockaddrNetlink{Family: unix.AF_NETLINK}
 	if err := retryEINTR(func() error { return unix.Sendto(fd, bytes, 0, kernel) }); err != nil {
@@ -373,14 +375,7 @@ func commit(changes []nftChange) error {
 	for _, c := range changes {
 		batch = append(batch, c.messages()...)
 	}
-	return nftError("changing nf_tables", sendBatch(fd, requestAck(batch)))
-}
-
-// requestAck makes the last message request an acknowledgement, and returns the batch.
-func requestAck(batch [][]byte) [][]byte {
-	flags := batch[len(batch)-1][6:]
-	nl.NativeEndian().PutUint16(flags, nl.NativeEndian().Uint16(flags)|unix.NLM_F_ACK)
-	return batch
+	return nftError("changing nf_tables", sendBatch(fd, batch))
 }
 
 // messages returns the messages of a change.
@@ -490,7 +485,7 @@ func probeSocketMatch() probeResult {
 	table := nftMessage(unix.NFPROTO_INET, unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, attrText(unix.NFTA_TABLE_NAME, own.table))
 	rule := nftChange{addRule: &packetRule{socket: true, target: "ACCEPT"}, in: own, last: true}
 	batch := append([][]byte{table, chainMessage(own)}, rule.messages()...)
-	switch err := sendBatch(fd, append(batch, table)); {
+	switch err := sendBatch(fd, append(batch, slices.Clone(table))); {
 	case errors.Is(err, unix.EEXIST):
 		return supported
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.EOPNOTSUPP):

@@ -43,22 +43,29 @@ func (n *nftBackend) blocked() []string { return blockedChains(n.lastState.chain
 
 // describe implements ruleBackend.
 func (n *nftBackend) describe(desired desiredRules) string {
+	desired = sorted(desired)
 	var b strings.Builder
 	b.WriteString("# at the head of foreign chains that drop input, and likewise output:\n")
 	for _, r := range acceptRules("inet", "input", desired) {
 		b.WriteString("#   insert rule FAMILY TABLE CHAIN " + r.nft() + "\n")
 	}
-	b.WriteString("table inet " + ownTable + " {\n")
+	fmt.Fprintf(&b, "add table inet %[1]s\ndelete table inet %[1]s\ntable inet %[1]s {\n", ownTable)
 	for _, c := range ownChains(desired) {
 		b.WriteString(c.text())
 	}
 	return b.String() + "}"
 }
 
-// ensure implements ruleBackend.
-func (n *nftBackend) ensure(ctx context.Context, desired desiredRules) (changed int, err error) {
+// sorted returns the desired rules with sorted addresses, whose order does not matter.
+func sorted(desired desiredRules) desiredRules {
 	desired.addrs = slices.SortedFunc(slices.Values(desired.addrs), netip.Addr.Compare)
 	desired.diversion = slices.SortedFunc(slices.Values(desired.diversion), netip.AddrPort.Compare)
+	return desired
+}
+
+// ensure implements ruleBackend.
+func (n *nftBackend) ensure(ctx context.Context, desired desiredRules) (changed int, err error) {
+	desired = sorted(desired)
 	for range maxNftTries {
 		changed, err = n.ensureOnce(ctx, desired)
 		if err == nil || ctx.Err() != nil || errors.Is(err, ErrNoTool) {
@@ -112,7 +119,6 @@ func ownTableChanges(desired desiredRules) []nftChange {
 	}
 	for _, c := range own {
 		for _, r := range c.rules {
-			r.comment = nftComment + " " + desired.mark()
 			changes = append(changes, nftChange{addRule: &r, in: c.nftChain, last: true})
 		}
 	}
@@ -192,7 +198,8 @@ func readNftState(ctx context.Context, programs *programSet) (s nftState, err er
 		if err != nil {
 			return s, err
 		}
-		s.own += fmt.Sprintf("%+v\n", c)
+		type fields nftChain // without String
+		s.own += fmt.Sprintf("%+v\n", fields(c))
 		for _, r := range rules {
 			s.own += r.line + "\n"
 			s.marks[r.comment]++
@@ -212,7 +219,7 @@ func (s nftState) isComplete(desired desiredRules) bool {
 	for _, c := range ownChains(desired) {
 		n += len(c.rules)
 	}
-	if len(s.marks) != 1 || s.marks[nftComment+" "+desired.mark()] != n {
+	if len(s.marks) != 1 || s.marks[ownComment+desired.mark()] != n {
 		return false
 	}
 	for _, c := range s.legacy {

@@ -28,11 +28,11 @@ var nftFirewalls = []struct {
 	{"policy drop in inet", `nft '
 table inet filter {
 	chain input { type filter hook input priority 0; policy drop; ct state established,related accept; iifname "lo" accept; meta l4proto ipv6-icmp accept; }
-}'`, 1, 2},
+}'`, 1, 6},
 	{"reject at the end", `nft '
 table inet firewalld {
 	chain filter_INPUT { type filter hook input priority 10; policy accept; ct state { established, related } accept; iifname "lo" accept; meta l4proto ipv6-icmp accept; counter log prefix "x " reject with icmpx admin-prohibited; }
-}'`, 1, 2},
+}'`, 1, 6},
 	{"one table for each family", `nft '
 table ip fw { chain in { type filter hook input priority -5; policy drop; ct state established accept; iifname "lo" accept; }; }
 table ip6 fw { chain in { type filter hook input priority -5; policy accept; ct state established accept; meta l4proto ipv6-icmp accept; iifname "lo" accept; drop; }; }'`, 2, 6},
@@ -40,7 +40,7 @@ table ip6 fw { chain in { type filter hook input priority -5; policy accept; ct 
 table inet fw {
 	chain in { type filter hook input priority 0; policy drop; ct state established accept; iifname "lo" accept; meta l4proto ipv6-icmp accept; }
 	chain out { type filter hook output priority 0; policy drop; ct state established,new accept; meta l4proto ipv6-icmp accept; }
-}'`, 2, 4},
+}'`, 2, 12},
 	{"iptables", `
 for t in iptables-nft ip6tables-nft; do
 	$t -A INPUT -m conntrack --ctstate ESTABLISHED -j ACCEPT; $t -A INPUT -i lo -j ACCEPT; $t -P INPUT DROP
@@ -218,8 +218,8 @@ table inet fw { chain in { type filter hook input priority 0; policy drop; ct st
 		if _, err := n.ensure(t.Context(), testRules()); err != nil {
 			t.Error(err)
 		}
-		if got := strings.Count(sh(t, "nft list table inet fw"), nftComment); got != 2 {
-			t.Errorf("%d accept rules, want 2", got)
+		if got := strings.Count(sh(t, "nft list table inet fw"), nftComment); got != 6 {
+			t.Errorf("%d accept rules, want 6", got)
 		}
 		wantChanged(t, n, testRules(), 0)
 	})

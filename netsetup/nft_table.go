@@ -10,7 +10,9 @@ const (
 	// ownTable is the name of the agent's table, in family inet. Everything in it is ours.
 	ownTable = "nodens"
 
-	// nftComment begins the comment of every rule of ours. A mark follows; see [desiredRules.mark].
+	// ownComment begins the comment of every rule in the agent's table, and nftComment that of its
+	// rules elsewhere. A mark follows; see [desiredRules.mark].
+	ownComment = "nodens "
 	nftComment = "nodens: DNS"
 
 	// jumpText begins the comment of every jump to a chain of ours.
@@ -62,6 +64,7 @@ func ownChains(desired desiredRules) (list []ownChain) {
 		}
 		for _, f := range families() {
 			for _, r := range desired.rules(f, c) {
+				r.comment = ownComment + desired.mark()
 				// A rule about an interface alone is the same in both families.
 				if !slices.ContainsFunc(own.rules, func(o packetRule) bool { return o.nft() == r.nft() }) {
 					own.rules = append(own.rules, r)

@@ -70,7 +70,7 @@ func ownerTableError(op string, err error) error {
 }
 
 // ownerTableBatch returns the messages that add a table, a chain, and a rule for each address and
-// protocol. The last one requests an acknowledgement.
+// protocol.
 func ownerTableBatch(name string, addrs []netip.Addr, dns uint16) (batch [][]byte) {
 	own := nftChain{family: "inet", table: name, name: ownerTableChain, kind: "filter", hook: "output", priority: nftRaw}
 	batch = append(batch, nftMessage(unix.NFPROTO_INET, unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE|unix.NLM_F_EXCL,
@@ -81,5 +81,5 @@ func ownerTableBatch(name string, addrs []netip.Addr, dns uint16) (batch [][]byt
 			batch = append(batch, nftChange{addRule: &rule, in: own, last: true}.messages()...)
 		}
 	}
-	return requestAck(batch)
+	return batch
 }

@@ -46,10 +46,10 @@ func TestOwnerTable(t *testing.T) {
 
 	chain output {
 		type filter hook output priority raw; policy accept;
-		udp dport 53 ip daddr 169.254.20.10 notrack
-		tcp dport 53 ip daddr 169.254.20.10 notrack
-		udp dport 53 ip6 daddr fd00:20::10 notrack
-		tcp dport 53 ip6 daddr fd00:20::10 notrack
+		ip daddr 169.254.20.10 udp dport 53 notrack
+		ip daddr 169.254.20.10 tcp dport 53 notrack
+		ip6 daddr fd00:20::10 udp dport 53 notrack
+		ip6 daddr fd00:20::10 tcp dport 53 notrack
 	}
 }
 `

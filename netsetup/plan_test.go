@@ -2,6 +2,7 @@ package netsetup_test
 
 import (
 	"net/netip"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -182,7 +183,8 @@ address   169.254.20.10/32`,
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(strings.TrimPrefix(tt.want, "\n"), p.String()); diff != "" {
+			got := regexp.MustCompile(` \([0-9a-f]{8}\)"`).ReplaceAllString(p.String(), `"`)
+			if diff := cmp.Diff(strings.TrimPrefix(tt.want, "\n"), got); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})

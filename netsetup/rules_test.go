@@ -12,6 +12,7 @@ import (
 	"io"
 	"net/netip"
 	"os/exec"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -79,7 +80,8 @@ COMMIT
 -A NODENS-PREROUTING -d 169.254.20.10/32 -p tcp -m tcp --dport 53 -m socket --nowildcard -j NOTRACK
 COMMIT
 `
-		if diff := cmp.Diff(want, sorted(dumpRules(t, IPv4))); diff != "" {
+		got := regexp.MustCompile(` \([0-9a-f]{8}\)"`).ReplaceAllString(sortedTables(dumpRules(t, IPv4)), `"`)
+		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("iptables-save (-want +got):\n%s", diff)
 		}
 		if got := dumpRules(t, IPv6); strings.Contains(got, "-A ") {
@@ -88,9 +90,9 @@ COMMIT
 	})
 }
 
-// sorted puts the tables and chains of iptables-save into one order; the two builds
+// sortedTables puts the tables and chains of iptables-save into one order; the two builds
 // have two.
-func sorted(saved string) string {
+func sortedTables(saved string) string {
 	var tables []string
 	for _, table := range strings.SplitAfter(saved, "COMMIT\n") {
 		lines := strings.SplitAfter(table, "\n")
@@ -139,7 +141,7 @@ func TestKernelRulesAreChangedByOthers(t *testing.T) {
 		apply(t, s)
 		applied := dumpNode(t)
 		jump := func(verb string) []string {
-			return []string{"iptables", "-w", "-t", "raw", verb, "PREROUTING", "-m", "comment", "--comment", "nodens: DNS of this node", "-j", "NODENS-PREROUTING"}
+			return []string{"iptables", "-w", "-t", "raw", verb, "PREROUTING", "-m", "comment", "--comment", jumpText + " (" + s.rules.mark() + ")", "-j", "NODENS-PREROUTING"}
 		}
 		for _, c := range []struct {
 			name string

@@ -72,6 +72,16 @@ func (s *Setup) leaveInPlace() error {
 	return nil
 }
 
+// Yield gives up what only this process has, for another agent that has taken over: the owner table, which
+// would keep queries from the node's own processes to an address that is the successor's no more from
+// their translation. EnsureRules takes it back.
+func (s *Setup) Yield(ctx context.Context) {
+	if s.acquire(ctx) == nil {
+		s.closeOwnerTable()
+		s.release()
+	}
+}
+
 func (s *Setup) teardown(ctx context.Context, between func()) error {
 	if err := s.acquire(ctx); err != nil {
 		return fmt.Errorf("tearing down: a re-check is still under way: %w", err)

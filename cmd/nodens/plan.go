@@ -94,7 +94,7 @@ func printNetwork(w io.Writer, n *report.Network) error {
 	}
 	d := netsetup.Description{
 		Interface: n.Interface, External: n.ExternalInterfaces, DefaultRoutes: n.DefaultRoutes, NotExternal: n.OpenInterfaces,
-		Backend: n.Backend, Rules: strings.Join(n.Rules, "\n"),
+		Backend: n.Backend, Reason: n.BackendReason, Blocked: n.Blocked, Rules: strings.Join(n.Rules, "\n"),
 	}
 	for _, text := range n.Addresses {
 		a, err := netip.ParsePrefix(text)

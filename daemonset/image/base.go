@@ -34,7 +34,7 @@ var architectures = map[string]architecture{
 
 // wanted are the packages to fetch; their dependencies come with them. base-files says
 // which Debian release they belong to.
-func wanted() []string { return []string{"base-files", "iptables", "nftables", certificatesPackage} }
+func wanted() []string { return []string{"base-files", "iptables", certificatesPackage} }
 
 // maxPackage limits what is unpacked from one package. The largest, libc6, has 13 MB.
 const maxPackage = 64 << 20
@@ -53,7 +53,7 @@ type base struct {
 }
 
 // base chooses the files that the agent needs: package netsetup runs iptables in both
-// modes, and nft.
+// modes.
 func (a architecture) base(debs []*debian.Package) (*base, error) {
 	b := &base{architecture: a, all: make(map[string]*debian.Package), chosen: make(map[string]*debian.Package)}
 	for _, d := range debs {
@@ -69,7 +69,7 @@ func (a architecture) base(debs []*debian.Package) (*base, error) {
 			b.link("usr/sbin/"+family+does, family+"-nft"+does)
 		}
 	}
-	want = append(want, "usr/sbin/nft",
+	want = append(want,
 		// Other programs' rules may use names of protocols and ports.
 		"etc/protocols", "etc/services",
 		// Vulnerability scanners look here for the distribution.

@@ -51,7 +51,6 @@ func few() map[string]map[string]string {
 	}
 	return map[string]map[string]string{
 		"iptables":          tables,
-		"nftables":          {"usr/sbin/nft": program(elf.EM_X86_64)},
 		"netbase":           {"etc/protocols": "udp 17", "etc/services": "domain 53/udp"},
 		"base-files":        {osRelease: "ID=debian\nVERSION_ID=\"12\"\n"},
 		certificatesPackage: {"usr/share/ca-certificates/mozilla/b.crt": "B", "usr/share/ca-certificates/mozilla/a.crt": "A\n\n"},
@@ -77,7 +76,7 @@ func TestBase(t *testing.T) {
 		files[f.Path] = f
 	}
 	for _, want := range []string{"usr/sbin/multi", "usr/lib/x86_64-linux-gnu/xtables/libxt_udp.so", "etc/services",
-		"usr/share/doc/iptables/copyright", "usr/share/doc/ca-certificates/copyright", "var/lib/dpkg/status.d/nftables", "run", "tmp"} {
+		"usr/share/doc/iptables/copyright", "usr/share/doc/ca-certificates/copyright", "var/lib/dpkg/status.d/iptables", "run", "tmp"} {
 		if _, ok := files[want]; !ok {
 			t.Errorf("/%s is missing", want)
 		}
@@ -107,18 +106,18 @@ func TestBaseMissing(t *testing.T) {
 		change func(map[string]map[string]string)
 		want   string
 	}{
-		{"program", func(f map[string]map[string]string) { delete(f["nftables"], "usr/sbin/nft") }, "/usr/sbin/nft"},
+		{"program", func(f map[string]map[string]string) { delete(f["iptables"], "usr/sbin/iptables-nft") }, "/usr/sbin/iptables-nft"},
 		{"behind-a-link", func(f map[string]map[string]string) { delete(f["iptables"], "usr/sbin/multi") }, "/usr/sbin/multi"},
 		{"extensions", func(f map[string]map[string]string) {
 			delete(f["iptables"], "usr/lib/x86_64-linux-gnu/xtables/libip6t_icmp6.so")
 		}, "libip6t_"},
 		{"certificates", func(f map[string]map[string]string) { delete(f, certificatesPackage) }, "contains no certificates"},
 		{"release", func(f map[string]map[string]string) { delete(f, "base-files") }, osRelease},
-		{"machine", func(f map[string]map[string]string) { f["nftables"]["usr/sbin/nft"] = program(elf.EM_AARCH64) }, "EM_AARCH64"},
+		{"machine", func(f map[string]map[string]string) { f["iptables"]["usr/sbin/multi"] = program(elf.EM_AARCH64) }, "EM_AARCH64"},
 		{"half-a-program", func(f map[string]map[string]string) {
-			f["nftables"]["usr/sbin/nft"] = program(elf.EM_X86_64)[:20]
-		}, "/usr/sbin/nft"},
-		{"link-out", func(f map[string]map[string]string) { f["nftables"]["usr/sbin/nft"] = "->../../../etc/shadow" }, "/etc/shadow"},
+			f["iptables"]["usr/sbin/multi"] = program(elf.EM_X86_64)[:20]
+		}, "/usr/sbin/multi"},
+		{"link-out", func(f map[string]map[string]string) { f["iptables"]["usr/sbin/multi"] = "->../../../etc/shadow" }, "/etc/shadow"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -131,9 +130,9 @@ func TestBaseMissing(t *testing.T) {
 	}
 	t.Run("license", func(t *testing.T) {
 		list := debs(few())
-		at := slices.IndexFunc(list, func(d *debian.Package) bool { return d.Name == "nftables" })
-		delete(list[at].Files, "usr/share/doc/nftables/copyright")
-		if _, err := architectures["amd64"].base(list); err == nil || !strings.Contains(err.Error(), "license of package nftables") {
+		at := slices.IndexFunc(list, func(d *debian.Package) bool { return d.Name == "iptables" })
+		delete(list[at].Files, "usr/share/doc/iptables/copyright")
+		if _, err := architectures["amd64"].base(list); err == nil || !strings.Contains(err.Error(), "license of package iptables") {
 			t.Errorf("error %v, want one about the license", err)
 		}
 	})
@@ -142,7 +141,7 @@ func TestBaseMissing(t *testing.T) {
 // TestBaseLoop: links that lead to each other are no end of the world.
 func TestBaseLoop(t *testing.T) {
 	files := few()
-	files["nftables"]["usr/sbin/nft"], files["nftables"]["usr/sbin/nft2"] = "->nft2", "->nft"
+	files["netbase"]["etc/protocols"], files["netbase"]["etc/protocols2"] = "->protocols2", "->protocols"
 	if _, err := architectures["amd64"].base(debs(files)); err != nil {
 		t.Error(err)
 	}

@@ -263,7 +263,7 @@ func resolve(files map[string]entry, name string) (entry, bool) {
 // machine, and no link leads nowhere.
 func checkPrograms(t *testing.T, files map[string]entry, machine elf.Machine) {
 	t.Helper()
-	for _, name := range []string{"nft", "iptables", "ip6tables", "iptables-restore", "ip6tables-restore", "iptables-nft", "ip6tables-nft",
+	for _, name := range []string{"iptables", "ip6tables", "iptables-restore", "ip6tables-restore", "iptables-nft", "ip6tables-nft",
 		"iptables-nft-restore", "ip6tables-nft-restore", "iptables-legacy", "ip6tables-legacy", "iptables-legacy-restore", "ip6tables-legacy-restore"} {
 		if _, ok := resolve(files, "usr/sbin/"+name); !ok {
 			t.Errorf("%s is missing", name)
@@ -310,9 +310,9 @@ func checkPrograms(t *testing.T, files map[string]entry, machine elf.Machine) {
 			loaders++
 		}
 	}
-	// Two programs of iptables, nft, a dozen libraries, and some hundred extensions.
-	if programs < 100 || loaders < 3 {
-		t.Errorf("%d programs and libraries, %d with a loader: too few for iptables and nft", programs, loaders)
+	// Two programs of iptables, a dozen libraries, and some hundred extensions.
+	if programs < 100 || loaders < 2 {
+		t.Errorf("%d programs and libraries, %d with a loader: too few for iptables", programs, loaders)
 	}
 }
 
@@ -354,7 +354,7 @@ func checkSBOM(t *testing.T, files map[string]entry) {
 			t.Errorf("the license of module %s is unknown", p.PackageName)
 		}
 	}
-	for _, want := range []string{"nodens", "iptables", "nftables", "libc6", "ca-certificates", "stdlib", "k8s.io/client-go", "github.com/vishvananda/netlink"} {
+	for _, want := range []string{"nodens", "iptables", "libc6", "ca-certificates", "stdlib", "k8s.io/client-go", "github.com/vishvananda/netlink"} {
 		if versions[want] == "" {
 			t.Errorf("%s is not listed, or has no version", want)
 		}

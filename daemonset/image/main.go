@@ -5,7 +5,7 @@
 //
 //	go -C daemonset/image run . -out "$PWD/bin/nodens-image.tar"
 //
-// It compiles the agent and takes iptables and nft, with the libraries that they need,
+// It compiles the agent and takes iptables, with the libraries that it needs,
 // from Debian packages. The image has no shell and no package manager. A bill of
 // materials (SPDX 2.3) is in the image and beside the file.
 //
@@ -180,7 +180,7 @@ func (s *settings) complete(ctx context.Context) error {
 // agentModule is the agent's module, which this one replaces by the directory above.
 const agentModule = "github.com/nodens-dns/nodens"
 
-// searchPath is where the agent finds iptables and nft.
+// searchPath is where the agent finds iptables.
 const searchPath = "/usr/local/bin:/usr/sbin:/usr/bin"
 
 // image makes the image for one architecture and its bill of materials, which is also a

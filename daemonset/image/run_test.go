@@ -140,7 +140,7 @@ func checkRuns(t *testing.T, root string) {
 		// legacy flavour takes one capability more.
 		{"iptables-legacy", append([]uintptr{unix.CAP_NET_RAW}, pods...), []string{"-netfilter=iptables"},
 			[]string{"iptables-legacy", "-t", "mangle", "-N", "KUBE-IPTABLES-HINT"}, []string{"iptables-legacy-save"}, "NODENS-PREROUTING"},
-		{"nftables", pods, []string{"-netfilter=nftables"}, nil, []string{"nft", "list", "ruleset"}, "table inet nodens"},
+		{"nftables", pods, []string{"-netfilter=nftables"}, nil, nil, "table inet nodens"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -148,7 +148,16 @@ func checkRuns(t *testing.T, root string) {
 				if tt.before != nil {
 					c.run("/usr/sbin/"+tt.before[0], tt.before[1:]...)
 				}
-				look := func() string { return c.run("/usr/sbin/"+tt.look[0], tt.look[1:]...) }
+				look := func() string {
+					if tt.look != nil {
+						return c.run("/usr/sbin/"+tt.look[0], tt.look[1:]...)
+					}
+					out, err := exec.Command("nft", "list", "ruleset").CombinedOutput() // the machine's: the image has none
+					if err != nil {
+						t.Error(err)
+					}
+					return string(out)
+				}
 				c.agent(func() {
 					if got := look(); !strings.Contains(got, tt.want) {
 						t.Errorf("%q is not among the rules:\n%s", tt.want, got)

@@ -161,7 +161,7 @@ func (b *sbom) summary() string {
 		switch {
 		case strings.HasPrefix(string(p.PackageSPDXIdentifier), "go-"):
 			modules++
-		case p.PackageName == "iptables" || p.PackageName == "nftables" || p.PackageName == "libc6":
+		case p.PackageName == "iptables" || p.PackageName == "libc6":
 			versions = append(versions, p.PackageName+" "+p.PackageVersion)
 		}
 	}

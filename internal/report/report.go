@@ -201,6 +201,10 @@ type Counts struct {
 type FailOpen struct {
 	// Rules is the backend of the rules, "" without rules.
 	Rules string `json:"rules"`
+	// RulesReason says why the backend was chosen. Blocked are chains of other programs that drop
+	// DNS packets and that only their owner can change, separated by commas.
+	RulesReason string `json:"rulesReason"`
+	Blocked     string `json:"blocked"`
 	// Capable: the agent sets up rules, and the kernel can match by socket.
 	Capable bool `json:"capable"`
 	// Active: the rules are in place, apply only while a socket listens, and lead to the cluster
@@ -331,7 +335,10 @@ type Network struct {
 	ExternalInterfaces []string `json:"externalInterfaces"`
 	OpenInterfaces     []string `json:"openInterfaces"`
 	DefaultRoutes      bool     `json:"defaultRoutes"`
-	// Backend is the rule backend. Rules are the lines of the rules in its syntax.
-	Backend string   `json:"backend"`
-	Rules   []string `json:"rules"`
+	// Backend is the rule backend, chosen for the BackendReason. Rules are the lines of the rules in
+	// its syntax. Blocked are those of [FailOpen].
+	Backend       string   `json:"backend"`
+	BackendReason string   `json:"backendReason"`
+	Blocked       []string `json:"blocked"`
+	Rules         []string `json:"rules"`
 }

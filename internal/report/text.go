@@ -78,6 +78,10 @@ func (v *View) Text(all bool) string {
 func (f *FailOpen) Text() string {
 	const lost = "without an agent, queries are lost"
 	switch {
+	case f.Active && f.Blocked != "":
+		return fmt.Sprintf("active (%s); other programs' chains may drop queries: %s", f.Rules, f.Blocked)
+	case f.Active && f.RulesReason != "":
+		return fmt.Sprintf("active (%s: %s); %d servers of the cluster DNS", f.Rules, f.RulesReason, f.Servers)
 	case f.Active:
 		return fmt.Sprintf("active (%s); %d servers of the cluster DNS", f.Rules, f.Servers)
 	case f.Capable:

@@ -28,17 +28,17 @@ func (a *agent) setUpInterface(ctx context.Context) error {
 	return a.net.EnsureInterface(ctx)
 }
 
-// setUpRules installs the rules. If another program holds the iptables lock, the agent serves
-// anyway: the next check installs them. It also serves if the rules change while it writes them and
-// there is a predecessor: that checks its own rules, which lead queries to both agents, until the handover
-// is complete, and the first check comes right after that.
+// setUpRules installs the rules. If that fails for a reason that another program may remove, the agent
+// serves anyway, and the next check tries again. A predecessor checks its own rules, which lead queries to
+// both agents, until the handover is complete, and the first check comes right after that. A lack of
+// permission, of a program, or of a feature of the kernel is an error: it does not pass.
 func (a *agent) setUpRules(ctx context.Context) error {
 	if a.net == nil {
 		return nil
 	}
 	a.fallback.applyInitial(ctx)
 	err := a.net.EnsureRules(ctx)
-	if err != nil && (onlyCausedBy(err, netsetup.ErrLocked) || a.predecessor != nil && onlyCausedBy(err, netsetup.ErrConflict)) {
+	if err != nil && ctx.Err() == nil && !netsetup.IsPermanent(err) {
 		a.log.Warn("installing the rules failed; the next check tries again", "interval", a.opts.SyncInterval, "err", err)
 		return nil
 	}

@@ -1,10 +1,9 @@
-// These tests use onlyCausedBy, which is not exported.
-
 package app
 
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/http"
 	"os"
@@ -243,24 +242,23 @@ func TestTwoViews(t *testing.T) {
 	}
 }
 
-// TestLocked: only a held lock, and nothing beside it, lets the agent start without
-// its rules.
-func TestLocked(t *testing.T) {
-	held := &netsetup.Error{Type: netsetup.IptablesLock, Err: netsetup.ErrLocked}
-	other := &netsetup.Error{Type: netsetup.Iptables, Err: netsetup.ErrNoTool}
+// TestPermanentFailures: the agent starts without its rules if a later check may succeed, and ends if
+// none can.
+func TestPermanentFailures(t *testing.T) {
+	failure := func(err error) error { return &netsetup.Error{Type: netsetup.Iptables, Err: err} }
 	for _, c := range []struct {
 		name string
 		err  error
 		want bool
 	}{
-		{"held", held, true},
-		{"held twice", errors.Join(held, held), true},
-		{"something else", other, false},
-		{"a conflict", &netsetup.Error{Type: netsetup.Iptables, Err: netsetup.ErrConflict}, false},
-		{"something else beside it", errors.Join(held, other), false},
-		{"no error of netsetup", errors.New("x"), false},
+		{"locked", failure(netsetup.ErrLocked), false},
+		{"a conflict", failure(netsetup.ErrConflict), false},
+		{"a rule that iptables can't read", failure(errors.New("table is incompatible")), false},
+		{"no program", failure(netsetup.ErrNoTool), true},
+		{"no permission", failure(fs.ErrPermission), true},
+		{"no permission beside a lock", errors.Join(failure(netsetup.ErrLocked), failure(fs.ErrPermission)), true},
 	} {
-		if got := onlyCausedBy(c.err, netsetup.ErrLocked); got != c.want {
+		if got := netsetup.IsPermanent(c.err); got != c.want {
 			t.Errorf("%s: %v, want %v", c.name, got, c.want)
 		}
 	}

@@ -254,6 +254,12 @@ func (a *agent) commitHandover(ctx context.Context) (err error) {
 	a.log.Info("took over")
 	a.recent.add(append(a.predecessor.Recent(), time.Now())...)
 	a.warnOfHandovers()
+	if a.net == nil {
+		return nil
+	}
+	if err := a.net.RemoveOldAddresses(ctx); err != nil {
+		a.log.Warn("addresses of the predecessor are left on the node", "err", err)
+	}
 	return nil
 }
 

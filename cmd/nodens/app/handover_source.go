@@ -134,12 +134,15 @@ func (e handoverSource) Release() {
 }
 
 // suspend stops the tasks of the active agent, and stops accepting HTTP connections.
-func (a *agent) suspend(context.Context) {
+func (a *agent) suspend(ctx context.Context) {
 	a.yielded.Store(true)
 	a.inactive = true
 	a.keep()
 	a.log.Info("another agent takes over")
 	a.stopActive()
+	if a.net != nil {
+		a.net.Yield(ctx)
+	}
 	a.http.suspend()
 	for _, t := range a.current.Load().taps {
 		t.Suspend()

@@ -2,10 +2,7 @@ package app
 
 import (
 	"context"
-	"errors"
 	"time"
-
-	"github.com/nodens-dns/nodens/netsetup"
 )
 
 // lameduck keeps serving for the longest lameduck of the configuration, with /ready at 503,
@@ -40,21 +37,6 @@ func (a *agent) lameduck() {
 	case <-limited.Done():
 		a.log.Warn("saving the cache timed out")
 	}
-}
-
-// onlyCausedBy reports whether err consists only of errors of netsetup that cause, such as
-// [netsetup.ErrLocked], has led to.
-func onlyCausedBy(err, cause error) bool {
-	if joined, ok := err.(interface{ Unwrap() []error }); ok {
-		for _, e := range joined.Unwrap() {
-			if !onlyCausedBy(e, cause) {
-				return false
-			}
-		}
-		return true
-	}
-	var failure *netsetup.Error
-	return errors.As(err, &failure) && errors.Is(failure, cause)
 }
 
 // shutdown stops the agent: first the rules, so that new queries go to the cluster DNS, then

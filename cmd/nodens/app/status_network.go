@@ -3,6 +3,7 @@ package app
 import (
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/nodens-dns/nodens/internal/report"
 	"github.com/nodens-dns/nodens/netsetup"
@@ -21,7 +22,7 @@ func (a *agent) failOpenReport() report.FailOpen {
 // that the agent sets up rules, whose state is st. kube-proxy's rules lead queries to a Service's address
 // to the cluster DNS; a link-local address needs servers in the agent's rules.
 func newFailOpen(st netsetup.Stats, setsUpRules bool, addrs []netip.Addr) report.FailOpen {
-	f := report.FailOpen{Rules: st.Backend, Servers: st.Diversion, Capable: setsUpRules && !st.NoSocketMatch}
+	f := report.FailOpen{Rules: st.Backend, RulesReason: st.BackendReason, Blocked: strings.Join(st.Blocked, ", "), Servers: st.Diversion, Capable: setsUpRules && !st.NoSocketMatch}
 	switch {
 	case !setsUpRules:
 		f.Reason = "the agent sets up no rules"

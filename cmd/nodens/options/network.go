@@ -11,7 +11,8 @@ import (
 func NewNetwork(d netsetup.Description) report.Network {
 	n := report.Network{
 		Interface: d.Interface, Addresses: []string{}, ExternalInterfaces: append([]string{}, d.External...),
-		OpenInterfaces: append([]string{}, d.NotExternal...), DefaultRoutes: d.DefaultRoutes, Backend: d.Backend, Rules: []string{},
+		OpenInterfaces: append([]string{}, d.NotExternal...), DefaultRoutes: d.DefaultRoutes, Backend: d.Backend, BackendReason: d.Reason,
+		Blocked: append([]string{}, d.Blocked...), Rules: []string{},
 	}
 	for _, a := range d.Addresses {
 		n.Addresses = append(n.Addresses, a.String())
