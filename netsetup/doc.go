@@ -50,9 +50,12 @@
 // is written again in one transaction. The ACCEPT rules of table filter are added before
 // the NOTRACK rules and removed after them: an untracked packet does not match a firewall's
 // rule for established connections and needs a rule of its own. With nftables: table inet
-// nodens, and accept rules in foreign chains that would drop DNS.
+// nodens. With both: accept rules in foreign chains of nf_tables that would drop DNS. Every jump, and every
+// rule of nf_tables, has a comment with a mark of the desired rules. A write counts if its mark is read back.
 //
-// iptables is listed and emptied by go-iptables. That library has no context and no
+// nf_tables is read and changed by netlink, which also reads and deletes the rules of iptables' mode nft:
+// iptables refuses a table with a rule that it can't express, and prints others without what it does not
+// know. In mode legacy iptables is listed and emptied by go-iptables. That library has no context and no
 // bound on output, so a runner kills the program where either is exceeded (see
 // callRunner). Transactions go to iptables-restore, which the library does not have; so does
 // the teardown of rules that this process wrote, because a stop has 3 to 5 seconds for it and
