@@ -488,34 +488,3 @@ func (t *iptablesBackend) program(f Family) (ruleProgram, error) {
 	}
 	return t.programs[f], nil
 }
-
-// countChanges counts the rules that differ between two states. A modified rule counts once, and so
-// do a chain whose rules are in another order, and a jump on the other side of the network policies.
-func countChanges(before, after map[chain]chainState) (n int) {
-	for _, c := range chains() {
-		b, a := before[c], after[c]
-		if b.bypass != a.bypass {
-			n++
-		}
-		for _, lines := range [][2][]string{{b.rules, a.rules}, {b.jumps, a.jumps}, {b.nodeLocal, a.nodeLocal}} {
-			gone, come := countMissing(lines[0], lines[1]), countMissing(lines[1], lines[0])
-			if n += max(gone, come); gone+come == 0 && !slices.Equal(lines[0], lines[1]) {
-				n++
-			}
-		}
-	}
-	return n
-}
-
-// countMissing counts the lines of a that b does not have, or has less often.
-func countMissing(a, b []string) (n int) {
-	rest := slices.Clone(b)
-	for _, l := range a {
-		if i := slices.Index(rest, l); i >= 0 {
-			rest = slices.Delete(rest, i, i+1)
-		} else {
-			n++
-		}
-	}
-	return n
-}

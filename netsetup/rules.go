@@ -119,7 +119,7 @@ func (s *Setup) reportBlocked() {
 	s.counters.blocked.Store(&chains)
 	if len(chains) > 0 {
 		s.log.Warn("another program owns chains that may drop DNS, and no other can change them; have that firewall accept the port itself",
-			"chains", chains, "port", s.rules.dnsPort)
+			"chains", chains)
 	}
 }
 
