@@ -1,0 +1,265 @@
+package firewalls
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nodens-dns/nodens/test/node/load"
+	"github.com/nodens-dns/nodens/test/node/testbed"
+	"github.com/nodens-dns/nodens/test/peer"
+)
+
+// Outcome is what an event has shown.
+type Outcome struct {
+	Event string
+	load.Counts
+	// Wanted says that all queries must be answered. During others, the agent has to notice something first.
+	Wanted bool
+	// Fault is what is wrong beside the queries.
+	Fault error
+	// Took is how long the event and its queries took.
+	Took time.Duration
+}
+
+// Failed reports whether the outcome is not what it has to be.
+func (o Outcome) Failed() bool { return o.Fault != nil || o.Wanted && o.Counts.Failed() > 0 }
+
+func (o Outcome) String() string {
+	s := fmt.Sprintf("%s: %d of %d lost, %d by the agent, %d by the cluster DNS, %.1f s", o.Event, o.Counts.Failed(), o.Asked, o.Local, o.Cluster, o.Took.Seconds())
+	if o.Fault != nil {
+		s += "; " + o.Fault.Error()
+	}
+	return s
+}
+
+// Event is something that happens to a node with an agent.
+type Event struct {
+	Name string
+	// do lets it happen and counts.
+	do func(ctx context.Context, r *run) (load.Counts, error)
+	// wanted is Outcome.Wanted.
+	wanted bool
+}
+
+// run is a bed with the agent that serves at the moment.
+type run struct {
+	*Bed
+	agent *peer.Process
+	// before are others' objects before the agent's start.
+	before string
+}
+
+// burst is how long queries are sent to see whether they are answered.
+const burst = 300 * time.Millisecond
+
+// Events returns what happens, in this order.
+func Events() []Event {
+	return []Event{
+		{"without the agent", withoutAgent, true},
+		{"start", start, true},
+		{"list", list, false},
+		{"reload", reload, false},
+		{"after the reload", answered, true},
+		{"upgrade", upgrade, true},
+		{"kill", kill, true},
+		{"cleanup", cleanup, true},
+		{"arrives", arrives, false},
+		{"after it has arrived", answered, true},
+		{"reboot", reboot, false},
+		{"after the reboot", afterReboot, true},
+	}
+}
+
+// Run lets all events happen. It goes on after a failure, because one of them hides no other.
+func (b *Bed) Run(ctx context.Context) []Outcome {
+	r := &run{Bed: b}
+	var all []Outcome
+	for _, e := range Events() {
+		begin := time.Now()
+		counts, err := e.do(ctx, r)
+		all = append(all, Outcome{e.Name, counts, e.wanted, err, time.Since(begin)})
+		if e.Name == "without the agent" && err != nil {
+			break // no firewall
+		}
+	}
+	return all
+}
+
+func withoutAgent(ctx context.Context, r *run) (load.Counts, error) {
+	for _, script := range []string{r.Load, r.Reload} { // what the second changes is no difference later
+		if _, err := r.host.sh(ctx, script); err != nil {
+			return load.Counts{}, err
+		}
+	}
+	var err error
+	if r.before, err = r.objects(ctx, true); err != nil {
+		return load.Counts{}, err
+	}
+	return r.ask(burst, testbed.ClusterDNS4, testbed.ClusterDNS6)
+}
+
+func start(_ context.Context, r *run) (counts load.Counts, err error) {
+	if r.agent, err = r.startAgent(); err != nil {
+		err = fmt.Errorf("%w: %s", err, lastError(r.agent))
+	}
+	counts, askErr := r.ask(burst)
+	return counts, errors.Join(err, askErr)
+}
+
+// list has each nft list the rules, and compares the others' with those before the start.
+func list(ctx context.Context, r *run) (load.Counts, error) {
+	err := r.listAll(ctx)
+	now, objErr := r.objects(ctx, false)
+	if objErr == nil && now != r.before {
+		objErr = fmt.Errorf("others' objects have changed:\n%s", difference(r.before, now))
+	}
+	return load.Counts{}, errors.Join(err, objErr)
+}
+
+func reload(ctx context.Context, r *run) (load.Counts, error) {
+	return r.during(job(burst), func() error {
+		_, err := r.host.sh(ctx, r.Reload)
+		return err
+	})
+}
+
+// answered waits until the agent answers, and then wants all answers.
+func answered(ctx context.Context, r *run) (load.Counts, error) {
+	err := r.awaitAnswers(ctx)
+	counts, askErr := r.ask(burst)
+	return counts, errors.Join(err, askErr)
+}
+
+func upgrade(_ context.Context, r *run) (load.Counts, error) {
+	old := r.agent
+	return r.during(job(burst), func() (err error) {
+		if r.agent, err = r.startAgent(); err != nil {
+			return fmt.Errorf("%w: %s", err, lastError(r.agent))
+		}
+		return gone(old)
+	})
+}
+
+// gone waits until the predecessor of an agent has ended.
+func gone(p *peer.Process) error {
+	if p == nil {
+		return nil
+	}
+	select {
+	case <-p.Done():
+		return nil
+	case <-time.After(time.Minute):
+		return errors.New("the predecessor does not end")
+	}
+}
+
+// kill kills the agent, and wants all answers of the cluster DNS.
+func kill(ctx context.Context, r *run) (load.Counts, error) {
+	if r.agent != nil {
+		r.agent.Kill()
+	}
+	return r.ask(burst)
+}
+
+// cleanup removes what the killed agent has left, and compares.
+func cleanup(ctx context.Context, r *run) (load.Counts, error) {
+	err := r.cleanUp(ctx)
+	return load.Counts{}, errors.Join(err, r.compare(ctx))
+}
+
+// compare compares all objects with those before the agent.
+func (r *run) compare(ctx context.Context) error {
+	now, err := r.objects(ctx, true)
+	if err == nil && now != r.before {
+		err = fmt.Errorf("not as before the agent:\n%s", difference(r.before, now))
+	}
+	return err
+}
+
+// arrives starts an agent on a node without the firewall, which then comes under load.
+func arrives(ctx context.Context, r *run) (counts load.Counts, err error) {
+	if err := r.reset(ctx, r.Unload); err != nil {
+		return counts, err
+	}
+	if err := r.addProxy(); err != nil {
+		return counts, err
+	}
+	if r.agent, err = r.startAgent(); err != nil {
+		return counts, fmt.Errorf("%w: %s", err, lastError(r.agent))
+	}
+	return r.during(job(burst), func() error {
+		_, err := r.host.sh(ctx, r.Load)
+		return err
+	})
+}
+
+// reset removes all rules, as a reboot does.
+func (r *run) reset(ctx context.Context, unload string) error {
+	_, err := r.host.sh(ctx, unload+`
+nft flush ruleset
+for f in ip ip6; do for t in $(cat /proc/net/${f}_tables_names 2>/dev/null); do
+	p=$(echo $f | sed 's/ip$/iptables/;s/ip6$/ip6tables/')-legacy
+	$p -t $t -F; $p -t $t -X
+	[ $t != filter ] || for c in INPUT FORWARD OUTPUT; do $p -P $c ACCEPT; done
+done; done`)
+	return err
+}
+
+// reboot saves the rules as Debian's nftables.service is told to, kills the agent, removes all rules and the
+// addresses, and loads the file. Then the agent starts.
+func reboot(ctx context.Context, r *run) (counts load.Counts, err error) {
+	if !r.Saved {
+		return counts, nil
+	}
+	if _, err = r.host.sh(ctx, "nft list ruleset >/run/saved"); err != nil {
+		return counts, err
+	}
+	_, check := r.host.sh(ctx, "(echo flush ruleset; cat /run/saved) >/run/loaded; nft -c -f /run/loaded")
+	if check != nil {
+		err = fmt.Errorf("while the agent runs: %w", check)
+	}
+	if r.agent != nil {
+		r.agent.Kill()
+	}
+	err = errors.Join(err, r.reset(ctx, ""), r.cleanUp(ctx))
+	_, boot := r.host.sh(ctx, "nft -f /run/saved")
+	if boot != nil {
+		err = errors.Join(err, fmt.Errorf("at the boot: %w", boot))
+	}
+	return counts, err
+}
+
+func afterReboot(ctx context.Context, r *run) (counts load.Counts, err error) {
+	if !r.Saved {
+		return counts, nil
+	}
+	if r.agent, err = r.startAgent(); err != nil {
+		return counts, fmt.Errorf("%w: %s", err, lastError(r.agent))
+	}
+	counts, err = r.ask(burst)
+	r.agent.Stop()
+	now, objErr := r.objects(ctx, true)
+	if left := ownLeft(now); objErr == nil && left != "" {
+		objErr = fmt.Errorf("the agent has left %s", left)
+	}
+	return counts, errors.Join(err, objErr)
+}
+
+// patience is how long the agent may take until it has repaired what a firewall has changed. It looks every
+// second.
+const patience = 10 * time.Second
+
+// awaitAnswers waits until the agent's addresses answer.
+func (b *Bed) awaitAnswers(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	return peer.Await(ctx, "the agent to answer", func(context.Context) error {
+		counts, err := b.ask(burst / 3)
+		if err == nil && counts.Failed() > 0 {
+			err = fmt.Errorf("%d of %d lost", counts.Failed(), counts.Asked)
+		}
+		return err
+	})
+}
