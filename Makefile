@@ -27,7 +27,7 @@ soak:
 # less than a second, otherwise five times. It takes hours; for parts of it:
 # make flaky FLAKY='-since HEAD~1 -limit 10m', or go run ./test/flaky -help
 flaky:
-	@sh test/install.sh ip dig iptables nft conntrack dnsperf gcc curl setpriv sysctl pgrep git prometheus
+	@sh test/install.sh ip dig iptables nft conntrack dnsperf gcc curl setpriv nsenter sysctl pgrep git prometheus
 	@bash test/clean.sh go run ./test/flaky $(FLAKY)
 
 # Statement coverage of the unit tests for each package, and what no test reaches on the query

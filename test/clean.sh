@@ -24,7 +24,7 @@ mark=NODENS_TEST_RUN=$TMPDIR
 export "${mark?}"
 
 # programs are the process names of what tests start.
-programs='nodens|coredns|etcd|kube|containerd|runc|pause|prometheus|helm|dnsperf|unbound|dnsdist|kresd|pdns_recursor|pdns-r|named|dnsmasq|nsd|knotd|stubby'
+programs='nodens|coredns|etcd|kube|containerd|runc|pause|prometheus|helm|dnsperf|unbound|dnsdist|kresd|pdns_recursor|pdns-r|named|dnsmasq|nsd|knotd|stubby|firewalld|dbus-daemon'
 
 # inventory prints a line for each thing that a test could leave behind.
 inventory() {

@@ -7,7 +7,7 @@ if [ "$(id -u)" -ne 0 ]; then
 	echo "make test needs root: it creates network namespaces and iptables rules" >&2
 	exit 1
 fi
-sh test/install.sh ip dig iptables nft conntrack dnsperf gcc curl setpriv sysctl pgrep git prometheus chromium-headless-shell
+sh test/install.sh ip dig iptables nft conntrack dnsperf gcc curl setpriv nsenter sysctl pgrep git prometheus chromium-headless-shell
 sh test/install.sh unbound dnsdist kresd pdns_recursor kdig knotd nsd named dnsmasq stubby || echo "benchmarks and comparisons run without them" >&2
 . test/goenv.sh
 exec go run ./test/run "$@"

@@ -120,7 +120,16 @@ func (b *Bed) startAgentIn(v *view, more ...string) (*peer.Process, error) {
 		return nil, err
 	}
 	b.Cleanup(p.Stop)
-	return p, p.Await(context.Background(), "the agent to log that it serves", testbed.LogContains(p, "msg=serving"))
+	if err := p.Await(context.Background(), "the agent to log that it serves", testbed.LogContains(p, "msg=serving")); err != nil {
+		return p, fmt.Errorf("the agent does not serve: %s", lastProblem(p))
+	}
+	return p, nil
+}
+
+// sh runs a script with the machine's programs in a namespace.
+func (b *Bed) sh(ns, script string) error {
+	_, err := b.In(ns, "sh", "-euc", script)
+	return err
 }
 
 // cleanUp runs the agent's command cleanup.

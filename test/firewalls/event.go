@@ -62,6 +62,8 @@ func Events() []Event {
 		{"list", list, false},
 		{"reload", reload, false},
 		{"after the reload", answered, true},
+		{"addresses removed", addressesRemoved, false},
+		{"after that", answered, true},
 		{"upgrade", upgrade, true},
 		{"kill", kill, true},
 		{"cleanup", cleanup, true},
@@ -101,9 +103,7 @@ func withoutAgent(ctx context.Context, r *run) (load.Counts, error) {
 }
 
 func start(_ context.Context, r *run) (counts load.Counts, err error) {
-	if r.agent, err = r.startAgent(); err != nil {
-		err = fmt.Errorf("%w: %s", err, lastError(r.agent))
-	}
+	r.agent, err = r.startAgent()
 	counts, askErr := r.ask(burst)
 	return counts, errors.Join(err, askErr)
 }
@@ -125,6 +125,14 @@ func reload(ctx context.Context, r *run) (load.Counts, error) {
 	})
 }
 
+// addressesRemoved removes the agent's addresses, as systemd-networkd does when it starts again with a
+// configuration that matches the interface, and NetworkManager with one that it takes for its own.
+func addressesRemoved(_ context.Context, r *run) (load.Counts, error) {
+	return r.during(job(burst), func() error {
+		return r.sh(r.Node, "for a in "+testbed.Local4+"/32 "+testbed.Local6+"/128; do ip addr del $a dev $(ip -o addr show to $a | awk '{print $2}'); done")
+	})
+}
+
 // answered waits until the agent answers, and then wants all answers.
 func answered(ctx context.Context, r *run) (load.Counts, error) {
 	err := r.awaitAnswers(ctx)
@@ -136,7 +144,7 @@ func upgrade(_ context.Context, r *run) (load.Counts, error) {
 	old := r.agent
 	return r.during(job(burst), func() (err error) {
 		if r.agent, err = r.startAgent(); err != nil {
-			return fmt.Errorf("%w: %s", err, lastError(r.agent))
+			return err
 		}
 		return gone(old)
 	})
@@ -187,7 +195,7 @@ func arrives(ctx context.Context, r *run) (counts load.Counts, err error) {
 		return counts, err
 	}
 	if r.agent, err = r.startAgent(); err != nil {
-		return counts, fmt.Errorf("%w: %s", err, lastError(r.agent))
+		return counts, err
 	}
 	return r.during(job(burst), func() error {
 		_, err := r.host.sh(ctx, r.Load)
@@ -236,7 +244,7 @@ func afterReboot(ctx context.Context, r *run) (counts load.Counts, err error) {
 		return counts, nil
 	}
 	if r.agent, err = r.startAgent(); err != nil {
-		return counts, fmt.Errorf("%w: %s", err, lastError(r.agent))
+		return counts, err
 	}
 	counts, err = r.ask(burst)
 	r.agent.Stop()

@@ -60,13 +60,16 @@ func Firewalls() []Firewall {
 		{Name: "none", Kind: "", Load: ":", Reload: ":", Saved: true},
 		{Name: "ufw", Kind: program, Load: "ufw allow 22/tcp; ufw --force enable", Reload: "ufw reload"},
 		{Name: "firewalld, public zone", Kind: program,
-			Load:   `mkdir -p /run/dbus
-rm -f /run/dbus/pid
+			Load: `rm -rf /run/dbus
+mkdir /run/dbus
+rm -f /usr/share/dbus-1/system-services/org.freedesktop.PolicyKit1.service # firewalld would wait for polkit
 dbus-daemon --system --nofork >/run/dbus.log 2>&1 & echo $! >/run/firewalld.pids
-until [ -S /run/dbus/system_bus_socket ]; do sleep 0.1; done
+for i in $(seq 300); do [ ! -S /run/dbus/system_bus_socket ] || break; sleep 0.1; done
+for i in --add-forward --add-interface=vpod --add-interface=vdns --add-interface=vup; do firewall-offline-cmd --zone=public $i >/dev/null 2>&1 || :; done
 firewalld --nofork --nopid >/run/firewalld.log 2>&1 & echo $! >>/run/firewalld.pids
-until firewall-cmd --state >/dev/null 2>&1; do sleep 0.1; done`,
-			Reload: "firewall-cmd --reload", Unload: "kill $(cat /run/firewalld.pids); rm /run/dbus/system_bus_socket"},
+for i in $(seq 60); do firewall-cmd --state >/dev/null 2>&1 && break || sleep 0.5; done
+firewall-cmd --state`,
+			Reload: "firewall-cmd --reload", Unload: "kill $(cat /run/firewalld.pids)"},
 		{Name: "nftables.service, Debian's workstation.nft", Kind: program, Saved: true,
 			Load: "nft -f /usr/share/doc/nftables/examples/workstation.nft", Reload: "nft -f /usr/share/doc/nftables/examples/workstation.nft"},
 		{Name: "netfilter-persistent", Kind: program, Load: both(`cat >/etc/iptables/rules.v$(echo $t | sed 's/ip6.*/6/;s/ipt.*/4/') <<END
@@ -116,8 +119,10 @@ $t -A INPUT -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT; $t -A INPUT -i
 [ $t = iptables-legacy ] || $t -A INPUT -p ipv6-icmp -j ACCEPT
 $t -A INPUT -j REJECT
 done`, Reload: `for t in iptables-legacy ip6tables-legacy; do $t-save >/run/$t; $t-restore </run/$t; done`},
-		{Name: "connection tracking zones", Kind: native, Load: both("$t -t raw -A PREROUTING -i vpod -j CT --zone 5; $t -t raw -A OUTPUT -o vpod -j CT --zone 5") + nft("table inet zones { chain pre { type filter hook prerouting priority -301; policy accept; iifname \"vpod\" ct zone set 5; }; }"),
-			Reload: "nft list ruleset >/dev/null"},
+		{Name: "a connection tracking zone", Kind: native, Saved: true, Load: nft(`table inet zones {
+	chain pre { type filter hook prerouting priority -301; policy accept; ct zone set 5; }
+	chain out { type filter hook output priority -301; policy accept; ct zone set 5; }
+}`), Reload: "nft list ruleset >/dev/null"},
 		{Name: "reverse path filter", Kind: native, Saved: true, Load: "for d in all default vpod; do echo 1 >/proc/sys/net/ipv4/conf/$d/rp_filter; done\n" + nft(`table inet rpfilter {
 	chain pre { type filter hook prerouting priority -290; policy accept; icmpv6 type { nd-router-advert, nd-neighbor-solicit } accept; fib saddr . mark . iif oif missing drop; }
 }`), Reload: replace("table inet rpfilter\ndelete table inet rpfilter", `table inet rpfilter {

@@ -2,6 +2,7 @@ package firewalls
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"slices"
@@ -15,30 +16,100 @@ import (
 )
 
 // TestMain runs a load client if the first argument says so.
-func TestMain(m *testing.M) {
-	os.Exit(load.Main(func() int {
-		testbed.RaisePriority()
-		return m.Run()
-	}))
+func TestMain(m *testing.M) { os.Exit(load.Main(m.Run)) }
+
+// tableFile is the page that the tables are written to.
+var tableFile = flag.String("table", "", "`file` to write the tables to")
+
+// cell is a firewall and a back end, with the programs of two releases.
+type cell struct {
+	row         string
+	host, image Release
+	Firewall
+	BackEnd
 }
 
+func (c cell) name() string { return c.row + "/" + c.BackEnd.Name }
+
 // shortCells are the cells of the short form.
-var shortCells = []string{"ufw/auto, no kube-proxy", "policy drop in a table of inet/iptables-nft"}
+var shortCells = []string{
+	"ufw/nftables",
+	"policy drop in a table of inet/auto, kube-proxy iptables",
+	"a rule for nft in ip raw PREROUTING/iptables-nft",
+	"rules that iptables can't read in ip filter/auto, no kube-proxy",
+	"kube-proxy's rules, saved and loaded with nft/iptables-nft",
+}
 
 // TestMatrix puts the agent with each back end beside each firewall.
 func TestMatrix(t *testing.T) {
-	agent := agentPath(t)
+	var cells []cell
+	r := release("12")
 	for _, f := range Firewalls() {
 		for _, e := range BackEnds() {
-			if !soak.Enabled() && !slices.Contains(shortCells, f.Name+"/"+e.Name) {
-				continue
+			c := cell{f.Name, r, r, f, e}
+			if soak.Enabled() || slices.Contains(shortCells, c.name()) {
+				cells = append(cells, c)
 			}
-			t.Run(f.Name+"/"+e.Name, func(t *testing.T) {
-				t.Parallel()
-				r := release("12")
-				testCell(t, newBed(t, agent, r, r, f, e))
-			})
 		}
+	}
+	runCells(t, "back ends, with the programs of Debian 12", cells)
+}
+
+// The rows and columns of TestVersions.
+var (
+	versionFirewalls = []string{"firewalld, public zone", "rules that iptables can't read in ip filter"}
+	versionBackEnds  = []string{"iptables-nft", "nftables"}
+)
+
+// TestVersions has other programs on the node than in the agent's image.
+func TestVersions(t *testing.T) {
+	if !soak.Enabled() {
+		t.Skip("in the short form only the event list of TestMatrix has programs of other releases")
+	}
+	var cells []cell
+	for _, host := range Releases() {
+		for _, image := range Releases() {
+			for _, f := range Firewalls() {
+				for _, e := range BackEnds() {
+					row := fmt.Sprintf("node %s, image %s: %s", host.Number, image.Number, f.Name)
+					if slices.Contains(versionFirewalls, f.Name) && slices.Contains(versionBackEnds, e.Name) {
+						cells = append(cells, cell{row, host, image, f, e})
+					}
+				}
+			}
+		}
+	}
+	runCells(t, "programs of other releases on the node than in the agent's image", cells)
+}
+
+// runCells runs the cells, and writes a table of them.
+func runCells(t *testing.T, title string, cells []cell) {
+	agent := agentPath(t)
+	var table Table
+	t.Cleanup(func() {
+		if *tableFile == "" {
+			return
+		}
+		if err := table.Write(*tableFile, title); err != nil {
+			t.Error(err)
+		}
+	})
+	for _, c := range cells {
+		table.Place(c.row, c.BackEnd.Name)
+		t.Run(c.name(), func(t *testing.T) {
+			t.Parallel()
+			b := newBed(t, agent, c)
+			outcomes := b.Run(t.Context())
+			table.Add(c.row, c.BackEnd.Name, outcomes)
+			var said strings.Builder
+			for _, o := range outcomes {
+				fmt.Fprintf(&said, "\n%s", o)
+				if o.Failed() {
+					t.Errorf("%s", o)
+				}
+			}
+			t.Logf("Debian %s, the agent's programs of %s:%s", c.host.Number, c.image.Number, &said)
+		})
 	}
 }
 
@@ -54,15 +125,16 @@ func agentPath(t *testing.T) string {
 	return peer.Build(t, "nodens")
 }
 
-func newBed(t *testing.T, agent string, host, image Release, f Firewall, e BackEnd) *Bed {
+// newBed returns the bed of a cell, which is removed after the test.
+func newBed(t *testing.T, agent string, c cell) *Bed {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "fw-") // a path that is short enough for a socket's name
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	b, err := New(t.Context(), dir, agent, host, image, f, e)
-	if b != nil && b.Network != nil {
+	b, err := New(t.Context(), dir, agent, c.host, c.image, c.Firewall, c.BackEnd)
+	if b != nil {
 		t.Cleanup(b.Close)
 	}
 	if errors.Is(err, ErrAbsent) {
@@ -74,13 +146,8 @@ func newBed(t *testing.T, agent string, host, image Release, f Firewall, e BackE
 	return b
 }
 
-func testCell(t *testing.T, b *Bed) {
-	var said []string
-	for _, o := range b.Run(t.Context()) {
-		said = append(said, o.String())
-		if o.Failed() {
-			t.Errorf("%s", o)
-		}
-	}
-	t.Log(fmt.Sprintf("Debian %s, agent's tools of %s:\n", b.host.Number, b.image.Number) + strings.Join(said, "\n"))
+// plainCell is a node without a firewall.
+func plainCell(e BackEnd) cell {
+	r := release("12")
+	return cell{"none", r, r, Firewalls()[0], e}
 }

@@ -11,7 +11,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/nodens-dns/nodens/daemonset/debian"
 	"github.com/nodens-dns/nodens/internal/toolcache"
@@ -140,10 +139,4 @@ func writePackaged(dir string, f debian.File) error {
 		return err
 	}
 	return os.Chmod(path, f.Mode.Perm())
-}
-
-// versions returns the versions of the programs for a table.
-func (r Release) versions() string {
-	short := func(v string) string { v, _, _ = strings.Cut(v, "-"); return v }
-	return fmt.Sprintf("nft %s, iptables %s, ufw %s, firewalld %s", short(r.Nft), short(r.Iptables), short(r.Ufw), short(r.Firewalld))
 }

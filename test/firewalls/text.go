@@ -31,11 +31,8 @@ func difference(before, after string) string {
 	return strings.Join(lines[:min(len(lines), maxDifferences)], "\n")
 }
 
-// lastError returns the last line of an agent's log about a failure.
-func lastError(p *peer.Process) string {
-	if p == nil {
-		return "not started"
-	}
+// lastProblem returns the last line of an agent's log about a failure.
+func lastProblem(p *peer.Process) string {
 	last := ""
 	for line := range strings.Lines(p.Tail()) {
 		if strings.Contains(line, "level=ERROR") || strings.Contains(line, "level=WARN") || !strings.Contains(line, "level=") {

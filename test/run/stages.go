@@ -71,7 +71,7 @@ func (s stage) race() stage {
 var slowest = []string{
 	"netsetup", "cmd/nodens", "server", "upstream", "cmd/nodens/app", "kubernetes", "internal/handover",
 	"test/differential", "test/node", "test/bench/failover", "test/bench/queries", "daemonset", "test/watch", "daemonset/monitoring",
-	"test/bench/scale", "test/hostile", "test/bench/counting", "test/bench/fairness", "test/pagetest", "test/churn", "test/attribution",
+	"test/bench/scale", "test/hostile", "test/bench/counting", "test/bench/fairness", "test/pagetest", "test/churn", "test/attribution", "test/firewalls",
 }
 
 // withoutRace matches the tests that are skipped under the race detector: they count allocations,
