@@ -141,7 +141,7 @@ func (b *Bed) cleanUp(ctx context.Context) error {
 // The rate of queries of one client, and how long an answer may take.
 const (
 	rate    = 200
-	timeout = time.Second
+	timeout = 2 * time.Second
 )
 
 // job returns a load on the agent's addresses, or on those of the servers given.
