@@ -96,6 +96,11 @@ func (r Release) unpack(ctx context.Context, dir string) error {
 			}
 		}
 	}
+	return prepare(ctx, dir)
+}
+
+// prepare makes the unpacked programs in dir usable.
+func prepare(ctx context.Context, dir string) error {
 	for name, text := range accounts {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
 			return err

@@ -72,7 +72,7 @@ func (v *view) sh(ctx context.Context, script string) (string, error) {
 	var out, problems strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &problems
 	if err := cmd.Run(); err != nil {
-		return out.String(), errors.Join(fmt.Errorf("Debian %s: %s: %w", v.Number, firstLine(script), err), errors.New(problems.String()))
+		return out.String(), errors.Join(fmt.Errorf("programs of Debian %s: %s: %w", v.Number, firstLine(script), err), errors.New(problems.String()))
 	}
 	return out.String(), nil
 }
