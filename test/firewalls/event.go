@@ -28,7 +28,7 @@ type Outcome struct {
 func (o Outcome) Failed() bool { return o.Fault != nil || o.Wanted && o.Counts.Failed() > 0 }
 
 func (o Outcome) String() string {
-	s := fmt.Sprintf("%s: %d of %d lost, %d by the agent, %d by the cluster DNS, %.1f s", o.Event, o.Counts.Failed(), o.Asked, o.Local, o.Cluster, o.Took.Seconds())
+	s := fmt.Sprintf("%s: %d of %d lost, %d SERVFAIL, %d by the agent, %d by the cluster DNS, %.1f s", o.Event, o.Lost+o.Other, o.Asked, o.Servfail, o.Local, o.Cluster, o.Took.Seconds())
 	if o.Fault != nil {
 		s += "; " + o.Fault.Error()
 	}

@@ -96,9 +96,9 @@ END`) + "netfilter-persistent start", Reload: "netfilter-persistent reload"},
 	chain OUTPUT { type filter hook output priority filter; policy accept; meta skuid 12345 tcp dport 25 reject; }
 }`), Reload: "nft add rule ip filter INPUT tcp dport 26 drop; nft delete rule ip filter INPUT handle $(nft -a list chain ip filter INPUT | sed -n 's/.*dport 26.*handle //p')"},
 		{Name: "kube-proxy's rules, saved and loaded with nft", Kind: like,
-			Load: both(`$t -N KUBE-PROXY-FIREWALL; $t -A INPUT -m conntrack --ctstate NEW -m comment --comment "kubernetes load balancer firewall" -j KUBE-PROXY-FIREWALL
+			Load: "[ -e /run/kube-proxy.nft ] || {\n" + both(`$t -N KUBE-PROXY-FIREWALL; $t -A INPUT -m conntrack --ctstate NEW -m comment --comment "kubernetes load balancer firewall" -j KUBE-PROXY-FIREWALL
 $t -N KUBE-FIREWALL; $t -A OUTPUT -j KUBE-FIREWALL; $t -A KUBE-FIREWALL -m mark --mark 0x8000/0x8000 -j DROP`) +
-				"nft list ruleset >/run/saved; nft flush ruleset; nft -f /run/saved", Reload: "nft list ruleset >/run/saved; nft flush ruleset; nft -f /run/saved"},
+				"nft list ruleset >/run/kube-proxy.nft; nft flush ruleset; }\nnft -f /run/kube-proxy.nft", Reload: ":"},
 		{Name: "fail2ban", Kind: like, Load: both("$t -N f2b-sshd; $t -A f2b-sshd -j RETURN; $t -I INPUT -p tcp -m multiport --dports 22 -j f2b-sshd") + nft(`table inet f2b-table {
 	set addr-set-sshd { type ipv4_addr; elements = { 192.0.2.66 }; }
 	chain f2b-chain { type filter hook input priority filter - 1; policy accept; tcp dport 22 ip saddr @addr-set-sshd reject; }
