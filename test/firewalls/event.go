@@ -120,7 +120,7 @@ func list(ctx context.Context, r *run) (load.Counts, error) {
 }
 
 func reload(ctx context.Context, r *run) (load.Counts, error) {
-	return r.during(job(burst), func() error {
+	return r.during(gapJob(), func() error {
 		_, err := r.host.sh(ctx, r.Reload)
 		return err
 	})
@@ -129,7 +129,7 @@ func reload(ctx context.Context, r *run) (load.Counts, error) {
 // addressesRemoved removes the agent's addresses, as systemd-networkd does when it starts again with a
 // configuration that matches the interface, and NetworkManager with one that it takes for its own.
 func addressesRemoved(_ context.Context, r *run) (load.Counts, error) {
-	return r.during(job(burst), func() error {
+	return r.during(gapJob(), func() error {
 		return r.sh(r.Node, removeAddresses)
 	})
 }
@@ -201,7 +201,7 @@ func arrives(ctx context.Context, r *run) (counts load.Counts, err error) {
 	if r.agent, err = r.startAgent(); err != nil {
 		return counts, err
 	}
-	return r.during(job(burst), func() error {
+	return r.during(gapJob(), func() error {
 		_, err := r.host.sh(ctx, r.Load)
 		return err
 	})
@@ -270,7 +270,9 @@ func (b *Bed) awaitAnswers(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	return peer.Await(ctx, "the agent to answer", func(context.Context) error {
-		counts, err := b.ask(burst / 3)
+		j := gapJob()
+		j.Duration /= 3
+		counts, err := b.during(j, nil)
 		if err == nil && counts.Failed() > 0 {
 			err = fmt.Errorf("%d of %d lost", counts.Failed(), counts.Asked)
 		}
