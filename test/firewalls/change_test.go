@@ -143,7 +143,7 @@ func moveClusterDNS(ctx context.Context, b *Bed, agent *peer.Process) error {
 	}
 	// The rules follow the log line.
 	if err := peer.Await(ctx, "the rules to lead to the new address", func(ctx context.Context) error {
-		rules, err := b.host.sh(ctx, listScript)
+		rules, err := b.host.sh(ctx, listScript+"ip6tables-nft-save 2>/dev/null || true") // nft does not print the addresses of all its rules
 		if err == nil && !strings.Contains(rules, newCluster[1]) {
 			err = errors.New("not yet")
 		}
