@@ -33,11 +33,10 @@ func (c cell) name() string { return c.row + "/" + c.BackEnd.Name }
 
 // shortCells are the cells of the short form.
 var shortCells = []string{
-	"ufw/nftables",
+	"nftables.service, Debian's workstation.nft/auto, no kube-proxy",
 	"policy drop in a table of inet/auto, kube-proxy iptables",
 	"a rule for nft in ip raw PREROUTING/iptables-nft",
 	"rules that iptables can't read in ip filter/auto, no kube-proxy",
-	"kube-proxy's rules, saved and loaded with nft/iptables-nft",
 }
 
 // TestMatrix puts the agent with each back end beside each firewall.
