@@ -135,12 +135,12 @@ func (f *checkFlags) localInput() (*checkInput, error) {
 	if f.given["conf"] && !f.given["basecorefile"] {
 		f.BaseConf = "" // without a fallback: a missing --conf is an error
 	}
-	opts := f.ConfigOptions()
-	unknown := f.lookupClusterDNS(&opts)
 	path, err := f.Corefile()
 	if err != nil {
 		return nil, err
 	}
+	opts := f.ConfigOptions(path)
+	unknown := f.lookupClusterDNS(&opts)
 	text, err := config.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("reading the Corefile: %w", err)
@@ -157,7 +157,7 @@ func (f *checkFlags) corefileInput(name string, text []byte) *checkInput {
 	if strings.Contains(string(text), "__PILLAR__LOCAL__DNS__") {
 		in.assumeLocalIP()
 	}
-	opts := in.flags.ConfigOptions()
+	opts := in.flags.ConfigOptions("")
 	opts.OffNode, opts.Interface = true, migrate.UnknownInterface
 	if !f.given["kubednscm"] {
 		opts.KubeDNS = ""

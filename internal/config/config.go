@@ -153,6 +153,9 @@ type Options struct {
 	// Interface returns the addresses of a network interface, for `bind`; nil is
 	// [InterfaceAddrs]. Its error is shown to the user after the interface's name.
 	Interface func(name string) ([]netip.Addr, error)
+	// ImportsBeside is the path whose directory relative imports of the Corefile start from; "" is
+	// the Corefile's own path. Imports of imported files start from these files' directories.
+	ImportsBeside string
 	// OffNode says that this machine is not the one that the Corefile is for. Files outside of
 	// the Corefile that are named by absolute paths are not read, and folders not looked at:
 	// [UnknownNameserver] stands for the name servers of a resolv.conf file.
@@ -206,7 +209,8 @@ func InterfaceAddrs(name string) ([]netip.Addr, error) {
 
 // Source is a Corefile before it is read.
 type Source struct {
-	// Path is the Corefile's path in errors. Relative imports start from its directory.
+	// Path is the Corefile's path in errors. Relative imports start from its directory, unless
+	// Options.ImportsBeside is set.
 	Path string
 	// Text is the Corefile, with or without placeholders. Parse does not change it.
 	Text    []byte
@@ -237,15 +241,15 @@ func Parse(src Source) (*Config, error) {
 		return nil, err
 	}
 	main := file{path: src.Path, text: text}
-	im := imports{snippets: make(map[string][]token)}
+	im := imports{snippets: make(map[string][]token), main: src.Path, beside: cmp.Or(opts.ImportsBeside, src.Path)}
 	abs, err := filepath.Abs(src.Path)
 	if err != nil {
-		return nil, syntaxError(src.Path, err)
+		return nil, im.syntaxError(err)
 	}
 	if err := im.walk(main, []string{abs}); err != nil {
 		return nil, err
 	}
-	groups, err := parseGroups(src.Path, text, im.heads)
+	groups, err := im.groups(text)
 	if err != nil {
 		return nil, err
 	}

@@ -34,12 +34,13 @@ type group struct {
 	directives []statement
 }
 
-// parseGroups finds the server blocks of src, with imports and snippets expanded. heads are
-// the headers of all files.
-func parseGroups(path string, text []byte, heads []header) ([]group, error) {
-	raw, err := caddyfile.Parse(path, bytes.NewReader(text), nil)
+// groups finds the server blocks of text, the Corefile's, with imports and snippets expanded.
+// [imports.walk] comes before. It uses up the headers.
+func (im *imports) groups(text []byte) ([]group, error) {
+	path := im.main
+	raw, err := caddyfile.Parse(im.beside, bytes.NewReader(text), nil) // the tokens of text have no path
 	if err != nil {
-		return nil, syntaxError(path, err)
+		return nil, im.syntaxError(err)
 	}
 	groups := make([]group, 0, len(raw))
 	for _, block := range raw {
@@ -48,7 +49,7 @@ func parseGroups(path string, text []byte, heads []header) ([]group, error) {
 		for _, name := range slices.Sorted(maps.Keys(block.Tokens)) {
 			g.directives = append(g.directives, statements(path, name, block.Tokens[name])...)
 		}
-		g.keys = g.locate(path, block.Keys, &heads)
+		g.keys = g.locate(path, block.Keys, &im.heads)
 		groups = append(groups, g)
 	}
 	return groups, nil
@@ -139,8 +140,8 @@ func nest(words []token, depth int) (list []statement, rest []token) {
 }
 
 // syntaxError converts the lexer's error ("FILE:LINE - Error during parsing: TEXT").
-func syntaxError(path string, err error) error {
-	f := &ParseError{File: path, Text: err.Error()}
+func (im *imports) syntaxError(err error) error {
+	f := &ParseError{File: im.main, Text: err.Error()}
 	var fault *ParseError
 	if errors.As(err, &fault) {
 		return fault
@@ -148,11 +149,17 @@ func syntaxError(path string, err error) error {
 	if place, text, ok := strings.Cut(err.Error(), " - "); ok {
 		colon := strings.LastIndexByte(place, ':')
 		if line, err := strconv.Atoi(place[colon+1:]); err == nil && colon > 0 {
-			f.File, f.Line, f.Text = place[:colon], line, text
+			f.Line, f.Text = line, text
+			if file := place[:colon]; file != im.beside {
+				f.File = file
+			}
 		}
 	}
 	f.Text = strings.TrimPrefix(f.Text, "Error during parsing: ")
 	f.Text = strings.TrimPrefix(f.Text, "Syntax error: ")
+	if strings.HasPrefix(f.Text, "File to import not found") { // imports.target has found it
+		f.Text += "; write the snippet above the blocks that import it"
+	}
 	if f.Text == "Unexpected EOF" || strings.HasSuffix(f.Text, "expecting '}'") {
 		f.Text = "the file ends inside a block: a closing } is missing"
 	}

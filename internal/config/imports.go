@@ -47,11 +47,13 @@ func (h header) snippet() string {
 // files and snippets that import themselves, and records the files and the lines on which
 // blocks begin.
 type imports struct {
-	snippets map[string][]token
-	files    []file
-	heads    []header
-	empty    []string // patterns that no file matches
-	words    int
+	// main is the path of the Corefile in errors, beside the path whose directory its relative imports start from.
+	main, beside string
+	snippets     map[string][]token
+	files        []file
+	heads        []header
+	empty        []string // patterns that no file matches
+	words        int
 }
 
 // walk adds a file's words. open lists the files and snippets that contain it.
@@ -174,8 +176,16 @@ func (im *imports) target(w token, open []string) error {
 		}
 		return im.follow(body, open)
 	}
-	paths := glob(w.file, pattern)
-	if len(paths) == 0 && strings.ContainsAny(pattern, "*?") && !slices.Contains(im.empty, pattern) {
+	from := w.file
+	if from == im.main {
+		from = im.beside
+	}
+	pattern, paths := glob(from, pattern)
+	switch {
+	case len(paths) > 0:
+	case !strings.ContainsAny(pattern, "*?[]"):
+		return &ParseError{File: w.file, Line: w.line, Word: w.text, Text: fmt.Sprintf("can't import %q: there is no snippet of this name, and no file %s", w.text, pattern)}
+	case !slices.Contains(im.empty, pattern):
 		im.empty = append(im.empty, pattern)
 	}
 	for _, path := range paths {
@@ -205,24 +215,24 @@ func enter(w token, name string, open []string) ([]string, error) {
 	return append(slices.Clone(open), name), nil
 }
 
-// glob returns the files for an import in the file from. It returns none for patterns that the
-// lexer rejects.
-func glob(from, pattern string) []string {
+// glob returns the absolute pattern of an import in the file from, and the files that match. It returns none for
+// patterns that the lexer rejects.
+func glob(from, pattern string) (absolute string, paths []string) {
 	if !filepath.IsAbs(pattern) {
 		abs, err := filepath.Abs(from)
 		if err != nil {
-			return nil
+			return pattern, nil
 		}
 		pattern = filepath.Join(filepath.Dir(abs), pattern)
 	}
 	if strings.Count(pattern, "*") > 1 || strings.Count(pattern, "?") > 1 || strings.ContainsAny(pattern, "[]") {
-		return nil
+		return pattern, nil
 	}
 	paths, err := filepath.Glob(pattern)
 	if err != nil {
-		return nil
+		return pattern, nil
 	}
-	return paths
+	return pattern, paths
 }
 
 // expand replaces {$NAME} and {%NAME%} by the environment's values, as the lexer does.

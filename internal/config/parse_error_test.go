@@ -5,6 +5,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -213,6 +214,16 @@ func TestFaults(t *testing.T) {
 	}
 }
 
+// here returns the working directory.
+func here(t *testing.T) string {
+	t.Helper()
+	dir, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
 // TestFileFaults looks at what is wrong with a file as a whole.
 func TestFileFaults(t *testing.T) {
 	for _, tt := range []struct{ name, text, want string }{
@@ -222,7 +233,8 @@ func TestFileFaults(t *testing.T) {
 		{"open option block", ". {\ncache {\n", `Corefile:2: the file ends inside a block: a closing } is missing`},
 		{"one brace too many", ". {\n}\n}\n", `Corefile:3: "}" is not a zone; is there a brace too many or too few above it?`},
 		{"no space before the brace", ".:53{\nerrors\n}\n", `Corefile:1: ".:53{" is not a zone; put a space before the brace: ".:53 {"`},
-		{"missing import", ". {\nimport none\n}\n", `Corefile:2: File to import not found: none`},
+		{"missing import", ". {\nimport none\n}\n", `Corefile:2: can't import "none": there is no snippet of this name, and no file ` + filepath.Join(here(t), "none")},
+		{"snippet too late", ". {\nimport late\n}\n(late) {\nerrors\n}\n", `Corefile:2: File to import not found: late; write the snippet above the blocks that import it`},
 		{"snippet in a circle", "(a) {\nimport b\n}\n(b) {\nimport a\n}\n. {\nimport a\n}\n", `Corefile:2: (b) imports itself`},
 		{"zone twice", "a.test {\n}\nb.test a.test:53 {\n}\n", `Corefile:3: the zone a.test. on port 53 is already served by the block at Corefile:1; merge the two blocks, or bind them to different addresses`},
 		{"zone twice, one bound", "a.test {\nbind 192.0.2.1\n}\na.test {\n}\n", `Corefile:4: the zone a.test. on port 53 is already served by the block at Corefile:1; merge the two blocks, or bind them to different addresses`},

@@ -145,12 +145,18 @@ func (o *Agent) LoadConfig() (*config.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	return config.Load(path, o.ConfigOptions())
+	return config.Load(path, o.ConfigOptions(path))
 }
 
-// ConfigOptions returns the settings that the meaning of a Corefile depends on.
-func (o *Agent) ConfigOptions() config.Options {
+// ConfigOptions returns the settings that the meaning of the Corefile at path depends on. Relative
+// imports of the template start beside Conf, as in NodeLocal DNSCache, which renders it to there.
+func (o *Agent) ConfigOptions(path string) config.Options {
+	beside := ""
+	if path == o.BaseConf && path != "" {
+		beside = o.Conf
+	}
 	return config.Options{
+		ImportsBeside:   beside,
 		Port:            o.DNSPort,
 		LocalIPs:        o.LocalIPs,
 		UpstreamService: o.UpstreamService,
