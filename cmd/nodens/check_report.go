@@ -12,6 +12,9 @@ import (
 // check returns what the agent would do. The error is one in the flags.
 func (in *checkInput) check() (*checkedConfig, error) {
 	c := &checkedConfig{Source: in.source, Errors: []finding{}, Warnings: []finding{}, Notes: append([]string{}, in.notes...), Blocks: []checkedBlock{}}
+	if flags := in.flags.NoEffect; len(flags) > 0 {
+		c.Notes = append(c.Notes, "flags without an effect: "+strings.Join(flags, ", "))
+	}
 	for _, e := range in.faults {
 		c.Errors = append(c.Errors, in.finding(e))
 	}

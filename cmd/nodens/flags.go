@@ -53,6 +53,11 @@ func newAgentFlags() *agentFlags {
 func (f *agentFlags) complete(flags *pflag.FlagSet) {
 	flags.Visit(func(set *pflag.Flag) { f.given[set.Name] = true })
 	f.PreferBaseConf = f.given["basecorefile"]
+	for _, name := range noEffectFlags {
+		if f.given[name] {
+			f.NoEffect = append(f.NoEffect, "--"+name)
+		}
+	}
 	if !f.given["admin-socket"] && f.HandoverDir != "" {
 		f.AdminSocket, f.AdminSocketOptional = filepath.Join(f.HandoverDir, report.DefaultSocketName), true
 	}
@@ -95,8 +100,14 @@ func (f *agentFlags) addConfiguration(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.ReloadBySignal, "reloadwithsignal", f.ReloadBySignal, "check for a changed configuration every --syncinterval, even without a reload directive; SIGUSR1 and SIGHUP always reload")
 	flags.StringVar(&f.NodeName, "node-name", f.NodeName, "`name` of the Node object of this machine; without it $NODE_NAME, else the host name")
 	flags.StringVar(&f.NodeZone, "node-zone", f.NodeZone, "topology `zone` of this machine; without it $NODE_ZONE, else the label of its Node object")
+	flags.Bool("quiet", false, "accepted without an effect, for NodeLocal DNSCache's arguments: the agent logs little at its start")
+	flags.Bool("plugins", false, "accepted without an effect: nodens check says which directives a Corefile has")
+	flags.String("corefile", "", "accepted without an effect, as in NodeLocal DNSCache, where the `file` of --conf counts")
 	flags.StringVar(&f.Pidfile, "pidfile", f.Pidfile, "regular `file` to write the process ID to")
 }
+
+// noEffectFlags are flags of NodeLocal DNSCache that are accepted and change nothing.
+var noEffectFlags = []string{"quiet", "plugins", "corefile"}
 
 func (f *agentFlags) addNetwork(flags *pflag.FlagSet) {
 	cli.Func(flags, "localip", "", "comma-separated `addresses` to answer on, such as 169.254.20.10", f.setLocalIPs)
@@ -106,7 +117,7 @@ func (f *agentFlags) addNetwork(flags *pflag.FlagSet) {
 	cli.Enum(flags, "netfilter", string(f.Netfilter), "backend of the rules; auto is the one of the node's kube-proxy", netfilters,
 		func(text string) { f.Netfilter = netsetup.Netfilter(text) })
 	flags.StringVar(&f.ExternalInterfaces, "external-interfaces", f.ExternalInterfaces, "`interfaces` that lead to hosts outside of the node, whose traffic the rules keep from the agent: auto, the interfaces of the default routes; none; or names separated by commas")
-	cli.Func(flags, "syncinterval", "60", "interval between two checks of the interface and the rules, in `seconds` or as a duration", f.setSyncInterval)
+	cli.Func(flags, "syncinterval", "60", "interval between two checks of the interface and the rules, in `seconds` or as a duration; NodeLocal DNSCache's 60ns is a minute", f.setSyncInterval)
 	flags.BoolVar(&f.SkipTeardown, "skipteardown", f.SkipTeardown, "keep the interface and the rules at exit: queries go to the cluster DNS until the next start; nodens cleanup removes them")
 	cli.Func(flags, "health-port", "8080", "`port` of the health endpoint, for the rules; 0 for none", portFlag(&f.HealthPort, 0))
 	flags.StringVar(&f.TakeoverService, "takeover-service", f.TakeoverService, "`service` whose ClusterIP the agent takes over: the start fails if the ClusterIP is not in --localip; empty for no comparison")
@@ -181,10 +192,15 @@ func (f *agentFlags) setLocalIPs(s string) error {
 
 const maxSyncInterval = 24 * time.Hour
 
+// setSyncInterval reads seconds or a duration. NodeLocal DNSCache multiplies its duration by a second, so that its
+// values in use are nanoseconds: 60ns is a minute.
 func (f *agentFlags) setSyncInterval(s string) error {
 	d, err := time.ParseDuration(s)
 	if n, bad := strconv.Atoi(s); bad == nil {
 		d, err = time.Duration(n)*time.Second, nil
+	}
+	if 0 < d && d < time.Second && d <= maxSyncInterval/time.Second {
+		d *= time.Second
 	}
 	if err != nil || d < time.Second || d > maxSyncInterval {
 		return errors.New("give seconds, such as 60, or a duration, such as 60s, from 1s to 24h")

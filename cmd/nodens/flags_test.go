@@ -78,8 +78,13 @@ func TestFlags(t *testing.T) {
 			t.Errorf("-page=%s: %v, %v", arg, o.Page, err)
 		}
 	}
-	if o, err := parseFlags([]string{"-syncinterval=90s"}); err != nil || o.SyncInterval != 90*time.Second {
-		t.Errorf("-syncinterval=90s: %v", err)
+	for arg, want := range map[string]time.Duration{"90s": 90 * time.Second, "30": 30 * time.Second, "1ns": time.Second, "60ns": time.Minute, "0.3us": 5 * time.Minute, "1s": time.Second} {
+		if o, err := parseFlags([]string{"-syncinterval", arg}); err != nil || o.SyncInterval != want {
+			t.Errorf("-syncinterval=%s: %s, %v", arg, o.SyncInterval, err)
+		}
+	}
+	if o, err := parseFlags(strings.Fields("-quiet -plugins=false -corefile /etc/Corefile -conf /c")); err != nil || o.Conf != "/c" || fmt.Sprint(o.NoEffect) != "[--quiet --plugins --corefile]" {
+		t.Errorf("flags without an effect: %v, %v", o, err)
 	}
 	for arg, want := range map[string]int{"": 32 << 20, "1048576": 1 << 20, "2048Ki": 2 << 20, "64Mi": 64 << 20, "16Gi": 16 << 30} {
 		args := []string{"-cache-size=" + arg}
@@ -101,6 +106,9 @@ func TestFlags(t *testing.T) {
 		"-page=127.0.0.1:0":      "-page",
 		"-syncinterval=0":        "-syncinterval",
 		"-syncinterval=banana":   "-syncinterval",
+		"-syncinterval=0ns":      "-syncinterval",
+		"-syncinterval=60ms":     "-syncinterval",
+		"-syncinterval=-1ns":     "-syncinterval",
 		"-client-limit=0":        "-client-limit",
 		"-client-limit=many":     "-client-limit",
 		"-client-limit-except=x": "-client-limit-except",

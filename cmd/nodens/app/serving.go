@@ -29,6 +29,9 @@ func (a *agent) logServing() {
 		}
 		attrs = append(attrs, "services", services, "endpoints", endpoints)
 	}
+	if len(a.opts.NoEffect) > 0 {
+		a.log.Info("flags without an effect", "flags", a.opts.NoEffect)
+	}
 	a.log.Info("serving", append(attrs, "took", time.Since(a.created).Round(time.Millisecond))...)
 }
 

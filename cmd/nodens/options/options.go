@@ -51,6 +51,9 @@ type Agent struct {
 	SkipTeardown       bool          // keep the interface and the rules at the end
 	HealthPort         uint16        // of the health endpoint, for the rules; 0: none
 
+	// NoEffect are the flags that are given and change nothing, for the log.
+	NoEffect []string
+
 	MetricsAddr    string // listen address of the metrics; "": only the addresses in the Corefile
 	Pidfile        string // "": none
 	ReloadBySignal bool   // check for a changed configuration every SyncInterval
