@@ -3,6 +3,8 @@ package config
 import (
 	"net/netip"
 	"slices"
+
+	"github.com/nodens-dns/nodens/internal/wire"
 )
 
 // Bind is `bind ADDRESS|INTERFACE… { except ADDRESS|INTERFACE… }`: where the block
@@ -10,7 +12,9 @@ import (
 // addresses if there is none. A block may have several; their addresses add up.
 type Bind struct {
 	// Addrs has no duplicates and is never empty. Interfaces are replaced by the addresses
-	// they had when the Config was made, and exceptions are removed.
+	// they had when the Config was made, and exceptions are removed. "::" is all addresses of
+	// both families, and so is 0.0.0.0, as in CoreDNS and package net: it is replaced by "::", unless
+	// another block has a zone of this one at "::".
 	Addrs []netip.Addr
 }
 
@@ -68,4 +72,36 @@ func (p *parser) addresses(words []token) []netip.Addr {
 		list = append(list, addrs...)
 	}
 	return list
+}
+
+// joinFamilies replaces 0.0.0.0 by "::", see [Bind]. One of two blocks for a zone, one at each of the two, would get no
+// query; there 0.0.0.0 stays the IPv4 addresses, whose socket the kernel prefers.
+func joinFamilies(blocks []*Block) {
+	ipv4, both := netip.IPv4Unspecified(), netip.IPv6Unspecified()
+	at := func(b *Block, addr netip.Addr) bool { return slices.Contains(b.Bind.Addrs, addr) }
+	var changed []*Block
+	for _, b := range blocks {
+		if b.Bind == nil || !at(b, ipv4) {
+			continue
+		}
+		if !slices.ContainsFunc(blocks, func(o *Block) bool {
+			return o.Bind != nil && at(o, both) && !at(o, ipv4) && o.Port == b.Port && o.ViewName() == b.ViewName() &&
+				slices.ContainsFunc(b.Zones, func(z wire.Name) bool { return slices.Contains(o.Zones, z) })
+		}) {
+			changed = append(changed, b)
+		}
+	}
+	for _, b := range changed {
+		was := b.Bind.Addrs
+		b.Bind, b.Listen = new(Bind), nil
+		for _, addr := range was {
+			if addr == ipv4 {
+				addr = both
+			}
+			b.Bind.add(addr)
+		}
+		for _, addr := range b.Bind.Addrs {
+			b.Listen = append(b.Listen, netip.AddrPortFrom(addr, b.Port))
+		}
+	}
 }

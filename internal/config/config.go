@@ -262,6 +262,7 @@ func Parse(src Source) (*Config, error) {
 		c.Blocks = append(c.Blocks, p.blocks(g)...)
 	}
 	c.Blocks = append(c.Blocks, p.stubBlocks(legacy.stubs)...)
+	joinFamilies(c.Blocks)
 	p.checkBlocks(src.Path, c.Blocks)
 	p.checkPodLabels(src.Path, c.Blocks)
 	p.checkTaps(c.Blocks)

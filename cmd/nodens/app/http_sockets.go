@@ -39,8 +39,9 @@ func (e *httpServers) takeInherited(addr string) *net.TCPListener {
 	}
 	want, err := net.ResolveTCPAddr("tcp", addr)
 	is, ok := ln.Addr().(*net.TCPAddr)
-	// Without an IP address it is either unspecified address.
-	if err != nil || !ok || want.Port != is.Port || want.IP == nil && !is.IP.IsUnspecified() || want.IP != nil && !want.IP.Equal(is.IP) {
+	// Without an IP address, or with 0.0.0.0, it is either unspecified address.
+	all := want != nil && (want.IP == nil || want.IP.IsUnspecified())
+	if err != nil || !ok || want.Port != is.Port || all != is.IP.IsUnspecified() || !all && !want.IP.Equal(is.IP) {
 		_ = ln.Close()
 		return nil
 	}
