@@ -3,7 +3,6 @@ package upstream
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/netip"
 	"slices"
 	"sync/atomic"
@@ -249,7 +248,7 @@ func (x *exchange) abortReason(ctx context.Context, q *query) error {
 
 // contextError is the error of an exchange whose context has ended.
 func contextError(ctx context.Context, q *query) error {
-	err := fmt.Errorf("asking %s: %w", q.attempt.server.label, ctx.Err())
+	err := newQueryError(q, ctx.Err(), ctx.Err())
 	if errors.Is(err, context.Canceled) {
 		return localError{err}
 	}

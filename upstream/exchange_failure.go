@@ -2,7 +2,6 @@ package upstream
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 )
@@ -11,7 +10,7 @@ import (
 func (x *exchange) handleFailure(q *query, err error, now time.Time) {
 	a := &q.attempt
 	x.keepTruncated(a, err)
-	x.err, x.localFailure = fmt.Errorf("asking %s: %w", a.server.label, publicError(err)), x.localFailure || isLocal(err) && !isUnavailable(err)
+	x.err, x.localFailure = newQueryError(q, publicError(err), err), x.localFailure || isLocal(err) && !isUnavailable(err)
 	if x.pool.stop.Err() != nil {
 		return
 	}

@@ -52,6 +52,7 @@ func (p *parser) blocks(g group) []*Block {
 		p.joinGRPC()
 		p.checkCluster()
 		p.setListen()
+		p.block.boundHostsTTL()
 		p.checkCertificate()
 		p.suspectBlock()
 		p.suspectMetadata()

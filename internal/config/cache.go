@@ -70,6 +70,8 @@ type CacheLimits struct {
 }
 
 const (
+	// fewestEntries is the size of CoreDNS's smallest cache, which it makes of a capacity of 0.
+	fewestEntries = 1024
 	// maxEntries catches typing errors: ten million replies take some gigabytes.
 	maxEntries = 10_000_000
 	// maxTTL is the highest TTL (RFC 2181, 8).
@@ -140,8 +142,11 @@ func defaultCache() Cache {
 // limits is the `success` and the `denial` option.
 func (c *Cache) limits(p *parser, name string, dst *CacheLimits) option {
 	return option{usage: name + " CAPACITY [TTL] [MINTTL]", least: 1, most: 3, set: func(args []token) {
-		n, _ := p.number(args[0], 1, maxEntries)
-		dst.Entries = int(n)
+		n, _ := p.number(args[0], 0, maxEntries)
+		if dst.Entries = int(n); n == 0 {
+			dst.Entries = fewestEntries
+			p.suspect(args[0], "0 entries are read as %d, CoreDNS's smallest cache; `disable %s` turns the cache off", fewestEntries, name)
+		}
 		if len(args) > 1 {
 			dst.MaxTTL = c.seconds(p, args[1], 1)
 		}

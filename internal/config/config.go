@@ -144,6 +144,8 @@ type Options struct {
 	// KubeDNS is --kubednscm: the directory where the kube-dns ConfigMap is mounted. "", or a
 	// directory that does not exist, means that there is none.
 	KubeDNS string
+	// WithoutKubeDNS are keys of that ConfigMap that are not read.
+	WithoutKubeDNS []string
 	// ResolvConf is the value of __PILLAR__UPSTREAM__SERVERS__ if the kube-dns ConfigMap has
 	// no upstream name servers. "" is /etc/resolv.conf.
 	ResolvConf string
@@ -232,7 +234,7 @@ func Load(path string, opts Options) (*Config, error) {
 func Parse(src Source) (*Config, error) {
 	src.Path = cmp.Or(src.Path, "Corefile")
 	opts := src.Options.withDefaults()
-	legacy, err := readKubeDNS(opts.KubeDNS)
+	legacy, err := readKubeDNS(opts.KubeDNS, opts.WithoutKubeDNS)
 	if err != nil {
 		return nil, err
 	}

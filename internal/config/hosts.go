@@ -63,8 +63,18 @@ func (h *Hosts) inline(p *parser, s statement) {
 	}
 	for _, w := range s.args() {
 		if _, err := wire.ParseName(w.text); err != nil {
-			p.errorf(w, "%v", err)
+			p.warn(w, "%v; the other names of the line are answered", err)
 		}
 	}
 	h.Inline = append(h.Inline, strings.Join(texts(s.words), " "))
+}
+
+// boundHostsTTL brings the TTL of the block's hosts within the bounds of its cache, through which CoreDNS passes the
+// answers.
+func (b *Block) boundHostsTTL() {
+	h, c := b.Hosts, b.Cache
+	if h == nil || c == nil || !covered(c.Zones, h.Zones) {
+		return
+	}
+	h.TTL = uint32(min(max(time.Duration(h.TTL)*time.Second, c.Success.MinTTL), c.Success.MaxTTL) / time.Second)
 }

@@ -27,6 +27,7 @@ const stubTTL = 30 * time.Second
 
 // kubeDNS is the content of the kube-dns ConfigMap.
 type kubeDNS struct {
+	without   []string // keys that are not read
 	files     []file
 	stubs     []stub
 	upstreams []string
@@ -40,8 +41,8 @@ type stub struct {
 
 // readKubeDNS reads the folder at which the ConfigMap is mounted. A missing folder, or one
 // without the two keys, is an empty kubeDNS.
-func readKubeDNS(folder string) (kubeDNS, error) {
-	var k kubeDNS
+func readKubeDNS(folder string, without []string) (kubeDNS, error) {
+	k := kubeDNS{without: without}
 	if folder == "" {
 		return k, nil
 	}
@@ -82,6 +83,9 @@ func checkServer(server string) error {
 // file's name, text its content.
 func (k *kubeDNS) read(folder, key string, dst any, shape string) (text []byte, path string, err error) {
 	path = filepath.Join(folder, key)
+	if slices.Contains(k.without, key) {
+		return nil, path, nil
+	}
 	text, err = ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, path, nil

@@ -54,7 +54,10 @@ func (f *Forward) file(p *parser, w token, path string) {
 		return
 	}
 	p.recordFile(path, text)
-	servers := nameservers(text)
+	servers, bad := nameservers(text)
+	for _, line := range bad {
+		p.warn(token{file: path, line: line}, "the nameserver line has no IP address, and is left out")
+	}
 	if len(servers) == 0 {
 		p.errorf(w, "%s names no name server; add a `nameserver ADDRESS` line to it, or write the upstream's IP address here", path)
 	}
@@ -77,25 +80,27 @@ func Nameservers(path string) ([]netip.AddrPort, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading the name servers: %w", err)
 	}
-	return nameservers(text), nil
+	servers, _ := nameservers(text)
+	return servers, nil
 }
 
-// nameservers returns the addresses of the nameserver lines of text. It skips lines without an
-// address, as the system's resolver does (resolv.conf(5)).
-func nameservers(text []byte) []netip.AddrPort {
-	var list []netip.AddrPort
+// nameservers returns the addresses of the nameserver lines of text, and the numbers of those without an
+// address, which the system's resolver skips, too (resolv.conf(5)).
+func nameservers(text []byte) (list []netip.AddrPort, bad []int) {
 	lines := bufio.NewScanner(bytes.NewReader(text))
 	lines.Buffer(nil, maxFile+1)
-	for lines.Scan() {
+	for number := 1; lines.Scan(); number++ {
 		fields := strings.Fields(lines.Text())
 		if len(fields) < 2 || fields[0] != "nameserver" {
 			continue
 		}
 		if addr, err := netip.ParseAddr(fields[1]); err == nil {
 			list = append(list, netip.AddrPortFrom(addr.Unmap(), 53))
+		} else {
+			bad = append(bad, number)
 		}
 	}
-	return list
+	return list, bad
 }
 
 // parseUpstream parses one TO: a target, or the path of a file.

@@ -68,6 +68,14 @@ func (f *File) Changed() (changed bool, err error) {
 	return !same, nil
 }
 
+// ModTime returns the modification time as of the last call of [File.Changed]; the zero time if that failed.
+func (f *File) ModTime() time.Time {
+	if f.last == nil {
+		return time.Time{}
+	}
+	return f.last.ModTime()
+}
+
 // Open opens the regular file at path for reading. It follows symbolic links. Anything else than a regular
 // file is [ErrNotRegular]: opening a pipe would wait for its writer. Every error is an [fs.PathError].
 func Open(path string) (*os.File, error) {

@@ -23,6 +23,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/epoch"
@@ -129,12 +130,17 @@ func (t *Table) load() error {
 	if err != nil {
 		return err
 	}
-	t.publish(*t.buildRecords(text))
+	v := t.buildRecords(text)
+	v.modTime = t.file.ModTime()
+	t.publish(*v)
 	return nil
 }
 
 // Entries returns the number of addresses and reverse names, for coredns_hosts_entries.
 func (t *Table) Entries() int { return t.records.Load().entries }
+
+// ModTime returns the modification time of the file that was read last, the zero time if none was.
+func (t *Table) ModTime() time.Time { return t.records.Load().modTime }
 
 // Answer writes the answer to q into r and returns true, or returns false if the next step
 // has to answer; r is then unchanged. It does not allocate.

@@ -2,11 +2,13 @@ package hosts
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/nodens-dns/nodens/internal/epoch"
 	"github.com/nodens-dns/nodens/internal/wire"
@@ -18,6 +20,7 @@ type records struct {
 	// reverse has the RDATA of PTR records by their owner in in-addr.arpa or ip6.arpa.
 	reverse map[wire.Name][][]byte
 	entries int
+	modTime time.Time  // of the file; zero: it was not read
 	mark    epoch.Mark // of all answers from these records
 }
 
@@ -83,8 +86,8 @@ func (t *Table) addLines(v *records, source string, text []byte) {
 
 var errNoName = errors.New("an address without a name")
 
-// addLine adds one line: an address, names, and optionally a comment. If a name is invalid,
-// the names before it are still added.
+// addLine adds one line: an address, names, and optionally a comment. Invalid names are left out; the error
+// is the first one's.
 func (t *Table) addLine(v *records, line []byte) error {
 	line, _, _ = bytes.Cut(line, []byte("#"))
 	fields := strings.Fields(string(line))
@@ -100,16 +103,17 @@ func (t *Table) addLine(v *records, line []byte) error {
 	if len(fields) == 1 {
 		return errNoName
 	}
+	var invalid error
 	for _, field := range fields[1:] {
 		name, err := wire.ParseName(field)
-		if err != nil {
-			return err
-		}
-		if inZones([]byte(name), t.cfg.Zones) {
+		switch {
+		case err != nil:
+			invalid = cmp.Or(invalid, err)
+		case inZones([]byte(name), t.cfg.Zones):
 			t.add(v, name, addr.Unmap())
 		}
 	}
-	return nil
+	return invalid
 }
 
 // add adds the address addr of name.

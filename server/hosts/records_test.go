@@ -45,3 +45,19 @@ func FuzzLines(f *testing.F) {
 		}
 	})
 }
+
+// TestInvalidNames: the names of a line around invalid ones stay.
+func TestInvalidNames(t *testing.T) {
+	tab := &Table{log: slog.New(slog.DiscardHandler), cfg: config.Hosts{Zones: []wire.Name{wire.Root}}}
+	long := strings.Repeat("x", 64)
+	v := tab.buildRecords([]byte("192.0.2.1 bad..test one.test " + long + " two.test\n192.0.2.2 three.test bad..test\nx four.test\n"))
+	for name, want := range map[string]bool{"one.test.": true, "two.test.": true, "three.test.": true, "four.test.": false} {
+		n, err := wire.ParseName(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := v.names[n] != nil; got != want {
+			t.Errorf("%s is there: %t", name, got)
+		}
+	}
+}

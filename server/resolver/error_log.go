@@ -2,7 +2,6 @@ package resolver
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"regexp"
@@ -73,17 +72,15 @@ func (p *Consolidation) Stop() {
 	}
 }
 
-// matching returns the consolidation that takes err, nil for none.
+// matching returns the consolidation that takes err, nil for none: the first whose pattern matches the error as it is
+// logged, or as CoreDNS logs it.
 func (l *ErrorLog) matching(err error) *Consolidation {
 	if len(l.Patterns) == 0 {
 		return nil
 	}
-	text := err.Error()
-	if errors.Is(err, upstream.ErrTimeout) {
-		text += ": i/o timeout" // as it ends in CoreDNS, which patterns are written for
-	}
+	text, netText := err.Error(), upstream.NetText(err)
 	for _, p := range l.Patterns {
-		if p.Match.MatchString(text) {
+		if p.Match.MatchString(text) || netText != "" && p.Match.MatchString(netText) {
 			return p
 		}
 	}

@@ -111,13 +111,17 @@ func prepare(opts *options.Agent, w io.Writer) (a *agent, cfg *config.Config, er
 			log.queue.Close(flushTimeout)
 		}
 	}()
-	if cfg, err = opts.LoadConfig(); err != nil {
+	cfg, ignored, err := opts.LoadFirst()
+	if err != nil {
 		return nil, nil, err
 	}
 	if err := checkTakeover(opts, log.Logger); err != nil {
 		return nil, nil, err
 	}
-	a, err = newAgent(opts, &log, level)
+	if a, err = newAgent(opts, &log, level); err == nil && ignored != nil {
+		a.countConfigMapError(ignored)
+		a.log.Warn("starting without the broken keys of the kube-dns ConfigMap", "err", ignored)
+	}
 	return a, cfg, err
 }
 
@@ -240,6 +244,7 @@ func (a *agent) start(ctx context.Context, cfg *config.Config) error {
 	a.background.Go(func() { a.progress.watch(ctx, a.server) })
 	a.background.Go(func() { a.sampleStatistics(ctx) })
 	a.background.Go(func() { a.watchPorts(ctx) })
+	a.background.Go(func() { a.http.retry(ctx) })
 	a.background.Go(func() { a.builder.clients.owners().Run(ctx) })
 	if a.opts.Page.IsValid() {
 		a.background.Go(func() { a.sampleHistory(ctx) })

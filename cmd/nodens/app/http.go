@@ -38,7 +38,16 @@ type httpServers struct {
 	mu        sync.Mutex
 	servers   map[string]*httpServer
 	inherited map[string]*os.File // of setInherited, until listen takes or closes them
+	want      httpHandlers        // of the last listen
+	failed    map[string]error    // addresses of want that the kernel refuses; retry tries them again
+	toldAt    time.Time           // when failed was logged
+	paused    bool                // between suspend and resume
+	// failures counts refused addresses.
+	failures atomic.Uint64
 }
+
+// httpHandlers are handlers by address and path.
+type httpHandlers = map[string]map[string]http.Handler
 
 // httpServer is one HTTP address. Its handler can be swapped while it serves.
 type httpServer struct {
@@ -54,62 +63,6 @@ const httpTimeout = 10 * time.Second
 
 // maxHeader bounds a request's header, in bytes.
 const maxHeader = 16 << 10
-
-// listen serves exactly the given handlers, by address and path. It binds new addresses first:
-// on an error nothing has changed, except that unused inherited listeners are closed.
-func (e *httpServers) listen(want map[string]map[string]http.Handler) error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	fresh, err := e.bind(want)
-	e.closeInherited()
-	if err != nil {
-		return err
-	}
-	for addr, s := range e.servers {
-		if want[addr] == nil {
-			s.close()
-			delete(e.servers, addr)
-		}
-	}
-	for addr, paths := range want {
-		mux := http.NewServeMux()
-		for path, h := range paths {
-			mux.Handle(path, h)
-		}
-		s := e.servers[addr]
-		if s == nil {
-			s = e.newServer()
-			s.handler.Store(mux)
-			e.serve(s, fresh[addr])
-			e.servers[addr] = s
-		}
-		s.handler.Store(mux)
-	}
-	return nil
-}
-
-// bind listens on the addresses that have no server yet. On an error it closes all of them.
-func (e *httpServers) bind(want map[string]map[string]http.Handler) (map[string]*net.TCPListener, error) {
-	fresh := make(map[string]*net.TCPListener)
-	for addr := range want {
-		if e.servers[addr] != nil {
-			continue
-		}
-		if fresh[addr] = e.takeInherited(addr); fresh[addr] != nil {
-			continue
-		}
-		ln, err := e.listenTCP(addr)
-		if err != nil {
-			delete(fresh, addr)
-			for _, ln := range fresh {
-				_ = ln.Close()
-			}
-			return nil, fmt.Errorf("listening for health, ready or metrics on %s: %w; choose another address in the Corefile, or in --metrics-listen-address", addr, err)
-		}
-		fresh[addr] = ln.(*net.TCPListener)
-	}
-	return fresh, nil
-}
 
 // listenTCP listens at addr.
 func (e *httpServers) listenTCP(addr string) (net.Listener, error) {
@@ -165,6 +118,7 @@ func (e *httpServers) close() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.closeInherited()
+	e.want, e.failed = nil, nil
 	for addr, s := range e.servers {
 		s.close()
 		delete(e.servers, addr)

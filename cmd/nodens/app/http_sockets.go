@@ -78,6 +78,7 @@ func (s *httpServer) listenerFile() (*os.File, error) {
 func (e *httpServers) suspend() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	e.paused = true
 	for addr, s := range e.servers {
 		f, err := s.listenerFile()
 		if s.suspended != nil || err != nil {
@@ -95,6 +96,7 @@ func (e *httpServers) suspend() {
 func (e *httpServers) resume() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	e.paused = false
 	for addr, s := range e.servers {
 		if s.suspended == nil {
 			continue

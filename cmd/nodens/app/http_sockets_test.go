@@ -3,11 +3,14 @@
 package app
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -166,5 +169,39 @@ func TestHTTPInherit(t *testing.T) {
 		if who, err := fetch(at); err != nil || who != want {
 			t.Errorf("%s: answered by %q, %v; want %q", at, who, err, want)
 		}
+	}
+}
+
+// TestHTTPPortInUse: a port that another process has is no error, but a problem, and is served when it is free.
+func TestHTTPPortInUse(t *testing.T) {
+	other, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	taken, mine := other.Addr().String(), free(t)
+	e := newEndpoints()
+	defer e.close()
+	if err := e.listen(at("/who", says("me"), taken, mine)); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := fetch(mine); got != "me" {
+		t.Errorf("the other address says %q (%v)", got, err)
+	}
+	if got := e.problem(); !strings.Contains(got, taken+" (/who): ") || e.failures.Load() != 1 {
+		t.Errorf("problem %q, %d failures", got, e.failures.Load())
+	}
+	_ = other.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go e.retry(ctx)
+	for e.problem() != "" {
+		time.Sleep(10 * time.Millisecond)
+	}
+	if got, err := fetch(taken); got != "me" {
+		t.Errorf("when it is free it says %q (%v)", got, err)
+	}
+	if err := e.listen(at("/who", says("me"), "no.such.name.invalid:80")); err == nil {
+		t.Error("a name without an address is no error")
 	}
 }

@@ -123,6 +123,7 @@ var (
 	secondaryTransfers   = counter("nodens_secondary_transfers_total", "Attempts to bring a zone of a primary server up to date, by result: transferred, unchanged or failed. Only with secondary.", "result")
 	secondaryNotifies    = counter("nodens_secondary_notifies_total", "NOTIFY messages for zones of a primary server, by result: accepted, or ignored because of their sender. Only with secondary.", "result")
 	secondaryZones       = gauge("nodens_secondary_zones", "Zones of primary servers, by state: loaded, or empty if they have not been transferred yet or have expired. Only with secondary.", "state")
+	hostsReload          = gauge("coredns_hosts_reload_timestamp_seconds", "Modification time of the hosts file that was read last. Only with hosts.")
 	hostsEntries         = gauge("coredns_hosts_entries", "Entries of all hosts tables. Only with hosts.")
 	programming          = counter("coredns_kubernetes_dns_programming_duration_seconds", "Time from a change of endpoints until queries are answered with it, by kind of Service.", "service_kind")
 	restRequests         = counter("coredns_kubernetes_rest_client_requests_total", "Requests to the API server, by HTTP status, method and host.", "code", "method", "host")
@@ -135,6 +136,7 @@ var (
 	viewSlowEvents       = counter("nodens_kubernetes_slow_events_total", "Changes of an object that the cluster view took longer than 100 ms for.")
 	viewNamespaces       = gauge("nodens_kubernetes_watched_namespaces", "Namespaces whose EndpointSlices are watched.")
 	viewScope            = gauge("nodens_kubernetes_endpointslice_scope", "1 for the scope of the EndpointSlice watch: node, wide or all.", "scope")
+	httpListenErrors     = counter("nodens_http_listen_errors_total", "Refused attempts to listen for health, ready, metrics or pprof, such as at a port in use.")
 	setupErrors          = counter("coredns_nodecache_setup_errors_total", "Failures to set up the node's network or to read the kube-dns ConfigMap, by type.", "errortype")
 	setupRepairs         = counter("nodens_netsetup_repairs_total", "Interfaces, addresses and rules that were missing at a check, and were restored.")
 	setupFailOpen        = gauge("nodens_netsetup_fail_open", "1 while the rules take effect only as long as the agent listens, so that the node keeps DNS when the agent dies. Absent without rules.")
@@ -184,6 +186,7 @@ func (a *agent) Collect(ch chan<- prometheus.Metric) {
 	s.put(evictedConns, float64(a.server.ConnsEvicted()))
 	s.put(abortedConns, float64(a.server.ConnsCut()))
 	s.http(&a.http.counts)
+	s.put(httpListenErrors, float64(a.http.failures.Load()))
 	s.put(handshakesFailed, float64(a.server.HandshakesFailed()))
 	s.put(reloadFailed, float64(a.reloadFailed.Load()))
 	s.put(configRefused, boolFloat(a.reloadState.refused.Load()))
@@ -329,7 +332,7 @@ func (s scrape) zone(srv, zone, view string, st *resolver.Stats) {
 // parts puts the metrics of the blocks' parts, under the first address of each block.
 func (s scrape) parts(g *generation) {
 	var broken, rejects, entries uint64
-	hasHosts := false
+	hasHosts, reloaded := false, 0.0
 	servers := make(upstreams)
 	for _, p := range g.blocks {
 		srv := serverLabel(p.block.Transport, p.block.Listen[0])
@@ -346,6 +349,7 @@ func (s scrape) parts(g *generation) {
 		if p.hosts != nil {
 			hasHosts = true
 			entries += uint64(p.hosts.Entries())
+			reloaded = max(reloaded, float64(p.hosts.ModTime().UnixNano())/1e9)
 		}
 		s.loops(srv, p)
 		for _, u := range p.pools {
@@ -361,6 +365,7 @@ func (s scrape) parts(g *generation) {
 	s.put(forwardRejects, float64(rejects))
 	if hasHosts {
 		s.put(hostsEntries, float64(entries))
+		s.put(hostsReload, reloaded)
 	}
 	s.upstreams(servers)
 }

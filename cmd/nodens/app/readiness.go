@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"errors"
 	"net/http"
 )
@@ -44,9 +45,12 @@ func (a *agent) takenBack() string {
 	return ""
 }
 
+// readyNotice is what /ready says beside OK; "" for nothing.
+func (a *agent) readyNotice() string { return cmp.Or(a.takenBack(), a.http.problem()) }
+
 // handlers returns the HTTP handlers of g's directives, by address and path.
-func (a *agent) handlers(g *generation) map[string]map[string]http.Handler {
-	want := make(map[string]map[string]http.Handler)
+func (a *agent) handlers(g *generation) httpHandlers {
+	want := make(httpHandlers)
 	add := func(addr, path string, h http.Handler) {
 		if want[addr] == nil {
 			want[addr] = make(map[string]http.Handler)
@@ -62,7 +66,7 @@ func (a *agent) handlers(g *generation) map[string]map[string]http.Handler {
 			add(b.Health.Addr, "/health", status(a.progress.err, nil))
 		}
 		if b.Ready != nil {
-			add(b.Ready.Addr, "/ready", status(a.ready, a.takenBack))
+			add(b.Ready.Addr, "/ready", status(a.ready, a.readyNotice))
 		}
 		if b.Prometheus != nil {
 			add(b.Prometheus.Addr, "/metrics", metrics)

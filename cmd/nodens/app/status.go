@@ -95,6 +95,9 @@ func (a *agent) judge(s *report.Status) {
 	if text := configProblem(&s.Config); text != "" {
 		problem("%s", text)
 	}
+	if text := a.http.problem(); text != "" {
+		problem("%s", text)
+	}
 	for _, h := range a.otherHolders(portCheckAge) {
 		problem("another process also listens there, and gets a part of the queries: %s; %s", describeHolder(&h), portRemedy)
 	}

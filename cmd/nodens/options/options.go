@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"time"
 
 	"github.com/nodens-dns/nodens/internal/config"
@@ -149,6 +150,31 @@ func (o *Agent) LoadConfig() (*config.Config, error) {
 		return nil, err
 	}
 	return config.Load(path, o.ConfigOptions(path))
+}
+
+// LoadFirst is LoadConfig for the start, which a broken kube-dns ConfigMap does not keep from serving, as in NodeLocal
+// DNSCache. It leaves out the ConfigMap's keys with errors, and returns these errors as ignored.
+func (o *Agent) LoadFirst() (cfg *config.Config, ignored, err error) {
+	path, err := o.Corefile()
+	if err != nil {
+		return nil, nil, err
+	}
+	opts := o.ConfigOptions(path)
+	for {
+		if cfg, err = config.Load(path, opts); err == nil {
+			return cfg, ignored, nil
+		}
+		var broken []string
+		for _, e := range config.ParseErrors(err) {
+			if o.KubeDNSDir != "" && filepath.Dir(e.File) == filepath.Clean(o.KubeDNSDir) && !slices.Contains(opts.WithoutKubeDNS, filepath.Base(e.File)) {
+				broken = append(broken, filepath.Base(e.File))
+			}
+		}
+		if len(broken) == 0 {
+			return nil, ignored, err
+		}
+		opts.WithoutKubeDNS, ignored = append(opts.WithoutKubeDNS, broken...), errors.Join(ignored, err)
+	}
 }
 
 // ConfigOptions returns the settings that the meaning of the Corefile at path depends on. Relative
