@@ -19,7 +19,7 @@ func (in *checkInput) warnings() []finding {
 	for _, e := range in.cfg.Suspicious {
 		list = append(list, in.finding(e))
 	}
-	for _, e := range slices.Concat(in.zoneWarnings, in.healthWarnings(), in.probeWarnings(), in.reloadWarnings()) {
+	for _, e := range slices.Concat(in.zoneWarnings, in.healthWarnings(), in.probeWarnings(), in.reloadWarnings(), in.portWarnings()) {
 		list = append(list, in.finding(e))
 	}
 	return list
@@ -79,6 +79,59 @@ func (in *checkInput) reloadWarnings() []*config.ParseError {
 		return nil
 	}
 	return []*config.ParseError{{File: in.cfg.Path, Text: "no block has `reload`: a change of the ConfigMap takes effect when a pod starts; add `reload`"}}
+}
+
+// portWarnings reports addresses of HTTP endpoints that can't both be listened on, or that a server block has for DNS.
+func (in *checkInput) portWarnings() (list []*config.ParseError) {
+	type endpoint struct {
+		block     *config.Block
+		directive string
+		addr      string
+	}
+	ends := []endpoint{{nil, "--metrics-listen-address", in.flags.MetricsAddr}}
+	for _, b := range in.cfg.Blocks {
+		if b.Health != nil {
+			ends = append(ends, endpoint{b, "health", b.Health.Addr})
+		}
+		if b.Ready != nil {
+			ends = append(ends, endpoint{b, "ready", b.Ready.Addr})
+		}
+		if b.Prometheus != nil {
+			ends = append(ends, endpoint{b, "prometheus", b.Prometheus.Addr})
+		}
+		if b.Pprof != nil {
+			ends = append(ends, endpoint{b, "pprof", b.Pprof.Addr})
+		}
+	}
+	for i, e := range ends {
+		if e.block == nil {
+			continue
+		}
+		for _, o := range ends[:i] {
+			if e.addr != o.addr && meet(e.addr, o.addr) {
+				list = append(list, blockError(e.block, e.directive, fmt.Sprintf("%s and %s of %s need one port; give one of them another", e.addr, o.addr, o.directive)))
+			}
+		}
+		for _, b := range in.cfg.Blocks {
+			for _, at := range b.Listen {
+				if meet(e.addr, at.String()) {
+					list = append(list, blockError(e.block, e.directive, fmt.Sprintf("%s is the address %s of DNS, too; give it another port", e.addr, at)))
+				}
+			}
+		}
+	}
+	return list
+}
+
+// meet reports whether two addresses, of which one may be all of the node's, have a port in common.
+func meet(a, b string) bool {
+	hostA, portA, errA := net.SplitHostPort(a)
+	hostB, portB, errB := net.SplitHostPort(b)
+	if errA != nil || errB != nil || portA != portB || portA == "0" {
+		return false
+	}
+	all := func(host string) bool { return host == "" || host == "0.0.0.0" || host == "::" }
+	return hostA == hostB || all(hostA) || all(hostB)
 }
 
 // blockError returns a warning about a directive of b.

@@ -233,6 +233,15 @@ func Load(path string, opts Options) (*Config, error) {
 // [errors.Join]); the Config is nil then.
 func Parse(src Source) (*Config, error) {
 	src.Path = cmp.Or(src.Path, "Corefile")
+	c, err := read(src)
+	if err != nil {
+		return nil, unrendered(src, err)
+	}
+	return c, nil
+}
+
+// read is Parse, with the errors of a template as they come from the parser.
+func read(src Source) (*Config, error) {
 	opts := src.Options.withDefaults()
 	legacy, err := readKubeDNS(opts.KubeDNS, opts.WithoutKubeDNS)
 	if err != nil {

@@ -100,6 +100,10 @@ func (p *parser) directive(at field, s statement) {
 // unknownDirective reports a directive that is not in the table.
 func (p *parser) unknownDirective(w token) {
 	remedy := Remedy(w.text)
+	if w.text == "proxy" {
+		p.errorf(w, "proxy is a directive of CoreDNS before 1.5; write `forward` with the same zone and servers").Nearest = "forward"
+		return
+	}
 	if remedy == "" {
 		p.unknown(w, "directive", Directives())
 		return

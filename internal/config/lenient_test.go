@@ -53,10 +53,29 @@ func TestLeftOut(t *testing.T) {
 		place, _, _ := strings.Cut(w, ": ")
 		places = append(places, strings.TrimPrefix(place, path))
 	}
-	if got := fmt.Sprint(places); got != "[Corefile:3 Corefile:3 :2 :4]" {
+	if got := fmt.Sprint(places); got != "[:2 :4 Corefile:3 Corefile:3]" {
 		t.Errorf("warnings at %s: %q", got, c.Warnings)
 	}
 	if got := c.Blocks[0].Forward.To; len(got) != 1 {
 		t.Errorf("upstreams %v", got)
+	}
+}
+
+// TestTexts: what a Corefile was before it was ready, and what CoreDNS no longer has, is said.
+func TestTexts(t *testing.T) {
+	for _, tt := range []struct{ text, want string }{
+		{". {\nproxy . 192.0.2.1\n}\n", "Corefile:2: proxy is a directive of CoreDNS before 1.5; write `forward` with the same zone and servers (did you mean \"forward\"?)"},
+		{". {\nforward . __PILLAR__SOMETHING__\n}\n", "Corefile:2: unknown placeholder __PILLAR__SOMETHING__: an installer replaces it"},
+		{". {\nforward . {{ .Values.upstream }}\n}\n", `Corefile:2: "{{ .Values" is of a template of Helm or Jinja: render it first`},
+		{"{% for z in zones %}\n{{ z }} {\nwhoami\n}\n{% endfor %}\n", `Corefile:1: "{% for" is of a template of Helm or Jinja`},
+		{". {\ntemplate IN A {\nanswer \"{{ .Name }} 60 IN A 192.0.2.1\"\n}\ncache x!\nerors\nerros\n}\n", "Corefile:6: unknown directive \"erors\""},
+	} {
+		_, err := parse(t, tt.text)
+		if err == nil || !strings.HasPrefix(err.Error(), tt.want) {
+			t.Errorf("%q: %v\nwant %s", tt.text, err, tt.want)
+		}
+		if n := strings.Count(fmt.Sprint(err), "; allowed: "); n > 1 {
+			t.Errorf("%q: %d lists of the same words", tt.text, n)
+		}
 	}
 }

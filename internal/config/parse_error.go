@@ -24,6 +24,8 @@ type ParseError struct {
 	Nearest string
 	// Allowed are the words that are allowed there; nil if they can't be listed.
 	Allowed []string
+	// listed says that an error before lists them.
+	listed bool
 }
 
 // Error is "FILE:LINE: DIRECTIVE OPTION: TEXT (did you mean …?); allowed: …", in one
@@ -42,7 +44,7 @@ func (f *ParseError) Error() string {
 	if f.Nearest != "" {
 		fmt.Fprintf(&b, " (did you mean %q?)", f.Nearest)
 	}
-	if len(f.Allowed) > 0 {
+	if len(f.Allowed) > 0 && !f.listed {
 		b.WriteString("; allowed: " + strings.Join(f.Allowed, ", "))
 	}
 	return oneLine.Replace(b.String())
@@ -80,8 +82,13 @@ func joinErrors(file string, faults []*ParseError) error {
 		return cmp.Or(strings.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line))
 	})
 	var errs []error
-	seen := make(map[string]bool)
+	seen, listed := make(map[string]bool), make(map[string]bool)
 	for _, f := range faults {
+		if list := strings.Join(f.Allowed, " "); listed[list] {
+			f.listed = true
+		} else if list != "" {
+			listed[list] = true
+		}
 		text := f.Error()
 		if seen[text] {
 			continue

@@ -174,7 +174,7 @@ func (v Placeholders) value(name string, ported bool) (value, problem string) {
 	case placeholderDomain:
 		return "", name + " must be replaced by the installer: write the cluster's domain, such as cluster.local"
 	}
-	return "", fmt.Sprintf("unknown placeholder %s; write its value", name)
+	return "", fmt.Sprintf("unknown placeholder %s: an installer replaces it before the Corefile is used; write its value", name)
 }
 
 func (v Placeholders) cluster() (value, problem string) {

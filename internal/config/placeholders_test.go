@@ -64,8 +64,8 @@ func TestRenderFaults(t *testing.T) {
 		{"headless Service", headless, "__PILLAR__CLUSTER__DNS__", `Corefile.base:1: __PILLAR__CLUSTER__DNS__ is the value of the environment variable KUBE_DNS_UPSTREAM_SERVICE_HOST, and "None" is not an IP address: the Service that --upstreamsvc names needs a ClusterIP`},
 		{"no local IP", missing, "bind __PILLAR__LOCAL__DNS__", `Corefile.base:1: __PILLAR__LOCAL__DNS__ is the addresses of --localip, which is not set; set it to 169.254.20.10, for example`},
 		{"for the installer", pillars(), "__PILLAR__DNS__DOMAIN__:53 {\n}", `Corefile.base:1: __PILLAR__DNS__DOMAIN__ must be replaced by the installer: write the cluster's domain, such as cluster.local; allowed: ` + allowed},
-		{"slip", pillars(), "errors\nforward . __PILLAR__UPSTREAM__SERVER__ # x", `Corefile.base:2: unknown placeholder __PILLAR__UPSTREAM__SERVER__; write its value (did you mean "__PILLAR__UPSTREAM__SERVERS__"?); allowed: ` + allowed},
-		{"several", missing, "__PILLAR__LOCAL__DNS__\n__PILLAR__A", "Corefile.base:1: __PILLAR__LOCAL__DNS__ is the addresses of --localip, which is not set; set it to 169.254.20.10, for example\nCorefile.base:2: unknown placeholder __PILLAR__A; write its value; allowed: " + allowed},
+		{"slip", pillars(), "errors\nforward . __PILLAR__UPSTREAM__SERVER__ # x", `Corefile.base:2: unknown placeholder __PILLAR__UPSTREAM__SERVER__: an installer replaces it before the Corefile is used; write its value (did you mean "__PILLAR__UPSTREAM__SERVERS__"?); allowed: ` + allowed},
+		{"several", missing, "__PILLAR__LOCAL__DNS__\n__PILLAR__A", "Corefile.base:1: __PILLAR__LOCAL__DNS__ is the addresses of --localip, which is not set; set it to 169.254.20.10, for example\nCorefile.base:2: unknown placeholder __PILLAR__A: an installer replaces it before the Corefile is used; write its value; allowed: " + allowed},
 		{"large", pillars(), strings.Repeat("#", maxFile+1), "Corefile.base: the file is larger than 1048576 bytes; a Corefile is not"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -16,6 +16,34 @@ func (p *parser) suspectBlocks(path string, blocks []*Block) {
 	for i, b := range blocks {
 		p.suspectUnreachable(blocks[:i], b)
 		p.suspectLoops(blocks, b)
+		p.suspectForwardedCluster(blocks, b)
+		p.suspectOpenResolver(b)
+	}
+}
+
+// suspectForwardedCluster reports a block that forwards a part of a cluster zone which another block has, such as
+// svc.cluster.local beside `kubernetes cluster.local`.
+func (p *parser) suspectForwardedCluster(blocks []*Block, b *Block) {
+	if b.Kubernetes != nil || b.Forward == nil {
+		return
+	}
+	for _, z := range b.Zones {
+		i := slices.IndexFunc(blocks, func(o *Block) bool {
+			return o.Kubernetes != nil && o.Port == b.Port && slices.ContainsFunc(o.Kubernetes.Zones, func(k wire.Name) bool { return !reverse(k) && z != k && z.Under(k) })
+		})
+		if i >= 0 {
+			p.suspect(token{file: b.File, line: b.Line}, "names in %s are forwarded, although the block at %s:%d has `kubernetes`, which does not get them; take the zone out, or add `kubernetes` here", z, blocks[i].File, blocks[i].Line)
+		}
+	}
+}
+
+// suspectOpenResolver reports a block of an agent on a node that forwards for everybody who reaches the node.
+func (p *parser) suspectOpenResolver(b *Block) {
+	if len(p.opts.LocalIPs) == 0 || b.Forward == nil || b.ACL != nil {
+		return
+	}
+	if slices.ContainsFunc(b.Listen, func(at netip.AddrPort) bool { return at.Addr().IsUnspecified() }) {
+		p.suspect(token{file: b.File, line: b.Line}, "it listens on all addresses of the node, so that other hosts can use it as an open resolver; `bind` it to the addresses of --localip, or add `acl`")
 	}
 }
 

@@ -59,6 +59,11 @@ func TestSuspicious(t *testing.T) {
 			"Corefile:5: forward: the upstream 127.0.0.1:5301 is this agent, in the block at Corefile:1",
 		}},
 		{"chain of two blocks", ".:5301 {\nbind 127.0.0.1\nforward . 127.0.0.1:5302\n}\n.:5302 {\nbind 127.0.0.1\nforward . 192.0.2.1\n}\n", nil, nil},
+		{"part of the cluster zone", "cluster.local {\nkubernetes cluster.local\n}\nsvc.cluster.local b.test {\nforward . 192.0.2.1\n}\n", nil, []string{
+			"Corefile:4: names in svc.cluster.local. are forwarded, although the block at Corefile:1 has `kubernetes`",
+		}},
+		{"open resolver", ". {\nbind 0.0.0.0\nforward . 192.0.2.1\n}\n", local, []string{"Corefile:1: it listens on all addresses of the node"}},
+		{"open with an access list", ". {\nbind ::\nacl {\nallow net 10.0.0.0/8\nblock\n}\nforward . 192.0.2.1\n}\n", local, nil},
 		{"own address without a listener", ". {\nbind 169.254.20.10\nforward . 169.254.20.10:5300\n}\n", local, []string{"Corefile:1: forward: the upstream 169.254.20.10:5300 is an address of --localip at which no server block listens"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -22,7 +22,11 @@ import (
 // query.
 func (a *agent) metrics() http.Handler {
 	reg := prometheus.NewRegistry()
-	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), a)
+	var own prometheus.Collector = a
+	if a.opts.FormerMetricNames {
+		own = withFormerNames{a}
+	}
+	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), own)
 	return newExposition(promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
 }
 

@@ -55,6 +55,9 @@ type Agent struct {
 	// NoEffect are the flags that are given and change nothing, for the log.
 	NoEffect []string
 
+	// FormerMetricNames adds the names that metrics had before CoreDNS 1.7.
+	FormerMetricNames bool
+
 	MetricsAddr    string // listen address of the metrics; "": only the addresses in the Corefile
 	Pidfile        string // "": none
 	ReloadBySignal bool   // check for a changed configuration every SyncInterval
