@@ -154,7 +154,7 @@ func (f *agentFlags) addLogging(flags *pflag.FlagSet) {
 	flags.StringVar(&f.MetricsAddr, "metrics-listen-address", f.MetricsAddr, "`address` of the metrics about the node's network; empty for none")
 	cli.Enum(flags, "client-metrics", f.ClientMetrics.String(), "labels of the metrics of pods' queries; off counts no queries by client, so that nodens_client_queries_total is absent", []string{"off", "namespace", "workload"},
 		func(text string) { _ = f.ClientMetrics.Set(text) }) // it knows these words
-	flags.BoolVar(&f.FormerMetricNames, "former-metric-names", f.FormerMetricNames, "also expose metrics by their names before CoreDNS 1.7, such as coredns_dns_request_count_total, for older dashboards")
+	flags.BoolVar(&f.FormerMetricNames, "former-metric-names", f.FormerMetricNames, "also expose metrics by their names before CoreDNS 1.7, such as those that end in _count_total, for older dashboards")
 	flags.StringVar(&f.PrometheusAddr, "prometheus-listen-address", f.PrometheusAddr, "`address` that replaces __PROMETHEUS__ENDPOINT__")
 }
 
