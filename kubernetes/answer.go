@@ -28,6 +28,8 @@ func (w *answerWriter) enoughAddrs() bool {
 // ends at.
 func (w *answerWriter) write(m *match, qtype uint16) (target wire.Name, end nodeType) {
 	switch {
+	case qtype == wire.TypeANY:
+		return w.writeAny(m)
 	case qtype != wire.TypeA && qtype != wire.TypeAAAA:
 		w.writeOther(m, qtype)
 	case m.isAlias():
@@ -39,6 +41,20 @@ func (w *answerWriter) write(m *match, qtype uint16) (target wire.Name, end node
 		return "", notFound // its endpoints may not be in view yet
 	}
 	return "", m.node
+}
+
+// anyTypes are the types of which the first one that a name has answers ANY (RFC 8482, 4.1). An alias comes first, which
+// has no other records.
+var anyTypes = [...]uint16{wire.TypeCNAME, wire.TypeA, wire.TypeAAAA, wire.TypePTR, wire.TypeTXT, wire.TypeSOA, wire.TypeSRV}
+
+// writeAny is write for the type ANY.
+func (w *answerWriter) writeAny(m *match) (target wire.Name, end nodeType) {
+	for _, qtype := range anyTypes {
+		if target, end = w.write(m, qtype); w.reply.Count(wire.Answer) > 0 || w.budget.exhausted() {
+			break
+		}
+	}
+	return target, end
 }
 
 // ownerTypes maps each non-address record type, except SRV, to the node that owns such
@@ -110,8 +126,19 @@ func (w *answerWriter) writeServiceAddrs(section wire.Section, owner int, s *ser
 	if !w.budget.spend(n) {
 		return
 	}
-	if s.kind != headless || !w.zone.ordered {
+	switch {
+	case s.kind != headless:
 		w.reply.AddAddrs(section, owner, qtype, w.ttl, list)
+		return
+	case !w.zone.ordered:
+		at := 0
+		if section == wire.Answer && len(list)/size*(size+minAddrBytes) > w.reply.Limit() {
+			at = rand.IntN(len(list)/size) * size // no room for all: choose others each time
+		}
+		w.reply.AddAddrs(section, owner, qtype, w.ttl, list[at:])
+		if at > 0 && !w.reply.Overflows() {
+			w.reply.AddAddrs(section, owner, qtype, w.ttl, list[:at])
+		}
 		return
 	}
 	zone, rest := int(cut.zoneStart)*size, int(cut.otherStart)*size
@@ -119,6 +146,9 @@ func (w *answerWriter) writeServiceAddrs(section wire.Section, owner int, s *ser
 	w.writeShuffled(section, owner, qtype, list[zone:rest])
 	w.writeShuffled(section, owner, qtype, list[rest:])
 }
+
+// minAddrBytes is the size of an address record with a compressed owner, without the address.
+const minAddrBytes = 12
 
 // writeShuffled writes addresses of qtype in random order. If the reply can't hold all of
 // them, it starts at a random one.

@@ -1,7 +1,9 @@
 package kubernetes
 
 import (
+	"cmp"
 	"encoding/binary"
+	"slices"
 
 	"github.com/nodens-dns/nodens/internal/wire"
 )
@@ -119,8 +121,14 @@ func (w *answerWriter) writeSRV(m *match) {
 		written: make(map[string]srvName), done: make(map[srvTarget]struct{}), known: make(map[glue]struct{}),
 	}
 	if !t.writeAll(m) {
+		if w.reply.Overflows() {
+			t.writeSample(m)
+		}
 		return
 	}
+	slices.SortStableFunc(t.addrs, func(a, b glue) int { // whole RRsets
+		return cmp.Or(cmp.Compare(t.written[a.prefix].at, t.written[b.prefix].at), cmp.Compare(len(a.addr), len(b.addr)))
+	})
 	for _, g := range t.addrs {
 		if !w.budget.spend(dedupSteps) || w.reply.Overflows() {
 			return

@@ -179,6 +179,14 @@ func (e *External) endpointsNamed(svc *service, n int, rel []byte) bool {
 // write writes m's records of qtype, if there are any. target is the name that an alias
 // points to.
 func (e *External) write(w *answerWriter, m *match, qtype uint16) (target wire.Name) {
+	if qtype == wire.TypeANY {
+		for _, t := range anyTypes {
+			if target = e.write(w, m, t); w.reply.Count(wire.Answer) > 0 {
+				break
+			}
+		}
+		return target
+	}
 	switch m.node {
 	case externalService:
 		return w.writeExternal(m, qtype)

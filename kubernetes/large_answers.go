@@ -83,7 +83,7 @@ func (l *largeAnswers) remove(at *list.Element) {
 }
 
 // AnswerLarge is [Zone.Answer] without a budget, for an answer that is [OverBudget] with one. The answer is kept, and is
-// copied as long as nothing changes that it is made of. Where near endpoints come first, the addresses of a group are
+// copied as long as nothing changes that it is made of. One that is cut for UDP has others of the records each time. Where near endpoints come first, the addresses of a group are
 // in another order each time, and such answers are not kept.
 func (z *Zone) AnswerLarge(q *wire.Query, r *wire.Reply) (Outcome, wire.Name) {
 	epochs := z.epochsOf(q)
@@ -96,7 +96,7 @@ func (z *Zone) AnswerLarge(q *wire.Query, r *wire.Reply) (Outcome, wire.Name) {
 	}
 	before := epochs.Any()
 	outcome, target := z.Answer(q, r, nil)
-	if outcome != Answered || !hasRecords(r) {
+	if outcome != Answered || !hasRecords(r) || r.Overflows() && r.Limit() < wire.MaxMessage {
 		return outcome, target
 	}
 	if mark, ok := z.Mark(q, r, nil); ok && mark.Serial == 0 && epochs.Any() == before {

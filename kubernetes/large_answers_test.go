@@ -68,6 +68,9 @@ func TestLargeAnswers(t *testing.T) {
 			want := largeReply(t, name, dns.TypeA, limit, func(q *wire.Query, r *wire.Reply) (Outcome, wire.Name) { return z.Answer(q, r, nil) })
 			for range 2 {
 				got := largeReply(t, name, dns.TypeA, limit, z.AnswerLarge)
+				if limit < wire.MaxMessage { // which of the records, is random
+					want, got = want[:wire.HeaderLen], got[:wire.HeaderLen]
+				}
 				if d := cmp.Diff(want, got); d != "" {
 					t.Fatalf("step %d: the answer for %s is another one", step, service)
 				}

@@ -2,6 +2,7 @@ package kubernetes
 
 import (
 	"encoding/binary"
+	"math/rand/v2"
 	"slices"
 
 	"github.com/nodens-dns/nodens/internal/wire"
@@ -40,6 +41,8 @@ type srvWriter struct {
 	// addrs are the addresses of the targets, each once; known has the same for lookups.
 	addrs []glue
 	known map[glue]struct{}
+	// skip is how many endpoints are still to be passed over.
+	skip int
 }
 
 // srvName is the offset of a target's name, and the value of srvWriter.reads for which it
@@ -76,6 +79,27 @@ func (t *srvWriter) writeAll(m *match) bool {
 		}
 	}
 	return !t.budget.exhausted()
+}
+
+// writeSample writes the records of m anew, from a random endpoint on: the reply has no room for all, and a client that
+// never asks over TCP gets others each time.
+func (t *srvWriter) writeSample(m *match) {
+	n := 0
+	for _, s := range m.svc.slices {
+		n += s.len()
+	}
+	if n == 0 {
+		return
+	}
+	t.reply.Reset()
+	t.reply.SetAuthoritative()
+	for _, t.skip = range []int{rand.IntN(n), 0} {
+		t.reads, t.ports = 0, ""
+		if len(t.done) == 0 || !t.reply.Overflows() {
+			clear(t.written)
+			t.writeAll(m)
+		}
+	}
 }
 
 // writeSlice writes the records of the endpoints of s that belong to m; it returns as
@@ -147,6 +171,10 @@ func (t *srvWriter) writeEndpoint(host, cluster, addr string) bool {
 	front := host + cluster
 	if !t.budget.spend(dedupSteps) {
 		return false
+	}
+	if t.skip > 0 {
+		t.skip--
+		return true
 	}
 	have, ok := t.written[front]
 	if !ok || have.read != t.reads {

@@ -11,7 +11,7 @@ import (
 // then. Client, Arrival and Stripe of r are set.
 func (s *Server) overLimit(rt *resolver.Routes, r *resolver.Request) bool {
 	l := s.limits.Client
-	if l == nil || l.Allow(r.Client.Addr(), r.Arrival) {
+	if l == nil || !l.Covers(r.Proto) || l.Allow(r.Client.Addr(), r.Arrival) {
 		return false
 	}
 	rt.CountOverLimit(r.Stripe, r.Client.Addr())
@@ -21,7 +21,7 @@ func (s *Server) overLimit(rt *resolver.Routes, r *resolver.Request) bool {
 // overLimit is [Server.overLimit] for a request whose query has not been read.
 func (l *listener) overLimit(client netip.AddrPort, stripe int) bool {
 	limit := l.s.limits.Client
-	if limit == nil || limit.Allow(client.Addr(), clock.Now()) {
+	if limit == nil || !limit.Covers(resolver.TCP) || limit.Allow(client.Addr(), clock.Now()) {
 		return false
 	}
 	l.config.Load().Routes.CountOverLimit(stripe, client.Addr())

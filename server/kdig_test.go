@@ -3,11 +3,14 @@ package server
 // Inside the package: it shares helpers with the tests of listeners.
 
 import (
+	"crypto/tls"
 	"os/exec"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/test/ca"
@@ -28,5 +31,40 @@ func TestKdig(t *testing.T) {
 				t.Errorf("kdig %s: %s, error %v", option, got, err)
 			}
 		})
+	}
+}
+
+// TestKdigKeepalive: a client that asks for it is told for how long its connection may be idle, over TCP and TLS only (RFC 7828).
+func TestKdigKeepalive(t *testing.T) {
+	cert := mustCertificate(t, writeCertificate(t, ca.ForTest(t), t.TempDir(), "a server", time.Now().Add(time.Hour)))
+	for network, want := range map[string]bool{"udp": false, "tcp": true, "tcp-tls": true} {
+		cfg := ListenerConfig{}
+		if network == "tcp-tls" {
+			cfg = ListenerConfig{Transport: config.DNSOverTLS, Certificate: cert}
+		}
+		limits := patientLimits()
+		limits.IdleTimeout = 45 * time.Second
+		_, addr, _ := startListener(t, limits, cfg, byHand(t))
+		client := dns.Client{Net: network, Timeout: patience, TLSConfig: &tls.Config{InsecureSkipVerify: true}} //nolint:gosec // a test's own server
+		for _, asks := range []bool{false, true} {
+			q := question("by.hand.", dns.TypeA)
+			q.SetEdns0(1232, false)
+			if asks {
+				q.IsEdns0().Option = append(q.IsEdns0().Option, &dns.EDNS0_TCP_KEEPALIVE{Code: dns.EDNS0TCPKEEPALIVE})
+			}
+			m, _, err := client.Exchange(q, addr.String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got uint16
+			for _, o := range m.IsEdns0().Option {
+				if k, ok := o.(*dns.EDNS0_TCP_KEEPALIVE); ok {
+					got = k.Timeout
+				}
+			}
+			if has := got == 450; has != (want && asks) {
+				t.Errorf("over %s, asked %v: the timeout is %d", network, asks, got)
+			}
+		}
 	}
 }

@@ -2,7 +2,7 @@ package config
 
 import "github.com/nodens-dns/nodens/internal/wire"
 
-// Bufsize is `bufsize [SIZE]`: the upper limit of a client's EDNS payload size, 512 to 4096
+// Bufsize is `bufsize [SIZE]`: the upper limit of a client's EDNS payload size, 512 to 65535
 // bytes. The default is [wire.SafeUDP].
 type Bufsize struct {
 	Size uint16
@@ -14,7 +14,7 @@ func (b *Bufsize) parse(p *parser, s statement) {
 	if !p.count(s, 0, 1, "bufsize [SIZE]") || len(s.args()) == 0 {
 		return
 	}
-	if n, ok := p.number(s.args()[0], 512, 4096); ok {
+	if n, ok := p.number(s.args()[0], 512, 65535); ok {
 		b.Size = uint16(n)
 	}
 }

@@ -21,7 +21,7 @@ import (
 // groupBits is the length of the prefix by which IPv6 addresses that are not pods' are grouped.
 const groupBits = 64
 
-// Ranges are the addresses of pods. [Ranges.Client] takes no lock and does not allocate; all
+// Ranges are the addresses of pods. [Ranges.Client] and [Ranges.Has] take no lock and do not allocate; all
 // methods are safe for concurrent use. The zero value and nil know no pods; only the zero value
 // can learn of any.
 type Ranges struct {
@@ -59,7 +59,10 @@ func (r *Ranges) client6(addr netip.Addr) netip.Addr {
 	return group.Addr()
 }
 
-// has reports whether addr, an IPv6 address without a zone, is a pod's.
+// Has reports whether addr is a pod's. An IPv4 address and its IPv6-mapped form are the same, and zones are ignored.
+func (r *Ranges) Has(addr netip.Addr) bool { return r.has(addr.Unmap().WithZone("")) }
+
+// has is Has for an address in its plain form.
 func (r *Ranges) has(addr netip.Addr) bool {
 	if r == nil {
 		return false
@@ -78,8 +81,7 @@ func (r *Ranges) has(addr netip.Addr) bool {
 }
 
 // SetPrefixes replaces the ranges from which pods get their addresses, by one source: the
-// podCIDRs of a Node. The ranges of several sources add up. IPv4 ranges are ignored, because
-// IPv4 addresses are not grouped.
+// podCIDRs of a Node. The ranges of several sources add up.
 func (r *Ranges) SetPrefixes(source int, prefixes []netip.Prefix) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -88,7 +90,7 @@ func (r *Ranges) SetPrefixes(source int, prefixes []netip.Prefix) {
 	}
 	delete(r.prefixes, source)
 	for _, p := range prefixes {
-		if p.IsValid() && p.Addr().Is6() && !p.Addr().Is4In6() {
+		if p.IsValid() && !p.Addr().Is4In6() {
 			r.prefixes[source] = append(r.prefixes[source], p.Masked())
 		}
 	}
@@ -105,12 +107,9 @@ func (r *Ranges) SetPrefixes(source int, prefixes []netip.Prefix) {
 }
 
 // SetPod records whether addr is a pod's address. It takes time in proportion to the number of
-// IPv6 addresses of pods, which are those of one node.
+// addresses of pods, which are those of one node.
 func (r *Ranges) SetPod(addr netip.Addr, pod bool) {
 	addr = addr.Unmap().WithZone("")
-	if !addr.Is6() {
-		return
-	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	k := r.copy()

@@ -47,6 +47,11 @@ func TestClient(t *testing.T) {
 			}
 		})
 	}
+	for addr, want := range map[string]bool{"10.244.1.9": true, "::ffff:10.244.1.9": true, "10.244.2.9": false, "2001:db8:1::9": true, "2001:db8:3::5": true, "2001:db8:3::6": false} {
+		if got := r.Has(netip.MustParseAddr(addr)); got != want {
+			t.Errorf("%s is a pod's: %v", addr, got)
+		}
+	}
 	if got := r.Client(netip.Addr{}); got.IsValid() {
 		t.Errorf("the client of no address is %s", got)
 	}

@@ -31,7 +31,10 @@ func (r *Reply) AddAddrs(s Section, owner int, rtype uint16, ttl uint32, packed 
 	stride := addrStride(rtype)
 	n := len(packed) / (stride - fixedLen)
 	if room := r.capacity(s, stride); n > room {
-		n, r.full = room, true
+		if r.leaveOut(s, owner, rtype); r.cut {
+			return 0
+		}
+		n = room
 	}
 	n = min(n, r.usefulRecords(stride))
 	if n == 0 {
@@ -67,7 +70,7 @@ func (r *Reply) usefulRecords(stride int) int {
 // longest owner.
 func (r *Reply) capacity(s Section, stride int) int {
 	left := MaxMessage - len(r.b) - (MaxName + stride - 2 + optLen)
-	if left < 0 || r.full || s < r.section {
+	if left < 0 || r.full || r.cut || s < r.section {
 		return 0
 	}
 	return left/stride + 1
@@ -98,10 +101,13 @@ func appendAAAA(b []byte, head uint64, tail uint32, packed string) {
 func (r *Reply) addEachAddr(s Section, owner int, rtype uint16, ttl uint32, packed string) (n int) {
 	size := addrStride(rtype) - fixedLen
 	var rdata [16]byte
-	for ; len(packed) >= size && !r.full; packed = packed[size:] {
+	for ; len(packed) >= size && !r.full && !r.cut; packed = packed[size:] {
 		copy(rdata[:], packed)
 		before := r.count[s]
 		r.Add(s, owner, rtype, ttl, rdata[:size])
+		if r.cut { // the RRset was removed
+			return 0
+		}
 		n += int(r.count[s] - before)
 	}
 	return n

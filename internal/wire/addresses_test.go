@@ -32,6 +32,9 @@ func TestAddAddrsEqualsAdd(t *testing.T) {
 				each.Add(s, AtQuestion, 65280, 1, big)
 				continue
 			}
+			if owner > AtQuestion+9 && many.b[owner] != 0 {
+				continue // inside of an address
+			}
 			packed := make([]byte, (addrStride(rtype)-fixedLen)*[]int{0, 1, 2, 50, 1000, 4000}[rng.IntN(6)])
 			for i := range packed {
 				packed[i] = byte(rng.Uint32())
@@ -40,7 +43,7 @@ func TestAddAddrsEqualsAdd(t *testing.T) {
 			for p := packed; len(p) > 0; p = p[(addrStride(rtype) - fixedLen):] {
 				each.Add(s, owner, rtype, ttl, p[:(addrStride(rtype)-fixedLen)])
 			}
-			if n := many.AddAddrs(s, owner, rtype, ttl, string(packed)); n != each.Count(s)-before {
+			if n := many.AddAddrs(s, owner, rtype, ttl, string(packed)); n != max(0, each.Count(s)-before) { // less than 0: the RRset was removed
 				t.Fatalf("seed %d: %d records were written, want %d", seed, n, each.Count(s)-before)
 			}
 			if many.count != each.count || many.full != each.full || many.section != each.section || !bytes.Equal(many.b, each.b) {

@@ -26,8 +26,8 @@ const maxCompressed = 48
 // before it; names in RDATA keep theirs. What does not fit is left out as by [Reply.Add]. It
 // does not allocate, except to grow r's buffer.
 func (r *Reply) AddRR(c *Compression, s Section, rr RR) {
-	if r.full || s < r.section || len(r.b)+MaxName+10+len(rr.Data)+optLen > MaxMessage {
-		r.full = true
+	if r.full || r.cut || s < r.section || len(r.b)+MaxName+10+len(rr.Data)+optLen > MaxMessage {
+		r.leaveOutOf(s, rr.Owner, rr.Type)
 		return
 	}
 	r.section = s

@@ -145,6 +145,10 @@ func AppendOptions(b, options []byte) []byte {
 // most [MaxNSID] bytes; "" removes it. [Reply.Reset] keeps it.
 func (r *Reply) SetNSID(id string) { r.nsid = id }
 
+// SetKeepalive adds the time for which the connection may be idle (RFC 7828) to the reply's OPT record, if it has one. idle is
+// in tenths of a second; 0 removes it. [Reply.Reset] keeps it.
+func (r *Reply) SetKeepalive(idle uint16) { r.keepalive = idle }
+
 // SetEDE adds an extended error to the reply's OPT record, if it has one.
 func (r *Reply) SetEDE(code EDE) { r.SetEDEText(code, "") }
 
@@ -167,6 +171,9 @@ func (r *Reply) optionsLen() (n int) {
 	if r.nsid != "" {
 		n += optionHead + len(r.nsid)
 	}
+	if r.keepalive != 0 {
+		n += optionHead + 2
+	}
 	return n
 }
 
@@ -182,5 +189,10 @@ func (r *Reply) appendOptions() {
 		r.b = append16(r.b, OptionNSID)
 		r.b = append16(r.b, uint16(len(r.nsid)))
 		r.b = append(r.b, r.nsid...)
+	}
+	if r.keepalive != 0 {
+		r.b = append16(r.b, optionKeepalive)
+		r.b = append16(r.b, 2)
+		r.b = append16(r.b, r.keepalive)
 	}
 }

@@ -105,14 +105,6 @@ func targetAt(t uint16) int {
 	return -1
 }
 
-// Truncate shortens r to size bytes, as [Reply.Finish] does, and sets TC if records are lost.
-func (r *Reply) Truncate(size int) {
-	if len(r.b) > size {
-		r.truncate(size)
-		r.full = true
-	}
-}
-
 // CopyTC sets TC in r if it is set in other.
 func (r *Reply) CopyTC(other *Reply) { r.full = r.full || other.full }
 

@@ -201,7 +201,7 @@ func bareResponse(q *Query, c Rcode) Response {
 	return Response{Packed: p, Rcode: c}
 }
 
-// pack makes msg a Packed, with ID 0 and the question in lower case.
+// pack makes msg a Packed, with ID 0, and the question in lower case and of q's class.
 func pack(msg []byte, q *Query, ttls []uint16) Packed {
 	data := slices.Grow([]byte(nil), len(msg)+2*len(ttls)) // its cap is what it takes
 	data = append(data, msg...)
@@ -210,6 +210,7 @@ func pack(msg []byte, q *Query, ttls []uint16) Packed {
 	}
 	put16(data, 0)
 	copy(data[HeaderLen:], q.Name())
+	put16(data[q.questionEnd()-2:], q.Class)
 	return Packed{data: data}
 }
 

@@ -25,8 +25,9 @@ type Query struct {
 	// must not change while the Query is in use.
 	Packet []byte
 
-	ID    uint16
-	Type  uint16
+	ID   uint16
+	Type uint16
+	// Class is [ClassIN] also for a question about all classes; the packet and the reply keep theirs.
 	Class uint16
 
 	// EDNS says whether the query has an OPT record; the fields below are
@@ -81,7 +82,9 @@ func (q *Query) Parse(packet []byte) ParseResult {
 		return Malformed
 	}
 	q.Type = u16(packet[off:])
-	q.Class = u16(packet[off+2:])
+	if q.Class = u16(packet[off+2:]); q.Class == classANY {
+		q.Class = ClassIN
+	}
 	return q.parseRecords(packet, off+4)
 }
 

@@ -22,7 +22,7 @@ type sections [3][]sizedRecord
 
 // reference is the reply to query as one would write it with objects and no thought
 // of speed: the flags of from that are passed on, the client's own, and of the records
-// as many as fit.
+// as many as fit. TC says that a part of the answer is missing (RFC 2181, 9).
 func reference(query *dns.Msg, from dns.MsgHdr, records sections, limit int) *dns.Msg {
 	out := &dns.Msg{MsgHdr: dns.MsgHdr{
 		Id: query.Id, Response: true, Authoritative: from.Authoritative, Truncated: from.Truncated,
@@ -41,7 +41,11 @@ func reference(query *dns.Msg, from dns.MsgHdr, records sections, limit int) *dn
 		for _, rec := range records[i] {
 			used += rec.size
 			if used > limit {
-				out.Truncated = true
+				extra := i == 2 || i == 1 && rec.rr.Header().Rrtype == dns.TypeNS && len(out.Answer) > 0 && (asked == nil || !asked.Do())
+				out.Truncated = out.Truncated || !extra
+				for extra && len(*section) > 0 && sameSet((*section)[len(*section)-1], rec.rr) {
+					*section = (*section)[:len(*section)-1]
+				}
 				break
 			}
 			*section = append(*section, rec.rr)
@@ -54,6 +58,11 @@ func reference(query *dns.Msg, from dns.MsgHdr, records sections, limit int) *dn
 		out.SetEdns0(asked.UDPSize(), asked.Do())
 	}
 	return out
+}
+
+// sameSet reports whether a and b belong to one RRset.
+func sameSet(a, b dns.RR) bool {
+	return a.Header().Rrtype == b.Header().Rrtype && strings.EqualFold(a.Header().Name, b.Header().Name)
 }
 
 // text is a message in lines that can be compared, with the case of its names.

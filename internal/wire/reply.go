@@ -30,7 +30,8 @@ type Reply struct {
 	section Section
 	count   [3]uint16
 	full    bool
-	limit   int // see SetLimit
+	cut     bool // the additional section lacks RRsets for which the message has no room
+	limit   int  // see SetLimit
 	// set and clear are applied last, see ChangeFlags.
 	set, clear Flags
 
@@ -38,6 +39,7 @@ type Reply struct {
 	ede       EDE
 	edeText   string
 	nsid      string
+	keepalive uint16 // see SetKeepalive
 }
 
 // Start begins the reply to q in buf and overwrites its contents; the buffer grows if
@@ -47,7 +49,7 @@ func (r *Reply) Start(buf []byte, q *Query) {
 	r.q = q
 	r.b = append(buf[:0], make([]byte, HeaderLen)...)
 	r.b = append(r.b, q.Packet[HeaderLen:q.questionEnd()]...)
-	r.nsid, r.limit, r.set, r.clear = "", MaxMessage, 0, 0
+	r.nsid, r.keepalive, r.limit, r.set, r.clear = "", 0, MaxMessage, 0, 0
 	r.Reset()
 }
 
@@ -60,12 +62,12 @@ func (r *Reply) Limit() int { return r.limit }
 
 // Overflows reports whether [Reply.Finish] will drop what is written from now on, in the
 // last section written or a later one.
-func (r *Reply) Overflows() bool { return r.full || len(r.b) > r.limit }
+func (r *Reply) Overflows() bool { return r.full || r.cut || len(r.b) > r.limit }
 
 // Reset removes every record and flag, so that another step can answer.
 func (r *Reply) Reset() {
 	r.b = r.b[:r.q.questionEnd()]
-	r.flags, r.rcode, r.section, r.full, r.explained = 0, NoError, Answer, false, false
+	r.flags, r.rcode, r.section, r.full, r.cut, r.explained = 0, NoError, Answer, false, false, false
 	r.count = [3]uint16{}
 }
 
@@ -84,6 +86,9 @@ func (r *Reply) SetRcode(c Rcode) { r.rcode = c }
 
 // SetAuthoritative sets the AA bit.
 func (r *Reply) SetAuthoritative() { r.flags |= flagAA }
+
+// SetRecursionAvailable sets the RA bit.
+func (r *Reply) SetRecursionAvailable() { r.flags |= flagRA }
 
 // ChangeFlags makes [Reply.Finish] set and clear flags, whatever the reply and the query have. Flags
 // in both are set.
@@ -107,10 +112,11 @@ func (r *Reply) Empty() {
 // Add writes a record of class IN and returns the offset of its RDATA. owner is the offset of
 // a name in the message: [AtQuestion], a result of [Reply.Suffix], or an offset into the RDATA
 // of an earlier record. If the section is before the last one written, or the message would
-// exceed 64 KiB, the record is not written, and the reply is sent with TC set.
+// exceed 64 KiB, the record is not written, and the reply is sent with TC set. An additional record
+// without room is left out with its whole RRset and all that follows, without TC (RFC 2181, 9).
 func (r *Reply) Add(s Section, owner int, rtype uint16, ttl uint32, rdata []byte) int {
-	if r.full || s < r.section || len(r.b)+MaxName+10+len(rdata)+optLen > MaxMessage {
-		r.full = true
+	if r.full || r.cut || s < r.section || len(r.b)+MaxName+10+len(rdata)+optLen > MaxMessage {
+		r.leaveOut(s, owner, rtype)
 		return AtQuestion
 	}
 	r.section = s
@@ -136,7 +142,7 @@ func (r *Reply) Add(s Section, owner int, rtype uint16, ttl uint32, rdata []byte
 // [Reply.Add]. A longer text is cut.
 func (r *Reply) AddText(s Section, class uint16, ttl uint32, text string) {
 	text = text[:min(len(text), maxText)]
-	if data := r.Add(s, AtQuestion, TypeTXT, ttl, append([]byte{byte(len(text))}, text...)); !r.full {
+	if data := r.Add(s, AtQuestion, TypeTXT, ttl, append([]byte{byte(len(text))}, text...)); data != AtQuestion {
 		put16(r.b[data-8:], class)
 	}
 }
@@ -171,7 +177,7 @@ func (r *Reply) CopyRaw(p Packed) {
 }
 
 // Finish completes the header and the OPT record, truncates the message to limit bytes (RFC
-// 2181, 9; RFC 6891, 6.2.3) and returns it. It adds an OPT record if the query had one, with
+// 2181, 9; RFC 6891, 6.2.3) and returns it. TC says that records are missing which belong to the answer. It adds an OPT record if the query had one, with
 // the query's payload size and DO bit.
 func (r *Reply) Finish(limit int) []byte {
 	flags := r.flags | flagQR | r.q.flags&(flagRD|flagCD) | uint16(r.rcode&rcodeMask)
@@ -185,10 +191,7 @@ func (r *Reply) Finish(limit int) []byte {
 		}
 		room -= optLen + r.optionsLen()
 	}
-	if len(r.b) > room {
-		r.truncate(room)
-		r.full = true
-	}
+	r.Truncate(room)
 	if r.full {
 		flags |= flagTC
 	}
@@ -218,24 +221,6 @@ func (r *Reply) appendOPT() {
 	r.b = append(r.b, byte(r.rcode>>4), 0, do, 0)
 	r.b = append16(r.b, uint16(r.optionsLen()))
 	r.appendOptions()
-}
-
-// truncate drops the first record that doesn't fit into room bytes, and all records after it.
-func (r *Reply) truncate(room int) {
-	off := r.q.questionEnd()
-	var kept [3]uint16
-	for s := range r.count {
-		for range r.count[s] {
-			rr, ok := readRecord(r.b, off)
-			if !ok || rr.End > room {
-				r.count = kept
-				r.b = r.b[:off]
-				return
-			}
-			kept[s]++
-			off = rr.End
-		}
-	}
 }
 
 // Shuffle puts the addresses of the answer section in random order, so that clients that use

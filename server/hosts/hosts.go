@@ -149,6 +149,9 @@ func (t *Table) Answer(q *wire.Query, r *wire.Reply) bool {
 	if q.Type == wire.TypePTR {
 		return t.answerReverse(v, q, r)
 	}
+	if q.Type == wire.TypeANY && t.answerReverse(v, q, r) {
+		return true
+	}
 	if !inZones(q.Name(), t.cfg.Zones) {
 		return false
 	}
@@ -162,7 +165,13 @@ func (t *Table) Answer(q *wire.Query, r *wire.Reply) bool {
 	}
 	r.Reset()
 	r.SetAuthoritative()
-	switch q.Type {
+	qtype := q.Type
+	if qtype == wire.TypeANY { // one RRset (RFC 8482, 4.1)
+		if qtype = wire.TypeA; len(h.v4) == 0 {
+			qtype = wire.TypeAAAA
+		}
+	}
+	switch qtype {
 	case wire.TypeA:
 		for i := range h.v4 {
 			r.Add(wire.Answer, wire.AtQuestion, wire.TypeA, t.cfg.TTL, h.v4[i][:])

@@ -17,6 +17,12 @@ type ClientLimit struct {
 	Action config.LimitAction
 }
 
+// Covers reports whether queries over proto are limited. With the action truncate only those over UDP are: a client whose
+// reply is truncated asks again over a connection.
+func (l *ClientLimit) Covers(proto Proto) bool {
+	return proto == UDP || l.Action != config.LimitTruncate
+}
+
 // Refuse appends the reply to a query in packet that is over the limit and has not been parsed; it returns nil for no
 // reply.
 func (l *ClientLimit) Refuse(b, packet []byte, proto Proto) []byte {
@@ -38,7 +44,7 @@ func (rt *Routes) CountOverLimit(stripe int, client netip.Addr) {
 // limited is the step of the client's limit. It returns true if r, which is the client's own query, is over the limit;
 // the reply then says so. A query counts once, however often the path is run for it, and a dry run does not count.
 func (z *Zone) limited(r *Request) bool {
-	if !r.direct || r.metered {
+	if !r.direct || r.metered || !z.Limit.Covers(r.Proto) {
 		return false
 	}
 	if r.trace != nil {

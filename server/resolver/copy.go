@@ -112,7 +112,7 @@ func (r *Request) copied() (c Copy, refusal copyRefusal) {
 			c.More = append(r.Sources.more(), c.hosts)
 		}
 	}
-	c.MaxSize, c.Waste, c.Clients = r.zone.maxSize(), r.waste, r.clientGroup()
+	c.MaxSize, c.Waste, c.Clients = r.zone.maxSize(r), r.waste, r.clientGroup()
 	c.Logged = r.zone.Log != nil
 	c.Shuffled = (r.ordered || r.zone.Shuffle) && r.reply.Rcode() == wire.NoError
 	return c, refusal

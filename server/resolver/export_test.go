@@ -15,9 +15,9 @@ import (
 // What the tests outside of the package need of its inside.
 
 const (
-	MaxUDPReply = maxUDPReply
-	LoopProbes  = loopProbes
-	LoopLooks   = loopLooks
+	VettedUDP  = vettedUDP
+	LoopProbes = loopProbes
+	LoopLooks  = loopLooks
 )
 
 // NetSet is the set of the nets of an ACL rule.
@@ -30,7 +30,7 @@ func (r *Request) Zone() *Zone                { return r.zone }
 func (r *Request) Reply() *wire.Reply         { return &r.reply }
 func (r *Request) Budget() *kubernetes.Budget { return &r.ownBudget }
 func (r *Request) Bufsize() int               { return r.bufsize() }
-func (z *Zone) Undesignated(r *Request) bool  { return z.undesignated(r) }
+func (z *Zone) ServedHere(r *Request) bool    { return z.servedHere(r) }
 func (z *Zone) NeedsAgent() []string          { return z.needsAgent() }
 func (rt *Routes) Match(r *Request) *Zone     { return rt.match(r) }
 

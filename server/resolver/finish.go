@@ -1,7 +1,9 @@
 package resolver
 
 import (
+	"math"
 	"net/netip"
+	"time"
 
 	"github.com/nodens-dns/nodens/internal/clock"
 	"github.com/nodens-dns/nodens/internal/wire"
@@ -59,6 +61,15 @@ func (rt *Routes) CountRejected(stripe int, addr netip.Addr) {
 
 // shape does what the zone does to every reply before it is sent.
 func (z *Zone) shape(r *Request) {
+	if len(z.Forward) > 0 {
+		r.reply.SetRecursionAvailable()
+	}
+	if r.Query.Type == wire.TypeANY {
+		r.reply.KeepOneRRset()
+	}
+	if r.Idle > 0 && r.Query.Keepalive {
+		r.reply.SetKeepalive(uint16(min(r.Idle/(time.Second/10), math.MaxUint16)))
+	}
 	if z.Minimal {
 		r.reply.Minimize()
 	}

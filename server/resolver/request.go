@@ -22,10 +22,13 @@ type Request struct {
 	// size, which limitSize sets from advertised.
 	Query      wire.Query
 	advertised uint16 // the UDP payload size in the client's OPT record
+	clientSize uint16 // the payload size of the client's query, also in subqueries
 	Client     netip.AddrPort
 	Proto      Proto
 	Arrival    time.Duration // by package clock
 	Stripe     int           // chooses among the counters of [Stats]; any number will do
+	// Idle is for how long the connection may be silent, which a client is told that asks (RFC 7828); 0: nothing is told.
+	Idle time.Duration
 	// Streams says that the reply may be followed by further messages: those of a zone transfer.
 	Streams bool
 	Place   share.Client // whose place the request holds while it waits
@@ -183,8 +186,13 @@ func (r *Request) expect() {
 	}
 }
 
-// limitSize bounds the query's UDP payload size by what the zone allows.
-func (r *Request) limitSize() { r.Query.UDPSize = min(r.advertised, r.zone.maxSize()) }
+// limitSize bounds the query's UDP payload size by what the zone allows the client.
+func (r *Request) limitSize() {
+	r.Query.UDPSize = min(r.advertised, r.zone.maxSize(r))
+	if r.direct {
+		r.clientSize = r.Query.UDPSize
+	}
+}
 
 // Detach makes w a copy of r that may wait, until ctx ends, and shares nothing with r: its
 // packet and reply are in buffers of w. Where r came to [Forward] the copy continues from
@@ -201,7 +209,7 @@ func (r *Request) Detach(ctx context.Context, w *Request, packet, reply []byte) 
 // parsed. It shares r's permission to wait, budget and look-ups.
 func (r *Request) derive(sub *Request) {
 	sub.Client, sub.Proto, sub.Stripe, sub.Place = r.Client, r.Proto, r.Stripe, r.Place
-	sub.Arrival, sub.now, sub.hops, sub.direct = r.Arrival, r.now, r.hops, false
+	sub.Arrival, sub.now, sub.hops, sub.direct, sub.clientSize = r.Arrival, r.now, r.hops, false, r.clientSize
 	sub.onPath, sub.Turns, sub.Room, sub.Made, sub.large, sub.hasRoom = r.onPath, r.Turns, nil, r.Made, false, false
 	if r.mayWait() {
 		sub.now = clock.Now() // r may have waited

@@ -119,7 +119,8 @@ func (rt *Routes) ask(r *Request) Outcome {
 //  4. external: names of the cluster's Services outside of the cluster.
 //  5. cluster: Services, endpoints and pods.
 //  6. file, auto, secondary: zones from zone files and from primary servers.
-//  7. resolver.arpa, which must not be forwarded (ddr.go).
+//  7. resolver.arpa and the reverse zones of link-local and loopback addresses, which must not be
+//     forwarded (served_zones.go).
 //  8. cache: answers of the upstreams. With permission to wait the forward step looks there.
 //  9. forward: the first pool that takes the name.
 //  10. whoami, or SERVFAIL: there is nobody to ask.
@@ -144,7 +145,7 @@ func (z *Zone) sources(r *Request) Outcome { //nolint:gocyclo // the order of al
 	if o := z.authoritative(r); o != notMine {
 		return o
 	}
-	if z.undesignated(r) {
+	if z.servedHere(r) {
 		return Answered
 	}
 	if r.mayWait() && z.choosePool(r) {

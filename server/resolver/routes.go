@@ -26,6 +26,9 @@ type Routes struct {
 	// `nodens tail`; nil: there is none. Both are set before the routes are served.
 	Owners *clients.Table
 	Tail   *tail.Feed
+	// OnNode reports whether an address is the node's or that of a pod on it. It is set before the routes are served, and is safe
+	// for concurrent use; nil: only loopback and link-local addresses are.
+	OnNode func(netip.Addr) bool
 	// PodLabel returns the value of a label of the pod with that address and UID, "" for none. It is set
 	// before the routes are served; nil: there are none.
 	PodLabel func(addr netip.Addr, uid, key string) string
@@ -111,6 +114,13 @@ func (z *Zone) upstreams(q *wire.Query) *upstream.Pool {
 		}
 	}
 	return nil
+}
+
+// onNode reports whether packets to addr stay on the node: to an address of the node or of its pods. Link-local addresses are
+// not forwarded (RFC 3927, 2.7; RFC 4291, 2.5.6).
+func (rt *Routes) onNode(addr netip.Addr) bool {
+	addr = addr.Unmap()
+	return addr.IsLoopback() || addr.IsLinkLocalUnicast() || rt.OnNode != nil && rt.OnNode(addr)
 }
 
 // zone returns the zone with this name whose view takes r, nil for none.

@@ -27,9 +27,8 @@ import (
 // Targets of other types (MX, NS) and the authority section are not judged: they are only
 // names, whose addresses the client has to ask for.
 
-// maxUDPReply is the largest UDP reply that `bufsize` allows. Records after that do not reach a
-// client over UDP and are not judged.
-const maxUDPReply = 4096
+// vettedUDP is how many bytes of a reply over UDP are judged at least: some may be left out.
+const vettedUDP = 4096
 
 // vet judges the names in the reply to r. It returns true if the client may not have the reply,
 // which then says so.
@@ -47,7 +46,7 @@ func (rt *Routes) vet(r *Request) bool {
 // vetting judges the names in the part of the reply that can reach the client.
 func (rt *Routes) vetting(r *Request) vetting {
 	if r.Proto == UDP {
-		r.reply.Truncate(maxUDPReply)
+		r.reply.Truncate(max(int(r.clientSize), vettedUDP)) // records after that do not reach the client
 	}
 	v := vetting{rt: rt, r: r}
 	v.names()

@@ -294,7 +294,7 @@ func TestACLChainCost(t *testing.T) {
 		pointers, decided := d.rt.VetCost(z, &x)
 		want := names + 1
 		if via == resolver.UDP {
-			want = (resolver.MaxUDPReply - wire.HeaderLen) / 16 // a PTR record has more bytes
+			want = (resolver.VettedUDP - wire.HeaderLen) / 16 // a PTR record has more bytes
 		}
 		if pointers > want || via == resolver.TCP && pointers != want {
 			t.Errorf("over %s %d names were judged, want %d", via, pointers, want)

@@ -67,14 +67,14 @@ type Zone struct {
 	// names that a view has not loaded. All readers call it at the same time. nil: no pool
 	// does.
 	ClusterDNS func(p *upstream.Pool) bool
-	// Designates reports whether p, one of Forward, is only for resolver.arpa or names below
-	// it. Its answers about designated resolvers are given to clients. nil: no pool is.
+	// Designates reports whether p, one of Forward, is only for names in a zone that is otherwise served here
+	// ([InServedZone]). nil: no pool is.
 	Designates func(p *upstream.Pool) bool
 	// Whoami answers queries that no pool takes with the client's address.
 	Whoami bool
 	Loop   *Loop
 	// Bufsize is the maximum size of a UDP reply, in bytes, for clients whose EDNS payload size
-	// allows it; 0 is [wire.SafeUDP].
+	// allows it; 0 is [wire.SafeUDP], and no maximum for clients on the node.
 	Bufsize uint16
 	// Shuffle puts the addresses of an answer in random order.
 	Shuffle bool
@@ -152,13 +152,20 @@ type view interface {
 	Snapshot(ctx context.Context, origin wire.Name) (*kubernetes.Snapshot, error)
 }
 
-// maxSize returns the maximum size of UDP replies, in bytes. Clients can forge source
-// addresses, so replies that are larger than their queries amplify attacks.
-func (z *Zone) maxSize() uint16 {
-	if z.Bufsize == 0 {
-		return wire.SafeUDP
+// maxPayload is the largest payload of a UDP datagram over IPv4: 65,535 bytes less the IP and UDP headers.
+const maxPayload = 65507
+
+// maxSize returns the maximum size of UDP replies to r's client, in bytes. Senders can forge source addresses, so
+// replies that are larger than their queries amplify attacks. A reply to an address on the node never leaves the
+// node, so it may be as large as the client says.
+func (z *Zone) maxSize(r *Request) uint16 {
+	switch {
+	case z.Bufsize != 0:
+		return min(z.Bufsize, maxPayload)
+	case r.advertised > wire.SafeUDP && r.routes.onNode(r.Client.Addr()):
+		return maxPayload
 	}
-	return z.Bufsize
+	return wire.SafeUDP
 }
 
 // caches reports whether the answer to q may be in the cache.

@@ -111,6 +111,14 @@ func (x *attribution) setPod(view int, addr netip.Addr, p kubernetes.NodePod, la
 	x.table.SetPod(addr, x.podAt(addr))
 }
 
+// onNode returns what reports whether an address is the node's or that of one of its pods.
+func (x *attribution) onNode(host *hostAddrs) func(netip.Addr) bool {
+	if x == nil {
+		return host.knows
+	}
+	return func(addr netip.Addr) bool { return x.ranges.Has(addr) || host.knows(addr) }
+}
+
 // podAt returns the pod that has the address by all views that know one; the zero Pod if they don't
 // agree.
 func (x *attribution) podAt(addr netip.Addr) (pod clients.Pod) {

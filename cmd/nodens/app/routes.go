@@ -39,6 +39,7 @@ func (a *builder) buildRoutes(g *generation) {
 		l.Routes.StartWaiting = a.opts.StartWaiting
 		l.Routes.Clients, l.Routes.Search = a.clients.counted(), search
 		l.Routes.Owners, l.Routes.Tail = a.clients.owners(), a.tail
+		l.Routes.OnNode = a.clients.onNode(a.addrs)
 		if labels {
 			l.Routes.PodLabel = a.clients.label
 		}
@@ -88,13 +89,13 @@ func (p *blockParts) newZone(name wire.Name) *resolver.Zone {
 	return z
 }
 
-// designates returns which of p's pools may name the designated resolvers of zone's clients
-// (RFC 9462): only those that are configured for resolver.arpa.
+// designates returns which of p's pools are asked for the names of zones that are otherwise served here, such as
+// resolver.arpa: only those that are configured for such names.
 func (p *blockParts) designates(zone wire.Name) func(*upstream.Pool) bool {
 	own := make(map[*upstream.Pool]bool)
 	f := p.block.Forward
 	for _, u := range p.pools {
-		own[u] = resolver.InResolverZone(zone) || resolver.InResolverZone(f.From)
+		own[u] = resolver.InServedZone(zone) || resolver.InServedZone(f.From)
 		f = f.Next
 	}
 	return func(u *upstream.Pool) bool { return own[u] }

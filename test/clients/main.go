@@ -1,0 +1,117 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+)
+
+// The table of the page stands between these lines.
+const (
+	begin = "<!-- begin: go run ./test/clients -->\n"
+	end   = "<!-- end -->\n"
+)
+
+func main() {
+	page := flag.String("page", "", "write the table into this `file`; by default it is printed")
+	flag.Parse()
+	if err := run(context.Background(), *page); err != nil {
+		fmt.Fprintln(os.Stderr, "clients:", err)
+		os.Exit(1)
+	}
+}
+
+// run asks with all programs and writes the table.
+func run(ctx context.Context, page string) error {
+	dir, err := os.MkdirTemp("", "clients-")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	b, err := startBed(ctx, dir)
+	defer b.close()
+	if err != nil {
+		return err
+	}
+	text, err := table(ctx, b)
+	if err != nil || page == "" {
+		fmt.Print(text)
+		return err
+	}
+	old, err := os.ReadFile(page)
+	if err != nil {
+		return err
+	}
+	head, rest, ok := strings.Cut(string(old), begin)
+	_, tail, ok2 := strings.Cut(rest, end)
+	if !ok || !ok2 {
+		return fmt.Errorf("%s lacks the line %s or %s", page, strings.TrimSpace(begin), strings.TrimSpace(end))
+	}
+	return os.WriteFile(page, []byte(head+begin+text+end+tail), 0o644)
+}
+
+// table returns a row for each program that is installed.
+func table(ctx context.Context, b *bed) (string, error) {
+	var text strings.Builder
+	text.WriteString("| program |")
+	for _, s := range Situations() {
+		fmt.Fprintf(&text, " %s |", s.Title)
+	}
+	text.WriteString("\n|---|" + strings.Repeat("---|", len(Situations())) + "\n")
+	for _, c := range Clients() {
+		c, err := c.prepare(ctx, b.dir)
+		if errors.Is(err, errAbsent) {
+			continue
+		}
+		if err != nil {
+			return "", err
+		}
+		fmt.Fprintf(&text, "| %s |", c.title(ctx))
+		for _, s := range Situations() {
+			cell := ""
+			if c.Asks(s) {
+				if cell, err = compare(ctx, b, c, s); err != nil {
+					return "", err
+				}
+			}
+			fmt.Fprintf(&text, " %s |", cell)
+		}
+		text.WriteString("\n")
+	}
+	return text.String(), nil
+}
+
+// compare returns how many records the program gets, and CoreDNS's number if it differs.
+func compare(ctx context.Context, b *bed, c Client, s Situation) (string, error) {
+	n, err := c.Count(ctx, b.dir, b.nodens, s)
+	if err != nil {
+		return "", err
+	}
+	other, err := c.Count(ctx, b.dir, b.other, s)
+	if err != nil || n == other {
+		return fmt.Sprint(n), err
+	}
+	return fmt.Sprintf("%d (CoreDNS %d)", n, other), nil
+}
+
+// title returns the program's name with its version.
+func (c Client) title(ctx context.Context) string {
+	version := c.Note
+	if c.Program == "" {
+		version = runtime.Version()
+	} else if c.Package != "" {
+		out, err := exec.CommandContext(ctx, "dpkg-query", "-W", "-f", "${Version}", c.Package).Output() //nolint:gosec // the table's
+		if err == nil {
+			version = strings.TrimPrefix(version+", Debian "+string(out), ", ")
+		}
+	}
+	if version == "" {
+		return c.Name
+	}
+	return c.Name + " (" + version + ")"
+}
