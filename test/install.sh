@@ -11,6 +11,10 @@ package() {
 	nft) echo nftables ;;
 	conntrack) echo conntrack ;;
 	kdig) echo knot-dnsutils ;;
+	host) echo bind9-host ;;
+	drill) echo ldnsutils ;;
+	haproxy) echo haproxy ;;
+	dnspython) echo python3-minimal python3-dnspython ;;
 	dnsperf) echo dnsperf ;;
 	gcc) echo gcc libc6-dev ;;
 	unbound) echo unbound ;;
@@ -42,8 +46,12 @@ package() {
 	esac
 }
 
-# present reports whether a program is there. busybox goes into images, so it must be linked statically.
+# present reports whether a program, or a library of Python, is there. busybox goes into images, so it must be linked statically.
 present() {
+	if [ "$1" = dnspython ]; then
+		/usr/bin/python3 -c 'import dns.resolver' 2>/dev/null
+		return
+	fi
 	command -v "$1" >/dev/null 2>&1 || return 1
 	[ "$1" != busybox ] || ! ldd "$(command -v busybox)" >/dev/null 2>&1
 }

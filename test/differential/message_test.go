@@ -11,11 +11,17 @@ import (
 // knownSizes is about the size of replies.
 func knownSizes() *knownDifference {
 	return &knownDifference{
-		reason: "a reply over UDP has 1,232 bytes at most, and its OPT record says so; CoreDNS sends whatever the client claims to take",
-		query: func(c comparison) (query, bool) {
-			q := c.query
-			q.ednsSize = min(q.ednsSize, ednsSize)
-			return q, c.ednsSize > ednsSize && c.EDNS != ""
+		reason: "additional records without room are left out by whole RRsets, and TC says that a part of the answer is missing (RFC 2181, 9); CoreDNS sets it for them, too",
+		expect: func(c comparison) (view, bool) {
+			if !strings.Contains(c.Flags, "tc") {
+				return view{}, false
+			}
+			agent, q := c.agentAnswer(c.query), c.query
+			q.tcp = true
+			v := c.ask(q)
+			left := slices.ContainsFunc(agent.Additional, func(r record) bool { return !slices.Contains(v.Additional, r) })
+			v.EDNS, v.Additional = c.EDNS, agent.Additional
+			return v, !strings.Contains(agent.Flags, "tc") && !left
 		},
 	}
 }
@@ -24,8 +30,39 @@ func knownSizes() *knownDifference {
 func knownMessages() []*knownDifference {
 	return []*knownDifference{
 		{
-			reason: "only class IN is served; CoreDNS answers in any class with records of class IN",
-			expect: func(c comparison) (view, bool) { return c.bareReply("REFUSED"), c.qclass != 0 },
+			reason: "only the classes IN and ANY are served; CoreDNS answers in any class with records of class IN",
+			expect: func(c comparison) (view, bool) {
+				return c.bareReply("REFUSED"), c.qclass != 0 && c.qclass != dns.ClassANY
+			},
+		},
+		{
+			reason: "ANY is answered with one RRset of the name (RFC 8482, 4.1); CoreDNS says that names of its own have no records",
+			expect: func(c comparison) (view, bool) {
+				if c.qtype != dns.TypeANY || len(c.Answer) > 0 || !strings.Contains(c.Flags, "aa") {
+					return view{}, false
+				}
+				for _, kind := range []uint16{dns.TypeCNAME, dns.TypeA, dns.TypeAAAA, dns.TypePTR, dns.TypeTXT, dns.TypeSOA, dns.TypeSRV} {
+					if v := c.answerForType(kind); len(v.Answer) > 0 && strings.Contains(v.Flags, "aa") {
+						return v, true
+					}
+				}
+				return view{}, false
+			},
+		},
+		{
+			reason: "RA says that the block forwards; CoreDNS sets it in replies of upstreams only",
+			expect: func(c comparison) (view, bool) {
+				v := c.view
+				if strings.Contains(v.Flags, " ra") || !strings.Contains(c.agentAnswer(c.query).Flags, " ra") {
+					return v, false
+				}
+				before, after, _ := strings.Cut(v.Flags+" ", " rd ")
+				v.Flags = strings.TrimSuffix(before+" rd ra "+after, " ")
+				if !strings.Contains(c.Flags, " rd") {
+					v.Flags = c.Flags + " ra"
+				}
+				return v, true
+			},
 		},
 		{
 			reason: "the OPT of BADVERS carries the server's size like any other (RFC 6891, 6.1.3)",
