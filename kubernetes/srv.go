@@ -93,11 +93,12 @@ func (t *srvWriter) writeSample(m *match) {
 	}
 	t.reply.Reset()
 	t.reply.SetAuthoritative()
-	for _, t.skip = range []int{rand.IntN(n), 0} {
+	clear(t.done)
+	for _, t.skip = range [...]int{rand.IntN(n), 0} {
+		clear(t.written)
 		t.reads, t.ports = 0, ""
-		if len(t.done) == 0 || !t.reply.Overflows() {
-			clear(t.written)
-			t.writeAll(m)
+		if !t.writeAll(m) {
+			return
 		}
 	}
 }

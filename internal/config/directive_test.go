@@ -68,7 +68,7 @@ func TestDirectives(t *testing.T) {
 
 		{"default", "bufsize", "bufsize", &Bufsize{Size: 1232}},
 		{"least", "bufsize", "bufsize 512", &Bufsize{Size: 512}},
-		{"most", "bufsize", "bufsize 4096", &Bufsize{Size: 4096}},
+		{"most", "bufsize", "bufsize 65535", &Bufsize{Size: 65535}},
 
 		{"default", "reload", "reload", &Reload{Interval: 30 * time.Second, Jitter: 15 * time.Second}},
 		{"interval", "reload", "reload 10s", &Reload{Interval: 10 * time.Second, Jitter: 5 * time.Second}},

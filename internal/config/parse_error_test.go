@@ -60,9 +60,9 @@ func TestFaults(t *testing.T) {
 		{"bind eth0 {\nexcpt eth0\n}", `4: bind: unknown option "excpt" (did you mean "except"?); allowed: except`},
 		{"bind eth0 {\nexcept\n}", `4: bind: an argument is missing after "except"; write: except ADDRESS|INTERFACE…`},
 
-		{"bufsize 511", `3: bufsize: 511 is out of range; allowed: 512 to 4096`},
-		{"bufsize 4097", `3: bufsize: 4097 is out of range; allowed: 512 to 4096`},
-		{"bufsize big", `3: bufsize: "big" is not a whole number; allowed: 512 to 4096`},
+		{"bufsize 511", `3: bufsize: 511 is out of range; allowed: 512 to 65535`},
+		{"bufsize 65536", `3: bufsize: 65536 is out of range; allowed: 512 to 65535`},
+		{"bufsize big", `3: bufsize: "big" is not a whole number; allowed: 512 to 65535`},
 		{"bufsize 512 513", `3: bufsize: "513" is one argument too many after "bufsize"; write: bufsize [SIZE]`},
 		{"bufsize {\na\n}", `4: bufsize: unknown option "a": bufsize takes no options`},
 		{"bufsize\nbufsize", `4: bufsize: "bufsize" is in the block twice, first at Corefile:3; keep one`},
@@ -246,7 +246,7 @@ Corefile:3: tls: there is no file cert; mount the Secret that it is in, or name 
 Corefile:5: unknown directive "erors" (did you mean "errors"?); allowed: ` + allDirectives() + `
 Corefile:6: forward: "x!" is neither an IP address, nor the name of a server, nor a file that exists; write IP, NAME, or one of them with :PORT
 Corefile:7: forward expire: "1" is not a duration such as 500ms, 30s or 1m30s`},
-		{"once for two ports", "a.test:53 b.test:54 {\nbufsize 1\n}\n", `Corefile:2: bufsize: 1 is out of range; allowed: 512 to 4096`},
+		{"once for two ports", "a.test:53 b.test:54 {\nbufsize 1\n}\n", `Corefile:2: bufsize: 1 is out of range; allowed: 512 to 65535`},
 		{"many forwards", ". {\n" + strings.Repeat("forward . 192.0.2.1\n", maxForwards+1) + "}\n", `Corefile:102: forward: a block has more than 100 forwards; write a server block for each zone`},
 		{"long word", strings.Repeat("a", maxWord+1), `Corefile:1: a word is longer than 16384 bytes; is a closing quote missing?`},
 		{"large file", strings.Repeat("#\n", maxFile), `Corefile: the file is larger than 1048576 bytes; a Corefile is not`},
