@@ -176,16 +176,21 @@ func (e *External) endpointsNamed(svc *service, n int, rel []byte) bool {
 	return e.headless && svc.hasEndpoints() && (svc.kind == headless || n == 3 && rel[1] != '_')
 }
 
+// writeAny is write for the type ANY.
+func (e *External) writeAny(w *answerWriter, m *match) (target wire.Name) {
+	for _, qtype := range anyTypes {
+		if target = e.write(w, m, qtype); w.reply.Count(wire.Answer) > 0 {
+			break
+		}
+	}
+	return target
+}
+
 // write writes m's records of qtype, if there are any. target is the name that an alias
 // points to.
 func (e *External) write(w *answerWriter, m *match, qtype uint16) (target wire.Name) {
 	if qtype == wire.TypeANY {
-		for _, t := range anyTypes {
-			if target = e.write(w, m, t); w.reply.Count(wire.Answer) > 0 {
-				break
-			}
-		}
-		return target
+		return e.writeAny(w, m)
 	}
 	switch m.node {
 	case externalService:

@@ -64,17 +64,15 @@ func (r *Reply) KeepOneRRset() {
 	if r.count[Answer] < 2 {
 		return
 	}
-	var first Record
 	var out []int
 	off := r.q.questionEnd()
+	first, _ := readRecord(r.b, off)
 	for i := range int(r.count[Answer]) {
 		rr, ok := readRecord(r.b, off)
 		if !ok {
 			return
 		}
-		if off = rr.End; i == 0 {
-			first = rr
-		}
+		off = rr.End
 		signs := rr.Type == TypeRRSIG && rr.End-rr.Data >= 2 && u16(r.b[rr.Data:]) == first.Type
 		if rr.Type != first.Type && !signs || !r.sameOwner(rr.Start, first.Start) {
 			out = append(out, i)

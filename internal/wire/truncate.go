@@ -19,7 +19,7 @@ func (r *Reply) truncate(room int) (incomplete bool) {
 		n := uint16(0)
 		for i := range r.count[s] {
 			rr, ok := readRecord(r.b, off)
-			if i == 0 || rr.Type != first.Type || s > Answer && !r.sameOwner(rr.Start, first.Start) {
+			if i == 0 || rr.Type != first.Type || !r.sameOwner(rr.Start, first.Start) {
 				first, n = rr, 0
 			}
 			if !ok || rr.End > room {

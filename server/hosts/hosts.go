@@ -165,7 +165,12 @@ func (t *Table) Answer(q *wire.Query, r *wire.Reply) bool {
 	}
 	r.Reset()
 	r.SetAuthoritative()
-	qtype := q.Type
+	t.addAddrs(h, q.Type, r)
+	return true
+}
+
+// addAddrs adds h's addresses of qtype.
+func (t *Table) addAddrs(h *host, qtype uint16, r *wire.Reply) {
 	if qtype == wire.TypeANY { // one RRset (RFC 8482, 4.1)
 		if qtype = wire.TypeA; len(h.v4) == 0 {
 			qtype = wire.TypeAAAA
@@ -181,7 +186,6 @@ func (t *Table) Answer(q *wire.Query, r *wire.Reply) bool {
 			r.Add(wire.Answer, wire.AtQuestion, wire.TypeAAAA, t.cfg.TTL, h.v6[i][:])
 		}
 	}
-	return true
 }
 
 func (t *Table) answerReverse(v *records, q *wire.Query, r *wire.Reply) bool {

@@ -61,15 +61,7 @@ func (rt *Routes) CountRejected(stripe int, addr netip.Addr) {
 
 // shape does what the zone does to every reply before it is sent.
 func (z *Zone) shape(r *Request) {
-	if len(z.Forward) > 0 {
-		r.reply.SetRecursionAvailable()
-	}
-	if r.Query.Type == wire.TypeANY {
-		r.reply.KeepOneRRset()
-	}
-	if r.Idle > 0 && r.Query.Keepalive {
-		r.reply.SetKeepalive(uint16(min(r.Idle/(time.Second/10), math.MaxUint16)))
-	}
+	z.offer(r)
 	if z.Minimal {
 		r.reply.Minimize()
 	}
@@ -81,6 +73,19 @@ func (z *Zone) shape(r *Request) {
 	}
 	if r.reply.Rcode() == wire.NoError {
 		z.order(r)
+	}
+}
+
+// offer says in r's reply what the server offers, and leaves of the answer to ANY what it gives.
+func (z *Zone) offer(r *Request) {
+	if len(z.Forward) > 0 {
+		r.reply.SetRecursionAvailable()
+	}
+	if r.Query.Type == wire.TypeANY {
+		r.reply.KeepOneRRset()
+	}
+	if r.Idle > 0 && r.Query.Keepalive {
+		r.reply.SetKeepalive(uint16(min(r.Idle/(time.Second/10), math.MaxUint16)))
 	}
 }
 

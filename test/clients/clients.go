@@ -68,7 +68,6 @@ func Clients() []Client {
 		{Name: "BusyBox nslookup", Program: "busybox", Package: "busybox-static", args: []string{"nslookup", "-type=@TYPE@", "@NAME@", "@ADDR@"}},
 		{Name: "Node's dns.resolve", Program: "node", args: []string{"-e", nodejs, "@ADDR@", "@NAME@", "@TYPE@"}, Note: "c-ares"},
 		{Name: "udns", Program: "dnsget", Package: "udns-utils", args: []string{"-n", "@ADDR@", "-q", "-t", "@TYPE@", "@NAME@"}},
-		{Name: "adns", Program: "adnshost", Package: "adns-tools", args: []string{"--config", "nameserver @ADDR@", "-t", "@TYPE@", "@NAME@"}},
 		{Name: "Net::DNS", Program: "perl", Package: "libnet-dns-perl", args: []string{"-MNet::DNS", "-e", netdns, "@ADDR@", "@NAME@", "@TYPE@"}},
 	}
 }
@@ -137,7 +136,7 @@ func (c Client) Asks(s Situation) bool {
 		return s.qtype == "A"
 	case c.Name == "Go's resolver":
 		return s.qtype == "A" || s.qtype == "SRV"
-	case c.Name == "adns" || c.Name == "BusyBox nslookup":
+	case c.Name == "dnspython" || c.Name == "BusyBox nslookup":
 		return s.qtype != "ANY"
 	}
 	return true
