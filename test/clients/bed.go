@@ -25,8 +25,8 @@ type bed struct {
 
 // startBed starts a bed with files in dir. The variable AGENT may name the binary of nodens.
 func startBed(ctx context.Context, dir string) (b *bed, err error) {
-	net := fmt.Sprintf("127.53.%d.", rand.IntN(256))
-	b = &bed{dir: dir, nodens: net + "1", other: net + "2"}
+	block := fmt.Sprintf("127.53.%d.", rand.IntN(256))
+	b = &bed{dir: dir, nodens: block + "1", other: block + "2"}
 	files := map[string]string{
 		"objects.yaml": objects(), "zone": zone(),
 		"agent.conf":   fmt.Sprintf("cluster.local in-addr.arpa {\n bind %s\n kubernetes cluster.local in-addr.arpa {\n  manifests %s/objects.yaml\n  fallthrough in-addr.arpa\n }\n forward . %s\n cache\n loadbalance\n}\n", b.nodens, dir, b.other),

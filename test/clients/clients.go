@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -100,7 +101,7 @@ func Situations() []Situation {
 }
 
 // errAbsent says that a program is not installed.
-var errAbsent = fmt.Errorf("not installed")
+var errAbsent = errors.New("not installed")
 
 // prepare returns c ready to run, with what it needs in dir.
 func (c Client) prepare(ctx context.Context, dir string) (Client, error) {
