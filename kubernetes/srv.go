@@ -94,7 +94,7 @@ func (t *srvWriter) writeSample(m *match) {
 	t.reply.Reset()
 	t.reply.SetAuthoritative()
 	clear(t.done)
-	for _, t.skip = range [...]int{rand.IntN(n), 0} {
+	for _, t.skip = range [...]int{rand.IntN(min(n, wire.MaxShuffled)), 0} {
 		clear(t.written)
 		t.reads, t.ports = 0, ""
 		if !t.writeAll(m) {

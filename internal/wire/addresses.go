@@ -101,7 +101,7 @@ func appendAAAA(b []byte, head uint64, tail uint32, packed string) {
 func (r *Reply) addEachAddr(s Section, owner int, rtype uint16, ttl uint32, packed string) (n int) {
 	size := addrStride(rtype) - fixedLen
 	var rdata [16]byte
-	for ; len(packed) >= size && !r.full && !r.cut; packed = packed[size:] {
+	for ; len(packed) >= size && !r.full; packed = packed[size:] {
 		copy(rdata[:], packed)
 		before := r.count[s]
 		r.Add(s, owner, rtype, ttl, rdata[:size])

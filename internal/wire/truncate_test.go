@@ -20,7 +20,7 @@ func cutReply(q *Query, answers, authority int, atype uint16, extra int) *Reply 
 	}
 	for i := range extra {
 		for j := range byte(2) {
-			r.Add(Additional, AtQuestion+1+i, TypeA, 1, []byte{192, 0, 2, j})
+			r.Add(Additional, []int{AtQuestion + 2, AtQuestion + 10}[i], TypeA, 1, []byte{192, 0, 2, j})
 		}
 	}
 	return r
@@ -74,10 +74,10 @@ func TestAdditionalBeyondMessage(t *testing.T) {
 	for _, add := range map[string]func(r *Reply){
 		"Add": func(r *Reply) {
 			for range 5000 {
-				r.Add(Additional, AtQuestion+2, TypeA, 1, []byte{192, 0, 2, 2})
+				r.Add(Additional, AtQuestion+10, TypeA, 1, []byte{192, 0, 2, 2})
 			}
 		},
-		"AddAddrs": func(r *Reply) { r.AddAddrs(Additional, AtQuestion+2, TypeA, 1, string(make([]byte, 4*5000))) },
+		"AddAddrs": func(r *Reply) { r.AddAddrs(Additional, AtQuestion+10, TypeA, 1, string(make([]byte, 4*5000))) },
 	} {
 		r := cutReply(q, 4, 0, TypeNS, 1)
 		add(r)
