@@ -120,10 +120,11 @@ func (w *answerWriter) writeSRV(m *match) {
 		answerWriter: *w, port: m.port, key: string(m.key), weight: srvWeight(n),
 		written: make(map[string]srvName), done: make(map[srvTarget]struct{}), known: make(map[glue]struct{}),
 	}
-	if !t.writeAll(m) {
-		if w.reply.Overflows() {
-			t.writeSample(m)
-		}
+	whole := !t.tooMany(m) && t.writeAll(m)
+	if !whole && !w.budget.exhausted() && w.reply.Limit() < wire.MaxMessage { // over TCP there is nothing to come back for
+		whole = t.writeSample(m)
+	}
+	if !whole {
 		return
 	}
 	slices.SortStableFunc(t.addrs, func(a, b glue) int { // whole RRsets

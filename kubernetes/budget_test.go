@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -240,14 +241,21 @@ func TestWorstAnswersAreBounded(t *testing.T) {
 	}
 }
 
-// checkCut compares a truncated reply with the start of the complete one.
+// checkCut compares a truncated reply with the start of the complete one. Of SRV records and endpoints' addresses it is a
+// sample: it has TC set, no record twice, and no room for one more of the usual size.
 func checkCut(t *testing.T, w worstCase, z answers, name string, qtype uint16) {
 	t.Helper()
 	for _, limit := range []int{512, 1232, 4096} {
 		cut, _, _ := w.answer(t, z, name, qtype, limit, noBudget)
 		whole, _, _ := w.answer(t, z, name, qtype, wire.MaxMessage, noBudget)
 		got, want := cut.Finish(limit), whole.Finish(limit)
-		if !bytes.Equal(got[2:], want[2:]) { // the IDs are two
+		var m dns.Msg
+		if err := m.Unpack(got); err != nil {
+			t.Fatal(err)
+		}
+		const record = 80 // bytes
+		full := m.Truncated && len(got) > limit-record && len(dns.Dedup(slices.Clone(m.Answer), nil)) == len(m.Answer)
+		if !bytes.Equal(got[2:], want[2:]) && !full { // the IDs are two
 			t.Errorf("of %d bytes %d are sent, and they are not those of the whole reply, of which it is %d", limit, len(got), len(want))
 		}
 	}

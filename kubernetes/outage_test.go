@@ -295,7 +295,7 @@ func TestOutageOfImports(t *testing.T) {
 			t.Errorf("synced %v, loaded %v", v.Synced(), v.Loaded())
 		}
 		checkLines(t, lines(log), map[string]string{
-			"view synced": "1", "API server rejects request, serving last known data": "1", "API server still rejects request": "0 1",
+			"view synced": "1", "API server rejects request, nothing listed yet": "1", "API server still rejects request": "0 1",
 		})
 		if diff := cmp.Diff(kubernetes.Gaps{Unlisted: []string{"serviceimports"}, Failing: []string{"serviceimports"}}, v.Stats().Gaps); diff != "" {
 			t.Errorf("gaps: %s", diff)

@@ -81,15 +81,26 @@ func (t *srvWriter) writeAll(m *match) bool {
 	return !t.budget.exhausted()
 }
 
-// writeSample writes the records of m anew, from a random endpoint on: the reply has no room for all, and a client that
-// never asks over TCP gets others each time.
-func (t *srvWriter) writeSample(m *match) {
-	n := 0
+// endpoints returns the number of endpoints of m's slices.
+func (t *srvWriter) endpoints(m *match) (n int) {
 	for _, s := range m.svc.slices {
 		n += s.len()
 	}
+	return n
+}
+
+// tooMany reports whether a reply over UDP has no room for a record of each endpoint of m.
+func (t *srvWriter) tooMany(m *match) bool {
+	limit := t.reply.Limit()
+	return limit < wire.MaxMessage && !m.usesServiceAddrs() && t.endpoints(m)*minSRVBytes > limit
+}
+
+// writeSample writes the records of m anew, from a random endpoint on: the reply has no room for all, and a client that
+// never asks over TCP gets others each time. It returns as writeAll.
+func (t *srvWriter) writeSample(m *match) bool {
+	n := t.endpoints(m)
 	if n == 0 {
-		return
+		return false
 	}
 	t.reply.Reset()
 	t.reply.SetAuthoritative()
@@ -98,9 +109,10 @@ func (t *srvWriter) writeSample(m *match) {
 		clear(t.written)
 		t.reads, t.ports = 0, ""
 		if !t.writeAll(m) {
-			return
+			return false
 		}
 	}
+	return true
 }
 
 // writeSlice writes the records of the endpoints of s that belong to m; it returns as
@@ -169,13 +181,13 @@ func (s *portSet) add(number uint16, list []uint16) bool {
 // writeEndpoint writes the records of the endpoint with that hostname, cluster and address,
 // each target and port once. It returns as writeAll.
 func (t *srvWriter) writeEndpoint(host, cluster, addr string) bool {
+	if t.skip > 0 {
+		t.skip--
+		return t.budget.spend(1)
+	}
 	front := host + cluster
 	if !t.budget.spend(dedupSteps) {
 		return false
-	}
-	if t.skip > 0 {
-		t.skip--
-		return true
 	}
 	have, ok := t.written[front]
 	if !ok || have.read != t.reads {

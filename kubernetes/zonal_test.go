@@ -94,7 +94,7 @@ func TestAnswerZonal(t *testing.T) {
 		{"west.pin._zone." + bare, dns.TypeTXT, nodata},
 		{"east.prefer._zone." + bare, dns.TypeHTTPS, nodata},
 		{"east.pin._zone." + bare, dns.TypeCNAME, nodata},
-		{"east.pin._zone." + bare, dns.TypeANY, nodata},
+		{"east.pin._zone." + bare, dns.TypeANY, "answered NOERROR | east.pin._zone." + bare + ". 30 IN A 10.0.0.1 |"},
 		{"west.pin._zone." + bare, dns.TypeSRV, nodata},
 		{"corp.example.com.pin._zone." + bare, dns.TypeSRV, "answered NOERROR" +
 			" | corp.example.com.pin._zone." + bare + ". 30 IN SRV 0 33 5432 10-0-0-3." + bare + "." +

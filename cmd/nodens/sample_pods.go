@@ -21,7 +21,9 @@ var samplePods = []struct {
 	// names are those of round n, fully qualified.
 	names func(n int) []string
 }{
-	{"127.0.0.11", time.Second, func(int) []string { return []string{"db-0.db.shop.svc.cluster.local.", "db-1.db.shop.svc.cluster.local."} }},
+	{"127.0.0.11", time.Second, func(int) []string {
+		return []string{"db-0.db.shop.svc.cluster.local.", "db-1.db.shop.svc.cluster.local."}
+	}},
 	{"127.0.0.12", 300 * time.Millisecond, func(int) []string {
 		const name = "api.example.test."
 		return []string{name + "shop.svc.cluster.local.", name + "svc.cluster.local.", name + "cluster.local.", name}
