@@ -37,6 +37,7 @@ func chooseBackend(ctx context.Context, setting Netfilter, addrs []netip.Addr) (
 	set.modes, unusable = installedModes(ctx, programs, addrs)
 	if _, err := listTables(); !errors.Is(err, errNoNftables) {
 		set.nft = newNftBackend(programs)
+		set.admitDNS()
 	}
 	backend, reason, err := set.choose(ctx)
 	if backend == nil {
@@ -52,49 +53,73 @@ func chooseBackend(ctx context.Context, setting Netfilter, addrs []netip.Addr) (
 	if setting == NetfilterAuto || setting == "" {
 		c.again = set.choose
 	}
-	for _, t := range set.modes {
-		if set.nft != nil {
-			t.admission = &admission{exempt: func(c nftChain) bool { return t.mode == "nft" && c.ofIptables() }}
-		}
-		c.others = append(c.others, t)
-	}
-	if set.nft != nil {
-		c.others = append(c.others, set.nft)
-	}
-	c.others = slices.DeleteFunc(c.others, func(f ruleBackend) bool { return f == c.backend })
+	c.others = slices.DeleteFunc(set.all(), func(f ruleBackend) bool { return f == c.backend })
 	return c, nil
+}
+
+// admitDNS makes the backends for iptables keep accept rules in the chains of other firewalls.
+func (s backendSet) admitDNS() {
+	for _, t := range s.modes {
+		t.admission = &admission{exempt: func(c nftChain) bool { return t.mode == "nft" && c.ofIptables() }}
+	}
+}
+
+// all returns the backends of the set.
+func (s backendSet) all() (list []ruleBackend) {
+	for _, t := range s.modes {
+		list = append(list, t)
+	}
+	if s.nft != nil {
+		list = append(list, s.nft)
+	}
+	return list
 }
 
 // choose returns the backend for what is on the node now, and the reason. With an error that is a
 // guess; nil if there is none.
 func (s backendSet) choose(ctx context.Context) (ruleBackend, string, error) {
-	var proxy bool
-	var err error
-	if s.nft != nil && s.setting != NetfilterIptables {
-		var tables map[string]uint32
-		tables, err = listTables()
-		_, proxy4 := tables["ip "+kubeProxyTable]
-		_, proxy6 := tables["ip6 "+kubeProxyTable]
-		proxy = proxy4 || proxy6
-	}
-	mode, hint := preferredMode(ctx, s.modes)
 	switch {
 	case s.setting == NetfilterNftables && s.nft == nil:
 		return nil, "", errNoNftables
 	case s.setting == NetfilterNftables:
 		return s.nft, "--netfilter nftables", nil
-	case proxy:
-		return s.nft, "kube-proxy has table " + kubeProxyTable, nil
-	case mode == nil && s.setting == NetfilterIptables:
+	case s.setting == NetfilterIptables:
+		if mode, reason := preferredMode(ctx, s.modes); mode != nil {
+			return mode, reason, nil
+		}
 		return nil, "", fmt.Errorf("iptables: %w", ErrNoTool)
+	}
+	return s.detect(ctx)
+}
+
+// detect is choose for NetfilterAuto.
+func (s backendSet) detect(ctx context.Context) (ruleBackend, string, error) {
+	var proxy bool
+	var err error
+	if s.nft != nil {
+		if proxy, err = kubeProxyUsesNftables(); proxy {
+			return s.nft, "kube-proxy has table " + kubeProxyTable, nil
+		}
+	}
+	mode, reason := preferredMode(ctx, s.modes)
+	switch {
 	case mode == nil && s.nft == nil:
 		return nil, "", fmt.Errorf("iptables: %w, and %w", ErrNoTool, errNoNftables)
 	case mode == nil:
 		return s.nft, "iptables is not installed", err
-	case mode.refused != "" && s.nft != nil && s.setting != NetfilterIptables:
+	case mode.refused != "" && s.nft != nil:
 		return s.nft, mode.name() + " refuses to write: " + mode.refused, err
 	}
-	return mode, hint, err
+	return mode, reason, err
+}
+
+// kubeProxyUsesNftables reports whether kube-proxy has a table of nf_tables, in one family or the
+// other.
+func kubeProxyUsesNftables() (bool, error) {
+	tables, err := listTables()
+	_, ip4 := tables["ip "+kubeProxyTable]
+	_, ip6 := tables["ip6 "+kubeProxyTable]
+	return ip4 || ip6, err
 }
 
 // installedModes returns a backend for each mode of iptables that is installed, first the mode

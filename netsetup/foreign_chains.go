@@ -23,8 +23,7 @@ type foreignChain struct {
 // ours.
 func readForeign(all []nftChain, exempt func(nftChain) bool) (list []foreignChain, err error) {
 	for _, c := range all {
-		passed := c.kind == "filter" && slices.Contains([]string{"prerouting", "input", "output"}, c.hook)
-		if !passed || !c.foreign() || c.dormant {
+		if !c.foreign() || !c.filtersDNS() {
 			continue
 		}
 		f := foreignChain{nftChain: c}
@@ -37,6 +36,11 @@ func readForeign(all []nftChain, exempt func(nftChain) bool) (list []foreignChai
 		}
 	}
 	return list, nil
+}
+
+// filtersDNS reports whether the chain filters DNS packets of this node.
+func (c nftChain) filtersDNS() bool {
+	return c.kind == "filter" && !c.dormant && slices.Contains([]string{"prerouting", "input", "output"}, c.hook)
 }
 
 // ofIptables reports whether the chain is of a form that iptables makes: most rules of such a chain

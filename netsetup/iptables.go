@@ -376,21 +376,29 @@ func (t *iptablesBackend) readState(ctx context.Context, desired desiredRules, f
 		}
 		// NodeLocal DNSCache has no rules in nat, and a jump needs its target.
 		if c.hook != "" && (needed || s.exists || c.table != "nat") {
-			lines, exists, err := t.list(ctx, f, c.table, c.hook)
-			// A built-in chain is never missing, except in nf_tables before the first write to
-			// its table: go-iptables (0.8) says so about other failures.
-			if err == nil && !exists && t.mode == "legacy" {
-				err = fmt.Errorf("built-in chain %s of table %s can't be read", c.hook, c.table)
-			}
-			if err != nil {
+			if err := t.readHook(ctx, f, c, &s); err != nil {
 				return nil, err
 			}
-			s.jumps, s.nodeLocal = t.pickRules(lines, c)
-			s.policyRules, s.bypass = countPolicyRules(lines, func(line string) bool { return slices.Contains(s.jumps, line) })
 		}
 		found[c] = s
 	}
 	return found, nil
+}
+
+// readHook adds to s what is in c's built-in chain.
+func (t *iptablesBackend) readHook(ctx context.Context, f Family, c chain, s *chainState) error {
+	lines, exists, err := t.list(ctx, f, c.table, c.hook)
+	if err != nil {
+		return err
+	}
+	// A built-in chain is never missing, except in nf_tables before the first write to its table:
+	// go-iptables (0.8) says so about other failures.
+	if !exists && t.mode == "legacy" {
+		return fmt.Errorf("built-in chain %s of table %s can't be read", c.hook, c.table)
+	}
+	s.jumps, s.nodeLocal = t.pickRules(lines, c)
+	s.policyRules, s.bypass = countPolicyRules(lines, func(line string) bool { return slices.Contains(s.jumps, line) })
+	return nil
 }
 
 // localAddrs implements ruleBackend.

@@ -35,36 +35,43 @@ func restoreScript(desired desiredRules, f Family, before map[chain]chainState, 
 // tableScript returns the commands of restoreScript for one table.
 func tableScript(desired desiredRules, f Family, name string, before map[chain]chainState) string {
 	var declarations, rules, jumps, deletions strings.Builder
-	jump := jumpComment(desired)
 	for _, c := range chains() {
 		if c.table != name {
 			continue
 		}
 		want, state := chainRules(desired, f, c), before[c]
-		for _, line := range state.jumps {
-			if !strings.Contains(line, opaqueMatch) { // else deleteRule does it
-				fmt.Fprintf(&jumps, "-D %s\n", strings.TrimPrefix(line, "-A "))
-			}
-		}
+		jumps.WriteString(jumpScript(desired, c, state, len(want) > 0))
 		if len(want) == 0 && !state.exists {
 			continue
 		}
 		fmt.Fprintf(&declarations, ":%s - [0:0]\n", c.name) // creates or empties it
 		if len(want) == 0 {
 			fmt.Fprintf(&deletions, "-X %s\n", c.name)
-			continue
 		}
 		for _, r := range want {
 			fmt.Fprintf(&rules, "-A %s %s\n", c.name, r)
 		}
-		switch {
-		case c.jumpLast:
-			fmt.Fprintf(&jumps, "-A %s %s -j %s\n", c.hook, jump, c.name)
-		case c.hook != "":
-			fmt.Fprintf(&jumps, "-I %s %d %s -j %s\n", c.hook, state.policyRules+1, jump, c.name)
-		}
 	}
 	return declarations.String() + rules.String() + jumps.String() + deletions.String()
+}
+
+// jumpScript returns the commands that delete the jumps to a chain and, if it is wanted, add the one that
+// its hook needs.
+func jumpScript(desired desiredRules, c chain, state chainState, wanted bool) string {
+	var jumps strings.Builder
+	for _, line := range state.jumps {
+		if !strings.Contains(line, opaqueMatch) { // else deleteRule does it
+			fmt.Fprintf(&jumps, "-D %s\n", strings.TrimPrefix(line, "-A "))
+		}
+	}
+	switch {
+	case !wanted:
+	case c.jumpLast:
+		fmt.Fprintf(&jumps, "-A %s %s -j %s\n", c.hook, jumpComment(desired), c.name)
+	case c.hook != "":
+		fmt.Fprintf(&jumps, "-I %s %d %s -j %s\n", c.hook, state.policyRules+1, jumpComment(desired), c.name)
+	}
+	return jumps.String()
 }
 
 // jumpComment says on every jump who made it, and for which rules.

@@ -1,26 +1,16 @@
 package netsetup
 
 import (
-	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
 const (
-	// ackTimeout is how long to wait for the kernel, in seconds. It writes an acknowledgement
-	// before the send returns; zero would mean no limit.
-	ackTimeout = 1
-
-	// socketBuffer is the size of a socket's buffers in bytes, enough for the largest batch.
-	socketBuffer = 1 << 20
-
 	// ownerFlag is NFT_TABLE_F_OWNER: the kernel deletes the table when the socket that made it
 	// is closed. No other process can change it, and `nft flush ruleset` skips it.
 	ownerFlag = 0x2
@@ -28,139 +18,6 @@ const (
 	// dormantFlag is NFT_TABLE_F_DORMANT: the table has no effect.
 	dormantFlag = 0x1
 )
-
-// openNetfilter returns a bound netlink socket that child processes do not inherit. Its file descriptor
-// is at least minFD, where the limit of open files allows that.
-func openNetfilter(minFD int) (int, error) {
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
-	if err != nil {
-		return -1, err
-	}
-	if high, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, minFD); err == nil {
-		_ = unix.Close(fd)
-		fd = high
-	}
-	for _, buffer := range []int{unix.SO_RCVBUFFORCE, unix.SO_SNDBUFFORCE} { // else the default
-		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, buffer, socketBuffer)
-	}
-	err = unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
-	if err == nil {
-		err = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: ackTimeout})
-	}
-	if err != nil {
-		_ = unix.Close(fd)
-		return -1, err
-	}
-	return fd, nil
-}
-
-// receive reads one datagram of the kernel into b.
-func receive(fd int, b []byte) (n int, err error) {
-	for {
-		var from unix.Sockaddr
-		err := retryEINTR(func() (err error) {
-			n, from, err = unix.Recvfrom(fd, b, 0)
-			return err
-		})
-		if err != nil {
-			return 0, fmt.Errorf("waiting for the kernel: %w", err)
-		}
-		if sender, ok := from.(*unix.SockaddrNetlink); ok && sender.Pid == 0 {
-			return n, nil
-		}
-	}
-}
-
-func retryEINTR(f func() error) error {
-	for {
-		if err := f(); !errors.Is(err, unix.EINTR) {
-			return err
-		}
-	}
-}
-
-// ackError returns the error in the body of an NLMSG_ERROR; nil for an acknowledgement.
-func ackError(body []byte) error {
-	if len(body) < 4 {
-		return unix.EBADMSG
-	}
-	if code := int32(nl.NativeEndian().Uint32(body)); code != 0 {
-		return unix.Errno(-code)
-	}
-	return nil
-}
-
-// sendBatch sends a batch, which the kernel applies as a whole or not at all. It makes the last message
-// request an acknowledgement, before which the kernel reports an error of any message.
-func sendBatch(fd int, batch [][]byte) error {
-	flags := batch[len(batch)-1][6:]
-	nl.NativeEndian().PutUint16(flags, nl.NativeEndian().Uint16(flags)|unix.NLM_F_ACK)
-	bytes := slices.Concat(batchMark(unix.NFNL_MSG_BATCH_BEGIN), slices.Concat(batch...), batchMark(unix.NFNL_MSG_BATCH_END))
-	kernel := &unix.SockaddrNetlink{Family: unix.AF_NETLINK}
-	if err := retryEINTR(func() error { return unix.Sendto(fd, bytes, 0, kernel) }); err != nil {
-		return err
-	}
-	var answer [4096]byte // an error repeats the message that it is about
-	for {
-		n, err := receive(fd, answer[:])
-		if err != nil {
-			return err
-		}
-		for kind, body := range eachMessage(answer[:n]) {
-			if kind == unix.NLMSG_ERROR {
-				return ackError(body)
-			}
-		}
-		if n >= 6 && nl.NativeEndian().Uint16(answer[4:]) == unix.NLMSG_ERROR { // cut off
-			return ackError(answer[unix.NLMSG_HDRLEN:n])
-		}
-	}
-}
-
-// request returns what decode makes of each object in the kernel's answer to a request about nf_tables, which
-// attrs may restrict. flags is NLM_F_DUMP for all objects, and else NLM_F_ACK. It asks again if a
-// change has interrupted the kernel.
-func request[T any](kind, flags int, family byte, decode func(family byte, body []byte) (T, bool), attrs ...*nl.RtAttr) (list []T, err error) {
-	for range maxDumpTries {
-		if list, err = requestOnce(nftMessage(family, kind, flags, attrs...), decode); !errors.Is(err, unix.EINTR) {
-			break
-		}
-	}
-	return list, err
-}
-
-func requestOnce[T any](message []byte, decode func(family byte, body []byte) (T, bool)) (list []T, err error) {
-	fd, err := openNetfilter(0)
-	if err != nil {
-		return nil, err
-	}
-	defer unix.Close(fd)
-	if err := unix.Sendto(fd, message, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-		return nil, err
-	}
-	buffer := make([]byte, maxMessage)
-	for {
-		n, err := receive(fd, buffer)
-		if err != nil {
-			return nil, err
-		}
-		if n >= unix.NLMSG_HDRLEN && nl.NativeEndian().Uint16(buffer[6:])&unix.NLM_F_DUMP_INTR != 0 {
-			return nil, unix.EINTR
-		}
-		for kind, body := range eachMessage(buffer[:n]) {
-			switch {
-			case kind == unix.NLMSG_DONE:
-				return list, nil
-			case kind == unix.NLMSG_ERROR:
-				return list, ackError(body)
-			case len(body) >= nl.SizeofNfgenmsg:
-				if object, ok := decode(body[0], body[nl.SizeofNfgenmsg:]); ok {
-					list = append(list, object)
-				}
-			}
-		}
-	}
-}
 
 // nftFamilies are the families of nf_tables that packets of IP pass.
 var nftFamilies = map[byte]string{unix.NFPROTO_INET: "inet", unix.NFPROTO_IPV4: "ip", unix.NFPROTO_IPV6: "ip6"}
@@ -251,115 +108,6 @@ func listRules(family, table, name string) ([]nftRule, error) {
 	return rules, nftError("listing chain "+name, err)
 }
 
-// decodeRule decodes a rule of a chain. An expression that it does not know is part of the line's opaque
-// word.
-func decodeRule(chain string, body []byte) (r nftRule) {
-	if h := attrValue(body, 0, unix.NFTA_RULE_HANDLE); len(h) == 8 {
-		r.handle = binary.BigEndian.Uint64(h)
-	}
-	r.comment = userComment(attrValue(body, 0, unix.NFTA_RULE_USERDATA))
-	d := ruleDecoder{unconditional: true}
-	for _, e := range eachAttr(attrValue(body, 0, unix.NFTA_RULE_EXPRESSIONS)) {
-		d.expression(attrName(e, 0, unix.NFTA_EXPR_NAME), attrValue(e, 0, unix.NFTA_EXPR_DATA))
-	}
-	r.drops = d.drops && d.unconditional
-	if r.comment == "" {
-		r.comment = d.comment
-	}
-	var w ruleWords
-	w.add(true, "-A %s", chain)
-	w = append(w, d.addrs...)
-	w.add(len(d.opaque) > 0, "%s %.8x", strings.TrimSpace(opaqueMatch), sha256.Sum256(d.opaque))
-	w.add(r.comment != "", "-m comment --comment %q", r.comment)
-	w.add(d.target != "", "-j %s", d.target)
-	r.line = strings.Join(w, " ")
-	return r
-}
-
-// userComment returns the comment in the user data of a rule; "" if there is none.
-func userComment(b []byte) string {
-	for len(b) >= 2 && len(b) >= 2+int(b[1]) {
-		if b[0] == 0 { // NFTNL_UDATA_RULE_COMMENT
-			return strings.TrimRight(string(b[2:2+b[1]]), "\x00")
-		}
-		b = b[2+b[1]:]
-	}
-	return ""
-}
-
-// ruleDecoder reads the expressions of a rule.
-type ruleDecoder struct {
-	opaque               []byte
-	addrs                []string // "-s 192.0.2.1/32"
-	comment, target      string
-	loaded               string // "-s" or "-d": the register has this address
-	drops, unconditional bool
-}
-
-func (d *ruleDecoder) expression(name string, data []byte) {
-	loaded := d.loaded
-	d.loaded = ""
-	switch name {
-	case "counter":
-		return
-	case "log":
-	case "reject":
-		d.drops = true
-	case "immediate":
-		verdict := attrValue(attrValue(data, 0, unix.NFTA_IMMEDIATE_DATA), 0, unix.NFTA_DATA_VERDICT)
-		code := attrValue(verdict, 0, unix.NFTA_VERDICT_CODE)
-		if to := attrName(verdict, 0, unix.NFTA_VERDICT_CHAIN); to != "" {
-			d.target, d.unconditional = to, false
-			if len(code) == 4 && int32(binary.BigEndian.Uint32(code)) == unix.NFT_JUMP {
-				return
-			}
-		}
-		d.drops = d.drops || len(code) == 4 && binary.BigEndian.Uint32(code) == 0
-		d.unconditional = d.unconditional && d.drops
-	case "target":
-		d.target = attrName(data, 0, unix.NFTA_TARGET_NAME)
-		d.drops = d.drops || d.target == "REJECT"
-		d.unconditional = d.unconditional && d.drops
-	case "match":
-		if attrName(data, 0, unix.NFTA_MATCH_NAME) == "comment" { // of iptables before 1.8.8
-			d.comment = attrName(data, 0, unix.NFTA_MATCH_INFO)
-			d.comment, _, _ = strings.Cut(d.comment, "\x00")
-			return
-		}
-		d.unconditional = false
-	default:
-		d.unconditional = false
-		d.address(name, loaded, data)
-	}
-	d.opaque = append(append(d.opaque, name...), data...)
-}
-
-// address notes an address that the rule compares. iptables loads fewer bytes for a network.
-func (d *ruleDecoder) address(name, loaded string, data []byte) {
-	switch name {
-	case "payload":
-		number := func(kind uint16) uint32 {
-			if b := attrValue(data, 0, kind); len(b) == 4 {
-				return binary.BigEndian.Uint32(b)
-			}
-			return 0
-		}
-		if number(unix.NFTA_PAYLOAD_BASE) == unix.NFT_PAYLOAD_NETWORK_HEADER {
-			switch [2]uint32{number(unix.NFTA_PAYLOAD_OFFSET), number(unix.NFTA_PAYLOAD_LEN)} {
-			case [2]uint32{12, 4}, [2]uint32{8, 16}:
-				d.loaded = "-s"
-			case [2]uint32{16, 4}, [2]uint32{24, 16}:
-				d.loaded = "-d"
-			}
-		}
-	case "cmp":
-		a, ok := netip.AddrFromSlice(attrValue(attrValue(data, 0, unix.NFTA_CMP_DATA), 0, unix.NFTA_DATA_VALUE))
-		if ok && loaded != "" {
-			d.addrs = append(d.addrs, loaded+" "+hostPrefix(a))
-		}
-	}
-}
-
 // commit applies changes to nf_tables in one transaction. errRuleGone: another program has changed a
 // chain since it was read, and nothing is changed.
 func commit(changes []nftChange) error {
@@ -370,7 +118,7 @@ func commit(changes []nftChange) error {
 	if err != nil {
 		return nftError("opening a netlink socket", err)
 	}
-	defer unix.Close(fd)
+	defer closeSocket(fd)
 	var batch [][]byte
 	for _, c := range changes {
 		batch = append(batch, c.messages()...)
@@ -452,13 +200,6 @@ func nftMessage(family byte, kind, flags int, attrs ...*nl.RtAttr) []byte {
 	return m.Serialize()
 }
 
-// batchMark returns the message at either end of a batch, which names the subsystem.
-func batchMark(kind int) []byte {
-	m := nl.NewNetlinkRequest(kind, 0)
-	m.AddData(&nl.Nfgenmsg{Version: unix.NFNETLINK_V0, ResId: nl.Swap16(unix.NFNL_SUBSYS_NFTABLES)})
-	return m.Serialize()
-}
-
 func attrNest(attr int, children ...*nl.RtAttr) *nl.RtAttr {
 	a := nl.NewRtAttr(attr|unix.NLA_F_NESTED, nil)
 	for _, c := range children {
@@ -480,7 +221,7 @@ func probeSocketMatch() probeResult {
 	if err != nil {
 		return unknown
 	}
-	defer unix.Close(fd)
+	defer closeSocket(fd)
 	own := nftChain{family: "inet", table: ownerTablePrefix + "probe", name: "probe", kind: "filter", hook: "prerouting", priority: nftRaw}
 	table := nftMessage(unix.NFPROTO_INET, unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, attrText(unix.NFTA_TABLE_NAME, own.table))
 	rule := nftChange{addRule: &packetRule{socket: true, target: "ACCEPT"}, in: own, last: true}

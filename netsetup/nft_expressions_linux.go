@@ -3,6 +3,7 @@ package netsetup
 import (
 	"encoding/binary"
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -10,7 +11,16 @@ import (
 
 // expressions returns the rule as expressions of nf_tables for a table of a family, in the order in
 // which nft writes them: every version of nft can then print and load the rule.
-func (r packetRule) expressions(family string) (e []*nl.RtAttr) {
+func (r packetRule) expressions(family string) []*nl.RtAttr {
+	e := slices.Concat(r.headerExpressions(family), r.stateExpressions())
+	if r.counter {
+		e = append(e, expr("counter"))
+	}
+	return append(e, r.verdict()...)
+}
+
+// headerExpressions returns the matches of interfaces, addresses and ports.
+func (r packetRule) headerExpressions(family string) (e []*nl.RtAttr) {
 	add := func(more ...*nl.RtAttr) { e = append(e, more...) }
 	if r.in != "" {
 		add(exprMeta(unix.NFT_META_IIFNAME), exprEquals(interfaceBytes(r.in)...))
@@ -26,15 +36,15 @@ func (r packetRule) expressions(family string) (e []*nl.RtAttr) {
 	if r.notOut != "" {
 		add(exprMeta(unix.NFT_META_OIFNAME), exprCompare(unix.NFT_CMP_NEQ, interfaceBytes(r.notOut)...))
 	}
-	if r.proto != "" {
-		number := byte(unix.IPPROTO_UDP)
-		if r.proto == "tcp" {
-			number = unix.IPPROTO_TCP
-		}
-		add(exprMeta(unix.NFT_META_L4PROTO), exprEquals(number))
-	}
+	add(exprProto(r.proto)...)
 	add(exprPort(r.dport, 2)...)
 	add(exprPort(r.sport, 0)...)
+	return e
+}
+
+// stateExpressions returns the matches of what is not in the packet: its socket, its connection and chance.
+func (r packetRule) stateExpressions() (e []*nl.RtAttr) {
+	add := func(more ...*nl.RtAttr) { e = append(e, more...) }
 	if r.socket {
 		const key, register, transparent = 1, 2, 0 // NFTA_SOCKET_KEY, NFTA_SOCKET_DREG, NFT_SOCKET_TRANSPARENT
 		add(expr("socket", attrNumber(key, transparent), attrNumber(register, unix.NFT_REG_1)), exprEquals(0))
@@ -50,10 +60,7 @@ func (r packetRule) expressions(family string) (e []*nl.RtAttr) {
 		add(expr("numgen", attrNumber(unix.NFTA_NG_DREG, unix.NFT_REG_1), attrNumber(unix.NFTA_NG_MODULUS, uint32(r.oneIn)),
 			attrNumber(unix.NFTA_NG_TYPE, unix.NFT_NG_RANDOM)), exprEquals(0, 0, 0, 0))
 	}
-	if r.counter {
-		add(expr("counter"))
-	}
-	return append(e, r.verdict()...)
+	return e
 }
 
 // verdict returns the expressions of the rule's target.
@@ -106,6 +113,18 @@ func exprAddr(a netip.Addr, offset4, offset6 uint32) []*nl.RtAttr {
 		offset4 = offset6
 	}
 	return []*nl.RtAttr{exprPayload(unix.NFT_PAYLOAD_NETWORK_HEADER, offset4, a.BitLen()/8), exprEquals(a.AsSlice()...)}
+}
+
+// exprProto compares the transport protocol, "udp" or "tcp"; nil for none.
+func exprProto(proto string) []*nl.RtAttr {
+	if proto == "" {
+		return nil
+	}
+	number := byte(unix.IPPROTO_UDP)
+	if proto == "tcp" {
+		number = unix.IPPROTO_TCP
+	}
+	return []*nl.RtAttr{exprMeta(unix.NFT_META_L4PROTO), exprEquals(number)}
 }
 
 // exprPort compares a port of UDP or TCP; nil for port 0.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 )
@@ -199,25 +200,7 @@ type Description struct {
 
 // String returns d as text, without a newline at the end.
 func (d Description) String() string {
-	var lines []string
-	switch d.Interface {
-	case "":
-	case loopback:
-		lines = append(lines, "interface "+loopback)
-	default:
-		lines = append(lines, fmt.Sprintf("interface %s (%s)", d.Interface, kindDummy))
-	}
-	for _, a := range d.Addresses {
-		lines = append(lines, "address   "+a.String())
-	}
-	if len(d.External) > 0 {
-		lines = append(lines, "external  "+strings.Join(d.External, ", "))
-	} else if d.Backend != "" && !d.DefaultRoutes {
-		lines = append(lines, "external  none")
-	}
-	for _, o := range d.NotExternal {
-		lines = append(lines, "open      "+o+": pods may use it too; if none does, name it with --external-interfaces")
-	}
+	lines := slices.Concat(d.interfaceLines(), d.externalLines())
 	for _, c := range d.Blocked {
 		lines = append(lines, "blocked   "+c+": its owner has to accept DNS itself")
 	}
@@ -232,6 +215,34 @@ func (d Description) String() string {
 		return "nothing to set up"
 	}
 	return strings.Join(lines, "\n")
+}
+
+// interfaceLines returns the lines about the interface and its addresses.
+func (d Description) interfaceLines() (lines []string) {
+	switch d.Interface {
+	case "":
+	case loopback:
+		lines = append(lines, "interface "+loopback)
+	default:
+		lines = append(lines, fmt.Sprintf("interface %s (%s)", d.Interface, kindDummy))
+	}
+	for _, a := range d.Addresses {
+		lines = append(lines, "address   "+a.String())
+	}
+	return lines
+}
+
+// externalLines returns the lines about the interfaces to hosts outside the node.
+func (d Description) externalLines() (lines []string) {
+	if len(d.External) > 0 {
+		lines = append(lines, "external  "+strings.Join(d.External, ", "))
+	} else if d.Backend != "" && !d.DefaultRoutes {
+		lines = append(lines, "external  none")
+	}
+	for _, o := range d.NotExternal {
+		lines = append(lines, "open      "+o+": pods may use it too; if none does, name it with --external-interfaces")
+	}
+	return lines
 }
 
 func (c Config) interfaceName() string {
