@@ -1,4 +1,4 @@
-// These tests use execute, errNoChain and retryLocked, which are not exported.
+// These tests use execute, errNotXtables and retryLocked, which are not exported.
 
 package netsetup
 
@@ -23,7 +23,7 @@ func TestExecute(t *testing.T) {
 		"iptables v1.8.9 (nf_tables): Could not fetch rule set generation id: Permission denied":    fs.ErrPermission,
 		"Another app is currently holding the xtables lock. Stopped waiting after 1s.":              ErrLocked,
 		"Can't lock /run/xtables.lock: Resource temporarily unavailable":                            ErrLocked,
-		"iptables v1.8.9 (nf_tables): chain `X' in table `raw' is incompatible, use 'nft' tool.":    errNoChain,
+		"iptables v1.8.9 (nf_tables): chain `X' in table `raw' is incompatible, use 'nft' tool.":    errNotXtables,
 		"iptables-restore: line 3 failed":                                                           nil,
 		"Extension socket revision 0 not supported, missing kernel module?":                         nil,
 		"iptables-nft-restore: line 2: RULE_APPEND failed (Invalid argument): rule in chain OUTPUT": nil,
@@ -34,7 +34,7 @@ func TestExecute(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%q is not in %v", says, err)
 		}
-		for _, sentinel := range []error{fs.ErrPermission, ErrLocked, errNoChain, errRuleGone, ErrNoTool} {
+		for _, sentinel := range []error{fs.ErrPermission, ErrLocked, errNoChain, errNotXtables, errRuleGone, ErrNoTool} {
 			if errors.Is(err, sentinel) != (want != nil && errors.Is(sentinel, want)) {
 				t.Errorf("%q: %v counts as %v: %v", says, err, sentinel, errors.Is(err, sentinel))
 			}

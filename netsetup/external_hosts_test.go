@@ -96,7 +96,7 @@ const noFirewall = `nft delete table inet fw 2>/dev/null || true
 for tool in iptables ip6tables; do $tool -w -P INPUT ACCEPT; $tool -w -F INPUT; done`
 
 // drops is how a rule that drops is printed with its count, by iptables and by nft.
-var drops = regexp.MustCompile(`(?m)^\[(\d+):\d+\] .* -j DROP$|counter packets (\d+) bytes \d+ drop$`)
+var drops = regexp.MustCompile(`(?m)^\[(\d+):\d+\] .* -j DROP$|counter packets (\d+) bytes \d+ drop(?: comment ".*")?$`)
 
 // droppedPackets is how many packets all rules that drop have counted.
 func (l *externalTestbed) droppedPackets(t *testing.T) (n int) {

@@ -97,7 +97,10 @@ func TestSplitRule(t *testing.T) {
 func TestProgramDeletesOnRealRules(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		before := dumpNode(t)
-		p := openTool(t, "iptables")
+		var p ruleProgram = openTool(t, "iptables")
+		if strings.Contains(run(t, "iptables", "--version"), "nf_tables") {
+			p = nftProgram{openTool(t, "iptables")}
+		}
 		for _, comment := range []string{"plain", "NodeLocal DNS Cache: skip conntrack", `quotes " and \ it's`} {
 			run(t, "iptables", "-w", "-t", "raw", "-A", "OUTPUT", "-d", "192.0.2.1", "-m", "comment", "--comment", comment, "-j", "NOTRACK")
 		}

@@ -106,7 +106,7 @@ func TestOrderOfSteps(t *testing.T) {
 	apply(t, s)
 	want := []string{
 		"AddDummy nodelocaldns", "SetUp nodelocaldns", "AddAddr {nodelocaldns fd00::a/128 }",
-		"openOwnerTable [fd00::a]", "ip6tables filter", "ip6tables nat", "ip6tables raw",
+		"openOwnerTable [fd00::a]", "ip6tables filter", "ip6tables raw", "ip6tables nat",
 	}
 	if diff := cmp.Diff(want, *calls); diff != "" {
 		t.Errorf("start (-want +got):\n%s", diff)
