@@ -208,12 +208,16 @@ func (t *srvWriter) writeEndpoint(host, cluster, addr string) bool {
 		have.read = t.reads
 		t.written[front] = have
 	}
-	g := glue{front, addr}
+	t.addGlue(glue{front, addr})
+	return true
+}
+
+// addGlue adds an address of a target, once.
+func (t *srvWriter) addGlue(g glue) {
 	if _, dup := t.known[g]; !dup && len(t.addrs) < wire.MaxAddrs {
 		t.known[g] = struct{}{}
 		t.addrs = append(t.addrs, g)
 	}
-	return true
 }
 
 // writeRecord writes one record, unless it has been written. rdata is its RDATA, of which

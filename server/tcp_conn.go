@@ -105,15 +105,20 @@ func (c *tcpConn) serve() {
 		// returns false, and does not miss data that has arrived meanwhile.
 		err := c.raw.Read(c.onReadable)
 		if !c.mayTransfer() {
-			if c.partial && errors.Is(err, os.ErrDeadlineExceeded) && !c.closing.Load() {
-				c.s.cut.Add(1)
-			}
+			c.countCut(err)
 			return
 		}
 		if c.shouldTransfer() && c.transferAway() {
 			return
 		}
 		c.keepServing()
+	}
+}
+
+// countCut counts a query that did not arrive in full in time. err is that of reading.
+func (c *tcpConn) countCut(err error) {
+	if c.partial && errors.Is(err, os.ErrDeadlineExceeded) && !c.closing.Load() {
+		c.s.cut.Add(1)
 	}
 }
 

@@ -40,21 +40,11 @@ func NetText(err error) string {
 	if !errors.As(err, &e) {
 		return ""
 	}
-	var op *net.OpError
-	var errno syscall.Errno
-	text := e.cause.Error()
-	switch {
-	case isTimeout(e.cause) && !isLocal(e.cause):
-		text = "i/o timeout"
-	case e.network == "udp" && errors.As(e.cause, &errno):
-		text = "read: " + errno.Error()
-	case errors.As(e.cause, &op):
-		text = op.Err.Error()
-	case errors.As(e.cause, &errno):
-		text = "read: " + errno.Error()
-	default: // no failure of the network
+	text, network := e.causeText()
+	if !network {
 		return text
 	}
+	var op *net.OpError
 	if errors.As(e.cause, &op) && op.Op == "dial" && e.network == "tcp" {
 		return fmt.Sprintf("dial %s %s: %s", e.network, e.server, text)
 	}
@@ -65,4 +55,21 @@ func NetText(err error) string {
 		}
 	}
 	return fmt.Sprintf("read %s %s->%s: %s", e.network, e.local, e.server, text)
+}
+
+// causeText returns the text of the cause in the words of package net, and whether the network has failed.
+func (e queryError) causeText() (text string, network bool) {
+	var op *net.OpError
+	var errno syscall.Errno
+	switch {
+	case isTimeout(e.cause) && !isLocal(e.cause):
+		return "i/o timeout", true
+	case e.network == "udp" && errors.As(e.cause, &errno):
+		return "read: " + errno.Error(), true
+	case errors.As(e.cause, &op):
+		return op.Err.Error(), true
+	case errors.As(e.cause, &errno):
+		return "read: " + errno.Error(), true
+	}
+	return e.cause.Error(), false
 }

@@ -83,26 +83,7 @@ func (in *checkInput) reloadWarnings() []*config.ParseError {
 
 // portWarnings reports addresses of HTTP endpoints that can't both be listened on, or that a server block has for DNS.
 func (in *checkInput) portWarnings() (list []*config.ParseError) {
-	type endpoint struct {
-		block     *config.Block
-		directive string
-		addr      string
-	}
-	ends := []endpoint{{nil, "--metrics-listen-address", in.flags.MetricsAddr}}
-	for _, b := range in.cfg.Blocks {
-		if b.Health != nil {
-			ends = append(ends, endpoint{b, "health", b.Health.Addr})
-		}
-		if b.Ready != nil {
-			ends = append(ends, endpoint{b, "ready", b.Ready.Addr})
-		}
-		if b.Prometheus != nil {
-			ends = append(ends, endpoint{b, "prometheus", b.Prometheus.Addr})
-		}
-		if b.Pprof != nil {
-			ends = append(ends, endpoint{b, "pprof", b.Pprof.Addr})
-		}
-	}
+	ends := in.httpEndpoints()
 	for i, e := range ends {
 		if e.block == nil {
 			continue
@@ -121,6 +102,32 @@ func (in *checkInput) portWarnings() (list []*config.ParseError) {
 		}
 	}
 	return list
+}
+
+// httpEndpoint is an address of an HTTP endpoint. block is nil for one that a flag sets.
+type httpEndpoint struct {
+	block           *config.Block
+	directive, addr string
+}
+
+// httpEndpoints returns the HTTP endpoints of the agent.
+func (in *checkInput) httpEndpoints() []httpEndpoint {
+	ends := []httpEndpoint{{nil, "--metrics-listen-address", in.flags.MetricsAddr}}
+	for _, b := range in.cfg.Blocks {
+		if b.Health != nil {
+			ends = append(ends, httpEndpoint{b, "health", b.Health.Addr})
+		}
+		if b.Ready != nil {
+			ends = append(ends, httpEndpoint{b, "ready", b.Ready.Addr})
+		}
+		if b.Prometheus != nil {
+			ends = append(ends, httpEndpoint{b, "prometheus", b.Prometheus.Addr})
+		}
+		if b.Pprof != nil {
+			ends = append(ends, httpEndpoint{b, "pprof", b.Pprof.Addr})
+		}
+	}
+	return ends
 }
 
 // meet reports whether two addresses, of which one may be all of the node's, have a port in common.

@@ -201,7 +201,7 @@ func (f *agentFlags) setSyncInterval(s string) error {
 		d, err = time.Duration(n)*time.Second, nil
 	}
 	if 0 < d && d < time.Second && d <= maxSyncInterval/time.Second {
-		d *= time.Second
+		d = time.Duration(d.Nanoseconds()) * time.Second
 	}
 	if err != nil || d < time.Second || d > maxSyncInterval {
 		return errors.New("give seconds, such as 60, or a duration, such as 60s, from 1s to 24h")

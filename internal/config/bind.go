@@ -77,31 +77,39 @@ func (p *parser) addresses(words []token) []netip.Addr {
 // joinFamilies replaces 0.0.0.0 by "::", see [Bind]. One of two blocks for a zone, one at each of the two, would get no
 // query; there 0.0.0.0 stays the IPv4 addresses, whose socket the kernel prefers.
 func joinFamilies(blocks []*Block) {
-	ipv4, both := netip.IPv4Unspecified(), netip.IPv6Unspecified()
-	at := func(b *Block, addr netip.Addr) bool { return slices.Contains(b.Bind.Addrs, addr) }
 	var changed []*Block
 	for _, b := range blocks {
-		if b.Bind == nil || !at(b, ipv4) {
-			continue
-		}
-		if !slices.ContainsFunc(blocks, func(o *Block) bool {
-			return o.Bind != nil && at(o, both) && !at(o, ipv4) && o.Port == b.Port && o.ViewName() == b.ViewName() &&
-				slices.ContainsFunc(b.Zones, func(z wire.Name) bool { return slices.Contains(o.Zones, z) })
-		}) {
+		if b.bindsTo(netip.IPv4Unspecified()) && !slices.ContainsFunc(blocks, b.isOtherFamily) {
 			changed = append(changed, b)
 		}
 	}
 	for _, b := range changed {
-		was := b.Bind.Addrs
-		b.Bind, b.Listen = new(Bind), nil
-		for _, addr := range was {
-			if addr == ipv4 {
-				addr = both
-			}
-			b.Bind.add(addr)
+		b.bindBothFamilies()
+	}
+}
+
+// bindsTo reports whether b has addr in `bind`.
+func (b *Block) bindsTo(addr netip.Addr) bool {
+	return b.Bind != nil && slices.Contains(b.Bind.Addrs, addr)
+}
+
+// isOtherFamily reports whether o is b's zone at the IPv6 addresses.
+func (b *Block) isOtherFamily(o *Block) bool {
+	return o.bindsTo(netip.IPv6Unspecified()) && !o.bindsTo(netip.IPv4Unspecified()) && o.Port == b.Port && o.ViewName() == b.ViewName() &&
+		slices.ContainsFunc(b.Zones, func(z wire.Name) bool { return slices.Contains(o.Zones, z) })
+}
+
+// bindBothFamilies replaces 0.0.0.0 by "::", whose socket has both families.
+func (b *Block) bindBothFamilies() {
+	was := b.Bind.Addrs
+	b.Bind, b.Listen = new(Bind), nil
+	for _, addr := range was {
+		if addr == netip.IPv4Unspecified() {
+			addr = netip.IPv6Unspecified()
 		}
-		for _, addr := range b.Bind.Addrs {
-			b.Listen = append(b.Listen, netip.AddrPortFrom(addr, b.Port))
-		}
+		b.Bind.add(addr)
+	}
+	for _, addr := range b.Bind.Addrs {
+		b.Listen = append(b.Listen, netip.AddrPortFrom(addr, b.Port))
 	}
 }

@@ -189,19 +189,24 @@ func (im *imports) target(w token, open []string) error {
 		im.empty = append(im.empty, pattern)
 	}
 	for _, path := range paths {
-		open, err := enter(w, path, open)
-		if err != nil {
-			return err
-		}
-		text, err := ReadFile(path)
-		if err != nil {
-			return &ParseError{File: w.file, Line: w.line, Word: w.text, Text: fmt.Sprintf("can't import %q: %v", w.text, err)}
-		}
-		if err := im.walk(file{path: path, text: text}, open); err != nil {
+		if err := im.read(w, path, open); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// read follows the imports of a file that w imports.
+func (im *imports) read(w token, path string, open []string) error {
+	open, err := enter(w, path, open)
+	if err != nil {
+		return err
+	}
+	text, err := ReadFile(path)
+	if err != nil {
+		return &ParseError{File: w.file, Line: w.line, Word: w.text, Text: fmt.Sprintf("can't import %q: %v", w.text, err)}
+	}
+	return im.walk(file{path: path, text: text}, open)
 }
 
 func enter(w token, name string, open []string) ([]string, error) {

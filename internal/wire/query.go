@@ -81,11 +81,17 @@ func (q *Query) Parse(packet []byte) ParseResult {
 	if off < 0 || off+4 > len(packet) {
 		return Malformed
 	}
-	q.Type = u16(packet[off:])
-	if q.Class = u16(packet[off+2:]); q.Class == classANY {
-		q.Class = ClassIN
-	}
+	q.Type, q.Class = u16(packet[off:]), classAt(packet[off+2:])
 	return q.parseRecords(packet, off+4)
+}
+
+// classAt returns the class of a question, [ClassIN] for all classes.
+func classAt(b []byte) uint16 {
+	class := u16(b)
+	if class == classANY {
+		return ClassIN
+	}
+	return class
 }
 
 // parseName reads the question's name and returns the offset after it, or -1. A

@@ -236,7 +236,9 @@ func isPlain(q *wire.Query) bool {
 	if bytes.IndexByte(q.Name(), 0) != len(q.Name())-1 {
 		return false
 	}
-	if q.Class != 1 || flags&0xFECF != 0 || binary.BigEndian.Uint16(p[6:]) != 0 || binary.BigEndian.Uint16(p[8:]) != 0 || len(q.Name()) > 128 {
+	// The class of the question, of which Query has IN for all classes.
+	class := binary.BigEndian.Uint16(p[12+len(q.Name())+2:])
+	if class != 1 || flags&0xFECF != 0 || binary.BigEndian.Uint16(p[6:]) != 0 || binary.BigEndian.Uint16(p[8:]) != 0 || len(q.Name()) > 128 {
 		return false
 	}
 	rest := p[q.QuestionEnd():]

@@ -2,6 +2,7 @@ package resolver
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"regexp"
@@ -79,6 +80,9 @@ func (l *ErrorLog) matching(err error) *Consolidation {
 		return nil
 	}
 	text, netText := err.Error(), upstream.NetText(err)
+	if errors.Is(err, upstream.ErrTimeout) {
+		text += ": i/o timeout" // as it ends in CoreDNS
+	}
 	for _, p := range l.Patterns {
 		if p.Match.MatchString(text) || netText != "" && p.Match.MatchString(netText) {
 			return p

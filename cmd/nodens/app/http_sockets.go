@@ -37,15 +37,25 @@ func (e *httpServers) takeInherited(addr string) *net.TCPListener {
 	if err != nil {
 		return nil
 	}
-	want, err := net.ResolveTCPAddr("tcp", addr)
-	is, ok := ln.Addr().(*net.TCPAddr)
-	// Without an IP address, or with 0.0.0.0, it is either unspecified address.
-	all := want != nil && (want.IP == nil || want.IP.IsUnspecified())
-	if err != nil || !ok || want.Port != is.Port || all != is.IP.IsUnspecified() || !all && !want.IP.Equal(is.IP) {
+	if !listensAt(ln.Addr(), addr) {
 		_ = ln.Close()
 		return nil
 	}
 	return ln.(*net.TCPListener)
+}
+
+// listensAt reports whether a listener's address is the one that was asked for. Without an IP address, or with 0.0.0.0,
+// that is either unspecified address.
+func listensAt(addr net.Addr, asked string) bool {
+	want, err := net.ResolveTCPAddr("tcp", asked)
+	is, ok := addr.(*net.TCPAddr)
+	if err != nil || !ok || want.Port != is.Port {
+		return false
+	}
+	if want.IP == nil || want.IP.IsUnspecified() {
+		return is.IP.IsUnspecified()
+	}
+	return want.IP.Equal(is.IP)
 }
 
 // listenerFiles returns duplicates of all listeners, by address; the caller closes them.

@@ -34,7 +34,7 @@ import (
 // sets are the programs by their set, in the order in which a run needs them. etcd comes
 // before kube-apiserver, which takes longest, because it is quick and shares packages with it.
 var sets = map[string][]string{
-	"test": {"etcd", "kube-apiserver", "coredns", "helm", "kubectl"},
+	"test": {"etcd", "kube-apiserver", "coredns", "helm", "kubectl", "kube-controller-manager", "kube-scheduler"},
 	"e2e":  {"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "kubectl", "coredns", "helm"},
 }
 

@@ -20,8 +20,8 @@ func TestPrograms(t *testing.T) {
 	for _, tt := range []struct{ names, want []string }{
 		{[]string{"helm"}, []string{"helm"}},
 		{[]string{"test"}, sets["test"]},
-		{[]string{"helm", "test", "kubelet"}, []string{"helm", "etcd", "kube-apiserver", "coredns", "kubectl", "kubelet"}},
-		{nil, slices.Concat(sets["test"], []string{"kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy"})},
+		{[]string{"helm", "test", "kubelet"}, []string{"helm", "etcd", "kube-apiserver", "coredns", "kubectl", "kube-controller-manager", "kube-scheduler", "kubelet"}},
+		{nil, slices.Concat(sets["test"], []string{"kubelet", "kube-proxy"})},
 	} {
 		if got := programs(tt.names); !slices.Equal(got, tt.want) {
 			t.Errorf("programs(%q) = %q, want %q", tt.names, got, tt.want)
