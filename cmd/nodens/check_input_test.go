@@ -49,7 +49,7 @@ func TestCheckInputs(t *testing.T) {
 		{"standard input", string(official), []string{"-"}, 0, []string{"standard input: 4 server blocks", unknown}},
 		{"ConfigMap", configMap, []string{"-f", "-"}, 0, []string{"ConfigMap kube-system/node-local-dns, Corefile: 4 server blocks\n", unknown}},
 		{"manifest", "", []string{"-f", manifest}, 0, []string{
-			"ConfigMap kube-system/node-local-dns, Corefile, with the flags of DaemonSet kube-system/node-local-dns: 2 server blocks\n",
+			"ConfigMap kube-system/nodens, Corefile, with the flags of DaemonSet kube-system/node-local-dns: 2 server blocks\n",
 			"  listens on     udp and tcp 169.254.20.10:53\n", "handover:\n  from the previous agent and to the next one, through /var/lib/nodens\n",
 			"  forward        . to the name servers in /etc/resolv.conf\n",
 		}},

@@ -32,7 +32,7 @@ const (
 func variant(q *wire.Query) (v programVariant, ok bool) {
 	p := q.Packet
 	flags := binary.BigEndian.Uint16(p[2:])
-	if flags&^(flagRD|flagAD|flagCD) != 0 || binary.BigEndian.Uint64(p[4:])>>16 != 1<<32 || q.Class != wire.ClassIN {
+	if flags&^(flagRD|flagAD|flagCD) != 0 || binary.BigEndian.Uint64(p[4:])>>16 != 1<<32 || binary.BigEndian.Uint16(p[q.QuestionEnd()-2:]) != wire.ClassIN {
 		return 0, false
 	}
 	for _, f := range [...]struct {

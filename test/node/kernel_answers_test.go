@@ -445,8 +445,14 @@ func sameReply(a, b []byte) bool {
 		return true
 	}
 	x, y := new(dns.Msg), new(dns.Msg)
-	if len(a) != len(b) || x.Unpack(a) != nil || y.Unpack(b) != nil || len(x.Answer) < 2 {
+	if len(a) != len(b) || x.Unpack(a) != nil || y.Unpack(b) != nil {
 		return false
+	}
+	// A client on the node is offered larger messages than the kernel's replies have.
+	for _, m := range []*dns.Msg{x, y} {
+		if opt := m.IsEdns0(); opt != nil {
+			opt.SetUDPSize(min(opt.UDPSize(), 1232))
+		}
 	}
 	return slices.Equal(sortedText(x), sortedText(y))
 }

@@ -56,7 +56,7 @@ func TestLogFormats(t *testing.T) {
 		{"text", `log . "{name} {local}"`, `level=INFO msg="by\.hand\. ` + client + `" plugin=log`, `msg="query failed"`},
 		{"json", "log", `"msg":"` + client + `:\d+ - \d+ \\"A IN by\.hand\. udp .*","plugin":"log","zone":"\.","client_ip":"127\.0\.0\.1","client_port":\d+,"qname":"by\.hand\."`,
 			`"msg":"query failed","plugin":"errors"`},
-		{"coredns", "log", `(?m)^\[INFO\] ` + client + `:\d+ - \d+ "A IN by\.hand\. udp \d+ false \d+" NOERROR qr,aa,rd \d+ 0\.\d+s$`,
+		{"coredns", "log", `(?m)^\[INFO\] ` + client + `:\d+ - \d+ "A IN by\.hand\. udp \d+ false \d+" NOERROR qr,aa,rd,ra \d+ 0\.\d+s$`,
 			`(?m)^\[ERROR\] plugin/errors: 2 none\.test\. A: .+$`},
 		{"coredns", `log . "{name}"`, `(?m)^\[INFO\] by\.hand\.$`, `(?m)^\[INFO\] none\.test\.$`},
 	} {

@@ -116,7 +116,7 @@ func (x *explainer) get(parameters ...string) (int, string) {
 func TestExplain(t *testing.T) {
 	x := startExplainer(t)
 	for name, want := range map[string]report.ExplainedQuestion{
-		"by.hand":                    {Source: "hosts", ExplainedReply: report.ExplainedReply{Rcode: "NOERROR", Answers: []string{"by.hand. 3600 IN A 192.0.2.9"}}},
+		"by.hand":                    {Source: "hosts", ExplainedReply: report.ExplainedReply{Rcode: "NOERROR", Answers: []string{"by.hand. 300 IN A 192.0.2.9"}}},
 		"web.shop.svc.cluster.local": {Source: "kubernetes", ExplainedReply: report.ExplainedReply{Rcode: "NOERROR", Answers: []string{"web.shop.svc.cluster.local. 5 IN A 10.96.0.1"}}},
 		"no.shop.svc.cluster.local":  {Source: "kubernetes", ExplainedReply: report.ExplainedReply{Rcode: "NXDOMAIN", Answers: []string{}}},
 		"www.example.org":            {Source: "forward", Waits: "upstream", ExplainedReply: report.ExplainedReply{Answers: []string{}}},
