@@ -21,6 +21,9 @@ const (
 	// maxQuery and maxReply bound the bytes of an entry. Nearly all queries and replies are shorter, and
 	// longer ones gain less.
 	maxQuery, maxReply = 256, 512
+	// tcBit is TC in the third byte of a message. A truncated reply is not kept: another client may get more of it, and
+	// the next one a different sample.
+	tcBit = 0x02
 	// maxWatches bounds what a reply depends on: its source, and the hosts table in front of it.
 	maxWatches = 2
 	// maxStrength bounds by how many failed attempts to replace it an entry without hits stays.
@@ -185,7 +188,7 @@ func (e *Entry[O]) valid(now time.Duration) bool {
 // too long, if it cannot be sent again as it is, or if the replies in its place are asked for more often.
 func (c *Cache[O]) Put(a *Answer, owner O, now time.Duration) {
 	packet := a.Query.Packet
-	if len(packet) > maxQuery || len(a.Reply) > maxReply || len(a.Reply) < wire.HeaderLen || len(a.Watches) > maxWatches {
+	if len(packet) > maxQuery || len(a.Reply) > maxReply || len(a.Reply) < wire.HeaderLen || len(a.Watches) > maxWatches || a.Reply[2]&tcBit != 0 {
 		return
 	}
 	s, tag := c.place(packet[2:])

@@ -310,6 +310,7 @@ func TestBounds(t *testing.T) {
 		"a long query":  exchangeOf(t, padded, "a.test. 30 IN A 192.0.2.1"),
 		"a long reply":  newExchange(t, "l.test.", "l.test. 30 IN TXT "+strings.Repeat(strings.Repeat("x", 200)+" ", 3)),
 		"many records":  newExchange(t, "m.test.", many...),
+		"truncated":     truncated(newExchange(t, "t.test.")),
 		"a short reply": {query: newExchange(t, "s.test.").query, reply: []byte{1, 2, 3}},
 	} {
 		a := x.answer(table)
@@ -319,6 +320,12 @@ func TestBounds(t *testing.T) {
 			t.Errorf("%s is kept", name)
 		}
 	}
+}
+
+// truncated returns x with a truncated reply.
+func truncated(x exchange) exchange {
+	x.reply[2] |= 0x02 // TC
+	return x
 }
 
 // TestSize: a cache has places for as many replies as it is made for, within the bounds.
