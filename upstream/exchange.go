@@ -248,7 +248,7 @@ func (x *exchange) abortReason(ctx context.Context, q *query) error {
 
 // contextError is the error of an exchange whose context has ended.
 func contextError(ctx context.Context, q *query) error {
-	err := newQueryError(q, ctx.Err(), ctx.Err())
+	err := newQueryError(q, netip.AddrPort{}, ctx.Err(), ctx.Err())
 	if errors.Is(err, context.Canceled) {
 		return localError{err}
 	}

@@ -10,7 +10,7 @@ import (
 func (x *exchange) handleFailure(q *query, err error, now time.Time) {
 	a := &q.attempt
 	x.keepTruncated(a, err)
-	x.err, x.localFailure = newQueryError(q, publicError(err), err), x.localFailure || isLocal(err) && !isUnavailable(err)
+	x.err, x.localFailure = newQueryError(q, q.local, publicError(err), err), x.localFailure || isLocal(err) && !isUnavailable(err)
 	if x.pool.stop.Err() != nil {
 		return
 	}

@@ -16,10 +16,11 @@ type queryError struct {
 	network       string
 }
 
-// newQueryError returns the error of q for callers of the Pool, which get public. The cause is err.
-func newQueryError(q *query, public, err error) error {
+// newQueryError returns the error of q for callers of the Pool, which get public. The cause is err. local is the address that q
+// was sent from; it is not valid where it is not known, as for a query that a transport still has.
+func newQueryError(q *query, local netip.AddrPort, public, err error) error {
 	s := q.attempt.server
-	e := queryError{error: fmt.Errorf("asking %s: %w", s.label, public), cause: err, local: q.local, server: s.addr, network: "tcp"}
+	e := queryError{error: fmt.Errorf("asking %s: %w", s.label, public), cause: err, local: local, server: s.addr, network: "tcp"}
 	// CoreDNS does not ask over TCP because nothing comes back over UDP, as an exchange does.
 	if _, ok := s.udp.(*udpTransport); ok && !q.exchange.tcp {
 		e.network = "udp"

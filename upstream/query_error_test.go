@@ -40,10 +40,10 @@ func TestNetText(t *testing.T) {
 		{"none healthy", nil, local, "192.0.2.1:53", nil, "no healthy proxies"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			q := &query{local: tt.local, exchange: new(exchange), attempt: attempt{server: &server{udp: tt.udp, addr: netip.MustParseAddrPort(tt.server), label: tt.server}}}
+			q := &query{exchange: new(exchange), attempt: attempt{server: &server{udp: tt.udp, addr: netip.MustParseAddrPort(tt.server), label: tt.server}}}
 			err := error(localError{ErrNoUpstream})
 			if tt.cause != nil {
-				err = fmt.Errorf("wrapped: %w", newQueryError(q, publicError(tt.cause), tt.cause))
+				err = fmt.Errorf("wrapped: %w", newQueryError(q, tt.local, publicError(tt.cause), tt.cause))
 				if !errors.Is(err, publicError(tt.cause)) && !errors.Is(err, ErrFailed) {
 					t.Errorf("%v hides its cause", err)
 				}
