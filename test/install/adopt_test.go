@@ -180,7 +180,8 @@ func rolledOut(set *appsv1.DaemonSet) bool {
 // run runs a line of shell in the repository's root.
 func (c *adoption) run(t *testing.T, line string) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "bash", "-c", "set -e -o pipefail; "+line)
+	// Not the test's context, which has ended in a cleanup.
+	cmd := exec.CommandContext(context.Background(), "bash", "-c", "set -e -o pipefail; "+line)
 	cmd.Dir, cmd.Env = c.root, c.env
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%s: %v\n%s", line, err, out)
