@@ -9,10 +9,10 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nodens-dns/nodens/test/bench/apiobjects"
 	"github.com/nodens-dns/nodens/test/bench/figures"
 	"github.com/nodens-dns/nodens/test/bench/harness"
 	"github.com/nodens-dns/nodens/test/bench/machine"
-	"github.com/nodens-dns/nodens/test/bench/objects"
 	"github.com/nodens-dns/nodens/test/bench/wiretap"
 )
 
@@ -67,7 +67,7 @@ type setup struct {
 	// before is how many watches the API server has of its own.
 	before float64
 	// usedServices are the Services of the namespaces that the node uses.
-	usedServices []objects.Service
+	usedServices []apiobjects.Service
 }
 
 func newSetup(ctx context.Context, b *run) (*setup, error) {

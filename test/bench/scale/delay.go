@@ -9,8 +9,8 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nodens-dns/nodens/test/bench/apiobjects"
 	"github.com/nodens-dns/nodens/test/bench/harness"
-	"github.com/nodens-dns/nodens/test/bench/objects"
 	"github.com/nodens-dns/nodens/test/bench/wiretap"
 )
 
@@ -39,7 +39,7 @@ func (h *setup) measureDelays(ctx context.Context, r *harness.RunningServer, _ *
 	at := r.Any().Port
 	start := time.Now()
 	var mu sync.Mutex
-	note := func(c objects.Change, shown time.Time, ok bool) {
+	note := func(c apiobjects.Change, shown time.Time, ok bool) {
 		mu.Lock()
 		defer mu.Unlock()
 		if !ok {
@@ -49,7 +49,7 @@ func (h *setup) measureDelays(ctx context.Context, r *harness.RunningServer, _ *
 		st.delays = append(st.delays, max(0, shown.Sub(c.Made)))
 		st.whole = append(st.whole, shown.Sub(c.Sent))
 	}
-	err := h.world.ChangeServices(ctx, n, changeRate, maxPending, h.usedServices, func(c objects.Change) error {
+	err := h.world.ChangeServices(ctx, n, changeRate, maxPending, h.usedServices, func(c apiobjects.Change) error {
 		shown, ok, err := awaitChange(ctx, at, c, unseen)
 		if err == nil {
 			note(c, shown, ok)
@@ -68,7 +68,7 @@ func (h *setup) delayTime() time.Duration { return min(5*time.Second, 3*h.Length
 
 // awaitChange asks about a change until the answer shows it, and returns when that was;
 // false if it did not in the time unseen.
-func awaitChange(ctx context.Context, at harness.Port, c objects.Change, unseen time.Duration) (time.Time, bool, error) {
+func awaitChange(ctx context.Context, at harness.Port, c apiobjects.Change, unseen time.Duration) (time.Time, bool, error) {
 	conn, err := net.Dial("udp", net.JoinHostPort("127.0.0.1", at.String()))
 	if err != nil {
 		return time.Time{}, false, err

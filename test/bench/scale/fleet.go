@@ -13,10 +13,10 @@ import (
 
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/kubernetes"
+	"github.com/nodens-dns/nodens/test/bench/apiobjects"
 	"github.com/nodens-dns/nodens/test/bench/figures"
 	"github.com/nodens-dns/nodens/test/bench/harness"
 	"github.com/nodens-dns/nodens/test/bench/machine"
-	"github.com/nodens-dns/nodens/test/bench/objects"
 	"github.com/nodens-dns/nodens/test/bench/watches"
 	"github.com/nodens-dns/nodens/test/bench/wiretap"
 	"github.com/nodens-dns/nodens/test/peer"
@@ -42,7 +42,7 @@ func agentKinds() []agentKind {
 	view := func(scope config.Scope) func(string, int) (agent, error) {
 		return func(kubeconfig string, node int) (agent, error) {
 			cfg := &config.Kubernetes{Kubeconfig: kubeconfig, Scope: scope, ScopeIdle: time.Hour, ScopeMax: 32}
-			return kubernetes.Open(cfg, kubernetes.Options{Node: objects.Node(node), Zone: objects.Zone(node)})
+			return kubernetes.Open(cfg, kubernetes.Options{Node: apiobjects.Node(node), Zone: apiobjects.Zone(node)})
 		}
 	}
 	return []agentKind{

@@ -16,9 +16,9 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/test/apiserver"
+	"github.com/nodens-dns/nodens/test/bench/apiobjects"
 	"github.com/nodens-dns/nodens/test/bench/harness"
 	"github.com/nodens-dns/nodens/test/bench/machine"
-	"github.com/nodens-dns/nodens/test/bench/objects"
 	"github.com/nodens-dns/nodens/test/loadgen"
 )
 
@@ -34,16 +34,16 @@ const (
 
 // fleetShape is the cluster that the agents of a fleet watch, with two fifths of the
 // Services, and has a node for each.
-func (n clusterSize) fleetShape() objects.Shape {
-	return objects.FleetCluster(max(MinServices, int(n)*2/5), max(2, int(n)/100))
+func (n clusterSize) fleetShape() apiobjects.Shape {
+	return apiobjects.FleetCluster(max(MinServices, int(n)*2/5), max(2, int(n)/100))
 }
 
 // changes is how many slices change while the bytes are counted.
 func (n clusterSize) changes() int { return min(1000, max(50, int(n)/2)) }
 
 // shapes returns the clusters of one agent and of the fleets. In the short form they are one.
-func (n clusterSize) shapes(short bool) (one, fleets objects.Shape) {
-	one, fleets = objects.LargeCluster(int(n)), n.fleetShape()
+func (n clusterSize) shapes(short bool) (one, fleets apiobjects.Shape) {
+	one, fleets = apiobjects.LargeCluster(int(n)), n.fleetShape()
 	if short {
 		one.Nodes = fleets.Nodes
 		fleets = one
@@ -55,7 +55,7 @@ func (n clusterSize) shapes(short bool) (one, fleets objects.Shape) {
 type Report struct {
 	*harness.Report
 	size              clusterSize
-	shape, fleetShape objects.Shape
+	shape, fleetShape apiobjects.Shape
 	runs              map[string][]clusterRun // by server
 	fleets            []fleet
 }
@@ -69,7 +69,7 @@ const (
 // scaleServers are the servers that follow a large cluster, with the same Corefile
 // but for the scope.
 func scaleServers() []harness.Server {
-	where := []string{"NODE_NAME=" + objects.Node(0), "NODE_ZONE=" + objects.Zone(0)}
+	where := []string{"NODE_NAME=" + apiobjects.Node(0), "NODE_ZONE=" + apiobjects.Zone(0)}
 	return []harness.Server{
 		{Name: byNode, Program: "nodens", Conf: "scale", Scope: "scope node", Env: where},
 		{Name: byCluster, Program: "nodens", Conf: "scale", Scope: "scope cluster", Env: where},
@@ -82,7 +82,7 @@ type run struct {
 	*harness.Run
 	size  clusterSize
 	out   *Report
-	world *objects.World // the API server's objects
+	world *apiobjects.World // the API server's objects
 }
 
 // Measure measures what a large cluster costs. Nothing that it started runs
@@ -109,7 +109,7 @@ func Measure(ctx context.Context, p harness.Plan, services int) (*Report, error)
 
 // startCluster starts an API server in a folder of its own and writes the cluster; the
 // caller closes the server.
-func (b *run) startCluster(ctx context.Context, name string, shape objects.Shape) (*apiserver.Server, *objects.World, error) {
+func (b *run) startCluster(ctx context.Context, name string, shape apiobjects.Shape) (*apiserver.Server, *apiobjects.World, error) {
 	dir := filepath.Join(b.Dir, name)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, nil, err
@@ -120,12 +120,12 @@ func (b *run) startCluster(ctx context.Context, name string, shape objects.Shape
 	}
 	fmt.Fprintf(b.Progress, "writing a cluster of %d Services and %d endpoints\n", len(shape.Services()), shape.Endpoints())
 	start := time.Now()
-	client, err := objects.Client(api.Config(apiserver.Admin))
+	client, err := apiobjects.Client(api.Config(apiserver.Admin))
 	if err != nil {
 		api.Close()
 		return nil, nil, err
 	}
-	w, err := objects.Write(ctx, client, shape)
+	w, err := apiobjects.Write(ctx, client, shape)
 	if err != nil {
 		api.Close()
 		return nil, nil, err
@@ -140,19 +140,19 @@ func (b *run) startCluster(ctx context.Context, name string, shape objects.Shape
 
 // scaleWorkloads are the questions about a large cluster, and those about the cache
 // that they are compared with, all at saturation.
-func scaleWorkloads(s objects.Shape) []harness.Workload {
+func scaleWorkloads(s apiobjects.Shape) []harness.Workload {
 	used := s.Uses(0)
-	within := func(svc objects.Service) bool { return slices.Contains(used, svc.Namespace) }
-	hosts := func(wanted func(objects.Service) bool, prefix string) []string {
+	within := func(svc apiobjects.Service) bool { return slices.Contains(used, svc.Namespace) }
+	hosts := func(wanted func(apiobjects.Service) bool, prefix string) []string {
 		var list []string
 		for _, svc := range s.Sample(harness.NameCount, wanted) {
 			list = append(list, prefix+svc.Host())
 		}
 		return list
 	}
-	plain := func(svc objects.Service) bool { return !svc.Headless }
-	ten := func(svc objects.Service) bool { return svc.Headless && svc.Endpoints == 10 && within(svc) }
-	many := func(svc objects.Service) bool {
+	plain := func(svc apiobjects.Service) bool { return !svc.Headless }
+	ten := func(svc apiobjects.Service) bool { return svc.Headless && svc.Endpoints == 10 && within(svc) }
+	many := func(svc apiobjects.Service) bool {
 		return svc.Headless && svc.Endpoints == s.EndpointsPerHeadless && within(svc)
 	}
 	var list []harness.Workload

@@ -18,9 +18,9 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
+	"github.com/nodens-dns/nodens/test/bench/apiobjects"
 	"github.com/nodens-dns/nodens/test/bench/figures"
 	"github.com/nodens-dns/nodens/test/bench/harness"
-	"github.com/nodens-dns/nodens/test/bench/objects"
 	"github.com/nodens-dns/nodens/test/bench/wiretap"
 )
 
@@ -106,7 +106,7 @@ func sampleReport() *Report {
 			Plan: harness.Plan{Rounds: 2, Length: time.Second, Cluster: true, Section: harness.ScaleFlag},
 			Date: time.Unix(0, 0), Servers: scaleServers(), Samples: map[harness.Cell][]harness.Sample{},
 		},
-		size: DefaultServices, shape: objects.LargeCluster(DefaultServices), fleetShape: clusterSize(DefaultServices).fleetShape(), runs: map[string][]clusterRun{},
+		size: DefaultServices, shape: apiobjects.LargeCluster(DefaultServices), fleetShape: clusterSize(DefaultServices).fleetShape(), runs: map[string][]clusterRun{},
 	}
 	for i, s := range r.Servers {
 		for round := range 2 {
@@ -216,8 +216,8 @@ func TestFleetCost(t *testing.T) {
 // TestWorkloads holds that every question is about what there is, and that there
 // are enough of them.
 func TestWorkloads(t *testing.T) {
-	s := objects.LargeCluster(DefaultServices)
-	hosts := map[string]objects.Service{}
+	s := apiobjects.LargeCluster(DefaultServices)
+	hosts := map[string]apiobjects.Service{}
 	for _, svc := range s.Services() {
 		hosts[svc.Host()] = svc
 	}

@@ -15,7 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/nodens-dns/nodens/test/bench/objects"
+	"github.com/nodens-dns/nodens/test/bench/apiobjects"
 	"github.com/nodens-dns/nodens/test/ca"
 	"github.com/nodens-dns/nodens/test/fakeapi"
 )
@@ -32,7 +32,7 @@ type cluster struct {
 }
 
 // openCluster starts an API server with the shape's objects. Its files are in dir. The caller closes it.
-func openCluster(dir string, shape objects.Shape) (*cluster, error) {
+func openCluster(dir string, shape apiobjects.Shape) (*cluster, error) {
 	c := &cluster{
 		api: fakeapi.New(), kubeconfig: filepath.Join(dir, "kubeconfig"),
 		services: len(shape.Services()), endpoints: shape.Endpoints(),
@@ -45,7 +45,7 @@ func openCluster(dir string, shape objects.Shape) (*cluster, error) {
 		return 0, ""
 	})
 	first := shape.Services()[0]
-	shape.EachObject(func(o objects.Object) {
+	shape.EachObject(func(o apiobjects.Object) {
 		c.api.Put(o)
 		if s, ok := o.(*corev1.Service); ok && s.Namespace == first.Namespace && s.Name == first.Name {
 			c.service = question{first.Host(), netip.MustParseAddr(s.Spec.ClusterIP)}

@@ -20,9 +20,9 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nodens-dns/nodens/test/bench/apiobjects"
 	"github.com/nodens-dns/nodens/test/bench/harness"
 	"github.com/nodens-dns/nodens/test/bench/machine"
-	"github.com/nodens-dns/nodens/test/bench/objects"
 	"github.com/nodens-dns/nodens/test/fakedns"
 	"github.com/nodens-dns/nodens/test/peer"
 )
@@ -32,7 +32,7 @@ const nodens = "nodens"
 
 // servers are the rows.
 var servers = []harness.Server{
-	{Name: nodens, Program: "nodens", Env: []string{"NODE_NAME=" + objects.Node(0), "NODE_ZONE=" + objects.Zone(0)}},
+	{Name: nodens, Program: "nodens", Env: []string{"NODE_NAME=" + apiobjects.Node(0), "NODE_ZONE=" + apiobjects.Zone(0)}},
 	{Name: harness.CoreDNS, Program: "coredns"},
 }
 
@@ -133,7 +133,7 @@ func (r *run) open(context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	r.cluster, err = openCluster(r.Dir, objects.LargeCluster(r.services()))
+	r.cluster, err = openCluster(r.Dir, apiobjects.LargeCluster(r.services()))
 	if err == nil {
 		r.Report.Fact("the cluster", fmt.Sprintf("%d Services with %d endpoints", r.cluster.services, r.cluster.endpoints))
 	}

@@ -1,10 +1,10 @@
-// Package objects makes clusters to measure with: Services, their EndpointSlices,
+// Package apiobjects makes clusters to measure with: Services, their EndpointSlices,
 // namespaces, nodes and pods in any number, with the labels, annotations and owners
 // that objects of a real cluster carry, since their size is part of what is
 // measured. A Shape says how many; the same Shape always makes the same objects.
 // Write puts them into an API server, and the World that it returns changes them,
 // one at a time, and says by which DNS answer each change shows.
-package objects
+package apiobjects
 
 import "fmt"
 
