@@ -130,7 +130,7 @@ func blockedChains(list []foreignChain) (names []string) {
 type admission struct {
 	// exempt reports whether a chain has rules of the backend itself.
 	exempt func(nftChain) bool
-	// chains are those of the last check.
+	// chains are what the last check has found.
 	chains []foreignChain
 }
 

@@ -77,7 +77,7 @@ type iptablesBackend struct {
 
 // writtenState describes the last write of a family.
 type writtenState struct {
-	// mark is that of the last write of each table; none: another program changed it meanwhile.
+	// mark has, by table, the mark of the last write; a table that another program has changed since has none.
 	mark map[string]string
 	// chains were listed after the write.
 	chains map[chain]chainState

@@ -147,8 +147,8 @@ func requestOnce[T any](message []byte, decode func(family byte, body []byte) (T
 	}
 }
 
-// decodeAnswer returns what decode makes of the objects in one datagram of an answer. done: the answer
-// ends with it; err is that of the request.
+// decodeAnswer returns what decode makes of the objects in one datagram of an answer. done says that this is the last
+// datagram; err is the kernel's error for the request.
 func decodeAnswer[T any](datagram []byte, decode func(family byte, body []byte) (T, bool)) (list []T, done bool, err error) {
 	for kind, body := range eachMessage(datagram) {
 		switch {

@@ -15,9 +15,6 @@ import (
 	"github.com/nodens-dns/nodens/internal/config"
 )
 
-// defaultNamespace is the namespace of NodeLocal DNSCache in its own manifest.
-const defaultNamespace = "kube-system"
-
 // migrateFlags are the flags of `nodens migrate`.
 type migrateFlags struct {
 	files               []string
@@ -71,7 +68,7 @@ func (f *migrateFlags) objects(ctx context.Context, stdin io.Reader) (*migrate.O
 		return objects, objects.Files(f.files, stdin)
 	}
 	if f.namespace == "" {
-		f.namespace = defaultNamespace
+		f.namespace = migrate.DefaultNamespace
 	}
 	return objects, objects.Fetch(ctx, migrate.Access{Kubeconfig: f.kubeconfig, Context: f.context, Namespace: f.namespace})
 }

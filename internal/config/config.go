@@ -240,7 +240,7 @@ func Parse(src Source) (*Config, error) {
 	return c, nil
 }
 
-// read is Parse, with the errors of a template as they come from the parser.
+// read is Parse without the hint that the Corefile is a template.
 func read(src Source) (*Config, error) {
 	opts := src.Options.withDefaults()
 	legacy, err := readKubeDNS(opts.KubeDNS, opts.WithoutKubeDNS)

@@ -22,6 +22,11 @@ const httpRetry = 5 * time.Second
 func (e *httpServers) listen(want httpHandlers) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	return e.listenLocked(want)
+}
+
+// listenLocked is listen for callers that hold e.mu.
+func (e *httpServers) listenLocked(want httpHandlers) error {
 	fresh, failed, err := e.bind(want)
 	e.closeInherited()
 	if err != nil {
@@ -31,17 +36,17 @@ func (e *httpServers) listen(want httpHandlers) error {
 		if want[addr] == nil {
 			s.close()
 			delete(e.servers, addr)
+			continue
 		}
-	}
-	e.want = want
-	for addr, ln := range fresh {
-		e.servers[addr] = e.newServer()
-		e.servers[addr].handler.Store(newMux(want[addr]))
-		e.serve(e.servers[addr], ln)
-	}
-	for addr, s := range e.servers {
 		s.handler.Store(newMux(want[addr]))
 	}
+	for addr, ln := range fresh {
+		s := e.newServer()
+		s.handler.Store(newMux(want[addr]))
+		e.serve(s, ln)
+		e.servers[addr] = s
+	}
+	e.want = want
 	e.setFailed(failed)
 	return nil
 }
@@ -112,11 +117,10 @@ func (e *httpServers) retry(ctx context.Context) {
 		case <-tick.C:
 		}
 		e.mu.Lock()
-		want, again := e.want, len(e.failed) > 0 && !e.paused
-		e.mu.Unlock()
-		if again {
-			_ = e.listen(want) // what is no error of the kernel was one at the first attempt
+		if len(e.failed) > 0 && !e.paused {
+			_ = e.listenLocked(e.want) // what is no error of the kernel was one at the first attempt
 		}
+		e.mu.Unlock()
 	}
 }
 

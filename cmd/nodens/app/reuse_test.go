@@ -55,7 +55,7 @@ func TestReuse(t *testing.T) {
 			blockText("a.test", port, bind, view("y"), cache, forward) + blockText("a.test", port, bind, view("x"), cache, forward), nil, []parts{{-1, 1, 1}, {-1, 0, 0}}},
 		{"changed forward", a, blockText("a.test", port, bind, hosts, cache, "forward . 192.0.2.9"), nil, []parts{{0, -1, -1}}},
 		{"changed option of forward", a, blockText("a.test", port, bind, hosts, cache, forward+" {\n max_fails 3\n}"), nil, []parts{{0, -1, -1}}},
-		// The TTLs of hosts are within those of the cache.
+		// The cache bounds the TTLs of the hosts table.
 		{"changed cache", a, blockText("a.test", port, bind, hosts, "cache 60", forward), nil, []parts{{-1, 0, -1}}},
 		{"changed zone", a, blockText("z.test", port, bind, hosts, cache, forward), nil, []parts{{-1, 0, -1}}},
 		{"another block takes the forward", a + b, blockText("a.test", port, bind, cache, overTLS), nil, []parts{{-1, 1, -1}}},

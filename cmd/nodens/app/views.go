@@ -113,7 +113,8 @@ func (g *generation) setLimits() {
 // [kubernetes.Open]), also on demand: `pods verified`, `ignore empty_service` and reverse zones make queries need what
 // nobody has asked for before, and what a view can't get while the API server is away.
 //
-// all are those of the whole configuration: blocks for names and for addresses, as NodeLocal DNSCache has them, share a view.
+// The needs are those of all blocks together, so that blocks for names and for addresses, as in NodeLocal DNSCache's Corefile,
+// share a view.
 func viewKey(b *config.Block, addrs []netip.Addr, labels []string, all needs) string {
 	k := *b.Kubernetes
 	var tls config.TLS

@@ -309,12 +309,13 @@ func (m *migration) replaceCorefile(c *corefile, text string, n int) error {
 // changed: the pods get another one.
 func (m *migration) setCorefile(c *corefile) {
 	c.configMap.ensure("data")[c.key] = c.text
-	if immutable, _ := c.configMap["immutable"].(bool); immutable && !slices.ContainsFunc(m.out, func(o object) bool { return o.describe() == c.configMap.describe() }) {
+	if slices.ContainsFunc(m.out, func(o object) bool { return o.describe() == c.configMap.describe() }) {
+		return
+	}
+	if immutable, _ := c.configMap["immutable"].(bool); immutable {
 		m.renameConfigMap(c)
 	}
-	if !slices.ContainsFunc(m.out, func(o object) bool { return o.describe() == c.configMap.describe() }) {
-		m.out = append(m.out, c.configMap)
-	}
+	m.out = append(m.out, c.configMap)
 }
 
 // renameConfigMap gives c's ConfigMap a new name, and the pods the ConfigMap of that name.

@@ -56,8 +56,8 @@ func (m *migration) addRBAC() {
 	m.noteFor(Changed, m.reference.role.describe(), "the service account %s may list and watch the objects that the cluster's names are made of; NodeLocal DNSCache does not use the API server", m.serviceAccount())
 }
 
-// defaultNamespace is the namespace of NodeLocal DNSCache in its own manifest.
-const defaultNamespace = "kube-system"
+// DefaultNamespace is the namespace of NodeLocal DNSCache in its own manifest.
+const DefaultNamespace = "kube-system"
 
 // bindingNamespace returns the namespace of the pods' service account. The subject of a
 // ClusterRoleBinding must have one, even if the other objects get theirs from kubectl's -n.
@@ -65,7 +65,7 @@ func (m *migration) bindingNamespace(binding object) string {
 	if namespace := m.pod.daemonSet.namespace(); namespace != "" {
 		return namespace
 	}
-	namespace := cmp.Or(m.Namespace, defaultNamespace)
+	namespace := cmp.Or(m.Namespace, DefaultNamespace)
 	m.noteFor(Todo, binding.describe()+", subjects", "the DaemonSet's manifest has no namespace, so the service account is expected in %s: if you apply the objects to another namespace, name it with -n", namespace)
 	return namespace
 }
