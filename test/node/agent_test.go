@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -70,7 +71,7 @@ func TestRules(t *testing.T) {
 	rules, addrs := l.ruleList(), l.addresses()
 	p := l.startAgent()
 	during := l.ruleList()
-	for _, want := range wantedRules() {
+	for _, want := range wantedRules(during) {
 		if n := strings.Count(during, want); n != 1 {
 			t.Errorf("rule stands %d times: %s\n%s", n, want, during)
 		}
@@ -99,9 +100,17 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// wantedRules returns the agent's rules for both addresses, as iptables-save prints them.
-func wantedRules() []string {
+// jumpMark is the mark of the desired rules in the comments of the jumps.
+var jumpMark = regexp.MustCompile(`"nodens: DNS of this node (\([0-9a-f]{8}\))"`)
+
+// wantedRules returns the agent's rules for both addresses, as iptables-save prints them. The jumps have the mark of
+// the first one in saved.
+func wantedRules(saved string) []string {
 	var rules []string
+	mark := "(none)"
+	if m := jumpMark.FindStringSubmatch(saved); m != nil {
+		mark = m[1]
+	}
 	for _, l := range []string{local4 + "/32", local6 + "/128"} {
 		for _, p := range []string{"udp", "tcp"} {
 			rules = append(rules,
@@ -116,8 +125,8 @@ func wantedRules() []string {
 	}
 	for _, tool := range []string{"iptables-save", "ip6tables-save"} {
 		for _, hook := range []string{"*raw -A PREROUTING", "*raw -A OUTPUT", "*filter -A INPUT", "*filter -A OUTPUT"} {
-			rules = append(rules, fmt.Sprintf(`%s %s -m comment --comment "nodens: DNS of this node" -j NODENS-%s`,
-				tool, hook, hook[strings.LastIndex(hook, " ")+1:]))
+			rules = append(rules, fmt.Sprintf(`%s %s -m comment --comment "nodens: DNS of this node %s" -j NODENS-%s`,
+				tool, hook, mark, hook[strings.LastIndex(hook, " ")+1:]))
 		}
 	}
 	return rules

@@ -72,8 +72,8 @@ func TestFailOpen(t *testing.T) {
 	}
 }
 
-// TestConflictingRules: under load a successor takes over while a program adds a rule before each of its
-// listings, as a predecessor of another version does that has other rules. No query is lost, the successor serves,
+// TestConflictingRules: under load a successor takes over while a program adds a rule after each of its
+// writes, as a predecessor of another version does that has other rules. No query is lost, the successor serves,
 // and the rules are in place when the program has ended.
 func TestConflictingRules(t *testing.T) {
 	t.Parallel()
@@ -93,12 +93,11 @@ func TestConflictingRules(t *testing.T) {
 			t.Skip(err)
 		}
 		script := fmt.Sprintf(`#!/bin/sh
-case "$*" in
-*"-S NODENS-PREROUTING"*) if [ -e %[2]s ]; then %[1]s -t raw -A NODENS-PREROUTING -i none0 -j RETURN; fi ;;
-esac
-exec %[1]s "$@"
+%[1]s-restore "$@" || exit
+if [ -e %[2]s ]; then %[1]s -t raw -A NODENS-PREROUTING -i none0 -j RETURN; fi
+exit 0
 `, program, conflict)
-		for _, link := range []string{name, strings.TrimSuffix(name, "-nft")} {
+		for _, link := range []string{name + "-restore", strings.TrimSuffix(name, "-nft") + "-restore"} {
 			if err := os.WriteFile(filepath.Join(folder, link), []byte(script), 0o700); err != nil {
 				t.Fatal(err)
 			}
