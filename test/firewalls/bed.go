@@ -239,7 +239,7 @@ func (b *Bed) objects(ctx context.Context, own bool) (string, error) {
 }
 
 var (
-	details   = regexp.MustCompile(` *\\ .*`) // of interfaces and addresses: statistics, lifetimes
+	details   = regexp.MustCompile(`( tentative)? *\\ .*`) // of interfaces and addresses: statistics, lifetimes, the state of detection
 	remarks   = regexp.MustCompile(`(?m)^#.*\n|^(:\S+ \S+) \[\d+:\d+\]$`)
 	warnings  = regexp.MustCompile(`(?m)^# Warning: .*\n`)
 	baseChain = regexp.MustCompile(`(?m)^\tchain (INPUT|OUTPUT|FORWARD|PREROUTING|POSTROUTING) \{\n\t\ttype [^\n]*policy accept;\n\t\}\n\n?`)

@@ -84,6 +84,7 @@ const away = time.Second
 // the grace time, and starts it again when it has been away long enough.
 func restart(by syscall.Signal, grace time.Duration) func(context.Context, *Bed) error {
 	return func(ctx context.Context, b *Bed) error {
+		began := time.Now()
 		if err := sleep(ctx, 500*time.Millisecond); err != nil {
 			return err
 		}
@@ -102,9 +103,21 @@ func restart(by syscall.Signal, grace time.Duration) func(context.Context, *Bed)
 		if err := sleep(ctx, away-time.Since(stopped)); err != nil {
 			return err
 		}
-		return b.server.start(ctx)
+		err := b.server.start(ctx)
+		b.back = time.Since(began)
+		return err
 	}
 }
+
+// readTimeout is for how long a forwarder tries to get an answer, and pause how long it may wait between attempts.
+const (
+	readTimeout = 2 * time.Second
+	pause       = 250 * time.Millisecond
+)
+
+// hopeless reports whether a query that was sent at a time after the begin of the situation had to fail: a busy machine may take
+// long to start the server again.
+func (b *Bed) hopeless(sent time.Duration) bool { return sent+readTimeout < b.back+pause }
 
 // idle waits for longer than the servers keep idle connections.
 func idle(ctx context.Context, _ *Bed) error { return sleep(ctx, 2500*time.Millisecond) }
@@ -126,18 +139,29 @@ type Of struct {
 
 // Count is what became of queries.
 type Count struct {
-	Asked, Failed int
-	// Wrong describes the failures: the kind of name and the rcode, or that no reply came.
-	Wrong []string
+	Asked int
+	// Wrong are the failures.
+	Wrong []Failure
 	// Connections are those that were opened meanwhile.
 	Connections int
 	// Latencies are in ascending order; what failed took as long as it was waited for.
 	Latencies []time.Duration
 }
 
+// Failure is a query without the right answer: the kind of name with the rcode or "no reply", when it was sent after the begin of its
+// rate, and how long it took.
+type Failure struct {
+	What        string
+	Sent, After time.Duration
+}
+
+func (f Failure) String() string {
+	return fmt.Sprintf("%s after %s, at %s", f.What, f.After.Round(time.Millisecond), f.Sent.Round(time.Millisecond))
+}
+
 // Add adds another count.
 func (c *Count) Add(more Count) {
-	c.Asked, c.Failed, c.Connections = c.Asked+more.Asked, c.Failed+more.Failed, c.Connections+more.Connections
+	c.Asked, c.Connections = c.Asked+more.Asked, c.Connections+more.Connections
 	c.Latencies, c.Wrong = append(c.Latencies, more.Latencies...), append(c.Wrong, more.Wrong...)
 	slices.Sort(c.Latencies)
 }
@@ -160,6 +184,7 @@ func (b *Bed) Run(ctx context.Context, s Situation) (map[Of]Count, error) {
 		defer mu.Unlock()
 		failures = append(failures, err)
 	}
+	b.back = 0
 	if s.during != nil {
 		running.Go(func() { report(s.during(ctx, b)) })
 	}
@@ -185,6 +210,7 @@ func (b *Bed) Run(ctx context.Context, s Situation) (map[Of]Count, error) {
 	}
 	for of, c := range counts {
 		c.Connections = after[of] - before[of]
+		c.Wrong = slices.DeleteFunc(c.Wrong, func(f Failure) bool { return b.hopeless(f.Sent) })
 		counts[of] = c
 	}
 	return counts, nil
@@ -226,8 +252,7 @@ func ask(ctx context.Context, f *forwarder, t Transport, rate int, length time.D
 			what = dns.RcodeToString[rcode]
 		}
 		if r.Failed {
-			c.Failed++
-			c.Wrong = append(c.Wrong, fmt.Sprintf("%s %s after %s, at %s", kind(i), what, r.Latency.Round(time.Millisecond), r.Sent.Round(time.Millisecond)))
+			c.Wrong = append(c.Wrong, Failure{kind(i) + " " + what, r.Sent, r.Latency})
 		}
 		c.Latencies = append(c.Latencies, r.Latency)
 	}

@@ -172,7 +172,7 @@ func (r *Report) Targets() []harness.Target {
 		c := harness.Target{What: "queries that failed, " + in.Name, Limit: 0}
 		for _, at := range r.rows {
 			c.Of = append(c.Of, harness.TargetValue{Name: fmt.Sprintf("%s, %s", at.server, at.transport), Find: func() (figures.Spread, bool) {
-				return figures.SpreadBy(r.situations[at][in.Name], func(v pair) float64 { return float64(v.nodens.Failed) })
+				return figures.SpreadBy(r.situations[at][in.Name], func(v pair) float64 { return float64(len(v.nodens.Wrong)) })
 			}})
 		}
 		list = append(list, c)
@@ -219,7 +219,7 @@ func (r *Report) failureTable() string {
 			sum := pooled(r.situations[at][name])
 			text := ""
 			if sum.nodens.Asked > 0 {
-				text = fmt.Sprintf("%d, %d of %d", sum.nodens.Failed, sum.coreDNS.Failed, sum.coreDNS.Asked)
+				text = fmt.Sprintf("%d, %d of %d", len(sum.nodens.Wrong), len(sum.coreDNS.Wrong), sum.coreDNS.Asked)
 			}
 			line = append(line, text)
 		}
