@@ -2,6 +2,7 @@ package worst
 
 import (
 	"fmt"
+	"net/netip"
 	"strings"
 
 	"github.com/miekg/dns"
@@ -29,6 +30,21 @@ type Case struct {
 	// Pinned is the unit test that counts what an answer takes, empty where that is in
 	// proportion to a list of the operator's.
 	Pinned string
+}
+
+// Attacker is the address that packets come from in cases with one source.
+var Attacker = netip.AddrFrom4([4]byte{127, 0, 0, 9})
+
+// From returns the addresses that the packets of c come from, on the loopback interface.
+func (c Case) From() []netip.Addr {
+	if c.Sources == 0 {
+		return []netip.Addr{Attacker}
+	}
+	list := make([]netip.Addr, c.Sources)
+	for i := range list {
+		list[i] = netip.AddrFrom4([4]byte{127, 66, byte(i >> 8), byte(i)})
+	}
+	return list
 }
 
 // The sizes.

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"time"
@@ -27,12 +28,8 @@ import (
 // twenty that are slower than its p99.
 const victimRate = 1000
 
-// attackerAddr is where attacks come from: not the victim's address, so that the agent
-// sees two clients. controlAddr is the echo's.
-var (
-	attackerAddr = netip.AddrFrom4([4]byte{127, 0, 0, 9})
-	controlAddr  = netip.AddrFrom4([4]byte{127, 0, 0, 3})
-)
+// controlAddr is the echo's.
+var controlAddr = netip.AddrFrom4([4]byte{127, 0, 0, 3})
 
 // result is what a victim saw beside an attack in one round, and beside the same
 // packets sent to the echo.
@@ -90,6 +87,8 @@ var control = harness.Server{Name: "C echo", Program: "echo"}
 type run struct {
 	*harness.Run
 	out *Report
+	// busy is the program that attacks over TCP.
+	busy string
 }
 
 // Report is its result.
@@ -106,8 +105,9 @@ func Measure(ctx context.Context, p harness.Plan) (*Report, error) {
 		return nil, err
 	}
 	defer b.Close()
-	run := &run{b, &Report{b.Report, map[harness.Cell][]result{}}}
-	for _, step := range []func(context.Context) error{b.Build, b.SettleBesideServers, run.measureCases} {
+	run := &run{Run: b, out: &Report{b.Report, map[harness.Cell][]result{}}, busy: filepath.Join(b.Dir, "busy")}
+	compile := func(ctx context.Context) error { return peer.BuildPackage(ctx, "./test/worst/busy", run.busy) }
+	for _, step := range []func(context.Context) error{b.Build, compile, b.SettleBesideServers, run.measureCases} {
 		if err := step(ctx); err != nil {
 			return nil, err
 		}
@@ -249,9 +249,12 @@ func (b *run) measureVictim(ctx context.Context, t attackedAgent, c worst.Case, 
 		return victim, err
 	}
 	streams := []loadgen.Stream{{Questions: [][]byte{worst.Victim()}, Rate: victimRate, Sockets: harness.Clients}}
-	datagrams, closeAll := b.beginAttack(t, c, to)
-	streams = append(streams, datagrams...)
+	datagrams, closeAll, err := b.beginAttack(t, c, to)
+	if err != nil {
+		return victim, err
+	}
 	defer closeAll()
+	streams = append(streams, datagrams...)
 	before, err := machine.CPUClock(t.agent.PID())
 	if err != nil {
 		return victim, err
@@ -275,26 +278,18 @@ func (b *run) measureVictim(ctx context.Context, t attackedAgent, c worst.Case, 
 // beginAttack opens the connections of the case's attacker to the address, and returns what
 // closes them. Instead, an attacker over UDP has a stream of datagrams. No connections are
 // opened to the control.
-func (b *run) beginAttack(t attackedAgent, c worst.Case, to netip.AddrPort) (datagrams []loadgen.Stream, closeAll func()) {
+func (b *run) beginAttack(t attackedAgent, c worst.Case, to netip.AddrPort) (datagrams []loadgen.Stream, closeAll func(), err error) {
 	switch {
 	case c.Streams > 0 && to.Addr() != controlAddr:
-		return nil, openBusy(b.streams(c), c, to)
+		closeAll, err = b.openBusy(b.streams(c), c, to)
+		return nil, closeAll, err
 	case c.Streams > 0 || len(c.Queries) == 0 && to.Addr() == controlAddr:
-		return nil, func() {}
+		return nil, func() {}, nil
 	case len(c.Queries) > 0:
-		return []loadgen.Stream{{Questions: c.Queries, Rate: c.Rate, Sockets: max(1, c.Sources), From: attackerAddr, Sources: sources(c.Sources), Server: to}}, func() {}
+		return []loadgen.Stream{{Questions: c.Queries, Rate: c.Rate, Sockets: max(1, c.Sources), Sources: c.From(), Server: to}}, func() {}, nil
 	default:
-		return nil, openIdle(b.connections(c), to, netip.AddrPortFrom(to.Addr(), uint16(t.agent.Metrics)))
+		return nil, openIdle(b.connections(c), to, netip.AddrPortFrom(to.Addr(), uint16(t.agent.Metrics))), nil
 	}
-}
-
-// sources returns n addresses of an attacker.
-func sources(n int) []netip.Addr {
-	list := make([]netip.Addr, n)
-	for i := range list {
-		list[i] = netip.AddrFrom4([4]byte{127, 66, byte(i >> 8), byte(i)})
-	}
-	return list
 }
 
 // The attack of the short form: some queries within the time that the victim's take. Nobody waits
@@ -329,9 +324,6 @@ func (b *run) streams(c worst.Case) int {
 	}
 	return c.Streams
 }
-
-// inFlight is how many queries an attacker has in flight on a connection.
-const inFlight = 16
 
 // Targets returns the section's targets. Cases that any tenant can cause have targets of their
 // own.
