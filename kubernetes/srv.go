@@ -105,9 +105,10 @@ func (t *srvWriter) writeSample(m *match) bool {
 	t.reply.Reset()
 	t.reply.SetAuthoritative()
 	clear(t.done)
+	clear(t.written)
+	clear(t.known)
+	t.addrs, t.reads, t.ports = t.addrs[:0], 0, ""
 	for _, t.skip = range [...]int{rand.IntN(min(n, wire.MaxShuffled)), 0} {
-		clear(t.written)
-		t.reads, t.ports = 0, ""
 		if !t.writeAll(m) {
 			return false
 		}
@@ -201,7 +202,7 @@ func (t *srvWriter) writeEndpoint(host, cluster, addr string) bool {
 			if !ok {
 				return false
 			}
-			if have.at == 0 {
+			if have.at == 0 && at != 0 {
 				have.at = at + 6
 			}
 		}

@@ -2,6 +2,7 @@ package kubernetes
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/miekg/dns"
@@ -51,6 +52,31 @@ func TestTruncatedSample(t *testing.T) {
 			if len(found) != endpoints {
 				t.Errorf("%s, %d bytes: %d of %d records were found in %d replies", dns.TypeToString[qtype], limit, len(found), endpoints, rounds)
 			}
+		}
+	}
+}
+
+// TestSampleOfOneEndpoint: the address in an answer about one endpoint of a Service with many has the name of the SRV record's target,
+// wherever the sample begins.
+func TestSampleOfOneEndpoint(t *testing.T) {
+	const name = "10-0-0-25.db.a.svc.cluster.local."
+	v := newCountersOf(20).newView(emptyView())
+	handlerFixture{v, namespaces}.put(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "a"}})
+	handlerFixture{v, services}.put(makeService("a", "db", "None"))
+	var addrs []string
+	for i := range 26 { // one more than there may be without a sample
+		addrs = append(addrs, fmt.Sprintf("10.0.0.%d", i))
+	}
+	handlerFixture{v, endpointSlices}.put(makeSlice("a", "db", "db-0", addrs...))
+	z := NewZone(v, testConfig(t))
+	for range 300 {
+		m := new(dns.Msg)
+		err := m.Unpack(largeReply(t, strings.TrimSuffix(name, "."), dns.TypeSRV, 512, func(q *wire.Query, r *wire.Reply) (Outcome, wire.Name) { return z.Answer(q, r, nil) }))
+		if err != nil || m.Truncated || len(m.Answer) != 1 || len(m.Extra) != 1 {
+			t.Fatalf("%v, the reply is %v", err, m)
+		}
+		if target, owner := m.Answer[0].(*dns.SRV).Target, m.Extra[0].Header().Name; target != name || owner != name {
+			t.Fatalf("the target is %s, the owner of its address %s, want %s", target, owner, name)
 		}
 	}
 }

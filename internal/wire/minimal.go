@@ -58,33 +58,6 @@ func (r *Reply) Minimize() {
 	r.count[Authority], r.count[Additional] = 0, 0
 }
 
-// KeepOneRRset removes all answers but the RRset of the first one and its signatures (RFC 8482, 4.1), and the sections
-// after them. It leaves a reply as it is whose records cannot be rewritten.
-func (r *Reply) KeepOneRRset() {
-	if r.count[Answer] < 2 {
-		return
-	}
-	var out []int
-	off := r.q.questionEnd()
-	first, _ := readRecord(r.b, off)
-	for i := range int(r.count[Answer]) {
-		rr, ok := readRecord(r.b, off)
-		if !ok {
-			return
-		}
-		off = rr.End
-		signs := rr.Type == TypeRRSIG && rr.End-rr.Data >= 2 && u16(r.b[rr.Data:]) == first.Type
-		if rr.Type != first.Type && !signs || !r.sameOwner(rr.Start, first.Start) {
-			out = append(out, i)
-		}
-	}
-	r.b, r.section = r.b[:off], Answer
-	r.count[Authority], r.count[Additional] = 0, 0
-	if len(out) > 0 {
-		r.Remove(out)
-	}
-}
-
 // AddChild is [Reply.Add] for the owner label.qname. It adds nothing if that name would be too
 // long.
 func (r *Reply) AddChild(s Section, label string, rtype uint16, ttl uint32, rdata []byte) {

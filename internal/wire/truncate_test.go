@@ -105,22 +105,6 @@ func TestClassANY(t *testing.T) {
 	}
 }
 
-// TestKeepOneRRset: the first RRset and its signatures stay.
-func TestKeepOneRRset(t *testing.T) {
-	q := stubQuery(t, "a.example.", TypeANY)
-	r := cutReply(q, 2, 0, TypeNS, 0)
-	r.Add(Answer, AtQuestion, TypeTXT, 1, []byte("\x01x"))
-	r.Add(Answer, AtQuestion, TypeRRSIG, 1, append([]byte{0, byte(TypeA)}, make([]byte, 17)...))
-	r.Add(Answer, AtQuestion, TypeRRSIG, 1, append([]byte{0, byte(TypeTXT)}, make([]byte, 17)...))
-	r.Add(Answer, AtQuestion+2, TypeA, 1, []byte{192, 0, 2, 2})
-	r.Add(Additional, AtQuestion, TypeA, 1, []byte{192, 0, 2, 3})
-	r.KeepOneRRset()
-	m := unpacked(t, r.Finish(MaxMessage))
-	if len(m.Answer) != 3 || m.Answer[2].Header().Rrtype != dns.TypeRRSIG || len(m.Extra) != 0 || m.Truncated {
-		t.Errorf("the reply is %v", m)
-	}
-}
-
 // TestKeepalive: the option is in a reply with an OPT record.
 func TestKeepalive(t *testing.T) {
 	for _, edns := range []bool{false, true} {

@@ -76,13 +76,10 @@ func (z *Zone) shape(r *Request) {
 	}
 }
 
-// offer says in r's reply what the server offers, and leaves of the answer to ANY what it gives.
+// offer says in r's reply what the server offers.
 func (z *Zone) offer(r *Request) {
 	if len(z.Forward) > 0 {
 		r.reply.SetRecursionAvailable()
-	}
-	if r.Query.Type == wire.TypeANY {
-		r.reply.KeepOneRRset()
 	}
 	if r.Idle > 0 && r.Query.Keepalive {
 		r.reply.SetKeepalive(uint16(min(r.Idle/(time.Second/10), math.MaxUint16)))

@@ -32,6 +32,8 @@ type comparison struct {
 	// ask asks CoreDNS another query. settle gives what the agent must answer
 	// to one, whoever asks.
 	ask, agentAnswer func(query) view
+	// got is what the agent has answered.
+	got view
 	// facts are what there is.
 	objectFacts
 	// zones are those that the cluster's answers come from.
@@ -164,12 +166,12 @@ func withoutFlags(flags string, names ...string) string {
 // knownDifferences are the differences that are meant. The table is used by one test
 // at a time.
 func knownDifferences() []*knownDifference {
-	return append(clientIndependentDifferences(), knownSearches()...)
+	return slices.Concat([]*knownDifference{knownSizes()}, clientIndependentDifferences(), knownSearches(), []*knownDifference{knownAliases(), knownServedZones()})
 }
 
-// clientIndependentDifferences are those that have nothing to do with who asks.
+// clientIndependentDifferences are those that have nothing to do with who asks, nor with what else the agent answers.
 func clientIndependentDifferences() []*knownDifference {
-	return slices.Concat([]*knownDifference{knownSizes()}, knownNameDifferences(), knownSpellings(), knownImports(), knownExternal(), knownMessages(), knownMalformed(), knownTTLs())
+	return slices.Concat(knownNameDifferences(), knownSpellings(), knownImports(), knownExternal(), []*knownDifference{knownANY()}, knownMessages(), knownMalformed(), knownTTLs())
 }
 
 // The endpoint whose pod has a name with a dot, as CoreDNS calls it and by its

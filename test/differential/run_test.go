@@ -166,6 +166,7 @@ func (r *run) compareViews(a agent, what string, q query, want, got view) {
 // isKnown looks the difference up in the table of those that are meant.
 func (r *run) isKnown(a agent, q query, want, got view) bool {
 	c := r.comparison(q, want)
+	c.got = got
 	if matchKnown(r.table, c, got, r.equal) {
 		return true
 	}
@@ -208,8 +209,9 @@ func (r *run) askCoreDNS(q query) view {
 	return v
 }
 
+// equal reports whether an agent's view is CoreDNS's, but for what [view.adoptServer] takes over.
 func (r *run) equal(want, got view) bool {
-	return gocmp.Equal(r.adoptCacheTTLs(want, got), got)
+	return gocmp.Equal(r.adoptCacheTTLs(want.adoptServer(got), got), got)
 }
 
 // adoptCacheTTLs lets TTLs differ by the time that a cache may have held a record, and

@@ -320,6 +320,14 @@ func knownTransports() []*knownDifference {
 	overHTTP := func(c comparison) bool { return strings.HasPrefix(c.transport, "https") }
 	return append([]*knownDifference{
 		{
+			reason: "a client that asks how long its connection may be idle is told (RFC 7828)",
+			expect: func(c comparison) (view, bool) {
+				v := c.view
+				v.EDNS += ", option 11 use tcp keep-alive, timeout 10000ms"
+				return v, c.transport == "tls" && c.note == "keepalive"
+			},
+		},
+		{
 			reason: "a message of up to 65,535 bytes fits into a stream, whatever size of a datagram the client gives (RFC 9250, 4.6; RFC 8484, 6); CoreDNS truncates replies over QUIC as over UDP",
 			expect: func(c comparison) (view, bool) {
 				if !strings.Contains(c.Flags, "tc") || c.transport != "quic" && !strings.HasPrefix(c.transport, "https3") {

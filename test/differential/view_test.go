@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"encoding/hex"
 	"fmt"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/miekg/dns"
@@ -96,6 +98,32 @@ func rcodeName(rcode int) string {
 		return "BADVERS"
 	}
 	return dns.RcodeToString[rcode]
+}
+
+// sizeInOPT finds the size of an OPT record.
+var sizeInOPT = regexp.MustCompile(`size [0-9]+`)
+
+// adoptServer returns v with what got says about the server, not about the name. RA says that the agent's block forwards; CoreDNS
+// has it in replies of upstreams only. The size in an OPT record is the most that the agent sends, over IPv4 and from the kernel;
+// CoreDNS repeats what the client claims to take.
+func (v view) adoptServer(got view) view {
+	if strings.Contains(got.Flags, " ra") && !strings.Contains(v.Flags, " ra") {
+		list := strings.Fields(v.Flags)
+		at := slices.IndexFunc(list, func(f string) bool { return f == "z" || f == "ad" || f == "cd" })
+		if at < 0 {
+			at = len(list)
+		}
+		v.Flags = strings.Join(slices.Insert(list, at, "ra"), " ")
+	}
+	if most := sizeInOPT.FindString(got.EDNS); most == "size 65507" || most == "size 1232" {
+		v.EDNS = sizeInOPT.ReplaceAllStringFunc(v.EDNS, func(size string) string {
+			if n, err := strconv.Atoi(size[len("size "):]); err == nil && n > 1232 {
+				return most
+			}
+			return size
+		})
+	}
+	return v
 }
 
 func flags(m *dns.Msg) string {
