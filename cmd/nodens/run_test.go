@@ -28,7 +28,6 @@ func TestStartFailures(t *testing.T) {
 	conf := filepath.Join(t.TempDir(), "Corefile")
 	for _, c := range []struct{ name, corefile, want string }{
 		{"dns port in use", fmt.Sprintf(".:%d {\n bind 127.0.0.1\n hosts\n}\n", p[0]), "-dns.port"},
-		{"metrics port in use", fmt.Sprintf(".:%d {\n bind 127.0.0.1\n hosts\n prometheus 127.0.0.1:%d\n}\n", p[1], p[0]), "choose another address"},
 		{"unknown directive", ".:53 {\n forwrad . 127.0.0.1\n}\n", `:2: unknown directive \"forwrad\" (did you mean \"forward\"?)`},
 		{"no API server", fmt.Sprintf(".:%d {\n bind 127.0.0.1\n kubernetes cluster.local {\n kubeconfig /nonexistent\n }\n}\n", p[1]), "kubeconfig"},
 	} {

@@ -98,18 +98,20 @@ go host c = 1 2 3
 // TestDifferences holds what is a difference from CoreDNS.
 func TestDifferences(t *testing.T) {
 	const query, reply = "udp 0 x.test A", "NOERROR qr aa rd; ;x.test. IN  A; answer x.test. 0 IN A 192.0.2.1; authority ; additional "
+	ours := strings.Replace(reply, "rd;", "rd ra;", 1)
 	line := func(ttl, text string) string { return "a:53\t" + query + "\t" + ttl + "\t" + text + "\n" }
 	for _, tt := range []struct {
 		name, out string
 		same      bool
 	}{
-		{"the same", line("30", reply) + line("7", reply), true},
-		{"the case of letters", line("30", strings.ReplaceAll(reply, "x.", "X.")) + line("7", reply), true},
-		{"another address", line("30", strings.ReplaceAll(reply, "2.1", "2.2")) + line("7", reply), false},
-		{"a TTL that is too long", line("31", reply) + line("7", reply), false},
+		{"the same", line("30", ours) + line("7", reply), true},
+		{"the case of letters", line("30", strings.ReplaceAll(ours, "x.", "X.")) + line("7", reply), true},
+		{"without RA", line("30", reply) + line("7", reply), false},
+		{"another address", line("30", strings.ReplaceAll(ours, "2.1", "2.2")) + line("7", reply), false},
+		{"a TTL that is too long", line("31", ours) + line("7", reply), false},
 		{"no reply of either", line("0", "i/o timeout") + line("0", "i/o timeout"), false},
-		{"a line less", line("30", reply), false},
-		{"another query", strings.ReplaceAll(line("30", reply), "udp 0", "tcp 0") + line("7", reply), false},
+		{"a line less", line("30", ours), false},
+		{"another query", strings.ReplaceAll(line("30", ours), "udp 0", "tcp 0") + line("7", reply), false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			left, err := differences(tt.out, []string{query}, 1, maxTTL)

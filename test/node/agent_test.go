@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -230,7 +231,7 @@ func TestStartErrors(t *testing.T) {
 		want string
 	}{
 		{"no NET_ADMIN", []string{"setpriv", "--bounding-set", "-net_admin", "--inh-caps", "-net_admin", l.nodens}, "-setupinterface=false"},
-		{"no iptables", []string{"env", "PATH=" + noTools, l.nodens}, "-setupiptables=false"},
+		{"no iptables", []string{"env", "PATH=" + noTools, l.nodens, "--netfilter", "iptables"}, "-setupiptables=false"},
 		{"broken Corefile", []string{l.nodens, "-conf", l.file("Corefile.broken", ".:53 {\n    forwrad . 10.0.0.1\n}\n")}, `did you mean "forward"`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -239,7 +240,9 @@ func TestStartErrors(t *testing.T) {
 			if c.name != "broken Corefile" {
 				cmd = append(cmd, args...)
 			}
-			out, err := exec.Command("ip", cmd...).CombinedOutput()
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // it would serve until then
+			defer cancel()
+			out, err := exec.CommandContext(ctx, "ip", cmd...).CombinedOutput()
 			var exit *exec.ExitError
 			if !errors.As(err, &exit) || exit.ExitCode() != 1 {
 				t.Errorf("it ended with %v, want exit code 1\n%s", err, out)
