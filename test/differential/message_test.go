@@ -57,7 +57,9 @@ func knownAliases() *knownDifference {
 				return v, false
 			}
 			forwards := strings.Contains(c.got.Flags, " ra")
-			failing := slices.ContainsFunc(v.Answer, func(r record) bool { return strings.HasPrefix(r.Data, "servfail.") || strings.HasPrefix(r.Data, "refused.") })
+			failing := slices.ContainsFunc(v.Answer, func(r record) bool {
+				return strings.HasPrefix(r.Data, "servfail.") || strings.HasPrefix(r.Data, "refused.")
+			})
 			for i := range v.Answer {
 				v.Answer[i].TTL = min(v.Answer[i].TTL, 5)
 			}
