@@ -37,7 +37,11 @@ func chooseBackend(ctx context.Context, setting Netfilter, addrs []netip.Addr) (
 	set.modes, unusable = installedModes(ctx, programs, addrs)
 	if _, err := listTables(); !errors.Is(err, errNoNftables) {
 		set.nft = newNftBackend(programs)
-		set.admitDNS()
+		for _, t := range set.modes {
+			t.admission = &admission{programs: programs, exempt: func(c foreignChain) bool {
+				return c.ofIptables() && (c.legacy != nil) == (t.mode == "legacy")
+			}}
+		}
 	}
 	backend, reason, err := set.choose(ctx)
 	if backend == nil {
@@ -55,13 +59,6 @@ func chooseBackend(ctx context.Context, setting Netfilter, addrs []netip.Addr) (
 	}
 	c.others = slices.DeleteFunc(set.all(), func(f ruleBackend) bool { return f == c.backend })
 	return c, nil
-}
-
-// admitDNS makes the backends for iptables keep accept rules in the chains of other firewalls.
-func (s backendSet) admitDNS() {
-	for _, t := range s.modes {
-		t.admission = &admission{exempt: func(c nftChain) bool { return t.mode == "nft" && c.ofIptables() }}
-	}
 }
 
 // all returns the backends of the set.

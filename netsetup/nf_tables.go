@@ -41,9 +41,6 @@ type nftRule struct {
 // opaqueMatch stands in the line of an [nftRule] for expressions that the line does not tell.
 const opaqueMatch = " -m opaque "
 
-// ours reports whether the rule is an agent's.
-func (r nftRule) ours() bool { return strings.HasPrefix(r.comment, nftComment) }
-
 // nftChange is one step of a transaction: the first field that is set says which.
 type nftChange struct {
 	addTable, deleteTable string   // in family inet

@@ -22,38 +22,37 @@ import (
 // nftFirewalls are rule sets of others, of which some drop what comes to the node.
 var nftFirewalls = []struct {
 	name, script string
-	chains       int // how many of their chains get rules of ours
-	accepts      int // how many rules these are
+	accepts      int // how many rules of ours their chains get
 }{
 	{"policy drop in inet", `nft '
 table inet filter {
 	chain input { type filter hook input priority 0; policy drop; ct state established,related accept; iifname "lo" accept; meta l4proto ipv6-icmp accept; }
-}'`, 1, 6},
+}'`, 6},
 	{"reject at the end", `nft '
 table inet firewalld {
 	chain filter_INPUT { type filter hook input priority 10; policy accept; ct state { established, related } accept; iifname "lo" accept; meta l4proto ipv6-icmp accept; counter log prefix "x " reject with icmpx admin-prohibited; }
-}'`, 1, 6},
+}'`, 6},
 	{"one table for each family", `nft '
 table ip fw { chain in { type filter hook input priority -5; policy drop; ct state established accept; iifname "lo" accept; }; }
-table ip6 fw { chain in { type filter hook input priority -5; policy accept; ct state established accept; meta l4proto ipv6-icmp accept; iifname "lo" accept; drop; }; }'`, 2, 6},
+table ip6 fw { chain in { type filter hook input priority -5; policy accept; ct state established accept; meta l4proto ipv6-icmp accept; iifname "lo" accept; drop; }; }'`, 6},
 	{"output drops, too", `nft '
 table inet fw {
 	chain in { type filter hook input priority 0; policy drop; ct state established accept; iifname "lo" accept; meta l4proto ipv6-icmp accept; }
 	chain out { type filter hook output priority 0; policy drop; ct state established,new accept; meta l4proto ipv6-icmp accept; }
-}'`, 2, 12},
+}'`, 12},
 	{"iptables", `
 for t in iptables-nft ip6tables-nft; do
 	$t -A INPUT -m conntrack --ctstate ESTABLISHED -j ACCEPT; $t -A INPUT -i lo -j ACCEPT; $t -P INPUT DROP
 	$t -A FORWARD -m conntrack --ctstate INVALID -j DROP
 done
-ip6tables-nft -A INPUT -p ipv6-icmp -j ACCEPT`, 2, 6},
+ip6tables-nft -A INPUT -p ipv6-icmp -j ACCEPT`, 6},
 	{"iptables with chains of a CNI", `
 for t in iptables-nft ip6tables-nft; do
 	$t -N cali-INPUT; $t -A INPUT -j cali-INPUT
 	$t -A OUTPUT -p tcp --dport 25 -j REJECT
 done
 iptables-nft -A cali-INPUT -i veth1 -j DROP
-ip6tables-nft -A cali-INPUT -i veth1 ! -p ipv6-icmp -j DROP`, 4, 12},
+ip6tables-nft -A cali-INPUT -i veth1 ! -p ipv6-icmp -j DROP`, 12},
 	{"nothing that drops", `nft '
 table inet fw {
 	chain in { type filter hook input priority 0; policy accept; ct state invalid drop; tcp dport 25 reject; }
@@ -62,22 +61,22 @@ table inet fw {
 	chain other { ct state established accept; drop; }
 }
 table bridge fw { chain in { type filter hook input priority 0; policy drop; }; }
-table ip kube-proxy { chain in { type filter hook input priority 0; policy accept; ct state new tcp dport 30000 drop; }; }'`, 0, 0},
+table ip kube-proxy { chain in { type filter hook input priority 0; policy accept; ct state new tcp dport 30000 drop; }; }'`, 0},
 	{"named with a word of nft's", `echo '{"nftables": [
 	{"add": {"table": {"family": "inet", "name": "drop"}}},
 	{"add": {"chain": {"family": "inet", "table": "drop", "name": "in",
-		"type": "filter", "hook": "input", "prio": 0, "policy": "accept"}}}]}' | nft -j -f -`, 0, 0},
+		"type": "filter", "hook": "input", "prio": 0, "policy": "accept"}}}]}' | nft -j -f -`, 0},
 	{"named like iptables", `nft '
 table ip filter {
 	set allowed { type ipv4_addr; }
 	chain INPUT { type filter hook input priority filter; policy drop; ip saddr @allowed accept; ct state established accept; iifname "lo" accept; }
-}'`, 1, 4},
+}'`, 4},
 	{"legacy iptables", `
 for t in iptables-legacy ip6tables-legacy; do
 	$t -A INPUT -m conntrack --ctstate ESTABLISHED -j ACCEPT; $t -A INPUT -i lo -j ACCEPT
 	test $t = iptables-legacy || $t -A INPUT -p ipv6-icmp -j ACCEPT
 	$t -A INPUT -j REJECT
-done`, 2, 6},
+done`, 6},
 }
 
 // TestNftForeignChainsThatDrop has DNS go through firewalls, and all of ours out of them again.
@@ -96,7 +95,7 @@ func TestNftForeignChainsThatDrop(t *testing.T) {
 				}
 				before := sh(t, all)
 				n := newNftBackend(newProgramSet())
-				wantChanged(t, n, testRules(), 1+f.chains)
+				wantChanged(t, n, testRules(), 1+f.accepts)
 				rules := sh(t, all)
 				if strings.Contains(f.script, "iptables") { // both list those of iptables
 					_, rules, _ = strings.Cut(rules, "-P ")
@@ -131,7 +130,7 @@ func TestNftReadableByIptables(t *testing.T) {
 		}
 		t.Setenv("PATH", only)
 		n := newNftBackend(newProgramSet())
-		wantChanged(t, n, testRules(), 4)
+		wantChanged(t, n, testRules(), 11)
 		wantChanged(t, n, testRules(), 0)
 		t.Setenv("PATH", path)
 		after := sh(t, "iptables-nft -S; ip6tables-nft -S")
@@ -222,5 +221,44 @@ table inet fw { chain in { type filter hook input priority 0; policy drop; ct st
 			t.Errorf("%d accept rules, want 6", got)
 		}
 		wantChanged(t, n, testRules(), 0)
+	})
+}
+
+// TestIptablesBesideOthers: the iptables backend admits DNS in the chains of the other mode of iptables, which
+// only that shows, and puts its jump before a rule that another program inserts, as Calico does. If that
+// goes on, the agent yields and names the chain.
+func TestIptablesBesideOthers(t *testing.T) {
+	inNftNamespace(t, func(t *testing.T) {
+		l := newNftTestbed(t)
+		defer l.listen(t)()
+		sh(t, nftFirewalls[len(nftFirewalls)-1].script) // legacy
+		c, err := chooseBackend(t.Context(), NetfilterIptables, labLocals)
+		if err != nil || c.backend.name() != "iptables (nft)" {
+			t.Fatalf("%v, %v", c, err)
+		}
+		ensure := func(changes bool) {
+			t.Helper()
+			if n, err := c.backend.ensure(t.Context(), testRules()); err != nil || n > 0 != changes {
+				t.Errorf("ensure = %d, %v; want changes: %v", n, err, changes)
+			}
+		}
+		ensure(true)
+		l.wantAnswers(t, l.pod, "local")
+		for range maxOvertaken {
+			sh(t, "iptables-nft -I INPUT -i veth1 -p udp -j DROP")
+			ensure(true)
+			l.wantAnswers(t, l.pod, "local")
+		}
+		sh(t, "iptables-nft -I INPUT -i veth1 -p udp -j DROP")
+		ensure(false)
+		if got := c.backend.blocked(); len(got) != 1 || got[0] != "iptables-nft filter INPUT" {
+			t.Errorf("blocked: %q, want INPUT", got)
+		}
+		if _, err := c.backend.remove(t.Context(), true); err != nil {
+			t.Error(err)
+		}
+		if left := sh(t, "iptables-legacy-save; ip6tables-legacy-save; nft list ruleset"); strings.Contains(strings.ToLower(left), "nodens") {
+			t.Errorf("left: %s", left)
+		}
 	})
 }

@@ -1,6 +1,7 @@
 package netsetup
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/binary"
 	"net/netip"
@@ -83,7 +84,7 @@ func (d *ruleDecoder) expression(name string, data []byte) {
 	}
 }
 
-// verdict notes a verdict. told: it is a jump, of which target says everything.
+// verdict notes a verdict. told: it is a jump or an accept, of which target says everything.
 func (d *ruleDecoder) verdict(data []byte) (told bool) {
 	verdict := attrValue(attrValue(data, 0, unix.NFTA_IMMEDIATE_DATA), 0, unix.NFTA_DATA_VERDICT)
 	code := attrValue(verdict, 0, unix.NFTA_VERDICT_CODE)
@@ -93,9 +94,12 @@ func (d *ruleDecoder) verdict(data []byte) (told bool) {
 			return true
 		}
 	}
-	d.drops = d.drops || len(code) == 4 && binary.BigEndian.Uint32(code) == 0
+	if bytes.Equal(code, []byte{0, 0, 0, 1}) {
+		d.target = "ACCEPT"
+	}
+	d.drops = d.drops || bytes.Equal(code, []byte{0, 0, 0, 0})
 	d.unconditional = d.unconditional && d.drops
-	return false
+	return d.target == "ACCEPT"
 }
 
 // match notes a match of iptables. told: it is a comment, as versions before 1.8.8 write it.
