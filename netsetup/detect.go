@@ -201,7 +201,7 @@ func (t *iptablesBackend) hasChain(ctx context.Context, table, chain string) boo
 		if t.programs[f] == nil || !t.tableLoaded(f, table) {
 			return false
 		}
-		exists, err := t.programs[f].hasChain(ctx, table, chain)
+		_, exists, err := t.list(ctx, f, table, chain)
 		return err == nil && exists
 	})
 }

@@ -15,9 +15,6 @@ import (
 // but not after ctx is done, and waits for the xtables lock (see [retryLocked]). Errors wrap
 // ErrLocked, ErrNoTool, fs.ErrPermission, errNoChain or errNotXtables where that is the cause.
 type ruleProgram interface {
-	// hasChain reports whether the chain exists. A table that the kernel does not have
-	// contains no chains.
-	hasChain(ctx context.Context, table, chain string) (bool, error)
 	// list returns the chain as `iptables -S` prints it: a line with its name and policy,
 	// then a line that begins with "-A " for each rule. errNoChain if there is no such chain or table; never nil without an error.
 	list(ctx context.Context, table, chain string) (lines []string, err error)
@@ -39,7 +36,6 @@ const exitResource = 4
 // ruleTool is what iptablesProgram uses of go-iptables. Errors of the programs are a
 // ruleToolError.
 type ruleTool interface {
-	ChainExists(table, chain string) (bool, error)
 	List(table, chain string) ([]string, error)
 	Delete(table, chain string, rule ...string) error
 	ClearAndDeleteChain(table, chain string) error
@@ -99,11 +95,6 @@ func callTool[T any](ctx context.Context, p *iptablesProgram, f func() (T, error
 		return err
 	})
 	return value, err
-}
-
-// hasChain implements ruleProgram.
-func (p *iptablesProgram) hasChain(ctx context.Context, table, chain string) (bool, error) {
-	return callTool(ctx, p, func() (bool, error) { return p.tool.ChainExists(table, chain) })
 }
 
 // list implements ruleProgram.

@@ -56,6 +56,7 @@ func Firewalls() []Firewall {
 	chain pre { type filter hook prerouting priority -310; policy drop; iif lo accept; meta l4proto ipv6-icmp accept; ip saddr 10.0.0.0/8 accept; ip6 saddr fd00::/16 accept; }
 	chain invalid { type filter hook prerouting priority -140; policy accept; ct state invalid drop; }
 }`
+	// firewalld 2.3 owns its table, so that it has to accept DNS itself: see docs/how-to/troubleshoot.md.
 	return []Firewall{
 		{Name: "none", Kind: "", Load: ":", Reload: ":", Saved: true},
 		{Name: "ufw", Kind: program, Load: "ufw allow 22/tcp; ufw --force enable", Reload: "ufw reload"},
@@ -66,6 +67,7 @@ rm -f /usr/share/dbus-1/system-services/org.freedesktop.PolicyKit1.service # fir
 dbus-daemon --system --nofork >/run/dbus.log 2>&1 & echo $! >/run/firewalld.pids
 for i in $(seq 300); do [ ! -S /run/dbus/system_bus_socket ] || break; sleep 0.1; done
 for i in --add-forward --add-interface=vpod --add-interface=vdns --add-interface=vup; do firewall-offline-cmd --zone=public $i >/dev/null 2>&1 || :; done
+! grep -q ^NftablesTableOwner=yes /etc/firewalld/firewalld.conf || firewall-offline-cmd --zone=public --add-service=dns
 firewalld --nofork --nopid >/run/firewalld.log 2>&1 & echo $! >>/run/firewalld.pids
 for i in $(seq 60); do firewall-cmd --state >/dev/null 2>&1 && break || sleep 0.5; done
 firewall-cmd --state`,
