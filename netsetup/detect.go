@@ -39,7 +39,8 @@ func chooseBackend(ctx context.Context, setting Netfilter, addrs []netip.Addr) (
 		set.nft = newNftBackend(programs)
 		for _, t := range set.modes {
 			t.admission = &admission{programs: programs, exempt: func(c foreignChain) bool {
-				return c.ofIptables() && (c.legacy != nil) == (t.mode == "legacy")
+				ours := c.ofIptables() || c.table == "raw" && c.family != "inet" // an accept would precede our NOTRACK
+				return ours && (c.legacy != nil) == (t.mode == "legacy")
 			}}
 		}
 	}

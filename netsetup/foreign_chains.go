@@ -32,7 +32,7 @@ func (c foreignChain) String() string {
 
 // filtersDNS reports whether the chain filters DNS packets of this node.
 func (c nftChain) filtersDNS() bool {
-	return c.kind == "filter" && !c.dormant && slices.Contains([]string{"prerouting", "input", "output"}, c.hook)
+	return c.kind != "nat" && !c.dormant && slices.Contains([]string{"ingress", "prerouting", "input", "output"}, c.hook)
 }
 
 // ofIptables reports whether the chain is of a form that iptables makes: most rules of such a chain
@@ -47,24 +47,25 @@ func ours(line string) bool {
 	return strings.Contains(line, `"`+nftComment) && !strings.Contains(line, `"`+jumpText)
 }
 
-// read reads the chain's rules. A chain drops packets by its policy or by its last rule; of a chain of
-// iptables it is taken for granted, if there are rules.
+// read reads the chain's rules. A chain drops packets by its policy or by a rule, or leads to a chain that may do
+// so by its last rule; of a chain of iptables it is taken for granted, if there are rules.
 func (c *foreignChain) read(ctx context.Context) error {
 	rules, err := c.list(ctx)
 	if err != nil {
 		return err
 	}
-	last := false
+	c.drops = c.policyDrop
+	leads := false
 	var lines []string
 	for _, r := range rules {
 		lines = append(lines, r.line)
 		if ours(r.line) {
 			c.ours = append(c.ours, r)
 		} else if !strings.Contains(r.line, `"`+jumpText) {
-			last = r.drops || c.ofIptables()
+			c.drops, leads = c.drops || r.drops || c.ofIptables(), r.leads
 		}
 	}
-	c.drops = c.policyDrop || last
+	c.drops = c.drops || leads && c.name != strings.ToUpper(c.hook)
 	if c.place = findPlace(lines, ours); c.place.behind > 0 {
 		c.behind = rules[c.place.behind-1].handle
 	}

@@ -77,7 +77,7 @@ func decodeChain(family byte, body []byte) (c nftChain, wanted bool) {
 	}
 	c.name, c.kind = attrName(body, 0, unix.NFTA_CHAIN_NAME), attrName(body, 0, unix.NFTA_CHAIN_TYPE)
 	if number := attrValue(hook, 0, unix.NFTA_HOOK_HOOKNUM); len(number) == 4 {
-		names := []string{"prerouting", "input", "forward", "output", "postrouting"}
+		names := []string{"prerouting", "input", "forward", "output", "postrouting", "ingress"}
 		if n := binary.BigEndian.Uint32(number); int(n) < len(names) {
 			c.hook = names[n]
 		}

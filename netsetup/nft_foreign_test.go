@@ -53,6 +53,30 @@ for t in iptables-nft ip6tables-nft; do
 done
 iptables-nft -A cali-INPUT -i veth1 -j DROP
 ip6tables-nft -A cali-INPUT -i veth1 ! -p ipv6-icmp -j DROP`, 12},
+	{"pods may not reach the host", `nft '
+table inet host {
+	chain in { type filter hook input priority 0; policy accept; iifname "veth1" meta nfproto ipv4 drop; ip6 saddr fd09:1::/64 counter drop; tcp dport 25 accept; }
+}'`, 6},
+	{"a chain that drops", `nft '
+table inet host {
+	chain rest { ct state established accept; iifname "lo" accept; meta l4proto ipv6-icmp accept; drop; }
+	chain in { type filter hook input priority 10; policy accept; iifname "eth9" accept; goto rest; }
+	chain pods { meta l4proto ipv6-icmp accept; drop; }
+	chain by_name { type filter hook input priority 20; policy accept; iifname vmap { "veth1" : jump pods }; }
+}'`, 12},
+	{"other hooks", `nft '
+table inet host {
+	chain first { type filter hook ingress device veth1 priority 0; policy drop; ether type arp accept; meta l4proto ipv6-icmp accept; }
+	chain last { type route hook output priority -150; policy drop; meta l4proto ipv6-icmp accept; }
+}'`, 12},
+	{"conditions that are not about DNS", `nft '
+table inet fw {
+	set banned { type ipv4_addr; flags dynamic,timeout; timeout 1m; elements = { 192.0.2.66 }; }
+	chain in { type filter hook input priority -1; policy accept; ip saddr @banned drop; iifname "veth1" tcp dport 22 reject; udp dport 5353 jump count; ct state new ip protocol icmp drop; fib saddr . iif oif missing drop; ip daddr 169.254.169.254 drop; }
+	counter c { }
+	quota q { over 10 mbytes }
+	chain count { counter name "c"; quota name "q" drop; }
+}'`, 0},
 	{"nothing that drops", `nft '
 table inet fw {
 	chain in { type filter hook input priority 0; policy accept; ct state invalid drop; tcp dport 25 reject; }

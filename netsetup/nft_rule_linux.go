@@ -17,11 +17,11 @@ func decodeRule(chain string, body []byte) (r nftRule) {
 		r.handle = binary.BigEndian.Uint64(h)
 	}
 	r.comment = userComment(attrValue(body, 0, unix.NFTA_RULE_USERDATA))
-	d := ruleDecoder{unconditional: true}
+	var d ruleDecoder
 	for _, e := range eachAttr(attrValue(body, 0, unix.NFTA_RULE_EXPRESSIONS)) {
 		d.expression(attrName(e, 0, unix.NFTA_EXPR_NAME), attrValue(e, 0, unix.NFTA_EXPR_DATA))
 	}
-	r.drops = d.drops && d.unconditional
+	r.drops, r.leads = d.drops && !d.narrow, d.leads && !d.narrow
 	if r.comment == "" {
 		r.comment = d.comment
 	}
@@ -48,11 +48,12 @@ func userComment(b []byte) string {
 
 // ruleDecoder reads the expressions of a rule.
 type ruleDecoder struct {
-	opaque               []byte
-	addrs                []string // "-s 192.0.2.1/32"
-	comment, target      string
-	loaded               string // "-s" or "-d": the register has this address
-	drops, unconditional bool
+	opaque          []byte
+	addrs           []string // "-s 192.0.2.1/32"
+	comment, target string
+	loaded          string // "-s" or "-d": the register has this address
+	drops, leads    bool
+	narrow          bool // a condition may exclude DNS
 }
 
 // expression notes what an expression does. One that no other field tells is part of
@@ -64,7 +65,7 @@ func (d *ruleDecoder) expression(name string, data []byte) {
 	switch name {
 	case "counter":
 		told = true
-	case "log":
+	case "log", "bitwise", "range":
 	case "reject":
 		d.drops = true
 	case "immediate":
@@ -72,12 +73,19 @@ func (d *ruleDecoder) expression(name string, data []byte) {
 	case "target":
 		d.target = attrName(data, 0, unix.NFTA_TARGET_NAME)
 		d.drops = d.drops || d.target == "REJECT"
-		d.unconditional = d.unconditional && d.drops
 	case "match":
 		told = d.match(data)
-	default:
-		d.unconditional = false
+	case "meta":
+		key := attrUint32(data, unix.NFTA_META_KEY)
+		d.narrow = d.narrow || key != unix.NFT_META_IIF && key != unix.NFT_META_IIFNAME && key != unix.NFT_META_NFPROTO
+	case "lookup":
+		verdict := attrValue(data, 0, unix.NFTA_LOOKUP_DREG)
+		d.leads = d.leads || bytes.Equal(verdict, []byte{0, 0, 0, unix.NFT_REG_VERDICT})
+		d.narrow = d.narrow || !d.leads
+	case "payload", "cmp":
 		d.address(name, loaded, data)
+	default:
+		d.narrow = true
 	}
 	if !told {
 		d.opaque = append(append(d.opaque, name...), data...)
@@ -89,23 +97,20 @@ func (d *ruleDecoder) verdict(data []byte) (told bool) {
 	verdict := attrValue(attrValue(data, 0, unix.NFTA_IMMEDIATE_DATA), 0, unix.NFTA_DATA_VERDICT)
 	code := attrValue(verdict, 0, unix.NFTA_VERDICT_CODE)
 	if to := attrName(verdict, 0, unix.NFTA_VERDICT_CHAIN); to != "" {
-		d.target, d.unconditional = to, false
-		if len(code) == 4 && int32(binary.BigEndian.Uint32(code)) == unix.NFT_JUMP {
-			return true
-		}
+		d.target, d.leads = to, true
+		return len(code) == 4 && int32(binary.BigEndian.Uint32(code)) == unix.NFT_JUMP
 	}
 	if bytes.Equal(code, []byte{0, 0, 0, 1}) {
 		d.target = "ACCEPT"
 	}
 	d.drops = d.drops || bytes.Equal(code, []byte{0, 0, 0, 0})
-	d.unconditional = d.unconditional && d.drops
 	return d.target == "ACCEPT"
 }
 
 // match notes a match of iptables. told: it is a comment, as versions before 1.8.8 write it.
 func (d *ruleDecoder) match(data []byte) (told bool) {
 	if attrName(data, 0, unix.NFTA_MATCH_NAME) != "comment" {
-		d.unconditional = false
+		d.narrow = true
 		return false
 	}
 	d.comment = attrName(data, 0, unix.NFTA_MATCH_INFO)
@@ -117,19 +122,15 @@ func (d *ruleDecoder) match(data []byte) (told bool) {
 func (d *ruleDecoder) address(name, loaded string, data []byte) {
 	switch name {
 	case "payload":
-		number := func(kind uint16) uint32 {
-			if b := attrValue(data, 0, kind); len(b) == 4 {
-				return binary.BigEndian.Uint32(b)
-			}
-			return 0
-		}
-		if number(unix.NFTA_PAYLOAD_BASE) == unix.NFT_PAYLOAD_NETWORK_HEADER {
-			switch [2]uint32{number(unix.NFTA_PAYLOAD_OFFSET), number(unix.NFTA_PAYLOAD_LEN)} {
-			case [2]uint32{12, 4}, [2]uint32{8, 16}:
-				d.loaded = "-s"
-			case [2]uint32{16, 4}, [2]uint32{24, 16}:
-				d.loaded = "-d"
-			}
+		offset, length := attrUint32(data, unix.NFTA_PAYLOAD_OFFSET), attrUint32(data, unix.NFTA_PAYLOAD_LEN)
+		header := attrUint32(data, unix.NFTA_PAYLOAD_BASE) == unix.NFT_PAYLOAD_NETWORK_HEADER
+		source := header && (offset == 12 && length <= 4 || offset == 8 && length > 1)
+		d.narrow = d.narrow || !source
+		switch {
+		case source && (length == 4 || length == 16):
+			d.loaded = "-s"
+		case header && (offset == 16 && length == 4 || offset == 24 && length == 16):
+			d.loaded = "-d"
 		}
 	case "cmp":
 		a, ok := netip.AddrFromSlice(attrValue(attrValue(data, 0, unix.NFTA_CMP_DATA), 0, unix.NFTA_DATA_VALUE))
@@ -137,4 +138,12 @@ func (d *ruleDecoder) address(name, loaded string, data []byte) {
 			d.addrs = append(d.addrs, loaded+" "+hostPrefix(a))
 		}
 	}
+}
+
+// attrUint32 returns the value of a number in network byte order; 0 if there is none.
+func attrUint32(b []byte, kind uint16) uint32 {
+	if v := attrValue(b, 0, kind); len(v) == 4 {
+		return binary.BigEndian.Uint32(v)
+	}
+	return 0
 }
