@@ -424,21 +424,6 @@ func (t *iptablesBackend) localAddrs(ctx context.Context) (addrs []netip.Addr, e
 	return addrs, joinErrors(problems)
 }
 
-// ruleAddrs returns the single addresses that a line of `iptables -S` matches as source or
-// destination.
-func ruleAddrs(line string) (addrs []netip.Addr) {
-	words := strings.Fields(line)
-	for i, w := range words[:max(len(words)-1, 0)] {
-		if w != "-s" && w != "-d" {
-			continue
-		}
-		if p, err := netip.ParsePrefix(words[i+1]); err == nil && p.IsSingleIP() {
-			addrs = append(addrs, p.Addr())
-		}
-	}
-	return addrs
-}
-
 // pickRules returns the rules of c's built-in chain that jump to c, and those of NodeLocal DNSCache
 // to be deleted.
 func (t *iptablesBackend) pickRules(lines []string, c chain) (jumps, old []string) {

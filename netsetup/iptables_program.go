@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"os/exec"
 	"strconv"
 	"strings"
@@ -152,6 +153,21 @@ func programError(err error) error {
 		causes = append(causes, errNoChain)
 	}
 	return &commandError{text: text, causes: append(causes, knownCauses(text)...)}
+}
+
+// ruleAddrs returns the single addresses that a line of `iptables -S` matches as source or
+// destination.
+func ruleAddrs(line string) (addrs []netip.Addr) {
+	words := strings.Fields(line)
+	for i, w := range words[:max(len(words)-1, 0)] {
+		if w != "-s" && w != "-d" {
+			continue
+		}
+		if p, err := netip.ParsePrefix(words[i+1]); err == nil && p.IsSingleIP() {
+			addrs = append(addrs, p.Addr())
+		}
+	}
+	return addrs
 }
 
 // splitRule splits a rule, as iptables prints it, into the arguments that it stands for.
