@@ -57,6 +57,8 @@ ip6tables-nft -A cali-INPUT -i veth1 ! -p ipv6-icmp -j DROP`, 12},
 table inet host {
 	chain in { type filter hook input priority 0; policy accept; iifname "veth1" meta nfproto ipv4 drop; ip6 saddr fd09:1::/64 counter drop; tcp dport 25 accept; }
 }'`, 6},
+	{"only some interfaces may", `nft '
+table inet host { chain in { type filter hook input priority 0; policy accept; meta l4proto ipv6-icmp accept; iifname != { "lo", "veth2" } drop; }; }'`, 6},
 	{"a chain that drops", `nft '
 table inet host {
 	chain rest { ct state established accept; iifname "lo" accept; meta l4proto ipv6-icmp accept; drop; }
@@ -80,6 +82,7 @@ table inet fw {
 	set banned { type ipv4_addr; flags dynamic,timeout; timeout 1m; elements = { 192.0.2.66 }; }
 	chain in { type filter hook input priority -1; policy accept; ip saddr @banned drop; iifname "veth1" tcp dport 22 reject; udp dport 5353 jump count; ct state new ip protocol icmp drop; fib saddr . iif oif missing drop; ip daddr 169.254.169.254 drop; }
 	chain spoofed { type filter hook prerouting priority -310; policy accept; iifname "veth1" ip saddr != 10.9.1.0/24 drop; iifname "veth1" ip6 saddr != fd09:1::2-fd09:1::3 drop; }
+	chain pairs { type filter hook prerouting priority -310; policy accept; ip saddr . iifname != { 10.9.1.2 . "veth1", 10.9.2.2 . "veth2", 10.9.2.3 . "veth2" } udp dport 53 drop; ip saddr . iifname { 192.0.2.66 . "veth1" } drop; }
 	counter c { }
 	quota q { over 10 mbytes }
 	chain count { counter name "c"; quota name "q" drop; }

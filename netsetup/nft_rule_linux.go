@@ -54,7 +54,7 @@ type ruleDecoder struct {
 	loaded          string // "-s" or "-d": the register has this address
 	drops, leads    bool
 	narrow          bool // a condition may exclude DNS, or the rule drops what has a forged source
-	source          bool // the register has a source address, or a part of it
+	source, sources bool // the register has a source address, or a part of it; sources: it had
 }
 
 // expression notes what an expression does. One that no other field tells is part of
@@ -83,7 +83,7 @@ func (d *ruleDecoder) expression(name string, data []byte) {
 	case "lookup":
 		verdict := attrValue(data, 0, unix.NFTA_LOOKUP_DREG)
 		d.leads = d.leads || bytes.Equal(verdict, []byte{0, 0, 0, unix.NFT_REG_VERDICT})
-		d.narrow = d.narrow || !d.leads
+		d.narrow = d.narrow || !d.leads && d.sources
 	case "payload", "cmp":
 		d.address(name, loaded, data)
 	default:
@@ -127,7 +127,7 @@ func (d *ruleDecoder) address(name, loaded string, data []byte) {
 		offset, length := attrUint32(data, unix.NFTA_PAYLOAD_OFFSET), attrUint32(data, unix.NFTA_PAYLOAD_LEN)
 		header := attrUint32(data, unix.NFTA_PAYLOAD_BASE) == unix.NFT_PAYLOAD_NETWORK_HEADER
 		d.source = header && (offset == 12 && length <= 4 || offset == 8 && length > 1)
-		d.narrow = d.narrow || !d.source
+		d.narrow, d.sources = d.narrow || !d.source, d.sources || d.source
 		switch {
 		case d.source && (length == 4 || length == 16):
 			d.loaded = "-s"
