@@ -191,18 +191,9 @@ func write(ctx context.Context, list []foreignChain, desired desiredRules) error
 
 // read reads the chains that drop packets or have rules of ours.
 func (a *admission) read(ctx context.Context) error {
-	all, err := listChains()
+	list, err := a.candidates(ctx)
 	if err != nil {
 		return err
-	}
-	list, err := a.legacyChains(ctx)
-	if err != nil {
-		return err
-	}
-	for _, c := range all {
-		if c.foreign() && c.filtersDNS() {
-			list = append(list, foreignChain{nftChain: c})
-		}
 	}
 	a.chains = nil
 	for _, c := range list {
@@ -216,6 +207,21 @@ func (a *admission) read(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// candidates returns the foreign chains that DNS packets pass.
+func (a *admission) candidates(ctx context.Context) ([]foreignChain, error) {
+	all, err := listChains()
+	if err != nil {
+		return nil, err
+	}
+	list, err := a.legacyChains(ctx)
+	for _, c := range all {
+		if c.foreign() && c.filtersDNS() {
+			list = append(list, foreignChain{nftChain: c})
+		}
+	}
+	return list, err
 }
 
 // legacyChains returns the chains of mode legacy: none where table filter has never been used, as listing

@@ -294,17 +294,22 @@ func isRuleRemoval(_ watchSpec, kind uint16, body []byte) bool {
 	case kubeProxyTable:
 		return false // changes often, and contains names of Services
 	}
+	return isForeignChange(kind, body[head:])
+}
+
+// isForeignChange is isRuleRemoval for a message about a table of others, without the header of nf_tables.
+func isForeignChange(kind uint16, body []byte) bool {
 	switch kind {
 	case unix.NFT_MSG_DELCHAIN:
-		name := attrName(body, head, unix.NFTA_CHAIN_NAME)
+		name := attrName(body, 0, unix.NFTA_CHAIN_NAME)
 		return name != probeChain && mentionsOurs([]byte(name)) // a failed write must not cause the next one
 	case unix.NFT_MSG_DELRULE: // kube-proxy with iptables-nft, too
-		return !strings.HasPrefix(attrName(body, head, unix.NFTA_RULE_CHAIN), "KUBE-") && mentionsOurs(body)
+		return !strings.HasPrefix(attrName(body, 0, unix.NFTA_RULE_CHAIN), "KUBE-") && mentionsOurs(body)
 	case unix.NFT_MSG_NEWCHAIN:
-		hook := attrValue(attrValue(body, head, unix.NFTA_CHAIN_HOOK), 0, unix.NFTA_HOOK_HOOKNUM)
+		hook := attrValue(attrValue(body, 0, unix.NFTA_CHAIN_HOOK), 0, unix.NFTA_HOOK_HOOKNUM)
 		return bytes.Equal(hook, []byte{0, 0, 0, unix.NF_INET_LOCAL_IN})
 	case unix.NFT_MSG_NEWRULE:
-		return isEndOfFilter(body[head:]) && !mentionsOurs(body)
+		return isEndOfFilter(body) && !mentionsOurs(body)
 	}
 	return false
 }

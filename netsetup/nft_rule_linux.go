@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -66,7 +67,6 @@ func (d *ruleDecoder) expression(name string, data []byte) {
 	switch name {
 	case "counter":
 		told = true
-	case "log", "bitwise", "limit", "quota", "objref", "dynset":
 	case "reject":
 		d.drops = true
 	case "immediate":
@@ -76,23 +76,38 @@ func (d *ruleDecoder) expression(name string, data []byte) {
 		d.drops = d.drops || d.target == "REJECT"
 	case "match":
 		told = d.match(data)
-	case "meta":
-		key := attrUint32(data, unix.NFTA_META_KEY)
-		d.source = false
-		d.narrow = d.narrow || key != unix.NFT_META_IIF && key != unix.NFT_META_IIFNAME && key != unix.NFT_META_NFPROTO
-	case "lookup":
-		verdict := attrValue(data, 0, unix.NFTA_LOOKUP_DREG)
-		d.leads = d.leads || bytes.Equal(verdict, []byte{0, 0, 0, unix.NFT_REG_VERDICT})
-		d.narrow = d.narrow || !d.leads && d.sources
-	case "payload", "cmp":
-		d.address(name, loaded, data)
 	default:
-		d.narrow = true
+		d.condition(name, loaded, data)
 	}
 	if !told {
 		d.opaque = append(append(d.opaque, name...), data...)
 	}
 }
+
+// condition notes what a condition, or an expression without an effect on the verdict, means for DNS.
+func (d *ruleDecoder) condition(name, loaded string, data []byte) {
+	switch name {
+	case "log", "bitwise", "limit", "quota", "objref", "dynset":
+	case "meta":
+		interfaces := []uint32{unix.NFT_META_IIF, unix.NFT_META_IIFNAME, unix.NFT_META_NFPROTO}
+		d.source = false
+		d.narrows(!slices.Contains(interfaces, attrUint32(data, unix.NFTA_META_KEY)))
+	case "lookup":
+		if bytes.Equal(attrValue(data, 0, unix.NFTA_LOOKUP_DREG), []byte{0, 0, 0, unix.NFT_REG_VERDICT}) {
+			d.leads = true
+		} else {
+			d.narrows(d.sources)
+		}
+	case "payload":
+		d.load(data)
+	case "cmp":
+		d.compare(loaded, data)
+	default:
+		d.narrows(true)
+	}
+}
+
+func (d *ruleDecoder) narrows(narrow bool) { d.narrow = d.narrow || narrow }
 
 // verdict notes a verdict. told: it is a jump or an accept, of which target says everything.
 func (d *ruleDecoder) verdict(data []byte) (told bool) {
@@ -120,26 +135,29 @@ func (d *ruleDecoder) match(data []byte) (told bool) {
 	return true
 }
 
-// address notes an address that the rule compares. iptables loads fewer bytes for a network.
-func (d *ruleDecoder) address(name, loaded string, data []byte) {
-	switch name {
-	case "payload":
-		offset, length := attrUint32(data, unix.NFTA_PAYLOAD_OFFSET), attrUint32(data, unix.NFTA_PAYLOAD_LEN)
-		header := attrUint32(data, unix.NFTA_PAYLOAD_BASE) == unix.NFT_PAYLOAD_NETWORK_HEADER
-		d.source = header && (offset == 12 && length <= 4 || offset == 8 && length > 1)
-		d.narrow, d.sources = d.narrow || !d.source, d.sources || d.source
-		switch {
-		case d.source && (length == 4 || length == 16):
-			d.loaded = "-s"
-		case header && (offset == 16 && length == 4 || offset == 24 && length == 16):
-			d.loaded = "-d"
-		}
-	case "cmp":
-		d.narrow = d.narrow || d.source && attrUint32(data, unix.NFTA_CMP_OP) != unix.NFT_CMP_EQ
-		a, ok := netip.AddrFromSlice(attrValue(attrValue(data, 0, unix.NFTA_CMP_DATA), 0, unix.NFTA_DATA_VALUE))
-		if ok && loaded != "" {
-			d.addrs = append(d.addrs, loaded+" "+hostPrefix(a))
-		}
+// load notes an address that the rule loads. iptables loads fewer bytes for a network.
+func (d *ruleDecoder) load(data []byte) {
+	at := [2]uint32{attrUint32(data, unix.NFTA_PAYLOAD_OFFSET), attrUint32(data, unix.NFTA_PAYLOAD_LEN)}
+	if attrUint32(data, unix.NFTA_PAYLOAD_BASE) != unix.NFT_PAYLOAD_NETWORK_HEADER {
+		at = [2]uint32{}
+	}
+	switch at {
+	case [2]uint32{12, 4}, [2]uint32{8, 16}:
+		d.loaded = "-s"
+	case [2]uint32{16, 4}, [2]uint32{24, 16}:
+		d.loaded = "-d"
+	}
+	d.source = at[0] == 12 && at[1] <= 4 || at[0] == 8 && at[1] > 1
+	d.sources = d.sources || d.source
+	d.narrows(!d.source)
+}
+
+// compare notes an address that the rule compares.
+func (d *ruleDecoder) compare(loaded string, data []byte) {
+	d.narrows(d.source && attrUint32(data, unix.NFTA_CMP_OP) != unix.NFT_CMP_EQ)
+	a, ok := netip.AddrFromSlice(attrValue(attrValue(data, 0, unix.NFTA_CMP_DATA), 0, unix.NFTA_DATA_VALUE))
+	if ok && loaded != "" {
+		d.addrs = append(d.addrs, loaded+" "+hostPrefix(a))
 	}
 }
 
