@@ -28,8 +28,9 @@ type ruleBackend interface {
 	// localAddrs returns the local addresses in the rules that remove would delete, with
 	// duplicates and in no order; nil if there are none. It changes nothing.
 	localAddrs(ctx context.Context) ([]netip.Addr, error)
-	// blocked names the foreign chains that drop packets and that ensure could not add accept
-	// rules to, because another process owns their table; nil if there are none.
+	// blocked names the chains that may drop DNS because ensure can't add accept rules at their
+	// head: another process owns the table, or puts its own rules first again and again. Nil if
+	// there are none.
 	blocked() []string
 }
 

@@ -99,28 +99,33 @@ func TestDNATChainOfOtherFamily(t *testing.T) {
 	}
 }
 
-// TestNftStateChanges: a chain that only one of two states has counts as a change, like one that
-// differs; a chain that drops packets without our rules is not complete.
-func TestNftStateChanges(t *testing.T) {
-	input := foreignChain{nftChain: nftChain{family: "ip", table: "filter", name: "INPUT", hook: "input"}}
-	dropping := input
-	dropping.drops = true
+// TestAdmissionComplete: a chain that drops packets needs all accept rules, with the mark of the desired
+// rules and at their place; one that another process owns can have none.
+func TestAdmissionComplete(t *testing.T) {
 	desired := desiredRules{addrs: []netip.Addr{netip.MustParseAddr("169.254.20.10")}, dnsPort: 53}
-	written := map[string]int{ownComment + desired.mark(): 4}
-	none, open, closed := nftState{own: "table"}, nftState{own: "table", marks: written, chains: []foreignChain{input}}, nftState{own: "table", marks: written, chains: []foreignChain{dropping}}
+	rule := func(mark string) nftRule {
+		return nftRule{line: `-A INPUT -m comment --comment "nodens: DNS ` + mark + `"`}
+	}
+	input := nftChain{family: "ip", table: "filter", name: "INPUT", hook: "input"}
+	owned := input
+	owned.owned = true
+	right := []nftRule{rule(desired.mark()), rule(desired.mark())}
 	for _, tt := range []struct {
 		name string
-		a, b nftState
-		want int
+		foreignChain
+		want bool
 	}{
-		{"equal", open, open, 0}, {"added", none, open, 1}, {"removed", open, none, 1}, {"changed", open, closed, 1}, {"ours", none, nftState{}, 1},
+		{"passes", foreignChain{nftChain: input}, true},
+		{"drops", foreignChain{nftChain: input, drops: true}, false},
+		{"accepts", foreignChain{nftChain: input, drops: true, ours: right}, true},
+		{"accepts for nothing", foreignChain{nftChain: input, ours: right}, false},
+		{"of another agent", foreignChain{nftChain: input, drops: true, ours: []nftRule{right[0], rule("0000")}}, false},
+		{"too late", foreignChain{nftChain: input, drops: true, ours: right, place: placement{wrong: true}}, false},
+		{"owned", foreignChain{nftChain: owned, drops: true}, true},
 	} {
-		if got := tt.a.countChanges(tt.b); got != tt.want {
-			t.Errorf("%s: %d changes, want %d", tt.name, got, tt.want)
+		if got := tt.complete(desired); got != tt.want {
+			t.Errorf("%s: complete %v, want %v", tt.name, got, tt.want)
 		}
-	}
-	if !open.isComplete(desired) || closed.isComplete(desired) {
-		t.Errorf("complete: %v without drops, %v with drops; want true, false", open.isComplete(desired), closed.isComplete(desired))
 	}
 }
 

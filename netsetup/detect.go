@@ -37,7 +37,7 @@ func chooseBackend(ctx context.Context, setting Netfilter, addrs []netip.Addr) (
 	set.modes, unusable = installedModes(ctx, programs, addrs)
 	if _, err := listTables(); !errors.Is(err, errNoNftables) {
 		set.nft = newNftBackend(programs)
-		set.admitDNS()
+		set.admitDNS(programs)
 	}
 	backend, reason, err := set.choose(ctx)
 	if backend == nil {
@@ -57,10 +57,14 @@ func chooseBackend(ctx context.Context, setting Netfilter, addrs []netip.Addr) (
 	return c, nil
 }
 
-// admitDNS makes the backends for iptables keep accept rules in the chains of other firewalls.
-func (s backendSet) admitDNS() {
+// admitDNS makes the backends for iptables keep accept rules in chains of other kinds than theirs. In table raw
+// an accept would precede our NOTRACK.
+func (s backendSet) admitDNS(programs *programSet) {
 	for _, t := range s.modes {
-		t.admission = &admission{exempt: func(c nftChain) bool { return t.mode == "nft" && c.ofIptables() }}
+		t.admission = &admission{programs: programs, exempt: func(c foreignChain) bool {
+			ours := c.ofIptables() || c.table == "raw" && c.family != "inet"
+			return ours && (c.legacy != nil) == (t.mode == "legacy")
+		}}
 	}
 }
 
@@ -204,7 +208,7 @@ func (t *iptablesBackend) hasChain(ctx context.Context, table, chain string) boo
 		if t.programs[f] == nil || !t.tableLoaded(f, table) {
 			return false
 		}
-		exists, err := t.programs[f].hasChain(ctx, table, chain)
+		_, exists, err := t.list(ctx, f, table, chain)
 		return err == nil && exists
 	})
 }

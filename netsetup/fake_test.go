@@ -306,15 +306,6 @@ func (p fakeProgram) run(ctx context.Context, input, program string, args ...str
 	return output, err
 }
 
-// hasChain implements ruleProgram.
-func (p fakeProgram) hasChain(ctx context.Context, table, chain string) (bool, error) {
-	_, err := p.list(ctx, table, chain)
-	if errors.Is(err, errNoChain) {
-		return false, nil
-	}
-	return err == nil, err
-}
-
 // list implements ruleProgram.
 func (p fakeProgram) list(ctx context.Context, table, chain string) ([]string, error) {
 	output, err := p.run(ctx, "", p.name, "-t", table, "-S", chain)

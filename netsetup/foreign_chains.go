@@ -1,6 +1,7 @@
 package netsetup
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -8,39 +9,30 @@ import (
 )
 
 // foreignChain is a base chain of another program that DNS packets of this node pass, and that drops
-// packets or has accept rules of ours.
+// packets or has accept rules of ours: one of nf_tables, or INPUT or OUTPUT of table filter in iptables'
+// mode legacy, which only iptables can see.
 type foreignChain struct {
 	nftChain
-	drops bool
-	ours  []nftRule
-	// behind is the handle of the last jump to policyChains, behind which our rules belong; 0:
-	// none. bypass: a rule of ours comes before it.
+	// legacy manages the chain in mode legacy; nil: nf_tables has it.
+	legacy *iptablesProgram
+	drops  bool
+	ours   []nftRule
+	place  placement
+	// behind is the handle of the rule at place; 0: none, or mode legacy.
 	behind uint64
-	bypass bool
 }
 
-// readForeign reads the foreign chains among all. Those for which exempt returns true need no rules of
-// ours.
-func readForeign(all []nftChain, exempt func(nftChain) bool) (list []foreignChain, err error) {
-	for _, c := range all {
-		if !c.foreign() || !c.filtersDNS() {
-			continue
-		}
-		f := foreignChain{nftChain: c}
-		if err := f.read(); err != nil && !errors.Is(err, errNoChain) { // deleted since it was listed
-			return nil, err
-		}
-		f.drops = f.drops && !exempt(c)
-		if f.drops || len(f.ours) > 0 {
-			list = append(list, f)
-		}
+// String returns the chain in nft's syntax, or the program with the chain.
+func (c foreignChain) String() string {
+	if c.legacy != nil {
+		return c.legacy.name + " " + c.table + " " + c.name
 	}
-	return list, nil
+	return c.nftChain.String()
 }
 
 // filtersDNS reports whether the chain filters DNS packets of this node.
 func (c nftChain) filtersDNS() bool {
-	return c.kind == "filter" && !c.dormant && slices.Contains([]string{"prerouting", "input", "output"}, c.hook)
+	return c.kind != "nat" && !c.dormant && slices.Contains([]string{"ingress", "prerouting", "input", "output"}, c.hook)
 }
 
 // ofIptables reports whether the chain is of a form that iptables makes: most rules of such a chain
@@ -49,55 +41,51 @@ func (c nftChain) ofIptables() bool {
 	return c.family != "inet" && c.table == "filter" && c.name == strings.ToUpper(c.hook)
 }
 
-// read reads the chain's rules. A chain drops packets by its policy or by its last rule; of a chain of
-// iptables it is taken for granted, if there are rules.
-func (c *foreignChain) read() error {
-	rules, err := listRules(c.family, c.table, c.name)
+// ours reports whether the line of a rule is an accept rule of an agent. A jump to a chain of an agent
+// with another backend is not.
+func ours(line string) bool {
+	return strings.Contains(line, `"`+nftComment) && !strings.Contains(line, `"`+jumpText)
+}
+
+// read reads the chain's rules. A chain drops packets by its policy or by a rule, or leads to a chain that may do
+// so by its last rule; of a chain of iptables it is taken for granted, if there are rules.
+func (c *foreignChain) read(ctx context.Context) error {
+	rules, err := c.list(ctx)
 	if err != nil {
 		return err
 	}
-	last := false
+	c.drops = c.policyDrop
+	leads := false
+	var lines []string
 	for _, r := range rules {
-		if strings.HasPrefix(r.comment, jumpText) {
-			continue // to a chain of an agent with the other backend
-		}
-		if r.ours() {
+		lines = append(lines, r.line)
+		if ours(r.line) {
 			c.ours = append(c.ours, r)
-			continue
-		}
-		last = r.drops || c.ofIptables()
-		if jumpsToPolicies(r.line) {
-			c.behind, c.bypass = r.handle, len(c.ours) > 0
+		} else if !strings.Contains(r.line, `"`+jumpText) {
+			c.drops, leads = c.drops || r.drops || c.ofIptables(), r.leads
 		}
 	}
-	c.drops = c.policyDrop || last
+	c.drops = c.drops || leads && c.name != strings.ToUpper(c.hook)
+	if c.place = findPlace(lines, ours); c.place.behind > 0 {
+		c.behind = rules[c.place.behind-1].handle
+	}
 	return nil
 }
 
-// text returns what a check compares.
-func (c foreignChain) text() string {
-	text := fmt.Sprintln("drops", c.drops, "bypass", c.bypass)
-	for _, r := range c.ours {
-		text += r.line + "\n"
+// list returns the rules of the chain. In mode legacy they have no handles, and it reads the policy, too.
+func (c *foreignChain) list(ctx context.Context) (rules []nftRule, err error) {
+	if c.legacy == nil {
+		return listRules(c.family, c.table, c.name)
 	}
-	return text
-}
-
-// foreignChanges returns the changes that replace our rules in foreign chains. It leaves out those that
-// another process owns.
-func foreignChanges(list []foreignChain, desired desiredRules) (changes []nftChange) {
-	for _, c := range list {
-		if c.owned {
-			continue
-		}
-		for _, r := range c.ours {
-			changes = append(changes, nftChange{deleteRule: r.handle, in: c.nftChain})
-		}
-		for _, r := range c.wants(desired) {
-			changes = append(changes, nftChange{addRule: &r, in: c.nftChain, behind: c.behind})
+	lines, err := c.legacy.list(ctx, c.table, c.name)
+	for _, line := range lines {
+		if strings.HasPrefix(line, "-A ") {
+			rules = append(rules, nftRule{line: line})
+		} else if strings.HasPrefix(line, "-P ") {
+			c.policyDrop = !strings.HasSuffix(line, " ACCEPT")
 		}
 	}
-	return changes
+	return rules, err
 }
 
 // wants returns the rules that the chain needs.
@@ -108,67 +96,162 @@ func (c foreignChain) wants(desired desiredRules) []packetRule {
 	return acceptRules(c.family, c.hook, desired)
 }
 
-// foreignComplete reports whether every chain that can be changed has the desired rules.
-func foreignComplete(list []foreignChain, desired desiredRules) bool {
-	return !slices.ContainsFunc(list, func(c foreignChain) bool {
-		other := func(r nftRule) bool { return r.comment != nftComment+" "+desired.mark() }
-		return !c.owned && (c.bypass || len(c.ours) != len(c.wants(desired)) || slices.ContainsFunc(c.ours, other))
-	})
+// complete reports whether the chain has the desired rules at the right place, or can't be changed.
+func (c foreignChain) complete(desired desiredRules) bool {
+	comment := fmt.Sprintf("%q", nftComment+" "+desired.mark())
+	return c.owned || !c.place.wrong && len(c.ours) == len(c.wants(desired)) &&
+		!slices.ContainsFunc(c.ours, func(r nftRule) bool { return !strings.Contains(r.line, comment) })
 }
 
-// blockedChains names the chains that drop packets and can't be changed.
-func blockedChains(list []foreignChain) (names []string) {
-	for _, c := range list {
-		if c.owned && c.drops {
-			names = append(names, c.String())
-		}
+// changes returns the changes that replace our rules in a chain of nf_tables.
+func (c foreignChain) changes(desired desiredRules) (changes []nftChange) {
+	for _, r := range c.ours {
+		changes = append(changes, nftChange{deleteRule: r.handle, in: c.nftChain})
 	}
-	return names
+	for _, r := range c.wants(desired) {
+		changes = append(changes, nftChange{addRule: &r, in: c.nftChain, behind: c.behind})
+	}
+	return changes
 }
 
-// admission keeps accept rules in foreign chains of nf_tables for a backend that has rules elsewhere.
+// script returns the commands that replace our rules in a chain of mode legacy.
+func (c foreignChain) script(desired desiredRules) (script string) {
+	for _, r := range c.ours {
+		script += "-D" + strings.TrimPrefix(r.line, "-A") + "\n"
+	}
+	for _, r := range c.wants(desired) {
+		script += fmt.Sprintf("-I %s %d %s\n", c.name, c.place.others+1, r.iptables())
+	}
+	return script
+}
+
+// admission keeps accept rules in the chains of other programs, because an accept in one table does not
+// override a drop in another.
 type admission struct {
-	// exempt reports whether a chain has rules of the backend itself.
-	exempt func(nftChain) bool
+	// programs are those of iptables' mode legacy.
+	programs *programSet
+	// exempt reports whether the backend has rules of another kind in a chain. Nil: in none.
+	exempt func(foreignChain) bool
 	// chains are what the last check has found.
-	chains []foreignChain
+	chains   []foreignChain
+	contests contests
 }
 
-// ensure adds and removes accept rules. changed is the number of chains that had other ones.
-func (a *admission) ensure(desired desiredRules) (changed int, err error) {
+// ensure adds and removes accept rules. changed is the number of rules in chains that had other ones.
+func (a *admission) ensure(ctx context.Context, desired desiredRules) (changed int, err error) {
 	for range maxNftTries {
-		if changed, err = a.ensureOnce(desired); err == nil {
+		if changed, err = a.ensureOnce(ctx, desired); err == nil || ctx.Err() != nil {
 			break
 		}
 	}
 	return changed, err
 }
 
-func (a *admission) ensureOnce(desired desiredRules) (changed int, err error) {
-	if err := a.read(); err != nil || foreignComplete(a.chains, desired) {
+func (a *admission) ensureOnce(ctx context.Context, desired desiredRules) (changed int, err error) {
+	if err := a.read(ctx); err != nil {
 		return 0, err
 	}
-	for _, c := range a.chains {
-		if !foreignComplete([]foreignChain{c}, desired) {
-			changed++
-		}
+	incomplete := slices.DeleteFunc(slices.Clone(a.chains), func(c foreignChain) bool { return c.complete(desired) })
+	if len(incomplete) == 0 {
+		return 0, nil
 	}
-	if err := commit(foreignChanges(a.chains, desired)); err != nil {
+	if err := write(ctx, incomplete, desired); err != nil {
 		return 0, err
 	}
-	if err := a.read(); err != nil {
+	if err := a.read(ctx); err != nil {
 		return 0, err
 	}
-	if !foreignComplete(a.chains, desired) {
-		return 0, fmt.Errorf("foreign chains: %w", ErrConflict)
+	if slices.ContainsFunc(a.chains, func(c foreignChain) bool { return !c.complete(desired) }) {
+		return 0, fmt.Errorf("chains of other programs: %w", ErrConflict)
+	}
+	for _, c := range incomplete {
+		changed += max(len(c.ours), len(c.wants(desired)))
 	}
 	return changed, nil
 }
 
-func (a *admission) read() error {
-	all, err := listChains()
-	if err == nil {
-		a.chains, err = readForeign(all, a.exempt)
+// write replaces our rules in the chains: in one transaction in nf_tables, and in one for each program.
+func write(ctx context.Context, list []foreignChain, desired desiredRules) error {
+	var changes []nftChange
+	scripts := make(map[*iptablesProgram]string)
+	for _, c := range list {
+		if c.legacy != nil {
+			scripts[c.legacy] += c.script(desired)
+		} else {
+			changes = append(changes, c.changes(desired)...)
+		}
 	}
-	return err
+	for program, script := range scripts {
+		if err := program.restore(ctx, "*filter\n"+script+"COMMIT\n"); err != nil {
+			return err
+		}
+	}
+	return commit(changes)
+}
+
+// read reads the chains that drop packets or have rules of ours.
+func (a *admission) read(ctx context.Context) error {
+	list, err := a.candidates(ctx)
+	if err != nil {
+		return err
+	}
+	a.chains = nil
+	for _, c := range list {
+		if err := c.read(ctx); err != nil && !errors.Is(err, errNoChain) { // deleted since it was listed
+			return err
+		}
+		c.drops = c.drops && (a.exempt == nil || !a.exempt(c))
+		c.place.wrong = c.place.wrong && !a.contests.yields(c.String(), c.place)
+		if c.drops || len(c.ours) > 0 {
+			a.chains = append(a.chains, c)
+		}
+	}
+	return nil
+}
+
+// candidates returns the foreign chains that DNS packets pass.
+func (a *admission) candidates(ctx context.Context) ([]foreignChain, error) {
+	all, err := listChains()
+	if err != nil {
+		return nil, err
+	}
+	list, err := a.legacyChains(ctx)
+	for _, c := range all {
+		if c.foreign() && c.filtersDNS() {
+			list = append(list, foreignChain{nftChain: c})
+		}
+	}
+	return list, err
+}
+
+// legacyChains returns the chains of mode legacy: none where table filter has never been used, as listing
+// the table would create it, and none without the program.
+func (a *admission) legacyChains(ctx context.Context) (list []foreignChain, err error) {
+	for _, f := range families() {
+		if !legacyTableLoaded(f, "filter") {
+			continue
+		}
+		program, err := a.programs.open(ctx, f, f.String()+"-legacy")
+		if errors.Is(err, ErrNoTool) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		for _, hook := range []string{"input", "output"} {
+			c := nftChain{family: f.keyword(), table: "filter", name: strings.ToUpper(hook), hook: hook}
+			list = append(list, foreignChain{nftChain: c, legacy: program})
+		}
+	}
+	return list, nil
+}
+
+// blocked implements ruleBackend.
+func (a *admission) blocked() (names []string) {
+	for _, c := range a.chains {
+		if c.owned && c.drops {
+			names = append(names, c.String())
+		}
+	}
+	return append(names, a.contests.blocked()...)
 }

@@ -197,3 +197,39 @@ link nodelocaldns kind dummy up true`
 		t.Errorf("the kernel's fe80 address keeps the link (-want +got):\n%s", diff)
 	}
 }
+
+// TestRemoveOldAddresses: after a takeover, as from a ClusterIP back to link-local, what only the predecessor served
+// goes from the dummy interface and lo, and other addresses stay.
+func TestRemoveOldAddresses(t *testing.T) {
+	f := newFakeNode()
+	s := newSetup(t, dualStack(), f)
+	f.putInterface(Interface{Name: "eth0", Kind: "device", Up: true})
+	apply(t, s)
+	want := f.dump()
+	for _, add := range []struct {
+		iface, prefix, label string
+		stays                bool
+	}{
+		{DefaultInterfaceName, "10.96.0.10/32", "", false},
+		{DefaultInterfaceName, "fd00:96::10/128", "", false},
+		{DefaultInterfaceName, "192.0.2.1/24", "", true},
+		{loopback, "10.96.0.11/32", loopbackLabel, false},
+		{loopback, "10.96.0.12/32", "", true},
+		{"eth0", "10.96.0.13/32", "", true},
+	} {
+		a := Addr{Interface: add.iface, Prefix: netip.MustParsePrefix(add.prefix), Label: add.label}
+		if err := f.AddAddr(a); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.RemoveOldAddresses(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if has := strings.Contains(f.dump(), add.prefix); has != add.stays {
+			t.Errorf("%v on %s: there %v, want %v", a.Prefix, a.Interface, has, add.stays)
+		}
+		_ = f.DeleteAddr(a)
+	}
+	if diff := cmp.Diff(want, f.dump()); diff != "" {
+		t.Errorf("the plan's (-want +got):\n%s", diff)
+	}
+}

@@ -68,8 +68,9 @@ type iptablesBackend struct {
 	// refused is why iptables-restore refused a table because of another program's rules; "": it
 	// did not.
 	refused string
-	// admission is for firewalls that are not iptables'. Nil: there are none.
+	// admission is for firewalls that are not of this mode. Nil: there are none.
 	admission *admission
+	contests  contests
 
 	// lastWrite is indexed by Family.
 	lastWrite [2]writtenState
@@ -92,14 +93,13 @@ type chainState struct {
 	// jumps are the rules of the built-in chain that jump to it. nodeLocal are rules of
 	// NodeLocal DNSCache in the built-in chain, to be deleted.
 	jumps, nodeLocal []string
-	// policyRules and bypass are results of countPolicyRules for the built-in chain.
-	policyRules int
-	bypass      bool
+	// place is that of the jumps in the built-in chain; of any in tables other than filter.
+	place placement
 }
 
 // equal reports whether nothing of ours has changed.
 func (s chainState) equal(o chainState) bool {
-	return s.exists == o.exists && s.bypass == o.bypass && slices.Equal(s.rules, o.rules) &&
+	return s.exists == o.exists && s.place.wrong == o.place.wrong && slices.Equal(s.rules, o.rules) &&
 		slices.Equal(s.jumps, o.jumps) && slices.Equal(s.nodeLocal, o.nodeLocal)
 }
 
@@ -133,18 +133,17 @@ func (t *iptablesBackend) describe(desired desiredRules) string {
 // blocked implements ruleBackend.
 func (t *iptablesBackend) blocked() []string {
 	if t.admission == nil {
-		return nil
+		return t.contests.blocked()
 	}
-	return blockedChains(t.admission.chains)
+	return append(t.admission.blocked(), t.contests.blocked()...)
 }
 
 // ensure implements ruleBackend. A failure in one family does not affect the other.
 func (t *iptablesBackend) ensure(ctx context.Context, desired desiredRules) (changed int, err error) {
 	var problems []error
+	var notAdmitted error
 	if t.admission != nil {
-		if changed, err = t.admission.ensure(desired); !errors.Is(err, fs.ErrPermission) { // else the families say so
-			problems = append(problems, err)
-		}
+		changed, notAdmitted = t.admission.ensure(ctx, desired)
 	}
 	for _, f := range families() {
 		n, err := t.ensureFamily(ctx, desired, f)
@@ -152,6 +151,9 @@ func (t *iptablesBackend) ensure(ctx context.Context, desired desiredRules) (cha
 		if err != nil {
 			problems = append(problems, fmt.Errorf("%s rules: %w", f, err))
 		}
+	}
+	if len(problems) == 0 || !errors.Is(notAdmitted, fs.ErrPermission) { // else the families say so
+		problems = append(problems, notAdmitted)
 	}
 	return changed, joinErrors(problems)
 }
@@ -255,7 +257,7 @@ func isComplete(desired desiredRules, f Family, c chain, s chainState) bool {
 	if n > 0 && c.hook != "" {
 		jumps = 1
 	}
-	return len(s.rules) == n && len(s.jumps) == jumps && len(s.nodeLocal) == 0 && !s.bypass &&
+	return len(s.rules) == n && len(s.jumps) == jumps && len(s.nodeLocal) == 0 && !s.place.wrong &&
 		(jumps == 0 || strings.Contains(s.jumps[0], jumpComment(desired)))
 }
 
@@ -283,7 +285,7 @@ func (t *iptablesBackend) diagnose(ctx context.Context, desired desiredRules, f 
 func (t *iptablesBackend) remove(ctx context.Context, accepts bool) (removed int, err error) {
 	var problems []error
 	if t.admission != nil && accepts {
-		removed, err = t.admission.ensure(desiredRules{})
+		removed, err = t.admission.ensure(ctx, desiredRules{})
 		problems = append(problems, err)
 	}
 	for _, f := range families() {
@@ -397,7 +399,8 @@ func (t *iptablesBackend) readHook(ctx context.Context, f Family, c chain, s *ch
 		return fmt.Errorf("built-in chain %s of table %s can't be read", c.hook, c.table)
 	}
 	s.jumps, s.nodeLocal = t.pickRules(lines, c)
-	s.policyRules, s.bypass = countPolicyRules(lines, func(line string) bool { return slices.Contains(s.jumps, line) })
+	s.place = findPlace(lines, func(line string) bool { return slices.Contains(s.jumps, line) })
+	s.place.wrong = c.table == "filter" && s.place.wrong && !t.contests.yields(f.String()+"-"+t.mode+" "+c.table+" "+c.hook, s.place)
 	return nil
 }
 
@@ -419,21 +422,6 @@ func (t *iptablesBackend) localAddrs(ctx context.Context) (addrs []netip.Addr, e
 		}
 	}
 	return addrs, joinErrors(problems)
-}
-
-// ruleAddrs returns the single addresses that a line of `iptables -S` matches as source or
-// destination.
-func ruleAddrs(line string) (addrs []netip.Addr) {
-	words := strings.Fields(line)
-	for i, w := range words[:max(len(words)-1, 0)] {
-		if w != "-s" && w != "-d" {
-			continue
-		}
-		if p, err := netip.ParsePrefix(words[i+1]); err == nil && p.IsSingleIP() {
-			addrs = append(addrs, p.Addr())
-		}
-	}
-	return addrs
 }
 
 // pickRules returns the rules of c's built-in chain that jump to c, and those of NodeLocal DNSCache

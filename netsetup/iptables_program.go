@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"os/exec"
 	"strconv"
 	"strings"
@@ -15,9 +16,6 @@ import (
 // but not after ctx is done, and waits for the xtables lock (see [retryLocked]). Errors wrap
 // ErrLocked, ErrNoTool, fs.ErrPermission, errNoChain or errNotXtables where that is the cause.
 type ruleProgram interface {
-	// hasChain reports whether the chain exists. A table that the kernel does not have
-	// contains no chains.
-	hasChain(ctx context.Context, table, chain string) (bool, error)
 	// list returns the chain as `iptables -S` prints it: a line with its name and policy,
 	// then a line that begins with "-A " for each rule. errNoChain if there is no such chain or table; never nil without an error.
 	list(ctx context.Context, table, chain string) (lines []string, err error)
@@ -39,7 +37,6 @@ const exitResource = 4
 // ruleTool is what iptablesProgram uses of go-iptables. Errors of the programs are a
 // ruleToolError.
 type ruleTool interface {
-	ChainExists(table, chain string) (bool, error)
 	List(table, chain string) ([]string, error)
 	Delete(table, chain string, rule ...string) error
 	ClearAndDeleteChain(table, chain string) error
@@ -101,11 +98,6 @@ func callTool[T any](ctx context.Context, p *iptablesProgram, f func() (T, error
 	return value, err
 }
 
-// hasChain implements ruleProgram.
-func (p *iptablesProgram) hasChain(ctx context.Context, table, chain string) (bool, error) {
-	return callTool(ctx, p, func() (bool, error) { return p.tool.ChainExists(table, chain) })
-}
-
 // list implements ruleProgram.
 func (p *iptablesProgram) list(ctx context.Context, table, chain string) ([]string, error) {
 	return callTool(ctx, p, func() ([]string, error) { return p.tool.List(table, chain) })
@@ -161,6 +153,21 @@ func programError(err error) error {
 		causes = append(causes, errNoChain)
 	}
 	return &commandError{text: text, causes: append(causes, knownCauses(text)...)}
+}
+
+// ruleAddrs returns the single addresses that a line of `iptables -S` matches as source or
+// destination.
+func ruleAddrs(line string) (addrs []netip.Addr) {
+	words := strings.Fields(line)
+	for i, w := range words[:max(len(words)-1, 0)] {
+		if w != "-s" && w != "-d" {
+			continue
+		}
+		if p, err := netip.ParsePrefix(words[i+1]); err == nil && p.IsSingleIP() {
+			addrs = append(addrs, p.Addr())
+		}
+	}
+	return addrs
 }
 
 // splitRule splits a rule, as iptables prints it, into the arguments that it stands for.

@@ -69,7 +69,7 @@ func jumpScript(desired desiredRules, c chain, state chainState, wanted bool) st
 	case c.jumpLast:
 		fmt.Fprintf(&jumps, "-A %s %s -j %s\n", c.hook, jumpComment(desired), c.name)
 	case c.hook != "":
-		fmt.Fprintf(&jumps, "-I %s %d %s -j %s\n", c.hook, state.policyRules+1, jumpComment(desired), c.name)
+		fmt.Fprintf(&jumps, "-I %s %d %s -j %s\n", c.hook, state.place.others+1, jumpComment(desired), c.name)
 	}
 	return jumps.String()
 }
@@ -89,11 +89,11 @@ func chainRules(desired desiredRules, f Family, c chain) (lines []string) {
 }
 
 // countChanges counts the rules that differ between two states. A modified rule counts once, and so
-// do a chain whose rules are in another order, and a jump on the other side of the network policies.
+// do a chain whose rules are in another order, and a jump at the wrong place.
 func countChanges(before, after map[chain]chainState) (n int) {
 	for _, c := range chains() {
 		b, a := before[c], after[c]
-		if b.bypass != a.bypass {
+		if b.place.wrong != a.place.wrong {
 			n++
 		}
 		for _, lines := range [][2][]string{{b.rules, a.rules}, {b.jumps, a.jumps}, {b.nodeLocal, a.nodeLocal}} {

@@ -280,8 +280,8 @@ func isInterfaceRemoval(spec watchSpec, kind uint16, body []byte) bool {
 	return false
 }
 
-// isRuleRemoval reports whether a table, chain or rule of ours was deleted, or an input chain was added
-// or changed, which may drop queries.
+// isRuleRemoval reports whether a table, chain or rule of ours was deleted, or another program has added an
+// input chain, or a rule before ours, which may drop queries.
 func isRuleRemoval(_ watchSpec, kind uint16, body []byte) bool {
 	const head = nl.SizeofNfgenmsg
 	if kind>>8 != unix.NFNL_SUBSYS_NFTABLES {
@@ -294,17 +294,32 @@ func isRuleRemoval(_ watchSpec, kind uint16, body []byte) bool {
 	case kubeProxyTable:
 		return false // changes often, and contains names of Services
 	}
+	return isForeignChange(kind, body[head:])
+}
+
+// isForeignChange is isRuleRemoval for a message about a table of others, without the header of nf_tables.
+func isForeignChange(kind uint16, body []byte) bool {
 	switch kind {
 	case unix.NFT_MSG_DELCHAIN:
-		name := attrName(body, head, unix.NFTA_CHAIN_NAME)
+		name := attrName(body, 0, unix.NFTA_CHAIN_NAME)
 		return name != probeChain && mentionsOurs([]byte(name)) // a failed write must not cause the next one
 	case unix.NFT_MSG_DELRULE: // kube-proxy with iptables-nft, too
-		return !strings.HasPrefix(attrName(body, head, unix.NFTA_RULE_CHAIN), "KUBE-") && mentionsOurs(body)
+		return !strings.HasPrefix(attrName(body, 0, unix.NFTA_RULE_CHAIN), "KUBE-") && mentionsOurs(body)
 	case unix.NFT_MSG_NEWCHAIN:
-		hook := attrValue(attrValue(body, head, unix.NFTA_CHAIN_HOOK), 0, unix.NFTA_HOOK_HOOKNUM)
+		hook := attrValue(attrValue(body, 0, unix.NFTA_CHAIN_HOOK), 0, unix.NFTA_HOOK_HOOKNUM)
 		return bytes.Equal(hook, []byte{0, 0, 0, unix.NF_INET_LOCAL_IN})
+	case unix.NFT_MSG_NEWRULE:
+		return isEndOfFilter(body) && !mentionsOurs(body)
 	}
 	return false
+}
+
+// isEndOfFilter reports whether a new rule is the first or last one of INPUT or OUTPUT in table filter: the
+// kernel gives the position of others.
+func isEndOfFilter(body []byte) bool {
+	chain := attrName(body, 0, unix.NFTA_RULE_CHAIN)
+	return attrName(body, 0, unix.NFTA_RULE_TABLE) == "filter" && (chain == "INPUT" || chain == "OUTPUT") &&
+		attrValue(body, 0, unix.NFTA_RULE_POSITION) == nil
 }
 
 // canonicalDeletion maps the deletions of Linux 6.3 that ignore missing objects (NFT_MSG_DESTROY...) to

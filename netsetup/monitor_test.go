@@ -87,6 +87,7 @@ func TestMonitorRemovals(t *testing.T) {
 			"iptables -w -t raw -F NODENS-OUTPUT",
 			"iptables -w -t raw -X NODENS-OUTPUT",
 			"iptables -w -P INPUT DROP",
+			"iptables -w -I INPUT -p tcp --dport 22 -j DROP", // comes before ours
 		} {
 			if strings.HasPrefix(loss, "iptables") && isLegacy(t) {
 				continue
@@ -124,8 +125,9 @@ func TestMonitorIgnoresForeignChanges(t *testing.T) {
 				t.Fatalf("%v\n%s", err, out)
 			}
 			runLines(t, `iptables -w -D OUTPUT -t raw -p udp --dport 4789 -j NOTRACK
-				iptables -w -A INPUT -p tcp --dport 22 -j DROP
-				iptables -w -D INPUT -p tcp --dport 22 -j DROP
+				iptables -w -A FORWARD -p tcp --dport 22 -j DROP
+				iptables -w -A INPUT -p tcp --dport 22 -m comment --comment 'nodens: DNS' -j DROP
+				iptables -w -D FORWARD -p tcp --dport 22 -j DROP
 				iptables -w -t nat -N KUBE-SERVICES
 				iptables -w -t nat -A KUBE-SERVICES -m comment --comment 'kube-system/nodens: DNS' -j RETURN
 				iptables -w -t nat -F KUBE-SERVICES

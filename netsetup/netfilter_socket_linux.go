@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
@@ -114,55 +115,20 @@ func sendBatch(fd int, batch [][]byte) error {
 // change has interrupted the kernel.
 func request[T any](kind, flags int, family byte, decode func(family byte, body []byte) (T, bool), attrs ...*nl.RtAttr) (list []T, err error) {
 	for range maxDumpTries {
-		if list, err = requestOnce(nftMessage(family, kind, flags, attrs...), decode); !errors.Is(err, unix.EINTR) {
+		list = nil
+		err = nftRequest(family, kind, flags, attrs...).ExecuteIter(unix.NETLINK_NETFILTER, 0, func(body []byte) bool {
+			if len(body) >= nl.SizeofNfgenmsg {
+				if object, ok := decode(body[0], body[nl.SizeofNfgenmsg:]); ok {
+					list = append(list, object)
+				}
+			}
+			return true
+		})
+		if !errors.Is(err, netlink.ErrDumpInterrupted) {
 			break
 		}
 	}
 	return list, err
-}
-
-func requestOnce[T any](message []byte, decode func(family byte, body []byte) (T, bool)) (list []T, err error) {
-	fd, err := openNetfilter(0)
-	if err != nil {
-		return nil, err
-	}
-	defer closeSocket(fd)
-	if err := unix.Sendto(fd, message, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-		return nil, err
-	}
-	buffer := make([]byte, maxMessage)
-	for {
-		n, err := receive(fd, buffer)
-		if err != nil {
-			return nil, err
-		}
-		if n >= unix.NLMSG_HDRLEN && nl.NativeEndian().Uint16(buffer[6:])&unix.NLM_F_DUMP_INTR != 0 {
-			return nil, unix.EINTR
-		}
-		more, done, err := decodeAnswer(buffer[:n], decode)
-		list = append(list, more...)
-		if done {
-			return list, err
-		}
-	}
-}
-
-// decodeAnswer returns what decode makes of the objects in one datagram of an answer. done says that this is the last
-// datagram; err is the kernel's error for the request.
-func decodeAnswer[T any](datagram []byte, decode func(family byte, body []byte) (T, bool)) (list []T, done bool, err error) {
-	for kind, body := range eachMessage(datagram) {
-		switch {
-		case kind == unix.NLMSG_DONE:
-			return list, true, nil
-		case kind == unix.NLMSG_ERROR:
-			return list, true, ackError(body)
-		case len(body) >= nl.SizeofNfgenmsg:
-			if object, ok := decode(body[0], body[nl.SizeofNfgenmsg:]); ok {
-				list = append(list, object)
-			}
-		}
-	}
-	return list, false, nil
 }
 
 // batchMark returns the message at either end of a batch, which names the subsystem.

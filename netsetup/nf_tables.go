@@ -34,15 +34,13 @@ type nftRule struct {
 	// expressions; counters don't count.
 	line    string
 	comment string
-	// drops: it drops or rejects every packet.
-	drops bool
+	// drops: it drops or rejects packets, and no condition other than interfaces and sources excludes DNS.
+	// leads: such a rule jumps or goes to a chain instead.
+	drops, leads bool
 }
 
 // opaqueMatch stands in the line of an [nftRule] for expressions that the line does not tell.
 const opaqueMatch = " -m opaque "
-
-// ours reports whether the rule is an agent's.
-func (r nftRule) ours() bool { return strings.HasPrefix(r.comment, nftComment) }
 
 // nftChange is one step of a transaction: the first field that is set says which.
 type nftChange struct {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
@@ -76,7 +77,7 @@ func decodeChain(family byte, body []byte) (c nftChain, wanted bool) {
 	}
 	c.name, c.kind = attrName(body, 0, unix.NFTA_CHAIN_NAME), attrName(body, 0, unix.NFTA_CHAIN_TYPE)
 	if number := attrValue(hook, 0, unix.NFTA_HOOK_HOOKNUM); len(number) == 4 {
-		names := []string{"prerouting", "input", "forward", "output", "postrouting"}
+		names := []string{"prerouting", "input", "forward", "output", "postrouting", "ingress"}
 		if n := binary.BigEndian.Uint32(number); int(n) < len(names) {
 			c.hook = names[n]
 		}
@@ -184,7 +185,7 @@ func nftError(op string, err error) error {
 		return nil
 	case errors.Is(err, unix.ENOENT):
 		return fmt.Errorf("%s: %w: %w", op, errRuleGone, err)
-	case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.EBUSY), errors.Is(err, unix.EINTR):
+	case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.EBUSY), errors.Is(err, netlink.ErrDumpInterrupted):
 		return fmt.Errorf("%s: %w: %w", op, ErrLocked, err)
 	}
 	return fmt.Errorf("%s: %w", op, err)
@@ -192,12 +193,16 @@ func nftError(op string, err error) error {
 
 // nftMessage returns a message of nf_tables.
 func nftMessage(family byte, kind, flags int, attrs ...*nl.RtAttr) []byte {
+	return nftRequest(family, kind, flags, attrs...).Serialize()
+}
+
+func nftRequest(family byte, kind, flags int, attrs ...*nl.RtAttr) *nl.NetlinkRequest {
 	m := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_NFTABLES<<8|kind, flags)
 	m.AddData(&nl.Nfgenmsg{NfgenFamily: family, Version: unix.NFNETLINK_V0})
 	for _, a := range attrs {
 		m.AddData(a)
 	}
-	return m.Serialize()
+	return m
 }
 
 func attrNest(attr int, children ...*nl.RtAttr) *nl.RtAttr {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -16,30 +15,27 @@ import (
 const maxNftTries = 3
 
 // nftBackend is the rule backend that changes nf_tables by netlink. It replaces its own table in one
-// transaction, so that no packet finds half of it. The same transaction adds accept rules to foreign
-// chains that would drop DNS (foreignChain), because an accept in one table does not override a drop in
-// another. It needs a program only for chains of iptables' legacy mode (legacyChain).
+// transaction, so that no packet finds half of it, after it has admitted DNS in the chains of other
+// programs. It needs a program only for chains of iptables' legacy mode.
 //
 // To check the rules it compares what the kernel holds with what it held right after the last write,
 // because kernels add to expressions what was not written. A new process therefore writes once, even
 // if everything is in place. A write counts if its mark is in every rule that is read back.
 type nftBackend struct {
-	// programs are the programs of iptables' legacy mode.
-	programs *programSet
-	// written is the mark of the last write, and lastState what the kernel held then.
+	admission
+	// written is the mark of the last write, and lastTable what the kernel held then.
 	written   string
-	lastState nftState
+	lastTable ownTableState
 }
 
 // newNftBackend returns a backend that reads and changes legacy chains through programs. It touches
 // nothing.
-func newNftBackend(programs *programSet) *nftBackend { return &nftBackend{programs: programs} }
+func newNftBackend(programs *programSet) *nftBackend {
+	return &nftBackend{admission: admission{programs: programs}}
+}
 
 // name implements ruleBackend.
 func (n *nftBackend) name() string { return "nftables" }
-
-// blocked implements ruleBackend.
-func (n *nftBackend) blocked() []string { return blockedChains(n.lastState.chains) }
 
 // describe implements ruleBackend.
 func (n *nftBackend) describe(desired desiredRules) string {
@@ -81,33 +77,34 @@ func (n *nftBackend) ensure(ctx context.Context, desired desiredRules) (changed 
 	return 0, err
 }
 
-// ensureOnce reads the rules, changes them if necessary, and reads them again.
+// ensureOnce reads the rules, changes them if necessary, and reads them again. Accept rules come first: an
+// untracked packet does not match a firewall's rules for established connections.
 func (n *nftBackend) ensureOnce(ctx context.Context, desired desiredRules) (changed int, err error) {
-	before, err := readNftState(ctx, n.programs)
+	if changed, err = n.admission.ensureOnce(ctx, desired); err != nil {
+		return 0, err
+	}
+	before, err := readOwnTable()
 	if err != nil {
 		return 0, err
 	}
-	if n.written == desired.mark() && before.equal(n.lastState) {
-		return 0, nil
+	if n.written == desired.mark() && before.text == n.lastTable.text {
+		return changed, nil
 	}
 	n.written = "" // write again if this fails halfway
-	// Accept rules come first: an untracked packet does not match a firewall's rules for
-	// established connections.
-	if err := writeLegacy(ctx, before.legacy, desired); err != nil {
+	if err := commit(ownTableChanges(desired)); err != nil {
 		return 0, err
 	}
-	if err := commit(append(foreignChanges(before.chains, desired), ownTableChanges(desired)...)); err != nil {
-		return 0, err
-	}
-	after, err := readNftState(ctx, n.programs)
+	after, err := readOwnTable()
 	if err != nil {
 		return 0, err
 	}
 	if !after.isComplete(desired) {
 		return 0, fmt.Errorf("table inet %s: %w", ownTable, ErrConflict)
 	}
-	n.written, n.lastState = desired.mark(), after
-	return before.countChanges(after), nil
+	if n.written, n.lastTable = desired.mark(), after; after.text != before.text {
+		changed++
+	}
+	return changed, nil
 }
 
 // ownTableChanges returns the changes that replace the agent's table, if there is one.
@@ -127,64 +124,47 @@ func ownTableChanges(desired desiredRules) []nftChange {
 
 // remove implements ruleBackend.
 func (n *nftBackend) remove(ctx context.Context, accepts bool) (removed int, err error) {
-	n.written, n.lastState = "", nftState{}
-	for range maxNftTries {
-		if removed, err = n.removeOnce(ctx, accepts); err == nil || ctx.Err() != nil {
-			break
-		}
-	}
-	return removed, err
-}
-
-func (n *nftBackend) removeOnce(ctx context.Context, accepts bool) (removed int, err error) {
-	s, err := readNftState(ctx, n.programs)
+	n.written = ""
+	tables, err := listTables()
 	if err != nil {
 		return 0, err
 	}
-	if !accepts {
-		s.chains, s.legacy = nil, nil
+	if _, exists := tables["inet "+ownTable]; exists {
+		for range maxNftTries {
+			if err = commit([]nftChange{{deleteTable: ownTable}}); err == nil || ctx.Err() != nil {
+				break
+			}
+		}
+		if err != nil {
+			return 0, err
+		}
+		removed++
 	}
-	changes := foreignChanges(s.chains, desiredRules{})
-	if s.exists {
-		changes = append(changes, nftChange{deleteTable: ownTable})
+	if accepts {
+		n, err := n.admission.ensure(ctx, desiredRules{})
+		return removed + n, err
 	}
-	if err := commit(changes); err != nil {
-		return 0, err
-	}
-	removed = len(changes)
-	for _, c := range s.legacy {
-		removed += len(c.ours)
-	}
-	return removed, writeLegacy(ctx, s.legacy, desiredRules{})
+	return removed, nil
 }
 
 // localAddrs implements ruleBackend.
-func (n *nftBackend) localAddrs(ctx context.Context) (addrs []netip.Addr, err error) {
-	s, err := readNftState(ctx, n.programs)
-	for line := range strings.Lines(s.own) {
+func (n *nftBackend) localAddrs(context.Context) (addrs []netip.Addr, err error) {
+	s, err := readOwnTable()
+	for line := range strings.Lines(s.text) {
 		addrs = append(addrs, ruleAddrs(line)...)
 	}
 	return addrs, err
 }
 
-// nftState is the agent's table, and the foreign chains that have, or need, rules of ours.
-type nftState struct {
-	// exists: the agent's table does. own has a line for each of its chains and rules, and marks
-	// counts the rules by their comment.
-	exists bool
-	own    string
-	marks  map[string]int
-	chains []foreignChain
-	legacy []legacyChain
+// ownTableState is the agent's table: text has a line for each of its chains and rules, and marks counts the
+// rules by their comment.
+type ownTableState struct {
+	text  string
+	marks map[string]int
 }
 
-// readNftState reads the state. Its cost grows with the number of chains, not of rules.
-func readNftState(ctx context.Context, programs *programSet) (s nftState, err error) {
-	tables, err := listTables()
-	if err != nil {
-		return s, err
-	}
-	_, s.exists = tables["inet "+ownTable]
+// readOwnTable reads the state. Its cost grows with the number of chains, not of rules.
+func readOwnTable() (s ownTableState, err error) {
 	all, err := listChains()
 	if err != nil {
 		return s, err
@@ -199,64 +179,20 @@ func readNftState(ctx context.Context, programs *programSet) (s nftState, err er
 			return s, err
 		}
 		type fields nftChain // without String
-		s.own += fmt.Sprintf("%+v\n", fields(c))
+		s.text += fmt.Sprintf("%+v\n", fields(c))
 		for _, r := range rules {
-			s.own += r.line + "\n"
+			s.text += r.line + "\n"
 			s.marks[r.comment]++
 		}
 	}
-	if s.chains, err = readForeign(all, func(nftChain) bool { return false }); err != nil {
-		return s, err
-	}
-	s.legacy, err = readLegacy(ctx, programs)
-	return s, err
+	return s, nil
 }
 
-// isComplete reports whether the agent's table has the desired rules and no others, and every chain
-// that drops packets has the desired number of our rules.
-func (s nftState) isComplete(desired desiredRules) bool {
+// isComplete reports whether the table has the desired rules and no others.
+func (s ownTableState) isComplete(desired desiredRules) bool {
 	n := 0
 	for _, c := range ownChains(desired) {
 		n += len(c.rules)
 	}
-	if len(s.marks) != 1 || s.marks[ownComment+desired.mark()] != n {
-		return false
-	}
-	for _, c := range s.legacy {
-		if c.bypass || c.drops && len(c.ours) != strings.Count(c.accepts(desired), "\n") {
-			return false
-		}
-	}
-	return foreignComplete(s.chains, desired)
-}
-
-// parts returns the state as text, by the name of the chain, without rule handles.
-func (s nftState) parts() map[string]string {
-	parts := map[string]string{"": s.own}
-	for _, c := range s.chains {
-		parts[c.String()] = c.text()
-	}
-	for _, c := range s.legacy {
-		parts[c.program.name+" "+c.name] = fmt.Sprint("drops ", c.drops, " bypass ", c.bypass, "\n", strings.Join(c.ours, "\n"))
-	}
-	return parts
-}
-
-func (s nftState) equal(o nftState) bool { return maps.Equal(s.parts(), o.parts()) }
-
-// countChanges returns the number of parts that differ.
-func (s nftState) countChanges(o nftState) (n int) {
-	a, b := s.parts(), o.parts()
-	names := slices.Collect(maps.Keys(a))
-	for name := range b {
-		if _, both := a[name]; !both {
-			names = append(names, name)
-		}
-	}
-	for _, name := range names {
-		if a[name] != b[name] {
-			n++
-		}
-	}
-	return n
+	return len(s.marks) == 1 && s.marks[ownComment+desired.mark()] == n
 }

@@ -12,15 +12,6 @@ import (
 // things as well.
 type nftProgram struct{ *iptablesProgram }
 
-// hasChain implements ruleProgram.
-func (p nftProgram) hasChain(ctx context.Context, table, chain string) (bool, error) {
-	_, err := p.list(ctx, table, chain)
-	if errors.Is(err, errNoChain) {
-		return false, nil
-	}
-	return err == nil, err
-}
-
 // list implements ruleProgram: a line is an [nftRule]'s.
 func (p nftProgram) list(ctx context.Context, table, chain string) (lines []string, err error) {
 	rules, err := p.rules(ctx, table, chain)

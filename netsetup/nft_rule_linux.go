@@ -1,9 +1,11 @@
 package netsetup
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/binary"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -16,11 +18,11 @@ func decodeRule(chain string, body []byte) (r nftRule) {
 		r.handle = binary.BigEndian.Uint64(h)
 	}
 	r.comment = userComment(attrValue(body, 0, unix.NFTA_RULE_USERDATA))
-	d := ruleDecoder{unconditional: true}
+	var d ruleDecoder
 	for _, e := range eachAttr(attrValue(body, 0, unix.NFTA_RULE_EXPRESSIONS)) {
 		d.expression(attrName(e, 0, unix.NFTA_EXPR_NAME), attrValue(e, 0, unix.NFTA_EXPR_DATA))
 	}
-	r.drops = d.drops && d.unconditional
+	r.drops, r.leads = d.drops && !d.narrow, d.leads && !d.narrow
 	if r.comment == "" {
 		r.comment = d.comment
 	}
@@ -47,11 +49,13 @@ func userComment(b []byte) string {
 
 // ruleDecoder reads the expressions of a rule.
 type ruleDecoder struct {
-	opaque               []byte
-	addrs                []string // "-s 192.0.2.1/32"
-	comment, target      string
-	loaded               string // "-s" or "-d": the register has this address
-	drops, unconditional bool
+	opaque          []byte
+	addrs           []string // "-s 192.0.2.1/32"
+	comment, target string
+	loaded          string // "-s" or "-d": the register has this address
+	drops, leads    bool
+	narrow          bool // a condition may exclude DNS, or the rule drops what has a forged source
+	source, sources bool // the register has a source address, or a part of it; sources: it had
 }
 
 // expression notes what an expression does. One that no other field tells is part of
@@ -63,7 +67,6 @@ func (d *ruleDecoder) expression(name string, data []byte) {
 	switch name {
 	case "counter":
 		told = true
-	case "log":
 	case "reject":
 		d.drops = true
 	case "immediate":
@@ -71,37 +74,60 @@ func (d *ruleDecoder) expression(name string, data []byte) {
 	case "target":
 		d.target = attrName(data, 0, unix.NFTA_TARGET_NAME)
 		d.drops = d.drops || d.target == "REJECT"
-		d.unconditional = d.unconditional && d.drops
 	case "match":
 		told = d.match(data)
 	default:
-		d.unconditional = false
-		d.address(name, loaded, data)
+		d.condition(name, loaded, data)
 	}
 	if !told {
 		d.opaque = append(append(d.opaque, name...), data...)
 	}
 }
 
-// verdict notes a verdict. told: it is a jump, of which target says everything.
+// condition notes what a condition, or an expression without an effect on the verdict, means for DNS.
+func (d *ruleDecoder) condition(name, loaded string, data []byte) {
+	switch name {
+	case "log", "bitwise", "limit", "quota", "objref", "dynset":
+	case "meta":
+		interfaces := []uint32{unix.NFT_META_IIF, unix.NFT_META_IIFNAME, unix.NFT_META_NFPROTO}
+		d.source = false
+		d.narrows(!slices.Contains(interfaces, attrUint32(data, unix.NFTA_META_KEY)))
+	case "lookup":
+		if bytes.Equal(attrValue(data, 0, unix.NFTA_LOOKUP_DREG), []byte{0, 0, 0, unix.NFT_REG_VERDICT}) {
+			d.leads = true
+		} else {
+			d.narrows(d.sources)
+		}
+	case "payload":
+		d.load(data)
+	case "cmp":
+		d.compare(loaded, data)
+	default:
+		d.narrows(true)
+	}
+}
+
+func (d *ruleDecoder) narrows(narrow bool) { d.narrow = d.narrow || narrow }
+
+// verdict notes a verdict. told: it is a jump or an accept, of which target says everything.
 func (d *ruleDecoder) verdict(data []byte) (told bool) {
 	verdict := attrValue(attrValue(data, 0, unix.NFTA_IMMEDIATE_DATA), 0, unix.NFTA_DATA_VERDICT)
 	code := attrValue(verdict, 0, unix.NFTA_VERDICT_CODE)
 	if to := attrName(verdict, 0, unix.NFTA_VERDICT_CHAIN); to != "" {
-		d.target, d.unconditional = to, false
-		if len(code) == 4 && int32(binary.BigEndian.Uint32(code)) == unix.NFT_JUMP {
-			return true
-		}
+		d.target, d.leads = to, true
+		return len(code) == 4 && int32(binary.BigEndian.Uint32(code)) == unix.NFT_JUMP
 	}
-	d.drops = d.drops || len(code) == 4 && binary.BigEndian.Uint32(code) == 0
-	d.unconditional = d.unconditional && d.drops
-	return false
+	if bytes.Equal(code, []byte{0, 0, 0, 1}) {
+		d.target = "ACCEPT"
+	}
+	d.drops = d.drops || bytes.Equal(code, []byte{0, 0, 0, 0})
+	return d.target == "ACCEPT"
 }
 
 // match notes a match of iptables. told: it is a comment, as versions before 1.8.8 write it.
 func (d *ruleDecoder) match(data []byte) (told bool) {
 	if attrName(data, 0, unix.NFTA_MATCH_NAME) != "comment" {
-		d.unconditional = false
+		d.narrow = true
 		return false
 	}
 	d.comment = attrName(data, 0, unix.NFTA_MATCH_INFO)
@@ -109,28 +135,36 @@ func (d *ruleDecoder) match(data []byte) (told bool) {
 	return true
 }
 
-// address notes an address that the rule compares. iptables loads fewer bytes for a network.
-func (d *ruleDecoder) address(name, loaded string, data []byte) {
-	switch name {
-	case "payload":
-		number := func(kind uint16) uint32 {
-			if b := attrValue(data, 0, kind); len(b) == 4 {
-				return binary.BigEndian.Uint32(b)
-			}
-			return 0
-		}
-		if number(unix.NFTA_PAYLOAD_BASE) == unix.NFT_PAYLOAD_NETWORK_HEADER {
-			switch [2]uint32{number(unix.NFTA_PAYLOAD_OFFSET), number(unix.NFTA_PAYLOAD_LEN)} {
-			case [2]uint32{12, 4}, [2]uint32{8, 16}:
-				d.loaded = "-s"
-			case [2]uint32{16, 4}, [2]uint32{24, 16}:
-				d.loaded = "-d"
-			}
-		}
-	case "cmp":
-		a, ok := netip.AddrFromSlice(attrValue(attrValue(data, 0, unix.NFTA_CMP_DATA), 0, unix.NFTA_DATA_VALUE))
-		if ok && loaded != "" {
-			d.addrs = append(d.addrs, loaded+" "+hostPrefix(a))
-		}
+// load notes an address that the rule loads. iptables loads fewer bytes for a network.
+func (d *ruleDecoder) load(data []byte) {
+	at := [2]uint32{attrUint32(data, unix.NFTA_PAYLOAD_OFFSET), attrUint32(data, unix.NFTA_PAYLOAD_LEN)}
+	if attrUint32(data, unix.NFTA_PAYLOAD_BASE) != unix.NFT_PAYLOAD_NETWORK_HEADER {
+		at = [2]uint32{}
 	}
+	switch at {
+	case [2]uint32{12, 4}, [2]uint32{8, 16}:
+		d.loaded = "-s"
+	case [2]uint32{16, 4}, [2]uint32{24, 16}:
+		d.loaded = "-d"
+	}
+	d.source = at[0] == 12 && at[1] <= 4 || at[0] == 8 && at[1] > 1
+	d.sources = d.sources || d.source
+	d.narrows(!d.source)
+}
+
+// compare notes an address that the rule compares.
+func (d *ruleDecoder) compare(loaded string, data []byte) {
+	d.narrows(d.source && attrUint32(data, unix.NFTA_CMP_OP) != unix.NFT_CMP_EQ)
+	a, ok := netip.AddrFromSlice(attrValue(attrValue(data, 0, unix.NFTA_CMP_DATA), 0, unix.NFTA_DATA_VALUE))
+	if ok && loaded != "" {
+		d.addrs = append(d.addrs, loaded+" "+hostPrefix(a))
+	}
+}
+
+// attrUint32 returns the value of a number in network byte order; 0 if there is none.
+func attrUint32(b []byte, kind uint16) uint32 {
+	if v := attrValue(b, 0, kind); len(v) == 4 {
+		return binary.BigEndian.Uint32(v)
+	}
+	return 0
 }

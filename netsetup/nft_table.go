@@ -91,8 +91,8 @@ func (c ownChain) text() string {
 	return b.String() + "\t}\n"
 }
 
-// acceptRules returns the rules that accept DNS in a foreign chain at a hook (prerouting, input or
-// output) in a table of a family. iptables-nft can read them in tables of family ip and ip6, where it
+// acceptRules returns the rules that accept DNS in a foreign chain at a hook (ingress, prerouting, input
+// or output) in a table of a family. iptables-nft can read them in tables of family ip and ip6, where it
 // may have to; old versions print them without the ports, and end with status 0.
 func acceptRules(family, hook string, desired desiredRules) (rules []packetRule) {
 	c := chain{table: "filter", hook: "INPUT"}

@@ -69,15 +69,16 @@ var nftDamages = []struct {
 	{"rule added", "nft insert rule inet nodens raw-prerouting return", 1},
 	{"table asleep", "nft add table inet nodens { flags dormant \\; }", 1},
 	{"chain of a stranger's there", "nft add chain inet nodens mine", 1},
-	{"accept rules flushed", "nft flush chain inet fw in", 1},
+	{"accept rules flushed", "nft flush chain inet fw in", 6},
 	{"table of others made anew", `nft '
 delete table inet fw
-table inet fw { chain in { type filter hook input priority 0; policy drop; ct state established accept; }; }'`, 1},
+table inet fw { chain in { type filter hook input priority 0; policy drop; ct state established accept; }; }'`, 6},
 	{"new table that drops", `nft '
-table inet fw2 { chain in { type filter hook input priority 0; policy drop; }; }'`, 1},
+table inet fw2 { chain in { type filter hook input priority 0; policy drop; }; }'`, 6},
 	{"a table drops no more", `nft '
-table inet fw { chain in { type filter hook input priority 0; policy accept; }; }'`, 1},
-	{"all at once", "nft delete table inet nodens; nft flush chain inet fw in", 2},
+table inet fw { chain in { type filter hook input priority 0; policy accept; }; }'`, 6},
+	{"all at once", "nft delete table inet nodens; nft flush chain inet fw in", 7},
+	{"a rule before ours that may drop", "nft insert rule inet fw in udp dport 53 drop", 6},
 	{"nothing that matters", `nft '
 insert rule inet fw in tcp dport 22 accept
 table inet fw3 { chain in { type filter hook input priority 0; policy accept; tcp dport 25 drop; }; }'`, 0},
@@ -91,7 +92,7 @@ func TestNftRepairs(t *testing.T) {
 				sh(t, "nft flush ruleset")
 				sh(t, "nft 'table inet fw { chain in { type filter hook input priority 0; policy drop; ct state established accept; }; }'")
 				n := newNftBackend(newProgramSet())
-				wantChanged(t, n, testRules(), 2)
+				wantChanged(t, n, testRules(), 7)
 				own := sh(t, "nft list table inet nodens")
 				sh(t, d.script)
 				wantChanged(t, n, testRules(), d.changed)
@@ -129,9 +130,9 @@ table inet fw { chain in { type filter hook input priority 0; policy drop; ct st
 		}
 		removed(0)
 		n := newNftBackend(newProgramSet())
-		wantChanged(t, n, testRules(), 2)
+		wantChanged(t, n, testRules(), 7)
 		removed(7)
-		wantChanged(t, n, testRules(), 2) // it does not trust its memory
+		wantChanged(t, n, testRules(), 7) // it does not trust its memory
 		sh(t, "nft delete table inet nodens")
 		removed(6)
 		sh(t, "nft table inet nodens '{ chain other { tcp dport 1 drop; } ; }'") // another version's
@@ -189,7 +190,7 @@ func TestNftReplacesAtomically(t *testing.T) {
 		defer l.listen(t)()
 		sh(t, "nft 'table inet fw { chain in { type filter hook input priority 0; policy drop; iifname lo accept; meta l4proto ipv6-icmp accept; }; }'")
 		n := newNftBackend(newProgramSet())
-		wantChanged(t, n, testRules(), 2)
+		wantChanged(t, n, testRules(), 7)
 		l.wantAnswers(t, l.pod, "local")
 		const least = 50 // queries of each client
 		var over atomic.Bool

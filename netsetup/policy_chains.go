@@ -1,8 +1,10 @@
 package netsetup
 
 import (
+	"maps"
 	"slices"
 	"strings"
+	"time"
 )
 
 // policyChains are the chains in which kube-router enforces network policies for packets between
@@ -13,24 +15,32 @@ import (
 // unless a rule before them accepts the packets.
 func policyChains() []string { return []string{"KUBE-ROUTER-INPUT", "KUBE-ROUTER-OUTPUT"} }
 
-// countPolicyRules counts the rules of INPUT or OUTPUT up to the last jump to one of policyChains,
-// without our own rules, which belong behind them. bypass reports whether one of ours comes before
-// such a jump. lines are the output of `iptables -S`.
-func countPolicyRules(lines []string, ours func(line string) bool) (n int, bypass bool) {
-	rules, oursBefore := 0, false
-	for _, line := range lines {
+// placement says where our rules belong in a chain of other programs: at its head, or behind the last
+// jump to policyChains.
+type placement struct {
+	// behind is the number of rules up to that jump, and others is behind without our own.
+	behind, others int
+	// wrong: a rule of ours comes before that jump, or another program's that may drop between it and ours.
+	wrong bool
+}
+
+// findPlace returns the place of the rules for which own returns true. lines are rules in the syntax of
+// `iptables -S`. Those of other agents, as those that accept, may come before ours.
+func findPlace(lines []string, own func(line string) bool) (p placement) {
+	mine, others := 0, false
+	for i, line := range lines {
 		switch {
-		case !strings.HasPrefix(line, "-A "):
-		case ours(line):
-			oursBefore = true
+		case own(line):
+			mine++
+			p.wrong = p.wrong || others
+		case jumpsToPolicies(line):
+			p, others = placement{i + 1, i + 1 - mine, mine > 0}, false
+		case strings.HasSuffix(line, " -j ACCEPT"), strings.Contains(line, `"`+nftComment):
 		default:
-			rules++
-			if jumpsToPolicies(line) {
-				n, bypass = rules, oursBefore
-			}
+			others = true
 		}
 	}
-	return n, bypass
+	return p
 }
 
 // jumpsToPolicies reports whether a line of `iptables -S` jumps to one of policyChains.
@@ -38,3 +48,38 @@ func jumpsToPolicies(line string) bool {
 	_, target, found := strings.Cut(line, " -j ")
 	return found && slices.Contains(policyChains(), strings.TrimSpace(target))
 }
+
+const (
+	// maxOvertaken is how often within overtakenTime the agent puts its rules back before another
+	// program's. Calico's felix puts its own first as well, and looks a second after each write
+	// (chainInsertMode Insert): without a bound the two would never end.
+	maxOvertaken  = 3
+	overtakenTime = 10 * time.Minute
+)
+
+// contests remembers in which chains other programs put their rules before ours.
+type contests struct {
+	overtaken map[string][]time.Time // by chain
+	lost      map[string]bool
+}
+
+// yields reports whether the agent leaves its rules where they are in a chain, although place is wrong.
+func (c *contests) yields(chain string, place placement) bool {
+	if c.overtaken == nil {
+		c.overtaken, c.lost = make(map[string][]time.Time), make(map[string]bool)
+	}
+	delete(c.lost, chain)
+	if !place.wrong {
+		return false
+	}
+	recent := slices.DeleteFunc(c.overtaken[chain], func(t time.Time) bool { return time.Since(t) > overtakenTime })
+	if c.lost[chain] = len(recent) >= maxOvertaken; !c.lost[chain] {
+		delete(c.lost, chain)
+		recent = append(recent, time.Now())
+	}
+	c.overtaken[chain] = recent
+	return c.lost[chain]
+}
+
+// blocked returns the chains in which the last check has yielded.
+func (c *contests) blocked() []string { return slices.Sorted(maps.Keys(c.lost)) }

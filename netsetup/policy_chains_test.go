@@ -4,37 +4,64 @@ package netsetup
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestCountPolicyRules(t *testing.T) {
+func TestFindPlace(t *testing.T) {
 	const (
 		policies = `-A INPUT -m comment --comment "kube-router netpol - X" -j KUBE-ROUTER-INPUT`
 		firewall = "-A INPUT -m conntrack --ctstate INVALID -j DROP"
 		jump     = `-A INPUT -m comment --comment "nodens: DNS of this node" -j NODENS-INPUT`
+		agents   = `-A INPUT -m comment --comment "nodens: DNS 1234" -j ACCEPT`
+		cache    = `-A INPUT -m comment --comment "NodeLocal DNS Cache: allow DNS traffic" -j ACCEPT`
 	)
 	for _, tt := range []struct {
-		name   string
-		lines  []string
-		rules  int
-		bypass bool
+		name  string
+		lines []string
+		want  placement
 	}{
-		{"none", nil, 0, false},
-		{"no policies", []string{"-P INPUT DROP", jump, firewall}, 0, false},
-		{"policies only", []string{"-P INPUT DROP", policies}, 1, false},
-		{"behind", []string{"-P INPUT ACCEPT", firewall, policies, jump, firewall}, 2, false},
-		{"before", []string{"-N INPUT", jump, firewall, policies}, 2, true},
-		{"between two", []string{policies, jump, policies}, 2, true},
-		{"a chain of another name", []string{jump, "-A INPUT -j KUBE-ROUTER-INPUT-2", "-A INPUT -j cali-INPUT"}, 0, false},
-		{"a name in a comment", []string{jump, `-A INPUT -m comment --comment "not -j KUBE-ROUTER-INPUT" -j DROP`}, 0, false},
+		{"none", nil, placement{}},
+		{"no policies", []string{jump, firewall}, placement{}},
+		{"policies only", []string{policies}, placement{1, 1, false}},
+		{"behind", []string{firewall, policies, jump, firewall}, placement{2, 2, false}},
+		{"before", []string{jump, firewall, policies}, placement{3, 2, true}},
+		{"between two", []string{policies, jump, policies}, placement{3, 2, true}},
+		{"behind a firewall", []string{firewall, jump}, placement{0, 0, true}},
+		{"behind a rule that accepts", []string{"-A INPUT -i lo -j ACCEPT", jump}, placement{}},
+		{"behind policies and a firewall", []string{policies, firewall, jump}, placement{1, 1, true}},
+		{"behind other agents' rules", []string{agents, cache, jump, firewall}, placement{}},
+		{"a chain of another name", []string{jump, "-A INPUT -j KUBE-ROUTER-INPUT-2", "-A INPUT -j cali-INPUT"}, placement{}},
+		{"a name in a comment", []string{jump, `-A INPUT -m comment --comment "not -j KUBE-ROUTER-INPUT" -j DROP`}, placement{}},
 	} {
-		rules, bypass := countPolicyRules(tt.lines, func(line string) bool { return line == jump })
-		if rules != tt.rules || bypass != tt.bypass {
-			t.Errorf("%s: %d, %v; want %d, %v", tt.name, rules, bypass, tt.rules, tt.bypass)
+		if got := findPlace(tt.lines, func(line string) bool { return line == jump }); got != tt.want {
+			t.Errorf("%s: %+v, want %+v", tt.name, got, tt.want)
 		}
+	}
+}
+
+// TestContest: the agent yields to a program that puts its rules before the agent's again and again, says so,
+// and stops saying so when its own rules come first.
+func TestContest(t *testing.T) {
+	var c contests
+	for i := range maxOvertaken {
+		if c.yields("INPUT", placement{wrong: true}) {
+			t.Fatalf("yields after %d times", i)
+		}
+	}
+	if !c.yields("INPUT", placement{wrong: true}) || c.yields("OUTPUT", placement{wrong: true}) || !slices.Equal(c.blocked(), []string{"INPUT"}) {
+		t.Errorf("blocked: %v, want INPUT", c.blocked())
+	}
+	if c.yields("INPUT", placement{}) || len(c.blocked()) > 0 {
+		t.Errorf("blocked: %v, want none", c.blocked())
+	}
+	c.overtaken["INPUT"][0] = time.Now().Add(-2 * overtakenTime)
+	if c.yields("INPUT", placement{wrong: true}) {
+		t.Error("yields although the first time is long ago")
 	}
 }
 

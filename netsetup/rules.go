@@ -110,7 +110,7 @@ func (s *Setup) writeRules(ctx context.Context) (changed int, err error) {
 	return changed, err
 }
 
-// reportBlocked logs the foreign chains that drop DNS and can't be changed, when they change.
+// reportBlocked logs the chains of other programs that may drop DNS whatever the agent does, when they change.
 func (s *Setup) reportBlocked() {
 	chains := s.backend.blocked()
 	if old := s.Stats().Blocked; slices.Equal(old, chains) {
@@ -118,7 +118,7 @@ func (s *Setup) reportBlocked() {
 	}
 	s.counters.blocked.Store(&chains)
 	if len(chains) > 0 {
-		s.log.Warn("another program owns chains that may drop DNS, and no other can change them; have that firewall accept the port itself",
+		s.log.Warn("chains may drop DNS: another program owns them, or puts its rules before the agent's again and again; have that firewall accept the port itself",
 			"chains", chains)
 	}
 }

@@ -355,7 +355,8 @@ func (s *Setup) inUseHint(p netip.Prefix, link string, where map[netip.Addr]stri
 func (s *Setup) isOurs(link string) bool { return link == s.plan.Interface || link == loopback }
 
 // ensureAddrInterface returns the interface for the addresses: the dummy interface, which it adds if
-// it is missing, or lo. It brings the interface up, as IPv6 addresses require.
+// it is missing, or lo. It brings the interface up, as IPv6 addresses require; an IPv4 address answers while
+// its interface is down, so answers don't tell.
 func (s *Setup) ensureAddrInterface() (name string, changed int, err error) {
 	link, changed, err := s.findAddrInterface()
 	if err != nil {

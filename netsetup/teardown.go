@@ -25,7 +25,8 @@ func teardownLimit(budget time.Duration) time.Duration { return budget + lockWai
 //
 // Teardown calls between once in every case; nil is allowed. At that moment the rules are gone, so
 // that new packets take another way, and the addresses are still there, so that replies in flight
-// can leave from them: it is the time to stop listening. It counts towards this time.
+// can leave from them: it is the time to stop listening. It counts towards this time. (A socket that is bound to
+// an IPv6 address goes on sending from it when the address is gone; with IPv4 the kernel refuses.)
 //
 // Teardown takes no context: the process's own is already done when it is called.
 func (s *Setup) Teardown(extra time.Duration, between func()) error {

@@ -201,8 +201,8 @@ type Counts struct {
 type FailOpen struct {
 	// Rules is the backend of the rules, "" without rules.
 	Rules string `json:"rules"`
-	// RulesReason says why the backend was chosen. Blocked are chains of other programs that drop
-	// DNS packets and that only their owner can change, separated by commas.
+	// RulesReason says why the backend was chosen. Blocked are chains of other programs that may drop
+	// DNS packets whatever the agent does, separated by commas.
 	RulesReason string `json:"rulesReason"`
 	Blocked     string `json:"blocked"`
 	// Capable: the agent sets up rules, and the kernel can match by socket.

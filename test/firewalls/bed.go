@@ -283,16 +283,20 @@ func ownLeft(text string) string {
 	return strings.Join(left, "; ")
 }
 
-// listAll has the nft of every release list the rules.
-func (b *Bed) listAll(ctx context.Context) (err error) {
+// listErrors has the nft of every release list the rules, and returns the failures by the release's number.
+func (b *Bed) listErrors(ctx context.Context) map[string]error {
+	failed := make(map[string]error)
 	for _, r := range Releases() {
-		root, rootErr := r.Root(ctx)
-		if rootErr != nil {
-			return rootErr
+		root, err := r.Root(ctx)
+		if err == nil {
+			var out string
+			if out, err = b.In(b.Node, "chroot", root, "/usr/sbin/nft", "list", "ruleset"); err != nil {
+				err = fmt.Errorf("nft of Debian %s: %w: %.300s", r.Number, err, out)
+			}
 		}
-		if out, listErr := b.In(b.Node, "chroot", root, "/usr/sbin/nft", "list", "ruleset"); listErr != nil {
-			err = errors.Join(err, fmt.Errorf("nft of Debian %s: %w: %.300s", r.Number, listErr, out))
+		if err != nil {
+			failed[r.Number] = err
 		}
 	}
-	return err
+	return failed
 }

@@ -4,7 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
+	"regexp"
+	"slices"
 	"time"
 
 	"github.com/nodens-dns/nodens/test/node/load"
@@ -48,8 +49,10 @@ type Event struct {
 type run struct {
 	*Bed
 	agent *peer.Process
-	// before are others' objects before the agent's start.
-	before string
+	// before are others' objects before the agent's start, and unreadable the releases whose nft can't list them: an
+	// older one ends with SIGSEGV at what 1.1.3 wrote.
+	before     string
+	unreadable []string
 }
 
 // burst is how long queries are sent to see whether they are answered.
@@ -100,6 +103,9 @@ func withoutAgent(ctx context.Context, r *run) (load.Counts, error) {
 	if r.before, err = r.objects(ctx, true); err != nil {
 		return load.Counts{}, err
 	}
+	for number := range r.listErrors(ctx) {
+		r.unreadable = append(r.unreadable, number)
+	}
 	return r.ask(burst, testbed.ClusterDNS4, testbed.ClusterDNS6)
 }
 
@@ -109,9 +115,14 @@ func start(_ context.Context, r *run) (counts load.Counts, err error) {
 	return counts, errors.Join(err, askErr)
 }
 
-// list has each nft list the rules, and compares the others' with those before the start.
+// list has each nft list the rules that could do so before the start, and compares the others' with those then.
 func list(ctx context.Context, r *run) (load.Counts, error) {
-	err := r.listAll(ctx)
+	var err error
+	for number, listErr := range r.listErrors(ctx) {
+		if !slices.Contains(r.unreadable, number) {
+			err = errors.Join(err, listErr)
+		}
+	}
 	now, objErr := r.objects(ctx, false)
 	if objErr == nil && now != r.before {
 		objErr = fmt.Errorf("others' objects have changed:\n%s", difference(r.before, now))
@@ -219,19 +230,23 @@ done; done`)
 	return err
 }
 
+// unloadable matches what an nft prints and can't read: rules of iptables, and in 0.9.8 the flag of a table with
+// an owner. docs/how-to/troubleshoot.md has it, and that the table of a running agent can't be replaced.
+var unloadable = regexp.MustCompile(`(?m) xt (match|target) |^\tflags ,`)
+
 // reboot saves the rules as Debian's nftables.service is told to, kills the agent, removes all rules and the
 // addresses, and loads the file. Then the agent starts.
 func reboot(ctx context.Context, r *run) (counts load.Counts, err error) {
 	if !r.Saved {
 		return counts, nil
 	}
-	saved, err := r.host.sh(ctx, "nft list ruleset | tee /run/saved; (echo flush ruleset; cat /run/saved) >/run/loaded")
+	saved, err := r.host.sh(ctx, "nft list ruleset | tee /run/saved; (echo flush ruleset; sed '/^table inet nodens-host-/,/^}/d' /run/saved) >/run/loaded")
 	if err != nil {
 		return counts, err
 	}
 	load := "nft -f /run/saved"
-	if strings.Contains(saved, "xt match socket") {
-		load = r.Load // nft can't read what it prints of the iptables back end: documented
+	if unloadable.MatchString(saved) {
+		load = r.Load
 	} else if _, check := r.host.sh(ctx, "nft -c -f /run/loaded"); check != nil {
 		err = fmt.Errorf("while the agent runs: %w", check)
 	}

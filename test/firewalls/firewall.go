@@ -52,10 +52,17 @@ func Firewalls() []Firewall {
 	chain in { type filter hook input priority 0; policy drop; ` + establish + ` }
 	chain out { type filter hook output priority 0; policy drop; ct state established,related accept; oif lo accept; meta l4proto ipv6-icmp accept; udp dport { 53, ` + testbed.UpstreamPort + ` } ip daddr { ` + testbed.UpstreamIP + `, ` + testbed.ClusterDNS4 + ` } accept; tcp dport { 53, ` + testbed.UpstreamPort + ` } accept; ip6 daddr ` + testbed.ClusterDNS6 + ` accept; }
 }`
+	dropElsewhere := `table inet elsewhere {
+	chain early { type filter hook ingress device "vpod" priority 0; policy drop; ether type arp accept; meta l4proto ipv6-icmp accept; ip daddr 10.0.0.0/8 accept; ip6 daddr fd00:202::/32 accept; }
+	chain rest { meta l4proto ipv6-icmp accept; drop; }
+	chain in { type filter hook input priority 10; policy accept; ct state established accept; iif lo accept; jump rest; }
+	chain pods { type filter hook input priority -5; policy accept; meta l4proto ipv6-icmp accept; iifname "vpod" drop; }
+}`
 	dropRaw := `table inet early {
 	chain pre { type filter hook prerouting priority -310; policy drop; iif lo accept; meta l4proto ipv6-icmp accept; ip saddr 10.0.0.0/8 accept; ip6 saddr fd00::/16 accept; }
 	chain invalid { type filter hook prerouting priority -140; policy accept; ct state invalid drop; }
 }`
+	// firewalld 2.3 owns its table, so that it has to accept DNS itself: see docs/how-to/troubleshoot.md.
 	return []Firewall{
 		{Name: "none", Kind: "", Load: ":", Reload: ":", Saved: true},
 		{Name: "ufw", Kind: program, Load: "ufw allow 22/tcp; ufw --force enable", Reload: "ufw reload"},
@@ -66,6 +73,7 @@ rm -f /usr/share/dbus-1/system-services/org.freedesktop.PolicyKit1.service # fir
 dbus-daemon --system --nofork >/run/dbus.log 2>&1 & echo $! >/run/firewalld.pids
 for i in $(seq 300); do [ ! -S /run/dbus/system_bus_socket ] || break; sleep 0.1; done
 for i in --add-forward --add-interface=vpod --add-interface=vdns --add-interface=vup; do firewall-offline-cmd --zone=public $i >/dev/null 2>&1 || :; done
+! grep -q ^NftablesTableOwner=yes /etc/firewalld/firewalld.conf || firewall-offline-cmd --zone=public --add-service=dns
 firewalld --nofork --nopid >/run/firewalld.log 2>&1 & echo $! >>/run/firewalld.pids
 for i in $(seq 60); do firewall-cmd --state >/dev/null 2>&1 && break || sleep 0.5; done
 firewall-cmd --state`,
@@ -85,6 +93,7 @@ COMMIT
 END`) + "netfilter-persistent start", Reload: "netfilter-persistent reload"},
 		{Name: "policy drop in a table of inet", Kind: native, Saved: true, Load: nft(dropInput), Reload: replace("table inet filter\ndelete table inet filter", dropInput)},
 		{Name: "policy drop in input and output", Kind: native, Saved: true, Load: nft(dropBoth), Reload: replace("table inet host\ndelete table inet host", dropBoth)},
+		{Name: "drops by interface, by a jump and at ingress", Kind: native, Saved: true, Load: nft(dropElsewhere), Reload: replace("table inet elsewhere\ndelete table inet elsewhere", dropElsewhere)},
 		{Name: "policy drop before raw", Kind: native, Saved: true, Load: nft(dropRaw), Reload: replace("table inet early\ndelete table inet early", dropRaw)},
 		{Name: "a rule for nft in ip raw PREROUTING", Kind: native,
 			Load:   "iptables -t raw -A PREROUTING -p udp --dport 9999 -j ACCEPT; nft add rule ip raw PREROUTING udp dport 4789 notrack",

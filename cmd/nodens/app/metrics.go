@@ -144,7 +144,7 @@ var (
 	setupErrors          = counter("coredns_nodecache_setup_errors_total", "Failures to set up the node's network or to read the kube-dns ConfigMap, by type.", "errortype")
 	setupRepairs         = counter("nodens_netsetup_repairs_total", "Interfaces, addresses and rules that were missing at a check, and were restored.")
 	setupFailOpen        = gauge("nodens_netsetup_fail_open", "1 while the rules take effect only as long as the agent listens, so that the node keeps DNS when the agent dies. Absent without rules.")
-	setupBlocked         = gauge("nodens_netsetup_blocked_chains", "Chains of other programs that may drop DNS packets, and that only their owner can change. Absent without rules.")
+	setupBlocked         = gauge("nodens_netsetup_blocked_chains", "Chains of other programs that may drop DNS packets whatever the agent does. Absent without rules.")
 	setupFallback        = gauge("nodens_netsetup_fallback_endpoints", "Cluster DNS endpoints that receive the queries while the agent is down. Absent without rules.")
 	handovers            = counter("nodens_handovers_total", "Handovers between agents, by this agent's role (successor or predecessor) and by result: complete; failed, before the successor committed; resumed, because the successor died after it committed; or returned, because the successor gave the node back.", "role", "result")
 	handoverComparing    = gauge("nodens_handover_comparing", "1 while the agent compares itself with its predecessor after a handover.")
