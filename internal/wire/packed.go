@@ -174,7 +174,7 @@ func parseResponse(msg []byte, q *Query, left readBudget) (Response, error) {
 		written, err := repack(msg)
 		if err == nil {
 			msg = written
-		} else if s.repack {
+		} else if s.repack { // or else it is passed on as it is
 			return Response{}, err
 		}
 		rcode := s.Rcode // repack drops its extended part with the OPT record
@@ -224,8 +224,6 @@ type responseScan struct {
 	opts   uint16 // OPT records found
 	end    int    // after the last record that is packed
 	repack bool   // an OPT record before others, or a name that could be a pointer to the question
-	// compressed: a name in RDATA that is to be written out. Without room for that the reply is passed on as it is.
-	compressed bool
 }
 
 // scanResponse reads every record of msg once, with the budget left.
@@ -280,7 +278,6 @@ func (s *responseScan) count(msg []byte, q *Query, section Section, rr Record) {
 	}
 	// Records after an OPT record can't just be moved: names point by offset.
 	s.repack = s.repack || s.opts > 0 || namesQuestion(msg, q, rr.Start)
-	s.compressed = s.compressed || compressesNames(msg, rr)
 	s.end = rr.End
 	s.Records++
 	ttl := rr.TTL
@@ -297,28 +294,6 @@ func (s *responseScan) count(msg []byte, q *Query, section Section, rr Record) {
 			s.NegativeTTL = min(ttl, u32(msg[rr.End-4:]))
 		}
 	}
-}
-
-// compressesNames reports whether r, which is checked, has a compressed name in RDATA of a type that is not of RFC 1035. Its
-// sender must not compress it, and who passes it on writes it out (RFC 2782, RFC 3597, 4).
-func compressesNames(msg []byte, r Record) bool {
-	switch r.Type {
-	case TypeA, TypeAAAA, TypeCNAME, TypeNS, TypeSOA, TypePTR, TypeMX, TypeTXT, 3, 4, 7, 8, 9, 14: // MD to MR, MINFO
-		return false
-	}
-	off, n := namesIn(msg, r)
-	for ; n != 0 && off < r.End; n-- {
-		for msg[off] != 0 {
-			if msg[off]&0xC0 != 0 {
-				return true
-			}
-			if off += 1 + int(msg[off]); off >= r.End {
-				return false
-			}
-		}
-		off++
-	}
-	return false
 }
 
 // namesQuestion reports whether the name at off is the qname, uncompressed.
