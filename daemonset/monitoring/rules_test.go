@@ -230,3 +230,35 @@ func alertHeadings(t *testing.T, page string) map[string]bool {
 	}
 	return headings
 }
+
+// TestDashboardRows: on a cluster with many nodes the dashboard opens with what is wrong, and no panel has a line for each
+// node.
+func TestDashboardRows(t *testing.T) {
+	var d struct {
+		Panels []struct {
+			Type, Title string
+			Collapsed   bool
+			Panels      []panel
+		}
+	}
+	if err := json.Unmarshal(Dashboard, &d); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range d.Panels {
+		if open := p.Title == "Agents" || p.Title == "Worst nodes"; p.Type == "row" && (p.Collapsed == open || open != (len(p.Panels) == 0)) {
+			t.Errorf("the row %s is collapsed: %t, with %d panels", p.Title, p.Collapsed, len(p.Panels))
+		}
+	}
+	queries, err := Queries(Dashboard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bounded := regexp.MustCompile(`^(topk|bottomk)\(10, `)
+	summed := regexp.MustCompile(`^(sum|max|min|count)( by \((\w+, )*\w+\))? ?\(|^histogram_quantile\(`)
+	for _, q := range queries {
+		byNode := strings.Contains(q.Expr, "by (node, instance") || !summed.MatchString(q.Expr)
+		if byNode && !bounded.MatchString(q.Expr) && !strings.HasPrefix(q.Panel, "variable ") && !strings.HasPrefix(q.Expr, "count(") {
+			t.Errorf("%s: a line for each node: %s", q.Panel, q.Expr)
+		}
+	}
+}
