@@ -14,6 +14,10 @@ package() {
 	host) echo bind9-host ;;
 	drill) echo ldnsutils ;;
 	haproxy) echo haproxy ;;
+	adnshost) echo adns-tools ;;
+	dnsget) echo udns-utils ;;
+	getdns_query) echo getdns-utils ;;
+	unbound-host) echo unbound-host ;;
 	dnspython) echo python3-minimal python3-dnspython ;;
 	dnsperf) echo dnsperf ;;
 	gcc) echo gcc libc6-dev ;;

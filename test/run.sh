@@ -9,6 +9,6 @@ if [ "$(id -u)" -ne 0 ]; then
 fi
 sh test/install.sh ip dig iptables nft conntrack dnsperf gcc curl setpriv nsenter sysctl pgrep git prometheus chromium-headless-shell
 sh test/install.sh unbound dnsdist kresd pdns_recursor kdig knotd nsd named dnsmasq stubby || echo "benchmarks and comparisons run without them" >&2
-sh test/install.sh host drill haproxy dnspython musl-gcc || echo "test/clients runs without them" >&2
+sh test/install.sh host drill haproxy dnspython musl-gcc adnshost dnsget getdns_query unbound-host || echo "test/clients runs without them" >&2
 . test/goenv.sh
 exec go run ./test/run "$@"

@@ -34,7 +34,10 @@ from counts of the window, and are too low rather than too high.
 
 For each upstream whose budget (max_rate) is used by half or more, show the workload that asks
 upstreams most, and what relieves the budget: a lower ndots, a longer TTL for names that it asks for
-again and again, serve_stale, or client_limit for names that it asks for only once.`
+again and again, serve_stale, or client_limit for names that it asks for only once.
+
+For each workload whose pods get truncated replies (TC) and have never asked over TCP, show how many
+replies that are, and what to change: the client's setting, or bufsize in the Corefile.`
 
 func newAdviseCommand() *cobra.Command {
 	f := new(adviseFlags)
@@ -101,7 +104,7 @@ func (f *adviseFlags) run(ctx context.Context, output *cli.Output, stdout io.Wri
 		if err := f.print(w, &a.AdviceCounts, a.WindowSeconds, output.Wide()); err != nil {
 			return err
 		}
-		return printBudgets(w, budgetsOf(a))
+		return cmp.Or(printTruncated(w, a.Truncated, f.rows), printBudgets(w, budgetsOf(a)))
 	})
 }
 
@@ -116,7 +119,7 @@ func (f *adviseFlags) runCluster(ctx context.Context, cluster *kubectl.Cluster, 
 			if err := f.print(w, &a.AdviceCounts, a.WindowSeconds, output.Wide()); err != nil {
 				return err
 			}
-			if err := printBudgets(w, a.Budgets); err != nil {
+			if err := cmp.Or(printTruncated(w, a.Truncated, f.rows), printBudgets(w, a.Budgets)); err != nil {
 				return err
 			}
 			printMore(w, a.MoreBudgets)

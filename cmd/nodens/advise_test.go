@@ -125,6 +125,42 @@ serve_stale: serve_stale in the body of cache
 	}
 }
 
+// TestAdviseTruncated: which clients get truncated replies and never ask over TCP, and what to change, on one node and on
+// several.
+func TestAdviseTruncated(t *testing.T) {
+	const want = `
+These clients got truncated replies and have never asked over TCP: they miss records.
+
+CLIENT REPLIES CHANGE WHY
+shop/web 40 client it offers fewer bytes than the reply has
+bufsize it offers more bytes than the server block sends
+(host) 3 bufsize it offers more bytes than the server block sends
+
+client: let it ask over TCP after a reply with TC, or offer more bytes in its queries (EDNS; in HAProxy accepted_payload_size 8192)
+bufsize: in the Corefile, the size that the client offers, such as bufsize 8192
+`
+	replies := adviceReplies(0)
+	clients := replies["/clients?by=workload&window=1h"].(report.Clients)
+	clients.Clients[0].Unfollowed, clients.Clients[0].UnfollowedCapped = 40, 4
+	clients.Clients[2].Unfollowed, clients.Clients[2].UnfollowedCapped = 3, 3
+	socket := adviceAgent(t, replies)
+	if code, out, stderr := outcome(t, "advise", "--admin-socket", socket); code != 0 || !strings.HasSuffix(squeeze(out), squeeze(want)) {
+		t.Errorf("%d %s (-want +got)\n%s", code, stderr, cmp.Diff(want, out))
+	}
+	var reply report.Advice
+	if _, out, _ := outcome(t, "advise", "-o", "json", "--admin-socket", socket); json.Unmarshal([]byte(out), &reply) != nil || len(reply.Truncated) != 2 {
+		t.Fatalf("as JSON:\n%s", out)
+	}
+	k := newFakeKubectl(t)
+	for i := range 2 {
+		reply.Node = fmt.Sprint("node-", i)
+		k.agent(fmt.Sprint("p", i), reply.Node, reply)
+	}
+	if code, out, stderr := pluginOutcome(t, "advise --timeout 1m --rows 1"); code != 0 || !strings.Contains(squeeze(out), "\nshop/web 80 client ") || !strings.Contains(out, "\nand 1 more\n") {
+		t.Errorf("%d %s\n%s", code, stderr, out)
+	}
+}
+
 // TestPluginAdvise: the advice of two nodes is one.
 func TestPluginAdvise(t *testing.T) {
 	k := newFakeKubectl(t)

@@ -3,10 +3,15 @@ package main
 import (
 	"errors"
 	"fmt"
+	"net"
+	"net/netip"
 	"strings"
 	"testing"
 
+	"github.com/miekg/dns"
+
 	"github.com/nodens-dns/nodens/internal/report"
+	"github.com/nodens-dns/nodens/test/fakedns"
 )
 
 // TestDiagnose: the status begins with what matters most.
@@ -52,8 +57,33 @@ func TestWithFallback(t *testing.T) {
 	for err, want := range map[error]string{
 		report.ErrNoAgent: "the cluster DNS serves the node if fail-open was active", report.ErrHangs: "the node's queries still go to it", other: "",
 	} {
-		if got := withFallback(err); !errors.Is(got, err) || !strings.Contains(got.Error(), want) || want == "" && got.Error() != "other" {
+		if got := withFallback(t.Context(), err, nil); !errors.Is(got, err) || !strings.Contains(got.Error(), want) || want == "" && got.Error() != "other" {
 			t.Errorf("%v: %v", err, got)
+		}
+	}
+}
+
+// TestWithFallbackAsks: the error says whether queries to the agent's addresses are answered, with whatever rcode.
+func TestWithFallbackAsks(t *testing.T) {
+	silent, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	reply := func(rcode int) netip.AddrPort {
+		return fakedns.Start(t, fakedns.Answers(func(q *dns.Msg) *dns.Msg { return new(dns.Msg).SetRcode(q, rcode) })).Addr()
+	}
+	const answered, not = "queries of this node to 127.0.0.1 are answered", "queries of this node to 127.0.0.1 are not answered: pods that ask there have no DNS"
+	for name, c := range map[string]struct {
+		addr netip.AddrPort
+		want string
+	}{
+		"NXDOMAIN": {reply(dns.RcodeNameError), answered},
+		"SERVFAIL": {reply(dns.RcodeServerFailure), answered},
+		"silence":  {netip.MustParseAddrPort(silent.LocalAddr().String()), not},
+	} {
+		if got := withFallback(t.Context(), report.ErrNoAgent, []netip.AddrPort{c.addr}); !strings.HasSuffix(got.Error(), c.want) {
+			t.Errorf("%s: %v", name, got)
 		}
 	}
 }

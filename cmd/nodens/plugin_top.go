@@ -62,7 +62,7 @@ func (f *topFlags) printClusterClients(out io.Writer, c *report.ClusterClients, 
 	if c.Nodes > 0 {
 		w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 		fmt.Fprintf(w, "%s: %.1f queries/s\n\n", nodesText(c.Nodes), c.QueriesPerSecond)
-		format := clientFormat{by: c.By, wide: wide, limited: c.Total.Limited > 0}
+		format := newClientFormat(c.By, wide, c.Total.Limited, c.Clients, func(c *report.ClusterClient) *report.Client { return &c.Client })
 		columns := format.columns()
 		if c.By == "pod" {
 			columns = append([]string{"NODE"}, columns...)

@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -46,7 +45,7 @@ or an argument is not valid.`,
 func runStatus(ctx context.Context, socket *adminSocket, output *cli.Output, stdout io.Writer) error {
 	var s report.Status
 	if err := socket.ask(ctx, http.MethodGet, "/status", nil, &s); err != nil {
-		return withFallback(err)
+		return withFallback(ctx, err, interfaceAddrs())
 	}
 	err := output.Print(stdout, s, func(w io.Writer) error {
 		printDiagnosis(ctx, w, socket, &s)
@@ -54,17 +53,6 @@ func runStatus(ctx context.Context, socket *adminSocket, output *cli.Output, std
 	})
 	if err == nil && !s.Healthy {
 		err = fmt.Errorf("problems of the agent: %d", len(s.Problems))
-	}
-	return err
-}
-
-// withFallback adds to err, why there is no status, where the node's queries go.
-func withFallback(err error) error {
-	switch {
-	case errors.Is(err, report.ErrNoAgent):
-		return fmt.Errorf("%w; while no agent answers, the cluster DNS serves the node if fail-open was active", err)
-	case errors.Is(err, report.ErrHangs):
-		return fmt.Errorf("%w; its sockets are open, so the node's queries still go to it: end its process, and the cluster DNS serves the node if fail-open was active", err)
 	}
 	return err
 }

@@ -86,7 +86,8 @@ func newTopCommand() *cobra.Command {
 share of queries answered without an upstream (HIT) and in the kernel, of NXDOMAIN, of NXDOMAIN for
 names that only a search path makes (WASTE), and of SERVFAIL; the queries per second for which an
 upstream was asked; the latency of the last minute; and the name that is asked for most. If a limit
-stopped queries of a client, the column LIMITED shows their number.
+stopped queries of a client, the column LIMITED shows their number. If a client got truncated replies
+(TC) and has never asked over TCP, the column NO-TCP shows the number of these replies.
 
 With --by name, show the names that are asked for most. --topic chooses others: names with the
 client that asks (client), parents of names that only a search path makes (waste), and names whose

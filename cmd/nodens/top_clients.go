@@ -50,7 +50,7 @@ func (t clientTable) print(out io.Writer, f *topFlags, wide bool) error {
 	if c.Refused > 0 {
 		fmt.Fprintf(w, "; about %d others are (other)", c.Refused)
 	}
-	format := clientFormat{by: c.By, wide: wide, limited: c.Total.Limited > 0}
+	format := newClientFormat(c.By, wide, c.Total.Limited, c.Clients, func(c *report.Client) *report.Client { return c })
 	rows := shown(f, c.Clients)
 	table := [][]string{format.columns()}
 	for i := range rows {
@@ -73,10 +73,16 @@ func (f *topFlags) printTable(w io.Writer, table [][]string) {
 	}
 }
 
-// clientFormat says which columns a table of clients has: LIMITED only if a client is limited.
+// clientFormat says which columns a table of clients has: LIMITED only if a client is limited, NO-TCP only if one gets
+// truncated replies and never asks over TCP.
 type clientFormat struct {
-	by            string
-	wide, limited bool
+	by                        string
+	wide, limited, unfollowed bool
+}
+
+// newClientFormat returns the format of a table with these rows. client returns the client of a row.
+func newClientFormat[T any](by string, wide bool, limited uint64, rows []T, client func(*T) *report.Client) clientFormat {
+	return clientFormat{by: by, wide: wide, limited: limited > 0, unfollowed: slices.ContainsFunc(rows, func(row T) bool { return client(&row).Unfollowed > 0 })}
 }
 
 // columns returns the names of the columns.
@@ -84,6 +90,9 @@ func (f clientFormat) columns() []string {
 	columns := []string{strings.ToUpper(f.by), "QPS", "SHARE", "HIT", "KERNEL", "NXDOMAIN", "WASTE", "SERVFAIL", "UPSTREAM/s", "P50", "P99", "SHED"}
 	if f.limited {
 		columns = append(columns, "LIMITED")
+	}
+	if f.unfollowed {
+		columns = append(columns, "NO-TCP")
 	}
 	columns = append(columns, "TOP-NAME")
 	if f.wide {
@@ -107,6 +116,9 @@ func (f clientFormat) row(c *report.Client, upstream float64) []string {
 	}
 	if f.limited {
 		row = append(row, fmt.Sprint(n.Limited))
+	}
+	if f.unfollowed {
+		row = append(row, fmt.Sprint(c.Unfollowed))
 	}
 	row = append(row, topNameText(c.TopName))
 	if !f.wide {

@@ -107,6 +107,20 @@ func TestTopLimited(t *testing.T) {
 	}
 }
 
+// TestTopUnfollowed: there is a column for the truncated replies to clients that never ask over TCP if there are any.
+func TestTopUnfollowed(t *testing.T) {
+	var asked string
+	reply := topReply
+	reply.Clients = slices.Clone(reply.Clients)
+	reply.Clients[1].Unfollowed = 70
+	socket := topAgent(t, &asked, func(url.Values) any { return reply })
+	code, out, stderr := outcome(t, "top", "--admin-socket", socket)
+	const want = "\nPOD QPS SHARE HIT KERNEL NXDOMAIN WASTE SERVFAIL UPSTREAM/s P50 P99 SHED NO-TCP TOP-NAME\n"
+	if code != 0 || !strings.Contains(squeeze(out), want) || !strings.Contains(squeeze(out), "\n10.0.0.9 4.0 20.0% 75.0% 0.0% 0.0% 0.0% 25.0% 0.0 - - 50 70 -\n") {
+		t.Errorf("%d %s\n%s", code, stderr, out)
+	}
+}
+
 // TestTopNames: the names of each topic, with their bounds.
 func TestTopNames(t *testing.T) {
 	var asked string

@@ -109,6 +109,59 @@ func (a alertCase) expectedSeries() string {
 	return "ALERTS{" + strings.Join(pairs, ", ") + "}"
 }
 
+// TestSummaries: the summary of an alert says which zone or upstream it is about, if the metrics have that.
+func TestSummaries(t *testing.T) {
+	const zone, upstream = `,server="dns://:53",zone="cluster.local.",plugin="forward"`, `,to="192.0.2.53:53"`
+	series := map[string]string{
+		"coredns_dns_requests_total{" + agentLabels + "}":                                                  "0+1000x40",
+		"coredns_dns_responses_total{" + agentLabels + zone + `,rcode="NOERROR"}`:                          "0+900x40",
+		"coredns_dns_responses_total{" + agentLabels + zone + `,rcode="SERVFAIL"}`:                         "0+90x40",
+		"coredns_dns_responses_total{" + agentLabels + `,zone=".",plugin="cache",rcode="SERVFAIL"}`:        "0+10x40",
+		"coredns_dns_request_duration_seconds_bucket{" + agentLabels + `,le="1"}`:                          "0+90x40",
+		"coredns_dns_request_duration_seconds_bucket{" + agentLabels + `,le="2"}`:                          "0+100x40",
+		"coredns_dns_request_duration_seconds_bucket{" + agentLabels + `,le="+Inf"}`:                       "0+100x40",
+		"coredns_proxy_request_duration_seconds_bucket{" + agentLabels + upstream + `,le="0"}`:             "0x40",
+		"coredns_proxy_request_duration_seconds_bucket{" + agentLabels + upstream + `,le="2"}`:             "0+100x40",
+		"coredns_proxy_request_duration_seconds_bucket{" + agentLabels + upstream + `,le="+Inf"}`:          "0+100x40",
+		"coredns_forward_healthcheck_broken_total{" + agentLabels + "}":                                    "0+10x40",
+		"nodens_upstream_down{" + agentLabels + upstream + "}":                                             "1x40",
+		"nodens_upstream_down{" + agentLabels + `,to="192.0.2.54:53"}`:                                     "1x40",
+		"coredns_cache_served_stale_total{" + agentLabels + `,zones="example.org."}`:                       "0+60x40",
+		"coredns_cache_requests_total{" + agentLabels + "}":                                                "0+1000x40",
+		"coredns_cache_hits_total{" + agentLabels + "}":                                                    "0+100x40",
+		"coredns_cache_misses_total{" + agentLabels + "}":                                                  "0+900x40",
+		"coredns_cache_evictions_total{" + agentLabels + `,type="success",zones="."}`:                      "0+840x40",
+		"coredns_cache_evictions_total{" + agentLabels + `,type="success",zones="example.org."}`:           "0+60x40",
+		`nodens_upstream_down{job="node-local-dns",node="b",instance="192.0.2.2:9253",to="192.0.2.55:53"}`: "1x40",
+	}
+	var input, asked []any
+	for _, name := range slices.Sorted(maps.Keys(series)) {
+		input = append(input, map[string]string{"series": name, "values": series[name]})
+	}
+	for _, r := range readAlerts(t) {
+		want, ok := map[string]string{
+			"NodensErrorsHigh":       "a (192.0.2.1:9253) answers 10% of all queries with SERVFAIL (most of them in the zone cluster.local., by forward).",
+			"NodensLatencyHigh":      "One query in a hundred to a (192.0.2.1:9253) takes 1.9s; of those to the upstream 192.0.2.53:53, it takes 1.98s.",
+			"NodensUpstreamsAllDown": "a (192.0.2.1:9253) has a zone whose upstreams are all down: 192.0.2.53:53, 192.0.2.54:53.",
+			"NodensServingStale":     "a (192.0.2.1:9253) serves expired answers: 1 per second (most of them in the zones example.org.).",
+			"NodensCacheThrashing":   "The cache of a (192.0.2.1:9253) evicts 15 entries per second (most of them of the zones .).",
+		}[r.Alert]
+		if !ok || r.Alert == "NodensErrorsHigh" && r.Labels["severity"] == "critical" {
+			continue
+		}
+		annotations := maps.Clone(r.Annotations)
+		annotations["summary"] = want
+		labels := maps.Clone(alertLabels)
+		labels["severity"] = r.Labels["severity"]
+		asked = append(asked, map[string]any{"eval_time": "30m", "alertname": r.Alert, "exp_alerts": []any{map[string]any{"exp_labels": labels, "exp_annotations": annotations}}})
+	}
+	dir := t.TempDir()
+	file := writeJSON(t, dir, "rules.json", map[string]any{"groups": readRules(t)})
+	runPromtool(t, "test", "rules", writeJSON(t, dir, "tests.json", map[string]any{
+		"rule_files": []string{file}, "evaluation_interval": "1m", "tests": []any{map[string]any{"interval": "1m", "input_series": input, "alert_rule_test": asked}},
+	}))
+}
+
 // TestAlertCasesComplete: every alert has a case in which it fires and resolves.
 func TestAlertCasesComplete(t *testing.T) {
 	tried := make(map[string]bool)
@@ -176,4 +229,36 @@ func alertHeadings(t *testing.T, page string) map[string]bool {
 		headings[m[1]] = true
 	}
 	return headings
+}
+
+// TestDashboardRows: on a cluster with many nodes the dashboard opens with what is wrong, and no panel has a line for each
+// node.
+func TestDashboardRows(t *testing.T) {
+	var d struct {
+		Panels []struct {
+			Type, Title string
+			Collapsed   bool
+			Panels      []panel
+		}
+	}
+	if err := json.Unmarshal(Dashboard, &d); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range d.Panels {
+		if open := p.Title == "Agents" || p.Title == "Worst nodes"; p.Type == "row" && (p.Collapsed == open || open != (len(p.Panels) == 0)) {
+			t.Errorf("the row %s is collapsed: %t, with %d panels", p.Title, p.Collapsed, len(p.Panels))
+		}
+	}
+	queries, err := Queries(Dashboard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bounded := regexp.MustCompile(`^(topk|bottomk)\(10, `)
+	summed := regexp.MustCompile(`^(sum|max|min|count)( by \((\w+, )*\w+\))? ?\(|^histogram_quantile\(`)
+	for _, q := range queries {
+		byNode := strings.Contains(q.Expr, "by (node, instance") || !summed.MatchString(q.Expr)
+		if byNode && !bounded.MatchString(q.Expr) && !strings.HasPrefix(q.Panel, "variable ") && !strings.HasPrefix(q.Expr, "count(") {
+			t.Errorf("%s: a line for each node: %s", q.Panel, q.Expr)
+		}
+	}
 }

@@ -85,6 +85,35 @@ const (
 	ReliefClientLimit = "client_limit"
 )
 
+// TruncatedClient is a workload, or the sum of other clients, some of whose pods get truncated replies and have never asked
+// over TCP: they do without the records that are missing. Kind is as in [Client].
+type TruncatedClient struct {
+	Kind         string `json:"kind"`
+	Namespace    string `json:"namespace"`
+	WorkloadKind string `json:"workloadKind"`
+	Workload     string `json:"workload"`
+	// Replies are the truncated replies in the window to these pods, Capped those of them that would have been complete
+	// without the limit of the server block.
+	Replies uint64 `json:"replies"`
+	Capped  uint64 `json:"capped"`
+	// Remedies are what to change: the client, or bufsize, or both.
+	Remedies []Relief `json:"remedies"`
+}
+
+// Label returns NAMESPACE/WORKLOAD, or (host), (unknown) or (other).
+func (c *TruncatedClient) Label() string {
+	if c.Kind != "pod" {
+		return "(" + c.Kind + ")"
+	}
+	return c.Namespace + "/" + c.Workload
+}
+
+// The values of [Relief.Kind] of truncated replies.
+const (
+	RemedyClient  = "client"
+	RemedyBufsize = "bufsize"
+)
+
 // AdviceCounts are the counts of pods, and the changes that follow from them.
 type AdviceCounts struct {
 	// Queries are the queries of pods in the window, Waste the search waste among them.
@@ -95,6 +124,8 @@ type AdviceCounts struct {
 	Workloads []AdvisedWorkload `json:"workloads"`
 	// Changes are those for all pods together.
 	Changes []Change `json:"changes"`
+	// Truncated are the clients that get truncated replies and never ask over TCP, those with the most replies first.
+	Truncated []TruncatedClient `json:"truncated"`
 }
 
 // LeastWaste is the share of waste in a workload's queries from which there is advice.

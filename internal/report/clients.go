@@ -44,6 +44,10 @@ type Client struct {
 	P99Seconds float64      `json:"p99Seconds"`
 	Window     ClientCounts `json:"window"` // counts in the window
 	Total      ClientCounts `json:"total"`  // since the client's first query
+	// Unfollowed are the truncated replies in the window to pods and addresses that have never asked over TCP,
+	// UnfollowedCapped those of them that would have been complete without the limit of the server block.
+	Unfollowed       uint64 `json:"unfollowed"`
+	UnfollowedCapped uint64 `json:"unfollowedCapped"`
 	// TopName is the name that the client asks for most; null if none is known.
 	TopName *TopName `json:"topName"`
 }
@@ -69,7 +73,10 @@ type ClientCounts struct {
 	Shed     uint64 `json:"shed"`  // refused, because too many waited
 	Waste    uint64 `json:"waste"` // NXDOMAIN for a name that only a search path makes
 	Slow     uint64 `json:"slow"`
-	Limited  uint64 `json:"limited"` // shed, refused or dropped because of a limit; not all are in Queries
+	// TCP came over a connection; Truncated got a reply over UDP with TC set.
+	TCP       uint64 `json:"tcp"`
+	Truncated uint64 `json:"truncated"`
+	Limited   uint64 `json:"limited"` // shed, refused or dropped because of a limit; not all are in Queries
 }
 
 // Label returns what the row is about, of a report by pod, workload or namespace: NAMESPACE/NAME, an address,

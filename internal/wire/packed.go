@@ -170,8 +170,11 @@ func parseResponse(msg []byte, q *Query, left readBudget) (Response, error) {
 	if err != nil {
 		return Response{}, err
 	}
-	if s.repack {
-		if msg, err = repack(msg); err != nil {
+	if s.repack || s.compressed {
+		written, err := repack(msg)
+		if err == nil {
+			msg = written
+		} else if s.repack { // or else it is passed on as it is
 			return Response{}, err
 		}
 		rcode := s.Rcode // repack drops its extended part with the OPT record

@@ -23,6 +23,12 @@ func BenchmarkParseResponse(b *testing.B) {
 			}
 			return rrs
 		}},
+		{"120 servers", dns.TypeSRV, func() (rrs []string) {
+			for i := range 120 {
+				rrs = append(rrs, fmt.Sprintf("%s 60 IN SRV 0 1 80 h%d.dc1.example.com.", name, i))
+			}
+			return rrs
+		}},
 		{"4,000 addresses", dns.TypeA, func() (rrs []string) {
 			for i := range 4000 {
 				rrs = append(rrs, fmt.Sprintf("%s 60 IN A 10.0.%d.%d", name, i>>8, i&255))

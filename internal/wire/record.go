@@ -43,30 +43,33 @@ func readRecord(msg []byte, off int) (r Record, ok bool) {
 	return r, r.End <= len(msg)
 }
 
-// rdataNames describes the RDATA of the types that may hold compressed names (RFC 3597, 4): the
+// rdataNames describes the RDATA of the types in which a receiver expects compressed names (RFC 3597, 4): the
 // bytes before the names, the number of names, and the bytes after them. A tail of -1 means any
-// number of bytes.
-var rdataNames = map[uint16]struct{ head, names, tail int }{
-	TypeNS:    {0, 1, 0},
-	3:         {0, 1, 0}, // MD
-	4:         {0, 1, 0}, // MF
-	TypeCNAME: {0, 1, 0},
-	TypeSOA:   {0, 2, 20},
-	7:         {0, 1, 0}, // MB
-	8:         {0, 1, 0}, // MG
-	9:         {0, 1, 0}, // MR
-	TypePTR:   {0, 1, 0},
-	14:        {0, 2, 0}, // MINFO
-	TypeMX:    {2, 1, 0},
-	17:        {0, 2, 0},   // RP
-	18:        {2, 1, 0},   // AFSDB
-	21:        {2, 1, 0},   // RT
-	TypeSIG:   {18, 1, -1}, // SIG
-	26:        {2, 2, 0},   // PX
-	30:        {0, 1, -1},  // NXT
-	TypeSRV:   {6, 1, 0},
-	36:        {2, 1, 0}, // KX
-	39:        {0, 1, 0}, // DNAME
+// number of bytes. Only the types of RFC 1035 may be sent so.
+var rdataNames = map[uint16]struct {
+	head, names, tail int
+	rfc1035           bool
+}{
+	TypeNS:    {0, 1, 0, true},
+	3:         {0, 1, 0, true}, // MD
+	4:         {0, 1, 0, true}, // MF
+	TypeCNAME: {0, 1, 0, true},
+	TypeSOA:   {0, 2, 20, true},
+	7:         {0, 1, 0, true}, // MB
+	8:         {0, 1, 0, true}, // MG
+	9:         {0, 1, 0, true}, // MR
+	TypePTR:   {0, 1, 0, true},
+	14:        {0, 2, 0, true}, // MINFO
+	TypeMX:    {2, 1, 0, true},
+	17:        {0, 2, 0, false},   // RP
+	18:        {2, 1, 0, false},   // AFSDB
+	21:        {2, 1, 0, false},   // RT
+	TypeSIG:   {18, 1, -1, false}, // SIG
+	26:        {2, 2, 0, false},   // PX
+	30:        {0, 1, -1, false},  // NXT
+	TypeSRV:   {6, 1, 0, false},
+	36:        {2, 1, 0, false}, // KX
+	39:        {0, 1, 0, false}, // DNAME
 }
 
 // addressLen returns the RDATA length of an address of type t, 0 for other types.
@@ -85,6 +88,8 @@ func addressLen(t uint16) int {
 type checker struct {
 	ttls []uint16   // offsets of the TTLs of the records so far
 	left readBudget // for the whole message; it is rejected if negative
+	// compressed says that RDATA has a compressed name that a sender must write out (RFC 2782, RFC 3597, 4).
+	compressed bool
 	// lastOwner is the last owner that was a pointer, 0 if none was: the records of an
 	// RRset have one owner, and the same pointer leads to the same name.
 	lastOwner uint16
@@ -109,7 +114,7 @@ func (c *checker) owner(msg []byte, r Record) bool {
 	if at == questionPointer || at == c.lastOwner {
 		return true
 	}
-	if !c.name(msg, r.Start, r.Data) {
+	if n, _ := c.name(msg, r.Start, r.Data); n == 0 {
 		return false
 	}
 	if at >= 0xC000 {
@@ -118,12 +123,15 @@ func (c *checker) owner(msg []byte, r Record) bool {
 	return true
 }
 
-// name reports whether a valid name is at off, ends at or before most, and stays the same when
-// TTLs and addresses change.
-func (c *checker) name(msg []byte, off, most int) bool {
+// name returns the length of the name at off, written out, and the offset behind it. n is 0 unless it is a valid name that
+// ends at or before most and stays the same when TTLs and addresses change.
+func (c *checker) name(msg []byte, off, most int) (n, end int) {
 	var buf [MaxName]byte
-	n, end := unpackName(buf[:], msg, off, &c.left)
-	return n > 0 && end <= most && c.left >= 0 && c.isStable(msg, off)
+	n, end = unpackName(buf[:], msg, off, &c.left)
+	if n == 0 || end > most || c.left < 0 || !c.isStable(msg, off) {
+		return 0, 0
+	}
+	return n, end
 }
 
 // rdata reports whether the RDATA of r is valid for its type: the right size, and well-formed
@@ -142,10 +150,12 @@ func (c *checker) rdata(msg []byte, r Record) bool {
 	}
 	off := r.Data + shape.head
 	for range shape.names {
-		if !c.name(msg, off, r.End) {
+		n, end := c.name(msg, off, r.End)
+		if n == 0 {
 			return false
 		}
-		off = skipName(msg, off)
+		c.compressed = c.compressed || !shape.rfc1035 && n > end-off
+		off = end
 	}
 	if shape.tail < 0 {
 		return c.unpacks(msg, r)
@@ -175,6 +185,7 @@ func (c *checker) unpacks(msg []byte, r Record) bool {
 	if c.left.spendNames(msg[:r.End], at, n); c.left < 0 {
 		return false
 	}
+	c.compressed = c.compressed || hasPointer(msg[:r.End], at, n)
 	if c.masked == nil {
 		c.masked = append([]byte(nil), msg...)
 		mask(c.masked[:HeaderLen]) // the header is mutable, too: a name there would change with the ID
@@ -187,6 +198,21 @@ func (c *checker) unpacks(msg []byte, r Record) bool {
 	head := dns.RR_Header{Rrtype: r.Type, Class: r.Class, Rdlength: uint16(r.End - r.Data)}
 	_, _, err := dns.UnpackRRWithHeader(head, c.masked[:r.End], r.Data)
 	return err == nil
+}
+
+// hasPointer reports whether one of n consecutive names at off ends in a pointer; with a negative n, one of the names to the
+// end of msg.
+func hasPointer(msg []byte, off, n int) bool {
+	for ; n != 0 && off < len(msg); n-- {
+		for off < len(msg) && msg[off] != 0 {
+			if msg[off]&0xC0 != 0 {
+				return true
+			}
+			off += 1 + int(msg[off])
+		}
+		off++
+	}
+	return false
 }
 
 // mask overwrites b with a byte that no label begins with.

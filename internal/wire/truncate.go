@@ -1,5 +1,8 @@
 package wire
 
+// IsTruncated reports whether msg, a whole message or none, has TC set.
+func IsTruncated(msg []byte) bool { return len(msg) >= HeaderLen && u16(msg[2:])&flagTC != 0 }
+
 // Truncate shortens r to size bytes, as [Reply.Finish] does. TC is set if records are lost that the client needs: records
 // of the answer, and of an authority section that denies or refers. NS records beside an answer and additional records are
 // extra information, of which whole RRsets go (RFC 2181, 9).

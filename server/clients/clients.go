@@ -80,6 +80,9 @@ type Query struct {
 	Upstream, Shed bool
 	// Waste says that the name does not exist and can only come from a search path.
 	Waste bool
+	// Stream says that the query came over a connection. Truncated says that the reply has TC set, Capped that the
+	// client would have taken a larger one.
+	Stream, Truncated, Capped bool
 	// Cause is why the query failed or took long; meaningless for others.
 	Cause Cause
 	// Latency is the time from the query's arrival to its reply, and Now the time of the reply by

@@ -25,6 +25,9 @@ type Counts struct {
 	Waste uint64
 	// Slow took [Options.Slow] or longer.
 	Slow uint64
+	// Stream came over a connection. Truncated got a reply over UDP with TC set, Capped are those of them whose client
+	// would have taken a larger one.
+	Stream, Truncated, Capped uint64
 	// Limited are the queries, and of [ReasonConnections] the connections, that were limited, by [Reason]. Those
 	// that were refused or dropped before they were resolved are not among Queries.
 	Limited [numReasons]uint64
@@ -45,7 +48,8 @@ func (c *counters) export() Counts {
 	return Counts{
 		NoError: c[noError], NXDomain: c[nxDomain], ServFail: c[servFail], Other: c[otherResult],
 		Hits: c[hits], Kernel: c[kernel], Upstream: c[upstream],
-		Waste: c[waste], Slow: c[slow], Shed: c[shed], Limited: [numReasons]uint64(c[limited:]),
+		Waste: c[waste], Slow: c[slow], Shed: c[shed],
+		Stream: c[stream], Truncated: c[truncated], Capped: c[capped], Limited: [numReasons]uint64(c[limited:]),
 	}
 }
 
@@ -66,7 +70,10 @@ type Client struct {
 	// Latency is a histogram of the queries that the agent has answered in the last 30 to 60
 	// seconds, with the bounds of [LatencyBound]. The kernel's answers are not included.
 	Latency [LatencyBuckets]uint64
-	TopName TopName // in the window
+	// Unfollowed are the truncated replies in the window to pods and addresses that have never asked over a connection
+	// ([Counts.Stream]), UnfollowedCapped those of them that would have taken a larger one.
+	Unfollowed, UnfollowedCapped uint64
+	TopName                      TopName // in the window
 }
 
 // Report has the counts of the table at one moment.
@@ -251,6 +258,9 @@ func rowKeyOf(kind Kind, pod Pod, addr netip.Addr, by By) rowKey {
 func (c *Client) add(o *owner, w Window, by By) {
 	inWindow := o.total.since(&o.marks[w].previous)
 	c.Total, c.Window = c.Total.plus(o.total.export()), c.Window.plus(inWindow.export())
+	if o.total[stream] == 0 {
+		c.Unfollowed, c.UnfollowedCapped = c.Unfollowed+inWindow[truncated], c.UnfollowedCapped+inWindow[capped]
+	}
 	for i := range c.Latency {
 		c.Latency[i] += o.latency.previous[i] + o.latency.current[i]
 	}
@@ -271,7 +281,8 @@ func (c Counts) plus(d Counts) Counts {
 	return Counts{
 		NoError: c.NoError + d.NoError, NXDomain: c.NXDomain + d.NXDomain, ServFail: c.ServFail + d.ServFail, Other: c.Other + d.Other,
 		Hits: c.Hits + d.Hits, Kernel: c.Kernel + d.Kernel, Upstream: c.Upstream + d.Upstream,
-		Waste: c.Waste + d.Waste, Slow: c.Slow + d.Slow, Shed: c.Shed + d.Shed, Limited: d.Limited,
+		Waste: c.Waste + d.Waste, Slow: c.Slow + d.Slow, Shed: c.Shed + d.Shed,
+		Stream: c.Stream + d.Stream, Truncated: c.Truncated + d.Truncated, Capped: c.Capped + d.Capped, Limited: d.Limited,
 	}
 }
 

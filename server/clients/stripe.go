@@ -23,6 +23,9 @@ const (
 	otherResult
 	shed
 	slow
+	stream
+	truncated
+	capped
 	limited     // and those that follow: by Reason
 	numCounters = limited + int(numReasons)
 )
@@ -74,7 +77,7 @@ type slot struct {
 	n     [numCounters + LatencyBuckets]uint32
 	taken bool
 
-	_ [27]byte
+	_ [15]byte
 }
 
 // place returns the index of a counter in the slot.
@@ -98,7 +101,21 @@ func (s *slot) count(q *Query, slowFrom time.Duration) {
 	if q.Latency >= slowFrom {
 		s.add(slow, 1)
 	}
+	if q.Stream {
+		s.add(stream, 1)
+	}
+	if q.Truncated {
+		s.countTruncated(q)
+	}
 	s.n[rareCounters+latencyBucket(q.Latency)]++
+}
+
+// countTruncated counts the truncated reply to q.
+func (s *slot) countTruncated(q *Query) {
+	s.add(truncated, 1)
+	if q.Capped {
+		s.add(capped, 1)
+	}
 }
 
 // empty reports whether there were no queries.

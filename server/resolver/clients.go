@@ -11,8 +11,8 @@ import (
 	"github.com/nodens-dns/nodens/upstream"
 )
 
-// countClient counts r, which is finished, for its client.
-func (r *Request) countClient() {
+// countClient counts r, which is finished with the reply msg, for its client.
+func (r *Request) countClient(msg []byte) {
 	rcode := r.reply.Rcode()
 	if r.overLimit { // which is no query that was resolved
 		r.routes.Clients.Limit(r.Stripe, r.Client.Addr(), clients.ReasonClientLimit, 1)
@@ -26,7 +26,8 @@ func (r *Request) countClient() {
 		Rcode: rcode, NoReply: r.Dropped(), Latency: r.Latency, Now: r.Arrival + r.Latency, Name: r.Query.Name(),
 		Upstream: r.ownLookups.asked, Cause: r.cause(rcode),
 		Shed:  r.wasShed(),
-		Waste: r.waste,
+		Waste: r.waste, Stream: r.Proto != UDP,
+		Truncated: r.Proto == UDP && wire.IsTruncated(msg), Capped: r.advertised > r.Query.UDPSize,
 	})
 }
 

@@ -2,6 +2,7 @@ package resolver_test
 
 import (
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -82,13 +83,49 @@ func checkClient(t *testing.T, d *counterDesk, client netip.Addr, name string, w
 	t.Errorf("%s: the client is not counted", name)
 }
 
+// TestClientTruncated: truncated replies are counted, with whether the client would have taken more, and no longer as
+// unfollowed once the client has asked over a connection.
+func TestClientTruncated(t *testing.T) {
+	up := resolvertest.StartBackend(t, func(q *dns.Msg) *dns.Msg {
+		m := new(dns.Msg).SetReply(q)
+		for range 6 {
+			m.Answer = append(m.Answer, &dns.TXT{Hdr: dns.RR_Header{Name: q.Question[0].Name, Rrtype: dns.TypeTXT, Class: dns.ClassINET, Ttl: 60}, Txt: []string{strings.Repeat("x", 250)}})
+		}
+		return m
+	})
+	d := newDesk(t, &resolver.Zone{Name: wire.Root, Cache: resolvertest.Cache(), Forward: resolvertest.Pool(t, up.Addr())})
+	d.rt.Clients = clients.New(clients.Options{})
+	offer := func(size uint16) *dns.Msg {
+		q := question("long.test.", dns.TypeTXT)
+		return q.SetEdns0(size, false)
+	}
+	for i, step := range []struct {
+		query            *dns.Msg
+		via              resolver.Proto
+		want             clients.Counts
+		unfollowed, caps uint64
+	}{
+		{question("long.test.", dns.TypeTXT), resolver.UDP, clients.Counts{NoError: 1, Truncated: 1}, 1, 0},
+		{offer(1000), resolver.UDP, clients.Counts{NoError: 2, Truncated: 2}, 2, 0},
+		{offer(4096), resolver.UDP, clients.Counts{NoError: 3, Truncated: 3, Capped: 1}, 3, 1},
+		{question("long.test.", dns.TypeTXT), resolver.TCP, clients.Counts{NoError: 4, Truncated: 3, Capped: 1, Stream: 1}, 0, 0},
+		{question("long.test.", dns.TypeTXT), resolver.UDP, clients.Counts{NoError: 5, Truncated: 4, Capped: 1, Stream: 1}, 0, 0},
+	} {
+		d.from("192.0.2.1:53", step.via).ask(step.query)
+		c := d.rt.Clients.Report(clients.Pods, clients.Minute).Clients[0]
+		if diff := cmp.Diff(step.want, c.Total, cmpopts.IgnoreFields(clients.Counts{}, "Slow", "Hits", "Upstream")); diff != "" || c.Unfollowed != step.unfollowed || c.UnfollowedCapped != step.caps {
+			t.Errorf("query %d: %d and %d unfollowed, want %d and %d\n%s", i, c.Unfollowed, c.UnfollowedCapped, step.unfollowed, step.caps, diff)
+		}
+	}
+}
+
 // TestClientWithoutReply: a query that is dropped, and one for which there is no place to wait in, are
 // counted.
 func TestClientWithoutReply(t *testing.T) {
 	d := countedDesk(t)
 	dropped := netip.MustParseAddr("192.0.2.8")
 	d.from("192.0.2.8:53", resolver.TCP).ask(question("a.acl.test.", dns.TypeA))
-	checkClient(t, d, dropped, "dropped", clients.Counts{Other: 1, Hits: 1})
+	checkClient(t, d, dropped, "dropped", clients.Counts{Other: 1, Hits: 1, Stream: 1})
 
 	d.from("10.0.0.1:53", resolver.UDP)
 	packet, err := question("new.example.org.", dns.TypeA).Pack()

@@ -23,7 +23,7 @@ func (r *Request) Finish() []byte {
 	r.Latency = clock.Now() - r.Arrival
 	z.Stats.count(r, len(msg))
 	if r.routes.Clients != nil {
-		r.countClient()
+		r.countClient(msg)
 	}
 	if r.err != nil && z.Errors != nil {
 		z.Errors.failed(r, &z.failed)

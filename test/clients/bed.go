@@ -29,8 +29,10 @@ func startBed(ctx context.Context, dir string) (b *bed, err error) {
 	b = &bed{dir: dir, nodens: block + "1", other: block + "2"}
 	files := map[string]string{
 		"objects.yaml": objects(), "zone": zone(),
-		"agent.conf":   fmt.Sprintf("cluster.local in-addr.arpa {\n bind %s\n kubernetes cluster.local in-addr.arpa {\n  manifests %s/objects.yaml\n  fallthrough in-addr.arpa\n }\n forward . %s\n cache\n loadbalance\n}\n", b.nodens, dir, b.other),
-		"coredns.conf": fmt.Sprintf(".:53 {\n bind %s\n file %s/zone cluster.local\n loadbalance\n}\n", b.other, dir),
+		"agent.conf": fmt.Sprintf("cluster.local in-addr.arpa {\n bind %s\n kubernetes cluster.local in-addr.arpa {\n  manifests %s/objects.yaml\n  fallthrough in-addr.arpa\n }\n forward . %s\n cache\n loadbalance\n}\n", b.nodens, dir, b.other) +
+			fmt.Sprintf("broken.test {\n bind %s\n template ANY ANY {\n  rcode SERVFAIL\n }\n}\n", b.nodens),
+		"reverse":      "$ORIGIN 10.in-addr.arpa.\n$TTL 5\n@ SOA ns.dns.cluster.local. h.cluster.local. 1 7200 1800 86400 5\n@ NS ns.dns.cluster.local.\n1.0.4 PTR web.shop.svc.cluster.local.\n",
+		"coredns.conf": fmt.Sprintf(".:53 {\n bind %[1]s\n file %[2]s/zone cluster.local\n file %[2]s/reverse 10.in-addr.arpa\n template ANY ANY broken.test {\n  rcode SERVFAIL\n }\n loadbalance\n}\n", b.other, dir),
 	}
 	for name, text := range files {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {

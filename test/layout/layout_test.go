@@ -67,7 +67,7 @@ func within(dir string, roots ...string) bool {
 var allowed = map[string][]string{
 	"cmd/nodens":           {"cmd/nodens/advice", "cmd/nodens/app", "cmd/nodens/kubectl", "cmd/nodens/options", "cmd/nodens/migrate", "daemonset", "netsetup", "server/zonefile"},
 	"cmd/nodens/app":       {"cmd/nodens/app/page", "cmd/nodens/options", "server", "kubernetes", "cache", "upstream", "netsetup"},
-	"cmd/nodens/app/page":  {},
+	"cmd/nodens/app/page":  {"cmd/nodens/advice"},
 	"cmd/nodens/advice":    {},
 	"cmd/nodens/kubectl":   {"cmd/nodens/advice"},
 	"cmd/nodens/migrate":   {"daemonset"},

@@ -9,15 +9,25 @@ import (
 	"github.com/nodens-dns/nodens/test/pagetest"
 )
 
-// sound is an expression with the elements that a screen reader could not name.
-const sound = `[
+// sound is an expression with the elements that a screen reader could not name or tell from others, and with links that only
+// their color tells from the text around them.
+const sound = `const name = x => x.getAttribute('aria-label') || document.getElementById(x.getAttribute('aria-labelledby')).textContent;
+[
 	...[...document.querySelectorAll('input:not([type=hidden])')].filter(x => x.labels.length === 0),
 	...[...document.querySelectorAll('th')].filter(x => !x.scope),
 	...[...document.querySelectorAll('svg')].filter(x => !x.getAttribute('aria-label') && !x.getAttribute('aria-hidden')),
 	...[...document.querySelectorAll('section, nav, [role=region]')].filter(x => !x.getAttribute('aria-label') && !document.getElementById(x.getAttribute('aria-labelledby'))),
 	...[...document.querySelectorAll('[id]')].filter(x => document.querySelectorAll('#' + x.id).length > 1),
 	...[...document.querySelectorAll('a')].filter(x => !x.textContent.trim()),
+	...[...document.querySelectorAll('.note a')].filter(x => getComputedStyle(x).textDecorationLine !== 'underline'),
+	...[...document.querySelectorAll('section, [role=region]')].filter((x, i, all) => all.some(y => y !== x && name(y) === name(x))),
 ].map(x => x.outerHTML.slice(0, 120)).join('\n')`
+
+// cut is an expression that is true if the names of clients that do not fit lose their middle, and none their end.
+const cut = `(() => {
+	const list = [...document.querySelectorAll('#clients .cut')], cell = x => x.closest('th').getBoundingClientRect().right;
+	return list.some(x => x.firstChild.scrollWidth > x.firstChild.clientWidth) && list.every(x => x.lastChild.getBoundingClientRect().right <= cell(x));
+})()`
 
 // focused is an expression that says whether the focus is visible.
 const focused = `(() => {
@@ -43,6 +53,12 @@ func TestUsable(t *testing.T) {
 			}
 		}
 	}
+	tab.Show(pagetest.View{Width: 360, Height: 740, Phone: true})
+	tab.Open(server.URL + "/")
+	if got := tab.Eval(cut); got != "true" {
+		t.Errorf("long names on a phone do not keep their ends: %s", got)
+	}
+	tab.Show(pagetest.View{Width: 1280, Height: 900})
 	tab.Open(server.URL + "/")
 	const head = "document.activeElement.closest('#clients thead') !== null"
 	for range 60 {

@@ -56,6 +56,7 @@ func Of(clients *report.Clients, names, waste *report.Names) *report.Advice {
 		}
 		a.Workloads = append(a.Workloads, w)
 	}
+	a.Truncated = truncated(clients)
 	Complete(&a.AdviceCounts)
 	return a
 }
@@ -76,6 +77,7 @@ func Complete(a *report.AdviceCounts) {
 	slices.SortFunc(kept, func(x, y report.AdvisedWorkload) int {
 		return cmp.Or(cmp.Compare(y.Waste, x.Waste), cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Workload, y.Workload), cmp.Compare(x.WorkloadKind, y.WorkloadKind))
 	})
+	completeTruncated(a)
 	a.Workloads, a.Changes = kept, []report.Change{}
 	if len(kept) > 0 {
 		a.Changes = append(a.Changes, saving(report.Change{Kind: report.ChangeAutopath, Text: "autopath @kubernetes"}, float64(a.Waste), a.Queries, a.QueriesPerSecond))

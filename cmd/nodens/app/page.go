@@ -41,7 +41,11 @@ func (s pageSource) Clients(by, window string, limit int) (*report.Clients, erro
 		return nil, err
 	}
 	s.fastPath.updateCounters() // before the counters are read
-	return newClients(by, window, table.Top(clientRows[by], clientWindows[window], min(limit, maxShownClients))), nil
+	c := newClients(by, window, table.Top(clientRows[by], clientWindows[window], min(limit, maxShownClients)))
+	if by == "workload" {
+		s.setNdots(c.Clients, by)
+	}
+	return c, nil
 }
 
 // Names implements [page.Source].

@@ -112,6 +112,7 @@ func newClientRow(c *clients.Client) report.Client {
 		P50Seconds: c.Quantile(50).Seconds(), P99Seconds: c.Quantile(99).Seconds(),
 		Window: newClientCounts(c.Window), Total: newClientCounts(c.Total),
 	}
+	row.Unfollowed, row.UnfollowedCapped = c.Unfollowed, c.UnfollowedCapped
 	if c.TopName.Name != "" {
 		row.TopName = &report.TopName{Name: c.TopName.Name, Share: c.TopName.Share}
 	}
@@ -124,6 +125,7 @@ func newClientRow(c *clients.Client) report.Client {
 func newClientCounts(c clients.Counts) report.ClientCounts {
 	return report.ClientCounts{
 		Queries: c.Queries(), NoError: c.NoError, NXDomain: c.NXDomain, Servfail: c.ServFail, Other: c.Other,
-		Hits: c.Hits, Kernel: c.Kernel, Upstream: c.Upstream, Shed: c.Shed, Waste: c.Waste, Slow: c.Slow, Limited: c.AllLimited(),
+		Hits: c.Hits, Kernel: c.Kernel, Upstream: c.Upstream, Shed: c.Shed, Waste: c.Waste, Slow: c.Slow,
+		TCP: c.Stream, Truncated: c.Truncated, Limited: c.AllLimited(),
 	}
 }

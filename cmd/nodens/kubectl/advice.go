@@ -44,6 +44,7 @@ func (m *adviceMerge) add(node string, a *report.Advice) {
 		r.WindowSeconds = a.WindowSeconds
 	}
 	r.Queries, r.Waste, r.QueriesPerSecond = r.Queries+a.Queries, r.Waste+a.Waste, r.QueriesPerSecond+a.QueriesPerSecond
+	r.Truncated = append(r.Truncated, a.Truncated...)
 	for i := range a.Workloads {
 		w := &a.Workloads[i]
 		key := [3]string{w.Namespace, w.WorkloadKind, w.Workload}

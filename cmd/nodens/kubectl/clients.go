@@ -97,6 +97,7 @@ func (m *clientMerge) addClient(node string, c *report.Client, seconds float64) 
 	row.QueriesPerSecond += c.QueriesPerSecond
 	row.UpstreamPerSecond += report.PerSecond(c.Window.Upstream, seconds)
 	row.P50Seconds, row.P99Seconds = max(row.P50Seconds, c.P50Seconds), max(row.P99Seconds, c.P99Seconds)
+	row.Unfollowed, row.UnfollowedCapped = row.Unfollowed+c.Unfollowed, row.UnfollowedCapped+c.UnfollowedCapped
 	row.Window, row.Total = sum(row.Window, c.Window), sum(row.Total, c.Total)
 	if c.TopName != nil {
 		row.names[c.TopName.Name] += c.TopName.Share * float64(c.Window.Queries)
@@ -148,6 +149,7 @@ func topName(names map[string]float64, queries uint64) *report.TopName {
 func sum(a, b report.ClientCounts) report.ClientCounts {
 	return report.ClientCounts{
 		Queries: a.Queries + b.Queries, NoError: a.NoError + b.NoError, NXDomain: a.NXDomain + b.NXDomain, Servfail: a.Servfail + b.Servfail, Other: a.Other + b.Other,
-		Hits: a.Hits + b.Hits, Kernel: a.Kernel + b.Kernel, Upstream: a.Upstream + b.Upstream, Shed: a.Shed + b.Shed, Waste: a.Waste + b.Waste, Slow: a.Slow + b.Slow, Limited: a.Limited + b.Limited,
+		Hits: a.Hits + b.Hits, Kernel: a.Kernel + b.Kernel, Upstream: a.Upstream + b.Upstream, Shed: a.Shed + b.Shed, Waste: a.Waste + b.Waste, Slow: a.Slow + b.Slow,
+		TCP: a.TCP + b.TCP, Truncated: a.Truncated + b.Truncated, Limited: a.Limited + b.Limited,
 	}
 }

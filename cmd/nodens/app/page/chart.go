@@ -10,10 +10,24 @@ import (
 
 // The size of a chart's drawing. It is stretched to the width of the page.
 const (
-	chartStep   = 2 // of one sample
-	chartWidth  = chartStep * HistoryLength
+	chartWidth  = 2 * HistoryLength
 	chartHeight = 120
 )
+
+// axisMinutes are the lengths of the horizontal axis. It is as long as the history needs, so that an agent that has just
+// started has more than a few pixels.
+var axisMinutes = [...]int{5, 10, 15, 30, 60}
+
+// axisLength returns the length of the axis for so many samples: in minutes, and in samples.
+func axisLength(samples int) (minutes, length int) {
+	const perMinute = int(time.Minute / HistoryInterval)
+	for _, minutes = range axisMinutes {
+		if length = minutes * perMinute; samples <= length {
+			break
+		}
+	}
+	return minutes, length
+}
 
 // chart is a chart as the template shows it: a drawing with labels around it, and its values as a table.
 type chart struct {
@@ -23,6 +37,8 @@ type chart struct {
 	Series  []series
 	// Scale are the labels of the vertical axis, the highest first.
 	Scale []string
+	// Times are the labels of the horizontal axis.
+	Times [3]string
 	// Rows are means of five minutes, the newest first: a time, and a value for each series.
 	Rows [][]string
 }
@@ -241,12 +257,19 @@ func logarithmic() axis {
 // it, so the template paints them in reverse order.
 func (c *chart) draw(a axis) {
 	c.Scale = a.labels
+	samples := 0
+	if len(c.Series) > 0 {
+		samples = len(c.Series[0].values)
+	}
+	minutes, length := axisLength(samples)
+	step := chartWidth / length
+	c.Times = [3]string{fmt.Sprintf("%d min ago", minutes), fmt.Sprintf("%g min", float64(minutes)/2), "now"}
 	var stack []float64
 	for i := range c.Series {
 		s := &c.Series[i]
 		s.Now = a.format(last(s.values))
 		if !s.Area {
-			s.Path = linePath(s.values, a.y)
+			s.Path = linePath(s.values, step, a.y)
 			continue
 		}
 		if stack == nil {
@@ -255,7 +278,7 @@ func (c *chart) draw(a axis) {
 		for j, v := range s.values {
 			stack[j] += v
 		}
-		s.Path = areaPath(linePath(stack, a.y), len(stack))
+		s.Path = areaPath(linePath(stack, step, a.y), step*len(stack))
 	}
 	c.Rows = c.rows(a.format)
 }
@@ -301,8 +324,8 @@ func (c chart) Painted() []series {
 	return list
 }
 
-// linePath returns the path of values, of which the last one is at the right edge. NaN is a gap.
-func linePath(values []float64, y func(float64) int) string {
+// linePath returns the path of values, each so wide, of which the last one is at the right edge. NaN is a gap.
+func linePath(values []float64, step int, y func(float64) int) string {
 	b := make([]byte, 0, 4*len(values))
 	put := func(command byte, n ...int) {
 		for _, n := range n {
@@ -327,14 +350,14 @@ func linePath(values []float64, y func(float64) int) string {
 		switch height := y(v); {
 		case gap:
 			// A sample covers the time before it, so a single sample is a line, too.
-			put('M', chartWidth-chartStep*(len(values)-i), height)
-			put('h', chartStep)
+			put('M', chartWidth-step*(len(values)-i), height)
+			put('h', step)
 			at, gap = height, false
 		case height == at:
-			run += chartStep
+			run += step
 		default:
 			flush()
-			put('l', chartStep, height-at)
+			put('l', step, height-at)
 			at = height
 		}
 	}
@@ -342,10 +365,10 @@ func linePath(values []float64, y func(float64) int) string {
 	return string(b)
 }
 
-// areaPath closes the path of n values to the horizontal axis.
-func areaPath(line string, n int) string {
+// areaPath closes a path of that width to the horizontal axis.
+func areaPath(line string, width int) string {
 	if line == "" {
 		return ""
 	}
-	return fmt.Sprintf("%sV%dH%dz", line, chartHeight, chartWidth-chartStep*n)
+	return fmt.Sprintf("%sV%dH%dz", line, chartHeight, chartWidth-width)
 }

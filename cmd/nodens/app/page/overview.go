@@ -53,7 +53,7 @@ func otherTables(source Source, v parameters) (list []table) {
 	for _, topic := range nameTopics {
 		list = append(list, namesTable(source, topic, v))
 	}
-	return append(list, upstreamsTable(source.Upstreams(), v))
+	return append(list, adviceTable(source, v), upstreamsTable(source.Upstreams(), v))
 }
 
 // newestFirst returns faults in reverse order.

@@ -210,6 +210,57 @@ func TestEscapes(t *testing.T) {
 	}
 }
 
+// TestAdvice: the page shows what `nodens advise` does.
+func TestAdvice(t *testing.T) {
+	lb := pod("edge", 100, 0)
+	lb.Workload, lb.Unfollowed, lb.UnfollowedCapped = "edge", 7, 0
+	for name, c := range map[string]struct {
+		source page.Source
+		want   []string
+	}{
+		"waste":     {newSample(), []string{">shop/checkout<", ">ndots 2<", ">(all)<", ">autopath<"}},
+		"truncated": {source{newSample(), []report.Client{lb}}, []string{">shop/edge<", ">client: truncated replies, never TCP<", ">it offers fewer bytes than the reply has<"}},
+		"nothing":   {source{newSample(), nil}, []string{">Nothing to advise: no workload wastes 5% of its queries.<"}},
+	} {
+		_, text, _ := strings.Cut(get(page.New(c.source), "/", nil).Body.String(), `<tbody id="advice-rows">`)
+		text, _, _ = strings.Cut(text, "</tbody>")
+		for _, want := range c.want {
+			if !strings.Contains(text, want) {
+				t.Errorf("%s: no %s in\n%s", name, want, text)
+			}
+		}
+	}
+}
+
+// shortSource has samples of a few minutes.
+type shortSource struct {
+	pagetest.Sample
+	samples int
+}
+
+func (s shortSource) History() page.History {
+	h := s.Sample.History()
+	h.Samples = h.Samples[len(h.Samples)-s.samples:]
+	return h
+}
+
+// TestAxis: the horizontal axis of the charts is as long as the history needs.
+func TestAxis(t *testing.T) {
+	for samples, want := range map[int]struct{ label, begin string }{
+		6:   {"5 min ago", `d="M576 `}, // a minute of five
+		30:  {"5 min ago", `d="M0 `},
+		31:  {"10 min ago", `d="M348 `},
+		61:  {"15 min ago", `d="M232 `},
+		360: {"60 min ago", `d="M0 `},
+	} {
+		text := get(page.New(shortSource{newSample(), samples}), "/", nil).Body.String()
+		_, text, _ = strings.Cut(text, `id="queries-drawing"`)
+		if text, _, _ = strings.Cut(text, "</figure>"); !strings.Contains(text, "<span>"+want.label+"</span>") || !strings.Contains(text, `<path class="c1 area" `+want.begin) {
+			t.Errorf("%d samples: want %s and a path with %s in\n%.1500s", samples, want.label, want.begin, text)
+		}
+	}
+}
+
 // TestPlaces: streams are bounded, and their places are free again when they end.
 func TestPlaces(t *testing.T) {
 	server := httptest.NewServer(page.New(newSample()))

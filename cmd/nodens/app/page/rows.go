@@ -45,7 +45,8 @@ func (c chart) Body() template.HTML {
 
 // write writes c. head says that it is the head of its row.
 func (c *cell) write(b *bytes.Buffer, head bool) {
-	text := []byte(report.Printable(c.Text))
+	shown := report.Printable(c.Text)
+	text := []byte(shown)
 	element := "td>"
 	switch {
 	case head:
@@ -67,7 +68,7 @@ func (c *cell) write(b *bytes.Buffer, head bool) {
 		b.WriteString(`<a href="`)
 		template.HTMLEscape(b, []byte(c.Href))
 		b.WriteString(`">`)
-		template.HTMLEscape(b, text)
+		writeText(b, shown, head)
 		b.WriteString("</a>")
 	case c.Class != "":
 		b.WriteString(`<span class="badge `)
@@ -76,8 +77,27 @@ func (c *cell) write(b *bytes.Buffer, head bool) {
 		template.HTMLEscape(b, text)
 		b.WriteString("</span>")
 	default:
-		template.HTMLEscape(b, text)
+		writeText(b, shown, head)
 	}
 	b.WriteString("</")
 	b.WriteString(element)
+}
+
+// cutTail is the number of characters at the end of a name that a narrow screen shows: it leaves out the middle.
+const cutTail = 10
+
+// writeText writes text. That of a row's head is in two parts if it is long, so that a narrow screen can leave out the end of
+// the first one.
+func writeText(b *bytes.Buffer, text string, head bool) {
+	runes := []rune(text)
+	if !head || len(runes) < 3*cutTail {
+		template.HTMLEscape(b, []byte(text))
+		return
+	}
+	at := len(runes) - cutTail
+	b.WriteString(`<span class="cut"><span>`)
+	template.HTMLEscape(b, []byte(string(runes[:at])))
+	b.WriteString("</span><span>")
+	template.HTMLEscape(b, []byte(string(runes[at:])))
+	b.WriteString("</span></span>")
 }

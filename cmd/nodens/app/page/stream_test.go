@@ -63,7 +63,7 @@ func (s countingSource) History() History {
 }
 
 // TestSharedContent: streams with the same parameters render once for all of them, and nobody renders when there is no
-// stream. A stream sends what has changed since its last event.
+// stream. A stream sends what has changed since its last event. The advice reads the clients, too, with each sample.
 func TestSharedContent(t *testing.T) {
 	clients, histories := 0, 0
 	p := New(countingSource{emptySource{}, &clients, &histories})
@@ -84,17 +84,17 @@ func TestSharedContent(t *testing.T) {
 		sent[c] = version
 		return len(changed)
 	}
-	if n := update(a, now); n < 20 || clients != 1 || histories != 1 {
+	if n := update(a, now); n < 20 || clients != 2 || histories != 1 {
 		t.Errorf("the first event has %d parts; %d reads of the clients, %d of the history", n, clients, histories)
 	}
-	if n := update(a, now.Add(refreshInterval-1)); n != 0 || clients != 1 {
+	if n := update(a, now.Add(refreshInterval-1)); n != 0 || clients != 2 {
 		t.Errorf("in the same interval: %d parts, %d reads of the clients", n, clients)
 	}
-	if n := update(a, now.Add(refreshInterval)); n != 0 || clients != 2 || histories != 1 {
+	if n := update(a, now.Add(refreshInterval)); n != 0 || clients != 3 || histories != 1 {
 		t.Errorf("without a change: %d parts; %d reads of the clients, %d of the history", n, clients, histories)
 	}
 	sent[a] = 0 // another stream
-	if n := update(a, now.Add(refreshInterval)); n < 20 || clients != 2 {
+	if n := update(a, now.Add(refreshInterval)); n < 20 || clients != 3 {
 		t.Errorf("another stream: %d parts, %d reads of the clients", n, clients)
 	}
 	for _, x := range []*content{a, b, c} {

@@ -11,7 +11,7 @@ import (
 const shownRows = 10
 
 // tableIDs are the IDs of the tables that can be sorted.
-var tableIDs = []string{"clients", "names", "client", "waste", "failing", "slow", "upstreams"}
+var tableIDs = []string{"clients", "names", "client", "waste", "failing", "slow", "advice", "upstreams"}
 
 // table is a table as the template shows it.
 type table struct {
