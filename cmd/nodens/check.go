@@ -91,6 +91,7 @@ func (f *checkFlags) hash(name string, text []byte) {
 
 // runCheck passes what the agent would do to print. It changes nothing.
 func runCheck(f *checkFlags, stdin io.Reader, print func(*checkResult) error) error {
+	defer quiet()()
 	inputs, err := f.allInputs(stdin)
 	if err != nil {
 		return err

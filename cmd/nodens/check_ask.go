@@ -135,7 +135,7 @@ func (q *checkedQuestion) compare(in *checkInput) {
 	got := map[string][]string{"by": {cmp.Or(last.Source, "server")}, "rcode": {cmp.Or(last.Rcode, "unknown")}, "zone": {"none"}, "line": {"0"}}
 	got["by"] = append(got["by"], last.Alternatives...)
 	if z := last.Zone; z != nil {
-		got["zone"], got["line"] = []string{z.Name, strings.TrimSuffix(z.Name, ".")}, []string{fmt.Sprint(z.Line)}
+		got["zone"], got["line"] = []string{z.Name, cmp.Or(strings.TrimSuffix(z.Name, "."), ".")}, []string{fmt.Sprint(z.Line)}
 	}
 	if f := last.Forward; f != nil {
 		for _, u := range f.Upstreams {

@@ -187,13 +187,16 @@ func zonesOf(c *checkedConfig) (list checkedZones) {
 	return list
 }
 
-// clientSteps returns the steps of b with all zones of the block as "its zones", so that a zone that joins the block changes
-// nothing for the others.
+// clientSteps returns the steps of b that clients may see, with "its zones" in place of the block's, so that a zone that joins
+// the block changes nothing for the others.
 func (b *checkedBlock) clientSteps() (list []checkedStep) {
-	all := strings.Join(b.Zones, " ")
+	all := "for " + strings.Join(b.Zones, " ")
 	for _, s := range b.Steps {
+		if text, ok := strings.CutSuffix(s.Text, all); ok {
+			s.Text = text + "for its zones"
+		}
 		if s.Name != "kernel path" {
-			list = append(list, checkedStep{Name: s.Name, Text: strings.ReplaceAll(s.Text, all, "its zones")})
+			list = append(list, checkedStep{Name: s.Name, Text: s.Text})
 		}
 	}
 	return list

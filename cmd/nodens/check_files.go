@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
+	"log"
 	"slices"
 	"strings"
 
@@ -77,4 +78,12 @@ func importNote(patterns []string) []string {
 		return nil
 	}
 	return []string{"imports that no file matches: " + strings.Join(patterns, ", ")}
+}
+
+// quiet discards what libraries log until the function that it returns is called: the parser logs each import that no file
+// matches, each time that it runs, and a note has them.
+func quiet() (restore func()) {
+	was := log.Writer()
+	log.SetOutput(io.Discard)
+	return func() { log.SetOutput(was) }
 }

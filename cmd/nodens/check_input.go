@@ -96,7 +96,7 @@ func (f *checkFlags) inputs(stdin io.Reader) ([]*checkInput, error) {
 	if !found {
 		return corefiles, nil
 	}
-	list, err := f.objectInputs(objects)
+	list, err := f.objectInputs(objects, "", "")
 	return append(corefiles, list...), err
 }
 
@@ -274,11 +274,11 @@ func resolvNames(cfg *config.Config) []string {
 	return []string{config.UnknownNameserver.String(), "the name servers in " + path}
 }
 
-// objectInputs reads the Corefiles among objects.
-func (f *checkFlags) objectInputs(objects *migrate.Objects) ([]*checkInput, error) {
+// objectInputs reads the Corefiles among objects, those of the DaemonSet of that namespace and name, if these are not "".
+func (f *checkFlags) objectInputs(objects *migrate.Objects, namespace, name string) ([]*checkInput, error) {
 	var flags []*agentFlags
 	request := migrate.Request{
-		Objects: objects, Known: lookupFlag,
+		Objects: objects, Namespace: namespace, Name: name, Known: lookupFlag,
 		Flags: func(args []string) (*migrate.Flags, error) {
 			with, err := f.withArgs(args)
 			if err != nil {

@@ -16,6 +16,11 @@ func (in *checkInput) warnings() []finding {
 		text = in.show.Replace(text)
 		list = append(list, finding{Message: text, text: text})
 	}
+	return append(list, in.suspicions()...)
+}
+
+// suspicions is warnings without those of the parser, which migrate has as differences.
+func (in *checkInput) suspicions() (list []finding) {
 	for _, e := range in.cfg.Suspicious {
 		list = append(list, in.finding(e))
 	}

@@ -78,6 +78,7 @@ func runMigrate(ctx context.Context, f *migrateFlags, stdin io.Reader, stdout, s
 	if len(f.files) > 0 && f.kubeconfig+f.context != "" {
 		return cli.Usagef("-f and --kubeconfig exclude each other: objects are read from files or from the API server")
 	}
+	defer quiet()()
 	objects, err := f.objects(ctx, stdin)
 	if err != nil {
 		return err
@@ -92,8 +93,32 @@ func runMigrate(ctx context.Context, f *migrateFlags, stdin io.Reader, stdout, s
 	for _, n := range result.Notes {
 		fmt.Fprintln(stderr, n)
 	}
+	for _, text := range f.warnings(objects, result) {
+		fmt.Fprintln(stderr, "warning: "+text)
+	}
 	_, err = fmt.Fprintf(stdout, "# nodens in place of NodeLocal DNSCache, made by nodens migrate.\n%s", result.Manifest)
 	return err
+}
+
+// warnings returns what `nodens check` warns of in the result, together with the objects that it does not change.
+func (f *migrateFlags) warnings(objects *migrate.Objects, result *migrate.Result) (list []string) {
+	all := objects.With(result.Manifest)
+	check := &checkFlags{agentFlags: newAgentFlags(), set: pflag.NewFlagSet("check", pflag.ContinueOnError)}
+	inputs, err := check.objectInputs(all, result.Namespace, result.Name)
+	if err != nil {
+		return nil // the migration itself has read the same
+	}
+	for _, in := range inputs {
+		if in.cfg == nil {
+			continue
+		}
+		for _, w := range in.suspicions() {
+			if !slices.Contains(list, w.text) {
+				list = append(list, w.text)
+			}
+		}
+	}
+	return list
 }
 
 // parseAgentArgs reads the arguments of an agent's container.

@@ -164,6 +164,8 @@ type Options struct {
 	// the Corefile that are named by absolute paths are not read, and folders not looked at:
 	// [UnknownNameserver] stands for the name servers of a resolv.conf file.
 	OffNode bool
+	// PodNetwork says that the agent does not have the network of its node.
+	PodNetwork bool
 	// Written sets [Block.Written], which only `nodens check` needs.
 	Written bool
 }

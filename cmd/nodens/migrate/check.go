@@ -91,6 +91,7 @@ func (m *migration) check() (*Checked, error) {
 	}
 	defer c.close()
 	c.options.OffNode, c.options.Port, c.options.Written = true, m.flags.Config.Port, true
+	c.options.PodNetwork = result.FromDaemonSet && !m.hostNetwork()
 	result.Source = c.configMap.describe() + ", " + c.key
 	if result.FromDaemonSet {
 		result.Source += ", with the flags of " + m.pod.daemonSet.describe()

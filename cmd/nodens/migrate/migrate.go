@@ -86,6 +86,8 @@ type Result struct {
 	// Manifest is YAML, one document for each object.
 	Manifest []byte
 	Notes    []Note
+	// Namespace and Name are the DaemonSet's.
+	Namespace, Name string
 }
 
 // Run makes the manifest. It returns an error, and no manifest, if the input can't be
@@ -119,7 +121,7 @@ func Run(r Request) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Result{Manifest: text, Notes: m.sortedNotes()}, nil
+	return &Result{Manifest: text, Notes: m.sortedNotes(), Namespace: m.pod.daemonSet.namespace(), Name: m.pod.daemonSet.name()}, nil
 }
 
 // migration is the state of one Run.

@@ -172,6 +172,16 @@ func (o *Objects) add(tree any, list object) error {
 	return nil
 }
 
+// With returns o's objects and those of a manifest, which replace o's.
+func (o *Objects) With(manifest []byte) *Objects {
+	all := &Objects{live: o.live, kinds: o.kinds}
+	for _, obj := range o.list {
+		_ = all.store(obj) // o has no more than all may have
+	}
+	_ = all.Read("the manifest", bytes.NewReader(manifest)) // it was printed from objects
+	return all
+}
+
 // store keeps an object if its kind is wanted.
 func (o *Objects) store(obj object) error {
 	wanted := o.kinds
