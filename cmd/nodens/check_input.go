@@ -28,6 +28,9 @@ type checkInput struct {
 	notes  []string
 	texts  []migrate.MountedFile // the Corefile, and files of ConfigMaps that it imports
 	probes []migrate.Probe
+	// refused are warnings about the DaemonSet itself. assumed says that --localip is not known.
+	refused []string
+	assumed bool
 	// show restores the names in texts, such as those of placeholders.
 	show *strings.Replacer
 	// objects says that the Corefile comes from a ConfigMap, daemonSet that the flags come from
@@ -77,7 +80,7 @@ func (f *checkFlags) inputs(stdin io.Reader) ([]*checkInput, error) {
 		return []*checkInput{in}, err
 	}
 	var corefiles []*checkInput
-	objects := &migrate.Objects{Hash: f.hash}
+	objects := &migrate.Objects{OnRead: f.hash}
 	found := false
 	for _, path := range f.files {
 		in, err := f.readFile(path, stdin, objects)
@@ -308,10 +311,10 @@ func (f *checkFlags) objectInputs(objects *migrate.Objects, namespace, name stri
 // objectInput returns a Corefile among objects, with the flags that it was read with.
 func (f *checkFlags) objectInput(c *migrate.Checked, flags *agentFlags) *checkInput {
 	in := &checkInput{
-		source: c.Source, flags: flags, cfg: c.Config, faults: c.Errors, notes: c.Notes, probes: c.Probes, texts: c.Files,
+		source: c.Source, flags: flags, cfg: c.Config, faults: c.Errors, notes: c.Notes, probes: c.Probes, texts: c.Files, refused: c.Warnings,
 		objects: true, daemonSet: c.FromDaemonSet,
 	}
-	if !c.FromDaemonSet && !f.given["localip"] {
+	if in.assumed = !c.FromDaemonSet && !f.given["localip"]; in.assumed {
 		in.notes = append(in.notes, "--localip is not given: checked with "+assumedLocalIP)
 	}
 	var pairs []string

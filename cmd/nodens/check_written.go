@@ -50,7 +50,7 @@ func writtenText(w config.Written, said bool) string {
 	options := slices.DeleteFunc(slices.Clone(w.Options), func(o string) bool {
 		first, _, _ := strings.Cut(o, " ")
 		_, err := netip.ParseAddr(first)
-		return w.Name == "hosts" && err == nil || w.Name == "tsig" // lines of hosts, and secrets
+		return w.Name == "hosts" && err == nil || w.Name == "tsig" || w.Name == "log" // lines of hosts, secrets, what a step has said
 	})
 	if n := len(options) - maxWrittenOptions; n > 0 {
 		options = append(options[:maxWrittenOptions], fmt.Sprintf("and %d more", n))

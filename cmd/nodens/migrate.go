@@ -23,6 +23,8 @@ type migrateFlags struct {
 	namespace           string
 	name, image, domain string
 	minimal             bool
+	helmValues, diff    bool
+	read                []migrate.SourceFile // with diff
 }
 
 const migrateLong = `Print the manifest that replaces NodeLocal DNSCache, made from its DaemonSet and ConfigMap, and on
@@ -59,12 +61,17 @@ func (f *migrateFlags) register(flags *pflag.FlagSet) {
 	flags.StringVar(&f.image, "image", "", "`image` of nodens, in a registry that the nodes can pull from")
 	flags.StringVar(&f.domain, "domain", "", "cluster `domain`; without it the Corefile's")
 	flags.BoolVar(&f.minimal, "minimal", false, "replace only the image")
+	flags.BoolVar(&f.diff, "diff", false, "print the changes to the files of -f as a unified diff, which keeps their order and comments, instead of the manifest")
+	flags.BoolVar(&f.helmValues, "helm-values", false, "print values for nodens' chart instead of the manifest")
 }
 
 // objects reads the cluster's objects from files or from the API server.
 func (f *migrateFlags) objects(ctx context.Context, stdin io.Reader) (*migrate.Objects, error) {
 	objects := new(migrate.Objects)
 	if len(f.files) > 0 {
+		objects.OnRead = func(name string, text []byte) {
+			f.read = append(f.read, migrate.SourceFile{Name: name, Text: string(text)})
+		}
 		return objects, objects.Files(f.files, stdin)
 	}
 	if f.namespace == "" {
@@ -79,12 +86,15 @@ func runMigrate(ctx context.Context, f *migrateFlags, stdin io.Reader, stdout, s
 		return cli.Usagef("-f and --kubeconfig exclude each other: objects are read from files or from the API server")
 	}
 	defer quiet()()
+	if f.diff && (len(f.files) == 0 || f.helmValues) {
+		return cli.Usagef("--diff changes files: name them with -f, without --helm-values")
+	}
 	objects, err := f.objects(ctx, stdin)
 	if err != nil {
 		return err
 	}
 	result, err := migrate.Run(migrate.Request{
-		Objects: objects, Namespace: f.namespace, Name: f.name, Image: f.image, Domain: f.domain, Minimal: f.minimal,
+		Objects: objects, Namespace: f.namespace, Name: f.name, Image: f.image, Domain: f.domain, Minimal: f.minimal, HelmValues: f.helmValues,
 		Manifest: daemonset.Manifest, Flags: parseAgentArgs, Known: lookupFlag,
 	})
 	if err != nil {
@@ -95,6 +105,17 @@ func runMigrate(ctx context.Context, f *migrateFlags, stdin io.Reader, stdout, s
 	}
 	for _, text := range f.warnings(objects, result) {
 		fmt.Fprintln(stderr, "warning: "+text)
+	}
+	if f.diff {
+		text, err := migrate.Diff(f.read, result.Manifest)
+		if err == nil {
+			_, err = stdout.Write(text)
+		}
+		return err
+	}
+	if f.helmValues {
+		_, err = fmt.Fprintf(stdout, "# Values of nodens' chart in place of NodeLocal DNSCache, made by nodens migrate.\n%s", result.Values)
+		return err
 	}
 	_, err = fmt.Fprintf(stdout, "# nodens in place of NodeLocal DNSCache, made by nodens migrate.\n%s", result.Manifest)
 	return err

@@ -20,8 +20,8 @@ type Checked struct {
 	// Config is nil if there are errors.
 	Config *config.Config
 	Errors []*config.ParseError
-	// Notes say what is not known here.
-	Notes []string
+	// Notes say what is not known here, and Warnings what an API server refuses.
+	Notes, Warnings []string
 	// Probes are the HTTP probes of the container.
 	Probes []Probe
 	// Files are the Corefile and the files of ConfigMaps that it imports.
@@ -80,6 +80,7 @@ func (m *migration) check() (*Checked, error) {
 		if err := m.convertCommand(); err != nil {
 			return nil, err
 		}
+		result.Warnings = m.oldVersion()
 		result.Probes = m.pod.probes()
 	}
 	if err := m.convertArgs(); err != nil {
@@ -187,7 +188,9 @@ func (r *Request) standIn(configMap object, key string) *agentPod {
 		volumes = append(volumes, map[string]any{"name": name, "configMap": source})
 	}
 	add(configMap.name(), "/etc/coredns", map[string]any{"items": items})
-	add("kube-dns", "/etc/kube-dns", map[string]any{"optional": true})
+	if text := configMap.text("data", key); strings.Contains(text, "__PILLAR__") || r.Objects.get("ConfigMap", configMap.namespace(), "kube-dns") != nil {
+		add("kube-dns", "/etc/kube-dns", map[string]any{"optional": true})
+	}
 	for _, m := range importCustom.FindAllStringSubmatch(configMap.text("data", key), -1) {
 		dir := m[2] + "custom"
 		if !path.IsAbs(dir) {

@@ -1,6 +1,7 @@
 package migrate
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -27,6 +28,7 @@ type corefile struct {
 	path         string // of the Corefile in root
 	mounted      []MountedFile
 	values       Values // of environment variables
+	guessedZone  bool   // guessedZone is the value of one that is not known
 	options      config.Options
 	replacePaths *strings.Replacer // from paths of the container to paths in dir
 	restorePairs []string          // paths in dir, each with its name for error texts
@@ -137,29 +139,6 @@ func (m *migration) writeInputs(c *corefile, s *configMapFile) error {
 	}
 	c.restorePaths = strings.NewReplacer(c.restorePairs...)
 	return m.setValues(c)
-}
-
-// setValues finds the values of the environment variables of the Corefile and of the mounted files, and writes these files.
-func (m *migration) setValues(c *corefile) error {
-	c.values = m.environment()
-	text := c.text
-	for _, f := range c.mounted {
-		text += "\n" + f.Text
-	}
-	if err := c.writeMounted(); err != nil {
-		return err
-	}
-	note := c.values.Guess(Variables(text), func(Values) (*config.Config, error) {
-		if err := c.writeMounted(); err != nil {
-			return nil, err
-		}
-		return c.load(c.text)
-	})
-	if note == "" {
-		return nil
-	}
-	m.noteFor(Todo, c.configMap.describe()+", "+c.key, "%s", note)
-	return c.writeMounted()
 }
 
 // emptyVolumes makes a folder in dir for each mounted directory of the node, for options that name a file to write. It
@@ -373,8 +352,8 @@ func goesElsewhere(lines []string, b *config.Block) bool {
 	return at >= 0 && at < len(lines) && strings.HasPrefix(strings.TrimSpace(lines[at]), elsewhereMark)
 }
 
-// clusterDNSAddrs returns the addresses of the cluster's DNS: those of its known Services,
-// and the upstreams of reverse zones.
+// clusterDNSAddrs returns the addresses of the cluster's DNS: those of its known Services, and
+// the upstreams of reverse zones and of the cluster's domain.
 func (m *migration) clusterDNSAddrs(c *corefile) map[netip.Addr]bool {
 	servers := map[netip.Addr]bool{netip.MustParseAddr(placeholderClusterIP): true}
 	for _, obj := range m.Objects.list {
@@ -388,7 +367,8 @@ func (m *migration) clusterDNSAddrs(c *corefile) map[netip.Addr]bool {
 		}
 	}
 	for _, b := range c.cfg.Blocks {
-		if b.Forward == nil || !slices.ContainsFunc(b.Zones, isReverseZone) || slices.Contains(b.Zones, wire.Root) {
+		domain := parseZone(cmp.Or(m.Domain, defaultDomain))
+		if b.Forward == nil || !slices.Contains(b.Zones, domain) && !slices.ContainsFunc(b.Zones, isReverseZone) || slices.Contains(b.Zones, wire.Root) {
 			continue
 		}
 		for _, t := range b.Forward.To {
@@ -412,6 +392,9 @@ func (m *migration) clusterDomain(c *corefile, blocks []*config.Block) string {
 		return strings.TrimSuffix(m.Domain, ".")
 	}
 	zones := forwardedZones(blocks)
+	if c.guessedZone { // an environment variable has it
+		zones = slices.DeleteFunc(zones, func(z string) bool { return z == guessedZone })
+	}
 	where := c.configMap.describe() + ", " + c.key
 	switch {
 	case slices.Contains(zones, defaultDomain):

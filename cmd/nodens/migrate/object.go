@@ -37,8 +37,8 @@ type Objects struct {
 	// index has positions in list by kind and name; size is the number of bytes read.
 	index map[string]int
 	size  int
-	// Hash is called with the bytes of each file, unless it is nil.
-	Hash func(name string, text []byte)
+	// OnRead is called with the bytes of each file, unless it is nil.
+	OnRead func(name string, text []byte)
 	// live says that the objects come from an API server.
 	live bool
 	// kinds are the kinds to keep; nil is defaultKinds.
@@ -112,8 +112,8 @@ func (o *Objects) Read(name string, r io.Reader) error {
 	if o.size += len(text); o.size > maxBytes {
 		return fmt.Errorf("%s: more than %d MiB in all; pass only the objects of NodeLocal DNSCache", name, maxBytes>>20)
 	}
-	if o.Hash != nil {
-		o.Hash(name, text)
+	if o.OnRead != nil {
+		o.OnRead(name, text)
 	}
 	docs := yaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(text)))
 	for n := 1; ; n++ {

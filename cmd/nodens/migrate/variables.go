@@ -1,6 +1,7 @@
 package migrate
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"regexp"
@@ -46,9 +47,11 @@ func Variables(text string) (names []string) {
 	return names
 }
 
-// guesses stand for values that are not known: nothing, an address, a number, a duration, a zone, a port and a switch. The
+// guesses stand for values that are not known: nothing, an address, a number or port, a duration, a zone and a switch. The
 // addresses and the zone are reserved for documentation (RFC 5737, RFC 2606).
-var guesses = []string{"", placeholderAddr, "30", "30s", "example.org", "on", "/etc/resolv.conf"}
+var guesses = []string{"", placeholderAddr, "30", "30s", guessedZone, "on"}
+
+const guessedZone = "example.org"
 
 // maxGuessed bounds the variables that are guessed: each takes some parses.
 const maxGuessed = 32
@@ -56,23 +59,26 @@ const maxGuessed = 32
 // Guess adds a value for each variable that has none: the first guess with which parse has the fewest complaints. It returns
 // a text that names them and what stands for each, "" if there are none.
 func (v Values) Guess(names []string, parse func(Values) (*config.Config, error)) (note string) {
-	var parts []string
+	var unknown, parts []string
 	for _, name := range names[:min(len(names), maxGuessed)] {
-		if _, known := v[name]; known || os.Getenv(name) != "" {
-			continue
+		if _, known := v[name]; !known && os.Getenv(name) == "" {
+			unknown = append(unknown, name)
 		}
-		best, fewest := "", -1
-		for _, guess := range guesses {
-			v[name] = guess
-			if n := complaints(parse(v)); fewest < 0 || n < fewest {
-				best, fewest = guess, n
+	}
+	for range 2 { // the second time the other variables have values that parse
+		for _, name := range unknown {
+			best, fewest := "", -1
+			for _, guess := range guesses {
+				v[name] = guess
+				if n := complaints(parse(v)); fewest < 0 || n < fewest {
+					best, fewest = guess, n
+				}
 			}
+			v[name] = best
 		}
-		v[name] = best
-		if best == "" {
-			best = "nothing"
-		}
-		parts = append(parts, fmt.Sprintf("%s as %s", name, best))
+	}
+	for _, name := range unknown {
+		parts = append(parts, fmt.Sprintf("%s as %s", name, cmp.Or(v[name], "nothing")))
 	}
 	if len(parts) == 0 {
 		return ""
@@ -89,32 +95,63 @@ func complaints(cfg *config.Config, err error) int {
 	return len(cfg.Suspicious) + len(cfg.Warnings)
 }
 
+// setValues finds the values of the environment variables of the Corefile and of the mounted files, and writes these files.
+func (m *migration) setValues(c *corefile) error {
+	c.values = m.environment()
+	text := c.text
+	for _, f := range c.mounted {
+		text += "\n" + f.Text
+	}
+	if err := c.writeMounted(); err != nil {
+		return err
+	}
+	note := c.values.Guess(Variables(text), func(Values) (*config.Config, error) {
+		if err := c.writeMounted(); err != nil {
+			return nil, err
+		}
+		return c.load(c.text)
+	})
+	if note == "" {
+		return nil
+	}
+	c.guessedZone = strings.Contains(note, " as "+guessedZone)
+	m.noteFor(Todo, c.configMap.describe()+", "+c.key, "%s", note)
+	return c.writeMounted()
+}
+
 // environment returns the values that the container's environment has, as far as the objects tell them.
 func (m *migration) environment() Values {
 	values := make(Values)
-	data := func(name string) object {
-		return m.Objects.get("ConfigMap", m.pod.daemonSet.namespace(), name).child("data")
-	}
 	for _, from := range m.pod.container.children("envFrom") {
-		configMap := data(from.text("configMapRef", "name"))
+		configMap := m.configMapData(from.text("configMapRef", "name"))
 		for key := range configMap {
 			values[from.text("prefix")+key] = configMap.text(key)
 		}
 	}
 	for _, e := range m.pod.container.children("env") {
-		if ref := e.child("valueFrom", "configMapKeyRef"); ref != nil && data(ref.text("name")) != nil {
-			values[e.text("name")] = data(ref.text("name")).text(ref.text("key"))
-			continue
-		}
-		switch e.text("valueFrom", "fieldRef", "fieldPath") {
-		case "status.hostIP", "status.podIP": // an address of the node
-			values[e.text("name")] = placeholderAddr
-		case "":
-			values[e.text("name")] = e.text("value")
-		}
-		if e.value("valueFrom") != nil && values[e.text("name")] == "" {
+		if value, known := m.variableValue(e); known {
+			values[e.text("name")] = value
+		} else {
 			delete(values, e.text("name"))
 		}
 	}
 	return values
+}
+
+// variableValue returns the value of a variable of the container. An address that only a node knows has a placeholder.
+func (m *migration) variableValue(e object) (value string, known bool) {
+	if e.value("valueFrom") == nil {
+		return e.text("value"), true
+	}
+	switch e.text("valueFrom", "fieldRef", "fieldPath") {
+	case "status.hostIP", "status.podIP":
+		return placeholderAddr, true
+	}
+	ref := e.child("valueFrom", "configMapKeyRef")
+	data := m.configMapData(ref.text("name"))
+	return data.text(ref.text("key")), data != nil
+}
+
+func (m *migration) configMapData(name string) object {
+	return m.Objects.get("ConfigMap", m.pod.daemonSet.namespace(), name).child("data")
 }
