@@ -28,7 +28,9 @@ type migrateFlags struct {
 }
 
 const migrateLong = `Print the manifest that replaces NodeLocal DNSCache, made from its DaemonSet and ConfigMap, and on
-standard error what changes. The objects come from files or from the API server.`
+standard error what changes, and what nodens check warns of. The objects come from files or from the
+API server. --diff prints the changes to the files instead, for their repository, and --helm-values
+values for nodens' chart.`
 
 func newMigrateCommand() *cobra.Command {
 	f := new(migrateFlags)
@@ -37,7 +39,8 @@ func newMigrateCommand() *cobra.Command {
 		Short: "Print the manifest that replaces NodeLocal DNSCache",
 		Long:  migrateLong,
 		Example: `  nodens migrate --image registry.example/nodens:1 | kubectl apply -f -
-  nodens migrate --image registry.example/nodens:1 -f nodelocaldns.yaml`,
+  nodens migrate --image registry.example/nodens:1 -f nodelocaldns.yaml
+  nodens migrate --image registry.example/nodens:1 -f nodelocaldns.yaml --diff | patch -p0`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				return cli.Usagef("unexpected argument %q; files are given with -f", args[0])
