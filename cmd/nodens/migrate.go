@@ -109,6 +109,11 @@ func runMigrate(ctx context.Context, f *migrateFlags, stdin io.Reader, stdout, s
 	for _, text := range f.warnings(objects, result) {
 		fmt.Fprintln(stderr, "warning: "+text)
 	}
+	return f.print(result, stdout)
+}
+
+// print writes the manifest, or what is asked for instead.
+func (f *migrateFlags) print(result *migrate.Result, stdout io.Writer) (err error) {
 	if f.diff {
 		text, err := migrate.Diff(f.read, result.Manifest)
 		if err == nil {

@@ -142,10 +142,10 @@ team.test:@PORT@ {
 	{name: "variables with values in a zone and a port", corefile: "{$NO_SUCH_VARIABLE}corp.test:@PORT@ {\n    whoami\n}\n.:@PORT@ {\n    whoami {%NO_SUCH_VARIABLE%}\n}\n", corednsRefuses: true, refused: "whoami"},
 	// What neither starts with.
 	{name: "proxy", corefile: ".:@PORT@ {\n    proxy . 127.0.0.77\n}\n", corednsRefuses: true, refused: "forward"},
-	{name: "placeholder of an installer", corefile: "__PILLAR__DNS__DOMAIN__:@PORT@ {\n    whoami\n}\n", onlyCoreDNS: true, refused: "installer"},
 	{name: "template of a chart", corefile: ".:@PORT@ {\n    forward . {{ .Values.upstream }}\n}\n", corednsRefuses: true, refused: "template"},
 	{name: "template of Ansible", corefile: "{% for zone in zones %}\n{{ zone }}:@PORT@ {\n    whoami\n}\n{% endfor %}\n", corednsRefuses: true, refused: "template"},
-	// What CoreDNS starts with, and the agent refuses.
 	{name: "erratic", corefile: "corp.test:@PORT@ {\n    erratic\n}\n", corednsRefuses: true, refused: "this version of nodens doesn't"},
+	// What CoreDNS starts with, and the agent refuses.
+	{name: "placeholder of an installer", corefile: "__PILLAR__DNS__DOMAIN__:@PORT@ {\n    whoami\n}\n", onlyCoreDNS: true, refused: "installer"},
 	{name: "a directory as hosts file", corefile: ".:@PORT@ {\n    hosts @DIR@\n    whoami\n}\n", onlyCoreDNS: true, refused: "not a regular file"},
 }

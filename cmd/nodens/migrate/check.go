@@ -213,19 +213,27 @@ func (r *Request) workload(configMap object, key string) *agentPod {
 		p := &agentPod{daemonSet: obj, podSpec: obj.child("spec", "template", "spec").clone()}
 		for _, box := range p.podSpec.children("containers") {
 			p.container = box
-			for _, mount := range box.children("volumeMounts") {
-				for _, name := range []string{key, "Corefile"} {
-					file := path.Join(mount.text("mountPath"), name)
-					if s, err := p.mountedFile(file); err == nil && s != nil && s.configMap == configMap.name() && s.key == key {
-						delete(box, "command")
-						box["args"] = []any{"-conf", file}
-						return p
-					}
-				}
+			if file := p.fileOf(configMap.name(), key); file != "" {
+				delete(box, "command")
+				box["args"] = []any{"-conf", file}
+				return p
 			}
 		}
 	}
 	return nil
+}
+
+// fileOf returns where the container has a key of a ConfigMap, under the key's name or as Corefile; "" if nowhere.
+func (p *agentPod) fileOf(configMap, key string) string {
+	for _, mount := range p.container.children("volumeMounts") {
+		for _, name := range []string{key, "Corefile"} {
+			file := path.Join(mount.text("mountPath"), name)
+			if s, err := p.mountedFile(file); err == nil && s != nil && s.configMap == configMap && s.key == key {
+				return file
+			}
+		}
+	}
+	return ""
 }
 
 // probes returns the HTTP probes of p's container.

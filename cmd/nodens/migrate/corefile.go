@@ -368,7 +368,8 @@ func (m *migration) clusterDNSAddrs(c *corefile) map[netip.Addr]bool {
 	}
 	for _, b := range c.cfg.Blocks {
 		domain := parseZone(cmp.Or(m.Domain, defaultDomain))
-		if b.Forward == nil || !slices.Contains(b.Zones, domain) && !slices.ContainsFunc(b.Zones, isReverseZone) || slices.Contains(b.Zones, wire.Root) {
+		ofCluster := func(z wire.Name) bool { return z == domain || isReverseZone(z) }
+		if b.Forward == nil || !slices.ContainsFunc(b.Zones, ofCluster) || slices.Contains(b.Zones, wire.Root) {
 			continue
 		}
 		for _, t := range b.Forward.To {

@@ -103,12 +103,8 @@ func editDocument(doc string, obj object) (text string, found bool, err error) {
 	}
 	e := &editor{lines: strings.Split(strings.TrimSuffix(doc, "\n"), "\n")}
 	if e.mapping(n, obj) {
-		text = strings.Join(e.apply(), "\n") + "\n"
-		var again yaml.Node
-		if yaml.Unmarshal([]byte(text), &again) == nil && len(again.Content) > 0 {
-			if n, _ := findObject(again.Content[0], obj); n != nil && sameValue(n, obj) {
-				return text, true, nil
-			}
+		if text = strings.Join(e.apply(), "\n") + "\n"; hasObject(text, obj) {
+			return text, true, nil
 		}
 	}
 	if inList {
@@ -116,6 +112,16 @@ func editDocument(doc string, obj object) (text string, found bool, err error) {
 	}
 	anew, err := marshalYAML(obj)
 	return "---\n" + string(anew), true, err
+}
+
+// hasObject reports whether a document has the object as it is.
+func hasObject(doc string, obj object) bool {
+	var root yaml.Node
+	if yaml.Unmarshal([]byte(doc), &root) != nil || len(root.Content) == 0 {
+		return false
+	}
+	n, _ := findObject(root.Content[0], obj)
+	return n != nil && sameValue(n, obj)
 }
 
 // findObject returns the node of an object in a document, which may be a list.
@@ -211,35 +217,33 @@ func diffLines(a, b []string) (ops []diffLine) {
 	for tail < min(len(a), len(b))-head && a[len(a)-1-tail] == b[len(b)-1-tail] {
 		tail++
 	}
-	x, y := a[head:len(a)-tail], b[head:len(b)-tail]
-	common := commonLengths(x, y)
 	i, j := 0, 0
-	add := func(mark byte, text string) {
-		ops = append(ops, diffLine{mark, text, i, j})
-		if mark != '+' {
-			i++
-		}
-		if mark != '-' {
-			j++
+	add := func(mark byte, lines ...string) {
+		for _, text := range lines {
+			ops = append(ops, diffLine{mark, text, i, j})
+			i += min(1, int(mark^'+'))
+			j += min(1, int(mark^'-'))
 		}
 	}
-	for _, line := range a[:head] {
-		add(' ', line)
-	}
-	for i < head+len(x) || j < head+len(y) {
-		m, n := i-head, j-head
+	add(' ', a[:head]...)
+	x, y := a[head:len(a)-tail], b[head:len(b)-tail]
+	for common := commonLengths(x, y); common != nil && len(x) > 0 && len(y) > 0; {
+		m, n := len(common)-1-len(x), len(common[0])-1-len(y)
 		switch {
-		case m < len(x) && n < len(y) && common != nil && x[m] == y[n]:
-			add(' ', x[m])
-		case m < len(x) && (n == len(y) || common == nil || common[m+1][n] >= common[m][n+1]):
-			add('-', x[m])
+		case x[0] == y[0]:
+			add(' ', x[0])
+			x, y = x[1:], y[1:]
+		case common[m+1][n] >= common[m][n+1]:
+			add('-', x[0])
+			x = x[1:]
 		default:
-			add('+', y[n])
+			add('+', y[0])
+			y = y[1:]
 		}
 	}
-	for _, line := range a[len(a)-tail:] {
-		add(' ', line)
-	}
+	add('-', x...)
+	add('+', y...)
+	add(' ', a[len(a)-tail:]...)
 	return ops
 }
 

@@ -59,22 +59,14 @@ func (e *editor) mapping(n *yaml.Node, is map[string]any) bool {
 		first := key.Line - 1
 		end = e.end(first, column, true)
 		now, kept := is[key.Value]
-		own := strings.TrimSpace(e.lines[first][:key.Column-1]) == "" // else a dash is before it
-		switch {
-		case kept && sameValue(value, now):
-		case !kept && !own:
-			return e.undo(before)
-		case !kept:
-			e.replace(first, end, nil)
-		case e.value(value, now):
-		default:
-			text := render(map[string]any{key.Value: now}, column)
-			text[0] = e.lines[first][:key.Column-1] + strings.TrimLeft(text[0], " ")
-			if value.LineComment != "" && len(text) == 1 {
-				text[0] += " " + value.LineComment
-			}
-			e.replace(first, end, text)
+		if kept {
+			e.pair(key, value, now, end)
+			continue
 		}
+		if strings.TrimSpace(e.lines[first][:key.Column-1]) != "" { // a dash is before it
+			return e.undo(before)
+		}
+		e.replace(first, end, nil)
 	}
 	added := maps.Clone(is)
 	maps.DeleteFunc(added, func(key string, _ any) bool { return had[key] })
@@ -82,6 +74,20 @@ func (e *editor) mapping(n *yaml.Node, is map[string]any) bool {
 		e.replace(end, end, render(added, column))
 	}
 	return true
+}
+
+// pair makes the value of a key, whose lines are before end, what is says.
+func (e *editor) pair(key, value *yaml.Node, is any, end int) {
+	if sameValue(value, is) || e.value(value, is) {
+		return
+	}
+	first := key.Line - 1
+	text := render(map[string]any{key.Value: is}, key.Column-1)
+	text[0] = e.lines[first][:key.Column-1] + strings.TrimLeft(text[0], " ")
+	if value.LineComment != "" && len(text) == 1 {
+		text[0] += " " + value.LineComment
+	}
+	e.replace(first, end, text)
 }
 
 // value makes a value what is says, without the line of its key. It reports whether it could.
@@ -127,7 +133,7 @@ func (e *editor) sequence(n *yaml.Node, is []any) bool {
 	end, next := 0, 0
 	for _, item := range n.Content {
 		first := item.Line - 1
-		if !strings.HasPrefix(strings.TrimLeft(e.lines[first], " "), "- ") || indentOf(e.lines[first]) != column {
+		if !strings.HasPrefix(e.lines[first], strings.Repeat(" ", column)+"- ") {
 			return e.undo(before)
 		}
 		end = e.end(first, column, false)
@@ -136,19 +142,22 @@ func (e *editor) sequence(n *yaml.Node, is []any) bool {
 			e.replace(first, end, nil)
 			continue
 		}
-		for _, added := range is[next : next+at] {
-			e.replace(first, first, render([]any{added}, column))
-		}
+		e.insert(first, column, is[next:next+at])
 		now := is[next+at]
 		next += at + 1
 		if !sameValue(item, now) && !e.value(item, now) {
 			e.replace(first, end, render([]any{now}, column))
 		}
 	}
-	for _, added := range is[next:] {
-		e.replace(end, end, render([]any{added}, column))
-	}
+	e.insert(end, column, is[next:])
 	return true
+}
+
+// insert inserts items of a sequence before a line.
+func (e *editor) insert(before, column int, items []any) {
+	if len(items) > 0 {
+		e.replace(before, before, render(items, column))
+	}
 }
 
 // end returns the index after the last line of the key or item that starts in line first, at column.

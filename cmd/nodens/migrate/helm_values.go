@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/nodens-dns/nodens/internal/config"
 )
 
 // readyPort is the port of nodens' chart for readiness.
@@ -20,25 +22,15 @@ var healthLine = regexp.MustCompile(`(?m)^([ \t]*)health\b.*$`)
 // helmValues returns the values of nodens' chart for the pods and the Corefile of this migration. What the chart has by
 // itself, such as the volume for hand-overs, and what it has no value for is left out.
 func (m *migration) helmValues(c *corefile) ([]byte, error) {
-	config := map[string]any{"customConfig": m.withReady(c)}
-	values := object{"config": config}
-	m.addAddresses(config)
+	settings := map[string]any{"customConfig": m.withReady(c)}
+	values := object{"config": settings}
+	m.addAddresses(settings)
 	for flag, key := range map[string]string{"interfacename": "interfaceName", "netfilter": "netfilter", "upstreamsvc": "customUpstreamsvc", "kernel-path": "kernelPath"} {
 		if value := m.argument(flag); value != "" {
-			config[key] = value
+			settings[key] = value
 		}
 	}
-	for _, b := range c.cfg.Blocks {
-		if b.Health != nil {
-			setPort(config, "healthPort", b.Health.Addr)
-		}
-		if b.Prometheus != nil {
-			setPort(config, "metricsPort", b.Prometheus.Addr)
-		}
-		if b.Kubernetes != nil {
-			config["dnsDomain"] = zoneText(b.Kubernetes.Zones[0])
-		}
-	}
+	addPorts(c.cfg, settings)
 	if name, tag, ok := cutImage(m.Image); ok {
 		values["image"] = map[string]any{"repository": name, "tag": tag}
 	}
@@ -56,8 +48,23 @@ func (m *migration) helmValues(c *corefile) ([]byte, error) {
 	return yaml.Marshal(values)
 }
 
+// addPorts adds the ports of HTTP and the cluster's domain.
+func addPorts(cfg *config.Config, values map[string]any) {
+	for _, b := range cfg.Blocks {
+		if b.Health != nil {
+			setPort(values, "healthPort", b.Health.Addr)
+		}
+		if b.Prometheus != nil {
+			setPort(values, "metricsPort", b.Prometheus.Addr)
+		}
+		if b.Kubernetes != nil {
+			values["dnsDomain"] = zoneText(b.Kubernetes.Zones[0])
+		}
+	}
+}
+
 // addAddresses adds --localip: link-local addresses are the node's own, others are Services'.
-func (m *migration) addAddresses(config map[string]any) {
+func (m *migration) addAddresses(values map[string]any) {
 	var local, services []any
 	for _, a := range m.flags.Config.LocalIPs {
 		if a.IsLinkLocalUnicast() || a.IsLoopback() {
@@ -68,9 +75,9 @@ func (m *migration) addAddresses(config map[string]any) {
 	}
 	for key, list := range map[string][]any{"localDns": local, "dnsServer": services} {
 		if len(list) == 1 {
-			config[key] = list[0]
+			values[key] = list[0]
 		} else if len(list) > 1 {
-			config[key] = list
+			values[key] = list
 		}
 	}
 }
@@ -90,9 +97,9 @@ func (m *migration) withReady(c *corefile) string {
 }
 
 // setPort sets a value to the port of host:port, if it is a number.
-func setPort(config map[string]any, key, addr string) {
+func setPort(values map[string]any, key, addr string) {
 	if port, err := strconv.Atoi(addr[strings.LastIndexByte(addr, ':')+1:]); err == nil {
-		config[key] = port
+		values[key] = port
 	}
 }
 

@@ -63,12 +63,9 @@ func (m *migration) sourceFiles(source, mount object) (files []MountedFile) {
 		return nil
 	}
 	add := func(file, key string) {
-		if part := mount.text("subPath"); part != "" {
-			rest, ok := strings.CutPrefix("/"+file, path.Clean("/"+part))
-			if !ok || rest != "" && rest[0] != '/' {
-				return
-			}
-			file = rest
+		file, ok := belowSubPath(file, mount.text("subPath"))
+		if !ok {
+			return
 		}
 		files = append(files, MountedFile{
 			Name: configMap.describe() + ", " + key, Text: configMap.text("data", key), path: strings.TrimSuffix(dir+"/"+strings.TrimPrefix(file, "/"), "/"),
@@ -85,6 +82,15 @@ func (m *migration) sourceFiles(source, mount object) (files []MountedFile) {
 	}
 	slices.SortFunc(files, func(a, b MountedFile) int { return strings.Compare(a.path, b.path) })
 	return files
+}
+
+// belowSubPath returns the path of a volume's file below a mount's subPath, "" if it is the file itself.
+func belowSubPath(file, part string) (rest string, ok bool) {
+	if part == "" {
+		return file, true
+	}
+	rest, ok = strings.CutPrefix("/"+file, path.Clean("/"+part))
+	return rest, ok && (rest == "" || rest[0] == '/')
 }
 
 // writeMounted writes the mounted files, with their variables and paths replaced.

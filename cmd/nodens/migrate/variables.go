@@ -67,14 +67,7 @@ func (v Values) Guess(names []string, parse func(Values) (*config.Config, error)
 	}
 	for range 2 { // the second time the other variables have values that parse
 		for _, name := range unknown {
-			best, fewest := "", -1
-			for _, guess := range guesses {
-				v[name] = guess
-				if n := complaints(parse(v)); fewest < 0 || n < fewest {
-					best, fewest = guess, n
-				}
-			}
-			v[name] = best
+			v.guess(name, parse)
 		}
 	}
 	for _, name := range unknown {
@@ -84,6 +77,18 @@ func (v Values) Guess(names []string, parse func(Values) (*config.Config, error)
 		return ""
 	}
 	return "environment variables whose values are not known here: read " + strings.Join(parts, ", ")
+}
+
+// guess sets the value of one variable.
+func (v Values) guess(name string, parse func(Values) (*config.Config, error)) {
+	best, fewest := "", -1
+	for _, guess := range guesses {
+		v[name] = guess
+		if n := complaints(parse(v)); fewest < 0 || n < fewest {
+			best, fewest = guess, n
+		}
+	}
+	v[name] = best
 }
 
 // complaints returns how many errors and warnings the parser has. An error outweighs warnings.
