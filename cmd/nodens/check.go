@@ -26,7 +26,7 @@ all files that it names. At the end are the SHA-256 hashes of all files that wer
 
 --diff says what changes for clients from one file to another. --ask shows what the agent would do
 with a query, as nodens explain does, and --expect compares queries with what a file expects of them.
-Their Services and pods are those of the files; what upstreams answer is not known without a cluster.
+Services and pods come from the files; what upstreams answer is not known without a cluster.
 
 Exit codes: 0 the agent would start; 1 it would not, an expectation is not met, or there are
 warnings and --strict is set; 2 a flag or an argument is not valid. The agent's other flags are accepted and ignored.`

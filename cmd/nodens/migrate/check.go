@@ -104,12 +104,18 @@ func (m *migration) check() (*Checked, error) {
 	if strings.Contains(c.text, "__PILLAR__CLUSTER__DNS__") && m.clusterDNSUnknown {
 		result.Notes = append(result.Notes, UnknownClusterDNS)
 	}
+	result.Notes = append(result.Notes, m.checkNotes()...)
+	return result, nil
+}
+
+// checkNotes returns the notes of the migration that matter to a check.
+func (m *migration) checkNotes() (list []string) {
 	for _, n := range m.sortedNotes() {
 		if n.Where != m.pod.daemonSet.describe()+", command" {
-			result.Notes = append(result.Notes, n.Where+": "+strings.Replace(n.Text, " removed: ", " ignored: ", 1))
+			list = append(list, n.Where+": "+strings.Replace(n.Text, " removed: ", " ignored: ", 1))
 		}
 	}
-	return result, nil
+	return list
 }
 
 // UnknownClusterDNS is the note about a placeholder whose value only a node knows.

@@ -367,9 +367,7 @@ func (m *migration) clusterDNSAddrs(c *corefile) map[netip.Addr]bool {
 		}
 	}
 	for _, b := range c.cfg.Blocks {
-		domain := parseZone(cmp.Or(m.Domain, defaultDomain))
-		ofCluster := func(z wire.Name) bool { return z == domain || isReverseZone(z) }
-		if b.Forward == nil || !slices.ContainsFunc(b.Zones, ofCluster) || slices.Contains(b.Zones, wire.Root) {
+		if !m.asksCluster(b) {
 			continue
 		}
 		for _, t := range b.Forward.To {
@@ -378,6 +376,13 @@ func (m *migration) clusterDNSAddrs(c *corefile) map[netip.Addr]bool {
 	}
 	delete(servers, netip.Addr{})
 	return servers
+}
+
+// asksCluster reports whether b forwards the cluster's domain or reverse zones, and not all names.
+func (m *migration) asksCluster(b *config.Block) bool {
+	domain := parseZone(cmp.Or(m.Domain, defaultDomain))
+	ofCluster := func(z wire.Name) bool { return z == domain || isReverseZone(z) }
+	return b.Forward != nil && slices.ContainsFunc(b.Zones, ofCluster) && !slices.Contains(b.Zones, wire.Root)
 }
 
 // isClusterDNS reports whether obj is the Service of the cluster's DNS, by its label or by

@@ -209,14 +209,7 @@ const maxCells = 16 << 20
 
 // diffLines returns the shortest change from a to b: their longest common subsequence stays.
 func diffLines(a, b []string) (ops []diffLine) {
-	head := 0
-	for head < min(len(a), len(b)) && a[head] == b[head] {
-		head++
-	}
-	tail := 0
-	for tail < min(len(a), len(b))-head && a[len(a)-1-tail] == b[len(b)-1-tail] {
-		tail++
-	}
+	head, tail := commonEnds(a, b)
 	i, j := 0, 0
 	add := func(mark byte, lines ...string) {
 		for _, text := range lines {
@@ -245,6 +238,17 @@ func diffLines(a, b []string) (ops []diffLine) {
 	add('+', y...)
 	add(' ', a[len(a)-tail:]...)
 	return ops
+}
+
+// commonEnds returns how many lines a and b have in common at the beginning and at the end.
+func commonEnds(a, b []string) (head, tail int) {
+	for head < min(len(a), len(b)) && a[head] == b[head] {
+		head++
+	}
+	for tail < min(len(a), len(b))-head && a[len(a)-1-tail] == b[len(b)-1-tail] {
+		tail++
+	}
+	return head, tail
 }
 
 // commonLengths returns the length of the longest common subsequence of x[i:] and y[j:] for all i and j; nil beyond maxCells.

@@ -22,6 +22,9 @@ var healthLine = regexp.MustCompile(`(?m)^([ \t]*)health\b.*$`)
 // helmValues returns the values of nodens' chart for the pods and the Corefile of this migration. What the chart has by
 // itself, such as the volume for hand-overs, and what it has no value for is left out.
 func (m *migration) helmValues(c *corefile) ([]byte, error) {
+	if !m.HelmValues {
+		return nil, nil
+	}
 	settings := map[string]any{"customConfig": m.withReady(c)}
 	values := object{"config": settings}
 	m.addAddresses(settings)

@@ -126,11 +126,9 @@ func Run(r Request) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	var values []byte
-	if m.HelmValues {
-		if values, err = m.helmValues(c); err != nil {
-			return nil, err
-		}
+	values, err := m.helmValues(c)
+	if err != nil {
+		return nil, err
 	}
 	return &Result{Manifest: text, Values: values, Notes: m.sortedNotes(), Namespace: m.pod.daemonSet.namespace(), Name: m.pod.daemonSet.name()}, nil
 }
