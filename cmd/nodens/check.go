@@ -19,16 +19,25 @@ const checkLong = `Print what the agent would do with a Corefile, warn of probab
 A Corefile, a ConfigMap, a manifest with several objects, a folder of manifests, or - for standard
 input is an argument or the value of -f. It is checked as the configuration of other machines:
 files that it names by absolute paths are not read. If there is a DaemonSet among the objects, its
-arguments are the flags, except for those that are given. With --conf the Corefile is read as the
-agent on this machine would, with all files that it names.
+arguments are the flags, except for those that are given, and imports are read from the ConfigMaps
+that it mounts. An environment variable whose value is not known is read as something that parses in
+its place; a note names it. With --conf the Corefile is read as the agent on this machine would, with
+all files that it names. At the end are the SHA-256 hashes of all files that were read.
 
-Exit codes: 0 the agent would start; 1 it would not, or there are warnings and --strict is set;
-2 a flag or an argument is not valid. The agent's other flags are accepted and ignored.`
+--diff says what changes for clients from one file to another. --ask shows what the agent would do
+with a query, as nodens explain does, and --expect compares queries with what a file expects of them.
+Services and pods come from the files; what upstreams answer is not known without a cluster.
+
+Exit codes: 0 the agent would start; 1 it would not, an expectation is not met, or there are
+warnings and --strict is set; 2 a flag or an argument is not valid. The agent's other flags are accepted and ignored.`
 
 const checkExample = `  nodens check Corefile
   nodens check --strict -f manifests/
   kubectl -n kube-system get cm node-local-dns -o yaml | nodens check --cluster-dns 10.96.0.11 -
-  nodens check --conf /etc/coredns/Corefile.base --localip 169.254.20.10`
+  nodens check --conf /etc/coredns/Corefile.base --localip 169.254.20.10
+  nodens check --diff old.yaml new.yaml
+  nodens check -f manifests/ --ask web.shop --from shop/cart
+  nodens check Corefile --expect names.txt`
 
 // checkFlags are the flags of `nodens check`.
 type checkFlags struct {
@@ -37,6 +46,11 @@ type checkFlags struct {
 	files      []string
 	clusterDNS netip.Addr // not valid: not given
 	strict     bool
+	diff       bool
+	asked      []string // NAME[/TYPE]
+	from       string
+	expect     string        // a file
+	read       []checkedFile // files of objects
 }
 
 func newCheckCommand() *cobra.Command {
@@ -54,11 +68,18 @@ func newCheckCommand() *cobra.Command {
 	cmd.Flags().StringArrayVarP(&f.files, "filename", "f", nil, "a `file`, a folder, or - for standard input; may be repeated")
 	cli.Func(cmd.Flags(), "cluster-dns", "", "IP `address` that replaces __PILLAR__CLUSTER__DNS__; without it the environment's, as in a pod", f.setClusterDNS)
 	cmd.Flags().BoolVar(&f.strict, "strict", false, "exit with 1 if there are warnings")
+	cmd.Flags().BoolVar(&f.diff, "diff", false, "print what changes for clients from the first of two configurations to the second")
+	cmd.Flags().StringArrayVar(&f.asked, "ask", nil, "show what the agent would do with a query for `NAME[/TYPE]`, as explain does; may be repeated")
+	cmd.Flags().StringVar(&f.from, "from", "", "the `client` of --ask: NAMESPACE/NAME of a pod, or an address")
+	cmd.Flags().StringVar(&f.expect, "expect", "", "`file` of queries with what is expected of each, a line each: NAME[/TYPE] [from=CLIENT] [zone=, line=, by=, upstream=, rcode=, answer=VALUE]…")
 	output := cli.AddOutput(cmd.Flags())
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		f.files, f.set = append(f.files, args...), cmd.Flags()
 		f.complete(cmd.Flags())
 		return runCheck(f, cmd.InOrStdin(), func(r *checkResult) error {
+			if f.diff {
+				return runDiff(r, cmd.OutOrStdout(), output)
+			}
 			return output.Print(cmd.OutOrStdout(), r, r.printText)
 		})
 	}
@@ -72,13 +93,26 @@ func (f *checkFlags) setClusterDNS(text string) (err error) {
 	return nil
 }
 
+// hash records a file of objects.
+func (f *checkFlags) hash(name string, text []byte) {
+	f.read = append(f.read, newCheckedFile(name, text))
+}
+
 // runCheck passes what the agent would do to print. It changes nothing.
 func runCheck(f *checkFlags, stdin io.Reader, print func(*checkResult) error) error {
-	inputs, err := f.inputs(stdin)
+	defer quiet()()
+	inputs, err := f.allInputs(stdin)
 	if err != nil {
 		return err
 	}
-	result := &checkResult{}
+	questions, err := f.questions()
+	if err != nil {
+		return err
+	}
+	if len(questions) > 0 {
+		return f.runAsk(inputs, questions, print)
+	}
+	result := &checkResult{Files: f.read}
 	var problems []error
 	warnings := 0
 	for _, in := range inputs {
@@ -89,6 +123,7 @@ func runCheck(f *checkFlags, stdin io.Reader, print func(*checkResult) error) er
 		problems = append(problems, in.errors()...)
 		warnings += len(c.Warnings)
 		result.Configurations = append(result.Configurations, c)
+		result.addFiles(in.filesRead()...)
 	}
 	if err := print(result); err != nil {
 		return err
@@ -103,6 +138,14 @@ func runCheck(f *checkFlags, stdin io.Reader, print func(*checkResult) error) er
 type checkResult struct {
 	// Configurations has one for each Corefile.
 	Configurations []*checkedConfig `json:"configurations"`
+	// Files are all files that were read, and the keys of ConfigMaps among them.
+	Files []checkedFile `json:"files"`
+	// Changes are those of --diff.
+	Changes []checkedChange `json:"changes,omitempty"`
+	// Questions are those of --ask and --expect.
+	Questions []*checkedQuestion `json:"questions,omitempty"`
+
+	show *strings.Replacer
 }
 
 // checkedConfig is one Corefile, as the agent would use it. Lists are never null.
@@ -119,6 +162,8 @@ type checkedConfig struct {
 	// Notes say what is not known here.
 	Notes  []string       `json:"notes"`
 	Blocks []checkedBlock `json:"blocks"`
+	// Differences say what the blocks do otherwise than in CoreDNS.
+	Differences []string `json:"differences"`
 	// Network is what the agent would set up on a node; null if nothing.
 	Network *report.Network `json:"network"`
 
@@ -148,6 +193,8 @@ type checkedBlock struct {
 	Listen    []string `json:"listen"`
 	// Steps are what the block does, in the order in which a query passes it.
 	Steps []checkedStep `json:"steps"`
+
+	imported string // from this file, with a comma; "" if the Corefile itself has the block
 }
 
 // checkedStep is a directive, or a property of one. Zones are those that it applies to, if it has
@@ -160,12 +207,16 @@ type checkedStep struct {
 
 // printText writes r as text.
 func (r *checkResult) printText(w io.Writer) error {
+	if len(r.Questions) > 0 {
+		return r.printQuestions(w)
+	}
 	for i, c := range r.Configurations {
 		if i > 0 {
 			fmt.Fprintln(w)
 		}
 		c.printText(w)
 	}
+	r.printFiles(w)
 	return nil
 }
 
@@ -189,7 +240,7 @@ func (c *checkedConfig) printText(w io.Writer) {
 	for _, b := range c.Blocks {
 		b.printText(w)
 	}
-	for _, section := range []struct{ title, text string }{{"network", c.network}, {"kernel path", c.fastPath}, {"handover", c.handover}} {
+	for _, section := range []struct{ title, text string }{{"differences from CoreDNS", strings.Join(c.Differences, "\n")}, {"network", c.network}, {"kernel path", c.fastPath}, {"handover", c.handover}} {
 		if section.text != "" {
 			fmt.Fprintf(w, "\n%s:\n%s", section.title, indent(section.text))
 		}
@@ -199,7 +250,7 @@ func (c *checkedConfig) printText(w io.Writer) {
 func (b *checkedBlock) printText(w io.Writer) {
 	fmt.Fprintln(w)
 	for _, z := range b.Zones {
-		fmt.Fprintf(w, "zone %s (line %d)\n", z, b.Line)
+		fmt.Fprintf(w, "zone %s (%sline %d)\n", z, b.imported, b.Line)
 	}
 	for _, s := range b.Steps {
 		fmt.Fprintf(w, "  %-14s %s\n", s.Name, s.Text)

@@ -26,7 +26,11 @@ type checkInput struct {
 	cfg    *config.Config // nil if there are errors
 	faults []*config.ParseError
 	notes  []string
+	texts  []migrate.MountedFile // the Corefile, and files of ConfigMaps that it imports
 	probes []migrate.Probe
+	// refused are warnings about the DaemonSet itself. assumed says that --localip is not known.
+	refused []string
+	assumed bool
 	// show restores the names in texts, such as those of placeholders.
 	show *strings.Replacer
 	// objects says that the Corefile comes from a ConfigMap, daemonSet that the flags come from
@@ -47,6 +51,28 @@ func (in *checkInput) errors() (list []error) {
 	return list
 }
 
+// allInputs reads all Corefiles. With --diff those of each file are apart: the objects of one are not those of the other.
+func (f *checkFlags) allInputs(stdin io.Reader) (list []*checkInput, err error) {
+	if !f.diff {
+		return f.inputs(stdin)
+	}
+	for _, path := range f.files {
+		one := *f
+		one.files = []string{path}
+		inputs, err := one.inputs(stdin)
+		if err != nil {
+			return nil, err
+		}
+		for _, in := range inputs {
+			if in.objects {
+				in.source = path + ": " + in.source
+			}
+		}
+		f.read, list = one.read, append(list, inputs...)
+	}
+	return list, nil
+}
+
 // inputs reads all Corefiles.
 func (f *checkFlags) inputs(stdin io.Reader) ([]*checkInput, error) {
 	if len(f.files) == 0 {
@@ -54,7 +80,7 @@ func (f *checkFlags) inputs(stdin io.Reader) ([]*checkInput, error) {
 		return []*checkInput{in}, err
 	}
 	var corefiles []*checkInput
-	objects := new(migrate.Objects)
+	objects := &migrate.Objects{OnRead: f.hash}
 	found := false
 	for _, path := range f.files {
 		in, err := f.readFile(path, stdin, objects)
@@ -73,7 +99,7 @@ func (f *checkFlags) inputs(stdin io.Reader) ([]*checkInput, error) {
 	if !found {
 		return corefiles, nil
 	}
-	list, err := f.objectInputs(objects)
+	list, err := f.objectInputs(objects, "", "")
 	return append(corefiles, list...), err
 }
 
@@ -140,12 +166,13 @@ func (f *checkFlags) localInput() (*checkInput, error) {
 		return nil, err
 	}
 	opts := f.ConfigOptions(path)
+	opts.Written = true
 	unknown := f.lookupClusterDNS(&opts)
 	text, err := config.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("reading the Corefile: %w", err)
 	}
-	in := &checkInput{source: path, flags: f.agentFlags, local: true}
+	in := &checkInput{source: path, flags: f.agentFlags, local: true, texts: []migrate.MountedFile{{Name: path, Text: string(text)}}}
 	in.parsed(config.Parse(config.Source{Path: path, Text: text, Options: opts}))
 	in.finish(*unknown && strings.Contains(string(text), clusterDNSPlaceholder))
 	return in, nil
@@ -153,17 +180,20 @@ func (f *checkFlags) localInput() (*checkInput, error) {
 
 // corefileInput reads a Corefile of other machines.
 func (f *checkFlags) corefileInput(name string, text []byte) *checkInput {
-	in := &checkInput{source: name, flags: f.agentFlags}
+	in := &checkInput{source: name, flags: f.agentFlags, texts: []migrate.MountedFile{{Name: name, Text: string(text)}}}
 	if strings.Contains(string(text), "__PILLAR__LOCAL__DNS__") {
 		in.assumeLocalIP()
 	}
 	opts := in.flags.ConfigOptions("")
-	opts.OffNode, opts.Interface = true, migrate.UnknownInterface
+	opts.OffNode, opts.Interface, opts.Written = true, migrate.UnknownInterface, true
 	if !f.given["kubednscm"] {
 		opts.KubeDNS = ""
 	}
 	unknown := f.lookupClusterDNS(&opts)
-	in.parsed(config.Parse(config.Source{Path: name, Text: text, Options: opts}))
+	parse := func(text []byte) (*config.Config, error) {
+		return config.Parse(config.Source{Path: name, Text: text, Options: opts})
+	}
+	in.parsed(parse(in.guessVariables(text, parse)))
 	in.finish(*unknown && strings.Contains(string(text), clusterDNSPlaceholder))
 	return in
 }
@@ -217,6 +247,7 @@ func (in *checkInput) finish(unknownClusterDNS bool) {
 	}
 	if in.cfg != nil {
 		in.notes = append(in.notes, notReadNote(slices.Concat(in.cfg.NotRead, in.skipped))...)
+		in.notes = append(in.notes, importNote(in.cfg.EmptyImports)...)
 		pairs = append(pairs, resolvNames(in.cfg)...)
 	}
 	in.show = strings.NewReplacer(pairs...)
@@ -246,17 +277,17 @@ func resolvNames(cfg *config.Config) []string {
 	return []string{config.UnknownNameserver.String(), "the name servers in " + path}
 }
 
-// objectInputs reads the Corefiles among objects.
-func (f *checkFlags) objectInputs(objects *migrate.Objects) ([]*checkInput, error) {
+// objectInputs reads the Corefiles among objects, those of the DaemonSet of that namespace and name, if these are not "".
+func (f *checkFlags) objectInputs(objects *migrate.Objects, namespace, name string) ([]*checkInput, error) {
 	var flags []*agentFlags
 	request := migrate.Request{
-		Objects: objects, Known: lookupFlag,
+		Objects: objects, Namespace: namespace, Name: name, Known: lookupFlag,
 		Flags: func(args []string) (*migrate.Flags, error) {
 			with, err := f.withArgs(args)
 			if err != nil {
 				return nil, err
 			}
-			if len(with.LocalIPs) == 0 && args == nil {
+			if len(with.LocalIPs) == 0 {
 				with.LocalIPs = []netip.Addr{netip.MustParseAddr(assumedLocalIP)}
 			}
 			flags = append(flags, with)
@@ -280,10 +311,10 @@ func (f *checkFlags) objectInputs(objects *migrate.Objects) ([]*checkInput, erro
 // objectInput returns a Corefile among objects, with the flags that it was read with.
 func (f *checkFlags) objectInput(c *migrate.Checked, flags *agentFlags) *checkInput {
 	in := &checkInput{
-		source: c.Source, flags: flags, cfg: c.Config, faults: c.Errors, notes: c.Notes, probes: c.Probes,
+		source: c.Source, flags: flags, cfg: c.Config, faults: c.Errors, notes: c.Notes, probes: c.Probes, texts: c.Files, refused: c.Warnings,
 		objects: true, daemonSet: c.FromDaemonSet,
 	}
-	if !c.FromDaemonSet && !f.given["localip"] {
+	if in.assumed = !c.FromDaemonSet && !f.given["localip"]; in.assumed {
 		in.notes = append(in.notes, "--localip is not given: checked with "+assumedLocalIP)
 	}
 	var pairs []string
@@ -292,8 +323,8 @@ func (f *checkFlags) objectInput(c *migrate.Checked, flags *agentFlags) *checkIn
 	}
 	if c.Config != nil {
 		names := strings.NewReplacer(c.Names...)
-		for _, path := range notReadNote(c.Config.NotRead) {
-			in.notes = append(in.notes, names.Replace(path))
+		for _, note := range slices.Concat(notReadNote(c.Config.NotRead), importNote(c.Config.EmptyImports)) {
+			in.notes = append(in.notes, names.Replace(note))
 		}
 		if pair := resolvNames(c.Config); pair != nil {
 			pairs = append(pairs, pair[0], names.Replace(pair[1]))

@@ -11,7 +11,7 @@ import (
 
 // check returns what the agent would do. The error is one in the flags.
 func (in *checkInput) check() (*checkedConfig, error) {
-	c := &checkedConfig{Source: in.source, Errors: []finding{}, Warnings: []finding{}, Notes: append([]string{}, in.notes...), Blocks: []checkedBlock{}}
+	c := &checkedConfig{Source: in.source, Errors: []finding{}, Warnings: []finding{}, Notes: append([]string{}, in.notes...), Blocks: []checkedBlock{}, Differences: []string{}}
 	if flags := in.flags.NoEffect; len(flags) > 0 {
 		c.Notes = append(c.Notes, "flags without an effect: "+strings.Join(flags, ", "))
 	}
@@ -37,6 +37,7 @@ func (in *checkInput) check() (*checkedConfig, error) {
 	for _, b := range in.cfg.Blocks {
 		c.Blocks = append(c.Blocks, in.block(b))
 	}
+	c.Differences = differences(in.cfg)
 	if in.flags.FastPath != options.FastPathOff {
 		c.fastPath = describeFastPath(in.agent())
 	}
@@ -46,9 +47,21 @@ func (in *checkInput) check() (*checkedConfig, error) {
 	return c, nil
 }
 
+// differences returns what cfg does otherwise than CoreDNS, with the lines.
+func differences(cfg *config.Config) []string {
+	list := []string{}
+	for _, d := range cfg.Differences() {
+		list = append(list, strings.TrimPrefix(d.At()+": "+d.Text, ": "))
+	}
+	return list
+}
+
 // block returns what b does, in the order in which a query passes through the directives.
 func (in *checkInput) block(b *config.Block) checkedBlock {
 	c := checkedBlock{Zones: nameList(b.Zones), File: in.show.Replace(b.File), Line: b.Line, Transport: b.Transport.String(), Listen: []string{}}
+	if b.File != in.cfg.Path {
+		c.imported = c.File + ", "
+	}
 	for _, a := range b.Listen {
 		c.Listen = append(c.Listen, a.String())
 	}
@@ -59,6 +72,7 @@ func (in *checkInput) block(b *config.Block) checkedBlock {
 	s.addForward(b)
 	s.addEndpoints(b)
 	s.addNoEffect(b)
+	s.addWritten(b)
 	if in.flags.FastPath != options.FastPathOff {
 		s.add("kernel path", nil, "%s", fastPathStatus(b, in.cfg.Blocks))
 	}

@@ -5,6 +5,7 @@ import (
 	"net"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/nodens-dns/nodens/internal/config"
 )
@@ -12,11 +13,19 @@ import (
 // warnings returns what is valid and probably a mistake.
 func (in *checkInput) warnings() []finding {
 	list := []finding{}
-	for _, text := range in.cfg.Warnings {
+	for _, text := range slices.Concat(in.refused, in.cfg.Warnings) {
 		text = in.show.Replace(text)
 		list = append(list, finding{Message: text, text: text})
 	}
+	return append(list, in.suspicions()...)
+}
+
+// suspicions is warnings without those of the parser, which migrate has as differences.
+func (in *checkInput) suspicions() (list []finding) {
 	for _, e := range in.cfg.Suspicious {
+		if in.assumed && strings.Contains(e.Text, "--localip") {
+			continue // the addresses are not the cluster's
+		}
 		list = append(list, in.finding(e))
 	}
 	for _, e := range slices.Concat(in.zoneWarnings, in.healthWarnings(), in.probeWarnings(), in.reloadWarnings(), in.portWarnings()) {

@@ -23,10 +23,14 @@ type migrateFlags struct {
 	namespace           string
 	name, image, domain string
 	minimal             bool
+	helmValues, diff    bool
+	read                []migrate.SourceFile // with diff
 }
 
 const migrateLong = `Print the manifest that replaces NodeLocal DNSCache, made from its DaemonSet and ConfigMap, and on
-standard error what changes. The objects come from files or from the API server.`
+standard error what changes, and what nodens check warns of. The objects come from files or from the
+API server. --diff prints the changes to the files instead, for their repository, and --helm-values
+values for nodens' chart.`
 
 func newMigrateCommand() *cobra.Command {
 	f := new(migrateFlags)
@@ -35,7 +39,8 @@ func newMigrateCommand() *cobra.Command {
 		Short: "Print the manifest that replaces NodeLocal DNSCache",
 		Long:  migrateLong,
 		Example: `  nodens migrate --image registry.example/nodens:1 | kubectl apply -f -
-  nodens migrate --image registry.example/nodens:1 -f nodelocaldns.yaml`,
+  nodens migrate --image registry.example/nodens:1 -f nodelocaldns.yaml
+  nodens migrate --image registry.example/nodens:1 -f nodelocaldns.yaml --diff | patch -p0`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				return cli.Usagef("unexpected argument %q; files are given with -f", args[0])
@@ -59,12 +64,17 @@ func (f *migrateFlags) register(flags *pflag.FlagSet) {
 	flags.StringVar(&f.image, "image", "", "`image` of nodens, in a registry that the nodes can pull from")
 	flags.StringVar(&f.domain, "domain", "", "cluster `domain`; without it the Corefile's")
 	flags.BoolVar(&f.minimal, "minimal", false, "replace only the image")
+	flags.BoolVar(&f.diff, "diff", false, "print the changes to the files of -f as a unified diff, which keeps their order and comments, instead of the manifest")
+	flags.BoolVar(&f.helmValues, "helm-values", false, "print values for nodens' chart instead of the manifest")
 }
 
 // objects reads the cluster's objects from files or from the API server.
 func (f *migrateFlags) objects(ctx context.Context, stdin io.Reader) (*migrate.Objects, error) {
 	objects := new(migrate.Objects)
 	if len(f.files) > 0 {
+		objects.OnRead = func(name string, text []byte) {
+			f.read = append(f.read, migrate.SourceFile{Name: name, Text: string(text)})
+		}
 		return objects, objects.Files(f.files, stdin)
 	}
 	if f.namespace == "" {
@@ -78,12 +88,16 @@ func runMigrate(ctx context.Context, f *migrateFlags, stdin io.Reader, stdout, s
 	if len(f.files) > 0 && f.kubeconfig+f.context != "" {
 		return cli.Usagef("-f and --kubeconfig exclude each other: objects are read from files or from the API server")
 	}
+	defer quiet()()
+	if f.diff && (len(f.files) == 0 || f.helmValues) {
+		return cli.Usagef("--diff changes files: name them with -f, without --helm-values")
+	}
 	objects, err := f.objects(ctx, stdin)
 	if err != nil {
 		return err
 	}
 	result, err := migrate.Run(migrate.Request{
-		Objects: objects, Namespace: f.namespace, Name: f.name, Image: f.image, Domain: f.domain, Minimal: f.minimal,
+		Objects: objects, Namespace: f.namespace, Name: f.name, Image: f.image, Domain: f.domain, Minimal: f.minimal, HelmValues: f.helmValues,
 		Manifest: daemonset.Manifest, Flags: parseAgentArgs, Known: lookupFlag,
 	})
 	if err != nil {
@@ -92,8 +106,48 @@ func runMigrate(ctx context.Context, f *migrateFlags, stdin io.Reader, stdout, s
 	for _, n := range result.Notes {
 		fmt.Fprintln(stderr, n)
 	}
+	for _, text := range f.warnings(objects, result) {
+		fmt.Fprintln(stderr, "warning: "+text)
+	}
+	return f.print(result, stdout)
+}
+
+// print writes the manifest, or what is asked for instead.
+func (f *migrateFlags) print(result *migrate.Result, stdout io.Writer) (err error) {
+	if f.diff {
+		text, err := migrate.Diff(f.read, result.Manifest)
+		if err == nil {
+			_, err = stdout.Write(text)
+		}
+		return err
+	}
+	if f.helmValues {
+		_, err = fmt.Fprintf(stdout, "# Values of nodens' chart in place of NodeLocal DNSCache, made by nodens migrate.\n%s", result.Values)
+		return err
+	}
 	_, err = fmt.Fprintf(stdout, "# nodens in place of NodeLocal DNSCache, made by nodens migrate.\n%s", result.Manifest)
 	return err
+}
+
+// warnings returns what `nodens check` warns of in the result, together with the objects that it does not change.
+func (f *migrateFlags) warnings(objects *migrate.Objects, result *migrate.Result) (list []string) {
+	all := objects.With(result.Manifest)
+	check := &checkFlags{agentFlags: newAgentFlags(), set: pflag.NewFlagSet("check", pflag.ContinueOnError)}
+	inputs, err := check.objectInputs(all, result.Namespace, result.Name)
+	if err != nil {
+		return nil // the migration itself has read the same
+	}
+	for _, in := range inputs {
+		if in.cfg == nil {
+			continue
+		}
+		for _, w := range in.suspicions() {
+			if !slices.Contains(list, w.text) {
+				list = append(list, w.text)
+			}
+		}
+	}
+	return list
 }
 
 // parseAgentArgs reads the arguments of an agent's container.

@@ -73,6 +73,8 @@ type Block struct {
 	// Listen are the addresses on which the block listens: those of bind, or the local IPs, or
 	// "[::]" for all addresses of both families.
 	Listen []netip.AddrPort
+	// Written are the directives as they are written, sorted by name; nil without Options.Written.
+	Written []Written
 
 	Root           *Root           `directive:"root"`
 	Metadata       *Metadata       `directive:"metadata"`
@@ -162,6 +164,10 @@ type Options struct {
 	// the Corefile that are named by absolute paths are not read, and folders not looked at:
 	// [UnknownNameserver] stands for the name servers of a resolv.conf file.
 	OffNode bool
+	// PodNetwork says that the agent does not have the network of its node.
+	PodNetwork bool
+	// Written sets [Block.Written], which only `nodens check` needs.
+	Written bool
 }
 
 // UnknownNameserver stands for the name servers of a resolv.conf file that is not read (RFC

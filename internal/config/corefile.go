@@ -28,6 +28,28 @@ type statement struct {
 func (s statement) name() token   { return s.words[0] }
 func (s statement) args() []token { return s.words[1:] }
 
+// Written is a directive of a block as it is written, with its imports and variables in place.
+type Written struct {
+	Name string
+	// Args are the words after the name, and Options the lines in braces.
+	Args    string
+	Options []string
+}
+
+// written returns s as it is written, with a space between two words.
+func (s statement) written() Written {
+	w := Written{Name: s.name().text, Args: strings.Join(texts(s.args()), " ")}
+	for _, line := range s.body {
+		o := line.written()
+		text := strings.TrimSpace(o.Name + " " + o.Args)
+		if len(o.Options) > 0 {
+			text += " { " + strings.Join(o.Options, "; ") + " }"
+		}
+		w.Options = append(w.Options, text)
+	}
+	return w
+}
+
 // group is a server block of the file.
 type group struct {
 	keys       []token

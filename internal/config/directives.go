@@ -74,6 +74,9 @@ func (p *parser) directives(list []statement) {
 		}
 		p.name = name.text
 		p.directive(table[i], s)
+		if p.opts.Written {
+			p.block.Written = append(p.block.Written, s.written())
+		}
 	}
 	p.name = ""
 }

@@ -129,10 +129,10 @@ func (p *parser) suspectBlock() {
 	}
 }
 
-// uses reports whether queries of the block may be for w, or the view that w names has an effect:
-// k8s_external answers from it, whatever its zones are.
+// uses reports whether queries of the block may be for w, or the view that w names has an effect: k8s_external answers
+// from it, whatever its zones are, and PTR records point into its first zone.
 func (b *Block) uses(w zoneWord) bool {
-	if w.directive == "kubernetes" && b.K8sExternal != nil {
+	if w.directive == "kubernetes" && (b.K8sExternal != nil || slices.ContainsFunc(b.Zones, reverse)) {
 		return true
 	}
 	return slices.ContainsFunc(w.zones, func(z wire.Name) bool { return reverse(z) || overlap(z, b.Zones) })

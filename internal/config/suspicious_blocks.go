@@ -39,7 +39,7 @@ func (p *parser) suspectForwardedCluster(blocks []*Block, b *Block) {
 
 // suspectOpenResolver reports a block of an agent on a node that forwards for everybody who reaches the node.
 func (p *parser) suspectOpenResolver(b *Block) {
-	if len(p.opts.LocalIPs) == 0 || b.Forward == nil || b.ACL != nil {
+	if len(p.opts.LocalIPs) == 0 || p.opts.PodNetwork || b.Forward == nil || b.ACL != nil {
 		return
 	}
 	if slices.ContainsFunc(b.Listen, func(at netip.AddrPort) bool { return at.Addr().IsUnspecified() }) {

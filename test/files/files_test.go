@@ -55,9 +55,11 @@ func TestShapes(t *testing.T) {
 				t.Errorf("nodens serves: %t, want %t; its log should have %q:\n%s", served, s.refused == "", s.refused, text)
 			}
 			theirs, text := starts(t, peer.Command{Name: "coredns", Path: coredns, Args: []string{"-conf", conf}}, port)
-			t.Logf("CoreDNS serves: %t", theirs)
-			if served && !theirs && s.refused == "" {
-				t.Errorf("only nodens starts:\n%s", text)
+			if theirs == s.corednsRefuses {
+				t.Errorf("CoreDNS serves: %t, want %t:\n%s", theirs, !s.corednsRefuses, text)
+			}
+			if theirs && !served && !s.onlyCoreDNS {
+				t.Errorf("CoreDNS starts and nodens does not, which is no listed refusal")
 			}
 		})
 	}

@@ -9,6 +9,9 @@ type shape struct {
 	files map[string]string
 	// refused is a part of the error with which the agent does not start; "" if it starts.
 	refused string
+	// corednsRefuses says that CoreDNS does not start. onlyCoreDNS lists the shape as one with which CoreDNS starts and the agent
+	// does not.
+	corednsRefuses, onlyCoreDNS bool
 	// cluster says that it needs an API server: it is only read.
 	cluster bool
 }
@@ -129,15 +132,20 @@ team.test:@PORT@ {
 	{name: "bind except", corefile: ".:@PORT@ {\n    bind lo {\n        except ::1\n    }\n    whoami\n}\n"},
 	{name: "resolv.conf with every kind of line", corefile: ".:@PORT@ {\n    forward . @DIR@/resolv.conf\n}\n",
 		files: map[string]string{"resolv.conf": "; by hand\n# or not\ndomain corp.test\nsearch a.test b.test\nnameserver 127.0.0.77\nnameserver ns.corp.test\nnameserver fe80::1%lo\noptions timeout:1 rotate\nsortlist 192.0.2.0\n"}},
-	{name: "resolv.conf without a name server", corefile: ".:@PORT@ {\n    forward . @DIR@/resolv.conf\n}\n", files: map[string]string{"resolv.conf": "search a.test\n"}, refused: "names no name server"},
+	{name: "resolv.conf without a name server", corefile: ".:@PORT@ {\n    forward . @DIR@/resolv.conf\n}\n", files: map[string]string{"resolv.conf": "search a.test\n"}, corednsRefuses: true, refused: "names no name server"},
 	{name: "view by client", corefile: ".:@PORT@ {\n    view inside {\n        expr incidr(client_ip(), '127.0.0.0/8')\n    }\n    whoami\n}\n.:@PORT@ {\n    forward . 127.0.0.77\n}\n"},
 	{name: "dns64", corefile: ".:@PORT@ {\n    dns64 64:ff9b::/96 {\n        translate_all\n    }\n    forward . 127.0.0.77\n}\n"},
+	{name: "consolidation with a level", corefile: ".:@PORT@ {\n    errors {\n        consolidate 5s \"^Failed to .+\"\n        consolidate 10s \".* i/o timeout$\" error\n    }\n    forward . 127.0.0.77 {\n        prefer_udp\n        max_fails 0\n    }\n    cache 30 {\n        success 39936\n        denial 9984\n    }\n}\n"},
+	{name: "denial of HINFO", corefile: ".:@PORT@ {\n    template ANY HINFO . {\n        rcode NXDOMAIN\n    }\n    forward . 127.0.0.77 {\n        force_tcp\n        expire 1s\n    }\n}\n"},
+	{name: "directives from a file", corefile: ".:@PORT@ {\n    import generated/one.inc\n    import custom/*.override\n    forward . 127.0.0.77\n}\n", files: map[string]string{"generated/one.inc": "log . {\n    class error\n}\n", "custom/a.override": "hosts {\n    192.0.2.1 one.test\n    fallthrough\n}\n", "custom/b.override": "rewrite stop {\n    name regex (.*)\\.pug\\.test {1}.svc.test\n    answer name (.*)\\.svc\\.test {1}.pug.test\n}\n"}},
+	{name: "TLS beside plain upstreams", corefile: "corp.test:@PORT@ {\n    forward . 127.0.0.77 tls://127.0.0.78:853 {\n        tls_servername dns.corp.test\n        policy random\n    }\n    cache 900 {\n        denial 9984 30\n    }\n}\nhostname.bind:@PORT@ {\n    chaos\n}\n.:@PORT@ {\n    whoami\n}\n"},
+	{name: "variables with values in a zone and a port", corefile: "{$NO_SUCH_VARIABLE}corp.test:@PORT@ {\n    whoami\n}\n.:@PORT@ {\n    whoami {%NO_SUCH_VARIABLE%}\n}\n", corednsRefuses: true, refused: "whoami"},
 	// What neither starts with.
-	{name: "proxy", corefile: ".:@PORT@ {\n    proxy . 127.0.0.77\n}\n", refused: "forward"},
-	{name: "placeholder of an installer", corefile: "__PILLAR__DNS__DOMAIN__:@PORT@ {\n    whoami\n}\n", refused: "installer"},
-	{name: "template of a chart", corefile: ".:@PORT@ {\n    forward . {{ .Values.upstream }}\n}\n", refused: "template"},
-	{name: "template of Ansible", corefile: "{% for zone in zones %}\n{{ zone }}:@PORT@ {\n    whoami\n}\n{% endfor %}\n", refused: "template"},
+	{name: "proxy", corefile: ".:@PORT@ {\n    proxy . 127.0.0.77\n}\n", corednsRefuses: true, refused: "forward"},
+	{name: "template of a chart", corefile: ".:@PORT@ {\n    forward . {{ .Values.upstream }}\n}\n", corednsRefuses: true, refused: "template"},
+	{name: "template of Ansible", corefile: "{% for zone in zones %}\n{{ zone }}:@PORT@ {\n    whoami\n}\n{% endfor %}\n", corednsRefuses: true, refused: "template"},
+	{name: "erratic", corefile: "corp.test:@PORT@ {\n    erratic\n}\n", corednsRefuses: true, refused: "this version of nodens doesn't"},
 	// What CoreDNS starts with, and the agent refuses.
-	{name: "erratic", corefile: "corp.test:@PORT@ {\n    erratic\n}\n", refused: "this version of nodens doesn't"},
-	{name: "a directory as hosts file", corefile: ".:@PORT@ {\n    hosts @DIR@\n    whoami\n}\n", refused: "not a regular file"},
+	{name: "placeholder of an installer", corefile: "__PILLAR__DNS__DOMAIN__:@PORT@ {\n    whoami\n}\n", onlyCoreDNS: true, refused: "installer"},
+	{name: "a directory as hosts file", corefile: ".:@PORT@ {\n    hosts @DIR@\n    whoami\n}\n", onlyCoreDNS: true, refused: "not a regular file"},
 }

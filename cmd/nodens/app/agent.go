@@ -43,6 +43,7 @@ const (
 // are safe for concurrent use.
 type agent struct {
 	opts     *options.Agent
+	dry      bool // of a [DryRun]
 	log      *slog.Logger
 	logLevel *slog.LevelVar // of log
 	logQueue *logqueue.Queue

@@ -276,7 +276,9 @@ func (a *agent) searchPath(q *explainQuery) []wire.Name {
 			path = append(path, domain)
 		}
 	}
-	path = append(path, nodeSearch()...)
+	if !a.dry { // this machine is no node
+		path = append(path, nodeSearch()...)
+	}
 	return path[:min(len(path), maxSearchDomains)]
 }
 

@@ -20,10 +20,12 @@ type Checked struct {
 	// Config is nil if there are errors.
 	Config *config.Config
 	Errors []*config.ParseError
-	// Notes say what is not known here.
-	Notes []string
+	// Notes say what is not known here, and Warnings what an API server refuses.
+	Notes, Warnings []string
 	// Probes are the HTTP probes of the container.
 	Probes []Probe
+	// Files are the Corefile and the files of ConfigMaps that it imports.
+	Files []MountedFile
 	// Names are arguments for [strings.NewReplacer]. They replace paths in texts of Config by names
 	// of objects and paths of the container.
 	Names []string
@@ -78,6 +80,7 @@ func (m *migration) check() (*Checked, error) {
 		if err := m.convertCommand(); err != nil {
 			return nil, err
 		}
+		result.Warnings = m.oldVersion()
 		result.Probes = m.pod.probes()
 	}
 	if err := m.convertArgs(); err != nil {
@@ -88,7 +91,8 @@ func (m *migration) check() (*Checked, error) {
 		return nil, err
 	}
 	defer c.close()
-	c.options.OffNode, c.options.Port = true, m.flags.Config.Port
+	c.options.OffNode, c.options.Port, c.options.Written = true, m.flags.Config.Port, true
+	c.options.PodNetwork = result.FromDaemonSet && !m.hostNetwork()
 	result.Source = c.configMap.describe() + ", " + c.key
 	if result.FromDaemonSet {
 		result.Source += ", with the flags of " + m.pod.daemonSet.describe()
@@ -96,15 +100,22 @@ func (m *migration) check() (*Checked, error) {
 	result.Names = c.restorePairs
 	result.Config, err = c.load(c.text)
 	result.Errors = restoreErrors(err, c.restorePaths)
+	result.Files = c.filesRead(result.Config)
 	if strings.Contains(c.text, "__PILLAR__CLUSTER__DNS__") && m.clusterDNSUnknown {
 		result.Notes = append(result.Notes, UnknownClusterDNS)
 	}
+	result.Notes = append(result.Notes, m.checkNotes()...)
+	return result, nil
+}
+
+// checkNotes returns the notes of the migration that matter to a check.
+func (m *migration) checkNotes() (list []string) {
 	for _, n := range m.sortedNotes() {
 		if n.Where != m.pod.daemonSet.describe()+", command" {
-			result.Notes = append(result.Notes, n.Where+": "+strings.Replace(n.Text, " removed: ", " ignored: ", 1))
+			list = append(list, n.Where+": "+strings.Replace(n.Text, " removed: ", " ignored: ", 1))
 		}
 	}
-	return result, nil
+	return list
 }
 
 // UnknownClusterDNS is the note about a placeholder whose value only a node knows.
@@ -132,7 +143,7 @@ func (r *Request) standIns() []*agentPod {
 			continue
 		}
 		for _, key := range corefileKeys(obj) {
-			p := standIn(obj, key)
+			p := r.standIn(obj, key)
 			if obj.name() == "coredns" {
 				coredns = append(coredns, p)
 			} else {
@@ -157,29 +168,78 @@ func corefileKeys(configMap object) (keys []string) {
 	return keys
 }
 
-// standIn returns a pod with the ConfigMap at /etc/coredns, key as Corefile.base, and the kube-dns
-// ConfigMap.
-func standIn(configMap object, key string) *agentPod {
+// standIn returns a pod that reads the ConfigMap's key as its Corefile: with the mounts and the environment of the workload
+// that mounts it, such as CoreDNS's Deployment, or else with the ConfigMap at /etc/coredns, key as Corefile, the kube-dns
+// ConfigMap, and the custom ones where the Corefile imports them from.
+func (r *Request) standIn(configMap object, key string) *agentPod {
+	set := object{"kind": "ConfigMap", "metadata": map[string]any{"name": configMap.name(), "namespace": configMap.namespace()}}
+	if p := r.workload(configMap, key); p != nil {
+		p.daemonSet = set
+		return p
+	}
 	var items []any
 	for other := range configMap.child("data") {
 		name := other
 		if other == key {
-			name = "Corefile.base"
-		} else if other == "Corefile.base" {
+			name = "Corefile"
+		} else if other == "Corefile" {
 			continue
 		}
 		items = append(items, map[string]any{"key": other, "path": name})
 	}
-	container := object{"volumeMounts": []any{
-		map[string]any{"name": "config", "mountPath": "/etc/coredns"},
-		map[string]any{"name": "kube-dns", "mountPath": "/etc/kube-dns"},
-	}}
-	spec := object{"volumes": []any{
-		map[string]any{"name": "config", "configMap": map[string]any{"name": configMap.name(), "items": items}},
-		map[string]any{"name": "kube-dns", "configMap": map[string]any{"name": "kube-dns", "optional": true}},
-	}}
-	set := object{"kind": "ConfigMap", "metadata": map[string]any{"name": configMap.name(), "namespace": configMap.namespace()}}
-	return &agentPod{daemonSet: set, podSpec: spec, container: container}
+	var mounts, volumes []any
+	add := func(name, dir string, source map[string]any) {
+		source["name"] = name
+		mounts = append(mounts, map[string]any{"name": name, "mountPath": dir})
+		volumes = append(volumes, map[string]any{"name": name, "configMap": source})
+	}
+	add(configMap.name(), "/etc/coredns", map[string]any{"items": items})
+	if text := configMap.text("data", key); strings.Contains(text, "__PILLAR__") || r.Objects.get("ConfigMap", configMap.namespace(), "kube-dns") != nil {
+		add("kube-dns", "/etc/kube-dns", map[string]any{"optional": true})
+	}
+	for _, m := range importCustom.FindAllStringSubmatch(configMap.text("data", key), -1) {
+		dir := m[2] + "custom"
+		if !path.IsAbs(dir) {
+			dir = path.Join("/etc/coredns", dir)
+		}
+		if !slices.ContainsFunc(mounts, func(m any) bool { return m.(map[string]any)["mountPath"] == dir }) {
+			add("coredns-custom", dir, map[string]any{"optional": true})
+		}
+	}
+	return &agentPod{daemonSet: set, podSpec: object{"volumes": volumes}, container: object{"volumeMounts": mounts, "args": []any{"-conf", "/etc/coredns/Corefile"}}}
+}
+
+// workload returns the pod of a DaemonSet or Deployment that mounts key of the ConfigMap as a file, nil if there is none. Its
+// arguments are those of another program, but for the name of that file.
+func (r *Request) workload(configMap object, key string) *agentPod {
+	for _, obj := range r.Objects.list {
+		if kind := obj.text("kind"); kind != "DaemonSet" && kind != "Deployment" || !obj.inNamespace(configMap.namespace()) {
+			continue
+		}
+		p := &agentPod{daemonSet: obj, podSpec: obj.child("spec", "template", "spec").clone()}
+		for _, box := range p.podSpec.children("containers") {
+			p.container = box
+			if file := p.fileOf(configMap.name(), key); file != "" {
+				delete(box, "command")
+				box["args"] = []any{"-conf", file}
+				return p
+			}
+		}
+	}
+	return nil
+}
+
+// fileOf returns where the container has a key of a ConfigMap, under the key's name or as Corefile; "" if nowhere.
+func (p *agentPod) fileOf(configMap, key string) string {
+	for _, mount := range p.container.children("volumeMounts") {
+		for _, name := range []string{key, "Corefile"} {
+			file := path.Join(mount.text("mountPath"), name)
+			if s, err := p.mountedFile(file); err == nil && s != nil && s.configMap == configMap && s.key == key {
+				return file
+			}
+		}
+	}
+	return ""
 }
 
 // probes returns the HTTP probes of p's container.

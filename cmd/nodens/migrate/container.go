@@ -25,6 +25,31 @@ func (m *migration) convertCommand() error {
 	return nil
 }
 
+// oldVersion returns a warning about an API version of the DaemonSet that API servers no longer have.
+func (m *migration) oldVersion() []string {
+	version := m.pod.daemonSet.text("apiVersion")
+	if !slices.Contains([]string{"extensions/v1beta1", "apps/v1beta1", "apps/v1beta2"}, version) {
+		return nil
+	}
+	return []string{fmt.Sprintf("%s: API servers since Kubernetes 1.16 refuse apiVersion %s: write apps/v1, and the labels of the template as spec.selector.matchLabels; `nodens migrate` does", m.pod.daemonSet.describe(), version)}
+}
+
+// renewVersion gives the DaemonSet the API version of today, and the selector that this version needs.
+func (m *migration) renewVersion() {
+	if m.oldVersion() == nil {
+		return
+	}
+	set := m.pod.daemonSet
+	m.note(Changed, "apiVersion", "apps/v1 instead of %s, which API servers since Kubernetes 1.16 refuse", set.text("apiVersion"))
+	set["apiVersion"] = "apps/v1"
+	if set.child("spec", "selector") == nil {
+		labels := set.child("spec", "template", "metadata", "labels").clone()
+		set.ensure("spec")["selector"] = map[string]any{"matchLabels": map[string]any(labels)}
+		m.note(Changed, "spec.selector", "the labels of the template, as the old version had by default")
+	}
+	delete(set.child("spec"), "templateGeneration")
+}
+
 // toAny returns texts as an object has them.
 func toAny(texts []string) []any {
 	list := make([]any, len(texts))

@@ -84,7 +84,7 @@ func (m *migration) corednsBlock(domain string) (b *config.Block, where string) 
 
 // importCustom is an import of the files of the ConfigMap coredns-custom, which managed clusters
 // mount as the folder custom.
-var importCustom = regexp.MustCompile(`(?m)^(\s*import\s+)\S*\bcustom/`)
+var importCustom = regexp.MustCompile(`(?m)^(\s*import\s+)(\S*)\bcustom/`)
 
 // readCoreDNSCorefile parses CoreDNS's Corefile with placeholders for the files and
 // addresses of its pod. custom are the files that it imports, by name.

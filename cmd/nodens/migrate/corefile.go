@@ -1,6 +1,7 @@
 package migrate
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -19,10 +20,15 @@ type corefile struct {
 	// configMap is a copy of the cluster's; text is the value of key.
 	configMap object
 	key, text string
+	file      string // its path in the container
 	cfg       *config.Config
 
 	dir          string // temporary directory with the files that it refers to
-	path         string // of the Corefile in dir
+	root         string // directory in dir that stands for the container's root
+	path         string // of the Corefile in root
+	mounted      []MountedFile
+	values       Values // of environment variables
+	guessedZone  bool   // guessedZone is the value of one that is not known
 	options      config.Options
 	replacePaths *strings.Replacer // from paths of the container to paths in dir
 	restorePairs []string          // paths in dir, each with its name for error texts
@@ -61,7 +67,7 @@ func (m *migration) openCorefile() (c *corefile, err error) {
 	}
 	// Lines end in CRLF if the ConfigMap was made from a file on Windows.
 	text := strings.ReplaceAll(configMap.text("data", s.key), "\r\n", "\n")
-	c = &corefile{configMap: configMap.clone(), key: s.key, text: text}
+	c = &corefile{configMap: configMap.clone(), key: s.key, file: s.file, text: text}
 	if _, ok := configMap.value("data", s.key).(string); !ok {
 		return nil, fmt.Errorf("%s has no key %q with the Corefile of %s", configMap.describe(), s.key, m.pod.daemonSet.describe())
 	}
@@ -94,13 +100,12 @@ func (m *migration) corefileSource() (*configMapFile, error) {
 
 // writeInputs writes the files that the Corefile is parsed with.
 func (m *migration) writeInputs(c *corefile, s *configMapFile) error {
-	base, legacy, resolv := filepath.Join(c.dir, "base"), filepath.Join(c.dir, "kube-dns"), filepath.Join(c.dir, "resolv.conf")
+	legacy, resolv := filepath.Join(c.dir, "kube-dns"), filepath.Join(c.dir, "resolv.conf")
+	c.root = filepath.Join(c.dir, "root")
 	if err := os.WriteFile(resolv, []byte(placeholderResolvConf), 0o600); err != nil {
 		return err
 	}
-	if err := writeFiles(base, m.pod.volumeFiles(s, c.configMap)); err != nil {
-		return fmt.Errorf("%s: %w", c.configMap.describe(), err)
-	}
+	base := filepath.Join(c.root, filepath.FromSlash(s.dir))
 	c.path = filepath.Join(base, "Corefile")
 	stubs, err := m.kubeDNSFiles()
 	if err != nil {
@@ -110,25 +115,30 @@ func (m *migration) writeInputs(c *corefile, s *configMapFile) error {
 		return fmt.Errorf("ConfigMap kube-dns: %w", err)
 	}
 	c.options = m.flags.Config
+	if s.file != m.flags.Conf { // imports of the template start beside --conf
+		c.options.ImportsBeside = filepath.Join(c.root, filepath.FromSlash(m.flags.Conf))
+	}
 	c.options.KubeDNS, c.options.ResolvConf = legacy, resolv
 	c.options.LookupEnv = func(name string) (string, bool) { return m.lookupEnv(name), true }
 	c.options.Interface = func(string) ([]netip.Addr, error) { return []netip.Addr{netip.MustParseAddr(placeholderAddr)}, nil }
-	// Paths in a Corefile have slashes, on Windows too.
-	slashBase, slashResolv := filepath.ToSlash(base), filepath.ToSlash(resolv)
 	volumes, err := m.emptyVolumes(c.dir)
 	if err != nil {
 		return err
 	}
-	c.replacePaths = strings.NewReplacer(append(volumes, m.placeholders(slashResolv, s.dir, slashBase)...)...)
-	c.restorePairs = []string{
-		c.path, c.configMap.describe() + ", " + c.key, base, s.dir, slashBase, s.dir,
-		legacy, m.flags.KubeDNS, resolv, "/etc/resolv.conf", slashResolv, "/etc/resolv.conf",
-	}
+	var dirs []string
+	c.mounted, dirs = m.mountedFiles()
+	// Paths in a Corefile have slashes, on Windows too.
+	slashResolv := filepath.ToSlash(resolv)
+	pairs := append(volumes, "/etc/resolv.conf", slashResolv)
+	c.replacePaths = strings.NewReplacer(append(pairs, mountPairs(append(dirs, s.dir), c.root)...)...)
+	c.restorePairs = append([]string{c.path, c.configMap.describe() + ", " + c.key}, c.restoreMounted()...)
+	c.restorePairs = append(c.restorePairs, c.root, "", filepath.ToSlash(c.root), "",
+		legacy, m.flags.KubeDNS, resolv, "/etc/resolv.conf", slashResolv, "/etc/resolv.conf")
 	for i := 0; i < len(volumes); i += 2 {
 		c.restorePairs = append(c.restorePairs, volumes[i+1], volumes[i])
 	}
 	c.restorePaths = strings.NewReplacer(c.restorePairs...)
-	return nil
+	return m.setValues(c)
 }
 
 // emptyVolumes makes a folder in dir for each mounted directory of the node, for options that name a file to write. It
@@ -152,9 +162,9 @@ func (m *migration) emptyVolumes(dir string) (pairs []string, err error) {
 // 5737).
 const placeholderResolvConf = "nameserver 192.0.2.54\n"
 
-// writeFiles writes files of those names to a new directory.
+// writeFiles writes files of those names to a directory.
 func writeFiles(dir string, files map[string]string) error {
-	if err := os.Mkdir(dir, 0o700); err != nil {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
 	for name, text := range files {
@@ -213,23 +223,9 @@ func (m *migration) lookupEnv(name string) string {
 // placeholderClusterIP stands for a Service's cluster IP (RFC 5737).
 const placeholderClusterIP = "192.0.2.53"
 
-// placeholders returns pairs of a text of the Corefile in the container and its replacement
-// here. A replacement has as many lines.
-func (m *migration) placeholders(resolv, mounted, base string) []string {
-	pairs := []string{"/etc/resolv.conf", resolv, mounted + "/", base + "/"}
-	for _, e := range m.pod.container.children("env") {
-		value := e.text("value")
-		if e.value("valueFrom") != nil {
-			value = placeholderAddr
-		}
-		pairs = append(pairs, "{$"+e.text("name")+"}", value, "{%"+e.text("name")+"%}", value)
-	}
-	return pairs
-}
-
 // load parses a Corefile as the agent would. The error has paths in c.dir.
 func (c *corefile) load(text string) (*config.Config, error) {
-	return config.Parse(config.Source{Path: c.path, Text: []byte(c.replacePaths.Replace(text)), Options: c.options})
+	return config.Parse(config.Source{Path: c.path, Text: []byte(c.replacePaths.Replace(c.values.Replace(text))), Options: c.options})
 }
 
 // parse parses a Corefile as the agent would. The error lists all errors.
@@ -356,8 +352,8 @@ func goesElsewhere(lines []string, b *config.Block) bool {
 	return at >= 0 && at < len(lines) && strings.HasPrefix(strings.TrimSpace(lines[at]), elsewhereMark)
 }
 
-// clusterDNSAddrs returns the addresses of the cluster's DNS: those of its known Services,
-// and the upstreams of reverse zones.
+// clusterDNSAddrs returns the addresses of the cluster's DNS: those of its known Services, and
+// the upstreams of reverse zones and of the cluster's domain.
 func (m *migration) clusterDNSAddrs(c *corefile) map[netip.Addr]bool {
 	servers := map[netip.Addr]bool{netip.MustParseAddr(placeholderClusterIP): true}
 	for _, obj := range m.Objects.list {
@@ -371,7 +367,7 @@ func (m *migration) clusterDNSAddrs(c *corefile) map[netip.Addr]bool {
 		}
 	}
 	for _, b := range c.cfg.Blocks {
-		if b.Forward == nil || !slices.ContainsFunc(b.Zones, isReverseZone) || slices.Contains(b.Zones, wire.Root) {
+		if !m.asksCluster(b) {
 			continue
 		}
 		for _, t := range b.Forward.To {
@@ -380,6 +376,13 @@ func (m *migration) clusterDNSAddrs(c *corefile) map[netip.Addr]bool {
 	}
 	delete(servers, netip.Addr{})
 	return servers
+}
+
+// asksCluster reports whether b forwards the cluster's domain or reverse zones, and not all names.
+func (m *migration) asksCluster(b *config.Block) bool {
+	domain := parseZone(cmp.Or(m.Domain, defaultDomain))
+	ofCluster := func(z wire.Name) bool { return z == domain || isReverseZone(z) }
+	return b.Forward != nil && slices.ContainsFunc(b.Zones, ofCluster) && !slices.Contains(b.Zones, wire.Root)
 }
 
 // isClusterDNS reports whether obj is the Service of the cluster's DNS, by its label or by
@@ -395,6 +398,9 @@ func (m *migration) clusterDomain(c *corefile, blocks []*config.Block) string {
 		return strings.TrimSuffix(m.Domain, ".")
 	}
 	zones := forwardedZones(blocks)
+	if c.guessedZone { // an environment variable has it
+		zones = slices.DeleteFunc(zones, func(z string) bool { return z == guessedZone })
+	}
 	where := c.configMap.describe() + ", " + c.key
 	switch {
 	case slices.Contains(zones, defaultDomain):

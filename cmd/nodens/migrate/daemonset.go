@@ -124,8 +124,8 @@ const placeholderAddr = "192.0.2.1"
 
 // configMapFile is a file of the container that comes from a ConfigMap.
 type configMapFile struct {
-	configMap, key string
-	// dir is the mount path of the volume.
+	configMap, key, file string
+	// file is its path in the container, and dir the mount path of the volume.
 	dir string
 	// optional says that the ConfigMap may be missing.
 	optional bool
@@ -159,7 +159,7 @@ func (p *agentPod) mountedFile(file string) (*configMapFile, error) {
 
 // newConfigMapFile returns what file is in a volume with that mount.
 func newConfigMapFile(volume, mount object, file string) *configMapFile {
-	s := &configMapFile{configMap: volume.text("name"), dir: path.Clean(mount.text("mountPath"))}
+	s := &configMapFile{file: file, configMap: volume.text("name"), dir: path.Clean(mount.text("mountPath"))}
 	s.optional, _ = volume["optional"].(bool)
 	s.key = strings.TrimPrefix(strings.TrimPrefix(file, s.dir), "/")
 	if part := mount.text("subPath"); part != "" {

@@ -37,6 +37,8 @@ type Request struct {
 	Domain string
 	// Minimal replaces the image and what would prevent it from starting, nothing else.
 	Minimal bool
+	// HelmValues makes values for nodens' chart, which is installed in one step.
+	HelmValues bool
 	// ClusterDNS is the address of the cluster DNS, for [Check]; "" takes it from the Services.
 	ClusterDNS string
 	// Manifest is nodens' own manifest, from which additions are taken.
@@ -85,7 +87,11 @@ func (n Note) String() string { return fmt.Sprintf("%s: %s: %s", n.Kind, n.Where
 type Result struct {
 	// Manifest is YAML, one document for each object.
 	Manifest []byte
-	Notes    []Note
+	// Values are those of nodens' chart, if they are asked for.
+	Values []byte
+	Notes  []Note
+	// Namespace and Name are the DaemonSet's.
+	Namespace, Name string
 }
 
 // Run makes the manifest. It returns an error, and no manifest, if the input can't be
@@ -103,6 +109,7 @@ func Run(r Request) (*Result, error) {
 		return nil, err
 	}
 	m := &migration{Request: r, reference: own, pod: p}
+	m.renewVersion()
 	if err := m.convertContainer(); err != nil {
 		return nil, err
 	}
@@ -119,7 +126,11 @@ func Run(r Request) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Result{Manifest: text, Notes: m.sortedNotes()}, nil
+	values, err := m.helmValues(c)
+	if err != nil {
+		return nil, err
+	}
+	return &Result{Manifest: text, Values: values, Notes: m.sortedNotes(), Namespace: m.pod.daemonSet.namespace(), Name: m.pod.daemonSet.name()}, nil
 }
 
 // migration is the state of one Run.
@@ -165,6 +176,10 @@ func (m *migration) applyChanges(c *corefile) error {
 
 // determineStep finds out which step this is.
 func (m *migration) determineStep() {
+	if m.HelmValues {
+		m.secondStep = true
+		return
+	}
 	already := m.handsOver() || !m.hostNetwork() && m.hasEnv(nodeNameVar)
 	m.rolloutPending = already && m.isRollingOut()
 	m.secondStep = already && !m.rolloutPending

@@ -165,6 +165,9 @@ func (m *migration) noteCorefile(c *corefile) {
 	for _, text := range c.cfg.Warnings {
 		m.noteFor(Differs, where, "%s", strings.TrimPrefix(c.restorePaths.Replace(text), where+":"))
 	}
+	for _, d := range c.cfg.Differences() {
+		m.noteFor(Differs, strings.TrimSuffix(where+", "+d.At(), ", "), "%s", d.Text)
+	}
 	for _, b := range c.cfg.Blocks {
 		if b.File == c.path {
 			m.noteBlock(where, b)
@@ -175,13 +178,7 @@ func (m *migration) noteCorefile(c *corefile) {
 // noteBlock notes what nodens treats differently in one block. where is the Corefile.
 func (m *migration) noteBlock(where string, b *config.Block) {
 	at := fmt.Sprintf("%s, line %d", where, b.Line)
-	if b.Forward != nil && len(b.Forward.To) > 1 && b.Forward.Policy == config.PolicyFastest {
-		m.noteFor(Differs, at, "forward without `policy` queries the fastest of its servers, and another one if that is late; CoreDNS chooses at random, as does `policy random`")
-	}
 	if b.Log != nil && !strings.Contains(strings.Join(m.pod.container.texts("args"), " "), "-log-format") {
 		m.noteFor(Differs, at, "`log` writes named fields; --log-format coredns writes CoreDNS's format")
-	}
-	if b.Cache != nil && b.Kubernetes != nil {
-		m.noteFor(Differs, where, "answers from `kubernetes` are not cached, so changes are visible at once")
 	}
 }

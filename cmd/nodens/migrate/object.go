@@ -24,7 +24,7 @@ const (
 )
 
 // defaultKinds are the kinds of objects that are kept; others are skipped.
-var defaultKinds = []string{"DaemonSet", "ConfigMap", "Service", "KubeletConfiguration", "PodMonitor"}
+var defaultKinds = []string{"DaemonSet", "Deployment", "ConfigMap", "Service", "KubeletConfiguration", "PodMonitor"}
 
 // object is an object as it was written. Fields are looked up by name, so unknown ones are
 // kept.
@@ -37,6 +37,8 @@ type Objects struct {
 	// index has positions in list by kind and name; size is the number of bytes read.
 	index map[string]int
 	size  int
+	// OnRead is called with the bytes of each file, unless it is nil.
+	OnRead func(name string, text []byte)
 	// live says that the objects come from an API server.
 	live bool
 	// kinds are the kinds to keep; nil is defaultKinds.
@@ -110,6 +112,9 @@ func (o *Objects) Read(name string, r io.Reader) error {
 	if o.size += len(text); o.size > maxBytes {
 		return fmt.Errorf("%s: more than %d MiB in all; pass only the objects of NodeLocal DNSCache", name, maxBytes>>20)
 	}
+	if o.OnRead != nil {
+		o.OnRead(name, text)
+	}
 	docs := yaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(text)))
 	for n := 1; ; n++ {
 		doc, err := docs.Read()
@@ -165,6 +170,16 @@ func (o *Objects) add(tree any, list object) error {
 		}
 	}
 	return nil
+}
+
+// With returns o's objects and those of a manifest, which replace o's.
+func (o *Objects) With(manifest []byte) *Objects {
+	all := &Objects{live: o.live, kinds: o.kinds}
+	for _, obj := range o.list {
+		_ = all.store(obj) // o has no more than all may have
+	}
+	_ = all.Read("the manifest", bytes.NewReader(manifest)) // it was printed from objects
+	return all
 }
 
 // store keeps an object if its kind is wanted.

@@ -91,10 +91,13 @@ func (m *migration) setComparison() {
 }
 
 // handoverDir returns the value of that flag.
-func (m *migration) handoverDir() string {
+func (m *migration) handoverDir() string { return m.argument("handover-dir") }
+
+// argument returns the value of a flag among the container's arguments, "" if it is not there.
+func (m *migration) argument(name string) string {
 	args := m.pod.container.texts("args")
 	for i, arg := range args {
-		if flagName(arg) != "handover-dir" {
+		if flagName(arg) != name {
 			continue
 		}
 		if _, value, ok := strings.Cut(arg, "="); ok {

@@ -1,0 +1,154 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"sigs.k8s.io/yaml"
+
+	"github.com/nodens-dns/nodens/test/agenttest"
+)
+
+// TestMigrateDiff: the files with the diff applied have the objects that migrate prints, in both steps, and all other lines.
+func TestMigrateDiff(t *testing.T) {
+	patch, err := exec.LookPath("patch")
+	if err != nil {
+		t.Skip("the program patch is missing")
+	}
+	for _, file := range []string{
+		"../../test/e2e/testdata/nodelocaldns.yaml", "testdata/migrate/chart.yaml", "testdata/migrate/kubespray.yaml", "testdata/migrate/pod-network.yaml",
+	} {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			was := filepath.Join(t.TempDir(), "dns.yaml")
+			agenttest.WriteFile(t, was, "# a comment at the start\n"+string(text))
+			for range 2 {
+				manifest := migrateOutput(t, "-f", was)
+				diff := migrateOutput(t, "--diff", "-f", was)
+				cmd := exec.CommandContext(t.Context(), patch, "-p0", "--posix", was)
+				cmd.Stdin = strings.NewReader(diff)
+				before, _ := os.ReadFile(was)
+				if out, err := cmd.CombinedOutput(); err != nil {
+					t.Fatalf("%v: %s\n%s", err, out, diff)
+				}
+				after, _ := os.ReadFile(was)
+				want, got := yamlObjects(t, manifest), yamlObjects(t, string(after))
+				for name := range want {
+					if d := cmp.Diff(want[name], got[name]); d != "" {
+						t.Errorf("%s (-migrate +file):\n%s\n%s", name, d, diff)
+					}
+				}
+				removed := 0
+				for line := range strings.Lines(diff) {
+					if strings.HasPrefix(line, "-") && !strings.HasPrefix(line, "---") {
+						removed++
+					}
+				}
+				if lines := bytes.Count(before, []byte("\n")); removed > lines/4 {
+					t.Errorf("the diff removes %d of %d lines:\n%s", removed, lines, diff)
+				}
+			}
+		})
+	}
+}
+
+// migrateOutput returns what nodens migrate prints.
+func migrateOutput(t *testing.T, args ...string) string {
+	t.Helper()
+	var stdout, stderr bytes.Buffer
+	if code := run(t.Context(), append([]string{"migrate", "-image", "example.test/nodens:1"}, args...), &stdout, &stderr); code != 0 {
+		t.Fatalf("%d: %s", code, &stderr)
+	}
+	return stdout.String()
+}
+
+// yamlObjects returns the objects of documents and lists by kind and name.
+func yamlObjects(t *testing.T, text string) map[string]any {
+	t.Helper()
+	list := make(map[string]any)
+	var add func(obj map[string]any)
+	add = func(obj map[string]any) {
+		if items, ok := obj["items"].([]any); ok {
+			for _, item := range items {
+				add(item.(map[string]any))
+			}
+			return
+		}
+		if metadata, ok := obj["metadata"].(map[string]any); ok {
+			list[obj["kind"].(string)+" "+metadata["name"].(string)] = obj
+		}
+	}
+	for doc := range strings.SplitSeq(text, "\n---") {
+		var obj map[string]any
+		if err := yaml.Unmarshal([]byte(doc+"\n"), &obj); err != nil {
+			t.Fatalf("%v in:\n%s", err, doc)
+		}
+		add(obj)
+	}
+	return list
+}
+
+// TestMigrateDiffLayout: comments, order, quotes and flow style stay where nothing changes.
+func TestMigrateDiffLayout(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "dns.yaml")
+	agenttest.WriteFile(t, file, strings.NewReplacer("VERSION", "apps/v1", "NAMESPACE", "namespace: kube-system", "LABELS", "c: d", ", SAVED", "", "STATUS\n", "", "IMMUTABLE", "false",
+		"DOMAIN", "cluster.local", "SELECTOR", "selector: {matchLabels: {a: b}} # why", "image: old", "image: 'old' # ours").Replace(migrateManifest))
+	diff := migrateOutput(t, "--diff", "-f", file)
+	for _, want := range []string{
+		"-        image: 'old' # ours\n", "+        image: example.test/nodens:1 # ours\n", "+        startupProbe:\n", "+      serviceAccountName: node-local-dns\n", "+kind: ServiceAccount\n",
+	} {
+		if !strings.Contains(diff, want) {
+			t.Errorf("no %q in:\n%s", want, diff)
+		}
+	}
+	for _, not := range []string{"-  selector", "-metadata", "-      hostNetwork", "-      - name"} {
+		if strings.Contains(diff, "\n"+not) {
+			t.Errorf("the diff changes %q:\n%s", not, diff)
+		}
+	}
+	if code := run(t.Context(), []string{"migrate", "--diff"}, new(bytes.Buffer), new(bytes.Buffer)); code != exitUsage {
+		t.Errorf("--diff without files: exit code %d", code)
+	}
+}
+
+// TestMigrateHelmValues: the values have names that the chart knows, and the Corefile answers what its probes ask.
+func TestMigrateHelmValues(t *testing.T) {
+	text, err := os.ReadFile("../../daemonset/chart/values.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var known, values map[string]any
+	if err := yaml.Unmarshal(text, &known); err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range []string{"../../test/e2e/testdata/nodelocaldns.yaml", "testdata/migrate/chart.yaml", "testdata/migrate/kubespray.yaml"} {
+		got := migrateOutput(t, "--helm-values", "-f", file)
+		values = nil
+		if err := yaml.Unmarshal([]byte(got), &values); err != nil {
+			t.Fatal(err)
+		}
+		config := values["config"].(map[string]any)
+		for key := range values {
+			if _, ok := known[key]; !ok {
+				t.Errorf("%s: the chart has no value %s", file, key)
+			}
+		}
+		for key := range config {
+			if _, ok := known["config"].(map[string]any)[key]; !ok {
+				t.Errorf("%s: the chart has no value config.%s", file, key)
+			}
+		}
+		corefile, _ := config["customConfig"].(string)
+		if !strings.Contains(corefile, "ready ") || !strings.Contains(corefile, "kubernetes ") || config["localDns"] == nil {
+			t.Errorf("%s:\n%s", file, got)
+		}
+	}
+}
