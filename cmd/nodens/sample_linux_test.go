@@ -100,22 +100,18 @@ func withoutNumbers(text string) string {
 
 // TestSamplePortInUse: the error names the flags to choose other ports.
 func TestSamplePortInUse(t *testing.T) {
-	for i := range 2 {
-		p := peer.Ports(t, 2)
-		ln, err := net.Listen("tcp4", fmt.Sprintf("127.0.0.1:%d", p[i]))
-		if err != nil {
-			t.Fatal(err)
-		}
-		code, stdout, stderr := outcome(t, "sample", "-dns.port", fmt.Sprint(p[0]), "-prometheus-listen-address", fmt.Sprintf("127.0.0.1:%d", p[1]))
-		if code != exitError || !strings.Contains(stderr, "--dns.port PORT and --prometheus-listen-address") {
-			t.Errorf("port %d: code %d: %s", i, code, stderr)
-		}
-		if strings.Contains(stdout, "nodens answers") {
-			t.Errorf("port %d: it claims to answer:\n%s", i, stdout)
-		}
-		if err := ln.Close(); err != nil {
-			t.Fatal(err)
-		}
+	p := peer.Ports(t, 2)
+	ln, err := net.Listen("tcp4", fmt.Sprintf("127.0.0.1:%d", p[0]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	code, stdout, stderr := outcome(t, "sample", "-dns.port", fmt.Sprint(p[0]), "-prometheus-listen-address", fmt.Sprintf("127.0.0.1:%d", p[1]))
+	if code != exitError || !strings.Contains(stderr, "--dns.port PORT and --prometheus-listen-address") {
+		t.Errorf("code %d: %s", code, stderr)
+	}
+	if strings.Contains(stdout, "nodens answers") {
+		t.Errorf("it claims to answer:\n%s", stdout)
 	}
 }
 
