@@ -20,12 +20,13 @@ func policyChains() []string { return []string{"KUBE-ROUTER-INPUT", "KUBE-ROUTER
 type placement struct {
 	// behind is the number of rules up to that jump, and others is behind without our own.
 	behind, others int
-	// wrong: a rule of ours comes before that jump, or another program's that may drop between it and ours.
+	// wrong: a rule of ours comes before that jump, or another program's jump between it and ours.
 	wrong bool
 }
 
 // findPlace returns the place of the rules for which own returns true. lines are rules in the syntax of
-// `iptables -S`. Those of other agents, as those that accept, may come before ours.
+// `iptables -S`. A program puts a jump to its chain first, as Calico does. A rule with a verdict is a decision
+// about the node: if it drops DNS, that is meant, and it stays before ours.
 func findPlace(lines []string, own func(line string) bool) (p placement) {
 	mine, others := 0, false
 	for i, line := range lines {
@@ -35,12 +36,19 @@ func findPlace(lines []string, own func(line string) bool) (p placement) {
 			p.wrong = p.wrong || others
 		case jumpsToPolicies(line):
 			p, others = placement{i + 1, i + 1 - mine, mine > 0}, false
-		case strings.HasSuffix(line, " -j ACCEPT"), strings.Contains(line, `"`+nftComment):
-		default:
-			others = true
+		case !strings.Contains(line, `"`+nftComment): // or else it is another agent's
+			others = others || jumpsToChain(line)
 		}
 	}
 	return p
+}
+
+// jumpsToChain reports whether a line of `iptables -S` leads to a chain that is not built in.
+func jumpsToChain(line string) bool {
+	words := strings.Fields(line)
+	at := slices.IndexFunc(words, func(w string) bool { return w == "-j" || w == "-g" })
+	targets := []string{"ACCEPT", "DROP", "REJECT", "RETURN", "LOG", "NFLOG", "MARK", "CONNMARK"}
+	return at >= 0 && at+1 < len(words) && !slices.Contains(targets, words[at+1])
 }
 
 // jumpsToPolicies reports whether a line of `iptables -S` jumps to one of policyChains.

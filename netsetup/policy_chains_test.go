@@ -16,6 +16,7 @@ func TestFindPlace(t *testing.T) {
 	const (
 		policies = `-A INPUT -m comment --comment "kube-router netpol - X" -j KUBE-ROUTER-INPUT`
 		firewall = "-A INPUT -m conntrack --ctstate INVALID -j DROP"
+		calico   = `-A INPUT -m comment --comment "cali:Cz_u1IQiXIMmKD4c" -j cali-INPUT`
 		jump     = `-A INPUT -m comment --comment "nodens: DNS of this node" -j NODENS-INPUT`
 		agents   = `-A INPUT -m comment --comment "nodens: DNS 1234" -j ACCEPT`
 		cache    = `-A INPUT -m comment --comment "NodeLocal DNS Cache: allow DNS traffic" -j ACCEPT`
@@ -31,9 +32,10 @@ func TestFindPlace(t *testing.T) {
 		{"behind", []string{firewall, policies, jump, firewall}, placement{2, 2, false}},
 		{"before", []string{jump, firewall, policies}, placement{3, 2, true}},
 		{"between two", []string{policies, jump, policies}, placement{3, 2, true}},
-		{"behind a firewall", []string{firewall, jump}, placement{0, 0, true}},
+		{"behind a verdict", []string{firewall, "-A INPUT -i vpod1 -p udp -m udp --dport 53 -j REJECT --reject-with icmp-port-unreachable", jump}, placement{}},
+		{"behind a program's jump", []string{calico, jump}, placement{0, 0, true}},
 		{"behind a rule that accepts", []string{"-A INPUT -i lo -j ACCEPT", jump}, placement{}},
-		{"behind policies and a firewall", []string{policies, firewall, jump}, placement{1, 1, true}},
+		{"behind policies and a program's jump", []string{policies, "-A INPUT -g ufw-before-input", jump}, placement{1, 1, true}},
 		{"behind other agents' rules", []string{agents, cache, jump, firewall}, placement{}},
 		{"a chain of another name", []string{jump, "-A INPUT -j KUBE-ROUTER-INPUT-2", "-A INPUT -j cali-INPUT"}, placement{}},
 		{"a name in a comment", []string{jump, `-A INPUT -m comment --comment "not -j KUBE-ROUTER-INPUT" -j DROP`}, placement{}},

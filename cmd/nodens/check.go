@@ -20,16 +20,18 @@ A Corefile, a ConfigMap, a manifest with several objects, a folder of manifests,
 input is an argument or the value of -f. It is checked as the configuration of other machines:
 files that it names by absolute paths are not read. If there is a DaemonSet among the objects, its
 arguments are the flags, except for those that are given, and imports are read from the ConfigMaps
-that it mounts. An environment variable whose value is not known is read as something that parses in
-its place; a note names it. With --conf the Corefile is read as the agent on this machine would, with
-all files that it names. At the end are the SHA-256 hashes of all files that were read.
+that it mounts. An environment variable whose value is not known is read as something that parses
+in its place; a note names it. With --conf the Corefile is read as the agent on this machine
+would, with all files that it names. At the end are the SHA-256 hashes of all files that were
+read.
 
 --diff says what changes for clients from one file to another. --ask shows what the agent would do
-with a query, as nodens explain does, and --expect compares queries with what a file expects of them.
-Services and pods come from the files; what upstreams answer is not known without a cluster.
+with a query, as nodens explain does, and --expect compares queries with what a file expects of
+them. Services and pods come from the files; what upstreams answer is not known without a cluster.
 
 Exit codes: 0 the agent would start; 1 it would not, an expectation is not met, or there are
-warnings and --strict is set; 2 a flag or an argument is not valid. The agent's other flags are accepted and ignored.`
+warnings and --strict is set; 2 a flag or an argument is not valid. The agent's other flags are
+accepted and ignored.`
 
 const checkExample = `  nodens check Corefile
   nodens check --strict -f manifests/

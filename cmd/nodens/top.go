@@ -82,19 +82,20 @@ func newTopCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "top",
 		Short: "Show which pods of this node ask the agent how much, and which names",
-		Long: `Show which pods, workloads or namespaces of this node ask the agent how much, and what they get: the
-share of queries answered without an upstream (HIT) and in the kernel, of NXDOMAIN, of NXDOMAIN for
-names that only a search path makes (WASTE), and of SERVFAIL; the queries per second for which an
-upstream was asked; the latency of the last minute; and the name that is asked for most. If a limit
-stopped queries of a client, the column LIMITED shows their number. If a client got truncated replies
-(TC) and has never asked over TCP, the column NO-TCP shows the number of these replies.
+		Long: `Show which pods, workloads or namespaces of this node ask the agent how much, and what they get:
+the share of queries answered without an upstream (HIT) and in the kernel, of NXDOMAIN, of
+NXDOMAIN for names that only a search path makes (WASTE), and of SERVFAIL; the queries per second
+for which an upstream was asked; the latency of the last minute; and the name that is asked for
+most. If a limit stopped queries of a client, the column LIMITED shows their number. If a client
+got truncated replies (TC) and has never asked over TCP, the column NO-TCP shows the number of
+these replies.
 
 With --by name, show the names that are asked for most. --topic chooses others: names with the
 client that asks (client), parents of names that only a search path makes (waste), and names whose
 queries fail (failing) or take 100 ms or longer (slow), with the cause. With --by domain, show the
-parents of the names that are asked for most. With --by upstream, show
-the servers that the agent forwards to. On a terminal the table is redrawn until Ctrl-C, unless
---watch=false is given. The command asks the agent through its admin socket.`,
+parents of the names that are asked for most. With --by upstream, show the servers that the agent
+forwards to. On a terminal the table is redrawn until Ctrl-C, unless --watch=false is given. The
+command asks the agent through its admin socket.`,
 		Example: "  nodens top\n  nodens top --by workload --sort nxdomain --window 1h\n  nodens top --by name --topic failing\n  nodens top -o json",
 		Args:    cli.NoArgs,
 	}
