@@ -278,12 +278,13 @@ func TestIptablesBesideOthers(t *testing.T) {
 		}
 		ensure(true)
 		l.wantAnswers(t, l.pod, "local")
+		sh(t, "iptables-nft -N fw-in; iptables-nft -A fw-in -i veth1 -p udp -j DROP")
 		for range maxOvertaken {
-			sh(t, "iptables-nft -I INPUT -i veth1 -p udp -j DROP")
+			sh(t, "iptables-nft -I INPUT -j fw-in")
 			ensure(true)
 			l.wantAnswers(t, l.pod, "local")
 		}
-		sh(t, "iptables-nft -I INPUT -i veth1 -p udp -j DROP")
+		sh(t, "iptables-nft -I INPUT -j fw-in")
 		ensure(false)
 		if got := c.backend.blocked(); len(got) != 1 || got[0] != "iptables-nft filter INPUT" {
 			t.Errorf("blocked: %q, want INPUT", got)

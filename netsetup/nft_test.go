@@ -78,7 +78,8 @@ table inet fw2 { chain in { type filter hook input priority 0; policy drop; }; }
 	{"a table drops no more", `nft '
 table inet fw { chain in { type filter hook input priority 0; policy accept; }; }'`, 6},
 	{"all at once", "nft delete table inet nodens; nft flush chain inet fw in", 7},
-	{"a rule before ours that may drop", "nft insert rule inet fw in udp dport 53 drop", 6},
+	{"a jump before ours", "nft add chain inet fw other; nft insert rule inet fw in jump other", 6},
+	{"a verdict before ours", "nft insert rule inet fw in udp dport 53 drop", 0},
 	{"nothing that matters", `nft '
 insert rule inet fw in tcp dport 22 accept
 table inet fw3 { chain in { type filter hook input priority 0; policy accept; tcp dport 25 drop; }; }'`, 0},

@@ -8,6 +8,8 @@ import (
 	"syscall"
 
 	"github.com/nodens-dns/nodens/cmd/nodens/app"
+	"github.com/nodens-dns/nodens/cmd/nodens/options"
+	"github.com/nodens-dns/nodens/internal/config"
 )
 
 // logFailure writes the error that ended the agent to w as the agent's log has its lines.
@@ -27,3 +29,7 @@ func runAgent(ctx context.Context, f *agentFlags, _, stderr io.Writer) error {
 
 // redirectLibraries makes client-go log as the agent does.
 func redirectLibraries() { app.RedirectKlog() }
+
+func newDryRun(opts options.Agent, cfg *config.Config, manifests []string, offNode bool) (dryRun, error) {
+	return app.NewDryRun(opts, cfg, manifests, offNode)
+}

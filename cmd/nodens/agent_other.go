@@ -8,7 +8,9 @@ import (
 	"io"
 	"runtime"
 
+	"github.com/nodens-dns/nodens/cmd/nodens/options"
 	"github.com/nodens-dns/nodens/internal/cli"
+	"github.com/nodens-dns/nodens/internal/config"
 )
 
 // needsLinux returns the error of a command that runs on nodes only.
@@ -27,6 +29,10 @@ func runAgent(context.Context, *agentFlags, io.Writer, io.Writer) error {
 
 func runCleanup(context.Context, *agentFlags, *cli.Output, io.Writer) error {
 	return needsLinux("cleanup")
+}
+
+func newDryRun(options.Agent, *config.Config, []string, bool) (dryRun, error) {
+	return nil, needsLinux("--ask")
 }
 
 func agentReady(context.Context, string) error { return needsLinux("ready") }

@@ -13,7 +13,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/nodens-dns/nodens/cmd/nodens/app"
 	"github.com/nodens-dns/nodens/internal/report"
 )
 
@@ -28,6 +27,11 @@ type checkedQuestion struct {
 
 	want []string
 	line int // in the file of --expect
+}
+
+// dryRun explains queries without serving any.
+type dryRun interface {
+	Explain(query url.Values) (*report.Explanation, error)
 }
 
 // unknownReplies says what a dry run does not know.
@@ -93,7 +97,7 @@ func (in *checkInput) ask(list []*checkedQuestion, manifests []string) error {
 	if err := os.WriteFile(file, []byte(pods), 0o600); err != nil {
 		return err
 	}
-	run, err := app.NewDryRun(in.flags.Agent, in.cfg, append(manifests, file), !in.local)
+	run, err := newDryRun(in.flags.Agent, in.cfg, append(manifests, file), !in.local)
 	if err != nil {
 		return fmt.Errorf("--ask: %w", err)
 	}

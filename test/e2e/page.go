@@ -67,15 +67,18 @@ func get(ctx context.Context, client *http.Client, url string) (string, error) {
 	return string(text), err
 }
 
-// rowHead is the head of a row of the page.
-var rowHead = regexp.MustCompile(`<th scope="row">(?:<a [^>]*>)?([^<]*)`)
+// rowHead is the head of a row of the page, and tag is one of the elements in it.
+var (
+	rowHead = regexp.MustCompile(`<th scope="row">(.*?)</th>`)
+	tag     = regexp.MustCompile(`<[^>]*>`)
+)
 
 // rowHeads returns the heads of the rows of a table of the page.
 func rowHeads(page, table string) (heads []string) {
 	_, rows, _ := strings.Cut(page, `<tbody id="`+table+`-rows">`)
 	rows, _, _ = strings.Cut(rows, "</tbody>")
 	for _, m := range rowHead.FindAllStringSubmatch(rows, -1) {
-		heads = append(heads, html.UnescapeString(m[1]))
+		heads = append(heads, html.UnescapeString(tag.ReplaceAllString(m[1], "")))
 	}
 	return heads
 }
