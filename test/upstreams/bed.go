@@ -41,8 +41,8 @@ type Bed struct {
 	upstream   *fakedns.Server
 	server     *instance // nil if the fake upstream is asked itself
 	forwarders []*forwarder
-	// back is when the server answered again after a restart, since the begin of the situation.
-	back time.Duration
+	// ended and back are when the server ended and answered again in a restart, since the begin of the situation.
+	ended, back time.Duration
 }
 
 // forwarder is a program that forwards to the server over each transport, on a port for each.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -100,6 +101,7 @@ func restart(by syscall.Signal, grace time.Duration) func(context.Context, *Bed)
 		case <-time.After(max(grace, away)):
 			b.server.Kill()
 		}
+		b.ended = time.Since(began)
 		if err := sleep(ctx, away-time.Since(stopped)); err != nil {
 			return err
 		}
@@ -115,9 +117,18 @@ const (
 	pause       = 250 * time.Millisecond
 )
 
-// hopeless reports whether a query that was sent at a time after the begin of the situation had to fail: a busy machine may take
-// long to start the server again.
-func (b *Bed) hopeless(sent time.Duration) bool { return sent+readTimeout < b.back+pause }
+// hopeless reports whether a query had to fail, because no server could answer it before its deadline: a busy machine may take long
+// to start one again, and a name that is held takes its time again from a server that ended before its reply.
+func (b *Bed) hopeless(f Failure) bool {
+	possible := b.back + pause
+	if strings.HasPrefix(f.What, "held ") {
+		if f.Sent+heldTime < b.ended {
+			return false
+		}
+		possible += heldTime
+	}
+	return f.Sent+readTimeout < possible
+}
 
 // idle waits for longer than the servers keep idle connections.
 func idle(ctx context.Context, _ *Bed) error { return sleep(ctx, 2500*time.Millisecond) }
@@ -184,7 +195,7 @@ func (b *Bed) Run(ctx context.Context, s Situation) (map[Of]Count, error) {
 		defer mu.Unlock()
 		failures = append(failures, err)
 	}
-	b.back = 0
+	b.ended, b.back = 0, 0
 	if s.during != nil {
 		running.Go(func() { report(s.during(ctx, b)) })
 	}
@@ -210,7 +221,7 @@ func (b *Bed) Run(ctx context.Context, s Situation) (map[Of]Count, error) {
 	}
 	for of, c := range counts {
 		c.Connections = after[of] - before[of]
-		c.Wrong = slices.DeleteFunc(c.Wrong, func(f Failure) bool { return b.hopeless(f.Sent) })
+		c.Wrong = slices.DeleteFunc(c.Wrong, b.hopeless)
 		counts[of] = c
 	}
 	return counts, nil
