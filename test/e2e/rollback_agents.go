@@ -59,6 +59,7 @@ var (
 		// What is slow waits like a query to an upstream, so that the readers go on.
 		{"server/resolver/resolve.go", "case rt.StartWaiting && r.direct", "case (rt.StartWaiting || fault == \"slow\") && r.direct"},
 		{"kubernetes/view.go", "\tvisible := f(x)\n", "\tvisible := !noObjects && f(x)\n"},
+		{"kubernetes/saved_view.go", "\tif errors.Is(err, fs.ErrNotExist) {\n", "\tif noObjects || errors.Is(err, fs.ErrNotExist) {\n"},
 	}
 	faultFiles = map[string]string{"server/resolver/fault.go": resolverFaults, "kubernetes/fault.go": viewFaults}
 )
