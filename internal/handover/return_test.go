@@ -166,7 +166,8 @@ func TestSuccessorFailsToReturn(t *testing.T) {
 				dir := shortDir(t)
 				e := newFakeSource(t)
 				h := startServer(t, dir, e, func(h *Server) {
-					h.limits.piece, h.limits.back, h.limits.drain, h.limits.step = retryDelay, 2*retryDelay, retryDelay, retryDelay
+					limit := 5 * retryDelay // what is done in time must not look late on a busy machine
+					h.limits.piece, h.limits.back, h.limits.drain, h.limits.step = limit, 2*limit, retryDelay, limit
 				})
 				a := connectFakeSuccessor(t, dir)
 				a.say(kindHello, helloHead{Min: 1, Max: 1, Compare: true, Identity: "next"}, nil)

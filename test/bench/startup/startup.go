@@ -252,11 +252,7 @@ func (r *run) measureStart(ctx context.Context, w row, restored bool) (s Start, 
 	if err := harness.Sleep(ctx, r.Wait(settleTime)); err != nil {
 		return s, err
 	}
-	s.Stop, err = p.end(ctx)
-	if exit := new(exec.ExitError); errors.As(err, &exit) && exit.Sys() == syscall.WaitStatus(syscall.SIGTERM) && w.Name != nodens {
-		err = nil // CoreDNS answers before it listens to signals
-	}
-	if err != nil {
+	if s.Stop, err = p.end(ctx, w); err != nil {
 		return s, p.explain(w, err)
 	}
 	if w.saved {
@@ -282,8 +278,14 @@ func (p process) awaitView(ctx context.Context, w row, restored bool) error {
 	})
 }
 
+// endedBySIGTERM reports whether err says that the signal has ended a process that did not handle it.
+func endedBySIGTERM(err error) bool {
+	exit := new(exec.ExitError)
+	return errors.As(err, &exit) && exit.Sys() == syscall.WaitStatus(syscall.SIGTERM)
+}
+
 // end sends SIGTERM, waits until the process has ended, and returns how long that took.
-func (p process) end(ctx context.Context) (time.Duration, error) {
+func (p process) end(ctx context.Context, w row) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, stopLimit)
 	defer cancel()
 	began := time.Now()
@@ -292,7 +294,11 @@ func (p process) end(ctx context.Context) (time.Duration, error) {
 	}
 	select {
 	case <-p.Done():
-		return time.Since(began), p.Err()
+		err := p.Err()
+		if w.Name != nodens && endedBySIGTERM(err) {
+			err = nil // CoreDNS answers before it listens to signals
+		}
+		return time.Since(began), err
 	case <-ctx.Done():
 		return 0, fmt.Errorf("waiting for the end: %w", ctx.Err())
 	}
