@@ -84,8 +84,8 @@ func TestSlotsAndTokens(t *testing.T) {
 		}
 		all.Wait()
 		start := via.queries()[0].at
-		if n := via.countBetween(start, start.Add(time.Second+500*time.Millisecond)); n != 16 {
-			t.Errorf("%d queries left in 1.5 seconds, want 16: all slots twice", n)
+		if n := via.countBetween(start, start.Add(time.Second+500*time.Millisecond)); n < 15 || n > 16 {
+			t.Errorf("%d queries left in 1.5 seconds, want 16, or one less in rare orders: all slots twice", n)
 		}
 		if n := via.mostInOneSecond(); n > 18 {
 			t.Errorf("%d queries left within a second, want at most 18", n)
