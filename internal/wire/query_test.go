@@ -38,8 +38,12 @@ func fieldsOfMsg(m *dns.Msg) (f fields, ok bool) {
 	if err != nil {
 		return f, false
 	}
+	class := m.Question[0].Qclass
+	if class == dns.ClassANY {
+		class = dns.ClassINET // see [Query.Class]
+	}
 	f = fields{
-		ID: m.Id, Type: m.Question[0].Qtype, Class: m.Question[0].Qclass, Name: name.String(),
+		ID: m.Id, Type: m.Question[0].Qtype, Class: class, Name: name.String(),
 		Labels: dns.CountLabel(m.Question[0].Name), Limit: MinUDP,
 		RD: m.RecursionDesired, CD: m.CheckingDisabled, AD: m.AuthenticatedData,
 		Question: len(name) + 4, Opcodes: m.Opcode,
@@ -61,6 +65,7 @@ func TestParse(t *testing.T) {
 		"DO":             func(m *dns.Msg) { m.SetEdns0(4096, true) },
 		"NSID":           func(m *dns.Msg) { m.SetEdns0(1232, false); m.IsEdns0().Option = []dns.EDNS0{cookie, nsid} },
 		"a small size":   func(m *dns.Msg) { m.SetEdns0(100, false) },
+		"all classes":    func(m *dns.Msg) { m.Question[0].Qclass = dns.ClassANY },
 		"another class":  func(m *dns.Msg) { m.Question[0].Qclass = dns.ClassCHAOS },
 		"the root":       func(m *dns.Msg) { m.Question[0].Name = "." },
 		"a strange name": func(m *dns.Msg) { m.Question[0].Name = `a\.b\000C.\255.` },
