@@ -201,7 +201,7 @@ func (a *admission) read(ctx context.Context) error {
 			return err
 		}
 		c.drops = c.drops && (a.exempt == nil || !a.exempt(c))
-		c.place.wrong = c.place.wrong && !a.contests.yields(c.String(), c.place)
+		c.place.wrong = a.contests.overtakes(c.String(), c.place.wrong)
 		if c.drops || len(c.ours) > 0 {
 			a.chains = append(a.chains, c)
 		}

@@ -93,7 +93,7 @@ type chainState struct {
 	// jumps are the rules of the built-in chain that jump to it. nodeLocal are rules of
 	// NodeLocal DNSCache in the built-in chain, to be deleted.
 	jumps, nodeLocal []string
-	// place is that of the jumps in the built-in chain; of any in tables other than filter.
+	// place says where the jumps belong in the built-in chain. In tables other than filter it is never wrong.
 	place placement
 }
 
@@ -400,7 +400,7 @@ func (t *iptablesBackend) readHook(ctx context.Context, f Family, c chain, s *ch
 	}
 	s.jumps, s.nodeLocal = t.pickRules(lines, c)
 	s.place = findPlace(lines, func(line string) bool { return slices.Contains(s.jumps, line) })
-	s.place.wrong = c.table == "filter" && s.place.wrong && !t.contests.yields(f.String()+"-"+t.mode+" "+c.table+" "+c.hook, s.place)
+	s.place.wrong = c.table == "filter" && t.contests.overtakes(f.String()+"-"+t.mode+" "+c.table+" "+c.hook, s.place.wrong)
 	return nil
 }
 

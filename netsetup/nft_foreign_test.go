@@ -289,6 +289,11 @@ func TestIptablesBesideOthers(t *testing.T) {
 		if got := c.backend.blocked(); len(got) != 1 || got[0] != "iptables-nft filter INPUT" {
 			t.Errorf("blocked: %q, want INPUT", got)
 		}
+		sh(t, "iptables-nft -D INPUT -j fw-in") // the first one
+		ensure(false)
+		if got := c.backend.blocked(); len(got) != 0 {
+			t.Errorf("blocked: %q, want none when our jump is first", got)
+		}
 		if _, err := c.backend.remove(t.Context(), true); err != nil {
 			t.Error(err)
 		}

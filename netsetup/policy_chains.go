@@ -71,22 +71,23 @@ type contests struct {
 	lost      map[string]bool
 }
 
-// yields reports whether the agent leaves its rules where they are in a chain, although place is wrong.
-func (c *contests) yields(chain string, place placement) bool {
+// overtakes reports whether the agent puts its rules in a chain first again. wrong says that they are not. It is to be asked at each
+// check, so that a chain that is right again is no longer named.
+func (c *contests) overtakes(chain string, wrong bool) bool {
 	if c.overtaken == nil {
 		c.overtaken, c.lost = make(map[string][]time.Time), make(map[string]bool)
 	}
 	delete(c.lost, chain)
-	if !place.wrong {
+	if !wrong {
 		return false
 	}
 	recent := slices.DeleteFunc(c.overtaken[chain], func(t time.Time) bool { return time.Since(t) > overtakenTime })
-	if c.lost[chain] = len(recent) >= maxOvertaken; !c.lost[chain] {
-		delete(c.lost, chain)
-		recent = append(recent, time.Now())
+	if len(recent) < maxOvertaken {
+		c.overtaken[chain] = append(recent, time.Now())
+		return true
 	}
-	c.overtaken[chain] = recent
-	return c.lost[chain]
+	c.overtaken[chain], c.lost[chain] = recent, true
+	return false
 }
 
 // blocked returns the chains in which the last check has yielded.

@@ -51,18 +51,18 @@ func TestFindPlace(t *testing.T) {
 func TestContest(t *testing.T) {
 	var c contests
 	for i := range maxOvertaken {
-		if c.yields("INPUT", placement{wrong: true}) {
+		if !c.overtakes("INPUT", true) {
 			t.Fatalf("yields after %d times", i)
 		}
 	}
-	if !c.yields("INPUT", placement{wrong: true}) || c.yields("OUTPUT", placement{wrong: true}) || !slices.Equal(c.blocked(), []string{"INPUT"}) {
+	if c.overtakes("INPUT", true) || !c.overtakes("OUTPUT", true) || !slices.Equal(c.blocked(), []string{"INPUT"}) {
 		t.Errorf("blocked: %v, want INPUT", c.blocked())
 	}
-	if c.yields("INPUT", placement{}) || len(c.blocked()) > 0 {
+	if c.overtakes("INPUT", false) || len(c.blocked()) > 0 {
 		t.Errorf("blocked: %v, want none", c.blocked())
 	}
 	c.overtaken["INPUT"][0] = time.Now().Add(-2 * overtakenTime)
-	if c.yields("INPUT", placement{wrong: true}) {
+	if !c.overtakes("INPUT", true) {
 		t.Error("yields although the first time is long ago")
 	}
 }
