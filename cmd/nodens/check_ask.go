@@ -37,7 +37,7 @@ type dryRun interface {
 // unknownReplies says what a dry run does not know.
 const unknownReplies = "not known without a cluster: what upstreams answer, hosts files of the node, and Services that are not in the files"
 
-// questions returns those of the command line and of the file of --expect.
+// questions returns the queries of --ask, and those in the file of --expect.
 func (f *checkFlags) questions() ([]*checkedQuestion, error) {
 	var list []*checkedQuestion
 	for _, text := range f.asked {

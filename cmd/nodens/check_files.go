@@ -63,10 +63,10 @@ func (r *checkResult) printFiles(w io.Writer) {
 // them.
 func (in *checkInput) guessVariables(text []byte, parse func(text []byte) (*config.Config, error)) []byte {
 	values := make(migrate.Values)
-	note := values.Guess(migrate.Variables(string(text)), func(v migrate.Values) (*config.Config, error) {
+	guessed := values.Guess(migrate.Variables(string(text)), func(v migrate.Values) (*config.Config, error) {
 		return parse([]byte(v.Replace(string(text))))
 	})
-	if note != "" {
+	if note := values.Note(guessed); note != "" {
 		in.notes = append(in.notes, note)
 	}
 	return []byte(values.Replace(string(text)))

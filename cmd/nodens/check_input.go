@@ -51,7 +51,7 @@ func (in *checkInput) errors() (list []error) {
 	return list
 }
 
-// allInputs reads all Corefiles. With --diff those of each file are apart: the objects of one are not those of the other.
+// allInputs reads all Corefiles. With --diff each file is read by itself, without the objects in the others.
 func (f *checkFlags) allInputs(stdin io.Reader) (list []*checkInput, err error) {
 	if !f.diff {
 		return f.inputs(stdin)
@@ -277,7 +277,7 @@ func resolvNames(cfg *config.Config) []string {
 	return []string{config.UnknownNameserver.String(), "the name servers in " + path}
 }
 
-// objectInputs reads the Corefiles among objects, those of the DaemonSet of that namespace and name, if these are not "".
+// objectInputs reads the Corefiles among objects. If namespace and name are not "", it reads only the DaemonSet that has them.
 func (f *checkFlags) objectInputs(objects *migrate.Objects, namespace, name string) ([]*checkInput, error) {
 	var flags []*agentFlags
 	request := migrate.Request{

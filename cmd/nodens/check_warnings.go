@@ -20,7 +20,7 @@ func (in *checkInput) warnings() []finding {
 	return append(list, in.suspicions()...)
 }
 
-// suspicions is warnings without those of the parser, which migrate has as differences.
+// suspicions returns the warnings that migrate does not print itself: all but the parser's.
 func (in *checkInput) suspicions() (list []finding) {
 	for _, e := range in.cfg.Suspicious {
 		if in.assumed && strings.Contains(e.Text, "--localip") {

@@ -4,11 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 )
-
-// maxLameduck is the longest `lameduck` of health, within which an agent stops.
-const maxLameduck = 2 * time.Second
 
 // Difference is what blocks do otherwise than in CoreDNS with the same directives.
 type Difference struct {
@@ -56,7 +52,7 @@ func (b *Block) differences() (list []string) {
 		{b.Cache != nil && b.Cache.Stale.For > 0 && b.Cache.Stale.Mode == StaleFallback, "`serve_stale` asks the upstreams first; CoreDNS without a mode answers at once, as does `serve_stale DURATION immediate`"},
 		{b.Cache != nil && b.Kubernetes != nil, "answers from `kubernetes` are not cached, so changes are visible at once"},
 		{b.Loop != nil, "`loop` stops forwarding while there is a loop; CoreDNS ends the process"},
-		{b.Health != nil && b.Health.Lameduck > maxLameduck, "`lameduck` is shortened to 2s"},
+		{b.Health != nil && b.Health.Lameduck > MaxLameduck, fmt.Sprintf("`lameduck` is shortened to %s", MaxLameduck)},
 	} {
 		if d.applies {
 			list = append(list, d.text)

@@ -4,6 +4,10 @@ import (
 	"time"
 )
 
+// MaxLameduck is the longest time that an agent spends on `lameduck`, so that the whole stop, with teardown and the last queries,
+// takes less than five seconds.
+const MaxLameduck = 2 * time.Second
+
 // Health is `health [ADDRESS] { lameduck DURATION }`.
 type Health struct {
 	Addr     string // host:port; ":8080" by default

@@ -31,9 +31,6 @@ import (
 )
 
 const (
-	// maxLameduck bounds `lameduck`, so that the whole stop, with teardown and the last
-	// queries, takes less than five seconds.
-	maxLameduck = 2 * time.Second
 	// shutdownGrace is the time for queries in flight when the sockets close. Queries that
 	// take longer wait for a dead upstream.
 	shutdownGrace = time.Second

@@ -3,6 +3,8 @@ package app
 import (
 	"context"
 	"time"
+
+	"github.com/nodens-dns/nodens/internal/config"
 )
 
 // lameduck keeps serving for the longest lameduck of the configuration, with /ready at 503,
@@ -17,9 +19,9 @@ func (a *agent) lameduck() {
 			wait = max(wait, b.Health.Lameduck)
 		}
 	}
-	if wait > maxLameduck {
-		a.log.Warn("lameduck shortened so that the stop takes less than five seconds", "lameduck", wait, "limit", maxLameduck)
-		wait = maxLameduck
+	if wait > config.MaxLameduck {
+		a.log.Warn("lameduck shortened so that the stop takes less than five seconds", "lameduck", wait, "limit", config.MaxLameduck)
+		wait = config.MaxLameduck
 	}
 	a.log.Info("stopping", "lameduck", wait)
 	end := time.NewTimer(wait)
@@ -56,7 +58,7 @@ func (a *agent) shutdown() error {
 	}
 	var err error
 	if a.net != nil && owns {
-		err = a.net.Teardown(maxLameduck-a.lameduckTime, drain)
+		err = a.net.Teardown(config.MaxLameduck-a.lameduckTime, drain)
 	} else {
 		drain()
 	}

@@ -57,9 +57,8 @@ const guessedZone = "example.org"
 const maxGuessed = 32
 
 // Guess adds a value for each variable that has none: the first guess with which parse has the fewest complaints. It returns
-// a text that names them and what stands for each, "" if there are none.
-func (v Values) Guess(names []string, parse func(Values) (*config.Config, error)) (note string) {
-	var unknown, parts []string
+// the names of these variables.
+func (v Values) Guess(names []string, parse func(Values) (*config.Config, error)) (unknown []string) {
 	for _, name := range names[:min(len(names), maxGuessed)] {
 		if _, known := v[name]; !known && os.Getenv(name) == "" {
 			unknown = append(unknown, name)
@@ -70,7 +69,13 @@ func (v Values) Guess(names []string, parse func(Values) (*config.Config, error)
 			v.guess(name, parse)
 		}
 	}
-	for _, name := range unknown {
+	return unknown
+}
+
+// Note returns a text that names guessed variables and what stands for each, "" for none.
+func (v Values) Note(guessed []string) string {
+	var parts []string
+	for _, name := range guessed {
 		parts = append(parts, fmt.Sprintf("%s as %s", name, cmp.Or(v[name], "nothing")))
 	}
 	if len(parts) == 0 {
@@ -110,17 +115,17 @@ func (m *migration) setValues(c *corefile) error {
 	if err := c.writeMounted(); err != nil {
 		return err
 	}
-	note := c.values.Guess(Variables(text), func(Values) (*config.Config, error) {
+	guessed := c.values.Guess(Variables(text), func(Values) (*config.Config, error) {
 		if err := c.writeMounted(); err != nil {
 			return nil, err
 		}
 		return c.load(c.text)
 	})
-	if note == "" {
+	if len(guessed) == 0 {
 		return nil
 	}
-	c.guessedZone = strings.Contains(note, " as "+guessedZone)
-	m.noteFor(Todo, c.configMap.describe()+", "+c.key, "%s", note)
+	c.guessedZone = slices.ContainsFunc(guessed, func(name string) bool { return c.values[name] == guessedZone })
+	m.noteFor(Todo, c.configMap.describe()+", "+c.key, "%s", c.values.Note(guessed))
 	return c.writeMounted()
 }
 
