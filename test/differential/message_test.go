@@ -72,16 +72,22 @@ func knownAliases() *knownDifference {
 	}
 }
 
+// servedEmpty is a reply from a zone that is served without records, with the letters of its name in owner.
+func (c comparison) servedEmpty(rcode, owner, zone string) view {
+	v := c.view
+	v.Rcode, v.Flags = rcode, strings.Replace(withoutFlags(v.Flags, "aa", "ra", "ad"), "qr", "qr aa", 1)
+	v.Answer, v.Additional = nil, nil
+	v.Authority = []record{{Owner: owner, Class: "IN", Type: "SOA", TTL: 10800, Data: zone + " nobody.invalid. 0 3600 1200 604800 10800"}}
+	return v
+}
+
 // knownServedZones is about reverse names of loopback addresses, which clients of the tests have.
 func knownServedZones() *knownDifference {
 	const served = "127.in-addr.arpa."
 	return &knownDifference{
 		reason: "a name that upstreams would know nothing useful about is not forwarded with others (RFC 6303); CoreDNS forwards it",
 		expect: func(c comparison) (view, bool) {
-			v := c.view
-			v.Rcode, v.Flags = "NXDOMAIN", strings.Replace(withoutFlags(v.Flags, "aa", "ra", "ad"), "qr", "qr aa", 1)
-			v.Answer, v.Additional = nil, nil
-			v.Authority = []record{{Owner: c.name[max(0, len(c.name)-len(served)):], Class: "IN", Type: "SOA", TTL: 10800, Data: served + " nobody.invalid. 0 3600 1200 604800 10800"}}
+			v := c.servedEmpty("NXDOMAIN", c.name[max(0, len(c.name)-len(served)):], served)
 			return v, dns.IsSubDomain(served, c.name) && slices.ContainsFunc(c.got.Authority, func(r record) bool { return strings.EqualFold(r.Owner, served) })
 		},
 	}
