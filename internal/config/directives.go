@@ -45,6 +45,12 @@ func Directives() []string {
 	return names
 }
 
+// Has reports whether b has the directive called name. A block with grpc has forward, too: both are [Block.Forward].
+func (b *Block) Has(name string) bool {
+	i := slices.IndexFunc(fields(), func(f field) bool { return f.name == name })
+	return i >= 0 && !reflect.ValueOf(b).Elem().Field(fields()[i].index).IsNil()
+}
+
 // Directives returns the names of b's directives in the order of the table.
 func (b *Block) Directives() []string {
 	var names []string

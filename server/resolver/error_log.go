@@ -113,3 +113,10 @@ func (l *ErrorLog) failed(r *Request, limit *limiter) {
 	}
 	l.Logger.Log(context.Background(), level, "query failed", "zone", r.zone.Name.String(), "qname", qname, "qtype", qtype, "client", r.Client, "err", err, "unlogged", missed)
 }
+
+// Stop stops the timers of l's patterns.
+func (l *ErrorLog) Stop() {
+	for _, p := range l.Patterns {
+		p.Stop()
+	}
+}

@@ -2,7 +2,6 @@ package app
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"net/netip"
 
@@ -10,51 +9,15 @@ import (
 	"github.com/nodens-dns/nodens/cmd/nodens/options"
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/epoch"
-	"github.com/nodens-dns/nodens/internal/ratelimit"
-	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/kubernetes"
 	"github.com/nodens-dns/nodens/server/balance"
 	"github.com/nodens-dns/nodens/server/hosts"
 	"github.com/nodens-dns/nodens/server/resolver"
-	"github.com/nodens-dns/nodens/server/rewrite"
 	"github.com/nodens-dns/nodens/server/tail"
-	"github.com/nodens-dns/nodens/server/template"
 	"github.com/nodens-dns/nodens/server/transfer"
 	"github.com/nodens-dns/nodens/server/zonefile"
 	"github.com/nodens-dns/nodens/upstream"
 )
-
-// blockParts are the parts of one server block, nil for directives that it does not have.
-// All zones and addresses of the block share them.
-type blockParts struct {
-	block    *config.Block
-	policies policies
-	limiter  *ratelimit.Limiter // of client_limit
-	errors   *resolver.ErrorLog
-	hosts    *hosts.Table
-	file     *zonefile.Table
-	balance  *balance.Balancer // nil if addresses are only shuffled
-	// auto has the zones of a directory, secondary those of primary servers.
-	auto, secondary *zonefile.Table
-	// These lead from the tables to transfer.
-	fileChanged, autoChanged, secondaryChanged *notifyHook
-	transfer                                   *transfer.Table
-	announcer                                  *clusterAnnouncer // nil: no server is told of changes of the cluster's zones
-	view                                       *kubernetes.View
-	cluster                                    *kubernetes.Zone
-	external                                   *kubernetes.External
-	autopath                                   *resolver.Autopath
-	rewrite                                    *rewrite.Rules
-	template                                   *template.Templates
-	cache                                      *cache.Cache
-	// endpointsView resolves the upstreams that are Services; nil: none is one.
-	endpointsView *kubernetes.View
-	pools         []*upstream.Pool // in the order of the block's forward directives
-	loops         map[wire.Name]*resolver.Loop
-	// previousLoops are the detectors of the block whose pools this one reuses.
-	previousLoops map[wire.Name]*resolver.Loop
-	keys          partKeys
-}
 
 // statsKey identifies the counters of a zone. Counters outlive generations.
 type statsKey struct {
@@ -119,131 +82,113 @@ func (a *builder) buildParts(g, old *generation) error {
 			return err
 		}
 		g.blocks = append(g.blocks, &blockParts{
-			block: b, endpointsView: v, keys: newPartKeys(g.cfg, b, g.keyOf(v)),
-			loops: make(map[wire.Name]*resolver.Loop),
+			block: b, generation: g, endpointsView: v, parts: make(map[string]any), keys: newPartKeys(g.cfg, b, g.keyOf(v)),
+			keptFrom: make(map[string]*blockParts),
 		})
 	}
-	g.reuseParts(old)
+	g.keepParts(old)
 	for _, p := range g.blocks {
-		if err := a.buildBlock(g, p, old); err != nil {
+		if err := a.open(p); err != nil {
 			return err
 		}
+		p.announcer = newAnnouncer(p)
+	}
+	for _, p := range g.blocks {
+		p.keptFrom = nil // so that a generation does not hold on to the one before
 	}
 	return a.loadCertificates(g, old)
 }
 
-// buildBlock builds the parts of p that it does not reuse.
-func (a *builder) buildBlock(g *generation, p *blockParts, old *generation) error {
-	b := p.block
-	p.policies, p.errors = newPolicies(b, a.opts.Build.Version, a.log), a.errorLog(b)
-	a.limiters.add(p)
-	for _, add := range []func(*blockParts) error{a.addHosts, a.addFile, a.addBalance} {
-		if err := add(p); err != nil {
-			return err
-		}
-	}
-	a.addTransfer(p)
-	a.addZones(p)
-	if err := a.addClusterZone(g, p, old); err != nil {
-		return err
-	}
-	if b.Autopath != nil {
-		p.autopath = resolver.NewAutopath(b.Autopath, p.cluster)
-	}
-	if b.Rewrite != nil {
-		p.rewrite = rewrite.New(b.Rewrite)
-	}
-	if b.Template != nil {
-		p.template = template.New(b.Template)
-	}
-	if p.pools == nil {
-		p.pools = a.newPools(p)
-	}
-	if b.Cache != nil && p.cache == nil {
-		p.cache = a.store.NewCache(b.Cache, b.Boundaries()...)
-	}
-	return a.addLoops(g, p)
+func (a *builder) openHosts(p *blockParts) (any, error) {
+	return opened(hosts.New(p.block.Hosts, hosts.Options{Logger: a.log.With("part", "hosts"), Epochs: a.hostsEpochs}))
 }
 
-// addHosts adds the hosts table, unless p reuses one.
-func (a *builder) addHosts(p *blockParts) (err error) {
-	if p.block.Hosts == nil || p.hosts != nil {
-		return nil
-	}
-	if p.hosts, err = hosts.New(p.block.Hosts, hosts.Options{Logger: a.log.With("part", "hosts"), Epochs: a.hostsEpochs}); err != nil {
-		return fmt.Errorf("line %d, hosts: %w", p.block.Line, err)
-	}
-	return nil
-}
-
-// addFile adds the table of zone files, unless p reuses one.
-func (a *builder) addFile(p *blockParts) (err error) {
-	if p.block.ZoneFile == nil || p.file != nil {
-		return nil
-	}
-	p.fileChanged = new(notifyHook)
-	if p.file, err = zonefile.New(p.block.ZoneFile, zonefile.Options{Logger: a.log.With("part", "file"), Changed: p.fileChanged.changed}); err != nil {
-		return fmt.Errorf("line %d, file: %w", p.block.Line, err)
-	}
-	return nil
-}
-
-// addZones adds the tables of the zones of a directory and of primary servers, unless p reuses them.
-func (a *builder) addZones(p *blockParts) {
-	if p.block.Auto != nil && p.auto == nil {
-		p.autoChanged = new(notifyHook)
-		p.auto = zonefile.NewAuto(p.block.Auto, zonefile.Options{Logger: a.log.With("part", "auto"), Changed: p.autoChanged.changed})
-	}
-	if p.block.Secondary != nil && p.secondary == nil {
-		p.secondaryChanged = new(notifyHook)
-		p.secondary = zonefile.NewSecondary(p.block.Secondary, a.primaries, zonefile.Options{Logger: a.log.With("part", "secondary"), Changed: p.secondaryChanged.changed})
-	}
-}
-
-// addTransfer adds the table of who may transfer the block's zones, unless p reuses one.
-func (a *builder) addTransfer(p *blockParts) {
-	if p.block.Transfer != nil && p.transfer == nil {
-		p.transfer = transfer.New(p.block.Transfer, a.transfers)
-	}
-}
-
-// addBalance adds what orders addresses, unless p reuses one.
-func (a *builder) addBalance(p *blockParts) (err error) {
+// openBalance returns what orders addresses, nil if they are only shuffled.
+func (a *builder) openBalance(p *blockParts) (any, error) {
 	l := p.block.Loadbalance
-	if p.balance != nil || l == nil || l.Weights == "" && len(l.Prefer) == 0 {
-		return nil
+	if l.Weights == "" && len(l.Prefer) == 0 {
+		return nil, nil
 	}
-	if p.balance, err = balance.New(l, balance.Options{Logger: a.log.With("part", "loadbalance")}); err != nil {
-		return fmt.Errorf("line %d, loadbalance: %w", p.block.Line, err)
-	}
-	return nil
+	return opened(balance.New(l, balance.Options{Logger: a.log.With("part", "loadbalance")}))
 }
 
-// addClusterZone adds the parts that answer from a view.
-func (a *builder) addClusterZone(g *generation, p *blockParts, old *generation) (err error) {
-	b := p.block
-	if b.Kubernetes == nil {
-		return nil
-	}
-	if p.view, err = a.openView(g, b, old); err != nil {
-		return err
-	}
-	p.cluster = kubernetes.NewZone(p.view, b.Kubernetes)
-	if b.K8sExternal != nil {
-		p.external = kubernetes.NewExternal(p.view, b.K8sExternal, b.Kubernetes)
-	}
-	addAnnouncer(p)
-	return nil
+// installBalance sets the order of addresses.
+func (*builder) installBalance(p *blockParts, part any) func(*resolver.Zone) {
+	b, _ := part.(*balance.Balancer)
+	return func(z *resolver.Zone) { z.Shuffle, z.Balance = p.block.Loadbalance.Weights == "", b }
 }
 
-// newPools returns the pools of the block's forward directives.
-func (a *builder) newPools(p *blockParts) (pools []*upstream.Pool) {
+func (a *builder) openFile(p *blockParts) (any, error) {
+	return opened(newZoneTable(func(opts zonefile.Options) (*zonefile.Table, error) { return zonefile.New(p.block.ZoneFile, opts) }, a.log.With("part", "file")))
+}
+
+func (a *builder) openAuto(p *blockParts) (any, error) {
+	return opened(newZoneTable(func(opts zonefile.Options) (*zonefile.Table, error) { return zonefile.NewAuto(p.block.Auto, opts), nil }, a.log.With("part", "auto")))
+}
+
+func (a *builder) openSecondary(p *blockParts) (any, error) {
+	return opened(newZoneTable(func(opts zonefile.Options) (*zonefile.Table, error) {
+		return zonefile.NewSecondary(p.block.Secondary, a.primaries, opts), nil
+	}, a.log.With("part", "secondary")))
+}
+
+// opened is (part, err) for [directive.open], where a nil pointer would not be nil.
+func opened[P any](part *P, err error) (any, error) {
+	if err != nil {
+		return nil, err
+	}
+	return part, nil
+}
+
+func (a *builder) openTransfer(p *blockParts) (any, error) {
+	return transfer.New(p.block.Transfer, a.transfers), nil
+}
+
+// openCluster returns the zone that answers from the block's view.
+func (a *builder) openCluster(p *blockParts) (_ any, err error) {
+	if p.view, err = a.openView(p.generation, p.block, nil); err != nil {
+		return nil, err
+	}
+	return kubernetes.NewZone(p.view, p.block.Kubernetes), nil
+}
+
+// installCluster sets the cluster's zone.
+func (*builder) installCluster(p *blockParts, _ any) func(*resolver.Zone) {
+	return func(z *resolver.Zone) {
+		z.Cluster, z.ClusterDNS, z.Ordered = p.cluster(), p.clusterDNS(z.Name), p.cluster().Ordered()
+	}
+}
+
+func (*builder) openExternal(p *blockParts) (any, error) {
+	return kubernetes.NewExternal(p.view, p.block.K8sExternal, p.block.Kubernetes), nil
+}
+
+// pools are the pools of a block's forward directives.
+type pools struct {
+	list []*upstream.Pool // in the order of the directives
+}
+
+// openPools returns the pools of the block's forward directives.
+func (a *builder) openPools(p *blockParts) (any, error) {
 	opts := upstream.Options{Logger: a.log.With("part", "upstream"), Own: p.block.ListensAt, Budgets: a.budgets}
 	if p.endpointsView != nil {
 		opts.Endpoints = p.endpointsView.Endpoints
 	}
+	var list []*upstream.Pool
 	for f := p.block.Forward; f != nil; f = f.Next {
-		pools = append(pools, upstream.New(f, opts))
+		list = append(list, upstream.New(f, opts))
 	}
-	return upstream.Chain(pools)
+	return &pools{upstream.Chain(list)}, nil
+}
+
+// installPools sets the pools, and what looks at their replies.
+func (a *builder) installPools(p *blockParts, _ any) func(*resolver.Zone) {
+	private := resolver.NewPrivateAddress(p.block.PrivateAddress, a.log.With("part", "upstream"), nil)
+	return func(z *resolver.Zone) {
+		z.Forward, z.PrivateAddress, z.Designates = p.pools(), private, p.designates(z.Name)
+	}
+}
+
+func (a *builder) openCache(p *blockParts) (any, error) {
+	return a.store.NewCache(p.block.Cache, p.block.Boundaries()...), nil
 }

@@ -19,14 +19,14 @@ const maxCacheName = 200
 func (g *generation) caches() map[string]*cache.Cache {
 	named := make(map[string]*cache.Cache)
 	for _, p := range g.blocks {
-		if p.cache == nil {
+		if p.cache() == nil {
 			continue
 		}
 		name := cacheName(p.block)
 		for n := 2; named[name] != nil; n++ { // for example, on another address
 			name = fmt.Sprintf("%s #%d", cacheName(p.block), n)
 		}
-		named[name] = p.cache
+		named[name] = p.cache()
 	}
 	return named
 }

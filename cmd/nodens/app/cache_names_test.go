@@ -67,13 +67,13 @@ func TestCaches(t *testing.T) {
 	store := cache.NewStore(1<<20, cache.Options{})
 	g := new(generation)
 	for _, b := range blocks(t, ". {\n bind 127.0.0.1\n cache\n}\n. {\n bind 127.0.0.2\n cache\n}\na.test {\n cache\n}\nb.test {\n}\n") {
-		p := &blockParts{block: b}
+		p := &blockParts{block: b, parts: make(map[string]any)}
 		if b.Cache != nil {
-			p.cache = store.NewCache(b.Cache)
+			p.parts["cache"] = store.NewCache(b.Cache)
 		}
 		g.blocks = append(g.blocks, p)
 	}
-	want := map[string]*cache.Cache{". dns:53": g.blocks[0].cache, ". dns:53 #2": g.blocks[1].cache, "a.test. dns:53": g.blocks[2].cache}
+	want := map[string]*cache.Cache{". dns:53": g.blocks[0].cache(), ". dns:53 #2": g.blocks[1].cache(), "a.test. dns:53": g.blocks[2].cache()}
 	same := cmp.Comparer(func(a, b *cache.Cache) bool { return a == b })
 	if d := cmp.Diff(want, g.caches(), same); d != "" {
 		t.Errorf("(-want +got):\n%s", d)

@@ -33,11 +33,13 @@ func (x *limiters) limiter(cfg *config.ClientLimit, lag time.Duration) *ratelimi
 	})
 }
 
-// add adds the limiter of p's block, unless p reuses one.
-func (x *limiters) add(p *blockParts) {
-	if limit := p.block.ClientLimit; limit != nil && p.limiter == nil {
-		p.limiter = x.limiter(limit, 0)
-	}
+func (a *builder) openLimiter(p *blockParts) (any, error) {
+	return a.limiters.limiter(p.block.ClientLimit, 0), nil
+}
+
+func (*builder) installLimit(p *blockParts, part any) func(*resolver.Zone) {
+	limit := resolver.ClientLimit{Limiter: part.(*ratelimit.Limiter), Action: p.block.ClientLimit.Action}
+	return func(z *resolver.Zone) { z.Limit = &limit }
 }
 
 // agentLimit returns the limit of --client-limit, nil for none.

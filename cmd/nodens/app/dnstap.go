@@ -1,8 +1,6 @@
 package app
 
 import (
-	"net/netip"
-
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/server/dnstap"
 	"github.com/nodens-dns/nodens/server/resolver"
@@ -28,16 +26,17 @@ func (a *builder) openTaps(g, old *generation) {
 	}
 }
 
-// blockTaps returns the taps of b for a listener at local.
-func blockTaps(g *generation, b *config.Block, local netip.Addr) (list []resolver.Tap) {
-	for d := range b.Dnstap.All {
-		t := resolver.Tap{To: g.taps[withoutNext(d)], Full: d.Full, Local: local}
-		if d.Extra != "" {
-			t.Extra = resolver.ParseFormat(d.Extra)
+// installTaps sets the taps of the block.
+func (*builder) installTaps(p *blockParts, _ any) func(*resolver.Zone) {
+	return func(z *resolver.Zone) {
+		for d := range p.block.Dnstap.All {
+			t := resolver.Tap{To: p.generation.taps[withoutNext(d)], Full: d.Full, Local: z.Addr.Addr()}
+			if d.Extra != "" {
+				t.Extra = resolver.ParseFormat(d.Extra)
+			}
+			z.Taps = append(z.Taps, t)
 		}
-		list = append(list, t)
 	}
-	return list
 }
 
 // withoutNext returns d without the directives after it.

@@ -73,7 +73,7 @@ func (a *agent) counters() counterSample {
 		return s
 	}
 	for _, p := range g.blocks {
-		for _, pool := range p.pools {
+		for _, pool := range p.pools() {
 			for _, to := range pool.Stats().Servers {
 				if _, ok := s.upstreams[to.To]; ok || len(s.upstreams) < maxSampledUpstreams {
 					s.upstreams[to.To] = s.upstreams[to.To].add(to)

@@ -415,8 +415,8 @@ func (a *agent) newHealthCheck() func() bool {
 				v.IsClusterIP(netip.Addr{})
 			}
 			for _, p := range g.blocks {
-				if p.cache != nil {
-					p.cache.Stats()
+				if p.cache() != nil {
+					p.cache().Stats()
 				}
 			}
 		}

@@ -71,7 +71,7 @@ func (g *generation) settled() bool {
 }
 
 func (g *generation) transfersSettled() bool {
-	return !slices.ContainsFunc(g.blocks, func(p *blockParts) bool { return p.secondary != nil && !p.secondary.Settled() })
+	return !slices.ContainsFunc(g.blocks, func(p *blockParts) bool { return p.secondary() != nil && !p.secondary().Settled() })
 }
 
 // awaitSync waits until g is settled, for limit at most; a limit of 0 means the
@@ -136,26 +136,23 @@ func (g *generation) start(old *generation, launch func(part any, run func(conte
 		startPart(e, old, launch)
 	}
 	for _, p := range g.blocks {
-		startPart(p.hosts, old, launch)
-		startPart(p.transfer, old, launch)
-		startPart(p.announcer, old, launch)
-		for _, hook := range []*notifyHook{p.fileChanged, p.autoChanged, p.secondaryChanged} {
-			hook.lead(p.transfer)
+		for _, part := range p.all() {
+			if zones, ok := part.(*zoneTable); ok {
+				zones.notify(p.transfer())
+			}
+			if r, ok := part.(runner); ok {
+				startPart(r, old, launch)
+			}
 		}
-		for _, zones := range []*zonefile.Table{p.file, p.auto, p.secondary} {
-			startPart(zones, old, launch)
-		}
-		startPart(p.balance, old, launch)
 	}
 }
 
-// startPart is [generation.start] for one part; the zero value is none.
-func startPart[P interface {
-	comparable
-	Run(ctx context.Context)
-}](part P, old *generation, launch func(part any, run func(context.Context))) {
-	var none P
-	if part != none && !old.owns(part) {
+// runner is a part that needs a goroutine. Run returns when ctx ends.
+type runner interface{ Run(ctx context.Context) }
+
+// startPart is [generation.start] for one part.
+func startPart(part runner, old *generation, launch func(part any, run func(context.Context))) {
+	if !old.owns(part) {
 		launch(part, part.Run)
 	}
 }
@@ -166,18 +163,7 @@ func (g *generation) owns(part any) bool {
 		return false
 	}
 	return isValue(part, g.views) || isValue(part, g.taps) || isValue(part, g.exporters) ||
-		slices.ContainsFunc(g.blocks, func(p *blockParts) bool { return p.owns(part) })
-}
-
-// owns is [generation.owns] for the parts of one block.
-func (p *blockParts) owns(part any) bool {
-	return part == any(p.hosts) || p.hasZones(part) || part == any(p.balance) || part == any(p.transfer) || part == any(p.announcer) || part == any(p.cache) || p.hasLoop(part) ||
-		slices.ContainsFunc(p.pools, func(u *upstream.Pool) bool { return part == any(u) })
-}
-
-// hasZones reports whether part is one of the tables of zones.
-func (p *blockParts) hasZones(part any) bool {
-	return part == any(p.file) || part == any(p.auto) || part == any(p.secondary)
+		slices.ContainsFunc(g.blocks, func(p *blockParts) bool { return slices.Contains(p.all(), part) })
 }
 
 // isValue reports whether part is a value of m.
@@ -199,12 +185,14 @@ func (g *generation) closeUnused(keep *generation) {
 // stopUnused is closeUnused without the pools.
 func (g *generation) stopUnused(keep *generation) {
 	for _, p := range g.blocks {
-		if p.cache != nil && !keep.owns(p.cache) {
-			p.cache.Close()
-		}
-		if p.errors != nil {
-			for _, pattern := range p.errors.Patterns {
-				pattern.Stop()
+		for _, part := range p.all() {
+			switch part := part.(type) {
+			case interface{ Close() }:
+				if !keep.owns(part) {
+					part.Close()
+				}
+			case interface{ Stop() }:
+				part.Stop()
 			}
 		}
 	}
@@ -218,10 +206,8 @@ func (g *generation) stopUnused(keep *generation) {
 // unusedPools returns g's pools that keep does not own.
 func (g *generation) unusedPools(keep *generation) (list []*upstream.Pool) {
 	for _, p := range g.blocks {
-		for _, u := range p.pools {
-			if !keep.owns(u) {
-				list = append(list, u)
-			}
+		if u := part[*pools](p, "forward"); u != nil && !keep.owns(u) {
+			list = append(list, u.list...)
 		}
 	}
 	return list

@@ -46,7 +46,7 @@ func (a *agent) historyCounters(seen map[netip.AddrPort]uint64) historyCounters 
 		}
 	}
 	for _, p := range g.blocks {
-		for _, pool := range p.pools {
+		for _, pool := range p.pools() {
 			pool.EachExchanges(func(to netip.AddrPort, n uint64) {
 				if _, ok := seen[to]; ok || len(seen) < maxSampledUpstreams {
 					seen[to] += n

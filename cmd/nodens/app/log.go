@@ -193,11 +193,13 @@ func levelName(l slog.Level) string {
 // queryLogger returns the log for lines about queries, which say nothing about the agent.
 func (a *builder) queryLogger() *slog.Logger { return queryLogger(a.log) }
 
-// queryLog returns the query log of b for a zone at addr, nil if b has none.
+// installLog sets the query log, which names the zone and its address.
+func (a *builder) installLog(p *blockParts, _ any) func(*resolver.Zone) {
+	return func(z *resolver.Zone) { z.Log = a.queryLog(p.block, z.Name.String(), z.Addr.Addr()) }
+}
+
+// queryLog returns the query log of b, which has the directive, for a zone at addr.
 func (a *builder) queryLog(b *config.Block, zone string, addr netip.Addr) *resolver.QueryLog {
-	if b.Log == nil {
-		return nil
-	}
 	form := a.opts.LogFormat
 	log := &resolver.QueryLog{Plain: form == options.LogCoreDNS, Local: addr, Logger: a.queryLogger().With("plugin", "log", "zone", zone)}
 	if log.Plain {
@@ -220,21 +222,18 @@ func (a *builder) queryLog(b *config.Block, zone string, addr netip.Addr) *resol
 	return log
 }
 
-// errorLog returns the log of failed queries of b, nil if b has none.
-func (a *builder) errorLog(b *config.Block) *resolver.ErrorLog {
-	if b.Errors == nil {
-		return nil
-	}
+// openErrors returns the log of failed queries.
+func (a *builder) openErrors(p *blockParts) (any, error) {
 	log := &resolver.ErrorLog{Plain: a.opts.LogFormat == options.LogCoreDNS, Logger: a.queryLogger().With("plugin", "errors")}
 	if log.Plain {
 		log.Logger = a.queryLogger() // nothing but the line
 	}
-	for _, c := range b.Errors.Consolidate {
+	for _, c := range p.block.Errors.Consolidate {
 		log.Patterns = append(log.Patterns, &resolver.Consolidation{
 			Logger: a.log, Level: levels[c.Level], Period: c.Period, Match: c.Pattern, ShowFirst: c.ShowFirst,
 		})
 	}
-	return log
+	return log, nil
 }
 
 // levels are the log levels by their names in the Corefile.

@@ -3,26 +3,32 @@ package app
 import (
 	"context"
 	"net/netip"
+	"sync"
 
+	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/server/resolver"
 )
 
-// addLoops adds a loop detector for each zone of p. If p reuses its pools, forwarding that a
-// detector had stopped stays stopped until a probe has shown that no query comes back.
-func (a *builder) addLoops(g *generation, p *blockParts) error {
-	if p.block.Loop == nil {
-		return nil
+// loops are a block's loop detectors.
+type loops struct{ of map[wire.Name]*resolver.Loop }
+
+// openLoops returns a loop detector for each zone of p. If p keeps its pools, forwarding that a detector had
+// stopped stays stopped until a probe has shown that no query comes back.
+func (a *builder) openLoops(p *blockParts) (any, error) {
+	var was map[wire.Name]*resolver.Loop
+	if from := p.keptFrom["forward"]; from != nil {
+		was = from.loops()
 	}
+	l := &loops{make(map[wire.Name]*resolver.Loop)}
 	for _, z := range p.block.Zones {
-		l, err := resolver.NewLoop(z, p.pools, resolver.LoopOptions{
-			Logger: a.log.With("part", "loop"), Sources: a.loopSources(g), Was: p.previousLoops[z],
-		})
-		if err != nil {
-			return err
+		var err error
+		if l.of[z], err = resolver.NewLoop(z, p.pools(), resolver.LoopOptions{
+			Logger: a.log.With("part", "loop"), Sources: a.loopSources(p.generation), Was: was[z],
+		}); err != nil {
+			return nil, err
 		}
-		p.loops[z] = l
 	}
-	return nil
+	return l, nil
 }
 
 // loopSources returns which clients a query that was sent to servers may come back from: one
@@ -47,21 +53,21 @@ func (a *builder) loopSources(g *generation) func([]netip.Addr) func(netip.Addr)
 	}
 }
 
-func (p *blockParts) hasLoop(part any) bool {
-	for _, l := range p.loops {
-		if part == any(l) {
-			return true
-		}
-	}
-	return false
-}
-
 // watchLoops probes in the background whether a zone's upstreams forward back to this agent,
 // which would multiply every query. All addresses of a block share the detector.
 func (a *agent) watchLoops(ctx context.Context, g *generation) {
 	for _, p := range g.blocks {
-		for _, l := range p.loops {
-			a.launch(ctx, l, l.Run)
+		if l := part[*loops](p, "loop"); l != nil {
+			a.launch(ctx, l, l.watch)
 		}
 	}
+}
+
+// watch runs the detectors until ctx ends.
+func (l *loops) watch(ctx context.Context) {
+	var all sync.WaitGroup
+	for _, detector := range l.of {
+		all.Go(func() { detector.Run(ctx) })
+	}
+	all.Wait()
 }

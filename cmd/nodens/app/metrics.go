@@ -280,7 +280,7 @@ func (s scrape) http(c *httpCounts) {
 }
 
 func (s scrape) loops(srv string, p *blockParts) {
-	for z, l := range p.loops {
+	for z, l := range p.loops() {
 		s.put(loopDetected, boolFloat(l.Stopped()), srv, z.String(), p.block.ViewName())
 	}
 }
@@ -347,16 +347,16 @@ func (s scrape) parts(g *generation) {
 				s.put(pluginEnabled, 1, srv, zones[i], p.block.ViewName(), name)
 			}
 		}
-		if p.cache != nil {
-			s.cache(srv, strings.Join(zones, ","), p.block.ViewName(), p.cache.Stats())
+		if p.cache() != nil {
+			s.cache(srv, strings.Join(zones, ","), p.block.ViewName(), p.cache().Stats())
 		}
-		if p.hosts != nil {
+		if p.hosts() != nil {
 			hasHosts = true
-			entries += uint64(p.hosts.Entries())
-			reloaded = max(reloaded, float64(p.hosts.ModTime().UnixNano())/1e9)
+			entries += uint64(p.hosts().Entries())
+			reloaded = max(reloaded, float64(p.hosts().ModTime().UnixNano())/1e9)
 		}
 		s.loops(srv, p)
-		for _, u := range p.pools {
+		for _, u := range p.pools() {
 			st := u.Stats()
 			broken += st.HealthcheckBroken
 			rejects += st.MaxConcurrentRejects

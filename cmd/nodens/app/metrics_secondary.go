@@ -4,10 +4,10 @@ package app
 func (s scrape) secondaries(g *generation) {
 	var zones, empty int
 	for _, p := range g.blocks {
-		if p.secondary == nil {
+		if p.secondary() == nil {
 			continue
 		}
-		all, none := p.secondary.Zones()
+		all, none := p.secondary().Zones()
 		zones, empty = zones+all, empty+none
 	}
 	if zones == 0 {

@@ -200,7 +200,7 @@ func TestReuseOfCaches(t *testing.T) {
 	l := lookedAt(t, one+twin+rest, withStubs(dir, p[0]))
 	caches := func() (list []any) {
 		for _, p := range l.current.Load().blocks {
-			list = append(list, p.cache)
+			list = append(list, p.cache())
 		}
 		return list
 	}
@@ -334,11 +334,11 @@ func TestReuseOfServiceUpstreams(t *testing.T) {
 		t.Fatal("the endpoints are of another view than the Corefile has")
 	}
 	agenttest.WriteFile(t, l.conf, corefile("a.yaml", "loadbalance"))
-	if !l.look() || l.current.Load().blocks[0].pools[0] != first[0].pools[0] {
+	if !l.look() || l.current.Load().blocks[0].pools()[0] != first[0].pools()[0] {
 		t.Errorf("the same view makes other pools:\n%s", l.log)
 	}
 	agenttest.WriteFile(t, l.conf, corefile("b.yaml", "loadbalance"))
-	if !l.look() || l.current.Load().blocks[0].pools[0] == first[0].pools[0] {
+	if !l.look() || l.current.Load().blocks[0].pools()[0] == first[0].pools()[0] {
 		t.Errorf("the pool goes on with a view that has ended:\n%s", l.log)
 	}
 }
@@ -356,13 +356,13 @@ func TestReloadCertificates(t *testing.T) {
 	caFile := filepath.Join(t.TempDir(), "ca.pem")
 	agenttest.WriteFile(t, caFile, root(t))
 	l := lookedAt(t, fmt.Sprintf(".:%d {\n bind 127.0.0.1\n forward . tls://192.0.2.1 {\n  tls %s\n }\n}\n", p[0], caFile))
-	first := l.current.Load().blocks[0].pools[0]
+	first := l.current.Load().blocks[0].pools()[0]
 	agenttest.WriteFile(t, caFile, "none")
 	if l.look() || l.reloadFailed.Load() != 1 {
 		t.Errorf("a file that is no certificate was taken on:\n%s", l.log)
 	}
 	agenttest.WriteFile(t, caFile, root(t))
-	if !l.look() || l.current.Load().blocks[0].pools[0] == first {
+	if !l.look() || l.current.Load().blocks[0].pools()[0] == first {
 		t.Errorf("the pool goes on with the old certificate:\n%s", l.log)
 	}
 }

@@ -12,9 +12,8 @@ import (
 )
 
 // Views, taps and certificates are shared: all blocks of a generation, and of the one before
-// it, with the same key have the same one (see views.go, dnstap.go and tls.go). Hosts tables, zones,
-// pools, caches and limiters belong to one block each; this file matches them across a reload by what
-// they are made of, wherever their block stands in the Corefile.
+// it, with the same key have the same one (see views.go, dnstap.go and tls.go). Other parts belong to one
+// block each; this file matches them across a reload by their keys ([directive.key]).
 
 // partKey identifies a part of a block.
 type partKey struct {
@@ -25,9 +24,6 @@ type partKey struct {
 	// content, so that each keeps its counters' labels.
 	place string
 }
-
-// partKeys are the keys of a block's parts.
-type partKeys struct{ hosts, file, auto, secondary, transfer, balance, pools, cache, limit partKey }
 
 // upstreamContent is what the pools of a block are made of.
 type upstreamContent struct {
@@ -49,43 +45,40 @@ type cacheContent struct {
 	upstreams upstreamContent
 }
 
-// newPartKeys returns the keys of b's parts. The view with the key view resolves its upstreams
-// that are Services.
-func newPartKeys(cfg *config.Config, b *config.Block, view string) (keys partKeys) {
+// keyed is what the key of a part may be made of.
+type keyed struct {
+	block *config.Block
+	// upstreams are what the block's pools are made of.
+	upstreams upstreamContent
+}
+
+// newPartKeys returns the keys of b's parts by directive. The view with the key view resolves its upstreams that
+// are Services.
+func newPartKeys(cfg *config.Config, b *config.Block, view string) map[string]partKey {
 	place := fmt.Sprintf("%v %v %q", b.Transport, b.Listen, b.ViewName())
-	if b.Hosts != nil {
-		keys.hosts = partKey{*b.Hosts, place}
-	}
-	if b.ZoneFile != nil {
-		keys.file = partKey{*b.ZoneFile, place}
-	}
-	if b.Auto != nil {
-		keys.auto = partKey{*b.Auto, place}
-	}
-	if b.Secondary != nil {
-		keys.secondary = partKey{*b.Secondary, place}
-	}
-	if b.Transfer != nil {
-		keys.transfer = partKey{*b.Transfer, place}
-	}
-	if b.Loadbalance != nil {
-		keys.balance = partKey{*b.Loadbalance, place}
-	}
-	if b.ClientLimit != nil {
-		settings := *b.ClientLimit
-		settings.Action = 0 // it is not the limiter's
-		keys.limit = partKey{settings, place}
-	}
-	upstreams := newUpstreamContent(cfg, b, view)
-	if b.Forward != nil {
-		keys.pools = partKey{upstreams, place}
-	}
-	if b.Cache != nil {
-		settings := *b.Cache
-		settings.Zones = sorted(settings.Zones)
-		keys.cache = partKey{cacheContent{settings, sorted(b.Boundaries()), upstreams}, place}
+	x := keyed{b, newUpstreamContent(cfg, b, view)}
+	keys := make(map[string]partKey)
+	for _, d := range directives {
+		if d.key != nil && b.Has(d.name) {
+			keys[d.name] = partKey{d.key(x), place}
+		}
 	}
 	return keys
+}
+
+// keyLimit is the key of client_limit: everything but the action, which is not the limiter's.
+func keyLimit(x keyed) any {
+	settings := *x.block.ClientLimit
+	settings.Action = 0
+	return settings
+}
+
+func keyPools(x keyed) any { return x.upstreams }
+
+func keyCache(x keyed) any {
+	settings := *x.block.Cache
+	settings.Zones = sorted(settings.Zones)
+	return cacheContent{settings, sorted(x.block.Boundaries()), x.upstreams}
 }
 
 func newUpstreamContent(cfg *config.Config, b *config.Block, view string) upstreamContent {
@@ -139,39 +132,31 @@ func findPart(have []partKey, used []bool, w partKey, samePlace bool) int {
 	return -1
 }
 
-// reuseParts gives the blocks of g the hosts tables, zones, pools, caches and limiters of old (nil: none) that
-// are made of the same.
-func (g *generation) reuseParts(old *generation) {
+// keepParts gives the blocks of g the parts of old (nil: none) that are made of the same.
+func (g *generation) keepParts(old *generation) {
 	if old == nil {
 		return
 	}
-	reuse := func(kind func(partKeys) partKey, take func(to, from *blockParts)) {
-		for i, j := range matchParts(old.keys(kind), g.keys(kind)) {
-			if j >= 0 {
-				take(g.blocks[i], old.blocks[j])
+	for _, d := range directives {
+		if d.key == nil {
+			continue
+		}
+		for i, j := range matchParts(old.keys(d.name), g.keys(d.name)) {
+			if j < 0 {
+				continue
+			}
+			if kept := old.blocks[j].parts[d.name]; kept != nil {
+				g.blocks[i].parts[d.name], g.blocks[i].keptFrom[d.name] = kept, old.blocks[j]
 			}
 		}
 	}
-	reuse(func(k partKeys) partKey { return k.hosts }, func(to, from *blockParts) { to.hosts = from.hosts })
-	reuse(func(k partKeys) partKey { return k.file }, func(to, from *blockParts) { to.file, to.fileChanged = from.file, from.fileChanged })
-	reuse(func(k partKeys) partKey { return k.auto }, func(to, from *blockParts) { to.auto, to.autoChanged = from.auto, from.autoChanged })
-	reuse(func(k partKeys) partKey { return k.secondary }, func(to, from *blockParts) {
-		to.secondary, to.secondaryChanged = from.secondary, from.secondaryChanged
-	})
-	reuse(func(k partKeys) partKey { return k.transfer }, func(to, from *blockParts) { to.transfer = from.transfer })
-	reuse(func(k partKeys) partKey { return k.balance }, func(to, from *blockParts) { to.balance = from.balance })
-	reuse(func(k partKeys) partKey { return k.pools }, func(to, from *blockParts) {
-		to.pools, to.previousLoops = from.pools, from.loops
-	})
-	reuse(func(k partKeys) partKey { return k.limit }, func(to, from *blockParts) { to.limiter = from.limiter })
-	reuse(func(k partKeys) partKey { return k.cache }, func(to, from *blockParts) { to.cache = from.cache })
 }
 
-// keys returns the keys of one kind of all blocks.
-func (g *generation) keys(kind func(partKeys) partKey) []partKey {
+// keys returns the keys of one directive in all blocks.
+func (g *generation) keys(directive string) []partKey {
 	list := make([]partKey, len(g.blocks))
 	for i, p := range g.blocks {
-		list[i] = kind(p.keys)
+		list[i] = p.keys[directive]
 	}
 	return list
 }

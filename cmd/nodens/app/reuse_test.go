@@ -90,9 +90,9 @@ func reusedFrom(old, g *generation) (list [][3]int) {
 		found := [3]int{-1, -1, -1}
 		for i, was := range old.blocks {
 			for kind, same := range [3]bool{
-				p.hosts != nil && p.hosts == was.hosts,
-				len(p.pools) > 0 && len(was.pools) > 0 && p.pools[0] == was.pools[0],
-				p.cache != nil && p.cache == was.cache,
+				p.hosts() != nil && p.hosts() == was.hosts(),
+				len(p.pools()) > 0 && len(was.pools()) > 0 && p.pools()[0] == was.pools()[0],
+				p.cache() != nil && p.cache() == was.cache(),
 			} {
 				if same {
 					found[kind] = i
@@ -121,18 +121,18 @@ func TestReuseLimiter(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			l := lookedAt(t, before)
-			old := l.current.Load().blocks[0].limiter
+			old := l.current.Load().blocks[0].parts["client_limit"]
 			agenttest.WriteFile(t, l.conf, tt.after)
 			if !l.look() {
 				t.Fatalf("no reload; log:\n%s", l.log)
 			}
 			now := l.current.Load()
-			if limiter := now.blocks[0].limiter; limiter == nil || (limiter == old) != tt.want {
+			if limiter := now.blocks[0].parts["client_limit"]; limiter == nil || (limiter == old) != tt.want {
 				t.Errorf("the limiter is %p, was %p; want the same: %t", limiter, old, tt.want)
 			}
 			for _, listener := range now.listeners {
 				for z := range listener.Routes.Zones() {
-					if z.Limit == nil || z.Limit.Limiter != now.blocks[0].limiter || z.Limit.Action != now.blocks[0].block.ClientLimit.Action {
+					if z.Limit == nil || z.Limit.Limiter != now.blocks[0].parts["client_limit"] || z.Limit.Action != now.blocks[0].block.ClientLimit.Action {
 						t.Errorf("the zone %v has the limit %+v", z.Name, z.Limit)
 					}
 				}
@@ -141,7 +141,7 @@ func TestReuseLimiter(t *testing.T) {
 	}
 	l := lookedAt(t, before)
 	agenttest.WriteFile(t, l.conf, block(""))
-	if !l.look() || l.current.Load().blocks[0].limiter != nil {
+	if !l.look() || l.current.Load().blocks[0].parts["client_limit"] != nil {
 		t.Error("there is a limiter without client_limit")
 	}
 }
@@ -192,7 +192,7 @@ func TestReloadReleases(t *testing.T) {
 				t.Fatalf("reload %d: %d parts run, want %d", i, len(l.cancels), running)
 			}
 			for _, p := range old.blocks {
-				if _, found := l.cancels[p.hosts]; found {
+				if _, found := l.cancels[p.hosts()]; found {
 					t.Fatalf("reload %d: the old hosts table still runs", i)
 				}
 			}

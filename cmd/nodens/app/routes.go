@@ -15,16 +15,15 @@ import (
 func (a *builder) buildRoutes(g *generation) {
 	zones := make(map[server.ListenAddr][]*resolver.Zone)
 	for _, p := range g.blocks {
-		b := p.block
+		b, installers := p.block, a.installers(p)
 		for _, addr := range b.Listen {
 			at := listenAddr(b, addr)
 			g.listeners[at] = g.listenerConfig(g.listeners[at], b)
 			for _, name := range b.Zones {
-				z := p.newZone(name)
-				z.Addr, z.View = addr, newView(b, addr)
-				z.Stats = a.statsFor(b.Transport, addr, name.String(), b.ViewName())
-				z.Taps, z.Tracing = blockTaps(g, b, addr.Addr()), g.tracing(b)
-				z.Log = a.queryLog(b, name.String(), addr.Addr())
+				z := &resolver.Zone{Name: name, Line: b.Line, Addr: addr, Stats: a.statsFor(b.Transport, addr, name.String(), b.ViewName())}
+				for _, install := range installers {
+					install(z)
+				}
 				zones[at] = append(zones[at], z)
 			}
 		}
@@ -59,42 +58,12 @@ func (a *builder) statsFor(transport config.Transport, addr netip.AddrPort, zone
 	return a.stats[k]
 }
 
-// newZone returns the zone name with the parts of p.
-func (p *blockParts) newZone(name wire.Name) *resolver.Zone {
-	b := p.block
-	z := &resolver.Zone{
-		Name: name, Line: b.Line, Hosts: p.hosts, File: p.file, Auto: p.auto, Secondary: p.secondary, Autopath: p.autopath, Cache: p.cache, Forward: p.pools,
-		Loop: p.loops[name], Shuffle: b.Loadbalance != nil && b.Loadbalance.Weights == "", Balance: p.balance,
-	}
-	p.setPolicies(z)
-	if p.cluster != nil {
-		z.Cluster, z.ClusterDNS = p.cluster, p.clusterDNS(name)
-		z.Ordered = p.cluster.Ordered()
-	}
-	if p.external != nil {
-		z.External = p.external
-	}
-	z.Designates = p.designates(name)
-	z.Rewrite, z.Template, z.Transfer = p.rewrite, p.template, p.transfer
-	if b.TSIG != nil {
-		z.TSIG = resolver.NewTSIG(b.TSIG)
-	}
-	if b.Metadata != nil {
-		z.Metadata = b.Metadata.Zones
-	}
-	if b.Bufsize != nil {
-		z.Bufsize = b.Bufsize.Size
-	}
-	z.Errors = p.errors
-	return z
-}
-
 // designates returns which of p's pools are asked for the names of zones that are otherwise served here, such as
 // resolver.arpa: only those that are configured for such names.
 func (p *blockParts) designates(zone wire.Name) func(*upstream.Pool) bool {
 	own := make(map[*upstream.Pool]bool)
 	f := p.block.Forward
-	for _, u := range p.pools {
+	for _, u := range p.pools() {
 		own[u] = resolver.InServedZone(zone) || resolver.InServedZone(f.From)
 		f = f.Next
 	}
@@ -107,7 +76,7 @@ func (p *blockParts) designates(zone wire.Name) func(*upstream.Pool) bool {
 // it is itself a Service.
 func (p *blockParts) clusterDNS(zone wire.Name) func(*upstream.Pool) bool {
 	inside := func(name wire.Name) bool {
-		return slices.ContainsFunc(p.cluster.Origins(), func(o wire.Name) bool { return o != wire.Root && name.Under(o) })
+		return slices.ContainsFunc(p.cluster().Origins(), func(o wire.Name) bool { return o != wire.Root && name.Under(o) })
 	}
 	type target struct {
 		named bool
@@ -115,7 +84,7 @@ func (p *blockParts) clusterDNS(zone wire.Name) func(*upstream.Pool) bool {
 	}
 	targets := make(map[*upstream.Pool]target)
 	f := p.block.Forward
-	for _, u := range p.pools {
+	for _, u := range p.pools() {
 		targets[u] = target{named: inside(zone) || inside(f.From), to: f.To}
 		f = f.Next
 	}

@@ -22,7 +22,7 @@ func (a *agent) cacheStats() *report.CacheStats {
 	s := &report.CacheStats{Header: a.header(), Bytes: a.builder.store.Bytes(), BudgetBytes: a.builder.store.Budget(), Caches: []report.CacheCounts{}}
 	for _, p := range a.current.Load().blocks {
 		switch {
-		case p.cache == nil:
+		case p.cache() == nil:
 		case len(s.Caches) == maxShownCaches:
 			s.More++
 		default:
@@ -33,9 +33,9 @@ func (a *agent) cacheStats() *report.CacheStats {
 }
 
 func newCacheCounts(p *blockParts) report.CacheCounts {
-	st, most := p.cache.Stats(), p.cache.Capacity()
+	st, most := p.cache().Stats(), p.cache().Capacity()
 	return report.CacheCounts{
-		Cache: p.cacheID(), Bytes: p.cache.Bytes(), Misses: st.Misses, Stale: st.Stale, Cuts: st.Cuts, Prefetches: st.Prefetches,
+		Cache: p.cacheID(), Bytes: p.cache().Bytes(), Misses: st.Misses, Stale: st.Stale, Cuts: st.Cuts, Prefetches: st.Prefetches,
 		Success: report.KindCount{Entries: st.Entries.Success, Capacity: most.Success, Hits: st.Hits.Success, Evictions: st.Evictions.Success},
 		Denial:  report.KindCount{Entries: st.Entries.Denial, Capacity: most.Denial, Hits: st.Hits.Denial, Evictions: st.Evictions.Denial},
 	}
@@ -80,11 +80,11 @@ func (a *agent) cacheEntries(name wire.Name, qtype uint16) *report.CacheEntries 
 		Header: a.header(), Name: name.String(), Caches: []report.CachedName{}, KernelCopies: copies[:shown], MoreKernelCopies: len(copies) - shown,
 	}
 	for _, p := range a.current.Load().blocks {
-		if p.cache == nil {
+		if p.cache() == nil {
 			continue
 		}
 		var list []cache.EntryInfo
-		for _, e := range p.cache.Entries([]byte(name)) {
+		for _, e := range p.cache().Entries([]byte(name)) {
 			if qtype == 0 || e.Type == qtype {
 				list = append(list, e)
 			}
@@ -108,7 +108,7 @@ func (p *blockParts) deniedBy(name wire.Name, qtype uint16) *report.CacheEntry {
 	if q.Parse(wire.AppendClientQuery(nil, 0, []byte(name), cmp.Or(qtype, wire.TypeA), false, false)) != wire.Serve {
 		return nil
 	}
-	i, ok := p.cache.DeniedBy(&q, clock.Now())
+	i, ok := p.cache().DeniedBy(&q, clock.Now())
 	if !ok {
 		return nil
 	}
@@ -120,7 +120,7 @@ func (p *blockParts) deniedBy(name wire.Name, qtype uint16) *report.CacheEntry {
 func (p *blockParts) caches(name wire.Name) bool {
 	for _, z := range p.block.Zones {
 		if name.Under(z) {
-			return p.cache.Covers([]byte(name))
+			return p.cache().Covers([]byte(name))
 		}
 	}
 	return false

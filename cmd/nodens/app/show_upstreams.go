@@ -21,7 +21,7 @@ func (a *agent) upstreams() *report.Upstreams {
 	seconds := (now.age - before.age).Seconds()
 	for _, p := range a.current.Load().blocks {
 		f := p.block.Forward
-		for _, pool := range p.pools {
+		for _, pool := range p.pools() {
 			show := report.Forward{Zones: []string{}, From: f.From.String(), Upstreams: []report.Upstream{},
 				Directives: p.block.Directives(), ServeStale: p.block.Cache != nil && p.block.Cache.Stale.For > 0}
 			for _, z := range p.block.Zones {

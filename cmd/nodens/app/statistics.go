@@ -72,7 +72,7 @@ func (g *generation) viewStatistics() (list []baseline.View) {
 			continue
 		}
 		st := p.view.Stats()
-		v := baseline.View{Zone: p.cluster.Origins()[0].String(), Objects: st.Services + st.Namespaces, Synced: st.Synced}
+		v := baseline.View{Zone: p.cluster().Origins()[0].String(), Objects: st.Services + st.Namespaces, Synced: st.Synced}
 		if len(p.block.Kubernetes.Manifests) == 0 && !st.LastEvent.IsZero() {
 			v.Age = max(0, time.Since(st.LastEvent))
 		}

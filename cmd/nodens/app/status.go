@@ -189,7 +189,7 @@ func (g *generation) countUpstreams() (n report.Counts) {
 	type state struct{ down, suspect bool }
 	servers := make(map[netip.AddrPort]state)
 	for _, p := range g.blocks {
-		for _, pool := range p.pools {
+		for _, pool := range p.pools() {
 			for _, to := range pool.Stats().Servers {
 				s := servers[to.To]
 				servers[to.To] = state{s.down || to.Down, s.suspect || to.Suspected}
@@ -214,7 +214,7 @@ func (g *generation) zonesDown() []string {
 	zones := []string{}
 	for _, p := range g.blocks {
 		f := p.block.Forward
-		for _, pool := range p.pools {
+		for _, pool := range p.pools() {
 			servers := pool.Stats().Servers
 			if len(servers) > 0 && !slices.ContainsFunc(servers, func(s upstream.Server) bool { return !s.Down }) {
 				zones = append(zones, forwardedZones(p.block, f)...)

@@ -92,7 +92,7 @@ func (g *generation) addUsage(l *limitList) {
 	}
 	inFlight, bounds := make(map[netip.AddrPort]int), make(map[netip.AddrPort]int)
 	for _, p := range g.blocks {
-		for _, pool := range p.pools {
+		for _, pool := range p.pools() {
 			st := pool.Stats()
 			l.add("queries of a forward", p.block.Zones[0].String(), st.InFlight, st.MaxConcurrent)
 			for _, to := range st.Servers {

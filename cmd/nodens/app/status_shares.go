@@ -106,7 +106,7 @@ func (a *agent) budgets(g *generation) []report.UpstreamBudget {
 	list := []report.UpstreamBudget{}
 	known := make(map[netip.AddrPort]bool)
 	for _, p := range g.blocks {
-		for _, pool := range p.pools {
+		for _, pool := range p.pools() {
 			for _, to := range pool.Stats().Servers {
 				if b := a.newBudget(to.Budget); b != nil && !known[to.To] {
 					known[to.To] = true

@@ -61,10 +61,10 @@ func (a *agent) lookupCollector(ctx context.Context, host string) ([]netip.Addr,
 			return nil, err
 		}
 		for _, p := range g.blocks {
-			if p.cluster == nil || !inOrigins(p.cluster, name) {
+			if p.cluster() == nil || !inOrigins(p.cluster(), name) {
 				continue
 			}
-			return clusterAddrs(ctx, p.cluster, host)
+			return clusterAddrs(ctx, p.cluster(), host)
 		}
 	}
 	return net.DefaultResolver.LookupNetIP(ctx, "ip", host)

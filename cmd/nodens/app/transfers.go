@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"log/slog"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -11,25 +12,26 @@ import (
 	"github.com/nodens-dns/nodens/server/zonefile"
 )
 
-// notifyHook leads from a table of zones to the servers that are told of changes. The table outlives
-// reloads that change these.
-type notifyHook struct {
-	to atomic.Pointer[transfer.Table]
+// zoneTable is the zones of a directive and the servers that are told of their changes. It outlives reloads that
+// change these servers.
+type zoneTable struct {
+	*zonefile.Table
+	notified atomic.Pointer[transfer.Table]
 }
 
-// lead makes t the one that tells of changes; nil: nobody is told. A nil hook has no zones.
-func (h *notifyHook) lead(t *transfer.Table) {
-	if h != nil {
-		h.to.Store(t)
-	}
+// newZoneTable opens a table with open.
+func newZoneTable(open func(zonefile.Options) (*zonefile.Table, error), log *slog.Logger) (t *zoneTable, err error) {
+	t = new(zoneTable)
+	t.Table, err = open(zonefile.Options{Logger: log, Changed: func(z *zonefile.Zone) {
+		if to := t.notified.Load(); to != nil {
+			to.Notify(z.SOA())
+		}
+	}})
+	return t, err
 }
 
-// changed tells of a change of z.
-func (h *notifyHook) changed(z *zonefile.Zone) {
-	if t := h.to.Load(); t != nil {
-		t.Notify(z.SOA())
-	}
-}
+// notify makes to's servers the ones that are told of changes; nil: none is.
+func (t *zoneTable) notify(to *transfer.Table) { t.notified.Store(to) }
 
 // announceCheck is the interval at which the serials of the cluster's zones are compared with those that were told.
 const announceCheck = time.Second
@@ -50,19 +52,21 @@ type announcedZone struct {
 	soa  func(wire.Name) (record wire.RR, ok bool)
 }
 
-// addAnnouncer adds what tells servers of changes of the cluster's zones, if the block's transfer directives name servers for any.
-func addAnnouncer(p *blockParts) {
-	if p.transfer == nil || p.cluster == nil {
-		return
+// newAnnouncer returns what tells servers of changes of the cluster's zones, nil if the block's transfer directives
+// name no servers for any.
+func newAnnouncer(p *blockParts) *clusterAnnouncer {
+	if p.transfer() == nil || p.cluster() == nil {
+		return nil
 	}
-	a := &clusterAnnouncer{announce: p.transfer.Announce, synced: p.view.Synced}
-	if p.external != nil { // first, as on the path of queries
-		a.add(p.transfer, p.block.K8sExternal.Zones, p.external.SOA)
+	a := &clusterAnnouncer{announce: p.transfer().Announce, synced: p.view.Synced}
+	if p.external() != nil { // first, as on the path of queries
+		a.add(p.transfer(), p.block.K8sExternal.Zones, p.external().SOA)
 	}
-	a.add(p.transfer, p.block.Kubernetes.Zones, p.cluster.SOA)
-	if len(a.zones) > 0 {
-		p.announcer = a
+	a.add(p.transfer(), p.block.Kubernetes.Zones, p.cluster().SOA)
+	if len(a.zones) == 0 {
+		return nil
 	}
+	return a
 }
 
 // add adds those of zones that can be transferred and of whose changes to tells.

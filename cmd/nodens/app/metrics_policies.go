@@ -1,65 +1,9 @@
 package app
 
 import (
-	"log/slog"
-	"net/netip"
-
-	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/server/resolver"
 )
-
-// policies are the parts of a server block that depend on no other part.
-type policies struct {
-	acl   *resolver.ACL
-	local *resolver.Local
-	dns64 *resolver.DNS64
-	chaos *resolver.Chaos
-	// private looks at the replies of upstreams; nil without upstreams.
-	private *resolver.PrivateAddress
-}
-
-// newPolicies makes the policies of b for an agent of this version.
-func newPolicies(b *config.Block, version string, log *slog.Logger) (g policies) {
-	if b.Forward != nil {
-		g.private = resolver.NewPrivateAddress(b.PrivateAddress, log.With("part", "upstream"), nil)
-	}
-	if b.ACL != nil {
-		g.acl = resolver.NewACL(b.ACL)
-	}
-	if b.Local != nil {
-		g.local = resolver.NewLocal(b.Local)
-	}
-	if b.DNS64 != nil {
-		g.dns64 = resolver.NewDNS64(b.DNS64)
-	}
-	if b.Chaos != nil {
-		g.chaos = resolver.NewChaos(b.Chaos, "nodens-"+version)
-	}
-	return g
-}
-
-// setPolicies sets p's policies in z.
-func (p *blockParts) setPolicies(z *resolver.Zone) {
-	b := p.block
-	z.ACL, z.Local, z.DNS64, z.PrivateAddress = p.policies.acl, p.policies.local, p.policies.dns64, p.policies.private
-	if b.ClientLimit != nil {
-		z.Limit = &resolver.ClientLimit{Limiter: p.limiter, Action: b.ClientLimit.Action}
-	}
-	z.Chaos, z.Header = p.policies.chaos, b.Header
-	z.Any, z.Minimal, z.Whoami = b.Any != nil, b.Minimal != nil, b.Whoami != nil
-	if b.NSID != nil {
-		z.NSID = b.NSID.ID
-	}
-}
-
-// newView returns the view of b on addr, nil if it has none.
-func newView(b *config.Block, addr netip.AddrPort) *resolver.View {
-	if b.View == nil {
-		return nil
-	}
-	return resolver.NewView(b.View, addr)
-}
 
 // policyCounters sums the counters of zones with equal labels, for one scrape.
 type policyCounters struct {
