@@ -9,11 +9,6 @@ import (
 	"github.com/nodens-dns/nodens/internal/config"
 )
 
-// needsAgent lists the directives that keep a server block's queries from the kernel in any form: the
-// answer depends on the client, each query is counted or reported, or the answer can change without
-// notice (see [server.Server.UseFastPath]).
-var needsAgent = []string{"client_limit", "dns64", "dnstap", "header", "k8s_external", "template", "tsig"}
-
 // fastPathStatus returns whether the kernel may answer queries to b, one of blocks, and if
 // not, why. A view affects all blocks on its address.
 func fastPathStatus(b *config.Block, blocks []*config.Block) string {
@@ -23,9 +18,7 @@ func fastPathStatus(b *config.Block, blocks []*config.Block) string {
 	}) {
 		reasons = append(reasons, "view")
 	}
-	reasons = append(reasons, slices.DeleteFunc(b.Directives(), func(name string) bool {
-		return !keepsFromKernel(b, name)
-	})...)
+	reasons = append(reasons, b.NeedsAgent()...)
 	switch {
 	case b.Transport != config.PlainDNS:
 		return "none, because clients use " + b.Transport.String()
@@ -39,29 +32,8 @@ func fastPathStatus(b *config.Block, blocks []*config.Block) string {
 	return "answers are copied into the kernel"
 }
 
-// keepsFromKernel reports whether the directive with that name keeps all queries to b from the kernel.
-func keepsFromKernel(b *config.Block, name string) bool {
-	switch name {
-	case "log":
-		return logsEveryQuery(b)
-	case "rewrite":
-		return !b.Rewrite.QuestionOnly()
-	}
-	return slices.Contains(needsAgent, name)
-}
-
 // hasCopies reports whether b has a source whose answers are copied.
 func hasCopies(b *config.Block) bool { return b.Kubernetes != nil || b.Hosts != nil || b.Cache != nil }
-
-// logsEveryQuery reports whether a log of b has to see every query.
-func logsEveryQuery(b *config.Block) bool {
-	for l := b.Log; l != nil; l = l.Next {
-		if l.EveryQuery() {
-			return true
-		}
-	}
-	return false
-}
 
 // describeFastPath returns when the kernel's program is in use, and its position on each
 // pod's interface.

@@ -24,6 +24,9 @@ type Auto struct {
 	Fallthrough *Fallthrough
 }
 
+// needsAgent: a name may become one of a new zone; see [ZoneFile.needsAgent].
+func (a *Auto) needsAgent() bool { return a.Fallthrough != nil || a.Reload > 0 }
+
 const (
 	directoryUsage = "directory DIR [REGEXP ORIGIN_TEMPLATE]"
 	// maxFilePattern bounds the regular expression of a directory, in bytes: as in CoreDNS.

@@ -20,6 +20,8 @@ type ClientLimit struct {
 	Except []netip.Prefix
 }
 
+func (*ClientLimit) needsAgent() bool { return true }
+
 // MaxClientRate bounds the rate and the burst of a [ClientLimit].
 const MaxClientRate = 1_000_000
 

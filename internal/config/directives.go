@@ -35,6 +35,29 @@ func fields() []field {
 	return list
 }
 
+// agentOnly is implemented by the directives that can keep a block's answers from being copied into the
+// kernel, or to a reader's own cache: the answer depends on the client, each query has to be seen, or what is asked
+// before the sources of copies can change without a trace.
+type agentOnly interface {
+	// needsAgent reports whether it is so with the directive's settings.
+	needsAgent() bool
+}
+
+// NeedsAgent returns the names of b's directives because of which none of its answers are copied, in the order of the
+// table. A view on one of b's addresses has the same effect, whichever block has it.
+func (b *Block) NeedsAgent() []string {
+	var names []string
+	v := reflect.ValueOf(b).Elem()
+	for _, f := range fields() {
+		if d := v.Field(f.index); !d.IsNil() {
+			if d, ok := d.Interface().(agentOnly); ok && d.needsAgent() {
+				names = append(names, f.name)
+			}
+		}
+	}
+	return names
+}
+
 // Directives returns the names of all directives in the order of the table. The steps of a query
 // have another order, see package resolver.
 func Directives() []string {

@@ -16,6 +16,8 @@ type DNS64 struct {
 	AllowIPv4 bool
 }
 
+func (*DNS64) needsAgent() bool { return true }
+
 // wellKnown is the well-known prefix (RFC 6052, 2.1).
 var wellKnown = netip.PrefixFrom(netip.AddrFrom16([16]byte{0, 0x64, 0xff, 0x9b}), 96)
 

@@ -32,6 +32,8 @@ type Dnstap struct {
 	Next *Dnstap
 }
 
+func (*Dnstap) needsAgent() bool { return true }
+
 const (
 	// DnstapQueue is the unit of the queue, in messages, and dnstapBuffer the unit of the
 	// write buffer, in bytes. They and their limits are CoreDNS's.

@@ -19,6 +19,8 @@ type K8sExternal struct {
 	Fallthrough *Fallthrough
 }
 
+func (*K8sExternal) needsAgent() bool { return true }
+
 func (k *K8sExternal) parse(p *parser, s statement) {
 	*k = K8sExternal{Zones: p.zonesOr(s.args()), Apex: "dns", TTL: 5}
 	p.body(s, options{

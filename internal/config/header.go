@@ -12,6 +12,8 @@ type Header struct {
 	Query, Response HeaderFlags
 }
 
+func (*Header) needsAgent() bool { return true }
+
 // HeaderFlags are the flags that are set and those that are cleared. No flag is in both.
 type HeaderFlags struct{ Set, Clear wire.Flags }
 

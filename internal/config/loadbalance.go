@@ -15,6 +15,9 @@ type Loadbalance struct {
 	Prefer []netip.Prefix
 }
 
+// needsAgent: the order of weights and of preferred networks is made for each answer.
+func (l *Loadbalance) needsAgent() bool { return l.Weights != "" || len(l.Prefer) > 0 }
+
 const (
 	loadbalanceUsage = "loadbalance [round_robin|weighted WEIGHTFILE]"
 	// maxPreferred bounds the networks of `prefer`; each address of an answer is compared with all of them.

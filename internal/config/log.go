@@ -50,6 +50,11 @@ const (
 	maxAggregate = time.Hour
 )
 
+// needsAgent reports whether one of l and those after it has to see every query.
+func (l *Log) needsAgent() bool {
+	return l != nil && (l.EveryQuery() || l.Next.needsAgent())
+}
+
 // EveryQuery reports whether the log has to see every query, also those that the kernel could answer: it knows
 // nothing of these, but they are not slow and have no errors.
 func (l *Log) EveryQuery() bool {

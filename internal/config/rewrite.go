@@ -55,6 +55,8 @@ type RewriteRule struct {
 	Option OptionRule
 }
 
+func (r *Rewrite) needsAgent() bool { return !r.QuestionOnly() }
+
 // QuestionOnly reports whether the question alone decides which rules match: none is about EDNS options or metadata.
 func (r *Rewrite) QuestionOnly() bool {
 	return !slices.ContainsFunc(r.Rules, func(r RewriteRule) bool { return r.Field == RewriteEDNS0 || r.Expand != nil })

@@ -20,6 +20,11 @@ type Secondary struct {
 	Next *Secondary
 }
 
+// needsAgent: see [ZoneFile.needsAgent].
+func (s *Secondary) needsAgent() bool {
+	return s != nil && (s.Fallthrough != nil || s.Next.needsAgent())
+}
+
 const (
 	transferFromUsage = "transfer from ADDRESS…"
 	// maxPrimaries bounds the primary servers of a zone.

@@ -32,6 +32,8 @@ type Template struct {
 	Next *Template
 }
 
+func (*Template) needsAgent() bool { return true }
+
 // ExtendedError is `ederror CODE [TEXT]` (RFC 8914).
 type ExtendedError struct {
 	Code uint16

@@ -21,6 +21,8 @@ type TSIG struct {
 	Types []uint16
 }
 
+func (*TSIG) needsAgent() bool { return true }
+
 const (
 	// maxTSIGKeys bounds the keys of a block.
 	maxTSIGKeys = 1000

@@ -24,6 +24,11 @@ type ZoneFile struct {
 	Next *ZoneFile
 }
 
+// needsAgent: a name that the file does not have is asked of the next source, until the file changes.
+func (f *ZoneFile) needsAgent() bool {
+	return f != nil && (f.Fallthrough != nil || f.Next.needsAgent())
+}
+
 const (
 	fileUsage = "file DBFILE [ZONES…]"
 	// maxFiles bounds the zone files of a block.

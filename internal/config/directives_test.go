@@ -1,0 +1,61 @@
+package config_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nodens-dns/nodens/internal/config"
+)
+
+// TestNeedsAgent: answers are not copied where the client matters, where each query has to be seen, and where what is
+// asked before the sources of copies can change without a trace.
+func TestNeedsAgent(t *testing.T) {
+	dir := t.TempDir()
+	zone, weights := filepath.Join(dir, "zone"), filepath.Join(dir, "weights")
+	for _, f := range []string{zone, weights} {
+		if err := os.WriteFile(f, nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, tt := range []struct {
+		lines string
+		want  []string
+	}{
+		{"cache\nerrors\nminimal\nbufsize 1232\nnsid\nhosts\nautopath @kubernetes\nkubernetes\nacl {\nblock\n}\nany\nloadbalance", nil},
+		{"client_limit 10", []string{"client_limit"}},
+		{"dns64", []string{"dns64"}},
+		{"dnstap /run/tap.sock", []string{"dnstap"}},
+		{"header {\nresponse set ra\n}", []string{"header"}},
+		{"kubernetes\nk8s_external x.test", []string{"k8s_external"}},
+		{"template ANY ANY {\nrcode NXDOMAIN\n}", []string{"template"}},
+		{"tsig {\nrequire all\n}", []string{"tsig"}},
+		{"file " + zone, nil},
+		{"file " + zone + " {\nfallthrough\n}", []string{"file"}},
+		{"file " + zone + "\nfile " + zone + " x.example.org {\nfallthrough\n}", []string{"file"}},
+		{"auto {\ndirectory " + dir + "\n}", []string{"auto"}},
+		{"auto {\ndirectory " + dir + "\nreload 0\n}", nil},
+		{"auto {\ndirectory " + dir + "\nreload 0\nfallthrough\n}", []string{"auto"}},
+		{"secondary {\ntransfer from 192.0.2.1\n}", nil},
+		{"secondary {\ntransfer from 192.0.2.1\nfallthrough\n}", []string{"secondary"}},
+		{"loadbalance weighted " + weights, []string{"loadbalance"}},
+		{"loadbalance {\nprefer 10.0.0.0/8\n}", []string{"loadbalance"}},
+		{"log", []string{"log"}},
+		{"log {\nclass error\n}", nil},
+		{"log . {\nclass error\n}\nlog x.example.org", []string{"log"}},
+		{"rewrite name a.example.org b.example.org", nil},
+		{"rewrite edns0 local set 0xffee 0x61", []string{"rewrite"}},
+		{"dns64\nlog", []string{"log", "dns64"}},
+	} {
+		cfg, err := config.Parse(config.Source{Text: []byte("example.org {\nbind 127.0.0.1\n" + tt.lines + "\n}\n")})
+		if err != nil {
+			t.Errorf("%q: %v", tt.lines, err)
+			continue
+		}
+		if got := cfg.Blocks[0].NeedsAgent(); !cmp.Equal(got, tt.want) {
+			t.Errorf("%q: %q need the agent, want %q", tt.lines, got, tt.want)
+		}
+	}
+}
