@@ -72,21 +72,17 @@ func (a *agent) counters() counterSample {
 	if g == nil {
 		return s
 	}
-	for _, p := range g.blocks {
-		for _, pool := range p.pools() {
-			for _, to := range pool.Stats().Servers {
-				if _, ok := s.upstreams[to.To]; ok || len(s.upstreams) < maxSampledUpstreams {
-					s.upstreams[to.To] = s.upstreams[to.To].add(to)
-				}
-			}
+	for to, sum := range g.servers() {
+		if len(s.upstreams) < maxSampledUpstreams {
+			s.upstreams[to] = newExchangeCounts(&sum.Server)
 		}
 	}
 	return s
 }
 
-// add returns the sum of e and an upstream in one pool.
-func (e exchangeCounts) add(to upstream.Server) exchangeCounts {
-	e.unanswered += to.Unanswered
+// newExchangeCounts returns the counters of an upstream.
+func newExchangeCounts(to *upstream.Server) (e exchangeCounts) {
+	e.unanswered = to.Unanswered
 	for rcode, h := range to.Durations {
 		if rcode == wire.ServFail {
 			e.servfail += h.Count

@@ -45,14 +45,12 @@ func (a *agent) historyCounters(seen map[netip.AddrPort]uint64) historyCounters 
 			z.Stats.AddTo(&c.sums)
 		}
 	}
-	for _, p := range g.blocks {
-		for _, pool := range p.pools() {
-			pool.EachExchanges(func(to netip.AddrPort, n uint64) {
-				if _, ok := seen[to]; ok || len(seen) < maxSampledUpstreams {
-					seen[to] += n
-				}
-			})
-		}
+	for f := range g.forwards() {
+		f.pool.EachExchanges(func(to netip.AddrPort, n uint64) {
+			if _, ok := seen[to]; ok || len(seen) < maxSampledUpstreams {
+				seen[to] += n
+			}
+		})
 	}
 	return c
 }

@@ -335,9 +335,8 @@ func (s scrape) zone(srv, zone, view string, st *resolver.Stats) {
 
 // parts puts the metrics of the blocks' parts, under the first address of each block.
 func (s scrape) parts(g *generation) {
-	var broken, rejects, entries uint64
+	var entries uint64
 	hasHosts, reloaded := false, 0.0
-	servers := make(upstreams)
 	for _, p := range g.blocks {
 		srv := serverLabel(p.block.Transport, p.block.Listen[0])
 		zones := make([]string, len(p.block.Zones))
@@ -356,22 +355,12 @@ func (s scrape) parts(g *generation) {
 			reloaded = max(reloaded, float64(p.hosts().ModTime().UnixNano())/1e9)
 		}
 		s.loops(srv, p)
-		for _, u := range p.pools() {
-			st := u.Stats()
-			broken += st.HealthcheckBroken
-			rejects += st.MaxConcurrentRejects
-			for _, to := range st.Servers {
-				servers.add(to)
-			}
-		}
 	}
-	s.put(forwardBroken, float64(broken))
-	s.put(forwardRejects, float64(rejects))
 	if hasHosts {
 		s.put(hostsEntries, float64(entries))
 		s.put(hostsReload, reloaded)
 	}
-	s.upstreams(servers)
+	s.upstreams(g)
 }
 
 func (s scrape) cache(srv, zones, view string, st cache.Stats) {

@@ -1,8 +1,6 @@
 package app
 
 import (
-	"net/netip"
-
 	"github.com/nodens-dns/nodens/internal/stat"
 	"github.com/nodens-dns/nodens/upstream"
 )
@@ -14,57 +12,30 @@ var (
 	grpcDuration  = counter("coredns_grpc_request_duration_seconds", "Duration of exchanges with upstreams of the directive grpc.", "to")
 )
 
-// upstreams are the counters of the upstreams, summed over the pools, by address. A server has one
-// pair of labels for each directive that names it, and one address for the other metrics.
-type upstreams map[netip.AddrPort]*upstreamSum
+// The metrics by upstream with max_rate.
+var (
+	budgetLimit   = gauge("nodens_upstream_budget_limit", "Queries per second that the upstream gets at most (max_rate); 0 while max_rate auto has found no limit.", "to")
+	budgetUsed    = gauge("nodens_upstream_budget_used_ratio", "Share of nodens_upstream_budget_limit that was sent in the last second. A burst raises it above 1.", "to")
+	budgetWaiting = gauge("nodens_upstream_budget_waiting", "Queries that wait because of max_rate.", "to")
+	budgetExpired = counter("nodens_upstream_budget_expired_total", "Queries that failed, or got an expired answer, because they waited for max_rate for the read_timeout.", "to")
+	budgetGivenUp = counter("nodens_upstream_budget_given_up_total", "Hedged queries, health probes and refreshes that were not sent because of max_rate.", "to")
+)
 
-// upstreamSum is the sum for one address. byDirective has the exchanges and connections for
-// forward and for grpc.
-type upstreamSum struct {
-	all         upstream.Server
-	byDirective map[string]upstream.Server
-}
-
-func (u upstreams) add(to upstream.Server) {
-	sum := u[to.To]
-	if sum == nil {
-		sum = &upstreamSum{byDirective: make(map[string]upstream.Server)}
-		u[to.To] = sum
+// upstreams puts the metrics of upstreams.
+func (s scrape) upstreams(g *generation) {
+	var broken, rejects uint64
+	for f := range g.forwards() {
+		st := f.pool.Stats()
+		broken += st.HealthcheckBroken
+		rejects += st.MaxConcurrentRejects
 	}
-	directive := "forward"
-	if to.GRPC {
-		directive = "grpc"
-	}
-	sum.byDirective[directive] = merge(sum.byDirective[directive], to)
-	to.Durations = nil // they belong to byDirective
-	sum.all = merge(sum.all, to)
-}
-
-// merge sums the counters of one upstream in two pools, which have the same labels.
-func merge(a, b upstream.Server) upstream.Server {
-	b.Down = a.Down || b.Down
-	b.HealthcheckFailures += a.HealthcheckFailures
-	b.UnexpectedReplies += a.UnexpectedReplies
-	b.Suspected = a.Suspected || b.Suspected
-	b.RTT = max(a.RTT, b.RTT)
-	b.SuspectedTotal, b.Broken = b.SuspectedTotal+a.SuspectedTotal, b.Broken+a.Broken
-	b.Hedges, b.HedgeWins = b.Hedges+a.Hedges, b.HedgeWins+a.HedgeWins
-	if b.Budget == nil { // otherwise both have the budget of the address
-		b.Budget = a.Budget
-	}
-	b.UDP, b.TCP, b.QUIC = addReuse(a.UDP, b.UDP), addReuse(a.TCP, b.TCP), addReuse(a.QUIC, b.QUIC)
-	for rcode, h := range a.Durations {
-		b.Durations[rcode] = b.Durations[rcode].Add(h)
-	}
-	return b
-}
-
-func (s scrape) upstreams(all upstreams) {
-	for to, sum := range all {
+	s.put(forwardBroken, float64(broken))
+	s.put(forwardRejects, float64(rejects))
+	for to, sum := range g.servers() {
 		for directive, counters := range sum.byDirective {
 			s.exchanges(directive, counters)
 		}
-		s.upstream(to.String(), &sum.all)
+		s.upstream(to.String(), &sum.Server)
 	}
 }
 
@@ -104,4 +75,31 @@ func (s scrape) upstream(label string, to *upstream.Server) {
 	s.put(upstreamHedgeWins, float64(to.HedgeWins), label)
 	s.put(upstreamConnFailures, float64(to.Broken), label)
 	s.budget(label, to.Budget)
+}
+
+// upstreamConns writes how often the connections to an upstream were used again.
+func (s scrape) upstreamConns(to upstream.Server, label, directive string) {
+	put := func(proto string, r upstream.Reuse) {
+		s.put(proxyConnHits, float64(r.Hits), label, proto, directive)
+		s.put(proxyConnMisses, float64(r.Misses), label, proto, directive)
+	}
+	if !to.GRPC {
+		put("udp", to.UDP)
+	}
+	put("tcp", to.TCP)
+	if to.QUIC != (upstream.Reuse{}) { // most agents have no upstream over QUIC
+		put("quic", to.QUIC)
+	}
+}
+
+// budget puts the metrics of an upstream's budget; nil is none.
+func (s scrape) budget(to string, b *upstream.BudgetStats) {
+	if b == nil {
+		return
+	}
+	s.put(budgetLimit, b.Limit, to)
+	s.put(budgetUsed, b.Used, to)
+	s.put(budgetWaiting, float64(b.Waiting), to)
+	s.put(budgetExpired, float64(b.Expired), to)
+	s.put(budgetGivenUp, float64(b.GivenUp), to)
 }

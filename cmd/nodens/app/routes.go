@@ -62,10 +62,8 @@ func (a *builder) statsFor(transport config.Transport, addr netip.AddrPort, zone
 // resolver.arpa: only those that are configured for such names.
 func (p *blockParts) designates(zone wire.Name) func(*upstream.Pool) bool {
 	own := make(map[*upstream.Pool]bool)
-	f := p.block.Forward
-	for _, u := range p.pools() {
-		own[u] = resolver.InServedZone(zone) || resolver.InServedZone(f.From)
-		f = f.Next
+	for f := range p.forwards() {
+		own[f.pool] = resolver.InServedZone(zone) || resolver.InServedZone(f.From)
 	}
 	return func(u *upstream.Pool) bool { return own[u] }
 }
@@ -83,10 +81,8 @@ func (p *blockParts) clusterDNS(zone wire.Name) func(*upstream.Pool) bool {
 		to    []config.Target
 	}
 	targets := make(map[*upstream.Pool]target)
-	f := p.block.Forward
-	for _, u := range p.pools() {
-		targets[u] = target{named: inside(zone) || inside(f.From), to: f.To}
-		f = f.Next
+	for f := range p.forwards() {
+		targets[f.pool] = target{named: inside(zone) || inside(f.From), to: f.To}
 	}
 	return func(u *upstream.Pool) bool {
 		t := targets[u]

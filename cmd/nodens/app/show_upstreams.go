@@ -19,27 +19,23 @@ func (a *agent) upstreams() *report.Upstreams {
 	now := a.counters()
 	before := a.counterWindow.before(now.age)
 	seconds := (now.age - before.age).Seconds()
-	for _, p := range a.current.Load().blocks {
-		f := p.block.Forward
-		for _, pool := range p.pools() {
-			show := report.Forward{Zones: []string{}, From: f.From.String(), Upstreams: []report.Upstream{},
-				Directives: p.block.Directives(), ServeStale: p.block.Cache != nil && p.block.Cache.Stale.For > 0}
-			for _, z := range p.block.Zones {
-				show.Zones = append(show.Zones, z.String())
-			}
-			for _, to := range pool.Stats().Servers {
-				u := newUpstream(to)
-				u.Recent = now.upstreams[to.To].since(before.upstreams[to.To], seconds)
-				u.Budget = a.newBudget(to.Budget)
-				show.Upstreams = append(show.Upstreams, u)
-			}
-			f = f.Next
-			if len(list.Forwards) == maxShownForwards {
-				list.More++
-				continue
-			}
-			list.Forwards = append(list.Forwards, show)
+	for f := range a.current.Load().forwards() {
+		if len(list.Forwards) == maxShownForwards {
+			list.More++
+			continue
 		}
+		show := report.Forward{Zones: []string{}, From: f.From.String(), Upstreams: []report.Upstream{},
+			Directives: f.block.Directives(), ServeStale: f.block.Cache != nil && f.block.Cache.Stale.For > 0}
+		for _, z := range f.block.Zones {
+			show.Zones = append(show.Zones, z.String())
+		}
+		for _, to := range f.pool.Stats().Servers {
+			u := newUpstream(to)
+			u.Recent = now.upstreams[to.To].since(before.upstreams[to.To], seconds)
+			u.Budget = a.newBudget(to.Budget)
+			show.Upstreams = append(show.Upstreams, u)
+		}
+		list.Forwards = append(list.Forwards, show)
 	}
 	return list
 }

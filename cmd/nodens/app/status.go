@@ -5,13 +5,11 @@ import (
 	"encoding/hex"
 	"fmt"
 	"net/http"
-	"net/netip"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
 
-	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/logqueue"
 	"github.com/nodens-dns/nodens/internal/report"
 	"github.com/nodens-dns/nodens/internal/wire"
@@ -186,22 +184,12 @@ func firstZones(zones []string) string {
 
 // countUpstreams counts the servers of all forward directives, each address once.
 func (g *generation) countUpstreams() (n report.Counts) {
-	type state struct{ down, suspect bool }
-	servers := make(map[netip.AddrPort]state)
-	for _, p := range g.blocks {
-		for _, pool := range p.pools() {
-			for _, to := range pool.Stats().Servers {
-				s := servers[to.To]
-				servers[to.To] = state{s.down || to.Down, s.suspect || to.Suspected}
-			}
-		}
-	}
-	for _, s := range servers {
+	for _, to := range g.servers() {
 		n.Total++
 		switch {
-		case s.down:
+		case to.Down:
 			n.Down++
-		case s.suspect:
+		case to.Suspected:
 			n.Suspect++
 		}
 	}
@@ -212,25 +200,21 @@ func (g *generation) countUpstreams() (n report.Counts) {
 // known server is not one of them.
 func (g *generation) zonesDown() []string {
 	zones := []string{}
-	for _, p := range g.blocks {
-		f := p.block.Forward
-		for _, pool := range p.pools() {
-			servers := pool.Stats().Servers
-			if len(servers) > 0 && !slices.ContainsFunc(servers, func(s upstream.Server) bool { return !s.Down }) {
-				zones = append(zones, forwardedZones(p.block, f)...)
-			}
-			f = f.Next
+	for f := range g.forwards() {
+		servers := f.pool.Stats().Servers
+		if len(servers) > 0 && !slices.ContainsFunc(servers, func(s upstream.Server) bool { return !s.Down }) {
+			zones = append(zones, forwardedZones(f)...)
 		}
 	}
 	return zones[:min(len(zones), maxShownForwards)]
 }
 
-// forwardedZones returns the zones that f, a directive of the block, is for.
-func forwardedZones(b *config.Block, f *config.Forward) (zones []string) {
+// forwardedZones returns the zones that f is for.
+func forwardedZones(f forward) (zones []string) {
 	if f.From != wire.Root {
 		return []string{f.From.String()}
 	}
-	for _, z := range b.Zones {
+	for _, z := range f.block.Zones {
 		zones = append(zones, z.String())
 	}
 	return zones

@@ -2,7 +2,6 @@ package app
 
 import (
 	"cmp"
-	"net/netip"
 	"slices"
 
 	"github.com/nodens-dns/nodens/internal/report"
@@ -90,17 +89,11 @@ func (g *generation) addUsage(l *limitList) {
 		st := v.Stats()
 		l.add("watched namespaces", "", st.Sources, st.MaxSources)
 	}
-	inFlight, bounds := make(map[netip.AddrPort]int), make(map[netip.AddrPort]int)
-	for _, p := range g.blocks {
-		for _, pool := range p.pools() {
-			st := pool.Stats()
-			l.add("queries of a forward", p.block.Zones[0].String(), st.InFlight, st.MaxConcurrent)
-			for _, to := range st.Servers {
-				inFlight[to.To], bounds[to.To] = max(inFlight[to.To], to.InFlight), to.MaxInFlight
-			}
-		}
+	for f := range g.forwards() {
+		st := f.pool.Stats()
+		l.add("queries of a forward", f.block.Zones[0].String(), st.InFlight, st.MaxConcurrent)
 	}
-	for to, n := range inFlight {
-		l.add("queries to an upstream", to.String(), n, bounds[to])
+	for to, sum := range g.servers() {
+		l.add("queries to an upstream", to.String(), sum.InFlight, sum.MaxInFlight)
 	}
 }

@@ -104,15 +104,9 @@ func (a *agent) clientAt(addr netip.Addr) report.NameClient {
 // budgets returns the budgets of g's upstreams, each address once, the one with the highest use first.
 func (a *agent) budgets(g *generation) []report.UpstreamBudget {
 	list := []report.UpstreamBudget{}
-	known := make(map[netip.AddrPort]bool)
-	for _, p := range g.blocks {
-		for _, pool := range p.pools() {
-			for _, to := range pool.Stats().Servers {
-				if b := a.newBudget(to.Budget); b != nil && !known[to.To] {
-					known[to.To] = true
-					list = append(list, report.UpstreamBudget{To: to.To.String(), Budget: *b})
-				}
-			}
+	for to, sum := range g.servers() {
+		if b := a.newBudget(sum.Budget); b != nil {
+			list = append(list, report.UpstreamBudget{To: to.String(), Budget: *b})
 		}
 	}
 	slices.SortStableFunc(list, func(a, b report.UpstreamBudget) int {
