@@ -107,7 +107,7 @@ func newRootCommand() *cobra.Command {
 	cli.SetGroup(root.Flags().Lookup("version"), cli.GroupGeneral)
 	root.AddCommand(
 		newCheckCommand(), newPlanCommand(), newCleanupCommand(), newMigrateCommand(),
-		newStatusCommand(), newTopCommand(), newUpstreamsCommand(), newExplainCommand(), newAdviseCommand(), newCacheCommand(), newReadyCommand(), newWaitCommand(), newSampleCommand(), newFlushCommand(),
+		newStatusCommand(), newTopCommand(), newUpstreamsCommand(), newExplainCommand(), newAdviseCommand(), newCacheCommand(), newReadyCommand(), newWaitCommand(), newSampleCommand(), newSampleNodeCommand(), newFlushCommand(),
 		newTailCommand(),
 		newCompletionCommand(), newVersionCommand(),
 	)

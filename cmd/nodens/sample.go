@@ -118,6 +118,7 @@ func runSample(ctx context.Context, f *agentFlags, stdout, stderr io.Writer) err
 		}
 		fmt.Fprint(stdout, sampleText(os.Args[0], f.DNSPort, f.PrometheusAddr, page, f.HandoverDir))
 		pods.Go(func() { runSamplePods(ctx, f.DNSPort) })
+		pods.Go(func() { runSampleNode(ctx, dir, stdout, stderr) })
 	}
 	err = runAgent(ctx, f, stdout, stderr)
 	stop()

@@ -4,9 +4,11 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -72,6 +74,57 @@ func TestSamplePods(t *testing.T) {
 	})
 	sample.signal(syscall.SIGTERM)
 	sample.awaitExit(0)
+}
+
+// TestSampleNode: the agent of the sample's node may be killed without an unanswered query; the cluster DNS answers until
+// it is back. When the sample ends, nothing of the node is left.
+func TestSampleNode(t *testing.T) {
+	p := peer.Ports(t, 2)
+	sample := startProcess(t, "agent", nil, "sample", "-page", "off", "-dns.port", fmt.Sprint(p[0]), "-prometheus-listen-address", fmt.Sprintf("127.0.0.1:%d", p[1]))
+	printed := regexp.MustCompile(`(?m)^  nsenter -t (\d+) (-n.*?) sh -c .*\n  kill -9 (\d+)$`)
+	sample.Await("the commands", func() bool { return printed.MatchString(sample.Log.String()) })
+	found := printed.FindStringSubmatch(sample.Log.String())
+	node := append([]string{"-t", found[1]}, strings.Fields(found[2])...)
+	ask := func(args ...string) string {
+		t.Helper()
+		out, err := exec.Command("nsenter", slices.Concat(node, []string{"dig", "+short", "@" + sampleNodeAddr}, args)...).Output()
+		if err != nil {
+			t.Fatalf("%v: %v; log:\n%s", args, err, sample.Log)
+		}
+		return strings.TrimSpace(string(out))
+	}
+	who := []string{"CH", "TXT", "version.bind"}
+	if got := ask(who...); got != `"agent"` {
+		t.Fatalf("%s answers, not the agent", got)
+	}
+	killedAgent, err := strconv.Atoi(found[3])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(killedAgent, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	byClusterDNS := 0
+	sample.Await("the agent to be back", func() bool {
+		if got := ask(sampleNames[0]); got != "10.96.7.1" {
+			t.Errorf("the answer is %q", got)
+		}
+		if ask(who...) == `"cluster-dns"` {
+			byClusterDNS++
+		}
+		return strings.Contains(sample.Log.String(), "The node's agent is back.")
+	})
+	if byClusterDNS == 0 {
+		t.Error("the cluster DNS has answered nothing")
+	}
+	if got := ask(who...); got != `"agent"` {
+		t.Errorf("then %s answers, not the agent", got)
+	}
+	sample.signal(syscall.SIGTERM)
+	sample.awaitExit(0)
+	if supervisor, err := strconv.Atoi(found[1]); err != nil || syscall.Kill(supervisor, 0) == nil {
+		t.Errorf("process %d, which is the node, still runs: %v", supervisor, err)
+	}
 }
 
 // readPage returns the text of a document after the first occurrence of begin, up to the end of the fence.
