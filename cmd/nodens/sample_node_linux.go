@@ -23,6 +23,8 @@ const (
 	// sampleNodeAddr is where the agent of the sample's node answers, sampleClusterDNS the cluster DNS of that node.
 	sampleNodeAddr   = "169.254.20.10"
 	sampleClusterDNS = "10.244.0.2"
+	// sampleOwnName is a name that only the node's agent knows.
+	sampleOwnName = "agent.node.test."
 	// sampleRestart is the time until the node's agent is started again, as by the kubelet.
 	sampleRestart = 5 * time.Second
 	// sampleNodeStart bounds the time until it answers.
@@ -88,6 +90,9 @@ func superviseSampleNode(ctx context.Context, dir, enter string, stdout io.Write
 		}
 		select {
 		case err := <-ended:
+			if ctx.Err() != nil {
+				return nil
+			}
 			return fmt.Errorf("the node's cluster DNS: %w", err)
 		case <-ctx.Done():
 			return nil
@@ -133,7 +138,7 @@ func killed(cmd *exec.Cmd) bool {
 	return ok && status.Signaled()
 }
 
-// sampleNodeAnswers waits until the node's agent answers, and reports whether it does.
+// sampleNodeAnswers waits until the node's agent, and not the cluster DNS in its place, answers, and reports whether it does.
 func sampleNodeAnswers(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, sampleNodeStart)
 	defer cancel()
@@ -141,7 +146,7 @@ func sampleNodeAnswers(ctx context.Context) bool {
 		return new(net.Dialer).DialContext(ctx, "udp4", net.JoinHostPort(sampleNodeAddr, "53"))
 	}}
 	for ctx.Err() == nil {
-		if _, err := resolver.LookupHost(ctx, sampleNames[0]+"."); err == nil {
+		if _, err := resolver.LookupHost(ctx, sampleOwnName); err == nil {
 			return true
 		}
 		select {
