@@ -1,7 +1,7 @@
 # These targets install what they need: on Debian, as root, from its packages; the rest
 # from Go modules.
 
-.PHONY: run test soak flaky cover mutants test-arm64 fuzz lint bench build image e2e e2e-networks kernels conformance
+.PHONY: help run quick test soak flaky cover mutants test-arm64 fuzz lint bench build image e2e e2e-networks kernels conformance
 
 build:
 	@test -x bin/nodens || echo "compiling nodens; the first time takes a minute or two" >&2
@@ -13,6 +13,17 @@ build:
 run: build
 	@sh test/install.sh dig || echo "install dig (Debian: bind9-dnsutils) to try the lines below" >&2
 	@exec bin/nodens sample
+
+# The targets, each with the first sentence of its comment.
+help:
+	@awk '/^#/ { sub(/^# ?/, ""); text = text (text == "" ? "" : " ") $$0; next } \
+		/=/ { next } /^[a-z][a-z0-9-]*:/ && text != "" { split($$1, name, ":"); match(text, /\.( |$$)/); \
+		printf "make %-12s %s\n", name[1], substr(text, 1, RSTART ? RSTART : length(text)) } { text = "" }' $(MAKEFILE_LIST)
+
+# The unit tests that need neither root nor other programs, in about a minute. Tests with processes, namespaces
+# or sockets in plenty are in make test.
+quick:
+	@go test -short -p 4 $$(go list ./cache/... ./cmd/... ./internal/... ./kubernetes/... ./server/... ./upstream/... | grep -vE '/cmd/nodens(/app)?$$|/server(/fastpath)?$$|/internal/(handover|portholder)$$|/kubernetes$$|/upstream$$')
 
 # Every test, with few rounds, and a summary. Needs root for namespaces and rules.
 test:
@@ -81,6 +92,7 @@ conformance:
 	@sh test/install.sh dig nsenter ip iptables nft conntrack ctr runc /usr/lib/cni/bridge busybox
 	@bash test/clean.sh go run ./test/conformance -out docs/reference/conformance.md
 
+# The linters.
 lint:
 	@bash test/lint.sh
 
