@@ -145,6 +145,17 @@ func (z *Zone) Answer(q *wire.Query, r *wire.Reply, b *Budget) (Outcome, wire.Na
 	return Answered, ""
 }
 
+// NoData makes r, the answer to q, a denial: the name has no records of this type (RFC 2308, 2.2). It leaves r as it is if the
+// name is in none of z's zones, or their data are not loaded yet.
+func (z *Zone) NoData(q *wire.Query, r *wire.Reply) {
+	if o := z.origin(q.Name()); o != nil && z.view.syncedFor(o) {
+		r.Reset()
+		r.SetAuthoritative()
+		w := answerWriter{zone: z, origin: o, reply: r, ttl: z.ttl}
+		w.writeSOA(wire.Authority)
+	}
+}
+
 // outcomeOf returns the outcome of an answer in o that ends at the node end, with the budget b.
 func (z *Zone) outcomeOf(end nodeType, o *origin, b *Budget) Outcome {
 	switch {

@@ -5,6 +5,8 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -382,6 +384,50 @@ func TestNewSearch(t *testing.T) {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestAliasFallsThrough: the target of an ExternalName Service that is a name of the cluster's zones, and that only `fallthrough`
+// may know, is answered as a query for it; if nothing has it, the alias is denied, as without `fallthrough`.
+func TestAliasFallsThrough(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "m.yaml")
+	text := ""
+	for _, name := range []string{"known", "gone", "broken"} {
+		text += "---\napiVersion: v1\nkind: Service\nmetadata: {name: to-" + name + ", namespace: shop}\nspec: {type: ExternalName, externalName: " + name + ".legacy.svc.cluster.local}\n"
+	}
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	cfg := &config.Kubernetes{Zones: []wire.Name{resolvertest.ZoneName(t, "cluster.local")}, Manifests: []string{file}, TTL: 30, Fallthrough: &config.Fallthrough{}}
+	view, err := kubernetes.Open(cfg, kubernetes.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := resolvertest.StartBackend(t, func(q *dns.Msg) *dns.Msg {
+		if q.Question[0].Name == "known.legacy.svc.cluster.local." && q.Question[0].Qtype == dns.TypeA {
+			return resolvertest.Address("192.0.2.7")(q)
+		}
+		return outer(q)
+	})
+	_, addr := start(t, server.Limits{}, &resolver.Zone{Name: wire.Root, Cluster: kubernetes.NewZone(view, cfg), Forward: resolvertest.Pool(t, b.Addr())})
+	for _, c := range []struct {
+		name   string
+		qtype  uint16
+		want   []string
+		denied bool
+	}{
+		{"to-known", dns.TypeA, []string{"to-known.shop.svc.cluster.local. 30 CNAME known.legacy.svc.cluster.local.", "known.legacy.svc.cluster.local. 60 A 192.0.2.7"}, false},
+		{"to-gone", dns.TypeA, nil, true},
+		{"to-gone", dns.TypeAAAA, nil, true},
+		{"to-broken", dns.TypeA, []string{"to-broken.shop.svc.cluster.local. 5 CNAME broken.legacy.svc.cluster.local."}, false},
+	} {
+		m := query(t, "udp", addr, question(c.name+".shop.svc.cluster.local.", c.qtype))
+		if m.Rcode != dns.RcodeSuccess || !m.Authoritative || !slices.Equal(texts(m.Answer), c.want) {
+			t.Errorf("%s %s: %s, want %q", c.name, dns.TypeToString[c.qtype], m, c.want)
+		}
+		if c.denied && (len(m.Ns) != 1 || m.Ns[0].Header().Rrtype != dns.TypeSOA || m.Ns[0].Header().Name != "cluster.local.") {
+			t.Errorf("%s %s: the authority section is %v, want the zone's SOA", c.name, dns.TypeToString[c.qtype], m.Ns)
+		}
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/nodens-dns/nodens/internal/clock"
@@ -163,7 +164,7 @@ var errHops = errors.New("more than 8 aliases lead to one another")
 
 // chase resolves the target of the alias in r's reply through the whole path, and appends
 // the answers. An alias whose target does not resolve is still an answer: the CNAME alone
-// (DNS-Based Service Discovery, 2.5). If the target fails, the reply says so (RFC 8914) and
+// (DNS-Based Service Discovery, 2.5), unless the target is a name of the cluster's own zones. If the target fails, the reply says so (RFC 8914) and
 // must not be kept for long.
 func (r *Request) chase(target wire.Name) Outcome {
 	if !r.mayTakeLong() {
@@ -186,8 +187,11 @@ func (r *Request) chase(target wire.Name) Outcome {
 		r.reply.CopyTC(&sub.reply)
 		r.err = r.reply.AppendAnswers(sub.reply.Finish(wire.MaxMessage))
 	}
-	if rcode := sub.reply.Rcode(); sub.err != nil || rcode != wire.NoError && rcode != wire.NXDomain {
+	switch rcode := sub.reply.Rcode(); {
+	case sub.err != nil || rcode != wire.NoError && rcode != wire.NXDomain:
 		r.explainAlias(sub)
+	case r.source == fromCluster && sub.reply.Count(wire.Answer) == 0 && slices.ContainsFunc(r.zone.origins, target.Under):
+		r.zone.Cluster.NoData(&r.Query, &r.reply) // as where the zone does not fall through
 	}
 	return Answered
 }

@@ -119,6 +119,8 @@ type Cluster interface {
 	view
 	// Answer leaves the reply as it is with every outcome that isn't an answer.
 	Answer(q *wire.Query, r *wire.Reply, b *kubernetes.Budget) (kubernetes.Outcome, wire.Name)
+	// NoData makes r, the answer to q, a denial of the type, unless the data are not loaded.
+	NoData(q *wire.Query, r *wire.Reply)
 	// Mark, Rotatable and Touch are for copies of answers.
 	Mark(q *wire.Query, r *wire.Reply, b *kubernetes.Budget) (epoch.Mark, bool)
 	Rotatable(q *wire.Query, b *kubernetes.Budget) bool
