@@ -41,8 +41,8 @@ type awaited struct {
 // returns errAwaitsViews, and [agent.checkAwaited] serves g later. On any other error it closes g.
 func (a *agent) applyChange(ctx context.Context, g, old *generation) error {
 	g.startViews(old, a.launcher(ctx))
-	g.awaitViews(ctx, changeWait, old)
-	if !g.losesNames(old) {
+	awaitViews(ctx, changeWait, g, old)
+	if !losesNames(g, old) {
 		return a.switchTo(ctx, g, old)
 	}
 	if ctx.Err() != nil { // the agent stops
@@ -84,7 +84,7 @@ func (a *agent) checkAwaited(ctx context.Context) {
 	if a.handoverInProgress() {
 		return
 	}
-	if w.next.losesNames(old) {
+	if losesNames(w.next, old) {
 		if time.Since(w.told) >= awaitedLog {
 			w.told = time.Now()
 			a.logAwaited()
@@ -110,11 +110,11 @@ func (a *agent) dropAwaited() {
 
 func (a *agent) logAwaited() {
 	a.log.Warn("reload: the new configuration waits for its view of the cluster; the old one stays", "hash", shortHash(a.awaited.next.cfg),
-		"resources", a.awaited.next.unlisted(), "fix", "check why the API server does not answer, or undo the change of the kubernetes directive")
+		"resources", unlistedOf(a.awaited.next), "fix", "check why the API server does not answer, or undo the change of the kubernetes directive")
 }
 
-// unlisted returns the resources that views of g have not listed yet.
-func (g *generation) unlisted() (list []string) {
+// unlistedOf returns the resources that views of g have not listed yet.
+func unlistedOf(g *generation) (list []string) {
 	for _, v := range g.views {
 		if !v.Loaded() {
 			list = union(list, v.Stats().Gaps.Unlisted)
@@ -125,12 +125,12 @@ func (g *generation) unlisted() (list []string) {
 
 // losesNames reports whether g, in place of old, could not answer names of the cluster that old can: a view that
 // only g has has not listed a resource yet, and old waits for no such list, or has no view at all for the zones.
-func (g *generation) losesNames(old *generation) bool {
+func losesNames(g, old *generation) bool {
 	lost := func(v *kubernetes.View, of *config.Block) bool {
 		if v == nil || v.Loaded() || old.owns(v) {
 			return false
 		}
-		known := old.unlistedFor(of)
+		known := unlistedFor(old, of)
 		return slices.ContainsFunc(v.Stats().Gaps.Unlisted, func(r string) bool { return !slices.Contains(known, r) })
 	}
 	return slices.ContainsFunc(g.blocks, func(p *blockParts) bool {
@@ -140,7 +140,7 @@ func (g *generation) losesNames(old *generation) bool {
 
 // unlistedFor returns the resources that all views for zones of b's kubernetes directive have yet to list, none
 // without such a view.
-func (g *generation) unlistedFor(b *config.Block) (list []string) {
+func unlistedFor(g *generation, b *config.Block) (list []string) {
 	first := true
 	for _, p := range g.blocks {
 		if p.view == nil || !slices.ContainsFunc(p.block.Kubernetes.Zones, func(z wire.Name) bool { return slices.Contains(b.Kubernetes.Zones, z) }) {
@@ -156,6 +156,6 @@ func (g *generation) unlistedFor(b *config.Block) (list []string) {
 }
 
 // awaitViews waits until g loses no names of old, for limit at most.
-func (g *generation) awaitViews(ctx context.Context, limit time.Duration, old *generation) {
-	await(ctx, limit, func() bool { return !g.losesNames(old) })
+func awaitViews(ctx context.Context, limit time.Duration, g, old *generation) {
+	await(ctx, limit, func() bool { return !losesNames(g, old) })
 }

@@ -174,7 +174,7 @@ func TestAwaitedDuringHandover(t *testing.T) {
 	}
 	before := l.current.Load()
 	api.SetFail(nil)
-	l.awaited.next.awaitViews(t.Context(), agenttest.Timeout, before)
+	awaitViews(t.Context(), agenttest.Timeout, l.awaited.next, before)
 	l.yielded.Store(true)
 	l.checkAwaited(context.Background())
 	if l.current.Load() != before {

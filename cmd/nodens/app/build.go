@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net/netip"
 
@@ -10,6 +11,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/epoch"
 	"github.com/nodens-dns/nodens/kubernetes"
+	"github.com/nodens-dns/nodens/server"
 	"github.com/nodens-dns/nodens/server/balance"
 	"github.com/nodens-dns/nodens/server/hosts"
 	"github.com/nodens-dns/nodens/server/resolver"
@@ -64,8 +66,8 @@ func (a *builder) build(cfg *config.Config, old *generation) (*generation, error
 		g.closeUnused(old)
 		return nil, err
 	}
-	a.openTaps(g, old)
-	a.openExporters(g, old)
+	openTaps(a, g, old)
+	openExporters(a, g, old)
 	a.buildRoutes(g)
 	return g, nil
 }
@@ -73,11 +75,11 @@ func (a *builder) build(cfg *config.Config, old *generation) (*generation, error
 // buildParts builds all parts of g but taps and routes. Views come first, because a block
 // may forward to a Service in the view of another one.
 func (a *builder) buildParts(g, old *generation) error {
-	if err := a.openViews(g, old); err != nil {
+	if err := openViews(a, g, old); err != nil {
 		return err
 	}
 	for _, b := range g.cfg.Blocks {
-		v, err := a.endpointsView(g, b, old)
+		v, err := endpointsViewOf(a, g, b, old)
 		if err != nil {
 			return err
 		}
@@ -96,7 +98,7 @@ func (a *builder) buildParts(g, old *generation) error {
 	for _, p := range g.blocks {
 		p.keptFrom = nil // so that a generation does not hold on to the one before
 	}
-	return a.loadCertificates(g, old)
+	return loadCertificates(a, g, old)
 }
 
 func (a *builder) openHosts(p *blockParts) (any, error) {
@@ -146,7 +148,7 @@ func (a *builder) openTransfer(p *blockParts) (any, error) {
 
 // openCluster returns the zone that answers from the block's view.
 func (a *builder) openCluster(p *blockParts) (_ any, err error) {
-	if p.view, err = a.openView(p.generation, p.block, nil); err != nil {
+	if p.view, err = openView(a, p.generation, p.block, nil); err != nil {
 		return nil, err
 	}
 	return kubernetes.NewZone(p.view, p.block.Kubernetes), nil
@@ -155,7 +157,7 @@ func (a *builder) openCluster(p *blockParts) (_ any, err error) {
 // installCluster sets the cluster's zone.
 func (*builder) installCluster(p *blockParts, _ any) func(*resolver.Zone) {
 	return func(z *resolver.Zone) {
-		z.Cluster, z.ClusterDNS, z.Ordered = p.cluster(), p.clusterDNS(z.Name), p.cluster().Ordered()
+		z.Cluster, z.ClusterDNS, z.Ordered = p.cluster(), clusterDNS(p, z.Name), p.cluster().Ordered()
 	}
 }
 
@@ -185,10 +187,81 @@ func (a *builder) openPools(p *blockParts) (any, error) {
 func (a *builder) installPools(p *blockParts, _ any) func(*resolver.Zone) {
 	private := resolver.NewPrivateAddress(p.block.PrivateAddress, a.log.With("part", "upstream"), nil)
 	return func(z *resolver.Zone) {
-		z.Forward, z.PrivateAddress, z.Designates = p.pools(), private, p.designates(z.Name)
+		z.Forward, z.PrivateAddress, z.Designates = p.pools(), private, designates(p, z.Name)
 	}
 }
 
 func (a *builder) openCache(p *blockParts) (any, error) {
 	return a.store.NewCache(p.block.Cache, p.block.Boundaries()...), nil
+}
+
+// open opens the parts of p that it has not kept.
+func (a *builder) open(p *blockParts) error {
+	for _, d := range directives {
+		if d.open == nil || p.parts[d.name] != nil || !p.block.Has(d.name) {
+			continue
+		}
+		opened, err := d.open(a, p)
+		if err != nil {
+			return fmt.Errorf("line %d, %s: %w", p.block.Line, d.name, err)
+		}
+		if opened != nil {
+			p.parts[d.name] = opened
+		}
+	}
+	return nil
+}
+
+// installers returns what sets p's directives in a zone.
+func (a *builder) installers(p *blockParts) (list []func(*resolver.Zone)) {
+	for _, d := range directives {
+		if d.install != nil && p.block.Has(d.name) {
+			list = append(list, d.install(a, p, p.parts[d.name]))
+		}
+	}
+	return list
+}
+
+// buildRoutes adds a listener for each address, with the zones of its blocks.
+func (a *builder) buildRoutes(g *generation) {
+	zones := make(map[server.ListenAddr][]*resolver.Zone)
+	for _, p := range g.blocks {
+		b, installers := p.block, a.installers(p)
+		for _, addr := range b.Listen {
+			at := listenAddr(b, addr)
+			g.listeners[at] = listenerConfig(g, g.listeners[at], b)
+			for _, name := range b.Zones {
+				z := &resolver.Zone{Name: name, Line: b.Line, Addr: addr, Stats: a.statsFor(b.Transport, addr, name.String(), b.ViewName())}
+				for _, install := range installers {
+					install(z)
+				}
+				zones[at] = append(zones[at], z)
+			}
+		}
+	}
+	search, labels := nodeSearch(), a.clients != nil && len(config.PodLabels(g.cfg.Blocks)) > 0
+	for addr, list := range zones {
+		for _, z := range list {
+			z.IsClusterIP = g.isClusterIP
+		}
+		l := g.listeners[addr]
+		l.Routes = resolver.NewRoutes(list, a.statsFor(l.Transport, addr.AddrPort, droppedZone, noView))
+		l.Routes.StartWaiting = a.opts.StartWaiting
+		l.Routes.Clients, l.Routes.Search = a.clients.counted(), search
+		l.Routes.Owners, l.Routes.Tail = a.clients.owners(), a.tail
+		l.Routes.OnNode = a.clients.onNode(a.addrs)
+		if labels {
+			l.Routes.PodLabel = a.clients.label
+		}
+		g.listeners[addr] = l
+	}
+}
+
+// statsFor returns the counters of a zone, the same ones after a reload.
+func (a *builder) statsFor(transport config.Transport, addr netip.AddrPort, zone, view string) *resolver.Stats {
+	k := statsKey{transport, addr, zone, view}
+	if a.stats[k] == nil {
+		a.stats[k] = resolver.NewStats()
+	}
+	return a.stats[k]
 }

@@ -14,9 +14,9 @@ import (
 // one.
 const maxCacheName = 200
 
-// caches returns g's caches by name. All versions of the agent use the same names, in handovers
+// namedCaches returns g's caches by name. All versions of the agent use the same names, in handovers
 // and in the saved cache.
-func (g *generation) caches() map[string]*cache.Cache {
+func namedCaches(g *generation) map[string]*cache.Cache {
 	named := make(map[string]*cache.Cache)
 	for _, p := range g.blocks {
 		if p.cache() == nil {

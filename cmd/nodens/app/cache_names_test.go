@@ -75,7 +75,7 @@ func TestCaches(t *testing.T) {
 	}
 	want := map[string]*cache.Cache{". dns:53": g.blocks[0].cache(), ". dns:53 #2": g.blocks[1].cache(), "a.test. dns:53": g.blocks[2].cache()}
 	same := cmp.Comparer(func(a, b *cache.Cache) bool { return a == b })
-	if d := cmp.Diff(want, g.caches(), same); d != "" {
+	if d := cmp.Diff(want, namedCaches(g), same); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}
 }

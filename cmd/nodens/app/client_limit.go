@@ -33,11 +33,11 @@ func (x *limiters) limiter(cfg *config.ClientLimit, lag time.Duration) *ratelimi
 	})
 }
 
-func (a *builder) openLimiter(p *blockParts) (any, error) {
+func openLimiter(a *builder, p *blockParts) (any, error) {
 	return a.limiters.limiter(p.block.ClientLimit, 0), nil
 }
 
-func (*builder) installLimit(p *blockParts, part any) func(*resolver.Zone) {
+func installLimit(_ *builder, p *blockParts, part any) func(*resolver.Zone) {
 	limit := resolver.ClientLimit{Limiter: part.(*ratelimit.Limiter), Action: p.block.ClientLimit.Action}
 	return func(z *resolver.Zone) { z.Limit = &limit }
 }

@@ -1,7 +1,6 @@
 package app
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 
@@ -34,16 +33,16 @@ type directive struct {
 
 // directives is the table of directives that answer or observe queries, in the order in which parts are
 // opened: a part that uses another one comes after it. The order of a query's steps is package
-// resolver's. Directives that only set up listeners (bind, tls, timeouts, …) are in [generation.listenerConfig].
+// resolver's. Directives that only set up listeners (bind, tls, timeouts, …) are in [listenerConfig].
 var directives = [...]directive{
-	{name: "errors", open: (*builder).openErrors, install: setPart(func(z *resolver.Zone, log *resolver.ErrorLog) { z.Errors = log })},
-	{name: "log", install: (*builder).installLog},
-	{name: "dnstap", install: (*builder).installTaps},
-	{name: "trace", install: shared(func(_ *builder, p *blockParts) *resolver.Tracing { return p.generation.tracing(p.block) },
+	{name: "errors", open: openErrors, install: setPart(func(z *resolver.Zone, log *resolver.ErrorLog) { z.Errors = log })},
+	{name: "log", install: installLog},
+	{name: "dnstap", install: installTaps},
+	{name: "trace", install: shared(func(_ *builder, p *blockParts) *resolver.Tracing { return tracingOf(p.generation, p.block) },
 		func(z *resolver.Zone, tracing *resolver.Tracing) { z.Tracing = tracing })},
 	{name: "metadata", install: setting(func(z *resolver.Zone, b *config.Block) { z.Metadata = b.Metadata.Zones })},
 	{name: "view", install: setting(func(z *resolver.Zone, b *config.Block) { z.View = resolver.NewView(b.View, z.Addr) })},
-	{name: "client_limit", key: keyLimit, open: (*builder).openLimiter, install: (*builder).installLimit},
+	{name: "client_limit", key: keyLimit, open: openLimiter, install: installLimit},
 	{name: "acl", install: shared(func(_ *builder, p *blockParts) *resolver.ACL { return resolver.NewACL(p.block.ACL) },
 		func(z *resolver.Zone, acl *resolver.ACL) { z.ACL = acl })},
 	{name: "tsig", install: setting(func(z *resolver.Zone, b *config.Block) { z.TSIG = resolver.NewTSIG(b.TSIG) })},
@@ -86,7 +85,7 @@ var directives = [...]directive{
 	{name: "forward", key: keyPools, open: (*builder).openPools, install: (*builder).installPools},
 	{name: "cache", key: keyCache, open: (*builder).openCache,
 		install: setPart(func(z *resolver.Zone, c *cache.Cache) { z.Cache = c })},
-	{name: "loop", open: (*builder).openLoops, install: setPart(func(z *resolver.Zone, l *loops) { z.Loop = l.of[z.Name] })},
+	{name: "loop", open: openLoops, install: setPart(func(z *resolver.Zone, l *loops) { z.Loop = l.of[z.Name] })},
 }
 
 // setting is the install function of a directive that is copied from its block to each zone.
@@ -165,33 +164,6 @@ func (p *blockParts) all() []any {
 	list := slices.Collect(maps.Values(p.parts))
 	if p.announcer != nil {
 		list = append(list, p.announcer)
-	}
-	return list
-}
-
-// open opens the parts of p that it has not kept.
-func (a *builder) open(p *blockParts) error {
-	for _, d := range directives {
-		if d.open == nil || p.parts[d.name] != nil || !p.block.Has(d.name) {
-			continue
-		}
-		opened, err := d.open(a, p)
-		if err != nil {
-			return fmt.Errorf("line %d, %s: %w", p.block.Line, d.name, err)
-		}
-		if opened != nil {
-			p.parts[d.name] = opened
-		}
-	}
-	return nil
-}
-
-// installers returns what sets p's directives in a zone.
-func (a *builder) installers(p *blockParts) (list []func(*resolver.Zone)) {
-	for _, d := range directives {
-		if d.install != nil && p.block.Has(d.name) {
-			list = append(list, d.install(a, p, p.parts[d.name]))
-		}
 	}
 	return list
 }

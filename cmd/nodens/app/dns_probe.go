@@ -14,7 +14,7 @@ import (
 // unknown EDNS version: every agent answers it (RFC 6891, section 6.1.3), whatever its zones and
 // policies are, and without an upstream.
 func (a *agent) answersDNS(ctx context.Context) bool {
-	addr, ok := a.current.Load().probeAddr()
+	addr, ok := probeAddr(a.current.Load())
 	if !ok {
 		return true
 	}
@@ -35,7 +35,7 @@ func (a *agent) answersDNS(ctx context.Context) bool {
 
 // probeAddr returns the lowest address on which g answers plain DNS, as a client on the node
 // writes it.
-func (g *generation) probeAddr() (netip.AddrPort, bool) {
+func probeAddr(g *generation) (netip.AddrPort, bool) {
 	var list []netip.AddrPort
 	for addr, l := range g.listeners {
 		if l.Transport == config.PlainDNS {

@@ -69,7 +69,7 @@ func TestProbeAddr(t *testing.T) {
 		for addr, transport := range tc.listen {
 			g.listeners[server.ListenAddr{AddrPort: netip.MustParseAddrPort(addr)}] = server.ListenerConfig{Transport: transport}
 		}
-		if got, ok := g.probeAddr(); got.String() != tc.want || ok != got.IsValid() {
+		if got, ok := probeAddr(g); got.String() != tc.want || ok != got.IsValid() {
 			t.Errorf("%v: %v, %t; want %s", tc.listen, got, ok, tc.want)
 		}
 	}

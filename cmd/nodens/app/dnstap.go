@@ -8,7 +8,7 @@ import (
 
 // openTaps opens the taps of g's directives, or reuses old's taps (nil: none). Equal
 // directives share one tap.
-func (a *builder) openTaps(g, old *generation) {
+func openTaps(a *builder, g, old *generation) {
 	for _, b := range g.cfg.Blocks {
 		for d := range b.Dnstap.All {
 			key := withoutNext(d)
@@ -27,7 +27,7 @@ func (a *builder) openTaps(g, old *generation) {
 }
 
 // installTaps sets the taps of the block.
-func (*builder) installTaps(p *blockParts, _ any) func(*resolver.Zone) {
+func installTaps(_ *builder, p *blockParts, _ any) func(*resolver.Zone) {
 	return func(z *resolver.Zone) {
 		for d := range p.block.Dnstap.All {
 			t := resolver.Tap{To: p.generation.taps[withoutNext(d)], Full: d.Full, Local: z.Addr.Addr()}
@@ -44,19 +44,4 @@ func withoutNext(d *config.Dnstap) config.Dnstap {
 	key := *d
 	key.Next = nil
 	return key
-}
-
-// taps puts the dropped messages of each collector.
-func (s scrape) taps(g *generation) {
-	dropped, connected := make(map[string]uint64), make(map[string]int)
-	for _, t := range g.taps {
-		dropped[t.Endpoint()] += t.Dropped()
-		connected[t.Endpoint()] += t.Collectors()
-	}
-	for to, n := range connected {
-		s.put(tapCollectors, float64(n), to)
-	}
-	for to, n := range dropped {
-		s.put(tapDropped, float64(n), to)
-	}
 }

@@ -384,26 +384,6 @@ func (s *fastPath) updateCounters() {
 	}
 }
 
-// fastPath puts the metrics of the kernel path, all 0 without a program.
-func (s scrape) fastPath(of *fastPath) {
-	var active, failed float64
-	var links, watched int
-	counters := fastpath.Counters{Results: map[string]uint64{"answered": 0}}
-	if of.available() {
-		active, failed = boolFloat(of.active.Load()), float64(of.failed.Load())
-		links, watched = of.program.Links()
-		counters = of.program.Counters()
-	}
-	s.put(kernelActive, active)
-	s.put(kernelInterfaces, float64(links))
-	s.put(kernelWatched, float64(watched))
-	s.put(kernelAttachErrors, failed)
-	s.put(kernelSamplesDropped, float64(counters.SamplesDropped))
-	for result, n := range counters.Results {
-		s.put(kernelQueries, float64(n), result)
-	}
-}
-
 // newHealthCheck returns a function that reports whether every reader has made progress since its
 // last call. The function takes the locks of views and caches that answers need, and so blocks if
 // one is never released.

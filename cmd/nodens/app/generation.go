@@ -3,6 +3,8 @@ package app
 import (
 	"context"
 	"errors"
+	"fmt"
+	"net/netip"
 	"runtime/debug"
 	"slices"
 	"time"
@@ -217,4 +219,103 @@ func closePools(pools []*upstream.Pool) {
 	for _, u := range pools {
 		_ = u.Close()
 	}
+}
+
+// addresses returns the listen addresses, without duplicates, in order.
+func (g *generation) addresses() (list []string) {
+	for addr, l := range g.listeners {
+		list = append(list, serverLabel(l.Transport, addr.AddrPort))
+	}
+	slices.Sort(list)
+	return list
+}
+
+// zones returns the zones, without duplicates, in the order of the Corefile.
+func (g *generation) zones() (list []string) {
+	for _, p := range g.blocks {
+		for _, z := range p.block.Zones {
+			list = appendNew(list, z.String())
+		}
+	}
+	return list
+}
+
+// upstreams returns the upstreams, without duplicates, in the order of the Corefile.
+func (g *generation) upstreams() (list []string) {
+	for _, p := range g.blocks {
+		for f := p.block.Forward; f != nil; f = f.Next {
+			for _, to := range f.To {
+				list = appendNew(list, fmt.Sprint(to))
+			}
+		}
+	}
+	return list
+}
+
+// setLimits sets the limits of g's views: the largest of the directives that share one. They are no part of
+// viewKey, because they change nothing that a view has, and may be set while it runs.
+func (g *generation) setLimits() {
+	type limits struct {
+		idle time.Duration
+		most int
+	}
+	largest := make(map[*kubernetes.View]limits)
+	for _, p := range g.blocks {
+		if p.view != nil {
+			k, l := p.block.Kubernetes, largest[p.view]
+			largest[p.view] = limits{max(l.idle, k.ScopeIdle), max(l.most, k.ScopeMax)}
+		}
+	}
+	for v, l := range largest {
+		v.SetLimits(l.idle, l.most)
+	}
+}
+
+// keyOf returns the key of one of g's views, "" for nil.
+func (g *generation) keyOf(v *kubernetes.View) string {
+	for key, known := range g.views {
+		if known == v {
+			return key
+		}
+	}
+	return ""
+}
+
+// isClusterIP reports whether addr is the cluster IP of a Service in one of g's views.
+func (g *generation) isClusterIP(addr netip.Addr) bool {
+	for _, v := range g.views {
+		if v.IsClusterIP(addr) {
+			return true
+		}
+	}
+	return false
+}
+
+// keepParts gives the blocks of g the parts of old (nil: none) that are made of the same.
+func (g *generation) keepParts(old *generation) {
+	if old == nil {
+		return
+	}
+	for _, d := range directives {
+		if d.key == nil {
+			continue
+		}
+		for i, j := range matchParts(old.keys(d.name), g.keys(d.name)) {
+			if j < 0 {
+				continue
+			}
+			if kept := old.blocks[j].parts[d.name]; kept != nil {
+				g.blocks[i].parts[d.name], g.blocks[i].keptFrom[d.name] = kept, old.blocks[j]
+			}
+		}
+	}
+}
+
+// keys returns the keys of one directive in all blocks.
+func (g *generation) keys(directive string) []partKey {
+	list := make([]partKey, len(g.blocks))
+	for i, p := range g.blocks {
+		list[i] = p.keys[directive]
+	}
+	return list
 }

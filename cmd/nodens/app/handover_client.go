@@ -189,7 +189,7 @@ func (a *agent) setInherited(sockets []handover.Socket) {
 // What can't be read is left: it is worth a line in the log, not more. An error leaves
 // everything to the other agent.
 func (a *agent) restoreCache(ctx context.Context, g *generation) error {
-	caches := g.caches()
+	caches := namedCaches(g)
 	if a.predecessor != nil {
 		n, err := a.receiveCache(ctx, caches)
 		switch {

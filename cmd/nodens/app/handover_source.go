@@ -84,7 +84,7 @@ func (a *agent) sockets() (list []handover.Socket, err error) {
 
 // WriteCache writes the answers in the caches.
 func (e handoverSource) WriteCache(ctx context.Context, w io.Writer) error {
-	n, err := cache.Write(ctx, w, e.current.Load().caches())
+	n, err := cache.Write(ctx, w, namedCaches(e.current.Load()))
 	e.log.Info("cache handed over", "answers", n, "complete", err == nil)
 	return err
 }
@@ -118,7 +118,7 @@ func (e handoverSource) Statistics() []byte { return baseline.Encode(e.recentSta
 
 // ReadCache adds a successor's answers to the caches.
 func (e handoverSource) ReadCache(ctx context.Context, r io.Reader) error {
-	n, err := cache.ReadReturned(ctx, r, e.current.Load().caches())
+	n, err := cache.ReadReturned(ctx, r, namedCaches(e.current.Load()))
 	e.log.Info("answers were given back", "answers", n, "complete", err == nil)
 	return err
 }
@@ -241,7 +241,7 @@ func (a *agent) save(ctx context.Context) {
 	if path == "" || g == nil {
 		return
 	}
-	n, err := saveCache(ctx, path, g.caches())
+	n, err := saveCache(ctx, path, namedCaches(g))
 	if err != nil {
 		a.log.Warn("saving the cache failed", "err", err)
 		return

@@ -190,20 +190,17 @@ func levelName(l slog.Level) string {
 	return "DEBUG"
 }
 
-// queryLogger returns the log for lines about queries, which say nothing about the agent.
-func (a *builder) queryLogger() *slog.Logger { return queryLogger(a.log) }
-
 // installLog sets the query log, which names the zone and its address.
-func (a *builder) installLog(p *blockParts, _ any) func(*resolver.Zone) {
-	return func(z *resolver.Zone) { z.Log = a.queryLog(p.block, z.Name.String(), z.Addr.Addr()) }
+func installLog(a *builder, p *blockParts, _ any) func(*resolver.Zone) {
+	return func(z *resolver.Zone) { z.Log = queryLog(a, p.block, z.Name.String(), z.Addr.Addr()) }
 }
 
 // queryLog returns the query log of b, which has the directive, for a zone at addr.
-func (a *builder) queryLog(b *config.Block, zone string, addr netip.Addr) *resolver.QueryLog {
+func queryLog(a *builder, b *config.Block, zone string, addr netip.Addr) *resolver.QueryLog {
 	form := a.opts.LogFormat
-	log := &resolver.QueryLog{Plain: form == options.LogCoreDNS, Local: addr, Logger: a.queryLogger().With("plugin", "log", "zone", zone)}
+	log := &resolver.QueryLog{Plain: form == options.LogCoreDNS, Local: addr, Logger: queryLogger(a.log).With("plugin", "log", "zone", zone)}
 	if log.Plain {
-		log.Logger = a.queryLogger() // nothing but the line
+		log.Logger = queryLogger(a.log) // nothing but the line
 	}
 	for l := b.Log; l != nil; l = l.Next {
 		wants := func(class string) bool { return len(l.Classes) == 0 || slices.Contains(l.Classes, class) }
@@ -223,10 +220,10 @@ func (a *builder) queryLog(b *config.Block, zone string, addr netip.Addr) *resol
 }
 
 // openErrors returns the log of failed queries.
-func (a *builder) openErrors(p *blockParts) (any, error) {
-	log := &resolver.ErrorLog{Plain: a.opts.LogFormat == options.LogCoreDNS, Logger: a.queryLogger().With("plugin", "errors")}
+func openErrors(a *builder, p *blockParts) (any, error) {
+	log := &resolver.ErrorLog{Plain: a.opts.LogFormat == options.LogCoreDNS, Logger: queryLogger(a.log).With("plugin", "errors")}
 	if log.Plain {
-		log.Logger = a.queryLogger() // nothing but the line
+		log.Logger = queryLogger(a.log) // nothing but the line
 	}
 	for _, c := range p.block.Errors.Consolidate {
 		log.Patterns = append(log.Patterns, &resolver.Consolidation{

@@ -14,7 +14,7 @@ type loops struct{ of map[wire.Name]*resolver.Loop }
 
 // openLoops returns a loop detector for each zone of p. If p keeps its pools, forwarding that a detector had
 // stopped stays stopped until a probe has shown that no query comes back.
-func (a *builder) openLoops(p *blockParts) (any, error) {
+func openLoops(a *builder, p *blockParts) (any, error) {
 	var was map[wire.Name]*resolver.Loop
 	if from := p.keptFrom["forward"]; from != nil {
 		was = from.loops()
@@ -23,7 +23,7 @@ func (a *builder) openLoops(p *blockParts) (any, error) {
 	for _, z := range p.block.Zones {
 		var err error
 		if l.of[z], err = resolver.NewLoop(z, p.pools(), resolver.LoopOptions{
-			Logger: a.log.With("part", "loop"), Sources: a.loopSources(p.generation), Was: was[z],
+			Logger: a.log.With("part", "loop"), Sources: loopSources(a, p.generation), Was: was[z],
 		}); err != nil {
 			return nil, err
 		}
@@ -34,7 +34,7 @@ func (a *builder) openLoops(p *blockParts) (any, error) {
 // loopSources returns which clients a query that was sent to servers may come back from: one
 // of them; an endpoint, if a server is the cluster IP of a Service; or this node, where another
 // resolver may forward it. A pod is none of these, unless it uses the node's network.
-func (a *builder) loopSources(g *generation) func([]netip.Addr) func(netip.Addr) bool {
+func loopSources(a *builder, g *generation) func([]netip.Addr) func(netip.Addr) bool {
 	return func(servers []netip.Addr) func(netip.Addr) bool {
 		expected := make(map[netip.Addr]struct{})
 		for _, s := range servers {

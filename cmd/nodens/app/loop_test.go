@@ -119,7 +119,7 @@ endpoints: [{addresses: [10.244.1.9]}]
 	l.builder.addrs = &hostAddrs{list: func() ([]net.Addr, error) {
 		return []net.Addr{&net.IPNet{IP: net.IPv4(192, 0, 2, 10), Mask: net.CIDRMask(24, 32)}}, nil
 	}}
-	expected := l.builder.loopSources(l.current.Load())([]netip.Addr{netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("192.0.2.53")})
+	expected := loopSources(&l.builder, l.current.Load())([]netip.Addr{netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("192.0.2.53")})
 	for from, want := range map[string]bool{
 		"10.96.0.10": true, "192.0.2.53": true, // the servers
 		"10.244.1.5": true, "10.244.2.5": true, // endpoints of the first

@@ -5,22 +5,6 @@ import (
 	"github.com/nodens-dns/nodens/upstream"
 )
 
-// CoreDNS's metrics of the directive grpc.
-var (
-	grpcRequests  = counter("coredns_grpc_requests_total", "Exchanges with upstreams of the directive grpc.", "to")
-	grpcResponses = counter("coredns_grpc_responses_total", "Exchanges with upstreams of the directive grpc, by rcode.", "to", "rcode")
-	grpcDuration  = counter("coredns_grpc_request_duration_seconds", "Duration of exchanges with upstreams of the directive grpc.", "to")
-)
-
-// The metrics by upstream with max_rate.
-var (
-	budgetLimit   = gauge("nodens_upstream_budget_limit", "Queries per second that the upstream gets at most (max_rate); 0 while max_rate auto has found no limit.", "to")
-	budgetUsed    = gauge("nodens_upstream_budget_used_ratio", "Share of nodens_upstream_budget_limit that was sent in the last second. A burst raises it above 1.", "to")
-	budgetWaiting = gauge("nodens_upstream_budget_waiting", "Queries that wait because of max_rate.", "to")
-	budgetExpired = counter("nodens_upstream_budget_expired_total", "Queries that failed, or got an expired answer, because they waited for max_rate for the read_timeout.", "to")
-	budgetGivenUp = counter("nodens_upstream_budget_given_up_total", "Hedged queries, health probes and refreshes that were not sent because of max_rate.", "to")
-)
-
 // upstreams puts the metrics of upstreams.
 func (s scrape) upstreams(g *generation) {
 	var broken, rejects uint64

@@ -35,37 +35,6 @@ func (a *agent) logServing() {
 	a.log.Info("serving", append(attrs, "took", time.Since(a.created).Round(time.Millisecond))...)
 }
 
-// addresses returns the listen addresses, without duplicates, in order.
-func (g *generation) addresses() (list []string) {
-	for addr, l := range g.listeners {
-		list = append(list, serverLabel(l.Transport, addr.AddrPort))
-	}
-	slices.Sort(list)
-	return list
-}
-
-// zones returns the zones, without duplicates, in the order of the Corefile.
-func (g *generation) zones() (list []string) {
-	for _, p := range g.blocks {
-		for _, z := range p.block.Zones {
-			list = appendNew(list, z.String())
-		}
-	}
-	return list
-}
-
-// upstreams returns the upstreams, without duplicates, in the order of the Corefile.
-func (g *generation) upstreams() (list []string) {
-	for _, p := range g.blocks {
-		for f := p.block.Forward; f != nil; f = f.Next {
-			for _, to := range f.To {
-				list = appendNew(list, fmt.Sprint(to))
-			}
-		}
-	}
-	return list
-}
-
 // maxListed bounds the zones, addresses and upstreams in a log line. A kube-dns ConfigMap may
 // have hundreds of stub domains.
 const maxListed = 20

@@ -35,14 +35,14 @@ func (a *agent) cacheStats() *report.CacheStats {
 func newCacheCounts(p *blockParts) report.CacheCounts {
 	st, most := p.cache().Stats(), p.cache().Capacity()
 	return report.CacheCounts{
-		Cache: p.cacheID(), Bytes: p.cache().Bytes(), Misses: st.Misses, Stale: st.Stale, Cuts: st.Cuts, Prefetches: st.Prefetches,
+		Cache: cacheID(p), Bytes: p.cache().Bytes(), Misses: st.Misses, Stale: st.Stale, Cuts: st.Cuts, Prefetches: st.Prefetches,
 		Success: report.KindCount{Entries: st.Entries.Success, Capacity: most.Success, Hits: st.Hits.Success, Evictions: st.Evictions.Success},
 		Denial:  report.KindCount{Entries: st.Entries.Denial, Capacity: most.Denial, Hits: st.Hits.Denial, Evictions: st.Evictions.Denial},
 	}
 }
 
 // cacheID returns what identifies p's cache.
-func (p *blockParts) cacheID() report.Cache {
+func cacheID(p *blockParts) report.Cache {
 	id := report.Cache{Zones: []string{}, Line: p.block.Line}
 	if view := p.block.ViewName(); view != noView {
 		id.View = view
@@ -90,12 +90,12 @@ func (a *agent) cacheEntries(name wire.Name, qtype uint16) *report.CacheEntries 
 			}
 		}
 		switch {
-		case len(list) == 0 && !p.caches(name):
+		case len(list) == 0 && !mayCache(p, name):
 		case len(out.Caches) == maxShownCaches:
 			out.More++
 		default:
 			out.Caches = append(out.Caches, report.CachedName{
-				Cache: p.cacheID(), Entries: newCacheEntries(list), MoreEntries: max(0, len(list)-maxShownEntries), DeniedBy: p.deniedBy(name, qtype),
+				Cache: cacheID(p), Entries: newCacheEntries(list), MoreEntries: max(0, len(list)-maxShownEntries), DeniedBy: deniedBy(p, name, qtype),
 			})
 		}
 	}
@@ -103,7 +103,7 @@ func (a *agent) cacheEntries(name wire.Name, qtype uint16) *report.CacheEntries 
 }
 
 // deniedBy returns the denial of a name above that answers for name and qtype, 0 for any, in p's cache; nil for none.
-func (p *blockParts) deniedBy(name wire.Name, qtype uint16) *report.CacheEntry {
+func deniedBy(p *blockParts, name wire.Name, qtype uint16) *report.CacheEntry {
 	var q wire.Query
 	if q.Parse(wire.AppendClientQuery(nil, 0, []byte(name), cmp.Or(qtype, wire.TypeA), false, false)) != wire.Serve {
 		return nil
@@ -116,8 +116,8 @@ func (p *blockParts) deniedBy(name wire.Name, qtype uint16) *report.CacheEntry {
 	return &e
 }
 
-// caches reports whether answers for name may be in p's cache.
-func (p *blockParts) caches(name wire.Name) bool {
+// mayCache reports whether answers for name may be in p's cache.
+func mayCache(p *blockParts, name wire.Name) bool {
 	for _, z := range p.block.Zones {
 		if name.Under(z) {
 			return p.cache().Covers([]byte(name))

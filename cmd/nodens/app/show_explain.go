@@ -6,6 +6,8 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
@@ -14,11 +16,13 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nodens-dns/nodens/cache"
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/report"
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/server"
 	"github.com/nodens-dns/nodens/server/clients"
+	"github.com/nodens-dns/nodens/server/fastpath"
 	"github.com/nodens-dns/nodens/server/resolver"
 )
 
@@ -88,7 +92,7 @@ func (a *agent) parseExplain(values url.Values) (*explainQuery, error) {
 		q.ndots = int(n)
 	}
 	var err error
-	if q.listen, q.listener, err = a.current.Load().listenerAt(values.Get("server")); err != nil {
+	if q.listen, q.listener, err = listenerAt(a.current.Load(), values.Get("server")); err != nil {
 		return nil, err
 	}
 	if q.from, err = a.explainFrom(values.Get("from"), q.listen.Addr()); err == nil && q.ndots < 0 {
@@ -141,7 +145,7 @@ func parseType(text string) (uint16, error) {
 
 // listenerAt returns the listener at an address, with or without a port. "" is the first one for plain
 // DNS in the order of the Corefile, or else the first one.
-func (g *generation) listenerAt(text string) (netip.AddrPort, server.ListenerConfig, error) {
+func listenerAt(g *generation, text string) (netip.AddrPort, server.ListenerConfig, error) {
 	var all []server.ListenAddr
 	for _, p := range g.blocks {
 		for _, addr := range p.block.Listen {
@@ -269,7 +273,7 @@ func (a *agent) searchPath(q *explainQuery) []wire.Name {
 	if q.from.pod == (clients.Pod{}) || strings.HasSuffix(q.name, ".") {
 		return nil
 	}
-	zone := a.current.Load().clusterZone()
+	zone := clusterZone(a.current.Load())
 	var path []wire.Name
 	for _, prefix := range []string{q.from.pod.Namespace + ".svc.", "svc.", ""} {
 		if domain, err := wire.ParseName(prefix + zone.String()); err == nil {
@@ -284,7 +288,7 @@ func (a *agent) searchPath(q *explainQuery) []wire.Name {
 
 // clusterZone returns the zone of the cluster: the first of a kubernetes directive that is not a reverse
 // zone, cluster.local without one.
-func (g *generation) clusterZone() wire.Name {
+func clusterZone(g *generation) wire.Name {
 	for _, b := range g.cfg.Blocks {
 		if b.Kubernetes == nil {
 			continue
@@ -325,4 +329,170 @@ func endsSearch(x *report.ExplainedQuestion) bool {
 		return false
 	}
 	return x.Waits == ""
+}
+
+// packet returns the query for name.
+func (q *explainQuery) packet(name wire.Name) []byte {
+	return wire.AppendClientQuery(nil, uint16(rand.Uint32()), []byte(name), q.qtype, q.dnssec, q.disabled)
+}
+
+// question returns the explanation of one query.
+func (q *explainQuery) question(ctx context.Context, packet []byte) report.ExplainedQuestion {
+	out := report.ExplainedQuestion{
+		Steps: []report.ExplainedStep{}, Alternatives: []string{}, Cached: []report.CacheEntry{}, ExplainedReply: report.ExplainedReply{Answers: []string{}},
+	}
+	client := netip.AddrPortFrom(q.from.addr, 0)
+	x, verdict := q.listener.Routes.Explain(packet, client, q.proto)
+	if verdict != wire.Serve {
+		out.Error = "the query is not valid"
+		return out
+	}
+	out.Name, out.Type = x.Name.String(), wire.TypeName(x.Type)
+	out.MoreSteps, out.Source, out.Waits = x.MoreSteps, x.Source, x.Waits.String()
+	out.Alternatives = append(out.Alternatives, x.Alternatives...)
+	for i := range x.Steps {
+		out.Steps = append(out.Steps, newExplainedStep(&x.Steps[i]))
+	}
+	if z := x.Zone; z != nil {
+		out.Zone = &report.ExplainedZone{Name: z.Name.String(), Line: z.Line, View: z.View.Name()}
+		if z.Cache != nil {
+			out.Cached = newCacheEntries(z.Cache.Entries([]byte(x.Name)))
+		}
+	}
+	out.Kernel = q.explainedKernel(packet, x)
+	switch x.Waits {
+	case resolver.WaitUpstream:
+		out.Forward = newExplainedForward(x, q.proto)
+	case resolver.NoWait:
+		out.ExplainedReply = newExplainedReply(x.Reply, x.Rcode, x.Err)
+	case resolver.WaitView:
+	}
+	if q.ask {
+		if a, _ := q.listener.Routes.Ask(ctx, packet, client, q.proto); a != nil {
+			out.Asked = &report.AskedQuestion{Source: a.Source, Seconds: a.Latency.Seconds(), ExplainedReply: newExplainedReply(a.Reply, a.Rcode, a.Err)}
+		}
+	}
+	return out
+}
+
+// newExplainedStep returns s for the reply.
+func newExplainedStep(s *resolver.ExplainedStep) report.ExplainedStep {
+	out := report.ExplainedStep{
+		Depth: s.Depth, Name: s.Name.String(), Type: wire.TypeName(s.Type), Step: s.Step, Outcome: s.Outcome.String(), Reason: s.Reason,
+	}
+	if s.Cached != nil {
+		entry := newCacheEntry(s.Cached)
+		out.Cached = &entry
+	}
+	return out
+}
+
+// newExplainedForward returns the forward directive of x, nil for none.
+func newExplainedForward(x *resolver.Explanation, proto resolver.Proto) *report.ExplainedForward {
+	if x.Pool == nil {
+		return nil
+	}
+	f := &report.ExplainedForward{From: x.Pool.From().String(), Policy: x.Pool.Policy(), Stopped: x.Stopped, Upstreams: []report.ExplainedUpstream{}}
+	for _, c := range x.Pool.Candidates(proto == resolver.TCP) {
+		f.Upstreams = append(f.Upstreams, report.ExplainedUpstream{To: c.To.String(), Down: c.Down, Suspect: c.Suspect, RTTSeconds: c.RTT.Seconds()})
+	}
+	return f
+}
+
+// newExplainedReply returns what the message, nil for none, has. failure is why it is an error, nil if it is none.
+func newExplainedReply(message []byte, rcode wire.Rcode, failure error) report.ExplainedReply {
+	out := report.ExplainedReply{Rcode: rcodeName(rcode), NoReply: message == nil, Answers: []string{}}
+	if failure != nil {
+		out.Error = failure.Error()
+	}
+	if message == nil {
+		return out
+	}
+	p, err := wire.Present(message)
+	if err != nil {
+		out.Error = cmp.Or(out.Error, "the reply is not valid: "+err.Error())
+		return out
+	}
+	out.TTLSeconds = p.TTL
+	shown := min(len(p.Answers), maxShownRecords)
+	out.Answers = append(out.Answers, p.Answers[:shown]...)
+	out.MoreAnswers = len(p.Answers) - shown
+	return out
+}
+
+// rcodeName returns the name of a reply's rcode. 16 has another meaning in signed messages.
+func rcodeName(rcode wire.Rcode) string {
+	if rcode == wire.BadVers {
+		return "BADVERS"
+	}
+	return rcode.String()
+}
+
+// newCacheEntries returns the first entries of list for the reply.
+func newCacheEntries(list []cache.EntryInfo) []report.CacheEntry {
+	entries := []report.CacheEntry{}
+	for i := range list[:min(len(list), maxShownEntries)] {
+		entries = append(entries, newCacheEntry(&list[i]))
+	}
+	return entries
+}
+
+// newCacheEntry returns i for the reply.
+func newCacheEntry(i *cache.EntryInfo) report.CacheEntry {
+	e := report.CacheEntry{
+		Name: i.Name.String(), Type: wire.TypeName(i.Type), Class: wire.ClassName(i.Class), DNSSEC: i.DO, CheckingDisabled: i.CD,
+		Rcode: i.Rcode.String(), Kind: "success", Answers: i.Answers, Subtree: i.Subtree,
+		TTLSeconds: i.TTL.Seconds(), StaleSeconds: i.Stale.Seconds(), Bytes: i.Size,
+	}
+	if i.Denial {
+		e.Kind = "denial"
+	}
+	if i.Age >= 0 {
+		age := i.Age.Seconds()
+		e.AgeSeconds = &age
+	}
+	return e
+}
+
+// kernelClient returns what the programs know of q's client; nil without programs, and if they do not know it.
+func (q *explainQuery) kernelClient() *report.KernelClient {
+	if !q.kernel.available() {
+		return nil
+	}
+	c, ok := q.kernel.program.Client(q.from.addr, q.listen)
+	if !ok {
+		return nil
+	}
+	out := &report.KernelClient{Answering: c.Answering, Result: c.Result}
+	if i, err := net.InterfaceByIndex(c.Interface); err == nil {
+		out.Interface = i.Name
+	}
+	return out
+}
+
+// explainedKernel returns what the programs have for the question of x, whose query is packet; nil without programs.
+func (q *explainQuery) explainedKernel(packet []byte, x *resolver.Explanation) *report.ExplainedKernel {
+	if !q.kernel.available() {
+		return nil
+	}
+	k := &report.ExplainedKernel{Excluded: cmp.Or(q.excluded(), x.NotCopied)}
+	var query wire.Query
+	if query.Parse(packet) == wire.Serve {
+		k.Excluded = cmp.Or(k.Excluded, fastpath.Unsupported(&query, x.Reply))
+	}
+	k.Copies = newKernelCopies(q.kernel.program.Copies([]byte(x.Name), x.Type, q.listen))
+	return k
+}
+
+// excluded returns why the kernel answers no query to q's listener, "" if it may.
+func (q *explainQuery) excluded() string {
+	switch {
+	case q.listener.Transport != config.PlainDNS:
+		return "clients use " + q.listener.Transport.String()
+	case q.proto != resolver.UDP:
+		return "the query comes over TCP"
+	case q.listen.Addr().IsUnspecified():
+		return "the agent listens on all addresses"
+	}
+	return ""
 }

@@ -22,7 +22,7 @@ func (a *agent) statistics() baseline.Statistics {
 		return s
 	}
 	a.fastPath.updateCounters() // before the counters are read
-	s.Zones, s.Views = g.zoneStatistics(), g.viewStatistics()
+	s.Zones, s.Views = zoneStatistics(g), viewStatistics(g)
 	if len(s.Zones) > maxStatisticsZones {
 		s.Sort()
 		s.Zones, s.More = s.Zones[:maxStatisticsZones], true
@@ -30,7 +30,7 @@ func (a *agent) statistics() baseline.Statistics {
 	return s
 }
 
-func (g *generation) zoneStatistics() []baseline.Zone {
+func zoneStatistics(g *generation) []baseline.Zone {
 	type key struct{ name, group string }
 	sums := make(map[key]baseline.Zone)
 	for _, l := range g.listeners {
@@ -65,7 +65,7 @@ func zoneGroup(transport config.Transport, view string) string {
 
 // viewStatistics returns the state of the views. Views with the same first zone are one: the
 // worst of each.
-func (g *generation) viewStatistics() (list []baseline.View) {
+func viewStatistics(g *generation) (list []baseline.View) {
 	known := make(map[string]int) // by zone: index in list
 	for _, p := range g.blocks {
 		if p.view == nil {

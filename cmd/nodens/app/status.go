@@ -68,7 +68,7 @@ func (a *agent) status() *report.Status {
 			Rejected: a.reloadState.refused.Load(), LastRejected: a.times.lastRejected.Load(),
 			Awaited: a.awaited.shown.Load(),
 		},
-		Handover: a.handoverReport(), View: g.viewReport(), Rates: a.rates(), Upstreams: g.countUpstreams(), ZonesDown: g.zonesDown(), Faults: a.faults.faults(),
+		Handover: a.handoverReport(), View: viewReport(g), Rates: a.rates(), Upstreams: countUpstreams(g), ZonesDown: zonesDown(g), Faults: a.faults.faults(),
 		FailOpen: a.failOpenReport(), Limits: a.limits(g), FairShares: a.fairShares(g),
 	}
 	if t := a.times.servingSince.Load(); t != nil {
@@ -183,7 +183,7 @@ func firstZones(zones []string) string {
 }
 
 // countUpstreams counts the servers of all forward directives, each address once.
-func (g *generation) countUpstreams() (n report.Counts) {
+func countUpstreams(g *generation) (n report.Counts) {
 	for _, to := range g.servers() {
 		n.Total++
 		switch {
@@ -198,7 +198,7 @@ func (g *generation) countUpstreams() (n report.Counts) {
 
 // zonesDown returns the zones of the forward directives whose servers are all down. A directive without a
 // known server is not one of them.
-func (g *generation) zonesDown() []string {
+func zonesDown(g *generation) []string {
 	zones := []string{}
 	for f := range g.forwards() {
 		servers := f.pool.Stats().Servers

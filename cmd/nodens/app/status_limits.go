@@ -65,26 +65,13 @@ func (a *agent) limits(g *generation) []report.Limit {
 		l.add("answers in the kernel", "", answers, limit)
 	}
 	a.http.addUsage(&l)
-	g.addUsage(&l)
+	addUsage(g, &l)
 	slices.SortStableFunc(l, func(a, b report.Limit) int { return cmp.Compare(b.Share, a.Share) })
 	return l
 }
 
-// addUsage adds the limits of HTTP endpoints.
-func (e *httpServers) addUsage(l *limitList) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for addr, s := range e.servers {
-		s.conns.mu.Lock()
-		node, others := s.conns.node.Len(), s.conns.others.Len()
-		s.conns.mu.Unlock()
-		l.add("HTTP connections", addr, others, httpTotalConns)
-		l.add("HTTP connections of the node", addr, node, httpNodeConns)
-	}
-}
-
 // addUsage adds the limits of g's views and upstreams.
-func (g *generation) addUsage(l *limitList) {
+func addUsage(g *generation, l *limitList) {
 	for _, v := range g.views {
 		st := v.Stats()
 		l.add("watched namespaces", "", st.Sources, st.MaxSources)

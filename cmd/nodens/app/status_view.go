@@ -10,7 +10,7 @@ import (
 )
 
 // viewReport returns the sum of g's views, nil if there is none.
-func (g *generation) viewReport() *report.View {
+func viewReport(g *generation) *report.View {
 	var sum *report.View
 	known := make(map[*kubernetes.View]bool) // blocks may share one
 	for _, p := range g.blocks {

@@ -9,14 +9,14 @@ import (
 )
 
 // loadCertificates loads the certificates of g's blocks, or reuses old's certificates (nil: none).
-func (a *builder) loadCertificates(g, old *generation) (err error) {
+func loadCertificates(a *builder, g, old *generation) (err error) {
 	for _, b := range g.cfg.Blocks {
 		if b.Transport != config.PlainDNS && b.TLS != nil {
-			err = a.loadCertificate(g, old, *b.TLS)
+			err = loadCertificate(a, g, old, *b.TLS)
 		}
 		for d := range b.Dnstap.All {
 			if d.Listen && d.Network == "tls" && err == nil {
-				err = a.loadCertificate(g, old, d.TLS)
+				err = loadCertificate(a, g, old, d.TLS)
 			}
 		}
 		if err != nil {
@@ -27,7 +27,7 @@ func (a *builder) loadCertificates(g, old *generation) (err error) {
 }
 
 // loadCertificate loads one certificate, or reuses old's.
-func (a *builder) loadCertificate(g, old *generation, key config.TLSServer) (err error) {
+func loadCertificate(a *builder, g, old *generation, key config.TLSServer) (err error) {
 	c := g.certs[key]
 	if c == nil && old != nil {
 		c = old.certs[key]
@@ -48,7 +48,7 @@ func listenAddr(b *config.Block, addr netip.AddrPort) server.ListenAddr {
 
 // listenerConfig returns before with the settings of b. All blocks on an address share one
 // listener.
-func (g *generation) listenerConfig(before server.ListenerConfig, b *config.Block) server.ListenerConfig {
+func listenerConfig(g *generation, before server.ListenerConfig, b *config.Block) server.ListenerConfig {
 	d := server.ListenerConfig{Transport: b.Transport, Timeouts: before.Timeouts.WithDefaults(b.Timeouts), QUIC: before.QUIC}
 	if d.QUIC == (config.QUICLimits{}) {
 		d.QUIC = b.QUICLimits()

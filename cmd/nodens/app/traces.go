@@ -17,7 +17,7 @@ import (
 type exporterKey struct{ endpoint, service string }
 
 // openExporters opens the exporters of g's directives, or reuses old's exporters (nil: none).
-func (a *builder) openExporters(g, old *generation) {
+func openExporters(a *builder, g, old *generation) {
 	for _, b := range g.cfg.Blocks {
 		if b.Trace == nil || b.Trace.Endpoint == "" {
 			continue
@@ -29,14 +29,14 @@ func (a *builder) openExporters(g, old *generation) {
 			g.exporters[key] = old.exporters[key]
 		default:
 			g.exporters[key] = otlp.New(otlp.Options{
-				Endpoint: key.endpoint, Resource: a.resource(key.service), Lookup: a.lookup, Logger: a.log.With("part", "trace"),
+				Endpoint: key.endpoint, Resource: resourceOf(a, key.service), Lookup: a.lookup, Logger: a.log.With("part", "trace"),
 			})
 		}
 	}
 }
 
-// resource describes the agent in traces.
-func (a *builder) resource(service string) []otlp.Attr {
+// resourceOf describes the agent in traces.
+func resourceOf(a *builder, service string) []otlp.Attr {
 	attrs := []otlp.Attr{otlp.Text("service.name", service), otlp.Text("service.version", a.opts.Build.Version)}
 	if a.opts.NodeName != "" {
 		attrs = append(attrs, otlp.Text("k8s.node.name", a.opts.NodeName))
@@ -44,8 +44,8 @@ func (a *builder) resource(service string) []otlp.Attr {
 	return attrs
 }
 
-// tracing returns which of b's queries have spans, nil if none have.
-func (g *generation) tracing(b *config.Block) *resolver.Tracing {
+// tracingOf returns which of b's queries have spans, nil if none have.
+func tracingOf(g *generation, b *config.Block) *resolver.Tracing {
 	if b.Trace == nil || b.Trace.Endpoint == "" {
 		return nil
 	}

@@ -98,8 +98,3 @@ func (a *clusterAnnouncer) Run(ctx context.Context) {
 		}
 	}
 }
-
-func (s scrape) transfers(t *transfer.Transfers) {
-	t.EachCount(func(zone, result string, n uint64) { s.put(transfers, float64(n), zone, result) })
-	t.EachNotify(func(zone, result string, n uint64) { s.put(notifies, float64(n), zone, result) })
-}

@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/wire"
@@ -14,25 +13,25 @@ import (
 )
 
 // openViews opens the views of all blocks.
-func (a *builder) openViews(g, old *generation) error {
+func openViews(a *builder, g, old *generation) error {
 	for _, b := range g.cfg.Blocks {
 		if b.Kubernetes == nil {
 			continue
 		}
-		if _, err := a.openView(g, b, old); err != nil {
+		if _, err := openView(a, g, b, old); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// endpointsView returns the view that resolves the upstreams of b that are Services, nil if
+// endpointsViewOf returns the view that resolves the upstreams of b that are Services, nil if
 // none is one.
-func (a *builder) endpointsView(g *generation, b *config.Block, old *generation) (*kubernetes.View, error) {
+func endpointsViewOf(a *builder, g *generation, b *config.Block, old *generation) (*kubernetes.View, error) {
 	for f := b.Forward; f != nil; f = f.Next {
 		for _, to := range f.To {
 			if to.Service != "" {
-				return a.openView(g, config.Cluster(g.cfg.Blocks, b), old)
+				return openView(a, g, config.Cluster(g.cfg.Blocks, b), old)
 			}
 		}
 	}
@@ -41,7 +40,7 @@ func (a *builder) endpointsView(g *generation, b *config.Block, old *generation)
 
 // openView returns the view of b. Blocks with the same viewKey share one, also across a
 // reload.
-func (a *builder) openView(g *generation, b *config.Block, old *generation) (*kubernetes.View, error) {
+func openView(a *builder, g *generation, b *config.Block, old *generation) (*kubernetes.View, error) {
 	addrs, err := concreteAddrs(b.Listen)
 	if err != nil {
 		return nil, err
@@ -90,25 +89,6 @@ func concreteAddrs(listen []netip.AddrPort) ([]netip.Addr, error) {
 	return addrs, nil
 }
 
-// setLimits sets the limits of g's views: the largest of the directives that share one. They are no part of
-// viewKey, because they change nothing that a view has, and may be set while it runs.
-func (g *generation) setLimits() {
-	type limits struct {
-		idle time.Duration
-		most int
-	}
-	largest := make(map[*kubernetes.View]limits)
-	for _, p := range g.blocks {
-		if p.view != nil {
-			k, l := p.block.Kubernetes, largest[p.view]
-			largest[p.view] = limits{max(l.idle, k.ScopeIdle), max(l.most, k.ScopeMax)}
-		}
-	}
-	for v, l := range largest {
-		v.SetLimits(l.idle, l.most)
-	}
-}
-
 // viewKey identifies a view by everything that decides what it watches and how it keeps it (see
 // [kubernetes.Open]), also on demand: `pods verified`, `ignore empty_service` and reverse zones make queries need what
 // nobody has asked for before, and what a view can't get while the API server is away.
@@ -137,24 +117,4 @@ type needs struct {
 // hasReverseZone reports whether b answers names of addresses from a view.
 func hasReverseZone(b *config.Block) bool {
 	return b.Kubernetes != nil && slices.ContainsFunc(b.Kubernetes.Zones, func(z wire.Name) bool { return strings.HasSuffix(string(z), "\x04arpa\x00") })
-}
-
-// keyOf returns the key of one of g's views, "" for nil.
-func (g *generation) keyOf(v *kubernetes.View) string {
-	for key, known := range g.views {
-		if known == v {
-			return key
-		}
-	}
-	return ""
-}
-
-// isClusterIP reports whether addr is the cluster IP of a Service in one of g's views.
-func (g *generation) isClusterIP(addr netip.Addr) bool {
-	for _, v := range g.views {
-		if v.IsClusterIP(addr) {
-			return true
-		}
-	}
-	return false
 }

@@ -64,7 +64,7 @@ func TestClusterDNS(t *testing.T) {
 			p := assembled(t, c.keys+" {\nbind 127.0.0.1\nkubernetes "+c.zones+" {\nmanifests "+file+"\n}\nforward "+c.from+" "+c.to+"\n}\n")
 			var got []string
 			for _, zone := range p.block.Zones {
-				if p.clusterDNS(zone)(p.pools()[0]) {
+				if clusterDNS(p, zone)(p.pools()[0]) {
 					got = append(got, zone.String())
 				}
 			}
@@ -82,7 +82,7 @@ func TestClusterDNSOfSeveral(t *testing.T) {
 	p := assembled(t, ".:53 {\nbind 127.0.0.1\nkubernetes cluster.local {\nmanifests "+dir+"\n}\nforward example.org 192.0.2.1\nforward cluster.local 192.0.2.1\nforward . 192.0.2.1\n}\n")
 	var got []bool
 	for _, u := range p.pools() {
-		got = append(got, p.clusterDNS(wire.Root)(u))
+		got = append(got, clusterDNS(p, wire.Root)(u))
 	}
 	if want := []bool{false, true, false}; !slices.Equal(got, want) {
 		t.Errorf("they are %v, want %v", got, want)
