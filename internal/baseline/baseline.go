@@ -181,3 +181,28 @@ func (s Statistics) Sort() {
 		return cmp.Or(cmp.Compare(b.Queries, a.Queries), strings.Compare(a.Name, b.Name), strings.Compare(a.Group, b.Group))
 	})
 }
+
+// addPeaks raises the peaks of s's zones to the values of slice.
+func (s Statistics) addPeaks(slice Statistics) {
+	parts := make(map[[2]string]Zone, len(slice.Zones))
+	for _, z := range slice.Zones {
+		parts[[2]string{z.Name, z.Group}] = z
+	}
+	for i, z := range s.Zones {
+		s.Zones[i].Peak = z.Peak.raise(parts[[2]string{z.Name, z.Group}])
+	}
+}
+
+// hasOther reports whether s has another zone with z's name or below it that t certainly does
+// not have.
+func (s Statistics) hasOther(t Statistics, z Zone) bool {
+	if t.More {
+		return false
+	}
+	for _, other := range s.Zones {
+		if _, ok := t.zone(other); !ok && within(other.Name, z.Name) {
+			return true
+		}
+	}
+	return false
+}

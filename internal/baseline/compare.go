@@ -100,20 +100,6 @@ func compareZone(before, now Zone) (out []Regression) {
 	return out
 }
 
-// hasOther reports whether s has another zone with z's name or below it that t certainly does
-// not have.
-func (s Statistics) hasOther(t Statistics, z Zone) bool {
-	if t.More {
-		return false
-	}
-	for _, other := range s.Zones {
-		if _, ok := t.zone(other); !ok && within(other.Name, z.Name) {
-			return true
-		}
-	}
-	return false
-}
-
 // within reports whether name is zone or below it.
 func within(name, zone string) bool {
 	return zone == "." || name == zone || strings.HasSuffix(name, "."+zone)

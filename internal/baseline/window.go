@@ -67,14 +67,3 @@ func (w *Window) Since(now Statistics, d time.Duration) Statistics {
 	}
 	return now.Sub(from)
 }
-
-// addPeaks raises the peaks of s's zones to the values of slice.
-func (s Statistics) addPeaks(slice Statistics) {
-	parts := make(map[[2]string]Zone, len(slice.Zones))
-	for _, z := range slice.Zones {
-		parts[[2]string{z.Name, z.Group}] = z
-	}
-	for i, z := range s.Zones {
-		s.Zones[i].Peak = z.Peak.raise(parts[[2]string{z.Name, z.Group}])
-	}
-}

@@ -79,28 +79,28 @@ func (p *parser) addresses(words []token) []netip.Addr {
 func joinFamilies(blocks []*Block) {
 	var changed []*Block
 	for _, b := range blocks {
-		if b.bindsTo(netip.IPv4Unspecified()) && !slices.ContainsFunc(blocks, b.isOtherFamily) {
+		if bindsTo(b, netip.IPv4Unspecified()) && !slices.ContainsFunc(blocks, func(o *Block) bool { return isOtherFamily(b, o) }) {
 			changed = append(changed, b)
 		}
 	}
 	for _, b := range changed {
-		b.bindBothFamilies()
+		bindBothFamilies(b)
 	}
 }
 
 // bindsTo reports whether b has addr in `bind`.
-func (b *Block) bindsTo(addr netip.Addr) bool {
+func bindsTo(b *Block, addr netip.Addr) bool {
 	return b.Bind != nil && slices.Contains(b.Bind.Addrs, addr)
 }
 
 // isOtherFamily reports whether o is b's zone at the IPv6 addresses.
-func (b *Block) isOtherFamily(o *Block) bool {
-	return o.bindsTo(netip.IPv6Unspecified()) && !o.bindsTo(netip.IPv4Unspecified()) && o.Port == b.Port && o.ViewName() == b.ViewName() &&
+func isOtherFamily(b, o *Block) bool {
+	return bindsTo(o, netip.IPv6Unspecified()) && !bindsTo(o, netip.IPv4Unspecified()) && o.Port == b.Port && o.ViewName() == b.ViewName() &&
 		slices.ContainsFunc(b.Zones, func(z wire.Name) bool { return slices.Contains(o.Zones, z) })
 }
 
 // bindBothFamilies replaces 0.0.0.0 by "::", whose socket has both families.
-func (b *Block) bindBothFamilies() {
+func bindBothFamilies(b *Block) {
 	was := b.Bind.Addrs
 	b.Bind, b.Listen = new(Bind), nil
 	for _, addr := range was {

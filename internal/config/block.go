@@ -52,7 +52,7 @@ func (p *parser) blocks(g group) []*Block {
 		p.joinGRPC()
 		p.checkCluster()
 		p.setListen()
-		p.block.boundHostsTTL()
+		boundHostsTTL(p.block)
 		p.checkCertificate()
 		p.suspectBlock()
 		p.suspectMetadata()
@@ -239,4 +239,39 @@ func (p *parser) checkOverlap(first, b *Block, zone wire.Name) bool {
 	p.errorf(at, "the zone %s on port %d is already served by the block at %s:%d; merge the two blocks, or bind them to different addresses",
 		zone, b.Port, first.File, first.Line)
 	return true
+}
+
+// Boundaries returns the names whose data comes from another source than the data of the names
+// above. The denial of a name above such a boundary does not apply below it.
+func (b *Block) Boundaries() []wire.Name {
+	bounds := append([]wire.Name(nil), b.Zones...)
+	for f := b.Forward; f != nil; f = f.Next {
+		bounds = append(append(bounds, f.From), f.Except...)
+	}
+	if b.Kubernetes != nil {
+		bounds = append(append(bounds, b.Kubernetes.Zones...), b.Kubernetes.Multicluster...)
+	}
+	if b.K8sExternal != nil {
+		bounds = append(bounds, b.K8sExternal.Zones...)
+	}
+	return bounds
+}
+
+// QUICLimits returns the limits that b sets for its transport.
+func (b *Block) QUICLimits() QUICLimits {
+	switch {
+	case b.Transport == DNSOverQUIC && b.QUIC != nil:
+		return b.QUIC.QUICLimits
+	case b.Transport == DNSOverHTTP3 && b.HTTP3 != nil:
+		return b.HTTP3.QUICLimits
+	}
+	return QUICLimits{}
+}
+
+// ViewName returns the name of b's view, "" if it has none.
+func (b *Block) ViewName() string {
+	if b.View == nil {
+		return ""
+	}
+	return b.View.Name
 }

@@ -17,7 +17,7 @@ type Difference struct {
 // docs/reference/corefile.
 func (c *Config) Differences() (list []Difference) {
 	for _, b := range c.Blocks {
-		for _, text := range b.differences() {
+		for _, text := range differencesOf(b) {
 			i := slices.IndexFunc(list, func(d Difference) bool { return d.Text == text })
 			if i < 0 {
 				i, list = len(list), append(list, Difference{Text: text})
@@ -42,8 +42,8 @@ func (d Difference) At() string {
 	return word + strings.Trim(strings.ReplaceAll(fmt.Sprint(d.Lines), " ", ", "), "[]")
 }
 
-// differences returns the differences of b.
-func (b *Block) differences() (list []string) {
+// differencesOf returns the differences of b.
+func differencesOf(b *Block) (list []string) {
 	for _, d := range []struct {
 		applies bool
 		text    string

@@ -52,14 +52,6 @@ func (p *parser) joinGRPC() {
 	}
 }
 
-// transport returns the transport of TO without a scheme.
-func (f *Forward) transport() Transport {
-	if f.GRPC {
-		return DNSOverGRPC
-	}
-	return PlainDNS
-}
-
 // parseGRPCUpstream is parseUpstream for the directive grpc. The port is 53 for an address without
 // a scheme, as in CoreDNS, and 443 after grpc://.
 func parseGRPCUpstream(text string) (to Target, path string, err error) {

@@ -71,7 +71,7 @@ func (h *Hosts) inline(p *parser, s statement) {
 
 // boundHostsTTL brings the TTL of the block's hosts within the bounds of its cache, through which CoreDNS passes the
 // answers.
-func (b *Block) boundHostsTTL() {
+func boundHostsTTL(b *Block) {
 	h, c := b.Hosts, b.Cache
 	if h == nil || c == nil || !covered(c.Zones, h.Zones) {
 		return

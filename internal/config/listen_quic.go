@@ -49,14 +49,3 @@ func quicOption(p *parser, name string, least int64, dst *int) option {
 		*dst, set = int(n), true
 	}}
 }
-
-// QUICLimits returns the limits that b sets for its transport.
-func (b *Block) QUICLimits() QUICLimits {
-	switch {
-	case b.Transport == DNSOverQUIC && b.QUIC != nil:
-		return b.QUIC.QUICLimits
-	case b.Transport == DNSOverHTTP3 && b.HTTP3 != nil:
-		return b.HTTP3.QUICLimits
-	}
-	return QUICLimits{}
-}

@@ -28,7 +28,7 @@ func (m *Metadata) parse(p *parser, s statement) {
 var clientLabel = regexp.MustCompile(`kubernetes/client-label/([A-Za-z0-9._/-]+)`)
 
 // metadataTexts returns the texts of b that may have names of metadata.
-func (b *Block) metadataTexts() (texts []string) {
+func metadataTexts(b *Block) (texts []string) {
 	for l := b.Log; l != nil; l = l.Next {
 		texts = append(texts, l.Format)
 	}
@@ -49,7 +49,7 @@ func PodLabels(blocks []*Block) (keys []string) {
 		if b.Metadata == nil {
 			continue
 		}
-		for _, text := range b.metadataTexts() {
+		for _, text := range metadataTexts(b) {
 			for _, m := range clientLabel.FindAllStringSubmatch(text, -1) {
 				keys = append(keys, m[1])
 			}
@@ -72,7 +72,7 @@ func (p *parser) suspectMetadata() {
 	if b.Metadata != nil {
 		return
 	}
-	for _, text := range b.metadataTexts() {
+	for _, text := range metadataTexts(b) {
 		text = strings.NewReplacer("{/log/class}", "", "{/log/type}", "").Replace(text)
 		if strings.Contains(text, "{/") || strings.Contains(text, "metadata(") {
 			p.suspect(token{file: b.File, line: b.Line}, "the block uses metadata, which has no values without the directive `metadata`; add it")

@@ -4,8 +4,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/nodens-dns/nodens/internal/wire"
 )
 
 const (
@@ -122,20 +120,4 @@ func (st *Stale) rest(p *parser, args []token) {
 	if len(args) > 2 {
 		p.errorf(args[2], "%q is one argument too many; write: %s", args[2].text, staleUsage)
 	}
-}
-
-// Boundaries returns the names whose data comes from another source than the data of the names
-// above. The denial of a name above such a boundary does not apply below it.
-func (b *Block) Boundaries() []wire.Name {
-	bounds := append([]wire.Name(nil), b.Zones...)
-	for f := b.Forward; f != nil; f = f.Next {
-		bounds = append(append(bounds, f.From), f.Except...)
-	}
-	if b.Kubernetes != nil {
-		bounds = append(append(bounds, b.Kubernetes.Zones...), b.Kubernetes.Multicluster...)
-	}
-	if b.K8sExternal != nil {
-		bounds = append(bounds, b.K8sExternal.Zones...)
-	}
-	return bounds
 }

@@ -121,7 +121,7 @@ func (p *parser) suspectBlock() {
 		return // queries have other names, too
 	}
 	for _, w := range words {
-		if b.uses(w) {
+		if usesZone(b, w) {
 			continue
 		}
 		p.name = w.directive
@@ -129,9 +129,9 @@ func (p *parser) suspectBlock() {
 	}
 }
 
-// uses reports whether queries of the block may be for w, or the view that w names has an effect: k8s_external answers
+// usesZone reports whether queries of the block may be for w, or the view that w names has an effect: k8s_external answers
 // from it, whatever its zones are, and PTR records point into its first zone.
-func (b *Block) uses(w zoneWord) bool {
+func usesZone(b *Block, w zoneWord) bool {
 	if w.directive == "kubernetes" && (b.K8sExternal != nil || slices.ContainsFunc(b.Zones, reverse)) {
 		return true
 	}

@@ -54,7 +54,7 @@ func (p *parser) suspectLocalIPs(path string, blocks []*Block) {
 		at := netip.AddrPortFrom(ip, p.opts.Port)
 		var here []*Block
 		for _, b := range blocks {
-			if b.Transport == PlainDNS && b.takes(at) {
+			if b.Transport == PlainDNS && takesQueries(b, at) {
 				here = append(here, b)
 			}
 		}
@@ -67,8 +67,8 @@ func (p *parser) suspectLocalIPs(path string, blocks []*Block) {
 	}
 }
 
-// takes reports whether b listens on an address of this node.
-func (b *Block) takes(at netip.AddrPort) bool {
+// takesQueries reports whether b listens on an address of this node.
+func takesQueries(b *Block, at netip.AddrPort) bool {
 	return slices.ContainsFunc(b.Listen, func(l netip.AddrPort) bool {
 		return l.Port() == at.Port() && (l.Addr() == at.Addr() || l.Addr().IsUnspecified())
 	})
@@ -105,7 +105,7 @@ func (p *parser) suspectLoops(blocks []*Block, b *Block) {
 			switch {
 			case target != nil && leadsTo(blocks, target, b, narrower(b.Zones, f.From), len(blocks)):
 				p.suspect(at, "the upstream %s is this agent, in the block at %s:%d, which forwards back to this block: queries loop; name another upstream", to, target.File, target.Line)
-			case target == nil && slices.Contains(p.opts.LocalIPs, to.Addr.Addr()) && !slices.ContainsFunc(blocks, func(o *Block) bool { return o.takes(to.Addr) }):
+			case target == nil && slices.Contains(p.opts.LocalIPs, to.Addr.Addr()) && !slices.ContainsFunc(blocks, func(o *Block) bool { return takesQueries(o, to.Addr) }):
 				p.suspect(at, "the upstream %s is an address of --localip at which no server block listens", to)
 			}
 		}

@@ -37,11 +37,3 @@ func (v *View) parse(p *parser, s statement) {
 		}},
 	})
 }
-
-// ViewName returns the name of b's view, "" if it has none.
-func (b *Block) ViewName() string {
-	if b.View == nil {
-		return ""
-	}
-	return b.View.Name
-}

@@ -259,3 +259,35 @@ func (l *peerConn) checkPeer() (*unix.Ucred, error) {
 	}
 	return who, nil
 }
+
+// waitClosed waits until the connection ends, or ctx is done.
+func (l *peerConn) waitClosed(ctx context.Context) {
+	l.setDeadline(time.Time{})
+	stop := context.AfterFunc(ctx, func() { l.setDeadline(time.Unix(1, 0)) })
+	defer stop()
+	_ = l.drain()
+}
+
+// exchangeHello sends hi and returns the other end's hello.
+func (l *peerConn) exchangeHello(ctx context.Context, limit time.Duration, hi helloHead) (helloHead, error) {
+	defer l.withDeadline(ctx, limit)()
+	if err := l.send(kindHello, hi, nil); err != nil {
+		return helloHead{}, err
+	}
+	return l.receiveHello()
+}
+
+// receiveHello receives a hello, the first message in every version of the protocol.
+func (l *peerConn) receiveHello() (helloHead, error) {
+	m, err := l.receive()
+	if err != nil {
+		return helloHead{}, err
+	}
+	m.close()
+	if m.kind != kindHello {
+		return helloHead{}, fmt.Errorf("%w of kind %d instead of hello", errMalformed, m.kind)
+	}
+	var hi helloHead
+	err = decode(m.kind, m.head, &hi)
+	return hi, err
+}

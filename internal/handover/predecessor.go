@@ -146,14 +146,6 @@ func (a *attempt) waitUnavailable(ctx context.Context, l *peerConn, hi helloHead
 	return errAgain
 }
 
-// waitClosed waits until the connection ends, or ctx is done.
-func (l *peerConn) waitClosed(ctx context.Context) {
-	l.setDeadline(time.Time{})
-	stop := context.AfterFunc(ctx, func() { l.setDeadline(time.Unix(1, 0)) })
-	defer stop()
-	_ = l.drain()
-}
-
 // ctxDone returns ctx's error. It also compares the deadline with the clock, because a
 // connection's deadline may fire before ctx's.
 func ctxDone(ctx context.Context) error {
@@ -169,15 +161,6 @@ func (c Config) helloHead(purpose string) helloHead {
 		Min: minVersion, Max: maxVersion, Agent: c.Version, Purpose: purpose, PatienceMS: c.Patience.Milliseconds(),
 		Compare: c.Compare, Identity: c.Identity,
 	}
-}
-
-// exchangeHello sends hi and returns the other end's hello.
-func (l *peerConn) exchangeHello(ctx context.Context, limit time.Duration, hi helloHead) (helloHead, error) {
-	defer l.withDeadline(ctx, limit)()
-	if err := l.send(kindHello, hi, nil); err != nil {
-		return helloHead{}, err
-	}
-	return l.receiveHello()
 }
 
 // Recent returns the times of the last handovers on this node, without this one. Agents before 0.2 don't tell them.

@@ -1,11 +1,8 @@
 package page
 
 import (
-	"cmp"
 	"fmt"
-	"net/http"
 	"net/url"
-	"strings"
 
 	"github.com/nodens-dns/nodens/internal/report"
 )
@@ -35,29 +32,6 @@ type explainedQuestion struct {
 	*report.ExplainedQuestion
 	Number int
 	Open   bool // its steps are shown
-}
-
-func (p *Page) serveExplain(w http.ResponseWriter, r *http.Request) {
-	values, err := url.ParseQuery(r.URL.RawQuery)
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusBadRequest)
-		return
-	}
-	s := p.source.Status()
-	e := explainPage{
-		Node: cmp.Or(s.Node, "unknown node"), Version: s.Version, Types: explainTypes,
-		Name: values.Get("name"), Type: strings.ToUpper(cmp.Or(values.Get("type"), "A")), From: values.Get("from"),
-	}
-	for _, text := range []string{e.Name, e.Type, e.From} {
-		if len(text) > maxExplainParameter {
-			http.Error(w, fmt.Sprintf("a parameter is too long; give at most %d bytes", maxExplainParameter), http.StatusBadRequest)
-			return
-		}
-	}
-	if e.Name != "" {
-		e.ask(p.source)
-	}
-	p.render(w, "explain", e)
 }
 
 // ask sets the fields of e that depend on the agent.
