@@ -29,13 +29,13 @@ func TestAdopt(t *testing.T) {
 	privileged := c.write(t, "privileged.yaml", strings.Replace(readFile(t, old), "          capabilities:\n            add:\n            - NET_ADMIN\n", "          privileged: true\n", 1))
 	oldChart := c.oldChart(t, readFile(t, old))
 	const (
-		helm  = "helm upgrade --install %s daemonset/chart --namespace kube-system --take-ownership --set image.repository=example.test/nodens,image.tag=%s,updateStrategy.rollingUpdate.%s=1"
+		helm  = "helm upgrade --install %s daemonset/chart --namespace kube-system --take-ownership --set image.repository=example.test/nodens,image.tag=v%s,updateStrategy.rollingUpdate.%s=1"
 		apply = "kubectl apply -f "
 	)
 	overlay := func(name string) string {
 		return "kubectl kustomize daemonset/overlays/" + name + " | kubectl apply -f -"
 	}
-	upgrade := strings.Replace(overlay("link-local"), " | ", " | sed s/nodens:0.1.0/nodens:2/ | ", 1)
+	upgrade := strings.Replace(overlay("link-local"), " | ", " | sed s/nodens:0.1.0/nodens:v2/ | ", 1)
 	rows := []struct {
 		name string
 		// lines install NodeLocal DNSCache, then nodens, then its next version. They run in the repository's root.
@@ -57,15 +57,15 @@ func TestAdopt(t *testing.T) {
 			"helm install node-local-dns " + oldChart + " --namespace kube-system",
 			fmt.Sprintf(helm, "node-local-dns", "1", "maxUnavailable"), fmt.Sprintf(helm, "node-local-dns", "2", "maxSurge"),
 		}},
-		{"create, migrate", []string{"kubectl create -f " + old, c.migrate("--image example.test/nodens:1"), c.migrate(""), c.migrate("--image example.test/nodens:2")}},
+		{"create, migrate", []string{"kubectl create -f " + old, c.migrate("--image example.test/nodens:v1"), c.migrate(""), c.migrate("--image example.test/nodens:v2")}},
 		{"create privileged, migrate saved objects", []string{
 			"kubectl create -f " + privileged,
-			"kubectl -n kube-system get daemonset,configmap,service -o yaml | sed '/last-applied/,+1d' | " + c.nodens + " migrate --image example.test/nodens:1 -f - 2>/dev/null | kubectl apply -f -",
-			c.migrate(""), c.migrate("--image example.test/nodens:2"),
+			"kubectl -n kube-system get daemonset,configmap,service -o yaml | sed '/last-applied/,+1d' | " + c.nodens + " migrate --image example.test/nodens:v1 -f - 2>/dev/null | kubectl apply -f -",
+			c.migrate(""), c.migrate("--image example.test/nodens:v2"),
 		}},
 		{"Helm, migrate", []string{
 			"helm install old " + oldChart + " --namespace kube-system",
-			c.migrate("--image example.test/nodens:1"), c.migrate(""), c.migrate("--image example.test/nodens:2"),
+			c.migrate("--image example.test/nodens:v1"), c.migrate(""), c.migrate("--image example.test/nodens:v2"),
 		}},
 	}
 	for _, row := range rows[:soak.Choose(2, len(rows))] {
@@ -82,8 +82,8 @@ func TestAdopt(t *testing.T) {
 				t.Fatal(err)
 			}
 			box := set.Spec.Template.Spec.Containers[0]
-			if !strings.HasSuffix(box.Image, "nodens:2") || len(box.Ports) > 0 {
-				t.Errorf("the DaemonSet has image %s and ports %v, want nodens:2 and none", box.Image, box.Ports)
+			if !strings.HasSuffix(box.Image, "nodens:v2") || len(box.Ports) > 0 {
+				t.Errorf("the DaemonSet has image %s and ports %v, want nodens:v2 and none", box.Image, box.Ports)
 			}
 		})
 	}
