@@ -112,6 +112,9 @@ func (r *Request) completeView(v External, from source, found kubernetes.Outcome
 	case !r.mayWait():
 		r.source = from // what it will be
 		r.mayBecome(fromServer)
+		if endsInArpa(r.Query.Name()) && servedZone(r.Query.Name()) != "" { // see [Zone.servedHere]
+			r.mayBecome(fromLocal)
+		}
 		return WouldWait
 	case waited:
 		r.err, r.lookups.failure = errIncomplete, clients.ViewCause

@@ -243,6 +243,20 @@ func TestExplainView(t *testing.T) {
 	}
 }
 
+// TestExplainServedZone: a reverse name that the view may turn out not to have is denied here (RFC 6303), not asked of an
+// upstream, and the explanation says that this may come of it.
+func TestExplainServedZone(t *testing.T) {
+	const name = "7.1.254.169.in-addr.arpa."
+	b := resolvertest.StartBackend(t, outer)
+	p := newPartial(t, "cluster.local", "in-addr.arpa")
+	p.lacks(name, kubernetes.Incomplete)
+	p.awaited = func(context.Context) error { p.lacks(name, kubernetes.NotMine); return nil }
+	x := newExplained(t, b, &resolver.Zone{Name: wire.Root, Cluster: p, Forward: resolvertest.Pool(t, b.Addr())})
+	if e := x.agree(shopper, question(name, dns.TypePTR)); !slices.Contains(e.Alternatives, "local") {
+		t.Errorf("the alternatives are %q", e.Alternatives)
+	}
+}
+
 // TestExplainSteps: the steps of an explanation, in the order of the path.
 func TestExplainSteps(t *testing.T) {
 	b := resolvertest.StartBackend(t, outer)
