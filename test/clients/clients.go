@@ -28,11 +28,18 @@ type Client struct {
 	types map[string]string
 	// file is the name of a file with source in @DIR@.
 	file, source string
+	// newerPath is the path of the program in Debian 13's Package, and newerNode says that it is Node's from npm; newerMusl says that the
+	// program is compiled here and run with the Package.
+	newerPath            string
+	newerNode, newerMusl bool
 	// Note is for the table.
 	Note string
 	// Short says that it is in the short form.
 	Short bool
 }
+
+// newerHAProxy is the client of Debian 13's HAProxy.
+const newerHAProxy = "HAProxy 3"
 
 // Situation is a name that is asked for.
 type Situation struct {
@@ -80,15 +87,16 @@ func (c Client) prepare(ctx context.Context, dir string) (Client, error) {
 			return c, fmt.Errorf("%s: %w", c.Program, errAbsent)
 		}
 	}
-	if c.Program == "musl-gcc" {
-		source, program := filepath.Join(dir, "musl.c"), filepath.Join(dir, "musl")
-		if err := os.WriteFile(source, []byte(muslSource), 0o644); err != nil {
+	switch {
+	case c.newerNode || c.newerMusl || c.newerPath != "":
+		if path, err = c.newer(ctx, dir); err != nil {
 			return c, err
 		}
-		if out, err := exec.CommandContext(ctx, path, "-static", "-o", program, source).CombinedOutput(); err != nil {
-			return c, fmt.Errorf("%s: %w: %s", c.Program, err, out)
+	case c.Program == "musl-gcc":
+		path = filepath.Join(dir, "musl")
+		if err := compileMusl(ctx, dir, path, "-static"); err != nil {
+			return c, err
 		}
-		path = program
 	}
 	c.Program = path
 	return c, nil
@@ -99,7 +107,7 @@ func (c Client) Asks(s Situation) bool {
 	switch {
 	case s.search != "":
 		return c.conf && c.Name != "PHP's dns_get_record" && c.Name != "libunbound" // which don't search
-	case c.Name == "HAProxy":
+	case strings.HasPrefix(c.Name, "HAProxy"):
 		return s.want == many
 	case c.Name == "nginx":
 		return s.qtype == "A"
@@ -120,7 +128,7 @@ func (c Client) Count(ctx context.Context, dir, addr string, s Situation) (int, 
 	defer cancel()
 	var out string
 	switch c.Name {
-	case "HAProxy":
+	case "HAProxy", newerHAProxy:
 		return haproxy(ctx, c.Program, dir, addr, s)
 	case "nginx":
 		return nginx(ctx, c.Program, dir, addr, s)

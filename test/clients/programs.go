@@ -108,6 +108,9 @@ func Clients() []Client {
 		{Name: "Erlang's inet_res", Program: "erl", Package: "erlang-base", args: script("-noshell", "-eval", erlang, "-extra"), Short: true},
 		{Name: "Tcllib", Program: "tclsh", Package: "tcllib", args: script("@DIR@/lookup.tcl"), file: "lookup.tcl", source: tcllib, not: "ANY"},
 		{Name: "Java's JNDI", Program: "java", Package: "openjdk-17-jdk-headless", args: script("@DIR@/Lookup.java"), file: "Lookup.java", source: jndi},
+		{Name: newerHAProxy, Program: "dpkg-deb", Package: "haproxy", newerPath: "usr/sbin/haproxy", Note: "3.0, Debian 13"},
+		{Name: "musl 1.2.5", Program: "musl-gcc", Package: "musl", args: []string{"@NAME@"}, conf: true, addrs: true, newerMusl: true, Note: "Debian 13: TCP after TC, 48 addresses at most"},
+		{Name: "Node 24's dns.resolve", Program: "npm", newerNode: true, args: script("-e", nodejs), Note: "c-ares"},
 		{Name: "nginx", Program: "nginx", Package: "nginx-light", Short: true},
 	}
 }
