@@ -122,39 +122,39 @@ func TestSub(t *testing.T) {
 }
 
 func TestWindow(t *testing.T) {
-	var w baseline.Window
+	var w baseline.Window[baseline.Statistics]
 	now := func(minutes int) baseline.Statistics {
 		return baseline.Statistics{Interval: time.Duration(minutes) * time.Minute, Zones: []baseline.Zone{timed("a.", uint64(minutes), 0)}}
 	}
-	if diff := cmp.Diff(now(1), w.Last(now(1))); diff != "" {
+	if diff := cmp.Diff(now(1), baseline.Last(&w, now(1))); diff != "" {
 		t.Errorf("without samples (-want +got):\n%s", diff)
 	}
 	for minutes := range 100 {
 		w.Add(now(minutes))
 	}
-	if diff := cmp.Diff(now(10), w.Last(now(100))); diff != "" {
+	if diff := cmp.Diff(now(10), baseline.Last(&w, now(100))); diff != "" {
 		t.Errorf("with more samples than it keeps (-want +got):\n%s", diff)
 	}
 }
 
 // TestWindowSince: a shorter time begins at the newest sample that is old enough, or at the oldest.
 func TestWindowSince(t *testing.T) {
-	var w baseline.Window
+	var w baseline.Window[baseline.Statistics]
 	at := func(seconds int) baseline.Statistics {
 		return baseline.Statistics{Interval: time.Duration(seconds) * time.Second, Zones: []baseline.Zone{timed("a.", uint64(seconds), 0)}}
 	}
-	if diff := cmp.Diff(at(7), w.Since(at(7), time.Minute)); diff != "" {
+	if diff := cmp.Diff(at(7), baseline.Since(&w, at(7), time.Minute)); diff != "" {
 		t.Errorf("without samples (-want +got):\n%s", diff)
 	}
 	for seconds := 0; seconds <= 120; seconds += 30 {
 		w.Add(at(seconds))
 	}
 	for now, want := range map[int]int{120: 60, 125: 65, 149: 89, 150: 60} {
-		if diff := cmp.Diff(at(want), w.Since(at(now), time.Minute)); diff != "" {
+		if diff := cmp.Diff(at(want), baseline.Since(&w, at(now), time.Minute)); diff != "" {
 			t.Errorf("after %d s (-want +got):\n%s", now, diff)
 		}
 	}
-	if diff := cmp.Diff(at(130), w.Since(at(130), time.Hour)); diff != "" {
+	if diff := cmp.Diff(at(130), baseline.Since(&w, at(130), time.Hour)); diff != "" {
 		t.Errorf("longer than the samples (-want +got):\n%s", diff)
 	}
 }
@@ -180,7 +180,7 @@ func TestQuantile(t *testing.T) {
 
 // TestWindowPeaks: the peaks are the worst values between two samples that have enough queries.
 func TestWindowPeaks(t *testing.T) {
-	var w baseline.Window
+	var w baseline.Window[baseline.Statistics]
 	sum := baseline.Zone{Name: "a."}
 	for _, slice := range []baseline.Zone{
 		{Queries: 1000, Lookups: 1000, Hits: 900, Duration: baseline.Histogram{1000}},
@@ -191,7 +191,7 @@ func TestWindowPeaks(t *testing.T) {
 		w.Add(zones(sum))
 		sum = sum.Add(slice)
 	}
-	got := w.Last(zones(sum)).Zones[0].Peak
+	got := baseline.Last(&w, zones(sum)).Zones[0].Peak
 	if diff := cmp.Diff(baseline.Peak{ServFail: 0.3, Misses: 1.0 / 3, Bucket: 3}, got, cmpopts.EquateApprox(0, 1e-9)); diff != "" {
 		t.Errorf("the peaks differ (-want +got):\n%s", diff)
 	}

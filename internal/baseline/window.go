@@ -12,16 +12,18 @@ const (
 	windowSamples = 10
 )
 
-// Window keeps samples of cumulative statistics, so that it knows what happened in the last
-// five minutes. The zero value is ready for use. It is safe for concurrent use.
-type Window struct {
+// Sample is cumulative; Age is the age of what it was taken from.
+type Sample interface{ Age() time.Duration }
+
+// Window keeps samples, so that it knows what happened in the last five minutes. The zero value is ready for use. It is
+// safe for concurrent use.
+type Window[T Sample] struct {
 	mu      sync.Mutex
-	samples []Statistics // oldest first, at most windowSamples
+	samples []T // oldest first, at most windowSamples
 }
 
-// Add adds a sample: cumulative statistics, whose Interval is the agent's age. The owner calls
-// it every [SampleInterval].
-func (w *Window) Add(s Statistics) {
+// Add adds a sample. The owner calls it every [SampleInterval].
+func (w *Window[T]) Add(s T) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if len(w.samples) == windowSamples {
@@ -31,9 +33,26 @@ func (w *Window) Add(s Statistics) {
 	w.samples = append(w.samples, s)
 }
 
-// Last returns the statistics from the oldest sample until now, which is cumulative, with the
-// peaks between. Without a sample it returns now.
-func (w *Window) Last(now Statistics) Statistics {
+// Before returns the newest sample that is at least d older than age, else the oldest; the zero T without samples.
+func (w *Window[T]) Before(age, d time.Duration) (s T) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for i, sample := range w.samples {
+		if i == 0 || age-sample.Age() >= d {
+			s = sample
+		}
+	}
+	return s
+}
+
+// Since returns the statistics from [Window.Before] until now, which is cumulative. It sets no peaks.
+func Since(w *Window[Statistics], now Statistics, d time.Duration) Statistics {
+	return now.Sub(w.Before(now.Interval, d))
+}
+
+// Last returns the statistics from the oldest sample until now, which is cumulative, with the peaks between. Without a
+// sample it returns now.
+func Last(w *Window[Statistics], now Statistics) Statistics {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if len(w.samples) == 0 {
@@ -48,22 +67,4 @@ func (w *Window) Last(now Statistics) Statistics {
 		out.addPeaks(later.Sub(earlier))
 	}
 	return out
-}
-
-// Since returns the statistics of the last time d: from the newest sample that is at least as old until
-// now, which is cumulative; from the oldest sample if none is. Without a sample it returns now. It sets
-// no peaks.
-func (w *Window) Since(now Statistics, d time.Duration) Statistics {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if len(w.samples) == 0 {
-		return now
-	}
-	from := w.samples[0]
-	for _, s := range w.samples {
-		if now.Interval-s.Interval >= d {
-			from = s
-		}
-	}
-	return now.Sub(from)
 }

@@ -56,8 +56,8 @@ type agent struct {
 	handoverState
 	selfProbe     *selfProbe
 	progress      progress
-	window        baseline.Window // of statistics
-	counterWindow counterWindow
+	window        baseline.Window[baseline.Statistics]
+	counterWindow baseline.Window[counterSample]
 	history       history
 	created       time.Time
 	instance      string // another one for each start

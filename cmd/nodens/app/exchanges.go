@@ -2,7 +2,6 @@ package app
 
 import (
 	"net/netip"
-	"sync"
 	"time"
 
 	"github.com/nodens-dns/nodens/internal/baseline"
@@ -14,8 +13,6 @@ import (
 const (
 	// rateWindow is the time that rates are of, at least.
 	rateWindow = time.Minute
-	// counterSamples is the number of samples that cover rateWindow.
-	counterSamples = int(rateWindow/baseline.SampleInterval) + 1
 	// maxSampledUpstreams bounds the servers in one sample; others have no rates.
 	maxSampledUpstreams = 256
 )
@@ -33,34 +30,8 @@ type exchangeCounts struct {
 	durations            baseline.Histogram
 }
 
-// counterWindow keeps the last samples. The zero value is ready for use. It is safe for concurrent
-// use.
-type counterWindow struct {
-	mu      sync.Mutex
-	samples []counterSample // oldest first
-}
-
-func (w *counterWindow) add(s counterSample) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if len(w.samples) == counterSamples {
-		w.samples = append(w.samples[:0], w.samples[1:]...)
-	}
-	w.samples = append(w.samples, s)
-}
-
-// before returns the newest sample that is rateWindow older than an agent of that age, else the
-// oldest.
-func (w *counterWindow) before(age time.Duration) (s counterSample) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for i, sample := range w.samples {
-		if i == 0 || age-sample.age >= rateWindow {
-			s = sample
-		}
-	}
-	return s
-}
+// Age implements [baseline.Sample].
+func (s counterSample) Age() time.Duration { return s.age }
 
 // counters returns a sample.
 func (a *agent) counters() counterSample {
@@ -115,9 +86,9 @@ func (e exchangeCounts) since(b exchangeCounts, seconds float64) report.Exchange
 // rates returns the rates of the last minute.
 func (a *agent) rates() report.Rates {
 	now := a.statistics()
-	s := a.window.Since(now, rateWindow)
+	s := baseline.Since(&a.window, now, rateWindow)
 	counters := a.counters()
-	before := a.counterWindow.before(counters.age)
+	before := a.counterWindow.Before(counters.age, rateWindow)
 	var sum baseline.Zone
 	for _, z := range s.Zones {
 		sum = sum.Add(z)

@@ -17,7 +17,7 @@ func (a *agent) showUpstreams(w http.ResponseWriter, _ *http.Request) { writeJSO
 func (a *agent) upstreams() *report.Upstreams {
 	list := &report.Upstreams{Header: a.header(), Forwards: []report.Forward{}}
 	now := a.counters()
-	before := a.counterWindow.before(now.age)
+	before := a.counterWindow.Before(now.age, rateWindow)
 	seconds := (now.age - before.age).Seconds()
 	for f := range a.current.Load().forwards() {
 		if len(list.Forwards) == maxShownForwards {

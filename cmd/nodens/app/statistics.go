@@ -95,7 +95,7 @@ func (a *agent) sampleStatistics(ctx context.Context) {
 	defer tick.Stop()
 	for {
 		a.window.Add(a.statistics())
-		a.counterWindow.add(a.counters())
+		a.counterWindow.Add(a.counters())
 		select {
 		case <-ctx.Done():
 			return
@@ -105,4 +105,6 @@ func (a *agent) sampleStatistics(ctx context.Context) {
 }
 
 // recentStatistics returns what the agent has measured in the last minutes.
-func (a *agent) recentStatistics() baseline.Statistics { return a.window.Last(a.statistics()) }
+func (a *agent) recentStatistics() baseline.Statistics {
+	return baseline.Last(&a.window, a.statistics())
+}

@@ -1,4 +1,4 @@
-// These tests use agent, faultRing and counterWindow, which are not exported.
+// These tests use agent, faultRing and exchangeCounts, which are not exported.
 
 package app
 
@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
@@ -200,22 +199,6 @@ func TestFaultRing(t *testing.T) {
 	}
 	if queryLogger(inner) != inner {
 		t.Error("a logger without a ring is another one without it")
-	}
-}
-
-// TestCounterWindow: rates begin at the newest sample that is a minute old.
-func TestCounterWindow(t *testing.T) {
-	var w counterWindow
-	if got := w.before(time.Hour); got.age != 0 {
-		t.Errorf("without samples: %v", got.age)
-	}
-	for i := 1; i <= 10; i++ {
-		w.add(counterSample{age: time.Duration(i) * baseline.SampleInterval})
-	}
-	for now, want := range map[int]int{300: 240, 301: 240, 329: 240, 330: 270, 400: 300} {
-		if got := w.before(time.Duration(now) * time.Second); got.age != time.Duration(want)*time.Second {
-			t.Errorf("at %d s the rates begin at %v, want %d s", now, got.age, want)
-		}
 	}
 }
 
