@@ -3,6 +3,7 @@ module github.com/nodens-dns/nodens
 go 1.26.0
 
 require (
+	github.com/aymanbagabas/go-udiff v0.4.1
 	github.com/cilium/ebpf v0.22.0
 	github.com/coredns/caddy v1.1.4
 	github.com/coreos/go-iptables v0.8.0

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/aymanbagabas/go-udiff"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -44,7 +45,7 @@ func Diff(files []SourceFile, manifest []byte) ([]byte, error) {
 	}
 	var out bytes.Buffer
 	for i := range files {
-		out.WriteString(unifiedDiff(files[i].Name, files[i].Text, edited[i].Text))
+		out.WriteString(udiff.Unified(files[i].Name, files[i].Name, files[i].Text, edited[i].Text))
 	}
 	return out.Bytes(), nil
 }
@@ -148,126 +149,4 @@ func findObject(n *yaml.Node, obj object) (found *yaml.Node, inList bool) {
 		}
 	}
 	return nil, false
-}
-
-// diffContext is the number of unchanged lines around a change.
-const diffContext = 3
-
-// unifiedDiff returns the changes from was to is in the format of diff -u, "" if there are none.
-func unifiedDiff(name, was, is string) string {
-	if was == is {
-		return ""
-	}
-	a, b := strings.Split(strings.TrimSuffix(was, "\n"), "\n"), strings.Split(strings.TrimSuffix(is, "\n"), "\n")
-	ops := diffLines(a, b)
-	var out strings.Builder
-	fmt.Fprintf(&out, "--- %s\n+++ %s\n", name, name)
-	for i := 0; i < len(ops); {
-		if ops[i].mark == ' ' {
-			i++
-			continue
-		}
-		first, last := max(0, i-diffContext), i
-		for j := i; j < len(ops) && j <= last+2*diffContext; j++ {
-			if ops[j].mark != ' ' {
-				last = j
-			}
-		}
-		end := min(len(ops), last+1+diffContext)
-		writeHunk(&out, ops[first:end])
-		i = end
-	}
-	return out.String()
-}
-
-// diffLine is a line of a diff: ' ' in both texts, '-' in the old one, '+' in the new one. a and b are the lines before it.
-type diffLine struct {
-	mark byte
-	text string
-	a, b int
-}
-
-func writeHunk(out *strings.Builder, ops []diffLine) {
-	was, is := 0, 0
-	for _, o := range ops {
-		if o.mark != '+' {
-			was++
-		}
-		if o.mark != '-' {
-			is++
-		}
-	}
-	start := func(before, n int) int { return before + min(n, 1) }
-	fmt.Fprintf(out, "@@ -%d,%d +%d,%d @@\n", start(ops[0].a, was), was, start(ops[0].b, is), is)
-	for _, o := range ops {
-		fmt.Fprintf(out, "%c%s\n", o.mark, o.text)
-	}
-}
-
-// maxCells bounds the table of diffLines: beyond, the lines between the common beginning and end are replaced as a whole.
-const maxCells = 16 << 20
-
-// diffLines returns the shortest change from a to b: their longest common subsequence stays.
-func diffLines(a, b []string) (ops []diffLine) {
-	head, tail := commonEnds(a, b)
-	i, j := 0, 0
-	add := func(mark byte, lines ...string) {
-		for _, text := range lines {
-			ops = append(ops, diffLine{mark, text, i, j})
-			i += min(1, int(mark^'+'))
-			j += min(1, int(mark^'-'))
-		}
-	}
-	add(' ', a[:head]...)
-	x, y := a[head:len(a)-tail], b[head:len(b)-tail]
-	for common := commonLengths(x, y); common != nil && len(x) > 0 && len(y) > 0; {
-		m, n := len(common)-1-len(x), len(common[0])-1-len(y)
-		switch {
-		case x[0] == y[0]:
-			add(' ', x[0])
-			x, y = x[1:], y[1:]
-		case common[m+1][n] >= common[m][n+1]:
-			add('-', x[0])
-			x = x[1:]
-		default:
-			add('+', y[0])
-			y = y[1:]
-		}
-	}
-	add('-', x...)
-	add('+', y...)
-	add(' ', a[len(a)-tail:]...)
-	return ops
-}
-
-// commonEnds returns how many lines a and b have in common at the beginning and at the end.
-func commonEnds(a, b []string) (head, tail int) {
-	for head < min(len(a), len(b)) && a[head] == b[head] {
-		head++
-	}
-	for tail < min(len(a), len(b))-head && a[len(a)-1-tail] == b[len(b)-1-tail] {
-		tail++
-	}
-	return head, tail
-}
-
-// commonLengths returns the length of the longest common subsequence of x[i:] and y[j:] for all i and j; nil beyond maxCells.
-func commonLengths(x, y []string) [][]int32 {
-	if len(x)*len(y) > maxCells {
-		return nil
-	}
-	common := make([][]int32, len(x)+1)
-	for i := range common {
-		common[i] = make([]int32, len(y)+1)
-	}
-	for i := len(x) - 1; i >= 0; i-- {
-		for j := len(y) - 1; j >= 0; j-- {
-			if x[i] == y[j] {
-				common[i][j] = common[i+1][j+1] + 1
-			} else {
-				common[i][j] = max(common[i+1][j], common[i][j+1])
-			}
-		}
-	}
-	return common
 }
