@@ -61,7 +61,7 @@ type Cache struct {
 	store      *Store
 	shards     []cacheShard // a power of two
 
-	copies      [copyStripes]copyHits
+	leaseHits   [leaseStripes]leaseHits
 	cuts        atomic.Int64 // entries with cutFlag
 	existing    existingNames
 	failures    failureRun
@@ -243,9 +243,9 @@ func (c *Cache) Stats() Stats {
 	for i := range c.shards {
 		c.shards[i].addTo(&t)
 	}
-	for i := range c.copies {
-		t.Hits.Success += c.copies[i].success.Load()
-		t.Hits.Denial += c.copies[i].denial.Load()
+	for i := range c.leaseHits {
+		t.Hits.Success += c.leaseHits[i].success.Load()
+		t.Hits.Denial += c.leaseHits[i].denial.Load()
 	}
 	t.Requests = t.Hits.Success + t.Hits.Denial + t.Misses
 	return t

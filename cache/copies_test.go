@@ -61,7 +61,7 @@ func (k *answerCopy) replyAt(now time.Duration) *dns.Msg {
 	m := k.msg.Copy()
 	left := k.term.Life
 	if k.term.CountsDown {
-		left = min(left, seconds(k.term.Expires-now))
+		left = min(left, seconds(k.term.Ends-now))
 	}
 	for _, section := range [][]dns.RR{m.Answer, m.Ns, m.Extra} {
 		for _, rr := range section {
@@ -186,7 +186,7 @@ func (w *copyHistory) check(after string) {
 	w.Helper()
 	for key, k := range w.kept {
 		now := w.clock.now()
-		if now >= k.term.Renew || !w.isCurrent(k.term.Mark) {
+		if now >= k.term.Expires || !w.isCurrent(k.term.Mark) {
 			delete(w.kept, key)
 			continue
 		}

@@ -26,7 +26,7 @@ const (
 	cdFlag                           // the query had the CD bit
 	failedFlag                       // expired, and a refresh failed or is under way; see [entry.retryAt]
 	cutFlag                          // no name at or below this one exists (RFC 8020)
-	copiedFlag                       // a copy may exist, see [Cache.Lease]
+	leasedFlag                       // a copy may exist, see [Cache.Lease]
 	refreshingFlag                   // a client was told to refresh the entry before it expires
 	optionsFlag                      // upstream servers got EDNS options with the query; packed holds them
 

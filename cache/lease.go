@@ -8,18 +8,13 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// Lease says how long a copy of an answer may be served in the cache's place. Times are on
-// the store's clock.
+// Lease says how long a copy of an answer may be served in the cache's place.
 type Lease struct {
 	// Mark moves when the entry is removed or replaced: the copy ends then.
 	Mark epoch.Mark
-	// Expires is when the entry expires. Renew is when queries must reach the cache again,
-	// so that it can have the name prefetched; it is at most Expires.
-	Expires, Renew time.Duration
-	// Life is the highest TTL, in seconds. If CountsDown is set, TTLs count down to Expires
-	// and are rounded up; otherwise they are Life until then.
-	Life       uint32
-	CountsDown bool
+	// Lifetime is on the store's clock. It expires when the entry does, or earlier so that the cache can have the name
+	// prefetched.
+	epoch.Lifetime
 	// Denial is the kind of the answer, for [Cache.CountHits].
 	Denial bool
 }
@@ -29,7 +24,7 @@ type Lease struct {
 // [Options.Epochs]. The caller reads [epoch.Table.Any] before [Cache.Get] and again after
 // Lease, and makes no copy if it has moved: the entry may not be the one that Get found.
 func (c *Cache) Lease(q *wire.Query, now time.Duration) (t Lease, ok bool) {
-	return c.lease(q, now, copiedFlag)
+	return c.lease(q, now, leasedFlag)
 }
 
 // MayLease reports whether [Cache.Lease] would return a lease. It is no use of the entry.
@@ -53,27 +48,26 @@ func (c *Cache) lease(q *wire.Query, now time.Duration, flag flags) (t Lease, ok
 		return Lease{}, false
 	}
 	t = Lease{
-		Mark:    c.store.epochs.Mark(k.hash),
-		Expires: e.expires, Renew: e.expires,
-		Life: e.ttl, CountsDown: !c.cfg.KeepTTL,
-		Denial: e.kind() == denial,
+		Mark:     c.store.epochs.Mark(k.hash),
+		Lifetime: epoch.Lifetime{Expires: e.expires, Ends: e.expires, Life: e.ttl, CountsDown: !c.cfg.KeepTTL},
+		Denial:   e.kind() == denial,
 	}
 	if c.cfg.Prefetch.Amount > 0 {
-		t.Renew -= ttlOf(e.prefetchTTL(&c.cfg.Prefetch)) // before that, no client refreshes it
+		t.Expires -= ttlOf(e.prefetchTTL(&c.cfg.Prefetch)) // before that, no client refreshes it
 	}
-	if now >= t.Renew || e.packed.Rcode() == wire.ServFail {
+	if now >= t.Expires || e.packed.Rcode() == wire.ServFail {
 		return Lease{}, false
 	}
 	e.flags |= flag
 	return t, true
 }
 
-// copyStripes is the number of counters for hits of copies: as many callers as there are readers on most
+// leaseStripes is the number of counters for hits of copies: as many callers as there are readers on most
 // nodes don't share cache lines.
-const copyStripes = 16
+const leaseStripes = 16
 
-// copyHits are the hits of copies in one stripe.
-type copyHits struct {
+// leaseHits are the hits of copies in one stripe.
+type leaseHits struct {
 	success, denial atomic.Uint64
 
 	_ [48]byte // keeps the next stripe out of this one's cache line
@@ -82,7 +76,7 @@ type copyHits struct {
 // CountHits counts n hits that were answered with a copy, of the kind that the [Lease] said. stripe
 // chooses the counter; any number will do, and callers with different numbers do not wait for each other.
 func (c *Cache) CountHits(stripe int, n uint64, denied bool) {
-	h := &c.copies[uint(stripe)%copyStripes]
+	h := &c.leaseHits[uint(stripe)%leaseStripes]
 	if denied {
 		h.denial.Add(n)
 	} else {

@@ -10,6 +10,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/epoch"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
@@ -27,13 +28,13 @@ func TestLease(t *testing.T) {
 		want   Lease
 		ok     bool
 	}{
-		"an answer":    {m: www, ok: true, want: Lease{Expires: start + 100*time.Second, Renew: start + 100*time.Second, Life: 100, CountsDown: true}},
-		"its last bit": {m: www, later: 100*time.Second - 1, ok: true, want: Lease{Expires: start + 100*time.Second, Renew: start + 100*time.Second, Life: 100, CountsDown: true}},
+		"an answer":    {m: www, ok: true, want: Lease{Lifetime: epoch.Lifetime{Ends: start + 100*time.Second, Expires: start + 100*time.Second, Life: 100, CountsDown: true}}},
+		"its last bit": {m: www, later: 100*time.Second - 1, ok: true, want: Lease{Lifetime: epoch.Lifetime{Ends: start + 100*time.Second, Expires: start + 100*time.Second, Life: 100, CountsDown: true}}},
 		"its end":      {m: www, later: 100 * time.Second},
-		"a denial":     {m: denied, ok: true, want: Lease{Expires: start + time.Minute, Renew: start + time.Minute, Life: 60, CountsDown: true, Denial: true}},
+		"a denial":     {m: denied, ok: true, want: Lease{Lifetime: epoch.Lifetime{Ends: start + time.Minute, Expires: start + time.Minute, Life: 60, CountsDown: true}, Denial: true}},
 		"keepttl": {
 			m: www, change: func(c *config.Cache) { c.KeepTTL = true },
-			ok: true, want: Lease{Expires: start + 100*time.Second, Renew: start + 100*time.Second, Life: 100},
+			ok: true, want: Lease{Lifetime: epoch.Lifetime{Ends: start + 100*time.Second, Expires: start + 100*time.Second, Life: 100}},
 		},
 		"a failure": {m: message{rcode: dns.RcodeServerFailure}},
 		"an expired answer that is given": {
@@ -42,7 +43,7 @@ func TestLease(t *testing.T) {
 		"the denial of a name above": {of: "example.", m: denied, change: func(c *config.Cache) { c.NXDomainCut = true }},
 		"with prefetch": {
 			m: www, change: copyConfigs["prefetch"],
-			ok: true, want: Lease{Expires: start + 100*time.Second, Renew: start + 70*time.Second, Life: 100, CountsDown: true},
+			ok: true, want: Lease{Lifetime: epoch.Lifetime{Ends: start + 100*time.Second, Expires: start + 70*time.Second, Life: 100, CountsDown: true}},
 		},
 		"where prefetch begins": {m: www, later: 70 * time.Second, change: copyConfigs["prefetch"]},
 		"what is fetched again": {m: www, later: 70 * time.Second, hits: 3, change: copyConfigs["prefetch"]},
@@ -130,8 +131,8 @@ func TestCopies(t *testing.T) {
 		c := newCache(nil, Options{})
 		fetch(t, c, q, hotMessage)
 		c.CountHits(0, 5, false)
-		c.CountHits(copyStripes-1, 3, true)
-		c.CountHits(copyStripes, 4, true)
+		c.CountHits(leaseStripes-1, 3, true)
+		c.CountHits(leaseStripes, 4, true)
 		if st := c.Stats(); st.Hits != (Kinds{5, 7}) || st.Requests != 13 || st.Misses != 1 {
 			t.Errorf("stats %+v", st)
 		}

@@ -69,7 +69,7 @@ func (p *cacheShard) newList(size int) (l list) {
 
 // onRemove accounts for an entry that has left its list: by eviction, removal or replacement.
 func (p *cacheShard) onRemove(hash uint64, e *entry) {
-	if e.flags&copiedFlag != 0 { // without a copy the epoch stays, so that floods of names end no copies of others
+	if e.flags&leasedFlag != 0 { // without a copy the epoch stays, so that floods of names end no copies of others
 		p.shard.store.epochs.Bump(hash)
 	}
 	if e.flags&cutFlag != 0 {

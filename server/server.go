@@ -75,16 +75,16 @@ type Server struct {
 	inherited    inheritedSockets
 	suspended    atomic.Pointer[drain] // nil unless s is suspended
 
-	waiting     *share.Limiter  // places of waiting queries and of background work
-	running     sync.WaitGroup  // counts readers, connections and waiting queries
-	turns       *workerTurns    // of the queries for workers
-	workers     *workerPool     // in which UDP queries wait that need a goroutine
-	largeTurns  *share.Turns    // for making large answers
-	tcpTurns    *share.Turns    // for reading from TCP connections
-	tcpClients  *share.Limiter  // gives the clients of tcpTurns their numbers
-	largeRoom   *share.Room     // for large replies to clients with a stream
-	fastPath    *fastPathCopier // nil without answers in the kernel
-	replyCaches *replyCaches    // nil: readers keep no replies
+	waiting     *share.Limiter // places of waiting queries and of background work
+	running     sync.WaitGroup // counts readers, connections and waiting queries
+	turns       *workerTurns   // of the queries for workers
+	workers     *workerPool    // in which UDP queries wait that need a goroutine
+	largeTurns  *share.Turns   // for making large answers
+	tcpTurns    *share.Turns   // for reading from TCP connections
+	tcpClients  *share.Limiter // gives the clients of tcpTurns their numbers
+	largeRoom   *share.Room    // for large replies to clients with a stream
+	fastPath    *fastPath      // nil without answers in the kernel
+	replyCaches *replyCaches   // nil: readers keep no replies
 	stop        context.CancelFunc
 	ctx         context.Context
 

@@ -118,8 +118,8 @@ type udpReader struct {
 	l        *listener
 	socket   udpSocket
 	batch    *batch
-	request  udpRequest
-	replies  *readerReplies // nil: it keeps none
+	request  resolver.Request
+	reused   reusedReplies
 	delays   delaySampler
 	shares   socketShares
 	progress *progress
@@ -130,14 +130,18 @@ type udpReader struct {
 
 // newUDPReader returns the reader of l's socket with that index.
 func newUDPReader(l *listener, index int) *udpReader {
-	return &udpReader{
+	u := &udpReader{
 		s: l.s, l: l, socket: l.udp[index], batch: newBatch(),
-		request:  udpRequest{Request: resolver.Request{Proto: resolver.UDP, Stripe: index, Sources: l.s.fastPath.replySources(), Turns: l.s.largeTurns}},
-		replies:  newReaderReplies(l.s, index),
+		request:  resolver.Request{Proto: resolver.UDP, Stripe: index, Turns: l.s.largeTurns},
+		reused:   newReusedReplies(l.s, index),
 		delays:   delaySampler{delays: l.s.delays},
 		shares:   socketShares{pods: l.s.limits.PodRanges, drops: dropCounter{stripe: index}},
 		progress: &l.progress[index],
 	}
+	if l.s.fastPath != nil {
+		u.request.Sources = new(resolver.ReplySources)
+	}
+	return u
 }
 
 // run answers packets until the socket is closed or suspended.
@@ -148,7 +152,7 @@ func (u *udpReader) run() {
 		cfg := u.l.config.Load()
 		r.Arrival = clock.Now()
 		u.delays.sample(u.socket, b.n, r.Arrival)
-		u.replies.begin(cfg, r.Arrival)
+		u.reused.begin(cfg, r.Arrival)
 		if u.shares.begin(b.n, r.Arrival, u.socket) {
 			u.answerShares(cfg)
 		} else {
@@ -157,7 +161,7 @@ func (u *udpReader) run() {
 			}
 		}
 		u.shares.drops.count()
-		u.replies.end(cfg.Routes, r.Arrival)
+		u.reused.end(cfg.Routes, r.Arrival)
 		u.socket.writeBatch(b)
 		u.progress.tick()
 		if u.startQueries() && u.s.waiting.InUse() <= yieldThreshold {
@@ -166,7 +170,7 @@ func (u *udpReader) run() {
 			runtime.Gosched()
 		}
 	}
-	u.replies.close()
+	u.reused.close()
 }
 
 // answerShares answers the packets of each client up to its share, and drops the others.
@@ -187,27 +191,23 @@ func (u *udpReader) answer(cfg *activeConfig, d *packet) {
 	s, r := u.s, &u.request
 	r.Client = d.from.client
 	r.Query.Packet = d.in[:d.n]
-	if s.overLimit(cfg.Routes, &r.Request) {
+	if s.overLimit(cfg.Routes, r) {
 		d.reply = s.limits.Client.Refuse(d.out[:0], r.Query.Packet, resolver.UDP)
 		d.out = reuseBuffer(d.out, d.reply)
 		return
 	}
-	found, again := u.replies.get(&r.Request, d)
+	found, wanted := u.reused.find(r, d)
 	if found {
 		d.out = reuseBuffer(d.out, d.reply)
 		return
 	}
 	var o resolver.Outcome
-	if s.fastPath != nil {
-		r.epochs = s.fastPath.tables.now()
-	}
-	d.reply, o = s.serve(cfg.Routes, &r.Request, d.out)
+	d.reply, o = s.serve(cfg.Routes, r, d.out)
 	r.Arrival += r.Latency // when the next query's turn begins
 	switch {
 	case o == resolver.Answered:
-		s.copyReply(cfg, r, d.reply)
-		if again {
-			u.replies.keep(&r.Request, d.reply)
+		if wanted {
+			u.reused.offer(r, d.reply)
 		}
 	case !u.dispatch(cfg.Routes, o, &d.from):
 		d.reply = r.Reject()
@@ -221,7 +221,7 @@ func (u *udpReader) answer(cfg *activeConfig, d *packet) {
 func (u *udpReader) dispatch(rt *resolver.Routes, o resolver.Outcome, from *udpPeer) bool {
 	s := u.s
 	w := newPendingQuery()
-	if !s.acquire(&w.place, &u.request.Request) {
+	if !s.acquire(&w.place, &u.request) {
 		pendingQueries.Put(w)
 		return false
 	}

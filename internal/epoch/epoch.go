@@ -9,6 +9,7 @@ package epoch
 import (
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // Mark is a group and the value of its counter. A copy that was made with it is valid as
@@ -20,6 +21,26 @@ type Mark struct {
 	// Serial is the index of a [AcquireValue] that is the serial of the copy's SOA record; 0: the
 	// record stays as it was.
 	Serial uint32
+}
+
+// Lifetime is how long a copy is valid unless its mark ends it earlier, and which TTLs it has. Times are
+// on the clock of the owner.
+type Lifetime struct {
+	// Expires is when the owner must be asked again; 0 is never.
+	Expires time.Duration
+	// Where CountsDown is set, the TTLs of all records are what is left until Ends, in seconds rounded up and
+	// at most Life. Else they stay as they are.
+	Ends       time.Duration
+	Life       uint32
+	CountsDown bool
+}
+
+// TTL returns the TTL at now of a copy whose TTLs count down.
+func (l *Lifetime) TTL(now time.Duration) uint32 {
+	if l.Ends <= now {
+		return 0
+	}
+	return uint32(min((l.Ends-now+time.Second-1)/time.Second, time.Duration(l.Life))) //nolint:gosec // at most Life
 }
 
 // Table is a table of counters. The first counter is for all groups and is incremented with

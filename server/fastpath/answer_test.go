@@ -18,6 +18,7 @@ import (
 
 	"github.com/nodens-dns/nodens/internal/clock"
 	"github.com/nodens-dns/nodens/internal/wire"
+	"github.com/nodens-dns/nodens/server/reply"
 )
 
 var (
@@ -155,7 +156,7 @@ func answerTo(t testing.TB, query []byte, edit func(*wire.Reply)) *Answer {
 	var r wire.Reply
 	r.Start(nil, q)
 	edit(&r)
-	return &Answer{Listener: 7, Query: q, Reply: r.Finish(512), MaxSize: 65535}
+	return &Answer{Listener: 7, Answer: reply.Answer{Query: q, Reply: r.Finish(512), Terms: reply.Terms{MaxSize: 65535}}}
 }
 
 func (l *testProgram) put(a *Answer) {
@@ -206,7 +207,7 @@ var answers = map[string]struct {
 		r.Add(wire.Answer, at, wire.TypeTXT, 60, []byte("\x04text"))
 		r.Add(wire.Answer, at, wire.TypeA, 60, []byte{192, 0, 2, 2})
 	}, func(_ *testProgram, a *Answer) {
-		a.Counts, a.Life = true, 60
+		a.CountsDown, a.Life = true, 60
 		a.Ends = clock.Now() + 40*time.Second
 		a.Expires = a.Ends
 	}, func(b []byte) {

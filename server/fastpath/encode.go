@@ -2,8 +2,10 @@ package fastpath
 
 import (
 	"encoding/binary"
+	"math"
 
 	"github.com/nodens-dns/nodens/internal/wire"
+	"github.com/nodens-dns/nodens/server/reply"
 )
 
 // Bits of the header's flags (RFC 1035, 4.1.1; RFC 4035, 3.2).
@@ -15,12 +17,9 @@ const (
 )
 
 const (
-	headerLen  = wire.HeaderLen
 	optLen     = 11 // an OPT record without options
 	optPadding = 12 // RFC 7830, 3
 	doFlag     = 0x80
-	// maxTTLs is how many TTLs of one answer can count down.
-	maxTTLs = len(programSlot{}.TtlAt)
 	// maxName is the longest name, in bytes.
 	maxName = 8 * len(programKey{}.Name)
 )
@@ -131,12 +130,11 @@ func (t *table) encode(a *Answer) bool {
 	s.Waste = flag(a.Waste)
 	s.TailLen = uint16(len(tail))
 	s.Head = [10]byte(msg[2:])
-	l := layout{slot: s, query: a.Query, tail: b[:]}
-	if !l.parse(a) {
+	var l reply.Layout
+	if !l.Parse(&a.Answer) || !s.setLayout(&l, a, b[:len(tail)]) {
 		return false
 	}
-	sum := sumOf(s.Head[:], 0) + sumOf(b[:len(tail)], behind)
-	s.Sum = fold(sum)
+	s.Sum = fold(sumOf(s.Head[:], 0) + sumOf(b[:len(tail)], behind))
 	for i := range s.Tail {
 		s.Tail[i] = binary.LittleEndian.Uint64(b[8*i:])
 	}
@@ -157,98 +155,34 @@ func (t *table) setMarks(a *Answer) bool {
 	return true
 }
 
-// layout finds the places in the tail of a reply that the program changes.
-type layout struct {
-	slot  *programSlot
-	query *wire.Query
-	tail  []byte
-	opt   bool
-	next  int // offset of the next record that rotates
-}
-
-func (l *layout) parse(a *Answer) bool {
-	s, want := l.slot, 0
-	s.Ttls, s.Odd, s.Turns, s.TurnSize, s.TurnAt, s.MaxSize, s.Serial, s.SerialAt = 0, 0, 0, 0, 0, 0, 0, 0
-	for i := 6; i < headerLen; i += 2 {
-		want += int(binary.BigEndian.Uint16(a.Reply[i:]))
-	}
-	for section, r := range l.query.Records(a.Reply) {
-		want--
-		if l.opt || !l.addRecord(a, section, r) { // OPT is the last
-			return false
-		}
-	}
-	return want == 0 && l.opt == l.query.EDNS
-}
-
-// addRecord handles one record; false if the program cannot.
-func (l *layout) addRecord(a *Answer, section wire.Section, r wire.Record) bool {
-	switch {
-	case r.Type == wire.TypeOPT:
-		return l.addOPT(a, r.Start-l.query.QuestionEnd())
-	case a.Counts && !l.addTTL(r):
-		return false
-	case r.Type == wire.TypeSOA && a.Mark.Serial != 0:
-		return l.addSerial(a, r)
-	case section == wire.Answer && a.Shuffled:
-		return l.addRotated(r)
-	}
-	return true
-}
-
-// addOPT handles the OPT record at that offset of the tail; its size is taken from the
-// query.
-func (l *layout) addOPT(a *Answer, at int) bool {
-	if at != int(l.slot.TailLen)-optLen {
+// setLayout makes the program fill in what l says that changes, and clears that in the tail of a's reply. It returns
+// false if the program cannot: only an OPT record without options at the end can be filled in, and only records of an
+// even size below 256 rotate.
+func (s *programSlot) setLayout(l *reply.Layout, a *Answer, tail []byte) bool {
+	behind := uint16(a.Query.QuestionEnd())
+	if (l.OPT != 0) != a.Query.EDNS || l.OPT != 0 && int(l.OPT) != len(a.Reply)-optLen || l.Size%2 != 0 || l.Size > math.MaxUint8 {
 		return false
 	}
-	l.opt, l.slot.MaxSize = true, a.MaxSize
-	clear(l.tail[at+3 : at+5])
-	return true
-}
-
-// addTTL makes the TTL of r count down.
-func (l *layout) addTTL(r wire.Record) bool {
-	s, at := l.slot, r.TTLOffset()-l.query.QuestionEnd()
-	if int(s.Ttls) == maxTTLs {
-		return false
+	s.MaxSize, s.Ttls, s.Odd, s.TtlAt = 0, 0, 0, [reply.MaxTTLs]uint16{}
+	if l.OPT != 0 {
+		s.MaxSize = a.MaxSize
+		clear(tail[len(tail)-optLen+3:][:2])
 	}
-	s.TtlAt[s.Ttls] = uint16(at)
-	s.Ttls++
-	s.Odd += uint8(r.TTLOffset() & 1)
-	clear(l.tail[at : at+4])
-	return true
-}
-
-// serialBack is how far from the end of a SOA record its serial is (RFC 1035, 3.3.13).
-const serialBack = 20
-
-// addSerial makes the program fill in the serial of r, a SOA record.
-func (l *layout) addSerial(a *Answer, r wire.Record) bool {
-	s, at := l.slot, r.End-serialBack-l.query.QuestionEnd()
-	if s.SerialAt != 0 || r.End-r.Data < serialBack {
-		return false
+	for i, at := range l.TTLs() {
+		s.TtlAt[i] = at - behind
+		s.Ttls++
+		s.Odd += uint8(at & 1)
+		clear(tail[s.TtlAt[i]:][:4])
 	}
-	s.Serial, s.SerialAt = a.Mark.Serial, uint16(at)
-	clear(l.tail[at : at+4])
-	return true
-}
-
-// addRotated makes r change places with others, if it is an address. It returns false for
-// addresses that are not adjacent or whose records differ in size.
-func (l *layout) addRotated(r wire.Record) bool {
-	s, at, size := l.slot, r.Start-l.query.QuestionEnd(), r.End-r.Start
-	if r.Type != wire.TypeA && r.Type != wire.TypeAAAA {
-		return s.Turns == 0
+	s.Serial, s.SerialAt = 0, 0
+	if l.Serial != 0 {
+		s.Serial, s.SerialAt = a.Mark.Serial, l.Serial-behind
+		clear(tail[s.SerialAt:][:4])
 	}
-	if s.Turns == 0 {
-		s.TurnAt, s.TurnSize, l.next = uint16(at), uint8(size), at
+	s.Turns, s.TurnSize, s.TurnAt = uint8(l.Rotated), uint8(l.Size), 0
+	if l.Rotated > 0 {
+		s.TurnAt = l.First - behind
 	}
-	if at != l.next || size != int(s.TurnSize) || size%2 != 0 {
-		return false
-	}
-	s.Turns++
-	l.next += size
 	return true
 }
 

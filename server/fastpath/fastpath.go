@@ -10,7 +10,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/nodens-dns/nodens/internal/epoch"
-	"github.com/nodens-dns/nodens/internal/wire"
+	"github.com/nodens-dns/nodens/server/reply"
 )
 
 // ErrUnsupported means that the kernel or the process's privileges do not allow answers
@@ -45,7 +45,7 @@ type ClientReporter interface {
 	ReportClient(addr netip.Addr, n ClientAnswers)
 	// ReportSample receives the client and the name of an answer that was chosen at random, one of
 	// [SampleWeight]. name is in lower case and wire form; ReportSample does not keep it. waste is
-	// that of [Answer].
+	// that of [reply.Terms].
 	ReportSample(addr netip.Addr, name []byte, waste bool)
 	// ReportLimited receives the number of queries of addr, at least one, that were dropped since its last call
 	// because of the limit.
@@ -56,7 +56,7 @@ type ClientReporter interface {
 type ClientAnswers struct {
 	// NoError and NXDomain are the answers with these rcodes; the kernel gives no others.
 	NoError, NXDomain uint64
-	// Waste are those of NXDomain for names that only a search path makes, see [Answer.Waste].
+	// Waste are those of NXDomain for names that only a search path makes, see [reply.Terms.Waste].
 	Waste uint64
 }
 
@@ -80,31 +80,15 @@ type Program struct {
 	agentPrograms map[ebpf.ProgramID]bool  // whether a program belongs to another agent
 }
 
-// Answer is a reply of the agent to be copied into the kernel, and how long it is valid.
+// Answer is a reply of the agent to be copied into the kernel. At most MaxMarks-1 further marks may end it. The reply is
+// not truncated.
 type Answer struct {
+	reply.Answer
 	// Listener is the number of the listeners where the answer is valid, see
 	// [Program.SetListeners].
 	Listener uint32
-	Query    *wire.Query // as received
-	Reply    []byte      // as sent, not truncated
-	// Cluster is set for answers about cluster names, unset for cached answers.
-	Cluster bool
-	Mark    epoch.Mark
-	// More are further marks that the answer depends on, at most MaxMarks-1.
-	More []epoch.Mark
 	// Group is the only clients that get the answer; the zero Group is all clients.
 	Group Group
-	// Expires is when the answer is no longer given, by package clock; 0 means never. With
-	// Counts set, TTLs count down to Ends, in seconds rounded up and at most Life.
-	Expires, Ends time.Duration
-	Counts        bool
-	Life          uint32
-	// MaxSize is the largest payload size that the reply's OPT record may advertise.
-	MaxSize uint16
-	// Shuffled means that the order of addresses changes with each reply.
-	Shuffled bool
-	// Waste means that the reply is NXDOMAIN for a name that only a search path makes.
-	Waste bool
 	// Source provides the HitReporter if the answer is kept.
 	Source Source
 }

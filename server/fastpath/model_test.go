@@ -101,7 +101,7 @@ func newModel(t testing.TB) (m *model, queries [][]byte) {
 		for _, shape := range queryForms() {
 			query := ask(t, e.name, e.qtype, shape)
 			a := answerTo(t, query, e.build)
-			a.Cluster, a.MaxSize, a.Counts, a.Shuffled = i%2 == 0, e.maxSize, e.counts, false
+			a.FromCache, a.MaxSize, a.CountsDown, a.Shuffled = i%2 != 0, e.maxSize, e.counts, false
 			if e.counts {
 				a.Expires, a.Ends, a.Life = clock.Now()+time.Hour, clock.Now()+2*time.Hour, life
 			}

@@ -46,7 +46,7 @@ func (t *table) put(a *Answer) bool {
 	set := int(tag >> (64 - programBoundSETS_BITS))
 	way, there := t.wayOf(set, tag, &key, a.Group.Number)
 	if !there {
-		way = t.chooseWay(set, a.Cluster)
+		way = t.chooseWay(set, !a.FromCache)
 	}
 	if there && t.hasCopy(&t.slots[set*ways+way], a) {
 		return true

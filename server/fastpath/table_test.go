@@ -153,7 +153,7 @@ func TestTableMemory(t *testing.T) {
 	for i, e := range entries(new(uint32)) {
 		for form, edit := range queryForms() {
 			a := answerTo(t, ask(t, e.name, e.qtype, edit), e.build)
-			a.Cluster, a.MaxSize, a.Counts, a.Life = i%2 == 0, e.maxSize, e.counts, life
+			a.FromCache, a.MaxSize, a.CountsDown, a.Life = i%2 != 0, e.maxSize, e.counts, life
 			a.Ends, a.Source = 2*time.Hour, new(hits)
 			a.Mark.Index, a.Mark.Value = 5, 1<<40+uint64(i)
 			a.Waste = i%3 == 0

@@ -144,7 +144,7 @@ func TestACLCopy(t *testing.T) {
 		t.Fatal("no copy")
 	}
 	before := secret.Stats.Verdicts()
-	w.x.Copied(&got, 50).ReportHits(5, time.Microsecond)
+	w.x.HitCounter(&got, 50).ReportHits(5, time.Microsecond)
 	before.Allowed += 5
 	if diff := cmp.Diff(before, secret.Stats.Verdicts()); diff != "" {
 		t.Errorf("verdicts counted (-want +got):\n%s", diff)

@@ -117,7 +117,7 @@ func (r *Request) explain(o Outcome) *Explanation {
 	if o == Answered {
 		r.zone.shape(r)
 		e.Source, e.Rcode = sourceNames[r.source], r.reply.Rcode()
-		e.NotCopied = r.notCopied().text(r.zone)
+		e.NotCopied = r.whyNotReused().text(r.zone)
 		if msg := r.reply.Finish(r.limit()); !r.Dropped() {
 			e.Reply = msg
 		}
@@ -130,7 +130,7 @@ func (r *Request) explain(o Outcome) *Explanation {
 	if t.view {
 		e.Waits = WaitView
 	}
-	e.NotCopied = r.notCopiedLater(e.Waits).text(r.zone)
+	e.NotCopied = r.refuseReuseLater(e.Waits).text(r.zone)
 	if r.zone.lists != nil { // the names in the reply are judged
 		t.others[fromACL] = true
 	}

@@ -31,7 +31,6 @@ func (r *Request) Reply() *wire.Reply         { return &r.reply }
 func (r *Request) Budget() *kubernetes.Budget { return &r.ownBudget }
 func (r *Request) Bufsize() int               { return r.bufsize() }
 func (z *Zone) ServedHere(r *Request) bool    { return z.servedHere(r) }
-func (z *Zone) NeedsAgent() []string          { return z.needsAgent() }
 func (rt *Routes) Match(r *Request) *Zone     { return rt.match(r) }
 
 // Judge reports whether a allows a query.

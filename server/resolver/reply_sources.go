@@ -16,14 +16,14 @@ const maxSources = 8
 // the names that do not exist, and the answer for the one that does. It is scratch space for the copies of one request's
 // replies.
 type ReplySources struct {
-	base    int         // bytes of the client's name in front of the domains of its path
-	refusal copyRefusal // why the reply may not be copied
-	ended   bool        // the path was followed to its end, without waiting
-	judged  bool        // an access list was asked about the client
+	base    int          // bytes of the client's name in front of the domains of its path
+	refusal reuseRefusal // why the reply may not be copied
+	ended   bool         // the path was followed to its end, without waiting
+	judged  bool         // an access list was asked about the client
 	n       int
 	list    [maxSources]searchSource
 	// first is what the source of the first name says of copies, last that of the last one.
-	first, last            Copy
+	first, last            Reusable
 	expires                time.Duration // the least of all; 0 is never
 	fromCluster, fromCache bool
 	marks                  []epoch.Mark // of all answers, each once, in allMarks
@@ -43,23 +43,23 @@ func (s *ReplySources) begin(r *Request, base int) {
 	if s == nil {
 		return
 	}
-	s.base, s.n, s.ended, s.judged, s.refusal = base, 0, false, false, copyAllowed
+	s.base, s.n, s.ended, s.judged, s.refusal = base, 0, false, false, reusable
 	s.expires, s.fromCluster, s.fromCache, s.marks = 0, false, false, s.allMarks[:0]
 	s.add(r, "")
 }
 
 // add adds the answer to x, which asks for the client's name in domain.
 func (s *ReplySources) add(x *Request, domain wire.Name) {
-	if s == nil || s.refusal != copyAllowed {
+	if s == nil || s.refusal != reusable {
 		return
 	}
-	refusal, c := x.copyRefusal(), Copy{}
-	if refusal == copyAllowed {
-		c, refusal = x.sourceCopy()
+	refusal, t := x.refuseReuse(), Reusable{}
+	if refusal == reusable {
+		t, refusal = x.sourceTerms()
 	}
 	switch {
-	case refusal == copyAllowed && s.n < len(s.list):
-		s.put(x, domain, &c)
+	case refusal == reusable && s.n < len(s.list):
+		s.put(x, domain, &t)
 	case s.n == 0:
 		s.refusal = refusal
 	default:
@@ -67,18 +67,18 @@ func (s *ReplySources) add(x *Request, domain wire.Name) {
 	}
 }
 
-// put adds the answer to x, of which c says how it may be copied.
-func (s *ReplySources) put(x *Request, domain wire.Name, c *Copy) {
+// put adds the answer to x, which may be reused as t says.
+func (s *ReplySources) put(x *Request, domain wire.Name, t *Reusable) {
 	s.judged = s.judged || x.verdicts&byACL != 0
-	s.list[s.n] = searchSource{zone: x.zone, domain: domain, source: x.source, denial: c.denial}
-	s.marks = addMark(addMark(s.marks, c.Mark), c.hosts)
+	s.list[s.n] = searchSource{zone: x.zone, domain: domain, source: x.source, denial: t.denial}
+	s.marks = addMark(addMark(s.marks, t.Mark), t.hosts)
 	if s.n++; s.n == 1 {
-		s.first = *c
+		s.first = *t
 	}
-	s.last = *c
-	s.fromCluster, s.fromCache = s.fromCluster || c.FromCluster, s.fromCache || c.FromCache
-	if c.Expires != 0 && (s.expires == 0 || c.Expires < s.expires) {
-		s.expires = c.Expires
+	s.last = *t
+	s.fromCluster, s.fromCache = s.fromCluster || t.FromCluster, s.fromCache || t.FromCache
+	if t.Expires != 0 && (s.expires == 0 || t.Expires < s.expires) {
+		s.expires = t.Expires
 	}
 }
 
@@ -89,30 +89,30 @@ func (s *ReplySources) end() {
 	}
 }
 
-// copyOf returns how the reply to r, whose search path was followed, may be copied: as long as all answers that it is
+// terms returns how the reply to r, whose search path was followed, may be sent again: as long as all answers that it is
 // made of.
-func (s *ReplySources) copyOf(r *Request) (c Copy, refusal copyRefusal) {
+func (s *ReplySources) terms(r *Request) (t Reusable, refusal reuseRefusal) {
 	switch {
 	case s == nil || !s.ended:
-		return Copy{}, refusedSearch
-	case s.refusal != copyAllowed:
-		return Copy{}, s.refusal
+		return Reusable{}, refusedSearch
+	case s.refusal != reusable:
+		return Reusable{}, s.refusal
 	}
-	c = s.first
+	t = s.first
 	if r.viaSearch {
-		c = s.last
+		t = s.last
 	}
-	c.FromCluster, c.FromCache, c.Expires = s.fromCluster, s.fromCache, s.expires
-	c.More = s.more()
+	t.FromCluster, t.FromCache, t.Expires = s.fromCluster, s.fromCache, s.expires
+	t.More = s.more()
 	for _, m := range s.marks {
-		if m.Index != c.Mark.Index || m.Value != c.Mark.Value {
-			c.More = append(c.More, m)
+		if m.Index != t.Mark.Index || m.Value != t.Mark.Value {
+			t.More = append(t.More, m)
 		}
 	}
-	return c, copyAllowed
+	return t, reusable
 }
 
-// more returns an empty list with room for [Copy.More].
+// more returns an empty list with room for [reply.Terms.More].
 func (s *ReplySources) more() []epoch.Mark {
 	if s == nil {
 		return nil
@@ -129,12 +129,12 @@ func addMark(list []epoch.Mark, m epoch.Mark) []epoch.Mark {
 }
 
 // others returns where the answers came from for the names other than r's own.
-func (s *ReplySources) others(r *Request) (list []copiedSource) {
+func (s *ReplySources) others(r *Request) (list []replyPart) {
 	var name [wire.MaxName]byte
 	for _, from := range s.list[1:s.n] {
 		n := copy(name[:], r.Query.Packet[wire.HeaderLen:wire.HeaderLen+s.base])
 		n += copy(name[n:], from.domain)
-		list = append(list, copiedSource{
+		list = append(list, replyPart{
 			zone: from.zone, query: wire.AppendQuery(nil, r.Query.ID, name[:n], r.Query.Type, &r.Query, wire.MinUDP),
 			source: from.source, denial: from.denial,
 		})

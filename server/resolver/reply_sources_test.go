@@ -71,7 +71,7 @@ func newSearchWorld(t testing.TB, search []string, others ...*resolver.Zone) *se
 }
 
 // copyFor asks twice, as the first reply may be an upstream's, and returns how the second may be copied.
-func (w *searchWorld) copyFor(client netip.Addr, name string, qtype uint16) (resolver.Copy, bool) {
+func (w *searchWorld) copyFor(client netip.Addr, name string, qtype uint16) (resolver.Reusable, bool) {
 	w.t.Helper()
 	w.x.Client = netip.AddrPortFrom(client, 4242)
 	w.ask(question(name, qtype))
@@ -103,8 +103,8 @@ func (w *searchWorld) basis(qtype uint16, names ...string) (marks []epoch.Mark, 
 				w.t.Fatalf("the cache has no lease for %s", name)
 			}
 			mark = last.Mark
-			if expires == 0 || last.Renew < expires {
-				expires = last.Renew
+			if expires == 0 || last.Expires < expires {
+				expires = last.Expires
 			}
 		}
 		mark.Serial = 0
@@ -120,7 +120,7 @@ func sortedMarks(list []epoch.Mark) []epoch.Mark {
 }
 
 // marksOf returns the counters that a copy depends on.
-func marksOf(c *resolver.Copy) []epoch.Mark {
+func marksOf(c *resolver.Reusable) []epoch.Mark {
 	list := append([]epoch.Mark{c.Mark}, c.More...)
 	for i := range list {
 		list[i].Serial = 0
@@ -236,7 +236,7 @@ func TestSearchCopyRefused(t *testing.T) {
 			}
 			w.x.Sources = nil
 			w.ask(question(name, dns.TypeA))
-			if _, ok := w.x.Copy(); ok {
+			if _, ok := w.x.Reusable(); ok {
 				t.Error("a copy of a reply whose sources were not collected")
 			}
 		})
@@ -314,11 +314,11 @@ func TestReportSearchHits(t *testing.T) {
 			return d
 		}
 		agent := delta(func() { w.ask(question(name, dns.TypeA)) })
-		c, ok := w.x.Copy()
+		c, ok := w.x.Reusable()
 		if !ok {
 			t.Fatalf("%s: no copy", name)
 		}
-		copied := w.x.Copied(&c, 100)
+		copied := w.x.HitCounter(&c, 100)
 		w.ask(question("db.other.svc.cluster.local.", dns.TypeA)) // which uses the same memory
 		clear(w.cluster.touched)
 		kernel := delta(func() { copied.ReportHits(1, time.Microsecond) })
@@ -423,7 +423,7 @@ func TestReportHostsHits(t *testing.T) {
 		return n
 	}
 	before := count()
-	w.x.Copied(&c, 50).ReportHits(7, time.Microsecond)
+	w.x.HitCounter(&c, 50).ReportHits(7, time.Microsecond)
 	if got := count() - before; got != 7 {
 		t.Errorf("%d of 7 answers counted", got)
 	}
@@ -442,7 +442,7 @@ func TestSearchCopyAllocs(t *testing.T) {
 	}
 	if n := testing.AllocsPerRun(100, func() {
 		w.serve(packet)
-		if _, ok := w.x.Copy(); !ok {
+		if _, ok := w.x.Reusable(); !ok {
 			t.Fatal("no copy")
 		}
 	}); n != 0 {

@@ -60,7 +60,7 @@ type Request struct {
 	// lookups are the look-ups in caches that are counted when the request is finished.
 	lookups *lookups
 	// Sources collects what replies along the client's search path are made of, so that they can be copied
-	// ([Request.Copy]); nil: they can't. It is not shared.
+	// ([Request.Reusable]); nil: they can't. It is not shared.
 	Sources *ReplySources
 	// trace makes the run a dry one and notes what the steps decide; nil except in [Routes.Explain].
 	trace *trace
@@ -141,6 +141,9 @@ func (r *Request) ReleaseRoom() {
 		r.Room.Release(r.Place)
 	}
 }
+
+// OverIPv6 reports whether the client came over IPv6.
+func (r *Request) OverIPv6() bool { return r.Client.Addr().Is6() && !r.Client.Addr().Is4In6() }
 
 // Dropped reports whether an ACL or the client's limit says that the query gets no reply.
 func (r *Request) Dropped() bool { return r.verdicts&dropped != 0 || r.unsent }

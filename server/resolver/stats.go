@@ -132,8 +132,8 @@ func (s *Stats) count(r *Request, size int) {
 	c.respSize[proto].Observe(uint64(size))
 }
 
-// countCopies counts n queries that the copy h answered, each after latency.
-func (s *Stats) countCopies(h *Copied, stripe int, n uint64, latency time.Duration) {
+// countReused counts n queries that were answered with the reused reply of h, each after latency.
+func (s *Stats) countReused(h *HitCounter, stripe int, n uint64, latency time.Duration) {
 	family := 0
 	if h.v6 {
 		family = 1

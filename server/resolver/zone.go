@@ -103,7 +103,7 @@ type Zone struct {
 	Stats *Stats
 
 	failed limiter
-	// agentOnly are the directives because of which no answers are copied ([Zone.needsAgent]); set by NewRoutes.
+	// agentOnly are the directives because of which no answers are copied ([Zone.AgentOnly]); set by NewRoutes.
 	agentOnly []string
 	// origins are Cluster's; set by NewRoutes.
 	origins []wire.Name

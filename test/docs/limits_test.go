@@ -57,7 +57,7 @@ var internalBounds = []string{
 	"server/clients.maxOwners", "server/clients.maxShift", "server/clients.maxStripes",
 	"server/dnstap.maxControlLen", "server/dnstap.maxKeptBuffer",
 	"server/fastpath.maxKnownPrograms",
-	"server/replycache.maxStrength", "server/replycache.maxTTLs", "server/replycache.maxWatches",
+	"server/reply.maxStrength", "server/reply.MaxTTLs", "server/reply.maxWatches",
 	"server/otlp.maxReason", "server/otlp.maxReplyHeader",
 	"server/resolver.maxPlainRcode", "server/resolver.maxStripes",
 	"server/rewrite.maxNameText",

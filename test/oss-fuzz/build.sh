@@ -52,7 +52,7 @@ netsetup FuzzRoutes
 server/balance FuzzWeights
 server/dnstap FuzzControl
 server/hosts FuzzLines
-server/replycache FuzzReply
+server/reply FuzzReply
 server/resolver FuzzFormat
 server/resolver FuzzGuards
 server/resolver FuzzServe

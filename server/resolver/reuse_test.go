@@ -40,7 +40,7 @@ func epochCache() *cache.Cache {
 
 // copied asks q and returns how its reply may be copied. The explanation of the query before must agree. The reply
 // to a query that waits is not copied.
-func (d *counterDesk) copied(q *dns.Msg) (resolver.Copy, bool) {
+func (d *counterDesk) copied(q *dns.Msg) (resolver.Reusable, bool) {
 	d.t.Helper()
 	packet, err := q.Pack()
 	if err != nil {
@@ -48,7 +48,7 @@ func (d *counterDesk) copied(q *dns.Msg) (resolver.Copy, bool) {
 	}
 	e, _ := d.rt.Explain(packet, d.x.Client, d.x.Proto)
 	d.ask(q)
-	c, ok := d.x.Copy()
+	c, ok := d.x.Reusable()
 	if want := e.NotCopied == "" && e.Waits == resolver.NoWait; ok != want {
 		d.t.Errorf("%s: a copy %t, explained as %q", q.Question[0].String(), ok, e.NotCopied)
 	}
@@ -253,7 +253,7 @@ func TestReportHits(t *testing.T) {
 		z := &resolver.Zone{Name: wire.Root, Cluster: c, Stats: resolver.NewStats()}
 		d := newDesk(t, z).from(client, resolver.UDP)
 		m := d.ask(question(web, dns.TypeA))
-		copied, ok := d.x.Copy()
+		copied, ok := d.x.Reusable()
 		if !ok {
 			t.Fatal("no copy")
 		}
@@ -261,7 +261,7 @@ func TestReportHits(t *testing.T) {
 		if diff := cmp.Diff(map[string]uint64{"udp " + family + " A": 1}, before); diff != "" {
 			t.Errorf("%s, the first query: %s", client, diff)
 		}
-		d.x.Copied(&copied, m.Len()).ReportHits(3, time.Millisecond)
+		d.x.HitCounter(&copied, m.Len()).ReportHits(3, time.Millisecond)
 		after := requests(z.Stats)
 		if diff := cmp.Diff(map[string]uint64{"udp " + family + " A": 4}, after); diff != "" {
 			t.Errorf("%s: %s", client, diff)

@@ -91,8 +91,8 @@ func hotReader(l *listener, stripe int, packet []byte) *udpReader {
 	l.progress = make([]progress, 1)
 	u := newUDPReader(l, 0)
 	u.request.Stripe = stripe
-	if u.replies != nil {
-		u.replies.stripe = stripe
+	if kept, ok := u.reused.sink.(*keptReplies); ok {
+		kept.stripe = stripe
 	}
 	u.batch.n = batchSize
 	for i := range u.batch.packets {
@@ -107,11 +107,11 @@ func hotReader(l *listener, stripe int, packet []byte) *udpReader {
 func (u *udpReader) answerBatch() {
 	cfg := u.l.config.Load()
 	u.request.Arrival = clock.Now()
-	u.replies.begin(cfg, u.request.Arrival)
+	u.reused.begin(cfg, u.request.Arrival)
 	for i := range u.batch.packets[:u.batch.n] {
 		u.answer(cfg, &u.batch.packets[i])
 	}
-	u.replies.end(cfg.Routes, u.request.Arrival)
+	u.reused.end(cfg.Routes, u.request.Arrival)
 }
 
 // lockWaits returns how often a goroutine has had to wait for a mutex.

@@ -52,17 +52,20 @@ func countsOf(l *listener) (c hotCounts) {
 	return c
 }
 
+// kept returns what the reader keeps.
+func (u *udpReader) kept() *keptReplies { return u.reused.sink.(*keptReplies) }
+
 // keptHits returns how many packets of a batch the reader answers without the path.
 func (u *udpReader) keptHits() (n int) {
 	cfg := u.l.config.Load()
 	u.request.Arrival = clock.Now()
-	u.replies.begin(cfg, u.request.Arrival)
+	u.reused.begin(cfg, u.request.Arrival)
 	for i := range u.batch.packets[:u.batch.n] {
-		before := len(u.replies.hits)
+		before := len(u.kept().hits)
 		u.answer(cfg, &u.batch.packets[i])
-		n += len(u.replies.hits) - before
+		n += len(u.kept().hits) - before
 	}
-	u.replies.end(cfg.Routes, u.request.Arrival)
+	u.reused.end(cfg.Routes, u.request.Arrival)
 	return n
 }
 
@@ -125,7 +128,7 @@ func TestKeptRepliesEnd(t *testing.T) {
 func TestKeptRepliesStayCached(t *testing.T) {
 	for _, entries := range []int{32, 1000} {
 		s, l, packet := hotServer(t, true)
-		store := cache.NewStore(1<<20, cache.Options{Epochs: s.replyCaches.tables.cached})
+		store := cache.NewStore(1<<20, cache.Options{Epochs: s.replyCaches.tables.Cached})
 		for z := range l.config.Load().Routes.Zones() {
 			limits := config.CacheLimits{Entries: entries, MaxTTL: time.Hour, MinTTL: 5 * time.Second}
 			z.Cache = store.NewCache(&config.Cache{Success: limits, Denial: limits})
@@ -176,7 +179,7 @@ func TestKeptReplyPanics(t *testing.T) {
 	s, l, packet := hotServer(t, true)
 	u := hotReader(l, 0, packet)
 	_ = u.keptHits()
-	u.replies.cache = nil
+	u.kept().cache = nil
 	if n := u.keptHits(); n != batchSize-3 {
 		t.Errorf("%d queries are answered without the path, want all but the one of the panic and two more", n)
 	}
@@ -185,13 +188,13 @@ func TestKeptReplyPanics(t *testing.T) {
 	}
 	cfg := l.config.Load()
 	u.answer(cfg, &u.batch.packets[0])
-	if len(u.replies.hits) != 1 {
-		t.Errorf("%d hits", len(u.replies.hits))
+	if len(u.kept().hits) != 1 {
+		t.Errorf("%d hits", len(u.kept().hits))
 	}
-	u.replies.cache = nil
-	u.replies.end(cfg.Routes, u.request.Arrival)
-	u.replies.cache, u.replies.config = nil, nil
-	u.replies.begin(cfg, u.request.Arrival)
+	u.kept().cache = nil
+	u.reused.end(cfg.Routes, u.request.Arrival)
+	u.kept().cache, u.kept().config = nil, nil
+	u.reused.begin(cfg, u.request.Arrival)
 	if n := s.panics.Load(); n != 3 {
 		t.Errorf("%d panics are counted, want 3", n)
 	}
@@ -215,7 +218,7 @@ func TestKeptRepliesOfHosts(t *testing.T) {
 				}
 			}
 			write("192.0.2.7 listed.test\n")
-			table, err := hosts.New(&config.Hosts{File: file, Zones: []wire.Name{wire.Root}, TTL: 60, Reload: time.Millisecond, Fallthrough: new(config.Fallthrough)}, hosts.Options{Epochs: s.replyCaches.tables.cluster})
+			table, err := hosts.New(&config.Hosts{File: file, Zones: []wire.Name{wire.Root}, TTL: 60, Reload: time.Millisecond, Fallthrough: new(config.Fallthrough)}, hosts.Options{Epochs: s.replyCaches.tables.Cluster})
 			if err != nil {
 				t.Fatal(err)
 			}

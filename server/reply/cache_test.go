@@ -1,4 +1,4 @@
-package replycache_test
+package reply_test
 
 import (
 	"encoding/binary"
@@ -16,7 +16,7 @@ import (
 
 	"github.com/nodens-dns/nodens/internal/epoch"
 	"github.com/nodens-dns/nodens/internal/wire"
-	"github.com/nodens-dns/nodens/server/replycache"
+	"github.com/nodens-dns/nodens/server/reply"
 )
 
 // owner notes what it is told.
@@ -32,6 +32,11 @@ const epochBits = 4
 
 func newTable() *epoch.Table {
 	return epoch.New(make([]atomic.Uint64, epoch.Words(epochBits)), 0, epochBits)
+}
+
+// newCache makes a cache for n replies whose marks are of the table.
+func newCache(table *epoch.Table, n int) *reply.Cache[*owner] {
+	return reply.New[*owner](n, &reply.Tables{Cached: table})
 }
 
 // exchange is a query and its reply.
@@ -81,12 +86,12 @@ func exchangeOf(t testing.TB, m *dns.Msg, records ...string) (x exchange) {
 }
 
 // answer is x as it is kept, in group 1 of the table.
-func (x exchange) answer(table *epoch.Table) *replycache.Answer {
-	return &replycache.Answer{Query: x.query, Reply: x.reply, Watches: []epoch.Watch{table.Watch(table.Mark(1))}}
+func (x exchange) answer(table *epoch.Table) *reply.Answer {
+	return &reply.Answer{Query: x.query, Reply: x.reply, Terms: reply.Terms{Mark: table.Mark(1)}}
 }
 
 // get asks with the ID and returns the reply; nil if there is none.
-func get(t testing.TB, c *replycache.Cache[*owner], x exchange, id uint16, now time.Duration) *dns.Msg {
+func get(t testing.TB, c *reply.Cache[*owner], x exchange, id uint16, now time.Duration) *dns.Msg {
 	t.Helper()
 	packet := append([]byte(nil), x.query.Packet...)
 	binary.BigEndian.PutUint16(packet, id)
@@ -114,8 +119,9 @@ func answers(m *dns.Msg) (list []string) {
 
 // TestReply: a reply is sent as it was, with another ID.
 func TestReply(t *testing.T) {
-	x, table, c := newExchange(t, "a.test.", "a.test. 30 IN A 192.0.2.1", "a.test. 30 IN A 192.0.2.2"), newTable(), replycache.New[*owner](replycache.MinReplies)
-	c.Put(x.answer(table), new(owner), 0)
+	x, table := newExchange(t, "a.test.", "a.test. 30 IN A 192.0.2.1", "a.test. 30 IN A 192.0.2.2"), newTable()
+	c := newCache(table, reply.MinReplies)
+	c.Put(x.answer(table), false, new(owner), 0)
 	for id := range uint16(3) {
 		b, e, _ := c.Get(append([]byte{0, byte(id)}, x.query.Packet[2:]...), false, 0, []byte("before"))
 		if e == nil {
@@ -131,8 +137,9 @@ func TestReply(t *testing.T) {
 
 // TestKey: only the same bytes behind the ID, over the same family, are the same query.
 func TestKey(t *testing.T) {
-	x, table, c := newExchange(t, "a.test.", "a.test. 30 IN A 192.0.2.1"), newTable(), replycache.New[*owner](replycache.MinReplies)
-	c.Put(x.answer(table), new(owner), 0)
+	x, table := newExchange(t, "a.test.", "a.test. 30 IN A 192.0.2.1"), newTable()
+	c := newCache(table, reply.MinReplies)
+	c.Put(x.answer(table), false, new(owner), 0)
 	for i := range x.query.Packet {
 		packet := append([]byte(nil), x.query.Packet...)
 		packet[i] ^= 0x20
@@ -153,11 +160,11 @@ func TestKey(t *testing.T) {
 // TestTTL: TTLs of all records count down, in seconds rounded up, and the reply ends at its expiry.
 func TestTTL(t *testing.T) {
 	x, table := newExchange(t, "a.test.", "a.test. 30 IN CNAME b.test.", "b.test. 30 IN A 192.0.2.1", "test. 30 IN SOA a. b. 1 2 3 4 5"), newTable()
-	c := replycache.New[*owner](replycache.MinReplies)
+	c := newCache(table, reply.MinReplies)
 	const begin = time.Hour
 	a := x.answer(table)
 	a.CountsDown, a.Life, a.Ends, a.Expires = true, 30, begin+30*time.Second, begin+25*time.Second
-	c.Put(a, new(owner), begin)
+	c.Put(a, false, new(owner), begin)
 	for passed, want := range map[time.Duration]uint32{
 		0: 30, time.Millisecond: 30, time.Second: 29, 24*time.Second + time.Millisecond: 6, 25*time.Second - 1: 6, -time.Minute: 30,
 	} {
@@ -182,8 +189,8 @@ func TestTTL(t *testing.T) {
 // TestMark: a reply ends when the counter of its group moves, and with no other.
 func TestMark(t *testing.T) {
 	x, table := newExchange(t, "a.test.", "a.test. 30 IN A 192.0.2.1"), newTable()
-	c := replycache.New[*owner](replycache.MinReplies)
-	c.Put(x.answer(table), new(owner), 0)
+	c := newCache(table, reply.MinReplies)
+	c.Put(x.answer(table), false, new(owner), 0)
 	table.Bump(2)
 	table.BumpAny()
 	if get(t, c, x, 1, 0) == nil {
@@ -194,29 +201,22 @@ func TestMark(t *testing.T) {
 		t.Error("the reply survives the change of its group")
 	}
 	a := x.answer(table)
-	a.Watches[0] = table.Watch(table.MarkAny())
-	c.Put(a, new(owner), 0)
+	a.Mark = table.MarkAny()
+	c.Put(a, false, new(owner), 0)
 	table.BumpAny()
 	if get(t, c, x, 1, 0) != nil {
 		t.Error("the reply survives a change of any group")
 	}
 }
 
-// watchWithSerial is a watch of group 1 whose replies have the serial.
-func watchWithSerial(table *epoch.Table, serial epoch.Value) epoch.Watch {
-	m := table.Mark(1)
-	m.Serial = serial.Index
-	return table.Watch(m)
-}
-
-// TestWatches: a reply ends with the first of two marks that moves, and one with three is not kept.
-func TestWatches(t *testing.T) {
+// TestMarks: a reply ends with the first of two marks that moves, and one with three is not kept.
+func TestMarks(t *testing.T) {
 	x, table := newExchange(t, "a.test.", "a.test. 30 IN A 192.0.2.1"), newTable()
-	c := replycache.New[*owner](replycache.MinReplies)
+	c := newCache(table, reply.MinReplies)
 	for group := range uint64(2) {
 		a := x.answer(table)
-		a.Watches = append(a.Watches, table.Watch(table.Mark(2)))
-		c.Put(a, new(owner), 0)
+		a.More = []epoch.Mark{table.Mark(2)}
+		c.Put(a, false, new(owner), 0)
 		if get(t, c, x, 1, 0) == nil {
 			t.Fatal("no reply")
 		}
@@ -226,8 +226,8 @@ func TestWatches(t *testing.T) {
 		}
 	}
 	a := x.answer(table)
-	a.Watches = append(a.Watches, a.Watches[0], a.Watches[0])
-	c.Put(a, new(owner), 0)
+	a.More = []epoch.Mark{a.Mark, a.Mark}
+	c.Put(a, false, new(owner), 0)
 	if get(t, c, x, 1, 0) != nil {
 		t.Error("a reply that depends on three marks is kept")
 	}
@@ -236,11 +236,11 @@ func TestWatches(t *testing.T) {
 // TestSerial: the SOA record has the serial that the zone has when the reply is sent.
 func TestSerial(t *testing.T) {
 	x, table := newExchange(t, "none.test.", "test. 30 IN SOA ns.test. mail.test. 7 2 3 4 5"), newTable()
-	c := replycache.New[*owner](replycache.MinReplies)
+	c := newCache(table, reply.MinReplies)
 	serial := table.AcquireValue()
 	a := x.answer(table)
-	a.Watches[0] = watchWithSerial(table, serial)
-	c.Put(a, new(owner), 0)
+	a.Mark.Serial = serial.Index
+	c.Put(a, false, new(owner), 0)
 	for _, n := range []uint32{8, 1 << 31} {
 		serial.Store(n)
 		m := get(t, c, x, 1, 0)
@@ -251,23 +251,17 @@ func TestSerial(t *testing.T) {
 			t.Errorf("the record is %v, want serial %d", m.Ns[0], n)
 		}
 	}
-	without := newExchange(t, "other.test.", "other.test. 30 IN A 192.0.2.1")
-	a = without.answer(table)
-	a.Watches[0] = watchWithSerial(table, serial)
-	c.Put(a, new(owner), 0)
-	if get(t, c, without, 1, 0) != nil {
-		t.Error("a reply without a SOA record is kept for its serial")
-	}
 }
 
 // TestRotation: addresses that are shuffled come in each rotation, and other records stay.
 func TestRotation(t *testing.T) {
 	alias := "a.test. 30 IN CNAME b.test."
 	x := newExchange(t, "a.test.", alias, "b.test. 30 IN A 192.0.2.1", "b.test. 30 IN A 192.0.2.2", "b.test. 30 IN A 192.0.2.3")
-	table, c, seen := newTable(), replycache.New[*owner](replycache.MinReplies), map[string]int{}
+	table, seen := newTable(), map[string]int{}
+	c := newCache(table, reply.MinReplies)
 	a := x.answer(table)
 	a.Shuffled = true
-	c.Put(a, new(owner), 0)
+	c.Put(a, false, new(owner), 0)
 	for range 1000 {
 		m := get(t, c, x, 1, 0)
 		if m == nil {
@@ -290,7 +284,7 @@ func TestRotation(t *testing.T) {
 	mixed := newExchange(t, "c.test.", "c.test. 30 IN A 192.0.2.1", "c.test. 30 IN TXT x", "c.test. 30 IN A 192.0.2.2")
 	a = mixed.answer(table)
 	a.Shuffled = true
-	c.Put(a, new(owner), 0)
+	c.Put(a, false, new(owner), 0)
 	if get(t, c, mixed, 1, 0) != nil {
 		t.Error("addresses that are not adjacent are kept in one order")
 	}
@@ -298,12 +292,13 @@ func TestRotation(t *testing.T) {
 
 // TestBounds: long queries and replies are not kept, nor replies with too many TTLs to count down.
 func TestBounds(t *testing.T) {
-	table, c := newTable(), replycache.New[*owner](replycache.MinReplies)
+	table := newTable()
+	c := newCache(table, reply.MinReplies)
 	padded := new(dns.Msg).SetQuestion("a.test.", dns.TypeA)
 	padded.SetEdns0(1232, false)
 	padded.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_PADDING{Padding: make([]byte, 250)}}
 	var many []string
-	for i := range 17 {
+	for i := range 1 + reply.MaxTTLs {
 		many = append(many, fmt.Sprintf("m.test. 30 IN A 192.0.2.%d", i))
 	}
 	for name, x := range map[string]exchange{
@@ -315,7 +310,7 @@ func TestBounds(t *testing.T) {
 	} {
 		a := x.answer(table)
 		a.CountsDown, a.Ends = true, time.Hour
-		c.Put(a, new(owner), 0)
+		c.Put(a, false, new(owner), 0)
 		if _, e, _ := c.Get(x.query.Packet, false, 0, nil); e != nil {
 			t.Errorf("%s is kept", name)
 		}
@@ -331,11 +326,12 @@ func truncated(x exchange) exchange {
 // TestSize: a cache has places for as many replies as it is made for, within the bounds.
 func TestSize(t *testing.T) {
 	for n, want := range map[int]int{0: 128, 128: 128, 129: 256, 1000: 1024, 1 << 20: 2048} {
-		table, c := newTable(), replycache.New[*owner](n)
+		table := newTable()
+		c := newCache(table, n)
 		var all []exchange
 		for i := range 20_000 {
 			x := newExchange(t, fmt.Sprintf("n%d.test.", i), "a.test. 30 IN A 192.0.2.1")
-			c.Put(x.answer(table), new(owner), 0)
+			c.Put(x.answer(table), false, new(owner), 0)
 			all = append(all, x)
 		}
 		kept := 0
@@ -350,12 +346,12 @@ func TestSize(t *testing.T) {
 	}
 }
 
-// TestAgain: the second of two like queries is worth keeping, if fewer than four others of the set come between.
-func TestAgain(t *testing.T) {
-	c, x := replycache.New[*owner](replycache.MinReplies), newExchange(t, "a.test.")
+// TestWanted: the second of two like queries is worth keeping, if fewer than four others of the set come between.
+func TestWanted(t *testing.T) {
+	c, x := newCache(newTable(), reply.MinReplies), newExchange(t, "a.test.")
 	for i, want := range []bool{false, true, true} {
-		if _, _, again := c.Get(x.query.Packet, false, 0, nil); again != want {
-			t.Errorf("query %d: again is %v", i+1, again)
+		if _, _, wanted := c.Get(x.query.Packet, false, 0, nil); wanted != want {
+			t.Errorf("query %d: wanted is %v", i+1, wanted)
 		}
 	}
 	again := 0
@@ -372,18 +368,19 @@ func TestAgain(t *testing.T) {
 // TestReplacement: a flood of names that are asked for once does not replace replies in use, and replies that are
 // no longer asked for are replaced.
 func TestReplacement(t *testing.T) {
-	table, c := newTable(), replycache.New[*owner](replycache.MinReplies)
+	table := newTable()
+	c := newCache(table, reply.MinReplies)
 	hot := newExchange(t, "hot.test.", "hot.test. 30 IN A 192.0.2.1")
-	c.Put(hot.answer(table), new(owner), 0)
+	c.Put(hot.answer(table), false, new(owner), 0)
 	flood := func(names int, ask bool) (kept bool) {
 		for i := range names {
 			x := newExchange(t, fmt.Sprintf("n%d.test.", i), "a.test. 30 IN A 192.0.2.1")
-			c.Put(x.answer(table), new(owner), 0)
+			c.Put(x.answer(table), false, new(owner), 0)
 			if ask && i%16 == 0 {
 				if get(t, c, hot, 1, 0) == nil {
 					return false
 				}
-				c.EndBatch(0, 0)
+				c.EndBatch(0)
 			}
 		}
 		return true
@@ -400,17 +397,23 @@ func TestReplacement(t *testing.T) {
 // TestReports: hits are counted at the end of each batch. Uses are reported after ten seconds, after 256 hits, after 64
 // changes elsewhere, and when a reply ends.
 func TestReports(t *testing.T) {
-	table, c, o := newTable(), replycache.New[*owner](replycache.MinReplies), new(owner)
+	table, o := newTable(), new(owner)
+	c := newCache(table, reply.MinReplies)
 	x := newExchange(t, "a.test.", "a.test. 30 IN A 192.0.2.1")
-	c.Put(x.answer(table), o, 0)
-	now, changes := time.Duration(0), uint64(0)
+	c.Put(x.answer(table), false, o, 0)
+	now := time.Duration(0)
 	batch := func(hits int) {
 		for range hits {
 			if get(t, c, x, 1, now) == nil {
 				t.Fatal("no reply")
 			}
 		}
-		c.EndBatch(now, changes)
+		c.EndBatch(now)
+	}
+	change := func(times int) {
+		for range times {
+			table.Bump(2)
+		}
 	}
 	check := func(when string, hits, uses uint64) {
 		t.Helper()
@@ -428,13 +431,13 @@ func TestReports(t *testing.T) {
 	now = 10 * time.Second
 	batch(1)
 	check("after ten seconds", 258, 258)
-	changes = 63
+	change(63)
 	batch(1)
 	check("after 63 changes", 259, 258)
-	changes = 64
+	change(1)
 	batch(1)
 	check("after 64 changes", 260, 260)
-	changes = 127
+	change(63)
 	batch(1)
 	check("after 63 more", 261, 260)
 	if get(t, c, x, 1, now) == nil {
@@ -443,10 +446,10 @@ func TestReports(t *testing.T) {
 	table.Bump(1)
 	_ = get(t, c, x, 1, now)
 	check("after the end", 262, 262)
-	c.EndBatch(now, changes)
+	c.EndBatch(now)
 	check("after the batch of the end", 262, 262)
 
-	c.Put(x.answer(table), o, now)
+	c.Put(x.answer(table), false, o, now)
 	batch(4)
 	c.Clear(now)
 	check("after Clear", 266, 266)
@@ -479,17 +482,18 @@ func TestNoLock(t *testing.T) {
 
 // TestAllocs: a hit allocates nothing.
 func TestAllocs(t *testing.T) {
-	table, c := newTable(), replycache.New[*owner](replycache.MinReplies)
+	table := newTable()
+	c := newCache(table, reply.MinReplies)
 	x := newExchange(t, "a.test.", "a.test. 30 IN A 192.0.2.1", "a.test. 30 IN A 192.0.2.2")
 	a := x.answer(table)
 	a.Shuffled, a.CountsDown, a.Ends, a.Life = true, true, time.Hour, 30
-	c.Put(a, new(owner), 0)
+	c.Put(a, false, new(owner), 0)
 	buf := make([]byte, 0, 512)
 	if n := testing.AllocsPerRun(100, func() {
 		if _, e, _ := c.Get(x.query.Packet, false, 0, buf); e == nil {
 			t.Error("no reply")
 		}
-		c.EndBatch(0, 0)
+		c.EndBatch(0)
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
@@ -503,25 +507,25 @@ func FuzzReply(f *testing.F) {
 	f.Add(x.reply[:len(x.reply)-3], true, true, false)
 	table := newTable()
 	serial := table.AcquireValue()
-	f.Fuzz(func(t *testing.T, reply []byte, countsDown, shuffled, withSerial bool) {
-		c := replycache.New[*owner](replycache.MinReplies)
-		y := exchange{query: x.query, reply: reply}
+	f.Fuzz(func(t *testing.T, msg []byte, countsDown, shuffled, withSerial bool) {
+		c := newCache(table, reply.MinReplies)
+		y := exchange{query: x.query, reply: msg}
 		a := y.answer(table)
 		a.CountsDown, a.Shuffled, a.Ends, a.Life = countsDown, shuffled, time.Hour, 30
 		if withSerial {
-			a.Watches[0] = watchWithSerial(table, serial)
+			a.Mark.Serial = serial.Index
 		}
-		c.Put(a, new(owner), 0)
+		c.Put(a, false, new(owner), 0)
 		for range 3 {
 			b, e, _ := c.Get(x.query.Packet, false, 0, nil)
 			if e == nil {
 				return
 			}
-			if len(b) != len(reply) {
-				t.Fatalf("%d bytes, want %d", len(b), len(reply))
+			if len(b) != len(msg) {
+				t.Fatalf("%d bytes, want %d", len(b), len(msg))
 			}
-			if !countsDown && !shuffled && !withSerial && string(b[2:]) != string(reply[2:]) {
-				t.Fatalf("%x is sent as %x", reply, b)
+			if !countsDown && !shuffled && !withSerial && string(b[2:]) != string(msg[2:]) {
+				t.Fatalf("%x is sent as %x", msg, b)
 			}
 		}
 	})

@@ -5,10 +5,12 @@ import (
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/epoch"
 	"github.com/nodens-dns/nodens/server/fastpath"
+	"github.com/nodens-dns/nodens/server/reply"
 	"github.com/nodens-dns/nodens/server/resolver"
 )
 
@@ -21,10 +23,10 @@ type FastPath interface {
 	Epochs() (cluster, cached *epoch.Table)
 }
 
-// fastPathCopier copies answers into the kernel.
-type fastPathCopier struct {
+// fastPath is what all readers of a server share to copy replies into the kernel.
+type fastPath struct {
 	program FastPath
-	tables  epochTables
+	tables  reply.Tables
 	lastID  uint32 // the last fastPathID that was assigned
 
 	mu        sync.Mutex
@@ -46,7 +48,7 @@ type clientGroup struct {
 const maxGroups = 4096
 
 // group returns the number and the mark of g; the zero Group for all clients.
-func (c *fastPathCopier) group(g *resolver.ClientGroup) fastpath.Group {
+func (c *fastPath) group(g *resolver.ClientGroup) fastpath.Group {
 	if g.IsAll() {
 		return fastpath.Group{}
 	}
@@ -72,7 +74,7 @@ func (c *fastPathCopier) group(g *resolver.ClientGroup) fastpath.Group {
 const fixedEpoch = 1
 
 // forgetGroups forgets the numbers of groups, of server blocks that may be gone.
-func (c *fastPathCopier) forgetGroups() {
+func (c *fastPath) forgetGroups() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.groups = nil
@@ -81,9 +83,9 @@ func (c *fastPathCopier) forgetGroups() {
 // UseFastPath copies the replies to UDP queries to f, which then answers the same queries in
 // the kernel. Call it before any other method.
 func (s *Server) UseFastPath(f FastPath) {
-	s.fastPath = &fastPathCopier{program: f}
-	s.fastPath.tables.cluster, s.fastPath.tables.cached = f.Epochs()
-	s.fastPath.fixed = s.fastPath.tables.cached.AcquireValue()
+	s.fastPath = &fastPath{program: f}
+	s.fastPath.tables.Cluster, s.fastPath.tables.Cached = f.Epochs()
+	s.fastPath.fixed = s.fastPath.tables.Cached.AcquireValue()
 	s.fastPath.fixed.Store(fixedEpoch)
 }
 
@@ -94,63 +96,51 @@ type activeConfig struct {
 	fastPathID atomic.Uint32
 }
 
-// replySources returns what requests need for copies of replies along a search path; nil if nothing is copied.
-func (c *fastPathCopier) replySources() *resolver.ReplySources {
-	if c == nil {
-		return nil
-	}
-	return new(resolver.ReplySources)
+// kernelReplies is the [replySink] of a reader whose replies are copied into the kernel, which then answers the same
+// queries itself.
+type kernelReplies struct {
+	s      *Server
+	path   *fastPath
+	config *activeConfig
+	answer fastpath.Answer // scratch space
+	// request and terms are of the answer.
+	request *resolver.Request
+	terms   *resolver.Reusable
 }
 
-// udpRequest is the request of a UDP reader, with what copying its reply needs.
-type udpRequest struct {
-	resolver.Request
-	epochs epochs
-	copy   resolver.Copy
-	answer fastpath.Answer
+// begin implements replySink.
+func (k *kernelReplies) begin(cfg *activeConfig, _ time.Duration) { k.config = cfg }
+
+// find implements replySink: what the kernel has a reply to does not come to the reader.
+func (k *kernelReplies) find(*resolver.Request, *packet) (found, wanted bool) {
+	return false, k.config.fastPathID.Load() != 0
+}
+
+// keep implements replySink.
+func (k *kernelReplies) keep(r *resolver.Request, t *resolver.Reusable, a *reply.Answer) {
+	k.request, k.terms = r, t
+	k.answer = fastpath.Answer{Answer: *a, Listener: k.config.fastPathID.Load(), Group: k.path.group(&t.Clients), Source: k}
+	if k.path.program.Put(&k.answer) && k.answer.Group.Number != 0 {
+		k.path.program.SetGroup(r.Client.Addr(), &k.answer.Group)
+	}
 }
 
 // HitReporter implements [fastpath.Source].
-func (r *udpRequest) HitReporter() fastpath.HitReporter {
-	return r.Copied(&r.copy, len(r.answer.Reply))
+func (k *kernelReplies) HitReporter() fastpath.HitReporter {
+	return k.request.HitCounter(k.terms, len(k.answer.Reply))
 }
 
-// copyReply copies msg, the reply to r, into the kernel if there is a fast path and the reply may be copied.
-// If that panics, the client still gets msg.
-func (s *Server) copyReply(cfg *activeConfig, r *udpRequest, msg []byte) {
-	if s.fastPath == nil {
-		return
-	}
-	defer func() {
-		if p := recover(); p != nil {
-			s.panics.Add(1)
-			s.log.Error("copying a reply panicked", "panic", p, "stack", string(debug.Stack()))
-		}
-	}()
-	s.fastPath.put(cfg, r, msg)
+// end implements replySink: the kernel's hits are counted by [fastpath.Program.Sweep].
+func (k *kernelReplies) end(*resolver.Routes, time.Duration) {}
+
+// panicked implements replySink.
+func (k *kernelReplies) panicked(v any) {
+	k.s.panics.Add(1)
+	k.s.log.Error("copying a reply panicked", "panic", v, "stack", string(debug.Stack()))
 }
 
-// put copies msg, the reply to r, into the kernel if it may be copied.
-func (c *fastPathCopier) put(cfg *activeConfig, r *udpRequest, msg []byte) {
-	if msg == nil || cfg.fastPathID.Load() == 0 {
-		return
-	}
-	var ok bool
-	if r.copy, ok = r.Copy(); !ok {
-		return
-	}
-	if c.tables.moved(&r.copy, r.epochs) {
-		return
-	}
-	r.answer = fastpath.Answer{
-		Listener: cfg.fastPathID.Load(), Query: &r.Query, Reply: msg, Source: r,
-		Cluster: !r.copy.FromCache, Mark: r.copy.Mark, More: r.copy.More, Group: c.group(&r.copy.Clients), Expires: r.copy.Expires, Ends: r.copy.Ends,
-		Counts: r.copy.CountsDown, Life: r.copy.Life, MaxSize: r.copy.MaxSize, Shuffled: r.copy.Shuffled, Waste: r.copy.Waste,
-	}
-	if c.program.Put(&r.answer) && r.answer.Group.Number != 0 {
-		c.program.SetGroup(r.Client.Addr(), &r.answer.Group)
-	}
-}
+// close implements replySink.
+func (k *kernelReplies) close() {}
 
 // disableFastPath makes the server receive all queries and drops all copies. It is called
 // before what is served changes and when the server stops answering.

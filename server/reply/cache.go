@@ -1,4 +1,4 @@
-package replycache
+package reply
 
 import (
 	"bytes"
@@ -45,29 +45,10 @@ type Owner interface {
 	Use(n uint64, now time.Duration)
 }
 
-// Answer is a reply that the query path has given, and for how long it is valid. Times are by
-// package clock.
-type Answer struct {
-	// Query is the query as received, over IPv6 if V6 is set, and Reply as sent.
-	Query *wire.Query
-	V6    bool
-	Reply []byte
-	// Watches end the reply before it expires. The first may have the serial of the SOA record. There is at least one.
-	Watches []epoch.Watch
-	// Expires is when the reply ends; 0 is never. Where CountsDown is set, the TTLs of all records are
-	// what is left until Ends, in seconds rounded up and at most Life.
-	Expires, Ends time.Duration
-	CountsDown    bool
-	Life          uint32
-	// Shuffled says that addresses are in another order in each reply.
-	Shuffled bool
-	// Changes is what [Cache.EndBatch] would be given now.
-	Changes uint64
-}
-
 // Cache keeps replies and their owners. Only one goroutine may use it. It takes 16 bytes for each reply that it
 // may have, and some hundred bytes for each that it has.
 type Cache[O Owner] struct {
+	tables  *Tables
 	seed    maphash.Seed
 	sets    []set[O]    // a power of two
 	touched []*Entry[O] // with hits in this batch
@@ -90,10 +71,9 @@ type Entry[O Owner] struct {
 	strength uint8
 	watches  [maxWatches]epoch.Watch
 	nwatches int
-	expires  time.Duration
-	ends     time.Duration
-	life     uint32
-	template template
+	life     epoch.Lifetime
+	reply    []byte
+	layout   Layout
 
 	hits     uint64 // in this batch
 	unused   uint64 // that Use is still to be told of
@@ -101,10 +81,11 @@ type Entry[O Owner] struct {
 	changes  uint64 // when it was reported
 }
 
-// New makes a cache for n replies, rounded up to a power of two, at least [MinReplies] and at most [MaxReplies].
-func New[O Owner](n int) *Cache[O] {
+// New makes a cache for n replies, rounded up to a power of two, at least [MinReplies] and at most [MaxReplies]. Their
+// marks are of the tables.
+func New[O Owner](n int, tables *Tables) *Cache[O] {
 	n = min(max(n, MinReplies), MaxReplies)
-	return &Cache[O]{seed: maphash.MakeSeed(), sets: make([]set[O], 1<<bits.Len(uint(n-1))/ways)}
+	return &Cache[O]{tables: tables, seed: maphash.MakeSeed(), sets: make([]set[O], 1<<bits.Len(uint(n-1))/ways)}
 }
 
 // place returns the set and the tag, which is not 0, of a query.
@@ -114,10 +95,10 @@ func (c *Cache[O]) place(query []byte) (s *set[O], tag uint32) {
 }
 
 // Get appends the reply to packet at now to buf, and counts a hit. Without a reply the entry is nil, and
-// again reports whether the path's reply is worth a [Cache.Put]: one of the last queries of the set that were not
+// wanted reports whether the path's reply is worth a [Cache.Put]: one of the last queries of the set that were not
 // found was the same, or a reply to it has just ended. v6 says that the query came over IPv6. Get allocates only
 // to grow buf.
-func (c *Cache[O]) Get(packet []byte, v6 bool, now time.Duration, buf []byte) (reply []byte, e *Entry[O], again bool) {
+func (c *Cache[O]) Get(packet []byte, v6 bool, now time.Duration, buf []byte) (reply []byte, e *Entry[O], wanted bool) {
 	if len(packet) < wire.HeaderLen || len(packet) > maxQuery {
 		return nil, nil, false
 	}
@@ -163,15 +144,20 @@ func (s *set[O]) note(tag uint32) bool {
 
 // append appends the reply with the ID to buf.
 func (e *Entry[O]) append(buf []byte, id [2]byte, now time.Duration) []byte {
-	var left uint32
-	if e.template.nttls > 0 {
-		left = ttl(now, e.ends, e.life)
+	var ttl uint32
+	if e.layout.nttls > 0 {
+		ttl = e.life.TTL(now)
 	}
 	var turn uint64
-	if e.template.rotated > 1 {
+	if e.layout.Rotated > 1 {
 		turn = rand.Uint64() //nolint:gosec // spreads load
 	}
-	return e.template.append(buf, id, left, e.watches[0].Serial(), turn)
+	at := len(buf)
+	buf = append(buf, e.reply...)
+	msg := buf[at:]
+	copy(msg, id[:])
+	e.layout.patch(msg, e.reply, ttl, e.watches[0].Serial(), turn)
+	return buf
 }
 
 // valid reports whether the reply may be sent at now.
@@ -181,28 +167,31 @@ func (e *Entry[O]) valid(now time.Duration) bool {
 			return false
 		}
 	}
-	return e.expires == 0 || now < e.expires
+	return e.life.Expires == 0 || now < e.life.Expires
 }
 
-// Put keeps the answer a, whose query Get has not found, for owner. It does nothing if the reply is
-// too long, if it cannot be sent again as it is, or if the replies in its place are asked for more often.
-func (c *Cache[O]) Put(a *Answer, owner O, now time.Duration) {
+// Put keeps the answer a, whose query Get has not found, for owner. v6 is as in Get. It does nothing if the reply is
+// too long, if it cannot be sent again, or if the replies in its place are asked for more often.
+func (c *Cache[O]) Put(a *Answer, v6 bool, owner O, now time.Duration) {
 	packet := a.Query.Packet
-	if len(packet) > maxQuery || len(a.Reply) > maxReply || len(a.Reply) < wire.HeaderLen || len(a.Watches) > maxWatches || a.Reply[2]&tcBit != 0 {
+	if len(packet) > maxQuery || len(a.Reply) > maxReply || len(a.Reply) < wire.HeaderLen || len(a.More) >= maxWatches || a.Reply[2]&tcBit != 0 {
 		return
 	}
 	s, tag := c.place(packet[2:])
 	i := c.victim(s, now)
-	if i < 0 || !s.entries[i].template.set(a) {
+	if i < 0 || !s.entries[i].layout.Parse(a) {
 		return
 	}
 	e := s.entries[i]
 	s.tags[i] = tag
-	e.Owner, e.v6, e.strength = owner, a.V6, 1
-	e.query = append(e.query[:0], packet[2:]...)
-	e.nwatches = copy(e.watches[:], a.Watches)
-	e.expires, e.ends, e.life = a.Expires, a.Ends, a.Life
-	e.reported, e.changes = now, a.Changes
+	e.Owner, e.v6, e.strength = owner, v6, 1
+	e.query, e.reply = append(e.query[:0], packet[2:]...), append(e.reply[:0], a.Reply...)
+	e.watches[0], e.nwatches = c.tables.watch(a.Mark), 1
+	for _, m := range a.More {
+		e.watches[e.nwatches] = c.tables.watch(m)
+		e.nwatches++
+	}
+	e.life, e.reported, e.changes = a.Lifetime, now, c.tables.Cached.Any()
 }
 
 // victim returns the index of an entry of s without a reply; -1 if all are asked for more often than what is to
@@ -232,9 +221,10 @@ func (c *Cache[O]) victim(s *set[O], now time.Duration) int {
 	return weakest
 }
 
-// EndBatch reports the hits since the last call. The last of them was at now. changes counts the answers that have changed, or are
-// new, in the caches that replies are made of: an entry whose use they do not know of is evicted after many of these.
-func (c *Cache[O]) EndBatch(now time.Duration, changes uint64) {
+// EndBatch reports the hits since the last call. The last of them was at now.
+func (c *Cache[O]) EndBatch(now time.Duration) {
+	// An entry whose use the caches do not know of is evicted after many changes and new answers.
+	changes := c.tables.Cached.Any()
 	for i, e := range c.touched {
 		c.touched[i] = nil
 		e.count()

@@ -102,7 +102,7 @@ func TestGroupsOfClients(t *testing.T) {
 		k.mu.Lock()
 		for i, a := range k.copies {
 			got = append(got, copied{k.names[i], a.Group.Number})
-			if a.Group.Number != 0 && a.Group.Mark.Index == 0 || !a.Cluster {
+			if a.Group.Number != 0 && a.Group.Mark.Index == 0 || a.FromCache {
 				t.Errorf("%s is copied as %+v", k.names[i], a)
 			}
 		}
@@ -138,7 +138,7 @@ func texts(m map[netip.Addr]uint32) map[string]uint32 {
 
 // TestGroupNumbers: a namespace has one number, and no number is given twice, however many namespaces there are.
 func TestGroupNumbers(t *testing.T) {
-	var c fastPathCopier
+	var c fastPath
 	of := []*resolver.Autopath{new(resolver.Autopath), new(resolver.Autopath)}
 	number := func(of *resolver.Autopath, namespace string) uint32 {
 		return c.group(&resolver.ClientGroup{Of: of, Namespace: []byte(namespace)}).Number

@@ -107,7 +107,7 @@ func TestCopiesCount(t *testing.T) {
 	if len(k.owners) != 1 {
 		t.Fatalf("%d copies of two replies, the first of which the upstream gave", len(k.owners))
 	}
-	if a := k.copies[0]; a.Cluster || !a.Counts || a.Life == 0 || a.Expires == 0 || a.Expires != a.Ends || a.Listener == 0 || a.Listener != k.doors[addr] {
+	if a := k.copies[0]; !a.FromCache || !a.CountsDown || a.Life == 0 || a.Expires == 0 || a.Expires != a.Ends || a.Listener == 0 || a.Listener != k.doors[addr] {
 		t.Errorf("the copy is %+v", a)
 	}
 	sums := func() (n [6]uint64) {

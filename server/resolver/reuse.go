@@ -1,0 +1,325 @@
+package resolver
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"github.com/nodens-dns/nodens/internal/epoch"
+	"github.com/nodens-dns/nodens/internal/wire"
+	"github.com/nodens-dns/nodens/kubernetes"
+	"github.com/nodens-dns/nodens/server/reply"
+)
+
+// Reusable says how long, and for whom, a reply may answer the same question again in place of the query path: as a
+// copy that a reader keeps, or that is in the kernel. The marks are valid until the request's next run.
+type Reusable struct {
+	reply.Terms
+	// Clients are the only clients that get the reply; zero: all do.
+	Clients ClientGroup
+	// Logged says that some of the queries that the reply answers are logged.
+	Logged bool
+
+	denial bool // a negative answer in the cache
+	// hosts is the mark of the hosts table that was asked before the other sources; zero: there is none.
+	hosts epoch.Mark
+}
+
+// ClientGroup is the clients that get the same replies where these depend on the client: on its namespace, or on
+// access lists. The zero ClientGroup is all clients.
+type ClientGroup struct {
+	// Of is the directive that looks at the namespace; nil: nothing depends on it.
+	Of *Autopath
+	// Namespace is the clients' namespace as a label, nil if it is not known. It must not be changed.
+	Namespace []byte
+	// Mark moves before a client gets another namespace; zero without Of.
+	Mark epoch.Mark
+	// ACLs are the routes by whose access lists the clients have the Class; nil: nothing depends on them.
+	ACLs  *Routes
+	Class uint64
+}
+
+// known reports whether g is about clients with a known namespace, or about all clients.
+func (g *ClientGroup) known() bool { return g.Of == nil || g.Namespace != nil && g.Mark.Index != 0 }
+
+// IsAll reports whether g is all clients.
+func (g *ClientGroup) IsAll() bool { return g.Of == nil && g.ACLs == nil }
+
+// clientGroup returns the clients that get r's reply. If it depends on one part of the group, the group has both, so that
+// a client has one group for all replies of a listener.
+func (r *Request) clientGroup() (g ClientGroup) {
+	g = r.clients
+	if g.Of == nil && !r.wasJudged() {
+		return ClientGroup{}
+	}
+	rt := r.routes
+	if rt.aclClasses != nil {
+		g.ACLs, g.Class = rt, rt.aclClasses.of(r.Client.Addr())
+	}
+	if g.Of == nil && rt.search != nil {
+		rt.search.group(r.Client.Addr().Unmap(), &g)
+		if g.Mark.Index == 0 {
+			g.Of, g.Namespace = nil, nil
+		}
+	}
+	return g
+}
+
+// wasJudged reports whether an access list was asked about r's client.
+func (r *Request) wasJudged() bool {
+	return r.verdicts&byACL != 0 || r.searched && r.Sources != nil && r.Sources.judged
+}
+
+// byACL are the verdicts of access lists that let a reply pass.
+const byACL = allowed | listed
+
+// Reusable returns how r's reply, which is finished, may be sent again. ok is false if it may not: if
+// it depends on the client in another way than by its group, or may change without a trace. The caller has read
+// [epoch.Table.Any] before Begin, and finds it unmoved afterwards.
+func (r *Request) Reusable() (t Reusable, ok bool) {
+	t, refusal := r.reuse()
+	return t, refusal == reusable
+}
+
+// reuse is Reusable with the reason why the reply may not be sent again.
+func (r *Request) reuse() (t Reusable, refusal reuseRefusal) {
+	if refusal = r.refuseReuse(); refusal != reusable {
+		return Reusable{}, refusal
+	}
+	if r.searched {
+		t, refusal = r.Sources.terms(r)
+	} else {
+		t, refusal = r.sourceTerms()
+		if t.hosts != (epoch.Mark{}) && t.hosts != t.Mark {
+			t.More = append(r.Sources.more(), t.hosts)
+		}
+	}
+	t.MaxSize, t.Waste, t.Clients = r.zone.maxSize(r), r.waste, r.clientGroup()
+	t.Logged = r.zone.Log != nil
+	t.Shuffled = (r.ordered || r.zone.Shuffle) && r.reply.Rcode() == wire.NoError
+	return t, refusal
+}
+
+// sourceTerms returns what the source of r's reply says about its reuse, and the hosts table in front of it. In a dry
+// run it only says whether there may be any.
+func (r *Request) sourceTerms() (t Reusable, refusal reuseRefusal) {
+	switch {
+	case r.zone.Hosts != nil && r.hosts.Index == 0:
+		return Reusable{}, refusedMark
+	case r.source == fromHosts:
+		t.Mark = r.hosts
+		return t, reusable
+	case r.source == fromCluster:
+		t, refusal = r.clusterTerms()
+	default:
+		t, refusal = r.cacheTerms()
+	}
+	t.hosts = r.hosts
+	return t, refusal
+}
+
+// clusterTerms is sourceTerms for an answer from the view.
+func (r *Request) clusterTerms() (t Reusable, refusal reuseRefusal) {
+	mark, ok := r.zone.Cluster.Mark(&r.Query, &r.reply, r.reuseBudget())
+	if !ok {
+		return Reusable{}, refusedMark
+	}
+	t.FromCluster, t.Mark = true, mark
+	return t, reusable
+}
+
+// cacheTerms is sourceTerms for an answer from the cache.
+func (r *Request) cacheTerms() (t Reusable, refusal reuseRefusal) {
+	if r.trace != nil {
+		if !r.zone.Cache.MayLease(&r.Query, r.Arrival) {
+			return Reusable{}, refusedLease
+		}
+		t.FromCache = true
+		return t, reusable
+	}
+	lease, ok := r.zone.Cache.Lease(&r.Query, r.Arrival)
+	if !ok {
+		return Reusable{}, refusedLease
+	}
+	t.FromCache, t.Mark, t.Lifetime, t.denial = true, lease.Mark, lease.Lifetime, lease.Denial
+	return t, reusable
+}
+
+// reuseRefusal is why a reply may not be sent again.
+type reuseRefusal uint8
+
+const (
+	reusable reuseRefusal = iota
+	refusedSource
+	refusedView
+	refusedDirective // see [Zone.agentOnly]
+	refusedRewrite
+	refusedACL
+	refusedClient
+	refusedSearch // see [ReplySources]
+	refusedRcode
+	refusedOrder
+	refusedOrigin
+	refusedMark  // there is no [epoch.Mark]
+	refusedLease // there is no [cache.Lease]
+)
+
+// refuseReuse returns why r's reply, which is finished, is not as good for the next client of the same
+// [ClientGroup] that asks the same.
+func (r *Request) refuseReuse() reuseRefusal {
+	if !r.hasSource() { // a query that is not valid has no zone
+		return refusedSource
+	}
+	if refusal := r.zone.neverReused(r.routes); refusal != reusable {
+		return refusal
+	}
+	if r.rewritten { // it is not made of the answer to its question
+		return refusedRewrite
+	}
+	if refusal := r.clientRefusal(); refusal != reusable {
+		return refusal
+	}
+	switch rcode := r.reply.Rcode(); {
+	case rcode != wire.NoError && rcode != wire.NXDomain:
+		return refusedRcode
+	case r.viaSearch: // its source was asked
+	case r.belongsToCluster():
+		return refusedOrigin
+	case r.keepsOrder():
+		return refusedOrder
+	}
+	return reusable
+}
+
+// hasSource reports whether r's reply is from a source of copies, or made of such replies.
+func (r *Request) hasSource() bool {
+	return r.source == fromCluster || r.source == fromCache || r.source == fromHosts || r.viaSearch
+}
+
+// clientRefusal returns why it is not known which other clients get r's reply.
+func (r *Request) clientRefusal() reuseRefusal {
+	switch {
+	case r.verdicts&^byACL != 0, r.wasJudged() && r.routes.aclClasses == nil:
+		return refusedACL
+	case !r.clients.known():
+		return refusedClient
+	}
+	return reusable
+}
+
+// neverReused returns why no reply of z is sent again, [reusable] if some are.
+func (z *Zone) neverReused(rt *Routes) reuseRefusal {
+	switch {
+	case rt.views:
+		return refusedView
+	case len(z.agentOnly) > 0:
+		return refusedDirective
+	}
+	return reusable
+}
+
+// belongsToCluster reports whether r's reply is from the cache, although the view of the cluster may come to have the
+// name.
+func (r *Request) belongsToCluster() bool { return r.source == fromCache && r.zone.inCluster(&r.Query) }
+
+// keepsOrder reports whether the order of the addresses in r's reply must stay.
+func (r *Request) keepsOrder() bool {
+	return r.ordered && r.reply.Count(wire.Answer) > 1 && !r.zone.Cluster.Rotatable(&r.Query, r.reuseBudget())
+}
+
+// reuseBudget returns a budget for looking at what r's reply was made from.
+func (r *Request) reuseBudget() *kubernetes.Budget {
+	if r.trace != nil { // the budget of a dry run is unlimited, and no use of the view
+		return r.budget
+	}
+	r.ownBudget.Refill()
+	return &r.ownBudget
+}
+
+// AgentOnly returns the directives of z because of which none of its replies is kept by a reader or copied into the
+// kernel: the reply depends on who asks, each query has to be seen, or what comes before the sources of reusable replies
+// can change without a trace. It is the only list of them. Whether a single reply may be reused, if the list is empty,
+// is decided in [Request.Reusable].
+func (z *Zone) AgentOnly() (directives []string) {
+	for _, d := range [...]struct {
+		name  string
+		there bool
+	}{
+		{"auto", z.Auto != nil && z.Auto.FallsThrough()},
+		{"client_limit", z.Limit != nil},
+		{"dns64", z.DNS64 != nil},
+		{"dnstap", len(z.Taps) > 0},
+		{"file", z.File != nil && z.File.FallsThrough()},
+		{"header", z.Header != nil},
+		{"k8s_external", z.External != nil},
+		{"loadbalance", z.Balance != nil},
+		{"log", z.Log.needsAll()},
+		{"rewrite", z.Rewrite != nil && !z.Rewrite.QuestionOnly()},
+		{"secondary", z.Secondary != nil && z.Secondary.FallsThrough()},
+		{"template", z.Template != nil},
+		{"tsig", z.TSIG != nil},
+	} {
+		if d.there {
+			directives = append(directives, d.name)
+		}
+	}
+	return directives
+}
+
+// inCluster reports whether q's name is one that the view of the cluster may come to have.
+func (z *Zone) inCluster(q *wire.Query) bool {
+	return slices.ContainsFunc(z.origins, func(origin wire.Name) bool { return wire.Under(q.Name(), origin) })
+}
+
+// refusalTexts are what explanations say of them.
+var refusalTexts = [...]string{
+	reusable:         "",
+	refusedSource:    "only answers of kubernetes, hosts and the cache are copied",
+	refusedView:      "a server block of the listener has a view",
+	refusedDirective: "the server block has ",
+	refusedRewrite:   "a rewrite rule changes the query or the reply",
+	refusedACL:       "an acl that is about a name in the reply distinguishes too many lists of networks",
+	refusedClient:    "the reply depends on the namespace of the client, which is not known",
+	refusedSearch:    "an answer for another name of the search path is not copied",
+	refusedRcode:     "only replies with NOERROR and NXDOMAIN are copied",
+	refusedOrder:     "the order of the addresses depends on their distance",
+	refusedOrigin:    "the name is in a zone of kubernetes, whose view may answer later",
+	refusedMark:      "the answer does not depend on the view of the cluster alone",
+	refusedLease:     "the cache has no entry of its own for the question, or will soon refresh it",
+}
+
+// text says why a reply of z is not copied, "" for [reusable].
+func (c reuseRefusal) text(z *Zone) string {
+	if c == refusedDirective {
+		return refusalTexts[c] + strings.Join(z.agentOnly, ", ")
+	}
+	return refusalTexts[c]
+}
+
+// whyNotReused returns why no copy may be made of the reply of r, a dry run that was answered.
+func (r *Request) whyNotReused() reuseRefusal {
+	_, refusal := r.reuse()
+	if refusal == refusedSource {
+		return cmp.Or(r.zone.neverReused(r.routes), refusal)
+	}
+	return refusal
+}
+
+// refuseReuseLater returns why no copy may be made of any reply to r, a dry run that waits; [reusable] if that
+// depends on the reply.
+func (r *Request) refuseReuseLater(waits Wait) reuseRefusal {
+	refusal := r.zone.neverReused(r.routes)
+	switch {
+	case refusal == reusable && r.rewritten:
+		return refusedRewrite
+	case refusal != reusable || waits != WaitUpstream || r.searched:
+		return refusal
+	case r.source == fromCluster: // an alias to a name outside of the view
+		return refusedMark
+	case !r.zone.caches(&r.Query):
+		return refusedSource
+	case r.zone.inCluster(&r.Query):
+		return refusedOrigin
+	}
+	return reusable
+}
