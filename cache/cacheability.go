@@ -18,7 +18,7 @@ type cacheability struct {
 	cacheable bool
 }
 
-// classify returns the cacheability of resp, the reply to q:
+// classify returns the cacheability of resp, the reply to q, in a cache with cfg:
 //
 //   - The TTL of an answer to the question is the least TTL of all its records.
 //   - The TTL of a denial (NXDOMAIN, or NOERROR without an answer to the question) is
@@ -32,19 +32,19 @@ type cacheability struct {
 //
 // The limits of `success` or `denial` apply to the TTL even if the reply is not cacheable, so
 // that clients see TTLs by one rule.
-func (c *Cache) classify(q *wire.Query, resp *wire.Response) cacheability {
-	v := c.classifyRcode(resp)
-	if resp.Truncated || resp.Contradictory || !q.RD() || q.Type == wire.TypeAXFR || q.Type == wire.TypeIXFR || v.ttl <= 0 || c.disabled(v.kind, q) {
+func classify(cfg *config.Cache, q *wire.Query, resp *wire.Response) cacheability {
+	v := classifyRcode(cfg, resp)
+	if resp.Truncated || resp.Contradictory || !q.RD() || q.Type == wire.TypeAXFR || q.Type == wire.TypeIXFR || v.ttl <= 0 || disabled(cfg, v.kind, q) {
 		v.cacheable = false
 	}
 	return v
 }
 
 // disabled reports whether the `disable` option names replies of kind k to q.
-func (c *Cache) disabled(k kind, q *wire.Query) bool {
-	limits := &c.cfg.Success
+func disabled(cfg *config.Cache, k kind, q *wire.Query) bool {
+	limits := &cfg.Success
 	if k == denial {
-		limits = &c.cfg.Denial
+		limits = &cfg.Denial
 	}
 	for _, zone := range limits.Disabled {
 		if wire.Under(q.Name(), zone) {
@@ -54,32 +54,32 @@ func (c *Cache) disabled(k kind, q *wire.Query) bool {
 	return false
 }
 
-func (c *Cache) classifyRcode(resp *wire.Response) cacheability {
+func classifyRcode(cfg *config.Cache, resp *wire.Response) cacheability {
 	switch resp.Rcode {
 	case wire.NoError:
-		return c.classifyNoError(resp)
+		return classifyNoError(cfg, resp)
 	case wire.NXDomain:
-		return c.classifyDenial(resp)
+		return classifyDenial(cfg, resp)
 	case wire.ServFail:
-		return cacheability{denial, c.cfg.Servfail, true}
+		return cacheability{denial, cfg.Servfail, true}
 	}
-	return cacheability{success, clamp(emptyTTL, c.cfg.Success), false}
+	return cacheability{success, clamp(emptyTTL, cfg.Success), false}
 }
 
-func (c *Cache) classifyNoError(resp *wire.Response) cacheability {
+func classifyNoError(cfg *config.Cache, resp *wire.Response) cacheability {
 	switch {
 	case resp.Answered:
-		return cacheability{success, clamp(ttlOf(resp.MinTTL), c.cfg.Success), true}
+		return cacheability{success, clamp(ttlOf(resp.MinTTL), cfg.Success), true}
 	case resp.SOA:
-		return c.classifyDenial(resp)
+		return classifyDenial(cfg, resp)
 	case resp.Answers == 0:
-		return cacheability{success, clamp(emptyTTL, c.cfg.Success), true}
+		return cacheability{success, clamp(emptyTTL, cfg.Success), true}
 	}
 	// An alias without its target: the upstream did not finish its work.
-	return cacheability{success, clamp(ttlOf(resp.MinTTL), c.cfg.Success), false}
+	return cacheability{success, clamp(ttlOf(resp.MinTTL), cfg.Success), false}
 }
 
-func (c *Cache) classifyDenial(resp *wire.Response) cacheability {
+func classifyDenial(cfg *config.Cache, resp *wire.Response) cacheability {
 	ttl := emptyTTL
 	switch {
 	case resp.SOA:
@@ -87,7 +87,7 @@ func (c *Cache) classifyDenial(resp *wire.Response) cacheability {
 	case resp.Records > 0:
 		ttl = ttlOf(resp.MinTTL)
 	}
-	return cacheability{denial, clamp(ttl, c.cfg.Denial), resp.SOA}
+	return cacheability{denial, clamp(ttl, cfg.Denial), resp.SOA}
 }
 
 func ttlOf(s uint32) time.Duration { return time.Duration(s) * time.Second }

@@ -291,7 +291,7 @@ func (h *storeHistory) put() {
 }
 
 func (h *storeHistory) modelPut(k modelKey, q *wire.Query, resp wire.Response) {
-	v := k.cache.classify(q, &resp)
+	v := classify(&k.cache.cfg, q, &resp)
 	if limit := h.limits[k.cache][v.kind]; v.cacheable && limit > 0 {
 		now := h.clock.now()
 		h.model.put(k, &modelEntry{resp: resp, kind: v.kind, expires: now + v.ttl}, limit, now)

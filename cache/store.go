@@ -174,3 +174,14 @@ func (s *Store) enforceBudget(first *shard) {
 		}
 	}
 }
+
+// Flush is [Cache.Flush] for all caches of the store.
+func (s *Store) Flush(name []byte, subtree bool) int {
+	n := 0
+	for i := range s.shards {
+		for _, p := range s.shards[i].openCaches() {
+			n += p.flush(name, subtree)
+		}
+	}
+	return n
+}

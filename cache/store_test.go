@@ -19,7 +19,7 @@ import (
 
 // put stores resp under k as a call would; k's shard is locked.
 func put(c *Cache, k *key, resp wire.Response) {
-	v := c.classify(k.q, &resp)
+	v := classify(&c.cfg, k.q, &resp)
 	if v.cacheable {
 		k.put(&fetched{packed: resp.Packed, kind: v.kind, at: c.store.clock(), ttl: v.ttl})
 	}

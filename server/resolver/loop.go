@@ -300,3 +300,23 @@ func (l *Loop) outage() []any {
 		"zone", l.zone.String(), "lasted", time.Since(time.Unix(0, l.since.Load())).Round(time.Second), "servfail", l.refused.Load(),
 	}
 }
+
+// observeProbe reports whether r is a loop probe of z, or of a zone with the same name, that
+// has come back.
+func (rt *Routes) observeProbe(z *Zone, r *Request) bool {
+	if r.Query.Type != wire.TypeHINFO {
+		return false
+	}
+	for z = rt.zones[z.Name]; z != nil; z = z.next {
+		if r.trace != nil { // without recording it
+			if z.Loop.probeOf(&r.Query) != nil {
+				return true
+			}
+			continue
+		}
+		if z.Loop.observe(&r.Query, r.Client.Addr()) {
+			return true
+		}
+	}
+	return false
+}

@@ -120,7 +120,7 @@ func (rt *Routes) ask(r *Request) Outcome {
 //  5. cluster: Services, endpoints and pods.
 //  6. file, auto, secondary: zones from zone files and from primary servers.
 //  7. resolver.arpa and the reverse zones of link-local and loopback addresses, which must not be
-//     forwarded (served_zones.go).
+//     forwarded (local.go).
 //  8. cache: answers of the upstreams. With permission to wait the forward step looks there.
 //  9. forward: the first pool that takes the name.
 //  10. whoami, or SERVFAIL: there is nobody to ask.

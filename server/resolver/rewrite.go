@@ -93,3 +93,21 @@ func (rt *Routes) resolveAlias(sub *subquery) (*wire.Splice, Outcome, error) {
 	}
 	return nil, Answered, nil
 }
+
+// ask makes s the request for name and qtype on behalf of r's client; false if that is no valid
+// query.
+func (s *subquery) ask(r *Request, name []byte, qtype uint16) bool {
+	r.derive(&s.Request)
+	return r.parse(&s.Request, name, qtype, s.packet[:], s.out[:])
+}
+
+// askIn makes s the request for the first base bytes of r's name, in the client's case,
+// followed by domain; false if that name is too long.
+func (s *subquery) askIn(r *Request, base int, domain wire.Name) bool {
+	if base+len(domain) > wire.MaxName {
+		return false
+	}
+	n := copy(s.name[:], r.Query.Packet[wire.HeaderLen:wire.HeaderLen+base])
+	n += copy(s.name[n:], domain)
+	return s.ask(r, s.name[:n], r.Query.Type)
+}
