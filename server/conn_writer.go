@@ -232,3 +232,21 @@ func rawIO(call uintptr, fd int, buf []byte) (int, syscall.Errno) {
 	n, _, errno := syscall.RawSyscall(call, uintptr(fd), uintptr(unsafe.Pointer(&buf[0])), uintptr(len(buf)))
 	return int(n), errno
 }
+
+// send writes one message and blocks until the kernel has taken it. It returns false if the connection is
+// lost.
+func (o *connWriter) send(msg []byte) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for o.writing && !o.broken {
+		o.changed.Wait()
+	}
+	if o.broken {
+		return false
+	}
+	o.writing = true
+	o.queue = appendFrame(o.queue, msg)
+	o.c.s.unsent.Add(int64(lengthPrefix + len(msg)))
+	o.writeQueue(nil)
+	return !o.broken
+}

@@ -58,8 +58,8 @@
 //
 // # Hand-over
 //
-// Another process may hold the same sockets (socket_transfer.go), so they are closed and
-// never shut down. A reader that has to end (drain.go) checks an atomic before each wait;
+// Another process may hold the same sockets (handover.go), so they are closed and
+// never shut down. A reader that has to end (handover.go) checks an atomic before each wait;
 // the receive timeout ends a wait in the kernel within 10 ms, a deadline ends a wait on the
 // poller. If the other process has made a socket non-blocking, the reader makes it blocking
 // again.

@@ -60,7 +60,7 @@ func (h *dohHandler) serve(e *streamQuery, w http.ResponseWriter, r *http.Reques
 		h.writeError(w, status)
 		return
 	}
-	msg := h.s.answerStream(h.l.config.Load().Routes, e, packet, e.out)
+	msg := e.answer(h.l.config.Load().Routes, packet, e.out)
 	switch {
 	case e.x.Rejected():
 		h.writeError(w, http.StatusServiceUnavailable)

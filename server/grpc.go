@@ -56,7 +56,7 @@ func (g grpcHandler) serve(e *streamQuery, w http.ResponseWriter, r *http.Reques
 		writeStatus(w, codeOf(err), err.Error())
 		return
 	}
-	msg := g.s.answerStream(g.l.config.Load().Routes, e, packet, e.out)
+	msg := e.answer(g.l.config.Load().Routes, packet, e.out)
 	switch {
 	case e.x.Rejected():
 		writeStatus(w, grpcframe.Unavailable, "too many queries wait")

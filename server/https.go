@@ -126,7 +126,7 @@ func (h *httpsServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	control := http.NewResponseController(w)
-	e := h.s.newStreamQuery(control)
+	e := newStreamQuery(h.s, control)
 	e.x.Proto, e.x.Client, e.x.Stripe = resolver.TCP, v.client, v.stripe
 	if !h.requests.begin(&v.connActivity, e) {
 		h.protocol.reject(w, e, shedCapacity)
@@ -135,7 +135,7 @@ func (h *httpsServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer h.requests.end(&v.connActivity, e)
-	defer h.s.recoverRequest(w, h.protocol)
+	defer recoverRequest(h.s, w, h.protocol)
 	h.protocol.serve(e, w, r)
 	if r.ProtoMajor == 2 && e.replying.Load() {
 		// Otherwise net/http would write it after the end of this method, and wait without a place
@@ -145,7 +145,7 @@ func (h *httpsServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // recoverRequest handles panics outside of the query path, which handles its own.
-func (s *Server) recoverRequest(w http.ResponseWriter, p httpProtocol) {
+func recoverRequest(s *Server, w http.ResponseWriter, p httpProtocol) {
 	if cause := recover(); cause != nil {
 		s.panics.Add(1)
 		s.log.Error("HTTP request panicked", "panic", cause, "stack", string(debug.Stack()))

@@ -19,13 +19,6 @@ type ReplyCaches struct {
 	Clock func() time.Duration
 }
 
-// CacheReplies makes each reader of a UDP socket keep the replies that it sends most often, see package
-// reply. Call it before any other method, and not with [Server.UseFastPath]: there the kernel sees the
-// hits first, and has to learn answers from all other queries.
-func (s *Server) CacheReplies(c ReplyCaches) {
-	s.replyCaches = &replyCaches{tables: reply.Tables{Cluster: c.Cluster, Cached: c.Cached}, clock: c.Clock}
-}
-
 // replyCaches is ReplyCaches as the readers use it.
 type replyCaches struct {
 	tables reply.Tables

@@ -1,10 +1,10 @@
 package server
 
 import (
+	"log/slog"
 	"net/netip"
 	"runtime/debug"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/nodens-dns/nodens/internal/config"
@@ -25,6 +25,7 @@ type FastPath interface {
 
 // fastPath is what all readers of a server share to copy replies into the kernel.
 type fastPath struct {
+	log     *slog.Logger
 	program FastPath
 	tables  reply.Tables
 	lastID  uint32 // the last fastPathID that was assigned
@@ -80,22 +81,6 @@ func (c *fastPath) forgetGroups() {
 	c.groups = nil
 }
 
-// UseFastPath copies the replies to UDP queries to f, which then answers the same queries in
-// the kernel. Call it before any other method.
-func (s *Server) UseFastPath(f FastPath) {
-	s.fastPath = &fastPath{program: f}
-	s.fastPath.tables.Cluster, s.fastPath.tables.Cached = f.Epochs()
-	s.fastPath.fixed = s.fastPath.tables.Cached.AcquireValue()
-	s.fastPath.fixed.Store(fixedEpoch)
-}
-
-// activeConfig is what one address serves now.
-type activeConfig struct {
-	ListenerConfig
-	// fastPathID identifies this configuration in the kernel; 0 if nothing is copied.
-	fastPathID atomic.Uint32
-}
-
 // kernelReplies is the [replySink] of a reader whose replies are copied into the kernel, which then answers the same
 // queries itself.
 type kernelReplies struct {
@@ -142,27 +127,26 @@ func (k *kernelReplies) panicked(v any) {
 // close implements replySink.
 func (k *kernelReplies) close() {}
 
-// disableFastPath makes the server receive all queries and drops all copies. It is called
+// disable makes the server receive all queries and drops all copies. It is called
 // before what is served changes and when the server stops answering.
-func (s *Server) disableFastPath() {
-	if s.fastPath == nil {
-		return
-	}
-	s.setFastPathListeners(nil)
-	s.fastPath.program.Clear()
-	s.fastPath.forgetGroups()
-}
-
-// enableFastPath allows copies at all addresses that serve plain DNS and are not wildcards.
-// A new configuration gets a new number, so that copies from earlier ones are not found. The
-// caller holds s.mu.
-func (s *Server) enableFastPath() {
-	c := s.fastPath
+func (c *fastPath) disable() {
 	if c == nil {
 		return
 	}
-	listeners := make(map[netip.AddrPort]uint32)
-	for addr, l := range s.listeners {
+	c.setListeners(nil)
+	c.program.Clear()
+	c.forgetGroups()
+}
+
+// enable allows copies at all addresses that serve plain DNS and are not wildcards.
+// A new configuration gets a new number, so that copies from earlier ones are not found. The
+// caller holds the server's lock.
+func (c *fastPath) enable(listeners map[ListenAddr]*listener) {
+	if c == nil {
+		return
+	}
+	numbers := make(map[netip.AddrPort]uint32)
+	for addr, l := range listeners {
 		cfg := l.config.Load()
 		if cfg.Transport != config.PlainDNS || addr.Addr().IsUnspecified() {
 			continue
@@ -171,13 +155,13 @@ func (s *Server) enableFastPath() {
 			c.lastID++
 			cfg.fastPathID.Store(c.lastID)
 		}
-		listeners[addr.AddrPort] = cfg.fastPathID.Load()
+		numbers[addr.AddrPort] = cfg.fastPathID.Load()
 	}
-	s.setFastPathListeners(listeners)
+	c.setListeners(numbers)
 }
 
-func (s *Server) setFastPathListeners(listeners map[netip.AddrPort]uint32) {
-	if err := s.fastPath.program.SetListeners(listeners); err != nil {
-		s.log.Error("setting the listeners of the fast path failed", "err", err)
+func (c *fastPath) setListeners(numbers map[netip.AddrPort]uint32) {
+	if err := c.program.SetListeners(numbers); err != nil {
+		c.log.Error("setting the listeners of the fast path failed", "err", err)
 	}
 }

@@ -86,9 +86,9 @@ func TestLargeStreamReplies(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		e := s.newStreamQuery(deadlines{})
+		e := newStreamQuery(s, deadlines{})
 		e.x.Proto, e.x.Client, e.conn = resolver.TCP, netip.AddrPortFrom(loopback, 1), conn
-		msg := s.answerStream(rt, e, packet, e.out)
+		msg := e.answer(rt, packet, e.out)
 		var m dns.Msg
 		if err := m.Unpack(msg); err != nil || len(m.Answer) == 0 {
 			t.Fatalf("query %d: %v", i, err)

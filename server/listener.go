@@ -1,8 +1,10 @@
 package server
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"os"
@@ -12,9 +14,60 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nodens-dns/nodens/internal/clock"
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/tentative"
+	"github.com/nodens-dns/nodens/server/resolver"
 )
+
+// ListenAddr is where a listener receives queries. Two listeners may have the same address and
+// port if QUIC is set for one of them, which has the UDP port, and the other one serves a
+// transport over TCP alone. Plain DNS has both ports.
+type ListenAddr struct {
+	netip.AddrPort
+	// QUIC is set for the transports over QUIC, and only for them.
+	QUIC bool
+}
+
+// ListenerConfig says what one address serves and how clients connect to it. Only
+// Routes is required: the rest defaults to plain DNS with the timeouts of [Limits].
+// [Server.Listen] can replace all of it. Open connections keep their transport and
+// certificate; new routes and timeouts apply to them from the next query on.
+type ListenerConfig struct {
+	// Routes answers the queries. It is not nil.
+	Routes    *resolver.Routes
+	Transport config.Transport
+	// Certificate is the server certificate. It is ignored for plain DNS and required for
+	// every other transport.
+	Certificate *Certificate
+	// Timeouts override the timeouts of [Limits] where they are not zero.
+	Timeouts config.Timeouts
+	// QUIC overrides limits of the transports over QUIC where it is not zero.
+	QUIC config.QUICLimits
+}
+
+// timeouts are the limits of one connection in time and queries.
+type timeouts struct {
+	idle, read, write time.Duration // as in Limits
+	maxQueries        int           // 0 means no limit
+}
+
+// timeouts returns l's timeouts, overridden by the ones that t sets.
+func (l *Limits) timeouts(t config.Timeouts) timeouts {
+	return timeouts{
+		idle:       orDefault(t.Idle, l.IdleTimeout),
+		read:       orDefault(t.Read, l.ReadTimeout),
+		write:      orDefault(t.Write, l.WriteTimeout),
+		maxQueries: max(0, t.MaxTCPQueries),
+	}
+}
+
+// activeConfig is what one address serves now.
+type activeConfig struct {
+	ListenerConfig
+	// fastPathID identifies this configuration in the kernel; 0 if nothing is copied.
+	fastPathID atomic.Uint32
+}
 
 // listener is one listening address: its sockets, and what it serves. Its sockets are
 // open from newListener until close; on an error newListener holds none.
@@ -242,4 +295,55 @@ func (l *listener) serveConn(v clientConn, conn net.Conn) bool {
 // countLimited counts for its client that c is closed because of the limits.
 func (l *listener) countLimited(c *connState) {
 	l.config.Load().Routes.CountClosed(c.stripe, c.client.Addr())
+}
+
+// overLimit is [Server.overLimit] for a request whose query has not been read.
+func (l *listener) overLimit(client netip.AddrPort, stripe int) bool {
+	limit := l.s.limits.Client
+	if limit == nil || !limit.Covers(resolver.TCP) || limit.Allow(client.Addr(), clock.Now()) {
+		return false
+	}
+	l.config.Load().Routes.CountOverLimit(stripe, client.Addr())
+	return true
+}
+
+// countRejected counts a stream that has lost its place, or got none, before its query was read.
+func (l *listener) countRejected(client netip.AddrPort, stripe, reason int) {
+	l.s.shed[reason].Add(1)
+	l.config.Load().Routes.CountRejected(stripe, client.Addr())
+}
+
+// eachSocket calls add with a function that duplicates it for each of l's sockets, until an error.
+func (l *listener) eachSocket(add func(udp bool, file func() (*os.File, error)) error) error {
+	if l.quic != nil {
+		return add(true, func() (*os.File, error) { return Duplicate(l.quic.socket) })
+	}
+	err := add(false, func() (*os.File, error) { return Duplicate(l.tcp.TCPListener) })
+	for _, p := range l.udp {
+		if err == nil {
+			err = add(true, p.duplicate)
+		}
+	}
+	return err
+}
+
+// handshake performs the TLS handshake of a connection within the read timeout, and
+// counts failures. A client that closes the connection without sending anything, such as
+// a port check, is no failure.
+func (l *listener) handshake(g *connState, conn *tls.Conn) bool {
+	if !l.tcp.setDeadline(g, time.Now().Add(l.timeouts().read)) {
+		return false
+	}
+	err := conn.Handshake()
+	switch {
+	case err == nil:
+		return true
+	case g.closing.Load():
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		l.s.cut.Add(1)
+		l.s.handshakesFailed.Add(1)
+	case !errors.Is(err, io.EOF): // not a port check
+		l.s.handshakesFailed.Add(1)
+	}
+	return false
 }

@@ -72,6 +72,18 @@ func (w *pendingQuery) complete() {
 	w.discard()
 }
 
+// startWorker hands w, which has a turn or was started, to a worker. It does not block.
+func (w *pendingQuery) startWorker() {
+	s := w.server
+	if !s.workers.dispatch(w) {
+		s.workers.running.Go(func() {
+			for ; w != nil; w = s.workers.waitForWork(s.ctx) {
+				w.complete()
+			}
+		})
+	}
+}
+
 // passTurn passes w's turn on.
 func (w *pendingQuery) passTurn() {
 	if w.queued {
@@ -81,7 +93,7 @@ func (w *pendingQuery) passTurn() {
 		runtime.Gosched()
 	}
 	if next := w.server.turns.release(w.Place); next != nil {
-		w.server.startWorker(next)
+		next.startWorker()
 	}
 }
 
@@ -94,7 +106,7 @@ func (w *pendingQuery) passLargeTurn() {
 }
 
 // resume is the Resume of [upstream.Waiter]: a worker waits for the exchange from here on.
-func (w *pendingQuery) resume() { w.server.startWorker(w) }
+func (w *pendingQuery) resume() { w.startWorker() }
 
 // replied is the Ready of [upstream.Waiter]: it answers w on the goroutine that has read the upstream's reply.
 func (w *pendingQuery) replied() (flush func()) {

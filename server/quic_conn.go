@@ -2,8 +2,11 @@ package server
 
 import (
 	"context"
+	"encoding/binary"
+	"errors"
 	"io"
 	"net/netip"
+	"os"
 	"runtime/debug"
 	"sync"
 	"time"
@@ -12,6 +15,8 @@ import (
 	"github.com/quic-go/quic-go/http3"
 
 	"github.com/nodens-dns/nodens/internal/clock"
+	"github.com/nodens-dns/nodens/internal/share"
+	"github.com/nodens-dns/nodens/server/resolver"
 )
 
 // quicError is why a connection or a stream is closed, as an error code of DNS over QUIC
@@ -89,9 +94,9 @@ func (c *quicConn) checkIdle() {
 func (c *quicConn) serveStream(str *quic.Stream) {
 	var e *streamQuery
 	if c.http != nil {
-		e = c.q.l.s.newStreamQuery(http3Stream{str})
+		e = newStreamQuery(c.q.l.s, http3Stream{str})
 	} else {
-		e = c.q.l.s.newStreamQuery(str)
+		e = newStreamQuery(c.q.l.s, str)
 	}
 	if !c.q.requests.begin(&c.connActivity, e) {
 		e.reusable = true
@@ -168,4 +173,132 @@ func (s http3Stream) SetReadDeadline(time.Time) error {
 	s.CancelWrite(quic.StreamErrorCode(http3.ErrCodeExcessiveLoad))
 	s.CancelRead(quic.StreamErrorCode(http3.ErrCodeExcessiveLoad))
 	return nil
+}
+
+// startHTTP sends the server's settings, and starts to read the unidirectional streams of the
+// client. It returns false if the connection is closed.
+func (c *quicConn) startHTTP() bool {
+	var err error
+	if c.http, err = c.q.http.NewRawServerConn(c.conn); err != nil {
+		return false
+	}
+	c.streams.Go(func() {
+		for {
+			str, err := c.conn.AcceptUniStream(context.Background())
+			if err != nil {
+				return
+			}
+			c.streams.Go(func() { c.http.HandleUnidirectionalStream(str) })
+		}
+	})
+	return true
+}
+
+// serveHTTP reads and answers the request in str.
+func (c *quicConn) serveHTTP(str *quic.Stream, e *streamQuery) {
+	t, now := c.q.l.timeouts(), time.Now()
+	_ = str.SetReadDeadline(now.Add(t.read))
+	_ = str.SetWriteDeadline(now.Add(t.read + maxAnswerTime + t.write))
+	c.http.HandleRequestStream(str)
+	if e.inFlight.Err() != nil {
+		c.q.l.countRejected(c.client, c.stripe, shedClient)
+		return
+	}
+	e.reusable = true // its buffers were not used
+}
+
+// answer answers the query in str (RFC 9250, 4.2).
+func (c *quicConn) answer(str *quic.Stream, e *streamQuery) {
+	s, t := c.q.l.s, c.q.l.timeouts()
+	_ = str.SetReadDeadline(time.Now().Add(t.read))
+	if e.inFlight.Err() != nil { // abort may have come before, and set the deadline that this one has replaced
+		_ = str.SetReadDeadline(past)
+	}
+	buf, err := readDoQ(str, e.in[:0])
+	if err != nil {
+		c.failRead(str, e, err)
+		return
+	}
+	e.x.Proto, e.x.Client, e.x.Stripe = resolver.QUIC, c.client, c.stripe
+	frame, reason := c.reply(e, buf[lengthPrefix:])
+	switch reason {
+	case quicNoError:
+	case quicProtocolError:
+		c.fail(reason)
+		return
+	default:
+		c.q.count(reason)
+		c.cancel(str, reason)
+		return
+	}
+	_ = str.SetWriteDeadline(time.Now().Add(t.write))
+	err = share.ErrEvicted
+	if e.beginReply() {
+		_, err = str.Write(frame)
+	}
+	switch {
+	case err == nil:
+		_ = str.Close()
+		c.q.count(quicNoError)
+		e.keepBuffers(buf, frame)
+	case e.inFlight.Err() != nil:
+		c.q.count(quicExcessiveLoad)
+		c.cancel(str, quicExcessiveLoad)
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		s.cut.Add(1)
+		c.fail(quicExcessiveLoad)
+	}
+	// Otherwise the client has stopped the stream or closed the connection.
+}
+
+// reply answers packet. It returns the reply with its length, or the error for which there is
+// none.
+func (c *quicConn) reply(e *streamQuery, packet []byte) ([]byte, quicError) {
+	s, rt, x := c.q.l.s, c.q.l.config.Load().Routes, &e.x
+	if binary.BigEndian.Uint16(packet) != 0 { // the message ID (RFC 9250, 4.2.1)
+		return nil, quicProtocolError
+	}
+	var msg []byte
+	x.Query.Packet, x.Arrival = packet, clock.Now()
+	if s.overLimit(rt, x) {
+		msg = s.limits.Client.Refuse(e.out[lengthPrefix:lengthPrefix], packet, resolver.QUIC)
+	} else {
+		msg = e.answer(rt, packet, e.out[lengthPrefix:lengthPrefix])
+		if x.Query.Keepalive { // RFC 9250, 5.5.2
+			return nil, quicProtocolError
+		}
+	}
+	switch {
+	case msg != nil:
+		return appendFrame(e.out[:0], msg), quicNoError
+	case x.Dropped():
+		return nil, quicInternalError
+	}
+	return nil, quicProtocolError // a reply
+}
+
+// failRead ends a stream whose query could not be read.
+func (c *quicConn) failRead(str *quic.Stream, e *streamQuery, err error) {
+	var reset *quic.StreamError
+	switch {
+	case errors.Is(err, errDoQFraming):
+		c.fail(quicProtocolError)
+	case errors.Is(err, errDoQSize):
+		c.fail(quicExcessiveLoad)
+	case e.inFlight.Err() != nil:
+		c.rejectStream(str, shedClient)
+		c.q.count(quicExcessiveLoad)
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		c.q.l.s.cut.Add(1)
+		c.fail(quicProtocolError) // the missing end of the stream, too, is an error
+	case errors.As(err, &reset): // RFC 9250, 4.3.1
+		str.CancelWrite(quic.StreamErrorCode(quicRequestCancelled))
+	}
+	// Otherwise the connection is closed.
+}
+
+// fail closes the connection because of its client.
+func (c *quicConn) fail(reason quicError) {
+	c.q.count(reason)
+	c.close(reason)
 }

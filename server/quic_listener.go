@@ -5,7 +5,9 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
+	"net/http"
 	"net/netip"
 	"os"
 	"sync"
@@ -18,6 +20,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/connlimit"
 	"github.com/nodens-dns/nodens/internal/ratelimit"
+	"github.com/nodens-dns/nodens/server/resolver"
 )
 
 const (
@@ -350,3 +353,29 @@ func addrPort(addr net.Addr) netip.AddrPort {
 	}
 	return netip.AddrPortFrom(a.AddrPort().Addr().Unmap(), uint16(a.Port))
 }
+
+// newHTTP3Server returns the part of q that reads HTTP/3 requests. q accepts its connections and
+// streams.
+func newHTTP3Server(q *quicListener) *http3.Server {
+	return &http3.Server{Handler: q, MaxHeaderBytes: maxHTTPHeader, Logger: slog.New(slog.DiscardHandler)} // clients' mistakes are not worth a log line
+}
+
+// ServeHTTP answers one request over HTTP/3 as one over HTTPS. Its stream has a place among
+// those in flight.
+func (q *quicListener) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	c, ok := r.Context().Value(quicConnKey{}).(*quicConn)
+	if !ok {
+		q.doh.fail(w)
+		return
+	}
+	if !q.doh.admit(w, r, c.client, c.stripe) {
+		return
+	}
+	e := newStreamQuery(q.l.s, http.NewResponseController(w))
+	e.x.Proto, e.x.Client, e.x.Stripe, e.conn = resolver.QUIC, c.client, c.stripe, &c.connActivity
+	defer e.release()
+	defer recoverRequest(q.l.s, w, &q.doh)
+	q.doh.serve(e, w, r)
+}
+
+func (q *quicListener) count(code quicError) { q.codes[code].Add(1) }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"maps"
+	"net/netip"
 	"runtime/debug"
 	"slices"
 	"sync"
@@ -16,6 +17,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/share"
 	"github.com/nodens-dns/nodens/internal/stat"
 	"github.com/nodens-dns/nodens/internal/wire"
+	"github.com/nodens-dns/nodens/server/reply"
 	"github.com/nodens-dns/nodens/server/resolver"
 	"github.com/nodens-dns/nodens/upstream"
 )
@@ -131,6 +133,22 @@ func orDefault[T int | time.Duration](v, def T) T {
 	return v
 }
 
+// UseFastPath copies the replies to UDP queries to f, which then answers the same queries in
+// the kernel. Call it before any other method.
+func (s *Server) UseFastPath(f FastPath) {
+	s.fastPath = &fastPath{log: s.log, program: f}
+	s.fastPath.tables.Cluster, s.fastPath.tables.Cached = f.Epochs()
+	s.fastPath.fixed = s.fastPath.tables.Cached.AcquireValue()
+	s.fastPath.fixed.Store(fixedEpoch)
+}
+
+// CacheReplies makes each reader of a UDP socket keep the replies that it sends most often, see package
+// reply. Call it before any other method, and not with [Server.UseFastPath]: there the kernel sees the
+// hits first, and has to learn answers from all other queries.
+func (s *Server) CacheReplies(c ReplyCaches) {
+	s.replyCaches = &replyCaches{tables: reply.Tables{Cluster: c.Cluster, Cached: c.Cached}, clock: c.Clock}
+}
+
 // Listen makes the server listen on exactly the addresses in configs. It binds new
 // addresses first: on an error nothing has changed and no new socket is held. An
 // address that stays keeps its sockets and gets its new configuration between two
@@ -149,7 +167,7 @@ func (s *Server) Listen(configs map[ListenAddr]ListenerConfig) error {
 	if err != nil {
 		return err
 	}
-	s.disableFastPath()
+	s.fastPath.disable()
 	for addr, l := range s.listeners {
 		if _, stays := configs[addr]; !stays || fresh[addr] != nil {
 			l.stop()
@@ -165,7 +183,7 @@ func (s *Server) Listen(configs map[ListenAddr]ListenerConfig) error {
 		s.listeners[addr] = l
 		l.start()
 	}
-	s.enableFastPath()
+	s.fastPath.enable(s.listeners)
 	return nil
 }
 
@@ -194,7 +212,7 @@ func (s *Server) bindNew(configs map[ListenAddr]ListenerConfig) (map[ListenAddr]
 // sockets go on reading from them.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.mu.Lock()
-	s.disableFastPath()
+	s.fastPath.disable()
 	s.inherited.close()
 	s.inherited = nil
 	left := slices.Collect(maps.Values(s.listeners))
@@ -258,6 +276,28 @@ func (s *Server) serve(rt *resolver.Routes, r *resolver.Request, buf []byte) (ms
 	return s.finish(r), resolver.Answered
 }
 
+// serveLarge is [Server.serve] for a query, without permission to wait, whose reply is probably large: it is made in turn, and
+// has room until the caller calls [resolver.Request.ReleaseRoom]. x holds p. large is cleared if the reply is small. With any outcome but
+// [resolver.Answered] there is neither a reply nor room. err is why there was no turn.
+func (s *Server) serveLarge(rt *resolver.Routes, x *resolver.Request, p *share.Place, buf []byte, large *atomic.Bool) (msg []byte, o resolver.Outcome, err error) {
+	if err = x.TakeRoom(p); err != nil {
+		return nil, o, err
+	}
+	if err = x.Turns.Take(p, x.Place); err != nil {
+		x.ReleaseRoom()
+		return nil, o, err
+	}
+	msg, o = s.serve(rt, x, buf)
+	x.Turns.Pass(x.Place)
+	if len(msg) <= largeReply {
+		large.Store(false)
+	}
+	if o != resolver.Answered {
+		x.ReleaseRoom()
+	}
+	return msg, o, nil
+}
+
 // wait completes r, which may wait, after its run has come to o. A second run writes the
 // reply to buf. The upstreams bound the time: they give up after five seconds.
 func (s *Server) wait(rt *resolver.Routes, r *resolver.Request, o resolver.Outcome, buf []byte) (msg []byte) {
@@ -298,4 +338,214 @@ func (s *Server) panicked(r *resolver.Request, buf []byte, p any) []byte {
 		return nil
 	}
 	return wire.AppendError(buf[:0], r.Query.Packet, wire.ServFail)
+}
+
+// Reasons for which queries are rejected.
+const (
+	shedCapacity = iota // no place can be made free
+	shedClient          // the client has lost its place to another client
+	shedUpstream        // the limit of queries in flight to the upstream server
+	shedReasons
+)
+
+// overLimit reports whether the query in r, which has not been parsed, is over the limit of its client, and counts it
+// then. Client, Arrival and Stripe of r are set.
+func (s *Server) overLimit(rt *resolver.Routes, r *resolver.Request) bool {
+	l := s.limits.Client
+	if l == nil || !l.Covers(r.Proto) || l.Allow(r.Client.Addr(), r.Arrival) {
+		return false
+	}
+	rt.CountOverLimit(r.Stripe, r.Client.Addr())
+	return true
+}
+
+// acquire makes p the place of r, which has to wait. It returns false if there is none and
+// counts that. Every waiting query has its own place, including those that wait for the same
+// upstream query.
+func (s *Server) acquire(p *share.Place, r *resolver.Request) bool {
+	if !s.waiting.Acquire(p, s.limits.PodRanges.Client(r.Client.Addr())) {
+		s.shed[shedCapacity].Add(1)
+		return false
+	}
+	r.Place = p.Client()
+	return true
+}
+
+// background is work that no client waits for.
+type background struct {
+	place share.Place
+	ctx   context.Context // place's, marked as background work
+}
+
+// backgrounds holds finished ones for reuse.
+var backgrounds = sync.Pool{New: func() any {
+	b := new(background)
+	b.ctx = resolver.Background(&b.place)
+	return b
+}}
+
+// Go runs f on its own goroutine: background work that no client waits for. It needs a place
+// of [Limits.Waiting] and leaves an eighth of them free; if there is none, it returns false
+// and does not run f. f's context ends when a client needs the place, and with the server,
+// which waits for f. f must not keep it. A panic in f is counted and logged. Go is safe for
+// concurrent use while queries are answered.
+func (s *Server) Go(f func(ctx context.Context)) bool {
+	b := backgrounds.Get().(*background)
+	if !s.waiting.AcquireBackground(&b.place) {
+		backgrounds.Put(b)
+		return false
+	}
+	s.workers.running.Go(func() {
+		defer func() {
+			if p := recover(); p != nil {
+				s.panics.Add(1)
+				s.log.Error("background query panicked", "panic", p, "stack", string(debug.Stack()))
+			}
+			s.waiting.Release(&b.place)
+			backgrounds.Put(b)
+		}()
+		f(b.ctx)
+	})
+	return true
+}
+
+// EachShed calls f for each reason for which queries are rejected, with the number of queries
+// rejected for it: with SERVFAIL, or with status 503 over HTTPS.
+func (s *Server) EachShed(f func(reason string, n uint64)) {
+	for i, reason := range [shedReasons]string{"capacity", "client", "upstream"} {
+		f(reason, s.shed[i].Load())
+	}
+}
+
+// NewWatchdog returns a watchdog for s.
+func (s *Server) NewWatchdog() *Watchdog { return &Watchdog{server: s} }
+
+// Panics returns the number of queries that panicked. They were answered SERVFAIL.
+func (s *Server) Panics() uint64 { return s.panics.Load() }
+
+// ConnsRefused returns the number of TCP connections closed because [Limits.Conns] or
+// [Limits.ClientConns] was reached and every other connection had pending queries.
+func (s *Server) ConnsRefused() uint64 { return s.refused.Load() }
+
+// ConnsEvicted returns the number of idle TCP connections closed to make room for new ones.
+func (s *Server) ConnsEvicted() uint64 { return s.evicted.Load() }
+
+// ConnsCut returns the number of TCP connections closed because the client took too long
+// to send a query or to read its replies.
+func (s *Server) ConnsCut() uint64 { return s.cut.Load() }
+
+// HandshakesFailed returns the number of failed TLS handshakes, including those that took
+// too long.
+func (s *Server) HandshakesFailed() uint64 { return s.handshakesFailed.Load() }
+
+// SocketDelay returns how long UDP packets have waited in the sockets before they were
+// read, in seconds. It is sampled, at most once per millisecond and reader.
+func (s *Server) SocketDelay() stat.Snapshot { return s.delays.Read() }
+
+// statusesAt returns the counters of addr, which last as long as s. The caller holds
+// s.mu.
+func (s *Server) statusesAt(addr ListenAddr) *httpStatuses {
+	c := s.httpStatuses[addr]
+	if c == nil {
+		c = new(httpStatuses)
+		s.httpStatuses[addr] = c
+	}
+	return c
+}
+
+// EachHTTPStatus calls f for each HTTP status that the server has replied with at addr,
+// with the number of replies. The counts last as long as s.
+func (s *Server) EachHTTPStatus(addr ListenAddr, f func(status int, n uint64)) {
+	s.mu.Lock()
+	c := s.httpStatuses[addr]
+	s.mu.Unlock()
+	if c == nil {
+		return
+	}
+	for i, status := range countedStatuses {
+		if n := c[i].Load(); n > 0 {
+			f(status, n)
+		}
+	}
+}
+
+// codesAt returns the counters of addr, which last as long as s. The caller holds s.mu.
+func (s *Server) codesAt(addr ListenAddr) *doqCodes {
+	if s.doqCodes == nil {
+		s.doqCodes = make(map[ListenAddr]*doqCodes)
+	}
+	c := s.doqCodes[addr]
+	if c == nil {
+		c = new(doqCodes)
+		s.doqCodes[addr] = c
+	}
+	return c
+}
+
+// EachDoQCode calls f for each error code of DNS over QUIC with which the server has ended
+// queries or connections at addr, with their number; code 0 is a reply (RFC 9250, 8.4). The counts last
+// as long as s.
+func (s *Server) EachDoQCode(addr ListenAddr, f func(code int, n uint64)) {
+	s.mu.Lock()
+	c := s.doqCodes[addr]
+	s.mu.Unlock()
+	if c == nil {
+		return
+	}
+	for code := range c {
+		if n := c[code].Load(); n > 0 {
+			f(code, n)
+		}
+	}
+}
+
+// Usage is how much of one limit is in use.
+type Usage struct {
+	// Used is what is in use, Limit the most that there may be.
+	Used, Limit int
+	// Addr is the listening address with the highest use if the limit is for each address.
+	Addr netip.AddrPort
+}
+
+// Usages is how much of the server's limits is in use.
+type Usages struct {
+	// Waiting are queries that wait for upstreams or a view, Unsent bytes of replies that TCP clients have
+	// not accepted.
+	Waiting, Unsent Usage
+	// Conns are the connections, Requests the requests in flight over HTTPS, of an address.
+	Conns, Requests Usage
+}
+
+// Usage returns how much of the limits is in use.
+func (s *Server) Usage() Usages {
+	u := Usages{
+		Waiting: Usage{Used: s.waiting.InUse(), Limit: s.limits.Waiting},
+		Unsent:  Usage{Used: max(0, int(s.unsent.Load())), Limit: maxUnsent},
+		Conns:   Usage{Limit: s.limits.Conns}, Requests: Usage{Limit: s.limits.Waiting},
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for addr, l := range s.listeners {
+		if l.quic != nil {
+			u.Conns.raise(l.quic.connCount(), addr.AddrPort)
+			u.Requests.raise(l.quic.requests.InUse(), addr.AddrPort)
+			continue
+		}
+		u.Conns.raise(l.tcp.connCount(), addr.AddrPort)
+		if l.https != nil {
+			u.Requests.raise(l.https.requests.InUse(), addr.AddrPort)
+		}
+	}
+	return u
+}
+
+// WaitingClients returns at most n clients with queries that wait, those with the most first: the order in which
+// they lose a place when another client needs it. It is safe for concurrent use.
+func (s *Server) WaitingClients(n int) []share.Holder { return s.waiting.Holders(n) }
+
+// raise makes addr the address with the highest use if it uses more than the others.
+func (u *Usage) raise(used int, addr netip.AddrPort) {
+	if used > u.Used {
+		u.Used, u.Addr = used, addr
+	}
 }

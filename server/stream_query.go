@@ -1,6 +1,7 @@
 package server
 
 import (
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -10,12 +11,25 @@ import (
 	"github.com/nodens-dns/nodens/server/resolver"
 )
 
+// connActivity is what the limits of connections know about one.
+type connActivity struct {
+	// share is what the client counts as.
+	share netip.Addr
+	// lastQuery is when the last query arrived, or the connection before its first query,
+	// by package clock.
+	lastQuery atomic.Int64
+	// waiting is the number of queries that wait, or of requests or streams in flight.
+	waiting atomic.Int32
+	// large is set while the last reply was larger than largeReply: the next one is made in turn.
+	large atomic.Bool
+}
+
 // streamQuery is the state of answering a query that has a stream of its own, such as an HTTP
 // request. Its reply goes into the same stream, so the goroutine that has read the query may
 // wait for the answer. A streamQuery is reused.
 type streamQuery struct {
 	// x is the query. Its Proto, Client and Stripe are set, and inFlight is acquired, before
-	// [Server.answerStream].
+	// [streamQuery.answer].
 	x       resolver.Request
 	in, out []byte
 	// inFlight is the stream's place among those of its listener, waiting its query's among
@@ -41,7 +55,7 @@ var streamQueries = sync.Pool{New: func() any {
 }}
 
 // newStreamQuery returns a streamQuery for stream. The caller releases it.
-func (s *Server) newStreamQuery(stream deadliner) *streamQuery {
+func newStreamQuery(s *Server, stream deadliner) *streamQuery {
 	e := streamQueries.Get().(*streamQuery)
 	e.x.Turns, e.x.Room = s.largeTurns, s.largeRoom
 	e.s, e.stream, e.conn, e.reusable = s, stream, nil, false
@@ -98,11 +112,11 @@ func (e *streamQuery) releasePlace() {
 	}
 }
 
-// answerStream walks the path for packet, and waits where it has to; nil is for what is no query.
+// answer walks the path for packet, and waits where it has to; nil is for what is no query.
 // buf is for the reply. A query that finds a free place takes it at once, so that it walks the
 // path only once. Another one takes a place from a client only if it has to wait.
-func (s *Server) answerStream(rt *resolver.Routes, e *streamQuery, packet, buf []byte) []byte {
-	x := &e.x
+func (e *streamQuery) answer(rt *resolver.Routes, packet, buf []byte) []byte {
+	s, x := e.s, &e.x
 	x.Query.Packet, x.Arrival = packet, clock.Now()
 	free := s.waiting.AcquireFree(&e.waiting, s.limits.PodRanges.Client(x.Client.Addr()))
 	if free {
@@ -144,24 +158,71 @@ func (e *streamQuery) noteSize(msg []byte) {
 	}
 }
 
-// serveLarge is [Server.serve] for a query, without permission to wait, whose reply is probably large: it is made in turn, and
-// has room until the caller calls [resolver.Request.ReleaseRoom]. x holds p. large is cleared if the reply is small. With any outcome but
-// [resolver.Answered] there is neither a reply nor room. err is why there was no turn.
-func (s *Server) serveLarge(rt *resolver.Routes, x *resolver.Request, p *share.Place, buf []byte, large *atomic.Bool) (msg []byte, o resolver.Outcome, err error) {
-	if err = x.TakeRoom(p); err != nil {
-		return nil, o, err
+// largeReply is the size above which a reply is large. Copying it, and shuffling its addresses, takes tens of microseconds.
+const largeReply = 16 << 10
+
+// ClientAddr implements connlimit's interface.
+func (a *connActivity) ClientAddr() netip.Addr { return a.share }
+
+// Activity implements connlimit's interface.
+func (a *connActivity) Activity() (last time.Duration, busy bool) {
+	return time.Duration(a.lastQuery.Load()), a.waiting.Load() > 0
+}
+
+// streamPlaces are the places of a listener's streams in flight: requests over HTTP, or queries over
+// QUIC. They are divided among clients by the same rule as waiting queries, but have places of their
+// own, because a query that arrives slowly occupies no place of a waiting query. It is safe for
+// concurrent use.
+type streamPlaces struct {
+	*share.Limiter
+
+	mu       sync.Mutex
+	draining bool
+	drained  chan struct{} // closed when draining is set and no stream is in flight
+}
+
+func newStreamPlaces(n int) *streamPlaces {
+	return &streamPlaces{Limiter: share.NewLimiter(n), drained: make(chan struct{})}
+}
+
+// begin makes e a stream in flight on the connection c; false if there is no room.
+func (p *streamPlaces) begin(c *connActivity, e *streamQuery) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.draining || !p.Acquire(&e.inFlight, c.share) {
+		return false
 	}
-	if err = x.Turns.Take(p, x.Place); err != nil {
-		x.ReleaseRoom()
-		return nil, o, err
+	c.waiting.Add(1)
+	c.lastQuery.Store(int64(clock.Now()))
+	e.conn = c
+	return true
+}
+
+// end ends a stream that begin has admitted, and releases e.
+func (p *streamPlaces) end(c *connActivity, e *streamQuery) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	c.waiting.Add(-1)
+	p.Release(&e.inFlight)
+	e.release()
+	if p.draining && p.Idle() {
+		close(p.drained)
 	}
-	msg, o = s.serve(rt, x, buf)
-	x.Turns.Pass(x.Place)
-	if len(msg) <= largeReply {
-		large.Store(false)
+}
+
+// drain admits no more streams. It is called once.
+func (p *streamPlaces) drain() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.draining = true
+	if p.Idle() {
+		close(p.drained)
 	}
-	if o != resolver.Answered {
-		x.ReleaseRoom()
-	}
-	return msg, o, nil
+}
+
+// isDraining reports whether drain was called.
+func (p *streamPlaces) isDraining() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.draining
 }

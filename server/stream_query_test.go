@@ -23,7 +23,7 @@ func TestStreamQueryLostPlace(t *testing.T) {
 	s := New(slog.New(slog.DiscardHandler), Limits{})
 	for range 20 {
 		places := share.NewLimiter(1)
-		e := s.newStreamQuery(deadlines{})
+		e := newStreamQuery(s, deadlines{})
 		var other share.Place
 		if !places.Acquire(&e.inFlight, netip.MustParseAddr("127.0.0.1")) || !places.Acquire(&other, netip.MustParseAddr("127.0.0.2")) {
 			t.Fatal("no place")
@@ -31,7 +31,7 @@ func TestStreamQueryLostPlace(t *testing.T) {
 		e.reusable = true
 		places.Release(&e.inFlight)
 		e.release()
-		next := s.newStreamQuery(deadlines{})
+		next := newStreamQuery(s, deadlines{})
 		if !next.beginReply() {
 			t.Fatal("the next query is refused")
 		}

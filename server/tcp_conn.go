@@ -469,3 +469,22 @@ func (c *tcpConn) keepServing() {
 	c.partial, c.deadline = false, 0
 	c.resetDeadline(false)
 }
+
+// sendTransfer sends the zone transfer of r, whose first message is msg. It blocks for the client, which gets the time of a
+// write for each message. A transfer that ends early closes the connection (RFC 5936, 4.1): what the
+// client has is not the zone.
+func (c *tcpConn) sendTransfer(r *resolver.Request, msg []byte) {
+	sent := false
+	defer func() {
+		if p := recover(); p != nil {
+			c.s.panicked(r, nil, p)
+			sent = false
+		}
+		if !r.EndTransfer(sent) {
+			c.l.tcp.closeSoon(&c.connState)
+		}
+	}()
+	for sent = true; sent && msg != nil; msg = r.NextMessage() {
+		sent = c.writer.send(msg)
+	}
+}

@@ -132,24 +132,3 @@ func (c *tcpConn) Close() error {
 	}
 	return c.tls.Close()
 }
-
-// handshake performs the TLS handshake of a connection within the read timeout, and
-// counts failures. A client that closes the connection without sending anything, such as
-// a port check, is no failure.
-func (l *listener) handshake(g *connState, conn *tls.Conn) bool {
-	if !l.tcp.setDeadline(g, time.Now().Add(l.timeouts().read)) {
-		return false
-	}
-	err := conn.Handshake()
-	switch {
-	case err == nil:
-		return true
-	case g.closing.Load():
-	case errors.Is(err, os.ErrDeadlineExceeded):
-		l.s.cut.Add(1)
-		l.s.handshakesFailed.Add(1)
-	case !errors.Is(err, io.EOF): // not a port check
-		l.s.handshakesFailed.Add(1)
-	}
-	return false
-}

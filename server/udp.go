@@ -254,7 +254,7 @@ func (u *udpReader) startQueries() (workers bool) {
 		w := u.starting[i]
 		u.starting[i] = nil
 		if w.outcome != resolver.Forward || !w.StartsAtOnce() || i >= most {
-			s.startWorker(w)
+			w.startWorker()
 			workers = true
 			continue
 		}
@@ -262,23 +262,12 @@ func (u *udpReader) startQueries() (workers bool) {
 			u.starting = append(u.starting, next)
 		}
 		if !w.startForward() {
-			s.startWorker(w)
+			w.startWorker()
 			workers = true
 		}
 	}
 	u.starting = u.starting[:0]
 	return workers
-}
-
-// startWorker hands w, which has a turn or was started, to a worker. It does not block.
-func (s *Server) startWorker(w *pendingQuery) {
-	if !s.workers.dispatch(w) {
-		s.workers.running.Go(func() {
-			for ; w != nil; w = s.workers.waitForWork(s.ctx) {
-				w.complete()
-			}
-		})
-	}
 }
 
 // reuseBuffer returns the buffer for the next reply: msg's if it is not much larger, else
@@ -288,4 +277,30 @@ func reuseBuffer(buf, msg []byte) []byte {
 		return msg[:0]
 	}
 	return buf
+}
+
+// dropCounter counts packets and queries that a reader drops because their clients have more than their
+// share. It belongs to one goroutine.
+type dropCounter struct {
+	routes *resolver.Routes // where they are counted
+	stripe int              // of the counters
+	last   netip.Addr       // the client of the last ones; packets of one client often come together
+	n      uint64           // their number; they are not counted in routes yet
+}
+
+// add notes that one of client is dropped.
+func (d *dropCounter) add(client netip.Addr) {
+	if client != d.last {
+		d.count()
+		d.last = client
+	}
+	d.n++
+}
+
+// count counts what is dropped for the clients. The reader calls it after each batch.
+func (d *dropCounter) count() {
+	if d.n > 0 {
+		d.routes.CountDropped(d.stripe, d.last, d.n)
+		d.n = 0
+	}
 }

@@ -24,9 +24,6 @@ type Watchdog struct {
 	waited   bool
 }
 
-// NewWatchdog returns a watchdog for s.
-func (s *Server) NewWatchdog() *Watchdog { return &Watchdog{server: s} }
-
 // Alive reports whether every UDP reader is making progress. It returns false if a
 // reader has been answering the same batch since the last call, as one that waits for a
 // lock that is never released would be. A reader that waits for packets is alive. Alive

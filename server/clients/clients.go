@@ -20,15 +20,18 @@
 package clients
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"math/rand/v2"
 	"net/netip"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/nodens-dns/nodens/internal/addrhash"
 	"github.com/nodens-dns/nodens/internal/clock"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
@@ -306,4 +309,553 @@ func (t *Table) Run(ctx context.Context) {
 			t.Sweep()
 		}
 	}
+}
+
+// eachOwner yields all owners.
+func (t *Table) eachOwner(yield func(*owner) bool) {
+	for _, o := range t.pods {
+		if !yield(o) {
+			return
+		}
+	}
+	for o := range t.others {
+		if !yield(o) {
+			return
+		}
+	}
+}
+
+// SetPod says that addr belongs to p, a pod of this node; the zero Pod is none. A pod whose
+// address has ended gets it back only a minute later, if it still has it then: the watch may be late.
+func (t *Table) SetPod(addr netip.Addr, p Pod) {
+	key := addrKey(addr.As16())
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	ended := t.ended[key]
+	if p == (Pod{}) {
+		if ended != nil {
+			ended.claimed = false
+		}
+		t.release(key)
+		return
+	}
+	c := t.addrs[key]
+	switch {
+	case ended != nil && ended.pod.UID == p.UID:
+		ended.claimed = true
+		return
+	case c != nil && c.owner != nil && c.owner.kind == PodClient:
+		if c.owner.pod == p {
+			return
+		}
+		t.release(key)
+	case t.podAddrs >= maxPodAddrs:
+		return
+	}
+	delete(t.ended, key)
+	t.assign(key, t.ownerOf(p))
+}
+
+// EndAddr says that the pod at addr has ended, or has lost its interface. Later queries from
+// addr are unknown, until [Table.SetPod] names another pod.
+func (t *Table) EndAddr(addr netip.Addr) {
+	key := addrKey(addr.As16())
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if c := t.addrs[key]; c != nil && c.owner != nil && c.owner.kind == PodClient {
+		t.noteEnd(key, c.owner.pod)
+	}
+	t.release(key)
+	t.dropSlot(key)
+}
+
+// noteEnd records that the pod has lost the address.
+func (t *Table) noteEnd(key addrKey, p Pod) {
+	if len(t.ended) >= maxEnded {
+		for oldest := range t.ended { // any: the watch is hardly late for so many
+			delete(t.ended, oldest)
+			break
+		}
+	}
+	t.ended[key] = &endedAddr{pod: p, at: t.opts.Clock(), claimed: true}
+}
+
+// restoreEnded gives addresses that have ended a while ago back to pods that still have them: their
+// interface was replaced, or another pod has used the address.
+func (t *Table) restoreEnded(now time.Duration) {
+	for key, e := range t.ended {
+		if now-e.at < keepEnded {
+			continue
+		}
+		delete(t.ended, key)
+		if e.claimed && t.podAddrs < maxPodAddrs {
+			t.assign(key, t.ownerOf(e.pod))
+		}
+	}
+}
+
+// ownerOf returns the owner for p.
+func (t *Table) ownerOf(p Pod) *owner {
+	o := t.pods[p]
+	if o == nil {
+		if len(t.pods)+len(t.others) >= maxOwners {
+			t.forget(0)
+		}
+		o = &owner{kind: PodClient, pod: p}
+		t.pods[p] = o
+	}
+	return o
+}
+
+// assign makes o, a pod, the owner of the address, whose counts so far are settled first.
+func (t *Table) assign(key addrKey, o *owner) {
+	c := t.addrs[key]
+	if c == nil {
+		c = &client{key: key, slot: noSlot}
+		t.addrs[key] = c
+	}
+	t.settle(c)
+	t.detach(c)
+	t.setOwner(c, o)
+	o.live++
+	if addr := key.addr(); !slices.Contains(o.addrs, addr) {
+		o.addrs = append(o.addrs, addr)
+	}
+	t.podAddrs++
+	if c.slot == noSlot && len(t.free) == 0 {
+		t.evict()
+	}
+	t.takeSlot(key)
+}
+
+// release makes the pod that owns the address its owner no longer. Without a pod it does
+// nothing.
+func (t *Table) release(key addrKey) {
+	c := t.addrs[key]
+	if c == nil || c.owner == nil || c.owner.kind != PodClient {
+		return
+	}
+	t.settle(c)
+	t.detach(c)
+	t.podAddrs--
+	t.dropSlot(key)
+}
+
+// detach leaves c, which is settled, without an owner.
+func (t *Table) detach(c *client) {
+	o := c.owner
+	c.owner = nil
+	if o == nil {
+		return
+	}
+	t.renewIdentity(c)
+	if o.live--; o.live == 0 {
+		o.ended = t.opts.Clock()
+		o.series.touch(o.ended)
+	}
+}
+
+// takeSlot returns the client of the address, with a slot in each stripe; nil if there is no
+// slot left.
+func (t *Table) takeSlot(key addrKey) *client {
+	c := t.addrs[key]
+	if c != nil && c.slot != noSlot {
+		return c
+	}
+	if len(t.free) == 0 {
+		return nil
+	}
+	if c == nil {
+		c = &client{key: key}
+		t.addrs[key] = c
+	}
+	c.slot, t.free = t.free[len(t.free)-1], t.free[:len(t.free)-1]
+	c.active = t.opts.Clock()
+	t.newIdentity(c)
+	h := t.hash(&key)
+	for i := range t.stripes {
+		s := &t.stripes[i]
+		s.mu.Lock()
+		s.take(c.slot, c, h)
+		s.mu.Unlock()
+	}
+	t.full.Store(len(t.free) == 0) // now that each stripe has the slot
+	return c
+}
+
+// dropSlot frees the slot of the address, after its counts are settled. The address is
+// forgotten unless it has a pod.
+func (t *Table) dropSlot(key addrKey) {
+	c := t.addrs[key]
+	if c == nil {
+		return
+	}
+	if c.slot != noSlot {
+		for i := range t.stripes {
+			s := &t.stripes[i]
+			s.mu.Lock()
+			t.collect(c, &s.slots[c.slot]) // what came since settle
+			s.drop(c.slot, t.hash)
+			s.mu.Unlock()
+		}
+		t.free = append(t.free, c.slot)
+		c.slot = noSlot
+		t.endIdentity(c)
+		t.full.Store(false)
+	}
+	if c.owner == nil || c.owner.kind != PodClient {
+		t.detach(c)
+		delete(t.addrs, key)
+	}
+}
+
+// evict frees the slot that was idle for longest among those of no pod.
+func (t *Table) evict() {
+	var oldest *client
+	for _, c := range t.addrs {
+		if c.slot == noSlot || c.owner != nil && c.owner.kind == PodClient {
+			continue
+		}
+		if oldest == nil || c.active < oldest.active {
+			oldest = c
+		}
+	}
+	if oldest != nil {
+		t.settle(oldest)
+		t.dropSlot(oldest.key)
+	}
+}
+
+// settle adds the counts of c's slot to its owner. An address whose owner is not known yet
+// is unknown from now on.
+func (t *Table) settle(c *client) {
+	if c.slot == noSlot {
+		return
+	}
+	for i := range t.stripes {
+		s := &t.stripes[i]
+		s.mu.Lock()
+		t.collect(c, &s.slots[c.slot])
+		s.mu.Unlock()
+	}
+}
+
+// collect moves the counts of s, whose stripe is locked, to c's owner.
+func (t *Table) collect(c *client, s *slot) {
+	if s.empty() {
+		return
+	}
+	if c.owner == nil {
+		t.setUnknown(c)
+	}
+	c.active = t.opts.Clock()
+	t.credit(c.owner, s)
+}
+
+// setUnknown makes an owner for c, an address of no known pod.
+func (t *Table) setUnknown(c *client) {
+	t.setOwner(c, &owner{kind: Unknown, addrs: []netip.Addr{c.key.addr()}, live: 1})
+	t.others[c.owner] = struct{}{}
+}
+
+// credit moves the counts of s to o and o's series.
+func (t *Table) credit(o *owner, s *slot) {
+	n, latency := s.read()
+	o.total.add(&n)
+	for i, n := range latency {
+		o.latency.current[i] += uint64(n)
+	}
+	t.creditSeries(o, &n)
+}
+
+// newIdentity gives c, which has a slot, an identity of a known or not yet known owner.
+func (t *Table) newIdentity(c *client) {
+	t.endIdentity(c)
+	if len(t.identities) >= maxIdentities {
+		t.dropOldestIdentity()
+	}
+	t.lastIdentity++
+	c.identity = t.lastIdentity
+	t.identities[c.identity] = &identity{key: c.key, kind: Unknown, live: true}
+	if c.owner != nil {
+		t.setOwner(c, c.owner)
+	}
+}
+
+// setOwner makes o the owner of c, which has none.
+func (t *Table) setOwner(c *client, o *owner) {
+	c.owner = o
+	if x := t.identities[c.identity]; x != nil && !x.known {
+		x.known, x.kind, x.pod = true, o.kind, o.pod
+	}
+}
+
+// renewIdentity gives c, which has lost its owner, a new identity if the owner was known.
+func (t *Table) renewIdentity(c *client) {
+	if x := t.identities[c.identity]; x == nil || !x.known {
+		return
+	}
+	t.newIdentity(c)
+	for i := range t.stripes {
+		s := &t.stripes[i]
+		s.mu.Lock()
+		s.slots[c.slot].identity = c.identity
+		s.mu.Unlock()
+	}
+}
+
+// endIdentity ends c's identity, if it has one.
+func (t *Table) endIdentity(c *client) {
+	if x := t.identities[c.identity]; x != nil {
+		x.live, x.ended = false, t.opts.Clock()
+	}
+	c.identity = 0
+}
+
+// dropOldestIdentity drops the identity that ended first. There are fewer slots than identities.
+func (t *Table) dropOldestIdentity() {
+	var oldest uint32
+	for n, x := range t.identities {
+		if !x.live && (oldest == 0 || x.ended < t.identities[oldest].ended) {
+			oldest = n
+		}
+	}
+	delete(t.identities, oldest)
+}
+
+// dropIdentities drops the identities that no window of names covers.
+func (t *Table) dropIdentities(now time.Duration) {
+	for n, x := range t.identities {
+		if !x.live && now-x.ended >= keepIdentity {
+			delete(t.identities, n)
+		}
+	}
+}
+
+// CountKernel counts answered queries of addr that the kernel has answered, nxdomain of them
+// with NXDOMAIN and the others with NOERROR, since the last call. wasted is the number of answers in nxdomain
+// that are search waste. A nil Table counts nothing.
+func (t *Table) CountKernel(addr netip.Addr, answered, nxdomain, wasted uint64) {
+	if t == nil || answered == 0 {
+		return
+	}
+	key := addrKey(addr.As16())
+	h := t.hash(&key)
+	t.countTaken(&t.stripes[0], key, h, func(sl *slot) {
+		sl.add(noError, answered-nxdomain)
+		sl.add(nxDomain, nxdomain)
+		sl.add(hits, answered)
+		sl.add(kernel, answered)
+		sl.add(waste, wasted)
+	})
+}
+
+// SetKernelSample says that one in n of the answers that [Table.CountKernel] counts is passed to
+// [Table.SampleKernel], chosen at random. A nil Table ignores it.
+func (t *Table) SetKernelSample(n int) {
+	if t != nil {
+		t.kernelSample.Store(uint32(n))
+	}
+}
+
+// SampleKernel adds an answer of the kernel to the tables of names, with the number of answers that it stands for as
+// its weight. name and wasted are as in [Query]. A nil Table ignores it.
+func (t *Table) SampleKernel(addr netip.Addr, name []byte, wasted bool) {
+	if t == nil || len(name) == 0 {
+		return
+	}
+	t.mu.Lock()
+	id := uint32(0)
+	if c := t.takeSlot(addr.As16()); c != nil {
+		id = c.identity
+	}
+	t.mu.Unlock()
+	t.names.addSample(&t.stripes[0], id, &Query{Name: name, Waste: wasted, Now: t.opts.Clock()}, uint64(t.kernelSample.Load()), false)
+}
+
+// keepEnded is how long owners without an address, and series without a pod, are kept.
+const keepEnded = time.Minute
+
+// Sweep settles all counts, rotates the windows, logs which clients are limited, and frees what is not used any
+// more. [Table.Run] calls it every five seconds.
+func (t *Table) Sweep() {
+	for _, line := range t.sweep() {
+		line.log(t.opts.Log)
+	}
+}
+
+// sweep does what [Table.Sweep] does, except for writing the lines, which it returns.
+func (t *Table) sweep() []limitLine {
+	t.classify()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.settleAll()
+	now := t.opts.Clock()
+	t.rotate(now)
+	lines := t.limitLines(now)
+	t.restoreEnded(now)
+	t.freeIdle(now)
+	t.forget(keepEnded)
+	t.endSeries(now)
+	t.dropIdentities(now)
+	t.names.advance(now)
+	return lines
+}
+
+// classify decides for each client that is no pod whether it is the node itself. [Options.Host]
+// is called without the lock.
+func (t *Table) classify() {
+	host := make(map[addrKey]bool)
+	t.mu.Lock()
+	for key, c := range t.addrs {
+		if c.owner == nil || c.owner.kind != PodClient {
+			host[key] = false
+		}
+	}
+	t.mu.Unlock()
+	if t.opts.Host != nil {
+		for key := range host {
+			host[key] = t.opts.Host(key.addr())
+		}
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for key, isHost := range host {
+		if c := t.addrs[key]; c != nil {
+			t.setHost(c, isHost)
+		}
+	}
+}
+
+// setHost makes the node, or unknown, the owner of c if it is no pod.
+func (t *Table) setHost(c *client, isHost bool) {
+	switch {
+	case c.owner == nil && !isHost:
+		t.setUnknown(c)
+	case c.owner == nil:
+		t.setOwner(c, t.host)
+		t.host.live++
+	case c.owner.kind == PodClient || isHost == (c.owner == t.host):
+	default:
+		t.settle(c)
+		t.detach(c)
+		t.setHost(c, isHost)
+	}
+}
+
+// settleAll settles all counts, except for clients that are not classified yet.
+func (t *Table) settleAll() {
+	for _, c := range t.addrs {
+		if c.owner != nil {
+			t.settle(c)
+		}
+	}
+	for i := range t.stripes {
+		s := &t.stripes[i]
+		s.mu.Lock()
+		if !s.other.empty() {
+			t.credit(t.rest, &s.other)
+		}
+		s.mu.Unlock()
+	}
+}
+
+// freeIdle frees the slots of clients that are no pods and have been idle; if no slot is left
+// also those of pods.
+func (t *Table) freeIdle(now time.Duration) {
+	full := len(t.free) == 0
+	for key, c := range t.addrs {
+		isPod := c.owner != nil && c.owner.kind == PodClient
+		if c.slot != noSlot && now-c.active >= maxIdle && (full || !isPod) {
+			t.dropSlot(key)
+		}
+	}
+}
+
+// forget drops the owners that have had no address for so long.
+func (t *Table) forget(after time.Duration) {
+	now := t.opts.Clock()
+	for p, o := range t.pods {
+		if o.live == 0 && now-o.ended >= after {
+			delete(t.pods, p)
+		}
+	}
+	for o := range t.others {
+		if o.kind == Unknown && o.live == 0 && now-o.ended >= after {
+			delete(t.others, o)
+		}
+	}
+}
+
+// hash returns the hash of an address.
+func (t *Table) hash(key *addrKey) uint64 { return addrhash.Sum(&t.seed, (*[16]byte)(key)) }
+
+// rotate begins a new half of each window whose half is over.
+func (t *Table) rotate(now time.Duration) {
+	for w := range t.windows {
+		if now-t.windows[w].current < halves[w] {
+			continue
+		}
+		t.windows[w] = window{t.windows[w].current, now}
+		for o := range t.eachOwner {
+			o.marks[w] = marks{o.marks[w].current, o.total.low()}
+			if Window(w) == Minute {
+				o.latency = latencies{previous: o.latency.current}
+			}
+		}
+	}
+}
+
+// Limit counts n queries of addr, or connections, that r has limited. stripe and addr are as in [Table.Count],
+// which does not count them: a caller that has resolved the query calls both. It allocates only for the first query
+// of a client. A nil Table counts nothing.
+func (t *Table) Limit(stripe int, addr netip.Addr, r Reason, n uint64) {
+	if t == nil || n == 0 {
+		return
+	}
+	key := addrKey(addr.As16())
+	h := t.hash(&key)
+	s := &t.stripes[uint(stripe)%uint(len(t.stripes))]
+	s.mu.Lock()
+	sl := s.find(&key, h)
+	if sl == nil && t.full.Load() {
+		sl = s.findOrOther(&key, h)
+	}
+	if sl != nil {
+		sl.add(limited+int(r), n)
+	}
+	s.mu.Unlock()
+	if sl == nil {
+		t.countTaken(s, key, h, func(sl *slot) { sl.add(limited+int(r), n) })
+	}
+}
+
+// limitLines returns the lines that are due, and records them as written.
+func (t *Table) limitLines(now time.Duration) (lines []limitLine) {
+	if t.opts.Log == nil {
+		return nil
+	}
+	for o := range t.eachOwner {
+		for r := range numReasons {
+			var last loggedLimit
+			if o.logged != nil {
+				last = o.logged[r]
+			}
+			count := o.total[limited+int(r)] - last.count
+			if count > 0 && (!last.written || now-last.at >= limitLogInterval) {
+				lines = append(lines, limitLine{owner: o, reason: r, count: count})
+			}
+		}
+	}
+	slices.SortFunc(lines, func(a, b limitLine) int { return cmp.Compare(b.count, a.count) })
+	lines = lines[:min(len(lines), maxLimitLines)]
+	for i := range lines {
+		l := &lines[i]
+		l.client, l.namespace = l.owner.addrList(), cmp.Or(l.owner.kind.String(), l.owner.pod.Namespace)
+		if l.owner.logged == nil {
+			l.owner.logged = new([numReasons]loggedLimit)
+		}
+		l.owner.logged[l.reason] = loggedLimit{written: true, at: now, count: l.owner.total[limited+int(l.reason)]}
+	}
+	return lines
 }

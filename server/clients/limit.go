@@ -1,10 +1,7 @@
 package clients
 
 import (
-	"cmp"
 	"log/slog"
-	"net/netip"
-	"slices"
 	"strings"
 	"time"
 )
@@ -33,30 +30,6 @@ func (r Reason) String() string {
 	return [numReasons]string{"client_limit", "places", "in_flight", "budget", "socket", "connections"}[r]
 }
 
-// Limit counts n queries of addr, or connections, that r has limited. stripe and addr are as in [Table.Count],
-// which does not count them: a caller that has resolved the query calls both. It allocates only for the first query
-// of a client. A nil Table counts nothing.
-func (t *Table) Limit(stripe int, addr netip.Addr, r Reason, n uint64) {
-	if t == nil || n == 0 {
-		return
-	}
-	key := addrKey(addr.As16())
-	h := t.hash(&key)
-	s := &t.stripes[uint(stripe)%uint(len(t.stripes))]
-	s.mu.Lock()
-	sl := s.find(&key, h)
-	if sl == nil && t.full.Load() {
-		sl = s.findOrOther(&key, h)
-	}
-	if sl != nil {
-		sl.add(limited+int(r), n)
-	}
-	s.mu.Unlock()
-	if sl == nil {
-		t.countTaken(s, key, h, func(sl *slot) { sl.add(limited+int(r), n) })
-	}
-}
-
 const (
 	// limitLogInterval is the time between two lines about one client and reason.
 	limitLogInterval = time.Minute
@@ -79,36 +52,6 @@ type limitLine struct {
 	count  uint64 // since the last line
 	// client and namespace are the owner's at the time of the line.
 	client, namespace string
-}
-
-// limitLines returns the lines that are due, and records them as written.
-func (t *Table) limitLines(now time.Duration) (lines []limitLine) {
-	if t.opts.Log == nil {
-		return nil
-	}
-	for o := range t.eachOwner {
-		for r := range numReasons {
-			var last loggedLimit
-			if o.logged != nil {
-				last = o.logged[r]
-			}
-			count := o.total[limited+int(r)] - last.count
-			if count > 0 && (!last.written || now-last.at >= limitLogInterval) {
-				lines = append(lines, limitLine{owner: o, reason: r, count: count})
-			}
-		}
-	}
-	slices.SortFunc(lines, func(a, b limitLine) int { return cmp.Compare(b.count, a.count) })
-	lines = lines[:min(len(lines), maxLimitLines)]
-	for i := range lines {
-		l := &lines[i]
-		l.client, l.namespace = l.owner.addrList(), cmp.Or(l.owner.kind.String(), l.owner.pod.Namespace)
-		if l.owner.logged == nil {
-			l.owner.logged = new([numReasons]loggedLimit)
-		}
-		l.owner.logged[l.reason] = loggedLimit{written: true, at: now, count: l.owner.total[limited+int(l.reason)]}
-	}
-	return lines
 }
 
 // addrList returns the addresses, separated by commas; "" for owners that have none of their own.

@@ -1,18 +1,15 @@
 package clients
 
 import (
-	"cmp"
 	"encoding/binary"
 	"math"
 	"math/bits"
 	"math/rand/v2"
 	"net/netip"
-	"slices"
 	"sync"
 	"time"
 
 	"github.com/nodens-dns/nodens/internal/sketch"
-	"github.com/nodens-dns/nodens/internal/wire"
 )
 
 // Topic is what a report about names is about.
@@ -239,78 +236,8 @@ type NameReport struct {
 	More  int
 }
 
-// Names returns the limit most frequent names. While a stripe has up to 1,000 queries a
-// second, all are counted; of more, a random part is, which keeps the counts right on average. [TopFailing] and
-// [TopSlow] count all. Of the kernel's answers a random sample is counted.
-func (t *Table) Names(topic Topic, w Window, limit int) NameReport {
-	t.classify()
-	r := t.names.top(topic, t.opts.Clock(), w)
-	report := NameReport{Covered: r.Covered, Total: r.Sum, Floor: r.Floor, MaxWeight: r.MaxWeight}
-	if topic != TopFailing && topic != TopSlow {
-		report.KernelSample = int(t.kernelSample.Load())
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	all := len(r.Entries)
-	if topic != TopClientNames { // in which entries may share a row
-		r.Entries = r.Entries[:min(limit, all)]
-	}
-	report.Names = t.nameCounts(topic, r.Entries)
-	if topic == TopClientNames {
-		all = len(report.Names)
-	}
-	report.Names = report.Names[:min(limit, all)]
-	report.More = all - len(report.Names)
-	return report
-}
-
-// nameCounts returns the rows of entries. A client that has lost its address and got it back has one row for
-// a name.
-func (t *Table) nameCounts(topic Topic, entries []sketch.Entry) []NameCount {
-	rows := make([]NameCount, 0, len(entries))
-	index := make(map[NameCount]int, len(entries)) // by row without numbers
-	for _, e := range entries {
-		row := t.nameCount(topic, e.Key)
-		i, ok := index[row]
-		if !ok {
-			i = len(rows)
-			index[row] = i
-			rows = append(rows, row)
-		}
-		rows[i].Count += e.Count
-		rows[i].Error += e.Error
-	}
-	slices.SortStableFunc(rows, func(a, b NameCount) int { return cmp.Compare(b.Count, a.Count) })
-	return rows
-}
-
 // sketchWindows are the windows of the names' tables.
 var sketchWindows = [numWindows]sketch.Window{Seconds10: sketch.TenSeconds, Minute: sketch.Minute, Hour: sketch.Hour}
-
-// nameCount returns the row of a key, without numbers.
-func (t *Table) nameCount(topic Topic, key string) (row NameCount) {
-	switch topic {
-	case TopClientNames:
-		row, key = t.clientOf(key)
-	case TopFailing, TopSlow:
-		row.Cause, key = Cause(key[0]), key[1:]
-	}
-	row.Name = wire.Name(key).String()
-	return row
-}
-
-// clientOf returns the client of a key of TopClientNames, as a row without name and numbers, and the name's
-// wire form.
-func (t *Table) clientOf(key string) (row NameCount, name string) {
-	id := binary.BigEndian.Uint32([]byte(key[:idLen]))
-	row.Kind = Unknown
-	if x := t.identities[id]; x != nil {
-		row.Kind, row.Pod, row.Addr = x.kind, x.pod, x.key.addr()
-	} else if id == 0 {
-		row.Kind = Other
-	}
-	return row, key[idLen:]
-}
 
 // idLen is the length of an identity's number in front of a name.
 const idLen = 4

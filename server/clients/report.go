@@ -2,12 +2,15 @@ package clients
 
 import (
 	"cmp"
+	"encoding/binary"
 	"math"
 	"net/netip"
 	"slices"
 	"time"
 
+	"github.com/nodens-dns/nodens/internal/sketch"
 	"github.com/nodens-dns/nodens/internal/stat"
+	"github.com/nodens-dns/nodens/internal/wire"
 )
 
 // Counts are numbers of queries. NoError, NXDomain, ServFail and Other are the results; each
@@ -318,4 +321,290 @@ func (c *Client) Quantile(p uint64) time.Duration {
 		return 0
 	}
 	return LatencyBound(i)
+}
+
+// Owner returns whose the address is now. The Pod is the zero value unless it is a pod of this node.
+// It takes a lock that readings hold for some milliseconds. The addresses of a nil Table are
+// unknown.
+func (t *Table) Owner(addr netip.Addr) (Kind, Pod) {
+	if t == nil {
+		return Unknown, Pod{}
+	}
+	if o := t.owner(addr); o != nil && o.kind != Unknown {
+		return o.kind, o.pod
+	}
+	if t.opts.Host != nil && t.opts.Host(addr.Unmap()) {
+		return Host, Pod{}
+	}
+	return Unknown, Pod{}
+}
+
+// owner returns the owner of the address, nil if it is not known yet. Its kind and pod don't change.
+func (t *Table) owner(addr netip.Addr) *owner {
+	key := addrKey(addr.As16())
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if c := t.addrs[key]; c != nil {
+		return c.owner
+	}
+	return nil
+}
+
+// Addrs returns the addresses, in no order, whose owners selects selects. It is called with a lock held, and
+// must not call the Table.
+func (t *Table) Addrs(selects func(Kind, Pod) bool) (list []netip.Addr) {
+	if t == nil {
+		return nil
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for key, c := range t.addrs {
+		if c.owner != nil && selects(c.owner.kind, c.owner.pod) {
+			list = append(list, key.addr())
+		}
+	}
+	return list
+}
+
+// TopName is the name that a client asks for most.
+type TopName struct {
+	// Name is in text form with the final dot, "" for none.
+	Name string
+	// Share is the least share of the client's queries that are for Name. Of the kernel's answers it is an
+	// estimate.
+	Share float64
+}
+
+// topName adds up the names of one row.
+type topName struct {
+	queries map[string]uint64 // by the name's wire form: at least
+	best    string
+}
+
+// setTopNames fills in the names that the clients of a report ask for most. counted is the length of the
+// report's window.
+func (t *Table) setTopNames(list []Client, by By, names sketch.Report, counted time.Duration) {
+	index, tops := make(map[rowKey]int, len(list)), make([]topName, len(list))
+	for i := range list {
+		c, addr := &list[i], netip.Addr{}
+		if c.Kind == Unknown && len(c.Addrs) > 0 {
+			addr = c.Addrs[0]
+		}
+		index[rowKeyOf(c.Kind, c.Pod, addr, by)] = i
+	}
+	for _, e := range names.Entries {
+		if e.Count == e.Error { // it may have asked for another name each time
+			continue
+		}
+		n, name := t.clientOf(e.Key)
+		if i, ok := index[rowKeyOf(n.Kind, n.Pod, n.Addr, by)]; ok {
+			tops[i].add(name, e.Count-e.Error)
+		}
+	}
+	for i := range tops {
+		if top := &tops[i]; top.best != "" {
+			list[i].TopName = TopName{Name: wire.Name(top.best).String(), Share: top.share(list[i].Window.Queries(), names.Covered, counted)}
+		}
+	}
+}
+
+// add adds n queries for name.
+func (x *topName) add(name string, n uint64) {
+	if x.queries == nil {
+		x.queries = make(map[string]uint64)
+	}
+	x.queries[name] += n
+	if x.best == "" || x.queries[name] > x.queries[x.best] {
+		x.best = name
+	}
+}
+
+// share returns the share of the most frequent name in all queries. The windows of names and of counts differ in
+// length: named and counted.
+func (x *topName) share(all uint64, named, counted time.Duration) float64 {
+	if all == 0 || named <= 0 || counted <= 0 {
+		return 0
+	}
+	return min(1, float64(x.queries[x.best])/named.Seconds()*counted.Seconds()/float64(all))
+}
+
+// Names returns the limit most frequent names. While a stripe has up to 1,000 queries a
+// second, all are counted; of more, a random part is, which keeps the counts right on average. [TopFailing] and
+// [TopSlow] count all. Of the kernel's answers a random sample is counted.
+func (t *Table) Names(topic Topic, w Window, limit int) NameReport {
+	t.classify()
+	r := t.names.top(topic, t.opts.Clock(), w)
+	report := NameReport{Covered: r.Covered, Total: r.Sum, Floor: r.Floor, MaxWeight: r.MaxWeight}
+	if topic != TopFailing && topic != TopSlow {
+		report.KernelSample = int(t.kernelSample.Load())
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	all := len(r.Entries)
+	if topic != TopClientNames { // in which entries may share a row
+		r.Entries = r.Entries[:min(limit, all)]
+	}
+	report.Names = t.nameCounts(topic, r.Entries)
+	if topic == TopClientNames {
+		all = len(report.Names)
+	}
+	report.Names = report.Names[:min(limit, all)]
+	report.More = all - len(report.Names)
+	return report
+}
+
+// nameCounts returns the rows of entries. A client that has lost its address and got it back has one row for
+// a name.
+func (t *Table) nameCounts(topic Topic, entries []sketch.Entry) []NameCount {
+	rows := make([]NameCount, 0, len(entries))
+	index := make(map[NameCount]int, len(entries)) // by row without numbers
+	for _, e := range entries {
+		row := t.nameCount(topic, e.Key)
+		i, ok := index[row]
+		if !ok {
+			i = len(rows)
+			index[row] = i
+			rows = append(rows, row)
+		}
+		rows[i].Count += e.Count
+		rows[i].Error += e.Error
+	}
+	slices.SortStableFunc(rows, func(a, b NameCount) int { return cmp.Compare(b.Count, a.Count) })
+	return rows
+}
+
+// nameCount returns the row of a key, without numbers.
+func (t *Table) nameCount(topic Topic, key string) (row NameCount) {
+	switch topic {
+	case TopClientNames:
+		row, key = t.clientOf(key)
+	case TopFailing, TopSlow:
+		row.Cause, key = Cause(key[0]), key[1:]
+	}
+	row.Name = wire.Name(key).String()
+	return row
+}
+
+// clientOf returns the client of a key of TopClientNames, as a row without name and numbers, and the name's
+// wire form.
+func (t *Table) clientOf(key string) (row NameCount, name string) {
+	id := binary.BigEndian.Uint32([]byte(key[:idLen]))
+	row.Kind = Unknown
+	if x := t.identities[id]; x != nil {
+		row.Kind, row.Pod, row.Addr = x.kind, x.pod, x.key.addr()
+	} else if id == 0 {
+		row.Kind = Other
+	}
+	return row, key[idLen:]
+}
+
+// levelOf returns the level of a namespace.
+func (t *Table) levelOf(namespace string) Level {
+	if l, ok := t.levels[namespace]; ok {
+		return l
+	}
+	return t.opts.Level
+}
+
+// seriesKeyOf returns the key of o's series.
+func (t *Table) seriesKeyOf(o *owner) seriesKey {
+	if o.kind != PodClient {
+		return seriesKey{kind: o.kind}
+	}
+	switch t.levelOf(o.pod.Namespace) {
+	case ByNamespace:
+		return seriesKey{namespace: o.pod.Namespace}
+	case ByWorkload:
+		return seriesKey{namespace: o.pod.Namespace, workload: o.pod.Workload}
+	default:
+		return seriesKey{kind: Other}
+	}
+}
+
+// creditSeries adds n to the series of o. An owner keeps a series of its own until the series ends.
+// An owner that was counted as (other) gets a series when there is room.
+func (t *Table) creditSeries(o *owner, n *counters) {
+	s := o.series
+	if s == nil || s.ended || s.key.kind == Other {
+		s = t.series.get(t.seriesKeyOf(o), t.opts.Clock())
+		o.series = s
+	}
+	s.total.add(n)
+}
+
+// endSeries drops the series whose last pod ended a minute ago.
+func (t *Table) endSeries(now time.Duration) {
+	for _, o := range t.pods {
+		if o.live > 0 {
+			t.series.all[t.seriesKeyOf(o)].touch(now)
+		}
+	}
+	for key, s := range t.series.all {
+		if key.kind == PodClient && now-s.live >= keepEnded {
+			delete(t.series.all, key)
+			s.ended = true
+			t.series.pods[key.level()]--
+		}
+	}
+}
+
+// SetLevel makes l the level of a namespace instead of [Options.Level]. What was counted so far stays in
+// the series that it is in, which end as if their last pods had ended now.
+func (t *Table) SetLevel(namespace string, l Level) {
+	t.changeLevel(namespace, func() { t.levels[namespace] = l })
+}
+
+// ResetLevel makes [Options.Level] the level of a namespace again.
+func (t *Table) ResetLevel(namespace string) {
+	t.changeLevel(namespace, func() { delete(t.levels, namespace) })
+}
+
+// changeLevel calls change, after which the pods of the namespace are counted in other series.
+func (t *Table) changeLevel(namespace string, change func()) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, c := range t.addrs {
+		if c.owner != nil && c.owner.kind == PodClient && c.owner.pod.Namespace == namespace {
+			t.settle(c)
+		}
+	}
+	change()
+	now := t.opts.Clock()
+	for _, o := range t.pods {
+		if o.pod.Namespace == namespace {
+			if o.live > 0 {
+				o.series.touch(now)
+			}
+			o.series = nil
+		}
+	}
+}
+
+// Usage returns how much of the limits is in use.
+func (t *Table) Usage() Usage {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return Usage{
+		Addresses: t.opts.MaxClients - len(t.free), Namespaces: t.series.pods[ByNamespace], Workloads: t.series.pods[ByWorkload],
+		MaxAddresses: t.opts.MaxClients, MaxNamespaces: maxNamespaces, MaxWorkloads: maxWorkloads,
+	}
+}
+
+// Series returns the totals, each query in one of them, in no order. A series exists from its
+// first query until 60 s after its last pod has ended; those of no pod stay.
+func (t *Table) Series() []Series {
+	t.classify()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.settleAll()
+	t.endSeries(t.opts.Clock())
+	list := make([]Series, 0, len(t.series.all))
+	for key, s := range t.series.all {
+		out := Series{Namespace: key.namespace, Workload: key.workload, Counts: s.total.export()}
+		if key.kind != PodClient {
+			out.Namespace = key.kind.String()
+		}
+		list = append(list, out)
+	}
+	return list
 }

@@ -6,7 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/nodens-dns/nodens/internal/addrhash"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
@@ -185,9 +184,6 @@ const refusedBits = 8192
 
 // indexSize returns the size of the index for n slots, a power of two.
 func indexSize(n int) int { return 1 << bits.Len(uint(2*n-1)) }
-
-// hash returns the hash of an address.
-func (t *Table) hash(key *addrKey) uint64 { return addrhash.Sum(&t.seed, (*[16]byte)(key)) }
 
 // find returns the slot of the address, nil if it has none. h is its hash.
 func (s *stripe) find(key *addrKey, h uint64) *slot {

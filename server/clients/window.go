@@ -52,19 +52,3 @@ func latencyBucket(d time.Duration) int {
 
 // latencies is a histogram of the last 30 to 60 seconds.
 type latencies struct{ previous, current [LatencyBuckets]uint64 }
-
-// rotate begins a new half of each window whose half is over.
-func (t *Table) rotate(now time.Duration) {
-	for w := range t.windows {
-		if now-t.windows[w].current < halves[w] {
-			continue
-		}
-		t.windows[w] = window{t.windows[w].current, now}
-		for o := range t.eachOwner {
-			o.marks[w] = marks{o.marks[w].current, o.total.low()}
-			if Window(w) == Minute {
-				o.latency = latencies{previous: o.latency.current}
-			}
-		}
-	}
-}

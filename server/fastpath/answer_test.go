@@ -310,7 +310,7 @@ func BenchmarkProgram(b *testing.B) {
 // possible.
 func benchmarkAnswer(b *testing.B, limit ClientLimit, grouped bool) {
 	l := newTestProgram(b)
-	if err := l.setClientLimit(limit); err != nil {
+	if err := l.limit.set(limit); err != nil {
 		b.Fatal(err)
 	}
 	query := ask(b, "web.default.svc.cluster.local.", dns.TypeA, func(m *dns.Msg) { m.SetEdns0(1232, true) })

@@ -3,7 +3,6 @@ package fastpath
 import (
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"maps"
 	"net/netip"
 	"runtime"
@@ -55,27 +54,6 @@ func clientStripes() int {
 		n *= 2
 	}
 	return n
-}
-
-// loadClients makes all client numbers available to the program.
-func (p *Program) loadClients() error {
-	states, err := mapArray[programClientState](p, p.objects.ClientStates)
-	if err != nil {
-		return err
-	}
-	counts, err := mapArray[programClientCount](p, p.objects.ClientCounts)
-	if err != nil {
-		return err
-	}
-	p.clients.numbers, p.clients.free, p.clients.states = p.objects.Clients, p.objects.FreeClients, states
-	p.clients.shared = p.state
-	p.clients.counts, p.clients.reported = counts, make([]programClientCount, len(states))
-	for n := range states {
-		if err := p.clients.free.Put(nil, uint32(n)); err != nil {
-			return fmt.Errorf("initialising the client numbers: %w", err)
-		}
-	}
-	return nil
 }
 
 // sweep releases the numbers of clients that no longer ask. now is on the kernel's clock.
@@ -244,4 +222,28 @@ func stampNumber(stamp uint64) int { return int(stamp & (1<<programBoundSTAMP_BI
 // stampTime returns when the program has made a stamp, or up to 134 ms earlier.
 func stampTime(stamp uint64) time.Duration {
 	return time.Duration(stamp >> programBoundSTAMP_BITS << programBoundSTAMP_TIME)
+}
+
+// keepOut bars clients until a time on the kernel's clock.
+func (c *clients) keepOut(selects func(netip.Addr) bool, until uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for n := range c.states {
+		s := &c.states[n]
+		if atomic.LoadUint64(&s.Place) != 0 && selects(clientAddr(&s.Client)) && atomic.LoadUint64(&s.Barred) < until {
+			atomic.StoreUint64(&s.Barred, until)
+		}
+	}
+}
+
+// state returns the state of a client, false if it has none.
+func (c *clients) state(addr netip.Addr) (*programClientState, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	client := newClient(addr)
+	n, ok := c.number(client)
+	if !ok || c.states[n].Client != client { // the program may have just given the number to another client
+		return nil, false
+	}
+	return &c.states[n], true
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"math"
 
+	"github.com/nodens-dns/nodens/internal/epoch"
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/server/reply"
 )
@@ -118,7 +119,7 @@ func (k *programKey) tag(seed uint64) uint64 {
 func (t *table) encode(a *Answer) bool {
 	s, msg, behind := &t.fresh, a.Reply, a.Query.QuestionEnd()
 	tail := msg[behind:]
-	if !t.setMarks(a) {
+	if !s.setMarks(a) {
 		return false
 	}
 	if len(msg) > int(programBoundMAX_MESSAGE) || len(tail) == 0 || len(tail) > 8*len(s.Tail) || binary.BigEndian.Uint16(msg[2:])&flagTC != 0 {
@@ -141,9 +142,8 @@ func (t *table) encode(a *Answer) bool {
 	return true
 }
 
-// setMarks makes t.fresh depend on a's marks and group. It returns false if a has too many marks.
-func (t *table) setMarks(a *Answer) bool {
-	s := &t.fresh
+// setMarks makes s depend on a's marks and group. It returns false if a has too many marks.
+func (s *programSlot) setMarks(a *Answer) bool {
 	if len(a.More) > len(s.MoreAt) {
 		return false
 	}
@@ -205,4 +205,17 @@ func sumOf(b []byte, at int) (sum uint32) {
 func fold(sum uint32) uint32 {
 	sum = sum&0xFFFF + sum>>16
 	return sum&0xFFFF + sum>>16
+}
+
+// hasMore reports whether s depends on exactly these marks besides its first.
+func (s *programSlot) hasMore(marks []epoch.Mark) bool {
+	if int(s.More) != len(marks) {
+		return false
+	}
+	for i, m := range marks {
+		if s.MoreAt[i] != m.Index || s.MoreEpoch[i] != m.Value {
+			return false
+		}
+	}
+	return true
 }

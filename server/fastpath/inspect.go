@@ -39,47 +39,6 @@ const (
 
 func (s CopyState) String() string { return [...]string{"valid", "expired", "outdated"}[s] }
 
-// Copies returns the copies of answers for name, in lower case and wire form: at the listener at, and of the
-// record type qtype. A zero value means all. The order is not specified. Nothing is counted or kept in use.
-func (p *Program) Copies(name []byte, qtype uint16, at netip.AddrPort) []CopyInfo {
-	return p.table.copies(name, qtype, p.listenerNumbers(at), p.epochs)
-}
-
-// listenerNumbers returns the numbers of the listener at, or of all for a zero at, each with an address.
-func (p *Program) listenerNumbers(at netip.AddrPort) map[uint32]netip.AddrPort {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	numbers := make(map[uint32]netip.AddrPort)
-	for door, n := range p.listeners {
-		if addr := doorAddr(&door); door.Any == 0 && (!at.IsValid() || at == addr) {
-			numbers[n] = addr
-		}
-	}
-	return numbers
-}
-
-// copies implements [Program.Copies]. epochs are the counters that copies depend on.
-func (t *table) copies(name []byte, qtype uint16, listeners map[uint32]netip.AddrPort, epochs []atomic.Uint64) (list []CopyInfo) {
-	var want programKey
-	want.setName(name)
-	now := kernelNow()
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for place := range t.info {
-		s := &t.slots[place]
-		if t.info[place].reporter == nil || int(s.Key.NameLen) != len(name) || s.Key.Name != want.Name {
-			continue
-		}
-		listener, ok := listeners[s.Key.Door]
-		if found := s.Key.qtype(); ok && (qtype == 0 || found == qtype) {
-			info := s.describe(now, epochs)
-			info.Listener, info.Type = listener, found
-			list = append(list, info)
-		}
-	}
-	return list
-}
-
 // qtype returns the record type of k.
 func (k *programKey) qtype() uint16 {
 	var b [2]byte
@@ -128,43 +87,6 @@ type ClientInfo struct {
 	// Result is what comes of a query for which there is a valid copy, as in [Counters]: "client_limit" or
 	// "client_limit_passed" while the client has exceeded its limit.
 	Result string
-}
-
-// Client returns what the programs know of the client addr, for queries to the listener at. ok is false if it has
-// not asked over the interface of a pod for a minute, or if there is no such listener.
-func (p *Program) Client(addr netip.Addr, at netip.AddrPort) (c ClientInfo, ok bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	listener := p.listeners[listenerKey(at)]
-	state, ok := p.clients.state(addr)
-	if !ok || listener == 0 {
-		return c, false
-	}
-	now := uint64(kernelNow())
-	result := state.result(listener, now)
-	if now >= atomic.LoadUint64(&p.state.Deadline) {
-		result = programResultLAPSED
-	}
-	if over := p.limit.result(addr, &p.clients.limited.buckets[state.Number], now); over != programResultRESULTS {
-		result = over
-	}
-	c = ClientInfo{Interface: stampNumber(atomic.LoadUint64(&state.Place)), Result: results[result]}
-	if a := p.links[c.Interface]; a != nil {
-		c.Answering = a.answering
-	}
-	return c, true
-}
-
-// state returns the state of a client, false if it has none.
-func (c *clients) state(addr netip.Addr) (*programClientState, bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	client := newClient(addr)
-	n, ok := c.number(client)
-	if !ok || c.states[n].Client != client { // the program may have just given the number to another client
-		return nil, false
-	}
-	return &c.states[n], true
 }
 
 // result returns what comes of a query of the client to the listener with that number at now on the kernel's clock, if

@@ -30,24 +30,29 @@ const MaxExempt = int(programBoundMAX_EXEMPT)
 // ErrTooManyExempt means that [ClientLimit.Exempt] has more than MaxExempt prefixes.
 var ErrTooManyExempt = errors.New("too many exempt prefixes")
 
-// setClientLimit replaces the limit of [Options]. What clients have used of the old limit counts towards the
-// new one, up to its burst. It does not block. On an error the limit has not changed, but some of the
-// prefixes may have.
-func (p *Program) setClientLimit(l ClientLimit) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+// clientLimiter is the limit that the program keeps. Its user holds the Program's lock.
+type clientLimiter struct {
+	ClientLimit
+	state    *programState
+	prefixes *ebpf.Map                // the program's, of Exempt
+	exempt   map[programPrefix]uint32 // what prefixes has
+}
+
+// set replaces the limit. What clients have used of the old limit counts towards the new one, up to its burst. It does
+// not block. On an error the limit has not changed, but some of the prefixes may have.
+func (c *clientLimiter) set(l ClientLimit) error {
 	want, err := exemptions(l.Exempt)
 	if err != nil {
 		return err
 	}
-	if err := p.setExempt(want); err != nil {
+	if err := c.setExempt(want); err != nil {
 		return err
 	}
-	p.limit = l
-	p.limit.Exempt = slices.Clone(l.Exempt)
-	atomic.StoreUint64(&p.state.Drop, uint64(flag(l.Drop)))
-	atomic.StoreUint64(&p.state.Burst, l.burst())
-	atomic.StoreUint64(&p.state.Limit, l.interval())
+	c.ClientLimit = l
+	c.Exempt = slices.Clone(l.Exempt)
+	atomic.StoreUint64(&c.state.Drop, uint64(flag(l.Drop)))
+	atomic.StoreUint64(&c.state.Burst, l.burst())
+	atomic.StoreUint64(&c.state.Limit, l.interval())
 	return nil
 }
 
@@ -115,25 +120,25 @@ func newClient(addr netip.Addr) programClient {
 }
 
 // setExempt replaces the entries of the map of exempt prefixes. New entries come first, so that no
-// address is limited that is exempt before and afterwards. The caller holds p.mu.
-func (p *Program) setExempt(want map[programPrefix]uint32) error {
+// address is limited that is exempt before and afterwards.
+func (c *clientLimiter) setExempt(want map[programPrefix]uint32) error {
 	for key, value := range want {
-		if old, ok := p.exempt[key]; ok && old == value {
+		if old, ok := c.exempt[key]; ok && old == value {
 			continue
 		}
-		if err := p.objects.Exempt.Put(&key, value); err != nil {
+		if err := c.prefixes.Put(&key, value); err != nil {
 			return fmt.Errorf("exempting a prefix from the limit: %w", err)
 		}
-		p.exempt[key] = value
+		c.exempt[key] = value
 	}
-	for key := range p.exempt {
+	for key := range c.exempt {
 		if _, ok := want[key]; ok {
 			continue
 		}
-		if err := p.objects.Exempt.Delete(&key); err != nil {
+		if err := c.prefixes.Delete(&key); err != nil {
 			return fmt.Errorf("limiting an exempt prefix: %w", err)
 		}
-		delete(p.exempt, key)
+		delete(c.exempt, key)
 	}
 	return nil
 }
@@ -150,17 +155,6 @@ type limitedCounts struct {
 	// keys and values are scratch space for the buckets in senders; nil until something is dropped.
 	keys   []programSender
 	values []programBucket
-}
-
-// loadLimit maps the memory of the buckets and sets the limit.
-func (p *Program) loadLimit(l ClientLimit) (err error) {
-	p.exempt = make(map[programPrefix]uint32)
-	counts := &p.clients.limited
-	if counts.buckets, err = mapArray[programBucket](p, p.objects.Buckets); err != nil {
-		return err
-	}
-	counts.senders, counts.reported = p.objects.Senders, make([]uint64, len(counts.buckets))
-	return p.setClientLimit(l)
 }
 
 // take returns the number of dropped queries of the client with number n since the last call.

@@ -40,7 +40,7 @@ func newLimitTest(t *testing.T) *limitTest {
 // set sets the limit.
 func (s *limitTest) set(l ClientLimit) {
 	s.t.Helper()
-	if err := s.setClientLimit(l); err != nil {
+	if err := s.limit.set(l); err != nil {
 		s.t.Fatal(err)
 	}
 }
@@ -285,7 +285,7 @@ func TestLimitExempt(t *testing.T) {
 			}
 		}
 	}
-	if n := len(s.exempt); n != 1 {
+	if n := len(s.limit.exempt); n != 1 {
 		t.Errorf("%d prefixes are left", n)
 	}
 }
@@ -312,7 +312,7 @@ func TestLimitExemptBound(t *testing.T) {
 		list = append(list, netip.PrefixFrom(addr, 32))
 	}
 	s.set(ClientLimit{Rate: slow, Burst: 3, Drop: true, Exempt: list})
-	err := s.setClientLimit(ClientLimit{Rate: 77, Exempt: append(list, netip.PrefixFrom(client4.Addr(), 32))})
+	err := s.limit.set(ClientLimit{Rate: 77, Exempt: append(list, netip.PrefixFrom(client4.Addr(), 32))})
 	if !errors.Is(err, ErrTooManyExempt) {
 		t.Errorf("error: %v", err)
 	}

@@ -1,10 +1,8 @@
 package fastpath
 
 import (
-	"fmt"
 	"net/netip"
 	"sync"
-	"time"
 	"unsafe"
 
 	"github.com/cilium/ebpf/ringbuf"
@@ -24,20 +22,6 @@ type samples struct {
 	mu     sync.Mutex
 	reader *ringbuf.Reader // nil if no samples are taken
 	record ringbuf.Record
-}
-
-// openSamples makes the program count answers by client and take samples, if there is a reporter.
-func (p *Program) openSamples() error {
-	if p.clients.reporter == nil {
-		return nil
-	}
-	r, err := ringbuf.NewReader(p.objects.Samples)
-	if err != nil {
-		return fmt.Errorf("reading samples: %w", err)
-	}
-	r.SetDeadline(time.Unix(0, 0)) // in the past, so that no read waits
-	p.samples.reader, p.state.Counting = r, 1
-	return nil
 }
 
 // read passes all samples to the reporter and removes them.

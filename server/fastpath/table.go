@@ -1,11 +1,10 @@
 package fastpath
 
 import (
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/nodens-dns/nodens/internal/epoch"
 )
 
 // The table is set-associative. The first half of the ways of each set is for cluster
@@ -63,19 +62,6 @@ func (t *table) put(a *Answer) bool {
 func (t *table) hasCopy(s *programSlot, a *Answer) bool {
 	return s.Epoch == a.Mark.Value && s.EpochAt == a.Mark.Index && s.Expires == t.expiry(a) && s.Waste == flag(a.Waste) &&
 		s.Group == a.Group.Number && s.GroupAt == a.Group.Mark.Index && s.hasMore(a.More)
-}
-
-// hasMore reports whether s depends on exactly these marks besides its first.
-func (s *programSlot) hasMore(marks []epoch.Mark) bool {
-	if int(s.More) != len(marks) {
-		return false
-	}
-	for i, m := range marks {
-		if s.MoreAt[i] != m.Index || s.MoreEpoch[i] != m.Value {
-			return false
-		}
-	}
-	return true
 }
 
 // flag returns 1 for true.
@@ -195,4 +181,38 @@ func (t *table) clear() {
 	for place := range t.info {
 		t.drop(place)
 	}
+}
+
+// usage returns the number of slots with an answer.
+func (t *table) usage() (n int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i := range t.info {
+		if t.info[i].reporter != nil {
+			n++
+		}
+	}
+	return n
+}
+
+// copies implements [Program.Copies]. epochs are the counters that copies depend on.
+func (t *table) copies(name []byte, qtype uint16, listeners map[uint32]netip.AddrPort, epochs []atomic.Uint64) (list []CopyInfo) {
+	var want programKey
+	want.setName(name)
+	now := kernelNow()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for place := range t.info {
+		s := &t.slots[place]
+		if t.info[place].reporter == nil || int(s.Key.NameLen) != len(name) || s.Key.Name != want.Name {
+			continue
+		}
+		listener, ok := listeners[s.Key.Door]
+		if found := s.Key.qtype(); ok && (qtype == 0 || found == qtype) {
+			info := s.describe(now, epochs)
+			info.Listener, info.Type = listener, found
+			list = append(list, info)
+		}
+	}
+	return list
 }

@@ -54,32 +54,6 @@ func New(cfg *config.ZoneFile, opts Options) (*Table, error) {
 	return t, nil
 }
 
-// openFile reads the zones of f.
-func (t *Table) openFile(f *config.ZoneFile) (*source, error) {
-	path, err := filepath.Abs(f.Path)
-	if err != nil {
-		return nil, fmt.Errorf("zone file %s: %w", f.Path, err)
-	}
-	src := &source{t: t, changed: t.changed, cfg: f, file: filewatch.File{Path: path}}
-	for _, origin := range f.Zones {
-		z := &served{origin: origin, through: f.Fallthrough}
-		src.zones = append(src.zones, z)
-	}
-	if _, err := src.file.Changed(); err != nil {
-		if f.Reload == 0 {
-			return nil, fmt.Errorf("zone file %s: %w; make it readable, or let it be read later with `reload`", f.Path, err)
-		}
-		t.log.Warn("can't open the zone file; trying again", "file", f.Path, "err", err)
-		return src, nil
-	}
-	for _, z := range src.zones {
-		if err := src.load(z, nil); err != nil {
-			return nil, fmt.Errorf("zone file %s: zone %s: %w", f.Path, z.origin, err)
-		}
-	}
-	return src, nil
-}
-
 // run checks each file every `reload` until ctx ends.
 func (l fileList) run(ctx context.Context) {
 	due := make([]time.Time, len(l))

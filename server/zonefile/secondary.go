@@ -196,12 +196,6 @@ func (s *secondary) delay(err error) time.Duration {
 	return d + rand.N(min(jitter, d/4))
 }
 
-// timers returns the times in the zone's SOA record (RFC 1035, 3.3.13).
-func (z *Zone) timers() (refresh, retry, expire time.Duration) {
-	_, data := z.soa.first()
-	return seconds(data, 16), seconds(data, 12), seconds(data, 8)
-}
-
 // seconds reads the time that begins this many bytes before the end of data.
 func seconds(data []byte, fromEnd int) time.Duration {
 	return time.Duration(binary.BigEndian.Uint32(data[len(data)-fromEnd:])) * time.Second

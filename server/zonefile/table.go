@@ -16,12 +16,15 @@ package zonefile
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"maps"
+	"path/filepath"
 	"slices"
 	"sync/atomic"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/filewatch"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
@@ -147,3 +150,42 @@ func (t *Table) Size() (n int) {
 	}
 	return n
 }
+
+// openFile reads the zones of f.
+func (t *Table) openFile(f *config.ZoneFile) (*source, error) {
+	path, err := filepath.Abs(f.Path)
+	if err != nil {
+		return nil, fmt.Errorf("zone file %s: %w", f.Path, err)
+	}
+	src := &source{t: t, changed: t.changed, cfg: f, file: filewatch.File{Path: path}}
+	for _, origin := range f.Zones {
+		z := &served{origin: origin, through: f.Fallthrough}
+		src.zones = append(src.zones, z)
+	}
+	if _, err := src.file.Changed(); err != nil {
+		if f.Reload == 0 {
+			return nil, fmt.Errorf("zone file %s: %w; make it readable, or let it be read later with `reload`", f.Path, err)
+		}
+		t.log.Warn("can't open the zone file; trying again", "file", f.Path, "err", err)
+		return src, nil
+	}
+	for _, z := range src.zones {
+		if err := src.load(z, nil); err != nil {
+			return nil, fmt.Errorf("zone file %s: zone %s: %w", f.Path, z.origin, err)
+		}
+	}
+	return src, nil
+}
+
+// Zone returns the current data of the zone with this name; nil if the table does not serve it, or its data
+// could not be loaded yet. A later change makes another Zone, so the caller may read this one for as long as
+// a transfer takes.
+func (t *Table) Zone(origin wire.Name) *Zone {
+	if z := (*t.zones.Load())[origin]; z != nil {
+		return z.data.Load()
+	}
+	return nil
+}
+
+// Serves reports whether origin is the name of one of the table's zones, loaded or not.
+func (t *Table) Serves(origin wire.Name) bool { return (*t.zones.Load())[origin] != nil }
