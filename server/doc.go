@@ -17,6 +17,17 @@
 // A [ListenerConfig] can select TLS or HTTPS instead of plain DNS. Such an address has a
 // TCP listener with the same limits and no UDP sockets.
 //
+// # A waiting query over UDP
+//
+// A [pendingQuery] takes a turn before it is started (worker_turns.go), so that a flood leaves no thousands of
+// goroutines that can run. It belongs to one of these at a time:
+//
+//	reader ──▶ hasTurn ──▶ started: parked at the upstream ──▶ replied by the goroutine that reads the upstream's reply
+//	   │                      │ late, truncated or failed, or the place is lost
+//	   └─────▶ queued ──▶ a worker: runs the path again, or waits for the upstream ──▶ replied
+//
+// A large answer keeps its turn until it is made. A query that loses its place is resumed by a worker at once.
+//
 // # Buffer ownership
 //
 // A reader owns its packet and reply buffers and reuses them for the next batch. A waiting

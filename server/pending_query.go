@@ -9,17 +9,25 @@ import (
 	"github.com/nodens-dns/nodens/upstream"
 )
 
-// pendingQuery is one UDP query that waits. It owns its buffers. It belongs to the reader that dispatches it, then to a worker, to
-// the queue for a turn, or to the exchange that it is parked in, and last to the queue of replies.
+// pendingState is how far a pendingQuery has come with its turn.
+type pendingState uint8
+
+const (
+	hasTurn pendingState = iota // it has got a turn at once, and the reader or a worker is about to start it
+	queued                      // it waits for a turn, or has waited and is about to be started
+	started                     // its turn is over
+)
+
+// pendingQuery is one UDP query that waits. It owns its buffers. It belongs to one goroutine or queue at a time; the
+// package doc draws its way.
 type pendingQuery struct {
 	resolver.Request
 	server  *Server
 	place   share.Place
 	waiter  share.Waiter[*pendingQuery] // in the queue for a turn
-	queued  bool                        // it has waited for its turn
-	started bool                        // its turn is over
-	parked  upstream.Waiter             // waits for the upstream in place of a worker
-	made    func()                      // w.passLargeTurn
+	state   pendingState
+	parked  upstream.Waiter // waits for the upstream in place of a worker
+	made    func()          // w.passTurn
 	in      [maxUDPQuery]byte
 	out     []byte
 	reply   []byte // to be sent later, usually in out
@@ -37,7 +45,7 @@ func newPendingQuery() *pendingQuery {
 	w := pendingQueries.Get().(*pendingQuery)
 	if w.parked.Ready == nil {
 		w.parked.Ready, w.parked.Resume = w.replied, w.resume
-		w.place.OnLost, w.made = w.parked.Interrupt, w.passLargeTurn
+		w.place.OnLost, w.made = w.parked.Interrupt, w.passTurn
 	}
 	return w
 }
@@ -45,7 +53,7 @@ func newPendingQuery() *pendingQuery {
 // startForward begins to forward w, which has passed on its turn. If it returns true, w waits without a goroutine, and the
 // caller must not use it. Otherwise a worker has to complete w.
 func (w *pendingQuery) startForward() (parked bool) {
-	w.started = true
+	w.state = started
 	return w.StartForward(&w.parked)
 }
 
@@ -53,7 +61,7 @@ func (w *pendingQuery) startForward() (parked bool) {
 // before that, so that a flood of them does not occupy a worker each. The worker must not use w afterwards.
 func (w *pendingQuery) complete() {
 	switch {
-	case w.started:
+	case w.state == started:
 	case w.Large():
 		w.Made = w.made
 	default:
@@ -61,10 +69,9 @@ func (w *pendingQuery) complete() {
 		if w.outcome == resolver.Forward && w.startForward() {
 			return
 		}
-		w.started = true
 	}
 	msg := w.server.wait(w.rt, &w.Request, w.outcome, w.out)
-	w.passLargeTurn()
+	w.passTurn()
 	if msg != nil {
 		w.socket.send(&w.to, msg)
 		w.out = reuseBuffer(w.out, msg)
@@ -84,24 +91,21 @@ func (w *pendingQuery) startWorker() {
 	}
 }
 
-// passTurn passes w's turn on.
+// passTurn passes w's turn on unless it is over.
 func (w *pendingQuery) passTurn() {
-	if w.queued {
+	switch w.state {
+	case started:
+		return
+	case queued:
 		// A worker that another one has woken is the next to run on that one's P. Queries
 		// whose upstreams have answered go first, else a chain of workers, each of which
 		// wakes the next one, would keep the P from them.
 		runtime.Gosched()
+	case hasTurn:
 	}
+	w.state = started
 	if next := w.server.turns.release(w.Place); next != nil {
 		next.startWorker()
-	}
-}
-
-// passLargeTurn passes w's turn on unless it is over.
-func (w *pendingQuery) passLargeTurn() {
-	if !w.started {
-		w.started = true
-		w.passTurn()
 	}
 }
 

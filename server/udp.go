@@ -227,7 +227,7 @@ func (u *udpReader) dispatch(rt *resolver.Routes, o resolver.Outcome, from *udpP
 	}
 	u.request.Detach(&w.place, &w.Request, w.in[:], w.out)
 	w.server, w.to, w.rt, w.socket, w.outcome = s, *from, rt, u.socket, o
-	w.queued, w.started = false, false
+	w.state = hasTurn
 	s.running.Add(1)
 	u.dispatched++
 	switch s.turns.acquire(w, u.request.Arrival) {

@@ -87,7 +87,7 @@ func (t *workerTurns) acquire(w *pendingQuery, now time.Duration) turnOutcome {
 		return turnRefused
 	}
 	k.waiting++
-	w.waiter.Value, w.queued = w, true
+	w.waiter.Value, w.state = w, queued
 	t.slots.Wait(w.Place, &w.waiter)
 	return turnQueued
 }
