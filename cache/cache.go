@@ -27,6 +27,8 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"hash/maphash"
+	"math/bits"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -135,7 +137,7 @@ func (c *Cache) key(q *wire.Query) key {
 	f := keyFlagsOf(q)
 	h := c.store.hash(q.Name(), q.Type, q.Class, f)
 	if f&optionsFlag != 0 {
-		h = c.store.hashOptions(h, q.Options)
+		h = bits.RotateLeft64(h, 1) ^ maphash.Bytes(c.store.seed, q.Options)
 	}
 	return key{shard: c.shardOf(h), q: q, hash: h, flags: f}
 }
@@ -390,7 +392,8 @@ func (c *Cache) Use(q *wire.Query, n uint64, now time.Duration) {
 	if c.cfg.Prefetch.Amount > 0 {
 		e.countHits(now, c.cfg.Prefetch.Within, n)
 	}
-	p.touch(k.hash, e, now)
+	p.lists[e.kind()].lru.Get(k.hash) // the most recently used one
+	e.lastUsed = p.shard.tick(now)
 }
 
 // atOnceBelow is the capacity of a kind below which [Cache.NeedsEachUse] holds: a few other answers may evict one.

@@ -113,12 +113,6 @@ func (k *key) matches(e *entry) bool {
 		(k.flags&optionsFlag == 0 || bytes.Equal(e.packed.Options(), k.q.Options))
 }
 
-// touch makes e, which is at hash, the most recently used entry; the shard is locked.
-func (p *cacheShard) touch(hash uint64, e *entry, now time.Duration) {
-	p.lists[e.kind()].lru.Get(hash)
-	e.lastUsed = p.shard.tick(now)
-}
-
 // tick returns now, or the next time that no entry of the shard was used at; s is locked.
 func (s *shard) tick(now time.Duration) time.Duration {
 	s.lastTick = max(s.lastTick+1, now)

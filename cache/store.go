@@ -158,11 +158,6 @@ func (s *Store) hash(name []byte, qtype, class uint16, f flags) uint64 {
 	return maphash.Bytes(s.seed, name) ^ rest*spread
 }
 
-// hashOptions returns the hash of a question with hash h whose query carries EDNS options.
-func (s *Store) hashOptions(h uint64, options []byte) uint64 {
-	return bits.RotateLeft64(h, 1) ^ maphash.Bytes(s.seed, options)
-}
-
 // enforceBudget evicts entries until the bytes fit into the budget, after entries were
 // added to the shard first. Only shards with more than their share evict, first before the
 // others, one entry per lock.

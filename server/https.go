@@ -74,7 +74,7 @@ func newHTTPSServer(l *listener) *httpsServer {
 		h.protocol = grpcHandler{s, l}
 	} else {
 		protocols.SetHTTP1(true)
-		h.protocol = &dohHandler{s: s, l: l, statuses: s.statusesAt(l.addr), maxBody: wire.MaxMessage}
+		h.protocol = &dohHandler{s: s, l: l, statuses: countersAt(s.httpStatuses, l.addr), maxBody: wire.MaxMessage}
 	}
 	h.http = &http.Server{
 		Handler:        h,

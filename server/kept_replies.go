@@ -45,10 +45,6 @@ type keptReplies struct {
 	latency time.Duration
 }
 
-func newKeptReplies(s *Server, stripe int) *keptReplies {
-	return &keptReplies{s: s, stripe: stripe, cache: newReplyCache(s), hits: make([]clients.Hit, 0, batchSize)}
-}
-
 // maxKeptReplies is about how many replies all readers of an address keep. They take about 3 MiB.
 const maxKeptReplies = 8192
 

@@ -108,7 +108,7 @@ func newQUICListener(l *listener, socket *net.UDPConn) *quicListener {
 	cfg, limits := l.config.Load(), l.s.limits
 	q := &quicListener{
 		l: l, socket: socket, settings: cfg.QUIC,
-		doh: dohHandler{s: l.s, l: l, statuses: l.s.statusesAt(l.addr), maxBody: maxStreamQuery}, codes: l.s.codesAt(l.addr),
+		doh: dohHandler{s: l.s, l: l, statuses: countersAt(l.s.httpStatuses, l.addr), maxBody: maxStreamQuery}, codes: countersAt(l.s.doqCodes, l.addr),
 		unproven: newHandshakeLimit(&limits), proven: newHandshakeLimit(&limits),
 		conns: connlimit.Set[*quicConn]{
 			Total: lower(limits.Conns, cfg.QUIC.MaxConns), PerClient: lower(limits.ClientConns, cfg.QUIC.MaxConns), Fair: true,
@@ -118,7 +118,8 @@ func newQUICListener(l *listener, socket *net.UDPConn) *quicListener {
 		hurry:      make(chan struct{}), ended: make(chan struct{}),
 	}
 	if cfg.Transport == config.DNSOverHTTP3 {
-		q.http = newHTTP3Server(q)
+		// q accepts the connections and streams. Clients' mistakes are not worth a log line.
+		q.http = &http3.Server{Handler: q, MaxHeaderBytes: maxHTTPHeader, Logger: slog.New(slog.DiscardHandler)}
 	}
 	return q
 }
@@ -352,12 +353,6 @@ func addrPort(addr net.Addr) netip.AddrPort {
 		return netip.AddrPort{}
 	}
 	return netip.AddrPortFrom(a.AddrPort().Addr().Unmap(), uint16(a.Port))
-}
-
-// newHTTP3Server returns the part of q that reads HTTP/3 requests. q accepts its connections and
-// streams.
-func newHTTP3Server(q *quicListener) *http3.Server {
-	return &http3.Server{Handler: q, MaxHeaderBytes: maxHTTPHeader, Logger: slog.New(slog.DiscardHandler)} // clients' mistakes are not worth a log line
 }
 
 // ServeHTTP answers one request over HTTP/3 as one over HTTPS. Its stream has a place among

@@ -46,13 +46,6 @@ func (r *replyQueue) take() {
 	r.queued, r.sending = r.sending, r.queued
 }
 
-// awaitMore lets other goroutines run that probably have replies, too.
-func (r *replyQueue) awaitMore() {
-	if r.several.Load() || clock.Now()-time.Duration(r.flushedAt.Load()) < soonAgain {
-		runtime.Gosched()
-	}
-}
-
 // sendLater implements udpSocket.
 func (p *blockingSocket) sendLater(w *pendingQuery) (flush func()) {
 	if p.replies.add(w) {
@@ -64,7 +57,9 @@ func (p *blockingSocket) sendLater(w *pendingQuery) (flush func()) {
 // flushReplies sends the replies in p's queue.
 func (p *blockingSocket) flushReplies() {
 	r := &p.replies
-	r.awaitMore()
+	if r.several.Load() || clock.Now()-time.Duration(r.flushedAt.Load()) < soonAgain {
+		runtime.Gosched() // to goroutines that probably have replies, too
+	}
 	r.flushing.Lock()
 	defer r.flushing.Unlock()
 	r.take()

@@ -3,6 +3,7 @@ package server
 import (
 	"time"
 
+	"github.com/nodens-dns/nodens/server/clients"
 	"github.com/nodens-dns/nodens/server/reply"
 	"github.com/nodens-dns/nodens/server/resolver"
 )
@@ -44,7 +45,8 @@ func newReusedReplies(s *Server, stripe int) reusedReplies {
 	case s.fastPath != nil:
 		return reusedReplies{sink: &kernelReplies{s: s, path: s.fastPath}, tables: &s.fastPath.tables}
 	case s.replyCaches != nil:
-		return reusedReplies{sink: newKeptReplies(s, stripe), tables: &s.replyCaches.tables}
+		kept := &keptReplies{s: s, stripe: stripe, cache: newReplyCache(s), hits: make([]clients.Hit, 0, batchSize)}
+		return reusedReplies{sink: kept, tables: &s.replyCaches.tables}
 	}
 	return reusedReplies{}
 }

@@ -71,9 +71,9 @@ type Server struct {
 
 	mu        sync.Mutex // guards listeners, httpStatuses and inherited
 	listeners map[ListenAddr]*listener
-	// httpStatuses outlives the listener of an address.
+	// httpStatuses and doqCodes outlive the listener of an address.
 	httpStatuses map[ListenAddr]*httpStatuses
-	doqCodes     map[ListenAddr]*doqCodes // the same; nil without DNS over QUIC
+	doqCodes     map[ListenAddr]*doqCodes
 	inherited    inheritedSockets
 	suspended    atomic.Pointer[drain] // nil unless s is suspended
 
@@ -113,6 +113,7 @@ func New(log *slog.Logger, limits Limits) *Server {
 		limits:       limits,
 		listeners:    make(map[ListenAddr]*listener),
 		httpStatuses: make(map[ListenAddr]*httpStatuses),
+		doqCodes:     make(map[ListenAddr]*doqCodes),
 		waiting:      share.NewLimiter(limits.Waiting),
 		turns:        newWorkerTurns(turnsPerCore * cores()),
 		workers:      newWorkerPool(maxIdleWorkers),
@@ -442,13 +443,12 @@ func (s *Server) HandshakesFailed() uint64 { return s.handshakesFailed.Load() }
 // read, in seconds. It is sampled, at most once per millisecond and reader.
 func (s *Server) SocketDelay() stat.Snapshot { return s.delays.Read() }
 
-// statusesAt returns the counters of addr, which last as long as s. The caller holds
-// s.mu.
-func (s *Server) statusesAt(addr ListenAddr) *httpStatuses {
-	c := s.httpStatuses[addr]
+// countersAt returns the counters of addr in m, which last as long as the server. The caller holds its lock.
+func countersAt[T any](m map[ListenAddr]*T, addr ListenAddr) *T {
+	c := m[addr]
 	if c == nil {
-		c = new(httpStatuses)
-		s.httpStatuses[addr] = c
+		c = new(T)
+		m[addr] = c
 	}
 	return c
 }
@@ -467,19 +467,6 @@ func (s *Server) EachHTTPStatus(addr ListenAddr, f func(status int, n uint64)) {
 			f(status, n)
 		}
 	}
-}
-
-// codesAt returns the counters of addr, which last as long as s. The caller holds s.mu.
-func (s *Server) codesAt(addr ListenAddr) *doqCodes {
-	if s.doqCodes == nil {
-		s.doqCodes = make(map[ListenAddr]*doqCodes)
-	}
-	c := s.doqCodes[addr]
-	if c == nil {
-		c = new(doqCodes)
-		s.doqCodes[addr] = c
-	}
-	return c
 }
 
 // EachDoQCode calls f for each error code of DNS over QUIC with which the server has ended

@@ -122,7 +122,7 @@ func (e *streamQuery) answer(rt *resolver.Routes, packet, buf []byte) []byte {
 	if free {
 		defer e.releasePlace()
 		x.Place = e.waiting.Client()
-		if e.expectsLarge() {
+		if e.conn != nil && e.conn.large.Load() { // probably large, like the last one
 			if msg, o, err := s.serveLarge(rt, x, &e.waiting, buf, &e.conn.large); err == nil && o == resolver.Answered {
 				return msg
 			}
@@ -131,7 +131,9 @@ func (e *streamQuery) answer(rt *resolver.Routes, packet, buf []byte) []byte {
 	}
 	msg, o := s.serve(rt, x, buf)
 	if o == resolver.Answered {
-		e.noteSize(msg)
+		if len(msg) > largeReply && e.conn != nil {
+			e.conn.large.Store(true)
+		}
 		return msg
 	}
 	if !free {
@@ -146,16 +148,6 @@ func (e *streamQuery) answer(rt *resolver.Routes, packet, buf []byte) []byte {
 		s.waiting.Revoke(&e.waiting)
 	}
 	return s.wait(rt, x, o, buf)
-}
-
-// expectsLarge reports whether the reply is probably large, like the last one on e's connection.
-func (e *streamQuery) expectsLarge() bool { return e.conn != nil && e.conn.large.Load() }
-
-// noteSize notes whether the next reply on e's connection is probably large.
-func (e *streamQuery) noteSize(msg []byte) {
-	if len(msg) > largeReply && e.conn != nil {
-		e.conn.large.Store(true)
-	}
 }
 
 // largeReply is the size above which a reply is large. Copying it, and shuffling its addresses, takes tens of microseconds.

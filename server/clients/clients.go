@@ -23,6 +23,7 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
+	"math/bits"
 	"math/rand/v2"
 	"net/netip"
 	"runtime"
@@ -179,7 +180,8 @@ func New(o Options) *Table {
 		t.free[i] = uint16(o.MaxClients - 1 - i)
 	}
 	for i := range t.stripes {
-		t.stripes[i].index, t.stripes[i].samples = make([]uint16, indexSize(o.MaxClients)), newSampleBuffer()
+		t.stripes[i].index = make([]uint16, 1<<bits.Len(uint(2*o.MaxClients-1)))
+		t.stripes[i].samples = sampleBuffer{list: make([]sample, 0, sampleCount), names: make([]byte, 0, sampleNameBytes)}
 	}
 	t.names = newNames(t.started, t.stripes)
 	t.windows = newWindows(t.started)

@@ -31,10 +31,6 @@ type sampleBuffer struct {
 	until time.Duration
 }
 
-func newSampleBuffer() sampleBuffer {
-	return sampleBuffer{list: make([]sample, 0, sampleCount), names: make([]byte, 0, sampleNameBytes)}
-}
-
 // put reports whether there was room for q.
 func (b *sampleBuffer) put(id uint32, q *Query, weight uint64, slow bool) bool {
 	at := len(b.names)

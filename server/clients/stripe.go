@@ -182,9 +182,6 @@ type stripe struct {
 // refusedBits is enough to tell some 40,000 addresses apart.
 const refusedBits = 8192
 
-// indexSize returns the size of the index for n slots, a power of two.
-func indexSize(n int) int { return 1 << bits.Len(uint(2*n-1)) }
-
 // find returns the slot of the address, nil if it has none. h is its hash.
 func (s *stripe) find(key *addrKey, h uint64) *slot {
 	mask := uint64(len(s.index) - 1)
@@ -204,7 +201,8 @@ func (s *stripe) findOrOther(key *addrKey, h uint64) *slot {
 	if sl := s.find(key, h); sl != nil {
 		return sl
 	}
-	s.refuse(h)
+	bit := h >> 32 % refusedBits
+	s.refused[bit/64] |= 1 << (bit % 64)
 	return &s.other
 }
 
@@ -235,12 +233,6 @@ func (s *stripe) drop(n uint16, hash func(*addrKey) uint64) {
 			s.link(uint16(i), hash(&s.slots[i].key))
 		}
 	}
-}
-
-// refuse records that the address with the hash h is counted in other.
-func (s *stripe) refuse(h uint64) {
-	bit := h >> 32 % refusedBits
-	s.refused[bit/64] |= 1 << (bit % 64)
 }
 
 // estimate returns how many addresses have set the bits.

@@ -89,7 +89,7 @@ func New(cfg config.Dnstap, version string, log *slog.Logger) *Tap {
 		Start: "collector unreachable", Ongoing: "collector still unreachable", End: "collector reachable again",
 	}
 	if cfg.Listen {
-		t.listener = newListener(t)
+		t.listener = &listener{tap: t, queues: make(map[*queue]struct{}), resumed: make(chan struct{})}
 		t.outages.Messages = outage.Messages{
 			Start: "not listening for collectors", Ongoing: "still not listening for collectors", End: "listening for collectors again",
 		}

@@ -46,12 +46,6 @@ func startStream(w io.Writer, r *bufio.Reader) error {
 	return err
 }
 
-// sendStop tells the collector that the stream ends.
-func sendStop(w io.Writer) error {
-	_, err := w.Write(controlFrame(controlStop, ""))
-	return err
-}
-
 // awaitFinish blocks until the collector confirms the end of the stream.
 func awaitFinish(r *bufio.Reader) error {
 	kind, _, err := readControl(r)

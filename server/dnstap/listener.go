@@ -41,10 +41,6 @@ type listener struct {
 	resumed   chan struct{}
 }
 
-func newListener(t *Tap) *listener {
-	return &listener{tap: t, queues: make(map[*queue]struct{}), resumed: make(chan struct{})}
-}
-
 // send queues m for each collector.
 func (l *listener) send(m *Message) {
 	if l.connected.Load() == 0 {

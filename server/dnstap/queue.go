@@ -80,7 +80,7 @@ func (q *queue) serve(ctx context.Context, conn net.Conn, connected func()) (los
 		return lost, err
 	}
 	_ = conn.SetDeadline(time.Now().Add(closeTimeout))
-	if err := sendStop(conn); err == nil {
+	if _, err := conn.Write(controlFrame(controlStop, "")); err == nil {
 		<-gone //nolint:errcheck // whatever it is, the collector has taken all
 	}
 	return 0, nil

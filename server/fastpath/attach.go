@@ -109,13 +109,16 @@ func (p *Program) reconcile(a *attachment, ifindex int, filtered bool) error {
 		return err
 	}
 	there.in.behind = there.in.behind && !a.positioned
-	if a.answering && (filtered || there.bypassed()) {
-		return p.stopAnswering(a)
+	// Another program would miss an answered query, or has dropped a reply that ours has already seen.
+	bypassed := there.in.behind || there.out.behind
+	if a.answering && (filtered || bypassed) { // swapping the programs does not block
+		a.answering, a.watchUntil = false, kernelNow()+reopenDelay
+		return errors.Join(a.answer.update(p.objects.NodensWatch), a.admit.update(p.objects.NodensIdle))
 	}
 	if err := p.placeFront(a, ifindex, there.in); err != nil {
 		return err
 	}
-	if filtered || !a.mayAnswer() {
+	if filtered || a.answering || kernelNow() < a.watchUntil {
 		return nil
 	}
 	if err := p.startAdmitting(a, ifindex, there.out.behind); err != nil {
@@ -123,9 +126,6 @@ func (p *Program) reconcile(a *attachment, ifindex int, filtered bool) error {
 	}
 	return p.startAnswering(a, ifindex, there.in.behind)
 }
-
-// mayAnswer reports whether a is not answering and reopenDelay has passed.
-func (a *attachment) mayAnswer() bool { return !a.answering && kernelNow() >= a.watchUntil }
 
 // startAdmitting starts to admit clients. If other programs are behind ours, ours moves
 // behind them.
@@ -156,12 +156,6 @@ func (p *Program) startAnswering(a *attachment, ifindex int, behind bool) error 
 	_ = a.answer.Close()
 	a.answer, a.positioned = s, ordered
 	return nil
-}
-
-// stopAnswering stops answers at once. Swapping the programs does not block.
-func (p *Program) stopAnswering(a *attachment) error {
-	a.answering, a.watchUntil = false, kernelNow()+reopenDelay
-	return errors.Join(a.answer.update(p.objects.NodensWatch), a.admit.update(p.objects.NodensIdle))
 }
 
 // placeFront attaches a watching program in front of other programs, which may hide
@@ -232,10 +226,6 @@ func programName(id ebpf.ProgramID) string {
 
 // otherPrograms is where programs that are not p's are on an interface, relative to p's.
 type otherPrograms struct{ in, out positions }
-
-// bypassed reports whether another program would miss an answered query, or has dropped a
-// reply that ours has already seen.
-func (n otherPrograms) bypassed() bool { return n.in.behind || n.out.behind }
 
 // positions describes the programs on one side of an interface: whether ours are present,
 // and whether others are in front of our first, between ours, or behind our last.

@@ -44,8 +44,8 @@ func NewAutopath(cfg *config.Autopath, cluster Cluster) *Autopath {
 	}
 	s.clientNamespace, s.clientMark = cluster.ClientNamespace, cluster.ClientMark
 	for _, zone := range cluster.Origins() {
-		services, ok := prepend("\x03svc", zone)
-		if !ok {
+		services := "\x03svc" + zone
+		if len(services) > wire.MaxName {
 			continue
 		}
 		s.paths = append(s.paths, searchPath{
@@ -54,11 +54,6 @@ func NewAutopath(cfg *config.Autopath, cluster Cluster) *Autopath {
 		})
 	}
 	return s
-}
-
-// prepend returns label and zone as one name; false if that is too long.
-func prepend(label, zone wire.Name) (wire.Name, bool) {
-	return label + zone, len(label)+len(zone) <= wire.MaxName
 }
 
 // restOf returns the domains after first, each once, and the root, which stands for the name as

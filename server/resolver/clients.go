@@ -81,7 +81,10 @@ func (r *Request) cause(rcode wire.Rcode) clients.Cause {
 	case r.wasShed():
 		return clients.QueueCause
 	case rcode == wire.ServFail:
-		return r.failureCause()
+		if w.failure == clients.LocalCause && (w.asked || r.source == fromCache) { // which keeps failures of upstreams
+			return clients.UpstreamCause
+		}
+		return w.failure
 	case w.view > w.upstream:
 		return clients.ViewCause
 	case w.hedged:
@@ -90,15 +93,6 @@ func (r *Request) cause(rcode wire.Rcode) clients.Cause {
 		return clients.UpstreamCause
 	}
 	return clients.LocalCause
-}
-
-// failureCause returns why r's reply is SERVFAIL.
-func (r *Request) failureCause() clients.Cause {
-	w := &r.ownLookups.waits
-	if w.failure == clients.LocalCause && (w.asked || r.source == fromCache) { // which keeps failures of upstreams
-		return clients.UpstreamCause
-	}
-	return w.failure
 }
 
 // exchangeFailure returns why an exchange failed with err.

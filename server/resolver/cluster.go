@@ -13,15 +13,6 @@ import (
 	"github.com/nodens-dns/nodens/server/clients"
 )
 
-// external is the step of the names under which the cluster's Services are reached from
-// outside. No other server need know these names, so an incomplete view has to load them.
-func (z *Zone) external(r *Request) Outcome {
-	if z.External == nil {
-		return notMine
-	}
-	return r.askView(z.External, fromExternal)
-}
-
 // cluster is the step of the cluster's own names. What the view does not hold, or not yet,
 // the cluster's own DNS knows. Any other server would deny the name, and the cache would
 // keep the denial.
@@ -144,7 +135,7 @@ var errIncomplete = errors.New("the view of the cluster has not loaded the objec
 func (r *Request) awaitView(v External) bool {
 	limited, cancel := context.WithTimeout(r.ctx, clusterWait)
 	defer cancel()
-	r.recordView()
+	r.recordWait(true)
 	began := clock.Now()
 	err := v.Await(limited, &r.Query)
 	r.now = clock.Now() // what the cache holds has grown older

@@ -135,14 +135,9 @@ const (
 	searchFollowed = "followed"
 )
 
-// wantsAsked reports whether who is asked for r is to be recorded.
-func (r *Request) wantsAsked() bool {
-	return r.zone.Log != nil || r.zone.tapsExtra() || r.routes.Tail.Watches(r.Client.Addr())
-}
-
 // recordAsked returns where the exchange for r is to record who was asked, nil for nowhere.
 func (r *Request) recordAsked() *atomic.Pointer[upstream.Asked] {
-	if !r.wantsAsked() {
+	if r.zone.Log == nil && !r.zone.tapsExtra() && !r.routes.Tail.Watches(r.Client.Addr()) {
 		return nil
 	}
 	r.lookups.exchange = new(atomic.Pointer[upstream.Asked])

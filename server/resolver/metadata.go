@@ -16,7 +16,7 @@ const clientLabel = "kubernetes/client-label/"
 // metadata returns the value that the name has for r in z; "" is none. The names that only a
 // finished request has are empty before.
 func (r *Request) metadata(z *Zone, name string) string {
-	if !z.hasMetadata(r.Query.Name()) {
+	if !slices.ContainsFunc(z.Metadata, func(zone wire.Name) bool { return wire.Under(r.Query.Name(), zone) }) {
 		return ""
 	}
 	plugin, rest, _ := strings.Cut(name, "/")
@@ -31,16 +31,6 @@ func (r *Request) metadata(z *Zone, name string) string {
 		}
 	}
 	return ""
-}
-
-// hasMetadata reports whether queries for qname have metadata.
-func (z *Zone) hasMetadata(qname []byte) bool {
-	for _, zone := range z.Metadata {
-		if wire.Under(qname, zone) {
-			return true
-		}
-	}
-	return false
 }
 
 // clusterMetadata returns the value of a name of the kubernetes directive; rest is the name without its

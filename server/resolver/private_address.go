@@ -56,7 +56,9 @@ func (z *Zone) screen(p *upstream.Pool, q *wire.Query, resp wire.Response) wire.
 		return resp
 	}
 	denies := a.cfg.Action != config.PrivateCount
-	a.warn(wire.Name(q.Name()), addr, denies)
+	if name := wire.Name(q.Name()); a.isNew(name) {
+		a.log.Warn("an upstream answers with a private address", "qname", name.String(), "address", addr.String(), "denied", denies)
+	}
 	if !denies {
 		z.Stats.private[0].Add(1)
 		return resp
@@ -105,14 +107,6 @@ func embedded4(addr netip.Addr) netip.Addr {
 		}
 	}
 	return netip.Addr{}
-}
-
-// warn writes a line for name, unless there was one in the last hour.
-func (a *PrivateAddress) warn(name wire.Name, addr netip.Addr, denied bool) {
-	if !a.isNew(name) {
-		return
-	}
-	a.log.Warn("an upstream answers with a private address", "qname", name.String(), "address", addr.String(), "denied", denied)
 }
 
 // isNew reports whether name gets a warning, and remembers it. While too many names are remembered, others get none.

@@ -28,7 +28,7 @@ func TestRecordingAllocs(t *testing.T) {
 	r.Begin(NewRoutes([]*Zone{z}, NewStats()), 0, make([]byte, 0, replyBuffer))
 	r.zone = z
 	if n := testing.AllocsPerRun(1000, func() {
-		r.recordView()
+		r.recordWait(true)
 		r.recordEnd(false, nil)
 		r.recordForward()
 		r.recordEnd(false, nil)

@@ -136,8 +136,10 @@ func (z *Zone) sources(r *Request) Outcome { //nolint:gocyclo // the order of al
 	if z.Hosts != nil && z.hosts(r) {
 		return Answered
 	}
-	if o := z.external(r); o != notMine {
-		return o
+	if z.External != nil { // no other server need know these names, so an incomplete view has to load them
+		if o := r.askView(z.External, fromExternal); o != notMine {
+			return o
+		}
 	}
 	if o := z.cluster(r); o != notMine {
 		return o

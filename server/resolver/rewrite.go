@@ -57,7 +57,7 @@ func (rt *Routes) askRewritten(r *Request, sub *subquery) Outcome {
 		return WouldWait
 	}
 	r.source, r.ordered, r.viaSearch = sub.source, sub.ordered, sub.viaSearch
-	r.copyVerdict(&sub.Request)
+	r.verdicts, r.rule = sub.verdicts, sub.rule
 	if !r.reply.Rewrite(&sub.reply, &sub.change, other) {
 		return r.failWith(rewrite.ErrInvalidName)
 	}

@@ -299,9 +299,6 @@ func (r *Request) recordWait(forView bool) *recording {
 	return rec
 }
 
-// recordView notes that r waits for the view of the cluster.
-func (r *Request) recordView() { r.recordWait(true) }
-
 // recordForward notes that r waits for an upstream, and returns where the exchange records its attempts.
 func (r *Request) recordForward() upstream.Recording {
 	rec := r.recordWait(false)

@@ -295,7 +295,3 @@ func (r *Request) inherit(other *Request) {
 		r.verdicts, r.rule = r.verdicts&^anyVerdict|other.verdicts&anyVerdict, other.rule
 	}
 }
-
-// copyVerdict makes the verdicts on other, a subquery in r's zone whose reply becomes r's, the
-// verdicts on r.
-func (r *Request) copyVerdict(other *Request) { r.verdicts, r.rule = other.verdicts, other.rule }

@@ -153,16 +153,13 @@ func (r *rule) matches(text []byte) bool {
 	case config.MatchSuffix:
 		return len(text) >= len(m.Text) && string(text[len(text)-len(m.Text):]) == m.Text
 	case config.MatchSubstring:
-		return contains(text, m.Text)
+		return index(text, m.Text) >= 0
 	case config.MatchRegex:
 		return m.Pattern.Match(text)
 	default:
 		return string(text) == m.Text
 	}
 }
-
-// contains is [bytes.Contains] with a string.
-func contains(b []byte, text string) bool { return index(b, text) >= 0 }
 
 func index(b []byte, text string) int {
 	for i := 0; i+len(text) <= len(b); i++ {
