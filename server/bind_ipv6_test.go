@@ -14,6 +14,9 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nodens-dns/nodens/internal/socket"
+	"github.com/nodens-dns/nodens/server/udp"
 )
 
 // onThread runs f on a thread of its own, which ends with f, after set has changed the thread.
@@ -61,24 +64,24 @@ func withoutIPv6() error {
 // error.
 func TestNoIPv6(t *testing.T) {
 	all := netip.MustParseAddrPort("[::]:0")
-	if got := bindAddr(all); got != all {
+	if got := socket.BindAddr(all); got != all {
 		t.Skipf("this machine has no IPv6: %v", got)
 	}
 	onThread(t, withoutIPv6, func() {
-		at := bindAddr(all)
+		at := socket.BindAddr(all)
 		if want := netip.MustParseAddrPort("0.0.0.0:0"); at != want {
 			t.Errorf("%v, want %v", at, want)
 		}
-		sockets, err := openUDPSockets(at, Limits{Readers: 1}, nil)
+		sockets, err := udp.Open(at, udp.Options{Readers: 1}, func() (int, error) { return -1, nil })
 		if err != nil {
 			t.Error(err)
 		}
-		closeAll(sockets)
+		udp.CloseAll(sockets)
 		one := netip.MustParseAddrPort("[::1]:0")
-		if got := bindAddr(one); got != one {
+		if got := socket.BindAddr(one); got != one {
 			t.Errorf("%v, want %v", got, one)
 		}
-		if _, err := openUDP(one); err == nil || !strings.Contains(err.Error(), "the kernel has no IPv6 (ipv6.disable=1); take ::1 out of --localip or bind") {
+		if _, err := socket.OpenUDP(one); err == nil || !strings.Contains(err.Error(), "the kernel has no IPv6 (ipv6.disable=1); take ::1 out of --localip or bind") {
 			t.Errorf("%v", err)
 		}
 	})
@@ -97,7 +100,7 @@ func TestTentativeAddress(t *testing.T) {
 		run("link", "set", "v1", "up")
 		run("addr", "add", "fd00::1/64", "dev", "v0")
 		at := netip.MustParseAddrPort("[fd00::1]:5353")
-		if _, err := openUDP(at); err == nil || !strings.Contains(err.Error(), "duplicate address detection") {
+		if _, err := socket.OpenUDP(at); err == nil || !strings.Contains(err.Error(), "duplicate address detection") {
 			t.Errorf("at once: %v", err)
 		}
 		s := New(slog.New(slog.DiscardHandler), Limits{Readers: 1})

@@ -2,8 +2,6 @@
 
 package server
 
-// Inside the package: it sets how often files are checked.
-
 import (
 	"context"
 	"crypto/tls"
@@ -24,6 +22,8 @@ import (
 	"github.com/nodens-dns/nodens/test/ca"
 	"github.com/nodens-dns/nodens/test/peer"
 )
+
+// Inside the package: it sets how often files are checked.
 
 // writeCertificate writes a certificate to folder.
 func writeCertificate(t testing.TB, a *ca.Test, folder, name string, until time.Time) config.TLSServer {

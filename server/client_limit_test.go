@@ -2,8 +2,6 @@
 
 package server
 
-// Inside the package: it uses the test servers of the package.
-
 import (
 	"crypto/tls"
 	"errors"
@@ -23,7 +21,10 @@ import (
 	"github.com/nodens-dns/nodens/internal/ratelimit"
 	"github.com/nodens-dns/nodens/server/clients"
 	"github.com/nodens-dns/nodens/server/resolver"
+	"github.com/nodens-dns/nodens/server/udp"
 )
+
+// Inside the package: it uses the test servers of the package.
 
 // newLimit returns a limit that no test reaches by its own queries.
 func newLimit(action config.LimitAction) *resolver.ClientLimit {
@@ -192,7 +193,7 @@ func received(t *testing.T, conn *net.UDPConn) (n int) {
 		t.Fatal(err)
 	}
 	if err := raw.Read(func(fd uintptr) bool {
-		n, _, err = unix.Recvfrom(int(fd), make([]byte, replyBuffer), unix.MSG_DONTWAIT)
+		n, _, err = unix.Recvfrom(int(fd), make([]byte, udp.ReplyBuffer), unix.MSG_DONTWAIT)
 		return true
 	}); err != nil {
 		t.Fatal(err)
@@ -260,7 +261,7 @@ func TestClientLimitAlloc(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	out := make([]byte, 0, replyBuffer)
+	out := make([]byte, 0, udp.ReplyBuffer)
 	for _, over := range []bool{false, true} {
 		if over {
 			exhaust(l, loopback)

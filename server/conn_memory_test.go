@@ -1,7 +1,5 @@
 package server
 
-// Inside the package: it shares helpers with the tests of listeners.
-
 import (
 	"bufio"
 	"context"
@@ -25,6 +23,8 @@ import (
 	"github.com/nodens-dns/nodens/test/grpcpeer"
 	"github.com/nodens-dns/nodens/test/soak"
 )
+
+// Inside the package: it shares helpers with the tests of listeners.
 
 // memoryTransports are the transports whose connections are measured.
 var memoryTransports = map[string]config.Transport{

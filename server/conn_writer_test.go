@@ -2,8 +2,6 @@
 
 package server
 
-// Inside the package: the writer is not exported.
-
 import (
 	"bytes"
 	"log/slog"
@@ -18,6 +16,8 @@ import (
 	"github.com/nodens-dns/nodens/server/resolver"
 	"github.com/nodens-dns/nodens/test/peer"
 )
+
+// Inside the package: the writer is not exported.
 
 // newServerConn returns the server's side of a connection, without its reader, and the
 // client's side.

@@ -36,44 +36,13 @@
 //
 // # UDP readers
 //
-// At the rates of a real node, most of the cost of a query is waking up whoever answers it
-// and, in Go, the scheduler. A reader (udp_blocking.go) therefore waits as a C program
-// does: in a blocking recvmmsg that the scheduler does not know of, keeping its P. A packet
-// wakes one thread, which answers and waits again. This is safe because:
-//
-//   - Each reader adds one to GOMAXPROCS (gomaxprocs.go), so that the rest of the program
-//     has as many Ps as before.
-//   - The socket has a receive timeout. With it, the signal by which the runtime preempts
-//     a thread (for the garbage collector, a profile, or after 10 ms) ends the wait with
-//     EINTR, and the goroutine yields at its next function call. Without a timeout the
-//     kernel would resume the wait, and the collector would wait with it.
-//   - After 10 ms without a packet, and while packets arrive as rarely as that, the reader
-//     waits on Go's network poller (epoll.go) without a P, so an idle agent sleeps.
-//   - Its tests collect garbage, grow and move stacks, profile, trace, shut down and hand
-//     sockets over under load.
-//
-// If more than one packet waits, up to 16 are read and answered with two system calls.
-// Where a seccomp profile refuses recvmmsg, recvmsg reads one packet at a time. With
-// --reader-wait=poller, readers use a net.UDPConn (udp_poller.go). Both implement udpSocket.
-//
-// A BPF program (reuseport.go) distributes packets over the sockets of an address. One
-// reader gets all packets while it keeps up, because one thread that stays awake costs less
-// than several that take turns. Once it has read full batches for a while, packets go to
-// random readers, so the packets of one busy client are distributed as well as those of
-// many.
-//
-// At most once a millisecond, and ten times a second while packets arrive one at a time, a reader asks
-// its socket when the last packet arrived (socket_delay.go): one ioctl, where control messages would
-// cost every packet. Each reader
-// has its own counters, plain numbers under a lock that only a scrape shares.
+// Package udp has the sockets, the ways in which a reader waits, and the shares of clients that flood a reader beyond
+// what it can answer. A reader (udp_reader.go) keeps the replies that it sends most often, or copies them into the
+// kernel (reply_sink.go). Each reader has its own counters, plain numbers under a lock that only a scrape shares.
 //
 // # Hand-over
 //
-// Another process may hold the same sockets (handover.go), so they are closed and
-// never shut down. A reader that has to end (handover.go) checks an atomic before each wait;
-// the receive timeout ends a wait in the kernel within 10 ms, a deadline ends a wait on the
-// poller. If the other process has made a socket non-blocking, the reader makes it blocking
-// again.
+// Another process may hold the same sockets (handover.go), so they are closed and never shut down.
 //
 // # TCP, TLS, HTTPS and gRPC
 //

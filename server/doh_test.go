@@ -2,8 +2,6 @@
 
 package server
 
-// Inside the package: it inspects connections and uses the HTTP limits.
-
 import (
 	"bytes"
 	"context"
@@ -25,6 +23,8 @@ import (
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/test/resolvertest"
 )
+
+// Inside the package: it inspects connections and uses the HTTP limits.
 
 // httpsClient asks over HTTPS.
 type httpsClient struct{ *http.Client }

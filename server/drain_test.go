@@ -2,8 +2,6 @@
 
 package server
 
-// Inside the package: it inspects sockets and connections during a hand-over.
-
 import (
 	"context"
 	"crypto/tls"
@@ -18,9 +16,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/socket"
 	"github.com/nodens-dns/nodens/server/resolver"
 	"github.com/nodens-dns/nodens/test/resolvertest"
 )
+
+// Inside the package: it inspects sockets and connections during a hand-over.
 
 // plainConfig returns the configuration of a server that serves z at addr over plain DNS.
 func plainConfig(addr netip.AddrPort, z *resolver.Zone) map[ListenAddr]ListenerConfig {
@@ -47,7 +48,7 @@ func TestSuspendEitherEnds(t *testing.T) {
 		for _, second := range readerKinds {
 			t.Run(first.name+", "+second.name, func(t *testing.T) {
 				z := byHand(t)
-				first.limits.noMmsg, second.limits.noMmsg = first.plain, second.plain
+				first.limits.oneByOne, second.limits.oneByOne = first.plain, second.plain
 				a, addr := startReaders(t, first.limits, first.plain, z)
 				b := successor(t, a, second.limits, plainConfig(addr, z))
 				checkServes(t, addr)
@@ -75,7 +76,7 @@ func checkIdle(t *testing.T, s *Server) {
 		t.Fatal(err)
 	}
 	for _, h := range handles {
-		if err := withFD(h.File, func(fd int) error {
+		if err := socket.WithFD(h.File, func(fd int) error {
 			n, err := 0, error(unix.EINTR)
 			for errors.Is(err, unix.EINTR) {
 				n, err = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN | unix.POLLRDHUP}}, 0)
@@ -122,12 +123,17 @@ func TestSuspendResume(t *testing.T) {
 // another process has made it non-blocking.
 func TestSocketMadeNonblocking(t *testing.T) {
 	a, addr := startReaders(t, Limits{Readers: 1}, false, byHand(t))
-	p := a.listeners[ListenAddr{AddrPort: addr}].udp[0].(*blockingSocket)
-	if err := unix.SetNonblock(p.fd, true); err != nil {
+	p, err := a.listeners[ListenAddr{AddrPort: addr}].udp[0].Duplicate()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	fd := int(p.Fd()) // which makes the socket blocking, as it is
+	if err := unix.SetNonblock(fd, true); err != nil {
 		t.Fatal(err)
 	}
 	waits := func() bool {
-		flags, err := unix.FcntlInt(uintptr(p.fd), unix.F_GETFL, 0)
+		flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
 		return err == nil && flags&unix.O_NONBLOCK == 0
 	}
 	c := newClient(t, addr)
@@ -191,7 +197,7 @@ func TestSuspendPartialQuery(t *testing.T) {
 func allAcked(t *testing.T, conn net.Conn) bool {
 	t.Helper()
 	unsent := -1
-	if err := withFD(conn.(*net.TCPConn), func(fd int) (err error) {
+	if err := socket.WithFD(conn.(*net.TCPConn), func(fd int) (err error) {
 		unsent, err = unix.IoctlGetInt(fd, unix.TIOCOUTQ)
 		return err
 	}); err != nil {
@@ -381,7 +387,7 @@ func TestSuspendTransferFails(t *testing.T) {
 			t.Error("a connection that stays is not served")
 		}
 	}
-	if err := withFD(tried, func(fd int) error {
+	if err := socket.WithFD(tried, func(fd int) error {
 		flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
 		if err == nil && flags&unix.O_NONBLOCK == 0 {
 			err = errors.New("reading from it waits, and holds up others")

@@ -2,8 +2,6 @@
 
 package server
 
-// Inside the package: a load generator for the tests of readers and connections, which uses their framing.
-
 import (
 	"encoding/binary"
 	"errors"
@@ -21,6 +19,8 @@ import (
 
 	"github.com/miekg/dns"
 )
+
+// Inside the package: a load generator for the tests of readers and connections, which uses their framing.
 
 // flood is clients who keep count: each query has to have one reply, however many
 // servers come and go on the address. They send no query twice and wait for none.

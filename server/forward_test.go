@@ -2,8 +2,6 @@
 
 package server
 
-// Inside the package: it counts places and workers.
-
 import (
 	"context"
 	"fmt"
@@ -24,6 +22,8 @@ import (
 	"github.com/nodens-dns/nodens/test/resolvertest"
 	"github.com/nodens-dns/nodens/upstream"
 )
+
+// Inside the package: it counts places and workers.
 
 // slowBackend starts an upstream that keeps the names below hold.test. until release is closed, and returns pools for it that know that it
 // is slow: for a second they expect no reply. held counts the names that it keeps. The address of nN.hold.test. is 192.0.2.N.
@@ -90,7 +90,7 @@ func readHeld(t *testing.T, client queries, n int) {
 // the socket is read and written.
 func TestForwardWithoutGoroutine(t *testing.T) {
 	const queries = 200
-	for name, limits := range map[string]Limits{"mmsg": {}, "no mmsg": {noMmsg: true}, "poller": {Poller: true}} {
+	for name, limits := range map[string]Limits{"mmsg": {}, "no mmsg": {oneByOne: true}, "poller": {Poller: true}} {
 		t.Run(name, func(t *testing.T) {
 			release := make(chan struct{})
 			pools, held := slowBackend(t, release)

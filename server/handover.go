@@ -7,12 +7,13 @@ import (
 	"net/netip"
 	"os"
 	"sync"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nodens-dns/nodens/internal/socket"
 	"github.com/nodens-dns/nodens/internal/wire"
+	"github.com/nodens-dns/nodens/server/udp"
 )
 
 // drain is the state of one [Server.Suspend], until the [Server.Resume] that ends it.
@@ -121,7 +122,7 @@ func (s *Server) stopReaders(d *drain) ([]*listener, error) {
 	for _, l := range s.listeners {
 		leaving = append(leaving, l)
 		for _, p := range l.udp {
-			p.suspend()
+			p.Suspend()
 		}
 		if l.tcp != nil {
 			_ = l.tcp.SetDeadline(past)
@@ -151,9 +152,9 @@ func (s *Server) Resume() {
 		}
 		_ = l.tcp.SetDeadline(time.Time{})
 		for _, p := range l.udp {
-			p.resume()
+			p.Resume()
 		}
-		balance(l.udp)
+		udp.Balance(l.udp)
 		l.start()
 	}
 	s.fastPath.enable(s.listeners)
@@ -276,12 +277,12 @@ func (l inheritedSockets) takeUDP(addr netip.AddrPort) (fd int, err error) {
 	}
 	defer f.Close()
 	fd = -1
-	err = withFD(f, func(old int) error {
+	err = socket.WithFD(f, func(old int) error {
 		fd, err = unix.FcntlInt(uintptr(old), unix.F_DUPFD_CLOEXEC, 0)
 		return os.NewSyscallError("fcntl", err)
 	})
 	if err == nil {
-		err = setUDPOptions(fd, addr.Addr())
+		err = socket.SetUDPOptions(fd, addr.Addr())
 	}
 	if err != nil && fd >= 0 {
 		_ = unix.Close(fd)
@@ -301,7 +302,7 @@ func (l inheritedSockets) takeTCP(addr netip.AddrPort) (*net.TCPListener, error)
 	if err != nil {
 		return nil, err
 	}
-	_ = withFD(f, func(fd int) error {
+	_ = socket.WithFD(f, func(fd int) error {
 		setTCPBuffers(fd)
 		return nil
 	})
@@ -324,7 +325,7 @@ func (k socketKey) matches(f *os.File) bool {
 	if k.udp {
 		kind, listens = unix.SOCK_DGRAM, 0
 	}
-	return withFD(f, func(fd int) error {
+	return socket.WithFD(f, func(fd int) error {
 		for option, want := range map[int]int{unix.SO_TYPE: kind, unix.SO_ACCEPTCONN: listens} {
 			if got, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, option); err != nil || got != want {
 				return errMismatch
@@ -351,33 +352,4 @@ func (k socketKey) hasAddr(sa unix.Sockaddr) bool {
 	default:
 		return false
 	}
-}
-
-// Duplicate returns another descriptor of c's socket, which the caller closes. Unlike the
-// File methods of package net, its file never changes the mode of the socket: a listener
-// that [os.File.Fd] has made blocking would keep other processes that accept from it from
-// ending.
-func Duplicate(c syscall.Conn) (f *os.File, err error) {
-	failed := withFD(c, func(fd int) error {
-		f, err = duplicateFD(fd, "socket")
-		return err
-	})
-	return f, failed
-}
-
-func duplicateFD(fd int, name string) (*os.File, error) {
-	other, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
-	if err != nil {
-		return nil, os.NewSyscallError("fcntl", err)
-	}
-	return os.NewFile(uintptr(other), name), nil
-}
-
-// withFD calls use with c's descriptor and does not change the socket's mode.
-func withFD(c syscall.Conn, use func(fd int) error) error {
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return err
-	}
-	return control(raw, use)
 }

@@ -1,7 +1,5 @@
 package server
 
-// Inside the package: it shares helpers with the tests of listeners.
-
 import (
 	"crypto/tls"
 	"os/exec"
@@ -15,6 +13,8 @@ import (
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/test/ca"
 )
+
+// Inside the package: it shares helpers with the tests of listeners.
 
 // TestKdig checks that Knot's client gets answers over every encrypted transport that it has, which
 // it implements with other libraries.

@@ -9,6 +9,7 @@ import (
 	"github.com/nodens-dns/nodens/server/clients"
 	"github.com/nodens-dns/nodens/server/reply"
 	"github.com/nodens-dns/nodens/server/resolver"
+	"github.com/nodens-dns/nodens/server/udp"
 )
 
 // ReplyCaches are what the replies depend on that readers keep.
@@ -86,16 +87,16 @@ func (p *keptReplies) begin(cfg *activeConfig, now time.Duration) {
 }
 
 // find implements replySink.
-func (p *keptReplies) find(r *resolver.Request, d *packet) (found, wanted bool) {
+func (p *keptReplies) find(r *resolver.Request, d *udp.Packet) (found, wanted bool) {
 	if p.paused {
 		return false, false
 	}
 	defer p.recoverPanic()
-	msg, e, wanted := p.cache.Get(r.Query.Packet, r.OverIPv6(), p.s.replyCaches.now(r.Arrival), d.out[:0])
+	msg, e, wanted := p.cache.Get(r.Query.Packet, r.OverIPv6(), p.s.replyCaches.now(r.Arrival), d.Out[:0])
 	if e == nil {
 		return false, wanted
 	}
-	d.reply, p.hits = msg, append(p.hits, clients.Hit{Client: r.Client.Addr(), Query: e.Owner.ClientQuery()})
+	d.Reply, p.hits = msg, append(p.hits, clients.Hit{Client: r.Client.Addr(), Query: e.Owner.ClientQuery()})
 	return true, false
 }
 

@@ -20,22 +20,23 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/server/clients"
 	"github.com/nodens-dns/nodens/server/resolver"
+	"github.com/nodens-dns/nodens/server/udp"
 	"github.com/nodens-dns/nodens/test/resolvertest"
 )
 
 // noSocket is a socket without packets.
 type noSocket struct{}
 
-func (noSocket) readBatch(*batch) bool                  { return false }
-func (noSocket) writeBatch(*batch)                      {}
-func (noSocket) send(*udpPeer, []byte)                  {}
-func (noSocket) sendLater(*pendingQuery) func()         { return nil }
-func (noSocket) timestamp(*unix.Timespec) syscall.Errno { return 0 }
-func (noSocket) memory(*socketMemory) syscall.Errno     { return unix.ENOTSUP }
-func (noSocket) close()                                 {}
-func (noSocket) suspend()                               {}
-func (noSocket) resume()                                {}
-func (noSocket) duplicate() (*os.File, error)           { return nil, os.ErrClosed }
+func (noSocket) ReadBatch(*udp.Batch) bool              { return false }
+func (noSocket) WriteBatch(*udp.Batch)                  {}
+func (noSocket) Send(*udp.Peer, []byte)                 {}
+func (noSocket) SendLater(udp.Late) func()              { return nil }
+func (noSocket) Timestamp(*unix.Timespec) syscall.Errno { return 0 }
+func (noSocket) Memory(*udp.Memory) syscall.Errno       { return unix.ENOTSUP }
+func (noSocket) Close()                                 {}
+func (noSocket) Suspend()                               {}
+func (noSocket) Resume()                                {}
+func (noSocket) Duplicate() (*os.File, error)           { return nil, os.ErrClosed }
 
 // newEpochTables returns the tables of a view and of caches.
 func newEpochTables() (cluster, cached *epoch.Table) {
@@ -78,27 +79,27 @@ func fillCache(tb testing.TB, l *listener, packet []byte) {
 	tb.Helper()
 	rt, r := l.config.Load().Routes, resolver.Request{Client: netip.MustParseAddrPort("192.0.2.7:53")}
 	r.Query.Packet, r.Arrival = packet, clock.Now()
-	_, o := l.s.serve(rt, &r, make([]byte, 0, replyBuffer))
+	_, o := l.s.serve(rt, &r, make([]byte, 0, udp.ReplyBuffer))
 	r.Permit(tb.Context())
-	if l.s.wait(rt, &r, o, make([]byte, 0, replyBuffer)) == nil {
+	if l.s.wait(rt, &r, o, make([]byte, 0, udp.ReplyBuffer)) == nil {
 		tb.Fatal("no reply")
 	}
 }
 
 // hotReader returns a reader with a full batch of packet.
 func hotReader(l *listener, stripe int, packet []byte) *udpReader {
-	l.udp = []udpSocket{noSocket{}}
+	l.udp = []udp.Socket{noSocket{}}
 	l.progress = make([]progress, 1)
 	u := newUDPReader(l, 0)
 	u.request.Stripe = stripe
 	if kept, ok := u.reused.sink.(*keptReplies); ok {
 		kept.stripe = stripe
 	}
-	u.batch.n = batchSize
-	for i := range u.batch.packets {
-		d := &u.batch.packets[i]
-		d.n = copy(d.in[:], packet)
-		d.from.client = netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(stripe), byte(i)}), 4242)
+	u.batch.N = udp.BatchSize
+	for i := range u.batch.Packets {
+		d := &u.batch.Packets[i]
+		d.N = copy(d.In[:], packet)
+		d.From.Client = netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(stripe), byte(i)}), 4242)
 	}
 	return u
 }
@@ -108,8 +109,8 @@ func (u *udpReader) answerBatch() {
 	cfg := u.l.config.Load()
 	u.request.Arrival = clock.Now()
 	u.reused.begin(cfg, u.request.Arrival)
-	for i := range u.batch.packets[:u.batch.n] {
-		u.answer(cfg, &u.batch.packets[i])
+	for i := range u.batch.Packets[:u.batch.N] {
+		u.answer(cfg, &u.batch.Packets[i])
 	}
 	u.reused.end(cfg.Routes, u.request.Arrival)
 }
@@ -139,8 +140,8 @@ func BenchmarkHotName(b *testing.B) {
 			b.ReportAllocs()
 			b.RunParallel(func(pb *testing.PB) {
 				u := hotReader(l, int(stripes.Add(1))-1, packet)
-				for n := batchSize; pb.Next(); n++ {
-					if n == batchSize {
+				for n := udp.BatchSize; pb.Next(); n++ {
+					if n == udp.BatchSize {
 						u.answerBatch()
 						n = 0
 					}

@@ -23,6 +23,7 @@ import (
 	"github.com/nodens-dns/nodens/server/hosts"
 	"github.com/nodens-dns/nodens/server/resolver"
 	"github.com/nodens-dns/nodens/server/tail"
+	"github.com/nodens-dns/nodens/server/udp"
 )
 
 // hotCounts is what a server has counted.
@@ -60,9 +61,9 @@ func (u *udpReader) keptHits() (n int) {
 	cfg := u.l.config.Load()
 	u.request.Arrival = clock.Now()
 	u.reused.begin(cfg, u.request.Arrival)
-	for i := range u.batch.packets[:u.batch.n] {
+	for i := range u.batch.Packets[:u.batch.N] {
 		before := len(u.kept().hits)
-		u.answer(cfg, &u.batch.packets[i])
+		u.answer(cfg, &u.batch.Packets[i])
 		n += len(u.kept().hits) - before
 	}
 	u.reused.end(cfg.Routes, u.request.Arrival)
@@ -77,7 +78,7 @@ func TestKeptRepliesAreCounted(t *testing.T) {
 		u := hotReader(l, 0, packet)
 		for batch := range 20 {
 			u.answerBatch()
-			if n := countsOf(l).Cache.Success; n != uint64(batch+1)*batchSize {
+			if n := countsOf(l).Cache.Success; n != uint64(batch+1)*udp.BatchSize {
 				t.Errorf("kept: %v: after %d batches %d hits are counted", kept, batch+1, n)
 			}
 		}
@@ -97,10 +98,10 @@ func TestKeptRepliesEnd(t *testing.T) {
 	check := func(when string, want int) {
 		t.Helper()
 		if n := u.keptHits(); n != want {
-			t.Errorf("%s: %d of %d queries are answered without the path, want %d", when, n, batchSize, want)
+			t.Errorf("%s: %d of %d queries are answered without the path, want %d", when, n, udp.BatchSize, want)
 		}
 	}
-	check("when it is kept", batchSize)
+	check("when it is kept", udp.BatchSize)
 	rt := l.config.Load().Routes
 	name := []byte("\x03hot\x04test\x00")
 	for z := range rt.Zones() {
@@ -108,10 +109,10 @@ func TestKeptRepliesEnd(t *testing.T) {
 	}
 	check("after a flush", 0)
 	fillCache(t, l, packet)
-	check("when it is asked for again", batchSize-1)
-	check("when it is kept again", batchSize)
+	check("when it is asked for again", udp.BatchSize-1)
+	check("when it is kept again", udp.BatchSize)
 	l.config.Store(&activeConfig{ListenerConfig: ListenerConfig{Routes: rt}})
-	check("with another configuration", batchSize-2)
+	check("with another configuration", udp.BatchSize-2)
 	rt.Tail = new(tail.Feed)
 	watcher, err := rt.Tail.Subscribe(tail.Filter{})
 	if err != nil {
@@ -119,7 +120,7 @@ func TestKeptRepliesEnd(t *testing.T) {
 	}
 	check("while queries are watched", 0)
 	watcher.Close()
-	check("when nobody watches", batchSize)
+	check("when nobody watches", udp.BatchSize)
 	rt.StartWaiting = true
 	check("where each query waits", 0)
 }
@@ -135,7 +136,7 @@ func TestKeptRepliesStayCached(t *testing.T) {
 			fillCache(t, l, packet)
 		}
 		u := hotReader(l, 0, packet)
-		u.batch.n = 1
+		u.batch.N = 1
 		for n := range 3 * entries {
 			if hits := u.keptHits(); n > 1 && hits != 1 {
 				t.Fatalf("%d entries: the path is asked again after %d other names", entries, 5*n)
@@ -180,14 +181,14 @@ func TestKeptReplyPanics(t *testing.T) {
 	u := hotReader(l, 0, packet)
 	_ = u.keptHits()
 	u.kept().cache = nil
-	if n := u.keptHits(); n != batchSize-3 {
+	if n := u.keptHits(); n != udp.BatchSize-3 {
 		t.Errorf("%d queries are answered without the path, want all but the one of the panic and two more", n)
 	}
 	if n := s.panics.Load(); n != 1 {
 		t.Errorf("%d panics are counted", n)
 	}
 	cfg := l.config.Load()
-	u.answer(cfg, &u.batch.packets[0])
+	u.answer(cfg, &u.batch.Packets[0])
 	if len(u.kept().hits) != 1 {
 		t.Errorf("%d hits", len(u.kept().hits))
 	}
@@ -198,8 +199,8 @@ func TestKeptReplyPanics(t *testing.T) {
 	if n := s.panics.Load(); n != 3 {
 		t.Errorf("%d panics are counted, want 3", n)
 	}
-	for i := range u.batch.packets[:u.batch.n] {
-		if m := new(dns.Msg); m.Unpack(u.batch.packets[i].reply) != nil || len(m.Answer) != 1 {
+	for i := range u.batch.Packets[:u.batch.N] {
+		if m := new(dns.Msg); m.Unpack(u.batch.Packets[i].Reply) != nil || len(m.Answer) != 1 {
 			t.Errorf("packet %d gets %v", i, m)
 		}
 	}
@@ -237,18 +238,18 @@ func TestKeptRepliesOfHosts(t *testing.T) {
 				}
 			}
 			u := hotReader(l, 0, packet)
-			eventually(t, "the reply to be kept", func() bool { return u.keptHits() == batchSize })
+			eventually(t, "the reply to be kept", func() bool { return u.keptHits() == udp.BatchSize })
 			write("192.0.2.8 listed.test hot.test\n")
 			eventually(t, "the answer of the changed file", func() bool {
 				_ = u.keptHits()
 				m := new(dns.Msg)
-				if err := m.Unpack(u.batch.packets[0].reply); err != nil || len(m.Answer) != 1 {
+				if err := m.Unpack(u.batch.Packets[0].Reply); err != nil || len(m.Answer) != 1 {
 					t.Fatalf("%v, %v", m, err)
 				}
 				a, ok := m.Answer[0].(*dns.A)
 				return ok && a.A.String() == "192.0.2.8"
 			})
-			if n := u.keptHits(); n < batchSize-2 {
+			if n := u.keptHits(); n < udp.BatchSize-2 {
 				t.Errorf("%d queries are answered without the path after the change", n)
 			}
 		})

@@ -1,7 +1,5 @@
 package server
 
-// Inside the package: it inspects what is copied.
-
 import (
 	"net"
 	"net/netip"
@@ -20,6 +18,8 @@ import (
 	"github.com/nodens-dns/nodens/test/peer"
 	"github.com/nodens-dns/nodens/test/resolvertest"
 )
+
+// Inside the package: it inspects what is copied.
 
 // twoPods is a cluster with a Service, and with pods of two namespaces on the node n1.
 const twoPods = `

@@ -12,6 +12,7 @@ import (
 	"github.com/nodens-dns/nodens/server/fastpath"
 	"github.com/nodens-dns/nodens/server/reply"
 	"github.com/nodens-dns/nodens/server/resolver"
+	"github.com/nodens-dns/nodens/server/udp"
 )
 
 // FastPath is the part of [fastpath.Program] that the server uses.
@@ -97,7 +98,7 @@ type kernelReplies struct {
 func (k *kernelReplies) begin(cfg *activeConfig, _ time.Duration) { k.config = cfg }
 
 // find implements replySink: what the kernel has a reply to does not come to the reader.
-func (k *kernelReplies) find(*resolver.Request, *packet) (found, wanted bool) {
+func (k *kernelReplies) find(*resolver.Request, *udp.Packet) (found, wanted bool) {
 	return false, k.config.fastPathID.Load() != 0
 }
 

@@ -1,7 +1,5 @@
 package server
 
-// Inside the package: it inspects listeners and what is copied.
-
 import (
 	"fmt"
 	"log/slog"
@@ -27,6 +25,8 @@ import (
 	"github.com/nodens-dns/nodens/test/peer"
 	"github.com/nodens-dns/nodens/test/resolvertest"
 )
+
+// Inside the package: it inspects listeners and what is copied.
 
 // register is a kernel that notes what it is told, and who owns the copies.
 type register struct {

@@ -16,8 +16,10 @@ import (
 
 	"github.com/nodens-dns/nodens/internal/clock"
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/socket"
 	"github.com/nodens-dns/nodens/internal/tentative"
 	"github.com/nodens-dns/nodens/server/resolver"
+	"github.com/nodens-dns/nodens/server/udp"
 )
 
 // ListenAddr is where a listener receives queries. Two listeners may have the same address and
@@ -76,7 +78,7 @@ type listener struct {
 	addr     ListenAddr
 	bound    netip.AddrPort // what the sockets are bound to: addr, or all IPv4 addresses in place of all addresses
 	config   atomic.Pointer[activeConfig]
-	udp      []udpSocket // only for plain DNS
+	udp      []udp.Socket // only for plain DNS
 	tcp      *tcpListener
 	https    *httpsServer  // nil except for DNS over HTTPS and gRPC
 	quic     *quicListener // nil except for the transports over QUIC, which have neither udp nor tcp
@@ -97,7 +99,7 @@ func newListener(s *Server, addr ListenAddr, cfg *ListenerConfig) (*listener, er
 }
 
 func openListener(s *Server, addr ListenAddr, cfg *ListenerConfig) (*listener, error) {
-	l := &listener{s: s, addr: addr, bound: bindAddr(addr.AddrPort)}
+	l := &listener{s: s, addr: addr, bound: socket.BindAddr(addr.AddrPort)}
 	l.config.Store(&activeConfig{ListenerConfig: *cfg})
 	if cfg.Transport.OverQUIC() {
 		socket, err := openQUICSocket(l.bound, s.inherited)
@@ -109,7 +111,7 @@ func openListener(s *Server, addr ListenAddr, cfg *ListenerConfig) (*listener, e
 	}
 	var err error
 	if cfg.Transport == config.PlainDNS {
-		if l.udp, err = openUDPSockets(l.bound, s.limits, s.inherited); err != nil {
+		if l.udp, err = udp.Open(l.bound, s.limits.udpOptions(), func() (int, error) { return s.inherited.takeUDP(l.bound) }); err != nil {
 			return nil, fmt.Errorf("listening on udp %s: %w", addr, err)
 		}
 		l.progress = make([]progress, len(l.udp))
@@ -134,7 +136,7 @@ func (l *listener) start() {
 		return
 	}
 	if !s.limits.Poller {
-		addProcs(len(l.udp))
+		udp.AddProcs(len(l.udp))
 	}
 	var readers sync.WaitGroup
 	l.active.Add(int32(len(l.udp)) + 1)
@@ -149,7 +151,7 @@ func (l *listener) start() {
 	s.running.Go(func() {
 		readers.Wait()
 		if !s.limits.Poller {
-			addProcs(-len(l.udp))
+			udp.AddProcs(-len(l.udp))
 		}
 	})
 	s.running.Go(func() {
@@ -186,7 +188,7 @@ func (l *listener) close() {
 		l.quic.shutdown()
 		_ = l.quic.socket.Close()
 	}
-	closeAll(l.udp)
+	udp.CloseAll(l.udp)
 	if l.tcp != nil {
 		l.tcp.close()
 	}
@@ -316,12 +318,12 @@ func (l *listener) countRejected(client netip.AddrPort, stripe, reason int) {
 // eachSocket calls add with a function that duplicates it for each of l's sockets, until an error.
 func (l *listener) eachSocket(add func(udp bool, file func() (*os.File, error)) error) error {
 	if l.quic != nil {
-		return add(true, func() (*os.File, error) { return Duplicate(l.quic.socket) })
+		return add(true, func() (*os.File, error) { return socket.Duplicate(l.quic.socket) })
 	}
-	err := add(false, func() (*os.File, error) { return Duplicate(l.tcp.TCPListener) })
+	err := add(false, func() (*os.File, error) { return socket.Duplicate(l.tcp.TCPListener) })
 	for _, p := range l.udp {
 		if err == nil {
-			err = add(true, p.duplicate)
+			err = add(true, p.Duplicate)
 		}
 	}
 	return err

@@ -2,8 +2,6 @@
 
 package server
 
-// Inside the package: it inspects listeners and goroutines.
-
 import (
 	"context"
 	"crypto/tls"
@@ -25,6 +23,8 @@ import (
 	"github.com/nodens-dns/nodens/test/grpcpeer"
 	"github.com/nodens-dns/nodens/test/resolvertest"
 )
+
+// Inside the package: it inspects listeners and goroutines.
 
 // TestDoTShutdown: queries that wait are answered when the server stops, connections
 // on which nothing happens and those that make no handshake end at once, and nothing is left.

@@ -6,6 +6,7 @@ import (
 
 	"github.com/nodens-dns/nodens/internal/share"
 	"github.com/nodens-dns/nodens/server/resolver"
+	"github.com/nodens-dns/nodens/server/udp"
 	"github.com/nodens-dns/nodens/upstream"
 )
 
@@ -28,17 +29,17 @@ type pendingQuery struct {
 	state   pendingState
 	parked  upstream.Waiter // waits for the upstream in place of a worker
 	made    func()          // w.passTurn
-	in      [maxUDPQuery]byte
+	in      [udp.MaxQuery]byte
 	out     []byte
 	reply   []byte // to be sent later, usually in out
-	to      udpPeer
+	to      udp.Peer
 	rt      *resolver.Routes
-	socket  udpSocket
+	socket  udp.Socket
 	outcome resolver.Outcome
 }
 
 // pendingQueries holds finished ones for reuse.
-var pendingQueries = sync.Pool{New: func() any { return &pendingQuery{out: make([]byte, 0, replyBuffer)} }}
+var pendingQueries = sync.Pool{New: func() any { return &pendingQuery{out: make([]byte, 0, udp.ReplyBuffer)} }}
 
 // newPendingQuery returns a pendingQuery without a place.
 func newPendingQuery() *pendingQuery {
@@ -73,8 +74,8 @@ func (w *pendingQuery) complete() {
 	msg := w.server.wait(w.rt, &w.Request, w.outcome, w.out)
 	w.passTurn()
 	if msg != nil {
-		w.socket.send(&w.to, msg)
-		w.out = reuseBuffer(w.out, msg)
+		w.socket.Send(&w.to, msg)
+		w.out = udp.ReuseBuffer(w.out, msg)
 	}
 	w.discard()
 }
@@ -118,7 +119,19 @@ func (w *pendingQuery) replied() (flush func()) {
 		w.discard()
 		return nil
 	}
-	return w.socket.sendLater(w)
+	return w.socket.SendLater(w)
+}
+
+// Peer implements [udp.Late].
+func (w *pendingQuery) Peer() *udp.Peer { return &w.to }
+
+// Reply implements [udp.Late].
+func (w *pendingQuery) Reply() []byte { return w.reply }
+
+// Sent implements [udp.Late].
+func (w *pendingQuery) Sent() {
+	w.out = udp.ReuseBuffer(w.out, w.reply)
+	w.discard()
 }
 
 // discard releases w's place and makes w available for another query.

@@ -1,7 +1,5 @@
 package server
 
-// Inside the package: it waits for a reader to use the poller.
-
 import (
 	"os"
 	"sync/atomic"
@@ -17,6 +15,8 @@ import (
 	"github.com/nodens-dns/nodens/server/resolver"
 	"github.com/nodens-dns/nodens/test/resolvertest"
 )
+
+// Inside the package: it waits for a reader to use the poller.
 
 // rawClient asks one question with system calls that the scheduler does not see, so that the client makes no
 // thread poll the network.
@@ -80,6 +80,8 @@ func TestPollingThreadReplaced(t *testing.T) {
 		// pause is the time between two queries. Without a replacement the goroutine is resumed after some 10 ms.
 		pause = 500 * time.Microsecond
 		few   = 5
+		// rest is more than the time after which a reader without packets waits on the poller.
+		rest = 20 * time.Millisecond
 	)
 	z := &resolver.Zone{Name: wire.Root, Stats: resolver.NewStats(), Hosts: resolvertest.Hosts(t, false, "192.0.2.9 by.hand")}
 	s, addr := startReaders(t, Limits{Readers: 1}, false, z)
@@ -102,7 +104,7 @@ func TestPollingThreadReplaced(t *testing.T) {
 	late := 0
 	for trial := range int64(trials) {
 		awaitPolling(t, socket)
-		c.sleep(2 * recvTimeout) // the first query comes after a long gap, the second after a short one
+		c.sleep(rest) // the first query comes after a long gap, the second after a short one
 		c.ask()
 		c.ask()
 		b := []byte{0}

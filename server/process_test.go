@@ -2,8 +2,6 @@
 
 package server
 
-// Inside the package: it shares helpers with the tests of sockets.
-
 import (
 	"bytes"
 	"encoding/json"
@@ -19,8 +17,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nodens-dns/nodens/internal/socket"
 	"github.com/nodens-dns/nodens/test/soak"
 )
+
+// Inside the package: it shares helpers with the tests of sockets.
 
 // childMessage is one message between a test and the server in its second process. A file that
 // goes along is a socket or a connection.
@@ -55,7 +56,7 @@ func (l childConn) write(n childMessage, c *os.File) error {
 		_, _, err = l.WriteMsgUnix(text, nil, nil)
 		return err
 	}
-	return withFD(c, func(fd int) error {
+	return socket.WithFD(c, func(fd int) error {
 		_, _, err := l.WriteMsgUnix(text, unix.UnixRights(fd), nil)
 		return err
 	})
@@ -85,7 +86,7 @@ func (l childConn) read() (n childMessage, f *os.File, err error) {
 
 // transfer sends a connection.
 func (l childConn) transfer(at netip.AddrPort, conn *net.TCPConn, read []byte) error {
-	f, err := Duplicate(conn)
+	f, err := socket.Duplicate(conn)
 	if err != nil {
 		return err
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/connlimit"
 	"github.com/nodens-dns/nodens/internal/ratelimit"
+	"github.com/nodens-dns/nodens/internal/socket"
 	"github.com/nodens-dns/nodens/server/resolver"
 )
 
@@ -90,7 +91,7 @@ type quicListener struct {
 func openQUICSocket(addr netip.AddrPort, inherited inheritedSockets) (*net.UDPConn, error) {
 	fd, err := inherited.takeUDP(addr)
 	if err == nil && fd < 0 {
-		fd, err = openUDP(addr)
+		fd, err = socket.OpenUDP(addr)
 	}
 	if err != nil {
 		return nil, err

@@ -1,7 +1,5 @@
 package server
 
-// Inside the package: it inspects connections and counters.
-
 import (
 	"context"
 	"crypto/tls"
@@ -24,6 +22,8 @@ import (
 	"github.com/nodens-dns/nodens/internal/ratelimit"
 	"github.com/nodens-dns/nodens/test/resolvertest"
 )
+
+// Inside the package: it inspects connections and counters.
 
 // doqClient is a connection over QUIC.
 type doqClient struct {

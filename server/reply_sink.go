@@ -6,6 +6,7 @@ import (
 	"github.com/nodens-dns/nodens/server/clients"
 	"github.com/nodens-dns/nodens/server/reply"
 	"github.com/nodens-dns/nodens/server/resolver"
+	"github.com/nodens-dns/nodens/server/udp"
 )
 
 // replySink is where a reader of a UDP socket leaves replies that answer the same query again without the query path:
@@ -16,7 +17,7 @@ type replySink interface {
 	begin(cfg *activeConfig, now time.Duration)
 	// find makes d's reply the one that is kept for its query, r. If there is none, wanted reports whether the
 	// path's reply is to be offered.
-	find(r *resolver.Request, d *packet) (found, wanted bool)
+	find(r *resolver.Request, d *udp.Packet) (found, wanted bool)
 	// keep keeps a, the path's reply to r, which may be sent again as t says.
 	keep(r *resolver.Request, t *resolver.Reusable, a *reply.Answer)
 	// end ends the batch, whose queries that are still to be counted began at since, and counts the hits.
@@ -45,14 +46,14 @@ func newReusedReplies(s *Server, stripe int) reusedReplies {
 	case s.fastPath != nil:
 		return reusedReplies{sink: &kernelReplies{s: s, path: s.fastPath}, tables: &s.fastPath.tables}
 	case s.replyCaches != nil:
-		kept := &keptReplies{s: s, stripe: stripe, cache: newReplyCache(s), hits: make([]clients.Hit, 0, batchSize)}
+		kept := &keptReplies{s: s, stripe: stripe, cache: newReplyCache(s), hits: make([]clients.Hit, 0, udp.BatchSize)}
 		return reusedReplies{sink: kept, tables: &s.replyCaches.tables}
 	}
 	return reusedReplies{}
 }
 
 // find is [replySink.find]. The path is run next if nothing is found.
-func (u *reusedReplies) find(r *resolver.Request, d *packet) (found, wanted bool) {
+func (u *reusedReplies) find(r *resolver.Request, d *udp.Packet) (found, wanted bool) {
 	if u.sink == nil {
 		return false, false
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/server/reply"
 	"github.com/nodens-dns/nodens/server/resolver"
+	"github.com/nodens-dns/nodens/server/udp"
 	"github.com/nodens-dns/nodens/upstream"
 )
 
@@ -58,8 +59,8 @@ type Limits struct {
 	// Poller makes readers wait on Go's network poller instead of in the kernel.
 	Poller bool
 	// Client is the limit of each client's queries, checked before a query is parsed; nil: there is none.
-	Client *resolver.ClientLimit
-	noMmsg bool // set by tests: readers do not use recvmmsg
+	Client   *resolver.ClientLimit
+	oneByOne bool // set by tests, see [udp.Options]
 }
 
 // Server answers queries at any number of addresses. Its methods are safe for concurrent
@@ -107,7 +108,7 @@ func New(log *slog.Logger, limits Limits) *Server {
 	limits.ReadTimeout = orDefault(limits.ReadTimeout, 3*time.Second)
 	limits.WriteTimeout = orDefault(limits.WriteTimeout, 5*time.Second)
 	limits.Pipelined = orDefault(limits.Pipelined, 64)
-	limits.Readers = orDefault(limits.Readers, cores())
+	limits.Readers = orDefault(limits.Readers, udp.Cores())
 	s := &Server{
 		log:          log,
 		limits:       limits,
@@ -115,16 +116,21 @@ func New(log *slog.Logger, limits Limits) *Server {
 		httpStatuses: make(map[ListenAddr]*httpStatuses),
 		doqCodes:     make(map[ListenAddr]*doqCodes),
 		waiting:      share.NewLimiter(limits.Waiting),
-		turns:        newWorkerTurns(turnsPerCore * cores()),
+		turns:        newWorkerTurns(turnsPerCore * udp.Cores()),
 		workers:      newWorkerPool(maxIdleWorkers),
-		largeTurns:   share.NewTurns(cores() / 2),
-		tcpTurns:     share.NewTurns(cores()),
+		largeTurns:   share.NewTurns(udp.Cores() / 2),
+		tcpTurns:     share.NewTurns(udp.Cores()),
 		tcpClients:   share.NewLimiter(turnPlaces),
 		largeRoom:    share.NewRoom(maxLargeReplies),
-		delays:       stat.NewHistogram(delayBuckets),
+		delays:       stat.NewHistogram(udp.DelayBuckets),
 	}
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	return s
+}
+
+// udpOptions returns how UDP sockets are read.
+func (l *Limits) udpOptions() udp.Options {
+	return udp.Options{Readers: l.Readers, Poller: l.Poller, OneByOne: l.oneByOne}
 }
 
 func orDefault[T int | time.Duration](v, def T) T {
@@ -242,7 +248,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	}
 	s.workers.running.Wait()
 	for _, l := range left {
-		closeAll(l.udp)
+		udp.CloseAll(l.udp)
 	}
 	return err
 }

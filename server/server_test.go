@@ -2,8 +2,6 @@
 
 package server
 
-// Inside the package: it inspects listeners and counters.
-
 import (
 	"context"
 	"log/slog"
@@ -20,9 +18,12 @@ import (
 	"github.com/nodens-dns/nodens/server/clients"
 	"github.com/nodens-dns/nodens/server/hosts"
 	"github.com/nodens-dns/nodens/server/resolver"
+	"github.com/nodens-dns/nodens/server/udp"
 	"github.com/nodens-dns/nodens/test/peer"
 	"github.com/nodens-dns/nodens/test/resolvertest"
 )
+
+// Inside the package: it inspects listeners and counters.
 
 // patience ends a test that would hang; no test measures it.
 const patience = 30 * time.Second
@@ -442,7 +443,7 @@ func TestServeAllocPin(t *testing.T) {
 	rt.Clients = clients.New(clients.Options{})
 	s := New(slog.New(slog.DiscardHandler), Limits{})
 	x := resolver.Request{Client: netip.AddrPortFrom(loopback, 53)}
-	out := make([]byte, 0, replyBuffer)
+	out := make([]byte, 0, udp.ReplyBuffer)
 	for _, name := range []string{"by.hand.", "cached.test.", "refused.class."} {
 		m := question(name, dns.TypeA)
 		m.SetEdns0(1232, false)

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodens-dns/nodens/internal/mmsg"
+	"github.com/nodens-dns/nodens/internal/socket"
 	"github.com/nodens-dns/nodens/server/clients"
 )
 
@@ -37,7 +38,7 @@ func floodSocket(conn *net.UDPConn, packet []byte, stop *atomic.Bool) (sent uint
 		messages[i].Iov = vec
 		messages[i].SetIovlen(1)
 	}
-	_ = withFD(conn, func(fd int) error {
+	_ = socket.WithFD(conn, func(fd int) error {
 		for !stop.Load() {
 			if n, errno := mmsg.Send(uintptr(fd), messages[:], 0); errno == 0 {
 				sent += uint64(n)
@@ -63,8 +64,12 @@ func TestSocketFlood(t *testing.T) {
 	z := manyAddressesZone(t)
 	s, addr := start(t, Limits{Readers: 1}, z)
 	table := s.listeners[ListenAddr{AddrPort: addr}].config.Load().Routes.Clients
-	queue := s.listeners[ListenAddr{AddrPort: addr}].udp[0].(*blockingSocket).fd
-	if err := unix.SetsockoptInt(queue, unix.SOL_SOCKET, unix.SO_RCVBUF, 256<<10); err != nil { // some 700 packets
+	queue, err := s.listeners[ListenAddr{AddrPort: addr}].udp[0].Duplicate()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer queue.Close()
+	if err := unix.SetsockoptInt(int(queue.Fd()), unix.SOL_SOCKET, unix.SO_RCVBUF, 256<<10); err != nil { // some 700 packets
 		t.Fatal(err)
 	}
 	packet, err := question("many.test.", dns.TypeA).Pack()

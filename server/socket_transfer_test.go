@@ -2,8 +2,6 @@
 
 package server
 
-// Inside the package: it inspects sockets and connections.
-
 import (
 	"context"
 	"errors"
@@ -26,6 +24,8 @@ import (
 	"github.com/nodens-dns/nodens/test/soak"
 	"github.com/nodens-dns/nodens/upstream"
 )
+
+// Inside the package: it inspects sockets and connections.
 
 // successor starts a server on the sockets of old. It reads at once.
 func successor(t *testing.T, old *Server, limits Limits, routes map[ListenAddr]ListenerConfig) *Server {
@@ -138,7 +138,7 @@ func TestTransferChain(t *testing.T) {
 				s, addr := startReaders(t, from.limits, from.plain, z)
 				routes := map[ListenAddr]ListenerConfig{{AddrPort: addr}: {Routes: resolver.NewRoutes([]*resolver.Zone{z}, resolver.NewStats())}}
 				kinds := []Limits{next.limits, from.limits}
-				kinds[0].noMmsg, kinds[1].noMmsg = next.plain, from.plain
+				kinds[0].oneByOne, kinds[1].oneByOne = next.plain, from.plain
 				f := startFlood(t, addr, 4, 2)
 				for turn := range soak.Choose(2, 4) {
 					awaitCount(t, f.answered.Load, 300)
@@ -273,43 +273,6 @@ func TestSetInherited(t *testing.T) {
 		_ = h.File.Close()
 	}
 	eventually(t, "all files to be closed", func() bool { return openFDs(t) <= files })
-}
-
-// TestInheritedReuseport checks that packets are distributed over inherited and new sockets
-// alike, and go to the first one only while it is alone.
-func TestInheritedReuseport(t *testing.T) {
-	a, addr := startReaders(t, Limits{Readers: 2}, false, byHand(t))
-	if err := a.Suspend(t.Context(), nil); err != nil {
-		t.Fatal(err)
-	}
-	handles, err := a.SocketFiles()
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := New(a.log, Limits{Readers: 4})
-	s.SetInherited(handles)
-	ports, err := openUDPSockets(addr, s.limits, s.inherited)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.inherited.close()
-	defer closeAll(ports)
-	conn := newClient(t, addr)
-	for _, n := range []int{1, 4} {
-		if err := ports[0].(*blockingSocket).balancer.attach(n); err != nil {
-			t.Fatal(err)
-		}
-		for range 100 { // 4 * (3/4)^100: that a fair die with four sides never shows one of them
-			if _, err := conn.Write([]byte("packet")); err != nil {
-				t.Fatal(err)
-			}
-		}
-		for i, p := range ports {
-			if got := !queueEmpty(t, p); got != (i < n) {
-				t.Errorf("of %d that are dealt to, number %d has packets: %v", n, i, got)
-			}
-		}
-	}
 }
 
 // TestAdoptConn checks that a transferred connection is served and limited as any other.

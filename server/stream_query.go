@@ -9,6 +9,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/clock"
 	"github.com/nodens-dns/nodens/internal/share"
 	"github.com/nodens-dns/nodens/server/resolver"
+	"github.com/nodens-dns/nodens/server/udp"
 )
 
 // connActivity is what the limits of connections know about one.
@@ -49,7 +50,7 @@ type deadliner interface {
 }
 
 var streamQueries = sync.Pool{New: func() any {
-	e := &streamQuery{in: make([]byte, 0, maxUDPQuery), out: make([]byte, 0, replyBuffer)}
+	e := &streamQuery{in: make([]byte, 0, udp.MaxQuery), out: make([]byte, 0, udp.ReplyBuffer)}
 	e.inFlight.OnLost = e.abort
 	return e
 }}
@@ -80,7 +81,7 @@ func (e *streamQuery) release() {
 
 // keepBuffers makes e reusable. packet and msg, which may have grown, are its query and reply.
 func (e *streamQuery) keepBuffers(packet, msg []byte) {
-	e.in, e.out, e.reusable = reuseBuffer(e.in, packet), reuseBuffer(e.out, msg), true
+	e.in, e.out, e.reusable = udp.ReuseBuffer(e.in, packet), udp.ReuseBuffer(e.out, msg), true
 }
 
 // beginReply notes that the reply is going to be written; false if e has lost its place, so that the

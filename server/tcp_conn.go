@@ -17,6 +17,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/share"
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/server/resolver"
+	"github.com/nodens-dns/nodens/server/udp"
 )
 
 const (
@@ -247,7 +248,7 @@ func (c *tcpConn) keepPartial(rest []byte) {
 // answerQuery answers one query now or when it is ready. It ignores messages that are not
 // queries. It returns false if the connection must end.
 func (c *tcpConn) answerQuery(fd int, d *readState) bool {
-	if cap(d.replies)-len(d.replies) < lengthPrefix+replyBuffer && !c.flush(fd, d) {
+	if cap(d.replies)-len(d.replies) < lengthPrefix+udp.ReplyBuffer && !c.flush(fd, d) {
 		return false
 	}
 	n := len(d.replies) + lengthPrefix

@@ -2,8 +2,6 @@
 
 package server
 
-// Inside the package: it uses buffer sizes and counters that are not exported.
-
 import (
 	"bytes"
 	"errors"
@@ -23,6 +21,8 @@ import (
 	"github.com/nodens-dns/nodens/test/resolvertest"
 	"github.com/nodens-dns/nodens/test/soak"
 )
+
+// Inside the package: it uses buffer sizes and counters that are not exported.
 
 // TestPipelining: queries of one connection are answered as they are ready, and no
 // more of them wait at once than the limit says.
@@ -302,11 +302,8 @@ func BenchmarkIdleTCP(b *testing.B) {
 // bareClient connects a descriptor that blocks.
 func bareClient(b *testing.B, to netip.AddrPort) int {
 	b.Helper()
-	family, sa, err := sockaddr(to)
-	if err != nil {
-		b.Fatal(err)
-	}
-	fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	sa := &unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()}
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		b.Fatal(err)
 	}

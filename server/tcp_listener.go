@@ -15,6 +15,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/connlimit"
 	"github.com/nodens-dns/nodens/internal/podrange"
 	"github.com/nodens-dns/nodens/internal/share"
+	"github.com/nodens-dns/nodens/internal/socket"
 )
 
 // tcpBufferSize is requested for both directions of a connection, so that the kernel
@@ -103,14 +104,14 @@ func setTCPBuffers(fd int) {
 // bindTCP binds a listener to addr. On an error no socket is held.
 func bindTCP(addr netip.AddrPort) (*net.TCPListener, error) {
 	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
-		return control(c, func(fd int) error {
+		return socket.Control(c, func(fd int) error {
 			setTCPBuffers(fd)
-			return setReuseport(fd, addr.Addr())
+			return socket.SetReuseport(fd, addr.Addr())
 		})
 	}}
-	ln, err := lc.Listen(context.Background(), network("tcp", addr.Addr()), addr.String())
+	ln, err := lc.Listen(context.Background(), socket.Network("tcp", addr.Addr()), addr.String())
 	if err != nil {
-		return nil, explainBindError(err, addr)
+		return nil, socket.ExplainBindError(err, addr)
 	}
 	return ln.(*net.TCPListener), nil
 }

@@ -2,8 +2,6 @@
 
 package server
 
-// Inside the package: it inspects the connections of a listener.
-
 import (
 	"context"
 	"errors"
@@ -18,10 +16,13 @@ import (
 	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
 
+	"github.com/nodens-dns/nodens/internal/socket"
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/server/resolver"
 	"github.com/nodens-dns/nodens/test/resolvertest"
 )
+
+// Inside the package: it inspects the connections of a listener.
 
 // dial opens a connection from an address of the loopback network. buffers are the
 // sizes of the kernel's in both directions, if they are given.
@@ -29,7 +30,7 @@ func dial(t testing.TB, from netip.Addr, to netip.AddrPort, buffers ...int) *dns
 	t.Helper()
 	d := net.Dialer{Timeout: patience, LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0))}
 	d.Control = func(_, _ string, c syscall.RawConn) error {
-		return control(c, func(fd int) error {
+		return socket.Control(c, func(fd int) error {
 			for _, size := range buffers {
 				_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, size)
 				_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, size)

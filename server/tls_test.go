@@ -2,8 +2,6 @@
 
 package server
 
-// Inside the package: it inspects connections and counters.
-
 import (
 	"crypto/tls"
 	"crypto/x509"
@@ -20,6 +18,8 @@ import (
 	"github.com/nodens-dns/nodens/test/grpcpeer"
 	"github.com/nodens-dns/nodens/test/resolvertest"
 )
+
+// Inside the package: it inspects connections and counters.
 
 // askOnce asks for by.hand. once, over a connection of its own.
 func askOnce(t testing.TB, via config.Transport, addr netip.AddrPort, cfg *tls.Config) error {

@@ -1,7 +1,5 @@
 package server
 
-// Inside the package: it inspects sockets.
-
 import (
 	"log/slog"
 	"net/netip"
@@ -16,6 +14,8 @@ import (
 	"github.com/nodens-dns/nodens/test/peer"
 	"github.com/nodens-dns/nodens/test/resolvertest"
 )
+
+// Inside the package: it inspects sockets.
 
 // TestTransferIPv6: a successor takes the sockets of an IPv6 address, and makes none of its own.
 func TestTransferIPv6(t *testing.T) {

@@ -1,7 +1,5 @@
 package server
 
-// Inside the package: it shares helpers with the tests of zone transfers.
-
 import (
 	"crypto/tls"
 	"fmt"
@@ -15,6 +13,8 @@ import (
 	"github.com/nodens-dns/nodens/server/resolver"
 	"github.com/nodens-dns/nodens/test/ca"
 )
+
+// Inside the package: it shares helpers with the tests of zone transfers.
 
 // Secrets of the tests' keys.
 const (

@@ -2,8 +2,6 @@
 
 package server
 
-// Inside the package: it inspects the places of waiting queries.
-
 import (
 	"context"
 	"errors"
@@ -26,6 +24,8 @@ import (
 	"github.com/nodens-dns/nodens/test/resolvertest"
 	"github.com/nodens-dns/nodens/upstream"
 )
+
+// Inside the package: it inspects the places of waiting queries.
 
 // withholding answers all names at once, but those below hold.test. when it is released.
 func withholding(release <-chan struct{}) func(*dns.Msg) *dns.Msg {

@@ -2,8 +2,6 @@
 
 package server
 
-// Inside the package: it checks the size of a reader's counter.
-
 import (
 	"log/slog"
 	"net/netip"
@@ -14,6 +12,8 @@ import (
 
 	"github.com/nodens-dns/nodens/server/resolver"
 )
+
+// Inside the package: it checks the size of a reader's counter.
 
 // blockedWriter blocks each write until it is released.
 type blockedWriter struct{ entered, release chan struct{} }

@@ -2,14 +2,14 @@
 
 package server
 
-// Inside the package: the pool is not exported.
-
 import (
 	"context"
 	"testing"
 	"testing/synctest"
 	"time"
 )
+
+// Inside the package: the pool is not exported.
 
 // TestWorkerPool checks that idle workers get the next query, that their number is limited,
 // and that none is left when the server has stopped.

@@ -1,7 +1,5 @@
 package server
 
-// Inside the package: it shares helpers with the tests of listeners.
-
 import (
 	"context"
 	"crypto/tls"
@@ -26,6 +24,8 @@ import (
 	"github.com/nodens-dns/nodens/server/zonefile"
 	"github.com/nodens-dns/nodens/test/ca"
 )
+
+// Inside the package: it shares helpers with the tests of listeners.
 
 // smallZone has each shape that a transfer has to keep: wildcards, empty non-terminals, a delegation with addresses, DNAME.
 const smallZone = `$TTL 60

@@ -53,7 +53,7 @@ var internalBounds = []string{
 	"kubernetes/reflector.maxInterned", "kubernetes/reflector.maxInternedBytes",
 	"netsetup.maxCalls", "netsetup.maxDumpTries", "netsetup.maxMessage", "netsetup.maxNftTries", "netsetup.maxSignalInterval",
 	"netsetup.maxStackDepth",
-	"server.maxClockDrift", "server.maxGroups", "server.maxMaxAge",
+	"server/udp.maxClockDrift", "server.maxGroups", "server.maxMaxAge",
 	"server/clients.maxOwners", "server/clients.maxShift", "server/clients.maxStripes",
 	"server/dnstap.maxControlLen", "server/dnstap.maxKeptBuffer",
 	"server/fastpath.maxKnownPrograms",

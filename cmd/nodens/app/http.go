@@ -21,9 +21,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nodens-dns/nodens/internal/socket"
 	"github.com/nodens-dns/nodens/internal/stat"
 	"github.com/nodens-dns/nodens/internal/tentative"
-	"github.com/nodens-dns/nodens/server"
 )
 
 // httpServers are the HTTP servers of health, readiness and metrics. Several
@@ -399,9 +399,9 @@ func (e *httpServers) listenerFiles() (map[string]*os.File, error) {
 
 func (s *httpServer) listenerFile() (*os.File, error) {
 	if s.suspended != nil {
-		return server.Duplicate(s.suspended)
+		return socket.Duplicate(s.suspended)
 	}
-	return server.Duplicate(s.ln)
+	return socket.Duplicate(s.ln)
 }
 
 // suspend leaves new connections to another process with the same listeners. It does not

@@ -1,4 +1,4 @@
-package server
+package udp
 
 import (
 	"sync/atomic"
@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodens-dns/nodens/internal/clock"
+	"github.com/nodens-dns/nodens/internal/socket"
 )
 
 // overloadBatches is how many full batches in a row show that one reader cannot keep up:
@@ -28,16 +29,16 @@ type reuseportBalancer struct {
 	spreadSince atomic.Int64 // since when all readers help, on the path's clock; 0 if one does the work
 }
 
-// balance attaches a program to the sockets of one address. Blocking sockets get a
+// Balance attaches a program to the sockets of one address. Blocking sockets get a
 // reuseportBalancer; others, whose readers cannot tell that they are overloaded, get
 // packets at random. There is always a program: the kernel's own hash would also deliver
 // packets to a socket that is open only to send a late reply.
-func balance(ports []udpSocket) {
+func Balance(ports []Socket) {
 	if len(ports) == 0 {
 		return
 	}
 	if p, ok := ports[0].(*polledSocket); ok {
-		_ = withFD(p.conn, func(fd int) error { return (&reuseportBalancer{fd: fd}).attach(len(ports)) })
+		_ = socket.WithFD(p.conn, func(fd int) error { return (&reuseportBalancer{fd: fd}).attach(len(ports)) })
 		return
 	}
 	first := ports[0].(*blockingSocket)

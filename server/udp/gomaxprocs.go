@@ -1,4 +1,4 @@
-package server
+package udp
 
 import (
 	"runtime"
@@ -12,18 +12,18 @@ var procs struct {
 	held int
 }
 
-// addProcs adds n Ps to GOMAXPROCS, for readers that keep their P while they wait in the
+// AddProcs adds n Ps to GOMAXPROCS, for readers that keep their P while they wait in the
 // kernel. A negative n takes them away again. The garbage collector sees the larger
 // GOMAXPROCS too: it uses more of the machine, for a shorter time.
-func addProcs(n int) {
+func AddProcs(n int) {
 	procs.Lock()
 	defer procs.Unlock()
 	procs.held += n
 	runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + n)
 }
 
-// cores returns how many cores the process may use: GOMAXPROCS without the Ps of readers.
-func cores() int {
+// Cores returns how many Cores the process may use: GOMAXPROCS without the Ps of readers.
+func Cores() int {
 	procs.Lock()
 	defer procs.Unlock()
 	return runtime.GOMAXPROCS(0) - procs.held

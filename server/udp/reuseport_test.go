@@ -1,6 +1,6 @@
 // These tests use reuseportBalancer, which is not exported.
 
-package server
+package udp
 
 import (
 	"net"
@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nodens-dns/nodens/internal/socket"
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
@@ -33,7 +34,7 @@ func busiestShare(tb testing.TB, random bool) float64 {
 		}
 	}()
 	for range spreadSockets {
-		fd, err := openUDP(addr)
+		fd, err := socket.OpenUDP(addr)
 		if err != nil {
 			tb.Fatal(err)
 		}

@@ -1,4 +1,4 @@
-package server
+package udp
 
 import (
 	"hash/maphash"
@@ -6,9 +6,6 @@ import (
 	"net/netip"
 	"syscall"
 	"time"
-	"unsafe"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/nodens-dns/nodens/internal/podrange"
 )
@@ -16,7 +13,7 @@ import (
 // A reader that cannot keep up has a full queue, in which the kernel drops whatever comes next:
 // a client that asks once loses as large a part of its packets as one that floods. Dropping a
 // packet takes a reader a tenth of the time of answering it or less, so the reader can empty the
-// queue if it answers only a part of it. [socketShares] chooses that part.
+// queue if it answers only a part of it. [Shares] chooses that part.
 
 const (
 	// shareWindow is the time over which packets are divided among clients. A client that asks
@@ -47,7 +44,7 @@ const (
 	shareRows, shareCols = 4, 1024
 )
 
-// socketShares divides the packets that a reader can answer among the clients: each client may
+// Shares divides the packets that a reader can answer among the clients: each client may
 // have a number of packets answered in a window, its share, and the rest are dropped before they
 // are parsed. The share is the same for all, so that a client that asks less loses nothing. It
 // shrinks after a window in which the queue was never empty, and grows after others: it approaches
@@ -58,17 +55,16 @@ const (
 // the queue was not empty, or not read from, one more of each client is answered.
 //
 // The division begins when the kernel drops packets although [overloadBatches] full batches in a
-// row were read. Until then it costs a comparison for each batch. A socketShares belongs to one
+// row were read. Until then it costs a comparison for each batch. A Shares belongs to one
 // reader. It does not allocate, and its size is fixed.
-type socketShares struct {
-	pods  *podrange.Ranges
-	drops dropCounter
+type Shares struct {
+	Pods *podrange.Ranges // which tell clients apart
 
 	full      int           // full batches in a row
 	fullSince time.Duration // when the first of them came, by package clock
 	emptyAt   time.Duration // when the queue was last empty, by package clock
 	readAt    time.Duration // when the last batch came, by package clock
-	memory    socketMemory  // a field because a pointer passed to an interface method escapes
+	memory    Memory        // a field because a pointer passed to an interface method escapes
 	memoryAt  time.Duration // when overflows has read memory, by package clock
 
 	active    bool
@@ -87,10 +83,10 @@ type socketShares struct {
 	answered [shareRows][shareCols]uint16
 }
 
-// socketMemory is what SO_MEMINFO returns (SK_MEMINFO_VARS in linux/sock_diag.h).
-type socketMemory [9]uint32
+// Memory is what SO_MEMINFO returns (SK_MEMINFO_VARS in linux/sock_diag.h).
+type Memory [9]uint32
 
-// The indexes in socketMemory of used and available memory for received packets, and of the number
+// The indexes in memory of used and available memory for received packets, and of the number
 // of packets that the kernel has dropped.
 const (
 	meminfoRmemAlloc = 0
@@ -100,26 +96,23 @@ const (
 
 // halfFull reports whether the packets in the queue take half of its memory. The kernel releases up
 // to a quarter later than it could.
-func (m *socketMemory) halfFull() bool {
+func (m *Memory) halfFull() bool {
 	used, size := uint64(m[meminfoRmemAlloc]), uint64(m[meminfoRcvbuf])
 	return size > 0 && 2*used >= size
 }
 
-// memoryReader is the part of udpSocket that socketShares needs.
-type memoryReader interface {
-	// memory stores how much memory the packets in the queue take.
-	memory(m *socketMemory) syscall.Errno
-}
+// memoryReader is the part of [Socket] that Shares needs.
+type memoryReader interface{ Memory(m *Memory) syscall.Errno }
 
-// begin is called with the number of packets in each batch, which the reader has read from q at
-// the time now, by package clock. It returns true if [socketShares.admit] must be asked about
-// each of them, after drops.routes is set.
-func (s *socketShares) begin(n int, now time.Duration, q memoryReader) bool {
+// Begin is called with the number of packets in each batch, which the reader has read from q at
+// the time now, by package clock. It returns true if [Shares.Admit] must be asked about
+// each of them.
+func (s *Shares) Begin(n int, now time.Duration, q memoryReader) bool {
 	switch {
-	case n < batchSize:
+	case n < BatchSize:
 		s.empty(now)
 	case s.active:
-		if s.full++; s.full%memoryInterval == 0 && !s.tight && q.memory(&s.memory) == 0 && s.memory.halfFull() {
+		if s.full++; s.full%memoryInterval == 0 && !s.tight && q.Memory(&s.memory) == 0 && s.memory.halfFull() {
 			s.tighten(now)
 		}
 	default:
@@ -135,7 +128,7 @@ func (s *socketShares) begin(n int, now time.Duration, q memoryReader) bool {
 	}
 	if waited > 0 {
 		s.limit = min(s.limit+waited, maxShare)
-		s.stalled = n == batchSize
+		s.stalled = n == BatchSize
 	}
 	return s.active
 }
@@ -145,7 +138,7 @@ func (s *socketShares) begin(n int, now time.Duration, q memoryReader) bool {
 func windows(waited time.Duration) int { return int(min(waited/shareWindow, longestQueue)) }
 
 // empty notes that the queue is empty.
-func (s *socketShares) empty(now time.Duration) {
+func (s *Shares) empty(now time.Duration) {
 	s.full, s.emptyAt = 0, now
 	if s.tight {
 		s.windowEnd = now
@@ -156,13 +149,13 @@ func (s *socketShares) empty(now time.Duration) {
 
 // tighten makes the window last until the queue is empty. The packets in it have come since it was
 // last empty.
-func (s *socketShares) tighten(now time.Duration) {
+func (s *Shares) tighten(now time.Duration) {
 	s.tight, s.limit = true, min(s.limit, minShare+windows(now-s.emptyAt))
 	s.windowEnd = now + tightWindows*shareWindow
 }
 
 // detect starts the division if the reader cannot keep up. It is called for each full batch.
-func (s *socketShares) detect(now time.Duration, q memoryReader) {
+func (s *Shares) detect(now time.Duration, q memoryReader) {
 	if s.full == 0 {
 		s.fullSince = now
 	}
@@ -175,7 +168,7 @@ func (s *socketShares) detect(now time.Duration, q memoryReader) {
 		return
 	}
 	// Half of what the reader has answered, because it must also empty the queue.
-	perWindow := overloadBatches * batchSize * shareWindow / took
+	perWindow := overloadBatches * BatchSize * shareWindow / took
 	s.active, s.quiet = true, 0
 	s.share = min(max(int(perWindow/2), minShare), maxShare)
 	s.startWindow(now)
@@ -184,9 +177,9 @@ func (s *socketShares) detect(now time.Duration, q memoryReader) {
 
 // overflows reports whether the kernel has dropped packets of the queue since the last call, which
 // was not long ago.
-func (s *socketShares) overflows(now time.Duration, q memoryReader) bool {
+func (s *Shares) overflows(now time.Duration, q memoryReader) bool {
 	before, at := s.memory[meminfoDrops], s.memoryAt
-	if q.memory(&s.memory) != 0 {
+	if q.Memory(&s.memory) != 0 {
 		return false
 	}
 	s.memoryAt = now
@@ -194,7 +187,7 @@ func (s *socketShares) overflows(now time.Duration, q memoryReader) bool {
 }
 
 // startWindow starts a window without any packets.
-func (s *socketShares) startWindow(now time.Duration) {
+func (s *Shares) startWindow(now time.Duration) {
 	s.windowEnd = now + shareWindow
 	s.drained, s.dropped, s.tight, s.limit = false, false, false, s.share
 	s.seed = maphash.MakeSeed()
@@ -203,7 +196,7 @@ func (s *socketShares) startWindow(now time.Duration) {
 
 // endWindow adapts the share to the window that has ended, and starts the next one or ends the
 // division.
-func (s *socketShares) endWindow(now time.Duration) {
+func (s *Shares) endWindow(now time.Duration) {
 	if s.quiet++; s.dropped {
 		s.quiet = 0
 	}
@@ -221,9 +214,9 @@ func (s *socketShares) endWindow(now time.Duration) {
 	s.startWindow(now)
 }
 
-// admit reports whether a packet of client is to be answered, and counts it.
-func (s *socketShares) admit(client netip.Addr) bool {
-	key := s.pods.Client(client).As16()
+// Admit reports whether a packet of client is to be answered, and counts it.
+func (s *Shares) Admit(client netip.Addr) bool {
+	key := s.Pods.Client(client).As16()
 	h := maphash.Bytes(s.seed, key[:])
 	var cells [shareRows]*uint16
 	least := uint16(math.MaxUint16)
@@ -234,7 +227,6 @@ func (s *socketShares) admit(client netip.Addr) bool {
 	}
 	if int(least) >= s.limit {
 		s.dropped = true
-		s.drops.add(client)
 		return false
 	}
 	for _, c := range cells {
@@ -242,14 +234,3 @@ func (s *socketShares) admit(client netip.Addr) bool {
 	}
 	return true
 }
-
-// memory implements udpSocket.
-func (p *blockingSocket) memory(m *socketMemory) syscall.Errno {
-	size := uint32(unsafe.Sizeof(*m))
-	_, _, errno := syscall.RawSyscall6(unix.SYS_GETSOCKOPT, uintptr(p.fd), unix.SOL_SOCKET, unix.SO_MEMINFO,
-		uintptr(unsafe.Pointer(m)), uintptr(unsafe.Pointer(&size)), 0)
-	return errno
-}
-
-// memory implements udpSocket. Readers of a polledSocket have no full batches.
-func (p *polledSocket) memory(*socketMemory) syscall.Errno { return unix.ENOSYS }

@@ -1,4 +1,4 @@
-package server
+package udp
 
 import (
 	"errors"
@@ -6,17 +6,22 @@ import (
 	"net/netip"
 	"os"
 	"sync"
+	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nodens-dns/nodens/internal/socket"
 )
 
-// polledSocket is a udpSocket whose reader waits on Go's network poller. It is the
+// polledSocket is a Socket whose reader waits on Go's network poller. It is the
 // fallback for where no thread can be spared for each reader (--reader-wait=poller), and
 // reads one packet at a time.
 type polledSocket struct {
 	conn     *net.UDPConn
 	addr     netip.AddrPort
 	wildcard bool
-	batch    *batch // the reader's; nil before startReading
+	batch    *Batch // the reader's; nil before startReading
 
 	mu        sync.Mutex
 	command   socketCommand
@@ -34,21 +39,21 @@ func newPolledSocket(fd int, addr netip.AddrPort) (*polledSocket, error) {
 	return &polledSocket{conn: c.(*net.UDPConn), addr: addr, wildcard: addr.Addr().IsUnspecified()}, nil
 }
 
-// readBatch implements udpSocket.
-func (p *polledSocket) readBatch(b *batch) bool {
+// ReadBatch implements Socket.
+func (p *polledSocket) ReadBatch(b *Batch) bool {
 	if p.batch != b && !p.startReading(b) {
 		return false
 	}
-	b.n = 1
-	d := &b.packets[0]
+	b.N = 1
+	d := &b.Packets[0]
 	for {
 		var oobn int
 		var err error
 		if p.wildcard {
-			d.n, oobn, _, d.from.client, err = p.conn.ReadMsgUDPAddrPort(d.in[:], d.from.oob[:])
-			d.from.oobLen = uint32(oobn)
+			d.N, oobn, _, d.From.Client, err = p.conn.ReadMsgUDPAddrPort(d.In[:], d.From.oob[:])
+			d.From.oobLen = uint32(oobn)
 		} else {
-			d.n, d.from.client, err = p.conn.ReadFromUDPAddrPort(d.in[:])
+			d.N, d.From.Client, err = p.conn.ReadFromUDPAddrPort(d.In[:])
 		}
 		switch {
 		case err == nil:
@@ -63,7 +68,7 @@ func (p *polledSocket) readBatch(b *batch) bool {
 
 // startReading makes the caller the reader, with b as its batch. It returns false if the
 // socket is closed.
-func (p *polledSocket) startReading(b *batch) bool {
+func (p *polledSocket) startReading(b *Batch) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.command == stopAndClose {
@@ -83,19 +88,19 @@ func (p *polledSocket) stopReading() {
 	}
 }
 
-// writeBatch implements udpSocket.
-func (p *polledSocket) writeBatch(b *batch) {
-	if d := &b.packets[0]; b.n > 0 && d.reply != nil {
-		p.send(&d.from, d.reply)
+// WriteBatch implements Socket.
+func (p *polledSocket) WriteBatch(b *Batch) {
+	if d := &b.Packets[0]; b.N > 0 && d.Reply != nil {
+		p.Send(&d.From, d.Reply)
 	}
 }
 
-// send implements udpSocket.
-func (p *polledSocket) send(to *udpPeer, msg []byte) {
+// Send implements Socket.
+func (p *polledSocket) Send(to *Peer, msg []byte) {
 	if !errors.Is(p.writeTo(to, msg), net.ErrClosed) {
 		return
 	}
-	fd, err := openReplySocket(p.addr)
+	fd, err := socket.OpenReply(p.addr)
 	if err != nil {
 		return // the address no longer exists
 	}
@@ -107,25 +112,24 @@ func (p *polledSocket) send(to *udpPeer, msg []byte) {
 	_ = late.writeTo(to, msg)
 }
 
-// sendLater implements udpSocket.
-func (p *polledSocket) sendLater(w *pendingQuery) (flush func()) {
-	p.send(&w.to, w.reply)
-	w.out = reuseBuffer(w.out, w.reply)
-	w.discard()
+// SendLater implements Socket.
+func (p *polledSocket) SendLater(l Late) (flush func()) {
+	p.Send(l.Peer(), l.Reply())
+	l.Sent()
 	return nil
 }
 
-func (p *polledSocket) writeTo(to *udpPeer, msg []byte) (err error) {
+func (p *polledSocket) writeTo(to *Peer, msg []byte) (err error) {
 	if p.wildcard {
-		_, _, err = p.conn.WriteMsgUDPAddrPort(msg, to.oob[:to.oobLen], to.client)
+		_, _, err = p.conn.WriteMsgUDPAddrPort(msg, to.oob[:to.oobLen], to.Client)
 	} else {
-		_, err = p.conn.WriteToUDPAddrPort(msg, to.client)
+		_, err = p.conn.WriteToUDPAddrPort(msg, to.Client)
 	}
 	return err
 }
 
-// close implements udpSocket. A reader that is about to send a reply still does so.
-func (p *polledSocket) close() {
+// Close implements Socket. A reader that is about to send a reply still does so.
+func (p *polledSocket) Close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.command = stopAndClose
@@ -136,8 +140,8 @@ func (p *polledSocket) close() {
 	_ = p.conn.Close()
 }
 
-// suspend implements udpSocket.
-func (p *polledSocket) suspend() {
+// Suspend implements Socket.
+func (p *polledSocket) Suspend() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.command == keepReading {
@@ -146,8 +150,8 @@ func (p *polledSocket) suspend() {
 	}
 }
 
-// resume implements udpSocket.
-func (p *polledSocket) resume() {
+// Resume implements Socket.
+func (p *polledSocket) Resume() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.command == stopKeepOpen {
@@ -156,5 +160,19 @@ func (p *polledSocket) resume() {
 	}
 }
 
-// duplicate implements udpSocket.
-func (p *polledSocket) duplicate() (*os.File, error) { return Duplicate(p.conn) }
+// Duplicate implements Socket.
+func (p *polledSocket) Duplicate() (*os.File, error) { return socket.Duplicate(p.conn) }
+
+// Timestamp implements Socket. It allocates a few bytes.
+func (p *polledSocket) Timestamp(came *unix.Timespec) syscall.Errno {
+	raw, err := p.conn.SyscallConn()
+	if err != nil {
+		return unix.EBADF
+	}
+	errno := unix.EBADF
+	_ = raw.Control(func(fd uintptr) { errno = socketTimestamp(int(fd), came) }) // closed: EBADF
+	return errno
+}
+
+// Memory implements Socket. Readers of a polledSocket have no full batches.
+func (p *polledSocket) Memory(*Memory) syscall.Errno { return unix.ENOSYS }

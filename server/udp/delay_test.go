@@ -1,8 +1,6 @@
 // These tests use delays, sample and last, which are not exported.
 
-package server
-
-// Inside the package: the sampler is not exported.
+package udp
 
 import (
 	"net"
@@ -15,18 +13,20 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodens-dns/nodens/internal/clock"
+	"github.com/nodens-dns/nodens/internal/socket"
 	"github.com/nodens-dns/nodens/internal/stat"
-	"github.com/nodens-dns/nodens/server/resolver"
 )
 
+// Inside the package: the sampler is not exported.
+
 // openLoopback opens one port on a free port number.
-func openLoopback(limits Limits) (udpSocket, error) {
+func openLoopback(o Options) (Socket, error) {
 	addr := netip.AddrPortFrom(loopback, 0)
-	fd, err := openUDP(addr)
+	fd, err := socket.OpenUDP(addr)
 	if err != nil {
 		return nil, err
 	}
-	return newUDPSocket(fd, addr, limits)
+	return newSocket(fd, addr, o)
 }
 
 // queueTime is for how long packets wait in a test: it lies between two bounds.
@@ -37,17 +37,15 @@ const queueTime = 25 * time.Millisecond
 func TestSocketTimestamp(t *testing.T) {
 	for _, w := range readerKinds {
 		t.Run(w.name, func(t *testing.T) {
-			limits := w.limits
-			limits.noMmsg = w.plain
-			p, err := openLoopback(limits)
+			p, err := openLoopback(w.Options)
 			if err != nil {
 				t.Fatal(err)
 			}
-			b := newBatch()
+			b := NewBatch()
 			client := dialSocket(t, p)
 			defer func() { // as a server does
-				p.close()
-				for p.readBatch(b) {
+				p.Close()
+				for p.ReadBatch(b) {
 				}
 			}()
 			send := func(n int) {
@@ -57,32 +55,32 @@ func TestSocketTimestamp(t *testing.T) {
 					}
 				}
 			}
-			q := delaySampler{delays: stat.NewHistogram(delayBuckets)}
-			for q.delays.Read().Count == 0 { // until the kernel stamps what comes
+			q := DelaySampler{Delays: stat.NewHistogram(DelayBuckets)}
+			for q.Delays.Read().Count == 0 { // until the kernel stamps what comes
 				send(1)
-				p.readBatch(b)
-				q.sample(p, 1, q.last+singleInterval)
+				p.ReadBatch(b)
+				q.Sample(p, 1, q.last+singleInterval)
 				if q.off {
 					t.Fatal("the kernel doesn't say when packets came")
 				}
 				runtime.Gosched()
 			}
-			before := q.delays.Read()
+			before := q.Delays.Read()
 			const samples = 2
 			// A look that the scheduler comes between is no sample.
-			for tries := 0; q.delays.Read().Count < before.Count+samples; tries++ {
+			for tries := 0; q.Delays.Read().Count < before.Count+samples; tries++ {
 				if tries == 100 {
-					t.Fatalf("%d samples became %d", before.Count, q.delays.Read().Count)
+					t.Fatalf("%d samples became %d", before.Count, q.Delays.Read().Count)
 				}
-				send(batchSize)
+				send(BatchSize)
 				time.Sleep(queueTime)
-				p.readBatch(b)
-				q.sample(p, batchSize, q.last+sampleInterval)
-				for b.n < batchSize && !queueEmpty(t, p) { // what comes one at a time
-					p.readBatch(b)
+				p.ReadBatch(b)
+				q.Sample(p, BatchSize, q.last+sampleInterval)
+				for b.N < BatchSize && !queueEmpty(t, p) { // what comes one at a time
+					p.ReadBatch(b)
 				}
 			}
-			if quick := q.delays.Read().Buckets[20e-3] - before.Buckets[20e-3]; quick > 0 {
+			if quick := q.Delays.Read().Buckets[20e-3] - before.Buckets[20e-3]; quick > 0 {
 				t.Errorf("%d of %d packets that waited %v are in the bucket of 20 ms", quick, samples, queueTime)
 			}
 		})
@@ -90,7 +88,7 @@ func TestSocketTimestamp(t *testing.T) {
 }
 
 // dialSocket is a client of p.
-func dialSocket(t *testing.T, p udpSocket) net.Conn {
+func dialSocket(t *testing.T, p Socket) net.Conn {
 	t.Helper()
 	var at netip.AddrPort
 	switch p := p.(type) {
@@ -112,7 +110,7 @@ func dialSocket(t *testing.T, p udpSocket) net.Conn {
 }
 
 // queueEmpty reports whether nothing waits in p.
-func queueEmpty(t *testing.T, p udpSocket) bool {
+func queueEmpty(t *testing.T, p Socket) bool {
 	t.Helper()
 	var n int
 	var err error
@@ -135,13 +133,13 @@ func queueEmpty(t *testing.T, p udpSocket) bool {
 
 // fakeStamps is a port that says when packets came.
 type fakeStamps struct {
-	udpSocket
+	Socket
 	came  func() time.Time
 	errno syscall.Errno
 	asked int
 }
 
-func (p *fakeStamps) timestamp(came *unix.Timespec) syscall.Errno {
+func (p *fakeStamps) Timestamp(came *unix.Timespec) syscall.Errno {
 	p.asked++
 	*came = unix.NsecToTimespec(p.came().UnixNano())
 	return p.errno
@@ -150,12 +148,12 @@ func (p *fakeStamps) timestamp(came *unix.Timespec) syscall.Errno {
 // TestDelaySampler: what is no sample isn't one, and looks are as far apart as they should be.
 func TestDelaySampler(t *testing.T) {
 	p := &fakeStamps{came: func() time.Time { return time.Now().Add(-time.Second) }}
-	q := delaySampler{delays: stat.NewHistogram(delayBuckets)}
+	q := DelaySampler{Delays: stat.NewHistogram(DelayBuckets)}
 	now := clock.Now()
 	count := func() uint64 {
 		now += sampleInterval
-		q.sample(p, 2, now)
-		return q.delays.Read().Count
+		q.Sample(p, 2, now)
+		return q.Delays.Read().Count
 	}
 	if n := count(); n != 0 {
 		t.Errorf("the first look, with nothing to compare the clocks with, is %d samples", n)
@@ -163,12 +161,12 @@ func TestDelaySampler(t *testing.T) {
 	if n := count(); n != 1 {
 		t.Errorf("the second look is %d samples, want 1", n)
 	}
-	q.sample(p, 2, now+sampleInterval-1)
-	q.sample(p, 1, now+singleInterval-1)
+	q.Sample(p, 2, now+sampleInterval-1)
+	q.Sample(p, 1, now+singleInterval-1)
 	if p.asked != 2 {
 		t.Errorf("asked %d times within %v, and %v for one packet", p.asked, sampleInterval, singleInterval)
 	}
-	if s := q.delays.Read(); s.Buckets[0.5] != 0 || s.Buckets[2] != 1 {
+	if s := q.Delays.Read(); s.Buckets[0.5] != 0 || s.Buckets[2] != 1 {
 		t.Errorf("a second is in the wrong bucket: %v", s.Buckets)
 	}
 	for i, step := range []struct {
@@ -180,7 +178,7 @@ func TestDelaySampler(t *testing.T) {
 		}
 	}
 	now += singleInterval
-	if q.sample(p, 1, now); p.asked != 3 {
+	if q.Sample(p, 1, now); p.asked != 3 {
 		t.Errorf("not asked about one packet after %v", singleInterval)
 	}
 	p.errno = unix.ENOENT
@@ -190,7 +188,7 @@ func TestDelaySampler(t *testing.T) {
 	p.errno = 0
 	count()
 	p.came = func() time.Time { return time.Now().Add(time.Hour) }
-	before := q.delays.Read().Count
+	before := q.Delays.Read().Count
 	if n := count(); n != before {
 		t.Error("a packet of the future is a sample")
 	}
@@ -204,36 +202,24 @@ func TestDelaySampler(t *testing.T) {
 	}
 }
 
-// TestSocketDelay: a server that is asked has samples, by all ways of waiting.
-func TestSocketDelay(t *testing.T) {
-	eachReader(t, nil, func(t *testing.T, s *Server, addr netip.AddrPort, _ *resolver.Zone) {
-		c := newClient(t, addr)
-		for s.SocketDelay().Count == 0 {
-			if err := c.ask(); err != nil {
-				t.Fatal(err)
-			}
-		}
-	})
-}
-
 // BenchmarkDelaySample is what a reader pays for a look at the queue: off is what each batch
 // pays, on what one with a sample does.
 func BenchmarkDelaySample(b *testing.B) {
-	p, err := openLoopback(Limits{})
+	p, err := openLoopback(Options{})
 	if err != nil {
 		b.Fatal(err)
 	}
-	defer p.close()
-	q := delaySampler{delays: stat.NewHistogram(delayBuckets)}
+	defer p.Close()
+	q := DelaySampler{Delays: stat.NewHistogram(DelayBuckets)}
 	b.Run("off", func(b *testing.B) {
 		q.last = time.Hour
 		for b.Loop() {
-			q.sample(p, 1, 0)
+			q.Sample(p, 1, 0)
 		}
 	})
 	b.Run("on", func(b *testing.B) {
 		for b.Loop() {
-			q.sample(p, 1, q.last+singleInterval)
+			q.Sample(p, 1, q.last+singleInterval)
 		}
 	})
 }

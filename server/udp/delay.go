@@ -1,4 +1,4 @@
-package server
+package udp
 
 import (
 	"syscall"
@@ -24,12 +24,12 @@ const (
 // readings and less than a delay that matters.
 const maxClockDrift = time.Millisecond
 
-// delayBuckets are the histogram's bounds, in seconds.
-var delayBuckets = []float64{
+// DelayBuckets are the bounds of the histogram of a [DelaySampler], in seconds.
+var DelayBuckets = []float64{
 	10e-6, 20e-6, 50e-6, 100e-6, 200e-6, 500e-6, 1e-3, 2e-3, 5e-3, 10e-3, 20e-3, 50e-3, 0.1, 0.2, 0.5, 1, 2, 5, 10,
 }
 
-// delaySampler measures how long packets wait in the socket before the reader takes them.
+// DelaySampler measures how long packets wait in the socket before the reader takes them.
 // The kernel stamps incoming packets while any socket of the machine asks for it, and
 // keeps the stamp of the packet that was read last. Asking for that stamp costs one
 // ioctl, where a control message with the stamp would cost every packet.
@@ -39,19 +39,19 @@ var delayBuckets = []float64{
 // socket, the stamp may belong to a packet that the other process took a moment later. A
 // sample is therefore never longer than some packet has really waited.
 //
-// A delaySampler belongs to one reader.
-type delaySampler struct {
-	delays *stat.Histogram
-	last   time.Duration // when the last sample was taken, by package clock; at first 0
-	first  time.Time     // of the first sample, with both clocks
-	drift  time.Duration // see checkDrift
-	off    bool          // the kernel has no stamps
-	stamp  unix.Timespec // a field because a pointer passed to an interface method escapes
+// A DelaySampler belongs to one reader.
+type DelaySampler struct {
+	Delays *stat.Histogram // in which the samples are
+	last   time.Duration   // when the last sample was taken, by package clock; at first 0
+	first  time.Time       // of the first sample, with both clocks
+	drift  time.Duration   // see checkDrift
+	off    bool            // the kernel has no stamps
+	stamp  unix.Timespec   // a field because a pointer passed to an interface method escapes
 }
 
-// sample takes a sample unless the last one was too short a time ago. It is called just after p has
+// Sample takes a sample unless the last one was too short a time ago. It is called just after p has
 // read a batch of n packets; now is the time by package clock.
-func (q *delaySampler) sample(p udpSocket, n int, now time.Duration) {
+func (q *DelaySampler) Sample(p Socket, n int, now time.Duration) {
 	interval := singleInterval
 	if n > 1 {
 		interval = sampleInterval
@@ -61,7 +61,7 @@ func (q *delaySampler) sample(p udpSocket, n int, now time.Duration) {
 	}
 	q.last = now
 	at := time.Now()
-	errno := p.timestamp(&q.stamp)
+	errno := p.Timestamp(&q.stamp)
 	switch {
 	case errno == unix.ENOENT: // nothing has been read from the socket yet
 	case errno != 0:
@@ -71,7 +71,7 @@ func (q *delaySampler) sample(p udpSocket, n int, now time.Duration) {
 		// A packet without a stamp is given the time of the ioctl, so its delay is
 		// negative. Stamps begin with the first ioctl.
 		if wait := at.UnixNano() - q.stamp.Nano(); wait > 0 {
-			q.delays.Observe(time.Duration(wait).Seconds())
+			q.Delays.Observe(time.Duration(wait).Seconds())
 		}
 	}
 }
@@ -79,7 +79,7 @@ func (q *delaySampler) sample(p udpSocket, n int, now time.Duration) {
 // clockSteady reports whether the wall clock has not been set since the last sample. It
 // returns false for the first sample, because the kernel may not have stamped packets
 // before it.
-func (q *delaySampler) clockSteady(at time.Time) bool {
+func (q *DelaySampler) clockSteady(at time.Time) bool {
 	if q.first.IsZero() {
 		q.first = at
 		return false
@@ -90,7 +90,7 @@ func (q *delaySampler) clockSteady(at time.Time) bool {
 
 // checkDrift records how far the wall clock has moved ahead of the monotonic clock since
 // the first sample, and reports whether that is unchanged within maxClockDrift.
-func (q *delaySampler) checkDrift(ahead time.Duration) (steady bool) {
+func (q *DelaySampler) checkDrift(ahead time.Duration) (steady bool) {
 	steady = (ahead - q.drift).Abs() < maxClockDrift
 	q.drift = ahead
 	return steady
@@ -99,21 +99,5 @@ func (q *delaySampler) checkDrift(ahead time.Duration) (steady bool) {
 // socketTimestamp stores the arrival time of the packet that was last read from fd.
 func socketTimestamp(fd int, came *unix.Timespec) syscall.Errno {
 	_, _, errno := syscall.RawSyscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCGSTAMPNS, uintptr(unsafe.Pointer(came)))
-	return errno
-}
-
-// timestamp implements udpSocket.
-func (p *blockingSocket) timestamp(came *unix.Timespec) syscall.Errno {
-	return socketTimestamp(p.fd, came)
-}
-
-// timestamp implements udpSocket. It allocates a few bytes.
-func (p *polledSocket) timestamp(came *unix.Timespec) syscall.Errno {
-	raw, err := p.conn.SyscallConn()
-	if err != nil {
-		return unix.EBADF
-	}
-	errno := unix.EBADF
-	_ = raw.Control(func(fd uintptr) { errno = socketTimestamp(int(fd), came) }) // closed: EBADF
 	return errno
 }

@@ -1,9 +1,10 @@
-package server
+package udp
 
 import (
 	"fmt"
 	"net/netip"
 	"os"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/nodens-dns/nodens/internal/clock"
 	"github.com/nodens-dns/nodens/internal/mmsg"
+	"github.com/nodens-dns/nodens/internal/socket"
 )
 
 // recvTimeout is how long a blocking socket waits in the kernel before its reader gives
@@ -27,11 +29,11 @@ const recvTimeout = 10 * time.Millisecond
 // the reader switch back and forth; each switch costs as much as four packets.
 const busyGap = recvTimeout / 2
 
-// blockingSocket is a udpSocket whose reader waits in the kernel as a C program does: in
+// blockingSocket is a Socket whose reader waits in the kernel as a C program does: in
 // a blocking system call that the Go scheduler does not know of, so that a packet wakes
 // the reader's thread and nothing else.
 //
-// The goroutine keeps its P while it waits, which is why [addProcs] adds one for it. The
+// The goroutine keeps its P while it waits, which is why [AddProcs] adds one for it. The
 // garbage collector can stop it only by the runtime's signal. The signal ends the wait
 // (EINTR) because the socket has a receive timeout; without one the kernel would restart
 // the wait (signal(7)) and the collector would wait with it. After [recvTimeout] without
@@ -48,8 +50,8 @@ type blockingSocket struct {
 
 	// in and out are the message headers for recvmmsg and sendmmsg. Index i of both
 	// belongs to packet i of the batch.
-	in, out       [batchSize]mmsg.Message
-	inVec, outVec [batchSize]unix.Iovec
+	in, out       [BatchSize]mmsg.Message
+	inVec, outVec [BatchSize]unix.Iovec
 	// noMmsg is set where recvmmsg is refused, for example by an old seccomp profile;
 	// recvmsg and sendmsg take its place.
 	noMmsg      bool
@@ -60,7 +62,7 @@ type blockingSocket struct {
 	replies replyQueue
 	flush   func() // the method flushReplies: a new function for each call would be an allocation
 
-	batch   *batch       // the reader's; nil before startReading
+	batch   *Batch       // the reader's; nil before startReading
 	command atomic.Int32 // a socketCommand; written under mu
 	polling atomic.Bool  // the reader is in waitPolled
 	// mu guards hasReader and closed, and keeps fd open during a send.
@@ -97,8 +99,8 @@ func (p *blockingSocket) setBlocking() error {
 	return os.NewSyscallError("fcntl", unix.SetNonblock(p.fd, false))
 }
 
-// readBatch implements udpSocket.
-func (p *blockingSocket) readBatch(b *batch) bool {
+// ReadBatch implements Socket.
+func (p *blockingSocket) ReadBatch(b *Batch) bool {
 	if p.batch != b && !p.startReading(b) {
 		return false
 	}
@@ -109,7 +111,7 @@ func (p *blockingSocket) readBatch(b *batch) bool {
 		// A command that comes from here on is obeyed after the wait.
 		errno := p.receive(p.lowRate)
 		switch {
-		case p.batch.n > 0:
+		case p.batch.N > 0:
 			p.checkLoad()
 			return true
 		case errno != unix.EINTR:
@@ -120,9 +122,12 @@ func (p *blockingSocket) readBatch(b *batch) bool {
 	}
 }
 
+// Polling reports whether the reader waits on the poller, without a P.
+func (p *blockingSocket) Polling() bool { return p.polling.Load() }
+
 // startReading makes the caller the reader, with b as its batch, and points the message
 // headers at b. It returns false if the socket is closed.
-func (p *blockingSocket) startReading(b *batch) bool {
+func (p *blockingSocket) startReading(b *Batch) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
@@ -130,10 +135,10 @@ func (p *blockingSocket) startReading(b *batch) bool {
 	}
 	p.batch, p.hasReader = b, true
 	for i := range p.in {
-		d := &b.packets[i]
-		p.inVec[i].Base = &d.in[0]
-		p.inVec[i].SetLen(len(d.in))
-		p.setMsghdr(&p.in[i].Msghdr, &p.inVec[i], &d.from)
+		d := &b.Packets[i]
+		p.inVec[i].Base = &d.In[0]
+		p.inVec[i].SetLen(len(d.In))
+		p.setMsghdr(&p.in[i].Msghdr, &p.inVec[i], &d.From)
 		p.resetLengths(i)
 	}
 	return true
@@ -142,7 +147,7 @@ func (p *blockingSocket) startReading(b *batch) bool {
 // checkLoad counts full batches and spreads packets over all sockets if there have been
 // too many in a row.
 func (p *blockingSocket) checkLoad() {
-	if p.batch.n < batchSize {
+	if p.batch.N < BatchSize {
 		p.fullBatches = 0
 		return
 	}
@@ -191,16 +196,16 @@ func (p *blockingSocket) madeNonblocking() bool {
 // waits for the first one.
 func (p *blockingSocket) receive(nonblock bool) syscall.Errno {
 	b := p.batch
-	for i := range b.n {
+	for i := range b.N {
 		p.resetLengths(i)
 	}
 	n, errno := p.recvmmsg(nonblock)
-	b.n = n
+	b.N = n
 	for i := range n {
-		d, h := &b.packets[i], &p.in[i]
-		d.n = int(h.Len)
-		d.from.nameLen, d.from.oobLen = h.Namelen, uint32(h.Controllen)
-		d.from.client = clientAddr(&d.from)
+		d, h := &b.Packets[i], &p.in[i]
+		d.N = int(h.Len)
+		d.From.nameLen, d.From.oobLen = h.Namelen, uint32(h.Controllen)
+		d.From.Client = clientAddr(&d.From)
 	}
 	return errno
 }
@@ -208,9 +213,9 @@ func (p *blockingSocket) receive(nonblock bool) syscall.Errno {
 // resetLengths sets how many bytes of address and control message the kernel may write
 // for packet i.
 func (p *blockingSocket) resetLengths(i int) {
-	p.in[i].Namelen = uint32(len(udpPeer{}.name))
+	p.in[i].Namelen = uint32(len(Peer{}.name))
 	if p.wildcard {
-		p.in[i].SetControllen(len(udpPeer{}.oob))
+		p.in[i].SetControllen(len(Peer{}.oob))
 	}
 }
 
@@ -234,7 +239,7 @@ func (p *blockingSocket) recvmmsg(nonblock bool) (int, syscall.Errno) {
 
 // clientAddr decodes the client's address as the kernel has written it; the zero AddrPort
 // if there is none.
-func clientAddr(o *udpPeer) netip.AddrPort {
+func clientAddr(o *Peer) netip.AddrPort {
 	if o.nameLen < 8 {
 		return netip.AddrPort{}
 	}
@@ -245,17 +250,17 @@ func clientAddr(o *udpPeer) netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom16([16]byte(o.name[8:24])), at)
 }
 
-// writeBatch implements udpSocket.
-func (p *blockingSocket) writeBatch(b *batch) {
+// WriteBatch implements Socket.
+func (p *blockingSocket) WriteBatch(b *Batch) {
 	n := 0
-	for i := range b.packets[:b.n] {
-		d := &b.packets[i]
-		if d.reply == nil {
+	for i := range b.Packets[:b.N] {
+		d := &b.Packets[i]
+		if d.Reply == nil {
 			continue
 		}
-		p.outVec[n].Base = &d.reply[0]
-		p.outVec[n].SetLen(len(d.reply))
-		p.setMsghdr(&p.out[n].Msghdr, &p.outVec[n], &d.from)
+		p.outVec[n].Base = &d.Reply[0]
+		p.outVec[n].SetLen(len(d.Reply))
+		p.setMsghdr(&p.out[n].Msghdr, &p.outVec[n], &d.From)
 		n++
 	}
 	p.sendAll(p.out[:n])
@@ -292,7 +297,7 @@ func (p *blockingSocket) sendmmsg(out []mmsg.Message) (int, syscall.Errno) {
 const sendFlags = unix.MSG_DONTWAIT | unix.MSG_NOSIGNAL
 
 // setMsghdr points h at the bytes of v and the address and control message of o.
-func (p *blockingSocket) setMsghdr(h *unix.Msghdr, v *unix.Iovec, o *udpPeer) {
+func (p *blockingSocket) setMsghdr(h *unix.Msghdr, v *unix.Iovec, o *Peer) {
 	h.Iov = v
 	h.SetIovlen(1)
 	h.Name, h.Namelen = &o.name[0], o.nameLen
@@ -302,19 +307,19 @@ func (p *blockingSocket) setMsghdr(h *unix.Msghdr, v *unix.Iovec, o *udpPeer) {
 	}
 }
 
-// send implements udpSocket.
-func (p *blockingSocket) send(to *udpPeer, msg []byte) {
+// Send implements Socket.
+func (p *blockingSocket) Send(to *Peer, msg []byte) {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
 	p.sendLocked(to, msg)
 }
 
 // sendLocked is send with p.mu held.
-func (p *blockingSocket) sendLocked(to *udpPeer, msg []byte) {
+func (p *blockingSocket) sendLocked(to *Peer, msg []byte) {
 	fd := p.fd
 	if p.closed {
 		var err error
-		if fd, err = openReplySocket(p.addr); err != nil {
+		if fd, err = socket.OpenReply(p.addr); err != nil {
 			return // the address no longer exists
 		}
 		defer func() { _ = unix.Close(fd) }()
@@ -331,8 +336,8 @@ func (p *blockingSocket) sendLocked(to *udpPeer, msg []byte) {
 	}
 }
 
-// close implements udpSocket.
-func (p *blockingSocket) close() {
+// Close implements Socket.
+func (p *blockingSocket) Close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.command.Store(stopAndClose)
@@ -361,7 +366,7 @@ func (p *blockingSocket) stopReading() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.command.Load() == stopAndClose {
-		if _ = p.receive(true); p.batch.n > 0 {
+		if _ = p.receive(true); p.batch.N > 0 {
 			return true
 		}
 		p.closeFD()
@@ -370,9 +375,9 @@ func (p *blockingSocket) stopReading() bool {
 	return false
 }
 
-// suspend implements udpSocket. A wait in the kernel ends within [recvTimeout], and a
+// Suspend implements Socket. A wait in the kernel ends within [recvTimeout], and a
 // packet that ends it is answered.
-func (p *blockingSocket) suspend() {
+func (p *blockingSocket) Suspend() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.command.CompareAndSwap(keepReading, stopKeepOpen) {
@@ -380,8 +385,8 @@ func (p *blockingSocket) suspend() {
 	}
 }
 
-// resume implements udpSocket.
-func (p *blockingSocket) resume() {
+// Resume implements Socket.
+func (p *blockingSocket) Resume() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed || !p.command.CompareAndSwap(stopKeepOpen, keepReading) {
@@ -391,12 +396,76 @@ func (p *blockingSocket) resume() {
 	p.poll.reset()
 }
 
-// duplicate implements udpSocket.
-func (p *blockingSocket) duplicate() (*os.File, error) {
+// Duplicate implements Socket.
+func (p *blockingSocket) Duplicate() (*os.File, error) {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
 	if p.closed {
 		return nil, os.ErrClosed
 	}
-	return duplicateFD(p.fd, "udp "+p.addr.String())
+	return socket.DuplicateFD(p.fd, "udp "+p.addr.String())
+}
+
+// SendLater implements Socket.
+func (p *blockingSocket) SendLater(l Late) (flush func()) {
+	if p.replies.add(l) {
+		return p.flush
+	}
+	return nil
+}
+
+// flushReplies sends the replies in p's queue.
+func (p *blockingSocket) flushReplies() {
+	r := &p.replies
+	if r.several.Load() || clock.Now()-time.Duration(r.flushedAt.Load()) < soonAgain {
+		runtime.Gosched() // to goroutines that probably have replies, too
+	}
+	r.flushing.Lock()
+	defer r.flushing.Unlock()
+	r.take()
+	for left := r.sending; len(left) > 0; {
+		n := min(len(left), BatchSize)
+		p.sendReplies(left[:n])
+		left = left[n:]
+	}
+	r.several.Store(len(r.sending) > 1)
+	r.flushedAt.Store(int64(clock.Now()))
+	for i, l := range r.sending {
+		r.sending[i] = nil
+		l.Sent()
+	}
+	r.sending = r.sending[:0]
+}
+
+// sendReplies sends the replies to at most BatchSize queries; p.replies.flushing is locked.
+func (p *blockingSocket) sendReplies(list []Late) {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	if p.closed || len(list) == 1 {
+		for _, l := range list {
+			p.sendLocked(l.Peer(), l.Reply())
+		}
+		return
+	}
+	r := &p.replies
+	for i, l := range list {
+		msg := l.Reply()
+		r.vectors[i].Base = &msg[0]
+		r.vectors[i].SetLen(len(msg))
+		p.setMsghdr(&r.out[i].Msghdr, &r.vectors[i], l.Peer())
+	}
+	p.sendAll(r.out[:len(list)])
+}
+
+// Timestamp implements Socket.
+func (p *blockingSocket) Timestamp(came *unix.Timespec) syscall.Errno {
+	return socketTimestamp(p.fd, came)
+}
+
+// Memory implements Socket.
+func (p *blockingSocket) Memory(m *Memory) syscall.Errno {
+	size := uint32(unsafe.Sizeof(*m))
+	_, _, errno := syscall.RawSyscall6(unix.SYS_GETSOCKOPT, uintptr(p.fd), unix.SOL_SOCKET, unix.SO_MEMINFO,
+		uintptr(unsafe.Pointer(m)), uintptr(unsafe.Pointer(&size)), 0)
+	return errno
 }

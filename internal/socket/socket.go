@@ -1,4 +1,6 @@
-package server
+// Package socket opens listening sockets, sets their options, and duplicates their descriptors. It explains what an
+// operator can do about an address that can't be bound.
+package socket
 
 import (
 	"errors"
@@ -18,32 +20,32 @@ import (
 // is accounted with about 1 KiB.
 const udpBufferSize = 4 << 20
 
-// openUDP opens a UDP socket bound to addr and returns its descriptor. The port can be
+// OpenUDP opens a UDP socket bound to addr and returns its descriptor. The port can be
 // shared with other sockets of this process or of another agent. On an error no socket is
 // held.
-func openUDP(addr netip.AddrPort) (fd int, err error) {
+func OpenUDP(addr netip.AddrPort) (fd int, err error) {
 	family, to, err := sockaddr(addr)
 	if err != nil {
 		return -1, err
 	}
 	fd, err = unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return -1, explainBindError(os.NewSyscallError("socket", err), addr)
+		return -1, ExplainBindError(os.NewSyscallError("socket", err), addr)
 	}
-	if err = setUDPOptions(fd, addr.Addr()); err == nil {
-		err = setReuseport(fd, addr.Addr())
+	if err = SetUDPOptions(fd, addr.Addr()); err == nil {
+		err = SetReuseport(fd, addr.Addr())
 	}
 	if err == nil {
 		err = os.NewSyscallError("bind", unix.Bind(fd, to))
 	}
 	if err != nil {
 		_ = unix.Close(fd)
-		return -1, explainBindError(err, addr)
+		return -1, ExplainBindError(err, addr)
 	}
 	return fd, nil
 }
 
-// openReplySocket opens a socket for sending a reply from addr after its listening socket
+// OpenReply opens a socket for sending a reply from addr after its listening socket
 // is closed, without taking packets from other sockets at that address.
 //
 // The kernel removes a closing socket first from its reuseport group and only then from
@@ -52,18 +54,18 @@ func openUDP(addr netip.AddrPort) (fd int, err error) {
 // are added at the head of the list, IPv6 sockets at its end. An IPv6 socket bound to an
 // IPv4-mapped address is a worse match than any IPv4 socket and has a group of its own, so
 // it is used for IPv4, too (udp_lib_get_port and compute_score in net/ipv4/udp.c).
-func openReplySocket(addr netip.AddrPort) (fd int, err error) {
+func OpenReply(addr netip.AddrPort) (fd int, err error) {
 	if a := addr.Addr(); a.Is4() {
-		if fd, err = openUDP(netip.AddrPortFrom(netip.AddrFrom16(a.As16()), addr.Port())); err == nil {
+		if fd, err = OpenUDP(netip.AddrPortFrom(netip.AddrFrom16(a.As16()), addr.Port())); err == nil {
 			return fd, nil
 		}
 		// The machine has no IPv6.
 	}
-	return openUDP(addr)
+	return OpenUDP(addr)
 }
 
-// setUDPOptions sets the options that can be changed on a bound socket.
-func setUDPOptions(fd int, addr netip.Addr) error {
+// SetUDPOptions sets the options that can be changed on a bound socket.
+func SetUDPOptions(fd int, addr netip.Addr) error {
 	if addr.IsUnspecified() {
 		if err := enablePktinfo(fd, addr.Is4()); err != nil {
 			return err
@@ -96,9 +98,9 @@ func sockaddr(addr netip.AddrPort) (family int, sa unix.Sockaddr, err error) {
 	return unix.AF_INET6, sa6, nil
 }
 
-// bindAddr returns the address to bind sockets for addr to: addr, but all IPv4 addresses in place of all addresses of
+// BindAddr returns the address to bind sockets for addr to: addr, but all IPv4 addresses in place of all addresses of
 // both families on a machine whose kernel has no IPv6 (ipv6.disable=1).
-func bindAddr(addr netip.AddrPort) netip.AddrPort {
+func BindAddr(addr netip.AddrPort) netip.AddrPort {
 	if addr.Addr() != netip.IPv6Unspecified() {
 		return addr
 	}
@@ -112,9 +114,9 @@ func bindAddr(addr netip.AddrPort) netip.AddrPort {
 	return addr
 }
 
-// network returns package net's name for a transport and the family of addr. The
+// Network returns package net's name for a transport and the family of addr. The
 // unspecified IPv6 address stands for both families.
-func network(transport string, addr netip.Addr) string {
+func Network(transport string, addr netip.Addr) string {
 	switch {
 	case addr.Is4():
 		return transport + "4"
@@ -125,8 +127,8 @@ func network(transport string, addr netip.Addr) string {
 	}
 }
 
-// control calls set with the descriptor of c and returns set's error.
-func control(c syscall.RawConn, set func(fd int) error) error {
+// Control calls set with the descriptor of c and returns set's error.
+func Control(c syscall.RawConn, set func(fd int) error) error {
 	var failed error
 	if err := c.Control(func(fd uintptr) { failed = set(int(fd)) }); err != nil {
 		return err
@@ -134,8 +136,8 @@ func control(c syscall.RawConn, set func(fd int) error) error {
 	return failed
 }
 
-// setReuseport sets SO_REUSEPORT. On IPv6 sockets it also sets whether they accept IPv4.
-func setReuseport(fd int, addr netip.Addr) error {
+// SetReuseport sets SO_REUSEPORT. On IPv6 sockets it also sets whether they accept IPv4.
+func SetReuseport(fd int, addr netip.Addr) error {
 	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1); err != nil {
 		return fmt.Errorf("setting SO_REUSEPORT: %w", err)
 	}
@@ -163,8 +165,8 @@ func enablePktinfo(fd int, is4 bool) error {
 	return nil
 }
 
-// explainBindError adds to an error of bind(2) what the operator can do about it.
-func explainBindError(err error, addr netip.AddrPort) error {
+// ExplainBindError adds to an error of bind(2) what the operator can do about it.
+func ExplainBindError(err error, addr netip.AddrPort) error {
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
 		return fmt.Errorf("%w: another program listens there; stop it, or choose another address (--localip, bind) or port (--dns.port)", err)
@@ -182,51 +184,31 @@ func explainBindError(err error, addr netip.AddrPort) error {
 	}
 }
 
-// openUDPSockets opens all UDP sockets of addr. On an error none is held. It takes every
-// inherited socket of addr first, because packets in the queue of a socket without a
-// reader are lost. The order of the result is the order in which the kernel counts the
-// sockets (reuseport.go).
-func openUDPSockets(addr netip.AddrPort, limits Limits, inherited inheritedSockets) ([]udpSocket, error) {
-	ports := make([]udpSocket, 0, limits.Readers)
-	for {
-		fd, err := inherited.takeUDP(addr)
-		var p udpSocket
-		switch {
-		case err != nil:
-		case fd >= 0:
-			p, err = newUDPSocket(fd, addr, limits)
-		case len(ports) < limits.Readers:
-			p, err = openUDPSocket(addr, limits)
-		default:
-			balance(ports)
-			return ports, nil
-		}
-		if err != nil {
-			closeAll(ports)
-			return nil, err
-		}
-		ports = append(ports, p)
-	}
+// Duplicate returns another descriptor of c's socket, which the caller closes. Unlike the
+// File methods of package net, its file never changes the mode of the socket: a listener
+// that [os.File.Fd] has made blocking would keep other processes that accept from it from
+// ending.
+func Duplicate(c syscall.Conn) (f *os.File, err error) {
+	failed := WithFD(c, func(fd int) error {
+		f, err = DuplicateFD(fd, "socket")
+		return err
+	})
+	return f, failed
 }
 
-func openUDPSocket(addr netip.AddrPort, limits Limits) (udpSocket, error) {
-	fd, err := openUDP(addr)
+func DuplicateFD(fd int, name string) (*os.File, error) {
+	other, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
-		return nil, err
+		return nil, os.NewSyscallError("fcntl", err)
 	}
-	return newUDPSocket(fd, addr, limits)
+	return os.NewFile(uintptr(other), name), nil
 }
 
-// newUDPSocket returns a udpSocket for fd, which is bound to addr. It takes over fd.
-func newUDPSocket(fd int, addr netip.AddrPort, limits Limits) (udpSocket, error) {
-	if limits.Poller {
-		return newPolledSocket(fd, addr)
+// WithFD calls use with c's descriptor and does not change the socket's mode.
+func WithFD(c syscall.Conn, use func(fd int) error) error {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return err
 	}
-	return newBlockingSocket(fd, addr, limits.noMmsg)
-}
-
-func closeAll(ports []udpSocket) {
-	for _, p := range ports {
-		p.close()
-	}
+	return Control(raw, use)
 }

@@ -1,6 +1,6 @@
 // These tests use socketShares, which is not exported.
 
-package server
+package udp
 
 import (
 	"fmt"
@@ -12,14 +12,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodens-dns/nodens/internal/podrange"
-	"github.com/nodens-dns/nodens/server/clients"
-	"github.com/nodens-dns/nodens/server/resolver"
 )
 
 // simulated is a reader and the queue of its socket in simulated time: packets arrive at fixed intervals,
 // and the reader takes a fixed time to read a packet and a longer one to answer it.
 type simulated struct {
-	shares       socketShares
+	shares       Shares
 	off          bool // the reader answers all packets
 	read, answer time.Duration
 	queueLength  int
@@ -43,7 +41,7 @@ type simulatedClient struct {
 }
 
 // memory implements memoryReader.
-func (s *simulated) memory(m *socketMemory) syscall.Errno {
+func (s *simulated) Memory(m *Memory) syscall.Errno {
 	m[meminfoRmemAlloc], m[meminfoRcvbuf], m[meminfoDrops] = uint32(len(s.queue)), uint32(s.queueLength), s.drops
 	return 0
 }
@@ -75,7 +73,7 @@ func (s *simulated) arrive() {
 func (s *simulated) run(until time.Duration) {
 	for s.now < until {
 		s.arrive()
-		n := min(len(s.queue), batchSize)
+		n := min(len(s.queue), BatchSize)
 		if n == 0 {
 			s.now += time.Microsecond
 			continue
@@ -83,16 +81,15 @@ func (s *simulated) run(until time.Duration) {
 		batch := s.queue[:n]
 		s.queue = s.queue[n:]
 		s.now += time.Duration(n) * s.read
-		shed := !s.off && s.shares.begin(n, s.now, s)
+		shed := !s.off && s.shares.Begin(n, s.now, s)
 		for _, c := range batch {
-			if shed && !s.shares.admit(c.addr) {
+			if shed && !s.shares.Admit(c.addr) {
 				c.dropped++
 				continue
 			}
 			c.answered++
 			s.now += s.answer
 		}
-		s.shares.drops.count()
 		if s.stall > 0 && s.now-s.stalled > s.stallEvery {
 			s.now += s.stall
 			s.stalled = s.now
@@ -110,7 +107,7 @@ func (s *simulated) reset() {
 // newSimulated returns a reader that answers 100,000 packets a second or drops 2,000,000, and 20 clients
 // that ask 50 times a second each. flooders send rate packets a second together.
 func newSimulated(flooders, rate int) *simulated {
-	s := &simulated{shares: socketShares{drops: dropCounter{routes: resolver.NewRoutes(nil, resolver.NewStats())}}, read: 500 * time.Nanosecond, answer: 9500 * time.Nanosecond, queueLength: 4096}
+	s := &simulated{read: 500 * time.Nanosecond, answer: 9500 * time.Nanosecond, queueLength: 4096}
 	for i := range 20 {
 		s.sources = append(s.sources, &simulatedClient{
 			addr: netip.AddrFrom4([4]byte{10, 1, 0, byte(i)}), interval: 20 * time.Millisecond, next: time.Duration(i) * time.Millisecond,
@@ -260,7 +257,7 @@ func TestSocketSharesIdle(t *testing.T) {
 	if !s.shares.active {
 		t.Fatal("no shares during a flood")
 	}
-	if s.shares.begin(1, s.now+time.Second, s) {
+	if s.shares.Begin(1, s.now+time.Second, s) {
 		t.Error("there are shares after a second without packets")
 	}
 }
@@ -278,22 +275,18 @@ func TestSocketSharesBurst(t *testing.T) {
 
 // TestSocketSharesGroup: addresses of one /64 outside the pods' ranges are one client.
 func TestSocketSharesGroup(t *testing.T) {
-	table := clients.New(clients.Options{})
-	routes := resolver.NewRoutes(nil, resolver.NewStats())
-	routes.Clients = table
-	s := socketShares{pods: new(podrange.Ranges), drops: dropCounter{routes: routes}, share: 10}
-	s.pods.SetPrefixes(1, []netip.Prefix{netip.MustParsePrefix("2001:db8:1::/64")})
+	s := Shares{Pods: new(podrange.Ranges), share: 10}
+	s.Pods.SetPrefixes(1, []netip.Prefix{netip.MustParsePrefix("2001:db8:1::/64")})
 	s.startWindow(0)
 	admitted := func(text string) (n int) {
 		addr := netip.MustParseAddr(text)
 		for range 100 {
 			a := addr.As16()
 			a[15]++
-			if addr = netip.AddrFrom16(a); s.admit(addr) {
+			if addr = netip.AddrFrom16(a); s.Admit(addr) {
 				n++
 			}
 		}
-		s.drops.count()
 		return n
 	}
 	if n := admitted("2001:db8::"); n != 10 {
@@ -302,15 +295,12 @@ func TestSocketSharesGroup(t *testing.T) {
 	if n := admitted("2001:db8:1::"); n != 100 {
 		t.Errorf("%d packets of 100 pods, want all", n)
 	}
-	if n := table.Report(clients.Pods, clients.Minute).Total.Limited[clients.ReasonSocket]; n != 90 {
-		t.Errorf("%d packets counted as dropped, want 90", n)
-	}
 }
 
 // TestSocketSharesAllocPin: neither the detection nor the division allocates.
 func TestSocketSharesAllocPin(t *testing.T) {
 	s := newSimulated(1, 1)
-	s.queueLength, s.shares.drops.routes.Clients = 1, clients.New(clients.Options{})
+	s.queueLength = 1
 	s.shares.startWindow(0)
 	s.queue = append(s.queue, s.sources[0])
 	s.now = time.Second
@@ -320,11 +310,10 @@ func TestSocketSharesAllocPin(t *testing.T) {
 		for range 3 * overloadBatches {
 			s.now += 100 * time.Microsecond
 			s.drops++
-			s.shares.begin(batchSize, s.now, q)
-			for i := range batchSize {
-				s.shares.admit(addrs[i%2])
+			s.shares.Begin(BatchSize, s.now, q)
+			for i := range BatchSize {
+				s.shares.Admit(addrs[i%2])
 			}
-			s.shares.drops.count()
 		}
 	}
 	turn()
@@ -338,7 +327,7 @@ func TestSocketSharesAllocPin(t *testing.T) {
 
 // TestSocketMemory: a socket tells when its queue is half full, and what it has dropped.
 func TestSocketMemory(t *testing.T) {
-	p, err := openLoopback(Limits{})
+	p, err := openLoopback(Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -347,15 +336,15 @@ func TestSocketMemory(t *testing.T) {
 	if err := unix.SetsockoptInt(b.fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 64<<10); err != nil {
 		t.Fatal(err)
 	}
-	var m socketMemory
-	if errno := b.memory(&m); errno != 0 || m.halfFull() || m[meminfoRcvbuf] != 128<<10 || m[meminfoDrops] != 0 {
+	var m Memory
+	if errno := b.Memory(&m); errno != 0 || m.halfFull() || m[meminfoRcvbuf] != 128<<10 || m[meminfoDrops] != 0 {
 		t.Fatalf("an empty queue: %v, errno %v", m, errno)
 	}
 	client := dialSocket(t, p)
 	for range 2000 { // which is more than fits
 		_, _ = client.Write([]byte("packet"))
 	}
-	if errno := b.memory(&m); errno != 0 || !m.halfFull() || m[meminfoDrops] < 1000 {
+	if errno := b.Memory(&m); errno != 0 || !m.halfFull() || m[meminfoDrops] < 1000 {
 		t.Errorf("a full queue: %v, errno %v", m, errno)
 	}
 }

@@ -1,8 +1,6 @@
-// These tests use balancer, listeners and limits, which are not exported.
+// These tests use listeners and limits, which are not exported.
 
 package server
-
-// Inside the package: it inspects sockets and the balancer.
 
 import (
 	"context"
@@ -22,10 +20,14 @@ import (
 
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/server/resolver"
+	"github.com/nodens-dns/nodens/server/udp"
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/race"
 	"github.com/nodens-dns/nodens/test/resolvertest"
 	"github.com/nodens-dns/nodens/test/soak"
 )
+
+// Inside the package: it inspects listeners.
 
 // readerKinds are all ways a reader can wait.
 var readerKinds = []struct {
@@ -56,7 +58,7 @@ func startReaders(t *testing.T, limits Limits, plain bool, zones ...*resolver.Zo
 	t.Helper()
 	addr := netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0])
 	s := New(slog.New(slog.DiscardHandler), limits)
-	s.limits.noMmsg = plain
+	s.limits.oneByOne = plain
 	if err := s.Listen(map[ListenAddr]ListenerConfig{{AddrPort: addr}: {Routes: resolver.NewRoutes(zones, resolver.NewStats())}}); err != nil {
 		t.Fatal(err)
 	}
@@ -266,7 +268,7 @@ func TestReaderShutdown(t *testing.T) {
 				z := &resolver.Zone{Name: wire.Root, Stats: resolver.NewStats(), Hosts: resolvertest.Hosts(t, false, "192.0.2.9 by.hand")}
 				addr := netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0])
 				s := New(slog.New(slog.DiscardHandler), w.limits)
-				s.limits.noMmsg = w.plain
+				s.limits.oneByOne = w.plain
 				if err := s.Listen(map[ListenAddr]ListenerConfig{{AddrPort: addr}: {Routes: resolver.NewRoutes([]*resolver.Zone{z}, resolver.NewStats())}}); err != nil {
 					t.Fatal(err)
 				}
@@ -298,13 +300,13 @@ func TestReaderShutdown(t *testing.T) {
 }
 
 // awaitPolling waits until p's reader waits without holding a P.
-func awaitPolling(t *testing.T, p udpSocket) {
+func awaitPolling(t *testing.T, p udp.Socket) {
 	t.Helper()
-	b, ok := p.(*blockingSocket)
+	b, ok := p.(interface{ Polling() bool })
 	if !ok {
 		return
 	}
-	for start := time.Now(); !b.polling.Load(); runtime.Gosched() {
+	for start := time.Now(); !b.Polling(); runtime.Gosched() {
 		if time.Since(start) > patience {
 			t.Fatal("the reader does not rest")
 		}
@@ -381,10 +383,10 @@ func TestReaderLateReply(t *testing.T) {
 	}
 }
 
-func awaitClosed(t *testing.T, p udpSocket) {
+func awaitClosed(t *testing.T, p udp.Socket) {
 	t.Helper()
 	eventually(t, "the socket to be closed", func() bool {
-		f, err := p.duplicate()
+		f, err := p.Duplicate()
 		if err == nil {
 			_ = f.Close()
 		}
@@ -392,60 +394,42 @@ func awaitClosed(t *testing.T, p udpSocket) {
 	})
 }
 
-// batches returns how often each reader of l has begun or ended a batch.
-func (l *listener) batches() []uint64 {
-	var out []uint64
-	for i := range l.progress {
-		out = append(out, l.progress[i].n.Load())
+// TestUDPAllocPin: a hit over UDP allocates nothing, counted for its client.
+func TestUDPAllocPin(t *testing.T) {
+	race.SkipSequential(t)
+	_, addr := start(t, Limits{}, byHand(t))
+	conn, err := net.Dial("udp", addr.String())
+	if err != nil {
+		t.Fatal(err)
 	}
-	return out
+	defer conn.Close()
+	query, err := question("by.hand.", dns.TypeA).Pack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	reply := make([]byte, udp.ReplyBuffer)
+	// What happens once, to the pools and to the deadline, is far below one in a run.
+	if n := testing.AllocsPerRun(200, func() {
+		_ = conn.SetDeadline(time.Now().Add(patience))
+		if _, err := conn.Write(query); err != nil {
+			t.Error(err)
+		}
+		if _, err := conn.Read(reply); err != nil {
+			t.Error(err)
+		}
+	}); n >= 1 {
+		t.Errorf("%v allocations", n)
+	}
 }
 
-// TestReuseport: one client alone keeps one reader busy while that is enough, and all
-// of them when it is not.
-func TestReuseport(t *testing.T) {
-	if runtime.NumCPU() < 2 {
-		t.Skip("one core has one reader")
-	}
-	z := &resolver.Zone{Name: wire.Root, Stats: resolver.NewStats(), Hosts: resolvertest.Hosts(t, false, "192.0.2.9 by.hand")}
-	s, addr := startReaders(t, Limits{Readers: 2}, false, z)
-	c := newClient(t, addr)
-	busy := func() (n int) {
-		before := s.listeners[ListenAddr{AddrPort: addr}].batches()
-		for range 200 { // 2^-199: that a fair coin falls on one side only
+// TestSocketDelay: a server that is asked has samples, by all ways of waiting.
+func TestSocketDelay(t *testing.T) {
+	eachReader(t, nil, func(t *testing.T, s *Server, addr netip.AddrPort, _ *resolver.Zone) {
+		c := newClient(t, addr)
+		for s.SocketDelay().Count == 0 {
 			if err := c.ask(); err != nil {
 				t.Fatal(err)
 			}
 		}
-		for i, now := range s.listeners[ListenAddr{AddrPort: addr}].batches() {
-			if now > before[i] {
-				n++
-			}
-		}
-		return n
-	}
-	if n := busy(); n != 1 {
-		t.Errorf("%d readers work for one client, want one", n)
-	}
-	reader := s.listeners[ListenAddr{AddrPort: addr}].udp[0].(*blockingSocket)
-	for i := range 2 * overloadBatches {
-		if wide := reader.balancer.spreadSince.Load() > 0; wide != (i >= overloadBatches) {
-			t.Fatalf("after %d full batches all readers help: %v", i, wide)
-		}
-		(&blockingSocket{balancer: reader.balancer, fullBatches: i % overloadBatches, batch: &batch{n: batchSize}}).checkLoad()
-	}
-	if n := busy(); n != 2 && reader.balancer.spreadSince.Load() > 0 {
-		t.Errorf("%d readers work when one is not enough, want both", n)
-	}
-	for start := time.Now(); reader.balancer.spreadSince.Load() > 0; time.Sleep(2 * recvTimeout) { // for want of queries
-		if err := c.ask(); err != nil {
-			t.Fatal(err)
-		}
-		if time.Since(start) > patience {
-			t.Fatal("all readers stay awake")
-		}
-	}
-	if n := busy(); n != 1 {
-		t.Errorf("%d readers work afterwards, want one", n)
-	}
+	})
 }
