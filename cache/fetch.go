@@ -296,13 +296,6 @@ func (s *shard) handOver(f *call) {
 	s.mu.Unlock()
 }
 
-// lead makes the caller, which waited for f and has received a value from done, its leader.
-func (s *shard) lead(f *call) {
-	s.mu.Lock()
-	f.waiters--
-	s.mu.Unlock()
-}
-
 // leave records that a client waits for f no longer. If f was handed over to a waiter, and
 // this was the last one, it is finished.
 func (s *shard) leave(f *call) {
@@ -322,7 +315,9 @@ func (c *Cache) wait(ctx context.Context, w waiter, r *wire.Reply, exchange Exch
 	select {
 	case _, leads := <-w.done:
 		if leads {
-			s.lead(w.call)
+			s.mu.Lock()
+			w.call.waiters--
+			s.mu.Unlock()
 			return exchanged, c.do(ctx, w.call, exchange, w, r)
 		}
 		return joined, c.deliver(w.call, w.old, r)

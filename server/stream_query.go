@@ -106,6 +106,13 @@ func (e *streamQuery) abort() {
 	e.s.waiting.Revoke(&e.waiting)
 }
 
+// noteSize notes whether the next reply on e's connection is probably large.
+func (e *streamQuery) noteSize(msg []byte) {
+	if len(msg) > largeReply && e.conn != nil {
+		e.conn.large.Store(true)
+	}
+}
+
 // releasePlace gives the place of e's query back. A large reply keeps it until it is written.
 func (e *streamQuery) releasePlace() {
 	if !e.x.HasRoom() {
@@ -132,9 +139,7 @@ func (e *streamQuery) answer(rt *resolver.Routes, packet, buf []byte) []byte {
 	}
 	msg, o := s.serve(rt, x, buf)
 	if o == resolver.Answered {
-		if len(msg) > largeReply && e.conn != nil {
-			e.conn.large.Store(true)
-		}
+		e.noteSize(msg)
 		return msg
 	}
 	if !free {

@@ -23,6 +23,7 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
+	"maps"
 	"math/bits"
 	"math/rand/v2"
 	"net/netip"
@@ -184,7 +185,9 @@ func New(o Options) *Table {
 		t.stripes[i].samples = sampleBuffer{list: make([]sample, 0, sampleCount), names: make([]byte, 0, sampleNameBytes)}
 	}
 	t.names = newNames(t.started, t.stripes)
-	t.windows = newWindows(t.started)
+	for i := range t.windows {
+		t.windows[i] = window{t.started, t.started}
+	}
 	t.series.all, t.levels = make(map[seriesKey]*series), make(map[string]Level)
 	return t
 }
@@ -625,15 +628,6 @@ func (t *Table) dropOldestIdentity() {
 	delete(t.identities, oldest)
 }
 
-// dropIdentities drops the identities that no window of names covers.
-func (t *Table) dropIdentities(now time.Duration) {
-	for n, x := range t.identities {
-		if !x.live && now-x.ended >= keepIdentity {
-			delete(t.identities, n)
-		}
-	}
-}
-
 // CountKernel counts answered queries of addr that the kernel has answered, nxdomain of them
 // with NXDOMAIN and the others with NOERROR, since the last call. wasted is the number of answers in nxdomain
 // that are search waste. A nil Table counts nothing.
@@ -699,7 +693,7 @@ func (t *Table) sweep() []limitLine {
 	t.freeIdle(now)
 	t.forget(keepEnded)
 	t.endSeries(now)
-	t.dropIdentities(now)
+	maps.DeleteFunc(t.identities, func(_ uint32, x *identity) bool { return !x.live && now-x.ended >= keepIdentity }) // no window covers them
 	t.names.advance(now)
 	return lines
 }

@@ -498,20 +498,16 @@ func (t *Table) clientOf(key string) (row NameCount, name string) {
 	return row, key[idLen:]
 }
 
-// levelOf returns the level of a namespace.
-func (t *Table) levelOf(namespace string) Level {
-	if l, ok := t.levels[namespace]; ok {
-		return l
-	}
-	return t.opts.Level
-}
-
 // seriesKeyOf returns the key of o's series.
 func (t *Table) seriesKeyOf(o *owner) seriesKey {
 	if o.kind != PodClient {
 		return seriesKey{kind: o.kind}
 	}
-	switch t.levelOf(o.pod.Namespace) {
+	level, ok := t.levels[o.pod.Namespace]
+	if !ok {
+		level = t.opts.Level
+	}
+	switch level {
 	case ByNamespace:
 		return seriesKey{namespace: o.pod.Namespace}
 	case ByWorkload:

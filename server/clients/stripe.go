@@ -104,17 +104,12 @@ func (s *slot) count(q *Query, slowFrom time.Duration) {
 		s.add(stream, 1)
 	}
 	if q.Truncated {
-		s.countTruncated(q)
+		s.add(truncated, 1)
 	}
-	s.n[rareCounters+latencyBucket(q.Latency)]++
-}
-
-// countTruncated counts the truncated reply to q.
-func (s *slot) countTruncated(q *Query) {
-	s.add(truncated, 1)
-	if q.Capped {
+	if q.Truncated && q.Capped {
 		s.add(capped, 1)
 	}
+	s.n[rareCounters+latencyBucket(q.Latency)]++
 }
 
 // empty reports whether there were no queries.

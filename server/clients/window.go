@@ -25,13 +25,6 @@ const sweepInterval = 5 * time.Second
 // that it covers between half of its length and all of it.
 type window struct{ previous, current time.Duration } // when the halves began
 
-func newWindows(now time.Duration) (w [numWindows]window) {
-	for i := range w {
-		w[i] = window{now, now}
-	}
-	return w
-}
-
 // marks are an owner's counters at the beginnings of the halves of a window.
 type marks struct{ previous, current lowCounters }
 

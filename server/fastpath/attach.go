@@ -109,16 +109,14 @@ func (p *Program) reconcile(a *attachment, ifindex int, filtered bool) error {
 		return err
 	}
 	there.in.behind = there.in.behind && !a.positioned
-	// Another program would miss an answered query, or has dropped a reply that ours has already seen.
-	bypassed := there.in.behind || there.out.behind
-	if a.answering && (filtered || bypassed) { // swapping the programs does not block
+	if a.answering && (filtered || there.bypassed()) { // swapping the programs does not block
 		a.answering, a.watchUntil = false, kernelNow()+reopenDelay
 		return errors.Join(a.answer.update(p.objects.NodensWatch), a.admit.update(p.objects.NodensIdle))
 	}
 	if err := p.placeFront(a, ifindex, there.in); err != nil {
 		return err
 	}
-	if filtered || a.answering || kernelNow() < a.watchUntil {
+	if filtered || !a.mayAnswer() {
 		return nil
 	}
 	if err := p.startAdmitting(a, ifindex, there.out.behind); err != nil {
@@ -126,6 +124,9 @@ func (p *Program) reconcile(a *attachment, ifindex int, filtered bool) error {
 	}
 	return p.startAnswering(a, ifindex, there.in.behind)
 }
+
+// mayAnswer reports whether a is not answering and reopenDelay has passed.
+func (a *attachment) mayAnswer() bool { return !a.answering && kernelNow() >= a.watchUntil }
 
 // startAdmitting starts to admit clients. If other programs are behind ours, ours moves
 // behind them.
@@ -226,6 +227,10 @@ func programName(id ebpf.ProgramID) string {
 
 // otherPrograms is where programs that are not p's are on an interface, relative to p's.
 type otherPrograms struct{ in, out positions }
+
+// bypassed reports whether another program would miss an answered query, or has dropped a
+// reply that ours has already seen.
+func (n otherPrograms) bypassed() bool { return n.in.behind || n.out.behind }
 
 // positions describes the programs on one side of an interface: whether ours are present,
 // and whether others are in front of our first, between ours, or behind our last.

@@ -239,7 +239,9 @@ func (e *Exporter) deliver(ctx, sending context.Context) bool {
 		stopping := ctx.Err() != nil
 		left, failed := e.post(sending, body, spans)
 		if failed == nil {
-			e.succeed(left)
+			e.sent.Add(uint64(max(0, left)))
+			e.backoff, e.failing = 0, false
+			e.outages.Recover(e.outageFields()...)
 			return true
 		}
 		last := attempt == maxAttempts || stopping || !failed.again
@@ -253,13 +255,6 @@ func (e *Exporter) deliver(ctx, sending context.Context) bool {
 	}
 }
 
-// succeed counts the spans that the collector has taken.
-func (e *Exporter) succeed(spans int) {
-	e.sent.Add(uint64(max(0, spans)))
-	e.backoff, e.failing = 0, false
-	e.outages.Recover(e.outageFields()...)
-}
-
 // fail logs a failure and pauses after it.
 func (e *Exporter) fail(ctx context.Context, failed *failure) {
 	if !e.failing {
@@ -270,19 +265,14 @@ func (e *Exporter) fail(ctx context.Context, failed *failure) {
 		return
 	}
 	e.outages.Fail(failed.err, e.outageFields()...)
-	timer := time.NewTimer(e.pause(failed.after))
+	// What the collector asks for, but not less than what grows with each failure.
+	e.backoff = min(max(2*e.backoff, minBackoff), maxBackoff)
+	timer := time.NewTimer(max(e.jitter(e.backoff), min(failed.after, maxRetryAfter)))
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
 	case <-timer.C:
 	}
-}
-
-// pause returns the time until the next attempt: what the collector asks for, but not less than what grows with each
-// failure.
-func (e *Exporter) pause(asked time.Duration) time.Duration {
-	e.backoff = min(max(2*e.backoff, minBackoff), maxBackoff)
-	return max(e.jitter(e.backoff), min(asked, maxRetryAfter))
 }
 
 // outageFields returns the log fields of an outage: the endpoint, and the spans dropped since its start.

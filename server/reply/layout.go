@@ -59,14 +59,20 @@ func (l *Layout) addRecord(a *Answer, section wire.Section, r wire.Record) bool 
 	}
 	switch {
 	case r.Type == wire.TypeSOA && a.Mark.Serial != 0:
-		at := r.End - serialFromEnd
-		if l.Serial != 0 || at < r.Data {
-			return false
-		}
-		l.Serial = uint16(at)
+		return l.addSerial(r)
 	case section == wire.Answer && a.Shuffled && (r.Type == wire.TypeA || r.Type == wire.TypeAAAA):
 		return l.addRotated(r)
 	}
+	return true
+}
+
+// addSerial notes the serial of r, a SOA record; false if there is another one.
+func (l *Layout) addSerial(r wire.Record) bool {
+	at := r.End - serialFromEnd
+	if l.Serial != 0 || at < r.Data {
+		return false
+	}
+	l.Serial = uint16(at)
 	return true
 }
 

@@ -184,9 +184,9 @@ func (r *Request) refuseReuse() reuseRefusal {
 	case rcode != wire.NoError && rcode != wire.NXDomain:
 		return refusedRcode
 	case r.viaSearch: // its source was asked
-	case r.source == fromCache && r.zone.inCluster(&r.Query): // the view may come to have the name
+	case r.belongsToCluster():
 		return refusedOrigin
-	case r.ordered && r.reply.Count(wire.Answer) > 1 && !r.zone.Cluster.Rotatable(&r.Query, r.reuseBudget()):
+	case r.keepsOrder():
 		return refusedOrder
 	}
 	return reusable
@@ -217,6 +217,15 @@ func (z *Zone) neverReused(rt *Routes) reuseRefusal {
 		return refusedDirective
 	}
 	return reusable
+}
+
+// belongsToCluster reports whether r's reply is from the cache, although the view of the cluster may come to have the
+// name.
+func (r *Request) belongsToCluster() bool { return r.source == fromCache && r.zone.inCluster(&r.Query) }
+
+// keepsOrder reports whether the order of the addresses in r's reply must stay.
+func (r *Request) keepsOrder() bool {
+	return r.ordered && r.reply.Count(wire.Answer) > 1 && !r.zone.Cluster.Rotatable(&r.Query, r.reuseBudget())
 }
 
 // reuseBudget returns a budget for looking at what r's reply was made from.

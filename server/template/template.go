@@ -67,14 +67,19 @@ type Asker interface {
 // query outside of the templates' zones and types does not allocate.
 func (t *Templates) Answer(q *wire.Query, client netip.Addr, r *wire.Reply, asker Asker, lookup Lookup) (Outcome, error) {
 	var n *nameText
-	defer func() { n.release() }()
+	defer func() {
+		if n != nil {
+			nameTexts.Put(n)
+		}
+	}()
 	for _, c := range t.list {
 		zone, ok := matchZone(q, c)
 		if !ok {
 			continue
 		}
 		if n == nil {
-			n = newNameText(q)
+			n = nameTexts.Get().(*nameText)
+			n.text = wire.AppendText(n.text[:0], q.Name())
 		}
 		re := n.firstMatch(c)
 		switch {
@@ -128,19 +133,6 @@ func fallsThrough(q *wire.Query, f *config.Fallthrough) bool {
 type nameText struct{ text []byte }
 
 var nameTexts = sync.Pool{New: func() any { return new(nameText) }}
-
-func newNameText(q *wire.Query) *nameText {
-	n := nameTexts.Get().(*nameText)
-	n.text = wire.AppendText(n.text[:0], q.Name())
-	return n
-}
-
-// release makes n, which may be nil, available for reuse.
-func (n *nameText) release() {
-	if n != nil {
-		nameTexts.Put(n)
-	}
-}
 
 // matchAll is the pattern of a template without one.
 var matchAll = regexp.MustCompile(".*")

@@ -89,13 +89,6 @@ const (
 // answers are reused: an answer refers to its own buffers, so it is in the heap.
 var answers = sync.Pool{New: func() any { return new(answer) }}
 
-// release returns a to the pool.
-func (a *answer) release() {
-	a.z, a.q, a.r, a.through, a.name = nil, nil, nil, nil, nil // they may be gone before the next time
-	clear(a.expanded[:a.wilds])
-	answers.Put(a)
-}
-
 // run answers q from z. through says which names that do not exist are left to the next step.
 func (a *answer) run(z *Zone, q *wire.Query, r *wire.Reply, through *config.Fallthrough) (Outcome, Lead) {
 	a.z, a.q, a.r, a.through, a.name = z, q, r, through, q.Name()

@@ -271,16 +271,11 @@ func (s *secondary) update(ctx context.Context) error {
 		return errors.New(strings.Join(failed, "; "))
 	}
 	s.primaries.stats.Checked.Add(1)
-	s.keep()
-	return nil
-}
-
-// keep notes that the newest data are current, and puts them back into service if they had expired.
-func (s *secondary) keep() {
 	s.checked = time.Now()
-	if s.z.data.Load() == nil {
+	if s.z.data.Load() == nil { // they had expired
 		s.serve(s.newest)
 	}
+	return nil
 }
 
 // serve puts data into service.

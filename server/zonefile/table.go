@@ -109,7 +109,9 @@ func (t *Table) Answer(q *wire.Query, r *wire.Reply) (Outcome, Lead) {
 	}
 	a := answers.Get().(*answer)
 	o, lead := a.run(data, q, r, z.through)
-	a.release()
+	a.z, a.q, a.r, a.through, a.name = nil, nil, nil, nil, nil // they may be gone before the next time
+	clear(a.expanded[:a.wilds])
+	answers.Put(a)
 	return o, lead
 }
 
