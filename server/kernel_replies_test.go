@@ -252,51 +252,6 @@ func TestCopyOfWaste(t *testing.T) {
 	}
 }
 
-// TestNoCopiesBesideViews: an answer is not copied where another client would get that of
-// a view, for the same name or for the names above it.
-func TestNoCopiesBesideViews(t *testing.T) {
-	up := resolvertest.StartBackend(t, resolvertest.Address("192.0.2.1"))
-	zone := func(name string, view *resolver.View) *resolver.Zone {
-		return &resolver.Zone{Name: resolvertest.ZoneName(t, name), View: view, Forward: resolvertest.Pool(t, up.Addr()), Stats: resolver.NewStats()}
-	}
-	nobody := func() *resolver.View {
-		c, err := config.Parse(config.Source{Text: []byte(". {\nview nobody {\nexpr type() == 'NONE'\n}\n}\n")})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return resolver.NewView(c.Blocks[0].View, netip.AddrPort{})
-	}
-	for name, tt := range map[string]struct {
-		zones  []*resolver.Zone
-		copied bool
-	}{
-		"no view":           {[]*resolver.Zone{zone("a.test.", nil)}, true},
-		"for the same name": {[]*resolver.Zone{zone("a.test.", nobody()), zone("a.test.", nil)}, false},
-		"for a name below":  {[]*resolver.Zone{zone("a.test.", nobody()), zone(".", nil)}, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			s, kernel, store := withKernel(t)
-			for _, z := range tt.zones {
-				z.Cache = store.NewCache(&config.Cache{Success: roomy, Denial: roomy})
-			}
-			addr := netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0])
-			if err := s.Listen(map[ListenAddr]ListenerConfig{{AddrPort: addr}: {Routes: resolver.NewRoutes(tt.zones, resolver.NewStats())}}); err != nil {
-				t.Fatal(err)
-			}
-			for range 3 { // the first waits, the second is from the cache, the last finds it copied
-				if m := query(t, "udp", addr, question("www.a.test.", dns.TypeA)); len(m.Answer) != 1 {
-					t.Fatal(m)
-				}
-			}
-			kernel.mu.Lock()
-			defer kernel.mu.Unlock()
-			if copied := len(kernel.copies) > 0; copied != tt.copied {
-				t.Errorf("%d copies, want some: %v", len(kernel.copies), tt.copied)
-			}
-		})
-	}
-}
-
 // TestDoors: copies are of no use from before the routes change until they have changed, and
 // while another process answers.
 func TestDoors(t *testing.T) {
