@@ -20,55 +20,84 @@ type Format struct {
 	json bool
 }
 
-// part is literal text, or a placeholder. text is also the name of metadata.
+// part is literal text, or the value of a placeholder.
 type part struct {
 	text  string
-	field field
+	value value // nil: text
 }
 
-// field is a placeholder.
-type field uint8
+// logLine is what a line is about: a request that is finished, and its reply, nil for none. local is the address of the
+// listener, which may be invalid.
+type logLine struct {
+	*Request
+	msg   []byte
+	local netip.Addr
+	json  bool // see [Format]
+}
 
-const (
-	literal field = iota
-	fieldType
-	fieldName
-	fieldClass
-	fieldProto
-	fieldSize
-	fieldRemote
-	fieldPort
-	fieldLocal
-	fieldID
-	fieldOpcode
-	fieldDO
-	fieldBufsize
-	fieldNamespace
-	fieldPod
-	fieldWorkload
-	fieldSource
-	fieldUpstream
-	fieldUpstreamDuration
-	fieldCache
-	fieldSearchPath
-	fieldRcode
-	fieldRsize
-	fieldDuration
-	fieldFlags
-	fieldLogClass
-	fieldLogType
-	fieldMetadata
-)
+// value appends the value of a placeholder to b.
+type value func(b []byte, l *logLine) []byte
 
-// fields are the placeholders by name. Those from {namespace} on are not CoreDNS's.
-var fields = map[string]field{
-	"{type}": fieldType, "{name}": fieldName, "{class}": fieldClass, "{proto}": fieldProto, "{size}": fieldSize,
-	"{remote}": fieldRemote, "{port}": fieldPort, "{local}": fieldLocal,
-	"{>id}": fieldID, "{>opcode}": fieldOpcode, "{>do}": fieldDO, "{>bufsize}": fieldBufsize,
-	"{rcode}": fieldRcode, "{rsize}": fieldRsize, "{duration}": fieldDuration, "{>rflags}": fieldFlags,
-	"{/log/class}": fieldLogClass, "{/log/type}": fieldLogType,
-	"{namespace}": fieldNamespace, "{pod}": fieldPod, "{workload}": fieldWorkload, "{source}": fieldSource,
-	"{upstream}": fieldUpstream, "{upstream_duration}": fieldUpstreamDuration, "{cache}": fieldCache, "{search_path}": fieldSearchPath,
+// text is a value that may be any text, or empty.
+func text(of func(l *logLine) string) value {
+	return func(b []byte, l *logLine) []byte { return appendText(b, of(l)) }
+}
+
+// number is a value that is a number.
+func number(of func(l *logLine) int) value {
+	return func(b []byte, l *logLine) []byte { return strconv.AppendInt(b, int64(of(l)), 10) }
+}
+
+// fixed is a value that is the same for all queries that come this far.
+func fixed(is string) value {
+	return func(b []byte, _ *logLine) []byte { return append(b, is...) }
+}
+
+// where is v if the condition holds, else nothing.
+func where(holds func(l *logLine) bool, v value) value {
+	return func(b []byte, l *logLine) []byte {
+		if !holds(l) {
+			return append(b, nothing...)
+		}
+		return v(b, l)
+	}
+}
+
+func (l *logLine) hasReply() bool { return l.msg != nil }
+
+// isCounted reports whether l has a reply or an ACL has dropped the query, which has a duration then, too.
+func (l *logLine) isCounted() bool { return l.msg != nil || l.verdicts&dropped != 0 }
+
+// placeholders are the values by name. Those from {namespace} on are not CoreDNS's.
+var placeholders = map[string]value{
+	"{type}":       func(b []byte, l *logLine) []byte { return append(b, wire.TypeName(l.Query.Type)...) },
+	"{name}":       appendName,
+	"{class}":      fixed("IN"),
+	"{proto}":      func(b []byte, l *logLine) []byte { return append(b, l.Proto.String()...) },
+	"{size}":       number(func(l *logLine) int { return len(l.Query.Packet) }),
+	"{remote}":     func(b []byte, l *logLine) []byte { return appendAddr(b, l.Client.Addr().Unmap()) },
+	"{port}":       number(func(l *logLine) int { return int(l.Client.Port()) }),
+	"{local}":      func(b []byte, l *logLine) []byte { return appendAddr(b, l.local) },
+	"{>id}":        number(func(l *logLine) int { return int(l.Query.ID) }),
+	"{>opcode}":    fixed("0"),
+	"{>do}":        func(b []byte, l *logLine) []byte { return strconv.AppendBool(b, l.Query.DO) },
+	"{>bufsize}":   number(func(l *logLine) int { return l.bufsize() }),
+	"{rcode}":      where((*logLine).hasReply, func(b []byte, l *logLine) []byte { return append(b, l.reply.Rcode().String()...) }),
+	"{rsize}":      where((*logLine).isCounted, number(func(l *logLine) int { return len(l.msg) })),
+	"{duration}":   where((*logLine).isCounted, func(b []byte, l *logLine) []byte { return appendSeconds(b, l.Latency) }),
+	"{>rflags}":    where((*logLine).hasReply, func(b []byte, l *logLine) []byte { return appendFlags(b, l.msg) }),
+	"{/log/class}": where((*logLine).isCounted, func(b []byte, l *logLine) []byte { return append(b, l.kind().class().String()...) }),
+	"{/log/type}":  where((*logLine).isCounted, func(b []byte, l *logLine) []byte { return append(b, l.kind().String()...) }),
+	"{namespace}":  text(func(l *logLine) string { namespace, _ := l.owner(); return namespace }),
+	"{pod}":        text(func(l *logLine) string { _, pod := l.owner(); return pod.Name }),
+	"{workload}":   text(func(l *logLine) string { _, pod := l.owner(); return workloadName(pod.Workload) }),
+	"{source}":     text(func(l *logLine) string { return l.sourceName() }),
+	"{upstream}": where(func(l *logLine) bool { return l.asked() != nil },
+		func(b []byte, l *logLine) []byte { return l.asked().Server.AppendTo(b) }),
+	"{upstream_duration}": where(func(l *logLine) bool { return l.ownLookups.waits.asked },
+		func(b []byte, l *logLine) []byte { return appendSeconds(b, l.ownLookups.waits.upstream) }),
+	"{cache}":       text(func(l *logLine) string { use, _ := l.cacheUse(); return use }),
+	"{search_path}": text(func(l *logLine) string { return l.searchPath() }),
 }
 
 // ParseFormat parses a format. Braces that are no placeholder stay as they are. {/NAME} is metadata.
@@ -78,32 +107,33 @@ func ParseFormat(text string) *Format {
 		end := strings.IndexByte(text, '}')
 		start := strings.LastIndexByte(text[:max(end, 0)], '{')
 		if end < 0 || start < 0 {
-			f.add(text[:end+1], literal)
+			f.add(text[:end+1], nil)
 			if text = text[end+1:]; end < 0 {
-				f.add(text, literal)
+				f.add(text, nil)
 				break
 			}
 			continue
 		}
 		name := text[start : end+1]
-		at, known := fields[name]
+		v, known := placeholders[name]
 		if label, ok := strings.CutPrefix(name, "{/"); ok && !known {
-			f.add(text[:start], literal)
-			f.add(strings.TrimSuffix(label, "}"), fieldMetadata)
+			f.add(text[:start], nil)
+			label = strings.TrimSuffix(label, "}")
+			f.add("", func(b []byte, l *logLine) []byte { return appendText(b, l.metadata(l.zone, label)) })
 		} else if known {
-			f.add(text[:start], literal)
-			f.add("", at)
+			f.add(text[:start], nil)
+			f.add("", v)
 		} else {
-			f.add(text[:end+1], literal)
+			f.add(text[:end+1], nil)
 		}
 		text = text[end+1:]
 	}
 	return f
 }
 
-func (f *Format) add(text string, at field) {
-	if at != literal || text != "" {
-		f.parts = append(f.parts, part{text, at})
+func (f *Format) add(text string, v value) {
+	if v != nil || text != "" {
+		f.parts = append(f.parts, part{text, v})
 	}
 }
 
@@ -113,84 +143,24 @@ const nothing = "-"
 // line appends the line about r to b. msg is the reply, nil for none; local is the address of
 // the listener, which may be invalid.
 func (f *Format) line(b []byte, r *Request, msg []byte, local netip.Addr) []byte {
+	l := &logLine{Request: r, msg: msg, local: local, json: f.json}
 	for _, p := range f.parts {
-		switch {
-		case p.field == literal:
+		if p.value == nil {
 			b = append(b, p.text...)
-		case p.field == fieldName && f.json:
-			b = appendText(b, wire.Name(r.Query.Name()).String())
-		case p.field == fieldLocal:
-			b = appendAddr(b, local)
-		case p.field == fieldMetadata:
-			b = appendText(b, r.metadata(r.zone, p.text))
-		case p.field >= fieldRcode:
-			b = r.replyField(b, p.field, msg)
-		case p.field >= fieldNamespace:
-			b = r.finishedField(b, p.field)
-		default:
-			b = r.queryField(b, p.field)
+		} else {
+			b = p.value(b, l)
 		}
 	}
 	return b
 }
 
-// queryField appends a field of the query.
-func (r *Request) queryField(b []byte, at field) []byte { //nolint:gocyclo // a table
-	switch at {
-	case fieldType:
-		return append(b, wire.TypeName(r.Query.Type)...)
-	case fieldName:
-		return append(b, wire.Name(r.Query.Name()).String()...)
-	case fieldClass:
-		return append(b, "IN"...) // no other comes this far
-	case fieldProto:
-		return append(b, r.Proto.String()...)
-	case fieldSize:
-		return strconv.AppendInt(b, int64(len(r.Query.Packet)), 10)
-	case fieldRemote:
-		return appendAddr(b, r.Client.Addr().Unmap())
-	case fieldPort:
-		return strconv.AppendUint(b, uint64(r.Client.Port()), 10)
-	case fieldID:
-		return strconv.AppendUint(b, uint64(r.Query.ID), 10)
-	case fieldOpcode:
-		return append(b, '0') // no other comes this far
-	case fieldDO:
-		return strconv.AppendBool(b, r.Query.DO)
-	case fieldBufsize:
-		return strconv.AppendInt(b, int64(r.bufsize()), 10)
+// appendName appends the name of the query.
+func appendName(b []byte, l *logLine) []byte {
+	name := wire.Name(l.Query.Name()).String()
+	if l.json {
+		return appendText(b, name)
 	}
-	return append(b, nothing...)
-}
-
-// finishedField appends what else is known of the finished request.
-func (r *Request) finishedField(b []byte, at field) []byte { //nolint:gocyclo // a table
-	switch at {
-	case fieldNamespace:
-		namespace, _ := r.owner()
-		return appendText(b, namespace)
-	case fieldPod:
-		_, pod := r.owner()
-		return appendText(b, pod.Name)
-	case fieldWorkload:
-		_, pod := r.owner()
-		return appendText(b, workloadName(pod.Workload))
-	case fieldSource:
-		return appendText(b, r.sourceName())
-	case fieldCache:
-		use, _ := r.cacheUse()
-		return appendText(b, use)
-	case fieldSearchPath:
-		return appendText(b, r.searchPath())
-	}
-	asked, waits := r.asked(), &r.ownLookups.waits
-	switch {
-	case at == fieldUpstream && asked != nil:
-		return asked.Server.AppendTo(b)
-	case at == fieldUpstreamDuration && waits.asked:
-		return appendSeconds(b, waits.upstream)
-	}
-	return append(b, nothing...)
+	return append(b, name...)
 }
 
 // appendText appends text, or a dash if it is empty. Quotes, backslashes and what is not printable are escaped as in
@@ -217,32 +187,6 @@ func appendText(b []byte, text string) []byte {
 // appendSeconds appends d in seconds, such as 0.001s.
 func appendSeconds(b []byte, d time.Duration) []byte {
 	return append(strconv.AppendFloat(b, d.Seconds(), 'f', -1, 64), 's')
-}
-
-// replyField appends a field of the reply. A query that an ACL drops has a duration, too.
-func (r *Request) replyField(b []byte, at field, msg []byte) []byte { //nolint:gocyclo // a case for each field
-	silent := msg == nil
-	switch {
-	case silent && r.verdicts&dropped == 0:
-		return append(b, nothing...)
-	case at == fieldRsize:
-		return strconv.AppendInt(b, int64(len(msg)), 10)
-	case at == fieldDuration:
-		return appendSeconds(b, r.Latency)
-	case silent && at != fieldLogClass && at != fieldLogType:
-		return append(b, nothing...)
-	}
-	switch at {
-	case fieldRcode:
-		return append(b, r.reply.Rcode().String()...)
-	case fieldFlags:
-		return appendFlags(b, msg)
-	case fieldLogClass:
-		return append(b, r.kind().class().String()...)
-	case fieldLogType:
-		return append(b, r.kind().String()...)
-	}
-	return append(b, nothing...)
 }
 
 // bufsize returns the size that the client accepts, bounded by the bufsize directive.

@@ -95,7 +95,7 @@ func FuzzFormat(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		format, rest := ParseFormat(text), text
-		for name := range fields {
+		for name := range placeholders {
 			rest = strings.ReplaceAll(rest, name, "")
 		}
 		if rest != text || strings.Contains(text, "{/") {

@@ -265,7 +265,7 @@ func TestLogFields(t *testing.T) {
 func TestLogPlaceholders(t *testing.T) {
 	source, _ := document(t, "server/resolver/log_format.go")
 	var want, got []string
-	for _, m := range regexp.MustCompile(`"(\{[^"]+\})": +field`).FindAllStringSubmatch(source, -1) {
+	for _, m := range regexp.MustCompile(`\t"(\{[^"]+\})": `).FindAllStringSubmatch(source, -1) {
 		want = append(want, m[1])
 	}
 	text, _ := document(t, logPage)
