@@ -50,13 +50,7 @@ func (r *Request) clusterMetadata(z *Zone, name, rest string) string {
 		}
 		return ""
 	}
-	return parseClusterName(z.Cluster.Origins(), r.Query.Name()).value(rest)
-}
-
-// clusterName is a name of the cluster zone, in CoreDNS's parts.
-type clusterName struct {
-	kind, namespace, service, endpoint, port, protocol string
-	invalid                                            bool
+	return clusterNameParts(z.Cluster.Origins(), r.Query.Name())[rest]
 }
 
 // longestOrigin returns the longest of origins that has qname, "" for none.
@@ -69,50 +63,25 @@ func longestOrigin(origins []wire.Name, qname []byte) (longest wire.Name) {
 	return longest
 }
 
-// parseClusterName takes qname apart: [_PORT._PROTOCOL.|ENDPOINT.]SERVICE.NAMESPACE.svc, in the longest of
-// origins that has it.
-func parseClusterName(origins []wire.Name, qname []byte) (n clusterName) {
+// clusterNameParts takes qname apart: [_PORT._PROTOCOL.|ENDPOINT.]SERVICE.NAMESPACE.svc, in the longest of origins
+// that has it. The parts have CoreDNS's names; those that qname lacks are missing.
+func clusterNameParts(origins []wire.Name, qname []byte) map[string]string {
 	longest := longestOrigin(origins, qname)
 	var labels []string // the last one first
 	for rest := qname; longest != "" && len(rest) > len(longest); rest = rest[1+rest[0]:] {
 		labels = slices.Insert(labels, 0, string(rest[1:1+rest[0]]))
 	}
-	if len(labels) == 0 {
-		return n
+	if len(labels) > 0 && labels[0] != "svc" && labels[0] != "pod" || len(labels) > 5 {
+		return map[string]string{"parse-error": "invalid query name"}
 	}
-	if kind := labels[0]; kind != "svc" && kind != "pod" || len(labels) > 5 {
-		return clusterName{invalid: true}
+	names := []string{"kind", "namespace", "service", "endpoint"}
+	if len(labels) == 5 {
+		names = []string{"kind", "namespace", "service", "protocol", "port-name"}
+		labels[3], labels[4] = strings.TrimPrefix(labels[3], "_"), strings.TrimPrefix(labels[4], "_")
 	}
-	labels = append(labels, "", "") // the namespace and the Service may be missing
-	n.kind, n.namespace, n.service = labels[0], labels[1], labels[2]
-	switch labels = labels[3:]; len(labels) - 2 {
-	case 1:
-		n.endpoint = labels[0]
-	case 2:
-		n.protocol, n.port = strings.TrimPrefix(labels[0], "_"), strings.TrimPrefix(labels[1], "_")
+	parts := make(map[string]string)
+	for i, label := range labels {
+		parts[names[i]] = label
 	}
-	return n
-}
-
-// value returns the part with one of CoreDNS's names.
-func (n clusterName) value(name string) string {
-	switch name {
-	case "kind":
-		return n.kind
-	case "namespace":
-		return n.namespace
-	case "service":
-		return n.service
-	case "endpoint":
-		return n.endpoint
-	case "port-name":
-		return n.port
-	case "protocol":
-		return n.protocol
-	case "parse-error":
-		if n.invalid {
-			return "invalid query name"
-		}
-	}
-	return ""
+	return parts
 }
