@@ -88,8 +88,8 @@ func New[O Owner](n int, tables *Tables) *Cache[O] {
 	return &Cache[O]{tables: tables, seed: maphash.MakeSeed(), sets: make([]set[O], 1<<bits.Len(uint(n-1))/ways)}
 }
 
-// place returns the set and the tag, which is not 0, of a query.
-func (c *Cache[O]) place(query []byte) (s *set[O], tag uint32) {
+// setOf returns the set and the tag, which is not 0, of a query.
+func (c *Cache[O]) setOf(query []byte) (s *set[O], tag uint32) {
 	h := maphash.Bytes(c.seed, query)
 	return &c.sets[h%uint64(len(c.sets))], uint32(h>>32) | 1
 }
@@ -103,7 +103,7 @@ func (c *Cache[O]) Get(packet []byte, v6 bool, now time.Duration, buf []byte) (r
 		return nil, nil, false
 	}
 	query := packet[2:]
-	s, tag := c.place(query)
+	s, tag := c.setOf(query)
 	if e = s.find(tag, v6, query); e == nil {
 		return nil, nil, s.note(tag)
 	}
@@ -177,7 +177,7 @@ func (c *Cache[O]) Put(a *Answer, v6 bool, owner O, now time.Duration) {
 	if len(packet) > maxQuery || len(a.Reply) > maxReply || len(a.Reply) < wire.HeaderLen || len(a.More) >= maxWatches || a.Reply[2]&tcBit != 0 {
 		return
 	}
-	s, tag := c.place(packet[2:])
+	s, tag := c.setOf(packet[2:])
 	i := c.victim(s, now)
 	if i < 0 || !s.entries[i].layout.Parse(a) {
 		return

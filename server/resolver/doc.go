@@ -17,6 +17,13 @@
 // [Routes.Explain] runs the same path with a trace, in which each step notes what it decides, and ends before
 // the request is finished. It waits for nothing, and a view of the cluster takes it for no use.
 //
+// A reply that is right for more clients than the one that asked may be sent again without the path: by the reader
+// itself, or in the kernel. [Request.Reusable] decides that, and [Zone.AgentOnly] says which directives rule it out.
+// A [HitCounter] counts such replies as if the path had given them.
+//
+// The steps are files of this package and no packages of their own, because one asks another again: an alias, a search
+// path, DNS64 and the ACL run the path, or its sources, for further names of one client's query.
+//
 // A [Zone] is immutable but for its counters. [Routes] are the zones of one address; a
 // reload makes new ones. Requests and their buffers belong to whoever reads the packets, and
 // are used again; a request that has to wait is copied by [Request.Detach].
