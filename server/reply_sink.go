@@ -52,18 +52,18 @@ func newReusedReplies(s *Server, stripe int) reusedReplies {
 	return reusedReplies{}
 }
 
-// find is [replySink.find]. The path is run next if nothing is found.
+// find is [replySink.find].
 func (u *reusedReplies) find(r *resolver.Request, d *udp.Packet) (found, wanted bool) {
-	if u.sink == nil {
-		return false, false
-	}
-	if found, wanted = u.sink.find(r, d); wanted {
-		u.before = u.tables.Now()
+	if u.sink != nil {
+		found, wanted = u.sink.find(r, d)
 	}
 	return found, wanted
 }
 
-// offer gives msg, the path's reply to r, to the sink if it may be sent again. find has reported that it is wanted.
+// beginPath is called before the path is run, if find has reported that its reply is wanted.
+func (u *reusedReplies) beginPath() { u.before = u.tables.Now() }
+
+// offer gives msg, the path's reply to r, to the sink if it may be sent again.
 func (u *reusedReplies) offer(r *resolver.Request, msg []byte) {
 	if msg == nil {
 		return

@@ -111,6 +111,9 @@ func (u *udpReader) answer(cfg *activeConfig, d *udp.Packet) {
 		d.Out = udp.ReuseBuffer(d.Out, d.Reply)
 		return
 	}
+	if wanted {
+		u.reused.beginPath()
+	}
 	var o resolver.Outcome
 	d.Reply, o = s.serve(cfg.Routes, r, d.Out)
 	r.Arrival += r.Latency // when the next query's turn begins

@@ -148,15 +148,14 @@ func (e *Entry[O]) append(buf []byte, id [2]byte, now time.Duration) []byte {
 	if e.layout.nttls > 0 {
 		ttl = e.life.TTL(now)
 	}
-	var turn uint64
-	if e.layout.Rotated > 1 {
-		turn = rand.Uint64() //nolint:gosec // spreads load
-	}
 	at := len(buf)
 	buf = append(buf, e.reply...)
 	msg := buf[at:]
 	copy(msg, id[:])
-	e.layout.patch(msg, e.reply, ttl, e.watches[0].Serial(), turn)
+	e.layout.patch(msg, ttl, e.watches[0].Serial())
+	if e.layout.Rotated > 1 {
+		e.layout.rotate(msg, e.reply, rand.Uint64()) //nolint:gosec // spreads load
+	}
 	return buf
 }
 

@@ -88,19 +88,20 @@ func (l *Layout) addRotated(r wire.Record) bool {
 	return adjacent
 }
 
-// patch makes msg, a copy of the message kept that has the layout, the next reply: with the TTL, the serial, and
-// the addresses rotated by turn.
-func (l *Layout) patch(msg, kept []byte, ttl, serial uint32, turn uint64) {
+// patch sets the TTL and the serial in msg, which has the layout.
+func (l *Layout) patch(msg []byte, ttl, serial uint32) {
 	for _, at := range l.TTLs() {
 		binary.BigEndian.PutUint32(msg[at:], ttl)
 	}
 	if l.Serial != 0 {
 		binary.BigEndian.PutUint32(msg[l.Serial:], serial)
 	}
-	if l.Rotated > 1 {
-		all := l.Rotated * l.Size
-		split := uint16(turn%uint64(l.Rotated)) * l.Size //nolint:gosec // below 65,536
-		from, to := kept[l.First:l.First+all], msg[l.First:]
-		copy(to[copy(to, from[split:]):], from[:split])
-	}
+}
+
+// rotate rotates the addresses in msg, a copy of kept, by turn.
+func (l *Layout) rotate(msg, kept []byte, turn uint64) {
+	all := l.Rotated * l.Size
+	split := uint16(turn%uint64(l.Rotated)) * l.Size //nolint:gosec // below 65,536
+	from, to := kept[l.First:l.First+all], msg[l.First:]
+	copy(to[copy(to, from[split:]):], from[:split])
 }
