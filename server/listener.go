@@ -111,7 +111,8 @@ func openListener(s *Server, addr ListenAddr, cfg *ListenerConfig) (*listener, e
 	}
 	var err error
 	if cfg.Transport == config.PlainDNS {
-		if l.udp, err = udp.Open(l.bound, s.limits.udpOptions(), func() (int, error) { return s.inherited.takeUDP(l.bound) }); err != nil {
+		o := udp.Options{Readers: s.limits.Readers, Poller: s.limits.Poller, OneByOne: s.limits.oneByOne}
+		if l.udp, err = udp.Open(l.bound, o, func() (int, error) { return s.inherited.takeUDP(l.bound) }); err != nil {
 			return nil, fmt.Errorf("listening on udp %s: %w", addr, err)
 		}
 		l.progress = make([]progress, len(l.udp))

@@ -128,11 +128,6 @@ func New(log *slog.Logger, limits Limits) *Server {
 	return s
 }
 
-// udpOptions returns how UDP sockets are read.
-func (l *Limits) udpOptions() udp.Options {
-	return udp.Options{Readers: l.Readers, Poller: l.Poller, OneByOne: l.oneByOne}
-}
-
 func orDefault[T int | time.Duration](v, def T) T {
 	if v == 0 {
 		return def

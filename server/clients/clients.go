@@ -368,21 +368,16 @@ func (t *Table) EndAddr(addr netip.Addr) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if c := t.addrs[key]; c != nil && c.owner != nil && c.owner.kind == PodClient {
-		t.noteEnd(key, c.owner.pod)
+		for oldest := range t.ended { // any: the watch is hardly late for so many
+			if len(t.ended) < maxEnded {
+				break
+			}
+			delete(t.ended, oldest)
+		}
+		t.ended[key] = &endedAddr{pod: c.owner.pod, at: t.opts.Clock(), claimed: true}
 	}
 	t.release(key)
 	t.dropSlot(key)
-}
-
-// noteEnd records that the pod has lost the address.
-func (t *Table) noteEnd(key addrKey, p Pod) {
-	if len(t.ended) >= maxEnded {
-		for oldest := range t.ended { // any: the watch is hardly late for so many
-			delete(t.ended, oldest)
-			break
-		}
-	}
-	t.ended[key] = &endedAddr{pod: p, at: t.opts.Clock(), claimed: true}
 }
 
 // restoreEnded gives addresses that have ended a while ago back to pods that still have them: their
@@ -570,7 +565,12 @@ func (t *Table) credit(o *owner, s *slot) {
 	for i, n := range latency {
 		o.latency.current[i] += uint64(n)
 	}
-	t.creditSeries(o, &n)
+	// An owner keeps a series of its own until the series ends. One that was counted as (other) gets a series when there
+	// is room.
+	if x := o.series; x == nil || x.ended || x.key.kind == Other {
+		o.series = t.series.get(t.seriesKeyOf(o), t.opts.Clock())
+	}
+	o.series.total.add(&n)
 }
 
 // newIdentity gives c, which has a slot, an identity of a known or not yet known owner.

@@ -517,17 +517,6 @@ func (t *Table) seriesKeyOf(o *owner) seriesKey {
 	}
 }
 
-// creditSeries adds n to the series of o. An owner keeps a series of its own until the series ends.
-// An owner that was counted as (other) gets a series when there is room.
-func (t *Table) creditSeries(o *owner, n *counters) {
-	s := o.series
-	if s == nil || s.ended || s.key.kind == Other {
-		s = t.series.get(t.seriesKeyOf(o), t.opts.Clock())
-		o.series = s
-	}
-	s.total.add(n)
-}
-
 // endSeries drops the series whose last pod ended a minute ago.
 func (t *Table) endSeries(now time.Duration) {
 	for _, o := range t.pods {

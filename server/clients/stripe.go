@@ -109,7 +109,7 @@ func (s *slot) count(q *Query, slowFrom time.Duration) {
 	if q.Truncated && q.Capped {
 		s.add(capped, 1)
 	}
-	s.n[rareCounters+latencyBucket(q.Latency)]++
+	s.n[rareCounters+min(bits.Len64(uint64(max(q.Latency, 0))>>latencyShift), LatencyBuckets-1)]++
 }
 
 // empty reports whether there were no queries.

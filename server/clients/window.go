@@ -1,9 +1,6 @@
 package clients
 
-import (
-	"math/bits"
-	"time"
-)
+import "time"
 
 // Window is a period up to now over which queries are counted.
 type Window uint8
@@ -38,10 +35,6 @@ const latencyShift = 13
 // twice the one before for each further one. The last bucket has none; its lower bound is
 // 2.1 s.
 func LatencyBound(i int) time.Duration { return 1 << (latencyShift + i) }
-
-func latencyBucket(d time.Duration) int {
-	return min(bits.Len64(uint64(max(d, 0))>>latencyShift), LatencyBuckets-1)
-}
 
 // latencies is a histogram of the last 30 to 60 seconds.
 type latencies struct{ previous, current [LatencyBuckets]uint64 }

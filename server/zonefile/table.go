@@ -74,21 +74,16 @@ func newTable(opts Options) *Table {
 	return t
 }
 
-// Run keeps the zones up to date until ctx ends: files, directories and primary servers are checked at
-// their intervals.
+// Run passes the zones that are loaded to Options.Changed, in the order of their names, and keeps them up to date until
+// ctx ends: files, directories and primary servers are checked at their intervals.
 func (t *Table) Run(ctx context.Context) {
-	t.announce()
-	t.maintain(ctx)
-}
-
-// announce passes the zones that are loaded to Options.Changed, in the order of their names.
-func (t *Table) announce() {
 	zones := *t.zones.Load()
 	for _, origin := range slices.Sorted(maps.Keys(zones)) {
 		if data := zones[origin].data.Load(); data != nil {
 			t.changed(data)
 		}
 	}
+	t.maintain(ctx)
 }
 
 // Answer writes the answer to q into r. Only with [Leads] it allocates. The lead is what
