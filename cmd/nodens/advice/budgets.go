@@ -43,16 +43,13 @@ func Budgets(u *report.Upstreams, clients *report.Clients, names, waste *report.
 		}
 		list = append(list, advised)
 	}
-	SortBudgets(list, func(b *report.AdvisedBudget) *report.AdvisedBudget { return b })
+	slices.SortStableFunc(list, func(a, b report.AdvisedBudget) int { return CompareBudgets(&a, &b) })
 	return list
 }
 
-// SortBudgets sorts list, the budget with the highest use first.
-func SortBudgets[T any](list []T, budget func(*T) *report.AdvisedBudget) {
-	slices.SortStableFunc(list, func(a, b T) int {
-		x, y := budget(&a), budget(&b)
-		return cmp.Or(cmp.Compare(y.UsedShare, x.UsedShare), cmp.Compare(x.To, y.To))
-	})
+// CompareBudgets orders budgets, the one with the highest use first.
+func CompareBudgets(a, b *report.AdvisedBudget) int {
+	return cmp.Or(cmp.Compare(b.UsedShare, a.UsedShare), cmp.Compare(a.To, b.To))
 }
 
 // topUpstreamClient returns the client with the most queries for which an upstream was asked, nil for none.
@@ -77,8 +74,7 @@ type facts struct {
 // namesOf returns the rows of names that are about client.
 func namesOf(client *report.Client, names *report.Names) (list []*report.Name) {
 	for i := range names.Names {
-		c := names.Names[i].Client
-		if c != nil && c.Kind == client.Kind && c.Namespace == client.Namespace && c.WorkloadKind == client.WorkloadKind && c.Workload == client.Workload {
+		if idOfName(&names.Names[i]) == idOf(client) {
 			list = append(list, &names.Names[i])
 		}
 	}
@@ -100,7 +96,7 @@ func blocksOf(to string, u *report.Upstreams) (list []*report.Forward) {
 func adviceOf(client *report.Client, workloads []report.AdvisedWorkload) *report.AdvisedWorkload {
 	for i := range workloads {
 		w := &workloads[i]
-		if client.Kind == "pod" && w.Namespace == client.Namespace && w.WorkloadKind == client.WorkloadKind && w.Workload == client.Workload {
+		if (report.WorkloadID{Kind: "pod", Namespace: w.Namespace, WorkloadKind: w.WorkloadKind, Workload: w.Workload}) == idOf(client) {
 			return w
 		}
 	}
@@ -110,10 +106,7 @@ func adviceOf(client *report.Client, workloads []report.AdvisedWorkload) *report
 // upstreamClient returns the client with its part in the upstream queries of all clients.
 func (f *facts) upstreamClient(all *report.Clients) *report.UpstreamClient {
 	c := f.client
-	out := &report.UpstreamClient{
-		Kind: c.Kind, Namespace: c.Namespace, WorkloadKind: c.WorkloadKind, Workload: c.Workload,
-		UpstreamPerSecond: report.PerSecond(c.Window.Upstream, all.WindowSeconds),
-	}
+	out := &report.UpstreamClient{WorkloadID: idOf(c), UpstreamPerSecond: report.PerSecond(c.Window.Upstream, all.WindowSeconds)}
 	if sum := max(all.Total.Upstream, c.Window.Upstream); sum > 0 {
 		out.Share = float64(c.Window.Upstream) / float64(sum)
 	}
