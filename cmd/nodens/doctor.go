@@ -25,7 +25,7 @@ func diagnose(s *report.Status, clients *report.Clients, names *report.Names) (s
 	case v != nil && v.Error != "" && len(v.Gaps.Failing) > 0:
 		return fmt.Sprintf("The API server does not serve the agent (%s): %s.", strings.Join(v.Gaps.Failing, ", "), cmp.Or(v.Fix, v.Error)), "nodens status -o wide"
 	case s.Upstreams.Down > 0:
-		return fmt.Sprintf("%d of %d upstreams are down.", s.Upstreams.Down, s.Upstreams.Total), "nodens upstreams"
+		return fmt.Sprintf("%d of %d upstreams are down.", s.Upstreams.Down, s.Upstreams.Total), "nodens top --by upstream"
 	case len(s.Problems) > 0:
 		return upperFirst(s.Problems[0]) + ".", "nodens status -o wide"
 	}

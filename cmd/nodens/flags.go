@@ -134,7 +134,7 @@ func (f *agentFlags) addService(flags *pflag.FlagSet) {
 
 func (f *agentFlags) addCache(flags *pflag.FlagSet) {
 	cli.Func(flags, "cache-size", "32Mi", "`bytes` that all caches together may take, such as 32Mi; the process grows by up to 2.5 times as much", f.setCacheSize)
-	flags.StringVar(&f.AdminSocket, "admin-socket", f.AdminSocket, "`path` of the socket that nodens status, upstreams and flush connect to, for the agent's own user only; without it admin.sock in --handover-dir; empty for none")
+	flags.StringVar(&f.AdminSocket, "admin-socket", f.AdminSocket, "`path` of the socket that nodens status, top and cache connect to, for the agent's own user only; without it admin.sock in --handover-dir; empty for none")
 	cli.Func(flags, "page", "off", "loopback `address` of the HTML page of the agent, such as 127.0.0.1:8353, which everybody on the node can read; off for none", f.setPage)
 	flags.StringVar(&f.HandoverDir, "handover-dir", f.HandoverDir, "`directory` through which the next agent on this node takes over the sockets and the cache, and where the cache is saved, on the node's disk and writable only by the agent's user; empty for none")
 	cli.Func(flags, "handover-compare", "60s", "`duration` for which the agent, after it has taken over, compares itself with the agent before it, and gives the node back if it is worse; 0 for no comparison", f.setHandoverCompare)

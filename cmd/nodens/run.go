@@ -107,8 +107,8 @@ func newRootCommand() *cobra.Command {
 	cli.SetGroup(root.Flags().Lookup("version"), cli.GroupGeneral)
 	root.AddCommand(
 		newCheckCommand(), newPlanCommand(), newCleanupCommand(), newMigrateCommand(),
-		newStatusCommand(), newTopCommand(), newUpstreamsCommand(), newExplainCommand(), newAdviseCommand(), newCacheCommand(), newReadyCommand(), newWaitCommand(), newSampleCommand(), newSampleNodeCommand(), newFlushCommand(),
-		newTailCommand(),
+		newStatusCommand(), newTopCommand(), newExplainCommand(), newAdviseCommand(), newCacheCommand(), newReadyCommand(), newWaitCommand(), newSampleCommand(), newSampleNodeCommand(),
+		newTailCommand(), newUpstreamsCommand(), newFlushCommand(),
 		newCompletionCommand(), newVersionCommand(),
 	)
 	root.SetHelpCommand(cli.NewHelpCommand())

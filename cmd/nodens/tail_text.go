@@ -108,6 +108,3 @@ func tailRow(q *report.TailQuery, wide bool) string {
 	}
 	return strings.Join([]string{row, dash(q.Zone), dash(q.View), dash(q.Workload), q.Protocol, hedge, dash(q.SearchPath), dash(q.Error)}, "  ")
 }
-
-// seconds returns a number of seconds as a duration.
-func seconds(n float64) time.Duration { return time.Duration(n * float64(time.Second)) }
