@@ -21,13 +21,8 @@ const (
 	exitUsage = 2 // the arguments are invalid
 )
 
-// run executes the program with args, without its name, and returns the exit code. It
+// execute runs the command below root that args, without the program's name, call, and returns the exit code. It
 // returns when the command is done or ctx has ended, which is no error.
-func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	return execute(ctx, newRootCommand(), args, stdout, stderr)
-}
-
-// execute is run for the tree of commands below root.
 func execute(ctx context.Context, root *cobra.Command, args []string, stdout, stderr io.Writer) int {
 	root.SetOut(stdout)
 	root.SetErr(stderr)

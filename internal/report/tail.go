@@ -2,6 +2,7 @@ package report
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -94,10 +95,8 @@ const maxLine = 1 << 20
 // ends, each returns an error, or the agent ends the reply or the connection. It returns nil, that error,
 // and [ErrEnded]. A line is valid until each returns.
 func Follow(ctx context.Context, path, target string, query url.Values, each func(line []byte) error) error {
-	client := newClient(path)
-	defer client.CloseIdleConnections()
 	began := time.Now()
-	resp, err := send(ctx, client, http.MethodGet, target, query)
+	resp, err := send(ctx, path, http.MethodGet, target, query)
 	if err != nil {
 		switch {
 		case ctx.Err() != nil:
@@ -111,7 +110,8 @@ func Follow(ctx context.Context, path, target string, query url.Values, each fun
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return readRefusal(resp, target)
+		body, err := io.ReadAll(io.LimitReader(resp.Body, maxReply))
+		return cmp.Or(err, refusal(resp.StatusCode, target, body))
 	}
 	lines := bufio.NewScanner(resp.Body)
 	lines.Buffer(nil, maxLine)
@@ -127,13 +127,4 @@ func Follow(ctx context.Context, path, target string, query url.Values, each fun
 		return fmt.Errorf("reading the agent's reply: %w", err)
 	}
 	return ErrEnded
-}
-
-// readRefusal returns the error that a reply to a request for target describes.
-func readRefusal(resp *http.Response, target string) error {
-	body, err := io.ReadAll(io.LimitReader(resp.Body, maxReply))
-	if err != nil {
-		return fmt.Errorf("reading the agent's reply: %w", err)
-	}
-	return refusal(resp.StatusCode, target, body)
 }
