@@ -64,7 +64,8 @@ func newPluginAdviseCommand() *cobra.Command {
 
 // command returns cmd with the flags f, and those of addAgents, which say which agents are asked.
 func (f *adviseFlags) command(cmd *cobra.Command, addAgents func(*pflag.FlagSet)) *cobra.Command {
-	addWindow(cmd.Flags(), &f.window, "1h")
+	f.window = "1h"
+	cli.Enum(cmd.Flags(), &f.window, "window", windowUsage, timeWindows...)
 	cmd.Flags().IntVar(&f.rows, "rows", defaultTopRows, "`number` of workloads of the table; 0 for all")
 	addAgents(cmd.Flags())
 	f.output = cli.AddTableOutput(cmd.Flags())

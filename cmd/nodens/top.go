@@ -23,7 +23,11 @@ const (
 	defaultTopRows = 20
 	// defaultTopWindow is the default of --window.
 	defaultTopWindow = "1m"
+	windowUsage      = "time that is counted: half of it to all of it, up to now"
 )
+
+// timeWindows are the values of --window.
+var timeWindows = []string{"10s", "1m", "1h"}
 
 // topFlags are the flags of `nodens top`.
 type topFlags struct {
@@ -80,14 +84,11 @@ until Ctrl-C; each table starts a process in the pod of each agent.`,
 // command returns cmd with the flags f, and those of addAgents, which say which agents are asked.
 func (f *topFlags) command(cmd *cobra.Command, addAgents func(*pflag.FlagSet)) *cobra.Command {
 	flags := cmd.Flags()
-	enum := func(value *string, name, usage string, values ...string) {
-		*value = values[0]
-		cli.Enum(flags, name, values[0], usage, values, func(text string) { *value = text })
-	}
-	enum(&f.by, "by", "what a row is", "pod", "workload", "namespace", "name", "domain", "upstream")
-	enum(&f.topic, "topic", "which names with --by name", "queries", "client", "waste", "failing", "slow")
-	addWindow(flags, &f.window, defaultTopWindow)
-	enum(&f.sort, "sort", "what the highest rows have most of", "queries", "nxdomain", "waste", "servfail", "upstream", "p99", "shed", "limited")
+	f.by, f.topic, f.window, f.sort = "pod", "queries", defaultTopWindow, "queries"
+	cli.Enum(flags, &f.by, "by", "what a row is", "pod", "workload", "namespace", "name", "domain", "upstream")
+	cli.Enum(flags, &f.topic, "topic", "which names with --by name", "queries", "client", "waste", "failing", "slow")
+	cli.Enum(flags, &f.window, "window", windowUsage, timeWindows...)
+	cli.Enum(flags, &f.sort, "sort", "what the highest rows have most of", "queries", "nxdomain", "waste", "servfail", "upstream", "p99", "shed", "limited")
 	flags.IntVar(&f.rows, "rows", defaultTopRows, "`number` of rows of the table; 0 for all")
 	flags.BoolVarP(&f.watch, "watch", "w", f.watch, "redraw the table on a terminal until Ctrl-C")
 	flags.DurationVar(&f.interval, "interval", f.interval, "`time` between two tables with --watch")
@@ -101,12 +102,6 @@ func (f *topFlags) command(cmd *cobra.Command, addAgents func(*pflag.FlagSet)) *
 		return f.run(cmd.Context(), cmd.OutOrStdout())
 	}
 	return cmd
-}
-
-// addWindow adds the flag --window.
-func addWindow(flags *pflag.FlagSet, window *string, byDefault string) {
-	*window = byDefault
-	cli.Enum(flags, "window", byDefault, "time that is counted: half of it to all of it, up to now", []string{"10s", "1m", "1h"}, func(text string) { *window = text })
 }
 
 // check returns an error if flags don't go together.
