@@ -133,7 +133,11 @@ const DefaultNdots = 5
 func changes(w *report.AdvisedWorkload) []report.Change {
 	list := []report.Change{}
 	least := report.LeastWaste * float64(w.Queries)
-	if n, saved := bestNdots(w.Names, currentNdots(w)); saved >= least && saved > 0 {
+	current := DefaultNdots
+	if w.Ndots != nil {
+		current = min(*w.Ndots, DefaultNdots)
+	}
+	if n, saved := bestNdots(w.Names, current); saved >= least && saved > 0 {
 		c := report.Change{Kind: report.ChangeNdots, Ndots: n, Text: fmt.Sprintf(`dnsConfig: {options: [{name: ndots, value: "%d"}]}`, n)}
 		list = append(list, saving(c, saved, w.Queries, w.QueriesPerSecond))
 	}
@@ -147,14 +151,6 @@ func changes(w *report.AdvisedWorkload) []report.Change {
 		list = append(list, saving(c, float64(n.Waste), w.Queries, w.QueriesPerSecond))
 	}
 	return list
-}
-
-// currentNdots returns the option ndots of the resolvers of w's pods.
-func currentNdots(w *report.AdvisedWorkload) int {
-	if w.Ndots != nil {
-		return min(*w.Ndots, DefaultNdots)
-	}
-	return DefaultNdots
 }
 
 // bestNdots returns the value of ndots that saves the most queries, and their number. A resolver asks for names
