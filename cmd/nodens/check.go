@@ -68,7 +68,12 @@ func newCheckCommand() *cobra.Command {
 		"interfacename", "setupiptables", "netfilter", "external-interfaces", "health-port", "dns.port", "handover-dir",
 		"kernel-path", "kernel-path-order", "prometheus-listen-address")
 	cmd.Flags().StringArrayVarP(&f.files, "filename", "f", nil, "a `file`, a folder, or - for standard input; may be repeated")
-	cli.Func(cmd.Flags(), "cluster-dns", "", "IP `address` that replaces __PILLAR__CLUSTER__DNS__; without it the environment's, as in a pod", f.setClusterDNS)
+	cli.Func(cmd.Flags(), "cluster-dns", "", "IP `address` that replaces __PILLAR__CLUSTER__DNS__; without it the environment's, as in a pod", func(text string) (err error) {
+		if f.clusterDNS, err = netip.ParseAddr(text); err != nil {
+			return fmt.Errorf("%q is no IP address; give one, such as 10.96.0.11", text)
+		}
+		return nil
+	})
 	cmd.Flags().BoolVar(&f.strict, "strict", false, "exit with 1 if there are warnings")
 	cmd.Flags().BoolVar(&f.diff, "diff", false, "print what changes for clients from the first of two configurations to the second")
 	cmd.Flags().StringArrayVar(&f.asked, "ask", nil, "show what the agent would do with a query for `NAME[/TYPE]`, as explain does; may be repeated")
@@ -86,13 +91,6 @@ func newCheckCommand() *cobra.Command {
 		})
 	}
 	return cmd
-}
-
-func (f *checkFlags) setClusterDNS(text string) (err error) {
-	if f.clusterDNS, err = netip.ParseAddr(text); err != nil {
-		return fmt.Errorf("%q is no IP address; give one, such as 10.96.0.11", text)
-	}
-	return nil
 }
 
 // hash records a file of objects.
@@ -122,7 +120,7 @@ func runCheck(f *checkFlags, stdin io.Reader, print func(*checkResult) error) er
 		if err != nil {
 			return err
 		}
-		problems = append(problems, in.errors()...)
+		problems = append(problems, in.error())
 		warnings += len(c.Warnings)
 		result.Configurations = append(result.Configurations, c)
 		result.addFiles(in.filesRead()...)

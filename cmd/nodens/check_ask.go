@@ -164,7 +164,7 @@ func (q *checkedQuestion) compare(in *checkInput) {
 func (f *checkFlags) runAsk(inputs []*checkInput, questions []*checkedQuestion, print func(*checkResult) error) error {
 	if len(inputs) != 1 || inputs[0].cfg == nil {
 		if len(inputs) == 1 {
-			return errors.Join(inputs[0].errors()...)
+			return inputs[0].error()
 		}
 		return fmt.Errorf("--ask takes one configuration, and there are %d; name the file of one", len(inputs))
 	}
@@ -199,10 +199,10 @@ func (f *checkFlags) manifests() (list []string) {
 
 // printQuestions writes the questions: those with expectations in a line each, the others as `nodens explain` does.
 func (r *checkResult) printQuestions(w io.Writer) error {
-	met := 0
+	expected, met := 0, 0
 	for i, q := range r.Questions {
 		if q.line > 0 {
-			if len(q.Unmet) == 0 {
+			if expected++; len(q.Unmet) == 0 {
 				met++
 			}
 			continue
@@ -216,8 +216,8 @@ func (r *checkResult) printQuestions(w io.Writer) error {
 		}
 		fmt.Fprint(w, r.show.Replace(text.String()))
 	}
-	if n := len(slices.DeleteFunc(slices.Clone(r.Questions), func(q *checkedQuestion) bool { return q.line == 0 })); n > 0 {
-		fmt.Fprintf(w, "\n%d of %d expectations are met\n", met, n)
+	if expected > 0 {
+		fmt.Fprintf(w, "\n%d of %d expectations are met\n", met, expected)
 	}
 	fmt.Fprintf(w, "\n%s\n", unknownReplies)
 	r.printFiles(w)

@@ -7,7 +7,6 @@ import (
 	"io"
 	"log"
 	"slices"
-	"strings"
 
 	"github.com/nodens-dns/nodens/cmd/nodens/migrate"
 	"github.com/nodens-dns/nodens/internal/config"
@@ -70,14 +69,6 @@ func (in *checkInput) guessVariables(text []byte, parse func(text []byte) (*conf
 		in.notes = append(in.notes, note)
 	}
 	return []byte(values.Replace(string(text)))
-}
-
-// importNote says which imports have found nothing.
-func importNote(patterns []string) []string {
-	if len(patterns) == 0 {
-		return nil
-	}
-	return []string{"imports that no file matches: " + strings.Join(patterns, ", ")}
 }
 
 // quiet discards what libraries log until the function that it returns is called: the parser logs each import that no file

@@ -44,7 +44,7 @@ func (in *checkInput) finding(e *config.ParseError) finding {
 
 // healthWarnings reports health endpoints on another port than the rules are for.
 func (in *checkInput) healthWarnings() (list []*config.ParseError) {
-	if a := in.agent(); !a.SetsUpNetwork() || !a.SetupIptables || a.HealthPort == 0 {
+	if a := in.flags; !a.SetsUpNetwork() || !a.SetupIptables || a.HealthPort == 0 {
 		return nil
 	}
 	for _, b := range in.cfg.Blocks {

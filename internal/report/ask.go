@@ -70,7 +70,9 @@ func send(ctx context.Context, path, method, target string, query url.Values) (*
 	}
 	resp, err := (&http.Transport{
 		DisableKeepAlives: true, ResponseHeaderTimeout: timeout,
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return new(net.Dialer).DialContext(ctx, "unix", path) },
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", path)
+		},
 	}).RoundTrip(req)
 	if dial := (*net.OpError)(nil); errors.As(err, &dial) && dial.Op == "dial" {
 		return nil, fmt.Errorf("%w: %w", ErrNoAgent, dial.Err)
