@@ -37,9 +37,7 @@ func (in *checkInput) check() (*checkedConfig, error) {
 	for _, b := range in.cfg.Blocks {
 		c.Blocks = append(c.Blocks, in.block(b))
 	}
-	for _, d := range in.cfg.Differences() {
-		c.Differences = append(c.Differences, strings.TrimPrefix(d.At()+": "+d.Text, ": "))
-	}
+	c.Differences = differences(in.cfg)
 	if in.flags.FastPath != options.FastPathOff {
 		c.fastPath = describeFastPath(&in.flags.Agent)
 	}
@@ -47,6 +45,15 @@ func (in *checkInput) check() (*checkedConfig, error) {
 		c.handover = "from the previous agent and to the next one, through " + dir + "\nanswers are saved to " + in.flags.CachePath()
 	}
 	return c, nil
+}
+
+// differences returns what cfg does otherwise than CoreDNS, with the lines.
+func differences(cfg *config.Config) []string {
+	list := []string{}
+	for _, d := range cfg.Differences() {
+		list = append(list, strings.TrimPrefix(d.At()+": "+d.Text, ": "))
+	}
+	return list
 }
 
 // block returns what b does, in the order in which a query passes through the directives.
@@ -217,11 +224,7 @@ func (s *steps) addEndpoints(b *config.Block) {
 		s.add("pprof", nil, "http %s%s", b.Pprof.Addr, config.PprofPath)
 	}
 	for d := range b.Dnstap.All {
-		direction := "to"
-		if d.Listen {
-			direction = "listening on"
-		}
-		s.add("dnstap", nil, "%s %s://%s", direction, d.Network, d.Address)
+		s.add("dnstap", nil, "%s %s://%s", map[bool]string{true: "listening on", false: "to"}[d.Listen], d.Network, d.Address)
 	}
 	if b.Trace != nil && b.Trace.Endpoint != "" {
 		s.add("trace", nil, "to %s", b.Trace.Endpoint)

@@ -39,18 +39,13 @@ func execute(ctx context.Context, root *cobra.Command, args []string, stdout, st
 	if cmd == root && (code == exitError || format == options.LogJSON || format == options.LogCoreDNS) {
 		logFailure(format, stderr, err)
 	} else {
-		fmt.Fprintf(stderr, "%s: %s\n", root.CommandPath(), printableLines(err.Error()))
+		lines := strings.Split(err.Error(), "\n")
+		for i, line := range lines {
+			lines[i] = report.Printable(strings.ReplaceAll(line, "\t", " "))
+		}
+		fmt.Fprintf(stderr, "%s: %s\n", root.CommandPath(), strings.Join(lines, "\n"))
 	}
 	return code
-}
-
-// printableLines returns text, which may have several lines, without other characters that a terminal obeys.
-func printableLines(text string) string {
-	lines := strings.Split(text, "\n")
-	for i, line := range lines {
-		lines[i] = report.Printable(strings.ReplaceAll(line, "\t", " "))
-	}
-	return strings.Join(lines, "\n")
 }
 
 // logFormat returns the last value of --log-format in normalized args, which may have errors.

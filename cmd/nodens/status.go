@@ -61,7 +61,13 @@ flag or an argument is not valid.`,
 		if err != nil {
 			return err
 		}
-		err = output.Print(cmd.OutOrStdout(), s, func(w io.Writer) error { return printClusterStatus(w, s, time.Now(), output.Wide()) })
+		err = output.Print(cmd.OutOrStdout(), s, func(w io.Writer) (err error) {
+			if s.Nodes > 0 {
+				err = printTable(w, statusColumns(agoAt(time.Now()), output.Wide()), s.Agents, 0, "")
+			}
+			printUnanswered(w, &s.Cluster, output.Wide())
+			return err
+		})
 		return cmp.Or(err, statusError(s))
 	}
 	return cmd
@@ -74,24 +80,19 @@ func runStatus(ctx context.Context, socket *adminSocket, output *cli.Output, std
 		return withFallback(ctx, err, interfaceAddrs())
 	}
 	err := output.Print(stdout, s, func(w io.Writer) error {
-		printDiagnosis(ctx, w, socket, &s)
+		// Without a reply about who asks for what, the status has to do.
+		var clients report.Clients
+		var names report.Names
+		_ = socket.ask(ctx, http.MethodGet, "/clients", url.Values{"by": {"workload"}, "window": {defaultTopWindow}}, &clients)
+		_ = socket.ask(ctx, http.MethodGet, "/names", url.Values{"topic": {"queries"}, "window": {defaultTopWindow}}, &names)
+		sentence, command := diagnose(&s, &clients, &names)
+		fmt.Fprintf(w, "%s\n  %s\n", sentence, command)
 		return printStatus(w, &s, time.Now(), output.Wide())
 	})
 	if err == nil && !s.Healthy {
 		err = fmt.Errorf("problems of the agent: %d", len(s.Problems))
 	}
 	return err
-}
-
-// printDiagnosis writes what an operator should know first. It asks the agent who asks for what; without a reply, the
-// status has to do.
-func printDiagnosis(ctx context.Context, w io.Writer, socket *adminSocket, s *report.Status) {
-	var clients report.Clients
-	var names report.Names
-	_ = socket.ask(ctx, http.MethodGet, "/clients", url.Values{"by": {"workload"}, "window": {defaultTopWindow}}, &clients)
-	_ = socket.ask(ctx, http.MethodGet, "/names", url.Values{"topic": {"queries"}, "window": {defaultTopWindow}}, &names)
-	sentence, command := diagnose(s, &clients, &names)
-	fmt.Fprintf(w, "%s\n  %s\n", sentence, command)
 }
 
 // printStatus writes s as text.
@@ -118,11 +119,7 @@ func printStatus(out io.Writer, s *report.Status, now time.Time, wide bool) erro
 	line("latency", "p50 %s, p99 %s", latency(r.P50Seconds), latency(r.P99Seconds))
 	line("upstreams", "%d; %d down, %d suspect", s.Upstreams.Total, s.Upstreams.Down, s.Upstreams.Suspect)
 	line("fail-open", "%s", s.FailOpen.Text())
-	kernelPath := "off"
-	if k := s.KernelPath; k.Active {
-		kernelPath = fmt.Sprintf("active; answers on %d pod interfaces, observes %d", k.Answering, k.Watched)
-	}
-	line("kernel path", "%s", kernelPath)
+	line("kernel path", "%s", kernelPathText(s.KernelPath))
 	for _, l := range s.Limits {
 		if wide || l.Share >= report.NearLimit {
 			line("limit", "%s", limitText(&l))
@@ -135,7 +132,7 @@ func printStatus(out io.Writer, s *report.Status, now time.Time, wide bool) erro
 	if err := w.Flush(); err != nil {
 		return err
 	}
-	return printFaults(out, withoutRejection(s), wide)
+	return printFaults(out, s, wide)
 }
 
 // statusError says what is wrong with the agents of a cluster; nil for nothing.
@@ -165,17 +162,6 @@ func statusError(s *report.ClusterStatus) error {
 		}
 	}
 	return errors.New(strings.Join(text, "; "))
-}
-
-// printClusterStatus writes a row for each agent.
-func printClusterStatus(out io.Writer, s *report.ClusterStatus, now time.Time, wide bool) error {
-	if s.Nodes > 0 {
-		if err := printTable(out, statusColumns(agoAt(now), wide), s.Agents, 0, ""); err != nil {
-			return err
-		}
-	}
-	printUnanswered(out, &s.Cluster, wide)
-	return nil
 }
 
 func statusColumns(ago report.Ago, wide bool) []column[report.Status] {
@@ -235,37 +221,33 @@ func agoAt(now time.Time) report.Ago {
 	return func(then time.Time) string { return since(now, then) }
 }
 
-// reloadRejected is the agent's message about an invalid configuration.
-const reloadRejected = "reload: the old configuration stays"
-
-// withoutRejection returns the faults of s without those that say only that the configuration in the files is invalid,
-// which is the problem.
-func withoutRejection(s *report.Status) []report.Fault {
-	if !s.Config.Rejected {
-		return s.Faults
-	}
-	return slices.DeleteFunc(slices.Clone(s.Faults), func(f report.Fault) bool { return f.Message == reloadRejected })
-}
-
 // printFaults writes the last faults: all of them if wide, else the newest five.
-func printFaults(w io.Writer, faults []report.Fault, wide bool) error {
+func printFaults(w io.Writer, s *report.Status, wide bool) error {
 	const few = 5
+	// That the configuration in the files is invalid is a problem already.
+	faults := slices.DeleteFunc(slices.Clone(s.Faults), func(f report.Fault) bool {
+		return s.Config.Rejected && f.Message == "reload: the old configuration stays"
+	})
 	if len(faults) == 0 {
 		return nil
 	}
 	if !wide && len(faults) > few {
 		faults = faults[len(faults)-few:]
 	}
-	if _, err := fmt.Fprintln(w, "\nLast warnings and errors:"); err != nil {
-		return err
-	}
+	_, err := fmt.Fprintln(w, "\nLast warnings and errors:")
 	for _, f := range faults {
-		text := strings.TrimSpace(f.Message + " " + f.Fields)
-		if _, err := fmt.Fprintf(w, "  %s %-5s %s\n", f.Time.Format(time.RFC3339), f.Level, text); err != nil {
-			return err
+		if err == nil {
+			_, err = fmt.Fprintf(w, "  %s %-5s %s\n", f.Time.Format(time.RFC3339), f.Level, strings.TrimSpace(f.Message+" "+f.Fields))
 		}
 	}
-	return nil
+	return err
+}
+
+func kernelPathText(k report.KernelPath) string {
+	if !k.Active {
+		return "off"
+	}
+	return fmt.Sprintf("active; answers on %d pod interfaces, observes %d", k.Answering, k.Watched)
 }
 
 // gapsText says what the view could not show; "" without a view, and for nothing unless wide.
@@ -277,14 +259,7 @@ func gapsText(v *report.View, now time.Time, wide bool) string {
 	var parts []string
 	add := func(format string, args ...any) { parts = append(parts, fmt.Sprintf(format, args...)) }
 	if len(g.Failing) > 0 {
-		text := "requests for " + strings.Join(g.Failing, ", ") + " fail"
-		if v.Error != "" {
-			text += ": " + v.Error
-		}
-		if v.Fix != "" {
-			text += " (" + v.Fix + ")"
-		}
-		parts = append(parts, text)
+		parts = append(parts, failingText(v))
 	}
 	if len(g.Unlisted) > 0 {
 		add("no list yet of %s", strings.Join(g.Unlisted, ", "))
@@ -305,6 +280,18 @@ func gapsText(v *report.View, now time.Time, wide bool) string {
 		return "none"
 	}
 	return strings.Join(parts, "; ")
+}
+
+// failingText says which requests to the API server fail, and why.
+func failingText(v *report.View) string {
+	text := "requests for " + strings.Join(v.Gaps.Failing, ", ") + " fail"
+	if v.Error != "" {
+		text += ": " + v.Error
+	}
+	if v.Fix != "" {
+		text += " (" + v.Fix + ")"
+	}
+	return text
 }
 
 // limitText says how much of a limit is in use.

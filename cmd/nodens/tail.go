@@ -246,7 +246,12 @@ func (f *tailFlags) followCluster(ctx context.Context, p *tailPrinter) error {
 			}
 			return p.head()
 		},
-		Print: p.printEvents,
+		Print: func(events []kubectl.TailEvent, lost uint64) error {
+			if len(events) == 0 && lost == 0 && unread(p.stdout) {
+				return errUnread
+			}
+			return p.printEvents(events, lost)
+		},
 	})
 }
 

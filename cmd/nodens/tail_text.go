@@ -56,9 +56,6 @@ func (p *tailPrinter) flush() error {
 
 // printEvents prints events, and the number of queries that are missing after them.
 func (p *tailPrinter) printEvents(events []kubectl.TailEvent, lost uint64) error {
-	if len(events) == 0 && lost == 0 && unread(p.stdout) {
-		return errUnread
-	}
 	for _, e := range events {
 		switch {
 		case e.Line == nil:
@@ -74,9 +71,7 @@ func (p *tailPrinter) printEvents(events []kubectl.TailEvent, lost uint64) error
 	switch {
 	case lost > 0 && p.output.JSON():
 		l := report.TailLine{Header: report.Header{SchemaVersion: report.SchemaVersion}, Lost: &report.TailLost{SlowReader: lost}}
-		if err := json.NewEncoder(&p.rows).Encode(&l); err != nil {
-			return err
-		}
+		_ = json.NewEncoder(&p.rows).Encode(&l) // a buffer takes all
 	case lost > 0:
 		p.note("", fmt.Sprintf("not shown: %d queries that this command was too slow for", lost))
 	}

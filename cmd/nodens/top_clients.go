@@ -90,7 +90,12 @@ func (f *topFlags) clientColumns(c *report.ClusterClients) []column[report.Clust
 		},
 		when(c.Total.Limited > 0, column[row]{"LIMITED", func(r *row) string { return fmt.Sprint(r.Window.Limited) }}),
 		when(unfollowed, column[row]{"NO-TCP", func(r *row) string { return fmt.Sprint(r.Unfollowed) }}),
-		[]column[row]{{"TOP-NAME", topName}},
+		[]column[row]{{"TOP-NAME", func(r *row) string {
+			if r.TopName == nil {
+				return "-"
+			}
+			return r.TopName.Name + " " + percent(r.TopName.Share)
+		}}},
 		when(f.output.Wide(),
 			column[row]{"SLOW", func(r *row) string { return fmt.Sprint(r.Window.Slow) }},
 			column[row]{"QUERIES", func(r *row) string { return fmt.Sprint(r.Window.Queries) }},
@@ -99,12 +104,4 @@ func (f *topFlags) clientColumns(c *report.ClusterClients) []column[report.Clust
 			column[row]{"ADDRESSES", func(r *row) string { return cmp.Or(strings.Join(r.Addresses, ","), "-") }},
 		),
 	)
-}
-
-// topName returns the name that a client asks for most, with its share.
-func topName(c *report.ClusterClient) string {
-	if c.TopName == nil {
-		return "-"
-	}
-	return c.TopName.Name + " " + percent(c.TopName.Share)
 }

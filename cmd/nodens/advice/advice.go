@@ -56,11 +56,7 @@ func Of(clients *report.Clients, names, waste *report.Names) *report.Advice {
 		}
 		a.Workloads = append(a.Workloads, w)
 	}
-	for i := range clients.Clients {
-		if c := &clients.Clients[i]; c.Unfollowed > 0 {
-			a.Truncated = append(a.Truncated, report.TruncatedClient{WorkloadID: idOf(c), Replies: c.Unfollowed, Capped: c.UnfollowedCapped})
-		}
-	}
+	a.Truncated = truncated(clients)
 	Complete(&a.AdviceCounts)
 	return a
 }
@@ -103,6 +99,16 @@ const (
 	clientRemedyText  = "let it ask over TCP after a reply with TC, or offer more bytes in its queries (EDNS; in HAProxy accepted_payload_size 8192)"
 	bufsizeRemedyText = "in the Corefile, the size that the client offers, such as bufsize 8192"
 )
+
+// truncated returns the clients that get truncated replies and never ask over TCP.
+func truncated(clients *report.Clients) (list []report.TruncatedClient) {
+	for i := range clients.Clients {
+		if c := &clients.Clients[i]; c.Unfollowed > 0 {
+			list = append(list, report.TruncatedClient{WorkloadID: idOf(c), Replies: c.Unfollowed, Capped: c.UnfollowedCapped})
+		}
+	}
+	return list
+}
 
 // remedies returns what ends the loss of records by truncated replies.
 func remedies(c *report.TruncatedClient) (list []report.Relief) {

@@ -243,7 +243,7 @@ func (f *follower) refresh(ctx context.Context) error {
 		f.movePod(node)
 		wanted = []string{node}
 	}
-	if len(wanted) > 0 && f.allRun(wanted) {
+	if len(wanted) > 0 && !slices.ContainsFunc(wanted, f.lacksCommand) {
 		return nil
 	}
 	byNode, err := f.agentsByNode(ctx)
@@ -265,15 +265,18 @@ func (f *follower) refresh(ctx context.Context) error {
 // agentsByNode lists the agents. Pods without a node are left out.
 func (f *follower) agentsByNode(ctx context.Context) (map[string][]Agent, error) {
 	agents, err := f.cluster.Agents(ctx)
-	if err != nil {
-		return nil, err
-	}
 	byNode := make(map[string][]Agent)
 	for _, a := range agents {
-		byNode[a.Node] = append(byNode[a.Node], a)
+		if a.Node != "" {
+			byNode[a.Node] = append(byNode[a.Node], a)
+		}
 	}
-	delete(byNode, "")
-	return byNode, nil
+	return byNode, err
+}
+
+// lacksCommand reports whether no command runs on a node.
+func (f *follower) lacksCommand(name string) bool {
+	return f.nodes[name] == nil || f.nodes[name].cancel == nil
 }
 
 // checkNodes returns an error if there are too many nodes, or one of them has no agent.
@@ -287,11 +290,6 @@ func checkNodes(wanted []string, agents map[string][]Agent) error {
 		}
 	}
 	return nil
-}
-
-// allRun reports whether a command runs on each of the nodes.
-func (f *follower) allRun(nodes []string) bool {
-	return !slices.ContainsFunc(nodes, func(name string) bool { return f.nodes[name] == nil || f.nodes[name].cancel == nil })
 }
 
 // movePod ends the command on the node where the pod was.
