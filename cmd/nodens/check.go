@@ -1,10 +1,14 @@
 package main
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -91,11 +95,6 @@ func newCheckCommand() *cobra.Command {
 		})
 	}
 	return cmd
-}
-
-// hash records a file of objects.
-func (f *checkFlags) hash(name string, text []byte) {
-	f.read = append(f.read, newCheckedFile(name, text))
 }
 
 // runCheck passes what the agent would do to print. It changes nothing.
@@ -205,6 +204,35 @@ type checkedStep struct {
 	Text  string   `json:"text"`
 }
 
+// checkedFile is a file that was read, or a key of a ConfigMap.
+type checkedFile struct {
+	Name string `json:"name"`
+	// SHA256 is the hash of its bytes, as sha256sum prints it.
+	SHA256 string `json:"sha256"`
+}
+
+func newCheckedFile(name string, text []byte) checkedFile {
+	sum := sha256.Sum256(text)
+	return checkedFile{Name: name, SHA256: hex.EncodeToString(sum[:])}
+}
+
+// addFiles adds files that r does not have yet.
+func (r *checkResult) addFiles(files ...checkedFile) {
+	for _, f := range files {
+		if !slices.Contains(r.Files, f) {
+			r.Files = append(r.Files, f)
+		}
+	}
+}
+
+// printFiles writes the hashes as sha256sum does.
+func (r *checkResult) printFiles(w io.Writer) {
+	fmt.Fprintln(w, "\nfiles read, with their SHA-256:")
+	for _, f := range r.Files {
+		fmt.Fprintf(w, "  %s  %s\n", f.SHA256, f.Name)
+	}
+}
+
 // printText writes r as text.
 func (r *checkResult) printText(w io.Writer) error {
 	if len(r.Questions) > 0 {
@@ -259,4 +287,12 @@ func (b *checkedBlock) printText(w io.Writer) {
 
 func indent(s string) string {
 	return "  " + strings.ReplaceAll(strings.TrimRight(s, "\n"), "\n", "\n  ") + "\n"
+}
+
+// quiet discards what libraries log until the function that it returns is called: the parser logs each import that no file
+// matches, each time that it runs, and a note has them.
+func quiet() (restore func()) {
+	was := log.Writer()
+	log.SetOutput(io.Discard)
+	return func() { log.SetOutput(was) }
 }

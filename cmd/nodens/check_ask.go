@@ -85,8 +85,8 @@ func newQuestion(text, from string) *checkedQuestion {
 	return &checkedQuestion{Name: name, Type: cmp.Or(kind, "A"), From: from}
 }
 
-// ask explains list with the configuration of in, and compares.
-func (in *checkInput) ask(list []*checkedQuestion, manifests []string) error {
+// askDryRun explains list with the configuration of in, and compares.
+func askDryRun(in *checkInput, list []*checkedQuestion, manifests []string) error {
 	dir, err := os.MkdirTemp("", "nodens-check-")
 	if err != nil {
 		return err
@@ -169,7 +169,7 @@ func (f *checkFlags) runAsk(inputs []*checkInput, questions []*checkedQuestion, 
 		return fmt.Errorf("--ask takes one configuration, and there are %d; name the file of one", len(inputs))
 	}
 	in := inputs[0]
-	if err := in.ask(questions, f.manifests()); err != nil {
+	if err := askDryRun(in, questions, f.manifests()); err != nil {
 		return err
 	}
 	result := &checkResult{Configurations: []*checkedConfig{}, Files: f.read, Questions: questions}

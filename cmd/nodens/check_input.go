@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/netip"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -17,6 +19,8 @@ import (
 	"github.com/nodens-dns/nodens/cmd/nodens/migrate"
 	"github.com/nodens-dns/nodens/internal/cli"
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/wire"
+	"github.com/nodens-dns/nodens/server/zonefile"
 )
 
 // checkInput is one Corefile with the agent's flags.
@@ -50,6 +54,11 @@ func (in *checkInput) error() error {
 		list[i] = e
 	}
 	return errors.Join(list...)
+}
+
+// hash records a file of objects.
+func (f *checkFlags) hash(name string, text []byte) {
+	f.read = append(f.read, newCheckedFile(name, text))
 }
 
 // allInputs reads all Corefiles. With --diff each file is read by itself, without the objects in the others.
@@ -337,4 +346,108 @@ func (f *checkFlags) withArgs(args []string) (*agentFlags, error) {
 	})
 	with.complete(flags)
 	return with, problem
+}
+
+// filesRead returns the files that in is made from, in the order in which they are read. Those of this machine are
+// read again.
+func (in *checkInput) filesRead() (list []checkedFile) {
+	for _, f := range in.texts {
+		list = append(list, newCheckedFile(f.Name, []byte(f.Text)))
+	}
+	if in.cfg == nil || in.objects {
+		return list
+	}
+	for _, path := range in.cfg.Files {
+		if text, err := config.ReadFile(path); err == nil && path != in.source {
+			list = append(list, newCheckedFile(path, text))
+		}
+	}
+	return list
+}
+
+// guessVariables finds values for the environment variables of a Corefile of other machines, and returns its text with
+// them.
+func (in *checkInput) guessVariables(text []byte, parse func(text []byte) (*config.Config, error)) []byte {
+	values := make(migrate.Values)
+	guessed := values.Guess(migrate.Variables(string(text)), func(v migrate.Values) (*config.Config, error) {
+		return parse([]byte(v.Replace(string(text))))
+	})
+	if note := values.Note(guessed); note != "" {
+		in.notes = append(in.notes, note)
+	}
+	return []byte(values.Replace(string(text)))
+}
+
+// checkZoneFiles reads the zone files of `file` and `auto` that are on this machine. An error in a file of `file` keeps
+// the agent from starting; one of `auto`, or a file that may come later, is a warning.
+func (in *checkInput) checkZoneFiles() {
+	if in.cfg == nil || in.objects {
+		return
+	}
+	for _, b := range in.cfg.Blocks {
+		for _, f := range b.ZoneFile.All() {
+			if !in.readable(f.Path) {
+				in.skipped = append(in.skipped, f.Path)
+				continue
+			}
+			for _, origin := range f.Zones {
+				in.checkZoneFile(b, f, origin)
+			}
+		}
+		in.checkAuto(b)
+	}
+	if len(in.faults) > 0 {
+		in.cfg = nil
+	}
+}
+
+// readable reports whether the file or directory is one of this machine's.
+func (in *checkInput) readable(name string) bool {
+	return in.local || !path.IsAbs(name) && !filepath.IsAbs(name)
+}
+
+// checkZoneFile reads a file of `file` for one of its zones.
+func (in *checkInput) checkZoneFile(b *config.Block, f *config.ZoneFile, origin wire.Name) {
+	err := zonefile.Check(f.Path, origin)
+	switch {
+	case err == nil:
+	case errors.Is(err, fs.ErrNotExist) && f.Reload > 0:
+		in.zoneWarnings = append(in.zoneWarnings, blockError(b, "file", fmt.Sprintf("there is no file %s; the names of %s are SERVFAIL until it is there", f.Path, origin)))
+	default:
+		in.faults = append(in.faults, zoneFileError(f.Path, "file", origin, err))
+	}
+}
+
+// checkAuto reads the files of `auto`.
+func (in *checkInput) checkAuto(b *config.Block) {
+	if b.Auto == nil {
+		return
+	}
+	if !in.readable(b.Auto.Directory) {
+		return // the parser has noted it
+	}
+	files, leftOut, err := zonefile.AutoFiles(b.Auto)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // that there is none is a warning of the parser's
+		leftOut = append(leftOut, err)
+	}
+	for _, err := range leftOut {
+		in.zoneWarnings = append(in.zoneWarnings, blockError(b, "auto", err.Error()))
+	}
+	for _, f := range files {
+		if err := zonefile.Check(f.Path, f.Origin); err != nil {
+			in.zoneWarnings = append(in.zoneWarnings, zoneFileError(f.Path, "auto", f.Origin, err))
+		}
+	}
+}
+
+// zoneFileError is an error in a zone file, or in one that it includes, with its line.
+func zoneFileError(file, directive string, origin wire.Name, err error) *config.ParseError {
+	e := &config.ParseError{File: file, Directive: directive, Text: fmt.Sprintf("zone %s: %v", origin, err)}
+	if included, line, text := wire.ZoneFilePlace(err); line > 0 {
+		e.Line, e.Text = line, fmt.Sprintf("zone %s: %s", origin, text)
+		if !path.IsAbs(included) { // as the names of an fs.FS
+			e.File = filepath.FromSlash("/" + included)
+		}
+	}
+	return e
 }

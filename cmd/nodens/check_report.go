@@ -16,7 +16,7 @@ func (in *checkInput) check() (*checkedConfig, error) {
 		c.Notes = append(c.Notes, "flags without an effect: "+strings.Join(flags, ", "))
 	}
 	for _, e := range in.faults {
-		c.Errors = append(c.Errors, in.finding(e))
+		c.Errors = append(c.Errors, newFinding(in, e))
 	}
 	if in.cfg == nil {
 		return c, nil
@@ -33,7 +33,7 @@ func (in *checkInput) check() (*checkedConfig, error) {
 	if !in.objects {
 		c.Hash = in.cfg.Hash
 	}
-	c.Warnings = in.warnings()
+	c.Warnings = warnings(in)
 	for _, b := range in.cfg.Blocks {
 		c.Blocks = append(c.Blocks, in.block(b))
 	}

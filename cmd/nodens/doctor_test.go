@@ -97,7 +97,7 @@ func TestFit(t *testing.T) {
 		pod  string
 	}{0: {0, "payments/checkout-api-7d9c5b8f6c-x2x9z"}, 300: {0, "payments/checkout-api-7d9c5b8f6c-x2x9z"}, 80: {5, "payments…6c-x2x9z"}} {
 		f := &topFlags{output: new(cli.Output)}
-		table := cells(f.clientColumns(&c), c.Clients)
+		table := cells(clientColumns(f, &c), c.Clients)
 		gone := fit(table, width)
 		if width > 0 && tableWidth(table, width) > width {
 			t.Errorf("width %d: %v takes %d", width, table, tableWidth(table, width))

@@ -2,8 +2,10 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -11,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/nodens-dns/nodens/cmd/nodens/options"
@@ -85,6 +88,17 @@ func (f *agentFlags) register(flags *pflag.FlagSet) {
 		g.add(group)
 		group.VisitAll(func(added *pflag.Flag) { cli.SetGroup(added, g.title) })
 		flags.AddFlagSet(group)
+	}
+}
+
+// agentRun is the work of a command that takes the agent's flags.
+type agentRun func(ctx context.Context, f *agentFlags, stdout, stderr io.Writer) error
+
+// runE returns the RunE of a command whose flags are f.
+func (f *agentFlags) runE(run agentRun) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, _ []string) error {
+		f.complete(cmd.Flags())
+		return run(cmd.Context(), f, cmd.OutOrStdout(), cmd.ErrOrStderr())
 	}
 }
 

@@ -106,17 +106,6 @@ func newRootCommand() *cobra.Command {
 	return root
 }
 
-// agentRun is the work of a command that takes the agent's flags.
-type agentRun func(ctx context.Context, f *agentFlags, stdout, stderr io.Writer) error
-
-// runE returns the RunE of a command whose flags are f.
-func (f *agentFlags) runE(run agentRun) func(*cobra.Command, []string) error {
-	return func(cmd *cobra.Command, _ []string) error {
-		f.complete(cmd.Flags())
-		return run(cmd.Context(), f, cmd.OutOrStdout(), cmd.ErrOrStderr())
-	}
-}
-
 // newWaitCommand returns `nodens wait`, which does nothing until a signal arrives.
 func newWaitCommand() *cobra.Command {
 	return &cobra.Command{

@@ -140,15 +140,15 @@ type topTable struct {
 
 // run prints the table once, or again and again on a terminal until ctx ends.
 func (f *topFlags) run(ctx context.Context, stdout io.Writer) error {
-	ask := f.clients
+	ask := askClients
 	switch f.by {
 	case "name", "domain":
-		ask = f.names
+		ask = askNames
 	case "upstream":
-		ask = f.upstreams
+		ask = askUpstreams
 	}
 	print := func(stdout io.Writer) error {
-		t, err := ask(ctx)
+		t, err := ask(ctx, f)
 		if err != nil {
 			return err
 		}

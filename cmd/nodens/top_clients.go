@@ -25,15 +25,15 @@ var clientOrders = map[string]func(*report.Client) float64{
 	"limited":  func(c *report.Client) float64 { return float64(c.Window.Limited) },
 }
 
-// clients asks for the table by pod, workload or namespace.
-func (f *topFlags) clients(ctx context.Context) (*topTable, error) {
+// askClients asks for the table by pod, workload or namespace.
+func askClients(ctx context.Context, f *topFlags) (*topTable, error) {
 	order := clientOrders[f.sort]
 	if f.cluster != nil {
 		c, err := kubectl.Clients(ctx, f.cluster, f.by, f.window, order)
 		if err != nil {
 			return nil, err
 		}
-		return f.clientTable(c, c, fmt.Sprintf("%s: %.1f queries/s", nodesText(c.Nodes), c.QueriesPerSecond)), nil
+		return clientTable(f, c, c, fmt.Sprintf("%s: %.1f queries/s", nodesText(c.Nodes), c.QueriesPerSecond)), nil
 	}
 	c := new(report.Clients)
 	if err := f.socket.ask(ctx, http.MethodGet, "/clients", url.Values{"by": {f.by}, "window": {f.window}}, c); err != nil {
@@ -46,20 +46,20 @@ func (f *topFlags) clients(ctx context.Context) (*topTable, error) {
 		head += fmt.Sprintf("; about %d others are (other)", c.Refused)
 	}
 	one := &report.ClusterClients{Cluster: report.Cluster{Nodes: 1}, By: c.By, Clients: kubectl.ClientRows(c.Node, c), More: c.More, Total: c.Total}
-	return f.clientTable(c, one, head), nil
+	return clientTable(f, c, one, head), nil
 }
 
 // clientTable returns the table of c.
-func (f *topFlags) clientTable(reply any, c *report.ClusterClients, head string) *topTable {
+func clientTable(f *topFlags, reply any, c *report.ClusterClients, head string) *topTable {
 	rows := firstRows(c.Clients, f.rows)
-	t := &topTable{reply: reply, cluster: c.Cluster, head: head, cells: cells(f.clientColumns(c), rows), more: len(c.Clients) - len(rows) + c.More}
+	t := &topTable{reply: reply, cluster: c.Cluster, head: head, cells: cells(clientColumns(f, c), rows), more: len(c.Clients) - len(rows) + c.More}
 	t.gone = fit(t.cells, f.width)
 	return t
 }
 
 // clientColumns returns the columns of clients: LIMITED only if a client is limited, NO-TCP only if one gets truncated replies
 // and never asks over TCP.
-func (f *topFlags) clientColumns(c *report.ClusterClients) []column[report.ClusterClient] {
+func clientColumns(f *topFlags, c *report.ClusterClients) []column[report.ClusterClient] {
 	type row = report.ClusterClient
 	share := func(name string, part func(*report.ClientCounts) uint64) column[row] {
 		return column[row]{name, func(r *row) string {

@@ -22,14 +22,14 @@ var nameTopics = map[string]string{
 	"slow":    "slow queries",
 }
 
-// names asks for the table by name or by domain.
-func (f *topFlags) names(ctx context.Context) (*topTable, error) {
+// askNames asks for the table by name or by domain.
+func askNames(ctx context.Context, f *topFlags) (*topTable, error) {
 	if f.cluster != nil {
 		n, err := kubectl.Names(ctx, f.cluster, f.topic, f.window)
 		if err != nil {
 			return nil, err
 		}
-		return f.nameTable(n, n, nodesText(n.Nodes), "", "counts may be too low by %d, and names without a row have at most as many"), nil
+		return nameTable(f, n, n, nodesText(n.Nodes), "", "counts may be too low by %d, and names without a row have at most as many"), nil
 	}
 	n := new(report.Names)
 	if err := f.socket.ask(ctx, http.MethodGet, "/names", url.Values{"topic": {f.topic}, "window": {f.window}}, n); err != nil {
@@ -38,11 +38,11 @@ func (f *topFlags) names(ctx context.Context) (*topTable, error) {
 	one := &report.ClusterNames{
 		Cluster: report.Cluster{Nodes: 1}, Topic: n.Topic, Queries: n.Queries, Floor: n.Floor, KernelSample: n.KernelSample, Names: n.Names, More: n.More,
 	}
-	return f.nameTable(n, one, "node "+cmp.Or(n.Node, "unknown"), fmt.Sprintf(" in the last %.0f s", n.WindowSeconds), "names without a row: at most %d each"), nil
+	return nameTable(f, n, one, "node "+cmp.Or(n.Node, "unknown"), fmt.Sprintf(" in the last %.0f s", n.WindowSeconds), "names without a row: at most %d each"), nil
 }
 
 // nameTable returns the table of n. where and window begin and end the line above it; floor says what n.Floor means.
-func (f *topFlags) nameTable(reply any, n *report.ClusterNames, where, window, floor string) *topTable {
+func nameTable(f *topFlags, reply any, n *report.ClusterNames, where, window, floor string) *topTable {
 	t := &topTable{reply: reply, cluster: n.Cluster, head: fmt.Sprintf("%s: %d %s%s", where, n.Queries, nameTopics[n.Topic], window)}
 	if n.KernelSample > 0 {
 		t.head += fmt.Sprintf("; of the answers from the kernel, 1 in %d is sampled", n.KernelSample)

@@ -30,8 +30,8 @@ type upstreamRow struct {
 	forward *report.Forward  // nil for the sum of several directives
 }
 
-// upstreams asks for the table by upstream.
-func (f *topFlags) upstreams(ctx context.Context) (*topTable, error) {
+// askUpstreams asks for the table by upstream.
+func askUpstreams(ctx context.Context, f *topFlags) (*topTable, error) {
 	order := upstreamOrders[f.sort]
 	var list []upstreamRow
 	if f.cluster != nil {
@@ -42,7 +42,7 @@ func (f *topFlags) upstreams(ctx context.Context) (*topTable, error) {
 		for i := range u.Upstreams {
 			list = append(list, upstreamRow{ClusterUpstream: u.Upstreams[i]})
 		}
-		t := f.upstreamTable(u, list, fmt.Sprintf("%s: %.1f exchanges/s with %d upstreams", nodesText(u.Nodes), u.PerSecond, len(list)))
+		t := upstreamTable(f, u, list, fmt.Sprintf("%s: %.1f exchanges/s with %d upstreams", nodesText(u.Nodes), u.PerSecond, len(list)))
 		t.cluster, t.more = u.Cluster, t.more+u.More
 		return t, nil
 	}
@@ -63,7 +63,7 @@ func (f *topFlags) upstreams(ctx context.Context) (*topTable, error) {
 		list = append(list, row)
 	}
 	slices.SortStableFunc(list, func(a, b upstreamRow) int { return cmp.Compare(order(&b.ClusterUpstream), order(&a.ClusterUpstream)) })
-	t := f.upstreamTable(u, list, fmt.Sprintf("node %s: %.1f exchanges/s in the last %.0f s, with %d upstreams", cmp.Or(u.Node, "unknown"), sum, seconds, len(list)))
+	t := upstreamTable(f, u, list, fmt.Sprintf("node %s: %.1f exchanges/s in the last %.0f s, with %d upstreams", cmp.Or(u.Node, "unknown"), sum, seconds, len(list)))
 	t.cluster.Nodes = 1
 	if u.More > 0 {
 		t.foot = fmt.Sprintf("without %d more forward directives\n", u.More)
@@ -72,7 +72,7 @@ func (f *topFlags) upstreams(ctx context.Context) (*topTable, error) {
 }
 
 // upstreamTable returns the table of list.
-func (f *topFlags) upstreamTable(reply any, list []upstreamRow, head string) *topTable {
+func upstreamTable(f *topFlags, reply any, list []upstreamRow, head string) *topTable {
 	rows := firstRows(list, f.rows)
 	columns := upstreamColumns(list, false, f.cluster != nil, f.output.Wide())
 	return &topTable{reply: reply, head: head, cells: cells(columns, rows), more: len(list) - len(rows)}
