@@ -2,6 +2,7 @@ package report
 
 import (
 	"bufio"
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -93,7 +94,7 @@ const maxLine = 1 << 20
 
 // Follow sends a request to the admin socket at path and calls each with every line of the reply, until ctx
 // ends, each returns an error, or the agent ends the reply or the connection. It returns nil, that error,
-// and [ErrEnded]. A line is valid until each returns.
+// and [ErrEnded]. A line is valid until each returns. A line that the end has cut is left out.
 func Follow(ctx context.Context, path, target string, query url.Values, each func(line []byte) error) error {
 	began := time.Now()
 	resp, err := send(ctx, path, http.MethodGet, target, query)
@@ -115,6 +116,13 @@ func Follow(ctx context.Context, path, target string, query url.Values, each fun
 	}
 	lines := bufio.NewScanner(resp.Body)
 	lines.Buffer(nil, maxLine)
+	lines.Split(func(data []byte, _ bool) (int, []byte, error) {
+		line, _, whole := bytes.Cut(data, []byte("\n"))
+		if !whole { // yet, or the end of the reply has cut it
+			return 0, nil, nil
+		}
+		return len(line) + 1, line, nil
+	})
 	for lines.Scan() {
 		if err := each(lines.Bytes()); err != nil {
 			return err
