@@ -116,13 +116,7 @@ func Follow(ctx context.Context, path, target string, query url.Values, each fun
 	}
 	lines := bufio.NewScanner(resp.Body)
 	lines.Buffer(nil, maxLine)
-	lines.Split(func(data []byte, _ bool) (int, []byte, error) {
-		line, _, whole := bytes.Cut(data, []byte("\n"))
-		if !whole { // yet, or the end of the reply has cut it
-			return 0, nil, nil
-		}
-		return len(line) + 1, line, nil
-	})
+	lines.Split(wholeLine)
 	for lines.Scan() {
 		if err := each(lines.Bytes()); err != nil {
 			return err
@@ -135,4 +129,13 @@ func Follow(ctx context.Context, path, target string, query url.Values, each fun
 		return fmt.Errorf("reading the agent's reply: %w", err)
 	}
 	return ErrEnded
+}
+
+// wholeLine is a [bufio.SplitFunc] for lines that end.
+func wholeLine(data []byte, _ bool) (int, []byte, error) {
+	line, _, whole := bytes.Cut(data, []byte("\n"))
+	if !whole { // yet, or the end of the reply has cut it
+		return 0, nil, nil
+	}
+	return len(line) + 1, line, nil
 }

@@ -145,25 +145,22 @@ func (f *follower) start(ctx context.Context) {
 		if n.cancel != nil || time.Now().Before(n.retry) {
 			continue
 		}
-		if pod, err := n.pick(); err != nil {
+		pod, err := n.pick()
+		if err != nil {
 			n.fail(err)
-		} else {
-			f.launch(ctx, n, pod)
+			continue
 		}
+		var command context.Context
+		command, n.cancel = context.WithCancel(ctx)
+		n.tries++
+		f.running++
+		args := f.tail.Args(min(f.tail.Time, time.Until(f.end).Truncate(time.Second)+endTime)) // after f.end
+		lines := &nodeLines{node: n.name, queue: f.queue, again: n.noted}
+		go func() {
+			err := f.cluster.follow(command, pod, args, f.tail.Silence, lines.add)
+			f.ended <- commandEnd{n, fmt.Errorf("pod %s: %w", pod, err), lines.answered.Load()}
+		}()
 	}
-}
-
-// launch starts the command in a pod on n.
-func (f *follower) launch(ctx context.Context, n *tailedNode, pod string) {
-	ctx, n.cancel = context.WithCancel(ctx)
-	n.tries++
-	f.running++
-	args := f.tail.Args(min(f.tail.Time, time.Until(f.end).Truncate(time.Second)+endTime)) // after f.end
-	lines := &nodeLines{node: n.name, queue: f.queue, again: n.noted}
-	go func() {
-		err := f.cluster.follow(ctx, pod, args, f.tail.Silence, lines.add)
-		f.ended <- commandEnd{n, fmt.Errorf("pod %s: %w", pod, err), lines.answered.Load()}
-	}()
 }
 
 // commandEnded notes the end of a command, which is tried again unless its node is no longer shown.
@@ -226,7 +223,7 @@ func (f *follower) lookUp(ctx context.Context) {
 	}
 	for _, n := range f.nodes {
 		if n.cancel == nil && !n.retry.After(time.Now()) {
-			n.delay()
+			n.fail(n.failure)
 		}
 	}
 }
@@ -342,14 +339,9 @@ func (n *tailedNode) pick() (string, error) {
 	return "", errors.New("no pod of an agent is here")
 }
 
-// fail sets why there is no command, and when the next one starts.
+// fail sets why there is no command, and puts the next one off, each time for longer.
 func (n *tailedNode) fail(err error) {
 	n.failure = err
-	n.delay()
-}
-
-// delay puts the next command off, each time for longer.
-func (n *tailedNode) delay() {
 	n.pause = min(max(firstPause, 2*n.pause), longestPause)
 	n.retry = time.Now().Add(n.pause)
 }
