@@ -145,7 +145,10 @@ func (f *agentFlags) addService(flags *pflag.FlagSet) {
 	cli.Func(flags, "readers", "0", "`number` of UDP sockets and threads of each address; 0 for one per core", f.setReaders)
 	cli.Choice(flags, &f.wait, "reader-wait", "where readers wait for packets: in the kernel, or in Go's poller", "kernel", "poller")
 	cli.Func(flags, "client-limit", "off", "`limit` of the queries of each client to the agent as QPS [BURST] [refuse|truncate|drop], such as \"200 400 refuse\"; off for none", f.setClientLimit)
-	cli.Func(flags, "client-limit-except", "", "comma-separated `addresses` or CIDRs of clients without a limit, besides the node itself", f.setClientLimitExcept)
+	cli.Func(flags, "client-limit-except", "", "comma-separated `addresses` or CIDRs of clients without a limit, besides the node itself", func(s string) (err error) {
+		f.ClientLimitExcept, err = config.ParseNets(s)
+		return err
+	})
 }
 
 func (f *agentFlags) addCache(flags *pflag.FlagSet) {
@@ -236,11 +239,6 @@ func (f *agentFlags) setClientLimit(s string) (err error) {
 		return nil
 	}
 	f.ClientLimit, err = config.ParseClientLimit(s)
-	return err
-}
-
-func (f *agentFlags) setClientLimitExcept(s string) (err error) {
-	f.ClientLimitExcept, err = config.ParseNets(s)
 	return err
 }
 
