@@ -135,7 +135,7 @@ func TestPluginNames(t *testing.T) {
 	for i, n := range []uint64{1, 2} {
 		reply := report.Names{Header: report.Header{SchemaVersion: 1}, Topic: "failing", Window: "1m", WindowSeconds: 50, Queries: 100 * n, Floor: n, More: 1}
 		reply.Names = []report.Name{
-			{Name: "a.test.", Cause: "upstream", Queries: 50 * n, Error: n, QueriesPerSecond: float64(n)},
+			{Name: "a.test.", Cause: "upstream", Queries: 50 * n, Error: n, Deviation: 2 + n, QueriesPerSecond: float64(n)},
 			{Name: fmt.Sprintf("%d.test.", i), Cause: "timeout", Queries: 10, QueriesPerSecond: 0.2},
 		}
 		k.agent(fmt.Sprint("p", i), fmt.Sprint("node-", i), reply)
@@ -143,7 +143,7 @@ func TestPluginNames(t *testing.T) {
 	const want = `2 nodes: 300 queries with SERVFAIL; counts may be too low by 3, and names without a row have at most as many
 
 CAUSE     QPS  SHARE  QUERIES  ERROR  NAME
-upstream  3.0  50.0%  150      ≤3     a.test.
+upstream  3.0  50.0%  150      ≤3 ±5  a.test.
 timeout   0.2  3.3%   10       ≤0     0.test.
 timeout   0.2  3.3%   10       ≤0     1.test.
 and 2 more

@@ -46,7 +46,9 @@ func Advice(ctx context.Context, c *Cluster, window string) (*report.ClusterAdvi
 	}
 	r.Workloads, r.Truncated = workloads.rows, truncated.rows
 	advice.Complete(&r.AdviceCounts)
-	slices.SortStableFunc(r.Budgets, func(a, b report.NodeBudget) int { return advice.CompareBudgets(&a.AdvisedBudget, &b.AdvisedBudget) })
+	slices.SortFunc(r.Budgets, func(a, b report.NodeBudget) int {
+		return cmp.Or(advice.CompareBudgets(&a.AdvisedBudget, &b.AdvisedBudget), cmp.Compare(a.Node, b.Node))
+	})
 	r.MoreBudgets = max(0, len(r.Budgets)-shownRows)
 	r.Budgets = r.Budgets[:len(r.Budgets)-r.MoreBudgets]
 	return r, nil

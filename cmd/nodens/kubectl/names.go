@@ -3,6 +3,7 @@ package kubectl
 import (
 	"cmp"
 	"context"
+	"math"
 
 	"github.com/nodens-dns/nodens/internal/report"
 )
@@ -31,6 +32,7 @@ func keyOfName(n *report.Name) nameKey {
 func Names(ctx context.Context, c *Cluster, topic, window string) (*report.ClusterNames, error) {
 	m := merger[nameKey, report.Name]{key: keyOfName, order: orderNames, merge: func(sum, n *report.Name) {
 		sum.Queries, sum.Error, sum.QueriesPerSecond = sum.Queries+n.Queries, sum.Error+n.Error, sum.QueriesPerSecond+n.QueriesPerSecond
+		sum.Deviation = uint64(math.Round(math.Hypot(float64(sum.Deviation), float64(n.Deviation)))) // variances add up
 	}}
 	r := &report.ClusterNames{Topic: topic, Window: window, Names: []report.Name{}}
 	dropped := uint64(0) // the highest number of queries of a name that was not kept
