@@ -5,12 +5,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/nodens-dns/nodens/internal/cli"
 	"github.com/nodens-dns/nodens/internal/report"
 )
 
@@ -49,6 +53,15 @@ func (s *adminSocket) find() string {
 func (s *adminSocket) ask(ctx context.Context, method, target string, query url.Values, reply any) error {
 	path := s.find()
 	return s.explain(path, report.Ask(ctx, path, method, target, query, reply))
+}
+
+// show asks for the reply to GET path and prints it, as text with print.
+func show[T any](cmd *cobra.Command, s *adminSocket, output *cli.Output, path string, query url.Values, print func(w io.Writer, reply *T, wide bool) error) error {
+	reply := new(T)
+	if err := s.ask(cmd.Context(), http.MethodGet, path, query, reply); err != nil {
+		return err
+	}
+	return output.Print(cmd.OutOrStdout(), reply, func(w io.Writer) error { return print(w, reply, output.Wide()) })
 }
 
 // follow is [report.Follow] at the agent's socket.

@@ -7,11 +7,12 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/nodens-dns/nodens/cmd/nodens/advice"
 	"github.com/nodens-dns/nodens/cmd/nodens/kubectl"
@@ -21,9 +22,11 @@ import (
 
 // adviseFlags are the flags of `nodens advise`.
 type adviseFlags struct {
-	socket adminSocket
-	window string
-	rows   int
+	socket  adminSocket
+	cluster *kubectl.Cluster // nil for the agent of this node
+	window  string
+	rows    int
+	output  *cli.Output
 }
 
 const adviseLong = `For each workload with search waste, show how much of its queries that is, and the changes that
@@ -41,48 +44,47 @@ replies that are, and what to change: the client's setting, or bufsize in the Co
 
 func newAdviseCommand() *cobra.Command {
 	f := new(adviseFlags)
-	cmd := &cobra.Command{
+	return f.command(&cobra.Command{
 		Use:     "advise",
 		Short:   "Show what would stop wasted look-ups of the pods of this node",
 		Long:    adviseLong + "\nThe command asks the agent through its admin socket.",
 		Example: "  nodens advise\n  nodens advise --window 1m -o yaml",
-		Args:    cli.NoArgs,
-	}
-	flags := cmd.Flags()
-	f.register(cmd)
-	f.socket.register(flags)
-	output := cli.AddTableOutput(flags)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return f.run(cmd.Context(), output, cmd.OutOrStdout())
-	}
-	return cmd
+	}, f.socket.register)
 }
 
 func newPluginAdviseCommand() *cobra.Command {
 	f := new(adviseFlags)
-	cmd := &cobra.Command{
+	return f.command(&cobra.Command{
 		Use:     "advise",
 		Short:   "Show what would stop wasted look-ups of the pods of a cluster",
 		Long:    adviseLong,
 		Example: "  kubectl nodens advise\n  kubectl nodens advise -o wide",
-		Args:    cli.NoArgs,
-	}
-	f.register(cmd)
-	cluster := addCluster(cmd.Flags())
-	output := cli.AddTableOutput(cmd.Flags())
+	}, func(flags *pflag.FlagSet) { f.cluster = addCluster(flags) })
+}
+
+// command returns cmd with the flags f, and those of addAgents, which say which agents are asked.
+func (f *adviseFlags) command(cmd *cobra.Command, addAgents func(*pflag.FlagSet)) *cobra.Command {
+	f.window = "1h"
+	cli.Enum(cmd.Flags(), &f.window, "window", windowUsage, timeWindows...)
+	cmd.Flags().IntVar(&f.rows, "rows", defaultTopRows, "`number` of workloads of the table; 0 for all")
+	addAgents(cmd.Flags())
+	f.output = cli.AddTableOutput(cmd.Flags())
+	cmd.Args = cli.NoArgs
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return f.runCluster(cmd.Context(), cluster, output, cmd.OutOrStdout())
+		if f.cluster == nil {
+			return f.run(cmd.Context(), cmd.OutOrStdout())
+		}
+		a, err := kubectl.Advice(cmd.Context(), f.cluster, f.window)
+		if err != nil {
+			return err
+		}
+		return f.print(cmd.OutOrStdout(), a, a, nodesText(a.Nodes))
 	}
 	return cmd
 }
 
-func (f *adviseFlags) register(cmd *cobra.Command) {
-	cli.Enum(cmd.Flags(), "window", "1h", "time that is counted: half of it to all of it, up to now", []string{"10s", "1m", "1h"}, func(text string) { f.window = text })
-	cmd.Flags().IntVar(&f.rows, "rows", defaultTopRows, "`number` of workloads of the table; 0 for all")
-	f.window = "1h"
-}
-
-func (f *adviseFlags) run(ctx context.Context, output *cli.Output, stdout io.Writer) error {
+// run asks the agent of this node, and prints the advice.
+func (f *adviseFlags) run(ctx context.Context, stdout io.Writer) error {
 	var clients report.Clients
 	var names, waste report.Names
 	var upstreams report.Upstreams
@@ -99,94 +101,111 @@ func (f *adviseFlags) run(ctx context.Context, output *cli.Output, stdout io.Wri
 	}
 	a := advice.Of(&clients, &names, &waste)
 	a.Budgets = advice.Budgets(&upstreams, &clients, &names, &waste, a.Workloads)
-	return output.Print(stdout, a, func(w io.Writer) error {
-		fmt.Fprintf(w, "node %s: ", cmp.Or(a.Node, "unknown"))
-		if err := f.print(w, &a.AdviceCounts, a.WindowSeconds, output.Wide()); err != nil {
-			return err
-		}
-		return cmp.Or(printTruncated(w, a.Truncated, f.rows), printBudgets(w, budgetsOf(a)))
-	})
+	one := &report.ClusterAdvice{
+		Cluster: report.Cluster{Nodes: 1}, WindowSeconds: a.WindowSeconds, AdviceCounts: a.AdviceCounts, Budgets: kubectl.NodeBudgets(a.Node, a.Budgets),
+	}
+	return f.print(stdout, a, one, "node "+cmp.Or(a.Node, "unknown"))
 }
 
-func (f *adviseFlags) runCluster(ctx context.Context, cluster *kubectl.Cluster, output *cli.Output, stdout io.Writer) error {
-	a, err := kubectl.Advice(ctx, cluster, f.window)
-	if err != nil {
-		return err
-	}
-	err = output.Print(stdout, a, func(w io.Writer) error {
+// print writes reply, or as text a, the same of one or more nodes.
+func (f *adviseFlags) print(stdout io.Writer, reply any, a *report.ClusterAdvice, where string) error {
+	err := f.output.Print(stdout, reply, func(w io.Writer) error {
+		var err error
 		if a.Nodes > 0 {
-			fmt.Fprintf(w, "%s: ", nodesText(a.Nodes))
-			if err := f.print(w, &a.AdviceCounts, a.WindowSeconds, output.Wide()); err != nil {
-				return err
-			}
-			if err := cmp.Or(printTruncated(w, a.Truncated, f.rows), printBudgets(w, a.Budgets)); err != nil {
-				return err
-			}
-			printMore(w, a.MoreBudgets)
+			fmt.Fprintf(w, "%s: %d queries of pods in the last %s, of which %s are search waste\n", where, a.Queries, seconds(a.WindowSeconds).Round(time.Second), percent(wasteShare(a)))
+			err = cmp.Or(f.printWorkloads(w, a), f.printTruncated(w, a.Truncated), printBudgets(w, a.Budgets))
+			printMore(w, a.MoreBudgets, "")
 		}
-		printUnanswered(w, &a.Cluster, output.Wide())
-		return nil
-	})
-	if err != nil {
+		printUnanswered(w, &a.Cluster, f.output.Wide())
 		return err
-	}
-	return errUnanswered(&a.Cluster)
+	})
+	return cmp.Or(err, errUnanswered(&a.Cluster))
 }
 
-// print writes the counts of so many seconds, and a row for each change.
-func (f *adviseFlags) print(out io.Writer, a *report.AdviceCounts, seconds float64, wide bool) error {
-	share := 0.0
-	if a.Queries > 0 {
-		share = float64(a.Waste) / float64(a.Queries)
+func wasteShare(a *report.ClusterAdvice) float64 {
+	if a.Queries == 0 {
+		return 0
 	}
-	fmt.Fprintf(out, "%d queries of pods in the last %s, of which %s are search waste\n", a.Queries, time.Duration(seconds*float64(time.Second)).Round(time.Second), percent(share))
+	return float64(a.Waste) / float64(a.Queries)
+}
+
+// printWorkloads writes a row for each change, and how the kinds of changes are made.
+func (f *adviseFlags) printWorkloads(out io.Writer, a *report.ClusterAdvice) error {
 	if len(a.Workloads) == 0 {
 		_, err := fmt.Fprintf(out, "nothing to advise: no workload wastes %.0f%% of its queries\n", 100*report.LeastWaste)
 		return err
 	}
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	columns := []string{"WORKLOAD", "QPS", "WASTE", "CHANGE", "SAVES"}
-	if wide {
-		columns = append(columns, "NAMES")
+	table := [][]string{{"WORKLOAD", "QPS", "WASTE", "CHANGE", "SAVES"}}
+	if f.output.Wide() {
+		table[0] = append(table[0], "NAMES")
 	}
-	fmt.Fprintf(w, "\n%s\n", strings.Join(columns, "\t"))
-	list := a.Workloads
-	if f.rows > 0 {
-		list = list[:min(f.rows, len(list))]
+	rows := firstRows(a.Workloads, f.rows)
+	for i := range rows {
+		w := &rows[i]
+		list := changeCells(w.Changes)
+		if len(list) == 0 {
+			list = [][]string{{"none: " + noChangeText(w), "-"}}
+		}
+		if f.output.Wide() {
+			list[0] = append(list[0], namesText(w))
+		}
+		table = append(table, grouped([]string{w.Namespace + "/" + w.Workload, tenths(w.QueriesPerSecond), percent(w.WasteShare)}, list)...)
 	}
-	for i := range list {
-		printAdvised(w, &list[i], wide)
+	for _, change := range changeCells(a.Changes) {
+		table = append(table, append([]string{"(all)", tenths(a.QueriesPerSecond), percent(wasteShare(a))}, change...))
 	}
-	for _, c := range a.Changes {
-		fmt.Fprintf(w, "(all)\t%.1f\t%s\t%s\t%s\n", a.QueriesPerSecond, percent(share), changeText(&c), savedText(&c))
+	w := newAligner(out)
+	fmt.Fprintln(w)
+	writeCells(w, table)
+	printMore(w, len(a.Workloads)-len(rows), "")
+	fmt.Fprintln(w)
+	if changes(a, report.ChangeNdots) {
+		fmt.Fprintln(w, `ndots N: in the pod template, dnsConfig: {options: [{name: ndots, value: "N"}]}`)
 	}
-	printMore(w, len(a.Workloads)-len(list))
-	if err := w.Flush(); err != nil {
-		return err
+	if changes(a, report.ChangeTrailingDot) {
+		fmt.Fprintln(w, "ask for NAME.: in the application's configuration, the name with a dot at the end; * stands for any label")
 	}
-	return printHow(out, a)
+	fmt.Fprintln(w, "autopath: in the Corefile, autopath @kubernetes next to the kubernetes directive")
+	return w.Flush()
 }
 
-// printAdvised writes the rows of one workload.
-func printAdvised(w io.Writer, a *report.AdvisedWorkload, wide bool) {
-	first := fmt.Sprintf("%s/%s\t%.1f\t%s", a.Namespace, a.Workload, a.QueriesPerSecond, percent(a.WasteShare))
-	names := ""
-	if wide {
-		names = "\t" + namesText(a)
+// changes reports whether a has a change of that kind for a workload.
+func changes(a *report.ClusterAdvice, kind string) bool {
+	return slices.ContainsFunc(a.Workloads, func(w report.AdvisedWorkload) bool {
+		return slices.ContainsFunc(w.Changes, func(c report.Change) bool { return c.Kind == kind })
+	})
+}
+
+// grouped returns a row for each of the lists of cells, of which only the first row begins with the cells of first.
+func grouped(first []string, lists [][]string) [][]string {
+	rows := make([][]string, len(lists))
+	for i, cells := range lists {
+		if i == 1 {
+			first = make([]string, len(first))
+		}
+		rows[i] = append(first[:len(first):len(first)], cells...)
 	}
-	if len(a.Changes) == 0 {
-		fmt.Fprintf(w, "%s\tnone: %s\t-%s\n", first, noChangeText(a), names)
+	return rows
+}
+
+// changeCells returns for each change what it is, and what it saves.
+func changeCells(changes []report.Change) (list [][]string) {
+	for _, c := range changes {
+		text := c.Kind
+		switch c.Kind {
+		case report.ChangeNdots:
+			text = fmt.Sprintf("ndots %d", c.Ndots)
+		case report.ChangeTrailingDot:
+			text = "ask for " + c.Name
+		}
+		list = append(list, []string{text, fmt.Sprintf("%.1f/s (%s)", c.SavedPerSecond, percent(c.SavedShare))})
 	}
-	for i := range a.Changes {
-		c := &a.Changes[i]
-		fmt.Fprintf(w, "%s\t%s\t%s%s\n", first, changeText(c), savedText(c), names)
-		first, names = "\t\t", ""
-	}
+	return list
 }
 
 // noChangeText says why there is no change for a workload.
 func noChangeText(a *report.AdvisedWorkload) string {
-	if a.Ndots != nil && *a.Ndots < defaultNdots && len(a.Names) > 0 {
+	if a.Ndots != nil && *a.Ndots < advice.DefaultNdots && len(a.Names) > 0 {
 		return fmt.Sprintf("its pods have ndots %d already", *a.Ndots)
 	}
 	return "the names are not known, or there are too many"
@@ -196,8 +215,8 @@ func noChangeText(a *report.AdvisedWorkload) string {
 func namesText(a *report.AdvisedWorkload) string {
 	const few = 3
 	var list []string
-	for i := range a.Names[:min(few, len(a.Names))] {
-		list = append(list, fmt.Sprintf("%s %s", a.Names[i].Name, percent(float64(a.Names[i].Waste)/float64(a.Waste))))
+	for _, n := range firstRows(a.Names, few) {
+		list = append(list, fmt.Sprintf("%s %s", n.Name, percent(float64(n.Waste)/float64(a.Waste))))
 	}
 	if a.NamesOf == "namespace" {
 		list = append(list, "(of the namespace)")
@@ -205,37 +224,73 @@ func namesText(a *report.AdvisedWorkload) string {
 	return cmp.Or(strings.Join(list, ", "), "-")
 }
 
-func changeText(c *report.Change) string {
-	switch c.Kind {
-	case report.ChangeNdots:
-		return fmt.Sprintf("ndots %d", c.Ndots)
-	case report.ChangeTrailingDot:
-		return "ask for " + c.Name
-	default:
-		return c.Kind
-	}
-}
-
-func savedText(c *report.Change) string {
-	return fmt.Sprintf("%.1f/s (%s)", c.SavedPerSecond, percent(c.SavedShare))
-}
-
-// printHow writes how the kinds of changes are made.
-func printHow(out io.Writer, a *report.AdviceCounts) error {
-	kinds := make(map[string]bool)
-	for i := range a.Workloads {
-		for _, c := range a.Workloads[i].Changes {
-			kinds[c.Kind] = true
+// reliefCells returns the kind and the reason of each of list, and adds the first of each kind to kinds.
+func reliefCells(list []report.Relief, kinds *[]report.Relief) (cells [][]string) {
+	for _, r := range list {
+		cells = append(cells, []string{r.Kind, r.Reason})
+		if !slices.ContainsFunc(*kinds, func(k report.Relief) bool { return k.Kind == r.Kind }) {
+			*kinds = append(*kinds, r)
 		}
 	}
-	text := "\n"
-	if kinds[report.ChangeNdots] {
-		text += "ndots N: in the pod template, dnsConfig: {options: [{name: ndots, value: \"N\"}]}\n"
+	return cells
+}
+
+// writeReliefs writes what to do for each kind.
+func writeReliefs(w io.Writer, kinds []report.Relief) {
+	if len(kinds) > 0 {
+		fmt.Fprintln(w)
 	}
-	if kinds[report.ChangeTrailingDot] {
-		text += "ask for NAME.: in the application's configuration, the name with a dot at the end; * stands for any label\n"
+	for _, r := range kinds {
+		fmt.Fprintf(w, "%s: %s\n", r.Kind, r.Text)
 	}
-	text += "autopath: in the Corefile, autopath @kubernetes next to the kubernetes directive\n"
-	_, err := io.WriteString(out, text)
-	return err
+}
+
+// printTruncated writes the clients that get truncated replies and never ask over TCP, and what to change; nothing for none.
+func (f *adviseFlags) printTruncated(out io.Writer, list []report.TruncatedClient) error {
+	if len(list) == 0 {
+		return nil
+	}
+	table, kinds := [][]string{{"CLIENT", "REPLIES", "CHANGE", "WHY"}}, []report.Relief{}
+	rows := firstRows(list, f.rows)
+	for i := range rows {
+		c := &rows[i]
+		table = append(table, grouped([]string{c.Label(), fmt.Sprint(c.Replies)}, reliefCells(c.Remedies, &kinds))...)
+	}
+	w := newAligner(out)
+	fmt.Fprintln(w, "\nThese clients got truncated replies and have never asked over TCP: they miss records.")
+	fmt.Fprintln(w)
+	writeCells(w, table)
+	printMore(w, len(list)-len(rows), "")
+	slices.SortFunc(kinds, func(a, b report.Relief) int { return cmp.Compare(b.Kind, a.Kind) }) // the client first
+	writeReliefs(w, kinds)
+	return w.Flush()
+}
+
+// printBudgets writes the budgets that are used most, with the workload that asks most and what relieves them; nothing
+// for none.
+func printBudgets(out io.Writer, list []report.NodeBudget) error {
+	if len(list) == 0 {
+		return nil
+	}
+	table := [][]string{{"NODE", "UPSTREAM", "BUDGET", "USED", "WAITING", "MOST-QUERIES", "UPSTREAM/s", "SHARE", "RELIEF", "WHY"}}
+	kinds := []report.Relief{}
+	for i := range list {
+		b := &list[i]
+		first := []string{b.Node, b.To, fmt.Sprintf("%.0f/s", b.LimitPerSecond), percent(b.UsedShare), fmt.Sprint(b.Waiting)}
+		if t := b.Top; t != nil {
+			first = append(first, t.Label(), tenths(t.UpstreamPerSecond), percent(t.Share))
+		} else {
+			first = append(first, "-", "-", "-")
+		}
+		reliefs := reliefCells(b.Relief, &kinds)
+		if len(reliefs) == 0 {
+			reliefs = [][]string{{"-", "-"}}
+		}
+		table = append(table, grouped(first, reliefs)...)
+	}
+	w := newAligner(out)
+	fmt.Fprintln(w)
+	writeCells(w, table)
+	writeReliefs(w, kinds)
+	return w.Flush()
 }

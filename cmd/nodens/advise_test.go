@@ -64,7 +64,7 @@ func TestAdvise(t *testing.T) {
 	socket := adviceAgent(t, adviceReplies(300))
 	code, out, stderr := outcome(t, "advise", "-o", "wide", "--admin-socket", socket)
 	want := "node node-1: 1000 queries of pods in the last 1m40s, of which 30.0% are search waste\n" + adviceText
-	if d := cmp.Diff(collapse(want), collapse(out)); code != 0 || d != "" {
+	if d := cmp.Diff(squeeze(want), squeeze(out)); code != 0 || d != "" {
 		t.Errorf("%d %s (-want +got)\n%s", code, stderr, d)
 	}
 	var a report.Advice
@@ -182,7 +182,7 @@ shop/web  10.0  60.0%  ndots 2                   6.0/s (60.0%)  www.example.com 
 (all)     20.0  30.0%  autopath                  6.0/s (30.0%)
 ` + howText + `not shown: node node-3, pod old: nodens: unknown command "advise"
 `
-	if d := cmp.Diff(collapse(want), collapse(out)); code != 0 || d != "" {
+	if d := cmp.Diff(squeeze(want), squeeze(out)); code != 0 || d != "" {
 		t.Errorf("%d %s (-want +got)\n%s", code, stderr, d)
 	}
 }

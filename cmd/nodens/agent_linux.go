@@ -10,6 +10,7 @@ import (
 	"github.com/nodens-dns/nodens/cmd/nodens/app"
 	"github.com/nodens-dns/nodens/cmd/nodens/options"
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/handover"
 )
 
 // logFailure writes the error that ended the agent to w as the agent's log has its lines.
@@ -29,6 +30,9 @@ func runAgent(ctx context.Context, f *agentFlags, _, stderr io.Writer) error {
 
 // redirectLibraries makes client-go log as the agent does.
 func redirectLibraries() { app.RedirectKlog() }
+
+// agentReady returns nil if the agent that uses dir can take queries and keeps the node.
+func agentReady(ctx context.Context, dir string) error { return handover.Ready(ctx, dir) }
 
 func newDryRun(opts options.Agent, cfg *config.Config, manifests []string, offNode bool) (dryRun, error) {
 	return app.NewDryRun(opts, cfg, manifests, offNode)

@@ -16,7 +16,7 @@ import (
 // needsLinux returns the error of a command that runs on nodes only.
 func needsLinux(what string) error {
 	return fmt.Errorf("%s needs Linux; on %s run it in a Linux virtual machine or container. "+
-		"check, plan, migrate and flush work here, too", what, runtime.GOOS)
+		"check, plan, migrate and cache work here, too", what, runtime.GOOS)
 }
 
 func logFailure(_ string, w io.Writer, err error) { fmt.Fprintln(w, "nodens:", err) }

@@ -2,14 +2,13 @@ package main
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -33,9 +32,7 @@ It asks the agent through its admin socket.`,
 		},
 		RunE: func(*cobra.Command, []string) error { return nil }, // Args refuses every call
 	}
-	flush := newFlushCommand()
-	flush.Example = "  nodens cache flush www.example.org\n  nodens cache flush example.org --subtree"
-	cmd.AddCommand(newCacheGetCommand(), flush, newCacheStatsCommand())
+	cmd.AddCommand(newCacheGetCommand(), newCacheFlushCommand(), newCacheStatsCommand())
 	return cmd
 }
 
@@ -58,22 +55,42 @@ use of the entries. It asks the agent through its admin socket.`,
 		if len(args) > 1 {
 			query.Set("type", args[1])
 		}
-		return runCacheGet(cmd.Context(), s, query, output, cmd.OutOrStdout())
+		return show(cmd, s, output, "/cache/entries", query, printCacheEntries)
 	}
 	return cmd
 }
 
-func runCacheGet(ctx context.Context, socket *adminSocket, query url.Values, output *cli.Output, stdout io.Writer) error {
-	var e report.CacheEntries
-	if err := socket.ask(ctx, http.MethodGet, "/cache/entries", query, &e); err != nil {
-		return err
-	}
-	return output.Print(stdout, e, func(w io.Writer) error { return printCacheEntries(w, &e, output.Wide()) })
+// cachedEntry is an entry with its cache.
+type cachedEntry struct {
+	report.CacheEntry
+	cache *report.CachedName
 }
 
 // printCacheEntries writes what the caches and the kernel have for a name.
 func printCacheEntries(out io.Writer, e *report.CacheEntries, wide bool) error {
-	if err := printEntryTable(out, e, wide); err != nil {
+	w := newAligner(out)
+	columns := entryColumns(wide)
+	table := cells(columns, []cachedEntry{})
+	for i := range e.Caches {
+		c := &e.Caches[i]
+		list := make([]cachedEntry, len(c.Entries))
+		for j, entry := range c.Entries {
+			list[j] = cachedEntry{entry, c}
+		}
+		if len(list) > 0 {
+			writeCells(w, append(table, cells(columns, list)[1:]...))
+			table = nil // its first row has been written
+		}
+		printMore(w, c.MoreEntries, " entries")
+	}
+	switch {
+	case len(e.Caches) == 0:
+		fmt.Fprintf(w, "no cache covers %s\n", e.Name)
+	case table != nil:
+		fmt.Fprintf(w, "%s is not cached\n", e.Name)
+	}
+	printMore(w, e.More, " caches")
+	if err := w.Flush(); err != nil {
 		return err
 	}
 	for i := range e.Caches {
@@ -81,101 +98,72 @@ func printCacheEntries(out io.Writer, e *report.CacheEntries, wide bool) error {
 			fmt.Fprintf(out, "names below %s are denied with nxdomain_cut for %s; flushing %s removes that denial\n", d.Name, wholeSeconds(d.TTLSeconds), e.Name)
 		}
 	}
-	return printKernelCopies(out, e)
-}
-
-// printEntryTable writes the entries of all caches as one table, or that there are none.
-func printEntryTable(out io.Writer, e *report.CacheEntries, wide bool) error {
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	columns := []string{"TYPE", "BITS", "REPLY", "RECORDS", "AGE", "LEFT", "STALE", "ZONES"}
-	if wide {
-		columns = append(columns, "LINE", "VIEW", "CLASS", "KIND", "SUBTREE", "BYTES")
-	}
-	n := 0
-	for i := range e.Caches {
-		c := &e.Caches[i]
-		for j := range c.Entries {
-			if n++; n == 1 {
-				fmt.Fprintln(w, strings.Join(columns, "\t"))
-			}
-			fmt.Fprintln(w, strings.Join(entryRow(&c.Entries[j], &c.Cache, wide), "\t"))
-		}
-		if c.MoreEntries > 0 {
-			fmt.Fprintf(w, "and %d more entries\n", c.MoreEntries)
-		}
-	}
-	switch {
-	case len(e.Caches) == 0:
-		fmt.Fprintf(w, "no cache covers %s\n", e.Name)
-	case n == 0:
-		fmt.Fprintf(w, "%s is not cached\n", e.Name)
-	}
-	if e.More > 0 {
-		fmt.Fprintf(w, "and %d more caches\n", e.More)
-	}
-	return w.Flush()
-}
-
-// printKernelCopies writes a line for each copy in the kernel, if there are any.
-func printKernelCopies(out io.Writer, e *report.CacheEntries) error {
 	if len(e.KernelCopies) == 0 {
 		return nil
 	}
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "\nIn the kernel:\nTYPE\tQUERIES\tREPLY\tSTATE\tLEFT\tLAST GIVEN\tLISTENER")
-	for i := range e.KernelCopies {
-		c := &e.KernelCopies[i]
-		left, given := "-", "-"
-		if c.TTLSeconds != nil {
-			left = wholeSeconds(*c.TTLSeconds)
-		}
-		if c.IdleSeconds != nil {
-			given = wholeSeconds(*c.IdleSeconds) + " ago"
-		}
-		fmt.Fprintln(w, strings.Join([]string{c.Type, cmp.Or(strings.Join(c.Flags, ","), "-"), c.Rcode, c.State, left, given, c.Listener}, "\t"))
-	}
-	if e.MoreKernelCopies > 0 {
-		fmt.Fprintf(w, "and %d more copies\n", e.MoreKernelCopies)
-	}
-	return w.Flush()
+	fmt.Fprintln(out, "\nIn the kernel:")
+	return printTable(out, copyColumns, e.KernelCopies, e.MoreKernelCopies, " copies")
 }
 
-// entryRow returns the columns of one entry.
-func entryRow(e *report.CacheEntry, c *report.Cache, wide bool) []string {
-	var bits []string
-	if e.DNSSEC {
-		bits = append(bits, "DO")
-	}
-	if e.CheckingDisabled {
-		bits = append(bits, "CD")
-	}
-	age, left, stale := "-", "expired", "-"
-	if e.AgeSeconds != nil {
-		age = wholeSeconds(*e.AgeSeconds)
-	}
-	if e.TTLSeconds > 0 {
-		left = wholeSeconds(e.TTLSeconds)
-	}
-	if e.StaleSeconds > 0 {
-		stale = wholeSeconds(e.StaleSeconds)
-	}
-	row := []string{e.Type, cmp.Or(strings.Join(bits, ","), "-"), e.Rcode, strconv.Itoa(e.Answers), age, left, stale, firstZones(c.Zones)}
-	if wide {
-		row = append(row, strconv.Itoa(c.Line), cmp.Or(c.View, "-"), e.Class, e.Kind, strconv.FormatBool(e.Subtree), strconv.Itoa(e.Bytes))
-	}
-	return row
+func entryColumns(wide bool) []column[cachedEntry] {
+	type row = cachedEntry
+	return slices.Concat(
+		[]column[row]{
+			{"TYPE", func(e *row) string { return e.Type }},
+			{"BITS", func(e *row) string {
+				var bits []string
+				if e.DNSSEC {
+					bits = append(bits, "DO")
+				}
+				if e.CheckingDisabled {
+					bits = append(bits, "CD")
+				}
+				return cmp.Or(strings.Join(bits, ","), "-")
+			}},
+			{"REPLY", func(e *row) string { return e.Rcode }},
+			{"RECORDS", func(e *row) string { return strconv.Itoa(e.Answers) }},
+			{"AGE", func(e *row) string { return optionalSeconds(e.AgeSeconds, "") }},
+			{"LEFT", func(e *row) string { return positiveSeconds(e.TTLSeconds, "expired") }},
+			{"STALE", func(e *row) string { return positiveSeconds(e.StaleSeconds, "-") }},
+			{"ZONES", func(e *row) string { return firstZones(e.cache.Zones) }},
+		},
+		when(wide,
+			column[row]{"LINE", func(e *row) string { return strconv.Itoa(e.cache.Line) }},
+			column[row]{"VIEW", func(e *row) string { return cmp.Or(e.cache.View, "-") }},
+			column[row]{"CLASS", func(e *row) string { return e.Class }},
+			column[row]{"KIND", func(e *row) string { return e.Kind }},
+			column[row]{"SUBTREE", func(e *row) string { return strconv.FormatBool(e.Subtree) }},
+			column[row]{"BYTES", func(e *row) string { return strconv.Itoa(e.Bytes) }},
+		),
+	)
+}
+
+var copyColumns = []column[report.KernelCopy]{
+	{"TYPE", func(c *report.KernelCopy) string { return c.Type }},
+	{"QUERIES", func(c *report.KernelCopy) string { return cmp.Or(strings.Join(c.Flags, ","), "-") }},
+	{"REPLY", func(c *report.KernelCopy) string { return c.Rcode }},
+	{"STATE", func(c *report.KernelCopy) string { return c.State }},
+	{"LEFT", func(c *report.KernelCopy) string { return optionalSeconds(c.TTLSeconds, "") }},
+	{"LAST GIVEN", func(c *report.KernelCopy) string { return optionalSeconds(c.IdleSeconds, " ago") }},
+	{"LISTENER", func(c *report.KernelCopy) string { return c.Listener }},
 }
 
 func wholeSeconds(s float64) string { return fmt.Sprintf("%.0fs", s) }
 
-// firstZones returns the first zones of a list, and how many others there are.
-func firstZones(zones []string) string {
-	const few = 3
-	text := strings.Join(zones[:min(few, len(zones))], ",")
-	if len(zones) > few {
-		text += fmt.Sprintf(",+%d", len(zones)-few)
+// optionalSeconds returns s and suffix, "-" for null.
+func optionalSeconds(s *float64, suffix string) string {
+	if s == nil {
+		return "-"
 	}
-	return text
+	return wholeSeconds(*s) + suffix
+}
+
+// positiveSeconds returns s, or none if it is 0.
+func positiveSeconds(s float64, none string) string {
+	if s > 0 {
+		return wholeSeconds(s)
+	}
+	return none
 }
 
 func newCacheStatsCommand() *cobra.Command {
@@ -192,17 +180,9 @@ socket.`,
 	s.register(cmd.Flags())
 	output := cli.AddTableOutput(cmd.Flags())
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return runCacheStats(cmd.Context(), s, output, cmd.OutOrStdout())
+		return show(cmd, s, output, "/cache", nil, printCacheStats)
 	}
 	return cmd
-}
-
-func runCacheStats(ctx context.Context, socket *adminSocket, output *cli.Output, stdout io.Writer) error {
-	var s report.CacheStats
-	if err := socket.ask(ctx, http.MethodGet, "/cache", nil, &s); err != nil {
-		return err
-	}
-	return output.Print(stdout, s, func(w io.Writer) error { return printCacheStats(w, &s, output.Wide()) })
 }
 
 // printCacheStats writes a line for each cache.
@@ -211,29 +191,71 @@ func printCacheStats(out io.Writer, s *report.CacheStats, wide bool) error {
 		_, err := fmt.Fprintln(out, "no cache directives")
 		return err
 	}
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	columns := []string{"ZONES", "SUCCESS", "DENIAL", "BYTES", "HITS", "MISSES", "HIT", "EVICTIONS", "STALE"}
-	if wide {
-		columns = append(columns, "LINE", "VIEW", "CUTS", "PREFETCHES")
+	type row = report.CacheCounts
+	columns := slices.Concat(
+		[]column[row]{
+			{"ZONES", func(c *row) string { return firstZones(c.Zones) }},
+			{"SUCCESS", func(c *row) string { return fmt.Sprintf("%d/%d", c.Success.Entries, c.Success.Capacity) }},
+			{"DENIAL", func(c *row) string { return fmt.Sprintf("%d/%d", c.Denial.Entries, c.Denial.Capacity) }},
+			{"BYTES", func(c *row) string { return strconv.Itoa(c.Bytes) }},
+			{"HITS", func(c *row) string { return fmt.Sprint(c.Success.Hits + c.Denial.Hits) }},
+			{"MISSES", func(c *row) string { return fmt.Sprint(c.Misses) }},
+			{"HIT", func(c *row) string {
+				hits := c.Success.Hits + c.Denial.Hits
+				if hits+c.Misses == 0 {
+					return "-"
+				}
+				return percent(float64(hits) / float64(hits+c.Misses))
+			}},
+			{"EVICTIONS", func(c *row) string { return fmt.Sprint(c.Success.Evictions + c.Denial.Evictions) }},
+			{"STALE", func(c *row) string { return fmt.Sprint(c.Stale) }},
+		},
+		when(wide,
+			column[row]{"LINE", func(c *row) string { return strconv.Itoa(c.Line) }},
+			column[row]{"VIEW", func(c *row) string { return cmp.Or(c.View, "-") }},
+			column[row]{"CUTS", func(c *row) string { return fmt.Sprint(c.Cuts) }},
+			column[row]{"PREFETCHES", func(c *row) string { return fmt.Sprint(c.Prefetches) }},
+		),
+	)
+	fmt.Fprintf(out, "%d of %d KiB are in use\n\n", s.Bytes>>10, s.BudgetBytes>>10)
+	return printTable(out, columns, s.Caches, s.More, " caches")
+}
+
+func newCacheFlushCommand() *cobra.Command {
+	s, subtree := new(adminSocket), false
+	cmd := &cobra.Command{
+		Use:   "flush NAME",
+		Short: "Remove names from the cache of the agent on this node",
+		Long: `Remove a name, or with --subtree all names below it as well, from the cache of the agent on this
+node. It asks the agent through its admin socket. The name "." with --subtree removes everything.`,
+		Example: "  nodens cache flush www.example.org\n  nodens cache flush example.org --subtree",
+		Args:    cli.OneArg(`one name ("." means all names)`),
 	}
-	fmt.Fprintf(w, "%d of %d KiB are in use\n\n%s\n", s.Bytes>>10, s.BudgetBytes>>10, strings.Join(columns, "\t"))
-	for i := range s.Caches {
-		c := &s.Caches[i]
-		hits, share := c.Success.Hits+c.Denial.Hits, "-"
-		if all := hits + c.Misses; all > 0 {
-			share = percent(float64(hits) / float64(all))
+	flags := cmd.Flags()
+	s.register(flags)
+	flags.StringVar(&s.path, "socket", "", "earlier name of --admin-socket")
+	flags.Lookup("socket").Hidden = true
+	flags.BoolVar(&subtree, "subtree", false, "all names below NAME as well")
+	output := cli.AddOutput(flags)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		var removed struct {
+			Entries int `json:"entries"`
 		}
-		row := []string{
-			firstZones(c.Zones), fmt.Sprintf("%d/%d", c.Success.Entries, c.Success.Capacity), fmt.Sprintf("%d/%d", c.Denial.Entries, c.Denial.Capacity),
-			strconv.Itoa(c.Bytes), fmt.Sprint(hits), fmt.Sprint(c.Misses), share, fmt.Sprint(c.Success.Evictions + c.Denial.Evictions), fmt.Sprint(c.Stale),
+		query := url.Values{"name": {args[0]}, "subtree": {strconv.FormatBool(subtree)}}
+		if err := s.ask(cmd.Context(), http.MethodPost, "/cache/flush", query, &removed); err != nil {
+			return err
 		}
-		if wide {
-			row = append(row, strconv.Itoa(c.Line), cmp.Or(c.View, "-"), fmt.Sprint(c.Cuts), fmt.Sprint(c.Prefetches))
-		}
-		fmt.Fprintln(w, strings.Join(row, "\t"))
+		return output.Print(cmd.OutOrStdout(), removed, func(w io.Writer) error {
+			_, err := fmt.Fprintf(w, "%d entries removed\n", removed.Entries)
+			return err
+		})
 	}
-	if s.More > 0 {
-		fmt.Fprintf(w, "and %d more caches\n", s.More)
-	}
-	return w.Flush()
+	return cmd
+}
+
+// newFlushCommand returns `nodens flush`, the name that `nodens cache flush` had first.
+func newFlushCommand() *cobra.Command {
+	cmd := newCacheFlushCommand()
+	cmd.Hidden = true
+	return cmd
 }

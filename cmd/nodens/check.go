@@ -1,10 +1,14 @@
 package main
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -68,7 +72,12 @@ func newCheckCommand() *cobra.Command {
 		"interfacename", "setupiptables", "netfilter", "external-interfaces", "health-port", "dns.port", "handover-dir",
 		"kernel-path", "kernel-path-order", "prometheus-listen-address")
 	cmd.Flags().StringArrayVarP(&f.files, "filename", "f", nil, "a `file`, a folder, or - for standard input; may be repeated")
-	cli.Func(cmd.Flags(), "cluster-dns", "", "IP `address` that replaces __PILLAR__CLUSTER__DNS__; without it the environment's, as in a pod", f.setClusterDNS)
+	cli.Func(cmd.Flags(), "cluster-dns", "", "IP `address` that replaces __PILLAR__CLUSTER__DNS__; without it the environment's, as in a pod", func(text string) (err error) {
+		if f.clusterDNS, err = netip.ParseAddr(text); err != nil {
+			return fmt.Errorf("%q is no IP address; give one, such as 10.96.0.11", text)
+		}
+		return nil
+	})
 	cmd.Flags().BoolVar(&f.strict, "strict", false, "exit with 1 if there are warnings")
 	cmd.Flags().BoolVar(&f.diff, "diff", false, "print what changes for clients from the first of two configurations to the second")
 	cmd.Flags().StringArrayVar(&f.asked, "ask", nil, "show what the agent would do with a query for `NAME[/TYPE]`, as explain does; may be repeated")
@@ -86,18 +95,6 @@ func newCheckCommand() *cobra.Command {
 		})
 	}
 	return cmd
-}
-
-func (f *checkFlags) setClusterDNS(text string) (err error) {
-	if f.clusterDNS, err = netip.ParseAddr(text); err != nil {
-		return fmt.Errorf("%q is no IP address; give one, such as 10.96.0.11", text)
-	}
-	return nil
-}
-
-// hash records a file of objects.
-func (f *checkFlags) hash(name string, text []byte) {
-	f.read = append(f.read, newCheckedFile(name, text))
 }
 
 // runCheck passes what the agent would do to print. It changes nothing.
@@ -122,7 +119,7 @@ func runCheck(f *checkFlags, stdin io.Reader, print func(*checkResult) error) er
 		if err != nil {
 			return err
 		}
-		problems = append(problems, in.errors()...)
+		problems = append(problems, in.error())
 		warnings += len(c.Warnings)
 		result.Configurations = append(result.Configurations, c)
 		result.addFiles(in.filesRead()...)
@@ -207,6 +204,35 @@ type checkedStep struct {
 	Text  string   `json:"text"`
 }
 
+// checkedFile is a file that was read, or a key of a ConfigMap.
+type checkedFile struct {
+	Name string `json:"name"`
+	// SHA256 is the hash of its bytes, as sha256sum prints it.
+	SHA256 string `json:"sha256"`
+}
+
+func newCheckedFile(name string, text []byte) checkedFile {
+	sum := sha256.Sum256(text)
+	return checkedFile{Name: name, SHA256: hex.EncodeToString(sum[:])}
+}
+
+// addFiles adds files that r does not have yet.
+func (r *checkResult) addFiles(files ...checkedFile) {
+	for _, f := range files {
+		if !slices.Contains(r.Files, f) {
+			r.Files = append(r.Files, f)
+		}
+	}
+}
+
+// printFiles writes the hashes as sha256sum does.
+func (r *checkResult) printFiles(w io.Writer) {
+	fmt.Fprintln(w, "\nfiles read, with their SHA-256:")
+	for _, f := range r.Files {
+		fmt.Fprintf(w, "  %s  %s\n", f.SHA256, f.Name)
+	}
+}
+
 // printText writes r as text.
 func (r *checkResult) printText(w io.Writer) error {
 	if len(r.Questions) > 0 {
@@ -261,4 +287,12 @@ func (b *checkedBlock) printText(w io.Writer) {
 
 func indent(s string) string {
 	return "  " + strings.ReplaceAll(strings.TrimRight(s, "\n"), "\n", "\n  ") + "\n"
+}
+
+// quiet discards what libraries log until the function that it returns is called: the parser logs each import that no file
+// matches, each time that it runs, and a note has them.
+func quiet() (restore func()) {
+	was := log.Writer()
+	log.SetOutput(io.Discard)
+	return func() { log.SetOutput(was) }
 }

@@ -85,8 +85,8 @@ func newQuestion(text, from string) *checkedQuestion {
 	return &checkedQuestion{Name: name, Type: cmp.Or(kind, "A"), From: from}
 }
 
-// ask explains list with the configuration of in, and compares.
-func (in *checkInput) ask(list []*checkedQuestion, manifests []string) error {
+// askDryRun explains list with the configuration of in, and compares.
+func askDryRun(in *checkInput, list []*checkedQuestion, manifests []string) error {
 	dir, err := os.MkdirTemp("", "nodens-check-")
 	if err != nil {
 		return err
@@ -164,12 +164,12 @@ func (q *checkedQuestion) compare(in *checkInput) {
 func (f *checkFlags) runAsk(inputs []*checkInput, questions []*checkedQuestion, print func(*checkResult) error) error {
 	if len(inputs) != 1 || inputs[0].cfg == nil {
 		if len(inputs) == 1 {
-			return errors.Join(inputs[0].errors()...)
+			return inputs[0].error()
 		}
 		return fmt.Errorf("--ask takes one configuration, and there are %d; name the file of one", len(inputs))
 	}
 	in := inputs[0]
-	if err := in.ask(questions, f.manifests()); err != nil {
+	if err := askDryRun(in, questions, f.manifests()); err != nil {
 		return err
 	}
 	result := &checkResult{Configurations: []*checkedConfig{}, Files: f.read, Questions: questions}
@@ -199,10 +199,10 @@ func (f *checkFlags) manifests() (list []string) {
 
 // printQuestions writes the questions: those with expectations in a line each, the others as `nodens explain` does.
 func (r *checkResult) printQuestions(w io.Writer) error {
-	met := 0
+	expected, met := 0, 0
 	for i, q := range r.Questions {
 		if q.line > 0 {
-			if len(q.Unmet) == 0 {
+			if expected++; len(q.Unmet) == 0 {
 				met++
 			}
 			continue
@@ -216,8 +216,8 @@ func (r *checkResult) printQuestions(w io.Writer) error {
 		}
 		fmt.Fprint(w, r.show.Replace(text.String()))
 	}
-	if n := len(slices.DeleteFunc(slices.Clone(r.Questions), func(q *checkedQuestion) bool { return q.line == 0 })); n > 0 {
-		fmt.Fprintf(w, "\n%d of %d expectations are met\n", met, n)
+	if expected > 0 {
+		fmt.Fprintf(w, "\n%d of %d expectations are met\n", met, expected)
 	}
 	fmt.Fprintf(w, "\n%s\n", unknownReplies)
 	r.printFiles(w)

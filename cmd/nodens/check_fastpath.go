@@ -26,14 +26,11 @@ func fastPathStatus(b *config.Block, blocks []*config.Block) string {
 		return "none, because the block listens on all addresses; name some with bind"
 	case len(reasons) > 0:
 		return "none, because of " + strings.Join(reasons, ", ")
-	case !hasCopies(b):
+	case b.Kubernetes == nil && b.Hosts == nil && b.Cache == nil: // whose answers are copied
 		return "none, without kubernetes, hosts and cache"
 	}
 	return "answers are copied into the kernel"
 }
-
-// hasCopies reports whether b has a source whose answers are copied.
-func hasCopies(b *config.Block) bool { return b.Kubernetes != nil || b.Hosts != nil || b.Cache != nil }
 
 // describeFastPath returns when the kernel's program is in use, and its position on each
 // pod's interface.

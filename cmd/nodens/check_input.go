@@ -3,10 +3,13 @@ package main
 import (
 	"bytes"
 	"cmp"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/netip"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -14,9 +17,10 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/nodens-dns/nodens/cmd/nodens/migrate"
-	"github.com/nodens-dns/nodens/cmd/nodens/options"
 	"github.com/nodens-dns/nodens/internal/cli"
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/wire"
+	"github.com/nodens-dns/nodens/server/zonefile"
 )
 
 // checkInput is one Corefile with the agent's flags.
@@ -43,12 +47,18 @@ type checkInput struct {
 	skipped      []string
 }
 
-// errors returns the errors that keep the agent from starting.
-func (in *checkInput) errors() (list []error) {
-	for _, e := range in.faults {
-		list = append(list, e)
+// error returns what keeps the agent from starting, nil for nothing.
+func (in *checkInput) error() error {
+	list := make([]error, len(in.faults))
+	for i, e := range in.faults {
+		list[i] = e
 	}
-	return list
+	return errors.Join(list...)
+}
+
+// hash records a file of objects.
+func (f *checkFlags) hash(name string, text []byte) {
+	f.read = append(f.read, newCheckedFile(name, text))
 }
 
 // allInputs reads all Corefiles. With --diff each file is read by itself, without the objects in the others.
@@ -173,16 +183,19 @@ func (f *checkFlags) localInput() (*checkInput, error) {
 		return nil, fmt.Errorf("reading the Corefile: %w", err)
 	}
 	in := &checkInput{source: path, flags: f.agentFlags, local: true, texts: []migrate.MountedFile{{Name: path, Text: string(text)}}}
-	in.parsed(config.Parse(config.Source{Path: path, Text: text, Options: opts}))
-	in.finish(*unknown && strings.Contains(string(text), clusterDNSPlaceholder))
+	in.finish(text, unknown, func(text []byte) (*config.Config, error) {
+		return config.Parse(config.Source{Path: path, Text: text, Options: opts})
+	})
 	return in, nil
 }
 
 // corefileInput reads a Corefile of other machines.
 func (f *checkFlags) corefileInput(name string, text []byte) *checkInput {
 	in := &checkInput{source: name, flags: f.agentFlags, texts: []migrate.MountedFile{{Name: name, Text: string(text)}}}
-	if strings.Contains(string(text), "__PILLAR__LOCAL__DNS__") {
-		in.assumeLocalIP()
+	if strings.Contains(string(text), "__PILLAR__LOCAL__DNS__") && len(in.flags.LocalIPs) == 0 {
+		with := *in.flags
+		with.LocalIPs = assumedLocalIPs()
+		in.flags, in.notes = &with, append(in.notes, assumedNote)
 	}
 	opts := in.flags.ConfigOptions("")
 	opts.OffNode, opts.Interface, opts.Written = true, migrate.UnknownInterface, true
@@ -193,27 +206,20 @@ func (f *checkFlags) corefileInput(name string, text []byte) *checkInput {
 	parse := func(text []byte) (*config.Config, error) {
 		return config.Parse(config.Source{Path: name, Text: text, Options: opts})
 	}
-	in.parsed(parse(in.guessVariables(text, parse)))
-	in.finish(*unknown && strings.Contains(string(text), clusterDNSPlaceholder))
+	in.finish(text, unknown, func(text []byte) (*config.Config, error) { return parse(in.guessVariables(text, parse)) })
 	return in
 }
 
 // clusterDNSPlaceholder is replaced by the address of the cluster DNS.
 const clusterDNSPlaceholder = "__PILLAR__CLUSTER__DNS__"
 
-// assumedLocalIP is the address of NodeLocal DNSCache's manifest and of the agent's.
-const assumedLocalIP = "169.254.20.10"
+// assumedLocalIP is the address of NodeLocal DNSCache's manifest and of the agent's, for a Corefile without --localip.
+const (
+	assumedLocalIP = "169.254.20.10"
+	assumedNote    = "--localip is not given: checked with " + assumedLocalIP
+)
 
-// assumeLocalIP sets --localip if it is not given, for a Corefile that has its placeholder.
-func (in *checkInput) assumeLocalIP() {
-	if len(in.flags.LocalIPs) > 0 {
-		return
-	}
-	with := *in.flags
-	with.LocalIPs = []netip.Addr{netip.MustParseAddr(assumedLocalIP)}
-	in.flags = &with
-	in.notes = append(in.notes, "--localip is not given: checked with "+assumedLocalIP)
-}
+func assumedLocalIPs() []netip.Addr { return []netip.Addr{netip.MustParseAddr(assumedLocalIP)} }
 
 // lookupClusterDNS makes opts take the cluster DNS's address from --cluster-dns or else from the
 // environment. If it is in neither, a placeholder is used and unknown becomes true.
@@ -232,33 +238,35 @@ func (f *checkFlags) lookupClusterDNS(opts *config.Options) (unknown *bool) {
 	return unknown
 }
 
-// parsed sets the result of the parser.
-func (in *checkInput) parsed(cfg *config.Config, err error) {
+// finish parses text. unknownClusterDNS says afterwards that the cluster DNS's address was asked for.
+func (in *checkInput) finish(text []byte, unknownClusterDNS *bool, parse func(text []byte) (*config.Config, error)) {
+	cfg, err := parse(text)
 	in.cfg, in.faults = cfg, config.ParseErrors(err)
 	in.checkZoneFiles()
-}
-
-// finish adds notes about what is not known.
-func (in *checkInput) finish(unknownClusterDNS bool) {
-	var pairs []string
-	if unknownClusterDNS {
-		pairs = append(pairs, migrate.ClusterDNSPlaceholder, "CLUSTER-DNS")
+	if *unknownClusterDNS && strings.Contains(string(text), clusterDNSPlaceholder) {
 		in.notes = append(in.notes, migrate.UnknownClusterDNS)
 	}
-	if in.cfg != nil {
-		in.notes = append(in.notes, notReadNote(slices.Concat(in.cfg.NotRead, in.skipped))...)
-		in.notes = append(in.notes, importNote(in.cfg.EmptyImports)...)
-		pairs = append(pairs, resolvNames(in.cfg)...)
-	}
-	in.show = strings.NewReplacer(pairs...)
+	in.note(nil)
 }
 
-// notReadNote says which files belong to the node.
-func notReadNote(paths []string) []string {
-	if len(paths) == 0 {
-		return nil
+// note adds notes about what is not known, and makes show from pairs of names as they are read and as they are shown.
+func (in *checkInput) note(pairs []string) {
+	names := strings.NewReplacer(pairs...)
+	if slices.Contains(in.notes, migrate.UnknownClusterDNS) {
+		pairs = append([]string{migrate.ClusterDNSPlaceholder, "CLUSTER-DNS"}, pairs...)
 	}
-	return []string{"files of the node, not read here: " + strings.Join(paths, ", ")}
+	if in.cfg != nil {
+		if paths := slices.Concat(in.cfg.NotRead, in.skipped); len(paths) > 0 {
+			in.notes = append(in.notes, names.Replace("files of the node, not read here: "+strings.Join(paths, ", ")))
+		}
+		if patterns := in.cfg.EmptyImports; len(patterns) > 0 {
+			in.notes = append(in.notes, names.Replace("imports that no file matches: "+strings.Join(patterns, ", ")))
+		}
+		if pair := resolvNames(in.cfg); pair != nil {
+			pairs = append([]string{pair[0], names.Replace(pair[1])}, pairs...)
+		}
+	}
+	in.show = strings.NewReplacer(pairs...)
 }
 
 // resolvNames returns the pair that shows name servers of a resolv.conf that was not read.
@@ -288,7 +296,7 @@ func (f *checkFlags) objectInputs(objects *migrate.Objects, namespace, name stri
 				return nil, err
 			}
 			if len(with.LocalIPs) == 0 {
-				with.LocalIPs = []netip.Addr{netip.MustParseAddr(assumedLocalIP)}
+				with.LocalIPs = assumedLocalIPs()
 			}
 			flags = append(flags, with)
 			return with.migrateFlags(), nil
@@ -315,22 +323,9 @@ func (f *checkFlags) objectInput(c *migrate.Checked, flags *agentFlags) *checkIn
 		objects: true, daemonSet: c.FromDaemonSet,
 	}
 	if in.assumed = !c.FromDaemonSet && !f.given["localip"]; in.assumed {
-		in.notes = append(in.notes, "--localip is not given: checked with "+assumedLocalIP)
+		in.notes = append(in.notes, assumedNote)
 	}
-	var pairs []string
-	if slices.Contains(c.Notes, migrate.UnknownClusterDNS) {
-		pairs = append(pairs, migrate.ClusterDNSPlaceholder, "CLUSTER-DNS")
-	}
-	if c.Config != nil {
-		names := strings.NewReplacer(c.Names...)
-		for _, note := range slices.Concat(notReadNote(c.Config.NotRead), importNote(c.Config.EmptyImports)) {
-			in.notes = append(in.notes, names.Replace(note))
-		}
-		if pair := resolvNames(c.Config); pair != nil {
-			pairs = append(pairs, pair[0], names.Replace(pair[1]))
-		}
-	}
-	in.show = strings.NewReplacer(append(pairs, c.Names...)...)
+	in.note(c.Names)
 	return in
 }
 
@@ -353,5 +348,106 @@ func (f *checkFlags) withArgs(args []string) (*agentFlags, error) {
 	return with, problem
 }
 
-// agent returns the settings of the agent.
-func (in *checkInput) agent() *options.Agent { return &in.flags.Agent }
+// filesRead returns the files that in is made from, in the order in which they are read. Those of this machine are
+// read again.
+func (in *checkInput) filesRead() (list []checkedFile) {
+	for _, f := range in.texts {
+		list = append(list, newCheckedFile(f.Name, []byte(f.Text)))
+	}
+	if in.cfg == nil || in.objects {
+		return list
+	}
+	for _, path := range in.cfg.Files {
+		if text, err := config.ReadFile(path); err == nil && path != in.source {
+			list = append(list, newCheckedFile(path, text))
+		}
+	}
+	return list
+}
+
+// guessVariables finds values for the environment variables of a Corefile of other machines, and returns its text with
+// them.
+func (in *checkInput) guessVariables(text []byte, parse func(text []byte) (*config.Config, error)) []byte {
+	values := make(migrate.Values)
+	guessed := values.Guess(migrate.Variables(string(text)), func(v migrate.Values) (*config.Config, error) {
+		return parse([]byte(v.Replace(string(text))))
+	})
+	if note := values.Note(guessed); note != "" {
+		in.notes = append(in.notes, note)
+	}
+	return []byte(values.Replace(string(text)))
+}
+
+// checkZoneFiles reads the zone files of `file` and `auto` that are on this machine. An error in a file of `file` keeps
+// the agent from starting; one of `auto`, or a file that may come later, is a warning.
+func (in *checkInput) checkZoneFiles() {
+	if in.cfg == nil || in.objects {
+		return
+	}
+	for _, b := range in.cfg.Blocks {
+		for _, f := range b.ZoneFile.All() {
+			if !in.readable(f.Path) {
+				in.skipped = append(in.skipped, f.Path)
+				continue
+			}
+			for _, origin := range f.Zones {
+				in.checkZoneFile(b, f, origin)
+			}
+		}
+		in.checkAuto(b)
+	}
+	if len(in.faults) > 0 {
+		in.cfg = nil
+	}
+}
+
+// readable reports whether the file or directory is one of this machine's.
+func (in *checkInput) readable(name string) bool {
+	return in.local || !path.IsAbs(name) && !filepath.IsAbs(name)
+}
+
+// checkZoneFile reads a file of `file` for one of its zones.
+func (in *checkInput) checkZoneFile(b *config.Block, f *config.ZoneFile, origin wire.Name) {
+	err := zonefile.Check(f.Path, origin)
+	switch {
+	case err == nil:
+	case errors.Is(err, fs.ErrNotExist) && f.Reload > 0:
+		in.zoneWarnings = append(in.zoneWarnings, blockError(b, "file", fmt.Sprintf("there is no file %s; the names of %s are SERVFAIL until it is there", f.Path, origin)))
+	default:
+		in.faults = append(in.faults, zoneFileError(f.Path, "file", origin, err))
+	}
+}
+
+// checkAuto reads the files of `auto`.
+func (in *checkInput) checkAuto(b *config.Block) {
+	if b.Auto == nil {
+		return
+	}
+	if !in.readable(b.Auto.Directory) {
+		return // the parser has noted it
+	}
+	files, leftOut, err := zonefile.AutoFiles(b.Auto)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // that there is none is a warning of the parser's
+		leftOut = append(leftOut, err)
+	}
+	for _, err := range leftOut {
+		in.zoneWarnings = append(in.zoneWarnings, blockError(b, "auto", err.Error()))
+	}
+	for _, f := range files {
+		if err := zonefile.Check(f.Path, f.Origin); err != nil {
+			in.zoneWarnings = append(in.zoneWarnings, zoneFileError(f.Path, "auto", f.Origin, err))
+		}
+	}
+}
+
+// zoneFileError is an error in a zone file, or in one that it includes, with its line.
+func zoneFileError(file, directive string, origin wire.Name, err error) *config.ParseError {
+	e := &config.ParseError{File: file, Directive: directive, Text: fmt.Sprintf("zone %s: %v", origin, err)}
+	if included, line, text := wire.ZoneFilePlace(err); line > 0 {
+		e.Line, e.Text = line, fmt.Sprintf("zone %s: %s", origin, text)
+		if !path.IsAbs(included) { // as the names of an fs.FS
+			e.File = filepath.FromSlash("/" + included)
+		}
+	}
+	return e
+}

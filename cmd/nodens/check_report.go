@@ -16,12 +16,12 @@ func (in *checkInput) check() (*checkedConfig, error) {
 		c.Notes = append(c.Notes, "flags without an effect: "+strings.Join(flags, ", "))
 	}
 	for _, e := range in.faults {
-		c.Errors = append(c.Errors, in.finding(e))
+		c.Errors = append(c.Errors, newFinding(in, e))
 	}
 	if in.cfg == nil {
 		return c, nil
 	}
-	network, err := describeNetwork(in.agent())
+	network, err := describeNetwork(&in.flags.Agent)
 	if err != nil {
 		return nil, err
 	}
@@ -33,13 +33,13 @@ func (in *checkInput) check() (*checkedConfig, error) {
 	if !in.objects {
 		c.Hash = in.cfg.Hash
 	}
-	c.Warnings = in.warnings()
+	c.Warnings = warnings(in)
 	for _, b := range in.cfg.Blocks {
 		c.Blocks = append(c.Blocks, in.block(b))
 	}
 	c.Differences = differences(in.cfg)
 	if in.flags.FastPath != options.FastPathOff {
-		c.fastPath = describeFastPath(in.agent())
+		c.fastPath = describeFastPath(&in.flags.Agent)
 	}
 	if dir := in.flags.HandoverDir; dir != "" {
 		c.handover = "from the previous agent and to the next one, through " + dir + "\nanswers are saved to " + in.flags.CachePath()
@@ -62,16 +62,18 @@ func (in *checkInput) block(b *config.Block) checkedBlock {
 	if b.File != in.cfg.Path {
 		c.imported = c.File + ", "
 	}
-	for _, a := range b.Listen {
-		c.Listen = append(c.Listen, a.String())
-	}
+	c.Listen = append(c.Listen, nameList(b.Listen)...)
 	s := steps{show: in.show}
 	s.addListener(b)
 	s.addPolicies(b)
 	s.addSources(b)
 	s.addForward(b)
 	s.addEndpoints(b)
-	s.addNoEffect(b)
+	for _, name := range b.Directives() {
+		if because := config.NoEffect(name); because != "" {
+			s.add(name, nil, "accepted, no effect, because %s", because)
+		}
+	}
 	s.addWritten(b)
 	if in.flags.FastPath != options.FastPathOff {
 		s.add("kernel path", nil, "%s", fastPathStatus(b, in.cfg.Blocks))
@@ -92,12 +94,14 @@ func (s *steps) add(name string, zones []wire.Name, format string, args ...any) 
 	s.list = append(s.list, checkedStep{Name: name, Zones: nameList(zones), Text: s.show.Replace(fmt.Sprintf(format, args...))})
 }
 
-func nameList(zones []wire.Name) (list []string) {
-	for _, z := range zones {
-		list = append(list, z.String())
+func nameList[T fmt.Stringer](names []T) (list []string) {
+	for _, n := range names {
+		list = append(list, n.String())
 	}
 	return list
 }
+
+func names[T fmt.Stringer](list []T) string { return strings.Join(nameList(list), " ") }
 
 // addZoneFiles adds the zones that the agent has itself, and who may transfer them.
 func (s *steps) addZoneFiles(b *config.Block) {
@@ -114,7 +118,11 @@ func (s *steps) addZoneFiles(b *config.Block) {
 		s.addFallthrough("secondary", d.Fallthrough)
 	}
 	for t := b.Transfer; t != nil; t = t.Next {
-		s.add("transfer", t.Zones, "%s to %s", names(t.Zones), transferPeers(t))
+		peers := "every client"
+		if !t.Any {
+			peers = strings.Join(nameList(t.To), ", ")
+		}
+		s.add("transfer", t.Zones, "%s to %s", names(t.Zones), peers)
 	}
 }
 
@@ -201,14 +209,6 @@ func (s *steps) addListener(b *config.Block) {
 	}
 }
 
-// dnstapDirection says who connects.
-func dnstapDirection(d *config.Dnstap) string {
-	if d.Listen {
-		return "listening on"
-	}
-	return "to"
-}
-
 // addEndpoints adds the addresses of b for HTTP, dnstap and traces, and what it logs.
 func (s *steps) addEndpoints(b *config.Block) {
 	if b.Health != nil {
@@ -224,7 +224,7 @@ func (s *steps) addEndpoints(b *config.Block) {
 		s.add("pprof", nil, "http %s%s", b.Pprof.Addr, config.PprofPath)
 	}
 	for d := range b.Dnstap.All {
-		s.add("dnstap", nil, "%s %s://%s", dnstapDirection(d), d.Network, d.Address)
+		s.add("dnstap", nil, "%s %s://%s", map[bool]string{true: "listening on", false: "to"}[d.Listen], d.Network, d.Address)
 	}
 	if b.Trace != nil && b.Trace.Endpoint != "" {
 		s.add("trace", nil, "to %s", b.Trace.Endpoint)
@@ -236,15 +236,6 @@ func (s *steps) addEndpoints(b *config.Block) {
 			continue
 		}
 		s.add("log", l.Names, "%s for %s", what, names(l.Names))
-	}
-}
-
-// addNoEffect adds the directives that change nothing.
-func (s *steps) addNoEffect(b *config.Block) {
-	for _, name := range b.Directives() {
-		if because := config.NoEffect(name); because != "" {
-			s.add(name, nil, "accepted, no effect, because %s", because)
-		}
 	}
 }
 
@@ -292,14 +283,6 @@ func (s *steps) addPolicies(b *config.Block) {
 	}
 }
 
-func names[T fmt.Stringer](list []T) string {
-	out := make([]string, len(list))
-	for i, n := range list {
-		out[i] = n.String()
-	}
-	return strings.Join(out, " ")
-}
-
 func clusterSource(k *config.Kubernetes) string {
 	switch {
 	case len(k.Manifests) > 0:
@@ -339,24 +322,8 @@ func searchPath(a *config.Autopath) string {
 
 // conditions returns which queries v takes.
 func conditions(v *config.View) string {
-	list := make([]string, len(v.When))
-	for i, e := range v.When {
-		list[i] = e.String()
-	}
-	if len(list) == 0 {
+	if len(v.When) == 0 {
 		return "every query"
 	}
-	return "a query if " + strings.Join(list, ", and ")
-}
-
-// transferPeers returns who may transfer.
-func transferPeers(t *config.Transfer) string {
-	if t.Any {
-		return "every client"
-	}
-	list := make([]string, len(t.To))
-	for i, to := range t.To {
-		list[i] = to.String()
-	}
-	return strings.Join(list, ", ")
+	return "a query if " + strings.Join(nameList(v.When), ", and ")
 }

@@ -11,31 +11,31 @@ import (
 )
 
 // warnings returns what is valid and probably a mistake.
-func (in *checkInput) warnings() []finding {
+func warnings(in *checkInput) []finding {
 	list := []finding{}
 	for _, text := range slices.Concat(in.refused, in.cfg.Warnings) {
 		text = in.show.Replace(text)
 		list = append(list, finding{Message: text, text: text})
 	}
-	return append(list, in.suspicions()...)
+	return append(list, suspicions(in)...)
 }
 
 // suspicions returns the warnings that migrate does not print itself: all but the parser's.
-func (in *checkInput) suspicions() (list []finding) {
+func suspicions(in *checkInput) (list []finding) {
 	for _, e := range in.cfg.Suspicious {
 		if in.assumed && strings.Contains(e.Text, "--localip") {
 			continue // the addresses are not the cluster's
 		}
-		list = append(list, in.finding(e))
+		list = append(list, newFinding(in, e))
 	}
-	for _, e := range slices.Concat(in.zoneWarnings, in.healthWarnings(), in.probeWarnings(), in.reloadWarnings(), in.portWarnings()) {
-		list = append(list, in.finding(e))
+	for _, e := range slices.Concat(in.zoneWarnings, healthWarnings(in), probeWarnings(in), reloadWarnings(in), portWarnings(in)) {
+		list = append(list, newFinding(in, e))
 	}
 	return list
 }
 
-// finding returns e with the names of files and placeholders as they are shown.
-func (in *checkInput) finding(e *config.ParseError) finding {
+// newFinding returns e with the names of files and placeholders as they are shown.
+func newFinding(in *checkInput, e *config.ParseError) finding {
 	return finding{
 		File: in.show.Replace(e.File), Line: e.Line, Directive: e.Directive, Option: e.Option, Word: in.show.Replace(e.Word),
 		Message: in.show.Replace(e.Text), Nearest: e.Nearest, Allowed: e.Allowed, text: in.show.Replace(e.Error()),
@@ -43,8 +43,8 @@ func (in *checkInput) finding(e *config.ParseError) finding {
 }
 
 // healthWarnings reports health endpoints on another port than the rules are for.
-func (in *checkInput) healthWarnings() (list []*config.ParseError) {
-	if a := in.agent(); !a.SetsUpNetwork() || !a.SetupIptables || a.HealthPort == 0 {
+func healthWarnings(in *checkInput) (list []*config.ParseError) {
+	if a := in.flags; !a.SetsUpNetwork() || !a.SetupIptables || a.HealthPort == 0 {
 		return nil
 	}
 	for _, b := range in.cfg.Blocks {
@@ -57,7 +57,7 @@ func (in *checkInput) healthWarnings() (list []*config.ParseError) {
 }
 
 // probeWarnings reports HTTP probes of the DaemonSet that nothing answers.
-func (in *checkInput) probeWarnings() (list []*config.ParseError) {
+func probeWarnings(in *checkInput) (list []*config.ParseError) {
 	for _, p := range in.probes {
 		var addrs []string
 		for _, b := range in.cfg.Blocks {
@@ -82,7 +82,7 @@ func (in *checkInput) probeWarnings() (list []*config.ParseError) {
 }
 
 // reloadWarnings reports a Corefile in a DaemonSet's ConfigMap that is read only once.
-func (in *checkInput) reloadWarnings() []*config.ParseError {
+func reloadWarnings(in *checkInput) []*config.ParseError {
 	if !in.daemonSet || in.flags.ReloadBySignal ||
 		slices.ContainsFunc(in.cfg.Blocks, func(b *config.Block) bool { return b.Reload != nil && b.Reload.Interval > 0 }) {
 		return nil
@@ -91,8 +91,8 @@ func (in *checkInput) reloadWarnings() []*config.ParseError {
 }
 
 // portWarnings reports addresses of HTTP endpoints that can't both be listened on, or that a server block has for DNS.
-func (in *checkInput) portWarnings() (list []*config.ParseError) {
-	ends := in.httpEndpoints()
+func portWarnings(in *checkInput) (list []*config.ParseError) {
+	ends := httpEndpoints(in)
 	for i, e := range ends {
 		if e.block == nil {
 			continue
@@ -120,7 +120,7 @@ type httpEndpoint struct {
 }
 
 // httpEndpoints returns the HTTP endpoints of the agent.
-func (in *checkInput) httpEndpoints() []httpEndpoint {
+func httpEndpoints(in *checkInput) []httpEndpoint {
 	ends := []httpEndpoint{{nil, "--metrics-listen-address", in.flags.MetricsAddr}}
 	for _, b := range in.cfg.Blocks {
 		if b.Health != nil {

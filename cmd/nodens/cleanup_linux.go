@@ -60,7 +60,7 @@ func runCleanup(ctx context.Context, f *agentFlags, output *cli.Output, stdout i
 	}
 	result, err := netsetup.Clean(ctx, f.Network(slog.New(slog.DiscardHandler)))
 	r := cleanupReport{Removed: cleanedObjects(result.Removed), Left: cleanedObjects(result.Left), Errors: []string{}}
-	err = errors.Join(err, f.removeFiles(&r))
+	err = errors.Join(err, removeFiles(f, &r))
 	if err != nil {
 		r.Errors = append(r.Errors, err.Error())
 	}
@@ -101,7 +101,7 @@ func (r *cleanupReport) printText(w io.Writer) error {
 }
 
 // removeFiles removes what an agent leaves in --handover-dir.
-func (f *agentFlags) removeFiles(r *cleanupReport) (err error) {
+func removeFiles(f *agentFlags, r *cleanupReport) (err error) {
 	if f.HandoverDir == "" {
 		return nil
 	}

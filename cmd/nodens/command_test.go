@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"slices"
 	"strings"
@@ -13,11 +14,13 @@ import (
 // TestHelp: each command has an example and prints its help to standard output; the lines are
 // not too long, and no command but the agent has all of its flags.
 func TestHelp(t *testing.T) {
-	root := newRootCommand()
+	root, plugin := newRootCommand(), newPluginCommand()
 	root.InitDefaultHelpCmd()
-	for _, c := range allCommands(root) {
-		args := append(strings.Fields(c.CommandPath())[1:], "--help")
-		code, stdout, stderr := outcome(t, args...)
+	for _, c := range slices.Concat(allCommands(root), allCommands(plugin)) {
+		args := strings.Fields(strings.TrimPrefix(c.CommandPath(), c.Root().CommandPath()) + " --help")
+		var out, errors bytes.Buffer
+		code := execute(t.Context(), c.Root(), args, &out, &errors)
+		stdout, stderr := out.String(), errors.String()
 		if code != 0 || stderr != "" {
 			t.Errorf("%v: exit code %d, %q", args, code, stderr)
 		}
@@ -39,6 +42,11 @@ func TestHelp(t *testing.T) {
 				t.Errorf("%s --%s has no text", c.CommandPath(), f.Name)
 			}
 		})
+	}
+	for _, name := range []string{"flush", "upstreams"} { // earlier names, for scripts
+		if c, _, err := root.Find([]string{name}); err != nil || c == root || !c.Hidden {
+			t.Errorf("%s: %v, hidden %v", name, err, c.Hidden)
+		}
 	}
 }
 

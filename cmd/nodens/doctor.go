@@ -25,9 +25,9 @@ func diagnose(s *report.Status, clients *report.Clients, names *report.Names) (s
 	case v != nil && v.Error != "" && len(v.Gaps.Failing) > 0:
 		return fmt.Sprintf("The API server does not serve the agent (%s): %s.", strings.Join(v.Gaps.Failing, ", "), cmp.Or(v.Fix, v.Error)), "nodens status -o wide"
 	case s.Upstreams.Down > 0:
-		return fmt.Sprintf("%d of %d upstreams are down.", s.Upstreams.Down, s.Upstreams.Total), "nodens upstreams"
+		return fmt.Sprintf("%d of %d upstreams are down.", s.Upstreams.Down, s.Upstreams.Total), "nodens top --by upstream"
 	case len(s.Problems) > 0:
-		return upperFirst(s.Problems[0]) + ".", "nodens status -o wide"
+		return strings.ToUpper(s.Problems[0][:1]) + s.Problems[0][1:] + ".", "nodens status -o wide"
 	}
 	if c := dominant(clients); c != nil {
 		what := ""
@@ -88,5 +88,3 @@ func commonDomain(n *report.Names) (domain string, share float64) {
 	}
 	return rows[0].domain, float64(rows[0].queries) / float64(all)
 }
-
-func upperFirst(text string) string { return strings.ToUpper(text[:1]) + text[1:] }

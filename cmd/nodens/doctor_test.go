@@ -10,6 +10,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nodens-dns/nodens/internal/cli"
 	"github.com/nodens-dns/nodens/internal/report"
 	"github.com/nodens-dns/nodens/test/fakedns"
 )
@@ -30,7 +31,7 @@ func TestDiagnose(t *testing.T) {
 	}{
 		{"well", report.Status{Rates: report.Rates{QueriesPerSecond: 3}}, &report.Clients{}, "No problem is known; 3.0 queries/s, 0.0% SERVFAIL.", "nodens top"},
 		{"flood", report.Status{}, flood, "98% of the queries come from search/indexer, for names below flood.example.", "nodens top --by domain"},
-		{"upstreams", report.Status{Upstreams: report.Counts{Total: 2, Down: 1}}, flood, "1 of 2 upstreams are down.", "nodens upstreams"},
+		{"upstreams", report.Status{Upstreams: report.Counts{Total: 2, Down: 1}}, flood, "1 of 2 upstreams are down.", "nodens top --by upstream"},
 		{
 			"API server", report.Status{View: &report.View{Error: "forbidden", Fix: "add a rule to the ClusterRole", Gaps: report.Gaps{Failing: []string{"services"}}}}, flood,
 			"The API server does not serve the agent (services): add a rule to the ClusterRole.", "nodens status -o wide",
@@ -90,15 +91,14 @@ func TestWithFallbackAsks(t *testing.T) {
 
 // TestFit: a narrow terminal loses the least decisive columns, and the middle of long names.
 func TestFit(t *testing.T) {
-	c := report.Client{Kind: "pod", Namespace: "payments", Pod: "checkout-api-7d9c5b8f6c-x2x9z", TopName: &report.TopName{Name: "a-long-name.of-a-service.example.org."}}
+	c := report.ClusterClients{By: "pod", Clients: []report.ClusterClient{{Client: report.Client{Kind: "pod", Namespace: "payments", Pod: "checkout-api-7d9c5b8f6c-x2x9z", TopName: &report.TopName{Name: "a-long-name.of-a-service.example.org."}}}}}
 	for width, want := range map[int]struct {
 		gone int
 		pod  string
 	}{0: {0, "payments/checkout-api-7d9c5b8f6c-x2x9z"}, 300: {0, "payments/checkout-api-7d9c5b8f6c-x2x9z"}, 80: {5, "payments…6c-x2x9z"}} {
-		f := &topFlags{width: width}
-		format := clientFormat{by: "pod"}
-		table := [][]string{format.columns(), format.row(&c, 0)}
-		gone := f.fit(table)
+		f := &topFlags{output: new(cli.Output)}
+		table := cells(clientColumns(f, &c), c.Clients)
+		gone := fit(table, width)
 		if width > 0 && tableWidth(table, width) > width {
 			t.Errorf("width %d: %v takes %d", width, table, tableWidth(table, width))
 		}

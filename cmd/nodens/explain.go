@@ -9,12 +9,12 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/nodens-dns/nodens/cmd/nodens/kubectl"
 	"github.com/nodens-dns/nodens/internal/cli"
 	"github.com/nodens-dns/nodens/internal/report"
 )
@@ -22,6 +22,8 @@ import (
 // explainFlags are the flags and arguments of `nodens explain`.
 type explainFlags struct {
 	socket      adminSocket
+	cluster     *kubectl.Cluster // nil for the agent of this node
+	node        string           // of cluster; "" for the pod's own
 	name, qtype string
 	from        string
 	server      string
@@ -30,13 +32,9 @@ type explainFlags struct {
 	ask         bool
 }
 
-// defaultNdots is the option ndots in the resolv.conf of pods.
-const defaultNdots = 5
-
 func newExplainCommand() *cobra.Command {
 	f := new(explainFlags)
 	cmd := &cobra.Command{
-		Use:   "explain NAME [TYPE]",
 		Short: "Show how the agent on this node would answer a query, and why",
 		Long: `Show how the agent on this node would answer a query, and why: the server block that takes it,
 what each step decides, which step makes the reply, what is cached, which upstreams would be asked,
@@ -48,38 +46,53 @@ With a pod in --from, and unless NAME ends with a dot, it shows the queries that
 sends, which tries the search domains of a pod with dnsPolicy ClusterFirst. It asks the agent
 through its admin socket.`,
 		Example: "  nodens explain example.org AAAA\n  nodens explain web --from shop/client-7d4f-x2\n  nodens explain db.shop.svc.cluster.local. --from 10.244.1.7 -o json",
-		Args:    cli.Args(1, 2, "a name, and perhaps a record type"),
 	}
-	flags := cmd.Flags()
-	flags.StringVar(&f.from, "from", "", "`client`: NAMESPACE/NAME of a pod of this node, its name alone, or an address; without it the node itself")
-	f.register(flags)
-	f.socket.register(flags)
-	output := cli.AddTableOutput(flags)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		f.setArgs(args)
-		return runExplain(cmd.Context(), f, output, cmd.OutOrStdout())
-	}
-	return cmd
+	cmd.Flags().StringVar(&f.from, "from", "", "`client`: NAMESPACE/NAME of a pod of this node, its name alone, or an address; without it the node itself")
+	return f.command(cmd, f.socket.register, f.askNode)
 }
 
-// register adds the flags that say how the client asks.
-func (f *explainFlags) register(flags *pflag.FlagSet) {
+func newPluginExplainCommand() *cobra.Command {
+	f := new(explainFlags)
+	cmd := &cobra.Command{
+		Short: "Show how the agent on a pod's node would answer a query, and why",
+		Long: `Show how the agent on a pod's node would answer a query of the pod, and why, as nodens explain does
+on the node. TYPE is A by default. Unless NAME ends with a dot, it shows the queries that the pod's
+resolver sends. The command looks up the node of the pod, so it needs the right to get pods in the
+pod's namespace; --node makes this unnecessary.`,
+		Example: "  kubectl nodens explain www.example.com --from shop/web-7d4f-x2\n  kubectl nodens explain example.org. AAAA --node node-1",
+	}
+	cmd.Flags().StringVar(&f.from, "from", "", "`client`: NAMESPACE/NAME of a pod; with --node also an address, and without it the node itself")
+	cmd.Flags().StringVar(&f.node, "node", "", "`node` whose agent is asked; without it the pod's own")
+	return f.command(cmd, func(flags *pflag.FlagSet) { f.cluster = addCluster(flags) }, f.askCluster)
+}
+
+// command returns cmd with the arguments and flags f, and those of addAgents, which say which agent ask asks.
+func (f *explainFlags) command(cmd *cobra.Command, addAgents func(*pflag.FlagSet), ask func(context.Context) (*report.Explanation, error)) *cobra.Command {
+	cmd.Use, cmd.Args = "explain NAME [TYPE]", cli.Args(1, 2, "a name, and perhaps a record type")
+	flags := cmd.Flags()
 	flags.StringVar(&f.server, "server", "", "`address` of the listener that is asked; without it the first one for plain DNS in the Corefile")
 	flags.StringVar(&f.ndots, "ndots", "", "`number` of dots from which on the client asks for NAME as it is first; without it the option in the pod's dnsConfig, or 5")
 	flags.BoolVar(&f.tcp, "tcp", false, "the query comes over TCP")
 	flags.BoolVar(&f.dnssec, "dnssec", false, "the query asks for DNSSEC records (DO bit)")
 	flags.BoolVar(&f.ask, "ask", false, "then really ask: upstreams are asked, and the query is counted and logged as the client's")
-}
-
-// setArgs reads the arguments: a name, and perhaps a type.
-func (f *explainFlags) setArgs(args []string) {
-	f.name, f.qtype = args[0], "A"
-	if len(args) > 1 {
-		f.qtype = args[1]
+	addAgents(flags)
+	output := cli.AddTableOutput(flags)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		f.name, f.qtype = args[0], "A"
+		if len(args) > 1 {
+			f.qtype = args[1]
+		}
+		e, err := ask(cmd.Context())
+		if err != nil {
+			return err
+		}
+		return output.Print(cmd.OutOrStdout(), e, func(w io.Writer) error { return printExplanation(w, e, output.Wide()) })
 	}
+	return cmd
 }
 
-func runExplain(ctx context.Context, f *explainFlags, output *cli.Output, stdout io.Writer) error {
+// askNode asks the agent of this node.
+func (f *explainFlags) askNode(ctx context.Context) (*report.Explanation, error) {
 	query := url.Values{"name": {f.name}, "type": {f.qtype}, "from": {f.from}, "server": {f.server}, "ndots": {f.ndots}, "dnssec": {strconv.FormatBool(f.dnssec)}}
 	if f.tcp {
 		query.Set("protocol", "tcp")
@@ -88,17 +101,41 @@ func runExplain(ctx context.Context, f *explainFlags, output *cli.Output, stdout
 	if f.ask {
 		method = http.MethodPost
 	}
-	var e report.Explanation
-	if err := f.socket.ask(ctx, method, "/explain", query, &e); err != nil {
-		return err
+	e := new(report.Explanation)
+	return e, f.socket.ask(ctx, method, "/explain", query, e)
+}
+
+// askCluster asks the agent on a node of the cluster: by default the pod's.
+func (f *explainFlags) askCluster(ctx context.Context) (e *report.Explanation, err error) {
+	node := f.node
+	if node == "" {
+		namespace, pod, ok := strings.Cut(f.from, "/")
+		if !ok {
+			return nil, cli.Usagef("no pod is given; give --from NAMESPACE/NAME, or --node")
+		}
+		if node, err = f.cluster.NodeOf(ctx, namespace, pod); err != nil {
+			return nil, err
+		}
 	}
-	return output.Print(stdout, e, func(w io.Writer) error { return printExplanation(w, &e, output.Wide()) })
+	args := []string{"explain"}
+	for _, flag := range [][2]string{{"--from", f.from}, {"--server", f.server}, {"--ndots", f.ndots}} {
+		if flag[1] != "" {
+			args = append(args, flag[0], flag[1])
+		}
+	}
+	args = append(args, "--tcp="+strconv.FormatBool(f.tcp), "--dnssec="+strconv.FormatBool(f.dnssec), "--ask="+strconv.FormatBool(f.ask), "-o", "json", "--", f.name, f.qtype)
+	asked, err := kubectl.Ask(ctx, f.cluster, &kubectl.Question[report.Explanation]{
+		Node: node, Args: args,
+		Serves: func(_, _ *report.Explanation) int { return 0 },
+		Each:   func(_ string, reply *report.Explanation) { e = reply },
+	})
+	return e, cmp.Or(err, errUnanswered(&asked))
 }
 
 // printExplanation writes who asks, the queries if there are several, and the details of the last query, or
 // of all with wide.
 func printExplanation(out io.Writer, e *report.Explanation, wide bool) error {
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	w := newAligner(out)
 	printClient(w, e)
 	if len(e.Questions) > 1 {
 		fmt.Fprintln(w, "\nQUERY\tNAME\tANSWERED BY\tREPLY\tCOST")
@@ -108,7 +145,11 @@ func printExplanation(out io.Writer, e *report.Explanation, wide bool) error {
 			if q.Conditional {
 				number += "?"
 			}
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", number, q.Name, askedSource(q), askedResult(q), costText(q))
+			by, result, cost := q.AnsweredBy(), q.Result(), q.Cost(milliseconds)
+			if q.Asked != nil { // the real reply
+				by, result, cost = q.Asked.AnsweredBy(), q.Asked.Result(), "took "+tookText(q.Asked.Seconds)
+			}
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", number, q.Name, by, result, cost)
 		}
 	}
 	if err := w.Flush(); err != nil {
@@ -138,33 +179,10 @@ func printClient(w io.Writer, e *report.Explanation) {
 	}
 }
 
-// askedSource and askedResult return who answers the query, and the result. If the query was asked, they describe the real reply.
-func askedSource(q *report.ExplainedQuestion) string {
-	if q.Asked != nil {
-		return q.Asked.AnsweredBy()
-	}
-	return q.AnsweredBy()
-}
-
-func askedResult(q *report.ExplainedQuestion) string {
-	if q.Asked != nil {
-		return q.Asked.Result()
-	}
-	return q.Result()
-}
-
-// costText says what the query costs.
-func costText(q *report.ExplainedQuestion) string {
-	if q.Asked != nil {
-		return "took " + tookText(q.Asked.Seconds)
-	}
-	return q.Cost(milliseconds)
-}
-
 // printQuestion writes the steps of one query, and the reply.
 func printQuestion(out io.Writer, q *report.ExplainedQuestion) error {
 	fmt.Fprintf(out, "\n%s %s\n\n", q.Name, q.Type)
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	w := newAligner(out)
 	fmt.Fprintln(w, "STEP\tOUTCOME\tWHY")
 	for i := range q.Steps {
 		s := &q.Steps[i]
@@ -177,9 +195,7 @@ func printQuestion(out io.Writer, q *report.ExplainedQuestion) error {
 		}
 		fmt.Fprintf(w, "%s%s\t%s\t%s\n", strings.Repeat("  ", s.Depth), s.Step, s.Outcome, cmp.Or(why, "-"))
 	}
-	if q.MoreSteps > 0 {
-		fmt.Fprintf(w, "and %d more steps\n", q.MoreSteps)
-	}
+	printMore(w, q.MoreSteps, " steps")
 	fmt.Fprintln(w)
 	line := func(name, format string, args ...any) { fmt.Fprintf(w, name+"\t"+format+"\n", args...) }
 	line("answered by", "%s", q.AnsweredBy())
@@ -188,8 +204,9 @@ func printQuestion(out io.Writer, q *report.ExplainedQuestion) error {
 	if q.Forward != nil {
 		printForward(line, q.Forward)
 	}
-	if q.Asked != nil {
-		printAsked(line, q.Asked)
+	if a := q.Asked; a != nil {
+		line("asked", "%s, by %s in %s", a.ResultTTL(), a.AnsweredBy(), tookText(a.Seconds))
+		printReply(line, &a.ExplainedReply)
 	}
 	for i := range q.Cached {
 		line("cached", "%s", q.Cached[i].Text())
@@ -215,15 +232,9 @@ func printReply(line func(name, format string, args ...any), r *report.Explained
 	}
 }
 
-// printAsked writes what became of the query.
-func printAsked(line func(name, format string, args ...any), a *report.AskedQuestion) {
-	line("asked", "%s, by %s in %s", a.ResultTTL(), a.AnsweredBy(), tookText(a.Seconds))
-	printReply(line, &a.ExplainedReply)
-}
-
 // tookText returns a time with two or three digits.
-func tookText(seconds float64) string {
-	d := time.Duration(seconds * float64(time.Second))
+func tookText(took float64) string {
+	d := seconds(took)
 	if d >= time.Millisecond {
 		return d.Round(100 * time.Microsecond).String()
 	}

@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"time"
 
 	"github.com/nodens-dns/nodens/cmd/nodens/options"
 	"github.com/nodens-dns/nodens/internal/report"
+	"github.com/nodens-dns/nodens/internal/wire"
 )
 
 // withFallback adds to err, why there is no status, where the node's queries go: what is known of an agent that is gone or
@@ -52,12 +54,17 @@ func interfaceAddrs() (list []netip.AddrPort) {
 
 // answersQueries reports whether a DNS server replies at addr, with whatever rcode.
 func answersQueries(ctx context.Context, addr netip.AddrPort) bool {
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
-	defer cancel()
-	r := net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, network, addr.String())
-	}}
-	_, err := r.LookupNetIP(ctx, "ip4", "kubernetes.default.svc.cluster.local.")
-	var failed *net.DNSError
-	return err == nil || errors.As(err, &failed) && (failed.IsNotFound || failed.Err == "server misbehaving")
+	conn, err := new(net.Dialer).DialContext(ctx, "udp", addr.String())
+	if err != nil {
+		return false
+	}
+	defer conn.Close()
+	name, _ := wire.ParseName("kubernetes.default.svc.cluster.local.")
+	query, reply := wire.AppendQuery(nil, uint16(rand.Uint32()), []byte(name), wire.TypeA, nil, wire.SafeUDP), make([]byte, wire.SafeUDP)
+	_ = conn.SetDeadline(time.Now().Add(time.Second))
+	if _, err := conn.Write(query); err != nil {
+		return false
+	}
+	n, err := conn.Read(reply)
+	return err == nil && wire.Matches(reply[:n], query)
 }

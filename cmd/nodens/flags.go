@@ -2,8 +2,10 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -11,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/nodens-dns/nodens/cmd/nodens/options"
@@ -24,6 +27,8 @@ import (
 type agentFlags struct {
 	options.Agent
 	version bool
+	wait    uint8           // 1 for Polled
+	level   string          // of LogLevel
 	given   map[string]bool // the flags that are set, by name
 }
 
@@ -44,7 +49,7 @@ func parseFlags(args []string) (*agentFlags, error) {
 }
 
 func newAgentFlags() *agentFlags {
-	f := &agentFlags{Agent: options.Default(), given: make(map[string]bool)}
+	f := &agentFlags{Agent: options.Default(), level: "info", given: make(map[string]bool)}
 	f.Build = buildInfo()
 	return f
 }
@@ -52,7 +57,8 @@ func newAgentFlags() *agentFlags {
 // complete sets what follows from parsed flags and the environment.
 func (f *agentFlags) complete(flags *pflag.FlagSet) {
 	flags.Visit(func(set *pflag.Flag) { f.given[set.Name] = true })
-	f.PreferBaseConf = f.given["basecorefile"]
+	f.PreferBaseConf, f.Polled = f.given["basecorefile"], f.wait == 1
+	_ = f.LogLevel.UnmarshalText([]byte(f.level)) // which it knows
 	for _, name := range noEffectFlags {
 		if f.given[name] {
 			f.NoEffect = append(f.NoEffect, "--"+name)
@@ -85,6 +91,17 @@ func (f *agentFlags) register(flags *pflag.FlagSet) {
 	}
 }
 
+// agentRun is the work of a command that takes the agent's flags.
+type agentRun func(ctx context.Context, f *agentFlags, stdout, stderr io.Writer) error
+
+// runE returns the RunE of a command whose flags are f.
+func (f *agentFlags) runE(run agentRun) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, _ []string) error {
+		f.complete(cmd.Flags())
+		return run(cmd.Context(), f, cmd.OutOrStdout(), cmd.ErrOrStderr())
+	}
+}
+
 // registerOnly adds the agent's flags for another command. Its help shows the named ones;
 // the others are accepted and ignored, so that the arguments of a DaemonSet can be given.
 func (f *agentFlags) registerOnly(flags *pflag.FlagSet, names ...string) {
@@ -114,8 +131,8 @@ func (f *agentFlags) addNetwork(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.SetupInterface, "setupinterface", f.SetupInterface, "create the interface and assign the --localip addresses to it")
 	flags.StringVar(&f.InterfaceName, "interfacename", f.InterfaceName, "`name` of that interface")
 	flags.BoolVar(&f.SetupIptables, "setupiptables", f.SetupIptables, "install rules for the --localip addresses; false means --netfilter=none")
-	cli.Enum(flags, "netfilter", string(f.Netfilter), "backend of the rules; auto is the one of the node's kube-proxy", netfilters,
-		func(text string) { f.Netfilter = netsetup.Netfilter(text) })
+	cli.Enum(flags, &f.Netfilter, "netfilter", "backend of the rules; auto is the one of the node's kube-proxy",
+		string(netsetup.NetfilterAuto), string(netsetup.NetfilterIptables), string(netsetup.NetfilterNftables), string(netsetup.NetfilterNone))
 	flags.StringVar(&f.ExternalInterfaces, "external-interfaces", f.ExternalInterfaces, "`interfaces` that lead to hosts outside of the node, whose traffic the rules keep from the agent: auto, the interfaces of the default routes; none; or names separated by commas")
 	cli.Func(flags, "syncinterval", "60", "interval between two checks of the interface and the rules, in `seconds` or as a duration; NodeLocal DNSCache's 60ns is a minute", f.setSyncInterval)
 	flags.BoolVar(&f.SkipTeardown, "skipteardown", f.SkipTeardown, "keep the interface and the rules at exit: queries go to the cluster DNS until the next start; nodens cleanup removes them")
@@ -126,40 +143,34 @@ func (f *agentFlags) addNetwork(flags *pflag.FlagSet) {
 func (f *agentFlags) addService(flags *pflag.FlagSet) {
 	cli.Func(flags, "dns.port", "53", "`port` of server blocks that name none", portFlag(&f.DNSPort, 1))
 	cli.Func(flags, "readers", "0", "`number` of UDP sockets and threads of each address; 0 for one per core", f.setReaders)
-	cli.Enum(flags, "reader-wait", "kernel", "where readers wait for packets: in the kernel, or in Go's poller", []string{"kernel", "poller"},
-		func(text string) { f.Polled = text == "poller" })
+	cli.Choice(flags, &f.wait, "reader-wait", "where readers wait for packets: in the kernel, or in Go's poller", "kernel", "poller")
 	cli.Func(flags, "client-limit", "off", "`limit` of the queries of each client to the agent as QPS [BURST] [refuse|truncate|drop], such as \"200 400 refuse\"; off for none", f.setClientLimit)
-	cli.Func(flags, "client-limit-except", "", "comma-separated `addresses` or CIDRs of clients without a limit, besides the node itself", f.setClientLimitExcept)
+	cli.Func(flags, "client-limit-except", "", "comma-separated `addresses` or CIDRs of clients without a limit, besides the node itself", func(s string) (err error) {
+		f.ClientLimitExcept, err = config.ParseNets(s)
+		return err
+	})
 }
 
 func (f *agentFlags) addCache(flags *pflag.FlagSet) {
 	cli.Func(flags, "cache-size", "32Mi", "`bytes` that all caches together may take, such as 32Mi; the process grows by up to 2.5 times as much", f.setCacheSize)
-	flags.StringVar(&f.AdminSocket, "admin-socket", f.AdminSocket, "`path` of the socket that nodens status, upstreams and flush connect to, for the agent's own user only; without it admin.sock in --handover-dir; empty for none")
+	flags.StringVar(&f.AdminSocket, "admin-socket", f.AdminSocket, "`path` of the socket that nodens status, top and cache connect to, for the agent's own user only; without it admin.sock in --handover-dir; empty for none")
 	cli.Func(flags, "page", "off", "loopback `address` of the HTML page of the agent, such as 127.0.0.1:8353, which everybody on the node can read; off for none", f.setPage)
 	flags.StringVar(&f.HandoverDir, "handover-dir", f.HandoverDir, "`directory` through which the next agent on this node takes over the sockets and the cache, and where the cache is saved, on the node's disk and writable only by the agent's user; empty for none")
 	cli.Func(flags, "handover-compare", "60s", "`duration` for which the agent, after it has taken over, compares itself with the agent before it, and gives the node back if it is worse; 0 for no comparison", f.setHandoverCompare)
 }
 
 func (f *agentFlags) addKernelPath(flags *pflag.FlagSet) {
-	cli.Enum(flags, "kernel-path", "off", "answer pods' queries in the kernel where the answer is known; auto: if this kernel can; on: fail if it can't", []string{"off", "auto", "on"},
-		func(text string) { _ = f.FastPath.Set(text) }) // it knows these words
+	cli.Choice(flags, &f.FastPath, "kernel-path", "answer pods' queries in the kernel where the answer is known; auto: if this kernel can; on: fail if it can't", options.FastPathModes...)
 	cli.Func(flags, "kernel-path-order", "last", "`position` of --kernel-path's program among others on an interface: last, first, before:NAME or after:NAME of another program", f.setFastPathOrder)
 }
 
 func (f *agentFlags) addLogging(flags *pflag.FlagSet) {
-	cli.Enum(flags, "log-format", f.LogFormat, "format of the log; coredns for the lines that CoreDNS writes", []string{options.LogText, options.LogJSON, options.LogCoreDNS},
-		func(text string) { f.LogFormat = text })
-	cli.Enum(flags, "log-level", "info", "lowest level of the lines to log; the lines of the log directive have the level info; the debug directive means debug", []string{"debug", "info", "warn", "error"},
-		func(text string) { _ = f.LogLevel.UnmarshalText([]byte(text)) }) // it knows these words
+	cli.Enum(flags, &f.LogFormat, "log-format", "format of the log; coredns for the lines that CoreDNS writes", options.LogText, options.LogJSON, options.LogCoreDNS)
+	cli.Enum(flags, &f.level, "log-level", "lowest level of the lines to log; the lines of the log directive have the level info; the debug directive means debug", "debug", "info", "warn", "error")
 	flags.StringVar(&f.MetricsAddr, "metrics-listen-address", f.MetricsAddr, "`address` of the metrics about the node's network; empty for none")
-	cli.Enum(flags, "client-metrics", f.ClientMetrics.String(), "labels of the metrics of pods' queries; off counts no queries by client, so that nodens_client_queries_total is absent", []string{"off", "namespace", "workload"},
-		func(text string) { _ = f.ClientMetrics.Set(text) }) // it knows these words
+	cli.Choice(flags, &f.ClientMetrics, "client-metrics", "labels of the metrics of pods' queries; off counts no queries by client, so that nodens_client_queries_total is absent", options.ClientMetricsNames...)
 	flags.BoolVar(&f.FormerMetricNames, "former-metric-names", f.FormerMetricNames, "also expose metrics by their names before CoreDNS 1.7, such as those that end in _count_total, for older dashboards")
 	flags.StringVar(&f.PrometheusAddr, "prometheus-listen-address", f.PrometheusAddr, "`address` that replaces __PROMETHEUS__ENDPOINT__")
-}
-
-var netfilters = []string{
-	string(netsetup.NetfilterAuto), string(netsetup.NetfilterIptables), string(netsetup.NetfilterNftables), string(netsetup.NetfilterNone),
 }
 
 // nodeName returns the name of the Node object of this machine: given, else $NODE_NAME,
@@ -228,11 +239,6 @@ func (f *agentFlags) setClientLimit(s string) (err error) {
 		return nil
 	}
 	f.ClientLimit, err = config.ParseClientLimit(s)
-	return err
-}
-
-func (f *agentFlags) setClientLimitExcept(s string) (err error) {
-	f.ClientLimitExcept, err = config.ParseNets(s)
 	return err
 }
 

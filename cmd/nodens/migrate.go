@@ -141,7 +141,7 @@ func (f *migrateFlags) warnings(objects *migrate.Objects, result *migrate.Result
 		if in.cfg == nil {
 			continue
 		}
-		for _, w := range in.suspicions() {
+		for _, w := range suspicions(in) {
 			if !slices.Contains(list, w.text) {
 				list = append(list, w.text)
 			}

@@ -38,23 +38,14 @@ other flags are accepted and ignored, so that the arguments of a DaemonSet can b
 		"external-interfaces", "health-port", "dns.port", "admin-socket", "handover-dir")
 	output := cli.AddOutput(cmd.Flags())
 	cmd.RunE = f.runE(func(ctx context.Context, f *agentFlags, stdout, _ io.Writer) error {
-		if f.describesAgent() {
-			return runPlan(ctx, f, output, stdout)
+		for name := range f.given {
+			if !slices.Contains([]string{"admin-socket", "handover-dir", "output"}, name) { // which only say where to ask, and how to print
+				return runPlan(ctx, f, output, stdout)
+			}
 		}
 		return showPlan(ctx, &adminSocket{path: f.AdminSocket, handoverDir: f.HandoverDir}, output, stdout)
 	})
 	return cmd
-}
-
-// describesAgent reports whether a flag is given that is about an agent's settings: any but those that
-// say where to ask the running agent, and how to print its reply.
-func (f *agentFlags) describesAgent() bool {
-	for name := range f.given {
-		if !slices.Contains([]string{"admin-socket", "handover-dir", "output"}, name) {
-			return true
-		}
-	}
-	return false
 }
 
 // showPlan prints the node's network as the running agent keeps it in place.

@@ -92,7 +92,7 @@ node-1  10.0.0.9    4.0   5.0%   75.0%  0.0%    0.0%      0.0%   25.0%     0.0  
 and 6 more
 ` + unanswered
 	code, out, stderr := pluginOutcome(t, "top --rows 4 --timeout 1m")
-	if d := cmp.Diff(collapse(byPod), collapse(out)); code != 0 || d != "" {
+	if d := cmp.Diff(squeeze(byPod), squeeze(out)); code != 0 || d != "" {
 		t.Errorf("%d %s (-want +got)\n%s", code, stderr, d)
 	}
 	if want := "--namespace kube-system exec a -- nodens top --by pod --window 1m -o json"; !strings.Contains(strings.Join(k.Asked(), "\n")+"\n", want+"\n") {
@@ -119,7 +119,7 @@ and 4 more
 		k.Write(pod+".json", string(text))
 	}
 	code, out, stderr = pluginOutcome(t, "top --by namespace --timeout 1m")
-	if d := cmp.Diff(collapse(byNamespace), collapse(out)); code != 0 || d != "" {
+	if d := cmp.Diff(squeeze(byNamespace), squeeze(out)); code != 0 || d != "" {
 		t.Errorf("%d %s (-want +got)\n%s", code, stderr, d)
 	}
 	code, out, stderr = pluginOutcome(t, "top --by namespace --timeout 1m -o yaml")
@@ -129,22 +129,13 @@ and 4 more
 	}
 }
 
-// collapse returns text with single spaces between columns, whose width depends on all rows.
-func collapse(text string) string {
-	var b strings.Builder
-	for line := range strings.Lines(text) {
-		b.WriteString(strings.Join(strings.Fields(line), " ") + "\n")
-	}
-	return b.String()
-}
-
 // TestPluginNames: names are sums over the nodes.
 func TestPluginNames(t *testing.T) {
 	k := newFakeKubectl(t)
 	for i, n := range []uint64{1, 2} {
 		reply := report.Names{Header: report.Header{SchemaVersion: 1}, Topic: "failing", Window: "1m", WindowSeconds: 50, Queries: 100 * n, Floor: n, More: 1}
 		reply.Names = []report.Name{
-			{Name: "a.test.", Cause: "upstream", Queries: 50 * n, Error: n, QueriesPerSecond: float64(n)},
+			{Name: "a.test.", Cause: "upstream", Queries: 50 * n, Error: n, Deviation: 2 + n, QueriesPerSecond: float64(n)},
 			{Name: fmt.Sprintf("%d.test.", i), Cause: "timeout", Queries: 10, QueriesPerSecond: 0.2},
 		}
 		k.agent(fmt.Sprint("p", i), fmt.Sprint("node-", i), reply)
@@ -152,7 +143,7 @@ func TestPluginNames(t *testing.T) {
 	const want = `2 nodes: 300 queries with SERVFAIL; counts may be too low by 3, and names without a row have at most as many
 
 CAUSE     QPS  SHARE  QUERIES  ERROR  NAME
-upstream  3.0  50.0%  150      ≤3     a.test.
+upstream  3.0  50.0%  150      ≤3 ±5  a.test.
 timeout   0.2  3.3%   10       ≤0     0.test.
 timeout   0.2  3.3%   10       ≤0     1.test.
 and 2 more
@@ -186,7 +177,7 @@ and 2 more
 not shown: node node-9, pod silent: exit status 1
 `
 	code, out, stderr := pluginOutcome(t, "top --by upstream --rows 2 --sort servfail --timeout 1m")
-	if d := cmp.Diff(want, collapse(out)); code != 0 || d != "" {
+	if d := cmp.Diff(want, squeeze(out)); code != 0 || d != "" {
 		t.Errorf("%d %s (-want +got)\n%s", code, stderr, d)
 	}
 	if want := "exec p0 -- nodens top --by upstream -o json"; !strings.Contains(strings.Join(k.Asked(), "\n")+"\n", want+"\n") {
@@ -213,7 +204,7 @@ func TestPluginStatus(t *testing.T) {
 	k.agent("a-before", "node-1", before)
 	code, out, stderr := pluginOutcome(t, "status --timeout 1m")
 	const head, row = "NODE STATE SERVING VERSION QPS HIT KERNEL SERVFAIL P50 P99 UPSTREAMS PROBLEM\n", "node-1 healthy 0.2.0 12.3 50.0% 0.0% 0.0% ≤1ms ≤2ms 2 -\n"
-	if d := cmp.Diff(head+row, collapse(out)); code != 0 || d != "" {
+	if d := cmp.Diff(head+row, squeeze(out)); code != 0 || d != "" {
 		t.Errorf("%d %s (-want +got)\n%s", code, stderr, d)
 	}
 	sick := healthy
@@ -223,7 +214,7 @@ func TestPluginStatus(t *testing.T) {
 	k.Pod("c", "node-3", "Running", "exit 1\n")
 	code, out, stderr = pluginOutcome(t, "status --timeout 1m")
 	want := head + row + "node-2 ready, with problems 0.2.0 12.3 50.0% 0.0% 0.0% ≤1ms ≤2ms 2, 2 down all upstreams are down\nnot shown: node node-3, pod c: exit status 1\n"
-	if d := cmp.Diff(want, collapse(out)); code != 1 || d != "" {
+	if d := cmp.Diff(want, squeeze(out)); code != 1 || d != "" {
 		t.Errorf("%d %s (-want +got)\n%s", code, stderr, d)
 	}
 	if want := "kubectl nodens: 1 agent has a problem; 1 agent has not answered\n"; stderr != want {
@@ -246,7 +237,7 @@ func TestPluginExplain(t *testing.T) {
 	k.agent("b", "node-2", reply)
 	k.Write("node", "node-2\n")
 	code, out, stderr := pluginOutcome(t, "explain www.example.com AAAA --from shop/web-1 --ndots 2 --tcp --timeout 1m")
-	if want := "listener 169.254.20.10:53, dns over udp\nclient 10.0.0.1, pod shop/web-1\n"; code != 0 || collapse(out) != want {
+	if want := "listener 169.254.20.10:53, dns over udp\nclient 10.0.0.1, pod shop/web-1\n"; code != 0 || squeeze(out) != want {
 		t.Errorf("%d %s\n%s, want\n%s", code, stderr, out, want)
 	}
 	want := []string{
@@ -284,9 +275,6 @@ func TestPluginErrors(t *testing.T) {
 		want string
 	}{
 		{"top", 1, "no pod in the namespace kube-system has the labels k8s-app=node-local-dns; give --namespace and --selector"},
-		{"top --by node", 2, "give pod, workload, namespace, name, domain or upstream"},
-		{"top --by upstream --sort nxdomain", 2, "--sort nxdomain does not go with --by upstream; give p99, queries, servfail"},
-		{"top --interval 10ms", 2, "--interval 10ms is too short; give 1s or more"},
 		{"top --topic slow", 2, "--topic does not go with --by pod"},
 		{"topp", 2, `unknown command "topp"; did you mean "top"?`},
 		{"status x", 2, "kubectl nodens status --help lists the flags"},
@@ -327,21 +315,6 @@ func TestPluginName(t *testing.T) {
 	} {
 		if isPlugin(path) != want {
 			t.Errorf("%q: %v", path, !want)
-		}
-	}
-}
-
-// TestPluginHelp: each command has an example, and the lines of its help are not too long.
-func TestPluginHelp(t *testing.T) {
-	for _, c := range allCommands(newPluginCommand()) {
-		code, out, stderr := pluginOutcome(t, strings.TrimPrefix(c.CommandPath(), "kubectl nodens")+" --help")
-		if code != 0 || stderr != "" || !strings.Contains(out, "Usage:\n  "+c.CommandPath()) || !strings.Contains(out, "Examples:\n  ") {
-			t.Errorf("%s: %d %s\n%s", c.CommandPath(), code, stderr, out)
-		}
-		for line := range strings.Lines(out) {
-			if len(line) > 101 {
-				t.Errorf("%s: %q", c.CommandPath(), line)
-			}
 		}
 	}
 }

@@ -21,13 +21,8 @@ const (
 	exitUsage = 2 // the arguments are invalid
 )
 
-// run executes the program with args, without its name, and returns the exit code. It
+// execute runs the command below root that args, without the program's name, call, and returns the exit code. It
 // returns when the command is done or ctx has ended, which is no error.
-func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	return execute(ctx, newRootCommand(), args, stdout, stderr)
-}
-
-// execute is run for the tree of commands below root.
 func execute(ctx context.Context, root *cobra.Command, args []string, stdout, stderr io.Writer) int {
 	root.SetOut(stdout)
 	root.SetErr(stderr)
@@ -44,18 +39,13 @@ func execute(ctx context.Context, root *cobra.Command, args []string, stdout, st
 	if cmd == root && (code == exitError || format == options.LogJSON || format == options.LogCoreDNS) {
 		logFailure(format, stderr, err)
 	} else {
-		fmt.Fprintf(stderr, "%s: %s\n", root.CommandPath(), printableLines(err.Error()))
+		lines := strings.Split(err.Error(), "\n")
+		for i, line := range lines {
+			lines[i] = report.Printable(strings.ReplaceAll(line, "\t", " "))
+		}
+		fmt.Fprintf(stderr, "%s: %s\n", root.CommandPath(), strings.Join(lines, "\n"))
 	}
 	return code
-}
-
-// printableLines returns text, which may have several lines, without other characters that a terminal obeys.
-func printableLines(text string) string {
-	lines := strings.Split(text, "\n")
-	for i, line := range lines {
-		lines[i] = report.Printable(strings.ReplaceAll(line, "\t", " "))
-	}
-	return strings.Join(lines, "\n")
 }
 
 // logFormat returns the last value of --log-format in normalized args, which may have errors.
@@ -107,24 +97,13 @@ func newRootCommand() *cobra.Command {
 	cli.SetGroup(root.Flags().Lookup("version"), cli.GroupGeneral)
 	root.AddCommand(
 		newCheckCommand(), newPlanCommand(), newCleanupCommand(), newMigrateCommand(),
-		newStatusCommand(), newTopCommand(), newUpstreamsCommand(), newExplainCommand(), newAdviseCommand(), newCacheCommand(), newReadyCommand(), newWaitCommand(), newSampleCommand(), newSampleNodeCommand(), newFlushCommand(),
-		newTailCommand(),
+		newStatusCommand(), newTopCommand(), newExplainCommand(), newAdviseCommand(), newCacheCommand(), newReadyCommand(), newWaitCommand(), newSampleCommand(), newSampleNodeCommand(),
+		newTailCommand(), newUpstreamsCommand(), newFlushCommand(),
 		newCompletionCommand(), newVersionCommand(),
 	)
 	root.SetHelpCommand(cli.NewHelpCommand())
 	cli.Prepare(root)
 	return root
-}
-
-// agentRun is the work of a command that takes the agent's flags.
-type agentRun func(ctx context.Context, f *agentFlags, stdout, stderr io.Writer) error
-
-// runE returns the RunE of a command whose flags are f.
-func (f *agentFlags) runE(run agentRun) func(*cobra.Command, []string) error {
-	return func(cmd *cobra.Command, _ []string) error {
-		f.complete(cmd.Flags())
-		return run(cmd.Context(), f, cmd.OutOrStdout(), cmd.ErrOrStderr())
-	}
 }
 
 // newWaitCommand returns `nodens wait`, which does nothing until a signal arrives.

@@ -54,6 +54,9 @@ func newSampleNodeCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "sample-node DIRECTORY NSENTER-FLAGS", Hidden: true, Args: cli.Args(2, 2, "DIRECTORY NSENTER-FLAGS"),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := setLoopbackUp(); err != nil {
+				return err
+			}
 			return superviseSampleNode(cmd.Context(), args[0], args[1], cmd.OutOrStdout())
 		},
 	}
@@ -62,9 +65,6 @@ func newSampleNodeCommand() *cobra.Command {
 // superviseSampleNode runs the cluster DNS and the agent, and starts the agent again when it has ended. enter are the flags
 // of nsenter that lead to the node.
 func superviseSampleNode(ctx context.Context, dir, enter string, stdout io.Writer) error {
-	if err := setLoopbackUp(); err != nil {
-		return err
-	}
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	args := func(name, addr string, more ...string) []string {

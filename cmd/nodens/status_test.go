@@ -5,7 +5,6 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -97,13 +96,7 @@ func TestUpstreamsCommand(t *testing.T) {
 // TestNoAgent: what the commands say if no agent answers, or one that does not know the request.
 func TestNoAgent(t *testing.T) {
 	dir := t.TempDir()
-	ln, err := net.Listen("unix", filepath.Join(dir, "old.sock"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	old := &http.Server{Handler: http.NotFoundHandler()}
-	go func() { _ = old.Serve(ln) }()
-	defer old.Close()
+	old := topAgentFunc(t, http.NotFound)
 	for _, c := range []struct {
 		args string
 		code int
@@ -112,7 +105,7 @@ func TestNoAgent(t *testing.T) {
 		{"status --handover-dir " + dir, 1, "give the agent --handover-dir " + dir + " or --admin-socket " + dir + "/admin.sock"},
 		{"status --handover-dir " + dir, 1, "while no agent answers, the cluster DNS serves the node if fail-open was active"},
 		{"upstreams --admin-socket " + dir + "/none", 1, "give the agent --handover-dir " + dir + " or --admin-socket " + dir + "/none"},
-		{"status --admin-socket " + dir + "/old.sock", 1, "earlier version"},
+		{"status --admin-socket " + old, 1, "earlier version"},
 		{"status now", 2, "unexpected argument"},
 		{"status -o xml", 2, "give table, wide, json or yaml"},
 		{"upstreams -o text", 2, "give table, wide, json or yaml"},

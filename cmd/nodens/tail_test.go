@@ -275,9 +275,9 @@ func TestTailNoAgent(t *testing.T) {
 		_ = s.Close()
 	})
 	go func() { _ = s.Serve(ln) }()
-	f := &tailFlags{patience: 10 * time.Millisecond, socket: adminSocket{path: path}, tailFilter: tailFilter{all: true, time: time.Hour}}
+	f := &tailFlags{patience: 10 * time.Millisecond, socket: adminSocket{path: path}, all: true, time: time.Hour}
 	var out, errors testlog.Buffer
-	err = f.run(t.Context(), &tailPrinter{stdout: &out, stderr: &errors, output: cli.AddLinesOutput(pflag.NewFlagSet("", pflag.ContinueOnError))})
+	err = f.run(t.Context(), &tailPrinter{stdout: &out, stderr: &errors, output: cli.AddLinesOutput(pflag.NewFlagSet("", pflag.ContinueOnError))}, f.followNode)
 	if want := "the agent has ended, and no other has answered at " + path + " for 10ms"; err == nil || err.Error() != want {
 		t.Errorf("%v, want %s; stderr:\n%s", err, want, errors.String())
 	}

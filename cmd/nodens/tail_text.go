@@ -1,12 +1,15 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
 	"time"
 
+	"github.com/nodens-dns/nodens/cmd/nodens/kubectl"
 	"github.com/nodens-dns/nodens/internal/cli"
 	"github.com/nodens-dns/nodens/internal/report"
 )
@@ -15,12 +18,13 @@ import (
 // the time to the reply.
 const tailFormat = "%-12s  %-32s  %-44s  %-5s  %-8s  %-10s  %-5s  %-7s  %-21s  %-9s  %s"
 
-// tailPrinter prints the lines of one node, or of several.
+// tailPrinter prints the lines of one node, or of several: queries to stdout, those that arrive together at once, and other
+// lines to stderr; as JSON all lines to stdout.
 type tailPrinter struct {
 	stdout, stderr io.Writer
 	output         *cli.Output
-	// nodeWidth is the width of the column with the node; 0: there is none.
-	nodeWidth int
+	nodeWidth      int          // of the column with the node; 0: there is none
+	rows           bytes.Buffer // for stdout
 }
 
 // head prints the names of the columns.
@@ -32,37 +36,59 @@ func (p *tailPrinter) head() error {
 	if p.output.Wide() {
 		row += "  ZONE  VIEW  WORKLOAD  PROTOCOL  HEDGE  SEARCH-PATH  ERROR"
 	}
-	return p.row("NODE", row)
+	p.add("NODE", row)
+	return p.flush()
 }
 
-// row prints a row of the table, without control characters.
-func (p *tailPrinter) row(node, row string) error {
+// add adds a row of the table, without control characters.
+func (p *tailPrinter) add(node, row string) {
 	if p.nodeWidth > 0 {
 		row = fmt.Sprintf("%-*s  %s", p.nodeWidth, node, row)
 	}
-	_, err := fmt.Fprintln(p.stdout, report.Printable(row))
+	fmt.Fprintln(&p.rows, report.Printable(row))
+}
+
+// flush writes the rows to stdout.
+func (p *tailPrinter) flush() error {
+	_, err := p.rows.WriteTo(p.stdout)
 	return err
 }
 
-// print prints a line of a node, whose JSON is text: queries to stdout, other lines to stderr, and as JSON all to
-// stdout.
-func (p *tailPrinter) print(node string, l *report.TailLine, text []byte) error {
-	if p.output.JSON() {
-		_, err := fmt.Fprintf(p.stdout, "%s\n", report.Printable(string(text)))
-		return err
+// printEvents prints events, and the number of queries that are missing after them.
+func (p *tailPrinter) printEvents(events []kubectl.TailEvent, lost uint64) error {
+	for _, e := range events {
+		switch {
+		case e.Line == nil:
+			p.note(e.Node, e.Note)
+		case p.output.JSON():
+			fmt.Fprintf(&p.rows, "%s\n", report.Printable(string(e.JSON)))
+		case e.Line.Query != nil:
+			p.add(e.Node, tailRow(e.Line.Query, p.output.Wide()))
+		default:
+			p.note(cmp.Or(e.Node, "unknown"), tailNote(e.Line))
+		}
 	}
-	if l.Query != nil {
-		return p.row(node, tailRow(l.Query, p.output.Wide()))
+	switch {
+	case lost > 0 && p.output.JSON():
+		l := report.TailLine{Header: report.Header{SchemaVersion: report.SchemaVersion}, Lost: &report.TailLost{SlowReader: lost}}
+		_ = json.NewEncoder(&p.rows).Encode(&l) // a buffer takes all
+	case lost > 0:
+		p.note("", fmt.Sprintf("not shown: %d queries that this command was too slow for", lost))
 	}
-	if note := tailNote(l); note != "" {
-		p.note(node, note)
-	}
-	return nil
+	return p.flush()
 }
 
-// note prints to stderr what the user should know about a node.
+// note prints to stderr what the user should know, about a node unless that is "". The rows go before it: stdout may be the same
+// terminal.
 func (p *tailPrinter) note(node, text string) {
-	fmt.Fprintf(p.stderr, "node %s: %s\n", cmp.Or(node, "unknown"), report.Printable(text))
+	_ = p.flush() // the next flush fails, too
+	switch {
+	case text == "":
+	case node == "":
+		fmt.Fprintln(p.stderr, report.Printable(text))
+	default:
+		fmt.Fprintf(p.stderr, "node %s: %s\n", node, report.Printable(text))
+	}
 }
 
 // tailNote returns what a line without a query says; "" if it says nothing.
@@ -108,6 +134,3 @@ func tailRow(q *report.TailQuery, wide bool) string {
 	}
 	return strings.Join([]string{row, dash(q.Zone), dash(q.View), dash(q.Workload), q.Protocol, hedge, dash(q.SearchPath), dash(q.Error)}, "  ")
 }
-
-// seconds returns a number of seconds as a duration.
-func seconds(n float64) time.Duration { return time.Duration(n * float64(time.Second)) }

@@ -13,42 +13,95 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/nodens-dns/nodens/cmd/nodens/kubectl"
 	"github.com/nodens-dns/nodens/internal/cli"
+	"github.com/nodens-dns/nodens/internal/report"
 )
 
 const (
-	// topInterval is the time between two tables of `nodens top` on a terminal, clusterTopInterval the one of
-	// `kubectl nodens top`, which starts a process in the pod of each agent.
-	topInterval        = 2 * time.Second
-	clusterTopInterval = 5 * time.Second
 	// defaultTopRows is the number of rows of a table.
 	defaultTopRows = 20
+	// defaultTopWindow is the default of --window.
+	defaultTopWindow = "1m"
+	windowUsage      = "time that is counted: half of it to all of it, up to now"
 )
+
+// timeWindows are the values of --window.
+var timeWindows = []string{"10s", "1m", "1h"}
 
 // topFlags are the flags of `nodens top`.
 type topFlags struct {
 	socket                  adminSocket
+	cluster                 *kubectl.Cluster // nil for the agent of this node
 	by, topic, window, sort string
 	rows                    int
 	watch                   bool
 	interval                time.Duration
+	output                  *cli.Output
 	width                   int // of the terminal; 0 is unlimited
 }
 
-// topTable is a reply that `nodens top` shows.
-type topTable interface {
-	// print writes a line about the node, and a row for each of the reply's.
-	print(out io.Writer, f *topFlags, wide bool) error
-	// reply returns the reply, as [report] has it.
-	reply() any
+func newTopCommand() *cobra.Command {
+	f := &topFlags{watch: true, interval: 2 * time.Second}
+	return f.command(&cobra.Command{
+		Use:   "top",
+		Short: "Show which pods of this node ask the agent how much, and which names",
+		Long: `Show which pods, workloads or namespaces of this node ask the agent how much, and what they get:
+the share of queries answered without an upstream (HIT) and in the kernel, of NXDOMAIN, of
+NXDOMAIN for names that only a search path makes (WASTE), and of SERVFAIL; the queries per second
+for which an upstream was asked; the latency of the last minute; and the name that is asked for
+most. If a limit stopped queries of a client, the column LIMITED shows their number. If a client
+got truncated replies (TC) and has never asked over TCP, the column NO-TCP shows the number of
+these replies.
+
+With --by name, show the names that are asked for most. --topic chooses others: names with the
+client that asks (client), parents of names that only a search path makes (waste), and names whose
+queries fail (failing) or take 100 ms or longer (slow), with the cause. With --by domain, show the
+parents of the names that are asked for most. With --by upstream, show the servers that the agent
+forwards to: their state and the rates of the last minute; -o wide adds what went wrong since the
+configuration was loaded. If an upstream has a budget (max_rate), BUDGET is the rate, USED the share
+of it in the last second, and WAITING the number of queries that wait for it.
+
+On a terminal the table is redrawn until Ctrl-C, unless --watch=false is given. The command asks the
+agent through its admin socket.`,
+		Example: "  nodens top\n  nodens top --by workload --sort nxdomain --window 1h\n  nodens top --by name --topic failing\n  nodens top --by upstream -o wide",
+	}, f.socket.register)
 }
 
-// topAsk asks the agent for a table, and sorts it.
-type topAsk func(ctx context.Context, f *topFlags) (topTable, error)
+func newPluginTopCommand() *cobra.Command {
+	f := &topFlags{interval: 5 * time.Second} // each table starts a process in the pod of each agent
+	return f.command(&cobra.Command{
+		Use:   "top",
+		Short: "Show which pods of a cluster ask the agents how much, and which names",
+		Long: `Show which pods of a cluster ask the agents how much, and what they get, as nodens top does for one
+node. Rows of pods have a column NODE. Rows of workloads, namespaces and names are sums over the
+nodes; P50 and P99 are the highest ones of a node. With --watch the table is redrawn on a terminal
+until Ctrl-C; each table starts a process in the pod of each agent.`,
+		Example: "  kubectl nodens top\n  kubectl nodens top --by workload --sort nxdomain --window 1h\n  kubectl nodens top --by name --topic failing -o json\n  kubectl nodens top --by upstream --watch",
+	}, func(flags *pflag.FlagSet) { f.cluster = addCluster(flags) })
+}
 
-// topTables are the values of --by.
-var topTables = map[string]topAsk{
-	"pod": askClients, "workload": askClients, "namespace": askClients, "name": askNames, "domain": askNames, "upstream": askUpstreams,
+// command returns cmd with the flags f, and those of addAgents, which say which agents are asked.
+func (f *topFlags) command(cmd *cobra.Command, addAgents func(*pflag.FlagSet)) *cobra.Command {
+	flags := cmd.Flags()
+	f.by, f.topic, f.window, f.sort = "pod", "queries", defaultTopWindow, "queries"
+	cli.Enum(flags, &f.by, "by", "what a row is", "pod", "workload", "namespace", "name", "domain", "upstream")
+	cli.Enum(flags, &f.topic, "topic", "which names with --by name", "queries", "client", "waste", "failing", "slow")
+	cli.Enum(flags, &f.window, "window", windowUsage, timeWindows...)
+	cli.Enum(flags, &f.sort, "sort", "what the highest rows have most of", "queries", "nxdomain", "waste", "servfail", "upstream", "p99", "shed", "limited")
+	flags.IntVar(&f.rows, "rows", defaultTopRows, "`number` of rows of the table; 0 for all")
+	flags.BoolVarP(&f.watch, "watch", "w", f.watch, "redraw the table on a terminal until Ctrl-C")
+	flags.DurationVar(&f.interval, "interval", f.interval, "`time` between two tables with --watch")
+	addAgents(flags)
+	f.output = cli.AddTableOutput(flags)
+	cmd.Args = cli.NoArgs
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := f.check(flags.Changed("topic")); err != nil {
+			return err
+		}
+		return f.run(cmd.Context(), cmd.OutOrStdout())
+	}
+	return cmd
 }
 
 // check returns an error if flags don't go together.
@@ -74,76 +127,38 @@ func (f *topFlags) check(topicGiven bool) error {
 	return nil
 }
 
-// defaultTopWindow is the default of --window.
-const defaultTopWindow = "1m"
+// topTable is what `top` shows.
+type topTable struct {
+	reply   any            // as JSON and YAML
+	cluster report.Cluster // the agents that have answered; a node's own is one
+	head    string         // the line above the table
+	cells   [][]string     // the first row has the names of the columns
+	gone    int            // columns that the terminal has no room for
+	more    int            // rows that are not shown
+	foot    string         // the line below the table
+}
 
-func newTopCommand() *cobra.Command {
-	f := &topFlags{by: "pod", topic: "queries", window: defaultTopWindow, sort: "queries"}
-	cmd := &cobra.Command{
-		Use:   "top",
-		Short: "Show which pods of this node ask the agent how much, and which names",
-		Long: `Show which pods, workloads or namespaces of this node ask the agent how much, and what they get:
-the share of queries answered without an upstream (HIT) and in the kernel, of NXDOMAIN, of
-NXDOMAIN for names that only a search path makes (WASTE), and of SERVFAIL; the queries per second
-for which an upstream was asked; the latency of the last minute; and the name that is asked for
-most. If a limit stopped queries of a client, the column LIMITED shows their number. If a client
-got truncated replies (TC) and has never asked over TCP, the column NO-TCP shows the number of
-these replies.
-
-With --by name, show the names that are asked for most. --topic chooses others: names with the
-client that asks (client), parents of names that only a search path makes (waste), and names whose
-queries fail (failing) or take 100 ms or longer (slow), with the cause. With --by domain, show the
-parents of the names that are asked for most. With --by upstream, show the servers that the agent
-forwards to. On a terminal the table is redrawn until Ctrl-C, unless --watch=false is given. The
-command asks the agent through its admin socket.`,
-		Example: "  nodens top\n  nodens top --by workload --sort nxdomain --window 1h\n  nodens top --by name --topic failing\n  nodens top -o json",
-		Args:    cli.NoArgs,
+// run prints the table once, or again and again on a terminal until ctx ends.
+func (f *topFlags) run(ctx context.Context, stdout io.Writer) error {
+	ask := askClients
+	switch f.by {
+	case "name", "domain":
+		ask = askNames
+	case "upstream":
+		ask = askUpstreams
 	}
-	flags := cmd.Flags()
-	f.register(flags)
-	f.registerWatch(flags, true, topInterval)
-	f.socket.register(flags)
-	output := cli.AddTableOutput(flags)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if err := f.check(flags.Changed("topic")); err != nil {
-			return err
-		}
-		return runTop(cmd.Context(), f, output, cmd.OutOrStdout())
-	}
-	return cmd
-}
-
-// register adds the flags that say what the table has.
-func (f *topFlags) register(flags *pflag.FlagSet) {
-	cli.Enum(flags, "by", f.by, "what a row is", []string{"pod", "workload", "namespace", "name", "domain", "upstream"}, func(text string) { f.by = text })
-	cli.Enum(flags, "topic", f.topic, "which names with --by name", []string{"queries", "client", "waste", "failing", "slow"}, func(text string) { f.topic = text })
-	cli.Enum(flags, "window", f.window, "time that is counted: half of it to all of it, up to now", []string{"10s", "1m", "1h"}, func(text string) { f.window = text })
-	cli.Enum(flags, "sort", f.sort, "what the highest rows have most of", []string{"queries", "nxdomain", "waste", "servfail", "upstream", "p99", "shed", "limited"},
-		func(text string) { f.sort = text })
-	flags.IntVar(&f.rows, "rows", defaultTopRows, "`number` of rows of the table; 0 for all")
-}
-
-// registerWatch adds the flags that say whether the table is redrawn.
-func (f *topFlags) registerWatch(flags *pflag.FlagSet, watch bool, interval time.Duration) {
-	flags.BoolVarP(&f.watch, "watch", "w", watch, "redraw the table on a terminal until Ctrl-C")
-	flags.DurationVar(&f.interval, "interval", interval, "`time` between two tables with --watch")
-}
-
-// runTop prints the table once, or until ctx ends if stdout is a terminal.
-func runTop(ctx context.Context, f *topFlags, output *cli.Output, stdout io.Writer) error {
-	return f.show(ctx, output, stdout, func(stdout io.Writer) error {
-		table, err := topTables[f.by](ctx, f)
+	print := func(stdout io.Writer) error {
+		t, err := ask(ctx, f)
 		if err != nil {
 			return err
 		}
-		return output.Print(stdout, table.reply(), func(w io.Writer) error { return table.print(w, f, output.Wide()) })
-	})
-}
-
-// show calls print once, or again and again if stdout is a terminal whose table is redrawn.
-func (f *topFlags) show(ctx context.Context, output *cli.Output, stdout io.Writer, print func(io.Writer) error) error {
-	if s := newScreen(stdout); s != nil && output.Table() {
-		if !output.Wide() {
+		if err := f.output.Print(stdout, t.reply, func(w io.Writer) error { return f.print(w, t) }); err != nil {
+			return err
+		}
+		return errUnanswered(&t.cluster)
+	}
+	if s := newScreen(stdout); s != nil && f.output.Table() {
+		if !f.output.Wide() {
 			f.width, _, _ = s.size()
 		}
 		if f.watch {
@@ -153,21 +168,40 @@ func (f *topFlags) show(ctx context.Context, output *cli.Output, stdout io.Write
 	return print(stdout)
 }
 
+// print writes t as text.
+func (f *topFlags) print(out io.Writer, t *topTable) error {
+	if t.cluster.Nodes > 0 {
+		w := newAligner(out)
+		fmt.Fprintf(w, "%s\n\n", t.head)
+		writeCells(w, t.cells)
+		if t.gone > 0 {
+			fmt.Fprintf(w, "+%d columns with -o wide\n", t.gone)
+		}
+		printMore(w, t.more, "")
+		fmt.Fprint(w, t.foot)
+		if err := w.Flush(); err != nil {
+			return err
+		}
+	}
+	printUnanswered(out, &t.cluster, f.output.Wide())
+	return nil
+}
+
 // leastDecisive are the columns of clients that a narrow terminal does without, the least decisive first.
 var leastDecisive = []string{"KERNEL", "P50", "SHED", "HIT", "UPSTREAM/s", "WASTE", "SERVFAIL", "NXDOMAIN"}
 
 // Names in a table that does not fit the terminal have minCell characters at least.
 const minCell = 16
 
-// fit makes rows, of which the first has the names of the columns, fit the terminal: it removes columns, and then cuts
-// the long cells in the middle. It returns how many columns are gone.
-func (f *topFlags) fit(rows [][]string) (gone int) {
-	if f.width == 0 {
+// fit makes rows, of which the first has the names of the columns, fit a terminal of that width: it removes columns, and
+// then cuts the long cells in the middle. It returns how many columns are gone. The width 0 is unlimited.
+func fit(rows [][]string, width int) (gone int) {
+	if width == 0 {
 		return 0
 	}
 	for _, name := range leastDecisive {
 		at := slices.Index(rows[0], name)
-		if at < 0 || tableWidth(rows, minCell) <= f.width {
+		if at < 0 || tableWidth(rows, minCell) <= width {
 			continue
 		}
 		for i := range rows {
@@ -175,8 +209,8 @@ func (f *topFlags) fit(rows [][]string) (gone int) {
 		}
 		gone++
 	}
-	cell := f.width
-	for cell > minCell && tableWidth(rows, cell) > f.width {
+	cell := width
+	for cell > minCell && tableWidth(rows, cell) > width {
 		cell--
 	}
 	for _, row := range rows {
@@ -207,19 +241,4 @@ func cutMiddle(text string, most int) string {
 	}
 	half := (most - 1) / 2
 	return string(runes[:most-1-half]) + "…" + string(runes[len(runes)-half:])
-}
-
-// shown returns as many of rows as the table shows.
-func shown[T any](f *topFlags, rows []T) []T {
-	if f.rows <= 0 {
-		return rows
-	}
-	return rows[:min(f.rows, len(rows))]
-}
-
-// printMore writes how many rows are not shown.
-func printMore(w io.Writer, more int) {
-	if more > 0 {
-		fmt.Fprintf(w, "and %d more\n", more)
-	}
 }

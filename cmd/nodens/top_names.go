@@ -4,12 +4,12 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
-	"text/tabwriter"
 
+	"github.com/nodens-dns/nodens/cmd/nodens/kubectl"
 	"github.com/nodens-dns/nodens/internal/report"
 )
 
@@ -22,95 +22,83 @@ var nameTopics = map[string]string{
 	"slow":    "slow queries",
 }
 
-// nameTable is the table by name.
-type nameTable struct{ *report.Names }
-
-func (t nameTable) reply() any { return t.Names }
-
-// askNames asks the agent for the names.
-func askNames(ctx context.Context, f *topFlags) (topTable, error) {
+// askNames asks for the table by name or by domain.
+func askNames(ctx context.Context, f *topFlags) (*topTable, error) {
+	if f.cluster != nil {
+		n, err := kubectl.Names(ctx, f.cluster, f.topic, f.window)
+		if err != nil {
+			return nil, err
+		}
+		return nameTable(f, n, n, nodesText(n.Nodes), "", "counts may be too low by %d, and names without a row have at most as many"), nil
+	}
 	n := new(report.Names)
 	if err := f.socket.ask(ctx, http.MethodGet, "/names", url.Values{"topic": {f.topic}, "window": {f.window}}, n); err != nil {
 		return nil, err
 	}
-	return nameTable{n}, nil
+	one := &report.ClusterNames{
+		Cluster: report.Cluster{Nodes: 1}, Topic: n.Topic, Queries: n.Queries, Floor: n.Floor, KernelSample: n.KernelSample, Names: n.Names, More: n.More,
+	}
+	return nameTable(f, n, one, "node "+cmp.Or(n.Node, "unknown"), fmt.Sprintf(" in the last %.0f s", n.WindowSeconds), "names without a row: at most %d each"), nil
 }
 
-func (t nameTable) print(out io.Writer, f *topFlags, wide bool) error {
-	n := t.Names
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "node %s: %d %s in the last %.0f s", cmp.Or(n.Node, "unknown"), n.Queries, nameTopics[n.Topic], n.WindowSeconds)
+// nameTable returns the table of n. where and window begin and end the line above it; floor says what n.Floor means.
+func nameTable(f *topFlags, reply any, n *report.ClusterNames, where, window, floor string) *topTable {
+	t := &topTable{reply: reply, cluster: n.Cluster, head: fmt.Sprintf("%s: %d %s%s", where, n.Queries, nameTopics[n.Topic], window)}
 	if n.KernelSample > 0 {
-		fmt.Fprintf(w, "; of the answers from the kernel, 1 in %d is sampled", n.KernelSample)
+		t.head += fmt.Sprintf("; of the answers from the kernel, 1 in %d is sampled", n.KernelSample)
 	}
 	if n.Floor > 0 {
-		fmt.Fprintf(w, "; names without a row: at most %d each", n.Floor)
+		t.head += fmt.Sprintf("; "+floor, n.Floor)
 	}
-	f.printRows(w, n.Names, n.More, n.Topic, wide)
-	return w.Flush()
-}
-
-// printRows writes the names, or with --by domain the domains that are their parents.
-func (f *topFlags) printRows(w io.Writer, names []report.Name, more int, topic string, wide bool) {
 	if f.by == "domain" {
-		fmt.Fprint(w, "\n\nQUERIES\tNAMES\tDOMAIN\n")
-		list := byDomain(names)
-		rows := shown(f, list)
-		for _, r := range rows {
-			fmt.Fprintf(w, "≥%d\t%d\t%s\n", r.queries, r.names, r.domain)
-		}
-		printMore(w, len(list)-len(rows))
-		return
+		list := byDomain(n.Names)
+		rows := firstRows(list, f.rows)
+		t.cells, t.more = cells(domainColumns, rows), len(list)-len(rows)
+		return t
 	}
-	fmt.Fprintf(w, "\n\n%s\n", strings.Join(nameColumns(topic, wide), "\t"))
-	rows := shown(f, names)
-	for i := range rows {
-		fmt.Fprintln(w, strings.Join(nameRow(&rows[i], topic, wide), "\t"))
-	}
-	printMore(w, len(names)-len(rows)+more)
+	rows := firstRows(n.Names, f.rows)
+	t.cells, t.more = cells(nameColumns(n.Topic, f.output.Wide()), rows), len(n.Names)-len(rows)+n.More
+	return t
 }
 
-// nameColumns returns the names of the columns.
-func nameColumns(topic string, wide bool) []string {
-	columns := []string{"QPS", "SHARE", "QUERIES", "ERROR", "NAME"}
-	switch topic {
-	case "client":
-		if columns = append([]string{"POD"}, columns...); wide {
-			columns = append(columns, "ADDRESS")
-		}
-	case "failing", "slow":
-		columns = append([]string{"CAUSE"}, columns...)
-	}
-	return columns
+var domainColumns = []column[domainRow]{
+	{"QUERIES", func(r *domainRow) string { return fmt.Sprintf("≥%d", r.queries) }},
+	{"NAMES", func(r *domainRow) string { return fmt.Sprint(r.names) }},
+	{"DOMAIN", func(r *domainRow) string { return r.domain }},
 }
 
-// nameRow returns the columns of one name.
-func nameRow(n *report.Name, topic string, wide bool) (row []string) {
-	name := n.Name
-	switch {
-	case n.Client != nil:
-		row = append(row, nameClient(n.Client))
-	case n.Cause != "":
-		row = append(row, n.Cause)
-	case topic == "waste":
-		name = "*." + strings.TrimPrefix(name, ".")
-	}
-	bound := fmt.Sprintf("≤%d", n.Error)
-	if n.Deviation > 0 {
-		bound += fmt.Sprintf(" ±%d", n.Deviation)
-	}
-	row = append(row, fmt.Sprintf("%.1f", n.QueriesPerSecond), percent(n.Share), fmt.Sprint(n.Queries), bound, name)
-	if wide && n.Client != nil {
-		row = append(row, cmp.Or(n.Client.Address, "-"))
-	}
-	return row
+// nameColumns returns the columns of the names of a topic.
+func nameColumns(topic string, wide bool) []column[report.Name] {
+	type row = report.Name
+	return slices.Concat(
+		when(topic == "client", column[row]{"POD", func(n *row) string { return nameClient(n).Label() }}),
+		when(topic == "failing" || topic == "slow", column[row]{"CAUSE", func(n *row) string { return n.Cause }}),
+		[]column[row]{
+			{"QPS", func(n *row) string { return tenths(n.QueriesPerSecond) }},
+			{"SHARE", func(n *row) string { return percent(n.Share) }},
+			{"QUERIES", func(n *row) string { return fmt.Sprint(n.Queries) }},
+			{"ERROR", func(n *row) string {
+				bound := fmt.Sprintf("≤%d", n.Error)
+				if n.Deviation > 0 {
+					bound += fmt.Sprintf(" ±%d", n.Deviation)
+				}
+				return bound
+			}},
+			{"NAME", func(n *row) string {
+				if topic == "waste" {
+					return "*." + strings.TrimPrefix(n.Name, ".")
+				}
+				return n.Name
+			}},
+		},
+		when(topic == "client" && wide, column[row]{"ADDRESS", func(n *row) string { return cmp.Or(nameClient(n).Address, "-") }}),
+	)
 }
 
-// nameClient returns NAMESPACE/NAME, (host), (other), or the address of no known pod.
-func nameClient(c *report.NameClient) string {
-	row := report.Client{Kind: c.Kind, Namespace: c.Namespace, Pod: c.Pod}
-	if c.Address != "" {
-		row.Addresses = []string{c.Address}
+// nameClient returns the client of a name.
+func nameClient(n *report.Name) *report.NameClient {
+	if n.Client == nil {
+		return new(report.NameClient)
 	}
-	return row.Label("pod")
+	return n.Client
 }

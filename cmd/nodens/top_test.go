@@ -92,31 +92,18 @@ and 2 more
 	}
 }
 
-// TestTopLimited: there is a column for limited queries if a client has any, and the rows can be sorted by it.
-func TestTopLimited(t *testing.T) {
+// TestTopOptional: the columns for limited queries, and for truncated replies to clients that never ask over TCP, are there if a
+// client has any. Rows can be sorted by limited queries.
+func TestTopOptional(t *testing.T) {
 	var asked string
 	reply := topReply
 	reply.Total.Limited = 60
 	reply.Clients = slices.Clone(reply.Clients)
-	reply.Clients[1].Window.Limited = 60
+	reply.Clients[1].Window.Limited, reply.Clients[1].Unfollowed = 60, 70
 	socket := topAgent(t, &asked, func(url.Values) any { return reply })
 	code, out, stderr := outcome(t, "top", "--admin-socket", socket, "--sort", "limited", "--rows", "1")
-	const want = "\nPOD QPS SHARE HIT KERNEL NXDOMAIN WASTE SERVFAIL UPSTREAM/s P50 P99 SHED LIMITED TOP-NAME\n10.0.0.9 4.0 20.0% 75.0% 0.0% 0.0% 0.0% 25.0% 0.0 - - 50 60 -\nand 4 more\n"
-	if code != 0 || !strings.HasSuffix(squeeze(out), squeeze(want)) {
-		t.Errorf("%d %s\n%s", code, stderr, out)
-	}
-}
-
-// TestTopUnfollowed: there is a column for the truncated replies to clients that never ask over TCP if there are any.
-func TestTopUnfollowed(t *testing.T) {
-	var asked string
-	reply := topReply
-	reply.Clients = slices.Clone(reply.Clients)
-	reply.Clients[1].Unfollowed = 70
-	socket := topAgent(t, &asked, func(url.Values) any { return reply })
-	code, out, stderr := outcome(t, "top", "--admin-socket", socket)
-	const want = "\nPOD QPS SHARE HIT KERNEL NXDOMAIN WASTE SERVFAIL UPSTREAM/s P50 P99 SHED NO-TCP TOP-NAME\n"
-	if code != 0 || !strings.Contains(squeeze(out), want) || !strings.Contains(squeeze(out), "\n10.0.0.9 4.0 20.0% 75.0% 0.0% 0.0% 0.0% 25.0% 0.0 - - 50 70 -\n") {
+	const want = "\nPOD QPS SHARE HIT KERNEL NXDOMAIN WASTE SERVFAIL UPSTREAM/s P50 P99 SHED LIMITED NO-TCP TOP-NAME\n10.0.0.9 4.0 20.0% 75.0% 0.0% 0.0% 0.0% 25.0% 0.0 - - 50 60 70 -\nand 4 more\n"
+	if code != 0 || !strings.HasSuffix(squeeze(out), want) {
 		t.Errorf("%d %s\n%s", code, stderr, out)
 	}
 }
@@ -194,7 +181,7 @@ queue 0.2 1.0% 10 ≤0 .
 // TestTopUpstreams: each server is in the table once, in the order of --sort.
 func TestTopUpstreams(t *testing.T) {
 	recent := report.Exchanges{Seconds: 70, PerSecond: 30, ServfailShare: 0.01, UnansweredShare: 0.25, P50Seconds: 0.0005, P99Seconds: 0.008}
-	busy := report.Upstream{To: "10.0.0.1:53", RTTSeconds: 0.0004, Recent: recent}
+	busy := report.Upstream{To: "10.0.0.1:53", RTTSeconds: 0.0004, Recent: recent, Exchanges: map[string]uint64{"NOERROR": 4}, Hedges: 3}
 	suspect := busy
 	suspect.Suspect = true
 	failing := report.Upstream{To: "10.0.0.2:53", Down: true, Recent: report.Exchanges{Seconds: 70, PerSecond: 10, ServfailShare: 0.5}}
@@ -217,8 +204,9 @@ func TestTopUpstreams(t *testing.T) {
 	for command, want := range map[string]string{
 		"top --by upstream --rows 2": "UPSTREAM QPS SHARE SERVFAIL UNANSWERED P50 P99 RTT STATE BUDGET USED WAITING\n" +
 			strings.TrimSpace(busyRow) + " 900/s 50.0% 3\n" + strings.TrimSpace(failingRow) + " - - -\n",
-		"upstreams":         "RTT BUDGET USED WAITING\n10.0.0.2:53 . down 10.0 50.0% 0.0% - - - - - -\n",
-		"upstreams -o wide": " - 0 0 0 0 0 0 900/s 50.0% 3 40 2 1\n",
+		"top --by upstream -o wide": " suspect NOERROR=8 0 0 0 6 0 0 900/s 50.0% 3 40 2 1\n", // sums of both directives
+		"upstreams":                 "RTT BUDGET USED WAITING\n10.0.0.2:53 . down 10.0 50.0% 0.0% - - - - - -\n",
+		"upstreams -o wide":         " NOERROR=4 0 0 0 3 0 0 900/s 50.0% 3 40 2 1\n",
 	} {
 		if _, out, _ := outcome(t, append(strings.Fields(command), "--admin-socket", socket)...); !strings.Contains(squeeze(out), squeeze(want)) {
 			t.Errorf("%s:\n%s", command, cmp.Diff(want, squeeze(out)))
@@ -250,6 +238,7 @@ func TestTopUsage(t *testing.T) {
 		"--by name --topic name":       "queries, client, waste, failing or slow",
 		"--rows x":                     "--rows",
 		"now":                          "now",
+		"--interval 10ms":              "--interval 10ms is too short; give 1s or more",
 		"--topic waste":                "--topic does not go with --by pod; give --by name",
 		"--by name --sort nxdomain":    "--sort nxdomain does not go with --by name; give queries",
 		"--by upstream --sort waste":   "--sort waste does not go with --by upstream; give p99, queries, servfail",
@@ -262,7 +251,7 @@ func TestTopUsage(t *testing.T) {
 	}
 }
 
-// squeeze replaces the spaces between columns by one.
+// squeeze replaces the spaces between columns, whose width depends on all rows, by one.
 func squeeze(text string) string {
 	var lines []string
 	for line := range strings.Lines(text) {

@@ -132,7 +132,13 @@ func FlagError(flags *pflag.FlagSet, err error) error {
 			return fmt.Errorf("unknown flag -%s", letter)
 		}
 		name := unknown.GetSpecifiedName()
-		if nearest := spelling.Closest(name, visibleNames(flags)); nearest != "" {
+		var names []string
+		flags.VisitAll(func(f *pflag.Flag) {
+			if !f.Hidden {
+				names = append(names, f.Name)
+			}
+		})
+		if nearest := spelling.Closest(name, names); nearest != "" {
 			return fmt.Errorf("unknown flag --%s; did you mean --%s?", name, nearest)
 		}
 		return fmt.Errorf("unknown flag --%s", name)
@@ -142,13 +148,4 @@ func FlagError(flags *pflag.FlagSet, err error) error {
 		return fmt.Errorf("invalid value %q for --%s: %w", invalid.GetValue(), invalid.GetFlag().Name, invalid.Unwrap())
 	}
 	return err
-}
-
-func visibleNames(flags *pflag.FlagSet) (names []string) {
-	flags.VisitAll(func(f *pflag.Flag) {
-		if !f.Hidden {
-			names = append(names, f.Name)
-		}
-	})
-	return names
 }

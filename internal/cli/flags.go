@@ -91,29 +91,27 @@ func Func(flags *pflag.FlagSet, name, byDefault, usage string, set func(string) 
 	flags.Var(&value{text: byDefault, set: set}, name, usage)
 }
 
-// Enum adds a flag that takes one of values. set gets no other text.
-func Enum(flags *pflag.FlagSet, name, byDefault, usage string, values []string, set func(string)) {
-	flags.Var(&value{text: byDefault, values: values, set: enumSet(values, set)}, name, usage)
+// Enum adds a flag that takes one of values, and sets the text to it. *text is the default.
+func Enum[T ~string](flags *pflag.FlagSet, text *T, name, usage string, values ...string) {
+	flags.Var(newEnum(string(*text), values, func(i int) { *text = T(values[i]) }), name, usage)
 }
 
-// enumSet returns a function that calls set if its text is one of values.
-func enumSet(values []string, set func(string)) func(string) error {
-	return func(text string) error {
-		if !slices.Contains(values, text) {
-			return fmt.Errorf("give %s", orList(values))
+// Choice adds a flag that takes one of values, and sets the number to its index. *number is the default.
+func Choice[T ~uint8](flags *pflag.FlagSet, number *T, name, usage string, values ...string) {
+	flags.Var(newEnum(values[*number], values, func(i int) { *number = T(i) }), name, usage)
+}
+
+// newEnum returns the value of a flag that calls set with the index of its text in values, which are two or more.
+func newEnum(byDefault string, values []string, set func(int)) *value {
+	return &value{text: byDefault, values: values, set: func(text string) error {
+		i := slices.Index(values, text)
+		if i < 0 {
+			last := len(values) - 1
+			return fmt.Errorf("give %s or %s", strings.Join(values[:last], ", "), values[last])
 		}
-		set(text)
+		set(i)
 		return nil
-	}
-}
-
-// orList returns "a, b or c".
-func orList(words []string) string {
-	last := len(words) - 1
-	if last < 1 {
-		return strings.Join(words, "")
-	}
-	return strings.Join(words[:last], ", ") + " or " + words[last]
+	}}
 }
 
 // ValueName returns what stands for the value of f in help, such as FILE or auto|none; "" for a

@@ -62,7 +62,10 @@ func normalize(args []string, flags func() *pflag.FlagSet, argument func(string)
 // next argument is the flag's value. A letter that no flag has, and three dashes, stay.
 func longFlag(flags *pflag.FlagSet, arg string) (flag string, takesNext bool) {
 	name, text, hasValue := strings.Cut(strings.TrimPrefix(arg[1:], "-"), "=")
-	f := lookup(flags, name)
+	f := flags.Lookup(name)
+	if f == nil && len(name) == 1 {
+		f = flags.ShorthandLookup(name)
+	}
 	switch {
 	case f != nil:
 		name = f.Name
@@ -73,12 +76,4 @@ func longFlag(flags *pflag.FlagSet, arg string) (flag string, takesNext bool) {
 		return "--" + name + "=" + text, false
 	}
 	return "--" + name, f != nil && f.NoOptDefVal == ""
-}
-
-// lookup returns the flag of a long name or a letter, nil if there is none.
-func lookup(flags *pflag.FlagSet, name string) *pflag.Flag {
-	if f := flags.Lookup(name); f != nil || len(name) != 1 {
-		return f
-	}
-	return flags.ShorthandLookup(name)
 }

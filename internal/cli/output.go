@@ -39,9 +39,7 @@ func AddLinesOutput(flags *pflag.FlagSet) *Output {
 // addOutput adds the flag. The first format is the default.
 func addOutput(flags *pflag.FlagSet, formats ...string) *Output {
 	o := &Output{format: formats[0]}
-	v := &value{text: o.format, values: formats}
-	v.set = enumSet(v.values, func(text string) { o.format = text })
-	flags.VarP(v, "output", "o", "format of the result")
+	flags.VarP(newEnum(o.format, formats, func(i int) { o.format = formats[i] }), "output", "o", "format of the result")
 	return o
 }
 

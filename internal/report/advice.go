@@ -49,24 +49,29 @@ type AdvisedBudget struct {
 	Relief []Relief `json:"relief"`
 }
 
-// UpstreamClient is a workload, or the sum of other clients, that asks upstreams. Kind is as in [Client].
-type UpstreamClient struct {
+// WorkloadID identifies a workload, or the sum of other clients. Kind is as in [Client].
+type WorkloadID struct {
 	Kind         string `json:"kind"`
 	Namespace    string `json:"namespace"`
 	WorkloadKind string `json:"workloadKind"`
 	Workload     string `json:"workload"`
+}
+
+// Label returns NAMESPACE/WORKLOAD, or (host), (unknown) or (other).
+func (w *WorkloadID) Label() string {
+	if w.Kind != "pod" {
+		return "(" + w.Kind + ")"
+	}
+	return w.Namespace + "/" + w.Workload
+}
+
+// UpstreamClient is a client that asks upstreams.
+type UpstreamClient struct {
+	WorkloadID
 	// UpstreamPerSecond is the number of its queries for which an upstream was asked, Share their share of the queries
 	// of all clients for which one was.
 	UpstreamPerSecond float64 `json:"upstreamPerSecond"`
 	Share             float64 `json:"share"`
-}
-
-// Label returns NAMESPACE/WORKLOAD, or (host), (unknown) or (other).
-func (c *UpstreamClient) Label() string {
-	if c.Kind != "pod" {
-		return "(" + c.Kind + ")"
-	}
-	return c.Namespace + "/" + c.Workload
 }
 
 // Relief is a change that makes queries to an upstream unnecessary, or less urgent.
@@ -85,27 +90,16 @@ const (
 	ReliefClientLimit = "client_limit"
 )
 
-// TruncatedClient is a workload, or the sum of other clients, some of whose pods get truncated replies and have never asked
-// over TCP: they do without the records that are missing. Kind is as in [Client].
+// TruncatedClient is a client some of whose pods get truncated replies and have never asked over TCP: they do without the
+// records that are missing.
 type TruncatedClient struct {
-	Kind         string `json:"kind"`
-	Namespace    string `json:"namespace"`
-	WorkloadKind string `json:"workloadKind"`
-	Workload     string `json:"workload"`
+	WorkloadID
 	// Replies are the truncated replies in the window to these pods, Capped those of them that would have been complete
 	// without the limit of the server block.
 	Replies uint64 `json:"replies"`
 	Capped  uint64 `json:"capped"`
 	// Remedies are what to change: the client, or bufsize, or both.
 	Remedies []Relief `json:"remedies"`
-}
-
-// Label returns NAMESPACE/WORKLOAD, or (host), (unknown) or (other).
-func (c *TruncatedClient) Label() string {
-	if c.Kind != "pod" {
-		return "(" + c.Kind + ")"
-	}
-	return c.Namespace + "/" + c.Workload
 }
 
 // The values of [Relief.Kind] of truncated replies.

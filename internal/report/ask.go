@@ -33,10 +33,8 @@ var ErrEnded = errors.New("the agent has ended, or has handed over to another on
 func Ask(ctx context.Context, path, method, target string, query url.Values, reply any) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	client := newClient(path)
-	defer client.CloseIdleConnections()
 	began := time.Now()
-	resp, err := send(ctx, client, method, target, query)
+	resp, err := send(ctx, path, method, target, query)
 	if err != nil {
 		return hang(ctx, began, err)
 	}
@@ -63,24 +61,19 @@ func hang(ctx context.Context, began time.Time, err error) error {
 	return err
 }
 
-// newClient returns a client that connects to the socket at path.
-func newClient(path string) *http.Client {
-	return &http.Client{Transport: &http.Transport{
-		ResponseHeaderTimeout: timeout,
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "unix", path)
-		},
-	}}
-}
-
-// send sends a request. The caller closes the body of the response.
-func send(ctx context.Context, client *http.Client, method, target string, query url.Values) (*http.Response, error) {
+// send sends a request to the socket at path. The caller closes the body of the response.
+func send(ctx context.Context, path, method, target string, query url.Values) (*http.Response, error) {
 	u := url.URL{Scheme: "http", Host: "nodens", Path: target, RawQuery: query.Encode()}
 	req, err := http.NewRequestWithContext(ctx, method, u.String(), nil)
 	if err != nil {
 		return nil, err
 	}
-	resp, err := client.Do(req)
+	resp, err := (&http.Transport{
+		DisableKeepAlives: true, ResponseHeaderTimeout: timeout,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", path)
+		},
+	}).RoundTrip(req)
 	if dial := (*net.OpError)(nil); errors.As(err, &dial) && dial.Op == "dial" {
 		return nil, fmt.Errorf("%w: %w", ErrNoAgent, dial.Err)
 	}

@@ -8,6 +8,7 @@ package report
 
 import (
 	"cmp"
+	"maps"
 	"time"
 )
 
@@ -243,7 +244,7 @@ type Upstreams struct {
 }
 
 // Servers returns each server once, in the order of the forward directives. It is down or suspect if it is for one
-// of them. The counters are from the first one.
+// of them. MeanSeconds and the numbers of connections are from the first one; the other counters are sums.
 func (u *Upstreams) Servers() (list []Upstream) {
 	index := make(map[string]int)
 	for _, forward := range u.Forwards {
@@ -251,12 +252,22 @@ func (u *Upstreams) Servers() (list []Upstream) {
 			i, ok := index[to.To]
 			if !ok {
 				index[to.To] = len(list)
+				exchanges := make(map[string]uint64)
+				maps.Copy(exchanges, to.Exchanges)
+				to.Exchanges = exchanges
 				list = append(list, to)
 				continue
 			}
-			list[i].Down = list[i].Down || to.Down
-			list[i].Suspect = list[i].Suspect || to.Suspect
-			list[i].RTTSeconds = cmp.Or(list[i].RTTSeconds, to.RTTSeconds)
+			sum := &list[i]
+			sum.Down, sum.Suspect = sum.Down || to.Down, sum.Suspect || to.Suspect
+			sum.RTTSeconds = cmp.Or(sum.RTTSeconds, to.RTTSeconds)
+			for rcode, n := range to.Exchanges {
+				sum.Exchanges[rcode] += n
+			}
+			sum.HealthcheckFailures += to.HealthcheckFailures
+			sum.ConnectionFailures += to.ConnectionFailures
+			sum.UnexpectedReplies += to.UnexpectedReplies
+			sum.Hedges, sum.HedgeWins, sum.Suspicions = sum.Hedges+to.Hedges, sum.HedgeWins+to.HedgeWins, sum.Suspicions+to.Suspicions
 		}
 	}
 	return list

@@ -2,6 +2,8 @@ package report
 
 import (
 	"bufio"
+	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -92,12 +94,10 @@ const maxLine = 1 << 20
 
 // Follow sends a request to the admin socket at path and calls each with every line of the reply, until ctx
 // ends, each returns an error, or the agent ends the reply or the connection. It returns nil, that error,
-// and [ErrEnded]. A line is valid until each returns.
+// and [ErrEnded]. A line is valid until each returns. A line that the end has cut is left out.
 func Follow(ctx context.Context, path, target string, query url.Values, each func(line []byte) error) error {
-	client := newClient(path)
-	defer client.CloseIdleConnections()
 	began := time.Now()
-	resp, err := send(ctx, client, http.MethodGet, target, query)
+	resp, err := send(ctx, path, http.MethodGet, target, query)
 	if err != nil {
 		switch {
 		case ctx.Err() != nil:
@@ -111,10 +111,12 @@ func Follow(ctx context.Context, path, target string, query url.Values, each fun
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return readRefusal(resp, target)
+		body, err := io.ReadAll(io.LimitReader(resp.Body, maxReply))
+		return cmp.Or(err, refusal(resp.StatusCode, target, body))
 	}
 	lines := bufio.NewScanner(resp.Body)
 	lines.Buffer(nil, maxLine)
+	lines.Split(wholeLine)
 	for lines.Scan() {
 		if err := each(lines.Bytes()); err != nil {
 			return err
@@ -129,11 +131,11 @@ func Follow(ctx context.Context, path, target string, query url.Values, each fun
 	return ErrEnded
 }
 
-// readRefusal returns the error that a reply to a request for target describes.
-func readRefusal(resp *http.Response, target string) error {
-	body, err := io.ReadAll(io.LimitReader(resp.Body, maxReply))
-	if err != nil {
-		return fmt.Errorf("reading the agent's reply: %w", err)
+// wholeLine is a [bufio.SplitFunc] for lines that end.
+func wholeLine(data []byte, _ bool) (int, []byte, error) {
+	line, _, whole := bytes.Cut(data, []byte("\n"))
+	if !whole { // yet, or the end of the reply has cut it
+		return 0, nil, nil
 	}
-	return refusal(resp.StatusCode, target, body)
+	return len(line) + 1, line, nil
 }

@@ -261,7 +261,7 @@ func checkLogKeys(t *testing.T, fset *token.FileSet, call *ast.CallExpr) {
 
 // askingFiles are the files of cmd/nodens with commands that ask a running agent.
 var askingFiles = []string{
-	"admin_socket.go", "advise.go", "flush.go", "plugin.go", "plugin_explain.go", "plugin_status.go", "plugin_top.go", "status.go", "status_text.go", "top.go", "upstreams.go",
+	"admin_socket.go", "advise.go", "cache.go", "explain.go", "plugin.go", "status.go", "table.go", "tail.go", "tail_text.go", "top.go", "top_clients.go", "top_names.go", "top_upstreams.go",
 }
 
 // TestAskingCommands: commands that ask a running agent know only its replies, and no part of it.

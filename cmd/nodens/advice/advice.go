@@ -45,7 +45,7 @@ func Of(clients *report.Clients, names, waste *report.Names) *report.Advice {
 			Namespace: c.Namespace, WorkloadKind: c.WorkloadKind, Workload: c.Workload,
 			Queries: c.Window.Queries, Waste: c.Window.Waste, QueriesPerSecond: c.QueriesPerSecond, Ndots: c.Ndots, Names: []report.WastedName{},
 		}
-		own, wasted := byWorkload[workload{c.Namespace, c.WorkloadKind, c.Workload}], float64(w.Waste)
+		own, wasted := byWorkload[idOf(c)], float64(w.Waste)
 		ofNamespace := byNamespace[c.Namespace]
 		switch total := own.total(); {
 		case total > 0 && total >= wasted/2:
@@ -61,8 +61,8 @@ func Of(clients *report.Clients, names, waste *report.Names) *report.Advice {
 	return a
 }
 
-// Complete keeps the workloads with a share of waste of [report.LeastWaste] or more, and sets the shares
-// and the changes of a, from its counts.
+// Complete keeps the workloads with a share of waste of [report.LeastWaste] or more, and sets the shares, the changes and the
+// remedies of a, from its counts. No two rows of a are about the same client.
 func Complete(a *report.AdviceCounts) {
 	kept := []report.AdvisedWorkload{}
 	for i := range a.Workloads {
@@ -77,11 +77,48 @@ func Complete(a *report.AdviceCounts) {
 	slices.SortFunc(kept, func(x, y report.AdvisedWorkload) int {
 		return cmp.Or(cmp.Compare(y.Waste, x.Waste), cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Workload, y.Workload), cmp.Compare(x.WorkloadKind, y.WorkloadKind))
 	})
-	completeTruncated(a)
+	for i := range a.Truncated {
+		a.Truncated[i].Remedies = remedies(&a.Truncated[i])
+	}
+	slices.SortFunc(a.Truncated, func(x, y report.TruncatedClient) int {
+		return cmp.Or(cmp.Compare(y.Replies, x.Replies), cmp.Compare(x.Label(), y.Label()), cmp.Compare(x.WorkloadKind, y.WorkloadKind))
+	})
+	a.Truncated = append([]report.TruncatedClient{}, a.Truncated...) // not null
 	a.Workloads, a.Changes = kept, []report.Change{}
 	if len(kept) > 0 {
 		a.Changes = append(a.Changes, saving(report.Change{Kind: report.ChangeAutopath, Text: "autopath @kubernetes"}, float64(a.Waste), a.Queries, a.QueriesPerSecond))
 	}
+}
+
+// idOf returns whose client c is.
+func idOf(c *report.Client) report.WorkloadID {
+	return report.WorkloadID{Kind: c.Kind, Namespace: c.Namespace, WorkloadKind: c.WorkloadKind, Workload: c.Workload}
+}
+
+const (
+	clientRemedyText  = "let it ask over TCP after a reply with TC, or offer more bytes in its queries (EDNS; in HAProxy accepted_payload_size 8192)"
+	bufsizeRemedyText = "in the Corefile, the size that the client offers, such as bufsize 8192"
+)
+
+// truncated returns the clients that get truncated replies and never ask over TCP.
+func truncated(clients *report.Clients) (list []report.TruncatedClient) {
+	for i := range clients.Clients {
+		if c := &clients.Clients[i]; c.Unfollowed > 0 {
+			list = append(list, report.TruncatedClient{WorkloadID: idOf(c), Replies: c.Unfollowed, Capped: c.UnfollowedCapped})
+		}
+	}
+	return list
+}
+
+// remedies returns what ends the loss of records by truncated replies.
+func remedies(c *report.TruncatedClient) (list []report.Relief) {
+	if c.Replies > c.Capped {
+		list = append(list, report.Relief{Kind: report.RemedyClient, Text: clientRemedyText, Reason: "it offers fewer bytes than the reply has"})
+	}
+	if c.Capped > 0 {
+		list = append(list, report.Relief{Kind: report.RemedyBufsize, Text: bufsizeRemedyText, Reason: "it offers more bytes than the server block sends"})
+	}
+	return list
 }
 
 // saving returns c with what it saves of queries.
@@ -94,15 +131,19 @@ func saving(c report.Change, saved float64, queries uint64, perSecond float64) r
 	return c
 }
 
-// defaultNdots is the option ndots of pods.
-const defaultNdots = 5
+// DefaultNdots is the option ndots of pods.
+const DefaultNdots = 5
 
 // changes returns the changes for one workload, without changes that save less than [report.LeastWaste] of its
 // queries.
 func changes(w *report.AdvisedWorkload) []report.Change {
 	list := []report.Change{}
 	least := report.LeastWaste * float64(w.Queries)
-	if n, saved := bestNdots(w.Names, currentNdots(w)); saved >= least && saved > 0 {
+	current := DefaultNdots
+	if w.Ndots != nil {
+		current = min(*w.Ndots, DefaultNdots)
+	}
+	if n, saved := bestNdots(w.Names, current); saved >= least && saved > 0 {
 		c := report.Change{Kind: report.ChangeNdots, Ndots: n, Text: fmt.Sprintf(`dnsConfig: {options: [{name: ndots, value: "%d"}]}`, n)}
 		list = append(list, saving(c, saved, w.Queries, w.QueriesPerSecond))
 	}
@@ -116,14 +157,6 @@ func changes(w *report.AdvisedWorkload) []report.Change {
 		list = append(list, saving(c, float64(n.Waste), w.Queries, w.QueriesPerSecond))
 	}
 	return list
-}
-
-// currentNdots returns the option ndots of the resolvers of w's pods.
-func currentNdots(w *report.AdvisedWorkload) int {
-	if w.Ndots != nil {
-		return min(*w.Ndots, defaultNdots)
-	}
-	return defaultNdots
 }
 
 // bestNdots returns the value of ndots that saves the most queries, and their number. A resolver asks for names

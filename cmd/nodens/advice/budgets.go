@@ -24,8 +24,7 @@ const leastPart = 0.1
 // them.
 func Budgets(u *report.Upstreams, clients *report.Clients, names, waste *report.Names, workloads []report.AdvisedWorkload) []report.AdvisedBudget {
 	list := []report.AdvisedBudget{}
-	top := topUpstreamClient(clients)
-	viewed := slices.ContainsFunc(u.Forwards, func(f report.Forward) bool { return slices.Contains(f.Directives, "kubernetes") })
+	top := newTopClient(u, clients, names, waste, workloads)
 	for _, to := range u.Servers() {
 		b := to.Budget
 		if b == nil || b.LimitPerSecond == 0 {
@@ -37,98 +36,72 @@ func Budgets(u *report.Upstreams, clients *report.Clients, names, waste *report.
 		}
 		advised := report.AdvisedBudget{To: to.To, LimitPerSecond: b.LimitPerSecond, Auto: b.Auto, UsedShare: used, Waiting: b.Waiting, Relief: []report.Relief{}}
 		if top != nil {
-			f := facts{client: top, names: namesOf(top, names), blocks: blocksOf(to.To, u), workload: adviceOf(top, workloads)}
-			f.waste = newSplitter(clients, waste).wasteUpstream(f.names, viewed)
-			advised.Top, advised.Relief = f.upstreamClient(clients), f.relief()
+			advised.Top, advised.Relief = &top.shown, top.relief(to.To, u)
 		}
 		list = append(list, advised)
 	}
-	SortBudgets(list, func(b *report.AdvisedBudget) *report.AdvisedBudget { return b })
+	slices.SortStableFunc(list, func(a, b report.AdvisedBudget) int { return CompareBudgets(&a, &b) })
 	return list
 }
 
-// SortBudgets sorts list, the budget with the highest use first.
-func SortBudgets[T any](list []T, budget func(*T) *report.AdvisedBudget) {
-	slices.SortStableFunc(list, func(a, b T) int {
-		x, y := budget(&a), budget(&b)
-		return cmp.Or(cmp.Compare(y.UsedShare, x.UsedShare), cmp.Compare(x.To, y.To))
-	})
+// CompareBudgets orders budgets, the one with the highest use first.
+func CompareBudgets(a, b *report.AdvisedBudget) int {
+	return cmp.Or(cmp.Compare(b.UsedShare, a.UsedShare), cmp.Compare(a.To, b.To))
 }
 
-// topUpstreamClient returns the client with the most queries for which an upstream was asked, nil for none.
-func topUpstreamClient(clients *report.Clients) (top *report.Client) {
-	for i := range clients.Clients {
-		if c := &clients.Clients[i]; c.Window.Upstream > 0 && (top == nil || c.Window.Upstream > top.Window.Upstream) {
-			top = c
-		}
-	}
-	return top
-}
-
-// facts are what the relief of a budget depends on.
-type facts struct {
-	client   *report.Client
-	workload *report.AdvisedWorkload // nil without search waste
-	names    []*report.Name          // that client asks for most
-	blocks   []*report.Forward       // that forward to the upstream
+// topClient is the client that asks upstreams most.
+type topClient struct {
+	*report.Client
+	shown    report.UpstreamClient
+	workload *report.AdvisedWorkload // the advice about it; nil without search waste
+	names    []*report.Name          // that it asks for most
 	waste    float64                 // queries for wasted names that leave the node if they are not cached
 }
 
-// namesOf returns the rows of names that are about client.
-func namesOf(client *report.Client, names *report.Names) (list []*report.Name) {
-	for i := range names.Names {
-		c := names.Names[i].Client
-		if c != nil && c.Kind == client.Kind && c.Namespace == client.Namespace && c.WorkloadKind == client.WorkloadKind && c.Workload == client.Workload {
-			list = append(list, &names.Names[i])
+// newTopClient returns the client with the most queries for which an upstream was asked, nil for none.
+func newTopClient(u *report.Upstreams, clients *report.Clients, names, waste *report.Names, workloads []report.AdvisedWorkload) *topClient {
+	t := new(topClient)
+	for i := range clients.Clients {
+		if c := &clients.Clients[i]; c.Window.Upstream > 0 && (t.Client == nil || c.Window.Upstream > t.Window.Upstream) {
+			t.Client = c
 		}
 	}
-	return list
-}
-
-// blocksOf returns the forward directives with the upstream.
-func blocksOf(to string, u *report.Upstreams) (list []*report.Forward) {
-	for i := range u.Forwards {
-		f := &u.Forwards[i]
-		if slices.ContainsFunc(f.Upstreams, func(up report.Upstream) bool { return up.To == to }) {
-			list = append(list, f)
-		}
+	if t.Client == nil {
+		return nil
 	}
-	return list
-}
-
-// adviceOf returns the advice about a client, nil for none.
-func adviceOf(client *report.Client, workloads []report.AdvisedWorkload) *report.AdvisedWorkload {
+	id := idOf(t.Client)
+	t.shown = report.UpstreamClient{
+		WorkloadID: id, UpstreamPerSecond: report.PerSecond(t.Window.Upstream, clients.WindowSeconds),
+		Share: float64(t.Window.Upstream) / float64(max(clients.Total.Upstream, t.Window.Upstream)),
+	}
 	for i := range workloads {
-		w := &workloads[i]
-		if client.Kind == "pod" && w.Namespace == client.Namespace && w.WorkloadKind == client.WorkloadKind && w.Workload == client.Workload {
-			return w
+		if w := &workloads[i]; id == (report.WorkloadID{Kind: "pod", Namespace: w.Namespace, WorkloadKind: w.WorkloadKind, Workload: w.Workload}) {
+			t.workload = w
 		}
 	}
-	return nil
+	viewed := slices.ContainsFunc(u.Forwards, func(f report.Forward) bool { return slices.Contains(f.Directives, "kubernetes") })
+	s := newSplitter(clients, waste)
+	for i := range names.Names {
+		if n := &names.Names[i]; idOfName(n) == id {
+			t.names = append(t.names, n)
+			t.waste += s.wasteUpstream(n, viewed)
+		}
+	}
+	return t
 }
 
-// upstreamClient returns the client with its part in the upstream queries of all clients.
-func (f *facts) upstreamClient(all *report.Clients) *report.UpstreamClient {
-	c := f.client
-	out := &report.UpstreamClient{
-		Kind: c.Kind, Namespace: c.Namespace, WorkloadKind: c.WorkloadKind, Workload: c.Workload,
-		UpstreamPerSecond: report.PerSecond(c.Window.Upstream, all.WindowSeconds),
-	}
-	if sum := max(all.Total.Upstream, c.Window.Upstream); sum > 0 {
-		out.Share = float64(c.Window.Upstream) / float64(sum)
-	}
-	return out
-}
-
-// relief returns the changes that relieve the budget, those that save queries first.
-func (f *facts) relief() []report.Relief {
-	list := f.ofWaste()
-	repeated, unique := f.repeats()
+// relief returns the changes that relieve the budget of an upstream, those that save queries first.
+func (t *topClient) relief(to string, u *report.Upstreams) []report.Relief {
+	list := t.ofWaste()
+	repeated, unique := t.repeats()
 	if repeated >= leastPart {
 		list = append(list, report.Relief{Kind: report.ReliefLongerTTL, Text: longerTTLText,
 			Reason: fmt.Sprintf("at least %.0f%% of its upstream queries are for names that it asked for before", 100*repeated)})
 	}
-	if f.lacksStale() {
+	lacksStale := func(f report.Forward) bool {
+		return slices.Contains(f.Directives, "cache") && !f.ServeStale && slices.ContainsFunc(f.Upstreams, func(up report.Upstream) bool { return up.To == to })
+	}
+	if slices.ContainsFunc(u.Forwards, lacksStale) {
 		list = append(list, report.Relief{Kind: report.ReliefServeStale, Text: serveStaleText,
 			Reason: "a query that would have to wait then gets the expired answer"})
 	}
@@ -142,53 +115,42 @@ func (f *facts) relief() []report.Relief {
 // ofWaste returns the change that stops the search waste for which upstreams are asked: names below the search domains
 // of the node, and also below the cluster's if no server block has a view of the cluster. autopath does not: it asks for
 // the same names.
-func (f *facts) ofWaste() []report.Relief {
+func (t *topClient) ofWaste() []report.Relief {
 	list := []report.Relief{}
-	part := f.waste / float64(f.client.Window.Upstream)
-	if f.workload == nil || part < leastPart {
+	if t.workload == nil || t.waste < leastPart*float64(t.Window.Upstream) {
 		return list
 	}
-	for _, c := range f.workload.Changes {
+	for _, c := range t.workload.Changes {
 		if c.Kind == report.ChangeNdots {
 			list = append(list, report.Relief{Kind: c.Kind, Text: c.Text,
-				Reason: fmt.Sprintf("its search path makes %.0f queries for names that only upstreams can deny, of %d upstream queries", f.waste, f.client.Window.Upstream)})
+				Reason: fmt.Sprintf("its search path makes %.0f queries for names that only upstreams can deny, of %d upstream queries", t.waste, t.Window.Upstream)})
 		}
 	}
 	return list
 }
 
-// wasteUpstream returns how many of the queries for names that only the search path of a client makes leave the node if
-// they are not cached. viewed says that a server block has a view of the cluster.
-func (s *splitter) wasteUpstream(names []*report.Name, viewed bool) (sum float64) {
-	for _, n := range names {
-		_, parent, _ := strings.Cut(n.Name, ".")
-		if !s.wasted[parent] {
-			continue
-		}
-		if _, place, _ := s.split(parent); place == underNode || !viewed {
-			sum += minQueries(n)
-		}
+// wasteUpstream returns how many of the queries for n, if it is a name that only a search path makes, leave the node unless they
+// are cached. viewed says that a server block has a view of the cluster.
+func (s *splitter) wasteUpstream(n *report.Name, viewed bool) float64 {
+	_, parent, _ := strings.Cut(n.Name, ".")
+	if _, place, _ := s.split(parent); !s.wasted[parent] || place != underNode && viewed {
+		return 0
 	}
-	return sum
+	return minQueries(n)
 }
 
 // repeats returns the parts of the client's upstream queries that are at least for names that it asks for again and
 // again, and for names that it asks for rarely. Both are bounds, because hits and misses are not counted by name: queries
 // beyond those for rare names are for the frequent ones, each of which was new once for each of two types, and queries
 // beyond those for frequent names are for rare ones.
-func (f *facts) repeats() (repeated, unique float64) {
+func (t *topClient) repeats() (repeated, unique float64) {
 	const typesOfName = 2 // A and AAAA
 	var least, most float64
-	for _, n := range f.names {
+	for _, n := range t.names {
 		least += minQueries(n)
 		most += float64(n.Queries)
 	}
-	queries, upstream := float64(f.client.Window.Queries), float64(f.client.Window.Upstream)
-	repeated = upstream - max(0, queries-least) - typesOfName*float64(len(f.names))
+	queries, upstream := float64(t.Window.Queries), float64(t.Window.Upstream)
+	repeated = upstream - max(0, queries-least) - typesOfName*float64(len(t.names))
 	return max(0, repeated) / upstream, max(0, upstream-most) / upstream
-}
-
-// lacksStale reports whether a server block that forwards to the upstream has a cache without serve_stale.
-func (f *facts) lacksStale() bool {
-	return slices.ContainsFunc(f.blocks, func(b *report.Forward) bool { return slices.Contains(b.Directives, "cache") && !b.ServeStale })
 }

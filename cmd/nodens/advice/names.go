@@ -30,9 +30,6 @@ func (l lookups) add(name string, place int, queries float64) {
 	l[name][place] += queries
 }
 
-// workload names a workload.
-type workload struct{ namespace, kind, name string }
-
 // minQueries returns the least number of queries that n may have.
 func minQueries(n *report.Name) float64 { return float64(n.Queries - min(n.Error, n.Queries)) }
 
@@ -93,8 +90,8 @@ func (s *splitter) split(parent string) (rest string, place int, namespace strin
 }
 
 // ofWorkloads returns the names that each workload looks up.
-func (s *splitter) ofWorkloads(names *report.Names) map[workload]lookups {
-	list := make(map[workload]lookups)
+func (s *splitter) ofWorkloads(names *report.Names) map[report.WorkloadID]lookups {
+	list := make(map[report.WorkloadID]lookups)
 	var onNode []*report.Name // assigned last: they are matched with names that are looked up
 	for i := range names.Names {
 		n := &names.Names[i]
@@ -106,20 +103,24 @@ func (s *splitter) ofWorkloads(names *report.Names) map[workload]lookups {
 			onNode = append(onNode, n)
 			continue
 		}
-		w := workloadOf(n.Client)
+		w := idOfName(n)
 		if list[w] == nil {
 			list[w] = make(lookups)
 		}
 		s.addName(list[w], n)
 	}
 	for _, n := range onNode {
-		list[workloadOf(n.Client)].addOnNode(n.Name, minQueries(n))
+		list[idOfName(n)].addOnNode(n.Name, minQueries(n))
 	}
 	return list
 }
 
-func workloadOf(c *report.NameClient) workload {
-	return workload{c.Namespace, c.WorkloadKind, c.Workload}
+// idOfName returns whose client asks for n; none if that is not known.
+func idOfName(n *report.Name) report.WorkloadID {
+	if n.Client == nil {
+		return report.WorkloadID{}
+	}
+	return report.WorkloadID{Kind: n.Client.Kind, Namespace: n.Client.Namespace, WorkloadKind: n.Client.WorkloadKind, Workload: n.Client.Workload}
 }
 
 // addName adds to l the name that n, a wasted name below the cluster domain, begins with: its labels before the
@@ -226,22 +227,14 @@ func mostWasted(list []report.WastedName) []report.WastedName {
 
 // Sum returns the sums of the names of two nodes.
 func Sum(a, b []report.WastedName) []report.WastedName {
-	type key struct {
-		name     string
-		external bool
-	}
-	index := make(map[key]int)
-	var list []report.WastedName
-	for _, n := range slices.Concat(a, b) {
-		k := key{n.Name, n.External}
-		i, ok := index[k]
-		if !ok {
-			index[k] = len(list)
+	list := slices.Clone(a)
+	for _, n := range b {
+		if i := slices.IndexFunc(list, func(w report.WastedName) bool { return w.Name == n.Name && w.External == n.External }); i >= 0 {
+			list[i].Lookups += n.Lookups
+			list[i].Waste += n.Waste
+		} else {
 			list = append(list, n)
-			continue
 		}
-		list[i].Lookups += n.Lookups
-		list[i].Waste += n.Waste
 	}
 	return mostWasted(list)
 }

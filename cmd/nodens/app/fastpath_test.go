@@ -217,10 +217,8 @@ func TestOpenFastPath(t *testing.T) {
 		{name: "auto without links", flag: "auto", cilium: func() (bool, error) { return false, lost }, log: "level=WARN;no links"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			opts := &options.Agent{FastPathOrder: options.FastPathOrder{After: "policy"}}
-			if err := opts.FastPath.Set(tt.flag); err != nil {
-				t.Fatal(err)
-			}
+			mode := options.FastPathMode(slices.Index(options.FastPathModes, tt.flag))
+			opts := &options.Agent{FastPath: mode, FastPathOrder: options.FastPathOrder{After: "policy"}}
 			w, stage := new(testlog.Buffer), newStage()
 			s, err := openFastPath(opts, slog.New(slog.NewTextHandler(w, nil)), platform{cilium: tt.cilium, follow: stage.follow, open: func(o fastpath.Options) (program, error) {
 				if o.Order.After != "policy" {

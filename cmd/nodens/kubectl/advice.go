@@ -3,6 +3,7 @@ package kubectl
 import (
 	"cmp"
 	"context"
+	"slices"
 
 	"github.com/nodens-dns/nodens/cmd/nodens/advice"
 	"github.com/nodens-dns/nodens/internal/report"
@@ -11,57 +12,65 @@ import (
 // Advice asks all agents for their advice, and adds it up. Workloads that waste little on a node are not part of
 // the node's advice, and therefore not of the sum.
 func Advice(ctx context.Context, c *Cluster, window string) (*report.ClusterAdvice, error) {
-	m := adviceMerge{index: make(map[[3]string]int)}
-	m.result.Budgets = []report.NodeBudget{}
-	cluster, err := Ask(ctx, c, &Question[report.Advice]{
+	workloads := merger[[3]string, report.AdvisedWorkload]{
+		key:   func(w *report.AdvisedWorkload) [3]string { return [3]string{w.Namespace, w.WorkloadKind, w.Workload} },
+		merge: mergeWorkloads,
+	}
+	truncated := merger[report.WorkloadID, report.TruncatedClient]{
+		key: func(c *report.TruncatedClient) report.WorkloadID { return c.WorkloadID },
+		merge: func(sum, c *report.TruncatedClient) {
+			sum.Replies, sum.Capped = sum.Replies+c.Replies, sum.Capped+c.Capped
+		},
+	}
+	r := &report.ClusterAdvice{Window: window, Budgets: []report.NodeBudget{}}
+	var err error
+	r.Cluster, err = Ask(ctx, c, &Question[report.Advice]{
 		Args:   []string{"advise", "--window", window, "-o", "json"},
 		Serves: func(a, b *report.Advice) int { return cmp.Compare(a.Queries, b.Queries) },
-		Each:   m.add,
+		Each: func(node string, a *report.Advice) {
+			r.Budgets = append(r.Budgets, NodeBudgets(node, a.Budgets)...)
+			if r.WindowSeconds == 0 || a.WindowSeconds < r.WindowSeconds {
+				r.WindowSeconds = a.WindowSeconds
+			}
+			r.Queries, r.Waste, r.QueriesPerSecond = r.Queries+a.Queries, r.Waste+a.Waste, r.QueriesPerSecond+a.QueriesPerSecond
+			for _, w := range a.Workloads {
+				workloads.add(w)
+			}
+			for _, c := range a.Truncated {
+				truncated.add(c)
+			}
+		},
 	})
 	if err != nil {
 		return nil, err
 	}
-	m.result.Cluster, m.result.Window = cluster, window
-	advice.Complete(&m.result.AdviceCounts)
-	advice.SortBudgets(m.result.Budgets, func(b *report.NodeBudget) *report.AdvisedBudget { return &b.AdvisedBudget })
-	m.result.MoreBudgets = max(0, len(m.result.Budgets)-rows)
-	m.result.Budgets = m.result.Budgets[:len(m.result.Budgets)-m.result.MoreBudgets]
-	return &m.result, nil
+	r.Workloads, r.Truncated = workloads.rows, truncated.rows
+	advice.Complete(&r.AdviceCounts)
+	slices.SortFunc(r.Budgets, func(a, b report.NodeBudget) int {
+		return cmp.Or(advice.CompareBudgets(&a.AdvisedBudget, &b.AdvisedBudget), cmp.Compare(a.Node, b.Node))
+	})
+	r.MoreBudgets = max(0, len(r.Budgets)-shownRows)
+	r.Budgets = r.Budgets[:len(r.Budgets)-r.MoreBudgets]
+	return r, nil
 }
 
-// adviceMerge adds up the replies of the nodes.
-type adviceMerge struct {
-	result report.ClusterAdvice
-	index  map[[3]string]int // of workloads
+// NodeBudgets returns the budgets of a node as those of several.
+func NodeBudgets(node string, budgets []report.AdvisedBudget) []report.NodeBudget {
+	list := make([]report.NodeBudget, len(budgets))
+	for i := range budgets {
+		list[i] = report.NodeBudget{Node: node, AdvisedBudget: budgets[i]}
+	}
+	return list
 }
 
-func (m *adviceMerge) add(node string, a *report.Advice) {
-	r := &m.result
-	for i := range a.Budgets {
-		r.Budgets = append(r.Budgets, report.NodeBudget{Node: node, AdvisedBudget: a.Budgets[i]})
+// mergeWorkloads adds w to sum.
+func mergeWorkloads(sum, w *report.AdvisedWorkload) {
+	sum.Queries, sum.Waste, sum.QueriesPerSecond = sum.Queries+w.Queries, sum.Waste+w.Waste, sum.QueriesPerSecond+w.QueriesPerSecond
+	if w.Ndots != nil && (sum.Ndots == nil || *sum.Ndots < *w.Ndots) {
+		sum.Ndots = w.Ndots
 	}
-	if r.WindowSeconds == 0 || a.WindowSeconds < r.WindowSeconds {
-		r.WindowSeconds = a.WindowSeconds
+	if sum.NamesOf != w.NamesOf {
+		sum.NamesOf = cmp.Or(min(sum.NamesOf, w.NamesOf), sum.NamesOf, w.NamesOf) // namespace, if one of them is
 	}
-	r.Queries, r.Waste, r.QueriesPerSecond = r.Queries+a.Queries, r.Waste+a.Waste, r.QueriesPerSecond+a.QueriesPerSecond
-	r.Truncated = append(r.Truncated, a.Truncated...)
-	for i := range a.Workloads {
-		w := &a.Workloads[i]
-		key := [3]string{w.Namespace, w.WorkloadKind, w.Workload}
-		at, ok := m.index[key]
-		if !ok {
-			m.index[key] = len(r.Workloads)
-			r.Workloads = append(r.Workloads, *w)
-			continue
-		}
-		sum := &r.Workloads[at]
-		sum.Queries, sum.Waste, sum.QueriesPerSecond = sum.Queries+w.Queries, sum.Waste+w.Waste, sum.QueriesPerSecond+w.QueriesPerSecond
-		if w.Ndots != nil && (sum.Ndots == nil || *sum.Ndots < *w.Ndots) {
-			sum.Ndots = w.Ndots
-		}
-		if sum.NamesOf != w.NamesOf {
-			sum.NamesOf = cmp.Or(min(sum.NamesOf, w.NamesOf), sum.NamesOf, w.NamesOf) // namespace, if one of them is
-		}
-		sum.Names = advice.Sum(sum.Names, w.Names)
-	}
+	sum.Names = advice.Sum(sum.Names, w.Names)
 }

@@ -27,13 +27,6 @@ type Question[T any] struct {
 	Each func(node string, reply *T)
 }
 
-// answer is the reply from one node.
-type answer[T any] struct {
-	node       string
-	reply      *T
-	unanswered []report.Unanswered
-}
-
 // Ask runs the command in all agents' pods. Agents on the same node are asked one after the other, and
 // one of their replies counts: during an upgrade there are two, mostly with the same admin socket. It
 // returns the number of nodes that answered, and names the agents that did not. The error is the one of
@@ -50,32 +43,24 @@ func Ask[T any](ctx context.Context, c *Cluster, q *Question[T]) (report.Cluster
 			return result, fmt.Errorf("no pod of an agent is on the node %s", q.Node)
 		}
 	}
-	nodes, answers := make(chan []Agent), make(chan answer[T])
-	go func() {
-		defer close(nodes)
-		for _, list := range byNode(agents) {
-			nodes <- list
-		}
-	}()
+	var mu sync.Mutex // guards result, and calls Each for one node at a time
 	var asking sync.WaitGroup
-	for range askedAtOnce {
+	slots := make(chan struct{}, askedAtOnce)
+	for _, list := range byNode(agents) {
+		slots <- struct{}{}
 		asking.Go(func() {
-			for list := range nodes {
-				answers <- askNode(ctx, c, q, list)
+			defer func() { <-slots }()
+			reply, unanswered := askNode(ctx, c, q, list)
+			mu.Lock()
+			defer mu.Unlock()
+			result.Unanswered = append(result.Unanswered, unanswered...)
+			if reply != nil {
+				result.Nodes++
+				q.Each(list[0].Node, reply)
 			}
 		})
 	}
-	go func() {
-		asking.Wait()
-		close(answers)
-	}()
-	for a := range answers {
-		result.Unanswered = append(result.Unanswered, a.unanswered...)
-		if a.reply != nil {
-			result.Nodes++
-			q.Each(a.node, a.reply)
-		}
-	}
+	asking.Wait()
 	slices.SortFunc(result.Unanswered, func(a, b report.Unanswered) int {
 		return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Pod, b.Pod))
 	})
@@ -96,30 +81,32 @@ func byNode(agents []Agent) (nodes [][]Agent) {
 	return nodes
 }
 
-// askNode asks the agents of one node.
-func askNode[T any](ctx context.Context, c *Cluster, q *Question[T], agents []Agent) answer[T] {
-	a := answer[T]{node: agents[0].Node}
+// askNode asks the agents of one node. It returns one reply, or nil, and the agents without one.
+func askNode[T any](ctx context.Context, c *Cluster, q *Question[T], agents []Agent) (best *T, unanswered []report.Unanswered) {
 	var waiting []report.Unanswered // agents whose containers do not run
 	for _, agent := range agents {
-		if q.Node != "" && a.reply != nil {
+		if q.Node != "" && best != nil {
 			break
 		}
+		failed := report.Unanswered{Node: agent.Node, Pod: agent.Pod}
 		if agent.Phase != "Running" {
-			waiting = append(waiting, report.Unanswered{Node: agent.Node, Pod: agent.Pod, Reason: "the pod is " + cmp.Or(agent.Phase, "not running")})
+			failed.Reason = "the pod is " + cmp.Or(agent.Phase, "not running")
+			waiting = append(waiting, failed)
 			continue
 		}
 		reply, err := askAgent[T](ctx, c, agent.Pod, q.Args)
 		switch {
 		case err != nil:
-			a.unanswered = append(a.unanswered, report.Unanswered{Node: agent.Node, Pod: agent.Pod, Reason: report.Printable(err.Error())})
-		case a.reply == nil || q.Serves(reply, a.reply) > 0:
-			a.reply = reply
+			failed.Reason = report.Printable(err.Error())
+			unanswered = append(unanswered, failed)
+		case best == nil || q.Serves(reply, best) > 0:
+			best = reply
 		}
 	}
-	if a.reply == nil {
-		a.unanswered = append(a.unanswered, waiting...)
+	if best == nil {
+		unanswered = append(unanswered, waiting...)
 	}
-	return a
+	return best, unanswered
 }
 
 // askAgent runs nodens in a pod and decodes its reply. A reply counts whatever the exit code, because

@@ -3,7 +3,7 @@ package kubectl
 import (
 	"cmp"
 	"context"
-	"slices"
+	"math"
 
 	"github.com/nodens-dns/nodens/internal/report"
 )
@@ -14,99 +14,61 @@ const (
 	shownNames = 256
 )
 
-// Names asks all agents for the names of a topic.
-func Names(ctx context.Context, c *Cluster, topic, window string) (*report.ClusterNames, error) {
-	m := nameMerge{ClusterNames: report.ClusterNames{Topic: topic, Window: window}, names: make(map[nameKey]*report.Name)}
-	cluster, err := Ask(ctx, c, &Question[report.Names]{
-		Args:   []string{"top", "--by", "name", "--topic", topic, "--window", window, "-o", "json"},
-		Serves: func(a, b *report.Names) int { return cmp.Compare(a.Queries, b.Queries) },
-		Each:   m.add,
-	})
-	if err != nil {
-		return nil, err
-	}
-	m.Cluster = cluster
-	return m.result(), nil
-}
-
 // nameKey identifies a row. Rows of several nodes with the same key are added up.
 type nameKey struct {
 	name, cause string
 	client      report.NameClient
 }
 
-// nameMerge adds up the replies of the nodes.
-type nameMerge struct {
-	report.ClusterNames
-	names   map[nameKey]*report.Name
-	dropped uint64 // the highest number of queries of a dropped name
+func keyOfName(n *report.Name) nameKey {
+	key := nameKey{name: n.Name, cause: n.Cause}
+	if n.Client != nil {
+		key.client = *n.Client
+	}
+	return key
 }
 
-func (m *nameMerge) add(_ string, r *report.Names) {
-	m.Queries += r.Queries
-	m.Floor += r.Floor
-	m.KernelSample = max(m.KernelSample, r.KernelSample)
-	m.More += r.More
-	for i := range r.Names {
-		n := &r.Names[i]
-		key := nameKey{name: n.Name, cause: n.Cause}
-		if n.Client != nil {
-			key.client = *n.Client
-		}
-		if old := m.names[key]; old != nil {
-			old.Queries, old.Error, old.QueriesPerSecond = old.Queries+n.Queries, old.Error+n.Error, old.QueriesPerSecond+n.QueriesPerSecond
-			continue
-		}
-		m.names[key] = n
-	}
-	if len(m.names) > 2*keptNames {
-		m.drop()
-	}
-}
-
-// drop keeps the names with the most queries.
-func (m *nameMerge) drop() {
-	list := m.sorted()
-	for _, n := range list[keptNames:] {
-		m.dropped = max(m.dropped, n.Queries)
-		key := nameKey{name: n.Name, cause: n.Cause}
-		if n.Client != nil {
-			key.client = *n.Client
-		}
-		delete(m.names, key)
-	}
-	m.More += len(list) - keptNames
-}
-
-func (m *nameMerge) sorted() []*report.Name {
-	list := make([]*report.Name, 0, len(m.names))
-	for _, n := range m.names {
-		list = append(list, n)
-	}
-	slices.SortFunc(list, func(a, b *report.Name) int {
-		return cmp.Or(cmp.Compare(b.Queries, a.Queries), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Cause, b.Cause), compareClients(a.Client, b.Client))
+// Names asks all agents for the names of a topic.
+func Names(ctx context.Context, c *Cluster, topic, window string) (*report.ClusterNames, error) {
+	m := merger[nameKey, report.Name]{key: keyOfName, order: orderNames, merge: func(sum, n *report.Name) {
+		sum.Queries, sum.Error, sum.QueriesPerSecond = sum.Queries+n.Queries, sum.Error+n.Error, sum.QueriesPerSecond+n.QueriesPerSecond
+		sum.Deviation = uint64(math.Round(math.Hypot(float64(sum.Deviation), float64(n.Deviation)))) // variances add up
+	}}
+	r := &report.ClusterNames{Topic: topic, Window: window, Names: []report.Name{}}
+	dropped := uint64(0) // the highest number of queries of a name that was not kept
+	var err error
+	r.Cluster, err = Ask(ctx, c, &Question[report.Names]{
+		Args:   []string{"top", "--by", "name", "--topic", topic, "--window", window, "-o", "json"},
+		Serves: func(a, b *report.Names) int { return cmp.Compare(a.Queries, b.Queries) },
+		Each: func(_ string, reply *report.Names) {
+			r.Queries, r.Floor, r.More = r.Queries+reply.Queries, r.Floor+reply.Floor, r.More+reply.More
+			r.KernelSample = max(r.KernelSample, reply.KernelSample)
+			for _, n := range reply.Names {
+				m.add(n)
+			}
+			if len(m.rows) > 2*keptNames {
+				list := m.keep(keptNames)
+				r.More, dropped = r.More+len(list), max(dropped, list[0].Queries)
+			}
+		},
 	})
-	return list
-}
-
-func compareClients(a, b *report.NameClient) int {
-	if a == nil || b == nil {
-		return 0
+	if err != nil {
+		return nil, err
 	}
-	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Pod, b.Pod), cmp.Compare(a.Address, b.Address), cmp.Compare(a.Kind, b.Kind))
-}
-
-func (m *nameMerge) result() *report.ClusterNames {
-	list := m.sorted()
-	r := &m.ClusterNames
-	r.Floor += m.dropped
-	r.More += max(0, len(list)-shownNames)
-	r.Names = make([]report.Name, 0, min(shownNames, len(list)))
-	for _, n := range list[:min(shownNames, len(list))] {
+	r.Floor += dropped
+	r.More += len(m.keep(shownNames))
+	for _, n := range m.rows {
 		if r.Queries > 0 {
 			n.Share = min(1, float64(n.Queries)/float64(r.Queries))
 		}
-		r.Names = append(r.Names, *n)
+		r.Names = append(r.Names, n)
 	}
-	return r
+	return r, nil
+}
+
+// orderNames compares names by their queries, the highest number first.
+func orderNames(a, b *report.Name) int {
+	x, y := keyOfName(a).client, keyOfName(b).client
+	return cmp.Or(cmp.Compare(b.Queries, a.Queries), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Cause, b.Cause),
+		cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Pod, y.Pod), cmp.Compare(x.Address, y.Address), cmp.Compare(x.Kind, y.Kind))
 }

@@ -145,25 +145,22 @@ func (f *follower) start(ctx context.Context) {
 		if n.cancel != nil || time.Now().Before(n.retry) {
 			continue
 		}
-		if pod, err := n.pick(); err != nil {
+		pod, err := n.pick()
+		if err != nil {
 			n.fail(err)
-		} else {
-			f.launch(ctx, n, pod)
+			continue
 		}
+		var command context.Context
+		command, n.cancel = context.WithCancel(ctx)
+		n.tries++
+		f.running++
+		args := f.tail.Args(min(f.tail.Time, time.Until(f.end).Truncate(time.Second)+endTime)) // after f.end
+		lines := &nodeLines{node: n.name, queue: f.queue, again: n.noted}
+		go func() {
+			err := f.cluster.follow(command, pod, args, f.tail.Silence, lines.add)
+			f.ended <- commandEnd{n, fmt.Errorf("pod %s: %w", pod, err), lines.answered.Load()}
+		}()
 	}
-}
-
-// launch starts the command in a pod on n.
-func (f *follower) launch(ctx context.Context, n *tailedNode, pod string) {
-	ctx, n.cancel = context.WithCancel(ctx)
-	n.tries++
-	f.running++
-	args := f.tail.Args(min(f.tail.Time, time.Until(f.end).Truncate(time.Second)+endTime)) // after f.end
-	lines := &nodeLines{node: n.name, queue: f.queue, again: n.noted}
-	go func() {
-		err := f.cluster.follow(ctx, pod, args, f.tail.Silence, lines.add)
-		f.ended <- commandEnd{n, fmt.Errorf("pod %s: %w", pod, err), lines.answered.Load()}
-	}()
 }
 
 // commandEnded notes the end of a command, which is tried again unless its node is no longer shown.
@@ -226,7 +223,7 @@ func (f *follower) lookUp(ctx context.Context) {
 	}
 	for _, n := range f.nodes {
 		if n.cancel == nil && !n.retry.After(time.Now()) {
-			n.delay()
+			n.fail(n.failure)
 		}
 	}
 }
@@ -243,7 +240,7 @@ func (f *follower) refresh(ctx context.Context) error {
 		f.movePod(node)
 		wanted = []string{node}
 	}
-	if len(wanted) > 0 && f.allRun(wanted) {
+	if len(wanted) > 0 && !slices.ContainsFunc(wanted, f.lacksCommand) {
 		return nil
 	}
 	byNode, err := f.agentsByNode(ctx)
@@ -265,15 +262,18 @@ func (f *follower) refresh(ctx context.Context) error {
 // agentsByNode lists the agents. Pods without a node are left out.
 func (f *follower) agentsByNode(ctx context.Context) (map[string][]Agent, error) {
 	agents, err := f.cluster.Agents(ctx)
-	if err != nil {
-		return nil, err
-	}
 	byNode := make(map[string][]Agent)
 	for _, a := range agents {
-		byNode[a.Node] = append(byNode[a.Node], a)
+		if a.Node != "" {
+			byNode[a.Node] = append(byNode[a.Node], a)
+		}
 	}
-	delete(byNode, "")
-	return byNode, nil
+	return byNode, err
+}
+
+// lacksCommand reports whether no command runs on a node.
+func (f *follower) lacksCommand(name string) bool {
+	return f.nodes[name] == nil || f.nodes[name].cancel == nil
 }
 
 // checkNodes returns an error if there are too many nodes, or one of them has no agent.
@@ -287,11 +287,6 @@ func checkNodes(wanted []string, agents map[string][]Agent) error {
 		}
 	}
 	return nil
-}
-
-// allRun reports whether a command runs on each of the nodes.
-func (f *follower) allRun(nodes []string) bool {
-	return !slices.ContainsFunc(nodes, func(name string) bool { return f.nodes[name] == nil || f.nodes[name].cancel == nil })
 }
 
 // movePod ends the command on the node where the pod was.
@@ -344,14 +339,9 @@ func (n *tailedNode) pick() (string, error) {
 	return "", errors.New("no pod of an agent is here")
 }
 
-// fail sets why there is no command, and when the next one starts.
+// fail sets why there is no command, and puts the next one off, each time for longer.
 func (n *tailedNode) fail(err error) {
 	n.failure = err
-	n.delay()
-}
-
-// delay puts the next command off, each time for longer.
-func (n *tailedNode) delay() {
 	n.pause = min(max(firstPause, 2*n.pause), longestPause)
 	n.retry = time.Now().Add(n.pause)
 }

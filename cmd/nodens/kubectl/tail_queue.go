@@ -74,21 +74,15 @@ func (q *tailQueue) signal() {
 	}
 }
 
-// take returns what has arrived, and whether nothing follows.
-func (q *tailQueue) take() (events []TailEvent, lost uint64, last bool) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	events, lost = q.events, q.lost
-	q.events, q.bytes, q.lost = nil, 0, 0
-	return events, lost, q.closed
-}
-
 // print passes all to print until close, or until print returns an error.
 func (q *tailQueue) print(print func([]TailEvent, uint64) error) error {
 	ticker := time.NewTicker(report.TailHeartbeat)
 	defer ticker.Stop()
 	for {
-		events, lost, last := q.take()
+		q.mu.Lock()
+		events, lost, last := q.events, q.lost, q.closed
+		q.events, q.bytes, q.lost = nil, 0, 0
+		q.mu.Unlock()
 		if len(events) > 0 || lost > 0 {
 			if err := print(events, lost); err != nil {
 				return err

@@ -13,9 +13,11 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/report"
 	"github.com/nodens-dns/nodens/netsetup"
 )
 
@@ -106,6 +108,46 @@ type Build struct {
 func (b Build) String() string {
 	return fmt.Sprintf("nodens-%s %s/%s, %s, %s", b.Version, runtime.GOOS, runtime.GOARCH, b.GoVersion, b.Commit)
 }
+
+// FastPathMode is the value of --kernel-path.
+type FastPathMode uint8
+
+// The modes.
+const (
+	FastPathOff  FastPathMode = iota
+	FastPathAuto              // if this node's kernel can
+	FastPathOn                // an error if this node's kernel cannot
+)
+
+// FastPathModes are the names of the modes.
+var FastPathModes = []string{"off", "auto", "on"}
+
+func (m FastPathMode) String() string { return FastPathModes[m] }
+
+// FastPathOrder is the value of --kernel-path-order: the position of the program among others on
+// an interface. It has the fields of fastpath.Order.
+type FastPathOrder struct {
+	// First puts it in front of all others.
+	First bool
+	// Before and After name another program, by its name in the kernel. If that program is
+	// not on the interface, and with the zero value, ours goes behind all others.
+	Before, After string
+}
+
+// ClientMetrics is the value of --client-metrics.
+type ClientMetrics uint8
+
+// The values.
+const (
+	ClientMetricsOff       ClientMetrics = iota // queries are not counted by client at all
+	ClientMetricsNamespace                      // metrics by namespace
+	ClientMetricsWorkload                       // metrics by namespace and workload
+)
+
+// ClientMetricsNames are the names of the values.
+var ClientMetricsNames = []string{"off", "namespace", "workload"}
+
+func (m ClientMetrics) String() string { return ClientMetricsNames[m] }
 
 // The values of --log-format.
 const (
@@ -257,4 +299,20 @@ func (o *Agent) CachePath() string {
 		return ""
 	}
 	return filepath.Join(o.HandoverDir, "cache")
+}
+
+// NewNetwork returns d as commands print it and the admin socket returns it. Its lists are not nil.
+func NewNetwork(d netsetup.Description) report.Network {
+	n := report.Network{
+		Interface: d.Interface, Addresses: []string{}, ExternalInterfaces: append([]string{}, d.External...),
+		OpenInterfaces: append([]string{}, d.NotExternal...), DefaultRoutes: d.DefaultRoutes, Backend: d.Backend, BackendReason: d.Reason,
+		Blocked: append([]string{}, d.Blocked...), Rules: []string{},
+	}
+	for _, a := range d.Addresses {
+		n.Addresses = append(n.Addresses, a.String())
+	}
+	if d.Rules != "" {
+		n.Rules = strings.Split(d.Rules, "\n")
+	}
+	return n
 }

@@ -9,6 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// allowSequences reports true: terminals take control sequences.
+func allowSequences(*os.File) bool { return true }
+
 // unread reports whether w is a pipe or a terminal whose other end is closed. Writing shows it only when
 // there is something to write.
 func unread(w io.Writer) bool {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"io"
 	"os"
 
 	"golang.org/x/sys/windows"
@@ -12,3 +13,6 @@ func allowSequences(console *os.File) bool {
 	handle := windows.Handle(console.Fd())
 	return windows.GetConsoleMode(handle, &mode) == nil && windows.SetConsoleMode(handle, mode|windows.ENABLE_VIRTUAL_TERMINAL_PROCESSING) == nil
 }
+
+// unread reports false: this system shows it only when something is written.
+func unread(io.Writer) bool { return false }

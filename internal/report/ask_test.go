@@ -3,6 +3,7 @@ package report_test
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"net/http"
 	"path/filepath"
@@ -31,5 +32,27 @@ func TestHang(t *testing.T) {
 	cancel()
 	if err := report.Ask(canceled, path, http.MethodGet, "/status", nil, new(report.Status)); errors.Is(err, report.ErrHangs) {
 		t.Errorf("canceled: %v", err)
+	}
+}
+
+// TestFollowCut: a line that the end of an agent has cut is none, so that the reader goes on with the next agent.
+func TestFollowCut(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	ln, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, "{}\n{\"node")
+	})}
+	go func() { _ = server.Serve(ln) }()
+	defer server.Close()
+	var lines []string
+	err = report.Follow(t.Context(), path, "/tail", nil, func(line []byte) error {
+		lines = append(lines, string(line))
+		return nil
+	})
+	if !errors.Is(err, report.ErrEnded) || len(lines) != 1 || lines[0] != "{}" {
+		t.Errorf("%v, %q", err, lines)
 	}
 }
