@@ -82,7 +82,7 @@ func head(t *testing.T, directive string) string {
 // of options, and those in the block of the syntax. Each one has an accepted form.
 func TestOptions(t *testing.T) {
 	for _, directive := range config.Directives() {
-		text, _ := document(t, reference+directive+".md")
+		text := directivePage(t, directive)
 		list, head := forms(t, directive), head(t, directive)
 		t.Run(directive, func(t *testing.T) {
 			scratch(t)
@@ -128,11 +128,10 @@ func optionRows(text string) [][]string {
 	return rows
 }
 
-// blockLines returns the lines within braces of a page's syntax, sorted.
+// blockLines returns the lines within braces of a directive's syntax, sorted.
 func blockLines(text string) []string {
-	_, rest, _ := strings.Cut(text, "\n## Syntax\n")
 	var lines []string
-	for _, f := range fences(rest)[:1] {
+	for _, f := range fences(text)[:1] {
 		for line := range strings.Lines(f.text) {
 			if strings.HasPrefix(line, "    ") {
 				lines = append(lines, strings.TrimSpace(line))
@@ -165,7 +164,7 @@ var bounds = regexp.MustCompile(`out of range; allowed: (\S+) to (\S+)`)
 func TestBounds(t *testing.T) {
 	checked := 0
 	for _, directive := range config.Directives() {
-		text, _ := document(t, reference+directive+".md")
+		text := directivePage(t, directive)
 		head := head(t, directive)
 		if directive == "rewrite" {
 			continue
@@ -201,7 +200,7 @@ func TestBounds(t *testing.T) {
 func TestArgumentBounds(t *testing.T) {
 	texts := make(map[string]string)
 	for _, directive := range config.Directives() {
-		texts[directive], _ = document(t, reference+directive+".md")
+		texts[directive] = directivePage(t, directive)
 	}
 	scratch(t)
 	for _, written := range []string{
@@ -219,7 +218,7 @@ func TestArgumentBounds(t *testing.T) {
 		if m == nil {
 			t.Errorf("%s: %v, which names no bounds", written, err)
 		} else if want := rangeText(m[1], m[2]); !strings.Contains(texts[directive], want) {
-			t.Errorf("%s.md does not have the bounds %q of %s", directive, want, written)
+			t.Errorf("the text about %s does not have the bounds %q of %s", directive, want, written)
 		}
 	}
 }
@@ -258,7 +257,7 @@ func TestDefaults(t *testing.T) {
 		if slices.Contains([]string{"auto", "header", "rewrite", "secondary", "timeouts", "transfer"}, directive) { // not without options; zero means the server's defaults
 			continue
 		}
-		text, _ := document(t, reference+directive+".md")
+		text := directivePage(t, directive)
 		head := head(t, directive)
 		t.Run(directive, func(t *testing.T) {
 			scratch(t)
