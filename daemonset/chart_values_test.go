@@ -171,18 +171,9 @@ For the first rollout in place of NodeLocal DNSCache, add
 ` + "`--set updateStrategy.rollingUpdate.maxUnavailable=1`" + `. Values for deliveryhero's chart node-local-dns
 are accepted as they are, except for the image.
 `
-
-	chartPage = `# Values of the Helm chart
-
-This page lists each value of the chart in [daemonset/chart](../../daemonset/chart/README.md), with
-its type, its default and its meaning. Unknown names and invalid values are errors that name them.
-[Install with Helm](../how-to/install-with-helm.md) has the commands.
-`
 )
 
-// TestChartValues: the chart's README.md and the reference have the values of values.yaml.
+// TestChartValues: the chart's README.md has the values of values.yaml.
 func TestChartValues(t *testing.T) {
-	tables := valueTables(t)
-	compareGenerated(t, "chart/README.md", []byte(generatedMark+"\n"+chartReadme+tables))
-	compareGenerated(t, "../docs/reference/chart-values.md", []byte(generatedMark+"\n"+chartPage+tables))
+	compareGenerated(t, "chart/README.md", []byte(generatedMark+"\n"+chartReadme+valueTables(t)))
 }
