@@ -39,7 +39,7 @@ type topFlags struct {
 type topTable interface {
 	// print writes a line about the node, and a row for each of the reply's.
 	print(out io.Writer, f *topFlags, wide bool) error
-	// reply returns the reply, as [report] has it.
+	// reply returns the reply, as package report has it.
 	reply() any
 }
 
