@@ -84,6 +84,7 @@ func TestOptions(t *testing.T) {
 	for _, directive := range config.Directives() {
 		text := directivePage(t, directive)
 		list, head := forms(t, directive), head(t, directive)
+		rows := optionsOf(t, directive)
 		t.Run(directive, func(t *testing.T) {
 			scratch(t)
 			want := usages(t, head)
@@ -96,7 +97,7 @@ func TestOptions(t *testing.T) {
 			}
 			slices.Sort(syntaxes)
 			var got []string
-			for _, r := range optionRows(text) {
+			for _, r := range rows {
 				usage, ok := code(r[0])
 				if !ok || len(r) != 4 {
 					t.Errorf("the row %q does not have four cells with code in the first one", r)
@@ -123,6 +124,24 @@ func optionRows(text string) [][]string {
 	for _, r := range rows {
 		for i := range r {
 			r[i] = strings.ReplaceAll(r[i], "\x00", "|")
+		}
+	}
+	return rows
+}
+
+// optionsOf returns the rows of a directive's options. The page about grpc leaves out those that are the
+// same as forward's.
+func optionsOf(t *testing.T, directive string) [][]string {
+	t.Helper()
+	text := directivePage(t, directive)
+	rows := optionRows(text)
+	if directive != "grpc" {
+		return rows
+	}
+	for _, r := range optionRows(directivePage(t, "forward")) {
+		usage, _ := code(r[0])
+		if slices.Contains(blockLines(text), usage) && !slices.ContainsFunc(rows, func(o []string) bool { return o[0] == r[0] }) {
+			rows = append(rows, r)
 		}
 	}
 	return rows
@@ -164,14 +183,14 @@ var bounds = regexp.MustCompile(`out of range; allowed: (\S+) to (\S+)`)
 func TestBounds(t *testing.T) {
 	checked := 0
 	for _, directive := range config.Directives() {
-		text := directivePage(t, directive)
 		head := head(t, directive)
 		if directive == "rewrite" {
 			continue
 		}
+		rows := optionsOf(t, directive)
 		t.Run(directive, func(t *testing.T) {
 			scratch(t)
-			for _, r := range optionRows(text) {
+			for _, r := range rows {
 				usage, _ := code(r[0])
 				name, _, _ := strings.Cut(usage, " ")
 				for _, low := range []string{"-1000000h", "-9223372036854775808"} {
@@ -257,15 +276,15 @@ func TestDefaults(t *testing.T) {
 		if slices.Contains([]string{"auto", "header", "rewrite", "secondary", "timeouts", "transfer"}, directive) { // not without options; zero means the server's defaults
 			continue
 		}
-		text := directivePage(t, directive)
 		head := head(t, directive)
+		rows := optionsOf(t, directive)
 		t.Run(directive, func(t *testing.T) {
 			scratch(t)
 			without, err := read(block(head))
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, r := range optionRows(text) {
+			for _, r := range rows {
 				usage, _ := code(r[0])
 				value, ok := code(r[1])
 				name, _, _ := strings.Cut(usage, " ")
