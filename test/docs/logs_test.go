@@ -246,7 +246,7 @@ func TestLogFields(t *testing.T) {
 		s.keys[key] = "log/slog"
 	}
 	explained := make(map[string]bool)
-	for _, r := range data(table(text, "field", "type", "meaning")) {
+	for _, r := range data(table(text, "field", "meaning")) {
 		for name := range strings.SplitSeq(r[0], ", ") {
 			key, _ := code(name)
 			explained[key] = true
