@@ -1,7 +1,7 @@
 # These targets install what they need: on Debian, as root, from its packages; the rest
 # from Go modules.
 
-.PHONY: run test soak flaky cover mutants test-arm64 fuzz lint bench build reference image e2e e2e-networks kernels conformance
+.PHONY: help run quick test soak flaky cover mutants test-arm64 fuzz lint bench build reference image e2e e2e-networks kernels conformance
 
 build:
 	@test -x bin/nodens || echo "compiling nodens; the first time takes a minute or two" >&2
