@@ -187,8 +187,8 @@ func millis(c upstreams.Count, part float64) float64 {
 	return figures.Millis(figures.Percentile(c.Latencies, part))
 }
 
-// latencyTable returns the table of a rate.
-func (r *Report) latencyTable(rate int) string {
+// latencyTable returns the table of a rate: all rows, or those in which nodens is slower than [maxRatio] allows.
+func (r *Report) latencyTable(rate int, all bool) string {
 	rows := [][]string{{"server", "transport"}}
 	for _, p := range shownParts {
 		rows[0] = append(rows[0], p.name+" ms", "CoreDNS")
@@ -198,11 +198,14 @@ func (r *Report) latencyTable(rate int) string {
 		if sum.nodens.Asked == 0 {
 			continue
 		}
-		line := []string{at.server, string(at.transport)}
+		line, slower := []string{at.server, string(at.transport)}, false
 		for _, p := range shownParts {
-			line = append(line, fmt.Sprintf("%.2f", millis(sum.nodens, p.part)), fmt.Sprintf("%.2f", millis(sum.coreDNS, p.part)))
+			n, c := millis(sum.nodens, p.part), millis(sum.coreDNS, p.part)
+			line, slower = append(line, fmt.Sprintf("%.2f", n), fmt.Sprintf("%.2f", c)), slower || n > maxRatio*c
 		}
-		rows = append(rows, line)
+		if all || slower {
+			rows = append(rows, line)
+		}
 	}
 	return figures.Table(rows)
 }
@@ -248,7 +251,7 @@ func (f failures) String() string {
 // Tables are all of them, as text for a terminal.
 func (r *Report) Tables() (list []string) {
 	for _, load := range rates {
-		list = append(list, fmt.Sprintf("%d queries a second\n\n%s", load.rate, r.latencyTable(load.rate)))
+		list = append(list, fmt.Sprintf("%d queries a second\n\n%s", load.rate, r.latencyTable(load.rate, true)))
 	}
 	return append(list, "failed\n\n"+r.failureTable())
 }
@@ -265,7 +268,7 @@ func (r *Report) Render(plots []figures.PlotFile) ([]harness.Page, error) {
 		Servers  string
 	}{SectionData: r.NewSectionData(r.Targets(), plots), Failures: r.failureTable()}
 	for _, load := range []struct{ rate, lengths int }{rates[0], rates[len(rates)-1]} {
-		data.Rates = append(data.Rates, harness.TableEntry{Name: fmt.Sprintf("%d misses a second", load.rate), Table: r.latencyTable(load.rate)})
+		data.Rates = append(data.Rates, harness.TableEntry{Name: fmt.Sprintf("%d misses a second", load.rate), Table: r.latencyTable(load.rate, false)})
 	}
 	var names []string
 	for _, s := range upstreams.Servers() {
