@@ -146,23 +146,16 @@ func directivePage(t *testing.T, directive string) string {
 	return found[0]
 }
 
-// directiveParts are the parts of the text about a directive, in order.
-var directiveParts = []string{"```text\n", "\n```corefile\n"}
-
 // TestDirectivePages: each directive of the parser is described in one place, which begins with its
-// name and has all parts.
+// name and has its syntax.
 func TestDirectivePages(t *testing.T) {
 	for _, directive := range config.Directives() {
 		rest := directivePage(t, directive)
 		if !strings.HasPrefix(rest, "`"+directive+"` ") {
 			t.Errorf("the text about %s does not begin with its name", directive)
 		}
-		for _, part := range directiveParts {
-			_, after, ok := strings.Cut(rest, part)
-			if !ok {
-				t.Errorf("the text about %s has no %q, or has it in another place", directive, part)
-			}
-			rest = after
+		if !strings.Contains(rest, "```text\n"+directive) {
+			t.Errorf("the text about %s has no syntax", directive)
 		}
 	}
 }
