@@ -14,7 +14,7 @@ const alertsPage = "docs/reference/alerts.md"
 
 // Each section of an alert has these parts, in this order. What is before the first is
 // generated.
-var alertParts = []string{"**What it means.**", "**What pods notice.**", "**How to look.**", "**What to do.**"}
+var alertParts = []string{"**Meaning.**", "**Effect.**", "**Look.**", "**Do.**"}
 
 // alertRules returns the alerts of rules.yaml by name, and their names in its order. An alert may
 // have a rule for each severity.
@@ -57,7 +57,7 @@ func alertFacts(rules []monitoring.Rule) string {
 
 // alertSection is the heading of an alert, the part that is generated, and the first part that is
 // not.
-var alertSection = regexp.MustCompile(`(?ms)^### (Nodens\w+)\n\n(.*?)(\*\*What it means\.\*\*|^### |\z)`)
+var alertSection = regexp.MustCompile(`(?ms)^### (Nodens\w+)\n\n(.*?)(\*\*Meaning\.\*\*|^### |\z)`)
 
 // TestAlerts: the page has a section for each alert, in the order of rules.yaml, and no other.
 // Each has all parts.
