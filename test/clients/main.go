@@ -125,7 +125,7 @@ func (c Client) title(ctx context.Context) string {
 	} else if c.Package != "" {
 		out, err := exec.CommandContext(ctx, "dpkg-query", "-W", "-f", "${Version}", c.Package).Output() //nolint:gosec // the table's
 		if err == nil {
-			version = strings.TrimPrefix(version+", "+string(out), ", ")
+			version = strings.TrimPrefix(version+", Debian "+string(out), ", ")
 		}
 	}
 	if version == "" {

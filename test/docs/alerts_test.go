@@ -14,7 +14,7 @@ const alertsPage = "docs/reference/alerts.md"
 
 // Each section of an alert has these parts, in this order. What is before the first is
 // generated.
-var alertParts = []string{"**Meaning.**", "**Effect.**", "**Look.**", "**Do.**"}
+var alertParts = []string{"**Meaning.**", "**Pods notice.**", "**Look.**", "**Do.**"}
 
 // alertRules returns the alerts of rules.yaml by name, and their names in its order. An alert may
 // have a rule for each severity.

@@ -70,7 +70,7 @@ func advised(t *testing.T, text string) string {
 func head(t *testing.T, directive string) string {
 	t.Helper()
 	for _, f := range forms(t, directive) {
-		if f.result == works && directive != "rewrite" {
+		if !f.refused && directive != "rewrite" {
 			head, _, _ := strings.Cut(f.written, " { ")
 			return head
 		}
@@ -91,7 +91,7 @@ func TestOptions(t *testing.T) {
 			var syntaxes []string
 			for option, usage := range want {
 				syntaxes = append(syntaxes, usage)
-				if !slices.ContainsFunc(list, func(f form) bool { return f.result != rejected && uses(f.written, option) }) {
+				if !slices.ContainsFunc(list, func(f form) bool { return !f.refused && uses(f.written, option) }) {
 					t.Errorf("the option %q has no form", option)
 				}
 			}

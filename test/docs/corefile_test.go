@@ -17,38 +17,30 @@ import (
 // reference is the folder of the pages about directives.
 const reference = "docs/reference/corefile/"
 
-// form is a row of a page's table of forms.
-type form struct{ written, result, notes string }
+// form is a way to write a directive. A refused one has what to do instead.
+type form struct {
+	written, instead string
+	refused          bool
+}
 
-// The results of a form.
-const (
-	works    = "yes"
-	ignored  = "accepted, no effect"
-	rejected = "refused"
-)
-
-// forms returns the forms of a directive: those of testdata/forms.txt, which need no words, and
-// the rows of the table in the documents.
+// forms returns the forms of a directive: those of testdata/forms.txt, which are accepted, and the
+// rows of its table of refused ones.
 func forms(t *testing.T, directive string) []form {
 	t.Helper()
-	plain, _ := document(t, "test/docs/testdata/forms.txt")
+	accepted, _ := document(t, "test/docs/testdata/forms.txt")
 	var list []form
-	for line := range strings.Lines(plain) {
+	for line := range strings.Lines(accepted) {
 		if name, _, _ := strings.Cut(strings.TrimSpace(line), " "); name == directive {
-			result := works
-			if config.NoEffect(directive) != "" {
-				result = ignored
-			}
-			list = append(list, form{strings.TrimSpace(line), result, ""})
+			list = append(list, form{written: strings.TrimSpace(line)})
 		}
 	}
 	text := directivePage(t, directive)
-	for _, r := range data(table(text, "form", "result", "notes")) {
+	for _, r := range data(table(text, "refused", "instead")) {
 		written, ok := code(r[0])
-		if !ok || len(r) != 3 {
-			t.Fatalf("%s: the row %q does not have three cells with code in the first one", directive, r)
+		if !ok || len(r) != 2 {
+			t.Fatalf("%s: the row %q does not have two cells with code in the first one", directive, r)
 		}
-		list = append(list, form{written, r[1], r[2]})
+		list = append(list, form{written, r[1], true})
 	}
 	if len(list) == 0 {
 		t.Fatalf("%s has no forms", directive)
@@ -192,7 +184,7 @@ func TestSyntax(t *testing.T) {
 	}
 }
 
-// TestForms parses each form. What is refused gets an error that holds the row's notes.
+// TestForms parses each form. What is refused gets an error that says what to do instead.
 func TestForms(t *testing.T) {
 	for _, directive := range config.Directives() {
 		list := forms(t, directive)
@@ -203,20 +195,17 @@ func TestForms(t *testing.T) {
 					t.Errorf("%s: in the text about %s", f.written, directive)
 				}
 				err := parse(block(f.written))
-				switch f.result {
-				case works, ignored:
+				if !f.refused {
 					if err != nil {
-						t.Errorf("%s: %q, but: %v", f.written, f.result, err)
+						t.Errorf("%s: %v", f.written, err)
 					}
-				case rejected:
-					remedy := strings.ReplaceAll(f.notes, "`", "")
-					// The error is about what CoreDNS has and nodens doesn't, and not about
-					// something else that is wrong in the row.
-					if err == nil || remedy == "" || !strings.Contains(err.Error(), "this version of nodens") || !strings.Contains(err.Error(), remedy) {
-						t.Errorf("%s: %q with %q, but: %v", f.written, f.result, remedy, err)
-					}
-				default:
-					t.Errorf("%s: the result is %q, want %q, %q or %q", f.written, f.result, works, ignored, rejected)
+					continue
+				}
+				remedy := strings.ReplaceAll(f.instead, "`", "")
+				// The error is about what CoreDNS has and nodens doesn't, and not about
+				// something else that is wrong in the row.
+				if err == nil || remedy == "" || !strings.Contains(err.Error(), "this version of nodens") || !strings.Contains(err.Error(), remedy) {
+					t.Errorf("%s: refused, with %q, but: %v", f.written, remedy, err)
 				}
 			}
 		})

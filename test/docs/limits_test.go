@@ -34,7 +34,7 @@ type quantity struct {
 var internalBounds = []string{
 	"cache.maxCacheName", "cache.maxChunk", "cache.maxHits", "cache.maxListEntries", "cache.maxPooledPacket",
 	"cache.maxRemaining", "cache.maxRetries", "cache.maxShardBytes",
-	"cmd/nodens.maxHandoverCompare", "cmd/nodens/migrate.maxCells",
+	"cmd/nodens.maxHandoverCompare",
 	"cmd/nodens/app.maxCacheFile", "cmd/nodens/app.maxCacheName", "cmd/nodens/app.maxFaultText", "cmd/nodens/app.maxListed", "cmd/nodens/app.maxSocketPath",
 	"cmd/nodens/app.maxStatisticsZones",
 	"internal/baseline.maxCount", "internal/baseline.maxName",
