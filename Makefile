@@ -1,12 +1,17 @@
 # These targets install what they need: on Debian, as root, from its packages; the rest
 # from Go modules.
 
-.PHONY: help run quick test soak flaky cover mutants test-arm64 fuzz lint bench build image e2e e2e-networks kernels conformance
+.PHONY: help run quick test soak flaky cover mutants test-arm64 fuzz lint bench build reference image e2e e2e-networks kernels conformance
 
 build:
 	@test -x bin/nodens || echo "compiling nodens; the first time takes a minute or two" >&2
 	go build -trimpath -buildvcs=auto -o bin/nodens ./cmd/nodens
 	@$(if $(filter build,$(MAKECMDGOALS)),echo "built bin/nodens; next: make run" >&2,:)
+
+# Man pages and Markdown pages of the commands, for a release: bin/reference.
+reference:
+	@mkdir -p bin/reference
+	go test ./cmd/nodens -count=1 -run '^TestReference$$' -args -write "$(CURDIR)/bin/reference"
 
 # An agent on 127.0.0.1:1053 with a sample cluster; no root, no cluster. For another port:
 # bin/nodens sample --dns.port 1054

@@ -74,29 +74,19 @@ func schemaAt(schema map[string]any, path []string) map[string]any {
 	return schema
 }
 
-// typeNames are the names of the schema's types in the tables.
-var typeNames = map[string]string{
-	"string": "text", "integer": "integer", "boolean": "boolean", "object": "map", "array": "list", "null": "",
-}
-
-// typeText returns what the schema accepts.
-func typeText(schema map[string]any) string {
+// choices returns what the schema of a value allows, if that is a list of names.
+func choices(schema map[string]any) string {
 	var words []string
-	switch kind := schema["type"].(type) {
-	case string:
-		words = append(words, typeNames[kind])
-	case []any:
-		for _, k := range kind {
-			words = append(words, typeNames[k.(string)])
-		}
-	}
 	enum, _ := schema["enum"].([]any)
 	for _, value := range enum {
 		if text, ok := value.(string); ok && text != "" {
 			words = append(words, "`"+text+"`")
 		}
 	}
-	return strings.Join(words, ", ")
+	if words == nil {
+		return ""
+	}
+	return " One of " + strings.Join(words, ", ") + "."
 }
 
 // valueTables returns the tables of all values.
@@ -112,7 +102,7 @@ func valueTables(t *testing.T) string {
 	}
 	var out strings.Builder
 	for _, section := range valueSections(t, string(text), schema) {
-		fmt.Fprintf(&out, "\n## %s\n\n| value | type | default | meaning |\n|---|---|---|---|\n", section.title)
+		fmt.Fprintf(&out, "\n## %s\n\n| value | default | meaning |\n|---|---|---|\n", section.title)
 		for _, v := range section.values {
 			var value any = defaults
 			for _, key := range v.path {
@@ -122,7 +112,7 @@ func valueTables(t *testing.T) string {
 			if err != nil {
 				t.Fatal(err)
 			}
-			fmt.Fprintf(&out, "| `%s` | %s | `%s` | %s |\n", strings.Join(v.path, "."), typeText(schemaAt(schema, v.path)), encoded, v.meaning)
+			fmt.Fprintf(&out, "| `%s` | `%s` | %s%s |\n", strings.Join(v.path, "."), encoded, v.meaning, choices(schemaAt(schema, v.path)))
 		}
 	}
 	out.WriteString("\n## Values of other charts\n\nThe chart knows these values, so that files for the charts of deliveryhero and lablabs work. The notes that\nhelm prints name each one that has no effect.\n\n| value | meaning |\n|---|---|\n")
@@ -171,18 +161,9 @@ For the first rollout in place of NodeLocal DNSCache, add
 ` + "`--set updateStrategy.rollingUpdate.maxUnavailable=1`" + `. Values for deliveryhero's chart node-local-dns
 are accepted as they are, except for the image.
 `
-
-	chartPage = `# Values of the Helm chart
-
-This page lists each value of the chart in [daemonset/chart](../../daemonset/chart/README.md), with
-its type, its default and its meaning. Unknown names and invalid values are errors that name them.
-[Install with Helm](../how-to/install-with-helm.md) has the commands.
-`
 )
 
-// TestChartValues: the chart's README.md and the reference have the values of values.yaml.
+// TestChartValues: the chart's README.md has the values of values.yaml.
 func TestChartValues(t *testing.T) {
-	tables := valueTables(t)
-	compareGenerated(t, "chart/README.md", []byte(generatedMark+"\n"+chartReadme+tables))
-	compareGenerated(t, "../docs/reference/chart-values.md", []byte(generatedMark+"\n"+chartPage+tables))
+	compareGenerated(t, "chart/README.md", []byte(generatedMark+"\n"+chartReadme+valueTables(t)))
 }

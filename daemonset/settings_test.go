@@ -88,7 +88,7 @@ func TestOwnKustomization(t *testing.T) {
 		t.Fatal(err)
 	}
 	const begin = "## A kustomization of your own\n"
-	_, guide, ok := strings.Cut(string(readFile(t, "../docs/how-to/install-with-kustomize.md")), begin)
+	_, guide, ok := strings.Cut(string(readFile(t, "../docs/how-to/install.md")), begin)
 	if !ok {
 		t.Fatalf("the guide has no section %q", begin)
 	}

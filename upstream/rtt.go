@@ -54,7 +54,7 @@ type rtt struct {
 	measuredAt atomic.Int64 // time of the last sample, as a timestamp of the pool
 }
 
-// observe adds a sample measured at now. counted says that [rtt.observeSlow] was called for
+// observe adds a sample measured at now. counted says that [exchange.observeSlow] was called for
 // it before.
 func (r *rtt) observe(took time.Duration, counted bool, now int64) {
 	t := max(int64(took), 1)

@@ -98,7 +98,7 @@ func newStreamTransport(to netip.AddrPort, opts streamOptions) transport {
 	return t
 }
 
-// start is [transport.newPool].
+// start is [transport.start].
 func (t *streamTransport) start(q *query) {
 	q.resends, q.movedFrom = 0, nil
 	now := time.Now()

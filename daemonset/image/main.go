@@ -89,7 +89,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err := write(s.out, func(w io.Writer) error { return oci.Write(w, s.name, s.now, images...) }); err != nil {
 		return err
 	}
-	fmt.Fprintf(stderr, "image: wrote %s to %s in %s; next: docs/how-to/build-the-image.md says how to bring it to your nodes\n",
+	fmt.Fprintf(stderr, "image: wrote %s to %s in %s; next: docs/how-to/install.md#build-the-image says how to bring it to your nodes\n",
 		s.name, s.out, time.Since(start).Round(time.Second))
 	return nil
 }

@@ -18,7 +18,7 @@ type Mark struct {
 	// Index is the counter's index in the memory of the table.
 	Index uint32
 	Value uint64
-	// Serial is the index of a [AcquireValue] that is the serial of the copy's SOA record; 0: the
+	// Serial is the index of a value of [Table.AcquireValue] that is the serial of the copy's SOA record; 0: the
 	// record stays as it was.
 	Serial uint32
 }

@@ -47,7 +47,7 @@ type Limiter struct {
 type client struct {
 	addr [16]byte
 	next Client // in the hash chain, or the list of unused numbers
-	// places are linked from the one that is held longest to the one that is held shortest.
+	// oldest and newest are the ends of the list of places, by the time since when they are held.
 	oldest, newest *Place
 	count          int    // places
 	refs           int    // places, with those that are lost and not released

@@ -40,7 +40,7 @@ type decoder struct {
 	// metadata says that only metadata was requested. A server that doesn't support this may
 	// send whole objects in JSON.
 	metadata bool
-	// pool holds sliceDecoders. The garbage collector takes them when nothing has been read
+	// pool holds values of type *sliceDecoder. The garbage collector takes them when nothing has been read
 	// for a while: an agent may have forty streams, most of them silent.
 	pool    sync.Pool
 	current *sliceDecoder // in use

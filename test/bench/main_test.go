@@ -71,7 +71,7 @@ func TestRun(t *testing.T) {
 	if err := run(t.Context(), args, &out, t.Output()); err != nil {
 		t.Fatal(err)
 	}
-	page, err := os.ReadFile(filepath.Join(dir, "hits.md"))
+	page, err := os.ReadFile(filepath.Join(dir, "queries.md"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -177,14 +177,3 @@ func (q quantityPart) lines() figures.Lines {
 	}
 	return l
 }
-
-// Table has the first, warm, middle and last values of each agent.
-func (q quantityPart) Table() string {
-	rows := [][]string{{"agent", "first", "warm", "middle", "end", "least", "most"}}
-	for _, a := range q.Agents {
-		if values := a.Values[q.name]; len(values) > 0 {
-			rows = append(rows, append([]string{a.Name}, q.summary(values)...))
-		}
-	}
-	return figures.Table(rows)
-}

@@ -55,14 +55,10 @@ func run(ctx context.Context, page string) error {
 	return os.WriteFile(page, []byte(head+begin+text+end+tail), 0o644)
 }
 
-// table returns a row for each program that is installed.
+// table returns a row for each group of installed programs that find the same numbers.
 func table(ctx context.Context, b *bed) (string, error) {
-	var text strings.Builder
-	text.WriteString("| program |")
-	for _, s := range Situations() {
-		fmt.Fprintf(&text, " %s |", s.Title)
-	}
-	text.WriteString("\n|---|" + strings.Repeat("---|", len(Situations())) + "\n")
+	var cells []string
+	programs := map[string][]string{}
 	for _, c := range Clients() {
 		c, err := c.prepare(ctx, b.dir)
 		if errors.Is(err, errAbsent) {
@@ -71,17 +67,39 @@ func table(ctx context.Context, b *bed) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		fmt.Fprintf(&text, "| %s |", c.title(ctx))
-		for _, s := range Situations() {
-			cell := ""
-			if c.Asks(s) {
-				if cell, err = compare(ctx, b, c, s); err != nil {
-					return "", err
-				}
-			}
-			fmt.Fprintf(&text, " %s |", cell)
+		found, err := row(ctx, b, c)
+		if err != nil {
+			return "", err
 		}
-		text.WriteString("\n")
+		if programs[found] == nil {
+			cells = append(cells, found)
+		}
+		programs[found] = append(programs[found], c.title(ctx))
+	}
+	var text strings.Builder
+	text.WriteString("| programs |")
+	for _, s := range Situations() {
+		fmt.Fprintf(&text, " %s |", s.Title)
+	}
+	text.WriteString("\n|---|" + strings.Repeat("---|", len(Situations())) + "\n")
+	for _, found := range cells {
+		fmt.Fprintf(&text, "| %s |%s\n", strings.Join(programs[found], "; "), found)
+	}
+	return text.String(), nil
+}
+
+// row returns the cells of a program.
+func row(ctx context.Context, b *bed, c Client) (string, error) {
+	var text strings.Builder
+	for _, s := range Situations() {
+		cell := ""
+		if c.Asks(s) {
+			var err error
+			if cell, err = compare(ctx, b, c, s); err != nil {
+				return "", err
+			}
+		}
+		fmt.Fprintf(&text, " %s |", cell)
 	}
 	return text.String(), nil
 }

@@ -59,8 +59,14 @@ func writeTables(w io.Writer, results []result) error {
 			r.report.passed, r.report.total()-len(r.report.skipped), len(r.report.skipped), r.agentQueries, r.kernelQueries, r.took.Seconds())
 	}
 	fmt.Fprintf(&b, "\nMeasured on %d CPUs. These tests match the focus and did not run:\n\n| test | Kubernetes | reason |\n|---|---|---|\n", runtime.NumCPU())
+	last := ""
 	for _, t := range skippedTests(results) {
-		fmt.Fprintf(&b, "| %s | %s | %s |\n", cell(t.name), t.versions, cell(t.reason))
+		reason := t.reason
+		if reason == last {
+			reason = "the same"
+		}
+		last = t.reason
+		fmt.Fprintf(&b, "| %s | %s | %s |\n", cell(t.name), t.versions, cell(reason))
 	}
 	b.WriteString("\n")
 	_, err := io.WriteString(w, b.String())

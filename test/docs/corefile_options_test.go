@@ -70,7 +70,7 @@ func advised(t *testing.T, text string) string {
 func head(t *testing.T, directive string) string {
 	t.Helper()
 	for _, f := range forms(t, directive) {
-		if f.result == works && directive != "rewrite" {
+		if !f.refused && directive != "rewrite" {
 			head, _, _ := strings.Cut(f.written, " { ")
 			return head
 		}
@@ -79,24 +79,25 @@ func head(t *testing.T, directive string) string {
 }
 
 // TestOptions compares the options on a directive's page with the parser's: those of the table
-// of options, and those in the block of the syntax. Each one has an accepted form.
+// of options, unless the directive has no effect, and those in the block of the syntax. Each one has an accepted form.
 func TestOptions(t *testing.T) {
 	for _, directive := range config.Directives() {
-		text, _ := document(t, reference+directive+".md")
+		text := directivePage(t, directive)
 		list, head := forms(t, directive), head(t, directive)
+		rows := optionsOf(t, directive)
 		t.Run(directive, func(t *testing.T) {
 			scratch(t)
 			want := usages(t, head)
 			var syntaxes []string
 			for option, usage := range want {
 				syntaxes = append(syntaxes, usage)
-				if !slices.ContainsFunc(list, func(f form) bool { return f.result != rejected && uses(f.written, option) }) {
+				if !slices.ContainsFunc(list, func(f form) bool { return !f.refused && uses(f.written, option) }) {
 					t.Errorf("the option %q has no form", option)
 				}
 			}
 			slices.Sort(syntaxes)
 			var got []string
-			for _, r := range optionRows(text) {
+			for _, r := range rows {
 				usage, ok := code(r[0])
 				if !ok || len(r) != 4 {
 					t.Errorf("the row %q does not have four cells with code in the first one", r)
@@ -104,7 +105,7 @@ func TestOptions(t *testing.T) {
 				got = append(got, usage)
 			}
 			slices.Sort(got)
-			if d := cmp.Diff(syntaxes, got); d != "" {
+			if d := cmp.Diff(syntaxes, got); d != "" && config.NoEffect(directive) == "" {
 				t.Errorf("options of the parser and of the table (-parser +table):\n%s", d)
 			}
 			if directive == "rewrite" {
@@ -128,11 +129,28 @@ func optionRows(text string) [][]string {
 	return rows
 }
 
-// blockLines returns the lines within braces of a page's syntax, sorted.
+// optionsOf returns the rows of a directive's options. The page about grpc leaves out those that are the
+// same as forward's.
+func optionsOf(t *testing.T, directive string) [][]string {
+	t.Helper()
+	text := directivePage(t, directive)
+	rows := optionRows(text)
+	if directive != "grpc" {
+		return rows
+	}
+	for _, r := range optionRows(directivePage(t, "forward")) {
+		usage, _ := code(r[0])
+		if slices.Contains(blockLines(text), usage) && !slices.ContainsFunc(rows, func(o []string) bool { return o[0] == r[0] }) {
+			rows = append(rows, r)
+		}
+	}
+	return rows
+}
+
+// blockLines returns the lines within braces of a directive's syntax, sorted.
 func blockLines(text string) []string {
-	_, rest, _ := strings.Cut(text, "\n## Syntax\n")
 	var lines []string
-	for _, f := range fences(rest)[:1] {
+	for _, f := range fences(text)[:1] {
 		for line := range strings.Lines(f.text) {
 			if strings.HasPrefix(line, "    ") {
 				lines = append(lines, strings.TrimSpace(line))
@@ -165,14 +183,14 @@ var bounds = regexp.MustCompile(`out of range; allowed: (\S+) to (\S+)`)
 func TestBounds(t *testing.T) {
 	checked := 0
 	for _, directive := range config.Directives() {
-		text, _ := document(t, reference+directive+".md")
 		head := head(t, directive)
 		if directive == "rewrite" {
 			continue
 		}
+		rows := optionsOf(t, directive)
 		t.Run(directive, func(t *testing.T) {
 			scratch(t)
-			for _, r := range optionRows(text) {
+			for _, r := range rows {
 				usage, _ := code(r[0])
 				name, _, _ := strings.Cut(usage, " ")
 				for _, low := range []string{"-1000000h", "-9223372036854775808"} {
@@ -201,7 +219,7 @@ func TestBounds(t *testing.T) {
 func TestArgumentBounds(t *testing.T) {
 	texts := make(map[string]string)
 	for _, directive := range config.Directives() {
-		texts[directive], _ = document(t, reference+directive+".md")
+		texts[directive] = directivePage(t, directive)
 	}
 	scratch(t)
 	for _, written := range []string{
@@ -219,7 +237,7 @@ func TestArgumentBounds(t *testing.T) {
 		if m == nil {
 			t.Errorf("%s: %v, which names no bounds", written, err)
 		} else if want := rangeText(m[1], m[2]); !strings.Contains(texts[directive], want) {
-			t.Errorf("%s.md does not have the bounds %q of %s", directive, want, written)
+			t.Errorf("the text about %s does not have the bounds %q of %s", directive, want, written)
 		}
 	}
 }
@@ -258,15 +276,15 @@ func TestDefaults(t *testing.T) {
 		if slices.Contains([]string{"auto", "header", "rewrite", "secondary", "timeouts", "transfer"}, directive) { // not without options; zero means the server's defaults
 			continue
 		}
-		text, _ := document(t, reference+directive+".md")
 		head := head(t, directive)
+		rows := optionsOf(t, directive)
 		t.Run(directive, func(t *testing.T) {
 			scratch(t)
 			without, err := read(block(head))
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, r := range optionRows(text) {
+			for _, r := range rows {
 				usage, _ := code(r[0])
 				value, ok := code(r[1])
 				name, _, _ := strings.Cut(usage, " ")

@@ -6,44 +6,44 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/test/ca"
 )
 
-// reference is the folder with a page for each directive.
+// reference is the folder of the pages about directives.
 const reference = "docs/reference/corefile/"
 
-// form is a row of a page's table of forms.
-type form struct{ written, result, notes string }
+// form is a way to write a directive. A refused one has what to do instead.
+type form struct {
+	written, instead string
+	refused          bool
+}
 
-// The results of a form.
-const (
-	works    = "yes"
-	ignored  = "accepted, no effect"
-	rejected = "refused"
-)
-
-// forms returns the table of forms on a directive's page.
+// forms returns the forms of a directive: those of testdata/forms.txt, which are accepted, and the
+// rows of its table of refused ones.
 func forms(t *testing.T, directive string) []form {
 	t.Helper()
-	text, _ := document(t, reference+directive+".md")
+	accepted, _ := document(t, "test/docs/testdata/forms.txt")
 	var list []form
-	for _, r := range data(table(text, "form", "result", "notes")) {
-		written, ok := code(r[0])
-		if !ok || len(r) != 3 {
-			t.Fatalf("%s.md: the row %q does not have three cells with code in the first one", directive, r)
+	for line := range strings.Lines(accepted) {
+		if name, _, _ := strings.Cut(strings.TrimSpace(line), " "); name == directive {
+			list = append(list, form{written: strings.TrimSpace(line)})
 		}
-		list = append(list, form{written, r[1], r[2]})
+	}
+	text := directivePage(t, directive)
+	for _, r := range data(table(text, "refused", "instead")) {
+		written, ok := code(r[0])
+		if !ok || len(r) != 2 {
+			t.Fatalf("%s: the row %q does not have two cells with code in the first one", directive, r)
+		}
+		list = append(list, form{written, r[1], true})
 	}
 	if len(list) == 0 {
-		t.Fatalf("%s.md has no table of forms", directive)
+		t.Fatalf("%s has no forms", directive)
 	}
 	return list
 }
@@ -117,49 +117,41 @@ func TestBlock(t *testing.T) {
 	}
 }
 
-// Each directive of the parser has a page, and there is no page for another one.
-func TestDirectivePages(t *testing.T) {
+// directivePage returns the text about a directive: its own page, or its section of a page about
+// several.
+func directivePage(t *testing.T, directive string) string {
+	t.Helper()
 	_, root := document(t, "README.md")
 	paths, err := fs.Glob(os.DirFS(root), reference+"*.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	var got []string
+	var found []string
 	for _, path := range paths {
-		name := strings.TrimSuffix(filepath.Base(path), ".md")
-		if !slices.Contains([]string{"README", "directives", "syntax", "differences"}, name) {
-			got = append(got, name)
+		text, _ := document(t, path)
+		if page, ok := strings.CutPrefix(text, "# "+directive+"\n\n"); ok {
+			found = append(found, page)
+		} else if _, section, ok := strings.Cut(text, "\n## "+directive+"\n\n"); ok {
+			section, _, _ = strings.Cut(section, "\n## ")
+			found = append(found, section+"\n")
 		}
 	}
-	slices.Sort(got)
-	if d := cmp.Diff(slices.Sorted(slices.Values(config.Directives())), got); d != "" {
-		t.Errorf("directives of the parser and pages in %s (-parser +pages):\n%s", reference, d)
+	if len(found) != 1 {
+		t.Fatalf("%s is described in %d places below %s, want a page or a heading", directive, len(found), reference)
 	}
+	return found[0]
 }
 
-// The sections of a directive's page, in order. Those in optional may be missing.
-var (
-	sections = []string{"Syntax", "Options", "Forms", "Example", "Details", "Differences from CoreDNS", "Metrics", "See also"}
-	optional = []string{"Options", "Details", "Metrics"}
-)
-
-func TestDirectivePageSections(t *testing.T) {
+// TestDirectivePages: each directive of the parser is described in one place, which begins with its
+// name and has its syntax.
+func TestDirectivePages(t *testing.T) {
 	for _, directive := range config.Directives() {
-		text, _ := document(t, reference+directive+".md")
-		if !strings.HasPrefix(text, "# "+directive+"\n\n") {
-			t.Errorf("%s.md: the title is not %q", directive, directive)
+		rest := directivePage(t, directive)
+		if !strings.HasPrefix(rest, "`"+directive+"` ") {
+			t.Errorf("the text about %s does not begin with its name", directive)
 		}
-		var got []string
-		for line := range strings.Lines(text) {
-			if title, ok := strings.CutPrefix(strings.TrimSpace(line), "## "); ok {
-				got = append(got, title)
-			}
-		}
-		want := slices.DeleteFunc(slices.Clone(sections), func(s string) bool {
-			return slices.Contains(optional, s) && !slices.Contains(got, s)
-		})
-		if d := cmp.Diff(want, got); d != "" {
-			t.Errorf("sections of %s.md (-want +got):\n%s", directive, d)
+		if !strings.Contains(rest, "```text\n"+directive) {
+			t.Errorf("the text about %s has no syntax", directive)
 		}
 	}
 }
@@ -169,9 +161,7 @@ func TestDirectivePageSections(t *testing.T) {
 func TestSyntax(t *testing.T) {
 	compared := 0
 	for _, directive := range config.Directives() {
-		text, _ := document(t, reference+directive+".md")
-		_, rest, _ := strings.Cut(text, "\n## Syntax\n")
-		first, _, _ := strings.Cut(fences(rest)[0].text, "\n")
+		first, _, _ := strings.Cut(fences(directivePage(t, directive))[0].text, "\n")
 		for _, args := range []string{"", strings.Repeat(" 192.0.2.1", 50)} {
 			err := parse(block(directive + args))
 			if err == nil {
@@ -185,7 +175,7 @@ func TestSyntax(t *testing.T) {
 			usage, _, _ = strings.Cut(usage, " (")
 			usage, _, _ = strings.Cut(usage, " {")
 			if got := strings.TrimSuffix(first, " {"); directive != "rewrite" && got != directive+usage {
-				t.Errorf("%s.md: the syntax begins with %q, want %q", directive, got, directive+usage)
+				t.Errorf("%s: the syntax begins with %q, want %q", directive, got, directive+usage)
 			}
 		}
 	}
@@ -194,7 +184,7 @@ func TestSyntax(t *testing.T) {
 	}
 }
 
-// TestForms parses each form. What is refused gets an error that holds the row's notes.
+// TestForms parses each form. What is refused gets an error that says what to do instead.
 func TestForms(t *testing.T) {
 	for _, directive := range config.Directives() {
 		list := forms(t, directive)
@@ -202,23 +192,20 @@ func TestForms(t *testing.T) {
 			scratch(t)
 			for _, f := range list {
 				if name, _, _ := strings.Cut(f.written, " "); name != directive {
-					t.Errorf("%s: on the page of %s", f.written, directive)
+					t.Errorf("%s: in the text about %s", f.written, directive)
 				}
 				err := parse(block(f.written))
-				switch f.result {
-				case works, ignored:
+				if !f.refused {
 					if err != nil {
-						t.Errorf("%s: %q, but: %v", f.written, f.result, err)
+						t.Errorf("%s: %v", f.written, err)
 					}
-				case rejected:
-					remedy := strings.ReplaceAll(f.notes, "`", "")
-					// The error is about what CoreDNS has and nodens doesn't, and not about
-					// something else that is wrong in the row.
-					if err == nil || remedy == "" || !strings.Contains(err.Error(), "this version of nodens") || !strings.Contains(err.Error(), remedy) {
-						t.Errorf("%s: %q with %q, but: %v", f.written, f.result, remedy, err)
-					}
-				default:
-					t.Errorf("%s: the result is %q, want %q, %q or %q", f.written, f.result, works, ignored, rejected)
+					continue
+				}
+				remedy := strings.ReplaceAll(f.instead, "`", "")
+				// The error is about what CoreDNS has and nodens doesn't, and not about
+				// something else that is wrong in the row.
+				if err == nil || remedy == "" || !strings.Contains(err.Error(), "this version of nodens") || !strings.Contains(err.Error(), remedy) {
+					t.Errorf("%s: refused, with %q, but: %v", f.written, remedy, err)
 				}
 			}
 		})
@@ -245,16 +232,14 @@ func corefiles(t *testing.T) []string {
 	return names
 }
 
-// TestCorefiles parses each Corefile in the documents. Each directive's page has one.
+// TestCorefiles parses each Corefile in the documents.
 func TestCorefiles(t *testing.T) {
-	n := make(map[string]int)
 	for _, name := range corefiles(t) {
 		text, _ := document(t, name)
 		for _, f := range fences(text) {
 			if f.language != "corefile" {
 				continue
 			}
-			n[name]++
 			t.Run(name, func(t *testing.T) {
 				scratch(t)
 				c, err := read(f.text)
@@ -267,11 +252,6 @@ func TestCorefiles(t *testing.T) {
 					}
 				}
 			})
-		}
-	}
-	for _, directive := range config.Directives() {
-		if n[reference+directive+".md"] == 0 {
-			t.Errorf("%s.md has no Corefile", directive)
 		}
 	}
 }

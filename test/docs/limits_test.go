@@ -34,7 +34,7 @@ type quantity struct {
 var internalBounds = []string{
 	"cache.maxCacheName", "cache.maxChunk", "cache.maxHits", "cache.maxListEntries", "cache.maxPooledPacket",
 	"cache.maxRemaining", "cache.maxRetries", "cache.maxShardBytes",
-	"cmd/nodens.maxHandoverCompare", "cmd/nodens/migrate.maxCells",
+	"cmd/nodens.maxHandoverCompare",
 	"cmd/nodens/app.maxCacheFile", "cmd/nodens/app.maxCacheName", "cmd/nodens/app.maxFaultText", "cmd/nodens/app.maxListed", "cmd/nodens/app.maxSocketPath",
 	"cmd/nodens/app.maxStatisticsZones",
 	"internal/baseline.maxCount", "internal/baseline.maxName",
@@ -213,7 +213,7 @@ func (q quantity) spellings() []string {
 }
 
 // marked is a value of the page and the constants in the comments after it.
-var marked = regexp.MustCompile(`([^|<>]*)((?:<!-- [A-Za-z/0-9_.]+ --> ?)+)`)
+var marked = regexp.MustCompile(`([^|<>]*)((?:<!--[A-Za-z/0-9_.]+--> ?)+)`)
 
 // TestLimits: the bounds of the page are the constants in the comments beside them.
 func TestLimits(t *testing.T) {
@@ -245,7 +245,7 @@ func TestLimitsComplete(t *testing.T) {
 	begins := regexp.MustCompile(`\.max[A-Z]`)
 	c := readConstants(t)
 	for name := range c.exprs {
-		if _, err := c.value(name); err != nil || !begins.MatchString(name) || strings.Contains(text, "<!-- "+name+" -->") {
+		if _, err := c.value(name); err != nil || !begins.MatchString(name) || strings.Contains(text, "<!--"+name+"-->") {
 			continue
 		}
 		if !slices.Contains(internalBounds, name) {

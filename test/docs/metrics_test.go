@@ -124,7 +124,7 @@ func literal(e ast.Expr) (string, bool) {
 // metricsTable is the table of the metrics that want accepts.
 func metricsTable(all []metric, want func(name string) bool) string {
 	var b strings.Builder
-	b.WriteString("| metric | type | labels | meaning |\n|---|---|---|---|\n")
+	b.WriteString("| metric | labels | meaning |\n|---|---|---|\n")
 	for _, m := range all {
 		if !want(m.name) {
 			continue
@@ -133,7 +133,7 @@ func metricsTable(all []metric, want func(name string) bool) string {
 		for _, l := range m.labels {
 			labels = append(labels, "`"+l+"`")
 		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", m.name, m.kind, strings.Join(labels, ", "), strings.ReplaceAll(m.help, "|", `\|`))
+		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", m.name, strings.Join(labels, ", "), strings.ReplaceAll(m.help, "|", `\|`))
 	}
 	return b.String()
 }

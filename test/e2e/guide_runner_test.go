@@ -78,12 +78,12 @@ func TestGuides(t *testing.T) {
 		guide, section string
 		program        string // of one command at least
 	}{
-		{"install-with-kustomize.md", "Install", "kubectl"},
+		{"install.md", "Install with kustomize", "kubectl"},
 		{"choose-a-mode.md", "Takeover", "kubectl"},
-		{"install-with-helm.md", "Install", "helm"},
+		{"install.md", "Install with Helm", "helm"},
 	}
 	for _, tt := range tests {
-		t.Run(tt.guide, func(t *testing.T) {
+		t.Run(tt.guide+"/"+tt.section, func(t *testing.T) {
 			text, err := os.ReadFile(filepath.Join(root, "docs", "how-to", tt.guide))
 			if err != nil {
 				t.Fatal(err)

@@ -42,7 +42,7 @@ func (i *installation) followKustomize(ctx context.Context, s *suite) (string, e
 	if err := i.runner.setSetting("newName: nodens", "newName: "+registry+"/nodens"); err != nil {
 		return "", err
 	}
-	if err := i.runner.runSection(ctx, s, "install-with-kustomize.md", "Install"); err != nil {
+	if err := i.runner.runSection(ctx, s, "install.md", "Install with kustomize"); err != nil {
 		return "", err
 	}
 	s.agent = true
@@ -139,7 +139,7 @@ func (i *installation) enableTakeover(ctx context.Context, s *suite) (string, er
 
 // followChart follows the guide to Helm, over what kubectl has applied. Its defaults take no address over.
 func (i *installation) followChart(ctx context.Context, s *suite) (string, error) {
-	if err := i.runner.runSection(ctx, s, "install-with-helm.md", "Install"); err != nil {
+	if err := i.runner.runSection(ctx, s, "install.md", "Install with Helm"); err != nil {
 		return "", err
 	}
 	if err := i.waitAnsweredBy(ctx, s, cluster.DNS, false); err != nil {

@@ -44,7 +44,7 @@ type handoverState struct {
 	predecessor *handover.Predecessor
 	// ownsNode: this agent maintains the interface, the rules and the files, and removes them.
 	ownsNode bool
-	// handoverServer waits for the next agent, nil for nobody; stopHost ends that.
+	// handoverServer waits for the next agent, nil for nobody; stopServer ends that.
 	handoverServer atomic.Pointer[handover.Server]
 	stopServer     context.CancelFunc
 	// yielded: the successor reads. inactive: it also maintains the node.

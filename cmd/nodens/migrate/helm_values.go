@@ -47,7 +47,7 @@ func (m *migration) helmValues(c *corefile) ([]byte, error) {
 	}
 	m.addVolumes(c, values)
 	m.notes = slices.DeleteFunc(m.notes, func(n Note) bool { return n.Kind == Changed && strings.HasPrefix(n.Where, "DaemonSet") })
-	m.note(Todo, "the chart", "replace NodeLocal DNSCache by it as docs/how-to/install-with-helm.md says. What it has no value for, such as other containers of the pod, is not in the values")
+	m.note(Todo, "the chart", "replace NodeLocal DNSCache by it as docs/how-to/install.md#install-with-helm says. What it has no value for, such as other containers of the pod, is not in the values")
 	return yaml.Marshal(values)
 }
 

@@ -117,10 +117,9 @@ func (r *Report) Render(plots []figures.PlotFile) ([]harness.Page, error) {
 		harness.SectionData
 		Costs, Memory        string
 		Pods, Queried, Names int
-		Corefile             string
 	}{
 		SectionData: r.NewSectionData(r.Targets(), plots), Costs: r.costTable(), Memory: r.memoryTable(),
-		Pods: podCount, Queried: nameCount, Names: r.Plan.Names, Corefile: harness.ConfigText("attribution"),
+		Pods: podCount, Queried: nameCount, Names: r.Plan.Names,
 	}
 	return harness.OnePage("attribution.md", sectionText, data)
 }

@@ -105,10 +105,9 @@ func (r *WatchingReport) Render(plots []figures.PlotFile) ([]harness.Page, error
 		harness.SectionData
 		Costs, Lines, Memory string
 		Pods, Queried        int
-		Corefile             string
 	}{
 		SectionData: r.NewSectionData(r.Targets(), plots), Costs: r.table(), Lines: r.linesTable(), Memory: r.memoryTable(),
-		Pods: podCount, Queried: nameCount, Corefile: harness.ConfigText("attribution"),
+		Pods: podCount, Queried: nameCount,
 	}
 	return harness.OnePage("watching.md", watchingText, data)
 }

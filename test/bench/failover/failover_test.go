@@ -136,7 +136,7 @@ func TestMeasure(t *testing.T) {
 		t.Fatalf("%d pages: %v", len(pages), err)
 	}
 	for _, m := range Faults {
-		if !strings.Contains(string(pages[0].Text), "\n## "+m.Name+"\n") {
+		if !strings.Contains(string(pages[0].Text), "\n- **"+m.Name+"**: ") {
 			t.Errorf("the page lacks %q:\n%s", m.Name, pages[0].Text)
 		}
 	}

@@ -113,7 +113,7 @@ func total[T any](list []T, f func(T) float64) string {
 
 // floodTable is the table of a case; empty if it was not measured.
 func (r *Report) floodTable(c floodCase, servers []string) string {
-	rows := [][]string{{"server", "hits: p50 µs", "p99 µs", "relative to control", "misses: p50 µs", "p99 µs", "relative to control", "failed", "lost", "control lost", "of", "flood, a second", "server's CPU"}}
+	rows := [][]string{{"server", "hits: p50 µs", "p99 µs", "relative to control", "misses: p50 µs", "p99 µs", "relative to control", "failed", "lost", "of", "server's CPU"}}
 	for _, name := range servers {
 		list := r.floods[harness.Cell{Server: name, Workload: c.name}]
 		if len(list) == 0 {
@@ -129,9 +129,8 @@ func (r *Report) floodTable(c floodCase, servers []string) string {
 			middle(list, "%.0f", func(f floodResult) float64 { return micros(f.flood.hits, 0.99) }), ratio(floodResult.hitsP99),
 			middle(list, "%.0f", func(f floodResult) float64 { return micros(f.flood.misses, 0.5) }),
 			middle(list, "%.0f", func(f floodResult) float64 { return micros(f.flood.misses, 0.99) }), ratio(floodResult.missesP99),
-			total(list, floodResult.failures), total(list, floodResult.lost), total(list, func(f floodResult) float64 { return f.control.lost() }),
+			total(list, floodResult.failures), total(list, floodResult.lost),
 			total(list, func(f floodResult) float64 { return float64(f.flood.hits.Sent + f.flood.misses.Sent) }),
-			middle(list, "%.0f", func(f floodResult) float64 { return float64(f.flood.flood) / f.flood.elapsed.Seconds() }),
 			middle(list, "%.0f %%", func(f floodResult) float64 { return 100 * f.flood.cpu.Seconds() / f.flood.elapsed.Seconds() }),
 		})
 	}
@@ -279,16 +278,14 @@ var sectionText string
 func (r *Report) Render(plots []figures.PlotFile) ([]harness.Page, error) {
 	data := struct {
 		harness.SectionData
-		Floods                              []harness.TableEntry
-		Load, Shares                        string
-		Budgets                             []string
-		Limit                               string
-		Victims, Rate, LoadRate, Rounds     int
-		Corefile, Forward, Unbound, DNSdist string
+		Floods                          []harness.TableEntry
+		Load, Shares                    string
+		Budgets                         []string
+		Limit                           string
+		Victims, Rate, LoadRate, Rounds int
 	}{
 		SectionData: r.NewSectionData(r.Targets(), plots), Load: r.loadTable(), Shares: r.shareTable(), Budgets: r.budgetTables(),
 		Limit: clientLimit, Victims: victimCount, Rate: victimRate, LoadRate: loadShape.Rate, Rounds: min(r.Plan.Rounds, maxRounds),
-		Corefile: harness.ConfigText("deployed"), Forward: harness.ConfigText("budget"), Unbound: harness.ConfigText("unbound"), DNSdist: harness.ConfigText("budget-dnsdist"),
 	}
 	for _, c := range floodCases() {
 		if t := r.floodTable(c, floodRows()); t != "" {

@@ -38,24 +38,12 @@ var (
 			return fmt.Sprintf("%.2f–%.2f", v.Least, v.Most)
 		}},
 	}
-	kernelColumn = shareColumn("in the kernel", func(s Sample) float64 { return s.Kernel })
-	rateColumn   = medianColumn("queries/s", "%.0f", func(s Sample) float64 { return float64(s.Completed) / s.Elapsed.Seconds() })
-	sleepColumn  = medianColumn("sleeps per query", "%.3f", Sample.sleeps)
-	coreColumns  = []column{
-		shareColumn("core busy", func(s Sample) float64 { return s.CPU.Seconds() / s.Elapsed.Seconds() }),
-		shareColumn("by others", Sample.otherShare),
-	}
+	kernelColumn   = shareColumn("in the kernel", func(s Sample) float64 { return s.Kernel })
+	rateColumn     = medianColumn("queries/s", "%.0f", func(s Sample) float64 { return float64(s.Completed) / s.Elapsed.Seconds() })
 	rssColumn      = medianColumn("RSS MiB", "%.0f", func(s Sample) float64 { return figures.Mebi(s.RSS) })
-	answerColumn   = medianColumn("answer bytes", "%.0f", func(s Sample) float64 { return float64(s.Response) })
-	missColumn     = maxColumn("misses", "%.0f", func(s Sample) float64 { return float64(s.misses) })
 	lostColumn     = maxColumn("lost", "%.0f", func(s Sample) float64 { return float64(s.Lost) })
 	failedColumn   = shareColumn("failed", func(s Sample) float64 { return s.Failed() })
-	latencyColumns = []column{
-		medianColumn("p50 µs", "%.0f", Sample.P50),
-		medianColumn("p99 µs", "%.0f", Sample.P99),
-		{"p99.9 µs", func(r *Report, at Cell) string { return fmt.Sprintf("%.0f", r.pooledLatency(at, 0.999)) }},
-		maxColumn("blurred", "%.0f", func(s Sample) float64 { return float64(s.blurred + s.Skipped) }),
-	}
+	latencyColumns = []column{medianColumn("p50 µs", "%.0f", Sample.P50), medianColumn("p99 µs", "%.0f", Sample.P99)}
 )
 
 // podColumns are those of what a pod asks.
@@ -69,12 +57,8 @@ var podColumns = []column{
 	medianColumn("server's", "%.2f", Sample.CPUPerQuery),
 	medianColumn("p50 µs", "%.1f", Sample.P50),
 	medianColumn("p99 µs", "%.1f", Sample.P99),
-	{"p99.9 µs", func(r *Report, at Cell) string { return fmt.Sprintf("%.0f", r.pooledLatency(at, 0.999)) }},
-	rateColumn,
-	medianColumn("server, % of a core", "%.2f", Sample.ServerLoad),
 	shareColumn("answered in the kernel", func(s Sample) float64 { return s.KernelShare }),
 	lostColumn,
-	maxColumn("skipped", "%.0f", func(s Sample) float64 { return float64(s.Skipped) }),
 }
 
 // columns are those of a workload's table.
@@ -83,18 +67,18 @@ func (w Workload) columns() []column {
 	case FromPod:
 		return podColumns
 	case FixedRate:
-		return slices.Concat(priceColumns, []column{sleepColumn}, latencyColumns, coreColumns, []column{lostColumn, missColumn})
+		return slices.Concat(priceColumns, latencyColumns, []column{lostColumn})
 	case CacheMisses:
-		return slices.Concat(priceColumns, []column{kernelColumn, rateColumn, failedColumn, sleepColumn}, coreColumns, []column{rssColumn})
+		return slices.Concat(priceColumns, []column{rateColumn, failedColumn, rssColumn})
 	case MissFlood:
-		return slices.Concat(priceColumns, []column{sleepColumn}, latencyColumns, coreColumns, []column{lostColumn, missColumn,
+		return slices.Concat(priceColumns, latencyColumns, []column{
+			lostColumn,
 			shareColumn("flood failed", func(s Sample) float64 { return s.floodResult.Failed() }),
 			medianColumn("RSS MiB before", "%.0f", func(s Sample) float64 { return figures.Mebi(s.Before) }),
 			medianColumn("at most", "%.0f", func(s Sample) float64 { return figures.Mebi(s.Peak) }),
-			medianColumn("after", "%.0f", func(s Sample) float64 { return figures.Mebi(s.RSS) }),
 		})
 	default:
-		return slices.Concat(priceColumns, []column{kernelColumn, rateColumn, sleepColumn}, coreColumns, []column{rssColumn, answerColumn, missColumn})
+		return slices.Concat(priceColumns, []column{kernelColumn, rateColumn, rssColumn})
 	}
 }
 

@@ -30,16 +30,16 @@ const (
 	UpstreamsFlag   = "-upstreams"
 )
 
-// Page is a page of a section.
+// Page is a page of a section, or a part of a page about a question: see [Question].
 type Page struct {
-	// File is the name of its file, without a folder.
+	// File is its name, without a folder.
 	File string
 	// Text is Markdown.
 	Text []byte
 }
 
 // Write writes the pages to the folder, and the drawings to [figures.PlotDir] as seen from
-// there. Pages of other sections stay as they are.
+// there. Pages and parts of other sections stay as they are.
 func Write(s Section, dir string) error {
 	plots, err := figures.Draw(s.Charts(), dir)
 	if err != nil {
@@ -53,7 +53,7 @@ func Write(s Section, dir string) error {
 		return err
 	}
 	for _, p := range pages {
-		if err := os.WriteFile(filepath.Join(dir, p.File), p.Text, 0o644); err != nil {
+		if err := writePage(dir, p); err != nil {
 			return err
 		}
 	}
@@ -64,7 +64,7 @@ func Write(s Section, dir string) error {
 type SectionData struct {
 	Date, Commit, Command, Results string
 	Notes                          []string
-	Facts                          []TableEntry
+	Facts, Machine                 []TableEntry                // Machine are the facts about the machine alone
 	Plots                          map[string]figures.PlotFile // by the chart's file
 }
 
@@ -82,7 +82,11 @@ func (r *Report) NewSectionData(targets []Target, plots []figures.PlotFile) Sect
 		f.Plots[filepath.Base(p.File)] = p
 	}
 	for _, fact := range r.Facts {
-		f.Facts = append(f.Facts, TableEntry{Name: fact.Name, What: fact.Value})
+		entry := TableEntry{Name: fact.Name, What: fact.Value}
+		f.Facts = append(f.Facts, entry)
+		if entry.Name == "CPU" || entry.Name == "kernel" {
+			f.Machine = append(f.Machine, entry)
+		}
 	}
 	return f
 }

@@ -134,9 +134,8 @@ var outageText string
 func (r *Report) Render(plots []figures.PlotFile) ([]harness.Page, error) {
 	data := struct {
 		harness.SectionData
-		Corefile, Unbound string
-		Outages           []harness.TableEntry
-	}{SectionData: r.NewSectionData(r.Targets(), plots), Corefile: harness.ConfigText("outage"), Unbound: harness.ConfigText("outage-unbound")}
+		Outages []harness.TableEntry
+	}{SectionData: r.NewSectionData(r.Targets(), plots)}
 	for _, o := range outageCases {
 		if table := r.caseTable(o); table != "" {
 			data.Outages = append(data.Outages, harness.TableEntry{Name: o.name, What: o.what, Table: table})

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"embed"
 	"fmt"
+	"slices"
 	"strings"
 	"text/template"
 
@@ -17,19 +18,16 @@ var templates embed.FS
 // table is a table with its heading.
 type table = harness.TableEntry
 
-// section is a kind of query with the tables of its load shapes.
-type section struct {
-	Name, What string
-	Tables     []table
-}
+// rate is a load shape with its tables, which have a column for each kind of query.
+type rate struct{ Name, What, CPU, P99 string }
 
 // pageData is what the templates in pages show.
 type pageData struct {
 	harness.SectionData
-	Rates                         []section
-	Saturated, TCP, Misses        []table
+	Kinds, TCP, Misses            []table
+	Saturated                     string
+	Rates                         []rate
 	Idle, Memory                  string
-	Deployed, Bare                string
 	Clients, Outstanding, Queried int
 	Names, Entries                int
 }
@@ -48,7 +46,7 @@ func (r *Report) Render(plots []figures.PlotFile) ([]harness.Page, error) {
 	}{
 		{"setup-and-method.md", true},
 		{"query-targets.md", true},
-		{"hits.md", len(data.Saturated) > 0},
+		{"hits.md", data.Saturated != ""},
 		{"low-rates.md", len(data.Rates) > 0},
 		{"tcp.md", len(data.TCP) > 0},
 		{"misses.md", len(data.Misses) > 0},
@@ -75,29 +73,54 @@ func (r *Report) pageData(plots []figures.PlotFile) pageData {
 		Clients: harness.Clients, Outstanding: harness.Outstanding, Queried: harness.NameCount,
 		Names: harness.NameCount, Entries: r.Plan.Names,
 	}
-	shown := strings.NewReplacer("@CLUSTER@", harness.KubernetesDirective, "@CACHE@", "")
-	data.Deployed, data.Bare = shown.Replace(harness.ConfigText("deployed")), shown.Replace(harness.ConfigText("bare"))
+	data.Saturated = r.comparison("%.2f", harness.Sample.CPUPerQuery, func(w harness.Workload) bool { return w.Tool == harness.SaturateUDP })
 	for _, w := range r.Workloads {
-		t := table{Name: w.LoadShape.Name, What: w.LoadShape.What, Table: r.WorkloadTable(w)}
 		switch {
 		case w.Tool == harness.SaturateTCP:
-			data.TCP = append(data.TCP, t)
+			data.TCP = append(data.TCP, table{Name: w.LoadShape.Name, What: w.LoadShape.What, Table: r.WorkloadTable(w)})
 		case w.Name == w.LoadShape.Name:
-			data.Misses = append(data.Misses, t)
-		case w.Tool == harness.SaturateUDP:
-			data.Saturated = append(data.Saturated, table{Name: w.QuerySet.Name, What: w.QuerySet.What, Table: t.Table})
+			data.Misses = append(data.Misses, table{Name: w.LoadShape.Name, What: w.LoadShape.What, Table: r.WorkloadTable(w)})
 		default:
-			data.Rates = addTable(data.Rates, w.QuerySet, t)
+			data.addKind(r, w)
 		}
 	}
 	return data
 }
 
-// addTable adds a table to the last section, or to a new one if that is about other queries.
-func addTable(list []section, q harness.QuerySet, t table) []section {
-	if last := len(list) - 1; last >= 0 && list[last].Name == q.Name {
-		list[last].Tables = append(list[last].Tables, t)
-		return list
+// addKind adds the kind of a workload's queries, and the tables of its rate, unless they are there.
+func (d *pageData) addKind(r *Report, w harness.Workload) {
+	if kind := (table{Name: w.QuerySet.Name, What: w.QuerySet.What}); !slices.Contains(d.Kinds, kind) {
+		d.Kinds = append(d.Kinds, kind)
 	}
-	return append(list, section{q.Name, q.What, []table{t}})
+	of := rate{Name: w.LoadShape.Name, What: w.LoadShape.What}
+	if w.Tool == harness.SaturateUDP || slices.ContainsFunc(d.Rates, func(o rate) bool { return o.Name == of.Name }) {
+		return
+	}
+	same := func(o harness.Workload) bool { return o.LoadShape.Name == of.Name }
+	of.CPU, of.P99 = r.comparison("%.1f", harness.Sample.CPUPerQuery, same), r.comparison("%.0f", harness.Sample.P99, same)
+	d.Rates = append(d.Rates, of)
+}
+
+// comparison is a table of the medians of a number: a row for each server, and a column for each kind of
+// query among the workloads that want accepts.
+func (r *Report) comparison(format string, f func(harness.Sample) float64, want func(harness.Workload) bool) string {
+	rows := [][]string{{"server"}}
+	for _, s := range r.Servers {
+		rows = append(rows, []string{s.Name})
+	}
+	for _, w := range r.Workloads {
+		if !want(w) {
+			continue
+		}
+		rows[0] = append(rows[0], w.QuerySet.Name)
+		for i, s := range r.Servers {
+			text, at := "", harness.Cell{Server: s.Name, Workload: w.Name}
+			if len(r.Samples[at]) > 0 {
+				text = fmt.Sprintf(format, r.Over(at, f).Median)
+			}
+			rows[i+1] = append(rows[i+1], text)
+		}
+	}
+	rows = slices.DeleteFunc(rows, func(row []string) bool { return strings.Join(row[1:], "") == "" })
+	return figures.Table(rows)
 }

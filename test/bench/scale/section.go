@@ -16,25 +16,21 @@ func (r *Report) Render(plots []figures.PlotFile) ([]harness.Page, error) {
 		harness.SectionData
 		Following, Showing            string
 		FleetTable, Fleet             string
-		Kinds, Questions              []harness.TableEntry
+		Kinds                         []harness.TableEntry
 		Shape, FleetShape             any
 		Total, Endpoints              int
 		Changes, Rate, SliceRate      int
 		Nodes, FleetRate              int
-		Conf                          string
 		FleetServices, FleetEndpoints int
 	}{
 		SectionData: r.NewSectionData(r.Targets(), plots),
 		Following:   r.runTable(followColumns), Showing: r.runTable(delayColumns), FleetTable: r.fleetTable(), Fleet: r.fleetCostTable(),
 		Shape: r.shape, FleetShape: r.fleetShape, Total: len(r.shape.Services()), Endpoints: r.shape.Endpoints(),
 		Changes: r.size.changes(), Rate: changeRate, SliceRate: sliceRate, Nodes: fleetNodes, FleetRate: fleetChangeRate,
-		Conf: harness.ConfigText("scale"), FleetServices: len(r.fleetShape.Services()), FleetEndpoints: r.fleetShape.Endpoints(),
+		FleetServices: len(r.fleetShape.Services()), FleetEndpoints: r.fleetShape.Endpoints(),
 	}
 	for _, k := range agentKinds() {
 		data.Kinds = append(data.Kinds, harness.TableEntry{Name: k.name, What: k.what})
-	}
-	for _, w := range r.Workloads {
-		data.Questions = append(data.Questions, harness.TableEntry{Name: w.QuerySet.Name, What: w.QuerySet.What, Table: r.WorkloadTable(w)})
 	}
 	return harness.OnePage("cluster-scale.md", sectionText, data)
 }

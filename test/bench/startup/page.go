@@ -131,9 +131,9 @@ var sectionText string
 func (r *Report) Render(plots []figures.PlotFile) ([]harness.Page, error) {
 	data := struct {
 		harness.SectionData
-		Starts, Idle, Corefile string
-		Others                 int
-		Settle, IdleLength     time.Duration
-	}{r.NewSectionData(r.Targets(), plots), r.startTable(), r.idleTable(), corefileText, r.others(), idleSettle, idleLength(r.Plan.Length)}
+		Starts, Idle       string
+		Others             int
+		Settle, IdleLength time.Duration
+	}{r.NewSectionData(r.Targets(), plots), r.startTable(), r.idleTable(), r.others(), idleSettle, idleLength(r.Plan.Length)}
 	return harness.OnePage("start.md", sectionText, data)
 }

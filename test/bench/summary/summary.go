@@ -5,13 +5,12 @@ package summary
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/nodens-dns/nodens/test/bench/figures"
+	"github.com/nodens-dns/nodens/test/bench/harness"
 )
 
 // page is a page with targets, in the order of BENCHMARKS.md.
@@ -48,11 +47,11 @@ type Target struct {
 func ReadTargets(dir string) ([]Target, error) {
 	var list []Target
 	for _, p := range pages {
-		text, err := os.ReadFile(filepath.Join(dir, p.file))
+		text, err := harness.ReadPage(dir, p.file)
 		if err != nil {
 			return nil, err
 		}
-		rows := findTable(string(text), "target", targetHeader)
+		rows := findTable(text, "target", targetHeader)
 		if len(rows) == 0 {
 			return nil, fmt.Errorf("%s has no table of targets", p.file)
 		}
@@ -83,7 +82,7 @@ func PageTable(list []Target, folder string) string {
 				met++
 			}
 		}
-		rows = append(rows, []string{fmt.Sprintf("[%s](%s/%s)", p.title, folder, p.file), strconv.Itoa(all), strconv.Itoa(met)})
+		rows = append(rows, []string{fmt.Sprintf("[%s](%s/%s)", p.title, folder, harness.Question(p.file)), strconv.Itoa(all), strconv.Itoa(met)})
 	}
 	return figures.Table(rows)
 }
@@ -99,11 +98,11 @@ func MissedTable(list []Target) string {
 
 // Charts are the charts that are drawn from the tables of the pages in the folder.
 func Charts(dir string) ([]figures.Chart, error) {
-	faults, err := lossChart(filepath.Join(dir, "agents-that-go-away.md"))
+	faults, err := lossChart(dir, "agents-that-go-away.md")
 	if err != nil {
 		return nil, err
 	}
-	kernel, err := kernelChart(filepath.Join(dir, "kernel-path.md"))
+	kernel, err := kernelChart(dir, "kernel-path.md")
 	if err != nil {
 		return nil, err
 	}
@@ -112,15 +111,15 @@ func Charts(dir string) ([]figures.Chart, error) {
 
 // lossChart draws the table of lost queries: a row for each fault that was applied to every
 // server.
-func lossChart(file string) (figures.Chart, error) {
+func lossChart(dir, page string) (figures.Chart, error) {
 	c := figures.Chart{File: "faults.svg", Title: "Queries lost, by fault", Unit: "of 10,000 per second", Whole: true}
-	text, err := os.ReadFile(file)
+	text, err := harness.ReadPage(dir, page)
 	if err != nil {
 		return c, err
 	}
-	rows := findTable(string(text), "queries lost")
+	rows := findTable(text, "queries lost")
 	if len(rows) == 0 {
-		return c, fmt.Errorf("%s has no table of lost queries", file)
+		return c, fmt.Errorf("%s has no table of lost queries", page)
 	}
 	c.Series = rows[0][1:]
 	for _, r := range rows[1:] {
@@ -134,17 +133,17 @@ func lossChart(file string) (figures.Chart, error) {
 }
 
 // kernelChart draws the CPU time of a pod's query at the fixed rates.
-func kernelChart(file string) (figures.Chart, error) {
+func kernelChart(dir, page string) (figures.Chart, error) {
 	c := figures.Chart{File: "kernel.svg", Title: "CPU of the whole machine per query from a pod", Unit: "µs"}
-	text, err := os.ReadFile(file)
+	text, err := harness.ReadPage(dir, page)
 	if err != nil {
 		return c, err
 	}
 	for _, rate := range []string{"1,000 qps", "10,000 qps"} {
-		_, section, _ := strings.Cut(string(text), "\n## from a pod, "+rate+"\n")
+		_, section, _ := strings.Cut(text, "\n### from a pod, "+rate+"\n")
 		rows := findTable(section, "server", "CPU µs per query")
 		if len(rows) == 0 {
-			return c, fmt.Errorf("%s has no table for %s", file, rate)
+			return c, fmt.Errorf("%s has no table for %s", page, rate)
 		}
 		c.Series = append(c.Series, rate)
 		for i, r := range rows[1:] {

@@ -109,8 +109,8 @@ func (r *Report) Render(plots []figures.PlotFile) ([]harness.Page, error) {
 	}
 	data := struct {
 		harness.SectionData
-		Table, Forwarded, Memory, Corefile, ForwardCorefile string
-		Names, Window, Limit                                int
-	}{r.NewSectionData(r.Targets(), plots), r.table(), r.forwarded(), r.memory(), corefile, forwardCorefile, names, forwardWindow, limit >> 20}
+		Table, Forwarded, Memory string
+		Names, Window, Limit     int
+	}{r.NewSectionData(r.Targets(), plots), r.table(), r.forwarded(), r.memory(), names, forwardWindow, limit >> 20}
 	return harness.OnePage("transports.md", sectionText, data)
 }

@@ -22,9 +22,6 @@ import (
 // take: low rates need time to have enough queries.
 var rates = []struct{ rate, lengths int }{{50, 4}, {200, 2}, {1000, 1}}
 
-// connRate is the rate at which connections are counted.
-const connRate = 200
-
 // row is a server over a transport.
 type row struct {
 	server    string
@@ -145,11 +142,17 @@ func pooled(rounds []pair) (sum pair) {
 	return sum
 }
 
-// parts are the percentiles of the tables.
-var parts = []struct {
+// percentile is a part of the queries.
+type percentile struct {
 	name string
 	part float64
-}{{"p50", 0.5}, {"p90", 0.9}, {"p99", 0.99}}
+}
+
+// parts are the percentiles of the targets, shownParts those of the tables.
+var (
+	parts      = []percentile{{"p50", 0.5}, {"p90", 0.9}, {"p99", 0.99}}
+	shownParts = []percentile{parts[0], parts[2]}
+)
 
 // maxRatio limits nodens' percentiles relative to CoreDNS's.
 const maxRatio = 1.1
@@ -184,68 +187,71 @@ func millis(c upstreams.Count, part float64) float64 {
 	return figures.Millis(figures.Percentile(c.Latencies, part))
 }
 
-// latencyTable returns the table of a rate.
-func (r *Report) latencyTable(rate int) string {
+// latencyTable returns the table of a rate: all rows, or those in which nodens is slower than [maxRatio] allows.
+func (r *Report) latencyTable(rate int, all bool) string {
 	rows := [][]string{{"server", "transport"}}
-	for _, p := range parts {
-		rows[0] = append(rows[0], p.name+" ms", "CoreDNS", "ratio")
+	for _, p := range shownParts {
+		rows[0] = append(rows[0], p.name+" ms", "CoreDNS")
 	}
 	for _, at := range r.rows {
 		sum := pooled(r.latencies[at][rate])
 		if sum.nodens.Asked == 0 {
 			continue
 		}
-		line := []string{at.server, string(at.transport)}
-		for _, p := range parts {
+		line, slower := []string{at.server, string(at.transport)}, false
+		for _, p := range shownParts {
 			n, c := millis(sum.nodens, p.part), millis(sum.coreDNS, p.part)
-			line = append(line, fmt.Sprintf("%.2f", n), fmt.Sprintf("%.2f", c), fmt.Sprintf("%.2f", n/c))
+			line, slower = append(line, fmt.Sprintf("%.2f", n), fmt.Sprintf("%.2f", c)), slower || n > maxRatio*c
 		}
-		rows = append(rows, line)
+		if all || slower {
+			rows = append(rows, line)
+		}
 	}
 	return figures.Table(rows)
 }
 
-// failureTable returns the table of what failed in the situations, and of connections.
+// failureTable returns the table of what failed in the situations: the servers with which queries failed
+// through nodens, and the sums over all.
 func (r *Report) failureTable() string {
 	rows := [][]string{{"server", "transport"}}
-	var names []string
 	for _, in := range upstreams.Situations() {
-		names = append(names, in.Name)
+		rows[0] = append(rows[0], in.Name)
 	}
-	rows[0] = append(append(rows[0], names...), "connections in a graceful stop", "connections per 1,000 queries")
+	sums := make([]failures, len(rows[0])-2)
 	for _, at := range r.rows {
-		line := []string{at.server, string(at.transport)}
-		for _, name := range names {
-			sum := pooled(r.situations[at][name])
-			text := ""
-			if sum.nodens.Asked > 0 {
-				text = fmt.Sprintf("%d, %d of %d", len(sum.nodens.Wrong), len(sum.coreDNS.Wrong), sum.coreDNS.Asked)
-			}
-			line = append(line, text)
+		line, failed := []string{at.server, string(at.transport)}, false
+		for i, in := range upstreams.Situations() {
+			sum := pooled(r.situations[at][in.Name])
+			f := failures{len(sum.nodens.Wrong), len(sum.coreDNS.Wrong), sum.coreDNS.Asked}
+			line = append(line, f.String())
+			sums[i] = failures{sums[i].nodens + f.nodens, sums[i].coreDNS + f.coreDNS, sums[i].of + f.of}
+			failed = failed || f.nodens > 0
 		}
-		stop, steady := pooled(r.situations[at]["graceful stop"]), pooled(r.latencies[at][connRate])
-		line = append(line, connections(at, stop, 1), connections(at, steady, 1000/float64(max(steady.nodens.Asked, 1))))
-		rows = append(rows, line)
+		if failed {
+			rows = append(rows, line)
+		}
 	}
-	return figures.Table(rows)
+	last := []string{"all", ""}
+	for _, f := range sums {
+		last = append(last, f.String())
+	}
+	return figures.Table(append(rows, last))
 }
 
-// connections returns how many connections both forwarders opened, times a factor. Those of UDP are not
-// counted, nor those of CoreDNS's grpc plugin.
-func connections(at row, p pair, times float64) string {
-	switch {
-	case at.transport == upstreams.UDP || p.nodens.Asked == 0:
+// failures are the queries that failed through each forwarder, and all queries of one.
+type failures struct{ nodens, coreDNS, of int }
+
+func (f failures) String() string {
+	if f.of == 0 {
 		return ""
-	case at.transport == upstreams.GRPC:
-		return fmt.Sprintf("%.1f", float64(p.nodens.Connections)*times)
 	}
-	return fmt.Sprintf("%.1f, %.1f", float64(p.nodens.Connections)*times, float64(p.coreDNS.Connections)*times)
+	return fmt.Sprintf("%d, %d of %d", f.nodens, f.coreDNS, f.of)
 }
 
 // Tables are all of them, as text for a terminal.
 func (r *Report) Tables() (list []string) {
 	for _, load := range rates {
-		list = append(list, fmt.Sprintf("%d queries a second\n\n%s", load.rate, r.latencyTable(load.rate)))
+		list = append(list, fmt.Sprintf("%d queries a second\n\n%s", load.rate, r.latencyTable(load.rate, true)))
 	}
 	return append(list, "failed\n\n"+r.failureTable())
 }
@@ -261,8 +267,8 @@ func (r *Report) Render(plots []figures.PlotFile) ([]harness.Page, error) {
 		Failures string
 		Servers  string
 	}{SectionData: r.NewSectionData(r.Targets(), plots), Failures: r.failureTable()}
-	for _, load := range rates {
-		data.Rates = append(data.Rates, harness.TableEntry{Name: fmt.Sprintf("%d misses a second", load.rate), Table: r.latencyTable(load.rate)})
+	for _, load := range []struct{ rate, lengths int }{rates[0], rates[len(rates)-1]} {
+		data.Rates = append(data.Rates, harness.TableEntry{Name: fmt.Sprintf("%d misses a second", load.rate), Table: r.latencyTable(load.rate, false)})
 	}
 	var names []string
 	for _, s := range upstreams.Servers() {
