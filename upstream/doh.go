@@ -87,7 +87,7 @@ type dohTransport struct {
 	live       map[*dohConn]struct{} // not closed
 	connecting bool                  // a connection is being opened
 	pause      connectPause
-	inFlight   share.FairShare
+	inFlight   share.Counts
 	closed     bool
 
 	hits, misses atomic.Uint64
@@ -143,7 +143,6 @@ func newHTTPTransport(target config.Target, addr netip.AddrPort, opts streamOpti
 		host:          strings.TrimSuffix(host, ":443"),
 		streamOptions: opts,
 		live:          make(map[*dohConn]struct{}),
-		inFlight:      share.NewFairShare(maxInFlightDoH),
 	}
 	t.ctx, t.stop = context.WithCancel(context.Background())
 	t.client = &http.Transport{
@@ -176,12 +175,12 @@ func (t *dohTransport) begin(r *dohRequest) error {
 	switch {
 	case t.closed:
 		return ErrClosed
-	case t.inFlight.Check(r.client) == share.Full:
+	case t.inFlight.Total() >= maxInFlightDoH:
 		return ErrBusy
 	}
 	ctx, cancel := context.WithDeadline(t.ctx, r.deadline)
 	r.cancel, r.query.dohRequest = cancel, r
-	r.clientInFlight = t.inFlight.InUseBy(r.client)
+	r.clientInFlight = t.inFlight.Of(r.client)
 	t.inFlight.Add(r.client)
 	t.tasks.Go(func() {
 		defer cancel()

@@ -238,17 +238,17 @@ func TestDoHCancelAndClose(t *testing.T) {
 	eventually(t, "both have ended", func() bool {
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		if d.inFlight.InUse() > 0 {
+		if d.inFlight.Total() > 0 {
 			return false
 		}
-		d.inFlight = share.NewFairShare(0)
+		fill(&d.inFlight, maxInFlightDoH)
 		return true
 	})
 	if err := roundTripOnce(t, d); !errors.Is(err, ErrBusy) {
 		t.Errorf("one more than may be in flight: %v, want ErrBusy", err)
 	}
 	d.mu.Lock()
-	d.inFlight = share.NewFairShare(maxInFlightDoH)
+	d.inFlight = share.Counts{}
 	d.mu.Unlock()
 	q = fixedQuery(t)
 	q.deadline = time.Now().Add(time.Hour)
@@ -389,8 +389,8 @@ func loadDoH(t *testing.T, a *authority, two bool) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.inFlight.InUse() > 60 {
-		t.Errorf("%d are in flight", d.inFlight.InUse())
+	if d.inFlight.Total() > 60 {
+		t.Errorf("%d are in flight", d.inFlight.Total())
 	}
 }
 

@@ -86,7 +86,7 @@ type doqTransport struct {
 	mu       sync.Mutex
 	current  *doqConn // takes queries, and may still be connecting; nil for none
 	live     map[*doqConn]struct{}
-	inFlight share.FairShare
+	inFlight share.Counts
 	// unfinished is the number of streams with a complete reply that the server has not
 	// ended yet.
 	unfinished int
@@ -126,7 +126,6 @@ func newDoQTransport(to netip.AddrPort, opts streamOptions) transport {
 		addr:          to,
 		streamOptions: opts,
 		live:          make(map[*doqConn]struct{}),
-		inFlight:      share.NewFairShare(maxInFlightDoQ),
 		config: &quic.Config{
 			HandshakeIdleTimeout:           opts.connectTimeout,
 			MaxIdleTimeout:                 max(opts.expire, minDoQIdleTimeout) + closeStalledAfter,
@@ -174,10 +173,10 @@ func (t *doqTransport) begin(r *doqRequest) error {
 	switch {
 	case t.closed:
 		return ErrClosed
-	case t.inFlight.Check(r.client) == share.Full || t.running == 2*maxInFlightDoQ:
+	case t.inFlight.Total() >= maxInFlightDoQ || t.running == 2*maxInFlightDoQ:
 		return ErrBusy
 	}
-	r.clientInFlight = t.inFlight.InUseBy(r.client)
+	r.clientInFlight = t.inFlight.Of(r.client)
 	t.inFlight.Add(r.client)
 	t.running++
 	r.query.doqRequest = r

@@ -122,7 +122,7 @@ func loadDoQ(t *testing.T, a *authority) {
 	eventually(t, "all are over", func() bool {
 		via.mu.Lock()
 		defer via.mu.Unlock()
-		return via.running == 0 && via.inFlight.InUse() == 0 && (via.current == nil || via.current.inFlight == 0) // none is left after an error
+		return via.running == 0 && via.inFlight.Total() == 0 && (via.current == nil || via.current.inFlight == 0) // none is left after an error
 	})
 	if _, open := f.quicConns(); open > maxConnsDoQ {
 		t.Errorf("%d connections are open, want %d at most", open, maxConnsDoQ)

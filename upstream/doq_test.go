@@ -186,7 +186,7 @@ func TestDoQWithoutEnd(t *testing.T) {
 	eventually(t, "few streams are open", func() bool {
 		via.mu.Lock()
 		defer via.mu.Unlock()
-		return via.unfinished <= maxUnfinishedDoQ && via.running == via.unfinished && via.inFlight.InUse() == 0
+		return via.unfinished <= maxUnfinishedDoQ && via.running == via.unfinished && via.inFlight.Total() == 0
 	})
 }
 
@@ -222,13 +222,13 @@ func TestDoQCancelAndClose(t *testing.T) {
 		t.Errorf("after its time the server sees %v, want DOQ_REQUEST_CANCELLED", err)
 	}
 	via.mu.Lock()
-	via.inFlight = share.NewFairShare(0)
+	fill(&via.inFlight, maxInFlightDoQ)
 	via.mu.Unlock()
 	if err := roundTripOnce(t, via); !errors.Is(err, ErrBusy) {
 		t.Errorf("one more than may be in flight: %v, want ErrBusy", err)
 	}
 	via.mu.Lock()
-	via.inFlight = share.NewFairShare(maxInFlightDoQ)
+	via.inFlight = share.Counts{}
 	via.mu.Unlock()
 	q = startLong(t, via)
 	via.close()

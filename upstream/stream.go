@@ -13,8 +13,6 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
-
-	"github.com/nodens-dns/nodens/internal/share"
 )
 
 const (
@@ -78,9 +76,8 @@ type streamTransport struct {
 	// connection may get another one. It is never connected.
 	backlog *streamConn
 	learned
-	pause connectPause
-	// inFlight divides the queries in flight among the clients.
-	inFlight share.FairShare
+	pause    connectPause
+	inFlight int // queries, those of the backlog included
 
 	hits, misses atomic.Uint64
 }
@@ -91,7 +88,7 @@ func newStreamTransport(to netip.AddrPort, opts streamOptions) transport {
 	if opts.tls != nil {
 		opts.tls = clientTLS(opts.tls, to.Addr())
 	}
-	t := &streamTransport{addr: to, streamOptions: opts, live: make(map[*streamConn]struct{}), inFlight: share.NewFairShare(maxConns * maxInFlightPerConn)}
+	t := &streamTransport{addr: to, streamOptions: opts, live: make(map[*streamConn]struct{})}
 	t.ctx, t.stop = context.WithCancel(context.Background())
 	t.backlog = t.newConn(time.Now(), time.Hour)
 	t.backlog.timer.Stop()
@@ -115,7 +112,7 @@ func (t *streamTransport) start(q *query) {
 
 // assignNew is assign for a query that starts: it enforces the limits; t is locked.
 func (t *streamTransport) assignNew(q *query, now time.Time) (*streamConn, error) {
-	if t.inFlight.Check(q.client) == share.Full {
+	if t.inFlight >= maxConns*maxInFlightPerConn {
 		return nil, ErrBusy
 	}
 	return t.assign(q, now)

@@ -10,8 +10,6 @@ import (
 	"slices"
 	"sync/atomic"
 	"time"
-
-	"github.com/nodens-dns/nodens/internal/share"
 )
 
 const (
@@ -110,10 +108,10 @@ type streamConn struct {
 
 	// queries has the IDs in use; nil for canceled or expired queries.
 	queries      map[uint16]*query
-	inFlight     int              // non-nil entries of queries
-	division     *share.FairShare // of all connections of the transport
-	orphans      int              // nil entries of queries
-	lastSequence uint32           // queries assigned so far
+	inFlight     int    // non-nil entries of queries
+	total        *int   // of all connections of the transport
+	orphans      int    // nil entries of queries
+	lastSequence uint32 // queries assigned so far
 	// movedOne says that a query was moved elsewhere since the last reply.
 	movedOne bool
 
@@ -123,8 +121,8 @@ type streamConn struct {
 	writing            bool
 }
 
-func newStreamConn(now time.Time, all *share.FairShare) *streamConn {
-	return &streamConn{begunAt: now, queries: make(map[uint16]*query), division: all}
+func newStreamConn(now time.Time, total *int) *streamConn {
+	return &streamConn{begunAt: now, queries: make(map[uint16]*query), total: total}
 }
 
 // rank orders connections by how suitable they are for the next query, the best first.
@@ -167,7 +165,7 @@ func (c *streamConn) add(q *query, now time.Time) {
 	}
 	c.queries[q.sentID()] = q
 	c.inFlight++
-	c.division.Add(q.client)
+	*c.total++
 	c.lastSequence++
 	q.conn, q.sequence, q.assignedAt = c, c.lastSequence, now
 	if c.owedSince.IsZero() {
@@ -230,7 +228,7 @@ func (c *streamConn) earliest(q *query) *query {
 func (c *streamConn) remove(q *query) {
 	delete(c.queries, q.sentID())
 	c.inFlight--
-	c.division.Remove(q.client)
+	*c.total--
 	q.conn, q.local = nil, c.local
 }
 

@@ -8,8 +8,6 @@ import (
 	"slices"
 	"syscall"
 	"time"
-
-	"github.com/nodens-dns/nodens/internal/share"
 )
 
 // udpSocket is a connected socket and the queries in flight on it. The first fields are
@@ -36,7 +34,7 @@ type udpSocket struct {
 	ids      [maxQueriesPerSocket]uint16
 	queries  [maxQueriesPerSocket]*query
 	inFlight int
-	division *share.FairShare // of all sockets of the transport
+	total    *int // in flight on all sockets of the transport
 	// orphanIDs are the IDs of canceled or expired queries whose replies may still arrive;
 	// at most maxQueriesPerSocket.
 	orphanIDs []uint16
@@ -60,13 +58,13 @@ func (s *udpSocket) add(q *query) {
 	s.ids[s.inFlight], s.queries[s.inFlight] = q.sentID(), q
 	q.socket, q.local = s, s.local
 	s.inFlight++
-	s.division.Add(q.client)
+	*s.total++
 	s.sent++
 }
 
 // remove removes the i-th query; the last one takes its place.
 func (s *udpSocket) remove(i int) {
-	s.division.Remove(s.queries[i].client)
+	*s.total--
 	s.queries[i].socket = nil
 	s.inFlight--
 	last := s.inFlight
