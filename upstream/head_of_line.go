@@ -263,6 +263,7 @@ func (t *streamTransport) recordReply(c *streamConn, q *query, silence time.Dura
 		t.notAccepted = 0
 		t.pause.end()
 	}
+	t.scheduleBlockedCheck(c, now) // the next name may be slow, too
 	t.moveRest(q, now)
 }
 

@@ -5,6 +5,7 @@ package upstream
 import (
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -112,6 +113,61 @@ func TestQueuedBehind(t *testing.T) {
 	}
 	if n := via.unexpected.Load(); n != 0 {
 		t.Errorf("%d replies are strays, want those that come late to be dropped quietly", n)
+	}
+}
+
+// TestQueuedBehindTwo: queries behind two slow names move to other connections, also if the first slow name is answered before the
+// query behind it that has moved, and if all have waited for the connection.
+func TestQueuedBehindTwo(t *testing.T) {
+	t.Run("connected", func(t *testing.T) { queueBehindTwo(t, true) })
+	t.Run("connecting", func(t *testing.T) { queueBehindTwo(t, false) })
+}
+
+func queueBehindTwo(t *testing.T, connected bool) {
+	first, second := make(chan struct{}), make(chan struct{})
+	var moved atomic.Bool
+	f := startFake(t, func(r request) {
+		switch name := r.Question[0].Name; {
+		case name == "slow1.test.":
+			<-first
+		case name == "slow2.test.", name == "quick1.test." && !moved.Swap(true): // the first connection still waits then
+			<-second
+		}
+		answerOK(r)
+	})
+	freeFirst, freeSecond := sync.OnceFunc(func() { close(first) }), sync.OnceFunc(func() { close(second) })
+	via := newStreamTransport(f.addr, streamOptions{expire: time.Hour}).(*streamTransport)
+	t.Cleanup(via.close)
+	t.Cleanup(freeSecond)
+	t.Cleanup(freeFirst)
+	if connected {
+		mustRoundTrip(t, via, "usual.test.")
+	}
+	var all []*query
+	via.mu.Lock()
+	for _, name := range []string{"slow1.test.", "quick1.test.", "slow2.test.", "quick2.test."} {
+		q := namedQuery(t, name)
+		q.deadline = time.Now().Add(time.Minute)
+		all = append(all, q)
+		if c, err := via.assign(q, time.Now()); err != nil || c != all[0].conn {
+			t.Errorf("%s: another connection, or %v", name, err)
+		}
+	}
+	c, mine := all[0].conn, all[0].conn.claimWrite()
+	via.mu.Unlock()
+	if mine {
+		via.write(c)
+	}
+	eventually(t, "the query behind the first slow name has moved", func() bool { return moved.Load() })
+	freeFirst()
+	for _, q := range []*query{all[0], all[3]} {
+		<-q.done
+		if q.err != nil {
+			t.Errorf("beside slow names: %v", q.err)
+		}
+	}
+	if done, _ := completed(all[2]); done {
+		t.Error("the second slow name has ended")
 	}
 }
 

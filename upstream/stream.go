@@ -215,6 +215,7 @@ func (t *streamTransport) handleConnected(c *streamConn, conn net.Conn, err erro
 	c.under = under(conn)
 	c.setConn(conn)
 	c.writing = true
+	t.scheduleBlockedCheck(c, c.idleSince)
 	t.takeWaiting(c, time.Now())
 	return true
 }
