@@ -6,9 +6,6 @@ import (
 	"os"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
@@ -102,30 +99,23 @@ func ownNamespace(cfg *config.Kubernetes) string {
 	return key
 }
 
-// clients are a view's clients of the API groups. They share one connection.
+// clients are a view's clients by API group. They share one connection.
 type clients struct {
-	core, discovery, multicluster rest.Interface
-
-	conn *reflector.Connection
+	groups map[string]rest.Interface
+	conn   *reflector.Connection
 }
 
 // newClients prepares the clients. It opens no connection.
 func newClients(c *rest.Config) (*clients, error) {
-	set := &clients{}
+	set := &clients{groups: map[string]rest.Interface{}}
 	var err error
 	if set.conn, err = reflector.Connect(c); err != nil {
 		return nil, fmt.Errorf("kubernetes: credentials for the API server: %w", err)
 	}
-	for _, group := range []struct {
-		client *rest.Interface
-		gv     schema.GroupVersion
-	}{
-		{&set.core, corev1.SchemeGroupVersion},
-		{&set.discovery, discoveryv1.SchemeGroupVersion},
-		{&set.multicluster, multiclusterV1alpha1},
-	} {
-		if *group.client, err = set.conn.Client(group.gv); err != nil {
-			return nil, fmt.Errorf("kubernetes: client for %s: %w", group.gv, err)
+	for i := range kinds {
+		gv := kinds[i].version
+		if set.groups[gv.Group], err = set.conn.Client(gv); err != nil {
+			return nil, fmt.Errorf("kubernetes: client for %s: %w", gv, err)
 		}
 	}
 	return set, nil

@@ -39,7 +39,7 @@ func (x *index) ownedByNodePod(at addrKey) bool {
 // onlyPodAt returns the pod with that address, nil if there is none or several.
 func (x *index) onlyPodAt(at addrKey) *pod { return x.podIPs[at].one }
 
-func (x *index) serviceNames() (list [][2]string) {
+func (x *index) serviceNames(*sliceSource) (list [][2]string) {
 	for key, svc := range x.services {
 		if svc.kind != orphan {
 			list = append(list, [2]string{namespaceOf(key)[1:], key[1 : 1+key[0]]})
@@ -58,7 +58,7 @@ func (x *index) sliceNames(src *sliceSource) (list [][2]string) {
 	return list
 }
 
-func (x *index) podNames() (list [][2]string) {
+func (x *index) podNames(*sliceSource) (list [][2]string) {
 	for key := range x.pods {
 		ns, name, _ := strings.Cut(key, "/")
 		list = append(list, [2]string{ns, name})
@@ -66,7 +66,7 @@ func (x *index) podNames() (list [][2]string) {
 	return list
 }
 
-func (x *index) namespaceNames() (list [][2]string) {
+func (x *index) namespaceNames(*sliceSource) (list [][2]string) {
 	for label, ns := range x.namespaces {
 		if ns.hasObject {
 			list = append(list, [2]string{"", label[1:]})

@@ -67,7 +67,7 @@ func (c *apiSource) findNodeZone(ctx context.Context, l *nodeLocation) {
 		return
 	}
 	for failed := 0; ctx.Err() == nil; failed++ {
-		zone, err := getNodeZone(ctx, c.clients.core, v.node)
+		zone, err := getNodeZone(ctx, c.clients.groups[""], v.node)
 		if err == nil && zone != "" {
 			v.setZone(zone)
 			l.setZoneKnown()

@@ -36,7 +36,7 @@ func (c *apiSource) findPodCIDRs(ctx context.Context) {
 		sleep(ctx, rand.N(v.maxStartDelay))
 	}
 	for failed := 0; ctx.Err() == nil; failed++ {
-		list, err := reflector.GetNodePodCIDRs(ctx, c.clients.core, v.node)
+		list, err := reflector.GetNodePodCIDRs(ctx, c.clients.groups[""], v.node)
 		switch {
 		case ctx.Err() != nil:
 			return

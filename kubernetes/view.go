@@ -11,7 +11,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/labels"
 
@@ -270,9 +269,7 @@ func (v *View) bumpSerial() {
 // visible change.
 func (v *View) change(f func(*index) bool) { v.changeIn(&v.index, &v.serial, f) }
 
-// changeImports is change for ServiceImports, whose zones have their own serial.
-func (v *View) changeImports(f func(*index) bool) { v.changeIn(&v.imports, &v.importSerial, f) }
-
+// changeIn is change for an index and the serial of its zones.
 func (v *View) changeIn(x *index, serial *zoneSerial, f func(*index) bool) {
 	v.mu.Lock()
 	visible := f(x)
@@ -402,40 +399,4 @@ func (v *View) observeProgramming(key, trigger string) {
 	}
 	// The clocks of two machines may differ.
 	v.programming[s.kind-clusterIP].Observe(max(0, v.now().Sub(at)).Seconds())
-}
-
-// putImport adds o or replaces the import of that name.
-func (v *View) putImport(o *serviceImport, f *faults) {
-	key, rec, ok := convertImport(o, f)
-	if ok {
-		v.changeImports(func(x *index) bool {
-			x.fit(key, &rec, f)
-			return x.putService(key, rec)
-		})
-	}
-}
-
-// dropImport removes the import of that name.
-func (v *View) dropImport(ns, name string) {
-	key, ok := serviceKey(name, ns)
-	if ok {
-		v.changeImports(func(x *index) bool { return x.dropService(key) })
-	}
-}
-
-// putImportSlice adds es or replaces the slice of that name. A slice that belongs to no
-// import is removed.
-func (v *View) putImportSlice(es *discoveryv1.EndpointSlice, f *faults) {
-	rec := convertImportSlice(es, v.sliceConverter(), f)
-	if rec == nil {
-		v.dropImportSlice(es.Namespace, es.Name)
-		return
-	}
-	v.changeImports(func(x *index) bool { return x.putSlice(rec) })
-	rec.noteWithheld(f)
-}
-
-// dropImportSlice removes the slice of that name.
-func (v *View) dropImportSlice(ns, name string) {
-	v.changeImports(func(x *index) bool { return x.dropSlice(objectKey(ns, name)) })
 }
