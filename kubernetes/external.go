@@ -178,8 +178,8 @@ func (e *External) endpointsNamed(svc *service, n int, rel []byte) bool {
 
 // writeAny is write for the type ANY.
 func (e *External) writeAny(w *answerWriter, m *match) (target wire.Name) {
-	for _, qtype := range anyTypes {
-		if target = e.write(w, m, qtype); w.reply.Count(wire.Answer) > 0 {
+	for _, t := range recordTypes {
+		if target = e.write(w, m, t.rtype); w.reply.Count(wire.Answer) > 0 {
 			break
 		}
 	}
@@ -291,4 +291,24 @@ func (e *External) addrsOf(s *service, b *Budget) addrSet {
 		return addrSet{v4, v6}
 	}
 	return addrSet{s.external4, s.external6}
+}
+
+// SOA is as [Zone.SOA].
+func (e *External) SOA(name wire.Name) (soa wire.RR, ok bool) { return e.zone.SOA(name) }
+
+// Snapshot is as [Zone.Snapshot]. Only with `headless` it needs slices. The snapshot has the NS record with the name server's
+// addresses, and the records of each Service that is reachable from outside: its addresses, and SRV records of its name and
+// of its named ports. A load balancer that has only a host name is a CNAME, beside which there are no SRV records of the same name
+// (RFC 1034, 3.6.2). With `headless`, a headless Service has the addresses of its endpoints, and SRV records of its own name, of
+// its endpoints' names and of its named ports. Endpoints behind cluster IPs have no records.
+func (e *External) Snapshot(ctx context.Context, name wire.Name) (*Snapshot, error) {
+	return e.zone.snapshot(ctx, Snapshot{zone: e.zone, external: e, origin: e.zone.transferableOrigin(name)})
+}
+
+// has reports whether the service with that key has names. Below the label of the name servers no Service has.
+func (e *External) has(key string, s *service) bool {
+	if s.kind == orphan || namespaceOf(key) == e.apex {
+		return false
+	}
+	return s.externallyReachable() || e.headless && s.kind == headless
 }
