@@ -119,11 +119,54 @@ func TestQueuedBehind(t *testing.T) {
 // TestQueuedBehindTwo: queries behind two slow names move to other connections, also if the first slow name is answered before the
 // query behind it that has moved, and if all have waited for the connection.
 func TestQueuedBehindTwo(t *testing.T) {
-	t.Run("connected", func(t *testing.T) { queueBehindTwo(t, true) })
-	t.Run("connecting", func(t *testing.T) { queueBehindTwo(t, false) })
+	names := []string{"slow1.test.", "quick1.test.", "slow2.test.", "quick2.test."}
+	t.Run("connected", func(t *testing.T) { queueBehindTwo(t, true, names) })
+	t.Run("connecting", func(t *testing.T) { queueBehindTwo(t, false, names) })
 }
 
-func queueBehindTwo(t *testing.T, connected bool) {
+// TestSlowBehindSlow: if the query that moves is for a slow name, too, the ones behind it don't wait for it.
+func TestSlowBehindSlow(t *testing.T) {
+	release := make(chan struct{})
+	f := startFake(t, func(r request) {
+		if isSlow(r) {
+			<-release
+		}
+		answerOK(r)
+	})
+	via := newStreamTransport(f.addr, streamOptions{expire: time.Hour}).(*streamTransport)
+	t.Cleanup(via.close)
+	t.Cleanup(sync.OnceFunc(func() { close(release) }))
+	for i, q := range startTogether(t, via, []string{"slow1.test.", "slow2.test.", "quick1.test.", "quick2.test."}) {
+		if i < 2 {
+			continue
+		}
+		<-q.done
+		if q.err != nil {
+			t.Errorf("behind slow names: %v", q.err)
+		}
+	}
+}
+
+// startTogether starts queries on one connection.
+func startTogether(t *testing.T, via *streamTransport, names []string) (all []*query) {
+	t.Helper()
+	via.mu.Lock()
+	defer via.mu.Unlock()
+	for _, name := range names {
+		q := namedQuery(t, name)
+		q.deadline = time.Now().Add(time.Minute)
+		all = append(all, q)
+		if c, err := via.assign(q, time.Now()); err != nil || c != all[0].conn {
+			t.Errorf("%s: another connection, or %v", name, err)
+		}
+	}
+	if c := all[0].conn; c.claimWrite() {
+		via.tasks.Go(func() { via.write(c) })
+	}
+	return all
+}
+
+func queueBehindTwo(t *testing.T, connected bool, names []string) {
 	first, second := make(chan struct{}), make(chan struct{})
 	var moved atomic.Bool
 	f := startFake(t, func(r request) {
@@ -143,21 +186,7 @@ func queueBehindTwo(t *testing.T, connected bool) {
 	if connected {
 		mustRoundTrip(t, via, "usual.test.")
 	}
-	var all []*query
-	via.mu.Lock()
-	for _, name := range []string{"slow1.test.", "quick1.test.", "slow2.test.", "quick2.test."} {
-		q := namedQuery(t, name)
-		q.deadline = time.Now().Add(time.Minute)
-		all = append(all, q)
-		if c, err := via.assign(q, time.Now()); err != nil || c != all[0].conn {
-			t.Errorf("%s: another connection, or %v", name, err)
-		}
-	}
-	c, mine := all[0].conn, all[0].conn.claimWrite()
-	via.mu.Unlock()
-	if mine {
-		via.write(c)
-	}
+	all := startTogether(t, via, names)
 	eventually(t, "the query behind the first slow name has moved", func() bool { return moved.Load() })
 	freeFirst()
 	for _, q := range []*query{all[0], all[3]} {

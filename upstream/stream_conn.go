@@ -112,8 +112,8 @@ type streamConn struct {
 	total        *int   // of all connections of the transport
 	orphans      int    // nil entries of queries
 	lastSequence uint32 // queries assigned so far
-	// movedOne says that a query was moved elsewhere since the last reply.
-	movedOne bool
+	// movedAt is when a query was moved elsewhere; zero if none was since the last reply.
+	movedAt time.Time
 
 	// writeBuf holds the framed queries to write; spareBuf is its replacement during a
 	// write. writing says that a goroutine is writing, or about to.
