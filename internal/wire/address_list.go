@@ -30,14 +30,10 @@ func (l *AddressList) Addr(i int) netip.Addr {
 
 // Owner returns the owner of the addresses in wire form and lower case, in buf. It is nil if there are no addresses.
 func (l *AddressList) Owner(buf *[MaxName]byte) []byte {
-	off, left := l.r.q.questionEnd(), newReadBudget(len(l.r.b))
-	for range l.r.count[Answer] {
-		rr, ok := readRecord(l.r.b, off)
-		if !ok {
-			break
-		}
-		if off = rr.End; rr.address() {
-			n, _ := unpackName(buf[:], l.r.b, rr.Start, &left)
+	left := newReadBudget(len(l.r.b))
+	for it := l.r.answers(); it.next(); {
+		if it.address() {
+			n, _ := unpackName(buf[:], l.r.b, it.Start, &left)
 			return buf[:n]
 		}
 	}

@@ -163,17 +163,11 @@ const (
 // Addrs returns the addresses of the A and AAAA records among r's answers, in their order and
 // without repetitions. An IPv4-mapped IPv6 address is returned as IPv4.
 func (r *Reply) Addrs() (list []netip.Addr) {
-	off := r.q.questionEnd()
-	for range r.count[Answer] {
-		rr, ok := readRecord(r.b, off)
-		if !ok {
-			return list
-		}
-		off = rr.End
-		if !rr.address() || rr.Class != ClassIN {
+	for it := r.answers(); it.next(); {
+		if !it.address() || it.Class != ClassIN {
 			continue
 		}
-		a, _ := netip.AddrFromSlice(r.b[rr.Data:rr.End])
+		a, _ := netip.AddrFromSlice(r.b[it.Data:it.End])
 		if a = a.Unmap(); !slices.Contains(list, a) {
 			list = append(list, a)
 		}

@@ -12,21 +12,15 @@ const (
 // and the hints of SVCB and HTTPS records. p must not be zero. It does not allocate.
 func (p Packed) EachAddress(f func(addr netip.Addr) bool) {
 	msg := p.message()
-	off := HeaderLen + len(p.Name()) + 4
-	for range int(u16(msg[6:])) + int(u16(msg[8:])) + int(u16(msg[10:])) {
-		r, ok := readRecord(msg, off)
-		if !ok {
-			return
-		}
-		off = r.End
-		data := msg[r.Data:r.End]
+	for it := recordsOf(msg, HeaderLen+len(p.Name())+4); it.next(); {
+		data := msg[it.Data:it.End]
 		switch {
-		case r.address():
+		case it.address():
 			addr, _ := netip.AddrFromSlice(data)
 			if !f(addr) {
 				return
 			}
-		case r.Type == TypeSVCB || r.Type == TypeHTTPS:
+		case it.Type == TypeSVCB || it.Type == TypeHTTPS:
 			if !eachHint(data, f) {
 				return
 			}

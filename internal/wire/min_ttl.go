@@ -43,23 +43,18 @@ func walkTTLs(msg []byte, f func(Record)) bool {
 		}
 		off += 4
 	}
-	authority := int(u16(msg[6:]))
-	additional := authority + int(u16(msg[8:]))
-	for i := range additional + int(u16(msg[10:])) {
-		r, fine := readRecord(msg, off)
-		if !fine {
-			return false
-		}
-		off = r.End
-		if r.Type == TypeOPT {
+	it := recordsOf(msg, off)
+	for it.next() {
+		if it.Type == TypeOPT {
 			continue
 		}
-		if i >= authority && i < additional {
+		r := it.Record
+		if it.section == Authority {
 			r.TTL = denialTTL(msg, r)
 		}
 		f(r)
 	}
-	return true
+	return !it.bad
 }
 
 // denialTTL returns the TTL of r, a record of msg's authority section: of an SOA record at most its last field, MINIMUM.

@@ -3,17 +3,9 @@ package wire
 // FirstTTL returns the TTL, in seconds, of the first record of type rtype in s; ok is false if
 // there is none.
 func (r *Reply) FirstTTL(s Section, rtype uint16) (ttl uint32, ok bool) {
-	off := r.q.questionEnd()
-	for at := range s + 1 {
-		for range r.count[at] {
-			rr, whole := readRecord(r.b, off)
-			if !whole {
-				return 0, false
-			}
-			if at == s && rr.Type == rtype {
-				return rr.TTL, true
-			}
-			off = rr.End
+	for it := r.records(); it.next() && it.section <= s; {
+		if it.section == s && it.Type == rtype {
+			return it.TTL, true
 		}
 	}
 	return 0, false
@@ -27,7 +19,7 @@ func (r *Reply) LimitTTLs(most uint32) {
 		if !whole {
 			return
 		}
-		put32(r.b[rr.Data-6:], min(rr.TTL, most)) // TTL and RDLENGTH precede the data
+		put32(r.b[rr.ttlOffset():], min(rr.TTL, most))
 		off = rr.End
 	}
 }
@@ -45,15 +37,13 @@ func (r *Reply) Minimize() {
 			return
 		}
 	}
-	off := r.q.questionEnd()
-	for range r.count[Answer] {
-		rr, ok := readRecord(r.b, off)
-		if !ok {
-			return
-		}
-		off = rr.End
+	it := r.answers()
+	for it.next() {
 	}
-	r.b = r.b[:off]
+	if it.bad {
+		return
+	}
+	r.b = r.b[:it.End]
 	r.section = Answer
 	r.count[Authority], r.count[Additional] = 0, 0
 }

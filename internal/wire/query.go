@@ -242,15 +242,7 @@ func (q *Query) QuestionEnd() int { return q.questionEnd() }
 // section. It ends early at a record that exceeds the message.
 func (q *Query) Records(reply []byte) iter.Seq2[Section, Record] {
 	return func(yield func(Section, Record) bool) {
-		off := q.questionEnd()
-		for s := Answer; s <= Additional; s++ {
-			for range u16(reply[6+2*s:]) {
-				r, ok := readRecord(reply, off)
-				if !ok || !yield(s, r) {
-					return
-				}
-				off = r.End
-			}
+		for it := recordsOf(reply, q.questionEnd()); it.next() && yield(it.section, it.Record); {
 		}
 	}
 }

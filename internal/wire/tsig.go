@@ -109,13 +109,9 @@ func (r *tsigRecord) verify(packet []byte, now time.Time) {
 
 // findTSIG returns q's TSIG record. ok is false if a record follows it, or if it is in another section.
 func (q *Query) findTSIG() (rr Record, found, ok bool) {
-	off := q.questionEnd()
-	before := int(u16(q.Packet[6:])) + int(u16(q.Packet[8:]))
-	total := before + int(u16(q.Packet[10:]))
-	for i := range total {
-		rr, _ = readRecord(q.Packet, off) // Parse has read it
-		if off = rr.End; rr.Type == typeTSIG {
-			return rr, true, i == total-1 && i >= before && rr.Class == classANY && rr.TTL == 0
+	for it := recordsOf(q.Packet, q.questionEnd()); it.next(); {
+		if it.Type == typeTSIG {
+			return it.Record, true, it.left[Additional] == 0 && it.section == Additional && it.Class == classANY && it.TTL == 0
 		}
 	}
 	return rr, false, true
