@@ -3,12 +3,15 @@ package kubernetes
 import (
 	"fmt"
 	"io"
+	"log"
+	"log/slog"
 	"os"
 	"strings"
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/klog/v2"
 
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/filewatch"
@@ -123,3 +126,23 @@ func newClients(c *rest.Config) (*clients, error) {
 
 // close closes the connection and cancels all requests.
 func (c *clients) close() { c.conn.Close() }
+
+// RedirectKlog makes client-go log through package log, where it writes to standard error otherwise. It must be called
+// before anything else of client-go runs.
+func RedirectKlog() {
+	withoutTime := func(_ []string, a slog.Attr) slog.Attr {
+		if a.Key == slog.TimeKey || a.Key == slog.LevelKey {
+			return slog.Attr{}
+		}
+		return a
+	}
+	klog.SetSlogLogger(slog.New(slog.NewTextHandler(standardLog{}, &slog.HandlerOptions{ReplaceAttr: withoutTime})))
+}
+
+// standardLog writes lines to the standard logger of package log.
+type standardLog struct{}
+
+func (standardLog) Write(line []byte) (int, error) {
+	log.Print(string(line))
+	return len(line), nil
+}

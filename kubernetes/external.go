@@ -312,3 +312,33 @@ func (e *External) has(key string, s *service) bool {
 	}
 	return s.externallyReachable() || e.headless && s.kind == headless
 }
+
+// writeExternal writes the records of qtype of an externally reachable service: its
+// addresses, or a CNAME if its load balancer has only a host name. Addresses take
+// precedence: a CNAME allows no other records (RFC 2181, section 10.1).
+func (w *answerWriter) writeExternal(m *match, qtype uint16) (target wire.Name) {
+	switch qtype {
+	case wire.TypeSRV:
+		if target = m.svc.loadBalancerName(); target != "" {
+			w.writeLoadBalancerSRV(m, target)
+			return ""
+		}
+		w.writeSRV(m)
+	case wire.TypeA, wire.TypeAAAA, wire.TypeCNAME:
+		if target = m.svc.loadBalancerName(); target != "" {
+			w.writeName(wire.Answer, wire.TypeCNAME, wire.AtQuestion, target)
+			if qtype == wire.TypeCNAME {
+				return ""
+			}
+			return target
+		}
+		list := m.svc.external4
+		if qtype == wire.TypeAAAA {
+			list = m.svc.external6
+		}
+		if n := len(list) / addrSize(qtype); qtype != wire.TypeCNAME && w.budget.spend(min(n, w.reply.AddrCapacity(wire.Answer, qtype))) {
+			w.reply.AddAddrs(wire.Answer, wire.AtQuestion, qtype, w.ttl, list)
+		}
+	}
+	return ""
+}
