@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/share"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
@@ -133,6 +134,40 @@ func (s *server) gateFor(tcp bool) *gate {
 		return s.tcpGate
 	}
 	return s.udpGate
+}
+
+// maxInFlight returns [Server.MaxInFlight], which is also the number of slots of the gate for TCP or UDP.
+func (s *server) maxInFlight(tcp bool) int {
+	switch {
+	case s.target.Transport == config.DNSOverHTTPS, s.target.Transport == config.DNSOverGRPC:
+		return maxInFlightDoH
+	case s.target.Transport == config.DNSOverQUIC:
+		return maxInFlightDoQ
+	case s.target.Transport != config.PlainDNS || tcp:
+		return maxConns * maxInFlightPerConn
+	}
+	return maxInFlightUDP
+}
+
+// displayedRTT returns [Server.RTT].
+func (s *server) displayedRTT() time.Duration {
+	if t := s.udpRTT.srtt.Load(); t > 0 {
+		return time.Duration(t)
+	}
+	return time.Duration(s.tcpRTT.srtt.Load())
+}
+
+// acquireSpare takes a slot and a token for a query to s without which a client can do: a hedge or a copy of its query.
+func (s *server) acquireSpare(c share.Client, tcp bool, now time.Time) bool {
+	g := s.gateFor(tcp)
+	if !g.try(c) {
+		return false
+	}
+	if !s.budget.try(background, now) {
+		g.release(c)
+		return false
+	}
+	return true
 }
 
 // initPlainDNS sets the transports for unencrypted DNS.
