@@ -156,7 +156,7 @@ func (x *exchange) refuse(q *query, err error) {
 
 // ready reports whether a query of x to s would not have to wait now.
 func (x *exchange) ready(s *server, now time.Time) bool {
-	return int(s.inFlight.Load()) < s.maxInFlight(x.tcp) && s.budget.available(x.urgency, now)
+	return int(s.inFlight.Load()) < s.protocol(x.tcp).maxInFlight && s.budget.available(x.urgency, now)
 }
 
 // preferReady returns s, or if s would let the query wait another server that would not.

@@ -10,6 +10,8 @@ import (
 	"net/netip"
 	"slices"
 	"syscall"
+
+	"github.com/nodens-dns/nodens/internal/config"
 )
 
 // localError wraps an error that says nothing about the queried name; see [ErrLocal].
@@ -115,7 +117,7 @@ func newQueryError(q *query, local netip.AddrPort, public, err error) error {
 	s := q.attempt.server
 	e := queryError{error: fmt.Errorf("asking %s: %w", s.label, public), cause: err, local: local, server: s.addr, network: "tcp"}
 	// CoreDNS does not ask over TCP because nothing comes back over UDP, as an exchange does.
-	if _, ok := s.udp.(*udpTransport); ok && !q.exchange.tcp {
+	if !q.exchange.tcp && s.protocol(false) == &protocols[config.PlainDNS] {
 		e.network = "udp"
 	}
 	return e

@@ -403,14 +403,14 @@ func (p *Pool) Stats() Stats {
 			Broken:              s.brokenConns.Load(),
 			Unanswered:          s.unansweredCount.Load(),
 			InFlight:            int(s.inFlight.Load()),
-			MaxInFlight:         s.maxInFlight(p.cfg.ForceTCP),
+			MaxInFlight:         s.protocol(p.cfg.ForceTCP).maxInFlight,
 			Budget:              s.budget.stats(time.Now()),
 		}
 		if s.udp != s.tcp {
 			v.UDP.Hits, v.UDP.Misses = s.udp.reuse()
 		}
 		stream := &v.TCP
-		if s.target.Transport == config.DNSOverQUIC {
+		if s.protocol(true).datagrams {
 			stream = &v.QUIC
 		}
 		stream.Hits, stream.Misses = s.tcp.reuse()

@@ -6,7 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
@@ -139,7 +138,7 @@ func (x *exchange) recordStart(q *query) {
 	}
 	a := &q.attempt
 	a.recorded = x.record.start(&Attempt{
-		Server: a.server.addr, Protocol: protocolName(a.server.target.Transport, q.tcp), Start: a.sent, Hedge: a.isHedge, Retry: a.retry,
+		Server: a.server.addr, Protocol: a.server.protocol(q.tcp).name, Start: a.sent, Hedge: a.isHedge, Retry: a.retry,
 	})
 }
 
@@ -163,17 +162,6 @@ func (x *exchange) recordEnd(q *query, now time.Time) {
 func (x *exchange) useFallback() wire.Response {
 	x.record.use(x.fallbackRecord)
 	return x.fallback
-}
-
-// protocolName returns the name of the protocol for queries to a server.
-func protocolName(t config.Transport, tcp bool) string {
-	switch {
-	case t != config.PlainDNS:
-		return t.String()
-	case tcp:
-		return "tcp"
-	}
-	return "udp"
 }
 
 // Asked says who was asked for a query, for logs.
@@ -223,7 +211,7 @@ func (x *exchange) tapEnd(q *query, sent, replied bool, now time.Time) {
 	a := &q.attempt
 	s := Sent{
 		Server: a.server.addr, Local: q.local, Sent: a.sent, Query: q.message(),
-		Datagrams: a.server.target.Transport == config.PlainDNS && !q.tcp || a.server.target.Transport == config.DNSOverQUIC,
+		Datagrams: a.server.protocol(q.tcp).datagrams,
 	}
 	if replied {
 		s.Reply, s.Received = q.reply[:q.replyLen], now

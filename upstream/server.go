@@ -35,6 +35,42 @@ type transport interface {
 	reuse() (hits, misses uint64)
 }
 
+// protocol is how servers are asked over one transport.
+type protocol struct {
+	name        string // in traces
+	maxInFlight int    // queries to a server, which is also the number of slots of its gate
+	datagrams   bool   // UDP or QUIC
+	// open returns the transport to a server; nil for plain DNS. It opens no connection.
+	open func(target config.Target, to netip.AddrPort, cfg *config.Forward, opts streamOptions) transport
+}
+
+// protocols is the table of the transports, but for plain DNS over TCP.
+var protocols = [...]protocol{
+	config.PlainDNS: {name: "udp", maxInFlight: maxInFlightUDP, datagrams: true},
+	config.DNSOverTLS: {name: "tls", maxInFlight: plainTCP.maxInFlight, open: func(_ config.Target, to netip.AddrPort, _ *config.Forward, opts streamOptions) transport {
+		return newStreamTransport(to, opts)
+	}},
+	config.DNSOverHTTPS: {name: "https", maxInFlight: maxInFlightDoH, open: func(target config.Target, to netip.AddrPort, cfg *config.Forward, opts streamOptions) transport {
+		return newDoHTransport(target, to, dohOptions{streamOptions: opts, method: cfg.DoHMethod})
+	}},
+	config.DNSOverGRPC: {name: "grpc", maxInFlight: maxInFlightDoH, open: func(target config.Target, to netip.AddrPort, _ *config.Forward, opts streamOptions) transport {
+		return newGRPCTransport(target, to, opts)
+	}},
+	config.DNSOverQUIC: {name: "quic", maxInFlight: maxInFlightDoQ, datagrams: true, open: func(_ config.Target, to netip.AddrPort, _ *config.Forward, opts streamOptions) transport {
+		return newDoQTransport(to, opts)
+	}},
+}
+
+var plainTCP = protocol{name: "tcp", maxInFlight: maxConns * maxInFlightPerConn}
+
+// protocol returns the protocol of queries over TCP or UDP.
+func (s *server) protocol(tcp bool) *protocol {
+	if t := s.target.Transport; t != config.PlainDNS || !tcp {
+		return &protocols[t]
+	}
+	return &plainTCP
+}
+
 // server is one upstream address.
 type server struct {
 	target      config.Target // as configured
@@ -100,31 +136,18 @@ func newServer(target config.Target, to netip.AddrPort, cfg *config.Forward, b *
 		}
 		opts.tls, probe.tls = secure, secure
 	}
-	s.tcp, s.probes = newConnTransport(target, to, cfg, opts), newConnTransport(target, to, cfg, probe)
+	open := s.protocol(true).open
+	s.tcp, s.probes = open(target, to, cfg, opts), open(target, to, cfg, probe)
 	s.udp = s.tcp
 	return s
 }
 
-// newConnTransport returns the transport for target, which does not use plain DNS.
-func newConnTransport(target config.Target, to netip.AddrPort, cfg *config.Forward, opts streamOptions) transport {
-	switch target.Transport {
-	case config.DNSOverHTTPS:
-		return newDoHTransport(target, to, dohOptions{streamOptions: opts, method: cfg.DoHMethod})
-	case config.DNSOverQUIC:
-		return newDoQTransport(to, opts)
-	case config.DNSOverGRPC:
-		return newGRPCTransport(target, to, opts)
-	default:
-		return newStreamTransport(to, opts)
-	}
-}
-
 // initGates makes the gates, which let as many queries pass as the transports take.
 func (s *server) initGates() {
-	s.tcpGate = newGate(s.maxInFlight(true))
+	s.tcpGate = newGate(s.protocol(true).maxInFlight)
 	s.udpGate = s.tcpGate
 	if s.target.Transport == config.PlainDNS {
-		s.udpGate = newGate(s.maxInFlight(false))
+		s.udpGate = newGate(s.protocol(false).maxInFlight)
 	}
 }
 
@@ -134,19 +157,6 @@ func (s *server) gateFor(tcp bool) *gate {
 		return s.tcpGate
 	}
 	return s.udpGate
-}
-
-// maxInFlight returns [Server.MaxInFlight], which is also the number of slots of the gate for TCP or UDP.
-func (s *server) maxInFlight(tcp bool) int {
-	switch {
-	case s.target.Transport == config.DNSOverHTTPS, s.target.Transport == config.DNSOverGRPC:
-		return maxInFlightDoH
-	case s.target.Transport == config.DNSOverQUIC:
-		return maxInFlightDoQ
-	case s.target.Transport != config.PlainDNS || tcp:
-		return maxConns * maxInFlightPerConn
-	}
-	return maxInFlightUDP
 }
 
 // displayedRTT returns [Server.RTT].
