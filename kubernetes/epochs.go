@@ -140,40 +140,8 @@ func (l *largeAnswers) remove(at *list.Element) {
 	delete(l.byKey, a.key)
 }
 
-// AnswerLarge is [Zone.Answer] without a budget, for an answer that is [OverBudget] with one. The answer is kept, and is
-// copied as long as nothing changes that it is made of. One that is cut for UDP has others of the records each time; where near
-// endpoints come first, the addresses of a group are in another order each time. Such answers are not kept.
-func (z *Zone) AnswerLarge(q *wire.Query, r *wire.Reply) (Outcome, wire.Name) {
-	epochs := z.epochsOf(q)
-	if epochs == nil || z.ordered && isAddressType(q.Type) {
-		return z.Answer(q, r, nil)
-	}
-	if z.large.get(q, r) {
-		z.Touch(q)
-		return Answered, ""
-	}
-	before := epochs.Any()
-	outcome, target := z.Answer(q, r, nil)
-	if outcome != Answered || !isWhole(r) {
-		return outcome, target
-	}
-	if mark, ok := z.Mark(q, r, nil); ok && mark.Serial == 0 && epochs.Any() == before {
-		z.large.put(q, r, epochs.Watch(mark))
-	}
-	return outcome, target
-}
-
 // isWhole reports whether r is a reply with records in its answer section, and the same ones each time: one over UDP without
 // room for all has others.
 func isWhole(r *wire.Reply) bool {
 	return r.Rcode() == wire.NoError && r.Count(wire.Answer) > 0 && (!r.Overflows() || r.Limit() == wire.MaxMessage)
-}
-
-// epochsOf returns the epochs of the objects that the answer to q is made of; nil for none.
-func (z *Zone) epochsOf(q *wire.Query) *epoch.Table {
-	o := z.origin(q.Name())
-	if o == nil {
-		return nil
-	}
-	return z.view.indexFor(o.imports).epochs
 }

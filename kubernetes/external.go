@@ -302,7 +302,7 @@ func (e *External) SOA(name wire.Name) (soa wire.RR, ok bool) { return e.zone.SO
 // (RFC 1034, 3.6.2). With `headless`, a headless Service has the addresses of its endpoints, and SRV records of its own name, of
 // its endpoints' names and of its named ports. Endpoints behind cluster IPs have no records.
 func (e *External) Snapshot(ctx context.Context, name wire.Name) (*Snapshot, error) {
-	return e.zone.snapshot(ctx, Snapshot{zone: e.zone, external: e, origin: e.zone.transferableOrigin(name)})
+	return (&Snapshot{zone: e.zone, external: e, origin: e.zone.transferableOrigin(name)}).current(ctx)
 }
 
 // has reports whether the service with that key has names. Below the label of the name servers no Service has.

@@ -156,6 +156,38 @@ func (z *Zone) NoData(q *wire.Query, r *wire.Reply) {
 	}
 }
 
+// AnswerLarge is [Zone.Answer] without a budget, for an answer that is [OverBudget] with one. The answer is kept, and is
+// copied as long as nothing changes that it is made of. One that is cut for UDP has others of the records each time; where near
+// endpoints come first, the addresses of a group are in another order each time. Such answers are not kept.
+func (z *Zone) AnswerLarge(q *wire.Query, r *wire.Reply) (Outcome, wire.Name) {
+	epochs := z.epochsOf(q)
+	if epochs == nil || z.ordered && isAddressType(q.Type) {
+		return z.Answer(q, r, nil)
+	}
+	if z.large.get(q, r) {
+		z.Touch(q)
+		return Answered, ""
+	}
+	before := epochs.Any()
+	outcome, target := z.Answer(q, r, nil)
+	if outcome != Answered || !isWhole(r) {
+		return outcome, target
+	}
+	if mark, ok := z.Mark(q, r, nil); ok && mark.Serial == 0 && epochs.Any() == before {
+		z.large.put(q, r, epochs.Watch(mark))
+	}
+	return outcome, target
+}
+
+// epochsOf returns the epochs of the objects that the answer to q is made of; nil for none.
+func (z *Zone) epochsOf(q *wire.Query) *epoch.Table {
+	o := z.origin(q.Name())
+	if o == nil {
+		return nil
+	}
+	return z.view.indexFor(o.imports).epochs
+}
+
 // outcomeOf returns the outcome of an answer in o that ends at the node end, with the budget b.
 func (z *Zone) outcomeOf(end nodeType, o *origin, b *Budget) Outcome {
 	switch {
@@ -401,4 +433,32 @@ func (o *origin) absentServiceKey(name []byte) []byte {
 		return rel[at[0]:at[2]]
 	}
 	return rel[at[2]:]
+}
+
+// SOA returns the SOA record of the zone with this origin. ok is false if z has no such zone, or if it is a
+// reverse zone: those are not transferred.
+func (z *Zone) SOA(name wire.Name) (soa wire.RR, ok bool) {
+	o := z.transferableOrigin(name)
+	if o == nil {
+		return wire.RR{}, false
+	}
+	return o.soa(z.ttl, z.view.serialOf(o)), true
+}
+
+// transferableOrigin returns the zone that is called name; nil if there is none or it can't be transferred.
+func (z *Zone) transferableOrigin(name wire.Name) *origin {
+	for i := range z.origins {
+		if o := &z.origins[i]; o.name == name && !o.reverse {
+			return o
+		}
+	}
+	return nil
+}
+
+// Snapshot returns the current version of the zone with this origin, for which [Zone.SOA] returns a record. It requests
+// the slices of headless Services that are not in view, and waits for them until ctx ends. The namespaces then count as used, as
+// if a query had needed them. It returns an error at once if the view is not synced, if the cluster
+// has more than 100,000 Services, or if the slices would exceed the scope that is configured.
+func (z *Zone) Snapshot(ctx context.Context, name wire.Name) (*Snapshot, error) {
+	return (&Snapshot{zone: z, origin: z.transferableOrigin(name)}).current(ctx)
 }
