@@ -97,6 +97,7 @@ type dohTransport struct {
 // guards it.
 type dohRequest struct {
 	query          *query
+	conn           *dohConn // that it was sent on last; nil: none yet
 	client         share.Client
 	clientInFlight int // the client's other queries in flight at the start
 	message        []byte
@@ -225,7 +226,7 @@ var (
 // refuses the request on it.
 func (t *dohTransport) roundTrip(ctx context.Context, r *dohRequest) ([]byte, error) {
 	for resent := 0; ; resent++ {
-		c, err := t.acquireConn(ctx, r.clientInFlight)
+		c, err := t.acquireConn(ctx, r)
 		if err != nil {
 			return nil, err
 		}
@@ -328,6 +329,9 @@ func (t *dohTransport) cancel(q *query) bool {
 		return false
 	}
 	r.query, q.dohRequest = nil, nil
+	if r.conn != nil {
+		r.conn.canceled = true
+	}
 	r.cancel()
 	return true
 }

@@ -29,17 +29,18 @@ type dohConn struct {
 	idleSince time.Time // when the last query left; zero before the first
 	owedSince time.Time // since when a reply is owed and none has arrived; zero if none is owed
 	inFlight  int
+	canceled  bool // a query was given up, for which net/http ends a connection of HTTP/1.1
 	// capacity is how many queries the server allowed at once when the last one was
 	// reserved; 0 before the first reply.
 	capacity int
 }
 
-// acquireConn reserves a connection for one query of a client with held others in flight.
+// acquireConn reserves a connection for r.
 // It waits for one until ctx ends or connecting fails.
-func (t *dohTransport) acquireConn(ctx context.Context, held int) (*dohConn, error) {
+func (t *dohTransport) acquireConn(ctx context.Context, r *dohRequest) (*dohConn, error) {
 	for first := true; ; first = false {
-		place := t.waitQueue.join(held) // before checking, so that no wake-up is missed
-		c, err := t.tryAcquireConn(first)
+		place := t.waitQueue.join(r.clientInFlight) // before checking, so that no wake-up is missed
+		c, err := t.tryAcquireConn(r, first)
 		if c != nil || err != nil {
 			t.waitQueue.leave(place)
 			if err != nil {
@@ -76,7 +77,7 @@ func (t *dohTransport) timeoutError(ctx context.Context) error {
 // tryAcquireConn reserves a connection if one is available, and otherwise starts opening
 // one. During a [connectPause], queries wait for the connections that take queries, or fail if
 // there are none. first says that the query has not been counted yet.
-func (t *dohTransport) tryAcquireConn(first bool) (*dohConn, error) {
+func (t *dohTransport) tryAcquireConn(r *dohRequest, first bool) (*dohConn, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
@@ -90,6 +91,7 @@ func (t *dohTransport) tryAcquireConn(first bool) (*dohConn, error) {
 		if first {
 			t.hits.Add(1)
 		}
+		r.conn = c
 		return c, nil
 	case !more || t.connecting || len(t.live) >= maxConns:
 		return nil, nil
@@ -188,7 +190,7 @@ func (t *dohTransport) retire(c *dohConn) {
 	if err != nil && c.inFlight > 0 {
 		t.brokenConns.Add(1)
 	}
-	if err != nil && !c.answered.Load() && (c.idleSince.IsZero() || !c.owedSince.IsZero()) {
+	if err != nil && !c.answered.Load() && !c.canceled && (c.idleSince.IsZero() || !c.owedSince.IsZero()) {
 		t.pause.start(errEndedUnanswered, time.Now())
 	}
 	if c.inFlight == 0 || err != nil {

@@ -263,6 +263,32 @@ func TestDoHCancelAndClose(t *testing.T) {
 	eventually(t, "the connections are closed", func() bool { return w.conns.Load() == 0 })
 }
 
+// TestDoHCancelFirst: over HTTP/1.1 a canceled query ends its connection. If that was the first query, it is no reason to connect
+// later.
+func TestDoHCancelFirst(t *testing.T) {
+	began := make(chan struct{})
+	var first atomic.Bool
+	w := startDoHServer(t, newAuthority(t), func(s *httptest.Server) { s.EnableHTTP2 = false }, func(rw http.ResponseWriter, r *http.Request) {
+		if first.Swap(true) {
+			answerDoH(rw, r)
+			return
+		}
+		io.Copy(io.Discard, r.Body)
+		close(began)
+		<-r.Context().Done()
+	})
+	d := w.newTransport(t, dohOptions{streamOptions: streamOptions{expire: time.Hour}})
+	q := fixedQuery(t)
+	q.deadline = time.Now().Add(time.Hour)
+	d.start(q)
+	<-began
+	d.cancel(q)
+	eventually(t, "the connection has ended", func() bool { return w.conns.Load() == 0 })
+	if err := roundTripOnce(t, d); err != nil {
+		t.Errorf("after a canceled query: %v", err)
+	}
+}
+
 // TestDoHConnectionFails: queries on a failed connection are sent again.
 func TestDoHConnectionFails(t *testing.T) {
 	const n = 20
