@@ -18,8 +18,6 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/nodens-dns/nodens/internal/config"
@@ -45,7 +43,7 @@ const (
 
 // dohOptions are the settings of a [dohTransport].
 type dohOptions struct {
-	streamOptions
+	connOptions
 	// method is POST or GET; "" means POST.
 	method string
 }
@@ -76,21 +74,14 @@ type dohTransport struct {
 	header http.Header // of all requests; read-only
 	codec  httpCodec
 	client *http.Transport
-	streamOptions
-	ctx       context.Context // ends all requests
-	stop      context.CancelFunc
-	tasks     sync.WaitGroup
+	connTransport
 	waitQueue waitQueue
 
-	mu         sync.Mutex
+	// The lock guards these.
 	open       []*dohConn            // take queries
 	live       map[*dohConn]struct{} // not closed
 	connecting bool                  // a connection is being opened
-	pause      connectPause
 	inFlight   share.Counts
-	closed     bool
-
-	hits, misses atomic.Uint64
 }
 
 // dohRequest is one query in flight. query is nil once it is canceled; the transport's lock
@@ -111,7 +102,7 @@ func newDoHTransport(target config.Target, addr netip.AddrPort, opts dohOptions)
 	if opts.tls == nil {
 		opts.tls = new(tls.Config)
 	}
-	t := newHTTPTransport(target, addr, opts.streamOptions)
+	t := newHTTPTransport(target, addr, opts.connOptions)
 	t.url.Path = cmp.Or(target.Path, defaultPath)
 	t.codec = dohCodec{cmp.Or(opts.method, http.MethodPost)}
 	t.header = http.Header{
@@ -126,7 +117,7 @@ func newDoHTransport(target config.Target, addr netip.AddrPort, opts dohOptions)
 
 // newHTTPTransport returns a transport that still needs a path, a header and a codec. Without
 // TLS settings it does not use TLS.
-func newHTTPTransport(target config.Target, addr netip.AddrPort, opts streamOptions) *dohTransport {
+func newHTTPTransport(target config.Target, addr netip.AddrPort, opts connOptions) *dohTransport {
 	opts.setDefaults()
 	host, name, scheme := addr.String(), target.Host, "http"
 	if opts.tls != nil {
@@ -139,13 +130,12 @@ func newHTTPTransport(target config.Target, addr netip.AddrPort, opts streamOpti
 		host = net.JoinHostPort(name, strconv.Itoa(int(addr.Port())))
 	}
 	t := &dohTransport{
-		addr:          addr.String(),
-		url:           url.URL{Scheme: scheme, Host: host},
-		host:          strings.TrimSuffix(host, ":443"),
-		streamOptions: opts,
-		live:          make(map[*dohConn]struct{}),
+		addr: addr.String(),
+		url:  url.URL{Scheme: scheme, Host: host},
+		host: strings.TrimSuffix(host, ":443"),
+		live: make(map[*dohConn]struct{}),
 	}
-	t.ctx, t.stop = context.WithCancel(context.Background())
+	t.init(opts)
 	t.client = &http.Transport{
 		DialContext:            t.dial,
 		TLSClientConfig:        opts.tls,
@@ -353,6 +343,3 @@ func (t *dohTransport) close() {
 	}
 	t.tasks.Wait()
 }
-
-// reuse is [transport.reuse].
-func (t *dohTransport) reuse() (hits, misses uint64) { return t.hits.Load(), t.misses.Load() }

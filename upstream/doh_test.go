@@ -121,7 +121,7 @@ func TestDoHRequest(t *testing.T) {
 				w.Header().Set("Content-Type", messageType)
 				w.Write(answerA(b))
 			})
-			opts := dohOptions{method: tt.method, streamOptions: streamOptions{expire: time.Hour, tls: a.client("")}}
+			opts := dohOptions{method: tt.method, connOptions: connOptions{expire: time.Hour, tls: a.client("")}}
 			if tt.target.Host == "" {
 				opts.tls = a.client("dns.test")
 			}
@@ -196,7 +196,7 @@ func TestDoHErrors(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			w := startDoHServer(t, a, nil, tt.handle)
-			d := w.newTransport(t, dohOptions{streamOptions: streamOptions{expire: time.Hour, tls: tt.client}})
+			d := w.newTransport(t, dohOptions{connOptions: connOptions{expire: time.Hour, tls: tt.client}})
 			err := roundTripOnce(t, d)
 			if err == nil || !strings.Contains(err.Error(), tt.want) || isTimeout(err) {
 				t.Errorf("the error is %v, want one about %q", err, tt.want)
@@ -216,7 +216,7 @@ func TestDoHCancelAndClose(t *testing.T) {
 		<-r.Context().Done()
 		ended <- struct{}{}
 	})
-	d := w.newTransport(t, dohOptions{streamOptions: streamOptions{expire: time.Hour}})
+	d := w.newTransport(t, dohOptions{connOptions: connOptions{expire: time.Hour}})
 	q := fixedQuery(t)
 	q.deadline = time.Now().Add(5 * time.Millisecond)
 	d.start(q)
@@ -277,7 +277,7 @@ func TestDoHCancelFirst(t *testing.T) {
 		close(began)
 		<-r.Context().Done()
 	})
-	d := w.newTransport(t, dohOptions{streamOptions: streamOptions{expire: time.Hour}})
+	d := w.newTransport(t, dohOptions{connOptions: connOptions{expire: time.Hour}})
 	q := fixedQuery(t)
 	q.deadline = time.Now().Add(time.Hour)
 	d.start(q)
@@ -305,7 +305,7 @@ func TestDoHConnectionFails(t *testing.T) {
 		io.Copy(io.Discard, r.Body)
 		<-r.Context().Done()
 	})
-	d := w.newTransport(t, dohOptions{streamOptions: streamOptions{expire: time.Hour}})
+	d := w.newTransport(t, dohOptions{connOptions: connOptions{expire: time.Hour}})
 	if err := roundTripOnce(t, d); err != nil {
 		t.Fatal(err)
 	}
@@ -330,11 +330,11 @@ func TestDoHConnectionFails(t *testing.T) {
 // none are kept.
 func TestDoHLifetimes(t *testing.T) {
 	w := startDoHServer(t, newAuthority(t), nil, answerDoH)
-	for name, opts := range map[string]streamOptions{
+	for name, opts := range map[string]connOptions{
 		"expire":       {expire: time.Millisecond},
 		"nothing kept": {},
 	} {
-		d := w.newTransport(t, dohOptions{streamOptions: opts})
+		d := w.newTransport(t, dohOptions{connOptions: opts})
 		if err := roundTripOnce(t, d); err != nil {
 			t.Fatal(err)
 		}
@@ -343,7 +343,7 @@ func TestDoHLifetimes(t *testing.T) {
 		}
 		eventually(t, name+": the connection is closed", func() bool { return w.conns.Load() == 0 })
 	}
-	d := w.newTransport(t, dohOptions{streamOptions: streamOptions{expire: time.Hour, maxAge: 2 * time.Hour}})
+	d := w.newTransport(t, dohOptions{connOptions: connOptions{expire: time.Hour, maxAge: 2 * time.Hour}})
 	for i := range 3 {
 		if err := roundTripOnce(t, d); err != nil {
 			t.Fatal(err)
@@ -385,7 +385,7 @@ func loadDoH(t *testing.T, a *authority, two bool) {
 		answerDoH(w, r)
 	})
 	// No limits of time: a busy machine answers later than they allow.
-	d := w.newTransport(t, dohOptions{streamOptions: streamOptions{expire: time.Hour, connectTimeout: time.Hour}})
+	d := w.newTransport(t, dohOptions{connOptions: connOptions{expire: time.Hour, connectTimeout: time.Hour}})
 	d.client.HTTP2 = &http.HTTP2Config{}
 	var wg sync.WaitGroup
 	for i := range 60 {
@@ -431,7 +431,7 @@ func TestDoHStalled(t *testing.T) {
 		}
 		answerDoH(w, r)
 	})
-	d := w.newTransport(t, dohOptions{streamOptions: streamOptions{expire: time.Hour}})
+	d := w.newTransport(t, dohOptions{connOptions: connOptions{expire: time.Hour}})
 	q := fixedQuery(t)
 	q.deadline = time.Now().Add(time.Hour)
 	d.start(q)
@@ -473,7 +473,7 @@ func TestDoHAge(t *testing.T) {
 		answerDoH(w, r)
 	})
 	for _, method := range []string{http.MethodGet, http.MethodPost} {
-		d := w.newTransport(t, dohOptions{method: method, streamOptions: streamOptions{expire: time.Hour}})
+		d := w.newTransport(t, dohOptions{method: method, connOptions: connOptions{expire: time.Hour}})
 		for _, tt := range []struct {
 			age  []string
 			want uint32 // of 60

@@ -23,7 +23,7 @@ import (
 func TestDoQResumption(t *testing.T) {
 	a := newAuthority(t)
 	f := startFakeQUIC(t, a.server("dns.test"), func(q *fakeQUIC) { q.config.Allow0RTT = true }, answerOK)
-	via := newDoQ(t, a, f, streamOptions{expire: time.Hour})
+	via := newDoQ(t, a, f, connOptions{expire: time.Hour})
 	for range 2 {
 		if err := roundTripOnce(t, via); err != nil {
 			t.Fatal(err)
@@ -50,12 +50,12 @@ func TestDoQResumption(t *testing.T) {
 func TestDoQLifetimes(t *testing.T) {
 	a := newAuthority(t)
 	for name, tt := range map[string]struct {
-		opts  streamOptions
+		opts  connOptions
 		after time.Duration
 	}{
-		"expire":       {streamOptions{expire: time.Second}, time.Second},
-		"max_age":      {streamOptions{expire: time.Hour, maxAge: time.Hour}, time.Hour},
-		"nothing kept": {streamOptions{}, 0},
+		"expire":       {connOptions{expire: time.Second}, time.Second},
+		"max_age":      {connOptions{expire: time.Hour, maxAge: time.Hour}, time.Hour},
+		"nothing kept": {connOptions{}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := startFakeQUIC(t, a.server("dns.test"), nil, answerOK)
@@ -95,7 +95,7 @@ func loadDoQ(t *testing.T, a *authority) {
 		time.Sleep(time.Duration(rand.IntN(3)) * time.Millisecond)
 		answerOK(r)
 	})
-	via := newDoQ(t, a, f, streamOptions{expire: time.Hour, connectTimeout: time.Hour})
+	via := newDoQ(t, a, f, connOptions{expire: time.Hour, connectTimeout: time.Hour})
 	var wg sync.WaitGroup
 	for i := range 60 {
 		wg.Go(func() {

@@ -87,7 +87,7 @@ func FuzzStream(f *testing.F) {
 			want, rest = append(want, rest[2:end]), rest[end:]
 		}
 		q := fixedQuery(t)
-		c := &streamConn{queries: map[uint16]*query{q.sentID(): q}, inFlight: 1, total: new(int)}
+		c := &streamConn{queries: map[uint16]*query{q.sentID(): q}, connection: connection{inFlight: 1}, total: new(int)}
 		*c.total = 1
 		conn := &bytesConn{left: sent, piece: 1 + int(piece)}
 		in := frameReader{buf: make([]byte, readBufSize)}

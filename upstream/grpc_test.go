@@ -34,7 +34,7 @@ import (
 // newGRPC returns a transport to addr, over TLS if cfg is not nil.
 func newGRPC(t *testing.T, addr netip.AddrPort, cfg *tls.Config) *dohTransport {
 	t.Helper()
-	d := newGRPCTransport(config.Target{Transport: config.DNSOverGRPC, Addr: addr}, addr, streamOptions{expire: time.Hour, tls: cfg}).(*dohTransport)
+	d := newGRPCTransport(config.Target{Transport: config.DNSOverGRPC, Addr: addr}, addr, connOptions{expire: time.Hour, tls: cfg}).(*dohTransport)
 	t.Cleanup(d.close)
 	return d
 }

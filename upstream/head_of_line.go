@@ -309,7 +309,7 @@ func (t *streamTransport) learnFromEnd(c *streamConn, err error, now time.Time) 
 	case c.replies == 0:
 		t.learnWithoutReply(c, n, err, now)
 	case c.inFlight > 0 && t.pause.failures == 0 && now.Sub(c.repliedAt) < promptClose:
-		t.observeEnd(c.replies, c.begunAt, now)
+		t.observeEnd(c.replies, c.openedAt, now)
 	}
 }
 
@@ -349,7 +349,7 @@ func (t *streamTransport) deliverMessage(c *streamConn, msg []byte, now time.Tim
 	if q != nil {
 		t.recordReply(c, q, silence, now)
 		if q.claimReply() {
-			c.replied = append(c.replied, q)
+			c.claimed = append(c.claimed, q)
 		} else {
 			q.complete(nil)
 		}

@@ -43,7 +43,7 @@ func TestHeadOfLineBlocked(t *testing.T) {
 	})
 	freed := sync.OnceFunc(func() { close(release) })
 	t.Cleanup(freed) // before the server's end
-	via := newStreamTransport(f.addr, streamOptions{expire: time.Hour}).(*streamTransport)
+	via := newStreamTransport(f.addr, connOptions{expire: time.Hour}).(*streamTransport)
 	t.Cleanup(via.close)
 	t.Cleanup(freed)
 	mustRoundTrip(t, via, "usual.test.")
@@ -84,7 +84,7 @@ func TestQueuedBehind(t *testing.T) {
 	})
 	freed := sync.OnceFunc(func() { close(release) })
 	t.Cleanup(freed)
-	via := newStreamTransport(f.addr, streamOptions{expire: time.Hour}).(*streamTransport)
+	via := newStreamTransport(f.addr, connOptions{expire: time.Hour}).(*streamTransport)
 	t.Cleanup(via.close)
 	t.Cleanup(freed)
 	mustRoundTrip(t, via, "usual.test.")
@@ -133,7 +133,7 @@ func TestSlowBehindSlow(t *testing.T) {
 		}
 		answerOK(r)
 	})
-	via := newStreamTransport(f.addr, streamOptions{expire: time.Hour}).(*streamTransport)
+	via := newStreamTransport(f.addr, connOptions{expire: time.Hour}).(*streamTransport)
 	t.Cleanup(via.close)
 	t.Cleanup(sync.OnceFunc(func() { close(release) }))
 	for i, q := range startTogether(t, via, []string{"slow1.test.", "slow2.test.", "quick1.test.", "quick2.test."}) {
@@ -179,7 +179,7 @@ func queueBehindTwo(t *testing.T, connected bool, names []string) {
 		answerOK(r)
 	})
 	freeFirst, freeSecond := sync.OnceFunc(func() { close(first) }), sync.OnceFunc(func() { close(second) })
-	via := newStreamTransport(f.addr, streamOptions{expire: time.Hour}).(*streamTransport)
+	via := newStreamTransport(f.addr, connOptions{expire: time.Hour}).(*streamTransport)
 	t.Cleanup(via.close)
 	t.Cleanup(freeSecond)
 	t.Cleanup(freeFirst)
@@ -208,7 +208,7 @@ func TestOutOfOrderServer(t *testing.T) {
 			answerOK(r)
 		}
 	})
-	via := newStreamTransport(f.addr, streamOptions{expire: time.Hour}).(*streamTransport)
+	via := newStreamTransport(f.addr, connOptions{expire: time.Hour}).(*streamTransport)
 	t.Cleanup(via.close)
 	mustRoundTrip(t, via, "usual.test.")
 	known := func() bool {
@@ -246,7 +246,7 @@ func TestOutOfOrderServer(t *testing.T) {
 // idle, like any other.
 func TestSurplusConnectionsExpire(t *testing.T) {
 	f := startFake(t, answerOK)
-	via := newStreamTransport(f.addr, streamOptions{expire: time.Hour}).(*streamTransport)
+	via := newStreamTransport(f.addr, connOptions{expire: time.Hour}).(*streamTransport)
 	t.Cleanup(via.close)
 	via.mu.Lock()
 	via.dial(time.Now())
@@ -273,7 +273,7 @@ func TestWrittenInOrderOfArrival(t *testing.T) {
 	const n = 12
 	f := startFake(t, ignore)
 	for round := range 20 {
-		via := newStreamTransport(f.addr, streamOptions{expire: time.Hour}).(*streamTransport)
+		via := newStreamTransport(f.addr, connOptions{expire: time.Hour}).(*streamTransport)
 		before := len(f.requests())
 		via.mu.Lock()
 		c := via.dial(time.Now())
@@ -303,7 +303,7 @@ func TestWrittenInOrderOfArrival(t *testing.T) {
 func TestBurstBeforeConnection(t *testing.T) {
 	f := startFake(t, answerOK)
 	for range 20 {
-		via := newStreamTransport(f.addr, streamOptions{expire: time.Hour}).(*streamTransport)
+		via := newStreamTransport(f.addr, connOptions{expire: time.Hour}).(*streamTransport)
 		var all []*query
 		for _, name := range numberedNames(8) {
 			q := namedQuery(t, name)
@@ -326,7 +326,7 @@ func TestBurstBeforeConnection(t *testing.T) {
 // flight.
 func TestIdleConnectionFirst(t *testing.T) {
 	f := startFake(t, holdReplies)
-	via := newStreamTransport(f.addr, streamOptions{expire: time.Hour}).(*streamTransport)
+	via := newStreamTransport(f.addr, connOptions{expire: time.Hour}).(*streamTransport)
 	t.Cleanup(via.close)
 	mustRoundTrip(t, via, "first.test.")
 	via.mu.Lock()
@@ -361,7 +361,7 @@ func TestOrderIsLearnedAgain(t *testing.T) {
 	}
 
 	f := startFake(t, ignore)
-	via := newStreamTransport(f.addr, streamOptions{expire: time.Hour}).(*streamTransport)
+	via := newStreamTransport(f.addr, connOptions{expire: time.Hour}).(*streamTransport)
 	t.Cleanup(via.close)
 	via.outOfOrder = true // as after an out-of-order reply
 	var all []*query

@@ -57,22 +57,17 @@ type query struct {
 
 	// The query completes at deadline at the latest and is then sent to done. Afterwards
 	// either err is set, or reply holds the replyLen bytes of the reply.
-	deadline time.Time
-	done     chan *query
-	exchange *exchange      // that q is part of; nil for others
-	parking  *Waiter        // of the exchange; nil for none
-	local    netip.AddrPort // of the socket that it was sent on, where that is known
-	socket   *udpSocket     // the UDP socket it is in flight on; guarded by the lock of udpTransport
-	conn     *streamConn    // the same for TCP; guarded by the lock of streamTransport
-	resends  int            // how often it moved to another conn
-	// sequence numbers the queries of conn; assignedAt is when conn was assigned.
-	sequence   uint32
-	movedFrom  *streamConn // the blocked connection it was moved from, if any
-	assignedAt time.Time
-	dohRequest *dohRequest // the same for HTTPS; guarded by the lock of dohTransport
-	doqRequest *doqRequest // the same for QUIC; guarded by the lock of doqTransport
-	err        error
-	replyLen   int
+	deadline     time.Time
+	done         chan *query
+	exchange     *exchange      // that q is part of; nil for others
+	parking      *Waiter        // of the exchange; nil for none
+	local        netip.AddrPort // of the socket that it was sent on, where that is known
+	socket       *udpSocket     // the UDP socket it is in flight on; guarded by the lock of udpTransport
+	streamFlight                // the same for TCP and TLS
+	dohRequest   *dohRequest    // the same for HTTPS; guarded by the lock of dohTransport
+	doqRequest   *doqRequest    // the same for QUIC; guarded by the lock of doqTransport
+	err          error
+	replyLen     int
 	// writeFunc sends the query on a socket and sets writeErr. It is a field because
 	// creating a function for each call would allocate.
 	writeFunc func(fd uintptr) bool

@@ -41,22 +41,22 @@ type protocol struct {
 	maxInFlight int    // queries to a server, which is also the number of slots of its gate
 	datagrams   bool   // UDP or QUIC
 	// open returns the transport to a server; nil for plain DNS. It opens no connection.
-	open func(target config.Target, to netip.AddrPort, cfg *config.Forward, opts streamOptions) transport
+	open func(target config.Target, to netip.AddrPort, cfg *config.Forward, opts connOptions) transport
 }
 
 // protocols is the table of the transports, but for plain DNS over TCP.
 var protocols = [...]protocol{
 	config.PlainDNS: {name: "udp", maxInFlight: maxInFlightUDP, datagrams: true},
-	config.DNSOverTLS: {name: "tls", maxInFlight: plainTCP.maxInFlight, open: func(_ config.Target, to netip.AddrPort, _ *config.Forward, opts streamOptions) transport {
+	config.DNSOverTLS: {name: "tls", maxInFlight: plainTCP.maxInFlight, open: func(_ config.Target, to netip.AddrPort, _ *config.Forward, opts connOptions) transport {
 		return newStreamTransport(to, opts)
 	}},
-	config.DNSOverHTTPS: {name: "https", maxInFlight: maxInFlightDoH, open: func(target config.Target, to netip.AddrPort, cfg *config.Forward, opts streamOptions) transport {
-		return newDoHTransport(target, to, dohOptions{streamOptions: opts, method: cfg.DoHMethod})
+	config.DNSOverHTTPS: {name: "https", maxInFlight: maxInFlightDoH, open: func(target config.Target, to netip.AddrPort, cfg *config.Forward, opts connOptions) transport {
+		return newDoHTransport(target, to, dohOptions{connOptions: opts, method: cfg.DoHMethod})
 	}},
-	config.DNSOverGRPC: {name: "grpc", maxInFlight: maxInFlightDoH, open: func(target config.Target, to netip.AddrPort, _ *config.Forward, opts streamOptions) transport {
+	config.DNSOverGRPC: {name: "grpc", maxInFlight: maxInFlightDoH, open: func(target config.Target, to netip.AddrPort, _ *config.Forward, opts connOptions) transport {
 		return newGRPCTransport(target, to, opts)
 	}},
-	config.DNSOverQUIC: {name: "quic", maxInFlight: maxInFlightDoQ, datagrams: true, open: func(_ config.Target, to netip.AddrPort, _ *config.Forward, opts streamOptions) transport {
+	config.DNSOverQUIC: {name: "quic", maxInFlight: maxInFlightDoQ, datagrams: true, open: func(_ config.Target, to netip.AddrPort, _ *config.Forward, opts connOptions) transport {
 		return newDoQTransport(to, opts)
 	}},
 }
@@ -118,11 +118,11 @@ type server struct {
 func newServer(target config.Target, to netip.AddrPort, cfg *config.Forward, b *budget) *server {
 	s := &server{target: target, addr: to, label: to.String(), readTimeout: cfg.ReadTimeout, budget: b, durations: newDurations(), removed: make(chan struct{})}
 	s.initGates()
-	opts := streamOptions{
+	opts := connOptions{
 		source: cfg.SourceAddress, expire: cfg.Expire, maxAge: cfg.MaxAge, maxIdle: cfg.MaxIdle,
 		unexpected: &s.unexpected, brokenConns: &s.brokenConns, mayResend: b.resend,
 	}
-	probe := streamOptions{source: cfg.SourceAddress, unexpected: &s.unexpected}
+	probe := connOptions{source: cfg.SourceAddress, unexpected: &s.unexpected}
 	if target.Transport == config.PlainDNS {
 		s.initPlainDNS(cfg, opts, probe)
 		return s
@@ -181,7 +181,7 @@ func (s *server) acquireSpare(c share.Client, tcp bool, now time.Time) bool {
 }
 
 // initPlainDNS sets the transports for unencrypted DNS.
-func (s *server) initPlainDNS(cfg *config.Forward, opts, probe streamOptions) {
+func (s *server) initPlainDNS(cfg *config.Forward, opts, probe connOptions) {
 	s.udp = newUDPTransport(s.addr, udpOptions{maxInFlight: maxInFlightUDP, maxOpen: maxOpenSockets, expire: cfg.Expire, source: cfg.SourceAddress}, &s.unexpected)
 	s.tcp = newStreamTransport(s.addr, opts)
 	if cfg.ForceTCP { // UDP may be blocked, which would be the reason for force_tcp

@@ -9,8 +9,6 @@ import (
 	"net/netip"
 	"runtime"
 	"slices"
-	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -63,33 +61,26 @@ const (
 // canceled or has expired. So a late reply is never taken for another query's.
 type streamTransport struct {
 	addr netip.AddrPort
-	streamOptions
-	ctx   context.Context // ends connecting
-	stop  context.CancelFunc
-	tasks sync.WaitGroup // connections and background writes
+	connTransport
 
-	mu     sync.Mutex
-	open   []*streamConn            // take queries; oldest first
-	live   map[*streamConn]struct{} // connected or connecting
-	closed bool
+	// The lock guards these.
+	open []*streamConn            // take queries; oldest first
+	live map[*streamConn]struct{} // connected or connecting
 	// backlog has the queries that wait until a server that answers few queries per
 	// connection may get another one. It is never connected.
 	backlog *streamConn
 	learned
-	pause    connectPause
 	inFlight int // queries, those of the backlog included
-
-	hits, misses atomic.Uint64
 }
 
 // newStreamTransport opens no connection.
-func newStreamTransport(to netip.AddrPort, opts streamOptions) transport {
+func newStreamTransport(to netip.AddrPort, opts connOptions) transport {
 	opts.setDefaults()
 	if opts.tls != nil {
 		opts.tls = clientTLS(opts.tls, to.Addr())
 	}
-	t := &streamTransport{addr: to, streamOptions: opts, live: make(map[*streamConn]struct{})}
-	t.ctx, t.stop = context.WithCancel(context.Background())
+	t := &streamTransport{addr: to, live: make(map[*streamConn]struct{})}
+	t.init(opts)
 	t.backlog = t.newConn(time.Now(), time.Hour)
 	t.backlog.timer.Stop()
 	return t
@@ -137,9 +128,7 @@ func (t *streamTransport) assign(q *query, now time.Time) (*streamConn, error) {
 
 // expired reports whether c should take no more queries; t is locked.
 func (t *streamTransport) expired(c *streamConn, now time.Time) bool {
-	return c.inFlight == 0 && !c.idleSince.IsZero() && now.Sub(c.idleSince) >= t.expire ||
-		t.maxAge > 0 && now.Sub(c.begunAt) >= t.maxAge ||
-		c.replyOverdue(now) >= closeStalledAfter
+	return c.connection.expired(&t.connOptions, now) || c.replyOverdue(now) >= closeStalledAfter
 }
 
 // closeOldestRetired closes the oldest retired connection if no other may be opened, and
@@ -150,7 +139,7 @@ func (t *streamTransport) closeOldestRetired(now time.Time) bool {
 	}
 	var oldest *streamConn
 	for c := range t.live {
-		if c.retired && (oldest == nil || c.begunAt.Before(oldest.begunAt)) {
+		if c.retired && (oldest == nil || c.openedAt.Before(oldest.openedAt)) {
 			oldest = c
 		}
 	}
@@ -257,7 +246,7 @@ func (t *streamTransport) readLoop(c *streamConn) {
 		over := c.closed
 		c.under.ackNow = c.inFlight > 0 && c.inFlight < ackWithQuery
 		t.mu.Unlock()
-		c.replied.finish()
+		c.claimed.finish()
 		if over {
 			return
 		}
@@ -279,8 +268,7 @@ func (t *streamTransport) deliver(c *streamConn, r *frameReader) {
 		if t.deliverMessage(c, msg, now) {
 			continue
 		}
-		t.unexpected.Add(1)
-		if c.unexpected++; c.unexpected == maxUnexpected {
+		if c.isStray(&t.connOptions) {
 			t.retire(c, now)
 		}
 	}
@@ -311,18 +299,7 @@ func (t *streamTransport) closeIfUnused(c *streamConn, n int, now time.Time) {
 
 // surplus reports whether c, which is idle, is of no use to later queries; t is locked.
 func (t *streamTransport) surplus(c *streamConn) bool {
-	return c.retired || t.expire <= 0 || t.usedUp(c) || t.tooManyIdle()
-}
-
-// tooManyIdle reports whether more connections are idle than maxIdle; t is locked.
-func (t *streamTransport) tooManyIdle() bool {
-	idle := 0
-	for _, c := range t.open {
-		if c.inFlight == 0 && !c.idleSince.IsZero() {
-			idle++
-		}
-	}
-	return t.maxIdle > 0 && idle > t.maxIdle
+	return c.retired || t.expire <= 0 || t.usedUp(c) || tooManyIdle(t.open, t.maxIdle)
 }
 
 // retire makes c take no more queries, and closes it once none is in flight; t is locked.
@@ -436,9 +413,6 @@ func (t *streamTransport) close() {
 	t.mu.Unlock()
 	t.tasks.Wait()
 }
-
-// reuse is [transport.reuse].
-func (t *streamTransport) reuse() (hits, misses uint64) { return t.hits.Load(), t.misses.Load() }
 
 // write writes the queries queued on c; the caller has claimed that. Queries queued
 // meanwhile are written by another goroutine, because the caller waits for its own reply.
