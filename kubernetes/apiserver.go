@@ -119,7 +119,9 @@ func (c *apiSource) runSliceReflectors(ctx context.Context) {
 	if c.multicluster {
 		wg.Go(func() {
 			where.waitFirstReply(ctx, c.view.maxStartDelay)
-			where.runWithZone(ctx, c.view.maxStartDelay, c.reflectImportSlices)
+			where.runWithZone(ctx, c.view.maxStartDelay, func(ctx context.Context) {
+				c.newReflector(importSlices, c.requiring(labelImport, selection.Exists), &handler{}).Run(ctx)
+			})
 		})
 	}
 	c.checkSliceAccess(ctx)
@@ -166,12 +168,6 @@ func (c *apiSource) requiring(key string, op selection.Operator) labels.Selector
 		return c.selector
 	}
 	return c.selector.Add(*r)
-}
-
-// reflectImportSlices watches the EndpointSlices of all ServiceImports until ctx ends.
-func (c *apiSource) reflectImportSlices(ctx context.Context) {
-	f := c.newReflector(importSlices, c.requiring(labelImport, selection.Exists), &handler{})
-	f.Run(ctx)
 }
 
 // reflectsAllPods reports whether all pods of the cluster are watched from the start.

@@ -60,7 +60,7 @@ func (e *External) Answer(q *wire.Query, r *wire.Reply, b *Budget) (Outcome, wir
 		return OverBudget, ""
 	case m.node == incomplete:
 		return Incomplete, ""
-	case m.node == notFound && e.underApex(name, o):
+	case m.node == notFound && wire.Under(name, wire.Name(e.apex)+o.name): // no object has such a name, and `fallthrough` does not apply
 		w.writeNXDomain()
 		return Answered, ""
 	case m.node == notFound:
@@ -89,12 +89,6 @@ func (e *External) finish(w *answerWriter, m *match, qtype uint16) (Outcome, wir
 // returns the error of ctx.
 func (e *External) Await(ctx context.Context, q *wire.Query) error {
 	return e.zone.view.await(ctx, q, e.Answer)
-}
-
-// underApex reports whether name is at or below the label of the name servers. No object
-// has such a name, and `fallthrough` does not apply.
-func (e *External) underApex(name []byte, o *origin) bool {
-	return wire.Under(name, wire.Name(e.apex)+o.name)
 }
 
 // maxExternalDepth is the largest number of labels in front of the zone:
@@ -307,10 +301,7 @@ func (e *External) Snapshot(ctx context.Context, name wire.Name) (*Snapshot, err
 
 // has reports whether the service with that key has names. Below the label of the name servers no Service has.
 func (e *External) has(key string, s *service) bool {
-	if s.kind == orphan || namespaceOf(key) == e.apex {
-		return false
-	}
-	return s.externallyReachable() || e.headless && s.kind == headless
+	return namespaceOf(key) != e.apex && (s.externallyReachable() || e.headless && s.kind == headless)
 }
 
 // writeExternal writes the records of qtype of an externally reachable service: its

@@ -246,7 +246,9 @@ type handler struct {
 func (h *handler) BeginList() {
 	h.seen = make(map[string]struct{})
 	if h.source != nil {
-		h.source.begin()
+		h.view.mu.Lock()
+		h.source.outdated = false
+		h.view.mu.Unlock()
 	}
 }
 

@@ -144,13 +144,6 @@ func (src *sliceSource) covers(sl *slice) bool {
 	return src.only == anySlice || src.only == sl.class
 }
 
-// begin records that src begins a list.
-func (src *sliceSource) begin() {
-	src.view.mu.Lock()
-	src.outdated = false
-	src.view.mu.Unlock()
-}
-
 // reach records that src has delivered something of that version. The view's lock is held.
 func (src *sliceSource) reach(version uint64) {
 	if !src.outdated {

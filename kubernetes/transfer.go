@@ -115,19 +115,11 @@ func (s *Snapshot) collectServices() (current bool, err error) {
 	}
 	s.services = make([]keyedService, 0, len(all))
 	for key, svc := range all {
-		if s.has(key, svc) && z.exposesLocked(namespaceOf(key)) {
+		if svc.kind != orphan && (s.external == nil || s.external.has(key, svc)) && z.exposesLocked(namespaceOf(key)) {
 			s.services = append(s.services, keyedService{key, svc})
 		}
 	}
 	return s.origin.serial.Load() == s.serial, nil
-}
-
-// has reports whether s's zone has records of the service with that key, in a namespace that the zone exposes.
-func (s *Snapshot) has(key string, svc *service) bool {
-	if s.external != nil {
-		return s.external.has(key, svc)
-	}
-	return svc.kind != orphan
 }
 
 // reserveSerial returns o's serial, which the next change will replace by a later one.

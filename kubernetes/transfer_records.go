@@ -46,20 +46,8 @@ func (s *Snapshot) All() iter.Seq[wire.RR] {
 func (s *Snapshot) yieldNameservers(w *recordYielder) {
 	z, o, apex := s.zone, s.origin, []byte(s.origin.name)
 	host := []byte(o.server + string(o.name))
-	switch {
-	case s.external != nil:
-		w.add(apex, wire.TypeNS, host)
-		for addr := range (nameserverAddrs{s.external, nil}).each {
-			w.addAddr(host, addr)
-		}
-		return
-	case len(s.nameservers) == 0:
-		for i, a := range z.view.addrs {
-			if i == 0 {
-				w.add(apex, wire.TypeNS, host)
-			}
-			w.addAddr(host, packAddr(a))
-		}
+	if s.external != nil || len(s.nameservers) == 0 {
+		s.yieldOwnNameserver(w, apex, host)
 		return
 	}
 	base := o
@@ -76,6 +64,23 @@ func (s *Snapshot) yieldNameservers(w *recordYielder) {
 			w.addServiceAddrs(host, n.service, 4)
 			w.addServiceAddrs(host, n.service, 16)
 		}
+	}
+}
+
+// yieldOwnNameserver yields the NS record of the name server called host, which is no Service, and its addresses.
+func (s *Snapshot) yieldOwnNameserver(w *recordYielder, apex, host []byte) {
+	if s.external != nil {
+		w.add(apex, wire.TypeNS, host)
+		for addr := range (nameserverAddrs{s.external, nil}).each {
+			w.addAddr(host, addr)
+		}
+		return
+	}
+	for i, a := range s.zone.view.addrs {
+		if i == 0 {
+			w.add(apex, wire.TypeNS, host)
+		}
+		w.addAddr(host, packAddr(a))
 	}
 }
 

@@ -16,18 +16,20 @@ import (
 // Stats returns a snapshot. It visits all namespaces: it is meant for scrapes, not for queries.
 func (v *View) Stats() Stats {
 	s := Stats{
-		Synced:    v.Synced(),
-		SyncTime:  time.Duration(v.syncTime.Load()),
-		Serial:    v.serial.Load(),
-		Opened:    v.opened,
-		LastEvent: v.lastSign(),
-		Failure:   v.outages.LastFailure(),
+		Synced:   v.Synced(),
+		SyncTime: time.Duration(v.syncTime.Load()),
+		Serial:   v.serial.Load(),
+		Opened:   v.opened,
+		Failure:  v.outages.LastFailure(),
 		Programming: map[string]stat.Snapshot{
 			"cluster_ip":             v.programming[0].Read(),
 			"headless_with_selector": v.programming[1].Read(),
 		},
 		Requests: v.requests.snapshot(),
 		Gaps:     v.gapsNow(),
+	}
+	if at := v.lastEvent.Load(); at != 0 {
+		s.LastEvent = time.Unix(0, at)
 	}
 	s.Faulty, s.Faults = v.faults.counts()
 	s.SlowEvents = v.slow.count()
@@ -45,14 +47,6 @@ func (v *View) Stats() Stats {
 	}
 	s.Services, s.Endpoints = v.index.serviceCount, v.index.endpointCount
 	return s
-}
-
-// lastSign returns the last sign of life of the source, the zero Time if there was none.
-func (v *View) lastSign() time.Time {
-	if at := v.lastEvent.Load(); at != 0 {
-		return time.Unix(0, at)
-	}
-	return time.Time{}
 }
 
 // IsClusterIP reports whether a is the cluster IP of a Service in view. It is safe for
@@ -232,7 +226,7 @@ func (v *View) sliceConverter() converter {
 // requireSlices reports whether all slices that s's names depend on are in view, and
 // records that they are in use. If they are not, it requests them. In a dry run it only reports.
 func (v *View) requireSlices(s *service, b *Budget) bool {
-	if b.dryRun() {
+	if b != nil && b.dry {
 		return s.complete
 	}
 	ns, sc := s.ns, v.scope

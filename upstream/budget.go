@@ -50,8 +50,8 @@ func (bs *Budgets) open(to netip.AddrPort, m config.MaxRate) *budget {
 	defer bs.mu.Unlock()
 	b := bs.all[to]
 	if b == nil {
-		b = newBudget(to, &bs.opts)
-		b.part = bs.share.part()
+		now := time.Now()
+		b = &budget{to: to, opts: &bs.opts, created: now, refilled: now, part: bs.share.part()}
 		bs.all[to] = b
 	}
 	b.setLimits(append(b.limits, m))
@@ -120,11 +120,6 @@ type budget struct {
 	sent        recentCount
 
 	waited, expired, givenUp uint64
-}
-
-func newBudget(to netip.AddrPort, opts *BudgetOptions) *budget {
-	now := time.Now()
-	return &budget{to: to, opts: opts, created: now, refilled: now, part: 1}
 }
 
 // setLimits sets the limits of the servers, of which the least applies.

@@ -151,7 +151,7 @@ func newHTTPTransport(target config.Target, addr netip.AddrPort, opts connOption
 	return t
 }
 
-// start is [transport.newPool].
+// start is [transport.start].
 func (t *dohTransport) start(q *query) {
 	binary.BigEndian.PutUint16(q.frame[2:], 0) // cache friendly (RFC 8484, 4.1)
 	r := &dohRequest{query: q, client: q.client, message: bytes.Clone(q.message()), deadline: q.deadline}

@@ -46,16 +46,11 @@ func (t *doqTransport) usableConn(now time.Time) *doqConn {
 	if ended {
 		t.connEnded(c, now)
 	}
-	if ended || t.expired(c, now) {
+	if ended || c.expired(&t.connOptions, now) || c.replyOverdue(now) >= closeStalledAfter {
 		t.retire(c)
 		return nil
 	}
 	return c
-}
-
-// expired reports whether c, which is connected, should take no more queries.
-func (t *doqTransport) expired(c *doqConn, now time.Time) bool {
-	return c.connection.expired(&t.connOptions, now) || c.replyOverdue(now) >= closeStalledAfter
 }
 
 // openStreamNow opens a stream for r if there is one to spare and no query waits for one. It

@@ -322,7 +322,7 @@ func (t *streamTransport) learnWithoutReply(c *streamConn, n int, err error, now
 	case c.conn != nil && c.inFlight > 0:
 		t.pause.startUnlessFirst(err, now)
 	case c.conn == nil && isUnreachable(err): // it is away: the ends of connections were no limits
-		t.forgetEnds()
+		t.queryLimit, t.endedAfter, t.endedAt = 0, 0, time.Time{}
 	}
 }
 

@@ -86,12 +86,12 @@ func newStreamTransport(to netip.AddrPort, opts connOptions) transport {
 	return t
 }
 
-// start is [transport.newPool].
+// start is [transport.start].
 func (t *streamTransport) start(q *query) {
 	q.resends, q.movedFrom = 0, nil
 	now := time.Now()
 	t.mu.Lock()
-	c, err := t.assignNew(q, now)
+	c, err := t.assign(q, now)
 	mine := err == nil && c.claimWrite()
 	t.mu.Unlock()
 	if err != nil {
@@ -101,18 +101,13 @@ func (t *streamTransport) start(q *query) {
 	}
 }
 
-// assignNew is assign for a query that starts: it enforces the limits; t is locked.
-func (t *streamTransport) assignNew(q *query, now time.Time) (*streamConn, error) {
-	if t.inFlight >= maxConns*maxInFlightPerConn {
-		return nil, ErrBusy
-	}
-	return t.assign(q, now)
-}
-
 // assign assigns q to a connection, which may still be connecting; t is locked.
 func (t *streamTransport) assign(q *query, now time.Time) (*streamConn, error) {
-	if t.closed {
+	switch {
+	case t.closed:
 		return nil, ErrClosed
+	case t.inFlight >= maxConns*maxInFlightPerConn:
+		return nil, ErrBusy
 	}
 	c := t.pickConn(now)
 	if c == nil && t.queryLimit > 0 && len(t.live) > 0 && t.backlog.inFlight < maxInFlightPerConn {
@@ -124,11 +119,6 @@ func (t *streamTransport) assign(q *query, now time.Time) (*streamConn, error) {
 	c.add(q, now)
 	t.scheduleBlockedCheck(c, now)
 	return c, nil
-}
-
-// expired reports whether c should take no more queries; t is locked.
-func (t *streamTransport) expired(c *streamConn, now time.Time) bool {
-	return c.connection.expired(&t.connOptions, now) || c.replyOverdue(now) >= closeStalledAfter
 }
 
 // closeOldestRetired closes the oldest retired connection if no other may be opened, and
@@ -395,7 +385,7 @@ func (t *streamTransport) closeIdle(now time.Time) {
 // retireExpired retires the connections that should take no more queries; t is locked.
 func (t *streamTransport) retireExpired(now time.Time) {
 	for i := len(t.open) - 1; i >= 0; i-- {
-		if c := t.open[i]; t.expired(c, now) {
+		if c := t.open[i]; c.expired(&t.connOptions, now) || c.replyOverdue(now) >= closeStalledAfter {
 			t.retire(c, now)
 		}
 	}

@@ -92,7 +92,7 @@ func newUDPTransport(to netip.AddrPort, bounds udpOptions, strays *atomic.Uint64
 	}
 }
 
-// start is [transport.newPool].
+// start is [transport.start].
 func (t *udpTransport) start(q *query) {
 	s, err := t.assign(q)
 	if s == nil && err == nil {
