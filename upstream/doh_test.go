@@ -26,7 +26,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodens-dns/nodens/internal/config"
-	"github.com/nodens-dns/nodens/internal/share"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
@@ -206,7 +205,7 @@ func TestDoHErrors(t *testing.T) {
 }
 
 // TestDoHCancelAndClose: a query ends at its deadline, when it is canceled, and when the
-// transport closes; no more than the limit are started.
+// transport closes.
 func TestDoHCancelAndClose(t *testing.T) {
 	ended := make(chan struct{}, 4)
 	var began atomic.Int64
@@ -235,21 +234,6 @@ func TestDoHCancelAndClose(t *testing.T) {
 		t.Error("a withdrawn call has landed")
 	}
 	eventually(t, "the server is told that nobody waits", func() bool { return len(ended) > before })
-	eventually(t, "both have ended", func() bool {
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		if d.inFlight.Total() > 0 {
-			return false
-		}
-		fill(&d.inFlight, maxInFlightDoH)
-		return true
-	})
-	if err := roundTripOnce(t, d); !errors.Is(err, ErrBusy) {
-		t.Errorf("one more than may be in flight: %v, want ErrBusy", err)
-	}
-	d.mu.Lock()
-	d.inFlight = share.Counts{}
-	d.mu.Unlock()
 	q = fixedQuery(t)
 	q.deadline = time.Now().Add(time.Hour)
 	d.start(q)

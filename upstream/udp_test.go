@@ -195,18 +195,6 @@ func TestSocketsUnderLoad(t *testing.T) {
 	}
 }
 
-// TestBusy: queries beyond maxInFlight fail at once.
-func TestBusy(t *testing.T) {
-	f := startFake(t, holdReplies)
-	p, via := newUDPPool(t, f, udpOptions{maxInFlight: 6, maxOpen: 2, expire: time.Hour})
-	for range 6 {
-		startHeld(t, p, via, t.Context())
-	}
-	if _, err := p.Exchange(t.Context(), question(t, "next.test."), false); !errors.Is(err, ErrBusy) {
-		t.Errorf("one more than may be in flight: %v, want ErrBusy", err)
-	}
-}
-
 // TestRefused: an ICMP error immediately fails the query that it quotes, and no other on
 // its socket, with an ErrLocal.
 func TestRefused(t *testing.T) {
