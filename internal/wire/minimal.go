@@ -106,18 +106,23 @@ func walkTTLs(msg []byte, f func(Record)) bool {
 		}
 		off += 4
 	}
-	it := recordsOf(msg, off)
-	for it.next() {
-		if it.Type == TypeOPT {
+	authority := int(u16(msg[6:]))
+	additional := authority + int(u16(msg[8:]))
+	for i := range additional + int(u16(msg[10:])) {
+		r, fine := readRecord(msg, off)
+		if !fine {
+			return false
+		}
+		off = r.End
+		if r.Type == TypeOPT {
 			continue
 		}
-		r := it.Record
-		if it.section == Authority {
+		if i >= authority && i < additional {
 			r.TTL = denialTTL(msg, r)
 		}
 		f(r)
 	}
-	return !it.bad
+	return true
 }
 
 // denialTTL returns the TTL of r, a record of msg's authority section: of an SOA record at most its last field, MINIMUM.
