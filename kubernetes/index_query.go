@@ -247,12 +247,6 @@ func (l selectingServices) each(yield func(string, *service) bool) {
 	}
 }
 
-// trustsSlicesOf reports whether slices of the service with that key may have the agent's
-// addresses: it is in the agent's own namespace, or that is unknown.
-func (v *View) trustsSlicesOf(key string) bool {
-	return v.ownNamespace == "" || namespaceOf(key) == v.ownNamespace
-}
-
 // externalServices iterates over the services that are externally reachable at an address,
 // in namespaces that the zone exposes.
 type externalServices struct {

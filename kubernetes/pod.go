@@ -89,32 +89,6 @@ type addrWait struct {
 	over    bool // for longer than maxAddrWait
 }
 
-// limitAddrWait makes the wait of the pod of that name for an address end in time.
-func (v *View) limitAddrWait(name string) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	w := v.index.addrWaits[name]
-	if w == nil || w.limited {
-		return
-	}
-	w.limited = true
-	time.AfterFunc(maxAddrWait, func() {
-		v.mu.Lock()
-		defer v.mu.Unlock()
-		if !v.ended {
-			v.index.endAddrWait(name, w)
-		}
-	})
-}
-
-// endAddrWaits makes timers of waits do nothing from now on: what they change is about to be
-// released.
-func (v *View) endAddrWaits() {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.ended = true
-}
-
 func (p *pod) same(q *pod) bool {
 	return p.ns == q.ns && p.onNode == q.onNode && p.hostNetwork == q.hostNetwork && p.terminating == q.terminating && p.named == q.named && slices.Equal(p.ips, q.ips)
 }

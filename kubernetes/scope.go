@@ -90,13 +90,6 @@ func (sc *scope) tickInterval() time.Duration {
 	return max(time.Duration(sc.idleTimeout.Load())/idleTicks, time.Millisecond)
 }
 
-// SetLimits sets scope_idle and scope_max of a view that may be running; 0 stands for the default. It is safe for
-// concurrent use.
-func (v *View) SetLimits(idle time.Duration, most int) {
-	v.scope.setLimits(idle, most)
-	v.requestReconcile()
-}
-
 // usedRecently reports whether the tick is not longer ago than scope_idle.
 func (sc *scope) usedRecently(epoch uint32) bool {
 	return epoch > 0 && sc.tick.Load()-epoch <= idleTicks

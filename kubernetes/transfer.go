@@ -122,16 +122,6 @@ func (s *Snapshot) collectServices() (current bool, err error) {
 	return s.origin.serial.Load() == s.serial, nil
 }
 
-// reserveSerial returns o's serial, which the next change will replace by a later one.
-func (v *View) reserveSerial(o *origin) uint32 {
-	v.mu.RLock()
-	defer v.mu.RUnlock()
-	serial := o.serial.Load()
-	o.serial.sent.Store(serial)
-	o.serial.reserved.Store(true)
-	return serial
-}
-
 // requireHeadless requests the slices of the services whose endpoints are in s. It returns the number of namespaces whose slices are
 // not in view. If they are too many for the scope, it requests nothing.
 func (s *Snapshot) requireHeadless() (missing int, err error) {
@@ -158,27 +148,6 @@ func (s *Snapshot) headless(yield func(*service) bool) {
 			return
 		}
 	}
-}
-
-// fitsScope returns an error if the slices of the needed namespaces, of which some are absent, are more than the scope allows.
-func (v *View) fitsScope(needed, absent map[string]struct{}) error {
-	sc := v.scope
-	if len(absent) == 0 || sc.cluster && sc.all {
-		return nil
-	}
-	used, gaps, at := v.namespacesInUse()
-	most := int(sc.maxNamespaces.Load())
-	switch wide := sc.cluster || at != levelNode; {
-	case wide:
-		if n := countUnion(absent, gaps); n > most {
-			return fmt.Errorf("all endpoints of %d namespaces are needed, scope_max of kubernetes is %d; set scope_max %[1]d, or scope cluster with endpoints all", n, most)
-		}
-	default:
-		if n := countUnion(needed, used); n > most {
-			return fmt.Errorf("the endpoints of %d namespaces are needed, scope_max of kubernetes is %d; set scope_max %[1]d or scope cluster", n, most)
-		}
-	}
-	return nil
 }
 
 // countUnion returns how many labels are in set or list. list has each label once.

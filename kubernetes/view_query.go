@@ -3,6 +3,7 @@ package kubernetes
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"hash/maphash"
 	"net/netip"
 	"slices"
@@ -317,4 +318,89 @@ type rankedEndpoint struct {
 	addr     netip.AddrPort
 	rank     rank
 	tiebreak uint64
+}
+
+// trustsSlicesOf reports whether slices of the service with that key may have the agent's
+// addresses: it is in the agent's own namespace, or that is unknown.
+func (v *View) trustsSlicesOf(key string) bool {
+	return v.ownNamespace == "" || namespaceOf(key) == v.ownNamespace
+}
+
+// limitAddrWait makes the wait of the pod of that name for an address end in time.
+func (v *View) limitAddrWait(name string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	w := v.index.addrWaits[name]
+	if w == nil || w.limited {
+		return
+	}
+	w.limited = true
+	time.AfterFunc(maxAddrWait, func() {
+		v.mu.Lock()
+		defer v.mu.Unlock()
+		if !v.ended {
+			v.index.endAddrWait(name, w)
+		}
+	})
+}
+
+// endAddrWaits makes timers of waits do nothing from now on: what they change is about to be
+// released.
+func (v *View) endAddrWaits() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.ended = true
+}
+
+// SetLimits sets scope_idle and scope_max of a view that may be running; 0 stands for the default. It is safe for
+// concurrent use.
+func (v *View) SetLimits(idle time.Duration, most int) {
+	v.scope.setLimits(idle, most)
+	v.requestReconcile()
+}
+
+// gapsNow returns the gaps of v until now.
+func (v *View) gapsNow() Gaps {
+	v.gaps.mu.Lock()
+	g := v.gaps.gaps
+	v.gaps.mu.Unlock()
+	for r := range numResources {
+		if name := r.plural(); !v.listed[r].Load() && !slices.Contains(g.Unlisted, name) {
+			g.Unlisted = append(g.Unlisted, name)
+		}
+	}
+	slices.Sort(g.Unlisted)
+	g.Failing, g.Unreadable = v.outages.Failing(), v.outages.Skipped()
+	return g
+}
+
+// reserveSerial returns o's serial, which the next change will replace by a later one.
+func (v *View) reserveSerial(o *origin) uint32 {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	serial := o.serial.Load()
+	o.serial.sent.Store(serial)
+	o.serial.reserved.Store(true)
+	return serial
+}
+
+// fitsScope returns an error if the slices of the needed namespaces, of which some are absent, are more than the scope allows.
+func (v *View) fitsScope(needed, absent map[string]struct{}) error {
+	sc := v.scope
+	if len(absent) == 0 || sc.cluster && sc.all {
+		return nil
+	}
+	used, gaps, at := v.namespacesInUse()
+	most := int(sc.maxNamespaces.Load())
+	switch wide := sc.cluster || at != levelNode; {
+	case wide:
+		if n := countUnion(absent, gaps); n > most {
+			return fmt.Errorf("all endpoints of %d namespaces are needed, scope_max of kubernetes is %d; set scope_max %[1]d, or scope cluster with endpoints all", n, most)
+		}
+	default:
+		if n := countUnion(needed, used); n > most {
+			return fmt.Errorf("the endpoints of %d namespaces are needed, scope_max of kubernetes is %d; set scope_max %[1]d or scope cluster", n, most)
+		}
+	}
+	return nil
 }
