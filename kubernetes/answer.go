@@ -79,7 +79,7 @@ func (w *answerWriter) writeAny(m *match) (target wire.Name, end nodeType) {
 // writeOther writes m's records of qtype, which is no address type.
 func (w *answerWriter) writeOther(m *match, qtype uint16) {
 	if qtype == wire.TypeSRV {
-		w.writeSRV(m)
+		writeSRV(w, m)
 		return
 	}
 	i := slices.IndexFunc(recordTypes[:], func(t recordType) bool { return t.rtype == qtype })
@@ -92,7 +92,7 @@ func (w *answerWriter) writeOther(m *match, qtype uint16) {
 			w.writeName(wire.Answer, wire.TypeCNAME, wire.AtQuestion, m.svc.target)
 		}
 	case wire.TypePTR:
-		w.writePTRs(m)
+		writePTRs(w, m)
 	case wire.TypeTXT:
 		w.reply.Add(wire.Answer, wire.AtQuestion, wire.TypeTXT, versionTTL, []byte("\x051.1.0"))
 	case wire.TypeSOA:
@@ -107,14 +107,14 @@ func (w *answerWriter) writeAddresses(m *match, owner int, qtype uint16) {
 	switch m.node {
 	case portName:
 		if m.svc.kind == headless {
-			w.writeEndpointAddrs(m, owner, qtype)
+			writeEndpointAddrs(w, m, owner, qtype)
 			return
 		}
 		w.writeServiceAddrs(wire.Answer, owner, m.svc, qtype)
 	case serviceName:
 		w.writeServiceAddrs(wire.Answer, owner, m.svc, qtype)
 	case endpointName, zonalName:
-		w.writeEndpointAddrs(m, owner, qtype)
+		writeEndpointAddrs(w, m, owner, qtype)
 	case podName:
 		if int(m.addr.size) == addrSize(qtype) {
 			w.writeAddr(wire.Answer, owner, string(m.addr.bytes[:m.addr.size]))

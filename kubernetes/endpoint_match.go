@@ -211,7 +211,7 @@ type endpointWriter struct {
 
 // writeEndpointAddrs writes the addresses of the endpoints that m selects, each once: the
 // nearest first if the zone is ordered, in random order within a distance.
-func (w *answerWriter) writeEndpointAddrs(m *match, owner int, qtype uint16) {
+func writeEndpointAddrs(w *answerWriter, m *match, owner int, qtype uint16) {
 	size := addrSize(qtype)
 	if m.node == endpointName {
 		if addr, n := m.singleAddr(size, w.budget); n < 2 {

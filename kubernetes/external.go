@@ -188,7 +188,7 @@ func (e *External) write(w *answerWriter, m *match, qtype uint16) (target wire.N
 	}
 	switch m.node {
 	case externalService:
-		return w.writeExternal(m, qtype)
+		return writeExternal(w, m, qtype)
 	case nameserverName:
 		if qtype == wire.TypeA || qtype == wire.TypeAAAA {
 			e.writeNameserverAddrs(w, qtype)
@@ -219,7 +219,7 @@ func (e *External) writeNameserverAddrs(w *answerWriter, qtype uint16) {
 func (e *External) writePTRs(w *answerWriter, a packedAddr) {
 	var p ptrCompression
 	for key := range (externalServices{e.zone, addrKeyOf(string(a.bytes[:a.size])), w.budget}).each {
-		if !w.writePTR(&p, "", key) {
+		if !writePTR(w, &p, "", key) {
 			return
 		}
 	}
@@ -307,14 +307,14 @@ func (e *External) has(key string, s *service) bool {
 // writeExternal writes the records of qtype of an externally reachable service: its
 // addresses, or a CNAME if its load balancer has only a host name. Addresses take
 // precedence: a CNAME allows no other records (RFC 2181, section 10.1).
-func (w *answerWriter) writeExternal(m *match, qtype uint16) (target wire.Name) {
+func writeExternal(w *answerWriter, m *match, qtype uint16) (target wire.Name) {
 	switch qtype {
 	case wire.TypeSRV:
 		if target = m.svc.loadBalancerName(); target != "" {
-			w.writeLoadBalancerSRV(m, target)
+			writeLoadBalancerSRV(w, m, target)
 			return ""
 		}
-		w.writeSRV(m)
+		writeSRV(w, m)
 	case wire.TypeA, wire.TypeAAAA, wire.TypeCNAME:
 		if target = m.svc.loadBalancerName(); target != "" {
 			w.writeName(wire.Answer, wire.TypeCNAME, wire.AtQuestion, target)

@@ -116,12 +116,12 @@ const maxPointerOffset = 1 << 14
 
 // writePTRs writes the PTR records of m's address: the name of the service whose cluster IP
 // it is, else the names of all endpoints that have it.
-func (w *answerWriter) writePTRs(m *match) {
+func writePTRs(w *answerWriter, m *match) {
 	packed := string(m.addr.bytes[:m.addr.size])
 	at := addrKeyOf(packed)
 	var p ptrCompression
 	if key := w.zone.clusterIPOwner(at, w.budget); key != "" {
-		w.writePTR(&p, "", key)
+		writePTR(w, &p, "", key)
 		return
 	}
 	dashed := string(appendDashed(nil, packed))
@@ -135,7 +135,7 @@ func (w *answerWriter) writePTRs(m *match) {
 			if !w.budget.spend(dedupSteps) {
 				return
 			}
-			if hosts.add(h.slice, host) && !w.writePTR(&p, host, h.key) {
+			if hosts.add(h.slice, host) && !writePTR(w, &p, host, h.key) {
 				return
 			}
 		}
@@ -144,7 +144,7 @@ func (w *answerWriter) writePTRs(m *match) {
 
 // writePTR writes one PTR record, compressed against p. It returns false if there is no
 // room for more.
-func (w *answerWriter) writePTR(p *ptrCompression, host, key string) bool {
+func writePTR(w *answerWriter, p *ptrCompression, host, key string) bool {
 	svc := w.zone.primary.svc
 	if !w.budget.spend(lookupSteps) {
 		return false

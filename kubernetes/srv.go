@@ -241,7 +241,7 @@ func (t *srvWriter) writeRecord(to srvTarget, rdata []byte) (at int, ok bool) {
 }
 
 // writeSRV writes m's SRV records and the addresses of their targets.
-func (w *answerWriter) writeSRV(m *match) {
+func writeSRV(w *answerWriter, m *match) {
 	n := m.pairCount(w.budget)
 	if n == 0 {
 		return
@@ -270,7 +270,7 @@ func (w *answerWriter) writeSRV(m *match) {
 
 // writeLoadBalancerSRV writes SRV records that point to the host name of a load balancer.
 // They have no glue: the name would have to be resolved first.
-func (w *answerWriter) writeLoadBalancerSRV(m *match, to wire.Name) {
+func writeLoadBalancerSRV(w *answerWriter, m *match, to wire.Name) {
 	t := srvWriter{answerWriter: *w, port: m.port, weight: srvWeight(m.port.count(m.svc.ports, w.budget)), done: make(map[srvTarget]struct{})}
 	if !t.readPorts(m.svc.ports) {
 		return
