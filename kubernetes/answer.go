@@ -4,9 +4,32 @@ import (
 	"encoding/binary"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 
 	"github.com/nodens-dns/nodens/internal/wire"
 )
+
+// recordType is a type of the zones' records.
+type recordType struct {
+	rtype uint16
+	// owner is the node that has such records; notFound if they are at several.
+	owner nodeType
+	// transfer yields the records of a Service for a zone transfer; owner is the Service's name. nil means that no Service has any.
+	transfer func(w *recordYielder, owner []byte, s keyedService)
+}
+
+// recordTypes are the types of all records: a name has no others, and a transfer has those of each Service. The first one that a
+// name has answers ANY (RFC 8482, 4.1). An alias comes first, which has no other records.
+var recordTypes = [...]recordType{
+	{wire.TypeCNAME, serviceName, (*recordYielder).yieldAlias},
+	{wire.TypeA, notFound, func(w *recordYielder, owner []byte, s keyedService) { w.yieldAddrs(owner, s, 4) }},
+	{wire.TypeAAAA, notFound, func(w *recordYielder, owner []byte, s keyedService) { w.yieldAddrs(owner, s, 16) }},
+	{wire.TypePTR, reverseName, nil}, // reverse zones are not transferred
+	{wire.TypeTXT, versionName, nil},
+	{wire.TypeSOA, zoneApex, nil}, // see [Snapshot.SOA]
+	{wire.TypeSRV, notFound, (*recordYielder).yieldSRVs},
+	{wire.TypeNS, zoneApex, nil}, // see [Snapshot.All]
+}
 
 // answerWriter writes the records of one match into a reply. It is for one query.
 type answerWriter struct {
@@ -43,38 +66,25 @@ func (w *answerWriter) write(m *match, qtype uint16) (target wire.Name, end node
 	return "", m.node
 }
 
-// anyTypes are the types of which the first one that a name has answers ANY (RFC 8482, 4.1). An alias comes first, which
-// has no other records.
-var anyTypes = [...]uint16{wire.TypeCNAME, wire.TypeA, wire.TypeAAAA, wire.TypePTR, wire.TypeTXT, wire.TypeSOA, wire.TypeSRV}
-
 // writeAny is write for the type ANY.
 func (w *answerWriter) writeAny(m *match) (target wire.Name, end nodeType) {
-	for _, qtype := range anyTypes {
-		if target, end = w.write(m, qtype); w.reply.Count(wire.Answer) > 0 || w.budget.exhausted() {
+	for _, t := range recordTypes {
+		if target, end = w.write(m, t.rtype); w.reply.Count(wire.Answer) > 0 || w.budget.exhausted() {
 			break
 		}
 	}
 	return target, end
 }
 
-// ownerTypes maps each non-address record type, except SRV, to the node that owns such
-// records. Other types exist nowhere: the answer is NODATA.
-var ownerTypes = map[uint16]nodeType{
-	wire.TypeCNAME: serviceName,
-	wire.TypePTR:   reverseName,
-	wire.TypeTXT:   versionName,
-	wire.TypeSOA:   zoneApex,
-	wire.TypeNS:    zoneApex,
-}
-
 // writeOther writes m's records of qtype, which is no address type.
 func (w *answerWriter) writeOther(m *match, qtype uint16) {
 	if qtype == wire.TypeSRV {
-		w.writeSRV(m)
+		writeSRV(w, m)
 		return
 	}
-	if m.node != ownerTypes[qtype] {
-		return
+	i := slices.IndexFunc(recordTypes[:], func(t recordType) bool { return t.rtype == qtype })
+	if i < 0 || m.node != recordTypes[i].owner {
+		return // NODATA
 	}
 	switch qtype {
 	case wire.TypeCNAME:
@@ -82,7 +92,7 @@ func (w *answerWriter) writeOther(m *match, qtype uint16) {
 			w.writeName(wire.Answer, wire.TypeCNAME, wire.AtQuestion, m.svc.target)
 		}
 	case wire.TypePTR:
-		w.writePTRs(m)
+		writePTRs(w, m)
 	case wire.TypeTXT:
 		w.reply.Add(wire.Answer, wire.AtQuestion, wire.TypeTXT, versionTTL, []byte("\x051.1.0"))
 	case wire.TypeSOA:
@@ -97,14 +107,14 @@ func (w *answerWriter) writeAddresses(m *match, owner int, qtype uint16) {
 	switch m.node {
 	case portName:
 		if m.svc.kind == headless {
-			w.writeEndpointAddrs(m, owner, qtype)
+			writeEndpointAddrs(w, m, owner, qtype)
 			return
 		}
 		w.writeServiceAddrs(wire.Answer, owner, m.svc, qtype)
 	case serviceName:
 		w.writeServiceAddrs(wire.Answer, owner, m.svc, qtype)
 	case endpointName, zonalName:
-		w.writeEndpointAddrs(m, owner, qtype)
+		writeEndpointAddrs(w, m, owner, qtype)
 	case podName:
 		if int(m.addr.size) == addrSize(qtype) {
 			w.writeAddr(wire.Answer, owner, string(m.addr.bytes[:m.addr.size]))

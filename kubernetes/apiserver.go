@@ -12,6 +12,7 @@ import (
 	fieldselectors "k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/selection"
 
 	"github.com/nodens-dns/nodens/internal/config"
@@ -90,28 +91,20 @@ func (c *apiSource) run(ctx context.Context) {
 	c.clients.close()
 }
 
-// newReflector returns a reflector of r that feeds s. It is not running.
-func (c *apiSource) newReflector(r resource, selector labels.Selector, s *handler) *reflector.Reflector {
-	s.view, s.resource = c.view, r
+// newReflector returns a reflector of r that feeds h. It is not running.
+func (c *apiSource) newReflector(r resource, selector labels.Selector, h *handler) *reflector.Reflector {
+	h.view, h.resource = c.view, r
+	k := &kinds[r]
 	f := &reflector.Reflector{
-		Client: c.clients.core, Resource: r.groupResource(), Labels: selector, Handler: s, OnActivity: c.view.noteActivity,
+		Client: c.clients.groups[k.version.Group], Resource: schema.GroupResource{Group: k.version.Group, Resource: k.plural}, NewObject: k.object,
+		Labels: selector, Handler: h, OnActivity: c.view.noteActivity, MetadataOnly: k.metadataOnly,
 		Log: c.view.log, Outages: c.view.outages, History: c.view.history, FirstBackoff: c.view.firstBackoff, StartDelay: c.view.maxStartDelay,
 	}
-	switch r {
-	case services:
-		f.NewObject = func() runtime.Object { return &corev1.Service{} }
-	case endpointSlices:
-		f.Client, f.StartDelay = c.clients.discovery, 0 // a query waits for it
-		f.NewObject = func() runtime.Object { return &discoveryv1.EndpointSlice{} }
-	case serviceImports:
-		f.Client, f.NewObject = c.clients.multicluster, func() runtime.Object { return &serviceImport{} }
-	case importSlices:
-		f.Client, f.NewObject = c.clients.discovery, func() runtime.Object { return &discoveryv1.EndpointSlice{} }
-	case pods:
-		f.NewObject = func() runtime.Object { return &corev1.Pod{} }
-	default:
-		f.MetadataOnly = true
+	if k.metadataOnly {
 		f.NewObject = func() runtime.Object { return &metav1.PartialObjectMetadata{} }
+	}
+	if r == endpointSlices {
+		f.StartDelay = 0 // a query waits for it
 	}
 	return f
 }
@@ -126,7 +119,9 @@ func (c *apiSource) runSliceReflectors(ctx context.Context) {
 	if c.multicluster {
 		wg.Go(func() {
 			where.waitFirstReply(ctx, c.view.maxStartDelay)
-			where.runWithZone(ctx, c.view.maxStartDelay, c.reflectImportSlices)
+			where.runWithZone(ctx, c.view.maxStartDelay, func(ctx context.Context) {
+				c.newReflector(importSlices, c.requiring(labelImport, selection.Exists), &handler{}).Run(ctx)
+			})
 		})
 	}
 	c.checkSliceAccess(ctx)
@@ -173,12 +168,6 @@ func (c *apiSource) requiring(key string, op selection.Operator) labels.Selector
 		return c.selector
 	}
 	return c.selector.Add(*r)
-}
-
-// reflectImportSlices watches the EndpointSlices of all ServiceImports until ctx ends.
-func (c *apiSource) reflectImportSlices(ctx context.Context) {
-	f := c.newReflector(importSlices, c.requiring(labelImport, selection.Exists), &handler{})
-	f.Run(ctx)
 }
 
 // reflectsAllPods reports whether all pods of the cluster are watched from the start.

@@ -37,9 +37,6 @@ func (b *Budget) Refill() { *b = Budget{left: readerSteps} }
 // objects nor keep them in view.
 func (b *Budget) SetDryRun() { *b = Budget{left: math.MaxInt, dry: true} }
 
-// dryRun reports whether an answer with b is no use of the view. It is false for nil.
-func (b *Budget) dryRun() bool { return b != nil && b.dry }
-
 // spend takes n steps. If it returns false, the budget is exhausted and stays so: the
 // caller returns at once with what it has.
 func (b *Budget) spend(n int) bool {

@@ -3,15 +3,15 @@ package kubernetes
 import (
 	"fmt"
 	"io"
+	"log"
+	"log/slog"
 	"os"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/klog/v2"
 
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/filewatch"
@@ -102,30 +102,23 @@ func ownNamespace(cfg *config.Kubernetes) string {
 	return key
 }
 
-// clients are a view's clients of the API groups. They share one connection.
+// clients are a view's clients by API group. They share one connection.
 type clients struct {
-	core, discovery, multicluster rest.Interface
-
-	conn *reflector.Connection
+	groups map[string]rest.Interface
+	conn   *reflector.Connection
 }
 
 // newClients prepares the clients. It opens no connection.
 func newClients(c *rest.Config) (*clients, error) {
-	set := &clients{}
+	set := &clients{groups: map[string]rest.Interface{}}
 	var err error
 	if set.conn, err = reflector.Connect(c); err != nil {
 		return nil, fmt.Errorf("kubernetes: credentials for the API server: %w", err)
 	}
-	for _, group := range []struct {
-		client *rest.Interface
-		gv     schema.GroupVersion
-	}{
-		{&set.core, corev1.SchemeGroupVersion},
-		{&set.discovery, discoveryv1.SchemeGroupVersion},
-		{&set.multicluster, multiclusterV1alpha1},
-	} {
-		if *group.client, err = set.conn.Client(group.gv); err != nil {
-			return nil, fmt.Errorf("kubernetes: client for %s: %w", group.gv, err)
+	for i := range kinds {
+		gv := kinds[i].version
+		if set.groups[gv.Group], err = set.conn.Client(gv); err != nil {
+			return nil, fmt.Errorf("kubernetes: client for %s: %w", gv, err)
 		}
 	}
 	return set, nil
@@ -133,3 +126,23 @@ func newClients(c *rest.Config) (*clients, error) {
 
 // close closes the connection and cancels all requests.
 func (c *clients) close() { c.conn.Close() }
+
+// RedirectKlog makes client-go log through package log, where it writes to standard error otherwise. It must be called
+// before anything else of client-go runs.
+func RedirectKlog() {
+	withoutTime := func(_ []string, a slog.Attr) slog.Attr {
+		if a.Key == slog.TimeKey || a.Key == slog.LevelKey {
+			return slog.Attr{}
+		}
+		return a
+	}
+	klog.SetSlogLogger(slog.New(slog.NewTextHandler(standardLog{}, &slog.HandlerOptions{ReplaceAttr: withoutTime})))
+}
+
+// standardLog writes lines to the standard logger of package log.
+type standardLog struct{}
+
+func (standardLog) Write(line []byte) (int, error) {
+	log.Print(string(line))
+	return len(line), nil
+}

@@ -73,10 +73,10 @@
 // an answer looks at is a step of a [Budget]; an answer that takes more than 1,024 steps is
 // [OverBudget], and a worker makes it without a budget. All names that one query leads to
 // share the budget. Lists are read only as far as the reply can hold records. The slices of
-// an address are kept in order (ref_set.go), so that a change costs a search and not a
-// copy; answers read them 16 at a time (addr_owners.go), so that the lock is held for a
+// an address are kept in order (index_query.go), so that a change costs a search and not a
+// copy; answers read them 16 at a time (index_query.go), so that the lock is held for a
 // microsecond. The addresses of a large headless Service are merged for the first answer
-// after a change (headless.go), without the lock.
+// after a change (topology.go), without the lock.
 //
 // # Copies of answers
 //

@@ -209,6 +209,36 @@ type endpointWriter struct {
 	full bool // the reply has no room
 }
 
+// writeEndpointAddrs writes the addresses of the endpoints that m selects, each once: the
+// nearest first if the zone is ordered, in random order within a distance.
+func writeEndpointAddrs(w *answerWriter, m *match, owner int, qtype uint16) {
+	size := addrSize(qtype)
+	if m.node == endpointName {
+		if addr, n := m.singleAddr(size, w.budget); n < 2 {
+			w.reply.AddAddrs(wire.Answer, owner, qtype, w.ttl, addr)
+			return
+		}
+	}
+	var few [stackSlices]*slice
+	list, many := m.candidateSlices(few[:0], size, w.budget)
+	if w.budget.exhausted() {
+		return
+	}
+	g := endpointWriter{w: w, m: m, owner: owner, slices: list}
+	if many {
+		g.seen = make(map[string]struct{})
+	}
+	for _, r := range [...]rank{nodeRank, zoneRank, otherRank} {
+		before := w.reply.Count(wire.Answer)
+		for n := range g.slices {
+			g.writeRank(n, r)
+		}
+		if n := w.reply.Count(wire.Answer) - before; w.zone.ordered {
+			w.reply.ShuffleLast(n, qtype)
+		}
+	}
+}
+
 // maxComparisons is the number of comparisons up to which duplicates are found without a
 // set, and without its memory. A service of 200 endpoints in two slices needs 400.
 const maxComparisons = 512

@@ -1,6 +1,8 @@
 package kubernetes
 
 import (
+	"container/list"
+	"sync"
 	"sync/atomic"
 
 	"github.com/nodens-dns/nodens/internal/epoch"
@@ -63,3 +65,83 @@ func (e *clientEpoch) mark() epoch.Mark {
 }
 
 func isAddressType(qtype uint16) bool { return qtype == wire.TypeA || qtype == wire.TypeAAAA }
+
+// maxLargeBytes bounds the records of the large answers that a directive keeps: sixteen of the largest.
+const maxLargeBytes = 1 << 20
+
+// largeAnswers keeps the answers that take many steps to make, until something changes that they are made of. A client that
+// asks for one over TCP, a thousand times a second, costs a copy each time. The answer that was not used for longest goes
+// first. It is safe for concurrent use.
+type largeAnswers struct {
+	mu    sync.Mutex
+	bytes int
+	used  list.List // of *largeAnswer, the last one used first
+	byKey map[largeKey]*list.Element
+}
+
+// largeKey identifies an answer: the question, and the limit of the reply, by which the answer may be cut.
+type largeKey struct {
+	name  string
+	qtype uint16
+	limit int
+}
+
+type largeAnswer struct {
+	key   largeKey
+	body  wire.ReplyBody
+	valid epoch.Watch
+}
+
+func keyOfLarge(q *wire.Query, r *wire.Reply) largeKey {
+	return largeKey{name: string(q.Name()), qtype: q.Type, limit: r.Limit()}
+}
+
+// get makes r the answer that is kept for q, and reports whether there is one.
+func (l *largeAnswers) get(q *wire.Query, r *wire.Reply) bool {
+	l.mu.Lock()
+	at := l.byKey[keyOfLarge(q, r)]
+	if at == nil {
+		l.mu.Unlock()
+		return false
+	}
+	a := at.Value.(*largeAnswer)
+	if !a.valid.Holds() {
+		l.remove(at)
+		l.mu.Unlock()
+		return false
+	}
+	l.used.MoveToFront(at)
+	l.mu.Unlock()
+	r.SetBody(a.body)
+	return true
+}
+
+// put keeps r, the answer to q, as long as valid holds.
+func (l *largeAnswers) put(q *wire.Query, r *wire.Reply, valid epoch.Watch) {
+	a := &largeAnswer{key: keyOfLarge(q, r), body: r.Body(), valid: valid}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if at := l.byKey[a.key]; at != nil {
+		l.remove(at)
+	}
+	if l.byKey == nil {
+		l.byKey = make(map[largeKey]*list.Element)
+	}
+	l.byKey[a.key] = l.used.PushFront(a)
+	for l.bytes += a.body.Size(); l.bytes > maxLargeBytes; {
+		l.remove(l.used.Back())
+	}
+}
+
+// remove removes the answer at; l is locked.
+func (l *largeAnswers) remove(at *list.Element) {
+	a := l.used.Remove(at).(*largeAnswer)
+	l.bytes -= a.body.Size()
+	delete(l.byKey, a.key)
+}
+
+// isWhole reports whether r is a reply with records in its answer section, and the same ones each time: one over UDP without
+// room for all has others.
+func isWhole(r *wire.Reply) bool {
+	return r.Rcode() == wire.NoError && r.Count(wire.Answer) > 0 && (!r.Overflows() || r.Limit() == wire.MaxMessage)
+}

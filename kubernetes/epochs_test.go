@@ -183,7 +183,7 @@ func TestMarkOfSavedView(t *testing.T) {
 	cfg := savedConfig(t, path)
 	v, _ := openSaved(t, cfg)
 	handlerFixture{v, services}.put(makeService("a", "web", "10.0.0.1"))
-	if err := file.Replace(path, v.writeSaved); err != nil {
+	if err := file.Replace(path, savedView{v}.writeSaved); err != nil {
 		t.Fatal(err)
 	}
 	c := newCounters()

@@ -60,7 +60,7 @@ func (e *External) Answer(q *wire.Query, r *wire.Reply, b *Budget) (Outcome, wir
 		return OverBudget, ""
 	case m.node == incomplete:
 		return Incomplete, ""
-	case m.node == notFound && e.underApex(name, o):
+	case m.node == notFound && wire.Under(name, wire.Name(e.apex)+o.name): // no object has such a name, and `fallthrough` does not apply
 		w.writeNXDomain()
 		return Answered, ""
 	case m.node == notFound:
@@ -89,12 +89,6 @@ func (e *External) finish(w *answerWriter, m *match, qtype uint16) (Outcome, wir
 // returns the error of ctx.
 func (e *External) Await(ctx context.Context, q *wire.Query) error {
 	return e.zone.view.await(ctx, q, e.Answer)
-}
-
-// underApex reports whether name is at or below the label of the name servers. No object
-// has such a name, and `fallthrough` does not apply.
-func (e *External) underApex(name []byte, o *origin) bool {
-	return wire.Under(name, wire.Name(e.apex)+o.name)
 }
 
 // maxExternalDepth is the largest number of labels in front of the zone:
@@ -178,8 +172,8 @@ func (e *External) endpointsNamed(svc *service, n int, rel []byte) bool {
 
 // writeAny is write for the type ANY.
 func (e *External) writeAny(w *answerWriter, m *match) (target wire.Name) {
-	for _, qtype := range anyTypes {
-		if target = e.write(w, m, qtype); w.reply.Count(wire.Answer) > 0 {
+	for _, t := range recordTypes {
+		if target = e.write(w, m, t.rtype); w.reply.Count(wire.Answer) > 0 {
 			break
 		}
 	}
@@ -194,7 +188,7 @@ func (e *External) write(w *answerWriter, m *match, qtype uint16) (target wire.N
 	}
 	switch m.node {
 	case externalService:
-		return w.writeExternal(m, qtype)
+		return writeExternal(w, m, qtype)
 	case nameserverName:
 		if qtype == wire.TypeA || qtype == wire.TypeAAAA {
 			e.writeNameserverAddrs(w, qtype)
@@ -225,7 +219,7 @@ func (e *External) writeNameserverAddrs(w *answerWriter, qtype uint16) {
 func (e *External) writePTRs(w *answerWriter, a packedAddr) {
 	var p ptrCompression
 	for key := range (externalServices{e.zone, addrKeyOf(string(a.bytes[:a.size])), w.budget}).each {
-		if !w.writePTR(&p, "", key) {
+		if !writePTR(w, &p, "", key) {
 			return
 		}
 	}
@@ -291,4 +285,51 @@ func (e *External) addrsOf(s *service, b *Budget) addrSet {
 		return addrSet{v4, v6}
 	}
 	return addrSet{s.external4, s.external6}
+}
+
+// SOA is as [Zone.SOA].
+func (e *External) SOA(name wire.Name) (soa wire.RR, ok bool) { return e.zone.SOA(name) }
+
+// Snapshot is as [Zone.Snapshot]. Only with `headless` it needs slices. The snapshot has the NS record with the name server's
+// addresses, and the records of each Service that is reachable from outside: its addresses, and SRV records of its name and
+// of its named ports. A load balancer that has only a host name is a CNAME, beside which there are no SRV records of the same name
+// (RFC 1034, 3.6.2). With `headless`, a headless Service has the addresses of its endpoints, and SRV records of its own name, of
+// its endpoints' names and of its named ports. Endpoints behind cluster IPs have no records.
+func (e *External) Snapshot(ctx context.Context, name wire.Name) (*Snapshot, error) {
+	return (&Snapshot{zone: e.zone, external: e, origin: e.zone.transferableOrigin(name)}).current(ctx)
+}
+
+// has reports whether the service with that key has names. Below the label of the name servers no Service has.
+func (e *External) has(key string, s *service) bool {
+	return namespaceOf(key) != e.apex && (s.externallyReachable() || e.headless && s.kind == headless)
+}
+
+// writeExternal writes the records of qtype of an externally reachable service: its
+// addresses, or a CNAME if its load balancer has only a host name. Addresses take
+// precedence: a CNAME allows no other records (RFC 2181, section 10.1).
+func writeExternal(w *answerWriter, m *match, qtype uint16) (target wire.Name) {
+	switch qtype {
+	case wire.TypeSRV:
+		if target = m.svc.loadBalancerName(); target != "" {
+			writeLoadBalancerSRV(w, m, target)
+			return ""
+		}
+		writeSRV(w, m)
+	case wire.TypeA, wire.TypeAAAA, wire.TypeCNAME:
+		if target = m.svc.loadBalancerName(); target != "" {
+			w.writeName(wire.Answer, wire.TypeCNAME, wire.AtQuestion, target)
+			if qtype == wire.TypeCNAME {
+				return ""
+			}
+			return target
+		}
+		list := m.svc.external4
+		if qtype == wire.TypeAAAA {
+			list = m.svc.external6
+		}
+		if n := len(list) / addrSize(qtype); qtype != wire.TypeCNAME && w.budget.spend(min(n, w.reply.AddrCapacity(wire.Answer, qtype))) {
+			w.reply.AddAddrs(wire.Answer, wire.AtQuestion, qtype, w.ttl, list)
+		}
+	}
+	return ""
 }

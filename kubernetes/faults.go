@@ -184,35 +184,6 @@ func (l *faultLog) counts() (faulty int, total uint64) {
 	return faulty, l.total
 }
 
-// noteFaults records the faults of an object, and logs them if they have changed.
-func (v *View) noteFaults(r resource, ns, name string, f *faults) {
-	if f.n == 0 && v.faults.isEmpty() {
-		return
-	}
-	key := faultKey{r, ns, name}
-	text := f.String()
-	log, unlogged := v.faults.note(v.now(), key, text)
-	if !log {
-		return
-	}
-	args := []any{"resource", r.plural(), "namespace", shorten(ns, maxObjectName), "name", shorten(name, maxObjectName), "problem", text}
-	if unlogged > 0 {
-		args = append(args, "unlogged", unlogged)
-	}
-	v.log.Warn("object has values that DNS can't show", args...)
-}
-
-// pruneFaults forgets the faults of objects that are not in the list of s.
-func (v *View) pruneFaults(s *handler) {
-	v.faults.clearMissing(v.now(), s.resource, func(ns, name string) bool {
-		if s.source != nil && s.source.ns != nil && s.source.ns.label[1:] != ns {
-			return false
-		}
-		_, ok := s.seen[s.indexKey(ns, name)]
-		return !ok
-	})
-}
-
 // SlowEvent is the time from which on the conversion of an object counts as slow: queries
 // see later changes late by as much.
 const SlowEvent = 100 * time.Millisecond
@@ -230,26 +201,4 @@ func (l *slowLog) count() uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.total
-}
-
-// noteTime records that an event of an object began at start and ended with the last change.
-// One line a minute is logged.
-func (v *View) noteTime(start time.Time, r resource, ns, name string) {
-	now := time.Unix(0, v.lastEvent.Load()) // saves a look at the clock
-	took := now.Sub(start)
-	if took < SlowEvent {
-		return
-	}
-	l := &v.slow
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.total++
-	if now.Sub(l.logged) < faultInterval {
-		l.unlogged++
-		return
-	}
-	l.logged = now
-	v.log.Warn("change of an object took long, later changes are late", "resource", r.plural(), "namespace", shorten(ns, maxObjectName),
-		"name", shorten(name, maxObjectName), "took", took.Round(time.Millisecond), "unlogged", l.unlogged)
-	l.unlogged = 0
 }

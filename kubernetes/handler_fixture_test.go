@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
@@ -79,4 +80,21 @@ func shortenDelays(v *View) {
 // append appends a port to p.
 func (p portList) append(name string, proto byte, number uint16) portList {
 	return portList(packPort([]byte(p), name, proto, number))
+}
+
+// The changes of ServiceImports and their slices, with their faults.
+func (v *View) putImport(o *serviceImport, f *faults) {
+	(&handler{view: v, resource: serviceImports}).putImport(o, false, f)
+}
+
+func (v *View) dropImport(ns, name string) {
+	(&handler{view: v, resource: serviceImports}).dropService(ns, name, 0)
+}
+
+func (v *View) putImportSlice(o *discoveryv1.EndpointSlice, f *faults) {
+	(&handler{view: v, resource: importSlices}).putImportSlice(o, false, f)
+}
+
+func (v *View) dropImportSlice(ns, name string) {
+	(&handler{view: v, resource: importSlices}).dropSlice(ns, name, 0)
 }

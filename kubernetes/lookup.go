@@ -1,9 +1,12 @@
 package kubernetes
 
 import (
+	"fmt"
 	"strings"
+	"unique"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/wire"
 )
 
 // nodeType is what a name is in the DNS tree of a zone.
@@ -321,4 +324,131 @@ func (z *Zone) nextExternalServices(at addrKey, last string, list []string, b *B
 		}
 	}
 	return some, last, more
+}
+
+// Zonal names select a headless service's endpoints by topology zone:
+//
+//	<zone>.pin._zone.<service>.<namespace>.svc.<cluster>     the endpoints in the zone
+//	<zone>.prefer._zone.<service>.<namespace>.svc.<cluster>  these, or all if there are none
+//
+// A zone is as many labels as its name has parts between dots, compared without regard to
+// case. Every zone exists below every headless service, with or without endpoints: a name
+// error would be cached for all types, also for a zone that is only drained. So the names
+// above zones exist as well (RFC 8020), as soon as the Service is in view.
+const (
+	zoneLabel   = "\x05_zone"
+	pinLabel    = "\x03pin"
+	preferLabel = "\x06prefer"
+)
+
+// noZone is a zone without endpoints.
+var noZone = unique.Make("")
+
+// WhyAbsent says why name, in lower case and wire form, does not exist in z, as far as a namespace or a Service is the
+// reason, else "". The caller knows that the name does not exist. It is no use of the view. It is for explanations,
+// and allocates.
+func (z *Zone) WhyAbsent(name []byte) string {
+	o := z.origin(name)
+	if o == nil || o.lacksServices() {
+		return ""
+	}
+	labels := labelsOf(name[:len(name)-len(o.name)])
+	n := len(labels)
+	if n < 2 || string(labels[n-1]) != "\x03svc" {
+		return ""
+	}
+	ns := labels[n-2]
+	switch {
+	case !z.selectsNamespace(ns):
+		return fmt.Sprintf("the kubernetes directive does not list the namespace %s", ns[1:])
+	case !z.exposes(ns):
+		return fmt.Sprintf("there is no namespace %s with the labels of the kubernetes directive", ns[1:])
+	case !z.view.hasNamespace(ns):
+		return fmt.Sprintf("there is no namespace %s, or nothing in it", ns[1:])
+	case n < 3:
+		return ""
+	}
+	key := string(labels[n-3]) + string(ns)
+	return z.whyUnnamed(z.view.service([]byte(key), false), labels[n-3], ns, n > 3)
+}
+
+// whyUnnamed says why the Service s, nil for none, has no name, or with below no such name below its own.
+func (z *Zone) whyUnnamed(s *service, name, ns []byte, below bool) string {
+	switch {
+	case s == nil || s.kind == orphan:
+		return fmt.Sprintf("there is no Service %s in the namespace %s", name[1:], ns[1:])
+	case s.kind == headless && !s.ready:
+		return fmt.Sprintf("the headless Service %s in the namespace %s has no ready endpoints", name[1:], ns[1:])
+	case s.kind == externalName && s.target == "":
+		return fmt.Sprintf("the external name of the Service %s in the namespace %s is not a name", name[1:], ns[1:])
+	case !z.hasName(s):
+		return fmt.Sprintf("the Service %s in the namespace %s has no ready endpoints", name[1:], ns[1:])
+	case below:
+		return fmt.Sprintf("the Service %s in the namespace %s has no such endpoint or port", name[1:], ns[1:])
+	}
+	return ""
+}
+
+// labelsOf returns the labels of the first part of a name, each in wire form.
+func labelsOf(part []byte) (labels [][]byte) {
+	for len(part) > 0 && part[0] != 0 && len(labels) < wire.MaxName {
+		end := 1 + int(part[0])
+		labels = append(labels, part[:end])
+		part = part[end:]
+	}
+	return labels
+}
+
+// FromSearchPath reports whether name, which does not exist, can only come from a client's
+// search path: if it is below one of z's zones, and nothing that is in the cluster now could
+// have records at that name. Such a name's parent is the zone itself, svc or pod below it, or
+// a name that does not exist either:
+//
+//	www.example.com.default.svc.cluster.local  no Service com in default
+//	www.example.com.svc.cluster.local          no Service example in com
+//	www.example.com.cluster.local              neither svc nor pod
+//
+// A missing Service in a namespace that exists, a missing endpoint or port of a Service, and a
+// missing pod are not: an application may have meant them. It is also false while the view is
+// not synced. name is in wire form and lower case. It is safe for concurrent use and does not
+// allocate.
+func (z *Zone) FromSearchPath(name []byte) bool {
+	o := z.origin(name)
+	if o == nil || o.reverse || !z.view.syncedFor(o) {
+		return false
+	}
+	rel := name[:len(name)-len(o.name)]
+	var at [maxDepth]int // offsets of the last labels
+	n := 0
+	for off := 0; off < len(rel); off += 1 + int(rel[off]) {
+		copy(at[:], at[1:])
+		at[maxDepth-1] = off
+		n++
+	}
+	if n < 3 {
+		return n > 0
+	}
+	switch string(rel[at[maxDepth-1]:]) {
+	case "\x03svc":
+		return !z.hasParent(rel, at, n, o)
+	case "\x03pod":
+		return n > 3 || !z.view.hasNamespace(rel[at[maxDepth-2]:at[maxDepth-1]])
+	}
+	return true
+}
+
+// hasParent reports whether the parent of a name of n labels below svc, three or more,
+// exists: a namespace, a Service, or one of its protocols or topology zones. at holds the
+// offsets of the last labels.
+func (z *Zone) hasParent(rel []byte, at [maxDepth]int, n int, o *origin) bool {
+	const protocol, service, namespace, svc = maxDepth - 4, maxDepth - 3, maxDepth - 2, maxDepth - 1
+	switch {
+	case n == 3:
+		return o.hasNamespace(z.view, rel[at[namespace]:at[svc]])
+	case n > 4 && o.zonal && string(rel[at[protocol]:at[service]]) == zoneLabel:
+	case n > maxDepth, n == maxDepth && (rel[1] != '_' || rel[at[protocol]+1] != '_'):
+		return false
+	}
+	s := z.view.service(rel[at[service]:at[svc]], o.imports)
+	return s != nil && s.kind != orphan
 }

@@ -285,31 +285,19 @@ func (m *manifestSource) addItem(item []byte, listOf string, all *objectLists) e
 }
 
 // addObject adds one object, unless DNS doesn't use its kind.
-func (m *manifestSource) addObject(text []byte, kind string, all *objectLists) error {
-	if kind == "" {
+func (m *manifestSource) addObject(text []byte, name string, all *objectLists) error {
+	if name == "" {
 		return errors.New("no kind")
 	}
-	var obj runtime.Object
-	r := services
-	gv := corev1.SchemeGroupVersion
-	switch kind {
-	case "Service":
-		obj = &corev1.Service{}
-	case "Namespace":
-		obj, r = &corev1.Namespace{}, namespaces
-	case "Pod":
-		obj, r = &corev1.Pod{}, pods
-	case "EndpointSlice":
-		obj, r = &discoveryv1.EndpointSlice{}, endpointSlices
-		gv = discoveryv1.SchemeGroupVersion
-	default:
+	r := slices.IndexFunc(kinds[:], func(k kind) bool { return k.inManifest == name })
+	if r < 0 {
 		return nil
 	}
-	gvk := gv.WithKind(kind)
+	obj, gvk := kinds[r].object(), kinds[r].version.WithKind(name)
 	if _, _, err := m.decoder.Decode(text, &gvk, obj); err != nil {
-		return fmt.Errorf("reading a %s: %w", kind, err)
+		return fmt.Errorf("reading a %s: %w", name, err)
 	}
-	return m.addSelected(obj, r, all)
+	return m.addSelected(obj, resource(r), all)
 }
 
 // addSelected adds obj unless the selector excludes it. Like the API server, it sets the

@@ -1,6 +1,7 @@
 package kubernetes
 
 import (
+	"bytes"
 	"net/netip"
 	"slices"
 	"strings"
@@ -88,55 +89,186 @@ type addrWait struct {
 	over    bool // for longer than maxAddrWait
 }
 
-// awaitAddr records that the pod of that name awaits its address. w is its wait so far, nil
-// for none.
-func (x *index) awaitAddr(name string, w *addrWait) {
-	if w == nil {
-		w = new(addrWait)
-	}
-	x.addrWaits[name] = w
-	if !w.over {
-		x.pendingPods++
-	}
-}
-
-// endAddrWait makes w, if it has not ended, not count any more.
-func (x *index) endAddrWait(name string, w *addrWait) {
-	if x.addrWaits[name] != w {
-		return
-	}
-	x.epochs.BumpAny()
-	x.clients.bump()
-	w.over = true
-	x.pendingPods--
-}
-
-// limitAddrWait makes the wait of the pod of that name for an address end in time.
-func (v *View) limitAddrWait(name string) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	w := v.index.addrWaits[name]
-	if w == nil || w.limited {
-		return
-	}
-	w.limited = true
-	time.AfterFunc(maxAddrWait, func() {
-		v.mu.Lock()
-		defer v.mu.Unlock()
-		if !v.ended {
-			v.index.endAddrWait(name, w)
-		}
-	})
-}
-
-// endAddrWaits makes timers of waits do nothing from now on: what they change is about to be
-// released.
-func (v *View) endAddrWaits() {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.ended = true
-}
-
 func (p *pod) same(q *pod) bool {
 	return p.ns == q.ns && p.onNode == q.onNode && p.hostNetwork == q.hostNetwork && p.terminating == q.terminating && p.named == q.named && slices.Equal(p.ips, q.ips)
 }
+
+// appendDashed appends the label of a packed address: its text form with dashes in place of
+// dots and colons. A label must not end in a dash, so an IPv6 address that ends in "::"
+// gets a zero.
+func appendDashed(b []byte, addr string) []byte {
+	start := len(b)
+	b = unpackAddr(addr).AppendTo(b)
+	for i := start; i < len(b); i++ {
+		if b[i] == '.' || b[i] == ':' {
+			b[i] = '-'
+		}
+	}
+	if b[len(b)-1] == '-' {
+		b = append(b, '0')
+	}
+	return b
+}
+
+// parseDashed parses an address with dashes. Three single dashes are an IPv4 address;
+// otherwise dashes stand for colons. An IPv4-mapped IPv6 address is returned as IPv4.
+func parseDashed(text []byte) (addr packedAddr, ok bool) {
+	if bytes.Count(text, dash) == 3 && !bytes.Contains(text, doubleDash) {
+		return parseDashedIPv4(text)
+	}
+	return parseDashedIPv6(text)
+}
+
+// packedAddr is an address in RDATA form that needs no heap memory: the first size bytes, 4
+// or 16. The zero value is no address.
+type packedAddr struct {
+	bytes [16]byte
+	size  uint8
+}
+
+var (
+	dash       = []byte("-")
+	doubleDash = []byte("--")
+)
+
+func parseDashedIPv4(text []byte) (a packedAddr, ok bool) {
+	a.size = 4
+	for i := range 4 {
+		part := text
+		if i < 3 {
+			end := bytes.IndexByte(text, '-')
+			part, text = text[:end], text[end+1:]
+		}
+		v, ok := parseOctet(part)
+		if !ok {
+			return packedAddr{}, false
+		}
+		a.bytes[i] = v
+	}
+	return a, true
+}
+
+// parseOctet parses one byte of an IPv4 address. Leading zeros are invalid: some parsers
+// take them for octal.
+func parseOctet(part []byte) (byte, bool) {
+	if len(part) == 0 || len(part) > 3 || len(part) > 1 && part[0] == '0' {
+		return 0, false
+	}
+	v := 0
+	for _, c := range part {
+		if c < '0' || c > '9' {
+			return 0, false
+		}
+		v = 10*v + int(c-'0')
+	}
+	return byte(v), v <= 255
+}
+
+func hexDigit(c byte) (byte, bool) {
+	switch {
+	case '0' <= c && c <= '9':
+		return c - '0', true
+	case 'a' <= c && c <= 'f':
+		return c - 'a' + 10, true
+	}
+	return 0, false
+}
+
+// parseDashedIPv6 parses groups of one to four hex digits between dashes. "--" stands for
+// one or more groups of zeros and appears at most once (RFC 4291, section 2.2).
+func parseDashedIPv6(text []byte) (packedAddr, bool) {
+	var b [16]byte
+	n, gap := 0, -1
+	if bytes.HasPrefix(text, doubleDash) {
+		gap, text = 0, text[2:]
+	}
+	for len(text) > 0 {
+		v, digits := hexGroup(text)
+		if digits == 0 || digits > 4 || n == len(b) {
+			return packedAddr{}, false
+		}
+		b[n], b[n+1] = byte(v>>8), byte(v)
+		n += 2
+		var sep separator
+		switch sep, text = cutSeparator(text[digits:]); {
+		case sep == badSeparator, sep == gapSeparator && gap >= 0:
+			return packedAddr{}, false
+		case sep == gapSeparator:
+			gap = n
+		}
+	}
+	return expandGap(b, n, gap)
+}
+
+// hexGroup reads the hex digits at the start of text, at most five.
+func hexGroup(text []byte) (v, digits int) {
+	for digits < len(text) && digits < 5 {
+		d, ok := hexDigit(text[digits])
+		if !ok {
+			break
+		}
+		v = v<<4 | int(d)
+		digits++
+	}
+	return v, digits
+}
+
+// separator is what follows a group of hex digits.
+type separator uint8
+
+const (
+	badSeparator separator = iota
+	noSeparator
+	dashSeparator
+	gapSeparator
+)
+
+// cutSeparator reads the separator at the start of text and returns the rest. Only a double
+// dash may end the text.
+func cutSeparator(text []byte) (separator, []byte) {
+	switch {
+	case len(text) == 0:
+		return noSeparator, text
+	case bytes.HasPrefix(text, doubleDash):
+		return gapSeparator, text[2:]
+	case text[0] == '-' && len(text) > 1:
+		return dashSeparator, text[1:]
+	}
+	return badSeparator, text
+}
+
+// expandGap inserts the zeros that "--" stands for. n bytes of b are set; gap is where the
+// zeros belong, -1 if nowhere.
+func expandGap(b [16]byte, n, gap int) (a packedAddr, ok bool) {
+	switch {
+	case gap < 0 && n != 16, gap >= 0 && n == 16:
+		return a, false
+	case gap >= 0:
+		tail := n - gap
+		var whole [16]byte
+		copy(whole[:], b[:gap])
+		copy(whole[16-tail:], b[gap:n])
+		b = whole
+	}
+	return packedAddr{bytes: b, size: 16}.unmap(), true
+}
+
+// unmap returns the IPv4 address of an IPv4-mapped IPv6 address, and other addresses
+// unchanged.
+func (a packedAddr) unmap() packedAddr {
+	for i, c := range a.bytes[:12] {
+		want := byte(0)
+		if i >= 10 {
+			want = 0xFF
+		}
+		if c != want {
+			return a
+		}
+	}
+	out := packedAddr{size: 4}
+	copy(out.bytes[:], a.bytes[12:])
+	return out
+}
+
+// equals reports whether a is the packed address addr.
+func (a *packedAddr) equals(addr string) bool { return string(a.bytes[:a.size]) == addr }

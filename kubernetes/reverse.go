@@ -1,6 +1,11 @@
 package kubernetes
 
-import "bytes"
+import (
+	"bytes"
+	"encoding/binary"
+
+	"github.com/nodens-dns/nodens/internal/wire"
+)
 
 // parseReverse parses the address of a reverse name in lower case and wire form (RFC 1035,
 // section 3.5; RFC 3596, section 2.5).
@@ -108,3 +113,75 @@ func (p *ptrCompression) record(at int, key string, keyAt, nsAt, svcAt int) {
 
 // maxPointerOffset is the limit of a compression pointer's 14 bits.
 const maxPointerOffset = 1 << 14
+
+// writePTRs writes the PTR records of m's address: the name of the service whose cluster IP
+// it is, else the names of all endpoints that have it.
+func writePTRs(w *answerWriter, m *match) {
+	packed := string(m.addr.bytes[:m.addr.size])
+	at := addrKeyOf(packed)
+	var p ptrCompression
+	if key := w.zone.clusterIPOwner(at, w.budget); key != "" {
+		writePTR(w, &p, "", key)
+		return
+	}
+	dashed := string(appendDashed(nil, packed))
+	var hosts seenHosts
+	for h := range (addrOwners{w.zone.view, at, w.zone, w.budget}).each {
+		for i := h.searchAddr(packed); i < h.len() && h.addr(i) == packed; i++ {
+			host := h.host(i)
+			if host == "" {
+				host = dashed
+			}
+			if !w.budget.spend(dedupSteps) {
+				return
+			}
+			if hosts.add(h.slice, host) && !writePTR(w, &p, host, h.key) {
+				return
+			}
+		}
+	}
+}
+
+// writePTR writes one PTR record, compressed against p. It returns false if there is no
+// room for more.
+func writePTR(w *answerWriter, p *ptrCompression, host, key string) bool {
+	svc := w.zone.primary.svc
+	if !w.budget.spend(lookupSteps) {
+		return false
+	}
+	if joinedLen(host, key, svc) > wire.MaxName {
+		return true
+	}
+	var buf [wire.MaxName]byte
+	b := buf[:0]
+	if host != "" {
+		b = append(b, byte(len(host)))
+		b = append(b, host...)
+	}
+	ns := namespaceOf(key)
+	keyAt, nsAt, svcAt := -1, -1, -1 // of the suffixes in this RDATA
+	switch at, ok := p.namespaces[ns]; {
+	case p.keyAt > 0 && p.key == key:
+		b = binary.BigEndian.AppendUint16(b, 0xC000|uint16(p.keyAt))
+	case ok:
+		keyAt = len(b)
+		b = append(b, key[:len(key)-len(ns)]...)
+		b = binary.BigEndian.AppendUint16(b, 0xC000|uint16(at))
+	default:
+		keyAt, nsAt = len(b), len(b)+len(key)-len(ns)
+		b = append(b, key...)
+		if p.svcAt > 0 {
+			b = binary.BigEndian.AppendUint16(b, 0xC000|uint16(p.svcAt))
+		} else {
+			svcAt = len(b)
+			b = append(b, svc...)
+		}
+	}
+	before := w.reply.Count(wire.Answer)
+	at := w.reply.Add(wire.Answer, wire.AtQuestion, wire.TypePTR, w.ttl, b)
+	if w.reply.Count(wire.Answer) == before {
+		return false // the message is full
+	}
+	p.record(at, key, keyAt, nsAt, svcAt)
+	return !w.reply.Overflows()
+}

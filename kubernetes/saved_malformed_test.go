@@ -24,7 +24,7 @@ func TestSavedViewCutShort(t *testing.T) {
 	v, _ := openSaved(t, cfg)
 	handlerFixture{v, services}.put(makeService("a", "web", "10.0.0.1"))
 	handlerFixture{v, services}.put(makeService("b", "web", "10.0.0.2"))
-	if err := file.Replace(path, v.writeSaved); err != nil {
+	if err := file.Replace(path, savedView{v}.writeSaved); err != nil {
 		t.Fatal(err)
 	}
 	good, err := os.ReadFile(path)

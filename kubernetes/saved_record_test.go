@@ -272,7 +272,7 @@ func TestSavedViewAcceptsHandlerRecords(t *testing.T) {
 		handlerFixture{v, endpointSlices}.put(es)
 		handlerFixture{v, pods}.put(makePod("Upper", fmt.Sprintf("p%d", i), "::ffff:10.1.0.1", "10.1.0.1", "junk", "fd00::1"))
 	}
-	if err := file.Replace(path, v.writeSaved); err != nil {
+	if err := file.Replace(path, savedView{v}.writeSaved); err != nil {
 		t.Fatal(err)
 	}
 	back, log := openSaved(t, cfg)
@@ -300,7 +300,7 @@ func FuzzRestore(f *testing.F) {
 	f.Add(randomSavedView(f))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		v := newView(Options{Now: testClock})
-		if _, err := v.decodeRecords(bytes.NewReader(data), "m"); err == nil {
+		if _, err := (savedView{v}).decodeRecords(bytes.NewReader(data), "m"); err == nil {
 			queryEverything(t, v)
 		}
 	})
@@ -313,7 +313,7 @@ func randomSavedView(t testing.TB) []byte {
 	handlerFixture{v, pods}.put(makePod("default", "p", "10.1.0.1", "fd00::1"))
 	v.fingerprint = "m"
 	var b bytes.Buffer
-	if err := v.writeSaved(&b); err != nil {
+	if err := (savedView{v}).writeSaved(&b); err != nil {
 		t.Fatal(err)
 	}
 	return b.Bytes()[:b.Len()-sha256.Size]
@@ -348,8 +348,8 @@ func FuzzSavedRecord(f *testing.F) {
 		}
 		v := newView(Options{Now: testClock})
 		v.index.level = levelAll
-		v.putRecord(&savedRecord{Service: &savedService{Key: "\x02db\x01n", Kind: headless}, Import: imported})
-		v.putRecord(&r)
+		savedView{v}.putRecord(&savedRecord{Service: &savedService{Key: "\x02db\x01n", Kind: headless}, Import: imported})
+		savedView{v}.putRecord(&r)
 		queryEverything(t, v)
 	})
 }

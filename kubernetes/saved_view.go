@@ -43,6 +43,9 @@ const (
 	savedVersion = 1
 )
 
+// savedView is a view that is written to its file or read from it.
+type savedView struct{ *View }
+
 // viewSaver keeps the file of a view up to date.
 type viewSaver struct {
 	view *View
@@ -71,7 +74,7 @@ func (s *viewSaver) save() {
 	if !s.view.Synced() || last == s.last {
 		return
 	}
-	if err := file.Replace(s.path, s.view.writeSaved); err != nil {
+	if err := file.Replace(s.path, savedView{s.view}.writeSaved); err != nil {
 		s.view.log.Error("view not saved, file unchanged", "save", s.path, "err", err)
 		return
 	}
@@ -82,7 +85,7 @@ func (s *viewSaver) save() {
 var errTooLarge = fmt.Errorf("more than %d objects or %d bytes", maxSavedRecords, maxSavedBytes)
 
 // writeSaved writes the records of v and their checksum.
-func (v *View) writeSaved(to io.Writer) error {
+func (v savedView) writeSaved(to io.Writer) error {
 	head, records := v.savedRecords()
 	if len(records) > maxSavedRecords {
 		return errTooLarge
@@ -120,7 +123,7 @@ func (l *limitedWriter) Write(b []byte) (int, error) {
 
 // savedRecords returns the header and functions that return the records. The records'
 // sources are immutable, so only the listing needs the lock.
-func (v *View) savedRecords() (savedHead, []func() savedRecord) {
+func (v savedView) savedRecords() (savedHead, []func() savedRecord) {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
 	head := savedHead{
@@ -189,10 +192,10 @@ var errOtherConfig = errors.New("saved with other options, on another node or by
 // restore loads the file at path, if there is one for this configuration and node. The view
 // then counts as synced and is as old as the file. An invalid file is logged, and the view
 // starts empty.
-func (v *View) restore(path string) {
+func (v savedView) restore(path string) {
 	fresh := newView(Options{Now: v.now, Epochs: v.index.epochs})
 	fresh.index.nearestOnly = v.index.nearestOnly
-	head, err := fresh.loadFile(path, v.fingerprint)
+	head, err := savedView{fresh}.loadFile(path, v.fingerprint)
 	if errors.Is(err, fs.ErrNotExist) {
 		return
 	}
@@ -222,7 +225,7 @@ func (v *View) restore(path string) {
 
 // loadFile fills v, which must be empty, from the file at path. v must not be used after an
 // error.
-func (v *View) loadFile(path, made string) (head savedHead, err error) {
+func (v savedView) loadFile(path, made string) (head savedHead, err error) {
 	f, err := file.Open(path, maxSavedBytes)
 	if err != nil {
 		return head, err
@@ -251,7 +254,7 @@ func (v *View) loadFile(path, made string) (head savedHead, err error) {
 }
 
 // decodeRecords reads what precedes the checksum.
-func (v *View) decodeRecords(from io.Reader, made string) (head savedHead, err error) {
+func (v savedView) decodeRecords(from io.Reader, made string) (head savedHead, err error) {
 	m := gobMessages{from: bufio.NewReader(from)}
 	dec := gob.NewDecoder(&m.decodable)
 	if head, err = readHead(&m, dec, made); err != nil {
@@ -302,7 +305,7 @@ func readRecord(m *gobMessages, dec *gob.Decoder) (*savedRecord, error) {
 }
 
 // putRecord adds one checked record to the index.
-func (v *View) putRecord(r *savedRecord) {
+func (v savedView) putRecord(r *savedRecord) {
 	x := &v.index
 	if r.Import {
 		x = &v.imports

@@ -52,7 +52,7 @@ func TestSavedViewComesBack(t *testing.T) {
 		for range 80 {
 			w.step(v)
 		}
-		if err := file.Replace(path, v.writeSaved); err != nil {
+		if err := file.Replace(path, savedView{v}.writeSaved); err != nil {
 			t.Fatal(err)
 		}
 		back, _ := openSaved(t, cfg)
@@ -123,7 +123,7 @@ func TestSavedZone(t *testing.T) {
 	v, _ := openSaved(t, savedConfig(t, path))
 	v.converter.zone = "z1"
 	handlerFixture{v, services}.put(makeService("a", "web", "10.0.0.1"))
-	if err := file.Replace(path, v.writeSaved); err != nil {
+	if err := file.Replace(path, savedView{v}.writeSaved); err != nil {
 		t.Fatal(err)
 	}
 	back, log := openSaved(t, savedConfig(t, path))
@@ -141,7 +141,7 @@ func TestSavedViewRefused(t *testing.T) {
 		t.Errorf("without a file: synced %v, log %s", v.Synced(), log)
 	}
 	handlerFixture{v, services}.put(makeService("a", "web", "10.0.0.1"))
-	if err := file.Replace(path, v.writeSaved); err != nil {
+	if err := file.Replace(path, savedView{v}.writeSaved); err != nil {
 		t.Fatal(err)
 	}
 	good, err := os.ReadFile(path)
@@ -182,7 +182,7 @@ func TestSaveFails(t *testing.T) {
 	dir := t.TempDir()
 	cfg := savedConfig(t, filepath.Join(dir, "gone", "view"))
 	v, _ := openSaved(t, cfg)
-	if err := file.Replace(v.savePath, v.writeSaved); err == nil {
+	if err := file.Replace(v.savePath, savedView{v}.writeSaved); err == nil {
 		t.Error("saved into a folder that does not exist")
 	}
 	var objects []metav1.Object
@@ -190,7 +190,7 @@ func TestSaveFails(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(dir, "folder"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := file.Replace(filepath.Join(dir, "folder"), v.writeSaved); err == nil {
+	if err := file.Replace(filepath.Join(dir, "folder"), savedView{v}.writeSaved); err == nil {
 		t.Error("saved over a folder")
 	}
 	entries, err := os.ReadDir(dir)
@@ -255,7 +255,7 @@ func TestSavedViewWithoutForeignSlices(t *testing.T) {
 		maps.Copy(es.Labels, labels)
 		handlerFixture{v, endpointSlices}.put(es)
 	}
-	if err := file.Replace(path, v.writeSaved); err != nil {
+	if err := file.Replace(path, savedView{v}.writeSaved); err != nil {
 		t.Fatal(err)
 	}
 	back, _ := openSaved(t, savedConfig(t, path))

@@ -1,6 +1,8 @@
 package kubernetes
 
 import (
+	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -88,13 +90,6 @@ func (sc *scope) tickInterval() time.Duration {
 	return max(time.Duration(sc.idleTimeout.Load())/idleTicks, time.Millisecond)
 }
 
-// SetLimits sets scope_idle and scope_max of a view that may be running; 0 stands for the default. It is safe for
-// concurrent use.
-func (v *View) SetLimits(idle time.Duration, most int) {
-	v.scope.setLimits(idle, most)
-	v.requestReconcile()
-}
-
 // usedRecently reports whether the tick is not longer ago than scope_idle.
 func (sc *scope) usedRecently(epoch uint32) bool {
 	return epoch > 0 && sc.tick.Load()-epoch <= idleTicks
@@ -113,4 +108,246 @@ func (sc *scope) broadcast() {
 	defer sc.moreMu.Unlock()
 	close(sc.moreData)
 	sc.moreData = make(chan struct{})
+}
+
+// sliceSource is a source of EndpointSlices: a reflector of one namespace or of the
+// cluster.
+type sliceSource struct {
+	view   *View
+	ns     *namespace // nil is the whole cluster
+	only   sliceClass // only slices of this class; anySlice is all
+	cancel context.CancelFunc
+	// complete says that all of its slices are in view; closed that further events are
+	// ignored; outdated that the server's versions were set back since its last list began, so
+	// that its own mean nothing. version is the latest resourceVersion it has delivered. The
+	// view's lock guards them.
+	complete, closed, outdated bool
+	version                    uint64
+}
+
+// covers reports whether src delivers sl. A nil src, the source of manifests, delivers all
+// slices.
+func (src *sliceSource) covers(sl *slice) bool {
+	switch {
+	case src == nil:
+		return true
+	case src.ns != nil:
+		return namespaceOf(sl.key) == src.ns.label
+	}
+	return src.only == anySlice || src.only == sl.class
+}
+
+// reach records that src has delivered something of that version. The view's lock is held.
+func (src *sliceSource) reach(version uint64) {
+	if !src.outdated {
+		src.version = max(src.version, version)
+	}
+}
+
+// markComplete records that all slices of src are in view, as of version.
+func (src *sliceSource) markComplete(version uint64) {
+	v := src.view
+	v.mu.Lock()
+	src.reach(version)
+	news := !src.complete && !src.closed
+	src.complete = true
+	if news && src.ns != nil {
+		src.ns.complete = true
+		v.index.recompute()
+	}
+	v.mu.Unlock()
+	if news {
+		v.scope.broadcast()
+		v.requestReconcile()
+	}
+}
+
+// sliceManager decides which sources of EndpointSlices a view has: as few as the queries
+// and pods of its node need. When the set of sources changes, the old ones stay until the
+// new ones are complete, so that no answer is missing in between. Two sources may deliver
+// the same slice: a slice only replaces an older version.
+type sliceManager struct {
+	view *View
+	// reflect runs a reflector for src until ctx ends.
+	reflect func(ctx context.Context, src *sliceSource)
+
+	// sources are the current ones by the namespace's label in wire form, or by one of the
+	// constants below, which are no such labels.
+	sources    map[string]*sliceSource
+	reconciled bool // all desired sources were complete once
+	reflectors sync.WaitGroup
+}
+
+const (
+	headlessSource = "headless" // the cluster's slices with the headless label
+	foreignSource  = "foreign"  // the cluster's slices that neither have it nor are the slice controller's
+	allSource      = "all"      // all slices of the cluster
+)
+
+// wideSources are the sources of levelWide. They leave out the slice controller's slices of
+// Services with a cluster IP, most of a cluster's. The slice controller labels its slices of
+// headless Services. Others, who may add slices to any Service, need not.
+var wideSources = []string{headlessSource, foreignSource}
+
+// classOf is the class of the slices of the source of that key.
+var classOf = map[string]sliceClass{headlessSource: headlessSlice, foreignSource: foreignSlice}
+
+// minReconcileInterval is the shortest time between two reconciliations. Queries that can't
+// be answered, because the API server is away, each request one.
+const minReconcileInterval = 5 * time.Millisecond
+
+// run manages the sources until ctx ends.
+func (k *sliceManager) run(ctx context.Context) {
+	interval := k.view.scope.tickInterval()
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for ctx.Err() == nil {
+		if now := k.view.scope.tickInterval(); now != interval {
+			interval = now
+			tick.Reset(interval)
+		}
+		looked := time.Now()
+		k.reconcile(ctx)
+		select {
+		case <-tick.C:
+			k.view.scope.tick.Add(1)
+			k.view.expireWaiters()
+		case <-k.view.scope.reconcileRequests:
+			sleep(ctx, minReconcileInterval-time.Since(looked))
+		case <-ctx.Done():
+		}
+	}
+	k.reflectors.Wait()
+}
+
+// reconcile starts and stops sources according to what is in use.
+func (k *sliceManager) reconcile(ctx context.Context) {
+	// What is in use is only known when these are listed.
+	known := k.view.listed[services].Load() && k.view.listed[pods].Load()
+	desired := k.view.desiredSources()
+	k.startSources(ctx, desired)
+	k.publishLevel()
+	if !k.complete(desired) {
+		return
+	}
+	if !k.reconciled {
+		k.reconciled = true
+		k.dropRestored()
+	}
+	k.stopSources(desired)
+	if known {
+		k.view.setListed(endpointSlices)
+	}
+}
+
+// needsAllSlices reports whether slices without the headless label are needed, too.
+func (ns *namespace) needsAllSlices() bool { return ns.unlabelled > 0 || ns.needsUnlabelled.Load() }
+
+// startSources starts the desired sources that don't exist.
+func (k *sliceManager) startSources(ctx context.Context, desired []string) {
+	for _, key := range desired {
+		if k.sources[key] != nil {
+			continue
+		}
+		if k.sources == nil {
+			k.sources = make(map[string]*sliceSource)
+		}
+		class, wide := classOf[key]
+		src := &sliceSource{view: k.view, only: class}
+		var follow context.Context
+		follow, src.cancel = context.WithCancel(ctx)
+		k.view.mu.Lock()
+		k.view.index.sources = append(k.view.index.sources, src)
+		if !wide && key != allSource {
+			src.ns = k.view.index.ensureNamespace(key)
+			src.ns.sourceCount++
+			src.complete = src.ns.complete // from a saved view
+		}
+		k.view.mu.Unlock()
+		k.sources[key] = src
+		k.reflectors.Go(func() { k.reflect(follow, src) })
+	}
+}
+
+// complete reports whether all desired sources exist and are complete.
+func (k *sliceManager) complete(desired []string) bool {
+	k.view.mu.RLock()
+	defer k.view.mu.RUnlock()
+	return !slices.ContainsFunc(desired, func(key string) bool { return k.sources[key] == nil || !k.sources[key].complete })
+}
+
+// publishLevel sets the level that queries go by.
+func (k *sliceManager) publishLevel() {
+	switch {
+	case k.complete([]string{allSource}):
+		k.view.setLevel(levelAll)
+	case k.complete(wideSources):
+		k.view.setLevel(levelWide)
+	default:
+		k.view.setLevel(k.view.scope.restored)
+	}
+}
+
+// dropRestored drops what came from a saved view and is not covered by a source.
+func (k *sliceManager) dropRestored() {
+	k.view.scope.restored = levelNode
+	k.publishLevel()
+	k.view.change(func(x *index) (lost bool) {
+		x.epochs.BumpAny()
+		for label, ns := range x.namespaces {
+			if ns.complete && k.sources[label] == nil {
+				ns.complete, lost = false, true
+			}
+		}
+		x.recompute()
+		return lost // the zone may change unseen, and its serial is that of a transfer
+	})
+	k.dropUncovered()
+}
+
+// stopSources stops the sources that are not desired, and drops the slices that only they
+// covered.
+func (k *sliceManager) stopSources(desired []string) {
+	var ended []*sliceSource
+	for key, src := range k.sources {
+		if !slices.Contains(desired, key) {
+			ended = append(ended, src)
+			delete(k.sources, key)
+		}
+	}
+	if len(ended) == 0 {
+		return
+	}
+	k.publishLevel()
+	k.view.change(func(x *index) bool {
+		for _, src := range ended {
+			x.closeSource(src)
+		}
+		x.recompute()
+		return k.view.serial.reserved.Load() // the zone may change unseen
+	})
+	k.dropUncovered()
+	for _, src := range ended {
+		src.cancel()
+	}
+}
+
+// dropUncovered removes the slices that no source covers.
+func (k *sliceManager) dropUncovered() {
+	k.view.change(func(x *index) bool {
+		for name, sl := range x.slices {
+			if !k.covers(sl) {
+				x.dropSlice(name)
+			}
+		}
+		return false
+	})
+}
+
+// covers reports whether a source covers sl.
+func (k *sliceManager) covers(sl *slice) bool {
+	if k.sources[allSource] != nil || k.sources[namespaceOf(sl.key)] != nil {
+		return true
+	}
+	return slices.ContainsFunc(wideSources, func(key string) bool { return k.sources[key] != nil && classOf[key] == sl.class })
 }

@@ -68,26 +68,6 @@ func (s *service) listBytes() int {
 	return len(s.ports) + (len(s.external4)/4+len(s.external6)/16)*externalOverhead
 }
 
-// smallLists is the size up to which the lists of a Service are kept in any case: a part of
-// what the Service takes without them.
-const smallLists = 256
-
-// fit removes the ports and external addresses of s, which is about to be put under that key,
-// if its namespace would have more than [maxNamespaceServices] of them.
-func (x *index) fit(key string, s *service, f *faults) {
-	if s.listBytes() <= smallLists {
-		return
-	}
-	used := s.listBytes() - x.services[key].listBytes()
-	if ns := x.namespaces[namespaceOf(key)]; ns != nil {
-		used += ns.serviceBytes
-	}
-	if used > maxNamespaceServices {
-		f.add("ports and external addresses of the namespace's Services take more than %d MiB, DNS has none of this one", maxNamespaceServices>>20)
-		s.ports, s.external4, s.external6 = "", "", ""
-	}
-}
-
 // serviceSlices are the slices of a service of any kind.
 type serviceSlices struct {
 	slices   []*slice // by name, without those that are withheld

@@ -1,6 +1,7 @@
 package kubernetes
 
 import (
+	"cmp"
 	"encoding/binary"
 	"math/rand/v2"
 	"slices"
@@ -237,4 +238,48 @@ func (t *srvWriter) writeRecord(to srvTarget, rdata []byte) (at int, ok bool) {
 	binary.BigEndian.PutUint16(rdata[4:], to.number)
 	at = t.reply.Add(wire.Answer, wire.AtQuestion, wire.TypeSRV, t.ttl, rdata)
 	return at, !t.reply.Overflows()
+}
+
+// writeSRV writes m's SRV records and the addresses of their targets.
+func writeSRV(w *answerWriter, m *match) {
+	n := m.pairCount(w.budget)
+	if n == 0 {
+		return
+	}
+	t := srvWriter{
+		answerWriter: *w, port: m.port, key: string(m.key), weight: srvWeight(n),
+		written: make(map[string]srvName), done: make(map[srvTarget]struct{}), known: make(map[glue]struct{}),
+	}
+	whole := !t.tooMany(m) && t.writeAll(m)
+	if !whole && !w.budget.exhausted() && w.reply.Limit() < wire.MaxMessage { // over TCP there is nothing to come back for
+		whole = t.writeSample(m)
+	}
+	if !whole {
+		return
+	}
+	slices.SortStableFunc(t.addrs, func(a, b glue) int { // whole RRsets
+		return cmp.Or(cmp.Compare(t.written[a.prefix].at, t.written[b.prefix].at), cmp.Compare(len(a.addr), len(b.addr)))
+	})
+	for _, g := range t.addrs {
+		if !w.budget.spend(dedupSteps) || w.reply.Overflows() {
+			return
+		}
+		w.writeAddr(wire.Additional, t.written[g.prefix].at, g.addr)
+	}
+}
+
+// writeLoadBalancerSRV writes SRV records that point to the host name of a load balancer.
+// They have no glue: the name would have to be resolved first.
+func writeLoadBalancerSRV(w *answerWriter, m *match, to wire.Name) {
+	t := srvWriter{answerWriter: *w, port: m.port, weight: srvWeight(m.port.count(m.svc.ports, w.budget)), done: make(map[srvTarget]struct{})}
+	if !t.readPorts(m.svc.ports) {
+		return
+	}
+	var buf [6 + wire.MaxName]byte
+	rdata := append(buf[:6], to...)
+	for _, number := range t.numbers {
+		if _, ok := t.writeRecord(srvTarget{"", number}, rdata); !ok {
+			return
+		}
+	}
 }

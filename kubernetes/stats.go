@@ -2,7 +2,6 @@ package kubernetes
 
 import (
 	"net/http"
-	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -108,21 +107,6 @@ func (l *gapLog) silent(now time.Time, d time.Duration) {
 	defer l.mu.Unlock()
 	l.gaps.Silences++
 	l.gaps.LastSilence, l.gaps.LastSilent = now, d
-}
-
-// gapsNow returns the gaps of v until now.
-func (v *View) gapsNow() Gaps {
-	v.gaps.mu.Lock()
-	g := v.gaps.gaps
-	v.gaps.mu.Unlock()
-	for r := range numResources {
-		if name := r.plural(); !v.listed[r].Load() && !slices.Contains(g.Unlisted, name) {
-			g.Unlisted = append(g.Unlisted, name)
-		}
-	}
-	slices.Sort(g.Unlisted)
-	g.Failing, g.Unreadable = v.outages.Failing(), v.outages.Skipped()
-	return g
 }
 
 // Requests counts the requests to one API server with one outcome. Code is the

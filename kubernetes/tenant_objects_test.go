@@ -171,7 +171,7 @@ func TestSavedViewWithoutExternal(t *testing.T) {
 				}
 				return v
 			}
-			if err := file.Replace(path, open(saved).writeSaved); err != nil {
+			if err := file.Replace(path, savedView{open(saved)}.writeSaved); err != nil {
 				t.Fatal(err)
 			}
 			if got, want := open(needed).Synced(), saved || !needed; got != want {
@@ -402,7 +402,7 @@ func TestSavedViewWithWithheldSlice(t *testing.T) {
 	v, _ := openSaved(t, cfg)
 	v.setLevel(levelAll)
 	last := overfull(t, v)
-	if err := file.Replace(path, v.writeSaved); err != nil {
+	if err := file.Replace(path, savedView{v}.writeSaved); err != nil {
 		t.Fatal(err)
 	}
 	back, text := openSaved(t, cfg)

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"unique"
 
 	corev1 "k8s.io/api/core/v1"
@@ -148,4 +150,195 @@ func endpointZone(ep *discoveryv1.Endpoint, f *faults) (none zoneName) {
 		}
 	}
 	return unique.Make(string(b))
+}
+
+// maxEagerEndpoints is the number of endpoints up to which addresses are merged when a
+// slice changes, which takes 10 µs.
+const maxEagerEndpoints = 200
+
+// lazyAddrs are the merged addresses of a large headless service. The first answer that
+// needs them merges them, not the change of a slice: that would hold the view's lock for as
+// long as there are endpoints.
+type lazyAddrs struct {
+	nearestOnly      bool
+	endpoints        int
+	once             sync.Once
+	built            atomic.Bool
+	v4, v6           string
+	bounds4, bounds6 localityBounds
+}
+
+// updateHeadlessAddrs sets the addresses of a headless service's name. old is the service
+// that s replaces, nil if none: if the slices are the same, its addresses are reused.
+func (s *service) updateHeadlessAddrs(old *service, narrow bool) {
+	if old != nil && old.kind == headless && old.lazy != nil && old.distribution == s.distribution && sameBacking(old.slices, s.slices) {
+		s.lazy = old.lazy
+		return
+	}
+	total, lists := 0, 0
+	for _, sl := range s.slices {
+		if sl.addrs != "" {
+			total, lists = total+sl.len(), lists+1
+		}
+	}
+	s.lazy = nil
+	if lists > 1 && total > maxEagerEndpoints {
+		s.v4, s.v6, s.bounds4, s.bounds6 = "", "", localityBounds{}, localityBounds{}
+		s.lazy = &lazyAddrs{nearestOnly: narrow, endpoints: total}
+		return
+	}
+	s.v4, s.bounds4 = s.headlessAddrs(4, narrow)
+	s.v6, s.bounds6 = s.headlessAddrs(16, narrow)
+}
+
+// sameBacking reports whether a and b are the same slice in memory.
+func sameBacking(a, b []*slice) bool {
+	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
+}
+
+// addrs returns the packed RDATA of the addresses of qtype, and where the next distance
+// begins in it. It returns nothing if b is exhausted.
+func (s *service) addrs(qtype uint16, b *Budget) (packed string, cut localityBounds) {
+	switch all := s.lazy; {
+	case all == nil && qtype == wire.TypeA:
+		return s.v4, s.bounds4
+	case all == nil:
+		return s.v6, s.bounds6
+	case !all.built.Load() && !b.spend(dedupSteps*all.endpoints):
+		return "", localityBounds{}
+	default:
+		all.once.Do(func() { all.build(s) })
+		if qtype == wire.TypeA {
+			return all.v4, all.bounds4
+		}
+		return all.v6, all.bounds6
+	}
+}
+
+func (b *lazyAddrs) build(s *service) {
+	b.v4, b.bounds4 = s.headlessAddrs(4, b.nearestOnly)
+	b.v6, b.bounds6 = s.headlessAddrs(16, b.nearestOnly)
+	b.built.Store(true)
+}
+
+// requiredLocality returns the bits that the endpoints given for the service's name must
+// have, 0 if any endpoint will do. all and some are the bits that all, and any, of them
+// have. The Service's trafficDistribution takes precedence over hints. As in kube-proxy,
+// hints only count if every endpoint has some, since otherwise the slices are in
+// transition, and if any names this node or zone.
+func (s *service) requiredLocality(all, some locality) locality {
+	has := func(p locality) bool { return some&p != 0 }
+	switch {
+	case s.distribution == preferSameNode && has(sameNode):
+		return sameNode
+	case s.distribution != noPreference && has(sameZone):
+		return sameZone
+	case s.distribution != noPreference:
+		return 0
+	case all&hasNodeHints != 0 && has(hintsNode):
+		return hintsNode
+	case all&hasZoneHints != 0 && has(hintsZone):
+		return hintsZone
+	}
+	return 0
+}
+
+// headlessAddrs returns the addresses of that size of a headless service's name, each once
+// and the nearest first, and where the distances begin. nearestOnly limits them to the
+// nearest ones, if the service or its hints ask for that and there are any.
+func (s *service) headlessAddrs(size int, narrow bool) (string, localityBounds) {
+	u := s.newAddrMerge(size)
+	if u.total == 0 {
+		return "", localityBounds{}
+	}
+	if narrow {
+		u.want = s.requiredLocality(u.all, u.some)
+	}
+	single := len(u.list) == 1 && !u.list[0].hasDuplicateAddrs()
+	if single && u.uniform() {
+		var cut localityBounds
+		cut.addCount(u.some.rank(), u.total)
+		return u.list[0].addrs, cut // shared
+	}
+	u.out = make([]byte, 0, u.total*size)
+	if !single {
+		u.seen = make(map[string]struct{}, u.total)
+	}
+	var cut localityBounds
+	for _, r := range [...]rank{nodeRank, zoneRank, otherRank} {
+		before := len(u.out)
+		for _, sl := range u.list {
+			u.appendRank(sl, r)
+		}
+		cut.addCount(r, (len(u.out)-before)/size)
+	}
+	return string(u.out), cut
+}
+
+func (s *service) newAddrMerge(size int) addrMerge {
+	u := addrMerge{size: size, list: make([]*slice, 0, len(s.slices)), all: ^locality(0)}
+	for _, sl := range s.slices {
+		if sl.size == size && sl.addrs != "" {
+			all, some := sl.localityMasks()
+			u.all, u.some, u.total = u.all&all, u.some|some, u.total+sl.len()
+			u.list = append(u.list, sl)
+		}
+	}
+	return u
+}
+
+// addrMerge merges the addresses of several slices.
+type addrMerge struct {
+	size      int
+	list      []*slice // the slices
+	total     int      // endpoints
+	all, some locality // bits that all have, and that any has
+	want      locality // bits that an address must have
+	out       []byte
+	seen      map[string]struct{} // nil if there can be no duplicates
+}
+
+// uniform reports whether all endpoints are wanted and equally far.
+func (u *addrMerge) uniform() bool {
+	return u.all&u.want == u.want && (u.all^u.some)&(sameNode|sameZone) == 0
+}
+
+// appendRank appends the addresses of s that have rank r.
+func (u *addrMerge) appendRank(s *slice, r rank) {
+	for i := range s.len() {
+		p := s.locality(i)
+		if p.rank() != r || p&u.want != u.want {
+			continue
+		}
+		addr := s.addr(i)
+		if u.seen != nil {
+			if _, dup := u.seen[addr]; dup {
+				continue
+			}
+			u.seen[addr] = struct{}{}
+		}
+		u.out = append(u.out, addr...)
+	}
+}
+
+// localityBounds divide a list of addresses that is ordered by distance: addresses before
+// zoneStart are on the same node, those before otherStart in the same zone.
+type localityBounds struct{ zoneStart, otherStart uint16 }
+
+// addCount adds n addresses of rank r. The counters saturate: no answer has room for so
+// many.
+func (p *localityBounds) addCount(r rank, n int) {
+	sum := func(have uint16) uint16 { return uint16(min(int(have)+n, 1<<16-1)) }
+	if r == nodeRank {
+		p.zoneStart = sum(p.zoneStart)
+	}
+	if r != otherRank {
+		p.otherStart = sum(p.otherStart)
+	}
+}
+
+// uniform reports whether n addresses are equally far.
+func (p localityBounds) uniform(n int) bool {
+	zone, rest := int(p.zoneStart), int(p.otherStart)
+	return rest == 0 || zone == n || zone == 0 && rest == n
 }

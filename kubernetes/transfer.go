@@ -48,26 +48,6 @@ type Snapshot struct {
 	services    []keyedService // by namespace and name in wire form
 }
 
-// SOA returns the SOA record of the zone with this origin. ok is false if z has no such zone, or if it is a
-// reverse zone: those are not transferred.
-func (z *Zone) SOA(name wire.Name) (soa wire.RR, ok bool) {
-	o := z.transferableOrigin(name)
-	if o == nil {
-		return wire.RR{}, false
-	}
-	return o.soa(z.ttl, z.view.serialOf(o)), true
-}
-
-// transferableOrigin returns the zone that is called name; nil if there is none or it can't be transferred.
-func (z *Zone) transferableOrigin(name wire.Name) *origin {
-	for i := range z.origins {
-		if o := &z.origins[i]; o.name == name && !o.reverse {
-			return o
-		}
-	}
-	return nil
-}
-
 // soa returns o's SOA record.
 func (o *origin) soa(ttl, serial uint32) wire.RR {
 	data := append([]byte(o.server), o.name...)
@@ -78,25 +58,17 @@ func (o *origin) soa(ttl, serial uint32) wire.RR {
 	return wire.RR{Owner: []byte(o.name), Type: wire.TypeSOA, TTL: min(ttl, soaTTL), Data: data}
 }
 
-// Snapshot returns the current version of the zone with this origin, for which [Zone.SOA] returns a record. It requests
-// the slices of headless Services that are not in view, and waits for them until ctx ends. The namespaces then count as used, as
-// if a query had needed them. It returns an error at once if the view is not synced, if the cluster
-// has more than 100,000 Services, or if the slices would exceed the scope that is configured.
-func (z *Zone) Snapshot(ctx context.Context, name wire.Name) (*Snapshot, error) {
-	return z.snapshot(ctx, Snapshot{zone: z, origin: z.transferableOrigin(name)})
-}
-
-// snapshot returns the current version of the zone that empty, without Services, stands for.
-func (z *Zone) snapshot(ctx context.Context, empty Snapshot) (*Snapshot, error) {
+// current returns the current version of the zone of s, which has no Services.
+func (s *Snapshot) current(ctx context.Context) (*Snapshot, error) {
 	for {
-		more := z.view.scope.more()
-		s, err := z.takeSnapshot(empty)
+		more := s.zone.view.scope.more()
+		taken, err := s.take()
 		if err != nil {
 			return nil, err
 		}
-		missing, err := z.requireHeadless(s)
+		missing, err := taken.requireHeadless()
 		if missing == 0 || err != nil {
-			return s, err
+			return taken, err
 		}
 		select {
 		case <-more:
@@ -106,18 +78,19 @@ func (z *Zone) snapshot(ctx context.Context, empty Snapshot) (*Snapshot, error) 
 	}
 }
 
-// takeSnapshot returns the current version of empty, with services whose slices are perhaps not in view.
-func (z *Zone) takeSnapshot(empty Snapshot) (*Snapshot, error) {
-	if !z.view.syncedFor(empty.origin) {
+// take is current with services whose slices are perhaps not in view.
+func (s *Snapshot) take() (*Snapshot, error) {
+	empty, v := *s, s.zone.view
+	if !v.syncedFor(empty.origin) {
 		return nil, errNotSynced
 	}
 	for range maxSnapshotAttempts {
 		s := new(empty)
-		s.serial = z.view.reserveSerial(s.origin)
-		for key, svc := range (selectingServices{z.view, nil}).each {
+		s.serial = v.reserveSerial(s.origin)
+		for key, svc := range (selectingServices{v, nil}).each {
 			s.nameservers = append(s.nameservers, keyedService{key, svc})
 		}
-		current, err := z.collectServices(s)
+		current, err := s.collectServices()
 		if err != nil {
 			return nil, err
 		}
@@ -131,9 +104,9 @@ func (z *Zone) takeSnapshot(empty Snapshot) (*Snapshot, error) {
 	return nil, errUnstable
 }
 
-// collectServices adds the services of s's zone to s. It reports whether s.serial still is the zone's.
-func (z *Zone) collectServices(s *Snapshot) (current bool, err error) {
-	v := z.view
+// collectServices adds the services of the zone to s. It reports whether s.serial still is the zone's.
+func (s *Snapshot) collectServices() (current bool, err error) {
+	z, v := s.zone, s.zone.view
 	v.mu.RLock()
 	defer v.mu.RUnlock()
 	all := v.indexFor(s.origin.imports).services
@@ -142,34 +115,16 @@ func (z *Zone) collectServices(s *Snapshot) (current bool, err error) {
 	}
 	s.services = make([]keyedService, 0, len(all))
 	for key, svc := range all {
-		if s.has(key, svc) && z.exposesLocked(namespaceOf(key)) {
+		if svc.kind != orphan && (s.external == nil || s.external.has(key, svc)) && z.exposesLocked(namespaceOf(key)) {
 			s.services = append(s.services, keyedService{key, svc})
 		}
 	}
 	return s.origin.serial.Load() == s.serial, nil
 }
 
-// has reports whether s's zone has records of the service with that key, in a namespace that the zone exposes.
-func (s *Snapshot) has(key string, svc *service) bool {
-	if s.external != nil {
-		return s.external.has(key, svc)
-	}
-	return svc.kind != orphan
-}
-
-// reserveSerial returns o's serial, which the next change will replace by a later one.
-func (v *View) reserveSerial(o *origin) uint32 {
-	v.mu.RLock()
-	defer v.mu.RUnlock()
-	serial := o.serial.Load()
-	o.serial.sent.Store(serial)
-	o.serial.reserved.Store(true)
-	return serial
-}
-
 // requireHeadless requests the slices of the services whose endpoints are in s. It returns the number of namespaces whose slices are
 // not in view. If they are too many for the scope, it requests nothing.
-func (z *Zone) requireHeadless(s *Snapshot) (missing int, err error) {
+func (s *Snapshot) requireHeadless() (missing int, err error) {
 	needed, absent := map[string]struct{}{}, map[string]struct{}{}
 	for svc := range s.headless {
 		needed[svc.ns.label] = struct{}{}
@@ -177,11 +132,11 @@ func (z *Zone) requireHeadless(s *Snapshot) (missing int, err error) {
 			absent[svc.ns.label] = struct{}{}
 		}
 	}
-	if err := z.view.fitsScope(needed, absent); err != nil {
+	if err := s.zone.view.fitsScope(needed, absent); err != nil {
 		return len(absent), err
 	}
 	for svc := range s.headless {
-		z.view.requireSlices(svc, nil)
+		s.zone.view.requireSlices(svc, nil)
 	}
 	return len(absent), nil
 }
@@ -193,27 +148,6 @@ func (s *Snapshot) headless(yield func(*service) bool) {
 			return
 		}
 	}
-}
-
-// fitsScope returns an error if the slices of the needed namespaces, of which some are absent, are more than the scope allows.
-func (v *View) fitsScope(needed, absent map[string]struct{}) error {
-	sc := v.scope
-	if len(absent) == 0 || sc.cluster && sc.all {
-		return nil
-	}
-	used, gaps, at := v.namespacesInUse()
-	most := int(sc.maxNamespaces.Load())
-	switch wide := sc.cluster || at != levelNode; {
-	case wide:
-		if n := countUnion(absent, gaps); n > most {
-			return fmt.Errorf("all endpoints of %d namespaces are needed, scope_max of kubernetes is %d; set scope_max %[1]d, or scope cluster with endpoints all", n, most)
-		}
-	default:
-		if n := countUnion(needed, used); n > most {
-			return fmt.Errorf("the endpoints of %d namespaces are needed, scope_max of kubernetes is %d; set scope_max %[1]d or scope cluster", n, most)
-		}
-	}
-	return nil
 }
 
 // countUnion returns how many labels are in set or list. list has each label once.

@@ -26,17 +26,18 @@ func (s *Snapshot) SOA() wire.RR { return s.origin.soa(s.zone.ttl, s.serial) }
 // IPs. For the records of a zone of `k8s_external`, see [External.Snapshot]. The records' bytes don't change.
 func (s *Snapshot) All() iter.Seq[wire.RR] {
 	return func(yield func(wire.RR) bool) {
-		w := recordYielder{ttl: s.zone.ttl, svc: s.origin.svc, yield: yield}
-		nameservers, service := s.yieldNameservers, w.yieldService
-		if s.external != nil {
-			nameservers, service = s.yieldExternalNameserver, w.yieldExternal
-		}
-		nameservers(&w)
-		for i := range s.services {
-			if w.stopped {
-				return
+		w := recordYielder{ttl: s.zone.ttl, svc: s.origin.svc, external: s.external, yield: yield}
+		s.yieldNameservers(&w)
+		for _, svc := range s.services {
+			owner := joinName(nil, "", svc.key, w.svc)
+			if owner == nil {
+				continue
 			}
-			service(s.services[i])
+			for _, t := range recordTypes {
+				if t.transfer != nil && !w.stopped {
+					t.transfer(&w, owner, svc)
+				}
+			}
 		}
 	}
 }
@@ -44,14 +45,9 @@ func (s *Snapshot) All() iter.Seq[wire.RR] {
 // yieldNameservers yields the NS records, and their addresses unless a Service of the zone has them.
 func (s *Snapshot) yieldNameservers(w *recordYielder) {
 	z, o, apex := s.zone, s.origin, []byte(s.origin.name)
-	if len(s.nameservers) == 0 {
-		host := []byte(o.server + string(o.name))
-		for i, a := range z.view.addrs {
-			if i == 0 {
-				w.add(apex, wire.TypeNS, host)
-			}
-			w.addAddr(host, packAddr(a))
-		}
+	host := []byte(o.server + string(o.name))
+	if s.external != nil || len(s.nameservers) == 0 {
+		s.yieldOwnNameserver(w, apex, host)
 		return
 	}
 	base := o
@@ -65,17 +61,36 @@ func (s *Snapshot) yieldNameservers(w *recordYielder) {
 		}
 		w.add(apex, wire.TypeNS, host)
 		if base == o && !z.exposes([]byte(namespaceOf(n.key))) {
-			w.addServiceAddrs(host, n.service)
+			w.addServiceAddrs(host, n.service, 4)
+			w.addServiceAddrs(host, n.service, 16)
 		}
+	}
+}
+
+// yieldOwnNameserver yields the NS record of the name server called host, which is no Service, and its addresses.
+func (s *Snapshot) yieldOwnNameserver(w *recordYielder, apex, host []byte) {
+	if s.external != nil {
+		w.add(apex, wire.TypeNS, host)
+		for addr := range (nameserverAddrs{s.external, nil}).each {
+			w.addAddr(host, addr)
+		}
+		return
+	}
+	for i, a := range s.zone.view.addrs {
+		if i == 0 {
+			w.add(apex, wire.TypeNS, host)
+		}
+		w.addAddr(host, packAddr(a))
 	}
 }
 
 // recordYielder yields the records of Services until the caller wants no more.
 type recordYielder struct {
-	ttl     uint32
-	svc     wire.Name // what Services are below
-	yield   func(wire.RR) bool
-	stopped bool
+	ttl      uint32
+	svc      wire.Name // what Services are below
+	external *External // nil for a zone of `kubernetes`
+	yield    func(wire.RR) bool
+	stopped  bool
 }
 
 func (w *recordYielder) add(owner []byte, rtype uint16, data []byte) {
@@ -91,15 +106,22 @@ func (w *recordYielder) addAddr(owner []byte, packed string) {
 	w.add(owner, rtype, []byte(packed))
 }
 
-// addServiceAddrs yields the addresses of s's own name, each once, wherever the endpoints are.
-func (w *recordYielder) addServiceAddrs(owner []byte, s *service) {
-	all := addrSet{s.v4, s.v6}
-	if s.kind == headless {
-		all.v4, _ = s.headlessAddrs(4, false)
-		all.v6, _ = s.headlessAddrs(16, false)
+// addServiceAddrs yields the addresses of that size of s's own name, each once, wherever the endpoints are.
+func (w *recordYielder) addServiceAddrs(owner []byte, s *service, size int) {
+	list := s.v4
+	if size == 16 {
+		list = s.v6
 	}
-	for addr := range all.each {
-		w.addAddr(owner, addr)
+	if s.kind == headless {
+		list, _ = s.headlessAddrs(size, false)
+	}
+	w.addAddrs(owner, list, size)
+}
+
+// addAddrs yields the records of packed addresses.
+func (w *recordYielder) addAddrs(owner []byte, list string, size int) {
+	for ; list != ""; list = list[size:] {
+		w.addAddr(owner, list[:size])
 	}
 }
 
@@ -110,25 +132,72 @@ func (w *recordYielder) addSRV(owner []byte, weight, port uint16, target []byte)
 	w.add(owner, wire.TypeSRV, append(data, target...))
 }
 
-// yieldService yields the records of s.
-func (w *recordYielder) yieldService(s keyedService) {
-	owner := joinName(nil, "", s.key, w.svc)
-	if owner == nil {
+// throughEndpoints reports whether s has its names through its endpoints.
+func (w *recordYielder) throughEndpoints(s keyedService) bool {
+	return s.kind == headless && (w.external == nil || !s.externallyReachable())
+}
+
+// yieldAlias yields the CNAME record of s.
+func (w *recordYielder) yieldAlias(owner []byte, s keyedService) {
+	to := s.target
+	switch {
+	case w.external != nil:
+		to = s.loadBalancerName()
+	case s.kind != externalName:
 		return
 	}
-	switch s.kind {
-	case clusterIP:
-		w.addServiceAddrs(owner, s.service)
-		if s.v4 != "" || s.v6 != "" {
+	if to != "" {
+		w.add(owner, wire.TypeCNAME, []byte(to))
+	}
+}
+
+// yieldAddrs yields the addresses of that size of s, and of its endpoints' names.
+func (w *recordYielder) yieldAddrs(owner []byte, s keyedService, size int) {
+	switch {
+	case w.throughEndpoints(s):
+		w.addServiceAddrs(owner, s.service, size)
+		w.yieldEndpointAddrs(s, size)
+	case w.external == nil:
+		w.addServiceAddrs(owner, s.service, size)
+	case size == 4:
+		w.addAddrs(owner, s.external4, size)
+	default:
+		w.addAddrs(owner, s.external6, size)
+	}
+}
+
+// yieldEndpointAddrs yields the addresses of that size of the endpoints' names, each once.
+func (w *recordYielder) yieldEndpointAddrs(s keyedService, size int) {
+	seen := make(map[glue]struct{})
+	for _, sl := range s.slices {
+		if sl.size != size {
+			continue
+		}
+		for i := 0; i < sl.len() && !w.stopped; i++ {
+			at := glue{sl.hostname(i) + sl.cluster, sl.addr(i)}
+			host := joinName(nil, sl.hostname(i), sl.cluster+s.key, w.svc)
+			if _, dup := seen[at]; dup || host == nil {
+				continue
+			}
+			seen[at] = struct{}{}
+			w.addAddr(host, at.addr)
+		}
+	}
+}
+
+// yieldSRVs yields the SRV records of s and of what is below it.
+func (w *recordYielder) yieldSRVs(owner []byte, s keyedService) {
+	switch {
+	case w.throughEndpoints(s):
+		w.yieldEndpointSRVs(owner, s)
+	case w.external == nil:
+		if s.kind == clusterIP && (s.v4 != "" || s.v6 != "") {
 			w.yieldPorts(owner, owner, s)
 		}
-	case headless:
-		w.addServiceAddrs(owner, s.service)
-		w.yieldEndpoints(s)
-	case externalName:
-		if s.target != "" {
-			w.add(owner, wire.TypeCNAME, []byte(s.target))
-		}
+	case s.loadBalancerName() != "":
+		w.yieldPorts(nil, []byte(s.loadBalancerName()), s)
+	default:
+		w.yieldPorts(owner, owner, s)
 	}
 }
 
@@ -161,64 +230,79 @@ func (w *recordYielder) portOwner(name string, proto byte, key string) []byte {
 	return joinName(nil, "_"+name, protocolLabels[proto]+key, w.svc)
 }
 
-// yieldEndpoints yields the records of the endpoints of s, each once: the addresses of their names, and the SRV records of named
-// ports.
-func (w *recordYielder) yieldEndpoints(s keyedService) {
-	seen := make(map[endpointRecord]struct{})
-	isNew := func(id endpointRecord) bool {
-		_, dup := seen[id]
-		seen[id] = struct{}{}
-		return !dup
+// yieldEndpointSRVs yields the SRV records that lead to the endpoints of s, each once. A zone of `kubernetes` has those of named
+// ports, with weights as in CoreDNS; one of `k8s_external` also those of the service's name, which is owner, and of the
+// endpoints' names, with the weights of answers.
+func (w *recordYielder) yieldEndpointSRVs(owner []byte, s keyedService) {
+	pairs := make(map[string]int)
+	if w.external != nil {
+		w.eachPair(owner, s, func(name, _ []byte, _ srvTarget, _ *slice) { pairs[string(name)]++ })
 	}
+	type record struct {
+		srvTarget
+		owner string
+	}
+	seen := make(map[record]struct{})
+	w.eachPair(owner, s, func(name, host []byte, to srvTarget, sl *slice) {
+		id := record{to, string(name)}
+		if _, dup := seen[id]; dup || to.number == 0 {
+			return
+		}
+		seen[id] = struct{}{}
+		n := sl.len()
+		if w.external != nil {
+			n = pairs[id.owner]
+		}
+		w.addSRV(name, srvWeight(n), to.number, host)
+	})
+}
+
+// eachPair calls f for each pair of an endpoint, whose name is host, and a port, with each name that has an SRV record of it. A port
+// without a number, and an endpoint without ports, are pairs with the number 0, which have no record but count in the weights of
+// answers, see [match.pairsInSlice]. It stops at [maxTransferPairs].
+func (w *recordYielder) eachPair(owner []byte, s keyedService, f func(name, host []byte, to srvTarget, sl *slice)) {
 	pairs := 0
 	for _, sl := range s.slices {
-		var ports []ownedPort
-		if pairs < maxTransferPairs {
-			ports = w.endpointPorts(sl, s.key)
-		}
+		ports := w.slicePorts(sl, s.key)
 		for i := 0; i < sl.len() && !w.stopped; i++ {
-			front := sl.hostname(i) + sl.cluster
+			if pairs += len(ports); pairs > maxTransferPairs {
+				return
+			}
 			host := joinName(nil, sl.hostname(i), sl.cluster+s.key, w.svc)
 			if host == nil {
 				continue
 			}
-			if isNew(endpointRecord{front: front, addr: sl.addr(i)}) {
-				w.addAddr(host, sl.addr(i))
-			}
-			if pairs += len(ports); pairs > maxTransferPairs {
-				ports = nil
-			}
 			for _, p := range ports {
-				if isNew(endpointRecord{front: front, owner: string(p.owner), port: p.number}) {
-					w.addSRV(p.owner, srvWeight(sl.len()), p.number, host)
+				to := srvTarget{sl.hostname(i) + sl.cluster, p.number}
+				if w.external != nil {
+					f(owner, host, to, sl)
+					f(host, host, to, sl)
+				}
+				if p.owner != nil {
+					f(p.owner, host, to, sl)
 				}
 			}
 		}
 	}
 }
 
-// endpointRecord identifies an address record of an endpoint, or an SRV record that leads to it. front is what its name has in
-// front of the Service's.
-type endpointRecord struct {
-	front, addr string
-	owner       string // of the SRV record
-	port        uint16
-}
-
-// ownedPort is a port number and the name of its SRV records.
+// ownedPort is a port number and the name of its SRV records, nil for none.
 type ownedPort struct {
 	owner  []byte
 	number uint16
 }
 
-// endpointPorts returns the ports of sl, a slice of the service with that key, that have a name and a number.
-func (w *recordYielder) endpointPorts(sl *slice, key string) (list []ownedPort) {
+// slicePorts returns the ports of sl, a slice of the service with that key, that have records or count in weights.
+func (w *recordYielder) slicePorts(sl *slice, key string) (list []ownedPort) {
 	for p := sl.ports; p != ""; {
 		name, proto, number, rest := p.next()
 		p = rest
-		if owner := w.portOwner(name, proto, key); owner != nil && number != 0 {
-			list = append(list, ownedPort{owner, number})
+		if o := (ownedPort{w.portOwner(name, proto, key), number}); w.external != nil || o.owner != nil && number != 0 {
+			list = append(list, o)
 		}
+	}
+	if list == nil && w.external != nil {
+		list = []ownedPort{{}}
 	}
 	return list
 }

@@ -107,8 +107,8 @@ func TestSnapshotRecords(t *testing.T) {
 		"db.store.svc.cluster.local. 30 IN A 10.1.1.1",
 		"db.store.svc.cluster.local. 30 IN A 10.1.1.2",
 		"db-0.db.store.svc.cluster.local. 30 IN A 10.1.1.1",
-		"_pg._tcp.db.store.svc.cluster.local. 30 IN SRV 0 50 5432 db-0.db.store.svc.cluster.local.",
 		"10-1-1-2.db.store.svc.cluster.local. 30 IN A 10.1.1.2",
+		"_pg._tcp.db.store.svc.cluster.local. 30 IN SRV 0 50 5432 db-0.db.store.svc.cluster.local.",
 		"_pg._tcp.db.store.svc.cluster.local. 30 IN SRV 0 50 5432 10-1-1-2.db.store.svc.cluster.local.",
 		"out.store.svc.cluster.local. 30 IN CNAME host.example.org.",
 	}
@@ -144,6 +144,36 @@ func TestSnapshotRecords(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestRecordTypes: names have the types of the table, and a transfer has the records of those that Services have. An answer of
+// another type would be missing from both.
+func TestRecordTypes(t *testing.T) {
+	cfg := testConfig(t)
+	z := NewZone(openText(t, cfg, transferredCluster), cfg)
+	owners := map[uint16]string{
+		wire.TypeA: "web.default.svc", wire.TypeAAAA: "web.default.svc", wire.TypeSRV: "web.default.svc", wire.TypeCNAME: "out.store.svc",
+		wire.TypePTR: "", wire.TypeTXT: "dns-version", wire.TypeSOA: "", wire.TypeNS: "",
+	}
+	transferred := map[uint16]bool{}
+	for rr := range takeSnapshot(t, z).All() {
+		transferred[rr.Type] = true
+	}
+	for _, typ := range recordTypes {
+		name := strings.TrimPrefix(owners[typ.rtype]+".cluster.local.", ".")
+		if typ.rtype == wire.TypePTR {
+			name = arpa("10.96.0.10")
+		}
+		if m, outcome, _ := ask(t, z, name, typ.rtype); outcome != Answered || len(m.Answer) == 0 || m.Answer[0].Header().Rrtype != typ.rtype {
+			t.Errorf("%s %s: %v, %v", name, dns.Type(typ.rtype), outcome, m)
+		}
+		if typ.transfer != nil && !transferred[typ.rtype] {
+			t.Errorf("a transfer has no %s record", dns.Type(typ.rtype))
+		}
+		if want := !slices.Contains([]uint16{wire.TypePTR, wire.TypeTXT, wire.TypeSOA, wire.TypeNS}, typ.rtype); (typ.transfer != nil) != want {
+			t.Errorf("%s: of Services %t", dns.Type(typ.rtype), want)
+		}
 	}
 }
 

@@ -11,7 +11,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/labels"
 
@@ -150,7 +149,7 @@ func Open(cfg *config.Kubernetes, opts Options) (*View, error) {
 		v.fingerprint += withoutExternal
 	}
 	if v.savePath = cfg.Save; v.savePath != "" {
-		v.restore(v.savePath)
+		savedView{v}.restore(v.savePath)
 	}
 	v.serial.shared = opts.Epochs.AcquireValue()
 	v.serial.Store(v.serial.Load())
@@ -270,9 +269,7 @@ func (v *View) bumpSerial() {
 // visible change.
 func (v *View) change(f func(*index) bool) { v.changeIn(&v.index, &v.serial, f) }
 
-// changeImports is change for ServiceImports, whose zones have their own serial.
-func (v *View) changeImports(f func(*index) bool) { v.changeIn(&v.imports, &v.importSerial, f) }
-
+// changeIn is change for an index and the serial of its zones.
 func (v *View) changeIn(x *index, serial *zoneSerial, f func(*index) bool) {
 	v.mu.Lock()
 	visible := f(x)
@@ -404,38 +401,53 @@ func (v *View) observeProgramming(key, trigger string) {
 	v.programming[s.kind-clusterIP].Observe(max(0, v.now().Sub(at)).Seconds())
 }
 
-// putImport adds o or replaces the import of that name.
-func (v *View) putImport(o *serviceImport, f *faults) {
-	key, rec, ok := convertImport(o, f)
-	if ok {
-		v.changeImports(func(x *index) bool {
-			x.fit(key, &rec, f)
-			return x.putService(key, rec)
-		})
-	}
-}
-
-// dropImport removes the import of that name.
-func (v *View) dropImport(ns, name string) {
-	key, ok := serviceKey(name, ns)
-	if ok {
-		v.changeImports(func(x *index) bool { return x.dropService(key) })
-	}
-}
-
-// putImportSlice adds es or replaces the slice of that name. A slice that belongs to no
-// import is removed.
-func (v *View) putImportSlice(es *discoveryv1.EndpointSlice, f *faults) {
-	rec := convertImportSlice(es, v.sliceConverter(), f)
-	if rec == nil {
-		v.dropImportSlice(es.Namespace, es.Name)
+// noteFaults records the faults of an object, and logs them if they have changed.
+func (v *View) noteFaults(r resource, ns, name string, f *faults) {
+	if f.n == 0 && v.faults.isEmpty() {
 		return
 	}
-	v.changeImports(func(x *index) bool { return x.putSlice(rec) })
-	rec.noteWithheld(f)
+	key := faultKey{r, ns, name}
+	text := f.String()
+	log, unlogged := v.faults.note(v.now(), key, text)
+	if !log {
+		return
+	}
+	args := []any{"resource", r.plural(), "namespace", shorten(ns, maxObjectName), "name", shorten(name, maxObjectName), "problem", text}
+	if unlogged > 0 {
+		args = append(args, "unlogged", unlogged)
+	}
+	v.log.Warn("object has values that DNS can't show", args...)
 }
 
-// dropImportSlice removes the slice of that name.
-func (v *View) dropImportSlice(ns, name string) {
-	v.changeImports(func(x *index) bool { return x.dropSlice(objectKey(ns, name)) })
+// pruneFaults forgets the faults of objects that are not in the list of s.
+func (v *View) pruneFaults(s *handler) {
+	v.faults.clearMissing(v.now(), s.resource, func(ns, name string) bool {
+		if s.source != nil && s.source.ns != nil && s.source.ns.label[1:] != ns {
+			return false
+		}
+		_, ok := s.seen[s.indexKey(ns, name)]
+		return !ok
+	})
+}
+
+// noteTime records that an event of an object began at start and ended with the last change.
+// One line a minute is logged.
+func (v *View) noteTime(start time.Time, r resource, ns, name string) {
+	now := time.Unix(0, v.lastEvent.Load()) // saves a look at the clock
+	took := now.Sub(start)
+	if took < SlowEvent {
+		return
+	}
+	l := &v.slow
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.total++
+	if now.Sub(l.logged) < faultInterval {
+		l.unlogged++
+		return
+	}
+	l.logged = now
+	v.log.Warn("change of an object took long, later changes are late", "resource", r.plural(), "namespace", shorten(ns, maxObjectName),
+		"name", shorten(name, maxObjectName), "took", took.Round(time.Millisecond), "unlogged", l.unlogged)
+	l.unlogged = 0
 }

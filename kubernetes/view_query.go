@@ -3,6 +3,7 @@ package kubernetes
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"hash/maphash"
 	"net/netip"
 	"slices"
@@ -16,18 +17,20 @@ import (
 // Stats returns a snapshot. It visits all namespaces: it is meant for scrapes, not for queries.
 func (v *View) Stats() Stats {
 	s := Stats{
-		Synced:    v.Synced(),
-		SyncTime:  time.Duration(v.syncTime.Load()),
-		Serial:    v.serial.Load(),
-		Opened:    v.opened,
-		LastEvent: v.lastSign(),
-		Failure:   v.outages.LastFailure(),
+		Synced:   v.Synced(),
+		SyncTime: time.Duration(v.syncTime.Load()),
+		Serial:   v.serial.Load(),
+		Opened:   v.opened,
+		Failure:  v.outages.LastFailure(),
 		Programming: map[string]stat.Snapshot{
 			"cluster_ip":             v.programming[0].Read(),
 			"headless_with_selector": v.programming[1].Read(),
 		},
 		Requests: v.requests.snapshot(),
 		Gaps:     v.gapsNow(),
+	}
+	if at := v.lastEvent.Load(); at != 0 {
+		s.LastEvent = time.Unix(0, at)
 	}
 	s.Faulty, s.Faults = v.faults.counts()
 	s.SlowEvents = v.slow.count()
@@ -45,14 +48,6 @@ func (v *View) Stats() Stats {
 	}
 	s.Services, s.Endpoints = v.index.serviceCount, v.index.endpointCount
 	return s
-}
-
-// lastSign returns the last sign of life of the source, the zero Time if there was none.
-func (v *View) lastSign() time.Time {
-	if at := v.lastEvent.Load(); at != 0 {
-		return time.Unix(0, at)
-	}
-	return time.Time{}
 }
 
 // IsClusterIP reports whether a is the cluster IP of a Service in view. It is safe for
@@ -232,7 +227,7 @@ func (v *View) sliceConverter() converter {
 // requireSlices reports whether all slices that s's names depend on are in view, and
 // records that they are in use. If they are not, it requests them. In a dry run it only reports.
 func (v *View) requireSlices(s *service, b *Budget) bool {
-	if b.dryRun() {
+	if b != nil && b.dry {
 		return s.complete
 	}
 	ns, sc := s.ns, v.scope
@@ -307,4 +302,105 @@ func (v *View) namespacesInUse() (used, gaps []string, at level) {
 		}
 	}
 	return used, gaps, v.index.level
+}
+
+const (
+	// dnsPort is the port of DNS, and dnsPortName the name that cluster DNS's Services give
+	// it, whatever its number.
+	dnsPort     = 53
+	dnsPortName = "dns"
+	// maxEndpoints bounds the result of [View.Endpoints].
+	maxEndpoints = 16
+)
+
+// rankedEndpoint is an endpoint with what it is sorted by.
+type rankedEndpoint struct {
+	addr     netip.AddrPort
+	rank     rank
+	tiebreak uint64
+}
+
+// trustsSlicesOf reports whether slices of the service with that key may have the agent's
+// addresses: it is in the agent's own namespace, or that is unknown.
+func (v *View) trustsSlicesOf(key string) bool {
+	return v.ownNamespace == "" || namespaceOf(key) == v.ownNamespace
+}
+
+// limitAddrWait makes the wait of the pod of that name for an address end in time.
+func (v *View) limitAddrWait(name string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	w := v.index.addrWaits[name]
+	if w == nil || w.limited {
+		return
+	}
+	w.limited = true
+	time.AfterFunc(maxAddrWait, func() {
+		v.mu.Lock()
+		defer v.mu.Unlock()
+		if !v.ended {
+			v.index.endAddrWait(name, w)
+		}
+	})
+}
+
+// endAddrWaits makes timers of waits do nothing from now on: what they change is about to be
+// released.
+func (v *View) endAddrWaits() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.ended = true
+}
+
+// SetLimits sets scope_idle and scope_max of a view that may be running; 0 stands for the default. It is safe for
+// concurrent use.
+func (v *View) SetLimits(idle time.Duration, most int) {
+	v.scope.setLimits(idle, most)
+	v.requestReconcile()
+}
+
+// gapsNow returns the gaps of v until now.
+func (v *View) gapsNow() Gaps {
+	v.gaps.mu.Lock()
+	g := v.gaps.gaps
+	v.gaps.mu.Unlock()
+	for r := range numResources {
+		if name := r.plural(); !v.listed[r].Load() && !slices.Contains(g.Unlisted, name) {
+			g.Unlisted = append(g.Unlisted, name)
+		}
+	}
+	slices.Sort(g.Unlisted)
+	g.Failing, g.Unreadable = v.outages.Failing(), v.outages.Skipped()
+	return g
+}
+
+// reserveSerial returns o's serial, which the next change will replace by a later one.
+func (v *View) reserveSerial(o *origin) uint32 {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	serial := o.serial.Load()
+	o.serial.sent.Store(serial)
+	o.serial.reserved.Store(true)
+	return serial
+}
+
+// fitsScope returns an error if the slices of the needed namespaces, of which some are absent, are more than the scope allows.
+func (v *View) fitsScope(needed, absent map[string]struct{}) error {
+	sc := v.scope
+	if len(absent) == 0 || sc.cluster && sc.all {
+		return nil
+	}
+	used, gaps, at := v.namespacesInUse()
+	most := int(sc.maxNamespaces.Load())
+	switch wide := sc.cluster || at != levelNode; {
+	case wide:
+		if n := countUnion(absent, gaps); n > most {
+			return fmt.Errorf("all endpoints of %d namespaces are needed, scope_max of kubernetes is %d; set scope_max %[1]d, or scope cluster with endpoints all", n, most)
+		}
+	default:
+		if n := countUnion(needed, used); n > most {
+			return fmt.Errorf("the endpoints of %d namespaces are needed, scope_max of kubernetes is %d; set scope_max %[1]d or scope cluster", n, most)
+		}
+	}
+	return nil
 }

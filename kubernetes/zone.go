@@ -156,6 +156,38 @@ func (z *Zone) NoData(q *wire.Query, r *wire.Reply) {
 	}
 }
 
+// AnswerLarge is [Zone.Answer] without a budget, for an answer that is [OverBudget] with one. The answer is kept, and is
+// copied as long as nothing changes that it is made of. One that is cut for UDP has others of the records each time; where near
+// endpoints come first, the addresses of a group are in another order each time. Such answers are not kept.
+func (z *Zone) AnswerLarge(q *wire.Query, r *wire.Reply) (Outcome, wire.Name) {
+	epochs := z.epochsOf(q)
+	if epochs == nil || z.ordered && isAddressType(q.Type) {
+		return z.Answer(q, r, nil)
+	}
+	if z.large.get(q, r) {
+		z.Touch(q)
+		return Answered, ""
+	}
+	before := epochs.Any()
+	outcome, target := z.Answer(q, r, nil)
+	if outcome != Answered || !isWhole(r) {
+		return outcome, target
+	}
+	if mark, ok := z.Mark(q, r, nil); ok && mark.Serial == 0 && epochs.Any() == before {
+		z.large.put(q, r, epochs.Watch(mark))
+	}
+	return outcome, target
+}
+
+// epochsOf returns the epochs of the objects that the answer to q is made of; nil for none.
+func (z *Zone) epochsOf(q *wire.Query) *epoch.Table {
+	o := z.origin(q.Name())
+	if o == nil {
+		return nil
+	}
+	return z.view.indexFor(o.imports).epochs
+}
+
 // outcomeOf returns the outcome of an answer in o that ends at the node end, with the budget b.
 func (z *Zone) outcomeOf(end nodeType, o *origin, b *Budget) Outcome {
 	switch {
@@ -345,4 +377,88 @@ func (z *Zone) epochMark(m *match, o *origin, q *wire.Query, r *wire.Reply) (epo
 		}
 	}
 	return mark, true
+}
+
+// origin is one zone of a directive.
+type origin struct {
+	name    wire.Name
+	svc     wire.Name // what services are below: "svc.<zone>"
+	reverse bool
+	imports bool // a multicluster zone
+	// server and mailbox are the labels, in wire form, in front of the zone in the SOA's
+	// MNAME and RNAME.
+	server, mailbox string
+	serial          *zoneSerial
+	zonal           bool // has names by topology zone
+}
+
+// newOrigin returns the zone called name, a multicluster zone if it is among imports.
+func newOrigin(v *View, name wire.Name, imports []wire.Name) origin {
+	o := origin{
+		name: name, svc: "\x03svc" + name,
+		reverse: name.Under(arpa4) || name.Under(arpa6),
+		imports: slices.Contains(imports, name),
+		server:  "\x02ns\x03dns", mailbox: "\x0ahostmaster", serial: &v.serial,
+	}
+	if o.imports {
+		o.serial = &v.importSerial
+	}
+	return o
+}
+
+// lacksServices reports whether o has no names of Services.
+func (o *origin) lacksServices() bool { return o.reverse || o.imports }
+
+// hasNamespace reports whether o has names in that namespace (a label in wire form).
+func (o *origin) hasNamespace(v *View, ns []byte) bool {
+	return v.hasNamespace(ns) || o.imports && v.importsInto(ns)
+}
+
+// absentServiceKey returns the key of the Service whose absence is the reason that name
+// does not exist in o, or a stand-in for names that are below neither services nor pods and
+// never exist. It returns nil if the name's existence depends on more.
+func (o *origin) absentServiceKey(name []byte) []byte {
+	rel := name[:len(name)-len(o.name)]
+	var at [3]int // offsets of the last labels
+	n := 0
+	for off := 0; off < len(rel); off += 1 + int(rel[off]) {
+		at[0], at[1], at[2] = at[1], at[2], off
+		n++
+	}
+	last := string(rel[at[2]:])
+	switch {
+	case o.lacksServices() || last == "\x03pod" || last == "\x03svc" && n < 3:
+		return nil
+	case last == "\x03svc":
+		return rel[at[0]:at[2]]
+	}
+	return rel[at[2]:]
+}
+
+// SOA returns the SOA record of the zone with this origin. ok is false if z has no such zone, or if it is a
+// reverse zone: those are not transferred.
+func (z *Zone) SOA(name wire.Name) (soa wire.RR, ok bool) {
+	o := z.transferableOrigin(name)
+	if o == nil {
+		return wire.RR{}, false
+	}
+	return o.soa(z.ttl, z.view.serialOf(o)), true
+}
+
+// transferableOrigin returns the zone that is called name; nil if there is none or it can't be transferred.
+func (z *Zone) transferableOrigin(name wire.Name) *origin {
+	for i := range z.origins {
+		if o := &z.origins[i]; o.name == name && !o.reverse {
+			return o
+		}
+	}
+	return nil
+}
+
+// Snapshot returns the current version of the zone with this origin, for which [Zone.SOA] returns a record. It requests
+// the slices of headless Services that are not in view, and waits for them until ctx ends. The namespaces then count as used, as
+// if a query had needed them. It returns an error at once if the view is not synced, if the cluster
+// has more than 100,000 Services, or if the slices would exceed the scope that is configured.
+func (z *Zone) Snapshot(ctx context.Context, name wire.Name) (*Snapshot, error) {
+	return (&Snapshot{zone: z, origin: z.transferableOrigin(name)}).current(ctx)
 }

@@ -78,7 +78,7 @@ func (s *Server) Suspend(ctx context.Context, transfer func(at netip.AddrPort, c
 	defer d.stop()
 	tick := time.NewTicker(drainPollInterval)
 	defer tick.Stop()
-	// Readers and acceptors end within [recvTimeout], so this wait ignores ctx. Resume
+	// Readers and acceptors end within recvTimeout of package udp, so this wait ignores ctx. Resume
 	// relies on their having ended.
 	for !all(leaving, (*listener).stopped) {
 		<-tick.C

@@ -154,22 +154,9 @@ func (x *exchange) refuse(q *query, err error) {
 	q.complete(err)
 }
 
-// acquireSpare takes a slot and a token for a query to s without which a client can do: a hedge or a copy of its query.
-func (s *server) acquireSpare(c share.Client, tcp bool, now time.Time) bool {
-	g := s.gateFor(tcp)
-	if !g.try(c) {
-		return false
-	}
-	if !s.budget.try(background, now) {
-		g.release(c)
-		return false
-	}
-	return true
-}
-
 // ready reports whether a query of x to s would not have to wait now.
 func (x *exchange) ready(s *server, now time.Time) bool {
-	return int(s.inFlight.Load()) < s.maxInFlight(x.tcp) && s.budget.available(x.urgency, now)
+	return int(s.inFlight.Load()) < s.protocol(x.tcp).maxInFlight && s.budget.available(x.urgency, now)
 }
 
 // preferReady returns s, or if s would let the query wait another server that would not.

@@ -50,8 +50,8 @@ func (bs *Budgets) open(to netip.AddrPort, m config.MaxRate) *budget {
 	defer bs.mu.Unlock()
 	b := bs.all[to]
 	if b == nil {
-		b = newBudget(to, &bs.opts)
-		b.part = bs.share.part()
+		now := time.Now()
+		b = &budget{to: to, opts: &bs.opts, created: now, refilled: now, part: bs.share.part()}
 		bs.all[to] = b
 	}
 	b.setLimits(append(b.limits, m))
@@ -120,11 +120,6 @@ type budget struct {
 	sent        recentCount
 
 	waited, expired, givenUp uint64
-}
-
-func newBudget(to netip.AddrPort, opts *BudgetOptions) *budget {
-	now := time.Now()
-	return &budget{to: to, opts: opts, created: now, refilled: now, part: 1}
 }
 
 // setLimits sets the limits of the servers, of which the least applies.
@@ -369,4 +364,65 @@ func (r *recentCount) advance(at time.Duration) {
 func (r *recentCount) lastSecond(at time.Duration) float64 {
 	r.advance(at)
 	return r.current + r.preceding*(1-(at%time.Second).Seconds())
+}
+
+// BudgetShare is the part of each budget that this process may use, while another one sends queries to the same
+// addresses.
+type BudgetShare uint8
+
+const (
+	// WholeBudget: no other process sends queries.
+	WholeBudget BudgetShare = iota
+	// HalfBudget: another process has the other half of the rate and of the burst.
+	HalfBudget
+	// NoBudget: another process has the whole budget. Queries wait.
+	NoBudget
+)
+
+// part returns the share as a number.
+func (s BudgetShare) part() float64 {
+	switch s {
+	case HalfBudget:
+		return 0.5
+	case NoBudget:
+		return 0
+	}
+	return 1
+}
+
+// SetShare sets the part of all budgets that this process may use, present and future ones. Tokens beyond it are lost, so that two
+// processes together never have more than a budget, if one gives its part away before the other takes it.
+func (bs *Budgets) SetShare(s BudgetShare) {
+	bs.mu.Lock()
+	defer bs.mu.Unlock()
+	bs.share = s
+	now := time.Now()
+	for _, b := range bs.all {
+		b.setPart(s.part(), now)
+	}
+}
+
+// Share returns what was set with SetShare; WholeBudget at first.
+func (bs *Budgets) Share() BudgetShare {
+	bs.mu.Lock()
+	defer bs.mu.Unlock()
+	return bs.share
+}
+
+// size returns how many tokens the bucket holds; b is locked.
+func (b *budget) size() float64 {
+	if b.part == 0 {
+		return 0
+	}
+	return max(1, b.burst*b.part)
+}
+
+// setPart changes part.
+func (b *budget) setPart(part float64, now time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.refill(now)
+	b.part = part
+	b.tokens = min(b.tokens, b.size())
+	b.serve(now)
 }

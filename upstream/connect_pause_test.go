@@ -50,12 +50,12 @@ func TestGracefulShutdown(t *testing.T) {
 	for _, tt := range []struct {
 		name      string
 		tls       *tls.Config
-		transport func(config.Target, streamOptions) transport
+		transport func(config.Target, connOptions) transport
 	}{
-		{"HTTPS", a.client("dns.test"), func(to config.Target, opts streamOptions) transport {
-			return newDoHTransport(to, to.Addr, dohOptions{streamOptions: opts})
+		{"HTTPS", a.client("dns.test"), func(to config.Target, opts connOptions) transport {
+			return newDoHTransport(to, to.Addr, dohOptions{connOptions: opts})
 		}},
-		{"gRPC", nil, func(to config.Target, opts streamOptions) transport { return newGRPCTransport(to, to.Addr, opts) }},
+		{"gRPC", nil, func(to config.Target, opts connOptions) transport { return newGRPCTransport(to, to.Addr, opts) }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var queries atomic.Int64
@@ -82,7 +82,7 @@ func TestGracefulShutdown(t *testing.T) {
 					_ = s.Serve(l)
 				}
 			}()
-			d := tt.transport(config.Target{Addr: l.Addr().(*net.TCPAddr).AddrPort()}, streamOptions{expire: time.Hour, tls: tt.tls}).(*dohTransport)
+			d := tt.transport(config.Target{Addr: l.Addr().(*net.TCPAddr).AddrPort()}, connOptions{expire: time.Hour, tls: tt.tls}).(*dohTransport)
 			t.Cleanup(d.close)
 			dials := countDials(d)
 			_ = roundTripOnce(t, d)
@@ -139,7 +139,7 @@ func TestConnectionsEndAtOnce(t *testing.T) {
 			}
 		}()
 		to := config.Target{Addr: l.Addr().(*net.TCPAddr).AddrPort()}
-		for name, opts := range map[string]streamOptions{
+		for name, opts := range map[string]connOptions{
 			"TCP": {expire: time.Hour},
 			"TLS": {expire: time.Hour, tls: a.client("dns.test")},
 		} {
@@ -151,8 +151,8 @@ func TestConnectionsEndAtOnce(t *testing.T) {
 			})
 		}
 		for name, via := range map[string]transport{
-			"HTTPS": newDoHTransport(to, to.Addr, dohOptions{streamOptions: streamOptions{expire: time.Hour, tls: a.client("dns.test")}}),
-			"gRPC":  newGRPCTransport(to, to.Addr, streamOptions{expire: time.Hour}),
+			"HTTPS": newDoHTransport(to, to.Addr, dohOptions{connOptions: connOptions{expire: time.Hour, tls: a.client("dns.test")}}),
+			"gRPC":  newGRPCTransport(to, to.Addr, connOptions{expire: time.Hour}),
 		} {
 			t.Run(name, func(t *testing.T) {
 				d := via.(*dohTransport)
@@ -164,7 +164,7 @@ func TestConnectionsEndAtOnce(t *testing.T) {
 	t.Run("TCP, nobody listens", func(t *testing.T) {
 		f := startFake(t, answerOK)
 		f.stop()
-		via := newStreamTransport(f.addr, streamOptions{expire: time.Hour}).(*streamTransport)
+		via := newStreamTransport(f.addr, connOptions{expire: time.Hour}).(*streamTransport)
 		t.Cleanup(via.close)
 		attempts := func() int64 { _, misses := via.reuse(); return int64(misses) }
 		failManyOnce(t, via, attempts)
@@ -187,7 +187,7 @@ func TestConnectionsEndAtOnce(t *testing.T) {
 	})
 	t.Run("QUIC", func(t *testing.T) {
 		f := startFakeQUIC(t, a.server("dns.test"), nil, func(r request) { _ = r.quicConn.CloseWithError(doqInternalError, "") })
-		via := newDoQ(t, a, f, streamOptions{expire: time.Hour})
+		via := newDoQ(t, a, f, connOptions{expire: time.Hour})
 		failManyOnce(t, via, func() int64 { _, misses := via.reuse(); return int64(misses) })
 		f.setScript(answerOK)
 		eventually(t, "it answers", func() bool { return roundTripOnce(t, via) == nil })
@@ -198,14 +198,14 @@ func TestConnectionsEndAtOnce(t *testing.T) {
 	t.Run("QUIC, nobody listens", func(t *testing.T) {
 		f := startFakeQUIC(t, a.server("dns.test"), nil, answerOK)
 		f.killQUIC()
-		via := newDoQ(t, a, f, streamOptions{expire: time.Hour})
+		via := newDoQ(t, a, f, connOptions{expire: time.Hour})
 		failManyOnce(t, via, func() int64 { _, misses := via.reuse(); return int64(misses) })
 	})
 	t.Run("QUIC refused", func(t *testing.T) {
 		f := startFakeQUIC(t, a.server("dns.test"), func(q *fakeQUIC) {
 			q.config.GetConfigForClient = func(*quic.ClientInfo) (*quic.Config, error) { return nil, errors.New("no") }
 		}, answerOK)
-		via := newDoQ(t, a, f, streamOptions{expire: time.Hour})
+		via := newDoQ(t, a, f, connOptions{expire: time.Hour})
 		failManyOnce(t, via, func() int64 { _, misses := via.reuse(); return int64(misses) })
 	})
 }

@@ -18,8 +18,6 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/nodens-dns/nodens/internal/config"
@@ -45,7 +43,7 @@ const (
 
 // dohOptions are the settings of a [dohTransport].
 type dohOptions struct {
-	streamOptions
+	connOptions
 	// method is POST or GET; "" means POST.
 	method string
 }
@@ -76,27 +74,21 @@ type dohTransport struct {
 	header http.Header // of all requests; read-only
 	codec  httpCodec
 	client *http.Transport
-	streamOptions
-	ctx       context.Context // ends all requests
-	stop      context.CancelFunc
-	tasks     sync.WaitGroup
+	connTransport
 	waitQueue waitQueue
 
-	mu         sync.Mutex
+	// The lock guards these.
 	open       []*dohConn            // take queries
 	live       map[*dohConn]struct{} // not closed
 	connecting bool                  // a connection is being opened
-	pause      connectPause
-	inFlight   share.FairShare
-	closed     bool
-
-	hits, misses atomic.Uint64
+	inFlight   share.Counts
 }
 
 // dohRequest is one query in flight. query is nil once it is canceled; the transport's lock
 // guards it.
 type dohRequest struct {
 	query          *query
+	conn           *dohConn // that it was sent on last; nil: none yet
 	client         share.Client
 	clientInFlight int // the client's other queries in flight at the start
 	message        []byte
@@ -110,7 +102,7 @@ func newDoHTransport(target config.Target, addr netip.AddrPort, opts dohOptions)
 	if opts.tls == nil {
 		opts.tls = new(tls.Config)
 	}
-	t := newHTTPTransport(target, addr, opts.streamOptions)
+	t := newHTTPTransport(target, addr, opts.connOptions)
 	t.url.Path = cmp.Or(target.Path, defaultPath)
 	t.codec = dohCodec{cmp.Or(opts.method, http.MethodPost)}
 	t.header = http.Header{
@@ -125,7 +117,7 @@ func newDoHTransport(target config.Target, addr netip.AddrPort, opts dohOptions)
 
 // newHTTPTransport returns a transport that still needs a path, a header and a codec. Without
 // TLS settings it does not use TLS.
-func newHTTPTransport(target config.Target, addr netip.AddrPort, opts streamOptions) *dohTransport {
+func newHTTPTransport(target config.Target, addr netip.AddrPort, opts connOptions) *dohTransport {
 	opts.setDefaults()
 	host, name, scheme := addr.String(), target.Host, "http"
 	if opts.tls != nil {
@@ -138,14 +130,12 @@ func newHTTPTransport(target config.Target, addr netip.AddrPort, opts streamOpti
 		host = net.JoinHostPort(name, strconv.Itoa(int(addr.Port())))
 	}
 	t := &dohTransport{
-		addr:          addr.String(),
-		url:           url.URL{Scheme: scheme, Host: host},
-		host:          strings.TrimSuffix(host, ":443"),
-		streamOptions: opts,
-		live:          make(map[*dohConn]struct{}),
-		inFlight:      share.NewFairShare(maxInFlightDoH),
+		addr: addr.String(),
+		url:  url.URL{Scheme: scheme, Host: host},
+		host: strings.TrimSuffix(host, ":443"),
+		live: make(map[*dohConn]struct{}),
 	}
-	t.ctx, t.stop = context.WithCancel(context.Background())
+	t.init(opts)
 	t.client = &http.Transport{
 		DialContext:            t.dial,
 		TLSClientConfig:        opts.tls,
@@ -176,12 +166,12 @@ func (t *dohTransport) begin(r *dohRequest) error {
 	switch {
 	case t.closed:
 		return ErrClosed
-	case t.inFlight.Check(r.client) == share.Full:
+	case t.inFlight.Total() >= maxInFlightDoH:
 		return ErrBusy
 	}
 	ctx, cancel := context.WithDeadline(t.ctx, r.deadline)
 	r.cancel, r.query.dohRequest = cancel, r
-	r.clientInFlight = t.inFlight.InUseBy(r.client)
+	r.clientInFlight = t.inFlight.Of(r.client)
 	t.inFlight.Add(r.client)
 	t.tasks.Go(func() {
 		defer cancel()
@@ -226,7 +216,7 @@ var (
 // refuses the request on it.
 func (t *dohTransport) roundTrip(ctx context.Context, r *dohRequest) ([]byte, error) {
 	for resent := 0; ; resent++ {
-		c, err := t.acquireConn(ctx, r.clientInFlight)
+		c, err := t.acquireConn(ctx, r)
 		if err != nil {
 			return nil, err
 		}
@@ -329,6 +319,9 @@ func (t *dohTransport) cancel(q *query) bool {
 		return false
 	}
 	r.query, q.dohRequest = nil, nil
+	if r.conn != nil {
+		r.conn.canceled = true
+	}
 	r.cancel()
 	return true
 }
@@ -350,6 +343,3 @@ func (t *dohTransport) close() {
 	}
 	t.tasks.Wait()
 }
-
-// reuse is [transport.reuse].
-func (t *dohTransport) reuse() (hits, misses uint64) { return t.hits.Load(), t.misses.Load() }

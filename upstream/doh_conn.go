@@ -4,12 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/bits"
 	"net"
 	"net/http"
 	"net/netip"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -25,21 +23,19 @@ type dohConn struct {
 	conn     *http.ClientConn
 	answered atomic.Bool // a reply has arrived
 
-	openedAt  time.Time
-	idleSince time.Time // when the last query left; zero before the first
-	owedSince time.Time // since when a reply is owed and none has arrived; zero if none is owed
-	inFlight  int
+	connection
+	canceled bool // a query was given up, for which net/http ends a connection of HTTP/1.1
 	// capacity is how many queries the server allowed at once when the last one was
 	// reserved; 0 before the first reply.
 	capacity int
 }
 
-// acquireConn reserves a connection for one query of a client with held others in flight.
+// acquireConn reserves a connection for r.
 // It waits for one until ctx ends or connecting fails.
-func (t *dohTransport) acquireConn(ctx context.Context, held int) (*dohConn, error) {
+func (t *dohTransport) acquireConn(ctx context.Context, r *dohRequest) (*dohConn, error) {
 	for first := true; ; first = false {
-		place := t.waitQueue.join(held) // before checking, so that no wake-up is missed
-		c, err := t.tryAcquireConn(first)
+		place := t.waitQueue.join(r.clientInFlight) // before checking, so that no wake-up is missed
+		c, err := t.tryAcquireConn(r, first)
 		if c != nil || err != nil {
 			t.waitQueue.leave(place)
 			if err != nil {
@@ -47,14 +43,8 @@ func (t *dohTransport) acquireConn(ctx context.Context, held int) (*dohConn, err
 			}
 			return c, err
 		}
-		select {
-		case err = <-place:
-			if err != nil {
-				return nil, err
-			}
-		case <-ctx.Done():
-			t.waitQueue.leave(place)
-			return nil, t.timeoutError(ctx)
+		if err := t.waitQueue.wait(ctx, place, t.timeoutError); err != nil {
+			return nil, err
 		}
 	}
 }
@@ -76,7 +66,7 @@ func (t *dohTransport) timeoutError(ctx context.Context) error {
 // tryAcquireConn reserves a connection if one is available, and otherwise starts opening
 // one. During a [connectPause], queries wait for the connections that take queries, or fail if
 // there are none. first says that the query has not been counted yet.
-func (t *dohTransport) tryAcquireConn(first bool) (*dohConn, error) {
+func (t *dohTransport) tryAcquireConn(r *dohRequest, first bool) (*dohConn, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
@@ -90,6 +80,7 @@ func (t *dohTransport) tryAcquireConn(first bool) (*dohConn, error) {
 		if first {
 			t.hits.Add(1)
 		}
+		r.conn = c
 		return c, nil
 	case !more || t.connecting || len(t.live) >= maxConns:
 		return nil, nil
@@ -142,23 +133,12 @@ func (c *dohConn) draining() bool {
 	return c.conn.Available() == 0 && inFlight < c.capacity
 }
 
-// replyOverdue returns for how long a reply is owed.
-func (c *dohConn) replyOverdue(now time.Time) time.Duration {
-	if c.owedSince.IsZero() {
-		return 0
-	}
-	return now.Sub(c.owedSince)
-}
-
 // reserve reserves c for one query if possible; t is locked.
 func (t *dohTransport) reserve(c *dohConn, now time.Time) bool {
 	if c.conn.Reserve() != nil {
 		return false
 	}
-	if c.owedSince.IsZero() {
-		c.owedSince = now
-	}
-	c.inFlight++
+	c.begin(now)
 	if c.answered.Load() {
 		available := c.conn.Available() // first, so that a query that ends meanwhile counts once at most
 		c.capacity = available + c.conn.InFlight()
@@ -170,9 +150,7 @@ func (t *dohTransport) reserve(c *dohConn, now time.Time) bool {
 // t is locked.
 func (t *dohTransport) closeExpired(now time.Time) {
 	t.open = slices.DeleteFunc(t.open, func(c *dohConn) bool {
-		gone := c.conn.Err() != nil || c.draining() ||
-			c.inFlight == 0 && !c.idleSince.IsZero() && now.Sub(c.idleSince) >= t.expire ||
-			t.maxAge > 0 && now.Sub(c.openedAt) >= t.maxAge
+		gone := c.conn.Err() != nil || c.draining() || c.expired(&t.connOptions, now)
 		if gone {
 			t.retire(c)
 		}
@@ -188,7 +166,7 @@ func (t *dohTransport) retire(c *dohConn) {
 	if err != nil && c.inFlight > 0 {
 		t.brokenConns.Add(1)
 	}
-	if err != nil && !c.answered.Load() && (c.idleSince.IsZero() || !c.owedSince.IsZero()) {
+	if err != nil && !c.answered.Load() && !c.canceled && (c.idleSince.IsZero() || !c.owedSince.IsZero()) {
 		t.pause.start(errEndedUnanswered, time.Now())
 	}
 	if c.inFlight == 0 || err != nil {
@@ -197,49 +175,27 @@ func (t *dohTransport) retire(c *dohConn) {
 	}
 }
 
-// removeQuery counts a query out of c. heard says that a reply has arrived, so that only the
-// queries left owe one, from now on.
-func (c *dohConn) removeQuery(heard bool, now time.Time) {
-	c.inFlight--
-	if !heard {
-		return
-	}
-	c.owedSince = time.Time{}
-	if c.inFlight > 0 {
-		c.owedSince = now
-	}
-}
-
 // release undoes a reservation of c. heard says that a reply has arrived.
 func (t *dohTransport) release(c *dohConn, heard bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := time.Now()
-	c.removeQuery(heard, now)
+	if c.inFlight--; heard {
+		c.replied(c.inFlight > 0, now)
+	}
 	failed := c.conn.Err() != nil
 	if c.inFlight > 0 && !failed {
 		return
 	}
 	c.idleSince = now
 	i := slices.Index(t.open, c)
-	if i >= 0 && (failed || t.expire <= 0 || t.tooManyIdle()) {
+	if i >= 0 && (failed || t.expire <= 0 || tooManyIdle(t.open, t.maxIdle)) {
 		t.open = slices.Delete(t.open, i, i+1)
 		i = -1
 	}
 	if _, live := t.live[c]; live && i < 0 {
 		t.retire(c)
 	}
-}
-
-// tooManyIdle reports whether more connections are idle than maxIdle; t is locked.
-func (t *dohTransport) tooManyIdle() bool {
-	idle := 0
-	for _, c := range t.open {
-		if c.inFlight == 0 {
-			idle++
-		}
-	}
-	return t.maxIdle > 0 && idle > t.maxIdle
 }
 
 // connect opens a connection and wakes waiting queries; if that fails and no other connection
@@ -277,7 +233,7 @@ func (t *dohTransport) addConn(conn *http.ClientConn) bool {
 		return false
 	}
 	now := time.Now()
-	c := &dohConn{conn: conn, openedAt: now}
+	c := &dohConn{conn: conn, connection: connection{openedAt: now}}
 	if t.waitQueue.empty() {
 		c.idleSince = now
 	}
@@ -315,59 +271,4 @@ func (t *dohTransport) closeIdle(now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.closeExpired(now)
-}
-
-// waitQueue is the queries that wait for a connection, ordered by how many queries their
-// clients have in flight, rounded to powers of two, and then by arrival. Its lock is
-// acquired last, because net/http calls back with its own locks held.
-type waitQueue struct {
-	mu      sync.Mutex
-	waiters []chan error
-	ranks   []int // of waiters
-}
-
-// join adds a waiter of a client with held queries in flight. Its channel receives at most
-// one value: nil to try again, or an error to give up with.
-func (w *waitQueue) join(held int) chan error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	place, rank := make(chan error, 1), bits.Len(uint(held))
-	i, _ := slices.BinarySearch(w.ranks, rank+1) // behind all waiters of the same rank
-	w.ranks = slices.Insert(w.ranks, i, rank)
-	w.waiters = slices.Insert(w.waiters, i, place)
-	return place
-}
-
-// leave removes a waiter. If it was woken already, the next one is woken instead.
-func (w *waitQueue) leave(place chan error) {
-	w.mu.Lock()
-	i := slices.Index(w.waiters, place)
-	if i >= 0 {
-		w.waiters, w.ranks = slices.Delete(w.waiters, i, i+1), slices.Delete(w.ranks, i, i+1)
-	}
-	w.mu.Unlock()
-	if i < 0 && <-place == nil {
-		w.wake(1, nil)
-	}
-}
-
-// empty reports whether there are no waiters.
-func (w *waitQueue) empty() bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return len(w.waiters) == 0
-}
-
-// wake wakes the first n waiters, to try again or to give up with err; all if n is
-// negative.
-func (w *waitQueue) wake(n int, err error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if n < 0 || n > len(w.waiters) {
-		n = len(w.waiters)
-	}
-	for _, place := range w.waiters[:n] {
-		place <- err
-	}
-	w.waiters, w.ranks = slices.Delete(w.waiters, 0, n), slices.Delete(w.ranks, 0, n)
 }

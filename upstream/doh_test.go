@@ -26,7 +26,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodens-dns/nodens/internal/config"
-	"github.com/nodens-dns/nodens/internal/share"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
@@ -121,7 +120,7 @@ func TestDoHRequest(t *testing.T) {
 				w.Header().Set("Content-Type", messageType)
 				w.Write(answerA(b))
 			})
-			opts := dohOptions{method: tt.method, streamOptions: streamOptions{expire: time.Hour, tls: a.client("")}}
+			opts := dohOptions{method: tt.method, connOptions: connOptions{expire: time.Hour, tls: a.client("")}}
 			if tt.target.Host == "" {
 				opts.tls = a.client("dns.test")
 			}
@@ -196,7 +195,7 @@ func TestDoHErrors(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			w := startDoHServer(t, a, nil, tt.handle)
-			d := w.newTransport(t, dohOptions{streamOptions: streamOptions{expire: time.Hour, tls: tt.client}})
+			d := w.newTransport(t, dohOptions{connOptions: connOptions{expire: time.Hour, tls: tt.client}})
 			err := roundTripOnce(t, d)
 			if err == nil || !strings.Contains(err.Error(), tt.want) || isTimeout(err) {
 				t.Errorf("the error is %v, want one about %q", err, tt.want)
@@ -206,7 +205,7 @@ func TestDoHErrors(t *testing.T) {
 }
 
 // TestDoHCancelAndClose: a query ends at its deadline, when it is canceled, and when the
-// transport closes; no more than the limit are started.
+// transport closes.
 func TestDoHCancelAndClose(t *testing.T) {
 	ended := make(chan struct{}, 4)
 	var began atomic.Int64
@@ -216,7 +215,7 @@ func TestDoHCancelAndClose(t *testing.T) {
 		<-r.Context().Done()
 		ended <- struct{}{}
 	})
-	d := w.newTransport(t, dohOptions{streamOptions: streamOptions{expire: time.Hour}})
+	d := w.newTransport(t, dohOptions{connOptions: connOptions{expire: time.Hour}})
 	q := fixedQuery(t)
 	q.deadline = time.Now().Add(5 * time.Millisecond)
 	d.start(q)
@@ -235,21 +234,6 @@ func TestDoHCancelAndClose(t *testing.T) {
 		t.Error("a withdrawn call has landed")
 	}
 	eventually(t, "the server is told that nobody waits", func() bool { return len(ended) > before })
-	eventually(t, "both have ended", func() bool {
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		if d.inFlight.InUse() > 0 {
-			return false
-		}
-		d.inFlight = share.NewFairShare(0)
-		return true
-	})
-	if err := roundTripOnce(t, d); !errors.Is(err, ErrBusy) {
-		t.Errorf("one more than may be in flight: %v, want ErrBusy", err)
-	}
-	d.mu.Lock()
-	d.inFlight = share.NewFairShare(maxInFlightDoH)
-	d.mu.Unlock()
 	q = fixedQuery(t)
 	q.deadline = time.Now().Add(time.Hour)
 	d.start(q)
@@ -261,6 +245,32 @@ func TestDoHCancelAndClose(t *testing.T) {
 		t.Errorf("after close: %v, want ErrClosed", err)
 	}
 	eventually(t, "the connections are closed", func() bool { return w.conns.Load() == 0 })
+}
+
+// TestDoHCancelFirst: over HTTP/1.1 a canceled query ends its connection. If that was the first query, it is no reason to connect
+// later.
+func TestDoHCancelFirst(t *testing.T) {
+	began := make(chan struct{})
+	var first atomic.Bool
+	w := startDoHServer(t, newAuthority(t), func(s *httptest.Server) { s.EnableHTTP2 = false }, func(rw http.ResponseWriter, r *http.Request) {
+		if first.Swap(true) {
+			answerDoH(rw, r)
+			return
+		}
+		io.Copy(io.Discard, r.Body)
+		close(began)
+		<-r.Context().Done()
+	})
+	d := w.newTransport(t, dohOptions{connOptions: connOptions{expire: time.Hour}})
+	q := fixedQuery(t)
+	q.deadline = time.Now().Add(time.Hour)
+	d.start(q)
+	<-began
+	d.cancel(q)
+	eventually(t, "the connection has ended", func() bool { return w.conns.Load() == 0 })
+	if err := roundTripOnce(t, d); err != nil {
+		t.Errorf("after a canceled query: %v", err)
+	}
 }
 
 // TestDoHConnectionFails: queries on a failed connection are sent again.
@@ -279,7 +289,7 @@ func TestDoHConnectionFails(t *testing.T) {
 		io.Copy(io.Discard, r.Body)
 		<-r.Context().Done()
 	})
-	d := w.newTransport(t, dohOptions{streamOptions: streamOptions{expire: time.Hour}})
+	d := w.newTransport(t, dohOptions{connOptions: connOptions{expire: time.Hour}})
 	if err := roundTripOnce(t, d); err != nil {
 		t.Fatal(err)
 	}
@@ -304,11 +314,11 @@ func TestDoHConnectionFails(t *testing.T) {
 // none are kept.
 func TestDoHLifetimes(t *testing.T) {
 	w := startDoHServer(t, newAuthority(t), nil, answerDoH)
-	for name, opts := range map[string]streamOptions{
+	for name, opts := range map[string]connOptions{
 		"expire":       {expire: time.Millisecond},
 		"nothing kept": {},
 	} {
-		d := w.newTransport(t, dohOptions{streamOptions: opts})
+		d := w.newTransport(t, dohOptions{connOptions: opts})
 		if err := roundTripOnce(t, d); err != nil {
 			t.Fatal(err)
 		}
@@ -317,7 +327,7 @@ func TestDoHLifetimes(t *testing.T) {
 		}
 		eventually(t, name+": the connection is closed", func() bool { return w.conns.Load() == 0 })
 	}
-	d := w.newTransport(t, dohOptions{streamOptions: streamOptions{expire: time.Hour, maxAge: 2 * time.Hour}})
+	d := w.newTransport(t, dohOptions{connOptions: connOptions{expire: time.Hour, maxAge: 2 * time.Hour}})
 	for i := range 3 {
 		if err := roundTripOnce(t, d); err != nil {
 			t.Fatal(err)
@@ -359,7 +369,7 @@ func loadDoH(t *testing.T, a *authority, two bool) {
 		answerDoH(w, r)
 	})
 	// No limits of time: a busy machine answers later than they allow.
-	d := w.newTransport(t, dohOptions{streamOptions: streamOptions{expire: time.Hour, connectTimeout: time.Hour}})
+	d := w.newTransport(t, dohOptions{connOptions: connOptions{expire: time.Hour, connectTimeout: time.Hour}})
 	d.client.HTTP2 = &http.HTTP2Config{}
 	var wg sync.WaitGroup
 	for i := range 60 {
@@ -389,8 +399,8 @@ func loadDoH(t *testing.T, a *authority, two bool) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.inFlight.InUse() > 60 {
-		t.Errorf("%d are in flight", d.inFlight.InUse())
+	if d.inFlight.Total() > 60 {
+		t.Errorf("%d are in flight", d.inFlight.Total())
 	}
 }
 
@@ -405,7 +415,7 @@ func TestDoHStalled(t *testing.T) {
 		}
 		answerDoH(w, r)
 	})
-	d := w.newTransport(t, dohOptions{streamOptions: streamOptions{expire: time.Hour}})
+	d := w.newTransport(t, dohOptions{connOptions: connOptions{expire: time.Hour}})
 	q := fixedQuery(t)
 	q.deadline = time.Now().Add(time.Hour)
 	d.start(q)
@@ -447,7 +457,7 @@ func TestDoHAge(t *testing.T) {
 		answerDoH(w, r)
 	})
 	for _, method := range []string{http.MethodGet, http.MethodPost} {
-		d := w.newTransport(t, dohOptions{method: method, streamOptions: streamOptions{expire: time.Hour}})
+		d := w.newTransport(t, dohOptions{method: method, connOptions: connOptions{expire: time.Hour}})
 		for _, tt := range []struct {
 			age  []string
 			want uint32 // of 60

@@ -9,7 +9,6 @@ import (
 	"net/netip"
 	"os"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/quic-go/quic-go"
@@ -75,28 +74,21 @@ const (
 // Each query has its own goroutine and buffers, so that cancel can return it at once.
 type doqTransport struct {
 	addr netip.AddrPort
-	streamOptions
+	connTransport
 	config    *quic.Config
-	ctx       context.Context // ends connecting and waiting
-	stop      context.CancelFunc
-	tasks     sync.WaitGroup // connections and queries
 	waitQueue waitQueue
 	requests  sync.Pool // of *doqRequest
 
-	mu       sync.Mutex
+	// The lock guards these.
 	current  *doqConn // takes queries, and may still be connecting; nil for none
 	live     map[*doqConn]struct{}
-	inFlight share.FairShare
+	inFlight share.Counts
 	// unfinished is the number of streams with a complete reply that the server has not
 	// ended yet.
 	unfinished int
 	// running is the number of goroutines of queries, including those of canceled queries,
 	// which end soon.
 	running int
-	closed  bool
-	pause   connectPause
-
-	hits, misses atomic.Uint64
 }
 
 // doqRequest is one query in flight. The transport's lock guards query, stream and cancel;
@@ -114,7 +106,7 @@ type doqRequest struct {
 
 // newDoQTransport opens no connection. An empty ServerName in the options stands for the
 // server's address.
-func newDoQTransport(to netip.AddrPort, opts streamOptions) transport {
+func newDoQTransport(to netip.AddrPort, opts connOptions) transport {
 	opts.setDefaults()
 	if opts.tls == nil {
 		opts.tls = new(tls.Config)
@@ -123,10 +115,8 @@ func newDoQTransport(to netip.AddrPort, opts streamOptions) transport {
 	opts.tls.MinVersion = tls.VersionTLS13
 	opts.tls.NextProtos = []string{doqALPN}
 	t := &doqTransport{
-		addr:          to,
-		streamOptions: opts,
-		live:          make(map[*doqConn]struct{}),
-		inFlight:      share.NewFairShare(maxInFlightDoQ),
+		addr: to,
+		live: make(map[*doqConn]struct{}),
 		config: &quic.Config{
 			HandshakeIdleTimeout:           opts.connectTimeout,
 			MaxIdleTimeout:                 max(opts.expire, minDoQIdleTimeout) + closeStalledAfter,
@@ -142,7 +132,7 @@ func newDoQTransport(to netip.AddrPort, opts streamOptions) transport {
 		},
 	}
 	t.requests.New = func() any { return &doqRequest{reply: make([]byte, doqReplySize)} }
-	t.ctx, t.stop = context.WithCancel(context.Background())
+	t.init(opts)
 	return t
 }
 
@@ -174,10 +164,10 @@ func (t *doqTransport) begin(r *doqRequest) error {
 	switch {
 	case t.closed:
 		return ErrClosed
-	case t.inFlight.Check(r.client) == share.Full || t.running == 2*maxInFlightDoQ:
+	case t.inFlight.Total() >= maxInFlightDoQ || t.running == 2*maxInFlightDoQ:
 		return ErrBusy
 	}
-	r.clientInFlight = t.inFlight.InUseBy(r.client)
+	r.clientInFlight = t.inFlight.Of(r.client)
 	t.inFlight.Add(r.client)
 	t.running++
 	r.query.doqRequest = r
@@ -291,10 +281,9 @@ func (t *doqTransport) deliver(r *doqRequest, c *doqConn, n int) error {
 		c.answered = true
 		t.pause.end()
 	}
-	c.owedSince = time.Now()
+	c.replied(true, time.Now())
 	if r.query != nil && !r.query.matches(msg) {
-		t.unexpected.Add(1)
-		if c.unexpected++; c.unexpected == maxUnexpected {
+		if c.isStray(&t.connOptions) {
 			t.retire(c)
 		}
 		return errMismatch
@@ -402,6 +391,3 @@ func (t *doqTransport) close() {
 	t.waitQueue.wake(-1, ErrClosed)
 	t.tasks.Wait()
 }
-
-// reuse is [transport.reuse].
-func (t *doqTransport) reuse() (hits, misses uint64) { return t.hits.Load(), t.misses.Load() }

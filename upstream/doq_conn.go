@@ -20,18 +20,12 @@ type doqConn struct {
 	// stop ends connecting with an error.
 	stop context.CancelCauseFunc
 
-	openedAt  time.Time
-	idleSince time.Time // when the last query left; zero while queries are in flight
-	owedSince time.Time // since when a reply is owed and none has arrived; zero if none is owed
-	inFlight  int
+	connection // idleSince is zero while queries are in flight
 	// opening says that a query waits for the server to allow another stream. The others
 	// wait behind it.
-	opening    bool
-	answered   bool // a reply has arrived
-	retired    bool // takes no more queries, and is closed once none is in flight
-	closed     bool
-	broken     bool // counted as broken
-	unexpected int
+	opening  bool
+	answered bool // a reply has arrived
+	broken   bool // counted as broken
 
 	// timer calls checkSilence while queries are in flight, if timerSet. silentSince is since
 	// when packets have certainly been lost or ignored, zero if the last ones were
@@ -52,18 +46,11 @@ func (t *doqTransport) usableConn(now time.Time) *doqConn {
 	if ended {
 		t.connEnded(c, now)
 	}
-	if ended || t.expired(c, now) {
+	if ended || c.expired(&t.connOptions, now) || c.replyOverdue(now) >= closeStalledAfter {
 		t.retire(c)
 		return nil
 	}
 	return c
-}
-
-// expired reports whether c, which is connected, should take no more queries.
-func (t *doqTransport) expired(c *doqConn, now time.Time) bool {
-	return c.inFlight == 0 && !c.idleSince.IsZero() && now.Sub(c.idleSince) >= t.expire ||
-		!c.owedSince.IsZero() && now.Sub(c.owedSince) >= closeStalledAfter ||
-		t.maxAge > 0 && now.Sub(c.openedAt) >= t.maxAge
 }
 
 // openStreamNow opens a stream for r if there is one to spare and no query waits for one. It
@@ -101,14 +88,8 @@ func (t *doqTransport) acquireStream(r *doqRequest) (*doqConn, error) {
 		case c != nil, err != nil:
 			return c, err
 		}
-		select {
-		case err = <-place:
-			if err != nil {
-				return nil, err
-			}
-		case <-ctx.Done():
-			t.waitQueue.leave(place)
-			return nil, t.timeoutError(ctx)
+		if err := t.waitQueue.wait(ctx, place, t.timeoutError); err != nil {
+			return nil, err
 		}
 	}
 }
@@ -212,11 +193,8 @@ func (t *doqTransport) assign(c *doqConn, r *doqRequest, s *quic.Stream) {
 	if r.query == nil {
 		abort(s)
 	}
-	c.inFlight++
+	c.begin(time.Now())
 	c.idleSince = time.Time{}
-	if c.owedSince.IsZero() {
-		c.owedSince = time.Now()
-	}
 	if !c.timerSet {
 		c.timerSet = true
 		c.timer.Reset(silenceCheck)
@@ -317,7 +295,7 @@ func (t *doqTransport) dial(now time.Time) {
 		}
 		t.closeConn(oldest, doqNoError, errConnStuck)
 	}
-	c := &doqConn{openedAt: now}
+	c := &doqConn{connection: connection{openedAt: now}}
 	c.timer = time.AfterFunc(time.Hour, func() { t.checkSilence(c) })
 	c.timer.Stop()
 	t.current = c

@@ -23,7 +23,7 @@ import (
 func TestDoQResumption(t *testing.T) {
 	a := newAuthority(t)
 	f := startFakeQUIC(t, a.server("dns.test"), func(q *fakeQUIC) { q.config.Allow0RTT = true }, answerOK)
-	via := newDoQ(t, a, f, streamOptions{expire: time.Hour})
+	via := newDoQ(t, a, f, connOptions{expire: time.Hour})
 	for range 2 {
 		if err := roundTripOnce(t, via); err != nil {
 			t.Fatal(err)
@@ -50,12 +50,12 @@ func TestDoQResumption(t *testing.T) {
 func TestDoQLifetimes(t *testing.T) {
 	a := newAuthority(t)
 	for name, tt := range map[string]struct {
-		opts  streamOptions
+		opts  connOptions
 		after time.Duration
 	}{
-		"expire":       {streamOptions{expire: time.Second}, time.Second},
-		"max_age":      {streamOptions{expire: time.Hour, maxAge: time.Hour}, time.Hour},
-		"nothing kept": {streamOptions{}, 0},
+		"expire":       {connOptions{expire: time.Second}, time.Second},
+		"max_age":      {connOptions{expire: time.Hour, maxAge: time.Hour}, time.Hour},
+		"nothing kept": {connOptions{}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := startFakeQUIC(t, a.server("dns.test"), nil, answerOK)
@@ -95,7 +95,7 @@ func loadDoQ(t *testing.T, a *authority) {
 		time.Sleep(time.Duration(rand.IntN(3)) * time.Millisecond)
 		answerOK(r)
 	})
-	via := newDoQ(t, a, f, streamOptions{expire: time.Hour, connectTimeout: time.Hour})
+	via := newDoQ(t, a, f, connOptions{expire: time.Hour, connectTimeout: time.Hour})
 	var wg sync.WaitGroup
 	for i := range 60 {
 		wg.Go(func() {
@@ -122,7 +122,7 @@ func loadDoQ(t *testing.T, a *authority) {
 	eventually(t, "all are over", func() bool {
 		via.mu.Lock()
 		defer via.mu.Unlock()
-		return via.running == 0 && via.inFlight.InUse() == 0 && (via.current == nil || via.current.inFlight == 0) // none is left after an error
+		return via.running == 0 && via.inFlight.Total() == 0 && (via.current == nil || via.current.inFlight == 0) // none is left after an error
 	})
 	if _, open := f.quicConns(); open > maxConnsDoQ {
 		t.Errorf("%d connections are open, want %d at most", open, maxConnsDoQ)

@@ -14,7 +14,6 @@ import (
 
 	"github.com/quic-go/quic-go"
 
-	"github.com/nodens-dns/nodens/internal/share"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
@@ -22,7 +21,7 @@ import (
 func TestDoQRequest(t *testing.T) {
 	a := newAuthority(t)
 	f := startFakeQUIC(t, a.server("dns.test"), nil, answerOK)
-	via := newDoQ(t, a, f, streamOptions{expire: time.Hour})
+	via := newDoQ(t, a, f, connOptions{expire: time.Hour})
 	for range 3 {
 		q := fixedQuery(t)
 		msg, err := roundTrip(t.Context(), via, q, time.Now().Add(20*time.Second))
@@ -92,7 +91,7 @@ func TestDoQErrors(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			f := startFakeQUIC(t, a.server("dns.test"), nil, tt.script)
-			via := newDoQ(t, a, f, streamOptions{expire: time.Hour, tls: tt.client})
+			via := newDoQ(t, a, f, connOptions{expire: time.Hour, tls: tt.client})
 			err := roundTripOnce(t, via)
 			if err == nil || !strings.Contains(err.Error(), tt.want) || isTimeout(err) {
 				t.Errorf("the error is %v, want one about %q", err, tt.want)
@@ -126,7 +125,7 @@ func TestDoQHandshakeErrors(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			f := startFakeQUIC(t, a.server("dns.test"), tt.set, answerOK)
-			via := newDoQ(t, a, f, streamOptions{expire: time.Hour})
+			via := newDoQ(t, a, f, connOptions{expire: time.Hour})
 			via.config.Versions = []quic.Version{quic.Version1}
 			err := roundTripOnce(t, via)
 			if err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), "QUIC handshake with dns.test") {
@@ -145,7 +144,7 @@ func TestDoQNobodyListens(t *testing.T) {
 	a := newAuthority(t)
 	f := startFakeQUIC(t, a.server("dns.test"), nil, answerOK)
 	f.killQUIC()
-	via := newDoQ(t, a, f, streamOptions{expire: time.Hour})
+	via := newDoQ(t, a, f, connOptions{expire: time.Hour})
 	if err := roundTripOnce(t, via); !isUnreachable(err) || !isLocal(err) {
 		t.Errorf("the error is %v, want a local one that says that nothing listens", err)
 	}
@@ -158,7 +157,7 @@ func TestDoQLongReply(t *testing.T) {
 		b := r.pack(r.answer(1))
 		r.send(append(b, make([]byte, wire.MaxMessage-len(b))...))
 	})
-	via := newDoQ(t, a, f, streamOptions{expire: time.Hour})
+	via := newDoQ(t, a, f, connOptions{expire: time.Hour})
 	for range 10 {
 		msg, err := roundTrip(t.Context(), via, fixedQuery(t), time.Now().Add(20*time.Second))
 		if err != nil || len(msg) != wire.MaxMessage {
@@ -176,7 +175,7 @@ func TestDoQWithoutEnd(t *testing.T) {
 		<-r.stream.Context().Done()
 		r.stream.CancelWrite(doqNoError)
 	})
-	via := newDoQ(t, a, f, streamOptions{expire: time.Hour})
+	via := newDoQ(t, a, f, connOptions{expire: time.Hour})
 	for range 3 * maxUnfinishedDoQ {
 		q := startLong(t, via)
 		if <-q.done; q.err != nil {
@@ -186,12 +185,12 @@ func TestDoQWithoutEnd(t *testing.T) {
 	eventually(t, "few streams are open", func() bool {
 		via.mu.Lock()
 		defer via.mu.Unlock()
-		return via.unfinished <= maxUnfinishedDoQ && via.running == via.unfinished && via.inFlight.InUse() == 0
+		return via.unfinished <= maxUnfinishedDoQ && via.running == via.unfinished && via.inFlight.Total() == 0
 	})
 }
 
 // TestDoQCancelAndClose: a query ends at its deadline, when it is canceled, and when the
-// transport closes; the server is told, and no more than the limit are started.
+// transport closes; the server is told.
 func TestDoQCancelAndClose(t *testing.T) {
 	a := newAuthority(t)
 	canceled := make(chan error, 4)
@@ -199,7 +198,7 @@ func TestDoQCancelAndClose(t *testing.T) {
 		<-r.stream.Context().Done()
 		canceled <- context.Cause(r.stream.Context())
 	})
-	via := newDoQ(t, a, f, streamOptions{expire: time.Hour})
+	via := newDoQ(t, a, f, connOptions{expire: time.Hour})
 	q := startLong(t, via)
 	eventually(t, "the server has the query", func() bool { return len(f.requests()) == 1 })
 	if !via.cancel(q) || via.cancel(q) {
@@ -221,15 +220,6 @@ func TestDoQCancelAndClose(t *testing.T) {
 	if err := <-canceled; !errors.As(err, &stream) || stream.ErrorCode != doqRequestCancelled {
 		t.Errorf("after its time the server sees %v, want DOQ_REQUEST_CANCELLED", err)
 	}
-	via.mu.Lock()
-	via.inFlight = share.NewFairShare(0)
-	via.mu.Unlock()
-	if err := roundTripOnce(t, via); !errors.Is(err, ErrBusy) {
-		t.Errorf("one more than may be in flight: %v, want ErrBusy", err)
-	}
-	via.mu.Lock()
-	via.inFlight = share.NewFairShare(maxInFlightDoQ)
-	via.mu.Unlock()
 	q = startLong(t, via)
 	via.close()
 	if <-q.done; !errors.Is(q.err, ErrClosed) {
@@ -259,7 +249,7 @@ func TestDoQConnectionFails(t *testing.T) {
 					fail(r.quicConn)
 				}
 			})
-			via := newDoQ(t, a, f, streamOptions{expire: time.Hour})
+			via := newDoQ(t, a, f, connOptions{expire: time.Hour})
 			if err := roundTripOnce(t, via); err != nil {
 				t.Fatal(err)
 			}
@@ -287,7 +277,7 @@ func TestDoQServerRestarts(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			cfg := a.server("dns.test")
 			f := startFakeQUIC(t, cfg, func(q *fakeQUIC) { q.reset = key }, answerOK)
-			via := newDoQ(t, a, f, streamOptions{expire: time.Hour})
+			via := newDoQ(t, a, f, connOptions{expire: time.Hour})
 			if err := roundTripOnce(t, via); err != nil {
 				t.Fatal(err)
 			}
@@ -312,7 +302,7 @@ func TestDoQSlowNames(t *testing.T) {
 		<-hold
 		answerOK(r)
 	})
-	via := newDoQ(t, a, f, streamOptions{expire: time.Hour})
+	via := newDoQ(t, a, f, connOptions{expire: time.Hour})
 	var queries []*query
 	for range 8 {
 		queries = append(queries, startLong(t, via))
@@ -350,7 +340,7 @@ func TestDoQWithoutStreams(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := startFakeQUIC(t, a.server("dns.test"), func(q *fakeQUIC) { q.config.MaxIncomingStreams = tt.streams }, ignore)
-			via := newDoQ(t, a, f, streamOptions{expire: time.Hour})
+			via := newDoQ(t, a, f, connOptions{expire: time.Hour})
 			for range max(0, tt.streams) {
 				startLong(t, via)
 			}

@@ -113,16 +113,23 @@ func fillInFlight(t *testing.T, s *server) {
 	for _, via := range []transport{s.udp, s.tcp} {
 		switch via := via.(type) {
 		case *udpTransport:
-			via.inFlight = share.NewFairShare(0)
+			via.inFlight = via.maxInFlight
 		case *streamTransport:
-			via.inFlight = share.NewFairShare(0)
+			via.inFlight = maxConns * maxInFlightPerConn
 		case *dohTransport:
-			via.inFlight = share.NewFairShare(0)
+			fill(&via.inFlight, maxInFlightDoH)
 		case *doqTransport:
-			via.inFlight = share.NewFairShare(0)
+			fill(&via.inFlight, maxInFlightDoQ)
 		default:
 			t.Fatalf("no way to fill up %T", via)
 		}
+	}
+}
+
+// fill makes one client hold n.
+func fill(c *share.Counts, n int) {
+	for range n {
+		c.Add(1)
 	}
 }
 

@@ -114,7 +114,7 @@ func (f *fake) quicConns() (all, open int) {
 }
 
 // newDoQ returns a transport to f that trusts a, with long timeouts.
-func newDoQ(t *testing.T, a *authority, f *fake, opts streamOptions) *doqTransport {
+func newDoQ(t *testing.T, a *authority, f *fake, opts connOptions) *doqTransport {
 	t.Helper()
 	if opts.tls == nil {
 		opts.tls = a.client("dns.test")

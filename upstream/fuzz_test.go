@@ -14,7 +14,6 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nodens-dns/nodens/internal/share"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
@@ -88,8 +87,8 @@ func FuzzStream(f *testing.F) {
 			want, rest = append(want, rest[2:end]), rest[end:]
 		}
 		q := fixedQuery(t)
-		c := &streamConn{queries: map[uint16]*query{q.sentID(): q}, inFlight: 1, division: new(share.FairShare)}
-		c.division.Add(q.client)
+		c := &streamConn{queries: map[uint16]*query{q.sentID(): q}, connection: connection{inFlight: 1}, total: new(int)}
+		*c.total = 1
 		conn := &bytesConn{left: sent, piece: 1 + int(piece)}
 		in := frameReader{buf: make([]byte, readBufSize)}
 		answered, n := -1, 0
@@ -158,7 +157,7 @@ func FuzzDatagram(f *testing.F) {
 	f.Add(make([]byte, maxDatagram+1))
 	f.Fuzz(func(t *testing.T, datagram []byte) {
 		q := fixedQuery(t)
-		s := udpSocket{division: new(share.FairShare)}
+		s := udpSocket{total: new(int)}
 		s.add(q)
 		if !s.deliver(datagram[:min(len(datagram), maxDatagram+1)]) {
 			return

@@ -20,7 +20,7 @@ import (
 // A unary call is one HTTP/2 request, so the connections are those of DNS over HTTPS, with their
 // bounds. The gRPC library would bring its own connections, resolver, balancer and retries, which
 // this package has already.
-func newGRPCTransport(target config.Target, addr netip.AddrPort, opts streamOptions) transport {
+func newGRPCTransport(target config.Target, addr netip.AddrPort, opts connOptions) transport {
 	t := newHTTPTransport(target, addr, opts)
 	t.url.Path, t.codec = grpcframe.Path, grpcCodec{}
 	t.header = http.Header{

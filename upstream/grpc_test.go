@@ -13,8 +13,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
-	"os"
-	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -34,7 +32,7 @@ import (
 // newGRPC returns a transport to addr, over TLS if cfg is not nil.
 func newGRPC(t *testing.T, addr netip.AddrPort, cfg *tls.Config) *dohTransport {
 	t.Helper()
-	d := newGRPCTransport(config.Target{Transport: config.DNSOverGRPC, Addr: addr}, addr, streamOptions{expire: time.Hour, tls: cfg}).(*dohTransport)
+	d := newGRPCTransport(config.Target{Transport: config.DNSOverGRPC, Addr: addr}, addr, connOptions{expire: time.Hour, tls: cfg}).(*dohTransport)
 	t.Cleanup(d.close)
 	return d
 }
@@ -177,54 +175,6 @@ func TestGRPCNeedsHTTP2(t *testing.T) {
 		if err := roundTripOnce(t, newGRPC(t, s.Listener.Addr().(*net.TCPAddr).AddrPort(), client)); err == nil {
 			t.Errorf("TLS %v: no error", secure)
 		}
-	}
-}
-
-// TestGRPCCancelAndClose: a canceled query leaves at once and its call is canceled; close ends the
-// others; nothing is left running.
-func TestGRPCCancelAndClose(t *testing.T) {
-	goroutines := runtime.NumGoroutine()
-	t.Run("queries", func(t *testing.T) {
-		var arrived, canceled atomic.Int64
-		addr := grpcpeer.Serve(t, nil, func(ctx context.Context, _ []byte) ([]byte, error) {
-			arrived.Add(1)
-			<-ctx.Done()
-			canceled.Add(1)
-			return nil, ctx.Err()
-		})
-		d := newGRPC(t, addr, nil)
-		first, second := fixedQuery(t), fixedQuery(t)
-		for _, q := range []*query{first, second} {
-			q.deadline = time.Now().Add(time.Hour)
-			d.start(q)
-		}
-		eventually(t, "both queries have arrived", func() bool { return arrived.Load() == 2 })
-		if !d.cancel(first) {
-			t.Error("the query can't be canceled")
-		}
-		eventually(t, "the server knows", func() bool { return canceled.Load() == 1 })
-		d.close()
-		if <-second.done; !errors.Is(second.err, ErrClosed) {
-			t.Errorf("the other query ends with %v, want %v", second.err, ErrClosed)
-		}
-		late := fixedQuery(t)
-		late.deadline = time.Now().Add(time.Hour)
-		if d.start(late); !errors.Is(late.err, ErrClosed) {
-			t.Errorf("a query after close ends with %v, want %v", late.err, ErrClosed)
-		}
-	})
-	eventually(t, "the goroutines are gone", func() bool { return runtime.NumGoroutine() <= goroutines })
-}
-
-// TestGRPCDeadline: a server that does not answer in time is a timeout.
-func TestGRPCDeadline(t *testing.T) {
-	addr := grpcpeer.Serve(t, nil, func(ctx context.Context, _ []byte) ([]byte, error) {
-		<-ctx.Done()
-		return nil, ctx.Err()
-	})
-	d := newGRPC(t, addr, nil)
-	if _, err := roundTrip(t.Context(), d, fixedQuery(t), time.Now().Add(10*time.Millisecond)); !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("it ends with %v, want %v", err, os.ErrDeadlineExceeded)
 	}
 }
 

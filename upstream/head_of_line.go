@@ -143,16 +143,17 @@ func (t *streamTransport) headOfLineBlocked(c *streamConn, now time.Time) bool {
 // scheduleBlockedCheck sets the timer of c to the time at which it would count as blocked,
 // or as not accepted; t is locked.
 func (t *streamTransport) scheduleBlockedCheck(c *streamConn, now time.Time) {
-	after := unansweredConnAfter
+	at := c.owedSince.Add(unansweredConnAfter)
 	switch {
 	case c.conn == nil || c.closed || c.inFlight == 0:
 		return
-	case !t.outOfOrder && c.inFlight > 1 && !c.movedOne:
-		after = t.blockedAfter()
+	case !t.outOfOrder && c.inFlight > 1:
+		if at = c.owedSince.Add(t.blockedAfter()); !c.movedAt.IsZero() {
+			at = c.movedAt.Add(stalledAfter)
+		}
 	case c.replies > 0:
 		return
 	}
-	at := c.owedSince.Add(after)
 	if !at.After(now) { // that has been checked, and nothing could be moved
 		at = now.Add(minBlockedDelay)
 	}
@@ -162,7 +163,8 @@ func (t *streamTransport) scheduleBlockedCheck(c *streamConn, now time.Time) {
 // moveBlocked moves queries that are blocked on c to other connections, if these are
 // available: all of them if the server seems not to have accepted c, otherwise one; t is
 // locked. The others follow when that one has been answered ([streamTransport.recordReply]),
-// so a server that is slow with all queries gets no more of them.
+// so a server that is slow with all queries gets no more of them. If it is not, its name may be slow, too: the next one
+// moves after a while.
 func (t *streamTransport) moveBlocked(c *streamConn, now time.Time) {
 	switch {
 	case c.conn == nil || c.inFlight == 0:
@@ -172,9 +174,9 @@ func (t *streamTransport) moveBlocked(c *streamConn, now time.Time) {
 		}
 		t.closeConn(c, errNotAccepted, now)
 		return
-	case t.headOfLineBlocked(c, now) && !c.movedOne:
+	case t.headOfLineBlocked(c, now) && now.Sub(c.movedAt) >= stalledAfter:
 		if list := c.inFlightQueries(); len(list) > 1 && t.moveQuery(list[1], now) {
-			list[1].movedFrom, c.movedOne = c, true
+			list[1].movedFrom, c.movedAt = c, now
 		}
 	}
 	t.scheduleBlockedCheck(c, now)
@@ -258,11 +260,12 @@ func (t *streamTransport) recordReply(c *streamConn, q *query, silence time.Dura
 		t.observeReply(silence, now)
 		c.wasBlocked = silence >= t.blockedAfter()
 	}
-	c.movedOne = false
+	c.movedAt = time.Time{}
 	if c.replies == 1 {
 		t.notAccepted = 0
 		t.pause.end()
 	}
+	t.scheduleBlockedCheck(c, now) // the next name may be slow, too
 	t.moveRest(q, now)
 }
 
@@ -283,7 +286,7 @@ func (t *streamTransport) learnOrder(c *streamConn, q *query, silence time.Durat
 // has been answered, was moved; t is locked.
 func (t *streamTransport) moveRest(q *query, now time.Time) {
 	from := q.movedFrom
-	if from == nil || !from.movedOne || from.closed || !t.headOfLineBlocked(from, now) {
+	if from == nil || from.movedAt.IsZero() || from.closed || !t.headOfLineBlocked(from, now) {
 		return
 	}
 	t.setOrder(false, now)
@@ -306,7 +309,7 @@ func (t *streamTransport) learnFromEnd(c *streamConn, err error, now time.Time) 
 	case c.replies == 0:
 		t.learnWithoutReply(c, n, err, now)
 	case c.inFlight > 0 && t.pause.failures == 0 && now.Sub(c.repliedAt) < promptClose:
-		t.observeEnd(c.replies, c.begunAt, now)
+		t.observeEnd(c.replies, c.openedAt, now)
 	}
 }
 
@@ -319,7 +322,7 @@ func (t *streamTransport) learnWithoutReply(c *streamConn, n int, err error, now
 	case c.conn != nil && c.inFlight > 0:
 		t.pause.startUnlessFirst(err, now)
 	case c.conn == nil && isUnreachable(err): // it is away: the ends of connections were no limits
-		t.forgetEnds()
+		t.queryLimit, t.endedAfter, t.endedAt = 0, 0, time.Time{}
 	}
 }
 
@@ -346,7 +349,7 @@ func (t *streamTransport) deliverMessage(c *streamConn, msg []byte, now time.Tim
 	if q != nil {
 		t.recordReply(c, q, silence, now)
 		if q.claimReply() {
-			c.replied = append(c.replied, q)
+			c.claimed = append(c.claimed, q)
 		} else {
 			q.complete(nil)
 		}

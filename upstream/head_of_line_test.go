@@ -5,6 +5,7 @@ package upstream
 import (
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -42,7 +43,7 @@ func TestHeadOfLineBlocked(t *testing.T) {
 	})
 	freed := sync.OnceFunc(func() { close(release) })
 	t.Cleanup(freed) // before the server's end
-	via := newStreamTransport(f.addr, streamOptions{expire: time.Hour}).(*streamTransport)
+	via := newStreamTransport(f.addr, connOptions{expire: time.Hour}).(*streamTransport)
 	t.Cleanup(via.close)
 	t.Cleanup(freed)
 	mustRoundTrip(t, via, "usual.test.")
@@ -83,7 +84,7 @@ func TestQueuedBehind(t *testing.T) {
 	})
 	freed := sync.OnceFunc(func() { close(release) })
 	t.Cleanup(freed)
-	via := newStreamTransport(f.addr, streamOptions{expire: time.Hour}).(*streamTransport)
+	via := newStreamTransport(f.addr, connOptions{expire: time.Hour}).(*streamTransport)
 	t.Cleanup(via.close)
 	t.Cleanup(freed)
 	mustRoundTrip(t, via, "usual.test.")
@@ -115,6 +116,90 @@ func TestQueuedBehind(t *testing.T) {
 	}
 }
 
+// TestQueuedBehindTwo: queries behind two slow names move to other connections, also if the first slow name is answered before the
+// query behind it that has moved, and if all have waited for the connection.
+func TestQueuedBehindTwo(t *testing.T) {
+	names := []string{"slow1.test.", "quick1.test.", "slow2.test.", "quick2.test."}
+	t.Run("connected", func(t *testing.T) { queueBehindTwo(t, true, names) })
+	t.Run("connecting", func(t *testing.T) { queueBehindTwo(t, false, names) })
+}
+
+// TestSlowBehindSlow: if the query that moves is for a slow name, too, the ones behind it don't wait for it.
+func TestSlowBehindSlow(t *testing.T) {
+	release := make(chan struct{})
+	f := startFake(t, func(r request) {
+		if isSlow(r) {
+			<-release
+		}
+		answerOK(r)
+	})
+	via := newStreamTransport(f.addr, connOptions{expire: time.Hour}).(*streamTransport)
+	t.Cleanup(via.close)
+	t.Cleanup(sync.OnceFunc(func() { close(release) }))
+	for i, q := range startTogether(t, via, []string{"slow1.test.", "slow2.test.", "quick1.test.", "quick2.test."}) {
+		if i < 2 {
+			continue
+		}
+		<-q.done
+		if q.err != nil {
+			t.Errorf("behind slow names: %v", q.err)
+		}
+	}
+}
+
+// startTogether starts queries on one connection.
+func startTogether(t *testing.T, via *streamTransport, names []string) (all []*query) {
+	t.Helper()
+	via.mu.Lock()
+	defer via.mu.Unlock()
+	for _, name := range names {
+		q := namedQuery(t, name)
+		q.deadline = time.Now().Add(time.Minute)
+		all = append(all, q)
+		if c, err := via.assign(q, time.Now()); err != nil || c != all[0].conn {
+			t.Errorf("%s: another connection, or %v", name, err)
+		}
+	}
+	if c := all[0].conn; c.claimWrite() {
+		via.tasks.Go(func() { via.write(c) })
+	}
+	return all
+}
+
+func queueBehindTwo(t *testing.T, connected bool, names []string) {
+	first, second := make(chan struct{}), make(chan struct{})
+	var moved atomic.Bool
+	f := startFake(t, func(r request) {
+		switch name := r.Question[0].Name; {
+		case name == "slow1.test.":
+			<-first
+		case name == "slow2.test.", name == "quick1.test." && !moved.Swap(true): // the first connection still waits then
+			<-second
+		}
+		answerOK(r)
+	})
+	freeFirst, freeSecond := sync.OnceFunc(func() { close(first) }), sync.OnceFunc(func() { close(second) })
+	via := newStreamTransport(f.addr, connOptions{expire: time.Hour}).(*streamTransport)
+	t.Cleanup(via.close)
+	t.Cleanup(freeSecond)
+	t.Cleanup(freeFirst)
+	if connected {
+		mustRoundTrip(t, via, "usual.test.")
+	}
+	all := startTogether(t, via, names)
+	eventually(t, "the query behind the first slow name has moved", func() bool { return moved.Load() })
+	freeFirst()
+	for _, q := range []*query{all[0], all[3]} {
+		<-q.done
+		if q.err != nil {
+			t.Errorf("beside slow names: %v", q.err)
+		}
+	}
+	if done, _ := completed(all[2]); done {
+		t.Error("the second slow name has ended")
+	}
+}
+
 // TestOutOfOrderServer: a server that answers out of order gets one connection, however
 // slow a name is.
 func TestOutOfOrderServer(t *testing.T) {
@@ -123,7 +208,7 @@ func TestOutOfOrderServer(t *testing.T) {
 			answerOK(r)
 		}
 	})
-	via := newStreamTransport(f.addr, streamOptions{expire: time.Hour}).(*streamTransport)
+	via := newStreamTransport(f.addr, connOptions{expire: time.Hour}).(*streamTransport)
 	t.Cleanup(via.close)
 	mustRoundTrip(t, via, "usual.test.")
 	known := func() bool {
@@ -161,7 +246,7 @@ func TestOutOfOrderServer(t *testing.T) {
 // idle, like any other.
 func TestSurplusConnectionsExpire(t *testing.T) {
 	f := startFake(t, answerOK)
-	via := newStreamTransport(f.addr, streamOptions{expire: time.Hour}).(*streamTransport)
+	via := newStreamTransport(f.addr, connOptions{expire: time.Hour}).(*streamTransport)
 	t.Cleanup(via.close)
 	via.mu.Lock()
 	via.dial(time.Now())
@@ -188,7 +273,7 @@ func TestWrittenInOrderOfArrival(t *testing.T) {
 	const n = 12
 	f := startFake(t, ignore)
 	for round := range 20 {
-		via := newStreamTransport(f.addr, streamOptions{expire: time.Hour}).(*streamTransport)
+		via := newStreamTransport(f.addr, connOptions{expire: time.Hour}).(*streamTransport)
 		before := len(f.requests())
 		via.mu.Lock()
 		c := via.dial(time.Now())
@@ -218,7 +303,7 @@ func TestWrittenInOrderOfArrival(t *testing.T) {
 func TestBurstBeforeConnection(t *testing.T) {
 	f := startFake(t, answerOK)
 	for range 20 {
-		via := newStreamTransport(f.addr, streamOptions{expire: time.Hour}).(*streamTransport)
+		via := newStreamTransport(f.addr, connOptions{expire: time.Hour}).(*streamTransport)
 		var all []*query
 		for _, name := range numberedNames(8) {
 			q := namedQuery(t, name)
@@ -241,7 +326,7 @@ func TestBurstBeforeConnection(t *testing.T) {
 // flight.
 func TestIdleConnectionFirst(t *testing.T) {
 	f := startFake(t, holdReplies)
-	via := newStreamTransport(f.addr, streamOptions{expire: time.Hour}).(*streamTransport)
+	via := newStreamTransport(f.addr, connOptions{expire: time.Hour}).(*streamTransport)
 	t.Cleanup(via.close)
 	mustRoundTrip(t, via, "first.test.")
 	via.mu.Lock()
@@ -276,7 +361,7 @@ func TestOrderIsLearnedAgain(t *testing.T) {
 	}
 
 	f := startFake(t, ignore)
-	via := newStreamTransport(f.addr, streamOptions{expire: time.Hour}).(*streamTransport)
+	via := newStreamTransport(f.addr, connOptions{expire: time.Hour}).(*streamTransport)
 	t.Cleanup(via.close)
 	via.outOfOrder = true // as after an out-of-order reply
 	var all []*query

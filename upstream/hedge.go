@@ -189,15 +189,6 @@ func (x *exchange) probablyLost(q *query, now time.Time) bool {
 	return now.Sub(a.sent) >= after
 }
 
-// repeatsOverTCP reports whether q, which is probably lost, is repeated over TCP: servers that limit the rate of their replies
-// over UDP drop the next one as well. If TCP is silent, it is repeated over UDP from another port.
-func (q *query) repeatsOverTCP() bool {
-	if q.attempt.repeats {
-		return !q.tcp
-	}
-	return !q.attempt.server.tcpSilent.Load()
-}
-
 // observeSlow records that a's reply takes longer than the 95th percentile.
 func (x *exchange) observeSlow(a *attempt) {
 	a.slowCounted = true

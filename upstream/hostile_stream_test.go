@@ -58,7 +58,7 @@ func attackStream(t *testing.T, a *authority, server *tls.Config) {
 	p := newPool(t, cfg)
 	for _, s := range p.servers() {
 		s.tcp.close()
-		opts := streamOptions{unexpected: &s.unexpected, expire: 20 * time.Millisecond, maxAge: 60 * time.Millisecond, maxIdle: 1}
+		opts := connOptions{unexpected: &s.unexpected, expire: 20 * time.Millisecond, maxAge: 60 * time.Millisecond, maxIdle: 1}
 		if server != nil {
 			opts.tls = a.client("dns.test")
 		}

@@ -111,9 +111,6 @@ func (l *learned) observeEnd(n int, begun, now time.Time) {
 	l.queryLimit, l.queryLimitUntil = n, now.Add(limitLifetime)
 }
 
-// forgetEnds drops what the ends of connections have shown.
-func (l *learned) forgetEnds() { l.queryLimit, l.endedAfter, l.endedAt = 0, 0, time.Time{} }
-
 // limitConns records that the server does not accept more than n connections.
 func (l *learned) limitConns(n int, now time.Time) {
 	l.connLimit, l.connLimitUntil = max(n, 1), now.Add(limitLifetime)

@@ -20,10 +20,6 @@ type limiter struct {
 	idle   chan struct{} // closed once the limiter is closed and active is 0
 }
 
-func newLimiter(limit int) limiter {
-	return limiter{limit: limit, slots: share.NewSlots[chan<- struct{}](limit), idle: make(chan struct{})}
-}
-
 // acquire lets the exchange of from begin; it waits for the other exchanges of max_concurrent if it may.
 func (p *Pool) acquire(ctx context.Context, from *From) error {
 	err := p.limiter.acquire(from.Client)

@@ -87,7 +87,7 @@ func TestRecordOfLastQuery(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	via := newStreamTransport(l.Addr().(*net.TCPAddr).AddrPort(), streamOptions{expire: time.Hour, tls: a.client("dns.test")}).(*streamTransport)
+	via := newStreamTransport(l.Addr().(*net.TCPAddr).AddrPort(), connOptions{expire: time.Hour, tls: a.client("dns.test")}).(*streamTransport)
 	defer via.close()
 	via.outOfOrder = true // so that one connection takes all queries
 	var calls []*query

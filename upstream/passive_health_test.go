@@ -60,7 +60,7 @@ func TestPassiveHealth(t *testing.T) {
 func TestHedgeBudget(t *testing.T) {
 	for seed := range uint64(50) {
 		random := rand.New(rand.NewPCG(seed, 0))
-		b := newHedgeBudget()
+		b := &newHedgeBudgets().hedgeBudget
 		earned, spent := 0, 0
 		for range 5000 {
 			if random.IntN(1+int(seed%30)) > 0 {
@@ -74,7 +74,7 @@ func TestHedgeBudget(t *testing.T) {
 			}
 		}
 	}
-	b := newHedgeBudget()
+	b := &newHedgeBudgets().hedgeBudget
 	for range maxHedgeBurst {
 		if !b.withdraw() {
 			t.Fatal("the burst is not there at the start")
@@ -93,7 +93,7 @@ func TestHedgeBudget(t *testing.T) {
 
 func TestHedgeBudgetConcurrent(t *testing.T) {
 	const each = 20000
-	b := newHedgeBudget()
+	b := &newHedgeBudgets().hedgeBudget
 	var spent atomic.Int64
 	var wg sync.WaitGroup
 	for range 8 {

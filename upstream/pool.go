@@ -167,7 +167,7 @@ func New(cfg *config.Forward, opts Options) *Pool {
 	p := &Pool{base: shared, hedgeBudget: newHedgeBudgets(), order: serverOrder{policy: cfg.Policy}}
 	p.members.base = shared
 	p.healthMonitor.base, p.healthMonitor.members = shared, &p.members
-	p.limiter = newLimiter(cfg.MaxConcurrent)
+	p.limiter = limiter{limit: cfg.MaxConcurrent, slots: share.NewSlots[chan<- struct{}](cfg.MaxConcurrent), idle: make(chan struct{})}
 	p.exchanges.New = func() any { return newExchange(p) }
 	p.overUDP = !cfg.ForceTCP && !slices.ContainsFunc(cfg.To, func(t config.Target) bool { return t.Transport != config.PlainDNS })
 	p.initMembers(cfg.To)
@@ -278,7 +278,8 @@ func (p *Pool) ExchangeFrom(ctx context.Context, q *wire.Query, from From) (wire
 	ctx, cancel := context.WithTimeout(ctx, p.opts.Deadline) // one deadline for the whole chain
 	defer cancel()
 	answer, err := p.exchange(ctx, q, from)
-	if err != nil || !p.goesToNext(answer) {
+	empty := p.cfg.NextOnNodata && answer.Rcode == wire.NoError && answer.Answers == 0
+	if err != nil || !empty && !slices.Contains(p.cfg.NextOn, answer.Rcode) {
 		return answer, err
 	}
 	for next := p.next; next != nil; next = next.next {
@@ -296,11 +297,6 @@ func (p *Pool) chained() bool {
 
 // GRPC reports whether p is the pool of a directive grpc.
 func (p *Pool) GRPC() bool { return p.cfg.GRPC }
-
-// goesToNext reports whether answer makes the query go to the next forward directive.
-func (p *Pool) goesToNext(answer wire.Response) bool {
-	return p.cfg.NextOnNodata && answer.Rcode == wire.NoError && answer.Answers == 0 || slices.Contains(p.cfg.NextOn, answer.Rcode)
-}
 
 // exchange is ExchangeFrom with the servers of p only.
 func (p *Pool) exchange(ctx context.Context, q *wire.Query, from From) (wire.Response, error) {
@@ -403,14 +399,14 @@ func (p *Pool) Stats() Stats {
 			Broken:              s.brokenConns.Load(),
 			Unanswered:          s.unansweredCount.Load(),
 			InFlight:            int(s.inFlight.Load()),
-			MaxInFlight:         s.maxInFlight(p.cfg.ForceTCP),
+			MaxInFlight:         s.protocol(p.cfg.ForceTCP).maxInFlight,
 			Budget:              s.budget.stats(time.Now()),
 		}
 		if s.udp != s.tcp {
 			v.UDP.Hits, v.UDP.Misses = s.udp.reuse()
 		}
 		stream := &v.TCP
-		if s.target.Transport == config.DNSOverQUIC {
+		if s.protocol(true).datagrams {
 			stream = &v.QUIC
 		}
 		stream.Hits, stream.Misses = s.tcp.reuse()

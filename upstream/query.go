@@ -57,22 +57,17 @@ type query struct {
 
 	// The query completes at deadline at the latest and is then sent to done. Afterwards
 	// either err is set, or reply holds the replyLen bytes of the reply.
-	deadline time.Time
-	done     chan *query
-	exchange *exchange      // that q is part of; nil for others
-	parking  *Waiter        // of the exchange; nil for none
-	local    netip.AddrPort // of the socket that it was sent on, where that is known
-	socket   *udpSocket     // the UDP socket it is in flight on; guarded by the lock of udpTransport
-	conn     *streamConn    // the same for TCP; guarded by the lock of streamTransport
-	resends  int            // how often it moved to another conn
-	// sequence numbers the queries of conn; assignedAt is when conn was assigned.
-	sequence   uint32
-	movedFrom  *streamConn // the blocked connection it was moved from, if any
-	assignedAt time.Time
-	dohRequest *dohRequest // the same for HTTPS; guarded by the lock of dohTransport
-	doqRequest *doqRequest // the same for QUIC; guarded by the lock of doqTransport
-	err        error
-	replyLen   int
+	deadline     time.Time
+	done         chan *query
+	exchange     *exchange      // that q is part of; nil for others
+	parking      *Waiter        // of the exchange; nil for none
+	local        netip.AddrPort // of the socket that it was sent on, where that is known
+	socket       *udpSocket     // the UDP socket it is in flight on; guarded by the lock of udpTransport
+	streamFlight                // the same for TCP and TLS
+	dohRequest   *dohRequest    // the same for HTTPS; guarded by the lock of dohTransport
+	doqRequest   *doqRequest    // the same for QUIC; guarded by the lock of doqTransport
+	err          error
+	replyLen     int
 	// writeFunc sends the query on a socket and sets writeErr. It is a field because
 	// creating a function for each call would allocate.
 	writeFunc func(fd uintptr) bool
@@ -247,4 +242,43 @@ func (q *query) reportSoftError() {
 	default:
 	}
 	q.parking.Interrupt()
+}
+
+// attempt is what an exchange knows about one of its queries.
+type attempt struct {
+	server       *server
+	via          transport
+	rtt          *rtt
+	started      time.Time // when this server was first asked
+	sent         time.Time // when the query was last sent
+	withoutEDNS  bool      // send the query without an OPT record
+	truncated    wire.Response
+	hasTruncated bool // truncated holds the UDP reply
+	cut          bool // the UDP reply could not be read to its end; truncated is made from its header
+	parsed       wire.Response
+	isParsed     bool // parsed holds the reply
+
+	nextCheck     time.Time     // when to check it next; zero: never
+	checkInterval time.Duration // time between the last checks; 0 before the first
+	delays        delays
+	isHedge       bool // sent because another server was late, or its own first reply
+	repeats       bool // a hedge to the server that is late itself
+	paid          bool // a hedge that has cost budget
+	slowCounted   bool // already counted as slower than the 95th percentile
+	unanswered    bool // already counted as unanswered
+	hedged        bool // another server was asked because this one is late
+	lost          bool // the query or its reply was lost: a repetition was answered in the usual time
+
+	// recorded is its number in the exchange's recording, 0 for none; truncatedRecord is that with the truncated reply.
+	recorded, truncatedRecord int
+	retry                     string // see [Attempt.Retry]
+}
+
+// repeatsOverTCP reports whether q, which is probably lost, is repeated over TCP: servers that limit the rate of their replies
+// over UDP drop the next one as well. If TCP is silent, it is repeated over UDP from another port.
+func (q *query) repeatsOverTCP() bool {
+	if q.attempt.repeats {
+		return !q.tcp
+	}
+	return !q.attempt.server.tcpSilent.Load()
 }

@@ -22,25 +22,25 @@ func TestNetText(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		name   string
-		udp    transport
+		tcp    bool
 		local  netip.AddrPort
 		server string
 		cause  error
 		want   string
 	}{
-		{"UDP timeout", &udpTransport{}, local, "192.0.2.1:53", os.ErrDeadlineExceeded, "read udp 192.0.2.9:4711->192.0.2.1:53: i/o timeout"},
-		{"no time left", &udpTransport{}, netip.AddrPort{}, "192.0.2.1:53", context.DeadlineExceeded, "read udp 0.0.0.0:0->192.0.2.1:53: i/o timeout"},
-		{"IPv6", &udpTransport{}, netip.AddrPort{}, "[2001:db8::1]:53", os.ErrDeadlineExceeded, "read udp [::]:0->[2001:db8::1]:53: i/o timeout"},
-		{"UDP refused", &udpTransport{}, local, "192.0.2.1:53", localError{fmt.Errorf("%w, as it says", syscall.ECONNREFUSED)}, "read udp 192.0.2.9:4711->192.0.2.1:53: read: connection refused"},
-		{"UDP, then TCP refused", &udpTransport{}, local, "192.0.2.1:53", dialed(os.NewSyscallError("connect", syscall.ECONNREFUSED)), "read udp 192.0.2.9:4711->192.0.2.1:53: read: connection refused"},
-		{"TCP timeout", nil, local, "192.0.2.1:53", os.ErrDeadlineExceeded, "read tcp 192.0.2.9:4711->192.0.2.1:53: i/o timeout"},
-		{"TCP refused", nil, netip.AddrPort{}, "192.0.2.1:53", dialed(os.NewSyscallError("connect", syscall.ECONNREFUSED)), "dial tcp 192.0.2.1:53: connect: connection refused"},
-		{"TCP connect timeout", nil, netip.AddrPort{}, "192.0.2.1:53", dialed(os.ErrDeadlineExceeded), "dial tcp 192.0.2.1:53: i/o timeout"},
-		{"closed", nil, local, "192.0.2.1:53", io.EOF, "EOF"},
-		{"none healthy", nil, local, "192.0.2.1:53", nil, "no healthy proxies"},
+		{"UDP timeout", false, local, "192.0.2.1:53", os.ErrDeadlineExceeded, "read udp 192.0.2.9:4711->192.0.2.1:53: i/o timeout"},
+		{"no time left", false, netip.AddrPort{}, "192.0.2.1:53", context.DeadlineExceeded, "read udp 0.0.0.0:0->192.0.2.1:53: i/o timeout"},
+		{"IPv6", false, netip.AddrPort{}, "[2001:db8::1]:53", os.ErrDeadlineExceeded, "read udp [::]:0->[2001:db8::1]:53: i/o timeout"},
+		{"UDP refused", false, local, "192.0.2.1:53", localError{fmt.Errorf("%w, as it says", syscall.ECONNREFUSED)}, "read udp 192.0.2.9:4711->192.0.2.1:53: read: connection refused"},
+		{"UDP, then TCP refused", false, local, "192.0.2.1:53", dialed(os.NewSyscallError("connect", syscall.ECONNREFUSED)), "read udp 192.0.2.9:4711->192.0.2.1:53: read: connection refused"},
+		{"TCP timeout", true, local, "192.0.2.1:53", os.ErrDeadlineExceeded, "read tcp 192.0.2.9:4711->192.0.2.1:53: i/o timeout"},
+		{"TCP refused", true, netip.AddrPort{}, "192.0.2.1:53", dialed(os.NewSyscallError("connect", syscall.ECONNREFUSED)), "dial tcp 192.0.2.1:53: connect: connection refused"},
+		{"TCP connect timeout", true, netip.AddrPort{}, "192.0.2.1:53", dialed(os.ErrDeadlineExceeded), "dial tcp 192.0.2.1:53: i/o timeout"},
+		{"closed", true, local, "192.0.2.1:53", io.EOF, "EOF"},
+		{"none healthy", true, local, "192.0.2.1:53", nil, "no healthy proxies"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			q := &query{exchange: new(exchange), attempt: attempt{server: &server{udp: tt.udp, addr: netip.MustParseAddrPort(tt.server), label: tt.server}}}
+			q := &query{exchange: &exchange{tcp: tt.tcp}, attempt: attempt{server: &server{addr: netip.MustParseAddrPort(tt.server), label: tt.server}}}
 			err := error(localError{ErrNoUpstream})
 			if tt.cause != nil {
 				err = fmt.Errorf("wrapped: %w", newQueryError(q, tt.local, publicError(tt.cause), tt.cause))

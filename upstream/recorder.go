@@ -1,11 +1,11 @@
 package upstream
 
 import (
+	"net"
 	"net/netip"
 	"sync"
 	"time"
 
-	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
@@ -138,7 +138,7 @@ func (x *exchange) recordStart(q *query) {
 	}
 	a := &q.attempt
 	a.recorded = x.record.start(&Attempt{
-		Server: a.server.addr, Protocol: protocolName(a.server.target.Transport, q.tcp), Start: a.sent, Hedge: a.isHedge, Retry: a.retry,
+		Server: a.server.addr, Protocol: a.server.protocol(q.tcp).name, Start: a.sent, Hedge: a.isHedge, Retry: a.retry,
 	})
 }
 
@@ -164,13 +164,72 @@ func (x *exchange) useFallback() wire.Response {
 	return x.fallback
 }
 
-// protocolName returns the name of the protocol for queries to a server.
-func protocolName(t config.Transport, tcp bool) string {
-	switch {
-	case t != config.PlainDNS:
-		return t.String()
-	case tcp:
-		return "tcp"
+// Asked says who was asked for a query, for logs.
+type Asked struct {
+	// Server is the server whose reply is the answer, or without an answer the last one that was
+	// asked.
+	Server netip.AddrPort
+	// Hedged says that another server was asked because the first one was late; HedgeWon, that the
+	// other one's reply is the answer.
+	Hedged, HedgeWon bool
+}
+
+// report stores who was asked where the exchange's [From.Asked] says.
+func (x *exchange) report() {
+	if x.asked == nil || x.last == nil {
+		return
 	}
-	return "udp"
+	x.asked.Store(&Asked{Server: x.last.addr, Hedged: x.askedOther, HedgeWon: x.hedgeWon})
+}
+
+// Tap receives each query of an exchange to a server, for dnstap.
+type Tap interface {
+	// Exchanged is called when the query has a reply, has failed, or is given up because another
+	// server has answered. It must not block, and must not keep s or its slices.
+	Exchanged(s *Sent)
+}
+
+// Sent is one query to a server, and its reply.
+type Sent struct {
+	Server netip.AddrPort
+	// Local is the agent's address of the socket. It is invalid where it is not known: over HTTPS,
+	// QUIC and gRPC, and if there was no connection.
+	Local netip.AddrPort
+	// Datagrams says that the query went over UDP or QUIC.
+	Datagrams bool
+	// Sent is when the query was sent, and Received when its reply arrived; zero: there is none.
+	Sent, Received time.Time
+	// Query and Reply are the messages. Reply is nil if there is none.
+	Query, Reply []byte
+}
+
+// tapEnd passes q, which has its result or is given up, to the tap. sent says that a transport has got it.
+func (x *exchange) tapEnd(q *query, sent, replied bool, now time.Time) {
+	if x.tap == nil || !sent {
+		return
+	}
+	a := &q.attempt
+	s := Sent{
+		Server: a.server.addr, Local: q.local, Sent: a.sent, Query: q.message(),
+		Datagrams: a.server.protocol(q.tcp).datagrams,
+	}
+	if replied {
+		s.Reply, s.Received = q.reply[:q.replyLen], now
+	}
+	x.tap.Exchanged(&s)
+}
+
+// localAddr returns the local address of conn, which is invalid if conn has none.
+func localAddr(conn interface{ LocalAddr() net.Addr }) netip.AddrPort {
+	switch addr := conn.LocalAddr().(type) {
+	case *net.UDPAddr:
+		return unmapped(addr.AddrPort())
+	case *net.TCPAddr:
+		return unmapped(addr.AddrPort())
+	}
+	return netip.AddrPort{}
+}
+
+func unmapped(addr netip.AddrPort) netip.AddrPort {
+	return netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port())
 }

@@ -1,6 +1,12 @@
 package upstream
 
-import "time"
+import (
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
 
 // rounds is the part of an exchange that asks all servers again, because none could be reached. A server that restarts refuses
 // connections for about a second: that is no failure of the queried name.
@@ -133,4 +139,132 @@ func (x *exchange) checkRound(now time.Time) {
 	x.failuresLeft = len(x.servers)
 	x.orderServers()
 	x.askNext(now)
+}
+
+// handleFailure processes the end of q without a reply.
+func (x *exchange) handleFailure(q *query, err error, now time.Time) {
+	a := &q.attempt
+	x.keepTruncated(a, err)
+	x.err, x.localFailure = newQueryError(q, q.local, publicError(err), err), x.localFailure || isLocal(err) && !isUnavailable(err)
+	if x.pool.stop.Err() != nil {
+		return
+	}
+	x.pool.recordFailure(a, err)
+	x.noteFailed(q, err, now)
+	x.carryOn(a, now)
+}
+
+// keepTruncated keeps the truncated reply to a over UDP, which is better than none, after TCP
+// has failed with err.
+func (x *exchange) keepTruncated(a *attempt, err error) {
+	if !a.hasTruncated || a.cut && errors.Is(err, ErrFailed) {
+		return
+	}
+	x.keepFallback(a, a.truncated, time.Time{})
+	x.fallbackRecord = a.truncatedRecord
+	if a.cut && !slices.Contains(x.failedOver, a.server) { // another server's path may be better
+		x.failedOver = append(x.failedOver, a.server)
+	}
+}
+
+// carryOn asks the next server after the failure of a, unless another query is in flight or
+// the fallback is good enough. With no server left and no fallback, it waits for the next round.
+func (x *exchange) carryOn(a *attempt, now time.Time) {
+	if x.inFlight > 0 || x.hasFallback && !a.cut || x.failuresLeft > 0 && !x.attemptsUsedUp() && x.askNext(now) {
+		return
+	}
+	if !x.hasFallback {
+		x.pauseRound(now)
+	}
+}
+
+const (
+	// maxAbsence is how long after its first failed query a pool still lets queries wait for servers that can't be
+	// reached. A restart is shorter. In a longer outage queries fail at once and hold no waiting places.
+	maxAbsence = 10 * time.Second
+	// firstPause and maxPause bound the pauses between the rounds of an exchange, each of which is twice as long as the last.
+	firstPause = 50 * time.Millisecond
+	maxPause   = 250 * time.Millisecond
+	// maxLaterRounds is how often an exchange asks again after the first round. The pauses allow fewer in 5 s; servers that come
+	// and go would allow more.
+	maxLaterRounds = 24
+)
+
+// absence is the time in which no server of a Pool can be reached: each refuses connections, or closes them without a reply.
+// Exchanges wait for its end and ask again meanwhile, one in firstPause however many wait. It is safe for concurrent use.
+type absence struct {
+	noticed atomic.Bool // since is set: the first reply ends the absence
+
+	mu          sync.Mutex
+	since, last time.Time // the first and the last failed round; zero: there is no absence
+	nextTurn    time.Time // when a waiting exchange may ask again
+	waiting     map[*exchange]struct{}
+}
+
+// note records that all servers have failed an exchange at now. It reports whether exchanges may wait for them.
+func (a *absence) note(now time.Time) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.since.IsZero() || now.Sub(a.last) >= maxAbsence {
+		a.since = now
+		a.noticed.Store(true)
+	}
+	a.last = now
+	return now.Sub(a.since) < maxAbsence
+}
+
+// wait lets x wait: it is told when a server has replied.
+func (a *absence) wait(x *exchange) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.waiting == nil {
+		a.waiting = make(map[*exchange]struct{})
+	}
+	a.waiting[x] = struct{}{}
+}
+
+// turn reports whether x, which waits, may ask again at now: a server has replied, or no other exchange has asked in the
+// last firstPause. If so, x no longer waits.
+func (a *absence) turn(x *exchange, now time.Time) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if _, waits := a.waiting[x]; waits {
+		if now.Before(a.nextTurn) {
+			return false
+		}
+		a.nextTurn = now.Add(firstPause)
+		delete(a.waiting, x)
+	}
+	return true
+}
+
+// over reports whether the absence for which x has waited is over.
+func (a *absence) over(x *exchange) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	_, waits := a.waiting[x]
+	return !waits
+}
+
+// leave ends the wait of x, if it waits.
+func (a *absence) leave(x *exchange) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.waiting, x)
+}
+
+// end ends the absence, because a server has replied, and wakes the exchanges that wait. It costs one atomic load while there is
+// none.
+func (a *absence) end() {
+	if !a.noticed.Load() {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.noticed.Store(false)
+	a.since, a.nextTurn = time.Time{}, time.Time{}
+	for x := range a.waiting {
+		x.ring()
+	}
+	a.waiting = nil
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/internal/share"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
@@ -32,6 +33,42 @@ type transport interface {
 	close()
 	// reuse returns how many queries used an existing connection, and how many did not.
 	reuse() (hits, misses uint64)
+}
+
+// protocol is how servers are asked over one transport.
+type protocol struct {
+	name        string // in traces
+	maxInFlight int    // queries to a server, which is also the number of slots of its gate
+	datagrams   bool   // UDP or QUIC
+	// open returns the transport to a server; nil for plain DNS. It opens no connection.
+	open func(target config.Target, to netip.AddrPort, cfg *config.Forward, opts connOptions) transport
+}
+
+// protocols is the table of the transports, but for plain DNS over TCP.
+var protocols = [...]protocol{
+	config.PlainDNS: {name: "udp", maxInFlight: maxInFlightUDP, datagrams: true},
+	config.DNSOverTLS: {name: "tls", maxInFlight: plainTCP.maxInFlight, open: func(_ config.Target, to netip.AddrPort, _ *config.Forward, opts connOptions) transport {
+		return newStreamTransport(to, opts)
+	}},
+	config.DNSOverHTTPS: {name: "https", maxInFlight: maxInFlightDoH, open: func(target config.Target, to netip.AddrPort, cfg *config.Forward, opts connOptions) transport {
+		return newDoHTransport(target, to, dohOptions{connOptions: opts, method: cfg.DoHMethod})
+	}},
+	config.DNSOverGRPC: {name: "grpc", maxInFlight: maxInFlightDoH, open: func(target config.Target, to netip.AddrPort, _ *config.Forward, opts connOptions) transport {
+		return newGRPCTransport(target, to, opts)
+	}},
+	config.DNSOverQUIC: {name: "quic", maxInFlight: maxInFlightDoQ, datagrams: true, open: func(_ config.Target, to netip.AddrPort, _ *config.Forward, opts connOptions) transport {
+		return newDoQTransport(to, opts)
+	}},
+}
+
+var plainTCP = protocol{name: "tcp", maxInFlight: maxConns * maxInFlightPerConn}
+
+// protocol returns the protocol of queries over TCP or UDP.
+func (s *server) protocol(tcp bool) *protocol {
+	if t := s.target.Transport; t != config.PlainDNS || !tcp {
+		return &protocols[t]
+	}
+	return &plainTCP
 }
 
 // server is one upstream address.
@@ -81,11 +118,11 @@ type server struct {
 func newServer(target config.Target, to netip.AddrPort, cfg *config.Forward, b *budget) *server {
 	s := &server{target: target, addr: to, label: to.String(), readTimeout: cfg.ReadTimeout, budget: b, durations: newDurations(), removed: make(chan struct{})}
 	s.initGates()
-	opts := streamOptions{
+	opts := connOptions{
 		source: cfg.SourceAddress, expire: cfg.Expire, maxAge: cfg.MaxAge, maxIdle: cfg.MaxIdle,
 		unexpected: &s.unexpected, brokenConns: &s.brokenConns, mayResend: b.resend,
 	}
-	probe := streamOptions{source: cfg.SourceAddress, unexpected: &s.unexpected}
+	probe := connOptions{source: cfg.SourceAddress, unexpected: &s.unexpected}
 	if target.Transport == config.PlainDNS {
 		s.initPlainDNS(cfg, opts, probe)
 		return s
@@ -99,31 +136,18 @@ func newServer(target config.Target, to netip.AddrPort, cfg *config.Forward, b *
 		}
 		opts.tls, probe.tls = secure, secure
 	}
-	s.tcp, s.probes = newConnTransport(target, to, cfg, opts), newConnTransport(target, to, cfg, probe)
+	open := s.protocol(true).open
+	s.tcp, s.probes = open(target, to, cfg, opts), open(target, to, cfg, probe)
 	s.udp = s.tcp
 	return s
 }
 
-// newConnTransport returns the transport for target, which does not use plain DNS.
-func newConnTransport(target config.Target, to netip.AddrPort, cfg *config.Forward, opts streamOptions) transport {
-	switch target.Transport {
-	case config.DNSOverHTTPS:
-		return newDoHTransport(target, to, dohOptions{streamOptions: opts, method: cfg.DoHMethod})
-	case config.DNSOverQUIC:
-		return newDoQTransport(to, opts)
-	case config.DNSOverGRPC:
-		return newGRPCTransport(target, to, opts)
-	default:
-		return newStreamTransport(to, opts)
-	}
-}
-
 // initGates makes the gates, which let as many queries pass as the transports take.
 func (s *server) initGates() {
-	s.tcpGate = newGate(s.maxInFlight(true))
+	s.tcpGate = newGate(s.protocol(true).maxInFlight)
 	s.udpGate = s.tcpGate
 	if s.target.Transport == config.PlainDNS {
-		s.udpGate = newGate(s.maxInFlight(false))
+		s.udpGate = newGate(s.protocol(false).maxInFlight)
 	}
 }
 
@@ -135,8 +159,29 @@ func (s *server) gateFor(tcp bool) *gate {
 	return s.udpGate
 }
 
+// displayedRTT returns [Server.RTT].
+func (s *server) displayedRTT() time.Duration {
+	if t := s.udpRTT.srtt.Load(); t > 0 {
+		return time.Duration(t)
+	}
+	return time.Duration(s.tcpRTT.srtt.Load())
+}
+
+// acquireSpare takes a slot and a token for a query to s without which a client can do: a hedge or a copy of its query.
+func (s *server) acquireSpare(c share.Client, tcp bool, now time.Time) bool {
+	g := s.gateFor(tcp)
+	if !g.try(c) {
+		return false
+	}
+	if !s.budget.try(background, now) {
+		g.release(c)
+		return false
+	}
+	return true
+}
+
 // initPlainDNS sets the transports for unencrypted DNS.
-func (s *server) initPlainDNS(cfg *config.Forward, opts, probe streamOptions) {
+func (s *server) initPlainDNS(cfg *config.Forward, opts, probe connOptions) {
 	s.udp = newUDPTransport(s.addr, udpOptions{maxInFlight: maxInFlightUDP, maxOpen: maxOpenSockets, expire: cfg.Expire, source: cfg.SourceAddress}, &s.unexpected)
 	s.tcp = newStreamTransport(s.addr, opts)
 	if cfg.ForceTCP { // UDP may be blocked, which would be the reason for force_tcp

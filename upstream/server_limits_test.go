@@ -43,7 +43,7 @@ func reset(c net.Conn) {
 func startLimitedFake(t *testing.T, secure bool, s script) (*fake, *streamTransport) {
 	t.Helper()
 	f := &fake{t: t, conns: map[net.Conn]bool{}}
-	opts := streamOptions{expire: time.Hour}
+	opts := connOptions{expire: time.Hour}
 	if secure {
 		a := newAuthority(t)
 		f.tls, opts.tls = a.server("dns.test"), a.client("dns.test")
@@ -116,7 +116,7 @@ func askConcurrently(t *testing.T, via transport, clients, each int) {
 
 // TestQueryLimitLapses: a server that no longer closes connections gets more queries on one.
 func TestQueryLimitLapses(t *testing.T) {
-	via := newStreamTransport(startFake(t, answerOK).addr, streamOptions{expire: time.Hour}).(*streamTransport)
+	via := newStreamTransport(startFake(t, answerOK).addr, connOptions{expire: time.Hour}).(*streamTransport)
 	t.Cleanup(via.close)
 	via.mu.Lock()
 	via.queryLimit, via.queryLimitUntil = 1, time.Now().Add(time.Hour)

@@ -4,7 +4,6 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/stat"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
@@ -86,19 +85,6 @@ type Reuse struct {
 	Hits, Misses uint64
 }
 
-// maxInFlight returns [Server.MaxInFlight], which is also the number of slots of the gate for TCP or UDP.
-func (s *server) maxInFlight(tcp bool) int {
-	switch {
-	case s.target.Transport == config.DNSOverHTTPS, s.target.Transport == config.DNSOverGRPC:
-		return maxInFlightDoH
-	case s.target.Transport == config.DNSOverQUIC:
-		return maxInFlightDoQ
-	case s.target.Transport != config.PlainDNS || tcp:
-		return maxConns * maxInFlightPerConn
-	}
-	return maxInFlightUDP
-}
-
 // EachExchanges calls f for each server with the number of its exchanges. Unlike [Pool.Stats] it does
 // not allocate.
 func (p *Pool) EachExchanges(f func(to netip.AddrPort, n uint64)) {
@@ -109,14 +95,6 @@ func (p *Pool) EachExchanges(f func(to netip.AddrPort, n uint64)) {
 		}
 		f(s.addr, n)
 	}
-}
-
-// displayedRTT returns [Server.RTT].
-func (s *server) displayedRTT() time.Duration {
-	if t := s.udpRTT.srtt.Load(); t > 0 {
-		return time.Duration(t)
-	}
-	return time.Duration(s.tcpRTT.srtt.Load())
 }
 
 // durations has a histogram for each rcode of the header's four bits; internal/wire has

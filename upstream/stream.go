@@ -9,12 +9,8 @@ import (
 	"net/netip"
 	"runtime"
 	"slices"
-	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
-
-	"github.com/nodens-dns/nodens/internal/share"
 )
 
 const (
@@ -65,34 +61,26 @@ const (
 // canceled or has expired. So a late reply is never taken for another query's.
 type streamTransport struct {
 	addr netip.AddrPort
-	streamOptions
-	ctx   context.Context // ends connecting
-	stop  context.CancelFunc
-	tasks sync.WaitGroup // connections and background writes
+	connTransport
 
-	mu     sync.Mutex
-	open   []*streamConn            // take queries; oldest first
-	live   map[*streamConn]struct{} // connected or connecting
-	closed bool
+	// The lock guards these.
+	open []*streamConn            // take queries; oldest first
+	live map[*streamConn]struct{} // connected or connecting
 	// backlog has the queries that wait until a server that answers few queries per
 	// connection may get another one. It is never connected.
 	backlog *streamConn
 	learned
-	pause connectPause
-	// inFlight divides the queries in flight among the clients.
-	inFlight share.FairShare
-
-	hits, misses atomic.Uint64
+	inFlight int // queries, those of the backlog included
 }
 
 // newStreamTransport opens no connection.
-func newStreamTransport(to netip.AddrPort, opts streamOptions) transport {
+func newStreamTransport(to netip.AddrPort, opts connOptions) transport {
 	opts.setDefaults()
 	if opts.tls != nil {
 		opts.tls = clientTLS(opts.tls, to.Addr())
 	}
-	t := &streamTransport{addr: to, streamOptions: opts, live: make(map[*streamConn]struct{}), inFlight: share.NewFairShare(maxConns * maxInFlightPerConn)}
-	t.ctx, t.stop = context.WithCancel(context.Background())
+	t := &streamTransport{addr: to, live: make(map[*streamConn]struct{})}
+	t.init(opts)
 	t.backlog = t.newConn(time.Now(), time.Hour)
 	t.backlog.timer.Stop()
 	return t
@@ -103,7 +91,7 @@ func (t *streamTransport) start(q *query) {
 	q.resends, q.movedFrom = 0, nil
 	now := time.Now()
 	t.mu.Lock()
-	c, err := t.assignNew(q, now)
+	c, err := t.assign(q, now)
 	mine := err == nil && c.claimWrite()
 	t.mu.Unlock()
 	if err != nil {
@@ -113,18 +101,13 @@ func (t *streamTransport) start(q *query) {
 	}
 }
 
-// assignNew is assign for a query that starts: it enforces the limits; t is locked.
-func (t *streamTransport) assignNew(q *query, now time.Time) (*streamConn, error) {
-	if t.inFlight.Check(q.client) == share.Full {
-		return nil, ErrBusy
-	}
-	return t.assign(q, now)
-}
-
 // assign assigns q to a connection, which may still be connecting; t is locked.
 func (t *streamTransport) assign(q *query, now time.Time) (*streamConn, error) {
-	if t.closed {
+	switch {
+	case t.closed:
 		return nil, ErrClosed
+	case t.inFlight >= maxConns*maxInFlightPerConn:
+		return nil, ErrBusy
 	}
 	c := t.pickConn(now)
 	if c == nil && t.queryLimit > 0 && len(t.live) > 0 && t.backlog.inFlight < maxInFlightPerConn {
@@ -138,13 +121,6 @@ func (t *streamTransport) assign(q *query, now time.Time) (*streamConn, error) {
 	return c, nil
 }
 
-// expired reports whether c should take no more queries; t is locked.
-func (t *streamTransport) expired(c *streamConn, now time.Time) bool {
-	return c.inFlight == 0 && !c.idleSince.IsZero() && now.Sub(c.idleSince) >= t.expire ||
-		t.maxAge > 0 && now.Sub(c.begunAt) >= t.maxAge ||
-		c.replyOverdue(now) >= closeStalledAfter
-}
-
 // closeOldestRetired closes the oldest retired connection if no other may be opened, and
 // reports whether it did; t is locked.
 func (t *streamTransport) closeOldestRetired(now time.Time) bool {
@@ -153,7 +129,7 @@ func (t *streamTransport) closeOldestRetired(now time.Time) bool {
 	}
 	var oldest *streamConn
 	for c := range t.live {
-		if c.retired && (oldest == nil || c.begunAt.Before(oldest.begunAt)) {
+		if c.retired && (oldest == nil || c.openedAt.Before(oldest.openedAt)) {
 			oldest = c
 		}
 	}
@@ -218,6 +194,7 @@ func (t *streamTransport) handleConnected(c *streamConn, conn net.Conn, err erro
 	c.under = under(conn)
 	c.setConn(conn)
 	c.writing = true
+	t.scheduleBlockedCheck(c, c.idleSince)
 	t.takeWaiting(c, time.Now())
 	return true
 }
@@ -259,7 +236,7 @@ func (t *streamTransport) readLoop(c *streamConn) {
 		over := c.closed
 		c.under.ackNow = c.inFlight > 0 && c.inFlight < ackWithQuery
 		t.mu.Unlock()
-		c.replied.finish()
+		c.claimed.finish()
 		if over {
 			return
 		}
@@ -281,8 +258,7 @@ func (t *streamTransport) deliver(c *streamConn, r *frameReader) {
 		if t.deliverMessage(c, msg, now) {
 			continue
 		}
-		t.unexpected.Add(1)
-		if c.unexpected++; c.unexpected == maxUnexpected {
+		if c.isStray(&t.connOptions) {
 			t.retire(c, now)
 		}
 	}
@@ -313,18 +289,7 @@ func (t *streamTransport) closeIfUnused(c *streamConn, n int, now time.Time) {
 
 // surplus reports whether c, which is idle, is of no use to later queries; t is locked.
 func (t *streamTransport) surplus(c *streamConn) bool {
-	return c.retired || t.expire <= 0 || t.usedUp(c) || t.tooManyIdle()
-}
-
-// tooManyIdle reports whether more connections are idle than maxIdle; t is locked.
-func (t *streamTransport) tooManyIdle() bool {
-	idle := 0
-	for _, c := range t.open {
-		if c.inFlight == 0 && !c.idleSince.IsZero() {
-			idle++
-		}
-	}
-	return t.maxIdle > 0 && idle > t.maxIdle
+	return c.retired || t.expire <= 0 || t.usedUp(c) || tooManyIdle(t.open, t.maxIdle)
 }
 
 // retire makes c take no more queries, and closes it once none is in flight; t is locked.
@@ -420,7 +385,7 @@ func (t *streamTransport) closeIdle(now time.Time) {
 // retireExpired retires the connections that should take no more queries; t is locked.
 func (t *streamTransport) retireExpired(now time.Time) {
 	for i := len(t.open) - 1; i >= 0; i-- {
-		if c := t.open[i]; t.expired(c, now) {
+		if c := t.open[i]; c.expired(&t.connOptions, now) || c.replyOverdue(now) >= closeStalledAfter {
 			t.retire(c, now)
 		}
 	}
@@ -438,9 +403,6 @@ func (t *streamTransport) close() {
 	t.mu.Unlock()
 	t.tasks.Wait()
 }
-
-// reuse is [transport.reuse].
-func (t *streamTransport) reuse() (hits, misses uint64) { return t.hits.Load(), t.misses.Load() }
 
 // write writes the queries queued on c; the caller has claimed that. Queries queued
 // meanwhile are written by another goroutine, because the caller waits for its own reply.

@@ -2,16 +2,14 @@ package upstream
 
 import (
 	"context"
-	"crypto/tls"
 	"encoding/binary"
+	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"os"
 	"slices"
-	"sync/atomic"
 	"time"
-
-	"github.com/nodens-dns/nodens/internal/share"
 )
 
 const (
@@ -39,45 +37,6 @@ const (
 	maxKeptWriteBuf = 32 << 10
 )
 
-// streamOptions are the settings of a [streamTransport].
-type streamOptions struct {
-	// tls selects DNS over TLS (RFC 7858); nil means TCP. It is cloned. An empty ServerName
-	// stands for the server's address.
-	tls *tls.Config
-	// source is the local address; the system chooses if it is invalid.
-	source netip.Addr
-	// expire is how long an idle connection is kept; 0 means not at all.
-	expire time.Duration
-	// maxAge is how long a connection takes new queries; 0 means without limit.
-	maxAge time.Duration
-	// maxIdle is the maximum number of idle connections kept; 0 means without limit.
-	maxIdle int
-	// connectTimeout bounds connecting, including the TLS handshake; 0 means the constant of this
-	// name.
-	connectTimeout time.Duration
-	// unexpected counts messages that match no query; brokenConns counts connections that
-	// could not be opened or failed with queries in flight. Either may be nil.
-	unexpected, brokenConns *atomic.Uint64
-	// mayResend reports whether a query may be sent once more on another connection; nil means always. It must not block.
-	mayResend func() bool
-}
-
-// setDefaults replaces nil fields and connectTimeout.
-func (o *streamOptions) setDefaults() {
-	if o.mayResend == nil {
-		o.mayResend = func() bool { return true }
-	}
-	if o.connectTimeout == 0 {
-		o.connectTimeout = connectTimeout
-	}
-	if o.unexpected == nil {
-		o.unexpected = new(atomic.Uint64)
-	}
-	if o.brokenConns == nil {
-		o.brokenConns = new(atomic.Uint64)
-	}
-}
-
 // streamConn is one connection of a [streamTransport], from the first query assigned to it
 // to its end. The transport's lock guards it.
 type streamConn struct {
@@ -90,32 +49,23 @@ type streamConn struct {
 	// timerAt is when the timer fires; zero: never.
 	timerAt time.Time
 
-	begunAt time.Time // start of connecting
-	// idleSince is when the last query left; zero before the connection is established. It
-	// is meaningless while queries are in flight.
-	idleSince time.Time
-	// owedSince is since when a reply is owed and none has arrived; zero if none is owed.
-	owedSince time.Time
-	replies   int       // replies that have arrived, late ones included
-	repliedAt time.Time // when the last one arrived
+	connection           // opened at the start of connecting
+	replies    int       // replies that have arrived, late ones included
+	repliedAt  time.Time // when the last one arrived
 	// wasBlocked says that it arrived after the connection was blocked.
 	wasBlocked bool
-	// retired connections take no more queries, and are closed once none is in flight.
-	retired    bool
-	closed     bool
-	unexpected int
 
-	// replied is used by the reading goroutine.
-	replied repliedQueries
+	// claimed is used by the reading goroutine.
+	claimed repliedQueries
 
 	// queries has the IDs in use; nil for canceled or expired queries.
+	// inFlight is the number of the others.
 	queries      map[uint16]*query
-	inFlight     int              // non-nil entries of queries
-	division     *share.FairShare // of all connections of the transport
-	orphans      int              // nil entries of queries
-	lastSequence uint32           // queries assigned so far
-	// movedOne says that a query was moved elsewhere since the last reply.
-	movedOne bool
+	total        *int   // in flight on all connections of the transport
+	orphans      int    // nil entries of queries
+	lastSequence uint32 // queries assigned so far
+	// movedAt is when a query was moved elsewhere; zero if none was since the last reply.
+	movedAt time.Time
 
 	// writeBuf holds the framed queries to write; spareBuf is its replacement during a
 	// write. writing says that a goroutine is writing, or about to.
@@ -123,8 +73,18 @@ type streamConn struct {
 	writing            bool
 }
 
-func newStreamConn(now time.Time, all *share.FairShare) *streamConn {
-	return &streamConn{begunAt: now, queries: make(map[uint16]*query), division: all}
+// streamFlight is where a query is in flight over TCP or TLS. The transport's lock guards it.
+type streamFlight struct {
+	conn    *streamConn
+	resends int // how often it moved to another conn
+	// sequence numbers the queries of conn; assignedAt is when conn was assigned.
+	sequence   uint32
+	movedFrom  *streamConn // the blocked connection it was moved from, if any
+	assignedAt time.Time
+}
+
+func newStreamConn(now time.Time, total *int) *streamConn {
+	return &streamConn{connection: connection{openedAt: now}, queries: make(map[uint16]*query), total: total}
 }
 
 // rank orders connections by how suitable they are for the next query, the best first.
@@ -148,14 +108,6 @@ func (c *streamConn) rank(now time.Time) rank {
 	return rankReady
 }
 
-// replyOverdue returns for how long a reply is owed.
-func (c *streamConn) replyOverdue(now time.Time) time.Duration {
-	if c.owedSince.IsZero() {
-		return 0
-	}
-	return now.Sub(c.owedSince)
-}
-
 // add adds q, and changes its ID if another query here has the same, and queues it for
 // writing.
 func (c *streamConn) add(q *query, now time.Time) {
@@ -166,13 +118,10 @@ func (c *streamConn) add(q *query, now time.Time) {
 		q.replaceID()
 	}
 	c.queries[q.sentID()] = q
-	c.inFlight++
-	c.division.Add(q.client)
+	c.begin(now)
+	*c.total++
 	c.lastSequence++
 	q.conn, q.sequence, q.assignedAt = c, c.lastSequence, now
-	if c.owedSince.IsZero() {
-		c.owedSince = now
-	}
 	c.wakeBy(q.deadline, now)
 	if c.conn != nil {
 		c.writeBuf = append(c.writeBuf, q.frame...)
@@ -198,10 +147,8 @@ func (c *streamConn) setConn(conn net.Conn) {
 		c.writeBuf = append(c.writeBuf, q.frame...)
 	}
 	now := time.Now()
-	c.owedSince, c.idleSince = time.Time{}, now // meaningless if queries are in flight
-	if c.inFlight > 0 {
-		c.owedSince = now
-	}
+	c.idleSince = now // meaningless if queries are in flight
+	c.replied(c.inFlight > 0, now)
 }
 
 // inFlightQueries returns the queries in flight in the order in which they were added.
@@ -230,7 +177,7 @@ func (c *streamConn) earliest(q *query) *query {
 func (c *streamConn) remove(q *query) {
 	delete(c.queries, q.sentID())
 	c.inFlight--
-	c.division.Remove(q.client)
+	*c.total--
 	q.conn, q.local = nil, c.local
 }
 
@@ -277,10 +224,7 @@ func (c *streamConn) deliver(msg []byte, now time.Time) (q *query, ok bool) {
 	}
 	c.replies++
 	c.repliedAt = now
-	c.owedSince = time.Time{}
-	if len(c.queries) > 0 {
-		c.owedSince = now
-	}
+	c.replied(len(c.queries) > 0, now)
 	return q, true
 }
 
@@ -322,4 +266,73 @@ func (c *streamConn) claimWrite() bool {
 	}
 	c.writing = true
 	return true
+}
+
+// readBufSize is the size of a connection's read buffer, in bytes: about thirty ordinary
+// messages.
+const readBufSize = 4096
+
+// frameReader splits a TCP stream into messages, each preceded by its length (RFC 1035,
+// 4.2.2). Its buffer grows to the largest message, 64 KiB at most, and shrinks again.
+type frameReader struct {
+	buf      []byte
+	from, to int // unread part of buf
+}
+
+// frameLen returns the length of the first message of b with its prefix.
+func frameLen(b []byte) int { return 2 + int(binary.BigEndian.Uint16(b)) }
+
+// next returns the next message, valid until fill; false if none is complete.
+func (r *frameReader) next() (msg []byte, ok bool) {
+	if r.to-r.from < 2 {
+		return nil, false
+	}
+	end := r.from + frameLen(r.buf[r.from:])
+	if r.to < end {
+		return nil, false
+	}
+	msg = r.buf[r.from+2 : end]
+	r.from = end
+	return msg, true
+}
+
+// fill blocks until it has read something from src. The caller must take all messages with
+// next before. Data may have been read even if there is an error.
+func (r *frameReader) fill(src io.Reader) error {
+	r.grow()
+	n, err := src.Read(r.buf[r.to:])
+	r.to += n
+	switch {
+	case err == nil:
+		return nil
+	case err != io.EOF:
+		return err
+	case r.atBoundary():
+		return fmt.Errorf("the server closed the connection: %w", err)
+	}
+	return fmt.Errorf("the server closed the connection inside a message: %w", io.ErrUnexpectedEOF)
+}
+
+// grow makes room for the rest of a message, or for several short ones.
+func (r *frameReader) grow() {
+	left := r.buf[r.from:r.to]
+	need := readBufSize
+	if len(left) >= 2 {
+		need = max(need, frameLen(left))
+	}
+	if need > len(r.buf) || len(r.buf) > maxKeptBuffer && need <= maxKeptBuffer {
+		r.buf = append(make([]byte, 0, need), left...)[:need]
+	} else {
+		copy(r.buf, left)
+	}
+	r.from, r.to = 0, len(left)
+}
+
+// atBoundary reports whether the data read ends with a complete message.
+func (r *frameReader) atBoundary() bool {
+	at := r.from
+	for r.to-at >= 2 {
+		at += frameLen(r.buf[at:])
+	}
+	return at == r.to
 }

@@ -11,13 +11,11 @@ import (
 	"os"
 	"testing"
 	"time"
-
-	"github.com/nodens-dns/nodens/internal/share"
 )
 
 // testConn returns a streamConn without a connection, whose timer never fires.
 func testConn(now time.Time) *streamConn {
-	c := newStreamConn(now, new(share.FairShare))
+	c := newStreamConn(now, new(int))
 	c.cancel = func() {}
 	c.timer = time.AfterFunc(time.Hour, func() {})
 	c.conn = &bytesConn{}

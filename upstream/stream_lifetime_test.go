@@ -28,7 +28,7 @@ func ageConns(via *streamTransport, by time.Duration) (all []*streamConn) {
 // After a reply it gets them again; without one it is closed.
 func TestStalledConnection(t *testing.T) {
 	f := startFake(t, holdReplies)
-	p, via := newStreamPool(t, f, streamOptions{expire: time.Hour})
+	p, via := newStreamPool(t, f, connOptions{expire: time.Hour})
 	held := startExchanges(t, p, t.Context(), "a.hold.test.")
 	eventually(t, "the server has the query", func() bool { return len(f.requests()) == 1 })
 	ageConns(via, stalledAfter)
@@ -72,7 +72,7 @@ func TestStalledConnection(t *testing.T) {
 // a query on it expires.
 func TestTimeoutRetires(t *testing.T) {
 	f := startFake(t, ignore)
-	_, via := newStreamPool(t, f, streamOptions{expire: time.Hour})
+	_, via := newStreamPool(t, f, connOptions{expire: time.Hour})
 	q := fixedQuery(t)
 	q.deadline = time.Now().Add(time.Hour)
 	via.start(q)
@@ -93,7 +93,7 @@ func TestTimeoutRetires(t *testing.T) {
 // new one, and its queries are sent again.
 func TestStuckConnections(t *testing.T) {
 	f := startFake(t, holdReplies)
-	p, via := newStreamPool(t, f, streamOptions{expire: time.Hour})
+	p, via := newStreamPool(t, f, connOptions{expire: time.Hour})
 	var held []chan error
 	for i := range maxConns {
 		if err := <-startExchanges(t, p, t.Context(), "first.test."); err != nil {
@@ -124,7 +124,7 @@ func TestStuckConnections(t *testing.T) {
 // unexpected.
 func TestLateReply(t *testing.T) {
 	f := startFake(t, holdReplies)
-	p, via := newStreamPool(t, f, streamOptions{expire: time.Hour})
+	p, via := newStreamPool(t, f, connOptions{expire: time.Hour})
 	ctx, cancel := context.WithCancel(t.Context())
 	held := startExchanges(t, p, ctx, "a.hold.test.")
 	eventually(t, "the server has the query", func() bool { return len(f.requests()) == 1 })
@@ -149,7 +149,7 @@ func TestLateReply(t *testing.T) {
 // TestOrphanLimit: a connection with too many unanswered queries is replaced.
 func TestOrphanLimit(t *testing.T) {
 	f := startFake(t, ignore)
-	_, via := newStreamPool(t, f, streamOptions{expire: time.Hour})
+	_, via := newStreamPool(t, f, connOptions{expire: time.Hour})
 	via.outOfOrder = true // so that one connection takes all queries
 	for range maxOrphans {
 		q := fixedQuery(t)
@@ -180,7 +180,7 @@ func TestUnexpectedReplyFlood(t *testing.T) {
 		}
 		answerOK(r)
 	})
-	p, via := newStreamPool(t, f, streamOptions{expire: time.Hour})
+	p, via := newStreamPool(t, f, connOptions{expire: time.Hour})
 	for range 2 {
 		if err := <-startExchanges(t, p, t.Context(), "n1.test."); err != nil {
 			t.Fatal(err)
@@ -197,7 +197,7 @@ func TestUnexpectedReplyFlood(t *testing.T) {
 // TestMaxAge: a connection older than max_age gets no queries, and is closed.
 func TestMaxAge(t *testing.T) {
 	f := startFake(t, answerOK)
-	p, via := newStreamPool(t, f, streamOptions{expire: time.Hour, maxAge: 2 * time.Hour})
+	p, via := newStreamPool(t, f, connOptions{expire: time.Hour, maxAge: 2 * time.Hour})
 	for i := range 3 {
 		if err := <-startExchanges(t, p, t.Context(), "n1.test."); err != nil {
 			t.Fatal(err)
@@ -206,7 +206,7 @@ func TestMaxAge(t *testing.T) {
 			t.Errorf("%d connections were made, want %d", misses, i+1)
 		}
 		via.mu.Lock()
-		via.open[0].begunAt = time.Now().Add(-2 * time.Hour)
+		via.open[0].openedAt = time.Now().Add(-2 * time.Hour)
 		via.mu.Unlock()
 	}
 	via.closeIdle(time.Now())
@@ -217,7 +217,7 @@ func TestMaxAge(t *testing.T) {
 func TestMaxIdle(t *testing.T) {
 	for keep, want := range []int{2, 1, 2} { // 0 means no limit
 		f := startFake(t, holdReplies)
-		p, via := newStreamPool(t, f, streamOptions{expire: time.Hour, maxIdle: keep})
+		p, via := newStreamPool(t, f, connOptions{expire: time.Hour, maxIdle: keep})
 		held := startExchanges(t, p, t.Context(), "a.hold.test.")
 		eventually(t, "the server has the query", func() bool { return len(f.requests()) == 1 })
 		ageConns(via, stalledAfter)

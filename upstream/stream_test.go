@@ -133,7 +133,7 @@ func openSocketCount(via transport) int {
 // TestStartBehindClose: no connection is opened after close.
 func TestStartBehindClose(t *testing.T) {
 	f := startFake(t, answerOK)
-	for _, via := range []transport{newUDPTransport(f.addr, udpOptions{maxInFlight: 1, expire: time.Hour}, new(atomic.Uint64)), newStreamTransport(f.addr, streamOptions{})} {
+	for _, via := range []transport{newUDPTransport(f.addr, udpOptions{maxInFlight: 1, expire: time.Hour}, new(atomic.Uint64)), newStreamTransport(f.addr, connOptions{})} {
 		via.close()
 		q := fixedQuery(t)
 		if _, err := roundTrip(t.Context(), via, q, time.Now().Add(time.Minute)); !errors.Is(err, ErrClosed) {
@@ -147,7 +147,7 @@ func TestStartBehindClose(t *testing.T) {
 }
 
 // newStreamPool returns a Pool that only uses TCP, and its transport to f.
-func newStreamPool(t *testing.T, f *fake, opts streamOptions) (*Pool, *streamTransport) {
+func newStreamPool(t *testing.T, f *fake, opts connOptions) (*Pool, *streamTransport) {
 	t.Helper()
 	cfg := longTimeout(f)
 	cfg.MaxFails, cfg.ReadTimeout, cfg.ForceTCP = 0, time.Hour, true // no failures by time or probes
@@ -207,7 +207,7 @@ func TestOutOfOrder(t *testing.T) {
 			}
 		}
 	})
-	p, via := newStreamPool(t, f, streamOptions{expire: time.Hour})
+	p, via := newStreamPool(t, f, connOptions{expire: time.Hour})
 	via.outOfOrder = true // as after an out-of-order reply
 	results := startExchanges(t, p, t.Context(), numberedNames(n)...)
 	for range n {
@@ -246,7 +246,7 @@ func TestBreakInFlight(t *testing.T) {
 				}
 			})
 			var broken atomic.Uint64
-			p, via := newStreamPool(t, f, streamOptions{expire: time.Hour, brokenConns: &broken})
+			p, via := newStreamPool(t, f, connOptions{expire: time.Hour, brokenConns: &broken})
 			if err := <-startExchanges(t, p, t.Context(), "first.test."); err != nil {
 				t.Fatal(err)
 			}
@@ -278,7 +278,7 @@ func TestResendsEnd(t *testing.T) {
 		}
 		answerOK(r)
 	})
-	_, via := newStreamPool(t, f, streamOptions{expire: time.Hour})
+	_, via := newStreamPool(t, f, connOptions{expire: time.Hour})
 	defer via.close()
 	for i := range 5 {
 		// Each connection has brought a reply before, so its failure is not the server's.
@@ -314,7 +314,7 @@ func TestResendsEnd(t *testing.T) {
 // maxConns, and no more queries are in flight than they can hold.
 func TestConnsUnderLoad(t *testing.T) {
 	f := startFake(t, ignore)
-	_, via := newStreamPool(t, f, streamOptions{expire: time.Hour})
+	_, via := newStreamPool(t, f, connOptions{expire: time.Hour})
 	defer via.close()
 	var calls []*query
 	begin := func() *query {

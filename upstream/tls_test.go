@@ -109,7 +109,7 @@ func TestTLS(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			f := startFakeTLS(t, tt.server, answerOK)
 			var broken atomic.Uint64
-			via := newStreamTransport(f.addr, streamOptions{tls: tt.client, expire: time.Hour, brokenConns: &broken})
+			via := newStreamTransport(f.addr, connOptions{tls: tt.client, expire: time.Hour, brokenConns: &broken})
 			defer via.close()
 			err := roundTripOnce(t, via)
 			if tt.want == "" {
@@ -145,7 +145,7 @@ func TestResumption(t *testing.T) {
 		cfg := cfg.Clone()
 		cfg.MaxVersion = version
 		f := startFakeTLS(t, cfg, answerOK)
-		via := newStreamTransport(f.addr, streamOptions{tls: a.client("dns.test")}) // no idle connection is kept
+		via := newStreamTransport(f.addr, connOptions{tls: a.client("dns.test")}) // no idle connection is kept
 		for range 2 {
 			if err := roundTripOnce(t, via); err != nil {
 				t.Fatal(err)
@@ -178,12 +178,12 @@ func TestClientCertificate(t *testing.T) {
 	cfg := a.server("dns.test")
 	cfg.ClientAuth, cfg.ClientCAs = tls.RequireAndVerifyClientCert, a.Pool()
 	f := startFakeTLS(t, cfg, answerOK)
-	via := newStreamTransport(f.addr, streamOptions{tls: known, expire: time.Hour})
+	via := newStreamTransport(f.addr, connOptions{tls: known, expire: time.Hour})
 	defer via.close()
 	if err := roundTripOnce(t, via); err != nil {
 		t.Error(err)
 	}
-	unknown := newStreamTransport(f.addr, streamOptions{tls: a.client("dns.test"), expire: time.Hour})
+	unknown := newStreamTransport(f.addr, connOptions{tls: a.client("dns.test"), expire: time.Hour})
 	defer unknown.close()
 	if err := roundTripOnce(t, unknown); err == nil || !strings.Contains(err.Error(), "certificate required") {
 		t.Errorf("without a certificate: %v; want that one is required", err)
@@ -224,7 +224,7 @@ func TestSlowHandshake(t *testing.T) {
 		return nil, nil
 	}
 	f := startFakeTLS(t, cfg, answerOK)
-	via := newStreamTransport(f.addr, streamOptions{tls: a.client("dns.test"), expire: time.Hour}).(*streamTransport)
+	via := newStreamTransport(f.addr, connOptions{tls: a.client("dns.test"), expire: time.Hour}).(*streamTransport)
 	defer via.close()
 	var calls []*query
 	for range 20 {
@@ -262,7 +262,7 @@ func TestSlowHandshake(t *testing.T) {
 func TestCloseWhileConnecting(t *testing.T) {
 	a := newAuthority(t)
 	f := startFake(t, ignore) // takes the handshake for an incomplete message
-	via := newStreamTransport(f.addr, streamOptions{tls: a.client("dns.test"), expire: time.Hour})
+	via := newStreamTransport(f.addr, connOptions{tls: a.client("dns.test"), expire: time.Hour})
 	result := make(chan error, 1)
 	q := fixedQuery(t)
 	go func() {

@@ -174,7 +174,7 @@ func startBenchPeer(b *testing.B, over string, wait time.Duration) transport {
 		b.Fatalf("reading where the server is: %v", err)
 	}
 	go io.Copy(io.Discard, stdout)
-	opts := streamOptions{expire: time.Hour}
+	opts := connOptions{expire: time.Hour}
 	if over != "tcp" {
 		if opts.tls, err = newTLSConfig(&config.TLSClient{CA: ca}, "dns.test"); err != nil {
 			b.Fatal(err)
@@ -184,7 +184,7 @@ func startBenchPeer(b *testing.B, over string, wait time.Duration) transport {
 	case "quic":
 		return newDoQTransport(netip.MustParseAddrPort(at), opts)
 	case "https":
-		return newDoHTransport(config.Target{Host: "dns.test"}, netip.MustParseAddrPort(at), dohOptions{streamOptions: opts})
+		return newDoHTransport(config.Target{Host: "dns.test"}, netip.MustParseAddrPort(at), dohOptions{connOptions: opts})
 	}
 	return newStreamTransport(netip.MustParseAddrPort(at), opts)
 }

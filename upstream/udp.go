@@ -7,8 +7,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/nodens-dns/nodens/internal/share"
 )
 
 const (
@@ -69,7 +67,7 @@ type udpTransport struct {
 	mu       sync.Mutex
 	open     []*udpSocket            // take new queries
 	live     map[*udpSocket]struct{} // not closed yet
-	inFlight share.FairShare         // queries in flight
+	inFlight int                     // queries
 	closed   bool
 
 	hits, misses atomic.Uint64
@@ -91,7 +89,6 @@ func newUDPTransport(to netip.AddrPort, bounds udpOptions, strays *atomic.Uint64
 		batches:    sync.Pool{New: func() any { return newBatch() }},
 		unexpected: strays,
 		live:       make(map[*udpSocket]struct{}),
-		inFlight:   share.NewFairShare(bounds.maxInFlight),
 	}
 }
 
@@ -132,7 +129,7 @@ func (t *udpTransport) assign(q *query) (*udpSocket, error) {
 	draw := int(q.newID())
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.inFlight.Check(q.client) == share.Full {
+	if t.inFlight >= t.maxInFlight {
 		return nil, ErrBusy
 	}
 	n := len(t.open)
@@ -160,7 +157,7 @@ func (t *udpTransport) dial(q *query) (*udpSocket, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &udpSocket{conn: conn, local: localAddr(conn), openedAt: time.Now(), division: &t.inFlight}
+	s := &udpSocket{conn: conn, local: localAddr(conn), openedAt: time.Now(), total: &t.inFlight}
 	if s.raw, err = conn.SyscallConn(); err != nil {
 		s.conn.Close()
 		return nil, err

@@ -12,7 +12,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nodens-dns/nodens/internal/share"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
@@ -34,7 +33,7 @@ func TestUDPSocketAgainstModel(t *testing.T) {
 	random := rand.New(rand.NewPCG(seed, 0))
 	start := time.Now()
 	broken := errors.New("broken")
-	s := udpSocket{division: new(share.FairShare)}
+	s := udpSocket{total: new(int)}
 	var air []*query
 	drop := func(i int) *query {
 		q := air[i]
@@ -186,7 +185,7 @@ func TestBatch(t *testing.T) {
 func TestProbeReply(t *testing.T) {
 	q := fixedQuery(t)
 	q.probe = true
-	s := udpSocket{division: new(share.FairShare)}
+	s := udpSocket{total: new(int)}
 	s.add(q)
 	reply := make([]byte, headerLen)
 	copy(reply, q.message()[:2])

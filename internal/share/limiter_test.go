@@ -380,7 +380,8 @@ func TestLimiterConcurrent(t *testing.T) {
 // TestLimiterAllocations: a place costs no memory once as many clients had as many. A place that was lost
 // costs its next holder a channel.
 func TestLimiterAllocations(t *testing.T) {
-	l, d := NewLimiter(64), NewFairShare(64)
+	l := NewLimiter(64)
+	var d Counts
 	var p, q Place
 	n := testing.AllocsPerRun(100, func() {
 		l.Acquire(&p, addr(1))

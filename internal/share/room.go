@@ -7,23 +7,31 @@ import (
 )
 
 // Room is a number of slots for what is large and must stay in memory until a client has taken it. Goroutines wait for a
-// slot. A client may have as many as are free, see [FairShare], so that the next client finds one. It is safe for
-// concurrent use.
+// slot. A client gets another one while it has fewer than are free, so that the next client finds one: a single client gets
+// half of them, two clients get a third each. It is safe for concurrent use.
 type Room struct {
+	limit int
+
 	mu    sync.Mutex
-	held  FairShare
+	used  Counts
 	queue Queue[chan struct{}]
 }
 
 // NewRoom makes n slots, at least one.
-func NewRoom(n int) *Room { return &Room{held: NewFairShare(max(n, 1))} }
+func NewRoom(n int) *Room { return &Room{limit: max(n, 1)} }
+
+// allowed reports whether c may have another slot; r is locked.
+func (r *Room) allowed(c Client) bool {
+	free := r.limit - r.used.Total()
+	return free > 0 && r.used.Of(c) < free
+}
 
 // Take waits for a slot for c, which has a place until it has given the slot back, and returns ctx's error if that ends
 // first.
 func (r *Room) Take(ctx context.Context, c Client) error {
 	r.mu.Lock()
-	if r.held.Check(c) == Available {
-		r.held.Add(c)
+	if r.allowed(c) {
+		r.used.Add(c)
 		r.mu.Unlock()
 		return nil
 	}
@@ -48,12 +56,12 @@ func (r *Room) Take(ctx context.Context, c Client) error {
 func (r *Room) Release(c Client) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.held.Remove(c)
+	r.used.Remove(c)
 	for passed := NoClient; r.queue.Len() > 0; {
 		next := r.queue.Turn()
 		switch {
-		case r.held.Check(next) == Available:
-			r.held.Add(next)
+		case r.allowed(next):
+			r.used.Add(next)
 			close(r.queue.Pop(time.Time{}).Value)
 			passed = NoClient
 		case next == passed: // nobody may have more
@@ -71,5 +79,5 @@ func (r *Room) Release(c Client) {
 func (r *Room) InUse() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.held.InUse()
+	return r.used.Total()
 }

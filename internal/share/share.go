@@ -6,9 +6,9 @@
 // is the context of the query that holds it: it ends when the place is lost.
 //
 // The Limiter identifies clients by address, and gives each that has a place a small number.
-// [FairShare] identifies them by that number, for other resources that a client uses while
-// it has a place: it needs no lookup. Of those, a client gets another one while it has fewer
-// than are free: a single client gets half of them, two clients get a third each.
+// What else a client uses while it has a place is divided by that number, which needs no
+// lookup: a client gets seven eighths of [Slots] and [Turns], and half of a [Room]. Those
+// that wait take turns, see [Queue].
 package share
 
 // Client is the number that [Limiter] gives a client, 1 or more. It belongs to the client
@@ -18,62 +18,35 @@ type Client int32
 // NoClient is for work that no client waits for. All such work together counts as one client.
 const NoClient Client = 0
 
-// Availability says whether a slot is available.
-type Availability uint8
-
-const (
-	// Available: a slot is free for the client.
-	Available Availability = iota
-	// Full: all slots are in use.
-	Full
-	// OverShare: slots are free, but the client has as many already.
-	OverShare
-)
-
-// FairShare counts the slots of clients. It is not safe for concurrent use. The zero value
-// has no slots.
-type FairShare struct {
-	limit, used int
-	held        []int32 // by the client's number
+// Counts are numbers of what clients hold. It is not safe for concurrent use. The zero value
+// is ready.
+type Counts struct {
+	total int
+	held  []int32 // by the client's number
 }
 
-// NewFairShare makes a FairShare with n slots.
-func NewFairShare(n int) FairShare { return FairShare{limit: n} }
+// Total returns what all clients hold together.
+func (n *Counts) Total() int { return n.total }
 
-// InUse returns the number of slots in use.
-func (d *FairShare) InUse() int { return d.used }
-
-// Check says whether c may have another slot. It changes nothing.
-func (d *FairShare) Check(c Client) Availability {
-	switch free := d.limit - d.used; {
-	case free <= 0:
-		return Full
-	case d.InUseBy(c) >= free:
-		return OverShare
-	}
-	return Available
-}
-
-// InUseBy returns the number of c's slots.
-func (d *FairShare) InUseBy(c Client) int {
-	if int(c) >= len(d.held) {
+// Of returns what c holds.
+func (n *Counts) Of(c Client) int {
+	if int(c) >= len(n.held) {
 		return 0
 	}
-	return int(d.held[c])
+	return int(n.held[c])
 }
 
-// Add counts another slot for c, whatever [FairShare.Check] says. It allocates only if c is
-// greater than all clients before.
-func (d *FairShare) Add(c Client) {
-	if n := int(c) + 1 - len(d.held); n > 0 {
-		d.held = append(d.held, make([]int32, n)...)
+// Add counts another one for c. It allocates only if c is greater than all clients before.
+func (n *Counts) Add(c Client) {
+	if more := int(c) + 1 - len(n.held); more > 0 {
+		n.held = append(n.held, make([]int32, more)...)
 	}
-	d.held[c]++
-	d.used++
+	n.held[c]++
+	n.total++
 }
 
-// Remove takes back one slot of c, which must have one.
-func (d *FairShare) Remove(c Client) {
-	d.held[c]--
-	d.used--
+// Remove takes back one of c, which must have one.
+func (n *Counts) Remove(c Client) {
+	n.held[c]--
+	n.total--
 }

@@ -10,16 +10,16 @@ const reservedPart = 8
 // of the slots, so that the next client finds a free one. [NoClient] gets a slot only while more than an eighth is free.
 // It is not safe for concurrent use. The zero value has no slots.
 type Slots[T any] struct {
-	limit, used int
-	held        []int32 // by the client's number
-	queue       Queue[T]
+	limit int
+	used  Counts
+	queue Queue[T]
 }
 
 // NewSlots makes n slots.
 func NewSlots[T any](n int) Slots[T] { return Slots[T]{limit: n} }
 
 // InUse returns the number of slots in use.
-func (s *Slots[T]) InUse() int { return s.used }
+func (s *Slots[T]) InUse() int { return s.used.Total() }
 
 // Waiting returns the number of waiters.
 func (s *Slots[T]) Waiting() int { return s.queue.Len() }
@@ -29,7 +29,7 @@ func (s *Slots[T]) Try(c Client) bool {
 	if s.queue.Len() > 0 && !s.onlyCapped() || !s.allowed(c) {
 		return false
 	}
-	s.add(c)
+	s.used.Add(c)
 	return true
 }
 
@@ -42,26 +42,11 @@ func (s *Slots[T]) onlyCapped() bool {
 
 // allowed reports whether a slot is free for c.
 func (s *Slots[T]) allowed(c Client) bool {
-	reserve := s.limit / reservedPart
+	most := s.limit - s.limit/reservedPart
 	if c == NoClient {
-		return s.used < s.limit-reserve
+		return s.used.Total() < most
 	}
-	return s.used < s.limit && s.heldBy(c) < s.limit-reserve
-}
-
-func (s *Slots[T]) heldBy(c Client) int {
-	if int(c) >= len(s.held) {
-		return 0
-	}
-	return int(s.held[c])
-}
-
-func (s *Slots[T]) add(c Client) {
-	if n := int(c) + 1 - len(s.held); n > 0 {
-		s.held = append(s.held, make([]int32, n)...)
-	}
-	s.held[c]++
-	s.used++
+	return s.used.Total() < s.limit && s.used.Of(c) < most
 }
 
 // Wait adds w, for which [Slots.Try] found no slot, to the queue.
@@ -71,10 +56,7 @@ func (s *Slots[T]) Wait(c Client, w *Waiter[T]) { s.queue.Push(c, w) }
 func (s *Slots[T]) Cancel(w *Waiter[T]) bool { return s.queue.Remove(w) }
 
 // Release returns a slot of c, which must have one. While [Slots.Waiting] is not 0, call [Slots.Next] afterwards.
-func (s *Slots[T]) Release(c Client) {
-	s.held[c]--
-	s.used--
-}
+func (s *Slots[T]) Release(c Client) { s.used.Remove(c) }
 
 // Next gives a free slot to the waiter whose turn it is at now, and returns it; nil if there is no waiter or no slot
 // for it.
@@ -90,6 +72,6 @@ func (s *Slots[T]) Next(now time.Time) *Waiter[T] {
 		return nil
 	}
 	w := s.queue.Pop(now)
-	s.add(next)
+	s.used.Add(next)
 	return w
 }

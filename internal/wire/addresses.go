@@ -163,20 +163,119 @@ const (
 // Addrs returns the addresses of the A and AAAA records among r's answers, in their order and
 // without repetitions. An IPv4-mapped IPv6 address is returned as IPv4.
 func (r *Reply) Addrs() (list []netip.Addr) {
-	off := r.q.questionEnd()
-	for range r.count[Answer] {
-		rr, ok := readRecord(r.b, off)
-		if !ok {
-			return list
-		}
-		off = rr.End
-		if !rr.address() || rr.Class != ClassIN {
+	for it := r.answers(); it.next(); {
+		if !it.address() || it.Class != ClassIN {
 			continue
 		}
-		a, _ := netip.AddrFromSlice(r.b[rr.Data:rr.End])
+		a, _ := netip.AddrFromSlice(r.b[it.Data:it.End])
 		if a = a.Unmap(); !slices.Contains(list, a) {
 			list = append(list, a)
 		}
 	}
 	return list
+}
+
+// AddressList are the addresses of the answer section of a reply that can change places: the first [MaxShuffled], all
+// of one type with one owner. The zero value is ready for [AddressList.Read]. It is not safe for concurrent use.
+type AddressList struct {
+	r       *Reply
+	at      [MaxShuffled]int // offsets of their RDATA
+	n, size int              // size is the length of an RDATA
+}
+
+// Read makes l the addresses of r. It has none if r has addresses of both types or of several owners. l is valid
+// until r changes.
+func (l *AddressList) Read(r *Reply) {
+	l.r, l.n = r, 0
+	if r.count[Answer] > 0 {
+		l.n, l.size = r.addresses(&l.at)
+	}
+}
+
+// Len returns the number of addresses.
+func (l *AddressList) Len() int { return l.n }
+
+// Addr returns address i.
+func (l *AddressList) Addr(i int) netip.Addr {
+	a, _ := netip.AddrFromSlice(l.r.b[l.at[i] : l.at[i]+l.size])
+	return a
+}
+
+// Owner returns the owner of the addresses in wire form and lower case, in buf. It is nil if there are no addresses.
+func (l *AddressList) Owner(buf *[MaxName]byte) []byte {
+	left := newReadBudget(len(l.r.b))
+	for it := l.r.answers(); it.next(); {
+		if it.address() {
+			n, _ := unpackName(buf[:], l.r.b, it.Start, &left)
+			return buf[:n]
+		}
+	}
+	return nil
+}
+
+// Swap exchanges addresses i and j, each with its TTL.
+func (l *AddressList) Swap(i, j int) {
+	b := l.r.b
+	swap(b[l.at[i]:l.at[i]+l.size], b[l.at[j]:l.at[j]+l.size])
+	swap(b[l.at[i]-6:l.at[i]-2], b[l.at[j]-6:l.at[j]-2]) // the TTL is before RDLENGTH
+}
+
+// Sort puts the addresses in the order of their ranks; those of one rank stay in order. ranks has one for each.
+func (l *AddressList) Sort(ranks []uint8) {
+	for i := 1; i < l.n; i++ {
+		for j := i; j > 0 && ranks[j] < ranks[j-1]; j-- {
+			l.Swap(j, j-1)
+			ranks[j], ranks[j-1] = ranks[j-1], ranks[j]
+		}
+	}
+}
+
+// Parameters of SVCB and HTTPS records that hold addresses (RFC 9460, 14.3.2).
+const (
+	svcIPv4Hint = 4
+	svcIPv6Hint = 6
+)
+
+// EachAddress calls f for the addresses in p's records, in all sections, until f returns false: those of A and AAAA records,
+// and the hints of SVCB and HTTPS records. p must not be zero. It does not allocate.
+func (p Packed) EachAddress(f func(addr netip.Addr) bool) {
+	msg := p.message()
+	for it := recordsOf(msg, HeaderLen+len(p.Name())+4); it.next(); {
+		data := msg[it.Data:it.End]
+		switch {
+		case it.address():
+			addr, _ := netip.AddrFromSlice(data)
+			if !f(addr) {
+				return
+			}
+		case it.Type == TypeSVCB || it.Type == TypeHTTPS:
+			if !eachHint(data, f) {
+				return
+			}
+		}
+	}
+}
+
+// eachHint calls f for the addresses in the RDATA of a SVCB record, and returns false if f has: a priority, an uncompressed
+// name, and parameters of a key, a length and a value (RFC 9460, 2.2).
+func eachHint(data []byte, f func(addr netip.Addr) bool) bool {
+	off := -1
+	if len(data) > 2 {
+		off = skipName(data, 2)
+	}
+	for off >= 0 && off+4 <= len(data) {
+		key, end := u16(data[off:]), off+4+int(u16(data[off+2:]))
+		if end > len(data) {
+			break
+		}
+		size := map[uint16]int{svcIPv4Hint: 4, svcIPv6Hint: 16}[key]
+		for at := off + 4; size > 0 && at+size <= end; at += size {
+			addr, _ := netip.AddrFromSlice(data[at : at+size])
+			if !f(addr) {
+				return false
+			}
+		}
+		off = end
+	}
+	return true
 }

@@ -67,15 +67,10 @@ func (q *Query) ClientOption(code uint16) (data []byte, ok bool) {
 	if !q.EDNS {
 		return nil, false
 	}
-	off := q.questionEnd()
-	for range int(u16(q.Packet[6:])) + int(u16(q.Packet[8:])) + int(u16(q.Packet[10:])) {
-		rr, valid := readRecord(q.Packet, off)
-		if !valid {
-			return nil, false
-		}
-		if off = rr.End; rr.Type == TypeOPT {
-			if at := findOption(q.Packet[rr.Data:rr.End], code); at >= 0 {
-				option := q.Packet[rr.Data+at:]
+	for it := recordsOf(q.Packet, q.questionEnd()); it.next(); {
+		if it.Type == TypeOPT {
+			if at := findOption(q.Packet[it.Data:it.End], code); at >= 0 {
+				option := q.Packet[it.Data+at:]
 				return option[optionHead : optionHead+int(u16(option[2:]))], true
 			}
 		}

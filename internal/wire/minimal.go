@@ -1,19 +1,16 @@
 package wire
 
+import (
+	"encoding/binary"
+	"math"
+)
+
 // FirstTTL returns the TTL, in seconds, of the first record of type rtype in s; ok is false if
 // there is none.
 func (r *Reply) FirstTTL(s Section, rtype uint16) (ttl uint32, ok bool) {
-	off := r.q.questionEnd()
-	for at := range s + 1 {
-		for range r.count[at] {
-			rr, whole := readRecord(r.b, off)
-			if !whole {
-				return 0, false
-			}
-			if at == s && rr.Type == rtype {
-				return rr.TTL, true
-			}
-			off = rr.End
+	for it := r.records(); it.next() && it.section <= s; {
+		if it.section == s && it.Type == rtype {
+			return it.TTL, true
 		}
 	}
 	return 0, false
@@ -27,7 +24,7 @@ func (r *Reply) LimitTTLs(most uint32) {
 		if !whole {
 			return
 		}
-		put32(r.b[rr.Data-6:], min(rr.TTL, most)) // TTL and RDLENGTH precede the data
+		put32(r.b[rr.ttlOffset():], min(rr.TTL, most))
 		off = rr.End
 	}
 }
@@ -45,15 +42,13 @@ func (r *Reply) Minimize() {
 			return
 		}
 	}
-	off := r.q.questionEnd()
-	for range r.count[Answer] {
-		rr, ok := readRecord(r.b, off)
-		if !ok {
-			return
-		}
-		off = rr.End
+	it := r.answers()
+	for it.next() {
 	}
-	r.b = r.b[:off]
+	if it.bad {
+		return
+	}
+	r.b = r.b[:it.End]
 	r.section = Answer
 	r.count[Authority], r.count[Additional] = 0, 0
 }
@@ -71,4 +66,69 @@ func (r *Reply) AddChild(s Section, label string, rtype uint16, ttl uint32, rdat
 	if r.count[s] == before {
 		r.b = r.b[:at]
 	}
+}
+
+// MinTTL returns for how long msg, a reply, may be kept, in seconds: the lowest TTL of its records except OPT, and the MINIMUM
+// field of an SOA record in the authority section (RFC 2308, 5; RFC 8484, 5.1). ok is false if there is no such record or msg is malformed.
+func MinTTL(msg []byte) (ttl uint32, ok bool) {
+	whole := walkTTLs(msg, func(r Record) {
+		if !ok || r.TTL < ttl {
+			ttl, ok = r.TTL, true
+		}
+	})
+	if !whole {
+		return 0, false
+	}
+	return ttl, ok
+}
+
+// Age lowers the TTLs of msg, a reply that was kept for the given number of seconds, to what is left of them: at least 0. The TTL of an
+// SOA record in the authority section becomes what is left of [MinTTL]'s limit. Nothing behind malformed records changes.
+func Age(msg []byte, seconds uint32) {
+	walkTTLs(msg, func(r Record) {
+		if r.TTL > math.MaxInt32 {
+			r.TTL = 0 // RFC 2181, 8
+		}
+		binary.BigEndian.PutUint32(msg[r.ttlOffset():], r.TTL-min(r.TTL, seconds))
+	})
+}
+
+// walkTTLs calls f with each record of msg except OPT; its TTL is limited by [denialTTL] in the authority section. It
+// returns false if msg is malformed.
+func walkTTLs(msg []byte, f func(Record)) bool {
+	if len(msg) < HeaderLen {
+		return false
+	}
+	off := HeaderLen
+	for range u16(msg[4:]) {
+		if off = skipName(msg, off); off < 0 {
+			return false
+		}
+		off += 4
+	}
+	authority := int(u16(msg[6:]))
+	additional := authority + int(u16(msg[8:]))
+	for i := range additional + int(u16(msg[10:])) {
+		r, fine := readRecord(msg, off)
+		if !fine {
+			return false
+		}
+		off = r.End
+		if r.Type == TypeOPT {
+			continue
+		}
+		if i >= authority && i < additional {
+			r.TTL = denialTTL(msg, r)
+		}
+		f(r)
+	}
+	return true
+}
+
+// denialTTL returns the TTL of r, a record of msg's authority section: of an SOA record at most its last field, MINIMUM.
+func denialTTL(msg []byte, r Record) uint32 {
+	if r.Type != TypeSOA || r.End-r.Data < soaNumbers {
+		return r.TTL
+	}
+	return min(r.TTL, u32(msg[r.End-4:]))
 }

@@ -16,21 +16,16 @@ type NameRef struct {
 // Names iterates over the names in the answer and additional sections of a reply. [Reply.Names]
 // returns one. It must not be used after the reply has changed. It does not allocate.
 type Names struct {
-	r       *Reply
-	section Section
-	left    uint16 // records of the section after rr
-	number  int
-	off     int
-	rr      Record
-	target  bool       // the name in rr's RDATA comes next
-	owner   uint16     // the compression pointer at the start of the previous record
-	budget  readBudget // for the rest of r
-	name    [MaxName]byte
+	it     records
+	target bool       // the name in the record's RDATA comes next
+	owner  uint16     // the compression pointer at the start of the previous record
+	budget readBudget // for the rest of the reply
+	name   [MaxName]byte
 }
 
 // Names returns an iterator that is before the first name of r.
 func (r *Reply) Names() Names {
-	return Names{r: r, left: r.count[Answer], number: -1, off: r.q.questionEnd(), owner: questionPointer, budget: newReadBudget(len(r.b))}
+	return Names{it: r.records(), owner: questionPointer, budget: newReadBudget(len(r.b))}
 }
 
 // Next returns the next name; ok is false at the end. In the answer section these are owners,
@@ -40,52 +35,28 @@ func (n *Names) Next() (NameRef, bool) {
 	for {
 		if n.target {
 			n.target = false
-			return n.nameRef(n.rr.Data+targetAt(n.rr.Type), true), true
+			return n.nameRef(n.it.Data+targetAt(n.it.Type), true), true
 		}
-		if !n.nextRecord() {
+		if !n.it.next() {
 			return NameRef{}, false
 		}
-		n.target = n.section == Answer && targetAt(n.rr.Type) >= 0
-		owner := u16(n.r.b[n.rr.Start:])
+		if n.it.section == Authority {
+			continue
+		}
+		n.target = n.it.section == Answer && targetAt(n.it.Type) >= 0
+		owner := u16(n.it.msg[n.it.Start:])
 		same := owner >= 0xC000 && owner == n.owner
 		n.owner = owner
-		if !same || n.section != Answer {
-			return n.nameRef(n.rr.Start, false), true
+		if !same || n.it.section != Answer {
+			return n.nameRef(n.it.Start, false), true
 		}
 	}
-}
-
-// nextRecord reads the next record; it returns false at the end.
-func (n *Names) nextRecord() bool {
-	for n.left == 0 || n.section == Authority {
-		if n.section == Additional {
-			return false
-		}
-		for range n.left { // of the authority section
-			rr, ok := readRecord(n.r.b, n.off)
-			if !ok {
-				return false
-			}
-			n.off = rr.End
-			n.number++
-		}
-		n.section++
-		n.left = n.r.count[n.section]
-	}
-	rr, ok := readRecord(n.r.b, n.off)
-	if !ok {
-		return false
-	}
-	n.rr, n.off = rr, rr.End
-	n.left--
-	n.number++
-	return true
 }
 
 // nameRef returns the name at off.
 func (n *Names) nameRef(off int, target bool) NameRef {
-	size, _ := unpackName(n.name[:], n.r.b, off, &n.budget)
-	item := NameRef{Section: n.section, Record: n.number, Type: n.rr.Type, Target: target}
+	size, _ := unpackName(n.name[:], n.it.msg, off, &n.budget)
+	item := NameRef{Section: n.it.section, Record: n.it.n - 1, Type: n.it.Type, Target: target}
 	if size > 0 {
 		item.Name = n.name[:size]
 	}
@@ -110,25 +81,20 @@ func (r *Reply) CopyTC(other *Reply) { r.full = r.full || other.full }
 
 // Remove removes records, given by their numbers in ascending order, from r. It returns false
 // and leaves r unchanged if a record cannot be rewritten.
-func (r *Reply) Remove(records []int) bool {
+func (r *Reply) Remove(numbers []int) bool {
 	var out Reply
 	out.Start(make([]byte, 0, len(r.b)), r.q)
 	w := rewriter{from: r.b, left: newReadBudget(len(r.b)), to: &out, e: unchanged{}}
-	off, number := r.q.questionEnd(), 0
-	for section := range Section(3) {
-		for range r.count[section] {
-			rr, ok := readRecord(r.b, off)
-			if !ok {
-				return false
-			}
-			off = rr.End
-			if len(records) > 0 && records[0] == number {
-				records = records[1:]
-			} else if !w.record(section, rr) {
-				return false
-			}
-			number++
+	it := r.records()
+	for it.next() {
+		if len(numbers) > 0 && numbers[0] == it.n-1 {
+			numbers = numbers[1:]
+		} else if !w.record(it.section, it.Record) {
+			return false
 		}
+	}
+	if it.bad {
+		return false
 	}
 	r.b = append(r.b[:0], out.b...)
 	r.count, r.section, r.full = out.count, out.section, r.full || out.full

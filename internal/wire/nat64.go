@@ -68,18 +68,14 @@ func (r *Reply) Synthesize64(a *Reply, p *Prefix64, most uint32) error {
 // addresses may point into their records.
 func (r *Reply) synthesize64(a *Reply, p *Prefix64, most uint32) bool {
 	end := a.q.questionEnd()
-	off, ahead := end, uint16(0)
-	for ; ahead < a.count[Answer]; ahead++ {
-		rr, ok := readRecord(a.b, off)
-		if !ok {
-			return false
-		}
-		if rr.Type == TypeA {
-			break
-		}
-		off = rr.End
+	it := a.answers()
+	for it.next() && it.Type != TypeA {
 	}
-	if ahead == a.count[Answer] {
+	if it.bad {
+		return false
+	}
+	off, ahead := it.Start, uint16(it.n-1)
+	if it.Type != TypeA {
 		r.b = append(r.b, a.b[end:]...)
 		r.count = a.count
 		return true

@@ -12,14 +12,9 @@ func (r *Reply) Deny(p Packed, ttl uint32) bool {
 	if Rcode(flags&rcodeMask) != NXDomain || p.Answers() > 0 || !Under(r.q.Name(), Name(denied)) {
 		return false
 	}
-	off := HeaderLen + len(denied) + 4
-	for range u16(msg[8:]) {
-		rr, ok := readRecord(msg, off)
-		if !ok {
-			return false
-		}
-		if off = rr.End; rr.Type == TypeSOA && rr.Class == ClassIN {
-			return r.writeDenial(msg, rr, denied, ttl) && r.setDenialHeader(flags)
+	for it := recordsOf(msg, HeaderLen+len(denied)+4); it.next() && it.section == Authority; {
+		if it.Type == TypeSOA && it.Class == ClassIN {
+			return r.writeDenial(msg, it.Record, denied, ttl) && r.setDenialHeader(flags)
 		}
 	}
 	return false

@@ -88,6 +88,10 @@ func (p Packed) end() int {
 
 func (p Packed) message() []byte { return p.data[:p.end()] }
 
+// Append appends the message in p to b, for [Query.Restore]: with ID 0, the question in lower
+// case, and the original TTLs. p must not be zero.
+func (p Packed) Append(b []byte) []byte { return append(b, p.message()...) }
+
 // Response is an upstream's reply that has been read and checked.
 type Response struct {
 	Packed Packed

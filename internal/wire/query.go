@@ -1,6 +1,9 @@
 package wire
 
-import "iter"
+import (
+	"fmt"
+	"iter"
+)
 
 // ParseResult says how a packet is answered.
 type ParseResult uint8
@@ -242,15 +245,7 @@ func (q *Query) QuestionEnd() int { return q.questionEnd() }
 // section. It ends early at a record that exceeds the message.
 func (q *Query) Records(reply []byte) iter.Seq2[Section, Record] {
 	return func(yield func(Section, Record) bool) {
-		off := q.questionEnd()
-		for s := Answer; s <= Additional; s++ {
-			for range u16(reply[6+2*s:]) {
-				r, ok := readRecord(reply, off)
-				if !ok || !yield(s, r) {
-					return
-				}
-				off = r.End
-			}
+		for it := recordsOf(reply, q.questionEnd()); it.next() && yield(it.section, it.Record); {
 		}
 	}
 }
@@ -266,4 +261,62 @@ func AppendClientQuery(b []byte, id uint16, name []byte, qtype uint16, do, cd bo
 	b = AppendQuery(b, id, name, qtype, &like, SafeUDP)
 	b[begin+3] &^= flagAD
 	return b
+}
+
+// Restore parses and packs msg, a message written by [Packed.Append] in this or another
+// process. It checks msg like a reply from an upstream, because a file may have been changed,
+// but allows more compression pointers. q becomes the query for the reply, with RD set, DO and CD as given, and no OPT
+// record; the buffer of q.Packet is reused, so that a caller who restores many messages
+// allocates it once. The response holds no reference to msg or q. Errors wrap [ErrResponse]; q
+// must not be used after one.
+func (q *Query) Restore(msg []byte, do, cd bool) (Response, error) {
+	if len(msg) < HeaderLen || len(msg) > MaxMessage {
+		return Response{}, fmt.Errorf("%w: a message cannot have %d bytes", ErrResponse, len(msg))
+	}
+	if flags := u16(msg[2:]); flags&flagQR == 0 || flags>>opcodeShift&opcodeMask != 0 || u16(msg[4:]) != 1 {
+		return Response{}, fmt.Errorf("%w: not a reply to a query with one question", ErrResponse)
+	}
+	flags := flagRD
+	if cd {
+		flags |= flagCD
+	}
+	if !q.setQuestion(msg, flags) {
+		return Response{}, fmt.Errorf("%w: the question is truncated or malformed", ErrResponse)
+	}
+	q.EDNS, q.DO = do, do
+	// msg may be shorter than the reply that was accepted, whose OPT record is dropped and whose
+	// names are compressed again. It has to be good for rewriting only.
+	return parseResponse(msg, q, rewriteBudget(msg))
+}
+
+// setQuestion makes q the query with the first question of msg and the given flags. msg has a
+// whole header.
+func (q *Query) setQuestion(msg []byte, flags uint16) bool {
+	end := skipName(msg, HeaderLen) + 4
+	if end < HeaderLen+4 || end > len(msg) {
+		return false
+	}
+	packet := append(q.Packet[:0], 0, 0, byte(flags>>8), byte(flags), 0, 1, 0, 0, 0, 0, 0, 0)
+	packet = append(packet, msg[HeaderLen:end]...)
+	return q.Parse(packet) == Serve
+}
+
+// IXFRSerial returns the serial that the client has, from the SOA record in the authority section of a
+// query of type IXFR (RFC 1995, 3). ok is false if the query has no such record.
+func (q *Query) IXFRSerial() (serial uint32, ok bool) {
+	if u16(q.Packet[6:]) != 0 || u16(q.Packet[8:]) != 1 {
+		return 0, false
+	}
+	rr, ok := readRecord(q.Packet, q.questionEnd())
+	if !ok || rr.Type != TypeSOA {
+		return 0, false
+	}
+	off := skipName(q.Packet[:rr.End], rr.Data)
+	if off > 0 {
+		off = skipName(q.Packet[:rr.End], off)
+	}
+	if off < 0 || rr.End-off != soaTail {
+		return 0, false
+	}
+	return u32(q.Packet[off:]), true
 }

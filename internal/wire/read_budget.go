@@ -100,14 +100,12 @@ func (s *readBudget) allows(msg []byte) bool {
 		}
 		off += 4
 	}
-	for range int(u16(msg[6:])) + int(u16(msg[8:])) + int(u16(msg[10:])) {
-		r, ok := readRecord(msg, off)
-		if !ok || s.spendNames(msg, off, 1) < 0 || *s < 0 {
+	for it := recordsOf(msg, off); it.next(); {
+		if s.spendNames(msg, it.Start, 1) < 0 || *s < 0 {
 			break
 		}
-		at, n := namesIn(msg, r)
-		s.spendNames(msg[:r.End], at, n)
-		off = r.End
+		at, n := namesIn(msg, it.Record)
+		s.spendNames(msg[:it.End], at, n)
 	}
 	return *s >= 0
 }

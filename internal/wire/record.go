@@ -43,6 +43,48 @@ func readRecord(msg []byte, off int) (r Record, ok bool) {
 	return r, r.End <= len(msg)
 }
 
+// records reads the records of one message, one after the other. It does not allocate. Where each hit of a cache or each query is
+// read, loops of their own are a fifth faster.
+type records struct {
+	Record          // the one that next has read
+	section Section // of it
+	n       int     // its number, from 1
+	msg     []byte
+	left    [3]uint16 // records of each section that are not read yet
+	bad     bool      // the next record exceeds msg
+}
+
+// recordsOf returns the records of msg, which has a whole header; the first one is at off.
+func recordsOf(msg []byte, off int) records {
+	return records{Record: Record{End: off}, msg: msg, left: [3]uint16{u16(msg[6:]), u16(msg[8:]), u16(msg[10:])}}
+}
+
+// next reads the next record; false at the end, and if it exceeds the message.
+func (it *records) next() bool {
+	for it.left[it.section] == 0 {
+		if it.section == Additional {
+			return false
+		}
+		it.section++
+	}
+	it.left[it.section]--
+	it.n++
+	var ok bool
+	it.Record, ok = readRecord(it.msg, it.End)
+	it.bad = !ok
+	return ok
+}
+
+// records returns the records of r.
+func (r *Reply) records() records {
+	return records{Record: Record{End: r.q.questionEnd()}, msg: r.b, left: r.count}
+}
+
+// answers returns the records of r's answer section.
+func (r *Reply) answers() records {
+	return records{Record: Record{End: r.q.questionEnd()}, msg: r.b, left: [3]uint16{r.count[Answer]}}
+}
+
 // rdataNames describes the RDATA of the types in which a receiver expects compressed names (RFC 3597, 4): the
 // bytes before the names, the number of names, and the bytes after them. A tail of -1 means any
 // number of bytes. Only the types of RFC 1035 may be sent so.

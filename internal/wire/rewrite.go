@@ -90,13 +90,14 @@ func (w *rewriter) recordOrSplice(section Section, i int, rr Record) bool {
 func (w *rewriter) spliceAnswers(other *Reply) bool {
 	from, left, e := w.from, w.left, w.e
 	w.from, w.left, w.e, w.target = other.b, rewriteBudget(other.b), unchanged{}, nil
-	off := other.q.questionEnd()
-	for range int(other.count[Answer]) {
-		rr, ok := readRecord(other.b, off)
-		if !ok || !w.record(Answer, rr) {
+	it := other.answers()
+	for it.next() {
+		if !w.record(Answer, it.Record) {
 			return false
 		}
-		off = rr.End
+	}
+	if it.bad {
+		return false
 	}
 	w.from, w.left, w.e = from, left, e
 	w.to.full = w.to.full || other.full
@@ -384,18 +385,13 @@ func expandName(dst, msg []byte, off int, left *readBudget) (n, end int) {
 // valid until the next one. The iteration ends early at a malformed record.
 func (r *Reply) Aliases(buf []byte) iter.Seq2[int, []byte] {
 	return func(yield func(int, []byte) bool) {
-		off, left := r.q.questionEnd(), newReadBudget(len(r.b))
-		for i := range int(r.count[Answer]) {
-			rr, ok := readRecord(r.b, off)
-			if !ok {
-				return
-			}
-			off = rr.End
-			if rr.Type != TypeCNAME {
+		left := newReadBudget(len(r.b))
+		for it := r.answers(); it.next(); {
+			if it.Type != TypeCNAME {
 				continue
 			}
-			n, _ := expandName(buf, r.b, rr.Data, &left)
-			if n == 0 || left < 0 || !yield(i, slices.Clip(buf[:n])) {
+			n, _ := expandName(buf, r.b, it.Data, &left)
+			if n == 0 || left < 0 || !yield(it.n-1, slices.Clip(buf[:n])) {
 				return
 			}
 		}

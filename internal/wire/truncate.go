@@ -77,17 +77,10 @@ func (r *Reply) leaveOutOf(s Section, owner []byte, rtype uint16) {
 		return
 	}
 	r.cut, r.section = true, Additional
-	off := r.q.questionEnd()
-	for range r.count[Answer] + r.count[Authority] {
-		rr, _ := readRecord(r.b, off)
-		off = rr.End
-	}
-	begin, n := off, uint16(0) // of the records at the end that belong to the RRset
-	for range r.count[Additional] {
-		rr, _ := readRecord(r.b, off)
-		off = rr.End
-		if n++; rr.Type != rtype || !r.hasName(rr.Start, owner, true) {
-			begin, n = off, 0
+	begin, n := r.q.questionEnd(), uint16(0) // of the records at the end that belong to the RRset
+	for it := r.records(); it.next(); {
+		if n++; it.section != Additional || it.Type != rtype || !r.hasName(it.Start, owner, true) {
+			begin, n = it.End, 0
 		}
 	}
 	r.b, r.count[Additional] = r.b[:begin], r.count[Additional]-n

@@ -65,7 +65,7 @@ func tsigHash(algorithm Name) func() hash.Hash {
 // VerifyTSIG verifies the signature of q, which has been parsed. It returns nil for a query without TSIG record. ok is false for a
 // record that is malformed or not the last one, whose reply is [FormErr] (RFC 8945, 5.2). The result keeps nothing of q.
 func VerifyTSIG(q *Query, keys TSIGKeys, now time.Time) (t *TSIG, ok bool) {
-	rr, found, ok := q.findTSIG()
+	rr, found, ok := findTSIG(q)
 	if !found || !ok {
 		return nil, ok
 	}
@@ -108,14 +108,10 @@ func (r *tsigRecord) verify(packet []byte, now time.Time) {
 }
 
 // findTSIG returns q's TSIG record. ok is false if a record follows it, or if it is in another section.
-func (q *Query) findTSIG() (rr Record, found, ok bool) {
-	off := q.questionEnd()
-	before := int(u16(q.Packet[6:])) + int(u16(q.Packet[8:]))
-	total := before + int(u16(q.Packet[10:]))
-	for i := range total {
-		rr, _ = readRecord(q.Packet, off) // Parse has read it
-		if off = rr.End; rr.Type == typeTSIG {
-			return rr, true, i == total-1 && i >= before && rr.Class == classANY && rr.TTL == 0
+func findTSIG(q *Query) (rr Record, found, ok bool) {
+	for it := recordsOf(q.Packet, q.questionEnd()); it.next(); {
+		if it.Type == typeTSIG {
+			return it.Record, true, it.left[Additional] == 0 && it.section == Additional && it.Class == classANY && it.TTL == 0
 		}
 	}
 	return rr, false, true

@@ -110,7 +110,7 @@ func changeSigned(t *testing.T, packet []byte, keys TSIGKeys, at int, bit uint8)
 	t.Helper()
 	var q Query
 	q.Parse(packet)
-	rr, _, _ := q.findTSIG()
+	rr, _, _ := findTSIG(&q)
 	owner, algorithm := rr.Start, rr.Data
 	isName := at >= owner && at < owner+len("\x03key\x04test\x00") || at >= algorithm && at < algorithm+len("\x0bhmac-sha256\x00")
 	changed := slices.Clone(packet)

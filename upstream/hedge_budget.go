@@ -88,3 +88,34 @@ func (b *hedgeBudgets) refund() {
 		b.credit.Add(queriesPerHedge)
 	}
 }
+
+// hedgeBudget bounds the queries that are hedged. It is safe for concurrent use.
+type hedgeBudget struct {
+	credit atomic.Int64 // in queries; queriesPerHedge of them pay for one hedge
+}
+
+const (
+	// queriesPerHedge is how many queries earn one hedge: 5 %, the share beyond the 95th
+	// percentile.
+	queriesPerHedge = 20
+	// maxHedgeBurst is how many hedges can be saved up. It covers the queries sent at some
+	// hundreds per second until a frozen server becomes suspect.
+	maxHedgeBurst = 16
+)
+
+// deposit adds one query's credit. Of two concurrent calls one may be lost.
+func (b *hedgeBudget) deposit() {
+	if n := b.credit.Load(); n < maxHedgeBurst*queriesPerHedge {
+		b.credit.CompareAndSwap(n, n+1)
+	}
+}
+
+// withdraw pays for one hedge; false if the credit is too low.
+func (b *hedgeBudget) withdraw() bool {
+	for n := b.credit.Load(); n >= queriesPerHedge; n = b.credit.Load() {
+		if b.credit.CompareAndSwap(n, n-queriesPerHedge) {
+			return true
+		}
+	}
+	return false
+}
