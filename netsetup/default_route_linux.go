@@ -6,6 +6,7 @@ import (
 	"iter"
 	"maps"
 	"slices"
+	"syscall"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -137,12 +138,11 @@ func routeInterfaces(body []byte) iter.Seq[int] {
 
 // watchDefaultRoutes implements Node.
 func (k *kernelNode) watchDefaultRoutes(ctx context.Context) <-chan struct{} {
-	return monitor(ctx, watchSpec{}, []monitorSource{{unix.NETLINK_ROUTE,
-		unix.RTMGRP_IPV4_ROUTE | unix.RTMGRP_IPV6_ROUTE, isDefaultRouteChange}})
+	return monitor(ctx, monitorSource{unix.NETLINK_ROUTE, []int{unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE}, isDefaultRouteChange})
 }
 
 // isDefaultRouteChange reports whether a default route was added or removed. The kernel does not
 // report the routes of an interface that goes down; rules for that interface match nothing then.
-func isDefaultRouteChange(_ watchSpec, kind uint16, body []byte) bool {
-	return (kind == unix.RTM_NEWROUTE || kind == unix.RTM_DELROUTE) && isDefaultRoute(body)
+func isDefaultRouteChange(m syscall.NetlinkMessage) bool {
+	return (m.Header.Type == unix.RTM_NEWROUTE || m.Header.Type == unix.RTM_DELROUTE) && isDefaultRoute(m.Data)
 }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -105,7 +106,7 @@ func TestMonitorDefaultRoutes(t *testing.T) {
 			for range signals {
 			}
 		}
-		source := monitorSource{unix.NETLINK_ROUTE, unix.RTMGRP_IPV4_ROUTE | unix.RTMGRP_IPV6_ROUTE, isDefaultRouteChange}
+		source := monitorSource{unix.NETLINK_ROUTE, []int{unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE}, isDefaultRouteChange}
 		wantNoSignal(t, source, "\x0a\x09\x03\x02", 8, func() {
 			sh(t, `ip route add 198.51.100.0/24 via 10.9.0.2
 ip route del 198.51.100.0/24
@@ -140,6 +141,6 @@ func FuzzRoutes(f *testing.F) {
 		if n*hopHeader > len(b)+hopHeader {
 			t.Fatalf("%d interfaces from %d bytes", n, len(b))
 		}
-		isDefaultRouteChange(watchSpec{}, unix.RTM_NEWROUTE, b)
+		isDefaultRouteChange(syscall.NetlinkMessage{Header: syscall.NlMsghdr{Type: unix.RTM_NEWROUTE}, Data: b})
 	})
 }

@@ -6,10 +6,10 @@ import (
 	"errors"
 	"iter"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/vishvananda/netlink/nl"
@@ -32,10 +32,6 @@ const (
 	// receiveQueue is the size of the socket's receive buffer in bytes, enough for replacing a
 	// firewall of some thousand rules. A lost message causes a re-check.
 	receiveQueue = 1 << 20
-
-	// maxMessage is the size of the largest datagram: 8 KiB for nf_tables, and up to 32 KiB for
-	// an interface with many virtual functions.
-	maxMessage = 32 << 10
 )
 
 // watchSpec names what watchRemovals watches. It is immutable.
@@ -51,9 +47,9 @@ type watchSpec struct {
 // monitorSource is a subscription to multicast groups of netlink.
 type monitorSource struct {
 	protocol int
-	groups   uint32
-	// isRemoval reports whether a message, without its header, reports a removal.
-	isRemoval func(of watchSpec, kind uint16, body []byte) bool
+	groups   []int
+	// isRemoval reports whether a message reports a removal.
+	isRemoval func(m syscall.NetlinkMessage) bool
 }
 
 // watchRemovals returns a channel that receives a value when something in spec may have been removed.
@@ -67,23 +63,23 @@ func watchRemovals(ctx context.Context, spec watchSpec) <-chan struct{} {
 	var sources []monitorSource
 	if spec.iface != "" || spec.addrs != nil {
 		sources = append(sources, monitorSource{unix.NETLINK_ROUTE,
-			unix.RTMGRP_LINK | unix.RTMGRP_IPV4_IFADDR | unix.RTMGRP_IPV6_IFADDR, isInterfaceRemoval})
+			[]int{unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR}, spec.isInterfaceRemoval})
 	}
 	if spec.rules {
-		sources = append(sources, monitorSource{unix.NETLINK_NETFILTER, 1 << (unix.NFNLGRP_NFTABLES - 1), isRuleRemoval})
+		sources = append(sources, monitorSource{unix.NETLINK_NETFILTER, []int{unix.NFNLGRP_NFTABLES}, isRuleRemoval})
 	}
-	return monitor(ctx, spec, sources)
+	return monitor(ctx, sources...)
 }
 
 // monitor is watchRemovals for the given sources.
-func monitor(ctx context.Context, spec watchSpec, sources []monitorSource) <-chan struct{} {
+func monitor(ctx context.Context, sources ...monitorSource) <-chan struct{} {
 	removals := make(chan struct{}, 1)
 	signals := make(chan struct{}, 1)
 	var readers sync.WaitGroup
 	for _, s := range sources {
 		// Opened here, so that removals after the return are noticed.
 		socket, err := s.open()
-		readers.Go(func() { s.monitor(ctx, socket, err, spec, removals) })
+		readers.Go(func() { s.monitor(ctx, socket, err, removals) })
 	}
 	go func() {
 		debounce(ctx, removals, signals)
@@ -93,85 +89,77 @@ func monitor(ctx context.Context, spec watchSpec, sources []monitorSource) <-cha
 	return signals
 }
 
-// open subscribes. Child processes do not inherit the file.
-func (s monitorSource) open() (*os.File, error) {
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, s.protocol)
+// open subscribes. Child processes do not inherit the socket.
+func (s monitorSource) open() (*nl.NetlinkSocket, error) {
+	// Without groups: if the kernel refuses them, nl.Subscribe (1.3.1) closes the file descriptor twice.
+	socket, err := nl.Subscribe(s.protocol)
 	if err != nil {
 		return nil, err
 	}
-	// Without permission the default size is enough.
-	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveQueue)
-	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: s.groups}); err != nil {
-		_ = unix.Close(fd)
-		return nil, err
+	_ = socket.SetReceiveBufferSize(receiveQueue, true) // without permission the default size is enough
+	for _, group := range s.groups {
+		if err := unix.SetsockoptInt(socket.GetFd(), unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, group); err != nil {
+			socket.Close()
+			return nil, err
+		}
 	}
-	return os.NewFile(uintptr(fd), "netlink"), nil
+	return socket, nil
 }
 
-// monitor reads from a socket, and reopens it after an error, until ctx is done.
-func (s monitorSource) monitor(ctx context.Context, socket *os.File, err error, spec watchSpec, removals chan<- struct{}) {
-	buffer := make([]byte, maxMessage)
-	for ctx.Err() == nil {
-		if err == nil {
-			s.readMessages(ctx, socket, buffer, spec, removals)
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(reopenDelay):
-		}
-		if socket, err = s.open(); err == nil {
-			notify(removals) // of the time without a socket
+// monitor reports removals, lost messages included, until ctx is done.
+func (s monitorSource) monitor(ctx context.Context, socket *nl.NetlinkSocket, err error, removals chan<- struct{}) {
+	for messages := range s.messages(ctx, socket, err) {
+		if messages == nil || slices.ContainsFunc(messages, s.isRemoval) {
+			notify(removals)
 		}
 	}
-	if err == nil {
-		socket.Close()
-	}
+}
+
+// messages returns a channel that receives the messages of a socket, or of a new one after an error, which
+// err may be. Nil stands for lost messages, those without a socket included. The channel and the
+// socket are closed when ctx is done.
+func (s monitorSource) messages(ctx context.Context, socket *nl.NetlinkSocket, err error) <-chan []syscall.NetlinkMessage {
+	to := make(chan []syscall.NetlinkMessage)
+	go func() {
+		defer close(to)
+		for {
+			if err == nil {
+				readMessages(ctx, socket, to)
+			}
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(reopenDelay):
+			}
+			if socket, err = s.open(); err == nil {
+				send(ctx, to, nil)
+			}
+		}
+	}()
+	return to
 }
 
 // readMessages reads until the socket fails or ctx is done, and closes the socket.
-func (s monitorSource) readMessages(ctx context.Context, socket *os.File, buffer []byte, spec watchSpec, removals chan<- struct{}) {
-	defer socket.Close()
-	stop := context.AfterFunc(ctx, func() { _ = socket.SetReadDeadline(time.Unix(1, 0)) })
+func readMessages(ctx context.Context, socket *nl.NetlinkSocket, to chan<- []syscall.NetlinkMessage) {
+	end := sync.OnceFunc(socket.Close)
+	defer end()
+	stop := context.AfterFunc(ctx, end)
 	defer stop()
-	raw, err := socket.SyscallConn()
-	if err != nil {
-		return
-	}
 	for {
-		n, whole, err := receiveMessages(raw, buffer)
-		switch {
-		case errors.Is(err, unix.ENOBUFS), err == nil && !whole:
-			notify(removals)
-			continue
-		case err != nil:
+		messages, _, err := socket.Receive()
+		if err != nil && !errors.Is(err, unix.ENOBUFS) {
 			return
 		}
-		for kind, body := range eachMessage(buffer[:n]) {
-			if s.isRemoval(spec, kind, body) {
-				notify(removals)
-				break
-			}
-		}
+		send(ctx, to, messages) // nil after ENOBUFS
 	}
 }
 
-// receiveMessages waits for a datagram. whole is false if the buffer was too small.
-func receiveMessages(raw interface {
-	Read(f func(fd uintptr) (done bool)) error
-}, buffer []byte) (n int, whole bool, err error) {
-	var flags int
-	waited := raw.Read(func(fd uintptr) bool {
-		err = retryEINTR(func() (err error) {
-			n, _, flags, _, err = unix.Recvmsg(int(fd), buffer, nil, 0)
-			return err
-		})
-		return !errors.Is(err, unix.EAGAIN)
-	})
-	if waited != nil {
-		return 0, false, waited
+// send sends messages unless ctx is done.
+func send(ctx context.Context, to chan<- []syscall.NetlinkMessage, messages []syscall.NetlinkMessage) {
+	select {
+	case to <- messages:
+	case <-ctx.Done():
 	}
-	return n, flags&unix.MSG_TRUNC == 0, err
 }
 
 // debounce forwards removals with a pause after each; removals during a pause are forwarded at its end.
@@ -204,23 +192,6 @@ func notify(to chan<- struct{}) {
 	select {
 	case to <- struct{}{}:
 	default:
-	}
-}
-
-// eachMessage yields the type and the body of each netlink message in b. It stops at a malformed
-// one.
-func eachMessage(b []byte) iter.Seq2[uint16, []byte] {
-	return func(yield func(uint16, []byte) bool) {
-		for len(b) >= unix.NLMSG_HDRLEN {
-			length := int(nl.NativeEndian().Uint32(b))
-			if length < unix.NLMSG_HDRLEN || length > len(b) {
-				return
-			}
-			if !yield(nl.NativeEndian().Uint16(b[4:]), b[unix.NLMSG_HDRLEN:length]) {
-				return
-			}
-			b = b[min(nlAlign(length), len(b)):]
-		}
 	}
 }
 
@@ -259,7 +230,8 @@ func attrName(b []byte, skip int, kind uint16) string {
 
 // isInterfaceRemoval reports whether the interface was deleted or is down, or an address was deleted
 // from any interface.
-func isInterfaceRemoval(spec watchSpec, kind uint16, body []byte) bool {
+func (spec watchSpec) isInterfaceRemoval(m syscall.NetlinkMessage) bool {
+	kind, body := m.Header.Type, m.Data
 	switch kind {
 	case unix.RTM_DELLINK, unix.RTM_NEWLINK:
 		// Messages of family AF_BRIDGE are about bridge ports.
@@ -282,8 +254,9 @@ func isInterfaceRemoval(spec watchSpec, kind uint16, body []byte) bool {
 
 // isRuleRemoval reports whether a table, chain or rule of ours was deleted, or another program has added an
 // input chain, or a rule before ours, which may drop queries.
-func isRuleRemoval(_ watchSpec, kind uint16, body []byte) bool {
+func isRuleRemoval(m syscall.NetlinkMessage) bool {
 	const head = nl.SizeofNfgenmsg
+	kind, body := m.Header.Type, m.Data
 	if kind>>8 != unix.NFNL_SUBSYS_NFTABLES {
 		return false
 	}

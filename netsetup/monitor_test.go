@@ -14,6 +14,7 @@ import (
 	"runtime"
 	"runtime/pprof"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -118,7 +119,7 @@ func TestMonitorIgnoresForeignChanges(t *testing.T) {
 			fmt.Fprintf(&churn, "add rule ip foreign KUBE-SVC udp dport %d accept comment \"kube-system/nodens: DNS\"\n", i)
 		}
 		churn.WriteString("flush chain ip kube-proxy svc\nflush chain ip foreign KUBE-SVC\ndelete table ip kube-proxy\n")
-		wantNoSignal(t, monitorSource{unix.NETLINK_NETFILTER, 1 << (unix.NFNLGRP_NFTABLES - 1), isRuleRemoval}, "nodens\x00", 1000, func() {
+		wantNoSignal(t, monitorSource{unix.NETLINK_NETFILTER, []int{unix.NFNLGRP_NFTABLES}, isRuleRemoval}, "nodens\x00", 1000, func() {
 			nft := exec.Command("nft", "-f", "-")
 			nft.Stdin = strings.NewReader(churn.String())
 			if out, err := nft.CombinedOutput(); err != nil {
@@ -135,7 +136,7 @@ func TestMonitorIgnoresForeignChanges(t *testing.T) {
 				nft delete rule inet fw in handle $(nft -a list chain inet fw in | sed -n 's/.*dport 22 accept # handle //p')
 				nft delete table inet nodens`)
 		})
-		source := monitorSource{unix.NETLINK_ROUTE, unix.RTMGRP_LINK | unix.RTMGRP_IPV4_IFADDR | unix.RTMGRP_IPV6_IFADDR, isInterfaceRemoval}
+		source := monitorSource{unix.NETLINK_ROUTE, []int{unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR}, testWatchSpec().isInterfaceRemoval}
 		wantNoSignal(t, source, "\xa9\xfe\x14\x0a", 10, func() {
 			runLines(t, `ip addr del 192.0.2.1/32 dev other
 				ip addr add 169.254.20.11/32 dev nodelocaldns
@@ -160,11 +161,11 @@ func wantNoSignal(t *testing.T, s monitorSource, end string, atLeast int, others
 	}
 	loss, seen := s.isRemoval, 0
 	var wrong []string
-	s.isRemoval = func(of watchSpec, kind uint16, body []byte) bool {
+	s.isRemoval = func(m syscall.NetlinkMessage) bool {
 		seen++
-		lost := loss(of, kind, body)
-		if lost && !bytes.Contains(body, []byte(end)) {
-			wrong = append(wrong, fmt.Sprintf("%#x %q", kind, body))
+		lost := loss(m)
+		if lost && !bytes.Contains(m.Data, []byte(end)) {
+			wrong = append(wrong, fmt.Sprintf("%#x %q", m.Header.Type, m.Data))
 			return false
 		}
 		return lost
@@ -174,7 +175,7 @@ func wantNoSignal(t *testing.T, s monitorSource, end string, atLeast int, others
 	found, ended := make(chan struct{}, 1), make(chan struct{})
 	go func() {
 		defer close(ended)
-		s.readMessages(ctx, socket, make([]byte, maxMessage), testWatchSpec(), found)
+		s.monitor(ctx, socket, nil, found)
 	}()
 	<-found
 	cancel()
@@ -191,18 +192,12 @@ func wantNoSignal(t *testing.T, s monitorSource, end string, atLeast int, others
 func TestMonitorDroppedMessages(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		runLines(t, "ip link set lo up")
-		s := monitorSource{unix.NETLINK_ROUTE, unix.RTMGRP_IPV4_IFADDR, isInterfaceRemoval}
+		s := monitorSource{unix.NETLINK_ROUTE, []int{unix.RTNLGRP_IPV4_IFADDR}, testWatchSpec().isInterfaceRemoval}
 		socket, err := s.open()
 		if err != nil {
 			t.Fatal(err)
 		}
-		raw, err := socket.SyscallConn()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := raw.Control(func(fd uintptr) {
-			_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, 0) // the least there is
-		}); err != nil {
+		if err := socket.SetReceiveBufferSize(0, false); err != nil { // the least there is
 			t.Fatal(err)
 		}
 		runLines(t, "for i in $(seq 20); do ip addr add 192.0.2.$i/32 dev lo; done")
@@ -211,7 +206,7 @@ func TestMonitorDroppedMessages(t *testing.T) {
 		losses, ended := make(chan struct{}, 1), make(chan struct{})
 		go func() {
 			defer close(ended)
-			s.readMessages(ctx, socket, make([]byte, maxMessage), testWatchSpec(), losses)
+			s.monitor(ctx, socket, nil, losses)
 		}()
 		<-losses
 		cancel()
@@ -224,7 +219,7 @@ func TestMonitorDroppedMessages(t *testing.T) {
 func TestMonitorReopensSocket(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		setUpMonitored(t)
-		s := monitorSource{unix.NETLINK_ROUTE, unix.RTMGRP_IPV4_IFADDR, isInterfaceRemoval}
+		s := monitorSource{unix.NETLINK_ROUTE, []int{unix.RTNLGRP_IPV4_IFADDR}, testWatchSpec().isInterfaceRemoval}
 		socket, err := s.open()
 		if err != nil {
 			t.Fatal(err)
@@ -233,7 +228,7 @@ func TestMonitorReopensSocket(t *testing.T) {
 		losses, ended := make(chan struct{}, 1), make(chan struct{})
 		go func() {
 			defer close(ended)
-			s.monitor(ctx, socket, nil, testWatchSpec(), losses)
+			s.monitor(ctx, socket, nil, losses)
 		}()
 		socket.Close()
 		<-losses
@@ -400,13 +395,10 @@ func FuzzMonitorMessages(f *testing.F) {
 	f.Add(batchMark(unix.RTM_DELADDR))
 	f.Add([]byte("\x10\x00\x00\x00\x11\x00\x00\x00________\x00\x00\x00\x00"))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		rest := len(b)
-		for kind, body := range eachMessage(b) {
-			if rest -= unix.NLMSG_HDRLEN + len(body); rest < 0 {
-				t.Fatal("more messages than bytes")
-			}
-			isInterfaceRemoval(testWatchSpec(), kind, body)
-			isRuleRemoval(testWatchSpec(), kind, body)
+		messages, _ := syscall.ParseNetlinkMessage(b) // as the library does
+		for _, m := range messages {
+			testWatchSpec().isInterfaceRemoval(m)
+			isRuleRemoval(m)
 		}
 	})
 }

@@ -115,16 +115,16 @@ func commit(changes []nftChange) error {
 	if len(changes) == 0 {
 		return nil
 	}
-	fd, err := openNetfilter(0)
+	socket, err := openNetfilter()
 	if err != nil {
 		return nftError("opening a netlink socket", err)
 	}
-	defer closeSocket(fd)
+	defer socket.Close()
 	var batch [][]byte
 	for _, c := range changes {
 		batch = append(batch, c.messages()...)
 	}
-	return nftError("changing nf_tables", sendBatch(fd, batch))
+	return nftError("changing nf_tables", sendBatch(socket, batch))
 }
 
 // messages returns the messages of a change.
@@ -222,16 +222,16 @@ func attrText(attr int, s string) *nl.RtAttr { return nl.NewRtAttr(attr, nl.Zero
 // probeSocketMatch reports whether nf_tables can match by socket. It changes nothing: its transaction
 // ends with a message that every kernel refuses, after the rule.
 func probeSocketMatch() probeResult {
-	fd, err := openNetfilter(0)
+	socket, err := openNetfilter()
 	if err != nil {
 		return unknown
 	}
-	defer closeSocket(fd)
+	defer socket.Close()
 	own := nftChain{family: "inet", table: ownerTablePrefix + "probe", name: "probe", kind: "filter", hook: "prerouting", priority: nftRaw}
 	table := nftMessage(unix.NFPROTO_INET, unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, attrText(unix.NFTA_TABLE_NAME, own.table))
 	rule := nftChange{addRule: &packetRule{socket: true, target: "ACCEPT"}, in: own, last: true}
 	batch := append([][]byte{table, chainMessage(own)}, rule.messages()...)
-	switch err := sendBatch(fd, append(batch, slices.Clone(table))); {
+	switch err := sendBatch(socket, append(batch, slices.Clone(table))); {
 	case errors.Is(err, unix.EEXIST):
 		return supported
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.EOPNOTSUPP):

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"os"
 	"strings"
-	"sync"
 
 	"golang.org/x/sys/unix"
 )
@@ -26,14 +26,6 @@ const (
 	minOwnerFD = 1024
 )
 
-// ownerTable is a table of nf_tables that exists as long as its file descriptor is open.
-type ownerTable struct {
-	close func() error
-}
-
-// Close deletes the table before it returns. It is safe for concurrent use and may be called twice.
-func (o *ownerTable) Close() error { return o.close() }
-
 // newOwnerTable adds rules that exempt queries from this node's own processes to the addresses (UDP
 // and TCP) from connection tracking, and so from address translation. The kernel deletes them when
 // the Closer is closed or the process ends, in whatever way; such queries then go to the cluster DNS.
@@ -42,16 +34,23 @@ func (o *ownerTable) Close() error { return o.close() }
 // the table has no rules. It may block while another program changes the rules. ErrNoOwner,
 // fs.ErrPermission.
 func newOwnerTable(addrs []netip.Addr, dns uint16) (io.Closer, error) {
-	fd, err := openNetfilter(minOwnerFD)
+	socket, err := openNetfilter()
 	if err != nil {
 		return nil, ownerTableError("opening a netlink socket", err)
 	}
+	defer socket.Close()
 	name := ownerTablePrefix + strings.ToLower(rand.Text()[:8])
-	if err := sendBatch(fd, ownerTableBatch(name, addrs, dns)); err != nil {
-		_ = unix.Close(fd)
+	if err := sendBatch(socket, ownerTableBatch(name, addrs, dns)); err != nil {
 		return nil, ownerTableError("making the nf_tables table "+name, err)
 	}
-	return &ownerTable{close: sync.OnceValue(func() error { return unix.Close(fd) })}, nil
+	fd, err := unix.FcntlInt(uintptr(socket.GetFd()), unix.F_DUPFD_CLOEXEC, minOwnerFD)
+	if err != nil { // the limit of open files does not allow it
+		fd, err = unix.FcntlInt(uintptr(socket.GetFd()), unix.F_DUPFD_CLOEXEC, 0)
+	}
+	if err != nil {
+		return nil, ownerTableError("keeping the netlink socket", err)
+	}
+	return os.NewFile(uintptr(fd), name), nil
 }
 
 // ownerTableError adds ErrNoOwner if that is the cause. EPERM is fs.ErrPermission by itself.

@@ -67,10 +67,8 @@ func TestOwnerTable(t *testing.T) {
 			if got := strings.Count(run(t, "nft", "list", "tables"), ownerTablePrefix); got != left {
 				t.Errorf("%d tables, want %d", got, left)
 			}
-			for range 2 { // twice, as Close promises
-				if err := o.Close(); err != nil {
-					t.Error(err)
-				}
+			if err := o.Close(); err != nil {
+				t.Error(err)
 			}
 			left--
 		}
@@ -127,13 +125,14 @@ func TestOwnerTableErrors(t *testing.T) {
 func TestOwnerTableAck(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		needProgram(t, "nft")
-		fd, err := openNetfilter(minOwnerFD)
+		socket, err := openNetfilter()
 		if err != nil {
 			t.Fatal(err)
 		}
+		defer socket.Close()
 		batch := append(ownerTableBatch("some", hostLocals(), 53), nftMessage(unix.NFPROTO_INET, unix.NFT_MSG_NEWRULE, unix.NLM_F_APPEND|unix.NLM_F_ACK,
 			attrText(unix.NFTA_RULE_TABLE, "some"), attrText(unix.NFTA_RULE_CHAIN, "none")))
-		if err := sendBatch(fd, batch); !errors.Is(err, unix.ENOENT) {
+		if err := sendBatch(socket, batch); !errors.Is(err, unix.ENOENT) {
 			t.Errorf("got %v", err)
 		}
 		if got := run(t, "nft", "list", "tables"); got != "" {

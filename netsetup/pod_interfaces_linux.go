@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"maps"
 	"net"
-	"os"
 	"slices"
+	"syscall"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -77,11 +77,10 @@ type PodInterfaceCheck struct {
 // milliseconds: Added may be called for an interface that is already deleted. Interfaces beyond 4,096
 // are ignored.
 func WatchPodInterfaces(ctx context.Context, o PodInterfaceObserver) error {
-	const trafficControl = 1 << (unix.RTNLGRP_TC - 1)
 	f := podWatcher{PodInterfaceObserver: o, interfaces: make(map[int]podInterface)}
-	news := monitorSource{protocol: unix.NETLINK_ROUTE, groups: unix.RTMGRP_LINK | trafficControl}
+	source := monitorSource{protocol: unix.NETLINK_ROUTE, groups: []int{unix.RTNLGRP_LINK, unix.RTNLGRP_TC}}
 	// Before the first list, so that changes in between arrive as events.
-	socket, err := news.open()
+	socket, err := source.open()
 	if err != nil {
 		return fmt.Errorf("subscribing to interface events: %w", err)
 	}
@@ -89,18 +88,16 @@ func WatchPodInterfaces(ctx context.Context, o PodInterfaceObserver) error {
 		socket.Close()
 		return fmt.Errorf("listing interfaces: %w", err)
 	}
+	events := source.messages(ctx, socket, nil)
 	for {
-		if err == nil {
-			f.readEvents(ctx, socket)
-			socket.Close()
-		}
 		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(reopenDelay):
-		}
-		if socket, err = news.open(); err == nil {
-			f.markMissed() // of the time without a socket
+		case messages, open := <-events:
+			if !open {
+				return nil
+			}
+			f.handleMessages(messages)
+		case <-time.After(time.Until(f.nextDeadline())):
+			f.runDue()
 		}
 	}
 }
@@ -118,36 +115,6 @@ type podWatcher struct {
 	// checkedAt is the time of the last check, checkAt the time of the next.
 	checkedAt, checkAt time.Time
 	filters            filterCache
-}
-
-// readEvents handles events from a socket until it fails or ctx is done.
-func (f *podWatcher) readEvents(ctx context.Context, socket *os.File) {
-	raw, err := socket.SyscallConn()
-	if err != nil {
-		return
-	}
-	stop := context.AfterFunc(ctx, func() { _ = socket.SetReadDeadline(time.Unix(1, 0)) })
-	defer stop()
-	buffer := make([]byte, maxMessage)
-	for {
-		_ = socket.SetReadDeadline(f.nextDeadline())
-		if ctx.Err() != nil {
-			return // the deadline of the AfterFunc may have been replaced
-		}
-		n, whole, err := receiveMessages(raw, buffer)
-		switch {
-		case ctx.Err() != nil:
-			return
-		case errors.Is(err, os.ErrDeadlineExceeded):
-			f.runDue()
-		case errors.Is(err, unix.ENOBUFS), err == nil && !whole:
-			f.markMissed()
-		case err != nil:
-			return
-		default:
-			f.handleMessages(buffer[:n])
-		}
-	}
 }
 
 // nextDeadline returns the time of the next list or check.
@@ -194,21 +161,19 @@ func (f *podWatcher) listSoon() {
 	}
 }
 
-// markMissed records that events were dropped.
-func (f *podWatcher) markMissed() {
-	f.missedEvents = true
-	f.listSoon()
-}
-
-// handleMessages handles the messages of a datagram. Any message about a veth schedules a list, because
+// handleMessages handles messages; nil if some were lost. Any message about a veth schedules a list, because
 // some changes, such as a moved peer, are reported for the other end only.
-func (f *podWatcher) handleMessages(messages []byte) {
-	for kind, body := range eachMessage(messages) {
-		switch kind {
+func (f *podWatcher) handleMessages(messages []syscall.NetlinkMessage) {
+	if messages == nil {
+		f.missedEvents = true
+		f.listSoon()
+	}
+	for _, m := range messages {
+		switch m.Header.Type {
 		case unix.RTM_NEWQDISC, unix.RTM_DELQDISC, unix.RTM_NEWTFILTER, unix.RTM_DELTFILTER:
-			f.handleFilter(body)
+			f.handleFilter(m.Data)
 		case unix.RTM_NEWLINK, unix.RTM_DELLINK:
-			f.handleInterface(kind, body)
+			f.handleInterface(m.Header.Type, m.Data)
 		}
 	}
 }
