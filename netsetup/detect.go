@@ -31,7 +31,7 @@ type backendSet struct {
 
 // chooseBackend implements Node's method. It changes nothing on the node.
 func chooseBackend(ctx context.Context, setting Netfilter, addrs []netip.Addr) (backendChoice, error) {
-	programs := newProgramSet()
+	programs := make(programSet)
 	set := backendSet{setting: setting}
 	var unusable error
 	set.modes, unusable = installedModes(ctx, programs, addrs)
@@ -59,7 +59,7 @@ func chooseBackend(ctx context.Context, setting Netfilter, addrs []netip.Addr) (
 
 // admitDNS makes the backends for iptables keep accept rules in chains of other kinds than theirs. In table raw
 // an accept would precede our NOTRACK.
-func (s backendSet) admitDNS(programs *programSet) {
+func (s backendSet) admitDNS(programs programSet) {
 	for _, t := range s.modes {
 		t.admission = &admission{programs: programs, exempt: func(c foreignChain) bool {
 			ours := c.ofIptables() || c.table == "raw" && c.family != "inet"
@@ -129,7 +129,7 @@ func kubeProxyUsesNftables() (bool, error) {
 // installedModes returns a backend for each mode of iptables that is installed, first the mode
 // of the program without a mode in its name. unusable has the programs that are installed and
 // fail when they are asked for their version.
-func installedModes(ctx context.Context, programs *programSet, addrs []netip.Addr) (installed []*iptablesBackend, unusable error) {
+func installedModes(ctx context.Context, programs programSet, addrs []netip.Addr) (installed []*iptablesBackend, unusable error) {
 	modes := []string{"nft", "legacy"}
 	plain := ""
 	if out, err := execute(ctx, "", "iptables", "--version"); err == nil {
@@ -161,7 +161,7 @@ func installedModes(ctx context.Context, programs *programSet, addrs []netip.Add
 }
 
 // openProgram sets the family's program to the first of names that is installed.
-func (t *iptablesBackend) openProgram(ctx context.Context, programs *programSet, f Family, names []string) error {
+func (t *iptablesBackend) openProgram(ctx context.Context, programs programSet, f Family, names []string) error {
 	for _, name := range names {
 		p, err := programs.open(ctx, f, name)
 		if err == nil && t.mode == "nft" {

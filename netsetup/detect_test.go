@@ -116,7 +116,7 @@ func TestChooseModeByVersion(t *testing.T) {
 		for _, name := range []string{"iptables", "iptables-restore"} {
 			script(t, dir, name, "echo '"+version+"'")
 		}
-		found, err := installedModes(t.Context(), newProgramSet(), nil)
+		found, err := installedModes(t.Context(), make(programSet), nil)
 		if len(found) != 1 || found[0].mode != want || found[0].programs[IPv6] != nil || err != nil {
 			t.Fatalf("%s: %+v, %v", version, found, err)
 		}

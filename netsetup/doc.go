@@ -55,11 +55,7 @@
 //
 // nf_tables is read and changed by netlink, which also reads and deletes the rules of iptables' mode nft:
 // iptables refuses a table with a rule that it can't express, and prints others without what it does not
-// know. In mode legacy iptables is listed and emptied by go-iptables. That library has no context and no
-// bound on output, so a runner kills the program where either is exceeded (see
-// callRunner). Transactions go to iptables-restore, which the library does not have; so does
-// the teardown of rules that this process wrote, because a stop has 3 to 5 seconds for it and
-// each command on a large legacy table takes a tenth of a second.
+// know. In mode legacy iptables lists rules. iptables-restore makes every change, each table in one transaction.
 //
 // NodeLocal DNSCache's rules for the same addresses, which agents up to 0.1 wrote too, apply
 // whether a socket listens or not. They are deleted once ours are in place. If that program

@@ -53,8 +53,10 @@ func execute(parent context.Context, input, program string, args ...string) (str
 	switch {
 	case err == nil:
 		return stdout.buf.String(), nil
+	case parent.Err() != nil:
+		return "", fmt.Errorf("%s: %w", program, parent.Err())
 	case ctx.Err() != nil:
-		return "", timeoutError(parent, program)
+		return "", fmt.Errorf("%s is not done after %v", program, execTimeout)
 	case errors.Is(err, exec.ErrNotFound):
 		return "", fmt.Errorf("%w: %w", ErrNoTool, err)
 	}
@@ -75,7 +77,7 @@ type commandError struct {
 // Error implements error.
 func (e *commandError) Error() string { return e.text }
 
-// Unwrap returns the error of package exec or go-iptables, and sentinels of this package.
+// Unwrap returns the error of package exec, and sentinels of this package.
 func (e *commandError) Unwrap() []error { return e.causes }
 
 // oneLine replaces line breaks and runs of spaces by one space each.
@@ -115,6 +117,8 @@ func errorPatterns() []errorPattern {
 		{"Resource temporarily unavailable", ErrLocked},
 		{"Device or resource busy", ErrLocked},
 		{"is incompatible, use 'nft' tool", errNotXtables},
+		{"No chain/target/match by that name", errNoChain},
+		{"Table does not exist", errNoChain},
 		{"RULE_DELETE failed (No such file or directory)", errRuleGone},
 	}
 }

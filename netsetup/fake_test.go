@@ -315,19 +315,17 @@ func (p fakeProgram) list(ctx context.Context, table, chain string) ([]string, e
 	return strings.Split(strings.TrimSuffix(output, "\n"), "\n"), nil
 }
 
-// deleteRule implements ruleProgram.
-func (p fakeProgram) deleteRule(ctx context.Context, table, line string) error {
-	_, err := p.run(ctx, "", p.name, "-t", table, "-D", strings.TrimPrefix(line, "-A "))
-	return err
-}
-
-// deleteChain implements ruleProgram.
-func (p fakeProgram) deleteChain(ctx context.Context, table, chain string) error {
-	if _, err := p.run(ctx, "", p.name, "-t", table, "-F", chain); err != nil {
-		return err
+// remove implements ruleProgram.
+func (p fakeProgram) remove(ctx context.Context, table string, rules, chains []string) error {
+	script, deletions := "*"+table+"\n", ""
+	for _, line := range rules {
+		script += "-D " + strings.TrimPrefix(line, "-A ") + "\n"
 	}
-	_, err := p.run(ctx, "", p.name, "-t", table, "-X", chain)
-	return err
+	for _, chain := range chains {
+		script += ":" + chain + " - [0:0]\n"
+		deletions += "-X " + chain + "\n"
+	}
+	return p.restore(ctx, script+deletions+"COMMIT\n")
 }
 
 // restore implements ruleProgram.

@@ -129,7 +129,7 @@ func (c foreignChain) script(desired desiredRules) (script string) {
 // override a drop in another.
 type admission struct {
 	// programs are those of iptables' mode legacy.
-	programs *programSet
+	programs programSet
 	// exempt reports whether the backend has rules of another kind in a chain. Nil: in none.
 	exempt func(foreignChain) bool
 	// chains are what the last check has found.

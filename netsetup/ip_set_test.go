@@ -48,7 +48,7 @@ func TestIPSetsOfOthers(t *testing.T) {
 			}
 			for name, newBackend := range map[string]func() ruleBackend{
 				"iptables": func() ruleBackend { return nftModeBackend(t) },
-				"nftables": func() ruleBackend { return newNftBackend(newProgramSet()) },
+				"nftables": func() ruleBackend { return newNftBackend(make(programSet)) },
 			} {
 				first := newBackend()
 				wantEnsured(t, first, true)
@@ -79,7 +79,7 @@ func TestIPSetsOfOthers(t *testing.T) {
 // nftModeBackend returns the backend for iptables in mode nft. The other mode needs NET_RAW.
 func nftModeBackend(t *testing.T) ruleBackend {
 	t.Helper()
-	installed, _ := installedModes(t.Context(), newProgramSet(), labLocals)
+	installed, _ := installedModes(t.Context(), make(programSet), labLocals)
 	for _, b := range installed {
 		if b.mode == "nft" {
 			return b

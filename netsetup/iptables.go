@@ -302,48 +302,42 @@ func (t *iptablesBackend) removeFamily(ctx context.Context, f Family) (removed i
 	if t.programs[f] == nil && !f.has(t.addrs) {
 		return 0, nil // without the program there can be no rules
 	}
-	// Most likely nothing has changed since the last write, and then one program removes what
-	// takes some forty to list and delete: see Teardown's time limit.
-	written := t.lastWrite[f].chains
+	// Most likely nothing has changed since the last write, and then there is no need to run some
+	// twenty programs that list the rules: see Teardown's time limit.
+	state := t.lastWrite[f].chains
 	t.lastWrite[f] = writtenState{}
-	if written != nil {
-		if err := t.restore(ctx, f, restoreScript(desiredRules{}, f, written, nil)); err == nil {
-			return countChanges(written, nil), nil
-		} else if errors.Is(err, ErrLocked) {
-			return 0, err
+	for range writeTries {
+		if state == nil {
+			if state, err = t.readState(ctx, desiredRules{}, f); err != nil {
+				return 0, err
+			}
 		}
+		if err = t.deleteState(ctx, f, state); err == nil {
+			return countChanges(state, nil), nil
+		}
+		if errors.Is(err, ErrLocked) {
+			break
+		}
+		state = nil
 	}
-	state, err := t.readState(ctx, desiredRules{}, f)
-	if err != nil {
-		return 0, err
-	}
-	if err := t.deleteState(ctx, f, state); err != nil {
-		return 0, err
-	}
-	return countChanges(state, nil), nil
+	return 0, err
 }
 
-// deleteState deletes what readState has found, one rule or chain at a time. The chains with ACCEPT
-// rules for untracked packets go last.
+// deleteState deletes what readState has found. The chains with ACCEPT rules for untracked packets go last.
 func (t *iptablesBackend) deleteState(ctx context.Context, f Family, state map[chain]chainState) error {
 	for _, table := range []string{"raw", "nat", "filter"} {
+		var rules, names []string
 		for _, c := range chains() {
 			if c.table != table {
 				continue
 			}
-			for _, line := range slices.Concat(state[c].jumps, state[c].nodeLocal) {
-				if err := t.programs[f].deleteRule(ctx, table, line); err != nil {
-					return err
-				}
+			rules = slices.Concat(rules, state[c].jumps, state[c].nodeLocal)
+			if state[c].exists {
+				names = append(names, c.name)
 			}
 		}
-		for _, c := range chains() {
-			if c.table != table || !state[c].exists {
-				continue
-			}
-			if err := t.programs[f].deleteChain(ctx, table, c.name); err != nil {
-				return err
-			}
+		if err := t.removeFrom(ctx, f, table, rules, names); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -353,13 +347,20 @@ func (t *iptablesBackend) deleteState(ctx context.Context, f Family, state map[c
 func (t *iptablesBackend) deleteOld(ctx context.Context, f Family, state map[chain]chainState) error {
 	for _, c := range slices.Backward(chains()) { // filter last
 		opaque := func(line string) bool { return !strings.Contains(line, opaqueMatch) }
-		for _, line := range slices.Concat(state[c].nodeLocal, slices.DeleteFunc(slices.Clone(state[c].jumps), opaque)) {
-			if err := t.programs[f].deleteRule(ctx, c.table, line); err != nil {
-				return err
-			}
+		rules := slices.Concat(state[c].nodeLocal, slices.DeleteFunc(slices.Clone(state[c].jumps), opaque))
+		if err := t.removeFrom(ctx, f, c.table, rules, nil); err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+// removeFrom removes rules and chains from a table, if there are any.
+func (t *iptablesBackend) removeFrom(ctx context.Context, f Family, table string, rules, chains []string) error {
+	if len(rules)+len(chains) == 0 {
+		return nil
+	}
+	return t.programs[f].remove(ctx, table, rules, chains)
 }
 
 // readState lists our chains and the built-in chains that jump to them. It does not touch tables that
@@ -393,8 +394,8 @@ func (t *iptablesBackend) readHook(ctx context.Context, f Family, c chain, s *ch
 	if err != nil {
 		return err
 	}
-	// A built-in chain is never missing, except in nf_tables before the first write to its table:
-	// go-iptables (0.8) says so about other failures.
+	// A built-in chain is never missing, except in nf_tables before the first write to its table.
+	// iptables prints the same about a match or a target that the kernel does not have.
 	if !exists && t.mode == "legacy" {
 		return fmt.Errorf("built-in chain %s of table %s can't be read", c.hook, c.table)
 	}

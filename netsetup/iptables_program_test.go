@@ -7,16 +7,35 @@ package netsetup
 import (
 	"errors"
 	"io/fs"
+	"os"
+	"os/exec"
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/coreos/go-iptables/iptables"
-	"github.com/google/go-cmp/cmp"
 )
 
-// TestProgramErrors: what the programs print and their exit status say what is wrong. The type
-// of the library stays in the chain.
+// fakeTool puts `iptables` with its iptables-restore into a new folder at the head of PATH. It prints a
+// version, else runs body.
+func fakeTool(t *testing.T, name, body string) {
+	t.Helper()
+	dir := t.TempDir()
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	script(t, dir, name, `if [ "$1" = --version ]; then echo "iptables v1.8.9 (nf_tables)"; exit; fi
+`+body)
+	script(t, dir, name+"-restore", "exit 0")
+}
+
+func openTool(t *testing.T, name string) *iptablesProgram {
+	t.Helper()
+	p, err := make(programSet).open(t.Context(), IPv4, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// TestProgramErrors: what the programs print says what is wrong. The error of package exec stays in the
+// chain.
 func TestProgramErrors(t *testing.T) {
 	sentinels := []error{fs.ErrPermission, ErrLocked, ErrNoTool, errNoChain, errNotXtables, errLockFile}
 	for _, tt := range []struct {
@@ -36,9 +55,9 @@ func TestProgramErrors(t *testing.T) {
 	} {
 		fakeTool(t, "tool", "echo \""+strings.ReplaceAll(tt.says, "`", "\\`")+"\" >&2; exit "+tt.status)
 		_, err := openTool(t, "tool").list(t.Context(), "raw", "X")
-		var typed *iptables.Error
+		var typed *exec.ExitError
 		if !errors.As(err, &typed) || !strings.Contains(err.Error(), tt.says) || strings.Contains(err.Error(), "\n") {
-			t.Errorf("%s: %v is no *iptables.Error on one line with %q", tt.name, err, tt.says)
+			t.Errorf("%s: %v is no *exec.ExitError on one line with %q", tt.name, err, tt.says)
 		}
 		for _, s := range sentinels {
 			if got := errors.Is(err, s); got != slices.Contains(tt.want, s) {
@@ -53,7 +72,7 @@ func TestProgramNotInstalled(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("PATH", dir)
 	for _, name := range []string{"nothing", "tool-restore", "tool"} {
-		if _, err := newProgramSet().open(t.Context(), IPv4, "tool"); !errors.Is(err, ErrNoTool) {
+		if _, err := make(programSet).open(t.Context(), IPv4, "tool"); !errors.Is(err, ErrNoTool) {
 			t.Errorf("before %s is there: %v", name, err)
 		}
 		script(t, dir, name, `echo "iptables v1.8.9 (nf_tables)"`)
@@ -64,7 +83,7 @@ func TestProgramNotInstalled(t *testing.T) {
 // TestProgramIsAskedOnce: the version is read when the program is opened first.
 func TestProgramIsAskedOnce(t *testing.T) {
 	fakeTool(t, "tool", "exit 1")
-	set := newProgramSet()
+	set := make(programSet)
 	first, err := set.open(t.Context(), IPv4, "tool")
 	if err != nil {
 		t.Fatal(err)
@@ -75,25 +94,7 @@ func TestProgramIsAskedOnce(t *testing.T) {
 	}
 }
 
-func TestSplitRule(t *testing.T) {
-	for line, want := range map[string][]string{
-		"":                         nil,
-		"-A INPUT":                 {"-A", "INPUT"},
-		" -A  X  ":                 {"-A", "X"},
-		`-c "a b" x`:               {"-c", "a b", "x"},
-		`-c ""`:                    {"-c", ""},
-		`-c "say \"hi\" \\ it\'s"`: {"-c", `say "hi" \ it's`},
-		`-A OUTPUT -s 169.254.20.10/32 -m comment --comment "NodeLocal DNS Cache: skip conntrack" -j NOTRACK`: {
-			"-A", "OUTPUT", "-s", "169.254.20.10/32", "-m", "comment", "--comment", "NodeLocal DNS Cache: skip conntrack", "-j", "NOTRACK"},
-	} {
-		if diff := cmp.Diff(want, splitRule(line)); diff != "" {
-			t.Errorf("%q (-want +got):\n%s", line, diff)
-		}
-	}
-}
-
-// TestProgramDeletesOnRealRules: rules and chains go one by one, whatever their comments, and
-// what is gone already is no error.
+// TestProgramDeletesOnRealRules: rules and chains go, whatever their comments.
 func TestProgramDeletesOnRealRules(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		before := dumpNode(t)
@@ -113,15 +114,8 @@ func TestProgramDeletesOnRealRules(t *testing.T) {
 		if lines, err := p.list(t.Context(), "raw", "NODENS-OUTPUT"); len(lines) != 2 || err != nil {
 			t.Errorf("the chain is there: %q, %v", lines, err)
 		}
-		for range 2 {
-			for _, line := range lines[1:] {
-				if err := p.deleteRule(t.Context(), "raw", line); err != nil {
-					t.Errorf("%s: %v", line, err)
-				}
-			}
-			if err := p.deleteChain(t.Context(), "raw", "NODENS-OUTPUT"); err != nil {
-				t.Error(err)
-			}
+		if err := p.remove(t.Context(), "raw", lines[1:], []string{"NODENS-OUTPUT"}); err != nil {
+			t.Error(err)
 		}
 		if _, err := p.list(t.Context(), "raw", "NODENS-OUTPUT"); !errors.Is(err, errNoChain) {
 			t.Errorf("listing it: %v", err)

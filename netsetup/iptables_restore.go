@@ -16,12 +16,8 @@ const socketMatch = "-m socket --nowildcard"
 // Each table is one transaction. It empties and fills our chains, and deletes every jump to them before
 // it adds the one at the right place.
 func restoreScript(desired desiredRules, f Family, before map[chain]chainState, tables map[string]bool) string {
-	names := []string{"filter", "raw", "nat"} // nat last: if that fails, the agent still gets its queries
-	if len(desired.addrs) == 0 {
-		names = []string{"raw", "nat", "filter"} // untracked packets need their ACCEPT rules to the last
-	}
 	var text strings.Builder
-	for _, name := range names {
+	for _, name := range []string{"filter", "raw", "nat"} { // nat last: if that fails, the agent still gets its queries
 		if tables != nil && !tables[name] {
 			continue
 		}

@@ -274,7 +274,7 @@ func TestIptablesFailsOpen(t *testing.T) {
 		for _, hook := range []string{"PREROUTING", "OUTPUT"} {
 			run(t, "iptables", "-w", "-t", "nat", "-I", hook, "1", "-j", "KUBE-SERVICES")
 		}
-		installed, err := installedModes(t.Context(), newProgramSet(), labLocals)
+		installed, err := installedModes(t.Context(), make(programSet), labLocals)
 		if err != nil {
 			t.Fatal(err)
 		}

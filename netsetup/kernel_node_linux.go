@@ -20,6 +20,9 @@ const maxDumpTries = 3
 // with one short-lived socket per request. The zero value is ready.
 type kernelNode struct{}
 
+// thisNode returns the Node of this machine.
+func thisNode() (Node, error) { return &kernelNode{}, nil }
+
 // chooseBackend implements Node.
 func (k *kernelNode) chooseBackend(ctx context.Context, setting Netfilter, addrs []netip.Addr) (backendChoice, error) {
 	return chooseBackend(ctx, setting, addrs)

@@ -30,7 +30,7 @@ type nftBackend struct {
 
 // newNftBackend returns a backend that reads and changes legacy chains through programs. It touches
 // nothing.
-func newNftBackend(programs *programSet) *nftBackend {
+func newNftBackend(programs programSet) *nftBackend {
 	return &nftBackend{admission: admission{programs: programs}}
 }
 

@@ -1,4 +1,4 @@
-// These tests use newNftBackend, newProgramSet and ensure, which are not exported.
+// These tests use newNftBackend, programSet and ensure, which are not exported.
 
 package netsetup
 
@@ -128,7 +128,7 @@ func TestNftForeignChainsThatDrop(t *testing.T) {
 					all += "; iptables-legacy -S; ip6tables-legacy -S"
 				}
 				before := sh(t, all)
-				n := newNftBackend(newProgramSet())
+				n := newNftBackend(make(programSet))
 				wantChanged(t, n, testRules(), 1+f.accepts)
 				rules := sh(t, all)
 				if strings.Contains(f.script, "iptables") { // both list those of iptables
@@ -139,8 +139,8 @@ func TestNftForeignChainsThatDrop(t *testing.T) {
 				}
 				l.wantAnswers(t, l.pod, "local")
 				wantChanged(t, n, testRules(), 0)
-				wantChanged(t, newNftBackend(newProgramSet()), testRules(), 0) // another process
-				if got, err := newNftBackend(newProgramSet()).remove(t.Context(), true); err != nil || got != 1+f.accepts {
+				wantChanged(t, newNftBackend(make(programSet)), testRules(), 0) // another process
+				if got, err := newNftBackend(make(programSet)).remove(t.Context(), true); err != nil || got != 1+f.accepts {
 					t.Errorf("remove = %d, %v; want %d", got, err, 1+f.accepts)
 				}
 				if diff := cmp.Diff(before, sh(t, all)); diff != "" {
@@ -163,7 +163,7 @@ func TestNftReadableByIptables(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Setenv("PATH", only)
-		n := newNftBackend(newProgramSet())
+		n := newNftBackend(make(programSet))
 		wantChanged(t, n, testRules(), 11)
 		wantChanged(t, n, testRules(), 0)
 		t.Setenv("PATH", path)
@@ -179,7 +179,7 @@ func TestNftReadableByIptables(t *testing.T) {
 			}
 		}
 		// With iptables at hand the rules are found, too.
-		if _, err := newNftBackend(newProgramSet()).remove(t.Context(), true); err != nil {
+		if _, err := newNftBackend(make(programSet)).remove(t.Context(), true); err != nil {
 			t.Error(err)
 		}
 		if diff := cmp.Diff(before, sh(t, "iptables-nft -S; ip6tables-nft -S")); diff != "" {
@@ -201,7 +201,7 @@ table ip kube-proxy {
 }'`)
 		w := testRules()
 		w.diversion = []netip.AddrPort{netip.MustParseAddrPort("10.9.2.2:53")}
-		wantChanged(t, newNftBackend(newProgramSet()), w, 1)
+		wantChanged(t, newNftBackend(make(programSet)), w, 1)
 		for _, from := range []*netnsThread{l.pod, nil} {
 			for to, want := range map[string]string{
 				"10.96.0.10:53":    "cluster 10.9.2.3:5353",
@@ -237,7 +237,7 @@ table inet fw { chain in { type filter hook input priority 0; policy drop; ct st
 				}
 			}
 		}()
-		n := newNftBackend(newProgramSet())
+		n := newNftBackend(make(programSet))
 		for busy := true; busy; {
 			select {
 			case <-over:

@@ -2,7 +2,8 @@ package netsetup
 
 import (
 	"context"
-	"errors"
+	"slices"
+	"strings"
 )
 
 // nftProgram is a family's iptables in mode nft: iptables-restore writes, and netlink reads and deletes.
@@ -29,29 +30,29 @@ func (p nftProgram) rules(ctx context.Context, table, chain string) ([]nftRule, 
 	return listRules(p.family.keyword(), table, chain)
 }
 
-// deleteRule implements ruleProgram. Of equal rules it deletes the last: a jump that was written again
+// remove implements ruleProgram. Of equal rules it deletes the last: a jump that was written again
 // at the head of its chain comes before the old one.
-func (p nftProgram) deleteRule(ctx context.Context, table, line string) error {
-	chain := splitRule(line)[1]
-	rules, err := p.rules(ctx, table, chain)
-	if errors.Is(err, errNoChain) {
-		return nil
-	}
-	for i := len(rules) - 1; i >= 0; i-- {
-		if rules[i].line == line {
-			return commit([]nftChange{{deleteRule: rules[i].handle, in: p.chain(table, chain)}})
+func (p nftProgram) remove(ctx context.Context, table string, lines, chains []string) error {
+	var changes []nftChange
+	taken := make(map[uint64]bool) // by handle
+	for _, line := range lines {
+		in := p.chain(table, strings.Fields(line)[1])
+		rules, err := p.rules(ctx, table, in.name)
+		if err != nil {
+			return err
+		}
+		for _, r := range slices.Backward(rules) {
+			if r.line == line && !taken[r.handle] {
+				changes = append(changes, nftChange{deleteRule: r.handle, in: in})
+				taken[r.handle] = true
+				break
+			}
 		}
 	}
-	return err
-}
-
-// deleteChain implements ruleProgram.
-func (p nftProgram) deleteChain(_ context.Context, table, chain string) error {
-	err := commit([]nftChange{{deleteChain: p.chain(table, chain)}})
-	if errors.Is(err, errRuleGone) {
-		return nil
+	for _, name := range chains {
+		changes = append(changes, nftChange{deleteChain: p.chain(table, name)})
 	}
-	return err
+	return commit(changes)
 }
 
 func (p nftProgram) chain(table, name string) nftChain {

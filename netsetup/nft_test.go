@@ -1,4 +1,4 @@
-// These tests use desiredRules, newNftBackend and newProgramSet, which are not exported.
+// These tests use desiredRules, newNftBackend and programSet, which are not exported.
 
 package netsetup
 
@@ -46,7 +46,7 @@ func TestNftFailsOpen(t *testing.T) {
 		l := newNftTestbed(t)
 		// Where conntrack finds a packet invalid it is dropped, as kube-proxy does.
 		sh(t, "nft 'table inet others { chain forward { type filter hook forward priority 0; ct state invalid drop; }; }'")
-		n := newNftBackend(newProgramSet())
+		n := newNftBackend(make(programSet))
 		wantChanged(t, n, testRules(), 1)
 		l.wantAnswers(t, l.pod, "cluster")
 		l.wantAnswers(t, nil, "cluster")
@@ -92,7 +92,7 @@ func TestNftRepairs(t *testing.T) {
 			t.Run(d.name, func(t *testing.T) {
 				sh(t, "nft flush ruleset")
 				sh(t, "nft 'table inet fw { chain in { type filter hook input priority 0; policy drop; ct state established accept; }; }'")
-				n := newNftBackend(newProgramSet())
+				n := newNftBackend(make(programSet))
 				wantChanged(t, n, testRules(), 7)
 				own := sh(t, "nft list table inet nodens")
 				sh(t, d.script)
@@ -122,7 +122,7 @@ table inet fw { chain in { type filter hook input priority 0; policy drop; ct st
 		before := sh(t, "nft -s list ruleset")
 		removed := func(want int) {
 			t.Helper()
-			if got, err := newNftBackend(newProgramSet()).remove(t.Context(), true); err != nil || got != want {
+			if got, err := newNftBackend(make(programSet)).remove(t.Context(), true); err != nil || got != want {
 				t.Errorf("remove = %d, %v; want %d", got, err, want)
 			}
 			if diff := cmp.Diff(before, sh(t, "nft -s list ruleset")); diff != "" {
@@ -130,7 +130,7 @@ table inet fw { chain in { type filter hook input priority 0; policy drop; ct st
 			}
 		}
 		removed(0)
-		n := newNftBackend(newProgramSet())
+		n := newNftBackend(make(programSet))
 		wantChanged(t, n, testRules(), 7)
 		removed(7)
 		wantChanged(t, n, testRules(), 7) // it does not trust its memory
@@ -144,7 +144,7 @@ table inet fw { chain in { type filter hook input priority 0; policy drop; ct st
 // TestNftChanges goes from one want to another.
 func TestNftChanges(t *testing.T) {
 	inNftNamespace(t, func(t *testing.T) {
-		n := newNftBackend(newProgramSet())
+		n := newNftBackend(make(programSet))
 		w := testRules()
 		wantChanged(t, n, w, 1)
 		shuffled := w
@@ -167,7 +167,7 @@ func TestNftChanges(t *testing.T) {
 			change(&w)
 			wantChanged(t, n, w, 1)
 			wantChanged(t, n, w, 0)
-			wantChanged(t, newNftBackend(newProgramSet()), w, 0) // another process that wants the same
+			wantChanged(t, newNftBackend(make(programSet)), w, 0) // another process that wants the same
 			wantChanged(t, n, testRules(), 1)
 			// What describe prints is what the kernel holds.
 			own := sh(t, "nft -s list table inet nodens")
@@ -190,7 +190,7 @@ func TestNftReplacesAtomically(t *testing.T) {
 		l := newNftTestbed(t)
 		defer l.listen(t)()
 		sh(t, "nft 'table inet fw { chain in { type filter hook input priority 0; policy drop; iifname lo accept; meta l4proto ipv6-icmp accept; }; }'")
-		n := newNftBackend(newProgramSet())
+		n := newNftBackend(make(programSet))
 		wantChanged(t, n, testRules(), 7)
 		l.wantAnswers(t, l.pod, "local")
 		const least = 50 // queries of each client
@@ -287,7 +287,7 @@ func TestNftForeignOwner(t *testing.T) {
 		_, _ = io.WriteString(script, "add table inet fw { flags owner ; }\n"+
 			"add chain inet fw in { type filter hook input priority 0 ; policy drop ; }\n")
 		waitUntil(t, func() bool { return strings.Contains(sh(t, "nft list chains"), "policy drop") })
-		n := newNftBackend(newProgramSet())
+		n := newNftBackend(make(programSet))
 		wantChanged(t, n, testRules(), 1)
 		if got := n.blocked(); !slices.Equal(got, []string{"inet fw in"}) {
 			t.Errorf("blocked: %q", got)

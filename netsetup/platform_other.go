@@ -5,12 +5,6 @@ package netsetup
 // thisNode returns ErrNotLinux.
 func thisNode() (Node, error) { return nil, ErrNotLinux }
 
-// openRuleTool returns ErrNotLinux.
-func openRuleTool(Family, string) (ruleTool, error) { return nil, ErrNotLinux }
-
-// currentThread returns 0: there is no thread's directory in /proc.
-func currentThread() int { return 0 }
-
 // The rest is about nf_tables, and never called: [thisNode] fails before.
 
 func listTables() (map[string]uint32, error)              { return nil, ErrNotLinux }

@@ -107,9 +107,9 @@ func TestPolicyChains(t *testing.T) {
 		defer stop()
 		sh(t, policyEngine)
 		newBackends := map[string]func() ruleBackend{
-			"nftables": func() ruleBackend { return newNftBackend(newProgramSet()) },
+			"nftables": func() ruleBackend { return newNftBackend(make(programSet)) },
 			"iptables": func() ruleBackend {
-				installed, err := installedModes(t.Context(), newProgramSet(), labLocals)
+				installed, err := installedModes(t.Context(), make(programSet), labLocals)
 				if err != nil {
 					t.Fatal(err)
 				}
