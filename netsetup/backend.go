@@ -34,18 +34,6 @@ type ruleBackend interface {
 	blocked() []string
 }
 
-// linkLocalAddrs returns the link-local addresses among addrs (RFC 3927, RFC 4291): no router
-// forwards packets to them. Nil if there are none. Any other address may be a Service's, to
-// which hosts outside the cluster may have a route by way of this node.
-func linkLocalAddrs(addrs []netip.Addr) (found []netip.Addr) {
-	for _, a := range addrs {
-		if a.IsLinkLocalUnicast() {
-			found = append(found, a)
-		}
-	}
-	return found
-}
-
 // desiredRules says what the rules do, independent of the backend. Without addrs there are
 // no rules.
 type desiredRules struct {

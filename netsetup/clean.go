@@ -121,7 +121,7 @@ func (s *Setup) cleanInterface(r *CleanResult, named []netip.Addr) error {
 		return errors.Join(err, s.interfaceFailure(InterfaceCheck, "listing addresses", failed))
 	}
 	for _, a := range before {
-		if !slices.ContainsFunc(after, func(o Addr) bool { return sameAddr(a, o) }) {
+		if !slices.ContainsFunc(after, func(o Addr) bool { return a.Interface == o.Interface && a.Prefix == o.Prefix }) {
 			r.Removed = append(r.Removed, CleanedObject{Kind: KindAddress, Address: a.Prefix, Interface: a.Interface})
 		}
 	}

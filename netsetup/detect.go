@@ -98,11 +98,14 @@ func (s backendSet) choose(ctx context.Context) (ruleBackend, string, error) {
 
 // detect is choose for NetfilterAuto.
 func (s backendSet) detect(ctx context.Context) (ruleBackend, string, error) {
-	var proxy bool
 	var err error
 	if s.nft != nil {
-		if proxy, err = kubeProxyUsesNftables(); proxy {
-			return s.nft, "kube-proxy has table " + kubeProxyTable, nil
+		var tables map[string]uint32
+		tables, err = listTables()
+		for name := range tables {
+			if name == "ip "+kubeProxyTable || name == "ip6 "+kubeProxyTable {
+				return s.nft, "kube-proxy has table " + kubeProxyTable, nil
+			}
 		}
 	}
 	mode, reason := preferredMode(ctx, s.modes)
@@ -115,15 +118,6 @@ func (s backendSet) detect(ctx context.Context) (ruleBackend, string, error) {
 		return s.nft, mode.name() + " refuses to write: " + mode.refused, err
 	}
 	return mode, reason, err
-}
-
-// kubeProxyUsesNftables reports whether kube-proxy has a table of nf_tables, in one family or the
-// other.
-func kubeProxyUsesNftables() (bool, error) {
-	tables, err := listTables()
-	_, ip4 := tables["ip "+kubeProxyTable]
-	_, ip6 := tables["ip6 "+kubeProxyTable]
-	return ip4 || ip6, err
 }
 
 // installedModes returns a backend for each mode of iptables that is installed, first the mode
@@ -164,17 +158,16 @@ func installedModes(ctx context.Context, programs programSet, addrs []netip.Addr
 func (t *iptablesBackend) openProgram(ctx context.Context, programs programSet, f Family, names []string) error {
 	for _, name := range names {
 		p, err := programs.open(ctx, f, name)
-		if err == nil && t.mode == "nft" {
-			t.programs[f] = nftProgram{p}
-			return nil
+		if errors.Is(err, ErrNoTool) {
+			continue
 		}
 		if err == nil {
 			t.programs[f] = p
-			return nil
+			if t.mode == "nft" {
+				t.programs[f] = nftProgram{p}
+			}
 		}
-		if !errors.Is(err, ErrNoTool) {
-			return err
-		}
+		return err
 	}
 	return nil
 }

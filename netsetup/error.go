@@ -4,7 +4,7 @@ import (
 	"errors"
 	"io/fs"
 	"slices"
-	"sync/atomic"
+	"sync"
 	"time"
 )
 
@@ -112,60 +112,45 @@ type Stats struct {
 	Diversion int
 }
 
+// counters hold the Stats of a Setup.
 type counters struct {
-	errors  [4]atomic.Uint64 // in the order of ErrorTypes
-	checks  atomic.Uint64
-	repairs atomic.Uint64
-
-	backend   atomic.Pointer[usedBackend]
-	blocked   atomic.Pointer[[]string]
-	diversion atomic.Int64
-	// noSocketMatch and rules are written while the token of the Setup is held.
-	noSocketMatch atomic.Bool
-	rules         atomic.Pointer[ruleState] // nil before EnsureRules
+	mu    sync.Mutex
+	total Stats // without FailOpen; Errors has those that occurred, or is nil
 }
 
-// usedBackend is the name of a backend, and why it was chosen.
-type usedBackend struct{ name, reason string }
-
-// ruleState says whether the rules are in place, and since when.
-type ruleState struct {
-	inPlace bool
-	since   time.Time
+// update lets change modify the totals.
+func (c *counters) update(change func(total *Stats)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	change(&c.total)
 }
 
 // setRules records whether the rules are in place.
 func (c *counters) setRules(inPlace bool) {
-	if old := c.rules.Load(); old == nil || old.inPlace != inPlace {
-		c.rules.Store(&ruleState{inPlace: inPlace, since: time.Now()})
-	}
+	c.update(func(total *Stats) {
+		if total.RulesSince.IsZero() || total.RulesInPlace != inPlace {
+			total.RulesInPlace, total.RulesSince = inPlace, time.Now()
+		}
+	})
 }
 
 func (c *counters) fail(t ErrorType) {
-	c.errors[slices.Index(ErrorTypes(), t)].Add(1)
+	c.update(func(total *Stats) {
+		if total.Errors == nil {
+			total.Errors = make(map[ErrorType]uint64)
+		}
+		total.Errors[t]++
+	})
 }
 
 func (c *counters) stats() Stats {
-	s := Stats{
-		Errors:  make(map[ErrorType]uint64, len(c.errors)),
-		Checks:  c.checks.Load(),
-		Repairs: c.repairs.Load(),
-
-		NoSocketMatch: c.noSocketMatch.Load(),
-		Diversion:     int(c.diversion.Load()),
-	}
-	if r := c.rules.Load(); r != nil {
-		s.RulesInPlace, s.RulesSince = r.inPlace, r.since
-		s.FailOpen = r.inPlace && !s.NoSocketMatch
-	}
-	if used := c.backend.Load(); used != nil {
-		s.Backend, s.BackendReason = used.name, used.reason
-	}
-	if chains := c.blocked.Load(); chains != nil {
-		s.Blocked = *chains
-	}
-	for i, t := range ErrorTypes() {
-		s.Errors[t] = c.errors[i].Load()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := c.total
+	s.FailOpen = s.RulesInPlace && !s.NoSocketMatch
+	s.Errors = make(map[ErrorType]uint64)
+	for _, t := range ErrorTypes() {
+		s.Errors[t] = c.total.Errors[t]
 	}
 	return s
 }

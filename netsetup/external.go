@@ -111,10 +111,10 @@ func (s *Setup) readDefaultRoutes() (changed bool) {
 
 // followDefaultRoutes updates the rules after a change of the default routes.
 func (s *Setup) followDefaultRoutes(ctx context.Context) {
-	if s.acquire(ctx) != nil {
+	if s.sem.acquire(ctx) != nil {
 		return // shutting down
 	}
-	defer s.release()
+	defer s.sem.release()
 	if !s.keepRules || !s.readDefaultRoutes() {
 		return
 	}

@@ -344,3 +344,6 @@ func (f *fakeNode) runIptables(command string) error {
 	_, err := f.tables.runCommand(input, words[0], words[1:])
 	return err
 }
+
+// sameAddr reports whether a and b are the same address on the same interface.
+func sameAddr(a, b Addr) bool { return a.Interface == b.Interface && a.Prefix == b.Prefix }

@@ -177,7 +177,7 @@ func (t *iptablesBackend) ensureFamily(ctx context.Context, desired desiredRules
 	t.lastWrite[f].cleared = false
 	after := before
 	for range writeTries {
-		failed := t.restore(ctx, f, restoreScript(desired, f, after, tables))
+		failed := t.programs[f].restore(ctx, restoreScript(desired, f, after, tables))
 		if failed == nil {
 			failed = t.deleteOld(ctx, f, after)
 		}
@@ -269,7 +269,7 @@ func (t *iptablesBackend) diagnose(ctx context.Context, desired desiredRules, f 
 		return err
 	}
 	const head, tail = "*raw\n:" + probeChain + " - [0:0]\n", "COMMIT\n"
-	probe := func(rule string) error { return t.restore(ctx, f, head+rule+tail) }
+	probe := func(rule string) error { return t.programs[f].restore(ctx, head+rule+tail) }
 	with := probe("-A " + probeChain + " -p udp " + socketMatch + " -j ACCEPT\n")
 	without := probe("-A " + probeChain + " -p udp -j ACCEPT\n")
 	if with == nil || without == nil {
@@ -399,7 +399,14 @@ func (t *iptablesBackend) readHook(ctx context.Context, f Family, c chain, s *ch
 	if !exists && t.mode == "legacy" {
 		return fmt.Errorf("built-in chain %s of table %s can't be read", c.hook, c.table)
 	}
-	s.jumps, s.nodeLocal = t.pickRules(lines, c)
+	for _, l := range lines {
+		switch {
+		case strings.HasSuffix(l, " -j "+c.name):
+			s.jumps = append(s.jumps, l)
+		case t.isNodeLocalRule(l):
+			s.nodeLocal = append(s.nodeLocal, l)
+		}
+	}
 	s.place = findPlace(lines, func(line string) bool { return slices.Contains(s.jumps, line) })
 	s.place.wrong = c.table == "filter" && t.contests.overtakes(f.String()+"-"+t.mode+" "+c.table+" "+c.hook, s.place.wrong)
 	return nil
@@ -425,20 +432,6 @@ func (t *iptablesBackend) localAddrs(ctx context.Context) (addrs []netip.Addr, e
 	return addrs, joinErrors(problems)
 }
 
-// pickRules returns the rules of c's built-in chain that jump to c, and those of NodeLocal DNSCache
-// to be deleted.
-func (t *iptablesBackend) pickRules(lines []string, c chain) (jumps, old []string) {
-	for _, l := range lines {
-		switch {
-		case strings.HasSuffix(l, " -j "+c.name):
-			jumps = append(jumps, l)
-		case t.isNodeLocalRule(l):
-			old = append(old, l)
-		}
-	}
-	return jumps, old
-}
-
 // isNodeLocalRule reports whether a line is a NodeLocal DNSCache rule to be deleted.
 func (t *iptablesBackend) isNodeLocalRule(line string) bool {
 	if !strings.Contains(line, nodeLocalComment) {
@@ -451,11 +444,10 @@ func (t *iptablesBackend) isNodeLocalRule(line string) bool {
 
 // list returns the rules of a chain, without its policy, and whether the chain exists.
 func (t *iptablesBackend) list(ctx context.Context, f Family, table, chain string) (rules []string, exists bool, err error) {
-	p, err := t.program(f)
-	if err != nil {
-		return nil, false, err
+	if t.programs[f] == nil {
+		return nil, false, fmt.Errorf("%s-%s: %w", f, t.mode, ErrNoTool)
 	}
-	lines, err := p.list(ctx, table, chain)
+	lines, err := t.programs[f].list(ctx, table, chain)
 	if errors.Is(err, errNoChain) {
 		return nil, false, nil
 	}
@@ -468,20 +460,4 @@ func (t *iptablesBackend) list(ctx context.Context, f Family, table, chain strin
 		}
 	}
 	return rules, true, nil
-}
-
-func (t *iptablesBackend) restore(ctx context.Context, f Family, script string) error {
-	p, err := t.program(f)
-	if err != nil {
-		return err
-	}
-	return p.restore(ctx, script)
-}
-
-// program returns the family's program. ErrNoTool if it is not installed.
-func (t *iptablesBackend) program(f Family) (ruleProgram, error) {
-	if t.programs[f] == nil {
-		return nil, fmt.Errorf("%s-%s: %w", f, t.mode, ErrNoTool)
-	}
-	return t.programs[f], nil
 }

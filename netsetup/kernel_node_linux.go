@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
 
@@ -28,14 +27,9 @@ func (k *kernelNode) chooseBackend(ctx context.Context, setting Netfilter, addrs
 	return chooseBackend(ctx, setting, addrs)
 }
 
-// openOwnerTable implements Node.
-func (k *kernelNode) openOwnerTable(addrs []netip.Addr, dns uint16) (io.Closer, error) {
-	return newOwnerTable(addrs, dns)
-}
-
 // watchRemovals implements Node.
 func (k *kernelNode) watchRemovals(ctx context.Context, p Plan) (addresses, rules <-chan struct{}) {
-	return watchRemovals(ctx, watchSpec{iface: p.Interface, addrs: p.hostAddrs()}),
+	return watchRemovals(ctx, watchSpec{iface: p.Interface, addrs: p.Addresses}),
 		watchRemovals(ctx, watchSpec{rules: len(p.rules.addrs) > 0})
 }
 

@@ -38,8 +38,8 @@ const (
 type watchSpec struct {
 	// iface is the name of an interface; "": none.
 	iface string
-	// addrs are addresses on any interface, of both families.
-	addrs []netip.Addr
+	// addrs are the host prefixes of addresses on any interface, of both families.
+	addrs []netip.Prefix
 	// rules: watch our rules in nf_tables, which include the rules of iptables-nft.
 	rules bool
 }
@@ -247,7 +247,7 @@ func (spec watchSpec) isInterfaceRemoval(m syscall.NetlinkMessage) bool {
 			value = attrValue(body, unix.SizeofIfAddrmsg, unix.IFA_ADDRESS)
 		}
 		addr, ok := netip.AddrFromSlice(value)
-		return ok && slices.Contains(spec.addrs, addr)
+		return ok && slices.Contains(spec.addrs, netip.PrefixFrom(addr, addr.BitLen()))
 	}
 	return false
 }

@@ -27,7 +27,7 @@ import (
 func testWatchSpec() watchSpec {
 	return watchSpec{
 		iface: DefaultInterfaceName,
-		addrs: []netip.Addr{netip.MustParseAddr("169.254.20.10"), netip.MustParseAddr("fd00:20::10")},
+		addrs: []netip.Prefix{netip.MustParsePrefix("169.254.20.10/32"), netip.MustParsePrefix("fd00:20::10/128")},
 		rules: true,
 	}
 }

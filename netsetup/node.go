@@ -56,9 +56,6 @@ type Addr struct {
 // no other address from lo that it finds by itself.
 const loopbackLabel = loopback + ":nodens"
 
-// sameAddr reports whether a and b are the same address on the same interface.
-func sameAddr(a, b Addr) bool { return a.Interface == b.Interface && a.Prefix == b.Prefix }
-
 // Node is the machine, reduced to what Setup needs. Every method may block for a short time.
 // Errors wrap a sentinel of this package or fs.ErrPermission where that is the cause. Setup
 // may call methods about interfaces and addresses while it calls one about rules.

@@ -26,14 +26,14 @@ const (
 	minOwnerFD = 1024
 )
 
-// newOwnerTable adds rules that exempt queries from this node's own processes to the addresses (UDP
+// openOwnerTable implements Node. It adds rules that exempt queries from this node's own processes to the addresses (UDP
 // and TCP) from connection tracking, and so from address translation. The kernel deletes them when
 // the Closer is closed or the process ends, in whatever way; such queries then go to the cluster DNS.
 //
 // Every call adds a table of its own; tables of several processes do not conflict. Without addresses
 // the table has no rules. It may block while another program changes the rules. ErrNoOwner,
 // fs.ErrPermission.
-func newOwnerTable(addrs []netip.Addr, dns uint16) (io.Closer, error) {
+func (k *kernelNode) openOwnerTable(addrs []netip.Addr, dns uint16) (io.Closer, error) {
 	socket, err := openNetfilter()
 	if err != nil {
 		return nil, ownerTableError("opening a netlink socket", err)

@@ -1,4 +1,4 @@
-// These tests use newOwnerTable, attrText and minOwnerFD, which are not exported.
+// These tests use openOwnerTable, attrText and minOwnerFD, which are not exported.
 
 package netsetup
 
@@ -37,7 +37,7 @@ func needProgram(t *testing.T, names ...string) {
 func TestOwnerTable(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		needProgram(t, "nft")
-		o, err := newOwnerTable(hostLocals(), 53)
+		o, err := (&kernelNode{}).openOwnerTable(hostLocals(), 53)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -58,7 +58,7 @@ func TestOwnerTable(t *testing.T) {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
 		run(t, "nft", "flush", "ruleset") // which passes it by
-		second, err := newOwnerTable(nil, 53)
+		second, err := (&kernelNode{}).openOwnerTable(nil, 53)
 		if err != nil {
 			t.Fatal("beside another one:", err)
 		}
@@ -85,7 +85,7 @@ func TestOwnerTableFewDescriptors(t *testing.T) {
 		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, few); err != nil {
 			t.Fatal(err)
 		}
-		o, err := newOwnerTable(hostLocals(), 53)
+		o, err := (&kernelNode{}).openOwnerTable(hostLocals(), 53)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -96,7 +96,7 @@ func TestOwnerTableFewDescriptors(t *testing.T) {
 func TestOwnerTablePermission(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		withoutNetAdmin(t, func() {
-			_, err := newOwnerTable(hostLocals(), 53)
+			_, err := (&kernelNode{}).openOwnerTable(hostLocals(), 53)
 			if !errors.Is(err, fs.ErrPermission) || errors.Is(err, ErrNoOwner) {
 				t.Errorf("got %v", err)
 			}

@@ -88,9 +88,11 @@ func (desired desiredRules) rules(f Family, c chain) (rules []packetRule) {
 func (desired desiredRules) externalRules(f Family, c chain) (rules []packetRule) {
 	switch c.table + " " + c.hook {
 	case "raw PREROUTING":
-		for _, a := range linkLocalAddrs(desired.addrs) {
+		// No router forwards packets to link-local addresses (RFC 3927, RFC 4291). Any other address may
+		// be a Service's, to which hosts outside the cluster may have a route by way of this node.
+		for _, a := range desired.addrs {
 			for _, name := range desired.external {
-				if familyOf(a) == f {
+				if familyOf(a) == f && a.IsLinkLocalUnicast() {
 					rules = append(rules, packetRule{dst: a, in: name, counter: true, target: "DROP"})
 				}
 			}

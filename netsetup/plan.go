@@ -1,6 +1,7 @@
 package netsetup
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -144,14 +145,6 @@ func (c Config) check() error {
 	return errors.Join(problems...)
 }
 
-// hostAddrs returns the Addresses without their prefix lengths.
-func (p Plan) hostAddrs() (addrs []netip.Addr) {
-	for _, a := range p.Addresses {
-		addrs = append(addrs, a.Addr())
-	}
-	return addrs
-}
-
 // makesRules reports whether the Config asks for rules of any kind.
 func (c Config) makesRules() bool { return c.SetupIptables && c.Netfilter != NetfilterNone }
 
@@ -245,26 +238,9 @@ func (d Description) externalLines() (lines []string) {
 	return lines
 }
 
-func (c Config) interfaceName() string {
-	if c.InterfaceName == "" {
-		return DefaultInterfaceName
-	}
-	return c.InterfaceName
-}
+func (c Config) interfaceName() string { return cmp.Or(c.InterfaceName, DefaultInterfaceName) }
 
-func (c Config) logger() *slog.Logger {
-	if c.Logger == nil {
-		return slog.New(slog.DiscardHandler)
-	}
-	return c.Logger
-}
-
-func (c Config) interval() time.Duration {
-	if c.Interval == 0 {
-		return DefaultInterval
-	}
-	return c.Interval
-}
+func (c Config) logger() *slog.Logger { return cmp.Or(c.Logger, slog.New(slog.DiscardHandler)) }
 
 func checkAddresses(addrs []netip.Addr) []error {
 	if len(addrs) == 0 {

@@ -114,7 +114,10 @@ type podWatcher struct {
 	missedEvents bool
 	// checkedAt is the time of the last check, checkAt the time of the next.
 	checkedAt, checkAt time.Time
-	filters            filterCache
+	// filtered caches which interfaces have filters, by index; nil: nothing is cached. The kernel reports
+	// changes of filters, and listing those of an interface with an empty clsact takes two requests.
+	filtered map[int]bool
+	checks   int // since the filters were listed
 }
 
 // nextDeadline returns the time of the next list or check.
@@ -140,15 +143,19 @@ func (f *podWatcher) runDue() {
 
 // check calls Checked.
 func (f *podWatcher) check() {
-	filtered, err := f.filters.get(f.interfaces)
-	f.Checked(PodInterfaceCheck{Filtered: filtered, Incomplete: f.incomplete, Err: err})
+	var err error
+	if f.checks++; f.filtered == nil || f.checks >= checksPerFilterList {
+		f.filtered, err = filteredInterfaces(f.interfaces)
+		f.checks = 0
+	}
+	f.Checked(PodInterfaceCheck{Filtered: f.filtered, Incomplete: f.incomplete, Err: err})
 	f.checkedAt = time.Now()
 	f.checkAt = f.checkedAt.Add(checkInterval)
 }
 
 // checkSoon schedules a check that lists the filters.
 func (f *podWatcher) checkSoon() {
-	f.filters.invalidate()
+	f.filtered = nil
 	if at := f.checkedAt.Add(minCheckInterval); at.Before(f.checkAt) {
 		f.checkAt = at
 	}
@@ -184,7 +191,7 @@ func (f *podWatcher) handleInterface(kind uint16, body []byte) {
 	}
 	f.listSoon()
 	if kind == unix.RTM_DELLINK {
-		f.remove(int(nl.NativeEndian().Uint32(body[ifinfoIndex:])))
+		f.remove(int(nl.DeserializeIfInfomsg(body).Index))
 	}
 }
 
@@ -195,8 +202,8 @@ func (f *podWatcher) handleFilter(body []byte) {
 	if len(body) < nl.SizeofTcMsg {
 		return
 	}
-	index := nl.NativeEndian().Uint32(body[tcmsgIndex:])
-	if _, known := f.interfaces[int(index)]; known || index == shared {
+	index := nl.DeserializeTcMsg(body).Ifindex
+	if _, known := f.interfaces[int(index)]; known || uint32(index) == shared {
 		f.checkSoon()
 	}
 }
@@ -218,7 +225,7 @@ func (f *podWatcher) list() error {
 	}
 	f.removeMissing(found, part)
 	f.addNew(found)
-	f.filters.invalidate()
+	f.filtered = nil
 	f.incomplete = other || part || len(f.interfaces) < len(found)
 	f.check()
 	f.missedEvents = f.missedEvents && part
@@ -259,12 +266,6 @@ type podInterface struct {
 	mac             string // of the hardware
 	peer, peerNetns uint32 // index of the other end, and the kernel's number for its namespace
 }
-
-// ifinfoIndex is the offset of the interface index in struct ifinfomsg.
-const ifinfoIndex = 4
-
-// tcmsgIndex is the offset of the interface index in struct tcmsg.
-const tcmsgIndex = 4
 
 // The kinds of pod interfaces. Interfaces of kind netkit are not watched.
 const (
@@ -332,7 +333,7 @@ func parsePodInterface(body []byte, kind string) (l podInterface, ok bool) {
 	}
 	return podInterface{
 		PodInterface: PodInterface{
-			Index: int(nl.NativeEndian().Uint32(body[ifinfoIndex:])),
+			Index: int(nl.DeserializeIfInfomsg(body).Index),
 			Name:  attrName(body, unix.SizeofIfInfomsg, unix.IFLA_IFNAME),
 		},
 		mac:       string(attrValue(body, unix.SizeofIfInfomsg, unix.IFLA_ADDRESS)),
@@ -352,6 +353,57 @@ func defaultRouteInterfaces() (indexes []int) {
 		}
 	}
 	return indexes
+}
+
+// filteredInterfaces returns the indexes of the interfaces that have tc filters in any direction: at
+// clsact, at ingress, or at an egress qdisc. One dump lists the qdiscs of all interfaces; most have
+// none. The map is nil after an error.
+func filteredInterfaces(interfaces map[int]podInterface) (map[int]bool, error) {
+	request := nl.NewNetlinkRequest(unix.RTM_GETQDISC, unix.NLM_F_DUMP)
+	request.AddData(&nl.TcMsg{Family: unix.AF_UNSPEC})
+	messages, err := request.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWQDISC)
+	if err != nil {
+		return nil, fmt.Errorf("listing qdiscs: %w", err)
+	}
+	filtered := make(map[int]bool)
+	for _, body := range messages {
+		if len(body) < nl.SizeofTcMsg {
+			continue
+		}
+		q := nl.DeserializeTcMsg(body)
+		index := int(q.Ifindex)
+		if _, known := interfaces[index]; !known || q.Handle == 0 || filtered[index] {
+			continue
+		}
+		parents := []uint32{q.Handle}
+		switch attrName(body, nl.SizeofTcMsg, nl.TCA_KIND) {
+		case "clsact":
+			parents = []uint32{netlink.HANDLE_MIN_INGRESS, netlink.HANDLE_MIN_EGRESS}
+		case "ingress":
+			parents = []uint32{netlink.HANDLE_MIN_INGRESS}
+		}
+		if filtered[index], err = hasFilters(index, parents); err != nil {
+			return nil, err
+		}
+	}
+	return filtered, nil
+}
+
+// hasFilters reports whether an interface has a filter at one of the parents; false if the interface was
+// deleted.
+func hasFilters(index int, parents []uint32) (bool, error) {
+	for _, parent := range parents {
+		request := nl.NewNetlinkRequest(unix.RTM_GETTFILTER, unix.NLM_F_DUMP)
+		request.AddData(&nl.TcMsg{Family: unix.AF_UNSPEC, Ifindex: int32(index), Parent: parent})
+		messages, err := request.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWTFILTER)
+		switch {
+		case len(messages) > 0:
+			return true, nil
+		case err != nil && !errors.Is(err, unix.ENODEV):
+			return false, fmt.Errorf("listing the filters of interface %d: %w", index, err)
+		}
+	}
+	return false, nil
 }
 
 // HasCilium reports whether Cilium's datapath runs on this node: whether one of its interfaces exists.

@@ -58,10 +58,10 @@ func previewElsewhere(c Config) (Description, error) {
 // external interfaces and the servers of the cluster DNS that it knows now. Before EnsureRules it
 // describes the Plan. It waits for a change of the rules that is being made. The error is ctx's.
 func (s *Setup) Describe(ctx context.Context) (Description, error) {
-	if err := s.acquire(ctx); err != nil {
+	if err := s.sem.acquire(ctx); err != nil {
 		return Description{}, err
 	}
-	defer s.release()
+	defer s.sem.release()
 	if err := s.links.acquire(ctx); err != nil {
 		return Description{}, err
 	}

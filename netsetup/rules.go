@@ -16,10 +16,10 @@ const maxDiversion = 16
 // not affect the other. Errors are of type *Error, or ctx's. After one of type IptablesLock the
 // caller may continue: Run adds what is missing at the next interval.
 func (s *Setup) EnsureRules(ctx context.Context) error {
-	if err := s.acquire(ctx); err != nil {
+	if err := s.sem.acquire(ctx); err != nil {
 		return fmt.Errorf("setting up rules: %w", err)
 	}
-	defer s.release()
+	defer s.sem.release()
 	s.keepRules = true
 	s.othersGone = false
 	s.readDefaultRoutes()
@@ -39,15 +39,15 @@ func (s *Setup) Divert(ctx context.Context, to []netip.AddrPort) error {
 	if len(servers) == 0 || len(s.plan.rules.addrs) == 0 {
 		return nil
 	}
-	if err := s.acquire(ctx); err != nil {
+	if err := s.sem.acquire(ctx); err != nil {
 		return fmt.Errorf("diverting queries: %w", err)
 	}
-	defer s.release()
+	defer s.sem.release()
 	if slices.Equal(servers, s.rules.diversion) {
 		return nil
 	}
 	s.rules.diversion = servers
-	s.counters.diversion.Store(int64(len(servers)))
+	s.counters.update(func(total *Stats) { total.Diversion = len(servers) })
 	if !s.keepRules {
 		return nil
 	}
@@ -83,7 +83,7 @@ func (s *Setup) ensureRules(ctx context.Context) (changed int, err error) {
 	if errors.Is(err, errNotXtables) && s.chooseAgain(ctx) {
 		changed, err = s.writeRules(ctx)
 	}
-	s.counters.noSocketMatch.Store(!s.rules.matchSocket)
+	s.counters.update(func(total *Stats) { total.NoSocketMatch = !s.rules.matchSocket })
 	s.counters.setRules(err == nil)
 	s.reportBlocked()
 	if err != nil {
@@ -116,7 +116,7 @@ func (s *Setup) reportBlocked() {
 	if old := s.Stats().Blocked; slices.Equal(old, chains) {
 		return
 	}
-	s.counters.blocked.Store(&chains)
+	s.counters.update(func(total *Stats) { total.Blocked = chains })
 	if len(chains) > 0 {
 		s.log.Warn("chains may drop DNS: another program owns them, or puts its rules before the agent's again and again; have that firewall accept the port itself",
 			"chains", chains)
@@ -157,8 +157,8 @@ func (s *Setup) chooseBackend(ctx context.Context) error {
 	if err != nil {
 		return s.ruleFailures(ctx, "looking for a way to make rules", err)
 	}
-	s.backend, s.others, s.choose = chosen.backend, chosen.others, chosen.again
-	s.counters.backend.Store(&usedBackend{s.backend.name(), chosen.reason})
+	s.others, s.choose = chosen.others, chosen.again
+	s.useBackend(chosen.backend, chosen.reason)
 	return nil
 }
 
@@ -175,9 +175,14 @@ func (s *Setup) chooseAgain(ctx context.Context) bool {
 	}
 	s.log.Warn("the rules move to another backend", "from", s.backend.name(), "to", next.name(), "reason", reason)
 	s.others = append(slices.DeleteFunc(s.others, func(b ruleBackend) bool { return b == next }), s.backend)
-	s.backend, s.othersGone = next, false
-	s.counters.backend.Store(&usedBackend{next.name(), reason})
+	s.othersGone = false
+	s.useBackend(next, reason)
 	return true
+}
+
+func (s *Setup) useBackend(b ruleBackend, reason string) {
+	s.backend = b
+	s.counters.update(func(total *Stats) { total.Backend, total.BackendReason = b.name(), reason })
 }
 
 // removeOthers removes the rules that this agent or earlier ones have left in other backends, until it

@@ -1,6 +1,7 @@
 package netsetup
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -66,19 +67,18 @@ func New(c Config, node Node) (*Setup, error) {
 			return nil, err
 		}
 	}
-	s := &Setup{
+	return &Setup{
 		plan:         plan,
 		node:         node,
 		log:          c.logger(),
-		interval:     c.interval(),
+		interval:     cmp.Or(c.Interval, DefaultInterval),
 		skipTeardown: c.SkipTeardown,
 		rules:        plan.rules,
 		links:        newToken(),
 		sem:          newToken(),
 
 		teardownBudget: teardownBudget,
-	}
-	return s, nil
+	}, nil
 }
 
 // Plan returns the Plan. The caller must not change its slices.
@@ -197,10 +197,10 @@ func (s *Setup) recheckInterface(ctx context.Context) {
 
 // recheckRules re-checks the rules.
 func (s *Setup) recheckRules(ctx context.Context) {
-	if s.acquire(ctx) != nil {
+	if s.sem.acquire(ctx) != nil {
 		return // shutting down
 	}
-	defer s.release()
+	defer s.sem.release()
 	if s.keepRules {
 		s.readDefaultRoutes()
 		moved := s.externalChanged
@@ -213,20 +213,15 @@ func (s *Setup) recheckRules(ctx context.Context) {
 			s.log.Warn("re-check of the rules failed", "retry", s.interval, "err", err)
 		}
 	}
-	s.counters.checks.Add(1)
+	s.counters.update(func(total *Stats) { total.Checks++ })
 }
 
 func (s *Setup) countRepairs(n int) {
 	if n > 0 {
-		s.counters.repairs.Add(uint64(n))
+		s.counters.update(func(total *Stats) { total.Repairs += uint64(n) })
 		s.log.Warn("restored modified DNS rules or addresses", "changes", n)
 	}
 }
-
-// acquire and release take and return the token of the rules.
-func (s *Setup) acquire(ctx context.Context) error { return s.sem.acquire(ctx) }
-
-func (s *Setup) release() { s.sem.release() }
 
 // token is a mutex for which a wait ends with a context.
 type token chan struct{}
@@ -378,13 +373,16 @@ func (s *Setup) findAddrInterface() (link Interface, changed int, err error) {
 	}
 	link, err = s.node.Interface(name)
 	if errors.Is(err, ErrNotFound) && name != loopback {
-		link, err = s.addDummy()
-		if err == nil && link.Name != loopback {
+		if name, err = s.addDummy(); err != nil {
+			return link, 0, err
+		}
+		if name != loopback {
 			changed++
 		}
+		link, err = s.node.Interface(name)
 	}
 	if err != nil {
-		return link, changed, s.asInterfaceFailure(InterfaceCheck, "looking up interface "+name, err)
+		return link, changed, s.interfaceFailure(InterfaceCheck, "looking up interface "+name, err)
 	}
 	if link.Name != loopback && link.Kind != kindDummy {
 		return link, changed, s.wrongKind(link)
@@ -392,19 +390,19 @@ func (s *Setup) findAddrInterface() (link Interface, changed int, err error) {
 	return link, changed, nil
 }
 
-// addDummy adds the dummy interface and returns it; lo if the kernel has no dummy driver.
-func (s *Setup) addDummy() (Interface, error) {
+// addDummy adds the dummy interface and returns its name; lo if the kernel has no dummy driver.
+func (s *Setup) addDummy() (string, error) {
 	err := s.node.AddDummy(s.plan.Interface)
 	switch {
 	case errors.Is(err, ErrNoDummy):
 		s.onLoopback = true
 		s.log.Warn("the kernel has no dummy driver, using lo for the local addresses",
 			"interface", s.plan.Interface, "addresses", s.plan.Addresses)
-		return s.node.Interface(loopback)
+		return loopback, nil
 	case err != nil && !errors.Is(err, ErrExists):
-		return Interface{}, s.interfaceFailure(InterfaceAdd, "adding interface "+s.plan.Interface, err)
+		return "", s.interfaceFailure(InterfaceAdd, "adding interface "+s.plan.Interface, err)
 	}
-	return s.node.Interface(s.plan.Interface)
+	return s.plan.Interface, nil
 }
 
 func (s *Setup) wrongKind(link Interface) *Error {
@@ -416,12 +414,4 @@ func (s *Setup) wrongKind(link Interface) *Error {
 			", or use --setupinterface=false",
 		Err: fmt.Errorf("it exists and is not a dummy interface (kind %q)", link.Kind),
 	}
-}
-
-// asInterfaceFailure counts and wraps err unless it is an *Error.
-func (s *Setup) asInterfaceFailure(t ErrorType, op string, err error) error {
-	if e := (*Error)(nil); errors.As(err, &e) {
-		return err
-	}
-	return s.interfaceFailure(t, op, err)
 }

@@ -1,4 +1,4 @@
-// These tests use newOwnerTable and notify, which are not exported.
+// These tests use openOwnerTable and notify, which are not exported.
 
 package netsetup
 
@@ -71,7 +71,7 @@ func (r subprocess) kill(t *testing.T) {
 // TestSubprocess is no test but the processes of others.
 func TestSubprocess(t *testing.T) {
 	own := func() {
-		if _, err := newOwnerTable(hostLocals(), 53); err != nil {
+		if _, err := (&kernelNode{}).openOwnerTable(hostLocals(), 53); err != nil {
 			t.Fatal(err)
 		}
 	}

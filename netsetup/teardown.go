@@ -60,10 +60,10 @@ func (s *Setup) Teardown(extra time.Duration, between func()) error {
 func (s *Setup) leaveInPlace() error {
 	ctx, cancel := context.WithTimeout(context.Background(), s.teardownBudget)
 	defer cancel()
-	if err := s.acquire(ctx); err != nil {
+	if err := s.sem.acquire(ctx); err != nil {
 		return nil // a re-check hangs, and the process is about to end
 	}
-	defer s.release()
+	defer s.sem.release()
 	s.keepRules = false
 	s.closeOwnerTable()
 	if s.links.acquire(ctx) == nil {
@@ -77,17 +77,17 @@ func (s *Setup) leaveInPlace() error {
 // would keep queries from the node's own processes to an address that is the successor's no more from
 // their translation. EnsureRules takes it back.
 func (s *Setup) Yield(ctx context.Context) {
-	if s.acquire(ctx) == nil {
+	if s.sem.acquire(ctx) == nil {
 		s.closeOwnerTable()
-		s.release()
+		s.sem.release()
 	}
 }
 
 func (s *Setup) teardown(ctx context.Context, between func()) error {
-	if err := s.acquire(ctx); err != nil {
+	if err := s.sem.acquire(ctx); err != nil {
 		return fmt.Errorf("tearing down: a re-check is still under way: %w", err)
 	}
-	defer s.release()
+	defer s.sem.release()
 	if err := s.links.acquire(ctx); err != nil {
 		return fmt.Errorf("tearing down: a re-check is still under way: %w", err)
 	}
