@@ -34,34 +34,29 @@ func (k *kernelNode) deleteConntrack(addrs []netip.Addr, dns uint16, servers []n
 		return f.protocol == unix.IPPROTO_UDP && f.originalDst.Port() == dns && slices.Contains(addrs, f.originalDst.Addr()) &&
 			f.replySrc.Addr() != f.originalDst.Addr() && !slices.Contains(servers, f.replySrc)
 	}
+	var problems []error
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
 		if !slices.ContainsFunc(addrs, func(a netip.Addr) bool { return a.Is4() == (family == unix.AF_INET) }) {
 			continue
 		}
-		n, failed := deleteStaleEntries(family, stale)
-		deleted, err = deleted+n, errors.Join(err, failed)
+		list, err := listConntrack(family, stale)
+		problems = append(problems, err)
+		for _, attributes := range list {
+			request := newConntrackRequest(nl.IPCTNL_MSG_CT_DELETE, family, unix.NLM_F_ACK)
+			request.AddRawData(attributes)
+			_, err := request.Execute(unix.NETLINK_NETFILTER, 0)
+			switch {
+			case err == nil:
+				deleted++
+			case !errors.Is(err, fs.ErrNotExist): // else it expired meanwhile
+				problems = append(problems, err)
+			}
+		}
 	}
-	if err != nil {
+	if err := errors.Join(problems...); err != nil {
 		return deleted, fmt.Errorf("deleting connection-tracking entries of removed servers: %w", err)
 	}
 	return deleted, nil
-}
-
-// deleteStaleEntries deletes the stale entries of a family and returns their number.
-func deleteStaleEntries(family uint8, stale func(conntrackEntry) bool) (deleted int, err error) {
-	list, err := listConntrack(family, stale)
-	for _, attributes := range list {
-		request := newConntrackRequest(nl.IPCTNL_MSG_CT_DELETE, family, unix.NLM_F_ACK)
-		request.AddRawData(attributes)
-		_, failed := request.Execute(unix.NETLINK_NETFILTER, 0)
-		switch {
-		case failed == nil:
-			deleted++
-		case !errors.Is(failed, fs.ErrNotExist): // else it expired meanwhile
-			err = errors.Join(err, failed)
-		}
-	}
-	return deleted, err
 }
 
 // conntrackEntry is a tracked connection or UDP flow.

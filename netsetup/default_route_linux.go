@@ -65,37 +65,34 @@ func mayCarryPods(l netlink.Link, depth int) bool {
 // defaultRoutes returns the indexes of the interfaces of all default routes in table main, of both
 // families and any metric, sorted and without duplicates. In other tables CNI plugins have default
 // routes to pods, such as Cilium's over cilium_host.
+//
+// It repeats an interrupted dump, maxDumpTries in all, and uses what every dump returned.
 func defaultRoutes() ([]int, error) {
 	indexes := make(map[int]bool)
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
-		if err := listDefaultRoutes(family, indexes); err != nil {
+		var err error
+		for range maxDumpTries {
+			request := nl.NewNetlinkRequest(unix.RTM_GETROUTE, unix.NLM_F_DUMP)
+			request.AddData(&nl.RtMsg{RtMsg: unix.RtMsg{Family: family}})
+			// One route at a time: a node that is a router has a million. The library's own list fails at a
+			// route that it can't parse.
+			err = request.ExecuteIter(unix.NETLINK_ROUTE, unix.RTM_NEWROUTE, func(body []byte) bool {
+				for index := range routeInterfaces(body) {
+					indexes[index] = true
+				}
+				return true
+			})
+			if !errors.Is(err, netlink.ErrDumpInterrupted) {
+				break
+			}
+		}
+		// With EOPNOTSUPP and EAFNOSUPPORT the kernel does not have the family.
+		harmless := []error{netlink.ErrDumpInterrupted, unix.EOPNOTSUPP, unix.EAFNOSUPPORT}
+		if err != nil && !slices.ContainsFunc(harmless, func(h error) bool { return errors.Is(err, h) }) {
 			return nil, err
 		}
 	}
 	return slices.Sorted(maps.Keys(indexes)), nil
-}
-
-// listDefaultRoutes adds the interfaces of one family to indexes. It repeats an interrupted dump,
-// maxDumpTries in all, and uses what every dump returned.
-func listDefaultRoutes(family uint8, indexes map[int]bool) (err error) {
-	for range maxDumpTries {
-		request := nl.NewNetlinkRequest(unix.RTM_GETROUTE, unix.NLM_F_DUMP)
-		request.AddData(&nl.RtMsg{RtMsg: unix.RtMsg{Family: family}})
-		// One route at a time: a node that is a router has a million.
-		err = request.ExecuteIter(unix.NETLINK_ROUTE, unix.RTM_NEWROUTE, func(body []byte) bool {
-			for index := range routeInterfaces(body) {
-				indexes[index] = true
-			}
-			return true
-		})
-		if !errors.Is(err, netlink.ErrDumpInterrupted) {
-			break
-		}
-	}
-	if errors.Is(err, netlink.ErrDumpInterrupted) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EAFNOSUPPORT) {
-		return nil // with the last two, the kernel does not have the family
-	}
-	return err
 }
 
 // Offsets in a route message without its header (struct rtmsg), and in a next hop (struct

@@ -37,7 +37,13 @@ func chooseBackend(ctx context.Context, setting Netfilter, addrs []netip.Addr) (
 	set.modes, unusable = installedModes(ctx, programs, addrs)
 	if _, err := listTables(); !errors.Is(err, errNoNftables) {
 		set.nft = newNftBackend(programs)
-		set.admitDNS(programs)
+		for _, t := range set.modes {
+			// In table raw an accept would precede our NOTRACK.
+			t.admission = &admission{programs: programs, exempt: func(c foreignChain) bool {
+				ours := c.ofIptables() || c.table == "raw" && c.family != "inet"
+				return ours && (c.legacy != nil) == (t.mode == "legacy")
+			}}
+		}
 	}
 	backend, reason, err := set.choose(ctx)
 	if backend == nil {
@@ -55,17 +61,6 @@ func chooseBackend(ctx context.Context, setting Netfilter, addrs []netip.Addr) (
 	}
 	c.others = slices.DeleteFunc(set.all(), func(f ruleBackend) bool { return f == c.backend })
 	return c, nil
-}
-
-// admitDNS makes the backends for iptables keep accept rules in chains of other kinds than theirs. In table raw
-// an accept would precede our NOTRACK.
-func (s backendSet) admitDNS(programs programSet) {
-	for _, t := range s.modes {
-		t.admission = &admission{programs: programs, exempt: func(c foreignChain) bool {
-			ours := c.ofIptables() || c.table == "raw" && c.family != "inet"
-			return ours && (c.legacy != nil) == (t.mode == "legacy")
-		}}
-	}
 }
 
 // all returns the backends of the set.

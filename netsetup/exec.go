@@ -24,6 +24,15 @@ const (
 	// pipeGrace is how long the pipes of a program are read after its end. It counts after a
 	// regular end, too, where half a second was not enough on a busy machine to read a line.
 	pipeGrace = 10 * time.Second
+
+	// lockWait is how long one call waits for the xtables lock (iptables -w). iptables
+	// takes whole seconds. A longer wait would let a call outlive Teardown.
+	lockWait = time.Second
+
+	// lockTries is how often a call is made while another program holds the xtables lock.
+	// kube-proxy waits five seconds in all, too: reloading its rules on a large cluster
+	// takes one to three.
+	lockTries = 5
 )
 
 var (
@@ -98,37 +107,50 @@ func (c *limitedBuffer) Write(p []byte) (int, error) {
 	return c.buf.Write(p)
 }
 
-type errorPattern struct {
-	text     string
-	sentinel error
-}
-
 // errorPatterns maps what the programs print, always in English, to sentinels. Their exit
 // statuses are not enough: 4 is a held lock in one mode of iptables and a lack of permission
 // in the other.
-func errorPatterns() []errorPattern {
-	return []errorPattern{
-		{"Permission denied", fs.ErrPermission},
-		{"Operation not permitted", fs.ErrPermission},
-		{"holding the xtables lock", ErrLocked},
-		{"Can't lock", ErrLocked},
-		{"can't open lock file", errLockFile},
-		// nf_tables has no lock; the kernel refuses a change that conflicts with another one.
-		{"Resource temporarily unavailable", ErrLocked},
-		{"Device or resource busy", ErrLocked},
-		{"is incompatible, use 'nft' tool", errNotXtables},
-		{"No chain/target/match by that name", errNoChain},
-		{"Table does not exist", errNoChain},
-		{"RULE_DELETE failed (No such file or directory)", errRuleGone},
-	}
+var errorPatterns = []struct {
+	text     string
+	sentinel error
+}{
+	{"Permission denied", fs.ErrPermission},
+	{"Operation not permitted", fs.ErrPermission},
+	{"holding the xtables lock", ErrLocked},
+	{"Can't lock", ErrLocked},
+	{"can't open lock file", errLockFile},
+	// nf_tables has no lock; the kernel refuses a change that conflicts with another one.
+	{"Resource temporarily unavailable", ErrLocked},
+	{"Device or resource busy", ErrLocked},
+	{"is incompatible, use 'nft' tool", errNotXtables},
+	{"No chain/target/match by that name", errNoChain},
+	{"Table does not exist", errNoChain},
+	{"RULE_DELETE failed (No such file or directory)", errRuleGone},
 }
 
 // knownCauses returns the sentinels whose patterns text contains.
 func knownCauses(text string) (sentinels []error) {
-	for _, p := range errorPatterns() {
+	for _, p := range errorPatterns {
 		if strings.Contains(text, p.text) {
 			sentinels = append(sentinels, p.sentinel)
 		}
 	}
 	return sentinels
+}
+
+// retryLocked calls f, which waits for the xtables lock itself, until f returns something other
+// than ErrLocked, ctx is done, or f was called lockTries times. It returns f's last error;
+// ErrLocked if ctx ended a retry; ctx's error if f was never called.
+func retryLocked(ctx context.Context, f func() error) error {
+	err := ctx.Err()
+	for try := 0; try < lockTries && ctx.Err() == nil; try++ {
+		locked := err
+		if err = f(); !errors.Is(err, ErrLocked) {
+			if locked != nil && ctx.Err() != nil && err != nil {
+				return locked
+			}
+			break
+		}
+	}
+	return err
 }

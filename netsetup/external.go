@@ -1,7 +1,6 @@
 package netsetup
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"regexp"
@@ -78,23 +77,22 @@ func splitExternal(found []defaultInterface) (external, open []string) {
 // externalHint says what to do if the external interfaces are unknown.
 const externalHint = "name them with --external-interfaces"
 
-// readDefaultRoutes updates the external interfaces of the desired rules from the default routes,
-// and reports whether they have changed. It does not write the rules. If there is no default
-// route, or the routes can't be read, the last known interfaces stay: a forged router
-// advertisement that withdraws a route must not open the node.
-func (s *Setup) readDefaultRoutes() (changed bool) {
+// readDefaultRoutes updates the external interfaces of the desired rules from the default routes. It
+// does not write the rules. If there is no default route, or the routes can't be read, the last known
+// interfaces stay: a forged router advertisement that withdraws a route must not open the node.
+func (s *Setup) readDefaultRoutes() {
 	if !s.plan.followsRoutes {
-		return false
+		return
 	}
 	found, err := s.node.defaultInterfaces()
 	if err != nil {
 		s.counters.fail(InterfaceCheck)
 		s.log.Warn("external interfaces unknown, keeping the last known", "interfaces", s.rules.external,
 			"err", &Error{Type: InterfaceCheck, Op: "listing default routes", Hint: externalHint, Err: err})
-		return false
+		return
 	}
 	if len(found) == 0 {
-		return false
+		return
 	}
 	external, open := splitExternal(found)
 	if len(open) > 0 && !slices.Equal(open, s.notExternal) {
@@ -102,23 +100,7 @@ func (s *Setup) readDefaultRoutes() (changed bool) {
 			"if no pod uses it, name it with --external-interfaces", "interfaces", open)
 	}
 	s.notExternal = open
-	if slices.Equal(external, s.rules.external) {
-		return false
-	}
-	s.rules.external, s.externalChanged = external, true
-	return true
-}
-
-// followDefaultRoutes updates the rules after a change of the default routes.
-func (s *Setup) followDefaultRoutes(ctx context.Context) {
-	if s.sem.acquire(ctx) != nil {
-		return // shutting down
-	}
-	defer s.sem.release()
-	if !s.keepRules || !s.readDefaultRoutes() {
-		return
-	}
-	if _, err := s.ensureRules(ctx); err != nil && ctx.Err() == nil {
-		s.log.Warn("re-check of the rules failed", "retry", s.interval, "err", err)
+	if !slices.Equal(external, s.rules.external) {
+		s.rules.external, s.externalChanged = external, true
 	}
 }

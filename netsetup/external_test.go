@@ -247,7 +247,9 @@ func TestFollowRoutes(t *testing.T) {
 			}
 			return nil
 		}
-		if got := s.readDefaultRoutes(); got != step.changed {
+		s.externalChanged = false
+		s.readDefaultRoutes()
+		if got := s.externalChanged; got != step.changed {
 			t.Errorf("%s: changed = %v", step.name, got)
 		}
 		if diff := cmp.Diff(step.want, s.rules.external); diff != "" && len(step.want)+len(s.rules.external) > 0 {

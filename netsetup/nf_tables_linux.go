@@ -1,10 +1,15 @@
 package netsetup
 
 import (
+	"crypto/rand"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
+	"net/netip"
+	"os"
 	"slices"
+	"strings"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -22,6 +27,9 @@ const (
 
 // nftFamilies are the families of nf_tables that packets of IP pass.
 var nftFamilies = map[byte]string{unix.NFPROTO_INET: "inet", unix.NFPROTO_IPV4: "ip", unix.NFPROTO_IPV6: "ip6"}
+
+// nftHooks are the hooks of these families by number.
+var nftHooks = []string{"prerouting", "input", "forward", "output", "postrouting", "ingress"}
 
 func familyNumber(name string) byte {
 	for number, n := range nftFamilies {
@@ -77,9 +85,8 @@ func decodeChain(family byte, body []byte) (c nftChain, wanted bool) {
 	}
 	c.name, c.kind = attrName(body, 0, unix.NFTA_CHAIN_NAME), attrName(body, 0, unix.NFTA_CHAIN_TYPE)
 	if number := attrValue(hook, 0, unix.NFTA_HOOK_HOOKNUM); len(number) == 4 {
-		names := []string{"prerouting", "input", "forward", "output", "postrouting", "ingress"}
-		if n := binary.BigEndian.Uint32(number); int(n) < len(names) {
-			c.hook = names[n]
+		if n := binary.BigEndian.Uint32(number); int(n) < len(nftHooks) {
+			c.hook = nftHooks[n]
 		}
 	}
 	if priority := attrValue(hook, 0, unix.NFTA_HOOK_PRIORITY); len(priority) == 4 {
@@ -168,9 +175,8 @@ func (c nftChange) messages() [][]byte {
 func chainMessage(c nftChain) []byte {
 	attrs := []*nl.RtAttr{attrText(unix.NFTA_CHAIN_TABLE, c.table), attrText(unix.NFTA_CHAIN_NAME, c.name)}
 	if c.hook != "" {
-		hooks := map[string]uint32{"prerouting": unix.NF_INET_PRE_ROUTING, "output": unix.NF_INET_LOCAL_OUT, "postrouting": unix.NF_INET_POST_ROUTING}
 		attrs = append(attrs, attrNest(unix.NFTA_CHAIN_HOOK,
-			attrNumber(unix.NFTA_HOOK_HOOKNUM, hooks[c.hook]),
+			attrNumber(unix.NFTA_HOOK_HOOKNUM, uint32(slices.Index(nftHooks, c.hook))),
 			attrNumber(unix.NFTA_HOOK_PRIORITY, uint32(int32(c.priority)))),
 			attrText(unix.NFTA_CHAIN_TYPE, c.kind),
 			attrNumber(unix.NFTA_CHAIN_POLICY, 1)) // NF_ACCEPT
@@ -238,4 +244,148 @@ func probeSocketMatch() probeResult {
 		return unsupported
 	}
 	return unknown
+}
+
+const (
+	// ackTimeout is how long to wait for the kernel, in seconds. It writes an acknowledgement
+	// before the send returns; zero would mean no limit.
+	ackTimeout = 1
+
+	// sendBuffer is the size of a socket's buffer in bytes, enough for the largest batch.
+	sendBuffer = 1 << 20
+)
+
+// openNetfilter returns a netlink socket that child processes do not inherit.
+func openNetfilter() (*nl.NetlinkSocket, error) {
+	socket, err := nl.Subscribe(unix.NETLINK_NETFILTER)
+	if err != nil {
+		return nil, err
+	}
+	_ = unix.SetsockoptInt(socket.GetFd(), unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, sendBuffer) // else the default
+	return socket, socket.SetReceiveTimeout(&unix.Timeval{Sec: ackTimeout})
+}
+
+// sendBatch sends a batch, which the kernel applies as a whole or not at all. It makes the last message
+// request an acknowledgement, before which the kernel reports an error of any message.
+func sendBatch(socket *nl.NetlinkSocket, batch [][]byte) error {
+	flags := batch[len(batch)-1][6:]
+	nl.NativeEndian().PutUint16(flags, nl.NativeEndian().Uint16(flags)|unix.NLM_F_ACK)
+	bytes := slices.Concat(batchMark(unix.NFNL_MSG_BATCH_BEGIN), slices.Concat(batch...), batchMark(unix.NFNL_MSG_BATCH_END))
+	if err := unix.Sendto(socket.GetFd(), bytes, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		return err
+	}
+	for {
+		answers, _, err := socket.Receive()
+		if err != nil {
+			return fmt.Errorf("waiting for the kernel: %w", err)
+		}
+		for _, m := range answers {
+			if m.Header.Type != unix.NLMSG_ERROR || len(m.Data) < 4 {
+				continue
+			}
+			if code := int32(nl.NativeEndian().Uint32(m.Data)); code != 0 {
+				return unix.Errno(-code)
+			}
+			return nil
+		}
+	}
+}
+
+// request returns what decode makes of each object in the kernel's answer to a request about nf_tables, which
+// attrs may restrict. flags is NLM_F_DUMP for all objects, and else NLM_F_ACK. It asks again if a
+// change has interrupted the kernel.
+func request[T any](kind, flags int, family byte, decode func(family byte, body []byte) (T, bool), attrs ...*nl.RtAttr) (list []T, err error) {
+	for range maxDumpTries {
+		list = nil
+		err = nftRequest(family, kind, flags, attrs...).ExecuteIter(unix.NETLINK_NETFILTER, 0, func(body []byte) bool {
+			if len(body) >= nl.SizeofNfgenmsg {
+				if object, ok := decode(body[0], body[nl.SizeofNfgenmsg:]); ok {
+					list = append(list, object)
+				}
+			}
+			return true
+		})
+		if !errors.Is(err, netlink.ErrDumpInterrupted) {
+			break
+		}
+	}
+	return list, err
+}
+
+// batchMark returns the message at either end of a batch, which names the subsystem.
+func batchMark(kind int) []byte {
+	m := nl.NewNetlinkRequest(kind, 0)
+	m.AddData(&nl.Nfgenmsg{Version: unix.NFNETLINK_V0, ResId: nl.Swap16(unix.NFNL_SUBSYS_NFTABLES)})
+	return m.Serialize()
+}
+
+// ErrNoOwner: the kernel has no nf_tables tables that a process can own.
+var ErrNoOwner = errors.New("the kernel has no nf_tables, or none with tables that have an owner (Linux 5.12)")
+
+const (
+	// ownerTableChain is the name of the table's only chain.
+	ownerTableChain = "output"
+
+	// minOwnerFD is the lowest file descriptor that may own a table. Listening sockets have
+	// lower ones on all but the largest machines, and a dying process closes the highest
+	// descriptors first. So the table disappears before the sockets close, and no query from
+	// the node finds a closed port.
+	minOwnerFD = 1024
+)
+
+// openOwnerTable implements Node. It adds rules that exempt queries from this node's own processes to the addresses (UDP
+// and TCP) from connection tracking, and so from address translation. The kernel deletes them when
+// the Closer is closed or the process ends, in whatever way; such queries then go to the cluster DNS.
+//
+// Every call adds a table of its own; tables of several processes do not conflict. Without addresses
+// the table has no rules. It may block while another program changes the rules. ErrNoOwner,
+// fs.ErrPermission.
+func (k *kernelNode) openOwnerTable(addrs []netip.Addr, dns uint16) (io.Closer, error) {
+	socket, err := openNetfilter()
+	if err != nil {
+		return nil, ownerTableError("opening a netlink socket", err)
+	}
+	defer socket.Close()
+	name := ownerTablePrefix + strings.ToLower(rand.Text()[:8])
+	if err := sendBatch(socket, ownerTableBatch(name, addrs, dns)); err != nil {
+		return nil, ownerTableError("making the nf_tables table "+name, err)
+	}
+	fd, err := unix.FcntlInt(uintptr(socket.GetFd()), unix.F_DUPFD_CLOEXEC, minOwnerFD)
+	if err != nil { // the limit of open files does not allow it
+		fd, err = unix.FcntlInt(uintptr(socket.GetFd()), unix.F_DUPFD_CLOEXEC, 0)
+	}
+	if err != nil {
+		return nil, ownerTableError("keeping the netlink socket", err)
+	}
+	return os.NewFile(uintptr(fd), name), nil
+}
+
+// ownerTableError adds ErrNoOwner if that is the cause. EPERM is fs.ErrPermission by itself.
+func ownerTableError(op string, err error) error {
+	for _, missing := range []unix.Errno{
+		unix.EPROTONOSUPPORT, unix.EAFNOSUPPORT, // no netlink socket of this kind
+		unix.EOPNOTSUPP,               // no nf_tables, or no such flag
+		unix.EINVAL,                   // no such flag, in older kernels
+		unix.ENOENT, unix.ENOPROTOOPT, // no such type of chain or expression
+	} {
+		if errors.Is(err, missing) {
+			return fmt.Errorf("%s: %w: %w", op, ErrNoOwner, err)
+		}
+	}
+	return fmt.Errorf("%s: %w", op, err)
+}
+
+// ownerTableBatch returns the messages that add a table, a chain, and a rule for each address and
+// protocol.
+func ownerTableBatch(name string, addrs []netip.Addr, dns uint16) (batch [][]byte) {
+	own := nftChain{family: "inet", table: name, name: ownerTableChain, kind: "filter", hook: "output", priority: nftRaw}
+	batch = append(batch, nftMessage(unix.NFPROTO_INET, unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE|unix.NLM_F_EXCL,
+		attrText(unix.NFTA_TABLE_NAME, name), attrNumber(unix.NFTA_TABLE_FLAGS, ownerFlag)), chainMessage(own))
+	for _, a := range addrs {
+		for _, proto := range []string{"udp", "tcp"} {
+			rule := packetRule{family: familyOf(a.Unmap()), dst: a.Unmap(), proto: proto, dport: dns, target: "NOTRACK"}
+			batch = append(batch, nftChange{addRule: &rule, in: own, last: true}.messages()...)
+		}
+	}
+	return batch
 }

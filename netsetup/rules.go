@@ -16,10 +16,10 @@ const maxDiversion = 16
 // not affect the other. Errors are of type *Error, or ctx's. After one of type IptablesLock the
 // caller may continue: Run adds what is missing at the next interval.
 func (s *Setup) EnsureRules(ctx context.Context) error {
-	if err := s.sem.acquire(ctx); err != nil {
+	if err := s.sem.Acquire(ctx, 1); err != nil {
 		return fmt.Errorf("setting up rules: %w", err)
 	}
-	defer s.sem.release()
+	defer s.sem.Release(1)
 	s.keepRules = true
 	s.othersGone = false
 	s.readDefaultRoutes()
@@ -39,10 +39,10 @@ func (s *Setup) Divert(ctx context.Context, to []netip.AddrPort) error {
 	if len(servers) == 0 || len(s.plan.rules.addrs) == 0 {
 		return nil
 	}
-	if err := s.sem.acquire(ctx); err != nil {
+	if err := s.sem.Acquire(ctx, 1); err != nil {
 		return fmt.Errorf("diverting queries: %w", err)
 	}
-	defer s.sem.release()
+	defer s.sem.Release(1)
 	if slices.Equal(servers, s.rules.diversion) {
 		return nil
 	}

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"golang.org/x/sync/semaphore"
 )
 
 // Setup makes a node match a Plan. Its methods are safe for concurrent use; one waits for the other.
@@ -25,9 +27,9 @@ type Setup struct {
 	teardownBudget time.Duration
 
 	// links and sem hold one token each, which guards the fields below: an address must not wait
-	// for rules. Who needs both takes sem first. They are channels and not mutexes so that a wait
+	// for rules. Who needs both takes sem first. They are not mutexes so that a wait
 	// ends with a context.
-	links, sem token
+	links, sem *semaphore.Weighted
 
 	// Guarded by links. keepInterface: Run keeps interface and addresses in place. Set when
 	// EnsureInterface is called, even if it fails, and cleared by Teardown. onLoopback: the kernel
@@ -74,8 +76,8 @@ func New(c Config, node Node) (*Setup, error) {
 		interval:     cmp.Or(c.Interval, DefaultInterval),
 		skipTeardown: c.SkipTeardown,
 		rules:        plan.rules,
-		links:        newToken(),
-		sem:          newToken(),
+		links:        semaphore.NewWeighted(1),
+		sem:          semaphore.NewWeighted(1),
 
 		teardownBudget: teardownBudget,
 	}, nil
@@ -92,10 +94,10 @@ func (s *Setup) Stats() Stats { return s.counters.stats() }
 // interface before it changes anything; after any other error part of the Plan may be in place.
 // Then call either EnsureInterface again or Teardown. Errors are of type *Error, or ctx's.
 func (s *Setup) EnsureInterface(ctx context.Context) error {
-	if err := s.links.acquire(ctx); err != nil {
+	if err := s.links.Acquire(ctx, 1); err != nil {
 		return fmt.Errorf("setting up the interface: %w", err)
 	}
-	defer s.links.release()
+	defer s.links.Release(1)
 	s.keepInterface = true
 	changed, err := s.ensureInterface(true)
 	s.log.Info("interface set up", "interface", s.plan.Interface, "addresses", len(s.plan.Addresses),
@@ -108,10 +110,10 @@ func (s *Setup) EnsureInterface(ctx context.Context) error {
 // over. An address that only this node has, and that nobody serves, gets no reply. Other addresses on
 // the interface stay. The error is ctx's, or joins those of type *Error.
 func (s *Setup) RemoveOldAddresses(ctx context.Context) error {
-	if err := s.links.acquire(ctx); err != nil {
+	if err := s.links.Acquire(ctx, 1); err != nil {
 		return fmt.Errorf("removing old addresses: %w", err)
 	}
-	defer s.links.release()
+	defer s.links.Release(1)
 	if s.plan.Interface == "" {
 		return nil
 	}
@@ -168,7 +170,7 @@ func (s *Setup) Run(ctx context.Context) {
 				routes = nil
 				continue
 			}
-			s.followDefaultRoutes(ctx)
+			s.recheckRules(ctx)
 		}
 	}
 }
@@ -181,10 +183,10 @@ func (s *Setup) recheck(ctx context.Context) {
 
 // recheckInterface re-checks the interface and the addresses.
 func (s *Setup) recheckInterface(ctx context.Context) {
-	if s.links.acquire(ctx) != nil {
+	if s.links.Acquire(ctx, 1) != nil {
 		return // shutting down
 	}
-	defer s.links.release()
+	defer s.links.Release(1)
 	if !s.keepInterface {
 		return
 	}
@@ -197,10 +199,10 @@ func (s *Setup) recheckInterface(ctx context.Context) {
 
 // recheckRules re-checks the rules.
 func (s *Setup) recheckRules(ctx context.Context) {
-	if s.sem.acquire(ctx) != nil {
+	if s.sem.Acquire(ctx, 1) != nil {
 		return // shutting down
 	}
-	defer s.sem.release()
+	defer s.sem.Release(1)
 	if s.keepRules {
 		s.readDefaultRoutes()
 		moved := s.externalChanged
@@ -222,30 +224,6 @@ func (s *Setup) countRepairs(n int) {
 		s.log.Warn("restored modified DNS rules or addresses", "changes", n)
 	}
 }
-
-// token is a mutex for which a wait ends with a context.
-type token chan struct{}
-
-func newToken() token {
-	t := make(token, 1)
-	t.release()
-	return t
-}
-
-// acquire waits for the token. It returns ctx's error if ctx is done, even if the token is free.
-func (t token) acquire(ctx context.Context) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	select {
-	case <-t:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-func (t token) release() { t <- struct{}{} }
 
 // ensureInterface adds what is missing of interface and addresses and returns the number of changes.
 // first: return before the first change if an address is in use.
@@ -385,7 +363,13 @@ func (s *Setup) findAddrInterface() (link Interface, changed int, err error) {
 		return link, changed, s.interfaceFailure(InterfaceCheck, "looking up interface "+name, err)
 	}
 	if link.Name != loopback && link.Kind != kindDummy {
-		return link, changed, s.wrongKind(link)
+		s.counters.fail(InterfaceCheck)
+		return link, changed, &Error{
+			Type: InterfaceCheck,
+			Op:   "adopting interface " + link.Name,
+			Hint: "give another name with --interfacename, such as " + DefaultInterfaceName + ", or use --setupinterface=false",
+			Err:  fmt.Errorf("it exists and is not a dummy interface (kind %q)", link.Kind),
+		}
 	}
 	return link, changed, nil
 }
@@ -403,15 +387,4 @@ func (s *Setup) addDummy() (string, error) {
 		return "", s.interfaceFailure(InterfaceAdd, "adding interface "+s.plan.Interface, err)
 	}
 	return s.plan.Interface, nil
-}
-
-func (s *Setup) wrongKind(link Interface) *Error {
-	s.counters.fail(InterfaceCheck)
-	return &Error{
-		Type: InterfaceCheck,
-		Op:   "adopting interface " + link.Name,
-		Hint: "give another name with --interfacename, such as " + DefaultInterfaceName +
-			", or use --setupinterface=false",
-		Err: fmt.Errorf("it exists and is not a dummy interface (kind %q)", link.Kind),
-	}
 }

@@ -60,15 +60,15 @@ func (s *Setup) Teardown(extra time.Duration, between func()) error {
 func (s *Setup) leaveInPlace() error {
 	ctx, cancel := context.WithTimeout(context.Background(), s.teardownBudget)
 	defer cancel()
-	if err := s.sem.acquire(ctx); err != nil {
+	if err := s.sem.Acquire(ctx, 1); err != nil {
 		return nil // a re-check hangs, and the process is about to end
 	}
-	defer s.sem.release()
+	defer s.sem.Release(1)
 	s.keepRules = false
 	s.closeOwnerTable()
-	if s.links.acquire(ctx) == nil {
+	if s.links.Acquire(ctx, 1) == nil {
 		s.keepInterface = false
-		s.links.release()
+		s.links.Release(1)
 	}
 	return nil
 }
@@ -77,21 +77,21 @@ func (s *Setup) leaveInPlace() error {
 // would keep queries from the node's own processes to an address that is the successor's no more from
 // their translation. EnsureRules takes it back.
 func (s *Setup) Yield(ctx context.Context) {
-	if s.sem.acquire(ctx) == nil {
+	if s.sem.Acquire(ctx, 1) == nil {
 		s.closeOwnerTable()
-		s.sem.release()
+		s.sem.Release(1)
 	}
 }
 
 func (s *Setup) teardown(ctx context.Context, between func()) error {
-	if err := s.sem.acquire(ctx); err != nil {
+	if err := s.sem.Acquire(ctx, 1); err != nil {
 		return fmt.Errorf("tearing down: a re-check is still under way: %w", err)
 	}
-	defer s.sem.release()
-	if err := s.links.acquire(ctx); err != nil {
+	defer s.sem.Release(1)
+	if err := s.links.Acquire(ctx, 1); err != nil {
 		return fmt.Errorf("tearing down: a re-check is still under way: %w", err)
 	}
-	defer s.links.release()
+	defer s.links.Release(1)
 	s.keepInterface, s.keepRules, s.onLoopback = false, false, false
 
 	removed, problems := s.removeRules(ctx)
