@@ -1,7 +1,6 @@
 package netsetup
 
 import (
-	"context"
 	"errors"
 	"iter"
 	"maps"
@@ -131,11 +130,6 @@ func routeInterfaces(body []byte) iter.Seq[int] {
 			hops = hops[min(nlAlign(length), len(hops)):]
 		}
 	}
-}
-
-// watchDefaultRoutes implements Node.
-func (k *kernelNode) watchDefaultRoutes(ctx context.Context) <-chan struct{} {
-	return monitor(ctx, monitorSource{unix.NETLINK_ROUTE, []int{unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE}, isDefaultRouteChange})
 }
 
 // isDefaultRouteChange reports whether a default route was added or removed. The kernel does not

@@ -97,7 +97,7 @@ func TestMonitorDefaultRoutes(t *testing.T) {
 			"ip route add default nexthop via 10.9.0.2 nexthop via 10.9.1.2",
 		} {
 			ctx, cancel := context.WithCancel(t.Context())
-			signals := (&kernelNode{}).watchDefaultRoutes(ctx)
+			signals := watchRemovals(ctx, watchSpec{routes: true})
 			sh(t, change)
 			if _, open := <-signals; !open {
 				t.Fatal("closed")

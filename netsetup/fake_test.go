@@ -39,7 +39,6 @@ type fakeNode struct {
 	removals         chan struct{}
 	// defaultRoutes are what default routes lead over; rerouted tells of a change.
 	defaultRoutes []defaultInterface
-	routeChanges  chan struct{}
 }
 
 // newFakeNode returns a node with lo, which is up, and nothing else.
@@ -48,8 +47,6 @@ func newFakeNode() *fakeNode {
 		interfaces: []Interface{{Name: loopback, Kind: "device", Up: true}},
 		tables:     newFakeTables(),
 		removals:   make(chan struct{}),
-
-		routeChanges: make(chan struct{}),
 	}
 }
 
@@ -265,9 +262,6 @@ func (f *fakeNode) defaultInterfaces() ([]defaultInterface, error) {
 	return slices.Clone(f.defaultRoutes), nil
 }
 
-// watchDefaultRoutes implements Node: reroute is what tells of a change.
-func (f *fakeNode) watchDefaultRoutes(context.Context) <-chan struct{} { return f.routeChanges }
-
 // setDefaults has default routes lead over these interfaces, and nobody told.
 func (f *fakeNode) setDefaults(over ...defaultInterface) {
 	f.mu.Lock()
@@ -278,7 +272,7 @@ func (f *fakeNode) setDefaults(over ...defaultInterface) {
 // changeDefaults is setDefaults, of which the node tells; it returns when somebody has heard it.
 func (f *fakeNode) changeDefaults(over ...defaultInterface) {
 	f.setDefaults(over...)
-	f.routeChanges <- struct{}{}
+	f.signalRemoval()
 }
 
 // signalRemoval has the node tell of a loss, and returns when somebody has heard it.

@@ -279,33 +279,30 @@ type placement struct {
 // `iptables -S`. A program puts a jump to its chain first, as Calico does. A rule with a verdict is a decision
 // about the node: if it drops DNS, that is meant, and it stays before ours.
 func findPlace(lines []string, own func(line string) bool) (p placement) {
+	builtIn := []string{"", "ACCEPT", "DROP", "REJECT", "RETURN", "LOG", "NFLOG", "MARK", "CONNMARK"}
 	mine, others := 0, false
 	for i, line := range lines {
 		switch {
 		case own(line):
 			mine++
 			p.wrong = p.wrong || others
-		case jumpsToPolicies(line):
+		case slices.Contains(policyChains(), jumpTarget(line)):
 			p, others = placement{i + 1, i + 1 - mine, mine > 0}, false
 		case !strings.Contains(line, `"`+nftComment): // or else it is another agent's
-			others = others || jumpsToChain(line)
+			others = others || !slices.Contains(builtIn, jumpTarget(line))
 		}
 	}
 	return p
 }
 
-// jumpsToChain reports whether a line of `iptables -S` leads to a chain that is not built in.
-func jumpsToChain(line string) bool {
+// jumpTarget returns where a line of `iptables -S` leads; "" if it has no target.
+func jumpTarget(line string) string {
 	words := strings.Fields(line)
 	at := slices.IndexFunc(words, func(w string) bool { return w == "-j" || w == "-g" })
-	targets := []string{"ACCEPT", "DROP", "REJECT", "RETURN", "LOG", "NFLOG", "MARK", "CONNMARK"}
-	return at >= 0 && at+1 < len(words) && !slices.Contains(targets, words[at+1])
-}
-
-// jumpsToPolicies reports whether a line of `iptables -S` jumps to one of policyChains.
-func jumpsToPolicies(line string) bool {
-	_, target, found := strings.Cut(line, " -j ")
-	return found && slices.Contains(policyChains(), strings.TrimSpace(target))
+	if at < 0 || at+1 == len(words) {
+		return ""
+	}
+	return words[at+1]
 }
 
 const (

@@ -30,7 +30,7 @@ func (k *kernelNode) chooseBackend(ctx context.Context, setting Netfilter, addrs
 // watchRemovals implements Node.
 func (k *kernelNode) watchRemovals(ctx context.Context, p Plan) (addresses, rules <-chan struct{}) {
 	return watchRemovals(ctx, watchSpec{iface: p.Interface, addrs: p.Addresses}),
-		watchRemovals(ctx, watchSpec{rules: len(p.rules.addrs) > 0})
+		watchRemovals(ctx, watchSpec{rules: len(p.rules.addrs) > 0, routes: p.followsRoutes})
 }
 
 // Interface implements Node.
@@ -54,21 +54,18 @@ func (k *kernelNode) AddDummy(name string) error {
 }
 
 // SetUp implements Node.
-func (k *kernelNode) SetUp(link string) error {
-	l, err := netlink.LinkByName(link)
-	if err != nil {
-		return netlinkError(err)
-	}
-	return netlinkError(netlink.LinkSetUp(l))
-}
+func (k *kernelNode) SetUp(link string) error { return withLink(link, netlink.LinkSetUp) }
 
 // DeleteInterface implements Node.
-func (k *kernelNode) DeleteInterface(link string) error {
-	l, err := netlink.LinkByName(link)
-	if err != nil {
-		return netlinkError(err)
+func (k *kernelNode) DeleteInterface(link string) error { return withLink(link, netlink.LinkDel) }
+
+// withLink calls f with an interface.
+func withLink(name string, f func(netlink.Link) error) error {
+	l, err := netlink.LinkByName(name)
+	if err == nil {
+		err = f(l)
 	}
-	return netlinkError(netlink.LinkDel(l))
+	return netlinkError(err)
 }
 
 // Addrs implements Node.
@@ -108,34 +105,28 @@ func (k *kernelNode) Addrs() ([]Addr, error) {
 
 // AddAddr implements Node.
 func (k *kernelNode) AddAddr(a Addr) error {
-	l, err := netlink.LinkByName(a.Interface)
-	if err != nil {
-		return netlinkError(err)
-	}
 	addr := &netlink.Addr{IPNet: ipNet(a.Prefix), Label: a.Label}
 	if a.Prefix.Addr().Is6() {
 		addr.Flags = unix.IFA_F_NODAD // else it is tentative for a second, and bind fails
 	}
-	err = netlink.AddrAdd(l, addr)
+	err := withLink(a.Interface, func(l netlink.Link) error { return netlink.AddrAdd(l, addr) })
 	if a.Prefix.Addr().Is6() && (errors.Is(err, unix.EACCES) || errors.Is(err, unix.EAFNOSUPPORT) ||
 		errors.Is(err, unix.EOPNOTSUPP)) {
 		// The sysctl disable_ipv6 causes EACCES; a lack of capability is EPERM.
 		return fmt.Errorf("%w on %s: %v", ErrNoIPv6, a.Interface, err) //nolint:errorlint // wrapped, EACCES would look like a lack of permission
 	}
-	return netlinkError(err)
+	return err
 }
 
 // DeleteAddr implements Node.
 func (k *kernelNode) DeleteAddr(a Addr) error {
-	l, err := netlink.LinkByName(a.Interface)
-	if err != nil {
-		return netlinkError(err)
-	}
-	err = netlink.AddrDel(l, &netlink.Addr{IPNet: ipNet(a.Prefix)})
+	err := withLink(a.Interface, func(l netlink.Link) error {
+		return netlink.AddrDel(l, &netlink.Addr{IPNet: ipNet(a.Prefix)})
+	})
 	if errors.Is(err, unix.EADDRNOTAVAIL) {
 		return fmt.Errorf("%w: %w", ErrNotFound, err)
 	}
-	return netlinkError(err)
+	return err
 }
 
 // netlinkError adds this package's sentinels to an error of netlink. EPERM is fs.ErrPermission by

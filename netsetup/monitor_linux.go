@@ -42,6 +42,8 @@ type watchSpec struct {
 	addrs []netip.Prefix
 	// rules: watch our rules in nf_tables, which include the rules of iptables-nft.
 	rules bool
+	// routes: watch the default routes, added ones included.
+	routes bool
 }
 
 // monitorSource is a subscription to multicast groups of netlink.
@@ -68,11 +70,9 @@ func watchRemovals(ctx context.Context, spec watchSpec) <-chan struct{} {
 	if spec.rules {
 		sources = append(sources, monitorSource{unix.NETLINK_NETFILTER, []int{unix.NFNLGRP_NFTABLES}, isRuleRemoval})
 	}
-	return monitor(ctx, sources...)
-}
-
-// monitor is watchRemovals for the given sources.
-func monitor(ctx context.Context, sources ...monitorSource) <-chan struct{} {
+	if spec.routes {
+		sources = append(sources, monitorSource{unix.NETLINK_ROUTE, []int{unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE}, isDefaultRouteChange})
+	}
 	removals := make(chan struct{}, 1)
 	signals := make(chan struct{}, 1)
 	var readers sync.WaitGroup

@@ -65,30 +65,27 @@ func (r packetRule) stateExpressions() (e []*nl.RtAttr) {
 
 // verdict returns the expressions of the rule's target.
 func (r packetRule) verdict() []*nl.RtAttr {
-	code := func(v int32, attrs ...*nl.RtAttr) []*nl.RtAttr {
-		verdict := attrNest(unix.NFTA_DATA_VERDICT, append([]*nl.RtAttr{attrNumber(unix.NFTA_VERDICT_CODE, uint32(v))}, attrs...)...)
-		return []*nl.RtAttr{expr("immediate", attrNumber(unix.NFTA_IMMEDIATE_DREG, unix.NFT_REG_VERDICT), attrNest(unix.NFTA_IMMEDIATE_DATA, verdict))}
+	load := func(register uint32, data *nl.RtAttr) *nl.RtAttr {
+		return expr("immediate", attrNumber(unix.NFTA_IMMEDIATE_DREG, register), data)
 	}
 	switch r.target {
-	case "ACCEPT":
-		return code(1)
-	case "DROP":
-		return code(0)
-	case "RETURN":
-		return code(unix.NFT_RETURN)
 	case "NOTRACK":
 		return []*nl.RtAttr{expr("notrack")}
 	case "MASQUERADE":
 		return []*nl.RtAttr{expr("masq")}
 	case "DNAT":
-		load := func(register uint32, value []byte) *nl.RtAttr {
-			return expr("immediate", attrNumber(unix.NFTA_IMMEDIATE_DREG, register), dataValue(unix.NFTA_IMMEDIATE_DATA, value))
-		}
-		return []*nl.RtAttr{load(unix.NFT_REG_1, r.to.Addr().AsSlice()), load(unix.NFT_REG_2, binary.BigEndian.AppendUint16(nil, r.to.Port())),
+		addr, port := r.to.Addr().AsSlice(), binary.BigEndian.AppendUint16(nil, r.to.Port())
+		return []*nl.RtAttr{load(unix.NFT_REG_1, dataValue(unix.NFTA_IMMEDIATE_DATA, addr)), load(unix.NFT_REG_2, dataValue(unix.NFTA_IMMEDIATE_DATA, port)),
 			expr("nat", attrNumber(unix.NFTA_NAT_TYPE, unix.NFT_NAT_DNAT), attrNumber(unix.NFTA_NAT_FAMILY, uint32(r.family.number())),
 				attrNumber(unix.NFTA_NAT_REG_ADDR_MIN, unix.NFT_REG_1), attrNumber(unix.NFTA_NAT_REG_PROTO_MIN, unix.NFT_REG_2))}
 	}
-	return code(unix.NFT_JUMP, attrText(unix.NFTA_VERDICT_CHAIN, nftChainName("nat", r.target)))
+	code, final := map[string]int32{"ACCEPT": 1, "DROP": 0, "RETURN": unix.NFT_RETURN}[r.target]
+	var to []*nl.RtAttr
+	if !final {
+		code, to = unix.NFT_JUMP, []*nl.RtAttr{attrText(unix.NFTA_VERDICT_CHAIN, nftChainName("nat", r.target))}
+	}
+	verdict := attrNest(unix.NFTA_DATA_VERDICT, append([]*nl.RtAttr{attrNumber(unix.NFTA_VERDICT_CODE, uint32(code))}, to...)...)
+	return []*nl.RtAttr{load(unix.NFT_REG_VERDICT, attrNest(unix.NFTA_IMMEDIATE_DATA, verdict))}
 }
 
 // number returns the kernel's number of the family.
@@ -120,11 +117,8 @@ func exprProto(proto string) []*nl.RtAttr {
 	if proto == "" {
 		return nil
 	}
-	number := byte(unix.IPPROTO_UDP)
-	if proto == "tcp" {
-		number = unix.IPPROTO_TCP
-	}
-	return []*nl.RtAttr{exprMeta(unix.NFT_META_L4PROTO), exprEquals(number)}
+	numbers := map[string]byte{"udp": unix.IPPROTO_UDP, "tcp": unix.IPPROTO_TCP}
+	return []*nl.RtAttr{exprMeta(unix.NFT_META_L4PROTO), exprEquals(numbers[proto])}
 }
 
 // exprPort compares a port of UDP or TCP; nil for port 0.

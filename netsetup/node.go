@@ -93,11 +93,10 @@ type Node interface {
 	deleteConntrack(addrs []netip.Addr, dnsPort uint16, servers []netip.AddrPort) (int, error)
 	// watchRemovals returns two channels, for interface and addresses, and for rules. Each
 	// receives one value after one or more removals of objects in p, and is closed when ctx is
-	// done. It receives nothing if the kernel does not report removals. It is never nil.
+	// done. If p follows the default routes, their changes count as removals of rules. It receives
+	// nothing if the kernel does not report removals. It is never nil.
 	watchRemovals(ctx context.Context, p Plan) (addresses, rules <-chan struct{})
 	// defaultInterfaces lists the interfaces of the default routes in table main, of both
 	// families, without lo and in no order; nil if there are none.
 	defaultInterfaces() ([]defaultInterface, error)
-	// watchDefaultRoutes is watchRemovals for added and removed default routes.
-	watchDefaultRoutes(ctx context.Context) <-chan struct{}
 }

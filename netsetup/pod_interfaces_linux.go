@@ -180,18 +180,14 @@ func (f *podWatcher) handleMessages(messages []syscall.NetlinkMessage) {
 		case unix.RTM_NEWQDISC, unix.RTM_DELQDISC, unix.RTM_NEWTFILTER, unix.RTM_DELTFILTER:
 			f.handleFilter(m.Data)
 		case unix.RTM_NEWLINK, unix.RTM_DELLINK:
-			f.handleInterface(m.Header.Type, m.Data)
+			if what := interfaceKind(m.Data); what != veth && what != netkit {
+				continue
+			}
+			f.listSoon()
+			if m.Header.Type == unix.RTM_DELLINK {
+				f.remove(int(nl.DeserializeIfInfomsg(m.Data).Index))
+			}
 		}
-	}
-}
-
-func (f *podWatcher) handleInterface(kind uint16, body []byte) {
-	if what := interfaceKind(body); what != veth && what != netkit {
-		return
-	}
-	f.listSoon()
-	if kind == unix.RTM_DELLINK {
-		f.remove(int(nl.DeserializeIfInfomsg(body).Index))
 	}
 }
 
@@ -410,8 +406,8 @@ func hasFilters(index int, parents []uint32) (bool, error) {
 // Cilium's programs on pod interfaces enforce policies and redirect packets.
 func HasCilium() (bool, error) {
 	for _, name := range []string{"cilium_host", "cilium_net"} {
-		_, err := netlink.LinkByName(name)
-		switch err = netlinkError(err); {
+		_, err := (&kernelNode{}).Interface(name)
+		switch {
 		case err == nil:
 			return true, nil
 		case !errors.Is(err, ErrNotFound):

@@ -141,10 +141,6 @@ func (s *Setup) Run(ctx context.Context) {
 	tick := time.NewTicker(s.interval)
 	defer tick.Stop()
 	addresses, rules := s.node.watchRemovals(ctx, s.plan)
-	var routes <-chan struct{}
-	if s.plan.followsRoutes {
-		routes = s.node.watchDefaultRoutes(ctx)
-	}
 	var links sync.WaitGroup
 	defer links.Wait()
 	links.Go(func() {
@@ -162,12 +158,6 @@ func (s *Setup) Run(ctx context.Context) {
 		case _, open := <-rules:
 			if !open {
 				rules = nil // the interval remains
-				continue
-			}
-			s.recheckRules(ctx)
-		case _, open := <-routes:
-			if !open {
-				routes = nil
 				continue
 			}
 			s.recheckRules(ctx)
@@ -272,14 +262,9 @@ func newAddr(iface string, p netip.Prefix) Addr {
 func (s *Setup) missingAddrs(addrs []Addr) (missing []netip.Prefix, inUse error) {
 	where := make(map[netip.Addr]string, len(addrs))
 	for _, a := range addrs {
-		if at := where[a.Prefix.Addr()]; at == ipvsInterface {
-			continue // kube-proxy serves the address, whatever other interface has it
-		}
-		if a.Interface == ipvsInterface {
-			where[a.Prefix.Addr()] = a.Interface
-			continue
-		}
-		if at, found := where[a.Prefix.Addr()]; !found || !s.isOurs(at) {
+		at, found := where[a.Prefix.Addr()]
+		// An address on ipvsInterface is kube-proxy's, whatever other interface has it.
+		if !found || a.Interface == ipvsInterface || at != ipvsInterface && !s.isOurs(at) {
 			where[a.Prefix.Addr()] = a.Interface
 		}
 	}
@@ -310,18 +295,15 @@ func (s *Setup) inUseHint(p netip.Prefix, link string, where map[netip.Addr]stri
 	if link != ipvsInterface {
 		return "give another --localip, or bind it where it is with --setupinterface=false"
 	}
-	free := ""
-	for _, o := range s.plan.Addresses {
-		if where[o.Addr()] != ipvsInterface && free == "" {
-			free = o.Addr().String()
+	free := defaultAddr
+	for _, o := range slices.Backward(s.plan.Addresses) {
+		if where[o.Addr()] != ipvsInterface {
+			free = o.Addr()
 		}
-	}
-	if free == "" {
-		free = "169.254.20.10"
 	}
 	return fmt.Sprintf("in IPVS mode only kube-proxy can serve a Service's address: "+
 		"remove %v from --localip, add %s there, and have the kubelet configure it in pods: "+
-		"clusterDNS: [%q] in its KubeletConfiguration, or --cluster-dns=%s", p.Addr(), free, free, free)
+		"clusterDNS: [\"%v\"] in its KubeletConfiguration, or --cluster-dns=%s", p.Addr(), free, free, free)
 }
 
 // isOurs reports whether we manage the plan's addresses on this interface.
