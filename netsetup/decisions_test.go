@@ -136,7 +136,7 @@ func TestPlanText(t *testing.T) {
 		rules: desiredRules{addrs: []netip.Addr{netip.MustParseAddr("169.254.20.10")}, dnsPort: 53},
 	}
 	for _, want := range []string{"open      br0 (bridge): pods may use it too", "external  none", "table inet nodens"} {
-		if text := p.String(); !strings.Contains(text, want) {
+		if text := p.Describe().String(); !strings.Contains(text, want) {
 			t.Errorf("no %q in:\n%s", want, text)
 		}
 	}

@@ -153,12 +153,8 @@ func (c Config) check() error {
 // makesRules reports whether the Config asks for rules of any kind.
 func (c Config) makesRules() bool { return c.SetupIptables && c.Netfilter != NetfilterNone }
 
-// String returns the plan as text, without a newline at the end: a line for the interface, for each
-// address and for the external interfaces, then the rules in the syntax of a backend. Rules that depend
-// on the cluster DNS's endpoints or on the default routes are missing.
-func (p Plan) String() string { return p.Describe().String() }
-
-// Describe returns what String prints.
+// Describe describes the plan. Rules that depend on the cluster DNS's endpoints or on the default routes
+// are missing.
 func (p Plan) Describe() Description {
 	var backend ruleBackend = &iptablesBackend{}
 	if p.netfilter == NetfilterNftables {
@@ -196,7 +192,8 @@ type Description struct {
 	Blocked []string
 }
 
-// String returns d as text, without a newline at the end.
+// String returns d as text, without a newline at the end: a line for the interface, for each address and
+// for the external interfaces, then the rules.
 func (d Description) String() string {
 	lines := slices.Concat(d.interfaceLines(), d.externalLines())
 	for _, c := range d.Blocked {

@@ -183,7 +183,7 @@ address   169.254.20.10/32`,
 			if err != nil {
 				t.Fatal(err)
 			}
-			got := regexp.MustCompile(` \([0-9a-f]{8}\)"`).ReplaceAllString(p.String(), `"`)
+			got := regexp.MustCompile(` \([0-9a-f]{8}\)"`).ReplaceAllString(p.Describe().String(), `"`)
 			if diff := cmp.Diff(strings.TrimPrefix(tt.want, "\n"), got); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
@@ -234,7 +234,7 @@ func TestPlanErrors(t *testing.T) {
 					t.Errorf("error lacks %q: %v", w, err)
 				}
 			}
-			if p.String() != "nothing to set up" {
+			if p.Describe().String() != "nothing to set up" {
 				t.Errorf("an error came with a plan:\n%v", p)
 			}
 			if _, err := netsetup.New(c, nil); err == nil {

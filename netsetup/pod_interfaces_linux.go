@@ -20,7 +20,7 @@ const (
 	// pods by default, and up to 2,500 in tests of large nodes.
 	maxPodInterfaces = 4096
 
-	// listDelay is the time from an event to the listing of all interfaces. A CNI plugin adds,
+	// listDelay is the longest time from an event to the listing of all interfaces. A CNI plugin adds,
 	// moves, renames and raises an interface within some tens of milliseconds.
 	listDelay = 100 * time.Millisecond
 
@@ -96,7 +96,7 @@ func WatchPodInterfaces(ctx context.Context, o PodInterfaceObserver) error {
 				return nil
 			}
 			f.handleMessages(messages)
-		case <-time.After(time.Until(f.nextDeadline())):
+		case <-time.After(time.Until(f.checkAt)):
 			f.runDue()
 		}
 	}
@@ -108,8 +108,8 @@ type podWatcher struct {
 	interfaces map[int]podInterface // by index
 	// incomplete: see PodInterfaceCheck.
 	incomplete bool
-	// listAt is when all interfaces have to be listed; zero: never.
-	listAt time.Time
+	// mustList: the next check begins with a list of all interfaces.
+	mustList bool
 	// missedEvents: events were dropped, so that a known index may be another interface now.
 	missedEvents bool
 	// checkedAt is the time of the last check, checkAt the time of the next.
@@ -120,25 +120,16 @@ type podWatcher struct {
 	checks   int // since the filters were listed
 }
 
-// nextDeadline returns the time of the next list or check.
-func (f *podWatcher) nextDeadline() time.Time {
-	if !f.listAt.IsZero() && f.listAt.Before(f.checkAt) {
-		return f.listAt
-	}
-	return f.checkAt
-}
-
-// runDue lists or checks, whichever is due.
+// runDue makes the check that is due.
 func (f *podWatcher) runDue() {
-	now := time.Now()
-	if f.listAt.IsZero() || now.Before(f.listAt) {
-		f.check()
-		return
+	if f.mustList {
+		f.mustList = false
+		if f.list() == nil {
+			return // it has checked
+		}
+		f.mustList = true
 	}
-	f.listAt = time.Time{}
-	if f.list() != nil {
-		f.listAt = now.Add(reopenDelay)
-	}
+	f.check()
 }
 
 // check calls Checked.
@@ -163,9 +154,10 @@ func (f *podWatcher) checkSoon() {
 
 // listSoon schedules a list of all interfaces.
 func (f *podWatcher) listSoon() {
-	if f.listAt.IsZero() {
-		f.listAt = time.Now().Add(listDelay)
+	if at := time.Now().Add(listDelay); !f.mustList && at.Before(f.checkAt) {
+		f.checkAt = at
 	}
+	f.mustList = true
 }
 
 // handleMessages handles messages; nil if some were lost. Any message about a veth schedules a list, because

@@ -53,7 +53,7 @@ func TestDescribe(t *testing.T) {
 		f.setDefaults(hardware0)
 		s := newSetup(t, dualStack(), f)
 		before, err := s.Describe(t.Context())
-		if err != nil || before.String() != s.Plan().String() || !before.DefaultRoutes {
+		if err != nil || before.String() != s.Plan().Describe().String() || !before.DefaultRoutes {
 			t.Errorf("before it is set up: %v\n%s", err, before)
 		}
 		apply(t, s)

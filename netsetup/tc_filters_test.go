@@ -1,4 +1,4 @@
-// These tests use handleFilter, checkedAt and nextDeadline, which are not exported.
+// These tests use handleFilter, checkedAt and checkAt, which are not exported.
 
 package netsetup
 
@@ -101,18 +101,18 @@ func TestPodInterfaceFilters(t *testing.T) {
 func TestPodInterfaceChecks(t *testing.T) {
 	f := podWatcher{interfaces: map[int]podInterface{7: {}}, PodInterfaceObserver: PodInterfaceObserver{Checked: func(PodInterfaceCheck) {}}}
 	f.check()
-	if got := f.nextDeadline().Sub(f.checkedAt); got != checkInterval {
+	if got := f.checkAt.Sub(f.checkedAt); got != checkInterval {
 		t.Errorf("the next look comes %v after this one", got)
 	}
 	message := func(index byte) []byte { return append([]byte{0, 0, 0, 0, index, 0, 0, 0}, make([]byte, 12)...) }
 	f.handleFilter(message(8))
 	f.handleFilter(message(7)[:19])
-	if got := f.nextDeadline().Sub(f.checkedAt); got != checkInterval {
+	if got := f.checkAt.Sub(f.checkedAt); got != checkInterval {
 		t.Errorf("with news of another link the next look comes %v after this one", got)
 	}
 	f.handleFilter(message(7))
 	f.handleFilter(message(7))
-	if got := f.nextDeadline().Sub(f.checkedAt); got != minCheckInterval {
+	if got := f.checkAt.Sub(f.checkedAt); got != minCheckInterval {
 		t.Errorf("with news the next look comes %v after this one", got)
 	}
 }
