@@ -134,11 +134,7 @@ func FuzzRoutes(f *testing.F) {
 		f.Add(append(route[:len(route):len(route)], attr...))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		n := 0
-		for range routeInterfaces(b) {
-			n++
-		}
-		if n*hopHeader > len(b)+hopHeader {
+		if n := len(routeInterfaces(b)); n*hopHeader > len(b)+hopHeader {
 			t.Fatalf("%d interfaces from %d bytes", n, len(b))
 		}
 		isDefaultRouteChange(syscall.NetlinkMessage{Header: syscall.NlMsghdr{Type: unix.RTM_NEWROUTE}, Data: b})

@@ -51,9 +51,6 @@ func families() []Family { return []Family{IPv4, IPv6} }
 // backend does not parse rules, because the programs print them differently from how they were given,
 // and each version differently: it compares the listed rules with those listed right after the last
 // write. That counts if its mark is in the jumps that are read back.
-//
-// Rules of NodeLocal DNSCache for the same addresses, which agents up to 0.1 wrote too, apply whether
-// a socket listens or not. They are deleted after a write.
 type iptablesBackend struct {
 	// mode is "nft" or "legacy".
 	mode string

@@ -31,23 +31,15 @@ var nftFamilies = map[byte]string{unix.NFPROTO_INET: "inet", unix.NFPROTO_IPV4: 
 // nftHooks are the hooks of these families by number.
 var nftHooks = []string{"prerouting", "input", "forward", "output", "postrouting", "ingress"}
 
-func familyNumber(name string) byte {
-	for number, n := range nftFamilies {
-		if n == name {
-			return number
-		}
-	}
-	return unix.NFPROTO_UNSPEC
-}
+// familyNumbers are the same families by name.
+var familyNumbers = map[string]byte{"inet": unix.NFPROTO_INET, "ip": unix.NFPROTO_IPV4, "ip6": unix.NFPROTO_IPV6}
 
 // listTables returns the flags of the tables of IP families by family and name, such as "inet nodens".
 // errNoNftables: the kernel has no nf_tables.
 func listTables() (map[string]uint32, error) {
 	flags := make(map[string]uint32)
 	_, err := request(unix.NFT_MSG_GETTABLE, unix.NLM_F_DUMP, unix.NFPROTO_UNSPEC, func(family byte, body []byte) (struct{}, bool) {
-		if f := attrValue(body, 0, unix.NFTA_TABLE_FLAGS); len(f) == 4 {
-			flags[nftFamilies[family]+" "+attrName(body, 0, unix.NFTA_TABLE_NAME)] = binary.BigEndian.Uint32(f)
-		}
+		flags[nftFamilies[family]+" "+attrName(body, 0, unix.NFTA_TABLE_NAME)] = attrUint32(body, unix.NFTA_TABLE_FLAGS)
 		return struct{}{}, false
 	})
 	for _, missing := range []unix.Errno{
@@ -84,14 +76,10 @@ func decodeChain(family byte, body []byte) (c nftChain, wanted bool) {
 		return c, false // most are the chains of Services
 	}
 	c.name, c.kind = attrName(body, 0, unix.NFTA_CHAIN_NAME), attrName(body, 0, unix.NFTA_CHAIN_TYPE)
-	if number := attrValue(hook, 0, unix.NFTA_HOOK_HOOKNUM); len(number) == 4 {
-		if n := binary.BigEndian.Uint32(number); int(n) < len(nftHooks) {
-			c.hook = nftHooks[n]
-		}
+	if n := attrUint32(hook, unix.NFTA_HOOK_HOOKNUM); hook != nil && int(n) < len(nftHooks) {
+		c.hook = nftHooks[n]
 	}
-	if priority := attrValue(hook, 0, unix.NFTA_HOOK_PRIORITY); len(priority) == 4 {
-		c.priority = int(int32(binary.BigEndian.Uint32(priority)))
-	}
+	c.priority = int(int32(attrUint32(hook, unix.NFTA_HOOK_PRIORITY)))
 	policy := attrValue(body, 0, unix.NFTA_CHAIN_POLICY)
 	c.policyDrop = len(policy) == 4 && binary.BigEndian.Uint32(policy) == 0 // NF_DROP
 	return c, true
@@ -101,14 +89,14 @@ func decodeChain(family byte, body []byte) (c nftChain, wanted bool) {
 // of any version and of any program.
 func listRules(family, table, name string) ([]nftRule, error) {
 	at := attrText(unix.NFTA_RULE_TABLE, table)
-	rules, err := request(unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP, familyNumber(family), func(_ byte, body []byte) (nftRule, bool) {
+	rules, err := request(unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP, familyNumbers[family], func(_ byte, body []byte) (nftRule, bool) {
 		if attrName(body, 0, unix.NFTA_RULE_CHAIN) != name || attrName(body, 0, unix.NFTA_RULE_TABLE) != table {
 			return nftRule{}, false // a kernel without this filter
 		}
 		return decodeRule(name, body), true
 	}, at, attrText(unix.NFTA_RULE_CHAIN, name))
 	if err == nil && len(rules) == 0 { // a dump does not tell an empty chain from none
-		_, err = request(unix.NFT_MSG_GETCHAIN, unix.NLM_F_ACK, familyNumber(family), decodeChain, at, attrText(unix.NFTA_CHAIN_NAME, name))
+		_, err = request(unix.NFT_MSG_GETCHAIN, unix.NLM_F_ACK, familyNumbers[family], decodeChain, at, attrText(unix.NFTA_CHAIN_NAME, name))
 		if errors.Is(err, unix.ENOENT) {
 			return nil, errNoChain
 		}
@@ -146,7 +134,7 @@ func (c nftChange) messages() [][]byte {
 		return [][]byte{chainMessage(c.addChain)}
 	case c.deleteChain.name != "":
 		at := c.deleteChain
-		family := familyNumber(at.family)
+		family := familyNumbers[at.family]
 		return [][]byte{
 			nftMessage(family, unix.NFT_MSG_DELRULE, 0, attrText(unix.NFTA_RULE_TABLE, at.table), attrText(unix.NFTA_RULE_CHAIN, at.name)),
 			nftMessage(family, unix.NFT_MSG_DELCHAIN, 0, attrText(unix.NFTA_CHAIN_TABLE, at.table), attrText(unix.NFTA_CHAIN_NAME, at.name)),
@@ -156,7 +144,7 @@ func (c nftChange) messages() [][]byte {
 	attrs := []*nl.RtAttr{attrText(unix.NFTA_RULE_TABLE, c.in.table), attrText(unix.NFTA_RULE_CHAIN, c.in.name)}
 	if c.addRule == nil {
 		attrs = append(attrs, nl.NewRtAttr(unix.NFTA_RULE_HANDLE, binary.BigEndian.AppendUint64(nil, c.deleteRule)))
-		return [][]byte{nftMessage(familyNumber(c.in.family), kind, flags, attrs...)}
+		return [][]byte{nftMessage(familyNumbers[c.in.family], kind, flags, attrs...)}
 	}
 	kind, flags = unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE
 	if c.behind != 0 {
@@ -169,7 +157,7 @@ func (c nftChange) messages() [][]byte {
 	if text := c.addRule.comment; text != "" {
 		attrs = append(attrs, nl.NewRtAttr(unix.NFTA_RULE_USERDATA, slices.Concat([]byte{0, byte(len(text) + 1)}, []byte(text), []byte{0})))
 	}
-	return [][]byte{nftMessage(familyNumber(c.in.family), kind, flags, attrs...)}
+	return [][]byte{nftMessage(familyNumbers[c.in.family], kind, flags, attrs...)}
 }
 
 func chainMessage(c nftChain) []byte {
@@ -181,7 +169,7 @@ func chainMessage(c nftChain) []byte {
 			attrText(unix.NFTA_CHAIN_TYPE, c.kind),
 			attrNumber(unix.NFTA_CHAIN_POLICY, 1)) // NF_ACCEPT
 	}
-	return nftMessage(familyNumber(c.family), unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE, attrs...)
+	return nftMessage(familyNumbers[c.family], unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE, attrs...)
 }
 
 // nftError adds sentinels to an error of nf_tables. EPERM is fs.ErrPermission by itself.

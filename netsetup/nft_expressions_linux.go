@@ -29,7 +29,7 @@ func (r packetRule) headerExpressions(family string) (e []*nl.RtAttr) {
 		add(exprMeta(unix.NFT_META_IIFNAME), exprCompare(unix.NFT_CMP_NEQ, interfaceBytes(name)...))
 	}
 	if family == "inet" && (r.dst.IsValid() || r.src.IsValid() || r.to.IsValid()) {
-		add(exprMeta(unix.NFT_META_NFPROTO), exprEquals(r.family.number()))
+		add(exprMeta(unix.NFT_META_NFPROTO), exprEquals(familyNumbers[r.family.keyword()]))
 	}
 	add(exprAddr(r.dst, 16, 24)...)
 	add(exprAddr(r.src, 12, 8)...)
@@ -76,7 +76,7 @@ func (r packetRule) verdict() []*nl.RtAttr {
 	case "DNAT":
 		addr, port := r.to.Addr().AsSlice(), binary.BigEndian.AppendUint16(nil, r.to.Port())
 		return []*nl.RtAttr{load(unix.NFT_REG_1, dataValue(unix.NFTA_IMMEDIATE_DATA, addr)), load(unix.NFT_REG_2, dataValue(unix.NFTA_IMMEDIATE_DATA, port)),
-			expr("nat", attrNumber(unix.NFTA_NAT_TYPE, unix.NFT_NAT_DNAT), attrNumber(unix.NFTA_NAT_FAMILY, uint32(r.family.number())),
+			expr("nat", attrNumber(unix.NFTA_NAT_TYPE, unix.NFT_NAT_DNAT), attrNumber(unix.NFTA_NAT_FAMILY, uint32(familyNumbers[r.family.keyword()])),
 				attrNumber(unix.NFTA_NAT_REG_ADDR_MIN, unix.NFT_REG_1), attrNumber(unix.NFTA_NAT_REG_PROTO_MIN, unix.NFT_REG_2))}
 	}
 	code, final := map[string]int32{"ACCEPT": 1, "DROP": 0, "RETURN": unix.NFT_RETURN}[r.target]
@@ -86,14 +86,6 @@ func (r packetRule) verdict() []*nl.RtAttr {
 	}
 	verdict := attrNest(unix.NFTA_DATA_VERDICT, append([]*nl.RtAttr{attrNumber(unix.NFTA_VERDICT_CODE, uint32(code))}, to...)...)
 	return []*nl.RtAttr{load(unix.NFT_REG_VERDICT, attrNest(unix.NFTA_IMMEDIATE_DATA, verdict))}
-}
-
-// number returns the kernel's number of the family.
-func (f Family) number() byte {
-	if f == IPv6 {
-		return unix.NFPROTO_IPV6
-	}
-	return unix.NFPROTO_IPV4
 }
 
 // interfaceBytes returns a name as the kernel compares it.
