@@ -38,11 +38,7 @@ func chooseBackend(ctx context.Context, setting Netfilter, addrs []netip.Addr) (
 	if _, err := listTables(); !errors.Is(err, errNoNftables) {
 		set.nft = newNftBackend(programs)
 		for _, t := range set.modes {
-			// In table raw an accept would precede our NOTRACK.
-			t.admission = &admission{programs: programs, exempt: func(c foreignChain) bool {
-				ours := c.ofIptables() || c.table == "raw" && c.family != "inet"
-				return ours && (c.legacy != nil) == (t.mode == "legacy")
-			}}
+			t.admission = &admission{programs: programs, exempt: t.exempts}
 		}
 	}
 	backend, reason, err := set.choose(ctx)
@@ -59,19 +55,21 @@ func chooseBackend(ctx context.Context, setting Netfilter, addrs []netip.Addr) (
 	if setting == NetfilterAuto || setting == "" {
 		c.again = set.choose
 	}
-	c.others = slices.DeleteFunc(set.all(), func(f ruleBackend) bool { return f == c.backend })
+	for _, t := range set.modes {
+		c.others = append(c.others, t)
+	}
+	if set.nft != nil {
+		c.others = append(c.others, set.nft)
+	}
+	c.others = slices.DeleteFunc(c.others, func(f ruleBackend) bool { return f == c.backend })
 	return c, nil
 }
 
-// all returns the backends of the set.
-func (s backendSet) all() (list []ruleBackend) {
-	for _, t := range s.modes {
-		list = append(list, t)
-	}
-	if s.nft != nil {
-		list = append(list, s.nft)
-	}
-	return list
+// exempts reports whether a chain needs no accept rules beside those of the backend. In table raw an accept
+// would precede our NOTRACK.
+func (t *iptablesBackend) exempts(c foreignChain) bool {
+	ours := c.ofIptables() || c.table == "raw" && c.family != "inet"
+	return ours && (c.legacy != nil) == (t.mode == "legacy")
 }
 
 // choose returns the backend for what is on the node now, and the reason. With an error that is a

@@ -92,6 +92,5 @@
 //
 // # Who may import it
 //
-// Only cmd/nodens. No other package uses netlink or packet filters. Counters are plain numbers
-// ([Stats]); this package knows no metrics library.
+// Only cmd/nodens. No other package uses netlink or packet filters, and this one knows no metrics library.
 package netsetup

@@ -57,7 +57,11 @@ func (e *Error) Unwrap() error { return e.Err }
 // IsPermanent reports whether err has a cause that lasts as long as the process: a lack of permission, of a
 // program, or of a feature of the kernel.
 func IsPermanent(err error) bool {
-	causes := []error{fs.ErrPermission, ErrNoTool, ErrNoSocket, errNoNftables}
+	return isAny(err, fs.ErrPermission, ErrNoTool, ErrNoSocket, errNoNftables)
+}
+
+// isAny reports whether err has one of the causes.
+func isAny(err error, causes ...error) bool {
 	return slices.ContainsFunc(causes, func(cause error) bool { return errors.Is(err, cause) })
 }
 

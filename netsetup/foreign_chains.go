@@ -248,7 +248,6 @@ func (a *admission) legacyChains(ctx context.Context) (list []foreignChain, err 
 	return list, nil
 }
 
-// blocked implements ruleBackend.
 func (a *admission) blocked() (names []string) {
 	for _, c := range a.chains {
 		if c.owned && c.drops {

@@ -108,7 +108,6 @@ const (
 	probeChain = "NODENS-PROBE"
 )
 
-// name implements ruleBackend.
 func (t *iptablesBackend) name() string {
 	if t.mode == "" {
 		return "iptables" // in a Plan, which is independent of the node
@@ -127,7 +126,6 @@ func (t *iptablesBackend) describe(desired desiredRules) string {
 	return strings.TrimSuffix(strings.Join(parts, ""), "\n")
 }
 
-// blocked implements ruleBackend.
 func (t *iptablesBackend) blocked() []string {
 	if t.admission == nil {
 		return t.contests.blocked()
@@ -261,8 +259,7 @@ func isComplete(desired desiredRules, f Family, c chain, s chainState) bool {
 // diagnose adds ErrNoSocket to err if the kernel lacks the socket match: it writes a chain with one
 // rule that needs the match, and the same without.
 func (t *iptablesBackend) diagnose(ctx context.Context, desired desiredRules, f Family, err error) error {
-	other := []error{fs.ErrPermission, ErrLocked, ErrNoTool, ErrConflict, errNotXtables}
-	if !desired.matchSocket || slices.ContainsFunc(other, func(cause error) bool { return errors.Is(err, cause) }) {
+	if !desired.matchSocket || isAny(err, fs.ErrPermission, ErrLocked, ErrNoTool, ErrConflict, errNotXtables) {
 		return err
 	}
 	const head, tail = "*raw\n:" + probeChain + " - [0:0]\n", "COMMIT\n"
@@ -278,7 +275,6 @@ func (t *iptablesBackend) diagnose(ctx context.Context, desired desiredRules, f 
 	return err // supported, or could not tell
 }
 
-// remove implements ruleBackend.
 func (t *iptablesBackend) remove(ctx context.Context, accepts bool) (removed int, err error) {
 	var problems []error
 	if t.admission != nil && accepts {
@@ -333,7 +329,10 @@ func (t *iptablesBackend) deleteState(ctx context.Context, f Family, state map[c
 				names = append(names, c.name)
 			}
 		}
-		if err := t.removeFrom(ctx, f, table, rules, names); err != nil {
+		if len(rules)+len(names) == 0 {
+			continue
+		}
+		if err := t.programs[f].remove(ctx, table, rules, names); err != nil {
 			return err
 		}
 	}
@@ -342,22 +341,12 @@ func (t *iptablesBackend) deleteState(ctx context.Context, f Family, state map[c
 
 // deleteOld deletes the NodeLocal DNSCache rules in state, and the jumps that a script can't delete.
 func (t *iptablesBackend) deleteOld(ctx context.Context, f Family, state map[chain]chainState) error {
-	for _, c := range slices.Backward(chains()) { // filter last
-		opaque := func(line string) bool { return !strings.Contains(line, opaqueMatch) }
-		rules := slices.Concat(state[c].nodeLocal, slices.DeleteFunc(slices.Clone(state[c].jumps), opaque))
-		if err := t.removeFrom(ctx, f, c.table, rules, nil); err != nil {
-			return err
-		}
+	old := make(map[chain]chainState)
+	for c, s := range state {
+		inScript := func(line string) bool { return !strings.Contains(line, opaqueMatch) }
+		old[c] = chainState{nodeLocal: s.nodeLocal, jumps: slices.DeleteFunc(slices.Clone(s.jumps), inScript)}
 	}
-	return nil
-}
-
-// removeFrom removes rules and chains from a table, if there are any.
-func (t *iptablesBackend) removeFrom(ctx context.Context, f Family, table string, rules, chains []string) error {
-	if len(rules)+len(chains) == 0 {
-		return nil
-	}
-	return t.programs[f].remove(ctx, table, rules, chains)
+	return t.deleteState(ctx, f, old)
 }
 
 // readState lists our chains and the built-in chains that jump to them. It does not touch tables that
@@ -409,7 +398,6 @@ func (t *iptablesBackend) readHook(ctx context.Context, f Family, c chain, s *ch
 	return nil
 }
 
-// localAddrs implements ruleBackend.
 func (t *iptablesBackend) localAddrs(ctx context.Context) (addrs []netip.Addr, err error) {
 	var problems []error
 	for _, f := range families() {

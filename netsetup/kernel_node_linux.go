@@ -29,12 +29,10 @@ type kernelNode struct{}
 // thisNode returns the Node of this machine.
 func thisNode() (Node, error) { return &kernelNode{}, nil }
 
-// chooseBackend implements Node.
 func (k *kernelNode) chooseBackend(ctx context.Context, setting Netfilter, addrs []netip.Addr) (backendChoice, error) {
 	return chooseBackend(ctx, setting, addrs)
 }
 
-// watchRemovals implements Node.
 func (k *kernelNode) watchRemovals(ctx context.Context, p Plan) (addresses, rules <-chan struct{}) {
 	return watchRemovals(ctx, watchSpec{iface: p.Interface, addrs: p.Addresses}),
 		watchRemovals(ctx, watchSpec{rules: len(p.rules.addrs) > 0, routes: p.followsRoutes})
@@ -117,8 +115,7 @@ func (k *kernelNode) AddAddr(a Addr) error {
 		addr.Flags = unix.IFA_F_NODAD // else it is tentative for a second, and bind fails
 	}
 	err := withLink(a.Interface, func(l netlink.Link) error { return netlink.AddrAdd(l, addr) })
-	if a.Prefix.Addr().Is6() && (errors.Is(err, unix.EACCES) || errors.Is(err, unix.EAFNOSUPPORT) ||
-		errors.Is(err, unix.EOPNOTSUPP)) {
+	if a.Prefix.Addr().Is6() && isAny(err, unix.EACCES, unix.EAFNOSUPPORT, unix.EOPNOTSUPP) {
 		// The sysctl disable_ipv6 causes EACCES; a lack of capability is EPERM.
 		return fmt.Errorf("%w on %s: %v", ErrNoIPv6, a.Interface, err) //nolint:errorlint // wrapped, EACCES would look like a lack of permission
 	}
@@ -258,7 +255,6 @@ func tupleEndpoint(tuple []byte, ipv4, ipv6, port uint16) (netip.AddrPort, bool)
 // The kernel allows eight. Pods may use a deeper stack.
 const maxStackDepth = 4
 
-// defaultInterfaces implements Node.
 func (k *kernelNode) defaultInterfaces() ([]defaultInterface, error) {
 	indexes, err := defaultRoutes()
 	if err != nil {
@@ -328,8 +324,7 @@ func defaultRoutes() ([]int, error) {
 			}
 		}
 		// With EOPNOTSUPP and EAFNOSUPPORT the kernel does not have the family.
-		harmless := []error{netlink.ErrDumpInterrupted, unix.EOPNOTSUPP, unix.EAFNOSUPPORT}
-		if err != nil && !slices.ContainsFunc(harmless, func(h error) bool { return errors.Is(err, h) }) {
+		if err != nil && !isAny(err, netlink.ErrDumpInterrupted, unix.EOPNOTSUPP, unix.EAFNOSUPPORT) {
 			return nil, err
 		}
 	}

@@ -34,10 +34,8 @@ func newNftBackend(programs programSet) *nftBackend {
 	return &nftBackend{admission: admission{programs: programs}}
 }
 
-// name implements ruleBackend.
 func (n *nftBackend) name() string { return "nftables" }
 
-// describe implements ruleBackend.
 func (n *nftBackend) describe(desired desiredRules) string {
 	desired = sorted(desired)
 	var b strings.Builder
@@ -59,19 +57,15 @@ func sorted(desired desiredRules) desiredRules {
 	return desired
 }
 
-// ensure implements ruleBackend.
 func (n *nftBackend) ensure(ctx context.Context, desired desiredRules) (changed int, err error) {
 	desired = sorted(desired)
 	for range maxNftTries {
 		changed, err = n.ensureOnce(ctx, desired)
-		if err == nil || ctx.Err() != nil || errors.Is(err, ErrNoTool) {
+		if err == nil || ctx.Err() != nil || isAny(err, ErrNoTool, fs.ErrPermission) {
 			return changed, err
 		}
-		if errors.Is(err, fs.ErrPermission) {
-			break
-		}
 	}
-	if desired.matchSocket && !errors.Is(err, fs.ErrPermission) && probeSocketMatch() == unsupported {
+	if desired.matchSocket && probeSocketMatch() == unsupported {
 		return 0, fmt.Errorf("%w: %w", ErrNoSocket, err)
 	}
 	return 0, err
@@ -122,7 +116,6 @@ func ownTableChanges(desired desiredRules) []nftChange {
 	return changes
 }
 
-// remove implements ruleBackend.
 func (n *nftBackend) remove(ctx context.Context, accepts bool) (removed int, err error) {
 	n.written = ""
 	tables, err := listTables()
@@ -147,7 +140,6 @@ func (n *nftBackend) remove(ctx context.Context, accepts bool) (removed int, err
 	return removed, nil
 }
 
-// localAddrs implements ruleBackend.
 func (n *nftBackend) localAddrs(context.Context) (addrs []netip.Addr, err error) {
 	s, err := readOwnTable()
 	for line := range strings.Lines(s.text) {

@@ -8,15 +8,13 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"golang.org/x/sync/semaphore"
 )
 
 // teardownBudget is the time after which Teardown starts no further call. The 30 calls for two
 // families take 6 ms each on an idle machine and 15 to 25 ms on a busy one.
 const teardownBudget = 1800 * time.Millisecond
-
-// teardownLimit is the time after which Teardown returns even if a call has not: the budget and one
-// last call that waits for the xtables lock.
-func teardownLimit(budget time.Duration) time.Duration { return budget + lockWait }
 
 // Teardown removes the plan's rules, then its addresses and interface, of the parts that the Config
 // turns on and whoever made them. It continues after errors, returns within 3 seconds and extra, and
@@ -42,16 +40,15 @@ func (s *Setup) Teardown(extra time.Duration, between func()) error {
 	budget := s.teardownBudget + max(0, extra)
 	ctx, cancel := context.WithTimeout(context.Background(), budget)
 	defer cancel()
-	limit := time.NewTimer(teardownLimit(budget))
-	defer limit.Stop()
+	limit := budget + lockWait  // of one last call, which waits for the xtables lock
 	done := make(chan error, 1) // buffered: nobody reads it after the limit
 	go func() { done <- s.teardown(ctx, between) }()
 	select {
 	case err := <-done:
 		return err
-	case <-limit.C:
+	case <-time.After(limit):
 		return fmt.Errorf("tearing down: not finished after %v; "+
-			"the next start adopts what is left", teardownLimit(budget))
+			"the next start adopts what is left", limit)
 	}
 }
 
@@ -84,14 +81,12 @@ func (s *Setup) Yield(ctx context.Context) {
 }
 
 func (s *Setup) teardown(ctx context.Context, between func()) error {
-	if err := s.sem.Acquire(ctx, 1); err != nil {
-		return fmt.Errorf("tearing down: a re-check is still under way: %w", err)
+	for _, guard := range []*semaphore.Weighted{s.sem, s.links} {
+		if err := guard.Acquire(ctx, 1); err != nil {
+			return fmt.Errorf("tearing down: a re-check is still under way: %w", err)
+		}
+		defer guard.Release(1)
 	}
-	defer s.sem.Release(1)
-	if err := s.links.Acquire(ctx, 1); err != nil {
-		return fmt.Errorf("tearing down: a re-check is still under way: %w", err)
-	}
-	defer s.links.Release(1)
 	s.keepInterface, s.keepRules, s.onLoopback = false, false, false
 
 	removed, problems := s.removeRules(ctx)
