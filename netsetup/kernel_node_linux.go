@@ -167,16 +167,12 @@ const (
 //
 // It reads the whole table, which takes tenths of a second with 100,000 entries.
 func (k *kernelNode) deleteConntrack(addrs []netip.Addr, dns uint16, servers []netip.AddrPort) (deleted int, err error) {
-	stale := func(f conntrackEntry) bool {
-		return f.protocol == unix.IPPROTO_UDP && f.originalDst.Port() == dns && slices.Contains(addrs, f.originalDst.Addr()) &&
-			f.replySrc.Addr() != f.originalDst.Addr() && !slices.Contains(servers, f.replySrc)
-	}
 	var problems []error
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
 		if !slices.ContainsFunc(addrs, func(a netip.Addr) bool { return a.Is4() == (family == unix.AF_INET) }) {
 			continue
 		}
-		list, err := listConntrack(family, stale)
+		list, err := listConntrack(family, func(e conntrackEntry) bool { return e.isStale(addrs, dns, servers) })
 		problems = append(problems, err)
 		for _, attributes := range list {
 			request := newConntrackRequest(nl.IPCTNL_MSG_CT_DELETE, family, unix.NLM_F_ACK)
@@ -201,6 +197,12 @@ type conntrackEntry struct {
 	protocol uint8
 	// originalDst is the destination before translation, replySrc the server that answers.
 	originalDst, replySrc netip.AddrPort
+}
+
+// isStale reports whether an entry is about a UDP query to one of the addresses that goes to another server.
+func (e conntrackEntry) isStale(addrs []netip.Addr, dns uint16, servers []netip.AddrPort) bool {
+	return e.protocol == unix.IPPROTO_UDP && e.originalDst.Port() == dns && slices.Contains(addrs, e.originalDst.Addr()) &&
+		e.replySrc.Addr() != e.originalDst.Addr() && !slices.Contains(servers, e.replySrc)
 }
 
 func newConntrackRequest(what int, family uint8, flags int) *nl.NetlinkRequest {

@@ -71,7 +71,8 @@ func watchRemovals(ctx context.Context, spec watchSpec) <-chan struct{} {
 		sources = append(sources, monitorSource{unix.NETLINK_NETFILTER, []int{unix.NFNLGRP_NFTABLES}, isRuleRemoval})
 	}
 	if spec.routes {
-		sources = append(sources, monitorSource{unix.NETLINK_ROUTE, []int{unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE}, isDefaultRouteChange})
+		sources = append(sources, monitorSource{unix.NETLINK_ROUTE,
+			[]int{unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE}, isDefaultRouteChange})
 	}
 	removals := make(chan struct{}, 1)
 	signals := make(chan struct{}, 1)

@@ -315,9 +315,9 @@ var ErrNoOwner = errors.New("the kernel has no nf_tables, or none with tables th
 // the node finds a closed port.
 const minOwnerFD = 1024
 
-// openOwnerTable implements Node. It adds rules that exempt queries from this node's own processes to the addresses (UDP
-// and TCP) from connection tracking, and so from address translation. The kernel deletes them when
-// the Closer is closed or the process ends, in whatever way; such queries then go to the cluster DNS.
+// openOwnerTable implements Node. It adds rules that exempt queries from this node's own processes to the
+// addresses (UDP and TCP) from connection tracking, and so from address translation. The kernel deletes them
+// when the Closer is closed or the process ends, in whatever way; such queries then go to the cluster DNS.
 //
 // Every call adds a table of its own; tables of several processes do not conflict. Without addresses
 // the table has no rules. It may block while another program changes the rules. ErrNoOwner,

@@ -75,8 +75,10 @@ func (r packetRule) verdict() []*nl.RtAttr {
 		return []*nl.RtAttr{expr("masq")}
 	case "DNAT":
 		addr, port := r.to.Addr().AsSlice(), binary.BigEndian.AppendUint16(nil, r.to.Port())
-		return []*nl.RtAttr{load(unix.NFT_REG_1, dataValue(unix.NFTA_IMMEDIATE_DATA, addr)), load(unix.NFT_REG_2, dataValue(unix.NFTA_IMMEDIATE_DATA, port)),
-			expr("nat", attrNumber(unix.NFTA_NAT_TYPE, unix.NFT_NAT_DNAT), attrNumber(unix.NFTA_NAT_FAMILY, uint32(familyNumbers[r.family.keyword()])),
+		return []*nl.RtAttr{load(unix.NFT_REG_1, dataValue(unix.NFTA_IMMEDIATE_DATA, addr)),
+			load(unix.NFT_REG_2, dataValue(unix.NFTA_IMMEDIATE_DATA, port)),
+			expr("nat", attrNumber(unix.NFTA_NAT_TYPE, unix.NFT_NAT_DNAT),
+				attrNumber(unix.NFTA_NAT_FAMILY, uint32(familyNumbers[r.family.keyword()])),
 				attrNumber(unix.NFTA_NAT_REG_ADDR_MIN, unix.NFT_REG_1), attrNumber(unix.NFTA_NAT_REG_PROTO_MIN, unix.NFT_REG_2))}
 	}
 	code, final := map[string]int32{"ACCEPT": 1, "DROP": 0, "RETURN": unix.NFT_RETURN}[r.target]
