@@ -258,7 +258,7 @@ func (spec watchSpec) isInterfaceRemoval(m syscall.NetlinkMessage) bool {
 func isRuleRemoval(m syscall.NetlinkMessage) bool {
 	const head = nl.SizeofNfgenmsg
 	kind, body := m.Header.Type, m.Data
-	if kind>>8 != unix.NFNL_SUBSYS_NFTABLES {
+	if kind>>8 != unix.NFNL_SUBSYS_NFTABLES || len(body) < head {
 		return false
 	}
 	kind = canonicalDeletion(kind & 0xff)

@@ -393,6 +393,7 @@ func FuzzMonitorMessages(f *testing.F) {
 	f.Add(nftMessage(unix.NFPROTO_INET, unix.NFT_MSG_DELRULE, 0, attrText(unix.NFTA_RULE_TABLE, "raw"), attrText(unix.NFTA_RULE_CHAIN, "NODENS-OUTPUT")))
 	f.Add(nftMessage(unix.NFPROTO_INET, unix.NFT_MSG_NEWCHAIN, 0, attrNest(unix.NFTA_CHAIN_HOOK, attrNumber(unix.NFTA_HOOK_HOOKNUM, 1))))
 	f.Add(batchMark(unix.RTM_DELADDR))
+	f.Add([]byte("\x12\x00\x00\x000\n00000000000000")) // of nf_tables, shorter than its header
 	f.Add([]byte("\x10\x00\x00\x00\x11\x00\x00\x00________\x00\x00\x00\x00"))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		messages, _ := syscall.ParseNetlinkMessage(b) // as the library does
