@@ -155,7 +155,7 @@ func TestKeptRepliesStayCached(t *testing.T) {
 // TestKeptRepliesNeedPermission: replies of zones whose queries the path has to see are not kept.
 func TestKeptRepliesNeedPermission(t *testing.T) {
 	for name, change := range map[string]func(z *resolver.Zone){
-		"client_limit": func(z *resolver.Zone) { z.Limit = newLimit(config.LimitRefuse) },
+		"client_limit": func(z *resolver.Zone) { z.AgentOnly = []string{"client_limit"} },
 		"log":          func(z *resolver.Zone) { z.Log = new(resolver.QueryLog) },
 		"acl":          func(z *resolver.Zone) { z.ACL = new(resolver.ACL) },
 	} {

@@ -67,10 +67,6 @@ type LogRule struct {
 	EveryQuery bool
 }
 
-// needsAll reports whether l has to see every query, also those that a copy could answer.
-func (l *QueryLog) needsAll() bool {
-	return l != nil && slices.ContainsFunc(l.Rules, func(r LogRule) bool { return r.EveryQuery })
-}
 
 // Stop logs what the rules have counted. Later queries are not counted. A nil QueryLog does nothing.
 func (l *QueryLog) Stop() {

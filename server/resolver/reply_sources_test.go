@@ -202,7 +202,7 @@ func TestSearchCopy(t *testing.T) {
 
 // TestSearchCopyRefused: there is no copy if there is none of an answer that the reply is made of.
 func TestSearchCopyRefused(t *testing.T) {
-	logged := &resolver.Zone{Name: resolvertest.ZoneName(t, "corp.test."), Log: &resolver.QueryLog{Rules: []resolver.LogRule{{EveryQuery: true}}}}
+	logged := &resolver.Zone{Name: resolvertest.ZoneName(t, "corp.test."), AgentOnly: []string{"log"}}
 	plain := &resolver.Zone{Name: resolvertest.ZoneName(t, "corp.test.")}
 	var many []string
 	for i := range 8 {

@@ -153,7 +153,7 @@ const (
 	reusable reuseRefusal = iota
 	refusedSource
 	refusedView
-	refusedDirective // see [Zone.agentOnly]
+	refusedDirective // see [Zone.AgentOnly]
 	refusedRewrite
 	refusedACL
 	refusedClient
@@ -213,7 +213,7 @@ func (z *Zone) neverReused(rt *Routes) reuseRefusal {
 	switch {
 	case rt.views:
 		return refusedView
-	case len(z.agentOnly) > 0:
+	case len(z.AgentOnly) > 0:
 		return refusedDirective
 	}
 	return reusable
@@ -235,36 +235,6 @@ func (r *Request) reuseBudget() *kubernetes.Budget {
 	}
 	r.ownBudget.Refill()
 	return &r.ownBudget
-}
-
-// AgentOnly returns the directives of z because of which none of its replies is kept by a reader or copied into the
-// kernel: the reply depends on who asks, each query has to be seen, or what comes before the sources of reusable replies
-// can change without a trace. It is the only list of them. Whether a single reply may be reused, if the list is empty,
-// is decided in [Request.Reusable].
-func (z *Zone) AgentOnly() (directives []string) {
-	for _, d := range [...]struct {
-		name  string
-		there bool
-	}{
-		{"auto", z.Auto != nil && z.Auto.FallsThrough()},
-		{"client_limit", z.Limit != nil},
-		{"dns64", z.DNS64 != nil},
-		{"dnstap", len(z.Taps) > 0},
-		{"file", z.File != nil && z.File.FallsThrough()},
-		{"header", z.Header != nil},
-		{"k8s_external", z.External != nil},
-		{"loadbalance", z.Balance != nil},
-		{"log", z.Log.needsAll()},
-		{"rewrite", z.Rewrite != nil && !z.Rewrite.QuestionOnly()},
-		{"secondary", z.Secondary != nil && z.Secondary.FallsThrough()},
-		{"template", z.Template != nil},
-		{"tsig", z.TSIG != nil},
-	} {
-		if d.there {
-			directives = append(directives, d.name)
-		}
-	}
-	return directives
 }
 
 // inCluster reports whether q's name is one that the view of the cluster may come to have.
@@ -292,7 +262,7 @@ var refusalTexts = [...]string{
 // text says why a reply of z is not copied, "" for [reusable].
 func (c reuseRefusal) text(z *Zone) string {
 	if c == refusedDirective {
-		return refusalTexts[c] + strings.Join(z.agentOnly, ", ")
+		return refusalTexts[c] + strings.Join(z.AgentOnly, ", ")
 	}
 	return refusalTexts[c]
 }

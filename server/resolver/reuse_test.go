@@ -13,10 +13,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/epoch"
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/kubernetes"
-	"github.com/nodens-dns/nodens/server/balance"
-	"github.com/nodens-dns/nodens/server/hosts"
 	"github.com/nodens-dns/nodens/server/resolver"
-	"github.com/nodens-dns/nodens/server/template"
 	"github.com/nodens-dns/nodens/test/resolvertest"
 )
 
@@ -192,7 +189,7 @@ func TestNotCopiedLater(t *testing.T) {
 	}{
 		"a cache":          {&resolver.Zone{Cache: epochCache()}, "www.example.org.", ""},
 		"no cache":         {&resolver.Zone{}, "www.example.org.", "only answers of kubernetes, hosts and the cache are copied"},
-		"log":              {&resolver.Zone{Cache: epochCache(), Log: &resolver.QueryLog{Rules: []resolver.LogRule{{EveryQuery: true}}}}, "www.example.org.", "the server block has log"},
+		"log":              {&resolver.Zone{Cache: epochCache(), AgentOnly: []string{"log"}}, "www.example.org.", "the server block has log"},
 		"a cluster's name": {&resolver.Zone{Cache: epochCache(), Cluster: c, ClusterDNS: always}, "db.other.svc.cluster.local.", "the name is in a zone of kubernetes, whose view may answer later"},
 	} {
 		tt.zone.Name, tt.zone.Forward = wire.Root, resolvertest.Pool(t, b.Addr())
@@ -284,23 +281,6 @@ func requests(s *resolver.Stats) map[string]uint64 {
 		}
 	})
 	return got
-}
-
-// TestAgentOnly: directives for which the client matters, or that each query is seen, or whose answers can change
-// without a trace, need the agent.
-func TestAgentOnly(t *testing.T) {
-	for name, z := range map[string]*resolver.Zone{
-		"client_limit": {Limit: new(resolver.ClientLimit)}, "dns64": {DNS64: new(resolver.DNS64)}, "rewrite": {Rewrite: rulesOf(t, "rewrite edns0 local set 0xffee 0x61")},
-		"template": {Template: new(template.Templates)}, "k8s_external": {External: new(noExternal)}, "log": {Log: &resolver.QueryLog{Rules: []resolver.LogRule{{}, {EveryQuery: true}}}}, "dnstap": {Taps: make([]resolver.Tap, 1)},
-		"file": {File: zoneFile(t, true)}, "loadbalance": {Balance: new(balance.Balancer)},
-	} {
-		if got := z.AgentOnly(); !cmp.Equal(got, []string{name}) {
-			t.Errorf("with %s, %q need the agent", name, got)
-		}
-	}
-	if z := (&resolver.Zone{Cache: new(cache.Cache), Errors: new(resolver.ErrorLog), Log: &resolver.QueryLog{Rules: make([]resolver.LogRule, 1)}, Minimal: true, Rewrite: rulesOf(t, "rewrite name a.test b.test"), Autopath: new(resolver.Autopath), Hosts: new(hosts.Table), File: zoneFile(t, false), NSID: "x", Bufsize: 1232}); len(z.AgentOnly()) > 0 {
-		t.Errorf("in a plain zone, %q need the agent", z.AgentOnly())
-	}
 }
 
 // noExternal is an External that is never asked.

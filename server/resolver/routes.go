@@ -58,7 +58,7 @@ type Routes struct {
 func NewRoutes(zones []*Zone, dropped *Stats) *Routes {
 	rt := &Routes{zones: make(map[wire.Name]*Zone, len(zones)), all: zones, dropped: &Zone{Stats: dropped}}
 	for _, z := range slices.Backward(zones) {
-		z.next, z.agentOnly = rt.zones[z.Name], z.AgentOnly()
+		z.next = rt.zones[z.Name]
 		if z.Cluster != nil {
 			z.origins = z.Cluster.Origins()
 		}

@@ -96,6 +96,8 @@ type Zone struct {
 	Log    *QueryLog
 	// Taps receive all queries and replies as dnstap messages.
 	Taps []Tap
+	// AgentOnly are the directives because of which no answers are copied (see [config.Block.NeedsAgent]).
+	AgentOnly []string
 	// Tracing selects the queries whose spans are exported; nil: none are.
 	Tracing *Tracing
 	// Stats are the zone's counters. They outlive the Zone, so that a reload does not reset
@@ -103,8 +105,6 @@ type Zone struct {
 	Stats *Stats
 
 	failed limiter
-	// agentOnly are the directives because of which no answers are copied ([Zone.AgentOnly]); set by NewRoutes.
-	agentOnly []string
 	// origins are Cluster's; set by NewRoutes.
 	origins []wire.Name
 	// lists are the zone's routes if one of their zones has an ACL or a view, else nil.

@@ -226,12 +226,12 @@ func (a *builder) installers(p *blockParts) (list []func(*resolver.Zone)) {
 func (a *builder) buildRoutes(g *generation) {
 	zones := make(map[server.ListenAddr][]*resolver.Zone)
 	for _, p := range g.blocks {
-		b, installers := p.block, a.installers(p)
+		b, installers, agentOnly := p.block, a.installers(p), p.block.NeedsAgent()
 		for _, addr := range b.Listen {
 			at := listenAddr(b, addr)
 			g.listeners[at] = listenerConfig(g, g.listeners[at], b)
 			for _, name := range b.Zones {
-				z := &resolver.Zone{Name: name, Line: b.Line, Addr: addr, Stats: a.statsFor(b.Transport, addr, name.String(), b.ViewName())}
+				z := &resolver.Zone{Name: name, Line: b.Line, Addr: addr, AgentOnly: agentOnly, Stats: a.statsFor(b.Transport, addr, name.String(), b.ViewName())}
 				for _, install := range installers {
 					install(z)
 				}
