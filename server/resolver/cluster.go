@@ -177,6 +177,12 @@ func (r *Request) chase(target wire.Name) Outcome {
 	if o == WouldWait { // only in a dry run
 		return WouldWait
 	}
+	r.completeAlias(target, sub)
+	return Answered
+}
+
+// completeAlias appends what sub has for the target of the alias in r's reply, or says why there is nothing.
+func (r *Request) completeAlias(target wire.Name, sub *Request) {
 	if r.err = sub.err; r.err == nil {
 		r.reply.CopyTC(&sub.reply)
 		r.err = r.reply.AppendAnswers(sub.reply.Finish(wire.MaxMessage))
@@ -187,7 +193,6 @@ func (r *Request) chase(target wire.Name) Outcome {
 	case r.source == fromCluster && sub.reply.Count(wire.Answer) == 0 && slices.ContainsFunc(r.zone.origins, target.Under):
 		r.zone.Cluster.NoData(&r.Query, &r.reply) // as where the zone does not fall through
 	}
-	return Answered
 }
 
 // failedAliasTTL bounds the TTL, in seconds, of an alias whose target fails: clients would take
