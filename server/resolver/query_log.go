@@ -63,10 +63,7 @@ type LogRule struct {
 	Sample int
 	// Aggregate counts the chosen queries; nil: each has a line.
 	Aggregate *Aggregate
-	// EveryQuery says that the rule has to see all queries, also those that a copy could answer.
-	EveryQuery bool
 }
-
 
 // Stop logs what the rules have counted. Later queries are not counted. A nil QueryLog does nothing.
 func (l *QueryLog) Stop() {

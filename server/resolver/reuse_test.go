@@ -282,6 +282,3 @@ func requests(s *resolver.Stats) map[string]uint64 {
 	})
 	return got
 }
-
-// noExternal is an External that is never asked.
-type noExternal struct{ resolver.External }

@@ -206,7 +206,7 @@ func queryLog(a *builder, b *config.Block, zone string, addr netip.Addr) *resolv
 		wants := func(class string) bool { return len(l.Classes) == 0 || slices.Contains(l.Classes, class) }
 		rule := resolver.LogRule{
 			Names: l.Names, Success: wants("success"), Denial: wants("denial"), Error: wants("error"),
-			Slow: l.Slow, Sample: l.Sample, EveryQuery: l.EveryQuery(),
+			Slow: l.Slow, Sample: l.Sample,
 		}
 		if l.Aggregate > 0 {
 			rule.Aggregate = &resolver.Aggregate{Logger: log.Logger, Interval: l.Aggregate}
