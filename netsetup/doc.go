@@ -55,7 +55,7 @@
 //
 // nf_tables is read and changed by netlink, which also reads and deletes the rules of iptables' mode nft:
 // iptables refuses a table with a rule that it can't express, and prints others without what it does not
-// know. In mode legacy iptables lists rules. iptables-restore makes every change, each table in one transaction.
+// know. In mode legacy go-iptables lists rules. iptables-restore makes every change, each table in one transaction.
 //
 // NodeLocal DNSCache's rules for the same addresses, which agents up to 0.1 wrote too, apply
 // whether a socket listens or not. They are deleted once ours are in place. If that program

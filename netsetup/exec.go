@@ -42,6 +42,8 @@ var (
 	errNotXtables = errors.New("another program's rules in the table are not for iptables")
 	// errLockFile: iptables can't open the file with the xtables lock.
 	errLockFile = errors.New("the lock file can't be opened")
+	// errTimeout: a program took longer than execTimeout.
+	errTimeout = fmt.Errorf("not done after %v", execTimeout)
 	// errRuleGone: a rule that was to be deleted is not there.
 	errRuleGone = errors.New("a rule is gone")
 )
@@ -50,8 +52,8 @@ var (
 // output. It kills the program when ctx is done, after execTimeout, and at maxOutput bytes of
 // output. Errors contain what the program wrote to standard error, and wrap ErrNoTool,
 // ErrLocked, fs.ErrPermission or a sentinel of this file where that is the cause.
-func execute(parent context.Context, input, program string, args ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(parent, execTimeout)
+func execute(ctx context.Context, input, program string, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, execTimeout, errTimeout)
 	defer cancel()
 	stdout, stderr := &limitedBuffer{remaining: maxOutput}, &limitedBuffer{remaining: maxOutput}
 	cmd := exec.CommandContext(ctx, program, args...)
@@ -62,10 +64,8 @@ func execute(parent context.Context, input, program string, args ...string) (str
 	switch {
 	case err == nil:
 		return stdout.buf.String(), nil
-	case parent.Err() != nil:
-		return "", fmt.Errorf("%s: %w", program, parent.Err())
 	case ctx.Err() != nil:
-		return "", fmt.Errorf("%s is not done after %v", program, execTimeout)
+		return "", fmt.Errorf("%s: %w", program, context.Cause(ctx))
 	case errors.Is(err, exec.ErrNotFound):
 		return "", fmt.Errorf("%w: %w", ErrNoTool, err)
 	}
@@ -86,7 +86,7 @@ type commandError struct {
 // Error implements error.
 func (e *commandError) Error() string { return e.text }
 
-// Unwrap returns the error of package exec, and sentinels of this package.
+// Unwrap returns the error of package exec or go-iptables, and sentinels of this package.
 func (e *commandError) Unwrap() []error { return e.causes }
 
 // oneLine replaces line breaks and runs of spaces by one space each.
@@ -123,8 +123,6 @@ var errorPatterns = []struct {
 	{"Resource temporarily unavailable", ErrLocked},
 	{"Device or resource busy", ErrLocked},
 	{"is incompatible, use 'nft' tool", errNotXtables},
-	{"No chain/target/match by that name", errNoChain},
-	{"Table does not exist", errNoChain},
 	{"RULE_DELETE failed (No such file or directory)", errRuleGone},
 }
 

@@ -26,11 +26,16 @@ type ruleProgram interface {
 	restore(ctx context.Context, script string) error
 }
 
-// iptablesProgram implements ruleProgram by the programs. It is safe for concurrent use.
+// iptablesProgram implements ruleProgram by go-iptables, which lists chains, and by iptables-restore, which
+// that library does not have. It is safe for concurrent use.
 type iptablesProgram struct {
-	name   string // such as ip6tables-nft
-	family Family
+	name      string // such as ip6tables-nft
+	family    Family
+	listChain chainLister
 }
+
+// chainLister is go-iptables' List, with errors of this package.
+type chainLister func(table, chain string) ([]string, error)
 
 // programSet has the programs that were opened, by name. It belongs to one goroutine at a time.
 type programSet map[string]*iptablesProgram
@@ -44,29 +49,55 @@ func (s programSet) open(ctx context.Context, f Family, name string) (*iptablesP
 	if _, err := exec.LookPath(name + "-restore"); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrNoTool, err)
 	}
-	if _, err := execute(ctx, "", name, "--version"); err != nil {
-		return nil, err
-	}
-	s[name] = &iptablesProgram{name: name, family: f}
-	return s[name], nil
-}
-
-// run runs a program as often as the xtables lock requires.
-func (p *iptablesProgram) run(ctx context.Context, input, program string, args ...string) (output string, err error) {
-	args = append([]string{"-w", strconv.Itoa(int(lockWait.Seconds()))}, args...)
-	err = retryLocked(ctx, func() (err error) {
-		output, err = execute(ctx, input, program, args...)
-		return err
-	})
-	return output, err
-}
-
-func (p *iptablesProgram) list(ctx context.Context, table, chain string) ([]string, error) {
-	output, err := p.run(ctx, "", p.name, "-t", table, "-S", chain)
+	lister, err := call(ctx, name, func() (chainLister, error) { return openIptables(f, name) })
 	if err != nil {
 		return nil, err
 	}
-	return strings.Split(strings.TrimSpace(output), "\n"), nil
+	s[name] = &iptablesProgram{name: name, family: f, listChain: lister}
+	return s[name], nil
+}
+
+// maxCalls bounds the calls of go-iptables under way in the process, abandoned ones included. A Setup makes one
+// at a time.
+const maxCalls = 4
+
+// calls has an element for each call under way.
+var calls = make(chan struct{}, maxCalls)
+
+// call bounds f, a call of go-iptables, by ctx and execTimeout. The library has no context, so a program that
+// hangs is abandoned, not killed: f counts against maxCalls until it returns, and must not write to variables
+// of the caller. Nothing bounds the output but the size of the chain in the kernel that the program lists.
+func call[T any](ctx context.Context, program string, f func() (T, error)) (value T, err error) {
+	type result struct {
+		value T
+		err   error
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, execTimeout, errTimeout)
+	defer cancel()
+	done := make(chan result, 1) // buffered: nobody reads an abandoned call's result
+	select {
+	case calls <- struct{}{}:
+		go func() {
+			value, err := f()
+			<-calls
+			done <- result{value, err}
+		}()
+	case <-ctx.Done():
+	}
+	select {
+	case got := <-done:
+		return got.value, got.err
+	case <-ctx.Done():
+		return value, fmt.Errorf("%s: %w", program, context.Cause(ctx))
+	}
+}
+
+func (p *iptablesProgram) list(ctx context.Context, table, chain string) (lines []string, err error) {
+	err = retryLocked(ctx, func() (err error) {
+		lines, err = call(ctx, p.name, func() ([]string, error) { return p.listChain(table, chain) })
+		return err
+	})
+	return lines, err
 }
 
 func (p *iptablesProgram) remove(ctx context.Context, table string, rules, chains []string) error {
@@ -83,8 +114,10 @@ func (p *iptablesProgram) remove(ctx context.Context, table string, rules, chain
 }
 
 func (p *iptablesProgram) restore(ctx context.Context, script string) error {
-	_, err := p.run(ctx, script, p.name+"-restore", "--noflush")
-	return err
+	return retryLocked(ctx, func() error {
+		_, err := execute(ctx, script, p.name+"-restore", "-w", strconv.Itoa(int(lockWait.Seconds())), "--noflush")
+		return err
+	})
 }
 
 // ruleAddrs returns the single addresses that a line of `iptables -S` matches as source or

@@ -1,28 +1,33 @@
-// These tests use errNoChain, list and open, which are not exported.
+// These tests use calls, errNoChain, list and open, which are not exported.
 
 package netsetup
 
 // Inside the package: the programs are not exported.
 
 import (
+	"context"
 	"errors"
 	"io/fs"
 	"os"
-	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+
+	"github.com/coreos/go-iptables/iptables"
 )
 
-// fakeTool puts `iptables` with its iptables-restore into a new folder at the head of PATH. It prints a
-// version, else runs body.
-func fakeTool(t *testing.T, name, body string) {
+// fakeTool puts `iptables` with its iptables-restore into a new folder at the head of PATH, which it
+// returns. The program prints a version, else runs body.
+func fakeTool(t *testing.T, name, body string) (dir string) {
 	t.Helper()
-	dir := t.TempDir()
+	dir = t.TempDir()
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 	script(t, dir, name, `if [ "$1" = --version ]; then echo "iptables v1.8.9 (nf_tables)"; exit; fi
 `+body)
 	script(t, dir, name+"-restore", "exit 0")
+	return dir
 }
 
 func openTool(t *testing.T, name string) *iptablesProgram {
@@ -34,8 +39,8 @@ func openTool(t *testing.T, name string) *iptablesProgram {
 	return p
 }
 
-// TestProgramErrors: what the programs print says what is wrong. The error of package exec stays in the
-// chain.
+// TestProgramErrors: what the programs print and their exit status say what is wrong. The type of the library
+// stays in the chain.
 func TestProgramErrors(t *testing.T) {
 	sentinels := []error{fs.ErrPermission, ErrLocked, ErrNoTool, errNoChain, errNotXtables, errLockFile}
 	for _, tt := range []struct {
@@ -55,9 +60,9 @@ func TestProgramErrors(t *testing.T) {
 	} {
 		fakeTool(t, "tool", "echo \""+strings.ReplaceAll(tt.says, "`", "\\`")+"\" >&2; exit "+tt.status)
 		_, err := openTool(t, "tool").list(t.Context(), "raw", "X")
-		var typed *exec.ExitError
+		var typed *iptables.Error
 		if !errors.As(err, &typed) || !strings.Contains(err.Error(), tt.says) || strings.Contains(err.Error(), "\n") {
-			t.Errorf("%s: %v is no *exec.ExitError on one line with %q", tt.name, err, tt.says)
+			t.Errorf("%s: %v is no *iptables.Error on one line with %q", tt.name, err, tt.says)
 		}
 		for _, s := range sentinels {
 			if got := errors.Is(err, s); got != slices.Contains(tt.want, s) {
@@ -77,7 +82,13 @@ func TestProgramNotInstalled(t *testing.T) {
 		}
 		script(t, dir, name, `echo "iptables v1.8.9 (nf_tables)"`)
 	}
-	openTool(t, "tool")
+	p := openTool(t, "tool")
+	if err := os.Remove(filepath.Join(dir, "tool")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.list(t.Context(), "raw", "OUTPUT"); !errors.Is(err, ErrNoTool) {
+		t.Errorf("after it was removed: %v", err)
+	}
 }
 
 // TestProgramIsAskedOnce: the version is read when the program is opened first.
@@ -92,6 +103,67 @@ func TestProgramIsAskedOnce(t *testing.T) {
 	if second, err := set.open(t.Context(), IPv4, "tool"); second != first || err != nil {
 		t.Errorf("opened again: %v, %v", second, err)
 	}
+}
+
+// TestProgramRetriesLockedTable: a list waits for another program's lock.
+func TestProgramRetriesLockedTable(t *testing.T) {
+	fakeTool(t, "tool", `[ "$*" = "-t raw -S OUTPUT --wait 1" ] || exit 2
+[ -e "$0.tried" ] && { echo "-P OUTPUT ACCEPT"; exit; }
+echo > "$0.tried"; echo "Another app is currently holding the xtables lock. Stopped waiting after 1s." >&2; exit 4`)
+	lines, err := openTool(t, "tool").list(t.Context(), "raw", "OUTPUT")
+	if !slices.Equal(lines, []string{"-P OUTPUT ACCEPT"}) || err != nil {
+		t.Errorf("%q, %v", lines, err)
+	}
+}
+
+// TestCallIsAbandoned: a call returns while its program hangs, and counts until that ends.
+func TestCallIsAbandoned(t *testing.T) {
+	dir := fakeTool(t, "tool", `echo > "$0.runs"; until [ -e "$0.ends" ]; do sleep 0.01; done`)
+	p := openTool(t, "tool")
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() {
+		_, err := p.list(ctx, "raw", "OUTPUT")
+		done <- err
+	}()
+	waitUntil(t, func() bool { _, err := os.Stat(filepath.Join(dir, "tool.runs")); return err == nil })
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "tool") || len(calls) != 1 {
+		t.Errorf("it ended with %v, with %d calls under way", err, len(calls))
+	}
+	script(t, dir, "tool.ends", "")
+	waitUntil(t, func() bool { return len(calls) == 0 })
+}
+
+// TestCallsAreBounded: beside maxCalls abandoned calls there is no other.
+func TestCallsAreBounded(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	release := make(chan struct{})
+	for len(calls) < maxCalls {
+		_, _ = call(ctx, "tool", func() (int, error) { <-release; return 0, nil })
+	}
+	_, err := call(ctx, "tool", func() (int, error) { t.Error("one too many"); return 0, nil })
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("it ended with %v", err)
+	}
+	close(release)
+	if got, err := call(t.Context(), "tool", func() (int, error) { return 1, nil }); got != 1 || err != nil {
+		t.Errorf("after they have returned: %v, %v", got, err)
+	}
+	waitUntil(t, func() bool { return len(calls) == 0 })
+}
+
+// TestCallTakesTooLong: a call ends after execTimeout, also with a context that does not end.
+func TestCallTakesTooLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		_, err := call(context.Background(), "tool", func() (int, error) { <-release; return 0, nil })
+		if !errors.Is(err, errTimeout) || !strings.Contains(err.Error(), "tool: not done after 20s") {
+			t.Errorf("it ended with %v", err)
+		}
+		close(release)
+	})
 }
 
 // TestProgramDeletesOnRealRules: rules and chains go, whatever their comments.

@@ -102,8 +102,8 @@ func TestIptablesPrintsLess(t *testing.T) {
 	})
 }
 
-// TestBuiltInChainIsNeverMissing: iptables says that a chain does not exist when it fails for another reason. The
-// backend does not take INPUT for empty, which would have it write forever.
+// TestBuiltInChainIsNeverMissing: go-iptables says that a chain does not exist when the program fails for another
+// reason. The backend does not take INPUT for empty, which would have it write forever.
 func TestBuiltInChainIsNeverMissing(t *testing.T) {
 	fakeTool(t, "tool", `echo "iptables: No chain/target/match by that name." >&2; exit 1`)
 	b := iptablesBackend{mode: "legacy", tableLoaded: func(Family, string) bool { return true }}

@@ -5,8 +5,9 @@ package netsetup
 // thisNode returns ErrNotLinux.
 func thisNode() (Node, error) { return nil, ErrNotLinux }
 
-// The rest is about nf_tables, and never called: [thisNode] fails before.
+// The rest is never called: [thisNode] fails before.
 
+func openIptables(Family, string) (chainLister, error)    { return nil, ErrNotLinux }
 func listTables() (map[string]uint32, error)              { return nil, ErrNotLinux }
 func listChains() ([]nftChain, error)                     { return nil, ErrNotLinux }
 func listRules(string, string, string) ([]nftRule, error) { return nil, ErrNotLinux }

@@ -103,6 +103,7 @@ var libraries = []struct {
 }{
 	{"k8s.io/", []string{"kubernetes", "cmd/nodens/migrate"}},
 	{"github.com/vishvananda/", []string{"netsetup"}},
+	{"github.com/coreos/go-iptables", []string{"netsetup"}},
 	{"github.com/prometheus/", []string{"cmd/nodens/app"}},
 	{"github.com/hashicorp/golang-lru/", []string{"cache"}},
 	{"github.com/coredns/", []string{"internal/config"}},
