@@ -208,7 +208,12 @@ func (k *sliceManager) run(ctx context.Context) {
 		}
 		looked := time.Now()
 		k.reconcile(ctx)
+		var again <-chan time.Time
+		if !k.view.listed[endpointSlices].Load() {
+			again = time.After(rejectionCheck)
+		}
 		select {
+		case <-again:
 		case <-tick.C:
 			k.view.scope.tick.Add(1)
 			k.view.expireWaiters()
@@ -220,10 +225,14 @@ func (k *sliceManager) run(ctx context.Context) {
 	k.reflectors.Wait()
 }
 
+// rejectionCheck is the interval at which the manager looks whether the API server refuses to list pods, before the first
+// lists are complete.
+const rejectionCheck = time.Second
+
 // reconcile starts and stops sources according to what is in use.
 func (k *sliceManager) reconcile(ctx context.Context) {
 	// What is in use is only known when these are listed.
-	known := k.view.listed[services].Load() && k.view.listed[pods].Load()
+	known := k.view.listed[services].Load() && k.view.knowsPods()
 	desired := k.view.desiredSources()
 	k.startSources(ctx, desired)
 	k.publishLevel()

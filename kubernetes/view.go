@@ -209,10 +209,11 @@ func (v *View) Run(ctx context.Context) {
 
 // Synced reports whether every resource but those of `multicluster` has been listed once: only
 // then is it certain that a name of the cluster that is not in view doesn't exist. Pods that the API server
-// refuses to list, as with CoreDNS's ClusterRole without `pods verified`, are not waited for: only names of pods depend on them.
-func (v *View) Synced() bool {
-	return v.haveListed(services, pods) && (v.listed[pods].Load() || v.outages.Rejects(pods.plural()))
-}
+// refuses to list are not waited for: only names of pods depend on them.
+func (v *View) Synced() bool { return v.haveListed(services, pods) && v.knowsPods() }
+
+// knowsPods reports whether the pods have been listed once, or the API server refuses that.
+func (v *View) knowsPods() bool { return v.listed[pods].Load() || v.outages.Rejects(pods.plural()) }
 
 // importsListed reports whether the resources of `multicluster` have been listed once.
 func (v *View) importsListed() bool { return v.haveListed(serviceImports, numResources) }
