@@ -12,7 +12,7 @@ cd "$(dirname "$0")/.."
 
 short='./internal/wire ./cache ./server/fastpath'
 all="$short ./internal/epoch ./internal/handover ./internal/mmsg ./kubernetes ./kubernetes/reflector
-	./server ./server/resolver ./upstream"
+	./server ./server/udp ./server/resolver ./upstream"
 
 # Of netsetup, only tests of what needs no rules and interfaces run. Most others start
 # themselves in a network namespace, and the kernel cannot execute a binary for arm64.

@@ -188,10 +188,11 @@ func runTenant(t *testing.T, attack func(*tenant) error) outcome {
 // measure reads what the agent holds, says and shows.
 func (o *outcome) measure(t *testing.T, n *tenant, p *peer.Process, dir string) {
 	t.Helper()
-	text, err := scrape.Text(t.Context(), http.DefaultClient, n.metrics)
-	if err != nil {
-		t.Fatal(err)
-	}
+	var text string
+	p.Must(t, "the metrics", func(ctx context.Context) (err error) { // the attacker's connections may leave no room for another one
+		text, err = scrape.Text(ctx, http.DefaultClient, n.metrics)
+		return err
+	})
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.PID()))
 	if err != nil {
 		t.Fatal(err)

@@ -27,6 +27,9 @@ import (
 // cores are the numbers of readers that are asked at the same time.
 const cores = "1,2,16"
 
+// benchmarks are the names of the benchmarks without "Benchmark", by the folder of their package.
+var benchmarks = map[string]string{"server": "HotName", "server/udp": "Spread"}
+
 // Values are what a benchmark reports in each round, by unit.
 type Values map[string][]float64
 
@@ -40,29 +43,32 @@ func Measure(ctx context.Context, p harness.Plan) (*Report, error) {
 		return nil, err
 	}
 	defer os.RemoveAll(dir)
-	binary := filepath.Join(dir, "server.test")
 	root, err := peer.Root()
 	if err != nil {
 		return nil, err
 	}
-	build := exec.CommandContext(ctx, "go", "test", "-c", "-o", binary, "./server")
-	build.Dir = root
-	if out, err := build.CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("building the benchmarks: %w\n%s", err, out)
+	for folder := range benchmarks {
+		build := exec.CommandContext(ctx, "go", "test", "-c", "-o", filepath.Join(dir, filepath.Base(folder)), "./"+folder)
+		build.Dir = root
+		if out, err := build.CombinedOutput(); err != nil {
+			return nil, fmt.Errorf("building the benchmarks of %s: %w\n%s", folder, err, out)
+		}
 	}
 	r := &Report{Values: map[string]Values{}, Report: &harness.Report{
 		Plan: p, Date: time.Now(), Commit: harness.Commit(), Facts: machine.Describe(), Samples: map[harness.Cell][]harness.Sample{},
 	}}
 	before := machine.LoadAverage()
 	for n := range p.Rounds {
-		run := exec.CommandContext(ctx, binary, "-test.run", "^$", "-test.bench", "^Benchmark(HotName|Spread)$", "-test.cpu", cores, "-test.benchtime", p.Length.String())
-		run.Dir = filepath.Join(root, "server")
-		out, err := run.CombinedOutput()
-		if err != nil {
-			return nil, fmt.Errorf("round %d: %w\n%s", n+1, err, out)
-		}
-		if err := r.add(out); err != nil {
-			return nil, err
+		for folder, name := range benchmarks {
+			run := exec.CommandContext(ctx, filepath.Join(dir, filepath.Base(folder)), "-test.run", "^$", "-test.bench", "^Benchmark"+name+"$", "-test.cpu", cores, "-test.benchtime", p.Length.String()) //nolint:gosec // built above
+			run.Dir = filepath.Join(root, folder)
+			out, err := run.CombinedOutput()
+			if err != nil {
+				return nil, fmt.Errorf("round %d: %w\n%s", n+1, err, out)
+			}
+			if err := r.add(out); err != nil {
+				return nil, err
+			}
 		}
 		fmt.Fprintf(p.Progress, "round %d of %d: %d benchmarks\n", n+1, p.Rounds, len(r.Values))
 	}
