@@ -240,6 +240,8 @@ type handler struct {
 	seen map[string]struct{}
 	// listed says that a list was complete.
 	listed bool
+	// faults are those of the object that Upsert has received; here they take no allocation for each object.
+	faults faults
 }
 
 // BeginList implements reflector.Handler.
@@ -290,9 +292,9 @@ func (h *handler) Upsert(obj runtime.Object, live bool) {
 	if h.seen != nil {
 		h.seen[h.indexKey(ns, name)] = struct{}{}
 	}
-	var f faults
-	kinds[h.resource].put(h, obj, live, &f)
-	h.view.noteFaults(h.resource, ns, name, &f)
+	h.faults = faults{}
+	kinds[h.resource].put(h, obj, live, &h.faults)
+	h.view.noteFaults(h.resource, ns, name, &h.faults)
 }
 
 // Delete implements reflector.Handler.
