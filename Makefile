@@ -28,7 +28,7 @@ help:
 # The unit tests that need neither root nor other programs, in about a minute. Tests with processes, namespaces
 # or sockets in plenty are in make test.
 quick:
-	@go test -short -p 4 $$(go list ./cache/... ./cmd/... ./internal/... ./kubernetes/... ./server/... ./upstream/... | grep -vE '/cmd/nodens(/app)?$$|/server(/fastpath)?$$|/internal/(handover|portholder)$$|/kubernetes$$|/upstream$$')
+	@go test -short -p 4 $$(go list ./cache/... ./cmd/... ./internal/... ./kubernetes/... ./server/... ./upstream/... | grep -vE '/cmd/nodens(/app)?$$|/server(/kernelpath)?$$|/internal/(handover|portholder)$$|/kubernetes$$|/upstream$$')
 
 # Every test, with few rounds, and a summary. Needs root for namespaces and rules.
 test:

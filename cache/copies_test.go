@@ -33,7 +33,7 @@ func newEpochTable() *epochTable {
 
 func (c *epochTable) isCurrent(m epoch.Mark) bool { return c.words[m.Index].Load() == m.Value }
 
-// answerCopy is a copy of an answer, as the fast path keeps it.
+// answerCopy is a copy of an answer, as the kernel path keeps it.
 type answerCopy struct {
 	cache *Cache
 	q     *wire.Query
@@ -41,7 +41,7 @@ type answerCopy struct {
 	term  Lease
 }
 
-// copyAnswer copies c's answer the way the fast path does. ok is false if it may not be copied.
+// copyAnswer copies c's answer the way the kernel path does. ok is false if it may not be copied.
 func (e *epochTable) copyAnswer(t testing.TB, c *Cache, q *wire.Query) (k answerCopy, ok bool) {
 	t.Helper()
 	before, now, r := e.Any(), c.store.clock(), reply(q)

@@ -80,7 +80,7 @@
 //
 // # Copies of answers
 //
-// Answers may be copied, for instance for the fast path in the kernel. [Options.Epochs]
+// Answers may be copied, for instance for the kernel path. [Options.Epochs]
 // has counters that the index bumps under its lock before each visible change; [Zone.Mark]
 // returns those that an answer depends on (epochs.go).
 //

@@ -61,7 +61,7 @@ type copied struct {
 	mark  epoch.Mark
 }
 
-// copy takes a copy of z's answer as the fast path does; ok is false if there is nothing to
+// copy takes a copy of z's answer as the kernel path does; ok is false if there is nothing to
 // copy.
 func (c *epochTable) copy(t testing.TB, z *Zone, name string, qtype uint16) (k copied, ok bool) {
 	t.Helper()

@@ -117,7 +117,7 @@ func (s *Server) stopReaders(d *drain) ([]*listener, error) {
 	if !s.suspended.CompareAndSwap(nil, d) {
 		return nil, errSuspended
 	}
-	s.fastPath.disable()
+	s.kernelPath.disable()
 	var leaving []*listener
 	for _, l := range s.listeners {
 		leaving = append(leaving, l)
@@ -157,7 +157,7 @@ func (s *Server) Resume() {
 		udp.Balance(l.udp)
 		l.start()
 	}
-	s.fastPath.enable(s.listeners)
+	s.kernelPath.enable(s.listeners)
 }
 
 func all(listeners []*listener, holds func(*listener) bool) bool {

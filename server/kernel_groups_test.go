@@ -13,7 +13,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/kubernetes"
-	"github.com/nodens-dns/nodens/server/fastpath"
+	"github.com/nodens-dns/nodens/server/kernelpath"
 	"github.com/nodens-dns/nodens/server/resolver"
 	"github.com/nodens-dns/nodens/test/peer"
 	"github.com/nodens-dns/nodens/test/resolvertest"
@@ -138,12 +138,12 @@ func texts(m map[netip.Addr]uint32) map[string]uint32 {
 
 // TestGroupNumbers: a namespace has one number, and no number is given twice, however many namespaces there are.
 func TestGroupNumbers(t *testing.T) {
-	var c fastPath
+	var c kernelPath
 	of := []*resolver.Autopath{new(resolver.Autopath), new(resolver.Autopath)}
 	number := func(of *resolver.Autopath, namespace string) uint32 {
 		return c.group(&resolver.ClientGroup{Of: of, Namespace: []byte(namespace)}).Number
 	}
-	if g := c.group(&resolver.ClientGroup{}); g != (fastpath.Group{}) {
+	if g := c.group(&resolver.ClientGroup{}); g != (kernelpath.Group{}) {
 		t.Errorf("all clients have the group %+v", g)
 	}
 	a, b := number(of[0], "\x01a"), number(of[0], "\x01b")

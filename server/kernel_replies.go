@@ -9,27 +9,27 @@ import (
 
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/epoch"
-	"github.com/nodens-dns/nodens/server/fastpath"
+	"github.com/nodens-dns/nodens/server/kernelpath"
 	"github.com/nodens-dns/nodens/server/reply"
 	"github.com/nodens-dns/nodens/server/resolver"
 	"github.com/nodens-dns/nodens/server/udp"
 )
 
-// FastPath is the part of [fastpath.Program] that the server uses.
-type FastPath interface {
-	Put(a *fastpath.Answer) bool
-	SetGroup(addr netip.Addr, g *fastpath.Group)
+// KernelPath is the part of [kernelpath.Program] that the server uses.
+type KernelPath interface {
+	Put(a *kernelpath.Answer) bool
+	SetGroup(addr netip.Addr, g *kernelpath.Group)
 	Clear()
 	SetListeners(listeners map[netip.AddrPort]uint32) error
 	Epochs() (cluster, cached *epoch.Table)
 }
 
-// fastPath is what all readers of a server share to copy replies into the kernel.
-type fastPath struct {
+// kernelPath is what all readers of a server share to copy replies into the kernel.
+type kernelPath struct {
 	log     *slog.Logger
-	program FastPath
+	program KernelPath
 	tables  reply.Tables
-	lastID  uint32 // the last fastPathID that was assigned
+	lastID  uint32 // the last kernelPathID that was assigned
 
 	mu        sync.Mutex
 	fixed     epoch.Value            // a counter that never moves, for groups that no client leaves
@@ -50,9 +50,9 @@ type clientGroup struct {
 const maxGroups = 4096
 
 // group returns the number and the mark of g; the zero Group for all clients.
-func (c *fastPath) group(g *resolver.ClientGroup) fastpath.Group {
+func (c *kernelPath) group(g *resolver.ClientGroup) kernelpath.Group {
 	if g.IsAll() {
-		return fastpath.Group{}
+		return kernelpath.Group{}
 	}
 	mark := g.Mark
 	if g.Of == nil {
@@ -69,14 +69,14 @@ func (c *fastPath) group(g *resolver.ClientGroup) fastpath.Group {
 		n = c.lastGroup
 		c.groups[clientGroup{g.Of, string(g.Namespace), g.ACLs, g.Class}] = n
 	}
-	return fastpath.Group{Number: n, Mark: mark}
+	return kernelpath.Group{Number: n, Mark: mark}
 }
 
 // fixedEpoch is the value of the counter that never moves.
 const fixedEpoch = 1
 
 // forgetGroups forgets the numbers of groups, of server blocks that may be gone.
-func (c *fastPath) forgetGroups() {
+func (c *kernelPath) forgetGroups() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.groups = nil
@@ -86,9 +86,9 @@ func (c *fastPath) forgetGroups() {
 // queries itself.
 type kernelReplies struct {
 	s      *Server
-	path   *fastPath
+	path   *kernelPath
 	config *activeConfig
-	answer fastpath.Answer // scratch space
+	answer kernelpath.Answer // scratch space
 	// request and terms are of the answer.
 	request *resolver.Request
 	terms   *resolver.Reusable
@@ -99,24 +99,24 @@ func (k *kernelReplies) begin(cfg *activeConfig, _ time.Duration) { k.config = c
 
 // find implements replySink: what the kernel has a reply to does not come to the reader.
 func (k *kernelReplies) find(*resolver.Request, *udp.Packet) (found, wanted bool) {
-	return false, k.config.fastPathID.Load() != 0
+	return false, k.config.kernelPathID.Load() != 0
 }
 
 // keep implements replySink.
 func (k *kernelReplies) keep(r *resolver.Request, t *resolver.Reusable, a *reply.Answer) {
 	k.request, k.terms = r, t
-	k.answer = fastpath.Answer{Answer: *a, Listener: k.config.fastPathID.Load(), Group: k.path.group(&t.Clients), Source: k}
+	k.answer = kernelpath.Answer{Answer: *a, Listener: k.config.kernelPathID.Load(), Group: k.path.group(&t.Clients), Source: k}
 	if k.path.program.Put(&k.answer) && k.answer.Group.Number != 0 {
 		k.path.program.SetGroup(r.Client.Addr(), &k.answer.Group)
 	}
 }
 
-// HitReporter implements [fastpath.Source].
-func (k *kernelReplies) HitReporter() fastpath.HitReporter {
+// HitReporter implements [kernelpath.Source].
+func (k *kernelReplies) HitReporter() kernelpath.HitReporter {
 	return k.request.HitCounter(k.terms, len(k.answer.Reply))
 }
 
-// end implements replySink: the kernel's hits are counted by [fastpath.Program.Sweep].
+// end implements replySink: the kernel's hits are counted by [kernelpath.Program.Sweep].
 func (k *kernelReplies) end(*resolver.Routes, time.Duration) {}
 
 // panicked implements replySink.
@@ -130,7 +130,7 @@ func (k *kernelReplies) close() {}
 
 // disable makes the server receive all queries and drops all copies. It is called
 // before what is served changes and when the server stops answering.
-func (c *fastPath) disable() {
+func (c *kernelPath) disable() {
 	if c == nil {
 		return
 	}
@@ -142,7 +142,7 @@ func (c *fastPath) disable() {
 // enable allows copies at all addresses that serve plain DNS and are not wildcards.
 // A new configuration gets a new number, so that copies from earlier ones are not found. The
 // caller holds the server's lock.
-func (c *fastPath) enable(listeners map[ListenAddr]*listener) {
+func (c *kernelPath) enable(listeners map[ListenAddr]*listener) {
 	if c == nil {
 		return
 	}
@@ -152,17 +152,17 @@ func (c *fastPath) enable(listeners map[ListenAddr]*listener) {
 		if cfg.Transport != config.PlainDNS || addr.Addr().IsUnspecified() {
 			continue
 		}
-		if cfg.fastPathID.Load() == 0 {
+		if cfg.kernelPathID.Load() == 0 {
 			c.lastID++
-			cfg.fastPathID.Store(c.lastID)
+			cfg.kernelPathID.Store(c.lastID)
 		}
-		numbers[addr.AddrPort] = cfg.fastPathID.Load()
+		numbers[addr.AddrPort] = cfg.kernelPathID.Load()
 	}
 	c.setListeners(numbers)
 }
 
-func (c *fastPath) setListeners(numbers map[netip.AddrPort]uint32) {
+func (c *kernelPath) setListeners(numbers map[netip.AddrPort]uint32) {
 	if err := c.program.SetListeners(numbers); err != nil {
-		c.log.Error("setting the listeners of the fast path failed", "err", err)
+		c.log.Error("setting the listeners of the kernel path failed", "err", err)
 	}
 }

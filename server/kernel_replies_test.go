@@ -20,7 +20,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/stat"
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/server/clients"
-	"github.com/nodens-dns/nodens/server/fastpath"
+	"github.com/nodens-dns/nodens/server/kernelpath"
 	"github.com/nodens-dns/nodens/server/resolver"
 	"github.com/nodens-dns/nodens/test/peer"
 	"github.com/nodens-dns/nodens/test/resolvertest"
@@ -35,13 +35,13 @@ type register struct {
 	mu     sync.Mutex
 	doors  map[netip.AddrPort]uint32
 	told   []string
-	owners []fastpath.HitReporter
-	copies []fastpath.Answer
+	owners []kernelpath.HitReporter
+	copies []kernelpath.Answer
 	names  []string // of the copies
-	groups map[netip.Addr]fastpath.Group
+	groups map[netip.Addr]kernelpath.Group
 }
 
-func (k *register) Put(a *fastpath.Answer) bool {
+func (k *register) Put(a *kernelpath.Answer) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.owners, k.copies = append(k.owners, a.Source.HitReporter()), append(k.copies, *a)
@@ -49,11 +49,11 @@ func (k *register) Put(a *fastpath.Answer) bool {
 	return true
 }
 
-func (k *register) SetGroup(addr netip.Addr, g *fastpath.Group) {
+func (k *register) SetGroup(addr netip.Addr, g *kernelpath.Group) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.groups == nil {
-		k.groups = make(map[netip.Addr]fastpath.Group)
+		k.groups = make(map[netip.Addr]kernelpath.Group)
 	}
 	k.groups[addr] = *g
 }
@@ -81,7 +81,7 @@ func withKernel(t *testing.T) (*Server, *register, *cache.Store) {
 	epochs := epoch.New(make([]atomic.Uint64, epoch.Words(4)), 0, 4)
 	k := &register{cluster: epoch.New(make([]atomic.Uint64, epoch.Words(4)), 1000, 4), cached: epochs}
 	s := New(slog.New(slog.DiscardHandler), Limits{Readers: 1})
-	s.UseFastPath(k)
+	s.UseKernelPath(k)
 	t.Cleanup(func() { shutdown(t, s) })
 	return s, k, cache.NewStore(1<<20, cache.Options{Epochs: epochs})
 }
@@ -198,12 +198,12 @@ func exchangePacket(t *testing.T, to netip.AddrPort, packet []byte) []byte {
 // brokenRegister is a register that panics.
 type brokenRegister struct{ *register }
 
-func (brokenRegister) Put(*fastpath.Answer) bool { panic("broken") }
+func (brokenRegister) Put(*kernelpath.Answer) bool { panic("broken") }
 
 // TestCopyPanics: a panic while a reply is copied is counted, and the client gets the reply.
 func TestCopyPanics(t *testing.T) {
 	s, k, store := withKernel(t)
-	s.fastPath.program = brokenRegister{k}
+	s.kernelPath.program = brokenRegister{k}
 	c := store.NewCache(&config.Cache{Success: roomy, Denial: roomy})
 	z := &resolver.Zone{Name: wire.Root, Cache: c, Forward: resolvertest.Pool(t, resolvertest.StartBackend(t, resolvertest.Address("192.0.2.1")).Addr()), Stats: resolver.NewStats()}
 	addr := netip.AddrPortFrom(loopback, peer.Ports(t, 1)[0])
@@ -326,7 +326,7 @@ func TestCopiesBesideACL(t *testing.T) {
 	if !maps.Equal(names, map[string]uint32{"alias.test.": 1, "open.test.": 0}) {
 		t.Errorf("copied for the groups %v", names)
 	}
-	want := fastpath.Group{Number: 1, Mark: epoch.Mark{Index: kernel.groups[shopPod].Mark.Index, Value: 1}}
+	want := kernelpath.Group{Number: 1, Mark: epoch.Mark{Index: kernel.groups[shopPod].Mark.Index, Value: 1}}
 	if got := kernel.groups; len(got) != 1 || got[shopPod] != want || want.Mark.Index == 0 {
 		t.Errorf("the clients have the groups %+v", got)
 	}

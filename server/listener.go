@@ -67,8 +67,8 @@ func (l *Limits) timeouts(t config.Timeouts) timeouts {
 // activeConfig is what one address serves now.
 type activeConfig struct {
 	ListenerConfig
-	// fastPathID identifies this configuration in the kernel; 0 if nothing is copied.
-	fastPathID atomic.Uint32
+	// kernelPathID identifies this configuration in the kernel; 0 if nothing is copied.
+	kernelPathID atomic.Uint32
 }
 
 // listener is one listening address: its sockets, and what it serves. Its sockets are

@@ -43,8 +43,8 @@ type reusedReplies struct {
 // newReusedReplies returns the replies of the reader with that stripe.
 func newReusedReplies(s *Server, stripe int) reusedReplies {
 	switch {
-	case s.fastPath != nil:
-		return reusedReplies{sink: &kernelReplies{s: s, path: s.fastPath}, tables: &s.fastPath.tables}
+	case s.kernelPath != nil:
+		return reusedReplies{sink: &kernelReplies{s: s, path: s.kernelPath}, tables: &s.kernelPath.tables}
 	case s.replyCaches != nil:
 		kept := &keptReplies{s: s, stripe: stripe, cache: newReplyCache(s), hits: make([]clients.Hit, 0, udp.BatchSize)}
 		return reusedReplies{sink: kept, tables: &s.replyCaches.tables}

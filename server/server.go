@@ -86,7 +86,7 @@ type Server struct {
 	tcpTurns    *share.Turns   // for reading from TCP connections
 	tcpClients  *share.Limiter // gives the clients of tcpTurns their numbers
 	largeRoom   *share.Room    // for large replies to clients with a stream
-	fastPath    *fastPath      // nil without answers in the kernel
+	kernelPath  *kernelPath    // nil without answers in the kernel
 	replyCaches *replyCaches   // nil: readers keep no replies
 	stop        context.CancelFunc
 	ctx         context.Context
@@ -135,17 +135,17 @@ func orDefault[T int | time.Duration](v, def T) T {
 	return v
 }
 
-// UseFastPath copies the replies to UDP queries to f, which then answers the same queries in
+// UseKernelPath copies the replies to UDP queries to f, which then answers the same queries in
 // the kernel. Call it before any other method.
-func (s *Server) UseFastPath(f FastPath) {
-	s.fastPath = &fastPath{log: s.log, program: f}
-	s.fastPath.tables.Cluster, s.fastPath.tables.Cached = f.Epochs()
-	s.fastPath.fixed = s.fastPath.tables.Cached.AcquireValue()
-	s.fastPath.fixed.Store(fixedEpoch)
+func (s *Server) UseKernelPath(f KernelPath) {
+	s.kernelPath = &kernelPath{log: s.log, program: f}
+	s.kernelPath.tables.Cluster, s.kernelPath.tables.Cached = f.Epochs()
+	s.kernelPath.fixed = s.kernelPath.tables.Cached.AcquireValue()
+	s.kernelPath.fixed.Store(fixedEpoch)
 }
 
 // CacheReplies makes each reader of a UDP socket keep the replies that it sends most often, see package
-// reply. Call it before any other method, and not with [Server.UseFastPath]: there the kernel sees the
+// reply. Call it before any other method, and not with [Server.UseKernelPath]: there the kernel sees the
 // hits first, and has to learn answers from all other queries.
 func (s *Server) CacheReplies(c ReplyCaches) {
 	s.replyCaches = &replyCaches{tables: reply.Tables{Cluster: c.Cluster, Cached: c.Cached}, clock: c.Clock}
@@ -169,7 +169,7 @@ func (s *Server) Listen(configs map[ListenAddr]ListenerConfig) error {
 	if err != nil {
 		return err
 	}
-	s.fastPath.disable()
+	s.kernelPath.disable()
 	for addr, l := range s.listeners {
 		if _, stays := configs[addr]; !stays || fresh[addr] != nil {
 			l.stop()
@@ -185,7 +185,7 @@ func (s *Server) Listen(configs map[ListenAddr]ListenerConfig) error {
 		s.listeners[addr] = l
 		l.start()
 	}
-	s.fastPath.enable(s.listeners)
+	s.kernelPath.enable(s.listeners)
 	return nil
 }
 
@@ -214,7 +214,7 @@ func (s *Server) bindNew(configs map[ListenAddr]ListenerConfig) (map[ListenAddr]
 // sockets go on reading from them.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.mu.Lock()
-	s.fastPath.disable()
+	s.kernelPath.disable()
 	s.inherited.close()
 	s.inherited = nil
 	left := slices.Collect(maps.Values(s.listeners))

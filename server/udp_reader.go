@@ -47,7 +47,7 @@ func newUDPReader(l *listener, index int) *udpReader {
 		drops:    dropCounter{stripe: index},
 		progress: &l.progress[index],
 	}
-	if l.s.fastPath != nil {
+	if l.s.kernelPath != nil {
 		u.request.Sources = new(resolver.ReplySources)
 	}
 	return u

@@ -10,7 +10,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
-short='./internal/wire ./cache ./server/fastpath'
+short='./internal/wire ./cache ./server/kernelpath'
 all="$short ./internal/epoch ./internal/handover ./internal/mmsg ./kubernetes ./kubernetes/reflector
 	./server ./server/udp ./server/resolver ./upstream"
 

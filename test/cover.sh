@@ -18,5 +18,5 @@ mkdir "$dir/counters"
 go test -count=1 -p 3 -timeout 20m -covermode=atomic -coverpkg="$(echo $units | tr ' ' ,)" $units \
 	-args -test.gocoverdir="$dir/counters" >"$dir/tests" || { grep -v -e "^ok" -e "^coverage:" "$dir/tests" >&2; failed=1; }
 go tool covdata textfmt -i="$dir/counters" -o="$profile"
-go run ./test/coverage/report -in server,server/resolver,server/fastpath,cache,kubernetes,kubernetes/reflector,netsetup,internal/wire "$profile"
+go run ./test/coverage/report -in server,server/resolver,server/kernelpath,cache,kubernetes,kubernetes/reflector,netsetup,internal/wire "$profile"
 exit $failed

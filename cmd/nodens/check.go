@@ -166,7 +166,7 @@ type checkedConfig struct {
 	// Network is what the agent would set up on a node; null if nothing.
 	Network *report.Network `json:"network"`
 
-	network, fastPath, handover string // as text
+	network, kernelPath, handover string // as text
 }
 
 // finding is an error or a warning. Line is 0 if it is about the whole file.
@@ -268,7 +268,7 @@ func (c *checkedConfig) printText(w io.Writer) {
 	for _, b := range c.Blocks {
 		b.printText(w)
 	}
-	for _, section := range []struct{ title, text string }{{"differences from CoreDNS", strings.Join(c.Differences, "\n")}, {"network", c.network}, {"kernel path", c.fastPath}, {"handover", c.handover}} {
+	for _, section := range []struct{ title, text string }{{"differences from CoreDNS", strings.Join(c.Differences, "\n")}, {"network", c.network}, {"kernel path", c.kernelPath}, {"handover", c.handover}} {
 		if section.text != "" {
 			fmt.Fprintf(w, "\n%s:\n%s", section.title, indent(section.text))
 		}

@@ -38,8 +38,8 @@ func (in *checkInput) check() (*checkedConfig, error) {
 		c.Blocks = append(c.Blocks, in.block(b))
 	}
 	c.Differences = differences(in.cfg)
-	if in.flags.FastPath != options.FastPathOff {
-		c.fastPath = describeFastPath(&in.flags.Agent)
+	if in.flags.KernelPath != options.KernelPathOff {
+		c.kernelPath = describeKernelPath(&in.flags.Agent)
 	}
 	if dir := in.flags.HandoverDir; dir != "" {
 		c.handover = "from the previous agent and to the next one, through " + dir + "\nanswers are saved to " + in.flags.CachePath()
@@ -75,8 +75,8 @@ func (in *checkInput) block(b *config.Block) checkedBlock {
 		}
 	}
 	s.addWritten(b)
-	if in.flags.FastPath != options.FastPathOff {
-		s.add("kernel path", nil, "%s", fastPathStatus(b, in.cfg.Blocks))
+	if in.flags.KernelPath != options.KernelPathOff {
+		s.add("kernel path", nil, "%s", kernelPathStatus(b, in.cfg.Blocks))
 	}
 	c.Steps = s.list
 	return c

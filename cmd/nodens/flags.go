@@ -160,8 +160,8 @@ func (f *agentFlags) addCache(flags *pflag.FlagSet) {
 }
 
 func (f *agentFlags) addKernelPath(flags *pflag.FlagSet) {
-	cli.Choice(flags, &f.FastPath, "kernel-path", "answer pods' queries in the kernel where the answer is known; auto: if this kernel can; on: fail if it can't", options.FastPathModes...)
-	cli.Func(flags, "kernel-path-order", "last", "`position` of --kernel-path's program among others on an interface: last, first, before:NAME or after:NAME of another program", f.setFastPathOrder)
+	cli.Choice(flags, &f.KernelPath, "kernel-path", "answer pods' queries in the kernel where the answer is known; auto: if this kernel can; on: fail if it can't", options.KernelPathModes...)
+	cli.Func(flags, "kernel-path-order", "last", "`position` of --kernel-path's program among others on an interface: last, first, before:NAME or after:NAME of another program", f.setKernelPathOrder)
 }
 
 func (f *agentFlags) addLogging(flags *pflag.FlagSet) {
@@ -306,17 +306,17 @@ func (f *agentFlags) setHandoverCompare(s string) error {
 	return nil
 }
 
-func (f *agentFlags) setFastPathOrder(s string) error {
+func (f *agentFlags) setKernelPathOrder(s string) error {
 	where, name, _ := strings.Cut(s, ":")
 	switch {
 	case s == "last":
-		f.FastPathOrder = options.FastPathOrder{}
+		f.KernelPathOrder = options.KernelPathOrder{}
 	case s == "first":
-		f.FastPathOrder = options.FastPathOrder{First: true}
+		f.KernelPathOrder = options.KernelPathOrder{First: true}
 	case where == "before" && name != "":
-		f.FastPathOrder = options.FastPathOrder{Before: name}
+		f.KernelPathOrder = options.KernelPathOrder{Before: name}
 	case where == "after" && name != "":
-		f.FastPathOrder = options.FastPathOrder{After: name}
+		f.KernelPathOrder = options.KernelPathOrder{After: name}
 	default:
 		return errors.New("give last, first, before:NAME or after:NAME, with the name of a program in the kernel, such as before:cil_from_container")
 	}

@@ -5,7 +5,7 @@
 // Replies are kept in two places. The [Cache] of this package belongs to one reader of a socket, and keeps the
 // replies that it sends most often. A reader that finds a query in it sends a copy of the reply: it parses nothing,
 // takes no lock and writes to no memory that another reader uses. The other place is the kernel, see package
-// fastpath.
+// kernelpath.
 //
 // # The cache of a reader
 //

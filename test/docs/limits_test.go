@@ -56,7 +56,7 @@ var internalBounds = []string{
 	"server/udp.maxClockDrift", "server.maxGroups", "server.maxMaxAge",
 	"server/clients.maxOwners", "server/clients.maxShift", "server/clients.maxStripes",
 	"server/dnstap.maxControlLen", "server/dnstap.maxKeptBuffer",
-	"server/fastpath.maxKnownPrograms",
+	"server/kernelpath.maxKnownPrograms",
 	"server/reply.maxStrength", "server/reply.MaxTTLs", "server/reply.maxWatches",
 	"server/otlp.maxReason", "server/otlp.maxReplyHeader",
 	"server/resolver.maxPlainRcode", "server/resolver.maxStripes",

@@ -194,7 +194,7 @@ func TestAbsentMetrics(t *testing.T) {
 
 // TestKernelResults: the page explains the results of nodens_kernel_path_queries_total.
 func TestKernelResults(t *testing.T) {
-	source, _ := document(t, "server/fastpath/result.go")
+	source, _ := document(t, "server/kernelpath/result.go")
 	file, err := parser.ParseFile(token.NewFileSet(), "result.go", source, 0)
 	if err != nil {
 		t.Fatal(err)

@@ -16,7 +16,7 @@ import (
 )
 
 // notOnOSSFuzz are fuzzers that test/oss-fuzz/build.sh leaves out, with the reason.
-var notOnOSSFuzz = []string{"server/fastpath FuzzProgram"}
+var notOnOSSFuzz = []string{"server/kernelpath FuzzProgram"}
 
 // builder stands for the program that OSS-Fuzz builds a fuzzer with. Like that program, it
 // searches the package's directory and those below it for the fuzzer, and takes all test files

@@ -1,6 +1,6 @@
 // Command kernels tests answers from inside the kernel on the kernels of Debian's releases. It boots
 // each in a virtual machine, loads the product's program, attaches it to an interface, and runs the
-// tests of server/fastpath, those of the verifier and the fuzzer among them:
+// tests of server/kernelpath, those of the verifier and the fuzzer among them:
 //
 //	go run ./test/kernels
 //
@@ -109,12 +109,12 @@ func build(ctx context.Context, dir string) (map[string]string, error) {
 		return nil, err
 	}
 	files := map[string]string{
-		"init":          filepath.Join(dir, "init"),
-		"fastpath.test": filepath.Join(dir, "fastpath.test"),
+		"init":            filepath.Join(dir, "init"),
+		"kernelpath.test": filepath.Join(dir, "kernelpath.test"),
 	}
 	for _, args := range [][]string{
 		{"build", "-o", files["init"], "./test/kernels/guest"},
-		{"test", "-c", "-o", files["fastpath.test"], "./server/fastpath"},
+		{"test", "-c", "-o", files["kernelpath.test"], "./server/kernelpath"},
 	} {
 		cmd := exec.CommandContext(ctx, "go", args...)
 		cmd.Dir = root

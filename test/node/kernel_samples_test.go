@@ -12,7 +12,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/internal/report"
-	"github.com/nodens-dns/nodens/server/fastpath"
+	"github.com/nodens-dns/nodens/server/kernelpath"
 	"github.com/nodens-dns/nodens/test/node/testbed"
 )
 
@@ -61,7 +61,7 @@ func checkSampledNames(ctx context.Context, socket string, names []string, each 
 	}
 	for _, name := range names {
 		// The standard deviation is a tenth.
-		if n := count[name]; r.KernelSample != fastpath.SampleWeight || n < each*4/10 || n > each*16/10 {
+		if n := count[name]; r.KernelSample != kernelpath.SampleWeight || n < each*4/10 || n > each*16/10 {
 			return fmt.Errorf("%d queries for %s, want about %d, of a sample of one in %d: %v", n, name, each, r.KernelSample, count)
 		}
 	}

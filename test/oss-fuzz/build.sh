@@ -3,7 +3,7 @@
 # is thrown away with the image. A test in test/fuzz runs it with a builder that only checks.
 cd "$SRC/nodens"
 
-# FuzzProgram of server/fastpath is missing: it loads a program into the kernel, which needs
+# FuzzProgram of server/kernelpath is missing: it loads a program into the kernel, which needs
 # capabilities that fuzzers do not have there.
 fuzzers='
 cache FuzzHistory

@@ -60,7 +60,7 @@ func (a *agent) startActive(ctx context.Context) (err error) {
 	}
 	ctx, a.active.cancel = context.WithCancel(ctx)
 	a.active.tasks.Go(func() { a.saveLoop(ctx) })
-	a.active.tasks.Go(func() { a.fastPath.run(ctx, a.newHealthCheck()) })
+	a.active.tasks.Go(func() { a.kernelPath.run(ctx, a.newHealthCheck()) })
 	if a.opts.Page.IsValid() {
 		a.active.tasks.Go(func() { a.servePage(ctx, a.opts.Page) })
 	}

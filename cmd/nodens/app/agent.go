@@ -45,14 +45,14 @@ type agent struct {
 	logLevel *slog.LevelVar // of log
 	logQueue *logqueue.Queue
 	// libraries takes what libraries log.
-	libraries *libraryLog
-	server    *server.Server
-	http      *httpServers
-	builder   builder
-	net       *netsetup.Setup // nil: the node's network stays unchanged
-	fallback  *fallback       // nil: there are no rules
-	fastPath  *fastPath       // nil: --kernel-path=off
-	active    activeTasks
+	libraries  *libraryLog
+	server     *server.Server
+	http       *httpServers
+	builder    builder
+	net        *netsetup.Setup // nil: the node's network stays unchanged
+	fallback   *fallback       // nil: there are no rules
+	kernelPath *kernelPath     // nil: --kernel-path=off
+	active     activeTasks
 	handoverState
 	selfProbe     *selfProbe
 	progress      progress
@@ -133,14 +133,14 @@ func newAgent(opts *options.Agent, l *agentLog, level *slog.LevelVar) (*agent, e
 	ranges := new(podrange.Ranges)
 	limits := limiters{ranges: ranges, addrs: addrs, except: opts.ClientLimitExcept}
 	limit := limits.agentLimit(opts)
-	path, err := openFastPath(opts, log, hostPlatform(), table, limit)
+	path, err := openKernelPath(opts, log, hostPlatform(), table, limit)
 	if err != nil {
 		return nil, err
 	}
 	srv := server.New(log, server.Limits{Readers: opts.Readers, Poller: opts.Polled, PodRanges: ranges, Client: limit})
 	clusterEpochs, cacheEpochs := path.epochs()
 	if path.available() {
-		srv.UseFastPath(path.program)
+		srv.UseKernelPath(path.program)
 	} else {
 		srv.CacheReplies(server.ReplyCaches{Cluster: clusterEpochs, Cached: cacheEpochs, Clock: opts.CacheClock})
 	}
@@ -149,13 +149,13 @@ func newAgent(opts *options.Agent, l *agentLog, level *slog.LevelVar) (*agent, e
 	owners.off = opts.ClientMetrics == options.ClientMetricsOff
 	libraries := newLibraryLog(log)
 	a := &agent{
-		opts:     opts,
-		fastPath: path,
-		created:  time.Now(),
-		instance: newInstance(),
-		faults:   faults,
-		log:      log,
-		logQueue: l.queue, libraries: libraries,
+		opts:       opts,
+		kernelPath: path,
+		created:    time.Now(),
+		instance:   newInstance(),
+		faults:     faults,
+		log:        log,
+		logQueue:   l.queue, libraries: libraries,
 		logLevel: level,
 		server:   srv,
 		http:     &httpServers{log: log, errors: libraries.logger(), reusePort: opts.HandoverDir != "", local: addrs.has, servers: make(map[string]*httpServer)},

@@ -9,7 +9,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/podrange"
 	"github.com/nodens-dns/nodens/internal/ratelimit"
-	"github.com/nodens-dns/nodens/server/fastpath"
+	"github.com/nodens-dns/nodens/server/kernelpath"
 	"github.com/nodens-dns/nodens/server/resolver"
 )
 
@@ -48,7 +48,7 @@ func (x *limiters) agentLimit(opts *options.Agent) *resolver.ClientLimit {
 		return nil
 	}
 	var lag time.Duration
-	if opts.FastPath != options.FastPathOff {
+	if opts.KernelPath != options.KernelPathOff {
 		lag = reportDelay
 	}
 	return &resolver.ClientLimit{Limiter: x.limiter(opts.ClientLimit, lag), Action: opts.ClientLimit.Action}
@@ -56,12 +56,12 @@ func (x *limiters) agentLimit(opts *options.Agent) *resolver.ClientLimit {
 
 // kernelLimit returns the limit of --client-limit for the kernel's programs. They see the queries of pods only, so that
 // the node itself needs no exception.
-func kernelLimit(opts *options.Agent) fastpath.ClientLimit {
+func kernelLimit(opts *options.Agent) kernelpath.ClientLimit {
 	c := opts.ClientLimit
 	if c == nil {
-		return fastpath.ClientLimit{}
+		return kernelpath.ClientLimit{}
 	}
-	return fastpath.ClientLimit{
+	return kernelpath.ClientLimit{
 		Rate: uint32(c.Rate), Burst: uint32(c.Burst), Drop: c.Action == config.LimitDrop, Exempt: opts.ClientLimitExcept,
 	}
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/podrange"
 	"github.com/nodens-dns/nodens/internal/ratelimit"
 	"github.com/nodens-dns/nodens/server/clients"
-	"github.com/nodens-dns/nodens/server/fastpath"
+	"github.com/nodens-dns/nodens/server/kernelpath"
 	"github.com/nodens-dns/nodens/server/resolver"
 )
 
@@ -78,12 +78,12 @@ func TestKernelLimit(t *testing.T) {
 	except := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
 	for _, tt := range []struct {
 		limit *config.ClientLimit
-		want  fastpath.ClientLimit
+		want  kernelpath.ClientLimit
 	}{
-		{nil, fastpath.ClientLimit{}},
-		{&config.ClientLimit{Rate: 5, Burst: 7}, fastpath.ClientLimit{Rate: 5, Burst: 7, Exempt: except}},
-		{&config.ClientLimit{Rate: 5, Burst: 7, Action: config.LimitTruncate}, fastpath.ClientLimit{Rate: 5, Burst: 7, Exempt: except}},
-		{&config.ClientLimit{Rate: 5, Burst: 7, Action: config.LimitDrop}, fastpath.ClientLimit{Rate: 5, Burst: 7, Drop: true, Exempt: except}},
+		{nil, kernelpath.ClientLimit{}},
+		{&config.ClientLimit{Rate: 5, Burst: 7}, kernelpath.ClientLimit{Rate: 5, Burst: 7, Exempt: except}},
+		{&config.ClientLimit{Rate: 5, Burst: 7, Action: config.LimitTruncate}, kernelpath.ClientLimit{Rate: 5, Burst: 7, Exempt: except}},
+		{&config.ClientLimit{Rate: 5, Burst: 7, Action: config.LimitDrop}, kernelpath.ClientLimit{Rate: 5, Burst: 7, Drop: true, Exempt: except}},
 	} {
 		got := kernelLimit(&options.Agent{ClientLimit: tt.limit, ClientLimitExcept: except})
 		if fmt.Sprint(got) != fmt.Sprint(tt.want) {
@@ -99,9 +99,9 @@ func TestKernelAnswersLimited(t *testing.T) {
 	for _, metrics := range []options.ClientMetrics{options.ClientMetricsOff, options.ClientMetricsNamespace} {
 		table := clients.New(clients.Options{})
 		limit := &resolver.ClientLimit{Limiter: ratelimit.New(ratelimit.Options{Rate: 1, Burst: 10})}
-		opts := &options.Agent{FastPath: options.FastPathOn, ClientMetrics: metrics, ClientLimit: &config.ClientLimit{Rate: 1, Burst: 10}}
-		var to fastpath.ClientReporter
-		_, err := openFastPath(opts, slog.New(slog.DiscardHandler), platform{open: func(o fastpath.Options) (program, error) {
+		opts := &options.Agent{KernelPath: options.KernelPathOn, ClientMetrics: metrics, ClientLimit: &config.ClientLimit{Rate: 1, Burst: 10}}
+		var to kernelpath.ClientReporter
+		_, err := openKernelPath(opts, slog.New(slog.DiscardHandler), platform{open: func(o kernelpath.Options) (program, error) {
 			to = o.Clients
 			if o.ClientLimit.Rate != 1 || o.ClientLimit.Burst != 10 {
 				t.Errorf("the kernel's limit is %+v", o.ClientLimit)
@@ -111,7 +111,7 @@ func TestKernelAnswersLimited(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		to.ReportClient(addr, fastpath.ClientAnswers{NoError: 4, NXDomain: 3, Waste: 1})
+		to.ReportClient(addr, kernelpath.ClientAnswers{NoError: 4, NXDomain: 3, Waste: 1})
 		to.ReportLimited(addr, 5)
 		now := clock.Now()
 		for i := range 5 {

@@ -17,7 +17,7 @@ import (
 // attribution, and one without a table, do nothing.
 type attribution struct {
 	table *clients.Table
-	path  *fastPath
+	path  *kernelPath
 	// ranges gets the addresses of pods, too; nil: nobody needs them.
 	ranges *podrange.Ranges
 	// off says that the table does not count queries, and only knows whose the addresses are.
@@ -29,7 +29,7 @@ type attribution struct {
 	last int // number of the last view
 }
 
-func newAttribution(table *clients.Table, path *fastPath) *attribution {
+func newAttribution(table *clients.Table, path *kernelPath) *attribution {
 	return &attribution{table: table, path: path, pods: make(map[netip.Addr]map[int]labelledPod)}
 }
 

@@ -1,4 +1,4 @@
-// These tests use attribution and fastPath, which are not exported.
+// These tests use attribution and kernelPath, which are not exported.
 
 package app
 
@@ -15,7 +15,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/podrange"
 	"github.com/nodens-dns/nodens/kubernetes"
 	"github.com/nodens-dns/nodens/server/clients"
-	"github.com/nodens-dns/nodens/server/fastpath"
+	"github.com/nodens-dns/nodens/server/kernelpath"
 	"github.com/nodens-dns/nodens/test/agenttest"
 	"github.com/nodens-dns/nodens/test/peer"
 	"github.com/nodens-dns/nodens/test/testlog"
@@ -189,7 +189,7 @@ func TestAttributionOff(t *testing.T) {
 			t.Error("pods are observed")
 		}
 	}
-	new(fastPath).endClients(1)
+	new(kernelPath).endClients(1)
 }
 
 // TestKernelAnswersOfPod: what the kernel has answered belongs to the pod that had the address, also
@@ -199,12 +199,12 @@ func TestKernelAnswersOfPod(t *testing.T) {
 	addr := netip.MustParseAddr("10.1.0.1")
 	p := newStage(1).player("a")
 	p.clients = map[int][]netip.Addr{1: {addr}}
-	table.SetKernelSample(fastpath.SampleWeight)
+	table.SetKernelSample(kernelpath.SampleWeight)
 	p.report = func(a netip.Addr) {
-		kernelCounts{table: table}.ReportClient(a, fastpath.ClientAnswers{NoError: 2, NXDomain: 2, Waste: 1})
+		kernelCounts{table: table}.ReportClient(a, kernelpath.ClientAnswers{NoError: 2, NXDomain: 2, Waste: 1})
 		kernelCounts{table: table}.ReportSample(a, []byte("\x03www\x04test\x00"), false)
 	}
-	s := p.newFastPath(new(testlog.Buffer))
+	s := p.newKernelPath(new(testlog.Buffer))
 	s.clients = table
 	tell := newAttribution(table, s).observer(nil)
 	tell(addr, nodePod("a"))

@@ -22,7 +22,7 @@ type DryRun struct{ agent *agent }
 // the cluster's names come from. If cfg was read on another machine ([config.Options.OffNode]), offNode says so: hosts files have
 // no names then, and only plain DNS is served.
 func NewDryRun(opts options.Agent, cfg *config.Config, manifests []string, offNode bool) (*DryRun, error) {
-	opts.SetupInterface, opts.SetupIptables, opts.FastPath = false, false, options.FastPathOff
+	opts.SetupInterface, opts.SetupIptables, opts.KernelPath = false, false, options.KernelPathOff
 	opts.HandoverDir, opts.ClientMetrics, opts.NodeName = "", options.ClientMetricsNamespace, dryNode
 	log, err := openLog(opts.LogFormat, io.Discard, new(slog.LevelVar))
 	if err != nil {

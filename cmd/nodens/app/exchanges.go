@@ -36,8 +36,8 @@ func (s counterSample) Age() time.Duration { return s.age }
 // counters returns a sample.
 func (a *agent) counters() counterSample {
 	s := counterSample{age: time.Since(a.created), upstreams: make(map[netip.AddrPort]exchangeCounts)}
-	if a.fastPath.available() {
-		s.kernel = a.fastPath.program.Counters().Results["answered"]
+	if a.kernelPath.available() {
+		s.kernel = a.kernelPath.program.Counters().Results["answered"]
 	}
 	g := a.current.Load()
 	if g == nil {

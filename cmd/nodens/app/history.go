@@ -33,8 +33,8 @@ type historyCounters struct {
 // historyCounters returns the present counters. seen is an empty map for them.
 func (a *agent) historyCounters(seen map[netip.AddrPort]uint64) historyCounters {
 	c := historyCounters{exchanges: seen}
-	if a.fastPath.available() {
-		c.kernel = a.fastPath.program.Counters().Results["answered"]
+	if a.kernelPath.available() {
+		c.kernel = a.kernelPath.program.Counters().Results["answered"]
 	}
 	g := a.current.Load()
 	if g == nil {

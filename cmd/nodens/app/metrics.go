@@ -20,7 +20,7 @@ import (
 	"github.com/nodens-dns/nodens/kubernetes"
 	"github.com/nodens-dns/nodens/server"
 	"github.com/nodens-dns/nodens/server/clients"
-	"github.com/nodens-dns/nodens/server/fastpath"
+	"github.com/nodens-dns/nodens/server/kernelpath"
 	"github.com/nodens-dns/nodens/server/resolver"
 	"github.com/nodens-dns/nodens/server/transfer"
 )
@@ -48,7 +48,7 @@ func (a *agent) Describe(chan<- *prometheus.Desc) {}
 // Collect reads all counters of the agent.
 func (a *agent) Collect(ch chan<- prometheus.Metric) {
 	s := scrape(ch)
-	a.fastPath.updateCounters() // before the counters are read
+	a.kernelPath.updateCounters() // before the counters are read
 	b := a.opts.Build
 	s.put(buildInfo, 1, b.Version, b.Commit, b.GoVersion)
 	s.put(panics, float64(a.server.Panics()))
@@ -79,7 +79,7 @@ func (a *agent) Collect(ch chan<- prometheus.Metric) {
 			s.put(setupFallback, float64(st.Diversion))
 		}
 	}
-	s.fastPath(a.fastPath)
+	s.kernelPath(a.kernelPath)
 	s.clients(a.builder.clients.counted())
 	s.transfers(a.builder.transfers)
 	s.handovers(&a.handoverState)
@@ -513,11 +513,11 @@ func (s scrape) transfers(t *transfer.Transfers) {
 	t.EachNotify(func(zone, result string, n uint64) { s.put(notifies, float64(n), zone, result) })
 }
 
-// fastPath puts the metrics of the kernel path, all 0 without a program.
-func (s scrape) fastPath(of *fastPath) {
+// kernelPath puts the metrics of the kernel path, all 0 without a program.
+func (s scrape) kernelPath(of *kernelPath) {
 	var active, failed float64
 	var links, watched int
-	counters := fastpath.Counters{Results: map[string]uint64{"answered": 0}}
+	counters := kernelpath.Counters{Results: map[string]uint64{"answered": 0}}
 	if of.available() {
 		active, failed = boolFloat(of.active.Load()), float64(of.failed.Load())
 		links, watched = of.program.Links()

@@ -40,7 +40,7 @@ func (s pageSource) Clients(by, window string, limit int) (*report.Clients, erro
 	if err != nil {
 		return nil, err
 	}
-	s.fastPath.updateCounters() // before the counters are read
+	s.kernelPath.updateCounters() // before the counters are read
 	c := newClients(by, window, table.Top(clientRows[by], clientWindows[window], min(limit, maxShownClients)))
 	if by == "workload" {
 		s.setNdots(c.Clients, by)

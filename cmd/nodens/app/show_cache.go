@@ -74,7 +74,7 @@ func (a *agent) showCacheEntries(w http.ResponseWriter, r *http.Request) {
 // cacheEntries returns what /cache/entries shows, with the copies in the kernel. Caches whose zones do not have the name are left out unless they
 // have entries.
 func (a *agent) cacheEntries(name wire.Name, qtype uint16) *report.CacheEntries {
-	copies := a.fastPath.copiesOf(name, qtype)
+	copies := a.kernelPath.copiesOf(name, qtype)
 	shown := min(len(copies), maxShownEntries)
 	out := &report.CacheEntries{
 		Header: a.header(), Name: name.String(), Caches: []report.CachedName{}, KernelCopies: copies[:shown], MoreKernelCopies: len(copies) - shown,

@@ -75,7 +75,7 @@ func (a *agent) countedTable(w http.ResponseWriter, errs ...error) *clients.Tabl
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return nil
 	}
-	a.fastPath.updateCounters() // before the counters are read
+	a.kernelPath.updateCounters() // before the counters are read
 	return table
 }
 

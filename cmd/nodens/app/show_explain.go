@@ -22,7 +22,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/server"
 	"github.com/nodens-dns/nodens/server/clients"
-	"github.com/nodens-dns/nodens/server/fastpath"
+	"github.com/nodens-dns/nodens/server/kernelpath"
 	"github.com/nodens-dns/nodens/server/resolver"
 )
 
@@ -62,7 +62,7 @@ type explainQuery struct {
 	ndots    int
 	listen   netip.AddrPort
 	listener server.ListenerConfig
-	kernel   *fastPath // nil without the kernel path
+	kernel   *kernelPath // nil without the kernel path
 }
 
 // explainClient is the client of an explanation; pod is zero unless it is a pod of the node.
@@ -73,7 +73,7 @@ type explainClient struct {
 
 // parseExplain reads the parameters of /explain.
 func (a *agent) parseExplain(values url.Values) (*explainQuery, error) {
-	q := &explainQuery{ndots: -1, kernel: a.fastPath}
+	q := &explainQuery{ndots: -1, kernel: a.kernelPath}
 	if err := q.parseQuestion(values); err != nil {
 		return nil, err
 	}
@@ -478,7 +478,7 @@ func (q *explainQuery) explainedKernel(packet []byte, x *resolver.Explanation) *
 	k := &report.ExplainedKernel{Excluded: cmp.Or(q.excluded(), x.NotCopied)}
 	var query wire.Query
 	if query.Parse(packet) == wire.Serve {
-		k.Excluded = cmp.Or(k.Excluded, fastpath.Unsupported(&query, x.Reply))
+		k.Excluded = cmp.Or(k.Excluded, kernelpath.Unsupported(&query, x.Reply))
 	}
 	k.Copies = newKernelCopies(q.kernel.program.Copies([]byte(x.Name), x.Type, q.listen))
 	return k

@@ -7,11 +7,11 @@ import (
 
 	"github.com/nodens-dns/nodens/internal/report"
 	"github.com/nodens-dns/nodens/internal/wire"
-	"github.com/nodens-dns/nodens/server/fastpath"
+	"github.com/nodens-dns/nodens/server/kernelpath"
 )
 
 // copiesOf returns the copies of answers for name, and of one type unless qtype is 0, at all listeners.
-func (s *fastPath) copiesOf(name wire.Name, qtype uint16) []report.KernelCopy {
+func (s *kernelPath) copiesOf(name wire.Name, qtype uint16) []report.KernelCopy {
 	if !s.available() {
 		return []report.KernelCopy{}
 	}
@@ -19,8 +19,8 @@ func (s *fastPath) copiesOf(name wire.Name, qtype uint16) []report.KernelCopy {
 }
 
 // newKernelCopies returns list for the reply, in order.
-func newKernelCopies(list []fastpath.CopyInfo) []report.KernelCopy {
-	slices.SortFunc(list, func(a, b fastpath.CopyInfo) int {
+func newKernelCopies(list []kernelpath.CopyInfo) []report.KernelCopy {
+	slices.SortFunc(list, func(a, b kernelpath.CopyInfo) int {
 		return cmp.Or(cmp.Compare(a.Type, b.Type), a.Listener.Compare(b.Listener), slices.Compare(formFlags(a.Form), formFlags(b.Form)), cmp.Compare(a.Rcode, b.Rcode))
 	})
 	copies := []report.KernelCopy{}
@@ -40,7 +40,7 @@ func newKernelCopies(list []fastpath.CopyInfo) []report.KernelCopy {
 }
 
 // formFlags returns what queries of a form have.
-func formFlags(f fastpath.Form) []string {
+func formFlags(f kernelpath.Form) []string {
 	flags := []string{}
 	for _, b := range [...]struct {
 		name string

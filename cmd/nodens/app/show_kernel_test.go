@@ -1,4 +1,4 @@
-// These tests use agent and fastPath, which are not exported.
+// These tests use agent and kernelPath, which are not exported.
 
 package app
 
@@ -17,7 +17,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/report"
 	"github.com/nodens-dns/nodens/internal/wire"
-	"github.com/nodens-dns/nodens/server/fastpath"
+	"github.com/nodens-dns/nodens/server/kernelpath"
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
@@ -32,18 +32,18 @@ func TestExplainKernel(t *testing.T) {
 	}
 	left, idle := 9.5, 3.0
 	path := newStage().player("a")
-	path.copies = []fastpath.CopyInfo{
-		{Listener: at(p[1]), Type: wire.TypeA, Form: fastpath.Form{AD: true}, Left: -1, Idle: -1},
-		{Listener: at(p[0]), Type: wire.TypeAAAA, Form: fastpath.Form{RD: true, CD: true, EDNS: true, DO: true}, Rcode: wire.NXDomain, State: fastpath.ExpiredCopy, Idle: -1, Grouped: true},
-		{Listener: at(p[0]), Type: wire.TypeA, Form: fastpath.Form{RD: true}, Left: 9500 * time.Millisecond, Idle: 3 * time.Second},
+	path.copies = []kernelpath.CopyInfo{
+		{Listener: at(p[1]), Type: wire.TypeA, Form: kernelpath.Form{AD: true}, Left: -1, Idle: -1},
+		{Listener: at(p[0]), Type: wire.TypeAAAA, Form: kernelpath.Form{RD: true, CD: true, EDNS: true, DO: true}, Rcode: wire.NXDomain, State: kernelpath.ExpiredCopy, Idle: -1, Grouped: true},
+		{Listener: at(p[0]), Type: wire.TypeA, Form: kernelpath.Form{RD: true}, Left: 9500 * time.Millisecond, Idle: 3 * time.Second},
 	}
-	path.known = map[netip.Addr]fastpath.ClientInfo{
+	path.known = map[netip.Addr]kernelpath.ClientInfo{
 		netip.MustParseAddr("10.244.1.7"): {Interface: loopback.Index, Answering: true, Result: "answered"},
 		netip.MustParseAddr("10.244.1.8"): {Interface: 1 << 30, Result: "client_moved"},
 	}
 	x := &explainer{t: t, socket: filepath.Join(t.TempDir(), "a.sock")}
 	corefile := fmt.Sprintf("test:%d {\n bind 127.0.0.1\n whoami\n cache\n}\ntest:%d {\n bind 127.0.0.1\n hosts\n log\n}\n", p[0], p[1])
-	x.Agent = startChanged(t, corefile, func(a *agent) { a.fastPath = path.newFastPath(t.Output()) },
+	x.Agent = startChanged(t, corefile, func(a *agent) { a.kernelPath = path.newKernelPath(t.Output()) },
 		func(o *options.Agent) { o.AdminSocket, o.NodeName = x.socket, "n1" })
 
 	first := report.KernelCopy{Listener: at(p[0]).String(), Type: "A", Flags: []string{"RD"}, Rcode: "NOERROR", State: "valid", TTLSeconds: &left, IdleSeconds: &idle}

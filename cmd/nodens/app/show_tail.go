@@ -220,11 +220,11 @@ func (s *tailStream) writeQuery(q *tail.Query) bool {
 // client of the stream is gone.
 func (s *tailStream) updateClients() bool {
 	if s.request.all {
-		s.fastPath.keepOut(func(netip.Addr) bool { return true }, keepOutTime)
+		s.kernelPath.keepOut(func(netip.Addr) bool { return true }, keepOutTime)
 	} else {
 		addrs := s.request.addrs(s.builder.clients.owners())
 		s.sub.SetClients(addrs)
-		s.fastPath.keepOut(func(addr netip.Addr) bool { return slices.Contains(addrs, addr) }, keepOutTime)
+		s.kernelPath.keepOut(func(addr netip.Addr) bool { return slices.Contains(addrs, addr) }, keepOutTime)
 		if s.started && slices.Equal(addrs, s.addrs) {
 			return true
 		}

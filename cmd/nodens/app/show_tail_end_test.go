@@ -40,7 +40,7 @@ func tailOf(ctx context.Context, t *testing.T, target string) (lines []report.Ta
 	table := clients.New(clients.Options{Stripes: 1})
 	table.SetPod(addr, clients.Pod{Namespace: "shop", Name: "web-1", UID: "1"})
 	kernel := &keptOut{player: newStage().player("kernel"), addr: addr}
-	a := &agent{opts: new(options.Agent), fastPath: &fastPath{program: kernel}, builder: builder{tail: new(tail.Feed), clients: &attribution{table: table}}}
+	a := &agent{opts: new(options.Agent), kernelPath: &kernelPath{program: kernel}, builder: builder{tail: new(tail.Feed), clients: &attribution{table: table}}}
 	reply := httptest.NewRecorder()
 	a.showTail(reply, httptest.NewRequestWithContext(ctx, http.MethodGet, target, nil))
 	out = time.Until(kernel.until)

@@ -21,7 +21,7 @@ func (a *agent) statistics() baseline.Statistics {
 	if g == nil {
 		return s
 	}
-	a.fastPath.updateCounters() // before the counters are read
+	a.kernelPath.updateCounters() // before the counters are read
 	s.Zones, s.Views = zoneStatistics(g), viewStatistics(g)
 	if len(s.Zones) > maxStatisticsZones {
 		s.Sort()

@@ -74,9 +74,9 @@ func (a *agent) status() *report.Status {
 	if t := a.times.servingSince.Load(); t != nil {
 		s.ServingSince = *t
 	}
-	if a.fastPath.available() {
-		s.KernelPath.Active = a.fastPath.active.Load()
-		s.KernelPath.Answering, s.KernelPath.Watched = a.fastPath.program.Links()
+	if a.kernelPath.available() {
+		s.KernelPath.Active = a.kernelPath.active.Load()
+		s.KernelPath.Answering, s.KernelPath.Watched = a.kernelPath.program.Links()
 	}
 	s.ServedBy = a.servedBy(s)
 	a.judge(s)

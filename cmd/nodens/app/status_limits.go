@@ -60,8 +60,8 @@ func (a *agent) limits(g *generation) []report.Limit {
 		l.add("namespaces with series", "", u.Namespaces, u.MaxNamespaces)
 		l.add("workloads with series", "", u.Workloads, u.MaxWorkloads)
 	}
-	if a.fastPath.available() {
-		answers, limit := a.fastPath.program.Usage()
+	if a.kernelPath.available() {
+		answers, limit := a.kernelPath.program.Usage()
 		l.add("answers in the kernel", "", answers, limit)
 	}
 	a.http.addUsage(&l)

@@ -41,7 +41,7 @@ func newFailOpen(st netsetup.Stats, setsUpRules bool, addrs []netip.Addr) report
 // servedBy returns who answers the node's queries. s is complete otherwise.
 func (a *agent) servedBy(s *report.Status) []report.Serving {
 	list := []report.Serving{{By: report.ServedByAgent, Since: s.ServingSince}}
-	if since := a.fastPath.activeSince(); s.KernelPath.Active && s.KernelPath.Answering > 0 && since != nil {
+	if since := a.kernelPath.activeSince(); s.KernelPath.Active && s.KernelPath.Answering > 0 && since != nil {
 		list = append(list, report.Serving{By: report.ServedByKernel, Since: *since})
 	}
 	if a.net == nil {

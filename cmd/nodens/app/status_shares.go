@@ -22,7 +22,7 @@ const (
 func (a *agent) fairShares(g *generation) report.FairShares {
 	f := report.FairShares{Limited: []report.LimitedClient{}, Waiting: []report.WaitingClient{}, Budgets: a.budgets(g)}
 	if t := a.builder.clients.counted(); t != nil {
-		a.fastPath.updateCounters() // before the counters are read
+		a.kernelPath.updateCounters() // before the counters are read
 		addLimited(&f, t.Report(clients.Pods, clients.Minute))
 	}
 	for _, h := range a.server.WaitingClients(maxShownWaiting) {
@@ -52,7 +52,7 @@ func (a *agent) limitedNow(addr netip.Addr) (reasons map[string]uint64, seconds 
 	if t == nil {
 		return map[string]uint64{}, 0
 	}
-	a.fastPath.updateCounters() // before the counters are read
+	a.kernelPath.updateCounters() // before the counters are read
 	kind, pod := t.Owner(addr)
 	r := t.Top(clients.Pods, clients.Minute, math.MaxInt) // not Report: it sorts every client's names, which are not needed
 	for i := range r.Clients {

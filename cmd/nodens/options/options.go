@@ -78,8 +78,8 @@ type Agent struct {
 	HandoverCompare time.Duration
 	LogFormat       string // LogText, LogJSON or LogCoreDNS
 	LogLevel        slog.Level
-	FastPath        FastPathMode
-	FastPathOrder   FastPathOrder
+	KernelPath      KernelPathMode
+	KernelPathOrder KernelPathOrder
 	ClientMetrics   ClientMetrics
 	// ClientLimit is the limit of each client's queries to all server blocks together; nil: none. Its Except is empty.
 	ClientLimit *config.ClientLimit
@@ -109,24 +109,24 @@ func (b Build) String() string {
 	return fmt.Sprintf("nodens-%s %s/%s, %s, %s", b.Version, runtime.GOOS, runtime.GOARCH, b.GoVersion, b.Commit)
 }
 
-// FastPathMode is the value of --kernel-path.
-type FastPathMode uint8
+// KernelPathMode is the value of --kernel-path.
+type KernelPathMode uint8
 
 // The modes.
 const (
-	FastPathOff  FastPathMode = iota
-	FastPathAuto              // if this node's kernel can
-	FastPathOn                // an error if this node's kernel cannot
+	KernelPathOff  KernelPathMode = iota
+	KernelPathAuto                // if this node's kernel can
+	KernelPathOn                  // an error if this node's kernel cannot
 )
 
-// FastPathModes are the names of the modes.
-var FastPathModes = []string{"off", "auto", "on"}
+// KernelPathModes are the names of the modes.
+var KernelPathModes = []string{"off", "auto", "on"}
 
-func (m FastPathMode) String() string { return FastPathModes[m] }
+func (m KernelPathMode) String() string { return KernelPathModes[m] }
 
-// FastPathOrder is the value of --kernel-path-order: the position of the program among others on
-// an interface. It has the fields of fastpath.Order.
-type FastPathOrder struct {
+// KernelPathOrder is the value of --kernel-path-order: the position of the program among others on
+// an interface. It has the fields of kernelpath.Order.
+type KernelPathOrder struct {
 	// First puts it in front of all others.
 	First bool
 	// Before and After name another program, by its name in the kernel. If that program is

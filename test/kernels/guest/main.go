@@ -18,7 +18,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/nodens-dns/nodens/server/fastpath"
+	"github.com/nodens-dns/nodens/server/kernelpath"
 )
 
 func main() {
@@ -107,7 +107,7 @@ func pair() (ends []netlink.Link, err error) {
 
 // answers shows that the program is loaded, that links take it, and that its tests pass.
 func answers(links []netlink.Link) (string, error) {
-	p, err := fastpath.Open(fastpath.Options{})
+	p, err := kernelpath.Open(kernelpath.Options{})
 	if err != nil {
 		return "", err
 	}
@@ -153,7 +153,7 @@ func limited() error {
 
 // tests runs those tests of the package whose names match.
 func tests(names string) (counted string, err error) {
-	cmd := exec.Command("/fastpath.test", "-test.v", "-test.short", "-test.count=1", "-test.run", names)
+	cmd := exec.Command("/kernelpath.test", "-test.v", "-test.short", "-test.count=1", "-test.run", names)
 	cmd.Dir = "/tmp"
 	cmd.Env = []string{"PATH=/bin", "TMPDIR=/tmp"}
 	text, err := cmd.CombinedOutput()
@@ -177,12 +177,12 @@ func refuses() (string, error) {
 	if err := limited(); err != nil {
 		return "", err
 	}
-	p, err := fastpath.Open(fastpath.Options{})
+	p, err := kernelpath.Open(kernelpath.Options{})
 	if err == nil {
 		return "", errors.Join(errors.New("the program was loaded where it should not"), p.Close())
 	}
 	for _, word := range []string{"tcx", "6.6"} {
-		if !errors.Is(err, fastpath.ErrUnsupported) || !strings.Contains(err.Error(), word) {
+		if !errors.Is(err, kernelpath.ErrUnsupported) || !strings.Contains(err.Error(), word) {
 			return "", fmt.Errorf("the error is %q: it has to be ErrUnsupported, and name %s", err.Error(), word)
 		}
 	}
