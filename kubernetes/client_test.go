@@ -19,8 +19,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nodens-dns/nodens/test/ca"
-	"github.com/nodens-dns/nodens/test/fakeapi"
 	"github.com/nodens-dns/nodens/test/poll"
+	"github.com/nodens-dns/nodens/test/rig/fakeapi"
 )
 
 // secure serves f over HTTP/2, counts its connections, and returns a kubeconfig for it.

@@ -20,7 +20,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/nodens-dns/nodens/internal/config"
-	"github.com/nodens-dns/nodens/test/grpcpeer"
+	"github.com/nodens-dns/nodens/test/rig/grpcpeer"
 	"github.com/nodens-dns/nodens/test/soak"
 )
 

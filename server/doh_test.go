@@ -21,7 +21,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/internal/config"
-	"github.com/nodens-dns/nodens/test/resolvertest"
+	"github.com/nodens-dns/nodens/test/rig/resolvertest"
 )
 
 // Inside the package: it inspects connections and uses the HTTP limits.

@@ -26,9 +26,9 @@ import (
 	"github.com/nodens-dns/nodens/internal/grpcframe"
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/server/resolver"
-	"github.com/nodens-dns/nodens/test/grpcpeer"
 	"github.com/nodens-dns/nodens/test/peer"
-	"github.com/nodens-dns/nodens/test/resolvertest"
+	"github.com/nodens-dns/nodens/test/rig/grpcpeer"
+	"github.com/nodens-dns/nodens/test/rig/resolvertest"
 )
 
 var grpcConfig = ListenerConfig{Transport: config.DNSOverGRPC}

@@ -11,7 +11,7 @@ import (
 
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/server/resolver"
-	"github.com/nodens-dns/nodens/test/resolvertest"
+	"github.com/nodens-dns/nodens/test/rig/resolvertest"
 )
 
 // bigNameZone is a zone whose name big.test. has 4,000 addresses, which take 64 KB, and which answers by.hand.

@@ -20,7 +20,7 @@ import (
 	"github.com/nodens-dns/nodens/server/resolver"
 	"github.com/nodens-dns/nodens/server/udp"
 	"github.com/nodens-dns/nodens/test/peer"
-	"github.com/nodens-dns/nodens/test/resolvertest"
+	"github.com/nodens-dns/nodens/test/rig/resolvertest"
 )
 
 // Inside the package: it inspects listeners and counters.

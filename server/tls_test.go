@@ -15,8 +15,8 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/internal/config"
-	"github.com/nodens-dns/nodens/test/grpcpeer"
-	"github.com/nodens-dns/nodens/test/resolvertest"
+	"github.com/nodens-dns/nodens/test/rig/grpcpeer"
+	"github.com/nodens-dns/nodens/test/rig/resolvertest"
 )
 
 // Inside the package: it inspects connections and counters.

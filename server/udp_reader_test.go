@@ -23,7 +23,7 @@ import (
 	"github.com/nodens-dns/nodens/server/udp"
 	"github.com/nodens-dns/nodens/test/peer"
 	"github.com/nodens-dns/nodens/test/race"
-	"github.com/nodens-dns/nodens/test/resolvertest"
+	"github.com/nodens-dns/nodens/test/rig/resolvertest"
 	"github.com/nodens-dns/nodens/test/soak"
 )
 

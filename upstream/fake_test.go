@@ -20,7 +20,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
-// fake is a scripted DNS server on one loopback port, over UDP and TCP, or over QUIC. Unlike test/fakedns it gives
+// fake is a scripted DNS server on one loopback port, over UDP and TCP, or over QUIC. Unlike test/rig/fakedns it gives
 // scripts the connection itself, to write parts of frames and to close it.
 type fake struct {
 	t      *testing.T

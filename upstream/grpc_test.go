@@ -26,7 +26,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/grpcframe"
 	"github.com/nodens-dns/nodens/internal/wire"
-	"github.com/nodens-dns/nodens/test/grpcpeer"
+	"github.com/nodens-dns/nodens/test/rig/grpcpeer"
 )
 
 // newGRPC returns a transport to addr, over TLS if cfg is not nil.

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nodens-dns/nodens/test/agenttest"
+	"github.com/nodens-dns/nodens/test/rig/agenttest"
 )
 
 // TestCheckDiff: the changes between two Corefiles are said for their zones; what no client sees is no change.

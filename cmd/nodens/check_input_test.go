@@ -10,7 +10,7 @@ import (
 
 	"github.com/nodens-dns/nodens/daemonset"
 	"github.com/nodens-dns/nodens/internal/report"
-	"github.com/nodens-dns/nodens/test/agenttest"
+	"github.com/nodens-dns/nodens/test/rig/agenttest"
 )
 
 // checkOutput runs `nodens check` with that standard input.

@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/nodens-dns/nodens/internal/config"
-	"github.com/nodens-dns/nodens/test/agenttest"
+	"github.com/nodens-dns/nodens/test/rig/agenttest"
 )
 
 // mountsManifest is a DaemonSet with ConfigMaps for its Corefile and for imports.

@@ -12,7 +12,7 @@ import (
 
 	"github.com/nodens-dns/nodens/internal/cli"
 	"github.com/nodens-dns/nodens/internal/report"
-	"github.com/nodens-dns/nodens/test/fakedns"
+	"github.com/nodens-dns/nodens/test/rig/fakedns"
 )
 
 // TestDiagnose: the status begins with what matters most.

@@ -13,10 +13,10 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/nodens-dns/nodens/test/agenttest"
 	"github.com/nodens-dns/nodens/test/peer"
 	"github.com/nodens-dns/nodens/test/poll"
 	"github.com/nodens-dns/nodens/test/race"
+	"github.com/nodens-dns/nodens/test/rig/agenttest"
 )
 
 // maxCommandMemory bounds the memory of a command that asks an agent, without the pages of its file, which it

@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"sigs.k8s.io/yaml"
 
-	"github.com/nodens-dns/nodens/test/agenttest"
+	"github.com/nodens-dns/nodens/test/rig/agenttest"
 )
 
 // TestMigrateDiff: the files with the diff applied have the objects that migrate prints, in both steps, and all other lines.

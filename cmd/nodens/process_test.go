@@ -15,7 +15,7 @@ import (
 
 	"github.com/nodens-dns/nodens/internal/handover"
 
-	"github.com/nodens-dns/nodens/test/agenttest"
+	"github.com/nodens-dns/nodens/test/rig/agenttest"
 	"github.com/nodens-dns/nodens/test/testlog"
 )
 

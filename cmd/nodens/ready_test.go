@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nodens-dns/nodens/test/agenttest"
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/rig/agenttest"
 )
 
 // TestReadyCommand: it tells whether there is an agent, and whether that one is ready.

@@ -12,8 +12,8 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/nodens-dns/nodens/test/agenttest"
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/rig/agenttest"
 )
 
 // TestStartFailures: what keeps the agent from starting says what to do, and

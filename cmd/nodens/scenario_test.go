@@ -21,8 +21,8 @@ import (
 
 	"github.com/nodens-dns/nodens/cmd/nodens/app"
 	"github.com/nodens-dns/nodens/cmd/nodens/options"
-	"github.com/nodens-dns/nodens/test/agenttest"
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/rig/agenttest"
 	"github.com/nodens-dns/nodens/test/scenario"
 	"github.com/nodens-dns/nodens/test/scrape"
 	"github.com/nodens-dns/nodens/test/testlog"

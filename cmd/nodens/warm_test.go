@@ -9,8 +9,8 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/nodens-dns/nodens/test/agenttest"
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/rig/agenttest"
 )
 
 // TestWarmStart: an agent that finds nobody to take over from starts with what was saved

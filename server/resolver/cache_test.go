@@ -13,7 +13,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/server"
 	"github.com/nodens-dns/nodens/server/resolver"
-	"github.com/nodens-dns/nodens/test/resolvertest"
+	"github.com/nodens-dns/nodens/test/rig/resolvertest"
 )
 
 // caching starts a server whose only zone has a cache as cfg says and forwards to b. now is

@@ -15,7 +15,7 @@ import (
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/server/resolver"
-	"github.com/nodens-dns/nodens/test/resolvertest"
+	"github.com/nodens-dns/nodens/test/rig/resolvertest"
 )
 
 // TestPrivateAddressWarnings: a reply is counted once for each time that it comes from an upstream, and a name gets one warning an

@@ -20,7 +20,7 @@ import (
 	"github.com/nodens-dns/nodens/kubernetes"
 	"github.com/nodens-dns/nodens/server/hosts"
 	"github.com/nodens-dns/nodens/server/resolver"
-	"github.com/nodens-dns/nodens/test/resolvertest"
+	"github.com/nodens-dns/nodens/test/rig/resolvertest"
 )
 
 // touchedCluster notes the names that are kept in use.

@@ -18,7 +18,7 @@ import (
 	"github.com/nodens-dns/nodens/server/rewrite"
 	"github.com/nodens-dns/nodens/server/template"
 	"github.com/nodens-dns/nodens/test/race"
-	"github.com/nodens-dns/nodens/test/resolvertest"
+	"github.com/nodens-dns/nodens/test/rig/resolvertest"
 	"github.com/nodens-dns/nodens/test/soak"
 )
 

@@ -20,8 +20,8 @@ import (
 	"github.com/nodens-dns/nodens/server/otlp"
 	"github.com/nodens-dns/nodens/server/resolver"
 	"github.com/nodens-dns/nodens/test/collector"
-	"github.com/nodens-dns/nodens/test/fakedns"
-	"github.com/nodens-dns/nodens/test/resolvertest"
+	"github.com/nodens-dns/nodens/test/rig/fakedns"
+	"github.com/nodens-dns/nodens/test/rig/resolvertest"
 )
 
 // exporterTo returns an exporter to a collector. It sends when stop is called, and is then at its end.

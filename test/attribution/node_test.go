@@ -18,9 +18,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nodens-dns/nodens/internal/report"
-	"github.com/nodens-dns/nodens/test/fakeapi"
-	"github.com/nodens-dns/nodens/test/node/testbed"
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/rig/fakeapi"
+	"github.com/nodens-dns/nodens/test/rig/testbed"
 )
 
 const (

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nodens-dns/nodens/test/agenttest"
+	"github.com/nodens-dns/nodens/test/rig/agenttest"
 )
 
 // Test is a CA whose methods fail the test instead of returning an error. Its server

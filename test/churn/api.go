@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/nodens-dns/nodens/test/ca"
-	"github.com/nodens-dns/nodens/test/fakeapi"
+	"github.com/nodens-dns/nodens/test/rig/fakeapi"
 )
 
 // apiServer serves a scripted API server over HTTPS at a fixed address, as long as it is not

@@ -13,9 +13,9 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/nodens-dns/nodens/test/fakedns"
-	"github.com/nodens-dns/nodens/test/node/testbed"
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/rig/fakedns"
+	"github.com/nodens-dns/nodens/test/rig/testbed"
 )
 
 // Addresses. The process of the run has a network namespace of its own, with servers at worldAddr

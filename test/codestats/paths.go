@@ -20,8 +20,8 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nodens-dns/nodens/test/fakedns"
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/rig/fakedns"
 )
 
 const module = "github.com/nodens-dns/nodens/"

@@ -12,7 +12,7 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nodens-dns/nodens/test/node/testbed"
+	"github.com/nodens-dns/nodens/test/rig/testbed"
 )
 
 // The waits for a reply. A server has five seconds in all to answer a query

@@ -22,7 +22,7 @@ import (
 	"github.com/quic-go/quic-go/http3"
 	"google.golang.org/grpc/status"
 
-	"github.com/nodens-dns/nodens/test/grpcpeer"
+	"github.com/nodens-dns/nodens/test/rig/grpcpeer"
 )
 
 // transportClient asks one server over one transport. It connects when it has to.

@@ -15,9 +15,9 @@ import (
 	"github.com/miekg/dns"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/nodens-dns/nodens/test/agenttest"
-	"github.com/nodens-dns/nodens/test/fakedns"
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/rig/agenttest"
+	"github.com/nodens-dns/nodens/test/rig/fakedns"
 )
 
 // programs are the servers that are compared, with their flags.

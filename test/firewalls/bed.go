@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"github.com/nodens-dns/nodens/test/node/load"
-	"github.com/nodens-dns/nodens/test/node/testbed"
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/rig/testbed"
 )
 
 // BackEnd is how the agent writes rules.

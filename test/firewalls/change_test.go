@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/nodens-dns/nodens/test/node/load"
-	"github.com/nodens-dns/nodens/test/node/testbed"
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/rig/testbed"
 	"github.com/nodens-dns/nodens/test/soak"
 )
 

@@ -3,7 +3,7 @@ package firewalls
 import (
 	"fmt"
 
-	"github.com/nodens-dns/nodens/test/node/testbed"
+	"github.com/nodens-dns/nodens/test/rig/testbed"
 )
 
 // Firewall is what another program, or an administrator, has on a node. Without an agent it lets the

@@ -1,4 +1,4 @@
-// The upstream does not use test/fakedns: it sends broken packets and stays silent on purpose.
+// The upstream does not use test/rig/fakedns: it sends broken packets and stays silent on purpose.
 
 package main
 

@@ -7,7 +7,7 @@ import (
 	"github.com/cilium/ebpf/link"
 	"github.com/miekg/dns"
 
-	"github.com/nodens-dns/nodens/test/node/testbed"
+	"github.com/nodens-dns/nodens/test/rig/testbed"
 )
 
 // TestKernelBridge: the kernel also answers a pod whose interface is a bridge port and whose gateway is

@@ -13,7 +13,7 @@ import (
 
 	"github.com/nodens-dns/nodens/internal/report"
 	"github.com/nodens-dns/nodens/server/kernelpath"
-	"github.com/nodens-dns/nodens/test/node/testbed"
+	"github.com/nodens-dns/nodens/test/rig/testbed"
 )
 
 // TestKernelSamples: answers in the kernel are counted for their client exactly, by result and search

@@ -6,8 +6,8 @@ import (
 	"testing"
 
 	"github.com/nodens-dns/nodens/test/node/load"
-	"github.com/nodens-dns/nodens/test/node/testbed"
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/rig/testbed"
 )
 
 // TestMain runs a load client if the first argument says so.

@@ -16,8 +16,8 @@ import (
 	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
 
-	"github.com/nodens-dns/nodens/test/node/testbed"
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/rig/testbed"
 )
 
 // denyPolicy denies a pod DNS, in one of the ways in which network policies are implemented.

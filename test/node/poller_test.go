@@ -1,4 +1,4 @@
-// The versioned upstream does not use test/fakedns: its sockets are opened inside a network namespace.
+// The versioned upstream does not use test/rig/fakedns: its sockets are opened inside a network namespace.
 
 package node
 
@@ -18,9 +18,9 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nodens-dns/nodens/test/agenttest"
-	"github.com/nodens-dns/nodens/test/node/testbed"
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/rig/agenttest"
+	"github.com/nodens-dns/nodens/test/rig/testbed"
 	"github.com/nodens-dns/nodens/test/soak"
 )
 

@@ -14,9 +14,9 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nodens-dns/nodens/test/agenttest"
-	"github.com/nodens-dns/nodens/test/node/testbed"
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/rig/agenttest"
+	"github.com/nodens-dns/nodens/test/rig/testbed"
 )
 
 // podObject is the manifest of a pod of the node n1 with one address, or none.

@@ -16,9 +16,9 @@ import (
 
 	"github.com/nodens-dns/nodens/cmd/nodens/app"
 	"github.com/nodens-dns/nodens/cmd/nodens/options"
-	"github.com/nodens-dns/nodens/test/agenttest"
 	"github.com/nodens-dns/nodens/test/pagetest"
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/rig/agenttest"
 )
 
 // objects are two pods of the node n1 at loopback addresses, and a Service.

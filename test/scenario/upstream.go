@@ -13,7 +13,7 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nodens-dns/nodens/test/fakedns"
+	"github.com/nodens-dns/nodens/test/rig/fakedns"
 )
 
 // server is an upstream with the rules of a scenario. Its methods are safe for concurrent use.

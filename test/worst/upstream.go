@@ -8,7 +8,7 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nodens-dns/nodens/test/fakedns"
+	"github.com/nodens-dns/nodens/test/rig/fakedns"
 )
 
 // Open starts the upstream of the cases on a free port of 127.0.0.1. The caller closes it. Its

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/nodens-dns/nodens/cmd/nodens/options"
-	"github.com/nodens-dns/nodens/test/agenttest"
+	"github.com/nodens-dns/nodens/test/rig/agenttest"
 )
 
 // TestPidfileThroughLink: the process id is not written to a file that another user has

@@ -25,9 +25,9 @@ import (
 	"github.com/nodens-dns/nodens/cmd/nodens/options"
 	"github.com/nodens-dns/nodens/internal/clock"
 	"github.com/nodens-dns/nodens/server/clients"
-	"github.com/nodens-dns/nodens/test/agenttest"
-	"github.com/nodens-dns/nodens/test/fakeapi"
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/rig/agenttest"
+	"github.com/nodens-dns/nodens/test/rig/fakeapi"
 )
 
 // TestExpositionShared: however many ask, making the text takes a part of the time; after a pause, and while it takes

@@ -15,12 +15,12 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nodens-dns/nodens/test/agenttest"
 	"github.com/nodens-dns/nodens/test/ca"
-	"github.com/nodens-dns/nodens/test/fakedns"
-	"github.com/nodens-dns/nodens/test/grpcpeer"
 	"github.com/nodens-dns/nodens/test/peer"
 	"github.com/nodens-dns/nodens/test/poll"
+	"github.com/nodens-dns/nodens/test/rig/agenttest"
+	"github.com/nodens-dns/nodens/test/rig/fakedns"
+	"github.com/nodens-dns/nodens/test/rig/grpcpeer"
 )
 
 // heldUpstream answers queries for held.test when it is told to, and others after a while.

@@ -13,7 +13,7 @@ import (
 	"testing"
 
 	"github.com/nodens-dns/nodens/cmd/nodens/options"
-	"github.com/nodens-dns/nodens/test/agenttest"
+	"github.com/nodens-dns/nodens/test/rig/agenttest"
 )
 
 // testOptions returns the options of an agent on conf that leaves the node alone, after

@@ -15,7 +15,7 @@ import (
 
 	"github.com/nodens-dns/nodens/internal/connlimit"
 
-	"github.com/nodens-dns/nodens/test/agenttest"
+	"github.com/nodens-dns/nodens/test/rig/agenttest"
 )
 
 // nodeAddr is the node's own address in these tests; what else is in the loopback

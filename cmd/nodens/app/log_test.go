@@ -15,8 +15,8 @@ import (
 	"testing"
 
 	"github.com/nodens-dns/nodens/cmd/nodens/options"
-	"github.com/nodens-dns/nodens/test/agenttest"
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/rig/agenttest"
 )
 
 // TestCoreDNSFormat: the log in CoreDNS's form, one line for each record whatever is in it.

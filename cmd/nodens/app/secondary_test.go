@@ -12,9 +12,9 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nodens-dns/nodens/test/agenttest"
 	"github.com/nodens-dns/nodens/test/peer"
 	"github.com/nodens-dns/nodens/test/poll"
+	"github.com/nodens-dns/nodens/test/rig/agenttest"
 )
 
 // startPrimary serves z.test with the serial in the pointer, which is also the last byte of its address.

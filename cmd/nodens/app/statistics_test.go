@@ -14,9 +14,9 @@ import (
 
 	"github.com/nodens-dns/nodens/internal/baseline"
 	"github.com/nodens-dns/nodens/internal/config"
-	"github.com/nodens-dns/nodens/test/agenttest"
-	"github.com/nodens-dns/nodens/test/fakedns"
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/rig/agenttest"
+	"github.com/nodens-dns/nodens/test/rig/fakedns"
 )
 
 // TestStatistics: the agent counts queries by zone, for all addresses together, and the

@@ -10,10 +10,10 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/cmd/nodens/options"
-	"github.com/nodens-dns/nodens/test/agenttest"
 	"github.com/nodens-dns/nodens/test/collector"
-	"github.com/nodens-dns/nodens/test/fakedns"
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/rig/agenttest"
+	"github.com/nodens-dns/nodens/test/rig/fakedns"
 )
 
 // TestTraces: misses have traces, hits have none, a reload keeps or replaces the exporter, and the end of the agent sends

@@ -18,8 +18,8 @@ import (
 
 	"github.com/nodens-dns/nodens/cmd/nodens/kubectl"
 	"github.com/nodens-dns/nodens/internal/report"
-	"github.com/nodens-dns/nodens/test/agenttest"
 	"github.com/nodens-dns/nodens/test/fakekubectl"
+	"github.com/nodens-dns/nodens/test/rig/agenttest"
 )
 
 // cluster is a fake kubectl with agents that follow queries.

@@ -12,7 +12,7 @@ import (
 	"github.com/nodens-dns/nodens/test/bench/failover"
 	"github.com/nodens-dns/nodens/test/bench/harness"
 	"github.com/nodens-dns/nodens/test/bench/kernel"
-	"github.com/nodens-dns/nodens/test/node/testbed"
+	"github.com/nodens-dns/nodens/test/rig/testbed"
 )
 
 // kernelWorkload is what a pod asks, which the kernel answers. The CPU time is the programs'.

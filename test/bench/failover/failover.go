@@ -19,8 +19,8 @@ import (
 	"github.com/nodens-dns/nodens/test/bench/harness"
 	"github.com/nodens-dns/nodens/test/bench/machine"
 	client "github.com/nodens-dns/nodens/test/node/load"
-	"github.com/nodens-dns/nodens/test/node/testbed"
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/rig/testbed"
 )
 
 // servers are the rows of the section about an agent that goes away: nodens in both ways

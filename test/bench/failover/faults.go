@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/nodens-dns/nodens/test/bench/harness"
-	"github.com/nodens-dns/nodens/test/node/testbed"
+	"github.com/nodens-dns/nodens/test/rig/testbed"
 )
 
 // Fault is a fault that is injected into an agent.

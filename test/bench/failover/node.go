@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/nodens-dns/nodens/test/bench/harness"
-	"github.com/nodens-dns/nodens/test/node/testbed"
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/rig/testbed"
 )
 
 // node is a node in a testbed with a server at the addresses of the cluster's DNS: nodens

@@ -8,7 +8,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/test/bench/harness"
-	"github.com/nodens-dns/nodens/test/fakedns"
+	"github.com/nodens-dns/nodens/test/rig/fakedns"
 )
 
 // TestTLS counts connections over TLS.

@@ -8,7 +8,7 @@ import (
 
 	"github.com/nodens-dns/nodens/test/bench/harness"
 	"github.com/nodens-dns/nodens/test/bench/machine"
-	"github.com/nodens-dns/nodens/test/node/testbed"
+	"github.com/nodens-dns/nodens/test/rig/testbed"
 )
 
 // sampleReport has two rounds of both agents: this tree's programs run for 200 and for 300 ns, the other commit's

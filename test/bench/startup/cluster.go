@@ -17,7 +17,7 @@ import (
 
 	"github.com/nodens-dns/nodens/test/bench/apiobjects"
 	"github.com/nodens-dns/nodens/test/ca"
-	"github.com/nodens-dns/nodens/test/fakeapi"
+	"github.com/nodens-dns/nodens/test/rig/fakeapi"
 )
 
 // cluster is a scripted API server with objects, over HTTPS.

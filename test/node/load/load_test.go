@@ -1,4 +1,4 @@
-// The servers here do not use test/fakedns: each answers one kind of query in a few lines.
+// The servers here do not use test/rig/fakedns: each answers one kind of query in a few lines.
 
 package load
 

@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"github.com/nodens-dns/nodens/test/fakeapi"
+	"github.com/nodens-dns/nodens/test/rig/fakeapi"
 )
 
 func service(ns, name string) *corev1.Service {

@@ -18,7 +18,7 @@ import (
 	"github.com/quic-go/quic-go"
 
 	"github.com/nodens-dns/nodens/test/ca"
-	"github.com/nodens-dns/nodens/test/fakedns"
+	"github.com/nodens-dns/nodens/test/rig/fakedns"
 )
 
 const timeout = time.Minute
