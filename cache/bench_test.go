@@ -153,6 +153,30 @@ func BenchmarkHitParallel(b *testing.B) {
 	})
 }
 
+// BenchmarkEvict measures a miss whose exchange costs nothing, in a full cache.
+func BenchmarkEvict(b *testing.B) {
+	cfg := defaults()
+	cfg.Success.Entries = benchNames / 2
+	c, packets := newCache(cfg, Options{}), make([][]byte, benchNames)
+	exchanges := make([]ExchangeFunc, benchNames)
+	for i := range packets {
+		name := fmt.Sprintf("svc%d.default.svc.cluster.local.", i)
+		q := question(b, name, dns.TypeA)
+		packets[i], exchanges[i] = q.Packet, returns(response(b, q, message{answer: []string{name + " 3600 IN A 192.0.2.1"}}))
+	}
+	var q wire.Query
+	var r wire.Reply
+	buf := make([]byte, 0, 4096)
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		q.Parse(packets[i%benchNames])
+		r.Start(buf, &q)
+		if hit, err := c.Fetch(b.Context(), &q, &r, exchanges[i%benchNames]); hit || err != nil {
+			b.Fatal(hit, err)
+		}
+	}
+}
+
 // BenchmarkFetch measures a miss whose exchange costs nothing.
 func BenchmarkFetch(b *testing.B) {
 	cfg := defaults()

@@ -3,8 +3,9 @@
 // A [Store] is the memory of all caches of a process, under one budget of bytes; a [Cache]
 // is what one `cache` directive keeps in it. The hash of the question and of the DO and CD
 // bits selects one of a few dozen shards, each with a lock. In a shard a cache has two LRU
-// lists: success, and denial for NXDOMAIN, NODATA and failures. Each list has its own
-// capacity, so that a flood of names that don't exist can't evict names that do. If the
+// lists: success, and denial for NXDOMAIN, NODATA and failures. Each kind has its own
+// capacity, so that a flood of names that don't exist can't evict names that do. It holds for all
+// shards together: the entry that makes room is the least recently used one of them all. If the
 // budget is exceeded, a shard that has more than its share evicts the entry that was used
 // longest ago, of whichever cache.
 //
@@ -66,6 +67,7 @@ type Cache struct {
 	boundaries []wire.Name
 	store      *Store
 	shards     []cacheShard // a power of two
+	capacity   [kinds]capacity
 
 	leaseHits   [leaseStripes]leaseHits
 	cuts        atomic.Int64 // entries with cutFlag

@@ -168,7 +168,7 @@ func (w *copyHistory) step(name string) string {
 		k.shard.shard.mu.Lock()
 		put(c, &k, w.randomResponse(q))
 		k.shard.shard.mu.Unlock()
-		w.store.enforceBudget(k.shard.shard)
+		k.shard.makeRoom()
 		return "an answer that comes late"
 	case 8:
 		c.Use(q, uint64(w.rng.IntN(5)), w.clock.now())

@@ -262,7 +262,7 @@ func (s *shard) finishAndUnlock(f *call, n fetched) {
 		at = &(*at).next
 	}
 	*at = f.next
-	done, copied := f.done, f.copied
+	p, done, copied := f.shard, f.done, f.copied
 	f.copied = nil
 	if done == nil {
 		*f = call{next: s.free}
@@ -276,7 +276,7 @@ func (s *shard) finishAndUnlock(f *call, n fetched) {
 		close(done)
 	}
 	if n.ttl > 0 {
-		s.store.enforceBudget(s)
+		p.makeRoom()
 	}
 }
 

@@ -23,12 +23,27 @@ import (
 func (s *Store) check(t testing.TB) {
 	t.Helper()
 	total := int64(0)
+	entries := make(map[*Cache][kinds]int64)
 	for i := range s.shards {
 		sh := &s.shards[i]
 		sh.mu.Lock()
 		sh.check(t)
 		total += sh.bytes.Load()
+		for _, p := range sh.caches {
+			n := entries[p.cache]
+			for k := range p.lists {
+				n[k] += int64(p.lists[k].len())
+			}
+			entries[p.cache] = n
+		}
 		sh.mu.Unlock()
+	}
+	for c, got := range entries {
+		for k, n := range got {
+			if l := &c.capacity[k]; l.used.Load() != n || n > l.entries {
+				t.Errorf("a cache counts %d entries of kind %d, and has %d; its capacity is %d", l.used.Load(), k, n, l.entries)
+			}
+		}
 	}
 	if n := s.bytes.Load(); n != total {
 		t.Errorf("the store counts %d bytes, its shards %d", n, total)
@@ -64,6 +79,9 @@ func (p *cacheShard) check(t testing.TB) (bytes int64) {
 			}
 			if before = e.lastUsed; before > p.shard.lastTick {
 				t.Errorf("entry %#x was used at %v, after %v", hash, before, p.shard.lastTick)
+			}
+			if at := time.Duration(l.oldest.Load()); e.lastUsed < at {
+				t.Errorf("entry %#x was used at %v, before %v", hash, e.lastUsed, at)
 			}
 			bytes += e.size()
 		}
@@ -286,7 +304,7 @@ func (h *storeHistory) put() {
 	s.mu.Lock()
 	put(k.cache, &stale, resp)
 	s.mu.Unlock()
-	h.store.enforceBudget(s)
+	stale.shard.makeRoom()
 	h.modelPut(k, q, resp)
 }
 

@@ -2,6 +2,7 @@ package cache
 
 import (
 	"bytes"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -47,7 +48,8 @@ type cacheShard struct {
 
 // list is an LRU list of one kind of entry, and its counters. The keys are hashes.
 type list struct {
-	lru             *simplelru.LRU[uint64, *entry] // nil if it has no capacity
+	lru             *simplelru.LRU[uint64, *entry] // nil if the kind has no capacity; it evicts nothing by itself
+	oldest          *atomic.Int64                  // of the [capacity], written under the lock
 	hits, evictions uint64
 }
 
@@ -59,10 +61,11 @@ type key struct {
 	flags flags // of the key alone
 }
 
-// newList makes an LRU list of p for size entries.
-func (p *cacheShard) newList(size int) (l list) {
-	if size > 0 {
-		l.lru, _ = simplelru.NewLRU(size, p.onRemove) // it refuses only a size below 1
+// newList makes an LRU list of p, which is shard i of those with the capacity c.
+func (p *cacheShard) newList(c *capacity, i int) (l list) {
+	l.oldest = &c.oldest[i]
+	if c.entries > 0 {
+		l.lru, _ = simplelru.NewLRU(math.MaxInt, p.onRemove) // it refuses only a size below 1
 	}
 	return l
 }
@@ -75,6 +78,7 @@ func (p *cacheShard) onRemove(hash uint64, e *entry) {
 	if e.flags&cutFlag != 0 {
 		p.cache.cuts.Add(-1)
 	}
+	p.cache.capacity[e.kind()].used.Add(-1)
 	p.cache.noteExisting(e, -1)
 	p.addBytes(-e.size())
 }
@@ -169,8 +173,10 @@ func (p *cacheShard) replace(hash uint64, old, e *entry, now time.Duration) {
 	p.cache.noteExisting(e, 1)
 	e.lastUsed = s.tick(now)
 	p.addBytes(e.size())
-	if l := &p.lists[e.kind()]; l.lru.Add(hash, e) {
-		l.evictions++
+	p.cache.capacity[e.kind()].used.Add(1)
+	l := &p.lists[e.kind()]
+	if l.lru.Add(hash, e); l.lru.Len() == 1 {
+		l.oldest.Store(int64(e.lastUsed))
 	}
 }
 
@@ -213,7 +219,7 @@ func (s *shard) evict() bool {
 		return false
 	}
 	from.evictions++
-	from.lru.RemoveOldest()
+	from.lru.RemoveOldest() // oldest is still a lower bound
 	return true
 }
 
@@ -222,7 +228,7 @@ func (s *shard) evict() bool {
 const keysPerLock = 64
 
 // keys returns the hashes of p's entries. It holds the lock while it reads them, which takes
-// some ten microseconds for the longest list, see maxListEntries.
+// some ten microseconds for the longest list, see maxShardBytes.
 func (p *cacheShard) keys() (hashes []uint64) {
 	p.shard.mu.Lock()
 	defer p.shard.mu.Unlock()
@@ -288,6 +294,7 @@ func (p *cacheShard) close() {
 	p.addBytes(-p.bytes)
 	for k := range p.lists {
 		p.lists[k].lru = nil
+		p.lists[k].oldest.Store(math.MaxInt64)
 	}
 	s.caches = slices.DeleteFunc(s.caches, func(o *cacheShard) bool { return o == p })
 }

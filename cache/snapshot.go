@@ -585,7 +585,7 @@ func (to *namedCache) restore(q *wire.Query, resp *wire.Response, sv savedEntry)
 	stored := k.restore(e, now)
 	s.mu.Unlock()
 	if stored {
-		s.store.enforceBudget(s)
+		k.shard.makeRoom()
 	}
 	return stored
 }

@@ -16,20 +16,14 @@ import (
 const (
 	// minShards is the number of shards where the budget allows it. A lock is held for some
 	// 100 ns of the microseconds that a query takes, so that even 64 busy cores rarely meet.
-	// More shards would make lists so short that chance fills one well before the others:
-	// 9984 entries, the default, are 312 for each.
 	minShards = 32
 	// minShardBytes is the smallest part of the budget that is worth a shard.
 	minShardBytes = 256 << 10
 	// maxShardBytes keeps lists short: a shard of this size has room for some 4,096 entries,
 	// whose keys are read under one lock.
-	maxShardBytes  = 1 << 20
-	maxListEntries = 4096
-	// minList is the fewest entries that a cache has in a shard: a small cache uses fewer
-	// shards, so that chance doesn't fill one list early.
+	maxShardBytes = 1 << 20
+	// minList is the fewest entries of a cache that are worth a shard.
 	minList = 128
-	// minOtherList is the same for the kind with the smaller capacity.
-	minOtherList = 16
 )
 
 // Options are what a Store needs of its surroundings. The zero value is ready.
@@ -109,37 +103,19 @@ func powerOfTwo(n, limit int) int {
 // than above: the denial of a name above a boundary does not answer for names below it.
 func (s *Store) NewCache(cfg *config.Cache, boundaries ...wire.Name) *Cache {
 	first := int(s.caches.Add(1)) // spreads small caches over the shards
-	n := shardsFor(cfg.Success.Entries, cfg.Denial.Entries, len(s.shards))
+	n := powerOfTwo(max(cfg.Success.Entries, cfg.Denial.Entries)/minList, len(s.shards))
 	c := &Cache{cfg: *cfg, boundaries: boundaries, store: s, shards: make([]cacheShard, n)}
+	c.capacity[success].init(cfg.Success.Entries, n)
+	c.capacity[denial].init(cfg.Denial.Entries, n)
 	for i := range c.shards {
 		p := &c.shards[i]
 		p.cache, p.shard = c, &s.shards[(first+i)%len(s.shards)]
-		p.lists[success] = p.newList(part(cfg.Success.Entries, n, i))
-		p.lists[denial] = p.newList(part(cfg.Denial.Entries, n, i))
+		for k := range p.lists {
+			p.lists[k] = p.newList(&c.capacity[k], i)
+		}
 		p.shard.open(p)
 	}
 	return c
-}
-
-// shardsFor returns the number of shards, at most limit, for a cache of that capacity: few
-// enough that each list has a sensible length, but enough that none is too long to be read
-// under one lock, as long as the other kind has four entries for each shard.
-func shardsFor(success, denial, limit int) int {
-	larger, smaller := max(success, denial), min(success, denial)
-	n := powerOfTwo(larger/minList, limit)
-	least := powerOfTwo(2*(larger-1)/maxListEntries, limit)
-	if smaller > 0 {
-		n, least = powerOfTwo(smaller/minOtherList, n), powerOfTwo(smaller/4, least)
-	}
-	return max(n, least)
-}
-
-// part returns what part i of n gets of total; the parts add up to it.
-func part(total, n, i int) int {
-	if i < total%n {
-		return total/n + 1
-	}
-	return total / n
 }
 
 // Bytes returns what the entries of all caches take.

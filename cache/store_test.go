@@ -37,25 +37,46 @@ func TestStructSizes(t *testing.T) {
 
 func TestShardCount(t *testing.T) {
 	for _, tt := range []struct{ success, denial, want int }{
-		{0, 0, 1}, {1, 0, 1}, {255, 1, 1}, {256, 0, 2}, {0, 600, 4}, {9984, 9984, 32}, {9984, 0, 32}, {1 << 20, 1, 1}, {1 << 20, 0, 32},
-		{9984, 100, 4}, {16, 9984, 4}, {1, 9984, 1}, {7, 9984, 1}, {8, 9984, 2}, {4096, 8, 1}, {4097, 8, 2}, {100_000, 100_000, 32},
+		{0, 0, 1}, {1, 0, 1}, {255, 1, 1}, {256, 0, 2}, {0, 600, 4}, {9984, 9984, 32}, {16, 9984, 32}, {1 << 20, 1, 32},
 	} {
 		cfg := defaults()
 		cfg.Success.Entries, cfg.Denial.Entries = tt.success, tt.denial
-		c := newCache(cfg, Options{})
-		n := len(c.shards)
-		if n != tt.want {
+		if n := len(newCache(cfg, Options{}).shards); n != tt.want {
 			t.Errorf("parts for %d and %d entries: %d, want %d", tt.success, tt.denial, n, tt.want)
 		}
-		for _, total := range []int{tt.success, tt.denial} {
-			sum := 0
-			for i := range n {
-				sum += part(total, len(c.shards), i)
+	}
+}
+
+// TestCapacityIsShared: as long as the names in use fit into the cache, no shard evicts one of them, also if others that are
+// asked only once come between.
+func TestCapacityIsShared(t *testing.T) {
+	for _, tt := range []struct{ capacity, inUse, once int }{{1024, 900, 0}, {1024, 1024, 0}, {1024, 700, 324}, {40, 20, 20}, {1, 1, 0}} {
+		cfg := defaults()
+		cfg.Success.Entries = tt.capacity
+		c := newCache(cfg, Options{})
+		if len(c.shards) != 32 {
+			t.Fatalf("%d shards", len(c.shards))
+		}
+		ask := func(name string) {
+			fetch(t, c, question(t, name, dns.TypeA), message{answer: []string{name + " 300 IN A 192.0.2.1"}})
+		}
+		const rounds = 4
+		for round := range rounds {
+			for i := range tt.inUse {
+				ask(fmt.Sprintf("n%d.example.", i))
 			}
-			if sum != total {
-				t.Errorf("the parts of %d add up to %d", total, sum)
+			for i := range tt.once {
+				ask(fmt.Sprintf("x%d.n%d.example.", round, i))
 			}
 		}
+		st := c.Stats()
+		if want := uint64(tt.inUse + rounds*tt.once); st.Misses != want {
+			t.Errorf("%+v: %d queries are exchanged, want %d", tt, st.Misses, want)
+		}
+		if want := uint64(min(tt.capacity, tt.inUse+rounds*tt.once)); st.Entries.Success != want {
+			t.Errorf("%+v: %d entries, want %d", tt, st.Entries.Success, want)
+		}
+		c.store.check(t)
 	}
 }
 

@@ -32,7 +32,7 @@ type quantity struct {
 // internalBounds are constants that operators and clients can't meet: sizes of formats, algorithms and
 // buffers, and typing errors of settings, whose error says the bound.
 var internalBounds = []string{
-	"cache.maxCacheName", "cache.maxChunk", "cache.maxHits", "cache.maxListEntries", "cache.maxPooledPacket",
+	"cache.maxCacheName", "cache.maxChunk", "cache.maxHits", "cache.maxPooledPacket",
 	"cache.maxRemaining", "cache.maxRetries", "cache.maxShardBytes",
 	"cmd/nodens.maxHandoverCompare",
 	"cmd/nodens/app.maxCacheFile", "cmd/nodens/app.maxCacheName", "cmd/nodens/app.maxFaultText", "cmd/nodens/app.maxListed", "cmd/nodens/app.maxSocketPath",
