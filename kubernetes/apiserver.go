@@ -124,23 +124,16 @@ func (c *apiSource) runSliceReflectors(ctx context.Context) {
 			})
 		})
 	}
-	c.checkSliceAccess(ctx)
+	if !c.view.scope.cluster {
+		// Otherwise an agent that needs no slices yet would notice missing RBAC rights only when a pod asks.
+		c.newReflector(endpointSlices, c.selector, &handler{}).CheckAccess(ctx)
+	}
 	where.waitFirstReply(ctx, c.view.maxStartDelay)
 	k := sliceManager{view: c.view, reflect: func(ctx context.Context, src *sliceSource) {
 		where.runWithZone(ctx, c.view.maxStartDelay, func(ctx context.Context) { c.reflectSlices(ctx, src) })
 	}}
 	k.run(ctx)
 	wg.Wait()
-}
-
-// checkSliceAccess asks for one EndpointSlice until the API server returns a list. Without
-// it an agent that needs no slices yet would notice missing RBAC rights only when a pod
-// asks.
-func (c *apiSource) checkSliceAccess(ctx context.Context) {
-	if c.view.scope.cluster {
-		return // it lists all slices anyway
-	}
-	c.newReflector(endpointSlices, c.selector, &handler{}).CheckAccess(ctx)
 }
 
 // reflectSlices watches the EndpointSlices of src until ctx ends.

@@ -107,19 +107,17 @@ func (x *index) putService(key string, s service) bool {
 	if old == nil || old.kind == orphan {
 		ns.objectCount++
 	} else {
-		x.unlinkClusterIPs(key, old)
+		dropRefs(x.clusterIPs, old.eachClusterIP, key, strings.Compare)
 	}
 	s.ns = ns
 	ns.serviceBytes += s.listBytes() - old.listBytes()
 	if old == nil || old.external4 != s.external4 || old.external6 != s.external6 {
-		x.unlinkExternals(key, old)
-		x.linkExternals(key, &s)
-	}
-	if s.kind == clusterIP {
-		for ip := range s.each {
-			addRef(x.clusterIPs, addrKeyOf(ip), key, strings.Compare)
+		if old != nil {
+			dropRefs(x.externalAddrs, old.eachExternal, key, strings.Compare)
 		}
+		addRefs(x.externalAddrs, s.eachExternal, key, strings.Compare)
 	}
+	addRefs(x.clusterIPs, s.eachClusterIP, key, strings.Compare)
 	x.publish(key, &s)
 	return true
 }
@@ -130,8 +128,8 @@ func (x *index) dropService(key string) bool {
 	if old == nil || old.kind == orphan {
 		return false
 	}
-	x.unlinkClusterIPs(key, old)
-	x.unlinkExternals(key, old)
+	dropRefs(x.clusterIPs, old.eachClusterIP, key, strings.Compare)
+	dropRefs(x.externalAddrs, old.eachExternal, key, strings.Compare)
 	old.ns.serviceBytes -= old.listBytes()
 	x.publish(key, &service{serviceSlices: old.serviceSlices, ns: old.ns})
 	x.removeObject(old.ns)
@@ -149,15 +147,6 @@ func (ns *namespace) countService(s *service, n int) {
 		ns.unlabelled += n
 	}
 	ns.headlessCount += n
-}
-
-func (x *index) unlinkClusterIPs(key string, s *service) {
-	if s.kind != clusterIP {
-		return
-	}
-	for ip := range s.each {
-		dropRef(x.clusterIPs, addrKeyOf(ip), key, strings.Compare)
-	}
 }
 
 // putSlice adds s or replaces the slice of that name. It withholds s if its namespace would
@@ -205,7 +194,7 @@ func (x *index) dropSlice(name string) bool {
 	delete(x.slices, name)
 	ns.sliceBytes -= old.cost()
 	x.endpointCount -= old.len()
-	x.unlinkSlice(old)
+	dropRefs(x.endpoints, old.each, old.ref, (*sliceRef).compare)
 	x.replaceSlice(old.key, old, nil)
 	x.removeObject(ns)
 	return true
@@ -214,14 +203,12 @@ func (x *index) dropSlice(name string) bool {
 // linkSlice enters s under its addresses, in place of old, which may be nil.
 func (x *index) linkSlice(s, old *slice) {
 	if old != nil && (old.key != s.key || old.size != s.size) {
-		x.unlinkSlice(old)
+		dropRefs(x.endpoints, old.each, old.ref, (*sliceRef).compare)
 		old = nil
 	}
 	if old == nil {
 		s.ref = &sliceRef{s}
-		for addr := range s.each {
-			addRef(x.endpoints, addrKeyOf(addr), s.ref, (*sliceRef).compare)
-		}
+		addRefs(x.endpoints, s.each, s.ref, (*sliceRef).compare)
 		return
 	}
 	s.ref = old.ref
@@ -229,18 +216,8 @@ func (x *index) linkSlice(s, old *slice) {
 	if s.addrs == old.addrs {
 		return
 	}
-	for addr := range old.missingIn(s) {
-		dropRef(x.endpoints, addrKeyOf(addr), s.ref, (*sliceRef).compare)
-	}
-	for addr := range s.missingIn(old) {
-		addRef(x.endpoints, addrKeyOf(addr), s.ref, (*sliceRef).compare)
-	}
-}
-
-func (x *index) unlinkSlice(s *slice) {
-	for addr := range s.each {
-		dropRef(x.endpoints, addrKeyOf(addr), s.ref, (*sliceRef).compare)
-	}
+	dropRefs(x.endpoints, old.missingIn(s), s.ref, (*sliceRef).compare)
+	addRefs(x.endpoints, s.missingIn(old), s.ref, (*sliceRef).compare)
 }
 
 // replaceSlice publishes the service of key without the slice del and with add; both may be
@@ -322,9 +299,7 @@ func (x *index) putPod(p *pod) bool {
 	if p.awaitsAddr() {
 		x.awaitAddr(p.name, wait)
 	}
-	for _, ip := range p.ips {
-		addRef(x.podIPs, addrKeyOf(ip), p, (*pod).compare)
-	}
+	addRefs(x.podIPs, slices.Values(p.ips), p, (*pod).compare)
 	return true
 }
 
@@ -344,9 +319,7 @@ func (x *index) dropPod(name string) bool {
 			x.pendingPods--
 		}
 	}
-	for _, ip := range old.ips {
-		dropRef(x.podIPs, addrKeyOf(ip), old, (*pod).compare)
-	}
+	dropRefs(x.podIPs, slices.Values(old.ips), old, (*pod).compare)
 	ns := x.namespaces[old.ns]
 	if old.onNode {
 		ns.nodePods--
@@ -379,7 +352,11 @@ func (x *index) dropNamespace(key string) bool {
 	if ns == nil || !ns.hasObject {
 		return false
 	}
-	x.bumpNamespace(ns)
+	if ns.objectCount > 0 { // with `namespace_labels` its services' names disappear, too
+		x.epochs.BumpAll()
+	} else {
+		x.epochs.BumpAny()
+	}
 	x.clients.bump()
 	ns.hasObject = false
 	x.removeIfUnused(ns)
@@ -412,39 +389,12 @@ func (x *index) removeIfUnused(ns *namespace) {
 	}
 }
 
-// linkExternals enters s under its external addresses.
-func (x *index) linkExternals(key string, s *service) {
-	for ip := range s.eachExternal {
-		addRef(x.externalAddrs, addrKeyOf(ip), key, strings.Compare)
-	}
-}
-
-// unlinkExternals is the inverse of linkExternals. s may be nil.
-func (x *index) unlinkExternals(key string, s *service) {
-	if s == nil {
-		return
-	}
-	for ip := range s.eachExternal {
-		dropRef(x.externalAddrs, addrKeyOf(ip), key, strings.Compare)
-	}
-}
-
 // bumpService invalidates the copies of answers made from the service of key, and those
 // that depend on the whole view. It precedes the change.
 func (x *index) bumpService(key string) {
 	if x.epochs != nil {
 		x.epochs.Bump(x.serviceGroup([]byte(key)))
 	}
-}
-
-// bumpNamespace invalidates copies before the object of ns is removed. With
-// `namespace_labels` its services' names disappear, too.
-func (x *index) bumpNamespace(ns *namespace) {
-	if ns.objectCount > 0 {
-		x.epochs.BumpAll()
-		return
-	}
-	x.epochs.BumpAny()
 }
 
 // broadcast closes the channel of those who wait for a change of the service's endpoints.

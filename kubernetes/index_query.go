@@ -286,6 +286,20 @@ type blockList[T comparable] [][]T
 // one makes the list of blocks longer.
 const blockSize = 128
 
+// addRefs adds x at addresses, see addRef.
+func addRefs[T comparable](m map[addrKey]refSet[T], addrs iter.Seq[string], x T, compare func(a, b T) int) {
+	for addr := range addrs {
+		addRef(m, addrKeyOf(addr), x, compare)
+	}
+}
+
+// dropRefs removes x from addresses, see dropRef.
+func dropRefs[T comparable](m map[addrKey]refSet[T], addrs iter.Seq[string], x T, compare func(a, b T) int) {
+	for addr := range addrs {
+		dropRef(m, addrKeyOf(addr), x, compare)
+	}
+}
+
 // addRef adds x at an address. It replaces a value that compares equal.
 func addRef[T comparable](m map[addrKey]refSet[T], at addrKey, x T, compare func(a, b T) int) {
 	r, ok := m[at]

@@ -180,6 +180,13 @@ func (s *service) hasLabelledSlice() bool {
 // each yields the packed addresses of the service's own name.
 func (s *service) each(yield func(string) bool) { addrSet{s.v4, s.v6}.each(yield) }
 
+// eachClusterIP yields the packed cluster IPs.
+func (s *service) eachClusterIP(yield func(string) bool) {
+	if s.kind == clusterIP {
+		s.each(yield)
+	}
+}
+
 // externallyReachable reports whether s has an address or a load balancer outside of the
 // cluster.
 func (s *service) externallyReachable() bool {

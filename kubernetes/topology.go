@@ -207,18 +207,16 @@ func (s *service) addrs(qtype uint16, b *Budget) (packed string, cut localityBou
 	case !all.built.Load() && !b.spend(dedupSteps*all.endpoints):
 		return "", localityBounds{}
 	default:
-		all.once.Do(func() { all.build(s) })
+		all.once.Do(func() {
+			all.v4, all.bounds4 = s.headlessAddrs(4, all.nearestOnly)
+			all.v6, all.bounds6 = s.headlessAddrs(16, all.nearestOnly)
+			all.built.Store(true)
+		})
 		if qtype == wire.TypeA {
 			return all.v4, all.bounds4
 		}
 		return all.v6, all.bounds6
 	}
-}
-
-func (b *lazyAddrs) build(s *service) {
-	b.v4, b.bounds4 = s.headlessAddrs(4, b.nearestOnly)
-	b.v6, b.bounds6 = s.headlessAddrs(16, b.nearestOnly)
-	b.built.Store(true)
 }
 
 // requiredLocality returns the bits that the endpoints given for the service's name must

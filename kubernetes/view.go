@@ -195,7 +195,11 @@ func (v *View) Run(ctx context.Context) {
 	defer v.annotations.close()
 	defer v.index.epochs.Release(v.serial.shared)
 	defer v.index.epochs.Release(v.index.clients.shared)
-	defer v.endAddrWaits()
+	defer func() { // from now on, timers of waits do nothing: what they change is about to be released
+		v.mu.Lock()
+		defer v.mu.Unlock()
+		v.ended = true
+	}()
 	if v.savePath == "" {
 		v.source.run(ctx)
 		return

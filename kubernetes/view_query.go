@@ -344,14 +344,6 @@ func (v *View) limitAddrWait(name string) {
 	})
 }
 
-// endAddrWaits makes timers of waits do nothing from now on: what they change is about to be
-// released.
-func (v *View) endAddrWaits() {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.ended = true
-}
-
 // SetLimits sets scope_idle and scope_max of a view that may be running; 0 stands for the default. It is safe for
 // concurrent use.
 func (v *View) SetLimits(idle time.Duration, most int) {

@@ -65,9 +65,6 @@ func newAsyncConn(conn *net.TCPConn, spawn func(func())) (*asyncConn, error) {
 	return c, nil
 }
 
-// bufferReads enables read buffering, because TLS reads in small pieces.
-func (c *asyncConn) bufferReads() { c.reader = bufio.NewReaderSize(ackingReader{c}, readBufSize) }
-
 // Read implements [net.Conn].
 func (c *asyncConn) Read(b []byte) (int, error) {
 	if c.reader == nil {

@@ -325,7 +325,10 @@ func (b *budget) stats(now time.Time) *BudgetStats {
 	defer b.mu.Unlock()
 	s := &BudgetStats{Limit: b.rate, Auto: b.auto != nil, Waiting: b.queue.Len(), Waited: b.waited, Expired: b.expired, GivenUp: b.givenUp}
 	if b.rate > 0 {
-		s.Used = b.sent.lastSecond(now.Sub(b.created)) / b.rate
+		at := now.Sub(b.created)
+		b.sent.advance(at)
+		// The events of each full second count as if they were evenly distributed.
+		s.Used = (b.sent.current + b.sent.preceding*(1-(at%time.Second).Seconds())) / b.rate
 	}
 	b.queue.EachClient(func(oldest *share.Waiter[*query], n int) {
 		c := BudgetClient{Addr: oldest.Value.clientAddr, Waiting: n}
@@ -357,13 +360,6 @@ func (r *recentCount) advance(at time.Duration) {
 	default:
 		r.second, r.preceding, r.current = second, 0, 0
 	}
-}
-
-// lastSecond returns the number of events in the second before at, as if those of each full second were evenly
-// distributed.
-func (r *recentCount) lastSecond(at time.Duration) float64 {
-	r.advance(at)
-	return r.current + r.preceding*(1-(at%time.Second).Seconds())
 }
 
 // BudgetShare is the part of each budget that this process may use, while another one sends queries to the same

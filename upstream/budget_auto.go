@@ -98,7 +98,11 @@ func (b *budget) checkDrops(a *autoLimit) {
 		a.drops = drops
 	}
 	if dropped := drops - before; dropped > 0 {
-		a.decrease(rate)
+		if a.limit == 0 {
+			a.limit = rate
+		}
+		a.ceiling = max(a.limit, minAutoLimit)
+		a.limit = max(a.limit/2, minAutoLimit)
 		b.logDrops(a, dropped, now)
 	} else {
 		a.increase(rate)
@@ -109,15 +113,6 @@ func (b *budget) checkDrops(a *autoLimit) {
 	}
 	a.sent = 0
 	b.applyLimit(now)
-}
-
-// decrease halves the limit, or sets the first one to half of the measured rate.
-func (a *autoLimit) decrease(rate float64) {
-	if a.limit == 0 {
-		a.limit = rate
-	}
-	a.ceiling = max(a.limit, minAutoLimit)
-	a.limit = max(a.limit/2, minAutoLimit)
 }
 
 // increase raises the limit if the rate has come near it.

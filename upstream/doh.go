@@ -225,7 +225,9 @@ func (t *dohTransport) roundTrip(ctx context.Context, r *dohRequest) ([]byte, er
 		again := err != nil && ctx.Err() == nil && c.answered.Load() && resent < maxResends && t.mayResend()
 		if err == nil {
 			if c.answered.CompareAndSwap(false, true) {
-				t.endPause()
+				t.mu.Lock()
+				t.pause.end()
+				t.mu.Unlock()
 				t.waitQueue.wake(c.conn.Available(), nil)
 			}
 			msg, err = t.codec.readReply(resp, r.message)
@@ -235,12 +237,6 @@ func (t *dohTransport) roundTrip(ctx context.Context, r *dohRequest) ([]byte, er
 			return msg, err
 		}
 	}
-}
-
-func (t *dohTransport) endPause() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.pause.end()
 }
 
 // newHTTPRequest returns the HTTP request for query.

@@ -157,7 +157,9 @@ func (x *exchange) start(now time.Time) {
 // finish waits for the end of an exchange that was started, and tells those who want to know.
 func (x *exchange) finish(ctx context.Context, now time.Time) (wire.Response, error) {
 	answer, err := x.wait(ctx, now)
-	x.report()
+	if x.asked != nil && x.last != nil {
+		x.asked.Store(&Asked{Server: x.last.addr, Hedged: x.askedOther, HedgeWon: x.hedgeWon})
+	}
 	x.record.finish()
 	return answer, err
 }

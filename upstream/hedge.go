@@ -27,7 +27,11 @@ func (x *exchange) onWakeup(now time.Time) bool {
 		x.checkRound(now)
 		return false
 	}
-	x.hedgeSoftErrors(now)
+	for _, q := range x.queries[:x.inFlight] {
+		if q.softError.Swap(false) && !q.attempt.hedged {
+			q.attempt.hedged = x.hedge(q, now)
+		}
+	}
 	if x.nextCheck.IsZero() || now.Before(x.nextCheck) {
 		return false
 	}
@@ -228,15 +232,6 @@ func (x *exchange) forgetSlow(a *attempt) {
 	a.rtt.forgetSlow()
 	if x.slot != noSlot {
 		a.rtt.clients[x.slot].forgetSlow()
-	}
-}
-
-// hedgeSoftErrors hedges the queries with soft errors, within the budget.
-func (x *exchange) hedgeSoftErrors(now time.Time) {
-	for _, q := range x.queries[:x.inFlight] {
-		if q.softError.Swap(false) && !q.attempt.hedged {
-			q.attempt.hedged = x.hedge(q, now)
-		}
 	}
 }
 

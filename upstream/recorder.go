@@ -174,14 +174,6 @@ type Asked struct {
 	Hedged, HedgeWon bool
 }
 
-// report stores who was asked where the exchange's [From.Asked] says.
-func (x *exchange) report() {
-	if x.asked == nil || x.last == nil {
-		return
-	}
-	x.asked.Store(&Asked{Server: x.last.addr, Hedged: x.askedOther, HedgeWon: x.hedgeWon})
-}
-
 // Tap receives each query of an exchange to a server, for dnstap.
 type Tap interface {
 	// Exchanged is called when the query has a reply, has failed, or is given up because another

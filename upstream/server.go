@@ -117,7 +117,11 @@ type server struct {
 // the server fails with the reason.
 func newServer(target config.Target, to netip.AddrPort, cfg *config.Forward, b *budget) *server {
 	s := &server{target: target, addr: to, label: to.String(), readTimeout: cfg.ReadTimeout, budget: b, durations: newDurations(), removed: make(chan struct{})}
-	s.initGates()
+	s.tcpGate = newGate(s.protocol(true).maxInFlight)
+	s.udpGate = s.tcpGate
+	if s.target.Transport == config.PlainDNS {
+		s.udpGate = newGate(s.protocol(false).maxInFlight)
+	}
 	opts := connOptions{
 		source: cfg.SourceAddress, expire: cfg.Expire, maxAge: cfg.MaxAge, maxIdle: cfg.MaxIdle,
 		unexpected: &s.unexpected, brokenConns: &s.brokenConns, mayResend: b.resend,
@@ -140,15 +144,6 @@ func newServer(target config.Target, to netip.AddrPort, cfg *config.Forward, b *
 	s.tcp, s.probes = open(target, to, cfg, opts), open(target, to, cfg, probe)
 	s.udp = s.tcp
 	return s
-}
-
-// initGates makes the gates, which let as many queries pass as the transports take.
-func (s *server) initGates() {
-	s.tcpGate = newGate(s.protocol(true).maxInFlight)
-	s.udpGate = s.tcpGate
-	if s.target.Transport == config.PlainDNS {
-		s.udpGate = newGate(s.protocol(false).maxInFlight)
-	}
 }
 
 // gateFor returns the gate for a query over TCP or UDP.

@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"bufio"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -81,8 +82,8 @@ func clientTLS(cfg *tls.Config, addr netip.Addr) *tls.Config {
 
 // handshake returns a TLS connection over c. It takes ownership of c.
 func handshake(ctx context.Context, c *asyncConn, cfg *tls.Config) (net.Conn, error) {
-	c.bufferReads()
-	c.ackNow = true // OpenSSL sends the session tickets in several pieces, and then the reply
+	c.reader = bufio.NewReaderSize(ackingReader{c}, readBufSize) // TLS reads in small pieces
+	c.ackNow = true                                              // OpenSSL sends the session tickets in several pieces, and then the reply
 	conn := tls.Client(c, cfg)
 	if err := conn.HandshakeContext(ctx); err != nil {
 		_ = c.Close()

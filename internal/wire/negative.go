@@ -14,7 +14,11 @@ func (r *Reply) Deny(p Packed, ttl uint32) bool {
 	}
 	for it := recordsOf(msg, HeaderLen+len(denied)+4); it.next() && it.section == Authority; {
 		if it.Type == TypeSOA && it.Class == ClassIN {
-			return r.writeDenial(msg, it.Record, denied, ttl) && r.setDenialHeader(flags)
+			if !r.writeDenial(msg, it.Record, denied, ttl) {
+				return false
+			}
+			r.flags, r.rcode = flags&(flagAA|flagRA), NXDomain
+			return true
 		}
 	}
 	return false
@@ -45,9 +49,3 @@ func (r *Reply) writeDenial(msg []byte, soa Record, denied []byte, ttl uint32) b
 
 // soaNumbers is the size of what follows the names in an SOA.
 const soaNumbers = 20
-
-// setDenialHeader sets the flags and the rcode of a denial.
-func (r *Reply) setDenialHeader(flags uint16) bool {
-	r.flags, r.rcode = flags&(flagAA|flagRA), NXDomain
-	return true
-}

@@ -76,7 +76,7 @@ func (w *rewriter) sections(other *Reply) bool {
 func (w *rewriter) recordOrSplice(section Section, i int, rr Record) bool {
 	w.target = nil
 	if s := w.splice; s != nil && section == Answer {
-		if !s.keeps(i, rr.Type) {
+		if i > s.At || i < s.At && rr.Type != TypeCNAME {
 			return true
 		}
 		if i == s.At {
@@ -117,11 +117,6 @@ type unchanged struct{}
 func (unchanged) Owner(name []byte) []byte { return name }
 func (unchanged) Value(name []byte) []byte { return name }
 func (unchanged) TTL(ttl uint32) uint32    { return ttl }
-
-// keeps reports whether answer i, of type t, stays.
-func (s *Splice) keeps(i int, t uint16) bool {
-	return i == s.At || i < s.At && t == TypeCNAME
-}
 
 // maxKnown bounds the names, besides the question's, that later names may point to. Each record
 // is compared with all of them; a reply has few different owners, next to one another.
@@ -245,7 +240,9 @@ func (w *rewriter) rdata(rr Record) bool {
 		}
 		name := w.name[:n]
 		if i == 0 && editable(rr.Type) {
-			name = w.value(name)
+			if name = w.target; name == nil {
+				name = w.e.Value(w.name[:n])
+			}
 		}
 		if name == nil {
 			return false
@@ -259,14 +256,6 @@ func (w *rewriter) rdata(rr Record) bool {
 	}
 	w.to.b = append(w.to.b, w.from[off:rr.End]...)
 	return true
-}
-
-// value returns the replacement for a name in RDATA.
-func (w *rewriter) value(name []byte) []byte {
-	if w.target != nil {
-		return w.target
-	}
-	return w.e.Value(name)
 }
 
 // editable reports whether [Editor.Value] is called for the first name in RDATA of type t.

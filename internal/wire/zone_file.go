@@ -76,7 +76,9 @@ func zoneRecord(buf []byte, rr dns.RR) (RR, error) {
 	if h.Class != dns.ClassINET {
 		return RR{}, fmt.Errorf("%w: %s has the class %s; only the class IN is served", ErrZoneFile, h.Name, dns.Class(h.Class))
 	}
-	lowerTargets(rr)
+	for _, name := range targetNames(rr) {
+		*name = strings.ToLower(*name)
+	}
 	n, err := dns.PackRR(rr, buf, 0, nil, false)
 	if err != nil {
 		return RR{}, fmt.Errorf("%w: the record %q: %w", ErrZoneFile, rr.String(), err)
@@ -129,13 +131,6 @@ func nameEnd(b []byte, off int) int {
 		off += 1 + int(b[off])
 	}
 	return -1
-}
-
-// lowerTargets puts the names in the RDATA of some types in lower case.
-func lowerTargets(rr dns.RR) {
-	for _, name := range targetNames(rr) {
-		*name = strings.ToLower(*name)
-	}
 }
 
 func targetNames(rr dns.RR) []*string {

@@ -138,17 +138,12 @@ func unpackReply(msg []byte, id uint16, zone Name, qtype uint16) (*dns.Msg, erro
 		return nil, fmt.Errorf("%w: a message that is no reply to the query", ErrTransfer)
 	case m.Rcode != dns.RcodeSuccess:
 		return nil, fmt.Errorf("%w: %s; does it serve the zone, and allow this node to transfer it?", ErrTransfer, rcodeText(m.Rcode))
-	case cutOff(&m, msg):
+	case m.Truncated, len(m.Answer) != int(u16(msg[6:])):
 		return nil, fmt.Errorf("%w: a message that is cut off", ErrTransfer)
 	case len(q) > 0 && !asks(q, zone, qtype):
 		return nil, fmt.Errorf("%w: a reply to another question", ErrTransfer)
 	}
 	return &m, nil
-}
-
-// cutOff reports whether m, which was read from msg, is not whole.
-func cutOff(m *dns.Msg, msg []byte) bool {
-	return m.Truncated || len(m.Answer) != int(u16(msg[6:]))
 }
 
 func rcodeText(rcode int) string {
