@@ -9,7 +9,6 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 )
 
@@ -80,9 +79,7 @@ func TestShuffleLast(t *testing.T) {
 				}
 			}
 			slices.Sort(ordered)
-			if diff := cmp.Diff(ordered, slices.Sorted(slices.Values(addressesOf(t, &r)))); diff != "" {
-				t.Errorf("the records are others (-want +got):\n%s", diff)
-			}
+			equal(t, ordered, slices.Sorted(slices.Values(addressesOf(t, &r))), "the records are others")
 			// 1,000 of each are to be expected, give or take 31: 300 is ten times that.
 			if len(seen) != 24 {
 				t.Errorf("%d orders of 24", len(seen))
@@ -129,9 +126,7 @@ func BenchmarkAddAddrs(b *testing.B) {
 			m := new(dns.Msg)
 			m.SetQuestion("a.example.", dns.TypeA)
 			packet, err := m.Pack()
-			if err != nil {
-				b.Fatal(err)
-			}
+			noError(b, err)
 			var q Query
 			q.Parse(packet)
 			packed := string(make([]byte, 4*n))
@@ -168,9 +163,7 @@ func TestAddressList(t *testing.T) {
 	for _, rr := range unpacked(t, bytes.Clone(r.Finish(MaxMessage))).Answer {
 		got = append(got, fmt.Sprint(rr.Header().Ttl, " ", rr.(*dns.A).A))
 	}
-	if diff := cmp.Diff([]string{"12 192.0.2.2", "10 192.0.2.0", "11 192.0.2.1"}, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	equal(t, []string{"12 192.0.2.2", "10 192.0.2.0", "11 192.0.2.1"}, got, "")
 	r.Start(nil, q)
 	for i := range MaxShuffled + 2 {
 		r.Add(Answer, AtQuestion, TypeA, 1, []byte{192, 0, byte(i >> 8), byte(i)})

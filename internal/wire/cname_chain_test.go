@@ -45,9 +45,7 @@ func TestAliases(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			q := stubQuery(t, "N0.test.", dns.TypeA)
 			resp, err := ParseResponse(replyFromText(t, q, tt.reply).Finish(MaxMessage), q)
-			if err != nil {
-				t.Fatal(err)
-			}
+			noError(t, err)
 			if resp.Answered != tt.answered || resp.Contradictory != tt.contradicts {
 				t.Errorf("answered %t, contradictory %t; want %t, %t", resp.Answered, resp.Contradictory, tt.answered, tt.contradicts)
 			}

@@ -40,9 +40,7 @@ func TestCompressedNames(t *testing.T) {
 			msg = append16(append16(append16(msg, questionPointer), c.qtype), ClassIN)
 			msg = append(append16(append32(msg, 60), uint16(len(rdata))), rdata...)
 			resp, err := ParseResponse(msg, q)
-			if err != nil {
-				t.Fatal(err)
-			}
+			noError(t, err)
 			reply := replyBytes(q, resp.Packed, 60, MaxMessage)
 			if unchanged := bytes.HasSuffix(reply, rdata); unchanged == c.written {
 				t.Errorf("unchanged %t\n%x\nof\n%x", unchanged, reply, msg)

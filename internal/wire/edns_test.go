@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 )
 
@@ -45,9 +44,7 @@ func TestOptions(t *testing.T) {
 			for _, f := range tt.do {
 				f(&r)
 			}
-			if diff := cmp.Diff(tt.want, optionsOf(unpacked(t, r.Finish(MinUDP)))); diff != "" {
-				t.Errorf("%s (-want +got):\n%s", name, diff)
-			}
+			equal(t, tt.want, optionsOf(unpacked(t, r.Finish(MinUDP))), "%s", name)
 		}
 		r.Start(nil, q)
 		if got := optionsOf(unpacked(t, r.Finish(MinUDP))); len(got) > 0 {

@@ -51,9 +51,7 @@ func FuzzRestoreAny(f *testing.F) {
 		m := newMaker(seed)
 		q := stubQuery(f, m.mixed(m.names[0]), dns.TypeA)
 		resp, err := ParseResponse(packed(f, m.response(f, q)), q)
-		if err != nil {
-			f.Fatal(err)
-		}
+		noError(f, err)
 		f.Add(resp.Packed.Append(nil), seed%2 == 0)
 	}
 	f.Fuzz(func(t *testing.T, msg []byte, cd bool) {

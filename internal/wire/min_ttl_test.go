@@ -11,9 +11,7 @@ import (
 func TestMinTTL(t *testing.T) {
 	rr := func(text string) dns.RR {
 		r, err := dns.NewRR(text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		return r
 	}
 	a, b, soa := rr("x.test. 60 IN A 192.0.2.1"), rr("x.test. 7 IN A 192.0.2.2"), rr("test. 30 IN SOA a. b. 1 2 3 4 50")
@@ -46,9 +44,7 @@ func TestMinTTL(t *testing.T) {
 					slices.Reverse(m.Extra)
 				}
 				msg, err := m.Pack()
-				if err != nil {
-					t.Fatal(err)
-				}
+				noError(t, err)
 				if got, ok := MinTTL(msg); got != tt.want || ok != tt.ok {
 					t.Errorf("%d, %t; want %d, %t", got, ok, tt.want, tt.ok)
 				}
@@ -81,22 +77,16 @@ func TestAge(t *testing.T) {
 			m := new(dns.Msg).SetQuestion("x.test.", dns.TypeA)
 			for section, text := range map[*[]dns.RR]string{&m.Answer: tt.answer, &m.Ns: tt.authority} {
 				r, err := dns.NewRR(text)
-				if err != nil {
-					t.Fatal(err)
-				}
+				noError(t, err)
 				*section = []dns.RR{r}
 			}
 			m.Compress = true
 			m.SetEdns0(1232, true)
 			msg, err := m.Pack()
-			if err != nil {
-				t.Fatal(err)
-			}
+			noError(t, err)
 			Age(msg, tt.age)
 			got := new(dns.Msg)
-			if err := got.Unpack(msg); err != nil {
-				t.Fatal(err)
-			}
+			noError(t, got.Unpack(msg))
 			if got.Answer[0].Header().Ttl != tt.want || got.Ns[0].Header().Ttl != tt.wantSOA {
 				t.Errorf("TTLs %d and %d, want %d and %d", got.Answer[0].Header().Ttl, got.Ns[0].Header().Ttl, tt.want, tt.wantSOA)
 			}

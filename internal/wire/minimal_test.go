@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 )
 
@@ -25,16 +24,12 @@ func replyFromText(t testing.TB, q *Query, text string) *Reply {
 				continue
 			}
 			rr, err := dns.NewRR(line)
-			if err != nil {
-				t.Fatal(err)
-			}
+			noError(t, err)
 			*sections[i] = append(*sections[i], rr)
 		}
 	}
 	resp, err := ParseResponse(packed(t, &m), q)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	var r Reply
 	r.Start(nil, q)
 	r.CopyRaw(resp.Packed)
@@ -93,9 +88,7 @@ func TestMinimize(t *testing.T) {
 		q := stubQuery(t, "www.example.", dns.TypeA)
 		r := replyFromText(t, q, tt.from)
 		r.Minimize()
-		if diff := cmp.Diff(tt.want, sectionsOf(unpacked(t, r.Finish(MinUDP)))); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
-		}
+		equal(t, tt.want, sectionsOf(unpacked(t, r.Finish(MinUDP))), "%s", tt.name)
 	}
 }
 

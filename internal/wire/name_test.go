@@ -107,13 +107,9 @@ func TestUnder(t *testing.T) {
 		{`a\007example`, "example", false}, {`x\.example`, "example", false},
 	} {
 		name, err := ParseName(tt.name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		zone, err := ParseName(tt.zone)
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		if got := name.Under(zone); got != tt.want {
 			t.Errorf("%s under %s: %v", name, zone, got)
 		}

@@ -13,9 +13,7 @@ import (
 func copyOf(t testing.TB, q *Query, m *dns.Msg) *Reply {
 	t.Helper()
 	resp, err := ParseResponse(packed(t, m), q)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	r := new(Reply)
 	r.Start(nil, q)
 	r.CopyRaw(resp.Packed)
@@ -92,9 +90,7 @@ func TestNamesSkipsRepeatedOwners(t *testing.T) {
 		}
 		got = append(got, Name(n.Name).String())
 	}
-	if diff := cmp.Diff([]string{"b.test.", "b.test."}, got); diff != "" {
-		t.Errorf("the target and its owner (-want +got):\n%s", diff)
-	}
+	equal(t, []string{"b.test.", "b.test."}, got, "the target and its owner")
 	if n := testing.AllocsPerRun(100, func() {
 		for names := r.Names(); ; {
 			if _, ok := names.Next(); !ok {

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 )
 
@@ -84,9 +83,7 @@ func TestSynthesize64(t *testing.T) {
 			continue
 		}
 		m := unpacked(t, r.Finish(MinUDP))
-		if diff := cmp.Diff(tt.want, sectionsOf(m)); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
-		}
+		equal(t, tt.want, sectionsOf(m), "%s", tt.name)
 		if m.Authoritative || m.AuthenticatedData || !m.RecursionAvailable || m.Truncated || m.Question[0].Qtype != dns.TypeAAAA {
 			t.Errorf("%s: header\n%s", tt.name, m)
 		}
@@ -101,9 +98,7 @@ func TestSynthesize64Limit(t *testing.T) {
 	a.Start(nil, q)
 	a.AddAddrs(Answer, AtQuestion, TypeA, 60, strings.Repeat("\xc0\x00\x02\x01", 3900))
 	r.Start(nil, aaaaQuery(t, q))
-	if err := r.Synthesize64(&a, wellKnownPrefix(t), 30); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, r.Synthesize64(&a, wellKnownPrefix(t), 30))
 	if m := unpacked(t, r.Finish(MaxMessage)); !m.Truncated || len(m.Answer) < 2300 {
 		t.Errorf("%d answers, cut %v", len(m.Answer), m.Truncated)
 	}
@@ -122,9 +117,7 @@ func TestSynthesize64Owners(t *testing.T) {
 		owner = at
 	}
 	r.Start(nil, aaaaQuery(t, q))
-	if err := r.Synthesize64(&a, wellKnownPrefix(t), 30); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, r.Synthesize64(&a, wellKnownPrefix(t), 30))
 	m := unpacked(t, r.Finish(MinUDP))
 	for _, rr := range m.Answer {
 		if rr.Header().Name != "www.example." || len(m.Answer) != 4 {
@@ -161,24 +154,16 @@ func FuzzSynthesize64(f *testing.F) {
 		again.CopyRaw(resp.Packed)
 		r.Start(nil, aaaaQuery(t, q))
 		want := synthesizedLines(unpacked(t, again.Finish(MaxMessage)), wellKnownPrefix(t), most)
-		if err := r.Synthesize64(&a, wellKnownPrefix(t), most); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, r.Synthesize64(&a, wellKnownPrefix(t), most))
 		got := unpacked(t, r.Finish(MaxMessage))
-		if diff := cmp.Diff(want, lowerAll(strings.Split(sectionsOf(got), "; "))); diff != "" {
-			t.Errorf("(-want +got):\n%s", diff)
-		}
+		equal(t, want, lowerAll(strings.Split(sectionsOf(got), "; ")), "")
 		var way Reply
 		way.Start(nil, aaaaQuery(t, q))
 		a.Start(nil, q)
 		a.CopyRaw(resp.Packed)
-		if err := way.synthesize64Unpacked(&a, wellKnownPrefix(t), most); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, way.synthesize64Unpacked(&a, wellKnownPrefix(t), most))
 		way.rcode = Rcode(got.Rcode)
-		if diff := cmp.Diff(want, lowerAll(strings.Split(sectionsOf(unpacked(t, way.Finish(MaxMessage))), "; "))); diff != "" {
-			t.Errorf("through objects (-want +got):\n%s", diff)
-		}
+		equal(t, want, lowerAll(strings.Split(sectionsOf(unpacked(t, way.Finish(MaxMessage))), "; ")), "through objects")
 	})
 }
 
@@ -209,9 +194,7 @@ func TestSynthesize64Allocs(t *testing.T) {
 	var r Reply
 	if n := testing.AllocsPerRun(100, func() {
 		r.Start(buf, six)
-		if err := r.Synthesize64(a, p, 30); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, r.Synthesize64(a, p, 30))
 		r.Minimize()
 		r.SetNSID("a")
 		r.Finish(MinUDP)

@@ -18,15 +18,11 @@ func denial(t testing.TB, name string, compress bool, authority ...string) Packe
 	m.Compress, m.RecursionAvailable, m.AuthenticatedData, m.Authoritative = compress, true, true, true
 	for _, line := range authority {
 		rr, err := dns.NewRR(line)
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		m.Ns = append(m.Ns, rr)
 	}
 	resp, err := ParseResponse(packed(t, &m), q)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	return resp.Packed
 }
 
@@ -98,9 +94,7 @@ func TestDenyRefusesAnswers(t *testing.T) {
 	soa, _ := dns.NewRR("example. 60 IN SOA a. b. 1 2 3 4 5")
 	m.Answer, m.Ns = []dns.RR{cname}, []dns.RR{soa}
 	resp, err := ParseResponse(packed(t, &m), q)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	if n := resp.Packed.Answers(); n != 1 {
 		t.Errorf("%d answers", n)
 	}

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -122,9 +123,7 @@ func checkWhole(t *testing.T, q *Query, from, got *dns.Msg, ttl uint32) {
 	t.Helper()
 	asked := unpacked(t, q.Packet)
 	for i, s := range [][2][]dns.RR{{from.Answer, got.Answer}, {from.Ns, got.Ns}, {from.Extra, got.Extra}} {
-		if diff := cmp.Diff(lines(s[0], 0), lines(s[1], 0)); diff != "" {
-			t.Errorf("section %d (-want +got):\n%s", i, diff)
-		}
+		equal(t, lines(s[0], 0), lines(s[1], 0), "section %d", i)
 		for _, rr := range s[1] {
 			if h := rr.Header(); h.Rrtype != dns.TypeOPT && h.Ttl != ttl {
 				t.Errorf("TTL %d, want %d: %s", h.Ttl, ttl, rr)
@@ -139,9 +138,7 @@ func checkWhole(t *testing.T, q *Query, from, got *dns.Msg, ttl uint32) {
 		Authoritative: from.Authoritative, RecursionAvailable: from.RecursionAvailable,
 		AuthenticatedData: from.AuthenticatedData && (asked.AuthenticatedData || q.DO),
 	}
-	if diff := cmp.Diff(wantHeader, got.MsgHdr); diff != "" {
-		t.Errorf("header (-want +got):\n%s", diff)
-	}
+	equal(t, wantHeader, got.MsgHdr, "header")
 	opts := 0
 	for _, rr := range got.Extra {
 		if rr.Header().Rrtype == dns.TypeOPT {
@@ -226,9 +223,7 @@ var hostile = map[string]struct {
 func unhex(t testing.TB, s string) []byte {
 	t.Helper()
 	b, err := hex.DecodeString(strings.ReplaceAll(s, " ", ""))
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	return b
 }
 
@@ -484,9 +479,7 @@ func TestPackedOptions(t *testing.T) {
 func TestHeaderOnlyError(t *testing.T) {
 	q := stubQuery(t, "www.Example.", dns.TypeA)
 	resp, err := ParseResponse(unhex(t, "0000 8181 0000 0000 0000 0000"), q)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	var r Reply
 	r.Start(nil, q)
 	r.Copy(resp.Packed, 1)
@@ -499,9 +492,7 @@ func TestHeaderOnlyError(t *testing.T) {
 func TestExtendedRcode(t *testing.T) {
 	q := stubQuery(t, "a.", dns.TypeA)
 	resp, err := ParseResponse(unhex(t, "0000 8180 0001 0000 0000 0001 0161 00 0001 0001 00 0029 04d0 01000000 0000"), q)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	if resp.Rcode != ServFail || resp.Packed.Rcode() != ServFail {
 		t.Errorf("BADVERS became rcode %d, %d in the packed reply", resp.Rcode, resp.Packed.Rcode())
 	}
@@ -512,11 +503,25 @@ func TestOtherClass(t *testing.T) {
 	q := stubQuery(t, "a.", dns.TypeA)
 	for class, want := range map[string]bool{"0001": true, "0003": false} {
 		resp, err := ParseResponse(unhex(t, "0000 8180 0001 0001 0000 0000 0161 00 0001 0001 c00c 0001"+class+"0000003c 0004 c0000201"), q)
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		if resp.Answered != want {
 			t.Errorf("a record of class %s answers: %v", class, resp.Answered)
 		}
+	}
+}
+
+// noError ends the test if err is not nil.
+func noError(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// equal fails the test if want and got differ. What is said about them has the format of [fmt.Sprintf].
+func equal(t testing.TB, want, got any, format string, args ...any) {
+	t.Helper()
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("%s (-want +got):\n%s", fmt.Sprintf(format, args...), d)
 	}
 }

@@ -48,9 +48,7 @@ func BenchmarkParseResponse(b *testing.B) {
 			m.Compress = true
 			for _, line := range tt.rrs() {
 				rr, err := dns.NewRR(line)
-				if err != nil {
-					b.Fatal(err)
-				}
+				noError(b, err)
 				m.Answer = append(m.Answer, rr)
 			}
 			msg := packed(b, m)

@@ -33,9 +33,7 @@ func TestRegistry(t *testing.T) {
 	}
 	got := []string{TypeName(TypeSVCB), TypeName(65280), RegisteredTypeName(TypeCAA), RegisteredTypeName(65280), ClassName(ClassIN), ClassName(100), BadVers.String(), Rcode(100).String()}
 	want := []string{"SVCB", "TYPE65280", "CAA", "", "IN", "CLASS100", "BADSIG", "100"}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("names (-want +got):\n%s", diff)
-	}
+	equal(t, want, got, "names")
 }
 
 // TestAppendClientQuery: the query is the one that miekg/dns builds.
@@ -45,12 +43,8 @@ func TestAppendClientQuery(t *testing.T) {
 			m := new(dns.Msg).SetQuestion("www.a.test.", dns.TypeMX)
 			m.CheckingDisabled = cd
 			want, err := m.SetEdns0(SafeUDP, do).Pack()
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(want, AppendClientQuery(nil, m.Id, []byte("\x03www\x01a\x04test\x00"), TypeMX, do, cd)); diff != "" {
-				t.Errorf("do %t, cd %t (-want +got):\n%s", do, cd, diff)
-			}
+			noError(t, err)
+			equal(t, want, AppendClientQuery(nil, m.Id, []byte("\x03www\x01a\x04test\x00"), TypeMX, do, cd), "do %t, cd %t", do, cd)
 		}
 	}
 }
@@ -65,12 +59,8 @@ func TestAddrs(t *testing.T) {
 		"b.test. 1 IN AAAA ::ffff:192.0.2.2", "b.test. 1 CH A 192.0.2.3", "c.test. 1 IN A 192.0.2.4",
 	} {
 		p, err := ParseRecord(text)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := r.AddRecord([]Section{Answer, Additional}[i/6], p); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
+		noError(t, r.AddRecord([]Section{Answer, Additional}[i/6], p))
 	}
 	if got := fmt.Sprint(r.Addrs()); got != fmt.Sprint([]netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("192.0.2.2")}) {
 		t.Errorf("addresses %s", got)
@@ -89,9 +79,7 @@ func TestParseRecord(t *testing.T) {
 		t.Errorf("an included file is %v, %v", p, err)
 	}
 	p, err := ParseRecord("a.test. CNAME b.test.")
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	if target, ok := p.Alias(); target != "b.test." || !ok {
 		t.Errorf("the target is %q, %t", target, ok)
 	}
@@ -108,17 +96,13 @@ func TestPresent(t *testing.T) {
 	m := new(dns.Msg).SetQuestion("a.test.", dns.TypeTXT)
 	for _, text := range []string{`a.test. 30 TXT "b c"`, `a.test. 20 TXT "d"`} {
 		rr, err := dns.NewRR(text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		m.Answer = append(m.Answer, rr)
 	}
 	ttl := func(rr dns.RR, ttl uint32) dns.RR { rr = dns.Copy(rr); rr.Header().Ttl = ttl; return rr }
 	m.Ns, m.Extra = []dns.RR{ttl(m.Answer[0], 10)}, []dns.RR{ttl(m.Answer[0], 5)}
 	msg, err := m.Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	p, err := Present(msg)
 	ten := uint32(10)
 	if diff := cmp.Diff(Presentation{Answers: []string{`a.test. 30 IN TXT "b c"`, `a.test. 20 IN TXT "d"`}, TTL: &ten}, p); diff != "" || err != nil {
@@ -135,9 +119,7 @@ func TestPresent(t *testing.T) {
 // TestObjects: templates reach a query's fields by the names that CoreDNS has.
 func TestObjects(t *testing.T) {
 	message, question, err := Objects(AppendQuery(nil, 7, []byte("\x01a\x00"), TypeA, nil, SafeUDP))
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	if m := message.(*dns.Msg); m.Id != 7 || question.(*dns.Question) != &m.Question[0] || m.Question[0].Name != "a." {
 		t.Errorf("message %v, question %v", message, question)
 	}

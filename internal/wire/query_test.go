@@ -7,7 +7,6 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 )
 
@@ -85,9 +84,7 @@ func TestParse(t *testing.T) {
 			if !ok {
 				t.Fatal("the name can't be compared")
 			}
-			if diff := cmp.Diff(want, fieldsOf(q)); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			equal(t, want, fieldsOf(q), "")
 		})
 	}
 }
@@ -222,9 +219,7 @@ func FuzzQuery(f *testing.F) {
 			return // RDATA, which nothing here reads, may be broken
 		}
 		if want, ok := fieldsOfMsg(&m); ok {
-			if diff := cmp.Diff(want, fieldsOf(&q)); diff != "" {
-				t.Errorf("%x (-want +got):\n%s", packet, diff)
-			}
+			equal(t, want, fieldsOf(&q), "%x", packet)
 		}
 	})
 }
@@ -313,17 +308,13 @@ func FuzzPathsParse(f *testing.F) {
 		if !ok {
 			t.Fatalf("the name %q can't be read", m.Question[0].Name)
 		}
-		if diff := cmp.Diff(want, fieldsOf(&q)); diff != "" {
-			t.Errorf("%x (-want +got):\n%s", packet, diff)
-		}
+		equal(t, want, fieldsOf(&q), "%x", packet)
 	})
 }
 
 func TestAppendQuery(t *testing.T) {
 	name, err := ParseName("www.example")
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	tests := map[string]struct {
 		like *Query
 		want fields
@@ -345,9 +336,7 @@ func TestAppendQuery(t *testing.T) {
 			want := tt.want
 			want.ID, want.Type, want.Class, want.Name, want.Labels = 77, TypeMX, ClassIN, "www.example.", 2
 			want.EDNS, want.UDPSize, want.Limit, want.Question = true, 1232, 1232, len(name)+4
-			if diff := cmp.Diff(want, fieldsOf(&q)); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			equal(t, want, fieldsOf(&q), "")
 		})
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 )
 
@@ -93,9 +92,7 @@ func FuzzPathsKept(f *testing.F) {
 		from := m.canonical(t, q)
 		from.Truncated = m.IntN(8) == 0
 		resp, err := ParseResponse(packed(t, from), q)
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		size := max(MinUDP, int(limit))
 		own := m.IntN(2) == 0 // the TTLs it came with
 		got := replyBytes(q, resp.Packed, ttl, size)
@@ -113,9 +110,7 @@ func FuzzPathsKept(f *testing.F) {
 				lines[i] = strings.ToLower(lines[i])
 			}
 		}
-		if diff := cmp.Diff(wantText, gotText); diff != "" {
-			t.Errorf("limit %d (-want +got):\n%s", size, diff)
-		}
+		equal(t, wantText, gotText, "limit %d", size)
 		for _, rr := range unpacked(t, got).Answer {
 			if name := rr.Header().Name; strings.EqualFold(name, query.Question[0].Name) && name != query.Question[0].Name {
 				t.Errorf("the owner %s, the client asked for %s", name, query.Question[0].Name)
@@ -191,9 +186,7 @@ func rdata(t *testing.T, rr dns.RR) []byte {
 		t.Fatalf("packing %s: %v", rr, err)
 	}
 	start, err := dns.PackDomainName(rr.Header().Name, buf[:], 0, nil, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	return append([]byte(nil), buf[start+10:end]...)
 }
 
@@ -230,9 +223,7 @@ func FuzzPathsBuilt(f *testing.F) {
 		size := max(MinUDP, int(limit))
 		got := r.Finish(size)
 		want := reference(query, from, records, size)
-		if diff := cmp.Diff(text(want), text(unpacked(t, got))); diff != "" {
-			t.Errorf("limit %d (-want +got):\n%s", size, diff)
-		}
+		equal(t, text(want), text(unpacked(t, got)), "limit %d", size)
 		want.Compress = true
 		if b := packed(t, want); plain && !bytes.Equal(b, got) {
 			t.Errorf("from bytes\n%x, from objects\n%x", got, b)
@@ -247,9 +238,7 @@ func (m *maker) addresses(t *testing.T, r *Reply, qname string) (out []sizedReco
 	ttl := m.IntN(1000)
 	for range []int{0, 1, 3, 100}[m.IntN(4)] {
 		rr, err := dns.NewRR(fmt.Sprintf("%s %d IN "+shape, qname, ttl, m.IntN(256)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		data := rdata(t, rr)
 		r.Add(Answer, AtQuestion, rr.Header().Rrtype, uint32(ttl), data)
 		out = append(out, sizedRecord{rr, 2 + 10 + len(data)})
@@ -264,9 +253,7 @@ func (m *maker) build(t *testing.T, r *Reply, q *Query) (out sections) {
 	owners := []owner{{AtQuestion, qname}}
 	for _, start := range dns.Split(qname)[1:] {
 		zone, err := ParseName(qname[start:])
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		owners = append(owners, owner{r.Suffix(len(zone)), qname[start:]})
 	}
 	for s := range Section(3) {

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 )
 
@@ -82,9 +81,7 @@ func TestCopyAsAlias(t *testing.T) {
 			for section, list := range map[*[]dns.RR][]string{&m.Answer: tt.answers, &m.Ns: tt.ns, &m.Extra: tt.more} {
 				for _, line := range list {
 					rr, err := dns.NewRR(line)
-					if err != nil {
-						t.Fatal(err)
-					}
+					noError(t, err)
 					*section = append(*section, rr)
 				}
 			}
@@ -115,9 +112,7 @@ func TestCopyAsAlias(t *testing.T) {
 			}
 			want = append(want, lowerAll([]string{"2 OPT 1232 bytes, DO false, version 0, []"})...)
 			have[len(have)-1] = strings.ToLower(have[len(have)-1])
-			if diff := cmp.Diff(want, have); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			equal(t, want, have, "")
 		})
 	}
 }
@@ -138,16 +133,12 @@ func TestCopyAsAliasBeyondPointers(t *testing.T) {
 		m.Compress = true
 		for used := 0; used < size; used += 200 {
 			rr, err := dns.NewRR(fmt.Sprintf("a. TXT %q", strings.Repeat("x", 187)))
-			if err != nil {
-				t.Fatal(err)
-			}
+			noError(t, err)
 			m.Answer = append(m.Answer, rr)
 		}
 		for range 2 {
 			rr, err := dns.NewRR("b.c. NS b.c.")
-			if err != nil {
-				t.Fatal(err)
-			}
+			noError(t, err)
 			m.Ns = append(m.Ns, rr)
 		}
 		if _, ok := copyAsAlias(t, q, sub, packed(t, m), 9); ok != (size == 15000) {
@@ -195,9 +186,7 @@ func FuzzPathsCopyAsAlias(f *testing.F) {
 		from.AuthenticatedData = false
 		want := lowerAll(text(reference(query, from.MsgHdr, records, MaxMessage)))
 		whole := unpacked(t, r.Finish(MaxMessage))
-		if diff := cmp.Diff(want, lowerAll(text(whole))); diff != "" {
-			t.Errorf("(-want +got):\n%s", diff)
-		}
+		equal(t, want, lowerAll(text(whole)), "")
 	})
 }
 

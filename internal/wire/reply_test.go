@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 )
 
@@ -28,9 +27,7 @@ func TestAdd(t *testing.T) {
 	for _, rr := range slices.Concat(got.Answer, got.Ns, got.Extra) {
 		have = append(have, rr.String())
 	}
-	if diff := cmp.Diff(want, have); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	equal(t, want, have, "")
 	if !got.Authoritative || got.Truncated {
 		t.Errorf("header %+v", got.MsgHdr)
 	}
@@ -100,15 +97,11 @@ func answers(t testing.TB, q *Query, compress bool, records ...string) *Reply {
 	m.Compress = compress
 	for _, line := range records {
 		rr, err := dns.NewRR(line)
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		m.Answer = append(m.Answer, rr)
 	}
 	resp, err := ParseResponse(packed(t, &m), q)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	var r Reply
 	r.Start(nil, q)
 	r.CopyRaw(resp.Packed)
@@ -197,9 +190,7 @@ func TestAllocations(t *testing.T) {
 	q := stubQuery(t, "www.example.", dns.TypeA, func(m *dns.Msg) { m.SetEdns0(1232, true) })
 	full := answers(t, q, true, "www.example. 60 IN A 192.0.2.1", "www.example. 60 IN A 192.0.2.2").Finish(MaxMessage)
 	resp, err := ParseResponse(full, q)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	var parsed Query
 	var r Reply
 	buf := make([]byte, 0, 4096)

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 )
 
@@ -169,9 +168,7 @@ func TestSplice(t *testing.T) {
 	for _, name := range other.Aliases(buf[:]) {
 		targets = append(targets, string(AppendText(nil, name)))
 	}
-	if diff := cmp.Diff([]string{"x.test.", "y.test.", "z.test."}, targets); diff != "" {
-		t.Errorf("targets (-want +got):\n%s", diff)
-	}
+	equal(t, []string{"x.test.", "y.test.", "z.test."}, targets, "targets")
 	rest := replyFromText(t, stubQuery(t, "n.test.", dns.TypeA), "NOERROR n.test. 5 IN CNAME m.test.; m.test. 4 IN A 192.0.2.2 -- m.test. 1 IN NS ns.test.")
 	var r Reply
 	r.Start(nil, q)
@@ -197,12 +194,8 @@ func TestAddRecord(t *testing.T) {
 	for s, part := range strings.Split(strings.TrimPrefix(want, "NOERROR "), " -- ") {
 		for text := range strings.SplitSeq(part, "; ") {
 			rr, err := ParseRecord(text)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := r.AddRecord(Section(s), rr); err != nil {
-				t.Fatal(err)
-			}
+			noError(t, err)
+			noError(t, r.AddRecord(Section(s), rr))
 		}
 	}
 	if got := sectionsOf(unpacked(t, r.Finish(MaxMessage))); got != want {
@@ -211,9 +204,7 @@ func TestAddRecord(t *testing.T) {
 	rr, _ := ParseRecord("x.test. 1 IN TXT " + strings.Repeat(`"`+strings.Repeat("x", 255)+`" `, 200))
 	r.Start(nil, q)
 	for range 3 {
-		if err := r.AddRecord(Answer, rr); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, r.AddRecord(Answer, rr))
 	}
 	out := r.Finish(MaxMessage)
 	if m := unpacked(t, out); len(out) > MaxMessage || !m.Truncated || len(m.Answer) != 1 {
@@ -253,9 +244,7 @@ func FuzzRewrite(f *testing.F) {
 		}
 		want.Question, want.AuthenticatedData = got.Question, false
 		want.Id = got.Id
-		if diff := cmp.Diff(strings.ToLower(want.String()), strings.ToLower(got.String())); diff != "" {
-			t.Errorf("(-want +got):\n%s", diff)
-		}
+		equal(t, strings.ToLower(want.String()), strings.ToLower(got.String()), "")
 	})
 }
 

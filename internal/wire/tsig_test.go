@@ -23,9 +23,7 @@ const (
 func tsigKeys(tb testing.TB) TSIGKeys {
 	tb.Helper()
 	secret, err := base64.StdEncoding.DecodeString(tsigSecret)
-	if err != nil {
-		tb.Fatal(err)
-	}
+	noError(tb, err)
 	return TSIGKeys{"\x03key\x04test\x00": secret}
 }
 

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 )
 
@@ -122,9 +121,7 @@ func FuzzPathsCanonical(f *testing.F) {
 			t.Fatalf("a common shape is taken for a rare one (%v): %v\n%x", s.repack, err, msg)
 		}
 		direct, err := ParseResponse(msg, q)
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		forced, _, ok := parseUnpacked(t, msg, q)
 		if !ok {
 			t.Fatalf("the path of objects refuses %x", msg)
@@ -169,24 +166,18 @@ func FuzzPathsAlias(f *testing.F) {
 		q := m.query(t, "alias.svc.cluster.test.")
 		query := unpacked(t, q.Packet)
 		target, err := ParseName(m.names[0])
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		var sub Query
 		if v := sub.Parse(AppendQuery(nil, 0, []byte(target), q.Type, q, MinUDP)); v != Serve {
 			t.Fatalf("verdict %d", v)
 		}
 		from := m.canonical(t, &sub)
 		resp, err := ParseResponse(packed(t, from), &sub)
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		var r Reply
 		r.Start(nil, q)
 		r.Add(Answer, AtQuestion, TypeCNAME, 30, []byte(target))
-		if err := r.AppendAnswers(replyBytes(&sub, resp.Packed, ttl, MaxMessage)); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, r.AppendAnswers(replyBytes(&sub, resp.Packed, ttl, MaxMessage)))
 		size := max(MinUDP, int(limit))
 		got := r.Finish(size)
 		records := sections{{{&dns.CNAME{
@@ -204,8 +195,6 @@ func FuzzPathsAlias(f *testing.F) {
 				lines[i] = strings.ToLower(lines[i])
 			}
 		}
-		if diff := cmp.Diff(want, have); diff != "" {
-			t.Errorf("limit %d (-want +got):\n%s", size, diff)
-		}
+		equal(t, want, have, "limit %d", size)
 	})
 }

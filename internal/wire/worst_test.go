@@ -239,9 +239,7 @@ const oneName = 2 * (MaxName + maxPointers + objectName)
 func checkUse(t *testing.T, q *Query, msg []byte) {
 	t.Helper()
 	resp, err := ParseResponse(msg, q)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	var r, other Reply
 	r.Start(nil, q)
 	r.Copy(resp.Packed, 60)
@@ -317,9 +315,7 @@ func TestLarge(t *testing.T) {
 			}
 			record := func(line string) dns.RR {
 				rr, err := dns.NewRR(line)
-				if err != nil {
-					t.Fatal(err)
-				}
+				noError(t, err)
 				return rr
 			}
 			for i := 0; ; i++ {
