@@ -20,24 +20,18 @@ func BenchmarkCache(b *testing.B) {
 		return nil
 	}
 	h, err := Listen(dir, e, Config{})
-	if err != nil {
-		b.Fatal(err)
-	}
+	noError(b, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	go h.Serve(ctx)
 	p, err := Connect(ctx, dir, Config{})
-	if err != nil {
-		b.Fatal(err)
-	}
+	noError(b, err)
 	defer p.Close()
 	b.SetBytes(64 << 20)
 	b.ReportAllocs()
 	for b.Loop() {
 		r, err := p.Cache(ctx)
-		if err != nil {
-			b.Fatal(err)
-		}
+		noError(b, err)
 		if n, err := io.Copy(io.Discard, r); n != 64<<20 || err != nil {
 			b.Fatal(n, err)
 		}

@@ -10,9 +10,7 @@ import (
 // FuzzUnpack: no message takes either end by surprise, and what is packed is what is read.
 func FuzzUnpack(f *testing.F) {
 	whole, err := pack(nil, kindHello, helloHead{Min: 1, Max: 2, State: stateOK}, []byte("rest"))
-	if err != nil {
-		f.Fatal(err)
-	}
+	noError(f, err)
 	for _, seed := range [][]byte{whole, whole[:5], {}, {1}, {3, 0, 2, '{', '}'}, {5, 255, 255, '{'}} {
 		f.Add(seed)
 	}

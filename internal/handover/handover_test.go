@@ -95,9 +95,7 @@ func TestResumeAfterSuccessorDies(t *testing.T) {
 		p, _, _, _ := takeOver(t, dir)
 		if i == 1 { // it has had time to make its own socket
 			l, _, err := listen(dir)
-			if err != nil {
-				t.Fatal(err)
-			}
+			noError(t, err)
 			l.Close()
 		}
 		p.Settled()
@@ -127,17 +125,13 @@ func TestSourceErrors(t *testing.T) {
 	h := startServer(t, dir, e, nil)
 	ctx := testContext(t)
 	p, err := Connect(ctx, dir, Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	defer p.Close()
 	if _, err := p.Sockets(ctx); err == nil || !strings.Contains(err.Error(), errEstate.Error()) {
 		t.Errorf("Sockets: %v", err)
 	}
 	r, err := p.Cache(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	if b, err := io.ReadAll(r); len(b) != cachePieceSize+5 || err == nil || !strings.Contains(err.Error(), errEstate.Error()) {
 		t.Errorf("%d bytes of cache, %v", len(b), err)
 	}
@@ -155,9 +149,7 @@ func TestBusy(t *testing.T) {
 	e := newFakeSource(t)
 	h := startServer(t, dir, e, nil)
 	first, err := Connect(testContext(t), dir, Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	waits, log := waitingContext(t)
 	if _, err := Connect(waits, dir, Config{Logger: log}); !errors.Is(err, ErrBusy) {
 		t.Errorf("while another one is at work: %v", err)
@@ -205,17 +197,13 @@ func TestStop(t *testing.T) {
 	t.Run("a successor that commits", func(t *testing.T) {
 		h := startServer(t, dir, newFakeSource(t), nil)
 		p, err := Connect(testContext(t), dir, Config{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		got := make(chan bool)
 		go func() { got <- h.Stop(testContext(t)) }()
 		for h.state() != stateStopping {
 			time.Sleep(time.Millisecond)
 		}
-		if err := p.Commit(testContext(t), func(c Conn) { c.File.Close() }); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, p.Commit(testContext(t), func(c Conn) { c.File.Close() }))
 		p.Settled()
 		if !<-got {
 			t.Error("Stop did not wait for the commit")
@@ -226,9 +214,7 @@ func TestStop(t *testing.T) {
 	t.Run("a successor that does not", func(t *testing.T) {
 		h := startServer(t, dir, newFakeSource(t), nil)
 		p, err := Connect(testContext(t), dir, Config{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		short, cancel := context.WithTimeout(context.Background(), retryDelay)
 		defer cancel()
 		if h.Stop(short) {
@@ -289,9 +275,7 @@ func TestDirectory(t *testing.T) {
 	e := newFakeSource(t)
 	dir := filepath.Join(t.TempDir(), "a", "b")
 	h, err := Listen(dir, e, Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	h.listener.Close()
 	if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o700 {
 		t.Errorf("%v, %v", info.Mode(), err)
@@ -299,9 +283,7 @@ func TestDirectory(t *testing.T) {
 	if info, err := os.Stat(filepath.Join(dir, SocketName)); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("%v, %v", info.Mode(), err)
 	}
-	if err := os.Chmod(dir, 0o777); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, os.Chmod(dir, 0o777))
 	refused := map[string]string{
 		dir:                      "mode 0700",
 		strings.Repeat("/x", 60): "shorter path",
@@ -328,15 +310,11 @@ func TestDirectoryOfAnother(t *testing.T) {
 	noLeak(t)
 	e := newFakeSource(t)
 	own, link := t.TempDir(), filepath.Join(t.TempDir(), "link")
-	if err := os.Symlink(own, link); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, os.Symlink(own, link))
 	refused := map[string]string{link: "symbolic link", link + "/": "symbolic link"}
 	if os.Geteuid() == 0 { // only root can give directories away
 		foreign := t.TempDir()
-		if err := os.Chown(foreign, 12345, 0); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, os.Chown(foreign, 12345, 0))
 		refused[foreign] = "belongs to user 12345; give it to the agent's user (chown 0)"
 	}
 	for dir, want := range refused {
@@ -352,18 +330,12 @@ func TestDirectoryOfAnother(t *testing.T) {
 		}
 	}
 	f, err := openSocketDir(own)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	defer f.close()
 	moved := filepath.Join(t.TempDir(), "moved")
-	if err := errors.Join(os.Rename(own, moved), os.Mkdir(own, 0o700)); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, errors.Join(os.Rename(own, moved), os.Mkdir(own, 0o700)))
 	l, err := listenPrivate(f.at("x"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	defer l.Close()
 	if info, err := os.Lstat(filepath.Join(moved, "x")); err != nil || info.Mode() != os.ModeSocket|0o600 {
 		t.Errorf("the socket: %v, %v", info, err)
@@ -374,24 +346,16 @@ func TestDirectoryOfAnother(t *testing.T) {
 func TestSweep(t *testing.T) {
 	dir := t.TempDir()
 	l, _, err := listen(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	defer l.Close()
 	for _, n := range []string{"handover.1.new", "handover.2.new"} {
-		if err := os.Rename(filepath.Join(dir, SocketName), filepath.Join(dir, n)); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, os.Rename(filepath.Join(dir, SocketName), filepath.Join(dir, n)))
 		l, _, err := listen(dir)
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		defer l.Close()
 	}
 	old := time.Now().Add(-2 * tempMaxAge)
-	if err := os.Chtimes(filepath.Join(dir, "handover.1.new"), old, old); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, os.Chtimes(filepath.Join(dir, "handover.1.new"), old, old))
 	removeStale(dir)
 	left, _ := filepath.Glob(filepath.Join(dir, "*"))
 	if len(left) != 2 || filepath.Base(left[0]) != "handover.2.new" || filepath.Base(left[1]) != SocketName {
@@ -442,9 +406,7 @@ func TestPass(t *testing.T) {
 	}
 	h := startServer(t, dir, e, nil)
 	p, err := Connect(testContext(t), dir, Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	defer p.Close()
 	seen := make(map[int]int)
 	err = p.Commit(testContext(t), func(c Conn) {
@@ -454,9 +416,7 @@ func TestPass(t *testing.T) {
 		}
 		c.File.Close()
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	if err := <-late; !errors.Is(err, errOver) {
 		t.Errorf("pass after the end of Yield: %v", err)
 	}

@@ -28,9 +28,7 @@ type fakePredecessor struct {
 func startFakePredecessor(t testing.TB, dir string, hi any, later string, script func(*fakePredecessor)) *fakePredecessor {
 	t.Helper()
 	l, _, err := listen(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	i := &fakePredecessor{listener: l, later: later}
 	i.lines.Go(func() {
 		for first := true; ; first = false {
@@ -381,9 +379,7 @@ func TestCancel(t *testing.T) {
 	}
 	h := startServer(t, dir, e, nil)
 	p, err := Connect(testContext(t), dir, Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	ctx, cancel := context.WithCancel(testContext(t))
 	go func() {
 		<-hold
@@ -411,15 +407,11 @@ func TestCacheClosed(t *testing.T) {
 	e.cache = make([]byte, 2*maxSkipped*cachePieceSize)
 	startServer(t, dir, e, nil)
 	p, err := Connect(testContext(t), dir, Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	defer p.Close()
 	for i := range 3 {
 		c, err := p.Cache(testContext(t))
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		if _, err := io.ReadFull(c, make([]byte, 100)); err != nil {
 			t.Fatal(err)
 		}
@@ -442,9 +434,7 @@ func TestCacheClosed(t *testing.T) {
 func shortDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "Test")
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	return dir
 }

@@ -179,16 +179,10 @@ func spawn(t testing.TB, role, dir, last string, as *syscall.SysProcAttr) *child
 	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = as
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
+	noError(t, cmd.Start())
 	c := &child{t: t, cmd: cmd, lines: bufio.NewScanner(out), stdin: in}
 	t.Cleanup(c.kill)
 	return c
@@ -310,17 +304,13 @@ func askQueued(t *testing.T, s Socket, killed <-chan struct{}, step string) {
 	t.Helper()
 	defer s.File.Close()
 	out, err := net.Dial("udp", s.Addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	defer out.Close()
 	if _, err := out.Write([]byte(step)); err != nil {
 		t.Fatal(err)
 	}
 	in, err := net.FilePacketConn(s.File)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	t.Cleanup(func() {
 		defer in.Close()
 		<-killed
@@ -401,25 +391,19 @@ func TestOtherUsers(t *testing.T) {
 		if got := probe(); !strings.Contains(got, "permission denied") {
 			t.Errorf("at the socket as it is: %q", got)
 		}
-		if err := os.Chmod(filepath.Join(dir, SocketName), 0o666); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, os.Chmod(filepath.Join(dir, SocketName), 0o666))
 		if got := probe(); !strings.Contains(got, errClosed.Error()) {
 			t.Errorf("at a socket that is open to all: %q", got)
 		}
 	})
 	t.Run("predecessor", func(t *testing.T) {
 		dir := open(t)
-		if err := os.Chown(dir, 65534, 65534); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, os.Chown(dir, 65534, 65534))
 		spawn(t, "predecessor", dir, "serves", nobody).reach("serves")
 		if p, err := Connect(testContext(t), dir, Config{}); p != nil || !errors.Is(err, ErrFolder) {
 			t.Errorf("in a folder of another user: %v, %v", p, err)
 		}
-		if err := os.Chown(dir, 0, 0); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, os.Chown(dir, 0, 0))
 		if p, err := Connect(testContext(t), dir, Config{}); p != nil || err == nil || !strings.Contains(err.Error(), "belongs to user 65534") {
 			t.Errorf("%v, %v", p, err)
 		}
@@ -430,9 +414,7 @@ func TestOtherUsers(t *testing.T) {
 func open(t *testing.T) string {
 	dir := t.TempDir()
 	for _, d := range []string{filepath.Dir(dir), dir} {
-		if err := os.Chmod(d, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, os.Chmod(d, 0o755))
 	}
 	return dir
 }

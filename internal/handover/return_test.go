@@ -23,9 +23,7 @@ func compared(t testing.TB, dir, identity string) *Predecessor {
 	if err != nil || p == nil {
 		t.Fatalf("Connect: %v, %v", p, err)
 	}
-	if err := p.Commit(testContext(t), func(c Conn) { c.File.Close() }); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, p.Commit(testContext(t), func(c Conn) { c.File.Close() }))
 	p.Settled()
 	p.Alive()
 	return p
@@ -48,23 +46,17 @@ func TestReturn(t *testing.T) {
 	next.cache, next.conns = bytes.Repeat([]byte("newer answers "), 9_999), 5
 	h := startServer(t, dir, old, nil)
 	p, err := connectCompared(t, dir, "next")
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	if !p.Comparable() {
 		t.Error("the predecessor is not comparable")
 	}
 	if got, err := p.Statistics(testContext(t)); string(got) != string(old.statistics) || err != nil {
 		t.Errorf("statistics %q, %v", got, err)
 	}
-	if err := p.Commit(testContext(t), func(c Conn) { c.File.Close() }); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, p.Commit(testContext(t), func(c Conn) { c.File.Close() }))
 	p.Settled()
 	h.awaitPhase(done)
-	if err := p.Return(testContext(t), next, worse); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, p.Return(testContext(t), next, worse))
 	h.awaitPhase(serving)
 	old.await("yield", "cache", "read", "resume")
 	next.await("yield")
@@ -107,9 +99,7 @@ func TestReturnStopped(t *testing.T) {
 	old := newFakeSource(t)
 	h := startServer(t, dir, old, nil)
 	for range 2 {
-		if err := compared(t, dir, "next").Return(testContext(t), newFakeSource(t), Reason{Text: "stopped"}); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, compared(t, dir, "next").Return(testContext(t), newFakeSource(t), Reason{Text: "stopped"}))
 		h.awaitPhase(serving)
 	}
 	if reason, kinds := h.TakenBack(); reason != "" || len(kinds) > 0 {
@@ -273,9 +263,7 @@ func TestEarlierPredecessor(t *testing.T) {
 	dir := shortDir(t)
 	startFakePredecessor(t, dir, helloHead{Min: 1, Max: 1, State: stateOK}, "", func(*fakePredecessor) {})
 	p, err := connectCompared(t, dir, "next")
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	if p.Comparable() {
 		t.Error("it is comparable")
 	}
@@ -327,9 +315,7 @@ func TestKeep(t *testing.T) {
 	h.awaitPhase(serving)
 	e.await("yield", "release", "resume")
 	p, err := connectCompared(t, dir, "next")
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	p.Close()
 }
 
@@ -410,9 +396,7 @@ func TestLongStatistics(t *testing.T) {
 	e.statistics = make([]byte, maxRest+1)
 	startServer(t, dir, e, nil)
 	p, err := connectCompared(t, dir, "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	if got, err := p.Statistics(testContext(t)); len(got) > 0 || err != nil {
 		t.Errorf("%d bytes, %v", len(got), err)
 	}

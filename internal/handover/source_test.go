@@ -159,9 +159,7 @@ type runningServer struct {
 func startServer(t testing.TB, dir string, e Source, change func(*Server)) *runningServer {
 	t.Helper()
 	h, err := Listen(dir, e, Config{Version: "old", Logger: logger(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	if change != nil {
 		change(h)
 	}
@@ -260,9 +258,7 @@ func (f waitWatcher) Write(p []byte) (int, error) {
 func descriptors(t testing.TB) int {
 	t.Helper()
 	list, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	return len(list)
 }
 
@@ -270,9 +266,7 @@ func descriptors(t testing.TB) int {
 func noLeak(t testing.TB) {
 	// The poller's descriptors are made with the first connection, and stay.
 	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "warm"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	l.Close()
 	// What is forgotten must not be closed by the garbage collector.
 	percent := debug.SetGCPercent(-1)
@@ -299,9 +293,7 @@ func takeOver(t testing.TB, dir string) (p *Predecessor, cache []byte, socketCou
 	}
 	t.Cleanup(func() { p.Close() })
 	all, err := p.Sockets(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	for _, s := range all {
 		if s.Role != "udp" || s.Addr != "127.0.0.1:53" {
 			t.Errorf("socket %+v", s)
@@ -309,13 +301,9 @@ func takeOver(t testing.TB, dir string) (p *Predecessor, cache []byte, socketCou
 		s.File.Close()
 	}
 	r, err := p.Cache(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	cache, err = io.ReadAll(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	r.Close()
 	err = p.Commit(ctx, func(c Conn) {
 		if len(c.Read) != conns*1000 || c.Addr != "127.0.0.1:53" {
@@ -324,11 +312,17 @@ func takeOver(t testing.TB, dir string) (p *Predecessor, cache []byte, socketCou
 		conns++
 		c.File.Close()
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	return p, cache, len(all), conns
 }
 
 // errEstate is a fault of the old agent.
 var errEstate = errors.New("no such luck")
+
+// noError ends the test if err is not nil.
+func noError(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
