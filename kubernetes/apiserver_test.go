@@ -115,9 +115,7 @@ func TestVerifiedPods(t *testing.T) {
 		}
 	}
 	q := parsed(t, "10-1-0-2.a.pod.cluster.local", dns.TypeA)
-	if err := z.Await(t.Context(), &q); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, z.Await(t.Context(), &q))
 	msg, outcome, _ := ask(t, z, "10-1-0-2.a.pod.cluster.local", dns.TypeA)
 	if outcome != Answered || msg.Rcode != dns.RcodeNameError {
 		t.Errorf("outcome %d, %v", outcome, msg)

@@ -250,9 +250,7 @@ func checkCut(t *testing.T, w worstCase, z answers, name string, qtype uint16) {
 		whole, _, _ := w.answer(t, z, name, qtype, wire.MaxMessage, noBudget)
 		got, want := cut.Finish(limit), whole.Finish(limit)
 		var m dns.Msg
-		if err := m.Unpack(got); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, m.Unpack(got))
 		const record = 80 // bytes
 		full := m.Truncated && len(got) > limit-record && len(dns.Dedup(slices.Clone(m.Answer), nil)) == len(m.Answer)
 		if !bytes.Equal(got[2:], want[2:]) && !full { // the IDs are two
@@ -298,8 +296,6 @@ func BenchmarkWorstAnswer(b *testing.B) {
 // cores.
 func cpuTime(t testing.TB) time.Duration {
 	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, syscall.Getrusage(syscall.RUSAGE_SELF, &u))
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

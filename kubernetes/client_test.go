@@ -64,9 +64,7 @@ func secure(t *testing.T, f *fakeapi.Server) (kubeconfig string, connections fun
 
 func writeFile(t *testing.T, path string, b []byte) {
 	t.Helper()
-	if err := os.WriteFile(path, b, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, os.WriteFile(path, b, 0o600))
 }
 
 // runView opens a view by a kubeconfig and runs it until end is called.
@@ -75,9 +73,7 @@ func runView(t *testing.T, kubeconfig string) (v *View, end func()) {
 	cfg := testConfig(t)
 	cfg.Kubeconfig = kubeconfig
 	v, err := Open(cfg, Options{Now: testClock})
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	shortenDelays(v)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -134,13 +130,9 @@ func TestConnectionNewAuthority(t *testing.T) {
 	cfg := testConfig(t)
 	cfg.Kubeconfig = kubeconfig
 	rc, err := restConfig(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	right, err := os.ReadFile(rc.CAFile)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	writeFile(t, rc.CAFile, ca.ForTest(t).PEM())
 	v, _ := runView(t, kubeconfig)
 	poll.Until(t, "two refused connections", func() bool { _, all := connections(); return all >= 2 })

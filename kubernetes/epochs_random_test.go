@@ -156,9 +156,7 @@ func (s *copySet) check(after string) {
 func unpacked(t testing.TB, b []byte) *dns.Msg {
 	t.Helper()
 	m := new(dns.Msg)
-	if err := m.Unpack(b); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, m.Unpack(b))
 	return m
 }
 

@@ -183,14 +183,10 @@ func TestMarkOfSavedView(t *testing.T) {
 	cfg := savedConfig(t, path)
 	v, _ := openSaved(t, cfg)
 	handlerFixture{v, services}.put(makeService("a", "web", "10.0.0.1"))
-	if err := file.Replace(path, savedView{v}.writeSaved); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, file.Replace(path, savedView{v}.writeSaved))
 	c := newCounters()
 	back, err := Open(cfg, Options{Now: testClock, Node: "n1", Epochs: c.Table})
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	k, ok := c.copy(t, NewZone(back, cfg), "web.a.svc.cluster.local", dns.TypeA)
 	if !ok || unpacked(t, k.reply).Answer == nil {
 		t.Fatal("no copy")

@@ -60,8 +60,6 @@ func TestExternalAnswersAreBounded(t *testing.T) {
 func outsideName(t *testing.T, text string) wire.Name {
 	t.Helper()
 	name, err := wire.ParseName(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	return name
 }

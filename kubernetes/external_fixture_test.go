@@ -4,17 +4,9 @@ package kubernetes
 
 // outsideWorld are Services in every way that one is reached from outside.
 const outsideWorld = `
-apiVersion: v1
-kind: Namespace
-metadata: {name: bare}
----
-apiVersion: v1
-kind: Namespace
-metadata: {name: dns}
----
-apiVersion: v1
-kind: Service
-metadata: {name: web, namespace: default}
+--- Namespace bare
+--- Namespace dns
+--- Service default/web
 spec:
   type: LoadBalancer
   clusterIP: 10.96.0.10
@@ -24,97 +16,52 @@ spec:
   - {name: dns, port: 53, protocol: UDP}
   - {port: 9000}
 status: {loadBalancer: {ingress: [{ip: 192.0.2.3}, {ip: 192.0.2.1}, {}]}}
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: web-1, namespace: default, labels: {kubernetes.io/service-name: web}}
+--- EndpointSlice default/web-1 of web
 addressType: IPv4
 ports: [{name: http, port: 8080, protocol: TCP}]
 endpoints: [{addresses: [10.1.0.1]}]
----
-apiVersion: v1
-kind: Service
-metadata: {name: shared, namespace: default}
+--- Service default/shared
 spec: {type: LoadBalancer, clusterIP: 10.96.0.11, ports: [{name: sip, port: 5060, protocol: UDP}]}
 status: {loadBalancer: {ingress: [{ip: 192.0.2.3}]}}
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: shared-1, namespace: default, labels: {kubernetes.io/service-name: shared}}
+--- EndpointSlice default/shared-1 of shared
 addressType: IPv4
 endpoints: [{addresses: [10.1.0.1]}]
----
-apiVersion: v1
-kind: Service
-metadata: {name: portless, namespace: default}
+--- Service default/portless
 spec: {clusterIP: 10.96.0.12, externalIPs: ["2001:db8::2"]}
----
-apiVersion: v1
-kind: Service
-metadata: {name: named, namespace: default}
+--- Service default/named
 spec:
   type: LoadBalancer
   clusterIP: 10.96.0.13
   ports: [{name: http, port: 80}, {name: tls, port: 443}, {name: h3, port: 443, protocol: UDP}]
 status: {loadBalancer: {ingress: [{hostname: LB-1.example.net}, {hostname: lb-2.example.net}]}}
----
-apiVersion: v1
-kind: Service
-metadata: {name: both, namespace: default}
+--- Service default/both
 spec: {type: LoadBalancer, clusterIP: 10.96.0.14, ports: [{name: http, port: 80}]}
 status: {loadBalancer: {ingress: [{hostname: lb-1.example.net}, {ip: 192.0.2.5}]}}
----
-apiVersion: v1
-kind: Service
-metadata: {name: inside, namespace: default}
+--- Service default/inside
 spec: {clusterIP: 10.96.0.15, ports: [{name: http, port: 80}]}
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: inside-1, namespace: default, labels: {kubernetes.io/service-name: inside}}
+--- EndpointSlice default/inside-1 of inside
 addressType: IPv4
 ports: [{name: http, port: 8080, protocol: TCP}]
 endpoints: [{addresses: [10.1.0.9], hostname: one}]
----
-apiVersion: v1
-kind: Service
-metadata: {name: db, namespace: default}
+--- Service default/db
 spec: {clusterIP: None, ports: [{name: pg, port: 5432}]}
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: db-4, namespace: default, labels: {kubernetes.io/service-name: db}}
+--- EndpointSlice default/db-4 of db
 addressType: IPv4
 ports: [{name: pg, port: 5432, protocol: TCP}]
 endpoints:
 - {addresses: [10.1.1.1], hostname: db-0}
 - {addresses: [10.1.1.2]}
 - {addresses: [10.1.1.3], conditions: {ready: false}}
----
-apiVersion: v1
-kind: Service
-metadata: {name: idle, namespace: default}
+--- Service default/idle
 spec: {clusterIP: None}
----
-apiVersion: v1
-kind: Service
-metadata: {name: shown, namespace: default}
+--- Service default/shown
 spec: {clusterIP: None, externalIPs: [192.0.2.6], ports: [{name: pg, port: 5432}]}
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: shown-1, namespace: default, labels: {kubernetes.io/service-name: shown}}
+--- EndpointSlice default/shown-1 of shown
 addressType: IPv4
 ports: [{name: pg, port: 9999, protocol: TCP}]
 endpoints: [{addresses: [10.1.2.1], hostname: shown-0}]
----
-apiVersion: v1
-kind: Service
-metadata: {name: alias, namespace: default}
+--- Service default/alias
 spec: {type: ExternalName, externalName: www.example.com, externalIPs: [192.0.2.7], ports: [{name: http, port: 80}]}
----
-apiVersion: v1
-kind: Service
-metadata: {name: plainalias, namespace: default}
+--- Service default/plainalias
 spec: {type: ExternalName, externalName: www.example.com}
 `

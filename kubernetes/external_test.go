@@ -9,7 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 	corev1 "k8s.io/api/core/v1"
 
@@ -217,9 +216,7 @@ func TestExternalHeadless(t *testing.T) {
 
 func TestExternalReverse(t *testing.T) {
 	v6, err := dns.ReverseAddr("2001:db8::1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	cases := []answerCase{
 		{"1.2.0.192.in-addr.arpa", dns.TypePTR, "answered NOERROR | 1.2.0.192.in-addr.arpa. 5 IN PTR web.default.example.org. |"},
 		{"3.2.0.192.in-addr.arpa", dns.TypePTR, "answered NOERROR | 3.2.0.192.in-addr.arpa. 5 IN PTR shared.default.example.org. " +
@@ -336,9 +333,7 @@ func TestExternalChanges(t *testing.T) {
 		for _, rr := range m.Answer {
 			got = append(got, rr.(*dns.PTR).Ptr)
 		}
-		if d := cmp.Diff(want, got); d != "" {
-			t.Errorf("-want +got:\n%s", d)
-		}
+		equal(t, want, got, "")
 	}
 	put("a", "ClusterIP", "192.0.2.1", "192.0.2.2")
 	owners("a.default.example.org.")

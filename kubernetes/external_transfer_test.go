@@ -17,10 +17,7 @@ import (
 
 // namedDNS is a Service in the namespace that has the name of the label of name servers.
 const namedDNS = `
----
-apiVersion: v1
-kind: Service
-metadata: {name: hidden, namespace: dns}
+--- Service dns/hidden
 spec: {clusterIP: 10.96.0.20, externalIPs: [192.0.2.20], ports: [{name: http, port: 80}]}
 `
 
@@ -28,9 +25,7 @@ spec: {clusterIP: 10.96.0.20, externalIPs: [192.0.2.20], ports: [{name: http, po
 func externalSnapshot(t *testing.T, e *External) []string {
 	t.Helper()
 	s, err := e.Snapshot(t.Context(), names(t, "example.org")[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	return snapshotText(t, s)
 }
 
@@ -99,9 +94,7 @@ func TestExternalSnapshot(t *testing.T) {
 			got := externalSnapshot(t, NewExternal(openText(t, k, outsideWorld+namedDNS), cfg, k))
 			slices.Sort(got[3:])
 			slices.Sort(tt.want[3:])
-			if d := cmp.Diff(tt.want, got); d != "" {
-				t.Errorf("(-want +got):\n%s", d)
-			}
+			equal(t, tt.want, got, "")
 		})
 	}
 }

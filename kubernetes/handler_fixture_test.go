@@ -3,6 +3,7 @@
 package kubernetes
 
 import (
+	"fmt"
 	"net/netip"
 	"testing"
 	"time"
@@ -11,6 +12,8 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodens-dns/nodens/internal/wire"
 )
@@ -45,9 +48,7 @@ func (t handlerFixture) setNode(node string) { t.view.node = node }
 func netipAddr(t testing.TB, text string) netip.Addr {
 	t.Helper()
 	a, err := netip.ParseAddr(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	return a
 }
 
@@ -97,4 +98,20 @@ func (v *View) putImportSlice(o *discoveryv1.EndpointSlice, f *faults) {
 
 func (v *View) dropImportSlice(ns, name string) {
 	(&handler{view: v, resource: importSlices}).dropSlice(ns, name, 0)
+}
+
+// noError ends the test if err is not nil.
+func noError(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// equal fails the test if want and got differ. What is said about them has the format of [fmt.Sprintf].
+func equal(t testing.TB, want, got any, format string, args ...any) {
+	t.Helper()
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("%s (-want +got):\n%s", fmt.Sprintf(format, args...), d)
+	}
 }

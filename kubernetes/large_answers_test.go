@@ -22,9 +22,7 @@ func largeReply(t *testing.T, name string, qtype uint16, limit int, answer func(
 	m := new(dns.Msg).SetQuestion(dns.Fqdn(name), qtype)
 	m.Id = 1
 	packet, err := m.Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	var q wire.Query
 	if q.Parse(packet) != wire.Serve {
 		t.Fatal("the query does not parse")

@@ -75,12 +75,8 @@ func TestManifestForms(t *testing.T) {
 func write(t *testing.T, file, text string) {
 	t.Helper()
 	// A rename, as editors and ConfigMap mounts do it: no reader sees half of it.
-	if err := os.WriteFile(file+".tmp", []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(file+".tmp", file); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, os.WriteFile(file+".tmp", []byte(text), 0o600))
+	noError(t, os.Rename(file+".tmp", file))
 }
 
 func TestManifestsAreFollowed(t *testing.T) {
@@ -92,9 +88,7 @@ func TestManifestsAreFollowed(t *testing.T) {
 	cfg.Manifests = []string{dir}
 	log := new(testlog.Buffer)
 	v, err := Open(cfg, Options{PollInterval: time.Millisecond, Log: slog.New(slog.NewTextHandler(log, nil))})
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { v.Run(ctx); close(done) }()
@@ -120,9 +114,7 @@ func TestManifestsAreFollowed(t *testing.T) {
 	if n := strings.Count(log.String(), "manifests unreadable"); n != 1 {
 		t.Errorf("one bad file is logged %d times", n)
 	}
-	if err := os.Remove(filepath.Join(dir, "y.json")); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, os.Remove(filepath.Join(dir, "y.json")))
 	poll.Until(t, "a file to go", func() bool { return resolves(t, z, y) })
 }
 
@@ -133,9 +125,7 @@ func TestManifestGlob(t *testing.T) {
 	cfg := testConfig(t)
 	cfg.Manifests = []string{filepath.Join(dir, "[ab].*")}
 	v, err := Open(cfg, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	if st := v.Stats(); st.Services != 2 {
 		t.Errorf("%d services, want 2", st.Services)
 	}

@@ -44,9 +44,7 @@ func TestPodCIDRs(t *testing.T) {
 	cfg.Endpoint = s.url
 	seen := make(chan []netip.Prefix, 3)
 	v, err := Open(cfg, listenAt("2001:db8:1::1", func(list []netip.Prefix) { seen <- list }))
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	shortenDelays(v)
 	ctx, cancel := context.WithCancel(t.Context())
 	go v.Run(ctx)

@@ -14,13 +14,9 @@ import (
 func TestAnswerReverse(t *testing.T) {
 	z := NewZone(openText(t, testConfig(t), cluster), testConfig(t))
 	v6, err := dns.ReverseAddr("fd00:10::a")
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	shared, err := dns.ReverseAddr("fd00:1::")
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	checkAnswers(t, z, []answerCase{
 		{"10.0.96.10.in-addr.arpa", dns.TypePTR, "answered NOERROR | 10.0.96.10.in-addr.arpa. 30 IN PTR web.default.svc.cluster.local. |"},
 		{"10.0.96.10.in-addr.arpa", dns.TypeA, noptr},

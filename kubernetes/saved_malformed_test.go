@@ -24,20 +24,14 @@ func TestSavedViewCutShort(t *testing.T) {
 	v, _ := openSaved(t, cfg)
 	handlerFixture{v, services}.put(makeService("a", "web", "10.0.0.1"))
 	handlerFixture{v, services}.put(makeService("b", "web", "10.0.0.2"))
-	if err := file.Replace(path, savedView{v}.writeSaved); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, file.Replace(path, savedView{v}.writeSaved))
 	good, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	records := good[:len(good)-sha256.Size]
 	read := make(map[int]int) // files by the number of Services in them
 	for n := range len(records) + 1 {
 		sum := sha256.Sum256(records[:n])
-		if err := os.WriteFile(path, append(records[:n:n], sum[:]...), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, os.WriteFile(path, append(records[:n:n], sum[:]...), 0o600))
 		v, log := openSaved(t, cfg)
 		if v.Synced() == strings.Contains(log, "unusable") {
 			t.Fatalf("%d bytes: synced %v, log %s", n, v.Synced(), log)

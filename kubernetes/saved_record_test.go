@@ -31,9 +31,7 @@ func encodeSaved(t testing.TB, values ...any) []byte {
 	var b bytes.Buffer
 	enc := gob.NewEncoder(&b)
 	for _, v := range values {
-		if err := enc.Encode(v); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, enc.Encode(v))
 	}
 	return appendChecksum(b.Bytes())
 }
@@ -70,9 +68,7 @@ func TestSavedViewFileOwner(t *testing.T) {
 	put := func(mode os.FileMode) func(string) error {
 		return func(path string) error { return errors.Join(os.WriteFile(path, text, 0o600), os.Chmod(path, mode)) }
 	}
-	if err := put(0o600)(good); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, put(0o600)(good))
 	if v, log := openSaved(t, savedConfig(t, good)); !v.Synced() {
 		t.Fatalf("the file that is right is refused: %s", log)
 	}
@@ -173,9 +169,7 @@ func TestSavedRecordsAreChecked(t *testing.T) {
 	good := savedRecord{Service: &savedService{Key: "\x03web\x01n", Kind: clusterIP, V4: "\x0a\x00\x00\x01"}}
 	for name, r := range invalidRecords {
 		t.Run(name, func(t *testing.T) {
-			if err := os.WriteFile(path, encodeSaved(t, head, good, r, good), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			noError(t, os.WriteFile(path, encodeSaved(t, head, good, r, good), 0o600))
 			wantRefused(t, cfg, "record 2: ")
 		})
 	}
@@ -187,9 +181,7 @@ func TestSavedRecordsAreChecked(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			h := head
 			spoil(&h)
-			if err := os.WriteFile(path, encodeSaved(t, h, good), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			noError(t, os.WriteFile(path, encodeSaved(t, h, good), 0o600))
 			wantRefused(t, cfg, "invalid ")
 		})
 	}
@@ -231,9 +223,7 @@ func TestSavedViewIsBounded(t *testing.T) {
 		"no values":                    {[]byte("\x03\x80\x01\x02"), "record 1: "},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if err := os.WriteFile(path, appendChecksum(append(bytes.Clone(head), c.more...)), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			noError(t, os.WriteFile(path, appendChecksum(append(bytes.Clone(head), c.more...)), 0o600))
 			wantRefused(t, cfg, c.want)
 		})
 	}
@@ -272,9 +262,7 @@ func TestSavedViewAcceptsHandlerRecords(t *testing.T) {
 		handlerFixture{v, endpointSlices}.put(es)
 		handlerFixture{v, pods}.put(makePod("Upper", fmt.Sprintf("p%d", i), "::ffff:10.1.0.1", "10.1.0.1", "junk", "fd00::1"))
 	}
-	if err := file.Replace(path, savedView{v}.writeSaved); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, file.Replace(path, savedView{v}.writeSaved))
 	back, log := openSaved(t, cfg)
 	if !back.Synced() {
 		t.Fatalf("refused: %s", log)
@@ -313,9 +301,7 @@ func randomSavedView(t testing.TB) []byte {
 	handlerFixture{v, pods}.put(makePod("default", "p", "10.1.0.1", "fd00::1"))
 	v.fingerprint = "m"
 	var b bytes.Buffer
-	if err := (savedView{v}).writeSaved(&b); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, (savedView{v}).writeSaved(&b))
 	return b.Bytes()[:b.Len()-sha256.Size]
 }
 

@@ -35,9 +35,7 @@ func openSaved(t *testing.T, cfg *config.Kubernetes) (*View, string) {
 	t.Helper()
 	var log bytes.Buffer
 	v, err := Open(cfg, Options{Log: slog.New(slog.NewTextHandler(&log, nil)), Now: testClock, Node: "n1"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	return v, log.String()
 }
 
@@ -52,9 +50,7 @@ func TestSavedViewComesBack(t *testing.T) {
 		for range 80 {
 			w.step(v)
 		}
-		if err := file.Replace(path, savedView{v}.writeSaved); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, file.Replace(path, savedView{v}.writeSaved))
 		back, _ := openSaved(t, cfg)
 		if d := cmp.Diff(strings.Split(v.index.dump(), "\n"), strings.Split(back.index.dump(), "\n")); d != "" {
 			t.Fatalf("seed %d: -before +after:\n%s", seed, d)
@@ -123,9 +119,7 @@ func TestSavedZone(t *testing.T) {
 	v, _ := openSaved(t, savedConfig(t, path))
 	v.converter.zone = "z1"
 	handlerFixture{v, services}.put(makeService("a", "web", "10.0.0.1"))
-	if err := file.Replace(path, savedView{v}.writeSaved); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, file.Replace(path, savedView{v}.writeSaved))
 	back, log := openSaved(t, savedConfig(t, path))
 	if back.converter.zone != "z1" || !back.Synced() {
 		t.Errorf("zone %q, log %s", back.converter.zone, log)
@@ -141,13 +135,9 @@ func TestSavedViewRefused(t *testing.T) {
 		t.Errorf("without a file: synced %v, log %s", v.Synced(), log)
 	}
 	handlerFixture{v, services}.put(makeService("a", "web", "10.0.0.1"))
-	if err := file.Replace(path, savedView{v}.writeSaved); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, file.Replace(path, savedView{v}.writeSaved))
 	good, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	flipped := bytes.Clone(good)
 	flipped[len(flipped)/2] ^= 1
 	for name, c := range map[string]struct {
@@ -162,9 +152,7 @@ func TestSavedViewRefused(t *testing.T) {
 		"other labels":  {good, func(c *config.Kubernetes) { c.Labels = "a=b" }, "other options"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if err := os.WriteFile(path, c.text, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			noError(t, os.WriteFile(path, c.text, 0o600))
 			cfg := savedConfig(t, path)
 			if c.change != nil {
 				c.change(cfg)
@@ -187,9 +175,7 @@ func TestSaveFails(t *testing.T) {
 	}
 	var objects []metav1.Object
 	handlerFixture{v, services}.list(objects...)
-	if err := os.Mkdir(filepath.Join(dir, "folder"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, os.Mkdir(filepath.Join(dir, "folder"), 0o700))
 	if err := file.Replace(filepath.Join(dir, "folder"), savedView{v}.writeSaved); err == nil {
 		t.Error("saved over a folder")
 	}
@@ -228,9 +214,7 @@ func TestSavedViewFingerprint(t *testing.T) {
 	cfg := savedConfig(t, "/nowhere")
 	cfg.Endpoint, cfg.Labels, cfg.EndpointPodNames = "http://192.0.2.1", "a=b", true
 	v, err := Open(cfg, Options{Node: "n1", Zone: "z1"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	const want = `{podNames:true zonal:false near:true hints:true node:n1 zone:z1} ["http://192.0.2.1" "" "" "a=b" "" %!q(bool=false) []]`
 	if v.fingerprint != want {
 		t.Errorf("fingerprint %s, want %s", v.fingerprint, want)
@@ -255,9 +239,7 @@ func TestSavedViewWithoutForeignSlices(t *testing.T) {
 		maps.Copy(es.Labels, labels)
 		handlerFixture{v, endpointSlices}.put(es)
 	}
-	if err := file.Replace(path, savedView{v}.writeSaved); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, file.Replace(path, savedView{v}.writeSaved))
 	back, _ := openSaved(t, savedConfig(t, path))
 	for name, sl := range v.index.slices {
 		if have := back.index.slices[name]; have == nil || have.class != sl.class {

@@ -486,9 +486,7 @@ func TestScopeReverse(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 	l.reconcile()
-	if err := <-waited; err != nil {
-		t.Fatal(err)
-	}
+	noError(t, <-waited)
 	l.wantSources("all")
 	check("2.0.1.10.in-addr.arpa", Answered)
 	check("9.9.9.9.in-addr.arpa", Answered)

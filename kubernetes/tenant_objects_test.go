@@ -166,14 +166,10 @@ func TestSavedViewWithoutExternal(t *testing.T) {
 			cfg := savedConfig(t, path)
 			open := func(external bool) *View {
 				v, err := Open(cfg, Options{Now: testClock, NoExternal: !external})
-				if err != nil {
-					t.Fatal(err)
-				}
+				noError(t, err)
 				return v
 			}
-			if err := file.Replace(path, savedView{open(saved)}.writeSaved); err != nil {
-				t.Fatal(err)
-			}
+			noError(t, file.Replace(path, savedView{open(saved)}.writeSaved))
 			if got, want := open(needed).Synced(), saved || !needed; got != want {
 				t.Errorf("saved with %v, needed %v: restored %v, want %v", saved, needed, got, want)
 			}
@@ -402,9 +398,7 @@ func TestSavedViewWithWithheldSlice(t *testing.T) {
 	v, _ := openSaved(t, cfg)
 	v.setLevel(levelAll)
 	last := overfull(t, v)
-	if err := file.Replace(path, savedView{v}.writeSaved); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, file.Replace(path, savedView{v}.writeSaved))
 	back, text := openSaved(t, cfg)
 	if !back.Synced() {
 		t.Fatalf("refused: %s", text)
@@ -537,9 +531,7 @@ func TestTransferPairsAreBounded(t *testing.T) {
 		"k8s_external": func() (*Snapshot, error) { return external.Snapshot(t.Context(), "\x03ext\x00") },
 	} {
 		s, err := take()
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		count := map[uint16]int{}
 		for rr := range s.All() {
 			if count[rr.Type]++; count[wire.TypeSRV] > 4*maxTransferPairs {

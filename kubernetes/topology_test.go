@@ -7,8 +7,6 @@ import (
 	"maps"
 	"math/rand/v2"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -33,20 +31,6 @@ var testNode = Options{
 func openPlaced(t testing.TB, cfg *config.Kubernetes, yaml string) *View {
 	t.Helper()
 	return openWith(t, cfg, testNode, yaml)
-}
-
-func openWith(t testing.TB, cfg *config.Kubernetes, opts Options, yaml string) *View {
-	t.Helper()
-	file := filepath.Join(t.TempDir(), "objects.yaml")
-	if err := os.WriteFile(file, []byte(yaml), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	cfg.Manifests = []string{file}
-	v, err := Open(cfg, opts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return v
 }
 
 // endpointAt parses an endpoint: "10.0.0.1 n0 east host=h nodes=n0,n1 zones=east". A dash

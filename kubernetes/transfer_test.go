@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/internal/config"
@@ -19,48 +18,28 @@ import (
 )
 
 const transferredCluster = `
-apiVersion: v1
-kind: Service
-metadata: {name: web, namespace: default}
+--- Service default/web
 spec:
   clusterIP: 10.96.0.10
   clusterIPs: [10.96.0.10, "fd00:10::a"]
   ports: [{name: http, port: 80, protocol: TCP}, {name: alt, port: 80, protocol: UDP}, {port: 9000}]
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: web-1, namespace: default, labels: {kubernetes.io/service-name: web}}
+--- EndpointSlice default/web-1 of web
 addressType: IPv4
 ports: [{name: http, port: 8080, protocol: TCP}]
 endpoints: [{addresses: [10.1.0.1], conditions: {ready: true}}]
----
-apiVersion: v1
-kind: Service
-metadata: {name: db, namespace: store}
+--- Service store/db
 spec: {clusterIP: None, ports: [{name: pg, port: 5432}]}
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: db-a, namespace: store, labels: {kubernetes.io/service-name: db}}
+--- EndpointSlice store/db-a of db
 addressType: IPv4
 ports: [{name: pg, port: 5432, protocol: TCP}, {port: 1, protocol: TCP}]
 endpoints: [{addresses: [10.1.1.1], hostname: db-0}, {addresses: [10.1.1.2]}, {addresses: [10.1.1.3], conditions: {ready: false}}]
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: db-b, namespace: store, labels: {kubernetes.io/service-name: db}}
+--- EndpointSlice store/db-b of db
 addressType: IPv4
 ports: [{name: pg, port: 5432, protocol: TCP}]
 endpoints: [{addresses: [10.1.1.1], hostname: db-0}]
----
-apiVersion: v1
-kind: Service
-metadata: {name: out, namespace: store}
+--- Service store/out
 spec: {type: ExternalName, externalName: host.example.org}
----
-apiVersion: v1
-kind: Service
-metadata: {name: idle, namespace: store}
+--- Service store/idle
 spec: {clusterIP: None}
 `
 
@@ -72,9 +51,7 @@ func recordText(t *testing.T, rr wire.RR) string {
 	b = binary.BigEndian.AppendUint32(b, rr.TTL)
 	b = binary.BigEndian.AppendUint16(b, uint16(len(rr.Data)))
 	parsed, _, err := dns.UnpackRR(append(b, rr.Data...), 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	return strings.Join(strings.Fields(parsed.String()), " ")
 }
 
@@ -91,9 +68,7 @@ func snapshotText(t *testing.T, s *Snapshot) []string {
 func takeSnapshot(t *testing.T, z *Zone) *Snapshot {
 	t.Helper()
 	s, err := z.Snapshot(t.Context(), names(t, "cluster.local")[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	return s
 }
 
@@ -131,9 +106,7 @@ func TestSnapshotRecords(t *testing.T) {
 			cfg := testConfig(t)
 			tt.change(cfg)
 			z := NewZone(openText(t, cfg, transferredCluster), cfg)
-			if d := cmp.Diff(tt.want, snapshotText(t, takeSnapshot(t, z))); d != "" {
-				t.Errorf("(-want +got):\n%s", d)
-			}
+			equal(t, tt.want, snapshotText(t, takeSnapshot(t, z)), "")
 			soa, ok := z.SOA(cfg.Zones[0])
 			if got := recordText(t, soa); !ok || got != first {
 				t.Errorf("SOA %s, %v", got, ok)
@@ -181,14 +154,9 @@ func TestRecordTypes(t *testing.T) {
 // even if its namespace is not exposed.
 func TestSnapshotNameservers(t *testing.T) {
 	const text = `
-apiVersion: v1
-kind: Service
-metadata: {name: dns, namespace: kube-system}
+--- Service kube-system/dns
 spec: {clusterIP: 10.96.0.53}
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: dns-1, namespace: kube-system, labels: {kubernetes.io/service-name: dns}}
+--- EndpointSlice kube-system/dns-1 of dns
 addressType: IPv4
 endpoints: [{addresses: [169.254.20.10]}]
 `
@@ -197,9 +165,7 @@ endpoints: [{addresses: [169.254.20.10]}]
 		cfg := testConfig(t)
 		cfg.Namespaces = []string{exposed}
 		z := NewZone(openText(t, cfg, text), cfg)
-		if d := cmp.Diff(want, snapshotText(t, takeSnapshot(t, z))[1:]); d != "" {
-			t.Errorf("%s is exposed (-want +got):\n%s", exposed, d)
-		}
+		equal(t, want, snapshotText(t, takeSnapshot(t, z))[1:], "%s is exposed", exposed)
 	}
 }
 
@@ -226,9 +192,7 @@ func TestSnapshotWaits(t *testing.T) {
 	}()
 	l.reconcile()
 	<-done
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	before := snapshotText(t, s)
 	for _, rr := range []string{"x.a.svc.cluster.local. 30 IN A 10.1.0.1", "x.b.svc.cluster.local. 30 IN A 10.1.0.1"} {
 		if !slices.Contains(before, rr) {
@@ -236,9 +200,7 @@ func TestSnapshotWaits(t *testing.T) {
 		}
 	}
 	l.service("a", "y", true)
-	if d := cmp.Diff(before, snapshotText(t, s)); d != "" {
-		t.Errorf("the snapshot has changed (-want +got):\n%s", d)
-	}
+	equal(t, before, snapshotText(t, s), "the snapshot has changed")
 }
 
 // TestSnapshotScope: a transfer does not bring more into view than the scope has, and names the setting.

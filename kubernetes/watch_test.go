@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -40,9 +39,7 @@ func openAndRunWith(t *testing.T, url string, opts Options, change func(*config.
 	log := new(testlog.Buffer)
 	opts.Log, opts.Now = slog.New(slog.NewTextHandler(log, nil)), testClock
 	v, err := Open(cfg, opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	shortenDelays(v)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -106,9 +103,7 @@ func TestWatchFollows(t *testing.T) {
 		t.Errorf("%d requests for services, want 1", n)
 	}
 	want := []Requests{{Code: "200", Method: "GET", Host: strings.TrimPrefix(f.URL, "http://"), Count: 3}}
-	if d := cmp.Diff(want, st.Requests); d != "" {
-		t.Errorf("requests -want +got:\n%s", d)
-	}
+	equal(t, want, st.Requests, "requests")
 }
 
 // A broken connection loses no event: the watch resumes.

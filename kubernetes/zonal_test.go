@@ -12,14 +12,9 @@ import (
 
 // zonalObjects are a headless service in three zones, and other services.
 const zonalObjects = `
-apiVersion: v1
-kind: Service
-metadata: {name: db, namespace: default}
+--- Service default/db
 spec: {clusterIP: None}
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: db-1, namespace: default, labels: {kubernetes.io/service-name: db}}
+--- EndpointSlice default/db-1 of db
 addressType: IPv4
 ports: [{name: pg, port: 5432, protocol: TCP}]
 endpoints:
@@ -28,18 +23,12 @@ endpoints:
 - {addresses: [10.0.0.3], zone: corp.example.com}
 - {addresses: [10.0.0.4]}
 - {addresses: [10.0.0.5], zone: drained, conditions: {ready: false}}
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: db-2, namespace: default, labels: {kubernetes.io/service-name: db}}
+--- EndpointSlice default/db-2 of db
 addressType: IPv6
 ports: [{name: pg, port: 5432, protocol: TCP}]
 endpoints:
 - {addresses: ["fd00::2"], zone: corp.example.com, hostname: db-2}
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: db-3, namespace: default, labels: {kubernetes.io/service-name: db}}
+--- EndpointSlice default/db-3 of db
 addressType: IPv4
 ports: [{name: pg, port: 5432, protocol: TCP}]
 endpoints:

@@ -7,12 +7,12 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"regexp"
 	"sort"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/internal/config"
@@ -29,9 +29,7 @@ func names(t testing.TB, list ...string) []wire.Name {
 	var out []wire.Name
 	for _, s := range list {
 		n, err := wire.ParseName(s)
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		out = append(out, n)
 	}
 	return out
@@ -45,18 +43,35 @@ func testConfig(t testing.TB) *config.Kubernetes {
 	}
 }
 
+// objectHead is a line that stands for the head of an object in the tests' manifests: its kind, its namespace and name, and the
+// Service of an EndpointSlice.
+var objectHead = regexp.MustCompile(`(?m)^--- (\w+) (?:(\S+)/)?(\S+)(?: of (\S+))?$`)
+
+// manifests returns the objects in yaml with their heads as Kubernetes writes them.
+func manifests(yaml string) []byte {
+	return objectHead.ReplaceAllFunc([]byte(yaml), func(line []byte) []byte {
+		m := objectHead.FindSubmatch(line)
+		version, labels := "v1", ""
+		if len(m[4]) > 0 {
+			version, labels = "discovery.k8s.io/v1", "kubernetes.io/service-name: "+string(m[4])
+		}
+		return fmt.Appendf(nil, "---\napiVersion: %s\nkind: %s\nmetadata: {name: %s, namespace: %q, labels: {%s}}", version, m[1], m[3], m[2], labels)
+	})
+}
+
 // openText opens a view of the manifests in yaml.
 func openText(t testing.TB, cfg *config.Kubernetes, yaml string) *View {
 	t.Helper()
+	return openWith(t, cfg, Options{Now: testClock, ServerAddrs: []netip.Addr{netip.MustParseAddr("169.254.20.10")}}, yaml)
+}
+
+func openWith(t testing.TB, cfg *config.Kubernetes, opts Options, yaml string) *View {
+	t.Helper()
 	file := filepath.Join(t.TempDir(), "objects.yaml")
-	if err := os.WriteFile(file, []byte(yaml), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, os.WriteFile(file, manifests(yaml), 0o600))
 	cfg.Manifests = []string{file}
-	v, err := Open(cfg, Options{Now: testClock, ServerAddrs: []netip.Addr{netip.MustParseAddr("169.254.20.10")}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	v, err := Open(cfg, opts)
+	noError(t, err)
 	return v
 }
 
@@ -66,9 +81,7 @@ func packQuery(t testing.TB, name string, qtype uint16) []byte {
 	m.SetQuestion(dns.Fqdn(name), qtype)
 	m.SetEdns0(4096, false)
 	b, err := m.Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	return b
 }
 
@@ -118,13 +131,8 @@ func format(m *dns.Msg, outcome Outcome, target wire.Name) string {
 
 // cluster is the cluster of most tests.
 const cluster = `
-apiVersion: v1
-kind: Namespace
-metadata: {name: bare}
----
-apiVersion: v1
-kind: Service
-metadata: {name: web, namespace: default}
+--- Namespace bare
+--- Service default/web
 spec:
   type: ClusterIP
   clusterIP: 10.96.0.10
@@ -133,24 +141,15 @@ spec:
   - {name: http, port: 80, protocol: TCP}
   - {name: dns, port: 53, protocol: UDP}
   - {port: 9000}
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: web-1, namespace: default, labels: {kubernetes.io/service-name: web}}
+--- EndpointSlice default/web-1 of web
 addressType: IPv4
 ports: [{name: http, port: 8080, protocol: TCP}]
 endpoints:
 - {addresses: [10.1.0.1], conditions: {ready: true}, targetRef: {kind: Pod, name: web-abc}}
 - {addresses: [10.1.0.2], conditions: {ready: false}}
----
-apiVersion: v1
-kind: Service
-metadata: {name: db, namespace: default}
+--- Service default/db
 spec: {clusterIP: None, clusterIPs: [None], ports: [{name: pg, port: 5432}]}
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: db-4, namespace: default, labels: {kubernetes.io/service-name: db}}
+--- EndpointSlice default/db-4 of db
 addressType: IPv4
 ports: [{name: pg, port: 5432, protocol: TCP}]
 endpoints:
@@ -158,68 +157,35 @@ endpoints:
 - {addresses: [10.1.1.1], hostname: db-0, conditions: {ready: true}}
 - {addresses: [10.1.1.3], conditions: {}}
 - {addresses: [10.1.1.4], hostname: db-9, conditions: {ready: false}}
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: db-4b, namespace: default, labels: {kubernetes.io/service-name: db}}
+--- EndpointSlice default/db-4b of db
 addressType: IPv4
 ports: [{name: pg, port: 5432, protocol: TCP}]
 endpoints:
 - {addresses: [10.1.1.1], hostname: db-0}
 - {addresses: [10.1.1.5], hostname: db-0}
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: db-6, namespace: default, labels: {kubernetes.io/service-name: db}}
+--- EndpointSlice default/db-6 of db
 addressType: IPv6
 ports: [{name: pg, port: 5432, protocol: TCP}]
 endpoints:
 - {addresses: ["fd00:1::1"], hostname: db-0}
 - {addresses: ["fd00:1::"]}
----
-apiVersion: v1
-kind: Service
-metadata: {name: idle, namespace: default}
+--- Service default/idle
 spec: {clusterIP: None, ports: [{name: x, port: 1}]}
----
-apiVersion: v1
-kind: Service
-metadata: {name: portless, namespace: default}
+--- Service default/portless
 spec: {clusterIP: 10.96.0.11}
----
-apiVersion: v1
-kind: Service
-metadata: {name: out, namespace: default}
+--- Service default/out
 spec: {type: ExternalName, externalName: www.example.com}
----
-apiVersion: v1
-kind: Service
-metadata: {name: in, namespace: default}
+--- Service default/in
 spec: {type: ExternalName, externalName: web.default.svc.cluster.local.}
----
-apiVersion: v1
-kind: Service
-metadata: {name: in2out, namespace: default}
+--- Service default/in2out
 spec: {type: ExternalName, externalName: out.default.svc.cluster.local}
----
-apiVersion: v1
-kind: Service
-metadata: {name: dangling, namespace: default}
+--- Service default/dangling
 spec: {type: ExternalName, externalName: nothing.default.svc.cluster.local}
----
-apiVersion: v1
-kind: Service
-metadata: {name: ip, namespace: default}
+--- Service default/ip
 spec: {type: ExternalName, externalName: 192.0.2.1}
----
-apiVersion: v1
-kind: Service
-metadata: {name: a, namespace: loop}
+--- Service loop/a
 spec: {type: ExternalName, externalName: b.loop.svc.cluster.local}
----
-apiVersion: v1
-kind: Service
-metadata: {name: b, namespace: loop}
+--- Service loop/b
 spec: {type: ExternalName, externalName: a.loop.svc.cluster.local}
 `
 
@@ -242,9 +208,7 @@ func checkAnswers(t *testing.T, z answers, cases []answerCase) {
 		t.Run(c.name+" "+dns.TypeToString[c.qtype], func(t *testing.T) {
 			m, outcome, target := ask(t, z, c.name, c.qtype)
 			got := format(m, outcome, target)
-			if d := cmp.Diff(strings.Split(c.want, "|"), strings.Split(got, "|")); d != "" {
-				t.Errorf("-want +got:\n%s", d)
-			}
+			equal(t, strings.Split(c.want, "|"), strings.Split(got, "|"), "")
 			if (outcome == Answered || outcome == Alias) && !m.Authoritative {
 				t.Error("AA is not set")
 			}
