@@ -13,8 +13,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/nodens-dns/nodens/internal/config"
 )
 
@@ -38,9 +36,7 @@ func TestLookupOutage(t *testing.T) {
 			t.Helper()
 			synctest.Wait()
 			got := regexp.MustCompile(`(?m)^time=\S+ | failures=\d+| err=.*`).ReplaceAllString(out.String(), "")
-			if diff := cmp.Diff(strings.Join(want, "\n"), strings.TrimSpace(got)); diff != "" {
-				t.Errorf("wrong log (-want +got):\n%s", diff)
-			}
+			equal(t, strings.Join(want, "\n"), strings.TrimSpace(got), "wrong log")
 			out.Reset()
 		}
 		time.Sleep(150 * time.Second)
@@ -52,9 +48,7 @@ func TestLookupOutage(t *testing.T) {
 		broken.Store(false)
 		time.Sleep(maxRetry)
 		synctest.Wait()
-		if err := p.Close(); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, p.Close())
 		log := out.String()
 		if strings.Count(log, "\n") != 2 || !strings.Contains(log, `level=INFO msg="upstream name lookup works again" upstream=upstream.test:53 failures=`) ||
 			!strings.Contains(log, "upstream addresses changed") {

@@ -10,8 +10,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/nodens-dns/nodens/cache"
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/share"
@@ -185,9 +183,7 @@ func TestBudgetBackground(t *testing.T) {
 		for _, u := range []urgency{forProbe, forProbe, forProbe, forDown} {
 			got = append(got, p.servers()[0].budget.try(u, time.Now()))
 		}
-		if d := cmp.Diff([]bool{true, true, false, true}, got); d != "" {
-			t.Errorf("probes from a bucket with 3 of 8 tokens, the last of a server that is down (-want +got):\n%s", d)
-		}
+		equal(t, []bool{true, true, false, true}, got, "probes from a bucket with 3 of 8 tokens, the last of a server that is down")
 		if _, err := p.ExchangeFrom(t.Context(), question(t, "b.test."), From{Client: 1, NoWait: true}); err == nil {
 			t.Error("a query without a token did not fail")
 		} else {
@@ -196,9 +192,7 @@ func TestBudgetBackground(t *testing.T) {
 		want := &BudgetStats{Limit: 1, Used: 8, GivenUp: 3}
 		stats := p.Stats().Servers[0].Budget
 		stats.Used = 8
-		if d := cmp.Diff(want, stats); d != "" {
-			t.Errorf("statistics (-want +got):\n%s", d)
-		}
+		equal(t, want, stats, "statistics")
 	})
 }
 
@@ -277,9 +271,7 @@ func TestBudgetWaitEnds(t *testing.T) {
 			_, err := p.ExchangeFrom(ctx, question(t, "a.test."), From{Client: 1})
 			return err
 		}
-		if err := ask(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, ask(t.Context()))
 		ctx, cancel := context.WithCancel(t.Context())
 		var first, second error
 		var all sync.WaitGroup

@@ -70,9 +70,7 @@ func TestGracefulShutdown(t *testing.T) {
 			s.Protocols.SetHTTP2(true)
 			s.Protocols.SetUnencryptedHTTP2(true)
 			l, err := net.Listen("tcp", "127.0.0.1:0")
-			if err != nil {
-				t.Fatal(err)
-			}
+			noError(t, err)
 			served := make(chan struct{})
 			go func() {
 				defer close(served)
@@ -125,9 +123,7 @@ func TestConnectionsEndAtOnce(t *testing.T) {
 	a := newAuthority(t)
 	t.Run("TCP", func(t *testing.T) {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		t.Cleanup(func() { _ = l.Close() })
 		go func() {
 			for {

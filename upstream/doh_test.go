@@ -23,8 +23,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
@@ -128,16 +126,12 @@ func TestDoHRequest(t *testing.T) {
 			defer d.close()
 			q := fixedQuery(t)
 			msg, err := roundTrip(t.Context(), d, q, time.Now().Add(20*time.Second))
-			if err != nil {
-				t.Fatal(err)
-			}
+			noError(t, err)
 			if r, err := parseResponse(msg, q); err != nil || r.Answers != 1 {
 				t.Errorf("%d answers, %v; want 1", r.Answers, err)
 			}
 			tt.want.Proto, tt.want.Accept, tt.want.ID = "HTTP/2.0", messageType, []byte{0, 0}
-			if d := cmp.Diff(tt.want, got); d != "" {
-				t.Errorf("wrong request (-want +got):\n%s", d)
-			}
+			equal(t, tt.want, got, "wrong request")
 		})
 	}
 }
@@ -290,9 +284,7 @@ func TestDoHConnectionFails(t *testing.T) {
 		<-r.Context().Done()
 	})
 	d := w.newTransport(t, dohOptions{connOptions: connOptions{expire: time.Hour}})
-	if err := roundTripOnce(t, d); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, roundTripOnce(t, d))
 	var calls []*query
 	for range n {
 		q := fixedQuery(t)
@@ -319,9 +311,7 @@ func TestDoHLifetimes(t *testing.T) {
 		"nothing kept": {},
 	} {
 		d := w.newTransport(t, dohOptions{connOptions: opts})
-		if err := roundTripOnce(t, d); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, roundTripOnce(t, d))
 		if opts.expire > 0 {
 			d.closeIdle(time.Now().Add(time.Second))
 		}
@@ -329,9 +319,7 @@ func TestDoHLifetimes(t *testing.T) {
 	}
 	d := w.newTransport(t, dohOptions{connOptions: connOptions{expire: time.Hour, maxAge: 2 * time.Hour}})
 	for i := range 3 {
-		if err := roundTripOnce(t, d); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, roundTripOnce(t, d))
 		if _, misses := d.reuse(); misses != uint64(i+1) {
 			t.Errorf("%d connections were made, want %d", misses, i+1)
 		}
@@ -371,6 +359,19 @@ func loadDoH(t *testing.T, a *authority, two bool) {
 	// No limits of time: a busy machine answers later than they allow.
 	d := w.newTransport(t, dohOptions{connOptions: connOptions{expire: time.Hour, connectTimeout: time.Hour}})
 	d.client.HTTP2 = &http.HTTP2Config{}
+	askManyAtOnce(t, d)
+	if n := w.conns.Load(); n > maxConns {
+		t.Errorf("%d connections are open, want %d at most", n, maxConns)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.inFlight.Total() > 60 {
+		t.Errorf("%d are in flight", d.inFlight.Total())
+	}
+}
+
+// askManyAtOnce has 60 goroutines send queries, of which some are canceled. All others get their own answers.
+func askManyAtOnce(t *testing.T, via transport) {
 	var wg sync.WaitGroup
 	for i := range 60 {
 		wg.Go(func() {
@@ -382,7 +383,7 @@ func loadDoH(t *testing.T, a *authority, two bool) {
 				}
 				q.request, q.payload = question(t, fmt.Sprintf("n%d.m%d.test.", i, j)), DefaultPayload
 				q.build(true)
-				msg, err := roundTrip(ctx, d, q, time.Now().Add(time.Hour))
+				msg, err := roundTrip(ctx, via, q, time.Now().Add(time.Hour))
 				if err != nil && !errors.Is(err, context.Canceled) {
 					t.Errorf("query %d of %d: %v", j, i, err)
 				}
@@ -394,14 +395,6 @@ func loadDoH(t *testing.T, a *authority, two bool) {
 		})
 	}
 	wg.Wait()
-	if n := w.conns.Load(); n > maxConns {
-		t.Errorf("%d connections are open, want %d at most", n, maxConns)
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.inFlight.Total() > 60 {
-		t.Errorf("%d are in flight", d.inFlight.Total())
-	}
 }
 
 // TestDoHStalled: a stalled connection gets no queries while another one can be opened, and
@@ -431,16 +424,12 @@ func TestDoHStalled(t *testing.T) {
 		d.open[0].owedSince = time.Now().Add(-stalledAfter)
 		return true
 	})
-	if err := roundTripOnce(t, d); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, roundTripOnce(t, d))
 	close(hold)
 	if <-q.done; q.err != nil {
 		t.Errorf("an answer after a long time: %v", q.err)
 	}
-	if err := roundTripOnce(t, d); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, roundTripOnce(t, d))
 	if n := w.made.Load(); n != 2 {
 		t.Errorf("%d connections were made, want 2", n)
 	}
@@ -474,9 +463,7 @@ func TestDoHAge(t *testing.T) {
 		} {
 			age.Store(&tt.age)
 			msg, err := roundTrip(t.Context(), d, fixedQuery(t), time.Now().Add(time.Hour))
-			if err != nil {
-				t.Fatal(err)
-			}
+			noError(t, err)
 			if ttl, _ := wire.MinTTL(msg); ttl != tt.want {
 				t.Errorf("%s, Age %q: the TTL is %d, want %d", method, tt.age, ttl, tt.want)
 			}

@@ -5,18 +5,15 @@ package upstream
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"net/netip"
 	"runtime"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/quic-go/quic-go"
 
 	"github.com/nodens-dns/nodens/internal/config"
-	"github.com/nodens-dns/nodens/internal/wire"
 )
 
 // TestDoQResumption: the second connection resumes the first one's session, without 0-RTT.
@@ -25,9 +22,7 @@ func TestDoQResumption(t *testing.T) {
 	f := startFakeQUIC(t, a.server("dns.test"), func(q *fakeQUIC) { q.config.Allow0RTT = true }, answerOK)
 	via := newDoQ(t, a, f, connOptions{expire: time.Hour})
 	for range 2 {
-		if err := roundTripOnce(t, via); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, roundTripOnce(t, via))
 		eventually(t, "the connection has a session ticket", func() bool {
 			_, ok := via.tls.ClientSessionCache.Get("dns.test")
 			return ok
@@ -60,9 +55,7 @@ func TestDoQLifetimes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := startFakeQUIC(t, a.server("dns.test"), nil, answerOK)
 			via := newDoQ(t, a, f, tt.opts)
-			if err := roundTripOnce(t, via); err != nil {
-				t.Fatal(err)
-			}
+			noError(t, roundTripOnce(t, via))
 			eventually(t, "the connection is closed", func() bool {
 				if tt.after > 0 {
 					via.closeIdle(time.Now().Add(tt.after))
@@ -96,29 +89,7 @@ func loadDoQ(t *testing.T, a *authority) {
 		answerOK(r)
 	})
 	via := newDoQ(t, a, f, connOptions{expire: time.Hour, connectTimeout: time.Hour})
-	var wg sync.WaitGroup
-	for i := range 60 {
-		wg.Go(func() {
-			q := newQuery()
-			for j := range 10 {
-				ctx, cancel := context.WithCancel(t.Context())
-				if rand.IntN(10) == 0 {
-					go cancel()
-				}
-				q.request, q.payload = question(t, fmt.Sprintf("n%d.m%d.test.", i, j)), DefaultPayload
-				q.build(true)
-				msg, err := roundTrip(ctx, via, q, time.Now().Add(time.Hour))
-				if err != nil && !errors.Is(err, context.Canceled) {
-					t.Errorf("query %d of %d: %v", j, i, err)
-				}
-				if err == nil && !wire.Matches(msg, q.message()) {
-					t.Errorf("query %d of %d has another's answer", j, i)
-				}
-				cancel()
-			}
-		})
-	}
-	wg.Wait()
+	askManyAtOnce(t, via)
 	eventually(t, "all are over", func() bool {
 		via.mu.Lock()
 		defer via.mu.Unlock()

@@ -25,9 +25,7 @@ func TestDoQRequest(t *testing.T) {
 	for range 3 {
 		q := fixedQuery(t)
 		msg, err := roundTrip(t.Context(), via, q, time.Now().Add(20*time.Second))
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		if r, err := parseResponse(msg, q); err != nil || r.Answers != 1 {
 			t.Errorf("%d answers, %v; want 1", r.Answers, err)
 		}
@@ -250,9 +248,7 @@ func TestDoQConnectionFails(t *testing.T) {
 				}
 			})
 			via := newDoQ(t, a, f, connOptions{expire: time.Hour})
-			if err := roundTripOnce(t, via); err != nil {
-				t.Fatal(err)
-			}
+			noError(t, roundTripOnce(t, via))
 			var queries []*query
 			for range n {
 				queries = append(queries, startLong(t, via))
@@ -278,9 +274,7 @@ func TestDoQServerRestarts(t *testing.T) {
 			cfg := a.server("dns.test")
 			f := startFakeQUIC(t, cfg, func(q *fakeQUIC) { q.reset = key }, answerOK)
 			via := newDoQ(t, a, f, connOptions{expire: time.Hour})
-			if err := roundTripOnce(t, via); err != nil {
-				t.Fatal(err)
-			}
+			noError(t, roundTripOnce(t, via))
 			f.killQUIC()
 			next := startFakeQUIC(t, cfg, func(q *fakeQUIC) { q.reset, q.at = key, f.addr.Port() }, answerOK)
 			q := startLong(t, via)

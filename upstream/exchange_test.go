@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/internal/config"
@@ -258,9 +257,7 @@ func TestExchange(t *testing.T) {
 				t.Errorf("the error is %v, want %v", err, tt.want.Err)
 			}
 			tt.want.Err = nil
-			if d := cmp.Diff(tt.want, got); d != "" {
-				t.Errorf("wrong outcome (-want +got):\n%s", d)
-			}
+			equal(t, tt.want, got, "wrong outcome")
 		})
 	}
 }
@@ -339,9 +336,7 @@ func TestQueryOnTheWire(t *testing.T) {
 	m.CheckingDisabled = true
 	m.SetEdns0(4096, true)
 	b, err := m.Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	var q wire.Query
 	q.Parse(b)
 	if _, err := p.Exchange(t.Context(), &q, false); err != nil {
@@ -369,9 +364,7 @@ func TestPayload(t *testing.T) {
 		p := New(forwardTo(f), Options{Payload: tt.set})
 		_, err := p.Exchange(t.Context(), question(t, "example.org."), false)
 		p.Close()
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		if got := f.requests()[0].IsEdns0().UDPSize(); int(got) != tt.want {
 			t.Errorf("payload %d claims %d bytes, want %d", tt.set, got, tt.want)
 		}
@@ -385,9 +378,7 @@ func TestRandomIDsAndPorts(t *testing.T) {
 	f := startFake(t, answerOK)
 	p := newPool(t, forwardTo(f))
 	for range n {
-		if _, err := p.Exchange(t.Context(), question(t, "example.org."), false); err != nil {
-			t.Fatal(err)
-		}
+		mustAnswer(t, p, "example.org.")
 	}
 	ids, ports, steps := map[uint16]bool{}, map[uint16]int{}, map[uint16]int{}
 	var before uint16
@@ -417,9 +408,7 @@ func TestRandomIDsAndPorts(t *testing.T) {
 
 func TestRefusedPort(t *testing.T) {
 	c, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	closed := c.LocalAddr().(*net.UDPAddr).AddrPort()
 	c.Close()
 	for _, overTCP := range []bool{false, true} {
@@ -466,9 +455,7 @@ func TestOptionsOnTheWire(t *testing.T) {
 				}
 				got = append(got, list)
 			}
-			if diff := cmp.Diff(tt.want, got); diff != "" {
-				t.Errorf("options (-want +got):\n%s", diff)
-			}
+			equal(t, tt.want, got, "options")
 		})
 	}
 }

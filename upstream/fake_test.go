@@ -5,6 +5,7 @@ package upstream
 import (
 	"crypto/tls"
 	"encoding/binary"
+	"fmt"
 	"io"
 	"net"
 	"net/netip"
@@ -13,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 	"github.com/quic-go/quic-go"
 
@@ -83,9 +85,7 @@ func listen(t testing.TB) (*net.UDPConn, *net.TCPListener) {
 	var last error
 	for range 50 {
 		u, err := net.ListenUDP("udp", &net.UDPAddr{IP: loopback})
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		l, err := net.ListenTCP("tcp", &net.TCPAddr{IP: loopback, Port: u.LocalAddr().(*net.UDPAddr).Port})
 		if err == nil {
 			return u, l
@@ -258,9 +258,7 @@ func question(t testing.TB, name string) *wire.Query {
 	t.Helper()
 	m := new(dns.Msg).SetQuestion(name, dns.TypeA)
 	b, err := m.Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	var q wire.Query
 	if v := q.Parse(b); v != wire.Serve {
 		t.Fatalf("the query for %s does not parse: verdict %d", name, v)
@@ -310,5 +308,21 @@ func eventually(t testing.TB, what string, ok func() bool) {
 		if time.Now().After(give) {
 			t.Fatalf("still waiting: %s", what)
 		}
+	}
+}
+
+// noError ends the test if err is not nil.
+func noError(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// equal fails the test if want and got differ. What is said about them has the format of [fmt.Sprintf].
+func equal(t testing.TB, want, got any, format string, args ...any) {
+	t.Helper()
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("%s (-want +got):\n%s", fmt.Sprintf(format, args...), d)
 	}
 }

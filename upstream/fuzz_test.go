@@ -48,15 +48,11 @@ func fixedQuery(t testing.TB) *query {
 // seeds are replies to fixedQuery's query, and near misses.
 func seeds(t testing.TB) [][]byte {
 	var m dns.Msg
-	if err := m.Unpack(fixedQuery(t).message()); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, m.Unpack(fixedQuery(t).message()))
 	var out [][]byte
 	add := func(r *dns.Msg) {
 		b, err := r.Pack()
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		out = append(out, b, b[:len(b)-1])
 	}
 	add(request{Msg: &m}.answer(3))

@@ -57,9 +57,7 @@ func TestGRPC(t *testing.T) {
 			for range 3 {
 				q := fixedQuery(t)
 				msg, err := roundTrip(t.Context(), d, q, time.Now().Add(time.Hour))
-				if err != nil {
-					t.Fatal(err)
-				}
+				noError(t, err)
 				if r, err := parseResponse(msg, q); err != nil || r.Answers != 1 {
 					t.Errorf("%d answers, %v; want 1", r.Answers, err)
 				}
@@ -92,9 +90,7 @@ func TestGRPCStatus(t *testing.T) {
 	reply <- status.Error(codes.NotFound, "no such name")
 	q := fixedQuery(t)
 	msg, err := roundTrip(t.Context(), d, q, time.Now().Add(time.Hour))
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	if r, err := parseResponse(msg, q); err != nil || r.Rcode != wire.NXDomain {
 		t.Errorf("NOT_FOUND is %v, %v; want NXDOMAIN", r.Rcode, err)
 	}

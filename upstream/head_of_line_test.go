@@ -31,21 +31,31 @@ func mustRoundTrip(t *testing.T, via transport, name string) {
 // isSlow reports whether r is for a slow name.
 func isSlow(r request) bool { return strings.HasPrefix(r.Question[0].Name, "slow") }
 
-// TestHeadOfLineBlocked: slow names of a server that answers in order do not delay other
-// queries, whether there is one slow name, one for each usual connection, or more.
-func TestHeadOfLineBlocked(t *testing.T) {
+// newStream returns a transport to f over TCP, which is closed when the test ends.
+func newStream(t *testing.T, f *fake) *streamTransport {
+	via := newStreamTransport(f.addr, connOptions{expire: time.Hour}).(*streamTransport)
+	t.Cleanup(via.close)
+	return via
+}
+
+// newBlocked returns a transport to a server that answers slow names, and what is behind them, only when free is called.
+func newBlocked(t *testing.T) (via *streamTransport, free func()) {
 	release := make(chan struct{})
-	f := startFake(t, func(r request) {
+	via = newStream(t, startFake(t, func(r request) {
 		if isSlow(r) {
 			<-release
 		}
 		answerOK(r)
-	})
-	freed := sync.OnceFunc(func() { close(release) })
-	t.Cleanup(freed) // before the server's end
-	via := newStreamTransport(f.addr, connOptions{expire: time.Hour}).(*streamTransport)
-	t.Cleanup(via.close)
-	t.Cleanup(freed)
+	}))
+	free = sync.OnceFunc(func() { close(release) })
+	t.Cleanup(free) // before the ends of the transport and the server
+	return via, free
+}
+
+// TestHeadOfLineBlocked: slow names of a server that answers in order do not delay other
+// queries, whether there is one slow name, one for each usual connection, or more.
+func TestHeadOfLineBlocked(t *testing.T) {
+	via, freed := newBlocked(t)
 	mustRoundTrip(t, via, "usual.test.")
 	var waiting []*query
 	for len(waiting) < maxConns+3 {
@@ -75,18 +85,7 @@ func TestHeadOfLineBlocked(t *testing.T) {
 
 // TestQueuedBehind: queries behind a slow name move to another connection.
 func TestQueuedBehind(t *testing.T) {
-	release := make(chan struct{})
-	f := startFake(t, func(r request) {
-		if isSlow(r) {
-			<-release
-		}
-		answerOK(r)
-	})
-	freed := sync.OnceFunc(func() { close(release) })
-	t.Cleanup(freed)
-	via := newStreamTransport(f.addr, connOptions{expire: time.Hour}).(*streamTransport)
-	t.Cleanup(via.close)
-	t.Cleanup(freed)
+	via, freed := newBlocked(t)
 	mustRoundTrip(t, via, "usual.test.")
 	calls := []*query{namedQuery(t, "slow.test.")}
 	for range 10 {
@@ -126,16 +125,7 @@ func TestQueuedBehindTwo(t *testing.T) {
 
 // TestSlowBehindSlow: if the query that moves is for a slow name, too, the ones behind it don't wait for it.
 func TestSlowBehindSlow(t *testing.T) {
-	release := make(chan struct{})
-	f := startFake(t, func(r request) {
-		if isSlow(r) {
-			<-release
-		}
-		answerOK(r)
-	})
-	via := newStreamTransport(f.addr, connOptions{expire: time.Hour}).(*streamTransport)
-	t.Cleanup(via.close)
-	t.Cleanup(sync.OnceFunc(func() { close(release) }))
+	via, _ := newBlocked(t)
 	for i, q := range startTogether(t, via, []string{"slow1.test.", "slow2.test.", "quick1.test.", "quick2.test."}) {
 		if i < 2 {
 			continue
@@ -179,8 +169,7 @@ func queueBehindTwo(t *testing.T, connected bool, names []string) {
 		answerOK(r)
 	})
 	freeFirst, freeSecond := sync.OnceFunc(func() { close(first) }), sync.OnceFunc(func() { close(second) })
-	via := newStreamTransport(f.addr, connOptions{expire: time.Hour}).(*streamTransport)
-	t.Cleanup(via.close)
+	via := newStream(t, f)
 	t.Cleanup(freeSecond)
 	t.Cleanup(freeFirst)
 	if connected {
@@ -208,8 +197,7 @@ func TestOutOfOrderServer(t *testing.T) {
 			answerOK(r)
 		}
 	})
-	via := newStreamTransport(f.addr, connOptions{expire: time.Hour}).(*streamTransport)
-	t.Cleanup(via.close)
+	via := newStream(t, f)
 	mustRoundTrip(t, via, "usual.test.")
 	known := func() bool {
 		via.mu.Lock()
@@ -246,8 +234,7 @@ func TestOutOfOrderServer(t *testing.T) {
 // idle, like any other.
 func TestSurplusConnectionsExpire(t *testing.T) {
 	f := startFake(t, answerOK)
-	via := newStreamTransport(f.addr, connOptions{expire: time.Hour}).(*streamTransport)
-	t.Cleanup(via.close)
+	via := newStream(t, f)
 	via.mu.Lock()
 	via.dial(time.Now())
 	via.mu.Unlock()
@@ -326,8 +313,7 @@ func TestBurstBeforeConnection(t *testing.T) {
 // flight.
 func TestIdleConnectionFirst(t *testing.T) {
 	f := startFake(t, holdReplies)
-	via := newStreamTransport(f.addr, connOptions{expire: time.Hour}).(*streamTransport)
-	t.Cleanup(via.close)
+	via := newStream(t, f)
 	mustRoundTrip(t, via, "first.test.")
 	via.mu.Lock()
 	second := via.dial(time.Now())
@@ -361,8 +347,7 @@ func TestOrderIsLearnedAgain(t *testing.T) {
 	}
 
 	f := startFake(t, ignore)
-	via := newStreamTransport(f.addr, connOptions{expire: time.Hour}).(*streamTransport)
-	t.Cleanup(via.close)
+	via := newStream(t, f)
 	via.outOfOrder = true // as after an out-of-order reply
 	var all []*query
 	for _, name := range numberedNames(3) {

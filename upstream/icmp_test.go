@@ -27,9 +27,7 @@ func newICMPForger(t *testing.T) *icmpForger {
 	if errors.Is(err, syscall.EPERM) {
 		t.Skip("raw sockets need root")
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	t.Cleanup(func() { conn.Close() })
 	return &icmpForger{t, conn}
 }

@@ -83,9 +83,7 @@ func TestRecordOfLastQuery(t *testing.T) {
 	cfg := a.server("dns.test")
 	cfg.MaxVersion = tls.VersionTLS12 // its handshake has no records of application data
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	defer l.Close()
 	via := newStreamTransport(l.Addr().(*net.TCPAddr).AddrPort(), connOptions{expire: time.Hour, tls: a.client("dns.test")}).(*streamTransport)
 	defer via.close()
@@ -97,17 +95,13 @@ func TestRecordOfLastQuery(t *testing.T) {
 		via.start(q)
 	}
 	raw, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	counter := &recordCounter{Conn: raw}
 	conn := tls.Server(counter, cfg)
 	defer conn.Close()
 	r := frameReader{buf: make([]byte, readBufSize)}
 	for got := 0; got < n; {
-		if err := r.fill(conn); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, r.fill(conn))
 		for msg, ok := r.next(); ok; msg, ok = r.next() {
 			if _, err := conn.Write(prefixed(answerA(append([]byte(nil), msg...)))); err != nil {
 				t.Fatal(err)

@@ -142,9 +142,7 @@ func TestErrorsOfNames(t *testing.T) {
 			var log bytes.Buffer
 			p := New(cfg, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
 			for _, name := range tt.names {
-				if _, err := p.Exchange(t.Context(), question(t, name), false); err != nil {
-					t.Fatal(err)
-				}
+				mustAnswer(t, p, name)
 			}
 			p.Close()
 			if got := strings.Contains(log.String(), "suspect"); got != tt.want {

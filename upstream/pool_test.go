@@ -20,9 +20,7 @@ func TestCovers(t *testing.T) {
 	names := func(s ...string) (out []wire.Name) {
 		for _, s := range s {
 			n, err := wire.ParseName(s)
-			if err != nil {
-				t.Fatal(err)
-			}
+			noError(t, err)
 			out = append(out, n)
 		}
 		return out
@@ -97,9 +95,7 @@ func TestOrder(t *testing.T) {
 	}
 	o := serverOrder{policy: config.PolicyRoundRobin}
 	o.appendOrder(nil, 4)
-	if d := cmp.Diff([]int{1, 0, 2, 3}, o.appendOrder(nil, 4)); d != "" {
-		t.Errorf("the second turn of round_robin (-want +got):\n%s", d)
-	}
+	equal(t, []int{1, 0, 2, 3}, o.appendOrder(nil, 4), "the second turn of round_robin")
 }
 
 func allTrue(n int) []bool {
@@ -116,9 +112,7 @@ func TestPolicyOnTheWire(t *testing.T) {
 	cfg.Policy = config.PolicyRoundRobin
 	p := newPool(t, cfg)
 	for range 10 {
-		if _, err := p.Exchange(t.Context(), question(t, "example.org."), false); err != nil {
-			t.Fatal(err)
-		}
+		mustAnswer(t, p, "example.org.")
 	}
 	if x, y := len(a.requests()), len(b.requests()); x != 5 || y != 5 {
 		t.Errorf("round_robin sent %d and %d of 10 queries, want 5 and 5", x, y)

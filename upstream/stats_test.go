@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/internal/wire"
@@ -39,9 +38,7 @@ func TestStatsOfExchanges(t *testing.T) {
 	})
 	p := newPool(t, forwardTo(f))
 	for range 3 {
-		if _, err := p.Exchange(t.Context(), question(t, "example.org."), false); err != nil {
-			t.Fatal(err)
-		}
+		mustAnswer(t, p, "example.org.")
 	}
 	s := p.Stats().Servers[0]
 	if s.To != f.addr {
@@ -54,7 +51,5 @@ func TestStatsOfExchanges(t *testing.T) {
 			t.Errorf("the exchanges with rcode %d took %v s", rcode, h.Sum)
 		}
 	}
-	if diff := cmp.Diff(map[wire.Rcode]uint64{wire.NoError: 2, wire.NXDomain: 1}, got); diff != "" {
-		t.Errorf("wrong counts (-want +got):\n%s", diff)
-	}
+	equal(t, map[wire.Rcode]uint64{wire.NoError: 2, wire.NXDomain: 1}, got, "wrong counts")
 }

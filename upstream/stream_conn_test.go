@@ -184,18 +184,12 @@ func TestFrameReader(t *testing.T) {
 // data; too much data is an error.
 func TestAsyncConn(t *testing.T) {
 	l, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	defer l.Close()
 	near, err := net.DialTCP("tcp", nil, l.Addr().(*net.TCPAddr))
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	far, err := l.AcceptTCP()
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	defer far.Close()
 	var over []chan struct{}
 	c, err := newAsyncConn(near, func(f func()) {
@@ -206,9 +200,7 @@ func TestAsyncConn(t *testing.T) {
 			f()
 		}()
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	defer c.Close()
 	random := rand.New(rand.NewPCG(1, 2))
 	var sent []byte

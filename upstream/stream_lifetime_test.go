@@ -32,9 +32,7 @@ func TestStalledConnection(t *testing.T) {
 	held := startExchanges(t, p, t.Context(), "a.hold.test.")
 	eventually(t, "the server has the query", func() bool { return len(f.requests()) == 1 })
 	ageConns(via, stalledAfter)
-	if err := <-startExchanges(t, p, t.Context(), "next.test."); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, <-startExchanges(t, p, t.Context(), "next.test."))
 	all := f.requests()
 	if all[1].from == all[0].from {
 		t.Error("the query went to the connection that is silent")
@@ -43,9 +41,7 @@ func TestStalledConnection(t *testing.T) {
 	if err := <-held; err != nil {
 		t.Errorf("an answer after a long time: %v", err)
 	}
-	if err := <-startExchanges(t, p, t.Context(), "last.test."); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, <-startExchanges(t, p, t.Context(), "last.test."))
 	if all = f.requests(); all[2].from != all[0].from {
 		t.Error("the connection that speaks again is not used")
 	}
@@ -58,9 +54,7 @@ func TestStalledConnection(t *testing.T) {
 		t.Errorf("cancelled: %v", err)
 	}
 	ageConns(via, closeStalledAfter)
-	if err := <-startExchanges(t, p, t.Context(), "after.test."); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, <-startExchanges(t, p, t.Context(), "after.test."))
 	eventually(t, "the connection that stays silent is closed", func() bool { return f.open() == 1 })
 	all = f.requests()
 	if all[4].from != all[1].from {
@@ -96,9 +90,7 @@ func TestStuckConnections(t *testing.T) {
 	p, via := newStreamPool(t, f, connOptions{expire: time.Hour})
 	var held []chan error
 	for i := range maxConns {
-		if err := <-startExchanges(t, p, t.Context(), "first.test."); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, <-startExchanges(t, p, t.Context(), "first.test."))
 		held = append(held, startExchanges(t, p, t.Context(), fmt.Sprintf("n%d.hold.test.", i)))
 		eventually(t, "one more is in flight", func() bool { return via.inFlightCount() == i+1 })
 		via.mu.Lock()
@@ -182,9 +174,7 @@ func TestUnexpectedReplyFlood(t *testing.T) {
 	})
 	p, via := newStreamPool(t, f, connOptions{expire: time.Hour})
 	for range 2 {
-		if err := <-startExchanges(t, p, t.Context(), "n1.test."); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, <-startExchanges(t, p, t.Context(), "n1.test."))
 	}
 	if _, misses := via.reuse(); misses != 2 {
 		t.Errorf("%d connections were made, want a second one", misses)
@@ -199,9 +189,7 @@ func TestMaxAge(t *testing.T) {
 	f := startFake(t, answerOK)
 	p, via := newStreamPool(t, f, connOptions{expire: time.Hour, maxAge: 2 * time.Hour})
 	for i := range 3 {
-		if err := <-startExchanges(t, p, t.Context(), "n1.test."); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, <-startExchanges(t, p, t.Context(), "n1.test."))
 		if _, misses := via.reuse(); misses != uint64(i+1) {
 			t.Errorf("%d connections were made, want %d", misses, i+1)
 		}
@@ -221,13 +209,9 @@ func TestMaxIdle(t *testing.T) {
 		held := startExchanges(t, p, t.Context(), "a.hold.test.")
 		eventually(t, "the server has the query", func() bool { return len(f.requests()) == 1 })
 		ageConns(via, stalledAfter)
-		if err := <-startExchanges(t, p, t.Context(), "next.test."); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, <-startExchanges(t, p, t.Context(), "next.test."))
 		answerOK(f.requests()[0])
-		if err := <-held; err != nil {
-			t.Fatal(err)
-		}
+		noError(t, <-held)
 		if n := openSocketCount(via); n != want {
 			t.Errorf("max_idle_conns %d: %d connections are kept, want %d", keep, n, want)
 		}

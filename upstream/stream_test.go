@@ -13,8 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/share"
 )
@@ -28,9 +26,7 @@ func TestReuse(t *testing.T) {
 		}
 	}
 	got := p.Stats().Servers[0]
-	if d := cmp.Diff([]Reuse{{Hits: 4, Misses: 1}, {Hits: 4, Misses: 1}}, []Reuse{got.UDP, got.TCP}); d != "" {
-		t.Errorf("UDP and TCP, five queries each (-want +got):\n%s", d)
-	}
+	equal(t, []Reuse{{Hits: 4, Misses: 1}, {Hits: 4, Misses: 1}}, []Reuse{got.UDP, got.TCP}, "UDP and TCP, five queries each")
 	if n := f.open(); n != 1 {
 		t.Errorf("%d TCP connections are open, want 1", n)
 	}
@@ -247,9 +243,7 @@ func TestBreakInFlight(t *testing.T) {
 			})
 			var broken atomic.Uint64
 			p, via := newStreamPool(t, f, connOptions{expire: time.Hour, brokenConns: &broken})
-			if err := <-startExchanges(t, p, t.Context(), "first.test."); err != nil {
-				t.Fatal(err)
-			}
+			noError(t, <-startExchanges(t, p, t.Context(), "first.test."))
 			via.mu.Lock()
 			via.outOfOrder = true // so that one connection takes all queries
 			via.mu.Unlock()

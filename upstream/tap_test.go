@@ -65,9 +65,7 @@ func TestTap(t *testing.T) {
 			var got []tapped
 			for _, s := range to.list {
 				var query, reply dns.Msg
-				if err := query.Unpack(s.Query); err != nil {
-					t.Fatal(err)
-				}
+				noError(t, query.Unpack(s.Query))
 				is := tapped{s.Server, s.Local.Addr() == loopbackAddr && s.Local.Port() != 0, s.Datagrams, query.Question[0].Name, s.Reply != nil}
 				if s.Sent.Before(before) || s.Received.IsZero() == is.Replied || is.Replied && s.Received.Before(s.Sent) {
 					t.Errorf("sent at %v and received at %v, after %v", s.Sent, s.Received, before)

@@ -37,9 +37,7 @@ func newAuthority(t testing.TB) *authority {
 func writeFile(t testing.TB, text []byte) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "file.pem")
-	if err := os.WriteFile(path, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, os.WriteFile(path, text, 0o600))
 	return path
 }
 
@@ -147,9 +145,7 @@ func TestResumption(t *testing.T) {
 		f := startFakeTLS(t, cfg, answerOK)
 		via := newStreamTransport(f.addr, connOptions{tls: a.client("dns.test")}) // no idle connection is kept
 		for range 2 {
-			if err := roundTripOnce(t, via); err != nil {
-				t.Fatal(err)
-			}
+			noError(t, roundTripOnce(t, via))
 			eventually(t, "the connection is closed", func() bool { return f.open() == 0 && openSocketCount(via) == 0 })
 		}
 		via.close()
@@ -163,18 +159,12 @@ func TestResumption(t *testing.T) {
 func TestClientCertificate(t *testing.T) {
 	a := newAuthority(t)
 	own, err := a.Client("node")
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	cert, key, err := ca.PEM(own)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	files := &config.TLSClient{Cert: writeFile(t, cert), Key: writeFile(t, key), CA: a.file}
 	known, err := newTLSConfig(files, "dns.test")
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	cfg := a.server("dns.test")
 	cfg.ClientAuth, cfg.ClientCAs = tls.RequireAndVerifyClientCert, a.Pool()
 	f := startFakeTLS(t, cfg, answerOK)

@@ -37,24 +37,18 @@ func TestBenchServer(t *testing.T) {
 		t.Skip("for BenchmarkCost")
 	}
 	wait, err := time.ParseDuration(delay)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	a := newAuthority(t)
 	cfg := a.server("dns.test")
 	if over == "quic" {
 		l, err := listenQUIC(cfg, wait)
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		fmt.Printf("at %s %s\n", l.Addr(), a.file)
 		io.Copy(io.Discard, os.Stdin)
 		return
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	fmt.Printf("at %s %s\n", l.Addr(), a.file)
 	if over == "https" {
 		cfg.NextProtos = []string{"h2"}
@@ -149,22 +143,14 @@ func serveBenchConn(c net.Conn, wait time.Duration) {
 func startBenchPeer(b *testing.B, over string, wait time.Duration) transport {
 	b.Helper()
 	self, err := os.Executable()
-	if err != nil {
-		b.Fatal(err)
-	}
+	noError(b, err)
 	cmd := exec.Command(self, "-test.run", "^TestBenchServer$")
 	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s:%s", benchServerEnv, over, wait))
 	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		b.Fatal(err)
-	}
+	noError(b, err)
 	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		b.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		b.Fatal(err)
-	}
+	noError(b, err)
+	noError(b, cmd.Start())
 	b.Cleanup(func() {
 		stdin.Close()
 		cmd.Wait()
@@ -266,8 +252,6 @@ func measureCPU(b *testing.B, via transport, f func()) {
 // cpuTime returns the CPU time of this process.
 func cpuTime(b *testing.B) time.Duration {
 	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		b.Fatal(err)
-	}
+	noError(b, syscall.Getrusage(syscall.RUSAGE_SELF, &u))
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

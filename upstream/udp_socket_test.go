@@ -131,9 +131,7 @@ func TestBatch(t *testing.T) {
 	for name, plain := range map[string]bool{"recvmmsg": false, "recvfrom": true} {
 		t.Run(name, func(t *testing.T) {
 			fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_NONBLOCK, 0)
-			if err != nil {
-				t.Fatal(err)
-			}
+			noError(t, err)
 			defer unix.Close(fds[1])
 			b := newBatch()
 			b.noRecvmmsg = plain
@@ -147,9 +145,7 @@ func TestBatch(t *testing.T) {
 			for i := range batchSize + 3 {
 				msg := make([]byte, 2+i)
 				binary.BigEndian.PutUint16(msg, uint16(i))
-				if err := sendDatagram(uintptr(fds[0]), msg); err != nil {
-					t.Fatal(err)
-				}
+				noError(t, sendDatagram(uintptr(fds[0]), msg))
 			}
 			for _, round := range []struct{ first, n int }{{0, batchSize}, {batchSize, 3}} {
 				read(round.n)
@@ -160,9 +156,7 @@ func TestBatch(t *testing.T) {
 					}
 				}
 			}
-			if err := sendDatagram(uintptr(fds[0]), make([]byte, 2*maxDatagram)); err != nil {
-				t.Fatal(err)
-			}
+			noError(t, sendDatagram(uintptr(fds[0]), make([]byte, 2*maxDatagram)))
 			read(1)
 			if n := len(b.datagram(0)); n != maxDatagram+1 {
 				t.Errorf("%d bytes of a datagram that is longer than any, want %d", n, maxDatagram+1)

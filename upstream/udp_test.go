@@ -18,7 +18,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/internal/config"
@@ -40,9 +39,8 @@ func newUDPPool(t *testing.T, f *fake, bounds udpOptions) (*Pool, *udpTransport)
 // mustAnswer makes an exchange, which must succeed.
 func mustAnswer(t *testing.T, p *Pool, name string) {
 	t.Helper()
-	if _, err := p.Exchange(t.Context(), question(t, name), false); err != nil {
-		t.Fatal(err)
-	}
+	_, err := p.Exchange(t.Context(), question(t, name), false)
+	noError(t, err)
 }
 
 // holdReplies answers everything except names below hold.test.
@@ -229,9 +227,7 @@ func TestSendFails(t *testing.T) {
 	f := startFake(t, ignore)
 	_, via := newUDPPool(t, f, udpOptions{maxInFlight: 8, maxOpen: 1, expire: time.Hour})
 	conn, err := net.DialUDP("udp", nil, via.remote)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	defer conn.Close()
 	s := &udpSocket{conn: conn, total: &via.inFlight}
 	via.open = append(via.open, s)
@@ -395,9 +391,7 @@ func exchangeHostile(t *testing.T, p *Pool, name string) bool {
 	for _, rr := range m.Answer {
 		got = append(got, rr.Header().Name+" "+rr.(*dns.A).A.String())
 	}
-	if d := cmp.Diff([]string{name + " " + addressOf(name).String()}, got); d != "" {
-		t.Errorf("%s has another's answer (-want +got):\n%s", name, d)
-	}
+	equal(t, []string{name + " " + addressOf(name).String()}, got, "%s has another's answer", name)
 	return true
 }
 
@@ -405,9 +399,7 @@ func exchangeHostile(t *testing.T, p *Pool, name string) bool {
 func openSockets(t *testing.T) int {
 	t.Helper()
 	files, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	n := 0
 	for _, f := range files {
 		if to, err := os.Readlink("/proc/self/fd/" + f.Name()); err == nil && strings.HasPrefix(to, "socket:") {
