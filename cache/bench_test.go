@@ -188,8 +188,6 @@ func BenchmarkFetch(b *testing.B) {
 	r.Start(make([]byte, 0, 4096), q)
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := c.Fetch(b.Context(), q, &r, ask); err != nil {
-			b.Fatal(err)
-		}
+		noError(b, fetchErr(c.Fetch(b.Context(), q, &r, ask)))
 	}
 }

@@ -233,18 +233,14 @@ func TestTTLCountsDown(t *testing.T) {
 		if m == nil {
 			t.Fatalf("after %v more: a miss, want TTL %d", step.advance, step.want)
 		}
-		if diff := cmp.Diff([]uint32{step.want}, ttls(m)); diff != "" {
-			t.Errorf("after %v more (-want +got):\n%s", step.advance, diff)
-		}
+		equal(t, []uint32{step.want}, ttls(m), "after %v more", step.advance)
 	}
 	clock.advance(time.Nanosecond)
 	if answer(t, c, q) != nil {
 		t.Fatal("an entry outlives its TTL")
 	}
 	m := fetch(t, c, q, message{answer: []string{"www.example. 60 IN A 192.0.2.9"}})
-	if diff := cmp.Diff([]uint32{60}, ttls(m)); diff != "" {
-		t.Errorf("the expired entry was not replaced (-want +got):\n%s", diff)
-	}
+	equal(t, []uint32{60}, ttls(m), "the expired entry was not replaced")
 	if got := c.Stats().Entries; got != (Kinds{Success: 1}) {
 		t.Errorf("entries %+v, want one", got)
 	}
@@ -281,9 +277,7 @@ func TestKeyMatchesQuestion(t *testing.T) {
 				t.Fatalf("hit: %v", m != nil)
 			}
 			var req dns.Msg
-			if err := req.Unpack(tt.q.Packet); err != nil {
-				t.Fatal(err)
-			}
+			noError(t, req.Unpack(tt.q.Packet))
 			if m != nil && (m.Question[0] != req.Question[0] || m.Answer[0].Header().Name != req.Question[0].Name) {
 				t.Errorf("asked for %s, answered\n%s", req.Question[0].Name, m)
 			}
@@ -348,50 +342,10 @@ func TestEntryReplacement(t *testing.T) {
 	})
 }
 
-func TestEvictionByUse(t *testing.T) {
-	cfg := defaults()
-	cfg.Success.Entries, cfg.Denial.Entries = 3, 2 // small enough for one shard
-	clock := newManualClock()
-	c := newCache(cfg, Options{Clock: clock.now})
-	if len(c.shards) != 1 {
-		t.Fatalf("%d parts for 3 entries", len(c.shards))
-	}
-	put := func(i int, m message) {
-		name := fmt.Sprintf("n%d.example.", i)
-		if m.rcode == dns.RcodeSuccess {
-			m.answer = []string{name + " 300 IN A 192.0.2.1"}
-		}
-		fetch(t, c, question(t, name, dns.TypeA), m)
-	}
-	hit := func(i int) bool { return answer(t, c, question(t, fmt.Sprintf("n%d.example.", i), dns.TypeA)) != nil }
-	for i := range 3 {
-		put(i, message{})
-	}
-	if !hit(0) { // 1 is now the one used longest ago
-		t.Fatal("n0 is not there")
-	}
-	put(3, message{})
-	if hit(1) || !hit(0) || !hit(2) || !hit(3) {
-		t.Error("the entry used longest ago is not the one that went")
-	}
-	for i := 10; i < 15; i++ {
-		put(i, message{rcode: dns.RcodeNameError, authority: soaRecord(60, 60)})
-	}
-	want := Stats{
-		Requests: 14, Hits: Kinds{Success: 4}, Misses: 10,
-		Evictions: Kinds{Success: 1, Denial: 3}, Entries: Kinds{Success: 3, Denial: 2},
-	}
-	if diff := cmp.Diff(want, c.Stats()); diff != "" {
-		t.Errorf("stats (-want +got):\n%s", diff)
-	}
-}
-
 func TestCovers(t *testing.T) {
 	name := func(s string) []byte {
 		n, err := wire.ParseName(s)
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		return []byte(n)
 	}
 	tests := map[string]struct {
@@ -440,9 +394,7 @@ func TestSame(t *testing.T) {
 		}
 		resp := response(t, q, m)
 		r := reply(q)
-		if _, err := c.Fetch(t.Context(), q, r, returns(resp)); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, fetchErr(c.Fetch(t.Context(), q, r, returns(resp))))
 		first := replyMsg(t, r)
 		second := answer(t, c, q)
 		if second == nil || first.String() != second.String() {
@@ -454,3 +406,19 @@ func TestSame(t *testing.T) {
 
 // fetchErr is the error of a Fetch.
 func fetchErr(_ bool, err error) error { return err }
+
+// noError ends the test if err is not nil.
+func noError(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// equal fails the test if want and got differ. What is said about them has the format of [fmt.Sprintf].
+func equal(t testing.TB, want, got any, format string, args ...any) {
+	t.Helper()
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("%s (-want +got):\n%s", fmt.Sprintf(format, args...), d)
+	}
+}

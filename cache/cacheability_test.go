@@ -173,12 +173,8 @@ func TestCacheability(t *testing.T) {
 			if len(tt.message.answer)+len(tt.message.authority)+len(tt.message.additional) > 0 {
 				want = []uint32{tt.ttl}
 			}
-			if diff := cmp.Diff(want, ttls(first)); diff != "" {
-				t.Errorf("TTLs of the first reply (-want +got):\n%s", diff)
-			}
-			if diff := cmp.Diff(tt.want, c.Stats().Entries); diff != "" {
-				t.Errorf("entries (-want +got):\n%s", diff)
-			}
+			equal(t, want, ttls(first), "TTLs of the first reply")
+			equal(t, tt.want, c.Stats().Entries, "entries")
 			second := answer(t, c, q)
 			if kept := tt.want != (Kinds{}); kept != (second != nil) {
 				t.Fatalf("answered from the cache: %v", second != nil)

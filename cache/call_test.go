@@ -101,9 +101,7 @@ func TestFetchAfterCallEnded(t *testing.T) {
 	}
 	fetch(t, c, q, message{answer: []string{addr}})
 	r := reply(q)
-	if _, err := c.Fetch(t.Context(), q, r, mustNotExchange(t)); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, fetchErr(c.Fetch(t.Context(), q, r, mustNotExchange(t))))
 	if m := replyMsg(t, r); len(m.Answer) != 1 {
 		t.Errorf("filled with\n%s", m)
 	}

@@ -40,9 +40,7 @@ func TestFlushOfAnotherName(t *testing.T) {
 				c.Flush([]byte(wireName(t, tt.flushed)), tt.subtree)
 			}
 			close(a.gate)
-			if err := <-done; err != nil {
-				t.Fatal(err)
-			}
+			noError(t, <-done)
 			if got := answer(t, c, q) != nil; got != tt.cached {
 				t.Errorf("%s: the reply is cached %v, want %v", tt.name, got, tt.cached)
 			}

@@ -12,7 +12,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/internal/wire"
@@ -254,7 +253,5 @@ func TestConcurrentFlush(t *testing.T) {
 	behind.Wait()
 	store.check(t)
 	shared.Close()
-	if diff := cmp.Diff(Kinds{}, shared.Stats().Entries); diff != "" {
-		t.Errorf("entries of a closed cache (-want +got):\n%s", diff)
-	}
+	equal(t, Kinds{}, shared.Stats().Entries, "entries of a closed cache")
 }

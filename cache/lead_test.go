@@ -41,9 +41,7 @@ func TestLead(t *testing.T) {
 		synctest.Wait()
 		r := reply(q)
 		resp := response(t, q, message{answer: []string{addr}})
-		if err := c.FetchLed(t.Context(), l, r, returns(resp)); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, c.FetchLed(t.Context(), l, r, returns(resp)))
 		all.Wait()
 		if m := replyMsg(t, r); len(m.Answer) != 1 {
 			t.Errorf("the leader gets %v", m)
@@ -119,9 +117,7 @@ func TestLeadNot(t *testing.T) {
 	if !ok {
 		t.Fatal("no client leads although the expired answer is too old")
 	}
-	if err := c.FetchLed(t.Context(), l, reply(q), returns(response(t, q, message{answer: []string{addr}}))); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, c.FetchLed(t.Context(), l, reply(q), returns(response(t, q, message{answer: []string{addr}}))))
 	checkNoCalls(t, c)
 }
 

@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/internal/wire"
@@ -24,9 +23,7 @@ func cutCache(opts Options, bounds ...wire.Name) *Cache {
 func wireName(t testing.TB, s string) wire.Name {
 	t.Helper()
 	n, err := wire.ParseName(s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	return n
 }
 
@@ -117,15 +114,11 @@ func TestNXDomainCut(t *testing.T) {
 				return
 			}
 			var req dns.Msg
-			if err := req.Unpack(q.Packet); err != nil {
-				t.Fatal(err)
-			}
+			noError(t, req.Unpack(q.Packet))
 			if m.Rcode != dns.RcodeNameError || m.Question[0] != req.Question[0] || len(m.Ns) != 1 || !m.RecursionAvailable {
 				t.Errorf("answered\n%s", m)
 			}
-			if diff := cmp.Diff([]uint32{50}, ttls(m)); diff != "" {
-				t.Errorf("TTLs (-want +got):\n%s", diff)
-			}
+			equal(t, []uint32{50}, ttls(m), "TTLs")
 			want := parseRecords(t, tt.m.authority)[0]
 			want.Header().Ttl = 50
 			if got := m.Ns[0]; !strings.EqualFold(got.String(), want.String()) {

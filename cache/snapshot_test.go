@@ -141,9 +141,7 @@ func populate(t testing.TB, rng *rand.Rand, c *Cache, clock *manualClock) (queri
 		m.compression = i%2 == 0
 		if r := reply(q); lookup(c, q, r, clock.now()) == missed {
 			resp := response(t, q, m)
-			if _, err := c.Fetch(t.Context(), q, r, returns(resp)); err != nil {
-				t.Fatal(err)
-			}
+			noError(t, fetchErr(c.Fetch(t.Context(), q, r, returns(resp))))
 		}
 		queries = append(queries, q)
 		clock.advance(time.Duration(rng.IntN(18)) * time.Second / 2)
@@ -726,9 +724,7 @@ func FuzzRead(f *testing.F) {
 func queryAll(t *testing.T, c *Cache) {
 	t.Helper()
 	all, err := collect(t.Context(), []*Cache{c})
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	for i := range all {
 		var q wire.Query
 		msg := all[i].packed.Append(nil)
@@ -766,9 +762,7 @@ func manyEntries(t testing.TB) *Cache {
 		name := fmt.Sprintf("svc%d.default.svc.cluster.local.", i)
 		q := question(t, name, dns.TypeA)
 		r.Start(buf, q)
-		if _, err := c.Fetch(t.Context(), q, &r, returns(response(t, q, message{answer: []string{name + " 3600 IN A 192.0.2.1"}}))); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, fetchErr(c.Fetch(t.Context(), q, &r, returns(response(t, q, message{answer: []string{name + " 3600 IN A 192.0.2.1"}})))))
 	}
 	return c
 }

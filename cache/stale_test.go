@@ -224,9 +224,7 @@ func TestStaleIsCounted(t *testing.T) {
 		synctest.Wait()
 		resolve(t, c, question(t, "www.example.", dns.TypeA), u.ask)
 		want := Stats{Requests: 8, Hits: Kinds{Success: 6}, Misses: 2, Stale: 6, Prefetches: 1, Entries: Kinds{Success: 1}}
-		if diff := cmp.Diff(want, c.Stats()); diff != "" {
-			t.Errorf("stats (-want +got):\n%s", diff)
-		}
+		equal(t, want, c.Stats(), "stats")
 	})
 }
 
@@ -443,8 +441,6 @@ func TestContradictionIsNotCached(t *testing.T) {
 			t.Errorf("in place of an expired answer the client gets %d records, want 2", n)
 		}
 		u := &fakeUpstream{t: t, err: errors.New("no answer")}
-		if diff := cmp.Diff(clientResult{Addr: staleAddr, TTL: 30}, resolve(t, c, q, u.ask)); diff != "" {
-			t.Errorf("when all has failed after it (-want +got):\n%s", diff)
-		}
+		equal(t, clientResult{Addr: staleAddr, TTL: 30}, resolve(t, c, q, u.ask), "when all has failed after it")
 	})
 }
