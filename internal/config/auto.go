@@ -36,15 +36,12 @@ const (
 func (a *Auto) parse(p *parser, s statement) {
 	*a = Auto{Zones: p.zonesOr(s.args()), Pattern: `db\.(.*)`, Template: "${1}", Reload: time.Minute}
 	before := len(p.errs)
-	p.body(s, options{
-		"directory": {usage: directoryUsage, least: 1, most: 3, set: func(args []token) { a.setDirectory(p, args) }},
-		"reload": {usage: "reload DURATION", least: 1, most: 1, set: func(args []token) {
-			a.Reload, _ = p.duration(args[0], 0, longest)
-		}},
-		"fallthrough": p.fallthroughs(&a.Fallthrough),
-		// CoreDNS ignores it: the server always resolves targets of aliases itself.
-		"upstream": {usage: "upstream", most: -1, set: func([]token) {}},
-	})
+	p.body(s,
+		opt(directoryUsage, func(args []token) { a.setDirectory(p, args) }),
+		opt("reload DURATION", p.toDuration(&a.Reload, 0, longest)),
+		p.fallthroughs(&a.Fallthrough),
+		ignoredUpstream(),
+	)
 	if a.Directory == "" && len(p.errs) == before {
 		p.errorf(s.name(), "no directory; write in its block: %s", directoryUsage)
 	}

@@ -36,8 +36,8 @@ const (
 )
 
 func (a *Autopath) parse(p *parser, s statement) {
-	p.body(s, nil)
-	if !p.count(s, 1, -1, autopathUsage) {
+	p.body(s)
+	if !p.count(s, autopathUsage) {
 		return
 	}
 	last := len(s.args()) - 1

@@ -19,15 +19,11 @@ type Bind struct {
 }
 
 func (b *Bind) parse(p *parser, s statement) {
-	if !p.count(s, 1, -1, "bind ADDRESS|INTERFACE…") {
+	if !p.count(s, "bind ADDRESS|INTERFACE…") {
 		return
 	}
 	var except []netip.Addr
-	p.body(s, options{
-		"except": {usage: "except ADDRESS|INTERFACE…", least: 1, most: -1, set: func(args []token) {
-			except = append(except, p.addresses(args)...)
-		}},
-	})
+	p.body(s, opt("except ADDRESS|INTERFACE…", func(args []token) { except = append(except, p.addresses(args)...) }))
 	p.suspectBind(s.args())
 	faults := len(p.errs)
 	for _, addr := range p.addresses(s.args()) {

@@ -10,8 +10,8 @@ type Bufsize struct {
 
 func (b *Bufsize) parse(p *parser, s statement) {
 	b.Size = wire.SafeUDP
-	p.body(s, nil)
-	if !p.count(s, 0, 1, "bufsize [SIZE]") || len(s.args()) == 0 {
+	p.body(s)
+	if !p.count(s, "bufsize [SIZE]") || len(s.args()) == 0 {
 		return
 	}
 	if n, ok := p.number(s.args()[0], 512, 65535); ok {

@@ -94,21 +94,15 @@ func (c *Cache) parse(p *parser, s statement) {
 		}
 	}
 	c.Zones = p.zonesOr(args)
-	table := options{
-		"success": c.limits(p, "success", &c.Success),
-		"denial":  c.limits(p, "denial", &c.Denial),
-		"servfail": {usage: "servfail DURATION", least: 1, most: 1, set: func(args []token) {
-			c.Servfail, _ = p.duration(args[0], 0, maxServfail)
-		}},
-		"disable": {usage: "disable success|denial [ZONES…]", least: 1, most: -1, set: func(args []token) { c.disable(p, args) }},
-		"keepttl": flag("keepttl", &c.KeepTTL),
-		"nxdomain_cut": {usage: "nxdomain_cut on|off", least: 1, most: 1, set: func(args []token) {
-			c.NXDomainCut, _ = choice(p, args[0], "value", map[string]bool{"on": true, "off": false})
-		}},
-		"prefetch": {usage: prefetchUsage, least: 1, most: 3, set: func(args []token) { c.Prefetch.parse(p, args) }},
-	}
-	c.Stale.options(p, s, table)
-	p.body(s, table)
+	p.body(s, append(options{
+		c.limits(p, "success", &c.Success),
+		c.limits(p, "denial", &c.Denial),
+		opt("servfail DURATION", p.toDuration(&c.Servfail, 0, maxServfail)),
+		opt("disable success|denial [ZONES…]", func(args []token) { c.disable(p, args) }),
+		flag("keepttl", &c.KeepTTL),
+		opt("nxdomain_cut on|off", toChoice(p, &c.NXDomainCut, "value", onOff)),
+		opt(prefetchUsage, func(args []token) { c.Prefetch.parse(p, args) }),
+	}, c.Stale.options(p, s)...)...)
 	p.suspectTTLs(s, c)
 	for _, limits := range []*CacheLimits{&c.Success, &c.Denial} {
 		limits.MinTTL = min(limits.MinTTL, limits.MaxTTL) // the upper bound wins
@@ -141,7 +135,7 @@ func defaultCache() Cache {
 
 // limits is the `success` and the `denial` option.
 func (c *Cache) limits(p *parser, name string, dst *CacheLimits) option {
-	return option{usage: name + " CAPACITY [TTL] [MINTTL]", least: 1, most: 3, set: func(args []token) {
+	return opt(name+" CAPACITY [TTL] [MINTTL]", func(args []token) {
 		n, _ := p.number(args[0], 0, maxEntries)
 		if dst.Entries = int(n); n == 0 {
 			dst.Entries = fewestEntries
@@ -153,7 +147,7 @@ func (c *Cache) limits(p *parser, name string, dst *CacheLimits) option {
 		if len(args) > 2 {
 			dst.MinTTL = c.seconds(p, args[2], 0)
 		}
-	}}
+	})
 }
 
 // disable is the `disable` option. If it is given twice for one kind, the last one counts,

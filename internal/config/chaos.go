@@ -15,7 +15,7 @@ const (
 )
 
 func (c *Chaos) parse(p *parser, s statement) {
-	p.body(s, nil)
+	p.body(s)
 	args := s.args()
 	for _, w := range args {
 		if len(w.text) > maxChaosText {

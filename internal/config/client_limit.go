@@ -111,8 +111,8 @@ func ParseNets(text string) (list []netip.Prefix, err error) {
 const minUsualBurst = 10
 
 func (c *ClientLimit) parse(p *parser, s statement) {
-	p.body(s, options{"except": {usage: "except CIDRS…", least: 1, most: -1, set: func(args []token) { c.Except = p.nets(c.Except, args) }}})
-	if !p.count(s, 1, 3, "client_limit "+clientLimitUsage) {
+	p.body(s, opt("except CIDRS…", func(args []token) { c.Except = p.nets(c.Except, args) }))
+	if !p.count(s, "client_limit "+clientLimitUsage) {
 		return
 	}
 	args := s.args()

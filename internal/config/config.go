@@ -86,7 +86,7 @@ type Block struct {
 	NSID           *NSID           `directive:"nsid"`
 	Bufsize        *Bufsize        `directive:"bufsize"`
 	Bind           *Bind           `directive:"bind"`
-	Debug          *Debug          `directive:"debug"`
+	Debug          *Switch         `directive:"debug"` // log at debug level; in any block it applies to the whole process
 	Ready          *Ready          `directive:"ready"`
 	Health         *Health         `directive:"health"`
 	Pprof          *Pprof          `directive:"pprof"`
@@ -99,13 +99,13 @@ type Block struct {
 	ClientLimit    *ClientLimit    `directive:"client_limit"`
 	ACL            *ACL            `directive:"acl"`
 	TSIG           *TSIG           `directive:"tsig"`
-	Any            *Any            `directive:"any"`
+	Any            *Switch         `directive:"any"` // ANY queries are answered with a HINFO record (RFC 8482)
 	Local          *Local          `directive:"local"`
 	DNS64          *DNS64          `directive:"dns64"`
 	Chaos          *Chaos          `directive:"chaos"`
 	Header         *Header         `directive:"header"`
 	Loadbalance    *Loadbalance    `directive:"loadbalance"`
-	Minimal        *Minimal        `directive:"minimal"`
+	Minimal        *Switch         `directive:"minimal"` // positive answers have no authority and additional sections
 	Rewrite        *Rewrite        `directive:"rewrite"`
 	Autopath       *Autopath       `directive:"autopath"`
 	Template       *Template       `directive:"template"`
@@ -116,12 +116,12 @@ type Block struct {
 	ZoneFile       *ZoneFile       `directive:"file"`
 	Auto           *Auto           `directive:"auto"`
 	Secondary      *Secondary      `directive:"secondary"`
-	Loop           *Loop           `directive:"loop"`
+	Loop           *Switch         `directive:"loop"` // stop forwarding while the upstreams send queries back
 	Cache          *Cache          `directive:"cache"`
 	PrivateAddress *PrivateAddress `directive:"private_address"`
 	Forward        *Forward        `directive:"forward"`
 	GRPC           *GRPC           `directive:"grpc"`
-	Whoami         *Whoami         `directive:"whoami"`
+	Whoami         *Switch         `directive:"whoami"` // all other queries are answered with the client's address and port
 	// The directives without an effect, see [NoEffect].
 	Cancel      *Cancel      `directive:"cancel"`
 	GRPCServer  *GRPCServer  `directive:"grpc_server"`

@@ -28,6 +28,19 @@ type statement struct {
 func (s statement) name() token   { return s.words[0] }
 func (s statement) args() []token { return s.words[1:] }
 
+// word returns the first argument of s, its name without one.
+func (s statement) word() token { return s.words[min(1, len(s.words)-1)] }
+
+// last returns the last of s's options called name; s itself and false if there is none.
+func (s statement) last(name string) (line statement, ok bool) {
+	for _, line := range slices.Backward(s.body) {
+		if line.name().text == name {
+			return line, true
+		}
+	}
+	return s, false
+}
+
 // Written is a directive of a block as it is written, with its imports and variables in place.
 type Written struct {
 	Name string

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
@@ -156,7 +157,7 @@ func TestNodeLocalCorefile(t *testing.T) {
 		Health:     &Health{Addr: "169.254.20.10:8080"},
 		Prometheus: &Prometheus{Addr: ":9253"},
 		Errors:     &Errors{},
-		Loop:       &Loop{},
+		Loop:       &Switch{},
 		Cache: &Cache{
 			Zones:    zone,
 			Success:  CacheLimits{Entries: 9984, MaxTTL: 30 * time.Second, MinTTL: 5 * time.Second},

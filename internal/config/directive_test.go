@@ -104,7 +104,7 @@ func TestDirectives(t *testing.T) {
 		{"prefer", "loadbalance", "loadbalance {\nprefer 10.1.2.3/8 fd00::1/8\nprefer 192.0.2.1/32\n}", &Loadbalance{
 			Prefer: nets("10.0.0.0/8", "fd00::/8", "192.0.2.1/32"),
 		}},
-		{"default", "loop", "loop", &Loop{}},
+		{"default", "loop", "loop", &Switch{}},
 
 		{"default", "file", "file db", &ZoneFile{Path: "db", Zones: zone, Reload: time.Minute}},
 		{"options", "file", "file /db a.test {\nreload 0s\nreload_by_mtime\nupstream\nfallthrough b.a.test\n}", &ZoneFile{

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"iter"
 	"reflect"
 	"slices"
 )
@@ -15,6 +16,33 @@ type directive interface {
 // next, which was read from s, to the receiver.
 type repeatable interface {
 	join(p *parser, s statement, next directive)
+}
+
+// chained is implemented by directives that a block may have several times, each with the next one.
+type chained[T any] interface {
+	*T
+	next() **T
+}
+
+// chain iterates over first, which may be nil, and the directives after it.
+func chain[T any, C chained[T]](first C) iter.Seq[C] {
+	return func(yield func(C) bool) {
+		for c := first; c != nil && yield(c); {
+			c = *c.next()
+		}
+	}
+}
+
+// extend appends added, which was read from s, to the chain that starts with first, if it has less than most
+// directives. Else it records an error; what says of what there are too many, and what to do.
+func extend[T any, C chained[T]](p *parser, s statement, first, added C, most int, what string) bool {
+	list := slices.Collect(chain(first))
+	if len(list) >= most {
+		p.errorf(s.name(), "a block has more than %d %s", most, what)
+		return false
+	}
+	*list[len(list)-1].next() = added
+	return true
 }
 
 // field is a line of the table: a directive's name and its field in [Block].

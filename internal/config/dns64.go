@@ -23,14 +23,14 @@ var wellKnown = netip.PrefixFrom(netip.AddrFrom16([16]byte{0, 0x64, 0xff, 0x9b})
 
 func (d *DNS64) parse(p *parser, s statement) {
 	d.Prefix = wellKnown
-	if p.count(s, 0, 1, "dns64 [PREFIX]") && len(s.args()) > 0 {
+	if p.count(s, "dns64 [PREFIX]") && len(s.args()) > 0 {
 		d.prefix(p, s.args()[0])
 	}
-	p.body(s, options{
-		"prefix":        {usage: "prefix PREFIX", least: 1, most: 1, set: func(args []token) { d.prefix(p, args[0]) }},
-		"translate_all": flag("translate_all", &d.TranslateAll),
-		"allow_ipv4":    flag("allow_ipv4", &d.AllowIPv4),
-	})
+	p.body(s,
+		opt("prefix PREFIX", func(args []token) { d.prefix(p, args[0]) }),
+		flag("translate_all", &d.TranslateAll),
+		flag("allow_ipv4", &d.AllowIPv4),
+	)
 }
 
 func (d *DNS64) prefix(p *parser, w token) {

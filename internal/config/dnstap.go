@@ -3,7 +3,6 @@ package config
 import (
 	"crypto/tls"
 	"net"
-	"slices"
 	"strings"
 )
 
@@ -48,24 +47,22 @@ const (
 
 func (x *Dnstap) parse(p *parser, s statement) {
 	*x = Dnstap{WriteBuffer: dnstapBuffer, Queue: DnstapQueue}
-	args := s.args()
-	x.Listen = len(args) > 0 && args[0].text == "listen"
 	first := 0
-	if x.Listen {
+	if x.Listen = s.word().text == "listen"; x.Listen {
 		first = 1
 	}
-	if p.count(s, 1+first, 4+first, dnstapUsage) {
-		x.endpoint(p, args[first])
-		x.sizes(p, args[first+1:])
+	if p.fits(s, &syntax{usage: dnstapUsage, least: 1 + first, most: 4 + first}) {
+		x.endpoint(p, s.args()[first])
+		x.sizes(p, s.args()[first+1:])
 	}
 	var cert []token
-	p.body(s, options{
-		"identity":   {usage: "identity TEXT", least: 1, most: 1, set: func(args []token) { x.Identity = args[0].text }},
-		"version":    {usage: "version TEXT", least: 1, most: 1, set: func(args []token) { x.Version = args[0].text }},
-		"extra":      {usage: "extra TEXT", least: 1, most: 1, set: func(args []token) { x.Extra = args[0].text }},
-		"skipverify": flag("skipverify", &x.SkipVerify),
-		"tls":        {usage: certificateUsage, least: 2, most: 3, set: func(args []token) { cert = args }},
-	})
+	p.body(s,
+		opt("identity TEXT", toText(&x.Identity)),
+		opt("version TEXT", toText(&x.Version)),
+		opt("extra TEXT", toText(&x.Extra)),
+		flag("skipverify", &x.SkipVerify),
+		opt(certificateUsage, func(args []token) { cert = args }),
+	)
 	x.certificate(p, s, cert)
 }
 
@@ -131,21 +128,15 @@ func (x *Dnstap) sizes(p *parser, args []token) {
 	}
 }
 
+func (x *Dnstap) next() **Dnstap { return &x.Next }
+
 // join appends a further dnstap to the chain.
-func (x *Dnstap) join(p *parser, s statement, next directive) {
-	chain := slices.Collect(x.All)
-	if len(chain) == maxDnstaps {
-		p.errorf(s.name(), "a block has more than %d dnstaps; let one collector forward to the others", maxDnstaps)
-		return
-	}
-	chain[len(chain)-1].Next = next.(*Dnstap)
+func (x *Dnstap) join(p *parser, s statement, more directive) {
+	extend(p, s, x, more.(*Dnstap), maxDnstaps, "dnstaps; let one collector forward to the others")
 }
 
 // All iterates over x and the dnstaps after it.
-func (x *Dnstap) All(yield func(*Dnstap) bool) {
-	for ; x != nil && yield(x); x = x.Next {
-	}
-}
+func (x *Dnstap) All(yield func(*Dnstap) bool) { chain(x)(yield) }
 
 // checkTaps refuses listeners of one address with different options. Equal ones are one listener.
 func (p *parser) checkTaps(blocks []*Block) {

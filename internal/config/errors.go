@@ -33,14 +33,13 @@ const (
 
 func (e *Errors) parse(p *parser, s statement) {
 	// There is one log: accept the only file that CoreDNS accepts.
-	if p.count(s, 0, 1, "errors [stdout]") && len(s.args()) == 1 {
+	if p.count(s, "errors [stdout]") && len(s.args()) == 1 {
 		choice(p, s.args()[0], "log file", map[string]bool{"stdout": true})
 	}
-	p.body(s, options{
-		// Panics are always logged with their stack.
-		"stacktrace":  {usage: "stacktrace", set: func([]token) {}},
-		"consolidate": {usage: consolidateUsage, least: 2, most: 4, set: func(args []token) { e.consolidate(p, args) }},
-	})
+	p.body(s,
+		opt("stacktrace", func([]token) {}), // panics are always logged with their stack
+		opt(consolidateUsage, func(args []token) { e.consolidate(p, args) }),
+	)
 }
 
 func (e *Errors) consolidate(p *parser, args []token) {

@@ -23,15 +23,12 @@ func (*K8sExternal) needsAgent() bool { return true }
 
 func (k *K8sExternal) parse(p *parser, s statement) {
 	*k = K8sExternal{Zones: p.zonesOr(s.args()), Apex: "dns", TTL: 5}
-	p.body(s, options{
-		"apex": {usage: "apex LABEL", least: 1, most: 1, set: func(args []token) { k.apex(p, args[0]) }},
-		"ttl": {usage: "ttl SECONDS", least: 1, most: 1, set: func(args []token) {
-			n, _ := p.number(args[0], 0, 3600)
-			k.TTL = uint32(n)
-		}},
-		"headless":    flag("headless", &k.Headless),
-		"fallthrough": p.fallthroughs(&k.Fallthrough),
-	})
+	p.body(s,
+		opt("apex LABEL", func(args []token) { k.apex(p, args[0]) }),
+		opt("ttl SECONDS", toNumber(p, &k.TTL, 0, 3600)),
+		flag("headless", &k.Headless),
+		p.fallthroughs(&k.Fallthrough),
+	)
 }
 
 // apex reads a label of letters, digits, hyphens and underscores, so that a name made

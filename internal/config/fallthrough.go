@@ -10,7 +10,5 @@ type Fallthrough struct {
 
 // fallthroughs is the `fallthrough [ZONES…]` option, which several directives have.
 func (p *parser) fallthroughs(dst **Fallthrough) option {
-	return option{usage: "fallthrough [ZONES…]", most: -1, set: func(args []token) {
-		*dst = &Fallthrough{Zones: p.zones(args)}
-	}}
+	return opt("fallthrough [ZONES…]", func(args []token) { *dst = &Fallthrough{Zones: p.zones(args)} })
 }

@@ -127,8 +127,7 @@ func defaultForward() Forward {
 
 func (f *Forward) parse(p *parser, s statement) {
 	*f = defaultForward()
-	at := map[string]token{"forward": s.name()}
-	f.read(p, s, forwardUsage, f.options(p, at), at)
+	f.read(p, s, forwardUsage, f.options(p))
 }
 
 // Name returns the directive's name.
@@ -139,70 +138,66 @@ func (f *Forward) Name() string {
 	return "forward"
 }
 
-// read reads s, whose options are in table and add to at (see [Forward.options]).
-func (f *Forward) read(p *parser, s statement, usage string, table options, at map[string]token) {
-	if p.count(s, 2, -1, usage) {
+// read reads s, whose options are in table.
+func (f *Forward) read(p *parser, s statement, usage string, table options) {
+	if p.count(s, usage) {
 		f.from(p, s.args()[0])
 		f.upstreams(p, s.args()[1:])
 	}
-	p.body(s, table)
+	p.body(s, table...)
 	if f.MaxAge > 0 && f.MaxAge < f.Expire {
-		p.errorf(at["max_age"], "max_age %s is less than expire %s; make it at least that", f.MaxAge, f.Expire)
+		at, _ := s.last("max_age")
+		p.errorf(at.word(), "max_age %s is less than expire %s; make it at least that", f.MaxAge, f.Expire)
 	}
-	f.checkNames(p, at)
+	f.checkNames(p, s)
 }
 
-// options returns forward's options. at gets the words that are checked again after all
-// options are read.
-func (f *Forward) options(p *parser, at map[string]token) options {
-	table := options{
-		"force_tcp":  flag("force_tcp", &f.ForceTCP),
-		"prefer_udp": flag("prefer_udp", &f.PreferUDP),
-		"policy": {usage: "policy fastest|random|round_robin|sequential", least: 1, most: 1, set: func(args []token) {
-			f.Policy, _ = choice(p, args[0], "policy", map[string]Policy{
-				"fastest": PolicyFastest, "random": PolicyRandom, "round_robin": PolicyRoundRobin, "sequential": PolicySequential,
-			})
-		}},
-		"except":                           {usage: "except ZONES…", least: 1, most: -1, set: func(args []token) { f.Except = append(f.Except, p.zones(args)...) }},
-		"failfast_all_unhealthy_upstreams": flag("failfast_all_unhealthy_upstreams", &f.FailfastAllUnhealthy),
-		"health_check":                     {usage: healthUsage, least: 1, most: 4, set: func(args []token) { f.health(p, args) }},
+// options returns forward's options.
+func (f *Forward) options(p *parser) options {
+	return options{
+		flag("force_tcp", &f.ForceTCP),
+		flag("prefer_udp", &f.PreferUDP),
+		opt("policy fastest|random|round_robin|sequential", toChoice(p, &f.Policy, "policy", map[string]Policy{
+			"fastest": PolicyFastest, "random": PolicyRandom, "round_robin": PolicyRoundRobin, "sequential": PolicySequential,
+		})),
+		opt("except ZONES…", p.toZones(&f.Except)),
+		flag("failfast_all_unhealthy_upstreams", &f.FailfastAllUnhealthy),
+		opt(healthUsage, func(args []token) { f.health(p, args) }),
 
-		"failover":       {usage: "failover RCODE…", least: 1, most: -1, set: func(args []token) { f.Failover = append(f.Failover, failures(p, args)...) }},
-		"next":           {usage: "next RCODE…", least: 1, most: -1, set: func(args []token) { f.NextOn = append(f.NextOn, rcodes(p, args)...) }},
-		"next_on_nodata": flag("next_on_nodata", &f.NextOnNodata),
-	}
-	f.limits(p, table, at)
-	f.transportOptions(p, table, at)
-	return table
-}
+		opt("failover RCODE…", func(args []token) { f.Failover = append(f.Failover, failures(p, args)...) }),
+		opt("next RCODE…", func(args []token) { f.NextOn = append(f.NextOn, rcodes(p, args)...) }),
+		flag("next_on_nodata", &f.NextOnNodata),
 
-// limits adds the options that are durations or numbers.
-func (f *Forward) limits(p *parser, table options, at map[string]token) {
-	duration := func(name string, least time.Duration, dst *time.Duration) {
-		table[name] = option{usage: name + " DURATION", least: 1, most: 1, set: func(args []token) {
-			*dst, _ = p.duration(args[0], least, longest)
-			at[name] = args[0]
-		}}
-	}
-	number := func(name string, dst *int) {
-		table[name] = option{usage: name + " NUMBER", least: 1, most: 1, set: func(args []token) {
+		opt(maxRateUsage, func(args []token) { f.MaxRate.parse(p, args) }),
+		opt("expire DURATION", p.toDuration(&f.Expire, 0, longest)),
+		opt("max_age DURATION", p.toDuration(&f.MaxAge, 0, longest)),
+		opt("read_timeout DURATION", p.toDuration(&f.ReadTimeout, time.Nanosecond, longest)),
+		opt("max_fails NUMBER", toNumber(p, &f.MaxFails, 0, math.MaxInt32)),
+		opt("max_concurrent NUMBER", toNumber(p, &f.MaxConcurrent, 0, math.MaxInt32)),
+		opt("max_idle_conns NUMBER", toNumber(p, &f.MaxIdle, 0, math.MaxInt32)),
+		opt("max_connect_attempts NUMBER", func(args []token) {
 			n, _ := p.number(args[0], 0, math.MaxInt32)
-			*dst = int(n)
-		}}
+			if f.MaxConnectAttempts = int(n); n == 0 {
+				f.MaxConnectAttempts = -1
+			}
+		}),
+
+		opt(tlsUsage, func(args []token) { f.TLS = tlsClient(p, p.paths(args)) }),
+		opt("tls_servername NAME", func(args []token) {
+			if f.ServerName = args[0].text; !hostname(f.ServerName) {
+				p.errorf(args[0], "%q is not a host name", f.ServerName)
+			}
+		}),
+		opt("doh_method POST|GET", toChoice(p, &f.DoHMethod, "method", map[string]string{"POST": "POST", "GET": "GET"})),
+		opt("source_address IP", func(args []token) {
+			addr, err := netip.ParseAddr(args[0].text)
+			if err != nil {
+				p.errorf(args[0], "%q is not an IP address", args[0].text)
+			}
+			f.SourceAddress = addr.Unmap()
+		}),
+		opt("resolver IP…", func(args []token) { f.Resolver = resolvers(p, args) }),
 	}
-	table["max_rate"] = option{usage: maxRateUsage, least: 1, most: 2, set: func(args []token) { f.MaxRate.parse(p, args) }}
-	duration("expire", 0, &f.Expire)
-	duration("max_age", 0, &f.MaxAge)
-	duration("read_timeout", time.Nanosecond, &f.ReadTimeout)
-	number("max_fails", &f.MaxFails)
-	number("max_concurrent", &f.MaxConcurrent)
-	number("max_idle_conns", &f.MaxIdle)
-	table["max_connect_attempts"] = option{usage: "max_connect_attempts NUMBER", least: 1, most: 1, set: func(args []token) {
-		n, _ := p.number(args[0], 0, math.MaxInt32)
-		if f.MaxConnectAttempts = int(n); n == 0 {
-			f.MaxConnectAttempts = -1
-		}
-	}}
 }
 
 func (m *MaxRate) parse(p *parser, args []token) {
@@ -264,24 +259,17 @@ func (f *Forward) from(p *parser, w token) {
 	}
 }
 
+func (f *Forward) next() **Forward { return &f.Next }
+
 // join appends another forward to the chain.
-func (f *Forward) join(p *parser, s statement, next directive) {
-	last, n := f, 2
-	for ; last.Next != nil; n++ {
-		last = last.Next
-	}
-	if n > maxForwards {
-		p.errorf(s.name(), "a block has more than %d forwards; write a server block for each zone", maxForwards)
-		return
-	}
-	added := next.(*Forward)
-	f.suspectCovered(p, s.name(), added, "write this one first")
-	last.Next = added
+func (f *Forward) join(p *parser, s statement, more directive) {
+	f.suspectCovered(p, s.name(), more.(*Forward), "write this one first")
+	extend(p, s, f, more.(*Forward), maxForwards, "forwards; write a server block for each zone")
 }
 
 // suspectCovered reports added, to be joined to the chain that starts with f, if it gets no query.
 func (f *Forward) suspectCovered(p *parser, at token, added *Forward, remedy string) {
-	for prev := f; prev != nil; prev = prev.Next {
+	for prev := range chain(f) {
 		if added.From.Under(prev.From) && len(prev.Except)+len(prev.NextOn) == 0 && !prev.NextOnNodata {
 			p.suspect(at, "it gets no query: a forward before it takes all names in %s; %s", prev.From, remedy)
 			return
@@ -297,30 +285,6 @@ func (f *Forward) add(to Target) {
 }
 
 const tlsUsage = "tls [CERT KEY] [CA]"
-
-// transportOptions adds forward's options for connections to upstreams.
-func (f *Forward) transportOptions(p *parser, table options, at map[string]token) {
-	table["tls"] = option{usage: tlsUsage, most: 3, set: func(args []token) { f.TLS = tlsClient(p, p.paths(args)) }}
-	table["tls_servername"] = option{usage: "tls_servername NAME", least: 1, most: 1, set: func(args []token) {
-		f.ServerName, at["tls_servername"] = args[0].text, args[0]
-		if !hostname(f.ServerName) {
-			p.errorf(args[0], "%q is not a host name", f.ServerName)
-		}
-	}}
-	table["doh_method"] = option{usage: "doh_method POST|GET", least: 1, most: 1, set: func(args []token) {
-		f.DoHMethod, _ = choice(p, args[0], "method", map[string]string{"POST": "POST", "GET": "GET"})
-	}}
-	table["source_address"] = option{usage: "source_address IP", least: 1, most: 1, set: func(args []token) {
-		addr, err := netip.ParseAddr(args[0].text)
-		if err != nil {
-			p.errorf(args[0], "%q is not an IP address", args[0].text)
-		}
-		f.SourceAddress, at["source_address"] = addr.Unmap(), args[0]
-	}}
-	table["resolver"] = option{usage: "resolver IP…", least: 1, most: -1, set: func(args []token) {
-		f.Resolver, at["resolver"] = resolvers(p, args), args[0]
-	}}
-}
 
 // maxResolvers bounds the servers that resolve names of upstreams. Each one that does not
 // answer costs seconds.
@@ -417,21 +381,23 @@ func failures(p *parser, args []token) []wire.Rcode {
 }
 
 // checkNames checks the options against the upstreams when both are known.
-func (f *Forward) checkNames(p *parser, at map[string]token) {
-	f.checkQUIC(p, at)
+func (f *Forward) checkNames(p *parser, s statement) {
+	f.checkQUIC(p, s)
 	for _, to := range f.To {
 		if to.ServerName != "" && f.ServerName != "" {
-			p.errorf(at["tls_servername"], "the upstream %s already has the server name %s; remove one of the two", to, to.ServerName)
+			at, _ := s.last("tls_servername")
+			p.errorf(at.word(), "the upstream %s already has the server name %s; remove one of the two", to, to.ServerName)
 		}
 		addr := to.Addr.Addr()
 		if f.SourceAddress.IsValid() && addr.IsValid() && addr.Is4() != f.SourceAddress.Is4() {
-			p.errorf(at["source_address"], "the upstream %s and %s have different address families; write a forward for each family", to, f.SourceAddress)
+			at, _ := s.last("source_address")
+			p.errorf(at.word(), "the upstream %s and %s have different address families; write a forward for each family", to, f.SourceAddress)
 		}
 	}
 }
 
 // checkQUIC refuses the options that choose between UDP and TCP if an upstream has neither.
-func (f *Forward) checkQUIC(p *parser, at map[string]token) {
+func (f *Forward) checkQUIC(p *parser, s statement) {
 	i := slices.IndexFunc(f.To, func(to Target) bool { return to.Transport == DNSOverQUIC })
 	if i < 0 {
 		return
@@ -441,7 +407,7 @@ func (f *Forward) checkQUIC(p *parser, at map[string]token) {
 		set  bool
 	}{{"force_tcp", f.ForceTCP}, {"prefer_udp", f.PreferUDP}} {
 		if o.set {
-			p.errorf(at["forward"], "the upstream %s is asked over QUIC, which %s can't change; write tls:// for TLS over TCP, remove %[2]s, or give the upstream a forward of its own", f.To[i], o.name)
+			p.errorf(s.name(), "the upstream %s is asked over QUIC, which %s can't change; write tls:// for TLS over TCP, remove %[2]s, or give the upstream a forward of its own", f.To[i], o.name)
 		}
 	}
 }

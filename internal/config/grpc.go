@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -21,16 +22,13 @@ func (g *GRPC) parse(p *parser, s statement) {
 	f := &g.Forward
 	*f = defaultForward()
 	f.GRPC = true
-	at := map[string]token{"grpc": s.name()}
-	table := f.options(p, at)
-	for _, other := range []string{"force_tcp", "prefer_udp", "doh_method", "next", "next_on_nodata"} {
-		delete(table, other)
-	}
-	table["fallthrough"] = option{usage: "fallthrough [ZONES…]", most: -1, set: func(args []token) {
+	table := slices.DeleteFunc(f.options(p), func(o option) bool {
+		return slices.Contains([]string{"force_tcp", "prefer_udp", "doh_method", "next", "next_on_nodata"}, o.name)
+	})
+	f.read(p, s, grpcUsage, append(table, opt("fallthrough [ZONES…]", func(args []token) {
 		p.zones(args)
 		p.suspect(s.name(), "fallthrough has no effect: no directive with answers comes after grpc; take it out")
-	}}
-	f.read(p, s, grpcUsage, table, at)
+	})))
 }
 
 // joinGRPC makes p.block's grpc the last of its forwards.
@@ -44,11 +42,12 @@ func (p *parser) joinGRPC() {
 		p.name = "grpc"
 		defer func() { p.name = "" }()
 		b.Forward.suspectCovered(p, p.firsts["grpc"], &b.GRPC.Forward, "narrow that one, or take its names out with `except`")
-		last := b.Forward
-		for last.Next != nil {
-			last = last.Next
+		for f := range chain(b.Forward) {
+			if f.Next == nil {
+				f.Next = &b.GRPC.Forward
+				break
+			}
 		}
-		last.Next = &b.GRPC.Forward
 	}
 }
 

@@ -23,17 +23,17 @@ const headerUsage = "header { query|response set|clear aa|ra|rd… }"
 var headerFlags = map[string]wire.Flags{"aa": wire.FlagAA, "ra": wire.FlagRA, "rd": wire.FlagRD}
 
 func (h *Header) parse(p *parser, s statement) {
-	if !p.count(s, 0, 0, headerUsage) {
+	if !p.count(s, headerUsage) {
 		return
 	}
 	if len(s.body) == 0 {
 		p.errorf(s.name(), "no flag is named; write: %s", headerUsage)
 		return
 	}
-	p.body(s, options{
-		"query":    {usage: "query set|clear aa|ra|rd…", least: 2, most: -1, set: func(args []token) { h.Query.read(p, args) }},
-		"response": {usage: "response set|clear aa|ra|rd…", least: 2, most: -1, set: func(args []token) { h.Response.read(p, args) }},
-	})
+	p.body(s,
+		opt("query set|clear aa|ra|rd…", func(args []token) { h.Query.read(p, args) }),
+		opt("response set|clear aa|ra|rd…", func(args []token) { h.Response.read(p, args) }),
+	)
 }
 
 // read reads ACTION FLAGS…. The last action for a flag counts.

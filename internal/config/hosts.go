@@ -38,27 +38,18 @@ func (h *Hosts) parse(p *parser, s statement) {
 		}
 		h.inline(p, line)
 	}
-	p.body(rest, h.options(p))
-}
-
-func (h *Hosts) options(p *parser) options {
-	return options{
-		"ttl": {usage: "ttl SECONDS", least: 1, most: 1, set: func(args []token) {
-			n, _ := p.number(args[0], 1, 65535)
-			h.TTL = uint32(n)
-		}},
-		"reload": {usage: "reload DURATION", least: 1, most: 1, set: func(args []token) {
-			h.Reload, _ = p.duration(args[0], 0, longest)
-		}},
-		"no_reverse":              flag("no_reverse", &h.NoReverse),
-		"fallthrough":             p.fallthroughs(&h.Fallthrough),
-		"fallthrough_unsupported": replacedBy("types that a hosts file can't hold are NODATA; take the line out"),
-	}
+	p.body(rest,
+		opt("ttl SECONDS", toNumber(p, &h.TTL, 1, 65535)),
+		opt("reload DURATION", p.toDuration(&h.Reload, 0, longest)),
+		flag("no_reverse", &h.NoReverse),
+		p.fallthroughs(&h.Fallthrough),
+		replacedBy("fallthrough_unsupported", "types that a hosts file can't hold are NODATA; take the line out"),
+	)
 }
 
 // inline reads an entry in hosts(5) form: ADDRESS NAMES….
 func (h *Hosts) inline(p *parser, s statement) {
-	if s.body != nil || !p.count(s, 1, -1, "ADDRESS NAMES…") {
+	if s.body != nil || !p.count(s, "ADDRESS NAMES…") {
 		return
 	}
 	for _, w := range s.args() {

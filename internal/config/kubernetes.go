@@ -75,74 +75,47 @@ func (k *Kubernetes) parse(p *parser, s statement) {
 	if len(k.Zones) > 0 && !slices.ContainsFunc(k.Zones, func(z wire.Name) bool { return !reverse(z) }) {
 		p.errorf(s.name(), "all zones are reverse zones; name the cluster's own zone too, such as cluster.local")
 	}
-	given := make(map[string]token)
-	for _, line := range s.body {
-		given[line.name().text] = line.name()
-	}
-	p.body(s, k.options(p))
-	k.check(p, given)
+	p.body(s, slices.Concat(k.options(p), k.accessOptions(p), k.scopeOptions(p))...)
+	k.check(p, s)
 }
 
 func (k *Kubernetes) options(p *parser) options {
-	table := options{
-		"namespaces": {usage: "namespaces NAMESPACES…", least: 1, most: -1, set: func(args []token) {
-			k.Namespaces = append(k.Namespaces, texts(args)...)
-		}},
-		"namespace_labels": {usage: "namespace_labels SELECTOR", least: 1, most: -1, set: func(args []token) {
-			k.NamespaceLabels = strings.Join(texts(args), " ")
-		}},
-		"labels": {usage: "labels SELECTOR", least: 1, most: -1, set: func(args []token) {
-			k.Labels = strings.Join(texts(args), " ")
-		}},
-		"ttl": {usage: "ttl SECONDS", least: 1, most: 1, set: func(args []token) {
-			n, _ := p.number(args[0], 0, 3600)
-			k.TTL = uint32(n)
-		}},
-		"pods": {usage: "pods disabled|insecure|verified", least: 1, most: 1, set: func(args []token) {
-			k.Pods, _ = choice(p, args[0], "value", map[string]PodMode{
-				"disabled": PodsDisabled, "insecure": PodsInsecure, "verified": PodsVerified,
-			})
-		}},
-		"endpoint_pod_names": flag("endpoint_pod_names", &k.EndpointPodNames),
-		"noendpoints":        flag("noendpoints", &k.NoEndpoints),
-		"ignore": {usage: "ignore empty_service", least: 1, most: 1, set: func(args []token) {
-			k.IgnoreEmptyService, _ = choice(p, args[0], "value", map[string]bool{"empty_service": true})
-		}},
-		"startup_timeout": {usage: "startup_timeout DURATION", least: 1, most: 1, set: func(args []token) {
-			k.StartupTimeout, _ = p.duration(args[0], 0, longest)
-		}},
-		"fallthrough":  p.fallthroughs(&k.Fallthrough),
-		"multicluster": {usage: "multicluster ZONES…", least: 1, most: -1, set: func(args []token) { k.multicluster(p, args) }},
-		"zonal":        flag("zonal", &k.Zonal),
+	return options{
+		opt("namespaces NAMESPACES…", func(args []token) { k.Namespaces = append(k.Namespaces, texts(args)...) }),
+		opt("namespace_labels SELECTOR…", toText(&k.NamespaceLabels)),
+		opt("labels SELECTOR…", toText(&k.Labels)),
+		opt("ttl SECONDS", toNumber(p, &k.TTL, 0, 3600)),
+		opt("pods disabled|insecure|verified", toChoice(p, &k.Pods, "value", map[string]PodMode{
+			"disabled": PodsDisabled, "insecure": PodsInsecure, "verified": PodsVerified,
+		})),
+		flag("endpoint_pod_names", &k.EndpointPodNames),
+		flag("noendpoints", &k.NoEndpoints),
+		opt("ignore empty_service", toChoice(p, &k.IgnoreEmptyService, "value", map[string]bool{"empty_service": true})),
+		opt("startup_timeout DURATION", p.toDuration(&k.StartupTimeout, 0, longest)),
+		p.fallthroughs(&k.Fallthrough),
+		opt("multicluster ZONES…", func(args []token) { k.multicluster(p, args) }),
+		flag("zonal", &k.Zonal),
 	}
-	k.access(p, table)
-	k.scopeOptions(p, table)
-	return table
 }
 
-// access adds the options for the source of the objects.
-func (k *Kubernetes) access(p *parser, table options) {
-	table["endpoint"] = option{usage: "endpoint URL", least: 1, most: 1, set: func(args []token) { k.endpoint(p, args[0]) }}
-	table["tls"] = option{usage: "tls CERT KEY CACERT", least: 3, most: 3, set: func(args []token) {
-		k.TLS = &TLS{Cert: args[0].text, Key: args[1].text, CA: args[2].text}
-	}}
-	table["kubeconfig"] = option{usage: "kubeconfig FILE [CONTEXT]", least: 1, most: 2, set: func(args []token) {
-		k.Kubeconfig = args[0].text
-		if len(args) == 2 {
-			k.Context = args[1].text
-		}
-	}}
-	table["manifests"] = option{usage: "manifests PATHS…", least: 1, most: -1, set: func(args []token) { k.manifests(p, args) }}
-	table["apiserver_qps"] = option{usage: "apiserver_qps NUMBER", least: 1, most: 1, set: func(args []token) { k.qps(p, args[0]) }}
-	table["apiserver_burst"] = option{usage: "apiserver_burst NUMBER", least: 1, most: 1, set: func(args []token) {
-		n, _ := p.number(args[0], 0, 1<<31-1)
-		k.Burst = int(n)
-	}}
-	// No limit on requests in flight is needed: there is one list or watch for each
-	// of a few kinds and for each namespace in use, and scope_max bounds those.
-	table["apiserver_max_inflight"] = option{usage: "apiserver_max_inflight NUMBER", least: 1, most: 1, set: func(args []token) {
-		p.number(args[0], 0, 1<<31-1)
-	}}
+// accessOptions returns the options for the source of the objects.
+func (k *Kubernetes) accessOptions(p *parser) options {
+	return options{
+		opt("endpoint URL", func(args []token) { k.endpoint(p, args[0]) }),
+		opt("tls CERT KEY CACERT", func(args []token) { k.TLS = &TLS{Cert: args[0].text, Key: args[1].text, CA: args[2].text} }),
+		opt("kubeconfig FILE [CONTEXT]", func(args []token) {
+			k.Kubeconfig = args[0].text
+			if len(args) == 2 {
+				k.Context = args[1].text
+			}
+		}),
+		opt("manifests PATHS…", func(args []token) { k.manifests(p, args) }),
+		opt("apiserver_qps NUMBER", func(args []token) { k.qps(p, args[0]) }),
+		opt("apiserver_burst NUMBER", toNumber(p, &k.Burst, 0, math.MaxInt32)),
+		// No limit on requests in flight is needed: there is one list or watch for each
+		// of a few kinds and for each namespace in use, and scope_max bounds those.
+		opt("apiserver_max_inflight NUMBER", toNumber(p, new(int), 0, math.MaxInt32)),
+	}
 }
 
 // multicluster reads zones, each of which must be one of the directive's.
@@ -226,13 +199,12 @@ var conflicts = []struct{ name, with, why string }{
 	{"endpoints", "noendpoints", "one asks for endpoints and the other for none; take one of the two out"},
 }
 
-// check reports options that exclude each other. given holds the options in the block.
-func (k *Kubernetes) check(p *parser, given map[string]token) {
+// check reports options of s that exclude each other.
+func (k *Kubernetes) check(p *parser, s statement) {
 	for _, c := range conflicts {
-		w, ok := given[c.name]
-		with, both := given[c.with]
-		if ok && both {
-			p.errorf(w, "%q and %q (line %d) can't both be set: %s", c.name, c.with, with.line, c.why)
+		w, ok := s.last(c.name)
+		if with, both := s.last(c.with); ok && both {
+			p.errorf(w.name(), "%q and %q (line %d) can't both be set: %s", c.name, c.with, with.name().line, c.why)
 		}
 	}
 	// CoreDNS uses the kubeconfig if both are given.

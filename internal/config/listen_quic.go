@@ -18,12 +18,12 @@ type QUICLimits struct {
 type QUIC struct{ QUICLimits }
 
 func (x *QUIC) parse(p *parser, s statement) {
-	p.count(s, 0, 0, "quic { max_streams|max_connections|worker_pool_size NUMBER }")
-	p.body(s, options{
-		"max_streams":      quicOption(p, "max_streams", 1, &x.MaxStreams),
-		"max_connections":  quicOption(p, "max_connections", 0, &x.MaxConns),
-		"worker_pool_size": quicOption(p, "worker_pool_size", 1, &x.Workers),
-	})
+	p.count(s, "quic { max_streams|max_connections|worker_pool_size NUMBER }")
+	p.body(s,
+		quicOption(p, "max_streams", 1, &x.MaxStreams),
+		quicOption(p, "max_connections", 0, &x.MaxConns),
+		quicOption(p, "worker_pool_size", 1, &x.Workers),
+	)
 }
 
 // HTTP3 is `https3 { max_streams N; max_connections N }` for addresses that serve DNS over HTTP/3.
@@ -31,21 +31,13 @@ func (x *QUIC) parse(p *parser, s statement) {
 type HTTP3 struct{ QUICLimits }
 
 func (x *HTTP3) parse(p *parser, s statement) {
-	p.count(s, 0, 0, "https3 { max_streams|max_connections NUMBER }")
-	p.body(s, options{
-		"max_streams":     quicOption(p, "max_streams", 0, &x.MaxStreams),
-		"max_connections": quicOption(p, "max_connections", 0, &x.MaxConns),
-	})
+	p.count(s, "https3 { max_streams|max_connections NUMBER }")
+	p.body(s, quicOption(p, "max_streams", 0, &x.MaxStreams), quicOption(p, "max_connections", 0, &x.MaxConns))
 }
 
 // quicOption returns the option name, which sets dst. A second one is an error, as in CoreDNS.
 func quicOption(p *parser, name string, least int64, dst *int) option {
-	set := false
-	return option{usage: name + " NUMBER", least: 1, most: 1, set: func(args []token) {
-		if set {
-			p.errorf(args[0], "%s is in the block twice; keep one", name)
-		}
-		n, _ := p.number(args[0], least, math.MaxInt32)
-		*dst, set = int(n), true
-	}}
+	o := opt(name+" NUMBER", toNumber(p, dst, least, math.MaxInt32))
+	o.once = true
+	return o
 }

@@ -18,38 +18,35 @@ type Loadbalance struct {
 // needsAgent: the order of weights and of preferred networks is made for each answer.
 func (l *Loadbalance) needsAgent() bool { return l.Weights != "" || len(l.Prefer) > 0 }
 
-const (
-	loadbalanceUsage = "loadbalance [round_robin|weighted WEIGHTFILE]"
-	// maxPreferred bounds the networks of `prefer`; each address of an answer is compared with all of them.
-	maxPreferred = 64
-)
+// maxPreferred bounds the networks of `prefer`; each address of an answer is compared with all of them.
+const maxPreferred = 64
 
 func (l *Loadbalance) parse(p *parser, s statement) {
 	if args := s.args(); len(args) > 0 {
 		switch args[0].text {
 		case "round_robin":
-			p.count(s, 0, 1, loadbalanceUsage)
+			p.fits(s, &syntax{usage: "loadbalance [round_robin|weighted WEIGHTFILE]", most: 1})
 		case "weighted":
 			l.weighted(p, s)
 		default:
 			p.unknown(args[0], "policy", []string{"round_robin", "weighted"})
 		}
 	}
-	p.body(s, options{
-		"reload": {usage: "reload DURATION", least: 1, most: 1, set: func(args []token) {
+	p.body(s,
+		opt("reload DURATION", func(args []token) {
 			l.Reload, _ = p.duration(args[0], 0, longest)
-			if len(s.args()) == 0 || s.args()[0].text != "weighted" {
+			if s.word().text != "weighted" {
 				p.errorf(args[0], "only a file of weights is read again; write: loadbalance weighted WEIGHTFILE, or take the line out")
 			}
-		}},
-		"prefer": {usage: "prefer CIDR…", least: 1, most: -1, set: func(args []token) { l.prefer(p, args) }},
-	})
+		}),
+		opt("prefer CIDR…", func(args []token) { l.prefer(p, args) }),
+	)
 }
 
 // weighted parses the arguments of the policy weighted.
 func (l *Loadbalance) weighted(p *parser, s statement) {
 	l.Reload = 30 * time.Second
-	if !p.count(s, 2, 2, "loadbalance weighted WEIGHTFILE") {
+	if !p.fits(s, &syntax{usage: "loadbalance weighted WEIGHTFILE", least: 2, most: 2}) {
 		return
 	}
 	if l.Weights = p.path(s.args()[1].text); l.Weights == "" {

@@ -9,12 +9,6 @@ type Local struct {
 
 func (l *Local) parse(p *parser, s statement) {
 	l.Prefix = true
-	p.count(s, 0, 0, "local")
-	p.body(s, options{
-		"localhost_prefix": {usage: "localhost_prefix on|off", least: 1, most: 1, set: func(args []token) {
-			if on, ok := choice(p, args[0], "value", map[string]bool{"on": true, "off": false}); ok {
-				l.Prefix = on
-			}
-		}},
-	})
+	p.count(s, "local")
+	p.body(s, opt("localhost_prefix on|off", toChoice(p, &l.Prefix, "value", onOff)))
 }

@@ -75,23 +75,18 @@ func (l *Log) parse(p *parser, s statement) {
 		l.Names = nil
 	}
 	given := make(map[string]bool)
-	p.body(s, options{
-		"class": {usage: "class CLASSES…", least: 1, most: -1, set: func(args []token) {
+	p.body(s,
+		opt("class CLASSES…", func(args []token) {
 			for _, w := range args {
-				l.class(p, w, given)
+				if given[w.text] = true; w.text != "all" && !slices.Contains(classes, w.text) {
+					p.unknown(w, "class", append([]string{"all"}, classes...))
+				}
 			}
-		}},
-		"sample": {usage: "sample N", least: 1, most: 1, set: func(args []token) {
-			n, _ := p.number(args[0], 1, maxSample)
-			l.Sample = int(n)
-		}},
-		"slow": {usage: "slow DURATION", least: 1, most: 1, set: func(args []token) {
-			l.Slow, _ = p.duration(args[0], time.Millisecond, maxSlow)
-		}},
-		"aggregate": {usage: "aggregate DURATION", least: 1, most: 1, set: func(args []token) {
-			l.Aggregate, _ = p.duration(args[0], minAggregate, maxAggregate)
-		}},
-	})
+		}),
+		opt("sample N", toNumber(p, &l.Sample, 1, maxSample)),
+		opt("slow DURATION", p.toDuration(&l.Slow, time.Millisecond, maxSlow)),
+		opt("aggregate DURATION", p.toDuration(&l.Aggregate, minAggregate, maxAggregate)),
+	)
 	for _, class := range classes {
 		if given[class] && !given["all"] {
 			l.Classes = append(l.Classes, class)
@@ -99,30 +94,16 @@ func (l *Log) parse(p *parser, s statement) {
 	}
 }
 
-func (l *Log) class(p *parser, w token, given map[string]bool) {
-	if w.text != "all" && !slices.Contains(classes, w.text) {
-		p.unknown(w, "class", append([]string{"all"}, classes...))
-		return
-	}
-	given[w.text] = true
-}
+func (l *Log) next() **Log { return &l.Next }
 
 // join appends a further log to the chain.
-func (l *Log) join(p *parser, s statement, next directive) {
-	last, n := l, 2
-	for ; last.Next != nil; n++ {
-		last = last.Next
-	}
-	if n > maxLogs {
-		p.errorf(s.name(), "a block has more than %d logs; put names of the same classes and format on one line", maxLogs)
-		return
-	}
-	added := next.(*Log)
-	for prev := l; prev != nil; prev = prev.Next {
+func (l *Log) join(p *parser, s statement, more directive) {
+	added := more.(*Log)
+	for prev := range chain(l) {
 		if prev.Names == nil || added.Names != nil && covered(prev.Names, added.Names) {
 			p.suspect(s.name(), "it logs nothing: a log before it takes all of its names; write this one first")
 			break
 		}
 	}
-	last.Next = added
+	extend(p, s, l, added, maxLogs, "logs; put names of the same classes and format on one line")
 }

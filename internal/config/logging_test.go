@@ -32,7 +32,7 @@ func TestLoggingDirectives(t *testing.T) {
 
 		{"log", "log {\nsample 100\nslow 200ms\naggregate 60s\n}", &Log{Sample: 100, Slow: 200 * time.Millisecond, Aggregate: time.Minute}},
 
-		{"debug", "debug", &Debug{}},
+		{"debug", "debug", &Switch{}},
 		{"pprof", "pprof", &Pprof{Addr: "localhost:6053"}},
 		{"pprof", "pprof :1234 {\nblock\n}", &Pprof{Addr: ":1234", BlockRate: 1}},
 		{"pprof", "pprof {\nblock 20\n}", &Pprof{Addr: "localhost:6053", BlockRate: 20}},

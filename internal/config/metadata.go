@@ -19,9 +19,7 @@ const maxPodLabels = 32
 
 func (m *Metadata) parse(p *parser, s statement) {
 	m.Zones = p.zonesOr(s.args())
-	p.body(s, options{
-		"map": replacedBy("take it out; a view can compare the fields of a query itself"),
-	})
+	p.body(s, replacedBy("map", "take it out; a view can compare the fields of a query itself"))
 }
 
 // clientLabel finds the labels of pods in the text of a log format or an expression.

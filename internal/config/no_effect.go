@@ -26,31 +26,31 @@ type Multisocket struct{}
 const maxSockets = 1024
 
 func (*Multisocket) parse(p *parser, s statement) {
-	if p.count(s, 0, 1, "multisocket [SOCKETS]") && len(s.args()) == 1 {
+	if p.count(s, "multisocket [SOCKETS]") && len(s.args()) == 1 {
 		p.number(s.args()[0], 1, maxSockets)
 	}
-	p.body(s, nil)
+	p.body(s)
 }
 
 // Shed is `shed`. It has no effect.
 type Shed struct{}
 
 func (*Shed) parse(p *parser, s statement) {
-	p.count(s, 0, 0, "shed")
+	p.count(s, "shed")
 	if p.block.Transport != PlainDNS {
 		p.errorf(s.name(), "shed is for blocks that serve plain DNS, and this one serves %s://; take it out", p.block.Transport)
 	}
-	p.body(s, nil)
+	p.body(s)
 }
 
 // Cancel is `cancel [TIMEOUT]`. It has no effect.
 type Cancel struct{}
 
 func (*Cancel) parse(p *parser, s statement) {
-	if p.count(s, 0, 1, "cancel [TIMEOUT]") && len(s.args()) == 1 {
+	if p.count(s, "cancel [TIMEOUT]") && len(s.args()) == 1 {
 		p.duration(s.args()[0], 1, time.Duration(math.MaxInt64))
 	}
-	p.body(s, nil)
+	p.body(s)
 }
 
 // HTTPSLimits is `https { max_connections N; max_streams N }`. It has no effect.
@@ -65,9 +65,7 @@ func (*GRPCServer) parse(p *parser, s statement) { p.connLimits(s) }
 
 // connLimits checks the limits of connections and streams in s.
 func (p *parser) connLimits(s statement) {
-	p.count(s, 0, 0, s.name().text+" { max_connections|max_streams NUMBER }")
-	number := func(name string) option {
-		return option{usage: name + " NUMBER", least: 1, most: 1, set: func(args []token) { p.number(args[0], 0, math.MaxUint32) }}
-	}
-	p.body(s, options{"max_connections": number("max_connections"), "max_streams": number("max_streams")})
+	p.count(s, s.name().text+" { max_connections|max_streams NUMBER }")
+	checked := toNumber(p, new(int64), 0, math.MaxUint32)
+	p.body(s, opt("max_connections NUMBER", checked), opt("max_streams NUMBER", checked))
 }

@@ -13,7 +13,7 @@ type NSID struct {
 }
 
 func (n *NSID) parse(p *parser, s statement) {
-	p.body(s, nil)
+	p.body(s)
 	n.ID = strings.Join(texts(s.args()), " ")
 	switch {
 	case len(n.ID) > wire.MaxNSID:

@@ -113,7 +113,7 @@ func TestFaults(t *testing.T) {
 		{"kubernetes {\nzonl\n}", `4: kubernetes: unknown option "zonl" (did you mean "zonal"?); allowed: apiserver_burst, apiserver_max_inflight, apiserver_qps, endpoint, endpoint_pod_names, endpoints, fallthrough, ignore, kubeconfig, labels, manifests, multicluster, namespace_labels, namespaces, noendpoints, pods, save, scope, scope_idle, scope_max, startup_timeout, tls, topology, ttl, zonal`},
 		{"kubernetes {\nzonal yes\n}", `4: kubernetes: "yes" is one argument too many after "zonal"; write: zonal`},
 		{"kubernetes {\nzonal\nnoendpoints\n}", `4: kubernetes: "zonal" and "noendpoints" (line 5) can't both be set: zonal names are made of endpoints; take one of the two out`},
-		{"kubernetes {\nnamespace_labels\n}", `4: kubernetes: an argument is missing after "namespace_labels"; write: namespace_labels SELECTOR`},
+		{"kubernetes {\nnamespace_labels\n}", `4: kubernetes: an argument is missing after "namespace_labels"; write: namespace_labels SELECTOR…`},
 		{"kubernetes {\nnamespaces a\nnamespace_labels b=c\n}", `5: kubernetes: "namespace_labels" and "namespaces" (line 4) can't both be set: list the namespaces, or select them by their labels`},
 		{"kubernetes {\nmulticluster\n}", `4: kubernetes: an argument is missing after "multicluster"; write: multicluster ZONES…`},
 		{"kubernetes a.test 10.0.0.0/8 {\nmulticluster a.test b.test\n}", `4: kubernetes multicluster: "b.test" is none of the zones that this directive answers; write it behind ` + "`kubernetes`" + ` too; allowed: a.test.`},

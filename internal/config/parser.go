@@ -6,6 +6,7 @@ import (
 	"net"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/nodens-dns/nodens/internal/spelling"
@@ -40,19 +41,58 @@ type parser struct {
 
 // option is one option of a directive.
 type option struct {
-	// usage is the syntax, including the option's name.
-	usage string
-	// least and most bound the number of arguments; most -1: no limit.
-	least, most int
+	syntax
 	// set reads the arguments.
 	set func(args []token)
+	// once says that a second one is an error.
+	once bool
 	// advice, if not empty, means that CoreDNS has the option and this version of
 	// nodens doesn't. It says what to do.
 	advice string
 }
 
-// options are a directive's options by name.
-type options map[string]option
+// options are the options of a directive.
+type options []option
+
+// opt returns the option whose syntax usage is; see [syntaxOf].
+func opt(usage string, set func(args []token)) option {
+	return option{syntax: syntaxOf(usage), set: set}
+}
+
+// syntax is what may be written after the name of a directive or an option.
+type syntax struct {
+	name  string
+	usage string // as users see it, with the name
+	// least and most bound the number of arguments; most -1: no limit.
+	least, most int
+}
+
+// syntaxOf reads a usage such as "prefetch AMOUNT [DURATION [PERCENT%]]": words in brackets may be missing, a word with … may be
+// repeated, and what follows a brace, a parenthesis or, outside of brackets, a bar is not counted.
+func syntaxOf(usage string) syntax {
+	words := strings.Fields(usage)
+	s := syntax{name: words[0], usage: usage}
+	depth := 0
+	for _, w := range words[1:] {
+		if w[0] == '{' || w[0] == '(' || w == "|" && depth == 0 {
+			break
+		}
+		if w == "|" {
+			continue
+		}
+		if depth += strings.Count(w, "["); depth == 0 {
+			s.least++
+		}
+		switch {
+		case strings.Contains(w, "…"):
+			s.most = -1
+		case s.most >= 0:
+			s.most++
+		}
+		depth -= strings.Count(w, "]")
+	}
+	return s
+}
 
 // errorf records an error at w.
 func (p *parser) errorf(w token, format string, args ...any) *ParseError {
@@ -82,59 +122,115 @@ func (p *parser) unknown(w token, what string, allowed []string) {
 }
 
 // body reads a directive's options.
-func (p *parser) body(s statement, table options) {
+func (p *parser) body(s statement, table ...option) {
 	p.suspectArguments(s, table)
+	given := make(map[string]bool)
 	for _, line := range s.body {
 		name := line.name()
-		o, ok := table[name.text]
+		o := options(table).find(name.text)
 		switch {
-		case !ok && len(table) == 0:
+		case o == nil && len(table) == 0:
 			p.errorf(name, "unknown option %q: %s takes no options", name.text, p.name)
-		case !ok:
-			p.unknown(name, "option", table.names())
+		case o == nil:
+			p.unknown(name, "option", options(table).names())
 		case o.advice != "":
 			f := p.errorf(name, "CoreDNS has the option %q, this version of nodens doesn't: %s", name.text, o.advice)
-			f.Allowed = table.names()
+			f.Allowed = options(table).names()
 		case line.body != nil:
 			p.errorf(name, "%q takes no block in braces; write: %s", name.text, o.usage)
-		case p.count(line, o.least, o.most, o.usage):
+		case p.fits(line, &o.syntax):
 			p.option = name.text
+			if o.once && given[name.text] {
+				p.errorf(line.word(), "%s is in the block twice; keep one", name.text)
+			}
 			o.set(line.args())
-			p.option = ""
+			p.option, given[name.text] = "", true
 		}
 	}
 }
 
-// names returns the options that this version supports.
+// find returns the option called name, nil if there is none.
+func (o options) find(name string) *option {
+	if i := slices.IndexFunc(o, func(o option) bool { return o.name == name }); i >= 0 {
+		return &o[i]
+	}
+	return nil
+}
+
+// names returns the options that this version supports, sorted.
 func (o options) names() []string {
 	var names []string
-	for _, name := range slices.Sorted(maps.Keys(o)) {
-		if o[name].advice == "" {
-			names = append(names, name)
+	for i := range o {
+		if o[i].advice == "" {
+			names = append(names, o[i].name)
 		}
 	}
+	slices.Sort(names)
 	return names
 }
 
 // flag returns an option without arguments that sets dst.
-func flag(name string, dst *bool) option {
-	return option{usage: name, set: func([]token) { *dst = true }}
-}
+func flag(name string, dst *bool) option { return opt(name, func([]token) { *dst = true }) }
 
 // replacedBy returns an option of CoreDNS that this version does not support.
-func replacedBy(advice string) option { return option{advice: advice} }
+func replacedBy(name, advice string) option {
+	return option{syntax: syntax{name: name}, advice: advice}
+}
 
-// count reports whether s has least to most arguments, and records an error if not.
-func (p *parser) count(s statement, least, most int, usage string) bool {
-	if n := len(s.args()); n >= least && (most < 0 || n <= most) {
+// ignoredUpstream is an option that CoreDNS ignores: the server always resolves targets of aliases itself.
+func ignoredUpstream() option {
+	return option{syntax: syntax{name: "upstream", usage: "upstream", most: -1}, set: func([]token) {}}
+}
+
+// onOff are the values of options that are on or off.
+var onOff = map[string]bool{"on": true, "off": false}
+
+// toDuration returns an option's set, which reads a duration from least to most.
+func (p *parser) toDuration(dst *time.Duration, least, most time.Duration) func([]token) {
+	return func(args []token) { *dst, _ = p.duration(args[0], least, most) }
+}
+
+// toNumber returns an option's set, which reads an integer from least to most.
+func toNumber[T ~int | ~int64 | ~uint32](p *parser, dst *T, least, most int64) func([]token) {
+	return func(args []token) {
+		n, _ := p.number(args[0], least, most)
+		*dst = T(n)
+	}
+}
+
+// toChoice returns an option's set, which looks up a word in table.
+func toChoice[T any](p *parser, dst *T, what string, table map[string]T) func([]token) {
+	return func(args []token) { *dst, _ = choice(p, args[0], what, table) }
+}
+
+// toZones returns an option's set, which adds zones.
+func (p *parser) toZones(dst *[]wire.Name) func([]token) {
+	return func(args []token) { *dst = append(*dst, p.zones(args)...) }
+}
+
+// toText returns an option's set, which reads the words as one text.
+func toText(dst *string) func([]token) {
+	return func(args []token) { *dst = strings.Join(texts(args), " ") }
+}
+
+// count reports whether s has as many arguments as usage says (see [syntaxOf]), and records an error if not.
+func (p *parser) count(s statement, usage string) bool {
+	form := syntaxOf(usage)
+	return p.fits(s, &form)
+}
+
+// fits reports whether s has as many arguments as form says, and records an error if not.
+func (p *parser) fits(s statement, form *syntax) bool {
+	n := len(s.args())
+	switch {
+	case n < form.least:
+		p.errorf(s.name(), "an argument is missing after %q; write: %s", s.name().text, form.usage)
+	case form.most >= 0 && n > form.most:
+		at := s.args()[form.most]
+		p.errorf(at, "%q is one argument too many after %q; write: %s", at.text, s.name().text, form.usage)
+	default:
 		return true
 	}
-	at, what := s.name(), "an argument is missing"
-	if len(s.args()) > least {
-		at = s.words[most+1]
-		what = fmt.Sprintf("%q is one argument too many", at.text)
-	}
-	p.errorf(at, "%s after %q; write: %s", what, s.name().text, usage)
 	return false
 }
 
@@ -187,6 +283,14 @@ func (p *parser) listen(w token) (string, bool) {
 		return "", false
 	}
 	return w.text, true
+}
+
+// listenArgument is listen for the one argument that s may have; addr is the default.
+func (p *parser) listenArgument(s statement, usage, addr string) string {
+	if p.count(s, usage) && len(s.args()) == 1 {
+		addr, _ = p.listen(s.args()[0])
+	}
+	return addr
 }
 
 // zones parses zones: names, or CIDRs for their reverse zones. It returns nil if words is nil.

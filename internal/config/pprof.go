@@ -14,17 +14,10 @@ type Pprof struct {
 }
 
 func (x *Pprof) parse(p *parser, s statement) {
-	*x = Pprof{Addr: "localhost:6053"}
-	if p.count(s, 0, 1, "pprof [ADDRESS]") && len(s.args()) == 1 {
-		x.Addr, _ = p.listen(s.args()[0])
-	}
-	p.body(s, options{
-		"block": {usage: "block [RATE]", most: 1, set: func(args []token) {
-			x.BlockRate = 1
-			if len(args) > 0 {
-				n, _ := p.number(args[0], 0, math.MaxInt32)
-				x.BlockRate = int(n)
-			}
-		}},
-	})
+	x.Addr = p.listenArgument(s, "pprof [ADDRESS]", "localhost:6053")
+	p.body(s, opt("block [RATE]", func(args []token) {
+		if x.BlockRate = 1; len(args) > 0 {
+			toNumber(p, &x.BlockRate, 0, math.MaxInt32)(args)
+		}
+	}))
 }

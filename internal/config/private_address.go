@@ -64,16 +64,13 @@ func DefaultPrivateAddress() *PrivateAddress {
 }
 
 func (a *PrivateAddress) parse(p *parser, s statement) {
-	if !p.count(s, 0, 1, privateUsage) {
+	if !p.count(s, privateUsage) {
 		return
 	}
 	for _, w := range s.args() {
 		a.Action, _ = choice(p, w, "action", privateActions)
 	}
-	p.body(s, options{
-		"range":  {usage: "range RANGE…", least: 1, most: -1, set: func(args []token) { a.addRanges(p, args) }},
-		"except": {usage: "except ZONES…", least: 1, most: -1, set: func(args []token) { a.Except = append(a.Except, p.zones(args)...) }},
-	})
+	p.body(s, opt("range RANGE…", func(args []token) { a.addRanges(p, args) }), opt("except ZONES…", p.toZones(&a.Except)))
 	if len(a.Ranges) == 0 && !a.ClusterIPs {
 		def := DefaultPrivateAddress()
 		a.Ranges, a.ClusterIPs = def.Ranges, def.ClusterIPs

@@ -6,12 +6,9 @@ type Prometheus struct {
 }
 
 func (m *Prometheus) parse(p *parser, s statement) {
-	m.Addr = "localhost:9153"
-	if p.count(s, 0, 1, "prometheus [ADDRESS:PORT]") && len(s.args()) == 1 {
-		m.Addr, _ = p.listen(s.args()[0])
-	}
-	p.body(s, options{
-		"runtime_metrics": replacedBy("the Go runtime's usual metrics are always there; take the line out"),
-		"tls":             replacedBy("metrics are served without TLS; bind them to a loopback address"),
-	})
+	m.Addr = p.listenArgument(s, "prometheus [ADDRESS:PORT]", "localhost:9153")
+	p.body(s,
+		replacedBy("runtime_metrics", "the Go runtime's usual metrics are always there; take the line out"),
+		replacedBy("tls", "metrics are served without TLS; bind them to a loopback address"),
+	)
 }

@@ -24,8 +24,8 @@ const longest = time.Duration(math.MaxInt64)
 
 func (r *Reload) parse(p *parser, s statement) {
 	*r = Reload{Interval: defaultInterval, Jitter: defaultJitter}
-	p.body(s, nil)
-	if !p.count(s, 0, 2, "reload [INTERVAL|off] [JITTER]") {
+	p.body(s)
+	if !p.count(s, "reload [INTERVAL|off] [JITTER]") {
 		return
 	}
 	args := s.args()

@@ -12,8 +12,8 @@ type Root struct {
 }
 
 func (r *Root) parse(p *parser, s statement) {
-	p.body(s, nil)
-	if !p.count(s, 1, 1, "root DIRECTORY") {
+	p.body(s)
+	if !p.count(s, "root DIRECTORY") {
 		return
 	}
 	w := s.args()[0]

@@ -50,27 +50,18 @@ const (
 	maxScopeMax = 1000
 )
 
-// scopeOptions adds the options that limit what is watched and returned.
-func (k *Kubernetes) scopeOptions(p *parser, table options) {
-	table["scope"] = option{usage: "scope node|cluster", least: 1, most: 1, set: func(args []token) {
-		k.Scope, _ = choice(p, args[0], "value", map[string]Scope{"node": ScopeNode, "cluster": ScopeCluster})
-	}}
-	table["scope_idle"] = option{usage: "scope_idle DURATION", least: 1, most: 1, set: func(args []token) {
-		k.ScopeIdle, _ = p.duration(args[0], minScopeIdle, maxScopeIdle)
-	}}
-	table["scope_max"] = option{usage: "scope_max NUMBER", least: 1, most: 1, set: func(args []token) {
-		n, _ := p.number(args[0], 1, maxScopeMax)
-		k.ScopeMax = int(n)
-	}}
-	table["endpoints"] = option{usage: "endpoints all", least: 1, most: 1, set: func(args []token) {
-		k.AllEndpoints, _ = choice(p, args[0], "value", map[string]bool{"all": true})
-	}}
-	table["topology"] = option{usage: "topology off|order|hints", least: 1, most: 1, set: func(args []token) {
-		k.Topology, _ = choice(p, args[0], "value", map[string]Topology{
+// scopeOptions returns the options that limit what is watched and returned.
+func (k *Kubernetes) scopeOptions(p *parser) options {
+	return options{
+		opt("scope node|cluster", toChoice(p, &k.Scope, "value", map[string]Scope{"node": ScopeNode, "cluster": ScopeCluster})),
+		opt("scope_idle DURATION", p.toDuration(&k.ScopeIdle, minScopeIdle, maxScopeIdle)),
+		opt("scope_max NUMBER", toNumber(p, &k.ScopeMax, 1, maxScopeMax)),
+		opt("endpoints all", toChoice(p, &k.AllEndpoints, "value", map[string]bool{"all": true})),
+		opt("topology off|order|hints", toChoice(p, &k.Topology, "value", map[string]Topology{
 			"off": TopologyOff, "order": TopologyOrder, "hints": TopologyHints,
-		})
-	}}
-	table["save"] = option{usage: "save FILE", least: 1, most: 1, set: func(args []token) { k.save(p, args[0]) }}
+		})),
+		opt("save FILE", func(args []token) { k.save(p, args[0]) }),
+	}
 }
 
 // rooted reports whether a path is absolute, on this machine or on a node. On Windows a node's

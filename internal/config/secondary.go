@@ -34,11 +34,11 @@ const (
 func (s *Secondary) parse(p *parser, st statement) {
 	s.Zones = p.zonesOr(st.args())
 	before := len(p.errs)
-	p.body(st, options{
-		"transfer":    {usage: transferFromUsage, least: 2, most: -1, set: func(args []token) { s.transferFrom(p, args) }},
-		"fallthrough": p.fallthroughs(&s.Fallthrough),
-		"catalog":     replacedBy("write the member zones as zones of secondary, or forward them to a CoreDNS that has the catalog"),
-	})
+	p.body(st,
+		opt(transferFromUsage, func(args []token) { s.transferFrom(p, args) }),
+		p.fallthroughs(&s.Fallthrough),
+		replacedBy("catalog", "write the member zones as zones of secondary, or forward them to a CoreDNS that has the catalog"),
+	)
 	if len(s.From) == 0 && len(p.errs) == before {
 		p.errorf(st.name(), "no primary server; write in its block: %s", transferFromUsage)
 	}
@@ -78,33 +78,19 @@ func primaryAddr(text string) (netip.AddrPort, bool) {
 	return netip.AddrPortFrom(addr, 53), err == nil
 }
 
+func (s *Secondary) next() **Secondary { return &s.Next }
+
 // join appends a further directive to the chain.
 func (s *Secondary) join(p *parser, st statement, next directive) {
-	more, last, n := next.(*Secondary), s, 2
-	for ; ; n++ {
-		for _, zone := range more.Zones {
-			if slices.Contains(last.Zones, zone) {
-				p.errorf(st.name(), "the zone %s has a `secondary` already; name all its primary servers there", zone)
-				return
-			}
+	more := next.(*Secondary)
+	for first := range chain(s) {
+		if zone, ok := common(first.Zones, more.Zones); ok {
+			p.errorf(st.name(), "the zone %s has a `secondary` already; name all its primary servers there", zone)
+			return
 		}
-		if last.Next == nil {
-			break
-		}
-		last = last.Next
 	}
-	if n > maxFiles {
-		p.errorf(st.name(), "a block has more than %d `secondary`; name several zones in one, or write a server block for some of them", maxFiles)
-		return
-	}
-	last.Next = more
+	extend(p, st, s, more, maxFiles, "`secondary`; name several zones in one, or write a server block for some of them")
 }
 
 // All returns the directives of a block in order; none if s is nil.
-func (s *Secondary) All() []*Secondary {
-	var list []*Secondary
-	for ; s != nil; s = s.Next {
-		list = append(list, s)
-	}
-	return list
-}
+func (s *Secondary) All() []*Secondary { return slices.Collect(chain(s)) }

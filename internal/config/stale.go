@@ -25,7 +25,6 @@ const (
 	maxRecheck = 5 * time.Minute
 
 	staleUsage    = "serve_stale [DURATION] [immediate [TTL [RECHECK]] | verify [TIMEOUT [TTL [RECHECK]]]]"
-	policyUsage   = "serve_stale_policy prefer_positive"
 	prefetchUsage = "prefetch AMOUNT [DURATION [PERCENT%]]"
 
 	// maxPrefetch fits the hit count of 16 bits.
@@ -59,18 +58,16 @@ func (f *Prefetch) percent(p *parser, w token) {
 	f.Percent = n
 }
 
-// options adds the options for expired answers. s is the directive.
-func (st *Stale) options(p *parser, s statement, table options) {
-	table["serve_stale"] = option{usage: staleUsage, most: 5, set: func(args []token) { st.parse(p, args) }}
-	table["serve_stale_policy"] = option{usage: policyUsage, least: 1, most: 1, set: func(args []token) {
+// options returns the options for expired answers. s is the directive.
+func (st *Stale) options(p *parser, s statement) options {
+	serve := opt(staleUsage, func(args []token) { st.parse(p, args) })
+	serve.most = 5 // of verify
+	return options{serve, opt("serve_stale_policy prefer_positive", func(args []token) {
 		st.PreferPositive, _ = choice(p, lowerToken(args[0]), "policy", map[string]bool{"prefer_positive": true})
-		for _, line := range s.body {
-			if line.name().text == "serve_stale" {
-				return
-			}
+		if _, ok := s.last("serve_stale"); !ok {
+			p.errorf(args[0], "there is no serve_stale that it could be the policy of; add serve_stale, or take the line out")
 		}
-		p.errorf(args[0], "there is no serve_stale that it could be the policy of; add serve_stale, or take the line out")
-	}}
+	})}
 }
 
 func (st *Stale) parse(p *parser, args []token) {

@@ -101,7 +101,7 @@ func isLogWord(text string) bool {
 // suspectArguments reports arguments of a directive that are names of its options.
 func (p *parser) suspectArguments(s statement, table options) {
 	for _, w := range s.args() {
-		if o, ok := table[w.text]; ok && o.advice == "" {
+		if o := table.find(w.text); o != nil && o.advice == "" {
 			p.suspect(w, "%q is read as an argument of %s; options are written in braces on lines of their own", w.text, p.name)
 		}
 	}

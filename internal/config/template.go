@@ -51,7 +51,7 @@ const (
 )
 
 func (t *Template) parse(p *parser, s statement) {
-	if !p.count(s, 2, -1, templateUsage) {
+	if !p.count(s, templateUsage) {
 		return
 	}
 	t.class(p, s.args()[0])
@@ -61,7 +61,7 @@ func (t *Template) parse(p *parser, s statement) {
 		p.errorf(kind, "%q is no type of DNS such as A, AAAA or MX, or ANY for all; write: %s", kind.text, templateUsage)
 	}
 	t.Zones = p.zonesOr(s.args()[2:])
-	p.body(s, t.options(p))
+	p.body(s, t.options(p)...)
 }
 
 // class parses CLASS. Queries of other classes than IN do not reach templates.
@@ -76,29 +76,24 @@ func (t *Template) class(p *parser, w token) {
 
 func (t *Template) options(p *parser) options {
 	return options{
-		"match": {usage: "match REGEX…", least: 1, most: -1, set: func(args []token) {
+		opt("match REGEX…", func(args []token) {
 			for _, w := range args {
 				if re := p.pattern(w); re != nil {
 					t.Match = append(t.Match, re)
 				}
 			}
-		}},
-		"answer":     p.templateOption("answer", &t.Answer),
-		"additional": p.templateOption("additional", &t.Additional),
-		"authority":  p.templateOption("authority", &t.Authority),
-		"rcode": {usage: "rcode CODE", least: 1, most: 1, set: func(args []token) {
-			t.Rcode = wire.Rcode(p.rcode(args[0]))
-		}},
-		"ederror":     {usage: "ederror CODE [TEXT]", least: 1, most: 2, set: func(args []token) { t.EDE = p.extended(args) }},
-		"fallthrough": p.fallthroughs(&t.Fallthrough),
-		// CoreDNS ignores it: the server always resolves targets of aliases itself.
-		"upstream": {usage: "upstream", most: -1, set: func([]token) {}},
-		"var": {usage: "var NAME EXPRESSION", least: 2, most: -1, set: func(args []token) {
+		}),
+		p.templateOption("answer", &t.Answer),
+		p.templateOption("additional", &t.Additional),
+		p.templateOption("authority", &t.Authority),
+		opt("rcode CODE", func(args []token) { t.Rcode = wire.Rcode(p.rcode(args[0])) }),
+		opt("ederror CODE [TEXT]", func(args []token) { t.EDE = p.extended(args) }),
+		p.fallthroughs(&t.Fallthrough),
+		ignoredUpstream(),
+		opt("var NAME EXPRESSION…", func(args []token) {
 			t.script(p, args[1:], func(s *expression.Script, text string) error { return s.AddVariable(args[0].text, text) })
-		}},
-		"expr": {usage: "expr EXPRESSION", least: 1, most: -1, set: func(args []token) {
-			t.script(p, args, (*expression.Script).AddCondition)
-		}},
+		}),
+		opt("expr EXPRESSION…", func(args []token) { t.script(p, args, (*expression.Script).AddCondition) }),
 	}
 }
 
@@ -119,7 +114,7 @@ func (t *Template) script(p *parser, words []token, add func(s *expression.Scrip
 
 // templateOption returns an option whose arguments are templates of one record each.
 func (p *parser) templateOption(name string, dst *[]*template.Template) option {
-	return option{usage: name + " RECORD…", least: 1, most: -1, set: func(args []token) {
+	return opt(name+" RECORD…", func(args []token) {
 		for _, w := range args {
 			made, err := template.New(name).Funcs(template.FuncMap{"parseInt": strconv.ParseUint}).Parse(w.text)
 			if err != nil {
@@ -132,7 +127,7 @@ func (p *parser) templateOption(name string, dst *[]*template.Template) option {
 			*dst = (*dst)[:maxMade]
 			p.errorf(args[0], "a template has more than %d records in a section; a reply holds no more", maxMade)
 		}
-	}}
+	})
 }
 
 // extended parses an extended error.
@@ -148,24 +143,12 @@ func (p *parser) extended(args []token) *ExtendedError {
 	return e
 }
 
+func (t *Template) next() **Template { return &t.Next }
+
 // join appends a further template to the chain.
-func (t *Template) join(p *parser, s statement, next directive) {
-	last, n := t, 2
-	for ; last.Next != nil; n++ {
-		last = last.Next
-	}
-	if n > maxTemplates {
-		p.errorf(s.name(), "a block has more than %d templates; write a server block for each zone", maxTemplates)
-		return
-	}
-	last.Next = next.(*Template)
+func (t *Template) join(p *parser, s statement, more directive) {
+	extend(p, s, t, more.(*Template), maxTemplates, "templates; write a server block for each zone")
 }
 
 // All returns the templates of a block in order; none if t is nil.
-func (t *Template) All() []*Template {
-	var list []*Template
-	for ; t != nil; t = t.Next {
-		list = append(list, t)
-	}
-	return slices.Clip(list)
-}
+func (t *Template) All() []*Template { return slices.Clip(slices.Collect(chain(t))) }

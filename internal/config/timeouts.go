@@ -21,36 +21,35 @@ const (
 )
 
 func (x *Timeouts) parse(p *parser, s statement) {
-	if !p.count(s, 0, 0, "timeouts { read|write|idle DURATION }") {
+	if !p.count(s, "timeouts { read|write|idle DURATION }") {
 		return
 	}
 	if len(s.body) == 0 {
 		p.errorf(s.name(), "no timeout is set; add a line such as `read 5s`, or take the directive out")
 		return
 	}
-	p.body(s, options{
-		"read":  x.option(p, "read", &x.Read),
-		"write": x.option(p, "write", &x.Write),
-		"idle":  x.option(p, "idle", &x.Idle),
-		"maxtcpqueries": {usage: "maxtcpqueries NUMBER", least: 1, most: 1, set: func(args []token) {
-			if n, ok := p.number(args[0], -1, 1<<31-1); ok && n == 0 {
+	p.body(s,
+		x.option(p, "read DURATION", &x.Read),
+		x.option(p, "write DURATION", &x.Write),
+		x.option(p, "idle DURATION", &x.Idle),
+		opt("maxtcpqueries NUMBER", func(args []token) {
+			n, ok := p.number(args[0], -1, 1<<31-1)
+			if x.MaxTCPQueries = int(n); ok && n == 0 {
 				p.errorf(args[0], "0 queries make no connection; allowed: -1 for any number, or 1 and more")
-			} else {
-				x.MaxTCPQueries = int(n)
 			}
-		}},
-	})
+		}),
+	)
 }
 
 // option returns the option that sets dst. A number without a unit means seconds.
-func (x *Timeouts) option(p *parser, name string, dst *time.Duration) option {
-	return option{usage: name + " DURATION", least: 1, most: 1, set: func(args []token) {
+func (x *Timeouts) option(p *parser, usage string, dst *time.Duration) option {
+	return opt(usage, func(args []token) {
 		w := args[0]
 		if _, err := strconv.Atoi(w.text); err == nil {
 			w.text += "s"
 		}
 		*dst, _ = p.duration(w, leastTimeout, mostTimeout)
-	}}
+	})
 }
 
 // WithDefaults returns x with zero fields replaced by next's. Both may be nil.

@@ -18,12 +18,10 @@ type TLSServer struct {
 	ClientAuth    tls.ClientAuthType // none by default
 }
 
-// clientAuths returns the values of `client_auth`.
-func clientAuths() map[string]tls.ClientAuthType {
-	return map[string]tls.ClientAuthType{
-		"nocert": tls.NoClientCert, "request": tls.RequestClientCert, "require": tls.RequireAnyClientCert,
-		"verify_if_given": tls.VerifyClientCertIfGiven, "require_and_verify": tls.RequireAndVerifyClientCert,
-	}
+// clientAuths are the values of `client_auth`.
+var clientAuths = map[string]tls.ClientAuthType{
+	"nocert": tls.NoClientCert, "request": tls.RequestClientCert, "require": tls.RequireAnyClientCert,
+	"verify_if_given": tls.VerifyClientCertIfGiven, "require_and_verify": tls.RequireAndVerifyClientCert,
 }
 
 const certificateUsage = "tls CERT KEY [CA]"
@@ -33,15 +31,13 @@ func (x *TLSServer) parse(p *parser, s statement) {
 		p.errorf(s.name(), "this version of nodens does not request certificates; name files instead: %s", certificateUsage)
 		return
 	}
-	if !p.count(s, 2, 3, certificateUsage) {
+	if !p.count(s, certificateUsage) {
 		return
 	}
-	p.body(s, options{
-		"client_auth": {usage: "client_auth KIND", least: 1, most: 1, set: func(args []token) {
-			x.ClientAuth, _ = choice(p, args[0], "kind", clientAuths())
-		}},
-		"keylog": replacedBy("it writes no keys to a file, with which all could be read; take the line out"),
-	})
+	p.body(s,
+		opt("client_auth KIND", toChoice(p, &x.ClientAuth, "kind", clientAuths)),
+		replacedBy("keylog", "it writes no keys to a file, with which all could be read; take the line out"),
+	)
 	x.read(p, p.paths(s.args()))
 }
 

@@ -23,7 +23,6 @@ type Trace struct {
 }
 
 const (
-	traceUsage = "trace [ENDPOINT-TYPE] [ENDPOINT]"
 	// otlpPort and tracePath are the defaults of OTLP over HTTP.
 	otlpPort     = ":4318"
 	tracePath    = "/v1/traces"
@@ -33,7 +32,7 @@ const (
 
 func (t *Trace) parse(p *parser, s statement) {
 	args := s.args()
-	if !p.count(s, 0, 2, traceUsage) {
+	if !p.count(s, "trace [ENDPOINT-TYPE] [ENDPOINT]") {
 		return
 	}
 	otlp := false
@@ -44,11 +43,10 @@ func (t *Trace) parse(p *parser, s statement) {
 	case len(args) == 1 && strings.EqualFold(args[0].text, "otlp"):
 		p.errorf(args[0], "otlp needs an endpoint; write: trace otlp http://HOST:4318")
 	case len(args) == 2:
-		choice(p, token{text: strings.ToLower(args[0].text), file: args[0].file, line: args[0].line}, "endpoint type",
-			map[string]bool{"otlp": true, "zipkin": true, "datadog": true})
+		choice(p, lowerToken(args[0]), "endpoint type", map[string]bool{"otlp": true, "zipkin": true, "datadog": true})
 	}
 	every := int64(-1)
-	p.body(s, t.options(p, &every))
+	p.body(s, t.options(p, &every)...)
 	t.Service = cmp.Or(t.Service, traceService)
 	switch {
 	case every >= 0:
@@ -63,29 +61,28 @@ func (t *Trace) parse(p *parser, s statement) {
 
 // options are the options of both programs. every gets the value of the option of this name.
 func (t *Trace) options(p *parser, every *int64) options {
+	size := toNumber(p, new(int64), math.MinInt64, math.MaxInt64)
 	return options{
-		"every":   {usage: "every AMOUNT", least: 1, most: 1, set: func(args []token) { *every, _ = p.number(args[0], 0, math.MaxInt32) }},
-		"service": {usage: "service NAME", least: 1, most: 1, set: func(args []token) { t.Service = args[0].text }},
-		"slow": {usage: "slow DURATION", least: 1, most: 1, set: func(args []token) {
-			t.Slow, _ = p.duration(args[0], time.Millisecond, maxTraceSlow)
-		}},
-		"client_server": {usage: "client_server [true|false]", most: 1, set: func(args []token) {
+		opt("every AMOUNT", toNumber(p, every, 0, math.MaxInt32)),
+		opt("service NAME", toText(&t.Service)),
+		opt("slow DURATION", p.toDuration(&t.Slow, time.Millisecond, maxTraceSlow)),
+		opt("client_server [true|false]", func(args []token) {
 			for _, w := range args {
 				if _, err := strconv.ParseBool(w.text); err != nil {
 					p.unknown(w, "value", []string{"true", "false"})
 				}
 			}
-		}},
-		"datadog_analytics_rate": {usage: "datadog_analytics_rate [RATE]", most: 1, set: func(args []token) {
+		}),
+		opt("datadog_analytics_rate [RATE]", func(args []token) {
 			for _, w := range args {
 				if rate, err := strconv.ParseFloat(w.text, 64); err != nil || !(rate >= 0 && rate <= 1) {
 					p.errorf(w, "%q is not a rate from 0 to 1", w.text)
 				}
 			}
-		}},
-		"zipkin_max_backlog_size":   {usage: "zipkin_max_backlog_size SIZE", least: 1, most: 1, set: func(args []token) { p.number(args[0], math.MinInt64, math.MaxInt64) }},
-		"zipkin_max_batch_size":     {usage: "zipkin_max_batch_size SIZE", least: 1, most: 1, set: func(args []token) { p.number(args[0], math.MinInt64, math.MaxInt64) }},
-		"zipkin_max_batch_interval": {usage: "zipkin_max_batch_interval DURATION", least: 1, most: 1, set: func(args []token) { p.duration(args[0], math.MinInt64, math.MaxInt64) }},
+		}),
+		opt("zipkin_max_backlog_size SIZE", size),
+		opt("zipkin_max_batch_size SIZE", size),
+		opt("zipkin_max_batch_interval DURATION", p.toDuration(new(time.Duration), math.MinInt64, math.MaxInt64)),
 	}
 }
 

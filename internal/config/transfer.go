@@ -33,10 +33,10 @@ const (
 func (t *Transfer) parse(p *parser, s statement) {
 	t.Zones = p.zonesOr(s.args())
 	before := len(p.errs)
-	p.body(s, options{
-		"to":     {usage: "to ADDRESSES…|*", least: 1, most: -1, set: func(args []token) { t.addPeers(p, args) }},
-		"source": {usage: "source ADDRESS", least: 1, most: 1, set: func(args []token) { t.setSource(p, args[0]) }},
-	})
+	p.body(s,
+		opt("to ADDRESSES…|*", func(args []token) { t.addPeers(p, args) }),
+		opt("source ADDRESS", func(args []token) { t.setSource(p, args[0]) }),
+	)
 	if !t.Any && len(t.To) == 0 && len(p.errs) == before {
 		p.errorf(s.name(), "no client may transfer the zones; name the servers that may, such as `to 192.0.2.1`, or all clients with `to *`")
 	}
@@ -75,15 +75,9 @@ func (t *Transfer) setSource(p *parser, w token) {
 	}
 }
 
+func (t *Transfer) next() **Transfer { return &t.Next }
+
 // join appends a further directive to the chain.
-func (t *Transfer) join(p *parser, s statement, next directive) {
-	last, n := t, 2
-	for ; last.Next != nil; last = last.Next {
-		n++
-	}
-	if n > maxTransfers {
-		p.errorf(s.name(), "a block has more than %d transfer directives; name several zones in one", maxTransfers)
-		return
-	}
-	last.Next = next.(*Transfer)
+func (t *Transfer) join(p *parser, s statement, more directive) {
+	extend(p, s, t, more.(*Transfer), maxTransfers, "transfer directives; name several zones in one")
 }

@@ -33,13 +33,13 @@ const (
 func (t *TSIG) parse(p *parser, s statement) {
 	*t = TSIG{Zones: p.zonesOr(s.args()), Keys: make(wire.TSIGKeys)}
 	before := len(p.errs)
-	p.body(s, options{
-		"secret":  {usage: "secret NAME KEY", least: 2, most: 2, set: func(args []token) { t.addKey(p, args[0], args[0].text, args[1].text) }},
-		"secrets": {usage: "secrets FILE", least: 1, most: 1, set: func(args []token) { t.addFile(p, args[0]) }},
-		"require": {usage: "require QTYPES…|all|none", least: 1, most: -1, set: func(args []token) { t.require(p, args) }},
-		"require_opcode": replacedBy("take it out; the agent answers no opcodes but QUERY, which require all is for, and NOTIFY, " +
+	p.body(s,
+		opt("secret NAME KEY", func(args []token) { t.addKey(p, args[0], args[0].text, args[1].text) }),
+		opt("secrets FILE", func(args []token) { t.addFile(p, args[0]) }),
+		opt("require QTYPES…|all|none", func(args []token) { t.require(p, args) }),
+		replacedBy("require_opcode", "take it out; the agent answers no opcodes but QUERY, which require all is for, and NOTIFY, "+
 			"which it takes only from the primary servers of secondary"),
-	})
+	)
 	if len(t.Keys) == 0 && len(p.errs) == before && len(p.notRead) == 0 {
 		p.suspect(s.name(), "there is no key, so that every signed query gets NOTAUTH; add `secret NAME KEY`")
 	}

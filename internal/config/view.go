@@ -17,23 +17,21 @@ type View struct {
 const maxExpressions = 32
 
 func (v *View) parse(p *parser, s statement) {
-	if p.count(s, 1, 1, "view NAME") {
+	if p.count(s, "view NAME") {
 		if v.Name = s.args()[0].text; v.Name == "" {
 			p.errorf(s.args()[0], "the name is empty; is an environment variable unset?")
 		}
 	}
-	p.body(s, options{
-		"expr": {usage: "expr EXPRESSION", least: 1, most: -1, set: func(args []token) {
-			text := strings.Join(texts(args), " ")
-			e, err := expression.Parse(text)
-			switch {
-			case err != nil:
-				p.errorf(token{text: text, file: args[0].file, line: args[0].line}, "%q is not a boolean expression: %v", text, err)
-			case len(v.When) == maxExpressions:
-				p.errorf(args[0], "the view has more than %d expressions; join some by &&", maxExpressions)
-			default:
-				v.When = append(v.When, e)
-			}
-		}},
-	})
+	p.body(s, opt("expr EXPRESSION…", func(args []token) {
+		text := strings.Join(texts(args), " ")
+		e, err := expression.Parse(text)
+		switch {
+		case err != nil:
+			p.errorf(token{text: text, file: args[0].file, line: args[0].line}, "%q is not a boolean expression: %v", text, err)
+		case len(v.When) == maxExpressions:
+			p.errorf(args[0], "the view has more than %d expressions; join some by &&", maxExpressions)
+		default:
+			v.When = append(v.When, e)
+		}
+	}))
 }

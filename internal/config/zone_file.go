@@ -29,59 +29,48 @@ func (f *ZoneFile) needsAgent() bool {
 	return f != nil && (f.Fallthrough != nil || f.Next.needsAgent())
 }
 
-const (
-	fileUsage = "file DBFILE [ZONES…]"
-	// maxFiles bounds the zone files of a block.
-	maxFiles = 1000
-)
+// maxFiles bounds the zone files of a block.
+const maxFiles = 1000
 
 func (f *ZoneFile) parse(p *parser, s statement) {
 	*f = ZoneFile{Reload: time.Minute}
-	if !p.count(s, 1, -1, fileUsage) {
+	if !p.count(s, "file DBFILE [ZONES…]") {
 		return
 	}
 	if f.Path = p.path(s.args()[0].text); f.Path == "" {
 		p.errorf(s.name(), "the file's name is empty; is an environment variable unset?")
 	}
 	f.Zones = p.zonesOr(s.args()[1:])
-	p.body(s, options{
-		"reload": {usage: "reload DURATION", least: 1, most: 1, set: func(args []token) {
-			f.Reload, _ = p.duration(args[0], 0, longest)
-		}},
-		"reload_by_mtime": flag("reload_by_mtime", &f.ByModTime),
-		"fallthrough":     p.fallthroughs(&f.Fallthrough),
-		// CoreDNS ignores it: the server always resolves targets of aliases itself.
-		"upstream": {usage: "upstream", most: -1, set: func([]token) {}},
-	})
+	p.body(s,
+		opt("reload DURATION", p.toDuration(&f.Reload, 0, longest)),
+		flag("reload_by_mtime", &f.ByModTime),
+		p.fallthroughs(&f.Fallthrough),
+		ignoredUpstream(),
+	)
 }
+
+func (f *ZoneFile) next() **ZoneFile { return &f.Next }
 
 // join appends a further file to the chain.
 func (f *ZoneFile) join(p *parser, s statement, next directive) {
-	more, last, n := next.(*ZoneFile), f, 2
-	for ; ; n++ {
-		for _, zone := range more.Zones {
-			if slices.Contains(last.Zones, zone) {
-				p.errorf(s.name(), "the zone %s is read from %s already; a zone has one file", zone, last.Path)
-				return
-			}
+	more := next.(*ZoneFile)
+	for first := range chain(f) {
+		if zone, ok := common(first.Zones, more.Zones); ok {
+			p.errorf(s.name(), "the zone %s is read from %s already; a zone has one file", zone, first.Path)
+			return
 		}
-		if last.Next == nil {
-			break
-		}
-		last = last.Next
 	}
-	if n > maxFiles {
-		p.errorf(s.name(), "a block has more than %d zone files; write a server block for some of the zones", maxFiles)
-		return
+	extend(p, s, f, more, maxFiles, "zone files; write a server block for some of the zones")
+}
+
+// common returns the first of zones that is also one of others.
+func common(others, zones []wire.Name) (zone wire.Name, ok bool) {
+	i := slices.IndexFunc(zones, func(z wire.Name) bool { return slices.Contains(others, z) })
+	if i < 0 {
+		return zone, false
 	}
-	last.Next = more
+	return zones[i], true
 }
 
 // All returns the files of a block in order; none if f is nil.
-func (f *ZoneFile) All() []*ZoneFile {
-	var list []*ZoneFile
-	for ; f != nil; f = f.Next {
-		list = append(list, f)
-	}
-	return list
-}
+func (f *ZoneFile) All() []*ZoneFile { return slices.Collect(chain(f)) }
