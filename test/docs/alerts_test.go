@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/nodens-dns/nodens/daemonset/monitoring"
+	"github.com/nodens-dns/nodens/test/prometheus"
 )
 
 const alertsPage = "docs/reference/alerts.md"
@@ -16,13 +17,13 @@ var alertParts = []string{"**Meaning.**", "**Pods notice.**", "**Look.**", "**Do
 
 // alertRules returns the alerts of rules.yaml by name, and their names in its order. An alert may
 // have a rule for each severity.
-func alertRules(t *testing.T) (rules map[string][]monitoring.Rule, names []string) {
+func alertRules(t *testing.T) (rules map[string][]prometheus.Rule, names []string) {
 	t.Helper()
-	groups, err := monitoring.Rules(monitoring.PrometheusRule)
+	groups, err := prometheus.Rules(monitoring.PrometheusRule)
 	if err != nil {
 		t.Fatal(err)
 	}
-	rules = make(map[string][]monitoring.Rule)
+	rules = make(map[string][]prometheus.Rule)
 	for _, g := range groups {
 		for _, r := range g.Rules {
 			if r.Alert == "" {
@@ -89,7 +90,7 @@ func TestRunbooks(t *testing.T) {
 
 // TestRecordingRules: the page has the recording rules.
 func TestRecordingRules(t *testing.T) {
-	groups, err := monitoring.Rules(monitoring.PrometheusRule)
+	groups, err := prometheus.Rules(monitoring.PrometheusRule)
 	if err != nil {
 		t.Fatal(err)
 	}

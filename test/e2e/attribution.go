@@ -10,9 +10,9 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/nodens-dns/nodens/daemonset/monitoring"
 	"github.com/nodens-dns/nodens/test/e2e/cluster"
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/prometheus"
 )
 
 //go:embed testdata/attribution.yaml
@@ -164,7 +164,7 @@ var gap = regexp.MustCompile(` {2,}`)
 
 // shortenAlerts makes alerts fire after seconds: rates are of the last ten seconds instead of five minutes, and an
 // alert waits for two seconds before it fires. Its condition stays.
-func shortenAlerts(groups []monitoring.Group) {
+func shortenAlerts(groups []prometheus.Group) {
 	for _, g := range groups {
 		for i := range g.Rules {
 			r := &g.Rules[i]

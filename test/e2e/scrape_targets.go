@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/nodens-dns/nodens/daemonset/monitoring"
+	"github.com/nodens-dns/nodens/test/prometheus"
 )
 
 // metaPrefix is what the names of all labels begin with that tell of a target's objects.
@@ -25,12 +25,12 @@ const metaPrefix = "__meta_kubernetes_"
 // builds its Prometheus without Kubernetes: the targets of the roles pod and endpoints, and
 // their labels, as Prometheus' documentation lists them. What the job makes of them, its
 // relabelling, is Prometheus' own.
-func writeTargets(ctx context.Context, s *suite, dir string, job *monitoring.ScrapeConfig) error {
+func writeTargets(ctx context.Context, s *suite, dir string, job *prometheus.ScrapeConfig) error {
 	client, err := kubernetes.NewForConfig(s.cluster.Config())
 	if err != nil {
 		return err
 	}
-	var all []monitoring.StaticConfig
+	var all []prometheus.StaticConfig
 	for _, d := range job.Kubernetes {
 		namespaces := []string{metav1.NamespaceAll}
 		if d.Namespaces != nil {
@@ -48,24 +48,24 @@ func writeTargets(ctx context.Context, s *suite, dir string, job *monitoring.Scr
 	if err != nil {
 		return err
 	}
-	file := filepath.Join(dir, monitoring.SanitizeLabel(job.Name)+".json")
-	job.Kubernetes, job.Files = nil, []monitoring.FileDiscovery{{Names: []string{file}}}
+	file := filepath.Join(dir, prometheus.SanitizeLabel(job.Name)+".json")
+	job.Kubernetes, job.Files = nil, []prometheus.FileDiscovery{{Names: []string{file}}}
 	return os.WriteFile(file, text, 0o644)
 }
 
 // roleTargets give the targets of a role in a namespace.
-var roleTargets = map[string]func(context.Context, kubernetes.Interface, string) ([]monitoring.StaticConfig, error){
+var roleTargets = map[string]func(context.Context, kubernetes.Interface, string) ([]prometheus.StaticConfig, error){
 	"pod": podTargets, "endpoints": endpointTargets,
 }
 
 // podTargets is one for each port that a container declares, and for each container that
 // declares none, without a port in its address.
-func podTargets(ctx context.Context, client kubernetes.Interface, ns string) ([]monitoring.StaticConfig, error) {
+func podTargets(ctx context.Context, client kubernetes.Interface, ns string) ([]prometheus.StaticConfig, error) {
 	pods, err := client.CoreV1().Pods(ns).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, err
 	}
-	var all []monitoring.StaticConfig
+	var all []prometheus.StaticConfig
 	for _, p := range pods.Items {
 		if p.Status.PodIP == "" {
 			continue
@@ -74,7 +74,7 @@ func podTargets(ctx context.Context, client kubernetes.Interface, ns string) ([]
 			labels := podLabels(&p)
 			labels[metaPrefix+"pod_container_name"] = c.Name
 			if len(c.Ports) == 0 {
-				all = append(all, monitoring.StaticConfig{Targets: []string{p.Status.PodIP}, Labels: labels})
+				all = append(all, prometheus.StaticConfig{Targets: []string{p.Status.PodIP}, Labels: labels})
 			}
 			for _, port := range c.Ports {
 				labels := maps.Clone(labels)
@@ -82,7 +82,7 @@ func podTargets(ctx context.Context, client kubernetes.Interface, ns string) ([]
 				labels[metaPrefix+"pod_container_port_number"] = fmt.Sprint(port.ContainerPort)
 				labels[metaPrefix+"pod_container_port_protocol"] = string(port.Protocol)
 				at := net.JoinHostPort(p.Status.PodIP, fmt.Sprint(port.ContainerPort))
-				all = append(all, monitoring.StaticConfig{Targets: []string{at}, Labels: labels})
+				all = append(all, prometheus.StaticConfig{Targets: []string{at}, Labels: labels})
 			}
 		}
 	}
@@ -106,15 +106,15 @@ func podLabels(p *corev1.Pod) map[string]string {
 func addMetadata(labels map[string]string, kind string, o metav1.Object) {
 	for what, values := range map[string]map[string]string{"label": o.GetLabels(), "annotation": o.GetAnnotations()} {
 		for k, v := range values {
-			labels[metaPrefix+kind+"_"+what+"_"+monitoring.SanitizeLabel(k)] = v
-			labels[metaPrefix+kind+"_"+what+"present_"+monitoring.SanitizeLabel(k)] = "true"
+			labels[metaPrefix+kind+"_"+what+"_"+prometheus.SanitizeLabel(k)] = v
+			labels[metaPrefix+kind+"_"+what+"present_"+prometheus.SanitizeLabel(k)] = "true"
 		}
 	}
 }
 
 // endpointTargets is one for each port of each address behind a Service, with the labels of
 // the Service and of the pod.
-func endpointTargets(ctx context.Context, client kubernetes.Interface, ns string) ([]monitoring.StaticConfig, error) {
+func endpointTargets(ctx context.Context, client kubernetes.Interface, ns string) ([]prometheus.StaticConfig, error) {
 	services, err := client.CoreV1().Services(ns).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, err
@@ -131,7 +131,7 @@ func endpointTargets(ctx context.Context, client kubernetes.Interface, ns string
 	for i := range pods.Items {
 		byUID[pods.Items[i].UID] = &pods.Items[i]
 	}
-	var all []monitoring.StaticConfig
+	var all []prometheus.StaticConfig
 	for _, service := range services.Items {
 		for _, slice := range list.Items {
 			if slice.Namespace == service.Namespace && slice.Labels[discoveryv1.LabelServiceName] == service.Name {
@@ -143,7 +143,7 @@ func endpointTargets(ctx context.Context, client kubernetes.Interface, ns string
 }
 
 // sliceTargets are the targets of one of the Service's slices.
-func sliceTargets(service *corev1.Service, slice *discoveryv1.EndpointSlice, pods map[types.UID]*corev1.Pod) (all []monitoring.StaticConfig) {
+func sliceTargets(service *corev1.Service, slice *discoveryv1.EndpointSlice, pods map[types.UID]*corev1.Pod) (all []prometheus.StaticConfig) {
 	for _, e := range slice.Endpoints {
 		labels := map[string]string{metaPrefix + "namespace": service.Namespace, metaPrefix + "service_name": service.Name}
 		addMetadata(labels, "service", service)
@@ -153,7 +153,7 @@ func sliceTargets(service *corev1.Service, slice *discoveryv1.EndpointSlice, pod
 		for _, port := range slice.Ports {
 			for _, a := range e.Addresses {
 				at := net.JoinHostPort(a, fmt.Sprint(*port.Port))
-				all = append(all, monitoring.StaticConfig{Targets: []string{at}, Labels: labels})
+				all = append(all, prometheus.StaticConfig{Targets: []string{at}, Labels: labels})
 			}
 		}
 	}

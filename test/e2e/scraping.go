@@ -15,6 +15,7 @@ import (
 	"github.com/nodens-dns/nodens/daemonset/monitoring"
 	"github.com/nodens-dns/nodens/test/e2e/cluster"
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/prometheus"
 )
 
 // scrapeTest is what the checks of this part share: a Prometheus in the control plane's
@@ -22,10 +23,10 @@ import (
 type scrapeTest struct {
 	// name is the name of its directory. change, if it is not nil, changes the rules.
 	name    string
-	change  func([]monitoring.Group)
-	server  monitoring.Prometheus
+	change  func([]prometheus.Group)
+	server  prometheus.Prometheus
 	process *peer.Process
-	alerts  []monitoring.Rule
+	alerts  []prometheus.Rule
 	// restore puts the agents' Corefile back; nil if it was not changed.
 	restore func(context.Context) error
 }
@@ -69,15 +70,15 @@ func (p *scrapeTest) start(ctx context.Context, s *suite) error {
 	}
 	at := fmt.Sprintf("127.0.0.1:%d", prometheusPort)
 	// Not ctx: the process outlives the check that starts it, and the last one stops it.
-	cmd := s.cluster.Command(context.WithoutCancel(ctx), "prometheus", monitoring.PrometheusArgs(config, filepath.Join(dir, "data"), at)...)
-	p.server = monitoring.Prometheus{URL: "http://" + at, Client: &http.Client{Transport: &http.Transport{DialContext: s.cluster.Dial}}}
+	cmd := s.cluster.Command(context.WithoutCancel(ctx), "prometheus", prometheus.PrometheusArgs(config, filepath.Join(dir, "data"), at)...)
+	p.server = prometheus.Prometheus{URL: "http://" + at, Client: &http.Client{Transport: &http.Transport{DialContext: s.cluster.Dial}}}
 	p.process, err = peer.Spawn(peer.Command{Name: "prometheus", Path: cmd.Path, Args: cmd.Args[1:], Dir: dir})
 	return err
 }
 
 // configure writes Prometheus' configuration and rules to dir.
 func (p *scrapeTest) configure(ctx context.Context, s *suite, dir string) (file string, err error) {
-	groups, err := monitoring.Rules(monitoring.PrometheusRule)
+	groups, err := prometheus.Rules(monitoring.PrometheusRule)
 	if err != nil {
 		return "", err
 	}
@@ -85,35 +86,35 @@ func (p *scrapeTest) configure(ctx context.Context, s *suite, dir string) (file 
 		p.change(groups)
 	}
 	for _, g := range groups {
-		p.alerts = append(p.alerts, slices.DeleteFunc(slices.Clone(g.Rules), func(r monitoring.Rule) bool { return r.Alert == "" })...)
+		p.alerts = append(p.alerts, slices.DeleteFunc(slices.Clone(g.Rules), func(r prometheus.Rule) bool { return r.Alert == "" })...)
 	}
 	jobs, err := scrapeJobs(ctx, s, dir)
 	if err != nil {
 		return "", err
 	}
 	file, rules := filepath.Join(dir, "prometheus.json"), filepath.Join(dir, "rules.json")
-	config, err := monitoring.PrometheusConfig(jobs, rules)
+	config, err := prometheus.PrometheusConfig(jobs, rules)
 	if err != nil {
 		return "", err
 	}
-	text, err := monitoring.RuleFile(groups)
+	text, err := prometheus.RuleFile(groups)
 	return file, errors.Join(err, os.WriteFile(rules, text, 0o644), os.WriteFile(file, config, 0o644))
 }
 
 // scrapeJobs are those of the PodMonitor and of the annotations, and one of the port 9353.
-func scrapeJobs(ctx context.Context, s *suite, dir string) ([]monitoring.ScrapeConfig, error) {
-	jobs, err := monitoring.OperatorScrapeConfigs(monitoring.PodMonitor)
+func scrapeJobs(ctx context.Context, s *suite, dir string) ([]prometheus.ScrapeConfig, error) {
+	jobs, err := prometheus.OperatorScrapeConfigs(monitoring.PodMonitor)
 	if err != nil {
 		return nil, err
 	}
-	jobs = append(jobs, monitoring.AnnotationScrapeConfigs()...)
+	jobs = append(jobs, prometheus.AnnotationScrapeConfigs()...)
 	for i := range jobs {
 		jobs[i].Interval = "" // the checks would wait for a minute
 		if err := writeTargets(ctx, s, dir, &jobs[i]); err != nil {
 			return nil, err
 		}
 	}
-	setup := monitoring.ScrapeConfig{Name: setupPortJob, Static: []monitoring.StaticConfig{{}}}
+	setup := prometheus.ScrapeConfig{Name: setupPortJob, Static: []prometheus.StaticConfig{{}}}
 	for _, n := range s.cluster.Nodes() {
 		setup.Static[0].Targets = append(setup.Static[0].Targets, net.JoinHostPort(n.Addr, "9353"))
 	}
@@ -122,7 +123,7 @@ func scrapeJobs(ctx context.Context, s *suite, dir string) ([]monitoring.ScrapeC
 
 // waitForSamples waits until the expression has a sample for each node, and returns them. Each value
 // must be good.
-func (p *scrapeTest) waitForSamples(ctx context.Context, s *suite, expr string, good func(float64) bool) (samples []monitoring.Sample, err error) {
+func (p *scrapeTest) waitForSamples(ctx context.Context, s *suite, expr string, good func(float64) bool) (samples []prometheus.Sample, err error) {
 	if err := p.start(ctx, s); err != nil {
 		return nil, err
 	}
@@ -177,14 +178,14 @@ func (p *scrapeTest) checkAnnotations(ctx context.Context, s *suite) (string, er
 }
 
 func (p *scrapeTest) checkPodMonitor(ctx context.Context, s *suite) (string, error) {
-	samples, err := p.waitForSamples(ctx, s, fmt.Sprintf(`up{job=%q, namespace="kube-system"}`, monitoring.Job), isOne)
+	samples, err := p.waitForSamples(ctx, s, fmt.Sprintf(`up{job=%q, namespace="kube-system"}`, prometheus.Job), isOne)
 	if err != nil {
 		return "", err
 	}
 	var seen []string
 	for _, n := range s.cluster.Nodes() {
 		at := net.JoinHostPort(n.Addr, "9253")
-		if !slices.ContainsFunc(samples, func(v monitoring.Sample) bool { return v.Labels["node"] == n.Name && v.Labels["instance"] == at }) {
+		if !slices.ContainsFunc(samples, func(v prometheus.Sample) bool { return v.Labels["node"] == n.Name && v.Labels["instance"] == at }) {
 			return "", fmt.Errorf("no target is that of %s at %s: %v", n.Name, at, samples)
 		}
 		seen = append(seen, n.Name+" "+at)
@@ -193,13 +194,13 @@ func (p *scrapeTest) checkPodMonitor(ctx context.Context, s *suite) (string, err
 }
 
 func (p *scrapeTest) checkSetupMetrics(ctx context.Context, s *suite) (string, error) {
-	for _, job := range []string{monitoring.Job, setupPortJob} {
+	for _, job := range []string{prometheus.Job, setupPortJob} {
 		const expr = `sum by (instance) (coredns_nodecache_setup_errors_total{job=%q})`
 		if _, err := p.waitForSamples(ctx, s, fmt.Sprintf(expr, job), func(v float64) bool { return v == 0 }); err != nil {
 			return "", err
 		}
 	}
-	if _, err := p.waitForSamples(ctx, s, fmt.Sprintf(`nodens_netsetup_fail_open{job=%q}`, monitoring.Job), isOne); err != nil {
+	if _, err := p.waitForSamples(ctx, s, fmt.Sprintf(`nodens_netsetup_fail_open{job=%q}`, prometheus.Job), isOne); err != nil {
 		return "", err
 	}
 	return "no setup error, rules fail open", nil
@@ -236,7 +237,7 @@ func (p *scrapeTest) checkNoAlerts(ctx context.Context, s *suite) (string, error
 }
 
 func (p *scrapeTest) checkDashboard(ctx context.Context, s *suite) (string, error) {
-	queries, err := monitoring.Queries(monitoring.Dashboard)
+	queries, err := prometheus.Queries(monitoring.Dashboard)
 	if err != nil {
 		return "", err
 	}
@@ -244,7 +245,7 @@ func (p *scrapeTest) checkDashboard(ctx context.Context, s *suite) (string, erro
 }
 
 func (p *scrapeTest) checkKnownDashboards(ctx context.Context, s *suite) (string, error) {
-	return p.waitForData(ctx, s, monitoring.CommunityQueries)
+	return p.waitForData(ctx, s, prometheus.CommunityQueries)
 }
 
 // headlessService is a Service whose endpoints come and go while the agents are scraped: how soon
@@ -253,7 +254,7 @@ const headlessService = `{"apiVersion": "v1", "kind": "Service", "metadata": {"n
 "spec": {"clusterIP": "None", "selector": {"k8s-app": "kube-dns"}, "ports": [{"port": 53}]}}`
 
 // waitForData has the agents do what panels are about until all queries have data.
-func (p *scrapeTest) waitForData(ctx context.Context, s *suite, queries []monitoring.Query) (seen string, err error) {
+func (p *scrapeTest) waitForData(ctx context.Context, s *suite, queries []prometheus.Query) (seen string, err error) {
 	if err := p.start(ctx, s); err != nil {
 		return "", err
 	}

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nodens-dns/nodens/daemonset/monitoring"
+	"github.com/nodens-dns/nodens/test/prometheus"
 )
 
 const (
@@ -61,7 +61,7 @@ const refreshInterval = 2 * time.Second
 
 // awaitBudgets waits until n agents have the budget, and makes them reload meanwhile.
 func (p *scrapeTest) awaitBudgets(ctx context.Context, s *suite, n int) error {
-	expr := fmt.Sprintf(`max by (node) (nodens_upstream_budget_limit{job=%q}) == %d`, monitoring.Job, budgetRate)
+	expr := fmt.Sprintf(`max by (node) (nodens_upstream_budget_limit{job=%q}) == %d`, prometheus.Job, budgetRate)
 	var refreshed time.Time
 	return p.process.Await(ctx, fmt.Sprintf("%d agents with a budget", n), func(ctx context.Context) error {
 		samples, err := p.server.Query(ctx, expr)
@@ -92,7 +92,7 @@ func (s *suite) reloadAgents(ctx context.Context) error {
 func (p *scrapeTest) waitForLimited(ctx context.Context) (seen string, err error) {
 	const limited = `sum by (namespace) (increase(nodens_client_limited_total{job=%q, reason="client_limit"}[1m])) > 0`
 	err = p.process.Await(ctx, "limited queries of "+limitedNS, func(ctx context.Context) error {
-		samples, err := p.server.Query(ctx, fmt.Sprintf(limited, monitoring.Job))
+		samples, err := p.server.Query(ctx, fmt.Sprintf(limited, prometheus.Job))
 		switch {
 		case err != nil:
 			return err

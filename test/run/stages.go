@@ -70,7 +70,7 @@ func (s stage) race() stage {
 // one of them alone.
 var slowest = []string{
 	"netsetup", "cmd/nodens", "server", "upstream", "cmd/nodens/app", "kubernetes", "internal/handover",
-	"test/differential", "test/node", "test/bench/failover", "test/bench/queries", "daemonset", "test/watch", "daemonset/monitoring",
+	"test/differential", "test/node", "test/bench/failover", "test/bench/queries", "daemonset", "test/watch", "test/prometheus",
 	"test/bench/scale", "test/hostile", "test/bench/counting", "test/bench/fairness", "test/pagetest", "test/churn", "test/attribution", "test/firewalls",
 }
 

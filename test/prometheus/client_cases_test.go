@@ -1,4 +1,4 @@
-package monitoring
+package prometheus
 
 // Labels of the series of two namespaces.
 const (

@@ -1,4 +1,4 @@
-package monitoring
+package prometheus
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nodens-dns/nodens/daemonset/monitoring"
 	"github.com/nodens-dns/nodens/test/peer"
 	"github.com/nodens-dns/nodens/test/rig/fakedns"
 )
@@ -83,7 +84,7 @@ func TestDashboardData(t *testing.T) {
 	prometheus := peer.Start(t, peer.Command{Name: "prometheus", Path: "prometheus", Args: PrometheusArgs(filepath.Join(dir, "prometheus.json"), filepath.Join(dir, "data"), addr)})
 	s := Prometheus{URL: "http://" + addr}
 
-	queries, err := Queries(Dashboard)
+	queries, err := Queries(monitoring.Dashboard)
 	if err != nil {
 		t.Fatal(err)
 	}

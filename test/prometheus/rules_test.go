@@ -1,4 +1,4 @@
-package monitoring
+package prometheus
 
 import (
 	"encoding/json"
@@ -11,12 +11,14 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/nodens-dns/nodens/daemonset/monitoring"
 )
 
 // readRules returns the rules of rules.yaml.
 func readRules(t *testing.T) []Group {
 	t.Helper()
-	groups, err := Rules(PrometheusRule)
+	groups, err := Rules(monitoring.PrometheusRule)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -202,7 +204,7 @@ func TestRunbook(t *testing.T) {
 			t.Errorf("%s has the severity %q", r.Alert, s)
 		}
 	}
-	for _, page := range []string{"../../docs/reference/alerts.md", "README.md"} {
+	for _, page := range []string{"../../docs/reference/alerts.md", "../../daemonset/monitoring/README.md"} {
 		told := alertHeadings(t, page)
 		for name := range known {
 			if !told[name] {
@@ -241,7 +243,7 @@ func TestDashboardRows(t *testing.T) {
 			Panels      []panel
 		}
 	}
-	if err := json.Unmarshal(Dashboard, &d); err != nil {
+	if err := json.Unmarshal(monitoring.Dashboard, &d); err != nil {
 		t.Fatal(err)
 	}
 	for _, p := range d.Panels {
@@ -249,7 +251,7 @@ func TestDashboardRows(t *testing.T) {
 			t.Errorf("the row %s is collapsed: %t, with %d panels", p.Title, p.Collapsed, len(p.Panels))
 		}
 	}
-	queries, err := Queries(Dashboard)
+	queries, err := Queries(monitoring.Dashboard)
 	if err != nil {
 		t.Fatal(err)
 	}

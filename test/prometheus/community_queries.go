@@ -1,4 +1,4 @@
-package monitoring
+package prometheus
 
 // CommunityQueries are equivalents of the queries in common dashboards and alerts for CoreDNS
 // and NodeLocal DNSCache, one of each kind. $job is the name of the scrape job, also where the
