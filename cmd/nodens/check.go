@@ -211,8 +211,7 @@ type checkedFile struct {
 	SHA256 string `json:"sha256"`
 }
 
-func newCheckedFile(name string, text []byte) checkedFile {
-	sum := sha256.Sum256(text)
+func newCheckedFile(name string, sum [sha256.Size]byte) checkedFile {
 	return checkedFile{Name: name, SHA256: hex.EncodeToString(sum[:])}
 }
 

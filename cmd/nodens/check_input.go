@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"cmp"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -58,7 +59,7 @@ func (in *checkInput) error() error {
 
 // hash records a file of objects.
 func (f *checkFlags) hash(name string, text []byte) {
-	f.read = append(f.read, newCheckedFile(name, text))
+	f.read = append(f.read, newCheckedFile(name, sha256.Sum256(text)))
 }
 
 // allInputs reads all Corefiles. With --diff each file is read by itself, without the objects in the others.
@@ -348,18 +349,17 @@ func (f *checkFlags) withArgs(args []string) (*agentFlags, error) {
 	return with, problem
 }
 
-// filesRead returns the files that in is made from, in the order in which they are read. Those of this machine are
-// read again.
+// filesRead returns the files that in is made from, in the order in which they are read.
 func (in *checkInput) filesRead() (list []checkedFile) {
 	for _, f := range in.texts {
-		list = append(list, newCheckedFile(f.Name, []byte(f.Text)))
+		list = append(list, newCheckedFile(f.Name, sha256.Sum256([]byte(f.Text))))
 	}
 	if in.cfg == nil || in.objects {
 		return list
 	}
 	for _, path := range in.cfg.Files {
-		if text, err := config.ReadFile(path); err == nil && path != in.source {
-			list = append(list, newCheckedFile(path, text))
+		if sum, ok := in.cfg.Sums[path]; ok && path != in.source {
+			list = append(list, newCheckedFile(path, sum))
 		}
 	}
 	return list

@@ -35,8 +35,7 @@ type Config struct {
 	// Digest is the hash of everything that was read, including the files of name servers
 	// and search domains. A reload is necessary only if it differs.
 	Digest string
-	// Sums are hashes of the files that are not part of the Corefile's text, by path: files of
-	// name servers and search domains, and certificates.
+	// Sums are hashes of Files, by path; that of the Corefile is of its text without placeholders.
 	Sums map[string][sha256.Size]byte
 	// Files are all files that were read, Path first: imports, resolv.conf files and the
 	// kube-dns ConfigMap's. A change to one of them is a reason for a reload.
@@ -287,7 +286,7 @@ func read(src Source) (*Config, error) {
 	c.Suspicious, c.NotRead = p.suspicious, p.notRead
 	c.Files, c.Warnings, c.Digest = p.files, p.warnings, hash(im.files, legacy.files, p.texts)
 	c.Sums = make(map[string][sha256.Size]byte)
-	for _, f := range p.texts {
+	for _, f := range slices.Concat(im.files, legacy.files, p.texts) {
 		c.Sums[f.path] = sha256.Sum256(f.text)
 	}
 	if err := joinErrors(src.Path, p.errs); err != nil {
