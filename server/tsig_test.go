@@ -11,6 +11,7 @@ import (
 
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/server/resolver"
+	"github.com/nodens-dns/nodens/server/tsig"
 	"github.com/nodens-dns/nodens/test/ca"
 )
 
@@ -30,7 +31,7 @@ func tsigZone(tb testing.TB, text, options string) *resolver.Zone {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	z.TSIG = resolver.NewTSIG(c.Blocks[0].TSIG)
+	z.TSIG = tsig.New(c.Blocks[0].TSIG)
 	return z
 }
 

@@ -37,3 +37,9 @@ func agentReady(ctx context.Context, dir string) error { return handover.Ready(c
 func newDryRun(opts options.Agent, cfg *config.Config, manifests []string, offNode bool) (dryRun, error) {
 	return app.NewDryRun(opts, cfg, manifests, offNode)
 }
+
+// lackedDirectives returns the directives that this build refuses.
+func lackedDirectives() []string { return app.Lacks() }
+
+// checkFiles reads the files that b's directives read when the agent starts.
+func checkFiles(b *config.Block, to *config.FileCheck) { app.CheckFiles(b, to) }

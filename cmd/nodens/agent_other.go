@@ -11,6 +11,7 @@ import (
 	"github.com/nodens-dns/nodens/cmd/nodens/options"
 	"github.com/nodens-dns/nodens/internal/cli"
 	"github.com/nodens-dns/nodens/internal/config"
+	"github.com/nodens-dns/nodens/server/zonefile"
 )
 
 // needsLinux returns the error of a command that runs on nodes only.
@@ -36,3 +37,10 @@ func newDryRun(options.Agent, *config.Config, []string, bool) (dryRun, error) {
 }
 
 func agentReady(context.Context, string) error { return needsLinux("ready") }
+
+func lackedDirectives() []string { return nil }
+
+func checkFiles(b *config.Block, to *config.FileCheck) {
+	zonefile.CheckFiles(b, to)
+	zonefile.CheckAuto(b, to)
+}

@@ -50,7 +50,7 @@ func parseFlags(args []string) (*agentFlags, error) {
 
 func newAgentFlags() *agentFlags {
 	f := &agentFlags{Agent: options.Default(), level: "info", given: make(map[string]bool)}
-	f.Build = buildInfo()
+	f.Build, f.Lacks = buildInfo(), lackedDirectives()
 	return f
 }
 

@@ -165,7 +165,7 @@ func (f *agentFlags) migrateFlags() *migrate.Flags {
 		Conf: f.Conf, Base: f.BaseConf, BaseGiven: f.given["basecorefile"], KubeDNS: f.KubeDNSDir, HandoverDir: f.HandoverDir,
 		Config: config.Options{
 			Port: f.DNSPort, LocalIPs: slices.Clone(f.LocalIPs),
-			UpstreamService: f.UpstreamService, PrometheusAddr: f.PrometheusAddr,
+			UpstreamService: f.UpstreamService, PrometheusAddr: f.PrometheusAddr, Lacks: f.Lacks,
 		},
 	}
 }

@@ -165,6 +165,8 @@ type Options struct {
 	OffNode bool
 	// PodNetwork says that the agent does not have the network of its node.
 	PodNetwork bool
+	// Lacks are directives that this build of the program refuses, some of [Optional].
+	Lacks []string
 	// Written sets [Block.Written], which only `nodens check` needs.
 	Written bool
 }

@@ -96,6 +96,9 @@ func Directives() []string {
 	return names
 }
 
+// Optional returns the directives that a build of the agent may lack: those of zones that it serves with authority.
+func Optional() []string { return []string{"file", "auto", "secondary", "transfer", "tsig"} }
+
 // Has reports whether b has the directive called name. A block with grpc has forward, too: both are [Block.Forward].
 func (b *Block) Has(name string) bool {
 	i := slices.IndexFunc(fields(), func(f field) bool { return f.name == name })
@@ -130,6 +133,10 @@ func (p *parser) directives(list []statement) {
 			continue
 		}
 		p.name = name.text
+		if slices.Contains(p.opts.Lacks, name.text) {
+			p.errorf(name, "this build of nodens lacks the directive %q; %s, or take a build that has it", name.text, serveElsewhere)
+			continue
+		}
 		p.directive(table[i], s)
 		if p.opts.Written {
 			p.block.Written = append(p.block.Written, s.written())

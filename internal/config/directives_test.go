@@ -3,6 +3,7 @@ package config_test
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -56,6 +57,21 @@ func TestNeedsAgent(t *testing.T) {
 		}
 		if got := cfg.Blocks[0].NeedsAgent(); !cmp.Equal(got, tt.want) {
 			t.Errorf("%q: %q need the agent, want %q", tt.lines, got, tt.want)
+		}
+	}
+}
+
+// TestLacks: a build that lacks directives refuses each of them where it stands.
+func TestLacks(t *testing.T) {
+	corefile := ". {\nwhoami\n" + strings.Join(config.Optional(), "\n") + "\n}\n"
+	_, err := config.Parse(config.Source{Text: []byte(corefile), Options: config.Options{Lacks: config.Optional()}})
+	errs := config.ParseErrors(err)
+	if len(errs) != len(config.Optional()) {
+		t.Fatalf("%d errors, want one for each of %v: %v", len(errs), config.Optional(), err)
+	}
+	for i, e := range errs {
+		if e.Line != 3+i || e.Directive != config.Optional()[i] || !strings.HasPrefix(e.Text, "this build of nodens lacks the directive") {
+			t.Errorf("line %d, %s: %s", e.Line, e.Directive, e.Text)
 		}
 	}
 }

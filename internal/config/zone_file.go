@@ -74,3 +74,17 @@ func common(others, zones []wire.Name) (zone wire.Name, ok bool) {
 
 // All returns the files of a block in order; none if f is nil.
 func (f *ZoneFile) All() []*ZoneFile { return slices.Collect(chain(f)) }
+
+// FileCheck are the mistakes in files that directives read when the agent starts.
+type FileCheck struct {
+	// Readable reports whether a path is one of this machine's; Skipped are those that are not.
+	Readable func(path string) bool
+	Skipped  []string
+	// Faults keep the agent from starting.
+	Faults, Warnings []*ParseError
+}
+
+// AddWarning adds a warning about a directive of b.
+func (c *FileCheck) AddWarning(b *Block, directive, text string) {
+	c.Warnings = append(c.Warnings, &ParseError{File: b.File, Line: b.Line, Directive: directive, Text: text})
+}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nodens-dns/nodens/cache"
+	"github.com/nodens-dns/nodens/internal/authority"
 	"github.com/nodens-dns/nodens/internal/clock"
 	"github.com/nodens-dns/nodens/internal/epoch"
 	"github.com/nodens-dns/nodens/internal/share"
@@ -43,12 +44,14 @@ type Request struct {
 	hasRoom bool
 	// Made is called when a large answer is made or can't be, which may be long before the request is finished; nil: nothing is
 	// to be done.
-	Made    func()
-	large   bool  // the answer is large
-	hops    uint8 // aliases followed from the client's name to this one
-	direct  bool  // this is the client's query, and its reply is sent
-	onPath  bool  // this is a subquery for a name on the client's search path
-	metered bool  // counted for the client's limit
+	Made func()
+	// outgoingBuf has the messages of a zone transfer but the first.
+	outgoingBuf []byte
+	large       bool  // the answer is large
+	hops        uint8 // aliases followed from the client's name to this one
+	direct      bool  // this is the client's query, and its reply is sent
+	onPath      bool  // this is a subquery for a name on the client's search path
+	metered     bool  // counted for the client's limit
 	// tappedAt is when the query arrived, as its CLIENT_QUERY says; zero: none was sent.
 	tappedAt time.Time
 
@@ -85,20 +88,20 @@ type result struct {
 	source    source
 	pool      *upstream.Pool // to forward the query to
 	verdicts  verdicts
-	rule      wire.Name   // the zone of the ACL rule that matched, "" for none
-	ordered   bool        // the order of the answers must stay
-	rewritten bool        // a rewrite rule matches the client's query
-	searched  bool        // the client's search path was followed
-	viaSearch bool        // the reply is to another name on the client's search path
-	clients   ClientGroup // the clients that the search path depends on
-	hosts     epoch.Mark  // of the zone's hosts table when it was asked
-	shed      bool        // there was no place to wait in, or it was lost
-	overLimit bool        // of the client, see [ClientLimit]
-	unsent    bool        // no reply is sent because of it
-	waste     bool        // the client's query is counted as search waste
-	outgoing  *outgoing   // the zone transfer that begins with the reply; nil for none
-	tsig      *wire.TSIG  // signs the reply; nil: it is not signed
-	err       error       // to be logged: why the reply is an error, or incomplete
+	rule      wire.Name        // the zone of the ACL rule that matched, "" for none
+	ordered   bool             // the order of the answers must stay
+	rewritten bool             // a rewrite rule matches the client's query
+	searched  bool             // the client's search path was followed
+	viaSearch bool             // the reply is to another name on the client's search path
+	clients   ClientGroup      // the clients that the search path depends on
+	hosts     epoch.Mark       // of the zone's hosts table when it was asked
+	shed      bool             // there was no place to wait in, or it was lost
+	overLimit bool             // of the client, see [ClientLimit]
+	unsent    bool             // no reply is sent because of it
+	waste     bool             // the client's query is counted as search waste
+	outgoing  authority.Stream // the zone transfer that begins with the reply; nil for none
+	signer    authority.Signer // signs the reply; nil: it is not signed
+	err       error            // to be logged: why the reply is an error, or incomplete
 }
 
 // Parse reads the packet in r.Query.Packet, which stays the caller's. The verdict says what

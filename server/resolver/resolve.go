@@ -67,7 +67,7 @@ func (rt *Routes) Resolve(r *Request) Outcome { //nolint:gocyclo // the order of
 		return r.fail(wire.ServFail)
 	case z.Limit != nil && z.limited(r):
 		return Answered
-	case z.TSIG != nil && r.direct && !z.TSIG.authenticate(r):
+	case z.TSIG != nil && r.direct && z.unverified(r):
 		return Answered
 	case !inet && z.Chaos.answer(r):
 		return Answered

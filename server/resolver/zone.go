@@ -5,6 +5,7 @@ import (
 	"net/netip"
 
 	"github.com/nodens-dns/nodens/cache"
+	"github.com/nodens-dns/nodens/internal/authority"
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/epoch"
 	"github.com/nodens-dns/nodens/internal/wire"
@@ -13,8 +14,6 @@ import (
 	"github.com/nodens-dns/nodens/server/hosts"
 	"github.com/nodens-dns/nodens/server/rewrite"
 	"github.com/nodens-dns/nodens/server/template"
-	"github.com/nodens-dns/nodens/server/transfer"
-	"github.com/nodens-dns/nodens/server/zonefile"
 	"github.com/nodens-dns/nodens/upstream"
 )
 
@@ -41,7 +40,7 @@ type Zone struct {
 	// Limit limits the queries of each client; nil: there is no limit.
 	Limit *ClientLimit
 	// TSIG verifies signed queries and signs their replies; nil: signatures are ignored.
-	TSIG *TSIG
+	TSIG authority.Verifier
 	// ACL decides which clients may ask what; nil: every client may ask everything.
 	ACL *ACL
 	// DNS64 synthesizes IPv6 addresses from IPv4 addresses.
@@ -51,13 +50,13 @@ type Zone struct {
 	// Template computes answers from the question.
 	Template *template.Templates
 	// Transfer sends whole zones to other servers; nil: to none.
-	Transfer *transfer.Table
+	Transfer authority.Transfers
 	Hosts    *hosts.Table
 	// External has the names under which Services are reached from outside of the cluster.
 	External External
 	Cluster  Cluster
 	// File answers from zone files, Auto from those of a directory, Secondary from zones that are transferred from primary servers.
-	File, Auto, Secondary *zonefile.Table
+	File, Auto, Secondary authority.Zones
 	// Autopath follows the search paths of clients.
 	Autopath *Autopath
 	Cache    *cache.Cache

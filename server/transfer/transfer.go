@@ -3,7 +3,7 @@
 //
 // A [Table] has the directives of one server block: who may transfer which zone, and who is told. A
 // [Stream] turns the records of a zone into a sequence of messages: the SOA record, the other records, and the SOA
-// record again. The caller fetches one message after the other as fast as the client takes them, so a transfer holds one
+// record again, which [Table.Answer] begins. The caller fetches one message after the other as fast as the client takes them, so a transfer holds one
 // message in memory, and the version of the zone that it began with. IXFR is answered with the whole zone, or
 // with the SOA record alone if the client has the current version.
 //
@@ -30,8 +30,8 @@ const (
 	maxTransfers = 8
 	// maxQueueTime bounds how long a query waits for one of these places, or for the end of the client's last transfer.
 	maxQueueTime = 5 * time.Second
-	// MaxDuration bounds the time of a transfer, of a client that is fast enough all the time (see [Pace]).
-	MaxDuration = 15 * time.Minute
+	// maxDuration bounds the time of a transfer, of a client that is fast enough all the time (see [Pace]).
+	maxDuration = 15 * time.Minute
 )
 
 // ErrBusy is the error of a transfer that finds no place in time.
@@ -128,20 +128,6 @@ func (t *Transfers) Count(zone wire.Name, o Outcome) {
 		t.counts[zone] = new([outcomes]uint64)
 	}
 	t.counts[zone][o]++
-}
-
-// Report logs a transfer that has begun and ended; err is why it ended early.
-func (t *Transfers) Report(zone wire.Name, client netip.AddrPort, s *Stream, err error) {
-	if err != nil {
-		t.log.Warn("the zone was not sent completely", "zone", zone, "client", client, "serial", s.soa.Serial(), "records", s.records, "err", err)
-		return
-	}
-	t.log.Info("zone sent", "zone", zone, "client", client, "serial", s.soa.Serial(), "records", s.records)
-}
-
-// ReportFailure logs a transfer that ends before it has begun because of err.
-func (t *Transfers) ReportFailure(zone wire.Name, client netip.AddrPort, err error) {
-	t.log.Warn("the zone can't be sent", "zone", zone, "client", client, "err", err)
 }
 
 // EachCount calls f for each zone and outcome that has been counted, zones in order.

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/nodens-dns/nodens/internal/authority"
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
@@ -14,33 +15,12 @@ const maxAliases = 10
 // yxDomain is the rcode for a DNAME record that makes too long a name (RFC 6672, 2.2).
 const yxDomain wire.Rcode = 6
 
-// Outcome is the result of [Table.Answer].
-type Outcome uint8
-
-const (
-	// NotMine: the next step has to answer; the reply is unchanged.
-	NotMine Outcome = iota
-	// Answered: the reply is complete.
-	Answered
-	// Leads: the reply has aliases that lead to a name which the zone does not answer. See [Lead].
-	Leads
-	// NotLoaded: the zone's file could not be read yet; the reply is SERVFAIL.
-	NotLoaded
-)
-
-// Lead is the rest of an answer whose aliases lead out of the zone. The zero value is none.
-type Lead struct {
-	// Target is the name that the aliases lead to, in wire form and lower case.
-	Target wire.Name
-	zone   *Zone
-}
-
-// Complete completes r, whose answers are the aliases and those of Target, for the rcode that the
+// Complete completes r, whose answers are the aliases and those of their target ([authority.Lead]), for the rcode that the
 // target has and its number of answers: as CoreDNS does, the denial of a target is NXDOMAIN or
 // NODATA of the alias' zone, and its failure is SERVFAIL; a refusal leaves the alias as the answer
 // (RFC 6604, 3).
-func (l Lead) Complete(q *wire.Query, r *wire.Reply, rcode wire.Rcode, answers int) {
-	a := answer{z: l.zone, q: q, r: r}
+func (z *Zone) Complete(q *wire.Query, r *wire.Reply, rcode wire.Rcode, answers int) {
+	a := answer{z: z, q: q, r: r}
 	switch {
 	case rcode == wire.NXDomain:
 		r.SetRcode(wire.NXDomain)
@@ -90,7 +70,7 @@ const (
 var answers = sync.Pool{New: func() any { return new(answer) }}
 
 // run answers q from z. through says which names that do not exist are left to the next step.
-func (a *answer) run(z *Zone, q *wire.Query, r *wire.Reply, through *config.Fallthrough) (Outcome, Lead) {
+func (a *answer) run(z *Zone, q *wire.Query, r *wire.Reply, through *config.Fallthrough) (authority.Outcome, authority.Lead) {
 	a.z, a.q, a.r, a.through, a.name = z, q, r, through, q.Name()
 	a.known, a.n, a.wilds = wire.Compression{}, 0, 0
 	a.r.Reset()
@@ -100,14 +80,14 @@ func (a *answer) run(z *Zone, q *wire.Query, r *wire.Reply, through *config.Fall
 			continue
 		case leave:
 			if !a.r.Overflows() {
-				return Leads, Lead{Target: wire.Name(a.name), zone: a.z}
+				return authority.Leads, authority.Lead{Target: wire.Name(a.name), Zone: a.z}
 			}
 		case give:
 			a.r.Reset()
-			return NotMine, Lead{}
+			return authority.NotMine, authority.Lead{}
 		case finished:
 		}
-		return Answered, Lead{}
+		return authority.Answered, authority.Lead{}
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
+	"github.com/nodens-dns/nodens/internal/authority"
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/server/zonefile"
 	"github.com/nodens-dns/nodens/test/testlog"
@@ -57,7 +58,7 @@ func wwwOf(tb testing.TB, tab *zonefile.Table, zones ...string) string {
 		o, text := ask(tb, tab, "www."+zone+".", dns.TypeA, false)
 		_, number, _ := strings.Cut(text, " A 192.0.2.")
 		list[i] = number
-		if o == zonefile.NotMine {
+		if o == authority.NotMine {
 			list[i] = "-"
 		}
 	}
@@ -195,7 +196,7 @@ func TestAutoOnce(t *testing.T) {
 	tab = zonefile.NewAuto(autoOf(t, dir, "", "reload 0s", "fallthrough"), zonefile.Options{})
 	got["fallthrough"] = tab.FallsThrough()
 	o, _ := ask(t, tab, "none.a.test.", dns.TypeA, false)
-	got["none.a.test. goes on"] = o == zonefile.NotMine
+	got["none.a.test. goes on"] = o == authority.NotMine
 	got["files may come"] = zonefile.NewAuto(autoOf(t, dir, ""), zonefile.Options{}).FallsThrough()
 	if diff := cmp.Diff(map[string]bool{"once": false, "fallthrough": true, "none.a.test. goes on": true, "files may come": true}, got); diff != "" {
 		t.Error(diff)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nodens-dns/nodens/internal/authority"
 	"github.com/nodens-dns/nodens/internal/wire"
 )
 
@@ -130,8 +131,8 @@ func checkReply(t *testing.T, z *Zone, name []byte, qtype uint16) {
 	var r wire.Reply
 	r.Start(nil, &q)
 	var a answer
-	if o, lead := a.run(z, &q, &r, nil); o == Leads {
-		lead.Complete(&q, &r, wire.NXDomain, 0)
+	if o, lead := a.run(z, &q, &r, nil); o == authority.Leads {
+		lead.Zone.Complete(&q, &r, wire.NXDomain, 0)
 	}
 	packed := r.Finish(wire.MaxMessage)
 	if err := new(dns.Msg).Unpack(packed); err != nil {

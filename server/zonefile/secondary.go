@@ -15,6 +15,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/nodens-dns/nodens/internal/authority"
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/outage"
 	"github.com/nodens-dns/nodens/internal/wire"
@@ -123,39 +124,27 @@ func (t *Table) Zones() (all, empty int) {
 	return len(zones), empty
 }
 
-// NotifyResult says what becomes of a NOTIFY message (RFC 1996).
-type NotifyResult uint8
-
-const (
-	// NotSecondary: the zone is not transferred from a primary server.
-	NotSecondary NotifyResult = iota
-	// Notified: a check of the serial has been triggered.
-	Notified
-	// Ignored: the sender is not one of the zone's primary servers.
-	Ignored
-)
-
 // Notify triggers a check of the zone with this name, if from is one of its primary servers. It does not block: NOTIFYs that
 // come during a check lead to one further check, a second later at the earliest.
-func (t *Table) Notify(origin []byte, from netip.Addr) NotifyResult {
+func (t *Table) Notify(origin []byte, from netip.Addr) authority.NotifyResult {
 	z := (*t.zones.Load())[wire.Name(origin)]
 	if z == nil || z.secondary == nil {
-		return NotSecondary
+		return authority.NotSecondary
 	}
 	return z.secondary.notify(from.Unmap())
 }
 
-func (s *secondary) notify(from netip.Addr) NotifyResult {
+func (s *secondary) notify(from netip.Addr) authority.NotifyResult {
 	if !slices.ContainsFunc(s.from, func(p netip.AddrPort) bool { return p.Addr().Unmap().WithZone("") == from.WithZone("") }) {
 		s.primaries.stats.Ignored.Add(1)
-		return Ignored
+		return authority.Ignored
 	}
 	s.primaries.stats.Notified.Add(1)
 	select {
 	case s.notified <- struct{}{}:
 	default: // there will be a check already
 	}
-	return Notified
+	return authority.Notified
 }
 
 // run keeps the zone up to date until ctx ends.

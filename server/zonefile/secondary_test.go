@@ -19,6 +19,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nodens-dns/nodens/internal/authority"
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/server/zonefile"
 	"github.com/nodens-dns/nodens/test/testlog"
@@ -232,16 +233,16 @@ func TestSecondaryNotify(t *testing.T) {
 		time.Sleep(time.Minute)
 		p.set(t, 2, "3600 600 86400", "www 60 A 192.0.2.2\n")
 		server, stranger := netip.MustParseAddr("::ffff:192.0.2.1"), netip.MustParseAddr("192.0.2.2")
-		if got := s.table.Notify([]byte(zTest), stranger); got != zonefile.Ignored {
+		if got := s.table.Notify([]byte(zTest), stranger); got != authority.Ignored {
 			t.Errorf("a stranger's NOTIFY is %d", got)
 		}
-		if got := s.table.Notify([]byte("\x01y\x04test\x00"), server); got != zonefile.NotSecondary {
+		if got := s.table.Notify([]byte("\x01y\x04test\x00"), server); got != authority.NotSecondary {
 			t.Errorf("a NOTIFY for another zone is %d", got)
 		}
 		if got := s.www(t); got != "192.0.2.1" {
 			t.Errorf("after the stranger's NOTIFY: %s", got)
 		}
-		if got := s.table.Notify([]byte(zTest), server); got != zonefile.Notified {
+		if got := s.table.Notify([]byte(zTest), server); got != authority.Notified {
 			t.Errorf("the server's NOTIFY is %d", got)
 		}
 		if got := s.www(t); got != "192.0.2.2" {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/miekg/dns"
 
+	"github.com/nodens-dns/nodens/internal/authority"
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/server/zonefile"
 )
@@ -117,7 +118,7 @@ func benchmarkAnswer(b *testing.B, tab *zonefile.Table, name string) {
 	for b.Loop() {
 		q.Parse(packet)
 		r.Start(buf, &q)
-		if o, _ := tab.Answer(&q, &r); o != zonefile.Answered {
+		if o, _ := tab.Answer(&q, &r); o != authority.Answered {
 			b.Fatal("no answer")
 		}
 		r.Finish(wire.MinUDP)

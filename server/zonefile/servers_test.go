@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
+	"github.com/nodens-dns/nodens/internal/authority"
 	"github.com/nodens-dns/nodens/server/zonefile"
 	"github.com/nodens-dns/nodens/test/peer"
 	"github.com/nodens-dns/nodens/test/poll"
@@ -130,7 +131,7 @@ func compareServer(t *testing.T, tab *zonefile.Table, addr netip.AddrPort, name 
 	}
 	o, text := ask(t, tab, name, qtype, false)
 	text, _, _ = strings.Cut(text, " > ")
-	if o == zonefile.Leads { // what the alias leads to is not the zone's
+	if o == authority.Leads { // what the alias leads to is not the zone's
 		text = strings.Replace(text, "NOERROR", "NOERROR aa", 1)
 		theirs.Ns, theirs.Extra = nil, nil
 	}

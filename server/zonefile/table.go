@@ -6,7 +6,7 @@
 // changes. A query is looked up in it label by label from the zone's origin down (RFC 1034,
 // 4.3.2): a zone cut gives a referral, a DNAME record redirects, a name that does not exist may be
 // covered by a wildcard. Aliases are followed within the zone; for one that leads out of it the caller
-// resolves the target ([Leads]). Lookups take no lock and do not allocate.
+// resolves the target ([authority.Leads]). Lookups take no lock and do not allocate.
 //
 // [Table.Run] keeps the zones up to date. It reads a file again when it has changed and replaces the zone if the
 // serial in the SOA record is another one; it asks a primary server for the serial at the times that the SOA
@@ -23,6 +23,7 @@ import (
 	"slices"
 	"sync/atomic"
 
+	"github.com/nodens-dns/nodens/internal/authority"
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/filewatch"
 	"github.com/nodens-dns/nodens/internal/wire"
@@ -86,21 +87,21 @@ func (t *Table) Run(ctx context.Context) {
 	t.maintain(ctx)
 }
 
-// Answer writes the answer to q into r. Only with [Leads] it allocates. The lead is what
-// [Lead.Complete] needs then.
-func (t *Table) Answer(q *wire.Query, r *wire.Reply) (Outcome, Lead) {
+// Answer writes the answer to q into r. Only with [authority.Leads] it allocates. The lead is what
+// [Zone.Complete] needs then.
+func (t *Table) Answer(q *wire.Query, r *wire.Reply) (authority.Outcome, authority.Lead) {
 	z := t.zone(q.Name())
 	if z == nil {
-		return NotMine, Lead{}
+		return authority.NotMine, authority.Lead{}
 	}
 	if q.Type == wire.TypeAXFR || q.Type == wire.TypeIXFR {
 		r.Fail(wire.Refused)
-		return Answered, Lead{}
+		return authority.Answered, authority.Lead{}
 	}
 	data := z.data.Load()
 	if data == nil {
 		r.Fail(wire.ServFail)
-		return NotLoaded, Lead{}
+		return authority.NotLoaded, authority.Lead{}
 	}
 	a := answers.Get().(*answer)
 	o, lead := a.run(data, q, r, z.through)
@@ -174,15 +175,19 @@ func (t *Table) openFile(f *config.ZoneFile) (*source, error) {
 	return src, nil
 }
 
+// Data returns the current data of the zone with this name. See [authority.Zones].
+func (t *Table) Data(origin wire.Name) (data authority.Data, served bool) {
+	if z := t.Zone(origin); z != nil {
+		return z, true
+	}
+	return nil, (*t.zones.Load())[origin] != nil
+}
+
 // Zone returns the current data of the zone with this name; nil if the table does not serve it, or its data
-// could not be loaded yet. A later change makes another Zone, so the caller may read this one for as long as
-// a transfer takes.
+// could not be loaded yet.
 func (t *Table) Zone(origin wire.Name) *Zone {
 	if z := (*t.zones.Load())[origin]; z != nil {
 		return z.data.Load()
 	}
 	return nil
 }
-
-// Serves reports whether origin is the name of one of the table's zones, loaded or not.
-func (t *Table) Serves(origin wire.Name) bool { return (*t.zones.Load())[origin] != nil }

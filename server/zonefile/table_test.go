@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 
+	"github.com/nodens-dns/nodens/internal/authority"
 	"github.com/nodens-dns/nodens/internal/config"
 	"github.com/nodens-dns/nodens/internal/wire"
 	"github.com/nodens-dns/nodens/server/zonefile"
@@ -94,7 +95,7 @@ func directive(tb testing.TB, path string, more ...string) *config.ZoneFile {
 }
 
 // ask returns the outcome of a query and, in short, the reply.
-func ask(tb testing.TB, t *zonefile.Table, name string, qtype uint16, do bool) (zonefile.Outcome, string) {
+func ask(tb testing.TB, t *zonefile.Table, name string, qtype uint16, do bool) (authority.Outcome, string) {
 	tb.Helper()
 	m := new(dns.Msg).SetQuestion(name, qtype)
 	if do {
@@ -111,7 +112,7 @@ func ask(tb testing.TB, t *zonefile.Table, name string, qtype uint16, do bool) (
 	var r wire.Reply
 	r.Start(nil, &q)
 	o, lead := t.Answer(&q, &r)
-	if o == zonefile.NotMine {
+	if o == authority.NotMine {
 		return o, "not mine"
 	}
 	var got dns.Msg
@@ -119,7 +120,7 @@ func ask(tb testing.TB, t *zonefile.Table, name string, qtype uint16, do bool) (
 		tb.Fatal(err)
 	}
 	text := inShort(&got)
-	if o == zonefile.Leads {
+	if o == authority.Leads {
 		text += " > " + lead.Target.String()
 	}
 	return o, text
@@ -225,16 +226,16 @@ func TestAnswer(t *testing.T) {
 // in CoreDNS; an alias of such a name leads out of the zone.
 func TestFallthrough(t *testing.T) {
 	tab := table(t, shapes, "fallthrough")
-	for name, want := range map[string]zonefile.Outcome{
-		"no.z.test.": zonefile.NotMine, "_tcp.z.test.": zonefile.NotMine, "gone.z.test.": zonefile.Leads,
-		"mail.z.test.": zonefile.Answered, "x.sub.z.test.": zonefile.Answered,
+	for name, want := range map[string]authority.Outcome{
+		"no.z.test.": authority.NotMine, "_tcp.z.test.": authority.NotMine, "gone.z.test.": authority.Leads,
+		"mail.z.test.": authority.Answered, "x.sub.z.test.": authority.Answered,
 	} {
 		if got, text := ask(t, tab, name, dns.TypeA, false); got != want {
 			t.Errorf("%s: outcome %d, want %d: %s", name, got, want, text)
 		}
 	}
 	tab = table(t, shapes, "fallthrough wild.z.test")
-	for name, want := range map[string]zonefile.Outcome{"no.z.test.": zonefile.Answered, "x.host.wild.z.test.": zonefile.NotMine} {
+	for name, want := range map[string]authority.Outcome{"no.z.test.": authority.Answered, "x.host.wild.z.test.": authority.NotMine} {
 		if got, text := ask(t, tab, name, dns.TypeA, false); got != want {
 			t.Errorf("%s: outcome %d, want %d: %s", name, got, want, text)
 		}

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -25,8 +26,6 @@ import (
 	"github.com/nodens-dns/nodens/server/clients"
 	"github.com/nodens-dns/nodens/server/resolver"
 	"github.com/nodens-dns/nodens/server/tail"
-	"github.com/nodens-dns/nodens/server/transfer"
-	"github.com/nodens-dns/nodens/server/zonefile"
 	"github.com/nodens-dns/nodens/upstream"
 )
 
@@ -109,6 +108,7 @@ func prepare(opts *options.Agent, w io.Writer) (a *agent, cfg *config.Config, er
 			log.queue.Close(flushTimeout)
 		}
 	}()
+	opts.Lacks = Lacks()
 	cfg, ignored, err := opts.LoadFirst()
 	if err != nil {
 		return nil, nil, err
@@ -163,9 +163,8 @@ func newAgent(opts *options.Agent, l *agentLog, level *slog.LevelVar) (*agent, e
 			opts: opts, log: log, stats: make(map[statsKey]*resolver.Stats),
 			store:  cache.NewStore(opts.CacheSize, cache.Options{Go: srv.Go, Epochs: cacheEpochs, Clock: opts.CacheClock}),
 			epochs: clusterEpochs, hostsEpochs: cacheEpochs, addrs: addrs, clients: owners, clientLevels: newClientLevels(owners.counted(), log),
-			limiters: limits, tail: new(tail.Feed), transfers: transfer.NewTransfers(log.With("part", "transfer")),
-			primaries: zonefile.NewPrimaries(),
-			budgets:   upstream.NewBudgets(upstream.BudgetOptions{Logger: log.With("part", "upstream"), Drops: ethtool.Drops}),
+			limiters: limits, tail: new(tail.Feed), directives: slices.Concat(directives[:], optional(log)),
+			budgets: upstream.NewBudgets(upstream.BudgetOptions{Logger: log.With("part", "upstream"), Drops: ethtool.Drops}),
 		},
 		selfProbe: &selfProbe{duration: stat.NewHistogram(stat.DurationBuckets)},
 		cancels:   make(map[any]context.CancelFunc),

@@ -99,8 +99,8 @@ func TestAnnouncerOnlyIfUsed(t *testing.T) {
 	} {
 		p := assembled(t, ".:53 {\nbind 127.0.0.1\nkubernetes cluster.local in-addr.arpa {\nmanifests "+dir+"\n}\nk8s_external out.test\n"+directive+"\n}\n")
 		var got []string
-		if p.announcer != nil {
-			for _, z := range p.announcer.zones {
+		for _, r := range p.beside {
+			for _, z := range r.(*clusterAnnouncer).zones {
 				got = append(got, z.name.String())
 			}
 		}

@@ -16,8 +16,6 @@ import (
 	"github.com/nodens-dns/nodens/server/hosts"
 	"github.com/nodens-dns/nodens/server/resolver"
 	"github.com/nodens-dns/nodens/server/tail"
-	"github.com/nodens-dns/nodens/server/transfer"
-	"github.com/nodens-dns/nodens/server/zonefile"
 	"github.com/nodens-dns/nodens/upstream"
 )
 
@@ -40,16 +38,14 @@ type builder struct {
 	epochs, hostsEpochs *epoch.Table
 	// clients knows whose queries are counted; nil: none are.
 	clients *attribution
-	// primaries is what the zones of primary servers share, over all generations.
-	primaries *zonefile.Primaries
+	// directives is the whole table of the build, over all generations.
+	directives []directive
 	// budgets are those of all upstreams, over all generations.
 	budgets *upstream.Budgets
 	// clientLevels knows the level of the metrics of each namespace; nil: no queries are counted.
 	clientLevels *clientLevels
 	// limiters makes the limiters of the blocks' clients.
 	limiters limiters
-	// transfers bounds and counts the zone transfers of all blocks.
-	transfers *transfer.Transfers
 	// tail gets the finished queries while an operator watches them.
 	tail *tail.Feed
 	// lookup returns the addresses of collectors of traces.
@@ -61,7 +57,6 @@ type builder struct {
 // new parts.
 func (a *builder) build(cfg *config.Config, old *generation) (*generation, error) {
 	g := newGeneration(cfg)
-	g.primaries = a.primaries
 	if err := a.buildParts(g, old); err != nil {
 		g.closeUnused(old)
 		return nil, err
@@ -84,16 +79,15 @@ func (a *builder) buildParts(g, old *generation) error {
 			return err
 		}
 		g.blocks = append(g.blocks, &blockParts{
-			block: b, generation: g, endpointsView: v, parts: make(map[string]any), keys: newPartKeys(g.cfg, b, g.keyOf(v)),
+			block: b, generation: g, endpointsView: v, parts: make(map[string]any), keys: a.newPartKeys(g.cfg, b, g.keyOf(v)),
 			keptFrom: make(map[string]*blockParts),
 		})
 	}
-	g.keepParts(old)
+	a.keepParts(g, old)
 	for _, p := range g.blocks {
 		if err := a.open(p); err != nil {
 			return err
 		}
-		p.announcer = newAnnouncer(p)
 	}
 	for _, p := range g.blocks {
 		p.keptFrom = nil // so that a generation does not hold on to the one before
@@ -120,30 +114,12 @@ func (*builder) installBalance(p *blockParts, part any) func(*resolver.Zone) {
 	return func(z *resolver.Zone) { z.Shuffle, z.Balance = p.block.Loadbalance.Weights == "", b }
 }
 
-func (a *builder) openFile(p *blockParts) (any, error) {
-	return opened(newZoneTable(func(opts zonefile.Options) (*zonefile.Table, error) { return zonefile.New(p.block.ZoneFile, opts) }, a.log.With("part", "file")))
-}
-
-func (a *builder) openAuto(p *blockParts) (any, error) {
-	return opened(newZoneTable(func(opts zonefile.Options) (*zonefile.Table, error) { return zonefile.NewAuto(p.block.Auto, opts), nil }, a.log.With("part", "auto")))
-}
-
-func (a *builder) openSecondary(p *blockParts) (any, error) {
-	return opened(newZoneTable(func(opts zonefile.Options) (*zonefile.Table, error) {
-		return zonefile.NewSecondary(p.block.Secondary, a.primaries, opts), nil
-	}, a.log.With("part", "secondary")))
-}
-
 // opened is (part, err) for [directive.open], where a nil pointer would not be nil.
 func opened[P any](part *P, err error) (any, error) {
 	if err != nil {
 		return nil, err
 	}
 	return part, nil
-}
-
-func (a *builder) openTransfer(p *blockParts) (any, error) {
-	return transfer.New(p.block.Transfer, a.transfers), nil
 }
 
 // openCluster returns the zone that answers from the block's view.
@@ -197,7 +173,7 @@ func (a *builder) openCache(p *blockParts) (any, error) {
 
 // open opens the parts of p that it has not kept.
 func (a *builder) open(p *blockParts) error {
-	for _, d := range directives {
+	for _, d := range a.directives {
 		if d.open == nil || p.parts[d.name] != nil || !p.block.Has(d.name) {
 			continue
 		}
@@ -209,12 +185,20 @@ func (a *builder) open(p *blockParts) error {
 			p.parts[d.name] = opened
 		}
 	}
+	for _, d := range a.directives {
+		if d.beside == nil || !p.block.Has(d.name) {
+			continue
+		}
+		if r := d.beside(p); r != nil {
+			p.beside = append(p.beside, r)
+		}
+	}
 	return nil
 }
 
 // installers returns what sets p's directives in a zone.
 func (a *builder) installers(p *blockParts) (list []func(*resolver.Zone)) {
-	for _, d := range directives {
+	for _, d := range a.directives {
 		if d.install != nil && p.block.Has(d.name) {
 			list = append(list, d.install(a, p, p.parts[d.name]))
 		}

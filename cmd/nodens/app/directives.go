@@ -1,6 +1,7 @@
 package app
 
 import (
+	"log/slog"
 	"maps"
 	"slices"
 
@@ -12,7 +13,6 @@ import (
 	"github.com/nodens-dns/nodens/server/resolver"
 	"github.com/nodens-dns/nodens/server/rewrite"
 	"github.com/nodens-dns/nodens/server/template"
-	"github.com/nodens-dns/nodens/server/transfer"
 	"github.com/nodens-dns/nodens/upstream"
 )
 
@@ -29,11 +29,43 @@ type directive struct {
 	// install returns a function that sets the directive, and part, in a zone of the block. The zone already
 	// has its name, address and counters.
 	install func(a *builder, p *blockParts, part any) func(z *resolver.Zone)
+	// beside returns a part that runs beside those of the block, which are open; nil for none.
+	beside func(p *blockParts) runner
+	// metrics puts the metrics of the directive in all blocks of g.
+	metrics func(s scrape, g *generation)
+	// check reads the files of b's directive.
+	check func(b *config.Block, to *config.FileCheck)
 }
+
+// optional returns the directives that a build may lack. A build without one of these lines refuses its directives, and the
+// linker leaves out their packages.
+func optional(log *slog.Logger) (list []directive) {
+	list = append(list, authoritative(log)...) // file, auto, secondary, transfer, tsig
+	return list
+}
+
+// Lacks returns the directives that this build refuses ([config.Options]).
+func Lacks() []string {
+	return slices.DeleteFunc(config.Optional(), func(name string) bool {
+		return slices.ContainsFunc(optional(discardLog), func(d directive) bool { return d.name == name })
+	})
+}
+
+// CheckFiles reads the files that b's directives read when the agent starts.
+func CheckFiles(b *config.Block, to *config.FileCheck) {
+	for _, d := range optional(discardLog) {
+		if d.check != nil {
+			d.check(b, to)
+		}
+	}
+}
+
+var discardLog = slog.New(slog.DiscardHandler)
 
 // directives is the table of directives that answer or observe queries, in the order in which parts are
 // opened: a part that uses another one comes after it. The order of a query's steps is package
-// resolver's. Directives that only set up listeners (bind, tls, timeouts, …) are in [listenerConfig].
+// resolver's. Directives that only set up listeners (bind, tls, timeouts, …) are in [listenerConfig]. Those of [optional] come after
+// them.
 var directives = [...]directive{
 	{name: "errors", open: openErrors, install: setPart(func(z *resolver.Zone, log *resolver.ErrorLog) { z.Errors = log })},
 	{name: "log", install: installLog},
@@ -45,7 +77,6 @@ var directives = [...]directive{
 	{name: "client_limit", key: keyLimit, open: openLimiter, install: installLimit},
 	{name: "acl", install: shared(func(_ *builder, p *blockParts) *resolver.ACL { return resolver.NewACL(p.block.ACL) },
 		func(z *resolver.Zone, acl *resolver.ACL) { z.ACL = acl })},
-	{name: "tsig", install: setting(func(z *resolver.Zone, b *config.Block) { z.TSIG = resolver.NewTSIG(b.TSIG) })},
 	{name: "bufsize", install: setting(func(z *resolver.Zone, b *config.Block) { z.Bufsize = b.Bufsize.Size })},
 	{name: "nsid", install: setting(func(z *resolver.Zone, b *config.Block) { z.NSID = b.NSID.ID })},
 	{name: "header", install: setting(func(z *resolver.Zone, b *config.Block) { z.Header = b.Header })},
@@ -67,14 +98,6 @@ var directives = [...]directive{
 		install: (*builder).installBalance},
 	{name: "hosts", key: func(x keyed) any { return *x.block.Hosts }, open: (*builder).openHosts,
 		install: setPart(func(z *resolver.Zone, t *hosts.Table) { z.Hosts = t })},
-	{name: "file", key: func(x keyed) any { return *x.block.ZoneFile }, open: (*builder).openFile,
-		install: setPart(func(z *resolver.Zone, t *zoneTable) { z.File = t.Table })},
-	{name: "auto", key: func(x keyed) any { return *x.block.Auto }, open: (*builder).openAuto,
-		install: setPart(func(z *resolver.Zone, t *zoneTable) { z.Auto = t.Table })},
-	{name: "secondary", key: func(x keyed) any { return *x.block.Secondary }, open: (*builder).openSecondary,
-		install: setPart(func(z *resolver.Zone, t *zoneTable) { z.Secondary = t.Table })},
-	{name: "transfer", key: func(x keyed) any { return *x.block.Transfer }, open: (*builder).openTransfer,
-		install: setPart(func(z *resolver.Zone, t *transfer.Table) { z.Transfer = t })},
 	{name: "kubernetes", open: (*builder).openCluster, install: (*builder).installCluster},
 	{name: "k8s_external", open: (*builder).openExternal,
 		install: setPart(func(z *resolver.Zone, e *kubernetes.External) { z.External = e })},
@@ -124,8 +147,8 @@ type blockParts struct {
 	view *kubernetes.View
 	// endpointsView resolves the upstreams that are Services; nil: none is one.
 	endpointsView *kubernetes.View
-	// announcer tells servers of changes of the cluster's zones; nil: there are none to tell.
-	announcer *clusterAnnouncer
+	// beside are the parts that run beside these.
+	beside []runner
 }
 
 // part returns the part of p's directive called name, the zero value if there is none.
@@ -140,8 +163,6 @@ func (p *blockParts) cluster() *kubernetes.Zone { return part[*kubernetes.Zone](
 func (p *blockParts) external() *kubernetes.External {
 	return part[*kubernetes.External](p, "k8s_external")
 }
-func (p *blockParts) transfer() *transfer.Table { return part[*transfer.Table](p, "transfer") }
-func (p *blockParts) secondary() *zoneTable     { return part[*zoneTable](p, "secondary") }
 
 // pools returns the pools of the block's forward directives, in their order.
 func (p *blockParts) pools() []*upstream.Pool {
@@ -162,8 +183,8 @@ func (p *blockParts) loops() map[wire.Name]*resolver.Loop {
 // all returns everything in p that may run or must be closed.
 func (p *blockParts) all() []any {
 	list := slices.Collect(maps.Values(p.parts))
-	if p.announcer != nil {
-		list = append(list, p.announcer)
+	for _, r := range p.beside {
+		list = append(list, r)
 	}
 	return list
 }

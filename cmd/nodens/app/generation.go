@@ -14,7 +14,6 @@ import (
 	"github.com/nodens-dns/nodens/server"
 	"github.com/nodens-dns/nodens/server/dnstap"
 	"github.com/nodens-dns/nodens/server/otlp"
-	"github.com/nodens-dns/nodens/server/zonefile"
 	"github.com/nodens-dns/nodens/upstream"
 )
 
@@ -27,8 +26,6 @@ type generation struct {
 	views  map[string]*kubernetes.View   // by viewKey
 	taps   map[config.Dnstap]*dnstap.Tap // by directive, without Next
 	certs  map[config.TLSServer]*server.Certificate
-	// primaries is the agent's.
-	primaries *zonefile.Primaries
 	// exporters are the exporters of traces.
 	exporters map[exporterKey]*otlp.Exporter
 	// listeners is what the server listens on.
@@ -73,7 +70,12 @@ func (g *generation) settled() bool {
 }
 
 func (g *generation) transfersSettled() bool {
-	return !slices.ContainsFunc(g.blocks, func(p *blockParts) bool { return p.secondary() != nil && !p.secondary().Settled() })
+	return !slices.ContainsFunc(g.blocks, func(p *blockParts) bool {
+		return slices.ContainsFunc(p.all(), func(part any) bool {
+			s, ok := part.(interface{ Settled() bool })
+			return ok && !s.Settled()
+		})
+	})
 }
 
 // awaitSync waits until g is settled, for limit at most; a limit of 0 means the
@@ -139,8 +141,8 @@ func (g *generation) start(old *generation, launch func(part any, run func(conte
 	}
 	for _, p := range g.blocks {
 		for _, part := range p.all() {
-			if zones, ok := part.(*zoneTable); ok {
-				zones.notify(p.transfer())
+			if j, ok := part.(interface{ join(p *blockParts) }); ok {
+				j.join(p)
 			}
 			if r, ok := part.(runner); ok {
 				startPart(r, old, launch)
@@ -292,11 +294,11 @@ func (g *generation) isClusterIP(addr netip.Addr) bool {
 }
 
 // keepParts gives the blocks of g the parts of old (nil: none) that are made of the same.
-func (g *generation) keepParts(old *generation) {
+func (a *builder) keepParts(g, old *generation) {
 	if old == nil {
 		return
 	}
-	for _, d := range directives {
+	for _, d := range a.directives {
 		if d.key == nil {
 			continue
 		}

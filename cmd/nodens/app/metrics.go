@@ -22,7 +22,6 @@ import (
 	"github.com/nodens-dns/nodens/server/clients"
 	"github.com/nodens-dns/nodens/server/kernelpath"
 	"github.com/nodens-dns/nodens/server/resolver"
-	"github.com/nodens-dns/nodens/server/transfer"
 )
 
 // metrics returns the handler of /metrics. The parts count in plain numbers; a scrape gives
@@ -81,7 +80,6 @@ func (a *agent) Collect(ch chan<- prometheus.Metric) {
 	}
 	s.kernelPath(a.kernelPath)
 	s.clients(a.builder.clients.counted())
-	s.transfers(a.builder.transfers)
 	s.handovers(&a.handoverState)
 	s.put(cacheBytes, float64(a.builder.store.Bytes()))
 	s.put(cacheBudget, float64(a.builder.store.Budget()))
@@ -113,7 +111,11 @@ func (a *agent) Collect(ch chan<- prometheus.Metric) {
 	s.exporters(g)
 	s.certificates(g)
 	s.parts(g)
-	s.secondaries(g)
+	for _, d := range a.builder.directives {
+		if d.metrics != nil {
+			d.metrics(s, g)
+		}
+	}
 	s.views(g)
 }
 
@@ -390,29 +392,6 @@ func (g *policyCounters) put(s scrape) {
 	}
 }
 
-// secondaries puts the metrics of the zones of primary servers, if there are some.
-func (s scrape) secondaries(g *generation) {
-	var zones, empty int
-	for _, p := range g.blocks {
-		if p.secondary() == nil {
-			continue
-		}
-		all, none := p.secondary().Zones()
-		zones, empty = zones+all, empty+none
-	}
-	if zones == 0 {
-		return
-	}
-	st := g.primaries.Stats()
-	s.put(secondaryZones, float64(zones-empty), "loaded")
-	s.put(secondaryZones, float64(empty), "empty")
-	s.put(secondaryTransfers, float64(st.Transferred.Load()), "transferred")
-	s.put(secondaryTransfers, float64(st.Checked.Load()), "unchanged")
-	s.put(secondaryTransfers, float64(st.Failed.Load()), "failed")
-	s.put(secondaryNotifies, float64(st.Notified.Load()), "accepted")
-	s.put(secondaryNotifies, float64(st.Ignored.Load()), "ignored")
-}
-
 // transport puts the replies at addr by the codes of its transport.
 func (s scrape) transport(from *server.Server, addr server.ListenAddr, via config.Transport) {
 	srv := serverLabel(via, addr.AddrPort)
@@ -506,11 +485,6 @@ func (s scrape) taps(g *generation) {
 	for to, n := range dropped {
 		s.put(tapDropped, float64(n), to)
 	}
-}
-
-func (s scrape) transfers(t *transfer.Transfers) {
-	t.EachCount(func(zone, result string, n uint64) { s.put(transfers, float64(n), zone, result) })
-	t.EachNotify(func(zone, result string, n uint64) { s.put(notifies, float64(n), zone, result) })
 }
 
 // kernelPath puts the metrics of the kernel path, all 0 without a program.

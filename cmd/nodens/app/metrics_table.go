@@ -86,7 +86,7 @@ var (
 	forwardDuration  = counter("coredns_forward_request_duration_seconds", "Duration of upstream exchanges: the former name of coredns_proxy_request_duration_seconds.", "to", "rcode")
 	forwardHealth    = counter("coredns_forward_healthcheck_failures_total", "Failed health probes: the former name of coredns_proxy_healthcheck_failures_total.", "to")
 
-	transfers = counter("nodens_transfers_total", "Queries for transfers of a zone, by result: the whole zone was sent (sent), the client had this version (current), it may not transfer the zone or asked over UDP (refused), too many transfers were under way (busy), or the zone was not loaded or the transfer ended early (failed). Only with transfer.", "zone", "result")
+	sentZones = counter("nodens_transfers_total", "Queries for transfers of a zone, by result: the whole zone was sent (sent), the client had this version (current), it may not transfer the zone or asked over UDP (refused), too many transfers were under way (busy), or the zone was not loaded or the transfer ended early (failed). Only with transfer.", "zone", "result")
 	notifies  = counter("nodens_transfer_notifies_total", "NOTIFYs about changes of a zone, by result: accepted, or failed after all attempts. Only with transfer.", "zone", "result")
 
 	logDropped           = counter("nodens_log_lines_dropped_total", "Lines of the log that were dropped because nobody read standard error in time, or because writing failed.")

@@ -54,11 +54,11 @@ type keyed struct {
 
 // newPartKeys returns the keys of b's parts by directive. The view with the key view resolves its upstreams that
 // are Services.
-func newPartKeys(cfg *config.Config, b *config.Block, view string) map[string]partKey {
+func (a *builder) newPartKeys(cfg *config.Config, b *config.Block, view string) map[string]partKey {
 	place := fmt.Sprintf("%v %v %q", b.Transport, b.Listen, b.ViewName())
 	x := keyed{b, newUpstreamContent(cfg, b, view)}
 	keys := make(map[string]partKey)
-	for _, d := range directives {
+	for _, d := range a.directives {
 		if d.key != nil && b.Has(d.name) {
 			keys[d.name] = partKey{d.key(x), place}
 		}

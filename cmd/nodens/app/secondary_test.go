@@ -71,8 +71,8 @@ func TestSecondaryReload(t *testing.T) {
 	}
 	stop()
 	agenttest.WriteFile(t, l.conf, blockText("z.test", port, "bind 127.0.0.1", "minimal", secondary))
-	before := l.current.Load().blocks[0].secondary()
-	if !l.look() || l.current.Load().blocks[0].secondary() != before {
+	before := part[*zoneTable](l.current.Load().blocks[0], "secondary")
+	if !l.look() || part[*zoneTable](l.current.Load().blocks[0], "secondary") != before {
 		t.Error("the zone was not kept")
 	}
 	if got := www(); !strings.HasSuffix(got, "192.0.2.2") {

@@ -29,7 +29,7 @@ func assembled(t *testing.T, corefile string) *blockParts {
 		t.Fatal(err)
 	}
 	log := slog.New(slog.DiscardHandler)
-	a := builder{opts: &options.Agent{}, log: log, stats: make(map[statsKey]*resolver.Stats), store: cache.NewStore(1<<20, cache.Options{})}
+	a := builder{opts: &options.Agent{}, log: log, stats: make(map[statsKey]*resolver.Stats), store: cache.NewStore(1<<20, cache.Options{}), directives: slices.Concat(directives[:], optional(log))}
 	g, err := a.build(cfg, nil)
 	if err != nil {
 		t.Fatal(err)

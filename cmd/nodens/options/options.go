@@ -25,6 +25,8 @@ import (
 // [Default] has their defaults. The agent does not change them.
 type Agent struct {
 	Build Build // of the binary, for metrics, logs and other agents
+	// Lacks are the directives that the build lacks ([config.Options]). The agent sets it.
+	Lacks []string
 
 	// LocalIPs are the addresses of the interface and the rules. Without any the agent
 	// leaves the node's network alone.
@@ -237,6 +239,7 @@ func (o *Agent) ConfigOptions(path string) config.Options {
 		KubeDNS:         o.KubeDNSDir,
 		PrometheusAddr:  o.PrometheusAddr,
 		Interface:       o.interfaceAddrs,
+		Lacks:           o.Lacks,
 		OffNode:         runtime.GOOS != "linux", // nodes run Linux
 	}
 }
