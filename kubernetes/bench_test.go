@@ -98,6 +98,17 @@ func answerer(t testing.TB, z answers, qname string, qtype uint16) func() (Outco
 	}
 }
 
+// allocatesNothing checks what answer returns, and that it allocates nothing.
+func allocatesNothing(t *testing.T, answer func() (Outcome, int), want Outcome, answers int) {
+	t.Helper()
+	if outcome, n := answer(); outcome != want || n != answers {
+		t.Fatalf("outcome %d with %d answers, want %d with %d", outcome, n, want, answers)
+	}
+	if n := testing.AllocsPerRun(100, func() { answer() }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
 // The usual answers allocate nothing.
 func TestAnswerAllocatesNothing(t *testing.T) {
 	plain, zonal := hotZone(t)
@@ -107,13 +118,7 @@ func TestAnswerAllocatesNothing(t *testing.T) {
 			if strings.Contains(c.qname, "._zone.") {
 				z = zonal
 			}
-			answer := answerer(t, z, c.qname, c.qtype)
-			if outcome, n := answer(); outcome != c.want || n != c.answers {
-				t.Fatalf("outcome %d with %d answers, want %d with %d", outcome, n, c.want, c.answers)
-			}
-			if n := testing.AllocsPerRun(100, func() { answer() }); n != 0 {
-				t.Errorf("%v allocations", n)
-			}
+			allocatesNothing(t, answerer(t, z, c.qname, c.qtype), c.want, c.answers)
 		})
 	}
 }

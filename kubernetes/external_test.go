@@ -387,13 +387,7 @@ func TestExternalAllocatesNothing(t *testing.T) {
 		{"9.2.0.192.in-addr.arpa", dns.TypePTR, Answered, 0},
 	} {
 		t.Run(c.qname, func(t *testing.T) {
-			answer := answerer(t, e, c.qname, c.qtype)
-			if outcome, n := answer(); outcome != c.want || n != c.answers {
-				t.Fatalf("outcome %d with %d answers, want %d with %d", outcome, n, c.want, c.answers)
-			}
-			if n := testing.AllocsPerRun(100, func() { answer() }); n != 0 {
-				t.Errorf("%v allocations", n)
-			}
+			allocatesNothing(t, answerer(t, e, c.qname, c.qtype), c.want, c.answers)
 		})
 	}
 }

@@ -17,7 +17,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/nodens-dns/nodens/internal/config"
-	"github.com/nodens-dns/nodens/internal/wire"
 )
 
 // TestHandlerImports: imports and their slices come and go by the handlers of their resources, and
@@ -307,30 +306,6 @@ func TestDNSPort(t *testing.T) {
 	} {
 		if got := tt.list.findDNSPort(tt.configured); got != tt.want {
 			t.Errorf("%s: port %d, want %d", tt.name, got, tt.want)
-		}
-	}
-}
-
-// TestExternalRefusals: an external zone transfers nothing, and stops when the budget is spent.
-func TestExternalRefusals(t *testing.T) {
-	e := openOutside(t, nil)
-	for _, tt := range []struct {
-		name  string
-		qtype uint16
-		left  int
-		want  Outcome
-	}{
-		{"web.default.example.org", dns.TypeA, readerSteps, Answered},
-		{"web.default.example.org", dns.TypeA, 0, OverBudget},
-		{"example.org", dns.TypeAXFR, readerSteps, Refused},
-		{"example.org", dns.TypeIXFR, readerSteps, Refused},
-		{"example.net", dns.TypeA, readerSteps, NotMine},
-	} {
-		q := parsed(t, tt.name, tt.qtype)
-		var r wire.Reply
-		r.Start(nil, &q)
-		if got, _ := e.Answer(&q, &r, &Budget{left: tt.left}); got != tt.want {
-			t.Errorf("%s %d with %d steps: outcome %d, want %d", tt.name, tt.qtype, tt.left, got, tt.want)
 		}
 	}
 }

@@ -263,39 +263,6 @@ func TestReplaceKeepsNames(t *testing.T) {
 	}
 }
 
-// A Service that changes its type, with its slices before, between and after.
-func TestServiceChangesType(t *testing.T) {
-	v := emptyView()
-	z := NewZone(v, testConfig(t))
-	const name = "x.default.svc.cluster.local"
-	check := func(when, want string) {
-		t.Helper()
-		m, outcome, target := ask(t, z, name, dns.TypeA)
-		if got := format(m, outcome, target); !strings.HasPrefix(got, want) {
-			t.Errorf("%s: got %s, want %s", when, got, want)
-		}
-	}
-	ext := makeService("default", "x", "")
-	ext.Spec.Type, ext.Spec.ExternalName = corev1.ServiceTypeExternalName, "example.com"
-	svc, eps := handlerFixture{v, services}, handlerFixture{v, endpointSlices}
-	eps.put(makeSlice("default", "x", "x-1", "10.1.0.1"))
-	check("slice only", "answered NXDOMAIN")
-	svc.put(makeService("default", "x", "None"))
-	check("headless", "answered NOERROR | "+name+". 30 IN A 10.1.0.1 |")
-	svc.put(makeService("default", "x", "10.0.0.1"))
-	check("cluster IP", "answered NOERROR | "+name+". 30 IN A 10.0.0.1 |")
-	svc.put(ext)
-	check("external", "alias example.com. NOERROR | "+name+". 30 IN CNAME example.com. |")
-	eps.put(makeSlice("default", "x", "x-2", "10.1.0.2"))
-	svc.put(makeService("default", "x", "None"))
-	check("headless again", "answered NOERROR | "+name+". 30 IN A 10.1.0.1 | "+name+". 30 IN A 10.1.0.2 |")
-	svc.drop(makeService("default", "x", "None"))
-	check("deleted", "answered NXDOMAIN")
-	if m, _, _ := ask(t, z, "1.0.0.10.in-addr.arpa", dns.TypePTR); m.Rcode != dns.RcodeNameError {
-		t.Errorf("the old cluster IP still has a name: %v", m)
-	}
-}
-
 // The serial changes with visible changes only.
 func TestSerial(t *testing.T) {
 	now := testClock()

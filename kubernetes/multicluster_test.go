@@ -377,13 +377,7 @@ func TestMulticlusterAllocatesNothing(t *testing.T) {
 		{"nope.default.svc.clusterset.local", 0},
 	} {
 		t.Run(c.qname, func(t *testing.T) {
-			answer := answerer(t, z, c.qname, dns.TypeA)
-			if outcome, n := answer(); outcome != Answered || n != c.answers {
-				t.Fatalf("outcome %d with %d answers, want %d", outcome, n, c.answers)
-			}
-			if n := testing.AllocsPerRun(100, func() { answer() }); n != 0 {
-				t.Errorf("%v allocations", n)
-			}
+			allocatesNothing(t, answerer(t, z, c.qname, dns.TypeA), Answered, c.answers)
 		})
 	}
 }

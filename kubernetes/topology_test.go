@@ -15,7 +15,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
-	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/nodens-dns/nodens/internal/config"
@@ -442,20 +441,6 @@ func TestTopologyChanges(t *testing.T) {
 		}
 		if moved := v.serial.Load() != before; moved != s.visible {
 			t.Errorf("%s: the serial moved: %v", s.what, moved)
-		}
-	}
-}
-
-func TestTrafficDistributionOf(t *testing.T) {
-	for text, want := range map[string]trafficDistribution{
-		"": noPreference, "PreferClose": preferSameZone, "PreferSameZone": preferSameZone, "PreferSameNode": preferSameNode, "other": noPreference,
-	} {
-		svc := &corev1.Service{}
-		if text != "" {
-			svc.Spec.TrafficDistribution = &text
-		}
-		if got := trafficDistributionOf(svc); got != want {
-			t.Errorf("%q asks for %d, want %d", text, got, want)
 		}
 	}
 }

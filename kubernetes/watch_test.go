@@ -171,35 +171,6 @@ func TestWatchLists(t *testing.T) {
 	}
 }
 
-// A forbidden resource keeps the view unsynced, and the log names the missing RBAC rule
-// once.
-func TestWatchForbidden(t *testing.T) {
-	f := fakeapi.Start(t)
-	f.Put(makeService("default", "x", "10.0.0.1"))
-	f.SetFail(func(req *http.Request) (int, metav1.StatusReason) {
-		if strings.Contains(req.URL.Path, "endpointslices") {
-			return http.StatusForbidden, metav1.StatusReasonForbidden
-		}
-		return 0, ""
-	})
-	v, z, log := openAndRun(t, f.URL)
-	poll.Until(t, "the service", func() bool { return resolves(t, z, x, "10.0.0.1") })
-	poll.Until(t, "three tries", func() bool { return f.Requests("endpointslices") >= 3 })
-	if v.Synced() {
-		t.Error("the view says it is synced")
-	}
-	if _, outcome, _ := ask(t, z, y, dns.TypeA); outcome != NotSynced {
-		t.Errorf("a name that may exist: outcome %d, want %d", outcome, NotSynced)
-	}
-	const rule = `apiGroups: [\\\"discovery.k8s.io\\\"], resources: [\\\"endpointslices\\\"], verbs: [\\\"list\\\", \\\"watch\\\"]`
-	got := log.String()
-	if strings.Count(got, "API server rejects request") != 1 || !strings.Contains(got, strings.ReplaceAll(rule, `\\\"`, `\"`)) || !strings.Contains(got, "verb=watch") {
-		t.Errorf("the log is\n%s", got)
-	}
-	f.SetFail(nil)
-	poll.Until(t, "the sync after the rule was added", v.Synced)
-}
-
 // A view waits for a server that is not there at the start, and survives invalid events.
 func TestWatchStartsLate(t *testing.T) {
 	f := fakeapi.Start(t)
