@@ -217,9 +217,7 @@ func TestDoHCancelAndClose(t *testing.T) {
 		t.Errorf("after its time: %v", q.err)
 	}
 	before := int(began.Load()) // the time may have been too short to connect
-	q = fixedQuery(t)
-	q.deadline = time.Now().Add(time.Hour)
-	d.start(q)
+	q = startLong(t, d)
 	eventually(t, "the server has the query", func() bool { return int(began.Load()) > before })
 	if !d.cancel(q) || d.cancel(q) {
 		t.Error("a call in flight is withdrawn not at all or twice")
@@ -228,9 +226,7 @@ func TestDoHCancelAndClose(t *testing.T) {
 		t.Error("a withdrawn call has landed")
 	}
 	eventually(t, "the server is told that nobody waits", func() bool { return len(ended) > before })
-	q = fixedQuery(t)
-	q.deadline = time.Now().Add(time.Hour)
-	d.start(q)
+	q = startLong(t, d)
 	d.close()
 	if <-q.done; !errors.Is(q.err, ErrClosed) {
 		t.Errorf("in flight when the transport closed: %v, want ErrClosed", q.err)
@@ -256,9 +252,7 @@ func TestDoHCancelFirst(t *testing.T) {
 		<-r.Context().Done()
 	})
 	d := w.newTransport(t, dohOptions{connOptions: connOptions{expire: time.Hour}})
-	q := fixedQuery(t)
-	q.deadline = time.Now().Add(time.Hour)
-	d.start(q)
+	q := startLong(t, d)
 	<-began
 	d.cancel(q)
 	eventually(t, "the connection has ended", func() bool { return w.conns.Load() == 0 })
@@ -287,9 +281,7 @@ func TestDoHConnectionFails(t *testing.T) {
 	noError(t, roundTripOnce(t, d))
 	var calls []*query
 	for range n {
-		q := fixedQuery(t)
-		q.deadline = time.Now().Add(time.Hour)
-		d.start(q)
+		q := startLong(t, d)
 		calls = append(calls, q)
 	}
 	for _, q := range calls {
@@ -409,9 +401,7 @@ func TestDoHStalled(t *testing.T) {
 		answerDoH(w, r)
 	})
 	d := w.newTransport(t, dohOptions{connOptions: connOptions{expire: time.Hour}})
-	q := fixedQuery(t)
-	q.deadline = time.Now().Add(time.Hour)
-	d.start(q)
+	q := startLong(t, d)
 	eventually(t, "the query is in flight", func() bool {
 		if arrived.Load() == 0 {
 			return false

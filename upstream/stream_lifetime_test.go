@@ -67,9 +67,7 @@ func TestStalledConnection(t *testing.T) {
 func TestTimeoutRetires(t *testing.T) {
 	f := startFake(t, ignore)
 	_, via := newStreamPool(t, f, connOptions{expire: time.Hour})
-	q := fixedQuery(t)
-	q.deadline = time.Now().Add(time.Hour)
-	via.start(q)
+	q := startLong(t, via)
 	c := ageConns(via, closeStalledAfter)[0]
 	via.mu.Lock()
 	q.deadline = time.Now()
@@ -144,9 +142,7 @@ func TestOrphanLimit(t *testing.T) {
 	_, via := newStreamPool(t, f, connOptions{expire: time.Hour})
 	via.outOfOrder = true // so that one connection takes all queries
 	for range maxOrphans {
-		q := fixedQuery(t)
-		q.deadline = time.Now().Add(time.Hour)
-		via.start(q)
+		q := startLong(t, via)
 		eventually(t, "the connection is there", func() bool {
 			via.mu.Lock()
 			defer via.mu.Unlock()
