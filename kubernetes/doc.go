@@ -96,4 +96,9 @@
 //
 // While the API server is away, or the manifests are unreadable, the view keeps what it
 // knows and retries. All its sources log to one reflector.OutageLog.
+//
+// # Why this is one package
+//
+// An answer reads the fields of the records while it is written, and so do transfers, saved views and what is said about a
+// name that does not exist. An index in a package of its own would export some 200 names for them.
 package kubernetes

@@ -26,6 +26,9 @@
 // and packs it. Each Pool has one goroutine that closes idle connections, and each UDP
 // socket one that reads. A query over UDP, TCP or TLS starts no goroutine, and with [Pool.Start]
 // none waits for a reply that is in time: a [Waiter] goes on when it has arrived.
+//
+// This is one package because a [query] passes between an exchange, a budget and a transport without an allocation, and each
+// uses its fields while it has it. Transports in a package of their own would export some 70 names.
 package upstream
 
 import (

@@ -133,13 +133,6 @@ func (h *Server) Serve(ctx context.Context) {
 	h.running.Wait()
 }
 
-// Suspended reports whether a successor serves: from its commit on, for as long as it lives.
-func (h *Server) Suspended() bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.phase >= draining
-}
-
 // HandingOver reports whether a successor has connected and has not failed: both agents have the sockets.
 func (h *Server) HandingOver() bool {
 	h.mu.Lock()

@@ -326,3 +326,10 @@ func noError(t testing.TB, err error) {
 		t.Fatal(err)
 	}
 }
+
+// Suspended reports whether a successor serves: from its commit on, for as long as it lives.
+func (h *Server) Suspended() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.phase >= draining
+}

@@ -44,9 +44,6 @@ type Waiter[T any] struct {
 	arrived, served uint32 // the counters of the line when it was pushed, itself included
 }
 
-// Queued reports whether w is in a queue.
-func (w *Waiter[T]) Queued() bool { return w.queued }
-
 // Len returns the number of waiters.
 func (q *Queue[T]) Len() int { return q.n }
 
