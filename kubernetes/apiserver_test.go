@@ -83,9 +83,7 @@ func TestFollowsByNamespace(t *testing.T) {
 			t.Errorf("%d requests for %s, want %d", got, path, want)
 		}
 	}
-	if n := f.Requests("/pods", "spec.nodeName%3Dn1"); n != 1 {
-		t.Errorf("%d requests for the node's pods", n)
-	}
+	count(t, f.Requests("/pods", "spec.nodeName%3Dn1"), 1, "requests for the node's pods")
 	st := v.Stats()
 	if st.Level != "node" || st.Sources != 2 || st.Pods != 1 {
 		t.Errorf("%+v", st)
@@ -129,9 +127,7 @@ func TestVerifiedPods(t *testing.T) {
 	if resolves(t, z, "10-1-0-3.a.pod.cluster.local", "10.1.0.3") {
 		t.Error("a pod that labels leaves out has a name")
 	}
-	if n := f.Requests("/pods"); n != 2 {
-		t.Errorf("%d requests for pods, want those of the node and then all", n)
-	}
+	count(t, f.Requests("/pods"), 2, "requests for pods: those of the node and then all")
 }
 
 // A saved view answers at once; changes since then come with the first lists.

@@ -189,7 +189,5 @@ func TestEndpointsBehind(t *testing.T) {
 		many[i] = fmt.Sprintf("10.1.%d.%d n1 west", i/200, i%200)
 	}
 	dnsSlice(v, "dns-3", "dns 53", many...)
-	if n := len(v.EndpointsBehind(netip.MustParseAddr("10.96.0.10"))); n != maxEndpointsBehind {
-		t.Errorf("%d endpoints, want %d", n, maxEndpointsBehind)
-	}
+	count(t, len(v.EndpointsBehind(netip.MustParseAddr("10.96.0.10"))), maxEndpointsBehind, "endpoints")
 }

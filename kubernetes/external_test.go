@@ -349,9 +349,7 @@ func TestExternalChanges(t *testing.T) {
 	owners("b.default.example.org.")
 	drop("a")
 	drop("b")
-	if n := len(v.index.externalAddrs); n != 0 {
-		t.Errorf("%d addresses are left of no Service", n)
-	}
+	count(t, len(v.index.externalAddrs), 0, "addresses are left of no Service")
 }
 
 // Invalid addresses and names are left out and reported.

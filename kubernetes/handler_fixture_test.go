@@ -115,3 +115,11 @@ func equal(t testing.TB, want, got any, format string, args ...any) {
 		t.Errorf("%s (-want +got):\n%s", fmt.Sprintf(format, args...), d)
 	}
 }
+
+// count fails the test if there are not as many as wanted; what says of what.
+func count[N comparable](t testing.TB, got, want N, what string) {
+	t.Helper()
+	if got != want {
+		t.Errorf("%v %s, want %v", got, what, want)
+	}
+}

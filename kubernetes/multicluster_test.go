@@ -339,9 +339,7 @@ func TestMulticlusterSerial(t *testing.T) {
 		s.do()
 		check(s.name, s.cluster, s.set)
 	}
-	if n := len(v.imports.services) + len(v.imports.slices) + len(v.imports.namespaces) + len(v.imports.endpoints); n != 0 {
-		t.Errorf("%d records are left of nothing", n)
-	}
+	count(t, len(v.imports.services)+len(v.imports.slices)+len(v.imports.namespaces)+len(v.imports.endpoints), 0, "records are left of nothing")
 }
 
 // Values that no name can hold are left out and reported.

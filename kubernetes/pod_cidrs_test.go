@@ -55,9 +55,7 @@ func TestPodCIDRs(t *testing.T) {
 	if got := <-seen; got != nil {
 		t.Errorf("after the end: %v", got)
 	}
-	if n := s.asked.Load(); n != 2 {
-		t.Errorf("%d requests for the Node", n)
-	}
+	count(t, s.asked.Load(), 2, "requests for the Node")
 }
 
 // The Node is not asked for where no client has an IPv6 address.
@@ -70,9 +68,7 @@ func TestPodCIDRsNotNeeded(t *testing.T) {
 		}
 		poll.Until(t, "the sync", v.Synced)
 	}
-	if n := s.asked.Load(); n != 0 {
-		t.Errorf("%d requests for the Node", n)
-	}
+	count(t, s.asked.Load(), 0, "requests for the Node")
 }
 
 // An agent that may not get its Node says so once.
@@ -83,7 +79,5 @@ func TestPodCIDRsForbidden(t *testing.T) {
 	_, _, log := openAndRunWith(t, s.url, listenAt("2001:db8:1::1", func([]netip.Prefix) { t.Error("reported") }),
 		func(c *config.Kubernetes) { c.NoEndpoints = true })
 	poll.Until(t, "the line", func() bool { return strings.Contains(log.String(), "podCIDRs of the node unknown") })
-	if n := s.asked.Load(); n != 1 {
-		t.Errorf("%d requests for the Node", n)
-	}
+	count(t, s.asked.Load(), 1, "requests for the Node")
 }

@@ -303,9 +303,7 @@ func TestScopeByQuery(t *testing.T) {
 	l.reconcile()
 	l.wantSources("b")
 	l.want("db.a.svc.cluster.local", "?")
-	if n := len(l.view.index.slices); n != 1 {
-		t.Errorf("%d slices are kept, want 1", n)
-	}
+	count(t, len(l.view.index.slices), 1, "slices are kept")
 }
 
 // The namespace of a pod of this node is in view before any query.
@@ -439,9 +437,7 @@ func TestScopeMax(t *testing.T) {
 	l.reconcile()
 	l.wantSources("ns0 ns1")
 	check(2)
-	if n := len(l.view.index.slices); n != 2 {
-		t.Errorf("%d slices are kept, want 2", n)
-	}
+	count(t, len(l.view.index.slices), 2, "slices are kept")
 }
 
 // A deleted namespace is not watched any more, and its names disappear.
@@ -455,9 +451,7 @@ func TestScopeNamespaceGone(t *testing.T) {
 	l.want("a.svc.cluster.local", "-")
 	l.reconcile()
 	l.wantSources("")
-	if n := len(l.view.index.namespaces); n != 0 {
-		t.Errorf("%d namespaces are left", n)
-	}
+	count(t, len(l.view.index.namespaces), 0, "namespaces are left")
 }
 
 // Reverse names of endpoints are known if the address belongs to a pod of this node, or if

@@ -152,9 +152,7 @@ func TestNoExternal(t *testing.T) {
 	if s := v.index.services["\x02db\x01a"]; s.externallyReachable() || s.ports != "" || len(v.index.externalAddrs) > 0 {
 		t.Errorf("external addresses %q, ports %q, %d in the index", s.external4, s.ports, len(v.index.externalAddrs))
 	}
-	if n := v.Stats().Faulty; n != 0 {
-		t.Errorf("%d faulty objects, though nothing is read that is faulty", n)
-	}
+	count(t, v.Stats().Faulty, 0, "faulty objects, though nothing is read that is faulty")
 }
 
 // TestSavedViewWithoutExternal: a file without external addresses is not used by a view that
@@ -246,15 +244,11 @@ func TestSlowEvents(t *testing.T) {
 	v.now = func() time.Time { now = now.Add(step); return now }
 	v.log = slog.New(slog.NewTextHandler(&log, nil))
 	handlerFixture{v, services}.put(makeService("a", "web", "10.96.0.1"))
-	if n := v.Stats().SlowEvents; n != 0 {
-		t.Errorf("%d slow events before there is one", n)
-	}
+	count(t, v.Stats().SlowEvents, 0, "slow events before there is one")
 	step = SlowEvent
 	handlerFixture{v, services}.put(makeService("a", "web", "10.96.0.2"))
 	handlerFixture{v, services}.drop(makeService("a", "web", "10.96.0.2"))
-	if n := v.Stats().SlowEvents; n != 2 {
-		t.Errorf("%d slow events, want 2", n)
-	}
+	count(t, v.Stats().SlowEvents, 2, "slow events")
 	if text := log.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "namespace=a name=web") {
 		t.Errorf("log, want one line:\n%s", text)
 	}
@@ -293,9 +287,7 @@ func TestChangeOfSliceKeepsEntries(t *testing.T) {
 	if after := v.index.endpoints[at].one; after != before || after.current != v.index.slices["a/db-1"] {
 		t.Errorf("the entry is %p, was %p", after, before)
 	}
-	if n := len(v.index.endpoints); n != 500 {
-		t.Errorf("%d addresses in the index, want 500", n)
-	}
+	count(t, len(v.index.endpoints), 500, "addresses in the index")
 	if _, ok := v.index.endpoints[addrKeyOf("\x0b\x00\x00\x01")]; ok {
 		t.Error("an address that has gone is still there")
 	}
@@ -345,9 +337,7 @@ func TestNamespaceSlicesAreBounded(t *testing.T) {
 	if n := v.index.namespaces["\x06tenant"].sliceBytes; n > maxNamespaceSlices {
 		t.Errorf("%d bytes of slices", n)
 	}
-	if n := v.Stats().Faulty; n != 1 {
-		t.Errorf("%d faulty objects, want 1", n)
-	}
+	count(t, v.Stats().Faulty, 1, "faulty objects")
 	select {
 	case <-v.scope.reconcileRequests:
 	default:

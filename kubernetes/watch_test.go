@@ -96,12 +96,8 @@ func TestWatchFollows(t *testing.T) {
 	if h := st.Programming["headless_with_selector"]; h.Count != 1 || h.Sum != 3 {
 		t.Errorf("programming duration: %d values of %v s together, want one of 3 s", h.Count, h.Sum)
 	}
-	if n := f.Requests("sendInitialEvents=true"); n != 3 {
-		t.Errorf("%d streamed lists, want 3", n)
-	}
-	if n := f.Requests("/services"); n != 1 {
-		t.Errorf("%d requests for services, want 1", n)
-	}
+	count(t, f.Requests("sendInitialEvents=true"), 3, "streamed lists")
+	count(t, f.Requests("/services"), 1, "requests for services")
 	want := []Requests{{Code: "200", Method: "GET", Host: strings.TrimPrefix(f.URL, "http://"), Count: 3}}
 	equal(t, want, st.Requests, "requests")
 }

@@ -156,9 +156,7 @@ func TestAbsence(t *testing.T) {
 				if n := len(s.queries()) - before; n > tt.sent {
 					t.Errorf("%d queries were sent, want %d at most", n, tt.sent)
 				}
-				if n := len(p.absence.waiting); n != 0 {
-					t.Errorf("%d exchanges still wait", n)
-				}
+				count(t, len(p.absence.waiting), 0, "exchanges still wait")
 			})
 		})
 	}

@@ -42,9 +42,7 @@ func TestSlotsWait(t *testing.T) {
 			})
 		}
 		synctest.Wait()
-		if n := len(via.queries()); n != 7 {
-			t.Errorf("%d queries of one client are in flight, want 7 of 8", n)
-		}
+		count(t, len(via.queries()), 7, "queries of one client are in flight: 7 of 8")
 		for range 2 {
 			all.Go(func() {
 				began := time.Now()
@@ -85,9 +83,7 @@ func TestSlotsAndTokens(t *testing.T) {
 		}
 		all.Wait()
 		start := via.queries()[0].at
-		if n := via.countBetween(start, start.Add(time.Second+500*time.Millisecond)); n != 16 {
-			t.Errorf("%d queries left in 1.5 seconds, want 16: all slots twice", n)
-		}
+		count(t, via.countBetween(start, start.Add(time.Second+500*time.Millisecond)), 16, "queries left in 1.5 seconds: 16: all slots twice")
 		if n := via.mostInOneSecond(); n > 18 {
 			t.Errorf("%d queries left within a second, want at most 18", n)
 		}
@@ -111,9 +107,7 @@ func TestSlotsCancelled(t *testing.T) {
 		cancel()
 		synctest.Wait()
 		mustBe(t, "a cancelled query", cancelled, context.Canceled)
-		if n := p.servers()[0].udpGate.slots.Waiting(); n != 1 {
-			t.Errorf("%d queries wait, want 1", n)
-		}
+		count(t, p.servers()[0].udpGate.slots.Waiting(), 1, "queries wait")
 		p.Close()
 		all.Wait()
 		mustBe(t, "a query in flight when the pool closes", inFlight, ErrClosed)

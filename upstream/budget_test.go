@@ -235,12 +235,8 @@ func TestBudgetOfAddress(t *testing.T) {
 			}
 		}
 		first, second, third := open(100), open(20), open(0)
-		if n := send(first); n != 20 {
-			t.Errorf("%d queries were sent from a full bucket, want 20", n)
-		}
-		if n := send(second) + send(third); n != 0 {
-			t.Errorf("%d queries were sent through the other pools", n)
-		}
+		count(t, send(first), 20, "queries were sent from a full bucket")
+		count(t, send(second)+send(third), 0, "queries were sent through the other pools")
 		second.Close()
 		second.Close()
 		if s := third.Stats().Servers[0].Budget; s == nil || s.Limit != 100 {
@@ -248,9 +244,7 @@ func TestBudgetOfAddress(t *testing.T) {
 		}
 		reloaded := open(100)
 		first.Close()
-		if n := send(reloaded); n != 0 {
-			t.Errorf("%d queries were sent at once after a reload, with an empty bucket", n)
-		}
+		count(t, send(reloaded), 0, "queries were sent at once after a reload, with an empty bucket")
 		reloaded.Close()
 		if s := third.Stats().Servers[0].Budget; s != nil {
 			t.Errorf("without a limit, the budget is %+v", s)
@@ -280,16 +274,12 @@ func TestBudgetWaitEnds(t *testing.T) {
 		cancel()
 		synctest.Wait()
 		mustBe(t, "a cancelled query", first, context.Canceled)
-		if n := p.Stats().Servers[0].Budget.Waiting; n != 0 {
-			t.Errorf("%d queries wait after the only one was cancelled", n)
-		}
+		count(t, p.Stats().Servers[0].Budget.Waiting, 0, "queries wait after the only one was cancelled")
 		all.Go(func() { second = ask(t.Context()) })
 		synctest.Wait()
 		p.Close()
 		all.Wait()
 		mustBe(t, "a query that waits when the pool closes", second, ErrClosed)
-		if n := len(via.queries()); n != 1 {
-			t.Errorf("%d queries were sent, want 1", n)
-		}
+		count(t, len(via.queries()), 1, "queries were sent")
 	})
 }

@@ -289,9 +289,7 @@ func TestDoHConnectionFails(t *testing.T) {
 			t.Error(q.err)
 		}
 	}
-	if got := d.brokenConns.Load(); got != 1 {
-		t.Errorf("%d broken connections are counted, want 1", got)
-	}
+	count(t, d.brokenConns.Load(), 1, "broken connections are counted")
 }
 
 // TestDoHLifetimes: connections end after expire and max_age, and with the last query if
@@ -420,9 +418,7 @@ func TestDoHStalled(t *testing.T) {
 		t.Errorf("an answer after a long time: %v", q.err)
 	}
 	noError(t, roundTripOnce(t, d))
-	if n := w.made.Load(); n != 2 {
-		t.Errorf("%d connections were made, want 2", n)
-	}
+	count(t, w.made.Load(), 2, "connections were made")
 	if _, misses := d.reuse(); misses != 2 {
 		t.Errorf("%d connections are counted, want 2", misses)
 	}

@@ -258,9 +258,7 @@ func TestDoQConnectionFails(t *testing.T) {
 					t.Error(q.err)
 				}
 			}
-			if got := via.brokenConns.Load(); got != 1 {
-				t.Errorf("%d broken connections are counted, want 1", got)
-			}
+			count(t, via.brokenConns.Load(), 1, "broken connections are counted")
 		})
 	}
 }

@@ -110,9 +110,7 @@ func TestQueuedBehind(t *testing.T) {
 	if err := calls[0].err; err != nil {
 		t.Errorf("the slow name: %v", err)
 	}
-	if n := via.unexpected.Load(); n != 0 {
-		t.Errorf("%d replies are strays, want those that come late to be dropped quietly", n)
-	}
+	count(t, via.unexpected.Load(), 0, "replies are strays: those that come late to be dropped quietly")
 }
 
 // TestQueuedBehindTwo: queries behind two slow names move to other connections, also if the first slow name is answered before the

@@ -50,9 +50,7 @@ func TestOneOfTwoDown(t *testing.T) {
 	for range 5 {
 		mustAnswer(t, p, "example.org.")
 	}
-	if n := queriesReceived(dead) - before; n != 0 {
-		t.Errorf("%d queries went to the server that is down", n)
-	}
+	count(t, queriesReceived(dead)-before, 0, "queries went to the server that is down")
 	s := p.Stats()
 	if s.Servers[0].HealthcheckFailures < 3 {
 		t.Errorf("%d failed probes counted, want at least the 3 that make it down", s.Servers[0].HealthcheckFailures)
@@ -63,9 +61,7 @@ func TestOneOfTwoDown(t *testing.T) {
 	dead.setScript(answerOK)
 	eventually(t, "the server is back", func() bool { return !isDown(p, 0)() })
 	mustAnswer(t, p, "example.org.")
-	if n := queriesReceived(dead) - before; n != 1 {
-		t.Errorf("%d queries went to the server that is back, want 1", n)
-	}
+	count(t, queriesReceived(dead)-before, 1, "queries went to the server that is back")
 }
 
 // queriesReceived counts the queries without probes.
@@ -126,9 +122,7 @@ func TestFailfast(t *testing.T) {
 	if _, err := p.Exchange(t.Context(), question(t, "example.org."), false); !errors.Is(err, ErrNoUpstream) {
 		t.Errorf("with all down: %v, want ErrNoUpstream", err)
 	}
-	if n := queriesReceived(f) - before; n != 0 {
-		t.Errorf("%d queries were sent", n)
-	}
+	count(t, queriesReceived(f)-before, 0, "queries were sent")
 }
 
 func TestMaxFailsZero(t *testing.T) {
@@ -177,9 +171,7 @@ func TestProbe(t *testing.T) {
 			if got.Question[0] != tt.want || got.RecursionDesired != tt.rd || got.over != tt.over || got.IsEdns0() != nil {
 				t.Errorf("the probe is %v over %s; want %v, RD %t, over %s, no OPT", got.Msg, got.over, tt.want, tt.rd, tt.over)
 			}
-			if n := p.Stats().Servers[0].HealthcheckFailures; n != 0 {
-				t.Errorf("%d failures counted for a probe that was answered", n)
-			}
+			count(t, p.Stats().Servers[0].HealthcheckFailures, 0, "failures counted for a probe that was answered")
 		})
 	}
 }
@@ -226,9 +218,7 @@ func TestOneProbeAtATime(t *testing.T) {
 		p.startProbe(p.servers()[0])
 	}
 	p.Close() // afterwards every started probe has sent one query
-	if n := d.asked.Load(); n != 1 {
-		t.Errorf("%d probes were under way, want 1", n)
-	}
+	count(t, d.asked.Load(), 1, "probes were under way")
 }
 
 // TestProbeIgnoresOthersID: a message that does not match the probe is ignored.

@@ -64,9 +64,7 @@ func TestFrozenServer(t *testing.T) {
 			if n, most := queriesReceived(frozen)-known, suspectAfterUnanswered+1+maxHedgeBurst+(before+after)/queriesPerHedge; n > most {
 				t.Errorf("%d of %d queries were asked of the server that is frozen, want %d at most", n, after, most)
 			}
-			if n := inFlightUDP(p); n != 0 {
-				t.Errorf("%d queries are in flight after all have ended", n)
-			}
+			count(t, inFlightUDP(p), 0, "queries are in flight after all have ended")
 			for _, s := range p.Stats().Servers {
 				// The other server may be the fastest by then.
 				if s.To == frozen.addr && s.Unanswered == 0 && policy != config.PolicyFastest {
@@ -371,9 +369,7 @@ func TestBusyIsNotUnanswered(t *testing.T) {
 	}
 	answerOK(r)
 	wg.Wait()
-	if n := p.Stats().Servers[0].Unanswered; n != 0 {
-		t.Errorf("%d queries are counted that got no reply", n)
-	}
+	count(t, p.Stats().Servers[0].Unanswered, 0, "queries are counted that got no reply")
 	if s := p.servers()[0]; s.unanswered.Load() != 0 || s.probing.Load() || s.probeFailures.Load() != 0 {
 		t.Errorf("%d misses, probing: %t, %d failed probes", s.unanswered.Load(), s.probing.Load(), s.probeFailures.Load())
 	}

@@ -73,7 +73,5 @@ func attackStream(t *testing.T, a *authority, server *tls.Config) {
 		t.Error("no stray is counted")
 	}
 	p.Close()
-	if n := liveConns(p); n != 0 {
-		t.Errorf("%d sockets are held by a closed pool", n)
-	}
+	count(t, liveConns(p), 0, "sockets are held by a closed pool")
 }

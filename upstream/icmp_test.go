@@ -103,9 +103,7 @@ func TestForgedICMP(t *testing.T) {
 	}
 	forge.sendPortUnreachable(from, f.addr, query[:headerLen])
 	eventually(t, "one query ends, and is asked again", func() bool { return len(f.requests()) == 10 })
-	if n := via.inFlightCount(); n != 8 {
-		t.Errorf("%d queries are in flight, want 8", n)
-	}
+	count(t, via.inFlightCount(), 8, "queries are in flight")
 	cancel()
 	for _, held := range all {
 		if err := <-held; !errors.Is(err, context.Canceled) {
@@ -146,9 +144,7 @@ func TestICMPSoftError(t *testing.T) {
 	r := slow.requests()[0]
 	forge.sendPortUnreachable(r.from, slow.addr, nil)
 	eventually(t, "the second server is asked", func() bool { return len(other.requests()) == 1 })
-	if n := p.Stats().Servers[1].Hedges; n != 1 {
-		t.Errorf("%d hedges are counted", n)
-	}
+	count(t, p.Stats().Servers[1].Hedges, 1, "hedges are counted")
 	answerOK(r)
 	if err := <-done; err != nil {
 		t.Errorf("the answer that came late: %v", err)

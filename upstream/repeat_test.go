@@ -59,9 +59,7 @@ func TestRepeatWithoutTCP(t *testing.T) {
 				t.Errorf("query %d: %v after %v", i, err, took)
 			}
 		}
-		if n := len(tcp.queries()); n != 1 {
-			t.Errorf("%d queries over TCP, want 1", n)
-		}
+		count(t, len(tcp.queries()), 1, "queries over TCP")
 	})
 }
 

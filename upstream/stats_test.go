@@ -20,12 +20,8 @@ func TestHistograms(t *testing.T) {
 	if len(got) != 2 || got[wire.NoError].Count != 2 || got[wire.NXDomain].Count != 1 {
 		t.Errorf("wrong histograms: %v", got)
 	}
-	if n := got[wire.NoError].Buckets[0.00025]; n != 1 {
-		t.Errorf("%d exchanges of at most 250 µs, want 1: bounds are inclusive", n)
-	}
-	if n := got[wire.NXDomain].Buckets[8.192]; n != 0 {
-		t.Errorf("%d exchanges of at most 8.192 s, want none", n)
-	}
+	count(t, got[wire.NoError].Buckets[0.00025], 1, "exchanges of at most 250 µs: 1: bounds are inclusive")
+	count(t, got[wire.NXDomain].Buckets[8.192], 0, "exchanges of at most 8.192 s")
 }
 
 func TestStatsOfExchanges(t *testing.T) {

@@ -76,9 +76,7 @@ func TestTimeoutRetires(t *testing.T) {
 	if over, err := completed(q); !over || !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("landed %t, with %v", over, err)
 	}
-	if n := openSocketCount(via); n != 0 {
-		t.Errorf("%d connections are kept", n)
-	}
+	count(t, openSocketCount(via), 0, "connections are kept")
 }
 
 // TestStuckConnections: if retired connections use up the limit, the oldest is closed for a
@@ -131,9 +129,7 @@ func TestLateReply(t *testing.T) {
 	if c := via.open[0]; len(c.queries) != 0 || c.orphans != 0 {
 		t.Errorf("%d IDs are taken, %d lost; want none", len(c.queries), c.orphans)
 	}
-	if n := p.servers()[0].unexpected.Load(); n != 0 {
-		t.Errorf("%d strays are counted", n)
-	}
+	count(t, p.servers()[0].unexpected.Load(), 0, "strays are counted")
 }
 
 // TestOrphanLimit: a connection with too many unanswered queries is replaced.
@@ -151,9 +147,7 @@ func TestOrphanLimit(t *testing.T) {
 		ageConns(via, 0)
 		via.cancel(q)
 	}
-	if n := openSocketCount(via); n != 0 {
-		t.Errorf("%d connections are kept", n)
-	}
+	count(t, openSocketCount(via), 0, "connections are kept")
 }
 
 // TestUnexpectedReplyFlood: a connection with too many unexpected messages is retired.
@@ -175,9 +169,7 @@ func TestUnexpectedReplyFlood(t *testing.T) {
 	if _, misses := via.reuse(); misses != 2 {
 		t.Errorf("%d connections were made, want a second one", misses)
 	}
-	if n := p.Stats().Servers[0].UnexpectedReplies; n != maxUnexpected {
-		t.Errorf("%d strays are counted, want %d", n, maxUnexpected)
-	}
+	count(t, p.Stats().Servers[0].UnexpectedReplies, maxUnexpected, "strays are counted")
 }
 
 // TestMaxAge: a connection older than max_age gets no queries, and is closed.

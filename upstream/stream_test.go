@@ -27,9 +27,7 @@ func TestReuse(t *testing.T) {
 	}
 	got := p.Stats().Servers[0]
 	equal(t, []Reuse{{Hits: 4, Misses: 1}, {Hits: 4, Misses: 1}}, []Reuse{got.UDP, got.TCP}, "UDP and TCP, five queries each")
-	if n := f.open(); n != 1 {
-		t.Errorf("%d TCP connections are open, want 1", n)
-	}
+	count(t, f.open(), 1, "TCP connections are open")
 }
 
 func TestStaleConnection(t *testing.T) {
@@ -214,9 +212,7 @@ func TestOutOfOrder(t *testing.T) {
 	if hits, misses := via.reuse(); hits != n-1 || misses != 1 {
 		t.Errorf("%d queries found a connection and %d not, want all but the first to", hits, misses)
 	}
-	if n := p.Stats().Servers[0].UnexpectedReplies; n != 0 {
-		t.Errorf("%d strays are counted", n)
-	}
+	count(t, p.Stats().Servers[0].UnexpectedReplies, 0, "strays are counted")
 }
 
 // TestBreakInFlight: queries in flight on a failed connection are sent again on another one
@@ -292,9 +288,7 @@ func TestResendsEnd(t *testing.T) {
 			t.Errorf("the query was sent %d times again", q.resends)
 		}
 	}
-	if n := via.inFlightCount(); n != 0 {
-		t.Errorf("%d queries are in flight", n)
-	}
+	count(t, via.inFlightCount(), 0, "queries are in flight")
 	q := fixedQuery(t)
 	q.deadline, q.resends = time.Now().Add(time.Hour), maxStreamResends
 	via.mu.Lock()

@@ -235,9 +235,7 @@ func TestSlowHandshake(t *testing.T) {
 			t.Errorf("a call that waited: %v", q.err)
 		}
 	}
-	if n := len(f.requests()); n != 10 {
-		t.Errorf("%d queries were sent, want the ten that were waited for", n)
-	}
+	count(t, len(f.requests()), 10, "queries were sent: the ten that were waited for")
 	via.mu.Lock()
 	defer via.mu.Unlock()
 	for c := range via.live {

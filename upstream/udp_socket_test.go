@@ -158,9 +158,7 @@ func TestBatch(t *testing.T) {
 			}
 			noError(t, sendDatagram(uintptr(fds[0]), make([]byte, 2*maxDatagram)))
 			read(1)
-			if n := len(b.datagram(0)); n != maxDatagram+1 {
-				t.Errorf("%d bytes of a datagram that is longer than any, want %d", n, maxDatagram+1)
-			}
+			count(t, len(b.datagram(0)), maxDatagram+1, "bytes of a datagram that is longer than any")
 			unix.Close(fds[0])
 			if err := sendDatagram(uintptr(fds[1]), []byte{1}); err == nil {
 				t.Error("sending to a closed socket is no error")

@@ -91,9 +91,7 @@ func TestRetiredSocketFinishes(t *testing.T) {
 	if _, misses := via.reuse(); misses != 2 {
 		t.Errorf("%d ports were opened for %d queries, want 2", misses, maxQueriesPerSocket+1)
 	}
-	if n := openSocketCount(via); n != 2 {
-		t.Errorf("%d ports are live, want the new one and the one that waits", n)
-	}
+	count(t, openSocketCount(via), 2, "ports are live: the new one and the one that waits")
 	var waits request
 	for _, r := range f.requests() {
 		if r.Question[0].Name == "hold.test." {
@@ -149,9 +147,7 @@ func TestIDGuesses(t *testing.T) {
 	if _, misses := via.reuse(); misses != 2 {
 		t.Errorf("%d ports were opened, want a second one", misses)
 	}
-	if n := p.Stats().Servers[0].UnexpectedReplies; n != maxUnexpected {
-		t.Errorf("%d strays are counted, want %d", n, maxUnexpected)
-	}
+	count(t, p.Stats().Servers[0].UnexpectedReplies, maxUnexpected, "strays are counted")
 	eventually(t, "the first port is closed", func() bool { return openSocketCount(via) == 1 })
 }
 
@@ -184,9 +180,7 @@ func TestSocketsUnderLoad(t *testing.T) {
 			t.Errorf("cancelled: %v", err)
 		}
 	}
-	if n := via.inFlightCount(); n != 0 {
-		t.Errorf("%d queries are in flight after all were cancelled", n)
-	}
+	count(t, via.inFlightCount(), 0, "queries are in flight after all were cancelled")
 	mustAnswer(t, p, "next.test.")
 	if hits, _ := via.reuse(); hits == 0 {
 		t.Error("a port whose queries were cancelled is not used again")
@@ -210,9 +204,7 @@ func TestRefused(t *testing.T) {
 	if !errors.Is(err, ErrFailed) || !errors.Is(err, syscall.ECONNREFUSED) || !errors.Is(err, ErrLocal) {
 		t.Errorf("with nobody there: %v, want ErrFailed and ErrLocal", err)
 	}
-	if n := via.inFlightCount(); n != 4 {
-		t.Errorf("%d of 4 queries are in flight that were asked before", n)
-	}
+	count(t, via.inFlightCount(), 4, "of 4 queries are in flight that were asked before")
 	cancel()
 	for _, held := range all {
 		if err := <-held; !errors.Is(err, context.Canceled) {
@@ -358,9 +350,7 @@ func attackUDP(t *testing.T, plain bool) {
 		t.Error("no stray is counted")
 	}
 	p.Close()
-	if n := liveConns(p); n != 0 {
-		t.Errorf("%d sockets are held by a closed pool", n)
-	}
+	count(t, liveConns(p), 0, "sockets are held by a closed pool")
 }
 
 // exchangeHostile reports whether an exchange was answered, and fails the test if the

@@ -80,9 +80,7 @@ func TestReady(t *testing.T) {
 			if s.ready.Load() != 1 || s.resumed.Load() != 0 {
 				t.Errorf("Ready was called %d times, and Resume %d times", s.ready.Load(), s.resumed.Load())
 			}
-			if n := p.Stats().InFlight; n != 0 {
-				t.Errorf("%d exchanges are in flight", n)
-			}
+			count(t, p.Stats().InFlight, 0, "exchanges are in flight")
 		})
 	}
 }
@@ -179,9 +177,7 @@ func TestResumeInTime(t *testing.T) {
 				if s.ready.Load() != 0 || s.resumed.Load() != 1 {
 					t.Errorf("Ready was called %d times, and Resume %d times", s.ready.Load(), s.resumed.Load())
 				}
-				if n := len(p.parked.heap); n != 0 {
-					t.Errorf("%d exchanges are still parked", n)
-				}
+				count(t, len(p.parked.heap), 0, "exchanges are still parked")
 			})
 		})
 	}
