@@ -67,6 +67,8 @@ var tools = map[string]tool{
 	"etcd":                    {module: clusterModule, pkg: "go.etcd.io/etcd/server/v3"},
 	"flannel":                 {module: "test/networks/flannel", pkg: ".", versionOf: "github.com/flannel-io/flannel"},
 	"golangci-lint":           {module: "test/lint", pkg: "github.com/golangci/golangci-lint/v2/cmd/golangci-lint"},
+	"gotestsum":               {module: "test/gotestsum", pkg: "gotest.tools/gotestsum"},
+	"gremlins":                {module: "test/mutation/gremlins", pkg: "github.com/go-gremlins/gremlins/cmd/gremlins"},
 	"helm":                    {module: "test/helm", pkg: "helm.sh/helm/v3/cmd/helm"},
 	"kube-apiserver":          {module: clusterModule, pkg: "k8s.io/kubernetes/cmd/kube-apiserver", versioned: true},
 	"kube-controller-manager": {module: clusterModule, pkg: "k8s.io/kubernetes/cmd/kube-controller-manager", versioned: true},

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -43,16 +44,21 @@ func openBinaries() (dir string, release func(), err error) {
 }
 
 // keepBinaries makes a stage of go test write its test binaries to a directory of its own or of the stage
-// whose binaries it uses, below binaries, without the tables for debuggers, and run them by [execTest].
+// whose binaries it uses, below binaries, without the tables for debuggers, and run them by test/cpu.sh.
+// The fuzzers have such a directory, too.
 func (s *stage) keepBinaries(binaries string) error {
-	if s.args[0] != "go" || s.args[1] != "test" {
+	dir := filepath.Join(binaries, strings.NewReplacer(",", "", " ", "-").Replace(cmp.Or(s.binaries, s.name)))
+	switch {
+	case s.name == "fuzzers":
+		s.args = append(s.args, "-binaries", dir)
+	case s.args[0] == "go" && s.args[1] == "test":
+		measure, err := filepath.Abs("test/cpu.sh")
+		if err != nil {
+			return err
+		}
+		s.args = slices.Insert(s.args, 2, "-o", dir+"/", "-ldflags=-s -w", "-exec", "bash '"+measure+"'")
+	default:
 		return nil
 	}
-	self, err := os.Executable()
-	if err != nil {
-		return err
-	}
-	dir := filepath.Join(binaries, stage{name: cmp.Or(s.binaries, s.name)}.fileName())
-	s.args = slices.Insert(s.args, 2, "-o", dir+"/", "-ldflags=-s -w", "-exec", "'"+self+"' "+execArg)
 	return os.MkdirAll(dir, 0o755)
 }

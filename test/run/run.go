@@ -1,25 +1,60 @@
+// Command run runs every test of the repository and prints the events of `go test -json` of all of them. It is what
+// `make test` and `make soak` call, by way of gotestsum, which reads the events and prints what a person reads.
+//
+// Tests run in stages. A stage is one `go test`, or a command that counts as one check. Many
+// tests wait more than they compute, so two lists of stages run side by side: unit tests with
+// what belongs to them, and the suites that start other processes. Lines that are no events
+// tell the time and CPU time of each package and stage. The exit code is 1 if anything failed or no stage ran.
 package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
-	"path/filepath"
+	"os/signal"
 	"slices"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
 
+	"github.com/nodens-dns/nodens/test/gotest"
 	"github.com/nodens-dns/nodens/test/soak"
 )
 
-// stageTime is how long a stage took, and the CPU time of all its processes.
-type stageTime struct {
+var errFailed = errors.New("not everything passed")
+
+func main() {
+	var o options
+	flag.BoolVar(&o.soak, "soak", false, "run the long form of all tests, and churn for -time")
+	flag.DurationVar(&o.churn, "time", time.Hour, "with -soak: how long to change, reload and replace an agent")
+	flag.StringVar(&o.only, "only", "", "run only stages whose names match this `regexp`")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Stdout, o); err != nil {
+		fmt.Println("run:", err)
+		os.Exit(1)
+	}
+}
+
+// options are the flags.
+type options struct {
+	soak  bool
+	churn time.Duration
+	only  string // empty: all stages
+}
+
+// usage is how long a stage or a package took, and the CPU time of all its processes.
+type usage struct {
 	name      string
 	took, cpu time.Duration
 	failed    bool
@@ -27,34 +62,20 @@ type stageTime struct {
 
 // runner runs the stages of a plan.
 type runner struct {
-	opts    options
-	results *results
-	start   time.Time
-	cpuDir  string // for a file with CPU times for each stage
+	opts  options
+	start time.Time
 
-	mu      sync.Mutex
-	running map[string]stage
-	counted map[string]bool // stages whose number of tests is known
-	times   []stageTime
+	mu       sync.Mutex
+	out      io.Writer // written to with mu held
+	stages   []usage
+	packages map[string]*usage
+	// benchmarks are events of the packages' running benchmarks: see hold.
+	benchmarks map[string][][]byte
 }
 
-// run runs all stages and prints the summary to out. It returns errFailed if a test failed,
-// and other errors if the run itself did.
+// run runs all stages. It returns errFailed if one failed, and other errors if the run itself did.
 func run(ctx context.Context, out io.Writer, o options) error {
-	if o.events != "" {
-		if err := os.MkdirAll(o.events, 0o755); err != nil {
-			return err
-		}
-	}
-	cpuDir, err := os.MkdirTemp("", "nodens-run-")
-	if err != nil {
-		return err
-	}
-	defer func() { _ = os.RemoveAll(cpuDir) }()
-	r := &runner{
-		opts: o, results: newResults(out), start: time.Now(), cpuDir: cpuDir,
-		running: make(map[string]stage), counted: make(map[string]bool),
-	}
+	r := &runner{opts: o, start: time.Now(), out: out, packages: make(map[string]*usage), benchmarks: make(map[string][][]byte)}
 	binaries, release, err := openBinaries()
 	if err != nil {
 		return err
@@ -64,16 +85,7 @@ func run(ctx context.Context, out io.Writer, o options) error {
 	if err != nil {
 		return err
 	}
-	total := 0
-	for _, list := range lists {
-		for _, s := range list {
-			total += s.tests
-			r.counted[s.name] = s.tests > 0
-		}
-	}
-	done := make(chan struct{})
-	var background, lanes sync.WaitGroup
-	background.Go(func() { r.showProgress(done, total) })
+	var lanes sync.WaitGroup
 	for _, list := range lists {
 		lanes.Go(func() {
 			for _, s := range list {
@@ -82,114 +94,63 @@ func run(ctx context.Context, out io.Writer, o options) error {
 		})
 	}
 	lanes.Wait()
-	close(done)
-	background.Wait()
-	return r.finish(ctx)
+	r.printUsage()
+	failed := func(u usage) bool { return u.failed }
+	if len(r.stages) == 0 || slices.ContainsFunc(r.stages, failed) {
+		err = errFailed
+	}
+	return cmp.Or(context.Cause(ctx), err)
 }
 
-// finish prints the summary and the stages' times.
-func (r *runner) finish(ctx context.Context) error {
-	passed := r.results.printSummary(r.opts.slowest)
-	r.results.printf("\n%8s %8s        stage\n", "time", "CPU time")
-	var cpu time.Duration
-	for _, t := range r.times {
-		verdict := "ok"
-		if t.failed {
-			verdict, passed = "FAIL", false
-		}
-		cpu += t.cpu
-		r.results.printf("%6.0f s %6.0f s  %-4s  %s\n", t.took.Seconds(), t.cpu.Seconds(), verdict, t.name)
+// printUsage prints the times of packages and stages.
+func (r *runner) printUsage() {
+	fmt.Fprintf(r.out, "\n%8s %8s        package\n", "time", "CPU time")
+	for _, name := range slices.Sorted(maps.Keys(r.packages)) {
+		r.packages[name].print(r.out)
 	}
-	r.results.printf("%6.0f s %6.0f s        in all\n", time.Since(r.start).Seconds(), cpu.Seconds())
-	if err := context.Cause(ctx); err != nil {
-		return err
+	var total usage
+	fmt.Fprintf(r.out, "\n%8s %8s        stage\n", "time", "CPU time")
+	for _, u := range r.stages {
+		u.print(r.out)
+		total.cpu += u.cpu
+		total.failed = total.failed || u.failed
 	}
-	if !passed {
-		return errFailed
-	}
-	return nil
+	total.name, total.took = "in all", time.Since(r.start)
+	total.print(r.out)
 }
 
-// showProgress prints a line every ten seconds until done is closed.
-func (r *runner) showProgress(done <-chan struct{}, total int) {
-	tick := time.NewTicker(10 * time.Second)
-	defer tick.Stop()
-	for {
-		select {
-		case <-done:
-			return
-		case <-tick.C:
-			r.results.printf("%s\n", r.progress(total))
-		}
+func (u usage) print(out io.Writer) {
+	verdict := "ok"
+	if u.failed {
+		verdict = "FAIL"
 	}
+	fmt.Fprintf(out, "%6.1f s %6.1f s  %-4s  %s\n", u.took.Seconds(), u.cpu.Seconds(), verdict, u.name)
 }
 
-// progress describes the state of the run in one line.
-func (r *runner) progress(total int) string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	done, failures := r.results.progress()
-	ended := 0
-	for name, n := range done {
-		if r.counted[name] {
-			ended += n
-		}
-	}
-	var parts []string
-	for name, s := range r.running {
-		part := name
-		if s.tests > 0 {
-			part = fmt.Sprintf("%s %d/%d", name, done[name], s.tests)
-		}
-		parts = append(parts, part)
-	}
-	slices.Sort(parts)
-	return fmt.Sprintf("%5.0f s  %d of %d tests, %d failed; %s", time.Since(r.start).Seconds(), ended, total, failures, strings.Join(parts, ", "))
-}
-
-// runStage runs one stage to its end and records its results and its time.
+// runStage runs one stage to its end and prints its events.
 func (r *runner) runStage(ctx context.Context, s stage) {
 	if ctx.Err() != nil {
 		return
 	}
-	r.mu.Lock()
-	r.running[s.name] = s
-	r.mu.Unlock()
 	began := time.Now()
 	cmd := r.command(ctx, s)
-	err := errors.Join(r.execute(cmd, s), r.addCPUTimes(s))
+	err := r.execute(cmd, s)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(r.running, s.name)
-	t := stageTime{name: s.name, took: time.Since(began), failed: err != nil}
+	u := usage{name: s.name, took: time.Since(began), failed: err != nil}
 	if p := cmd.ProcessState; p != nil {
-		t.cpu = p.UserTime() + p.SystemTime() // with those of its children that it has waited for
+		u.cpu = p.UserTime() + p.SystemTime() // with those of its children that it has waited for
 	}
-	r.times = append(r.times, t)
-}
-
-// cpuFile returns the name of the file with the CPU times of the stage's packages.
-func (r *runner) cpuFile(s stage) string { return filepath.Join(r.cpuDir, s.fileName()) }
-
-// addCPUTimes adds the CPU times of the stage's packages to the results.
-func (r *runner) addCPUTimes(s stage) error {
-	root, err := os.Getwd()
-	if err != nil {
-		return err
-	}
-	times, err := readCPUTimes(r.cpuFile(s), root)
-	if err != nil {
-		return err
-	}
-	r.results.addCPUTimes(s.name, times)
-	return nil
+	r.stages = append(r.stages, u)
+	fmt.Fprintf(r.out, "stage ")
+	u.print(r.out)
 }
 
 // command returns the command of a stage.
 func (r *runner) command(ctx context.Context, s stage) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, s.args[0], s.args[1:]...)
 	cmd.Dir = s.dir
-	cmd.Env = slices.Concat(os.Environ(), s.env, []string{cpuVariable + "=" + r.cpuFile(s)})
+	cmd.Env = slices.Concat(os.Environ(), s.env)
 	if r.opts.soak {
 		cmd.Env = append(cmd.Env, soak.Variable+"=1")
 	}
@@ -200,46 +161,107 @@ func (r *runner) command(ctx context.Context, s stage) *exec.Cmd {
 	return cmd
 }
 
-// execute runs the command of a stage and records its results.
+// execute runs the command of a stage and prints its events. Those of a stage without events are of one check.
+// A command with events has messages of the go command on standard error, which are printed if it fails.
 func (r *runner) execute(cmd *exec.Cmd, s stage) error {
 	if !s.events {
-		began := time.Now()
+		r.event(s, gotest.Event{Action: "run", Test: s.name})
 		output, err := cmd.CombinedOutput()
-		r.results.check(s.name, time.Since(began), err, string(output))
+		action := "pass"
+		if err != nil {
+			action = "fail"
+			r.event(s, gotest.Event{Action: "output", Test: s.name, Output: fmt.Sprintf("%s%v\n", output, err)})
+		}
+		r.event(s, gotest.Event{Action: action, Test: s.name})
+		r.event(s, gotest.Event{Action: action})
 		return err
 	}
-	return r.executeTests(cmd, s)
-}
-
-// executeTests runs a command that prints events. Its standard error has messages of the go
-// command, which are printed if it fails.
-func (r *runner) executeTests(cmd *exec.Cmd, s stage) error {
 	var messages bytes.Buffer
 	cmd.Stderr = &messages
 	pipe, err := cmd.StdoutPipe()
 	if err != nil {
 		return err
 	}
-	kept, err := r.createEvents(s)
-	if err != nil {
-		return err
+	err = cmd.Start()
+	if err == nil {
+		// All of the output must be read before Wait closes the pipe.
+		err = errors.Join(gotest.EachLine(pipe, func(line []byte) { r.pass(s, line) }), cmd.Wait())
 	}
-	if err := cmd.Start(); err != nil {
-		return errors.Join(err, kept.Close())
-	}
-	// All of the output must be read before Wait closes the pipe.
-	err = errors.Join(r.results.read(s.name, io.TeeReader(pipe, kept)), cmd.Wait(), kept.Close())
 	if err != nil {
-		r.results.printf("%s: %v\n%s", s.name, err, messages.String())
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		fmt.Fprintf(r.out, "%s: %v\n%s", s.name, err, messages.String())
 	}
 	return err
 }
 
-// createEvents creates the file that keeps the events of a stage. Without the flag -events it
-// is the null device.
-func (r *runner) createEvents(s stage) (*os.File, error) {
-	if r.opts.events == "" {
-		return os.OpenFile(os.DevNull, os.O_WRONLY, 0)
+// event prints an event of a check.
+func (r *runner) event(s stage, e gotest.Event) {
+	e.Time, e.Package = time.Now(), s.name
+	line, err := json.Marshal(e)
+	if err != nil {
+		panic(err) // the type has no other fields
 	}
-	return os.Create(filepath.Join(r.opts.events, s.fileName()+".json"))
+	r.pass(s, line)
+}
+
+// pass prints a line of a stage. Stages test the same packages, so the name of the stage becomes a part of the name
+// of a package that is not in its usual stage.
+func (r *runner) pass(s stage, line []byte) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var e gotest.Event
+	if json.Unmarshal(line, &e) == nil && e.Package != "" {
+		name := e.Package
+		if s.repeats {
+			name += " (" + s.name + ")"
+			line = bytes.Replace(line, fmt.Appendf(nil, `"Package":%q`, e.Package), fmt.Appendf(nil, `"Package":%q`, name), 1)
+		}
+		r.note(name, e)
+		if r.hold(name, e, line) {
+			return
+		}
+	}
+	fmt.Fprintf(r.out, "%s\n", line)
+}
+
+// hold keeps the events of a benchmark until it fails or the package does, and reports whether it has kept this one.
+// A benchmark that passes has no last event, so gotestsum takes it for one that hangs. r.mu is held.
+func (r *runner) hold(name string, e gotest.Event, line []byte) bool {
+	switch {
+	case e.Action == "run" && strings.HasPrefix(e.Test, "Benchmark") && !strings.Contains(e.Test, "/"):
+		r.benchmarks[name] = [][]byte{bytes.Clone(line)}
+		return true
+	case e.Action == "fail":
+		for _, held := range r.benchmarks[name] {
+			fmt.Fprintf(r.out, "%s\n", held)
+		}
+		delete(r.benchmarks, name)
+	case e.Test != "" && r.benchmarks[name] != nil:
+		r.benchmarks[name] = append(r.benchmarks[name], bytes.Clone(line))
+		return true
+	}
+	return false
+}
+
+// cpuLine is what test/cpu.sh prints: user and system time in seconds.
+const cpuLine = "CPU time: %f %f"
+
+// note takes the times of a package from its events. r.mu is held.
+func (r *runner) note(name string, e gotest.Event) {
+	if e.Test != "" {
+		return
+	}
+	u := r.packages[name]
+	if u == nil {
+		u = &usage{name: strings.TrimPrefix(name, module)}
+		r.packages[name] = u
+	}
+	var user, system float64
+	if n, _ := fmt.Sscanf(e.Output, cpuLine, &user, &system); n == 2 {
+		u.cpu = time.Duration((user + system) * float64(time.Second))
+	}
+	if e.Elapsed > 0 {
+		u.took, u.failed = time.Duration(e.Elapsed*float64(time.Second)), e.Action == "fail"
+	}
 }

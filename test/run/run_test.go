@@ -2,8 +2,10 @@ package main // the program has no API
 
 import (
 	"bytes"
-	"errors"
-	"os"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os/exec"
 	"path"
 	"path/filepath"
 	"slices"
@@ -13,48 +15,77 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/nodens-dns/nodens/test/gotest"
 	"github.com/nodens-dns/nodens/test/peer"
 )
 
-// TestRunStage runs stages of both kinds. The events of one are kept in a file.
+// TestRunStage runs stages of both kinds. What they print is the events of all, with the names of packages that
+// several stages have told apart, and the times.
 func TestRunStage(t *testing.T) {
 	var out bytes.Buffer
 	dir := t.TempDir()
-	const events = `{"Action":"pass","Package":"m/a","Test":"TestOne","Elapsed":1.5}` + "\n"
-	r := &runner{opts: options{events: dir, soak: true}, results: newResults(&out), start: time.Now(), cpuDir: t.TempDir(), running: make(map[string]stage)}
+	const event = `{"Action":"pass","Package":"m/a","Test":"TestOne","Elapsed":1.5}`
+	r := &runner{opts: options{soak: true}, start: time.Now(), out: &out, packages: make(map[string]*usage)}
 	for _, s := range []stage{
-		{name: "unit tests", args: []string{"echo", strings.TrimSpace(events)}, events: true, tests: 1},
+		{name: "unit tests", args: []string{"echo", event}, events: true},
+		{name: "pins", args: []string{"echo", event}, events: true, repeats: true},
 		{name: "setting", args: []string{"sh", "-c", `test "$NODENS_SOAK" = 1 && test "$A" = b`}, env: []string{"A=b"}},
 		{name: "broken", args: []string{"sh", "-c", "echo why >&2; exit 3"}},
+		{name: "broken tests", args: []string{"sh", "-c", "echo who >&2; exit 4"}, events: true},
 		{name: "no such program", args: []string{filepath.Join(dir, "none")}, events: true},
 	} {
 		r.runStage(t.Context(), s)
 	}
-	if err := r.finish(t.Context()); !errors.Is(err, errFailed) {
-		t.Errorf("the run returned %v, want errFailed", err)
-	}
 	var failed []string
-	for _, s := range r.times {
+	for _, s := range r.stages {
 		if s.failed {
 			failed = append(failed, s.name)
 		}
 	}
-	if diff := cmp.Diff([]string{"broken", "no such program"}, failed); diff != "" {
+	if diff := cmp.Diff([]string{"broken", "broken tests", "no such program"}, failed); diff != "" {
 		t.Errorf("stages that failed (-want +got):\n%s", diff)
 	}
-	if text, err := os.ReadFile(filepath.Join(dir, "unit-tests.json")); err != nil || string(text) != events {
-		t.Errorf("the kept events are %q (%v)", text, err)
-	}
-	for _, want := range []string{"--- FAIL broken broken\nwhy\nexit status 3\n", "2 passed, 1 failed, 0 skipped"} {
+	for _, want := range []string{
+		event + "\n", `"Package":"m/a (pins)","Test":"TestOne"`,
+		`"Action":"run","Package":"setting","Test":"setting"`, `"Action":"pass","Package":"setting","Test":"setting"`,
+		`"Output":"why\nexit status 3\n"`, `"Action":"fail","Package":"broken","Test":"broken"`, "broken tests: exit status 4\nwho\n",
+	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("the output lacks %q:\n%s", want, out.String())
 		}
 	}
 }
 
+// TestBenchmarks: of benchmarks only those that fail have events, as those that pass never end.
+func TestBenchmarks(t *testing.T) {
+	var out strings.Builder
+	r := &runner{out: &out, packages: make(map[string]*usage), benchmarks: make(map[string][][]byte)}
+	for _, e := range []gotest.Event{
+		{Action: "run", Test: "BenchmarkGood"}, {Action: "run", Test: "BenchmarkGood/one"}, {Action: "output", Test: "BenchmarkGood/one", Output: "1 ns"},
+		{Action: "run", Test: "BenchmarkBad"}, {Action: "run", Test: "BenchmarkBad/one"}, {Action: "output", Test: "BenchmarkBad/one", Output: "wrong"},
+		{Action: "fail", Test: "BenchmarkBad/one"}, {Action: "fail", Test: "BenchmarkBad"},
+		{Action: "run", Test: "BenchmarkLast"}, {Action: "fail"},
+	} {
+		r.event(stage{name: "m/a"}, e)
+	}
+	var got []string
+	if err := gotest.EachLine(strings.NewReader(out.String()), func(line []byte) {
+		var e gotest.Event
+		if err := json.Unmarshal(line, &e); err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, e.Action+" "+e.Test)
+	}); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"run BenchmarkBad", "run BenchmarkBad/one", "output BenchmarkBad/one", "fail BenchmarkBad/one", "fail BenchmarkBad", "run BenchmarkLast", "fail "}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("events (-want +got):\n%s", diff)
+	}
+}
+
 // TestPlan: every package with tests is in exactly one of the stages that run all of them, and
-// no two packages of a stage have a test binary of the same name. Stages with many tests run no
-// benchmarks.
+// no two packages of a stage have a test binary of the same name. Stages with tests run no benchmarks.
 func TestPlan(t *testing.T) {
 	root, err := peer.Root()
 	if err != nil {
@@ -68,10 +99,10 @@ func TestPlan(t *testing.T) {
 	stages := make(map[string][]string) // names, by package
 	for _, list := range lists {
 		for _, s := range list {
-			if s.binaries != "" || s.name == "pins" {
-				continue // it repeats packages
+			if s.repeats {
+				continue
 			}
-			if s.tests > 10 && slices.Contains(s.args, "-bench") {
+			if s.dir == "" && slices.Contains(s.args, "-bench") {
 				t.Errorf("the stage %s has benchmarks, so the go command would run its packages one at a time", s.name)
 			}
 			byName := make(map[string]string)
@@ -101,37 +132,29 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// TestCPUTimes: a package's line has the CPU time of its test binary, and the binary's exit code
-// is the program's.
-func TestCPUTimes(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "unit-tests")
-	t.Setenv(cpuVariable, file)
+// TestCPUTime: a test binary's exit code is that of the shell which measures it, and a package's time has the CPU
+// time of its test binary.
+func TestCPUTime(t *testing.T) {
 	root, err := peer.Root()
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Chdir(filepath.Join(root, "test/run"))
-	for code, args := range [][]string{{"sh", "-c", "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done"}, {"false"}, {"sh", "-c", "kill -9 $$"}} {
-		if got := execTest(args); got != code {
-			t.Errorf("%q: exit code %d, want %d", args, got, code)
+	var text []byte
+	for code, script := range []string{"i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done", "exit 1", "exit 2"} {
+		cmd := exec.Command("bash", filepath.Join(root, "test/cpu.sh"), "sh", "-c", script)
+		if text, _ = cmd.CombinedOutput(); cmd.ProcessState.ExitCode() != code {
+			t.Errorf("%q: exit code %d, want %d: %s", script, cmd.ProcessState.ExitCode(), code, text)
 		}
 	}
-	if got := execTest([]string{filepath.Join(root, "none")}); got != 1 {
-		t.Errorf("no such program: exit code %d, want 1", got)
+	r := &runner{out: io.Discard, packages: make(map[string]*usage)}
+	for _, e := range []gotest.Event{{Action: "output", Output: string(text)}, {Action: "output", Output: "CPU time: 1.250 0.250\n"}, {Action: "fail", Elapsed: 2}} {
+		r.event(stage{name: "m/a"}, e)
 	}
-	times, err := readCPUTimes(file, root)
-	if err != nil {
-		t.Fatal(err)
+	if diff := cmp.Diff(usage{name: "m/a", took: 2 * time.Second, cpu: 1500 * time.Millisecond, failed: true}, *r.packages["m/a"], cmp.AllowUnexported(usage{})); diff != "" {
+		t.Errorf("times (-want +got):\n%s", diff)
 	}
-	if len(times) != 1 || times[module+"test/run"] <= 0 {
-		t.Fatalf("CPU times are %v", times)
-	}
-	var out bytes.Buffer
-	r := newResults(&out)
-	r.add("unit tests", event{Action: "pass", Package: module + "test/run", Test: "TestOne"})
-	r.addCPUTimes("unit tests", map[string]time.Duration{module + "test/run": 1500 * time.Millisecond})
-	r.printSummary(0)
-	if !strings.Contains(out.String(), "0.0       1.5\n") {
-		t.Errorf("the output lacks the CPU time:\n%s", out.String())
+	var user, system float64
+	if n, _ := fmt.Sscanf(string(text), cpuLine, &user, &system); n != 2 {
+		t.Errorf("test/cpu.sh prints %q", text)
 	}
 }

@@ -3,14 +3,12 @@ package main
 import (
 	"context"
 	"fmt"
-	"os"
-	"os/exec"
 	"path"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 
+	"github.com/nodens-dns/nodens/test/gotest"
 	"github.com/nodens-dns/nodens/test/modules"
 )
 
@@ -28,32 +26,18 @@ type stage struct {
 	// events says that the command prints the events of `go test -json`. Otherwise it counts as one
 	// check, which passes if the exit code is 0.
 	events bool
-	tests  int // top-level tests, for progress; 0 if unknown
-}
-
-// fileName returns the stage's name as part of a file's name.
-func (s stage) fileName() string {
-	return strings.NewReplacer(",", "", " ", "-").Replace(s.name)
+	// repeats says that it runs packages of another stage.
+	repeats bool
 }
 
 // goTest returns the stage of a `go test` with these flags and packages. It leaves `go vet` to make
 // lint, which runs all of it on all packages.
-func goTest(name string, packages []pkg, flags ...string) stage {
+func goTest(name string, packages []gotest.Package, flags ...string) stage {
 	args := append([]string{"go", "test", "-count=1", "-json", "-vet=off"}, flags...)
-	s := stage{name: name, args: args, events: true}
-	filter := regexp.MustCompile("")
-	if i := slices.Index(flags, "-run"); i >= 0 {
-		filter = regexp.MustCompile(flags[i+1])
-	}
 	for _, p := range packages {
-		s.args = append(s.args, p.path)
-		for _, test := range p.tests {
-			if filter.MatchString(test) {
-				s.tests++
-			}
-		}
+		args = append(args, p.ImportPath)
 	}
-	return s
+	return stage{name: name, args: args, events: true}
 }
 
 // race makes the stage run under the race detector, which needs cgo. It delays the end of a
@@ -84,7 +68,7 @@ const withoutRace = "Alloc|^Test(Permission$|CommandMemory|AgentMemory|Worst|Lar
 // observe. In the long form stages run one after the other, and the bench has one of its own,
 // because it measures. Test binaries stay in the directory binaries.
 func plan(ctx context.Context, o options, binaries string) ([][]stage, error) {
-	packages := make(map[string][]pkg)
+	packages := make(map[string][]gotest.Package)
 	for _, dir := range modules.Tested() {
 		list, err := listPackages(ctx, dir)
 		if err != nil {
@@ -92,12 +76,12 @@ func plan(ctx context.Context, o options, binaries string) ([][]stage, error) {
 		}
 		packages[dir] = list
 	}
-	var units, suites, bench []pkg
+	var units, suites, bench []gotest.Package
 	for _, p := range packages[modules.Root] {
 		switch {
-		case o.soak && strings.HasPrefix(p.path, module+"test/bench"):
+		case o.soak && strings.HasPrefix(p.ImportPath, module+"test/bench"):
 			bench = append(bench, p)
-		case strings.HasPrefix(p.path, module+"test/") || strings.HasPrefix(p.path, module+"daemonset"):
+		case strings.HasPrefix(p.ImportPath, module+"test/") || strings.HasPrefix(p.ImportPath, module+"daemonset"):
 			suites = append(suites, p)
 		default:
 			units = append(units, p)
@@ -110,6 +94,8 @@ func plan(ctx context.Context, o options, binaries string) ([][]stage, error) {
 		return s
 	}
 	const unitTests, pins = "unit tests", "pins"
+	allocations := goTest(pins, pinned, "-run", withoutRace, "-timeout", o.timeout())
+	allocations.repeats = true
 	first := []stage{
 		goTest(unitTests, units, "-p", "2", "-timeout", o.timeout()).race(),
 		benchmarks("benchmarks, raced", others, unitTests, o).race(),
@@ -118,9 +104,9 @@ func plan(ctx context.Context, o options, binaries string) ([][]stage, error) {
 		goTest("suites", suites, "-p", "3", "-timeout", o.timeout()),
 		inModule(modules.Image),
 		inModule(modules.Dnstap, "-bench", ".", "-benchtime", "1x"),
-		{name: "fuzzers", args: append([]string{"go", "run", "./test/fuzz", "-all", "-events", "/dev/stdout"}, o.fuzzFlags()...), events: true},
-		{name: "arm64", args: []string{"bash", "test/arm64.sh", "short", "/dev/stdout"}, events: true},
-		goTest(pins, pinned, "-run", withoutRace, "-timeout", o.timeout()),
+		{name: "fuzzers", args: append([]string{"go", "run", "./test/fuzz", "-all"}, o.fuzzFlags()...), events: true},
+		{name: "arm64", args: []string{"bash", "test/arm64.sh", "short", "/dev/stdout"}, events: true, repeats: true},
+		allocations,
 		benchmarks("benchmarks", pinned, pins, o),
 	}
 	peers := []stage{{name: "other programs", args: []string{"go", "run", "./test/peer/prebuild", "test"}}}
@@ -134,13 +120,15 @@ func plan(ctx context.Context, o options, binaries string) ([][]stage, error) {
 	return o.selectStages(binaries, slices.Concat(peers, first, second, measured))
 }
 
+var isBenchmark = regexp.MustCompile("^Benchmark")
+
 // benchmarks returns a stage that runs each benchmark of the packages once, with the binaries of
 // another stage. It is a stage of its own because the go command runs packages one at a time if it
 // has to run benchmarks.
-func benchmarks(name string, packages []pkg, binaries string, o options) stage {
-	packages = slices.DeleteFunc(slices.Clone(packages), func(p pkg) bool { return len(p.benchmarks) == 0 })
+func benchmarks(name string, packages []gotest.Package, binaries string, o options) stage {
+	packages = slices.DeleteFunc(slices.Clone(packages), func(p gotest.Package) bool { return len(p.Matching(isBenchmark)) == 0 })
 	s := goTest(name, packages, "-run", "^$", "-bench", ".", "-benchtime", "1x", "-timeout", o.timeout())
-	s.binaries = binaries
+	s.binaries, s.repeats = binaries, true
 	return s
 }
 
@@ -185,72 +173,26 @@ func (o options) fuzzFlags() []string {
 	return []string{"-time", "500x", "-fresh", "-unguided"}
 }
 
-// pkg is a package with tests.
-type pkg struct {
-	path       string
-	tests      []string // top-level
-	benchmarks []string
-}
-
-var testFunction = regexp.MustCompile(`(?m)^func ((?:Test|Benchmark)[A-Z_]\w*)\(`)
-
 // listPackages returns the packages of the module in dir that have tests, slow ones first.
-func listPackages(ctx context.Context, dir string) ([]pkg, error) {
-	const format = `{{$p := .}}{{range .TestGoFiles}}{{$p.ImportPath}} {{$p.Dir}}/{{.}}{{"\n"}}{{end}}{{range .XTestGoFiles}}{{$p.ImportPath}} {{$p.Dir}}/{{.}}{{"\n"}}{{end}}`
-	cmd := exec.CommandContext(ctx, "go", "list", "-f", format, "./...")
-	cmd.Dir, cmd.Stderr = dir, os.Stderr
-	text, err := cmd.Output()
-	if err != nil {
-		return nil, fmt.Errorf("listing the packages in %s: %w", dir, err)
-	}
-	var packages []pkg
-	for line := range strings.Lines(string(text)) {
-		path, file, ok := strings.Cut(strings.TrimSpace(line), " ")
-		if !ok {
-			continue
-		}
-		if n := len(packages); n == 0 || packages[n-1].path != path {
-			packages = append(packages, pkg{path: path})
-		}
-		p := &packages[len(packages)-1]
-		if err := p.addFile(file); err != nil {
-			return nil, err
-		}
-	}
-	rank := func(p pkg) int {
-		if i := slices.Index(slowest, strings.TrimPrefix(p.path, module)); i >= 0 {
+func listPackages(ctx context.Context, dir string) ([]gotest.Package, error) {
+	packages, err := gotest.List(ctx, dir, "./...")
+	rank := func(p gotest.Package) int {
+		if i := slices.Index(slowest, p.Name()); i >= 0 {
 			return i
 		}
 		return len(slowest)
 	}
-	slices.SortStableFunc(packages, func(a, b pkg) int { return rank(a) - rank(b) })
-	return packages, nil
-}
-
-// addFile adds the names of the file's test functions and benchmarks.
-func (p *pkg) addFile(file string) error {
-	text, err := os.ReadFile(filepath.Clean(file))
-	if err != nil {
-		return err
-	}
-	for _, match := range testFunction.FindAllSubmatch(text, -1) {
-		switch name := string(match[1]); {
-		case strings.HasPrefix(name, "Benchmark"):
-			p.benchmarks = append(p.benchmarks, name)
-		case name != "TestMain":
-			p.tests = append(p.tests, name)
-		}
-	}
-	return nil
+	slices.SortStableFunc(packages, func(a, b gotest.Package) int { return rank(a) - rank(b) })
+	return packages, err
 }
 
 // splitPins returns the packages with tests that match withoutRace, and all others. The first are
 // linked a second time, without the race detector, and their benchmarks run there. The other
 // benchmarks run under it, which saves linking them.
-func splitPins(packages []pkg) (pinned, others []pkg) {
+func splitPins(packages []gotest.Package) (pinned, others []gotest.Package) {
 	pins := regexp.MustCompile(withoutRace)
 	for _, p := range packages {
-		if slices.ContainsFunc(p.tests, pins.MatchString) {
+		if len(p.Matching(pins)) > 0 {
 			pinned = append(pinned, p)
 		} else {
 			others = append(others, p)

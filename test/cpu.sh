@@ -1,0 +1,5 @@
+#!/usr/bin/env bash
+# Runs a test binary, which ends with this shell, and prints the user and system time that it took: the go
+# command does not tell the CPU time of each package. test/run reads the line.
+TIMEFORMAT='CPU time: %U %S'
+time setpriv --pdeathsig KILL "$@"
