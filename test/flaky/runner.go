@@ -3,14 +3,21 @@ package main
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/nodens-dns/nodens/test/gotest"
 )
 
 // runner runs the tests of packages.
@@ -20,57 +27,30 @@ type runner struct {
 	dir      string // for test binaries
 	began    time.Time
 
-	mu   sync.Mutex
-	out  io.Writer // guarded by mu
-	done int       // packages that the current step has done; guarded by mu
-}
-
-// failure is a test or subtest that has failed.
-type failure struct {
-	count int
-	first string // its output
-	// printed says that the output has been printed.
-	printed bool
+	mu  sync.Mutex
+	out io.Writer // guarded by mu
 }
 
 // run builds, learns and repeats.
 func (r *runner) run(ctx context.Context) error {
-	for _, p := range r.packages {
-		if err := p.findTests(r.options.filter); err != nil {
-			return err
-		}
-	}
-	r.packages = slices.DeleteFunc(r.packages, func(p *testPackage) bool { return len(p.tests) == 0 })
 	if err := r.eachPackage(ctx, "built", r.build); err != nil {
 		return err
 	}
-	if err := r.eachPackage(ctx, "learned", r.learn); err != nil {
+	if err := r.eachPackage(ctx, "learned", func(ctx context.Context, p *testPackage) error {
+		return r.repeat(ctx, p, p.names(), 1, 40*time.Minute)
+	}); err != nil {
 		return err
-	}
-	jobs := make(map[*testPackage][]job)
-	for _, p := range r.packages {
-		jobs[p] = plan(p.tests, r.options)
 	}
 	// The longest first, so that it does not run alone at the end.
-	slices.SortStableFunc(r.packages, func(a, b *testPackage) int {
-		return -cmp.Compare(expected(jobs[a]), expected(jobs[b]))
-	})
-	stop, err := startLoad(r.options.load)
-	if err != nil {
-		return err
-	}
-	defer stop()
-	return r.eachPackage(ctx, "repeated", func(ctx context.Context, p *testPackage) error {
-		return r.runJobs(ctx, p, jobs[p])
-	})
+	slices.SortStableFunc(r.packages, func(a, b *testPackage) int { return -cmp.Compare(a.elapsed(), b.elapsed()) })
+	defer occupy(r.options.load)()
+	return r.eachPackage(ctx, "repeated", r.rounds)
 }
 
-// expected is about how long jobs take on an idle machine.
-func expected(jobs []job) (total time.Duration) {
-	for _, j := range jobs {
-		for _, t := range j.tests {
-			total += time.Duration(j.count) * t.elapsed
-		}
+// elapsed is how long the package's tests take once.
+func (p *testPackage) elapsed() (total time.Duration) {
+	for _, t := range p.tests {
+		total += t.elapsed
 	}
 	return total
 }
@@ -79,9 +59,9 @@ func expected(jobs []job) (total time.Duration) {
 // prints a line after each.
 func (r *runner) eachPackage(ctx context.Context, done string, f func(context.Context, *testPackage) error) error {
 	var all sync.WaitGroup
-	r.done = 0
 	errs := make([]error, len(r.packages))
 	free := make(chan struct{}, r.options.parallel)
+	n := 0 // packages that are done; guarded by r.mu
 	for i, p := range r.packages {
 		free <- struct{}{}
 		all.Go(func() {
@@ -89,12 +69,11 @@ func (r *runner) eachPackage(ctx context.Context, done string, f func(context.Co
 			if ctx.Err() != nil {
 				return
 			}
-			if errs[i] = f(ctx, p); errs[i] == nil {
-				r.mu.Lock()
-				defer r.mu.Unlock()
-				r.done++
-				r.printf("%d of %d %s: %s", r.done, len(r.packages), done, p.name())
-			}
+			errs[i] = f(ctx, p)
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			n++
+			r.printf("%d of %d %s: %s", n, len(r.packages), done, p.Name())
 		})
 	}
 	all.Wait()
@@ -106,97 +85,145 @@ func (r *runner) printf(format string, args ...any) {
 	fmt.Fprintf(r.out, "%8s  %s\n", time.Since(r.began).Round(time.Second), fmt.Sprintf(format, args...))
 }
 
+// environment is that of `make test`, which shares the go command's cache.
+func (r *runner) environment(p *testPackage) []string {
+	cgo := "CGO_ENABLED=0"
+	if r.race(p) {
+		cgo = "CGO_ENABLED=1"
+	}
+	return []string{cgo, "GOFLAGS=" + strings.TrimSpace(os.Getenv("GOFLAGS")+" -trimpath"), "GORACE=atexit_sleep_ms=20 " + os.Getenv("GORACE")}
+}
+
 func (r *runner) race(p *testPackage) bool { return p.isUnit && r.options.race }
 
+// build compiles the package's test binary, without debugging information, which stacks do not need.
 func (r *runner) build(ctx context.Context, p *testPackage) error {
-	name := strings.ReplaceAll(p.name(), "/", "_") + ".test"
-	return p.build(ctx, filepath.Join(r.dir, name), r.race(p))
-}
-
-// learn runs each test once.
-func (r *runner) learn(ctx context.Context, p *testPackage) error {
-	return r.runJobs(ctx, p, []job{{tests: p.tests, count: 1}})
-}
-
-// runJobs runs the jobs one after the other, until the limit. What a job leaves out
-// because its process ends early runs in a new process.
-func (r *runner) runJobs(ctx context.Context, p *testPackage, jobs []job) error {
-	for len(jobs) > 0 {
-		if limit := r.options.limit; limit > 0 && time.Since(r.began) > limit {
-			return nil
-		}
-		j := jobs[0]
-		o, err := p.start(ctx, j, r.race(p))
-		if o != nil && ctx.Err() != nil {
-			o.active = nil // an interrupt is no failure
-			_, failed := p.record(o, nil)
-			r.printJob(p, j, failed)
-			return ctx.Err()
-		}
-		if o == nil {
-			return fmt.Errorf("running the tests of %s: %w", p.name(), err)
-		}
-		got, failed := p.record(o, err)
-		jobs = append(j.rest(got), jobs[1:]...)
-		r.printJob(p, j, failed)
+	p.binary = filepath.Join(r.dir, strings.ReplaceAll(p.ImportPath, "/", "_")+".test")
+	args := []string{"test", "-c", "-vet=off", "-ldflags=-w", "-o", p.binary}
+	if r.race(p) {
+		args = append(args, "-race")
+	}
+	cmd := exec.CommandContext(ctx, "go", append(args, ".")...)
+	cmd.Dir, cmd.Env = p.Dir, append(os.Environ(), r.environment(p)...)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("building the tests of %s: %w\n%s", p.Name(), err, out)
 	}
 	return nil
 }
 
-func (r *runner) printJob(p *testPackage, j job, failed []string) {
+// rounds repeats the tests that did not skip themselves.
+func (r *runner) rounds(ctx context.Context, p *testPackage) error {
+	var fast, slow []string
+	for _, t := range p.tests {
+		switch {
+		case t.skips:
+		case t.elapsed < r.options.fast:
+			fast = append(fast, t.name)
+			t.wanted += r.options.rounds * fastRuns
+		default:
+			slow = append(slow, t.name)
+			t.wanted += r.options.rounds
+		}
+	}
+	timeout := 10*time.Minute + 50*fastRuns*p.elapsed() // far later than they can take
+	var err error
+	for range r.options.rounds {
+		err = cmp.Or(err, r.repeat(ctx, p, fast, fastRuns, timeout), r.repeat(ctx, p, slow, 1, timeout))
+	}
+	return err
+}
+
+// names are those of the tests.
+func (p *testPackage) names() (list []string) {
+	for _, t := range p.tests {
+		list = append(list, t.name)
+	}
+	return list
+}
+
+// repeat runs the tests count times. What the end of a process takes away from them runs in new ones. Nothing starts
+// after the limit.
+func (r *runner) repeat(ctx context.Context, p *testPackage, names []string, count int, timeout time.Duration) error {
+	if len(names) == 0 || r.isOver() || ctx.Err() != nil {
+		return ctx.Err()
+	}
+	args := []string{p.binary, "-test.v=test2json", "-test.run", "^(" + strings.Join(names, "|") + ")$", "-test.count", strconv.Itoa(count), "-test.timeout", timeout.String()}
+	o := newOutcome(p)
+	err := p.Run(ctx, p.ImportPath, args, r.environment(p), func(line []byte) {
+		var e gotest.Event
+		if json.Unmarshal(line, &e) == nil {
+			o.add(e)
+		}
+	})
+	if ctx.Err() != nil { // an interrupt is no failure
+		return ctx.Err()
+	}
+	o.finish(err)
+	r.printFailures(p, o)
+	if len(o.runs) == 0 {
+		return nil
+	}
+	lacking := make([][]string, count+1)
+	for _, name := range names {
+		n := max(0, count-o.runs[name])
+		lacking[n] = append(lacking[n], name)
+	}
+	for n, names := range lacking[1:] {
+		if err := r.repeat(ctx, p, names, n+1, timeout); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// isOver reports whether the limit has passed.
+func (r *runner) isOver() bool { return r.options.limit > 0 && time.Since(r.began) > r.options.limit }
+
+// printFailures prints the output of tests that have failed for the first time.
+func (r *runner) printFailures(p *testPackage, o *outcome) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.printf("%s: %d tests, %d times", p.name(), len(j.tests), j.count)
-	for _, name := range failed {
+	for _, name := range o.failed {
 		if f := p.failures[name]; !f.printed {
 			f.printed = true
-			r.printf("%s: FAILED %s\n%s", p.name(), label(name), f.first)
+			r.printf("%s: FAILED %s\n%s", p.Name(), cmp.Or(name, process), f.first)
 		}
 	}
 }
 
-// record adds the outcome of one process to p's tests. It returns how often each test
-// has run and what failed.
-func (p *testPackage) record(o *outcome, err error) (got map[string]int, failed []string) {
-	got = make(map[string]int)
-	for _, res := range o.results {
-		p.count(got, res)
-		for name, text := range res.failures {
-			p.fail(name, text)
-			failed = append(failed, name)
+// process is how a failure outside of tests is called.
+const process = "(the test binary)"
+
+// report prints what failed and what did not run. It reports whether a test failed.
+func (r *runner) report() bool {
+	slices.SortFunc(r.packages, func(a, b *testPackage) int { return cmp.Compare(a.ImportPath, b.ImportPath) })
+	var tests, runs, skips, failures int
+	for _, p := range r.packages {
+		failures += len(p.failures)
+		tests += len(p.tests)
+		for _, t := range p.tests {
+			runs += t.runs
+			if t.skips {
+				skips++
+			}
+			if t.runs < t.wanted {
+				fmt.Fprintf(r.out, "not run: %s %s, %d of %d times\n", p.Name(), t.name, t.wanted-t.runs, t.wanted)
+			}
 		}
 	}
-	text := fmt.Sprintf("%s\n%v\n", &o.process, err)
-	for _, name := range o.unfinished() {
-		p.count(got, result{test: name, action: "fail"})
-		p.fail(name, o.allText(name)+text)
-		failed = append(failed, name)
+	if failures > 0 {
+		fmt.Fprintf(r.out, "\n%-28s %-60s %8s %8s\n", "package", "test", "runs", "failures")
 	}
-	if err != nil && len(failed) == 0 {
-		p.fail("", text)
-		failed = append(failed, "")
+	for _, p := range r.packages {
+		for _, name := range slices.Sorted(maps.Keys(p.failures)) {
+			runs := "-"
+			top, _, _ := strings.Cut(name, "/")
+			if t := p.test(top); t != nil {
+				runs = strconv.Itoa(t.runs)
+			}
+			fmt.Fprintf(r.out, "%-28s %-60s %8s %8d\n", p.Name(), cmp.Or(name, process), runs, p.failures[name].count)
+		}
 	}
-	return got, failed
-}
-
-// count counts one run of a test.
-func (p *testPackage) count(got map[string]int, res result) {
-	t := p.test(res.test)
-	if t == nil {
-		return
-	}
-	if t.runs == 0 {
-		t.elapsed, t.skips = res.elapsed, res.action == "skip"
-	}
-	t.runs++
-	got[res.test]++
-}
-
-func (p *testPackage) fail(name, text string) {
-	f := p.failures[name]
-	if f == nil {
-		f = &failure{first: text}
-		p.failures[name] = f
-	}
-	f.count++
+	fmt.Fprintf(r.out, "\n%d tests, %d runs, %d failed; %d tests skipped themselves\n", tests, runs, failures, skips)
+	return failures > 0
 }
