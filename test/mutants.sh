@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# Builds gremlins at the version that test/mutation/gremlins pins, and tests mutants with it. The
-# arguments are test/mutation's.
+# Tests mutants with gremlins at the version that test/mutation/gremlins pins. The arguments are test/mutation's.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-dir=$(mktemp -d "${TMPDIR:-/tmp}/nodens-mutants-XXXXXX")
-trap 'rm -rf "$dir"' EXIT
 . test/goenv.sh
-go -C test/mutation/gremlins build -o "$dir/gremlins" github.com/go-gremlins/gremlins/cmd/gremlins
-go run ./test/mutation -gremlins "$dir/gremlins" "$@"
+NODENS_GO=$(command -v go)
+export NODENS_GO
+gremlins=$(go run ./test/peer/prebuild -path gremlins)
+program=$(mktemp "${TMPDIR:-/tmp}/nodens-mutation-XXXXXX")
+trap 'rm -f "$program"' EXIT
+go build -o "$program" ./test/mutation
+PATH=$PWD/test/mutation/bin:$PATH "$program" -gremlins "$gremlins" "$@"
