@@ -51,8 +51,8 @@ flaky:
 cover:
 	@bash test/clean.sh bash test/cover.sh
 
-# Changes the code in MUTANTS places, chosen by SEED, and counts the changes that unit tests
-# notice. Takes hours; run it once a week. See docs/testing.md.
+# Changes the code in about MUTANTS places, in files chosen by SEED, and counts the changes that unit
+# tests notice. Takes hours; run it once a week. See docs/testing.md.
 MUTANTS ?= 400
 SEED ?= 1
 mutants:
