@@ -3,8 +3,7 @@
 //	go run ./test/codestats [-before COMMIT]
 //
 // It counts lines, files, function names, types whose methods are spread over files, and
-// duplicate code, and it runs the agent to count the functions and stack frames between a
-// packet and its answer. With -before, the table has a column for that commit, too.
+// duplicate code. With -before, the table has a column for that commit, too.
 //
 // Product code is every Go file outside of test/ that is not a _test.go file, also in nested
 // modules. Generated files are left out.
@@ -24,14 +23,14 @@ import (
 func main() {
 	before := flag.String("before", "", "`commit` to compare with")
 	list := flag.Bool("list", false, "print the types with methods in three or more files, and end")
-	static := flag.Bool("static", false, "read the source only, without running the agent")
+	flag.Bool("static", true, "read the source only, which is all that is left; for scripts")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	var err error
 	if *list {
 		err = printSpreadTypes(os.Stdout)
 	} else {
-		err = run(ctx, os.Stdout, *before, *static)
+		err = run(ctx, os.Stdout, *before)
 	}
 	stop()
 	if err != nil {
@@ -40,7 +39,7 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, out io.Writer, before string, static bool) error {
+func run(ctx context.Context, out io.Writer, before string) error {
 	root, err := peer.Root()
 	if err != nil {
 		return err
@@ -63,15 +62,7 @@ func run(ctx context.Context, out io.Writer, before string, static bool) error {
 		if err != nil {
 			return err
 		}
-		rows := source.rows()
-		if !static {
-			paths, err := measurePaths(ctx, tree, source, profileSeconds)
-			if err != nil {
-				return fmt.Errorf("running the agent of %s: %w", tree, err)
-			}
-			rows = append(rows, paths.rows()...)
-		}
-		columns = append(columns, rows)
+		columns = append(columns, source.rows())
 	}
 	write(out, columns)
 	return nil

@@ -7,8 +7,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-
-	"github.com/nodens-dns/nodens/test/soak"
 )
 
 // tree writes files into a directory of their own.
@@ -45,6 +43,7 @@ func TestRows(t *testing.T) {
 	}
 	want := []row{
 		{"lines of product code", "32"},
+		{"characters in a line of product code", "8.2"},
 		{"lines of test code", "6"},
 		{"largest package (lines)", "a, 20"},
 		{"most files in a package", "a, 3"},
@@ -55,51 +54,5 @@ func TestRows(t *testing.T) {
 	}
 	if d := cmp.Diff(want, s.rows(), cmp.AllowUnexported(row{})); d != "" {
 		t.Errorf("rows (-want +got):\n%s", d)
-	}
-}
-
-func TestDepth(t *testing.T) {
-	const trace = `
-      10ms   runtime.memequal
-             github.com/nodens-dns/nodens/cache.(*shard).find (inline)
-             github.com/nodens-dns/nodens/cache.(*Cache).Get
-             github.com/nodens-dns/nodens/server/resolver.(*Zone).resolve
-             github.com/nodens-dns/nodens/server.(*reader).serve
-             sync.(*WaitGroup).Go.func1
-`
-	if got := depth(trace); got != 3 {
-		t.Errorf("depth %d, want 3: serve, resolve and Get", got)
-	}
-	if got := depth(strings.ReplaceAll(trace, "cache.", "other.")); got != 0 {
-		t.Errorf("depth %d without a function of package cache, want 0", got)
-	}
-}
-
-func TestPerQuery(t *testing.T) {
-	names := map[string]string{"a.go:1": "a.F", "a.go:9": "a.G", "b.go:3": "b.H"}
-	idle := map[string]int{"a.go:1": 5, "a.go:9": 300}
-	with := map[string]int{"a.go:1": 5 + queries, "a.go:9": 300 + queries - 1, "b.go:3": queries, "b.go:4": queries}
-	if got := perQuery(idle, with, names); got != 2 {
-		t.Errorf("%d functions, want 2: a.F and b.H", got)
-	}
-}
-
-// TestPaths runs the agent of this tree. It takes part in the long form only: the agent with coverage counters, which no other
-// test needs, costs 40 seconds of CPU time, and the result are figures about the source.
-func TestPaths(t *testing.T) {
-	if !soak.Enabled() {
-		t.Skip("builds the agent twice: make soak runs it")
-	}
-	root := filepath.Join("..", "..")
-	s, err := readSource(root)
-	if err != nil {
-		t.Fatal(err)
-	}
-	p, err := measurePaths(t.Context(), root, s, profileSeconds)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if p.frames < 2 || p.hit < 10 || p.miss <= p.hit {
-		t.Errorf("%+v: a hit takes more than one frame and ten functions, and a miss more than a hit", p)
 	}
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"fmt"
 	"go/ast"
 	"go/parser"
@@ -76,7 +75,7 @@ func (s *source) enter(tree, path, name string) error {
 
 // rows are the figures that need the source only.
 func (s *source) rows() []row {
-	var product, test int
+	var product, test, characters int
 	lines, files := make(map[string]int), make(map[string]int)
 	for _, f := range s.files {
 		n := strings.Count(f.text, "\n")
@@ -85,6 +84,7 @@ func (s *source) rows() []row {
 			continue
 		}
 		product += n
+		characters += utf8.RuneCountInString(f.text)
 		lines[f.pkg()] += n
 		files[f.pkg()]++
 	}
@@ -92,6 +92,7 @@ func (s *source) rows() []row {
 	short, all, letters := s.functionNames()
 	return []row{
 		{"lines of product code", fmt.Sprint(product)},
+		{"characters in a line of product code", fmt.Sprintf("%.1f", float64(characters)/float64(product))},
 		{"lines of test code", fmt.Sprint(test)},
 		{"largest package (lines)", fmt.Sprintf("%s, %d", largest, lines[largest])},
 		{"most files in a package", fmt.Sprintf("%s, %d", most, files[most])},
@@ -239,25 +240,4 @@ func codeLines(text string) (lines []string) {
 		}
 	}
 	return lines
-}
-
-// functionAt maps the position of each function's body, as coverage data has it, to the
-// function's name.
-func (s *source) functionAt() map[string]string {
-	names := make(map[string]string)
-	for _, f := range s.files {
-		for _, d := range f.syntax.Decls {
-			fn, ok := d.(*ast.FuncDecl)
-			if !ok || fn.Body == nil {
-				continue
-			}
-			p := s.fset.Position(fn.Body.Lbrace)
-			name := fn.Name.Name
-			if fn.Recv != nil {
-				name = receiver(fn.Recv.List[0].Type) + "." + name
-			}
-			names[fmt.Sprintf("%s:%d", filepath.ToSlash(f.name), p.Line)] = cmp.Or(f.pkg(), ".") + "." + name
-		}
-	}
-	return names
 }
