@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# gofmt, go vet, and golangci-lint at the version that test/lint pins.
+# gofmt, go vet, and golangci-lint at the version that test/lint pins. The commands also build on the systems of
+# operators' workstations: what needs Linux is in files named *_linux.go, and what they do elsewhere in *_other.go.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 sh test/install.sh git
@@ -13,4 +14,9 @@ linter=$(go run ./test/peer/prebuild -path golangci-lint)
 for module in . daemonset/image test/dnstap; do
 	go -C "$module" vet ./...
 	(cd "$module" && "$linter" run ./...)
+done
+for system in darwin/arm64 windows/amd64; do
+	export GOOS=${system%/*} GOARCH=${system#*/}
+	go build -o /dev/null ./cmd/nodens
+	go vet ./cmd/nodens ./cmd/nodens/advice ./cmd/nodens/kubectl ./cmd/nodens/migrate ./cmd/nodens/options
 done

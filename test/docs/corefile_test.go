@@ -212,29 +212,9 @@ func TestForms(t *testing.T) {
 	}
 }
 
-// corefiles returns the documents of the whole tree that may have a Corefile.
-func corefiles(t *testing.T) []string {
-	t.Helper()
-	_, root := document(t, "README.md")
-	names, err := fs.Glob(os.DirFS(root), "*.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	err = fs.WalkDir(os.DirFS(root), "docs", func(path string, _ fs.DirEntry, err error) error {
-		if strings.HasSuffix(path, ".md") {
-			names = append(names, path)
-		}
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return names
-}
-
 // TestCorefiles parses each Corefile in the documents.
 func TestCorefiles(t *testing.T) {
-	for _, name := range corefiles(t) {
+	for _, name := range documents(t) {
 		text, _ := document(t, name)
 		for _, f := range fences(text) {
 			if f.language != "corefile" {
@@ -262,7 +242,7 @@ var conf = regexp.MustCompile(`--?conf[ =](\S+)`)
 // The Corefiles that the documents tell to look at are there.
 func TestNamedCorefiles(t *testing.T) {
 	found := false
-	for _, name := range corefiles(t) {
+	for _, name := range documents(t) {
 		text, root := document(t, name)
 		for _, f := range fences(text) {
 			if f.language != "sh" {

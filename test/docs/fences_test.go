@@ -118,7 +118,7 @@ func sameOutput(shown, printed string) bool {
 // runnable is a command line that the test may run: it reads files, and changes nothing. A pipe may
 // lead to programs that only filter, and output may be discarded.
 var (
-	runnable = regexp.MustCompile(`^(?:sed [^|&;<>$` + "`" + `]*\| *)?(?:(?:bin/)?nodens|go run \./(?:cmd/nodens|test/docs/pages))(?: [^|&;<>$` + "`" + `]*)?` +
+	runnable = regexp.MustCompile(`^(?:sed [^|&;<>$` + "`" + `]*\| *)?(?:(?:bin/)?nodens|go run \./cmd/nodens)(?: [^|&;<>$` + "`" + `]*)?` +
 		`(?:\| *(?:nodens|grep|head|tail|sort|wc|jq)\b[^|&;<>$` + "`" + `]*)*$`)
 	discard = strings.NewReplacer("\\\n", " ", "2>&1", "", "2>/dev/null", "", "2> /dev/null", "", ">/dev/null", "", "> /dev/null", "", "\n", " ")
 )

@@ -1,8 +1,8 @@
 package modules_test
 
 import (
-	"io/fs"
-	"path/filepath"
+	"os/exec"
+	"path"
 	"slices"
 	"strings"
 	"testing"
@@ -19,49 +19,23 @@ func TestTested(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var all []string // directories with a go.mod; a module comes before those in its directory
-	tested := make(map[string]bool)
-	err = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		rel, err := filepath.Rel(root, path)
-		switch name := d.Name(); {
-		case err != nil:
-			return err
-		case d.IsDir() && (name == "testdata" || strings.HasPrefix(name, ".") && rel != "."):
-			return filepath.SkipDir
-		case name == "go.mod":
-			all = append(all, filepath.Dir(rel))
-		}
-		return nil
-	})
+	cmd := exec.Command("git", "ls-files", "--cached", "--others", "--exclude-standard", "go.mod", "*/go.mod", "*_test.go")
+	cmd.Dir = root
+	out, err := cmd.Output()
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, dir := range all {
-		err := filepath.WalkDir(filepath.Join(root, dir), func(path string, d fs.DirEntry, err error) error {
-			if err != nil {
-				return err
-			}
-			rel, err := filepath.Rel(root, path)
-			switch {
-			case err != nil:
-				return err
-			case d.IsDir() && (d.Name() == "testdata" || rel != dir && slices.Contains(all, rel)):
-				return filepath.SkipDir
-			case strings.HasSuffix(path, "_test.go"):
-				tested[dir] = true
-			}
-			return nil
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
+	files := strings.Fields(string(out))
 	var want []string
-	for _, dir := range all {
-		if tested[dir] {
+	for _, file := range files {
+		if !strings.HasSuffix(file, "_test.go") || strings.Contains(file, "/testdata/") {
+			continue
+		}
+		dir := path.Dir(file)
+		for dir != "." && !slices.Contains(files, dir+"/go.mod") {
+			dir = path.Dir(dir)
+		}
+		if !slices.Contains(want, dir) {
 			want = append(want, dir)
 		}
 	}
