@@ -53,27 +53,14 @@ func (r *Request) answerFrom(zones authority.Zones, from source) Outcome {
 // followLead resolves the name that the aliases in r's reply lead to through the whole path, and
 // appends the answers.
 func (r *Request) followLead(lead authority.Lead) Outcome {
+	sub, o := r.follow(lead.Target)
 	switch {
-	case !r.mayTakeLong():
-		return WouldWait
-	case r.zone.lists != nil && r.vet(): // nobody asks for a target that the client may not have
-		return Answered
-	case r.hops >= maxHops:
-		r.err = errHops
+	case sub != nil:
+		lead.Zone.Complete(&r.Query, &r.reply, sub.reply.Rcode(), sub.reply.Count(wire.Answer))
+	case errors.Is(r.err, errHops):
 		lead.Zone.Complete(&r.Query, &r.reply, wire.ServFail, 0)
-		return Answered
 	}
-	sub, o := r.lookup([]byte(lead.Target), r.hops+1)
-	if o == WouldWait { // only in a dry run
-		return WouldWait
-	}
-	rcode, answers := sub.reply.Rcode(), sub.reply.Count(wire.Answer)
-	if r.err = sub.err; r.err == nil {
-		r.reply.CopyTC(&sub.reply)
-		r.err = r.reply.AppendAnswers(sub.reply.Finish(wire.MaxMessage))
-	}
-	lead.Zone.Complete(&r.Query, &r.reply, rcode, answers)
-	return Answered
+	return o
 }
 
 // transfer is the step of zone transfers. With a stream the reply is the first message, and

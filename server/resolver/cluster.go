@@ -161,31 +161,13 @@ var errHops = errors.New("more than 8 aliases lead to one another")
 // (DNS-Based Service Discovery, 2.5), unless the target is a name of the cluster's own zones. If the target fails, the reply says so (RFC 8914) and
 // must not be kept for long.
 func (r *Request) chase(target wire.Name) Outcome {
-	if !r.mayTakeLong() {
-		return WouldWait
-	}
-	if r.zone.lists != nil && r.vet() { // nobody asks for a target that the client may not have
-		return Answered
-	}
-	if r.hops >= maxHops {
-		r.err = errHops
-		r.reply.SetEDEText(wire.EDEOther, errHops.Error())
-		r.reply.LimitTTLs(failedAliasTTL)
-		return Answered
-	}
-	sub, o := r.lookup([]byte(target), r.hops+1)
-	if o == WouldWait { // only in a dry run
-		return WouldWait
-	}
-	r.completeAlias(target, sub)
-	return Answered
-}
-
-// completeAlias appends what sub has for the target of the alias in r's reply, or says why there is nothing.
-func (r *Request) completeAlias(target wire.Name, sub *Request) {
-	if r.err = sub.err; r.err == nil {
-		r.reply.CopyTC(&sub.reply)
-		r.err = r.reply.AppendAnswers(sub.reply.Finish(wire.MaxMessage))
+	sub, o := r.follow(target)
+	if sub == nil {
+		if errors.Is(r.err, errHops) {
+			r.reply.SetEDEText(wire.EDEOther, errHops.Error())
+			r.reply.LimitTTLs(failedAliasTTL)
+		}
+		return o
 	}
 	switch rcode := sub.reply.Rcode(); {
 	case sub.err != nil || rcode != wire.NoError && rcode != wire.NXDomain:
@@ -193,6 +175,29 @@ func (r *Request) completeAlias(target wire.Name, sub *Request) {
 	case r.source == fromCluster && sub.reply.Count(wire.Answer) == 0 && slices.ContainsFunc(r.zone.origins, target.Under):
 		r.zone.Cluster.NoData(&r.Query, &r.reply) // as where the zone does not fall through
 	}
+	return Answered
+}
+
+// follow asks for the target of the alias in r's reply through the whole path, and appends the answers. If sub is nil, nobody is
+// asked, or the answer takes a wait, and o is the outcome.
+func (r *Request) follow(target wire.Name) (sub *Request, o Outcome) {
+	switch {
+	case !r.mayTakeLong():
+		return nil, WouldWait
+	case r.zone.lists != nil && r.vet(): // nobody asks for a target that the client may not have
+		return nil, Answered
+	case r.hops >= maxHops:
+		r.err = errHops
+		return nil, Answered
+	}
+	if sub, o = r.lookup([]byte(target), r.hops+1); o == WouldWait { // only in a dry run
+		return nil, WouldWait
+	}
+	if r.err = sub.err; r.err == nil {
+		r.reply.CopyTC(&sub.reply)
+		r.err = r.reply.AppendAnswers(sub.reply.Finish(wire.MaxMessage))
+	}
+	return sub, Answered
 }
 
 // failedAliasTTL bounds the TTL, in seconds, of an alias whose target fails: clients would take

@@ -186,14 +186,6 @@ func (r *Request) fail(rcode wire.Rcode) Outcome {
 	return Answered
 }
 
-// expect tells the reply how long it may get, once the query says what its client takes:
-// what is cut off from a client's reply need not be written.
-func (r *Request) expect() {
-	if r.direct && r.Proto == UDP {
-		r.reply.SetLimit(r.Query.Limit())
-	}
-}
-
 // limitSize bounds the query's UDP payload size by what the zone allows the client.
 func (r *Request) limitSize() {
 	r.Query.UDPSize = min(r.advertised, r.zone.maxSize(r))

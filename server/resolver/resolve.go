@@ -59,7 +59,9 @@ func (rt *Routes) Resolve(r *Request) Outcome { //nolint:gocyclo // the order of
 	case z == nil:
 		return r.fail(refusal)
 	}
-	r.expect()
+	if r.direct && r.Proto == UDP { // what is cut off from the reply need not be written
+		r.reply.SetLimit(r.Query.Limit())
+	}
 	inet := r.Query.Class == wire.ClassIN
 	switch {
 	case rt.observeProbe(z, r):

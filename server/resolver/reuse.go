@@ -111,22 +111,16 @@ func (r *Request) sourceTerms() (t Reusable, refusal reuseRefusal) {
 		t.Mark = r.hosts
 		return t, reusable
 	case r.source == fromCluster:
-		t, refusal = r.clusterTerms()
+		mark, ok := r.zone.Cluster.Mark(&r.Query, &r.reply, r.reuseBudget())
+		if !ok {
+			return Reusable{}, refusedMark
+		}
+		t.FromCluster, t.Mark = true, mark
 	default:
 		t, refusal = r.cacheTerms()
 	}
 	t.hosts = r.hosts
 	return t, refusal
-}
-
-// clusterTerms is sourceTerms for an answer from the view.
-func (r *Request) clusterTerms() (t Reusable, refusal reuseRefusal) {
-	mark, ok := r.zone.Cluster.Mark(&r.Query, &r.reply, r.reuseBudget())
-	if !ok {
-		return Reusable{}, refusedMark
-	}
-	t.FromCluster, t.Mark = true, mark
-	return t, reusable
 }
 
 // cacheTerms is sourceTerms for an answer from the cache.
