@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"os"
@@ -25,10 +26,12 @@ const holdVariable = "PORTHOLDER_TEST_HOLD"
 func TestMain(m *testing.M) {
 	if at := os.Getenv(holdVariable); at != "" {
 		network, addr, _ := strings.Cut(at, " ")
-		if _, err := listen(network, addr); err != nil {
+		_, socket, err := listen(network, addr)
+		if err != nil {
 			fmt.Println(err)
 			os.Exit(1)
 		}
+		defer socket.Close()
 		fmt.Println("ready")
 		_, _ = bufio.NewReader(os.Stdin).ReadString('\n')
 		return
@@ -36,8 +39,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// listen listens with SO_REUSEPORT.
-func listen(network, addr string) (net.Addr, error) {
+// listen listens with SO_REUSEPORT until the socket is closed, which the garbage collector does with one that nobody has.
+func listen(network, addr string) (at net.Addr, socket io.Closer, err error) {
 	c := net.ListenConfig{Control: func(_, _ string, conn syscall.RawConn) error {
 		var failed error
 		err := conn.Control(func(fd uintptr) { failed = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1) })
@@ -46,15 +49,15 @@ func listen(network, addr string) (net.Addr, error) {
 	if strings.HasPrefix(network, "udp") {
 		p, err := c.ListenPacket(context.Background(), network, addr)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
-		return p.LocalAddr(), nil
+		return p.LocalAddr(), p, nil
 	}
 	l, err := c.Listen(context.Background(), network, addr)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return l.Addr(), nil
+	return l.Addr(), l, nil
 }
 
 // hold starts a process that listens at addr until the test ends.
@@ -94,10 +97,11 @@ func TestFind(t *testing.T) {
 		{"all addresses beside one", "udp4", "127.0.0.1", "0.0.0.0"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			a, err := listen(c.network, net.JoinHostPort(c.own, "0"))
+			a, socket, err := listen(c.network, net.JoinHostPort(c.own, "0"))
 			if err != nil {
 				t.Skip(err) // no IPv6
 			}
+			defer socket.Close()
 			at := netip.MustParseAddrPort(a.String())
 			ports := []portholder.Port{{UDP: strings.HasPrefix(c.network, "udp"), AddrPort: at}}
 			var f portholder.Finder
