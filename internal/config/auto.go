@@ -1,7 +1,6 @@
 package config
 
 import (
-	"os"
 	"regexp"
 	"strings"
 	"time"
@@ -54,7 +53,7 @@ func (a *Auto) setDirectory(p *parser, args []token) {
 		p.errorf(dir, "the directory's name is empty; is an environment variable unset?")
 		return
 	}
-	a.checkDirectory(p, dir)
+	p.checkDirectory(dir, a.Directory)
 	switch {
 	case len(args) == 1:
 		return
@@ -73,20 +72,4 @@ func (a *Auto) setDirectory(p *parser, args []token) {
 		p.errorf(args[1], "the regular expression %q has no group in parentheses, which the zone's name is made of, such as db\\.(.*)", args[1].text)
 	}
 	a.Pattern, a.Template = args[1].text, strings.ReplaceAll(args[2].text, "{", "${")
-}
-
-// checkDirectory looks at the directory on this machine.
-func (a *Auto) checkDirectory(p *parser, at token) {
-	if p.offNode(a.Directory) {
-		return
-	}
-	info, err := os.Stat(a.Directory)
-	switch {
-	case os.IsNotExist(err):
-		p.warn(at, "there is no directory %s; mount it, or name another one", a.Directory)
-	case err != nil:
-		p.errorf(at, "%v", err)
-	case !info.IsDir():
-		p.errorf(at, "%s is a file; name the directory that it is in", a.Directory)
-	}
 }

@@ -80,7 +80,17 @@ func joinFamilies(blocks []*Block) {
 		}
 	}
 	for _, b := range changed {
-		bindBothFamilies(b)
+		was := b.Bind.Addrs
+		b.Bind, b.Listen = new(Bind), nil
+		for _, addr := range was {
+			if addr == netip.IPv4Unspecified() {
+				addr = netip.IPv6Unspecified() // whose socket has both families
+			}
+			b.Bind.add(addr)
+		}
+		for _, addr := range b.Bind.Addrs {
+			b.Listen = append(b.Listen, netip.AddrPortFrom(addr, b.Port))
+		}
 	}
 }
 
@@ -93,19 +103,4 @@ func bindsTo(b *Block, addr netip.Addr) bool {
 func isOtherFamily(b, o *Block) bool {
 	return bindsTo(o, netip.IPv6Unspecified()) && !bindsTo(o, netip.IPv4Unspecified()) && o.Port == b.Port && o.ViewName() == b.ViewName() &&
 		slices.ContainsFunc(b.Zones, func(z wire.Name) bool { return slices.Contains(o.Zones, z) })
-}
-
-// bindBothFamilies replaces 0.0.0.0 by "::", whose socket has both families.
-func bindBothFamilies(b *Block) {
-	was := b.Bind.Addrs
-	b.Bind, b.Listen = new(Bind), nil
-	for _, addr := range was {
-		if addr == netip.IPv4Unspecified() {
-			addr = netip.IPv6Unspecified()
-		}
-		b.Bind.add(addr)
-	}
-	for _, addr := range b.Bind.Addrs {
-		b.Listen = append(b.Listen, netip.AddrPortFrom(addr, b.Port))
-	}
 }

@@ -125,18 +125,12 @@ func statements(path, name string, tokens []caddyfile.Token) []statement {
 	}
 	list, _ := nest(words, 0)
 	for i := range list {
-		list[i].words[0].text = expandedName(list[i].words[0].text, name)
+		// The lexer does not expand references to the environment in a directive's name.
+		if w := &list[i].words[0]; strings.Contains(w.text, "{$") || strings.Contains(w.text, "{%") {
+			w.text = name
+		}
 	}
 	return list
-}
-
-// expandedName returns name if text is a reference to the environment, which the lexer does
-// not expand in a directive's name.
-func expandedName(text, name string) string {
-	if strings.Contains(text, "{$") || strings.Contains(text, "{%") {
-		return name
-	}
-	return text
 }
 
 // sameLine reports whether next is on the line on which w ends.

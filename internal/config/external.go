@@ -24,20 +24,15 @@ func (*K8sExternal) needsAgent() bool { return true }
 func (k *K8sExternal) parse(p *parser, s statement) {
 	*k = K8sExternal{Zones: p.zonesOr(s.args()), Apex: "dns", TTL: 5}
 	p.body(s,
-		opt("apex LABEL", func(args []token) { k.apex(p, args[0]) }),
+		opt("apex LABEL", func(args []token) {
+			// Letters, digits, hyphens and underscores: a name made with it needs no escapes.
+			k.Apex = strings.ToLower(args[0].text)
+			if k.Apex == "" || len(k.Apex) > wire.MaxLabel || strings.Trim(k.Apex, "abcdefghijklmnopqrstuvwxyz0123456789-_") != "" {
+				p.errorf(args[0], "%q is not one label of a domain name, such as dns", args[0].text)
+			}
+		}),
 		opt("ttl SECONDS", toNumber(p, &k.TTL, 0, 3600)),
 		flag("headless", &k.Headless),
 		p.fallthroughs(&k.Fallthrough),
 	)
-}
-
-// apex reads a label of letters, digits, hyphens and underscores, so that a name made
-// with it needs no escapes.
-func (k *K8sExternal) apex(p *parser, w token) {
-	label := strings.ToLower(w.text)
-	if label == "" || len(label) > wire.MaxLabel || strings.Trim(label, "abcdefghijklmnopqrstuvwxyz0123456789-_") != "" {
-		p.errorf(w, "%q is not one label of a domain name, such as dns", w.text)
-		return
-	}
-	k.Apex = label
 }

@@ -24,10 +24,7 @@ func (h *Hosts) parse(p *parser, s statement) {
 	*h = Hosts{File: "/etc/hosts", TTL: 3600, Reload: 5 * time.Second}
 	args := s.args()
 	if len(args) > 0 {
-		h.File, args = p.path(args[0].text), args[1:]
-		if h.File == "" {
-			p.errorf(s.name(), "the file's name is empty; is an environment variable unset?")
-		}
+		h.File, args = p.filePath(s.name(), args[0]), args[1:]
 	}
 	h.Zones = p.zonesOr(args)
 	rest := statement{words: s.words}

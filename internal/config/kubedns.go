@@ -62,21 +62,16 @@ func readKubeDNS(folder string, without []string) (kubeDNS, error) {
 		return kubeDNS{}, err
 	}
 	for _, server := range k.upstreams {
-		if err := checkServer(server); err != nil {
+		// As in forward, but without text that is more than one word of a Corefile.
+		_, _, err := parseUpstream(server)
+		if strings.ContainsAny(server, " \t\r\n\"{}#") {
+			err = fmt.Errorf("%q is not an IP address", server)
+		}
+		if err != nil {
 			return kubeDNS{}, &ParseError{File: path, Word: server, Text: err.Error()}
 		}
 	}
 	return k, nil
-}
-
-// checkServer parses a server as forward does, and rejects text that is more than one word of a
-// Corefile.
-func checkServer(server string) error {
-	if strings.ContainsAny(server, " \t\r\n\"{}#") {
-		return fmt.Errorf("%q is not an IP address", server)
-	}
-	_, _, err := parseUpstream(server)
-	return err
 }
 
 // read decodes the file of one key into dst; a missing file leaves dst unchanged. path is the

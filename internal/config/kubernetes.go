@@ -101,7 +101,12 @@ func (k *Kubernetes) options(p *parser) options {
 // accessOptions returns the options for the source of the objects.
 func (k *Kubernetes) accessOptions(p *parser) options {
 	return options{
-		opt("endpoint URL", func(args []token) { k.endpoint(p, args[0]) }),
+		opt("endpoint URL", func(args []token) {
+			k.Endpoint = args[0].text
+			if u, err := url.Parse(k.Endpoint); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+				p.errorf(args[0], "%q is not the URL of an API server such as https://10.0.0.1:6443", k.Endpoint)
+			}
+		}),
 		opt("tls CERT KEY CACERT", func(args []token) { k.TLS = &TLS{Cert: args[0].text, Key: args[1].text, CA: args[2].text} }),
 		opt("kubeconfig FILE [CONTEXT]", func(args []token) {
 			k.Kubeconfig = args[0].text
@@ -110,7 +115,12 @@ func (k *Kubernetes) accessOptions(p *parser) options {
 			}
 		}),
 		opt("manifests PATHS…", func(args []token) { k.manifests(p, args) }),
-		opt("apiserver_qps NUMBER", func(args []token) { k.qps(p, args[0]) }),
+		opt("apiserver_qps NUMBER", func(args []token) {
+			n, err := strconv.ParseFloat(args[0].text, 32)
+			if k.QPS = float32(n); err != nil || !(n >= 0) || n > math.MaxFloat32 {
+				p.errorf(args[0], "%q is not a number of requests per second; allowed: 0 or more", args[0].text)
+			}
+		}),
 		opt("apiserver_burst NUMBER", toNumber(p, &k.Burst, 0, math.MaxInt32)),
 		// No limit on requests in flight is needed: there is one list or watch for each
 		// of a few kinds and for each namespace in use, and scope_max bounds those.
@@ -125,7 +135,7 @@ func (k *Kubernetes) multicluster(p *parser, words []token) {
 		for _, zone := range p.zones([]token{w}) {
 			if !slices.Contains(own, zone) {
 				f := p.errorf(w, "%q is none of the zones that this directive answers; write it behind `kubernetes` too", w.text)
-				f.Allowed = displayNames(own)
+				f.Allowed = allTexts(own)
 				break
 			}
 			if !slices.Contains(k.Multicluster, zone) {
@@ -133,33 +143,6 @@ func (k *Kubernetes) multicluster(p *parser, words []token) {
 			}
 		}
 	}
-}
-
-// displayNames returns the zones as errors show them.
-func displayNames(zones []wire.Name) []string {
-	list := make([]string, len(zones))
-	for i, zone := range zones {
-		list[i] = zone.String()
-	}
-	return list
-}
-
-func (k *Kubernetes) endpoint(p *parser, w token) {
-	u, err := url.Parse(w.text)
-	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		p.errorf(w, "%q is not the URL of an API server such as https://10.0.0.1:6443", w.text)
-		return
-	}
-	k.Endpoint = w.text
-}
-
-func (k *Kubernetes) qps(p *parser, w token) {
-	n, err := strconv.ParseFloat(w.text, 32)
-	if err != nil || !(n >= 0) || n > math.MaxFloat32 {
-		p.errorf(w, "%q is not a number of requests per second; allowed: 0 or more", w.text)
-		return
-	}
-	k.QPS = float32(n)
 }
 
 // manifests checks that each path matches a file, so that a typo is an error at the start.

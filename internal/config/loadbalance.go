@@ -22,15 +22,14 @@ func (l *Loadbalance) needsAgent() bool { return l.Weights != "" || len(l.Prefer
 const maxPreferred = 64
 
 func (l *Loadbalance) parse(p *parser, s statement) {
-	if args := s.args(); len(args) > 0 {
-		switch args[0].text {
-		case "round_robin":
-			p.fits(s, &syntax{usage: "loadbalance [round_robin|weighted WEIGHTFILE]", most: 1})
-		case "weighted":
-			l.weighted(p, s)
-		default:
-			p.unknown(args[0], "policy", []string{"round_robin", "weighted"})
-		}
+	switch policy := s.word(); {
+	case len(s.args()) == 0:
+	case policy.text == "round_robin":
+		p.fits(s, &syntax{usage: "loadbalance [round_robin|weighted WEIGHTFILE]", most: 1})
+	case policy.text != "weighted":
+		p.unknown(policy, "policy", []string{"round_robin", "weighted"})
+	case p.fits(s, &syntax{usage: "loadbalance weighted WEIGHTFILE", least: 2, most: 2}):
+		l.Weights, l.Reload = p.filePath(s.name(), s.args()[1]), 30*time.Second
 	}
 	p.body(s,
 		opt("reload DURATION", func(args []token) {
@@ -41,17 +40,6 @@ func (l *Loadbalance) parse(p *parser, s statement) {
 		}),
 		opt("prefer CIDR…", func(args []token) { l.prefer(p, args) }),
 	)
-}
-
-// weighted parses the arguments of the policy weighted.
-func (l *Loadbalance) weighted(p *parser, s statement) {
-	l.Reload = 30 * time.Second
-	if !p.fits(s, &syntax{usage: "loadbalance weighted WEIGHTFILE", least: 2, most: 2}) {
-		return
-	}
-	if l.Weights = p.path(s.args()[1].text); l.Weights == "" {
-		p.errorf(s.name(), "the file's name is empty; is an environment variable unset?")
-	}
 }
 
 // prefer parses the networks of a line.

@@ -328,3 +328,12 @@ func texts(words []token) []string {
 	}
 	return list
 }
+
+// allTexts returns the values as texts.
+func allTexts[T fmt.Stringer](values []T) []string {
+	list := make([]string, len(values))
+	for i, v := range values {
+		list[i] = v.String()
+	}
+	return list
+}

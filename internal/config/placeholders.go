@@ -195,11 +195,7 @@ func (v Placeholders) local(ported bool) (value, problem string) {
 		host := net.JoinHostPort(v.LocalDNS[0].String(), "")
 		return strings.TrimSuffix(host, ":"), ""
 	}
-	list := make([]string, len(v.LocalDNS))
-	for i, addr := range v.LocalDNS {
-		list[i] = addr.String()
-	}
-	return strings.Join(list, " "), ""
+	return strings.Join(allTexts(v.LocalDNS), " "), ""
 }
 
 // scanner separates comments from code by the lexer's rules: a # outside of quotes begins a

@@ -16,23 +16,26 @@ func (r *Root) parse(p *parser, s statement) {
 	if !p.count(s, "root DIRECTORY") {
 		return
 	}
-	w := s.args()[0]
-	r.Directory = w.text
-	if w.text == "" {
+	if r.Directory = s.word().text; r.Directory == "" {
 		p.errorf(s.name(), "the directory's name is empty; is an environment variable unset?")
 		return
 	}
-	if p.offNode(w.text) {
+	p.checkDirectory(s.word(), r.Directory)
+}
+
+// checkDirectory looks at a directory on this machine. One that is not there is not an error: it may come later.
+func (p *parser) checkDirectory(at token, dir string) {
+	if p.offNode(dir) {
 		return
 	}
-	info, err := os.Stat(w.text)
+	info, err := os.Stat(dir)
 	switch {
 	case os.IsNotExist(err):
-		p.warn(w, "there is no directory %s; mount it, or name another one", w.text)
+		p.warn(at, "there is no directory %s; mount it, or name another one", dir)
 	case err != nil:
-		p.errorf(w, "%v", err)
+		p.errorf(at, "%v", err)
 	case !info.IsDir():
-		p.errorf(w, "%s is a file; name the directory that it is in", w.text)
+		p.errorf(at, "%s is a file; name the directory that it is in", dir)
 	}
 }
 
@@ -46,6 +49,14 @@ func (p *parser) setRoot(list []statement) {
 			return
 		}
 	}
+}
+
+// filePath is path for w, which must not be empty; an error is about at.
+func (p *parser) filePath(at, w token) string {
+	if w.text == "" {
+		p.errorf(at, "the file's name is empty; is an environment variable unset?")
+	}
+	return p.path(w.text)
 }
 
 // path returns the path of a file that a directive names: with the block's `root` if it is relative.

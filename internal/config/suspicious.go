@@ -67,7 +67,7 @@ func (p *parser) suspectZone(w token) {
 		p.suspect(w, "%q is read as a zone, and no domain ends in a number", w.text)
 	case strings.HasPrefix(text, "*"):
 		p.suspect(w, "%q: there are no wildcards in zones; a zone includes all names below it, so write it without the asterisk", w.text)
-	case p.name == "log" && isLogWord(text):
+	case p.name == "log" && slices.Contains(append([]string{"all", "stdout"}, classes...), text):
 		p.suspect(w, "%q is read as a zone; classes are written in braces: log { class denial error }", w.text)
 	}
 }
@@ -92,11 +92,6 @@ func (p *parser) suspectDuration(w token, d time.Duration) {
 
 // isNumber reports whether text has nothing but digits.
 func isNumber(text string) bool { return strings.Trim(text, "0123456789") == "" }
-
-// isLogWord reports whether text is a class, or a word that other programs have in its place.
-func isLogWord(text string) bool {
-	return slices.Contains(classes, text) || text == "all" || text == "stdout"
-}
 
 // suspectArguments reports arguments of a directive that are names of its options.
 func (p *parser) suspectArguments(s statement, table options) {
@@ -125,7 +120,7 @@ func (p *parser) suspectBlock() {
 			continue
 		}
 		p.name = w.directive
-		p.suspect(w.at, "the zone %q has no effect: the block serves %s", w.at.text, strings.Join(displayNames(b.Zones), ", "))
+		p.suspect(w.at, "the zone %q has no effect: the block serves %s", w.at.text, strings.Join(allTexts(b.Zones), ", "))
 	}
 }
 
@@ -168,17 +163,8 @@ func (p *parser) suspectBind(words []token) {
 		if slices.Contains(p.opts.LocalIPs, addr) || addr.IsLoopback() || addr.IsUnspecified() || !p.opts.OffNode && onThisMachine(addr) {
 			continue
 		}
-		p.suspect(w, "%s is not an address of --localip (%s), so the agent does not add it to the node; add it to --localip, or take it out", w.text, joinAddrs(p.opts.LocalIPs))
+		p.suspect(w, "%s is not an address of --localip (%s), so the agent does not add it to the node; add it to --localip, or take it out", w.text, strings.Join(allTexts(p.opts.LocalIPs), ","))
 	}
-}
-
-// joinAddrs returns addresses as --localip takes them.
-func joinAddrs(addrs []netip.Addr) string {
-	list := make([]string, len(addrs))
-	for i, a := range addrs {
-		list[i] = a.String()
-	}
-	return strings.Join(list, ",")
 }
 
 // onThisMachine reports whether an interface of this machine has the address.

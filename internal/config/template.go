@@ -87,7 +87,16 @@ func (t *Template) options(p *parser) options {
 		p.templateOption("additional", &t.Additional),
 		p.templateOption("authority", &t.Authority),
 		opt("rcode CODE", func(args []token) { t.Rcode = wire.Rcode(p.rcode(args[0])) }),
-		opt("ederror CODE [TEXT]", func(args []token) { t.EDE = p.extended(args) }),
+		opt("ederror CODE [TEXT]", func(args []token) {
+			n, _ := p.number(args[0], 0, 65535)
+			t.EDE = &ExtendedError{Code: uint16(n)}
+			if len(args) == 1 {
+				return
+			}
+			if t.EDE.Text = args[1].text; len(t.EDE.Text) > wire.MaxEDEText {
+				p.errorf(args[1], "the text has %d bytes; allowed: up to %d", len(t.EDE.Text), wire.MaxEDEText)
+			}
+		}),
 		p.fallthroughs(&t.Fallthrough),
 		ignoredUpstream(),
 		opt("var NAME EXPRESSION…", func(args []token) {
@@ -128,19 +137,6 @@ func (p *parser) templateOption(name string, dst *[]*template.Template) option {
 			p.errorf(args[0], "a template has more than %d records in a section; a reply holds no more", maxMade)
 		}
 	})
-}
-
-// extended parses an extended error.
-func (p *parser) extended(args []token) *ExtendedError {
-	n, _ := p.number(args[0], 0, 65535)
-	e := &ExtendedError{Code: uint16(n)}
-	if len(args) > 1 {
-		e.Text = args[1].text
-		if len(e.Text) > wire.MaxEDEText {
-			p.errorf(args[1], "the text has %d bytes; allowed: up to %d", len(e.Text), wire.MaxEDEText)
-		}
-	}
-	return e
 }
 
 func (t *Template) next() **Template { return &t.Next }

@@ -77,7 +77,11 @@ func (x *TLSServer) Load() (cert tls.Certificate, roots *x509.CertPool, err erro
 			continue
 		}
 		if pem[i], err = ReadFile(path); err != nil {
-			return cert, nil, &fileError{i, readProblem(path, err)}
+			text := fmt.Sprintf("can't read %s: %v", path, err)
+			if errors.Is(err, fs.ErrNotExist) {
+				text = fmt.Sprintf("there is no file %s; mount the Secret that it is in, or name another one", path)
+			}
+			return cert, nil, &fileError{i, text}
 		}
 	}
 	if cert, err = tls.X509KeyPair(pem[0], pem[1]); err != nil {
@@ -90,11 +94,4 @@ func (x *TLSServer) Load() (cert tls.Certificate, roots *x509.CertPool, err erro
 		}
 	}
 	return cert, roots, nil
-}
-
-func readProblem(path string, err error) string {
-	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Sprintf("there is no file %s; mount the Secret that it is in, or name another one", path)
-	}
-	return fmt.Sprintf("can't read %s: %v", path, err)
 }

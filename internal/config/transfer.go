@@ -35,7 +35,17 @@ func (t *Transfer) parse(p *parser, s statement) {
 	before := len(p.errs)
 	p.body(s,
 		opt("to ADDRESSES…|*", func(args []token) { t.addPeers(p, args) }),
-		opt("source ADDRESS", func(args []token) { t.setSource(p, args[0]) }),
+		opt("source ADDRESS", func(args []token) {
+			addr, err := netip.ParseAddr(args[0].text)
+			switch {
+			case t.Source.IsValid():
+				p.errorf(args[0], "the source is set already, to %s; keep one", t.Source)
+			case err != nil:
+				p.errorf(args[0], "%q is not an IP address such as 192.0.2.53", args[0].text)
+			default:
+				t.Source = addr.Unmap()
+			}
+		}),
 	)
 	if !t.Any && len(t.To) == 0 && len(p.errs) == before {
 		p.errorf(s.name(), "no client may transfer the zones; name the servers that may, such as `to 192.0.2.1`, or all clients with `to *`")
@@ -60,18 +70,6 @@ func (t *Transfer) addPeers(p *parser, args []token) {
 		default:
 			t.To = append(t.To, addr)
 		}
-	}
-}
-
-func (t *Transfer) setSource(p *parser, w token) {
-	addr, err := netip.ParseAddr(w.text)
-	switch {
-	case t.Source.IsValid():
-		p.errorf(w, "the source is set already, to %s; keep one", t.Source)
-	case err != nil:
-		p.errorf(w, "%q is not an IP address such as 192.0.2.53", w.text)
-	default:
-		t.Source = addr.Unmap()
 	}
 }
 

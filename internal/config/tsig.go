@@ -82,12 +82,8 @@ func (t *TSIG) addKey(p *parser, at token, name, secret string) {
 
 // addFile adds the keys of a file.
 func (t *TSIG) addFile(p *parser, w token) {
-	path := p.path(w.text)
-	switch {
-	case path == "":
-		p.errorf(w, "the file's name is empty; is an environment variable unset?")
-		return
-	case p.offNode(path):
+	path := p.filePath(w, w)
+	if path == "" || p.offNode(path) {
 		return
 	}
 	text, err := ReadFile(path)

@@ -119,8 +119,10 @@ func parseZone(zone, text string) ([]wire.Name, error) {
 func reverseZones(prefix netip.Prefix) []wire.Name {
 	unit, digits, suffix := 8, prefix.Addr().AsSlice(), "in-addr.arpa"
 	if prefix.Addr().Is6() {
-		unit, suffix = 4, "ip6.arpa"
-		digits = nibbles(digits)
+		unit, suffix, digits = 4, "ip6.arpa", nil
+		for _, b := range prefix.Addr().AsSlice() {
+			digits = append(digits, b>>4, b&15)
+		}
 	}
 	labels := (prefix.Bits() + unit - 1) / unit
 	missing := labels*unit - prefix.Bits()
@@ -146,14 +148,6 @@ func reverseZones(prefix netip.Prefix) []wire.Name {
 		zones = append(zones, name)
 	}
 	return zones
-}
-
-func nibbles(bytes []byte) []byte {
-	list := make([]byte, 0, 2*len(bytes))
-	for _, b := range bytes {
-		list = append(list, b>>4, b&15)
-	}
-	return list
 }
 
 // reverse reports whether zone is in the reverse tree.

@@ -37,9 +37,7 @@ func (f *ZoneFile) parse(p *parser, s statement) {
 	if !p.count(s, "file DBFILE [ZONES…]") {
 		return
 	}
-	if f.Path = p.path(s.args()[0].text); f.Path == "" {
-		p.errorf(s.name(), "the file's name is empty; is an environment variable unset?")
-	}
+	f.Path = p.filePath(s.name(), s.word())
 	f.Zones = p.zonesOr(s.args()[1:])
 	p.body(s,
 		opt("reload DURATION", p.toDuration(&f.Reload, 0, longest)),
