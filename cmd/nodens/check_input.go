@@ -331,19 +331,17 @@ func (f *checkFlags) objectInput(c *migrate.Checked, flags *agentFlags) *checkIn
 // given on the command line.
 func (f *checkFlags) withArgs(args []string) (*agentFlags, error) {
 	with := newAgentFlags()
-	flags := pflag.NewFlagSet("nodens", pflag.ContinueOnError)
-	with.register(flags)
-	if err := flags.Parse(cli.NormalizeFlags(flags, args)); err != nil {
-		return nil, cli.FlagError(flags, err)
+	flags, err := with.parse(args)
+	if err != nil {
+		return nil, err
 	}
-	var problem error
 	f.set.Visit(func(given *pflag.Flag) {
-		if flags.Lookup(given.Name) != nil && problem == nil {
-			problem = flags.Set(given.Name, given.Value.String())
+		if flags.Lookup(given.Name) != nil && err == nil {
+			err = flags.Set(given.Name, given.Value.String())
 		}
 	})
 	with.complete(flags)
-	return with, problem
+	return with, err
 }
 
 // filesRead returns the files that in is made from, in the order in which they are read.

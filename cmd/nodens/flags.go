@@ -35,17 +35,26 @@ type agentFlags struct {
 // parseFlags reads the arguments of an agent's container. Its errors name the flag at fault.
 func parseFlags(args []string) (*agentFlags, error) {
 	f := newAgentFlags()
+	flags, err := f.parse(args)
+	if err == nil && flags.NArg() > 0 {
+		err = fmt.Errorf("unexpected argument %q; a flag starts with dashes and takes its value as --name=value", flags.Arg(0))
+	}
+	if err != nil {
+		return nil, err
+	}
+	f.complete(flags)
+	return f, nil
+}
+
+// parse reads args. It does not complete f.
+func (f *agentFlags) parse(args []string) (*pflag.FlagSet, error) {
 	flags := pflag.NewFlagSet("nodens", pflag.ContinueOnError)
 	flags.Usage = func() {}
 	f.register(flags)
 	if err := flags.Parse(cli.NormalizeFlags(flags, args)); err != nil {
 		return nil, cli.FlagError(flags, err)
 	}
-	if flags.NArg() > 0 {
-		return nil, fmt.Errorf("unexpected argument %q; a flag starts with dashes and takes its value as --name=value", flags.Arg(0))
-	}
-	f.complete(flags)
-	return f, nil
+	return flags, nil
 }
 
 func newAgentFlags() *agentFlags {

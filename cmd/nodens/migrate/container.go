@@ -88,7 +88,8 @@ func (m *migration) setImage() error {
 
 // handsOver reports whether the DaemonSet runs an agent that hands over.
 func (m *migration) handsOver() bool {
-	return slices.ContainsFunc(m.pod.container.texts("args"), func(arg string) bool { return flagName(arg) == "handover-dir" })
+	_, ok := argument(m.pod.container.texts("args"), "handover-dir")
+	return ok
 }
 
 // convertArgs removes the arguments that nodens doesn't know, and parses the others.
@@ -135,8 +136,7 @@ func (m *migration) splitFlag(args []string) (n int, known bool) {
 
 // setArgs adds arguments, unless the first one's flag is set. It reports whether it did.
 func (m *migration) setArgs(args ...string) bool {
-	name := flagName(args[0])
-	if slices.ContainsFunc(m.pod.container.texts("args"), func(arg string) bool { return flagName(arg) == name }) {
+	if _, ok := argument(m.pod.container.texts("args"), flagName(args[0])); ok {
 		return false
 	}
 	m.pod.container["args"] = append(m.pod.container.list("args"), toAny(args)...)

@@ -2,7 +2,6 @@ package migrate
 
 import (
 	"fmt"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -20,15 +19,9 @@ func (m *migration) dnsOptions(domain string) []string {
 	if b == nil {
 		return usual
 	}
-	for _, d := range []struct {
-		name string
-		has  bool
-	}{
-		{"acl", b.ACL != nil}, {"autopath", b.Autopath != nil}, {"dns64", b.DNS64 != nil}, {"hosts", b.Hosts != nil},
-		{"k8s_external", b.K8sExternal != nil}, {"rewrite", b.Rewrite != nil}, {"template", b.Template != nil},
-	} {
-		if d.has {
-			m.noteFor(Todo, where, "it has `%s` beside `kubernetes`: the agent answers names below %s without it, unless its block has the directive, too", d.name, domain)
+	for _, name := range []string{"acl", "autopath", "dns64", "hosts", "k8s_external", "rewrite", "template"} {
+		if b.Has(name) {
+			m.noteFor(Todo, where, "it has `%s` beside `kubernetes`: the agent answers names below %s without it, unless its block has the directive, too", name, domain)
 		}
 	}
 	return directiveOptions(b.Kubernetes)
@@ -104,9 +97,6 @@ func readCoreDNSCorefile(text string, custom map[string]string) (*config.Config,
 	text = importCustom.ReplaceAllString(text, "${1}"+filepath.ToSlash(dir)+"/custom/")
 	return config.Parse(config.Source{
 		Path: "Corefile", Text: []byte(strings.ReplaceAll(text, "/etc/resolv.conf", resolv)),
-		Options: config.Options{
-			ResolvConf: resolv,
-			Interface:  func(string) ([]netip.Addr, error) { return []netip.Addr{netip.MustParseAddr(placeholderAddr)}, nil },
-		},
+		Options: config.Options{ResolvConf: resolv, Interface: UnknownInterface},
 	})
 }

@@ -120,7 +120,7 @@ func (m *migration) writeInputs(c *corefile, s *configMapFile) error {
 	}
 	c.options.KubeDNS, c.options.ResolvConf = legacy, resolv
 	c.options.LookupEnv = func(name string) (string, bool) { return m.lookupEnv(name), true }
-	c.options.Interface = func(string) ([]netip.Addr, error) { return []netip.Addr{netip.MustParseAddr(placeholderAddr)}, nil }
+	c.options.Interface = UnknownInterface
 	volumes, err := m.emptyVolumes(c.dir)
 	if err != nil {
 		return err
@@ -260,7 +260,7 @@ func (m *migration) insertDirectives(c *corefile) error {
 		return nil
 	}
 	options := m.dnsOptions(domain)
-	if dir := m.handoverDir() + "/"; c.replacePaths.Replace(dir) != dir { // a volume of the node
+	if dir := m.argument("handover-dir") + "/"; c.replacePaths.Replace(dir) != dir { // a volume of the node
 		options = append(options, "save "+path.Join(dir, "view"))
 	}
 	lines := strings.Split(c.text, "\n")

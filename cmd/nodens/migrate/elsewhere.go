@@ -285,23 +285,18 @@ func readBlocks(lines []string) (blocks []corefileBlock) {
 func (b *corefileBlock) add(words []string, i, depth int) {
 	switch {
 	case depth == 0:
-		b.header(words)
 		b.open = i
+		for _, w := range words {
+			if w = decoration.ReplaceAllString(decoration.ReplaceAllString(w, ""), ""); w != "{" && w != "" {
+				b.zones = append(b.zones, w)
+			}
+		}
 	case depth == 1 && words[0] != "}":
 		b.directives = append(b.directives, corefileDirective{words: words, first: i, last: i})
 	case depth > 1:
 		d := &b.directives[len(b.directives)-1]
 		d.last = i
 		d.fallsOn = d.fallsOn || depth == 2 && words[0] == "fallthrough"
-	}
-}
-
-// header adds the zones on a line before or with the opening brace.
-func (b *corefileBlock) header(words []string) {
-	for _, w := range words {
-		if w = decoration.ReplaceAllString(decoration.ReplaceAllString(w, ""), ""); w != "{" && w != "" {
-			b.zones = append(b.zones, w)
-		}
 	}
 }
 

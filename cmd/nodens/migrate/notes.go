@@ -8,8 +8,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/resource"
 	"sigs.k8s.io/yaml"
-
-	"github.com/nodens-dns/nodens/internal/config"
 )
 
 // addNotes notes what is different with nodens, and unusual settings.
@@ -168,17 +166,12 @@ func (m *migration) noteCorefile(c *corefile) {
 	for _, d := range c.cfg.Differences() {
 		m.noteFor(Differs, strings.TrimSuffix(where+", "+d.At(), ", "), "%s", d.Text)
 	}
-	for _, b := range c.cfg.Blocks {
-		if b.File == c.path {
-			m.noteBlock(where, b)
-		}
+	if _, ok := argument(m.pod.container.texts("args"), "log-format"); ok {
+		return
 	}
-}
-
-// noteBlock notes what nodens treats differently in one block. where is the Corefile.
-func (m *migration) noteBlock(where string, b *config.Block) {
-	at := fmt.Sprintf("%s, line %d", where, b.Line)
-	if b.Log != nil && !strings.Contains(strings.Join(m.pod.container.texts("args"), " "), "-log-format") {
-		m.noteFor(Differs, at, "`log` writes named fields; --log-format coredns writes CoreDNS's format")
+	for _, b := range c.cfg.Blocks {
+		if b.File == c.path && b.Log != nil {
+			m.noteFor(Differs, fmt.Sprintf("%s, line %d", where, b.Line), "`log` writes named fields; --log-format coredns writes CoreDNS's format")
+		}
 	}
 }

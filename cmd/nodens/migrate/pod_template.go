@@ -22,7 +22,9 @@ func (m *migration) enableHandover() error {
 	m.setComparison()
 	m.removePorts()
 	m.setGracePeriod()
-	m.keepNetwork()
+	if m.setArgs("-skipteardown") { // interface and rules stay on the node between one agent and the next
+		m.note(Changed, "args", "--skipteardown: interface and rules stay when the agent stops, and lead to the cluster DNS. To remove them, run `nodens cleanup` on the nodes after deleting the DaemonSet, or apply daemonset/cleanup.yaml")
+	}
 	m.setUpdateStrategy()
 	return nil
 }
@@ -64,7 +66,7 @@ func (m *migration) setStartupProbe() {
 	own := m.reference.pod.container.child("startupProbe").clone()
 	for i, word := range own.texts("exec", "command") {
 		if word == "-handover-dir" {
-			own.list("exec", "command")[i+1] = m.handoverDir()
+			own.list("exec", "command")[i+1] = m.argument("handover-dir")
 		}
 	}
 	if was := m.pod.container.child("startupProbe"); was != nil {
@@ -90,24 +92,22 @@ func (m *migration) setComparison() {
 	}
 }
 
-// handoverDir returns the value of that flag.
-func (m *migration) handoverDir() string { return m.argument("handover-dir") }
-
 // argument returns the value of a flag among the container's arguments, "" if it is not there.
 func (m *migration) argument(name string) string {
-	args := m.pod.container.texts("args")
-	for i, arg := range args {
-		if flagName(arg) != name {
-			continue
-		}
-		if _, value, ok := strings.Cut(arg, "="); ok {
-			return value
-		}
-		if i+1 < len(args) {
-			return args[i+1]
-		}
+	value, _ := argument(m.pod.container.texts("args"), name)
+	return value
+}
+
+// argument returns the value of a flag among arguments, and whether the flag is there.
+func argument(args []string, name string) (value string, ok bool) {
+	i := slices.IndexFunc(args, func(arg string) bool { return flagName(arg) == name })
+	if i < 0 {
+		return "", false
 	}
-	return ""
+	if _, value, ok := strings.Cut(args[i], "="); ok || i+1 == len(args) {
+		return value, true
+	}
+	return args[i+1], true
 }
 
 // removePorts removes the declared ports: with hostNetwork each is a port of the node, so
@@ -196,13 +196,6 @@ func (m *migration) setGracePeriod() {
 	}
 	m.pod.podSpec[field] = int64(minGracePeriod)
 	m.note(Changed, field, "%d instead of %d: an agent that is stopped during a hand-over completes it, which takes up to 20 s; otherwise it stops in less than 5 s", minGracePeriod, seconds)
-}
-
-// keepNetwork keeps interface and rules on the node between one agent and the next.
-func (m *migration) keepNetwork() {
-	if m.setArgs("-skipteardown") {
-		m.note(Changed, "args", "--skipteardown: interface and rules stay when the agent stops, and lead to the cluster DNS. To remove them, run `nodens cleanup` on the nodes after deleting the DaemonSet, or apply daemonset/cleanup.yaml")
-	}
 }
 
 // setUpdateStrategy sets the update strategy of the first, or of all later rollouts.

@@ -26,17 +26,8 @@ func (m *migration) siblings() (names []string) {
 // sharesAddress reports whether the agents of p have one of the addresses of this migration's.
 func (m *migration) sharesAddress(p *agentPod) bool {
 	args, _ := p.expandedArgs()
-	for i, arg := range args {
-		if flagName(arg) != "localip" {
-			continue
-		}
-		_, value, ok := strings.Cut(arg, "=")
-		if !ok && i+1 < len(args) {
-			value = args[i+1]
-		}
-		return slices.ContainsFunc(strings.Split(value, ","), m.isLocalIP)
-	}
-	return false
+	value, _ := argument(args, "localip")
+	return slices.ContainsFunc(strings.Split(value, ","), m.isLocalIP)
 }
 
 // ownHandoverDir returns the hand-over directory for the DaemonSet, dir or one beside it. Agents of two DaemonSets with
