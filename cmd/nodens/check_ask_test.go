@@ -48,11 +48,7 @@ func TestCheckDiff(t *testing.T) {
 			if c.want == nil {
 				c.want = []string{"nothing changes for clients"}
 			}
-			for _, want := range c.want {
-				if !strings.Contains(body+"\n", want) {
-					t.Errorf("no %q in:\n%s", want, body)
-				}
-			}
+			hasTexts(t, body+"\n", c.want...)
 			if n := strings.Count(body, "\n") + 1; n != len(c.want) && c.name != "a mistake" {
 				t.Errorf("%d changes, want %d:\n%s", n, len(c.want), body)
 			}

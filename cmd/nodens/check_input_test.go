@@ -65,11 +65,7 @@ func TestCheckInputs(t *testing.T) {
 			if code != tt.code {
 				t.Fatalf("exit code %d, want %d: %s", code, tt.code, stderr)
 			}
-			for _, want := range tt.want {
-				if !strings.Contains(stdout+stderr, want) {
-					t.Errorf("no %q in:\n%s%s", want, stdout, stderr)
-				}
-			}
+			hasTexts(t, stdout+stderr, tt.want...)
 		})
 	}
 	code, stdout, stderr := checkOutput(t, "", "-f", dir) // a folder: the manifest in it
@@ -92,11 +88,7 @@ func TestCheckWarnings(t *testing.T) {
 	if code != exitOK {
 		t.Fatal(stderr)
 	}
-	for _, w := range want {
-		if !strings.Contains(stdout, w) {
-			t.Errorf("no %q in:\n%s", w, stdout)
-		}
-	}
+	hasTexts(t, stdout, want...)
 	if code, _, stderr := checkOutput(t, text, "--strict", "-"); code != exitError || !strings.Contains(stderr, "--strict") {
 		t.Errorf("--strict: exit code %d: %s", code, stderr)
 	}
@@ -112,14 +104,10 @@ func TestCheckDaemonSet(t *testing.T) {
 	if code != exitOK {
 		t.Fatal(stderr)
 	}
-	for _, want := range []string{
+	hasTexts(t, stdout,
 		"Corefile: no block has `reload`: a change of the ConfigMap takes effect when a pod starts",
 		"the DaemonSet's livenessProbe asks /health on port 8080, where no `health` listens",
-	} {
-		if !strings.Contains(stdout, want) {
-			t.Errorf("no %q in:\n%s", want, stdout)
-		}
-	}
+	)
 	if _, stdout, _ := checkOutput(t, string(daemonset.Manifest), "-"); strings.Contains(stdout, "warning:") {
 		t.Errorf("warnings about nodens' own manifest:\n%s", stdout)
 	}

@@ -24,11 +24,7 @@ func TestHelp(t *testing.T) {
 		if code != 0 || stderr != "" {
 			t.Errorf("%v: exit code %d, %q", args, code, stderr)
 		}
-		for _, want := range []string{"Usage:\n  " + c.CommandPath(), "Examples:\n  ", "-h, --help"} {
-			if !strings.Contains(stdout, want) {
-				t.Errorf("%v does not have %q:\n%s", args, want, stdout)
-			}
-		}
+		hasTexts(t, stdout, "Usage:\n  "+c.CommandPath(), "Examples:\n  ", "-h, --help")
 		for line := range strings.Lines(stdout) {
 			if len(line) > 101 || strings.Contains(line, "`") {
 				t.Errorf("%v: %q", args, line)

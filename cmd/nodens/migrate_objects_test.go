@@ -93,22 +93,10 @@ func TestMigrateObjects(t *testing.T) {
 				args = append(args, "-f", next)
 			}
 			for i, wants := range [][]string{c.first, c.second} {
-				for _, want := range wants {
-					if !strings.Contains(texts[i], want) {
-						t.Errorf("step %d has no %q:\n%s", i+1, want, texts[i])
-					}
-				}
+				hasTexts(t, texts[i], wants...)
 			}
-			for _, want := range c.notes {
-				if !strings.Contains(notes, want) {
-					t.Errorf("the notes have no %q:\n%s", want, notes)
-				}
-			}
-			for _, not := range c.without {
-				if strings.Contains(texts[0]+texts[1], not) {
-					t.Errorf("a manifest has %q:\n%s%s", not, texts[0], texts[1])
-				}
-			}
+			hasTexts(t, notes, c.notes...)
+			lacksTexts(t, texts[0]+texts[1], c.without...)
 		})
 	}
 }

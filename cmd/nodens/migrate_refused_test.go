@@ -81,11 +81,7 @@ func TestMigrateRefuses(t *testing.T) {
 			if code := run(t.Context(), append([]string{"migrate", "-f", file}, c.args...), &stdout, &stderr); code != 1 {
 				t.Errorf("ends with %d", code)
 			}
-			for _, want := range c.want {
-				if !strings.Contains(stderr.String(), want) {
-					t.Errorf("the error does not have %q:\n%s", want, &stderr)
-				}
-			}
+			hasTexts(t, stderr.String(), c.want...)
 			if stdout.Len() > 0 {
 				t.Errorf("it prints a manifest all the same:\n%s", &stdout)
 			}
@@ -131,11 +127,7 @@ func TestMigrateMinimal(t *testing.T) {
 	if want := strings.Replace(plain.String(), "image: old", "image: new", 1); stdout.String() != want {
 		t.Errorf("it prints\n%s\nand not\n%s", &stdout, want)
 	}
-	for _, none := range []string{"handover", "NODE_NAME", "startupProbe", "kind: ConfigMap", "kind: ClusterRole"} {
-		if strings.Contains(stdout.String(), none) {
-			t.Errorf("it adds %s:\n%s", none, &stdout)
-		}
-	}
+	lacksTexts(t, stdout.String(), "handover", "NODE_NAME", "startupProbe", "kind: ConfigMap", "kind: ClusterRole")
 }
 
 // TestMigrateTrace: a note names the remedy for CoreDNS's `trace`.

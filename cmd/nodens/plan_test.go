@@ -1,7 +1,6 @@
 package main
 
 import (
-	"strings"
 	"testing"
 )
 
@@ -30,11 +29,7 @@ func TestPlan(t *testing.T) {
 			if code != tt.code {
 				t.Fatalf("code %d, want %d: %s", code, tt.code, stderr)
 			}
-			for _, text := range tt.want {
-				if !strings.Contains(stdout+stderr, text) {
-					t.Errorf("%q is not in it:\n%s%s", text, stdout, stderr)
-				}
-			}
+			hasTexts(t, stdout+stderr, tt.want...)
 		})
 	}
 }

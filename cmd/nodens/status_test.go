@@ -56,11 +56,7 @@ func TestStatusCommand(t *testing.T) {
 
 	a.Reload("nonsense {", "the old configuration stays")
 	code, out, stderr := outcome(t, "status", "--handover-dir", dir)
-	for _, want := range []string{"The configuration in the files is invalid, and the one before stays in force.\n  nodens check --conf " + a.Conf + "\n", "agent          ready, with problems", "problem        the configuration in the files is invalid: "} {
-		if !strings.Contains(out, want) {
-			t.Errorf("with an invalid configuration there is no %q in\n%s", want, out)
-		}
-	}
+	hasTexts(t, out, "The configuration in the files is invalid, and the one before stays in force.\n  nodens check --conf "+a.Conf+"\n", "agent          ready, with problems", "problem        the configuration in the files is invalid: ")
 	if n := strings.Count(out+stderr, "the file ends inside a block"); code != 1 || n != 1 || !strings.Contains(stderr, "problems of the agent: 1") {
 		t.Errorf("with an invalid configuration the exit code is %d, and what is wrong is said %d times:\n%s%s", code, n, out, stderr)
 	}

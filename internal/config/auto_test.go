@@ -14,7 +14,7 @@ func TestAutoFaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	const usage = "write: directory DIR [REGEXP ORIGIN_TEMPLATE]"
-	for text, want := range map[string]string{
+	wantFaults(t, map[string]string{
 		"auto":                               "Corefile:2: auto: no directory; write in its block: directory DIR [REGEXP ORIGIN_TEMPLATE]",
 		"auto {\n directory\n}":              "Corefile:3: auto: an argument is missing after \"directory\"; " + usage,
 		"auto {\n directory \"\"\n}":         "Corefile:3: auto directory: the directory's name is empty",
@@ -26,10 +26,5 @@ func TestAutoFaults(t *testing.T) {
 		"auto {\n directory a " + strings.Repeat("(a)", 3334) + " {1}\n}": "more than 10000 bytes",
 		"auto {\n directory a\n reload -1s\n}":                            "-1s is out of range",
 		"auto {\n directory a\n}\nauto {\n directory b\n}":                `"auto" is in the block twice`,
-	} {
-		_, err := Parse(Source{Text: []byte(". {\n" + text + "\n}\n")})
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%.80q: %v, want %q", text, err, want)
-		}
-	}
+	})
 }

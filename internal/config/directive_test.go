@@ -119,16 +119,16 @@ func TestDirectives(t *testing.T) {
 			Zones: names(t, "a.test"), Directory: "/zones", Pattern: `^(.*)\.(.*)$`, Template: "${2}.${1}", Fallthrough: &Fallthrough{Zones: names(t, "b.a.test")},
 		}},
 		{"below root", "auto", "root ..\nauto {\ndirectory zones\n}", &Auto{Zones: zone, Directory: "../zones", Pattern: `db\.(.*)`, Template: "${1}", Reload: time.Minute}},
-		{"one server", "secondary", "secondary {\ntransfer from 192.0.2.1\n}", &Secondary{Zones: zone, From: addrPorts("192.0.2.1:53")}},
+		{"one server", "secondary", "secondary {\ntransfer from 192.0.2.1\n}", &Secondary{Zones: zone, From: ports("192.0.2.1:53")}},
 		{"options", "secondary", "secondary a.test {\ntransfer from 192.0.2.1:5353 [2001:db8::1]:5353\ntransfer from 2001:db8::2 [2001:db8::3]\nfallthrough b.a.test\n}", &Secondary{
-			Zones: names(t, "a.test"), From: addrPorts("192.0.2.1:5353", "[2001:db8::1]:5353", "[2001:db8::2]:53", "[2001:db8::3]:53"), Fallthrough: &Fallthrough{Zones: names(t, "b.a.test")},
+			Zones: names(t, "a.test"), From: ports("192.0.2.1:5353", "[2001:db8::1]:5353", "[2001:db8::2]:53", "[2001:db8::3]:53"), Fallthrough: &Fallthrough{Zones: names(t, "b.a.test")},
 		}},
 		{"two", "secondary", "secondary a.test {\ntransfer from 192.0.2.1\n}\nsecondary b.test {\ntransfer from 192.0.2.2\n}", &Secondary{
-			Zones: names(t, "a.test"), From: addrPorts("192.0.2.1:53"), Next: &Secondary{Zones: names(t, "b.test"), From: addrPorts("192.0.2.2:53")},
+			Zones: names(t, "a.test"), From: ports("192.0.2.1:53"), Next: &Secondary{Zones: names(t, "b.test"), From: ports("192.0.2.2:53")},
 		}},
-		{"one", "transfer", "transfer {\nto 192.0.2.1\n}", &Transfer{Zones: zone, To: addrPorts("192.0.2.1:53")}},
+		{"one", "transfer", "transfer {\nto 192.0.2.1\n}", &Transfer{Zones: zone, To: ports("192.0.2.1:53")}},
 		{"all", "transfer", "transfer a.test {\nto * 192.0.2.1:54 [::1]:55\nto ::1 192.0.2.1:54\nsource ::2\n}\ntransfer b.test {\nto *\n}", &Transfer{
-			Zones: names(t, "a.test"), Any: true, To: addrPorts("192.0.2.1:54", "[::1]:55", "[::1]:53"), Source: netip.MustParseAddr("::2"),
+			Zones: names(t, "a.test"), Any: true, To: ports("192.0.2.1:54", "[::1]:55", "[::1]:53"), Source: netip.MustParseAddr("::2"),
 			Next: &Transfer{Zones: names(t, "b.test"), Any: true},
 		}},
 		{"default", "hosts", "hosts", hosts(func(*Hosts) {})},

@@ -9,12 +9,6 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
-// grpcConfig reads a block with the directives text.
-func grpcConfig(t *testing.T, text string) (*Config, error) {
-	t.Helper()
-	return Parse(Source{Text: []byte(". {\n" + text + "\n}\n")})
-}
-
 func TestGRPC(t *testing.T) {
 	resolv := write(t, t.TempDir(), "resolv.conf", "nameserver 192.0.2.5\n")
 	target := func(addr string) Target {
@@ -42,7 +36,7 @@ func TestGRPC(t *testing.T) {
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			c, err := grpcConfig(t, tt.text)
+			c, err := parseBlock(tt.text)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -63,7 +57,7 @@ func TestGRPC(t *testing.T) {
 // TestGRPCOrder: grpc is the last of a block's forwards wherever it stands, and a hint says so
 // where it gets no query.
 func TestGRPCOrder(t *testing.T) {
-	c, err := grpcConfig(t, "grpc . 192.0.2.1\nforward a.test 192.0.2.2\nforward b.test 192.0.2.3")
+	c, err := parseBlock("grpc . 192.0.2.1\nforward a.test 192.0.2.2\nforward b.test 192.0.2.3")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +74,7 @@ func TestGRPCOrder(t *testing.T) {
 	if len(c.Suspicious) > 0 {
 		t.Errorf("suspicious: %v", c.Suspicious)
 	}
-	c, err = grpcConfig(t, "grpc . 192.0.2.1\nforward . 192.0.2.2")
+	c, err = parseBlock("grpc . 192.0.2.1\nforward . 192.0.2.2")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,7 +93,7 @@ func TestGRPCTLS(t *testing.T) {
 		"forward . 192.0.2.1 {\ntls_servername dns.test\n}":   false,
 		"forward . https://192.0.2.1 {\nmax_concurrent 10\n}": true,
 	} {
-		c, err := grpcConfig(t, text)
+		c, err := parseBlock(text)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -110,7 +104,7 @@ func TestGRPCTLS(t *testing.T) {
 }
 
 func TestGRPCErrors(t *testing.T) {
-	for text, want := range map[string]string{
+	wantFaults(t, map[string]string{
 		"grpc .":                                  "an argument is missing",
 		"grpc . unix:///run/g.sock":               "let the server listen on an IP address",
 		"grpc . tls://192.0.2.1":                  "and the option `tls` for TLS",
@@ -121,10 +115,5 @@ func TestGRPCErrors(t *testing.T) {
 		"grpc . [::]:53":                          "queries would loop",
 		"grpc . k8s:kube-system/kube-dns:9005":    "no block has one",
 		"forward . grpc://192.0.2.1":              "write it with the directive `grpc`",
-	} {
-		_, err := grpcConfig(t, text)
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%q: the error is %v, want %q in it", text, err, want)
-		}
-	}
+	})
 }

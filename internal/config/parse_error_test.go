@@ -291,3 +291,18 @@ func TestImportBounds(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 }
+
+// parseBlock reads a block of all names with the directives text.
+func parseBlock(text string) (*Config, error) {
+	return Parse(Source{Text: []byte(". {\n" + text + "\n}\n")})
+}
+
+// wantFaults holds that directives, each text in a block of its own, have errors with these texts.
+func wantFaults(t *testing.T, faults map[string]string) {
+	t.Helper()
+	for text, want := range faults {
+		if _, err := parseBlock(text); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%.80q: %v, want %q", text, err, want)
+		}
+	}
+}

@@ -37,20 +37,14 @@ func TestPrivateAddress(t *testing.T) {
 }
 
 func TestPrivateAddressErrors(t *testing.T) {
-	for text, want := range map[string]string{
-		"private_address deny":                             `private_address: unknown action "deny"; allowed: count, nodata, off, refuse`,
-		"private_address count off":                        `private_address: "off" is one argument too many after "private_address"`,
-		"private_address {\nrange\n}":                      `private_address: an argument is missing after "range"`,
-		"private_address {\nrange 10.0.0.0/33\n}":          `private_address range: "10.0.0.0/33" is no range; write link_local`,
-		"private_address {\nrange ::ffff:10.0.0.0/104\n}":  `is an IPv4 address in IPv6`,
-		"private_address {\nranges private\n}":             `unknown option "ranges" (did you mean "range"?)`,
-		"private_address\nprivate_address":                 `private_address`,
-		"private_address {\nexcept " + longLabel + ".a\n}": `private_address except`,
-	} {
-		if _, err := parse(t, ". {\n"+text+"\n}"); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%q: error %v, want %q", text, err, want)
-		}
-	}
+	wantFaults(t, map[string]string{
+		"private_address deny":                                           `private_address: unknown action "deny"; allowed: count, nodata, off, refuse`,
+		"private_address count off":                                      `private_address: "off" is one argument too many after "private_address"`,
+		"private_address {\nrange\n}":                                    `private_address: an argument is missing after "range"`,
+		"private_address {\nrange 10.0.0.0/33\n}":                        `private_address range: "10.0.0.0/33" is no range; write link_local`,
+		"private_address {\nrange ::ffff:10.0.0.0/104\n}":                `is an IPv4 address in IPv6`,
+		"private_address {\nranges private\n}":                           `unknown option "ranges" (did you mean "range"?)`,
+		"private_address\nprivate_address":                               `private_address`,
+		"private_address {\nexcept " + strings.Repeat("a", 64) + ".a\n}": `private_address except`,
+	})
 }
-
-var longLabel = strings.Repeat("a", 64)
