@@ -7,7 +7,7 @@
 // for each part: -floods, -budgets and -shares. A run replaces its own pages and leaves the others
 // as they are. Package summary draws the pictures of BENCHMARKS.md from the pages' tables.
 //
-// One core is the server's; dnsperf, package loadgen and the API server run on the others. The
+// One core is the server's; dnsperf, package load and the API server run on the others. The
 // sections about failing agents pin nothing.
 //
 // With -before the agent of another commit is measured beside this tree's, in the same rounds.
@@ -40,7 +40,7 @@ import (
 	"github.com/nodens-dns/nodens/test/bench/startup"
 	"github.com/nodens-dns/nodens/test/bench/transports"
 	"github.com/nodens-dns/nodens/test/bench/upstreams"
-	client "github.com/nodens-dns/nodens/test/node/load"
+	"github.com/nodens-dns/nodens/test/rig/load"
 )
 
 func main() {
@@ -56,7 +56,7 @@ func main() {
 // run is the program.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if len(args) > 0 && args[0] == "load" {
-		return client.Serve(os.Stdin, stdout) // a client of the failover section
+		return load.Serve(os.Stdin, stdout) // a client of the failover section
 	}
 	o, err := parseFlags(args, stderr)
 	if errors.Is(err, flag.ErrHelp) {

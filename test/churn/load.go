@@ -10,7 +10,7 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nodens-dns/nodens/test/loadgen"
+	"github.com/nodens-dns/nodens/test/rig/load"
 )
 
 // tally counts the outcomes of queries.
@@ -83,16 +83,16 @@ const sockets = 4
 // maxQueries bounds what one socket sends in a phase, which takes some seconds.
 const maxQueries = 60_000
 
-// load asks the servers in turn, at rate queries a second, one of the questions at random after the
+// loadServers asks the servers in turn, at rate queries a second, one of the questions at random after the
 // other, until stop is closed, and returns the outcomes. ask makes each client's questions
 // from the client's number and the number of the query.
-func load(ctx context.Context, servers []netip.AddrPort, rate int, stop <-chan struct{}, ask func(client, i int) question) (tally, error) {
+func loadServers(ctx context.Context, servers []netip.AddrPort, rate int, stop <-chan struct{}, ask func(client, i int) question) (tally, error) {
 	var wg sync.WaitGroup
 	tallies, errs := make([]tally, sockets), make([]error, sockets)
 	for client := range sockets {
 		wg.Go(func() {
 			server := servers[client%len(servers)]
-			tallies[client], errs[client] = loadOne(ctx, loadgen.Schedule{Server: server, Count: maxQueries, Rate: max(1, rate/sockets), Stop: stop, RefusedIsLost: true},
+			tallies[client], errs[client] = loadOne(ctx, load.Schedule{Server: server, Count: maxQueries, Rate: max(1, rate/sockets), Stop: stop, RefusedIsLost: true},
 				func(i int) question { return ask(client, i) })
 		})
 	}
@@ -104,7 +104,7 @@ func load(ctx context.Context, servers []netip.AddrPort, rate int, stop <-chan s
 	return sum, errors.Join(errs...)
 }
 
-func loadOne(ctx context.Context, s loadgen.Schedule, ask func(i int) question) (tally, error) {
+func loadOne(ctx context.Context, s load.Schedule, ask func(i int) question) (tally, error) {
 	var t tally // of replies, which one goroutine reads
 	s.Name = func(i int) string { return ask(i).name }
 	s.Right = func(i int, reply []byte) bool {

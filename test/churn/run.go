@@ -290,7 +290,7 @@ func (r *run) under(ctx context.Context, name string, asked []question, do func(
 	var wg sync.WaitGroup
 	tallies, errs := make([]tally, len(r.agents)), make([]error, len(r.agents)+1)
 	for i, a := range r.agents {
-		wg.Go(func() { tallies[i], errs[i] = load(ctx, a.servers(), r.plan.rate, stop, ask) })
+		wg.Go(func() { tallies[i], errs[i] = loadServers(ctx, a.servers(), r.plan.rate, stop, ask) })
 	}
 	errs[len(r.agents)] = do(ctx)
 	close(stop)

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nodens-dns/nodens/test/node/load"
+	"github.com/nodens-dns/nodens/test/rig/load"
 )
 
 // lossLimit is what docs/explanation/promises.md promises for an event, as limits.

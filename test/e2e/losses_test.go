@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nodens-dns/nodens/test/node/load"
+	"github.com/nodens-dns/nodens/test/rig/load"
 )
 
 // TestLossLimits: what breaks each promise, and what is just within it.

@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/nodens-dns/nodens/test/e2e/cluster"
-	"github.com/nodens-dns/nodens/test/node/load"
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/rig/load"
 )
 
 // The DaemonSets of the load clients that may not, and that may, query DNS by their policies.

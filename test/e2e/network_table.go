@@ -11,7 +11,7 @@ import (
 
 	"github.com/nodens-dns/nodens/internal/file"
 	"github.com/nodens-dns/nodens/test/e2e/cluster"
-	"github.com/nodens-dns/nodens/test/node/load"
+	"github.com/nodens-dns/nodens/test/rig/load"
 )
 
 // networkRow is the result of the part network on a network in one mode of the kernel path.

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nodens-dns/nodens/test/node/load"
+	"github.com/nodens-dns/nodens/test/rig/load"
 )
 
 // TestPlan: which parts run on which networks, and which run beside the others.

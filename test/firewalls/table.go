@@ -9,7 +9,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/nodens-dns/nodens/test/node/load"
+	"github.com/nodens-dns/nodens/test/rig/load"
 )
 
 // Table collects the outcomes of cells. It is safe for concurrent use.

@@ -15,9 +15,9 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nodens-dns/nodens/test/node/load"
 	"github.com/nodens-dns/nodens/test/peer"
 	"github.com/nodens-dns/nodens/test/rig/fakedns"
+	"github.com/nodens-dns/nodens/test/rig/load"
 	"github.com/nodens-dns/nodens/test/rig/testbed"
 	"github.com/nodens-dns/nodens/test/soak"
 )

@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nodens-dns/nodens/test/node/load"
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/rig/load"
 	"github.com/nodens-dns/nodens/test/rig/testbed"
 )
 

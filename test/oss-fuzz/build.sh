@@ -61,7 +61,7 @@ server/template FuzzAnswer
 server/zonefile FuzzTransfer
 server/zonefile FuzzZone
 test/bench/harness FuzzParse
-test/loadgen FuzzRespond
+test/rig/load FuzzRespond
 test/scenario FuzzParse
 upstream FuzzDatagram
 upstream FuzzQUICStream

@@ -12,7 +12,7 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nodens-dns/nodens/test/loadgen"
+	"github.com/nodens-dns/nodens/test/rig/load"
 )
 
 // Situation is what happens to a bed under load.
@@ -248,7 +248,7 @@ func ask(ctx context.Context, f *forwarder, t Transport, rate int, length time.D
 		kind = func(int) string { return "now" }
 	}
 	rcodes := map[int]int{}
-	results, err := loadgen.Schedule{
+	results, err := load.Schedule{
 		Server: f.addr(t), Rate: rate, Count: max(1, int(length.Seconds()*float64(rate))),
 		Name: func(i int) string { return newName(kind(i)) },
 		Right: func(i int, reply []byte) bool {

@@ -19,8 +19,8 @@ import (
 	"github.com/nodens-dns/nodens/test/bench/figures"
 	"github.com/nodens-dns/nodens/test/bench/harness"
 	"github.com/nodens-dns/nodens/test/bench/machine"
-	"github.com/nodens-dns/nodens/test/loadgen"
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/rig/load"
 	"github.com/nodens-dns/nodens/test/worst"
 )
 
@@ -38,7 +38,7 @@ type result struct{ attack, control victimResult }
 // victimResult is what a victim saw: its latencies are sorted. cpu is the agent's CPU
 // time, and attacked the number of the attacker's queries.
 type victimResult struct {
-	loadgen.Result
+	load.Result
 	cpu      time.Duration
 	attacked uint64
 }
@@ -248,7 +248,7 @@ func (b *run) measureVictim(ctx context.Context, t attackedAgent, c worst.Case, 
 	if err := t.agent.Await(ctx, "an answer", peer.Answers(harness.LoopbackAddr(t.agent.Port))); err != nil {
 		return victim, err
 	}
-	streams := []loadgen.Stream{{Questions: [][]byte{worst.Victim()}, Rate: victimRate, Sockets: harness.Clients}}
+	streams := []load.Stream{{Questions: [][]byte{worst.Victim()}, Rate: victimRate, Sockets: harness.Clients}}
 	datagrams, closeAll, err := b.beginAttack(t, c, to)
 	if err != nil {
 		return victim, err
@@ -259,7 +259,7 @@ func (b *run) measureVictim(ctx context.Context, t attackedAgent, c worst.Case, 
 	if err != nil {
 		return victim, err
 	}
-	results, err := b.Loop.Run(ctx, b.job(loadgen.Job{Server: harness.LoopbackAddr(t.agent.Port), Streams: streams}))
+	results, err := b.Loop.Run(ctx, b.job(load.LoopJob{Server: harness.LoopbackAddr(t.agent.Port), Streams: streams}))
 	if err != nil {
 		return victim, err
 	}
@@ -278,7 +278,7 @@ func (b *run) measureVictim(ctx context.Context, t attackedAgent, c worst.Case, 
 // beginAttack opens the connections of the case's attacker to the address, and returns what
 // closes them. Instead, an attacker over UDP has a stream of datagrams. No connections are
 // opened to the control.
-func (b *run) beginAttack(t attackedAgent, c worst.Case, to netip.AddrPort) (datagrams []loadgen.Stream, closeAll func(), err error) {
+func (b *run) beginAttack(t attackedAgent, c worst.Case, to netip.AddrPort) (datagrams []load.Stream, closeAll func(), err error) {
 	switch {
 	case c.Streams > 0 && to.Addr() != controlAddr:
 		closeAll, err = b.openBusy(b.streams(c), c, to)
@@ -286,7 +286,7 @@ func (b *run) beginAttack(t attackedAgent, c worst.Case, to netip.AddrPort) (dat
 	case c.Streams > 0 || len(c.Queries) == 0 && to.Addr() == controlAddr:
 		return nil, func() {}, nil
 	case len(c.Queries) > 0:
-		return []loadgen.Stream{{Questions: c.Queries, Rate: c.Rate, Sockets: max(1, c.Sources), Sources: c.From(), Server: to}}, func() {}, nil
+		return []load.Stream{{Questions: c.Queries, Rate: c.Rate, Sockets: max(1, c.Sources), Sources: c.From(), Server: to}}, func() {}, nil
 	default:
 		return nil, openIdle(b.connections(c), to, netip.AddrPortFrom(to.Addr(), uint16(t.agent.Metrics))), nil
 	}
@@ -297,7 +297,7 @@ func (b *run) beginAttack(t attackedAgent, c worst.Case, to netip.AddrPort) (dat
 const shortQueries, shortRate = 8, 125
 
 // job returns the job of the victim and the attacker.
-func (b *run) job(j loadgen.Job) loadgen.Job {
+func (b *run) job(j load.LoopJob) load.LoopJob {
 	j = b.Job(j)
 	if b.Short && len(j.Streams) > 1 {
 		a := &j.Streams[1]

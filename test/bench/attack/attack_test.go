@@ -12,7 +12,7 @@ import (
 
 	"github.com/nodens-dns/nodens/test/bench/harness"
 	"github.com/nodens-dns/nodens/test/bench/machine"
-	"github.com/nodens-dns/nodens/test/loadgen"
+	"github.com/nodens-dns/nodens/test/rig/load"
 	"github.com/nodens-dns/nodens/test/soak"
 	"github.com/nodens-dns/nodens/test/worst"
 )
@@ -23,7 +23,7 @@ func sampleReport() *Report {
 		Plan: harness.Plan{Rounds: 2, Length: time.Second, Section: harness.AttackFlag}, Date: time.Unix(0, 0), Servers: servers,
 	}, map[harness.Cell][]result{}}
 	for _, c := range worst.Cases() {
-		v := victimResult{Result: loadgen.Result{Sent: 2, Answered: 2, Latencies: []time.Duration{time.Millisecond, 2 * time.Millisecond}}}
+		v := victimResult{Result: load.Result{Sent: 2, Answered: 2, Latencies: []time.Duration{time.Millisecond, 2 * time.Millisecond}}}
 		v.Rcodes[dns.RcodeSuccess] = 2
 		a := result{attack: v, control: v}
 		if len(c.Queries) > 0 {
@@ -50,7 +50,7 @@ func TestTargets(t *testing.T) {
 	}
 	silent := r.results[harness.Cell{Server: "nodens", Workload: "access list"}]
 	for i := range silent {
-		silent[i].attack = victimResult{Result: loadgen.Result{Sent: 2, Lost: 2}}
+		silent[i].attack = victimResult{Result: load.Result{Sent: 2, Lost: 2}}
 	}
 	want := []string{
 		"p99 of a victim, cases by tenants, relative to the control: aliases",

@@ -19,7 +19,7 @@ import (
 	"github.com/nodens-dns/nodens/test/apiserver"
 	"github.com/nodens-dns/nodens/test/bench/harness"
 	"github.com/nodens-dns/nodens/test/bench/machine"
-	"github.com/nodens-dns/nodens/test/loadgen"
+	"github.com/nodens-dns/nodens/test/rig/load"
 )
 
 // The rows.
@@ -251,12 +251,12 @@ func sum(a, b harness.Sample) harness.Sample {
 }
 
 // stream asks one of the agents for the names of a workload, which every pod asks in turn, or one pod alone.
-func (b *run) stream(w harness.Workload, p *pair, at int) loadgen.Stream {
+func (b *run) stream(w harness.Workload, p *pair, at int) load.Stream {
 	from := b.sources()
 	if w.LoadShape.Name == onePodShape.Name {
 		from = from[:1]
 	}
-	s := loadgen.Stream{Server: harness.LoopbackAddr(p.agents[at].Any().Port), Sources: from, Sockets: len(from), Rate: w.Rate, Window: len(from)}
+	s := load.Stream{Server: harness.LoopbackAddr(p.agents[at].Any().Port), Sources: from, Sockets: len(from), Rate: w.Rate, Window: len(from)}
 	for i := range w.Count() {
 		m := new(dns.Msg).SetQuestion(w.Question(i), w.Qtype)
 		packet, err := m.Pack()
@@ -288,8 +288,8 @@ func (b *run) fillCaches(ctx context.Context, p *pair, w harness.Workload) error
 }
 
 // ask has the stream ask an agent, for a time unless it has a count.
-func (b *run) ask(ctx context.Context, p *pair, at int, s loadgen.Stream, length time.Duration) (harness.Sample, error) {
-	samples, err := b.measure(ctx, p, []int{at}, []loadgen.Stream{s}, length)
+func (b *run) ask(ctx context.Context, p *pair, at int, s load.Stream, length time.Duration) (harness.Sample, error) {
+	samples, err := b.measure(ctx, p, []int{at}, []load.Stream{s}, length)
 	if err != nil {
 		return harness.Sample{}, err
 	}
@@ -300,7 +300,7 @@ func (b *run) ask(ctx context.Context, p *pair, at int, s loadgen.Stream, length
 func (b *run) askBoth(ctx context.Context, p *pair, w harness.Workload) (s [2]harness.Sample, err error) {
 	first := p.round % 2
 	order := []int{first, 1 - first}
-	list, err := b.measure(ctx, p, order, []loadgen.Stream{b.stream(w, p, order[0]), b.stream(w, p, order[1])}, steadyLength*b.Length)
+	list, err := b.measure(ctx, p, order, []load.Stream{b.stream(w, p, order[0]), b.stream(w, p, order[1])}, steadyLength*b.Length)
 	if err != nil {
 		return s, err
 	}
@@ -314,8 +314,8 @@ func (b *run) askBoth(ctx context.Context, p *pair, w harness.Workload) (s [2]ha
 }
 
 // measure runs the streams, each of which asks the agent with the number at its place in agents.
-func (b *run) measure(ctx context.Context, p *pair, agents []int, streams []loadgen.Stream, length time.Duration) ([]harness.Sample, error) {
-	job := loadgen.Job{Length: length, Streams: streams}
+func (b *run) measure(ctx context.Context, p *pair, agents []int, streams []load.Stream, length time.Duration) ([]harness.Sample, error) {
+	job := load.LoopJob{Length: length, Streams: streams}
 	if streams[0].Count == 0 {
 		if job = b.Job(job); !b.Short {
 			job.Length = length

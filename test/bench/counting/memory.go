@@ -12,7 +12,7 @@ import (
 	"github.com/nodens-dns/nodens/test/bench/figures"
 	"github.com/nodens-dns/nodens/test/bench/harness"
 	"github.com/nodens-dns/nodens/test/bench/machine"
-	"github.com/nodens-dns/nodens/test/loadgen"
+	"github.com/nodens-dns/nodens/test/rig/load"
 )
 
 // memorySample is an agent's memory in bytes after a garbage collection.
@@ -38,7 +38,7 @@ func (b *run) measureMemory(ctx context.Context, p *pair) error {
 
 func (b *run) memoryOf(ctx context.Context, p *pair, at int) (m memorySample, err error) {
 	from := b.sources()
-	names := b.NewNamesStream(loadgen.Stream{Server: harness.LoopbackAddr(p.agents[at].Any().Port), Window: len(from), Count: b.Names}, "00000000.full.example.")
+	names := b.NewNamesStream(load.Stream{Server: harness.LoopbackAddr(p.agents[at].Any().Port), Window: len(from), Count: b.Names}, "00000000.full.example.")
 	names.Sources, names.Sockets = from, len(from)
 	s, err := b.ask(ctx, p, at, names, 0)
 	if err != nil {

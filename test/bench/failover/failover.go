@@ -18,8 +18,8 @@ import (
 	"github.com/nodens-dns/nodens/test/bench/figures"
 	"github.com/nodens-dns/nodens/test/bench/harness"
 	"github.com/nodens-dns/nodens/test/bench/machine"
-	client "github.com/nodens-dns/nodens/test/node/load"
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/rig/load"
 	"github.com/nodens-dns/nodens/test/rig/testbed"
 )
 
@@ -44,7 +44,7 @@ func proxyModeOf(s harness.Server) string {
 
 // Result is what one fault has done to clients.
 type Result struct {
-	*client.Report
+	*load.Report
 	// began is when the fault began: all names are known by then.
 	began time.Time
 	// Gone is when the process had ended, and spawned when the next one was started;
@@ -77,7 +77,7 @@ func (h Result) LostAfterExit() float64 {
 // answered.
 func (h Result) timeToAnswer() float64 {
 	for _, r := range h.Runs {
-		if r.Outcome == client.Local && r.Last.After(h.spawned) {
+		if r.Outcome == load.Local && r.Last.After(h.spawned) {
 			return max(0, figures.Millis(r.First.Sub(h.spawned)))
 		}
 	}
@@ -301,7 +301,7 @@ func (b *Run) injectInto(ctx context.Context, m Fault, st *node) (report func() 
 const shortTimeout = 6 * time.Second
 
 // loadJob returns the load of a node's pods; in the short form of a few clients.
-func (b *Run) loadJob() client.Job {
+func (b *Run) loadJob() load.Job {
 	j := testbed.LoadJob(testbed.Service4)
 	if b.Short {
 		j.Names, j.Rate, j.Sockets, j.QueriesPerSocket, j.Timeout = 50, 400, 16, 16, shortTimeout

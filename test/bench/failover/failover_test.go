@@ -9,14 +9,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nodens-dns/nodens/test/bench/harness"
-	client "github.com/nodens-dns/nodens/test/node/load"
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/rig/load"
 	"github.com/nodens-dns/nodens/test/rig/testbed"
 	"github.com/nodens-dns/nodens/test/soak"
 )
 
 // TestMain is a load client's process if the first argument says so.
-func TestMain(m *testing.M) { os.Exit(client.Main(m.Run)) }
+func TestMain(m *testing.M) { os.Exit(load.Main(m.Run)) }
 
 // sampleReport is a report of two rounds in which only CoreDNS lost queries, and nodens in
 // the second round of a hang.
@@ -32,13 +32,13 @@ func sampleReport() *Report {
 				continue
 			}
 			for n := range 2 {
-				h := Result{Report: &client.Report{Start: at(0), End: at(3000)}, began: at(900), Gone: at(1000), spawned: at(2000)}
-				h.Runs = []client.Run{{Outcome: client.Local, Count: 100, First: at(0), Last: at(999)}, {Outcome: client.Cluster, Count: 100, First: at(1000), Last: at(2499)}, {Outcome: client.Local, Count: 100, First: at(2500), Last: at(3000)}}
-				h.UDP.Counts = client.Counts{Asked: 300, Local: 200, Cluster: 100}
-				h.Seconds = []client.Second{{Counts: client.Counts{Asked: 1000}, P99: 2 * time.Millisecond}}
+				h := Result{Report: &load.Report{Start: at(0), End: at(3000)}, began: at(900), Gone: at(1000), spawned: at(2000)}
+				h.Runs = []load.Run{{Outcome: load.Local, Count: 100, First: at(0), Last: at(999)}, {Outcome: load.Cluster, Count: 100, First: at(1000), Last: at(2499)}, {Outcome: load.Local, Count: 100, First: at(2500), Last: at(3000)}}
+				h.UDP.Counts = load.Counts{Asked: 300, Local: 200, Cluster: 100}
+				h.Seconds = []load.Second{{Counts: load.Counts{Asked: 1000}, P99: 2 * time.Millisecond}}
 				if s.Program == "coredns" || m.Name == Hung && n == 1 {
-					h.Runs[1].Outcome = client.Lost
-					h.UDP.Counts = client.Counts{Asked: 300, Local: 200, Lost: 100}
+					h.Runs[1].Outcome = load.Lost
+					h.UDP.Counts = load.Counts{Asked: 300, Local: 200, Lost: 100}
 				}
 				at := harness.Cell{Server: s.Name, Workload: m.Name}
 				r.Results[at] = append(r.Results[at], h)
@@ -59,9 +59,9 @@ func TestTargets(t *testing.T) {
 	// The worst round counts.
 	for _, name := range []string{upgraded, Killed} {
 		bad := &r.Results[harness.Cell{Server: "nodens, nftables", Workload: name}][1]
-		bad.UDP.Counts = client.Counts{Asked: 300, Lost: 10, Servfail: 10}
-		bad.Runs = []client.Run{{Outcome: client.Lost, Count: 10, First: bad.Gone, Last: bad.Gone}}
-		bad.Seconds = []client.Second{{Counts: client.Counts{Asked: 1000}, P99: time.Second}}
+		bad.UDP.Counts = load.Counts{Asked: 300, Lost: 10, Servfail: 10}
+		bad.Runs = []load.Run{{Outcome: load.Lost, Count: 10, First: bad.Gone, Last: bad.Gone}}
+		bad.Seconds = []load.Second{{Counts: load.Counts{Asked: 1000}, P99: time.Second}}
 		bad.spawned, bad.hitChange, bad.tracked = bad.Start, 0.02, 1
 	}
 	var missed []string

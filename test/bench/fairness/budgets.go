@@ -11,8 +11,8 @@ import (
 
 	"github.com/nodens-dns/nodens/test/bench/figures"
 	"github.com/nodens-dns/nodens/test/bench/harness"
-	"github.com/nodens-dns/nodens/test/loadgen"
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/rig/load"
 )
 
 // The upstream's budget, in queries a second and queries at once, and what the servers with a budget of their own are told.
@@ -29,7 +29,7 @@ const (
 	cachedRate      = 500
 	// staleNames is few enough that their refreshes are a small part of the budget.
 	staleNames, staleRate = 50, 100
-	stalePattern          = "name-%04d." + loadgen.Brief
+	stalePattern          = "name-%04d." + load.Brief
 	// answerWait is how long the pods wait for an answer. Resolver libraries wait for five seconds.
 	answerWait = 5 * time.Second
 )
@@ -65,9 +65,9 @@ type budgetResult struct{ equal, greedy budgetSample }
 // budgetSample is what became of the queries of a few seconds.
 type budgetSample struct {
 	// pods are the results of the pods that ask for new names; the last one may be greedy.
-	pods []loadgen.Result
+	pods []load.Result
 	// cached and stale are those of cached and of expired names.
-	cached, stale loadgen.Result
+	cached, stale load.Result
 	// most is the number of queries in the upstream's busiest second, dropped how many it dropped, and arrived how many came.
 	most, dropped, arrived int
 	length                 time.Duration
@@ -118,7 +118,7 @@ func (s budgetSample) polite() float64 {
 }
 
 // failures is how many queries got no answer with an address.
-func failures(r loadgen.Result) float64 { return float64(r.Sent - r.Rcodes[dns.RcodeSuccess]) }
+func failures(r load.Result) float64 { return float64(r.Sent - r.Rcodes[dns.RcodeSuccess]) }
 
 func (s budgetSample) String() string {
 	least, most, _ := s.range_()
@@ -174,18 +174,18 @@ func (b *run) budget(ctx context.Context, d *node, s harness.Server) (r budgetRe
 // askBeyond fills the cache, waits until some of the names have expired, and has the pods ask for new names at the rates, while the
 // upstream drops what exceeds its budget.
 func (b *run) askBeyond(ctx context.Context, d *node, p *peer.Process, rates []int) (s budgetSample, err error) {
-	cached := names(loadgen.Stream{}, hotPattern, b.Number(hotNames))
-	stale := names(loadgen.Stream{}, stalePattern, b.Number(staleNames))
-	for _, known := range []loadgen.Stream{cached, stale} {
+	cached := names(load.Stream{}, hotPattern, b.Number(hotNames))
+	stale := names(load.Stream{}, stalePattern, b.Number(staleNames))
+	for _, known := range []load.Stream{cached, stale} {
 		if err := d.fill(ctx, p, serverAddr, known); err != nil {
 			return s, err
 		}
 	}
-	if err := harness.Sleep(ctx, b.Wait(loadgen.BriefTTL*time.Second+100*time.Millisecond)); err != nil {
+	if err := harness.Sleep(ctx, b.Wait(load.BriefTTL*time.Second+100*time.Millisecond)); err != nil {
 		return s, err
 	}
 	job := b.budgetJob(d, rates, cached, stale)
-	budget := loadgen.NewBudget(upstreamBudget, upstreamBurst)
+	budget := load.NewBudget(upstreamBudget, upstreamBurst)
 	if err := d.loop.Limit(budget); err != nil {
 		return s, err
 	}
@@ -204,14 +204,14 @@ func (b *run) askBeyond(ctx context.Context, d *node, p *peer.Process, rates []i
 }
 
 // budgetJob has the pods ask for new names at the rates, and two more pods for cached and for expired names.
-func (b *run) budgetJob(d *node, rates []int, cached, stale loadgen.Stream) loadgen.Job {
-	var streams []loadgen.Stream
+func (b *run) budgetJob(d *node, rates []int, cached, stale load.Stream) load.LoopJob {
+	var streams []load.Stream
 	for i, rate := range rates {
-		streams = append(streams, d.newNames(loadgen.Stream{Rate: rate, Sockets: 1, Open: open(d.pods[i])}, loadgen.Late))
+		streams = append(streams, d.newNames(load.Stream{Rate: rate, Sockets: 1, Open: open(d.pods[i])}, load.Late))
 	}
 	cached.Rate, cached.Sockets, cached.Open = cachedRate, 1, open(d.pods[len(rates)])
 	stale.Rate, stale.Sockets, stale.Open = staleRate, 1, open(d.pods[len(rates)+1])
-	job := b.Job(loadgen.Job{Server: serverAddr, Streams: append(streams, cached, stale)})
+	job := b.Job(load.LoopJob{Server: serverAddr, Streams: append(streams, cached, stale)})
 	for i := range job.Streams {
 		job.Streams[i].Patience = b.Wait(answerWait)
 		if b.Short { // all streams end at about the same time
@@ -228,6 +228,6 @@ func (b *run) budgetJob(d *node, rates []int, cached, stale loadgen.Stream) load
 const budgetLength = 3
 
 // latencyText is the p99 of a result in milliseconds.
-func latencyText(r loadgen.Result) float64 {
+func latencyText(r load.Result) float64 {
 	return figures.Millis(figures.Percentile(r.Latencies, 0.99))
 }

@@ -2,7 +2,7 @@
 // what leaves the node for an upstream with a budget, and what fair shares, limits and budgets cost a query while nobody is
 // beyond any of them.
 //
-// Pods are network namespaces. One loop of package loadgen plays all of them, and the upstream.
+// Pods are network namespaces. One loop of package load plays all of them, and the upstream.
 package fairness
 
 import (

@@ -12,15 +12,15 @@ import (
 
 	"github.com/nodens-dns/nodens/test/bench/harness"
 	"github.com/nodens-dns/nodens/test/bench/machine"
-	"github.com/nodens-dns/nodens/test/loadgen"
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/rig/load"
 	"github.com/nodens-dns/nodens/test/rig/testbed"
 	"github.com/nodens-dns/nodens/test/soak"
 )
 
 // answered makes a result of n queries that were answered within the times.
-func answered(n uint64, times ...time.Duration) loadgen.Result {
-	r := loadgen.Result{Sent: n, Answered: n, Prompt: n, Latencies: times, Elapsed: time.Second}
+func answered(n uint64, times ...time.Duration) load.Result {
+	r := load.Result{Sent: n, Answered: n, Prompt: n, Latencies: times, Elapsed: time.Second}
 	r.Rcodes[dns.RcodeSuccess] = n
 	return r
 }
@@ -123,7 +123,7 @@ func TestPage(t *testing.T) {
 
 // TestRange: the pod with the fewest answers decides how far shares are apart.
 func TestRange(t *testing.T) {
-	s := budgetSample{pods: []loadgen.Result{answered(100), answered(120), answered(80)}}
+	s := budgetSample{pods: []load.Result{answered(100), answered(120), answered(80)}}
 	if got := s.share(); got != 0.2 {
 		t.Errorf("80 to 120 answers: %v from the mean, want 0.2", got)
 	}
@@ -131,7 +131,7 @@ func TestRange(t *testing.T) {
 	if got := s.polite(); got != 0.5 {
 		t.Errorf("100 of 200: %v answered, want 0.5", got)
 	}
-	if got := (budgetSample{pods: make([]loadgen.Result, 2)}).share(); got != 1 {
+	if got := (budgetSample{pods: make([]load.Result, 2)}).share(); got != 1 {
 		t.Errorf("no answers at all: %v, want 1", got)
 	}
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/nodens-dns/nodens/test/bench/figures"
 	"github.com/nodens-dns/nodens/test/bench/harness"
 	"github.com/nodens-dns/nodens/test/bench/machine"
-	"github.com/nodens-dns/nodens/test/loadgen"
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/rig/load"
 )
 
 // The rows of floods that targets are about.
@@ -48,7 +48,7 @@ const (
 	hotNames   = 100
 	hotPattern = "name-%04d.bench.example."
 	// victimZone has the victims' misses.
-	victimZone = "pod." + loadgen.Late
+	victimZone = "pod." + load.Late
 )
 
 // floodCase is a kind of flood.
@@ -56,7 +56,7 @@ type floodCase struct {
 	name, what string
 	// connections says that the flood is of connections, and not of queries.
 	connections bool
-	stream      func(d *node) loadgen.Stream
+	stream      func(d *node) load.Stream
 }
 
 // floodSockets is the number of the flooding pod's sockets: those of a busy program. floodConns is the number of connections that it
@@ -66,14 +66,14 @@ const floodSockets, floodConns = 8, 512
 func floodCases() []floodCase {
 	return []floodCase{
 		{name: "unique names", what: "Every name is new, and the upstream takes 2 ms for it.",
-			stream: func(d *node) loadgen.Stream { return d.newNames(loadgen.Stream{}, "flood."+loadgen.Late) }},
+			stream: func(d *node) load.Stream { return d.newNames(load.Stream{}, "flood."+load.Late) }},
 		{name: "unique names of a slow upstream", what: "Every name is new, and the upstream takes 500 ms for it.",
-			stream: func(d *node) loadgen.Stream { return d.newNames(loadgen.Stream{}, "flood."+loadgen.Slow) }},
+			stream: func(d *node) load.Stream { return d.newNames(load.Stream{}, "flood."+load.Slow) }},
 		{name: "hits", what: "A hundred names, all of them in the cache.",
-			stream: func(*node) loadgen.Stream { return names(loadgen.Stream{}, hotPattern, hotNames) }},
+			stream: func(*node) load.Stream { return names(load.Stream{}, hotPattern, hotNames) }},
 		{name: "connections", connections: true, what: fmt.Sprintf("TCP connections on which nothing is sent. The pod keeps %d of them open.", floodConns),
-			stream: func(*node) loadgen.Stream {
-				return loadgen.Stream{Connect: true, Questions: [][]byte{nil}, Sockets: floodConns}
+			stream: func(*node) load.Stream {
+				return load.Stream{Connect: true, Questions: [][]byte{nil}, Sockets: floodConns}
 			}},
 	}
 }
@@ -87,7 +87,7 @@ var (
 
 // victims is what the victims saw in one measurement.
 type victims struct {
-	hits, misses loadgen.Result
+	hits, misses load.Result
 	// flood is the number of packets or connections of the flood, and cpu the server's CPU time.
 	flood   uint64
 	cpu     time.Duration
@@ -104,7 +104,7 @@ func (v victims) failed() float64 {
 
 // micros is the time within which the part of the answers came, in microseconds. Where none came, it is the time that
 // the load generator waits for one.
-func micros(r loadgen.Result, part float64) float64 {
+func micros(r load.Result, part float64) float64 {
 	if len(r.Latencies) == 0 {
 		return float64(time.Second.Microseconds())
 	}
@@ -287,19 +287,19 @@ func (b *run) floodServer(ctx context.Context, d *node, s harness.Server, round 
 
 // flood has the first pod flood an address while the others ask the server.
 func (b *run) flood(ctx context.Context, t flooded, c floodCase, to netip.AddrPort, rate int) (v victims, err error) {
-	hits := names(loadgen.Stream{}, hotPattern, b.Number(hotNames))
+	hits := names(load.Stream{}, hotPattern, b.Number(hotNames))
 	if err := t.fill(ctx, t.server, serverAddr, hits); err != nil {
 		return v, err
 	}
 	n := b.victims()
 	hits.Rate, hits.Sockets, hits.Open = b.Rate(victimCount*victimRate/2), n, open(t.pods[1:1+n]...)
-	misses := t.newNames(loadgen.Stream{Rate: hits.Rate, Sockets: n, Open: hits.Open}, victimZone)
+	misses := t.newNames(load.Stream{Rate: hits.Rate, Sockets: n, Open: hits.Open}, victimZone)
 	flood := c.stream(t.node)
 	flood.Rate, flood.Server, flood.Open, flood.RefusedIsLost = rate, to, open(t.pods[0]), true
 	if flood.Sockets == 0 {
 		flood.Sockets = floodSockets
 	}
-	job := b.Job(loadgen.Job{Server: serverAddr, Streams: []loadgen.Stream{hits, misses, flood}})
+	job := b.Job(load.LoopJob{Server: serverAddr, Streams: []load.Stream{hits, misses, flood}})
 	if b.Short {
 		job.Streams[2].Patience = b.Length
 	}

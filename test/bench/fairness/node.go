@@ -10,8 +10,8 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/test/bench/harness"
-	"github.com/nodens-dns/nodens/test/loadgen"
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/rig/load"
 	"github.com/nodens-dns/nodens/test/rig/testbed"
 )
 
@@ -31,7 +31,7 @@ type node struct {
 	net *testbed.Network
 	// pods are the namespaces of the pods.
 	pods []string
-	loop *loadgen.Loop
+	loop *load.Loop
 	// fresh is the next number that has not been part of a name.
 	fresh uint32
 }
@@ -59,7 +59,7 @@ func newNode(b *harness.Run, pods int) (*node, error) {
 		d.pods = append(d.pods, ns)
 	}
 	return d, testbed.InNamespace(d.net.Node, func() (err error) {
-		d.loop, err = loadgen.Open()
+		d.loop, err = load.Open()
 		return err
 	})
 }
@@ -137,13 +137,13 @@ func (d *node) next(n int) uint32 {
 const numFresh = 1 << 22
 
 // newNames makes a stream of one that asks for new names in the zone.
-func (d *node) newNames(s loadgen.Stream, zone string) loadgen.Stream {
+func (d *node) newNames(s load.Stream, zone string) load.Stream {
 	s.Questions, s.Fresh, s.First = [][]byte{pack("00000000." + zone)}, true, d.next(numFresh)
 	return s
 }
 
 // names makes a stream of one that asks for n names of a pattern again and again.
-func names(s loadgen.Stream, pattern string, n int) loadgen.Stream {
+func names(s load.Stream, pattern string, n int) load.Stream {
 	for i := range n {
 		s.Questions = append(s.Questions, pack(fmt.Sprintf(pattern, i)))
 	}
@@ -160,10 +160,10 @@ func pack(name string) []byte {
 }
 
 // fill has the last pod ask for all names of the stream until each is answered.
-func (d *node) fill(ctx context.Context, p *peer.Process, at netip.AddrPort, s loadgen.Stream) error {
+func (d *node) fill(ctx context.Context, p *peer.Process, at netip.AddrPort, s load.Stream) error {
 	s.Rate, s.Window, s.Count, s.Sockets, s.Open = 0, 16, len(s.Questions), 1, open(d.last())
 	return p.Await(ctx, "answers for all names", func(ctx context.Context) error {
-		results, err := d.loop.Run(ctx, loadgen.Job{Server: at, Streams: []loadgen.Stream{s}})
+		results, err := d.loop.Run(ctx, load.LoopJob{Server: at, Streams: []load.Stream{s}})
 		if err != nil {
 			return err
 		}

@@ -7,8 +7,8 @@ import (
 
 	"github.com/nodens-dns/nodens/test/bench/harness"
 	"github.com/nodens-dns/nodens/test/bench/machine"
-	"github.com/nodens-dns/nodens/test/loadgen"
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/rig/load"
 )
 
 // The rows of the cost of shares.
@@ -46,13 +46,13 @@ const sharePods, shareWindow = 20, 4
 // shareLoad is what the pods ask.
 type shareLoad struct {
 	name   string
-	stream func(d *node) loadgen.Stream
+	stream func(d *node) load.Stream
 }
 
 func shareLoads() []shareLoad {
 	return []shareLoad{
-		{"hit", func(*node) loadgen.Stream { return names(loadgen.Stream{}, hotPattern, hotNames) }},
-		{"miss", func(d *node) loadgen.Stream { return d.newNames(loadgen.Stream{}, loadgen.Late) }},
+		{"hit", func(*node) load.Stream { return names(load.Stream{}, hotPattern, hotNames) }},
+		{"miss", func(d *node) load.Stream { return d.newNames(load.Stream{}, load.Late) }},
 	}
 }
 
@@ -89,38 +89,38 @@ func (b *run) sharePair(ctx context.Context, d *node, round int) error {
 		defer a.Stop()
 		pair[at] = a
 	}
-	for _, load := range shareLoads() {
-		if !b.Only.MatchesName(load.name) {
+	for _, l := range shareLoads() {
+		if !b.Only.MatchesName(l.name) {
 			continue
 		}
 		var sums [2]harness.Sample
 		for i := range 2 * b.Number(numSlices) {
 			at := (i+1)/2%2 ^ round%2
-			s, err := b.shareSlice(ctx, d, pair[at], load)
+			s, err := b.shareSlice(ctx, d, pair[at], l)
 			if err != nil {
-				return fmt.Errorf("%s, %s: %w", load.name, pair[at].Name, err)
+				return fmt.Errorf("%s, %s: %w", l.name, pair[at].Name, err)
 			}
 			sums[at].CPU, sums[at].Completed, sums[at].Elapsed = sums[at].CPU+s.CPU, sums[at].Completed+s.Completed, sums[at].Elapsed+s.Elapsed
 		}
 		for i, s := range sums {
-			at := harness.Cell{Server: pair[i].Name, Workload: load.name}
+			at := harness.Cell{Server: pair[i].Name, Workload: l.name}
 			b.Report.Samples[at] = append(b.Report.Samples[at], s)
-			fmt.Fprintf(b.Progress, "round %d of %d, CPU per %s, %s: %.3f µs, %.0f a second\n", round+1, b.Plan.Rounds, load.name, pair[i].Name, s.CPUPerQuery(), float64(s.Completed)/s.Elapsed.Seconds())
+			fmt.Fprintf(b.Progress, "round %d of %d, CPU per %s, %s: %.3f µs, %.0f a second\n", round+1, b.Plan.Rounds, l.name, pair[i].Name, s.CPUPerQuery(), float64(s.Completed)/s.Elapsed.Seconds())
 		}
 	}
 	return nil
 }
 
 // shareSlice has the pods ask one agent at saturation, again if queries are lost.
-func (b *run) shareSlice(ctx context.Context, d *node, a shareAgent, load shareLoad) (got harness.Sample, err error) {
-	if err := d.fill(ctx, a.Process, a.at, names(loadgen.Stream{}, hotPattern, hotNames)); err != nil {
+func (b *run) shareSlice(ctx context.Context, d *node, a shareAgent, l shareLoad) (got harness.Sample, err error) {
+	if err := d.fill(ctx, a.Process, a.at, names(load.Stream{}, hotPattern, hotNames)); err != nil {
 		return got, err
 	}
 	for range harness.MaxAttempts {
-		s := load.stream(d)
+		s := l.stream(d)
 		n := min(sharePods, len(d.pods))
 		s.Sockets, s.Window, s.Open = n, shareWindow*n, open(d.pods[:n]...)
-		job := b.Job(loadgen.Job{Server: a.at, Streams: []loadgen.Stream{s}})
+		job := b.Job(load.LoopJob{Server: a.at, Streams: []load.Stream{s}})
 		if !b.Short {
 			job.Length = b.Length / numSlices
 		}

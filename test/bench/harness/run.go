@@ -25,8 +25,8 @@ import (
 
 	"github.com/nodens-dns/nodens/test/apiserver"
 	"github.com/nodens-dns/nodens/test/bench/machine"
-	"github.com/nodens-dns/nodens/test/loadgen"
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/rig/load"
 )
 
 // Plan says what to measure.
@@ -60,7 +60,7 @@ type Run struct {
 	ServerCores, LoadCores machine.Cores
 	Settled                bool // this process is pinned to load
 	OwnClient              bool // the section does not use dnsperf
-	Loop                   *loadgen.Loop
+	Loop                   *load.Loop
 	Stream                 *dns.Server // the upstream over TCP
 	API                    *apiserver.Server
 	Kubeconfig             string // empty without an API server

@@ -11,7 +11,7 @@ import (
 
 	"github.com/nodens-dns/nodens/test/bench/figures"
 	"github.com/nodens-dns/nodens/test/bench/machine"
-	"github.com/nodens-dns/nodens/test/loadgen"
+	"github.com/nodens-dns/nodens/test/rig/load"
 )
 
 // Cell names a row of a table: a server under a workload.
@@ -228,7 +228,7 @@ func (b *Run) runWorkload(ctx context.Context, r *RunningServer, w Workload) (Sa
 	case SaturateUDP, SaturateTCP:
 		s.LoadResult, err = b.LoadOf(r, w, b.Length).Run(ctx, b.LoadCores)
 	case CacheMisses:
-		s, err = b.runStreams(ctx, r, w, b.missStream(loadgen.Stream{Window: window}))
+		s, err = b.runStreams(ctx, r, w, b.missStream(load.Stream{Window: window}))
 	default:
 		s, err = b.runFixedRate(ctx, r, w)
 	}
@@ -251,21 +251,21 @@ func (b *Run) runFixedRate(ctx context.Context, r *RunningServer, w Workload) (S
 	if err != nil {
 		return Sample{}, err
 	}
-	streams := []loadgen.Stream{{Questions: known, Rate: w.Rate, Sockets: Clients}}
+	streams := []load.Stream{{Questions: known, Rate: w.Rate, Sockets: Clients}}
 	if w.Tool == MissFlood {
-		streams = append(streams, b.missStream(loadgen.Stream{Rate: floodRate}))
+		streams = append(streams, b.missStream(load.Stream{Rate: floodRate}))
 	}
 	return b.runStreams(ctx, r, w, streams...)
 }
 
 // missStream makes a stream of one that asks for new names of the late upstream's.
-func (b *Run) missStream(s loadgen.Stream) loadgen.Stream {
-	return b.NewNamesStream(s, "00000000."+loadgen.Late)
+func (b *Run) missStream(s load.Stream) load.Stream {
+	return b.NewNamesStream(s, "00000000."+load.Late)
 }
 
 // NewNamesStream makes a stream of one that asks for new names like the given one, which
 // has eight letters first.
-func (b *Run) NewNamesStream(s loadgen.Stream, name string) loadgen.Stream {
+func (b *Run) NewNamesStream(s load.Stream, name string) load.Stream {
 	msg, err := query(name, dns.TypeA)
 	if err != nil {
 		panic(err) // the names are constants
@@ -275,9 +275,9 @@ func (b *Run) NewNamesStream(s loadgen.Stream, name string) loadgen.Stream {
 }
 
 // runStreams runs the streams, the first of which is the sample's outcome.
-func (b *Run) runStreams(ctx context.Context, r *RunningServer, w Workload, streams ...loadgen.Stream) (Sample, error) {
+func (b *Run) runStreams(ctx context.Context, r *RunningServer, w Workload, streams ...load.Stream) (Sample, error) {
 	to := netip.AddrPortFrom(b.Loop.Addr().Addr(), uint16(r.asked(w).Port))
-	results, err := b.Loop.Run(ctx, b.Job(loadgen.Job{Server: to, Streams: streams}))
+	results, err := b.Loop.Run(ctx, b.Job(load.LoopJob{Server: to, Streams: streams}))
 	if err != nil {
 		return Sample{}, err
 	}
@@ -295,8 +295,8 @@ func (b *Run) runStreams(ctx context.Context, r *RunningServer, w Workload, stre
 	return s, nil
 }
 
-// ToLoadResult converts what package loadgen says into the terms of dnsperf.
-func ToLoadResult(r loadgen.Result) LoadResult {
+// ToLoadResult converts what package load says into the terms of dnsperf.
+func ToLoadResult(r load.Result) LoadResult {
 	o := LoadResult{Sent: r.Sent, Completed: r.Answered, Lost: r.Lost, Rcodes: map[string]uint64{}, Elapsed: r.Elapsed}
 	if r.Sent > 0 {
 		o.Request = r.RequestBytes / r.Sent

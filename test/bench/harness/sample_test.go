@@ -12,12 +12,12 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/nodens-dns/nodens/test/bench/machine"
-	"github.com/nodens-dns/nodens/test/loadgen"
+	"github.com/nodens-dns/nodens/test/rig/load"
 )
 
 // forgetfulServer is a server that asks the upstream for a name several times before it keeps the answer.
 type forgetfulServer struct {
-	upstream *loadgen.Loop
+	upstream *load.Loop
 	forgets  int // answers for each name
 
 	mu      sync.Mutex

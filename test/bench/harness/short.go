@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/nodens-dns/nodens/test/loadgen"
+	"github.com/nodens-dns/nodens/test/rig/load"
 )
 
 // The sizes of the short form. A set has more names than a workload of it has sockets, so that
@@ -43,7 +43,7 @@ func (p Plan) Wait(d time.Duration) time.Duration {
 	return d
 }
 
-// Patience is how long a stream of package loadgen waits for an answer; 0 is its own default.
+// Patience is how long a stream of package load waits for an answer; 0 is its own default.
 func (p Plan) Patience() time.Duration {
 	if p.Short {
 		return shortPatience
@@ -73,7 +73,7 @@ func (p Plan) sizedSet(q QuerySet) QuerySet {
 
 // Job returns the job of a measurement. In the short form its streams end after a number of queries
 // and not after a time, and wait for the answers as long as it takes.
-func (p Plan) Job(j loadgen.Job) loadgen.Job {
+func (p Plan) Job(j load.LoopJob) load.LoopJob {
 	j.Length = p.Length
 	if !p.Short {
 		return j

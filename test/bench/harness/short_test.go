@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
-	"github.com/nodens-dns/nodens/test/loadgen"
+	"github.com/nodens-dns/nodens/test/rig/load"
 )
 
 // TestForms: the short form is smaller in everything, and the other one changes nothing.
@@ -18,7 +18,7 @@ func TestForms(t *testing.T) {
 	type values struct {
 		Rate, Rate1, Number, Names, Listed int
 		Wait, Patience                     time.Duration
-		Job                                loadgen.Job
+		Job                                load.LoopJob
 	}
 	for _, test := range []struct {
 		name string
@@ -27,11 +27,11 @@ func TestForms(t *testing.T) {
 	}{
 		{"long", Plan{Length: time.Second}, values{
 			Rate: 20000, Rate1: 100, Number: 5000, Names: NameCount, Listed: 20, Wait: time.Minute,
-			Job: loadgen.Job{Length: time.Second, Streams: []loadgen.Stream{{Rate: 20000}, {Window: 256}}},
+			Job: load.LoopJob{Length: time.Second, Streams: []load.Stream{{Rate: 20000}, {Window: 256}}},
 		}},
 		{"short", Plan{Length: time.Second, Short: true}, values{
 			Rate: shortRate, Rate1: 100, Number: shortNames, Names: shortNames, Listed: shortNames, Wait: time.Second, Patience: shortPatience,
-			Job: loadgen.Job{Streams: []loadgen.Stream{
+			Job: load.LoopJob{Streams: []load.Stream{
 				{Rate: shortRate, Count: shortCount, Patience: shortPatience}, {Window: 256, Count: shortCount, Patience: shortPatience},
 			}},
 		}},
@@ -39,11 +39,11 @@ func TestForms(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			p := test.plan
 			sets := []QuerySet{QuerySets[0], {Names: make([]string, 20)}}
-			streams := []loadgen.Stream{{Rate: 20000}, {Window: 256}}
+			streams := []load.Stream{{Rate: 20000}, {Window: 256}}
 			workloads := p.Sized([]Workload{{QuerySet: sets[0]}, {QuerySet: sets[1]}})
 			got := values{
 				Rate: p.Rate(20000), Rate1: p.Rate(100), Number: p.Number(5000), Names: workloads[0].Count(), Listed: workloads[1].Count(),
-				Wait: p.Wait(time.Minute), Patience: p.Patience(), Job: p.Job(loadgen.Job{Streams: streams}),
+				Wait: p.Wait(time.Minute), Patience: p.Patience(), Job: p.Job(load.LoopJob{Streams: streams}),
 			}
 			if d := cmp.Diff(test.want, got, cmpopts.EquateComparable(netip.Addr{}, netip.AddrPort{})); d != "" {
 				t.Errorf("(-want +got):\n%s", d)

@@ -6,20 +6,20 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nodens-dns/nodens/test/loadgen"
+	"github.com/nodens-dns/nodens/test/rig/load"
 )
 
 // StartUpstream starts what the servers forward to, over UDP and over TCP on the
 // same port; the caller closes both. Over TCP it answers while caches are filled
 // only, so that it need not be fast.
-func StartUpstream() (*loadgen.Loop, *dns.Server, error) {
+func StartUpstream() (*load.Loop, *dns.Server, error) {
 	// The port that is free for UDP may be taken for TCP. Load tests beside this one leave
 	// thousands of TCP connections in TIME_WAIT, which take ports, too.
 	const tries = 100
 	var err error
 	for range tries {
-		var loop *loadgen.Loop
-		if loop, err = loadgen.Open(); err != nil {
+		var loop *load.Loop
+		if loop, err = load.Open(); err != nil {
 			return nil, nil, err
 		}
 		var l net.Listener
@@ -32,7 +32,7 @@ func StartUpstream() (*loadgen.Loop, *dns.Server, error) {
 }
 
 // serveStream answers over TCP what the loop answers over UDP.
-func serveStream(l net.Listener, loop *loadgen.Loop) *dns.Server {
+func serveStream(l net.Listener, loop *load.Loop) *dns.Server {
 	started := make(chan struct{})
 	s := &dns.Server{
 		Listener: l, NotifyStartedFunc: func() { close(started) },

@@ -9,7 +9,7 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nodens-dns/nodens/test/loadgen"
+	"github.com/nodens-dns/nodens/test/rig/load"
 )
 
 // QuerySet are names that are asked for again and again.
@@ -38,7 +38,7 @@ var QuerySets = []QuerySet{
 		What: "Names of an upstream with one address each, in the cache of every server.",
 	},
 	{
-		Name: "cached NXDOMAIN", Pattern: "gone-%04d." + loadgen.Missing, Qtype: dns.TypeA, Rcode: dns.RcodeNameError,
+		Name: "cached NXDOMAIN", Pattern: "gone-%04d." + load.Missing, Qtype: dns.TypeA, Rcode: dns.RcodeNameError,
 		What: "Names that do not exist at the upstream. The answer, with its SOA, is in the cache.",
 	},
 	{
@@ -139,9 +139,9 @@ type loadTool int
 const (
 	SaturateUDP loadTool = iota // dnsperf over UDP, as fast as it goes
 	SaturateTCP                 // dnsperf over TCP connections that stay, as fast as it goes
-	FixedRate                   // package loadgen, at a rate
-	CacheMisses                 // package loadgen, new names of the late upstream, as fast as it goes
-	MissFlood                   // package loadgen, at a rate, beside a flood of such names
+	FixedRate                   // package load, at a rate
+	CacheMisses                 // package load, new names of the late upstream, as fast as it goes
+	MissFlood                   // package load, at a rate, beside a flood of such names
 	FromPod                     // ask/ask.c, in a pod
 )
 

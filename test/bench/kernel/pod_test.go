@@ -15,14 +15,14 @@ import (
 	"github.com/nodens-dns/nodens/test/bench/failover"
 	"github.com/nodens-dns/nodens/test/bench/harness"
 	"github.com/nodens-dns/nodens/test/bench/machine"
-	client "github.com/nodens-dns/nodens/test/node/load"
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/rig/load"
 	"github.com/nodens-dns/nodens/test/rig/testbed"
 	"github.com/nodens-dns/nodens/test/soak"
 )
 
 // TestMain is a load client's process if the first argument says so.
-func TestMain(m *testing.M) { os.Exit(client.Main(m.Run)) }
+func TestMain(m *testing.M) { os.Exit(load.Main(m.Run)) }
 
 // sampleReport is a report of two rounds in which the kernel meets all targets, each by half.
 func sampleReport() *Report {
@@ -47,8 +47,8 @@ func sampleReport() *Report {
 			r.Samples[harness.Cell{Server: s.Name, Workload: w.Name}] = []harness.Sample{got, got}
 		}
 		for _, m := range podFaults() {
-			h := failover.Result{Report: &client.Report{LongestSilence: time.Second}}
-			h.UDP.Counts = client.Counts{Asked: 1000, Local: 900, Lost: 100}
+			h := failover.Result{Report: &load.Report{LongestSilence: time.Second}}
+			h.UDP.Counts = load.Counts{Asked: 1000, Local: 900, Lost: 100}
 			if s.Program == "nodens" {
 				r.Results[harness.Cell{Server: s.Name, Workload: m.Name}] = []failover.Result{h, h}
 			}
@@ -78,10 +78,10 @@ func TestTargets(t *testing.T) {
 	for _, m := range podFaults() {
 		for i := range r.Results[harness.Cell{Server: kernelRow, Workload: m.Name}] {
 			bad := &r.Results[harness.Cell{Server: kernelRow, Workload: m.Name}][i]
-			bad.Report = &client.Report{LongestSilence: 2 * time.Second, Start: time.Unix(1, 0), End: time.Unix(3, 0)}
-			bad.UDP.Counts = client.Counts{Asked: 1000, Lost: 200}
+			bad.Report = &load.Report{LongestSilence: 2 * time.Second, Start: time.Unix(1, 0), End: time.Unix(3, 0)}
+			bad.UDP.Counts = load.Counts{Asked: 1000, Lost: 200}
 			bad.Gone = time.Unix(1, 0)
-			bad.Runs = []client.Run{{Outcome: client.Lost, Count: 1, First: time.Unix(2, 0), Last: time.Unix(2, 0)}}
+			bad.Runs = []load.Run{{Outcome: load.Lost, Count: 1, First: time.Unix(2, 0), Last: time.Unix(2, 0)}}
 		}
 	}
 	for _, c := range r.Targets() {

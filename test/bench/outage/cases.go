@@ -13,8 +13,8 @@ import (
 
 	"github.com/nodens-dns/nodens/test/bench/harness"
 	"github.com/nodens-dns/nodens/test/bench/machine"
-	"github.com/nodens-dns/nodens/test/loadgen"
 	"github.com/nodens-dns/nodens/test/rig/fakedns"
+	"github.com/nodens-dns/nodens/test/rig/load"
 )
 
 // testCase is a kind of outage.
@@ -40,12 +40,12 @@ const (
 // outageCases are all kinds of outage.
 var outageCases = []testCase{
 	{name: oneDead, earlyLabel: "first 5 s", lateLabel: "after", run: runOneDead, what: fmt.Sprintf("Two upstreams answer after %s. One of them has been silent since before the server's start, with its socket open. "+
-		"%d new names a second.", loadgen.Delay, uniqueRate)},
+		"%d new names a second.", load.Delay, uniqueRate)},
 	{name: oneFrozen, earlyLabel: "first 5 s", lateLabel: "after", run: runOneFrozen, what: fmt.Sprintf("The same, but both answer for %s before one becomes silent, with its socket open. Times are counted from that moment.", healthyTime)},
 	{name: allSilent, earlyLabel: "first of a name", lateLabel: "after", run: runAllSilent, what: fmt.Sprintf("%d names are in the cache and have expired when all upstreams become silent. They are asked for "+
 		"in turn, %d a second.", workingSet, workingRate)},
 	{name: atOnce, earlyLabel: "all", run: runSameName, what: fmt.Sprintf("%d clients ask for a name that the upstream takes %s to answer.", sameNameClients, sameNameDelay)},
-	{name: overTLS, earlyLabel: "all", run: runOverTLS, what: fmt.Sprintf("%d new names a second, over TLS to one upstream that answers after %s.", tlsRate, loadgen.Delay)},
+	{name: overTLS, earlyLabel: "all", run: runOverTLS, what: fmt.Sprintf("%d new names a second, over TLS to one upstream that answers after %s.", tlsRate, load.Delay)},
 	{name: reloading, run: runReloads, unsupported: "unbound", what: fmt.Sprintf("%d queries a second for cached names, while the Corefile is changed and reloaded (SIGUSR1) every %s.", reloadRate, reloadEvery)},
 }
 
@@ -79,7 +79,7 @@ func missName(i int) string { return fmt.Sprintf("u%06d.miss.example.", i) }
 
 // runOneDead is a run with one upstream silent from the start.
 func runOneDead(ctx context.Context, b *run, s harness.Server) (result, error) {
-	list, closeAll, err := openUpstreams(2, upstreamOptions{Delay: loadgen.Delay, TTL: loadgen.TTL})
+	list, closeAll, err := openUpstreams(2, upstreamOptions{Delay: load.Delay, TTL: load.TTL})
 	if err != nil {
 		return result{}, err
 	}
@@ -90,7 +90,7 @@ func runOneDead(ctx context.Context, b *run, s harness.Server) (result, error) {
 
 // runOneFrozen is a run in which one upstream falls silent.
 func runOneFrozen(ctx context.Context, b *run, s harness.Server) (result, error) {
-	list, closeAll, err := openUpstreams(2, upstreamOptions{Delay: loadgen.Delay, TTL: loadgen.TTL})
+	list, closeAll, err := openUpstreams(2, upstreamOptions{Delay: load.Delay, TTL: load.TTL})
 	if err != nil {
 		return result{}, err
 	}
@@ -108,7 +108,7 @@ func (b *run) askNewNames(ctx context.Context, s harness.Server, list []*fakedns
 	defer p.Stop()
 	at := int(after.Seconds() * uniqueRate)
 	part := int(b.phaseLength(outagePhase).Seconds() * uniqueRate)
-	schedule := loadgen.Schedule{Server: harness.LoopbackAddr(p.Port), Rate: uniqueRate, Count: at + 2*part, Name: missName}
+	schedule := load.Schedule{Server: harness.LoopbackAddr(p.Port), Rate: uniqueRate, Count: at + 2*part, Name: missName}
 	if freeze != nil {
 		schedule.BeforeQuery = func(i int) {
 			if i == at {
@@ -126,7 +126,7 @@ func (b *run) askNewNames(ctx context.Context, s harness.Server, list []*fakedns
 }
 
 // add adds the results of queries; early reports whether the i-th belongs to the first phase.
-func (t *result) add(results []loadgen.QueryResult, early func(i int) bool) {
+func (t *result) add(results []load.QueryResult, early func(i int) bool) {
 	for i, f := range results {
 		t.asked++
 		if f.Failed {
@@ -154,7 +154,7 @@ func (b *run) phaseLength(d time.Duration) time.Duration { return min(d, b.silen
 
 // runAllSilent is a run with all upstreams silent and a working set that has expired.
 func runAllSilent(ctx context.Context, b *run, s harness.Server) (t result, err error) {
-	list, closeAll, err := openUpstreams(2, upstreamOptions{Delay: loadgen.Delay, TTL: shortTTL})
+	list, closeAll, err := openUpstreams(2, upstreamOptions{Delay: load.Delay, TTL: shortTTL})
 	if err != nil {
 		return t, err
 	}
@@ -170,7 +170,7 @@ func runAllSilent(ctx context.Context, b *run, s harness.Server) (t result, err 
 	defer p.Stop()
 	n := b.Number(workingSet)
 	name := func(i int) string { return missName(i % n) }
-	if _, err := (loadgen.Schedule{Server: harness.LoopbackAddr(p.Port), Rate: workingSet, Count: n, Name: name}).Run(ctx); err != nil {
+	if _, err := (load.Schedule{Server: harness.LoopbackAddr(p.Port), Rate: workingSet, Count: n, Name: name}).Run(ctx); err != nil {
 		return t, err
 	}
 	if err := harness.Sleep(ctx, (shortTTL+1)*time.Second); err != nil {
@@ -179,7 +179,7 @@ func runAllSilent(ctx context.Context, b *run, s harness.Server) (t result, err 
 	for _, u := range list {
 		u.SetSilent(true)
 	}
-	results, err := loadgen.Schedule{
+	results, err := load.Schedule{
 		Server: harness.LoopbackAddr(p.Port), Rate: workingRate, Name: name,
 		Count: max(2*n, int(b.silence.Seconds()*workingRate)),
 	}.Run(ctx)
@@ -193,7 +193,7 @@ func runAllSilent(ctx context.Context, b *run, s harness.Server) (t result, err 
 
 // runSameName is a run in which all ask for the same name.
 func runSameName(ctx context.Context, b *run, s harness.Server) (t result, err error) {
-	list, closeAll, err := openUpstreams(1, upstreamOptions{Delay: b.Wait(sameNameDelay), TTL: loadgen.TTL})
+	list, closeAll, err := openUpstreams(1, upstreamOptions{Delay: b.Wait(sameNameDelay), TTL: load.TTL})
 	if err != nil {
 		return t, err
 	}
@@ -203,7 +203,7 @@ func runSameName(ctx context.Context, b *run, s harness.Server) (t result, err e
 		return t, err
 	}
 	defer p.Stop()
-	results, err := loadgen.Schedule{Server: harness.LoopbackAddr(p.Port), Rate: sameNameRate, Count: b.Number(sameNameClients), Name: func(int) string { return missName(0) }}.Run(ctx)
+	results, err := load.Schedule{Server: harness.LoopbackAddr(p.Port), Rate: sameNameRate, Count: b.Number(sameNameClients), Name: func(int) string { return missName(0) }}.Run(ctx)
 	if err != nil {
 		return t, err
 	}
@@ -222,7 +222,7 @@ func runOverTLS(ctx context.Context, b *run, s harness.Server) (t result, err er
 	if err != nil {
 		return t, err
 	}
-	list, closeAll, err := openUpstreams(1, upstreamOptions{Delay: loadgen.Delay, TTL: loadgen.TTL, Options: fakedns.Options{TLS: config}})
+	list, closeAll, err := openUpstreams(1, upstreamOptions{Delay: load.Delay, TTL: load.TTL, Options: fakedns.Options{TLS: config}})
 	if err != nil {
 		return t, err
 	}
@@ -233,7 +233,7 @@ func runOverTLS(ctx context.Context, b *run, s harness.Server) (t result, err er
 	}
 	defer p.Stop()
 	// Connections are made, and buffers have grown.
-	if _, err := (loadgen.Schedule{Server: harness.LoopbackAddr(p.Port), Rate: tlsRate / 10, Count: b.Number(tlsRate / 10), Name: func(i int) string { return "warm-" + missName(i) }}).Run(ctx); err != nil {
+	if _, err := (load.Schedule{Server: harness.LoopbackAddr(p.Port), Rate: tlsRate / 10, Count: b.Number(tlsRate / 10), Name: func(i int) string { return "warm-" + missName(i) }}).Run(ctx); err != nil {
 		return t, err
 	}
 	before, err := machine.ReadProcStat(p.PID())
@@ -241,7 +241,7 @@ func runOverTLS(ctx context.Context, b *run, s harness.Server) (t result, err er
 		return t, err
 	}
 	rate := b.Rate(tlsRate)
-	results, err := loadgen.Schedule{Server: harness.LoopbackAddr(p.Port), Rate: rate, Count: int(b.phaseLength(outagePhase).Seconds() * float64(rate)), Name: missName}.Run(ctx)
+	results, err := load.Schedule{Server: harness.LoopbackAddr(p.Port), Rate: rate, Count: int(b.phaseLength(outagePhase).Seconds() * float64(rate)), Name: missName}.Run(ctx)
 	if err != nil {
 		return t, err
 	}
@@ -257,7 +257,7 @@ func runOverTLS(ctx context.Context, b *run, s harness.Server) (t result, err er
 
 // runReloads is a run during which the configuration changes.
 func runReloads(ctx context.Context, b *run, s harness.Server) (t result, err error) {
-	list, closeAll, err := openUpstreams(1, upstreamOptions{TTL: loadgen.TTL})
+	list, closeAll, err := openUpstreams(1, upstreamOptions{TTL: load.TTL})
 	if err != nil {
 		return t, err
 	}
@@ -276,15 +276,15 @@ func runReloads(ctx context.Context, b *run, s harness.Server) (t result, err er
 		}
 		questions = append(questions, packed)
 	}
-	if _, err := (loadgen.Schedule{Server: harness.LoopbackAddr(p.Port), Rate: workingSet, Count: n, Name: missName}).Run(ctx); err != nil {
+	if _, err := (load.Schedule{Server: harness.LoopbackAddr(p.Port), Rate: workingSet, Count: n, Name: missName}).Run(ctx); err != nil {
 		return t, err
 	}
 	changing, stop := context.WithCancel(ctx)
 	changed := make(chan corefileChange, 1)
 	go func() { changed <- changeCorefile(changing, p, b.Wait(reloadEvery)) }()
-	results, err := b.Loop.Run(ctx, loadgen.Job{
+	results, err := b.Loop.Run(ctx, load.LoopJob{
 		Server: harness.LoopbackAddr(p.Port), Length: b.phaseLength(outagePhase),
-		Streams: []loadgen.Stream{{Questions: questions, Rate: b.Rate(reloadRate), Sockets: 8, Patience: b.Patience(), RefusedIsLost: true}},
+		Streams: []load.Stream{{Questions: questions, Rate: b.Rate(reloadRate), Sockets: 8, Patience: b.Patience(), RefusedIsLost: true}},
 	})
 	stop()
 	last := <-changed

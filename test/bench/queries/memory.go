@@ -10,7 +10,7 @@ import (
 	"github.com/nodens-dns/nodens/test/bench/figures"
 	"github.com/nodens-dns/nodens/test/bench/harness"
 	"github.com/nodens-dns/nodens/test/bench/machine"
-	"github.com/nodens-dns/nodens/test/loadgen"
+	"github.com/nodens-dns/nodens/test/rig/load"
 )
 
 // idleSample is what a server does while nobody asks it.
@@ -131,7 +131,7 @@ func (b *run) fillCache(ctx context.Context, r *harness.RunningServer) (memorySa
 	if err != nil {
 		return memorySample{}, err
 	}
-	stream := b.NewNamesStream(loadgen.Stream{Window: harness.Clients * 4, Count: b.Names}, "00000000.full.example.")
+	stream := b.NewNamesStream(load.Stream{Window: harness.Clients * 4, Count: b.Names}, "00000000.full.example.")
 	b.Fresh += uint32(b.Names)
 	if err := b.askStream(ctx, r, stream); err != nil {
 		return memorySample{}, err
@@ -148,9 +148,9 @@ func (b *run) fillCache(ctx context.Context, r *harness.RunningServer) (memorySa
 }
 
 // askStream asks all of a stream's names.
-func (b *run) askStream(ctx context.Context, r *harness.RunningServer, s loadgen.Stream) error {
+func (b *run) askStream(ctx context.Context, r *harness.RunningServer, s load.Stream) error {
 	to := netip.AddrPortFrom(b.Loop.Addr().Addr(), uint16(r.Any().Port))
-	results, err := b.Loop.Run(ctx, loadgen.Job{Server: to, Streams: []loadgen.Stream{s}})
+	results, err := b.Loop.Run(ctx, load.LoopJob{Server: to, Streams: []load.Stream{s}})
 	if err != nil {
 		return err
 	}

@@ -19,7 +19,7 @@ import (
 	"github.com/nodens-dns/nodens/test/bench/apiobjects"
 	"github.com/nodens-dns/nodens/test/bench/harness"
 	"github.com/nodens-dns/nodens/test/bench/machine"
-	"github.com/nodens-dns/nodens/test/loadgen"
+	"github.com/nodens-dns/nodens/test/rig/load"
 )
 
 // clusterSize is a number of Services; everything else is in proportion.
@@ -158,7 +158,7 @@ func scaleWorkloads(s apiobjects.Shape) []harness.Workload {
 	var list []harness.Workload
 	for _, q := range []harness.QuerySet{
 		harness.QuerySets[0], harness.QuerySets[1],
-		{Name: cachedTen, Pattern: "name-%04d." + loadgen.Ten, Qtype: dns.TypeA, Rcode: dns.RcodeSuccess,
+		{Name: cachedTen, Pattern: "name-%04d." + load.Ten, Qtype: dns.TypeA, Rcode: dns.RcodeSuccess,
 			What: "Names of the upstream with ten addresses, in the cache."},
 		{Name: serviceA, Names: hosts(plain, ""), Qtype: dns.TypeA, Rcode: dns.RcodeSuccess, Cluster: true,
 			What: "Services with a cluster IP, of all namespaces."},

@@ -19,8 +19,8 @@ import (
 
 	"github.com/nodens-dns/nodens/test/bench/harness"
 	"github.com/nodens-dns/nodens/test/bench/machine"
-	"github.com/nodens-dns/nodens/test/loadgen"
 	"github.com/nodens-dns/nodens/test/peer"
+	"github.com/nodens-dns/nodens/test/rig/load"
 )
 
 // forwardWorkload is the row of queries that are forwarded over TLS.
@@ -49,7 +49,7 @@ const forwardCorefile = `.:PORT {
 // tlsUpstream answers over TLS (RFC 7858) what the loop answers over UDP, and as late, in whatever order.
 type tlsUpstream struct {
 	net.Listener
-	loop    *loadgen.Loop
+	loop    *load.Loop
 	running sync.WaitGroup
 	mu      sync.Mutex
 	conns   map[net.Conn]bool // nil after close
@@ -104,7 +104,7 @@ func (u *tlsUpstream) serve(conn net.Conn) {
 		}
 		msg := u.loop.Answer(query)
 		frame := append(binary.BigEndian.AppendUint16(nil, uint16(len(msg))), msg...)
-		time.AfterFunc(loadgen.Delay, func() {
+		time.AfterFunc(load.Delay, func() {
 			writing.Lock()
 			defer writing.Unlock()
 			_, _ = conn.Write(frame) // a client that is gone needs no answer
@@ -202,9 +202,9 @@ func (r *run) sampleForward(ctx context.Context, to target) (sample harness.Samp
 	if err != nil {
 		return sample, err
 	}
-	results, err := r.Loop.Run(ctx, loadgen.Job{
+	results, err := r.Loop.Run(ctx, load.LoopJob{
 		Server: to.at, Length: r.Plan.Length,
-		Streams: []loadgen.Stream{r.NewNamesStream(loadgen.Stream{Window: forwardWindow}, "00000000."+loadgen.Late)},
+		Streams: []load.Stream{r.NewNamesStream(load.Stream{Window: forwardWindow}, "00000000."+load.Late)},
 	})
 	if err != nil {
 		return sample, err

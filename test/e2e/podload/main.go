@@ -1,5 +1,5 @@
 // Command podload sends thousands of DNS queries per second from inside a pod. It runs jobs
-// of test/node/load for a client outside, which must not depend on the API server, the
+// of test/rig/load for a client outside, which must not depend on the API server, the
 // kubelet or DNS while it does so.
 //
 //	podload serve ADDRESS   in the pod: runs a job for each TCP connection
@@ -16,7 +16,7 @@ import (
 	"os/signal"
 	"syscall"
 
-	"github.com/nodens-dns/nodens/test/node/load"
+	"github.com/nodens-dns/nodens/test/rig/load"
 )
 
 func main() {

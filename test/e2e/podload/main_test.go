@@ -10,8 +10,8 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/nodens-dns/nodens/test/node/load"
 	"github.com/nodens-dns/nodens/test/rig/fakedns"
+	"github.com/nodens-dns/nodens/test/rig/load"
 )
 
 // TestMain runs `podload dial` if the first argument is dial.

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nodens-dns/nodens/test/node/load"
+	"github.com/nodens-dns/nodens/test/rig/load"
 	"github.com/nodens-dns/nodens/test/scrape"
 )
 

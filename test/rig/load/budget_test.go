@@ -1,4 +1,4 @@
-package loadgen
+package load
 
 import (
 	"net"
@@ -51,12 +51,12 @@ func TestLimit(t *testing.T) {
 		}
 	}
 	limit(b)
-	if r := run(t, l, Job{Server: l.Addr(), Streams: []Stream{s}})[0]; r.Answered < 5 || r.Lost != uint64(b.Dropped()) || b.Arrived() != 20 {
+	if r := run(t, l, LoopJob{Server: l.Addr(), Streams: []Stream{s}})[0]; r.Answered < 5 || r.Lost != uint64(b.Dropped()) || b.Arrived() != 20 {
 		t.Errorf("of %d queries %d are answered; the budget had %d and dropped %d", r.Sent, r.Answered, b.Arrived(), b.Dropped())
 	}
 	limit(nil)
 	s.Patience = time.Minute
-	if r := run(t, l, Job{Server: l.Addr(), Streams: []Stream{s}})[0]; r.Answered != 20 || r.Prompt > 20 {
+	if r := run(t, l, LoopJob{Server: l.Addr(), Streams: []Stream{s}})[0]; r.Answered != 20 || r.Prompt > 20 {
 		t.Errorf("without a budget %d of 20 are answered, %d promptly", r.Answered, r.Prompt)
 	}
 }
@@ -81,7 +81,7 @@ func TestConnect(t *testing.T) {
 		}
 	}()
 	opened := 0
-	results, err := l.Run(t.Context(), Job{Server: server.Addr().(*net.TCPAddr).AddrPort(), Streams: []Stream{{
+	results, err := l.Run(t.Context(), LoopJob{Server: server.Addr().(*net.TCPAddr).AddrPort(), Streams: []Stream{{
 		Connect: true, Questions: [][]byte{nil}, Rate: 200, Count: count, Sockets: sockets,
 		Open: func(i int, open func() error) error {
 			if i != opened {
@@ -105,7 +105,7 @@ func TestConnect(t *testing.T) {
 
 // TestStamp: the time of a datagram is when it arrived, and not when it is read.
 func TestStamp(t *testing.T) {
-	fd, err := open(netip.Addr{}, netip.AddrPort{})
+	fd, err := open(netip.Addr{}, netip.AddrPort{}, receiveBuffer)
 	if err != nil {
 		t.Fatal(err)
 	}

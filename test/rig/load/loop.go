@@ -1,4 +1,4 @@
-package loadgen
+package load
 
 import (
 	"context"
@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Job is what clients are to do.
-type Job struct {
+// LoopJob is what the clients of a [Loop] are to do.
+type LoopJob struct {
 	// Server is who is asked, at an IPv4 address.
 	Server netip.AddrPort
 	// Length ends streams that have no Count.
@@ -50,7 +50,7 @@ type Loop struct {
 // task is a job on its way to the loop and back.
 type task struct {
 	ctx     context.Context
-	job     Job
+	job     LoopJob
 	clients []*client
 	reply   chan<- error
 }
@@ -63,7 +63,7 @@ func Open() (*Loop, error) {
 	}
 	l.up.late.queue, l.up.slow.queue = make([]reply, maxDelayed), make([]reply, maxDelayed)
 	var err error
-	if l.up.fd, err = open(netip.Addr{}, netip.AddrPort{}); err != nil {
+	if l.up.fd, err = open(netip.Addr{}, netip.AddrPort{}, receiveBuffer); err != nil {
 		return nil, fmt.Errorf("starting the upstream: %w", err)
 	}
 	if l.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
@@ -133,7 +133,7 @@ func (l *Loop) rouse() { _, _ = unix.Write(l.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0
 // Run does the job and returns a result for each stream. It blocks until every
 // query is answered or given up, which takes a second longer than the job at most,
 // or the context ends. One job runs at a time; others wait.
-func (l *Loop) Run(ctx context.Context, j Job) ([]Result, error) {
+func (l *Loop) Run(ctx context.Context, j LoopJob) ([]Result, error) {
 	t := task{ctx: ctx, job: j}
 	defer func() {
 		for _, c := range t.clients {

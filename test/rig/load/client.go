@@ -1,4 +1,4 @@
-package loadgen
+package load
 
 import (
 	"cmp"
@@ -150,7 +150,7 @@ func (c *client) open(i int, from netip.Addr, to netip.AddrPort) error {
 		if c.Connect {
 			s.fd, err = openStream(from)
 		} else {
-			s.fd, err = open(from, to)
+			s.fd, err = open(from, to, receiveBuffer)
 			s.sent = new([slots]time.Duration)
 		}
 		return err

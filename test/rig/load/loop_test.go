@@ -1,16 +1,18 @@
-package loadgen
+package load
 
 import (
 	"context"
 	"errors"
-	"net"
 	"net/netip"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
+
+	"github.com/nodens-dns/nodens/test/rig/fakedns"
 )
 
 func start(t *testing.T) *Loop {
@@ -24,7 +26,7 @@ func start(t *testing.T) *Loop {
 }
 
 // run does a job of the streams and checks the sums.
-func run(t *testing.T, l *Loop, j Job) []Result {
+func run(t *testing.T, l *Loop, j LoopJob) []Result {
 	t.Helper()
 	results, err := l.Run(t.Context(), j)
 	if err != nil {
@@ -50,7 +52,7 @@ func run(t *testing.T, l *Loop, j Job) []Result {
 func TestRate(t *testing.T) {
 	l := start(t)
 	const rate, length = 2000, 100 * time.Millisecond
-	r := run(t, l, Job{Server: l.Addr(), Length: length, Streams: []Stream{
+	r := run(t, l, LoopJob{Server: l.Addr(), Length: length, Streams: []Stream{
 		{Questions: [][]byte{ask(t, "a.example.", dns.TypeA), ask(t, "b."+Missing, dns.TypeA)}, Rate: rate, Sockets: 3},
 	}})[0]
 	if n := r.Sent + r.Skipped; n != 200 {
@@ -68,7 +70,7 @@ func TestRate(t *testing.T) {
 // by them: all of the others would have to be late for the test to fail.
 func TestDelay(t *testing.T) {
 	l := start(t)
-	r := run(t, l, Job{Server: l.Addr(), Length: 100 * time.Millisecond, Streams: []Stream{
+	r := run(t, l, LoopJob{Server: l.Addr(), Length: 100 * time.Millisecond, Streams: []Stream{
 		{Questions: [][]byte{ask(t, "00000000."+Late, dns.TypeA)}, Fresh: true, Rate: 1000, Sockets: 2},
 		{Questions: [][]byte{ask(t, "now.example.", dns.TypeA)}, Rate: 1000, Sockets: 2},
 	}})
@@ -96,7 +98,7 @@ func TestDelay(t *testing.T) {
 func TestWindow(t *testing.T) {
 	l := start(t)
 	const count = slots + 5000
-	r := run(t, l, Job{Server: l.Addr(), Streams: []Stream{
+	r := run(t, l, LoopJob{Server: l.Addr(), Streams: []Stream{
 		{Questions: [][]byte{ask(t, "00000000.example.", dns.TypeA)}, Fresh: true, Window: 16, Count: count, Sockets: 1, Patience: time.Minute},
 	}})[0]
 	if r.Sent != count || r.Lost != 0 || l.Asked() != count {
@@ -107,73 +109,34 @@ func TestWindow(t *testing.T) {
 	}
 }
 
-// stand is a server that notes the names it is asked for and answers what the
-// function says; nil is no answer.
-func stand(t *testing.T, answer func(query []byte) []byte) (netip.AddrPort, func() []string) {
-	t.Helper()
-	conn, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var names []string
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		buf := make([]byte, size)
-		for {
-			n, from, err := conn.ReadFromUDPAddrPort(buf)
-			if err != nil {
-				return
-			}
-			m := new(dns.Msg)
-			if err := m.Unpack(buf[:n]); err != nil {
-				t.Error(err)
-				continue
-			}
-			names = append(names, m.Question[0].Name)
-			if msg := answer(buf[:n]); msg != nil {
-				_, _ = conn.WriteToUDPAddrPort(msg, from)
-			}
-		}
-	})
-	stop := sync.OnceFunc(func() {
-		conn.Close()
-		wg.Wait()
-	})
-	t.Cleanup(stop)
-	return conn.LocalAddr().(*net.UDPAddr).AddrPort(), func() []string { stop(); return names }
-}
-
 func TestFresh(t *testing.T) {
-	at, names := stand(t, func(q []byte) []byte { msg, _ := respond(nil, q); return msg })
-	run(t, start(t), Job{Server: at, Streams: []Stream{
+	up := fakedns.Start(t, fakedns.Answers(oneAddress))
+	run(t, start(t), LoopJob{Server: up.Addr(), Streams: []Stream{
 		{Questions: [][]byte{ask(t, "00000000.example.", dns.TypeA)}, Fresh: true, First: 0xfe, Window: 1, Count: 3, Sockets: 2},
 	}})
-	want := []string{"000000fe.example.", "000000ff.example.", "00000100.example."}
-	got := names()
-	for i := range want {
-		if i >= len(got) || got[i] != want[i] {
-			t.Fatalf("asked for %q, want %q", got, want)
-		}
+	var got []string
+	for _, q := range up.Queries() {
+		got = append(got, q.Name)
+	}
+	if d := cmp.Diff([]string{"000000fe.example.", "000000ff.example.", "00000100.example."}, got); d != "" {
+		t.Errorf("asked for (-want +got):\n%s", d)
 	}
 }
 
-// TestLost asks somebody who answers every second question, and a third with what
-// is no answer.
+// oneAddress is the reply of a server that has one address for every name.
+func oneAddress(q *dns.Msg) *dns.Msg { return fakedns.Address(q, 7, "192.0.2.1") }
+
+// TestLost asks a server that answers every third query, and another third with what is no answer.
 func TestLost(t *testing.T) {
-	n := 0
-	at, _ := stand(t, func(q []byte) []byte {
-		n++
-		switch n % 3 {
-		case 0:
-			return nil
+	up := fakedns.Start(t, func(q *fakedns.Query) {
+		switch q.Number % 3 {
 		case 1:
-			return q
-		default:
-			msg, _ := respond(nil, q)
-			return append(msg, msg...)[:len(msg)]
+			q.Send(pack(t, q.Msg))
+		case 2:
+			q.Reply(oneAddress(q.Msg))
 		}
 	})
-	r := run(t, start(t), Job{Server: at, Streams: []Stream{
+	r := run(t, start(t), LoopJob{Server: up.Addr(), Streams: []Stream{
 		{Questions: [][]byte{ask(t, "a.example.", dns.TypeA)}, Window: 9, Count: 9, Sockets: 2},
 	}})[0]
 	if r.Answered != 3 || r.Lost != 6 || r.Elapsed < defaultPatience {
@@ -181,29 +144,43 @@ func TestLost(t *testing.T) {
 	}
 }
 
+// TestRefused: where nobody listens, a stream and a schedule end with an error, or count each query as lost if that is wanted; a job
+// counts them anyhow.
 func TestRefused(t *testing.T) {
-	at, stop := stand(t, func([]byte) []byte { return nil })
-	stop()
-	_, err := start(t).Run(t.Context(), Job{Server: at, Streams: []Stream{
-		{Questions: [][]byte{ask(t, "a.example.", dns.TypeA)}, Window: 1, Count: 10, Sockets: 1},
-	}})
-	if !errors.Is(err, unix.ECONNREFUSED) {
-		t.Errorf("asking nobody: %v", err)
+	t.Parallel() // it waits for answers
+	up := fakedns.Start(t, fakedns.Answers(oneAddress))
+	at := up.Addr()
+	up.Close()
+	l := start(t)
+	for _, lost := range []bool{false, true} {
+		results, err := l.Run(t.Context(), LoopJob{Server: at, Streams: []Stream{{
+			Questions: [][]byte{ask(t, "a.example.", dns.TypeA)}, Window: 1, Count: 3, Sockets: 1, Patience: time.Millisecond, RefusedIsLost: lost,
+		}}})
+		list, scheduled := Schedule{Server: at, Count: 3, Rate: 1000, RefusedIsLost: lost, Name: func(int) string { return "a.example." }}.Run(t.Context())
+		if !lost {
+			if !errors.Is(err, unix.ECONNREFUSED) || !errors.Is(scheduled, unix.ECONNREFUSED) {
+				t.Errorf("%v and %v, want %v", err, scheduled, unix.ECONNREFUSED)
+			}
+			continue
+		}
+		if err := errors.Join(err, scheduled); err != nil {
+			t.Fatal(err)
+		}
+		if r := results[0]; r.Sent != 3 || r.Lost != 3 || r.Answered != 0 {
+			t.Errorf("%d sent, %d lost, %d answered, want 3, 3 and 0", r.Sent, r.Lost, r.Answered)
+		}
+		for i, q := range list {
+			if !q.Lost || !q.Failed || len(list) != 3 {
+				t.Errorf("query %d of %d: %+v", i, len(list), q)
+			}
+		}
 	}
-}
-
-// TestRefusedIsLost: without a server each query is lost, if that is wanted.
-func TestRefusedIsLost(t *testing.T) {
-	at, stop := stand(t, func([]byte) []byte { return nil })
-	stop()
-	results, err := start(t).Run(t.Context(), Job{Server: at, Streams: []Stream{{
-		Questions: [][]byte{ask(t, "a.example.", dns.TypeA)}, Window: 1, Count: 3, Sockets: 1, Patience: time.Millisecond, RefusedIsLost: true,
-	}}})
+	r, err := Job{Servers: []netip.AddrPort{at}, Names: 1, Zone: "load.test.", Duration: 200 * time.Millisecond, Rate: 100, Sockets: 2, QueriesPerSocket: 10}.Run(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r := results[0]; r.Sent != 3 || r.Lost != 3 || r.Answered != 0 {
-		t.Errorf("%d sent, %d lost, %d answered, want 3, 3 and 0", r.Sent, r.Lost, r.Answered)
+	if r.UDP.Lost != r.UDP.Asked || r.Refused == 0 || len(r.Runs) != 1 {
+		t.Errorf("%+v", r)
 	}
 }
 
@@ -211,18 +188,18 @@ func TestRefusedIsLost(t *testing.T) {
 func TestCancel(t *testing.T) {
 	l := start(t)
 	ctx, cancel := context.WithCancel(t.Context())
-	at, _ := stand(t, func([]byte) []byte { cancel(); return nil })
+	at := fakedns.Start(t, func(*fakedns.Query) { cancel() }).Addr()
 	s := Stream{Questions: [][]byte{ask(t, "a.example.", dns.TypeA)}, Rate: 100, Sockets: 1}
-	if _, err := l.Run(ctx, Job{Server: at, Length: time.Hour, Streams: []Stream{s}}); !errors.Is(err, context.Canceled) {
+	if _, err := l.Run(ctx, LoopJob{Server: at, Length: time.Hour, Streams: []Stream{s}}); !errors.Is(err, context.Canceled) {
 		t.Errorf("a cancelled job: %v", err)
 	}
 	s = Stream{Questions: s.Questions, Window: 1, Count: 5, Sockets: 1}
-	run(t, l, Job{Server: l.Addr(), Streams: []Stream{s}})
+	run(t, l, LoopJob{Server: l.Addr(), Streams: []Stream{s}})
 }
 
 func TestShortLabel(t *testing.T) {
 	s := Stream{Questions: [][]byte{ask(t, "short.example.", dns.TypeA)}, Fresh: true, Window: 1, Count: 1, Sockets: 1}
-	if _, err := start(t).Run(t.Context(), Job{Server: netip.MustParseAddrPort("127.0.0.1:9"), Streams: []Stream{s}}); err == nil {
+	if _, err := start(t).Run(t.Context(), LoopJob{Server: netip.MustParseAddrPort("127.0.0.1:9"), Streams: []Stream{s}}); err == nil {
 		t.Error("a label without room for the number is taken")
 	}
 }
@@ -276,9 +253,9 @@ func TestSkip(t *testing.T) {
 // long as its patience says.
 func TestCount(t *testing.T) {
 	l := start(t)
-	silent, _ := stand(t, func([]byte) []byte { return nil })
+	silent := fakedns.Start(t, func(*fakedns.Query) {}).Addr()
 	const patience = 30 * time.Millisecond
-	r := run(t, l, Job{Server: l.Addr(), Streams: []Stream{
+	r := run(t, l, LoopJob{Server: l.Addr(), Streams: []Stream{
 		{Questions: [][]byte{ask(t, "a.example.", dns.TypeA)}, Rate: 2000, Count: 30, Sockets: 2, Patience: time.Minute},
 		{Questions: [][]byte{ask(t, "a.example.", dns.TypeA)}, Rate: 2000, Count: 20, Sockets: 1, Patience: patience, Server: silent},
 	}})
@@ -296,7 +273,7 @@ func TestJobsInTurn(t *testing.T) {
 	var jobs sync.WaitGroup
 	for range 20 {
 		jobs.Go(func() {
-			r, err := l.Run(t.Context(), Job{Server: l.Addr(), Streams: []Stream{
+			r, err := l.Run(t.Context(), LoopJob{Server: l.Addr(), Streams: []Stream{
 				{Questions: [][]byte{ask(t, "a.example.", dns.TypeA)}, Rate: 2000, Count: 10, Sockets: 1, Patience: time.Minute},
 			}})
 			if err != nil || r[0].Answered != 10 {
@@ -309,27 +286,13 @@ func TestJobsInTurn(t *testing.T) {
 
 // TestSources: the sockets of a stream have the addresses in turn.
 func TestSources(t *testing.T) {
-	server, err := net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.MustParseAddrPort("127.0.0.1:0")))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer server.Close()
 	from := make(chan netip.Addr, 4)
-	go func() {
-		buf := make([]byte, size)
-		for {
-			n, at, err := server.ReadFromUDPAddrPort(buf)
-			if err != nil {
-				return
-			}
-			from <- at.Addr().Unmap()
-			buf[2] |= 0x80
-			_, _ = server.WriteToUDPAddrPort(buf[:n], at)
-		}
-	}()
+	up := fakedns.Start(t, func(q *fakedns.Query) {
+		from <- q.From.Addr().Unmap()
+		q.Reply(oneAddress(q.Msg))
+	})
 	a, b := netip.MustParseAddr("127.0.2.1"), netip.MustParseAddr("127.0.2.2")
-	to := server.LocalAddr().(*net.UDPAddr).AddrPort()
-	run(t, start(t), Job{Server: to, Streams: []Stream{
+	run(t, start(t), LoopJob{Server: up.Addr(), Streams: []Stream{
 		{Questions: [][]byte{ask(t, "a.example.", dns.TypeA)}, Window: 1, Count: 4, Sockets: 3, Sources: []netip.Addr{a, b}, Patience: time.Minute},
 	}})
 	for i, want := range []netip.Addr{a, b, a, a} {

@@ -1,4 +1,4 @@
-package loadgen
+package load
 
 import (
 	"fmt"
@@ -16,23 +16,30 @@ import (
 // address is an IPv4 address and port in the kernel's form.
 type address = unix.RawSockaddrInet4
 
-// open opens a UDP socket on loopback that does not block, at the first address if it is
-// valid, connected to the second if that is; the caller closes it. Several megabytes of buffer keep
-// what arrives while the loop has lost its core; the kernel may grant less.
-func open(from netip.Addr, to netip.AddrPort) (int, error) {
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+// receiveBuffer is the size in bytes of the receive buffer of a socket that gets all answers: it keeps what arrives while the
+// loop has lost its core.
+const receiveBuffer = 4 << 20
+
+// open opens a UDP socket that does not block, at the first address if it is valid, connected to the second if that
+// is, and otherwise on 127.0.0.1; the caller closes it. The kernel may grant less than the receive buffer.
+func open(from netip.Addr, to netip.AddrPort, buffer int) (int, error) {
+	family := unix.AF_INET
+	if to.Addr().Is6() {
+		family = unix.AF_INET6
+	}
+	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return -1, fmt.Errorf("opening a socket: %w", err)
 	}
-	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 4<<20)
+	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, buffer)
 	if !to.IsValid() {
 		from = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 	}
 	if from.IsValid() {
-		err = unix.Bind(fd, &unix.SockaddrInet4{Addr: from.As4()})
+		err = unix.Bind(fd, sockaddr(netip.AddrPortFrom(from, 0)))
 	}
 	if err == nil && to.IsValid() {
-		err = unix.Connect(fd, &unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()})
+		err = unix.Connect(fd, sockaddr(to))
 	}
 	if err != nil {
 		unix.Close(fd)
@@ -41,11 +48,18 @@ func open(from netip.Addr, to netip.AddrPort) (int, error) {
 	return fd, nil
 }
 
+func sockaddr(at netip.AddrPort) unix.Sockaddr {
+	if at.Addr().Is4() {
+		return &unix.SockaddrInet4{Port: int(at.Port()), Addr: at.Addr().As4()}
+	}
+	return &unix.SockaddrInet6{Port: int(at.Port()), Addr: at.Addr().As16()}
+}
+
 // openStream opens a TCP socket that does not block, at the address if it is valid. The caller closes it.
 func openStream(from netip.Addr) (int, error) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err == nil && from.IsValid() {
-		err = unix.Bind(fd, &unix.SockaddrInet4{Addr: from.As4()})
+		err = unix.Bind(fd, sockaddr(netip.AddrPortFrom(from, 0)))
 	}
 	if err != nil {
 		if fd >= 0 {
@@ -90,7 +104,7 @@ type stampMessage struct {
 	at unix.Timespec
 }
 
-// receiveStamped is receive, and also returns when the datagram arrived, as Unix time. It is the present time if the kernel
+// receiveStamped is receive, of either family if from is nil, and also returns when the datagram arrived, as Unix time. It is the present time if the kernel
 // has not noted it.
 func receiveStamped(fd int, buf []byte, from *address) (int, time.Duration, unix.Errno) {
 	var control stampMessage

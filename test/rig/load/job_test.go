@@ -1,5 +1,3 @@
-// The servers here do not use test/rig/fakedns: each answers one kind of query in a few lines.
-
 package load
 
 import (
@@ -13,6 +11,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
+
+	"github.com/nodens-dns/nodens/test/rig/fakedns"
 )
 
 // TestMain is a client's process if the first argument says so.
@@ -20,52 +20,32 @@ func TestMain(m *testing.M) { os.Exit(Main(m.Run)) }
 
 var local, cluster = netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.53")
 
-// server answers on UDP and TCP as the first label of the name says.
-func server(t *testing.T) netip.AddrPort {
+// startServer answers on UDP and TCP as the first label of the name says.
+func startServer(t *testing.T) netip.AddrPort {
 	t.Helper()
-	l, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	p, err := net.ListenPacket("udp4", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	handler := dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
-		m := new(dns.Msg).SetReply(q)
-		a := &dns.A{Hdr: dns.RR_Header{Name: q.Question[0].Name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 7}}
-		m.Answer, m.Compress = []dns.RR{a}, q.Id%2 == 0
+	return fakedns.Start(t, fakedns.Answers(func(q *dns.Msg) *dns.Msg {
+		addr := local
 		switch name := q.Question[0].Name; {
 		case strings.HasPrefix(name, "fresh-"):
-			return
+			return nil
 		case strings.HasPrefix(name, "name-0."):
-			a.A = cluster.AsSlice()
+			addr = cluster
 		case strings.HasPrefix(name, "name-1."):
-			m.Rcode, m.Answer = dns.RcodeServerFailure, nil
+			return new(dns.Msg).SetRcode(q, dns.RcodeServerFailure)
 		case strings.HasPrefix(name, "name-2."):
-			a.A = net.IPv4(192, 0, 2, 99).To4()
-		default:
-			a.A = local.AsSlice()
+			addr = netip.MustParseAddr("192.0.2.99")
 		}
-		if err := w.WriteMsg(m); err != nil {
-			t.Log(err)
-		}
-	})
-	for _, s := range []*dns.Server{{Listener: l, Handler: handler, MaxTCPQueries: -1}, {PacketConn: p, Handler: handler}} {
-		started := make(chan struct{})
-		s.NotifyStartedFunc = func() { close(started) }
-		go func() { _ = s.ActivateAndServe() }()
-		<-started
-		t.Cleanup(func() { _ = s.Shutdown() })
-	}
-	return l.Addr().(*net.TCPAddr).AddrPort()
+		m := fakedns.Address(q, 7, addr.String())
+		m.Compress = q.Id%2 == 0
+		return m
+	})).Addr()
 }
 
 // TestFates: every question's fate is what the server made of it, over all three ways of
 // asking.
 func TestFates(t *testing.T) {
 	job := Job{
-		Servers: []netip.AddrPort{server(t)}, Local: local, Cluster: cluster,
+		Servers: []netip.AddrPort{startServer(t)}, Local: local, Cluster: cluster,
 		Names: 4, FreshEvery: 5, Zone: "load.test.", Duration: time.Second, Rate: 500, Sockets: 3, QueriesPerSocket: 7, Streams: 2, StreamRate: 50, OneShots: 50,
 	}
 	c, err := Start(job, os.Args[0], "load")
@@ -106,7 +86,7 @@ func TestFates(t *testing.T) {
 // them apart. The server's is 7.
 func TestTTL(t *testing.T) {
 	job := Job{
-		Servers: []netip.AddrPort{server(t)}, Local: local, Cluster: local,
+		Servers: []netip.AddrPort{startServer(t)}, Local: local, Cluster: local,
 		Names: 4, Zone: "load.test.", Duration: 300 * time.Millisecond, OneShots: 100,
 	}
 	for ttl, want := range map[uint32]Outcome{0: Local, 7: Local, 8: Cluster} {
@@ -124,7 +104,7 @@ func TestTTL(t *testing.T) {
 // TestStop: a client that is stopped early has a report; one with a job that makes no
 // sense none.
 func TestStop(t *testing.T) {
-	job := Job{Servers: []netip.AddrPort{server(t)}, Local: local, Cluster: cluster, Names: 1, Zone: "load.test.", Duration: time.Hour, Rate: 100, Sockets: 1, QueriesPerSocket: 10}
+	job := Job{Servers: []netip.AddrPort{startServer(t)}, Local: local, Cluster: cluster, Names: 1, Zone: "load.test.", Duration: time.Hour, Rate: 100, Sockets: 1, QueriesPerSocket: 10}
 	c, err := Start(job, os.Args[0], "load")
 	if err != nil {
 		t.Fatal(err)
@@ -139,23 +119,6 @@ func TestStop(t *testing.T) {
 	job.Sockets = 0
 	if _, err := Start(job, os.Args[0], "load"); err == nil {
 		t.Error("a job without sockets is taken")
-	}
-}
-
-// TestRefused: where nobody listens, all is lost, and the client says why.
-func TestRefused(t *testing.T) {
-	p, err := net.ListenPacket("udp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	to := p.LocalAddr().(*net.UDPAddr).AddrPort()
-	p.Close()
-	r, err := Job{Servers: []netip.AddrPort{to}, Names: 1, Zone: "load.test.", Duration: 200 * time.Millisecond, Rate: 100, Sockets: 2, QueriesPerSocket: 10}.Run(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if r.UDP.Lost != r.UDP.Asked || r.Refused == 0 || len(r.Runs) != 1 {
-		t.Errorf("%+v", r)
 	}
 }
 
@@ -195,17 +158,17 @@ func TestSocketDrops(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer from.Close()
-	l := &udpClient{byFD: map[int]*socket{}, report: new(Report)}
-	if l.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
+	s := &sender{byFD: map[int]*sourcePort{}, report: new(Report), buffer: jobBuffer}
+	if s.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
 		t.Fatal(err)
 	}
-	defer l.close()
+	defer s.close()
 	to := from.LocalAddr().(*net.UDPAddr).AddrPort()
-	full, err := l.open(to)
+	full, err := s.open(to)
 	if err != nil {
 		t.Fatal(err)
 	}
-	other, err := l.open(to)
+	other, err := s.open(to)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -214,14 +177,14 @@ func TestSocketDrops(t *testing.T) {
 		t.Fatal(err)
 	}
 	client := sa.(*unix.SockaddrInet4)
-	const sent = 2 * receiveBuffer / maxAnswer
+	const sent = 2 * jobBuffer / maxAnswer
 	for range sent {
 		if _, err := from.WriteToUDPAddrPort(make([]byte, maxAnswer), netip.AddrPortFrom(netip.AddrFrom4(client.Addr), uint16(client.Port))); err != nil {
 			t.Fatal(err)
 		}
 	}
 	dropped, received := socketDrops(full.fd), uint64(0)
-	for l.receiveOne(full) {
+	for s.receiveOne(full) {
 		received++
 	}
 	if dropped == 0 || received == 0 || dropped+received > sent {
@@ -230,8 +193,8 @@ func TestSocketDrops(t *testing.T) {
 	if n := socketDrops(other.fd); n != 0 {
 		t.Errorf("%d packets of the other socket", n)
 	}
-	l.closeSocket(full)
-	if l.report.Dropped != dropped {
-		t.Errorf("%d packets are reported, want %d", l.report.Dropped, dropped)
+	s.closePort(full)
+	if s.report.Dropped != dropped {
+		t.Errorf("%d packets are reported, want %d", s.report.Dropped, dropped)
 	}
 }

@@ -46,7 +46,7 @@ func (j Job) classify(query, msg []byte) (f Outcome, ok bool) {
 	if msg[3]&15 == rcodeServfail {
 		return Servfail, true
 	}
-	switch addr, ttl := address(msg, len(query)); {
+	switch addr, ttl := firstAddress(msg, len(query)); {
 	case msg[3]&15 != 0:
 		return Other, true
 	case addr == j.Local && ttl >= j.TTL:
@@ -57,9 +57,9 @@ func (j Job) classify(query, msg []byte) (f Outcome, ok bool) {
 	return Other, true
 }
 
-// address returns the address and the TTL in seconds of the first answer record, which begins at
+// firstAddress returns the address and the TTL in seconds of the first answer record, which begins at
 // offset at; the zero Addr if that is not of type A.
-func address(msg []byte, at int) (a netip.Addr, ttl uint32) {
+func firstAddress(msg []byte, at int) (a netip.Addr, ttl uint32) {
 	if binary.BigEndian.Uint16(msg[6:]) == 0 {
 		return a, 0
 	}

@@ -1,6 +1,7 @@
 package load
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -64,6 +65,21 @@ func (j Job) check() error {
 		return fmt.Errorf("load: more than %d questions", maxQuestions)
 	}
 	return nil
+}
+
+// runUDP sends queries until the job's Duration is over or ctx is done, and then waits for answers.
+func (j Job) runUDP(ctx context.Context, r *Report) error {
+	start := time.Now()
+	s := &sender{
+		servers: j.Servers, sockets: j.Sockets, perSocket: j.QueriesPerSocket, buffer: jobBuffer,
+		arrivals: newArrivals(j.Rate, true), tick: jobTick, maxLag: jobMaxLag, timeout: j.Timeout, name: j.name,
+		over:     func(int) bool { return time.Since(start) >= j.Duration || ctx.Err() != nil },
+		classify: func(_ int, query, msg []byte) (Outcome, bool) { return j.classify(query, msg) },
+		report:   r, records: make([]record, 0, min(1<<20, int(j.Duration.Seconds()*float64(j.Rate))+1)),
+	}
+	err := s.run(context.WithoutCancel(ctx))
+	r.addUDP(s.records)
+	return err
 }
 
 func outOfRange(n, most int) bool { return n < 1 || n > most }
