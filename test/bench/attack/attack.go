@@ -94,7 +94,7 @@ type run struct {
 // Report is its result.
 type Report struct {
 	*harness.Report
-	results map[harness.Cell][]result
+	results harness.Results[result]
 }
 
 // Measure measures what a victim sees during the most expensive queries. It stops everything that
@@ -105,15 +105,9 @@ func Measure(ctx context.Context, p harness.Plan) (*Report, error) {
 		return nil, err
 	}
 	defer b.Close()
-	run := &run{Run: b, out: &Report{b.Report, map[harness.Cell][]result{}}, busy: filepath.Join(b.Dir, "busy")}
+	run := &run{Run: b, out: &Report{b.Report, harness.Results[result]{}}, busy: filepath.Join(b.Dir, "busy")}
 	compile := func(ctx context.Context) error { return peer.BuildPackage(ctx, "./test/worst/busy", run.busy) }
-	for _, step := range []func(context.Context) error{b.Build, compile, b.SettleBesideServers, run.measureCases} {
-		if err := step(ctx); err != nil {
-			return nil, err
-		}
-	}
-	b.Report.Fact("load average", b.Report.LoadBefore+" before, "+machine.LoadAverage()+" after")
-	return run.out, nil
+	return run.out, b.Steps(ctx, b.Build, compile, b.SettleBesideServers, run.measureCases)
 }
 
 // attackedAgent is an agent under attack, with the echo beside it.
@@ -348,55 +342,30 @@ func (r *Report) Targets() []harness.Target {
 func (r *Report) valuesOf(has func(worst.Case) bool, f func(result) float64) (list []harness.TargetValue) {
 	for _, c := range worst.Cases() {
 		if has(c) {
-			list = append(list, harness.TargetValue{Name: c.Name, Find: func() (figures.Spread, bool) {
-				return r.resultSpread(f, harness.Cell{Server: "nodens", Workload: c.Name})
-			}})
+			list = append(list, r.results.Value(c.Name, harness.Cell{Server: "nodens", Workload: c.Name}, f))
 		}
 	}
 	return list
 }
 
-// resultSpread applies f to the samples of a row; false if there is none.
-func (r *Report) resultSpread(f func(result) float64, at harness.Cell) (figures.Spread, bool) {
-	return figures.SpreadBy(r.results[at], f)
-}
-
 // caseTable has a row for each case of one server; empty if none was measured.
 func (r *Report) caseTable(s harness.Server) string {
-	rows := [][]string{{"case", "made by", "attack, queries/s", "p50 µs", "relative to control", "p99 µs", "relative to control", "lost", "agent's CPU µs per query of the attack"}}
+	var rows []harness.Row
+	for _, c := range worst.Cases() {
+		rows = append(rows, harness.Row{Labels: []string{c.Name, c.Who, strconv.Itoa(c.Rate)}, At: harness.Cell{Server: s.Name, Workload: c.Name}})
+	}
 	micros := func(part float64) func(result) float64 {
 		return func(a result) float64 { return a.attack.micros(part) }
 	}
-	for _, c := range worst.Cases() {
-		at := harness.Cell{Server: s.Name, Workload: c.Name}
-		if len(r.results[at]) == 0 {
-			continue
-		}
-		row := []string{c.Name, c.Who, strconv.Itoa(c.Rate)}
-		for _, col := range []struct {
-			format string
-			of     func(result) float64
-			ratio  bool
-		}{{"%.0f", micros(0.5), false}, {"%.2f", result.p50, true}, {"%.0f", micros(0.99), false}, {"%.2f", result.p99, true}} {
-			v, _ := r.resultSpread(col.of, at)
-			text := fmt.Sprintf(col.format, v.Median)
-			if col.ratio {
-				text += fmt.Sprintf(" ("+col.format+"–"+col.format+")", v.Least, v.Most)
-			}
-			row = append(row, text)
-		}
-		lost, total := 0.0, uint64(0)
-		for _, a := range r.results[at] {
-			lost += a.lost()
-			total += a.attack.Sent
-		}
-		cpu, _ := r.resultSpread(result.perQuery, at)
-		rows = append(rows, append(row, fmt.Sprintf("%.0f of %d", lost, total), cpuText(cpu.Median)))
-	}
-	if len(rows) == 1 {
-		return ""
-	}
-	return figures.Table(rows)
+	lost, sent := r.results.Sum("", result.lost), r.results.Sum("", func(a result) float64 { return float64(a.attack.Sent) })
+	return r.results.Table([]string{"case", "made by", "attack, queries/s"}, rows,
+		r.results.Median("p50 µs", "%.0f", micros(0.5)), r.results.MedianRange("relative to control", "%.2f", result.p50),
+		r.results.Median("p99 µs", "%.0f", micros(0.99)), r.results.MedianRange("relative to control", "%.2f", result.p99),
+		harness.Column{Head: "lost", Text: func(at harness.Cell) string { return lost.Text(at) + " of " + sent.Text(at) }},
+		harness.Column{Head: "agent's CPU µs per query of the attack", Text: func(at harness.Cell) string {
+			cpu, _ := r.results.Spread(at, result.perQuery)
+			return cpuText(cpu.Median)
+		}})
 }
 
 // cpuNoise is the error of the difference of two CPU times of the agent, in microseconds per

@@ -74,7 +74,7 @@ type run struct {
 // Report is its result.
 type Report struct {
 	*harness.Report
-	memory map[string][]memorySample // by row
+	memory harness.Results[memorySample] // by row
 }
 
 // Measure measures what attribution costs. Nothing that it started runs when it returns.
@@ -85,20 +85,11 @@ func Measure(ctx context.Context, p harness.Plan) (*Report, error) {
 	}
 	defer b.Close()
 	b.Cluster, b.OwnClient = true, true
-	run := &run{Run: b, out: &Report{b.Report, map[string][]memorySample{}}}
-	for _, w := range p.Sized(workloads()) {
-		if p.Only.Workload(w) {
-			b.Workloads = append(b.Workloads, w)
-		}
-	}
-	for _, step := range []func(context.Context) error{b.Build, b.SettleBesideServers, run.startCluster, run.rounds} {
-		if err := step(ctx); err != nil {
-			return nil, err
-		}
-	}
+	run := &run{Run: b, out: &Report{b.Report, harness.Results[memorySample]{}}}
+	b.Choose(workloads())
+	err = b.Steps(ctx, b.Build, b.SettleBesideServers, run.startCluster, run.rounds)
 	b.Report.Workloads = nil // they have a table of their own
-	b.Report.Fact("load average", b.Report.LoadBefore+" before, "+machine.LoadAverage()+" after")
-	return run.out, nil
+	return run.out, err
 }
 
 // startCluster starts an API server with the pods.
@@ -198,9 +189,7 @@ func (b *run) measureQueries(ctx context.Context, p *pair) error {
 
 // add adds a sample to the report.
 func (b *run) add(row string, w harness.Workload, round int, s harness.Sample) {
-	at := harness.Cell{Server: row, Workload: w.Name}
-	b.Report.Samples[at] = append(b.Report.Samples[at], s)
-	fmt.Fprintf(b.Progress, "round %d of %d, %s, %s: %.3f µs, %.0f queries/s\n", round+1, b.Plan.Rounds, w.Name, row, s.CPUPerQuery(), float64(s.Completed)/s.Elapsed.Seconds())
+	b.Add(harness.Cell{Server: row, Workload: w.Name}, round, s, fmt.Sprintf("%.3f µs, %.0f queries/s", s.CPUPerQuery(), s.PerSecond()))
 }
 
 // turn is which agent the i-th slice of a round is for: one, the other one twice, and so on. Every other round
@@ -238,16 +227,9 @@ func (b *run) attempt(ctx context.Context, p *pair, w harness.Workload) (sums [2
 		if err != nil {
 			return sums, err
 		}
-		sums[at] = sum(sums[at], s)
+		sums[at] = sums[at].Plus(s)
 	}
 	return sums, nil
-}
-
-// sum adds the slices of a measurement up.
-func sum(a, b harness.Sample) harness.Sample {
-	a.Sent, a.Completed, a.Lost = a.Sent+b.Sent, a.Completed+b.Completed, a.Lost+b.Lost
-	a.Elapsed, a.CPU = a.Elapsed+b.Elapsed, a.CPU+b.CPU
-	return a
 }
 
 // stream asks one of the agents for the names of a workload, which every pod asks in turn, or one pod alone.

@@ -19,14 +19,14 @@ func sampleReport() *Report {
 	r := &Report{&harness.Report{
 		Plan: harness.Plan{Rounds: 2, Names: 1000, Section: harness.AttributionFlag}, Date: time.Unix(0, 0),
 		Samples: map[harness.Cell][]harness.Sample{},
-	}, map[string][]memorySample{}}
+	}, harness.Results[memorySample]{}}
 	for i, name := range []string{offRow, onRow} {
 		s := harness.Sample{LoadResult: harness.LoadResult{Sent: 100, Completed: 100, Elapsed: time.Second}, CPU: time.Duration(100+i) * time.Microsecond}
 		for _, w := range append(workloads(), kernelWorkload) {
 			r.Samples[harness.Cell{Server: name, Workload: w.Name}] = []harness.Sample{s, s}
 		}
 		m := memorySample{heap: uint64(10+i) << 20, rss: uint64(20+i) << 20}
-		r.memory[name] = []memorySample{m, m}
+		r.memory[harness.Cell{Server: name}] = []memorySample{m, m}
 	}
 	return r
 }
@@ -39,7 +39,7 @@ func TestTargets(t *testing.T) {
 		t.Errorf("missed: %q", list)
 	}
 	r.Samples[harness.Cell{Server: onRow, Workload: workloads()[1].Name}][0].CPU = 107 * time.Microsecond
-	r.memory[onRow][1].heap = 14 << 20
+	r.memory[harness.Cell{Server: onRow}][1].heap = 14 << 20
 	want := []string{"CPU per hit, at saturation, relative to off: search path", "more heap with 250 pods and 1000 names: "}
 	if d := cmp.Diff(want, harness.Missed(r.Targets())); d != "" {
 		t.Errorf("missed (-want +got):\n%s", d)
@@ -106,7 +106,7 @@ func TestMeasure(t *testing.T) {
 				t.Errorf("%s, %s: %+v", w.Name, name, list)
 			}
 		}
-		if list := r.memory[name]; len(list) != 1 || list[0].heap == 0 || list[0].rss < list[0].heap {
+		if list := r.memory[harness.Cell{Server: name}]; len(list) != 1 || list[0].heap == 0 || list[0].rss < list[0].heap {
 			t.Errorf("memory, %s: %+v", name, list)
 		}
 	}

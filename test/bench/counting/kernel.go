@@ -90,7 +90,7 @@ func (b *run) measureKernel(ctx context.Context, k *kernelPair, round int) error
 		if err != nil {
 			return err
 		}
-		sums[at] = sum(sums[at], s)
+		sums[at] = sums[at].Plus(s)
 	}
 	for at, s := range kernelRows() {
 		b.add(s.Name, kernelWorkload, round, sums[at])

@@ -18,6 +18,9 @@ import (
 // memorySample is an agent's memory in bytes after a garbage collection.
 type memorySample struct{ heap, rss uint64 }
 
+func (m memorySample) heapMebi() float64 { return figures.Mebi(m.heap) }
+func (m memorySample) rssMebi() float64  { return figures.Mebi(m.rss) }
+
 // maxUnanswered is the part of the names that may get no answer, because a busy machine loses some.
 const maxUnanswered = 0.01
 
@@ -29,9 +32,9 @@ func (b *run) measureMemory(ctx context.Context, p *pair) error {
 		if err != nil {
 			return fmt.Errorf("measuring memory: %w", err)
 		}
-		name := p.agents[at].Name
-		b.out.memory[name] = append(b.out.memory[name], m)
-		fmt.Fprintf(b.Progress, "round %d of %d, memory, %s: heap %.2f MiB, RSS %.2f MiB\n", p.round+1, b.Plan.Rounds, name, figures.Mebi(m.heap), figures.Mebi(m.rss))
+		row := harness.Cell{Server: p.agents[at].Name}
+		b.out.memory[row] = append(b.out.memory[row], m)
+		fmt.Fprintf(b.Progress, "round %d of %d, memory, %s: heap %.2f MiB, RSS %.2f MiB\n", p.round+1, b.Plan.Rounds, row.Server, figures.Mebi(m.heap), figures.Mebi(m.rss))
 	}
 	return p.checkCounts(ctx)
 }

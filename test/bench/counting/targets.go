@@ -22,60 +22,39 @@ func (r *Report) Targets() []harness.Target {
 		list = append(list, harness.Target{What: "CPU per hit, " + shape + ", relative to off", Limit: maxCost, Of: r.ratios(shape)})
 	}
 	list = append(list, harness.Target{What: "CPU of the programs per hit inside the kernel, relative to off", Limit: maxCost, Of: []harness.TargetValue{
-		{Find: func() (figures.Spread, bool) { return r.cost(kernelWorkload) }},
+		r.cost("", kernelWorkload),
 	}})
-	return append(list, harness.Target{What: fmt.Sprintf("more heap with %d pods and %d names", podCount, r.Plan.Names), Limit: maxMemory, Unit: "MiB", Of: []harness.TargetValue{{Find: r.moreHeap}}})
+	return append(list, harness.Target{What: fmt.Sprintf("more heap with %d pods and %d names", podCount, r.Plan.Names), Limit: maxMemory, Unit: "MiB", Of: []harness.TargetValue{{Find: func() (figures.Spread, bool) { return r.more(memorySample.heapMebi) }}}})
 }
 
 // ratios are the costs of the workloads of a load shape.
 func (r *Report) ratios(shape string) (list []harness.TargetValue) {
 	for _, w := range workloads() {
 		if w.LoadShape.Name == shape {
-			list = append(list, harness.TargetValue{Name: w.QuerySet.Name, Find: func() (figures.Spread, bool) { return r.cost(w) }})
+			list = append(list, r.cost(w.QuerySet.Name, w))
 		}
 	}
 	return list
 }
 
 // cost is the CPU time of a query relative to that without attribution.
-func (r *Report) cost(w harness.Workload) (figures.Spread, bool) {
-	return r.Ratio(harness.Sample.CPUPerQuery, harness.Cell{Server: onRow, Workload: w.Name}, harness.Cell{Server: offRow, Workload: w.Name})
+func (r *Report) cost(name string, w harness.Workload) harness.TargetValue {
+	return r.CPURatioValue(name, onRow, offRow, w.Name)
 }
 
-// moreHeap is what attribution adds to the heap, in MiB.
-func (r *Report) moreHeap() (figures.Spread, bool) {
-	return r.more(func(m memorySample) uint64 { return m.heap })
-}
-
-// more is what attribution adds to a value, in MiB.
-func (r *Report) more(f func(memorySample) uint64) (figures.Spread, bool) {
-	on, off := r.memory[onRow], r.memory[offRow]
+// more is what attribution adds to a value.
+func (r *Report) more(f func(memorySample) float64) (figures.Spread, bool) {
+	on, off := r.memory[harness.Cell{Server: onRow}], r.memory[harness.Cell{Server: offRow}]
 	var values []float64
 	for i := range min(len(on), len(off)) {
-		values = append(values, figures.Mebi(f(on[i]))-figures.Mebi(f(off[i])))
+		values = append(values, f(on[i])-f(off[i]))
 	}
-	if len(values) == 0 {
-		return figures.Spread{}, false
-	}
-	return figures.SpreadOf(values), true
+	return figures.SpreadBy(values, harness.Plain)
 }
 
 // costTable is the table of CPU times.
 func (r *Report) costTable() string {
-	rows := [][]string{{"workload", "off: CPU µs per query", "on", "on relative to off", "least–most", "queries/s"}}
-	for _, w := range append(workloads(), kernelWorkload) {
-		ratio, ok := r.cost(w)
-		if !ok {
-			continue
-		}
-		row := []string{w.Name}
-		for _, name := range []string{offRow, onRow} {
-			row = append(row, fmt.Sprintf("%.2f", r.Over(harness.Cell{Server: name, Workload: w.Name}, harness.Sample.CPUPerQuery).Median))
-		}
-		rate := r.Over(harness.Cell{Server: onRow, Workload: w.Name}, func(s harness.Sample) float64 { return float64(s.Completed) / s.Elapsed.Seconds() })
-		rows = append(rows, append(row, fmt.Sprintf("%.3f", ratio.Median), fmt.Sprintf("%.3f–%.3f", ratio.Least, ratio.Most), fmt.Sprintf("%.0f", rate.Median)))
-	}
-	return figures.Table(rows)
+	return r.CPUTable([4]string{"workload", "off: CPU µs per query", "on", "on relative to off"}, offRow, onRow, harness.Names(append(workloads(), kernelWorkload))...)
 }
 
 // memoryTable is the table of memory.
@@ -83,24 +62,17 @@ func (r *Report) memoryTable() string {
 	rows := [][]string{{"memory", "off: MiB", "on", "difference", "least–most"}}
 	for _, of := range []struct {
 		name string
-		f    func(memorySample) uint64
-	}{
-		{"heap in use", func(m memorySample) uint64 { return m.heap }},
-		{"RSS", func(m memorySample) uint64 { return m.rss }},
-	} {
+		f    func(memorySample) float64
+	}{{"heap in use", memorySample.heapMebi}, {"RSS", memorySample.rssMebi}} {
 		more, ok := r.more(of.f)
 		if !ok {
 			continue
 		}
-		row := []string{of.name}
-		for _, name := range []string{offRow, onRow} {
-			var values []float64
-			for _, m := range r.memory[name] {
-				values = append(values, figures.Mebi(of.f(m)))
-			}
-			row = append(row, fmt.Sprintf("%.1f", figures.SpreadOf(values).Median))
-		}
-		rows = append(rows, append(row, fmt.Sprintf("%.2f", more.Median), fmt.Sprintf("%.2f–%.2f", more.Least, more.Most)))
+		mebi := r.memory.Median("", "%.1f", of.f)
+		rows = append(rows, []string{
+			of.name, mebi.Text(harness.Cell{Server: offRow}), mebi.Text(harness.Cell{Server: onRow}),
+			fmt.Sprintf("%.2f", more.Median), fmt.Sprintf("%.2f–%.2f", more.Least, more.Most),
+		})
 	}
 	return figures.Table(rows)
 }

@@ -59,13 +59,19 @@ type watchingRun struct {
 }
 
 // lines are what a tail has shown in one measurement.
-type lines struct{ shown, lost, queries uint64 }
+type lines struct {
+	shown, lost, queries uint64
+	length               time.Duration
+}
+
+func (l lines) shownPerSecond() float64 { return float64(l.shown) / l.length.Seconds() }
+func (l lines) lostPerSecond() float64  { return float64(l.lost) / l.length.Seconds() }
 
 // WatchingReport is the result of the section about watching.
 type WatchingReport struct {
 	*harness.Report
-	lines  map[string][]lines            // by workload
-	memory map[string][]machine.ProcStat // by when it was read
+	lines  harness.Results[lines]            // of the watched agent, by workload
+	memory harness.Results[machine.ProcStat] // by when it was read
 }
 
 // When memory is read.
@@ -84,21 +90,12 @@ func MeasureWatching(ctx context.Context, p harness.Plan) (*WatchingReport, erro
 	}
 	defer b.Close()
 	b.Cluster, b.OwnClient = true, true
-	w := &watchingRun{run: &run{Run: b}, out: &WatchingReport{b.Report, map[string][]lines{}, map[string][]machine.ProcStat{}}}
+	w := &watchingRun{run: &run{Run: b}, out: &WatchingReport{b.Report, harness.Results[lines]{}, harness.Results[machine.ProcStat]{}}}
 	w.settle = w.settleLines
-	for _, load := range p.Sized(watchingWorkloads()) {
-		if p.Only.Workload(load) {
-			b.Workloads = append(b.Workloads, load)
-		}
-	}
-	for _, step := range []func(context.Context) error{b.Build, b.SettleBesideServers, w.startCluster, w.rounds} {
-		if err := step(ctx); err != nil {
-			return nil, err
-		}
-	}
+	b.Choose(watchingWorkloads())
+	err = b.Steps(ctx, b.Build, b.SettleBesideServers, w.startCluster, w.rounds)
 	b.Report.Workloads = nil // they have a table of their own
-	b.Report.Fact("load average", b.Report.LoadBefore+" before, "+machine.LoadAverage()+" after")
-	return w.out, nil
+	return w.out, err
 }
 
 // rounds measures everything again and again.
@@ -149,8 +146,8 @@ func (b *watchingRun) measurePair(ctx context.Context, p *pair) (err error) {
 		for i, s := range samples {
 			b.add(p.agents[i].Name, w, p.round, s)
 		}
-		l := lines{b.watcher.shown.Load(), b.watcher.lost.Load(), samples[0].Completed}
-		b.out.lines[w.Name] = append(b.out.lines[w.Name], l)
+		l, at := lines{b.watcher.shown.Load(), b.watcher.lost.Load(), samples[0].Completed, samples[0].Elapsed}, harness.Cell{Server: watchedRow, Workload: w.Name}
+		b.out.lines[at] = append(b.out.lines[at], l)
 		fmt.Fprintf(b.Progress, "round %d of %d, %s: %d queries are shown, %d lost\n", p.round+1, b.Plan.Rounds, w.Name, l.shown, l.lost)
 	}
 	if n := b.watcher.events.Load(); n == 0 {
@@ -165,7 +162,8 @@ func (b *watchingRun) readMemory(p *pair, at int, when string) error {
 	if err != nil {
 		return err
 	}
-	b.out.memory[when] = append(b.out.memory[when], stat)
+	row := harness.Cell{Server: when}
+	b.out.memory[row] = append(b.out.memory[row], stat)
 	fmt.Fprintf(b.Progress, "round %d of %d, memory %s: %.1f MiB, of which %.1f MiB anonymous\n",
 		p.round+1, b.Plan.Rounds, when, figures.Mebi(stat.RSS), figures.Mebi(stat.Anonymous))
 	return nil

@@ -19,12 +19,12 @@ import (
 func TestWatchingTargets(t *testing.T) {
 	r := &WatchingReport{&harness.Report{
 		Plan: harness.Plan{Rounds: 2, Section: harness.WatchingFlag}, Date: time.Unix(0, 0), Samples: map[harness.Cell][]harness.Sample{},
-	}, map[string][]lines{}, map[string][]machine.ProcStat{afterStart: {{RSS: 20 << 20, Anonymous: 5 << 20}, {RSS: 21 << 20, Anonymous: 6 << 20}}}}
+	}, harness.Results[lines]{}, harness.Results[machine.ProcStat]{{Server: afterStart}: {{RSS: 20 << 20, Anonymous: 5 << 20}, {RSS: 21 << 20, Anonymous: 6 << 20}}}}
 	for i, row := range []string{unwatchedRow, watchedRow} {
 		s := harness.Sample{LoadResult: harness.LoadResult{Sent: 100, Completed: 100, Elapsed: 2 * time.Second}, CPU: time.Duration(100+i) * time.Microsecond}
 		for _, w := range watchingWorkloads() {
 			r.Samples[harness.Cell{Server: row, Workload: w.Name}] = []harness.Sample{s, s}
-			r.lines[w.Name] = []lines{{shown: 8, lost: 6}, {shown: 8, lost: 6}}
+			r.lines[harness.Cell{Server: watchedRow, Workload: w.Name}] = []lines{{shown: 8, lost: 6, length: 2 * time.Second}, {shown: 8, lost: 6, length: 2 * time.Second}}
 		}
 	}
 	if list := harness.Missed(r.Targets()); list != nil {
@@ -33,7 +33,7 @@ func TestWatchingTargets(t *testing.T) {
 	for _, w := range watchingWorkloads()[2:] {
 		r.Samples[harness.Cell{Server: watchedRow, Workload: w.Name}][0].CPU = 107 * time.Microsecond
 	}
-	r.memory[afterStart][0].RSS = 40 << 20
+	r.memory[harness.Cell{Server: afterStart}][0].RSS = 40 << 20
 	if d := cmp.Diff([]string{"CPU per hit, 1,000 qps, relative to not watched: cached A", "memory after the start: "}, harness.Missed(r.Targets())); d != "" {
 		t.Errorf("missed (-want +got):\n%s", d)
 	}
@@ -67,10 +67,10 @@ func TestMeasureWatching(t *testing.T) {
 				t.Errorf("%s, %s: %+v", w.Name, row, list)
 			}
 		}
-		if list := r.memory[afterStart]; len(list) != 1 || list[0].Anonymous == 0 || list[0].RSS <= list[0].Anonymous {
+		if list := r.memory[harness.Cell{Server: afterStart}]; len(list) != 1 || list[0].Anonymous == 0 || list[0].RSS <= list[0].Anonymous {
 			t.Errorf("memory after the start: %+v", list)
 		}
-		if l := r.lines[w.Name]; len(l) != 1 || l[0].shown == 0 {
+		if l := r.lines[harness.Cell{Server: watchedRow, Workload: w.Name}]; len(l) != 1 || l[0].shown == 0 {
 			t.Errorf("%s: lines %+v", w.Name, l)
 		}
 	}

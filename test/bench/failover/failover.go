@@ -104,13 +104,13 @@ type Run struct {
 
 // NewRun makes a run in which the agent stands so many upgrades in a row.
 func NewRun(b *harness.Run, upgrades int) *Run {
-	return &Run{Run: b, Out: &Report{b.Report, map[harness.Cell][]Result{}}, upgrades: upgrades}
+	return &Run{Run: b, Out: &Report{b.Report, harness.Results[Result]{}}, upgrades: upgrades}
 }
 
 // Report is its result.
 type Report struct {
 	*harness.Report
-	Results map[harness.Cell][]Result
+	Results harness.Results[Result]
 }
 
 // Measure measures what clients see of an agent that is replaced, dies, hangs or
@@ -140,7 +140,7 @@ func Measure(ctx context.Context, p harness.Plan, upgrades int) (*Report, error)
 	if err := run.MeasureFaults(ctx, Faults, b.Report.Servers, b.Plan.Rounds); err != nil {
 		return nil, err
 	}
-	b.Report.Fact("load average", b.Report.LoadBefore+" before, "+machine.LoadAverage()+" after")
+	b.Report.NoteLoad()
 	return run.Out, nil
 }
 

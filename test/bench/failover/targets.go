@@ -41,63 +41,29 @@ func (r *Report) worstOf(f func(Result) float64, names ...string) []harness.Targ
 			continue
 		}
 		for _, name := range names {
-			list = append(list, harness.TargetValue{Name: s.Name + ", " + name, Find: func() (figures.Spread, bool) {
-				v, ok := r.ResultSpread(f, harness.Cell{Server: s.Name, Workload: name})
-				v.Median = v.Most
-				return v, ok
-			}})
+			list = append(list, r.Results.WorstValue(s.Name+", "+name, harness.Cell{Server: s.Name, Workload: name}, f))
 		}
 	}
 	return list
 }
 
-// ResultSpread applies f to the results of a row; false if there is none.
-func (r *Report) ResultSpread(f func(Result) float64, at harness.Cell) (figures.Spread, bool) {
-	return figures.SpreadBy(r.Results[at], f)
-}
-
-// faultColumns are the columns of the tables of faults. Numbers are medians, with the
-// greatest behind them where it is another.
-var faultColumns = []struct {
-	head, format string
-	f            func(Result) float64
-}{
-	{"queries", "%.0f", func(h Result) float64 { return float64(h.All().Asked) }},
-	{"lost", "%.0f", Result.Lost},
-	{"SERVFAIL", "%.0f", Result.servfails},
-	{"by the cluster DNS", "%.0f", Result.clusterAnswers},
-	{"longest without an answer, ms", "%.0f", Result.MaxSilence},
-	{"worst p99, ms", "%.1f", Result.worstP99},
-}
-
-// FaultTable is the table of a fault; empty if it was not measured.
+// FaultTable is the table of a fault; empty if it was not measured. Numbers are medians, with the greatest behind them where it
+// is another.
 func (r *Report) FaultTable(m Fault) string {
-	rows := [][]string{{"server"}}
-	for _, c := range faultColumns {
-		rows[0] = append(rows[0], c.head)
-	}
-	for _, s := range r.Servers {
-		at := harness.Cell{Server: s.Name, Workload: m.Name}
-		row := []string{s.Name}
-		for _, c := range faultColumns {
-			v, ok := r.ResultSpread(c.f, at)
-			if !ok {
-				break
-			}
-			text := fmt.Sprintf(c.format, v.Median)
-			if most := fmt.Sprintf(c.format, v.Most); most != text && c.head != faultColumns[0].head {
+	column := func(head, format string, f func(Result) float64) harness.Column {
+		median, most := r.Results.Median(head, format, f), r.Results.Most(head, format, f)
+		return harness.Column{Head: head, Text: func(at harness.Cell) string {
+			text := median.Text(at)
+			if most := most.Text(at); most != text {
 				text += " (" + most + ")"
 			}
-			row = append(row, text)
-		}
-		if len(row) == len(rows[0]) {
-			rows = append(rows, row)
-		}
+			return text
+		}}
 	}
-	if len(rows) == 1 {
-		return ""
-	}
-	return figures.Table(rows)
+	return r.Results.Table([]string{"server"}, harness.ServerRows(r.Servers, m.Name),
+		r.Results.Median("queries", "%.0f", func(h Result) float64 { return float64(h.All().Asked) }),
+		column("lost", "%.0f", Result.Lost), column("SERVFAIL", "%.0f", Result.servfails), column("by the cluster DNS", "%.0f", Result.clusterAnswers),
+		column("longest without an answer, ms", "%.0f", Result.MaxSilence), column("worst p99, ms", "%.1f", Result.worstP99))
 }
 
 // Tables are all of them, as text for a terminal.
@@ -120,7 +86,7 @@ func (r *Report) lossTable() string {
 		row := []string{m.Name}
 		for _, s := range r.Servers {
 			text := "–"
-			if v, ok := r.ResultSpread(Result.Lost, harness.Cell{Server: s.Name, Workload: m.Name}); ok {
+			if v, ok := r.Results.Spread(harness.Cell{Server: s.Name, Workload: m.Name}, Result.Lost); ok {
 				text = fmt.Sprintf("%.0f", v.Median)
 			}
 			row = append(row, text)

@@ -145,7 +145,8 @@ func (b *run) measureBudgets(ctx context.Context) error {
 				b.budgetServers = slices.DeleteFunc(b.budgetServers, func(o harness.Server) bool { return o.Name == s.Name })
 				continue
 			}
-			b.out.budgets[s.Name] = append(b.out.budgets[s.Name], r)
+			at := harness.Cell{Server: s.Name}
+			b.out.budgets[at] = append(b.out.budgets[at], r)
 			fmt.Fprintf(b.Progress, "round %d of %d, budget, %s: %s\n  greedy pod: %s\n", n+1, b.rounds(), s.Name, r.equal, r.greedy)
 		}
 	}

@@ -48,18 +48,18 @@ type run struct {
 type Report struct {
 	*harness.Report
 	// floods are the results by server and case, and floodRates the rates by case.
-	floods     map[harness.Cell][]floodResult
+	floods     harness.Results[floodResult]
 	floodRates map[string]int
 	// loads are what floods from one pod cost the node, by server.
-	loads map[string][]loadResult
+	loads harness.Results[loadResult]
 	// budgets are the results by server.
-	budgets map[string][]budgetResult
+	budgets harness.Results[budgetResult]
 }
 
 func newReport(r *harness.Report) *Report {
 	return &Report{
-		Report: r, floods: map[harness.Cell][]floodResult{}, floodRates: map[string]int{},
-		loads: map[string][]loadResult{}, budgets: map[string][]budgetResult{},
+		Report: r, floods: harness.Results[floodResult]{}, floodRates: map[string]int{},
+		loads: harness.Results[loadResult]{}, budgets: harness.Results[budgetResult]{},
 	}
 }
 
@@ -101,7 +101,7 @@ func Measure(ctx context.Context, p harness.Plan, parts Parts) (*Report, error) 
 		return nil, err
 	}
 	b.Report.Workloads = nil // they have tables of their own
-	b.Report.Fact("load average", b.Report.LoadBefore+" before, "+machine.LoadAverage()+" after")
+	b.Report.NoteLoad()
 	return run.out, nil
 }
 

@@ -41,14 +41,14 @@ func sampleReport() *Report {
 	for i, s := range loadServers() {
 		took := float64(4 - i)
 		l := loadResult{sent: 1000, busy: took, client: took / 2, agent: took / 2, floorBusy: 0.5, floorClient: 0.5}
-		r.loads[s.Name] = []loadResult{l, l}
+		r.loads[harness.Cell{Server: s.Name}] = []loadResult{l, l}
 	}
 	for _, s := range budgetServers() {
 		b := budgetSample{cached: answered(10), stale: answered(10), most: 950, arrived: 950}
 		for range askingPods {
 			b.pods = append(b.pods, answered(95))
 		}
-		r.budgets[s.Name] = []budgetResult{{b, b}, {b, b}}
+		r.budgets[harness.Cell{Server: s.Name}] = []budgetResult{{b, b}, {b, b}}
 	}
 	for _, name := range []string{onRow, offRow} {
 		for _, l := range shareLoads() {
@@ -72,11 +72,11 @@ func TestTargets(t *testing.T) {
 	bad[1].flood.hits = answered(100, 2*time.Millisecond)
 	bad[1].flood.misses = answered(99, 3*time.Millisecond)
 	bad[1].flood.misses.Answered++ // a SERVFAIL
-	r.loads[kernelLimitRow][0].agent, r.loads[kernelLimitRow][1].agent = 1, 1
-	r.budgets[budgetRow][1].greedy.most = 1001
-	r.budgets[budgetRow][1].greedy.dropped = 1
-	r.budgets[budgetRow][0].equal.pods[3] = answered(80)
-	r.budgets[budgetRow][0].equal.stale.Sent++
+	r.loads[harness.Cell{Server: kernelLimitRow}][0].agent, r.loads[harness.Cell{Server: kernelLimitRow}][1].agent = 1, 1
+	r.budgets[harness.Cell{Server: budgetRow}][1].greedy.most = 1001
+	r.budgets[harness.Cell{Server: budgetRow}][1].greedy.dropped = 1
+	r.budgets[harness.Cell{Server: budgetRow}][0].equal.pods[3] = answered(80)
+	r.budgets[harness.Cell{Server: budgetRow}][0].equal.stale.Sent++
 	r.Samples[harness.Cell{Server: onRow, Workload: "miss"}][0].CPU = 110 * time.Microsecond
 	want := []string{
 		"nodens: p99 of hits beside a flood, relative to the control: hits",
@@ -159,20 +159,20 @@ func TestMeasure(t *testing.T) {
 		}
 	}
 	checkFloods(t, r)
-	if list := r.budgets[budgetRow]; len(list) != 1 {
+	if list := r.budgets[harness.Cell{Server: budgetRow}]; len(list) != 1 {
 		t.Errorf("%d results of a budget", len(list))
 	} else if s := list[0].equal; len(s.pods) != askingPods || s.arrived == 0 || s.most == 0 || s.cached.Sent == 0 || s.stale.Sent == 0 {
 		t.Errorf("budget: %s", s)
 	}
 	for _, l := range shareLoads() {
-		if v, ok := r.CPURatio(sharePair(l.name)); !ok || v.Median <= 0 {
+		if v, ok := r.CPURatio(onRow, offRow, l.name); !ok || v.Median <= 0 {
 			t.Errorf("CPU per %s: %v", l.name, v)
 		}
 	}
 	if kernelPath {
 		for _, s := range loadServers() {
 			// The machine's idle time is counted in ticks, which are as long as the short form's flood.
-			list := r.loads[s.Name]
+			list := r.loads[harness.Cell{Server: s.Name}]
 			if len(list) != 1 || list[0].sent == 0 || soak.Enabled() && list[0].busy <= 0 || list[0].client <= 0 {
 				t.Errorf("the node's CPU time for a flood, %s: %+v", s.Name, list)
 			}

@@ -93,7 +93,8 @@ func (b *run) measureLoads(ctx context.Context) error {
 				continue
 			}
 			r.floorBusy, r.floorClient = perPacket(floor.Busy, floor), perPacket(floor.Client, floor)
-			b.out.loads[s.Name] = append(b.out.loads[s.Name], r)
+			at := harness.Cell{Server: s.Name}
+			b.out.loads[at] = append(b.out.loads[at], r)
 			fmt.Fprintf(b.Progress, "round %d of %d, CPU, %s: %.2f µs of the node per packet, %.2f µs by the clocks, %.2f µs of the agent, %d of %d answered\n", n+1, b.rounds(), s.Name, r.node(), r.byClocks(), r.own(), r.answered, r.sent)
 		}
 	}

@@ -31,11 +31,8 @@ func (r *Report) Targets() []harness.Target {
 			harness.Target{What: row + ": victims' queries that were lost, in any round", Limit: 0, Of: r.floodValues(row, floodResult.lost, true)},
 		)
 	}
-	one := func(find func() (figures.Spread, bool)) []harness.TargetValue {
-		return []harness.TargetValue{{Find: find}}
-	}
 	budget := func(f func(budgetResult) float64) []harness.TargetValue {
-		return one(func() (figures.Spread, bool) { return worstRound(figures.SpreadBy(r.budgets[budgetRow], f)) })
+		return []harness.TargetValue{r.budgets.WorstValue("", harness.Cell{Server: budgetRow}, f)}
 	}
 	list = append(list,
 		harness.Target{What: "node's CPU time for a flood with the limit in the kernel, relative to the agent", Limit: maxKernelLoad, Of: []harness.TargetValue{
@@ -48,27 +45,19 @@ func (r *Report) Targets() []harness.Target {
 		harness.Target{What: "cached and expired names that failed beside it", Limit: 0, Of: budget(budgetResult.knownFailures)},
 	)
 	for _, load := range shareLoads() {
-		list = append(list, harness.Target{What: "CPU per " + load.name + " with a limit and a budget, relative to none", Limit: maxCost, Of: one(func() (figures.Spread, bool) { return r.CPURatio(sharePair(load.name)) })})
+		list = append(list, harness.Target{What: "CPU per " + load.name + " with a limit and a budget, relative to none", Limit: maxCost, Of: []harness.TargetValue{r.CPURatioValue("", onRow, offRow, load.name)}})
 	}
 	return list
-}
-
-// worstRound makes the worst round the value that counts.
-func worstRound(s figures.Spread, ok bool) (figures.Spread, bool) {
-	s.Median = s.Most
-	return s, ok
 }
 
 // floodValues are a server's values in all cases.
 func (r *Report) floodValues(row string, f func(floodResult) float64, worst bool) (list []harness.TargetValue) {
 	for _, c := range floodCases() {
-		list = append(list, harness.TargetValue{Name: c.name, Find: func() (figures.Spread, bool) {
-			s, ok := figures.SpreadBy(r.floods[harness.Cell{Server: row, Workload: c.name}], f)
-			if worst {
-				return worstRound(s, ok)
-			}
-			return s, ok
-		}})
+		value := r.floods.Value
+		if worst {
+			value = r.floods.WorstValue
+		}
+		list = append(list, value(c.name, harness.Cell{Server: row, Workload: c.name}, f))
 	}
 	return list
 }
@@ -77,13 +66,13 @@ func (r *Report) floodValues(row string, f func(floodResult) float64, worst bool
 // in rounds in which other work of the machine makes one of the differences negative.
 func (r *Report) kernelLoad(f func(loadResult) float64) (figures.Spread, bool) {
 	var ratios []float64
-	kernel, socket := r.loads[kernelLimitRow], r.loads[socketLimitRow]
+	kernel, socket := r.loads[harness.Cell{Server: kernelLimitRow}], r.loads[harness.Cell{Server: socketLimitRow}]
 	for i, in := range kernel[:min(len(kernel), len(socket))] {
 		if out := f(socket[i]); out > 0 && f(in) > 0 {
 			ratios = append(ratios, f(in)/out)
 		}
 	}
-	return figures.SpreadBy(ratios, func(v float64) float64 { return v })
+	return figures.SpreadBy(ratios, harness.Plain)
 }
 
 // knownFailures is how many queries for cached and expired names failed.
@@ -91,50 +80,23 @@ func (b budgetResult) knownFailures() float64 {
 	return failures(b.equal.cached) + failures(b.equal.stale) + failures(b.greedy.cached) + failures(b.greedy.stale)
 }
 
-// sharePair is a load with a limit and a budget, and the same load without.
-func sharePair(load string) harness.CellPair {
-	return harness.CellPair{Name: load, Of: harness.Cell{Server: onRow, Workload: load}, To: harness.Cell{Server: offRow, Workload: load}}
-}
-
-// middle is the median of a value over the rounds as text.
-func middle[T any](list []T, format string, f func(T) float64) string {
-	s, _ := figures.SpreadBy(list, f)
-	return fmt.Sprintf(format, s.Median)
-}
-
-// total is the sum of a value over the rounds as text.
-func total[T any](list []T, f func(T) float64) string {
-	sum := 0.0
-	for _, v := range list {
-		sum += f(v)
-	}
-	return fmt.Sprintf("%.0f", sum)
-}
-
 // floodTable is the table of a case; empty if it was not measured.
 func (r *Report) floodTable(c floodCase, servers []string) string {
-	rows := [][]string{{"server", "hits: p50 µs", "p99 µs", "relative to control", "misses: p50 µs", "p99 µs", "relative to control", "failed", "lost", "of", "server's CPU"}}
+	var rows []harness.Row
 	for _, name := range servers {
-		list := r.floods[harness.Cell{Server: name, Workload: c.name}]
-		if len(list) == 0 {
-			continue
-		}
-		ratio := func(f func(floodResult) float64) string {
-			s, _ := figures.SpreadBy(list, f)
-			return fmt.Sprintf("%.2f (%.2f–%.2f)", s.Median, s.Least, s.Most)
-		}
-		rows = append(rows, []string{
-			name,
-			middle(list, "%.0f", func(f floodResult) float64 { return micros(f.flood.hits, 0.5) }),
-			middle(list, "%.0f", func(f floodResult) float64 { return micros(f.flood.hits, 0.99) }), ratio(floodResult.hitsP99),
-			middle(list, "%.0f", func(f floodResult) float64 { return micros(f.flood.misses, 0.5) }),
-			middle(list, "%.0f", func(f floodResult) float64 { return micros(f.flood.misses, 0.99) }), ratio(floodResult.missesP99),
-			total(list, floodResult.failures), total(list, floodResult.lost),
-			total(list, func(f floodResult) float64 { return float64(f.flood.hits.Sent + f.flood.misses.Sent) }),
-			middle(list, "%.0f %%", func(f floodResult) float64 { return 100 * f.flood.cpu.Seconds() / f.flood.elapsed.Seconds() }),
-		})
+		rows = append(rows, harness.Row{Labels: []string{name}, At: harness.Cell{Server: name, Workload: c.name}})
 	}
-	return figures.Table(rows)
+	f := r.floods
+	return f.Table([]string{"server"}, rows,
+		f.Median("hits: p50 µs", "%.0f", func(f floodResult) float64 { return micros(f.flood.hits, 0.5) }),
+		f.Median("p99 µs", "%.0f", func(f floodResult) float64 { return micros(f.flood.hits, 0.99) }),
+		f.MedianRange("relative to control", "%.2f", floodResult.hitsP99),
+		f.Median("misses: p50 µs", "%.0f", func(f floodResult) float64 { return micros(f.flood.misses, 0.5) }),
+		f.Median("p99 µs", "%.0f", func(f floodResult) float64 { return micros(f.flood.misses, 0.99) }),
+		f.MedianRange("relative to control", "%.2f", floodResult.missesP99),
+		f.Sum("failed", floodResult.failures), f.Sum("lost", floodResult.lost),
+		f.Sum("of", func(f floodResult) float64 { return float64(f.flood.hits.Sent + f.flood.misses.Sent) }),
+		f.Median("server's CPU", "%.0f %%", func(f floodResult) float64 { return 100 * f.flood.cpu.Seconds() / f.flood.elapsed.Seconds() }))
 }
 
 // floodRows are the names of the rows of floods, in their order.
@@ -157,19 +119,10 @@ func (r *Report) floodTables() (list []string) {
 
 // loadTable is the table of the node's CPU time.
 func (r *Report) loadTable() string {
-	rows := [][]string{{"agent", "node's CPU µs per packet", "least–most", "by the processes' clocks", "agent's", "answered"}}
-	for _, s := range loadServers() {
-		list := r.loads[s.Name]
-		v, ok := figures.SpreadBy(list, loadResult.node)
-		if !ok {
-			continue
-		}
-		rows = append(rows, []string{
-			s.Name, fmt.Sprintf("%.2f", v.Median), fmt.Sprintf("%.2f–%.2f", v.Least, v.Most), middle(list, "%.2f", loadResult.byClocks), middle(list, "%.2f", loadResult.own),
-			middle(list, "%.0f %%", func(l loadResult) float64 { return 100 * l.answers() }),
-		})
-	}
-	return figures.Table(rows)
+	return r.loads.Table([]string{"agent"}, harness.ServerRows(loadServers(), ""),
+		r.loads.Median("node's CPU µs per packet", "%.2f", loadResult.node), r.loads.Range("%.2f", loadResult.node),
+		r.loads.Median("by the processes' clocks", "%.2f", loadResult.byClocks), r.loads.Median("agent's", "%.2f", loadResult.own),
+		r.loads.Median("answered", "%.0f %%", func(l loadResult) float64 { return 100 * l.answers() }))
 }
 
 // budgetTables are the tables of the pods that ask alike, of the greedy pod, and of cached and expired names.
@@ -182,87 +135,51 @@ func (r *Report) budgetTables() (list []string) {
 	return list
 }
 
-// missColumns are the columns of what became of the misses.
-func missColumns(list []budgetResult, of func(budgetResult) budgetSample) []string {
-	part := func(f func(sent, answered, prompt, failed, lost float64) float64) string {
-		return middle(list, "%.0f %%", func(b budgetResult) float64 {
+// budgetTable is a table of the pods, whose own columns come first, and of what became of their misses.
+func (r *Report) budgetTable(head string, of func(budgetResult) budgetSample, own ...harness.Column) string {
+	part := func(head string, f func(sent, answered, prompt, failed, lost float64) float64) harness.Column {
+		return r.budgets.Median(head, "%.0f %%", func(b budgetResult) float64 {
 			sent, answered, prompt, failed, lost := of(b).sums()
 			return 100 * f(sent, answered, prompt, failed, lost) / max(sent, 1)
 		})
 	}
-	most, _ := figures.SpreadBy(list, func(b budgetResult) float64 { return float64(of(b).most) })
-	return []string{
-		fmt.Sprintf("%.0f", most.Most),
-		middle(list, "%.0f %%", func(b budgetResult) float64 { return 100 * float64(of(b).dropped) / float64(max(of(b).arrived, 1)) }),
-		part(func(_, answered, _, _, _ float64) float64 { return answered }),
-		part(func(_, _, prompt, _, _ float64) float64 { return prompt }),
-		part(func(_, _, _, failed, _ float64) float64 { return failed }),
-		part(func(_, _, _, _, lost float64) float64 { return lost }),
-	}
+	return r.budgets.Table([]string{head}, harness.ServerRows(budgetServers(), ""), append(own,
+		r.budgets.Most("queries in the upstream's busiest second", "%.0f", func(b budgetResult) float64 { return float64(of(b).most) }),
+		r.budgets.Median("dropped by the upstream", "%.0f %%", func(b budgetResult) float64 { return 100 * float64(of(b).dropped) / float64(max(of(b).arrived, 1)) }),
+		part("answered", func(_, answered, _, _, _ float64) float64 { return answered }),
+		part("within a second", func(_, _, prompt, _, _ float64) float64 { return prompt }),
+		part("SERVFAIL", func(_, _, _, failed, _ float64) float64 { return failed }),
+		part("lost", func(_, _, _, _, lost float64) float64 { return lost }))...)
 }
 
-// missHeads are the heads of missColumns.
-var missHeads = []string{"queries in the upstream's busiest second", "dropped by the upstream", "answered", "within a second", "SERVFAIL", "lost"}
-
 func (r *Report) equalTable() string {
-	rows := [][]string{append([]string{"ten pods, 300 misses a second each", "answers of a pod, least–most", "distance from the mean"}, missHeads...)}
-	for _, s := range budgetServers() {
-		list := r.budgets[s.Name]
-		if len(list) == 0 {
-			continue
-		}
-		pod := func(f func(least, most float64) float64) string {
-			return middle(list, "%.0f", func(b budgetResult) float64 {
-				least, most, _ := b.equal.range_()
-				return f(least, most)
-			})
-		}
-		rows = append(rows, append([]string{
-			s.Name, pod(func(least, _ float64) float64 { return least }) + "–" + pod(func(_, most float64) float64 { return most }),
-			middle(list, "%.0f %%", func(b budgetResult) float64 { return 100 * b.equal.share() }),
-		}, missColumns(list, func(b budgetResult) budgetSample { return b.equal })...))
-	}
-	return figures.Table(rows)
+	least := r.budgets.Median("", "%.0f", func(b budgetResult) float64 { least, _, _ := b.equal.range_(); return least })
+	most := r.budgets.Median("", "%.0f", func(b budgetResult) float64 { _, most, _ := b.equal.range_(); return most })
+	return r.budgetTable("ten pods, 300 misses a second each", func(b budgetResult) budgetSample { return b.equal },
+		harness.Column{Head: "answers of a pod, least–most", Text: func(at harness.Cell) string { return least.Text(at) + "–" + most.Text(at) }},
+		r.budgets.Median("distance from the mean", "%.0f %%", func(b budgetResult) float64 { return 100 * b.equal.share() }))
 }
 
 func (r *Report) greedyTable() string {
-	rows := [][]string{append([]string{"nine pods, 50 misses a second each; one pod, 2,550", "answered, the nine pods' least"}, missHeads...)}
-	for _, s := range budgetServers() {
-		list := r.budgets[s.Name]
-		if len(list) == 0 {
-			continue
-		}
-		rows = append(rows, append([]string{s.Name, middle(list, "%.0f %%", func(b budgetResult) float64 { return 100 * b.greedy.polite() })},
-			missColumns(list, func(b budgetResult) budgetSample { return b.greedy })...))
-	}
-	return figures.Table(rows)
+	return r.budgetTable("nine pods, 50 misses a second each; one pod, 2,550", func(b budgetResult) budgetSample { return b.greedy },
+		r.budgets.Median("answered, the nine pods' least", "%.0f %%", func(b budgetResult) float64 { return 100 * b.greedy.polite() }))
 }
 
 func (r *Report) knownTable() string {
-	rows := [][]string{{"beside ten pods", "cached names: failed", "p99 ms", "expired names: failed", "p99 ms"}}
-	for _, s := range budgetServers() {
-		list := r.budgets[s.Name]
-		if len(list) == 0 {
-			continue
-		}
-		rows = append(rows, []string{
-			s.Name,
-			total(list, func(b budgetResult) float64 { return failures(b.equal.cached) }),
-			middle(list, "%.1f", func(b budgetResult) float64 { return latencyText(b.equal.cached) }),
-			total(list, func(b budgetResult) float64 { return failures(b.equal.stale) }),
-			middle(list, "%.1f", func(b budgetResult) float64 { return latencyText(b.equal.stale) }),
-		})
-	}
-	return figures.Table(rows)
+	return r.budgets.Table([]string{"beside ten pods"}, harness.ServerRows(budgetServers(), ""),
+		r.budgets.Sum("cached names: failed", func(b budgetResult) float64 { return failures(b.equal.cached) }),
+		r.budgets.Median("p99 ms", "%.1f", func(b budgetResult) float64 { return latencyText(b.equal.cached) }),
+		r.budgets.Sum("expired names: failed", func(b budgetResult) float64 { return failures(b.equal.stale) }),
+		r.budgets.Median("p99 ms", "%.1f", func(b budgetResult) float64 { return latencyText(b.equal.stale) }))
 }
 
 // shareTable is the table of CPU times.
 func (r *Report) shareTable() string {
-	var pairs []harness.CellPair
-	for _, load := range shareLoads() {
-		pairs = append(pairs, sharePair(load.name))
+	var names []string
+	for _, l := range shareLoads() {
+		names = append(names, l.name)
 	}
-	return r.CPUTable([]string{"query", "off: CPU µs", "on", "on relative to off", "least–most", "queries/s"}, pairs)
+	return r.CPUTable([4]string{"query", "off: CPU µs", "on", "on relative to off"}, offRow, onRow, names...)
 }
 
 // Tables returns all tables as text.

@@ -100,12 +100,10 @@ func (b *run) sharePair(ctx context.Context, d *node, round int) error {
 			if err != nil {
 				return fmt.Errorf("%s, %s: %w", l.name, pair[at].Name, err)
 			}
-			sums[at].CPU, sums[at].Completed, sums[at].Elapsed = sums[at].CPU+s.CPU, sums[at].Completed+s.Completed, sums[at].Elapsed+s.Elapsed
+			sums[at] = sums[at].Plus(s)
 		}
 		for i, s := range sums {
-			at := harness.Cell{Server: pair[i].Name, Workload: l.name}
-			b.Report.Samples[at] = append(b.Report.Samples[at], s)
-			fmt.Fprintf(b.Progress, "round %d of %d, CPU per %s, %s: %.3f µs, %.0f a second\n", round+1, b.Plan.Rounds, l.name, pair[i].Name, s.CPUPerQuery(), float64(s.Completed)/s.Elapsed.Seconds())
+			b.Add(harness.Cell{Server: pair[i].Name, Workload: l.name}, round, s, fmt.Sprintf("%.3f µs of CPU, %.0f a second", s.CPUPerQuery(), s.PerSecond()))
 		}
 	}
 	return nil

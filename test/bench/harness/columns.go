@@ -1,84 +1,56 @@
 package harness
 
 import (
-	"fmt"
 	"slices"
 	"time"
 
 	"github.com/nodens-dns/nodens/test/bench/figures"
 )
 
-// column is a column of a workload's table.
-type column struct {
-	head string
-	text func(*Report, Cell) string
-}
+// PerSecond is the rate of the answers.
+func (s Sample) PerSecond() float64 { return float64(s.Completed) / s.Elapsed.Seconds() }
 
-// medianColumn is a column with the median of a number.
-func medianColumn(head, format string, f func(Sample) float64) column {
-	return column{head, func(r *Report, at Cell) string { return fmt.Sprintf(format, r.Over(at, f).Median) }}
-}
+func (s Sample) rss() float64  { return figures.Mebi(s.RSS) }
+func (s Sample) lost() float64 { return float64(s.Lost) }
 
-// shareColumn is a column with the median of a part.
-func shareColumn(head string, f func(Sample) float64) column {
-	return column{head, func(r *Report, at Cell) string { return figures.Percent(r.Over(at, f).Median) }}
+// Share returns a column with the median of a part.
+func (r Results[T]) Share(head string, f func(T) float64) Column {
+	return r.column(head, f, func(s figures.Spread) string { return figures.Percent(s.Median) })
 }
-
-// maxColumn is a column with the greatest of all rounds.
-func maxColumn(head, format string, f func(Sample) float64) column {
-	return column{head, func(r *Report, at Cell) string { return fmt.Sprintf(format, r.Over(at, f).Most) }}
-}
-
-// The columns that several tables have.
-var (
-	priceColumns = []column{
-		medianColumn("CPU µs per query", "%.2f", Sample.CPUPerQuery),
-		{"least–most", func(r *Report, at Cell) string {
-			v := r.Over(at, Sample.CPUPerQuery)
-			return fmt.Sprintf("%.2f–%.2f", v.Least, v.Most)
-		}},
-	}
-	kernelColumn   = shareColumn("in the kernel", func(s Sample) float64 { return s.Kernel })
-	rateColumn     = medianColumn("queries/s", "%.0f", func(s Sample) float64 { return float64(s.Completed) / s.Elapsed.Seconds() })
-	rssColumn      = medianColumn("RSS MiB", "%.0f", func(s Sample) float64 { return figures.Mebi(s.RSS) })
-	lostColumn     = maxColumn("lost", "%.0f", func(s Sample) float64 { return float64(s.Lost) })
-	failedColumn   = shareColumn("failed", func(s Sample) float64 { return s.Failed() })
-	latencyColumns = []column{medianColumn("p50 µs", "%.0f", Sample.P50), medianColumn("p99 µs", "%.0f", Sample.P99)}
-)
 
 // podColumns are those of what a pod asks.
-var podColumns = []column{
-	medianColumn("CPU µs per query", "%.1f", Sample.MachineCPU),
-	{"least–most", func(r *Report, at Cell) string {
-		v := r.Over(at, Sample.MachineCPU)
-		return fmt.Sprintf("%.1f–%.1f", v.Least, v.Most)
-	}},
-	medianColumn("client's", "%.1f", func(s Sample) float64 { return float64(s.Client.Nanoseconds()) / 1e3 / s.answered() }),
-	medianColumn("server's", "%.2f", Sample.CPUPerQuery),
-	medianColumn("p50 µs", "%.1f", Sample.P50),
-	medianColumn("p99 µs", "%.1f", Sample.P99),
-	shareColumn("answered in the kernel", func(s Sample) float64 { return s.KernelShare }),
-	lostColumn,
+func (r *Report) podColumns() []Column {
+	s := r.Samples
+	return []Column{
+		s.Median("CPU µs per query", "%.1f", Sample.MachineCPU), s.Range("%.1f", Sample.MachineCPU),
+		s.Median("client's", "%.1f", func(s Sample) float64 { return float64(s.Client.Nanoseconds()) / 1e3 / s.answered() }),
+		s.Median("server's", "%.2f", Sample.CPUPerQuery),
+		s.Median("p50 µs", "%.1f", Sample.P50), s.Median("p99 µs", "%.1f", Sample.P99),
+		s.Share("answered in the kernel", func(s Sample) float64 { return s.KernelShare }), s.Most("lost", "%.0f", Sample.lost),
+	}
 }
 
 // columns are those of a workload's table.
-func (w Workload) columns() []column {
+func (r *Report) columns(w Workload) []Column {
+	s := r.Samples
+	price := []Column{s.Median("CPU µs per query", "%.2f", Sample.CPUPerQuery), s.Range("%.2f", Sample.CPUPerQuery)}
+	latency := []Column{s.Median("p50 µs", "%.0f", Sample.P50), s.Median("p99 µs", "%.0f", Sample.P99), s.Most("lost", "%.0f", Sample.lost)}
+	rate, rss := s.Median("queries/s", "%.0f", Sample.PerSecond), s.Median("RSS MiB", "%.0f", Sample.rss)
 	switch w.Tool {
 	case FromPod:
-		return podColumns
+		return r.podColumns()
 	case FixedRate:
-		return slices.Concat(priceColumns, latencyColumns, []column{lostColumn})
+		return append(price, latency...)
 	case CacheMisses:
-		return slices.Concat(priceColumns, []column{rateColumn, failedColumn, rssColumn})
+		return append(price, rate, s.Share("failed", func(s Sample) float64 { return s.Failed() }), rss)
 	case MissFlood:
-		return slices.Concat(priceColumns, latencyColumns, []column{
-			lostColumn,
-			shareColumn("flood failed", func(s Sample) float64 { return s.floodResult.Failed() }),
-			medianColumn("RSS MiB before", "%.0f", func(s Sample) float64 { return figures.Mebi(s.Before) }),
-			medianColumn("at most", "%.0f", func(s Sample) float64 { return figures.Mebi(s.Peak) }),
+		return slices.Concat(price, latency, []Column{
+			s.Share("flood failed", func(s Sample) float64 { return s.floodResult.Failed() }),
+			s.Median("RSS MiB before", "%.0f", func(s Sample) float64 { return figures.Mebi(s.Before) }),
+			s.Median("at most", "%.0f", func(s Sample) float64 { return figures.Mebi(s.Peak) }),
 		})
 	default:
-		return slices.Concat(priceColumns, []column{kernelColumn, rateColumn, rssColumn})
+		return append(price, s.Share("in the kernel", func(s Sample) float64 { return s.Kernel }), rate, rss)
 	}
 }
 
@@ -95,21 +67,27 @@ func (r *Report) pooledLatency(at Cell, part float64) float64 {
 
 // WorkloadTable is the table of a workload.
 func (r *Report) WorkloadTable(w Workload) string {
-	columns := w.columns()
-	rows := [][]string{{"server"}}
-	for _, c := range columns {
-		rows[0] = append(rows[0], c.head)
-	}
-	for _, s := range r.Servers {
-		at := Cell{s.Name, w.Name}
-		if len(r.Samples[at]) == 0 {
-			continue
-		}
-		row := []string{s.Name}
-		for _, c := range columns {
-			row = append(row, c.text(r, at))
-		}
-		rows = append(rows, row)
-	}
-	return figures.Table(rows)
+	return r.Samples.Table([]string{"server"}, ServerRows(r.Servers, w.Name), r.columns(w)...)
+}
+
+// CPUTable returns a table of workloads: the CPU time of a query of two servers in microseconds, their ratio with its range, and
+// the queries per second of the second one. heads are those of the first four columns. Workloads that were not measured for both are
+// left out.
+func (r *Report) CPUTable(heads [4]string, base, server string, workloads ...string) string {
+	ratios := r.Samples.Relative(Sample.CPUPerQuery, Beside(base))
+	cpu := r.Samples.Median("", "%.2f", Sample.CPUPerQuery)
+	return ratios.Table(heads[:1], WorkloadRows(server, workloads...),
+		cpu.Headed(heads[1]).Of(Beside(base)), cpu.Headed(heads[2]), ratios.Median(heads[3], "%.3f", Plain), ratios.Range("%.3f", Plain),
+		r.Samples.Median("queries/s", "%.0f", Sample.PerSecond))
+}
+
+// CPURatio returns the CPU time of a query of a server relative to another one's under the same workload; false if one of
+// them was not measured.
+func (r *Report) CPURatio(server, base, workload string) (figures.Spread, bool) {
+	return r.CPURatioValue("", server, base, workload).Find()
+}
+
+// CPURatioValue is CPURatio as a value of a target.
+func (r *Report) CPURatioValue(name, server, base, workload string) TargetValue {
+	return r.Samples.RatioValue(name, Cell{server, workload}, Cell{base, workload}, Sample.CPUPerQuery)
 }

@@ -20,26 +20,16 @@ type Report struct {
 	Notes      []string
 	Servers    []Server
 	Workloads  []Workload
-	Samples    map[Cell][]Sample
+	Samples    Results[Sample]
 }
 
 func (r *Report) Fact(name, value string) {
 	r.Facts = append(r.Facts, machine.Fact{Name: name, Value: value})
 }
 
-// Over applies f to the samples of a row, of which there is at least one.
-func (r *Report) Over(at Cell, f func(Sample) float64) figures.Spread {
-	var values []float64
-	for _, s := range r.Samples[at] {
-		values = append(values, f(s))
-	}
-	return figures.SpreadOf(values)
-}
-
-// Ratio compares two rows within each round; false if one of them was not
-// measured.
-func (r *Report) Ratio(f func(Sample) float64, of, to Cell) (figures.Spread, bool) {
-	return figures.SpreadOfRatios(r.Samples[of], r.Samples[to], f)
+// NoteLoad notes the load of the machine before the measurements and now.
+func (r *Report) NoteLoad() {
+	r.Fact("load average", r.LoadBefore+" before, "+machine.LoadAverage()+" after")
 }
 
 // MaxOtherShare is how much of the server's core others may take. The harness itself and

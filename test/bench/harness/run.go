@@ -83,7 +83,7 @@ func New(p Plan, rows []Server) (*Run, error) {
 	return &Run{
 		Plan: p, Rows: rows, Dir: dir,
 		binaries: map[string]string{}, files: map[string]string{}, Lengths: map[string]int{},
-		Report: &Report{Plan: p, Date: time.Now(), Samples: map[Cell][]Sample{}},
+		Report: &Report{Plan: p, Date: time.Now(), Samples: Results[Sample]{}},
 	}, nil
 }
 
@@ -242,6 +242,32 @@ func prepare(ctx context.Context, dir string) error {
 		}
 	}
 	return nil
+}
+
+// Choose makes those of the workloads that the plan includes the run's, as long as the form of the run has them.
+func (b *Run) Choose(list []Workload) {
+	for _, w := range b.Sized(list) {
+		if (b.Plan.Cluster || !w.Cluster) && b.Only.Workload(w) {
+			b.Workloads = append(b.Workloads, w)
+		}
+	}
+}
+
+// Steps calls the steps until one fails, and then notes the load of the machine.
+func (b *Run) Steps(ctx context.Context, steps ...func(context.Context) error) error {
+	for _, step := range steps {
+		if err := step(ctx); err != nil {
+			return err
+		}
+	}
+	b.Report.NoteLoad()
+	return nil
+}
+
+// Add adds a sample of a round, and writes a line about it.
+func (b *Run) Add(at Cell, round int, s Sample, text any) {
+	b.Report.Samples[at] = append(b.Report.Samples[at], s)
+	fmt.Fprintf(b.Progress, "round %d of %d, %s, %s: %s\n", round+1, b.Plan.Rounds, at.Workload, at.Server, text)
 }
 
 // SettleBesideServers leaves the servers' core to them.

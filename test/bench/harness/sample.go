@@ -48,6 +48,13 @@ type Sample struct {
 	IdleLoad, KernelShare float64
 }
 
+// Plus adds a slice of the same measurement.
+func (s Sample) Plus(o Sample) Sample {
+	s.Sent, s.Completed, s.Lost = s.Sent+o.Sent, s.Completed+o.Completed, s.Lost+o.Lost
+	s.Elapsed, s.CPU = s.Elapsed+o.Elapsed, s.CPU+o.CPU
+	return s
+}
+
 // answered is the number of answers that the CPU time was spent on.
 func (s Sample) answered() float64 { return float64(s.Completed + s.floodResult.Completed) }
 

@@ -26,8 +26,8 @@ func (r *Report) FillSeries(c figures.Chart, f func(Sample) float64, marks ...Se
 	for _, s := range r.Servers {
 		row := figures.ChartRow{Label: s.Name}
 		for _, m := range marks {
-			if at := (Cell{s.Name, m.Workload}); len(r.Samples[at]) > 0 {
-				row.Values = append(row.Values, r.Over(at, f))
+			if v, ok := r.Samples.Spread(Cell{s.Name, m.Workload}, f); ok {
+				row.Values = append(row.Values, v)
 			}
 		}
 		if len(row.Values) == len(marks) && len(marks) > 0 {
@@ -42,11 +42,13 @@ func (r *Report) Percentiles(c figures.Chart, m SeriesSource) figures.Chart {
 	c.Unit, c.Log, c.Series = "µs", true, []string{"p50", "p99", "p99.9"}
 	for _, s := range r.Servers {
 		at := Cell{s.Name, m.Workload}
-		if len(r.Samples[at]) == 0 {
+		p50, ok := r.Samples.Spread(at, Sample.P50)
+		if !ok {
 			continue
 		}
+		p99, _ := r.Samples.Spread(at, Sample.P99)
 		last := r.pooledLatency(at, 0.999)
-		c.Rows = append(c.Rows, figures.ChartRow{Label: s.Name, Values: []figures.Spread{r.Over(at, Sample.P50), r.Over(at, Sample.P99), {Median: last, Least: last, Most: last}}})
+		c.Rows = append(c.Rows, figures.ChartRow{Label: s.Name, Values: []figures.Spread{p50, p99, {Median: last, Least: last, Most: last}}})
 	}
 	return c
 }

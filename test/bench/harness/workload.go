@@ -229,6 +229,14 @@ func BeforeWorkloads() []Workload {
 	return list
 }
 
+// Names returns the names of workloads.
+func Names(list []Workload) (names []string) {
+	for _, w := range list {
+		names = append(names, w.Name)
+	}
+	return names
+}
+
 // Asks says whether the server gets the workload.
 func (w Workload) Asks(s Server) bool {
 	p := Programs[s.Program]

@@ -97,19 +97,12 @@ func Measure(ctx context.Context, p harness.Plan) (*Report, error) {
 	b.OwnClient = true
 	faults := failover.NewRun(b, failover.UpgradesInARow)
 	run := &run{faults, &Report{faults.Out}}
-	for _, w := range podLoads() {
-		if p.Only.Workload(w) {
-			b.Workloads = append(b.Workloads, w)
-		}
-	}
+	b.Choose(podLoads())
 	b.Report.Workloads = b.Workloads
-	for _, step := range []func(context.Context) error{b.Build, run.measurePod, run.measurePodFaults} {
-		if err := step(ctx); err != nil {
-			return nil, err
-		}
+	if err := b.Steps(ctx, b.Build, run.measurePod, run.measurePodFaults); err != nil {
+		return nil, err
 	}
 	run.out.noteBusy()
-	b.Report.Fact("load average", b.Report.LoadBefore+" before, "+machine.LoadAverage()+" after")
 	return run.out, nil
 }
 
@@ -233,9 +226,7 @@ func (d *PodBench) measureServer(ctx context.Context, s harness.Server, round in
 			return err
 		}
 		sample.IdleLoad = still.busy().Seconds() / time.Duration(still.elapsed).Seconds()
-		at := harness.Cell{Server: s.Name, Workload: w.Name}
-		d.Report.Samples[at] = append(d.Report.Samples[at], sample)
-		fmt.Fprintf(d.Progress, "round %d of %d, %s, %s: %.2f µs of the machine, %s\n", round+1, d.Plan.Rounds, w.Name, s.Name, sample.MachineCPU(), sample)
+		d.Add(harness.Cell{Server: s.Name, Workload: w.Name}, round, sample, fmt.Sprintf("%.2f µs of the machine, %s", sample.MachineCPU(), sample))
 	}
 	return nil
 }

@@ -46,11 +46,9 @@ func (r *Report) Targets() []harness.Target {
 			list = append(list, harness.Target{What: "agent's own CPU, " + w.LoadShape.Name, Limit: maxAgentLoad, Below: true, Unit: "% of a core", Of: r.agentLoads(w)})
 		}
 	}
-	list = append(list, harness.Target{What: "queries lost that were sent after the process had ended: " + failover.Killed, Limit: 0, Of: []harness.TargetValue{{Name: "", Find: func() (figures.Spread, bool) {
-		v, ok := r.ResultSpread(failover.Result.LostAfterExit, harness.Cell{Server: kernelRow, Workload: failover.Killed})
-		v.Median = v.Most
-		return v, ok
-	}}}})
+	list = append(list, harness.Target{What: "queries lost that were sent after the process had ended: " + failover.Killed, Limit: 0, Of: []harness.TargetValue{
+		r.Results.WorstValue("", harness.Cell{Server: kernelRow, Workload: failover.Killed}, failover.Result.LostAfterExit),
+	}})
 	for _, m := range podFaults() {
 		list = append(list,
 			harness.Target{What: "queries lost by " + m.Name + ", relative to answers from the socket", Limit: maxFaultRatio, Of: r.ratioToSocket(failover.Result.Lost, m)},
@@ -66,36 +64,19 @@ func (r *Report) ratioToEcho(name string, f func(harness.Sample) float64, w harn
 
 // ratio is the value of one server in units of another's in the same round.
 func (r *Report) ratio(name string, f func(harness.Sample) float64, server, to string, w harness.Workload) []harness.TargetValue {
-	return []harness.TargetValue{{Name: name, Find: func() (figures.Spread, bool) {
-		return r.Ratio(f, harness.Cell{Server: server, Workload: w.Name}, harness.Cell{Server: to, Workload: w.Name})
-	}}}
+	return []harness.TargetValue{r.Samples.RatioValue(name, harness.Cell{Server: server, Workload: w.Name}, harness.Cell{Server: to, Workload: w.Name}, f)}
 }
 
 // agentLoads returns the agent's CPU use in percent of a core.
 func (r *Report) agentLoads(w harness.Workload) []harness.TargetValue {
-	return []harness.TargetValue{{Name: "", Find: func() (figures.Spread, bool) {
-		at := harness.Cell{Server: kernelRow, Workload: w.Name}
-		if len(r.Samples[at]) == 0 {
-			return figures.Spread{}, false
-		}
-		return r.Over(at, harness.Sample.ServerLoad), true
-	}}}
+	return []harness.TargetValue{r.Samples.Value("", harness.Cell{Server: kernelRow, Workload: w.Name}, harness.Sample.ServerLoad)}
 }
 
 // ratioToSocket returns the value with kernel answers divided by the value without. It adds one to
 // both, because either may be zero.
 func (r *Report) ratioToSocket(f func(failover.Result) float64, m failover.Fault) []harness.TargetValue {
-	return []harness.TargetValue{{Name: "", Find: func() (figures.Spread, bool) {
-		a, b := r.Results[harness.Cell{Server: kernelRow, Workload: m.Name}], r.Results[harness.Cell{Server: socketRow, Workload: m.Name}]
-		var values []float64
-		for i := range min(len(a), len(b)) {
-			values = append(values, (1+f(a[i]))/(1+f(b[i])))
-		}
-		if len(values) == 0 {
-			return figures.Spread{}, false
-		}
-		return figures.SpreadOf(values), true
-	}}}
+	return []harness.TargetValue{r.Results.RatioValue("", harness.Cell{Server: kernelRow, Workload: m.Name}, harness.Cell{Server: socketRow, Workload: m.Name},
+		func(h failover.Result) float64 { return 1 + f(h) })}
 }
 
 //go:embed section.md.tmpl

@@ -14,7 +14,6 @@ import (
 
 	"github.com/nodens-dns/nodens/test/bench/figures"
 	"github.com/nodens-dns/nodens/test/bench/harness"
-	"github.com/nodens-dns/nodens/test/bench/machine"
 	"github.com/nodens-dns/nodens/test/rig/fakedns"
 )
 
@@ -52,7 +51,9 @@ func (t result) p99Late() float64  { return figures.Millis(figures.Percentile(t.
 func (t result) maxLatency() float64 {
 	return figures.Millis(max(figures.Percentile(t.early, 1), figures.Percentile(t.late, 1)))
 }
-func (t result) failures() float64 { return float64(t.failed) }
+func (t result) failures() float64        { return float64(t.failed) }
+func (t result) upstreamQueries() float64 { return float64(t.upstream) }
+func (t result) connections() float64     { return float64(t.conns) }
 
 // cpuPerQuery is the server's CPU per question, in microseconds.
 func (t result) cpuPerQuery() float64 {
@@ -77,7 +78,7 @@ type run struct {
 // Report is its result.
 type Report struct {
 	*harness.Report
-	results map[harness.Cell][]result
+	results harness.Results[result]
 }
 
 // Measure measures what upstreams that fail do to clients. Nothing that it
@@ -88,14 +89,8 @@ func Measure(ctx context.Context, p harness.Plan, silence time.Duration) (*Repor
 		return nil, err
 	}
 	defer b.Close()
-	run := &run{Run: b, out: &Report{b.Report, map[harness.Cell][]result{}}, silence: silence}
-	for _, step := range []func(context.Context) error{b.Build, b.SettleBesideServers, run.measureCases} {
-		if err := step(ctx); err != nil {
-			return nil, err
-		}
-	}
-	b.Report.Fact("load average", b.Report.LoadBefore+" before, "+machine.LoadAverage()+" after")
-	return run.out, nil
+	run := &run{Run: b, out: &Report{b.Report, harness.Results[result]{}}, silence: silence}
+	return run.out, b.Steps(ctx, b.Build, b.SettleBesideServers, run.measureCases)
 }
 
 // measureCases puts every server through every outage in turn, again and again, each in a

@@ -2,7 +2,6 @@ package programtime
 
 import (
 	_ "embed"
-	"fmt"
 
 	"github.com/nodens-dns/nodens/test/bench/figures"
 	"github.com/nodens-dns/nodens/test/bench/harness"
@@ -16,9 +15,7 @@ func (r *Report) Targets() []harness.Target {
 	w := workloads()[0]
 	return []harness.Target{{
 		What: "time of the programs per answer, " + w.LoadShape.Name, Limit: maxTime, Unit: "ns",
-		Of: []harness.TargetValue{{Find: func() (figures.Spread, bool) {
-			return figures.SpreadBy(r.Samples[harness.Cell{Server: row, Workload: w.Name}], nanoseconds)
-		}}},
+		Of: []harness.TargetValue{r.Samples.Value("", harness.Cell{Server: row, Workload: w.Name}, nanoseconds)},
 	}}
 }
 
@@ -27,33 +24,14 @@ func (r *Report) Tables() []string { return []string{r.table()} }
 
 // table has a row for each workload that was measured, with the other commit's time if there is one.
 func (r *Report) table() string {
-	header := []string{"workload", "ns per answer", "least–most"}
+	ns, all := r.Samples.Median("ns per answer", "%.0f", nanoseconds), r.Samples.Range("%.0f", nanoseconds)
+	columns := []harness.Column{ns, all}
 	if r.Plan.Before != "" {
-		header = append(header, "before", "least–most", "relative to before", "least–most")
+		before := harness.Beside(harness.BeforeRow)
+		ratios := r.Samples.Relative(nanoseconds, before)
+		columns = append(columns, ns.Headed("before").Of(before), all.Of(before), ratios.Median("relative to before", "%.2f", harness.Plain), ratios.Range("%.2f", harness.Plain))
 	}
-	list := [][]string{append(header, "queries/s")}
-	for _, w := range workloads() {
-		now, before := harness.Cell{Server: row, Workload: w.Name}, harness.Cell{Server: harness.BeforeRow, Workload: w.Name}
-		if len(r.Samples[now]) == 0 {
-			continue
-		}
-		line := append([]string{w.Name}, spread("%.0f", r.Over(now, nanoseconds))...)
-		if ratio, ok := r.Ratio(nanoseconds, now, before); ok {
-			line = append(line, spread("%.0f", r.Over(before, nanoseconds))...)
-			line = append(line, spread("%.2f", ratio)...)
-		}
-		rate := r.Over(now, func(s harness.Sample) float64 { return float64(s.Completed) / s.Elapsed.Seconds() })
-		list = append(list, append(line, fmt.Sprintf("%.0f", rate.Median)))
-	}
-	if len(list) == 1 {
-		return ""
-	}
-	return figures.Table(list)
-}
-
-// spread returns the cells of a median and its range.
-func spread(format string, s figures.Spread) []string {
-	return []string{fmt.Sprintf(format, s.Median), fmt.Sprintf(format+"–"+format, s.Least, s.Most)}
+	return r.Samples.Table([]string{"workload"}, harness.WorkloadRows(row, harness.Names(workloads())...), append(columns, r.Samples.Median("queries/s", "%.0f", harness.Sample.PerSecond))...)
 }
 
 //go:embed section.md.tmpl

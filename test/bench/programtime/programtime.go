@@ -18,7 +18,6 @@ import (
 	"github.com/nodens-dns/nodens/test/bench/failover"
 	"github.com/nodens-dns/nodens/test/bench/harness"
 	"github.com/nodens-dns/nodens/test/bench/kernel"
-	"github.com/nodens-dns/nodens/test/bench/machine"
 	"github.com/nodens-dns/nodens/test/rig/testbed"
 )
 
@@ -67,20 +66,10 @@ func Measure(ctx context.Context, p harness.Plan) (*Report, error) {
 	}
 	defer b.Close()
 	b.Cluster, b.OwnClient = false, true
-	for _, w := range workloads() {
-		if p.Only.Workload(w) {
-			b.Workloads = append(b.Workloads, w)
-		}
-	}
+	b.Choose(workloads())
 	run := &run{Run: b, out: &Report{b.Report}}
 	defer run.close()
-	for _, step := range []func(context.Context) error{b.Build, run.open, run.rounds} {
-		if err := step(ctx); err != nil {
-			return nil, err
-		}
-	}
-	b.Report.Fact("load average", b.Report.LoadBefore+" before, "+machine.LoadAverage()+" after")
-	return run.out, nil
+	return run.out, b.Steps(ctx, b.Build, run.open, run.rounds)
 }
 
 // open makes the nodes.
@@ -139,10 +128,8 @@ func (b *run) round(ctx context.Context, n int) error {
 			return fmt.Errorf("measuring %s: %w", w.Name, err)
 		}
 		for at, s := range b.Report.Servers {
-			cell := harness.Cell{Server: s.Name, Workload: w.Name}
-			b.Report.Samples[cell] = append(b.Report.Samples[cell], samples[at])
 			asked[at] += samples[at].Completed
-			fmt.Fprintf(b.Progress, "round %d of %d, %s, %s: %.0f ns\n", n+1, b.Plan.Rounds, w.Name, s.Name, nanoseconds(samples[at]))
+			b.Add(harness.Cell{Server: s.Name, Workload: w.Name}, n, samples[at], fmt.Sprintf("%.0f ns", nanoseconds(samples[at])))
 		}
 	}
 	return b.checkCounts(asked, n)
@@ -158,9 +145,7 @@ func (b *run) measure(ctx context.Context, w harness.Workload, pids []int, round
 			if err != nil {
 				return nil, err
 			}
-			sums[at].Completed += s.Completed
-			sums[at].CPU += s.CPU
-			sums[at].Elapsed += s.Elapsed
+			sums[at] = sums[at].Plus(s)
 		}
 	}
 	return sums, nil

@@ -38,8 +38,10 @@ func (r *Report) Charts() []figures.Chart {
 func (r *Report) memoryChart() figures.Chart {
 	c := figures.Chart{File: "memory.svg", Title: "Memory", Unit: "MiB", Series: []string{"after the start", fmt.Sprintf("with %d names", r.Plan.Names)}}
 	for _, s := range r.Servers {
-		if h, ok := r.memory[s.Name]; ok {
-			c.Rows = append(c.Rows, figures.ChartRow{Label: s.Name, Values: []figures.Spread{figures.SpreadOf([]float64{figures.Mebi(h.idle)}), figures.SpreadOf([]float64{figures.Mebi(h.full)})}})
+		at := harness.Cell{Server: s.Name}
+		if idle, ok := r.memory.Spread(at, memorySample.idleMebi); ok {
+			full, _ := r.memory.Spread(at, memorySample.fullMebi)
+			c.Rows = append(c.Rows, figures.ChartRow{Label: s.Name, Values: []figures.Spread{idle, full}})
 		}
 	}
 	return c

@@ -20,6 +20,9 @@ type idleSample struct {
 	length   time.Duration
 }
 
+func (s idleSample) cpuPerSecond() float64    { return s.cpu.Seconds() * 1e3 / s.length.Seconds() } // in milliseconds
+func (s idleSample) sleepsPerSecond() float64 { return float64(s.switches) / s.length.Seconds() }
+
 // measureIdle measures all servers at once while nobody asks any.
 func (b *run) measureIdle(ctx context.Context) error {
 	if !b.Only.MatchesName("idle") {
@@ -42,7 +45,8 @@ func (b *run) measureIdle(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		b.out.idle[r.Name] = append(b.out.idle[r.Name], idleSample{
+		at := harness.Cell{Server: r.Name}
+		b.out.idle[at] = append(b.out.idle[at], idleSample{
 			cpu: after.CPU - before[i].CPU, length: length,
 			switches: after.Switches - min(after.Switches, before[i].Switches),
 		})
@@ -67,6 +71,9 @@ type memorySample struct {
 	// asked again, from 0 to 1.
 	kept float64
 }
+
+func (h memorySample) idleMebi() float64 { return figures.Mebi(h.idle) }
+func (h memorySample) fullMebi() float64 { return figures.Mebi(h.full) }
 
 // fillTime is how long a server may take over two times entries names. Those that
 // keep up take ten seconds; one that does not is not waited for.
@@ -93,7 +100,7 @@ func (b *run) measureMemory(ctx context.Context) error {
 			b.Report.Notes = append(b.Report.Notes, fmt.Sprintf("The memory of %s is not measured: %s.", s.Name, firstLine(err)))
 			continue
 		}
-		b.out.memory[s.Name] = h
+		b.out.memory[harness.Cell{Server: s.Name}] = []memorySample{h}
 		fmt.Fprintf(b.Progress, "memory of %s: idle %.1f MiB, with %d names %.1f MiB, %.1f %% kept\n",
 			s.Name, figures.Mebi(h.idle), b.Names, figures.Mebi(h.full), 100*h.kept)
 	}

@@ -114,11 +114,7 @@ func (r *Report) comparison(format string, f func(harness.Sample) float64, want 
 		}
 		rows[0] = append(rows[0], w.QuerySet.Name)
 		for i, s := range r.Servers {
-			text, at := "", harness.Cell{Server: s.Name, Workload: w.Name}
-			if len(r.Samples[at]) > 0 {
-				text = fmt.Sprintf(format, r.Over(at, f).Median)
-			}
-			rows[i+1] = append(rows[i+1], text)
+			rows[i+1] = append(rows[i+1], r.Samples.Median("", format, f).Text(harness.Cell{Server: s.Name, Workload: w.Name}))
 		}
 	}
 	rows = slices.DeleteFunc(rows, func(row []string) bool { return strings.Join(row[1:], "") == "" })

@@ -27,12 +27,12 @@ type run struct {
 // Report is its result.
 type Report struct {
 	*harness.Report
-	idle   map[string][]idleSample // by server
-	memory map[string]memorySample // by server
+	idle   harness.Results[idleSample]   // by server
+	memory harness.Results[memorySample] // by server, one of each
 }
 
 func newQueriesReport(r *harness.Report) *Report {
-	return &Report{r, map[string][]idleSample{}, map[string]memorySample{}}
+	return &Report{r, harness.Results[idleSample]{}, harness.Results[memorySample]{}}
 }
 
 // Measure does what the plan says. Nothing that it started runs when it returns.
@@ -47,19 +47,12 @@ func Measure(ctx context.Context, p harness.Plan) (*Report, error) {
 	if p.Before != "" {
 		workloads = harness.BeforeWorkloads()
 	}
-	for _, w := range p.Sized(workloads) {
-		if (p.Cluster || !w.Cluster) && p.Only.Workload(w) {
-			b.Workloads = append(b.Workloads, w)
-		}
-	}
+	b.Choose(workloads)
 	b.Cluster = slices.ContainsFunc(b.Workloads, func(w harness.Workload) bool { return w.QuerySet.Cluster })
-	for _, step := range []func(context.Context) error{q.Build, q.startPeers, q.startAll, q.warmUp, q.rounds, q.measureMemory} {
-		if err := step(ctx); err != nil {
-			return nil, err
-		}
+	if err := b.Steps(ctx, q.Build, q.startPeers, q.startAll, q.warmUp, q.rounds, q.measureMemory); err != nil {
+		return nil, err
 	}
 	b.Report.NoteBusyCore()
-	b.Report.Fact("load average", b.Report.LoadBefore+" before, "+machine.LoadAverage()+" after")
 	return q.out, nil
 }
 
@@ -147,9 +140,7 @@ func (b *run) rounds(ctx context.Context) error {
 				if err != nil {
 					return fmt.Errorf("measuring %s with %s: %w", r.Name, w.Name, r.Explain(err))
 				}
-				at := harness.Cell{Server: r.Name, Workload: w.Name}
-				b.Report.Samples[at] = append(b.Report.Samples[at], s)
-				fmt.Fprintf(b.Progress, "round %d of %d, %s, %s: %s\n", n+1, b.Plan.Rounds, w.Name, r.Name, s)
+				b.Add(harness.Cell{Server: r.Name, Workload: w.Name}, n, s, s)
 			}
 		}
 		if err := b.measureIdle(ctx); err != nil {

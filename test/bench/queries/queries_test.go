@@ -48,12 +48,12 @@ func sampleReport() *Report {
 // would say 3 to 10.
 func TestRatio(t *testing.T) {
 	r := sampleReport()
-	got, ok := r.Ratio(harness.Sample.CPUPerQuery, harness.Cell{Server: "nodens", Workload: cachedAtSaturation().Name}, harness.Cell{Server: "CoreDNS", Workload: cachedAtSaturation().Name})
+	got, ok := r.CPURatio("nodens", "CoreDNS", cachedAtSaturation().Name)
 	want := figures.Spread{Median: 0.3, Least: 0.2, Most: 0.4}
 	if d := cmp.Diff(want, got, cmp.AllowUnexported(figures.Spread{})); !ok || d != "" {
 		t.Errorf("ratio %v (-want +got):\n%s", ok, d)
 	}
-	if _, ok := r.Ratio(harness.Sample.CPUPerQuery, harness.Cell{Server: "nodens", Workload: cachedAtSaturation().Name}, harness.Cell{Server: "nobody", Workload: cachedAtSaturation().Name}); ok {
+	if _, ok := r.CPURatio("nodens", "nobody", cachedAtSaturation().Name); ok {
 		t.Error("a row that was not measured is compared")
 	}
 }
@@ -162,15 +162,15 @@ func fullReport() *Report {
 	r := sampleReport()
 	r.Servers, r.Workloads = servers, harness.Workloads()
 	clear(r.Samples)
-	r.idle, r.memory = map[string][]idleSample{}, map[string]memorySample{}
+	r.idle, r.memory = harness.Results[idleSample]{}, harness.Results[memorySample]{}
 	for _, s := range servers {
 		for _, w := range harness.Workloads() {
 			if w.Asks(s) {
 				r.Samples[harness.Cell{Server: s.Name, Workload: w.Name}] = []harness.Sample{equalSample()}
 			}
 		}
-		r.idle[s.Name] = []idleSample{{cpu: 3 * time.Millisecond, switches: 8, length: 2 * time.Second}}
-		r.memory[s.Name] = memorySample{idle: 20 << 20, full: 40 << 20, kept: 1}
+		r.idle[harness.Cell{Server: s.Name}] = []idleSample{{cpu: 3 * time.Millisecond, switches: 8, length: 2 * time.Second}}
+		r.memory[harness.Cell{Server: s.Name}] = []memorySample{{idle: 20 << 20, full: 40 << 20, kept: 1}}
 	}
 	return r
 }
@@ -220,7 +220,7 @@ func TestTargets(t *testing.T) {
 func scale(r *Report, c harness.Target, by float64) {
 	if c.Unit != "" {
 		size := uint64(by * (1 << 20))
-		r.memory["nodens"] = memorySample{idle: size, full: size}
+		r.memory[harness.Cell{Server: "nodens"}] = []memorySample{{idle: size, full: size}}
 		return
 	}
 	for at, samples := range r.Samples {
@@ -341,17 +341,19 @@ func TestMeasure(t *testing.T) {
 		}
 	}
 	for _, s := range r.Servers {
-		if len(r.idle[s.Name]) != 1 {
-			t.Errorf("%s: %d measurements at rest, want 1", s.Name, len(r.idle[s.Name]))
+		if len(r.idle[harness.Cell{Server: s.Name}]) != 1 {
+			t.Errorf("%s: %d measurements at rest, want 1", s.Name, len(r.idle[harness.Cell{Server: s.Name}]))
 		}
-		h, ok := r.memory[s.Name]
+		list, ok := r.memory[harness.Cell{Server: s.Name}]
 		// A note tells of those that a busy machine makes too slow.
 		noted := slices.ContainsFunc(r.Notes, func(n string) bool { return strings.Contains(n, "memory of "+s.Name+" is not") })
 		if want := !s.SaturationOnly && !harness.Programs[s.Program].PerSet && !noted; ok != want {
 			t.Errorf("%s: memory measured: %v, want %v", s.Name, ok, want)
 		}
-		if ok && (h.idle == 0 || h.full < h.idle/2 || h.kept < 0.5) {
-			t.Errorf("%s: memory %+v", s.Name, h)
+		for _, h := range list {
+			if h.idle == 0 || h.full < h.idle/2 || h.kept < 0.5 {
+				t.Errorf("%s: memory %+v", s.Name, h)
+			}
 		}
 	}
 	page := pages(t, r, nil)

@@ -3,47 +3,23 @@ package queries
 import (
 	"fmt"
 
-	"github.com/nodens-dns/nodens/test/bench/figures"
+	"github.com/nodens-dns/nodens/test/bench/harness"
 )
 
 // idleTable is the table of what servers do while nobody asks; empty if that was not
 // measured.
 func (r *Report) idleTable() string {
-	rows := [][]string{{"server", "CPU ms per second", "least–most", "sleeps per second"}}
-	for _, s := range r.Servers {
-		var cpu, sleeps []float64
-		for _, n := range r.idle[s.Name] {
-			cpu = append(cpu, n.cpu.Seconds()*1e3/n.length.Seconds())
-			sleeps = append(sleeps, float64(n.switches)/n.length.Seconds())
-		}
-		if len(cpu) == 0 {
-			continue
-		}
-		v := figures.SpreadOf(cpu)
-		rows = append(rows, []string{s.Name, fmt.Sprintf("%.3f", v.Median), fmt.Sprintf("%.3f–%.3f", v.Least, v.Most),
-			fmt.Sprintf("%.1f", figures.SpreadOf(sleeps).Median)})
-	}
-	if len(rows) == 1 {
-		return ""
-	}
-	return figures.Table(rows)
+	return r.idle.Table([]string{"server"}, harness.ServerRows(r.Servers, ""),
+		r.idle.Median("CPU ms per second", "%.3f", idleSample.cpuPerSecond), r.idle.Range("%.3f", idleSample.cpuPerSecond),
+		r.idle.Median("sleeps per second", "%.1f", idleSample.sleepsPerSecond))
 }
 
 // memoryTable is the table of RSS; empty if it was not measured.
 func (r *Report) memoryTable() string {
-	rows := [][]string{{"server", "MiB after the start", fmt.Sprintf("with %d names", r.Plan.Names), "bytes per name", "kept"}}
-	for _, s := range r.Servers {
-		h, ok := r.memory[s.Name]
-		if !ok {
-			continue
-		}
-		rows = append(rows, []string{s.Name, fmt.Sprintf("%.1f", figures.Mebi(h.idle)), fmt.Sprintf("%.1f", figures.Mebi(h.full)),
-			fmt.Sprintf("%.0f", (float64(h.full)-float64(h.idle))/float64(r.Plan.Names)), fmt.Sprintf("%.1f %%", 100*h.kept)})
-	}
-	if len(rows) == 1 {
-		return ""
-	}
-	return figures.Table(rows)
+	return r.memory.Table([]string{"server"}, harness.ServerRows(r.Servers, ""),
+		r.memory.Median("MiB after the start", "%.1f", memorySample.idleMebi), r.memory.Median(fmt.Sprintf("with %d names", r.Plan.Names), "%.1f", memorySample.fullMebi),
+		r.memory.Median("bytes per name", "%.0f", func(h memorySample) float64 { return (float64(h.full) - float64(h.idle)) / float64(r.Plan.Names) }),
+		r.memory.Median("kept", "%.1f %%", func(h memorySample) float64 { return 100 * h.kept }))
 }
 
 func (r *Report) Tables() []string { return []string{r.idleTable(), r.memoryTable()} }

@@ -3,7 +3,6 @@ package queries
 import (
 	"fmt"
 
-	"github.com/nodens-dns/nodens/test/bench/figures"
 	"github.com/nodens-dns/nodens/test/bench/harness"
 )
 
@@ -19,9 +18,7 @@ func (r *Report) compared(f func(harness.Sample) float64, to string, workloads .
 				other = cachedWithRcode(w.QuerySet).Name + ", " + w.LoadShape.Name
 			}
 		}
-		list = append(list, harness.TargetValue{Name: w.QuerySet.Name, Find: func() (figures.Spread, bool) {
-			return r.Ratio(f, harness.Cell{Server: "nodens", Workload: w.Name}, harness.Cell{Server: to, Workload: other})
-		}})
+		list = append(list, r.Samples.RatioValue(w.QuerySet.Name, harness.Cell{Server: "nodens", Workload: w.Name}, harness.Cell{Server: to, Workload: other}, f))
 	}
 	return list
 }
@@ -72,11 +69,11 @@ func (r *Report) mainTargets() []harness.Target {
 		harness.Target{What: "CPU per query, misses at saturation, relative to unbound", Limit: 1, Below: true, Of: r.compared(harness.Sample.CPUPerQuery, "unbound", misses...)},
 		harness.Target{What: "CPU per query in the flood, relative to unbound", Limit: 1, Below: true, Of: r.compared(harness.Sample.CPUPerQuery, "unbound", floods...)},
 		harness.Target{What: "most memory in the flood, relative to before", Limit: maxGrowth, Of: r.ownValues(harness.Sample.Growth, floods...)},
-		harness.Target{What: "p99 of hits in the flood, relative to before", Limit: maxFloodSlowdown, Of: []harness.TargetValue{{Name: "cached A", Find: func() (figures.Spread, bool) {
-			return r.Ratio(harness.Sample.P99, harness.Cell{Server: "nodens", Workload: "in the flood"}, harness.Cell{Server: "nodens", Workload: "before the flood"})
-		}}}},
-		harness.Target{What: fmt.Sprintf("memory with %d cached names", DefaultCacheNames), Limit: 60, Unit: "MiB", Of: r.memoryValues(func(h memorySample) uint64 { return h.full })},
-		harness.Target{What: "memory after the start", Limit: 25, Unit: "MiB", Of: r.memoryValues(func(h memorySample) uint64 { return h.idle })})
+		harness.Target{What: "p99 of hits in the flood, relative to before", Limit: maxFloodSlowdown, Of: []harness.TargetValue{
+			r.Samples.RatioValue("cached A", harness.Cell{Server: "nodens", Workload: "in the flood"}, harness.Cell{Server: "nodens", Workload: "before the flood"}, harness.Sample.P99),
+		}},
+		harness.Target{What: fmt.Sprintf("memory with %d cached names", DefaultCacheNames), Limit: 60, Unit: "MiB", Of: r.memoryValues(memorySample.fullMebi)},
+		harness.Target{What: "memory after the start", Limit: 25, Unit: "MiB", Of: r.memoryValues(memorySample.idleMebi)})
 	return list
 }
 
@@ -96,22 +93,13 @@ func (r *Report) saturationTargets(what string, cluster bool) []harness.Target {
 func (r *Report) ownValues(f func(harness.Sample) float64, at ...harness.Workload) []harness.TargetValue {
 	var list []harness.TargetValue
 	for _, w := range at {
-		list = append(list, harness.TargetValue{Name: w.QuerySet.Name, Find: func() (figures.Spread, bool) {
-			c := harness.Cell{Server: "nodens", Workload: w.Name}
-			if len(r.Samples[c]) == 0 {
-				return figures.Spread{}, false
-			}
-			return r.Over(c, f), true
-		}})
+		list = append(list, r.Samples.Value(w.QuerySet.Name, harness.Cell{Server: "nodens", Workload: w.Name}, f))
 	}
 	return list
 }
 
-func (r *Report) memoryValues(f func(memorySample) uint64) []harness.TargetValue {
-	return []harness.TargetValue{{Name: "", Find: func() (figures.Spread, bool) {
-		h, ok := r.memory["nodens"]
-		return figures.SpreadOf([]float64{figures.Mebi(f(h))}), ok
-	}}}
+func (r *Report) memoryValues(f func(memorySample) float64) []harness.TargetValue {
+	return []harness.TargetValue{r.memory.Value("", harness.Cell{Server: "nodens"}, f)}
 }
 
 // workloadsWhere are the workloads that a condition holds for.
@@ -147,9 +135,7 @@ func (r *Report) beforeTargets() []harness.Target {
 		}
 		list = append(list, harness.Target{
 			What: fmt.Sprintf("CPU per query, %s, relative to before", w.Name), Limit: costLimit(w),
-			Of: []harness.TargetValue{{Name: "", Find: func() (figures.Spread, bool) {
-				return r.Ratio(harness.Sample.CPUPerQuery, harness.Cell{Server: "nodens", Workload: w.Name}, harness.Cell{Server: harness.BeforeRow, Workload: w.Name})
-			}}},
+			Of: []harness.TargetValue{r.CPURatioValue("", "nodens", harness.BeforeRow, w.Name)},
 		})
 	}
 	return list

@@ -3,6 +3,7 @@ package readers
 import (
 	_ "embed"
 	"fmt"
+	"strings"
 
 	"github.com/nodens-dns/nodens/test/bench/figures"
 	"github.com/nodens-dns/nodens/test/bench/harness"
@@ -11,8 +12,26 @@ import (
 // Report is the result.
 type Report struct {
 	*harness.Report
-	// Values are by the name of the benchmark without "Benchmark".
-	Values map[string]Values
+	// values are what the benchmarks report, by unit. The server of a cell is the name of the benchmark without "Benchmark".
+	values map[string]harness.Results[float64]
+}
+
+func newReport(r *harness.Report) *Report { return &Report{r, map[string]harness.Results[float64]{}} }
+
+// The units.
+const (
+	took   = "ns/op"
+	waits  = "lock-waits/op"
+	allocs = "allocs/op"
+	uneven = "busiest/mean"
+)
+
+// results returns the values of a unit.
+func (r *Report) results(unit string) harness.Results[float64] {
+	if r.values[unit] == nil {
+		r.values[unit] = harness.Results[float64]{}
+	}
+	return r.values[unit]
 }
 
 // suffixes are what the names of benchmarks end with, by the number of readers.
@@ -21,8 +40,11 @@ var suffixes = []struct {
 	suffix  string
 }{{1, ""}, {2, "-2"}, {16, "-16"}}
 
-// hot returns the name of a benchmark of one name.
-func hot(way, suffix string) string { return "HotName/" + way + suffix }
+// hot returns the cell of a benchmark of one name.
+func hot(way, suffix string) harness.Cell { return harness.Cell{Server: "HotName/" + way + suffix} }
+
+// spread returns the cell of a benchmark of how even readers are loaded.
+func spread(way string) harness.Cell { return harness.Cell{Server: "Spread/" + way} }
 
 const (
 	// maxKept limits the time of a hit from a kept reply relative to the query path's.
@@ -31,29 +53,16 @@ const (
 	maxUneven = 1.2
 )
 
-func value(v float64) float64 { return v }
-
-// spread returns the median, the least and the most of a benchmark's values.
-func (r *Report) spread(name, unit string) (figures.Spread, bool) {
-	return figures.SpreadBy(r.Values[name][unit], value)
-}
-
-// relative is the time of a hit from a kept reply relative to the query path's, within each round.
-func (r *Report) relative(suffix string) (figures.Spread, bool) {
-	return figures.SpreadOfRatios(r.Values[hot("kept", suffix)]["ns/op"], r.Values[hot("path", suffix)]["ns/op"], value)
-}
-
 // Targets returns the section's targets.
 func (r *Report) Targets() []harness.Target {
 	kept := harness.Target{What: "time of a hit from a kept reply, relative to the query path", Limit: maxKept, Below: true}
 	for _, s := range suffixes {
-		kept.Of = append(kept.Of, harness.TargetValue{Name: readersText(s.readers), Find: func() (figures.Spread, bool) { return r.relative(s.suffix) }})
+		kept.Of = append(kept.Of, r.results(took).RatioValue(readersText(s.readers), hot("kept", s.suffix), hot("path", s.suffix), harness.Plain))
 	}
-	uneven := harness.Target{What: "packets of the busiest of 16 sockets, relative to the mean", Limit: maxUneven}
-	uneven.Of = append(uneven.Of, harness.TargetValue{Name: "spread at random", Find: func() (figures.Spread, bool) {
-		return r.spread("Spread/random", "busiest/mean")
-	}})
-	return []harness.Target{kept, uneven}
+	return []harness.Target{kept, {
+		What: "packets of the busiest of 16 sockets, relative to the mean", Limit: maxUneven,
+		Of: []harness.TargetValue{r.results(uneven).Value("spread at random", spread("random"), harness.Plain)},
+	}}
 }
 
 func readersText(n int) string {
@@ -71,41 +80,30 @@ const perMillion = 1e6
 
 // hits is the table of the times of hits.
 func (r *Report) hits() string {
-	rows := [][]string{{"readers", "answered by", "ns per hit", "least–most", "relative to the path", "waits for a lock per million hits", "allocations per hit"}}
+	var rows []harness.Row
 	for _, s := range suffixes {
-		for _, way := range []string{"path", "kept"} {
-			name := hot(way, s.suffix)
-			took, ok := r.spread(name, "ns/op")
-			if !ok {
-				continue
-			}
-			waits, _ := r.spread(name, "lock-waits/op")
-			allocs, _ := r.spread(name, "allocs/op")
-			what, relative := "the query path", ""
-			if way == "kept" {
-				what = "a kept reply"
-				if v, ok := r.relative(s.suffix); ok {
-					relative = fmt.Sprintf("%.2f (%.2f–%.2f)", v.Median, v.Least, v.Most)
-				}
-			}
-			rows = append(rows, []string{
-				fmt.Sprint(s.readers), what, fmt.Sprintf("%.0f", took.Median), fmt.Sprintf("%.0f–%.0f", took.Least, took.Most), relative,
-				fmt.Sprintf("%.1f (%.1f–%.1f)", waits.Median*perMillion, waits.Least*perMillion, waits.Most*perMillion), fmt.Sprintf("%.0f", allocs.Median),
-			})
-		}
+		rows = append(rows, harness.Row{Labels: []string{fmt.Sprint(s.readers), "the query path"}, At: hot("path", s.suffix)},
+			harness.Row{Labels: []string{fmt.Sprint(s.readers), "a kept reply"}, At: hot("kept", s.suffix)})
 	}
-	return figures.Table(rows)
+	times := r.results(took)
+	relative := times.Relative(harness.Plain, func(at harness.Cell) harness.Cell {
+		if suffix, kept := strings.CutPrefix(at.Server, hot("kept", "").Server); kept {
+			return hot("path", suffix)
+		}
+		return harness.Cell{}
+	})
+	return times.Table([]string{"readers", "answered by"}, rows,
+		times.Median("ns per hit", "%.0f", harness.Plain), times.Range("%.0f", harness.Plain), relative.MedianRange("relative to the path", "%.2f", harness.Plain),
+		r.results(waits).MedianRange("waits for a lock per million hits", "%.1f", func(v float64) float64 { return v * perMillion }),
+		r.results(allocs).Median("allocations per hit", "%.0f", harness.Plain))
 }
 
 // sockets is the table of how evenly clients load sockets.
 func (r *Report) sockets() string {
-	rows := [][]string{{"the socket of a packet", "packets of the busiest socket, relative to the mean", "least–most"}}
-	for _, way := range []struct{ name, what string }{{"hash", "by the kernel's hash of the client's address and port"}, {"random", "at random, as under load"}} {
-		if v, ok := r.spread("Spread/"+way.name, "busiest/mean"); ok {
-			rows = append(rows, []string{way.what, fmt.Sprintf("%.2f", v.Median), fmt.Sprintf("%.2f–%.2f", v.Least, v.Most)})
-		}
-	}
-	return figures.Table(rows)
+	busiest := r.results(uneven)
+	return busiest.Table([]string{"the socket of a packet"}, []harness.Row{
+		{Labels: []string{"by the kernel's hash of the client's address and port"}, At: spread("hash")}, {Labels: []string{"at random, as under load"}, At: spread("random")},
+	}, busiest.Median("packets of the busiest socket, relative to the mean", "%.2f", harness.Plain), busiest.Range("%.2f", harness.Plain))
 }
 
 //go:embed section.md.tmpl

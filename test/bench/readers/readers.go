@@ -30,9 +30,6 @@ const cores = "1,2,16"
 // benchmarks are the names of the benchmarks without "Benchmark", by the folder of their package.
 var benchmarks = map[string]string{"server": "HotName", "server/udp": "Spread"}
 
-// Values are what a benchmark reports in each round, by unit.
-type Values map[string][]float64
-
 // Measure measures. It stops everything that it started before it returns.
 func Measure(ctx context.Context, p harness.Plan) (*Report, error) {
 	if p.Before != "" {
@@ -54,10 +51,7 @@ func Measure(ctx context.Context, p harness.Plan) (*Report, error) {
 			return nil, fmt.Errorf("building the benchmarks of %s: %w\n%s", folder, err, out)
 		}
 	}
-	r := &Report{Values: map[string]Values{}, Report: &harness.Report{
-		Plan: p, Date: time.Now(), Commit: harness.Commit(), Facts: machine.Describe(), Samples: map[harness.Cell][]harness.Sample{},
-	}}
-	before := machine.LoadAverage()
+	r := newReport(&harness.Report{Plan: p, Date: time.Now(), Commit: harness.Commit(), Facts: machine.Describe(), LoadBefore: machine.LoadAverage()})
 	for n := range p.Rounds {
 		for folder, name := range benchmarks {
 			run := exec.CommandContext(ctx, filepath.Join(dir, filepath.Base(folder)), "-test.run", "^$", "-test.bench", "^Benchmark"+name+"$", "-test.cpu", cores, "-test.benchtime", p.Length.String()) //nolint:gosec // built above
@@ -70,9 +64,9 @@ func Measure(ctx context.Context, p harness.Plan) (*Report, error) {
 				return nil, err
 			}
 		}
-		fmt.Fprintf(p.Progress, "round %d of %d: %d benchmarks\n", n+1, p.Rounds, len(r.Values))
+		fmt.Fprintf(p.Progress, "round %d of %d: %d benchmarks\n", n+1, p.Rounds, len(r.results(took)))
 	}
-	r.Fact("load average", before+" before, "+machine.LoadAverage()+" after")
+	r.NoteLoad()
 	return r, nil
 }
 
@@ -87,18 +81,14 @@ func (r *Report) add(output []byte) error {
 		if m == nil {
 			continue
 		}
-		values := r.Values[m[1]]
-		if values == nil {
-			values = Values{}
-			r.Values[m[1]] = values
-		}
 		fields := strings.Fields(m[2])
 		for i := 0; i+1 < len(fields); i += 2 {
 			v, err := strconv.ParseFloat(fields[i], 64)
 			if err != nil {
 				return fmt.Errorf("a value of %s: %w", m[1], err)
 			}
-			values[fields[i+1]] = append(values[fields[i+1]], v)
+			of, at := r.results(fields[i+1]), harness.Cell{Server: m[1]}
+			of[at] = append(of[at], v)
 		}
 	}
 	return s.Err()

@@ -24,13 +24,19 @@ PASS
 
 // TestReport: the values of the benchmarks are in the tables, and what is too much misses its target.
 func TestReport(t *testing.T) {
-	r := &Report{Values: map[string]Values{}, Report: &harness.Report{Plan: harness.Plan{Rounds: 2, Length: time.Second, Section: harness.ReadersFlag}, Date: time.Unix(0, 0)}}
+	r := newReport(&harness.Report{Plan: harness.Plan{Rounds: 2, Length: time.Second, Section: harness.ReadersFlag}, Date: time.Unix(0, 0)})
 	for range 2 {
 		if err := r.add([]byte(output)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if d := cmp.Diff(Values{"ns/op": {300.5, 300.5}, "lock-waits/op": {0.00002, 0.00002}, "B/op": {1, 1}, "allocs/op": {0, 0}}, r.Values["HotName/path-2"]); d != "" {
+	got := map[string][]float64{}
+	for unit, of := range r.values {
+		if list := of[hot("path", "-2")]; list != nil {
+			got[unit] = list
+		}
+	}
+	if d := cmp.Diff(map[string][]float64{"ns/op": {300.5, 300.5}, "lock-waits/op": {0.00002, 0.00002}, "B/op": {1, 1}, "allocs/op": {0, 0}}, got); d != "" {
 		t.Errorf("values (-want +got):\n%s", d)
 	}
 	want := []string{
@@ -62,12 +68,12 @@ func TestMeasure(t *testing.T) {
 	}
 	for _, s := range suffixes {
 		for _, way := range []string{"path", "kept"} {
-			if v, ok := r.spread(hot(way, s.suffix), "ns/op"); !ok || v.Median <= 0 {
+			if v, ok := r.results(took).Spread(hot(way, s.suffix), harness.Plain); !ok || v.Median <= 0 {
 				t.Errorf("%s with %d readers was not measured: %+v", way, s.readers, v)
 			}
 		}
 	}
-	if v, ok := r.spread("Spread/random", "busiest/mean"); !ok || v.Median < 1 {
+	if v, ok := r.results(uneven).Spread(spread("random"), harness.Plain); !ok || v.Median < 1 {
 		t.Errorf("the load of sockets was not measured: %+v", v)
 	}
 }

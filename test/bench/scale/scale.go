@@ -56,7 +56,7 @@ type Report struct {
 	*harness.Report
 	size              clusterSize
 	shape, fleetShape apiobjects.Shape
-	runs              map[string][]clusterRun // by server
+	runs              harness.Results[clusterRun] // by server
 	fleets            []fleet
 }
 
@@ -95,15 +95,12 @@ func Measure(ctx context.Context, p harness.Plan, services int) (*Report, error)
 	defer b.Close()
 	b.Cluster = true
 	size := clusterSize(services)
-	run := &run{Run: b, size: size, out: &Report{Report: b.Report, size: size, runs: map[string][]clusterRun{}}}
+	run := &run{Run: b, size: size, out: &Report{Report: b.Report, size: size, runs: harness.Results[clusterRun]{}}}
 	run.out.shape, run.out.fleetShape = size.shapes(p.Short)
-	for _, step := range []func(context.Context) error{b.Build, run.measureServers, run.measureFleets} {
-		if err := step(ctx); err != nil {
-			return nil, err
-		}
+	if err := b.Steps(ctx, b.Build, run.measureServers, run.measureFleets); err != nil {
+		return nil, err
 	}
 	b.Report.NoteBusyCore()
-	b.Report.Fact("load average", b.Report.LoadBefore+" before, "+machine.LoadAverage()+" after")
 	return run.out, nil
 }
 
@@ -199,7 +196,8 @@ func (b *run) measureServers(ctx context.Context) error {
 			if err != nil {
 				return fmt.Errorf("measuring %s in a large cluster: %w", s.Name, err)
 			}
-			b.out.runs[s.Name] = append(b.out.runs[s.Name], st)
+			at := harness.Cell{Server: s.Name}
+			b.out.runs[at] = append(b.out.runs[at], st)
 			fmt.Fprintf(b.Progress, "round %d of %d, %s: %s\n", n+1, b.Plan.Rounds, s.Name, st)
 			if st.rate < minChangeRate*changeRate {
 				b.Report.Notes = append(b.Report.Notes, fmt.Sprintf("In round %d only %.0f objects a second changed for %s: the delays are those of that rate.", n+1, st.rate, s.Name))
@@ -212,11 +210,7 @@ func (b *run) measureServers(ctx context.Context) error {
 // openSetup starts what a run needs.
 func (b *run) openSetup(ctx context.Context) (*setup, error) {
 	shape := b.out.shape
-	for _, w := range b.Sized(scaleWorkloads(shape)) {
-		if b.Only.Workload(w) {
-			b.Workloads = append(b.Workloads, w)
-		}
-	}
+	b.Choose(scaleWorkloads(shape))
 	var err error
 	if b.Loop, b.Stream, err = harness.StartUpstream(); err != nil {
 		return nil, err

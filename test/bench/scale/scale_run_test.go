@@ -37,10 +37,10 @@ func TestMeasure(t *testing.T) {
 		t.Fatalf("%d servers, %d workloads and %d fleets, want 3, 7 and 3", len(r.Servers), len(r.Workloads), len(r.fleets))
 	}
 	for i, s := range r.Servers {
-		if len(r.runs[s.Name]) != 1 {
-			t.Fatalf("%s: %d stays, want 1", s.Name, len(r.runs[s.Name]))
+		if len(r.runs[harness.Cell{Server: s.Name}]) != 1 {
+			t.Fatalf("%s: %d stays, want 1", s.Name, len(r.runs[harness.Cell{Server: s.Name}]))
 		}
-		checkStay(t, s, r.runs[s.Name][0], int(3*length.Seconds()*changeRate))
+		checkStay(t, s, r.runs[harness.Cell{Server: s.Name}][0], int(3*length.Seconds()*changeRate))
 		for _, w := range r.Workloads {
 			samples := r.Samples[harness.Cell{Server: s.Name, Workload: w.Name}]
 			if len(samples) != 1 {
@@ -65,7 +65,7 @@ func TestMeasure(t *testing.T) {
 		t.Fatalf("%d pages: %v", len(pages), err)
 	}
 	page := pages[0].Text
-	for _, want := range []string{fmt.Sprintf("# Benchmarks: a cluster of %d Services\n", services+1), r.runTable(followColumns), r.runTable(delayColumns), r.fleetTable(), r.fleetCostTable(), figures.PlotDir + "/bench-scale-memory.svg"} {
+	for _, want := range []string{fmt.Sprintf("# Benchmarks: a cluster of %d Services\n", services+1), r.followTable(), r.delayTable(), r.fleetTable(), r.fleetCostTable(), figures.PlotDir + "/bench-scale-memory.svg"} {
 		if !strings.Contains(string(page), want) {
 			t.Errorf("the page lacks %q:\n%s", want, page)
 		}

@@ -106,12 +106,12 @@ func sampleReport() *Report {
 			Plan: harness.Plan{Rounds: 2, Length: time.Second, Cluster: true, Section: harness.ScaleFlag},
 			Date: time.Unix(0, 0), Servers: scaleServers(), Samples: map[harness.Cell][]harness.Sample{},
 		},
-		size: DefaultServices, shape: apiobjects.LargeCluster(DefaultServices), fleetShape: clusterSize(DefaultServices).fleetShape(), runs: map[string][]clusterRun{},
+		size: DefaultServices, shape: apiobjects.LargeCluster(DefaultServices), fleetShape: clusterSize(DefaultServices).fleetShape(), runs: harness.Results[clusterRun]{},
 	}
 	for i, s := range r.Servers {
 		for round := range 2 {
 			n := uint64(i+1) * uint64(round+1) * 10
-			r.runs[s.Name] = append(r.runs[s.Name], clusterRun{
+			r.runs[harness.Cell{Server: s.Name}] = append(r.runs[harness.Cell{Server: s.Name}], clusterRun{
 				rss: n << 20, peak: n << 21, watches: 3, sync: time.Second, changes: 500, rate: changeRate,
 				first: wiretap.Count{Received: n << 20, Sent: n << 10}, changed: wiretap.Count{Received: n << 20},
 				delays: []time.Duration{time.Millisecond, time.Duration(n) * time.Millisecond}, whole: []time.Duration{time.Second}, unseen: round,
@@ -169,7 +169,7 @@ func TestTargets(t *testing.T) {
 			t.Errorf("%s: there %v, median %v, met %v, want %+v", what, ok, res.Spread.Median, res.Met(), want)
 		}
 	}
-	r.runs = map[string][]clusterRun{}
+	r.runs = harness.Results[clusterRun]{}
 	for _, p := range r.Targets() {
 		if res := p.Judge(); res.Measured && !strings.HasPrefix(p.What, "CPU") {
 			t.Errorf("%s: measured without a stay", p.What)
@@ -177,7 +177,7 @@ func TestTargets(t *testing.T) {
 	}
 }
 
-func TestRunTable(t *testing.T) {
+func TestDelayTable(t *testing.T) {
 	const want = `
 | server                | p50 ms | p99 ms | p99 ms with the write | changes a second | not seen |
 | --------------------- | -----: | -----: | --------------------: | ---------------: | -------: |
@@ -185,7 +185,7 @@ func TestRunTable(t *testing.T) {
 | nodens, scope cluster |    1.0 |   30.0 |                1000.0 |              200 |        1 |
 | CoreDNS               |    1.0 |   45.0 |                1000.0 |              200 |        1 |
 `
-	if d := cmp.Diff(want, "\n"+sampleReport().runTable(delayColumns)); d != "" {
+	if d := cmp.Diff(want, "\n"+sampleReport().delayTable()); d != "" {
 		t.Errorf("table (-want +got):\n%s", d)
 	}
 }

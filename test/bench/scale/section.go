@@ -24,7 +24,7 @@ func (r *Report) Render(plots []figures.PlotFile) ([]harness.Page, error) {
 		FleetServices, FleetEndpoints int
 	}{
 		SectionData: r.NewSectionData(r.Targets(), plots),
-		Following:   r.runTable(followColumns), Showing: r.runTable(delayColumns), FleetTable: r.fleetTable(), Fleet: r.fleetCostTable(),
+		Following:   r.followTable(), Showing: r.delayTable(), FleetTable: r.fleetTable(), Fleet: r.fleetCostTable(),
 		Shape: r.shape, FleetShape: r.fleetShape, Total: len(r.shape.Services()), Endpoints: r.shape.Endpoints(),
 		Changes: r.size.changes(), Rate: changeRate, SliceRate: sliceRate, Nodes: fleetNodes, FleetRate: fleetChangeRate,
 		FleetServices: len(r.fleetShape.Services()), FleetEndpoints: r.fleetShape.Endpoints(),

@@ -8,60 +8,26 @@ import (
 	"github.com/nodens-dns/nodens/test/bench/harness"
 )
 
-// runColumn is a column of the table of runs.
-type runColumn struct {
-	head, format string
-	f            func(clusterRun) float64
-	// worst shows the greatest and not the median.
-	worst bool
+// followTable is the table of what following the cluster takes, and delayTable that of the times from a change to the answer.
+func (r *Report) followTable() string {
+	return r.runs.Table([]string{"server"}, harness.ServerRows(r.Servers, ""),
+		r.runs.Median("MiB after sync", "%.1f", clusterRun.memory),
+		r.runs.Median("at most", "%.1f", clusterRun.peakMemory),
+		r.runs.Median("at most / after", "%.2f", clusterRun.growth),
+		r.runs.Median("watches", "%.0f", func(s clusterRun) float64 { return s.watches }),
+		r.runs.Median("s to sync", "%.1f", clusterRun.syncSeconds),
+		r.runs.Median("KiB received by then", "%.0f", clusterRun.firstReceived),
+		r.runs.Median("sent", "%.0f", clusterRun.firstSent),
+		r.runs.Median("KiB for 1,000 slice changes", "%.0f", clusterRun.changeReceived))
 }
 
-var (
-	followColumns = []runColumn{
-		{"MiB after sync", "%.1f", clusterRun.memory, false},
-		{"at most", "%.1f", clusterRun.peakMemory, false},
-		{"at most / after", "%.2f", clusterRun.growth, false},
-		{"watches", "%.0f", func(s clusterRun) float64 { return s.watches }, false},
-		{"s to sync", "%.1f", clusterRun.syncSeconds, false},
-		{"KiB received by then", "%.0f", clusterRun.firstReceived, false},
-		{"sent", "%.0f", clusterRun.firstSent, false},
-		{"KiB for 1,000 slice changes", "%.0f", clusterRun.changeReceived, false},
-	}
-	delayColumns = []runColumn{
-		{"p50 ms", "%.1f", clusterRun.p50, false},
-		{"p99 ms", "%.1f", clusterRun.p99, false},
-		{"p99 ms with the write", "%.1f", clusterRun.p99WithWrite, false},
-		{"changes a second", "%.0f", func(s clusterRun) float64 { return s.rate }, false},
-		{"not seen", "%.0f", func(s clusterRun) float64 { return float64(s.unseen) }, true},
-	}
-)
-
-// runTable returns a table of the runs, or an empty string if there are none.
-func (r *Report) runTable(columns []runColumn) string {
-	rows := [][]string{{"server"}}
-	for _, c := range columns {
-		rows[0] = append(rows[0], c.head)
-	}
-	for _, s := range r.Servers {
-		row := []string{s.Name}
-		for _, c := range columns {
-			v, ok := r.runSpread(s.Name, c.f)
-			if !ok {
-				break
-			}
-			if c.worst {
-				v.Median = v.Most
-			}
-			row = append(row, fmt.Sprintf(c.format, v.Median))
-		}
-		if len(row) == len(rows[0]) {
-			rows = append(rows, row)
-		}
-	}
-	if len(rows) == 1 {
-		return ""
-	}
-	return figures.Table(rows)
+func (r *Report) delayTable() string {
+	return r.runs.Table([]string{"server"}, harness.ServerRows(r.Servers, ""),
+		r.runs.Median("p50 ms", "%.1f", clusterRun.p50),
+		r.runs.Median("p99 ms", "%.1f", clusterRun.p99),
+		r.runs.Median("p99 ms with the write", "%.1f", clusterRun.p99WithWrite),
+		r.runs.Median("changes a second", "%.0f", func(s clusterRun) float64 { return s.rate }),
+		r.runs.Most("not seen", "%.0f", func(s clusterRun) float64 { return float64(s.unseen) }))
 }
 
 // fleetTable is the table of what an agent costs the API server; empty if that was
@@ -71,9 +37,6 @@ func (r *Report) fleetTable() string {
 	for _, c := range r.fleets {
 		rows = append(rows, []string{c.kind, fmt.Sprintf("%.0f", c.watches), fmt.Sprintf("%.0f", c.firstKiB), fmt.Sprintf("%.0f", c.changeKiB),
 			fmt.Sprintf("%.1f", c.cpu.Median), fmt.Sprintf("%.1f–%.1f", c.cpu.Least, c.cpu.Most), fmt.Sprintf("%.2f", c.memory.Median)})
-	}
-	if len(rows) == 1 {
-		return ""
 	}
 	return figures.Table(rows)
 }
@@ -116,15 +79,12 @@ func (r *Report) fleetCostTable() string {
 		rows = append(rows, []string{c.kind, fmt.Sprintf("%.0f", b.watches), fmt.Sprintf("%.1f", b.memory), fmt.Sprintf("%.1f", b.first),
 			fmt.Sprintf("%.1f", b.outgoing), fmt.Sprintf("%.2f", b.cores)})
 	}
-	if len(rows) == 1 {
-		return ""
-	}
 	return figures.Table(rows)
 }
 
 // Tables are the tables beside those of workloads.
 func (r *Report) Tables() []string {
-	return []string{r.runTable(followColumns), r.runTable(delayColumns), r.fleetTable(), r.fleetCostTable()}
+	return []string{r.followTable(), r.delayTable(), r.fleetTable(), r.fleetCostTable()}
 }
 
 // Charts are the drawings about a large cluster.
@@ -133,7 +93,7 @@ func (r *Report) Charts() []figures.Chart {
 		for _, s := range r.Servers {
 			row := figures.ChartRow{Label: shortName(s.Name)}
 			for _, f := range values {
-				if v, ok := r.runSpread(s.Name, f); ok {
+				if v, ok := r.runs.Spread(harness.Cell{Server: s.Name}, f); ok {
 					row.Values = append(row.Values, v)
 				}
 			}

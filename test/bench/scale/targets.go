@@ -1,7 +1,6 @@
 package scale
 
 import (
-	"github.com/nodens-dns/nodens/test/bench/figures"
 	"github.com/nodens-dns/nodens/test/bench/harness"
 )
 
@@ -46,33 +45,24 @@ func (r *Report) Targets() []harness.Target {
 func (r *Report) valuesOf(f func(clusterRun) float64, servers ...string) []harness.TargetValue {
 	var list []harness.TargetValue
 	for _, s := range servers {
-		list = append(list, harness.TargetValue{Name: s, Find: func() (figures.Spread, bool) { return r.runSpread(s, f) }})
+		list = append(list, r.runs.Value(s, harness.Cell{Server: s}, f))
 	}
 	return list
 }
 
 // ratioToCoreDNS is the server's value in units of CoreDNS's in the same round.
 func (r *Report) ratioToCoreDNS(f func(clusterRun) float64, server string) []harness.TargetValue {
-	return []harness.TargetValue{{Name: "", Find: func() (figures.Spread, bool) {
-		return figures.SpreadOfRatios(r.runs[server], r.runs[harness.CoreDNS], f)
-	}}}
+	return []harness.TargetValue{r.runs.RatioValue("", harness.Cell{Server: server}, harness.Cell{Server: harness.CoreDNS}, f)}
 }
 
 // ratioToHit are the prices of a set in units of another's of the same process.
 func (r *Report) ratioToHit(of, to string) []harness.TargetValue {
 	var list []harness.TargetValue
 	for _, s := range []string{byNode, byCluster} {
-		list = append(list, harness.TargetValue{Name: s, Find: func() (figures.Spread, bool) {
-			at := func(set string) harness.Cell {
-				return harness.Cell{Server: s, Workload: set + ", " + harness.LoadShapes[0].Name}
-			}
-			return r.Ratio(harness.Sample.CPUPerQuery, at(of), at(to))
-		}})
+		at := func(set string) harness.Cell {
+			return harness.Cell{Server: s, Workload: set + ", " + harness.LoadShapes[0].Name}
+		}
+		list = append(list, r.Samples.RatioValue(s, at(of), at(to), harness.Sample.CPUPerQuery))
 	}
 	return list
-}
-
-// runSpread applies f to the server's runs; false if there is none.
-func (r *Report) runSpread(server string, f func(clusterRun) float64) (figures.Spread, bool) {
-	return figures.SpreadBy(r.runs[server], f)
 }

@@ -2,7 +2,6 @@ package startup
 
 import (
 	_ "embed"
-	"fmt"
 	"time"
 
 	"github.com/nodens-dns/nodens/test/bench/figures"
@@ -12,12 +11,12 @@ import (
 // Report is the result.
 type Report struct {
 	*harness.Report
-	Starts map[harness.Cell][]Start
-	Idles  map[harness.Cell][]Idle
+	Starts harness.Results[Start]
+	Idles  harness.Results[Idle]
 }
 
 func newReport(r *harness.Report) *Report {
-	return &Report{Report: r, Starts: map[harness.Cell][]Start{}, Idles: map[harness.Cell][]Idle{}}
+	return &Report{Report: r, Starts: harness.Results[Start]{}, Idles: harness.Results[Idle]{}}
 }
 
 func (s Start) answerMillis() float64 { return figures.Millis(s.Answer) }
@@ -44,9 +43,7 @@ func (r *Report) Targets() []harness.Target {
 	relative := harness.Target{What: "time to the first answer, relative to CoreDNS", Limit: maxToCoreDNS, Below: true}
 	for _, name := range []string{forwardOnly, scopeNode} {
 		at := harness.Cell{Server: nodens, Workload: name}
-		wakeups.Of = append(wakeups.Of, harness.TargetValue{Name: name, Find: func() (figures.Spread, bool) {
-			return figures.SpreadBy(r.Idles[at], Idle.wakeupsPerSecond)
-		}})
+		wakeups.Of = append(wakeups.Of, r.Idles.Value(name, at, Idle.wakeupsPerSecond))
 		relative.Of = append(relative.Of, r.ratio(at, harness.Cell{Server: harness.CoreDNS, Workload: name}))
 	}
 	for _, name := range [][2]string{{scopeNodeView, scopeNode}, {scopeAllView, scopeAll}} {
@@ -57,61 +54,38 @@ func (r *Report) Targets() []harness.Target {
 
 // ratio is the time to the first answer relative to another row's, within each round.
 func (r *Report) ratio(of, to harness.Cell) harness.TargetValue {
-	return harness.TargetValue{Name: of.Workload, Find: func() (figures.Spread, bool) {
-		return figures.SpreadOfRatios(r.Starts[of], r.Starts[to], Start.answerMillis)
-	}}
+	return r.Starts.RatioValue(of.Workload, of, to, Start.answerMillis)
 }
 
 // Tables returns the tables of starts and of idle processes.
 func (r *Report) Tables() []string { return []string{r.startTable(), r.idleTable()} }
 
-// columns returns the cells of a value: its median, and its least and most.
-func columns[T any](format string, list []T, f func(T) float64) []string {
-	v, ok := figures.SpreadBy(list, f)
-	if !ok {
-		return []string{"", ""}
-	}
-	return []string{fmt.Sprintf(format, v.Median), fmt.Sprintf(format+"–"+format, v.Least, v.Most)}
-}
-
 // startTable is the table of starts and stops; empty without any.
 func (r *Report) startTable() string {
-	rows := [][]string{{"configuration", "server", "first answer ms", "least–most", "relative to CoreDNS", "CPU ms", "least–most", "stop ms", "least–most"}}
-	for _, c := range settings {
-		for _, s := range r.Servers {
-			at := harness.Cell{Server: s.Name, Workload: c.name}
-			list := r.Starts[at]
-			if len(list) == 0 {
-				continue
-			}
-			row := append([]string{c.name, s.Name}, columns("%.1f", list, Start.answerMillis)...)
-			relative := ""
-			if v, ok := r.ratio(at, harness.Cell{Server: harness.CoreDNS, Workload: c.name}).Find(); ok && s.Program == "nodens" {
-				relative = fmt.Sprintf("%.2f (%.2f–%.2f)", v.Median, v.Least, v.Most)
-			}
-			row = append(row, relative)
-			row = append(row, columns("%.1f", list, Start.cpuMillis)...)
-			rows = append(rows, append(row, columns("%.1f", list, Start.stopMillis)...))
-		}
-	}
-	return figures.Table(rows)
+	ratios := r.Starts.Relative(Start.answerMillis, harness.NodensBeside(harness.CoreDNS))
+	return r.Starts.Table([]string{"configuration", "server"}, r.settingRows(),
+		r.Starts.Median("first answer ms", "%.1f", Start.answerMillis), r.Starts.Range("%.1f", Start.answerMillis),
+		ratios.MedianRange("relative to CoreDNS", "%.2f", harness.Plain),
+		r.Starts.Median("CPU ms", "%.1f", Start.cpuMillis), r.Starts.Range("%.1f", Start.cpuMillis),
+		r.Starts.Median("stop ms", "%.1f", Start.stopMillis), r.Starts.Range("%.1f", Start.stopMillis))
 }
 
 // idleTable is the table of idle processes; empty without any.
 func (r *Report) idleTable() string {
-	rows := [][]string{{"configuration", "server", "wake-ups per second", "least–most", "CPU µs per second", "least–most", "resident MiB"}}
+	return r.Idles.Table([]string{"configuration", "server"}, r.settingRows(),
+		r.Idles.Median("wake-ups per second", "%.1f", Idle.wakeupsPerSecond), r.Idles.Range("%.1f", Idle.wakeupsPerSecond),
+		r.Idles.Median("CPU µs per second", "%.0f", Idle.cpuPerSecond), r.Idles.Range("%.0f", Idle.cpuPerSecond),
+		r.Idles.Median("resident MiB", "%.1f", Idle.resident))
+}
+
+// settingRows has a row for each server with each setting.
+func (r *Report) settingRows() (rows []harness.Row) {
 	for _, c := range settings {
 		for _, s := range r.Servers {
-			list := r.Idles[harness.Cell{Server: s.Name, Workload: c.name}]
-			if len(list) == 0 {
-				continue
-			}
-			row := append([]string{c.name, s.Name}, columns("%.1f", list, Idle.wakeupsPerSecond)...)
-			row = append(row, columns("%.0f", list, Idle.cpuPerSecond)...)
-			rows = append(rows, append(row, columns("%.1f", list, Idle.resident)[0]))
+			rows = append(rows, harness.Row{Labels: []string{c.name, s.Name}, At: harness.Cell{Server: s.Name, Workload: c.name}})
 		}
 	}
-	return figures.Table(rows)
+	return rows
 }
 
 // others is the greatest number of replies before the first answer that were something else.

@@ -113,13 +113,7 @@ func Measure(ctx context.Context, p harness.Plan) (*Report, error) {
 	b.OwnClient, b.Cluster = true, false // the API server needs no build
 	r := &run{Run: b, out: newReport(b.Report)}
 	defer r.close()
-	for _, step := range []func(context.Context) error{b.Build, r.open, r.measureStarts, r.measureIdle} {
-		if err := step(ctx); err != nil {
-			return nil, err
-		}
-	}
-	b.Report.Fact("load average", b.Report.LoadBefore+" before, "+machine.LoadAverage()+" after")
-	return r.out, nil
+	return r.out, b.Steps(ctx, b.Build, r.open, r.measureStarts, r.measureIdle)
 }
 
 // open leaves the servers' core to them, and starts the upstream and the API server.

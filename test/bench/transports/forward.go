@@ -153,10 +153,7 @@ func (r *run) measureForward(ctx context.Context) error {
 			if err != nil {
 				return fmt.Errorf("%s, %s: %w", to.Name, forwardWorkload, err)
 			}
-			at := harness.Cell{Server: to.Name, Workload: forwardWorkload}
-			r.Report.Samples[at] = append(r.Report.Samples[at], sample)
-			fmt.Fprintf(r.Progress, "round %d of %d, %s, %s: %.1f µs of CPU per query, %.0f queries/s\n", n+1, r.Plan.Rounds,
-				at.Workload, at.Server, sample.CPUPerQuery(), perSecond(sample))
+			r.add(harness.Cell{Server: to.Name, Workload: forwardWorkload}, n, sample)
 		}
 		slices.Reverse(running)
 	}

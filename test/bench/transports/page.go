@@ -22,18 +22,12 @@ const maxCost = 1
 func (r *Report) Targets() []harness.Target {
 	t := harness.Target{What: "CPU per query, relative to CoreDNS's same transport", Limit: maxCost}
 	for _, w := range workloads() {
-		t.Of = append(t.Of, harness.TargetValue{Name: w.name(), Find: func() (figures.Spread, bool) { return r.cost(w) }})
+		t.Of = append(t.Of, r.CPURatioValue(w.name(), "nodens", harness.CoreDNS, w.name()))
 	}
-	forwarded := harness.Target{What: "CPU per miss that is forwarded over TLS, relative to CoreDNS", Limit: maxForwardCost}
-	forwarded.Of = append(forwarded.Of, harness.TargetValue{Name: forwardWorkload, Find: func() (figures.Spread, bool) { return r.costOf(forwardWorkload) }})
-	return []harness.Target{t, forwarded}
-}
-
-// cost is the CPU time of a query relative to CoreDNS's, within each round.
-func (r *Report) cost(w workload) (figures.Spread, bool) { return r.costOf(w.name()) }
-
-func (r *Report) costOf(workload string) (figures.Spread, bool) {
-	return r.Ratio(harness.Sample.CPUPerQuery, harness.Cell{Server: "nodens", Workload: workload}, harness.Cell{Server: harness.CoreDNS, Workload: workload})
+	return []harness.Target{t, {
+		What: "CPU per miss that is forwarded over TLS, relative to CoreDNS", Limit: maxForwardCost,
+		Of: []harness.TargetValue{r.CPURatioValue(forwardWorkload, "nodens", harness.CoreDNS, forwardWorkload)},
+	}}
 }
 
 // Tables returns the table of all workloads.
@@ -49,53 +43,32 @@ func (r *Report) memory() string {
 			mebi(h.ResidentBefore), mebi(h.ResidentAfter), fmt.Sprintf("%.1f", h.perConnection()/(1<<10)),
 		})
 	}
-	return tableOf(rows)
+	return figures.Table(rows)
 }
 
-// columns are those of a workload's rows, behind what it is.
-var columns = []string{"server", "CPU µs per query", "least–most", "relative to CoreDNS", "queries/s", "resident MiB"}
-
 func (r *Report) table() string {
-	rows := [][]string{append([]string{"transport", "load"}, columns...)}
+	var rows []harness.Row
 	for _, w := range workloads() {
-		for _, row := range r.rows(w.name()) {
-			rows = append(rows, append([]string{w.scheme, w.shape.name}, row...))
+		for _, s := range r.Servers {
+			rows = append(rows, harness.Row{Labels: []string{w.scheme, w.shape.name, s.Name}, At: harness.Cell{Server: s.Name, Workload: w.name()}})
 		}
 	}
-	return tableOf(rows)
+	return r.Samples.Table([]string{"transport", "load", "server"}, rows, r.columns()...)
 }
 
 // forwarded is the table of queries that are forwarded over TLS.
 func (r *Report) forwarded() string {
-	return tableOf(append([][]string{columns}, r.rows(forwardWorkload)...))
+	return r.Samples.Table([]string{"server"}, harness.ServerRows(r.Servers, forwardWorkload), r.columns()...)
 }
 
-// tableOf returns a table of rows, the first of which is the head; "" without others.
-func tableOf(rows [][]string) string {
-	if len(rows) == 1 {
-		return ""
+// columns are those of a workload's rows, behind what it is.
+func (r *Report) columns() []harness.Column {
+	relative := r.Samples.Relative(harness.Sample.CPUPerQuery, harness.NodensBeside(harness.CoreDNS))
+	return []harness.Column{
+		r.Samples.Median("CPU µs per query", "%.1f", harness.Sample.CPUPerQuery), r.Samples.Range("%.1f", harness.Sample.CPUPerQuery),
+		relative.MedianRange("relative to CoreDNS", "%.2f", harness.Plain), r.Samples.Median("queries/s", "%.0f", harness.Sample.PerSecond),
+		r.Samples.Median("resident MiB", "%.1f", func(s harness.Sample) float64 { return figures.Mebi(s.RSS) }),
 	}
-	return figures.Table(rows)
-}
-
-// rows are those of a workload, one for each server that was measured.
-func (r *Report) rows(workload string) (rows [][]string) {
-	for _, s := range r.Servers {
-		at := harness.Cell{Server: s.Name, Workload: workload}
-		if len(r.Samples[at]) == 0 {
-			continue
-		}
-		cpu, relative := r.Over(at, harness.Sample.CPUPerQuery), ""
-		if ratio, ok := r.costOf(workload); ok && s.Name == "nodens" {
-			relative = fmt.Sprintf("%.2f (%.2f–%.2f)", ratio.Median, ratio.Least, ratio.Most)
-		}
-		rows = append(rows, []string{
-			s.Name, fmt.Sprintf("%.1f", cpu.Median), fmt.Sprintf("%.1f–%.1f", cpu.Least, cpu.Most), relative,
-			fmt.Sprintf("%.0f", r.Over(at, perSecond).Median),
-			fmt.Sprintf("%.1f", r.Over(at, func(s harness.Sample) float64 { return figures.Mebi(s.RSS) }).Median),
-		})
-	}
-	return rows
 }
 
 //go:embed section.md.tmpl

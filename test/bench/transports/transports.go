@@ -79,13 +79,7 @@ func Measure(ctx context.Context, p harness.Plan) (*Report, error) {
 	defer b.Close()
 	b.OwnClient = true
 	r := &run{Run: b, out: &Report{Report: b.Report}, origin: &origin{addr: netip.MustParseAddr("127.0.0.1")}}
-	for _, step := range []func(context.Context) error{b.Build, b.SettleBesideServers, r.prepare, r.measure, r.measureForward, r.hold} {
-		if err := step(ctx); err != nil {
-			return nil, err
-		}
-	}
-	b.Report.Fact("load average", b.Report.LoadBefore+" before, "+machine.LoadAverage()+" after")
-	return r.out, nil
+	return r.out, b.Steps(ctx, b.Build, b.SettleBesideServers, r.prepare, r.measure, r.measureForward, r.hold)
 }
 
 // prepare makes the certificate of all servers.
@@ -142,10 +136,7 @@ func (r *run) measureTransport(ctx context.Context, t transport) error {
 				if err != nil {
 					return fmt.Errorf("%s, %s: %w", to.Name, s.name, err)
 				}
-				at := harness.Cell{Server: to.Name, Workload: workload{t, s}.name()}
-				r.Report.Samples[at] = append(r.Report.Samples[at], sample)
-				fmt.Fprintf(r.Progress, "round %d of %d, %s, %s: %.1f µs of CPU per query, %.0f queries/s\n", n+1, r.Plan.Rounds,
-					at.Workload, at.Server, sample.CPUPerQuery(), perSecond(sample))
+				r.add(harness.Cell{Server: to.Name, Workload: workload{t, s}.name()}, n, sample)
 			}
 		}
 		slices.Reverse(running)
@@ -310,7 +301,9 @@ func (s shape) ask(ctx context.Context, c client, i int, end time.Time, done fun
 	}
 }
 
-func perSecond(s harness.Sample) float64 { return float64(s.Completed) / s.Elapsed.Seconds() }
+func (r *run) add(at harness.Cell, round int, s harness.Sample) {
+	r.Add(at, round, s, fmt.Sprintf("%.1f µs of CPU per query, %.0f queries/s", s.CPUPerQuery(), s.PerSecond()))
+}
 
 // corefile is each server's.
 const corefile = `SCHEME://.:PORT {

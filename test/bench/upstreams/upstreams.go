@@ -59,7 +59,7 @@ func Measure(ctx context.Context, p harness.Plan) (*Report, error) {
 			}
 		}
 	}
-	r.Fact("load average", r.LoadBefore+" before, "+machine.LoadAverage()+" after")
+	r.NoteLoad()
 	return r, nil
 }
 
